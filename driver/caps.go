@@ -1,0 +1,117 @@
+package driver
+
+import (
+	"strings"
+	"time"
+)
+
+// Mode is how a lock is held.
+type Mode uint8
+
+// The modes. Exclusive is a mutex; Write and Read are the two sides of a
+// read/write lock; Counted is a permit of a semaphore. Locks of different kinds
+// (mutex, read/write, semaphore) under one name are never silently independent:
+// they exclude each other, or the second is refused with ErrInvalid.
+const (
+	Exclusive Mode = iota + 1
+	Write
+	Read
+	Counted
+)
+
+var modeNames = [...]string{Exclusive: "exclusive", Write: "write", Read: "read", Counted: "counted"}
+
+// String is the mode's name in lower case.
+func (m Mode) String() string {
+	if int(m) < len(modeNames) && m != 0 {
+		return modeNames[m]
+	}
+	return "invalid"
+}
+
+// Alone reports whether a hold of this mode excludes every other hold.
+func (m Mode) Alone() bool { return m == Exclusive || m == Write }
+
+// SameKind reports whether two modes belong to one kind of lock: Read and Write do.
+func (m Mode) SameKind(o Mode) bool { return m == o || (m == Read || m == Write) && (o == Read || o == Write) }
+
+// MarshalText is String.
+func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// ModeSet is a set of modes.
+type ModeSet uint8
+
+// Modes makes a set.
+func Modes(modes ...Mode) ModeSet {
+	var s ModeSet
+	for _, m := range modes {
+		s |= 1 << m
+	}
+	return s
+}
+
+// AllModes has every mode.
+const AllModes ModeSet = 1<<Exclusive | 1<<Write | 1<<Read | 1<<Counted
+
+// Has reports whether m is in the set.
+func (s ModeSet) Has(m Mode) bool { return s&(1<<m) != 0 }
+
+// String lists the modes, separated by spaces.
+func (s ModeSet) String() string {
+	var names []string
+	for m := Exclusive; m <= Counted; m++ {
+		if s.Has(m) {
+			names = append(names, m.String())
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+// Line says whether waiters stand in line at the coordinator.
+type Line uint8
+
+// The kinds of lines. Never: a refused request leaves nothing behind, and Queue is
+// ErrUnsupported. OnRequest: it leaves a place if Request.Queue asks for it.
+// Always: whoever waits stands in line.
+const (
+	Never Line = iota
+	OnRequest
+	Always
+)
+
+// String is the line's name in lower case.
+func (l Line) String() string {
+	switch l {
+	case Never:
+		return "never"
+	case OnRequest:
+		return "on request"
+	case Always:
+		return "always"
+	}
+	return "invalid"
+}
+
+// Caps is what a backend can do. It is a value, so that combinators can intersect
+// it. The conformance suite proves every claim, and that what is not claimed is
+// refused with ErrUnsupported.
+type Caps struct {
+	// Name says which coordinator this is, in the same words from every process,
+	// without credentials: "redis://db1:6379/0". Locks of several coordinators are
+	// taken in the order of lock name, then this name.
+	Name string
+
+	Modes     ModeSet
+	Fence     bool // grants carry fences that strictly increase
+	Floor     bool // Renew honours Hold.Floor
+	Session   bool // holds also end with the backend's session
+	Downgrade bool // a Write hold can become Read without being given up
+	Line      Line
+
+	// MinTTL and MaxTTL bound the TTL of a hold; zero means no bound.
+	MinTTL, MaxTTL time.Duration
+
+	// Poll is the shortest sensible pause between two attempts of one waiter that
+	// has no Watch; zero means 10 ms.
+	Poll time.Duration
+}

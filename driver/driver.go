@@ -1,0 +1,146 @@
+package driver
+
+import (
+	"context"
+	"time"
+)
+
+// Backend is a connection to a coordinator. All methods are safe for concurrent
+// use, and return when their context ends.
+type Backend interface {
+	// Caps says what the backend can do. It is constant over the backend's life.
+	Caps() Caps
+
+	// Acquire makes one attempt to make r.Owner hold r.Name. It always asks the
+	// coordinator, never its own memory.
+	//
+	// A nil error says that r.Owner holds. If it held already, its TTL has been
+	// restarted and its fences are greater than all it had before; asked with
+	// Mode Read while it held with Write, the hold was downgraded (see
+	// Caps.Downgrade).
+	//
+	// A *HeldError says that somebody else holds. With r.Queue a place in line
+	// stays for r.TTL after this attempt, or as long as the session. Nobody passes
+	// a place in line: also a request without Queue is refused while one stands.
+	//
+	// ErrInvalid, ErrUnsupported and ErrClosed are final: nothing was taken. Any
+	// other error means that the outcome is unknown.
+	Acquire(ctx context.Context, r Request) (Grant, error)
+
+	// Renew sets the remaining life of each hold to its TTL, and answers each in
+	// the slice, which has the length of holds. nil: the hold lives for at least
+	// TTL, counted from before the call. ErrLost: Owner does not hold, a fact; it
+	// is not revived. Anything else: unknown.
+	//
+	// An answer for one hold does not wait for that of another longer than the
+	// coordinator makes it: what has no answer when ctx ends is unknown, what has
+	// one keeps it.
+	Renew(ctx context.Context, holds []Hold) []error
+
+	// Release ends Owner's hold, its place in line, or a lock that a closed Watch
+	// had taken for it. Only Name, Owner and Mode of h are needed; they may come
+	// from an Info, which makes the force unlock: it cannot hit a successor.
+	// ErrLost: Owner had nothing.
+	Release(ctx context.Context, h Hold) error
+
+	// Close ends every goroutine, connection and subscription of the backend. It
+	// does not release holds; session backends end the session, which does.
+	// Calls after Close return ErrClosed.
+	Close() error
+}
+
+// Waiter is what a backend implements if its coordinator can push. The core
+// polls without it.
+type Waiter interface {
+	// Watch returns once it is armed: whatever happens from then on that may let r
+	// in is signalled. ctx bounds the arming only. ErrSkip means: as if this
+	// backend had no Watch.
+	//
+	// A backend that waits natively may take the lock for r.Owner in the
+	// meantime; the next Acquire of that Owner says so.
+	Watch(ctx context.Context, r Request) (Watch, error)
+}
+
+// Watch is one armed wait.
+type Watch struct {
+	// Ready fires again and again: after whatever, but the passing of time, may
+	// let the request in. A spare signal costs an attempt, a missing one a delay.
+	// It is not closed.
+	Ready <-chan struct{}
+
+	// Close ends the watch. After it returned nothing more is taken. It is called
+	// exactly once.
+	Close func()
+}
+
+// Inspector is what a backend implements if it can tell who holds what.
+type Inspector interface {
+	// Inspect describes name; an Info without Holders means that it is free.
+	Inspect(ctx context.Context, name string) (Info, error)
+
+	// List calls yield for each name with the prefix that is held or waited for,
+	// in no order, each once, until yield returns false.
+	List(ctx context.Context, prefix string, yield func(name string) bool) error
+}
+
+// Hold names one owner's hold on one lock.
+type Hold struct {
+	Name  string
+	Owner string
+	Mode  Mode
+
+	// TTL is how long the hold lives without renewal. A driver may round it up,
+	// never down.
+	TTL time.Duration
+
+	// Floor makes Renew raise the name's fence counter so that every later grant's
+	// fence is greater than Floor; atomically with the check that Owner holds.
+	// Zero asks for nothing. See Caps.Floor.
+	Floor uint64
+}
+
+// Request is one attempt to hold.
+type Request struct {
+	Hold
+
+	// Limit is how many may hold at once; for Counted only. All users of a name
+	// must agree on it; a driver that sees another limit answers ErrInvalid.
+	Limit int
+
+	// Queue keeps a place in line when the request is refused. The core sets it
+	// only where Caps.Line is not Never.
+	Queue bool
+
+	// Fences is how many consecutive fences are wanted, for hand-off inside the
+	// process; at least 1. More than 1 only for Exclusive and Write.
+	Fences uint64
+
+	// Meta is kept beside the hold for Inspect: host, pid, program, free text.
+	Meta map[string]string
+
+	// OnLost, if not nil, is called at most once when the backend learns by itself
+	// that the hold is gone: a session that ended, a deleted key. It may be called
+	// before Acquire returns, from any goroutine; it does not block. Backends
+	// without such news never call it.
+	//
+	// It is a function and not a channel in Grant so that ten thousand holds need
+	// no ten thousand goroutines to listen.
+	OnLost func()
+}
+
+// Grant is what a successful Acquire brings.
+type Grant struct {
+	// Fence … Fence+Fences-1 are this hold's. Fences is at least 1 and at most
+	// what was asked; 1 where others may stand in line.
+	Fence, Fences uint64
+
+	// Queued says that others stand in line: no hand-off past them.
+	Queued bool
+
+	// TTL is the truth, counted from before the call. It is at least what was
+	// asked, except for sessions that have less left.
+	TTL time.Duration
+}
+
+// Last is the greatest fence of the grant.
+func (g Grant) Last() uint64 { return g.Fence + g.Fences - 1 }

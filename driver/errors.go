@@ -1,0 +1,84 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// The facts that a driver reports. They are wrapped with what the driver knows
+// beyond; compare with errors.Is. Any other error of a driver means "unknown".
+var (
+	// ErrHeld: somebody else holds the lock. Drivers return it as a *HeldError.
+	ErrHeld = errors.New("distlock: held by someone else")
+
+	// ErrLost: Owner does not hold, as a fact. Never for a mere doubt.
+	ErrLost = errors.New("distlock: lock lost")
+
+	// ErrInvalid: the request can never succeed: a name that is used for another
+	// kind of lock, another limit, a key with another type.
+	ErrInvalid = errors.New("distlock: invalid request")
+
+	// ErrUnsupported: this backend can't.
+	ErrUnsupported = errors.New("distlock: not supported by this backend")
+
+	// ErrClosed: the backend was closed.
+	ErrClosed = errors.New("distlock: closed")
+
+	// ErrSkip is returned by an optional method: as if it were not implemented.
+	ErrSkip = errors.New("distlock: driver skips this call")
+)
+
+// HeldError says that somebody else holds. It matches ErrHeld.
+type HeldError struct {
+	// Retry is when the passing of time alone may let the request in: the end of
+	// the holder's TTL or of a dead place in line. 0: not known.
+	Retry time.Duration
+
+	// Holders are those in the way, as far as the attempt told.
+	Holders []Holder
+}
+
+// Error names the first holder and the time left, as far as they are known.
+func (e *HeldError) Error() string {
+	var b strings.Builder
+	b.WriteString("held by someone else")
+	if len(e.Holders) > 0 {
+		if who := e.Holders[0].String(); who != "" {
+			b.Reset()
+			b.WriteString("held by " + who)
+		}
+	}
+	if n := len(e.Holders); n > 1 {
+		fmt.Fprintf(&b, " and %d more", n-1)
+	}
+	if e.Retry > 0 {
+		fmt.Fprintf(&b, ", for another %v unless renewed", e.Retry.Round(time.Millisecond))
+	}
+	return b.String()
+}
+
+// Is makes errors.Is(err, ErrHeld) true.
+func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+
+// String describes the holder by its program, pid and host; empty if none is known.
+func (h Holder) String() string {
+	var parts []string
+	if p := h.Meta["program"]; p != "" {
+		parts = append(parts, p)
+	}
+	if p := h.Meta["pid"]; p != "" {
+		parts = append(parts, "pid "+p)
+	}
+	if p := h.Meta["host"]; p != "" {
+		parts = append(parts, "on "+p)
+	}
+	return strings.Join(parts, " ")
+}
+
+// Final reports whether err is an answer after which nothing was taken and asking
+// again is no use.
+func Final(err error) bool {
+	return errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnsupported) || errors.Is(err, ErrClosed)
+}

@@ -1,0 +1,213 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Opener makes a backend of a URL. It refuses parameters that it does not know
+// (see Params), and its errors carry no password.
+type Opener func(ctx context.Context, u *url.URL) (Backend, error)
+
+var openers = struct {
+	sync.RWMutex
+	m map[string]Opener
+}{m: map[string]Opener{}}
+
+// homes tells which import makes a scheme known.
+var homes = map[string]string{
+	"mem": "memlock", "sqlite": "sqlitelock",
+	"redis": "redislock", "rediss": "redislock", "redis+unix": "redislock",
+	"etcd": "etcdlock", "zk": "zklock", "mysql": "mysqllock", "postgres": "pglock",
+}
+
+// Register makes a scheme known to Open. Backends call it from init. It panics if
+// the scheme is taken.
+func Register(scheme string, o Opener) {
+	openers.Lock()
+	defer openers.Unlock()
+	if _, dup := openers.m[scheme]; dup {
+		panic("distlock: scheme registered twice: " + scheme)
+	}
+	openers.m[scheme] = o
+}
+
+// Schemes lists what is registered, sorted.
+func Schemes() []string {
+	openers.RLock()
+	defer openers.RUnlock()
+	return slices.Sorted(maps.Keys(openers.m))
+}
+
+// Open makes a backend of a URL by the opener registered for its scheme. A URL that
+// is malformed or of an unknown scheme is ErrInvalid.
+func Open(ctx context.Context, rawURL string) (Backend, error) {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		// A parse error quotes the whole URL, password included: keep its cause only.
+		if ue := (*url.Error)(nil); errors.As(err, &ue) {
+			err = ue.Err
+		}
+		return nil, fmt.Errorf("%w: malformed URL %s", ErrInvalid, parseCause(err))
+	}
+	if u.Scheme == "" {
+		return nil, fmt.Errorf("%w: URL has no scheme; want one such as redis://localhost:6379 or sqlite:/path/to/locks.db", ErrInvalid)
+	}
+	openers.RLock()
+	o := openers.m[u.Scheme]
+	openers.RUnlock()
+	if o != nil {
+		return o(ctx, u)
+	}
+	if pkg, ok := homes[u.Scheme]; ok {
+		return nil, fmt.Errorf("%w: scheme %q is not registered (registered: %s); add: import _ \"github.com/distlock/distlock/backend/%s\"",
+			ErrInvalid, u.Scheme, list(Schemes()), pkg)
+	}
+	return nil, fmt.Errorf("%w: unknown URL scheme %q (registered: %s)", ErrInvalid, u.Scheme, list(Schemes()))
+}
+
+func list(s []string) string {
+	if len(s) == 0 {
+		return "none"
+	}
+	return strings.Join(s, ", ")
+}
+
+// parseCause says what is wrong with a URL without quoting it: causes such as
+// `invalid port ":secret" after host` may hold a piece of a password.
+func parseCause(err error) string {
+	msg := err.Error()
+	if i := strings.IndexByte(msg, '"'); i >= 0 {
+		msg = strings.TrimSpace(msg[:i])
+	}
+	return "(" + msg + "; characters such as / # ? @ in a password must be %-encoded)"
+}
+
+// Params reads the query of a URL and remembers what is wrong with it, so that an
+// Opener can ask for all it knows and then check once.
+//
+//	p := driver.NewParams(u)
+//	layout := p.Choice("layout", "string", "redisson")
+//	if err := p.Err(); err != nil { … }
+type Params struct {
+	values url.Values
+	known  []string
+	errs   []error
+}
+
+// NewParams starts reading u's query.
+func NewParams(u *url.URL) *Params {
+	v, err := url.ParseQuery(u.RawQuery)
+	p := &Params{values: v}
+	if err != nil {
+		p.errs = append(p.errs, errors.New("malformed query"))
+	}
+	return p
+}
+
+// String is the parameter's value, or def.
+func (p *Params) String(key, def string) string {
+	p.known = append(p.known, key)
+	v, ok := p.values[key]
+	if !ok {
+		return def
+	}
+	if len(v) > 1 {
+		p.fail("parameter %s is given %d times", key, len(v))
+	}
+	return v[0]
+}
+
+// Choice is one of the given values; the first is the default.
+func (p *Params) Choice(key string, choices ...string) string {
+	v := p.String(key, choices[0])
+	if !slices.Contains(choices, v) {
+		p.fail("parameter %s=%s: want one of %s", key, v, strings.Join(choices, ", "))
+	}
+	return v
+}
+
+// Duration is a positive duration such as 1.5s, or def.
+func (p *Params) Duration(key string, def time.Duration) time.Duration {
+	s := p.String(key, "")
+	if s == "" && !p.values.Has(key) {
+		return def
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		p.fail("parameter %s=%s: want a positive duration such as 1.5s", key, s)
+	}
+	return d
+}
+
+// Bool is true or false, or def.
+func (p *Params) Bool(key string, def bool) bool {
+	s := p.String(key, "")
+	if s == "" && !p.values.Has(key) {
+		return def
+	}
+	b, err := strconv.ParseBool(s)
+	if err != nil {
+		p.fail("parameter %s=%s: want true or false", key, s)
+	}
+	return b
+}
+
+// Int is a whole number from min to max, or def.
+func (p *Params) Int(key string, def, min, max int) int {
+	s := p.String(key, "")
+	if s == "" && !p.values.Has(key) {
+		return def
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < min || n > max {
+		p.fail("parameter %s=%s: want a whole number from %d to %d", key, s, min, max)
+	}
+	return n
+}
+
+func (p *Params) fail(format string, args ...any) { p.errs = append(p.errs, fmt.Errorf(format, args...)) }
+
+// Err is ErrInvalid with everything that was wrong, parameters that nobody asked
+// for included; nil if all was well.
+func (p *Params) Err() error {
+	for _, key := range slices.Sorted(maps.Keys(p.values)) {
+		if !slices.Contains(p.known, key) {
+			known := "none"
+			if len(p.known) > 0 {
+				known = strings.Join(p.known, ", ")
+			}
+			p.fail("unknown parameter %q; known: %s", key, known)
+		}
+	}
+	if len(p.errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: URL: %w", ErrInvalid, errors.Join(p.errs...))
+}
+
+// Redact hides the password of a URL, for messages. What can't be parsed becomes
+// its scheme alone.
+func Redact(rawURL string) string {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		scheme, _, _ := strings.Cut(rawURL, ":")
+		return scheme + ":…"
+	}
+	q := u.Query()
+	for key := range q {
+		if k := strings.ToLower(key); strings.Contains(k, "pass") || strings.Contains(k, "secret") || strings.Contains(k, "token") {
+			q.Set(key, "xxxxx")
+		}
+	}
+	u.RawQuery = q.Encode()
+	return u.Redacted()
+}
