@@ -33,7 +33,9 @@ func (m Mode) String() string {
 func (m Mode) Alone() bool { return m == Exclusive || m == Write }
 
 // SameKind reports whether two modes belong to one kind of lock: Read and Write do.
-func (m Mode) SameKind(o Mode) bool { return m == o || (m == Read || m == Write) && (o == Read || o == Write) }
+func (m Mode) SameKind(o Mode) bool {
+	return m == o || (m == Read || m == Write) && (o == Read || o == Write)
+}
 
 // MarshalText is String.
 func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }

@@ -174,7 +174,9 @@ func (p *Params) Int(key string, def, min, max int) int {
 	return n
 }
 
-func (p *Params) fail(format string, args ...any) { p.errs = append(p.errs, fmt.Errorf(format, args...)) }
+func (p *Params) fail(format string, args ...any) {
+	p.errs = append(p.errs, fmt.Errorf(format, args...))
+}
 
 // Err is ErrInvalid with everything that was wrong, parameters that nobody asked
 // for included; nil if all was well.
