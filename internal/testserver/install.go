@@ -1,0 +1,103 @@
+package testserver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// program is an executable that a coordinator needs.
+type program struct {
+	name    string   // as found in PATH
+	env     string   // environment variable that overrides it
+	dirs    []string // where else to look
+	debian  string   // package that holds it
+	install sync.Once
+	err     error
+}
+
+// find is the path of the program, installed if need be.
+func (p *program) find() (string, error) {
+	if path := os.Getenv(p.env); path != "" {
+		_, err := exec.LookPath(path)
+		return path, err
+	}
+	if path := p.look(); path != "" {
+		return path, nil
+	}
+	p.install.Do(func() { p.err = aptInstall(p.debian) })
+	if path := p.look(); path != "" {
+		return path, nil
+	}
+	return "", fmt.Errorf("%s is neither in PATH nor named by %s; install it (Debian: package %s): %w", p.name, p.env, p.debian, p.err)
+}
+
+func (p *program) look() string {
+	if path, err := exec.LookPath(p.name); err == nil {
+		return path
+	}
+	for _, dir := range p.dirs {
+		if path, err := exec.LookPath(filepath.Join(dir, p.name)); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+// aptInstall installs a package without starting its service.
+func aptInstall(name string) error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("not root, so it is not installed from here")
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return fmt.Errorf("no apt-get, so it is not installed from here")
+	}
+	defer forbidServices()()
+	if err := apt("install", "-y", "--no-install-recommends", name); err == nil {
+		return nil
+	}
+	// A fresh machine has no package lists yet.
+	if err := apt("update"); err != nil {
+		return err
+	}
+	return apt("install", "-y", "--no-install-recommends", name)
+}
+
+func apt(args ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute)
+	defer cancel()
+	// Packages are tested side by side: the lock makes the second wait for the first.
+	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-q", "-o", "DPkg::Lock::Timeout=300"}, args...)...)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("apt-get %s: %w: %s", strings.Join(args, " "), err, tail(string(out), 500))
+	}
+	return nil
+}
+
+// forbidServices keeps a package from starting its service while it is installed,
+// unless the machine has a policy of its own. The result undoes it.
+func forbidServices() (undo func()) {
+	const policy = "/usr/sbin/policy-rc.d"
+	f, err := os.OpenFile(policy, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return func() {}
+	}
+	f.WriteString("#!/bin/sh\nexit 101\n")
+	f.Close()
+	return func() { os.Remove(policy) }
+}
+
+func tail(s string, n int) string {
+	s = strings.TrimSpace(s)
+	if len(s) > n {
+		return "…" + s[len(s)-n:]
+	}
+	return s
+}

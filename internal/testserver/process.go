@@ -1,0 +1,174 @@
+package testserver
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+)
+
+// startTimeout is how long a server may take until it answers.
+const startTimeout = 30 * time.Second
+
+// Process is a server's process. Its methods are for one goroutine at a time, and
+// fail the test that started the server if they can't do what they are asked.
+type Process struct {
+	tb    testing.TB
+	path  string
+	args  []string
+	dir   string
+	ready func() error // asks the server something, in its protocol
+
+	cmd  *exec.Cmd
+	done chan struct{} // closed when cmd has ended
+}
+
+// Start starts the server again after Stop or Kill, on the same port and data, and
+// returns when it answers.
+func (p *Process) Start() {
+	p.tb.Helper()
+	if err := p.start(); err != nil {
+		p.tb.Fatalf("testserver: %v", err)
+	}
+}
+
+// Stop asks the server to end, as an operator would, and waits until it has.
+func (p *Process) Stop() {
+	p.signal(term)
+	select {
+	case <-p.done:
+	case <-time.After(10 * time.Second):
+		p.Kill()
+	}
+}
+
+// Kill ends the server at once, as a crash would.
+func (p *Process) Kill() {
+	p.cmd.Process.Kill()
+	<-p.done
+}
+
+// Pause freezes the server: its connections stay open, nothing is answered.
+func (p *Process) Pause() {
+	p.tb.Helper()
+	if err := p.signal(pause); err != nil {
+		p.tb.Fatalf("testserver: can't pause: %v", err)
+	}
+}
+
+// Resume ends a Pause. The server then answers what it was sent meanwhile.
+func (p *Process) Resume() {
+	p.tb.Helper()
+	if err := p.signal(resume); err != nil {
+		p.tb.Fatalf("testserver: can't resume: %v", err)
+	}
+}
+
+// PID is the number of the server's process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+func (p *Process) signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
+
+func (p *Process) start() error {
+	log, err := os.OpenFile(filepath.Join(p.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	p.cmd = exec.Command(p.path, p.args...)
+	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = p.dir, log, log
+	p.cmd.SysProcAttr = dieWithParent()
+	if err := spawn(p.cmd); err != nil {
+		return err
+	}
+	p.done = make(chan struct{})
+	go func() {
+		p.cmd.Wait()
+		close(p.done)
+	}()
+	return p.awaitReady()
+}
+
+func (p *Process) awaitReady() error {
+	deadline := time.Now().Add(startTimeout)
+	for {
+		err := p.ready()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("%s ended at once: %s", p.path, p.log())
+		case <-time.After(2 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			p.Kill()
+			return fmt.Errorf("%s doesn't answer: %w: %s", p.path, err, p.log())
+		}
+	}
+}
+
+func (p *Process) log() string {
+	b, err := os.ReadFile(filepath.Join(p.dir, "log"))
+	if err != nil {
+		return err.Error()
+	}
+	return tail(string(b), 1000)
+}
+
+func (p *Process) end() {
+	p.Kill()
+	os.RemoveAll(p.dir)
+}
+
+// spawner starts all processes from one thread that never ends: a child that shall
+// die with its parent dies with the thread that started it.
+var spawner = sync.OnceValue(func() chan func() {
+	c := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for f := range c {
+			f()
+		}
+	}()
+	return c
+})
+
+func spawn(cmd *exec.Cmd) error {
+	done := make(chan error)
+	spawner() <- func() { done <- cmd.Start() }
+	return <-done
+}
+
+// freePort is a port that nobody listens on just now.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// launch runs start with a free port, again with another one if somebody else was
+// quicker to take it.
+func launch(start func(port int) error) error {
+	var errs []error
+	for range 3 {
+		port, err := freePort()
+		if err == nil {
+			err = start(port)
+		}
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
