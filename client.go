@@ -1,0 +1,310 @@
+package distlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"iter"
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Client makes locks on one backend. It is safe for concurrent use; a program
+// needs one per backend.
+type Client struct {
+	backend driver.Backend
+	caps    driver.Caps
+	opts    Options
+	watch   Observer
+	base    time.Time // instants are durations since base, which is monotonic
+
+	shards   [64]shard
+	seed     maphash.Seed
+	watchdog watchdog
+
+	done    chan struct{} // closed by Close
+	closing sync.Once
+	closed  error // what Close returns
+	tasks   tasks // contenders and background releases
+}
+
+// Open makes a backend of a URL. Its scheme must have been registered by an import:
+//
+//	import _ "github.com/distlock/distlock/backend/redislock"
+//
+// or backend/all for every one. A URL that is malformed, of an unknown scheme or
+// with unknown parameters is ErrInvalid; a backend that can't be reached is
+// ErrUnavailable. Errors never show a password.
+func Open(ctx context.Context, url string) (driver.Backend, error) {
+	b, err := driver.Open(ctx, url)
+	if err != nil {
+		return nil, fail("open", driver.Redact(url), err)
+	}
+	return b, nil
+}
+
+// New makes a client on a backend, which it owns from then on: Close closes it.
+// A nil opts means all defaults. Options that contradict each other or the
+// backend are ErrInvalid, and the backend stays the caller's.
+func New(b driver.Backend, opts *Options) (*Client, error) {
+	if b == nil {
+		return nil, fail("new", "", invalid("the backend is nil; open one, for instance with memlock.New"))
+	}
+	c := &Client{backend: b, caps: b.Caps(), base: time.Now(), done: make(chan struct{}), seed: maphash.MakeSeed()}
+	c.tasks.idle = make(chan struct{}, 1)
+	if opts != nil {
+		c.opts = *opts
+	}
+	if err := c.fillOptions(); err != nil {
+		return nil, fail("new", "", err)
+	}
+	for i := range c.shards {
+		c.shards[i].gates = map[string]*gate{}
+	}
+	c.watchdog.c = c
+	return c, nil
+}
+
+func (c *Client) fillOptions() error {
+	o := &c.opts
+	if o.TTL == 0 {
+		o.TTL = max(DefaultTTL, c.caps.MinTTL)
+		if c.caps.MaxTTL > 0 {
+			o.TTL = min(o.TTL, c.caps.MaxTTL)
+		}
+	}
+	if o.HandoffMax == 0 {
+		o.HandoffMax = DefaultHandoffMax
+	}
+	if o.HandoffWindow == 0 {
+		o.HandoffWindow = DefaultHandoffWindow
+	}
+	if o.Observer != nil {
+		c.watch = *o.Observer
+	}
+	o.Meta = processMeta(o.Meta)
+	switch {
+	case o.HandoffMax < -1:
+		return invalid("Options.HandoffMax %d; want -1 or more", o.HandoffMax)
+	case o.HandoffWindow < 0:
+		return invalid("Options.HandoffWindow %v; want no negative time", o.HandoffWindow)
+	case o.CallTimeout < 0:
+		return invalid("Options.CallTimeout %v; want no negative time", o.CallTimeout)
+	}
+	probe := c.newSpec("any", Exclusive, 0, nil)
+	return probe.checkTimes(c.caps)
+}
+
+// processMeta is meta with what identifies this process.
+func processMeta(meta map[string]string) map[string]string {
+	m := map[string]string{"pid": strconv.Itoa(os.Getpid()), "program": filepath.Base(os.Args[0])}
+	if host, err := os.Hostname(); err == nil {
+		m["host"] = host
+	}
+	maps.Copy(m, meta)
+	return m
+}
+
+// newSpec is the client's defaults changed by opts.
+func (c *Client) newSpec(name string, mode Mode, limit int, opts []LockOption) *spec {
+	s := &spec{
+		name: name, mode: mode, limit: limit, ttl: c.opts.TTL, margin: c.opts.Margin, callTimeout: c.opts.CallTimeout,
+		handoffMax: max(c.opts.HandoffMax, 0), handoffWindow: c.opts.HandoffWindow, meta: c.opts.Meta,
+	}
+	for _, o := range opts {
+		if o.apply != nil {
+			o.apply(s)
+		}
+	}
+	if s.margin == 0 {
+		s.margin = defaultMargin(s.ttl)
+	}
+	if s.callTimeout == 0 {
+		s.callTimeout = defaultCallTimeout(s.ttl)
+	}
+	s.bad = s.check(c.caps)
+	return s
+}
+
+// now is the monotonic time since the client was made. Trust in holds is reckoned
+// in it and in nothing else.
+func (c *Client) now() time.Duration { return time.Since(c.base) }
+
+// Caps says what the client's backend can do.
+func (c *Client) Caps() driver.Caps { return c.caps }
+
+// Close ends the client: waiting calls return ErrClosed, every lease's context is
+// cancelled with that cause, every hold is released, and the backend is closed. It
+// is bounded by a few CallTimeouts; holds that could not be released by then are
+// named by the error and end with their TTL. Calling it again returns the same.
+func (c *Client) Close() error {
+	c.closing.Do(func() {
+		close(c.done)
+		c.closed = c.shutdown()
+	})
+	return c.closed
+}
+
+func (c *Client) isClosed() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *Client) shutdown() error {
+	timeout := c.opts.CallTimeout
+	if timeout == 0 {
+		timeout = defaultCallTimeout(c.opts.TTL)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*timeout)
+	defer cancel()
+	c.dismissWaiters()
+	left := c.releaseAll(ctx)
+	c.tasks.wait(ctx)
+	err := c.backend.Close()
+	if left > 0 {
+		err = errors.Join(err, fmt.Errorf("%d locks were not released; they end with their TTL", left))
+	}
+	if err != nil {
+		return fail("close", "", err)
+	}
+	return nil
+}
+
+// dismissWaiters answers everyone in a local line. Contenders see c.done themselves.
+func (c *Client) dismissWaiters() {
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.Lock()
+		for _, g := range s.gates {
+			for w := g.line.pop(); w != nil; w = g.line.pop() {
+				w.ch <- delivery{err: ErrClosed}
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// releaseAll ends and releases every hold, many at a time, and returns how many
+// were left when ctx ended.
+func (c *Client) releaseAll(ctx context.Context) int {
+	holds := c.watchdog.all()
+	work := make(chan *hold)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	left := 0
+	for range min(len(holds), 64) {
+		wg.Go(func() {
+			for h := range work {
+				if err := h.closeDown(ctx); err != nil {
+					mu.Lock()
+					left++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for _, h := range holds {
+		work <- h
+	}
+	close(work)
+	wg.Wait()
+	return left
+}
+
+// Info tells who holds a lock and who waits for it.
+type Info = driver.Info
+
+// Holder is somebody who holds a lock or waits for it.
+type Holder = driver.Holder
+
+// Inspect tells who holds the lock called name: since when, until when, with which
+// fence, from which host and process, and who waits. A free lock has no Holders.
+// ErrUnsupported if the backend can't tell.
+func (c *Client) Inspect(ctx context.Context, name string) (Info, error) {
+	in, err := c.inspector("inspect", name)
+	if err != nil {
+		return Info{}, err
+	}
+	if err := checkName(name); err != nil {
+		return Info{}, fail("inspect", name, err)
+	}
+	info, err := in.Inspect(ctx, name)
+	if err != nil {
+		return Info{}, c.notImplemented("inspect", name, err)
+	}
+	return info, nil
+}
+
+// List yields the names with the given prefix of all locks that are held or waited
+// for, in no order. An error ends it.
+func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		in, err := c.inspector("list", prefix)
+		if err == nil {
+			err = in.List(ctx, prefix, func(name string) bool { return yield(name, nil) })
+		}
+		if err != nil {
+			yield("", c.notImplemented("list", prefix, err))
+		}
+	}
+}
+
+// Break releases by force what info shows as holding: those owners and no others,
+// so that it can't hit a successor. ErrLost if none of them held any more. The
+// holders learn of it at their next renewal; until then they believe to hold, so
+// be sure that they are dead or stopped.
+func (c *Client) Break(ctx context.Context, info Info) error {
+	if len(info.Holders) == 0 {
+		return fail("break", info.Name, ErrLost)
+	}
+	var errs []error
+	broken := 0
+	for _, h := range info.Holders {
+		err := c.backend.Release(ctx, driver.Hold{Name: info.Name, Owner: h.Owner, Mode: h.Mode})
+		switch {
+		case err == nil:
+			broken++
+		case !errors.Is(err, ErrLost):
+			errs = append(errs, err)
+		}
+	}
+	switch {
+	case len(errs) > 0:
+		return fail("break", info.Name, errors.Join(errs...))
+	case broken == 0:
+		return fail("break", info.Name, ErrLost)
+	}
+	return nil
+}
+
+func (c *Client) inspector(op, name string) (driver.Inspector, error) {
+	if c.isClosed() {
+		return nil, fail(op, name, ErrClosed)
+	}
+	in, ok := c.backend.(driver.Inspector)
+	if !ok {
+		return nil, c.notImplemented(op, name, driver.ErrSkip)
+	}
+	return in, nil
+}
+
+func (c *Client) notImplemented(op, name string, err error) error {
+	if e := (*Error)(nil); errors.As(err, &e) {
+		return err
+	}
+	if errors.Is(err, driver.ErrSkip) {
+		err = fmt.Errorf("%w: %s can't tell who holds what", ErrUnsupported, c.caps.Name)
+	}
+	return fail(op, name, err)
+}

@@ -1,0 +1,477 @@
+package distlock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Bounds of the waiting loop.
+const (
+	maxWait     = time.Second           // a wait for a signal ends after about this
+	minRetry    = 50 * time.Millisecond // HeldError.Retry is not trusted below
+	defaultPoll = 10 * time.Millisecond
+	firstPause  = 20 * time.Millisecond // after an unknown answer, doubling to maxWait
+	longAgo     = -time.Hour
+)
+
+var errLate = errors.New("the grant arrived after its own end")
+
+// contender is a caller that talks to the backend.
+type contender struct {
+	role
+	c       *Client
+	g       *gate // nil for fair locks, which have a place of their own at the backend
+	s       *spec
+	op      string
+	ctx     context.Context
+	start   instant
+	once    bool // a try: one attempt, beside the line
+	waits   bool // the observer knows
+	unwatch bool // the backend has no watch
+	round   int
+}
+
+// standInLine waits for a lease or for the role of the contender.
+func (k *contender) standInLine() (*Lease, error) {
+	sh := k.c.shard(k.s.name)
+	sh.mu.Lock()
+	g := sh.gate(k.c, k.s.name)
+	k.g = g
+	if !g.contender && g.held == nil && g.line.head == nil {
+		if k.s.mode.Alone() {
+			g.contender = true
+			g.refusal = nil
+			k.yield, k.listen = g.yield(k.start)
+			sh.mu.Unlock()
+			return k.contend()
+		}
+		g.tries++
+		sh.mu.Unlock()
+		return k.shareOrStand()
+	}
+	w := k.queue(g)
+	sh.mu.Unlock()
+	return k.await(w)
+}
+
+// shareOrStand asks beside the line and stands in it only if refused: holds that
+// share need no order among themselves.
+func (k *contender) shareOrStand() (*Lease, error) {
+	k.once = true
+	lease, err := k.contend()
+	if lease != nil || k.ctx.Err() != nil || !errors.Is(err, ErrHeld) && !errors.Is(err, ErrUnavailable) {
+		return lease, err
+	}
+	k.once = false
+	sh := k.c.shard(k.s.name)
+	sh.mu.Lock()
+	w := k.queue(sh.gate(k.c, k.s.name))
+	k.g.promote()
+	sh.mu.Unlock()
+	return k.await(w)
+}
+
+// queue takes the last place in g's line. sh.mu is held.
+func (k *contender) queue(g *gate) *waiter {
+	k.g = g
+	w := g.sh.waiter(k.s)
+	g.line.push(w)
+	return w
+}
+
+// await takes what is delivered to w, or leaves the line when ctx ends.
+func (k *contender) await(w *waiter) (*Lease, error) {
+	k.tellWaiting()
+	if k.c.isClosed() {
+		// Close may have looked at the line before w stood in it.
+		return nil, k.leaveLine(w, fail(k.op, k.s.name, ErrClosed))
+	}
+	var d delivery
+	select {
+	case d = <-w.ch:
+	case <-k.ctx.Done():
+		return nil, k.leaveLine(w, nil)
+	}
+	k.g.sh.mu.Lock()
+	k.g.sh.recycle(w)
+	k.g.sh.mu.Unlock()
+	return k.take(d)
+}
+
+// take goes on with what was delivered. Whoever's ctx has ended declines.
+func (k *contender) take(d delivery) (*Lease, error) {
+	switch {
+	case d.err != nil:
+		return nil, k.giveUpWaiting(fail(k.op, k.s.name, d.err))
+	case k.ctx.Err() != nil:
+		k.decline(d)
+		return nil, k.giveUpWaiting(k.cut())
+	case d.lease != nil:
+		d.lease.parent = k.ctx
+		now := k.c.now()
+		emit(k.c.watch.HandedOn, Event{Name: k.s.name, Mode: k.s.mode, Owner: d.lease.h.owner, Fence: d.lease.fence, Waited: now - k.start})
+		return d.lease, nil
+	}
+	k.role = d.role
+	return k.contend()
+}
+
+// leaveLine leaves without a trace, also if something was delivered meanwhile.
+func (k *contender) leaveLine(w *waiter, err error) error {
+	sh := k.g.sh
+	sh.mu.Lock()
+	if err == nil {
+		k.last = k.g.whyWaiting()
+	}
+	if w.queued {
+		k.g.line.remove(w)
+		k.g.promote()
+	} else {
+		d := <-w.ch
+		sh.mu.Unlock()
+		k.decline(d)
+		sh.mu.Lock()
+	}
+	sh.recycle(w)
+	sh.mu.Unlock()
+	if err == nil {
+		err = k.cut()
+	}
+	return k.giveUpWaiting(err)
+}
+
+// whyWaiting is the last answer as someone in line knows it. sh.mu is held.
+func (g *gate) whyWaiting() error {
+	if g.held != nil {
+		return g.heldHere()
+	}
+	if g.refusal != nil {
+		return g.refusal
+	}
+	return &HeldError{}
+}
+
+// decline passes on what was delivered to someone who has gone.
+func (k *contender) decline(d delivery) {
+	switch {
+	case d.err != nil:
+	case d.lease != nil:
+		d.lease.parent = k.ctx
+		// Its error, if any, is told to the observer; the release goes on by itself.
+		_ = d.lease.Unlock(k.ctx)
+	default:
+		k.role = d.role
+		k.pass()
+	}
+}
+
+func (k *contender) cut() error { return cutShort(k.op, k.s.name, k.ctx, k.last) }
+
+func (k *contender) tellWaiting() {
+	if !k.waits {
+		k.waits = true
+		emit(k.c.watch.Waiting, Event{Name: k.s.name, Mode: k.s.mode})
+	}
+}
+
+func (k *contender) giveUpWaiting(err error) error {
+	if k.waits {
+		emit(k.c.watch.GaveUp, Event{Name: k.s.name, Mode: k.s.mode, Waited: k.c.now() - k.start, Err: err})
+	}
+	return err
+}
+
+// contend is the waiting loop: try, arm the watch, try again, wait, and so on. The
+// attempt that succeeds is a fresh grant, anchored before its own call: nothing is
+// inferred from having been next in line.
+func (k *contender) contend() (*Lease, error) {
+	k.c.tasks.begin()
+	defer k.c.tasks.end()
+	if err := k.letOthersGoFirst(); err != nil {
+		return nil, k.leave(err)
+	}
+	for {
+		lease, err := k.attempt()
+		switch {
+		case lease != nil:
+			return lease, nil
+		case k.c.isClosed():
+			return nil, k.leave(fail(k.op, k.s.name, ErrClosed))
+		case driver.Final(err):
+			return nil, k.leave(fail(k.op, k.s.name, err))
+		}
+		k.note(err)
+		if k.ctx.Err() != nil {
+			return nil, k.leave(k.cut())
+		}
+		if k.once {
+			return nil, k.leave(fail(k.op, k.s.name, err))
+		}
+		k.tellWaiting()
+		if k.arm() {
+			continue
+		}
+		if err := k.pause(k.bound()); err != nil {
+			return nil, k.leave(err)
+		}
+		k.round++
+	}
+}
+
+func (k *contender) letOthersGoFirst() error {
+	if k.yield == 0 {
+		return nil
+	}
+	if k.listen {
+		k.arm()
+	}
+	return k.pause(k.yield)
+}
+
+// attempt asks the backend once.
+func (k *contender) attempt() (*Lease, error) {
+	if k.owner == "" {
+		k.owner = driver.NewOwner()
+	}
+	news := &news{}
+	ctx, cancel := context.WithTimeout(k.ctx, k.s.callTimeout)
+	start := k.c.now()
+	grant, err := k.c.backend.Acquire(ctx, k.s.request(k.owner, k.queues(), news.tell))
+	cancel()
+	if err != nil {
+		return nil, err
+	}
+	now := k.c.now()
+	k.unsure = true
+	switch {
+	case now >= start+grant.TTL-k.s.margin:
+		return nil, errLate
+	case k.ctx.Err() != nil:
+		return nil, context.Cause(k.ctx)
+	}
+	return k.granted(news, start, now, grant)
+}
+
+// queues reports whether a refused attempt leaves a place in line.
+func (k *contender) queues() bool {
+	return !k.once && k.c.caps.Line != driver.Never && (k.s.fair || k.c.caps.Line == driver.Always)
+}
+
+// granted makes the lease, and gives the role free.
+func (k *contender) granted(news *news, start, now instant, grant driver.Grant) (*Lease, error) {
+	h := &hold{
+		c: k.c, s: k.s, sh: k.c.shard(k.s.name), owner: k.owner, mode: k.s.mode,
+		next: grant.Fence, last: grant.Last(), queued: grant.Queued, row: k.row,
+	}
+	if h.row.count == 0 {
+		h.row.since = now
+	}
+	lease := h.newLease(now)
+	lease.parent = k.ctx
+	if !k.c.watchdog.add(h, start, grant.TTL) {
+		return nil, ErrClosed
+	}
+	k.settle(h, now-start)
+	if k.watch != nil {
+		k.watch.Close()
+		k.watch = nil
+	}
+	news.attach(h)
+	emit(k.c.watch.Granted, Event{Name: k.s.name, Mode: k.s.mode, Owner: h.owner, Fence: grant.Fence, Waited: now - k.start})
+	return lease, nil
+}
+
+// settle enters a new hold at the gate.
+func (k *contender) settle(h *hold, rtt time.Duration) {
+	if k.g == nil {
+		return
+	}
+	g := k.g
+	g.sh.mu.Lock()
+	defer g.sh.mu.Unlock()
+	g.past.rtt = rtt
+	if k.once {
+		g.tries--
+	} else {
+		g.contender = false
+		g.refusal = nil
+	}
+	if k.s.mode.Alone() && !h.ended {
+		h.g = g
+		g.held = h
+	}
+	g.promote()
+}
+
+// note remembers what an attempt was answered.
+func (k *contender) note(err error) {
+	held := errors.Is(err, ErrHeld)
+	if held {
+		k.row = row{}
+	}
+	// An attempt without an answer may land after later ones were answered.
+	k.unsure = k.unsure || !held || k.queues()
+	if k.ctx.Err() == nil || k.last == nil {
+		k.last = err
+	}
+	if k.g == nil {
+		return
+	}
+	k.g.sh.mu.Lock()
+	defer k.g.sh.mu.Unlock()
+	if held && k.g.held == nil {
+		k.g.past.foreign = k.c.now()
+	}
+	if !k.once {
+		k.g.refusal = err
+	}
+}
+
+// arm arms the watch and reports whether it did so just now: then what happened
+// before it was armed must be looked at by another attempt.
+func (k *contender) arm() bool {
+	w, ok := k.c.backend.(driver.Waiter)
+	if !ok || k.watch != nil || k.unwatch || k.last != nil && !errors.Is(k.last, ErrHeld) {
+		return false
+	}
+	if k.owner == "" {
+		k.owner = driver.NewOwner()
+	}
+	ctx, cancel := context.WithTimeout(k.ctx, k.s.callTimeout)
+	defer cancel()
+	watch, err := w.Watch(ctx, k.s.request(k.owner, k.queues(), nil))
+	if err != nil {
+		k.unwatch = errors.Is(err, driver.ErrSkip)
+		return false
+	}
+	// A backend that waits natively may take the lock for this Owner from now on.
+	k.watch, k.unsure = &watch, true
+	return true
+}
+
+// bound is how long to wait for a signal before the next attempt.
+func (k *contender) bound() time.Duration {
+	held := (*HeldError)(nil)
+	if !errors.As(k.last, &held) {
+		return jitter(backoff(k.round, firstPause, min(maxWait, k.s.ttl/3)))
+	}
+	d := maxWait
+	if k.watch == nil {
+		d = k.pollPause()
+	}
+	if k.queues() {
+		// The place in line lives for a TTL after the last attempt.
+		d = min(d, k.s.ttl/4)
+	}
+	d = jitter(d)
+	if held.Retry > 0 {
+		d = min(d, max(held.Retry, minRetry)+time.Millisecond)
+	}
+	return d
+}
+
+func (k *contender) pollPause() time.Duration {
+	poll := k.c.caps.Poll
+	if poll <= 0 {
+		poll = defaultPoll
+	}
+	return backoff(k.round/2, poll, 16*poll)
+}
+
+// pause waits for a signal, for d, or for the end of it all.
+func (k *contender) pause(d time.Duration) error {
+	var ready <-chan struct{}
+	if k.watch != nil {
+		ready = k.watch.Ready
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ready:
+	case <-t.C:
+	case <-k.ctx.Done():
+		return k.cut()
+	case <-k.c.done:
+		return fail(k.op, k.s.name, ErrClosed)
+	}
+	return nil
+}
+
+// leave ends the contender without a lease: the role passes on.
+func (k *contender) leave(err error) error {
+	k.pass()
+	return k.giveUpWaiting(err)
+}
+
+// pass gives the role to the next in line, or gives it up.
+func (k *contender) pass() {
+	g := k.g
+	if g == nil || k.once {
+		k.drop()
+		if g != nil {
+			g.sh.mu.Lock()
+			g.tries--
+			g.promote()
+			g.sh.mu.Unlock()
+		}
+		return
+	}
+	g.sh.mu.Lock()
+	w := g.line.head
+	if w == nil || !w.s.sameRequest(k.s) || k.c.isClosed() {
+		g.sh.mu.Unlock()
+		k.drop()
+		g.sh.mu.Lock()
+		g.contender = false
+		g.promote()
+		g.sh.mu.Unlock()
+		return
+	}
+	g.line.pop()
+	k.yield = 0
+	w.ch <- delivery{role: k.role}
+	g.sh.mu.Unlock()
+}
+
+// drop ends what belongs to the role.
+func (k *contender) drop() {
+	if k.watch != nil {
+		k.watch.Close()
+	}
+	if k.unsure {
+		k.c.abandon(driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.ttl})
+	}
+	k.role = role{}
+}
+
+// news brings a backend's word that a hold is gone to the hold, which may not have
+// been made yet.
+type news struct {
+	mu   sync.Mutex
+	gone bool
+	h    *hold
+}
+
+func (n *news) tell() {
+	n.mu.Lock()
+	n.gone = true
+	h := n.h
+	n.mu.Unlock()
+	if h != nil {
+		go h.lose(errBackend, false)
+	}
+}
+
+func (n *news) attach(h *hold) {
+	n.mu.Lock()
+	n.h = h
+	gone := n.gone
+	n.mu.Unlock()
+	if gone {
+		h.lose(errBackend, false)
+	}
+}

@@ -1,0 +1,130 @@
+package distlock
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// The kinds of errors. Every error of this package is an *Error of one of these
+// kinds; compare with errors.Is. The last column answers "may I be holding it?".
+var (
+	// ErrHeld: someone else holds the lock. Try again later. No. The holder and the
+	// time left, as far as they are known, are in a *HeldError (errors.As).
+	ErrHeld = driver.ErrHeld
+
+	// ErrLost: the lock was held and no longer certainly is. Stop and take it anew.
+	// Treat as no.
+	ErrLost = driver.ErrLost
+
+	// ErrUnavailable: the backend could not be asked, or its answer was lost. Try
+	// again. Not known; what may have been taken is released in the background.
+	ErrUnavailable = errors.New("distlock: backend unavailable")
+
+	// ErrUnsupported: this backend can't. No.
+	ErrUnsupported = driver.ErrUnsupported
+
+	// ErrInvalid: a bad name, option or URL. No.
+	ErrInvalid = driver.ErrInvalid
+
+	// ErrClosed: the client is closed. No.
+	ErrClosed = driver.ErrClosed
+
+	// ErrReleased is the cause of a lease's context that ended by Unlock.
+	ErrReleased = errors.New("distlock: lock released")
+)
+
+// HeldError tells who is in the way and when time alone may clear it. It matches
+// ErrHeld.
+type HeldError = driver.HeldError
+
+// Error is what every call of this package returns when it fails. errors.Is finds
+// its Kind as well as what caused it: a wait that was cut short matches both the
+// error of its context and the last answer of the backend.
+type Error struct {
+	Op   string // "lock", "trylock", "unlock", "renew", "extend", …
+	Name string // of the lock; empty if the call had none
+	Kind error  // one of the variables above; nil if a context ended before anything was asked
+	Err  error  // what is known beyond, or nil
+}
+
+// Error is one line: operation, name, kind and cause.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString("distlock: ")
+	b.WriteString(e.Op)
+	if e.Name != "" {
+		b.WriteString(" ")
+		b.WriteString(quote(e.Name))
+	}
+	said := ""
+	if e.Err != nil {
+		said = strings.TrimPrefix(e.Err.Error(), "distlock: ")
+	}
+	if e.Kind != nil {
+		if kind := strings.TrimPrefix(e.Kind.Error(), "distlock: "); !strings.Contains(said, kind) {
+			b.WriteString(": ")
+			b.WriteString(kind)
+		}
+	}
+	if said != "" {
+		b.WriteString(": ")
+		b.WriteString(said)
+	}
+	return b.String()
+}
+
+// Unwrap gives Kind and Err to errors.Is and errors.As.
+func (e *Error) Unwrap() []error {
+	var errs []error
+	if e.Kind != nil {
+		errs = append(errs, e.Kind)
+	}
+	if e.Err != nil {
+		errs = append(errs, e.Err)
+	}
+	return errs
+}
+
+// fail wraps what a driver said into an *Error of the right kind.
+func fail(op, name string, err error) *Error {
+	return &Error{Op: op, Name: name, Kind: kindOf(err), Err: err}
+}
+
+func kindOf(err error) error {
+	for _, kind := range []error{ErrHeld, ErrLost, ErrUnsupported, ErrInvalid, ErrClosed} {
+		if errors.Is(err, kind) {
+			return kind
+		}
+	}
+	return ErrUnavailable
+}
+
+// cutShort is the error of a wait that ended with its context: it matches the
+// context's error, its cause, and the last answer.
+func cutShort(op, name string, ctx context.Context, last error) error {
+	why := ctx.Err()
+	if cause := context.Cause(ctx); !errors.Is(cause, why) {
+		why = &pair{why, cause, "%s (%s)"}
+	}
+	if last == nil {
+		return &Error{Op: op, Name: name, Err: why}
+	}
+	return &Error{Op: op, Name: name, Kind: kindOf(last), Err: &pair{why, last, "%s while waiting: %s"}}
+}
+
+// pair is two errors in one sentence.
+type pair struct {
+	first, second error
+	format        string
+}
+
+func (p *pair) Error() string {
+	one, rest, _ := strings.Cut(p.format, "%s")
+	mid, end, _ := strings.Cut(rest, "%s")
+	return one + p.first.Error() + mid + strings.TrimPrefix(p.second.Error(), "distlock: ") + end
+}
+
+func (p *pair) Unwrap() []error { return []error{p.first, p.second} }

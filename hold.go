@@ -1,0 +1,332 @@
+package distlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// instant is a point in time as the time since the client was made.
+type instant = time.Duration
+
+const never instant = math.MaxInt64
+
+var (
+	errDeadline = errors.New("it could not be renewed in time")
+	errMaxHold  = errors.New("it was held for MaxHold")
+	errBackend  = errors.New("the backend says that it is gone")
+)
+
+// hold is what one Owner holds at the backend. It is renewed and released as one;
+// leases come and go on it by hand-off and re-entry.
+type hold struct {
+	c     *Client
+	s     *spec
+	sh    *shard
+	owner string
+
+	// Guarded by sh.mu.
+	g        *gate // whose local hold it is; nil for shared, counted and fair holds
+	mode     Mode
+	lease    *Lease   // the present one
+	nested   []*Lease // re-entered ones
+	since    instant  // when the present lease got it
+	row      row
+	next     uint64 // the next fence of the span
+	last     uint64 // the last fence of the span
+	queued   bool   // others stand in line at the backend
+	ended    bool   // released, lost, or passed on for a re-fence
+	unproven bool   // lost on doubt: the backend may still have it
+
+	end atomic.Int64 // instant when trust in it ends; moved by the watchdog only
+	r   renewal      // guarded by watchdog.mu
+}
+
+// row is a series of hand-offs of one hold.
+type row struct {
+	since instant
+	count int
+}
+
+func (h *hold) trust() instant { return instant(h.end.Load()) }
+
+func (h *hold) request(ttl time.Duration) driver.Hold {
+	return driver.Hold{Name: h.s.name, Owner: h.owner, Mode: h.mode, TTL: ttl}
+}
+
+// newLease makes the next lease on the hold. sh.mu is held.
+func (h *hold) newLease(now instant) *Lease {
+	h.lease = &Lease{h: h, fence: h.next}
+	h.since = now
+	if h.next != 0 {
+		h.next++
+	}
+	return h.lease
+}
+
+// unlock ends one lease's part in the hold: the last one hands it on or releases it.
+func (h *hold) unlock(ctx context.Context, l *Lease) error {
+	h.sh.mu.Lock()
+	if h.ended {
+		h.sh.mu.Unlock()
+		return fail("unlock", h.s.name, ErrLost)
+	}
+	if h.stillEntered(l) {
+		h.sh.mu.Unlock()
+		return nil
+	}
+	now := h.c.now()
+	event := h.event(l, now)
+	if h.g != nil && h.g.handOn(h, now) {
+		h.sh.mu.Unlock()
+		emit(h.c.watch.Released, event)
+		return nil
+	}
+	h.ended = true
+	h.sh.mu.Unlock()
+	err := h.giveUp(ctx)
+	h.vacate()
+	event.Err = err
+	emit(h.c.watch.Released, event)
+	return err
+}
+
+// stillEntered takes l from the leases on the hold and reports whether others are
+// left. sh.mu is held.
+func (h *hold) stillEntered(l *Lease) bool {
+	if h.lease == l {
+		h.lease = nil
+	}
+	for i, n := range h.nested {
+		if n == l {
+			h.nested = append(h.nested[:i], h.nested[i+1:]...)
+			break
+		}
+	}
+	return h.lease != nil || len(h.nested) > 0
+}
+
+func (h *hold) event(l *Lease, now instant) Event {
+	return Event{Name: h.s.name, Mode: h.mode, Owner: h.owner, Fence: l.fence, Held: now - h.since}
+}
+
+// vacate lets the gate's next waiter try at the backend.
+func (h *hold) vacate() {
+	h.sh.mu.Lock()
+	defer h.sh.mu.Unlock()
+	if h.g == nil {
+		return
+	}
+	if h.g.held == h {
+		h.g.held = nil
+		h.g.past.released = h.c.now()
+	}
+	h.g.promote()
+}
+
+// giveUp stops the renewal, waits for one in flight, and releases the hold or lets
+// it end by MinHold.
+func (h *hold) giveUp(ctx context.Context) error {
+	ctx, cancel := h.bounded(ctx)
+	defer cancel()
+	h.c.watchdog.remove(ctx, h)
+	if rest := h.since + h.s.minHold - h.c.now(); rest > 0 {
+		return h.keepFor(ctx, rest)
+	}
+	return h.release(ctx)
+}
+
+// bounded is a context for what must be tried though the caller's may have ended.
+func (h *hold) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), h.s.callTimeout)
+}
+
+func (h *hold) release(ctx context.Context) error {
+	trusted := h.c.now() < h.trust()
+	tries := 0
+	err := h.insist(ctx, func() error {
+		tries++
+		return h.c.backend.Release(ctx, h.request(h.s.ttl))
+	})
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrLost) && tries > 1 && trusted:
+		// An earlier try without an answer had released it.
+		return nil
+	case errors.Is(err, ErrLost) || driver.Final(err):
+		return fail("unlock", h.s.name, err)
+	}
+	h.c.abandon(h.request(h.s.ttl))
+	return fail("unlock", h.s.name, err)
+}
+
+// keepFor lets the hold end by itself after d, so that it does also if this process
+// ends first. Where a session would end it sooner, it is released later instead.
+func (h *hold) keepFor(ctx context.Context, d time.Duration) error {
+	if h.c.caps.Session {
+		h.c.releaseAfter(h.request(h.s.ttl), d)
+		return nil
+	}
+	holds := []driver.Hold{h.request(max(d, h.c.caps.MinTTL))}
+	err := h.insist(ctx, func() error { return answer(h.c.backend.Renew(ctx, holds), 0) })
+	if err != nil {
+		return fail("unlock", h.s.name, err)
+	}
+	return nil
+}
+
+// insist calls f until it is answered, a few times within ctx.
+func (h *hold) insist(ctx context.Context, f func() error) error {
+	for try := 0; ; try++ {
+		err := f()
+		if err == nil || errors.Is(err, ErrLost) || driver.Final(err) || try == 3 {
+			return err
+		}
+		if !sleep(ctx, jitter(backoff(try, 5*time.Millisecond, h.s.callTimeout/4))) {
+			return err
+		}
+	}
+}
+
+// lose ends the hold and all its leases because of why. unproven says that the
+// backend may still have it.
+func (h *hold) lose(why error, unproven bool) {
+	h.sh.mu.Lock()
+	if h.ended {
+		h.sh.mu.Unlock()
+		return
+	}
+	h.ended = true
+	h.unproven = unproven
+	leases := h.leases()
+	held := h.c.now() - h.since
+	mode := h.mode
+	h.sh.mu.Unlock()
+
+	h.c.watchdog.forget(h)
+	err := h.lostError(why)
+	for _, l := range leases {
+		if l.end(err) {
+			emit(h.c.watch.Lost, Event{Name: h.s.name, Mode: mode, Owner: h.owner, Fence: l.Fence(), Held: held, Err: err})
+		}
+	}
+	h.vacate()
+}
+
+// leases are all on the hold. sh.mu is held.
+func (h *hold) leases() []*Lease {
+	all := append([]*Lease(nil), h.nested...)
+	if h.lease != nil {
+		all = append(all, h.lease)
+	}
+	return all
+}
+
+func (h *hold) lostError(why error) error {
+	return &Error{Op: "hold", Name: h.s.name, Kind: ErrLost, Err: why}
+}
+
+// dropRemains releases in the background what was lost on doubt only: it may still
+// be in the way of others. The Owner proves that no successor is hit.
+func (h *hold) dropRemains() {
+	h.sh.mu.Lock()
+	unproven := h.unproven
+	h.unproven = false
+	h.sh.mu.Unlock()
+	if unproven {
+		h.c.abandon(h.request(h.s.ttl))
+	}
+}
+
+// closeDown ends and releases the hold because the client closes.
+func (h *hold) closeDown(ctx context.Context) error {
+	h.sh.mu.Lock()
+	if h.ended {
+		h.sh.mu.Unlock()
+		return nil
+	}
+	h.ended = true
+	leases := h.leases()
+	h.sh.mu.Unlock()
+	for _, l := range leases {
+		l.end(ErrClosed)
+	}
+	err := h.giveUp(ctx)
+	if errors.Is(err, ErrLost) {
+		return nil
+	}
+	return err
+}
+
+// extend makes the hold last for at least d from now.
+func (h *hold) extend(ctx context.Context, d time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, h.s.callTimeout)
+	defer cancel()
+	return h.c.watchdog.extend(ctx, h, d)
+}
+
+// downgrade turns a Write hold into a Read hold.
+func (h *hold) downgrade(ctx context.Context, l *Lease) error {
+	switch {
+	case !h.c.caps.Downgrade:
+		return fmt.Errorf("%w: %s can't downgrade", ErrUnsupported, h.c.caps.Name)
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	h.sh.mu.Lock()
+	mode, entered := h.mode, len(h.nested) > 0
+	h.sh.mu.Unlock()
+	if mode != Write || entered {
+		return invalid("only a lease that holds for writing and was not re-entered can be downgraded")
+	}
+	ctx, cancel := context.WithTimeout(ctx, h.trust()-h.c.now())
+	defer cancel()
+	h.c.watchdog.remove(ctx, h)
+	start, grant, err := h.askDowngrade(ctx)
+	if err != nil {
+		h.lose(err, true)
+		// It may have become a reader at the backend; drop that too.
+		h.c.abandon(driver.Hold{Name: h.s.name, Owner: h.owner, Mode: Read, TTL: h.s.ttl})
+		return fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	h.becomeReader(l, grant)
+	if !h.c.watchdog.add(h, start, grant.TTL) {
+		return ErrClosed
+	}
+	h.vacateAsReader()
+	return nil
+}
+
+func (h *hold) askDowngrade(ctx context.Context) (start instant, grant driver.Grant, err error) {
+	r := driver.Request{Hold: h.request(h.s.ttl), Fences: 1, Meta: h.s.meta}
+	r.Mode = Read
+	err = h.insist(ctx, func() error {
+		start = h.c.now()
+		grant, err = h.c.backend.Acquire(ctx, r)
+		return err
+	})
+	return start, grant, err
+}
+
+func (h *hold) becomeReader(l *Lease, grant driver.Grant) {
+	h.sh.mu.Lock()
+	h.mode = Read
+	h.sh.mu.Unlock()
+	l.mu.Lock()
+	l.fence = grant.Fence
+	l.mu.Unlock()
+}
+
+// vacateAsReader gives the gate free: other readers may come in beside the hold.
+func (h *hold) vacateAsReader() {
+	h.vacate()
+	h.sh.mu.Lock()
+	h.g = nil
+	h.sh.mu.Unlock()
+}

@@ -1,0 +1,197 @@
+package distlock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// Lease is one hold of a lock, from Lock to Unlock or loss. It is safe for
+// concurrent use.
+type Lease struct {
+	mu     sync.Mutex
+	err    error // why it ended; nil while it is live
+	h      *hold
+	fence  uint64
+	parent context.Context // what Lock was called with
+	ctx    *leaseContext   // made on first use
+}
+
+// leaseContext is a lease's context and what ends it.
+type leaseContext struct {
+	context.Context
+	cancel context.CancelCauseFunc
+}
+
+// joined marks a parent whose end also ends the lease's context.
+type joined struct{ context.Context }
+
+type leaseKey struct{}
+
+// Context ends when the lease does: with cause ErrReleased by Unlock, with cause
+// ErrLost no later than the lease's deadline (unless OnLost(Continue)), with cause
+// ErrClosed by Client.Close. It has the values of the context that Lock was called
+// with, and not its end. A Reentrant lock knows its hold by it.
+func (l *Lease) Context() context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx != nil {
+		return l.ctx
+	}
+	parent := l.parent
+	if j, ok := parent.(joined); ok {
+		parent = j.Context
+	} else {
+		parent = context.WithoutCancel(parent)
+	}
+	ctx, cancel := context.WithCancelCause(context.WithValue(parent, leaseKey{}, l))
+	l.ctx = &leaseContext{ctx, cancel}
+	if l.err != nil && !l.goesOn() {
+		cancel(l.err)
+	}
+	return l.ctx
+}
+
+// goesOn reports whether the context survives the end of the lease.
+func (l *Lease) goesOn() bool {
+	return l.h.s.policy == Continue && errors.Is(l.err, ErrLost)
+}
+
+// end ends the lease if it was live, and reports whether it was.
+func (l *Lease) end(err error) bool {
+	l.mu.Lock()
+	if l.err != nil {
+		l.mu.Unlock()
+		return false
+	}
+	l.err = err
+	ctx := l.ctx
+	goesOn := l.goesOn()
+	l.mu.Unlock()
+	if ctx != nil && !goesOn {
+		ctx.cancel(err)
+	}
+	return true
+}
+
+// Err is nil while the lease is held, matches ErrLost once it was lost, ErrReleased
+// after Unlock, and ErrClosed after Client.Close. It looks at the clock itself: it
+// never says nil after the deadline.
+func (l *Lease) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil && l.h.c.now() >= l.h.trust() {
+		return l.h.lostError(errDeadline)
+	}
+	return l.err
+}
+
+// Fence is the lease's fencing token: greater than that of every lease that held
+// the lock before. Give it to whatever the lock protects, with the first read or
+// before, and let it refuse smaller ones. 0 if the backend has no fences.
+func (l *Lease) Fence() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fence
+}
+
+// Name is the lock's name.
+func (l *Lease) Name() string { return l.h.s.name }
+
+// Mode is how the lock is held. Downgrade changes it from Write to Read.
+func (l *Lease) Mode() Mode {
+	l.h.sh.mu.Lock()
+	defer l.h.sh.mu.Unlock()
+	return l.h.mode
+}
+
+// Owner identifies the hold at the backend; Inspect shows it.
+func (l *Lease) Owner() string { return l.h.owner }
+
+// Deadline is when the lease will be lost if it is not renewed until then: counted
+// from before the last successful request, less the margin. Renewals move it. After
+// the lease ended it is the last one.
+func (l *Lease) Deadline() time.Time { return l.h.c.base.Add(l.h.trust()) }
+
+// Unlock releases the lock. It does so even if ctx has ended, within a bound of
+// about CallTimeout, and ends the lease's context first.
+//
+// It returns nil once the backend confirmed, and again when called again. ErrLost
+// says that the lease was lost before: nothing of its successor is touched.
+// ErrUnavailable says that there was no answer: the release is tried on in the
+// background, and the lock ends with its TTL at the latest.
+func (l *Lease) Unlock(ctx context.Context) error {
+	if l.end(ErrReleased) {
+		return l.h.unlock(ctx, l)
+	}
+	l.mu.Lock()
+	err := l.err
+	l.mu.Unlock()
+	if errors.Is(err, ErrReleased) {
+		return nil
+	}
+	l.h.dropRemains()
+	return &Error{Op: "unlock", Name: l.h.s.name, Kind: kindOf(err), Err: err}
+}
+
+// Extend makes the lease last for at least d from now, and nothing shorter. A
+// renewed lease is renewed by at least d from then on. ErrLost if the lease is
+// lost; ErrUnavailable if there was no answer: then its old deadline holds.
+func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
+	const op = "extend"
+	if err := l.Err(); err != nil {
+		return &Error{Op: op, Name: l.Name(), Kind: kindOf(err), Err: err}
+	}
+	probe := *l.h.s
+	probe.ttl = d
+	if err := probe.checkTimes(l.h.c.caps); err != nil {
+		return fail(op, l.Name(), err)
+	}
+	if err := l.h.extend(ctx, d); err != nil {
+		return fail(op, l.Name(), err)
+	}
+	return nil
+}
+
+// Downgrade turns a lease that holds an RWMutex for writing into one that holds it
+// for reading, with nobody writing in between, under a greater fence. ErrInvalid if
+// it does not hold for writing, or if it was re-entered; ErrUnsupported if the
+// backend can't. If the backend gives no answer until ctx or the lease ends, the
+// lease is lost.
+func (l *Lease) Downgrade(ctx context.Context) error {
+	const op = "downgrade"
+	if err := l.Err(); err != nil {
+		return &Error{Op: op, Name: l.Name(), Kind: kindOf(err), Err: err}
+	}
+	if err := l.h.downgrade(ctx, l); err != nil {
+		return fail(op, l.Name(), err)
+	}
+	return nil
+}
+
+// Fence is the fencing token of the innermost lease that ctx descends from, 0 if
+// there is none; see Lease.Fence.
+func Fence(ctx context.Context) uint64 {
+	if l := FromContext(ctx); l != nil {
+		return l.Fence()
+	}
+	return 0
+}
+
+// FenceOf is the fencing token of the lease of the lock called name that ctx
+// descends from, 0 if there is none. For work under several locks.
+func FenceOf(ctx context.Context, name string) uint64 {
+	for l := FromContext(ctx); l != nil; l = FromContext(l.parent) {
+		if l.Name() == name {
+			return l.Fence()
+		}
+	}
+	return 0
+}
+
+// FromContext is the innermost lease that ctx descends from, or nil.
+func FromContext(ctx context.Context) *Lease {
+	l, _ := ctx.Value(leaseKey{}).(*Lease)
+	return l
+}

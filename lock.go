@@ -1,0 +1,119 @@
+package distlock
+
+import (
+	"context"
+	"errors"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// lock waits until the lock is held or ctx is done.
+func (l lock) lock(ctx context.Context, op string) (*Lease, error) {
+	if lease, err := l.begin(ctx, op); lease != nil || err != nil {
+		return lease, err
+	}
+	k := &contender{c: l.c, s: l.s, op: op, ctx: ctx, start: l.c.now()}
+	if l.s.fair {
+		return k.contend()
+	}
+	return k.standInLine()
+}
+
+// try makes one attempt.
+func (l lock) try(ctx context.Context, op string) (*Lease, error) {
+	if lease, err := l.begin(ctx, op); lease != nil || err != nil {
+		return lease, err
+	}
+	k := &contender{c: l.c, s: l.s, op: op, ctx: ctx, start: l.c.now(), once: true}
+	sh := l.c.shard(l.s.name)
+	sh.mu.Lock()
+	g := sh.gate(l.c, l.s.name)
+	if err := g.busy(); err != nil {
+		sh.mu.Unlock()
+		return nil, fail(op, l.s.name, err)
+	}
+	k.g = g
+	g.tries++
+	sh.mu.Unlock()
+	return k.contend()
+}
+
+// begin checks what needs no backend; a lease means that the lock was re-entered.
+func (l lock) begin(ctx context.Context, op string) (*Lease, error) {
+	switch {
+	case l.s.bad != nil:
+		return nil, fail(op, l.s.name, l.s.bad)
+	case l.c.isClosed():
+		return nil, fail(op, l.s.name, ErrClosed)
+	case ctx.Err() != nil:
+		return nil, cutShort(op, l.s.name, ctx, nil)
+	case l.s.reentrant:
+		return l.reenter(ctx), nil
+	}
+	return nil, nil
+}
+
+// reenter makes another lease on the hold that ctx travels with, if there is one
+// that covers the mode.
+func (l lock) reenter(ctx context.Context) *Lease {
+	for outer := FromContext(ctx); outer != nil; outer = FromContext(outer.parent) {
+		h := outer.h
+		if h.c == l.c && h.s.name == l.s.name && outer.Err() == nil {
+			return h.enter(outer, ctx, l.s.mode)
+		}
+	}
+	return nil
+}
+
+// enter adds a lease to a hold, or returns nil if mode asks for more than it has.
+func (h *hold) enter(outer *Lease, ctx context.Context, mode Mode) *Lease {
+	h.sh.mu.Lock()
+	defer h.sh.mu.Unlock()
+	if h.ended || mode != h.mode && !(mode == Read && h.mode == Write) {
+		return nil
+	}
+	lease := &Lease{h: h, fence: outer.Fence(), parent: ctx}
+	h.nested = append(h.nested, lease)
+	return lease
+}
+
+// do runs f under the lock.
+func (l lock) do(ctx context.Context, f func(context.Context) error) error {
+	lease, err := l.lock(joined{ctx}, "do")
+	if err != nil {
+		return err
+	}
+	return lease.run(f)
+}
+
+// run runs f under the lease's context and unlocks, also if f panics.
+func (l *Lease) run(f func(context.Context) error) (err error) {
+	ctx := l.Context()
+	defer func() {
+		err = join(err, l.Unlock(ctx))
+	}()
+	return f(ctx)
+}
+
+// join joins the error of the work with that of the lock, which may be its cause.
+func join(work, lock error) error {
+	if lock == nil || errors.Is(work, lock) {
+		return work
+	}
+	if work == nil {
+		return lock
+	}
+	return errors.Join(work, lock)
+}
+
+// request is what the backend is asked for.
+func (s *spec) request(owner string, queue bool, onLost func()) driver.Request {
+	r := driver.Request{
+		Hold:  driver.Hold{Name: s.name, Owner: owner, Mode: s.mode, TTL: s.ttl},
+		Limit: s.limit, Queue: queue, Fences: 1, Meta: s.meta, OnLost: onLost,
+	}
+	if s.passable() {
+		r.Fences = uint64(s.handoffMax) + 1
+	}
+	return r
+}

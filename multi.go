@@ -1,0 +1,139 @@
+package distlock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+)
+
+// MultiLock is several locks taken as one: all or nothing. Make it with Multi.
+type MultiLock struct {
+	locks []lock
+	bad   error
+}
+
+// Multi takes locks of any kind, on any clients, together. They are taken one after
+// the other in an order that is the same everywhere, by lock name and then by
+// backend name, so that two programs which share several locks can't block each
+// other for ever. The same lock twice is ErrInvalid.
+func Multi(locks ...Locker) *MultiLock {
+	m := &MultiLock{}
+	for _, l := range locks {
+		if l == nil {
+			m.bad = invalid("one of the locks is nil")
+			return m
+		}
+		m.locks = append(m.locks, l.one())
+	}
+	slices.SortStableFunc(m.locks, byPlace)
+	m.bad = m.check()
+	return m
+}
+
+func byPlace(a, b lock) int {
+	return cmp.Or(cmp.Compare(a.s.name, b.s.name), cmp.Compare(a.c.caps.Name, b.c.caps.Name))
+}
+
+func (m *MultiLock) check() error {
+	if len(m.locks) == 0 {
+		return invalid("no locks to take")
+	}
+	for i, l := range m.locks[1:] {
+		if before := m.locks[i]; l.c == before.c && l.s.name == before.s.name {
+			return invalid("lock %q is named twice", l.s.name)
+		}
+	}
+	return nil
+}
+
+// Lock waits until all are held or ctx is done; see Mutex.Lock. If one of those
+// that it has got is lost while it waits for the next, it gives up with ErrLost.
+func (m *MultiLock) Lock(ctx context.Context) (*MultiLease, error) {
+	return m.take(ctx, "lock", lock.lock)
+}
+
+// TryLock makes one attempt at each; see Mutex.TryLock.
+func (m *MultiLock) TryLock(ctx context.Context) (*MultiLease, error) {
+	return m.take(ctx, "trylock", lock.try)
+}
+
+// Do runs f while it holds all locks; see Mutex.Do. The context of f ends when any
+// of them is lost. Fence(ctx) is the fence of the last in order; FenceOf tells each.
+func (m *MultiLock) Do(ctx context.Context, f func(ctx context.Context) error) error {
+	lease, err := m.take(joined{ctx}, "do", lock.lock)
+	if err != nil {
+		return err
+	}
+	return lease.run(f)
+}
+
+// take takes the locks in order, each under the context of the one before: whatever
+// ends one ends all that came after.
+func (m *MultiLock) take(ctx context.Context, op string, one func(lock, context.Context, string) (*Lease, error)) (*MultiLease, error) {
+	if m.bad != nil {
+		return nil, fail(op, "", m.bad)
+	}
+	all := &MultiLease{}
+	for _, l := range m.locks {
+		lease, err := all.next(ctx, op, l, one)
+		if err != nil {
+			return nil, join(err, all.Unlock(ctx))
+		}
+		all.leases = append(all.leases, lease)
+	}
+	return all, nil
+}
+
+// next takes one more. The wait for it ends with ctx, and with any of those that
+// are held already.
+func (m *MultiLease) next(ctx context.Context, op string, l lock, one func(lock, context.Context, string) (*Lease, error)) (*Lease, error) {
+	if len(m.leases) == 0 {
+		return one(l, ctx, op)
+	}
+	parent := m.Context()
+	wait, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { cancel(ctx.Err()) })()
+	lease, err := one(l, wait, op)
+	if err == nil {
+		lease.parent = joined{parent}
+	}
+	return lease, err
+}
+
+// MultiLease is the leases of a MultiLock. It is safe for concurrent use.
+type MultiLease struct{ leases []*Lease }
+
+// Leases are the leases in the order in which they were taken: by name.
+func (m *MultiLease) Leases() []*Lease { return slices.Clone(m.leases) }
+
+// Context ends when any of the leases does; see Lease.Context.
+func (m *MultiLease) Context() context.Context { return m.leases[len(m.leases)-1].Context() }
+
+// Err is the first error among the leases; see Lease.Err.
+func (m *MultiLease) Err() error {
+	for _, l := range m.leases {
+		if err := l.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Unlock releases all, the last first, whatever becomes of each; see Lease.Unlock.
+func (m *MultiLease) Unlock(ctx context.Context) error {
+	var errs []error
+	for _, l := range slices.Backward(m.leases) {
+		errs = append(errs, l.Unlock(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func (m *MultiLease) run(f func(context.Context) error) (err error) {
+	ctx := m.Context()
+	defer func() {
+		err = join(err, m.Unlock(ctx))
+	}()
+	return f(ctx)
+}

@@ -1,0 +1,264 @@
+package distlock
+
+import (
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Mode is how a lock is held: Exclusive, Write, Read or Counted.
+type Mode = driver.Mode
+
+// The modes: a Mutex is Exclusive, the sides of an RWMutex are Write and Read, a
+// permit of a Semaphore is Counted.
+const (
+	Exclusive = driver.Exclusive
+	Write     = driver.Write
+	Read      = driver.Read
+	Counted   = driver.Counted
+)
+
+// Options configure a Client. The zero value of a field means its default.
+// Nonsense is refused by New, not mended.
+type Options struct {
+	// TTL is how long a lock outlives a process that died: the backend frees it
+	// when it was not renewed for so long. Default 30 s. Shorter frees the locks of
+	// dead processes sooner; longer survives longer pauses and outages.
+	TTL time.Duration
+
+	// Margin is how long before the end of the TTL a lease is given up if it could
+	// not be renewed; it pays for clocks of different speed and for the time that
+	// it takes to stop. Less than TTL. Default: a tenth of the TTL, 1 s at most.
+	Margin time.Duration
+
+	// HandoffMax is how often in a row a held lock may be passed on inside this
+	// process before it goes back to the backend, where other processes may wait.
+	// Default 127; -1 passes nothing on.
+	HandoffMax int
+
+	// HandoffWindow is for how long in a row a held lock may be passed on inside
+	// this process. Default 1 ms: the longest that a waiter elsewhere is delayed by
+	// hand-offs. Raise it for throughput, at the price of longer waits elsewhere.
+	HandoffWindow time.Duration
+
+	// CallTimeout bounds one call to the backend. A call without an answer by then
+	// is tried again. Default: a third of the TTL, 5 s at most.
+	CallTimeout time.Duration
+
+	// Meta is shown by Inspect to whoever asks who holds a lock. host, pid and
+	// program are added unless they are set here.
+	Meta map[string]string
+
+	// Observer is told what happens. Default: nobody.
+	Observer *Observer
+}
+
+// The defaults of Options.
+const (
+	DefaultTTL           = 30 * time.Second
+	DefaultHandoffMax    = 127
+	DefaultHandoffWindow = time.Millisecond
+)
+
+// LossPolicy says what happens to the work under a lease that is lost.
+type LossPolicy int
+
+const (
+	// Interrupt cancels the lease's context, with cause ErrLost, before the lock
+	// can belong to someone else. The default.
+	Interrupt LossPolicy = iota
+	// Continue lets the work go on; only Lease.Err and the Observer tell.
+	Continue
+)
+
+// LockOption changes one lock from its client's Options.
+type LockOption struct{ apply func(*spec) }
+
+// WithTTL sets the TTL of this lock; see Options.TTL.
+func WithTTL(ttl time.Duration) LockOption {
+	return LockOption{func(s *spec) { s.ttl = ttl }}
+}
+
+// WithoutRenewal makes the lease a fixed one: it ends by itself after its TTL,
+// less the margin, and only Extend prolongs it. For work whose length is known,
+// and that must not hold on if it hangs.
+func WithoutRenewal() LockOption {
+	return LockOption{func(s *spec) { s.fixed = true }}
+}
+
+// Fair makes waiters first come, first served over all processes, if the backend
+// can (Caps.Line), else ErrUnsupported. Every waiter has its own place at the
+// backend then, and nothing is handed on inside the process: fair is slower.
+func Fair() LockOption {
+	return LockOption{func(s *spec) { s.fair = true }}
+}
+
+// Reentrant lets a Lock whose context descends from a lease's context of the same
+// lock, with a mode that the lease covers, succeed at once under the same hold. The
+// hold ends when it was unlocked as often as it was locked.
+func Reentrant() LockOption {
+	return LockOption{func(s *spec) { s.reentrant = true }}
+}
+
+// OnLost sets what happens to the work under a lost lease. Default Interrupt.
+func OnLost(p LossPolicy) LockOption {
+	return LockOption{func(s *spec) { s.policy = p }}
+}
+
+// WithHandoff sets for this lock how often and for how long in a row it may be
+// passed on inside this process; see Options.HandoffMax and HandoffWindow. A max of
+// 0 passes nothing on.
+func WithHandoff(max int, window time.Duration) LockOption {
+	return LockOption{func(s *spec) { s.handoffMax, s.handoffWindow = max, window }}
+}
+
+// MaxHold ends the lease, as if it were lost, after it was held for d: a stuck
+// holder is not renewed for ever. The lock frees itself at the backend at most one
+// TTL later. Default: no limit.
+func MaxHold(d time.Duration) LockOption {
+	return LockOption{func(s *spec) { s.maxHold, s.maxHoldSet = d, true }}
+}
+
+// MinHold keeps the lock from others until d after its grant, also when it is
+// unlocked sooner or the process ends: a job that takes a moment is not run again
+// at once by a host whose clock is behind. Unlock does not wait for it.
+func MinHold(d time.Duration) LockOption {
+	return LockOption{func(s *spec) { s.minHold = d }}
+}
+
+// WarnBefore calls f, in a goroutine of its own, when the lease is going to be lost
+// in d because it could not be renewed; at most once until a renewal succeeds. Use
+// it to bring work to a safe point.
+func WarnBefore(d time.Duration, f func(*Lease)) LockOption {
+	return LockOption{func(s *spec) { s.warnBefore, s.warn = d, f }}
+}
+
+// WithMeta adds to the metadata that Inspect shows for this lock.
+func WithMeta(meta map[string]string) LockOption {
+	return LockOption{func(s *spec) {
+		merged := maps.Clone(s.meta)
+		maps.Copy(merged, meta)
+		s.meta, s.ownMeta = merged, true
+	}}
+}
+
+// spec is a lock's name and all its options.
+type spec struct {
+	name          string
+	mode          Mode
+	limit         int
+	ttl, margin   time.Duration
+	callTimeout   time.Duration
+	fixed, fair   bool
+	reentrant     bool
+	policy        LossPolicy
+	handoffMax    int
+	handoffWindow time.Duration
+	maxHold       time.Duration
+	maxHoldSet    bool
+	minHold       time.Duration
+	warnBefore    time.Duration
+	warn          func(*Lease)
+	meta          map[string]string
+	ownMeta       bool
+	bad           error // what check says
+}
+
+// heirTo reports whether a hold taken for o may be handed on to a waiter with s.
+func (s *spec) heirTo(o *spec) bool {
+	if s == o {
+		return s.passable()
+	}
+	return s.passable() && o.passable() && s.sameRequest(o) && s.policy == o.policy && s.margin == o.margin &&
+		s.handoffMax == o.handoffMax && s.handoffWindow == o.handoffWindow
+}
+
+// passable reports whether a hold can be handed on at all: it is not shared, and
+// nothing of it is tied to the single lease.
+func (s *spec) passable() bool {
+	return s.mode.Alone() && !s.fixed && !s.fair && s.handoffMax > 0 && !s.maxHoldSet && s.minHold == 0 && s.warn == nil
+}
+
+// sameRequest reports whether a request made for o may be continued for s.
+func (s *spec) sameRequest(o *spec) bool {
+	return s == o || s.mode == o.mode && s.limit == o.limit && s.ttl == o.ttl && !s.ownMeta && !o.ownMeta
+}
+
+// check says what is wrong with a lock's name or options on this backend.
+func (s *spec) check(caps driver.Caps) error {
+	if err := checkName(s.name); err != nil {
+		return err
+	}
+	if err := s.checkTimes(caps); err != nil {
+		return err
+	}
+	switch {
+	case !caps.Modes.Has(s.mode):
+		return fmt.Errorf("%w: %s can't do %s locks (it can: %s)", ErrUnsupported, caps.Name, s.mode, caps.Modes)
+	case s.mode == Counted && s.limit < 1:
+		return invalid("a semaphore of %d permits; want at least 1", s.limit)
+	case s.fair && caps.Line == driver.Never:
+		return fmt.Errorf("%w: waiters do not stand in line at %s, so it can't be fair", ErrUnsupported, caps.Name)
+	case s.handoffMax < 0 || s.handoffWindow < 0:
+		return invalid("hand-off of %d within %v; want no negative numbers", s.handoffMax, s.handoffWindow)
+	case s.policy != Interrupt && s.policy != Continue:
+		return invalid("loss policy %d; want Interrupt or Continue", s.policy)
+	}
+	return nil
+}
+
+func (s *spec) checkTimes(caps driver.Caps) error {
+	switch {
+	case s.ttl <= 0:
+		return invalid("TTL %v; want more than 0", s.ttl)
+	case s.ttl < caps.MinTTL:
+		return invalid("TTL %v is below the minimum of %s, %v", s.ttl, caps.Name, caps.MinTTL)
+	case caps.MaxTTL > 0 && s.ttl > caps.MaxTTL:
+		return invalid("TTL %v is above the maximum of %s, %v", s.ttl, caps.Name, caps.MaxTTL)
+	case s.margin < 0 || s.margin >= s.ttl:
+		return invalid("margin %v; want it between 0 and the TTL, %v", s.margin, s.ttl)
+	case s.maxHoldSet && s.maxHold <= 0:
+		return invalid("MaxHold %v; want more than 0", s.maxHold)
+	case s.minHold < 0:
+		return invalid("MinHold %v; want no negative time", s.minHold)
+	case s.maxHoldSet && s.minHold > s.maxHold:
+		return invalid("MinHold %v is more than MaxHold %v", s.minHold, s.maxHold)
+	case s.warn != nil && (s.warnBefore <= 0 || s.warnBefore >= s.ttl-s.margin):
+		return invalid("WarnBefore %v; want it between 0 and TTL less margin, %v", s.warnBefore, s.ttl-s.margin)
+	}
+	return nil
+}
+
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return invalid("the lock's name is empty")
+	case !utf8.ValidString(name):
+		return invalid("the lock's name is not UTF-8: %q", name)
+	}
+	for i := range len(name) {
+		if name[i] == 0 {
+			return invalid("the lock's name has a NUL byte: %q", name)
+		}
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
+}
+
+func defaultMargin(ttl time.Duration) time.Duration { return min(ttl/10, time.Second) }
+
+func defaultCallTimeout(ttl time.Duration) time.Duration { return min(ttl/3, 5*time.Second) }
+
+func quote(s string) string {
+	if len(s) > 100 {
+		s = s[:100] + "…"
+	}
+	return strconv.Quote(s)
+}
