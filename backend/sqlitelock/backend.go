@@ -1,0 +1,109 @@
+package sqlitelock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Backend is an open lock file. Its methods are safe for concurrent use.
+type Backend struct {
+	path  string
+	clock clock
+	db    *sql.DB
+	look  *sql.Stmt // for readers; the writer has its own
+	w     *writer
+	bell  *bell
+
+	closing chan struct{} // closed by Close
+	once    sync.Once
+	patient time.Duration // how long Close waits for the writer
+}
+
+// start sets the file up and starts the writer.
+func start(ctx context.Context, db *sql.DB, path string, opt Options, clk clock) (*Backend, error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := setUp(ctx, conn, clk.boot); err != nil {
+		return nil, err
+	}
+	file, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	b := &Backend{path: path, clock: clk, db: db, closing: make(chan struct{}), patient: opt.BusyTimeout}
+	if b.look, err = db.PrepareContext(ctx, sqlLook); err != nil {
+		return nil, err
+	}
+	s, err := prepare(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	if b.bell, err = newBell(path); err != nil {
+		return nil, err
+	}
+	b.w = &writer{
+		conn: conn, stmts: s, clock: clk, path: path, file: file, patience: opt.BusyTimeout, bell: b.bell,
+		jobs: make(chan *job), closing: b.closing, done: make(chan struct{}),
+	}
+	go b.w.run()
+	return b, nil
+}
+
+// Caps: all modes, fences, and lines on request.
+func (b *Backend) Caps() driver.Caps {
+	return driver.Caps{
+		Name:      "sqlite:" + b.path,
+		Modes:     driver.AllModes,
+		Fence:     true,
+		Floor:     true,
+		Downgrade: true,
+		Line:      driver.OnRequest,
+		MaxTTL:    maxTTL,
+		Poll:      time.Millisecond,
+	}
+}
+
+// maxTTL keeps the sum of a clock and a TTL far from overflow.
+const maxTTL = 100 * 365 * 24 * time.Hour
+
+// Close ends the backend's goroutine and connections. Holds stay until they are
+// released by another backend or their TTL has passed. An error says that the disk
+// still works on a write; it ends by itself.
+func (b *Backend) Close() error {
+	b.once.Do(func() { close(b.closing) })
+	select {
+	case <-b.w.done:
+	case <-time.After(b.patient):
+		return fmt.Errorf("sqlitelock: close %s: the last write takes longer than %v", b.path, b.patient)
+	}
+	return errors.Join(b.bell.close(), b.db.Close())
+}
+
+func (b *Backend) closed() bool {
+	select {
+	case <-b.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// wrap says what failed, and that a backend was closed meanwhile.
+func (b *Backend) wrap(op, name string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case b.closed() && errors.Is(err, sql.ErrConnDone), b.closed() && err.Error() == "sql: database is closed":
+		return fmt.Errorf("sqlitelock: %s %q: %w", op, name, driver.ErrClosed)
+	}
+	return fmt.Errorf("sqlitelock: %s %q: %w", op, name, err)
+}

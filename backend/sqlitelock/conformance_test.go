@@ -1,0 +1,16 @@
+package sqlitelock
+
+import (
+	"context"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/drivertest"
+)
+
+func TestConformance(t *testing.T) {
+	path := lockFile(t)
+	drivertest.Run(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) {
+		return OpenFile(ctx, path, nil)
+	}})
+}

@@ -1,0 +1,107 @@
+package sqlitelock
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+
+	"github.com/distlock/distlock/driver"
+)
+
+const (
+	sqlBoot = `SELECT count(*) FROM meta WHERE boot = ?`
+
+	sqlList = `SELECT DISTINCT name FROM claims WHERE name >= ? AND name > ? AND until > ? ORDER BY name LIMIT ?`
+)
+
+// listPage is how many names List reads at a time, so that no reader keeps the WAL
+// from being reset while a caller looks at names.
+const listPage = 512
+
+// Inspect describes a lock, without waiting for anybody who writes.
+func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
+	if b.closed() {
+		return driver.Info{}, driver.ErrClosed
+	}
+	now := b.clock.now()
+	l, err := look(ctx, b.look, name, b.clock.boot, now)
+	if err != nil {
+		return driver.Info{}, b.wrap("inspect", name, err)
+	}
+	return l.info(name, now), nil
+}
+
+func (l *lock) info(name string, now int64) driver.Info {
+	i := driver.Info{Name: name}
+	for _, c := range l.claims {
+		if c.holds() {
+			i.Holders = append(i.Holders, c.info(now))
+		} else {
+			i.Waiters = append(i.Waiters, c.info(now))
+		}
+	}
+	i.WaiterCount = len(i.Waiters)
+	if len(i.Holders) > 0 {
+		i.Mode, i.Limit = i.Holders[0].Mode, l.limit
+	}
+	return i
+}
+
+// List yields the names that are held or waited for, in the order of their bytes.
+// yield may call the backend.
+func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
+	if b.closed() {
+		return driver.ErrClosed
+	}
+	if err := b.checkBoot(ctx); err != nil {
+		return b.wrap("list", prefix, err)
+	}
+	for after := ""; ; {
+		page, err := b.page(ctx, prefix, after)
+		if err != nil {
+			return b.wrap("list", prefix, err)
+		}
+		for _, name := range page {
+			if !strings.HasPrefix(name, prefix) || !yield(name) {
+				return nil
+			}
+		}
+		if len(page) < listPage {
+			return nil
+		}
+		after = page[len(page)-1]
+	}
+}
+
+func (b *Backend) checkBoot(ctx context.Context) error {
+	var n int
+	if err := b.db.QueryRowContext(ctx, sqlBoot, b.clock.boot).Scan(&n); err != nil {
+		return err
+	}
+	if n == 0 {
+		return errAnotherBoot
+	}
+	return nil
+}
+
+// page reads names from prefix on, those with the prefix first.
+func (b *Backend) page(ctx context.Context, prefix, after string) ([]string, error) {
+	rows, err := b.db.QueryContext(ctx, sqlList, prefix, after, b.clock.now(), listPage)
+	if err != nil {
+		return nil, err
+	}
+	return scanNames(rows)
+}
+
+func scanNames(rows *sql.Rows) ([]string, error) {
+	defer rows.Close()
+	var names []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	return names, rows.Err()
+}

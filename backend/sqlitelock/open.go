@@ -1,0 +1,216 @@
+package sqlitelock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver "sqlite" of database/sql
+
+	"github.com/distlock/distlock/driver"
+)
+
+func init() {
+	driver.Register("sqlite", func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
+}
+
+// Durability says what a power loss may take.
+type Durability string
+
+// The durabilities. A killed process never loses anything.
+const (
+	// Normal: a power loss may undo the last moments. Nobody holds a lock after it
+	// anyway, and the clock keeps fences increasing, unless it too went back. The
+	// default, and several times faster.
+	Normal Durability = "normal"
+
+	// Full: every grant and release is on disk before it is answered. For hosts
+	// whose clock forgets the time without power.
+	Full Durability = "full"
+)
+
+// Options for OpenFile. The zero value, like a nil pointer, means the defaults.
+type Options struct {
+	// Synchronous is Normal unless it says Full. Processes that share a file should
+	// agree.
+	Synchronous Durability
+
+	// BusyTimeout bounds how long a call waits while another process writes,
+	// beside its context. 0: 5 s.
+	BusyTimeout time.Duration
+}
+
+const defaultBusyTimeout = 5 * time.Second
+
+func (o *Options) complete() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	if c.Synchronous == "" {
+		c.Synchronous = Normal
+	}
+	if c.Synchronous != Normal && c.Synchronous != Full {
+		return c, fmt.Errorf("%w: Synchronous %q: want %q or %q", driver.ErrInvalid, c.Synchronous, Normal, Full)
+	}
+	if c.BusyTimeout < 0 {
+		return c, fmt.Errorf("%w: BusyTimeout %v is negative", driver.ErrInvalid, c.BusyTimeout)
+	}
+	if c.BusyTimeout == 0 {
+		c.BusyTimeout = defaultBusyTimeout
+	}
+	return c, nil
+}
+
+// Open opens the lock file of a URL, and makes it if it doesn't exist:
+//
+//	sqlite:/var/lib/app/locks.db
+//	sqlite:///var/lib/app/locks.db
+//	sqlite:locks.db?synchronous=full&busy_timeout=2s
+//
+// The characters % ? # of a path are %-encoded. Parameters: synchronous (normal,
+// full) and busy_timeout, see Options. The directory must exist. What can never
+// work is ErrInvalid.
+func Open(ctx context.Context, rawURL string) (*Backend, error) {
+	u, err := url.Parse(rawURL)
+	if err != nil || u.Scheme != "sqlite" {
+		return nil, fmt.Errorf("%w: want a URL such as sqlite:/path/to/locks.db", driver.ErrInvalid)
+	}
+	return openURL(ctx, u)
+}
+
+func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
+	p := driver.NewParams(u)
+	opt := Options{
+		Synchronous: Durability(p.Choice("synchronous", string(Normal), string(Full))),
+		BusyTimeout: p.Duration("busy_timeout", defaultBusyTimeout),
+	}
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	path, err := urlPath(u)
+	if err != nil {
+		return nil, err
+	}
+	return OpenFile(ctx, path, &opt)
+}
+
+func urlPath(u *url.URL) (string, error) {
+	switch {
+	case u.Fragment != "":
+		return "", fmt.Errorf("%w: URL has a #; write it as %%23 if it belongs to the path", driver.ErrInvalid)
+	case u.Host != "" || u.User != nil:
+		return "", fmt.Errorf("%w: URL names a host; want sqlite:relative.db or sqlite:/path/to/locks.db", driver.ErrInvalid)
+	}
+	path := u.Path
+	if u.Opaque != "" {
+		p, err := url.PathUnescape(u.Opaque)
+		if err != nil {
+			return "", fmt.Errorf("%w: URL path: %w", driver.ErrInvalid, err)
+		}
+		path = p
+	}
+	if path == ":memory:" {
+		return "", fmt.Errorf("%w: a database in memory is not shared between processes; mem: is the backend for one process", driver.ErrInvalid)
+	}
+	if runtime.GOOS == "windows" {
+		path = strings.TrimPrefix(path, "/")
+	}
+	return path, nil
+}
+
+// OpenFile is Open for a path.
+func OpenFile(ctx context.Context, path string, opt *Options) (*Backend, error) {
+	o, err := opt.complete()
+	if err != nil {
+		return nil, err
+	}
+	path, err = checkPath(path)
+	if err != nil {
+		return nil, err
+	}
+	clk, err := newClock()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	b, err := open(ctx, path, o, clk)
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	return b, nil
+}
+
+// checkPath finds the file's one true path, and what is wrong with it that SQLite
+// would only call "unable to open database file".
+func checkPath(path string) (string, error) {
+	if path == "" || strings.ContainsRune(path, 0) {
+		return "", fmt.Errorf("%w: no path; want one such as sqlite:/path/to/locks.db", driver.ErrInvalid)
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("sqlitelock: open %s: %w", path, err)
+	}
+	if real, err := filepath.EvalSymlinks(abs); err == nil {
+		abs = real
+	} else if dir, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
+		abs = filepath.Join(dir, filepath.Base(abs))
+	}
+	if err := checkDir(filepath.Dir(abs)); err != nil {
+		return "", err
+	}
+	if fi, err := os.Stat(abs); err == nil && !fi.Mode().IsRegular() {
+		return "", fmt.Errorf("%w: %s is not a regular file (%s)", driver.ErrInvalid, abs, fi.Mode().Type())
+	}
+	return abs, nil
+}
+
+func checkDir(dir string) error {
+	fi, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: directory %s does not exist; make it first", driver.ErrInvalid, dir)
+	case err != nil:
+		return fmt.Errorf("%w: directory %s: %w", driver.ErrInvalid, dir, err)
+	case !fi.IsDir():
+		return fmt.Errorf("%w: %s is not a directory", driver.ErrInvalid, dir)
+	}
+	return checkDisk(dir)
+}
+
+// open does the part of OpenFile whose errors openError sorts.
+func open(ctx context.Context, path string, opt Options, clk clock) (*Backend, error) {
+	db, err := sql.Open("sqlite", dsn(path, opt))
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(maxConns)
+	db.SetMaxIdleConns(maxConns)
+	b, err := start(ctx, db, path, opt, clk)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return b, nil
+}
+
+// maxConns leaves two connections to Inspect and List beside the writer's.
+const maxConns = 3
+
+func dsn(path string, opt Options) string {
+	path = filepath.ToSlash(path)
+	if !strings.HasPrefix(path, "/") {
+		path = "/" + path
+	}
+	q := url.Values{"_pragma": {
+		fmt.Sprintf("busy_timeout(%d)", opt.BusyTimeout.Milliseconds()),
+		fmt.Sprintf("synchronous(%s)", opt.Synchronous),
+	}, "_error_rc": {"1"}}
+	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
+}
