@@ -1,0 +1,201 @@
+package distlock_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// guarded is what a lock protects: it notices two at once and a fence that goes back.
+type guarded struct {
+	inside atomic.Int64
+	fence  atomic.Uint64
+	turns  atomic.Int64
+}
+
+func (g *guarded) enter(t testing.TB, fence uint64, limit int64) {
+	if n := g.inside.Add(1); n > limit {
+		t.Errorf("%d inside at once, want %d", n, limit)
+	}
+	if limit == 1 {
+		if last := g.fence.Swap(fence); last >= fence {
+			t.Errorf("fence %d after %d", fence, last)
+		}
+	}
+	g.turns.Add(1)
+}
+
+func (g *guarded) leave() { g.inside.Add(-1) }
+
+// TestHammer: many goroutines of several clients, half of which give up now and
+// then, on one lock whose backend loses answers.
+func TestHammer(t *testing.T) {
+	for _, lossy := range []bool{false, true} {
+		name := "sound backend"
+		if lossy {
+			name = "lossy backend"
+		}
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { hammer(t, lossy) })
+		})
+	}
+}
+
+func hammer(t *testing.T, lossy bool) {
+	store := memlock.NewStore()
+	var g guarded
+	var wg sync.WaitGroup
+	var last *distlock.Client
+	for range 3 {
+		r := &rig{Backend: store.Connect()}
+		if lossy {
+			r.acquire, r.release = loseAcquires, loseReleases
+		}
+		c := client(t, r, &distlock.Options{TTL: 3 * time.Second})
+		last = c
+		for range 8 {
+			wg.Go(func() { hammerOne(t, c, &g) })
+		}
+	}
+	wg.Wait()
+	if g.turns.Load() < 200 {
+		t.Errorf("only %d turns", g.turns.Load())
+	}
+	time.Sleep(10 * time.Second) // virtual: background releases and TTLs
+	free(t, last, "x")
+}
+
+func hammerOne(t *testing.T, c *distlock.Client, g *guarded) {
+	m := c.Mutex("x")
+	for range 25 {
+		ctx, cancel := t.Context(), context.CancelFunc(func() {})
+		if rand.N(2) == 0 {
+			ctx, cancel = context.WithTimeout(ctx, rand.N(20*time.Millisecond))
+		}
+		lease, err := m.Lock(ctx)
+		cancel()
+		if err != nil {
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Lock: %v", err)
+			}
+			continue
+		}
+		g.enter(t, lease.Fence(), 1)
+		time.Sleep(rand.N(2 * time.Millisecond))
+		g.leave()
+		if err := lease.Unlock(t.Context()); err != nil && !errors.Is(err, distlock.ErrUnavailable) {
+			t.Errorf("Unlock: %v", err)
+		}
+	}
+}
+
+func loseAcquires(ctx context.Context, r driver.Request, next acquirer) (driver.Grant, error) {
+	switch rand.N(10) {
+	case 0: // the request is lost
+		return driver.Grant{}, errNetwork
+	case 1: // the answer is lost
+		next(ctx, r)
+		return driver.Grant{}, errNetwork
+	case 2: // the answer is late
+		g, err := next(ctx, r)
+		time.Sleep(rand.N(5 * time.Millisecond))
+		return g, err
+	}
+	return next(ctx, r)
+}
+
+func loseReleases(ctx context.Context, h driver.Hold, next releaser) error {
+	switch rand.N(10) {
+	case 0:
+		return errNetwork
+	case 1:
+		next(ctx, h)
+		return errNetwork
+	}
+	return next(ctx, h)
+}
+
+// TestHammerTries: tries and waits on one lock, in real time for the race detector.
+func TestHammerTries(t *testing.T) {
+	c := client(t, memlock.New(), nil)
+	var g guarded
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			m := c.Mutex("x")
+			for range 200 {
+				lock := m.Lock
+				if i%2 == 0 {
+					lock = m.TryLock
+				}
+				lease, err := lock(t.Context())
+				if errors.Is(err, distlock.ErrHeld) {
+					continue
+				}
+				if err != nil {
+					t.Errorf("lock: %v", err)
+					return
+				}
+				g.enter(t, lease.Fence(), 1)
+				g.leave()
+				mustUnlock(t, lease)
+			}
+		})
+	}
+	wg.Wait()
+	free(t, c, "x")
+}
+
+// TestHammerShared: readers, writers and permits, in real time.
+func TestHammerShared(t *testing.T) {
+	store := memlock.NewStore()
+	var readers, writers atomic.Int64
+	var permits guarded
+	var wg sync.WaitGroup
+	for range 2 {
+		c := client(t, store.Connect(), nil)
+		rw, sem := c.RWMutex("rw"), c.Semaphore("sem", 3)
+		for i := range 8 {
+			wg.Go(func() {
+				for range 50 {
+					shareOnce(t, rw, i%4 == 0, &readers, &writers)
+					if err := sem.Do(t.Context(), func(ctx context.Context) error {
+						permits.enter(t, distlock.Fence(ctx), 3)
+						permits.leave()
+						return nil
+					}); err != nil {
+						t.Errorf("permit: %v", err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+func shareOnce(t *testing.T, rw *distlock.RWMutex, write bool, readers, writers *atomic.Int64) {
+	do, mine := rw.RDo, readers
+	if write {
+		do, mine = rw.Do, writers
+	}
+	err := do(t.Context(), func(context.Context) error {
+		mine.Add(1)
+		if w, r := writers.Load(), readers.Load(); w > 1 || w == 1 && r > 0 {
+			t.Errorf("%d writers beside %d readers", w, r)
+		}
+		mine.Add(-1)
+		return nil
+	})
+	if err != nil {
+		t.Errorf("rw: %v", err)
+	}
+}
