@@ -1,0 +1,196 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// ErrNotClaimed is what a check answers when the backend does not claim what the
+// check is about, and properly refuses it where it could be asked for it.
+var ErrNotClaimed = errors.New("drivertest: not claimed by this backend")
+
+// Harness tells the suite how to reach one store. Only Open is needed.
+type Harness struct {
+	// Open makes a new, independent connection to the same store, as another
+	// process would have. The suite closes what it opens. It is called from several
+	// goroutines at once.
+	Open func(ctx context.Context) (driver.Backend, error)
+
+	// TTL is the TTL of holds whose end is waited for. 0: 300 ms, or Caps.MinTTL if
+	// that is more.
+	TTL time.Duration
+
+	// Slack is how late an expiry or a signal may come on a loaded machine. It costs
+	// time only where a backend is late. 0: 5 s, or TTL if that is more.
+	Slack time.Duration
+
+	// Timeout bounds one check. 0: 30 s and 40 TTLs.
+	Timeout time.Duration
+
+	// Parallel is how many checks run at once under Run. 0: 8.
+	Parallel int
+
+	// Cut cuts one connection, made by Open, off from its store: from then on its
+	// calls get no answer, as behind a broken network, until restore is called. nil:
+	// what needs it answers ErrNotClaimed.
+	Cut func(b driver.Backend) (restore func())
+}
+
+// Check is one promise of a backend.
+type Check struct {
+	Name    string // subject and promise: "release/only-by-owner"
+	Promise string // one sentence for people
+
+	// Run tries the promise on the store. nil: kept. ErrNotClaimed: not made. Any
+	// other error names what was broken and how. It returns when ctx ends or the
+	// harness's Timeout has passed, also when the backend hangs, and leaves no holds
+	// behind.
+	Run func(ctx context.Context, h *Harness) error
+}
+
+// Checks lists all promises, subject by subject.
+func Checks() []Check {
+	var all []Check
+	for _, subject := range [][]promise{
+		capsChecks, exclusionChecks, againChecks, ttlChecks, renewChecks, releaseChecks,
+		fenceChecks, sharedChecks, countedChecks, kindChecks, lineChecks, watchChecks,
+		nameChecks, inspectChecks, ctxChecks, closeChecks, cutChecks,
+	} {
+		for _, p := range subject {
+			all = append(all, Check{Name: p.name, Promise: p.text, Run: p.check})
+		}
+	}
+	return all
+}
+
+// promise is how the suite writes a check down.
+type promise struct {
+	name, text string
+	needs      need
+	every      bool // run in every claimed mode, otherwise in one that excludes all others
+	run        func(*scene)
+}
+
+// check is promise.play under a time limit that holds even if the backend hangs.
+func (p promise) check(ctx context.Context, h *Harness) error {
+	cfg, err := h.settle(ctx)
+	if err != nil {
+		return err
+	}
+	if !p.needs.met(cfg.caps, h) {
+		return ErrNotClaimed
+	}
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancel()
+	doing := new(activity)
+	done := make(chan error, 1)
+	go func() { done <- p.play(ctx, cfg, doing) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(cfg.Slack + cleanupTime):
+		return fmt.Errorf("every call returns when its context ends: %s did not", doing)
+	}
+}
+
+// play runs the promise in all the modes that it is about, at the same time.
+func (p promise) play(ctx context.Context, cfg config, doing *activity) error {
+	modes := []driver.Mode{cfg.alone()}
+	if p.every {
+		modes = cfg.modes()
+	}
+	errs := make([]error, len(modes))
+	var wg sync.WaitGroup
+	for i, mode := range modes {
+		wg.Go(func() { errs[i] = p.perform(ctx, cfg, doing, mode) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// perform runs the promise once, and again with longer TTLs if the machine was too
+// slow to tell.
+func (p promise) perform(ctx context.Context, cfg config, doing *activity, mode driver.Mode) error {
+	for range 3 {
+		s := newScene(ctx, cfg, doing, mode)
+		p.run(s)
+		s.leave()
+		if err := s.err(); !errors.Is(err, errSlow) {
+			return err
+		}
+		cfg.TTL *= 3
+	}
+	return errSlow
+}
+
+// errSlow says that a hold may rightly have ended before the check came to look.
+var errSlow = errors.New("drivertest: machine or store too slow for Harness.TTL; give a longer one")
+
+// config is a Harness with its defaults filled in.
+type config struct {
+	Harness
+	caps driver.Caps
+}
+
+// settle fills in the defaults, which depend on the backend's capabilities.
+func (h *Harness) settle(ctx context.Context) (config, error) {
+	if h.Open == nil {
+		return config{}, errors.New("drivertest: Harness.Open is nil")
+	}
+	b, err := h.Open(ctx)
+	if err != nil {
+		return config{}, fmt.Errorf("drivertest: open: %w", err)
+	}
+	c := config{Harness: *h, caps: b.Caps()}
+	if err := b.Close(); err != nil {
+		return config{}, fmt.Errorf("drivertest: close: %w", err)
+	}
+	if c.TTL == 0 {
+		c.TTL = max(300*time.Millisecond, c.caps.MinTTL)
+	}
+	if c.Slack == 0 {
+		c.Slack = max(5*time.Second, c.TTL)
+	}
+	if c.Timeout == 0 {
+		c.Timeout = 30*time.Second + 40*c.TTL
+	}
+	return c, nil
+}
+
+// modes lists the claimed modes.
+func (c config) modes() []driver.Mode {
+	var modes []driver.Mode
+	for m := driver.Exclusive; m <= driver.Counted; m++ {
+		if c.caps.Modes.Has(m) {
+			modes = append(modes, m)
+		}
+	}
+	return modes
+}
+
+// alone is a claimed mode that excludes all others.
+func (c config) alone() driver.Mode {
+	if c.caps.Modes.Has(driver.Write) && !c.caps.Modes.Has(driver.Exclusive) {
+		return driver.Write
+	}
+	return driver.Exclusive
+}
+
+// long is the TTL of holds that must not end by themselves.
+func (c config) long() time.Duration {
+	d := max(2*time.Minute, 2*c.Timeout)
+	if c.caps.MaxTTL > 0 {
+		d = min(d, c.caps.MaxTTL)
+	}
+	return d
+}

@@ -1,0 +1,201 @@
+package drivertest
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// conn is one of a scene's connections. Its methods make a call, hold the answer
+// against what was promised, and do nothing once the scene is over. Their last
+// argument is the rule that a wrong answer breaks.
+type conn struct {
+	*scene
+	driver.Backend
+	label  string
+	closed bool
+}
+
+func (c *conn) call(name string) (end func()) {
+	return c.doing.begin(name + " on connection " + c.label)
+}
+
+// acquire makes an attempt and remembers what it may have left in the store.
+func (c *conn) acquire(r driver.Request) (driver.Grant, error) {
+	defer c.call("Acquire")()
+	g, err := c.Acquire(c.ctx, r)
+	if err == nil || r.Queue || !errors.Is(err, driver.ErrHeld) && !driver.Final(err) {
+		c.remember(r.Hold)
+	}
+	return g, err
+}
+
+// take must be granted.
+func (c *conn) take(r driver.Request, rule string) driver.Grant {
+	if c.over() {
+		return driver.Grant{}
+	}
+	g, err := c.acquire(r)
+	if err != nil {
+		c.broke("%s: Acquire on connection %s answered %s; want a grant", rule, c.label, answer(err))
+		return g
+	}
+	c.judge(r, g)
+	return g
+}
+
+// judge checks what is true of every grant.
+func (c *conn) judge(r driver.Request, g driver.Grant) {
+	if c.caps.Fence {
+		c.want(g.Fences >= 1 && g.Fences <= max(r.Fences, 1), "a grant has at least 1 fence and at most those asked for: got %d, asked for %d", g.Fences, r.Fences)
+		c.want(g.Fence > 0 && g.Last() < 1<<63, "a fence is above 0 and below 1<<63: got %d to %d", g.Fence, g.Last())
+	}
+	c.want(g.TTL >= r.TTL || c.caps.Session, "a TTL is never rounded down: got a grant of %v, asked for %v", g.TTL, r.TTL)
+}
+
+// refused must be told that somebody else holds.
+func (c *conn) refused(r driver.Request, rule string) *driver.HeldError {
+	if c.over() {
+		return &driver.HeldError{}
+	}
+	g, err := c.acquire(r)
+	return c.heldError(g, err, rule)
+}
+
+func (c *conn) heldError(g driver.Grant, err error, rule string) *driver.HeldError {
+	held, ok := errors.AsType[*driver.HeldError](err)
+	switch {
+	case err == nil:
+		c.broke("%s: Acquire on connection %s was granted fence %d; want ErrHeld", rule, c.label, g.Fence)
+	case !errors.Is(err, driver.ErrHeld):
+		c.broke("%s: Acquire on connection %s answered %s; want ErrHeld", rule, c.label, answer(err))
+	case !ok:
+		c.broke("a refusal is a *driver.HeldError: got %T", err)
+	default:
+		return held
+	}
+	return &driver.HeldError{}
+}
+
+// shutOut must be refused as long as a hold may be relied on that was anchored at
+// since. If it was granted later than that, the check came too late to tell.
+func (c *conn) shutOut(r driver.Request, since time.Time, life time.Duration, rule string) {
+	if c.over() {
+		return
+	}
+	g, err := c.acquire(r)
+	if err == nil && time.Since(since) >= life {
+		c.fail(errSlow)
+		return
+	}
+	c.heldError(g, err, rule)
+}
+
+// fails must answer with an error of this kind.
+func (c *conn) fails(r driver.Request, kind error, rule string) {
+	if c.over() {
+		return
+	}
+	_, err := c.acquire(r)
+	c.want(errors.Is(err, kind), "%s: Acquire on connection %s answered %s; want %s", rule, c.label, answer(err), nameOf(kind))
+}
+
+// eventually must be granted, at the latest Slack after due.
+func (c *conn) eventually(r driver.Request, due time.Duration, rule string) driver.Grant {
+	began := time.Now()
+	for !c.over() {
+		g, err := c.acquire(r)
+		waited := time.Since(began)
+		switch {
+		case err == nil:
+			c.judge(r, g)
+			return g
+		case !errors.Is(err, driver.ErrHeld):
+			c.heldError(g, err, rule)
+		case waited > due+c.Slack:
+			c.broke("%s: Acquire on connection %s is still refused after %v (%v)", rule, c.label, waited.Round(time.Millisecond), err)
+		}
+		c.sleep(c.pause())
+	}
+	return driver.Grant{}
+}
+
+// renew must answer with an error of this kind; nil: success.
+func (c *conn) renew(h driver.Hold, kind error, rule string) {
+	if c.over() {
+		return
+	}
+	for _, err := range c.renewAll([]driver.Hold{h}, rule) {
+		c.want(errors.Is(err, kind), "%s: Renew on connection %s answered %s; want %s", rule, c.label, answer(err), nameOf(kind))
+	}
+}
+
+// renewAll must answer each.
+func (c *conn) renewAll(holds []driver.Hold, rule string) []error {
+	if c.over() {
+		return nil
+	}
+	defer c.call("Renew")()
+	errs := c.Renew(c.ctx, holds)
+	if len(errs) != len(holds) {
+		c.broke("%s: Renew answers each hold in its slice: got %d answers for %d holds", rule, len(errs), len(holds))
+		return nil
+	}
+	return errs
+}
+
+// free must answer with an error of this kind; nil: success.
+func (c *conn) free(h driver.Hold, kind error, rule string) {
+	if c.over() {
+		return
+	}
+	defer c.call("Release")()
+	// What Release may rely on, and no more.
+	err := c.Release(c.ctx, driver.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode})
+	if err == nil {
+		c.forget(h.Owner)
+	}
+	c.want(errors.Is(err, kind), "%s: Release on connection %s answered %s; want %s", rule, c.label, answer(err), nameOf(kind))
+}
+
+// close must succeed.
+func (c *conn) close() {
+	if c.over() {
+		return
+	}
+	defer c.call("Close")()
+	c.closed = true
+	if err := c.Close(); err != nil {
+		c.broke("Close ends the connection: it answered %s", answer(err))
+	}
+}
+
+// inspect describes a name, or ends the scene if the backend can't.
+func (c *conn) inspect(name string) driver.Info {
+	if c.over() {
+		return driver.Info{}
+	}
+	defer c.call("Inspect")()
+	i, ok := c.Backend.(driver.Inspector)
+	if !ok {
+		c.fail(ErrNotClaimed)
+		return driver.Info{}
+	}
+	info, err := i.Inspect(c.ctx, name)
+	if c.optional(err, "Inspect"); err == nil {
+		c.want(info.Name == name, "Inspect describes the name that it was asked for: got %q, want %q", info.Name, name)
+	}
+	return info
+}
+
+// optional ends the scene if an optional call failed, or is left out.
+func (c *conn) optional(err error, call string) {
+	switch {
+	case errors.Is(err, driver.ErrSkip):
+		c.fail(ErrNotClaimed)
+	case err != nil:
+		c.fail(fmt.Errorf("%s on connection %s answered %s; want success", call, c.label, answer(err)))
+	}
+}

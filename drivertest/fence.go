@@ -1,0 +1,178 @@
+package drivertest
+
+import (
+	"errors"
+
+	"github.com/distlock/distlock/driver"
+)
+
+var fenceChecks = []promise{{
+	name:  "fence/over-release",
+	text:  "Fences go on rising after a release, on any connection.",
+	every: true,
+	needs: need{fence: true},
+	run: func(s *scene) {
+		var last driver.Grant
+		for i := range 12 {
+			c := s.a
+			if i%3 == 1 {
+				c = s.b
+			}
+			r := s.request()
+			g := c.take(r, "a free lock is granted")
+			s.rises(last, g, "a lock that was released and taken again")
+			c.free(r.Hold, nil, "the holder releases")
+			last = g
+		}
+	},
+}, {
+	name:  "fence/over-expiry",
+	text:  "Fences go on rising after a hold has ended by itself.",
+	every: true,
+	needs: need{fence: true},
+	run: func(s *scene) {
+		r := s.brief(s.request())
+		first := s.a.take(r, "a free lock is granted")
+		s.a.fallSilent()
+		second := s.b.eventually(s.rival(r), s.TTL, "a hold without renewal ends with its TTL")
+		s.rises(first, second, "a lock whose holder's TTL ended")
+	},
+}, {
+	name:  "fence/over-renewal",
+	text:  "Fences go on rising after renewals.",
+	every: true,
+	needs: need{fence: true},
+	run: func(s *scene) {
+		r := s.request()
+		first := s.a.take(r, "a free lock is granted")
+		s.a.renew(r.Hold, nil, "the holder renews")
+		s.rises(first, s.a.take(r, "the same Owner asked again is the same hold"), "a renewed hold, asked for again")
+		s.a.free(r.Hold, nil, "the holder releases")
+		s.rises(first, s.b.take(s.rival(r), "a released lock is free"), "a lock that was renewed and released")
+	},
+}, {
+	name:  "fence/over-many-repeats",
+	text:  "The successor's fence is above all that a holder got by asking again.",
+	every: true,
+	needs: need{fence: true},
+	run: func(s *scene) {
+		r := s.request()
+		var last driver.Grant
+		for range 5 {
+			g := s.a.take(r, "the same Owner asked again is the same hold")
+			s.rises(last, g, "the same Owner asked again")
+			last = g
+		}
+		s.a.free(r.Hold, nil, "the holder releases")
+		s.rises(last, s.b.take(s.rival(r), "a released lock is free"), "the successor of an Owner that asked again")
+	},
+}, {
+	name:  "fence/over-kinds",
+	text:  "Fences of a name go on rising when it is used for another kind of lock.",
+	needs: need{fence: true},
+	run: func(s *scene) {
+		var last driver.Grant
+		for _, m := range append(s.modes(), s.modes()...) {
+			r := s.requestIn(m, "lock")
+			g, ok := s.a.takeUnlessKept(r)
+			if !ok {
+				continue
+			}
+			s.rises(last, g, "a name that was free and is used for another kind of lock")
+			s.a.free(r.Hold, nil, "the holder releases")
+			last = g
+		}
+	},
+}, {
+	name:  "fence/span",
+	text:  "All fences of a span are the holder's: the next grant is above the last of them.",
+	needs: need{fence: true},
+	run: func(s *scene) {
+		r := s.request()
+		r.Fences = 100
+		first := s.a.take(r, "a free lock is granted")
+		second := s.a.take(r, "the same Owner asked again is the same hold")
+		s.rises(first, second, "a span, asked for again")
+		s.a.free(r.Hold, nil, "the holder releases")
+		s.rises(second, s.b.take(s.rival(r), "a released lock is free"), "the successor of a span")
+	},
+}, {
+	name:  "fence/span-over-expiry",
+	text:  "A span stays reserved when its holder's TTL ends.",
+	needs: need{fence: true},
+	run: func(s *scene) {
+		r := s.brief(s.request())
+		r.Fences = 100
+		first := s.a.take(r, "a free lock is granted")
+		s.a.fallSilent()
+		next := s.b.eventually(s.rival(r), s.TTL, "a hold without renewal ends with its TTL")
+		s.rises(first, next, "the successor of a span that ended by itself")
+	},
+}, {
+	name:  "fence/floor",
+	text:  "Renew with Floor lifts all later fences above it.",
+	needs: need{fence: true, floor: true},
+	run: func(s *scene) {
+		r := s.request()
+		g := s.a.take(r, "a free lock is granted")
+		r.Floor = g.Last() + 1000
+		s.a.renew(r.Hold, nil, "the holder renews")
+		s.above(r.Floor, s.a.take(r, "the same Owner asked again is the same hold"))
+		r.Floor = 0
+		s.a.free(r.Hold, nil, "the holder releases")
+		s.above(g.Last()+1000, s.b.take(s.rival(r), "a released lock is free"))
+	},
+}, {
+	name:  "fence/floor-never-lowers",
+	text:  "A Floor below the counter changes nothing.",
+	needs: need{fence: true, floor: true},
+	run: func(s *scene) {
+		r := s.request()
+		g := s.a.take(r, "a free lock is granted")
+		r.Floor = 1
+		s.a.renew(r.Hold, nil, "the holder renews")
+		s.a.free(r.Hold, nil, "the holder releases")
+		r.Floor = 0
+		s.rises(g, s.b.take(s.rival(r), "a released lock is free"), "a Floor below the counter")
+	},
+}, {
+	name:  "fence/floor-only-by-owner",
+	text:  "Renew with Floor changes nothing for somebody who does not hold.",
+	needs: need{fence: true, floor: true},
+	run: func(s *scene) {
+		const far = 1 << 40
+		r := s.request()
+		g := s.a.take(r, "a free lock is granted")
+		h := stranger(r)
+		h.Floor = g.Last() + far
+		s.b.renew(h, driver.ErrLost, "only the owner renews")
+		next := s.a.take(r, "the same Owner asked again is the same hold")
+		s.want(next.Fence < h.Floor, "only the owner raises the floor: fence %d after a stranger's floor of %d", next.Fence, h.Floor)
+	},
+}}
+
+// rises wants later's fences to be above all of earlier's.
+func (s *scene) rises(earlier, later driver.Grant, what string) {
+	if s.caps.Fence && earlier.Fence > 0 && !s.over() {
+		s.want(later.Fence > earlier.Last(), "fences strictly increase, %s: got %d after %d to %d", what, later.Fence, earlier.Fence, earlier.Last())
+	}
+}
+
+func (s *scene) above(floor uint64, g driver.Grant) {
+	s.want(g.Fence > floor || s.over(), "a later fence is above the floor: got %d, floor %d", g.Fence, floor)
+}
+
+// takeUnlessKept must be granted, unless the backend keeps the name for another kind
+// of lock.
+func (c *conn) takeUnlessKept(r driver.Request) (driver.Grant, bool) {
+	if c.over() {
+		return driver.Grant{}, false
+	}
+	g, err := c.acquire(r)
+	if errors.Is(err, driver.ErrInvalid) {
+		return g, false
+	}
+	c.want(err == nil, "a free lock is granted: Acquire as %v answered %s", r.Mode, answer(err))
+	c.judge(r, g)
+	return g, err == nil
+}

@@ -1,0 +1,3 @@
+package drivertest
+
+var nameChecks, inspectChecks, ctxChecks, closeChecks, cutChecks, lineChecks, watchChecks []promise

@@ -1,0 +1,35 @@
+package drivertest
+
+import (
+	"errors"
+	"testing"
+)
+
+// Run runs every check as a parallel subtest. Checks that wait for an expiry do so at
+// the same time, so the whole suite takes seconds.
+func Run(t *testing.T, h Harness) {
+	width := h.Parallel
+	if width == 0 {
+		width = 8
+	}
+	slots := make(chan struct{}, width)
+	for _, c := range Checks() {
+		t.Run(c.Name, func(t *testing.T) {
+			// Started before t.Parallel, which would let only as many wait at once as
+			// there are processors.
+			answer := make(chan error, 1)
+			go func() {
+				slots <- struct{}{}
+				defer func() { <-slots }()
+				answer <- c.Run(t.Context(), &h)
+			}()
+			t.Parallel()
+			switch err := <-answer; {
+			case errors.Is(err, ErrNotClaimed):
+				t.Log(err)
+			case err != nil:
+				t.Errorf("broken: %s\n%v", c.Promise, err)
+			}
+		})
+	}
+}
