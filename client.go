@@ -29,7 +29,9 @@ type Client struct {
 	seed     maphash.Seed
 	watchdog watchdog
 
-	done    chan struct{} // closed by Close
+	done    chan struct{}   // closed by Close
+	life    context.Context // of renewals; ends with Close
+	die     context.CancelFunc
 	closing sync.Once
 	closed  error // what Close returns
 	tasks   tasks // contenders and background releases
@@ -59,6 +61,7 @@ func New(b driver.Backend, opts *Options) (*Client, error) {
 	}
 	c := &Client{backend: b, caps: b.Caps(), base: time.Now(), done: make(chan struct{}), seed: maphash.MakeSeed()}
 	c.tasks.idle = make(chan struct{}, 1)
+	c.life, c.die = context.WithCancel(context.Background())
 	if opts != nil {
 		c.opts = *opts
 	}
@@ -147,6 +150,7 @@ func (c *Client) Caps() driver.Caps { return c.caps }
 func (c *Client) Close() error {
 	c.closing.Do(func() {
 		close(c.done)
+		c.die()
 		c.closed = c.shutdown()
 	})
 	return c.closed

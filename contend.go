@@ -1,6 +1,7 @@
 package distlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -164,8 +165,10 @@ func (k *contender) decline(d delivery) {
 		// Its error, if any, is told to the observer; the release goes on by itself.
 		_ = d.lease.Unlock(k.ctx)
 	default:
+		last := cmp.Or(k.last, d.role.last)
 		k.role = d.role
 		k.pass()
+		k.last = last
 	}
 }
 

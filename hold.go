@@ -89,6 +89,8 @@ func (h *hold) unlock(ctx context.Context, l *Lease) error {
 	}
 	h.ended = true
 	h.sh.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.s.callTimeout)
+	defer cancel()
 	err := h.giveUp(ctx)
 	h.vacate()
 	event.Err = err
@@ -130,20 +132,13 @@ func (h *hold) vacate() {
 }
 
 // giveUp stops the renewal, waits for one in flight, and releases the hold or lets
-// it end by MinHold.
+// it end by MinHold, all within ctx.
 func (h *hold) giveUp(ctx context.Context) error {
-	ctx, cancel := h.bounded(ctx)
-	defer cancel()
 	h.c.watchdog.remove(ctx, h)
 	if rest := h.since + h.s.minHold - h.c.now(); rest > 0 {
 		return h.keepFor(ctx, rest)
 	}
 	return h.release(ctx)
-}
-
-// bounded is a context for what must be tried though the caller's may have ended.
-func (h *hold) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), h.s.callTimeout)
 }
 
 func (h *hold) release(ctx context.Context) error {

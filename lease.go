@@ -143,12 +143,11 @@ func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
 	if err := l.Err(); err != nil {
 		return &Error{Op: op, Name: l.Name(), Kind: kindOf(err), Err: err}
 	}
-	probe := *l.h.s
-	probe.ttl = d
-	if err := probe.checkTimes(l.h.c.caps); err != nil {
-		return fail(op, l.Name(), err)
+	caps := l.h.c.caps
+	if d <= 0 || caps.MaxTTL > 0 && d > caps.MaxTTL {
+		return fail(op, l.Name(), invalid("extension by %v; want more than 0 and at most the maximum of %s, %v", d, caps.Name, caps.MaxTTL))
 	}
-	if err := l.h.extend(ctx, d); err != nil {
+	if err := l.h.extend(ctx, max(d, caps.MinTTL)); err != nil {
 		return fail(op, l.Name(), err)
 	}
 	return nil

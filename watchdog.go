@@ -170,6 +170,7 @@ func (w *watchdog) tick() {
 	w.mu.Unlock()
 
 	for _, b := range batches {
+		w.c.tasks.begin()
 		go w.renew(b)
 	}
 	for _, h := range ended {
@@ -235,7 +236,8 @@ func (w *watchdog) split(due map[class][]*hold) []*batch {
 
 // renew makes one call for a batch, bounded by a quarter of its smallest TTL.
 func (w *watchdog) renew(b *batch) {
-	ctx, cancel := context.WithTimeout(context.Background(), b.bound())
+	defer w.c.tasks.end()
+	ctx, cancel := context.WithTimeout(w.c.life, b.bound())
 	defer cancel()
 	w.call(ctx, b, func(h *hold) time.Duration { return h.r.ttl })
 }

@@ -196,11 +196,11 @@ func (p *Params) Err() error {
 	return fmt.Errorf("%w: URL: %w", ErrInvalid, errors.Join(p.errs...))
 }
 
-// Redact hides the password of a URL, for messages. What can't be parsed becomes
-// its scheme alone.
+// Redact hides the password of a URL, for messages. What can't be parsed, or may hold
+// a password in another place, becomes its scheme alone.
 func Redact(rawURL string) string {
 	u, err := url.Parse(rawURL)
-	if err != nil {
+	if err != nil || strings.Contains(u.Opaque, "@") {
 		scheme, _, _ := strings.Cut(rawURL, ":")
 		return scheme + ":…"
 	}

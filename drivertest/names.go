@@ -1,3 +1,107 @@
 package drivertest
 
-var nameChecks, inspectChecks, ctxChecks, closeChecks, cutChecks, lineChecks, watchChecks []promise
+import (
+	"strings"
+
+	"github.com/distlock/distlock/driver"
+)
+
+var nameChecks = []promise{{
+	name: "names/case",
+	text: "Names that differ in case are different locks.",
+	run: func(s *scene) {
+		s.apart("job", "Job", "JOB", "straße", "STRASSE", "strasse", "ιος", "ΙΟΣ", "ιοσ", "i", "I", "ı", "İ")
+	},
+}, {
+	name: "names/accents",
+	text: "Names that differ in accents, width or composition are different locks.",
+	run: func(s *scene) {
+		s.apart("resume", "résumé", "re\u0301sume\u0301", "ｊｏｂ", "job", "ﬁt", "fit", "日本", "日夲", "🔒", "🔓", "\ufffd")
+	},
+}, {
+	name: "names/spaces",
+	text: "Spaces matter, also at both ends.",
+	run: func(s *scene) {
+		s.apart("job", "job ", "job  ", " job", "job\t", "job\n", "job\r\n", "j ob", "j  ob", "job\u00a0", "job\u200b", "j\nob", "j\x01ob", "j\x7fob")
+	},
+}, {
+	name: "names/punctuation",
+	text: "No character has a meaning in a name.",
+	run: func(s *scene) {
+		s.apart("a/b", "a//b", "a/./b", "a/c/../b", "/a/b", "a/b/", "a\\b", "a\\\\b", "a'b", "a''b", `a"b`, "a`b",
+			"{a}b", "a{b}", "{a}{b}", "{}", "a}b", "a%b", "a%2Fb", "a%25b", "a_b", "a*b", "a?b", "a[b]", "a[^b]",
+			"a:b", "a::b", "a;b", "a--b", "a#b", "a&b", "a+b", "a b", "a,b", "a|b", "a@b", "a$1b", "a${b}", "a!b", "a~b", "a=b", "<a>", ".", "..")
+	},
+}, {
+	name: "names/numbers",
+	text: "Names that mean the same number are different locks.",
+	run: func(s *scene) {
+		s.apart("1", "01", "1.0", "1e0", "+1", "-1", "0x1", "0", "-0", "true", "null", "NaN")
+	},
+}, {
+	name: "names/prefixes",
+	text: "A name that begins or ends with another one is a different lock.",
+	run: func(s *scene) {
+		s.apart("job", "jobs", "job:", "job:1", "job:10", "job/1", "job-0000000001", "job:fence", "job:token", "job:queue", "job:lock",
+			"job:timeout", "job:meta", "{job}:timeout", "{job}:fence", "{job}", "jo", "myjob")
+	},
+}, {
+	name: "names/long",
+	text: "Names of a kilobyte count to their last byte.",
+	run: func(s *scene) {
+		x, e := strings.Repeat("x", 900), strings.Repeat("é", 450)
+		s.apart(x, x+"y", x+"z", "y"+x, "z"+x, x[:255], x[:256], x[:512], x+x[:1024-900-len(s.prefix)], e, e+"a", e+"b", e[:64])
+	},
+}, {
+	name:  "names/every-mode",
+	text:  "Odd names work in every mode.",
+	every: true,
+	run: func(s *scene) {
+		s.apart(`o'dd "name" {with} \all/ of %it_*?[a]`, `o'dd "name" {with} \all/ of %it_*?[b]`, "odd\nname ", strings.Repeat("long ", 200))
+	},
+}, {
+	name: "names/start",
+	text: "Whatever a name begins with, it is a lock of its own.",
+	run: func(s *scene) {
+		var names []string
+		for _, lead := range []string{"", " ", "/", "\t", "-", "{", "{}", "'", "%", "*", ".", "#", "é"} {
+			names = append(names, lead+s.prefix)
+		}
+		s.apartAs(names)
+	},
+}}
+
+// apart wants names to be different locks: all can be held at once, and each is held
+// by its own holder only.
+func (s *scene) apart(names ...string) {
+	full := make([]string, len(names))
+	for i, n := range names {
+		full[i] = s.prefix + n
+	}
+	s.apartAs(full)
+}
+
+func (s *scene) apartAs(names []string) {
+	held := make([]driver.Request, len(names))
+	for i, name := range names {
+		held[i] = s.request()
+		held[i].Name = name
+		s.named(name, func() { s.a.take(held[i], "names that differ are different locks") })
+	}
+	for _, r := range held {
+		s.named(r.Name, func() { s.b.refused(s.rival(r), "a name is one lock") })
+	}
+	for _, r := range held {
+		s.named(r.Name, func() { s.a.free(r.Hold, nil, "a release ends the hold of its name only") })
+	}
+}
+
+// named runs f and tells which name it was about if it fails.
+func (s *scene) named(name string, f func()) {
+	if s.over() {
+		return
+	}
+	if f(); s.over() {
+		s.about(name)
+	}
+}

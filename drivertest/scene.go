@@ -99,6 +99,15 @@ func (s *scene) want(ok bool, format string, args ...any) {
 	}
 }
 
+// about adds to the first error which name it was about.
+func (s *scene) about(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.broken != nil {
+		s.broken = fmt.Errorf("name %.80q: %w", name, s.broken)
+	}
+}
+
 func (s *scene) err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -3,6 +3,7 @@ package sqlitelock
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -23,6 +24,9 @@ ON CONFLICT (name, owner) DO UPDATE SET mode = excluded.mode, ticket = excluded.
 
 // Acquire makes one attempt, in one transaction.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := valid(r); err != nil {
+		return driver.Grant{}, b.wrap("acquire", r.Name, err)
+	}
 	meta, err := encodeMeta(r.Meta)
 	if err != nil {
 		return driver.Grant{}, b.wrap("acquire", r.Name, err)
@@ -36,6 +40,21 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		return driver.Grant{}, b.wrap("acquire", r.Name, err)
 	}
 	return g, nil
+}
+
+// valid refuses what the core never asks for.
+func valid(r driver.Request) error {
+	switch {
+	case r.Mode == 0 || !driver.AllModes.Has(r.Mode):
+		return fmt.Errorf("%w: mode %v", driver.ErrUnsupported, r.Mode)
+	case r.Name == "" || r.Owner == "":
+		return fmt.Errorf("%w: a request needs a name and an owner", driver.ErrInvalid)
+	case r.TTL <= 0 || r.TTL > maxTTL:
+		return fmt.Errorf("%w: TTL %v: want more than 0 and at most %v", driver.ErrInvalid, r.TTL, maxTTL)
+	case r.Mode == driver.Counted && r.Limit < 1:
+		return fmt.Errorf("%w: limit %d: want at least 1", driver.ErrInvalid, r.Limit)
+	}
+	return nil
 }
 
 func encodeMeta(meta map[string]string) (string, error) {

@@ -12,5 +12,6 @@ type clock struct {
 	now func() int64
 }
 
-// wallMicros floors the grant numbers, see number.
+// wallMicros is the wall clock in µs. It only floors the numbers of grants, so it
+// may jump.
 func wallMicros() int64 { return time.Now().UnixMicro() }

@@ -19,7 +19,9 @@ var remote = map[uint32]string{
 
 // checkDisk refuses file systems that are shared with other hosts: SQLite's WAL
 // needs memory that all its users share.
-func checkDisk(dir string) error {
+func checkDisk(dir string) error { return checkDiskFor(dir, remote) }
+
+func checkDiskFor(dir string, remote map[uint32]string) error {
 	var s unix.Statfs_t
 	if unix.Statfs(dir, &s) != nil {
 		return nil

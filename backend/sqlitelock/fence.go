@@ -1,7 +1,7 @@
 package sqlitelock
 
 import (
-	"errors"
+	"fmt"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -16,13 +16,11 @@ const (
 	maxNumber = 1<<(63-spanBits) - 1
 )
 
-var errNoFences = errors.New("the fences of this lock are used up: a floor or the clock was set to absurd heights")
-
 // next is the number of the next grant.
 func (l *lock) next(wall int64) (int64, error) {
 	n := max(max(l.number, l.swept)+1, wall)
 	if n > maxNumber {
-		return 0, errNoFences
+		return 0, fmt.Errorf("%w: the fences of this name are used up", driver.ErrInvalid)
 	}
 	return n, nil
 }

@@ -125,9 +125,6 @@ func kindOf(m driver.Mode) driver.Mode {
 
 // check refuses what can never be granted as long as anybody claims the lock.
 func (l *lock) check(r driver.Request) error {
-	if r.Mode == driver.Counted && r.Limit < 1 {
-		return fmt.Errorf("%w: limit %d: want at least 1", driver.ErrInvalid, r.Limit)
-	}
 	if len(l.claims) == 0 {
 		return nil
 	}

@@ -58,7 +58,10 @@ func (t *tx) renewAll(holds []driver.Hold) ([]error, error) {
 }
 
 func (t *tx) renewOne(h driver.Hold) error {
-	if h.Floor>>spanBits > maxNumber {
+	switch {
+	case h.TTL <= 0 || h.TTL > maxTTL:
+		return fmt.Errorf("%w: TTL %v: want more than 0 and at most %v", driver.ErrInvalid, h.TTL, maxTTL)
+	case h.Floor>>spanBits > maxNumber:
 		return fmt.Errorf("%w: floor %d is no fence: want less than 1<<63", driver.ErrInvalid, h.Floor)
 	}
 	now := t.clock.now()

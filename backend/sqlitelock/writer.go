@@ -201,7 +201,7 @@ func (w *writer) transact(batch []*job) error {
 			return w.rollback(alone, err)
 		}
 	}
-	w.bell.ring(t.freed)
+	w.bell.ring(t.freed, w.clock.now())
 	w.sweep.credit += t.fresh
 	for i, j := range batch {
 		j.done <- answers[i]

@@ -1,0 +1,453 @@
+package distlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// locker is what the tests wait on.
+type locker interface {
+	Lock(context.Context) (*distlock.Lease, error)
+}
+
+// waiter locks in a goroutine of its own; the lease comes through the channel.
+func waiter(t testing.TB, ctx context.Context, m locker) <-chan *distlock.Lease {
+	got := make(chan *distlock.Lease, 1)
+	go func() {
+		lease, err := m.Lock(ctx)
+		if err != nil && ctx.Err() == nil {
+			t.Errorf("Lock: %v", err)
+		}
+		got <- lease
+	}()
+	synctest.Wait()
+	return got
+}
+
+func TestOneContenderPerProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		r := &rig{Backend: store.Connect()}
+		holder := mustLock(t, client(t, store.Connect(), nil).Mutex("x"))
+		c := client(t, r, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		var waiters []<-chan *distlock.Lease
+		for range 100 {
+			waiters = append(waiters, waiter(t, ctx, c.Mutex("x")))
+		}
+		time.Sleep(10 * time.Second)
+		if n := r.acquires.Load(); n > 30 {
+			t.Errorf("%d attempts by 100 waiters in 10 s, want at most 30", n)
+		}
+		cancel()
+		for _, w := range waiters {
+			if <-w != nil {
+				t.Error("a cancelled waiter got the lock")
+			}
+		}
+		mustUnlock(t, holder)
+	})
+}
+
+func TestFirstComeFirstServedAndHandOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		m := c.Mutex("x")
+		first := mustLock(t, m)
+		var mu sync.Mutex
+		var order []int
+		var fences []uint64
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				lease := mustLock(t, m)
+				mu.Lock()
+				order = append(order, i)
+				fences = append(fences, lease.Fence())
+				mu.Unlock()
+				mustUnlock(t, lease)
+			})
+			synctest.Wait()
+		}
+		fences = append(fences, first.Fence())
+		mustUnlock(t, first)
+		wg.Wait()
+		if !slices.IsSorted(order) {
+			t.Errorf("served in order %v", order)
+		}
+		for i, f := range fences {
+			if i > 0 && f != fences[i-1]+1 {
+				t.Fatalf("fences %v are not consecutive", fences)
+			}
+		}
+		if a, l := r.acquires.Load(), r.releases.Load(); a != 1 || l != 1 {
+			t.Errorf("%d acquires and %d releases for 21 turns, want 1 and 1", a, l)
+		}
+		free(t, c, "x")
+	})
+}
+
+func TestHandOffBounds(t *testing.T) {
+	bounds := map[string]struct {
+		max    int
+		window time.Duration
+		hold   time.Duration
+		want   int64 // acquires for 61 turns
+	}{
+		"by count":  {max: 9, window: time.Hour, want: 7},
+		"by time":   {max: 1000, window: 10 * time.Millisecond, hold: 2 * time.Millisecond, want: 12},
+		"never":     {max: 0, window: time.Hour, want: 61},
+		"unbounded": {max: 1000, window: time.Hour, want: 1},
+	}
+	for name, b := range bounds {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig()
+				m := client(t, r, nil).Mutex("x", distlock.WithHandoff(b.max, b.window))
+				first := mustLock(t, m)
+				var wg sync.WaitGroup
+				for range 60 {
+					wg.Go(func() {
+						lease := mustLock(t, m)
+						time.Sleep(b.hold)
+						mustUnlock(t, lease)
+					})
+				}
+				synctest.Wait()
+				mustUnlock(t, first)
+				wg.Wait()
+				if n := r.acquires.Load(); n != b.want {
+					t.Errorf("%d acquires for 61 turns, want %d", n, b.want)
+				}
+			})
+		})
+	}
+}
+
+// Where grants carry one fence, a hand-off re-fences the hold by one call.
+func TestHandOffByRefence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			req.Fences = 1
+			return next(ctx, req)
+		}
+		c := client(t, r, &distlock.Options{HandoffMax: 9, HandoffWindow: time.Hour})
+		m := c.Mutex("x")
+		first := mustLock(t, m)
+		last := first.Fence()
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				lease := mustLock(t, m)
+				if f := lease.Fence(); f <= last {
+					t.Errorf("fence %d after %d", f, last)
+				} else {
+					last = f
+				}
+				mustUnlock(t, lease)
+			})
+		}
+		synctest.Wait()
+		mustUnlock(t, first)
+		wg.Wait()
+		if a, l := r.acquires.Load(), r.releases.Load(); a != 21 || l != 3 {
+			t.Errorf("%d acquires and %d releases for 21 turns, want 21 and 3", a, l)
+		}
+		free(t, c, "x")
+	})
+}
+
+// Others in line at the backend are not passed by hand-offs.
+func TestNoHandOffPastAFairWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		a, b := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
+		first := mustLock(t, a.Mutex("x", distlock.WithHandoff(1000, time.Hour)))
+		fair := waiter(t, t.Context(), b.Mutex("x", distlock.Fair()))
+		mustUnlock(t, first)
+		(func() { mustUnlock(t, <-fair) })()
+
+		// Now a fair one stands in line before the hold begins to be handed on.
+		holder := mustLock(t, b.Mutex("x"))
+		fair = waiter(t, t.Context(), b.Mutex("x", distlock.Fair()))
+		m := a.Mutex("x", distlock.WithHandoff(1000, time.Hour))
+		second, third := waiter(t, t.Context(), m), waiter(t, t.Context(), m)
+		mustUnlock(t, holder)
+		lease := <-fair
+		if len(second) > 0 || len(third) > 0 {
+			t.Error("someone passed the fair waiter")
+		}
+		mustUnlock(t, lease)
+		mustUnlock(t, <-second)
+		mustUnlock(t, <-third)
+	})
+}
+
+// Whoever gives up leaves no trace and loses nobody's place.
+func TestGivingUpInLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		c := client(t, store.Connect(), nil)
+		holder := mustLock(t, client(t, store.Connect(), nil).Mutex("x"))
+		ctxs := make([]context.Context, 4)
+		cancels := make([]context.CancelFunc, 4)
+		got := make([]<-chan *distlock.Lease, 4)
+		for i := range 4 {
+			ctxs[i], cancels[i] = context.WithCancel(t.Context())
+			defer cancels[i]()
+			got[i] = waiter(t, ctxs[i], c.Mutex("x"))
+		}
+		cancels[0]() // the contender: the role passes on
+		cancels[2]() // one in line
+		synctest.Wait()
+		if <-got[0] != nil || <-got[2] != nil {
+			t.Fatal("a cancelled waiter got the lock")
+		}
+		mustUnlock(t, holder)
+		mustUnlock(t, <-got[1])
+		mustUnlock(t, <-got[3])
+		time.Sleep(time.Second)
+		free(t, c, "x")
+	})
+}
+
+// Leases of different kinds wait in one line but are never handed on as each other.
+func TestNoHandOffBetweenUnequals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, &distlock.Options{HandoffWindow: time.Hour})
+		kinds := [][]distlock.LockOption{
+			nil,
+			{distlock.WithTTL(time.Minute)},
+			{distlock.WithoutRenewal()},
+			{distlock.OnLost(distlock.Continue)},
+			{distlock.MaxHold(time.Hour)},
+			{distlock.WithMeta(map[string]string{"job": "a"})},
+			{distlock.WithHandoff(5, time.Hour)},
+		}
+		first := mustLock(t, c.Mutex("x"))
+		var got []<-chan *distlock.Lease
+		for _, opts := range kinds[1:] {
+			got = append(got, waiter(t, t.Context(), c.Mutex("x", opts...)))
+		}
+		lease := first
+		for _, g := range got {
+			mustUnlock(t, lease)
+			lease = <-g
+		}
+		mustUnlock(t, lease)
+		if n := r.acquires.Load(); n != int64(len(kinds)) {
+			t.Errorf("%d acquires for %d unequal leases", n, len(kinds))
+		}
+	})
+}
+
+// A loss while others wait in line: the lease ends first, then the next contends.
+func TestLossPassesTheRoleOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		r.renew = blackHole
+		c := client(t, r, nil)
+		m := c.Mutex("x")
+		lost := mustLock(t, m)
+		ctx := lost.Context()
+		got := waiter(t, t.Context(), m)
+		start := time.Now()
+		lease := <-got // nobody has called Unlock
+		if ctx.Err() == nil {
+			t.Error("the next holder came before the lost lease's context ended")
+		}
+		within(t, "next holder", time.Since(start), ttl, 2*time.Second)
+		if err := lost.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
+			t.Errorf("Unlock: %v", err)
+		}
+		if lease.Err() != nil {
+			t.Errorf("the late Unlock hit the successor: %v", lease.Err())
+		}
+		mustUnlock(t, lease)
+	})
+}
+
+// A hold that is lost in the middle of a row of hand-offs ends with its present lease.
+func TestLossDuringHandOffs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, &distlock.Options{HandoffMax: 1000, HandoffWindow: time.Hour})
+		m := c.Mutex("x")
+		mustUnlock(t, func() *distlock.Lease {
+			first := mustLock(t, m)
+			second := waiter(t, t.Context(), m)
+			mustUnlock(t, first)
+			return <-second
+		}())
+		first := mustLock(t, m)
+		second := waiter(t, t.Context(), m)
+		third := waiter(t, t.Context(), m)
+		mustUnlock(t, first)
+		lease := <-second
+		info, _ := c.Inspect(t.Context(), "x")
+		if err := c.Break(t.Context(), info); err != nil {
+			t.Fatal(err)
+		}
+		<-lease.Context().Done()
+		after := <-third
+		if after.Fence() <= lease.Fence() {
+			t.Errorf("fence %d after %d", after.Fence(), lease.Fence())
+		}
+		mustUnlock(t, after)
+	})
+}
+
+// TestCancelRacesDelivery cancels waiters at the very moment at which a lease or the
+// role is delivered to them. In real time, for the race detector.
+func TestCancelRacesDelivery(t *testing.T) {
+	for _, handoff := range []int{0, 1000} {
+		t.Run(fmt.Sprintf("handoff %d", handoff), func(t *testing.T) {
+			c := client(t, newRig(), nil)
+			m := c.Mutex("x", distlock.WithHandoff(handoff, time.Hour))
+			for range 300 {
+				raceOnce(t, m)
+			}
+			mustUnlock(t, mustLock(t, m))
+			free(t, c, "x")
+		})
+	}
+}
+
+func raceOnce(t *testing.T, m *distlock.Mutex) {
+	lease := mustLock(t, m)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			mine := t.Context()
+			if i%2 == 0 {
+				mine = ctx
+			}
+			got, err := m.Lock(mine)
+			if err == nil {
+				mustUnlock(t, got)
+			} else if !errors.Is(err, context.Canceled) {
+				t.Errorf("Lock: %v", err)
+			}
+		})
+	}
+	wg.Go(cancel)
+	mustUnlock(t, lease)
+	wg.Wait()
+}
+
+func TestTry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		m := c.Mutex("x")
+		lease, err := m.TryLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = m.TryLock(t.Context())
+		held := (*distlock.HeldError)(nil)
+		if !errors.Is(err, distlock.ErrHeld) || !errors.As(err, &held) || len(held.Holders) != 1 || held.Holders[0].Fence != lease.Fence() {
+			t.Errorf("second try: %#v", err)
+		}
+		if r.acquires.Load() != 1 {
+			t.Error("a try while the lock is held here asked the backend")
+		}
+		mustUnlock(t, lease)
+		lease, err = m.TryLock(t.Context())
+		if err != nil {
+			t.Errorf("a try on a free lock: %v", err)
+		}
+		mustUnlock(t, lease)
+	})
+}
+
+// A try while another's attempt is in flight gets an answer of its own.
+func TestTryDuringAnAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		slow := true
+		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			if slow {
+				slow = false
+				time.Sleep(time.Second)
+			}
+			return next(ctx, req)
+		}
+		m := client(t, r, nil).Mutex("x")
+		slowOne := waiter(t, t.Context(), m)
+		start := time.Now()
+		lease, err := m.TryLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		within(t, "try", time.Since(start), 0, 0)
+		time.Sleep(5 * time.Second)
+		if len(slowOne) > 0 {
+			t.Fatal("two at once")
+		}
+		mustUnlock(t, lease)
+		mustUnlock(t, <-slowOne)
+	})
+}
+
+// A try does not pass those who wait in this process.
+func TestTryBehindALocalWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		holder := mustLock(t, client(t, store.Connect(), nil).Mutex("x"))
+		c := client(t, store.Connect(), nil)
+		got := waiter(t, t.Context(), c.Mutex("x"))
+		if _, err := c.Mutex("x").TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
+			t.Errorf("try: %v, want ErrHeld", err)
+		}
+		mustUnlock(t, holder)
+		mustUnlock(t, <-got)
+	})
+}
+
+// Others come to their turn though one process locks again and again.
+func TestOthersComeToTheirTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		slow := func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			time.Sleep(100 * time.Microsecond)
+			return next(ctx, req)
+		}
+		greedy := client(t, &rig{Backend: store.Connect(), acquire: slow}, nil).Mutex("x")
+		other := client(t, &rig{Backend: store.Connect(), acquire: slow}, nil).Mutex("x")
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					mustUnlock(t, mustLock(t, greedy))
+				}
+			}
+		})
+		for range 20 {
+			start := time.Now()
+			mustUnlock(t, mustLock(t, other))
+			within(t, "the other's turn", time.Since(start), 0, 50*time.Millisecond)
+			time.Sleep(5 * time.Millisecond)
+		}
+		close(stop)
+		wg.Wait()
+	})
+}

@@ -1,0 +1,453 @@
+package distlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+const ttl = 30 * time.Second
+
+func TestHeldForTenMinutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		start := time.Now()
+		lease := mustLock(t, c.Mutex("x"))
+		ctx := lease.Context()
+		time.Sleep(10 * time.Minute)
+		if lease.Err() != nil || ctx.Err() != nil {
+			t.Fatalf("after ten minutes: %v, %v", lease.Err(), ctx.Err())
+		}
+		if n := r.renews.Load(); n != 59 && n != 60 {
+			t.Errorf("%d renewals in ten minutes, want one each 10 s", n)
+		}
+		if d := lease.Deadline().Sub(start); d < 10*time.Minute+15*time.Second {
+			t.Errorf("deadline %v after the start", d)
+		}
+		mustUnlock(t, lease)
+		free(t, c, "x")
+		renews := r.renews.Load()
+		time.Sleep(time.Hour)
+		if r.renews.Load() != renews {
+			t.Error("renewed after Unlock")
+		}
+	})
+}
+
+func TestFirstRenewalAtAThirdOfTheTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		start := time.Now()
+		renewed := make(chan time.Duration, 10)
+		r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+			renewed <- time.Since(start)
+			return next(ctx, holds)
+		}
+		lease := mustLock(t, client(t, r, nil).Mutex("x"))
+		within(t, "first renewal", <-renewed, ttl/3, 0)
+		mustUnlock(t, lease)
+	})
+}
+
+// A renewal without an answer is tried again until the deadline, and the lease ends
+// exactly then: TTL less margin, counted from before the grant was asked for.
+func TestLostOnDoubt(t *testing.T) {
+	renewals := map[string]func(context.Context, []driver.Hold, renewer) []error{
+		"black hole": blackHole,
+		"error": func(_ context.Context, holds []driver.Hold, _ renewer) []error {
+			return allErrors(holds, errNetwork)
+		},
+		"too few answers": func(context.Context, []driver.Hold, renewer) []error { return nil },
+	}
+	for name, renew := range renewals {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { lostOnDoubt(t, renew) })
+		})
+	}
+}
+
+func lostOnDoubt(t *testing.T, renew func(context.Context, []driver.Hold, renewer) []error) {
+	r := newRig()
+	r.renew = renew
+	r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+		time.Sleep(2 * time.Second) // the grant takes its time: the deadline counts from before
+		return next(ctx, req)
+	}
+	c := client(t, r, nil)
+	start := time.Now()
+	lease := mustLock(t, c.Mutex("x"))
+	<-lease.Context().Done()
+	within(t, "context ended", time.Since(start), 29*time.Second, 0)
+	if cause := context.Cause(lease.Context()); !errors.Is(cause, distlock.ErrLost) {
+		t.Errorf("cause %v, want ErrLost", cause)
+	}
+	if n := r.renews.Load(); n < 3 {
+		t.Errorf("%d renewals before the end, want several", n)
+	}
+	if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
+		t.Errorf("Unlock: %v, want ErrLost", err)
+	}
+	if err := lease.Err(); !errors.Is(err, distlock.ErrLost) {
+		t.Errorf("Err: %v, want ErrLost", err)
+	}
+	r.set(func(r *rig) { r.acquire = nil })
+	mustUnlock(t, mustLock(t, c.Mutex("x"))) // what doubt left at the backend is gone
+}
+
+// A late answer counts from when it was asked for.
+func TestLateRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		first := true
+		r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+			if !first {
+				return blackHole(ctx, holds, next)
+			}
+			first = false
+			errs := next(ctx, holds)
+			time.Sleep(5 * time.Second)
+			return errs
+		}
+		lease := mustLock(t, client(t, r, nil).Mutex("x"))
+		start := time.Now()
+		<-lease.Context().Done()
+		within(t, "context ended", time.Since(start), 10*time.Second+29*time.Second, 0)
+	})
+}
+
+func TestLostAsAFact(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		lease := mustLock(t, c.Mutex("x"))
+		info, err := c.Inspect(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Break(t.Context(), info); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		<-lease.Context().Done()
+		within(t, "loss seen", time.Since(start), 10*time.Second, 0)
+		releases := r.releases.Load()
+		if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
+			t.Errorf("Unlock: %v", err)
+		}
+		if r.releases.Load() != releases {
+			t.Error("Unlock of what is lost for certain asked the backend")
+		}
+	})
+}
+
+// The backend may say by itself that a hold is gone, even before Acquire returns.
+func TestBackendTellsOfLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		var tell func()
+		early := false
+		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			tell = req.OnLost
+			if early {
+				tell()
+			}
+			return next(ctx, req)
+		}
+		c := client(t, r, nil)
+		lease := mustLock(t, c.Mutex("x"))
+		start := time.Now()
+		tell()
+		<-lease.Context().Done()
+		within(t, "loss seen", time.Since(start), 0, 0)
+
+		early = true
+		lease = mustLock(t, c.Mutex("y"))
+		if !errors.Is(lease.Err(), distlock.ErrLost) {
+			t.Errorf("Err %v, want ErrLost", lease.Err())
+		}
+	})
+}
+
+func TestContinueOnlyTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		r.renew = blackHole
+		lease := mustLock(t, client(t, r, nil).Mutex("x", distlock.OnLost(distlock.Continue)))
+		early := lease.Context()
+		time.Sleep(time.Minute)
+		if !errors.Is(lease.Err(), distlock.ErrLost) {
+			t.Errorf("Err %v, want ErrLost", lease.Err())
+		}
+		if early.Err() != nil || lease.Context().Err() != nil {
+			t.Error("the context of a lease with OnLost(Continue) ended")
+		}
+	})
+}
+
+// The context may be asked for after the lease has ended.
+func TestLateContextIsBornCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		r.renew = blackHole
+		c := client(t, r, nil)
+		lost := mustLock(t, c.Mutex("x"))
+		time.Sleep(time.Minute)
+		if cause := context.Cause(lost.Context()); !errors.Is(cause, distlock.ErrLost) {
+			t.Errorf("cause %v, want ErrLost", cause)
+		}
+		released := mustLock(t, c.Mutex("y"))
+		mustUnlock(t, released)
+		if cause := context.Cause(released.Context()); !errors.Is(cause, distlock.ErrReleased) {
+			t.Errorf("cause %v, want ErrReleased", cause)
+		}
+	})
+}
+
+// Err looks at the clock: it does not wait for a watchdog that is behind.
+func TestErrLooksAtTheClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		lease := mustLock(t, c.Mutex("x", distlock.WithoutRenewal()))
+		time.Sleep(time.Until(lease.Deadline()))
+		if err := lease.Err(); !errors.Is(err, distlock.ErrLost) {
+			t.Errorf("at the deadline: %v, want ErrLost", err)
+		}
+	})
+}
+
+// One hold whose renewals vanish stalls neither the renewal nor the unlock of others.
+func TestOneStallDoesNotSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+			errs := next(ctx, holds)
+			for i, h := range holds {
+				if h.Name == "dead" {
+					<-ctx.Done()
+					errs[i] = ctx.Err()
+				}
+			}
+			return errs
+		}
+		c := client(t, r, nil)
+		dead := mustLock(t, c.Mutex("dead"))
+		var leases []*distlock.Lease
+		for i := range 5 {
+			leases = append(leases, mustLock(t, c.Mutex(fmt.Sprint(i))))
+		}
+		time.Sleep(25 * time.Second) // the dead one is in doubt, in batches of its own
+		start := time.Now()
+		for _, l := range leases {
+			if l.Err() != nil {
+				t.Errorf("%s: %v", l.Name(), l.Err())
+			}
+			mustUnlock(t, l)
+		}
+		within(t, "five unlocks", time.Since(start), 0, 0)
+		<-dead.Context().Done()
+		if !errors.Is(dead.Err(), distlock.ErrLost) {
+			t.Errorf("dead: %v", dead.Err())
+		}
+	})
+}
+
+// A short lease that comes while the timer is set for a long one is renewed in time.
+func TestShortTTLAfterALongOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := client(t, newRig(), &distlock.Options{TTL: time.Hour})
+		long := mustLock(t, c.Mutex("long"))
+		time.Sleep(time.Second)
+		short := mustLock(t, c.Mutex("short", distlock.WithTTL(time.Second)))
+		time.Sleep(5 * time.Minute)
+		if err := errors.Join(short.Err(), long.Err()); err != nil {
+			t.Error(err)
+		}
+		mustUnlock(t, short)
+		mustUnlock(t, long)
+	})
+}
+
+func TestRenewalsAreBatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		var leases []*distlock.Lease
+		for i := range 3000 {
+			leases = append(leases, mustLock(t, c.Mutex(fmt.Sprint(i))))
+			time.Sleep(time.Millisecond / 4) // spread over three quarters of a second
+		}
+		time.Sleep(9 * time.Second)
+		r.renews.Store(0)
+		time.Sleep(10 * time.Second)
+		if n := r.renews.Load(); n > 6 {
+			t.Errorf("%d calls to renew 3000 leases once, want at most 6", n)
+		}
+		for _, l := range leases {
+			mustUnlock(t, l)
+		}
+	})
+}
+
+// Unlock waits for the renewal of its own hold that is in flight: nothing may be
+// sent for it after the release.
+func TestUnlockWaitsForItsRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		var mu sync.Mutex
+		inFlight := 0
+		r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+			mu.Lock()
+			inFlight++
+			mu.Unlock()
+			time.Sleep(2 * time.Second)
+			mu.Lock()
+			inFlight--
+			mu.Unlock()
+			return next(ctx, holds)
+		}
+		r.release = func(ctx context.Context, h driver.Hold, next releaser) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if inFlight > 0 {
+				t.Error("released while a renewal was in flight")
+			}
+			return next(ctx, h)
+		}
+		c := client(t, r, nil)
+		lease := mustLock(t, c.Mutex("x"))
+		time.Sleep(11 * time.Second) // a renewal has been in flight for a second
+		start := time.Now()
+		mustUnlock(t, lease)
+		within(t, "unlock", time.Since(start), time.Second, 0)
+	})
+}
+
+func TestWarnBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		start := time.Now()
+		warned := make(chan time.Duration, 10)
+		lease := mustLock(t, c.Mutex("x", distlock.WarnBefore(5*time.Second, func(*distlock.Lease) {
+			warned <- time.Since(start)
+		})))
+		time.Sleep(time.Minute)
+		if len(warned) != 0 {
+			t.Errorf("warned after %v though renewals succeed", <-warned)
+		}
+		r.set(func(r *rig) { r.renew = blackHole })
+		<-lease.Context().Done()
+		if len(warned) != 1 {
+			t.Fatalf("%d warnings, want 1", len(warned))
+		}
+		within(t, "warning", <-warned, lease.Deadline().Sub(start)-5*time.Second, 0)
+	})
+}
+
+func TestMaxHold(t *testing.T) {
+	for _, max := range []time.Duration{10 * time.Second, 2 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			c := client(t, newRig(), nil)
+			start := time.Now()
+			lease := mustLock(t, c.Mutex("x", distlock.MaxHold(max)))
+			<-lease.Context().Done()
+			within(t, "end of hold", time.Since(start), max, 0)
+			if !errors.Is(lease.Err(), distlock.ErrLost) {
+				t.Errorf("Err %v, want ErrLost", lease.Err())
+			}
+			mustUnlock(t, mustLock(t, c.Mutex("x"))) // it frees itself
+			within(t, "free again", time.Since(start), max, ttl+2*time.Second)
+		})
+	}
+}
+
+func TestFixedLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		start := time.Now()
+		lease := mustLock(t, c.Mutex("x", distlock.WithoutRenewal()))
+		if err := lease.Extend(t.Context(), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if err := lease.Extend(t.Context(), time.Second); err != nil {
+			t.Fatal(err)
+		}
+		<-lease.Context().Done()
+		within(t, "end of a fixed lease", time.Since(start), 59*time.Second, 0)
+		if n := r.renews.Load(); n != 1 {
+			t.Errorf("%d renewals of a fixed lease, want the one by Extend", n)
+		}
+		if err := lease.Extend(t.Context(), time.Minute); !errors.Is(err, distlock.ErrLost) {
+			t.Errorf("Extend after the end: %v, want ErrLost", err)
+		}
+	})
+}
+
+// Extend of a renewed lease holds through an outage that its TTL would not survive.
+func TestExtendSurvivesAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		lease := mustLock(t, c.Mutex("x"))
+		if err := lease.Extend(t.Context(), 5*time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		r.set(func(r *rig) { r.renew = blackHole })
+		time.Sleep(4 * time.Minute)
+		if lease.Err() != nil {
+			t.Errorf("lost during the outage: %v", lease.Err())
+		}
+		r.set(func(r *rig) { r.renew = nil })
+		time.Sleep(5 * time.Minute)
+		mustUnlock(t, lease)
+	})
+}
+
+func TestExtendUnanswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		lease := mustLock(t, c.Mutex("x"))
+		before := lease.Deadline()
+		r.set(func(r *rig) { r.renew = blackHole })
+		if err := lease.Extend(t.Context(), time.Hour); !errors.Is(err, distlock.ErrUnavailable) {
+			t.Errorf("Extend: %v, want ErrUnavailable", err)
+		}
+		if !lease.Deadline().Equal(before) {
+			t.Error("an Extend without an answer moved the deadline")
+		}
+		r.set(func(r *rig) { r.renew = nil })
+		mustUnlock(t, lease)
+	})
+}
+
+func TestMinHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		c := client(t, store.Connect(), nil)
+		other := client(t, store.Connect(), nil)
+		start := time.Now()
+		lease := mustLock(t, c.Mutex("x", distlock.MinHold(10*time.Second)))
+		time.Sleep(3 * time.Second)
+		mustUnlock(t, lease)
+		within(t, "unlock", time.Since(start), 3*time.Second, 0)
+		mustUnlock(t, mustLock(t, other.Mutex("x")))
+		within(t, "next holder", time.Since(start), 10*time.Second, 100*time.Millisecond)
+
+		lease = mustLock(t, c.Mutex("x", distlock.MinHold(time.Second)))
+		time.Sleep(2 * time.Second)
+		mustUnlock(t, lease)
+		free(t, c, "x")
+	})
+}
