@@ -111,17 +111,13 @@ func (t *tx) grant(l *lock, r driver.Request, meta string, now int64) (driver.Gr
 	return driver.Grant{Fence: uint64(fence), Fences: l.fencesFor(r), Queued: l.queued(r.Owner), TTL: r.TTL}, nil
 }
 
-// stand keeps r's place in line, or gives it one. A place lives an eighth longer
-// than asked for, so that it isn't written at every attempt.
+// stand keeps r's place in line, or gives it one.
 func (t *tx) stand(l *lock, r driver.Request, meta string, now int64) error {
 	place := claim{ticket: l.lastTicket() + 1, since: now}
 	if own, ok := l.claim(r.Owner); ok {
-		if own.until >= now+int64(r.TTL) {
-			return nil
-		}
 		place = own
 	}
-	return t.write(l, r, place.ticket, 0, place.since, now+int64(r.TTL+r.TTL/8), meta, now)
+	return t.write(l, r, place.ticket, 0, place.since, now+int64(r.TTL), meta, now)
 }
 
 // write stores r's claim, and buries those that have ended.

@@ -54,7 +54,7 @@ func start(ctx context.Context, db *sql.DB, path string, opt Options, clk clock)
 		conn: conn, stmts: s, clock: clk, path: path, file: file, patience: opt.BusyTimeout, bell: b.bell,
 		jobs: make(chan *job), closing: b.closing, done: make(chan struct{}),
 	}
-	go b.w.run()
+	go b.w.run(b.shut)
 	return b, nil
 }
 
@@ -77,15 +77,22 @@ const maxTTL = 100 * 365 * 24 * time.Hour
 
 // Close ends the backend's goroutine and connections. Holds stay until they are
 // released by another backend or their TTL has passed. An error says that the disk
-// still works on a write; it ends by itself.
+// still works on a write; the rest is closed when it is done.
 func (b *Backend) Close() error {
 	b.once.Do(func() { close(b.closing) })
+	t := time.NewTimer(b.patient)
+	defer t.Stop()
 	select {
 	case <-b.w.done:
-	case <-time.After(b.patient):
+		return b.w.err
+	case <-t.C:
 		return fmt.Errorf("sqlitelock: close %s: the last write takes longer than %v", b.path, b.patient)
 	}
-	return errors.Join(b.bell.close(), b.db.Close())
+}
+
+// shut closes what the backend opened, once the writer has ended.
+func (b *Backend) shut() error {
+	return errors.Join(b.bell.close(), b.w.stmts.close(), b.look.Close(), b.w.conn.Close(), b.db.Close())
 }
 
 func (b *Backend) closed() bool {

@@ -3,6 +3,7 @@ package sqlitelock
 import (
 	"context"
 	"database/sql"
+	"errors"
 )
 
 // stmts are the writer's prepared statements. They run to their end, without a
@@ -15,6 +16,8 @@ type stmts struct {
 	renew, floor, release    *sql.Stmt
 	sweepEnd, sweepClaims    *sql.Stmt
 	sweepNumbers, sweepLocks *sql.Stmt
+
+	all []*sql.Stmt
 }
 
 func prepare(ctx context.Context, conn *sql.Conn) (*stmts, error) {
@@ -34,9 +37,19 @@ func prepare(ctx context.Context, conn *sql.Conn) (*stmts, error) {
 		if err != nil {
 			return nil, err
 		}
-		*stmt = p
+		*stmt, s.all = p, append(s.all, p)
 	}
 	return s, nil
+}
+
+// close is needed before the connection is closed: otherwise SQLite keeps the file
+// open, and the WAL beside it.
+func (s *stmts) close() error {
+	var errs []error
+	for _, stmt := range s.all {
+		errs = append(errs, stmt.Close())
+	}
+	return errors.Join(errs...)
 }
 
 func (*stmts) exec(s *sql.Stmt, args ...any) error {

@@ -29,7 +29,8 @@ type writer struct {
 
 	jobs    chan *job
 	closing <-chan struct{}
-	done    chan struct{}
+	done    chan struct{} // closed when the writer has ended
+	err     error         // of closing, then
 
 	sweep sweeper
 }
@@ -82,11 +83,12 @@ func (w *writer) do(ctx context.Context, single bool, run func(*tx) error) error
 	}
 }
 
-// run serves jobs until the backend is closed.
-func (w *writer) run() {
-	defer close(w.done)
-	// The pool closes the connection with all its statements.
-	defer w.conn.Close()
+// run serves jobs until the backend is closed, then shuts it.
+func (w *writer) run(shut func() error) {
+	defer func() {
+		w.err = shut()
+		close(w.done)
+	}()
 	for {
 		select {
 		case <-w.closing:

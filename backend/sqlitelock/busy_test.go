@@ -1,0 +1,198 @@
+package sqlitelock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// writeLock keeps all others from writing until unlock is called.
+func writeLock(t *testing.T, path string) (unlock func()) {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := db.Conn(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.ExecContext(context.Background(), "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := errors.Join(conn.Close(), db.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestContextEndsWhileAnotherWrites(t *testing.T) {
+	path := lockFile(t)
+	b := connect(t, path)
+	mine := request("mine", driver.Exclusive, long)
+	take(t, b, mine)
+	unlock := writeLock(t, path)
+	calls := map[string]func(context.Context) error{
+		"acquire": func(ctx context.Context) error {
+			_, err := b.Acquire(ctx, request("x", driver.Exclusive, long))
+			return err
+		},
+		"renew":   func(ctx context.Context) error { return b.Renew(ctx, []driver.Hold{mine.Hold})[0] },
+		"release": func(ctx context.Context) error { return b.Release(ctx, mine.Hold) },
+	}
+	for name, call := range calls {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		start := time.Now()
+		err := call(ctx)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || !unknown(err) {
+			t.Errorf("%s: %v; want an unknown outcome that matches the deadline", name, err)
+		}
+		if d := time.Since(start); d > time.Second {
+			t.Errorf("%s: returned %v after its context", name, d)
+		}
+	}
+	info, err := b.Inspect(t.Context(), "mine")
+	if err != nil || len(info.Holders) != 1 {
+		t.Errorf("a reader waits for nobody: %+v, %v", info, err)
+	}
+	unlock()
+	// What was abandoned doesn't land later.
+	take(t, b, request("x", driver.Exclusive, long))
+	free(t, b, mine)
+}
+
+func unknown(err error) bool { return err != nil && failed(err) }
+
+func TestBusyTimeout(t *testing.T) {
+	path := lockFile(t)
+	b := connectWith(t, path, &Options{BusyTimeout: 30 * time.Millisecond})
+	defer writeLock(t, path)()
+	_, err := b.Acquire(t.Context(), request("x", driver.Exclusive, long))
+	if !unknown(err) || !busy(err) {
+		t.Fatalf("got %v; want SQLITE_BUSY as an unknown outcome", err)
+	}
+}
+
+func TestCloseWhileAnotherWrites(t *testing.T) {
+	path := lockFile(t)
+	b := connect(t, path)
+	defer writeLock(t, path)()
+	got := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(context.Background(), request("x", driver.Exclusive, long))
+		got <- err
+	}()
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantIs(t, <-got, driver.ErrClosed)
+}
+
+func TestFileRemoved(t *testing.T) {
+	path := lockFile(t)
+	a := connect(t, path)
+	r := request("x", driver.Exclusive, long)
+	take(t, a, r)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !unknown(err) {
+		t.Errorf("renew in a removed file: %v; want unknown", err)
+	}
+	for _, side := range []string{"-wal", "-shm"} {
+		if err := os.Remove(path + side); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take(t, connect(t, path), request("x", driver.Exclusive, long))
+	if _, err := a.Acquire(t.Context(), request("y", driver.Exclusive, long)); !unknown(err) {
+		t.Errorf("acquire in a replaced file: %v; want unknown", err)
+	}
+}
+
+// TestFull has SQLite run out of pages.
+func TestFull(t *testing.T) {
+	b := connect(t, lockFile(t))
+	mine := request("mine", driver.Exclusive, long)
+	take(t, b, mine)
+	limitPages(t, b, "PRAGMA max_page_count=1")
+	err := fill(t, b)
+	if !unknown(err) {
+		t.Fatalf("full: %v; want unknown", err)
+	}
+	if err := b.Renew(t.Context(), []driver.Hold{mine.Hold})[0]; err != nil {
+		t.Errorf("a hold is lost when the disk is full: %v", err)
+	}
+	refused(t, b, request("mine", driver.Exclusive, long))
+	limitPages(t, b, "PRAGMA max_page_count=100000")
+	take(t, b, request("later", driver.Exclusive, long))
+	free(t, b, mine)
+}
+
+func limitPages(t *testing.T, b *Backend, pragma string) {
+	t.Helper()
+	if err := b.w.do(t.Context(), true, func(*tx) error {
+		_, err := b.w.conn.ExecContext(context.Background(), pragma)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fill takes locks until one fails.
+func fill(t *testing.T, b *Backend) error {
+	t.Helper()
+	for range 1000 {
+		r := request(driver.NewOwner(), driver.Exclusive, long)
+		r.Meta = map[string]string{"text": string(make([]byte, 1000))}
+		if _, err := b.Acquire(t.Context(), r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestOneFailureInABatch has a job that fails beside jobs that don't.
+func TestOneFailureInABatch(t *testing.T) {
+	b := connect(t, lockFile(t))
+	bad := errors.New("bad")
+	block := make(chan struct{})
+	held := make(chan error, 1)
+	go func() {
+		held <- b.w.do(context.Background(), true, func(*tx) error { <-block; return nil })
+	}()
+	got := make(chan error, 3)
+	for i := range 3 {
+		go func() {
+			got <- b.w.do(context.Background(), false, func(t *tx) error {
+				if i == 1 {
+					return bad
+				}
+				_, err := t.acquire(request("x"+driver.NewOwner(), driver.Exclusive, long), "")
+				return err
+			})
+		}()
+	}
+	close(block)
+	if err := <-held; err != nil {
+		t.Error(err)
+	}
+	var failures int
+	for range 3 {
+		if err := <-got; errors.Is(err, bad) {
+			failures++
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	if failures != 1 {
+		t.Errorf("%d jobs failed; want 1", failures)
+	}
+}

@@ -1,0 +1,200 @@
+package sqlitelock
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// The test binary is its own child process: with childEnv set it plays a role.
+const childEnv = "SQLITELOCK_TEST_CHILD"
+
+var roles = map[string]func(args []string) error{
+	"count": countRole,
+	"hold":  holdRole,
+	"stuck": stuckRole,
+	"open":  openRole,
+}
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(childEnv); role != "" {
+		if err := roles[role](os.Args[1:]); err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// child is a process that plays a role.
+type child struct {
+	cmd *exec.Cmd
+	out *bufio.Reader
+}
+
+func spawn(t testing.TB, role string, args ...string) *child {
+	t.Helper()
+	cmd := exec.Command(selfPath(t), args...)
+	cmd.Env = append(os.Environ(), childEnv+"="+role)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return &child{cmd: cmd, out: bufio.NewReader(out)}
+}
+
+func selfPath(t testing.TB) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// line is what the child says next.
+func (c *child) line(t testing.TB) string {
+	t.Helper()
+	s, err := c.out.ReadString('\n')
+	if err != nil {
+		t.Fatalf("child: %q, %v", s, err)
+	}
+	return strings.TrimSpace(s)
+}
+
+// kill ends the child by SIGKILL, and returns when it is gone.
+func (c *child) kill(t testing.TB) {
+	t.Helper()
+	if err := c.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.cmd.Wait()
+}
+
+// finish waits for the child to end well.
+func (c *child) finish(t testing.TB) {
+	t.Helper()
+	rest, _ := io.ReadAll(c.out)
+	if err := c.cmd.Wait(); err != nil {
+		t.Errorf("child: %v: %s", err, rest)
+	}
+}
+
+// countRole adds 1 to a number in a file, again and again, under a lock.
+func countRole(args []string) error {
+	ctx := context.Background()
+	b, err := OpenFile(ctx, args[0], nil)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	turns, err := strconv.Atoi(args[2])
+	if err != nil {
+		return err
+	}
+	for range turns {
+		r := request("counter", driver.Exclusive, time.Minute)
+		g, err := poll(ctx, b, r)
+		if err != nil {
+			return err
+		}
+		if err := addOne(args[1], g.Fence); err != nil {
+			return err
+		}
+		if err := b.Release(ctx, r.Hold); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addOne expects "count fence" in the file, and the fence to be smaller than ours.
+func addOne(path string, fence uint64) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var n int
+	var last uint64
+	if _, err := fmt.Sscan(string(text), &n, &last); err != nil {
+		return err
+	}
+	if fence <= last {
+		return fmt.Errorf("fence %d after %d", fence, last)
+	}
+	return os.WriteFile(path, fmt.Appendf(nil, "%d %d", n+1, fence), 0o600)
+}
+
+// poll asks until it gets the lock.
+func poll(ctx context.Context, b *Backend, r driver.Request) (driver.Grant, error) {
+	for {
+		g, err := b.Acquire(ctx, r)
+		if !errors.Is(err, driver.ErrHeld) {
+			return g, err
+		}
+		select {
+		case <-ctx.Done():
+			return g, ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// holdRole takes a lock and says its fence.
+func holdRole(args []string) error {
+	b, err := OpenFile(context.Background(), args[0], nil)
+	if err != nil {
+		return err
+	}
+	ttl, err := time.ParseDuration(args[2])
+	if err != nil {
+		return err
+	}
+	g, err := b.Acquire(context.Background(), request(args[1], driver.Exclusive, ttl))
+	if err != nil {
+		return err
+	}
+	fmt.Println(g.Fence)
+	select {}
+}
+
+// stuckRole stops in the middle of a transaction that has taken a lock.
+func stuckRole(args []string) error {
+	b, err := OpenFile(context.Background(), args[0], nil)
+	if err != nil {
+		return err
+	}
+	return b.w.do(context.Background(), false, func(t *tx) error {
+		if _, err := t.acquire(request(args[1], driver.Exclusive, long), ""); err != nil {
+			return err
+		}
+		fmt.Println("stuck")
+		select {}
+	})
+}
+
+// openRole says what opening a path brings.
+func openRole(args []string) error {
+	_, err := OpenFile(context.Background(), args[0], nil)
+	fmt.Printf("%t %v\n", errors.Is(err, driver.ErrInvalid), err)
+	return nil
+}

@@ -1,0 +1,192 @@
+package sqlitelock
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+)
+
+func TestOpenURL(t *testing.T) {
+	dir := t.TempDir()
+	odd := filepath.Join(dir, "a b%?#.db")
+	for _, path := range []string{filepath.Join(dir, "plain.db"), odd} {
+		escaped := (&url.URL{Path: path}).EscapedPath()
+		for _, u := range []string{"sqlite:" + escaped, "sqlite://" + escaped, "sqlite:" + escaped + "?synchronous=full&busy_timeout=1s"} {
+			b, err := driver.Open(t.Context(), u)
+			if err != nil {
+				t.Fatalf("%s: %v", u, err)
+			}
+			if _, err := os.Stat(path); err != nil {
+				t.Errorf("%s: %v", u, err)
+			}
+			if err := b.Close(); err != nil {
+				t.Errorf("%s: %v", u, err)
+			}
+		}
+	}
+}
+
+func TestOpenRelative(t *testing.T) {
+	t.Chdir(t.TempDir())
+	b, err := Open(t.Context(), "sqlite:my%20locks.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if _, err := os.Stat("my locks.db"); err != nil {
+		t.Error(err)
+	}
+	same := connect(t, filepath.Join(".", "sub", "..", "my locks.db"))
+	if b.Caps().Name != same.Caps().Name {
+		t.Errorf("one file has two names, %s and %s", b.Caps().Name, same.Caps().Name)
+	}
+}
+
+func TestOpenThroughSymlink(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(dir, "link.db")
+	if err := os.Symlink(filepath.Join(dir, "real.db"), link); err != nil {
+		t.Fatal(err)
+	}
+	a := connect(t, filepath.Join(dir, "real.db"))
+	take(t, a, request("x", driver.Exclusive, long))
+	refused(t, connect(t, link), request("x", driver.Exclusive, long))
+}
+
+func TestOpenRefuses(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text.db")
+	if err := os.WriteFile(text, bytes.Repeat([]byte("no database. "), 1000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for u, words := range map[string]string{
+		"sqlite:":                                 "no path",
+		"sqlite::memory:":                         "not shared",
+		"sqlite://locks.db":                       "names a host",
+		"sqlite:" + dir + "/x.db#1":               "%23",
+		"sqlite:" + dir + "/x.db?mode=ro":         "unknown parameter \"mode\"",
+		"sqlite:" + dir + "/x.db?synchronous=off": "want one of normal, full",
+		"sqlite:" + dir + "/x.db?busy_timeout=5":  "positive duration",
+		"sqlite:" + dir + "/none/x.db":            "directory " + dir + "/none does not exist",
+		"sqlite:" + dir:                           "not a regular file",
+		"sqlite:" + text + "/x.db":                text,
+		"sqlite:" + text:                          "not an SQLite database",
+		"redis://localhost":                       "sqlite:/path",
+	} {
+		b, err := Open(t.Context(), u)
+		if err == nil {
+			b.Close()
+			t.Errorf("%s: opened", u)
+			continue
+		}
+		wantIs(t, err, driver.ErrInvalid)
+		if !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %q doesn't say %q", u, err, words)
+		}
+	}
+}
+
+func TestOptionsRefused(t *testing.T) {
+	for _, o := range []Options{{Synchronous: "off"}, {BusyTimeout: -1}} {
+		_, err := OpenFile(t.Context(), lockFile(t), &o)
+		wantIs(t, err, driver.ErrInvalid)
+	}
+}
+
+// foreign makes a database by statements of another program.
+func foreign(t *testing.T, script string) string {
+	t.Helper()
+	path := lockFile(t)
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(script); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestOpenLeavesForeignDatabases(t *testing.T) {
+	for script, words := range map[string]string{
+		"CREATE TABLE users (id INTEGER)": "another program",
+		"PRAGMA user_version=1":           "another program",
+		"PRAGMA application_id=7":         "another program",
+		"CREATE TABLE locks (name TEXT); PRAGMA application_id=0x646c636b; PRAGMA user_version=2": "newer distlock",
+		"CREATE TABLE locks (name TEXT); PRAGMA application_id=0x646c636b":                        "never existed",
+	} {
+		path := foreign(t, script)
+		before, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = OpenFile(t.Context(), path, nil)
+		wantIs(t, err, driver.ErrInvalid)
+		if !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %q doesn't say %q", script, err, words)
+		}
+		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
+			t.Errorf("%s: the database was changed (%v)", script, err)
+		}
+	}
+}
+
+func TestOpenDamaged(t *testing.T) {
+	path := lockFile(t)
+	if err := connect(t, path).Close(); err != nil {
+		t.Fatal(err)
+	}
+	fi, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	// The header stays whole.
+	if _, err := f.WriteAt(bytes.Repeat([]byte{0xff}, int(fi.Size())-100), 100); err != nil {
+		t.Fatal(err)
+	}
+	_, err = OpenFile(t.Context(), path, nil)
+	wantIs(t, err, driver.ErrInvalid)
+}
+
+func TestOpenAtOnce(t *testing.T) {
+	path := lockFile(t)
+	errs := make(chan error, 8)
+	for range cap(errs) {
+		go func() {
+			b, err := OpenFile(context.Background(), path, nil)
+			if err == nil {
+				err = b.Close()
+			}
+			errs <- err
+		}()
+	}
+	for range cap(errs) {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestOpenInContext(t *testing.T) {
+	path := lockFile(t)
+	defer writeLock(t, path)()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := OpenFile(ctx, path, nil)
+	wantIs(t, err, context.Canceled)
+}
