@@ -368,7 +368,7 @@ func (k *contender) bound() time.Duration {
 	}
 	if k.queues() {
 		// The place in line lives for a TTL after the last attempt.
-		d = min(d, k.s.ttl/4)
+		d = min(d, k.s.ttl/5)
 	}
 	d = jitter(d)
 	if held.Retry > 0 {

@@ -88,7 +88,7 @@ func (g *gate) heldHere() error {
 	h := g.held
 	holder := Holder{Owner: h.owner, Mode: h.mode, Held: g.c.now() - h.since, Left: h.trust() - g.c.now(), Meta: h.s.meta}
 	if h.lease != nil {
-		holder.Fence = h.lease.fence
+		holder.Fence = h.lease.Fence()
 	}
 	return &HeldError{Holders: []Holder{holder}}
 }

@@ -1,6 +1,7 @@
 package distlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,13 +115,18 @@ func (h *hold) stillEntered(l *Lease) bool {
 }
 
 func (h *hold) event(l *Lease, now instant) Event {
-	return Event{Name: h.s.name, Mode: h.mode, Owner: h.owner, Fence: l.fence, Held: now - h.since}
+	return Event{Name: h.s.name, Mode: h.mode, Owner: h.owner, Fence: l.Fence(), Held: now - h.since}
 }
 
 // vacate lets the gate's next waiter try at the backend.
 func (h *hold) vacate() {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
+	h.leaveGate()
+}
+
+// leaveGate is vacate with sh.mu held.
+func (h *hold) leaveGate() {
 	if h.g == nil {
 		return
 	}
@@ -268,11 +274,8 @@ func (h *hold) extend(ctx context.Context, d time.Duration) error {
 
 // downgrade turns a Write hold into a Read hold.
 func (h *hold) downgrade(ctx context.Context, l *Lease) error {
-	switch {
-	case !h.c.caps.Downgrade:
+	if !h.c.caps.Downgrade {
 		return fmt.Errorf("%w: %s can't downgrade", ErrUnsupported, h.c.caps.Name)
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
 	}
 	h.sh.mu.Lock()
 	mode, entered := h.mode, len(h.nested) > 0
@@ -280,22 +283,23 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 	if mode != Write || entered {
 		return invalid("only a lease that holds for writing and was not re-entered can be downgraded")
 	}
+	b, err := h.c.watchdog.claim(ctx, h)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, h.trust()-h.c.now())
 	defer cancel()
-	h.c.watchdog.remove(ctx, h)
 	start, grant, err := h.askDowngrade(ctx)
-	if err != nil {
-		h.lose(err, true)
-		// It may have become a reader at the backend; drop that too.
-		h.c.abandon(driver.Hold{Name: h.s.name, Owner: h.owner, Mode: Read, TTL: h.s.ttl})
-		return fmt.Errorf("%w: %w", ErrLost, err)
+	if err == nil && h.becomeReader(l, grant) {
+		h.c.watchdog.settle(b, h, start, grant.TTL)
+		return nil
 	}
-	h.becomeReader(l, grant)
-	if !h.c.watchdog.add(h, start, grant.TTL) {
-		return ErrClosed
-	}
-	h.vacateAsReader()
-	return nil
+	h.c.watchdog.settle(b, h, 0, 0)
+	err = cmp.Or(err, ErrLost)
+	h.lose(err, true)
+	// It may have become a reader at the backend; drop that too.
+	h.c.abandon(driver.Hold{Name: h.s.name, Owner: h.owner, Mode: Read, TTL: h.s.ttl})
+	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
 func (h *hold) askDowngrade(ctx context.Context) (start instant, grant driver.Grant, err error) {
@@ -309,19 +313,19 @@ func (h *hold) askDowngrade(ctx context.Context) (start instant, grant driver.Gr
 	return start, grant, err
 }
 
-func (h *hold) becomeReader(l *Lease, grant driver.Grant) {
+// becomeReader makes the hold one for reading and leaves the gate, so that other
+// readers come in beside it. It reports false if the hold was lost meanwhile.
+func (h *hold) becomeReader(l *Lease, grant driver.Grant) bool {
 	h.sh.mu.Lock()
+	defer h.sh.mu.Unlock()
+	if h.ended {
+		return false
+	}
 	h.mode = Read
-	h.sh.mu.Unlock()
 	l.mu.Lock()
 	l.fence = grant.Fence
 	l.mu.Unlock()
-}
-
-// vacateAsReader gives the gate free: other readers may come in beside the hold.
-func (h *hold) vacateAsReader() {
-	h.vacate()
-	h.sh.mu.Lock()
+	h.leaveGate()
 	h.g = nil
-	h.sh.mu.Unlock()
+	return true
 }
