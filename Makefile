@@ -1,0 +1,37 @@
+# What CI runs is `make check` and nothing else.
+
+GO          ?= go
+STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# Tests need real servers. They are found, or installed with apt-get; one that is
+# missing is a failure. Make it empty to skip what needs a server that is missing.
+DISTLOCK_TEST_REQUIRE ?= all
+export DISTLOCK_TEST_REQUIRE
+
+.PHONY: help test lint bench bench-once check api
+
+help: ## show this help
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+test: ## run every test with the race detector, the core's fifty times
+	$(GO) test -race -shuffle=on -timeout 15m ./...
+	$(GO) test -race -shuffle=on -timeout 15m -count=50 . ./driver ./backend/memlock
+
+lint: ## formatting, vet, staticcheck, go.mod, and the listing of the public API
+	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+	$(GO) mod tidy -diff
+	cd bench && $(GO) vet ./... && $(GO) mod tidy -diff
+
+bench: ## the benchmarks side by side with the peers (minutes; needs a quiet machine)
+	cd bench && $(GO) test -run '^$$' -bench . -benchtime 2s -timeout 30m ./...
+
+bench-once: ## every benchmark once, so that none rots
+	$(GO) test -run '^$$' -bench . -benchtime 1x ./...
+	cd bench && $(GO) test -run '^$$' -bench . -benchtime 1x ./...
+
+api: ## write the listing of the public API anew
+	$(GO) test ./internal/api -run TestListing -update
+
+check: test lint bench-once ## what CI runs

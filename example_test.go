@@ -1,0 +1,139 @@
+package distlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+)
+
+// The examples run on the backend in memory. Others differ in one line.
+func newClient() *distlock.Client {
+	locks, err := distlock.New(memlock.New(), nil)
+	if err != nil {
+		panic(err)
+	}
+	return locks
+}
+
+func ExampleMutex_Do() {
+	locks := newClient()
+	defer locks.Close()
+	stock := 1
+	err := locks.Mutex("order:555").Do(context.Background(), func(ctx context.Context) error {
+		// ctx ends, with cause distlock.ErrLost, before the lock can belong to someone else.
+		stock--
+		fmt.Println("fenced:", distlock.Fence(ctx) > 0)
+		return nil
+	})
+	fmt.Println(stock, err)
+	// Output:
+	// fenced: true
+	// 0 <nil>
+}
+
+// How long to wait is the context's deadline. It does not bound the lease.
+func ExampleMutex_Lock() {
+	locks := newClient()
+	defer locks.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	lease, err := locks.Mutex("report").Lock(ctx)
+	if err != nil {
+		fmt.Println(err) // matches context.DeadlineExceeded and, say, distlock.ErrHeld
+		return
+	}
+	defer lease.Unlock(ctx) // also releases if ctx has ended
+	fmt.Println("held:", lease.Err() == nil)
+	// Output: held: true
+}
+
+func ExampleMutex_TryLock() {
+	locks := newClient()
+	defer locks.Close()
+	ctx := context.Background()
+	lease, _ := locks.Mutex("cron").TryLock(ctx)
+	defer lease.Unlock(ctx)
+
+	_, err := locks.Mutex("cron").TryLock(ctx)
+	if held := (*distlock.HeldError)(nil); errors.As(err, &held) {
+		fmt.Println("busy:", held.Holders[0].Fence == lease.Fence())
+	}
+	// Output: busy: true
+}
+
+// Many may read, one may write; a writer can become a reader without a gap.
+func ExampleLease_Downgrade() {
+	locks := newClient()
+	defer locks.Close()
+	ctx := context.Background()
+	config := locks.RWMutex("config")
+	lease, _ := config.Lock(ctx)
+	// … write …
+	fmt.Println(lease.Downgrade(ctx), lease.Mode())
+	// … read what was written, beside other readers …
+	_ = config.RDo(ctx, func(context.Context) error {
+		fmt.Println("another reader")
+		return nil
+	})
+	_ = lease.Unlock(ctx)
+	// Output:
+	// <nil> read
+	// another reader
+}
+
+// Three at once may call the API; a permit of a process that dies comes back.
+func ExampleSemaphore() {
+	locks := newClient()
+	defer locks.Close()
+	ctx := context.Background()
+	api := locks.Semaphore("api", 3)
+	for range 3 {
+		permit, _ := api.Acquire(ctx)
+		defer permit.Unlock(ctx)
+	}
+	_, err := api.TryAcquire(ctx)
+	fmt.Println(errors.Is(err, distlock.ErrHeld))
+	// Output: true
+}
+
+// Whatever the order in which they are named, several locks are taken in one order.
+func ExampleMulti() {
+	locks := newClient()
+	defer locks.Close()
+	transfer := distlock.Multi(locks.Mutex("account:9"), locks.Mutex("account:4"))
+	_ = transfer.Do(context.Background(), func(ctx context.Context) error {
+		fmt.Println(distlock.FenceOf(ctx, "account:4") > 0, distlock.FenceOf(ctx, "account:9") > 0)
+		return nil
+	})
+	// Output: true true
+}
+
+func ExampleReentrant() {
+	locks := newClient()
+	defer locks.Close()
+	m := locks.Mutex("tree", distlock.Reentrant())
+	_ = m.Do(context.Background(), func(ctx context.Context) error {
+		return m.Do(ctx, func(ctx context.Context) error { // the hold travels in ctx
+			fmt.Println("inside twice")
+			return nil
+		})
+	})
+	// Output: inside twice
+}
+
+func ExampleClient_Inspect() {
+	locks := newClient()
+	defer locks.Close()
+	ctx := context.Background()
+	lease, _ := locks.Mutex("migrate", distlock.WithMeta(map[string]string{"version": "42"})).Lock(ctx)
+	defer lease.Unlock(ctx)
+	info, _ := locks.Inspect(ctx, "migrate")
+	for _, h := range info.Holders {
+		fmt.Println(h.Mode, h.Meta["version"], h.Left > 29*time.Second)
+	}
+	// Output: exclusive 42 true
+}

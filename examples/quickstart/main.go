@@ -1,0 +1,40 @@
+// The example of the README: two goroutines, or two processes, deduct from one stock
+// and never sell the last item twice.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/distlock/distlock"
+	_ "github.com/distlock/distlock/backend/all"
+)
+
+func main() {
+	if err := run(context.Background(), "sqlite:/tmp/quickstart-locks.db"); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, url string) error {
+	backend, err := distlock.Open(ctx, url) // or redis://localhost:6379
+	if err != nil {
+		return err
+	}
+	locks, err := distlock.New(backend, nil)
+	if err != nil {
+		return err
+	}
+	defer locks.Close()
+
+	return locks.Mutex("order:555").Do(ctx, func(ctx context.Context) error {
+		// ctx ends, with cause distlock.ErrLost, before the lock can belong to someone else.
+		return deduct(ctx, "sku-1", distlock.Fence(ctx))
+	})
+}
+
+func deduct(_ context.Context, sku string, fence uint64) error {
+	fmt.Printf("deducted one %s under fence %d\n", sku, fence)
+	return nil
+}
