@@ -28,34 +28,39 @@ type Backend struct {
 
 // start sets the file up and starts the writer.
 func start(ctx context.Context, db *sql.DB, path string, opt Options, clk clock) (*Backend, error) {
+	b := &Backend{path: path, clock: clk, db: db, closing: make(chan struct{}), patient: opt.BusyTimeout}
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := setUp(ctx, conn, clk.boot); err != nil {
-		return nil, err
-	}
-	file, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	b := &Backend{path: path, clock: clk, db: db, closing: make(chan struct{}), patient: opt.BusyTimeout}
-	if b.look, err = db.PrepareContext(ctx, sqlLook); err != nil {
-		return nil, err
-	}
-	s, err := prepare(ctx, conn)
-	if err != nil {
-		return nil, err
-	}
-	if b.bell, err = newBell(path); err != nil {
-		return nil, err
-	}
 	b.w = &writer{
-		conn: conn, stmts: s, clock: clk, path: path, file: file, patience: opt.BusyTimeout, bell: b.bell,
+		conn: conn, stmts: &stmts{}, clock: clk, path: path, patience: opt.BusyTimeout,
 		jobs: make(chan *job), closing: b.closing, done: make(chan struct{}),
+		sweep: sweeper{idle: sweepIdle},
+	}
+	if err := b.prepare(ctx); err != nil {
+		return nil, errors.Join(err, b.shut())
 	}
 	go b.w.run(b.shut)
 	return b, nil
+}
+
+// prepare does what may fail of start.
+func (b *Backend) prepare(ctx context.Context) (err error) {
+	if err := setUp(ctx, b.w.conn, b.clock.boot); err != nil {
+		return err
+	}
+	if b.w.file, err = os.Stat(b.path); err != nil {
+		return err
+	}
+	if b.bell, err = newBell(b.path); err != nil {
+		return err
+	}
+	b.w.bell = b.bell
+	if b.look, err = b.db.PrepareContext(ctx, sqlLook); err != nil {
+		return err
+	}
+	return b.w.stmts.prepare(ctx, b.w.conn)
 }
 
 // Caps: all modes, fences, and lines on request.
@@ -90,9 +95,17 @@ func (b *Backend) Close() error {
 	}
 }
 
-// shut closes what the backend opened, once the writer has ended.
+// shut closes what the backend opened, once the writer has ended or when it could
+// not start.
 func (b *Backend) shut() error {
-	return errors.Join(b.bell.close(), b.w.stmts.close(), b.look.Close(), b.w.conn.Close(), b.db.Close())
+	errs := []error{b.w.stmts.close()}
+	if b.look != nil {
+		errs = append(errs, b.look.Close())
+	}
+	if b.bell != nil {
+		errs = append(errs, b.bell.close())
+	}
+	return errors.Join(append(errs, b.w.conn.Close(), b.db.Close())...)
 }
 
 func (b *Backend) closed() bool {

@@ -198,3 +198,17 @@ func openRole(args []string) error {
 	fmt.Printf("%t %v\n", errors.Is(err, driver.ErrInvalid), err)
 	return nil
 }
+
+// turnRole takes a lock and gives it back.
+func turnRole(args []string) error {
+	ctx := context.Background()
+	b, err := OpenFile(ctx, args[0], nil)
+	if err != nil {
+		return err
+	}
+	r := request(args[1], driver.Exclusive, long)
+	if _, err := b.Acquire(ctx, r); err != nil {
+		return err
+	}
+	return errors.Join(b.Release(ctx, r.Hold), b.Close())
+}

@@ -193,11 +193,7 @@ func open(ctx context.Context, path string, opt Options, clk clock) (*Backend, e
 	}
 	db.SetMaxOpenConns(maxConns)
 	db.SetMaxIdleConns(maxConns)
-	b, err := start(ctx, db, path, opt, clk)
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
-	return b, nil
+	return start(ctx, db, path, opt, clk)
 }
 
 // maxConns leaves two connections to Inspect and List beside the writer's.

@@ -20,12 +20,7 @@ type stmts struct {
 	all []*sql.Stmt
 }
 
-func prepare(ctx context.Context, conn *sql.Conn) (*stmts, error) {
-	// Waiting is the writer's, between attempts.
-	if _, err := conn.ExecContext(ctx, "PRAGMA busy_timeout=0"); err != nil {
-		return nil, err
-	}
-	s := &stmts{}
+func (s *stmts) prepare(ctx context.Context, conn *sql.Conn) error {
 	for stmt, text := range map[**sql.Stmt]string{
 		&s.begin: "BEGIN IMMEDIATE", &s.commit: "COMMIT", &s.rollback: "ROLLBACK",
 		&s.look: sqlLook, &s.lock: sqlLock, &s.claim: sqlClaim, &s.bury: sqlBury,
@@ -35,11 +30,13 @@ func prepare(ctx context.Context, conn *sql.Conn) (*stmts, error) {
 	} {
 		p, err := conn.PrepareContext(ctx, text)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		*stmt, s.all = p, append(s.all, p)
 	}
-	return s, nil
+	// From here on waiting is the writer's, between attempts.
+	_, err := conn.ExecContext(ctx, "PRAGMA busy_timeout=0")
+	return err
 }
 
 // close is needed before the connection is closed: otherwise SQLite keeps the file

@@ -31,8 +31,9 @@ const (
 
 // sweeper goes round the names.
 type sweeper struct {
-	credit int    // rows added since the last step
-	after  string // where the next step begins
+	idle   time.Duration // how long a name is unused before its row goes
+	credit int           // rows added since the last step
+	after  string        // where the next step begins
 }
 
 // tidy makes a step when it is due. A step that fails is made another time.
@@ -41,7 +42,7 @@ func (w *writer) tidy() {
 		return
 	}
 	w.sweep.credit = 0
-	run := func(t *tx) error { return t.sweepRows(&w.sweep, wallMicros()-sweepIdle.Microseconds()) }
+	run := func(t *tx) error { return t.sweepRows(&w.sweep, wallMicros()-w.sweep.idle.Microseconds()) }
 	_ = w.transact([]*job{{run: run, done: make(chan error, 1)}})
 }
 
