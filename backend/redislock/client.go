@@ -1,0 +1,103 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// client is what is needed of a Redis client library.
+type client interface {
+	// do sends one command, once: an answer that was lost is an error and not a
+	// reason to send again. It returns when ctx ends, and keeps the order of commands
+	// also then: a later one is not executed before one that was given up, as long
+	// as the connection lives. An error that the server answered is a *replyError.
+	//
+	// The reply is an int64, a string, nil or a []any of these.
+	do(ctx context.Context, args []string) (any, error)
+
+	// listen opens a connection for subscriptions. Its events go to on, one after
+	// the other; after close or a failure there are no more.
+	listen(ctx context.Context, on func(event)) (listener, error)
+
+	// name is what Caps call the server.
+	name() string
+
+	// close frees what the adapter made; the library's client only if it is ours.
+	close()
+}
+
+// listener is a connection for subscriptions. What comes of a call is an event.
+type listener interface {
+	subscribe(ctx context.Context, channels []string) error
+	unsubscribe(ctx context.Context, channels []string) error
+	close()
+}
+
+// event is what a listener reports: exactly one of a confirmed subscription, a
+// message, and the error that ended the connection.
+type event struct {
+	kind             eventKind
+	channel, message string
+	err              error
+}
+
+type eventKind uint8
+
+const (
+	confirmed eventKind = iota + 1
+	received
+	broken
+)
+
+// replyError is an error that the server answered.
+type replyError struct {
+	text  string
+	cause error // the library's
+}
+
+func (e *replyError) Error() string { return "redis: " + e.text }
+func (e *replyError) Unwrap() error { return e.cause }
+
+// is reports whether the server's error has this code. A server before 7.0 puts what a
+// script's command answered into the middle of the text.
+func (e *replyError) is(code string) bool {
+	return strings.HasPrefix(e.text, code+" ") || strings.Contains(e.text, ": "+code+" ")
+}
+
+// run runs a script.
+func run(ctx context.Context, c client, s *script, keys, args []string) (any, error) {
+	command := make([]string, 0, 3+len(keys)+len(args))
+	command = append(command, "EVALSHA", s.sha, itoa(len(keys)))
+	command = append(append(command, keys...), args...)
+	reply, err := c.do(ctx, command)
+	if re := (*replyError)(nil); errors.As(err, &re) && re.is("NOSCRIPT") {
+		// The server is new or was restarted. It has not run anything.
+		command[0], command[1] = "EVAL", s.source
+		reply, err = c.do(ctx, command)
+	}
+	return reply, explain(err)
+}
+
+// explain makes facts of the server's errors that are facts, and leaves the others,
+// which say nothing of what became of the command.
+func explain(err error) error {
+	re := (*replyError)(nil)
+	if !errors.As(err, &re) {
+		return err
+	}
+	switch {
+	case re.is("INVALID"):
+		return fmt.Errorf("%w: %s", driver.ErrInvalid, strings.TrimPrefix(re.text, "INVALID "))
+	case re.is("WRONGTYPE"):
+		return fmt.Errorf("%w: this name is used for another kind of lock, or for other data: %w", driver.ErrInvalid, re)
+	case re.is("NOAUTH"), re.is("WRONGPASS"):
+		return fmt.Errorf("%w: the server wants another user or password: %w", driver.ErrInvalid, re)
+	case re.is("NOPERM"):
+		return fmt.Errorf("%w: the server's user may not do this (see the package's comment on permissions): %w", driver.ErrInvalid, re)
+	}
+	return err
+}

@@ -1,0 +1,129 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/redis/go-redis/v9"
+)
+
+// NewGoRedis makes a backend of a go-redis client, which stays the caller's: Close
+// leaves it open. opts may be nil.
+//
+// Commands that come while others are on their way are sent together, on one connection
+// of the client's pool. They are not repeated, whatever the client's MaxRetries say: the
+// core must know that an answer was lost. And they return when their context ends,
+// also if the client was made without ContextTimeoutEnabled.
+func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
+	single, ok := c.(*redis.Client)
+	if !ok {
+		return nil, fmt.Errorf("%w: a go-redis client of type %T", driver.ErrUnsupported, c)
+	}
+	return newBackend(newGoRedisClient(single), opts)
+}
+
+type goRedisClient struct {
+	client *redis.Client
+	pipe   *pipeline
+}
+
+func newGoRedisClient(c *redis.Client) *goRedisClient {
+	return &goRedisClient{client: c, pipe: &pipeline{client: c}}
+}
+
+func (c *goRedisClient) do(ctx context.Context, args []string) (any, error) {
+	list := make([]any, len(args))
+	for i, a := range args {
+		list[i] = a
+	}
+	cmd := once{redis.NewCmd(context.WithoutCancel(ctx), list...)}
+	if err := c.pipe.do(ctx, cmd); err != nil {
+		return nil, err
+	}
+	reply, err := cmd.Result()
+	return reply, fromGoRedis(err)
+}
+
+func fromGoRedis(err error) error {
+	re := redis.Error(nil)
+	switch {
+	case err == nil, errors.Is(err, redis.Nil):
+		return nil
+	case errors.As(err, &re):
+		return &replyError{text: re.Error(), cause: err}
+	}
+	return err
+}
+
+func (c *goRedisClient) name() string {
+	o := c.client.Options()
+	return serverName("redis", o.Addr, o.DB)
+}
+
+func (c *goRedisClient) close() {}
+
+// healthCheck is how long a silent subscription is trusted.
+const healthCheck = 5 * time.Second
+
+func (c *goRedisClient) listen(ctx context.Context, on func(event)) (listener, error) {
+	l := &goRedisListener{pubsub: c.client.Subscribe(ctx), done: make(chan struct{})}
+	// A subscription to nothing has no connection yet; the PING makes one.
+	if err := l.pubsub.Ping(ctx); err != nil {
+		l.pubsub.Close()
+		return nil, fromGoRedis(err)
+	}
+	go func() {
+		defer close(l.done)
+		if err := l.receive(ctx, on); err != nil {
+			on(event{kind: broken, err: fromGoRedis(err)})
+		}
+	}()
+	return l, nil
+}
+
+type goRedisListener struct {
+	pubsub *redis.PubSub
+	done   chan struct{}
+}
+
+func (l *goRedisListener) subscribe(ctx context.Context, channels []string) error {
+	return l.pubsub.Subscribe(ctx, channels...)
+}
+
+func (l *goRedisListener) unsubscribe(ctx context.Context, channels []string) error {
+	return l.pubsub.Unsubscribe(ctx, channels...)
+}
+
+func (l *goRedisListener) close() {
+	l.pubsub.Close()
+	<-l.done
+}
+
+// receive reports what comes until the connection ends, or has been silent for twice
+// healthCheck, though asked.
+func (l *goRedisListener) receive(ctx context.Context, on func(event)) error {
+	for asked := false; ; {
+		m, err := l.pubsub.ReceiveTimeout(ctx, healthCheck)
+		if silent := net.Error(nil); errors.As(err, &silent) && silent.Timeout() && !asked {
+			asked, err = true, l.pubsub.Ping(ctx)
+			m = nil
+		} else {
+			asked = false
+		}
+		if err != nil {
+			return err
+		}
+		switch m := m.(type) {
+		case *redis.Subscription:
+			if m.Kind == "subscribe" {
+				on(event{kind: confirmed, channel: m.Channel})
+			}
+		case *redis.Message:
+			on(event{kind: received, channel: m.Channel, message: m.Payload})
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Inspect describes a lock, in one round trip. A lock that was not taken by distlock is
+// shown with the value or field that it has in Redis as Owner.
+func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
+	if b.closed.Load() {
+		return driver.Info{}, driver.ErrClosed
+	}
+	n := b.prefix + name
+	reply, err := run(ctx, b.client, inspectScript, []string{n, permitsKey(n), queueKey(n)}, []string{tagged(n)})
+	if err != nil {
+		return driver.Info{}, b.fail("inspect", name, err)
+	}
+	s, err := readSight(reply)
+	if err != nil {
+		return driver.Info{}, b.fail("inspect", name, err)
+	}
+	info := driver.Info{Name: name, WaiterCount: -1}
+	switch s.kind {
+	case "string":
+		b.showString(&info, s)
+	case "semaphore":
+		b.showSemaphore(&info, s)
+	case "hash":
+		b.showHash(&info, s)
+	}
+	if len(s.waiters) > 0 {
+		info.Waiters, info.WaiterCount = s.waiters, len(s.waiters)
+	}
+	return info, nil
+}
+
+// sight is what the script saw.
+type sight struct {
+	kind    string
+	now     time.Duration // since 1970, by the server's clock
+	left    int64         // ms, of the key
+	value   string
+	holders []seen
+	waiters []driver.Holder
+}
+
+type seen struct {
+	written string // field or permit id
+	left    int64
+	note    string
+}
+
+var errAnswer = errors.New("unexpected answer")
+
+func readSight(reply any) (sight, error) {
+	list, ok := reply.([]any)
+	if !ok || len(list) != 6 {
+		return sight{}, errAnswer
+	}
+	s := sight{kind: text(list[0]), now: time.Duration(integer(list[1])) * time.Microsecond,
+		left: integer(list[2]), value: text(list[3])}
+	holders, _ := list[4].([]any)
+	for _, h := range holders {
+		if h, ok := h.([]any); ok && len(h) == 3 {
+			s.holders = append(s.holders, seen{text(h[0]), integer(h[1]), text(h[2])})
+		}
+	}
+	waiters, _ := list[5].([]any)
+	for _, w := range waiters {
+		s.waiters = append(s.waiters, driver.Holder{Owner: ownerOf(text(w)), Mode: driver.Exclusive, Held: -1, Left: -1})
+	}
+	return s, nil
+}
+
+func text(v any) string   { s, _ := v.(string); return s }
+func integer(v any) int64 { n, _ := v.(int64); return n }
+
+// showString: a string is a lock of the SET NX world, or the free permits of a
+// semaphore that nobody uses.
+func (b *Backend) showString(info *driver.Info, s sight) {
+	if _, err := strconv.Atoi(s.value); err == nil && s.left == -1 && b.layout.span == 1 {
+		return
+	}
+	info.Mode = driver.Exclusive
+	info.Holders = []driver.Holder{b.stringHolder(s.value, s.now, s.left)}
+}
+
+// stringHolder reads the value of a string lock: ours, or anybody's.
+func (b *Backend) stringHolder(value string, now time.Duration, left int64) driver.Holder {
+	h := driver.Holder{Mode: driver.Exclusive, Held: -1, Left: lifeLeft(left)}
+	if !b.layout.readNote(value, now, &h) {
+		h.Owner = value
+	}
+	return h
+}
+
+func (b *Backend) showSemaphore(info *driver.Info, s sight) {
+	for _, p := range s.holders {
+		b.show(info, driver.Counted, permitOwner(p.written), p, s.now)
+	}
+	if free, err := strconv.Atoi(s.value); err == nil && len(info.Holders) > 0 {
+		info.Mode, info.Limit = driver.Counted, free+len(info.Holders)
+	}
+}
+
+func (b *Backend) showHash(info *driver.Info, s sight) {
+	for _, f := range s.holders {
+		mode := driver.Exclusive
+		switch {
+		case strings.HasSuffix(f.written, ":write"):
+			mode = driver.Write
+		case s.value != "":
+			mode = driver.Read
+		}
+		b.show(info, mode, ownerOf(f.written), f, s.now)
+		// A Java writer that also reads is a writer.
+		if info.Mode != driver.Write {
+			info.Mode = mode
+		}
+	}
+}
+
+func (b *Backend) show(info *driver.Info, mode driver.Mode, owner string, s seen, now time.Duration) {
+	h := driver.Holder{Held: -1}
+	if !b.layout.readNote(s.note, now, &h) || h.Owner != owner {
+		h = driver.Holder{Held: -1}
+	}
+	h.Owner, h.Mode, h.Left = owner, mode, lifeLeft(s.left)
+	info.Holders = append(info.Holders, h)
+}
+
+// lifeLeft is what PTTL answered.
+func lifeLeft(ms int64) time.Duration {
+	if ms < 0 {
+		return -1
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+// List finds the locks that are held, by looking at all keys of the database in turn:
+// it is for people and not for programs. It shows what has the form of a lock. A lock
+// that another program took with SET NX has none, and a key that merely looks like
+// one of Redisson's locks is shown: Inspect tells more.
+func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
+	if b.closed.Load() {
+		return driver.ErrClosed
+	}
+	shown := map[string]bool{}
+	for cursor := "0"; ; {
+		keys, next, err := b.scan(ctx, cursor, prefix)
+		if err != nil {
+			return fmt.Errorf("redislock: list: %w", err)
+		}
+		held, err := b.locks(ctx, keys)
+		if err != nil {
+			return fmt.Errorf("redislock: list: %w", err)
+		}
+		for _, key := range held {
+			if shown[key] {
+				continue
+			}
+			shown[key] = true
+			if !yield(strings.TrimPrefix(key, b.prefix)) {
+				return nil
+			}
+		}
+		if cursor = next; cursor == "0" {
+			return nil
+		}
+	}
+}
+
+func (b *Backend) scan(ctx context.Context, cursor, prefix string) (keys []string, next string, err error) {
+	reply, err := b.client.do(ctx, []string{"SCAN", cursor, "MATCH", glob(b.prefix+prefix) + "*", "COUNT", "500"})
+	if err != nil {
+		return nil, "", explain(err)
+	}
+	list, ok := reply.([]any)
+	if !ok || len(list) != 2 {
+		return nil, "", errAnswer
+	}
+	found, _ := list[1].([]any)
+	for _, key := range found {
+		keys = append(keys, text(key))
+	}
+	return keys, text(list[0]), nil
+}
+
+// locks are those of keys that are locks.
+func (b *Backend) locks(ctx context.Context, keys []string) ([]string, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	pairs := make([]string, 0, 2*len(keys))
+	for _, key := range keys {
+		pairs = append(pairs, key, permitsKey(key))
+	}
+	reply, err := run(ctx, b.client, listScript, pairs, nil)
+	if err != nil {
+		return nil, err
+	}
+	answers := text(reply)
+	if len(answers) != len(keys) {
+		return nil, errAnswer
+	}
+	var held []string
+	for i, key := range keys {
+		if answers[i] == '1' {
+			held = append(held, key)
+		}
+	}
+	return held, nil
+}
+
+var globEscape = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `\`, `\\`)
+
+// glob is a pattern that matches just s.
+func glob(s string) string { return globEscape.Replace(s) }

@@ -1,0 +1,74 @@
+package redislock
+
+import (
+	"encoding/hex"
+	"strings"
+)
+
+// All keys of one lock lie in one slot of a cluster: Redisson's rule is that a name
+// without a brace becomes the hash tag, and that one with a brace has its own.
+func tagged(name string) string {
+	if strings.ContainsRune(name, '{') {
+		return name
+	}
+	return "{" + name + "}"
+}
+
+// holdKey is where a hold of a Redisson structure keeps what Inspect shows.
+func holdKey(name, owner string) string { return tagged(name) + ":" + owner + ":distlock" }
+
+func queueKey(name string) string    { return "redisson_lock_queue:" + tagged(name) }
+func timeoutsKey(name string) string { return "redisson_lock_timeout:" + tagged(name) }
+func tokenKey(name string) string    { return "redisson_lock_token:" + tagged(name) }
+func permitsKey(name string) string  { return tagged(name) + ":timeout" }
+func readerKey(name, owner string) string {
+	return tagged(name) + ":" + field(owner) + ":rwlock_timeout:1"
+}
+
+func freeChannel(name string) string    { return "distlock_free:" + tagged(name) }
+func lockChannel(name string) string    { return "redisson_lock__channel:" + tagged(name) }
+func rwChannel(name string) string      { return "redisson_rwlock:" + tagged(name) }
+func permitsChannel(name string) string { return "redisson_sc:" + tagged(name) }
+
+// thread is the thread number under which our holds appear to Java. Each Owner is a
+// client of its own there, with one thread.
+const thread = ":1"
+
+// field is how an owner is written in Redisson's hashes. A longer Owner comes from
+// Inspect and is a Java thread's, written already.
+func field(owner string) string {
+	if len(owner) == ownerLen {
+		return owner + thread
+	}
+	return owner
+}
+
+// ownerOf undoes field.
+func ownerOf(field string) string {
+	field = strings.TrimSuffix(field, ":write")
+	if owner, ok := strings.CutSuffix(field, thread); ok && len(owner) == ownerLen {
+		return owner
+	}
+	return field
+}
+
+const ownerLen = 36
+
+// permitID is the 16 bytes under which a permit is kept. An Owner that is no UUID is
+// taken as it is.
+func permitID(owner string) string {
+	id, err := hex.DecodeString(strings.ReplaceAll(owner, "-", ""))
+	if err != nil || len(id) != 16 {
+		return owner
+	}
+	return string(id)
+}
+
+// permitOwner undoes permitID.
+func permitOwner(id string) string {
+	if len(id) != 16 {
+		return id
+	}
+	h := hex.EncodeToString([]byte(id))
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}

@@ -1,0 +1,95 @@
+package redislock
+
+import (
+	"context"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// once is a command that go-redis does not send a second time.
+type once struct{ *redis.Cmd }
+
+func (once) NoRetry() bool { return true }
+
+// maxPipeline bounds what is sent at once.
+const maxPipeline = 512
+
+// pipeline sends the commands of many goroutines through one connection at a time:
+// those that come while others are on their way wait, and are then sent together. So
+// their order is kept, and who gives up waiting does not disturb the others.
+type pipeline struct {
+	client *redis.Client
+
+	mu      sync.Mutex
+	waiting []*pending
+	sending bool
+}
+
+type pending struct {
+	cmd  once
+	done chan struct{}
+}
+
+// do returns when the command has its result, or with ctx's error: then it may still
+// be executed.
+func (p *pipeline) do(ctx context.Context, cmd once) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	x := &pending{cmd: cmd, done: make(chan struct{})}
+	p.mu.Lock()
+	p.waiting = append(p.waiting, x)
+	if !p.sending {
+		p.sending = true
+		go p.send()
+	}
+	p.mu.Unlock()
+	select {
+	case <-x.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// send lives as long as there is something to send.
+func (p *pipeline) send() {
+	for {
+		batch := p.next()
+		if batch == nil {
+			return
+		}
+		p.exec(batch)
+		for _, x := range batch {
+			close(x.done)
+		}
+	}
+}
+
+func (p *pipeline) next() []*pending {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.waiting) == 0 {
+		p.sending, p.waiting = false, nil
+		return nil
+	}
+	n := min(len(p.waiting), maxPipeline)
+	batch := p.waiting[:n:n]
+	p.waiting = p.waiting[n:]
+	return batch
+}
+
+// exec leaves each command's error in the command.
+func (p *pipeline) exec(batch []*pending) {
+	ctx := context.Background()
+	if len(batch) == 1 {
+		p.client.Process(ctx, batch[0].cmd)
+		return
+	}
+	pipe := p.client.Pipeline()
+	for _, x := range batch {
+		pipe.Process(ctx, x.cmd)
+	}
+	pipe.Exec(ctx)
+}

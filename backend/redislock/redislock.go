@@ -1,0 +1,208 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Layout is how locks are written in Redis. All users of a lock must agree on it.
+type Layout string
+
+// The layouts. They differ in exclusive locks; read/write locks and semaphores are
+// written as Redisson does in both.
+const (
+	// String is the default: a string key, as everybody writes it who locks with
+	// SET name value NX PX.
+	String Layout = "string"
+
+	// Redisson is that of Redisson's RLock and RFencedLock, for locks shared with Java.
+	Redisson Layout = "redisson"
+)
+
+// Options are how a Backend uses Redis. The zero value is the default.
+type Options struct {
+	// Layout is String if empty.
+	Layout Layout
+
+	// Prefix is put before every lock's name, to keep the locks of several
+	// applications apart. Java's side needs a NameMapper that does the same.
+	Prefix string
+
+	// Name is what Caps call the server; it must be the same in every process.
+	// The default is made of the client's address and database.
+	Name string
+}
+
+// Backend keeps locks in Redis. It is safe for concurrent use.
+type Backend struct {
+	client client
+	layout *layout
+	prefix string
+	caps   driver.Caps
+	hub    *hub
+	closed atomic.Bool
+	once   sync.Once
+}
+
+var (
+	_ driver.Backend   = (*Backend)(nil)
+	_ driver.Waiter    = (*Backend)(nil)
+	_ driver.Inspector = (*Backend)(nil)
+)
+
+func newBackend(c client, opts *Options) (*Backend, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	b := &Backend{client: c, prefix: opts.Prefix, hub: newHub(c)}
+	switch opts.Layout {
+	case "", String:
+		b.layout = stringLayout()
+	case Redisson:
+		b.layout = redissonLayout()
+	default:
+		return nil, fmt.Errorf("%w: layout %q: want %q or %q", driver.ErrInvalid, opts.Layout, String, Redisson)
+	}
+	b.caps = driver.Caps{
+		Name: opts.Name, Modes: driver.AllModes,
+		Fence: true, Floor: true, Downgrade: true, Line: driver.Never,
+		MinTTL: time.Millisecond,
+	}
+	if b.caps.Name == "" {
+		b.caps.Name = c.name()
+	}
+	return b, nil
+}
+
+// Caps says what the backend can do.
+func (b *Backend) Caps() driver.Caps { return b.caps }
+
+// Acquire makes one attempt, in one round trip.
+func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	rec, err := b.recipe(r.Mode)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	if r.Queue {
+		return driver.Grant{}, fmt.Errorf("%w: a place in line: nobody stands in line in Redis", driver.ErrUnsupported)
+	}
+	if r.Mode == driver.Counted && r.Limit < 1 {
+		return driver.Grant{}, fmt.Errorf("%w: a semaphore of %d permits: want at least 1", driver.ErrInvalid, r.Limit)
+	}
+	keys, args := b.takeCall(rec, r)
+	reply, err := run(ctx, b.client, rec.take, keys, args)
+	if err != nil {
+		return driver.Grant{}, b.fail("acquire", r.Name, err)
+	}
+	b.hub.answered(r.Owner)
+	id, ok := reply.(string)
+	if !ok {
+		return driver.Grant{}, b.held(r, reply)
+	}
+	fence, err := b.layout.fence(id)
+	if err != nil {
+		return driver.Grant{}, b.fail("acquire", r.Name, fmt.Errorf("the fence counter answered %q: %w", id, err))
+	}
+	return driver.Grant{Fence: fence, Fences: min(max(r.Fences, 1), rec.span), TTL: r.TTL}, nil
+}
+
+func (b *Backend) takeCall(rec *recipe, r driver.Request) (keys, args []string) {
+	name := b.prefix + r.Name
+	keys = append(rec.keys(name, r.Owner), b.layout.counter(b.prefix, r.Name))
+	note := noteStart(r.Owner, r.Meta)
+	if r.Mode == driver.Exclusive && b.layout.span > 1 {
+		// The note is the value, and begins with all that the script needs.
+		return keys, []string{note, millis(r.TTL)}
+	}
+	args = []string{rec.writer(r.Owner), millis(r.TTL), note}
+	if rec.takeArgs != nil {
+		args = append(args, rec.takeArgs(name, r)...)
+	}
+	return keys, args
+}
+
+// held makes the error of a refusal: how many ms are left, and the note of the holder
+// if the script saw it.
+func (b *Backend) held(r driver.Request, reply any) error {
+	list, ok := reply.([]any)
+	if !ok || len(list) == 0 {
+		return b.fail("acquire", r.Name, fmt.Errorf("unexpected answer %v", reply))
+	}
+	e := &driver.HeldError{}
+	left, _ := list[0].(int64)
+	if left >= 0 {
+		// The key ends in the course of its last millisecond.
+		e.Retry = time.Duration(left+1) * time.Millisecond
+	}
+	if len(list) > 1 {
+		if value, ok := list[1].(string); ok {
+			e.Holders = []driver.Holder{b.stringHolder(value, 0, left)}
+		}
+	}
+	return e
+}
+
+// Release ends a hold, in one round trip.
+func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
+	rec, err := b.recipe(h.Mode)
+	if err != nil {
+		return err
+	}
+	name := b.prefix + h.Name
+	args := []string{rec.writer(h.Owner), rec.channel(name)}
+	if rec.dropArgs != nil {
+		args = append(args, rec.dropArgs(name)...)
+	}
+	reply, err := run(ctx, b.client, rec.drop, rec.keys(name, h.Owner), args)
+	if err != nil {
+		return b.fail("release", h.Name, err)
+	}
+	if reply == int64(0) {
+		return driver.ErrLost
+	}
+	return nil
+}
+
+// Close ends the backend's connections: that for subscriptions, and those of a client
+// that Open made. A client given to NewGoRedis or NewRueidis stays open.
+func (b *Backend) Close() error {
+	b.closed.Store(true)
+	b.once.Do(func() {
+		b.hub.close()
+		b.client.close()
+	})
+	return nil
+}
+
+func (b *Backend) recipe(m driver.Mode) (*recipe, error) {
+	if b.closed.Load() {
+		return nil, driver.ErrClosed
+	}
+	if !b.caps.Modes.Has(m) {
+		return nil, fmt.Errorf("%w: mode %v", driver.ErrUnsupported, m)
+	}
+	return b.layout.recipes[m], nil
+}
+
+// fail says what was tried. What failed because the backend was closed meanwhile is as
+// unknown as any other failure, but says why.
+func (b *Backend) fail(op, name string, err error) error {
+	if b.closed.Load() && !driver.Final(err) {
+		return fmt.Errorf("redislock: %s %q: closed meanwhile: %w", op, name, err)
+	}
+	return fmt.Errorf("redislock: %s %q: %w", op, name, err)
+}
+
+// millis is a TTL as Redis wants it, rounded up.
+func millis(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+

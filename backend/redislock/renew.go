@@ -1,0 +1,103 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// batchSize is how many holds one script renews. More would keep other users of the
+// server waiting: it runs scripts one after the other.
+const batchSize = 500
+
+// batch are holds that one script can renew together.
+type batch struct {
+	recipe *recipe
+	floor  uint64
+	at     []int // their places in the caller's slice
+}
+
+// Renew renews all holds in few round trips: one for each mode and 500 holds.
+func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
+	errs := make([]error, len(holds))
+	var wg sync.WaitGroup
+	batches := b.batches(holds, errs)
+	for _, x := range batches[min(1, len(batches)):] {
+		wg.Go(func() { b.renew(ctx, holds, x, errs) })
+	}
+	if len(batches) > 0 {
+		b.renew(ctx, holds, batches[0], errs)
+	}
+	wg.Wait()
+	return errs
+}
+
+// batches sorts holds by what must go in a script of its own: the mode, and a floor.
+func (b *Backend) batches(holds []driver.Hold, errs []error) []batch {
+	var full, floors []batch
+	open := map[driver.Mode]*batch{}
+	for i, h := range holds {
+		rec, err := b.recipe(h.Mode)
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		if h.Floor >= b.layout.span {
+			floors = append(floors, batch{recipe: rec, floor: h.Floor, at: []int{i}})
+			continue
+		}
+		x := open[h.Mode]
+		if x == nil {
+			x = &batch{recipe: rec}
+			open[h.Mode] = x
+		}
+		x.at = append(x.at, i)
+		if len(x.at) == batchSize {
+			full = append(full, *x)
+			delete(open, h.Mode)
+		}
+	}
+	for _, x := range open {
+		full = append(full, *x)
+	}
+	return append(full, floors...)
+}
+
+// renew fills in the errors of one batch.
+func (b *Backend) renew(ctx context.Context, holds []driver.Hold, x batch, errs []error) {
+	keys := make([]string, 0, x.recipe.kept*len(x.at)+1)
+	args := make([]string, 0, 2*len(x.at)+1)
+	for _, i := range x.at {
+		h := holds[i]
+		keys = append(keys, x.recipe.keys(b.prefix+h.Name, h.Owner)[:x.recipe.kept]...)
+		args = append(args, x.recipe.keepsAs(h.Owner), millis(h.TTL))
+	}
+	if x.floor > 0 {
+		keys = append(keys, b.layout.counter(b.prefix, holds[x.at[0]].Name))
+		args = append(args, b.layout.floorID(x.floor))
+	}
+	answers, err := b.keep(ctx, x, keys, args)
+	for k, i := range x.at {
+		switch {
+		case err != nil:
+			errs[i] = err
+		case answers[k] == '0':
+			errs[i] = driver.ErrLost
+		}
+	}
+}
+
+func (b *Backend) keep(ctx context.Context, x batch, keys, args []string) (string, error) {
+	reply, err := run(ctx, b.client, x.recipe.keep, keys, args)
+	if err != nil {
+		return "", fmt.Errorf("redislock: renew: %w", err)
+	}
+	answers, ok := reply.(string)
+	if !ok || len(answers) != len(x.at) {
+		return "", errors.New("redislock: renew: unexpected answer")
+	}
+	return answers, nil
+}

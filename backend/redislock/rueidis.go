@@ -1,0 +1,118 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/redis/rueidis"
+)
+
+// NewRueidis makes a backend of a rueidis client, which stays the caller's: Close
+// leaves it open. opts may be nil.
+func NewRueidis(c rueidis.Client, opts *Options) (*Backend, error) {
+	if m := c.Mode(); m == rueidis.ClientModeCluster {
+		return nil, fmt.Errorf("%w: a rueidis client of mode %s", driver.ErrUnsupported, m)
+	}
+	return newBackend(&rueidisClient{client: c}, opts)
+}
+
+// rueidisClient sends commands through rueidis, which joins those of many goroutines
+// into pipelines, and does not repeat commands that may write.
+type rueidisClient struct {
+	client rueidis.Client
+	shown  string // for name
+	own    bool
+}
+
+// do gives the keys as mere arguments: rueidis then uses one connection for all, and
+// keeps the order of commands. It would close a connection on which a deadline passed,
+// and with it that order: so it sees only that the context ends, not when.
+func (c *rueidisClient) do(ctx context.Context, args []string) (any, error) {
+	if _, ok := ctx.Deadline(); ok {
+		ctx = endless{ctx}
+	}
+	cmd := c.client.B().Arbitrary(args[0]).Args(args[1:]...).Build()
+	return fromRueidis(c.client.Do(ctx, cmd))
+}
+
+// endless is a context that does not tell its deadline.
+type endless struct{ context.Context }
+
+func (endless) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+func fromRueidis(r rueidis.RedisResult) (any, error) {
+	reply, err := r.ToAny()
+	if err == nil || rueidis.IsRedisNil(err) {
+		return reply, nil
+	}
+	if re, ok := rueidis.IsRedisErr(err); ok {
+		return nil, &replyError{text: re.Error(), cause: err}
+	}
+	return nil, err
+}
+
+func (c *rueidisClient) name() string {
+	if c.shown != "" {
+		return c.shown
+	}
+	for addr := range c.client.Nodes() {
+		return "redis://" + addr
+	}
+	return "redis"
+}
+
+func (c *rueidisClient) close() {
+	if c.own {
+		c.client.Close()
+	}
+}
+
+func (c *rueidisClient) listen(_ context.Context, on func(event)) (listener, error) {
+	conn, release := c.client.Dedicate()
+	ended := conn.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage: func(m rueidis.PubSubMessage) {
+			on(event{kind: received, channel: m.Channel, message: m.Message})
+		},
+		OnSubscription: func(s rueidis.PubSubSubscription) {
+			if s.Kind == "subscribe" {
+				on(event{kind: confirmed, channel: s.Channel})
+			}
+		},
+	})
+	l := &rueidisListener{conn: conn, release: release, done: make(chan struct{})}
+	go func() {
+		defer close(l.done)
+		if err := <-ended; err != nil {
+			on(event{kind: broken, err: err})
+		}
+	}()
+	return l, nil
+}
+
+type rueidisListener struct {
+	conn    rueidis.DedicatedClient
+	release func()
+	done    chan struct{}
+}
+
+func (l *rueidisListener) subscribe(ctx context.Context, channels []string) error {
+	return l.do(ctx, l.conn.B().Subscribe().Channel(channels...).Build())
+}
+
+func (l *rueidisListener) unsubscribe(ctx context.Context, channels []string) error {
+	return l.do(ctx, l.conn.B().Unsubscribe().Channel(channels...).Build())
+}
+
+func (l *rueidisListener) do(ctx context.Context, cmd rueidis.Completed) error {
+	_, err := fromRueidis(l.conn.Do(ctx, cmd))
+	return err
+}
+
+// close closes the connection, rather than give it back with its subscriptions.
+func (l *rueidisListener) close() {
+	l.conn.Close()
+	l.release()
+	<-l.done
+}

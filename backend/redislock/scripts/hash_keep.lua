@@ -1,0 +1,8 @@
+-- RLock, and the writer of RReadWriteLock. KEYS: name and hold of each.
+return batch(function(at, field, ttl)
+  if ask('HEXISTS', KEYS[at], field) ~= 1 then
+    return false
+  end
+  redis.call('PEXPIRE', KEYS[at + 1], ttl)
+  return redis.call('PEXPIRE', KEYS[at], ttl) == 1
+end)

@@ -1,0 +1,12 @@
+-- Redisson's structures have no room for what Inspect shows, so each hold has a key of
+-- its own beside them: "+owner meta fence[,first fence]". It ends with the hold. The
+-- plus tells it from a lock of the string layout.
+local function remember(key, text, id, ttl, again)
+  if again then
+    local old = redis.call('GET', key)
+    if old then
+      id = id .. ',' .. string.match(old, '[^ ,]*$')
+    end
+  end
+  redis.call('SET', key, '+' .. text .. id, 'PX', ttl)
+end

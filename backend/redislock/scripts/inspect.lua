@@ -1,0 +1,53 @@
+-- What is known of one name. KEYS: name, permits, queue of the fair lock. ARGV: base of
+-- the names of holds.
+-- Answer: kind, clock in µs, ms left, value, {owner, ms left, hold}…, {waiter…}.
+local call = redis.call
+local t = call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local kind = call('TYPE', KEYS[1]).ok
+local value = ''
+local holders = {}
+
+local function holder(name, left, owner)
+  holders[#holders + 1] = {name, left, call('GET', ARGV[1] .. ':' .. owner .. ':distlock') or ''}
+end
+
+-- uuid writes a permit's 16 bytes as the owner that they are.
+local function uuid(id)
+  local hex = string.gsub(id, '.', function(c) return string.format('%02x', string.byte(c)) end)
+  return string.sub(hex, 1, 8) .. '-' .. string.sub(hex, 9, 12) .. '-' .. string.sub(hex, 13, 16) .. '-'
+    .. string.sub(hex, 17, 20) .. '-' .. string.sub(hex, 21)
+end
+
+if kind == 'string' then
+  value = call('GET', KEYS[1])
+  if call('TYPE', KEYS[2]).ok == 'zset' then
+    kind = 'semaphore'
+    local permits = call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES')
+    for i = 1, #permits, 2 do
+      local ends = tonumber(permits[i + 1])
+      if ends > now then
+        holder(permits[i], ends - now, uuid(permits[i]))
+      end
+    end
+  end
+elseif kind == 'hash' then
+  value = call('HGET', KEYS[1], 'mode') or ''
+  local fields = call('HKEYS', KEYS[1])
+  for _, field in ipairs(fields) do
+    if field ~= 'mode' then
+      local left = call('PTTL', KEYS[1])
+      if value == 'read' then
+        left = call('PTTL', ARGV[1] .. ':' .. field .. ':rwlock_timeout:1')
+      end
+      if left ~= -2 then
+        holder(field, left, string.sub(field, 1, 36))
+      end
+    end
+  end
+end
+local waiters = {}
+if call('TYPE', KEYS[3]).ok == 'list' then
+  waiters = call('LRANGE', KEYS[3], 0, -1)
+end
+return {kind, t[1] * 1000000 + t[2], call('PTTL', KEYS[1]), value, holders, waiters}

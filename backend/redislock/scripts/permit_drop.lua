@@ -1,0 +1,21 @@
+-- A permit. KEYS: name, hold, permits. ARGV: permit id, channel, whether the semaphore
+-- stays when nobody holds a permit.
+local call = redis.call
+local ends = call('ZSCORE', KEYS[3], ARGV[1])
+if not ends then
+  return 0
+end
+call('ZREM', KEYS[3], ARGV[1])
+call('DEL', KEYS[2])
+local free = 1
+if call('EXISTS', KEYS[1]) == 1 then
+  free = call('INCR', KEYS[1])
+  if ARGV[3] ~= '1' and call('EXISTS', KEYS[3]) == 0 and call('PTTL', KEYS[1]) >= 0 then
+    call('DEL', KEYS[1])
+  end
+end
+if free > 0 then
+  call('PUBLISH', ARGV[2], free)
+end
+-- One whose end had passed goes back too, but its holder had lost it.
+return tonumber(ends) > now() and 1 or 0

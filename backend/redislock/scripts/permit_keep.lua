@@ -1,0 +1,18 @@
+-- Permits. KEYS: name, hold and permits of each. A permit whose end has passed is not
+-- held any more, though nobody has taken it away yet.
+local t = now()
+return batch(function(at, id, ttl)
+  local ends = ask('ZSCORE', KEYS[at + 2], id)
+  if not ends or tonumber(ends) <= t then
+    return false
+  end
+  ends = t + tonumber(ttl)
+  redis.call('ZADD', KEYS[at + 2], ends, id)
+  redis.call('PEXPIRE', KEYS[at + 1], ttl)
+  local left = redis.call('PTTL', KEYS[at])
+  if left >= 0 and left < tonumber(ttl) then
+    redis.call('PEXPIREAT', KEYS[at], ends)
+    redis.call('PEXPIREAT', KEYS[at + 2], ends)
+  end
+  return true
+end)

@@ -1,0 +1,52 @@
+-- RPermitExpirableSemaphore. KEYS: name (free permits), hold, permits, fence counter.
+-- ARGV: permit id, TTL, "owner meta ", channel, limit, whether the semaphore stays when
+-- nobody holds a permit.
+local call = redis.call
+local stays = ARGV[6] == '1'
+local free = call('GET', KEYS[1])
+local ends = free and call('PTTL', KEYS[1])
+if free and (not string.match(free, '^-?%d+$') or (ends >= 0 and call('EXISTS', KEYS[3]) == 0)) then
+  return redis.error_reply('INVALID this name is a mutex')
+end
+free = free and tonumber(free)
+
+local t = now()
+local back = call('ZREMRANGEBYSCORE', KEYS[3], 0, t)
+local held = call('ZCARD', KEYS[3])
+if free and ends >= 0 and held == 0 and not stays then
+  -- All permits ran out: what is left is as good as nothing.
+  call('DEL', KEYS[1])
+  free, ends = nil, nil
+elseif back > 0 and free then
+  free = call('INCRBY', KEYS[1], back)
+  if free > 0 then
+    call('PUBLISH', ARGV[4], free)
+  end
+end
+
+local limit = tonumber(ARGV[5])
+local total = free and free + held or limit
+if total ~= limit then
+  return redis.error_reply('INVALID this semaphore has ' .. string.format('%d', total) .. ' permits')
+end
+local again = call('ZSCORE', KEYS[3], ARGV[1])
+if not again and limit - held < 1 then
+  local first = call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2]
+  return {first and math.max(1, tonumber(first) - t) or -1}
+end
+
+local id = fence(KEYS[4])
+if not again then
+  held = held + 1
+end
+if free then
+  call('INCRBY', KEYS[1], limit - held - free)
+else
+  call('SET', KEYS[1], limit - held)
+end
+call('ZADD', KEYS[3], t + tonumber(ARGV[2]), ARGV[1])
+if not stays and (not free or ends >= 0) then
+  together(math.max(t + tonumber(ARGV[2]), t + (ends or 0)))
+end
+remember(KEYS[2], ARGV[3], id, ARGV[2], again)
+return id

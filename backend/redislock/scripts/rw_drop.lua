@@ -1,0 +1,32 @@
+-- Either side of RReadWriteLock: after a downgrade whose answer was lost nobody knows
+-- which it is. KEYS: name, hold, the reader's timeout. ARGV: field, channel, base of
+-- the timeouts' names.
+local call = redis.call
+local writer = ARGV[1] .. ':write'
+local seen = call('HMGET', KEYS[1], 'mode', ARGV[1], writer)
+if not seen[1] or not (seen[2] or seen[3]) then
+  return 0
+end
+local reading = call('DEL', KEYS[3])
+call('DEL', KEYS[2])
+call('HDEL', KEYS[1], ARGV[1], writer)
+local held = (seen[3] or reading == 1) and 1 or 0
+
+if call('HLEN', KEYS[1]) > 1 then
+  if seen[1] == 'write' and not seen[3] then
+    return held
+  end
+  if seen[3] then
+    -- A Java writer may hold read locks too: it goes on with those.
+    call('HSET', KEYS[1], 'mode', 'read')
+    call('PUBLISH', ARGV[2], '1')
+  end
+  local left = life(KEYS[1], ARGV[3])
+  if left > 0 then
+    call('PEXPIRE', KEYS[1], left)
+    return held
+  end
+end
+call('DEL', KEYS[1])
+call('PUBLISH', ARGV[2], seen[3] and '1' or '0')
+return held

@@ -1,0 +1,32 @@
+package redislock
+
+import "github.com/distlock/distlock/driver"
+
+// handoff is how many fences each grant of the string layout has. The counter follows
+// the clock in microseconds; its number is multiplied by this, so that a span does not
+// make the counter run ahead of the clock, which it would have to fall back on if it
+// were lost.
+const handoff = 128
+
+// stringLayout writes an exclusive lock as everybody does who locks with
+// SET name value NX PX: a string, whose value begins with the Owner.
+func stringLayout() *layout {
+	l := &layout{
+		counter: func(prefix, _ string) string { return prefix + "distlock:fence" },
+		span:    handoff,
+	}
+	l.recipes[driver.Exclusive] = &recipe{
+		take:    compose("fence_stream", "string_take"),
+		keep:    compose("fence_stream", "keep", "string_keep"),
+		drop:    compose("string_drop"),
+		writer:  func(owner string) string { return owner },
+		keys:    func(name, _ string) []string { return []string{name} },
+		kept:    1,
+		channel: freeChannel,
+		wakes:   one,
+		span:    handoff,
+	}
+	addReadWrite(l, "fence_stream")
+	addCounted(l, "fence_stream", false)
+	return l
+}

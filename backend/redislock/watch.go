@@ -1,0 +1,107 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Watch subscribes to the channel on which the end of a hold is published. All watches
+// of a backend share one connection, and those of a lock one subscription. A message
+// wakes as many of them as it lets in: one, if the lock is exclusive. One that was
+// woken and leaves without having asked again hands the message on.
+//
+// When the connection was lost and is back, all are woken, since messages may have
+// been missed. A hold that ends by its TTL sends no message: HeldError.Retry says when.
+func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	rec, err := b.recipe(r.Mode)
+	if err != nil {
+		return driver.Watch{}, err
+	}
+	w := &watch{owner: r.Owner, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
+	if err := b.hub.add(w, rec.channel(b.prefix+r.Name), rec.wakes); err != nil {
+		return driver.Watch{}, err
+	}
+	select {
+	case err = <-w.armed:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		b.hub.remove(w)
+		return driver.Watch{}, watchError(r.Name, err)
+	}
+	return driver.Watch{Ready: w.ready, Close: func() { b.hub.remove(w) }}, nil
+}
+
+// watchError: who may not subscribe must poll.
+func watchError(name string, err error) error {
+	if re := (*replyError)(nil); errors.As(err, &re) && re.is("NOPERM") {
+		return fmt.Errorf("%w: %w", driver.ErrSkip, re)
+	}
+	return fmt.Errorf("redislock: watch %q: %w", name, err)
+}
+
+// watch is one armed wait. All but the channels is guarded by the hub's mutex.
+type watch struct {
+	owner   string
+	channel *channel
+	ready   chan struct{} // holds a signal that was not taken yet
+	armed   chan error    // gets one answer
+	isArmed bool
+	woken   bool // and has not asked since
+}
+
+func (w *watch) arm(err error) {
+	if !w.isArmed {
+		w.isArmed = true
+		w.armed <- err
+	}
+}
+
+// wake reports whether w had no signal yet.
+func (w *watch) wake() bool {
+	select {
+	case w.ready <- struct{}{}:
+		w.woken = true
+		return true
+	default:
+		return false
+	}
+}
+
+// channel is a subscription and those who use it.
+type channel struct {
+	name    string
+	wakes   func(message string) int
+	watches []*watch
+	asked   bool // SUBSCRIBE was sent on the present connection
+	live    bool // and confirmed
+	idle    int  // how many rounds it has had no watch
+}
+
+// wake wakes up to n watches that have no signal yet, the oldest first.
+func (c *channel) wake(n int) {
+	for _, w := range c.watches {
+		if n <= 0 {
+			return
+		}
+		if w.wake() {
+			n--
+		}
+	}
+}
+
+// confirmed: those who wait for the subscription have it now; those who had it
+// before may have missed messages.
+func (c *channel) confirmed() {
+	c.live = true
+	for _, w := range c.watches {
+		if w.isArmed {
+			w.wake()
+		}
+		w.arm(nil)
+	}
+}
