@@ -1,9 +1,11 @@
 package drivertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -115,7 +117,32 @@ func (p promise) play(ctx context.Context, cfg config, doing *activity) error {
 		wg.Go(func() { errs[i] = p.perform(ctx, cfg, doing, mode) })
 	}
 	wg.Wait()
-	return errors.Join(errs...)
+	if !p.every {
+		return errs[0]
+	}
+	return summary(modes, errs)
+}
+
+// summary says what was broken in which modes, each thing once.
+func summary(modes []driver.Mode, errs []error) error {
+	var broken []error
+	in := map[string][]string{}
+	for i, err := range errs {
+		if err == nil || errors.Is(err, ErrNotClaimed) {
+			continue
+		}
+		if in[err.Error()] == nil {
+			broken = append(broken, err)
+		}
+		in[err.Error()] = append(in[err.Error()], modes[i].String())
+	}
+	if len(broken) == 0 {
+		return cmp.Or(errs...)
+	}
+	for i, err := range broken {
+		broken[i] = fmt.Errorf("%s: %w", strings.Join(in[err.Error()], ", "), err)
+	}
+	return errors.Join(broken...)
 }
 
 // perform runs the promise once, and again with longer TTLs if the machine was too

@@ -7,6 +7,19 @@ import (
 )
 
 var fenceChecks = []promise{{
+	name:  "fence/in-range",
+	text:  "A fence is above 0 and below 1<<63, and a grant has no more of them than were asked for.",
+	every: true,
+	needs: need{fence: true},
+	run: func(s *scene) {
+		r := s.request()
+		if s.mode.Alone() {
+			r.Fences = 5
+		}
+		s.a.take(r, "a free lock is granted") // which looks at every grant's fences
+		s.a.take(r, "the same Owner asked again is the same hold")
+	},
+}, {
 	name:  "fence/over-release",
 	text:  "Fences go on rising after a release, on any connection.",
 	every: true,

@@ -49,8 +49,9 @@ var nameChecks = []promise{{
 	name: "names/long",
 	text: "Names of a kilobyte count to their last byte.",
 	run: func(s *scene) {
-		x, e := strings.Repeat("x", 900), strings.Repeat("é", 450)
-		s.apart(x, x+"y", x+"z", "y"+x, "z"+x, x[:255], x[:256], x[:512], x+x[:1024-900-len(s.prefix)], e, e+"a", e+"b", e[:64])
+		long := 1023 - len(s.prefix)
+		x, e := strings.Repeat("x", long), strings.Repeat("é", long/2)
+		s.apart(x+"y", x+"z", "y"+x, "z"+x, x, x[:900], x[:512], x[:256], x[:255], x[:64], e+"a", e+"b", e, e[:64])
 	},
 }, {
 	name:  "names/every-mode",

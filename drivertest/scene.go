@@ -89,7 +89,7 @@ func (s *scene) fail(err error) {
 
 // broke ends the scene: a promise was broken.
 func (s *scene) broke(format string, args ...any) {
-	s.fail(fmt.Errorf("%v: %w", s.mode, fmt.Errorf(format, args...)))
+	s.fail(fmt.Errorf(format, args...))
 }
 
 // want breaks the promise unless ok.

@@ -7,6 +7,16 @@ import (
 )
 
 var ttlChecks = []promise{{
+	name:  "ttl/granted",
+	text:  "A grant tells a TTL of at least what was asked for.",
+	every: true,
+	needs: need{ownTTL: true},
+	run: func(s *scene) {
+		r := s.request()
+		r.TTL = s.TTL + 123456*time.Nanosecond
+		s.a.take(r, "a free lock is granted") // which looks at every grant's TTL
+	},
+}, {
 	name:  "ttl/expires",
 	text:  "A hold that nobody renews ends, and the lock is granted to the next.",
 	every: true,

@@ -262,6 +262,7 @@ func (b bell) rings(rule string) {
 	case <-time.After(b.c.Slack):
 		b.c.broke("%s: no signal on connection %s within %v", rule, b.c.label, b.c.Slack)
 	case <-b.c.ctx.Done():
+		b.c.broke("%s: no signal on connection %s until the check timed out", rule, b.c.label)
 	}
 }
 

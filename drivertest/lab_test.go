@@ -1,0 +1,228 @@
+package drivertest
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// lab is one store, with what a defect has to know of all its connections, and with a
+// network that can be cut.
+type lab struct {
+	store *memlock.Store
+	alter func(*lab, *patched) // makes the defect
+	end   chan struct{}        // closed when the test is over
+
+	mu     sync.Mutex
+	owners map[string]driver.Request // everything that was ever granted, by owner
+	last   map[string]driver.Grant   // by name
+	notes  map[string]string
+	muted  map[string]bool // names whose next signal is dropped
+}
+
+func newLab(alter func(*lab, *patched)) *lab {
+	return &lab{
+		store: memlock.NewStore(), alter: alter, end: make(chan struct{}),
+		owners: map[string]driver.Request{}, last: map[string]driver.Grant{}, notes: map[string]string{}, muted: map[string]bool{},
+	}
+}
+
+// open makes a connection with the lab's defect.
+func (l *lab) open(context.Context) (driver.Backend, error) {
+	p := l.connect()
+	if l.alter != nil {
+		l.alter(l, p)
+	}
+	return p, nil
+}
+
+func (l *lab) harness() *Harness {
+	return &Harness{Open: l.open, Cut: func(b driver.Backend) func() { return b.(*patched).cut() }}
+}
+
+// try runs one check against a fresh lab, in no real time.
+func try(t *testing.T, alter func(*lab, *patched), c Check) (err error) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(alter)
+		err = c.Run(t.Context(), l.harness())
+		close(l.end)
+		time.Sleep(time.Minute) // lets the goroutines of a defect end
+	})
+	return err
+}
+
+// locked runs f while nobody else looks at the lab's notes.
+func (l *lab) locked(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f()
+}
+
+// patched is a connection whose calls can be replaced one by one. As it is made it
+// does what memlock does, behind a network.
+type patched struct {
+	lab  *lab
+	mem  *memlock.Backend
+	caps driver.Caps
+
+	acquire func(context.Context, driver.Request) (driver.Grant, error)
+	renew   func(context.Context, []driver.Hold) []error
+	release func(context.Context, driver.Hold) error
+	watch   func(context.Context, driver.Request) (driver.Watch, error)
+	inspect func(context.Context, string) (driver.Info, error)
+	list    func(context.Context, string, func(string) bool) error
+	close   func() error
+
+	deaf    bool  // it does not signal what may have happened while it was cut off
+	brittle bool  // it does not recover from being cut off
+	broken  error // what it makes of a broken network; nil: the context's error
+
+	mu       sync.Mutex
+	isCut    bool
+	restored chan struct{} // closed when the network is there again
+}
+
+func (l *lab) connect() *patched {
+	mem := l.store.Connect()
+	p := &patched{lab: l, mem: mem, caps: mem.Caps(), restored: make(chan struct{})}
+	p.acquire, p.release, p.inspect, p.list, p.close = mem.Acquire, mem.Release, mem.Inspect, mem.List, mem.Close
+	p.renew, p.watch = mem.Renew, p.watchThroughCuts
+	return p
+}
+
+// cut loses the network of one connection.
+func (p *patched) cut() (restore func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.isCut = true
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.isCut = p.brittle
+		close(p.restored)
+		p.restored = make(chan struct{})
+	}
+}
+
+// network fails when ctx ends before the network is there.
+func (p *patched) network(ctx context.Context) error {
+	for {
+		p.mu.Lock()
+		down, up := p.isCut, p.restored
+		p.mu.Unlock()
+		if !down {
+			return nil
+		}
+		select {
+		case <-up:
+		case <-ctx.Done():
+			return cmp.Or(p.broken, ctx.Err())
+		}
+	}
+}
+
+// watchThroughCuts hears nothing during a cut and signals once after it.
+func (p *patched) watchThroughCuts(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	w, err := p.mem.Watch(ctx, r)
+	if err != nil {
+		return w, err
+	}
+	ready, end := make(chan struct{}, 1), make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() {
+		for p.hears(r.Name, w.Ready, end) {
+			select {
+			case ready <- struct{}{}:
+			default:
+			}
+		}
+	})
+	return driver.Watch{Ready: ready, Close: func() { close(end); w.Close(); done.Wait() }}, nil
+}
+
+// hears waits for a signal that gets through; false at the end.
+func (p *patched) hears(name string, from, end <-chan struct{}) bool {
+	for {
+		p.mu.Lock()
+		up := p.restored
+		p.mu.Unlock()
+		select {
+		case <-end:
+			return false
+		case <-from:
+			if p.audible(name) {
+				return true
+			}
+		case <-up:
+			if !p.deaf {
+				return true
+			}
+		}
+	}
+}
+
+func (p *patched) audible(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lab.mu.Lock()
+	defer p.lab.mu.Unlock()
+	muted := p.lab.muted[name]
+	delete(p.lab.muted, name)
+	return !p.isCut && !muted
+}
+
+// mute drops the next signal for a name.
+func (p *patched) mute(name string) { p.lab.locked(func() { p.lab.muted[name] = true }) }
+
+func (p *patched) Caps() driver.Caps { return p.caps }
+
+func (p *patched) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := p.network(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	return p.acquire(ctx, r)
+}
+
+func (p *patched) Renew(ctx context.Context, holds []driver.Hold) []error {
+	// After a failure ctx has ended: a replaced Renew sees that as it sees a network
+	// that fails.
+	p.network(ctx)
+	return p.renew(ctx, holds)
+}
+
+func (p *patched) Release(ctx context.Context, h driver.Hold) error {
+	if err := p.network(ctx); err != nil {
+		return err
+	}
+	return p.release(ctx, h)
+}
+
+func (p *patched) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	if err := p.network(ctx); err != nil {
+		return driver.Watch{}, err
+	}
+	return p.watch(ctx, r)
+}
+
+func (p *patched) Inspect(ctx context.Context, name string) (driver.Info, error) {
+	if err := p.network(ctx); err != nil {
+		return driver.Info{}, err
+	}
+	return p.inspect(ctx, name)
+}
+
+func (p *patched) List(ctx context.Context, prefix string, yield func(string) bool) error {
+	if err := p.network(ctx); err != nil {
+		return err
+	}
+	return p.list(ctx, prefix, yield)
+}
+
+func (p *patched) Close() error { return p.close() }

@@ -1,0 +1,100 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+
+	"github.com/distlock/distlock/driver"
+)
+
+var fenceMutants = []mutant{{
+	"fence restarts after a release", "fence/over-release",
+	func(l *lab, p *patched) {
+		grants(func(l *lab, r driver.Request, g *driver.Grant) {
+			base := l.last["base of "+r.Name].Fence
+			l.last["true "+r.Name] = *g
+			g.Fence -= base
+		})(l, p)
+		release := p.release
+		p.release = func(ctx context.Context, h driver.Hold) error {
+			err := release(ctx, h)
+			if err == nil {
+				l.locked(func() { l.last["base of "+h.Name] = l.last["true "+h.Name] })
+			}
+			return err
+		}
+	},
+}, {
+	"fence reused after expiry", "fence/over-expiry",
+	func(l *lab, p *patched) {
+		grants(func(l *lab, r driver.Request, g *driver.Grant) {
+			if old, ok := l.last[r.Name]; ok && l.notes[r.Name] != r.Owner {
+				g.Fence = old.Fence
+			}
+			l.last[r.Name], l.notes[r.Name] = *g, r.Owner
+		})(l, p)
+		release := p.release
+		p.release = func(ctx context.Context, h driver.Hold) error {
+			l.locked(func() { delete(l.last, h.Name) })
+			return release(ctx, h)
+		}
+	},
+}, {
+	"the same fence when asked again", "again/same-owner",
+	grants(func(l *lab, r driver.Request, g *driver.Grant) {
+		if old, ok := l.last[r.Owner]; ok {
+			g.Fence = old.Fence
+		}
+		l.last[r.Owner] = *g
+	}),
+}, {
+	"one fence counter per connection", "fence/over-release",
+	func(l *lab, p *patched) {
+		count := map[string]uint64{}
+		grants(func(_ *lab, r driver.Request, g *driver.Grant) {
+			count[r.Name]++
+			g.Fence = count[r.Name]
+		})(l, p)
+	},
+}, {
+	"one fence counter per kind of lock", "fence/over-kinds",
+	grants(func(l *lab, r driver.Request, g *driver.Grant) {
+		key := r.Mode.String() + r.Name
+		g.Fence = l.last[key].Fence + 1
+		l.last[key] = *g
+	}),
+}, {
+	"span not reserved", "fence/span",
+	func(l *lab, p *patched) {
+		requests(func(r *driver.Request) { r.Fences = 1 })(l, p)
+		grants(func(_ *lab, r driver.Request, g *driver.Grant) { g.Fences = r.Fences })(l, p)
+	},
+}, {
+	"span not reserved over expiry", "fence/span-over-expiry",
+	func(l *lab, p *patched) {
+		requests(func(r *driver.Request) { r.Fences = 1 })(l, p)
+		grants(func(_ *lab, r driver.Request, g *driver.Grant) { g.Fences = r.Fences })(l, p)
+	},
+}, {
+	"more fences than asked for", "fence/in-range",
+	grants(func(_ *lab, _ driver.Request, g *driver.Grant) { g.Fences *= 2 }),
+}, {
+	"fences start at 0", "fence/in-range",
+	grants(func(_ *lab, _ driver.Request, g *driver.Grant) { g.Fence-- }),
+}, {
+	"floor ignored", "fence/floor",
+	eachRenewal(func(_ *lab, p *patched, h driver.Hold) error {
+		h.Floor = 0
+		return p.renewOne(h)
+	}),
+}, {
+	"floor raised by anyone", "fence/floor-only-by-owner",
+	eachRenewal(func(_ *lab, p *patched, h driver.Hold) error {
+		err := p.renewOne(h)
+		if errors.Is(err, driver.ErrLost) && h.Floor > 0 {
+			h.Owner = p.holder(h.Name).Owner
+			p.renewOne(h)
+		}
+		return err
+	}),
+}}

@@ -1,0 +1,327 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// eachRenewal replaces Renew by what f makes of one hold.
+func eachRenewal(f func(*lab, *patched, driver.Hold) error) func(*lab, *patched) {
+	return func(l *lab, p *patched) {
+		p.renew = func(ctx context.Context, holds []driver.Hold) []error {
+			errs := make([]error, len(holds))
+			for i, h := range holds {
+				errs[i] = f(l, p, h)
+			}
+			return errs
+		}
+	}
+}
+
+func (p *patched) renewOne(h driver.Hold) error {
+	return p.mem.Renew(context.Background(), []driver.Hold{h})[0]
+}
+
+// recorded makes the lab remember what was granted to whom.
+func recorded(l *lab, p *patched) {
+	acquire := p.acquire
+	p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+		g, err := acquire(ctx, r)
+		if err == nil {
+			l.locked(func() { l.owners[r.Owner] = r })
+		}
+		return g, err
+	}
+}
+
+func (l *lab) granted(owner string) (r driver.Request, ok bool) {
+	l.locked(func() { r, ok = l.owners[owner] })
+	return r, ok
+}
+
+// grants replaces what a grant says.
+func grants(change func(*lab, driver.Request, *driver.Grant)) func(*lab, *patched) {
+	return func(l *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := acquire(ctx, r)
+			if err == nil {
+				l.locked(func() { change(l, r, &g) })
+			}
+			return g, err
+		}
+	}
+}
+
+// requests replaces what is asked for.
+func requests(change func(*driver.Request)) func(*lab, *patched) {
+	return func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			asked := r.TTL
+			change(&r)
+			g, err := acquire(ctx, r)
+			g.TTL = asked
+			return g, err
+		}
+	}
+}
+
+var holdMutants = []mutant{{
+	"acquire asks its own memory", "exclusion/two-connections",
+	func(_ *lab, p *patched) { p.acquire = memlock.New().Acquire },
+}, {
+	"holding is by connection", "exclusion/one-connection",
+	func(_ *lab, p *patched) {
+		own := driver.NewOwner()
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			r.Owner = own
+			return acquire(ctx, r)
+		}
+	},
+}, {
+	"acquire is not atomic", "exclusion/race",
+	func(_ *lab, p *patched) { p.acquire = p.lookThenTake },
+}, {
+	"acquire is not atomic, seldom", "exclusion/counter",
+	func(_ *lab, p *patched) { p.acquire = p.lookThenTake },
+}, {
+	"a refused attempt takes a place unasked", "exclusion/refusal-takes-nothing",
+	requests(func(r *driver.Request) { r.Queue = true }),
+}, {
+	"asking again starts a second hold", "again/released-once",
+	func(l *lab, p *patched) {
+		release := p.release
+		left := map[string]int{}
+		grants(func(_ *lab, r driver.Request, _ *driver.Grant) { left[r.Owner]++ })(l, p)
+		p.release = func(ctx context.Context, h driver.Hold) error {
+			var more bool
+			l.locked(func() { left[h.Owner]--; more = left[h.Owner] > 0 })
+			if more {
+				return nil
+			}
+			return release(ctx, h)
+		}
+	},
+}, {
+	"asking again is refused", "again/same-owner",
+	func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if p.holds(r.Name, r.Owner) != 0 {
+				return driver.Grant{}, &driver.HeldError{}
+			}
+			return acquire(ctx, r)
+		}
+	},
+}, {
+	"asking again leaves the TTL as it was", "again/restarts-ttl",
+	func(l *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (g driver.Grant, err error) {
+			if p.holds(r.Name, r.Owner) != 0 {
+				l.locked(func() { g = l.last[r.Owner] })
+				return g, nil
+			}
+			g, err = acquire(ctx, r)
+			l.locked(func() { l.last[r.Owner] = g })
+			return g, err
+		}
+	},
+}, {
+	"holds do not end", "ttl/expires",
+	requests(func(r *driver.Request) { r.TTL = 24 * time.Hour }),
+}, {
+	"TTL rounded down to tenths of a second", "ttl/not-early",
+	requests(func(r *driver.Request) { r.TTL = r.TTL.Truncate(100 * time.Millisecond) }),
+}, {
+	"TTL rounded down to hundredths of a second", "ttl/not-early",
+	requests(func(r *driver.Request) { r.TTL = r.TTL.Truncate(10 * time.Millisecond) }),
+}, {
+	"a grant tells whole milliseconds, rounded down", "ttl/granted",
+	grants(func(_ *lab, _ driver.Request, g *driver.Grant) { g.TTL = g.TTL.Truncate(time.Millisecond) }),
+}, {
+	"a refusal tells twice the time left", "ttl/retry",
+	func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := acquire(ctx, r)
+			if held, ok := errors.AsType[*driver.HeldError](err); ok {
+				held.Retry *= 2
+			}
+			return g, err
+		}
+	},
+}, {
+	"renew by anyone", "renew/only-by-owner",
+	eachRenewal(func(_ *lab, p *patched, h driver.Hold) error {
+		h.Owner = p.holder(h.Name).Owner
+		return p.renewOne(h)
+	}),
+}, {
+	"renewal revives a hold that has ended", "renew/never-revives",
+	func(l *lab, p *patched) {
+		recorded(l, p)
+		eachRenewal(revive)(l, p)
+	},
+}, {
+	"renewal acquires", "renew/never-held",
+	eachRenewal(func(_ *lab, p *patched, h driver.Hold) error {
+		_, err := p.mem.Acquire(context.Background(), driver.Request{Hold: h, Limit: 1})
+		return err
+	}),
+}, {
+	"renewal overwrites a successor", "renew/leaves-successor",
+	func(l *lab, p *patched) {
+		recorded(l, p)
+		eachRenewal(func(l *lab, p *patched, h driver.Hold) error {
+			if _, ok := l.granted(h.Owner); ok && p.holds(h.Name, h.Owner) == 0 {
+				p.mem.Release(context.Background(), p.holder(h.Name))
+			}
+			return revive(l, p, h)
+		})(l, p)
+	},
+}, {
+	"renewal only says yes", "renew/extends",
+	eachRenewal(func(_ *lab, p *patched, h driver.Hold) error {
+		if p.holds(h.Name, h.Owner) == 0 {
+			return driver.ErrLost
+		}
+		return nil
+	}),
+}, {
+	"renewal never shortens", "renew/shortens",
+	eachRenewal(func(_ *lab, p *patched, h driver.Hold) error {
+		info, _ := p.mem.Inspect(context.Background(), h.Name)
+		for _, other := range info.Holders {
+			h.TTL = max(h.TTL, other.Left)
+		}
+		return p.renewOne(h)
+	}),
+}, {
+	"renewals answered in the wrong order", "renew/batch",
+	func(_ *lab, p *patched) {
+		renew := p.renew
+		p.renew = func(ctx context.Context, holds []driver.Hold) []error {
+			errs := renew(ctx, holds)
+			slices.Reverse(errs)
+			return errs
+		}
+	},
+}, {
+	"one lost hold makes the whole batch lost", "renew/batch",
+	func(_ *lab, p *patched) {
+		renew := p.renew
+		p.renew = func(ctx context.Context, holds []driver.Hold) []error {
+			errs := renew(ctx, holds)
+			if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+				return slices.Repeat(errs[i:i+1], len(errs))
+			}
+			return errs
+		}
+	},
+}, {
+	"a batch is cut at a hundred", "renew/big-batch",
+	func(_ *lab, p *patched) {
+		renew := p.renew
+		p.renew = func(ctx context.Context, holds []driver.Hold) []error {
+			return renew(ctx, holds[:min(len(holds), 100)])
+		}
+	},
+}, {
+	"ErrLost on a mere network error", "ctx/renew", lostOnDoubt,
+}, {
+	"ErrLost on a mere network error, when it breaks", "cut/renew", lostOnDoubt,
+}, {
+	"release by anyone", "release/only-by-owner",
+	func(_ *lab, p *patched) {
+		release := p.release
+		p.release = func(ctx context.Context, h driver.Hold) error {
+			h.Owner = p.holder(h.Name).Owner
+			return release(ctx, h)
+		}
+	},
+}, {
+	"release hits a successor", "release/leaves-successor", releaseByName,
+}, {
+	"a force unlock hits a successor", "release/force-spares-successor", releaseByName,
+}, {
+	"release always succeeds", "release/twice",
+	func(_ *lab, p *patched) {
+		release := p.release
+		p.release = func(ctx context.Context, h driver.Hold) error {
+			if err := release(ctx, h); !errors.Is(err, driver.ErrLost) {
+				return err
+			}
+			return nil
+		}
+	},
+}, {
+	"only the connection that took it can release", "release/force",
+	func(l *lab, p *patched) {
+		acquire, release := p.acquire, p.release
+		mine := map[string]bool{}
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			l.locked(func() { mine[r.Owner] = true })
+			return acquire(ctx, r)
+		}
+		p.release = func(ctx context.Context, h driver.Hold) (err error) {
+			var ok bool
+			if l.locked(func() { ok = mine[h.Owner] }); !ok {
+				return driver.ErrLost
+			}
+			return release(ctx, h)
+		}
+	},
+}}
+
+// lookThenTake takes what was free a moment ago.
+func (p *patched) lookThenTake(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	free := p.holder(r.Name).Owner == ""
+	time.Sleep(20 * time.Microsecond)
+	if free {
+		p.mem.Release(ctx, p.holder(r.Name))
+	}
+	return p.mem.Acquire(ctx, r)
+}
+
+func revive(l *lab, p *patched, h driver.Hold) error {
+	err := p.renewOne(h)
+	if r, ok := l.granted(h.Owner); ok && errors.Is(err, driver.ErrLost) {
+		_, err = p.mem.Acquire(context.Background(), r)
+	}
+	return err
+}
+
+func lostOnDoubt(_ *lab, p *patched) {
+	renew := p.renew
+	p.renew = func(ctx context.Context, holds []driver.Hold) []error {
+		errs := renew(ctx, holds)
+		for i, err := range errs {
+			if err != nil {
+				errs[i] = driver.ErrLost
+			}
+		}
+		return errs
+	}
+}
+
+// releaseByName lets everyone release who has held once.
+func releaseByName(l *lab, p *patched) {
+	recorded(l, p)
+	release := p.release
+	p.release = func(ctx context.Context, h driver.Hold) error {
+		if _, ok := l.granted(h.Owner); ok {
+			if now := p.holder(h.Name); now.Owner != "" {
+				h.Owner = now.Owner
+			}
+		}
+		return release(ctx, h)
+	}
+}

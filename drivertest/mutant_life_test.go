@@ -1,0 +1,123 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+
+	"github.com/distlock/distlock/driver"
+)
+
+var lifeMutants = []mutant{{
+	"Acquire ignores its context", "ctx/acquire",
+	func(_ *lab, p *patched) {
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			return p.mem.Acquire(context.WithoutCancel(ctx), r)
+		}
+	},
+}, {
+	"a network error counts as held", "ctx/acquire",
+	func(_ *lab, p *patched) {
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := p.mem.Acquire(ctx, r)
+			if err != nil {
+				err = &driver.HeldError{}
+			}
+			return g, err
+		}
+	},
+}, {
+	"Renew ignores its context", "ctx/renew",
+	func(_ *lab, p *patched) {
+		p.renew = func(ctx context.Context, holds []driver.Hold) []error {
+			return p.mem.Renew(context.WithoutCancel(ctx), holds)
+		}
+	},
+}, {
+	"Release ignores its context", "ctx/release",
+	func(_ *lab, p *patched) {
+		p.release = func(ctx context.Context, h driver.Hold) error {
+			return p.mem.Release(context.WithoutCancel(ctx), h)
+		}
+	},
+}, {
+	"Inspect ignores its context", "ctx/inspect",
+	func(_ *lab, p *patched) {
+		p.inspect = func(ctx context.Context, name string) (driver.Info, error) {
+			return p.mem.Inspect(context.WithoutCancel(ctx), name)
+		}
+	},
+}, {
+	"Watch ignores its context", "ctx/watch",
+	func(_ *lab, p *patched) {
+		p.watch = func(ctx context.Context, r driver.Request) (driver.Watch, error) {
+			return p.mem.Watch(context.WithoutCancel(ctx), r)
+		}
+	},
+}, {
+	"closing one connection frees another's lock", "close/leaves-others",
+	func(l *lab, p *patched) {
+		recorded(l, p)
+		p.close = func() error {
+			l.locked(func() {
+				for _, r := range l.owners {
+					p.mem.Release(context.Background(), r.Hold)
+				}
+			})
+			return p.mem.Close()
+		}
+	},
+}, {
+	"Close releases", "close/releases-nothing",
+	func(l *lab, p *patched) {
+		session(l, p)
+		p.caps.Session, p.caps.Line = false, driver.OnRequest
+	},
+}, {
+	"a session outlives Close", "close/ends-session",
+	func(_ *lab, p *patched) { p.caps.Session = true },
+}, {
+	"calls after Close go on", "close/calls-after",
+	func(_ *lab, p *patched) { p.close = func() error { return nil } },
+}, {
+	"a second Close fails", "close/twice",
+	func(_ *lab, p *patched) {
+		first := true
+		p.close = func() error {
+			if !first {
+				return errors.New("use of closed network connection")
+			}
+			first = false
+			return p.mem.Close()
+		}
+	},
+}, {
+	"a goroutine per hold stays behind", "close/goroutines",
+	func(l *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			go func() { <-l.end }()
+			return acquire(ctx, r)
+		}
+	},
+}, {
+	"OnLost is called for a release", "lost/never-without-loss",
+	func(l *lab, p *patched) {
+		recorded(l, p)
+		release := p.release
+		p.release = func(ctx context.Context, h driver.Hold) error {
+			if r, ok := l.granted(h.Owner); ok && r.OnLost != nil {
+				defer r.OnLost()
+			}
+			return release(ctx, h)
+		}
+	},
+}, {
+	"an attempt over a broken network says ErrClosed", "cut/acquire",
+	func(_ *lab, p *patched) { p.broken = driver.ErrClosed },
+}, {
+	"a release over a broken network says ErrLost", "cut/release",
+	func(_ *lab, p *patched) { p.broken = driver.ErrLost },
+}, {
+	"a connection that broke stays broken", "cut/acquire",
+	func(_ *lab, p *patched) { p.brittle = true },
+}}

@@ -1,0 +1,155 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// besideOnRefusal grants under another name what was refused.
+func besideOnRefusal(mode driver.Mode, beside func(driver.Hold) bool) func(*lab, *patched) {
+	return func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := acquire(ctx, r)
+			if errors.Is(err, driver.ErrHeld) && r.Mode == mode && beside(p.holder(r.Name)) {
+				r.Name += " beside"
+				return acquire(ctx, r)
+			}
+			return g, err
+		}
+	}
+}
+
+var modeMutants = []mutant{{
+	"readers beside a writer", "shared/writer-excludes-readers",
+	besideOnRefusal(driver.Read, func(h driver.Hold) bool { return h.Mode == driver.Write }),
+}, {
+	"a writer beside readers", "shared/reader-excludes-writer",
+	besideOnRefusal(driver.Write, func(h driver.Hold) bool { return h.Mode == driver.Read }),
+}, {
+	"a writer beside readers, under load", "shared/race",
+	besideOnRefusal(driver.Write, func(h driver.Hold) bool { return h.Mode == driver.Read }),
+}, {
+	"readers exclude each other", "shared/readers-share",
+	func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if r.Mode == driver.Read && p.holder(r.Name).Owner != "" {
+				return driver.Grant{}, &driver.HeldError{}
+			}
+			return acquire(ctx, r)
+		}
+	},
+}, {
+	"all readers have the TTL of the last", "shared/readers-expire-alone",
+	func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := acquire(ctx, r)
+			info, _ := p.mem.Inspect(ctx, r.Name)
+			for _, h := range info.Holders {
+				if err == nil && r.Mode == driver.Read {
+					p.renewOne(driver.Hold{Name: r.Name, Owner: h.Owner, Mode: h.Mode, TTL: r.TTL})
+				}
+			}
+			return g, err
+		}
+	},
+}, {
+	"a downgrade lets a writer in", "shared/downgrade-race",
+	func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if r.Mode == driver.Read && p.holds(r.Name, r.Owner) == driver.Write {
+				p.mem.Release(ctx, r.Hold)
+				time.Sleep(time.Millisecond)
+			}
+			return acquire(ctx, r)
+		}
+	},
+}, {
+	"a downgraded writer still keeps readers out", "shared/downgrade",
+	func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if p.holds(r.Name, r.Owner) == driver.Write {
+				r.Mode = driver.Write
+			}
+			return acquire(ctx, r)
+		}
+	},
+}, {
+	"the same Owner counted twice", "again/counts-once",
+	func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if r.Mode == driver.Counted && p.holds(r.Name, r.Owner) != 0 {
+				r.Owner += " again"
+			}
+			return acquire(ctx, r)
+		}
+	},
+}, {
+	"limit off by one", "counted/limit",
+	requests(func(r *driver.Request) { r.Limit++ }),
+}, {
+	"limit off by one, under load", "counted/race",
+	requests(func(r *driver.Request) { r.Limit++ }),
+}, {
+	"the first limit counts for all", "counted/other-limit",
+	func(l *lab, p *patched) {
+		requests(func(r *driver.Request) {
+			l.locked(func() {
+				if first, ok := l.owners[r.Name]; ok {
+					r.Limit = first.Limit
+				}
+				l.owners[r.Name] = *r
+			})
+		})(l, p)
+	},
+}, {
+	"all permits have one fence", "counted/distinct-fences",
+	grants(func(_ *lab, r driver.Request, g *driver.Grant) {
+		if r.Mode == driver.Counted {
+			g.Fence = 7
+		}
+	}),
+}, {
+	"renewing one permit renews all", "counted/renew-one",
+	eachRenewal(func(_ *lab, p *patched, h driver.Hold) error {
+		info, _ := p.mem.Inspect(context.Background(), h.Name)
+		for _, other := range info.Holders {
+			all := h
+			all.Owner = other.Owner
+			p.renewOne(all)
+		}
+		return p.renewOne(h)
+	}),
+}, {
+	"kinds of lock are independent", "kinds/never-independent",
+	requests(func(r *driver.Request) {
+		if r.Mode == driver.Counted {
+			r.Name += " as semaphore"
+		}
+	}),
+}, {
+	"a mode that is not claimed is accepted", "caps/unclaimed-mode",
+	func(_ *lab, p *patched) { p.caps.Modes = driver.Modes(driver.Exclusive) },
+}, {
+	"a place is accepted where no line is claimed", "caps/unclaimed-line",
+	func(_ *lab, p *patched) { p.caps.Line = driver.Never },
+}, {
+	"a downgrade that is not claimed is accepted", "caps/unclaimed-downgrade",
+	func(_ *lab, p *patched) { p.caps.Downgrade = false },
+}, {
+	"a downgrade that is not claimed gives up the hold", "caps/unclaimed-downgrade",
+	func(_ *lab, p *patched) {
+		p.caps.Downgrade = false
+		p.acquire = refuse(p.acquire, func(r driver.Request) bool {
+			return r.Mode == driver.Read && p.holds(r.Name, r.Owner) == driver.Write && p.mem.Release(context.Background(), r.Hold) == nil
+		})
+	},
+}}

@@ -1,0 +1,148 @@
+package drivertest
+
+import (
+	"context"
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// renamed stores names as something else.
+func renamed(store func(string) string) func(*lab, *patched) {
+	return func(_ *lab, p *patched) {
+		acquire, renew, release := p.acquire, p.renew, p.release
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			r.Name = store(r.Name)
+			return acquire(ctx, r)
+		}
+		p.renew = func(ctx context.Context, holds []driver.Hold) []error {
+			var stored []driver.Hold
+			for _, h := range holds {
+				h.Name = store(h.Name)
+				stored = append(stored, h)
+			}
+			return renew(ctx, stored)
+		}
+		p.release = func(ctx context.Context, h driver.Hold) error {
+			h.Name = store(h.Name)
+			return release(ctx, h)
+		}
+	}
+}
+
+// listed replaces how List looks for a prefix.
+func listed(match func(name, prefix string) bool) func(*lab, *patched) {
+	return func(_ *lab, p *patched) {
+		p.list = func(ctx context.Context, prefix string, yield func(string) bool) error {
+			return p.mem.List(ctx, "", func(name string) bool { return !match(name, prefix) || yield(name) })
+		}
+	}
+}
+
+// like is the pattern of a SQL LIKE or of a glob.
+func like(prefix string, wild ...string) *regexp.Regexp {
+	return regexp.MustCompile("^" + strings.NewReplacer(wild...).Replace(regexp.QuoteMeta(prefix)))
+}
+
+var accents = strings.NewReplacer("é", "e", "\u0301", "")
+
+var nameMutants = []mutant{{
+	"names folded to lower case", "names/case", renamed(strings.ToLower),
+}, {
+	"accents folded", "names/accents", renamed(accents.Replace),
+}, {
+	"trailing spaces dropped", "names/spaces", renamed(func(n string) string { return strings.TrimRight(n, " ") }),
+}, {
+	"names trimmed", "names/start", renamed(strings.TrimSpace),
+}, {
+	"names truncated at 255 bytes", "names/long", renamed(func(n string) string { return n[:min(len(n), 255)] }),
+}, {
+	"names truncated at 1000 bytes", "names/long", renamed(func(n string) string { return n[:min(len(n), 1000)] }),
+}, {
+	"names taken for paths", "names/punctuation", renamed(path.Clean),
+}, {
+	"names read as numbers", "names/numbers",
+	renamed(func(n string) string { return regexp.MustCompile(` 0+(\d)$`).ReplaceAllString(n, " $1") }),
+}, {
+	"characters not allowed become underscores", "names/punctuation",
+	renamed(func(n string) string { return regexp.MustCompile(`[^\w /]`).ReplaceAllString(n, "_") }),
+}, {
+	"a colon begins a comment", "names/prefixes", renamed(func(n string) string { before, _, _ := strings.Cut(n, ":"); return before }),
+}, {
+	"LIKE in List", "inspect/list-prefix",
+	listed(func(n, p string) bool { return like(p, "%", ".*", "_", ".").MatchString(n) }),
+}, {
+	"glob in List", "inspect/list-prefix",
+	listed(func(n, p string) bool { return like(p, `\*`, ".*", `\?`, ".", `\[`, "[", `\]`, "]").MatchString(n) }),
+}, {
+	"List folds case", "inspect/list-prefix",
+	listed(func(n, p string) bool { return strings.HasPrefix(strings.ToLower(n), strings.ToLower(p)) }),
+}, {
+	"List yields twice", "inspect/list",
+	func(_ *lab, p *patched) {
+		p.list = func(ctx context.Context, prefix string, yield func(string) bool) error {
+			return p.mem.List(ctx, prefix, func(name string) bool { return yield(name) && yield(name) })
+		}
+	},
+}, {
+	"List does not stop", "inspect/list-stops",
+	func(_ *lab, p *patched) {
+		p.list = func(ctx context.Context, prefix string, yield func(string) bool) error {
+			return p.mem.List(ctx, prefix, func(name string) bool { yield(name); return true })
+		}
+	},
+}, {
+	"List forgets those who only wait", "inspect/list-waited",
+	func(_ *lab, p *patched) {
+		p.list = func(ctx context.Context, prefix string, yield func(string) bool) error {
+			var held []string
+			err := p.mem.List(ctx, prefix, func(name string) bool { held = append(held, name); return true })
+			for _, name := range held {
+				if p.holder(name).Owner != "" && !yield(name) {
+					break
+				}
+			}
+			return err
+		}
+	},
+}, {
+	"Inspect tells no Meta", "inspect/holder", portrayed(func(i *driver.Info) {
+		for n := range i.Holders {
+			i.Holders[n].Meta = nil
+		}
+	}),
+}, {
+	"Inspect tells the TTL as time held", "inspect/holder", portrayed(func(i *driver.Info) {
+		for n := range i.Holders {
+			i.Holders[n].Held = i.Holders[n].Left
+		}
+	}),
+}, {
+	"Inspect tells the kind of the last lock of a name", "inspect/free", portrayed(func(i *driver.Info) {
+		if i.Mode == 0 {
+			i.Mode = driver.Exclusive
+		}
+	}),
+}, {
+	"Inspect tells one holder only", "inspect/permits", portrayed(func(i *driver.Info) { i.Holders = i.Holders[:min(1, len(i.Holders))] }),
+}, {
+	"Inspect tells the line in another order", "inspect/waiters", portrayed(func(i *driver.Info) {
+		if n := len(i.Waiters); n > 1 {
+			i.Waiters[0], i.Waiters[n-1] = i.Waiters[n-1], i.Waiters[0]
+		}
+	}),
+}}
+
+// portrayed replaces what Inspect tells.
+func portrayed(change func(*driver.Info)) func(*lab, *patched) {
+	return func(_ *lab, p *patched) {
+		inspect := p.inspect
+		p.inspect = func(ctx context.Context, name string) (driver.Info, error) {
+			info, err := inspect(ctx, name)
+			change(&info)
+			return info, err
+		}
+	}
+}

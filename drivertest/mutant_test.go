@@ -1,0 +1,239 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// mutant is a backend with one defect, and the check whose task it is to find it.
+type mutant struct {
+	defect string
+	check  string
+	alter  func(*lab, *patched)
+}
+
+// TestMutants shows that the suite finds what it is there to find.
+func TestMutants(t *testing.T) {
+	for _, m := range slices.Concat(holdMutants, fenceMutants, modeMutants, lineMutants, watchMutants, nameMutants, lifeMutants) {
+		t.Run(m.defect, func(t *testing.T) {
+			switch err := try(t, m.alter, checkNamed(t, m.check)); {
+			case err == nil:
+				t.Errorf("%s did not find it", m.check)
+			case errors.Is(err, ErrNotClaimed), errors.Is(err, errSlow):
+				t.Errorf("%s could not tell: %v", m.check, err)
+			default:
+				t.Logf("found by %s: %v", m.check, err)
+			}
+		})
+	}
+}
+
+func checkNamed(t *testing.T, name string) Check {
+	t.Helper()
+	all := Checks()
+	i := slices.IndexFunc(all, func(c Check) bool { return c.Name == name })
+	if i < 0 {
+		t.Fatalf("there is no check %s", name)
+	}
+	return all[i]
+}
+
+// sane are backends without a defect, which differ in what they claim.
+var sane = map[string]func(*lab, *patched){
+	"as memlock": nil,
+	"session":    session,
+	"no line": func(_ *lab, p *patched) {
+		p.caps.Line = driver.Never
+		p.acquire = refuse(p.acquire, func(r driver.Request) bool { return r.Queue })
+	},
+	"mutex only": func(_ *lab, p *patched) {
+		p.caps.Modes, p.caps.Line, p.caps.Downgrade, p.caps.Floor, p.caps.Fence = driver.Modes(driver.Exclusive), driver.Never, false, false, false
+		p.acquire = refuse(p.acquire, func(r driver.Request) bool { return r.Queue || r.Mode != driver.Exclusive })
+	},
+	"no downgrade": func(_ *lab, p *patched) {
+		p.caps.Downgrade = false
+		p.acquire = refuse(p.acquire, func(r driver.Request) bool {
+			return r.Mode == driver.Read && p.holds(r.Name, r.Owner) == driver.Write
+		})
+	},
+	"nothing optional": func(_ *lab, p *patched) {
+		p.watch = func(context.Context, driver.Request) (driver.Watch, error) { return driver.Watch{}, driver.ErrSkip }
+		p.inspect = func(context.Context, string) (driver.Info, error) { return driver.Info{}, driver.ErrSkip }
+		p.list = func(context.Context, string, func(string) bool) error { return driver.ErrSkip }
+	},
+	"slow to start": func(_ *lab, p *patched) { p.caps.MinTTL = 4 * time.Second },
+}
+
+// TestSane shows that the suite finds nothing where nothing is wrong.
+func TestSane(t *testing.T) {
+	for name, alter := range sane {
+		t.Run(name, func(t *testing.T) {
+			for _, c := range Checks() {
+				if err := try(t, alter, c); err != nil && !errors.Is(err, ErrNotClaimed) {
+					t.Errorf("%s: %v", c.Name, err)
+				}
+			}
+		})
+	}
+}
+
+// TestNotClaimed shows what a check answers about what a backend does not claim.
+func TestNotClaimed(t *testing.T) {
+	for check, backend := range map[string]string{
+		"counted/limit": "mutex only", "line/fifo": "no line", "fence/span": "mutex only", "fence/floor": "mutex only",
+		"shared/downgrade": "no downgrade", "watch/release": "nothing optional", "inspect/holder": "nothing optional",
+		"inspect/list": "nothing optional", "renew/shortens": "session", "close/ends-session": "as memlock",
+	} {
+		if err := try(t, sane[backend], checkNamed(t, check)); !errors.Is(err, ErrNotClaimed) {
+			t.Errorf("%s on a backend %q: got %v, want ErrNotClaimed", check, backend, err)
+		}
+	}
+}
+
+// TestHang shows that a check ends when a backend does not, and names the call.
+func TestHang(t *testing.T) {
+	hang := func(l *lab, p *patched) {
+		p.acquire = func(context.Context, driver.Request) (driver.Grant, error) {
+			<-l.end
+			return driver.Grant{}, driver.ErrClosed
+		}
+	}
+	err := try(t, hang, checkNamed(t, "exclusion/two-connections"))
+	if err == nil || !strings.Contains(err.Error(), "Acquire on connection A did not") {
+		t.Errorf("a backend that hangs in Acquire: %v", err)
+	}
+}
+
+// TestSlowMachine shows that a check does not accuse the backend of what a slow
+// machine has done.
+func TestSlowMachine(t *testing.T) {
+	stall := func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			time.Sleep(400 * time.Millisecond)
+			return acquire(ctx, r)
+		}
+	}
+	for _, name := range []string{"renew/extends", "again/restarts-ttl", "line/place-lives", "line/repeat-restarts-place", "line/retry"} {
+		if err := try(t, stall, checkNamed(t, name)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestUnreachable shows that a store that can't be reached is not taken for a broken
+// promise.
+func TestUnreachable(t *testing.T) {
+	down := errors.New("connection refused")
+	h := &Harness{Open: func(context.Context) (driver.Backend, error) { return nil, down }}
+	for _, c := range Checks() {
+		if err := c.Run(t.Context(), h); !errors.Is(err, down) {
+			t.Errorf("%s: got %v, want the error of Open", c.Name, err)
+		}
+		if err := c.Run(t.Context(), new(Harness)); err == nil {
+			t.Errorf("%s: a harness without Open is accepted", c.Name)
+		}
+	}
+}
+
+// TestLeavesNothing shows that the suite releases all it took.
+func TestLeavesNothing(t *testing.T) {
+	for _, c := range Checks() {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLab(nil)
+			if err := c.Run(t.Context(), l.harness()); err != nil && !errors.Is(err, ErrNotClaimed) {
+				t.Error(err)
+			}
+			l.store.Connect().List(t.Context(), "", func(name string) bool {
+				t.Errorf("%s left %q behind", c.Name, name)
+				return true
+			})
+		})
+	}
+}
+
+// TestNames shows that names of checks are unique and their promises are sentences.
+func TestNames(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range Checks() {
+		if seen[c.Name] || strings.Count(c.Name, "/") != 1 || strings.ContainsAny(c.Name, " _") {
+			t.Errorf("name %q is no unique subject/promise", c.Name)
+		}
+		if !strings.HasSuffix(c.Promise, ".") {
+			t.Errorf("%s: promise %q is no sentence", c.Name, c.Promise)
+		}
+		seen[c.Name] = true
+	}
+}
+
+// refuse answers ErrUnsupported to some requests.
+func refuse(acquire func(context.Context, driver.Request) (driver.Grant, error), which func(driver.Request) bool) func(context.Context, driver.Request) (driver.Grant, error) {
+	return func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+		if which(r) {
+			return driver.Grant{}, driver.ErrUnsupported
+		}
+		return acquire(ctx, r)
+	}
+}
+
+// session makes holds and places last as long as their connection.
+func session(_ *lab, p *patched) {
+	p.caps.Session, p.caps.Line = true, driver.Always
+	mine := make(chan map[string]driver.Hold, 1)
+	mine <- map[string]driver.Hold{}
+	acquire, renew, end := p.acquire, p.renew, p.close
+	p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+		asked := r.TTL
+		r.TTL = 24 * time.Hour
+		g, err := acquire(ctx, r)
+		g.TTL = asked
+		if err == nil || r.Queue {
+			m := <-mine
+			m[r.Owner] = r.Hold
+			mine <- m
+		}
+		return g, err
+	}
+	p.renew = func(ctx context.Context, holds []driver.Hold) []error {
+		holds = slices.Clone(holds)
+		for i := range holds {
+			holds[i].TTL = 24 * time.Hour
+		}
+		return renew(ctx, holds)
+	}
+	p.close = func() error {
+		m := <-mine
+		for _, h := range m {
+			p.mem.Release(context.Background(), h)
+		}
+		mine <- m
+		return end()
+	}
+}
+
+// holds is the mode in which owner holds name; 0: it does not.
+func (p *patched) holds(name, owner string) driver.Mode {
+	info, _ := p.mem.Inspect(context.Background(), name)
+	for _, h := range info.Holders {
+		if h.Owner == owner {
+			return h.Mode
+		}
+	}
+	return 0
+}
+
+// holder is a hold on name; its Owner is empty if there is none.
+func (p *patched) holder(name string) driver.Hold {
+	info, _ := p.mem.Inspect(context.Background(), name)
+	if len(info.Holders) == 0 {
+		return driver.Hold{}
+	}
+	return driver.Hold{Name: name, Owner: info.Holders[0].Owner, Mode: info.Holders[0].Mode}
+}
