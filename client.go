@@ -28,6 +28,7 @@ type Client struct {
 	shards   [64]shard
 	seed     maphash.Seed
 	watchdog watchdog
+	calls    calls
 
 	done    chan struct{}   // closed by Close
 	life    context.Context // of renewals; ends with Close
@@ -102,6 +103,7 @@ func (c *Client) fillOptions() error {
 		return invalid("Options.CallTimeout %v; want no negative time", o.CallTimeout)
 	}
 	probe := c.newSpec("any", Exclusive, 0, nil)
+	c.calls.timeout = probe.callTimeout
 	return probe.checkTimes(c.caps)
 }
 
@@ -166,16 +168,13 @@ func (c *Client) isClosed() bool {
 }
 
 func (c *Client) shutdown() error {
-	timeout := c.opts.CallTimeout
-	if timeout == 0 {
-		timeout = defaultCallTimeout(c.opts.TTL)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*c.calls.timeout)
 	defer cancel()
 	c.dismissWaiters()
 	left := c.releaseAll(ctx)
 	c.tasks.wait(ctx)
 	err := c.backend.Close()
+	c.calls.close()
 	if left > 0 {
 		err = errors.Join(err, fmt.Errorf("%d locks were not released; they end with their TTL", left))
 	}

@@ -241,7 +241,7 @@ func (k *contender) attempt() (*Lease, error) {
 		k.owner = driver.NewOwner()
 	}
 	news := &news{}
-	ctx, cancel := context.WithTimeout(k.ctx, k.s.callTimeout)
+	ctx, cancel := k.c.calls.context(k.ctx, k.s.callTimeout)
 	start := k.c.now()
 	grant, err := k.c.backend.Acquire(ctx, k.s.request(k.owner, k.queues(), news.tell))
 	cancel()

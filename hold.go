@@ -90,7 +90,7 @@ func (h *hold) unlock(ctx context.Context, l *Lease) error {
 	}
 	h.ended = true
 	h.sh.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.s.callTimeout)
+	ctx, cancel := h.c.calls.context(context.WithoutCancel(ctx), h.s.callTimeout)
 	defer cancel()
 	err := h.giveUp(ctx)
 	h.vacate()
