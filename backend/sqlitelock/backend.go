@@ -117,13 +117,18 @@ func (b *Backend) closed() bool {
 	}
 }
 
-// wrap says what failed, and that a backend was closed meanwhile.
+// wrap says what failed.
 func (b *Backend) wrap(op, name string, err error) error {
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case b.closed() && errors.Is(err, sql.ErrConnDone), b.closed() && err.Error() == "sql: database is closed":
-		return fmt.Errorf("sqlitelock: %s %q: %w", op, name, driver.ErrClosed)
 	}
 	return fmt.Errorf("sqlitelock: %s %q: %w", op, name, err)
+}
+
+// wrapRead is wrap for readers, whom Close may have cut short.
+func (b *Backend) wrapRead(op, name string, err error) error {
+	if err != nil && b.closed() {
+		err = driver.ErrClosed
+	}
+	return b.wrap(op, name, err)
 }

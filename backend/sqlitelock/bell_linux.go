@@ -23,6 +23,7 @@ type bell struct {
 
 	mu       sync.Mutex
 	watchers map[*watcher]struct{}
+	closed   bool
 	events   *os.File // inotify, from the first watcher on
 	gone     chan struct{}
 }
@@ -87,7 +88,10 @@ func (b *bell) listen(name string) (driver.Watch, error) {
 
 // start has the kernel report changes, once.
 func (b *bell) start() error {
-	if b.events != nil {
+	switch {
+	case b.closed:
+		return driver.ErrClosed
+	case b.events != nil:
 		return nil
 	}
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
@@ -143,6 +147,7 @@ func (b *bell) read(slot int64) uint64 {
 // close ends the listening. It is called once nothing rings any more.
 func (b *bell) close() error {
 	b.mu.Lock()
+	b.closed = true
 	events := b.events
 	b.mu.Unlock()
 	if events == nil {

@@ -21,12 +21,12 @@ const listPage = 512
 // Inspect describes a lock, without waiting for anybody who writes.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
 	if b.closed() {
-		return driver.Info{}, driver.ErrClosed
+		return driver.Info{}, b.wrap("inspect", name, driver.ErrClosed)
 	}
 	now := b.clock.now()
 	l, err := look(ctx, b.look, name, b.clock.boot, now)
 	if err != nil {
-		return driver.Info{}, b.wrap("inspect", name, err)
+		return driver.Info{}, b.wrapRead("inspect", name, err)
 	}
 	return l.info(name, now), nil
 }
@@ -51,15 +51,15 @@ func (l *lock) info(name string, now int64) driver.Info {
 // yield may call the backend.
 func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
 	if b.closed() {
-		return driver.ErrClosed
+		return b.wrap("list", prefix, driver.ErrClosed)
 	}
 	if err := b.checkBoot(ctx); err != nil {
-		return b.wrap("list", prefix, err)
+		return b.wrapRead("list", prefix, err)
 	}
 	for after := ""; ; {
 		page, err := b.page(ctx, prefix, after)
 		if err != nil {
-			return b.wrap("list", prefix, err)
+			return b.wrapRead("list", prefix, err)
 		}
 		for _, name := range page {
 			if !strings.HasPrefix(name, prefix) || !yield(name) {

@@ -28,7 +28,8 @@ func (c claim) holds() bool { return c.fence > 0 }
 func (c claim) info(now int64) driver.Holder {
 	h := driver.Holder{
 		Owner: c.owner, Mode: c.mode, Fence: uint64(c.fence),
-		Held: time.Duration(now - c.since), Left: time.Duration(c.until - now),
+		// A grant may be younger than the look at the clock before it was read.
+		Held: time.Duration(max(now-c.since, 0)), Left: time.Duration(c.until - now),
 	}
 	if c.meta != "" {
 		// Meta that somebody else wrote is not worth failing for.

@@ -10,7 +10,7 @@ import (
 // there on Linux only; elsewhere it answers ErrSkip.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	if b.closed() {
-		return driver.Watch{}, driver.ErrClosed
+		return driver.Watch{}, b.wrap("watch", r.Name, driver.ErrClosed)
 	}
 	if err := ctx.Err(); err != nil {
 		return driver.Watch{}, b.wrap("watch", r.Name, err)
