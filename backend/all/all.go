@@ -1,0 +1,13 @@
+// Package all makes every URL scheme known to distlock.Open:
+//
+//	import _ "github.com/distlock/distlock/backend/all"
+//
+// A program that uses one coordinator imports that backend alone, and links no more
+// than it needs.
+package all
+
+import (
+	_ "github.com/distlock/distlock/backend/memlock"
+	_ "github.com/distlock/distlock/backend/redislock"
+	_ "github.com/distlock/distlock/backend/sqlitelock"
+)

@@ -1,0 +1,11 @@
+// Command distlock holds a lock while a command runs, tells who holds what, and
+// checks servers. See distlock --help.
+package main
+
+import (
+	"os"
+
+	"github.com/distlock/distlock/internal/cli"
+)
+
+func main() { os.Exit(cli.Main()) }

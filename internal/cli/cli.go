@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// app is one run of the program.
+type app struct {
+	url     string // --url
+	out     io.Writer
+	err     io.Writer
+	secrets []string // to be kept out of messages
+}
+
+// Main runs the program with the arguments of the process, and returns its exit code.
+func Main() int { return run(os.Args[1:], os.Stdout, os.Stderr) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	a := &app{out: stdout, err: stderr, secrets: secretsOf(args)}
+	root := a.rootCommand()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.Execute()
+	if err != nil {
+		a.warn(err)
+	}
+	return codeOf(err)
+}
+
+const rootHelp = `distlock holds a lock while a command runs, tells who holds what, and checks the
+server that keeps the locks.
+
+The server is given by --url or by the variable ` + urlVariable + `: redis://localhost:6379,
+sqlite:/path/to/locks.db and so on. Without either the locks are kept in a SQLite
+file under the user's state directory, for the processes of this machine.`
+
+func (a *app) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "distlock",
+		Short: "Locks across processes and machines",
+		Long:  rootHelp,
+		Example: `  distlock run backup -- ./backup.sh
+  distlock run --no-wait --skip-ok nightly -- make report
+  distlock --url redis://localhost:6379 ls
+  distlock verify redis://localhost:6379`,
+		Args:          noCommand,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version(),
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
+	root.SetVersionTemplate("distlock {{.Version}}\n")
+	root.PersistentFlags().StringVar(&a.url, "url", "", "where the locks are kept (default $"+urlVariable+", else a file of this user)")
+	root.AddCommand(a.runCommand(), a.lsCommand(), a.showCommand(), a.unlockCommand(), a.verifyCommand(),
+		a.demoCommand(), a.versionCommand(), a.completionCommand())
+	root.SetHelpCommand(helpCommand())
+	return root
+}
+
+// noCommand refuses what is no command. It says so itself since cobra would add
+// lines of suggestions.
+func noCommand(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usage("unknown command %q; want run, ls, show, unlock, verify, demo, completion or version", args[0])
+	}
+	return nil
+}
+
+// exactly wants n arguments, named in what.
+func exactly(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == n {
+			return nil
+		}
+		return usage("%s: got %d arguments; want %s", cmd.Name(), len(args), what)
+	}
+}
+
+// interruptible is a context that ends when somebody wants the program to end.
+func interruptible() (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+}
+
+func (a *app) printf(format string, args ...any) { fmt.Fprintf(a.out, format, args...) }
+
+func (a *app) warnf(format string, args ...any) { a.warn(fmt.Errorf(format, args...)) }
+
+// warn prints an error. If that fails there is nobody left to tell.
+func (a *app) warn(err error) { _, _ = io.WriteString(a.err, message(err, a.secrets)) }

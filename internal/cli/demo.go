@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const oversellHelp = `A shop has a few items. Buyers in several processes read the stock, think a little,
+and write back one less: first without a lock, then with one. Without it they
+overwrite each other's sales, and the shop sells what it does not have.
+
+The locks are kept in a temporary SQLite file unless --url or ` + urlVariable + ` says where.
+With --json the tallies alone are printed:
+  {"without_lock":{"stock":N,"sold":N,"oversold":N},
+   "with_lock":{"stock":N,"sold":N,"oversold":0,"fences_increasing":true}}
+
+Exit code 1: under the lock something else was sold than the stock, or the fences
+did not increase from sale to sale.`
+
+// demoOptions is what the demo was asked for.
+type demoOptions struct {
+	stock, processes, workers int
+	think                     time.Duration
+	json                      bool
+	svg                       string
+	timeout                   time.Duration
+	url                       string
+	dir                       string // for the shops, and the locks if no server is given
+}
+
+func (a *app) demoCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "See what a lock is for",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("demo: no demo %q; want oversell", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.oversellCommand(), a.buyersCommand())
+	return cmd
+}
+
+func (a *app) oversellCommand() *cobra.Command {
+	o := &demoOptions{stock: 50, processes: 4, workers: 4, think: 2 * time.Millisecond, timeout: time.Minute}
+	cmd := &cobra.Command{
+		Use:   "oversell",
+		Short: "A shop sells more than it has, until it takes a lock",
+		Long:  oversellHelp,
+		Example: `  distlock demo oversell
+  distlock demo oversell --url redis://localhost:6379 --svg held.svg`,
+		Args: exactly(0, "none"),
+		RunE: func(*cobra.Command, []string) error { return a.oversell(o) },
+	}
+	f := cmd.Flags()
+	f.Var(number{&o.stock, 1, 100_000}, "stock", "items in the shop")
+	f.Var(number{&o.processes, 1, 64}, "processes", "processes that buyers live in")
+	f.Var(number{&o.workers, 1, 256}, "workers", "buyers in each process")
+	f.Var(duration{d: &o.think}, "think", "how long a buyer thinks between reading the stock and writing it")
+	f.Var(duration{&o.timeout, true}, "timeout", "for both runs together")
+	f.BoolVar(&o.json, "json", false, "print the tallies as JSON")
+	f.StringVar(&o.svg, "svg", "", "draw who held the lock over time into this `FILE`")
+	return cmd
+}
+
+func (a *app) oversell(o *demoOptions) error {
+	ctx, cancel := interruptible()
+	defer cancel()
+	ctx, cancel = context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "distlock-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	o.dir = dir
+	if o.url, err = a.demoURL(dir); err != nil {
+		return err
+	}
+	without, err := o.openDay(ctx, "")
+	if err != nil {
+		return err
+	}
+	with, err := o.openDay(ctx, o.url)
+	if err != nil {
+		return err
+	}
+	return a.tell(o, without, with)
+}
+
+// demoURL is where the locks of the demo are kept. Only a server that all processes
+// reach will do.
+func (a *app) demoURL(dir string) (string, error) {
+	if a.url == "" && os.Getenv(urlVariable) == "" {
+		return "sqlite:" + filepath.ToSlash(filepath.Join(dir, "locks.db")), nil
+	}
+	u, err := a.backendURL()
+	if err == nil && strings.HasPrefix(u, "mem:") {
+		return "", usage("demo: mem: is the memory of one process, and the buyers live in several; give another --url, or none")
+	}
+	return u, err
+}
+
+// openDay lets the buyers in, with a lock if url is not empty, until all is sold.
+func (o *demoOptions) openDay(ctx context.Context, url string) (*day, error) {
+	path := filepath.Join(o.dir, fmt.Sprintf("shop-%t.db", url != ""))
+	s, err := openShop(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	if err := s.fill(ctx, o.stock); err != nil {
+		return nil, err
+	}
+	d := &day{stock: o.stock}
+	began := time.Now()
+	if d.visits, err = o.sendBuyers(ctx, order{Shop: path, URL: url, Workers: o.workers, Think: o.think}); err != nil {
+		return nil, err
+	}
+	d.took = time.Since(began)
+	d.fences, err = s.fences(ctx)
+	return d, err
+}
+
+// tell prints what came of it, and fails if the lock did not keep its promise.
+func (a *app) tell(o *demoOptions, without, with *day) error {
+	if o.svg != "" {
+		if err := os.WriteFile(o.svg, drawHolds(o, with), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := a.printTallies(o, without, with); err != nil {
+		return err
+	}
+	switch {
+	case with.sold() != o.stock:
+		return exit(exitFailure, "demo: %d of %d items were sold under the lock", with.sold(), o.stock)
+	case !with.fencesIncrease():
+		return exit(exitFailure, "demo: the fences did not increase from sale to sale")
+	}
+	return nil
+}

@@ -1,0 +1,248 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/distlock/distlock"
+)
+
+// A process of buyers is this program with the command "demo buyers". It reads its
+// order, says "ready", waits for another line, and answers with its visits. The
+// order comes by standard input, since arguments are shown to everybody.
+
+// order tells a process of buyers what to do.
+type order struct {
+	Shop    string
+	URL     string // of the locks; empty: buy without
+	Workers int
+	Think   time.Duration
+}
+
+// visit is one buyer's turn under the lock, in nanoseconds since 1970. All the
+// processes are on one machine, so their clocks are one.
+type visit struct {
+	Process          int
+	Asked, Got, Left int64
+}
+
+// sendBuyers starts the processes, lets them go at once, and collects the visits.
+func (o *demoOptions) sendBuyers(ctx context.Context, what order) ([]visit, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	crowd := make([]*buyers, o.processes)
+	for i := range crowd {
+		b, err := startBuyers(ctx, what)
+		if err != nil {
+			return nil, err
+		}
+		defer b.end()
+		crowd[i] = b
+	}
+	for _, b := range crowd {
+		if err := b.await("ready"); err != nil {
+			return nil, err
+		}
+	}
+	for _, b := range crowd {
+		fmt.Fprintln(b.in, "go")
+	}
+	var all []visit
+	for i, b := range crowd {
+		visits, err := b.visits(i)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, visits...)
+	}
+	return all, nil
+}
+
+// buyers is a process of buyers, from outside.
+type buyers struct {
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *bufio.Reader
+	stderr strings.Builder
+	ended  error
+	once   sync.Once
+}
+
+func startBuyers(ctx context.Context, what order) (*buyers, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	b := &buyers{cmd: exec.CommandContext(ctx, self, "demo", "buyers")}
+	b.cmd.Stderr = &b.stderr
+	if b.in, err = b.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := b.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	b.out = bufio.NewReader(out)
+	if err := b.cmd.Start(); err != nil {
+		return nil, err
+	}
+	return b, json.NewEncoder(b.in).Encode(what)
+}
+
+// end ends the process, if it has not ended by itself.
+func (b *buyers) end() {
+	b.once.Do(func() {
+		b.in.Close()
+		b.ended = b.cmd.Wait()
+	})
+}
+
+// await waits for a line.
+func (b *buyers) await(want string) error {
+	line, err := b.out.ReadString('\n')
+	if err == nil && strings.TrimSpace(line) == want {
+		return nil
+	}
+	return b.failure(err)
+}
+
+func (b *buyers) visits(process int) ([]visit, error) {
+	var visits []visit
+	if err := json.NewDecoder(b.out).Decode(&visits); err != nil {
+		return nil, b.failure(err)
+	}
+	for i := range visits {
+		visits[i].Process = process
+	}
+	return visits, nil
+}
+
+// failure is why the process did not answer, in its own words and with its code.
+func (b *buyers) failure(err error) error {
+	b.end()
+	why := reason(errors.New(strings.TrimSpace(b.stderr.String())))
+	if why == "" {
+		why = errors.Join(err, b.ended).Error()
+	}
+	code := exitFailure
+	if e := (*exec.ExitError)(nil); errors.As(b.ended, &e) && e.ExitCode() > 0 {
+		code = e.ExitCode()
+	}
+	return exit(code, "demo: %s", why)
+}
+
+func (a *app) buyersCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "buyers",
+		Short:  "A process of buyers, for the other demos",
+		Hidden: true,
+		Args:   exactly(0, "none"),
+		RunE:   func(*cobra.Command, []string) error { return a.buyers(bufio.NewReader(os.Stdin)) },
+	}
+}
+
+// buyers is a process of buyers, from inside.
+func (a *app) buyers(in *bufio.Reader) error {
+	ctx, cancel := interruptible()
+	defer cancel()
+	var what order
+	line, err := in.ReadBytes('\n')
+	if err != nil {
+		return usage("demo buyers: no order on standard input; want: distlock demo oversell")
+	}
+	if err := json.Unmarshal(line, &what); err != nil {
+		return err
+	}
+	c, err := a.newCrowd(ctx, what)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	a.printf("ready\n")
+	if _, err := in.ReadString('\n'); err != nil {
+		return err
+	}
+	if err := c.shopUntilSoldOut(ctx); err != nil {
+		return err
+	}
+	return json.NewEncoder(a.out).Encode(c.visits)
+}
+
+// crowd is the buyers of this process.
+type crowd struct {
+	order
+	shop  *shop
+	locks *distlock.Client // nil: buy without
+
+	mu     sync.Mutex
+	visits []visit
+}
+
+func (a *app) newCrowd(ctx context.Context, what order) (*crowd, error) {
+	c := &crowd{order: what, visits: []visit{}}
+	var err error
+	if c.shop, err = openShop(ctx, what.Shop); err != nil {
+		return nil, err
+	}
+	if what.URL != "" {
+		a.url = what.URL
+		c.locks, err = a.client(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.shop.close())
+	}
+	return c, nil
+}
+
+func (c *crowd) close() error {
+	if c.locks == nil {
+		return c.shop.close()
+	}
+	return errors.Join(c.locks.Close(), c.shop.close())
+}
+
+// shopUntilSoldOut lets every buyer buy again and again.
+func (c *crowd) shopUntilSoldOut(ctx context.Context) error {
+	errs := make([]error, c.Workers)
+	var wg sync.WaitGroup
+	for i := range c.Workers {
+		wg.Go(func() {
+			for more := true; more && errs[i] == nil; {
+				more, errs[i] = c.buy(ctx)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// buy is one buyer's turn: under the lock, if there is one.
+func (c *crowd) buy(ctx context.Context) (more bool, err error) {
+	if c.locks == nil {
+		return c.shop.buy(ctx, c.Think)
+	}
+	v := visit{Asked: time.Now().UnixNano()}
+	err = c.locks.Mutex("shop:item").Do(ctx, func(ctx context.Context) error {
+		v.Got = time.Now().UnixNano()
+		more, err = c.shop.buy(ctx, c.Think)
+		v.Left = time.Now().UnixNano()
+		return err
+	})
+	if err == nil {
+		c.mu.Lock()
+		c.visits = append(c.visits, v)
+		c.mu.Unlock()
+	}
+	return more, err
+}

@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/distlock/distlock"
+)
+
+// The exit codes; those above 63 are the ones of sysexits.h and of the shell.
+const (
+	exitFailure     = 1
+	exitUsage       = 64
+	exitUnreachable = 69
+	exitBusy        = 75
+	exitLost        = 76
+	exitCantRun     = 126
+	exitNotFound    = 127
+	exitSignal      = 128 // and the signal's number
+)
+
+// exitError is an end with a code of its own. Without err nothing is printed.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func exit(code int, format string, args ...any) error {
+	return &exitError{code, fmt.Errorf(format, args...)}
+}
+
+func usage(format string, args ...any) error { return exit(exitUsage, format, args...) }
+
+// codeOf is the exit code that an error ends the program with.
+func codeOf(err error) int {
+	var e *exitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &e):
+		return e.code
+	case errors.Is(err, distlock.ErrInvalid), errors.Is(err, distlock.ErrUnsupported):
+		return exitUsage
+	case errors.Is(err, context.Canceled):
+		return exitSignal + 2
+	case errors.Is(err, distlock.ErrUnavailable):
+		return exitUnreachable
+	}
+	return exitFailure
+}
+
+// message is what is printed of an error: one line, without passwords.
+func message(err error, secrets []string) string {
+	var e *exitError
+	if errors.As(err, &e) && e.err == nil {
+		return ""
+	}
+	msg := strings.ReplaceAll(strings.TrimSpace(reason(err)), "\n", "; ")
+	return "distlock: " + scrub(msg, secrets) + "\n"
+}
+
+// reason is an error within a sentence.
+func reason(err error) string { return strings.TrimPrefix(err.Error(), "distlock: ") }
+
+var userinfo = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s:/@]*):[^\s"]*@`)
+
+// scrub is the last of the fences before a password: drivers and flags already keep
+// them out of what they say.
+func scrub(msg string, secrets []string) string {
+	for _, s := range secrets {
+		msg = strings.ReplaceAll(msg, s, "xxxxx")
+	}
+	return userinfo.ReplaceAllString(msg, "$1:xxxxx@")
+}
+
+// secretsOf finds the passwords in the URLs among the arguments and the environment.
+func secretsOf(args []string) []string {
+	var found []string
+	for _, arg := range append([]string{os.Getenv(urlVariable)}, args...) {
+		if i := strings.Index(arg, "="); strings.HasPrefix(arg, "--") && i > 0 {
+			arg = arg[i+1:]
+		}
+		found = append(found, passwordsOf(arg)...)
+	}
+	return found
+}
+
+// passwordsOf is a URL's password as written and as meant, also if the URL is
+// malformed. A short one is left alone: it would garble every message, and so tell.
+func passwordsOf(rawURL string) []string {
+	_, rest, ok := strings.Cut(rawURL, "://")
+	end := strings.LastIndex(rest, "@")
+	if !ok || end < 0 {
+		return nil
+	}
+	_, password, _ := strings.Cut(rest[:end], ":")
+	if len(password) < 6 {
+		return nil
+	}
+	found := []string{password}
+	if meant, err := url.PathUnescape(password); err == nil && meant != password {
+		found = append(found, meant)
+	}
+	return found
+}

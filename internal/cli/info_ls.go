@@ -1,0 +1,143 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/distlock/distlock"
+)
+
+func (a *app) lsCommand() *cobra.Command {
+	asJSON := false
+	cmd := &cobra.Command{
+		Use:   "ls [PREFIX]",
+		Short: "Say who holds what",
+		Long: `Ls lists the locks that are held or waited for, with a line for each holder: how
+the lock is held, its fence, since when, how long until it ends if it is not renewed,
+by whom, and how many wait. With a PREFIX only the names that begin with it.`,
+		Example: `  distlock ls
+  distlock ls deploy: --json | jq -r '.[].name'`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usage("ls: got %d arguments; want one prefix or none", len(args))
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.ls(append(args, "")[0], asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	return cmd
+}
+
+func (a *app) ls(prefix string, asJSON bool) error {
+	ctx, cancel := interruptible()
+	defer cancel()
+	c, err := a.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer a.closeClient(c)
+	infos, err := list(ctx, c, prefix)
+	switch {
+	case err != nil:
+		return err
+	case asJSON:
+		return writeJSON(a.out, allToJSON(infos))
+	case len(infos) == 0:
+		a.warnf("no locks are held%s", underPrefix(prefix))
+		return nil
+	}
+	return writeTable(a.out, infos)
+}
+
+func underPrefix(prefix string) string {
+	if prefix == "" {
+		return ""
+	}
+	return " under " + quoted(prefix)
+}
+
+// list describes all locks under a prefix, sorted by name. What became free between
+// being listed and being looked at is left out.
+func list(ctx context.Context, c *distlock.Client, prefix string) ([]distlock.Info, error) {
+	var names []string
+	for name, err := range c.List(ctx, prefix) {
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var infos []distlock.Info
+	for _, name := range names {
+		info, err := c.Inspect(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if len(info.Holders) > 0 || info.WaiterCount > 0 {
+			infos = append(infos, info)
+		}
+	}
+	return infos, nil
+}
+
+func allToJSON(infos []distlock.Info) []lockJSON {
+	all := []lockJSON{}
+	for _, info := range infos {
+		all = append(all, toJSON(info, time.Now()))
+	}
+	return all
+}
+
+// writeTable writes a line for each holder, and one for a lock that is only waited for.
+func writeTable(w io.Writer, infos []distlock.Info) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NAME\tMODE\tFENCE\tHELD\tLEFT\tHOST\tPID\tPROGRAM\tWAITERS")
+	for _, info := range infos {
+		if len(info.Holders) == 0 {
+			fmt.Fprintf(t, "%s\tfree\t-\t-\t-\t-\t-\t-\t%s\n", plain(info.Name), waiters(info))
+		}
+		for _, h := range info.Holders {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", plain(info.Name), h.Mode, fence(h), known(h.Held), known(h.Left),
+				told(h, "host"), told(h, "pid"), told(h, "program"), waiters(info))
+		}
+	}
+	return t.Flush()
+}
+
+func fence(h distlock.Holder) string {
+	if h.Fence == 0 {
+		return "?"
+	}
+	return strconv.FormatUint(h.Fence, 10)
+}
+
+func known(d time.Duration) string {
+	if d < 0 {
+		return "?"
+	}
+	return short(d)
+}
+
+func told(h distlock.Holder, key string) string {
+	if v := h.Meta[key]; v != "" {
+		return plain(v)
+	}
+	return "?"
+}
+
+func waiters(info distlock.Info) string {
+	if info.WaiterCount < 0 {
+		return "?"
+	}
+	return strconv.Itoa(info.WaiterCount)
+}

@@ -1,0 +1,8 @@
+//go:build unix && !linux
+
+package cli
+
+import "syscall"
+
+// tieToParent: this system can't.
+func tieToParent(*syscall.SysProcAttr) {}

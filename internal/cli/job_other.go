@@ -1,0 +1,61 @@
+//go:build !unix
+
+package cli
+
+import (
+	"os"
+	"time"
+
+	"github.com/distlock/distlock"
+)
+
+// job is a command that runs under locks. This system has no process groups and no
+// SIGTERM: what has to stop is killed.
+type job struct {
+	path      string
+	argv, env []string
+	onLoss    string
+	warning   time.Duration
+	lease     *distlock.MultiLease
+	signals   *signals
+	say       func(format string, args ...any)
+
+	losing bool
+}
+
+func (j *job) run() (int, error) {
+	p, err := os.StartProcess(j.path, j.argv, &os.ProcAttr{Env: j.env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	if err != nil {
+		return 0, cantRun(j.argv[0], err)
+	}
+	ended := make(chan error)
+	var state *os.ProcessState
+	go func() {
+		state, err = p.Wait()
+		ended <- err
+	}()
+	if err := j.watch(p, ended); err != nil {
+		return 0, err
+	}
+	return state.ExitCode(), nil
+}
+
+// watch sees to the command until it has ended. Its console sends it ctrl-C itself.
+func (j *job) watch(p *os.Process, ended <-chan error) error {
+	lost := j.lease.Context().Done()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-j.signals.ch:
+		case <-lost:
+			lost = nil
+			j.losing = true
+			if j.onLoss == lossIgnore {
+				continue
+			}
+			j.say("%s; killing %s", reason(j.lease.Err()), j.argv[0])
+			_ = p.Kill()
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/distlock/distlock"
+	_ "github.com/distlock/distlock/backend/all" // every scheme of --url
+	"github.com/distlock/distlock/driver"
+)
+
+// urlVariable is the variable that stands in for --url.
+const urlVariable = "DISTLOCK_URL"
+
+// openTimeout bounds how long a server may take to be reached.
+const openTimeout = 10 * time.Second
+
+// backendURL is where the locks are kept.
+func (a *app) backendURL() (string, error) {
+	if u := cmp.Or(a.url, os.Getenv(urlVariable)); u != "" {
+		return u, nil
+	}
+	dir, err := stateDir()
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", exit(exitUnreachable, "no directory for the locks: %w; give --url sqlite:/path/to/locks.db", err)
+	}
+	return (&url.URL{Scheme: "sqlite", Path: filepath.ToSlash(filepath.Join(dir, "locks.db"))}).String(), nil
+}
+
+// stateDir is the directory for the locks of those who name no server. A relative
+// XDG_STATE_HOME counts as none, as its specification wants it.
+func stateDir() (string, error) {
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "distlock"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil || !filepath.IsAbs(home) {
+		return "", usage("don't know where the locks are: neither --url nor %s is given, and neither XDG_STATE_HOME nor HOME is set; give --url sqlite:/path/to/locks.db or another", urlVariable)
+	}
+	return filepath.Join(home, ".local", "state", "distlock"), nil
+}
+
+// openBackend connects to where the locks are kept.
+func (a *app) openBackend(ctx context.Context) (driver.Backend, error) {
+	u, err := a.backendURL()
+	if err != nil {
+		return nil, err
+	}
+	return openURL(ctx, u)
+}
+
+func openURL(ctx context.Context, rawURL string) (driver.Backend, error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	return distlock.Open(ctx, rawURL)
+}
+
+// newClient makes a client on b, which is closed if that fails.
+func newClient(b driver.Backend, opts *distlock.Options) (*distlock.Client, error) {
+	c, err := distlock.New(b, opts)
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return c, nil
+}
+
+// client connects with default options, for commands that hold nothing.
+func (a *app) client(ctx context.Context) (*distlock.Client, error) {
+	b, err := a.openBackend(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return newClient(b, nil)
+}
+
+// closeClient says what went wrong with it; what was done is done.
+func (a *app) closeClient(c *distlock.Client) {
+	if err := c.Close(); err != nil {
+		a.warn(err)
+	}
+}

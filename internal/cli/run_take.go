@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/distlock/distlock"
+)
+
+// otherKindPause is how often a name is looked at that is in use for another kind
+// of lock. No server signals when that ends.
+const otherKindPause = 100 * time.Millisecond
+
+// taker takes the locks of one run.
+type taker struct {
+	o      *runOptions
+	client *distlock.Client
+	locks  *distlock.MultiLock
+	notice *notice
+}
+
+func (a *app) newTaker(ctx context.Context, o *runOptions) (*taker, error) {
+	b, err := a.openBackend(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.settle(b.Caps()); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	n := newNotice(a.err)
+	c, err := newClient(b, o.clientOptions(n.observer()))
+	if err != nil {
+		return nil, err
+	}
+	n.client = c
+	return &taker{o: o, client: c, locks: distlock.Multi(o.lockers(c)...), notice: n}, nil
+}
+
+// take makes one attempt, and waits if that is refused and waiting is wanted. So
+// --wait bounds the wait and nothing else: however short it is, the server is asked.
+func (t *taker) take(ctx context.Context) (*distlock.MultiLease, error) {
+	began := time.Now()
+	lease, refused := t.attempt(t.locks.TryLock(ctx))
+	if lease != nil || t.o.noWait || !t.passing(refused) {
+		return lease, explain(refused, 0)
+	}
+	if t.o.waitSet {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, t.o.wait)
+		defer cancel()
+	}
+	defer t.notice.show(ctx)()
+	lease, err := t.wait(ctx, refused)
+	return lease, explain(err, time.Since(began))
+}
+
+// wait waits until the locks are held or ctx ends. What ends with the time alone is
+// no reason to give up: that one of several was lost during the wait for the next,
+// or that a name is in use for another kind of lock.
+func (t *taker) wait(ctx context.Context, refused error) (*distlock.MultiLease, error) {
+	for {
+		lease, err := t.attempt(t.locks.Lock(ctx))
+		switch {
+		case lease != nil:
+			return lease, nil
+		case errors.Is(err, distlock.ErrHeld):
+			refused = err
+		case ctx.Err() == nil && !t.passing(err):
+			return nil, err
+		}
+		select {
+		case <-time.After(otherKindPause/2 + rand.N(otherKindPause)):
+		case <-ctx.Done():
+			return nil, refused
+		}
+	}
+}
+
+// attempt turns the refusal of a name that is in use for another kind of lock into
+// that of a busy one: here it is the same.
+func (t *taker) attempt(lease *distlock.MultiLease, err error) (*distlock.MultiLease, error) {
+	if !errors.Is(err, distlock.ErrInvalid) {
+		return lease, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	for _, name := range t.o.names {
+		info, inspectErr := t.client.Inspect(ctx, name)
+		if inspectErr == nil && len(info.Holders) > 0 && !info.Mode.SameKind(t.o.mode()) {
+			return nil, &distlock.Error{Op: "lock", Name: name, Kind: distlock.ErrHeld, Err: heldBy(info)}
+		}
+	}
+	return nil, err
+}
+
+// heldBy is the refusal by those who hold a lock.
+func heldBy(info distlock.Info) *distlock.HeldError {
+	e := &distlock.HeldError{Holders: info.Holders}
+	for _, h := range info.Holders {
+		e.Retry = max(e.Retry, h.Left)
+	}
+	return e
+}
+
+// passing reports whether an error may go away by waiting.
+func (t *taker) passing(err error) bool {
+	return errors.Is(err, distlock.ErrHeld) || errors.Is(err, distlock.ErrUnavailable) || errors.Is(err, distlock.ErrLost)
+}
+
+// explain says who is in the way, and how long it was waited for.
+func explain(err error, waited time.Duration) error {
+	var held *distlock.HeldError
+	if !errors.As(err, &held) {
+		return err
+	}
+	what := "the lock"
+	if e := (*distlock.Error)(nil); errors.As(err, &e) && e.Name != "" {
+		what = "lock " + quoted(e.Name)
+	}
+	if waited > 0 {
+		return fmt.Errorf("%s is %w; gave up after %v", what, held, waited.Round(time.Millisecond))
+	}
+	return fmt.Errorf("%s is %w", what, held)
+}
