@@ -79,6 +79,7 @@ var closeChecks = []promise{{
 		s.a.close()
 		w.end()
 		s.b.free(r.Hold, nil, "the holder releases")
+		s.sleep(4 * s.pause())
 		s.b.take(s.rival(r), "the watch of a closed connection takes nothing")
 	},
 }, {

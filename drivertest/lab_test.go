@@ -23,6 +23,7 @@ type lab struct {
 	owners map[string]driver.Request // everything that was ever granted, by owner
 	last   map[string]driver.Grant   // by name
 	notes  map[string]string
+	cuts   int
 	muted  map[string]bool // names whose next signal is dropped
 }
 
@@ -43,7 +44,10 @@ func (l *lab) open(context.Context) (driver.Backend, error) {
 }
 
 func (l *lab) harness() *Harness {
-	return &Harness{Open: l.open, Cut: func(b driver.Backend) func() { return b.(*patched).cut() }}
+	return &Harness{Open: l.open, Cut: func(b driver.Backend) func() {
+		l.locked(func() { l.cuts++ })
+		return b.(*patched).cut()
+	}}
 }
 
 // try runs one check against a fresh lab, in no real time.

@@ -97,4 +97,65 @@ var fenceMutants = []mutant{{
 		}
 		return err
 	}),
+}, {
+	"renewal sets the counter back", "fence/over-renewal",
+	func(l *lab, p *patched) {
+		renew := p.renew
+		p.renew = func(ctx context.Context, holds []driver.Hold) []error {
+			l.locked(func() { l.notes[holds[0].Name] = "renewed" })
+			return renew(ctx, holds)
+		}
+		grants(func(l *lab, r driver.Request, g *driver.Grant) {
+			if l.notes[r.Name] != "" {
+				g.Fence = 1
+			}
+		})(l, p)
+	},
+}, {
+	"fences of those who ask again are not counted", "fence/over-many-repeats",
+	grants(func(l *lab, r driver.Request, g *driver.Grant) {
+		if old, ok := l.last[r.Owner]; ok {
+			g.Fence = old.Fence + 1000
+		}
+		l.last[r.Owner] = *g
+	}),
+}, {
+	"a floor sets the counter, also back", "fence/floor-never-lowers",
+	func(l *lab, p *patched) {
+		renew := p.renew
+		p.renew = func(ctx context.Context, holds []driver.Hold) []error {
+			if h := holds[0]; h.Floor > 0 {
+				l.locked(func() { l.last["floor of "+h.Name] = driver.Grant{Fence: h.Floor} })
+			}
+			return renew(ctx, holds)
+		}
+		grants(func(l *lab, r driver.Request, g *driver.Grant) {
+			if floor, ok := l.last["floor of "+r.Name]; ok {
+				g.Fence = floor.Fence
+			}
+		})(l, p)
+	},
+}, {
+	"readers share the last writer's fence", "shared/fence-above-ended",
+	grants(func(l *lab, r driver.Request, g *driver.Grant) {
+		if last, ok := l.last[r.Name]; ok && r.Mode == driver.Read {
+			g.Fence = last.Fence
+		}
+		l.last[r.Name] = *g
+	}),
+}, {
+	"fences of readers are not counted", "shared/writer-fence-above-readers",
+	grants(func(_ *lab, r driver.Request, g *driver.Grant) {
+		if r.Mode == driver.Read {
+			g.Fence += 1000
+		}
+	}),
+}, {
+	"a downgrade keeps the fence", "shared/downgrade-fence",
+	grants(func(l *lab, r driver.Request, g *driver.Grant) {
+		if old, ok := l.last[r.Owner]; ok && r.Mode == driver.Read {
+			g.Fence = old.Fence
+		}
+		l.last[r.Owner] = *g
+	}),
 }}

@@ -148,16 +148,7 @@ var holdMutants = []mutant{{
 	grants(func(_ *lab, _ driver.Request, g *driver.Grant) { g.TTL = g.TTL.Truncate(time.Millisecond) }),
 }, {
 	"a refusal tells twice the time left", "ttl/retry",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			g, err := acquire(ctx, r)
-			if held, ok := errors.AsType[*driver.HeldError](err); ok {
-				held.Retry *= 2
-			}
-			return g, err
-		}
-	},
+	retries(func(d time.Duration) time.Duration { return 2 * d }),
 }, {
 	"renew by anyone", "renew/only-by-owner",
 	eachRenewal(func(_ *lab, p *patched, h driver.Hold) error {
@@ -252,16 +243,7 @@ var holdMutants = []mutant{{
 }, {
 	"a force unlock hits a successor", "release/force-spares-successor", releaseByName,
 }, {
-	"release always succeeds", "release/twice",
-	func(_ *lab, p *patched) {
-		release := p.release
-		p.release = func(ctx context.Context, h driver.Hold) error {
-			if err := release(ctx, h); !errors.Is(err, driver.ErrLost) {
-				return err
-			}
-			return nil
-		}
-	},
+	"release always succeeds", "release/twice", releaseAlways,
 }, {
 	"only the connection that took it can release", "release/force",
 	func(l *lab, p *patched) {
@@ -279,7 +261,90 @@ var holdMutants = []mutant{{
 			return release(ctx, h)
 		}
 	},
+}, {
+	"a released lock stays closed for a while", "exclusion/free-after-release",
+	afterRelease(func(p *patched, h driver.Hold) {
+		ghost := driver.Request{Hold: h, Limit: 1}
+		ghost.Owner, ghost.TTL = driver.NewOwner(), 10*time.Millisecond
+		p.mem.Acquire(context.Background(), ghost)
+	}),
+}, {
+	"asking again never shortens", "again/new-ttl",
+	func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			info, _ := p.mem.Inspect(ctx, r.Name)
+			for _, h := range info.Holders {
+				if h.Owner == r.Owner {
+					r.TTL = max(r.TTL, h.Left)
+				}
+			}
+			return acquire(ctx, r)
+		}
+	},
+}, {
+	"a refusal tells a negative time", "ttl/retry-is-enough",
+	retries(func(d time.Duration) time.Duration { return -d }),
+}, {
+	"renewal revives a released hold", "renew/after-release",
+	func(l *lab, p *patched) {
+		recorded(l, p)
+		eachRenewal(revive)(l, p)
+	},
+}, {
+	"a batch of nothing fails", "renew/empty-batch",
+	func(_ *lab, p *patched) {
+		renew := p.renew
+		p.renew = func(ctx context.Context, holds []driver.Hold) []error {
+			if len(holds) == 0 {
+				return []error{errors.New("syntax error near ()")}
+			}
+			return renew(ctx, holds)
+		}
+	},
+}, {
+	"release of nothing succeeds", "release/never-held", releaseAlways,
+}, {
+	"a hold that has ended is released", "release/expired", releaseAlways,
 }}
+
+// retries replaces the time that a refusal tells.
+func retries(change func(time.Duration) time.Duration) func(*lab, *patched) {
+	return func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := acquire(ctx, r)
+			if held, ok := errors.AsType[*driver.HeldError](err); ok {
+				held.Retry = change(held.Retry)
+			}
+			return g, err
+		}
+	}
+}
+
+// afterRelease does something more when a hold has been released.
+func afterRelease(more func(*patched, driver.Hold)) func(*lab, *patched) {
+	return func(_ *lab, p *patched) {
+		release := p.release
+		p.release = func(ctx context.Context, h driver.Hold) error {
+			err := release(ctx, h)
+			if err == nil {
+				more(p, h)
+			}
+			return err
+		}
+	}
+}
+
+func releaseAlways(_ *lab, p *patched) {
+	release := p.release
+	p.release = func(ctx context.Context, h driver.Hold) error {
+		if err := release(ctx, h); !errors.Is(err, driver.ErrLost) {
+			return err
+		}
+		return nil
+	}
+}
 
 // lookThenTake takes what was free a moment ago.
 func (p *patched) lookThenTake(ctx context.Context, r driver.Request) (driver.Grant, error) {

@@ -120,4 +120,25 @@ var lifeMutants = []mutant{{
 }, {
 	"a connection that broke stays broken", "cut/acquire",
 	func(_ *lab, p *patched) { p.brittle = true },
+}, {
+	"all connections share one network", "cut/others",
+	eachRenewal(func(l *lab, p *patched, h driver.Hold) error {
+		var down bool
+		if l.locked(func() { down = l.cuts > 0 }); down {
+			return errors.New("broken pipe")
+		}
+		return p.renewOne(h)
+	}),
+}, {
+	"Close fails without a network", "cut/close",
+	func(_ *lab, p *patched) {
+		p.close = func() error {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if p.isCut {
+				return errors.New("broken pipe")
+			}
+			return p.mem.Close()
+		}
+	},
 }}

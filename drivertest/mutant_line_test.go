@@ -88,6 +88,23 @@ var lineMutants = []mutant{{
 			return acquire(ctx, r)
 		}
 	},
+}, {
+	"a refusal tells a minute more than a place lives", "line/retry",
+	retries(func(d time.Duration) time.Duration { return d + time.Minute }),
+}, {
+	"readers in line get in one by one", "line/readers-behind-writer-share",
+	func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if r.Queue && p.holder(r.Name).Mode == driver.Read {
+				return driver.Grant{}, &driver.HeldError{}
+			}
+			return acquire(ctx, r)
+		}
+	},
+}, {
+	"a place is passed by a try for a permit", "line/permits",
+	passing(func(r driver.Request) bool { return r.Mode == driver.Counted && !r.Queue }),
 }}
 
 // passing lets some requests ignore the line.
@@ -95,7 +112,7 @@ func passing(which func(driver.Request) bool) func(*lab, *patched) {
 	return func(_ *lab, p *patched) {
 		acquire := p.acquire
 		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			if which(r) && p.holder(r.Name).Owner == "" {
+			if which(r) && (r.Mode == driver.Counted || p.holder(r.Name).Owner == "") {
 				info, _ := p.mem.Inspect(ctx, r.Name)
 				for _, w := range info.Waiters {
 					p.mem.Release(ctx, driver.Hold{Name: r.Name, Owner: w.Owner, Mode: w.Mode})
@@ -159,6 +176,23 @@ func muteRelease(which func(*patched, driver.Hold) bool) func(*lab, *patched) {
 			}
 			return release(ctx, h)
 		}
+	}
+}
+
+// takesLater makes a watch take the lock as soon as it is free, closed or not.
+func takesLater(l *lab, p *patched) {
+	watch := p.watch
+	p.watch = func(ctx context.Context, r driver.Request) (driver.Watch, error) {
+		w, err := watch(ctx, r)
+		go func() {
+			for range 1000 {
+				if _, err := l.store.Connect().Acquire(context.Background(), r); err == nil {
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}()
+		return w, err
 	}
 }
 
@@ -243,22 +277,9 @@ var watchMutants = []mutant{{
 		}
 	},
 }, {
-	"a closed watch takes the lock", "watch/closed-takes-nothing",
-	func(_ *lab, p *patched) {
-		watch := p.watch
-		p.watch = func(ctx context.Context, r driver.Request) (driver.Watch, error) {
-			w, err := watch(ctx, r)
-			go func() {
-				for range 1000 {
-					if _, err := p.mem.Acquire(context.Background(), r); err == nil {
-						return
-					}
-					time.Sleep(time.Millisecond)
-				}
-			}()
-			return w, err
-		}
-	},
+	"a closed watch takes the lock", "watch/closed-takes-nothing", takesLater,
+}, {
+	"the watch of a closed connection takes the lock", "close/watch", takesLater,
 }, {
 	"leaving the line is not signalled", "watch/place-left",
 	muteRelease(func(p *patched, h driver.Hold) bool { return p.waits(h.Name, h.Owner) }),
@@ -279,4 +300,40 @@ var watchMutants = []mutant{{
 }, {
 	"what happened during a break is not signalled", "cut/watch",
 	func(_ *lab, p *patched) { p.deaf = true },
+}, {
+	"a connection does not hear its own releases", "watch/same-connection",
+	func(l *lab, p *patched) {
+		watches := false
+		watch := p.watch
+		p.watch = func(ctx context.Context, r driver.Request) (driver.Watch, error) {
+			watches = true
+			return watch(ctx, r)
+		}
+		muteRelease(func(*patched, driver.Hold) bool { return watches })(l, p)
+	},
+}, {
+	"only the first in line is ever signalled", "watch/line-moves",
+	func(l *lab, p *patched) {
+		recorded(l, p)
+		muteRelease(func(_ *patched, h driver.Hold) bool {
+			r, _ := l.granted(h.Owner)
+			return r.Queue
+		})(l, p)
+	},
+}, {
+	"only the last permit's release is signalled", "watch/permit",
+	muteRelease(func(p *patched, h driver.Hold) bool {
+		info, _ := p.mem.Inspect(context.Background(), h.Name)
+		return len(info.Holders) > 1
+	}),
+}, {
+	"only the holder's connection signals", "watch/forced-release",
+	func(l *lab, p *patched) {
+		mine := map[string]bool{}
+		grants(func(_ *lab, r driver.Request, _ *driver.Grant) { mine[r.Owner] = true })(l, p)
+		muteRelease(func(_ *patched, h driver.Hold) (theirs bool) {
+			l.locked(func() { theirs = !mine[h.Owner] })
+			return theirs
+		})(l, p)
+	},
 }}

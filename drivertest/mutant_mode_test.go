@@ -23,6 +23,23 @@ func besideOnRefusal(mode driver.Mode, beside func(driver.Hold) bool) func(*lab,
 	}
 }
 
+// sharedTTL gives all who hold in a mode the TTL of the last to come.
+func sharedTTL(mode driver.Mode) func(*lab, *patched) {
+	return func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := acquire(ctx, r)
+			info, _ := p.mem.Inspect(ctx, r.Name)
+			for _, h := range info.Holders {
+				if err == nil && r.Mode == mode {
+					p.renewOne(driver.Hold{Name: r.Name, Owner: h.Owner, Mode: h.Mode, TTL: r.TTL})
+				}
+			}
+			return g, err
+		}
+	}
+}
+
 var modeMutants = []mutant{{
 	"readers beside a writer", "shared/writer-excludes-readers",
 	besideOnRefusal(driver.Read, func(h driver.Hold) bool { return h.Mode == driver.Write }),
@@ -44,20 +61,7 @@ var modeMutants = []mutant{{
 		}
 	},
 }, {
-	"all readers have the TTL of the last", "shared/readers-expire-alone",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			g, err := acquire(ctx, r)
-			info, _ := p.mem.Inspect(ctx, r.Name)
-			for _, h := range info.Holders {
-				if err == nil && r.Mode == driver.Read {
-					p.renewOne(driver.Hold{Name: r.Name, Owner: h.Owner, Mode: h.Mode, TTL: r.TTL})
-				}
-			}
-			return g, err
-		}
-	},
+	"all readers have the TTL of the last", "shared/readers-expire-alone", sharedTTL(driver.Read),
 }, {
 	"a downgrade lets a writer in", "shared/downgrade-race",
 	func(_ *lab, p *patched) {
@@ -151,5 +155,48 @@ var modeMutants = []mutant{{
 		p.acquire = refuse(p.acquire, func(r driver.Request) bool {
 			return r.Mode == driver.Read && p.holds(r.Name, r.Owner) == driver.Write && p.mem.Release(context.Background(), r.Hold) == nil
 		})
+	},
+}, {
+	"a read/write lock without writers is claimed", "caps/sensible",
+	func(_ *lab, p *patched) { p.caps.Modes = driver.Modes(driver.Exclusive, driver.Read) },
+}, {
+	"each connection has its own name", "caps/constant",
+	func(_ *lab, p *patched) { p.caps.Name = driver.NewOwner() },
+}, {
+	"a released permit is not given back", "counted/release-frees-one",
+	afterRelease(func(p *patched, h driver.Hold) {
+		h.Owner, h.TTL = driver.NewOwner(), time.Hour
+		p.mem.Acquire(context.Background(), driver.Request{Hold: h, Limit: 2})
+	}),
+}, {
+	"each release of a permit gives one back", "counted/double-release-frees-one",
+	func(_ *lab, p *patched) {
+		release := p.release
+		p.release = func(ctx context.Context, h driver.Hold) error {
+			err := release(ctx, h)
+			if errors.Is(err, driver.ErrLost) {
+				release(ctx, p.holder(h.Name))
+			}
+			return err
+		}
+	},
+}, {
+	"all permits have the TTL of the last", "counted/expired-permit", sharedTTL(driver.Counted),
+}, {
+	"an attempt as another kind changes the kind", "kinds/free-again",
+	func(l *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			var kind string
+			l.locked(func() { kind = l.notes[r.Name] })
+			if kind != "" && kind != r.Mode.String() {
+				return driver.Grant{}, driver.ErrInvalid
+			}
+			g, err := acquire(ctx, r)
+			if errors.Is(err, driver.ErrInvalid) {
+				l.locked(func() { l.notes[r.Name] = r.Mode.String() })
+			}
+			return g, err
+		}
 	},
 }}

@@ -11,24 +11,25 @@ import (
 
 // renamed stores names as something else.
 func renamed(store func(string) string) func(*lab, *patched) {
+	return renamedIn(driver.AllModes, store)
+}
+
+// renamedIn is renamed for some modes.
+func renamedIn(modes driver.ModeSet, store func(string) string) func(*lab, *patched) {
 	return func(_ *lab, p *patched) {
-		acquire, renew, release := p.acquire, p.renew, p.release
+		stored := func(h driver.Hold) driver.Hold {
+			if modes.Has(h.Mode) {
+				h.Name = store(h.Name)
+			}
+			return h
+		}
+		acquire, release := p.acquire, p.release
 		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			r.Name = store(r.Name)
+			r.Hold = stored(r.Hold)
 			return acquire(ctx, r)
 		}
-		p.renew = func(ctx context.Context, holds []driver.Hold) []error {
-			var stored []driver.Hold
-			for _, h := range holds {
-				h.Name = store(h.Name)
-				stored = append(stored, h)
-			}
-			return renew(ctx, stored)
-		}
-		p.release = func(ctx context.Context, h driver.Hold) error {
-			h.Name = store(h.Name)
-			return release(ctx, h)
-		}
+		eachRenewal(func(_ *lab, p *patched, h driver.Hold) error { return p.renewOne(stored(h)) })(nil, p)
+		p.release = func(ctx context.Context, h driver.Hold) error { return release(ctx, stored(h)) }
 	}
 }
 
@@ -83,7 +84,10 @@ var nameMutants = []mutant{{
 	"List yields twice", "inspect/list",
 	func(_ *lab, p *patched) {
 		p.list = func(ctx context.Context, prefix string, yield func(string) bool) error {
-			return p.mem.List(ctx, prefix, func(name string) bool { return yield(name) && yield(name) })
+			return p.mem.List(ctx, prefix, func(name string) bool {
+				yield(name)
+				return yield(name)
+			})
 		}
 	},
 }, {
@@ -131,6 +135,34 @@ var nameMutants = []mutant{{
 	"Inspect tells the line in another order", "inspect/waiters", portrayed(func(i *driver.Info) {
 		if n := len(i.Waiters); n > 1 {
 			i.Waiters[0], i.Waiters[n-1] = i.Waiters[n-1], i.Waiters[0]
+		}
+	}),
+}, {
+	"brackets in names of semaphores are patterns", "names/every-mode",
+	renamedIn(driver.Modes(driver.Counted), func(n string) string { return regexp.MustCompile(`\[.*\]`).ReplaceAllString(n, "?") }),
+}, {
+	"Inspect shows holds that have ended", "inspect/expired",
+	func(l *lab, p *patched) {
+		recorded(l, p)
+		inspect := p.inspect
+		p.inspect = func(ctx context.Context, name string) (driver.Info, error) {
+			info, err := inspect(ctx, name)
+			l.locked(func() {
+				for _, r := range l.owners {
+					if r.Name == name && len(info.Holders) == 0 {
+						info.Holders = []driver.Holder{{Owner: r.Owner, Mode: r.Mode}}
+					}
+				}
+			})
+			return info, err
+		}
+	},
+}, {
+	"Inspect tells one reader only", "inspect/readers", portrayed(func(i *driver.Info) { i.Holders = i.Holders[:min(1, len(i.Holders))] }),
+}, {
+	"a downgraded hold is shown as Write", "inspect/downgraded", portrayed(func(i *driver.Info) {
+		for n := range i.Holders {
+			i.Holders[n].Mode = driver.Write
 		}
 	}),
 }}

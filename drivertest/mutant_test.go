@@ -19,9 +19,22 @@ type mutant struct {
 	alter  func(*lab, *patched)
 }
 
+func mutants() []mutant {
+	return slices.Concat(holdMutants, fenceMutants, modeMutants, lineMutants, watchMutants, nameMutants, lifeMutants)
+}
+
+// TestEveryCheckCanFail shows that there is no check without a mutant of its own.
+func TestEveryCheckCanFail(t *testing.T) {
+	for _, c := range Checks() {
+		if !slices.ContainsFunc(mutants(), func(m mutant) bool { return m.check == c.Name }) {
+			t.Errorf("no mutant is there to be found by %s", c.Name)
+		}
+	}
+}
+
 // TestMutants shows that the suite finds what it is there to find.
 func TestMutants(t *testing.T) {
-	for _, m := range slices.Concat(holdMutants, fenceMutants, modeMutants, lineMutants, watchMutants, nameMutants, lifeMutants) {
+	for _, m := range mutants() {
 		t.Run(m.defect, func(t *testing.T) {
 			switch err := try(t, m.alter, checkNamed(t, m.check)); {
 			case err == nil:

@@ -62,18 +62,6 @@ var sharedChecks = []promise{{
 		s.b.eventually(s.writer(), s.TTL, "the last reader's end frees the lock")
 	},
 }, {
-	name:  "shared/long-writer-after-brief-reader",
-	text:  "A brief reader after a long one does not cut the long one short.",
-	needs: readWrite,
-	run: func(s *scene) {
-		long, brief := s.reader(), s.brief(s.reader())
-		s.a.take(long, "a free lock is granted")
-		s.b.take(brief, "readers share")
-		s.b.free(brief.Hold, nil, "the holder releases")
-		s.b.refused(s.writer(), "a reader that leaves ends no other reader's hold")
-		s.a.renew(long.Hold, nil, "a reader that leaves ends no other reader's hold")
-	},
-}, {
 	name:  "shared/fence-above-ended",
 	text:  "A reader's fence is above those of all holds that had ended before.",
 	needs: need{modes: driver.Modes(driver.Write, driver.Read), fence: true},

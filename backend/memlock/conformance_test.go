@@ -1,4 +1,4 @@
-package drivertest_test
+package memlock_test
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"github.com/distlock/distlock/drivertest"
 )
 
-func TestMemlock(t *testing.T) {
+func TestConformance(t *testing.T) {
 	store := memlock.NewStore()
 	drivertest.Run(t, drivertest.Harness{
 		Open: func(context.Context) (driver.Backend, error) { return store.Connect(), nil },

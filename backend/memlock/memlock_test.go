@@ -1,0 +1,274 @@
+package memlock
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+func request(name string) driver.Request {
+	return driver.Request{
+		Hold:   driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: time.Minute},
+		Fences: 1,
+	}
+}
+
+func take(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {
+	t.Helper()
+	g, err := b.Acquire(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func watchFor(t testing.TB, b *Backend, r driver.Request) driver.Watch {
+	t.Helper()
+	w, err := b.Watch(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// A hold lives to the last nanosecond of its TTL and not one longer.
+func TestExactTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New()
+		r, next := request("lock"), request("lock")
+		take(t, b, r)
+		time.Sleep(r.TTL - 1)
+		_, err := b.Acquire(t.Context(), next)
+		held, ok := errors.AsType[*driver.HeldError](err)
+		if !ok || held.Retry != 1 || held.Holders[0].Owner != r.Owner {
+			t.Errorf("a nanosecond before the end: %v", err)
+		}
+		time.Sleep(held.Retry)
+		take(t, b, next)
+		if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("release after the end: %v", err)
+		}
+	})
+}
+
+// Retry of a semaphore is when the first permit ends, of a writer when the last reader
+// ends, and of a place when all before it have ended.
+func TestRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New()
+		take := func(name string, mode driver.Mode, ttl time.Duration) error {
+			r := request(name)
+			r.Mode, r.Limit, r.TTL, r.Queue = mode, 3, ttl, true
+			_, err := b.Acquire(t.Context(), r)
+			return err
+		}
+		for _, c := range []struct {
+			name string
+			held []time.Duration
+			mode driver.Mode
+			ask  driver.Mode
+			want time.Duration
+		}{
+			{"mutex", []time.Duration{5}, driver.Exclusive, driver.Exclusive, 5},
+			{"behind a place", []time.Duration{5, 9}, driver.Exclusive, driver.Exclusive, 9},
+			{"writer", []time.Duration{4, 8, 6}, driver.Read, driver.Write, 8},
+			{"reader", []time.Duration{7}, driver.Write, driver.Read, 7},
+			{"permits", []time.Duration{6, 3, 5}, driver.Counted, driver.Counted, 3},
+			{"permits behind a place", []time.Duration{6, 3, 5, 4}, driver.Counted, driver.Counted, 4},
+		} {
+			for _, s := range c.held {
+				take(c.name, c.mode, s*time.Second)
+			}
+			held, ok := errors.AsType[*driver.HeldError](take(c.name, c.ask, time.Second))
+			if !ok || held.Retry != c.want*time.Second {
+				t.Errorf("%s: got %+v, want %vs", c.name, held, int(c.want))
+			}
+		}
+	})
+}
+
+// Names whose holds ended, with or without a release, are forgotten, and fences rise all
+// the same.
+func TestForgetsNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewStore()
+		b := s.Connect()
+		first := take(t, b, request("lock"))
+		time.Sleep(time.Hour)
+		for i := range 200_000 {
+			r := request(fmt.Sprint("name ", i))
+			take(t, b, r)
+			if i%2 == 0 {
+				b.Release(t.Context(), r.Hold)
+			}
+			time.Sleep(time.Minute)
+		}
+		left := 0
+		for i := range s.shards {
+			left += len(s.shards[i].locks)
+		}
+		if left > 10*shards {
+			t.Errorf("%d names are remembered after 200000 that ended", left)
+		}
+		if g := take(t, b, request("lock")); g.Fence <= first.Fence {
+			t.Errorf("fence %d after %d", g.Fence, first.Fence)
+		}
+	})
+}
+
+// What released by all is left to nobody: no name, no watch.
+func TestLeavesNothing(t *testing.T) {
+	s := NewStore()
+	b, other := s.Connect(), s.Connect()
+	r, waiter := request("lock"), request("lock")
+	waiter.Queue = true
+	take(t, b, r)
+	other.Acquire(t.Context(), waiter)
+	w := watchFor(t, other, waiter)
+	b.Watch(t.Context(), request("another"))
+	b.Release(t.Context(), r.Hold)
+	<-w.Ready
+	other.Release(t.Context(), waiter.Hold)
+	w.Close()
+	b.Close()
+	for i := range s.shards {
+		for name, l := range s.shards[i].locks {
+			t.Errorf("%q is left: %+v", name, l)
+		}
+	}
+}
+
+// A shortened hold wakes those who were told of a later end.
+func TestShortenedHoldWakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New()
+		r := request("lock")
+		take(t, b, r)
+		w := watchFor(t, b, request("lock"))
+		defer w.Close()
+		r.TTL = time.Second
+		b.Renew(t.Context(), []driver.Hold{r.Hold})
+		<-w.Ready
+	})
+}
+
+// Only those wake whom a release lets in: of a line the first.
+func TestNoHerd(t *testing.T) {
+	b := New()
+	r := request("lock")
+	take(t, b, r)
+	var watches []driver.Watch
+	for range 10 {
+		w := request("lock")
+		w.Queue = true
+		b.Acquire(t.Context(), w)
+		watches = append(watches, watchFor(t, b, w))
+	}
+	b.Release(t.Context(), r.Hold)
+	for i, w := range watches {
+		if woken := len(w.Ready) > 0; woken != (i == 0) {
+			t.Errorf("place %d woken: %v", i, woken)
+		}
+		w.Close()
+	}
+}
+
+func TestSpan(t *testing.T) {
+	b := New()
+	r := request("lock")
+	r.Fences = 64
+	if g := take(t, b, r); g.Fences != 64 {
+		t.Errorf("alone: %d fences of 64", g.Fences)
+	}
+	waiter := request("lock")
+	waiter.Queue = true
+	b.Acquire(t.Context(), waiter)
+	if g := take(t, b, r); g.Fences != 1 || !g.Queued {
+		t.Errorf("with a waiter: %d fences, queued %v", g.Fences, g.Queued)
+	}
+}
+
+func TestInvalid(t *testing.T) {
+	b := New()
+	for what, c := range map[string]struct {
+		change func(*driver.Request)
+		want   error
+	}{
+		"no name":          {func(r *driver.Request) { r.Name = "" }, driver.ErrInvalid},
+		"no owner":         {func(r *driver.Request) { r.Owner = "" }, driver.ErrInvalid},
+		"no TTL":           {func(r *driver.Request) { r.TTL = 0 }, driver.ErrInvalid},
+		"no mode":          {func(r *driver.Request) { r.Mode = 0 }, driver.ErrUnsupported},
+		"unknown mode":     {func(r *driver.Request) { r.Mode = 7 }, driver.ErrUnsupported},
+		"permits of none":  {func(r *driver.Request) { r.Mode = driver.Counted }, driver.ErrInvalid},
+		"negative permits": {func(r *driver.Request) { r.Mode, r.Limit = driver.Counted, -1 }, driver.ErrInvalid},
+	} {
+		r := request("lock")
+		c.change(&r)
+		if _, err := b.Acquire(t.Context(), r); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", what, err, c.want)
+		}
+	}
+}
+
+func TestUpgradeIsRefused(t *testing.T) {
+	b := New()
+	r := request("lock")
+	r.Mode = driver.Read
+	take(t, b, r)
+	r.Mode = driver.Write
+	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnsupported) {
+		t.Errorf("an upgrade: %v", err)
+	}
+}
+
+// Fences never leave the signed range, whatever floor is asked for.
+func TestFenceBounds(t *testing.T) {
+	b := New()
+	r := request("lock")
+	take(t, b, r)
+	r.Floor = maxFence + 1
+	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("a floor beyond the range: %v", err)
+	}
+	r.Floor = maxFence - 1
+	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+		t.Errorf("the greatest floor: %v", err)
+	}
+	r.Fences = 1 << 40
+	if g := take(t, b, r); g.Last() >= 1<<63 {
+		t.Errorf("fences %d to %d", g.Fence, g.Last())
+	}
+	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("when the fences are used up: %v", err)
+	}
+}
+
+// Connections that come and go while others work disturb nobody.
+func TestConnectionsComeAndGo(t *testing.T) {
+	s := NewStore()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 200 {
+				b := s.Connect()
+				r := request("lock")
+				w, err := b.Watch(t.Context(), r)
+				if err != nil {
+					t.Error(err)
+				}
+				if _, err := b.Acquire(t.Context(), r); err == nil {
+					b.Release(t.Context(), r.Hold)
+				}
+				b.Close()
+				w.Close()
+			}
+		})
+	}
+	wg.Wait()
+	take(t, s.Connect(), request("lock"))
+}
