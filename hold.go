@@ -1,10 +1,8 @@
 package distlock
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"sync/atomic"
 	"time"
@@ -270,62 +268,4 @@ func (h *hold) extend(ctx context.Context, d time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, h.s.callTimeout)
 	defer cancel()
 	return h.c.watchdog.extend(ctx, h, d)
-}
-
-// downgrade turns a Write hold into a Read hold.
-func (h *hold) downgrade(ctx context.Context, l *Lease) error {
-	if !h.c.caps.Downgrade {
-		return fmt.Errorf("%w: %s can't downgrade", ErrUnsupported, h.c.caps.Name)
-	}
-	h.sh.mu.Lock()
-	mode, entered := h.mode, len(h.nested) > 0
-	h.sh.mu.Unlock()
-	if mode != Write || entered {
-		return invalid("only a lease that holds for writing and was not re-entered can be downgraded")
-	}
-	b, err := h.c.watchdog.claim(ctx, h)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, h.trust()-h.c.now())
-	defer cancel()
-	start, grant, err := h.askDowngrade(ctx)
-	if err == nil && h.becomeReader(l, grant) {
-		h.c.watchdog.settle(b, h, start, grant.TTL)
-		return nil
-	}
-	h.c.watchdog.settle(b, h, 0, 0)
-	err = cmp.Or(err, ErrLost)
-	h.lose(err, true)
-	// It may have become a reader at the backend; drop that too.
-	h.c.abandon(driver.Hold{Name: h.s.name, Owner: h.owner, Mode: Read, TTL: h.s.ttl})
-	return fmt.Errorf("%w: %w", ErrLost, err)
-}
-
-func (h *hold) askDowngrade(ctx context.Context) (start instant, grant driver.Grant, err error) {
-	r := driver.Request{Hold: h.request(h.s.ttl), Fences: 1, Meta: h.s.meta}
-	r.Mode = Read
-	err = h.insist(ctx, func() error {
-		start = h.c.now()
-		grant, err = h.c.backend.Acquire(ctx, r)
-		return err
-	})
-	return start, grant, err
-}
-
-// becomeReader makes the hold one for reading and leaves the gate, so that other
-// readers come in beside it. It reports false if the hold was lost meanwhile.
-func (h *hold) becomeReader(l *Lease, grant driver.Grant) bool {
-	h.sh.mu.Lock()
-	defer h.sh.mu.Unlock()
-	if h.ended {
-		return false
-	}
-	h.mode = Read
-	l.mu.Lock()
-	l.fence = grant.Fence
-	l.mu.Unlock()
-	h.leaveGate()
-	h.g = nil
-	return true
 }
