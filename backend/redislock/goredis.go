@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/redis/go-redis/v9"
@@ -65,9 +64,6 @@ func (c *goRedisClient) name() string {
 }
 
 func (c *goRedisClient) close() {}
-
-// healthCheck is how long a silent subscription is trusted.
-const healthCheck = 5 * time.Second
 
 func (c *goRedisClient) listen(ctx context.Context, on func(event)) (listener, error) {
 	l := &goRedisListener{pubsub: c.client.Subscribe(ctx), done: make(chan struct{})}

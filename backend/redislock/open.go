@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/redis/rueidis"
 )
 
 func init() {
@@ -56,10 +55,7 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
-	c, err := t.connect(ctx)
-	if err != nil {
-		return nil, t.openError(err)
-	}
+	c := &wire{target: t}
 	if err := checkVersion(ctx, c); err != nil {
 		c.close()
 		return nil, t.openError(err)
@@ -137,60 +133,8 @@ func serverName(scheme, addr string, db int) string {
 	return fmt.Sprintf("%s://%s/%d", scheme, addr, db)
 }
 
-// connect makes a client of rueidis: it is the faster one by far when many goroutines
-// share it (see the benchmark).
-func (t *target) connect(ctx context.Context) (*rueidisClient, error) {
-	o := rueidis.ClientOption{
-		InitAddress:       []string{t.addr},
-		Username:          t.user,
-		Password:          t.password,
-		SelectDB:          t.db,
-		TLSConfig:         t.tls,
-		Dialer:            net.Dialer{Timeout: t.timeout, KeepAlive: time.Second},
-		ConnWriteTimeout:  max(t.timeout, time.Second),
-		ForceSingleClient: true,
-		DisableCache:      true,
-		PipelineMultiplex: -1, // one connection keeps the order
-		// The default of half a MiB each way is for large values.
-		ReadBufferEachConn:  64 << 10,
-		WriteBufferEachConn: 64 << 10,
-	}
-	if t.network == "unix" {
-		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			return d.DialContext(ctx, "unix", addr)
-		}
-	}
-	type result struct {
-		client rueidis.Client
-		err    error
-	}
-	// rueidis takes no context here: one that answers late is closed.
-	made := make(chan result, 1)
-	go func() {
-		c, err := rueidis.NewClient(o)
-		made <- result{c, err}
-	}()
-	select {
-	case r := <-made:
-		if r.err != nil {
-			return nil, r.err
-		}
-		return &rueidisClient{client: r.client, shown: t.name(), own: true}, nil
-	case <-ctx.Done():
-		go func() {
-			if r := <-made; r.err == nil {
-				r.client.Close()
-			}
-		}()
-		return nil, ctx.Err()
-	}
-}
-
 // openError says what went wrong, and never quotes a password.
 func (t *target) openError(err error) error {
-	if re, ok := rueidis.IsRedisErr(err); ok {
-		err = &replyError{text: re.Error(), cause: err}
-	}
 	return fmt.Errorf("redislock: open %s: %w", t.name(), explain(err))
 }
 

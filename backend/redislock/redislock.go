@@ -205,4 +205,3 @@ func millis(d time.Duration) string {
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
-

@@ -22,8 +22,6 @@ func NewRueidis(c rueidis.Client, opts *Options) (*Backend, error) {
 // into pipelines, and does not repeat commands that may write.
 type rueidisClient struct {
 	client rueidis.Client
-	shown  string // for name
-	own    bool
 }
 
 // do gives the keys as mere arguments: rueidis then uses one connection for all, and
@@ -54,20 +52,13 @@ func fromRueidis(r rueidis.RedisResult) (any, error) {
 }
 
 func (c *rueidisClient) name() string {
-	if c.shown != "" {
-		return c.shown
-	}
 	for addr := range c.client.Nodes() {
 		return "redis://" + addr
 	}
 	return "redis"
 }
 
-func (c *rueidisClient) close() {
-	if c.own {
-		c.client.Close()
-	}
-}
+func (c *rueidisClient) close() {}
 
 func (c *rueidisClient) listen(_ context.Context, on func(event)) (listener, error) {
 	conn, release := c.client.Dedicate()

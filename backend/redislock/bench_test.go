@@ -1,0 +1,197 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+)
+
+// BenchmarkPair is a lock and an unlock that nobody contends, beside what the client
+// library needs for SET NX PX and a compare-and-delete script. All take turns in short
+// slices, so that a busy machine is as busy for one as for the other; the medians of the
+// slices are logged, and the ratio to raw rueidis.
+//
+//	go test -run=- -bench=Pair -benchtime=30x ./backend/redislock
+//
+// cli-µs and srv-µs are processor time per pair of this process and of the server.
+func BenchmarkPair(b *testing.B) {
+	srv := testserver.SharedRedis(b)
+	list := subjects(b, srv)
+	for _, goroutines := range []int{1, 16, 128} {
+		b.Run(fmt.Sprintf("g=%d", goroutines), func(b *testing.B) {
+			results := make([][]result, len(list))
+			for b.Loop() {
+				for i, s := range list {
+					results[i] = append(results[i], measure(b, srv, goroutines, s.pair))
+				}
+			}
+			for i, s := range list {
+				ratio := median(results[i], func(r result) float64 { return r.rate }, results[0])
+				b.ReportMetric(ratio, "x-"+s.name)
+				b.Logf("%-18s %8.0f pairs/s  ×%.2f  %5.1f cli-µs  %5.1f srv-µs", s.name,
+					median(results[i], func(r result) float64 { return r.rate }, nil), ratio,
+					median(results[i], func(r result) float64 { return r.client }, nil),
+					median(results[i], func(r result) float64 { return r.server }, nil))
+			}
+		})
+	}
+}
+
+const slice = 40 * time.Millisecond
+
+// result is one slice: pairs per second, and µs of processor time per pair.
+type result struct{ rate, client, server float64 }
+
+// median of what get tells of each result, relative to base's at the same time.
+func median(results []result, get func(result) float64, base []result) float64 {
+	var values []float64
+	for i, r := range results {
+		v := get(r)
+		if base != nil {
+			v /= get(base[i])
+		}
+		values = append(values, v)
+	}
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+// subject locks and unlocks name once.
+type subject struct {
+	name string
+	pair func(ctx context.Context, name string) error
+}
+
+func subjects(b *testing.B, srv *testserver.RedisServer) []subject {
+	rc := newRueidis(b, srv)
+	gc := redis.NewClient(&redis.Options{Addr: srv.Addr()})
+	b.Cleanup(func() { gc.Close() })
+	list := []subject{{"raw-rueidis", rawRueidis(rc)}, {"raw-go-redis", rawGoRedis(gc)}}
+	for _, layout := range []Layout{String, Redisson} {
+		ru, err := NewRueidis(newRueidis(b, srv), &Options{Layout: layout})
+		if err != nil {
+			b.Fatal(err)
+		}
+		url, err := Open(context.Background(), srv.URL()+"?layout="+string(layout))
+		if err != nil {
+			b.Fatal(err)
+		}
+		own, err := NewGoRedis(gc, &Options{Layout: layout})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { url.Close(); own.Close(); ru.Close() })
+		list = append(list,
+			subject{"open-" + string(layout), lockPair(url)},
+			subject{"rueidis-" + string(layout), lockPair(ru)},
+			subject{"go-redis-" + string(layout), lockPair(own)})
+	}
+	return list
+}
+
+// newRueidis makes a client for one subject: a rueidis connection that was once used by
+// two at a time, or with a context that can be cancelled, is slower for one ever after.
+func newRueidis(tb testing.TB, srv *testserver.RedisServer) rueidis.Client {
+	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{srv.Addr()}, DisableCache: true, ForceSingleClient: true})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(c.Close)
+	return c
+}
+
+const compareAndDelete = `if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`
+
+func rawRueidis(c rueidis.Client) func(context.Context, string) error {
+	script := rueidis.NewLuaScript(compareAndDelete)
+	return func(_ context.Context, name string) error {
+		ctx, owner := context.Background(), driver.NewOwner()
+		if err := c.Do(ctx, c.B().Set().Key(name).Value(owner).Nx().PxMilliseconds(30000).Build()).Error(); err != nil {
+			return err
+		}
+		return script.Exec(ctx, c, []string{name}, []string{owner}).Error()
+	}
+}
+
+func rawGoRedis(c *redis.Client) func(context.Context, string) error {
+	script := redis.NewScript(compareAndDelete)
+	return func(_ context.Context, name string) error {
+		ctx, owner := context.Background(), driver.NewOwner()
+		if err := c.SetNX(ctx, name, owner, 30*time.Second).Err(); err != nil {
+			return err
+		}
+		return script.Run(ctx, c, []string{name}, owner).Err()
+	}
+}
+
+func lockPair(l *Backend) func(context.Context, string) error {
+	meta := map[string]string{"host": "web-1", "pid": "4711", "program": "bench"}
+	return func(ctx context.Context, name string) error {
+		h := driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: 30 * time.Second}
+		if _, err := l.Acquire(ctx, driver.Request{Hold: h, Fences: 64, Meta: meta}); err != nil {
+			return err
+		}
+		return l.Release(ctx, h)
+	}
+}
+
+// measure runs pairs for a slice in so many goroutines, each with a name of its own.
+func measure(b *testing.B, srv *testserver.RedisServer, goroutines int, pair func(context.Context, string) error) result {
+	// The core's calls can be cancelled; that costs, so it is measured.
+	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+	defer cancel()
+	client, server, start := clientCPU(), serverCPU(b, srv), time.Now()
+	var pairs atomic.Int64
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			name := "bench:" + strconv.Itoa(g)
+			for ; time.Since(start) < slice; pairs.Add(1) {
+				if err := pair(ctx, name); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	n, took := float64(pairs.Load()), time.Since(start)
+	perPair := func(d time.Duration) float64 { return float64(d.Microseconds()) / n }
+	return result{n / took.Seconds(), perPair(clientCPU() - client), perPair(serverCPU(b, srv) - server)}
+}
+
+func clientCPU() time.Duration {
+	var u syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func serverCPU(b *testing.B, srv *testserver.RedisServer) time.Duration {
+	c := redis.NewClient(&redis.Options{Addr: srv.Addr()})
+	defer c.Close()
+	info, err := c.Info(context.Background(), "cpu").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var sum time.Duration
+	for line := range strings.Lines(info) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if key == "used_cpu_sys" || key == "used_cpu_user" {
+			d, _ := time.ParseDuration(value + "s")
+			sum += d
+		}
+	}
+	return sum
+}
