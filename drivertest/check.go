@@ -80,18 +80,27 @@ type promise struct {
 
 // check is promise.play under a time limit that holds even if the backend hangs.
 func (p promise) check(ctx context.Context, h *Harness) error {
-	cfg, err := h.settle(ctx)
+	doing := new(activity)
+	var cfg config
+	err := bounded(ctx, cmp.Or(h.Timeout, openTime), doing, func(ctx context.Context) (err error) {
+		cfg, err = h.settle(ctx, doing)
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	if !p.needs.met(cfg.caps, h) {
 		return ErrNotClaimed
 	}
-	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	return bounded(ctx, cfg.Timeout, doing, func(ctx context.Context) error { return p.play(ctx, cfg, doing) })
+}
+
+// bounded runs f, and leaves it alone if it goes on long after its context has ended.
+func bounded(ctx context.Context, limit time.Duration, doing *activity, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	doing := new(activity)
 	done := make(chan error, 1)
-	go func() { done <- p.play(ctx, cfg, doing) }()
+	go func() { done <- f(ctx) }()
 	select {
 	case err := <-done:
 		return err
@@ -100,7 +109,7 @@ func (p promise) check(ctx context.Context, h *Harness) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(cfg.Slack + cleanupTime):
+	case <-time.After(2 * cleanupTime):
 		return fmt.Errorf("every call returns when its context ends: %s did not", doing)
 	}
 }
@@ -170,10 +179,11 @@ type config struct {
 }
 
 // settle fills in the defaults, which depend on the backend's capabilities.
-func (h *Harness) settle(ctx context.Context) (config, error) {
+func (h *Harness) settle(ctx context.Context, doing *activity) (config, error) {
 	if h.Open == nil {
 		return config{}, errors.New("drivertest: Harness.Open is nil")
 	}
+	defer doing.begin("Open and Close")()
 	b, err := h.Open(ctx)
 	if err != nil {
 		return config{}, fmt.Errorf("drivertest: open: %w", err)

@@ -141,7 +141,8 @@ var fenceChecks = []promise{{
 	needs: need{fence: true, floor: true},
 	run: func(s *scene) {
 		r := s.request()
-		g := s.a.take(r, "a free lock is granted")
+		s.a.take(r, "a free lock is granted")
+		g := s.a.take(r, "the same Owner asked again is the same hold")
 		r.Floor = 1
 		s.a.renew(r.Hold, nil, "the holder renews")
 		s.a.free(r.Hold, nil, "the holder releases")

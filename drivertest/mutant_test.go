@@ -112,15 +112,24 @@ func TestNotClaimed(t *testing.T) {
 
 // TestHang shows that a check ends when a backend does not, and names the call.
 func TestHang(t *testing.T) {
-	hang := func(l *lab, p *patched) {
-		p.acquire = func(context.Context, driver.Request) (driver.Grant, error) {
-			<-l.end
-			return driver.Grant{}, driver.ErrClosed
+	for want, alter := range map[string]func(*lab, *patched){
+		"Acquire on connection A did not": func(l *lab, p *patched) {
+			p.acquire = func(context.Context, driver.Request) (driver.Grant, error) {
+				<-l.end
+				return driver.Grant{}, driver.ErrClosed
+			}
+		},
+		"Renew on connection A did not": func(l *lab, p *patched) {
+			p.renew = func(context.Context, []driver.Hold) []error { <-l.end; return []error{driver.ErrClosed} }
+		},
+		"Open and Close did not": func(l *lab, p *patched) {
+			p.close = func() error { <-l.end; return nil }
+		},
+	} {
+		err := try(t, alter, checkNamed(t, "lost/never-without-loss"))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
 		}
-	}
-	err := try(t, hang, checkNamed(t, "exclusion/two-connections"))
-	if err == nil || !strings.Contains(err.Error(), "Acquire on connection A did not") {
-		t.Errorf("a backend that hangs in Acquire: %v", err)
 	}
 }
 

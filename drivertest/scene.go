@@ -16,6 +16,9 @@ import (
 // cleanupTime bounds what a check does after its end to leave nothing behind.
 const cleanupTime = 5 * time.Second
 
+// openTime bounds the first connection, if Harness.Timeout does not.
+const openTime = 30 * time.Second
+
 // need is what a backend has to claim for a promise to be about it.
 type need struct {
 	modes     driver.ModeSet

@@ -29,9 +29,9 @@ func TestOpen(t *testing.T) {
 		{"mem:team/a b", "mem:team/a%20b", true},
 	} {
 		one, two := open(t, c.one), open(t, c.two)
-		r := request(t.Name())
+		r := request(driver.NewOwner())
 		take(t, one, r)
-		_, err := two.Acquire(t.Context(), request(t.Name()))
+		_, err := two.Acquire(t.Context(), request(r.Name))
 		if errors.Is(err, driver.ErrHeld) != c.shared {
 			t.Errorf("%s and %s: got %v, want shared %v", c.one, c.two, err, c.shared)
 		}
