@@ -74,6 +74,9 @@ func run(ctx context.Context, c client, s *script, keys, args []string) (any, er
 	command = append(command, "EVALSHA", s.sha, itoa(len(keys)))
 	command = append(append(command, keys...), args...)
 	reply, err := c.do(ctx, command)
+	if err == nil {
+		return reply, nil
+	}
 	if re := (*replyError)(nil); errors.As(err, &re) && re.is("NOSCRIPT") {
 		// The server is new or was restarted. It has not run anything.
 		command[0], command[1] = "EVAL", s.source

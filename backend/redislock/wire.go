@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -75,6 +76,8 @@ func (w *wire) follow(ctx context.Context, c *call) (any, error) {
 	select {
 	case t := <-c.turn:
 		if t == lead {
+			// Those who were answered just now may want more: let them join.
+			runtime.Gosched()
 			return w.lead(ctx, c)
 		}
 		return c.result()

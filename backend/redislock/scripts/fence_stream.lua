@@ -1,14 +1,24 @@
--- Fences of the string layout. The id of a stream entry is max(last + 1, clock), made
--- in one command; no entry is kept. A thousand ids in one millisecond are as many as
--- the number made of it (ms * 1000 + sequence) can tell apart: then the next
--- millisecond is taken in advance.
+-- Fences of the string layout: ids of a stream, ms-sequence, which XADD makes greater
+-- than the last one and at least the clock, in one command. No entry is kept. The
+-- number is ms * 1000 + sequence: so the first of a millisecond starts with the
+-- clock's microseconds, to be greater than what a counter had given that was lost
+-- within it; and where a thousand are used up, the next millisecond is taken in advance.
 local function fence(key)
   local id = redis.call('XADD', key, 'MAXLEN', 0, '*', '', '')
-  if not string.find(id, '-', -4, true) then
-    id = string.format('%.0f-0', tonumber(string.match(id, '^%d+')) + 1)
-    redis.call('XADD', key, 'MAXLEN', 0, id, '', '')
+  local next
+  if string.sub(id, -2) == '-0' then
+    local t = redis.call('TIME')
+    local ms = t[1] * 1000 + math.floor(t[2] / 1000)
+    if ms >= tonumber(string.match(id, '^%d+')) and t[2] % 1000 > 0 then
+      next = string.format('%.0f-%d', ms, t[2] % 1000)
+    end
+  elseif not string.find(id, '-', -4, true) then
+    next = string.format('%.0f-0', tonumber(string.match(id, '^%d+')) + 1)
   end
-  return id
+  if next then
+    redis.call('XADD', key, 'MAXLEN', 0, next, '', '')
+  end
+  return next or id
 end
 
 -- A floor that is no greater than the last id is refused, and needs nothing.

@@ -1,0 +1,62 @@
+// Package redislock keeps locks in a standalone Redis 6.0 or later, or Valkey.
+//
+//	b, err := redislock.Open(ctx, "redis://user:password@localhost:6379/0")
+//	b, err := redislock.NewGoRedis(client, nil)  // *redis.Client of go-redis
+//	b, err := redislock.NewRueidis(client, nil)  // rueidis.Client
+//
+// # URL
+//
+//	redis://[user[:password]@]host[:6379][/db]   TCP
+//	rediss://…                                   TLS, with the system's roots
+//	redis+unix:///path/to/socket?db=0            a socket; user and password as above
+//
+// Parameters: layout (string, redisson), prefix (put before every name), timeout (of
+// connecting, and of one answer; default 5s; what takes longer counts as lost).
+//
+// # How a lock is stored
+//
+// In the layout "string", the default, an exclusive lock is what everybody makes of
+// SET name value NX PX ttl, so both keep each other out. The value is
+// "owner meta fence". A release deletes it if it begins with the Owner and publishes 0
+// on distlock_free:{name}.
+//
+// In the layout "redisson" an exclusive lock is an RLock and RFencedLock: the hash name
+// with one field owner:1, the channel redisson_lock__channel:{name}, and the token in
+// redisson_lock_token:{name}. Waiters in the queue of Java's fair lock are not passed.
+//
+// Both layouts have Redisson's RReadWriteLock and RPermitExpirableSemaphore for the
+// other modes. Beside each hold of Redisson's structures stands {name}:owner:distlock,
+// for Inspect, with the hold's TTL.
+//
+// A semaphore's counter goes with its last permit in the layout "string". In the
+// layout "redisson" it stays, as Java wants it: a waiter in Java that finds it gone
+// waits for ever. So semaphores shared with Java need layout=redisson. A semaphore that
+// Java gave a TTL is not used.
+//
+// # Fences
+//
+// In the layout "string" they come from the ids of one empty stream, distlock:fence,
+// the only key that stays: an id is the greater of the last one plus one and the
+// server's clock, so that fences go on increasing when Redis has lost all, or a
+// failover the last of it; unless the clock went back by more than was lost. Fences are
+// (ms * 1000 + sequence) * 128, which is less than 1<<63 until the year 4253; the 128
+// are for hand-off within a process. In the layout "redisson" they are the token, which
+// Java increments and distlock moves up to the clock in microseconds. Like Redisson's
+// own, tokens have no TTL.
+//
+// # What can go wrong
+//
+// Redis acknowledges before it has stored or replicated. A crash or failover can lose a
+// lock that is held: then there are two holders, and only the fence tells them apart.
+// Redis ends TTLs by its wall clock: a step forward ends locks early.
+//
+// All scripts may be executed twice for one call: the second time finds what the first
+// one made for that Owner. A release whose answer was lost is not repeated here, since
+// the second answer would say that the lock had been lost.
+//
+// Permissions that a user needs: the keys above and the channels distlock_free:*,
+// redisson_lock__channel:*, redisson_rwlock:*, redisson_sc:*, and the commands of
+// scripts/*.lua with EVALSHA and EVAL. Without SUBSCRIBE waiters poll.
+//
+// Tested with Redis 7.0.15.
+package redislock

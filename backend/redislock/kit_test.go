@@ -1,0 +1,243 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+)
+
+// opener makes a backend by one of the client libraries.
+type opener struct {
+	name string
+	open func(t testing.TB, addr string, opts Options) *Backend
+}
+
+var openers = []opener{{"url", openOwn}, {"go-redis", openGoRedis}, {"rueidis", openRueidis}}
+
+func openOwn(t testing.TB, addr string, opts Options) *Backend {
+	t.Helper()
+	url := "redis://" + addr + "?prefix=" + opts.Prefix
+	if opts.Layout != "" {
+		url += "&layout=" + string(opts.Layout)
+	}
+	b, err := Open(t.Context(), url)
+	return opened(t, b, err)
+}
+
+func openGoRedis(t testing.TB, addr string, opts Options) *Backend {
+	t.Helper()
+	c := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { c.Close() })
+	b, err := NewGoRedis(c, &opts)
+	return opened(t, b, err)
+}
+
+func openRueidis(t testing.TB, addr string, opts Options) *Backend {
+	t.Helper()
+	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	b, err := NewRueidis(c, &opts)
+	return opened(t, b, err)
+}
+
+func opened(t testing.TB, b *Backend, err error) *Backend {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+// eachOpener runs a test for each client library, side by side.
+func eachOpener(t *testing.T, test func(t *testing.T, o opener)) {
+	for _, o := range openers {
+		t.Run(o.name, func(t *testing.T) {
+			t.Parallel()
+			test(t, o)
+		})
+	}
+}
+
+// raw is a plain client, as another program has it.
+func raw(t testing.TB, addr string) *redis.Client {
+	c := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// request is for a fresh Owner, and a name of its own if name is empty.
+func request(name string, mode driver.Mode) driver.Request {
+	owner := driver.NewOwner()
+	if name == "" {
+		name = "test:" + driver.NewOwner()
+	}
+	return driver.Request{
+		Hold:   driver.Hold{Name: name, Owner: owner, Mode: mode, TTL: 30 * time.Second},
+		Fences: 1, Limit: 2,
+	}
+}
+
+func acquire(t testing.TB, b *Backend, r driver.Request) driver.Grant {
+	t.Helper()
+	g, err := b.Acquire(t.Context(), r)
+	if err != nil {
+		t.Fatalf("acquire %v: %v", r.Mode, err)
+	}
+	return g
+}
+
+func release(t testing.TB, b *Backend, r driver.Request) {
+	t.Helper()
+	if err := b.Release(t.Context(), r.Hold); err != nil {
+		t.Fatalf("release %v: %v", r.Mode, err)
+	}
+}
+
+func refused(t testing.TB, b *Backend, r driver.Request, want error) error {
+	t.Helper()
+	_, err := b.Acquire(t.Context(), r)
+	if !errors.Is(err, want) {
+		t.Fatalf("acquire %v: %v, want %v", r.Mode, err, want)
+	}
+	return err
+}
+
+func armWatch(t testing.TB, b *Backend, r driver.Request) driver.Watch {
+	t.Helper()
+	w, err := b.Watch(t.Context(), r)
+	if err != nil {
+		t.Fatalf("watch: %v", err)
+	}
+	return w
+}
+
+// signalled waits until a watch is signalled.
+func signalled(t testing.TB, w driver.Watch) {
+	t.Helper()
+	select {
+	case <-w.Ready:
+	case <-time.After(10 * time.Second):
+		t.Fatal("no signal")
+	}
+}
+
+// eventually waits until a condition holds.
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(15 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+// dump shows all keys of a name: type, content, and the seconds of TTL, rounded up.
+func dump(t testing.TB, c *redis.Client, r driver.Request) []string {
+	t.Helper()
+	ctx := context.Background()
+	keys, err := c.Keys(ctx, "*"+r.Name+"*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, key := range keys {
+		ttl := "no TTL"
+		if d := c.PTTL(ctx, key).Val(); d > 0 {
+			ttl = fmt.Sprintf("%ds", (d+time.Second-1)/time.Second)
+		}
+		line := fmt.Sprintf("%s %s %s", key, content(ctx, c, key), ttl)
+		for i, id := range []string{permitID(r.Owner), r.Owner, r.Name} {
+			line = strings.ReplaceAll(line, id, []string{"ID", "OWNER", "NAME"}[i])
+		}
+		lines = append(lines, line)
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func content(ctx context.Context, c *redis.Client, key string) string {
+	switch kind := c.Type(ctx, key).Val(); kind {
+	case "string":
+		return "string " + c.Get(ctx, key).Val()
+	case "hash":
+		var fields []string
+		for f, v := range c.HGetAll(ctx, key).Val() {
+			fields = append(fields, f+"="+v)
+		}
+		slices.Sort(fields)
+		return "hash " + strings.Join(fields, " ")
+	case "zset":
+		var members []string
+		now := c.Time(ctx).Val()
+		for _, z := range c.ZRangeWithScores(ctx, key, 0, -1).Val() {
+			left := time.UnixMilli(int64(z.Score)).Sub(now)
+			members = append(members, fmt.Sprintf("%s:%ds", z.Member, (left+time.Second-1)/time.Second))
+		}
+		return "zset " + strings.Join(members, " ")
+	case "list":
+		return "list " + strings.Join(c.LRange(ctx, key, 0, -1).Val(), " ")
+	default:
+		return kind
+	}
+}
+
+// expect compares a dump. In want "#" stands for a fence.
+func expect(t testing.TB, got []string, want ...string) {
+	t.Helper()
+	for i := range got {
+		words := strings.Split(got[i], " ")
+		for k, w := range words {
+			if len(w) > 12 && strings.Trim(w, "0123456789-,") == "" {
+				words[k] = "#"
+			}
+		}
+		got[i] = strings.Join(words, " ")
+	}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("keys are\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+// messages collects what is published on channels until the test asks for it.
+type messages struct {
+	t  testing.TB
+	ps *redis.PubSub
+}
+
+func listen(t testing.TB, c *redis.Client, channels ...string) *messages {
+	t.Helper()
+	ps := c.Subscribe(t.Context(), channels...)
+	t.Cleanup(func() { ps.Close() })
+	for range channels {
+		if _, err := ps.Receive(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &messages{t, ps}
+}
+
+func (m *messages) next(channel, payload string) {
+	m.t.Helper()
+	ctx, cancel := context.WithTimeout(m.t.Context(), 10*time.Second)
+	defer cancel()
+	msg, err := m.ps.ReceiveMessage(ctx)
+	if err != nil {
+		m.t.Fatalf("no message; want %q on %s: %v", payload, channel, err)
+	}
+	if msg.Channel != channel || msg.Payload != payload {
+		m.t.Errorf("message %q on %s, want %q on %s", msg.Payload, msg.Channel, payload, channel)
+	}
+}
