@@ -105,7 +105,7 @@ func (k *contender) attempt() (*Lease, error) {
 	news := &news{}
 	ctx, cancel := k.c.calls.context(k.ctx, k.s.callTimeout)
 	start := k.c.now()
-	grant, err := k.c.backend.Acquire(ctx, k.s.request(k.owner, k.queues(), news.tell))
+	grant, err := k.c.backend.Acquire(ctx, k.request(news.tell))
 	cancel()
 	if err != nil {
 		return nil, err
@@ -117,8 +117,35 @@ func (k *contender) attempt() (*Lease, error) {
 		return nil, errLate
 	case k.ctx.Err() != nil:
 		return nil, context.Cause(k.ctx)
+	case k.row.count > 0 && grant.Queued:
+		return nil, k.standBack()
 	}
 	return k.granted(news, start, now, grant)
+}
+
+// standBack gives back a hold that was to be handed on, since the re-fence showed
+// that somebody elsewhere stands in line.
+func (k *contender) standBack() error {
+	ctx, cancel := k.c.calls.context(k.ctx, k.s.callTimeout)
+	defer cancel()
+	err := k.c.backend.Release(ctx, driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.ttl})
+	if err != nil && !errors.Is(err, ErrLost) {
+		return err
+	}
+	k.owner, k.unsure, k.row = "", false, row{}
+	return &HeldError{}
+}
+
+// request is what the backend is asked for.
+func (k *contender) request(onLost func()) driver.Request {
+	r := driver.Request{
+		Hold:  driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.ttl},
+		Limit: k.s.limit, Queue: k.queues(), Fences: 1, Meta: k.s.meta, OnLost: onLost,
+	}
+	if k.s.passable() && k.c.caps.Line == driver.Never {
+		r.Fences = uint64(k.s.handoffMax) + 1
+	}
+	return r
 }
 
 // queues reports whether a refused attempt leaves a place in line.
@@ -208,7 +235,7 @@ func (k *contender) arm() bool {
 	}
 	ctx, cancel := context.WithTimeout(k.ctx, k.s.callTimeout)
 	defer cancel()
-	watch, err := w.Watch(ctx, k.s.request(k.owner, k.queues(), nil))
+	watch, err := w.Watch(ctx, k.request(nil))
 	if err != nil {
 		k.unwatch = errors.Is(err, driver.ErrSkip)
 		return false

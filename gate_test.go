@@ -169,29 +169,26 @@ func TestHandOffByRefence(t *testing.T) {
 	})
 }
 
-// Others in line at the backend are not passed by hand-offs.
+// Whoever stands in line at the backend is not passed by hand-offs, not even by one
+// who was in line in this process before.
 func TestNoHandOffPastAFairWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
 		a, b := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
-		first := mustLock(t, a.Mutex("x", distlock.WithHandoff(1000, time.Hour)))
-		fair := waiter(t, t.Context(), b.Mutex("x", distlock.Fair()))
-		mustUnlock(t, first)
-		(func() { mustUnlock(t, <-fair) })()
-
-		// Now a fair one stands in line before the hold begins to be handed on.
-		holder := mustLock(t, b.Mutex("x"))
-		fair = waiter(t, t.Context(), b.Mutex("x", distlock.Fair()))
 		m := a.Mutex("x", distlock.WithHandoff(1000, time.Hour))
+		first := mustLock(t, m)
 		second, third := waiter(t, t.Context(), m), waiter(t, t.Context(), m)
-		mustUnlock(t, holder)
-		lease := <-fair
-		if len(second) > 0 || len(third) > 0 {
-			t.Error("someone passed the fair waiter")
+		mustUnlock(t, first) // nobody stands in line yet: handed on
+		lease := <-second
+		fair := waiter(t, t.Context(), b.Mutex("x", distlock.Fair()))
+		mustUnlock(t, lease)
+		lease = <-fair
+		if len(third) > 0 {
+			t.Error("the third passed the fair waiter")
 		}
 		mustUnlock(t, lease)
-		mustUnlock(t, <-second)
 		mustUnlock(t, <-third)
+		free(t, a, "x")
 	})
 }
 

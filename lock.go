@@ -3,8 +3,6 @@ package distlock
 import (
 	"context"
 	"errors"
-
-	"github.com/distlock/distlock/driver"
 )
 
 // lock waits until the lock is held or ctx is done.
@@ -104,16 +102,4 @@ func join(work, lock error) error {
 		return lock
 	}
 	return errors.Join(work, lock)
-}
-
-// request is what the backend is asked for.
-func (s *spec) request(owner string, queue bool, onLost func()) driver.Request {
-	r := driver.Request{
-		Hold:  driver.Hold{Name: s.name, Owner: owner, Mode: s.mode, TTL: s.ttl},
-		Limit: s.limit, Queue: queue, Fences: 1, Meta: s.meta, OnLost: onLost,
-	}
-	if s.passable() {
-		r.Fences = uint64(s.handoffMax) + 1
-	}
-	return r
 }

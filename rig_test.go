@@ -34,7 +34,14 @@ type (
 	releaser = func(context.Context, driver.Hold) error
 )
 
-func newRig() *rig { return &rig{Backend: memlock.New()} }
+// newRig makes a rig where nobody can stand in line, so that grants carry spans of
+// fences. One without caps of its own has a line on request.
+func newRig() *rig { return &rig{Backend: memlock.New(), caps: withoutLine} }
+
+func withoutLine(caps driver.Caps) driver.Caps {
+	caps.Line = driver.Never
+	return caps
+}
 
 // set changes the rig's hooks while it is in use.
 func (r *rig) set(f func(*rig)) {

@@ -112,10 +112,12 @@ type Request struct {
 	Queue bool
 
 	// Fences is how many consecutive fences are wanted, for hand-off inside the
-	// process; at least 1. More than 1 only for Exclusive and Write.
+	// process; at least 1. More than 1 only for Exclusive and Write, and only where
+	// Caps.Line is Never: who may find someone in line asks again at each hand-off.
 	Fences uint64
 
 	// Meta is kept beside the hold for Inspect: host, pid, program, free text.
+	// It must not be changed, and is not changed by the core.
 	Meta map[string]string
 
 	// OnLost, if not nil, is called at most once when the backend learns by itself
@@ -131,7 +133,7 @@ type Request struct {
 // Grant is what a successful Acquire brings.
 type Grant struct {
 	// Fence … Fence+Fences-1 are this hold's. Fences is at least 1 and at most
-	// what was asked; 1 where others may stand in line.
+	// what was asked; 1 where others stand in line.
 	Fence, Fences uint64
 
 	// Queued says that others stand in line: no hand-off past them.

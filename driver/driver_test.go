@@ -1,0 +1,67 @@
+package driver_test
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+func TestModes(t *testing.T) {
+	s := driver.Modes(driver.Exclusive, driver.Counted)
+	if !s.Has(driver.Exclusive) || s.Has(driver.Read) || s.String() != "exclusive counted" {
+		t.Errorf("%v", s)
+	}
+	if driver.AllModes.String() != "exclusive write read counted" {
+		t.Errorf("all modes: %v", driver.AllModes)
+	}
+	if driver.Mode(0).String() != "invalid" || driver.Mode(9).String() != "invalid" || driver.Line(9).String() != "invalid" {
+		t.Error("names for what does not exist")
+	}
+	if !driver.Read.SameKind(driver.Write) || driver.Read.SameKind(driver.Exclusive) || driver.Read.Alone() || !driver.Write.Alone() {
+		t.Error("kinds")
+	}
+}
+
+func TestHeldErrorSaysWhoAndForHowLong(t *testing.T) {
+	who := map[string]string{"program": "shop", "pid": "7", "host": "web1"}
+	for want, err := range map[string]*driver.HeldError{
+		"held by someone else": {},
+		"held by shop pid 7 on web1 and 1 more, for another 1.5s unless renewed": {
+			Retry: 1500 * time.Millisecond, Holders: []driver.Holder{{Meta: who}, {}},
+		},
+	} {
+		if err.Error() != want || !errors.Is(fmt.Errorf("wrapped: %w", err), driver.ErrHeld) {
+			t.Errorf("%q, want %q", err, want)
+		}
+	}
+}
+
+func TestNewOwner(t *testing.T) {
+	form := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+	seen := map[string]bool{}
+	for range 1000 {
+		owner := driver.NewOwner()
+		if !form.MatchString(owner) || seen[owner] {
+			t.Fatalf("owner %q", owner)
+		}
+		seen[owner] = true
+	}
+}
+
+func TestFinal(t *testing.T) {
+	for err, want := range map[error]bool{
+		driver.ErrInvalid: true, driver.ErrUnsupported: true, driver.ErrClosed: true,
+		driver.ErrLost: false, driver.ErrHeld: false, errors.New("reset"): false,
+	} {
+		if driver.Final(fmt.Errorf("wrapped: %w", err)) != want {
+			t.Errorf("Final(%v) != %v", err, want)
+		}
+	}
+	if g := (driver.Grant{Fence: 5, Fences: 3}); g.Last() != 7 {
+		t.Errorf("last of 5…7: %d", g.Last())
+	}
+}

@@ -1,0 +1,86 @@
+package driver_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+func parse(t *testing.T, raw string) *driver.Params {
+	t.Helper()
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return driver.NewParams(u)
+}
+
+func TestParams(t *testing.T) {
+	p := parse(t, "x:?a=v&c=two&d=1.5s&b=true&i=7")
+	if p.String("a", "") != "v" || p.Choice("c", "one", "two") != "two" || p.Duration("d", 0) != 1500*time.Millisecond ||
+		!p.Bool("b", false) || p.Int("i", 0, 1, 9) != 7 || p.Err() != nil {
+		t.Errorf("%v", p.Err())
+	}
+	p = parse(t, "x:")
+	if p.String("a", "v") != "v" || p.Choice("c", "one", "two") != "one" || p.Duration("d", time.Second) != time.Second ||
+		!p.Bool("b", true) || p.Int("i", 3, 1, 9) != 3 || p.Err() != nil {
+		t.Errorf("defaults: %v", p.Err())
+	}
+}
+
+func TestParamsSayWhatIsWrong(t *testing.T) {
+	p := parse(t, "x:?a=1&a=2&c=three&d=soon&n=-1s&b=maybe&i=10&e=&colour=red&%zz")
+	p.String("a", "")
+	p.Choice("c", "one", "two")
+	p.Duration("d", 0)
+	p.Duration("n", 0)
+	p.Duration("e", 0)
+	p.Bool("b", false)
+	p.Int("i", 0, 1, 9)
+	err := p.Err()
+	if !errors.Is(err, driver.ErrInvalid) {
+		t.Fatalf("%v, want ErrInvalid", err)
+	}
+	for _, says := range []string{"given 2 times", "one of one, two", "d=soon", "n=-1s", "b=maybe", "from 1 to 9", "e=", `"colour"; known: a, c, d, n, e, b, i`, "malformed query"} {
+		if !strings.Contains(err.Error(), says) {
+			t.Errorf("%v\nlacks %q", err, says)
+		}
+	}
+}
+
+func TestRedact(t *testing.T) {
+	for raw, want := range map[string]string{
+		"redis://u:secret@h:1/0":      "redis://u:xxxxx@h:1/0",
+		"redis://h:1/0?password=s":    "redis://h:1/0?password=xxxxx",
+		"redis://h:1/0?layout=string": "redis://h:1/0?layout=string",
+		"redis://u:se%cret@h:1":       "redis:…",
+		"u:secret@h":                  "u:…",
+		"sqlite:/tmp/locks.db":        "sqlite:/tmp/locks.db",
+	} {
+		if got := driver.Redact(raw); got != want {
+			t.Errorf("Redact(%q) = %q, want %q", raw, got, want)
+		}
+	}
+}
+
+func TestRegister(t *testing.T) {
+	opened := ""
+	driver.Register("test-scheme", func(_ context.Context, u *url.URL) (driver.Backend, error) {
+		opened = u.Host
+		return nil, nil
+	})
+	if _, err := driver.Open(t.Context(), "test-scheme://here"); err != nil || opened != "here" {
+		t.Errorf("opened %q, %v", opened, err)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a scheme was registered twice")
+		}
+	}()
+	driver.Register("test-scheme", nil)
+}
