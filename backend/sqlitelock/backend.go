@@ -47,7 +47,11 @@ func start(ctx context.Context, db *sql.DB, path string, opt Options, clk clock)
 
 // prepare does what may fail of start.
 func (b *Backend) prepare(ctx context.Context) (err error) {
-	if err := setUp(ctx, b.w.conn, b.clock.boot); err != nil {
+	// SQLite's own waiting is slow to notice that a busy file is free.
+	if _, err := b.w.conn.ExecContext(ctx, "PRAGMA busy_timeout=0"); err != nil {
+		return err
+	}
+	if err := setUp(ctx, b.w.conn, b.clock.boot, b.patient); err != nil {
 		return err
 	}
 	if b.w.file, err = os.Stat(b.path); err != nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -189,4 +190,18 @@ func TestOpenInContext(t *testing.T) {
 	cancel()
 	_, err := OpenFile(ctx, path, nil)
 	wantIs(t, err, context.Canceled)
+}
+
+func TestOpenWhileAnotherWrites(t *testing.T) {
+	path := lockFile(t)
+	connect(t, path)
+	defer writeLock(t, path)()
+	_, err := OpenFile(t.Context(), path, &Options{BusyTimeout: 30 * time.Millisecond})
+	if !unknown(err) || !busy(err) {
+		t.Errorf("got %v; want SQLITE_BUSY as an unknown outcome", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	_, err = OpenFile(ctx, path, nil)
+	wantIs(t, err, context.DeadlineExceeded)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -46,18 +45,21 @@ INSERT INTO meta VALUES ('', 0);
 `
 
 // setUp makes sure that the file is ours, in WAL mode, and of this boot. Several
-// processes may do so at once.
-func setUp(ctx context.Context, conn *sql.Conn, boot string) error {
-	for {
+// processes may do so at once. It waits for those who write as the writer does.
+func setUp(ctx context.Context, conn *sql.Conn, boot string, patience time.Duration) error {
+	start := time.Now()
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		err := setUpOnce(ctx, conn, boot)
 		if !busy(err) {
 			return err
 		}
-		// Turning WAL on doesn't wait for others by itself.
+		if time.Since(start) > patience {
+			return tooBusy(patience, err)
+		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-time.After(time.Millisecond + rand.N(9*time.Millisecond)):
+		case <-time.After(jitter(pause)):
 		}
 	}
 }

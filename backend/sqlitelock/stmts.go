@@ -34,9 +34,7 @@ func (s *stmts) prepare(ctx context.Context, conn *sql.Conn) error {
 		}
 		*stmt, s.all = p, append(s.all, p)
 	}
-	// From here on waiting is the writer's, between attempts.
-	_, err := conn.ExecContext(ctx, "PRAGMA busy_timeout=0")
-	return err
+	return nil
 }
 
 // close is needed before the connection is closed: otherwise SQLite keeps the file

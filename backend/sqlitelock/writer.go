@@ -100,6 +100,12 @@ func (w *writer) run(shut func() error) {
 	}
 }
 
+func jitter(pause time.Duration) time.Duration { return pause/2 + rand.N(pause) }
+
+func tooBusy(patience time.Duration, err error) error {
+	return fmt.Errorf("another process has been writing for %v: %w", patience, err)
+}
+
 // gather adds the jobs that wait to be taken.
 func (w *writer) gather(batch []*job) []*job {
 	for len(batch) < maxBatch {
@@ -124,7 +130,7 @@ func (w *writer) serve(batch []*job) {
 		case <-w.closing:
 			answer(batch, driver.ErrClosed)
 			return
-		case <-time.After(pause/2 + rand.N(pause)):
+		case <-time.After(jitter(pause)):
 		}
 		batch = w.gather(w.dismiss(batch, err))
 		if len(batch) == 0 {
@@ -140,7 +146,7 @@ func (w *writer) dismiss(batch []*job, err error) []*job {
 		case j.ctx.Err() != nil:
 			j.done <- fmt.Errorf("%w: %w", j.ctx.Err(), err)
 		case time.Since(j.start) > w.patience:
-			j.done <- fmt.Errorf("another process has been writing for %v: %w", w.patience, err)
+			j.done <- tooBusy(w.patience, err)
 		default:
 			return false
 		}
