@@ -1,0 +1,40 @@
+package bench
+
+import (
+	"math"
+	"testing"
+)
+
+// Benchmark runs every scenario with every contender. One iteration is one measurement
+// of fixed time (-for); the figures are medians over the iterations, and ns/op would
+// say nothing. For comparisons use TestReport: its rounds take turns.
+func Benchmark(b *testing.B) {
+	for _, s := range scenarios {
+		b.Run(s.name, func(b *testing.B) {
+			for _, c := range s.contenders {
+				b.Run(c.name, func(b *testing.B) { benchmark(b, s, c) })
+			}
+		})
+	}
+}
+
+func benchmark(b *testing.B, s scenario, c contender) {
+	r := newRig(b)
+	var rounds []figures
+	for b.Loop() {
+		f, err := s.measure(r, c)
+		if err != nil && !c.ours {
+			b.Skip(err)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		rounds = append(rounds, f)
+	}
+	b.ReportMetric(0, "ns/op")
+	for _, f := range medians(rounds) {
+		if !math.IsInf(f.value, 0) && !math.IsNaN(f.value) {
+			b.ReportMetric(f.value, metricUnit(f.name))
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// contender is one way to lock in Redis.
+type contender struct {
+	name string
+	raw  string // the bare contender on the same client library
+	open func(addr string, ttl time.Duration) (client, error)
+
+	// ours: its failures are ours, and fail the run. A peer's are reported.
+	ours bool
+
+	// plain: it asks with a plain SET. The others do all in scripts; see sent.
+	plain bool
+}
+
+// client is what one process has of a contender.
+type client interface {
+	mutex(name string) mutex
+	close()
+}
+
+// mutex is one goroutine's handle of a lock.
+type mutex interface {
+	// lock waits until the lock is held, or ctx is done.
+	lock(ctx context.Context) error
+	unlock() error
+}
+
+// fenced is a mutex with fencing tokens.
+type fenced interface{ fence() uint64 }
+
+// extender is a mutex that its user has to keep alive.
+type extender interface {
+	extend(ctx context.Context) error
+}
+
+const (
+	rawRueidis = "raw rueidis"
+	rawGoRedis = "raw go-redis"
+)
+
+var (
+	distlockDefault = contender{name: "distlock", raw: rawRueidis, open: openDistlock, ours: true}
+	distlockGoRedis = contender{name: "distlock on go-redis", raw: rawGoRedis, open: openDistlockGoRedis, ours: true}
+	rueidislockPeer = contender{name: "rueidislock", raw: rawRueidis, open: openRueidislock}
+	rueidisPlain    = contender{name: rawRueidis, raw: rawRueidis, open: openRawRueidis, plain: true}
+	goRedisPlain    = contender{name: rawGoRedis, raw: rawGoRedis, open: openRawGoRedis, plain: true}
+	bell            = contender{name: "raw PUBLISH, receive, EVALSHA", raw: rawRueidis, open: openBell}
+)
+
+// redsync and redislock wait as long between two attempts as they are told.
+var (
+	redsyncDefault   = contender{name: "redsync", raw: rawGoRedis, open: openRedsync(0), plain: true}
+	redsyncQuick     = contender{name: "redsync 1 ms", raw: rawGoRedis, open: openRedsync(time.Millisecond), plain: true}
+	redislockDefault = contender{name: "redislock 100 ms", raw: rawGoRedis, open: openRedislock(100 * time.Millisecond)}
+	redislockQuick   = contender{name: "redislock 1 ms", raw: rawGoRedis, open: openRedislock(time.Millisecond)}
+)
+
+// never holds nothing, to show what the rest of a measurement costs.
+var never = contender{name: "none held", raw: rawRueidis, open: openDistlock, ours: true}
+
+var (
+	everybody = []contender{
+		rueidisPlain, goRedisPlain, distlockDefault, distlockGoRedis,
+		redsyncDefault, redsyncQuick, redislockDefault, redislockQuick, rueidislockPeer,
+	}
+	// Where nobody waits the pause between attempts makes no difference.
+	uncontending = []contender{
+		rueidisPlain, goRedisPlain, distlockDefault, distlockGoRedis,
+		redsyncDefault, redislockDefault, rueidislockPeer,
+	}
+	handers = append([]contender{bell}, everybody...)
+	keepers = []contender{never, distlockDefault, distlockGoRedis, redsyncDefault, redislockDefault, rueidislockPeer}
+)
+
+func contenderNamed(name string) (contender, error) {
+	all := slices.Concat(handers, keepers)
+	i := slices.IndexFunc(all, func(c contender) bool { return c.name == name })
+	if i < 0 {
+		return contender{}, fmt.Errorf("no contender is called %q", name)
+	}
+	return all[i], nil
+}

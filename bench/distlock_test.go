@@ -1,0 +1,63 @@
+package bench
+
+import (
+	"context"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/redislock"
+	"github.com/distlock/distlock/driver"
+	"github.com/redis/go-redis/v9"
+)
+
+func openDistlock(addr string, ttl time.Duration) (client, error) {
+	b, err := distlock.Open(context.Background(), "redis://"+addr)
+	if err != nil {
+		return nil, err
+	}
+	return newDistlock(b, ttl, func() {})
+}
+
+func openDistlockGoRedis(addr string, ttl time.Duration) (client, error) {
+	c := redis.NewClient(&redis.Options{Addr: addr})
+	b, err := redislock.NewGoRedis(c, nil)
+	if err != nil {
+		return nil, err
+	}
+	return newDistlock(b, ttl, func() { c.Close() })
+}
+
+func newDistlock(b driver.Backend, ttl time.Duration, after func()) (client, error) {
+	locks, err := distlock.New(b, &distlock.Options{TTL: ttl})
+	if err != nil {
+		return nil, err
+	}
+	return &distlockClient{locks, after}, nil
+}
+
+type distlockClient struct {
+	locks *distlock.Client
+	after func()
+}
+
+func (c *distlockClient) mutex(name string) mutex {
+	return &distlockMutex{Mutex: c.locks.Mutex(name)}
+}
+
+func (c *distlockClient) close() {
+	c.locks.Close()
+	c.after()
+}
+
+type distlockMutex struct {
+	*distlock.Mutex
+	lease *distlock.Lease
+}
+
+func (m *distlockMutex) lock(ctx context.Context) (err error) {
+	m.lease, err = m.Lock(ctx)
+	return err
+}
+
+func (m *distlockMutex) unlock() error { return m.lease.Unlock(context.Background()) }
+func (m *distlockMutex) fence() uint64 { return m.lease.Fence() }

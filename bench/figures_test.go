@@ -1,0 +1,74 @@
+package bench
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// figure is one number of a measurement, named as it is printed, with its unit.
+type figure struct {
+	name  string
+	value float64
+}
+
+type figures []figure
+
+func (f figures) get(name string) (float64, bool) {
+	i := slices.IndexFunc(f, func(x figure) bool { return x.name == name })
+	if i < 0 {
+		return 0, false
+	}
+	return f[i].value, true
+}
+
+// medians of what the same contender was measured in several rounds.
+func medians(rounds []figures) figures {
+	var out figures
+	for _, f := range rounds[0] {
+		var values []float64
+		for _, r := range rounds {
+			if v, ok := r.get(f.name); ok {
+				values = append(values, v)
+			}
+		}
+		out = append(out, figure{f.name, median(values)})
+	}
+	return out
+}
+
+func median(values []float64) float64 {
+	slices.Sort(values)
+	n := len(values)
+	return (values[(n-1)/2] + values[n/2]) / 2
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// spread is the greatest count by the smallest; +Inf if somebody got nothing.
+func spread(counts []int64) float64 {
+	return float64(slices.Max(counts)) / float64(slices.Min(counts))
+}
+
+// short writes a number with about three digits, and thousands as k.
+func short(v float64) string {
+	switch {
+	case math.IsInf(v, 0):
+		return "∞"
+	case math.IsNaN(v):
+		return "–"
+	case v >= 999_500:
+		return fmt.Sprintf("%.2fM", v/1e6)
+	case v >= 9_995:
+		return fmt.Sprintf("%.1fk", v/1e3)
+	case v >= 99.95:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 9.995:
+		return fmt.Sprintf("%.1f", v)
+	case v >= .0995 || v == 0:
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.4f", v)
+}

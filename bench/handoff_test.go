@@ -1,0 +1,106 @@
+package bench
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// handoffTimeout is after how long a wait is a failure.
+const handoffTimeout = time.Minute
+
+// measureHandoff holds the lock, has another process wait for it, and releases it. The
+// time runs from before the release until the other has it, by the machine's clock.
+func measureHandoff(r *rig, c contender) (figures, error) {
+	const atLeast = 5
+	cl, err := c.open(r.addr, ttl)
+	if err != nil {
+		return nil, err
+	}
+	defer cl.close()
+	name := freshName()
+	other, err := startChild(job{Task: "wait", Contender: c.name, Addr: r.addr, Name: name, TTL: ttl})
+	if err != nil {
+		return nil, err
+	}
+	defer other.kill()
+	m := cl.mutex(name)
+	if err := handOver(m, other, nil); err != nil {
+		return nil, err
+	}
+	var times histogram
+	n := 0
+	for end := time.Now().Add(r.time); n < atLeast || time.Now().Before(end); n++ {
+		if err := handOver(m, other, &times); err != nil {
+			return nil, err
+		}
+	}
+	return figures{
+		{"p50-ms", millis(times.quantile(.5))},
+		{"p99-ms", millis(times.quantile(.99))},
+		{"longest-ms", millis(times.Max)},
+		{"samples", float64(n)},
+	}, nil
+}
+
+// handOver hands the lock to the other process and waits until it gave it back.
+func handOver(m mutex, other *child, times *histogram) error {
+	ctx, cancel := context.WithTimeout(context.Background(), handoffTimeout)
+	defer cancel()
+	if err := m.lock(ctx); err != nil {
+		return err
+	}
+	if err := other.proceed(); err != nil {
+		return err
+	}
+	// It waits when it has tried and armed whatever wakes it. A part of that is left to
+	// chance, so that no polling falls into step.
+	time.Sleep(5*time.Millisecond + rand.N(5*time.Millisecond))
+	start := time.Now()
+	if err := m.unlock(); err != nil {
+		return err
+	}
+	var got time.Time
+	if err := other.hear(&got); err != nil {
+		return err
+	}
+	if times != nil {
+		// got has crossed a pipe without its monotonic reading, so this is by the clock.
+		times.add(got.Sub(start))
+	}
+	if err := other.proceed(); err != nil {
+		return err
+	}
+	return other.await()
+}
+
+// waitInChild locks and tells when it got the lock, again and again.
+func waitInChild(j job, cl client, p *peer) error {
+	m := cl.mutex(j.Name)
+	if err := p.ready(); err != nil {
+		return err
+	}
+	for {
+		if err := takeOver(m, p); err != nil {
+			return err
+		}
+		if err := p.ready(); err != nil {
+			return err
+		}
+	}
+}
+
+func takeOver(m mutex, p *peer) error {
+	ctx, cancel := context.WithTimeout(context.Background(), handoffTimeout)
+	defer cancel()
+	if err := m.lock(ctx); err != nil {
+		return err
+	}
+	if err := p.say(time.Now()); err != nil {
+		return err
+	}
+	if err := p.await(); err != nil {
+		return err
+	}
+	return m.unlock()
+}

@@ -1,0 +1,192 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// held is what a child that held many leases says of it.
+type held struct {
+	Heap, RSS  int64 // that came with the leases
+	Took       time.Duration
+	Goroutines int
+	CPU        time.Duration // while holding
+	Others     tally         // callers of other locks, while holding
+}
+
+// measureLeases has one child take all leases and hold them for a while.
+func measureLeases(r *rig, c contender) (figures, error) {
+	defer r.clear()
+	j := job{
+		Task: "hold", Contender: c.name, Addr: r.addr, Name: freshName(), Goroutines: 4,
+		Leases: r.leases, TTL: leaseTTL(r.hold), Time: r.hold,
+	}
+	if c.name == never.name {
+		j.Leases = 0
+	}
+	p, err := startChild(j)
+	if err != nil {
+		return nil, err
+	}
+	defer p.kill()
+	before, err := r.usage(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.proceed(); err != nil {
+		return nil, err
+	}
+	var h held
+	if err := p.hear(&h); err != nil {
+		return nil, err
+	}
+	after, err := r.usage(c)
+	if err != nil {
+		return nil, err
+	}
+	n, err := r.count(j.holdName(""))
+	if err != nil {
+		return nil, err
+	}
+	if n != j.Leases {
+		return nil, errors.New(c.name + " holds " + strconv.Itoa(n) + " of " + strconv.Itoa(j.Leases) + " leases at the end")
+	}
+	return h.figures(j, before, after), nil
+}
+
+// leaseTTL lets every lease be renewed a few times while it is held.
+func leaseTTL(hold time.Duration) time.Duration { return min(hold/2, ttl) }
+
+func (h *held) figures(j job, before, after usage) figures {
+	n := float64(j.Leases)
+	each := func(v float64) float64 {
+		if n == 0 {
+			return math.NaN()
+		}
+		return v / n
+	}
+	seconds := h.Others.Elapsed.Seconds()
+	sent := after.sent - before.sent - 2*h.Others.total() // those of the other callers
+	return figures{
+		{"client-CPU-%", 100 * h.CPU.Seconds() / seconds},
+		{"server-CPU-%", 100 * (after.cpu - before.cpu).Seconds() / seconds},
+		{"commands/s", float64(max(sent, 0)) / seconds},
+		{"heap-B/lease", each(float64(h.Heap))},
+		{"RSS-B/lease", each(float64(h.RSS))},
+		{"goroutines", float64(h.Goroutines)},
+		{"taken/s", 1 / each(h.Took.Seconds())},
+		{"others-p50-ms", millis(h.Others.Times.quantile(.5))},
+		{"others-p99-ms", millis(h.Others.Times.quantile(.99))},
+		{"held-at-end", n},
+	}
+}
+
+func (j job) holdName(i string) string { return j.Name + ":hold:" + i }
+
+func holdInChild(j job, cl client, p *peer) error {
+	if err := warmUpAlone(cl); err != nil {
+		return err
+	}
+	names := make([]string, j.Leases)
+	for i := range names {
+		names[i] = j.holdName(strconv.Itoa(i))
+	}
+	before := memoryInUse()
+	start := time.Now()
+	mutexes, err := takeAll(cl, names, j.TTL)
+	if err != nil {
+		return err
+	}
+	h := held{Took: time.Since(start)}
+	after := memoryInUse()
+	h.Heap, h.RSS = after.Heap-before.Heap, after.RSS-before.RSS
+	h.Goroutines = runtime.NumGoroutine()
+	if err := p.ready(); err != nil {
+		return err
+	}
+	mine := cpu()
+	others, err := disturb(cl, j)
+	if err != nil {
+		return err
+	}
+	h.CPU, h.Others = cpu()-mine, *others
+	if err := p.say(h); err != nil {
+		return err
+	}
+	err = p.await() // until the parent has counted
+	runtime.KeepAlive(mutexes)
+	return err
+}
+
+// takeAll takes every lock, many at a time. Where the library doesn't renew them its
+// user has to: a goroutine for each does so at a third of the TTL, as one would write
+// it, and as distlock does by itself.
+func takeAll(cl client, names []string, ttl time.Duration) ([]mutex, error) {
+	const takers = 64
+	mutexes := make([]mutex, len(names))
+	errs := make([]error, takers)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for t := range takers {
+		wg.Go(func() {
+			for errs[t] == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(names) {
+					return
+				}
+				mutexes[i] = cl.mutex(names[i])
+				errs[t] = mutexes[i].lock(context.Background())
+				if e, ok := mutexes[i].(extender); ok && errs[t] == nil {
+					go keepAlive(e, ttl/3)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return mutexes, errors.Join(errs...)
+}
+
+// keepAlive ends with the process, or with the lock.
+func keepAlive(e extender, every time.Duration) {
+	time.Sleep(rand.N(every))
+	for range time.Tick(every) {
+		if e.extend(context.Background()) != nil {
+			return
+		}
+	}
+}
+
+// disturb locks and unlocks other names now and then, through the same client.
+func disturb(cl client, j job) (*tally, error) {
+	return during(j.Time, j.Goroutines, func(ctx context.Context, g int, w *worker) error {
+		m := cl.mutex(j.Name + ":other:" + strconv.Itoa(g))
+		for !w.over() {
+			start := time.Now()
+			if err := pair(ctx, m); err != nil {
+				return err
+			}
+			w.count(time.Since(start))
+			time.Sleep(rand.N(10 * time.Millisecond))
+		}
+		return nil
+	})
+}
+
+// warmUpAlone opens connections and loads scripts, by locks that nobody contends.
+func warmUpAlone(cl client) error {
+	name := "bench:warm:" + strconv.FormatUint(rand.Uint64(), 36)
+	m := cl.mutex(name)
+	for range 10 {
+		if err := pair(context.Background(), m); err != nil {
+			return err
+		}
+	}
+	return nil
+}

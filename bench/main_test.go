@@ -1,0 +1,48 @@
+package bench
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+var (
+	forFlag    = flag.Duration("for", 50*time.Millisecond, "how long one measurement takes")
+	leasesFlag = flag.Int("leases", 1000, "how many leases are held in the scenario of many leases")
+	holdFlag   = flag.Duration("hold", 2*time.Second, "for how long they are held")
+)
+
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(childEnv); spec != "" {
+		if err := runChild(spec); err != nil && !errors.Is(err, io.EOF) {
+			fmt.Fprintln(os.Stderr, "child:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(testserver.Run(m))
+}
+
+func newRig(tb testing.TB) *rig {
+	tb.Helper()
+	srv := testserver.SharedRedis(tb)
+	admin, err := newRueidis(srv.Addr())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(admin.Close)
+	return &rig{
+		server:   &server{addr: srv.Addr(), admin: admin},
+		settings: settings{time: *forFlag, leases: *leasesFlag, hold: *holdFlag},
+	}
+}
+
+// metricUnit is a figure's name as a unit of package testing, which has no spaces.
+func metricUnit(name string) string { return strings.ReplaceAll(name, " ", "-") }

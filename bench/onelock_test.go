@@ -1,0 +1,109 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+func oneLock(goroutines int) scenario {
+	return scenario{
+		name:       "onelock/" + strconv.Itoa(goroutines),
+		title:      fmt.Sprintf("One lock, one process, %d goroutines, empty section", goroutines),
+		contenders: everybody,
+		measure: func(r *rig, c contender) (figures, error) {
+			return measureOneLock(r, c, goroutines)
+		},
+	}
+}
+
+func measureOneLock(r *rig, c contender, goroutines int) (figures, error) {
+	cl, err := c.open(r.addr, ttl)
+	if err != nil {
+		return nil, err
+	}
+	defer cl.close()
+	if _, err := contend(cl, freshName(), goroutines, warmUp(r.time)); err != nil {
+		return nil, err
+	}
+	before, err := r.usage(c)
+	if err != nil {
+		return nil, err
+	}
+	t, err := contend(cl, freshName(), goroutines, r.time)
+	if err != nil {
+		return nil, err
+	}
+	after, err := r.usage(c)
+	if err != nil {
+		return nil, err
+	}
+	return append(contention(t, after.sent-before.sent), figure{"max/min goroutine", spread(t.Each)}), nil
+}
+
+// contention is what all runs for one lock have in common.
+func contention(t *tally, sent int64) figures {
+	return figures{
+		{"acq/s", t.rate()},
+		{"p50-ms", millis(t.Times.quantile(.5))},
+		{"p99-ms", millis(t.Times.quantile(.99))},
+		{"longest-ms", millis(t.Times.Max)},
+		{"commands/acq", float64(sent) / float64(t.total())},
+	}
+}
+
+// contend makes goroutines fight for one lock, and checks that it excludes and that
+// its fences increase. Waits that had not ended when the time was over count for the
+// longest wait, so that who starves is seen.
+func contend(cl client, name string, goroutines int, d time.Duration) (*tally, error) {
+	var all guard
+	return during(d, goroutines, func(ctx context.Context, _ int, w *worker) error {
+		m := cl.mutex(name)
+		for !w.over() {
+			start := time.Now()
+			if err := m.lock(ctx); err != nil {
+				w.times.Max = max(w.times.Max, time.Since(start))
+				return err
+			}
+			waited := time.Since(start)
+			if err := all.enter(m); err != nil {
+				return err
+			}
+			w.count(waited)
+			all.leave()
+			if err := m.unlock(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// guard is what the lock protects.
+type guard struct {
+	inside atomic.Bool
+	fence  atomic.Uint64
+}
+
+var (
+	errTwo   = errors.New("two hold the lock at once")
+	errFence = errors.New("a fence is not greater than the one before")
+)
+
+func (g *guard) enter(m mutex) error {
+	if !g.inside.CompareAndSwap(false, true) {
+		return errTwo
+	}
+	if f, ok := m.(fenced); ok {
+		fence := f.fence()
+		if last := g.fence.Swap(fence); fence <= last {
+			return fmt.Errorf("%w: %d after %d", errFence, fence, last)
+		}
+	}
+	return nil
+}
+
+func (g *guard) leave() { g.inside.Store(false) }

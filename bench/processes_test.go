@@ -1,0 +1,73 @@
+package bench
+
+const (
+	processes  = 4
+	perProcess = 4
+)
+
+func measureProcesses(r *rig, c contender) (figures, error) {
+	j := job{
+		Task: "contend", Contender: c.name, Addr: r.addr, Name: freshName(),
+		Goroutines: perProcess, TTL: ttl, Time: r.time,
+	}
+	var children []*child
+	for range processes {
+		p, err := startChild(j)
+		if err != nil {
+			return nil, err
+		}
+		defer p.kill()
+		children = append(children, p)
+	}
+	before, err := r.usage(c)
+	if err != nil {
+		return nil, err
+	}
+	all, each, err := letContend(children)
+	if err != nil {
+		return nil, err
+	}
+	after, err := r.usage(c)
+	if err != nil {
+		return nil, err
+	}
+	return append(contention(all, after.sent-before.sent),
+		figure{"max/min process", spread(each)},
+		figure{"max/min goroutine", spread(all.Each)}), nil
+}
+
+// letContend starts all at once, and returns what they did together and each.
+func letContend(children []*child) (all *tally, each []int64, err error) {
+	for _, p := range children {
+		if err := p.proceed(); err != nil {
+			return nil, nil, err
+		}
+	}
+	all = &tally{}
+	for _, p := range children {
+		var t tally
+		if err := p.hear(&t); err != nil {
+			return nil, nil, err
+		}
+		each = append(each, t.total())
+		all.Each = append(all.Each, t.Each...)
+		all.Times.merge(&t.Times)
+		all.Elapsed = max(all.Elapsed, t.Elapsed)
+	}
+	return all, each, nil
+}
+
+func contendInChild(j job, cl client, p *peer) error {
+	// The warm-up has the lock to itself.
+	if err := warmUpAlone(cl); err != nil {
+		return err
+	}
+	if err := p.ready(); err != nil {
+		return err
+	}
+	t, err := contend(cl, j.Name, j.Goroutines, j.Time)
+	if err != nil {
+		return err
+	}
+	return p.say(t)
+}

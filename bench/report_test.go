@@ -1,0 +1,123 @@
+package bench
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+var (
+	reportFlag = flag.String("report", "", "print a report in Markdown of the scenarios that match this pattern; . is all")
+	roundsFlag = flag.Int("rounds", 3, "how many rounds the report's medians are of")
+)
+
+// TestReport prints a table for each scenario. In each round every contender has its
+// turn, so that whatever else the machine does hurts all alike; ratios are taken
+// within a round. Without -report it runs none of them.
+func TestReport(t *testing.T) {
+	pattern, err := regexp.Compile(*reportFlag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *reportFlag == "" {
+		return
+	}
+	r := newRig(t)
+	printMachine(os.Stdout, r)
+	for _, s := range scenarios {
+		if !pattern.MatchString(s.name) {
+			continue
+		}
+		rounds := interleave(t, r, s)
+		printTable(os.Stdout, r, s, rounds)
+	}
+}
+
+// interleave measures every contender once a round, and returns the rounds of each. A
+// peer that failed has a round less.
+func interleave(t *testing.T, r *rig, s scenario) map[string][]figures {
+	all := map[string][]figures{}
+	for n := range *roundsFlag {
+		round := map[string]figures{}
+		for _, c := range s.contenders {
+			f, err := s.measure(r, c)
+			if err == nil {
+				round[c.name] = f
+				continue
+			}
+			t.Logf("%s: %s failed in round %d: %v", s.name, c.name, n+1, err)
+			if c.ours {
+				t.Fail()
+			}
+		}
+		for _, c := range s.contenders {
+			if f, ok := round[c.name]; ok {
+				all[c.name] = append(all[c.name], s.withRatios(f, round[rawRueidis], round[c.raw]))
+			}
+		}
+	}
+	return all
+}
+
+// withRatios adds how the first figure compares to those of the bare contenders.
+func (s scenario) withRatios(f, rueidis, same figures) figures {
+	if !s.ratio || rueidis == nil || same == nil {
+		return f
+	}
+	return append(f,
+		figure{"to " + rawRueidis, f[0].value / rueidis[0].value},
+		figure{"to raw, same client", f[0].value / same[0].value})
+}
+
+func printMachine(w io.Writer, r *rig) {
+	lines, err := r.info("server")
+	if err != nil {
+		lines = map[string]string{}
+	}
+	fmt.Fprintf(w, "%s, %s/%s, %d processors, Redis %s", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), lines["redis_version"])
+	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
+		fmt.Fprintf(w, ", load before %s", strings.Join(strings.Fields(string(load))[:3], " "))
+	}
+	fmt.Fprintf(w, ". Medians of %d interleaved rounds.\n", *roundsFlag)
+}
+
+func printTable(w io.Writer, r *rig, s scenario, rounds map[string][]figures) {
+	fmt.Fprintf(w, "\n### %s\n\n", s.heading(r))
+	headed := false
+	for _, c := range s.contenders {
+		if len(rounds[c.name]) == 0 {
+			fmt.Fprintf(w, "| %s | failed |\n", c.name)
+			continue
+		}
+		row := medians(rounds[c.name])
+		if !headed {
+			printHead(w, row)
+			headed = true
+		}
+		fmt.Fprintf(w, "| %s |", c.name)
+		for _, f := range row {
+			fmt.Fprintf(w, " %s |", short(f.value))
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+func printHead(w io.Writer, row figures) {
+	fmt.Fprint(w, "| |")
+	for _, f := range row {
+		fmt.Fprintf(w, " %s |", strings.ReplaceAll(f.name, "-", " "))
+	}
+	fmt.Fprintf(w, "\n|---|%s\n", strings.Repeat("---:|", len(row)))
+}
+
+func (s scenario) heading(r *rig) string {
+	if s.name == "leases" {
+		return fmt.Sprintf("%s: %d for %v, TTL %v", s.title, r.leases, r.hold, leaseTTL(r.hold))
+	}
+	return fmt.Sprintf("%s, %v a round", s.title, r.time)
+}

@@ -1,0 +1,112 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// server is the Redis that all contenders use, seen from the side.
+type server struct {
+	addr  string
+	admin rueidis.Client
+}
+
+// info is one section of INFO, by line.
+func (s *server) info(section string) (map[string]string, error) {
+	text, err := s.admin.Do(context.Background(), s.admin.B().Info().Section(section).Build()).ToString()
+	if err != nil {
+		return nil, err
+	}
+	lines := map[string]string{}
+	for line := range strings.Lines(text) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			lines[key] = value
+		}
+	}
+	return lines, nil
+}
+
+// usage is what the server has done since it was started.
+type usage struct {
+	sent int64         // commands that clients sent
+	cpu  time.Duration // of the whole server
+}
+
+func (s *server) usage(c contender) (u usage, err error) {
+	if u.sent, err = s.sent(c.plain); err != nil {
+		return u, err
+	}
+	u.cpu, err = s.cpu()
+	return u, err
+}
+
+// inScripts are commands that the contenders' scripts call. The server counts a
+// command in a script as it counts one that was sent, so these are left out.
+var inScripts = map[string]bool{
+	"get": true, "set": true, "getset": true, "getrange": true, "append": true, "del": true, "incr": true, "exists": true,
+	"pttl": true, "pexpire": true, "pexpireat": true, "publish": true, "xadd": true, "time": true,
+}
+
+// sent counts the commands that clients sent. INFO is the bench's own. plain says that
+// clients send SET, and that no script calls it.
+func (s *server) sent(plain bool) (int64, error) {
+	stats, err := s.info("commandstats")
+	if err != nil {
+		return 0, err
+	}
+	var sum int64
+	for key, value := range stats {
+		command, ok := strings.CutPrefix(key, "cmdstat_")
+		if !ok || command == "info" || inScripts[command] && !(plain && command == "set") {
+			continue
+		}
+		var calls int64
+		if _, err := fmt.Sscanf(value, "calls=%d,", &calls); err != nil {
+			return 0, fmt.Errorf("INFO commandstats says %s:%s: %w", key, value, err)
+		}
+		sum += calls
+	}
+	return sum, nil
+}
+
+func (s *server) cpu() (time.Duration, error) {
+	lines, err := s.info("cpu")
+	if err != nil {
+		return 0, err
+	}
+	var sum float64
+	for _, key := range []string{"used_cpu_sys", "used_cpu_user"} {
+		seconds, err := strconv.ParseFloat(lines[key], 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += seconds
+	}
+	return time.Duration(sum * float64(time.Second)), nil
+}
+
+// count is how many keys with part in their names live.
+func (s *server) count(part string) (int, error) {
+	ctx, n := context.Background(), 0
+	for cursor := uint64(0); ; {
+		scan := s.admin.B().Scan().Cursor(cursor).Match("*" + part + "*").Count(10_000).Build()
+		entry, err := s.admin.Do(ctx, scan).AsScanEntry()
+		if err != nil {
+			return 0, err
+		}
+		n += len(entry.Elements)
+		if cursor = entry.Cursor; cursor == 0 {
+			return n, nil
+		}
+	}
+}
+
+// clear frees what a measurement left. Other measurements use other names.
+func (s *server) clear() error {
+	return s.admin.Do(context.Background(), s.admin.B().Flushall().Build()).Error()
+}

@@ -1,0 +1,77 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+func uncontended(goroutines int) scenario {
+	return scenario{
+		name:       "uncontended/" + strconv.Itoa(goroutines),
+		title:      fmt.Sprintf("Uncontended: each of %d goroutines locks and unlocks a name of its own", goroutines),
+		contenders: uncontending,
+		ratio:      true,
+		measure: func(r *rig, c contender) (figures, error) {
+			return measureUncontended(r, c, goroutines)
+		},
+	}
+}
+
+func measureUncontended(r *rig, c contender, goroutines int) (figures, error) {
+	cl, err := c.open(r.addr, ttl)
+	if err != nil {
+		return nil, err
+	}
+	defer cl.close()
+	name := freshName()
+	pairs := func(d time.Duration) (*tally, error) {
+		return during(d, goroutines, func(ctx context.Context, g int, w *worker) error {
+			m := cl.mutex(name + ":" + strconv.Itoa(g))
+			for !w.over() {
+				start := time.Now()
+				if err := pair(ctx, m); err != nil {
+					return err
+				}
+				w.count(time.Since(start))
+			}
+			return nil
+		})
+	}
+	if _, err := pairs(warmUp(r.time)); err != nil {
+		return nil, err
+	}
+	before, err := r.usage(c)
+	if err != nil {
+		return nil, err
+	}
+	mine := cpu()
+	t, err := pairs(r.time)
+	if err != nil {
+		return nil, err
+	}
+	mine = cpu() - mine
+	after, err := r.usage(c)
+	if err != nil {
+		return nil, err
+	}
+	n := float64(t.total())
+	return figures{
+		{"pairs/s", t.rate()},
+		{"p50-µs", micros(t.Times.quantile(.5))},
+		{"p99-µs", micros(t.Times.quantile(.99))},
+		{"client-µs/pair", micros(mine) / n},
+		{"server-µs/pair", micros(after.cpu-before.cpu) / n},
+	}, nil
+}
+
+func pair(ctx context.Context, m mutex) error {
+	if err := m.lock(ctx); err != nil {
+		return err
+	}
+	return m.unlock()
+}
+
+// warmUp is for connections to be opened and scripts to be loaded.
+func warmUp(d time.Duration) time.Duration { return min(d/10, 100*time.Millisecond) }
