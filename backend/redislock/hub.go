@@ -2,7 +2,6 @@ package redislock
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -143,11 +142,9 @@ func (h *hub) run() {
 			l.close()
 		}
 		if err != nil {
-			// A connection that broke is made anew for those who wait; one that can't
-			// be had, or that the server refuses to use so, keeps nobody waiting.
-			if re := (*replyError)(nil); l == nil || errors.As(err, &re) {
-				h.failUnarmed(err)
-			}
+			// Those who have waited since before are not kept waiting for a server that
+			// can't be reached or refuses.
+			h.failUnarmed(err)
 			h.pause(backoff)
 			backoff = min(2*backoff, longestBackoff)
 		}

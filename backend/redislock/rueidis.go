@@ -96,7 +96,13 @@ func (l *rueidisListener) unsubscribe(ctx context.Context, channels []string) er
 	return l.do(ctx, l.conn.B().Unsubscribe().Channel(channels...).Build())
 }
 
+// patience bounds a subscription: rueidis tries again and again to connect to a server
+// that is gone, and those who wait shall rather know.
+const patience = 3 * time.Second
+
 func (l *rueidisListener) do(ctx context.Context, cmd rueidis.Completed) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	_, err := fromRueidis(l.conn.Do(ctx, cmd))
 	return err
 }

@@ -14,14 +14,9 @@ local held = (seen[3] or reading == 1) and 1 or 0
 
 if call('HLEN', KEYS[1]) > 1 then
   if seen[1] == 'write' and not seen[3] then
-    return held
+    return held -- a reader of old; the writer goes on
   end
-  if seen[3] then
-    -- A Java writer may hold read locks too: it goes on with those.
-    call('HSET', KEYS[1], 'mode', 'read')
-    call('PUBLISH', ARGV[2], '1')
-  end
-  local left = life(KEYS[1], ARGV[3])
+  local left = seen[1] == 'read' and life(KEYS[1], ARGV[3]) or 0
   if left > 0 then
     call('PEXPIRE', KEYS[1], left)
     return held

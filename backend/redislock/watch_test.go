@@ -1,0 +1,178 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// signals counts how many of the watches have a signal.
+func signals(watches []driver.Watch) (n int) {
+	for _, w := range watches {
+		n += len(w.Ready)
+	}
+	return n
+}
+
+func armMany(t *testing.T, b *Backend, name string, mode driver.Mode, n int) (watches []driver.Watch, requests []driver.Request) {
+	for range n {
+		r := request(name, mode)
+		watches, requests = append(watches, armWatch(t, b, r)), append(requests, r)
+	}
+	return watches, requests
+}
+
+// A message wakes as many as it lets in.
+func TestWatchWakesAsManyAsMayEnter(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	eachOpener(t, func(t *testing.T, o opener) {
+		for _, layout := range []Layout{String, Redisson} {
+			holder, waiter := o.open(t, srv.Addr(), Options{Layout: layout}), o.open(t, srv.Addr(), Options{Layout: layout})
+			for _, c := range []struct {
+				holds, waits driver.Mode
+				want         int
+			}{
+				{driver.Exclusive, driver.Exclusive, 1},
+				{driver.Write, driver.Read, 3},
+				{driver.Read, driver.Write, 1},
+			} {
+				r := request("", c.holds)
+				acquire(t, holder, r)
+				watches, _ := armMany(t, waiter, r.Name, c.waits, 3)
+				release(t, holder, r)
+				eventually(t, "the signals", func() bool { return signals(watches) >= c.want })
+				if n := signals(watches); n != c.want {
+					t.Errorf("%s: the end of %v woke %d of %v, want %d", layout, c.holds, n, c.waits, c.want)
+				}
+				for _, w := range watches {
+					w.Close()
+				}
+			}
+		}
+	})
+}
+
+// One that was woken and leaves without having asked hands the message on.
+func TestWatchHandsOnWhatItDoesNotUse(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	b := openOwn(t, srv.Addr(), Options{})
+	holder := request("", driver.Exclusive)
+	acquire(t, b, holder)
+	watches, requests := armMany(t, b, holder.Name, driver.Exclusive, 3)
+	release(t, b, holder)
+	signalled(t, watches[0])
+	watches[0].Close()
+	signalled(t, watches[1])
+	// One that asked has used it.
+	acquire(t, b, requests[1])
+	watches[1].Close()
+	if signals(watches[2:]) != 0 {
+		t.Error("the third was woken for a lock that the second holds")
+	}
+	release(t, b, requests[1])
+	signalled(t, watches[2])
+	watches[2].Close()
+}
+
+func TestWatchOfASemaphoreWakesOnePerPermit(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	b := openOwn(t, srv.Addr(), Options{})
+	one, two := request("", driver.Counted), request("", driver.Counted)
+	two.Name = one.Name
+	acquire(t, b, one)
+	acquire(t, b, two)
+	watches, _ := armMany(t, b, one.Name, driver.Counted, 4)
+	release(t, b, one)
+	eventually(t, "one signal", func() bool { return signals(watches) == 1 })
+	for _, w := range watches {
+		w.Close()
+	}
+}
+
+// Nothing stays at the server when the last watch has left, and nothing here when the
+// backend is closed.
+func TestWatchLeavesNothing(t *testing.T) {
+	srv := testserver.Redis(t)
+	c := raw(t, srv.Addr())
+	eachOpener(t, func(t *testing.T, o opener) {
+		b := o.open(t, srv.Addr(), Options{Prefix: o.name})
+		r := request("", driver.Exclusive)
+		channel := freeChannel(o.name + r.Name)
+		w1, w2 := armWatch(t, b, r), armWatch(t, b, request(r.Name, driver.Exclusive))
+		subscribers := func() int64 { return c.PubSubNumSub(context.Background(), channel).Val()[channel] }
+		if n := subscribers(); n != 1 {
+			t.Errorf("two watches have %d subscriptions, want one", n)
+		}
+		w1.Close()
+		w2.Close()
+		eventually(t, "nobody is subscribed", func() bool { return subscribers() == 0 })
+		// Again, while the connection is still open.
+		w := armWatch(t, b, r)
+		acquire(t, b, r)
+		release(t, b, r)
+		signalled(t, w)
+		w.Close()
+		b.Close()
+		eventually(t, "the goroutine has ended", func() bool {
+			buf := make([]byte, 1<<20)
+			stacks := string(buf[:runtime.Stack(buf, true)])
+			return subscribers() == 0 && (o.name != "url" || !strings.Contains(stacks, "wireListener"))
+		})
+		if _, err := b.Watch(t.Context(), r); !errors.Is(err, driver.ErrClosed) {
+			t.Errorf("watch after Close: %v", err)
+		}
+	})
+}
+
+// The server dies and comes back: watches are armed again, and signalled, since they
+// may have missed something.
+func TestWatchSurvivesTheServer(t *testing.T) {
+	srv := testserver.Redis(t)
+	var backends []*Backend
+	var watches []driver.Watch
+	r := request("", driver.Exclusive)
+	for _, o := range openers {
+		b := o.open(t, srv.Addr(), Options{})
+		backends, watches = append(backends, b), append(watches, armWatch(t, b, r))
+	}
+	srv.Kill()
+	srv.Start()
+	for i, w := range watches {
+		signalled(t, w)
+		h := request(r.Name, driver.Exclusive)
+		eventually(t, "the lock can be taken again", func() bool {
+			_, err := backends[i].Acquire(t.Context(), h)
+			return err == nil
+		})
+		for len(w.Ready) > 0 {
+			<-w.Ready
+		}
+		release(t, backends[i], h)
+		signalled(t, w)
+		w.Close()
+	}
+}
+
+// Where nobody can be asked, Watch says so rather than wait.
+func TestWatchOfADeadServer(t *testing.T) {
+	srv := testserver.Redis(t)
+	var backends []*Backend
+	for _, o := range openers {
+		backends = append(backends, o.open(t, srv.Addr(), Options{}))
+	}
+	srv.Kill()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for i, b := range backends {
+		_, err := b.Watch(ctx, request("", driver.Exclusive))
+		if err == nil || ctx.Err() != nil || driver.Final(err) {
+			t.Errorf("%s: watch: %v, context: %v", openers[i].name, err, ctx.Err())
+		}
+	}
+}
