@@ -103,7 +103,8 @@ const patience = 3 * time.Second
 func (l *rueidisListener) do(ctx context.Context, cmd rueidis.Completed) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	_, err := fromRueidis(l.conn.Do(ctx, cmd))
+	// A deadline would be set on the connection, and outlive the command.
+	_, err := fromRueidis(l.conn.Do(endless{ctx}, cmd))
 	return err
 }
 
