@@ -81,16 +81,16 @@ func (c *conn) heldError(g driver.Grant, err error, rule string) *driver.HeldErr
 
 // shutOut must be refused as long as a hold may be relied on that was anchored at
 // since. If it was granted later than that, the check came too late to tell.
-func (c *conn) shutOut(r driver.Request, since time.Time, life time.Duration, rule string) {
+func (c *conn) shutOut(r driver.Request, since time.Time, life time.Duration, rule string) *driver.HeldError {
 	if c.over() {
-		return
+		return &driver.HeldError{}
 	}
 	g, err := c.acquire(r)
 	if err == nil && time.Since(since) >= life {
 		c.fail(errSlow)
-		return
+		return &driver.HeldError{}
 	}
-	c.heldError(g, err, rule)
+	return c.heldError(g, err, rule)
 }
 
 // fails must answer with an error of this kind.

@@ -68,9 +68,10 @@ var ttlChecks = []promise{{
 	needs: need{ownTTL: true},
 	run: func(s *scene) {
 		r := s.brief(s.request())
+		since := time.Now()
 		s.a.take(r, "a free lock is granted")
 		rival := s.rival(r)
-		retry := s.b.refused(rival, "a lock has one holder at a time").Retry
+		retry := s.b.shutOut(rival, since, r.TTL, "a lock has one holder at a time").Retry
 		s.want(retry >= 0, "HeldError.Retry is not negative: got %v", retry)
 		s.sleep(retry)
 		s.b.eventually(rival, 0, "HeldError.Retry is when time alone lets the request in")
