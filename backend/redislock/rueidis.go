@@ -45,10 +45,14 @@ func fromRueidis(r rueidis.RedisResult) (any, error) {
 	if err == nil || rueidis.IsRedisNil(err) {
 		return reply, nil
 	}
+	return nil, rueidisError(err)
+}
+
+func rueidisError(err error) error {
 	if re, ok := rueidis.IsRedisErr(err); ok {
-		return nil, &replyError{text: re.Error(), cause: err}
+		return &replyError{text: re.Error(), cause: err}
 	}
-	return nil, err
+	return err
 }
 
 func (c *rueidisClient) name() string {
@@ -104,8 +108,7 @@ func (l *rueidisListener) do(ctx context.Context, cmd rueidis.Completed) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	// A deadline would be set on the connection, and outlive the command.
-	_, err := fromRueidis(l.conn.Do(endless{ctx}, cmd))
-	return err
+	return rueidisError(l.conn.Do(endless{ctx}, cmd).Error())
 }
 
 // close closes the connection, rather than give it back with its subscriptions.
