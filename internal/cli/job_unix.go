@@ -142,15 +142,19 @@ func (j *job) untilNotice() time.Duration {
 	return time.Until(firstDeadline(j.lease.Leases())) - j.warning
 }
 
-// giveNotice tells the command to stop while the lock is still held.
+// giveNotice tells the command to stop while the lock is still held. If it is too
+// late for that, because this process was stopped itself, lost follows.
 func (j *job) giveNotice() {
+	left := time.Until(firstDeadline(j.lease.Leases()))
+	if j.losing || left <= 0 {
+		return
+	}
 	j.losing = true
 	if j.onLoss == lossKill {
 		j.say("the lock can't be renewed; killing %s", j.argv[0])
 		j.signal(unix.SIGKILL)
 		return
 	}
-	left := time.Until(firstDeadline(j.lease.Leases()))
 	j.say("the lock can't be renewed; stopping %s, which has %s to end", j.argv[0], short(left))
 	j.signal(unix.SIGTERM)
 	j.signal(unix.SIGCONT)

@@ -1,0 +1,218 @@
+//go:build unix
+
+package cli
+
+import (
+	"context"
+	"database/sql"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// send sends a signal to distlock itself.
+func (p *process) send(sig syscall.Signal) {
+	p.t.Helper()
+	if err := p.Process.Signal(sig); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func TestSignalsArePassedOn(t *testing.T) {
+	t.Parallel()
+	for name, sig := range map[string]syscall.Signal{
+		"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "HUP": syscall.SIGHUP, "QUIT": syscall.SIGQUIT, "USR1": syscall.SIGUSR1,
+		"USR2": syscall.SIGUSR2, "ALRM": syscall.SIGALRM, "WINCH": syscall.SIGWINCH,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, lockFile(t), "run", "x", "--", "sh", "-c", `trap "echo caught; exit 9" `+name+`; echo ready; while :; do sleep 0.01; done`)
+			p.out.await(t, "ready")
+			p.send(sig)
+			p.must(9).out.await(t, "caught")
+		})
+	}
+}
+
+// The whole group gets the signal: must waits until nobody has the output open.
+func TestSignalsReachGrandchildren(t *testing.T) {
+	t.Parallel()
+	p := start(t, lockFile(t), "run", "x", "--", "sh", "-c", `sh -c "echo ready; sleep 1000" & wait`)
+	p.out.await(t, "ready")
+	p.send(syscall.SIGTERM)
+	p.must(128 + 15)
+}
+
+func TestSignalEndsTheWait(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	first, release := hold(t, url, "x")
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		p := start(t, url, "run", "x", "--", "echo", "ran")
+		// It shows that it is up by nothing but its answer to the signal, which may also
+		// come before it listens: then the signal itself ends it.
+		finishWith(t, url, 75, "run", "--wait", "50ms", "x", "--", "true")
+		p.send(sig)
+		if code := p.code(); code != 128+int(sig) && code != -1 || p.out.String() != "" {
+			t.Errorf("%v: exit code %d, %q", sig, code, p.out.String())
+		}
+	}
+	release()
+	first.must(0)
+}
+
+func TestIgnoredSignalsStayIgnored(t *testing.T) {
+	t.Parallel()
+	p := command(t, lockFile(t))
+	p.Path, p.Args = "/bin/sh", []string{"sh", "-c", `trap "" HUP; exec "$SELF" run x -- sh -c 'kill -HUP $$; echo survived'`}
+	p.begin()
+	p.must(0).out.await(t, "survived")
+}
+
+func TestKilledHolder(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	p := start(t, url, "run", "--ttl", "2s", "x", "--", "sh", "-c", `echo "fence $DISTLOCK_FENCE"; exec sleep 1000`)
+	p.out.await(t, "\n")
+	next := start(t, url, "run", "x", "--", "sh", "-c", `echo "fence $DISTLOCK_FENCE"`)
+	finishWith(t, url, 75, "run", "--wait", "50ms", "x", "--", "true")
+	killed := time.Now()
+	p.send(syscall.SIGKILL)
+	next.must(0)
+	if took := time.Since(killed); took > 2500*time.Millisecond {
+		t.Errorf("the next has the lock after %v", took)
+	}
+	if a, b := fenceIn(t, p.out.String()), fenceIn(t, next.out.String()); b <= a {
+		t.Errorf("fences %d, then %d", a, b)
+	}
+	if runtime.GOOS == "linux" {
+		p.must(-1) // its command, which has the output open, is gone too
+	}
+}
+
+func TestStoppedHolder(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	p := start(t, url, "run", "--ttl", "1s", "x", "--", "sh", "-c", `echo ready; sleep 1000 & wait`)
+	p.out.await(t, "ready")
+	p.send(syscall.SIGSTOP)
+	other, release := hold(t, url, "x")
+	before := finish(t, url, "show", "x", "--json").out.String()
+	p.send(syscall.SIGCONT)
+	p.must(76)
+	after := finish(t, url, "show", "x", "--json").out.String()
+	if owner(t, before) != owner(t, after) {
+		t.Errorf("the other holder was disturbed: %s, then %s", before, after)
+	}
+	release()
+	other.must(0)
+}
+
+func owner(t *testing.T, shown string) string {
+	t.Helper()
+	_, rest, ok := strings.Cut(shown, `"owner": "`)
+	if !ok {
+		t.Fatalf("nobody holds: %s", shown)
+	}
+	return rest[:36]
+}
+
+func TestBrokenLock(t *testing.T) {
+	t.Parallel()
+	for policy, code := range map[string]int{"term": 76, "kill": 76, "ignore": 76} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			url := lockFile(t)
+			p := command(t, url, "run", "--ttl", "1s", "--on-loss", policy, "x", "--", "sh", "-c", "echo ready; cat; echo went on")
+			in := p.input()
+			p.begin()
+			p.out.await(t, "ready")
+			finishWith(t, url, 0, "unlock", "--force", "x")
+			p.errors.await(t, "lock lost")
+			if policy == lossIgnore {
+				in.Close()
+			}
+			p.must(code)
+			if wentOn := strings.Contains(p.out.String(), "went on"); wentOn != (policy == lossIgnore) {
+				t.Errorf("went on: %v", wentOn)
+			}
+		})
+	}
+}
+
+// blockWrites keeps everybody from writing to a lock file, so that renewals have no
+// answer.
+func blockWrites(t *testing.T, url string) (release func()) {
+	t.Helper()
+	db, err := sql.Open("sqlite", strings.TrimPrefix(url, "sqlite:"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := db.Conn(context.Background())
+	if err == nil {
+		_, err = conn.ExecContext(context.Background(), "PRAGMA busy_timeout = 10000; BEGIN IMMEDIATE")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() { conn.Close(); db.Close() }
+}
+
+// A command that obeys has --grace to end while the lock is still its own.
+func TestToldToStopInTime(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	p := start(t, url, "run", "--ttl", "3s", "--grace", "1s", "x", "--", "sh", "-c", `trap "echo told; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
+	p.out.await(t, "ready")
+	release := blockWrites(t, url)
+	defer release()
+	p.out.await(t, "told")
+	text := finish(t, url, "ls").out.String()
+	if !strings.Contains(text, "exclusive") {
+		t.Errorf("the lock has ended when the command is told: %q", text)
+	}
+	release()
+	p.must(76)
+	if text := p.errors.String(); strings.Contains(text, "killing") {
+		t.Errorf("killed, though it obeyed: %s", text)
+	}
+}
+
+// A command that doesn't obey is killed with all its group, grandchildren that obey
+// no better included, before the lock ends.
+func TestKilledInTime(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []string{lossTerm, lossKill} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			url := lockFile(t)
+			p := start(t, url, "run", "--ttl", "2s", "--on-loss", policy, "x", "--", "sh", "-c", `trap "" TERM; sh -c "echo ready; sleep 1000" & wait; wait`)
+			p.out.await(t, "ready")
+			defer blockWrites(t, url)()
+			p.must(76)
+		})
+	}
+}
+
+// A leader that obeys does not save those of its group who don't.
+func TestGroupOutlivesItsLeader(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	p := start(t, url, "run", "--ttl", "2s", "x", "--", "sh", "-c", `(trap "" TERM; echo ready; sleep 1000) & trap "exit 0" TERM; while :; do sleep 0.01; done`)
+	p.out.await(t, "ready")
+	defer blockWrites(t, url)()
+	p.must(76)
+}
+
+// A command that somebody stopped keeps its lock.
+func TestStoppedCommand(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	p := start(t, url, "run", "--ttl", "1s", "x", "--", "sh", "-c", `echo ready; kill -STOP $$; echo continued`)
+	p.out.await(t, "ready")
+	finishWith(t, url, 75, "run", "--wait", "1500ms", "x", "--", "true")
+	p.send(syscall.SIGCONT)
+	p.must(0).out.await(t, "continued")
+}

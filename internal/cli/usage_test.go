@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestUsageErrors(t *testing.T) {
+	t.Setenv(urlVariable, "mem:usage")
+	for _, test := range []struct{ args, says string }{
+		{"bogus", `unknown command "bogus"`},
+		{"--bogus", "unknown flag: --bogus"},
+		{"help bogus", `unknown command "bogus"`},
+		{"completion tcsh", "want one of bash"},
+		{"version now", "want none"},
+		{"run", "want: distlock run NAME -- COMMAND"},
+		{"run a true", "no -- before the command"},
+		{"run -- true", "no lock is named"},
+		{"run a --", "no command after --"},
+		{"run --bogus a -- true", "unknown flag: --bogus"},
+		{"run a ls -l", "what belongs to the command goes after --"},
+		{"run --wait soon a -- true", "want a duration such as"},
+		{"run --wait -1s a -- true", "want no negative time"},
+		{"run --ttl -1s a -- true", "want no negative time"},
+		{"run --ttl 0 a -- true", "want more than 0"},
+		{"run --grace -1s a -- true", "want no negative time"},
+		{"run --min-hold -1s a -- true", "want no negative time"},
+		{"run --wait 1s --no-wait a -- true", "--wait and --no-wait exclude each other"},
+		{"run --shared --permits 2 a -- true", "--shared and --permits exclude each other"},
+		{"run --permits 2 a b -- true", "--permits is for one lock"},
+		{"run --permits 0 a -- true", "want a whole number from 1"},
+		{"run --permits some a -- true", "want a whole number from 1"},
+		{"run --busy-code 256 a -- true", "from 0 to 255"},
+		{"run --meta nonsense a -- true", "want key=value"},
+		{"run --meta =v a -- true", "want key=value"},
+		{"run --on-loss panic a -- true", "want term, kill or ignore"},
+		{"run --on-loss kill --grace 1s a -- true", "--grace goes with --on-loss term"},
+		{"run --ttl 4s --grace 3s a -- true", "want at most half of it, 2s"},
+		{"run a b a -- true", "named twice"},
+		{"ls a b", "want one prefix or none"},
+		{"show", "want the name of one lock"},
+		{"show a b", "want the name of one lock"},
+		{"unlock", "want the name of one lock"},
+		{"unlock a", "distlock unlock --force NAME"},
+		{"verify", "want one URL"},
+		{"verify --run ( mem:", "--run"},
+		{"verify --run nothing-like-it mem:", "distlock verify --list"},
+		{"verify --parallel 0 mem:", "want a whole number from 1"},
+		{"demo", ""},
+		{"demo undersell", "want oversell"},
+		{"demo oversell --stock 0", "want a whole number from 1"},
+		{"demo oversell --think -1s", "want no negative time"},
+		{"demo oversell", "give another --url"},
+		{"demo buyers", "want: distlock demo oversell"},
+		{"--url bogus:x ls", `unknown URL scheme "bogus"`},
+		{"--url localhost ls", "URL has no scheme"},
+		{"--url sqlite:/tmp/x.db?colour=red ls", `unknown parameter "colour"`},
+	} {
+		t.Run(test.args, func(t *testing.T) {
+			code, out, err := inProcess(strings.Fields(test.args)...)
+			if test.says == "" {
+				if code != 0 || !strings.Contains(out, "Usage:") || err != "" {
+					t.Fatalf("got %d, %q, %q; want the help", code, out, err)
+				}
+				return
+			}
+			if code != exitUsage || out != "" {
+				t.Errorf("got exit code %d and output %q; want %d and none", code, out, exitUsage)
+			}
+			if !strings.HasPrefix(err, "distlock: ") || !strings.Contains(err, test.says) || strings.Count(err, "\n") != 1 {
+				t.Errorf("got %q; want one line with %q", err, test.says)
+			}
+		})
+	}
+}
+
+func TestNoPassword(t *testing.T) {
+	for _, url := range []string{
+		"redis://user:s3cr3t-word@127.0.0.1:1",
+		"redis://:s3cr3t-word@127.0.0.1:1/0",
+		"redis://user:s3cr3t-word@127.0.0.1:port",
+		"redis://user:s3cr3t-word/x@127.0.0.1:1",
+		"redis://user:s3cr3t-word#x@127.0.0.1:1",
+		"redis://user:s3cr3t-word%zz@127.0.0.1:1",
+		"redis://user:s3cr3t%2Dword@127.0.0.1:1/?bogus=1",
+		"redis://127.0.0.1:1/?password=s3cr3t-word",
+		"bogus://user:s3cr3t-word@host",
+		"//user:s3cr3t-word@host",
+		"sqlite://user:s3cr3t-word@host/x.db",
+		"mem://user:s3cr3t-word@host",
+	} {
+		for _, args := range [][]string{
+			{"--url", url, "ls"}, {"--url=" + url, "show", "x"}, {"--url", url, "run", "x", "--", "true"}, {"verify", url},
+			{"verify", "--json", url}, {"--url", url, "demo", "oversell"}, {url}, {"ls", url, url}, {"--" + url},
+		} {
+			code, out, err := inProcess(args...)
+			if text := out + err; strings.Contains(text, "s3cr3t") {
+				t.Errorf("%q tells the password: %s", args, text)
+			}
+			if code != exitUsage && code != exitUnreachable {
+				t.Errorf("%q: exit code %d; want %d or %d", args, code, exitUsage, exitUnreachable)
+			}
+		}
+	}
+}
+
+func TestDefaultURL(t *testing.T) {
+	dir := t.TempDir()
+	for _, test := range []struct{ state, home, want string }{
+		{dir + "/state", "", "sqlite://" + dir + "/state/distlock/locks.db"},
+		{"", dir, "sqlite://" + dir + "/.local/state/distlock/locks.db"},
+		{"relative", dir, "sqlite://" + dir + "/.local/state/distlock/locks.db"},
+		{dir + "/a b#c?d%e", "", "sqlite://" + dir + "/a%20b%23c%3Fd%25e/distlock/locks.db"},
+	} {
+		t.Setenv(urlVariable, "")
+		t.Setenv("XDG_STATE_HOME", test.state)
+		t.Setenv("HOME", test.home)
+		if got, err := (&app{}).backendURL(); err != nil || got != test.want {
+			t.Errorf("%+v: got %q, %v", test, got, err)
+		}
+		if code, _, err := inProcess("ls"); code != 0 {
+			t.Errorf("%+v: ls: exit code %d, %s", test, code, err)
+		}
+	}
+}
+
+func TestNoHome(t *testing.T) {
+	for _, name := range []string{urlVariable, "XDG_STATE_HOME", "HOME"} {
+		t.Setenv(name, "")
+	}
+	code, _, err := inProcess("ls")
+	if code != exitUsage || !strings.Contains(err, "give --url sqlite:/path/to/locks.db") {
+		t.Errorf("got %d, %q", code, err)
+	}
+	if code, _, err := inProcess("version"); code != 0 {
+		t.Errorf("version needs no locks: got %d, %q", code, err)
+	}
+}
+
+func TestVersionAndCompletion(t *testing.T) {
+	for _, args := range []string{"version", "--version", "completion bash", "completion zsh", "completion fish", "completion powershell"} {
+		code, out, err := inProcess(strings.Fields(args)...)
+		if code != 0 || err != "" || !strings.Contains(out, "distlock") {
+			t.Errorf("%s: got %d, %.60q, %q", args, code, out, err)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, name := range []string{"run", "ls", "show", "unlock", "verify", "demo oversell", "version", "completion", ""} {
+		args := strings.Fields(name)
+		_, byFlag, _ := inProcess(append(args, "--help")...)
+		code, byName, err := inProcess(append([]string{"help"}, args...)...)
+		if code != 0 || err != "" || byFlag != byName || !strings.Contains(byName, "Usage:") {
+			t.Errorf("help %s: got %d, %q, %q", name, code, byName, err)
+		}
+	}
+}
