@@ -10,7 +10,7 @@ import (
 // contender is one way to lock in Redis.
 type contender struct {
 	name string
-	raw  string // the bare contender on the same client library
+	raw  string // the bare contender on the same client library; empty if it has its own
 	open func(addr string, ttl time.Duration) (client, error)
 
 	// ours: its failures are ours, and fail the run. A peer's are reported.
@@ -47,7 +47,8 @@ const (
 )
 
 var (
-	distlockDefault = contender{name: "distlock", raw: rawRueidis, open: openDistlock, ours: true}
+	distlockDefault = contender{name: "distlock", open: openDistlock, ours: true}
+	distlockRueidis = contender{name: "distlock on rueidis", raw: rawRueidis, open: openDistlockRueidis, ours: true}
 	distlockGoRedis = contender{name: "distlock on go-redis", raw: rawGoRedis, open: openDistlockGoRedis, ours: true}
 	rueidislockPeer = contender{name: "rueidislock", raw: rawRueidis, open: openRueidislock}
 	rueidisPlain    = contender{name: rawRueidis, raw: rawRueidis, open: openRawRueidis, plain: true}
@@ -64,20 +65,20 @@ var (
 )
 
 // never holds nothing, to show what the rest of a measurement costs.
-var never = contender{name: "none held", raw: rawRueidis, open: openDistlock, ours: true}
+var never = contender{name: "none held", open: openDistlock, ours: true}
 
 var (
 	everybody = []contender{
-		rueidisPlain, goRedisPlain, distlockDefault, distlockGoRedis,
+		rueidisPlain, goRedisPlain, distlockDefault, distlockRueidis, distlockGoRedis,
 		redsyncDefault, redsyncQuick, redislockDefault, redislockQuick, rueidislockPeer,
 	}
 	// Where nobody waits the pause between attempts makes no difference.
 	uncontending = []contender{
-		rueidisPlain, goRedisPlain, distlockDefault, distlockGoRedis,
+		rueidisPlain, goRedisPlain, distlockDefault, distlockRueidis, distlockGoRedis,
 		redsyncDefault, redislockDefault, rueidislockPeer,
 	}
 	handers = append([]contender{bell}, everybody...)
-	keepers = []contender{never, distlockDefault, distlockGoRedis, redsyncDefault, redislockDefault, rueidislockPeer}
+	keepers = []contender{never, distlockDefault, redsyncDefault, redislockDefault, rueidislockPeer}
 )
 
 func contenderNamed(name string) (contender, error) {

@@ -10,12 +10,25 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// openDistlock lets the backend use its own client, as everybody who opens a URL does.
 func openDistlock(addr string, ttl time.Duration) (client, error) {
 	b, err := distlock.Open(context.Background(), "redis://"+addr)
 	if err != nil {
 		return nil, err
 	}
 	return newDistlock(b, ttl, func() {})
+}
+
+func openDistlockRueidis(addr string, ttl time.Duration) (client, error) {
+	c, err := newRueidis(addr)
+	if err != nil {
+		return nil, err
+	}
+	b, err := redislock.NewRueidis(c, nil)
+	if err != nil {
+		return nil, err
+	}
+	return newDistlock(b, ttl, c.Close)
 }
 
 func openDistlockGoRedis(addr string, ttl time.Duration) (client, error) {

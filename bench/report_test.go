@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"regexp"
 	"runtime"
@@ -66,12 +67,16 @@ func interleave(t *testing.T, r *rig, s scenario) map[string][]figures {
 
 // withRatios adds how the first figure compares to those of the bare contenders.
 func (s scenario) withRatios(f, rueidis, same figures) figures {
-	if !s.ratio || rueidis == nil || same == nil {
+	if !s.ratio {
 		return f
 	}
-	return append(f,
-		figure{"to " + rawRueidis, f[0].value / rueidis[0].value},
-		figure{"to raw, same client", f[0].value / same[0].value})
+	ratio := func(raw figures) float64 {
+		if raw == nil {
+			return math.NaN()
+		}
+		return f[0].value / raw[0].value
+	}
+	return append(f, figure{"to " + rawRueidis, ratio(rueidis)}, figure{"to raw, same client", ratio(same)})
 }
 
 func printMachine(w io.Writer, r *rig) {

@@ -2,7 +2,9 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -19,14 +21,17 @@ func uncontended(goroutines int) scenario {
 	}
 }
 
+var errStarved = errors.New("a goroutine with a name of its own never got the lock")
+
 func measureUncontended(r *rig, c contender, goroutines int) (figures, error) {
 	cl, err := c.open(r.addr, ttl)
 	if err != nil {
 		return nil, err
 	}
 	defer cl.close()
-	name := freshName()
 	pairs := func(d time.Duration) (*tally, error) {
+		// The warm-up's end can leave locks behind, so each run has names of its own.
+		name := freshName()
 		return during(d, goroutines, func(ctx context.Context, g int, w *worker) error {
 			m := cl.mutex(name + ":" + strconv.Itoa(g))
 			for !w.over() {
@@ -52,6 +57,9 @@ func measureUncontended(r *rig, c contender, goroutines int) (figures, error) {
 		return nil, err
 	}
 	mine = cpu() - mine
+	if slices.Min(t.Each) == 0 {
+		return nil, errStarved
+	}
 	after, err := r.usage(c)
 	if err != nil {
 		return nil, err
