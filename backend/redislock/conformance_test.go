@@ -3,12 +3,12 @@ package redislock
 import (
 	"context"
 	"os"
+	"sync"
 	"testing"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
 	"github.com/distlock/distlock/internal/testserver"
-	"github.com/redis/go-redis/v9"
 )
 
 func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
@@ -16,17 +16,23 @@ func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 func TestConformance(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	for _, layout := range []Layout{String, Redisson} {
-		t.Run("rueidis/"+string(layout), func(t *testing.T) {
-			drivertest.Run(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) {
-				return Open(ctx, srv.URL()+"?layout="+string(layout))
-			}})
-		})
-		t.Run("go-redis/"+string(layout), func(t *testing.T) {
-			drivertest.Run(t, drivertest.Harness{Open: func(context.Context) (driver.Backend, error) {
-				c := redis.NewClient(&redis.Options{Addr: srv.Addr()})
-				t.Cleanup(func() { c.Close() })
-				return NewGoRedis(c, &Options{Layout: layout})
-			}})
-		})
+		for _, o := range openers {
+			t.Run(o.name+"/"+string(layout), func(t *testing.T) {
+				var proxies sync.Map
+				drivertest.Run(t, drivertest.Harness{
+					Open: func(context.Context) (driver.Backend, error) {
+						p := newProxy(t, srv.Addr())
+						b := o.open(t, p.addr(), Options{Layout: layout})
+						proxies.Store(b, p)
+						return b, nil
+					},
+					Cut: func(b driver.Backend) func() {
+						p, _ := proxies.Load(b)
+						p.(*proxy).deaf.Store(true)
+						return func() { p.(*proxy).deaf.Store(false) }
+					},
+				})
+			})
+		}
 	}
 }

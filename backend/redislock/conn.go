@@ -18,6 +18,10 @@ type conn struct {
 	used time.Time
 }
 
+func newConn(raw net.Conn) *conn {
+	return &conn{Conn: raw, r: bufio.NewReaderSize(raw, 16<<10)}
+}
+
 // dial connects and logs in; ctx and the target's timeout bound it.
 func (t *target) dial(ctx context.Context) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
@@ -30,7 +34,7 @@ func (t *target) dial(ctx context.Context) (*conn, error) {
 	if t.tls != nil {
 		raw = tls.Client(raw, t.tls)
 	}
-	c := &conn{Conn: raw, r: bufio.NewReaderSize(raw, 16<<10)}
+	c := newConn(raw)
 	stop := context.AfterFunc(ctx, func() { raw.SetDeadline(past) })
 	err = t.logIn(c)
 	if !stop() {
@@ -69,13 +73,17 @@ func (t *target) logIn(c *conn) error {
 	return nil
 }
 
-// send writes commands in one piece.
-func (c *conn) send(commands ...[]string) error {
+// encode writes calls down in one piece, which is good until the next time.
+func (c *conn) encode(batch []*call) []byte {
 	c.buf = c.buf[:0]
-	for _, args := range commands {
-		c.buf = appendCommand(c.buf, args)
+	for _, x := range batch {
+		c.buf = appendCommand(c.buf, x.args)
 	}
-	_, err := c.Write(c.buf)
+	return c.buf
+}
+
+func (c *conn) send(args []string) error {
+	_, err := c.Write(appendCommand(nil, args))
 	return err
 }
 

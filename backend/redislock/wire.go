@@ -125,32 +125,38 @@ func (w *wire) lead(ctx context.Context, own *call) (any, error) {
 	if err != nil {
 		return nil, w.cannotConnect(ctx, own, err)
 	}
-	conn.SetDeadline(time.Now().Add(w.target.timeout))
-	stop := context.AfterFunc(ctx, func() { w.interrupt(own) })
-	defer stop()
 	batch := w.take()
-	commands := make([][]string, len(batch))
-	for i, c := range batch {
-		commands[i] = c.args
-	}
 	own.turn = nil // nobody needs to be told
-	if err := conn.send(commands...); err != nil {
-		w.fail(batch, err)
-		return nil, err
-	}
-	rest := w.receive(conn, batch, ctx)
+	unsent, rest := w.exchange(ctx, conn, conn.encode(batch), batch)
 	if rest == nil {
 		return own.result()
 	}
 	// The context has ended. Who comes later waits for this answer too.
-	go func() {
-		conn.SetDeadline(time.Now().Add(w.target.timeout))
-		w.receive(conn, rest, context.Background())
-	}()
+	go w.exchange(context.Background(), conn, unsent, rest)
 	if len(rest) < len(batch) {
 		return own.result()
 	}
 	return nil, ctx.Err()
+}
+
+// exchange sends and receives, and passes the lead on. If ctx ends it returns what is
+// not sent and the calls that are not answered, and keeps the lead.
+func (w *wire) exchange(ctx context.Context, conn *conn, unsent []byte, batch []*call) ([]byte, []*call) {
+	leader := batch[0]
+	conn.SetDeadline(time.Now().Add(w.target.timeout))
+	stop := context.AfterFunc(ctx, func() { w.interrupt(leader) })
+	defer stop()
+	if len(unsent) > 0 {
+		n, err := conn.Write(unsent)
+		if timedOut(err) && ctx.Err() != nil {
+			return unsent[n:], batch
+		}
+		if err != nil {
+			w.fail(batch, err)
+			return nil, nil
+		}
+	}
+	return nil, w.receive(ctx, conn, batch)
 }
 
 // cannotConnect fails all who wait, unless it is only the leader's context that ended.
@@ -213,7 +219,7 @@ func (w *wire) take() []*call {
 
 // receive reads the answers and passes the lead on; or it is interrupted between two
 // answers and returns the calls that have none yet: the lead is still to be passed on.
-func (w *wire) receive(conn *conn, batch []*call, ctx context.Context) (rest []*call) {
+func (w *wire) receive(ctx context.Context, conn *conn, batch []*call) (rest []*call) {
 	for i, c := range batch {
 		if _, err := conn.r.Peek(1); timedOut(err) && ctx.Err() != nil {
 			return batch[i:]

@@ -1,0 +1,251 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// unknown fails the test unless err is neither nil nor a fact.
+func unknown(t testing.TB, what string, err error) {
+	t.Helper()
+	if err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrHeld) {
+		t.Errorf("%s: %v, want an unknown outcome", what, err)
+	}
+}
+
+// warm lets the server know the scripts, so that the next command is the one that
+// matters.
+func warm(t testing.TB, b *Backend, mode driver.Mode) {
+	r := request("", mode)
+	acquire(t, b, r)
+	b.Renew(t.Context(), []driver.Hold{r.Hold})
+	release(t, b, r)
+}
+
+// The server does what it is told, and the answer is lost: nobody may call that a fact,
+// no library may ask again behind our back, and asking again is harmless.
+func TestLostAnswers(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	eachOpener(t, func(t *testing.T, o opener) {
+		for _, layout := range []Layout{String, Redisson} {
+			p := newProxy(t, srv.Addr())
+			b, ctx := o.open(t, p.addr(), Options{Layout: layout}), t.Context()
+			for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Read, driver.Counted} {
+				warm(t, b, mode)
+				r := request("", mode)
+				lose := func() { p.swallow.Store(r.Name) }
+
+				lose()
+				_, err := b.Acquire(ctx, r)
+				unknown(t, "acquire", err)
+				first := acquire(t, b, r)
+				if again := acquire(t, b, r); again.Fence <= first.Fence {
+					t.Errorf("fence %d after %d", again.Fence, first.Fence)
+				}
+				lose()
+				unknown(t, "renew", b.Renew(ctx, []driver.Hold{r.Hold})[0])
+				if err := b.Renew(ctx, []driver.Hold{r.Hold})[0]; err != nil {
+					t.Errorf("%s %v: renewed again: %v", layout, mode, err)
+				}
+				lose()
+				unknown(t, "release", b.Release(ctx, r.Hold))
+				if err := b.Release(ctx, r.Hold); !errors.Is(err, driver.ErrLost) {
+					t.Errorf("%s %v: released again: %v", layout, mode, err)
+				}
+				// Nothing was counted twice: the lock is free for somebody else.
+				acquire(t, b, request(r.Name, mode))
+			}
+			if n := p.eaten.Load(); n != 12 {
+				t.Errorf("%d answers were lost, want 12", n)
+			}
+		}
+	})
+}
+
+// The server stalls. Calls return when their context ends; what they had asked for
+// happens later; and a release that is sent after that happens after it.
+func TestStalledServer(t *testing.T) {
+	eachOpener(t, func(t *testing.T, o opener) {
+		srv := testserver.Redis(t)
+		b := o.open(t, srv.Addr(), Options{})
+		warm(t, b, driver.Exclusive)
+		for _, end := range []string{"deadline", "cancel"} {
+			r := request("", driver.Exclusive)
+			srv.Pause()
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			if end == "cancel" {
+				ctx, cancel = context.WithCancel(t.Context())
+				time.AfterFunc(50*time.Millisecond, cancel)
+			}
+			start := time.Now()
+			_, err := b.Acquire(ctx, r)
+			if took := time.Since(start); took > 2*time.Second {
+				t.Errorf("acquire returned after %v", took)
+			}
+			if !errors.Is(err, ctx.Err()) {
+				t.Errorf("acquire: %v, want %v", err, ctx.Err())
+			}
+			cancel()
+			released := make(chan error)
+			go func() { released <- b.Release(t.Context(), r.Hold) }()
+			srv.Resume()
+			if err := <-released; err != nil {
+				t.Errorf("release of what landed late: %v", err)
+			}
+			acquire(t, b, request(r.Name, driver.Exclusive))
+		}
+	})
+}
+
+// One caller gives up; those who wait behind it on the same connection get their
+// answers all the same.
+func TestStalledServerAndOthers(t *testing.T) {
+	eachOpener(t, func(t *testing.T, o opener) {
+		srv := testserver.Redis(t)
+		b := o.open(t, srv.Addr(), Options{})
+		warm(t, b, driver.Exclusive)
+		srv.Pause()
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				r := request("", driver.Exclusive)
+				if i%2 == 0 {
+					if _, err := b.Acquire(ctx, r); !errors.Is(err, context.Canceled) {
+						t.Errorf("cancelled: %v", err)
+					}
+					return
+				}
+				if _, err := b.Acquire(t.Context(), r); err != nil {
+					t.Errorf("waiting: %v", err)
+				}
+			})
+		}
+		time.AfterFunc(30*time.Millisecond, cancel)
+		<-ctx.Done()
+		srv.Resume()
+		wg.Wait()
+	})
+}
+
+func TestServerForgotTheScripts(t *testing.T) {
+	srv := testserver.Redis(t)
+	eachOpener(t, func(t *testing.T, o opener) {
+		b := o.open(t, srv.Addr(), Options{})
+		r := request("", driver.Exclusive)
+		for range 2 {
+			acquire(t, b, r)
+			release(t, b, r)
+			raw(t, srv.Addr()).ScriptFlush(t.Context())
+		}
+	})
+}
+
+// The network swallows everything: a URL's timeout ends what has no other end.
+func TestTimeout(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	p := newProxy(t, srv.Addr())
+	b, err := Open(t.Context(), p.url()+"?timeout=100ms")
+	b = opened(t, b, err)
+	warm(t, b, driver.Exclusive)
+	p.deaf.Store(true)
+	_, err = b.Acquire(t.Context(), request("", driver.Exclusive))
+	unknown(t, "acquire", err)
+	p.deaf.Store(false)
+	acquire(t, b, request("", driver.Exclusive))
+}
+
+// A connection that was closed while nobody used it is noticed before it is used.
+func TestIdleConnectionWasClosed(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	p := newProxy(t, srv.Addr())
+	b := openOwn(t, p.addr(), Options{})
+	warm(t, b, driver.Exclusive)
+	w := b.client.(*wire)
+	p.cut()
+	w.mu.Lock()
+	w.conn.used = time.Now().Add(-2 * idle)
+	w.mu.Unlock()
+	acquire(t, b, request("", driver.Exclusive))
+}
+
+func TestManyGoroutinesShareAConnection(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	eachOpener(t, func(t *testing.T, o opener) {
+		b := o.open(t, srv.Addr(), Options{})
+		var wg sync.WaitGroup
+		for range 64 {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				for range 20 {
+					r := request("", driver.Exclusive)
+					if _, err := b.Acquire(ctx, r); err != nil {
+						t.Error(err)
+					}
+					if err := b.Release(ctx, r.Hold); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// Callers come and give up at random: nobody hangs, and nobody gets another's answer.
+func TestCallersGiveUpAtRandom(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	b := openOwn(t, srv.Addr(), Options{})
+	var wg sync.WaitGroup
+	for g := range 32 {
+		wg.Go(func() {
+			for i := range 60 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(g*i%17)*30*time.Microsecond)
+				r := request("", driver.Exclusive)
+				_, err := b.Acquire(ctx, r)
+				cancel()
+				if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("acquire: %v", err)
+				}
+				lost := b.Release(t.Context(), r.Hold)
+				if lost != nil && !errors.Is(lost, driver.ErrLost) || err == nil && lost != nil {
+					t.Errorf("acquire: %v, then release: %v", err, lost)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestCloseEndsWhatIsOnItsWay(t *testing.T) {
+	srv := testserver.Redis(t)
+	b := openOwn(t, srv.Addr(), Options{})
+	warm(t, b, driver.Exclusive)
+	srv.Pause()
+	answers := make(chan error)
+	for range 3 {
+		go func() {
+			_, err := b.Acquire(t.Context(), request("", driver.Exclusive))
+			answers <- err
+		}()
+	}
+	w := b.client.(*wire)
+	eventually(t, "one leads and two wait", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.leader != nil && len(w.queue) == 2
+	})
+	b.Close()
+	for range 3 {
+		unknown(t, "acquire", <-answers)
+	}
+	srv.Resume()
+	refused(t, b, request("", driver.Exclusive), driver.ErrClosed)
+}

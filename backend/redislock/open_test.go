@@ -1,0 +1,244 @@
+package redislock
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+	"github.com/redis/go-redis/v9"
+)
+
+func TestOpenBadURLs(t *testing.T) {
+	for _, u := range []string{
+		"redis://localhost/zero", "redis://localhost/-1", "redis://localhost?layout=java", "redis://localhost?db=1",
+		"redis://localhost?nonsense=1", "redis://localhost?timeout=-1s", "redis+unix://host/sock", "redis+unix:",
+		"redis+unix:///sock?db=x", "http://localhost", "redis://:s3cret@local host", "s3cret",
+	} {
+		_, err := Open(t.Context(), u)
+		if !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", u, err)
+		}
+	}
+}
+
+func TestOpenUsersAndPasswords(t *testing.T) {
+	acl := testserver.File(t, "users.acl", strings.Join([]string{
+		"user default on >s3cret ~* &* +@all",
+		"user locker on >p@ss/word ~locks:* &distlock_free:* -@all +eval +evalsha +set +get +del +pttl +pexpire +append +xadd +time +publish +subscribe +ping",
+		"user deaf on >x ~* -@all +@all -subscribe &*",
+		"user nobody on >x ~* &* -@all +hello +ping",
+		"",
+	}, "\n"))
+	srv := testserver.Redis(t, "--aclfile", acl)
+	at := func(user, password string) string {
+		u := url.URL{Scheme: "redis", Host: srv.Addr(), User: url.UserPassword(user, password), RawQuery: "prefix=locks:"}
+		return u.String()
+	}
+	for _, u := range []string{srv.URL(), at("", "wr0ng"), at("locker", "wr0ng"), at("who", "s3cret")} {
+		_, err := Open(t.Context(), u)
+		if !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "wr0ng") || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", u, err)
+		}
+	}
+	for _, u := range []string{at("", "s3cret"), at("locker", "p@ss/word")} {
+		b, err := Open(t.Context(), u)
+		b = opened(t, b, err)
+		r := request("", driver.Exclusive)
+		w := armWatch(t, b, r)
+		acquire(t, b, r)
+		release(t, b, r)
+		signalled(t, w)
+		w.Close()
+	}
+
+	b, err := Open(t.Context(), at("deaf", "x"))
+	b = opened(t, b, err)
+	if _, err := b.Watch(t.Context(), request("", driver.Exclusive)); !errors.Is(err, driver.ErrSkip) {
+		t.Errorf("watch without SUBSCRIBE: %v, want ErrSkip", err)
+	}
+	b, err = Open(t.Context(), at("nobody", "x"))
+	b = opened(t, b, err)
+	refused(t, b, request("", driver.Exclusive), driver.ErrInvalid)
+
+	// The client libraries say the same.
+	c := redis.NewClient(&redis.Options{Addr: srv.Addr(), Password: "wr0ng"})
+	t.Cleanup(func() { c.Close() })
+	own, err := NewGoRedis(c, nil)
+	own = opened(t, own, err)
+	refused(t, own, request("", driver.Exclusive), driver.ErrInvalid)
+}
+
+// Whom the user may not ask the version is asked nothing more.
+func TestOpenWithoutLeaveToAskTheVersion(t *testing.T) {
+	acl := testserver.File(t, "users.acl", "user default on nopass ~* &* +@all -hello\n")
+	srv := testserver.Redis(t, "--aclfile", acl)
+	b, err := Open(t.Context(), srv.URL())
+	b = opened(t, b, err)
+	acquire(t, b, request("", driver.Exclusive))
+}
+
+func TestOpenUnreachable(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := l.Addr().String()
+	l.Close()
+	_, err = Open(t.Context(), "redis://:s3cret@"+dead)
+	unknown(t, "nobody listens", err)
+	if err == nil || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), dead) {
+		t.Errorf("nobody listens: %v", err)
+	}
+
+	// Somebody listens and says nothing.
+	l, err = net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	start := time.Now()
+	_, err = Open(t.Context(), "redis://:s3cret@"+l.Addr().String()+"?timeout=50ms")
+	unknown(t, "timeout", err)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = Open(ctx, "redis://"+l.Addr().String())
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("context ended: %v", err)
+	}
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// fakeServer answers every command with the same words.
+func fakeServer(t *testing.T, answer string) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				for r := bufio.NewReader(c); ; {
+					line, err := r.ReadString('\n')
+					if err != nil {
+						return
+					}
+					var words int
+					if n, _ := fmt.Sscanf(line, "*%d", &words); n == 1 {
+						for range 2 * words {
+							r.ReadString('\n')
+						}
+						c.Write([]byte(answer))
+					}
+				}
+			}()
+		}
+	}()
+	return "redis://" + l.Addr().String()
+}
+
+func TestOpenServersOfAnAge(t *testing.T) {
+	hello := func(server, version string) string {
+		return fmt.Sprintf("*4\r\n$6\r\nserver\r\n$%d\r\n%s\r\n$7\r\nversion\r\n$%d\r\n%s\r\n", len(server), server, len(version), version)
+	}
+	for _, c := range []struct {
+		answer string
+		want   error
+	}{
+		{hello("redis", "6.0.0"), nil},
+		{hello("redis", "10.2.0"), nil},
+		{hello("valkey", "8.1.0"), nil},
+		{hello("redis", "5.0.14"), driver.ErrInvalid},
+		{"-ERR unknown command `HELLO`, with args beginning with: \r\n", driver.ErrInvalid},
+	} {
+		b, err := Open(t.Context(), fakeServer(t, c.answer))
+		if !errors.Is(err, c.want) {
+			t.Errorf("%q: %v, want %v", c.answer, err, c.want)
+		}
+		if err == nil {
+			b.Close()
+		}
+	}
+}
+
+// What does not speak the protocol is an error, and nothing worse.
+func TestOpenOtherProtocols(t *testing.T) {
+	for _, answer := range []string{
+		"HTTP/1.1 400 Bad Request\r\n", "\r\n", "+\r\n\n", "$x\r\n", "$99999999999999\r\n", "*3\r\n:1\r\n?\r\n", "%7\r\n",
+		strings.Repeat("x", 100_000),
+	} {
+		_, err := Open(t.Context(), fakeServer(t, answer)+"?timeout=100ms")
+		if answer == "+\r\n\n" || answer == "\r\n" {
+			continue // an empty word is an answer, and no version
+		}
+		unknown(t, fmt.Sprintf("%.20q", answer), err)
+	}
+}
+
+func TestOpenSocketAndDatabase(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	srv := testserver.Redis(t, "--unixsocket", sock)
+	b, err := Open(t.Context(), "redis+unix://"+sock+"?db=3")
+	b = opened(t, b, err)
+	if want := "redis+unix://" + sock + "/3"; b.Caps().Name != want {
+		t.Errorf("name %q, want %q", b.Caps().Name, want)
+	}
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	w := armWatch(t, b, r)
+	defer w.Close()
+
+	same, err := Open(t.Context(), srv.URL()+"/3")
+	same = opened(t, same, err)
+	refused(t, same, request(r.Name, driver.Exclusive), driver.ErrHeld)
+	other := openOwn(t, srv.Addr(), Options{})
+	acquire(t, other, request(r.Name, driver.Exclusive))
+	release(t, b, r)
+	signalled(t, w)
+}
+
+func TestNames(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	want := "redis://" + srv.Addr() + "/0"
+	for _, o := range openers {
+		got := o.open(t, srv.Addr(), Options{}).Caps().Name
+		if got != want && o.name != "rueidis" || !strings.HasPrefix(want, got) {
+			t.Errorf("%s: name %q, want %q", o.name, got, want)
+		}
+		if o.name == "url" {
+			continue
+		}
+		if got := o.open(t, srv.Addr(), Options{Name: "db1"}).Caps().Name; got != "db1" {
+			t.Errorf("%s: name %q, want db1", o.name, got)
+		}
+	}
+}
+
+func TestClientsThatAreNotServed(t *testing.T) {
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
+	defer ring.Close()
+	if _, err := NewGoRedis(ring, nil); !errors.Is(err, driver.ErrUnsupported) {
+		t.Errorf("a ring: %v", err)
+	}
+	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer c.Close()
+	if _, err := NewGoRedis(c, &Options{Layout: "java"}); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("a layout that is none: %v", err)
+	}
+}
