@@ -76,7 +76,7 @@ func message(err error, secrets []string) string {
 // reason is an error within a sentence.
 func reason(err error) string { return strings.TrimPrefix(err.Error(), "distlock: ") }
 
-var userinfo = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s:/@]*):[^\s"]*@`)
+var userinfo = regexp.MustCompile(`(//[^\s:/@]*):[^\s"]*@`)
 
 // scrub is the last of the fences before a password: drivers and flags already keep
 // them out of what they say.
@@ -102,18 +102,40 @@ func secretsOf(args []string) []string {
 // passwordsOf is a URL's password as written and as meant, also if the URL is
 // malformed. A short one is left alone: it would garble every message, and so tell.
 func passwordsOf(rawURL string) []string {
-	_, rest, ok := strings.Cut(rawURL, "://")
-	end := strings.LastIndex(rest, "@")
-	if !ok || end < 0 {
+	_, rest, ok := strings.Cut(rawURL, "//")
+	if !ok {
 		return nil
 	}
-	_, password, _ := strings.Cut(rest[:end], ":")
-	if len(password) < 6 {
-		return nil
-	}
-	found := []string{password}
-	if meant, err := url.PathUnescape(password); err == nil && meant != password {
-		found = append(found, meant)
+	rest, query, _ := strings.Cut(rest, "?")
+	var found []string
+	for _, s := range append(secretParameters(query), userPassword(rest)) {
+		if len(s) < 6 {
+			continue
+		}
+		found = append(found, s)
+		if meant, err := url.PathUnescape(s); err == nil && meant != s {
+			found = append(found, meant)
+		}
 	}
 	return found
 }
+
+// userPassword is the password in USER:PASSWORD@HOST.
+func userPassword(rest string) string {
+	_, password, _ := strings.Cut(rest[:max(strings.LastIndex(rest, "@"), 0)], ":")
+	return password
+}
+
+// secretParameters are the values of a query that look like secrets by their keys.
+func secretParameters(query string) []string {
+	var found []string
+	for _, pair := range strings.Split(query, "&") {
+		key, value, _ := strings.Cut(pair, "=")
+		if secretKey.MatchString(key) {
+			found = append(found, value)
+		}
+	}
+	return found
+}
+
+var secretKey = regexp.MustCompile(`(?i)pass|secret|token`)

@@ -17,6 +17,8 @@ func helpCommand() *cobra.Command {
 			if err != nil || len(rest) > 0 {
 				return usage("help: unknown command %q; see distlock help", strings.Join(args, " "))
 			}
+			about.InitDefaultHelpFlag()
+			about.InitDefaultVersionFlag()
 			return about.Help()
 		},
 	}

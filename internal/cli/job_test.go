@@ -164,16 +164,17 @@ func blockWrites(t *testing.T, url string) (release func()) {
 func TestToldToStopInTime(t *testing.T) {
 	t.Parallel()
 	url := lockFile(t)
-	p := start(t, url, "run", "--ttl", "3s", "--grace", "1s", "x", "--", "sh", "-c", `trap "echo told; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
+	p := command(t, url, "run", "--ttl", "3s", "--grace", "1s", "x", "--", "sh", "-c", `trap "echo told; cat; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
+	in := p.input()
+	p.begin()
 	p.out.await(t, "ready")
 	release := blockWrites(t, url)
-	defer release()
 	p.out.await(t, "told")
-	text := finish(t, url, "ls").out.String()
-	if !strings.Contains(text, "exclusive") {
+	release()
+	if text := finish(t, url, "ls").out.String(); !strings.Contains(text, "exclusive") {
 		t.Errorf("the lock has ended when the command is told: %q", text)
 	}
-	release()
+	in.Close()
 	p.must(76)
 	if text := p.errors.String(); strings.Contains(text, "killing") {
 		t.Errorf("killed, though it obeyed: %s", text)

@@ -1,0 +1,258 @@
+package cli
+
+import (
+	"context"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+)
+
+// tenant holds locks in the memory of the test, where the program sees them too.
+func tenant(t *testing.T, url, pid string) *distlock.Client {
+	t.Helper()
+	b, err := distlock.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := map[string]string{"host": "db1", "pid": pid, "program": "backup", "job": "nightly\n"}
+	c, err := distlock.New(b, &distlock.Options{TTL: time.Hour, Meta: meta})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func must[T any](t *testing.T) func(v T, err error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+var (
+	durations = regexp.MustCompile(`\b(\d+(\.\d+)?(h|ms|µs|m|s))+`)
+	instants  = regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)`)
+	numbers   = regexp.MustCompile(`("(held_ms|left_ms)": )\d+`)
+	owners    = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+	fences    = regexp.MustCompile(`\b\d{12,}\b`)
+	blanks    = regexp.MustCompile(`  +`)
+)
+
+// golden takes from an output what changes from run to run, and the width of columns
+// with it.
+func golden(s string) string {
+	s = instants.ReplaceAllString(s, "TIME")
+	s = numbers.ReplaceAllString(s, "${1}MS")
+	s = owners.ReplaceAllString(s, "OWNER")
+	s = fences.ReplaceAllString(s, "FENCE")
+	s = durations.ReplaceAllString(s, "DUR")
+	if !strings.HasPrefix(s, "[") && !strings.HasPrefix(s, "{") {
+		s = blanks.ReplaceAllString(s, "  ")
+	}
+	return s
+}
+
+func wantOutput(t *testing.T, want string, args ...string) {
+	t.Helper()
+	code, out, err := inProcess(args...)
+	if code != 0 || err != "" {
+		t.Fatalf("%q: exit code %d, %s", args, code, err)
+	}
+	if got := golden(out); got != strings.TrimPrefix(want, "\n") {
+		t.Errorf("%q: got\n%s\nwant\n%s", args, got, want)
+	}
+}
+
+func TestLs(t *testing.T) {
+	const url = "mem:ls"
+	c := tenant(t, url, "17")
+	must[*distlock.Lease](t)(c.Mutex("a:1").Lock(t.Context()))
+	must[*distlock.Lease](t)(c.Mutex("tab\tand \x1b[Hhome").Lock(t.Context()))
+	book := c.RWMutex("b")
+	must[*distlock.Lease](t)(book.RLock(t.Context()))
+	must[*distlock.Lease](t)(book.RLock(t.Context()))
+	wantOutput(t, `
+NAME  MODE  FENCE  HELD  LEFT  HOST  PID  PROGRAM  WAITERS
+a:1  exclusive  1  DUR  DUR  db1  17  backup  0
+b  read  1  DUR  DUR  db1  17  backup  0
+b  read  2  DUR  DUR  db1  17  backup  0
+tab\tand \x1b[Hhome  exclusive  1  DUR  DUR  db1  17  backup  0
+`, "--url", url, "ls")
+	wantOutput(t, `
+NAME  MODE  FENCE  HELD  LEFT  HOST  PID  PROGRAM  WAITERS
+a:1  exclusive  1  DUR  DUR  db1  17  backup  0
+`, "ls", "--url", url, "a:")
+	wantOutput(t, `
+[
+  {
+    "name": "a:1",
+    "mode": "exclusive",
+    "holders": [
+      {
+        "mode": "exclusive",
+        "fence": 1,
+        "owner": "OWNER",
+        "since": "TIME",
+        "held_ms": MS,
+        "left_ms": MS,
+        "host": "db1",
+        "pid": 17,
+        "program": "backup",
+        "meta": {
+          "job": "nightly\n"
+        }
+      }
+    ],
+    "waiters": [],
+    "waiter_count": 0
+  }
+]
+`, "ls", "--url", url, "--json", "a:")
+}
+
+func TestLsOfNothing(t *testing.T) {
+	code, out, err := inProcess("--url", "mem:nothing", "ls")
+	if code != 0 || out != "" || err != "distlock: no locks are held\n" {
+		t.Errorf("got %d, %q, %q", code, out, err)
+	}
+	code, out, err = inProcess("--url", "mem:nothing", "ls", "x")
+	if code != 0 || out != "" || err != "distlock: no locks are held under \"x\"\n" {
+		t.Errorf("got %d, %q, %q", code, out, err)
+	}
+	wantOutput(t, "[]\n", "--url", "mem:nothing", "ls", "--json")
+}
+
+func TestShow(t *testing.T) {
+	const url = "mem:show"
+	c, other := tenant(t, url, "17"), tenant(t, url, "18")
+	gpu := c.Semaphore("gpu", 1, distlock.Fair())
+	must[*distlock.Lease](t)(gpu.Acquire(t.Context()))
+	stand(t, c, other)
+	wantOutput(t, `
+name  gpu
+mode  counted
+permits  1 of 1 taken
+waiters  1
+
+holder 1
+  mode  counted
+  fence  1
+  since  TIME (DUR)
+  left  DUR unless renewed
+  host  db1
+  pid  17
+  program  backup
+  job  nightly\n
+  owner  OWNER
+
+waiter 1
+  mode  counted
+  since  TIME (DUR)
+  left  DUR unless renewed
+  host  db1
+  pid  18
+  program  backup
+  job  nightly\n
+  owner  OWNER
+`, "--url", url, "show", "gpu")
+	wantOutput(t, `
+{
+  "name": "gpu",
+  "mode": "counted",
+  "limit": 1,
+  "holders": [
+    {
+      "mode": "counted",
+      "fence": 1,
+      "owner": "OWNER",
+      "since": "TIME",
+      "held_ms": MS,
+      "left_ms": MS,
+      "host": "db1",
+      "pid": 17,
+      "program": "backup",
+      "meta": {
+        "job": "nightly\n"
+      }
+    }
+  ],
+  "waiters": [
+    {
+      "mode": "counted",
+      "fence": null,
+      "owner": "OWNER",
+      "since": "TIME",
+      "held_ms": MS,
+      "left_ms": MS,
+      "host": "db1",
+      "pid": 18,
+      "program": "backup",
+      "meta": {
+        "job": "nightly\n"
+      }
+    }
+  ],
+  "waiter_count": 1
+}
+`, "--url", url, "show", "--json", "gpu")
+}
+
+// stand lets other stand in line for the permit that c holds.
+func stand(t *testing.T, c, other *distlock.Client) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	gone := make(chan struct{})
+	t.Cleanup(func() { cancel(); <-gone })
+	go func() {
+		defer close(gone)
+		_, _ = other.Semaphore("gpu", 1, distlock.Fair()).Acquire(ctx)
+	}()
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		info, err := c.Inspect(t.Context(), "gpu")
+		if err != nil || time.Now().After(deadline) {
+			t.Fatal("nobody stands in line: ", err)
+		}
+		if info.WaiterCount == 1 {
+			return
+		}
+	}
+}
+
+func TestShowFree(t *testing.T) {
+	wantOutput(t, "name  free one\nmode  free\nwaiters  0\n", "--url", "mem:free", "show", "free one")
+	wantOutput(t, `
+{
+  "name": "free one",
+  "mode": "free",
+  "holders": [],
+  "waiters": [],
+  "waiter_count": 0
+}
+`, "--url", "mem:free", "show", "--json", "free one")
+}
+
+func TestUnlock(t *testing.T) {
+	const url = "mem:unlock"
+	c := tenant(t, url, "17")
+	book := c.RWMutex("book")
+	one := must[*distlock.Lease](t)(book.RLock(t.Context()))
+	must[*distlock.Lease](t)(book.RLock(t.Context()))
+	wantOutput(t, `
+broke book: read hold, fence 1, held by backup pid 17 on db1 for DUR
+broke book: read hold, fence 2, held by backup pid 17 on db1 for DUR
+`, "--url", url, "unlock", "--force", "book")
+	if err := one.Unlock(t.Context()); err == nil {
+		t.Error("the holder's lock was not broken")
+	}
+	code, out, err := inProcess("--url", url, "unlock", "--force", "book")
+	if code != 1 || out != "" || err != "distlock: unlock: nobody holds \"book\"\n" {
+		t.Errorf("of a free lock: got %d, %q, %q", code, out, err)
+	}
+}

@@ -1,0 +1,166 @@
+//go:build linux
+
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminals makes a pseudo terminal: what is written to keys is typed, and screen is
+// what is shown.
+func terminals(t *testing.T) (keys *os.File, screen *output, tty *os.File) {
+	t.Helper()
+	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { keys.Close() })
+	fd := int(keys.Fd())
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tty.Close() })
+	screen = &output{}
+	go io.Copy(screen, keys)
+	return keys, screen, tty
+}
+
+// atTerminal puts a process in a session of its own at the terminal.
+func (p *process) atTerminal(tty *os.File) *process {
+	p.Stdin, p.Stdout, p.Stderr = tty, tty, tty
+	p.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	p.begin()
+	return p
+}
+
+// atShell is atTerminal for a shell with job control that runs a script.
+func atShell(t *testing.T, url, script string, tty *os.File) *process {
+	t.Helper()
+	p := command(t, url)
+	p.Path, p.Args = "/bin/sh", []string{"sh", "-mc", script}
+	return p.atTerminal(tty)
+}
+
+func press(t *testing.T, keys *os.File, text string) {
+	t.Helper()
+	if _, err := keys.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNoticeWhileWaiting(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	first, release := hold(t, url, "door")
+	_, screen, tty := terminals(t)
+	p := command(t, url, "run", "door", "--", "echo", "ran").atTerminal(tty)
+	screen.await(t, fmt.Sprintf(`waiting for "door", held by sh pid %d on `, first.Process.Pid))
+	release()
+	first.must(0)
+	p.must(0)
+	if text := screen.await(t, "ran"); !strings.Contains(text, "\r\x1b[Kran") {
+		t.Errorf("the notice stays: %q", text)
+	}
+}
+
+func TestInterruptWhileWaiting(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	first, release := hold(t, url, "door")
+	keys, screen, tty := terminals(t)
+	p := command(t, url, "run", "door", "--", "echo", "ran").atTerminal(tty)
+	screen.await(t, "waiting for")
+	press(t, keys, "\x03")
+	p.must(130)
+	release()
+	first.must(0)
+}
+
+func TestInterruptAtTerminal(t *testing.T) {
+	t.Parallel()
+	keys, screen, tty := terminals(t)
+	p := command(t, lockFile(t), "run", "x", "--", "sh", "-c", `trap "exit 5" INT; echo rea""dy; while :; do sleep 0.01; done`).atTerminal(tty)
+	screen.await(t, "ready")
+	press(t, keys, "\x03")
+	p.must(5)
+}
+
+// The command reads from the terminal, and the shell's group stands before it again
+// afterwards.
+func TestReadsFromTerminal(t *testing.T) {
+	t.Parallel()
+	keys, screen, tty := terminals(t)
+	p := atShell(t, lockFile(t), `"$SELF" run x -- sh -c 'echo rea""dy; read line; echo "got-$line"'; read line; echo "then-$line"`, tty)
+	screen.await(t, "ready")
+	press(t, keys, "one\n")
+	screen.await(t, "got-one")
+	press(t, keys, "two\n")
+	screen.await(t, "then-two")
+	p.must(0)
+}
+
+func TestStopAtTerminal(t *testing.T) {
+	t.Parallel()
+	keys, screen, tty := terminals(t)
+	p := atShell(t, lockFile(t), `"$SELF" run x -- sh -c 'echo rea""dy; read line; echo "got-$line"'; echo "stop""ped"; fg; echo "code-$?"`, tty)
+	screen.await(t, "ready")
+	press(t, keys, "\x1a")
+	screen.await(t, "the lock is lost if it is not continued within")
+	screen.await(t, "stopped")
+	press(t, keys, "one\n")
+	screen.await(t, "got-one")
+	screen.await(t, "code-0")
+	p.must(0)
+}
+
+// A job that is continued too late is killed.
+func TestStopAtTerminalTooLong(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	keys, screen, tty := terminals(t)
+	p := atShell(t, url, `"$SELF" run --ttl 1s x -- sh -c 'echo rea""dy; read line; echo g""ot it'; "$SELF" run x -- true; fg; echo "code-$?"`, tty)
+	screen.await(t, "ready")
+	press(t, keys, "\x1a")
+	if text := screen.await(t, "code-"); !strings.Contains(text, "code-76") || strings.Contains(text, "got it") {
+		t.Errorf("got %q", text)
+	}
+	p.must(0)
+}
+
+// Where no shell could continue it, as in a container, nothing stays stopped.
+func TestStopWithoutShell(t *testing.T) {
+	t.Parallel()
+	keys, screen, tty := terminals(t)
+	p := command(t, lockFile(t), "run", "x", "--", "sh", "-c", `echo rea""dy; read line; echo "got-$line"`).atTerminal(tty)
+	screen.await(t, "ready")
+	press(t, keys, "\x1a")
+	press(t, keys, "one\n")
+	screen.await(t, "got-one")
+	p.must(0)
+}
+
+// In the background the terminal is left to whom it belongs.
+func TestInBackground(t *testing.T) {
+	t.Parallel()
+	keys, screen, tty := terminals(t)
+	p := atShell(t, lockFile(t), `"$SELF" run x -- sh -c 'echo "back""ground"' & read line; echo "got-$line"; wait`, tty)
+	screen.await(t, "background")
+	press(t, keys, "one\n")
+	screen.await(t, "got-one")
+	p.must(0)
+}
