@@ -18,18 +18,19 @@ func TestConformance(t *testing.T) {
 	for _, layout := range []Layout{String, Redisson} {
 		for _, o := range openers {
 			t.Run(o.name+"/"+string(layout), func(t *testing.T) {
+				t.Parallel()
 				var proxies sync.Map
 				drivertest.Run(t, drivertest.Harness{
 					Open: func(context.Context) (driver.Backend, error) {
 						p := newProxy(t, srv.Addr())
-						b := o.open(t, p.addr(), Options{Layout: layout})
+						b := o.open(t, p.addr(), Options{Layout: layout, Name: "redis://proxied"})
 						proxies.Store(b, p)
 						return b, nil
 					},
 					Cut: func(b driver.Backend) func() {
 						p, _ := proxies.Load(b)
 						p.(*proxy).deaf.Store(true)
-						return func() { p.(*proxy).deaf.Store(false) }
+						return p.(*proxy).pass
 					},
 				})
 			})

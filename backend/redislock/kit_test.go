@@ -29,15 +29,19 @@ func openOwn(t testing.TB, addr string, opts Options) *Backend {
 		url += "&layout=" + string(opts.Layout)
 	}
 	b, err := Open(t.Context(), url)
-	return opened(t, b, err)
+	b = opened(t, b, err)
+	if opts.Name != "" {
+		b.caps.Name = opts.Name
+	}
+	return b
 }
 
 func openGoRedis(t testing.TB, addr string, opts Options) *Backend {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: addr})
-	t.Cleanup(func() { c.Close() })
 	b, err := NewGoRedis(c, &opts)
-	return opened(t, b, err)
+	b = opened(t, b, err)
+	return closing(t, b, func() { c.Close() })
 }
 
 func openRueidis(t testing.TB, addr string, opts Options) *Backend {
@@ -46,9 +50,26 @@ func openRueidis(t testing.TB, addr string, opts Options) *Backend {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(c.Close)
 	b, err := NewRueidis(c, &opts)
-	return opened(t, b, err)
+	b = opened(t, b, err)
+	return closing(t, b, c.Close)
+}
+
+// closing makes the backend's Close end the client as well, which is the test's.
+func closing(t testing.TB, b *Backend, end func()) *Backend {
+	b.client = &closer{client: b.client, end: end}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+type closer struct {
+	client
+	end func()
+}
+
+func (c *closer) close() {
+	c.client.close()
+	c.end()
 }
 
 func opened(t testing.TB, b *Backend, err error) *Backend {

@@ -1,8 +1,10 @@
 package redislock
 
 import (
+	"context"
 	"io"
 	"net"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,13 +32,24 @@ func newProxy(tb testing.TB, target string) *proxy {
 	}
 	p := &proxy{l: l, target: target}
 	p.swallow.Store("")
-	go p.accept()
+	// Whose goroutines are counted shall not count these.
+	go func() {
+		pprof.SetGoroutineLabels(context.Background())
+		p.accept()
+	}()
 	tb.Cleanup(func() { l.Close(); p.cut() })
 	return p
 }
 
 func (p *proxy) addr() string { return p.l.Addr().String() }
 func (p *proxy) url() string  { return "redis://" + p.addr() }
+
+// pass ends deafness. What was swallowed on a connection is missing there, which no
+// network does: so those end.
+func (p *proxy) pass() {
+	p.deaf.Store(false)
+	p.cut()
+}
 
 // cut ends all connections.
 func (p *proxy) cut() {
