@@ -195,3 +195,31 @@ func serverCPU(b *testing.B, srv *testserver.RedisServer) time.Duration {
 	}
 	return sum
 }
+
+// BenchmarkRenew renews batchSize holds in one call; µs are processor time per hold.
+func BenchmarkRenew(b *testing.B) {
+	srv := testserver.SharedRedis(b)
+	for _, layout := range []Layout{String, Redisson} {
+		b.Run(string(layout), func(b *testing.B) {
+			l := openOwn(b, srv.Addr(), Options{Layout: layout})
+			holds := make([]driver.Hold, batchSize)
+			for i := range holds {
+				r := request("", driver.Exclusive)
+				acquire(b, l, r)
+				holds[i] = r.Hold
+			}
+			client, server := clientCPU(), serverCPU(b, srv)
+			n := 0
+			for b.Loop() {
+				for _, err := range l.Renew(b.Context(), holds) {
+					if err != nil {
+						b.Fatal(err)
+					}
+				}
+				n += len(holds)
+			}
+			b.ReportMetric(float64((clientCPU()-client).Nanoseconds())/1e3/float64(n), "cli-µs/hold")
+			b.ReportMetric(float64((serverCPU(b, srv)-server).Nanoseconds())/1e3/float64(n), "srv-µs/hold")
+		})
+	}
+}

@@ -74,9 +74,7 @@ func (c *goRedisClient) listen(ctx context.Context, on func(event)) (listener, e
 	}
 	go func() {
 		defer close(l.done)
-		if err := l.receive(ctx, on); err != nil {
-			on(event{kind: broken, err: fromGoRedis(err)})
-		}
+		on(event{kind: broken, err: fromGoRedis(l.receive(ctx, on))})
 	}()
 	return l, nil
 }

@@ -46,7 +46,7 @@ func openGoRedis(t testing.TB, addr string, opts Options) *Backend {
 
 func openRueidis(t testing.TB, addr string, opts Options) *Backend {
 	t.Helper()
-	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true})
+	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true, ConnWriteTimeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
