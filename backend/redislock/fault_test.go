@@ -151,7 +151,7 @@ func TestServerForgotTheScripts(t *testing.T) {
 func TestTimeout(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	p := newProxy(t, srv.Addr())
-	b, err := Open(t.Context(), p.url()+"?timeout=100ms")
+	b, err := Open(t.Context(), p.url()+"?timeout=500ms")
 	b = opened(t, b, err)
 	warm(t, b, driver.Exclusive)
 	p.deaf.Store(true)
