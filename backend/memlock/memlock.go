@@ -55,6 +55,7 @@ func (b *Backend) Caps() driver.Caps {
 		Downgrade: true,
 		Line:      driver.OnRequest,
 		Poll:      time.Millisecond,
+		MinTTL:    time.Millisecond,
 	}
 }
 

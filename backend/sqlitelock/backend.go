@@ -76,10 +76,15 @@ func (b *Backend) Caps() driver.Caps {
 		Floor:     true,
 		Downgrade: true,
 		Line:      driver.OnRequest,
+		MinTTL:    minTTL,
 		MaxTTL:    maxTTL,
 		Poll:      time.Millisecond,
 	}
 }
+
+// minTTL is about the longest that one write to a slow disk takes: what is shorter
+// would end before it is known.
+const minTTL = 10 * time.Millisecond
 
 // maxTTL keeps the sum of a clock and a TTL far from overflow.
 const maxTTL = 100 * 365 * 24 * time.Hour
