@@ -32,7 +32,7 @@ func benchmark(b *testing.B, s scenario, c contender) {
 		rounds = append(rounds, f)
 	}
 	b.ReportMetric(0, "ns/op")
-	for _, f := range medians(rounds) {
+	for _, f := range over(rounds) {
 		if !math.IsInf(f.value, 0) && !math.IsNaN(f.value) {
 			b.ReportMetric(f.value, metricUnit(f.name))
 		}

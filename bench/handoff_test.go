@@ -38,7 +38,7 @@ func measureHandoff(r *rig, c contender) (figures, error) {
 	return figures{
 		{"p50-ms", millis(times.quantile(.5))},
 		{"p99-ms", millis(times.quantile(.99))},
-		{"longest-ms", millis(times.Max)},
+		{longest, millis(times.Max)},
 		{"samples", float64(n)},
 	}, nil
 }

@@ -50,7 +50,7 @@ func contention(t *tally, sent int64) figures {
 		{"acq/s", t.rate()},
 		{"p50-ms", millis(t.Times.quantile(.5))},
 		{"p99-ms", millis(t.Times.quantile(.99))},
-		{"longest-ms", millis(t.Times.Max)},
+		{longest, millis(t.Times.Max)},
 		{"commands/acq", float64(sent) / float64(t.total())},
 	}
 }

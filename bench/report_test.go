@@ -99,7 +99,7 @@ func printTable(w io.Writer, r *rig, s scenario, rounds map[string][]figures) {
 			fmt.Fprintf(w, "| %s | failed |\n", c.name)
 			continue
 		}
-		row := medians(rounds[c.name])
+		row := over(rounds[c.name])
 		if !headed {
 			printHead(w, row)
 			headed = true
