@@ -95,7 +95,7 @@ func (s *drawing) axis() {
 	step := tick(time.Duration(s.span))
 	for at := time.Duration(0); at <= time.Duration(s.span); at += step {
 		x := s.x(s.from + int64(at))
-		fmt.Fprintf(s, `<line x1="%.1f" y1="%d" x2="%[1].1f" y2="%d" stroke="#dddddd"/>`+"\n", x, svgTop, s.bottom)
+		fmt.Fprintf(s, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#dddddd"/>`+"\n", x, svgTop, x, s.bottom)
 		s.text(x, s.bottom+18, 12, "middle", "#666666", at.String())
 	}
 	fmt.Fprintf(s, `<line x1="%d" y1="%d" x2="%d" y2="%[2]d" stroke="#888888"/>`+"\n", svgLeft, s.bottom, svgWidth-svgRight)

@@ -7,7 +7,7 @@
 //	open.go     from a URL, or none, to a client
 //	run*.go     hold locks while a command runs; job_*.go is that command
 //	info*.go    ls, show and unlock
-//	verify.go   the conformance checks against the user's own server
+//	verify*.go  the conformance checks against the user's own server
 //	demo*.go    the shop that sells more than it has
 //
 // # How run keeps its promise

@@ -8,7 +8,11 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
 )
+
+// memory is the URL of a store of the test's own, in this process.
+func memory() string { return "mem:" + driver.NewOwner() }
 
 // tenant holds locks in the memory of the test, where the program sees them too.
 func tenant(t *testing.T, url, pid string) *distlock.Client {
@@ -71,7 +75,7 @@ func wantOutput(t *testing.T, want string, args ...string) {
 }
 
 func TestLs(t *testing.T) {
-	const url = "mem:ls"
+	url := memory()
 	c := tenant(t, url, "17")
 	must[*distlock.Lease](t)(c.Mutex("a:1").Lock(t.Context()))
 	must[*distlock.Lease](t)(c.Mutex("tab\tand \x1b[Hhome").Lock(t.Context()))
@@ -130,7 +134,7 @@ func TestLsOfNothing(t *testing.T) {
 }
 
 func TestShow(t *testing.T) {
-	const url = "mem:show"
+	url := memory()
 	c, other := tenant(t, url, "17"), tenant(t, url, "18")
 	gpu := c.Semaphore("gpu", 1, distlock.Fair())
 	must[*distlock.Lease](t)(gpu.Acquire(t.Context()))
@@ -239,7 +243,7 @@ func TestShowFree(t *testing.T) {
 }
 
 func TestUnlock(t *testing.T) {
-	const url = "mem:unlock"
+	url := memory()
 	c := tenant(t, url, "17")
 	book := c.RWMutex("book")
 	one := must[*distlock.Lease](t)(book.RLock(t.Context()))

@@ -22,6 +22,8 @@ func TestMain(m *testing.M) {
 		os.Exit(Main())
 	}
 	os.Setenv(asCommand, "1")
+	// A program with the race detector sleeps for a second at its end, by default.
+	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	os.Exit(m.Run())
 }
 
