@@ -70,6 +70,7 @@ func message(err error, secrets []string) string {
 		return ""
 	}
 	msg := strings.ReplaceAll(strings.TrimSpace(reason(err)), "\n", "; ")
+	msg = strings.ReplaceAll(msg, ": distlock: ", ": ")
 	return "distlock: " + scrub(msg, secrets) + "\n"
 }
 

@@ -89,7 +89,7 @@ func (a *app) verify(o *verifyOptions) error {
 	}
 	if o.list {
 		for _, c := range checks {
-			a.printf("%-30s  %s\n", c.Name, c.Promise)
+			a.printf("%-34s  %s\n", c.Name, c.Promise)
 		}
 		return nil
 	}

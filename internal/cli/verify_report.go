@@ -53,7 +53,7 @@ func (r checkJSON) line() string {
 	if word == resultBroken {
 		word = "BROKEN"
 	}
-	line := fmt.Sprintf("%-11s  %-30s  %s", word, r.Name, r.Promise)
+	line := fmt.Sprintf("%-11s  %-34s  %s", word, r.Name, r.Promise)
 	if r.Reason != "" {
 		line += " -- " + r.Reason
 	}
