@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -125,6 +126,10 @@ func holdInChild(j job, cl client, p *peer) error {
 	return err
 }
 
+// takeTimeout is after how long taking all leases is a failure. It can't be a deadline
+// of the context: some libraries end a lease with the context that it was taken with.
+const takeTimeout = 2 * time.Minute
+
 // takeAll takes every lock, many at a time. Where the library doesn't renew them its
 // user has to: a goroutine for each does so at a third of the TTL, as one would write
 // it, and as distlock does by itself.
@@ -149,8 +154,17 @@ func takeAll(cl client, names []string, ttl time.Duration) ([]mutex, error) {
 			}
 		})
 	}
-	wg.Wait()
-	return mutexes, errors.Join(errs...)
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return mutexes, errors.Join(errs...)
+	case <-time.After(takeTimeout):
+		return nil, fmt.Errorf("not all of %d free locks were taken within %v", len(names), takeTimeout)
+	}
 }
 
 // keepAlive ends with the process, or with the lock.
