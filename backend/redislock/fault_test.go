@@ -167,11 +167,7 @@ func TestIdleConnectionWasClosed(t *testing.T) {
 	p := newProxy(t, srv.Addr())
 	b := openOwn(t, p.addr(), Options{})
 	warm(t, b, driver.Exclusive)
-	w := b.client.(*wire)
 	p.cut()
-	w.mu.Lock()
-	w.conn.used = time.Now().Add(-2 * idle)
-	w.mu.Unlock()
 	acquire(t, b, request("", driver.Exclusive))
 }
 
@@ -236,11 +232,11 @@ func TestCloseEndsWhatIsOnItsWay(t *testing.T) {
 			answers <- err
 		}()
 	}
-	w := b.client.(*wire)
-	eventually(t, "one leads and two wait", func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return w.leader != nil && len(w.queue) == 2
+	p := b.client.(*goRedisClient).pipe
+	eventually(t, "one is on its way and two wait", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.sending && len(p.waiting) == 2
 	})
 	b.Close()
 	for range 3 {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // NewGoRedis makes a backend of a go-redis client, which stays the caller's: Close
@@ -22,16 +24,24 @@ func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: a go-redis client of type %T", driver.ErrUnsupported, c)
 	}
-	return newBackend(newGoRedisClient(single), opts)
+	return newBackend(&goRedisClient{client: single, pipe: &pipeline{client: single}}, opts)
+}
+
+// ownGoRedis is the client that Open makes. It has one connection for commands.
+func ownGoRedis(o *redis.Options) *goRedisClient {
+	o.PoolSize = 1
+	o.Protocol = 2
+	o.DisableIdentity = true // needs a permission more
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	alone := newScissors(o)
+	c := redis.NewClient(o)
+	return &goRedisClient{client: c, pipe: &pipeline{client: c, alone: alone}, own: true}
 }
 
 type goRedisClient struct {
 	client *redis.Client
 	pipe   *pipeline
-}
-
-func newGoRedisClient(c *redis.Client) *goRedisClient {
-	return &goRedisClient{client: c, pipe: &pipeline{client: c}}
+	own    bool
 }
 
 func (c *goRedisClient) do(ctx context.Context, args []string) (any, error) {
@@ -39,7 +49,7 @@ func (c *goRedisClient) do(ctx context.Context, args []string) (any, error) {
 	for i, a := range args {
 		list[i] = a
 	}
-	cmd := once{redis.NewCmd(context.WithoutCancel(ctx), list...)}
+	cmd := once{redis.NewCmd(ctx, list...)}
 	if err := c.pipe.do(ctx, cmd); err != nil {
 		return nil, err
 	}
@@ -60,10 +70,20 @@ func fromGoRedis(err error) error {
 
 func (c *goRedisClient) name() string {
 	o := c.client.Options()
+	switch {
+	case o.Network == "unix":
+		return serverName("redis+unix", o.Addr, o.DB)
+	case o.TLSConfig != nil:
+		return serverName("rediss", o.Addr, o.DB)
+	}
 	return serverName("redis", o.Addr, o.DB)
 }
 
-func (c *goRedisClient) close() {}
+func (c *goRedisClient) close() {
+	if c.own {
+		c.client.Close()
+	}
+}
 
 func (c *goRedisClient) listen(ctx context.Context, on func(event)) (listener, error) {
 	l := &goRedisListener{pubsub: c.client.Subscribe(ctx), done: make(chan struct{})}
@@ -96,6 +116,10 @@ func (l *goRedisListener) close() {
 	l.pubsub.Close()
 	<-l.done
 }
+
+// healthCheck is how long a subscription may be silent before it is asked for a sign
+// of life.
+const healthCheck = 5 * time.Second
 
 // receive reports what comes until the connection ends, or has been silent for twice
 // healthCheck, though asked.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/redis/go-redis/v9"
 )
 
 func init() {
@@ -38,65 +39,58 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	return openURL(ctx, u)
 }
 
-// target is what a URL says.
-type target struct {
-	network, addr  string
-	user, password string
-	db             int
-	tls            *tls.Config
-	timeout        time.Duration
-	options        Options
-}
-
 func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
-	t, err := readURL(u)
+	server, opts, err := readURL(u)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.timeout)
+	ctx, cancel := context.WithTimeout(ctx, server.DialTimeout)
 	defer cancel()
-	c := &wire{target: t}
-	if err := checkVersion(ctx, c); err != nil {
-		c.close()
-		return nil, t.openError(err)
+	c := ownGoRedis(server)
+	b, err := newBackend(c, opts)
+	if err == nil {
+		err = checkVersion(ctx, c)
 	}
-	b, err := newBackend(c, &t.options)
 	if err != nil {
 		c.close()
+		return nil, fmt.Errorf("redislock: open %s: %w", c.name(), explain(err))
 	}
-	return b, err
+	return b, nil
 }
 
-func readURL(u *url.URL) (*target, error) {
+// readURL says where the server is and how to use it.
+func readURL(u *url.URL) (*redis.Options, *Options, error) {
 	p := driver.NewParams(u)
-	t := &target{
-		timeout: p.Duration("timeout", 5*time.Second),
-		options: Options{
-			Layout: Layout(p.Choice("layout", string(String), string(Redisson))),
-			Prefix: p.String("prefix", ""),
-		},
+	timeout := p.Duration("timeout", 5*time.Second)
+	server := &redis.Options{
+		Network: "tcp", Username: u.User.Username(),
+		DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout, PoolTimeout: timeout,
 	}
-	t.user = u.User.Username()
-	t.password, _ = u.User.Password()
+	server.Password, _ = u.User.Password()
+	opts := &Options{
+		Layout: Layout(p.Choice("layout", string(String), string(Redisson))),
+		Prefix: p.String("prefix", ""),
+	}
+	read := readHost
 	if u.Scheme == "redis+unix" {
-		t.network, t.addr = "unix", u.Path
-		t.db = p.Int("db", 0, 0, 1<<20)
-	} else {
-		t.network = "tcp"
+		read = readSocket
+		server.DB = p.Int("db", 0, 0, 1<<20)
 	}
 	if err := p.Err(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if t.network == "unix" {
-		if t.addr == "" || u.Host != "" {
-			return nil, fmt.Errorf("%w: want redis+unix:///path/to/socket?db=0, with three slashes", driver.ErrInvalid)
-		}
-		return t, nil
-	}
-	return t, t.readHost(u)
+	return server, opts, read(u, server)
 }
 
-func (t *target) readHost(u *url.URL) error {
+func readSocket(u *url.URL, server *redis.Options) error {
+	if u.Path == "" || u.Host != "" {
+		return fmt.Errorf("%w: want redis+unix:///path/to/socket?db=0, with three slashes", driver.ErrInvalid)
+	}
+	server.Network, server.Addr = "unix", u.Path
+	return nil
+}
+
+func readHost(u *url.URL, server *redis.Options) error {
 	host, port := u.Hostname(), u.Port()
 	if host == "" {
 		host = "localhost"
@@ -104,38 +98,22 @@ func (t *target) readHost(u *url.URL) error {
 	if port == "" {
 		port = "6379"
 	}
-	t.addr = net.JoinHostPort(host, port)
+	server.Addr = net.JoinHostPort(host, port)
 	if u.Scheme == "rediss" {
-		t.tls = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+		server.TLSConfig = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
 	}
 	if db := strings.Trim(u.Path, "/"); db != "" {
 		n, err := strconv.Atoi(db)
 		if err != nil || n < 0 {
-			return fmt.Errorf("%w: database %q: want a number, as in redis://%s/0", driver.ErrInvalid, db, t.addr)
+			return fmt.Errorf("%w: database %q: want a number, as in redis://%s/0", driver.ErrInvalid, db, server.Addr)
 		}
-		t.db = n
+		server.DB = n
 	}
 	return nil
 }
 
-// name is the server without credentials.
-func (t *target) name() string {
-	switch {
-	case t.network == "unix":
-		return serverName("redis+unix", t.addr, t.db)
-	case t.tls != nil:
-		return serverName("rediss", t.addr, t.db)
-	}
-	return serverName("redis", t.addr, t.db)
-}
-
 func serverName(scheme, addr string, db int) string {
 	return fmt.Sprintf("%s://%s/%d", scheme, addr, db)
-}
-
-// openError says what went wrong, and never quotes a password.
-func (t *target) openError(err error) error {
-	return fmt.Errorf("redislock: open %s: %w", t.name(), explain(err))
 }
 
 // oldest is the first version with all that the scripts need.

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"runtime"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -17,9 +18,11 @@ const maxPipeline = 512
 
 // pipeline sends the commands of many goroutines through one connection at a time:
 // those that come while others are on their way wait, and are then sent together. So
-// their order is kept, and who gives up waiting does not disturb the others.
+// their order is kept, and who gives up waiting does not disturb the others. go-redis
+// has something like it, which its authors call experimental.
 type pipeline struct {
 	client *redis.Client
+	alone  *scissors // nil for a client that is not ours
 
 	mu      sync.Mutex
 	waiting []*pending
@@ -37,8 +40,13 @@ func (p *pipeline) do(ctx context.Context, cmd once) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	x := &pending{cmd: cmd, done: make(chan struct{})}
 	p.mu.Lock()
+	if p.alone != nil && !p.sending {
+		p.sending = true
+		p.mu.Unlock()
+		return p.doAlone(ctx, cmd)
+	}
+	x := &pending{cmd: cmd, done: make(chan struct{})}
 	p.waiting = append(p.waiting, x)
 	if !p.sending {
 		p.sending = true
@@ -53,6 +61,22 @@ func (p *pipeline) do(ctx context.Context, cmd once) error {
 	}
 }
 
+// doAlone sends a command while nobody else does, from the caller's goroutine.
+func (p *pipeline) doAlone(ctx context.Context, cmd once) error {
+	p.alone.during(ctx, func() { p.client.Process(ctx, cmd) })
+	p.mu.Lock()
+	if len(p.waiting) > 0 {
+		go p.send()
+	} else {
+		p.sending = false
+	}
+	p.mu.Unlock()
+	if cmd.Err() != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return nil
+}
+
 // send lives as long as there is something to send.
 func (p *pipeline) send() {
 	for {
@@ -64,6 +88,8 @@ func (p *pipeline) send() {
 		for _, x := range batch {
 			close(x.done)
 		}
+		// Those who were answered just now may want more: let them join.
+		runtime.Gosched()
 	}
 }
 

@@ -122,7 +122,7 @@ func TestWatchLeavesNothing(t *testing.T) {
 		eventually(t, "the goroutine has ended", func() bool {
 			buf := make([]byte, 1<<20)
 			stacks := string(buf[:runtime.Stack(buf, true)])
-			return subscribers() == 0 && (o.name != "url" || !strings.Contains(stacks, "wireListener"))
+			return subscribers() == 0 && (o.name != "url" || !strings.Contains(stacks, "goRedisListener"))
 		})
 		if _, err := b.Watch(t.Context(), r); !errors.Is(err, driver.ErrClosed) {
 			t.Errorf("watch after Close: %v", err)
