@@ -105,14 +105,20 @@ func kindOf(err error) error {
 // cutShort is the error of a wait that ended with its context: it matches the
 // context's error, its cause, and the last answer.
 func cutShort(op, name string, ctx context.Context, last error) error {
-	why := ctx.Err()
-	if cause := context.Cause(ctx); !errors.Is(cause, why) {
-		why = &pair{why, cause, "%s (%s)"}
-	}
+	why := whyDone(ctx)
 	if last == nil {
 		return &Error{Op: op, Name: name, Err: why}
 	}
 	return &Error{Op: op, Name: name, Kind: kindOf(last), Err: &pair{why, last, "%s while waiting: %s"}}
+}
+
+// whyDone is the error of a context that has ended, with its cause if that says more.
+func whyDone(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return &pair{err, cause, "%s (%s)"}
 }
 
 // pair is two errors in one sentence.

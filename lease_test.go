@@ -367,11 +367,12 @@ func TestMultiGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, memlock.New(), nil)
 		held := mustLock(t, c.Mutex("b"))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		errPatience := errors.New("out of patience")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errPatience)
 		defer cancel()
 		start := time.Now()
 		_, err := distlock.Multi(c.Mutex("a"), c.Mutex("b")).Lock(ctx)
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, distlock.ErrHeld) {
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errPatience) || !errors.Is(err, distlock.ErrHeld) {
 			t.Errorf("Lock: %v", err)
 		}
 		within(t, "gave up", time.Since(start), time.Minute, 0)

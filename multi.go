@@ -94,7 +94,7 @@ func (m *MultiLease) next(ctx context.Context, op string, l lock, one func(lock,
 	parent := m.Context()
 	wait, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { cancel(ctx.Err()) })()
+	defer context.AfterFunc(ctx, func() { cancel(whyDone(ctx)) })()
 	lease, err := one(l, wait, op)
 	if err == nil {
 		lease.parent = joined{parent}

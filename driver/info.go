@@ -26,8 +26,8 @@ type Holder struct {
 	// the holder's process the current one can be greater. 0: not known.
 	Fence uint64
 
-	// Held is how long it has been holding, by the coordinator's clock; negative:
-	// not known.
+	// Held is how long it has been holding, or standing in line, by the
+	// coordinator's clock; negative: not known.
 	Held time.Duration
 
 	// Left is how long it holds on if it is not renewed; negative: not known, or
