@@ -72,7 +72,7 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 	b.caps = driver.Caps{
 		Name: opts.Name, Modes: driver.AllModes,
 		Fence: true, Floor: true, Downgrade: true, Line: driver.Never,
-		MinTTL: time.Millisecond,
+		MinTTL: 10 * time.Millisecond,
 	}
 	if b.caps.Name == "" {
 		b.caps.Name = c.name()
