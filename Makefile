@@ -15,7 +15,7 @@ help: ## show this help
 
 test: ## run every test with the race detector, the core's fifty times
 	$(GO) test -race -shuffle=on -timeout 15m ./...
-	$(GO) test -race -shuffle=on -timeout 15m -count=50 . ./driver ./backend/memlock
+	$(GO) test -race -shuffle=on -timeout 15m -count=50 . ./driver
 
 lint: ## formatting, vet, staticcheck, go.mod, and the listing of the public API
 	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }

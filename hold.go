@@ -80,7 +80,10 @@ func (h *hold) unlock(ctx context.Context, l *Lease) error {
 		return nil
 	}
 	now := h.c.now()
-	event := h.event(l, now)
+	var event Event
+	if h.c.watch.Released != nil {
+		event = h.event(l, now)
+	}
 	if h.g != nil && h.g.handOn(h, now) {
 		h.sh.mu.Unlock()
 		emit(h.c.watch.Released, event)

@@ -37,7 +37,7 @@ type Options struct {
 
 	// HandoffMax is how often in a row a held lock may be passed on inside this
 	// process before it goes back to the backend, where other processes may wait.
-	// Default 127; -1 passes nothing on.
+	// Default 1023; -1 passes nothing on.
 	HandoffMax int
 
 	// HandoffWindow is for how long in a row a held lock may be passed on inside
@@ -60,7 +60,7 @@ type Options struct {
 // The defaults of Options.
 const (
 	DefaultTTL           = 30 * time.Second
-	DefaultHandoffMax    = 127
+	DefaultHandoffMax    = 1023
 	DefaultHandoffWindow = time.Millisecond
 )
 

@@ -82,8 +82,9 @@ func (k *contender) take(d delivery) (*Lease, error) {
 		return nil, k.giveUpWaiting(k.cut())
 	case d.lease != nil:
 		d.lease.parent = k.ctx
-		now := k.c.now()
-		emit(k.c.watch.HandedOn, Event{Name: k.s.name, Mode: k.s.mode, Owner: d.lease.h.owner, Fence: d.lease.fence, Waited: now - k.start})
+		if told := k.c.watch.HandedOn; told != nil {
+			told(Event{Name: k.s.name, Mode: k.s.mode, Owner: d.lease.h.owner, Fence: d.lease.fence, Waited: k.c.now() - k.start})
+		}
 		return d.lease, nil
 	}
 	k.role = d.role

@@ -3,8 +3,10 @@ package driver_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,13 +70,16 @@ func TestRedact(t *testing.T) {
 	}
 }
 
+var registered atomic.Int64
+
 func TestRegister(t *testing.T) {
 	opened := ""
-	driver.Register("test-scheme", func(_ context.Context, u *url.URL) (driver.Backend, error) {
+	scheme := fmt.Sprintf("test-%d", registered.Add(1)) // the registry outlives a repeated test
+	driver.Register(scheme, func(_ context.Context, u *url.URL) (driver.Backend, error) {
 		opened = u.Host
 		return nil, nil
 	})
-	if _, err := driver.Open(t.Context(), "test-scheme://here"); err != nil || opened != "here" {
+	if _, err := driver.Open(t.Context(), scheme+"://here"); err != nil || opened != "here" {
 		t.Errorf("opened %q, %v", opened, err)
 	}
 	defer func() {
@@ -82,5 +87,5 @@ func TestRegister(t *testing.T) {
 			t.Error("a scheme was registered twice")
 		}
 	}()
-	driver.Register("test-scheme", nil)
+	driver.Register(scheme, nil)
 }

@@ -12,8 +12,7 @@ import (
 
 // scissors let a goroutine send a command by itself, instead of waking another one to
 // wait for the answer, which costs as much as asking Redis: when its context ends the
-// connection is cut. They need a client whose connections they dialed, all but one of
-// which are idle or subscribed.
+// connection is cut. They need a client that has one connection, dialed by them.
 type scissors struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 

@@ -39,7 +39,7 @@
 // the only key that stays: an id is the greater of the last one plus one and the
 // server's clock, so that fences go on increasing when Redis has lost all, or a
 // failover the last of it; unless the clock went back by more than was lost. Fences are
-// (ms * 1000 + sequence) * 128, which is less than 1<<63 until the year 4253; the 128
+// (ms * 1000 + sequence) * 1024, which is less than 1<<63 until the year 2255; the 1024
 // are for hand-off within a process. In the layout "redisson" they are the token, which
 // Java increments and distlock moves up to the clock in microseconds. Like Redisson's
 // own, tokens have no TTL.

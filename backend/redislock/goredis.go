@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,21 +28,25 @@ func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
 	return newBackend(&goRedisClient{client: single, pipe: &pipeline{client: single}}, opts)
 }
 
-// ownGoRedis is the client that Open makes. It has one connection for commands.
-func ownGoRedis(o *redis.Options) *goRedisClient {
-	o.PoolSize = 1
+// ownGoRedis is the client that Open makes: one for commands, which has one connection,
+// and one for subscriptions, whose connections must not be cut.
+func ownGoRedis(server *redis.Options) *goRedisClient {
+	o := *server
+	o.PoolSize, o.PipelinePoolSize = 1, -1
 	o.Protocol = 2
+	o.DialerRetries = 1      // the core tries again
 	o.DisableIdentity = true // needs a permission more
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	alone := newScissors(o)
-	c := redis.NewClient(o)
-	return &goRedisClient{client: c, pipe: &pipeline{client: c, alone: alone}, own: true}
+	subscriber := o
+	alone := newScissors(&o)
+	c := redis.NewClient(&o)
+	return &goRedisClient{client: c, pipe: &pipeline{client: c, alone: alone}, subscriber: redis.NewClient(&subscriber)}
 }
 
 type goRedisClient struct {
-	client *redis.Client
-	pipe   *pipeline
-	own    bool
+	client     *redis.Client
+	pipe       *pipeline
+	subscriber *redis.Client // nil for a client that is not ours
 }
 
 func (c *goRedisClient) do(ctx context.Context, args []string) (any, error) {
@@ -80,13 +85,15 @@ func (c *goRedisClient) name() string {
 }
 
 func (c *goRedisClient) close() {
-	if c.own {
+	if c.subscriber != nil {
 		c.client.Close()
+		c.subscriber.Close()
 	}
 }
 
 func (c *goRedisClient) listen(ctx context.Context, on func(event)) (listener, error) {
-	l := &goRedisListener{pubsub: c.client.Subscribe(ctx), done: make(chan struct{})}
+	client := cmp.Or(c.subscriber, c.client)
+	l := &goRedisListener{pubsub: client.Subscribe(ctx), done: make(chan struct{})}
 	// A subscription to nothing has no connection yet; the PING makes one.
 	if err := l.pubsub.Ping(ctx); err != nil {
 		l.pubsub.Close()

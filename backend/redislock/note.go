@@ -3,9 +3,11 @@ package redislock
 import (
 	"maps"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -19,11 +21,30 @@ import (
 // and a plus before it.
 
 // noteStart is the part of a note that is known before the fence is.
-func noteStart(owner string, meta map[string]string) string {
+func (l *lastMeta) noteStart(owner string, meta map[string]string) string {
+	return owner + " " + l.encode(meta) + " "
+}
+
+// lastMeta remembers how the metadata of the last request are written: nearly always
+// those of the next are the same map, which nobody changes.
+type lastMeta struct{ atomic.Pointer[encodedMeta] }
+
+type encodedMeta struct {
+	meta map[string]string // kept, so that no other map can be in its place
+	text string
+}
+
+func (l *lastMeta) encode(meta map[string]string) string {
+	if e := l.Load(); e != nil && reflect.ValueOf(e.meta).Pointer() == reflect.ValueOf(meta).Pointer() {
+		return e.text
+	}
+	text := encodeMeta(meta)
+	l.Store(&encodedMeta{meta, text})
+	return text
+}
+
+func encodeMeta(meta map[string]string) string {
 	var b strings.Builder
-	b.Grow(len(owner) + 2 + 24*len(meta))
-	b.WriteString(owner)
-	b.WriteByte(' ')
 	for i, key := range slices.Sorted(maps.Keys(meta)) {
 		if i > 0 {
 			b.WriteByte('&')
@@ -32,7 +53,6 @@ func noteStart(owner string, meta map[string]string) string {
 		b.WriteByte('=')
 		b.WriteString(url.QueryEscape(meta[key]))
 	}
-	b.WriteByte(' ')
 	return b.String()
 }
 

@@ -45,6 +45,7 @@ type Backend struct {
 	layout *layout
 	prefix string
 	caps   driver.Caps
+	meta   lastMeta
 	hub    *hub
 	closed atomic.Bool
 	once   sync.Once
@@ -115,7 +116,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 func (b *Backend) takeCall(rec *recipe, r driver.Request) (keys, args []string) {
 	name := b.prefix + r.Name
 	keys = append(rec.keys(name, r.Owner), b.layout.counter(b.prefix, r.Name))
-	note := noteStart(r.Owner, r.Meta)
+	note := b.meta.noteStart(r.Owner, r.Meta)
 	if r.Mode == driver.Exclusive && b.layout.span > 1 {
 		// The note is the value, and begins with all that the script needs.
 		return keys, []string{note, millis(r.TTL)}

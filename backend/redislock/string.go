@@ -6,7 +6,7 @@ import "github.com/distlock/distlock/driver"
 // the clock in microseconds; its number is multiplied by this, so that a span does not
 // make the counter run ahead of the clock, which it would have to fall back on if it
 // were lost.
-const handoff = 128
+const handoff = 1024
 
 // stringLayout writes an exclusive lock as everybody does who locks with
 // SET name value NX PX: a string, whose value begins with the Owner.

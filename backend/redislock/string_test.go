@@ -135,16 +135,16 @@ func TestFencesIncreaseThroughABusyMillisecond(t *testing.T) {
 
 func TestFencesStayBelow63Bits(t *testing.T) {
 	l := stringLayout()
-	year4200 := time.Date(4200, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
-	fence, err := l.fence(itoa(int(year4200)) + "-999")
+	year2255 := time.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
+	fence, err := l.fence(itoa(int(year2255)) + "-999")
 	if err != nil || fence >= 1<<63-handoff {
-		t.Errorf("in the year 4200: fence %d, %v", fence, err)
+		t.Errorf("in the year 2255: fence %d, %v", fence, err)
 	}
 }
 
 func TestFloorIsReversed(t *testing.T) {
 	for _, l := range []*layout{stringLayout(), redissonLayout()} {
-		for _, floor := range []uint64{1, 127, 128, 1795225002047293, 1795225002047293 * 128, 1<<63 - 1} {
+		for _, floor := range []uint64{1, handoff - 1, handoff, 1795225002047293, 1795225002047293 * handoff, 1<<63 - 1} {
 			n, err := number64(l.floorID(floor))
 			if err != nil || (n+1)*l.span <= floor && n < 1<<62 {
 				t.Errorf("floor %d: counter %q, next fence %d: %v", floor, l.floorID(floor), (n+1)*l.span, err)

@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
 )
 
@@ -20,7 +21,11 @@ type app struct {
 }
 
 // Main runs the program with the arguments of the process, and returns its exit code.
-func Main() int { return run(os.Args[1:], os.Stdout, os.Stderr) }
+func Main() int {
+	// What goes wrong is told by errors; the Redis client would tell it once more.
+	logging.Disable()
+	return run(os.Args[1:], os.Stdout, os.Stderr)
+}
 
 func run(args []string, stdout, stderr io.Writer) int {
 	a := &app{out: stdout, err: stderr, secrets: secretsOf(args)}
