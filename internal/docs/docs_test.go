@@ -1,0 +1,135 @@
+// Package docs tests the project's documents: what they quote, name and link to exists.
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/distlock/distlock/drivertest"
+)
+
+const root = "../.."
+
+// documents are all Markdown files, by path from root.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "bench/*.md"} {
+		paths, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rel, _ := filepath.Rel(root, path)
+			texts[rel] = string(text)
+		}
+	}
+	if len(texts) < 6 {
+		t.Fatalf("found %d documents only", len(texts))
+	}
+	return texts
+}
+
+// A Go block is quoted from a file that compiles, named in a comment before it.
+func TestSnippetsAreQuoted(t *testing.T) {
+	block := regexp.MustCompile("(?:<!-- from (\\S+) -->\n)?```go\n([^`]*)```")
+	quoted := 0
+	for name, text := range documents(t) {
+		for _, m := range block.FindAllStringSubmatch(text, -1) {
+			if m[1] == "" {
+				t.Errorf("%s: a Go block does not say where it is from:\n%s", name, m[2])
+				continue
+			}
+			source, err := os.ReadFile(filepath.Join(root, m[1]))
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			if !strings.Contains(flat(string(source)), flat(m[2])) {
+				t.Errorf("%s: this is not in %s:\n%s", name, m[1], m[2])
+			}
+			quoted++
+		}
+	}
+	if quoted == 0 {
+		t.Error("no snippet found")
+	}
+}
+
+// flat is text without indentation and blank lines.
+func flat(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" {
+			b.WriteString(line + "\n")
+		}
+	}
+	return b.String()
+}
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
+	for name, text := range documents(t) {
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(root, filepath.Dir(name), m[1])); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+// The tests and checks that the track record names are there.
+func TestTrackRecordNamesWhatExists(t *testing.T) {
+	text := documents(t)["docs/track-record.md"]
+	checks := map[string]bool{}
+	for _, c := range drivertest.Checks() {
+		checks[c.Name] = true
+	}
+	for _, m := range regexp.MustCompile("`([a-z]+/[a-z-]+)`").FindAllStringSubmatch(text, -1) {
+		if !checks[m[1]] && m[1] != "a/b" && m[1] != "internal/cli" {
+			t.Errorf("there is no check %s", m[1])
+		}
+	}
+	var tests strings.Builder
+	files, _ := filepath.Glob(filepath.Join(root, "*_test.go"))
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tests.Write(source)
+	}
+	names := regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(text, -1)
+	if len(names) < 10 {
+		t.Fatalf("found %d names only", len(names))
+	}
+	for _, name := range names {
+		if !strings.Contains(tests.String(), "func "+name+"(") {
+			t.Errorf("there is no test %s", name)
+		}
+	}
+}
+
+// Every backend runs the conformance suite.
+func TestEveryBackendRunsTheSuite(t *testing.T) {
+	dirs, err := filepath.Glob(filepath.Join(root, "backend", "*"))
+	if err != nil || len(dirs) < 4 {
+		t.Fatalf("found %d backends, %v", len(dirs), err)
+	}
+	for _, dir := range dirs {
+		if filepath.Base(dir) == "all" {
+			continue
+		}
+		source, err := os.ReadFile(filepath.Join(dir, "conformance_test.go"))
+		if err != nil || !strings.Contains(string(source), "drivertest.Run(") {
+			t.Errorf("%s does not run drivertest in conformance_test.go: %v", dir, err)
+		}
+	}
+}
