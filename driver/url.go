@@ -187,6 +187,11 @@ func (p *Params) Err() error {
 			if len(p.known) > 0 {
 				known = strings.Join(p.known, ", ")
 			}
+			if strings.ContainsFunc(key, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) {
+				// It may be a piece of a password with a question mark in it.
+				p.fail("a parameter that is not a word; known: %s; characters such as / # ? @ in a password must be %%-encoded", known)
+				continue
+			}
 			p.fail("unknown parameter %q; known: %s", key, known)
 		}
 	}
@@ -200,7 +205,8 @@ func (p *Params) Err() error {
 // a password in another place, becomes its scheme alone.
 func Redact(rawURL string) string {
 	u, err := url.Parse(rawURL)
-	if err != nil || strings.Contains(u.Opaque, "@") {
+	// An @ further on is likely that of a password with a slash or question mark in it.
+	if err != nil || strings.Contains(u.Opaque+u.Path+u.RawQuery, "@") {
 		scheme, _, _ := strings.Cut(rawURL, ":")
 		return scheme + ":…"
 	}

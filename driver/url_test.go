@@ -62,6 +62,8 @@ func TestRedact(t *testing.T) {
 		"redis://h:1/0?layout=string": "redis://h:1/0?layout=string",
 		"redis://u:se%cret@h:1":       "redis:…",
 		"u:secret@h":                  "u:…",
+		"redis://:12/secret@h:1/0":    "redis:…",
+		"redis://:12?secret@h:1/0":    "redis:…",
 		"sqlite:/tmp/locks.db":        "sqlite:/tmp/locks.db",
 	} {
 		if got := driver.Redact(raw); got != want {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -16,9 +17,10 @@ import (
 type scissors struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	mu   sync.Mutex
-	conn *cuttable // the last that was dialed
-	turn uint64    // of the command under way
+	mu       sync.Mutex
+	conn     *cuttable // the last that was dialed
+	draining *cuttable // the last that was cut, while an answer may come
+	turn     uint64    // of the command under way
 }
 
 // newScissors makes options' dialer their own.
@@ -40,11 +42,11 @@ func (s *scissors) connect(ctx context.Context, network, addr string) (net.Conn,
 	if sc, ok := raw.(syscall.Conn); ok {
 		return plain{c, sc}, nil
 	}
-	return c, nil
+	return probed{c}, nil
 }
 
 // during runs f, and cuts the connection if ctx ends first.
-func (s *scissors) during(ctx context.Context, f func()) {
+func (s *scissors) during(ctx context.Context, f func()) (wasCut bool) {
 	s.mu.Lock()
 	s.turn++
 	turn := s.turn
@@ -54,7 +56,9 @@ func (s *scissors) during(ctx context.Context, f func()) {
 	stop()
 	s.mu.Lock()
 	s.turn++ // a cut that comes too late does not hit the next command
+	wasCut = s.conn != nil && s.conn.isOver()
 	s.mu.Unlock()
+	return wasCut
 }
 
 func (s *scissors) cut(turn uint64) {
@@ -65,11 +69,40 @@ func (s *scissors) cut(turn uint64) {
 	}
 }
 
+// outlive waits until the server has answered what was cut, or can't any more: a later
+// command, which goes through a new connection, must not overtake it.
+func (s *scissors) outlive(timeout time.Duration) {
+	s.mu.Lock()
+	c := s.conn
+	s.conn, s.draining = nil, c
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
+	defer c.Conn.Close()
+	if c.owed.Load() {
+		c.Conn.SetDeadline(time.Now().Add(timeout))
+		c.Conn.Read(make([]byte, 1))
+	}
+}
+
+// close ends whatever still waits for an answer.
+func (s *scissors) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range []*cuttable{s.conn, s.draining} {
+		if c != nil {
+			c.Conn.Close()
+		}
+	}
+}
+
 // cuttable is a connection on which whoever reads or writes can be stopped.
 type cuttable struct {
 	net.Conn
 	mu   sync.Mutex
 	over bool
+	owed atomic.Bool // something was sent, and no answer has come
 }
 
 // past is a deadline that has passed.
@@ -96,9 +129,58 @@ func (c *cuttable) SetDeadline(t time.Time) error      { return c.deadline(c.Con
 func (c *cuttable) SetReadDeadline(t time.Time) error  { return c.deadline(c.Conn.SetReadDeadline, t) }
 func (c *cuttable) SetWriteDeadline(t time.Time) error { return c.deadline(c.Conn.SetWriteDeadline, t) }
 
+func (c *cuttable) isOver() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over
+}
+
+func (c *cuttable) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if n > 0 {
+		c.owed.Store(true)
+	}
+	return n, err
+}
+
+func (c *cuttable) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.owed.Store(false)
+	}
+	return n, err
+}
+
+// Close leaves a connection that was cut to outlive.
+func (c *cuttable) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return nil
+	}
+	return c.Conn.Close()
+}
+
 // plain is a connection without TLS: go-redis looks at its socket to see whether it
 // is still open.
 type plain struct {
 	*cuttable
 	syscall.Conn
 }
+
+// probed is a connection with TLS: go-redis asks it whether it is still of use, and then
+// does not look at the socket.
+type probed struct{ *cuttable }
+
+func (c probed) SyscallConn() (syscall.RawConn, error) {
+	if c.isOver() {
+		return nil, net.ErrClosed
+	}
+	return unread{}, nil
+}
+
+type unread struct{}
+
+func (unread) Control(func(uintptr)) error    { return nil }
+func (unread) Read(func(uintptr) bool) error  { return nil }
+func (unread) Write(func(uintptr) bool) error { return nil }

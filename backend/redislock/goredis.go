@@ -22,7 +22,7 @@ import (
 // also if the client was made without ContextTimeoutEnabled.
 func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
 	single, ok := c.(*redis.Client)
-	if !ok {
+	if !ok || single.Options().Addr == "FailoverClient" {
 		return nil, fmt.Errorf("%w: a go-redis client of type %T", driver.ErrUnsupported, c)
 	}
 	return newBackend(&goRedisClient{client: single, pipe: &pipeline{client: single}}, opts)
@@ -37,16 +37,17 @@ func ownGoRedis(server *redis.Options) *goRedisClient {
 	o.DialerRetries = 1      // the core tries again
 	o.DisableIdentity = true // needs a permission more
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	subscriber := o
-	alone := newScissors(&o)
+	so := o
+	alone, ears := newScissors(&o), newScissors(&so)
 	c := redis.NewClient(&o)
-	return &goRedisClient{client: c, pipe: &pipeline{client: c, alone: alone}, subscriber: redis.NewClient(&subscriber)}
+	return &goRedisClient{client: c, pipe: &pipeline{client: c, alone: alone}, subscriber: redis.NewClient(&so), ears: ears}
 }
 
 type goRedisClient struct {
 	client     *redis.Client
 	pipe       *pipeline
 	subscriber *redis.Client // nil for a client that is not ours
+	ears       *scissors     // the subscriber's, only to close what is still connecting
 }
 
 func (c *goRedisClient) do(ctx context.Context, args []string) (any, error) {
@@ -87,7 +88,9 @@ func (c *goRedisClient) name() string {
 func (c *goRedisClient) close() {
 	if c.subscriber != nil {
 		c.client.Close()
+		c.pipe.alone.close()
 		c.subscriber.Close()
+		c.ears.close()
 	}
 }
 

@@ -162,7 +162,7 @@ func (h *hub) pause(d time.Duration) {
 func (h *hub) finished() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.ctx.Err() == nil && (len(h.channels) > 0 || h.idle < keepConnection) {
+	if h.wanted() {
 		h.tidy()
 		return false
 	}
@@ -195,11 +195,20 @@ func (h *hub) serve(s *session, l listener) error {
 		case <-h.ctx.Done():
 			return nil
 		case <-tick.C:
-			if h.finished() {
-				return nil
+			h.mu.Lock()
+			h.tidy()
+			wanted := h.wanted()
+			h.mu.Unlock()
+			if !wanted {
+				return nil // and run decides, with this connection closed
 			}
 		}
 	}
+}
+
+// wanted: there is a reason to be connected. The mutex is held.
+func (h *hub) wanted() bool {
+	return h.ctx.Err() == nil && (len(h.channels) > 0 || h.idle < keepConnection)
 }
 
 // sync sends what is missing.

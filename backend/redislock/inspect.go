@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -138,7 +139,7 @@ func (b *Backend) show(info *driver.Info, mode driver.Mode, owner string, s seen
 
 // lifeLeft is what PTTL answered.
 func lifeLeft(ms int64) time.Duration {
-	if ms < 0 {
+	if ms < 0 || ms > math.MaxInt64/int64(time.Millisecond) {
 		return -1
 	}
 	return time.Duration(ms) * time.Millisecond

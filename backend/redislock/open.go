@@ -105,7 +105,8 @@ func readHost(u *url.URL, server *redis.Options) error {
 	if db := strings.Trim(u.Path, "/"); db != "" {
 		n, err := strconv.Atoi(db)
 		if err != nil || n < 0 {
-			return fmt.Errorf("%w: database %q: want a number, as in redis://%s/0", driver.ErrInvalid, db, server.Addr)
+			// It may be a piece of a password with a slash in it: it is not quoted.
+			return fmt.Errorf("%w: the database is not a number, as in redis://localhost:6379/0; characters such as / # ? @ in a password must be %%-encoded", driver.ErrInvalid)
 		}
 		server.DB = n
 	}

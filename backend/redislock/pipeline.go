@@ -63,9 +63,14 @@ func (p *pipeline) do(ctx context.Context, cmd once) error {
 
 // doAlone sends a command while nobody else does, from the caller's goroutine.
 func (p *pipeline) doAlone(ctx context.Context, cmd once) error {
-	p.alone.during(ctx, func() { p.client.Process(ctx, cmd) })
+	wasCut := p.alone.during(ctx, func() { p.client.Process(ctx, cmd) })
 	p.mu.Lock()
-	if len(p.waiting) > 0 {
+	if wasCut {
+		go func() {
+			p.alone.outlive(p.client.Options().ReadTimeout)
+			p.send()
+		}()
+	} else if len(p.waiting) > 0 {
 		go p.send()
 	} else {
 		p.sending = false

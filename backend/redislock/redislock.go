@@ -137,9 +137,9 @@ func (b *Backend) held(r driver.Request, reply any) error {
 	}
 	e := &driver.HeldError{}
 	left, _ := list[0].(int64)
-	if left >= 0 {
+	if d := lifeLeft(left); d >= 0 {
 		// The key ends in the course of its last millisecond.
-		e.Retry = time.Duration(left+1) * time.Millisecond
+		e.Retry = d + time.Millisecond
 	}
 	if len(list) > 1 {
 		if value, ok := list[1].(string); ok {
@@ -175,8 +175,9 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 func (b *Backend) Close() error {
 	b.closed.Store(true)
 	b.once.Do(func() {
-		b.hub.close()
+		b.hub.cancel()
 		b.client.close()
+		b.hub.close()
 	})
 	return nil
 }

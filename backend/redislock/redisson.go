@@ -12,9 +12,9 @@ func redissonLayout() *layout {
 		span:    1,
 	}
 	l.recipes[driver.Exclusive] = &recipe{
-		take:   compose("fence_token", "hold", "hash_take"),
-		keep:   compose("fence_token", "keep", "hash_keep"),
-		drop:   compose("hash_drop"),
+		take:   compose("fence_token", "hold", "queue", "hash_take"),
+		keep:   compose("fence_token", "ask", "keep", "hash_keep"),
+		drop:   compose("ask", "queue", "hash_drop"),
 		writer: field,
 		keys: func(name, owner string) []string {
 			return []string{name, holdKey(name, owner), queueKey(name), timeoutsKey(name)}

@@ -13,6 +13,9 @@ import (
 // server waiting: it runs scripts one after the other.
 const batchSize = 500
 
+// maxFloor leaves room for fences above it.
+const maxFloor = 1<<63 - 1<<40
+
 // batch are holds that one script can renew together.
 type batch struct {
 	recipe *recipe
@@ -43,6 +46,10 @@ func (b *Backend) batches(holds []driver.Hold, errs []error) []batch {
 		rec, err := b.recipe(h.Mode)
 		if err != nil {
 			errs[i] = err
+			continue
+		}
+		if h.Floor > maxFloor {
+			errs[i] = fmt.Errorf("%w: a floor of %d leaves no fences below 1<<63", driver.ErrInvalid, h.Floor)
 			continue
 		}
 		if h.Floor >= b.layout.span {

@@ -18,8 +18,8 @@ func addCounted(l *layout, fences string, stays bool) {
 	}
 	l.recipes[driver.Counted] = &recipe{
 		take:   compose(fences, "hold", "permit", "permit_take"),
-		keep:   compose(fences, "keep", "permit", "permit_keep"),
-		drop:   compose("permit", "permit_drop"),
+		keep:   compose(fences, "ask", "keep", "permit", "permit_keep"),
+		drop:   compose("ask", "permit", "permit_drop"),
 		writer: permitID,
 		keys: func(name, owner string) []string {
 			return []string{name, holdKey(name, owner), permitsKey(name)}

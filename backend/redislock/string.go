@@ -17,8 +17,8 @@ func stringLayout() *layout {
 	}
 	l.recipes[driver.Exclusive] = &recipe{
 		take:    compose("fence_stream", "string_take"),
-		keep:    compose("fence_stream", "keep", "string_keep"),
-		drop:    compose("string_drop"),
+		keep:    compose("fence_stream", "ask", "keep", "string_keep"),
+		drop:    compose("ask", "string_drop"),
 		writer:  func(owner string) string { return owner },
 		keys:    func(name, _ string) []string { return []string{name} },
 		kept:    1,

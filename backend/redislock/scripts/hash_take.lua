@@ -2,23 +2,6 @@
 -- ARGV: field, TTL, "owner meta ".
 local call = redis.call
 
--- sweep drops those who stand in line but have gone, as every fair request does: else
--- a crowd that died would keep everybody out for ever.
-local function sweep(now)
-  while true do
-    local head = call('LINDEX', KEYS[3], 0)
-    local ends = head and call('ZSCORE', KEYS[4], head)
-    if not ends then
-      return nil
-    end
-    if tonumber(ends) > now then
-      return tonumber(ends) - now
-    end
-    call('ZREM', KEYS[4], head)
-    call('LPOP', KEYS[3])
-  end
-end
-
 local again = false
 if call('EXISTS', KEYS[1], KEYS[3]) > 0 then
   local seen = call('HMGET', KEYS[1], ARGV[1], 'mode')
@@ -31,8 +14,7 @@ if call('EXISTS', KEYS[1], KEYS[3]) > 0 then
     if left ~= -2 then
       return {left}
     end
-    local t = call('TIME')
-    left = sweep(t[1] * 1000 + math.floor(t[2] / 1000))
+    left = sweep()
     if call('EXISTS', KEYS[3]) == 1 then
       return {left or -1}
     end

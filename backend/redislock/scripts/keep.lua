@@ -14,16 +14,3 @@ local function batch(keep)
   end
   return table.concat(held)
 end
-
--- A key that has become another type says that this hold is gone; it must not spoil
--- the rest of the batch.
-local function ask(...)
-  local r = redis.pcall(...)
-  if type(r) == 'table' and r.err then
-    if string.find(r.err, 'WRONGTYPE', 1, true) then
-      return false
-    end
-    error(r.err)
-  end
-  return r
-end

@@ -1,7 +1,7 @@
 -- A permit. KEYS: name, hold, permits. ARGV: permit id, channel, whether the semaphore
 -- stays when nobody holds a permit.
 local call = redis.call
-local ends = call('ZSCORE', KEYS[3], ARGV[1])
+local ends = ask('ZSCORE', KEYS[3], ARGV[1])
 if not ends then
   return 0
 end

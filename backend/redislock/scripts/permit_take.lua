@@ -46,7 +46,7 @@ else
 end
 call('ZADD', KEYS[3], t + tonumber(ARGV[2]), ARGV[1])
 if not stays and (not free or ends >= 0) then
-  together(math.max(t + tonumber(ARGV[2]), t + (ends or 0)))
+  together(t + math.max(tonumber(ARGV[2]), ends or 0, call('PTTL', KEYS[3])))
 end
 remember(KEYS[2], ARGV[3], id, ARGV[2], again)
 return id

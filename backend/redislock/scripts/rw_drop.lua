@@ -3,8 +3,8 @@
 -- the timeouts' names.
 local call = redis.call
 local writer = ARGV[1] .. ':write'
-local seen = call('HMGET', KEYS[1], 'mode', ARGV[1], writer)
-if not seen[1] or not (seen[2] or seen[3]) then
+local seen = ask('HMGET', KEYS[1], 'mode', ARGV[1], writer)
+if not seen or not seen[1] or not (seen[2] or seen[3]) then
   return 0
 end
 local reading = call('DEL', KEYS[3])

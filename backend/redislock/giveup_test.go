@@ -1,0 +1,159 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// Who gives up on a frozen server returns at once, and cuts neither a subscription nor
+// anything but its own command, whatever connections were made before.
+func TestGivingUpWhileOthersWatch(t *testing.T) {
+	srv := testserver.Redis(t)
+	b := openOwn(t, srv.Addr(), Options{})
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() { warm(t, b, driver.Exclusive) })
+	}
+	wg.Wait()
+	w := armWatch(t, b, request("x", driver.Exclusive))
+	defer w.Close()
+	srv.Pause()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := b.Acquire(ctx, request("", driver.Exclusive))
+	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 3*time.Second {
+		t.Errorf("acquire: %v after %v", err, took)
+	}
+	srv.Resume()
+	acquire(t, b, request("", driver.Exclusive))
+	select {
+	case <-w.Ready:
+		t.Error("the subscription was cut")
+	default:
+	}
+}
+
+// A release is not executed before the acquire that was given up, however late that
+// comes: else a lock would be left that nobody knows of.
+func TestAbandonedAcquireLandsBeforeItsRelease(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	eachOpener(t, func(t *testing.T, o opener) {
+		p := newDelay(t, srv.Addr())
+		b := o.open(t, p.l.Addr().String(), Options{})
+		warm(t, b, driver.Exclusive)
+		p.late.Store(true)
+		r := request("", driver.Exclusive)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := b.Acquire(ctx, r)
+		unknown(t, "acquire", err)
+		p.late.Store(false)
+		release(t, b, r)
+		if v := raw(t, srv.Addr()).Exists(t.Context(), r.Name).Val(); v != 0 {
+			t.Error("the lock is held by an owner that was released")
+		}
+	})
+}
+
+// delay is a proxy that can hold back what clients send, as a retransmission does.
+type delay struct {
+	l    net.Listener
+	late atomic.Bool
+}
+
+func newDelay(t testing.TB, target string) *delay {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	p := &delay{l: l}
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go p.serve(client, target)
+		}
+	}()
+	return p
+}
+
+func (p *delay) serve(client net.Conn, target string) {
+	defer client.Close()
+	server, err := net.Dial("tcp", target)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	go io.Copy(client, server)
+	buf := make([]byte, 1<<16)
+	for {
+		n, err := client.Read(buf)
+		if err != nil {
+			return
+		}
+		if p.late.Load() {
+			time.Sleep(300 * time.Millisecond)
+		}
+		server.Write(buf[:n])
+	}
+}
+
+// Watches that come just when the hub goes to sleep are armed, by one connection.
+func TestWatchWhileTheHubGoesToSleep(t *testing.T) {
+	srv := testserver.Redis(t)
+	var wg sync.WaitGroup
+	for range 30 {
+		wg.Go(func() {
+			b := openOwn(t, srv.Addr(), Options{})
+			armWatch(t, b, request("x", driver.Exclusive)).Close()
+			for asleep := false; !asleep; {
+				b.hub.mu.Lock()
+				asleep = !b.hub.running
+				b.hub.mu.Unlock()
+			}
+			for i := range 5 {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				w, err := b.Watch(ctx, request(fmt.Sprint(i), driver.Exclusive))
+				cancel()
+				if err != nil {
+					t.Errorf("watch %d: %v", i, err)
+					return
+				}
+				defer w.Close()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestCloseWhileTheServerIsFrozen(t *testing.T) {
+	srv := testserver.Redis(t)
+	b := openOwn(t, srv.Addr(), Options{})
+	warm(t, b, driver.Exclusive)
+	srv.Pause()
+	defer srv.Resume()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := b.Watch(ctx, request("", driver.Exclusive)); err == nil {
+		t.Error("a frozen server armed a watch")
+	}
+	start := time.Now()
+	b.Close()
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+}

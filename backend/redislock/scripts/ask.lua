@@ -1,0 +1,11 @@
+-- A key that has become another type says that a hold is gone, and nothing worse.
+local function ask(...)
+  local r = redis.pcall(...)
+  if type(r) == 'table' and r.err then
+    if string.find(r.err, 'WRONGTYPE', 1, true) then
+      return false
+    end
+    error(r.err)
+  end
+  return r
+end
