@@ -12,16 +12,38 @@ func (w *watchdog) extend(ctx context.Context, h *hold, d time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if h.trust()-w.c.now() >= d-h.s.margin {
+	now := w.c.now()
+	if h.trust()-now >= d || now+d > h.r.cap {
 		w.settle(b, h, 0, 0)
+		if now+d > h.r.cap {
+			return invalid("extension by %v goes beyond MaxHold", d)
+		}
 		return nil
 	}
-	if !h.s.fixed {
-		w.mu.Lock()
-		h.r.ttl = max(h.r.ttl, d)
-		w.mu.Unlock()
+	ttl := d + h.s.margin
+	if most := w.c.caps.MaxTTL; most > 0 {
+		ttl = min(ttl, most)
 	}
-	return w.call(ctx, b, func(*hold) time.Duration { return d })[0]
+	h.asked.Store(int64(max(h.asks(), ttl)))
+	err = w.call(ctx, b, func(*hold) time.Duration { return ttl })[0]
+	if err != nil {
+		return err
+	}
+	if !w.keepRenewingBy(h, ttl) {
+		h.dropRemains()
+		return ErrLost
+	}
+	return nil
+}
+
+// keepRenewingBy makes later renewals be for at least ttl; false if h is lost.
+func (w *watchdog) keepRenewingBy(h *hold, ttl time.Duration) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !h.s.fixed {
+		h.r.ttl = max(h.r.ttl, ttl)
+	}
+	return h.r.index >= 0
 }
 
 // claim keeps the watchdog from renewing h, once a renewal in flight is done, so

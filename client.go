@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -34,8 +35,9 @@ type Client struct {
 	life    context.Context // of renewals; ends with Close
 	die     context.CancelFunc
 	closing sync.Once
-	closed  error // what Close returns
-	tasks   tasks // contenders and background releases
+	closed  error        // what Close returns
+	tasks   tasks        // contenders and background releases
+	longest atomic.Int64 // the greatest CallTimeout of a lock
 }
 
 // Open makes a backend of a URL. Its scheme must have been registered by an import:
@@ -134,6 +136,11 @@ func (c *Client) newSpec(name string, mode Mode, limit int, opts []LockOption) *
 	if s.callTimeout == 0 {
 		s.callTimeout = defaultCallTimeout(s.ttl)
 	}
+	for d := int64(s.callTimeout); ; {
+		if old := c.longest.Load(); old >= d || c.longest.CompareAndSwap(old, d) {
+			break
+		}
+	}
 	s.bad = s.check(c.caps)
 	return s
 }
@@ -147,8 +154,8 @@ func (c *Client) Caps() driver.Caps { return c.caps }
 
 // Close ends the client: waiting calls return ErrClosed, every lease's context is
 // cancelled with that cause, every hold is released, and the backend is closed. It
-// is bounded by a few CallTimeouts; holds that could not be released by then are
-// named by the error and end with their TTL. Calling it again returns the same.
+// is bounded by a few CallTimeouts; the error says if something could not be released
+// by then: it ends with its TTL. Calling it again returns the same.
 func (c *Client) Close() error {
 	c.closing.Do(func() {
 		close(c.done)
@@ -168,13 +175,16 @@ func (c *Client) isClosed() bool {
 }
 
 func (c *Client) shutdown() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*c.calls.timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Duration(c.longest.Load()))
 	defer cancel()
 	c.dismissWaiters()
 	left := c.releaseAll(ctx)
-	c.tasks.wait(ctx)
+	idle := c.tasks.wait(ctx)
 	err := c.backend.Close()
 	c.calls.close()
+	if !idle {
+		err = errors.Join(err, errors.New("calls are still under way; what they take ends with its TTL"))
+	}
 	if left > 0 {
 		err = errors.Join(err, fmt.Errorf("%d locks were not released; they end with their TTL", left))
 	}
@@ -242,6 +252,8 @@ func (c *Client) Inspect(ctx context.Context, name string) (Info, error) {
 	if err := checkName(name); err != nil {
 		return Info{}, fail("inspect", name, err)
 	}
+	ctx, cancel := c.calls.context(ctx, c.calls.timeout)
+	defer cancel()
 	info, err := in.Inspect(ctx, name)
 	if err != nil {
 		return Info{}, c.notImplemented("inspect", name, err)
@@ -254,10 +266,14 @@ func (c *Client) Inspect(ctx context.Context, name string) (Info, error) {
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		in, err := c.inspector("list", prefix)
+		more := true
 		if err == nil {
-			err = in.List(ctx, prefix, func(name string) bool { return yield(name, nil) })
+			err = in.List(ctx, prefix, func(name string) bool {
+				more = yield(name, nil)
+				return more
+			})
 		}
-		if err != nil {
+		if err != nil && more {
 			yield("", c.notImplemented("list", prefix, err))
 		}
 	}
@@ -268,9 +284,14 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 // holders learn of it at their next renewal; until then they believe to hold, so
 // be sure that they are dead or stopped.
 func (c *Client) Break(ctx context.Context, info Info) error {
-	if len(info.Holders) == 0 {
+	switch {
+	case c.isClosed():
+		return fail("break", info.Name, ErrClosed)
+	case len(info.Holders) == 0:
 		return fail("break", info.Name, ErrLost)
 	}
+	ctx, cancel := c.calls.context(ctx, c.calls.timeout)
+	defer cancel()
 	var errs []error
 	broken := 0
 	for _, h := range info.Holders {

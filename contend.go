@@ -1,6 +1,7 @@
 package distlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -56,6 +57,9 @@ func (k *contender) giveUpWaiting(err error) error {
 func (k *contender) contend() (*Lease, error) {
 	k.c.tasks.begin()
 	defer k.c.tasks.end()
+	if k.c.isClosed() {
+		return nil, k.leave(fail(k.op, k.s.name, ErrClosed))
+	}
 	if err := k.letOthersGoFirst(); err != nil {
 		return nil, k.leave(err)
 	}
@@ -116,7 +120,7 @@ func (k *contender) attempt() (*Lease, error) {
 	case now >= start+grant.TTL-k.s.margin:
 		return nil, errLate
 	case k.ctx.Err() != nil:
-		return nil, context.Cause(k.ctx)
+		return nil, k.ctx.Err()
 	case k.row.count > 0 && grant.Queued:
 		return nil, k.standBack()
 	}
@@ -162,6 +166,7 @@ func (k *contender) granted(news *news, start, now instant, grant driver.Grant) 
 	if h.row.count == 0 {
 		h.row.since = now
 	}
+	h.asked.Store(int64(h.s.ttl))
 	lease := h.newLease(now)
 	lease.parent = k.ctx
 	if !k.c.watchdog.add(h, start, grant.TTL) {
@@ -207,9 +212,10 @@ func (k *contender) note(err error) {
 	}
 	// An attempt without an answer may land after later ones were answered.
 	k.unsure = k.unsure || !held || k.queues()
-	if k.ctx.Err() == nil || k.last == nil {
-		k.last = err
+	if k.ctx.Err() != nil && !held {
+		err = cmp.Or(k.last, errNoAnswer)
 	}
+	k.last = err
 	if k.g == nil {
 		return
 	}
@@ -236,12 +242,16 @@ func (k *contender) arm() bool {
 	ctx, cancel := context.WithTimeout(k.ctx, k.s.callTimeout)
 	defer cancel()
 	watch, err := w.Watch(ctx, k.request(nil))
-	if err != nil {
-		k.unwatch = errors.Is(err, driver.ErrSkip)
+	if errors.Is(err, driver.ErrSkip) {
+		k.unwatch = true
 		return false
 	}
 	// A backend that waits natively may take the lock for this Owner from now on.
-	k.watch, k.unsure = &watch, true
+	k.unsure = true
+	if err != nil {
+		return false
+	}
+	k.watch = &watch
 	return true
 }
 
@@ -314,7 +324,7 @@ func (k *contender) pass() {
 	}
 	g.sh.mu.Lock()
 	w := g.line.head
-	if w == nil || !w.s.sameRequest(k.s) || k.c.isClosed() {
+	if w == nil || !w.s.sameRequest(k.s) || k.row.count > 0 && !w.s.heirTo(k.s) || k.c.isClosed() {
 		g.sh.mu.Unlock()
 		k.drop()
 		g.sh.mu.Lock()
@@ -325,6 +335,7 @@ func (k *contender) pass() {
 	}
 	g.line.pop()
 	k.yield = 0
+	k.c.tasks.begin()
 	w.ch <- delivery{role: k.role}
 	g.sh.mu.Unlock()
 }

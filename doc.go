@@ -33,8 +33,7 @@
 // No lock can stop a program that is paused, in the middle of a write, for longer
 // than its TTL: its context ends in time and the program does not see it. Whoever
 // must be safe from that gives the fence to what it writes to, with the first read
-// or before, and has smaller fences refused there. The package fence of this module
-// will help with that.
+// or before, and has smaller fences refused there.
 //
 // What a coordinator forgets it can't protect: a Redis that loses its memory gives
 // a held lock away. Fences go on increasing even then. docs/guarantees.md has the

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -13,12 +14,10 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 	if !h.c.caps.Downgrade {
 		return fmt.Errorf("%w: %s can't downgrade", ErrUnsupported, h.c.caps.Name)
 	}
-	h.sh.mu.Lock()
-	mode, entered := h.mode, len(h.nested) > 0
-	h.sh.mu.Unlock()
-	if mode != Write || entered {
-		return invalid("only a lease that holds for writing and was not re-entered can be downgraded")
+	if err := h.turn(l); err != nil {
+		return err
 	}
+	defer h.turned()
 	b, err := h.c.watchdog.claim(ctx, h)
 	if err != nil {
 		return err
@@ -31,17 +30,42 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 		return nil
 	}
 	h.c.watchdog.settle(b, h, 0, 0)
+	if driver.Final(err) {
+		return err // nothing was changed
+	}
 	err = cmp.Or(err, ErrLost)
-	h.lose(err, true)
-	// It may have become a reader at the backend; drop that too.
-	h.c.abandon(driver.Hold{Name: h.s.name, Owner: h.owner, Mode: Read, TTL: h.s.ttl})
+	h.lose(err, false)
+	// Nobody knows whether it is a reader at the backend by now.
+	h.c.abandon(driver.Hold{Name: h.s.name, Owner: h.owner, Mode: Read, TTL: h.asks()})
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
+// turn claims the hold for a downgrade: until turned it is neither handed on nor
+// entered for writing.
+func (h *hold) turn(l *Lease) error {
+	h.sh.mu.Lock()
+	defer h.sh.mu.Unlock()
+	switch {
+	case h.ended:
+		return ErrLost
+	case h.mode != Write || len(h.nested) > 0 || h.lease != l || h.turning:
+		return invalid("only a lease that holds for writing and was not re-entered can be downgraded")
+	}
+	h.turning = true
+	return nil
+}
+
+func (h *hold) turned() {
+	h.sh.mu.Lock()
+	h.turning = false
+	h.sh.mu.Unlock()
+}
+
 func (h *hold) askDowngrade(ctx context.Context) (start instant, grant driver.Grant, err error) {
-	r := driver.Request{Hold: h.request(h.s.ttl), Fences: 1, Meta: h.s.meta}
+	told := &news{h: h}
+	r := driver.Request{Hold: h.request(h.s.ttl), Fences: 1, Meta: h.s.meta, OnLost: told.tell}
 	r.Mode = Read
-	err = h.insist(ctx, func() error {
+	err = h.insist(ctx, math.MaxInt, func() error {
 		start = h.c.now()
 		grant, err = h.c.backend.Acquire(ctx, r)
 		return err

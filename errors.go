@@ -32,7 +32,8 @@ var (
 	// ErrClosed: the client is closed. No.
 	ErrClosed = driver.ErrClosed
 
-	// ErrReleased is the cause of a lease's context that ended by Unlock.
+	// ErrReleased is the cause of a lease's context that ended by Unlock, and what
+	// calls on such a lease return.
 	ErrReleased = errors.New("distlock: lock released")
 )
 
@@ -94,7 +95,7 @@ func fail(op, name string, err error) *Error {
 }
 
 func kindOf(err error) error {
-	for _, kind := range []error{ErrHeld, ErrLost, ErrUnsupported, ErrInvalid, ErrClosed} {
+	for _, kind := range []error{ErrHeld, ErrLost, ErrUnsupported, ErrInvalid, ErrClosed, ErrReleased} {
 		if errors.Is(err, kind) {
 			return kind
 		}

@@ -1,6 +1,7 @@
 package distlock
 
 import (
+	"errors"
 	"hash/maphash"
 	"sync"
 	"time"
@@ -74,10 +75,9 @@ func (g *gate) busy() error {
 	switch {
 	case g.held != nil:
 		return g.heldHere()
-	case g.line.head != nil || g.contender && g.refusal != nil:
-		if g.refusal != nil {
-			return g.refusal
-		}
+	case errors.Is(g.refusal, ErrHeld) && (g.line.head != nil || g.contender):
+		return g.refusal
+	case g.line.head != nil:
 		return &HeldError{}
 	}
 	return nil
@@ -100,7 +100,10 @@ func (g *gate) handOn(h *hold, now instant) bool {
 	if w == nil || g.contender || g.held != h || !w.s.heirTo(h.s) {
 		return false
 	}
-	if h.row.count >= h.s.handoffMax || now-h.row.since >= h.s.handoffWindow || h.queued || h.trust()-now < h.s.ttl/4 {
+	if h.row.count >= h.s.handoffMax || now-h.row.since >= h.s.handoffWindow || h.queued {
+		return false
+	}
+	if h.turning || h.asks() != h.s.ttl || h.trust()-now < h.s.ttl/4 {
 		return false
 	}
 	if h.next > h.last {
@@ -121,6 +124,7 @@ func (g *gate) handOnForRefence(h *hold) bool {
 	h.ended = true
 	g.held = nil
 	g.contender = true
+	g.c.tasks.begin()
 	row := row{h.row.since, h.row.count + 1}
 	g.line.pop().ch <- delivery{role: role{owner: h.owner, unsure: true, row: row, last: &HeldError{}}}
 	return true
@@ -136,6 +140,7 @@ func (g *gate) promote() {
 		g.contender = true
 		r := role{last: g.refusal}
 		r.yield, r.listen = g.yield(g.c.now())
+		g.c.tasks.begin()
 		w.ch <- delivery{role: r}
 		return
 	}
@@ -159,7 +164,7 @@ func (g *gate) yield(now instant) (d time.Duration, listen bool) {
 	case now-p.released >= time.Millisecond:
 		return 0, false
 	case now-p.foreign < lately:
-		return 4*rtt + 2*g.c.opts.HandoffWindow, true
+		return 4*rtt + min(2*g.c.opts.HandoffWindow, 10*time.Millisecond), true
 	case now-p.probed < seldom:
 		return 0, false
 	}
@@ -167,7 +172,7 @@ func (g *gate) yield(now instant) (d time.Duration, listen bool) {
 	if _, pushed := g.c.backend.(driver.Waiter); pushed {
 		return 2*rtt + 100*time.Microsecond, false
 	}
-	return 2 * g.c.caps.Poll, false
+	return min(2*g.c.caps.Poll, 2*time.Millisecond), false
 }
 
 // whyWaiting is the last answer as someone in line knows it. sh.mu is held.

@@ -39,11 +39,13 @@ type hold struct {
 	next     uint64 // the next fence of the span
 	last     uint64 // the last fence of the span
 	queued   bool   // others stand in line at the backend
+	turning  bool   // a downgrade is under way
 	ended    bool   // released, lost, or passed on for a re-fence
 	unproven bool   // lost on doubt: the backend may still have it
 
-	end atomic.Int64 // instant when trust in it ends; moved by the watchdog only
-	r   renewal      // guarded by watchdog.mu
+	end   atomic.Int64 // instant when trust in it ends; moved by the watchdog only
+	asked atomic.Int64 // the greatest TTL that the backend was asked for
+	r     renewal      // guarded by watchdog.mu
 }
 
 // row is a series of hand-offs of one hold.
@@ -53,6 +55,9 @@ type row struct {
 }
 
 func (h *hold) trust() instant { return instant(h.end.Load()) }
+
+// asks is the greatest TTL that the backend was asked for, and may still keep.
+func (h *hold) asks() time.Duration { return time.Duration(h.asked.Load()) }
 
 func (h *hold) request(ttl time.Duration) driver.Hold {
 	return driver.Hold{Name: h.s.name, Owner: h.owner, Mode: h.mode, TTL: ttl}
@@ -73,6 +78,7 @@ func (h *hold) unlock(ctx context.Context, l *Lease) error {
 	h.sh.mu.Lock()
 	if h.ended {
 		h.sh.mu.Unlock()
+		h.dropRemains()
 		return fail("unlock", h.s.name, ErrLost)
 	}
 	if h.stillEntered(l) {
@@ -90,6 +96,8 @@ func (h *hold) unlock(ctx context.Context, l *Lease) error {
 		return nil
 	}
 	h.ended = true
+	h.c.tasks.begin()
+	defer h.c.tasks.end()
 	h.sh.mu.Unlock()
 	ctx, cancel := h.c.calls.context(context.WithoutCancel(ctx), h.s.callTimeout)
 	defer cancel()
@@ -151,7 +159,7 @@ func (h *hold) giveUp(ctx context.Context) error {
 func (h *hold) release(ctx context.Context) error {
 	trusted := h.c.now() < h.trust()
 	tries := 0
-	err := h.insist(ctx, func() error {
+	err := h.insist(ctx, 4, func() error {
 		tries++
 		return h.c.backend.Release(ctx, h.request(h.s.ttl))
 	})
@@ -164,7 +172,7 @@ func (h *hold) release(ctx context.Context) error {
 	case errors.Is(err, ErrLost) || driver.Final(err):
 		return fail("unlock", h.s.name, err)
 	}
-	h.c.abandon(h.request(h.s.ttl))
+	h.c.abandon(h.request(h.asks()))
 	return fail("unlock", h.s.name, err)
 }
 
@@ -176,18 +184,18 @@ func (h *hold) keepFor(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 	holds := []driver.Hold{h.request(max(d, h.c.caps.MinTTL))}
-	err := h.insist(ctx, func() error { return answer(h.c.backend.Renew(ctx, holds), 0) })
+	err := h.insist(ctx, 4, func() error { return answer(h.c.backend.Renew(ctx, holds), 0) })
 	if err != nil {
 		return fail("unlock", h.s.name, err)
 	}
 	return nil
 }
 
-// insist calls f until it is answered, a few times within ctx.
-func (h *hold) insist(ctx context.Context, f func() error) error {
+// insist calls f until it is answered, some times within ctx.
+func (h *hold) insist(ctx context.Context, tries int, f func() error) error {
 	for try := 0; ; try++ {
 		err := f()
-		if err == nil || errors.Is(err, ErrLost) || driver.Final(err) || try == 3 {
+		if err == nil || errors.Is(err, ErrLost) || driver.Final(err) || try+1 == tries {
 			return err
 		}
 		if !sleep(ctx, jitter(backoff(try, 5*time.Millisecond, h.s.callTimeout/4))) {
@@ -242,7 +250,7 @@ func (h *hold) dropRemains() {
 	h.unproven = false
 	h.sh.mu.Unlock()
 	if unproven {
-		h.c.abandon(h.request(h.s.ttl))
+		h.c.abandon(h.request(h.asks()))
 	}
 }
 

@@ -26,15 +26,16 @@ func (t *tasks) end() {
 	}
 }
 
-// wait waits until there are none, or ctx ends.
-func (t *tasks) wait(ctx context.Context) {
+// wait waits until there are none, or ctx ends: then it reports false.
+func (t *tasks) wait(ctx context.Context) bool {
 	for t.n.Load() > 0 {
 		select {
 		case <-t.idle:
 		case <-ctx.Done():
-			return
+			return t.n.Load() == 0
 		}
 	}
+	return true
 }
 
 // abandon releases in the background what an Owner may hold that nobody uses: again

@@ -110,24 +110,27 @@ func (l *Lease) Mode() Mode {
 func (l *Lease) Owner() string { return l.h.owner }
 
 // Deadline is when the lease will be lost if it is not renewed until then: counted
-// from before the last successful request, less the margin. Renewals move it. After
-// the lease ended it is the last one.
+// from before the last successful request, less the margin. Renewals move it.
 func (l *Lease) Deadline() time.Time { return l.h.c.base.Add(l.h.trust()) }
 
 // Unlock releases the lock. It does so even if ctx has ended, within a bound of
 // about CallTimeout, and ends the lease's context first.
 //
-// It returns nil once the backend confirmed, and again when called again. ErrLost
-// says that the lease was lost before: nothing of its successor is touched.
-// ErrUnavailable says that there was no answer: the release is tried on in the
-// background, and the lock ends with its TTL at the latest.
+// It returns nil once the backend confirmed. ErrLost says that the lease was lost
+// before: nothing of its successor is touched. ErrUnavailable says that there was no
+// answer: the release is tried on in the background, and the lock ends with its TTL
+// at the latest. Called again it has nothing to do and returns nil at once, or ErrLost
+// as before.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if l.end(ErrReleased) {
 		return l.h.unlock(ctx, l)
 	}
 	l.mu.Lock()
-	err := l.err
+	err, lctx := l.err, l.ctx
 	l.mu.Unlock()
+	if lctx != nil {
+		lctx.cancel(err) // that of OnLost(Continue) went on
+	}
 	if errors.Is(err, ErrReleased) {
 		return nil
 	}
@@ -136,8 +139,9 @@ func (l *Lease) Unlock(ctx context.Context) error {
 }
 
 // Extend makes the lease last for at least d from now, and nothing shorter. A
-// renewed lease is renewed by at least d from then on. ErrLost if the lease is
-// lost; ErrUnavailable if there was no answer: then its old deadline holds.
+// renewed lease is renewed by at least d from then on. ErrInvalid if that is beyond
+// MaxHold or the backend's maximum; ErrLost if the lease is lost; ErrUnavailable if
+// there was no answer: then its old deadline holds.
 func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
 	const op = "extend"
 	if err := l.Err(); err != nil {
@@ -157,7 +161,7 @@ func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
 // for reading, with nobody writing in between, under a greater fence. ErrInvalid if
 // it does not hold for writing, or if it was re-entered; ErrUnsupported if the
 // backend can't. If the backend gives no answer until ctx or the lease ends, the
-// lease is lost.
+// lease is lost, since nobody knows which of the two it is.
 func (l *Lease) Downgrade(ctx context.Context) error {
 	const op = "downgrade"
 	if err := l.Err(); err != nil {

@@ -3,6 +3,7 @@ package distlock
 import (
 	"context"
 	"errors"
+	"slices"
 )
 
 // lock waits until the lock is held or ctx is done.
@@ -67,7 +68,8 @@ func (l lock) reenter(ctx context.Context) *Lease {
 func (h *hold) enter(outer *Lease, ctx context.Context, mode Mode) *Lease {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
-	if h.ended || mode != h.mode && !(mode == Read && h.mode == Write) {
+	covered := mode == h.mode && !h.turning || mode == Read && h.mode == Write
+	if h.ended || !covered || h.lease != outer && !slices.Contains(h.nested, outer) {
 		return nil
 	}
 	lease := &Lease{h: h, fence: outer.Fence(), parent: ctx}
@@ -93,12 +95,14 @@ func (l *Lease) run(f func(context.Context) error) (err error) {
 	return f(ctx)
 }
 
-// join joins the error of the work with that of the lock, which may be its cause.
+// join joins the error of the work with that of the lock, unless the work's says the
+// same: it returned the cause of its context.
 func join(work, lock error) error {
-	if lock == nil || errors.Is(work, lock) {
+	e := (*Error)(nil)
+	switch {
+	case lock == nil, errors.As(lock, &e) && e.Err != nil && errors.Is(work, e.Err):
 		return work
-	}
-	if work == nil {
+	case work == nil:
 		return lock
 	}
 	return errors.Join(work, lock)

@@ -40,8 +40,8 @@ func (m *MultiLock) check() error {
 		return invalid("no locks to take")
 	}
 	for i, l := range m.locks[1:] {
-		if before := m.locks[i]; l.c == before.c && l.s.name == before.s.name {
-			return invalid("lock %q is named twice", l.s.name)
+		if byPlace(m.locks[i], l) == 0 {
+			return invalid("lock %q of %s is named twice", l.s.name, l.c.caps.Name)
 		}
 	}
 	return nil

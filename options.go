@@ -124,9 +124,10 @@ func MaxHold(d time.Duration) LockOption {
 }
 
 // MinHold keeps the lock from others until d after its grant, also when it is
-// unlocked sooner or the process ends: a job that takes a moment is not run again
-// at once by a host whose clock is behind. Unlock does not wait for it. Where holds
-// end with a session (Caps.Session) it lasts until Client.Close at most.
+// unlocked sooner and the process then ends: a job that takes a moment is not run
+// again at once by a host whose clock is behind. Unlock does not wait for it. A
+// process that dies before it unlocks keeps the lock for its TTL. Where holds end with
+// a session (Caps.Session) MinHold lasts until Client.Close at most.
 func MinHold(d time.Duration) LockOption {
 	return LockOption{func(s *spec) { s.minHold = d }}
 }

@@ -20,6 +20,8 @@ var errNoAnswer = errors.New("the backend gave no answer for it")
 type batch struct {
 	holds []*hold
 	done  chan struct{}
+	ctx   context.Context
+	stop  context.CancelFunc // of the call; nil for a claim
 }
 
 // class groups renewals that may share a call: of similar TTL, and in doubt or not.
@@ -39,6 +41,7 @@ func (w *watchdog) split(due map[class][]*hold) []*batch {
 		for len(holds) > 0 {
 			n := min(len(holds), maxBatch)
 			b := &batch{holds: holds[:n:n], done: make(chan struct{})}
+			b.ctx, b.stop = context.WithTimeout(w.c.life, b.bound())
 			for _, h := range b.holds {
 				h.r.batch = b
 			}
@@ -52,9 +55,8 @@ func (w *watchdog) split(due map[class][]*hold) []*batch {
 // renew makes one call for a batch, bounded by a quarter of its smallest TTL.
 func (w *watchdog) renew(b *batch) {
 	defer w.c.tasks.end()
-	ctx, cancel := context.WithTimeout(w.c.life, b.bound())
-	defer cancel()
-	w.call(ctx, b, func(h *hold) time.Duration { return h.r.ttl })
+	defer b.stop()
+	w.call(b.ctx, b, func(h *hold) time.Duration { return h.r.ttl })
 }
 
 func (b *batch) bound() time.Duration {
@@ -128,7 +130,7 @@ func (h *hold) retryRenewal(now instant, err error) {
 	if h.s.fixed || h.r.pinned {
 		return
 	}
-	h.r.due = now + jitter(backoff(h.r.tries, h.r.ttl/60, h.r.ttl/12))
+	h.r.due = now + min(jitter(backoff(h.r.tries, h.r.ttl/60, h.r.ttl/12)), max((h.trust()-now)/4, h.s.ttl/60))
 	h.r.tries++
 }
 

@@ -88,6 +88,7 @@ func (k *contender) take(d delivery) (*Lease, error) {
 		return d.lease, nil
 	}
 	k.role = d.role
+	defer k.c.tasks.end() // begun by whoever delivered it
 	return k.contend()
 }
 
@@ -121,12 +122,17 @@ func (k *contender) decline(d delivery) {
 	case d.err != nil:
 	case d.lease != nil:
 		d.lease.parent = k.ctx
-		// Its error, if any, is told to the observer; the release goes on by itself.
-		_ = d.lease.Unlock(k.ctx)
+		k.c.tasks.begin()
+		go func() {
+			defer k.c.tasks.end()
+			// Its error, if any, is told to the observer.
+			_ = d.lease.Unlock(k.ctx)
+		}()
 	default:
 		last := cmp.Or(k.last, d.role.last)
 		k.role = d.role
 		k.pass()
+		k.c.tasks.end()
 		k.last = last
 	}
 }

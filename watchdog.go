@@ -180,6 +180,16 @@ func (w *watchdog) remove(ctx context.Context, h *hold) {
 	if b == nil {
 		return
 	}
+	t := time.NewTimer(h.s.callTimeout / 8)
+	defer t.Stop()
+	select {
+	case <-b.done:
+		return
+	case <-t.C:
+	}
+	if b.stop != nil {
+		b.stop()
+	}
 	select {
 	case <-b.done:
 	case <-ctx.Done():

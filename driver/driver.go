@@ -57,7 +57,8 @@ type Waiter interface {
 	// backend had no Watch.
 	//
 	// A backend that waits natively may take the lock for r.Owner in the
-	// meantime; the next Acquire of that Owner says so.
+	// meantime, also if it returns an error other than ErrSkip; the next Acquire of
+	// that Owner says so.
 	Watch(ctx context.Context, r Request) (Watch, error)
 }
 
@@ -123,7 +124,7 @@ type Request struct {
 	// OnLost, if not nil, is called at most once when the backend learns by itself
 	// that the hold is gone: a session that ended, a deleted key. It may be called
 	// before Acquire returns, from any goroutine; it does not block. Backends
-	// without such news never call it.
+	// without such news never call it. That of an Owner's latest grant counts.
 	//
 	// It is a function and not a channel in Grant so that ten thousand holds need
 	// no ten thousand goroutines to listen.

@@ -206,7 +206,7 @@ func (p *Params) Err() error {
 func Redact(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	// An @ further on is likely that of a password with a slash or question mark in it.
-	if err != nil || strings.Contains(u.Opaque+u.Path+u.RawQuery, "@") {
+	if err != nil || strings.Contains(u.Opaque+u.Path+u.RawQuery+u.Fragment, "@") {
 		scheme, _, _ := strings.Cut(rawURL, ":")
 		return scheme + ":…"
 	}
