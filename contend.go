@@ -346,7 +346,7 @@ func (k *contender) drop() {
 		k.watch.Close()
 	}
 	if k.unsure {
-		k.c.abandon(driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.ttl})
+		k.c.abandon(driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.ttl}, nil)
 	}
 	k.role = role{}
 }

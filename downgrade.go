@@ -34,9 +34,11 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 		return err // nothing was changed
 	}
 	err = cmp.Or(err, ErrLost)
-	h.lose(err, false)
-	// Nobody knows whether it is a reader at the backend by now.
-	h.c.abandon(driver.Hold{Name: h.s.name, Owner: h.owner, Mode: Read, TTL: h.asks()})
+	h.lose(err, true)
+	if h.takeRemains() {
+		// Nobody knows whether it is a reader at the backend by now.
+		h.c.abandon(driver.Hold{Name: h.s.name, Owner: h.owner, Mode: Read, TTL: h.asks()}, nil)
+	}
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 

@@ -172,7 +172,7 @@ func (h *hold) release(ctx context.Context) error {
 	case errors.Is(err, ErrLost) || driver.Final(err):
 		return fail("unlock", h.s.name, err)
 	}
-	h.c.abandon(h.request(h.asks()))
+	h.c.abandon(h.request(h.asks()), nil)
 	return fail("unlock", h.s.name, err)
 }
 
@@ -221,21 +221,23 @@ func (h *hold) lose(why error, unproven bool) {
 
 	h.c.watchdog.forget(h)
 	err := h.lostError(why)
+	live := false
 	for _, l := range leases {
-		if l.end(err) {
-			emit(h.c.watch.Lost, Event{Name: h.s.name, Mode: mode, Owner: h.owner, Fence: l.Fence(), Held: held, Err: err})
-		}
+		live = l.end(err) || live
 	}
 	h.vacate()
+	if live {
+		emit(h.c.watch.Lost, Event{Name: h.s.name, Mode: mode, Owner: h.owner, Fence: leases[0].Fence(), Held: held, Err: err})
+	}
 }
 
-// leases are all on the hold. sh.mu is held.
+// leases are all on the hold, the outermost first. sh.mu is held.
 func (h *hold) leases() []*Lease {
-	all := append([]*Lease(nil), h.nested...)
+	var all []*Lease
 	if h.lease != nil {
 		all = append(all, h.lease)
 	}
-	return all
+	return append(all, h.nested...)
 }
 
 func (h *hold) lostError(why error) error {
@@ -245,13 +247,19 @@ func (h *hold) lostError(why error) error {
 // dropRemains releases in the background what was lost on doubt only: it may still
 // be in the way of others. The Owner proves that no successor is hit.
 func (h *hold) dropRemains() {
+	if h.takeRemains() {
+		h.c.abandon(h.request(h.asks()), h.c.watchdog.inFlight(h))
+	}
+}
+
+// takeRemains reports whether something may remain at the backend that is the caller's
+// to release.
+func (h *hold) takeRemains() bool {
 	h.sh.mu.Lock()
+	defer h.sh.mu.Unlock()
 	unproven := h.unproven
 	h.unproven = false
-	h.sh.mu.Unlock()
-	if unproven {
-		h.c.abandon(h.request(h.asks()))
-	}
+	return unproven
 }
 
 // closeDown ends and releases the hold because the client closes.

@@ -39,11 +39,15 @@ func (t *tasks) wait(ctx context.Context) bool {
 }
 
 // abandon releases in the background what an Owner may hold that nobody uses: again
-// and again until the backend answers, or its TTL has passed.
-func (c *Client) abandon(h driver.Hold) {
+// and again until the backend answers, or its TTL has passed. It begins when a call
+// for that Owner that is in flight is over.
+func (c *Client) abandon(h driver.Hold, inFlight <-chan struct{}) {
 	c.tasks.begin()
 	go func() {
 		defer c.tasks.end()
+		if inFlight != nil {
+			<-inFlight
+		}
 		c.releaseUntilAnswered(h)
 	}()
 }

@@ -163,10 +163,10 @@ func (r *renewal) whyEnded() error {
 
 func (h *hold) warnHolder() {
 	h.sh.mu.Lock()
-	lease := h.lease
+	leases := h.leases()
 	h.sh.mu.Unlock()
-	if lease != nil {
-		go h.s.warn(lease)
+	if len(leases) > 0 {
+		go h.s.warn(leases[0])
 	}
 }
 
@@ -205,6 +205,16 @@ func (w *watchdog) removeIdle(h *hold) bool {
 		return false
 	}
 	return w.take(h)
+}
+
+// inFlight is closed when the call under way for h is over; nil if there is none.
+func (w *watchdog) inFlight(h *hold) <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if h.r.batch == nil {
+		return nil
+	}
+	return h.r.batch.done
 }
 
 // forget ends the watch over h without waiting.

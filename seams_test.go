@@ -1,0 +1,352 @@
+package distlock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// Where two things happen to one hold at the same time.
+
+// A hold that is becoming a reader is not handed on to a writer.
+func TestUnlockDuringADowngrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, &distlock.Options{HandoffWindow: time.Hour})
+		rw := c.RWMutex("x")
+		first := mustLock(t, rw)
+		second := waiter(t, t.Context(), rw)
+		r.set(func(r *rig) {
+			r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+				time.Sleep(100 * time.Millisecond)
+				return next(ctx, req)
+			}
+		})
+		go first.Downgrade(t.Context())
+		synctest.Wait()
+		_ = first.Unlock(t.Context()) // ErrLost if the downgrade gave it up
+		w := <-second
+		time.Sleep(time.Second)
+		if rd, err := rw.TryRLock(t.Context()); err == nil {
+			t.Errorf("a reader (fence %d) beside a writer (fence %d, mode %v)", rd.Fence(), w.Fence(), w.Mode())
+		}
+		mustUnlock(t, w)
+	})
+}
+
+// An Extend that failed leaves the renewals as they were.
+func TestLeaseOutlivesAFailedExtend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		lease := mustLock(t, c.Mutex("x"))
+		r.set(func(r *rig) { r.renew = blackHole })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := lease.Extend(ctx, time.Hour); err == nil {
+			t.Error("an Extend without an answer succeeded")
+		}
+		r.set(func(r *rig) { r.renew = nil })
+		time.Sleep(time.Minute)
+		if lease.Err() != nil {
+			t.Errorf("lost: %v after %d renewals", lease.Err(), r.renews.Load())
+		}
+		mustUnlock(t, lease)
+	})
+}
+
+// A hold in one batch with one that is never answered is unlocked soon all the same,
+// and not while the renewal is in flight.
+func TestUnlockBesideADeadHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		var inFlight atomic.Int64
+		r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+			inFlight.Add(1)
+			defer inFlight.Add(-1)
+			errs := next(ctx, holds)
+			for i, h := range holds {
+				if h.Name == "dead" {
+					<-ctx.Done()
+					errs[i] = ctx.Err()
+				}
+			}
+			return errs
+		}
+		r.release = func(ctx context.Context, h driver.Hold, next releaser) error {
+			if n := inFlight.Load(); n > 0 || ctx.Err() != nil {
+				t.Errorf("released with %d renewals in flight, %v", n, ctx.Err())
+			}
+			return next(ctx, h)
+		}
+		c := client(t, r, nil)
+		mustLock(t, c.Mutex("dead"))
+		a := mustLock(t, c.Mutex("a"))
+		time.Sleep(10500 * time.Millisecond)
+		start := time.Now()
+		err := a.Unlock(t.Context())
+		if err != nil || time.Since(start) > time.Second {
+			t.Errorf("Unlock of a healthy lock: %v after %v", err, time.Since(start))
+		}
+	})
+}
+
+// Close waits for an Unlock that is under way.
+func TestCloseBesideUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		r := &rig{Backend: store.Connect()}
+		r.release = func(ctx context.Context, h driver.Hold, next releaser) error {
+			time.Sleep(100 * time.Millisecond)
+			return next(ctx, h)
+		}
+		other := client(t, store.Connect(), nil)
+		c, err := distlock.New(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease := mustLock(t, c.Mutex("x"))
+		unlocked := make(chan error, 1)
+		go func() { unlocked <- lease.Unlock(context.Background()) }()
+		synctest.Wait()
+		if err := c.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		if err := <-unlocked; err != nil {
+			t.Errorf("Unlock: %v", err)
+		}
+		free(t, other, "x")
+	})
+}
+
+// Letting others go first is bounded whatever the window of hand-offs.
+func TestYieldIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		other := client(t, store.Connect(), nil)
+		held := mustLock(t, other.Mutex("x"))
+		c := client(t, store.Connect(), &distlock.Options{HandoffWindow: time.Minute})
+		m := c.Mutex("x")
+		got := waiter(t, t.Context(), m)
+		mustUnlock(t, held)
+		mustUnlock(t, <-got)
+		start := time.Now()
+		mustUnlock(t, mustLock(t, m))
+		if d := time.Since(start); d > time.Second {
+			t.Errorf("waited %v for a free lock", d)
+		}
+	})
+}
+
+// A hold that was extended is not handed on to one who asked for less.
+func TestNoHandOffOfAnExtendedHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, &distlock.Options{HandoffWindow: time.Hour})
+		m := c.Mutex("x")
+		first := mustLock(t, m)
+		second := waiter(t, t.Context(), m)
+		if err := first.Extend(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		mustUnlock(t, first)
+		l := <-second
+		time.Sleep(2 * time.Hour)
+		info, err := c.Inspect(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left := info.Holders[0].Left; left > ttl {
+			t.Errorf("a holder that asked for a TTL of %v holds for another %v if it dies", ttl, left)
+		}
+		mustUnlock(t, l)
+	})
+}
+
+// What an Unlock could not release is tried on for as long as it may last.
+func TestReleaseGoesOnForAnExtendedHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		lease := mustLock(t, c.Mutex("x"))
+		if err := lease.Extend(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		r.set(func(r *rig) {
+			r.release = func(context.Context, driver.Hold, releaser) error { return errNetwork }
+		})
+		if err := lease.Unlock(t.Context()); err == nil {
+			t.Error("a release without an answer succeeded")
+		}
+		time.Sleep(time.Minute)
+		r.set(func(r *rig) { r.release = nil })
+		time.Sleep(10 * time.Minute)
+		free(t, c, "x")
+	})
+}
+
+// The end of one caller's context is not told to another.
+func TestErrorsOfOthersContexts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			<-ctx.Done()
+			return driver.Grant{}, ctx.Err()
+		}
+		c := client(t, r, nil)
+		m := c.Mutex("x")
+		actx, cancel := context.WithCancel(t.Context())
+		a := waiter(t, actx, m)
+		bctx, bcancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer bcancel()
+		errs := make(chan error, 1)
+		go func() { _, err := m.Lock(bctx); errs <- err }()
+		synctest.Wait()
+		cancel()
+		<-a
+		synctest.Wait()
+		if _, err := m.TryLock(t.Context()); errors.Is(err, context.Canceled) {
+			t.Errorf("TryLock whose context lives: %v", err)
+		}
+		if err := <-errs; errors.Is(err, context.Canceled) {
+			t.Errorf("Lock whose context ran into its deadline: %v", err)
+		}
+	})
+}
+
+// The context of a lease that goes on after its loss ends with Unlock.
+func TestContinueEndsWithUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		r.renew = blackHole
+		lease := mustLock(t, client(t, r, nil).Mutex("x", distlock.OnLost(distlock.Continue)))
+		ctx := lease.Context()
+		time.Sleep(time.Minute)
+		if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) || ctx.Err() == nil {
+			t.Errorf("Unlock: %v; context: %v", err, ctx.Err())
+		}
+	})
+}
+
+func TestCallsAfterUnlock(t *testing.T) {
+	c := client(t, memlock.New(), nil)
+	lease := mustLock(t, c.RWMutex("x"))
+	mustUnlock(t, lease)
+	if err := lease.Extend(t.Context(), time.Hour); !errors.Is(err, distlock.ErrReleased) || errors.Is(err, distlock.ErrUnavailable) {
+		t.Errorf("Extend: %v, want ErrReleased", err)
+	}
+	if err := lease.Downgrade(t.Context()); !errors.Is(err, distlock.ErrReleased) {
+		t.Errorf("Downgrade: %v, want ErrReleased", err)
+	}
+}
+
+// Extend promises time, or says that it can't.
+func TestExtendBeyondMaxHold(t *testing.T) {
+	c := client(t, memlock.New(), nil)
+	lease := mustLock(t, c.Mutex("x", distlock.MaxHold(time.Minute)))
+	if err := lease.Extend(t.Context(), time.Hour); !errors.Is(err, distlock.ErrInvalid) {
+		t.Errorf("Extend: %v, want ErrInvalid", err)
+	}
+	if err := lease.Extend(t.Context(), 40*time.Second); err != nil || time.Until(lease.Deadline()) < 39*time.Second {
+		t.Errorf("Extend: %v, deadline in %v", err, time.Until(lease.Deadline()))
+	}
+	mustUnlock(t, lease)
+}
+
+// The same lock through two clients of one coordinator is the same lock.
+func TestMultiOfOneLockTwice(t *testing.T) {
+	store := memlock.NewStore()
+	a, b := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
+	if _, err := distlock.Multi(a.Mutex("x"), b.Mutex("x")).Lock(t.Context()); !errors.Is(err, distlock.ErrInvalid) {
+		t.Errorf("Lock: %v, want ErrInvalid", err)
+	}
+}
+
+// tracked is a rig that notices two calls at once for one Owner.
+type tracked struct {
+	*rig
+	t  *testing.T
+	mu sync.Mutex
+	in map[string]string
+}
+
+func (b *tracked) enter(owner, op string) func() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if was := b.in[owner]; was != "" {
+		b.t.Errorf("%s while %s of the same Owner is in flight", op, was)
+		return func() {}
+	}
+	b.in[owner] = op
+	return func() {
+		b.mu.Lock()
+		delete(b.in, owner)
+		b.mu.Unlock()
+	}
+}
+
+func (b *tracked) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	defer b.enter(r.Owner, "Acquire "+r.Mode.String())()
+	return b.rig.Acquire(ctx, r)
+}
+
+func (b *tracked) Release(ctx context.Context, h driver.Hold) error {
+	defer b.enter(h.Owner, "Release "+h.Mode.String())()
+	return b.rig.Release(ctx, h)
+}
+
+func (b *tracked) Renew(ctx context.Context, hs []driver.Hold) []error {
+	for _, h := range hs {
+		defer b.enter(h.Owner, "Renew")()
+	}
+	return b.rig.Renew(ctx, hs)
+}
+
+// The core never makes two calls at once for one Owner.
+func TestOneCallAtATimePerOwner(t *testing.T) {
+	scenes := map[string]func(*testing.T, *tracked, *distlock.Client){
+		"unlock after a loss on doubt": func(t *testing.T, b *tracked, c *distlock.Client) {
+			b.set(func(r *rig) { r.renew = blackHole })
+			l := mustLock(t, c.Mutex("x"))
+			<-l.Context().Done()
+			_ = l.Unlock(t.Context())
+		},
+		"unlock during a renewal": func(t *testing.T, b *tracked, c *distlock.Client) {
+			b.set(func(r *rig) { r.renew = blackHole })
+			l := mustLock(t, c.Mutex("x"))
+			time.Sleep(10100 * time.Millisecond)
+			_ = l.Unlock(t.Context())
+		},
+		"unlock after a failed downgrade": func(t *testing.T, b *tracked, c *distlock.Client) {
+			l := mustLock(t, c.RWMutex("x"))
+			b.set(func(r *rig) {
+				r.release = func(ctx context.Context, h driver.Hold, next releaser) error {
+					time.Sleep(time.Millisecond)
+					return next(ctx, h)
+				}
+				r.acquire = func(context.Context, driver.Request, acquirer) (driver.Grant, error) {
+					return driver.Grant{}, errNetwork
+				}
+			})
+			_ = l.Downgrade(t.Context())
+			_ = l.Unlock(t.Context())
+		},
+	}
+	for name, scene := range scenes {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &tracked{rig: newRig(), t: t, in: map[string]string{}}
+				scene(t, b, client(t, b, nil))
+				time.Sleep(time.Minute) // what goes on in the background
+			})
+		})
+	}
+}
