@@ -27,6 +27,9 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	if err != nil {
 		return driver.Info{}, b.fail("inspect", name, err)
 	}
+	if !s.isLock() {
+		return driver.Info{}, fmt.Errorf("redislock: %w: the key %q holds other data, a %s", driver.ErrInvalid, n, s.kind)
+	}
 	info := driver.Info{Name: name, WaiterCount: -1}
 	switch s.kind {
 	case "string":
@@ -56,6 +59,35 @@ type seen struct {
 	written string // field or permit id
 	left    int64
 	note    string
+}
+
+// isLock tells locks, also those of other clients, from other data. A plain lock of
+// whatever client has an end.
+func (s sight) isLock() bool {
+	switch s.kind {
+	case "none", "semaphore":
+		return true
+	case "string":
+		_, err := strconv.Atoi(s.value) // a semaphore's counter
+		return s.left >= 0 || isOwner(s.value) || err == nil
+	case "hash":
+		return s.value != "" || len(s.holders) == 1 && isField(s.holders[0].written)
+	}
+	return false
+}
+
+// isOwner reports whether a value begins with a UUID.
+func isOwner(value string) bool {
+	return len(value) >= ownerLen && len(permitID(value[:ownerLen])) == 16
+}
+
+// isField reports whether a hash's field is that of a holder: UUID, colon, thread.
+func isField(written string) bool {
+	if !isOwner(written) || len(written) < ownerLen+2 || written[ownerLen] != ':' {
+		return false
+	}
+	_, err := strconv.ParseInt(written[ownerLen+1:], 10, 64)
+	return err == nil
 }
 
 var errAnswer = errors.New("unexpected answer")

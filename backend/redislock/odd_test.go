@@ -112,3 +112,22 @@ func TestPieceOfAPasswordIsNotQuoted(t *testing.T) {
 		}
 	}
 }
+
+// Other data is neither shown as a lock nor, therefore, broken as one.
+func TestOtherDataIsNoLock(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	b := openOwn(t, srv.Addr(), Options{Prefix: "other:"})
+	c := raw(t, srv.Addr())
+	c.Set(t.Context(), "other:config", `{"app":1}`, 0)
+	c.LPush(t.Context(), "other:list", 1)
+	c.HSet(t.Context(), "other:users", "u1", 1, "u2", 2)
+	for _, name := range []string{"config", "list", "users"} {
+		if info, err := b.Inspect(t.Context(), name); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%s: %+v, %v, want ErrInvalid", name, info, err)
+		}
+	}
+	c.Set(t.Context(), "other:lock", "whatever random string", time.Minute)
+	if info, err := b.Inspect(t.Context(), "lock"); err != nil || len(info.Holders) != 1 {
+		t.Errorf("another client's lock: %+v, %v", info, err)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -46,21 +47,40 @@ func slotOf(name string) int64 {
 	return int64(h.Sum32()%bellSlots) * slotSize
 }
 
-// newBell opens the file, with the permissions of the database.
+// newBell opens the file, or makes it with the permissions and owner of the database,
+// as SQLite does with its own files. One that can't be opened leaves a deaf bell, which
+// costs waiters a delay and nothing else.
 func newBell(path string) (*bell, error) {
-	fi, err := os.Stat(path)
+	like, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(path+"-bell", os.O_RDWR|os.O_CREATE, fi.Mode().Perm())
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	b := &bell{watchers: map[*watcher]struct{}{}}
+	b.file, err = os.OpenFile(path+"-bell", os.O_RDWR|os.O_CREATE|os.O_EXCL, like.Mode().Perm())
+	if err == nil {
+		makeLike(b.file, like)
+		return b, nil
 	}
-	return &bell{file: f, watchers: map[*watcher]struct{}{}}, nil
+	if b.file, err = os.OpenFile(path+"-bell", os.O_RDWR, 0); err != nil {
+		b.file = nil
+	}
+	return b, nil
+}
+
+// makeLike undoes the umask, and gives the file to the owner of the other one if this
+// process may.
+func makeLike(f *os.File, like os.FileInfo) {
+	_ = f.Chmod(like.Mode().Perm())
+	if st, ok := like.Sys().(*syscall.Stat_t); ok {
+		_ = f.Chown(int(st.Uid), int(st.Gid))
+	}
 }
 
 // ring says that names may be free since now.
 func (b *bell) ring(names []string, now int64) {
+	if b.file == nil {
+		return
+	}
 	var slot [slotSize]byte
 	binary.NativeEndian.PutUint64(slot[:], uint64(now))
 	for _, name := range names {
@@ -91,6 +111,8 @@ func (b *bell) start() error {
 	switch {
 	case b.closed:
 		return driver.ErrClosed
+	case b.file == nil:
+		return driver.ErrSkip
 	case b.events != nil:
 		return nil
 	}
@@ -150,7 +172,10 @@ func (b *bell) close() error {
 	b.closed = true
 	events := b.events
 	b.mu.Unlock()
-	if events == nil {
+	switch {
+	case b.file == nil:
+		return nil
+	case events == nil:
 		return b.file.Close()
 	}
 	err := events.Close()
