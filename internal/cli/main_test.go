@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/distlock/distlock/internal/testserver"
 )
 
 // asCommand makes the test binary behave as the command distlock, so that tests run
@@ -24,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Setenv(asCommand, "1")
 	// A program with the race detector sleeps for a second at its end, by default.
 	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
-	os.Exit(m.Run())
+	os.Exit(testserver.Run(m))
 }
 
 // patience is how long a test waits for what must come.

@@ -14,6 +14,10 @@ import (
 // of lock. No server signals when that ends.
 const otherKindPause = 100 * time.Millisecond
 
+// answerTime is how long a server may take to answer until it counts as one that
+// does not.
+const answerTime = time.Second
+
 // taker takes the locks of one run.
 type taker struct {
 	o      *runOptions
@@ -62,21 +66,37 @@ func (t *taker) take(ctx context.Context) (*distlock.MultiLease, error) {
 // or that a name is in use for another kind of lock.
 func (t *taker) wait(ctx context.Context, refused error) (*distlock.MultiLease, error) {
 	for {
+		asked := time.Now()
 		lease, err := t.attempt(t.locks.Lock(ctx))
 		switch {
 		case lease != nil:
 			return lease, nil
 		case errors.Is(err, distlock.ErrHeld):
 			refused = err
+		case errors.Is(err, distlock.ErrUnavailable) && time.Since(asked) > answerTime:
+			refused = err // and not the end of a short wait that no answer fits into
 		case ctx.Err() == nil && !t.passing(err):
 			return nil, err
 		}
 		select {
 		case <-time.After(otherKindPause/2 + rand.N(otherKindPause)):
 		case <-ctx.Done():
-			return nil, refused
+			return nil, t.current(ctx, refused)
 		}
 	}
+}
+
+// current is a refusal that may be old: the server may have gone since it gave it.
+func (t *taker) current(waited context.Context, refused error) error {
+	if caughtBy(waited) != nil || !errors.Is(refused, distlock.ErrHeld) {
+		return refused
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+	defer cancel()
+	if _, err := t.client.Inspect(ctx, t.o.names[0]); errors.Is(err, distlock.ErrUnavailable) || ctx.Err() != nil {
+		return err
+	}
+	return refused
 }
 
 // attempt turns the refusal of a name that is in use for another kind of lock into
