@@ -25,7 +25,7 @@ lint: ## formatting, vet, staticcheck, go.mod, and the listing of the public API
 	cd bench && $(GO) vet ./... && $(GO) mod tidy -diff
 
 bench: ## the benchmarks side by side with the peers (minutes; needs a quiet machine)
-	cd bench && $(GO) test -run '^$$' -bench . -benchtime 2s -timeout 30m ./...
+	cd bench && $(GO) test -run TestReport -report . -for 2s -timeout 1h
 
 bench-once: ## every benchmark once, so that none rots
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./...

@@ -54,6 +54,10 @@
 // one made for that Owner. A release whose answer was lost is not repeated here, since
 // the second answer would say that the lock had been lost.
 //
+// Inspect knows locks of other clients by their form: a string with a TTL, and what
+// Redisson writes; other data is ErrInvalid. List names only those that can be told
+// from other data by themselves: not the random strings of SET NX.
+//
 // Permissions that a user needs: the keys above and the channels distlock_free:*,
 // redisson_lock__channel:*, redisson_rwlock:*, redisson_sc:*, and the commands of
 // scripts/*.lua with EVALSHA and EVAL. Without SUBSCRIBE waiters poll.

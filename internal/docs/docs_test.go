@@ -99,7 +99,8 @@ func TestTrackRecordNamesWhatExists(t *testing.T) {
 	}
 	var tests strings.Builder
 	files, _ := filepath.Glob(filepath.Join(root, "*_test.go"))
-	for _, file := range files {
+	backends, _ := filepath.Glob(filepath.Join(root, "backend", "*", "*_test.go"))
+	for _, file := range append(files, backends...) {
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
