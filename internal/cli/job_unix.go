@@ -131,9 +131,6 @@ func (j *job) watch() unix.WaitStatus {
 	}
 }
 
-// forever is the time until what doesn't come.
-const forever = 1<<63 - 1
-
 // untilNotice is how long the leases are safe. Renewals move it on.
 func (j *job) untilNotice() time.Duration {
 	if j.warning == 0 {

@@ -51,6 +51,12 @@ const (
 const (
 	maxPermits = math.MaxInt32
 	maxGrace   = 5 * time.Second // the default of --grace is at most this
+
+	// patienceWithout is how long the end of a run that never had the lock may be
+	// delayed by a server that does not answer.
+	patienceWithout = 1500 * time.Millisecond
+
+	forever time.Duration = math.MaxInt64 // the time until what doesn't come
 )
 
 // runOptions is what run was asked for.
@@ -228,16 +234,27 @@ func (a *app) runUnderLocks(o *runOptions) (err error) {
 	if err != nil {
 		return cmp.Or(caughtBy(ctx), err)
 	}
-	defer a.closeClient(t.client)
+	limit := patienceWithout
+	defer func() { err = a.closeAfter(err, t.client, signals, limit) }()
 	lease, err := t.take(ctx)
 	endWait()
 	switch caught := caughtBy(ctx); {
 	case caught != nil && err == nil:
-		return errors.Join(caught, lease.Unlock(context.Background()))
+		return cmp.Or(caught, signals.giveBack(limit, func() error { return lease.Unlock(context.Background()) }))
 	case err != nil:
 		return o.outcomeOfWait(cmp.Or(caught, err))
 	}
+	limit = forever
 	return a.runHolding(t, lease, signals)
+}
+
+// closeAfter closes the client after a run that ended with err, and returns how
+// the program ends.
+func (a *app) closeAfter(err error, c *distlock.Client, signals *signals, limit time.Duration) error {
+	if closed := signals.giveBack(limit, c.Close); closed != nil && limit == forever {
+		a.warn(closed)
+	}
+	return cmp.Or(signals.hurried, err)
 }
 
 // outcomeOfWait is how run ends without having had the lock.
@@ -259,7 +276,7 @@ func (a *app) runHolding(t *taker, lease *distlock.MultiLease, signals *signals)
 		onLoss: o.onLoss, warning: o.warning(), lease: lease, signals: signals, say: a.warnf,
 	}
 	code, err := j.run()
-	unlocked := lease.Unlock(context.Background())
+	unlocked := signals.giveBack(forever, func() error { return lease.Unlock(context.Background()) })
 	switch {
 	case err != nil:
 		return err
@@ -268,7 +285,7 @@ func (a *app) runHolding(t *taker, lease *distlock.MultiLease, signals *signals)
 	case unlocked != nil:
 		a.warn(unlocked)
 	}
-	if t.client.Caps().Session {
+	if t.client.Caps().Session && signals.hurried == nil {
 		// The end of this process would end the hold before --min-hold does.
 		signals.sleep(time.Until(granted.Add(o.minHold)))
 	}

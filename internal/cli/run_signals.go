@@ -5,17 +5,21 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
 )
 
 // signals is what others tell the program by signals, in their order.
-type signals struct{ ch chan os.Signal }
+type signals struct {
+	ch      chan os.Signal
+	hurried error // the silent end by a signal that came while locks were given back
+}
 
 // newSignals begins to listen to those that end a wait.
 func newSignals() *signals {
-	s := &signals{make(chan os.Signal, 64)}
+	s := &signals{ch: make(chan os.Signal, 64)}
 	s.listen(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM)
 	return s
 }
@@ -50,6 +54,42 @@ func (s *signals) interrupt(parent context.Context) (ctx context.Context, end fu
 		<-gone
 		cancel(nil)
 	})
+}
+
+// moment is what a server that answers needs. It keeps a signal that was sent to the
+// command too, and comes when that has ended, from leaving the lock behind.
+const moment = 100 * time.Millisecond
+
+// giveBack runs f, which gives back what the server keeps, for no longer than limit,
+// and only for a moment more after a signal that ends programs. What is not given
+// back ends with its TTL.
+func (s *signals) giveBack(limit time.Duration, f func() error) error {
+	if s.hurried != nil {
+		return nil
+	}
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	timeUp := time.After(limit)
+	var by error
+	for {
+		select {
+		case err := <-done:
+			return err
+		case sig := <-s.ch:
+			if by == nil && ends(sig) {
+				by = &exitError{code: signalCode(sig)}
+				timeUp = time.After(moment)
+			}
+		case <-timeUp:
+			s.hurried = by
+			return nil
+		}
+	}
+}
+
+// ends reports whether a signal asks a program to end.
+func ends(sig os.Signal) bool {
+	return slices.Contains([]os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM}, sig)
 }
 
 // sleep waits for d or a signal.
