@@ -14,7 +14,7 @@ import (
 
 // app is one run of the program.
 type app struct {
-	url     string // --url
+	url     text // --url
 	out     io.Writer
 	err     io.Writer
 	secrets []string // to be kept out of messages
@@ -45,7 +45,7 @@ server that keeps the locks.
 
 The server is given by --url or by the variable ` + urlVariable + `: redis://localhost:6379,
 sqlite:/path/to/locks.db and so on. Without either the locks are kept in a SQLite
-file under the user's state directory, for the processes of this machine.`
+file under the user's state directory, for this user's processes on this machine.`
 
 func (a *app) rootCommand() *cobra.Command {
 	root := &cobra.Command{
@@ -64,7 +64,7 @@ func (a *app) rootCommand() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
 	root.SetVersionTemplate("distlock {{.Version}}\n")
-	root.PersistentFlags().StringVar(&a.url, "url", "", "where the locks are kept (default $"+urlVariable+", else a file of this user)")
+	root.PersistentFlags().Var(&a.url, "url", "where the locks are kept (default $"+urlVariable+", else a file of this user)")
 	root.AddCommand(a.runCommand(), a.lsCommand(), a.showCommand(), a.unlockCommand(), a.verifyCommand(),
 		a.demoCommand(), a.versionCommand(), a.completionCommand())
 	root.SetHelpCommand(helpCommand())

@@ -100,7 +100,7 @@ func (a *app) oversell(o *demoOptions) error {
 // demoURL is where the locks of the demo are kept. Only a server that all processes
 // reach will do.
 func (a *app) demoURL(dir string) (string, error) {
-	if a.url == "" && os.Getenv(urlVariable) == "" {
+	if !a.url.set && os.Getenv(urlVariable) == "" {
 		return "sqlite:" + filepath.ToSlash(filepath.Join(dir, "locks.db")), nil
 	}
 	u, err := a.backendURL()

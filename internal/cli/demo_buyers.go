@@ -196,7 +196,7 @@ func (a *app) newCrowd(ctx context.Context, what order) (*crowd, error) {
 		return nil, err
 	}
 	if what.URL != "" {
-		a.url = what.URL
+		a.url = text{s: what.URL, set: true}
 		c.locks, err = a.client(ctx)
 	}
 	if err != nil {

@@ -10,6 +10,18 @@ import (
 	"time"
 )
 
+// text is a flag that knows whether it was given.
+type text struct {
+	s   string
+	set bool
+}
+
+func (f *text) Set(s string) error { f.s, f.set = s, true; return nil }
+
+func (f *text) String() string { return f.s }
+
+func (f *text) Type() string { return "string" }
+
 // duration is a flag that refuses negative times; positive ones only if above is set.
 type duration struct {
 	d     *time.Duration

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/url"
@@ -22,8 +21,8 @@ const openTimeout = 10 * time.Second
 
 // backendURL is where the locks are kept.
 func (a *app) backendURL() (string, error) {
-	if u := cmp.Or(a.url, os.Getenv(urlVariable)); u != "" {
-		return u, nil
+	if u, given, err := a.givenURL(); given || err != nil {
+		return u, err
 	}
 	dir, err := stateDir()
 	if err != nil {
@@ -33,6 +32,20 @@ func (a *app) backendURL() (string, error) {
 		return "", exit(exitUnreachable, "no directory for the locks: %w; give --url sqlite:/path/to/locks.db", err)
 	}
 	return (&url.URL{Scheme: "sqlite", Path: filepath.ToSlash(filepath.Join(dir, "locks.db"))}).String(), nil
+}
+
+// givenURL is the URL by --url or the variable, if there is one. An empty --url is a
+// mistake, say of a script whose own variable is not set: the default would be a lock
+// that no other machine sees.
+func (a *app) givenURL() (u string, given bool, err error) {
+	switch {
+	case !a.url.set:
+		u = os.Getenv(urlVariable)
+		return u, u != "", nil
+	case a.url.s == "":
+		return "", true, usage("--url is empty; want a URL such as redis://localhost:6379, or no --url")
+	}
+	return a.url.s, true, nil
 }
 
 // stateDir is the directory for the locks of those who name no server. A relative

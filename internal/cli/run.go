@@ -21,7 +21,9 @@ locks are taken together, in an order that is the same everywhere.
 
 The command has a process group of its own; signals are passed on to it, and its
 exit code is returned. If the lock can't be kept, the command is stopped before
-somebody else can get the lock. It does not outlive distlock itself (on Linux).
+somebody else can get the lock. If distlock itself is killed, so is the command (on
+Linux), but not what the command started in its turn; nor is what it leaves running
+in the background protected by the lock.
 
 It sees in its environment, with one line per lock in the order they were named:
   DISTLOCK_NAME      the lock

@@ -9,6 +9,7 @@ func TestUsageErrors(t *testing.T) {
 	t.Setenv(urlVariable, "mem:usage")
 	for _, test := range []struct{ args, says string }{
 		{"bogus", `unknown command "bogus"`},
+		{"run --url= a -- true", "--url is empty"},
 		{"--bogus", "unknown flag: --bogus"},
 		{"help bogus", `unknown command "bogus"`},
 		{"completion tcsh", "want one of bash"},
