@@ -228,8 +228,9 @@ func (a *app) runUnderLocks(o *runOptions) (err error) {
 	if o.path, err = lookUp(o.command[0]); err != nil {
 		return err
 	}
+	// They are caught until the process has ended: one that came in its last moment
+	// would take the place of the exit code.
 	signals := newSignals()
-	defer signals.stop()
 	ctx, endWait := signals.interrupt(context.Background())
 	defer endWait()
 	t, err := a.newTaker(ctx, o)

@@ -34,8 +34,6 @@ func (s *signals) listen(more ...os.Signal) {
 	}
 }
 
-func (s *signals) stop() { signal.Stop(s.ch) }
-
 // interrupt is a context that ends with the next signal, until end is called: then
 // signals wait for the command.
 func (s *signals) interrupt(parent context.Context) (ctx context.Context, end func()) {
