@@ -14,7 +14,7 @@ func redissonLayout() *layout {
 	l.recipes[driver.Exclusive] = &recipe{
 		take:   compose("fence_token", "hold", "queue", "hash_take"),
 		keep:   compose("fence_token", "ask", "keep", "hash_keep"),
-		drop:   compose("ask", "queue", "hash_drop"),
+		drop:   compose("ask", "publish", "queue", "hash_drop"),
 		writer: field,
 		keys: func(name, owner string) []string {
 			return []string{name, holdKey(name, owner), queueKey(name), timeoutsKey(name)}

@@ -7,7 +7,7 @@ func addReadWrite(l *layout, fences string) {
 	write := &recipe{
 		take:   compose(fences, "hold", "write_take"),
 		keep:   compose(fences, "ask", "keep", "hash_keep"),
-		drop:   compose("ask", "readers", "rw_drop"),
+		drop:   compose("ask", "publish", "readers", "rw_drop"),
 		writer: field,
 		keeper: func(owner string) string { return field(owner) + ":write" },
 		keys: func(name, owner string) []string {
@@ -20,7 +20,7 @@ func addReadWrite(l *layout, fences string) {
 		span:     l.span,
 	}
 	read := *write
-	read.take = compose(fences, "hold", "readers", "read_take")
+	read.take = compose(fences, "hold", "publish", "readers", "read_take")
 	read.keep = compose(fences, "ask", "keep", "readers", "read_keep")
 	read.keeper, read.kept, read.span = nil, 3, 1
 	read.takeArgs = func(name string, _ driver.Request) []string { return []string{rwChannel(name), tagged(name)} }

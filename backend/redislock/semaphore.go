@@ -17,9 +17,9 @@ func addCounted(l *layout, fences string, stays bool) {
 		flag = "1"
 	}
 	l.recipes[driver.Counted] = &recipe{
-		take:   compose(fences, "hold", "permit", "permit_take"),
+		take:   compose(fences, "hold", "publish", "permit", "permit_take"),
 		keep:   compose(fences, "ask", "keep", "permit", "permit_keep"),
-		drop:   compose("ask", "permit", "permit_drop"),
+		drop:   compose("ask", "publish", "permit", "permit_drop"),
 		writer: permitID,
 		keys: func(name, owner string) []string {
 			return []string{name, holdKey(name, owner), permitsKey(name)}

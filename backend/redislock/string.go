@@ -18,7 +18,7 @@ func stringLayout() *layout {
 	l.recipes[driver.Exclusive] = &recipe{
 		take:    compose("fence_stream", "string_take"),
 		keep:    compose("fence_stream", "ask", "keep", "string_keep"),
-		drop:    compose("ask", "string_drop"),
+		drop:    compose("ask", "publish", "string_drop"),
 		writer:  func(owner string) string { return owner },
 		keys:    func(name, _ string) []string { return []string{name} },
 		kept:    1,

@@ -4,11 +4,11 @@ if not seen or not seen[1] or seen[2] then
   return 0
 end
 redis.call('DEL', KEYS[1], KEYS[2])
-redis.call('PUBLISH', ARGV[2], '0')
+publish(ARGV[2], '0')
 -- Java's fair waiters each listen to a channel of their own.
 sweep()
 local head = redis.call('LINDEX', KEYS[3], 0)
 if head then
-  redis.call('PUBLISH', ARGV[2] .. ':' .. head, '0')
+  publish(ARGV[2] .. ':' .. head, '0')
 end
 return 1

@@ -15,7 +15,7 @@ if call('EXISTS', KEYS[1]) == 1 then
   end
 end
 if free > 0 then
-  call('PUBLISH', ARGV[2], free)
+  publish(ARGV[2], free)
 end
 -- One whose end had passed goes back too, but its holder had lost it.
 return tonumber(ends) > now() and 1 or 0

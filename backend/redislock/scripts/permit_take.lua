@@ -20,7 +20,7 @@ if free and ends >= 0 and held == 0 and not stays then
 elseif back > 0 and free then
   free = call('INCRBY', KEYS[1], back)
   if free > 0 then
-    call('PUBLISH', ARGV[4], free)
+    publish(ARGV[4], free)
   end
 end
 

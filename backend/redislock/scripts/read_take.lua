@@ -14,7 +14,7 @@ local id = fence(KEYS[4])
 if seen[3] then
   -- Downgrade: other readers may enter from now on.
   call('HDEL', KEYS[1], writer)
-  call('PUBLISH', ARGV[4], '1')
+  publish(ARGV[4], '1')
 end
 call('HSET', KEYS[1], 'mode', 'read', ARGV[1], 1)
 call('SET', KEYS[3], 1, 'PX', ARGV[2])

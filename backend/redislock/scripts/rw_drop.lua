@@ -23,5 +23,5 @@ if call('HLEN', KEYS[1]) > 1 then
   end
 end
 call('DEL', KEYS[1])
-call('PUBLISH', ARGV[2], seen[3] and '1' or '0')
+publish(ARGV[2], seen[3] and '1' or '0')
 return held

@@ -4,5 +4,5 @@ if not value or (string.sub(value, 1, 37) ~= ARGV[1] .. ' ' and value ~= ARGV[1]
   return 0
 end
 redis.call('DEL', KEYS[1])
-redis.call('PUBLISH', ARGV[2], '0')
+publish(ARGV[2], '0')
 return 1
