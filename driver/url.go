@@ -50,13 +50,9 @@ func Schemes() []string {
 // Open makes a backend of a URL by the opener registered for its scheme. A URL that
 // is malformed or of an unknown scheme is ErrInvalid.
 func Open(ctx context.Context, rawURL string) (Backend, error) {
-	u, err := url.Parse(rawURL)
+	u, err := ParseURL(rawURL)
 	if err != nil {
-		// A parse error quotes the whole URL, password included: keep its cause only.
-		if ue := (*url.Error)(nil); errors.As(err, &ue) {
-			err = ue.Err
-		}
-		return nil, fmt.Errorf("%w: malformed URL %s", ErrInvalid, parseCause(err))
+		return nil, err
 	}
 	if u.Scheme == "" {
 		return nil, fmt.Errorf("%w: URL has no scheme; want one such as redis://localhost:6379 or sqlite:/path/to/locks.db", ErrInvalid)
@@ -79,16 +75,6 @@ func list(s []string) string {
 		return "none"
 	}
 	return strings.Join(s, ", ")
-}
-
-// parseCause says what is wrong with a URL without quoting it: causes such as
-// `invalid port ":secret" after host` may hold a piece of a password.
-func parseCause(err error) string {
-	msg := err.Error()
-	if i := strings.IndexByte(msg, '"'); i >= 0 {
-		msg = strings.TrimSpace(msg[:i])
-	}
-	return "(" + msg + "; characters such as / # ? @ in a password must be %-encoded)"
 }
 
 // Params reads the query of a URL and remembers what is wrong with it, so that an
@@ -199,23 +185,4 @@ func (p *Params) Err() error {
 		return nil
 	}
 	return fmt.Errorf("%w: URL: %w", ErrInvalid, errors.Join(p.errs...))
-}
-
-// Redact hides the password of a URL, for messages. What can't be parsed, or may hold
-// a password in another place, becomes its scheme alone.
-func Redact(rawURL string) string {
-	u, err := url.Parse(rawURL)
-	// An @ further on is likely that of a password with a slash or question mark in it.
-	if err != nil || strings.Contains(u.Opaque+u.Path+u.RawQuery+u.Fragment, "@") {
-		scheme, _, _ := strings.Cut(rawURL, ":")
-		return scheme + ":…"
-	}
-	q := u.Query()
-	for key := range q {
-		if k := strings.ToLower(key); strings.Contains(k, "pass") || strings.Contains(k, "secret") || strings.Contains(k, "token") {
-			q.Set(key, "xxxxx")
-		}
-	}
-	u.RawQuery = q.Encode()
-	return u.Redacted()
 }

@@ -57,14 +57,16 @@ func TestParamsSayWhatIsWrong(t *testing.T) {
 
 func TestRedact(t *testing.T) {
 	for raw, want := range map[string]string{
-		"redis://u:secret@h:1/0":      "redis://u:xxxxx@h:1/0",
-		"redis://h:1/0?password=s":    "redis://h:1/0?password=xxxxx",
-		"redis://h:1/0?layout=string": "redis://h:1/0?layout=string",
-		"redis://u:se%cret@h:1":       "redis:…",
-		"u:secret@h":                  "u:…",
-		"redis://:12/secret@h:1/0":    "redis:…",
-		"redis://:12?secret@h:1/0":    "redis:…",
-		"sqlite:/tmp/locks.db":        "sqlite:/tmp/locks.db",
+		"redis://u:secret@h:1/0":                      "redis://u:xxxxx@h:1/0",
+		"redis://h:1/0?password=s":                    "redis://h:1/0?password=xxxxx",
+		"redis://h:1/0?layout=string":                 "redis://h:1/0?layout=string",
+		"redis://u:se%cret@h:1":                       "redis:…",
+		"u:secret@h":                                  "u:…",
+		"redis://:12/secret@h:1/0":                    "redis:…",
+		"redis://:12?secret@h:1/0":                    "redis:…",
+		"sqlite:/tmp/locks.db":                        "sqlite:/tmp/locks.db",
+		"redis://u:secret@a,b:1/0":                    "redis://u:xxxxx@a,b:1/0",
+		"quorum:?member=redis%3A%2F%2Fu%3Asecret%40h": "quorum:?member=redis%3A%2F%2Fu%3Axxxxx%40h",
 	} {
 		if got := driver.Redact(raw); got != want {
 			t.Errorf("Redact(%q) = %q, want %q", raw, got, want)
@@ -90,4 +92,30 @@ func TestRegister(t *testing.T) {
 		}
 	}()
 	driver.Register(scheme, nil)
+}
+
+func TestParseURLTakesSeveralHosts(t *testing.T) {
+	u, err := driver.ParseURL("redis+sentinel://user:p%40ss,word@a:26379,b,[::1]:1/mymaster/0?x=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	password, _ := u.User.Password()
+	if u.Host != "a:26379,b,[::1]:1" || u.Path != "/mymaster/0" || u.RawQuery != "x=1" || password != "p@ss,word" {
+		t.Errorf("%#v", u)
+	}
+	if got := strings.Join(driver.Hosts(u, "26379"), " "); got != "a:26379 b:26379 [::1]:1" {
+		t.Errorf("hosts %s", got)
+	}
+	if u, _ = driver.ParseURL("redis:///0"); strings.Join(driver.Hosts(u, "6379"), " ") != "localhost:6379" {
+		t.Errorf("hosts of %v: %v", u, driver.Hosts(u, "6379"))
+	}
+}
+
+func TestParseURLQuotesNothing(t *testing.T) {
+	for _, raw := range []string{"redis://u:hunter2,b:x/1@h", "redis://a,,b", "redis://a,b:hunter2", "redis://u:p@a,:1/", "redis://h:hunter2", "redis://a,b/%zz"} {
+		_, err := driver.ParseURL(raw)
+		if !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
 }
