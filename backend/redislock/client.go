@@ -9,8 +9,31 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// client is what is needed of a Redis client library.
+// client is where commands go: to one server, or to one of several that has the key.
 type client interface {
+	// do sends one command to the server that has the key; to any if key is empty.
+	// What the server refused without executing it, since another one has the key or
+	// it is not ready, may be sent again; otherwise it is server.do.
+	do(ctx context.Context, key string, args []string) (any, error)
+
+	// doAll sends commands for one key, as server.doAll.
+	doAll(ctx context.Context, key string, commands [][]string) []answer
+
+	// at is the server that has the key now; any if key is empty.
+	at(ctx context.Context, key string) (server, error)
+
+	// all are the servers that have keys.
+	all(ctx context.Context) ([]server, error)
+
+	// name is what Caps call the store.
+	name() string
+
+	// close frees what was made for us; the user's own client stays as it is.
+	close()
+}
+
+// server is one Redis server, reached by a client library.
+type server interface {
 	// do sends one command, once: an answer that was lost is an error and not a
 	// reason to send again. It returns when ctx ends, and keeps the order of commands
 	// also then: a later one is not executed before one that was given up, as long
@@ -19,16 +42,48 @@ type client interface {
 	// The reply is an int64, a string, nil or a []any of these.
 	do(ctx context.Context, args []string) (any, error)
 
+	// doAll does the same with several commands, on one connection with none of
+	// anybody else's between them. There is an answer for each.
+	doAll(ctx context.Context, commands [][]string) []answer
+
 	// listen opens a connection for subscriptions. Its events go to on, one after
 	// the other; after close or a failure there are no more.
 	listen(ctx context.Context, on func(event)) (listener, error)
 
-	// name is what Caps call the server.
+	// name is scheme, address and database.
 	name() string
 
-	// close frees what the adapter made; the library's client only if it is ours.
 	close()
 }
+
+// answer is what became of one command.
+type answer struct {
+	reply any
+	err   error
+}
+
+// answers are n times the same.
+func answers(n int, a answer) []answer {
+	list := make([]answer, n)
+	for i := range list {
+		list[i] = a
+	}
+	return list
+}
+
+// single is the client of one server.
+type single struct{ server }
+
+func (s single) do(ctx context.Context, _ string, args []string) (any, error) {
+	return s.server.do(ctx, args)
+}
+
+func (s single) doAll(ctx context.Context, _ string, commands [][]string) []answer {
+	return s.server.doAll(ctx, commands)
+}
+
+func (s single) at(context.Context, string) (server, error) { return s.server, nil }
+func (s single) all(context.Context) ([]server, error)      { return []server{s.server}, nil }
 
 // listener is a connection for subscriptions. What comes of a call is an event.
 type listener interface {
@@ -68,19 +123,19 @@ func (e *replyError) is(code string) bool {
 	return strings.HasPrefix(e.text, code+" ") || strings.Contains(e.text, ": "+code+" ")
 }
 
-// run runs a script.
+// run runs a script, whose first key says where.
 func run(ctx context.Context, c client, s *script, keys, args []string) (any, error) {
 	command := make([]string, 0, 3+len(keys)+len(args))
 	command = append(command, "EVALSHA", s.sha, itoa(len(keys)))
 	command = append(append(command, keys...), args...)
-	reply, err := c.do(ctx, command)
+	reply, err := c.do(ctx, keys[0], command)
 	if err == nil {
 		return reply, nil
 	}
 	if re := (*replyError)(nil); errors.As(err, &re) && re.is("NOSCRIPT") {
 		// The server is new or was restarted. It has not run anything.
 		command[0], command[1] = "EVAL", s.source
-		reply, err = c.do(ctx, command)
+		reply, err = c.do(ctx, keys[0], command)
 	}
 	return reply, explain(err)
 }

@@ -232,7 +232,7 @@ func TestCloseEndsWhatIsOnItsWay(t *testing.T) {
 			answers <- err
 		}()
 	}
-	p := b.client.(*goRedisClient).pipe
+	p := b.client.(single).server.(*goRedisServer).pipe
 	eventually(t, "one is on its way and two wait", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()

@@ -21,16 +21,16 @@ import (
 // core must know that an answer was lost. And they return when their context ends,
 // also if the client was made without ContextTimeoutEnabled.
 func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
-	single, ok := c.(*redis.Client)
-	if !ok || single.Options().Addr == "FailoverClient" {
+	one, ok := c.(*redis.Client)
+	if !ok || one.Options().Addr == "FailoverClient" {
 		return nil, fmt.Errorf("%w: a go-redis client of type %T", driver.ErrUnsupported, c)
 	}
-	return newBackend(&goRedisClient{client: single, pipe: &pipeline{client: single}}, opts)
+	return newBackend(single{&goRedisServer{client: one, pipe: &pipeline{client: one}}}, opts)
 }
 
 // ownGoRedis is the client that Open makes: one for commands, which has one connection,
 // and one for subscriptions, whose connections must not be cut.
-func ownGoRedis(server *redis.Options) *goRedisClient {
+func ownGoRedis(server *redis.Options) *goRedisServer {
 	o := *server
 	o.PoolSize, o.PipelinePoolSize = 1, -1
 	o.Protocol = 2
@@ -40,27 +40,47 @@ func ownGoRedis(server *redis.Options) *goRedisClient {
 	so := o
 	alone, ears := newScissors(&o), newScissors(&so)
 	c := redis.NewClient(&o)
-	return &goRedisClient{client: c, pipe: &pipeline{client: c, alone: alone}, subscriber: redis.NewClient(&so), ears: ears}
+	return &goRedisServer{client: c, pipe: &pipeline{client: c, alone: alone}, subscriber: redis.NewClient(&so), ears: ears}
 }
 
-type goRedisClient struct {
+type goRedisServer struct {
 	client     *redis.Client
 	pipe       *pipeline
 	subscriber *redis.Client // nil for a client that is not ours
 	ears       *scissors     // the subscriber's, only to close what is still connecting
 }
 
-func (c *goRedisClient) do(ctx context.Context, args []string) (any, error) {
-	list := make([]any, len(args))
-	for i, a := range args {
-		list[i] = a
-	}
-	cmd := once{redis.NewCmd(ctx, list...)}
+func (c *goRedisServer) do(ctx context.Context, args []string) (any, error) {
+	cmd := command(ctx, args)
 	if err := c.pipe.do(ctx, cmd); err != nil {
 		return nil, err
 	}
 	reply, err := cmd.Result()
 	return reply, fromGoRedis(err)
+}
+
+func (c *goRedisServer) doAll(ctx context.Context, commands [][]string) []answer {
+	list := make([]once, len(commands))
+	for i, args := range commands {
+		list[i] = command(ctx, args)
+	}
+	if err := c.pipe.do(ctx, list...); err != nil {
+		return answers(len(list), answer{err: err})
+	}
+	got := make([]answer, len(list))
+	for i, cmd := range list {
+		reply, err := cmd.Result()
+		got[i] = answer{reply, fromGoRedis(err)}
+	}
+	return got
+}
+
+func command(ctx context.Context, args []string) once {
+	list := make([]any, len(args))
+	for i, a := range args {
+		list[i] = a
+	}
+	return once{redis.NewCmd(ctx, list...)}
 }
 
 func fromGoRedis(err error) error {
@@ -74,7 +94,7 @@ func fromGoRedis(err error) error {
 	return err
 }
 
-func (c *goRedisClient) name() string {
+func (c *goRedisServer) name() string {
 	o := c.client.Options()
 	switch {
 	case o.Network == "unix":
@@ -85,7 +105,7 @@ func (c *goRedisClient) name() string {
 	return serverName("redis", o.Addr, o.DB)
 }
 
-func (c *goRedisClient) close() {
+func (c *goRedisServer) close() {
 	if c.subscriber != nil {
 		c.client.Close()
 		c.pipe.alone.close()
@@ -94,7 +114,7 @@ func (c *goRedisClient) close() {
 	}
 }
 
-func (c *goRedisClient) listen(ctx context.Context, on func(event)) (listener, error) {
+func (c *goRedisServer) listen(ctx context.Context, on func(event)) (listener, error) {
 	client := cmp.Or(c.subscriber, c.client)
 	l := &goRedisListener{pubsub: client.Subscribe(ctx), done: make(chan struct{})}
 	// A subscription to nothing has no connection yet; the PING makes one.

@@ -135,7 +135,7 @@ func (h *hub) run() {
 	backoff := shortestBackoff
 	for !h.finished() {
 		s := h.newSession()
-		l, err := h.client.listen(h.ctx, func(e event) { h.on(s, e) })
+		l, err := h.listen(s)
 		if err == nil {
 			backoff = shortestBackoff
 			err = h.serve(s, l)
@@ -149,6 +149,14 @@ func (h *hub) run() {
 			backoff = min(2*backoff, longestBackoff)
 		}
 	}
+}
+
+func (h *hub) listen(s *session) (listener, error) {
+	at, err := h.client.at(h.ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	return at.listen(h.ctx, func(e event) { h.on(s, e) })
 }
 
 func (h *hub) pause(d time.Duration) {

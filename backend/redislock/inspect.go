@@ -211,7 +211,7 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 }
 
 func (b *Backend) scan(ctx context.Context, cursor, prefix string) (keys []string, next string, err error) {
-	reply, err := b.client.do(ctx, []string{"SCAN", cursor, "MATCH", glob(b.prefix+prefix) + "*", "COUNT", "500"})
+	reply, err := b.client.do(ctx, "", []string{"SCAN", cursor, "MATCH", glob(b.prefix+prefix) + "*", "COUNT", "500"})
 	if err != nil {
 		return nil, "", explain(err)
 	}

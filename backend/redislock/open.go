@@ -46,7 +46,7 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, server.DialTimeout)
 	defer cancel()
-	c := ownGoRedis(server)
+	c := single{ownGoRedis(server)}
 	b, err := newBackend(c, opts)
 	if err == nil {
 		err = checkVersion(ctx, c)
@@ -123,7 +123,7 @@ const oldest = 6
 // checkVersion refuses servers that are too old. HELLO came with 6.0; who may not ask
 // is left to find out.
 func checkVersion(ctx context.Context, c client) error {
-	reply, err := c.do(ctx, []string{"HELLO"})
+	reply, err := c.do(ctx, "", []string{"HELLO"})
 	if re := (*replyError)(nil); errors.As(err, &re) {
 		if re.is("ERR") && strings.Contains(re.text, "unknown command") {
 			return fmt.Errorf("%w: the server is older than Redis %d.0", driver.ErrInvalid, oldest)

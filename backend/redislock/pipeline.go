@@ -30,13 +30,13 @@ type pipeline struct {
 }
 
 type pending struct {
-	cmd  once
+	cmds []once
 	done chan struct{}
 }
 
-// do returns when the command has its result, or with ctx's error: then it may still
-// be executed.
-func (p *pipeline) do(ctx context.Context, cmd once) error {
+// do returns when the commands have their results, or with ctx's error: then they may
+// still be executed. Nothing comes between them.
+func (p *pipeline) do(ctx context.Context, cmds ...once) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -44,9 +44,9 @@ func (p *pipeline) do(ctx context.Context, cmd once) error {
 	if p.alone != nil && !p.sending {
 		p.sending = true
 		p.mu.Unlock()
-		return p.doAlone(ctx, cmd)
+		return p.doAlone(ctx, cmds)
 	}
-	x := &pending{cmd: cmd, done: make(chan struct{})}
+	x := &pending{cmds: cmds, done: make(chan struct{})}
 	p.waiting = append(p.waiting, x)
 	if !p.sending {
 		p.sending = true
@@ -61,9 +61,9 @@ func (p *pipeline) do(ctx context.Context, cmd once) error {
 	}
 }
 
-// doAlone sends a command while nobody else does, from the caller's goroutine.
-func (p *pipeline) doAlone(ctx context.Context, cmd once) error {
-	wasCut := p.alone.during(ctx, func() { p.client.Process(ctx, cmd) })
+// doAlone sends commands while nobody else does, from the caller's goroutine.
+func (p *pipeline) doAlone(ctx context.Context, cmds []once) error {
+	wasCut := p.alone.during(ctx, func() { p.exec(ctx, cmds) })
 	p.mu.Lock()
 	if wasCut {
 		go func() {
@@ -76,7 +76,7 @@ func (p *pipeline) doAlone(ctx context.Context, cmd once) error {
 		p.sending = false
 	}
 	p.mu.Unlock()
-	if cmd.Err() != nil && ctx.Err() != nil {
+	if cmds[len(cmds)-1].Err() != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return nil
@@ -89,7 +89,7 @@ func (p *pipeline) send() {
 		if batch == nil {
 			return
 		}
-		p.exec(batch)
+		p.exec(context.Background(), commands(batch))
 		for _, x := range batch {
 			close(x.done)
 		}
@@ -111,16 +111,26 @@ func (p *pipeline) next() []*pending {
 	return batch
 }
 
-// exec leaves each command's error in the command.
-func (p *pipeline) exec(batch []*pending) {
-	ctx := context.Background()
+func commands(batch []*pending) []once {
 	if len(batch) == 1 {
-		p.client.Process(ctx, batch[0].cmd)
+		return batch[0].cmds
+	}
+	list := make([]once, 0, len(batch))
+	for _, x := range batch {
+		list = append(list, x.cmds...)
+	}
+	return list
+}
+
+// exec leaves each command's error in the command.
+func (p *pipeline) exec(ctx context.Context, cmds []once) {
+	if len(cmds) == 1 {
+		p.client.Process(ctx, cmds[0])
 		return
 	}
 	pipe := p.client.Pipeline()
-	for _, x := range batch {
-		pipe.Process(ctx, x.cmd)
+	for _, cmd := range cmds {
+		pipe.Process(ctx, cmd)
 	}
 	pipe.Exec(ctx)
 }

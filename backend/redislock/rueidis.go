@@ -15,24 +15,43 @@ func NewRueidis(c rueidis.Client, opts *Options) (*Backend, error) {
 	if m := c.Mode(); m == rueidis.ClientModeCluster {
 		return nil, fmt.Errorf("%w: a rueidis client of mode %s", driver.ErrUnsupported, m)
 	}
-	return newBackend(&rueidisClient{client: c}, opts)
+	return newBackend(single{&rueidisServer{client: c}}, opts)
 }
 
-// rueidisClient sends commands through rueidis, which joins those of many goroutines
+// rueidisServer sends commands through rueidis, which joins those of many goroutines
 // into pipelines, and does not repeat commands that may write.
-type rueidisClient struct {
+type rueidisServer struct {
 	client rueidis.Client
 }
 
 // do gives the keys as mere arguments: rueidis then uses one connection for all, and
 // keeps the order of commands. It would close a connection on which a deadline passed,
 // and with it that order: so it sees only that the context ends, not when.
-func (c *rueidisClient) do(ctx context.Context, args []string) (any, error) {
-	if _, ok := ctx.Deadline(); ok {
-		ctx = endless{ctx}
+func (c *rueidisServer) do(ctx context.Context, args []string) (any, error) {
+	return fromRueidis(c.client.Do(undated(ctx), c.command(args)))
+}
+
+func (c *rueidisServer) doAll(ctx context.Context, commands [][]string) []answer {
+	list := make([]rueidis.Completed, len(commands))
+	for i, args := range commands {
+		list[i] = c.command(args)
 	}
-	cmd := c.client.B().Arbitrary(args[0]).Args(args[1:]...).Build()
-	return fromRueidis(c.client.Do(ctx, cmd))
+	got := make([]answer, len(list))
+	for i, r := range c.client.DoMulti(undated(ctx), list...) {
+		got[i].reply, got[i].err = fromRueidis(r)
+	}
+	return got
+}
+
+func (c *rueidisServer) command(args []string) rueidis.Completed {
+	return c.client.B().Arbitrary(args[0]).Args(args[1:]...).Build()
+}
+
+func undated(ctx context.Context) context.Context {
+	if _, ok := ctx.Deadline(); ok {
+		return endless{ctx}
+	}
+	return ctx
 }
 
 // endless is a context that does not tell its deadline.
@@ -55,16 +74,16 @@ func rueidisError(err error) error {
 	return err
 }
 
-func (c *rueidisClient) name() string {
+func (c *rueidisServer) name() string {
 	for addr := range c.client.Nodes() {
 		return "redis://" + addr
 	}
 	return "redis"
 }
 
-func (c *rueidisClient) close() {}
+func (c *rueidisServer) close() {}
 
-func (c *rueidisClient) listen(_ context.Context, on func(event)) (listener, error) {
+func (c *rueidisServer) listen(_ context.Context, on func(event)) (listener, error) {
 	conn, release := c.client.Dedicate()
 	ended := conn.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) {

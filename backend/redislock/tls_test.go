@@ -27,7 +27,7 @@ func TestStalledWrite(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	_, err := b.client.do(ctx, []string{"ECHO", large})
+	_, err := b.client.do(ctx, "", []string{"ECHO", large})
 	if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 3*time.Second {
 		t.Errorf("a large command: %v after %v", err, time.Since(start))
 	}
@@ -79,7 +79,7 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.TLSConfig.RootCAs = roots
-	b, err := newBackend(ownGoRedis(server), opts)
+	b, err := newBackend(single{ownGoRedis(server)}, opts)
 	b = opened(t, b, err)
 	if want := "rediss://" + addr + "/0"; b.Caps().Name != want {
 		t.Errorf("name %q, want %q", b.Caps().Name, want)
