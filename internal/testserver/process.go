@@ -122,9 +122,22 @@ func (p *Process) log() string {
 	return tail(string(b), 1000)
 }
 
+// end kills the server, if it was started, and removes its data.
 func (p *Process) end() {
-	p.Kill()
+	if p.done != nil {
+		p.Kill()
+	}
 	os.RemoveAll(p.dir)
+}
+
+// alive reports whether the process runs; a paused one does.
+func (p *Process) alive() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
 }
 
 // spawner starts all processes from one thread that never ends: a child that shall

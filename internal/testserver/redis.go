@@ -1,9 +1,8 @@
 package testserver
 
 import (
-	"bufio"
-	"errors"
-	"fmt"
+	"cmp"
+	"crypto/tls"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 var redisServer = &program{name: "redis-server", env: "DISTLOCK_TEST_REDIS", dirs: []string{"/usr/sbin", "/usr/local/bin"}, debian: "redis-server"}
@@ -19,7 +17,10 @@ var redisServer = &program{name: "redis-server", env: "DISTLOCK_TEST_REDIS", dir
 // RedisServer is a standalone Redis, or Valkey, that keeps its data in memory.
 type RedisServer struct {
 	*Process
-	port int
+	port, bus      int // bus: where the nodes of a cluster talk
+	user, password string
+	tls            *tls.Config
+	public         string // the address that others are told, if not Addr
 }
 
 // Redis starts a server of the test's own. args are further options as on
@@ -53,6 +54,10 @@ func SharedRedis(tb testing.TB) *RedisServer {
 // Addr is the server's host and port.
 func (s *RedisServer) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
+// Public is the address that the server tells others: Addr, or that of what stands in
+// front of it.
+func (s *RedisServer) Public() string { return cmp.Or(s.public, s.Addr()) }
+
 // URL is how redislock.Open reaches the server. It has no password.
 func (s *RedisServer) URL() string { return "redis://" + s.Addr() }
 
@@ -60,6 +65,16 @@ func (s *RedisServer) URL() string { return "redis://" + s.Addr() }
 func (s *RedisServer) Dir() string { return s.dir }
 
 func startRedis(tb testing.TB, args []string) *RedisServer {
+	tb.Helper()
+	s := newRedis(tb)
+	if err := s.launch(func() ([]string, error) { return args, nil }); err != nil {
+		s.fail(err)
+	}
+	return s
+}
+
+// newRedis is a server that is not started yet.
+func newRedis(tb testing.TB) *RedisServer {
 	tb.Helper()
 	path, err := redisServer.find()
 	if err != nil {
@@ -70,41 +85,66 @@ func startRedis(tb testing.TB, args []string) *RedisServer {
 		tb.Fatal(err)
 	}
 	s := &RedisServer{Process: &Process{tb: tb, path: path, dir: dir}}
-	s.ready = func() error { return pingRedis(s.Addr()) }
-	err = launch(func(port int) error {
-		s.port = port
-		s.args = append([]string{
-			"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--daemonize", "no",
-			"--save", "", "--appendonly", "no", "--logfile", "", "--dir", dir,
-		}, args...)
-		return s.start()
-	})
-	if err != nil {
-		os.RemoveAll(dir)
-		tb.Fatalf("testserver: %v", err)
-	}
+	s.ready = s.ping
 	return s
 }
 
-// pingRedis succeeds if the server answers a PING, be it that one has to log in first.
-func pingRedis(addr string) error {
-	c, err := net.DialTimeout("tcp", addr, time.Second)
+// fail ends the test for a server that can't be used.
+func (s *RedisServer) fail(err error) {
+	s.tb.Helper()
+	s.end()
+	s.tb.Fatalf("testserver: %v", err)
+}
+
+// launch starts the server on a free port, with what more returns once that is known.
+func (s *RedisServer) launch(more func() ([]string, error)) error {
+	return launch(func(port int) error {
+		s.port = port
+		args, err := more()
+		if err != nil {
+			return err
+		}
+		s.args = append([]string{
+			"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--daemonize", "no",
+			"--save", "", "--appendonly", "no", "--logfile", "", "--dir", s.dir,
+		}, args...)
+		return s.start()
+	})
+}
+
+// Do sends one command on a connection of its own, logged in if the deployment has a
+// user, and returns the answer: an int64, a string, nil, or a []any of these. An error
+// that the server answered matches ErrReply.
+func (s *RedisServer) Do(args ...string) (any, error) {
+	c, err := dialResp(s.Addr(), s.tls)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if s.password != "" {
+		login := []string{"AUTH", s.user, s.password}
+		if s.user == "" {
+			login = []string{"AUTH", s.password}
+		}
+		if _, err := c.do(login...); err != nil {
+			return nil, err
+		}
+	}
+	return c.do(args...)
+}
+
+// ping succeeds if the server answers a PING, be it that one has to log in first.
+func (s *RedisServer) ping() error {
+	c, err := dialResp(s.Addr(), s.tls)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(time.Second))
-	if _, err := fmt.Fprint(c, "PING\r\n"); err != nil {
-		return err
-	}
-	line, err := bufio.NewReader(c).ReadString('\n')
-	if err != nil {
-		return err
-	}
-	if strings.HasPrefix(line, "+PONG") || strings.HasPrefix(line, "-NOAUTH") || strings.HasPrefix(line, "-NOPERM") {
+	_, err = c.do("PING")
+	if err != nil && (strings.Contains(err.Error(), "NOAUTH") || strings.Contains(err.Error(), "NOPERM")) {
 		return nil
 	}
-	return errors.New(strings.TrimSpace(line))
+	return err
 }
 
 // File writes a file into a folder of the test and returns its path; an ACL file, say.

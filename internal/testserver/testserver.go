@@ -9,6 +9,13 @@
 //	srv.Kill()
 //	srv.Start()
 //
+// Several servers that belong together are a group:
+//
+//	g := testserver.RedisSentinel(t, testserver.RedisOptions{})   // or RedisCluster
+//	old := g.Master()
+//	old.Kill()
+//	now := g.AwaitFailover(old)
+//
 // A server counts as started when it answers its protocol, and ends with its test,
 // or with the test process, however that dies.
 //

@@ -1,0 +1,273 @@
+package testserver
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+)
+
+// ClusterSlots is how many slots a Redis Cluster has.
+const ClusterSlots = 16384
+
+// clusterTimeout is after how many ms a node that doesn't answer counts as failing.
+const clusterTimeout = 1500
+
+// clusterMasters is how many nodes start as masters; as many start as replicas.
+const clusterMasters = 3
+
+// RedisClusterGroup is a Redis Cluster of three masters with a replica each. A master
+// that dies is replaced in about three seconds.
+type RedisClusterGroup struct {
+	group
+	ids []string // of nodes
+}
+
+// RedisCluster starts a cluster of the test's own, and returns when all its nodes know
+// each other and take commands. It takes about three seconds.
+func RedisCluster(tb testing.TB, o RedisOptions) *RedisClusterGroup {
+	tb.Helper()
+	g := startCluster(tb, o)
+	tb.Cleanup(g.end)
+	return g
+}
+
+var sharedCluster struct {
+	sync.Mutex
+	*RedisClusterGroup
+}
+
+// SharedRedisCluster is a cluster that all tests of the process use: none may stop any
+// of it or move its slots.
+func SharedRedisCluster(tb testing.TB) *RedisClusterGroup {
+	tb.Helper()
+	sharedCluster.Lock()
+	defer sharedCluster.Unlock()
+	if sharedCluster.RedisClusterGroup == nil {
+		sharedCluster.RedisClusterGroup = startCluster(tb, RedisOptions{})
+		atExit(sharedCluster.end)
+	}
+	g := *sharedCluster.RedisClusterGroup
+	g.tb = tb
+	return &g
+}
+
+// Addrs are the addresses of all nodes.
+func (g *RedisClusterGroup) Addrs() []string { return addrs(g.nodes) }
+
+// Slot is the slot of a key.
+func (g *RedisClusterGroup) Slot(key string) int {
+	g.tb.Helper()
+	slot, _ := g.must(g.any(), "CLUSTER", "KEYSLOT", key).(int64)
+	return int(slot)
+}
+
+// NodeOf is the master that keeps a key.
+func (g *RedisClusterGroup) NodeOf(key string) *RedisServer {
+	g.tb.Helper()
+	return g.Owner(g.Slot(key))
+}
+
+// Owner is the master of a slot.
+func (g *RedisClusterGroup) Owner(slot int) *RedisServer {
+	g.tb.Helper()
+	var owner *RedisServer
+	g.await("no owner", func() error {
+		v, err := clusterView(g.any())
+		if err == nil {
+			owner = g.byID(v.owner(slot))
+		}
+		if err == nil && owner == nil {
+			err = fmt.Errorf("slot %d: %w", slot, errNotYet)
+		}
+		return err
+	})
+	return owner
+}
+
+// Masters are the nodes that own slots.
+func (g *RedisClusterGroup) Masters() []*RedisServer {
+	g.tb.Helper()
+	var masters []*RedisServer
+	v, err := clusterView(g.any())
+	if err != nil {
+		g.tb.Fatalf("testserver: %v", err)
+	}
+	for _, n := range v {
+		if len(n.slots) > 0 {
+			masters = append(masters, g.byID(n.id))
+		}
+	}
+	return masters
+}
+
+// Partner is the other node of the same data: a master's replica, a replica's master.
+func (g *RedisClusterGroup) Partner(s *RedisServer) *RedisServer {
+	i := slices.Index(g.nodes, s)
+	return g.nodes[(i+clusterMasters)%len(g.nodes)]
+}
+
+// Failover makes the replica of a master take its place, in agreement with it, and
+// returns that one.
+func (g *RedisClusterGroup) Failover(master *RedisServer) *RedisServer {
+	g.tb.Helper()
+	replica := g.Partner(master)
+	g.must(replica, "CLUSTER", "FAILOVER")
+	return g.AwaitFailover(master)
+}
+
+// AwaitFailover returns the node that took over from a master, once all that live know
+// it and take commands.
+func (g *RedisClusterGroup) AwaitFailover(old *RedisServer) *RedisServer {
+	g.tb.Helper()
+	successor := g.Partner(old)
+	id := g.id(successor)
+	g.await("no failover", func() error {
+		return g.all(func(v view) error {
+			if n := v.node(id); n == nil || !n.is("master") {
+				return fmt.Errorf("%s is no master: %w", successor.Addr(), errNotYet)
+			}
+			return nil
+		})
+	})
+	return successor
+}
+
+// AwaitReady returns when all nodes live, know each other, take commands, and follow
+// their masters: after a Start, say.
+func (g *RedisClusterGroup) AwaitReady() {
+	g.tb.Helper()
+	g.await("the cluster is not ready", g.whole)
+}
+
+func (g *RedisClusterGroup) any() *RedisServer {
+	i := slices.IndexFunc(g.nodes, func(s *RedisServer) bool { return s.alive() })
+	return g.nodes[max(i, 0)]
+}
+
+func (g *RedisClusterGroup) id(s *RedisServer) string { return g.ids[slices.Index(g.nodes, s)] }
+
+func (g *RedisClusterGroup) byID(id string) *RedisServer {
+	if i := slices.Index(g.ids, id); i >= 0 {
+		return g.nodes[i]
+	}
+	return nil
+}
+
+// all asks every node that lives: each must take commands, and see what check wants.
+func (g *RedisClusterGroup) all(check func(view) error) error {
+	for _, s := range g.nodes {
+		if !s.alive() {
+			continue
+		}
+		if err := takesCommands(s); err != nil {
+			return err
+		}
+		v, err := clusterView(s)
+		if err == nil {
+			err = check(v)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// whole succeeds if all nodes agree that half of them are masters and half replicas,
+// and the replicas have all that there is.
+func (g *RedisClusterGroup) whole() error {
+	err := g.all(func(v view) error {
+		masters, replicas := v.count("master"), v.count("slave")
+		if masters != clusterMasters || replicas != len(g.nodes)-clusterMasters || v.count("fail")+v.count("fail?") > 0 {
+			return fmt.Errorf("%d masters, %d replicas: %w", masters, replicas, errNotYet)
+		}
+		return nil
+	})
+	for _, s := range g.nodes {
+		if role, _, rerr := s.role(); err == nil && (rerr != nil || role == "slave") {
+			err = s.following()
+		}
+	}
+	return err
+}
+
+func startCluster(tb testing.TB, o RedisOptions) *RedisClusterGroup {
+	tb.Helper()
+	g := &RedisClusterGroup{group: group{tb: tb, options: o}}
+	if err := g.form(); err != nil {
+		g.end()
+		tb.Fatalf("testserver: %v", err)
+	}
+	return g
+}
+
+// form starts the nodes and makes a cluster of them.
+func (g *RedisClusterGroup) form() error {
+	for range 2 * clusterMasters {
+		s, err := g.add(g.nodeArgs)
+		if err != nil {
+			return err
+		}
+		id, err := s.Do("CLUSTER", "MYID")
+		if err != nil {
+			return err
+		}
+		g.ids = append(g.ids, fmt.Sprint(id))
+	}
+	if err := eachDo(g.introductions()); err != nil {
+		return err
+	}
+	for i, s := range g.nodes[clusterMasters:] {
+		// A node that hasn't met its master yet refuses.
+		err := await(func() error {
+			_, err := s.Do("CLUSTER", "REPLICATE", g.ids[i])
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return await(g.whole)
+}
+
+// introductions give each master its slots, and let every node meet every other: by
+// gossip alone it takes them longer.
+func (g *RedisClusterGroup) introductions() []command {
+	var list []command
+	for i, s := range g.nodes[:clusterMasters] {
+		first, end := i*ClusterSlots/clusterMasters, (i+1)*ClusterSlots/clusterMasters
+		list = append(list,
+			to(s, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(end-1)),
+			to(s, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)))
+	}
+	for i, s := range g.nodes {
+		for _, other := range g.nodes[:i] {
+			host, port, _ := net.SplitHostPort(other.Public())
+			list = append(list, to(s, "CLUSTER", "MEET", host, port, strconv.Itoa(other.bus)))
+		}
+	}
+	return list
+}
+
+func (g *RedisClusterGroup) nodeArgs(s *RedisServer) ([]string, error) {
+	host, port, err := g.options.front(s.Addr())
+	if err != nil {
+		return nil, err
+	}
+	s.public = net.JoinHostPort(host, port)
+	if s.bus, err = freePort(); err != nil {
+		return nil, err
+	}
+	announced := "--cluster-announce-port"
+	if g.options.TLS {
+		announced = "--cluster-announce-tls-port"
+	}
+	return []string{
+		"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", strconv.Itoa(s.bus),
+		"--cluster-announce-ip", host, announced, port, "--cluster-node-timeout", strconv.Itoa(clusterTimeout),
+		"--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no",
+	}, nil
+}
