@@ -8,6 +8,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/faultproxy"
 	"github.com/distlock/distlock/internal/testserver"
 )
 
@@ -22,15 +23,15 @@ func TestConformance(t *testing.T) {
 				var proxies sync.Map
 				drivertest.Run(t, drivertest.Harness{
 					Open: func(context.Context) (driver.Backend, error) {
-						p := newProxy(t, srv.Addr())
-						b := o.open(t, p.addr(), Options{Layout: layout, Name: "redis://proxied"})
+						p := faultproxy.New(t, srv.Addr())
+						b := o.open(t, p.Addr(), Options{Layout: layout, Name: "redis://proxied"})
 						proxies.Store(b, p)
 						return b, nil
 					},
 					Cut: func(b driver.Backend) func() {
 						p, _ := proxies.Load(b)
-						p.(*proxy).deaf.Store(true)
-						return p.(*proxy).pass
+						p.(*faultproxy.Proxy).Silence()
+						return p.(*faultproxy.Proxy).Pass
 					},
 				})
 			})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/faultproxy"
 	"github.com/distlock/distlock/internal/testserver"
 )
 
@@ -34,12 +35,12 @@ func TestLostAnswers(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	eachOpener(t, func(t *testing.T, o opener) {
 		for _, layout := range []Layout{String, Redisson} {
-			p := newProxy(t, srv.Addr())
-			b, ctx := o.open(t, p.addr(), Options{Layout: layout}), t.Context()
+			p := faultproxy.New(t, srv.Addr())
+			b, ctx := o.open(t, p.Addr(), Options{Layout: layout}), t.Context()
 			for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Read, driver.Counted} {
 				warm(t, b, mode)
 				r := request("", mode)
-				lose := func() { p.swallow.Store(r.Name) }
+				lose := func() { p.LoseReply(r.Name) }
 
 				lose()
 				_, err := b.Acquire(ctx, r)
@@ -61,7 +62,7 @@ func TestLostAnswers(t *testing.T) {
 				// Nothing was counted twice: the lock is free for somebody else.
 				acquire(t, b, request(r.Name, mode))
 			}
-			if n := p.eaten.Load(); n != 12 {
+			if n := p.Lost(); n != 12 {
 				t.Errorf("%d answers were lost, want 12", n)
 			}
 		}
@@ -150,24 +151,24 @@ func TestServerForgotTheScripts(t *testing.T) {
 // The network swallows everything: a URL's timeout ends what has no other end.
 func TestTimeout(t *testing.T) {
 	srv := testserver.SharedRedis(t)
-	p := newProxy(t, srv.Addr())
-	b, err := Open(t.Context(), p.url()+"?timeout=500ms")
+	p := faultproxy.New(t, srv.Addr())
+	b, err := Open(t.Context(), "redis://"+p.Addr()+"?timeout=500ms")
 	b = opened(t, b, err)
 	warm(t, b, driver.Exclusive)
-	p.deaf.Store(true)
+	p.Silence()
 	_, err = b.Acquire(t.Context(), request("", driver.Exclusive))
 	unknown(t, "acquire", err)
-	p.pass()
+	p.Pass()
 	acquire(t, b, request("", driver.Exclusive))
 }
 
 // A connection that was closed while nobody used it is noticed before it is used.
 func TestIdleConnectionWasClosed(t *testing.T) {
 	srv := testserver.SharedRedis(t)
-	p := newProxy(t, srv.Addr())
-	b := openOwn(t, p.addr(), Options{})
+	p := faultproxy.New(t, srv.Addr())
+	b := openOwn(t, p.Addr(), Options{})
 	warm(t, b, driver.Exclusive)
-	p.cut()
+	p.Cut()
 	acquire(t, b, request("", driver.Exclusive))
 }
 

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/faultproxy"
 	"github.com/distlock/distlock/internal/testserver"
 )
 
@@ -49,67 +47,21 @@ func TestGivingUpWhileOthersWatch(t *testing.T) {
 func TestAbandonedAcquireLandsBeforeItsRelease(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	eachOpener(t, func(t *testing.T, o opener) {
-		p := newDelay(t, srv.Addr())
-		b := o.open(t, p.l.Addr().String(), Options{})
+		p := faultproxy.New(t, srv.Addr())
+		b := o.open(t, p.Addr(), Options{})
 		warm(t, b, driver.Exclusive)
-		p.late.Store(true)
+		p.Delay(300 * time.Millisecond)
 		r := request("", driver.Exclusive)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		_, err := b.Acquire(ctx, r)
 		unknown(t, "acquire", err)
-		p.late.Store(false)
+		p.Delay(0)
 		release(t, b, r)
 		if v := raw(t, srv.Addr()).Exists(t.Context(), r.Name).Val(); v != 0 {
 			t.Error("the lock is held by an owner that was released")
 		}
 	})
-}
-
-// delay is a proxy that can hold back what clients send, as a retransmission does.
-type delay struct {
-	l    net.Listener
-	late atomic.Bool
-}
-
-func newDelay(t testing.TB, target string) *delay {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	p := &delay{l: l}
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go p.serve(client, target)
-		}
-	}()
-	return p
-}
-
-func (p *delay) serve(client net.Conn, target string) {
-	defer client.Close()
-	server, err := net.Dial("tcp", target)
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	go io.Copy(client, server)
-	buf := make([]byte, 1<<16)
-	for {
-		n, err := client.Read(buf)
-		if err != nil {
-			return
-		}
-		if p.late.Load() {
-			time.Sleep(300 * time.Millisecond)
-		}
-		server.Write(buf[:n])
-	}
 }
 
 // Watches that come just when the hub goes to sleep are armed, by one connection.

@@ -1,0 +1,106 @@
+package faultproxy
+
+import (
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// fate is what becomes of a request or of its answer.
+type fate uint32
+
+const (
+	passed fate = iota
+	swallowed
+	requestLost
+	replyLost
+	replyTorn
+)
+
+// storm chooses fates at random. A nil one lets everything pass.
+type storm struct {
+	rnd  *rand.Rand
+	rate float64
+}
+
+func newStorm(seed uint64, rate float64) *storm {
+	return &storm{rnd: rand.New(rand.NewPCG(seed, 0)), rate: rate}
+}
+
+func (s *storm) next() fate {
+	if s == nil || s.rnd.Float64() >= s.rate {
+		return passed
+	}
+	return requestLost + fate(s.rnd.IntN(3))
+}
+
+// takeWord reports whether text has the word that is waited for, which is once.
+func takeWord(word *atomic.Value, text string) bool {
+	w, _ := word.Load().(string)
+	return w != "" && strings.Contains(text, w) && word.CompareAndSwap(w, "")
+}
+
+// link is a client's connection and the one to the server that goes with it.
+type link struct {
+	p              *Proxy
+	client, server net.Conn
+	answer         atomic.Uint32 // fate of the next answer
+	replica        atomic.Bool   // the client is a replica that has asked for its master's writes
+}
+
+// requests passes on what the client sends.
+func (k *link) requests() {
+	defer k.server.Close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := k.client.Read(buf)
+		if err != nil {
+			return
+		}
+		request := string(buf[:n])
+		f := k.p.fate(request)
+		switch f {
+		case swallowed:
+			continue
+		case requestLost:
+			k.p.lost.Add(1)
+			return
+		case replyLost, replyTorn:
+			k.answer.Store(uint32(f))
+		}
+		if strings.Contains(request, "PSYNC") {
+			k.replica.Store(true)
+		}
+		time.Sleep(time.Duration(k.p.delay.Load()))
+		if _, err := k.server.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// answers passes on what the server sends.
+func (k *link) answers() {
+	defer k.client.Close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := k.server.Read(buf)
+		if err != nil {
+			return
+		}
+		if k.p.silent.Load() || k.replica.Load() && k.p.unreplied.Load() {
+			continue
+		}
+		if f := fate(k.answer.Load()); f != passed {
+			k.p.lost.Add(1)
+			if f == replyTorn {
+				k.client.Write(buf[:n/2])
+			}
+			return
+		}
+		if _, err := k.client.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}

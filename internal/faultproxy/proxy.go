@@ -1,0 +1,143 @@
+// Package faultproxy is a network between a client and a server that tests can break:
+// what is asked arrives and the answer does not, connections end, or stay open and are
+// silent.
+//
+//	p := faultproxy.New(t, srv.Addr())
+//	b, err := redislock.Open(ctx, "redis://"+p.Addr())
+//	p.LoseReply("order:555") // the server does it, and nobody learns of it
+package faultproxy
+
+import (
+	"context"
+	"net"
+	"runtime/pprof"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Proxy passes bytes between clients and one server. Its methods may be called at any
+// time, by any goroutine.
+type Proxy struct {
+	l      net.Listener
+	target string
+
+	loseReply   atomic.Value // string: the answer to the next request with this in it is lost
+	loseRequest atomic.Value // string: the next request with this in it is lost
+	lost        atomic.Int64
+	silent      atomic.Bool
+	unreplied   atomic.Bool  // replicas hear nothing more from their master
+	delay       atomic.Int64 // of requests
+
+	mu     sync.Mutex
+	conns  []net.Conn
+	random *storm
+}
+
+// New starts a proxy on a port of its own; it ends with the test. The target need not
+// listen yet.
+func New(tb testing.TB, target string) *Proxy {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	p := &Proxy{l: l, target: target}
+	p.loseReply.Store("")
+	p.loseRequest.Store("")
+	// Whose goroutines are counted shall not count these.
+	go func() {
+		pprof.SetGoroutineLabels(context.Background())
+		p.accept()
+	}()
+	tb.Cleanup(func() { l.Close(); p.Cut() })
+	return p
+}
+
+// Addr is where clients connect to.
+func (p *Proxy) Addr() string { return p.l.Addr().String() }
+
+// LoseReply lets the next request that contains text arrive, and ends its connection
+// when the answer comes.
+func (p *Proxy) LoseReply(text string) { p.loseReply.Store(text) }
+
+// LoseRequest ends the connection that the next request with this text is sent on; it
+// does not arrive.
+func (p *Proxy) LoseRequest(text string) { p.loseRequest.Store(text) }
+
+// Lost is how many requests and answers were lost so far, other than by silence.
+func (p *Proxy) Lost() int64 { return p.lost.Load() }
+
+// Silence lets nothing pass any more, in either direction, though connections can be
+// made and stay open. Pass ends it.
+func (p *Proxy) Silence() { p.silent.Store(true) }
+
+// Pass ends Silence. What was swallowed on a connection is missing there, which no
+// network does: so those end.
+func (p *Proxy) Pass() {
+	p.silent.Store(false)
+	p.Cut()
+}
+
+// Delay holds back all requests from now on, as retransmissions do: what was sent
+// arrives, even if its sender has gone by then.
+func (p *Proxy) Delay(d time.Duration) { p.delay.Store(int64(d)) }
+
+// Unreplicate swallows whatever a Redis or Valkey server sends to its replicas from now
+// on; other clients notice nothing.
+func (p *Proxy) Unreplicate() { p.unreplied.Store(true) }
+
+// Storm lets every request be lost with this probability (0 to 1): the request itself,
+// its answer, or half of its answer; the connection ends each time. The same seed makes
+// the same choices in the same order. A rate of 0 ends it.
+func (p *Proxy) Storm(seed uint64, rate float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.random = newStorm(seed, rate)
+}
+
+// Cut ends all connections.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.conns {
+		c.Close()
+	}
+	p.conns = nil
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.l.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", p.target)
+		if err != nil {
+			client.Close()
+			continue
+		}
+		p.mu.Lock()
+		p.conns = append(p.conns, client, server)
+		p.mu.Unlock()
+		k := &link{p: p, client: client, server: server}
+		go k.answers()
+		go k.requests()
+	}
+}
+
+// fate decides what becomes of a request.
+func (p *Proxy) fate(request string) fate {
+	switch {
+	case p.silent.Load():
+		return swallowed
+	case takeWord(&p.loseRequest, request):
+		return requestLost
+	case takeWord(&p.loseReply, request):
+		return replyLost
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.random.next()
+}
