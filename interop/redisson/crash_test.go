@@ -1,0 +1,188 @@
+package redisson
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/redislock"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+const (
+	// shortLife is the life of locks whose holder will die.
+	shortLife = 1500 * time.Millisecond
+	// grace is what a busy machine may add.
+	grace = 2 * time.Second
+)
+
+// mortals are the kinds of locks that a holder dies with; one waits for each.
+var mortals = []struct{ held, wanted kind }{
+	{plain, plain}, {fenced, fenced}, {write, read}, {read, write}, {permit(1), permit(1)}, {multi, multi},
+}
+
+func TestJavaDies(t *testing.T) { javaDies(t, single(t)) }
+
+func javaDies(t *testing.T, d *deployment) {
+	victim, base := startJVM(t), newName(t)
+	java := victim.client(t, d, shortLife)
+	waiting := make(chan struct{}, len(mortals))
+	c := d.client(t, &distlock.Options{Observer: &distlock.Observer{Waiting: func(distlock.Event) { waiting <- struct{}{} }}})
+	var last uint64 // token of the dead
+	var wg sync.WaitGroup
+	granted := make(chan time.Time, len(mortals))
+	for _, m := range mortals {
+		name := m.held.name(base + "-" + m.held.java)
+		th := victim.thread(m.held.java)
+		m.held.prepare(t, th, java, name)
+		life := time.Duration(0) // renewed
+		if m.held.java == "permit" {
+			life = shortLife
+		}
+		reply := th.call(m.held.javaLock(java, name, life)...).wait(t)
+		if m.held.java == "fenced" {
+			last = token(t, reply)
+		}
+		wg.Go(func() {
+			h, err := m.wanted.lock(c, name).lock(t.Context())
+			granted <- time.Now()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if m.held.java == "fenced" && fenceOf(h) <= last {
+				t.Errorf("fence %d came after token %d", fenceOf(h), last)
+			}
+			give(t, h)
+		})
+	}
+	for range mortals {
+		<-waiting
+	}
+	victim.kill()
+	freedByTTL(t, time.Now(), granted)
+	wg.Wait()
+	leftByTheDead(t, d, base)
+}
+
+// freedByTTL expects that every lock is granted in time after its holder's death; a
+// permit, which nobody renewed, may have ended before.
+func freedByTTL(t *testing.T, died time.Time, granted <-chan time.Time) {
+	t.Helper()
+	early := 0
+	for range mortals {
+		took := (<-granted).Sub(died)
+		t.Logf("a lock was free %v after its holder had died", round(int64(took)))
+		if took < 0 {
+			early++
+		}
+		if took > shortLife+grace {
+			t.Errorf("a lock was granted %v after its holder had died, want %v", took, shortLife)
+		}
+	}
+	if early > 1 {
+		t.Errorf("%d locks were granted before their holder died", early)
+	}
+}
+
+func leftByTheDead(t *testing.T, d *deployment, base string) {
+	t.Helper()
+	var left []string
+	for _, m := range mortals {
+		left = append(left, m.held.left(base+"-"+m.held.java)...)
+	}
+	d.leaves(t, base, left...)
+}
+
+func TestGoDies(t *testing.T) { goDies(t, single(t)) }
+
+func goDies(t *testing.T, d *deployment) {
+	j, base := sharedJVM(t, 0), newName(t)
+	java := j.client(t, d, lease)
+	for _, m := range mortals {
+		m.held.prepare(t, j.thread("main"), java, base+"-"+m.held.java)
+	}
+	child := startChild(t, d, base)
+	before := d.attempts(t)
+	granted := make(chan time.Time, len(mortals))
+	var calls []*call
+	for _, m := range mortals {
+		name := m.held.name(base + "-" + m.held.java)
+		calls = append(calls, j.thread("waits-"+m.held.java).call(m.wanted.javaLock(java, name, lease)...))
+	}
+	eventually(t, func() string { return "nobody waits" }, func() bool { return d.attempts(t) >= before+2*len(mortals) })
+	child.Process.Kill()
+	died := time.Now()
+	for i, m := range mortals {
+		name := m.held.name(base + "-" + m.held.java)
+		reply := calls[i].wait(t)
+		granted <- at(t, reply)
+		j.thread("waits-" + m.held.java).call(m.wanted.javaUnlock(java, name, reply)...).wait(t)
+	}
+	freedByTTL(t, died, granted)
+	leftByTheDead(t, d, base)
+}
+
+// The child process holds a lock of every kind until it is killed.
+const (
+	childEnv     = "DISTLOCK_INTEROP_CHILD"
+	childBaseEnv = "DISTLOCK_INTEROP_BASE"
+)
+
+func startChild(t *testing.T, d *deployment, base string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+d.url, childBaseEnv+"="+base)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testserver.Spawn(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "held\n" {
+		t.Fatalf("the child says %q, %v", line, err)
+	}
+	return cmd
+}
+
+// holdUntilKilled is the child.
+func holdUntilKilled(url string) {
+	if err := holdAll(url); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("held")
+	select {}
+}
+
+func holdAll(url string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	b, err := redislock.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	c, err := distlock.New(b, &distlock.Options{TTL: shortLife})
+	if err != nil {
+		return err
+	}
+	base := os.Getenv(childBaseEnv)
+	for _, m := range mortals {
+		if _, err := m.held.lock(c, m.held.name(base+"-"+m.held.java)).lock(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

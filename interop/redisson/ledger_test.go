@@ -1,0 +1,108 @@
+package redisson
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/internal/testserver"
+	"github.com/redis/go-redis/v9"
+)
+
+// ledger notices visitors who should not be there together: they say that they come and
+// go, look at who else is there, and add one to a number by a read and a write with a
+// moment between. Ledger.java does the same with the same keys.
+type ledger struct {
+	c     *redis.Client
+	name  string
+	limit int
+}
+
+func newLedger(t *testing.T, limit int) *ledger {
+	c := redis.NewClient(&redis.Options{Addr: testserver.SharedRedis(t).Addr()})
+	t.Cleanup(func() { c.Close() })
+	return &ledger{c, "ledger:" + newName(t), limit}
+}
+
+func (l *ledger) key(name string) string { return l.name + ":" + name }
+
+func (l *ledger) number(ctx context.Context, name string) uint64 {
+	n, _ := l.c.Get(ctx, l.key(name)).Uint64()
+	return n
+}
+
+func (l *ledger) expect(ctx context.Context, kept bool, format string, args ...any) {
+	if !kept {
+		l.c.RPush(ctx, l.key("complaints"), "go: "+fmt.Sprintf(format, args...))
+	}
+}
+
+// alone is the visit of one who shares with nobody.
+func (l *ledger) alone(ctx context.Context, token uint64) {
+	l.expect(ctx, l.c.Incr(ctx, l.key("inside")).Val() == 1, "another was inside")
+	l.expect(ctx, l.number(ctx, "readers") == 0, "a reader was inside")
+	before := l.number(ctx, "count")
+	if token > 0 {
+		last := l.number(ctx, "fence")
+		l.expect(ctx, token > last, "token %d came after %d", token, last)
+		l.c.Set(ctx, l.key("fence"), token, 0)
+	}
+	if l.c.SetArgs(ctx, l.key("side"), "go", redis.SetArgs{Get: true}).Val() != "go" {
+		l.c.Incr(ctx, l.key("turnovers"))
+	}
+	l.c.Set(ctx, l.key("count"), before+1, 0)
+	l.c.Decr(ctx, l.key("inside"))
+}
+
+// reading is the visit of one who shares with others who read.
+func (l *ledger) reading(ctx context.Context) {
+	if l.c.Incr(ctx, l.key("readers")).Val() > 1 {
+		l.c.Incr(ctx, l.key("together"))
+	}
+	l.expect(ctx, l.number(ctx, "inside") == 0, "a writer was inside")
+	before := l.number(ctx, "count")
+	l.expect(ctx, before == l.number(ctx, "count"), "the count changed while it was read")
+	l.c.Decr(ctx, l.key("readers"))
+}
+
+// counted is the visit of one of a limited number.
+func (l *ledger) counted(ctx context.Context) {
+	n := l.c.Incr(ctx, l.key("inside")).Val()
+	l.expect(ctx, n <= int64(l.limit), "%d were inside", n)
+	if n > 1 {
+		l.c.Incr(ctx, l.key("together"))
+	}
+	l.c.Incr(ctx, l.key("count"))
+	l.c.Decr(ctx, l.key("inside"))
+}
+
+func (l *ledger) visit(ctx context.Context, k kind, token uint64) {
+	switch k.sharing {
+	case "reading":
+		l.reading(ctx)
+	case "counted":
+		l.counted(ctx)
+	default:
+		l.alone(ctx, token)
+	}
+}
+
+// book is what the ledger says in the end.
+type book struct {
+	count, turnovers, together uint64
+	complaints                 []string
+}
+
+func (l *ledger) close(t *testing.T) book {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	b := book{l.number(ctx, "count"), l.number(ctx, "turnovers"), l.number(ctx, "together"), l.c.LRange(ctx, l.key("complaints"), 0, -1).Val()}
+	for _, name := range []string{"inside", "readers", "count", "fence", "turnovers", "together", "side", "complaints"} {
+		if err := l.c.Del(ctx, l.key(name)).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b
+}
