@@ -125,17 +125,22 @@ func (e *replyError) is(code string) bool {
 
 // run runs a script, whose first key says where.
 func run(ctx context.Context, c client, s *script, keys, args []string) (any, error) {
+	return runBy(s, keys, args, func(command []string) (any, error) { return c.do(ctx, keys[0], command) })
+}
+
+// runBy runs a script that send sends.
+func runBy(s *script, keys, args []string, send func(command []string) (any, error)) (any, error) {
 	command := make([]string, 0, 3+len(keys)+len(args))
 	command = append(command, "EVALSHA", s.sha, itoa(len(keys)))
 	command = append(append(command, keys...), args...)
-	reply, err := c.do(ctx, keys[0], command)
+	reply, err := send(command)
 	if err == nil {
 		return reply, nil
 	}
 	if re := (*replyError)(nil); errors.As(err, &re) && re.is("NOSCRIPT") {
 		// The server is new or was restarted. It has not run anything.
 		command[0], command[1] = "EVAL", s.source
-		reply, err = c.do(ctx, keys[0], command)
+		reply, err = send(command)
 	}
 	return reply, explain(err)
 }

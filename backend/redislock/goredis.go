@@ -25,7 +25,11 @@ func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
 	if !ok || one.Options().Addr == "FailoverClient" {
 		return nil, fmt.Errorf("%w: a go-redis client of type %T", driver.ErrUnsupported, c)
 	}
-	return newBackend(single{&goRedisServer{client: one, pipe: &pipeline{client: one}}}, opts)
+	b, err := newBackend(single{&goRedisServer{client: one, pipe: &pipeline{client: one}}}, opts)
+	if err != nil {
+		return nil, err
+	}
+	return b, b.replicas.within(one.Options().ReadTimeout)
 }
 
 // ownGoRedis is the client that Open makes: one for commands, which has one connection,

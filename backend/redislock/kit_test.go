@@ -28,6 +28,9 @@ func openOwn(t testing.TB, addr string, opts Options) *Backend {
 	if opts.Layout != "" {
 		url += "&layout=" + string(opts.Layout)
 	}
+	if opts.Replicas > 0 {
+		url += fmt.Sprintf("&replicas=%d&replica_timeout=%v", opts.Replicas, opts.ReplicaTimeout)
+	}
 	b, err := Open(t.Context(), url)
 	b = opened(t, b, err)
 	if opts.Name != "" {

@@ -49,7 +49,13 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	c := single{ownGoRedis(server)}
 	b, err := newBackend(c, opts)
 	if err == nil {
+		err = b.replicas.within(server.ReadTimeout)
+	}
+	if err == nil {
 		err = checkVersion(ctx, c)
+	}
+	if err == nil {
+		err = b.checkWait(ctx)
 	}
 	if err != nil {
 		c.close()
@@ -70,6 +76,9 @@ func readURL(u *url.URL) (*redis.Options, *Options, error) {
 	opts := &Options{
 		Layout: Layout(p.Choice("layout", string(String), string(Redisson))),
 		Prefix: p.String("prefix", ""),
+
+		Replicas:       p.Int("replicas", 0, 0, maxReplicas),
+		ReplicaTimeout: p.Duration("replica_timeout", 0),
 	}
 	read := readHost
 	if u.Scheme == "redis+unix" {

@@ -37,18 +37,29 @@ type Options struct {
 	// Name is what Caps call the server; it must be the same in every process.
 	// The default is made of the client's address and database.
 	Name string
+
+	// Replicas is how many replicas must have acknowledged a lock before it counts as
+	// taken or renewed; 0, the default, does not ask them. An attempt that too few
+	// acknowledge is given back, and is an error that says how many there were. See
+	// the package's comment for what that prevents.
+	Replicas int
+
+	// ReplicaTimeout is how long an attempt waits for them; the default is 1s. It must
+	// be less than the client waits for an answer, and should be much less than a TTL.
+	ReplicaTimeout time.Duration
 }
 
 // Backend keeps locks in Redis. It is safe for concurrent use.
 type Backend struct {
-	client client
-	layout *layout
-	prefix string
-	caps   driver.Caps
-	meta   lastMeta
-	hub    *hub
-	closed atomic.Bool
-	once   sync.Once
+	client   client
+	layout   *layout
+	prefix   string
+	replicas replicas
+	caps     driver.Caps
+	meta     lastMeta
+	hub      *hub
+	closed   atomic.Bool
+	once     sync.Once
 }
 
 var (
@@ -69,6 +80,10 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 		b.layout = redissonLayout()
 	default:
 		return nil, fmt.Errorf("%w: layout %q: want %q or %q", driver.ErrInvalid, opts.Layout, String, Redisson)
+	}
+	var err error
+	if b.replicas, err = newReplicas(opts); err != nil {
+		return nil, err
 	}
 	b.caps = driver.Caps{
 		Name: opts.Name, Modes: driver.AllModes,
@@ -96,8 +111,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if r.Mode == driver.Counted && r.Limit < 1 {
 		return driver.Grant{}, fmt.Errorf("%w: a semaphore of %d permits: want at least 1", driver.ErrInvalid, r.Limit)
 	}
-	keys, args := b.takeCall(rec, r)
-	reply, err := run(ctx, b.client, rec.take, keys, args)
+	reply, err := b.take(ctx, rec, r)
 	if err != nil {
 		return driver.Grant{}, b.fail("acquire", r.Name, err)
 	}

@@ -2,7 +2,6 @@ package redislock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 
@@ -89,22 +88,25 @@ func (b *Backend) renew(ctx context.Context, holds []driver.Hold, x batch, errs 
 	answers, err := b.keep(ctx, x, keys, args)
 	for k, i := range x.at {
 		switch {
-		case err != nil:
-			errs[i] = err
-		case answers[k] == '0':
+		case answers != "" && answers[k] == '0':
 			errs[i] = driver.ErrLost
+		case err != nil:
+			errs[i] = fmt.Errorf("redislock: renew: %w", err)
 		}
 	}
 }
 
+// keep answers for each hold, if the server has answered. With an error nobody knows
+// whether those that are held live on: a replica that has not heard of a renewal, and
+// becomes the master, ends them when it would have without.
 func (b *Backend) keep(ctx context.Context, x batch, keys, args []string) (string, error) {
-	reply, err := run(ctx, b.client, x.recipe.keep, keys, args)
+	reply, missing, err := b.runAcked(ctx, x.recipe.keep, keys, args)
 	if err != nil {
-		return "", fmt.Errorf("redislock: renew: %w", err)
+		return "", err
 	}
 	answers, ok := reply.(string)
 	if !ok || len(answers) != len(x.at) {
-		return "", errors.New("redislock: renew: unexpected answer")
+		return "", errAnswer
 	}
-	return answers, nil
+	return answers, missing
 }

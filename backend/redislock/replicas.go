@@ -1,0 +1,133 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+const (
+	defaultReplicaTimeout = time.Second
+	maxReplicas           = 1000
+)
+
+// replicas are how many copies a lock needs beside the master's before it counts.
+//
+// Redis answers before its replicas know. WAIT, behind a write and on its connection,
+// answers how many of them know by now. It keeps other commands of that connection
+// waiting, as long as it waits itself.
+type replicas struct {
+	need    int
+	timeout time.Duration
+}
+
+func newReplicas(o *Options) (replicas, error) {
+	r := replicas{o.Replicas, o.ReplicaTimeout}
+	if r.need < 0 || r.need > maxReplicas || r.timeout < 0 {
+		return r, fmt.Errorf("%w: %d replicas within %v: want 0 to %d, and no negative timeout", driver.ErrInvalid, r.need, r.timeout, maxReplicas)
+	}
+	if r.timeout > 0 && r.need == 0 {
+		return r, fmt.Errorf("%w: a replica timeout of %v, and no replicas to wait for", driver.ErrInvalid, r.timeout)
+	}
+	if r.timeout == 0 {
+		r.timeout = defaultReplicaTimeout
+	}
+	return r, nil
+}
+
+// within checks that an answer which comes as late as it may is still waited for.
+func (r replicas) within(timeout time.Duration) error {
+	if r.need > 0 && timeout > 0 && r.timeout >= timeout {
+		return fmt.Errorf("%w: a replica timeout of %v: want less than %v, which is how long the client waits for an answer", driver.ErrInvalid, r.timeout, timeout)
+	}
+	return nil
+}
+
+func (r replicas) command() []string {
+	return []string{"WAIT", strconv.Itoa(r.need), millis(r.timeout)}
+}
+
+// check reads WAIT's answer.
+func (r replicas) check(a answer) error {
+	if a.err != nil {
+		return fmt.Errorf("asking the replicas: %w", explain(a.err))
+	}
+	if have := integer(a.reply); have < int64(r.need) {
+		return &shortage{have: have, replicas: r}
+	}
+	return nil
+}
+
+// shortage says that too few replicas have what was written. It is no fact about the
+// lock: nobody knows what a failover would make of it.
+type shortage struct {
+	have int64
+	replicas
+}
+
+func (s *shortage) Error() string {
+	return fmt.Sprintf("%d of %d replicas have it after %v", s.have, s.need, s.timeout)
+}
+
+// runAcked runs a script, and an error of replicas.check comes with its reply.
+func (b *Backend) runAcked(ctx context.Context, s *script, keys, args []string) (reply any, missing, err error) {
+	if b.replicas.need == 0 {
+		reply, err = run(ctx, b.client, s, keys, args)
+		return reply, nil, err
+	}
+	var last answer
+	reply, err = runBy(s, keys, args, func(command []string) (any, error) {
+		all := b.client.doAll(ctx, keys[0], [][]string{command, b.replicas.command()})
+		last = all[1]
+		return all[0].reply, all[0].err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return reply, b.replicas.check(last), nil
+}
+
+// take runs the script that takes. What too few replicas have is given back at once, so
+// that others can try; the core will do it again if that fails.
+//
+// A reader's is kept: it may have been a writer until now, who goes on believing in its
+// hold, and asks again.
+func (b *Backend) take(ctx context.Context, rec *recipe, r driver.Request) (any, error) {
+	keys, args := b.takeCall(rec, r)
+	reply, missing, err := b.runAcked(ctx, rec.take, keys, args)
+	if err != nil || missing == nil || !granted(reply) {
+		return reply, err
+	}
+	if r.Mode == driver.Read {
+		return nil, missing
+	}
+	if err := b.Release(ctx, r.Hold); err != nil && !errors.Is(err, driver.ErrLost) {
+		// Not %w: an error that is final would say that nothing was taken.
+		return nil, fmt.Errorf("%v; and it could not be released: %v", missing, err)
+	}
+	return nil, missing
+}
+
+// granted reports whether a take's reply says that the Owner holds.
+func granted(reply any) bool {
+	_, ok := reply.(string)
+	return ok
+}
+
+// checkWait finds out whether the server has WAIT and lets it be used, before a lock
+// depends on it. Too few replicas are no reason not to open: more may come.
+func (b *Backend) checkWait(ctx context.Context) error {
+	if b.replicas.need == 0 {
+		return nil
+	}
+	_, err := b.client.do(ctx, "", []string{"WAIT", "0", "1"})
+	if re := (*replyError)(nil); errors.As(err, &re) && strings.Contains(re.text, "unknown command") {
+		return fmt.Errorf("%w: the server can't wait for replicas: %w", driver.ErrUnsupported, re)
+	}
+	return err
+}

@@ -1,0 +1,196 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+	"github.com/redis/go-redis/v9"
+)
+
+// replicated is a master with one replica, which has all that the master has.
+func replicated(t *testing.T) (master, replica *testserver.RedisServer) {
+	master = testserver.Redis(t, "--repl-diskless-sync-delay", "0")
+	host, port, err := net.SplitHostPort(master.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	replica = testserver.Redis(t, "--replicaof", host+" "+port)
+	awaitReplica(t, master)
+	return master, replica
+}
+
+// awaitReplica waits until the replica acknowledges what is written.
+func awaitReplica(t *testing.T, master *testserver.RedisServer) {
+	t.Helper()
+	c := raw(t, master.Addr()).Conn()
+	defer c.Close()
+	eventually(t, "the replica follows", func() bool {
+		c.Set(t.Context(), "awaited", 1, time.Second)
+		return c.Wait(t.Context(), 1, 100*time.Millisecond).Val() == 1
+	})
+}
+
+func acked(layout Layout) Options {
+	return Options{Layout: layout, Replicas: 1, ReplicaTimeout: 60 * time.Millisecond}
+}
+
+// short fails the test unless err says that no replica has it, which is no fact.
+func short(t *testing.T, what string, err error) {
+	t.Helper()
+	unknown(t, what, err)
+	if err == nil || !strings.Contains(err.Error(), "0 of 1 replicas have it") {
+		t.Errorf("%s: %v, want to be told how many replicas have it", what, err)
+	}
+}
+
+func TestReplicas(t *testing.T) {
+	modes := map[driver.Mode]bool{driver.Exclusive: true, driver.Write: true, driver.Read: false, driver.Counted: true}
+	for _, o := range openers {
+		for _, layout := range []Layout{String, Redisson} {
+			t.Run(o.name+"/"+string(layout), func(t *testing.T) {
+				t.Parallel()
+				master, replica := replicated(t)
+				b, copies := o.open(t, master.Addr(), acked(layout)), raw(t, replica.Addr())
+				for mode, givenBack := range modes {
+					held, r := request("", mode), request("", mode)
+					acquire(t, b, held)
+					if len(dump(t, copies, held)) == 0 {
+						t.Errorf("%v: taken, and not on the replica", mode)
+					}
+					replica.Pause()
+					_, err := b.Acquire(t.Context(), r)
+					short(t, "acquire", err)
+					if info, err := b.Inspect(t.Context(), r.Name); err != nil || givenBack == (len(info.Holders) > 0) {
+						t.Errorf("%v: after the refusal it is held by %v, %v", mode, info.Holders, err)
+					}
+					refused(t, b, request(held.Name, driver.Write), map[bool]error{true: driver.ErrHeld, false: driver.ErrInvalid}[mode.SameKind(driver.Write)])
+					lost := request("", mode).Hold
+					errs := b.Renew(t.Context(), []driver.Hold{held.Hold, lost})
+					short(t, "renewal", errs[0])
+					if !errors.Is(errs[1], driver.ErrLost) {
+						t.Errorf("%v: renewal of what nobody holds: %v", mode, errs[1])
+					}
+					replica.Resume()
+					awaitReplica(t, master)
+					acquire(t, b, r)
+					if err := b.Renew(t.Context(), []driver.Hold{held.Hold})[0]; err != nil {
+						t.Errorf("%v: renewed again: %v", mode, err)
+					}
+					replica.Pause()
+					release(t, b, held) // asks no replica
+					replica.Resume()
+					awaitReplica(t, master)
+				}
+			})
+		}
+	}
+}
+
+// Many at once: each knows that its own lock is on the replica, and none is told so
+// while the replica is silent.
+func TestReplicasOfMany(t *testing.T) {
+	eachOpener(t, func(t *testing.T, o opener) {
+		master, replica := replicated(t)
+		b, copies := o.open(t, master.Addr(), acked(String)), raw(t, replica.Addr())
+		warm(t, b, driver.Exclusive)
+		each := func(check func(r driver.Request, err error)) {
+			var wg sync.WaitGroup
+			for range 24 {
+				wg.Go(func() {
+					r := request("", driver.Exclusive)
+					_, err := b.Acquire(t.Context(), r)
+					check(r, err)
+				})
+			}
+			wg.Wait()
+		}
+		each(func(r driver.Request, err error) {
+			if n := copies.Exists(t.Context(), r.Name).Val(); err != nil || n != 1 {
+				t.Errorf("taken with %v, and %d copies", err, n)
+			}
+		})
+		replica.Pause()
+		each(func(_ driver.Request, err error) { short(t, "acquire", err) })
+		replica.Resume()
+		if n := len(raw(t, master.Addr()).Keys(t.Context(), "test:*").Val()); n != 24 {
+			t.Errorf("%d locks are left, want the 24 that were taken", n)
+		}
+	})
+}
+
+// A lease whose renewals the replica does not acknowledge ends in time; a wait for a
+// lock says what it waited for.
+func TestReplicasThroughTheCore(t *testing.T) {
+	master, replica := replicated(t)
+	b := openOwn(t, master.Addr(), acked(String))
+	locks, err := distlock.New(b, &distlock.Options{TTL: 1200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer locks.Close()
+	lease, err := locks.Mutex("kept").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	replica.Pause()
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, err = locks.Mutex("new").Lock(ctx)
+	if !errors.Is(err, distlock.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "0 of 1 replicas have it") {
+		t.Errorf("lock: %v", err)
+	}
+	if _, err := locks.Mutex("tried").TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) || !strings.Contains(err.Error(), "0 of 1 replicas have it") {
+		t.Errorf("try: %v", err)
+	}
+	<-lease.Context().Done()
+	if cause := context.Cause(lease.Context()); !errors.Is(cause, distlock.ErrLost) || time.Since(start) > 1300*time.Millisecond {
+		t.Errorf("ended after %v with %v", time.Since(start), cause)
+	}
+	replica.Resume()
+	awaitReplica(t, master)
+	if err := locks.Mutex("new").Do(t.Context(), func(context.Context) error { return nil }); err != nil {
+		t.Errorf("the replica is back: %v", err)
+	}
+}
+
+func TestReplicasThatAreNotThere(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	b := openOwn(t, srv.Addr(), acked(String))
+	_, err := b.Acquire(t.Context(), request("", driver.Exclusive))
+	short(t, "acquire", err)
+}
+
+func TestReplicaOptions(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	for _, query := range []string{"replicas=-1", "replicas=x", "replica_timeout=1s", "replicas=1&replica_timeout=0s", "replicas=1&replica_timeout=5s", "replicas=1&timeout=1s"} {
+		if _, err := Open(t.Context(), srv.URL()+"?"+query); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%s: %v", query, err)
+		}
+	}
+	c := redis.NewClient(&redis.Options{Addr: srv.Addr(), ReadTimeout: time.Second})
+	t.Cleanup(func() { c.Close() })
+	for _, o := range []Options{{Replicas: -1}, {ReplicaTimeout: time.Second}, {Replicas: 1}, {Replicas: 1, ReplicaTimeout: -1}} {
+		if _, err := NewGoRedis(c, &o); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	acl := testserver.File(t, "users.acl", "user default on nopass ~* &* +@all -wait\n")
+	deaf := testserver.Redis(t, "--aclfile", acl)
+	if _, err := Open(t.Context(), deaf.URL()+"?replicas=1"); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("a user who may not WAIT: %v", err)
+	}
+	// What a client brings is found out by the first lock, which is given back.
+	own := openGoRedis(t, deaf.Addr(), acked(String))
+	r := request("", driver.Exclusive)
+	refused(t, own, r, driver.ErrInvalid)
+	expect(t, dump(t, raw(t, deaf.Addr()), r))
+}
