@@ -152,15 +152,18 @@ func explain(err error) error {
 	if !errors.As(err, &re) {
 		return err
 	}
+	// Where in a script it happened is of no use to the user.
+	plain := &replyError{cause: re.cause}
+	plain.text, _, _ = strings.Cut(re.text, " script: ")
 	switch {
 	case re.is("INVALID"):
-		return fmt.Errorf("%w: %s", driver.ErrInvalid, strings.TrimPrefix(re.text, "INVALID "))
+		return fmt.Errorf("%w: %s", driver.ErrInvalid, strings.TrimPrefix(plain.text, "INVALID "))
 	case re.is("WRONGTYPE"):
-		return fmt.Errorf("%w: this name is used for another kind of lock, or for other data: %w", driver.ErrInvalid, re)
+		return fmt.Errorf("%w: this name is used for another kind of lock, or for other data: %w", driver.ErrInvalid, plain)
 	case re.is("NOAUTH"), re.is("WRONGPASS"):
-		return fmt.Errorf("%w: the server wants another user or password: %w", driver.ErrInvalid, re)
+		return fmt.Errorf("%w: the server wants another user or password: %w", driver.ErrInvalid, plain)
 	case re.is("NOPERM"):
-		return fmt.Errorf("%w: the server's user may not do this (see the package's comment on permissions): %w", driver.ErrInvalid, re)
+		return fmt.Errorf("%w: the server's user may not do this (see the package's comment on permissions): %w", driver.ErrInvalid, plain)
 	}
 	return err
 }

@@ -135,6 +135,9 @@ func refused(t testing.TB, b *Backend, r driver.Request, want error) error {
 	if !errors.Is(err, want) {
 		t.Fatalf("acquire %v: %v, want %v", r.Mode, err, want)
 	}
+	if strings.Contains(err.Error(), "@user_script") {
+		t.Errorf("acquire %v: %v: the user knows of no script", r.Mode, err)
+	}
 	return err
 }
 
