@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,9 +21,22 @@ const (
 	grace = 2 * time.Second
 )
 
-// mortals are the kinds of locks that a holder dies with; one waits for each.
-var mortals = []struct{ held, wanted kind }{
+// mortal is a kind of lock that a holder dies with, and what somebody waits for.
+type mortal struct{ held, wanted kind }
+
+var mortals = []mortal{
 	{plain, plain}, {fenced, fenced}, {write, read}, {read, write}, {permit(1), permit(1)}, {multi, multi},
+}
+
+// name is the name of its lock, of all whose names begin with base.
+func (m mortal) name(base string) string { return m.held.name(base + "-" + m.held.java) }
+
+// life is its life in Java: 0 if it is renewed.
+func (m mortal) life() time.Duration {
+	if m.held.java == "permit" {
+		return shortLife
+	}
+	return 0
 }
 
 func TestJavaDies(t *testing.T) { javaDies(t, single(t)) }
@@ -34,50 +46,37 @@ func javaDies(t *testing.T, d *deployment) {
 	java := victim.client(t, d, shortLife)
 	waiting := make(chan struct{}, len(mortals))
 	c := d.client(t, &distlock.Options{Observer: &distlock.Observer{Waiting: func(distlock.Event) { waiting <- struct{}{} }}})
-	var last uint64 // token of the dead
-	var wg sync.WaitGroup
-	granted := make(chan time.Time, len(mortals))
+	var replies [][]string
+	var waiters []waiter
 	for _, m := range mortals {
-		name := m.held.name(base + "-" + m.held.java)
-		th := victim.thread(m.held.java)
+		name, th := m.name(base), victim.thread(m.held.java)
 		m.held.prepare(t, th, java, name)
-		life := time.Duration(0) // renewed
-		if m.held.java == "permit" {
-			life = shortLife
-		}
-		reply := th.call(m.held.javaLock(java, name, life)...).wait(t)
-		if m.held.java == "fenced" {
-			last = token(t, reply)
-		}
-		wg.Go(func() {
-			h, err := m.wanted.lock(c, name).lock(t.Context())
-			granted <- time.Now()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if m.held.java == "fenced" && fenceOf(h) <= last {
-				t.Errorf("fence %d came after token %d", fenceOf(h), last)
-			}
-			give(t, h)
-		})
-	}
-	for range mortals {
+		replies = append(replies, th.call(m.held.javaLock(java, name, m.life())...).wait(t))
+		waiters = append(waiters, startWaiter(t, m.wanted.lock(c, name)))
 		<-waiting
 	}
 	victim.kill()
-	freedByTTL(t, time.Now(), granted)
-	wg.Wait()
+	died := time.Now()
+	var granted []time.Time
+	for i, m := range mortals {
+		g := waiters[i].granted(t)
+		granted = append(granted, g.at)
+		if m.held.java == "fenced" && fenceOf(g.hold) <= token(t, replies[i]) {
+			t.Errorf("fence %d came after token %v", fenceOf(g.hold), replies[i])
+		}
+		give(t, g)
+	}
+	freedByTTL(t, died, granted)
 	leftByTheDead(t, d, base)
 }
 
 // freedByTTL expects that every lock is granted in time after its holder's death; a
 // permit, which nobody renewed, may have ended before.
-func freedByTTL(t *testing.T, died time.Time, granted <-chan time.Time) {
+func freedByTTL(t *testing.T, died time.Time, granted []time.Time) {
 	t.Helper()
 	early := 0
-	for range mortals {
-		took := (<-granted).Sub(died)
+	for _, at := range granted {
+		took := at.Sub(died)
 		t.Logf("a lock was free %v after its holder had died", round(int64(took)))
 		if took < 0 {
 			early++
@@ -106,23 +105,23 @@ func goDies(t *testing.T, d *deployment) {
 	j, base := sharedJVM(t, 0), newName(t)
 	java := j.client(t, d, lease)
 	for _, m := range mortals {
-		m.held.prepare(t, j.thread("main"), java, base+"-"+m.held.java)
+		m.held.prepare(t, j.thread("main"), java, m.name(base))
 	}
 	child := startChild(t, d, base)
 	before := d.attempts(t)
-	granted := make(chan time.Time, len(mortals))
+	var granted []time.Time
 	var calls []*call
 	for _, m := range mortals {
-		name := m.held.name(base + "-" + m.held.java)
+		name := m.name(base)
 		calls = append(calls, j.thread("waits-"+m.held.java).call(m.wanted.javaLock(java, name, lease)...))
 	}
-	eventually(t, func() string { return "nobody waits" }, func() bool { return d.attempts(t) >= before+2*len(mortals) })
+	d.waits(t, before, len(mortals))
 	child.Process.Kill()
 	died := time.Now()
 	for i, m := range mortals {
-		name := m.held.name(base + "-" + m.held.java)
+		name := m.name(base)
 		reply := calls[i].wait(t)
-		granted <- at(t, reply)
+		granted = append(granted, at(t, reply))
 		j.thread("waits-" + m.held.java).call(m.wanted.javaUnlock(java, name, reply)...).wait(t)
 	}
 	freedByTTL(t, died, granted)
@@ -180,7 +179,7 @@ func holdAll(url string) error {
 	}
 	base := os.Getenv(childBaseEnv)
 	for _, m := range mortals {
-		if _, err := m.held.lock(c, m.held.name(base+"-"+m.held.java)).lock(ctx); err != nil {
+		if _, err := m.held.lock(c, m.name(base)).lock(ctx); err != nil {
 			return err
 		}
 	}

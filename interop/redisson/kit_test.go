@@ -102,6 +102,13 @@ func (d *deployment) attempts(t *testing.T) int {
 	return total
 }
 
+// waits returns when so many waiters have been refused, have subscribed, and have been
+// refused again since before: they have nothing left to do but wait.
+func (d *deployment) waits(t *testing.T, before, waiters int) {
+	t.Helper()
+	eventually(t, func() string { return "nobody waits" }, func() bool { return d.attempts(t) >= before+2*waiters })
+}
+
 func eventually(t *testing.T, otherwise func() string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
@@ -248,13 +255,38 @@ func (k kind) prepare(t *testing.T, th *thread, client, name string) {
 
 func take(t *testing.T, l locker) hold {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	h, err := l.lock(ctx)
-	if err != nil {
-		t.Fatal(err)
+	return startWaiter(t, l).granted(t).hold
+}
+
+// grant is what a waiter got, and when.
+type grant struct {
+	hold
+	at  time.Time
+	err error
+}
+
+// waiter waits for a lock on the Go side.
+type waiter chan grant
+
+func startWaiter(t *testing.T, l locker) waiter {
+	w := make(waiter, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		h, err := l.lock(ctx)
+		w <- grant{h, time.Now(), err}
+	}()
+	return w
+}
+
+// granted waits until the waiter has the lock.
+func (w waiter) granted(t *testing.T) grant {
+	t.Helper()
+	g := <-w
+	if g.err != nil {
+		t.Fatal(g.err)
 	}
-	return h
+	return g
 }
 
 func give(t *testing.T, h hold) {

@@ -16,7 +16,7 @@ func TestGoDowngrades(t *testing.T) {
 	}
 	before := s.d.attempts(t)
 	reader := s.on(s.th, "lock", millis(lease))
-	eventually(t, func() string { return "nobody waits" }, func() bool { return s.d.attempts(t) >= before+2 })
+	s.d.waits(t, before, 1)
 	start := time.Now()
 	if err := w.Downgrade(t.Context()); err != nil {
 		t.Fatal(err)
@@ -40,13 +40,12 @@ func TestJavaDowngrades(t *testing.T) {
 	s.th.call("lock", s.java, "write", s.name, millis(lease)).wait(t)
 	s.on(s.th, "lock", millis(lease)).wait(t)
 	before := s.d.attempts(t)
-	granted := make(chan hold, 1)
-	go func() { granted <- take(t, s.lock) }()
-	eventually(t, func() string { return "nobody waits" }, func() bool { return s.d.attempts(t) >= before+2 })
+	waiter := startWaiter(t, s.lock)
+	s.d.waits(t, before, 1)
 	start := time.Now()
 	s.th.call("unlock", s.java, "write", s.name).wait(t)
-	h := <-granted
-	if took := time.Since(start); took > 2*prompt {
+	h := waiter.granted(t)
+	if took := h.at.Sub(start); took > 2*prompt {
 		t.Errorf("Go's reader came in after %v", took)
 	}
 	isHeld(t, write.lock(s.c, s.name))

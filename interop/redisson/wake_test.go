@@ -21,7 +21,7 @@ func TestWakeUps(t *testing.T) {
 func wakeUps(t *testing.T, d *deployment, k kind, rounds int) {
 	j := sharedJVM(t, 0)
 	w := &wake{t: t, d: d, k: k, th: j.thread("wake"), java: j.client(t, d, lease), c: d.client(t, nil)}
-	w.toGo(newName(t))
+	w.toGo(newName(t)) // to warm up
 	w.toJava(newName(t))
 	var toGo, toJava []time.Duration
 	for range rounds {
@@ -65,22 +65,12 @@ func (w *wake) holder() kind {
 func (w *wake) toGo(name string) time.Duration {
 	w.k.prepare(w.t, w.th, w.java, name)
 	held := w.th.call(w.holder().javaLock(w.java, name, lease)...).wait(w.t)
-	type grant struct {
-		h  hold
-		at time.Time
-	}
-	granted, before := make(chan grant, 1), w.d.attempts(w.t)
-	go func() {
-		h, err := w.k.lock(w.c, name).lock(w.t.Context())
-		if err != nil {
-			w.t.Error(err)
-		}
-		granted <- grant{h, time.Now()}
-	}()
-	w.waits(before)
+	before := w.d.attempts(w.t)
+	waiter := startWaiter(w.t, w.k.lock(w.c, name))
+	w.d.waits(w.t, before, 1)
 	called := at(w.t, w.th.call(w.holder().javaUnlock(w.java, name, held)...).wait(w.t))
-	g := <-granted
-	give(w.t, g.h)
+	g := waiter.granted(w.t)
+	give(w.t, g)
 	return g.at.Sub(called)
 }
 
@@ -89,16 +79,10 @@ func (w *wake) toJava(name string) time.Duration {
 	w.k.prepare(w.t, w.th, w.java, name)
 	h, before := take(w.t, w.holder().lock(w.c, name)), w.d.attempts(w.t)
 	waiter := w.th.call(w.k.javaLock(w.java, name, lease)...)
-	w.waits(before)
+	w.d.waits(w.t, before, 1)
 	called := time.Now()
 	give(w.t, h)
 	held := waiter.wait(w.t)
 	w.th.call(w.k.javaUnlock(w.java, name, held)...).wait(w.t)
 	return at(w.t, held).Sub(called)
-}
-
-// waits returns when a waiter has been refused, has subscribed, and has been refused
-// again: it has nothing left to do but wait.
-func (w *wake) waits(before int) {
-	eventually(w.t, func() string { return "nobody waits" }, func() bool { return w.d.attempts(w.t) >= before+2 })
 }
