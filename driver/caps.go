@@ -117,3 +117,22 @@ type Caps struct {
 	// has no Watch; zero means 10 ms.
 	Poll time.Duration
 }
+
+// Intersect is what both can do, for combinators. The name is c's. Line is that of both,
+// or Never if they differ.
+func (c Caps) Intersect(o Caps) Caps {
+	c.Modes &= o.Modes
+	c.Fence = c.Fence && o.Fence
+	c.Floor = c.Floor && o.Floor
+	c.Session = c.Session && o.Session
+	c.Downgrade = c.Downgrade && o.Downgrade
+	if c.Line != o.Line {
+		c.Line = Never
+	}
+	c.MinTTL = max(c.MinTTL, o.MinTTL)
+	if c.MaxTTL == 0 || o.MaxTTL > 0 && o.MaxTTL < c.MaxTTL {
+		c.MaxTTL = o.MaxTTL
+	}
+	c.Poll = max(c.Poll, o.Poll)
+	return c
+}

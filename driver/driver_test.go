@@ -65,3 +65,27 @@ func TestFinal(t *testing.T) {
 		t.Errorf("last of 5…7: %d", g.Last())
 	}
 }
+
+func TestIntersect(t *testing.T) {
+	one := driver.Caps{
+		Name: "one", Modes: driver.AllModes, Fence: true, Floor: true, Downgrade: true, Line: driver.OnRequest,
+		MinTTL: time.Second, Poll: time.Second,
+	}
+	two := driver.Caps{
+		Name: "two", Modes: driver.Modes(driver.Exclusive, driver.Read, driver.Write), Fence: true, Session: true,
+		MinTTL: time.Minute, MaxTTL: time.Hour, Poll: time.Millisecond,
+	}
+	want := driver.Caps{
+		Name: "one", Modes: two.Modes, Fence: true, MinTTL: time.Minute, MaxTTL: time.Hour, Poll: time.Second,
+	}
+	if got := one.Intersect(two); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	want.Name = "two"
+	if got := two.Intersect(one); got != want {
+		t.Errorf("the other way round: %+v, want %+v", got, want)
+	}
+	if got := one.Intersect(one); got != one {
+		t.Errorf("with itself: %+v, want %+v", got, one)
+	}
+}

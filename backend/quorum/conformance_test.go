@@ -1,0 +1,49 @@
+package quorum_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/backend/quorum"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/drivertest"
+)
+
+// Each connection has connections of its own to five stores that know nothing of each
+// other. A cut one reaches none of them.
+func TestConformance(t *testing.T) {
+	for _, n := range []int{1, 3, 4, 5} {
+		t.Run(string(rune('0'+n)), func(t *testing.T) {
+			conform(t, n)
+		})
+	}
+}
+
+func conform(t *testing.T, n int) {
+	stores := make([]*memlock.Store, n)
+	for i := range stores {
+		stores[i] = memlock.NewStore()
+	}
+	var wires sync.Map
+	drivertest.Run(t, drivertest.Harness{
+		Open: func(context.Context) (driver.Backend, error) {
+			w := newWire(n)
+			members := make([]driver.Backend, n)
+			for i, s := range stores {
+				members[i] = w.to(i, s.Connect())
+			}
+			b, err := quorum.New(members, nil)
+			if err == nil {
+				wires.Store(b, w)
+			}
+			return b, err
+		},
+		Cut: func(b driver.Backend) func() {
+			w, _ := wires.Load(b)
+			w.(*wire).cut()
+			return w.(*wire).restore
+		},
+	})
+}

@@ -1,0 +1,2 @@
+// Package quorum makes one lock of several independent coordinators.
+package quorum

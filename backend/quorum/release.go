@@ -1,0 +1,105 @@
+package quorum
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// unknownTTL is for how long a hold is released whose TTL nobody has told.
+const unknownTTL = 30 * time.Second
+
+// Release ends Owner's hold on all members, and returns when a majority has said that
+// it is gone: those suffice for the next to get in. Members that do not answer are told
+// again and again in the background, until they do or the TTL has passed.
+func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
+	if err := b.begin(ctx); err != nil {
+		return err
+	}
+	defer b.tasks.Done()
+	if err := b.canHold(h.Mode); err != nil {
+		return err
+	}
+	b.holds.drop(h.Owner)
+	answers := make(chan answer, len(b.members))
+	for i, m := range b.members {
+		b.clean(ctx, m, h, func(err error) { answers <- answer{i, err} })
+	}
+	t, pending := tally{of: len(b.members)}, b.everyone()
+	for !t.released(b.majority) && b.worthWaiting(pending.has) {
+		select {
+		case a := <-answers:
+			pending[a.member] = false
+			t.add(b.members[a.member], a.err)
+		case <-ctx.Done():
+			return fmt.Errorf("quorum: release %q: %w", h.Name, ctx.Err())
+		}
+	}
+	return b.released(h, &t)
+}
+
+// answer is what one member said.
+type answer struct {
+	member int
+	err    error
+}
+
+// released makes the answer of all. Owner holds nothing any more at members that said
+// either: if those are a majority, the next can get in. It is ErrLost only if those who
+// said so leave no majority that Owner could have had.
+func (b *Backend) released(h driver.Hold, t *tally) error {
+	switch {
+	case t.lost > t.of-b.majority:
+		return fmt.Errorf("quorum: %q: %w", h.Name, driver.ErrLost)
+	case t.yes > 0 && t.yes+t.lost >= b.majority:
+		return nil
+	case t.final > t.of-b.majority:
+		return fmt.Errorf("quorum: release %q: %w", h.Name, t.finalErr)
+	}
+	return t.unknown("release", h.Name)
+}
+
+// released reports whether more answers would change nothing.
+func (t *tally) released(majority int) bool {
+	return t.yes >= majority || t.lost > t.of-majority || t.final > t.of-majority
+}
+
+// clean releases h at m. If m does not answer it is released in the background until m
+// does, the TTL has passed, or the Owner is asked for anew. told, if not nil, gets the
+// first answer.
+func (b *Backend) clean(values context.Context, m *member, h driver.Hold, told func(error)) {
+	ttl := h.TTL
+	if ttl <= 0 {
+		ttl = unknownTTL
+	}
+	end := time.Now().Add(ttl + b.drift(ttl))
+	b.send(m, []string{h.Owner}, func() {
+		err := b.releaseAt(values, m, h)
+		if isUnknown(err) {
+			b.leave(m, h, end)
+		} else {
+			m.remains.forget(h.Owner)
+		}
+		if told != nil {
+			told(err)
+		}
+	})
+}
+
+// releaseAt makes one call to a member.
+func (b *Backend) releaseAt(values context.Context, m *member, h driver.Hold) error {
+	ctx, cancel := b.bound(values, h.TTL)
+	defer cancel()
+	err := m.Release(ctx, h)
+	m.note(err)
+	return err
+}
+
+// cleanAll releases h everywhere, in the background.
+func (b *Backend) cleanAll(values context.Context, h driver.Hold) {
+	for _, m := range b.members {
+		b.clean(values, m, h, nil)
+	}
+}
