@@ -26,6 +26,7 @@ var openers = struct {
 var homes = map[string]string{
 	"mem": "memlock", "sqlite": "sqlitelock",
 	"redis": "redislock", "rediss": "redislock", "redis+unix": "redislock",
+	"quorum": "quorum", "quorum+redis": "quorum", "quorum+rediss": "quorum",
 	"etcd": "etcdlock", "zk": "zklock", "mysql": "mysqllock", "postgres": "pglock",
 }
 

@@ -99,9 +99,14 @@ func merged(seen []driver.Holder, majority int) driver.Holder {
 	h := seen[0]
 	h.Fence = 0
 	left := make([]time.Duration, len(seen))
+	modes := map[driver.Mode]int{}
 	for i, o := range seen {
 		h.Held = max(h.Held, o.Held)
 		left[i] = o.Left
+		// A downgrade may not have come to all yet.
+		if modes[o.Mode]++; modes[o.Mode] > modes[h.Mode] {
+			h.Mode = o.Mode
+		}
 	}
 	slices.SortFunc(left, func(a, b time.Duration) int { return int(b - a) })
 	h.Left = left[min(majority, len(left))-1]

@@ -1,0 +1,204 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+func init() {
+	open := func(ctx context.Context, u *url.URL) (driver.Backend, error) {
+		b, err := openURL(ctx, u)
+		if err != nil {
+			return nil, err // and not a *Backend that is nil
+		}
+		return b, nil
+	}
+	for _, scheme := range []string{"quorum", "quorum+redis", "quorum+rediss"} {
+		driver.Register(scheme, open)
+	}
+}
+
+// Open makes a quorum of a URL; the package's comment tells its form. The members'
+// packages must be imported. It succeeds when a majority of the members has been
+// opened: the others join when they can be reached. Otherwise the error names what was
+// wrong with each.
+func Open(ctx context.Context, rawURL string) (*Backend, error) {
+	u, err := driver.ParseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	if u.Scheme != "quorum" && !strings.HasPrefix(u.Scheme, "quorum+redis") {
+		return nil, fmt.Errorf("%w: want a URL such as quorum+redis://host1:6379,host2:6379,host3:6379/0", driver.ErrInvalid)
+	}
+	return openURL(ctx, u)
+}
+
+func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
+	urls, opts, err := readURL(u)
+	if err != nil {
+		return nil, err
+	}
+	names, err := nameAll(urls)
+	if err != nil {
+		return nil, err
+	}
+	backends, caps, err := openAll(ctx, urls, names)
+	if err != nil {
+		return nil, err
+	}
+	b, err := assemble(backends, names, caps, opts)
+	if err != nil {
+		closeAll(backends)
+		return nil, err
+	}
+	return b, nil
+}
+
+// readURL takes the quorum's own parameters out of a URL, and makes the members' URLs.
+func readURL(u *url.URL) ([]*url.URL, *Options, error) {
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: URL: malformed query", driver.ErrInvalid)
+	}
+	own := url.Values{}
+	for _, key := range []string{"member_timeout", "drift"} {
+		if v, ok := query[key]; ok {
+			own[key] = v
+			delete(query, key)
+		}
+	}
+	members := query["member"]
+	if u.Scheme == "quorum" {
+		delete(query, "member")
+		for key, v := range query {
+			own[key] = v // unknown, and refused as such
+		}
+	}
+	opts, err := readOptions(own)
+	if err != nil {
+		return nil, nil, err
+	}
+	var urls []*url.URL
+	if u.Scheme == "quorum" {
+		urls, err = parseMembers(u, members)
+	} else {
+		urls = membersByHost(u, query)
+	}
+	return urls, opts, err
+}
+
+func readOptions(query url.Values) (*Options, error) {
+	p := driver.NewParams(&url.URL{RawQuery: query.Encode()})
+	o := &Options{MemberTimeout: p.Duration("member_timeout", 0)}
+	drift := p.String("drift", "")
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	if drift != "" {
+		d, err := strconv.ParseFloat(drift, 64)
+		if err != nil || !(d > 0 && d <= 0.5) {
+			return nil, fmt.Errorf("%w: URL: parameter drift=%s: want a part of the TTL such as 0.01, at most 0.5", driver.ErrInvalid, drift)
+		}
+		o.Drift = d
+	}
+	return o, nil
+}
+
+// parseMembers reads the URLs in quorum:?member=…&member=….
+func parseMembers(u *url.URL, members []string) ([]*url.URL, error) {
+	if len(members) == 0 || u.Host != "" || u.Opaque != "" || u.Path != "" || u.User != nil {
+		return nil, fmt.Errorf("%w: URL: want quorum:?member=URL&member=URL&member=URL, each URL %%-encoded", driver.ErrInvalid)
+	}
+	var urls []*url.URL
+	for i, raw := range members {
+		m, err := driver.ParseURL(raw)
+		if err != nil {
+			return nil, fmt.Errorf("URL: member %d: %w", i+1, err)
+		}
+		urls = append(urls, m)
+	}
+	return urls, nil
+}
+
+// membersByHost makes one URL of each host, alike in all else.
+func membersByHost(u *url.URL, query url.Values) []*url.URL {
+	var urls []*url.URL
+	for _, host := range driver.Hosts(u, "6379") {
+		m := *u
+		m.Scheme = strings.TrimPrefix(u.Scheme, "quorum+")
+		m.Host, m.RawQuery = host, query.Encode()
+		urls = append(urls, &m)
+	}
+	return urls
+}
+
+// nameAll names members by where they are: what they call themselves is not known of
+// those that are down. Two databases of one server are one member.
+func nameAll(urls []*url.URL) ([]string, error) {
+	seen, names := map[string]bool{}, make([]string, len(urls))
+	for i, u := range urls {
+		names[i] = (&url.URL{Scheme: u.Scheme, Opaque: u.Opaque, Host: u.Host, Path: u.Path}).String()
+		server := strings.ToLower(u.Host)
+		if server == "" {
+			server = names[i]
+		}
+		if seen[server] {
+			return nil, fmt.Errorf("%w: quorum: %s is a member twice; one server must not have two votes", driver.ErrInvalid, server)
+		}
+		seen[server] = true
+	}
+	return names, nil
+}
+
+// openAll opens the members at once. Those that fail become latecomers, if a majority
+// does not.
+func openAll(ctx context.Context, urls []*url.URL, names []string) ([]driver.Backend, []driver.Caps, error) {
+	backends, errs := make([]driver.Backend, len(urls)), make([]error, len(urls))
+	var wg sync.WaitGroup
+	for i, u := range urls {
+		wg.Go(func() { backends[i], errs[i] = driver.Open(ctx, u.String()) })
+	}
+	wg.Wait()
+	var caps []driver.Caps
+	var failed []error
+	for i, err := range errs {
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", names[i], err))
+			continue
+		}
+		caps = append(caps, backends[i].Caps())
+	}
+	if majority := len(urls)/2 + 1; len(caps) < majority {
+		closeAll(backends)
+		return nil, nil, fmt.Errorf("quorum: %d of %d members could be opened, need %d: %w", len(caps), len(urls), majority, errors.Join(failed...))
+	}
+	for i, u := range urls {
+		if backends[i] == nil {
+			backends[i] = newLatecomer(u.String(), slices.Clone(caps), errs[i])
+		}
+	}
+	return backends, caps, nil
+}
+
+func closeAll(backends []driver.Backend) {
+	for _, b := range backends {
+		if b != nil {
+			b.Close()
+		}
+	}
+}
+
+// Latecomers are tried again after tryAgain, each time for at most openTimeout.
+const (
+	tryAgain    = 250 * time.Millisecond
+	openTimeout = 5 * time.Second
+)
