@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/backend/quorum"
@@ -14,7 +15,7 @@ import (
 // Each connection has connections of its own to five stores that know nothing of each
 // other. A cut one reaches none of them.
 func TestConformance(t *testing.T) {
-	for _, n := range []int{1, 3, 4, 5} {
+	for _, n := range []int{1, 5} {
 		t.Run(string(rune('0'+n)), func(t *testing.T) {
 			conform(t, n)
 		})
@@ -28,13 +29,14 @@ func conform(t *testing.T, n int) {
 	}
 	var wires sync.Map
 	drivertest.Run(t, drivertest.Harness{
+		TTL: 600 * time.Millisecond, // two rounds at five members must be over long before, on a busy machine too
 		Open: func(context.Context) (driver.Backend, error) {
 			w := newWire(n)
 			members := make([]driver.Backend, n)
 			for i, s := range stores {
 				members[i] = w.to(i, s.Connect())
 			}
-			b, err := quorum.New(members, nil)
+			b, err := quorum.New(members, &quorum.Options{MemberTimeout: 2 * time.Second})
 			if err == nil {
 				wires.Store(b, w)
 			}

@@ -195,7 +195,7 @@ func (b *Backend) Close() error {
 		b.closed = true
 		b.mu.Unlock()
 		close(b.closing)
-		b.await(b.timeout(0))
+		b.await(min(b.timeout(0), longestTimeout))
 		b.end()
 		b.await(longestTimeout)
 		b.err = b.closeMembers()
