@@ -23,14 +23,15 @@ const (
 type storm struct {
 	rnd  *rand.Rand
 	rate float64
+	text string
 }
 
-func newStorm(seed uint64, rate float64) *storm {
-	return &storm{rnd: rand.New(rand.NewPCG(seed, 0)), rate: rate}
+func newStorm(seed uint64, rate float64, text string) *storm {
+	return &storm{rnd: rand.New(rand.NewPCG(seed, 0)), rate: rate, text: text}
 }
 
-func (s *storm) next() fate {
-	if s == nil || s.rnd.Float64() >= s.rate {
+func (s *storm) next(request string) fate {
+	if s == nil || !strings.Contains(request, s.text) || s.rnd.Float64() >= s.rate {
 		return passed
 	}
 	return requestLost + fate(s.rnd.IntN(3))
@@ -50,9 +51,11 @@ type link struct {
 	replica        atomic.Bool   // the client is a replica that has asked for its master's writes
 }
 
-// requests passes on what the client sends.
+// requests passes on what the client sends. It ends the server's side only half: the
+// server does all that it was sent before it learns that this was all, and the client
+// hears of the end after that. So nothing lands after what is sent on a new connection.
 func (k *link) requests() {
-	defer k.server.Close()
+	defer k.server.(*net.TCPConn).CloseWrite()
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := k.client.Read(buf)
@@ -67,14 +70,17 @@ func (k *link) requests() {
 		case requestLost:
 			k.p.lost.Add(1)
 			return
-		case replyLost, replyTorn:
-			k.answer.Store(uint32(f))
 		}
 		if strings.Contains(request, "PSYNC") {
 			k.replica.Store(true)
 		}
+		k.answer.Store(uint32(f))
 		time.Sleep(time.Duration(k.p.delay.Load()))
 		if _, err := k.server.Write(buf[:n]); err != nil {
+			return
+		}
+		if f != passed {
+			k.p.lost.Add(1)
 			return
 		}
 	}
@@ -83,6 +89,7 @@ func (k *link) requests() {
 // answers passes on what the server sends.
 func (k *link) answers() {
 	defer k.client.Close()
+	defer k.server.Close()
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := k.server.Read(buf)
@@ -92,12 +99,12 @@ func (k *link) answers() {
 		if k.p.silent.Load() || k.replica.Load() && k.p.unreplied.Load() {
 			continue
 		}
-		if f := fate(k.answer.Load()); f != passed {
-			k.p.lost.Add(1)
-			if f == replyTorn {
-				k.client.Write(buf[:n/2])
-			}
-			return
+		switch fate(k.answer.Load()) {
+		case replyLost:
+			continue
+		case replyTorn:
+			k.answer.Store(uint32(replyLost))
+			n /= 2
 		}
 		if _, err := k.client.Write(buf[:n]); err != nil {
 			return

@@ -88,13 +88,13 @@ func (p *Proxy) Delay(d time.Duration) { p.delay.Store(int64(d)) }
 // on; other clients notice nothing.
 func (p *Proxy) Unreplicate() { p.unreplied.Store(true) }
 
-// Storm lets every request be lost with this probability (0 to 1): the request itself,
-// its answer, or half of its answer; the connection ends each time. The same seed makes
-// the same choices in the same order. A rate of 0 ends it.
-func (p *Proxy) Storm(seed uint64, rate float64) {
+// Storm lets every request that contains text be lost with this probability (0 to 1):
+// the request itself, its answer, or half of its answer; the connection ends each time.
+// The same seed makes the same choices in the same order. A rate of 0 ends it.
+func (p *Proxy) Storm(seed uint64, rate float64, text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.random = newStorm(seed, rate)
+	p.random = newStorm(seed, rate, text)
 }
 
 // Cut ends all connections.
@@ -139,5 +139,5 @@ func (p *Proxy) fate(request string) fate {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.random.next()
+	return p.random.next(request)
 }

@@ -158,7 +158,7 @@ func TestStormIsRepeatable(t *testing.T) {
 	e := newEcho(t)
 	run := func(seed uint64) (fates []bool) {
 		p := New(t, e.addr)
-		p.Storm(seed, 0.3)
+		p.Storm(seed, 0.3, "x")
 		send := dial(t, p.Addr())
 		for range 60 {
 			_, err := send("x")
@@ -166,7 +166,6 @@ func TestStormIsRepeatable(t *testing.T) {
 				send = dial(t, p.Addr())
 			}
 		}
-		p.Storm(seed, 0)
 		mustPass(t, dial(t, p.Addr()), "y")
 		return fates
 	}

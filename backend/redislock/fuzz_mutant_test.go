@@ -1,0 +1,134 @@
+package redislock
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"strings"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// fuzzMutant is a mistake that others have made, or that is easily made. Either the
+// scripts are changed or the backend is wrapped.
+type fuzzMutant struct {
+	kind  fuzzCase
+	edits []edit
+	wrap  func(*Backend) fuzzed
+}
+
+// edit replaces a piece of a mode's scripts.
+type edit struct {
+	mode     driver.Mode
+	old, new string
+}
+
+var (
+	stringMutex   = fuzzCase{String, []driver.Mode{driver.Exclusive}}
+	redissonMutex = fuzzCase{Redisson, []driver.Mode{driver.Exclusive}}
+	readWrite     = fuzzCase{String, []driver.Mode{driver.Write, driver.Read}}
+	semaphore     = fuzzCase{String, []driver.Mode{driver.Counted}}
+)
+
+var fuzzMutants = map[string]fuzzMutant{
+	"a hold that is asked for again counts twice": {kind: redissonMutex, edits: []edit{
+		{driver.Exclusive, "call('HSET', KEYS[1], ARGV[1], 1)", "call('HINCRBY', KEYS[1], ARGV[1], 1)"},
+		{driver.Exclusive, "redis.call('DEL', KEYS[1], KEYS[2])", "if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) > 0 then return 1 end redis.call('DEL', KEYS[1], KEYS[2])"},
+	}},
+	"a permit that is asked for again counts twice": {kind: semaphore, edits: []edit{
+		{driver.Counted, "if not again then", "if true then"},
+	}},
+	"an owner is kept out by its own hold": {kind: stringMutex, edits: []edit{
+		{driver.Exclusive, "~= string.sub(ARGV[1], 1, 37) then", "~= '' then"},
+	}},
+	"a hold that is asked for again keeps its fence": {kind: stringMutex, edits: []edit{
+		{driver.Exclusive, "local id = fence(KEYS[2])\ncall('SET'", "local id = string.match(value, '[^ ,]*$')\ncall('SET'"},
+	}},
+	"anybody's release frees the lock": {kind: stringMutex, edits: []edit{
+		{driver.Exclusive, "(string.sub(value, 1, 37) ~= ARGV[1] .. ' ' and value ~= ARGV[1])", "false"},
+	}},
+	"a downgrade keeps the write lock": {kind: readWrite, edits: []edit{
+		{driver.Read, "call('HDEL', KEYS[1], writer)", ""},
+	}},
+	"the first reader to leave takes the others along": {kind: readWrite, edits: []edit{
+		{driver.Write, "if call('HLEN', KEYS[1]) > 1 then", "if false then"},
+		{driver.Read, "if call('HLEN', KEYS[1]) > 1 then", "if false then"},
+	}},
+	"what an ended hold wrote for Inspect stays": {kind: readWrite, edits: []edit{
+		{driver.Write, "call('DEL', KEYS[2])", ""},
+		{driver.Read, "call('DEL', KEYS[2])", ""},
+	}},
+	"a release is repeated in secret":  {kind: stringMutex, wrap: func(b *Backend) fuzzed { return repeater{b} }},
+	"no answer to a renewal is a loss": {kind: stringMutex, wrap: func(b *Backend) fuzzed { return pessimist{b} }},
+	"no answer to an acquire is a no":  {kind: stringMutex, wrap: func(b *Backend) fuzzed { return denier{b} }},
+}
+
+type repeater struct{ *Backend }
+
+func (b repeater) Release(ctx context.Context, h driver.Hold) error {
+	err := b.Backend.Release(ctx, h)
+	if answerOf(err) == unclear {
+		err = b.Backend.Release(ctx, h)
+	}
+	return err
+}
+
+type pessimist struct{ *Backend }
+
+func (b pessimist) Renew(ctx context.Context, holds []driver.Hold) []error {
+	errs := b.Backend.Renew(ctx, holds)
+	for i, err := range errs {
+		if answerOf(err) == unclear {
+			errs[i] = driver.ErrLost
+		}
+	}
+	return errs
+}
+
+type denier struct{ *Backend }
+
+func (b denier) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	g, err := b.Backend.Acquire(ctx, r)
+	if answerOf(err) == unclear {
+		err = &driver.HeldError{}
+	}
+	return g, err
+}
+
+// changed is a script with another piece in place of one that it must have once.
+func changed(t *testing.T, s *script, e edit) *script {
+	t.Helper()
+	source := strings.Replace(s.source, e.old, e.new, 1)
+	sum := sha1.Sum([]byte(source))
+	return &script{source: source, sha: hex.EncodeToString(sum[:])}
+}
+
+func (m fuzzMutant) apply(t *testing.T, b *Backend) fuzzed {
+	for _, e := range m.edits {
+		r := b.layout.recipes[e.mode]
+		take, drop := changed(t, r.take, e), changed(t, r.drop, e)
+		if take.sha == r.take.sha && drop.sha == r.drop.sha {
+			t.Errorf("no script of %v has %q", e.mode, e.old)
+		}
+		r.take, r.drop = take, drop
+	}
+	if m.wrap != nil {
+		return m.wrap(b)
+	}
+	return b
+}
+
+// The test with lost replies catches what it is for.
+func TestLostRepliesCatchMistakes(t *testing.T) {
+	for name, m := range fuzzMutants {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := startFuzz(t, m.kind, 1, 4000, func(b *Backend) fuzzed { return m.apply(t, b) })
+			if err == nil {
+				t.Fatal("not caught")
+			}
+			t.Log(err)
+		})
+	}
+}

@@ -1,0 +1,253 @@
+package redislock
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/faultproxy"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+var (
+	seedFlag = flag.Uint64("seed", 0, "seed of the test with lost replies; 0 is another one each time")
+	opsFlag  = flag.Int("ops", 10_000, "how many operations of each mode it has")
+)
+
+// stormRate is how many requests of the fuzz, or their answers, are lost.
+const stormRate = 0.15
+
+// fuzzed is a Backend, or a broken one.
+type fuzzed interface {
+	driver.Backend
+	driver.Waiter
+}
+
+// fuzzer lets owners in several processes use one name while the network loses
+// requests and answers, and knows after each call what the server's state may be.
+type fuzzer struct {
+	rnd      *rand.Rand
+	modes    []driver.Mode
+	backends []fuzzed
+	holds    [fuzzOwners]driver.Request
+	worlds   worlds
+	fence    uint64 // the greatest so far
+	unclear  int
+	grants   int
+}
+
+// fuzz makes so many calls, then lets every owner release until it is answered. It
+// returns the first thing that no state of the server explains.
+func (f *fuzzer) fuzz(ctx context.Context, calls int, storm, calm func()) error {
+	f.worlds = worlds{{}: true}
+	name := "fuzz:" + driver.NewOwner()
+	for i := range f.holds {
+		f.holds[i] = request(name, f.modes[0])
+	}
+	storm()
+	for done := 0; done < calls; {
+		ops := f.draw()
+		if err := f.round(ctx, ops); err != nil {
+			return fmt.Errorf("call %d: %w", done, err)
+		}
+		done += len(ops)
+	}
+	calm()
+	for i := range f.holds {
+		o := op{kind: opRelease, owner: i, mode: f.modes[0], answer: unclear}
+		for o.answer == unclear && ctx.Err() == nil {
+			o.err = f.call(ctx, &o, nil)
+			o.answer = answerOf(o.err)
+		}
+		if f.worlds = f.worlds.after(o); len(f.worlds) == 0 {
+			return fmt.Errorf("at the end: %v", o)
+		}
+	}
+	return ctx.Err()
+}
+
+// draw chooses one to three calls by different owners.
+func (f *fuzzer) draw() []op {
+	var ops []op
+	kinds := []opKind{opAcquire, opAcquire, opAcquire, opRenew, opRenew, opRelease, opRelease, opWatch}
+	for _, owner := range f.rnd.Perm(fuzzOwners)[:1+f.rnd.IntN(3)] {
+		o := op{kind: kinds[f.rnd.IntN(len(kinds))], owner: owner, mode: f.modes[f.rnd.IntN(len(f.modes))]}
+		if o.kind == opAcquire && f.worlds.may(owner, driver.Read) {
+			o.mode = driver.Read // nobody asks for an upgrade
+		}
+		ops = append(ops, o)
+	}
+	return ops
+}
+
+// round makes calls side by side.
+func (f *fuzzer) round(ctx context.Context, ops []op) error {
+	grants := make([]driver.Grant, len(ops))
+	var wg sync.WaitGroup
+	for i := range ops {
+		wg.Go(func() { ops[i].err = f.call(ctx, &ops[i], &grants[i]) })
+	}
+	wg.Wait()
+	before := f.worlds
+	for i := range ops {
+		ops[i].answer = answerOf(ops[i].err)
+		if ops[i].answer == unclear {
+			f.unclear++
+		}
+	}
+	if f.worlds = before.afterAll(ops); len(f.worlds) == 0 {
+		return fmt.Errorf("the holds may have been %v; then, in any order, %v", before, ops)
+	}
+	f.renewOwners(ops)
+	return f.checkFences(ops, grants)
+}
+
+func (f *fuzzer) call(ctx context.Context, o *op, g *driver.Grant) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	b, r := f.backends[o.owner%len(f.backends)], f.holds[o.owner]
+	r.Mode = o.mode
+	switch o.kind {
+	case opAcquire:
+		*g, err = b.Acquire(ctx, r)
+	case opRenew:
+		err = b.Renew(ctx, []driver.Hold{r.Hold})[0]
+	case opRelease:
+		err = b.Release(ctx, r.Hold)
+	case opWatch:
+		var w driver.Watch
+		if w, err = b.Watch(ctx, r); err == nil {
+			w.Close()
+		}
+	}
+	return err
+}
+
+// renewOwners gives those who have ended a new identity, as the core does.
+func (f *fuzzer) renewOwners(ops []op) {
+	for _, o := range ops {
+		if o.kind == opRelease && f.worlds.certainly(o.owner, nothing) {
+			f.holds[o.owner].Owner = driver.NewOwner()
+		}
+	}
+}
+
+func (f *fuzzer) checkFences(ops []op, grants []driver.Grant) error {
+	before := f.fence
+	var seen []uint64
+	for i, o := range ops {
+		if o.kind != opAcquire || o.answer != yes {
+			continue
+		}
+		fence := grants[i].Fence
+		if fence <= before || slices.Contains(seen, fence) {
+			return fmt.Errorf("fence %d after %d, beside %v", fence, before, seen)
+		}
+		seen = append(seen, fence)
+		f.fence = max(f.fence, fence+grants[i].Fences-1)
+		f.grants++
+	}
+	return nil
+}
+
+// fuzzCase is a kind of lock.
+type fuzzCase struct {
+	layout Layout
+	modes  []driver.Mode
+}
+
+func (c fuzzCase) String() string {
+	return strings.ToLower(strings.ReplaceAll(strings.Trim(fmt.Sprint(c.layout, " ", c.modes), "[]"), " [", " "))
+}
+
+var fuzzCases = []fuzzCase{
+	{String, []driver.Mode{driver.Exclusive}},
+	{Redisson, []driver.Mode{driver.Exclusive}},
+	{String, []driver.Mode{driver.Read}},
+	{String, []driver.Mode{driver.Write, driver.Read}},
+	{Redisson, []driver.Mode{driver.Write, driver.Read}},
+	{String, []driver.Mode{driver.Counted}},
+	{Redisson, []driver.Mode{driver.Counted}},
+}
+
+// startFuzz runs one case against a server of its own, and returns what was wrong.
+func startFuzz(t *testing.T, c fuzzCase, seed uint64, calls int, change func(*Backend) fuzzed) (*fuzzer, error) {
+	srv := testserver.Redis(t)
+	f := &fuzzer{rnd: rand.New(rand.NewPCG(seed, 1)), modes: c.modes}
+	var proxies []*faultproxy.Proxy
+	for _, o := range openers {
+		p := faultproxy.New(t, srv.Addr())
+		proxies = append(proxies, p)
+		f.backends = append(f.backends, change(o.open(t, p.Addr(), Options{Layout: c.layout})))
+	}
+	setRate := func(rate float64) {
+		for i, p := range proxies {
+			// Not the greetings of new connections: go-redis waits 0.1 s after one that failed.
+			p.Storm(seed+uint64(i), rate, "fuzz:")
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := f.fuzz(ctx, calls, func() { setRate(stormRate) }, func() { setRate(0) }); err != nil {
+		return f, err
+	}
+	for _, b := range f.backends {
+		b.Close()
+	}
+	return f, leftovers(t, srv, f.holds[0].Name)
+}
+
+// leftovers finds keys that stay, other than the fence counters and, for Java's sake, a
+// semaphore's number of permits.
+func leftovers(t *testing.T, srv *testserver.RedisServer, name string) error {
+	var keys []string
+	for _, key := range allKeys(t, srv) {
+		if strings.Contains(key, "fence") || strings.HasPrefix(key, "redisson_lock_token:") {
+			continue
+		}
+		n, err := srv.Do("GET", key)
+		if key == name && err == nil && n == fmt.Sprint(fuzzLimit) {
+			continue
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) > 0 {
+		return fmt.Errorf("keys that stay after all was released: %q", keys)
+	}
+	return nil
+}
+
+func fuzzSeed(t *testing.T) uint64 {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seed %d: repeat with -seed", seed)
+	return seed
+}
+
+// Ten thousand calls of each mode while the network loses one in seven requests or
+// answers: nobody is told anything that is not so, and nothing is left behind.
+func TestLostReplies(t *testing.T) {
+	seed := fuzzSeed(t)
+	for _, c := range fuzzCases {
+		t.Run(c.String(), func(t *testing.T) {
+			t.Parallel()
+			f, err := startFuzz(t, c, seed, *opsFlag, func(b *Backend) fuzzed { return b })
+			if err != nil {
+				t.Error(err)
+			}
+			t.Logf("%d calls: %d granted, %d with an unknown outcome", *opsFlag, f.grants, f.unclear)
+			if f.grants < *opsFlag/20 || f.unclear < *opsFlag/20 {
+				t.Error("the test was not hard enough")
+			}
+		})
+	}
+}

@@ -1,0 +1,163 @@
+package redislock
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// A model of one name: all states that the server may be in, given what its clients
+// were told. What the answers leave open is open here too; an answer that fits none of
+// the states is a violation.
+
+// fuzzOwners is how many try to hold the name.
+const fuzzOwners = 5
+
+// nothing is the mode of an owner without a hold.
+const nothing driver.Mode = 0
+
+// world is what each owner holds.
+type world [fuzzOwners]driver.Mode
+
+type opKind string
+
+const (
+	opAcquire opKind = "acquire"
+	opRenew   opKind = "renew"
+	opRelease opKind = "release"
+	opWatch   opKind = "watch"
+)
+
+// op is a call by an owner. Of a counted lock two may hold.
+type op struct {
+	kind   opKind
+	owner  int
+	mode   driver.Mode
+	answer outcome
+	err    error
+}
+
+const fuzzLimit = 2
+
+func (o op) String() string {
+	return fmt.Sprintf("%s %v by %d: %s (%v)", o.kind, o.mode, o.owner, o.answer, o.err)
+}
+
+// answer is what a caller makes of an error.
+type outcome string
+
+const (
+	yes     outcome = "yes"
+	held    outcome = "held"
+	lost    outcome = "lost"
+	unclear outcome = "unknown"
+	refusal outcome = "refused for good" // fits no state
+)
+
+func answerOf(err error) outcome {
+	switch {
+	case err == nil:
+		return yes
+	case errors.Is(err, driver.ErrHeld):
+		return held
+	case errors.Is(err, driver.ErrLost):
+		return lost
+	case driver.Final(err):
+		return refusal
+	}
+	return unclear
+}
+
+// step is what the contract wants to come of a call.
+func (w world) step(o op) (world, outcome) {
+	has := w[o.owner]
+	switch o.kind {
+	case opAcquire:
+		if has != o.mode && !w.admits(o) {
+			return w, held
+		}
+		w[o.owner] = o.mode
+		return w, yes
+	case opRenew:
+		if has != o.mode {
+			return w, lost
+		}
+		return w, yes
+	case opRelease:
+		w[o.owner] = nothing
+		if has == nothing {
+			return w, lost
+		}
+	}
+	return w, yes
+}
+
+// admits reports whether the others leave room for one more.
+func (w world) admits(o op) bool {
+	others := 0
+	for i, mode := range w {
+		if i == o.owner || mode == nothing {
+			continue
+		}
+		others++
+		if mode != o.mode || mode == driver.Exclusive || mode == driver.Write {
+			return false
+		}
+	}
+	return o.mode != driver.Counted || others < fuzzLimit
+}
+
+type worlds map[world]bool
+
+// after is the worlds that one call and its answer leave.
+func (ws worlds) after(o op) worlds {
+	next := worlds{}
+	for w := range ws {
+		then, answer := w.step(o)
+		switch {
+		case o.answer == unclear:
+			next[w], next[then] = true, true
+		case o.answer == answer:
+			next[then] = true
+		}
+	}
+	return next
+}
+
+// afterAll is the worlds that calls at the same time leave: they took place in some
+// order.
+func (ws worlds) afterAll(ops []op) worlds {
+	if len(ops) == 0 {
+		return ws
+	}
+	next := worlds{}
+	for i, first := range ops {
+		rest := slices.Delete(slices.Clone(ops), i, i+1)
+		for w := range ws.after(first).afterAll(rest) {
+			next[w] = true
+		}
+	}
+	return next
+}
+
+// may reports whether an owner may hold in a mode.
+func (ws worlds) may(owner int, mode driver.Mode) bool {
+	for w := range ws {
+		if w[owner] == mode {
+			return true
+		}
+	}
+	return false
+}
+
+// certainly reports whether an owner holds in a mode, or in none, for sure.
+func (ws worlds) certainly(owner int, mode driver.Mode) bool {
+	for w := range ws {
+		if w[owner] != mode {
+			return false
+		}
+	}
+	return true
+}
