@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/backend/redislock"
 	"github.com/distlock/distlock/internal/testserver"
 )
 
@@ -169,7 +168,7 @@ func holdUntilKilled(url string) {
 func holdAll(url string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	b, err := redislock.Open(ctx, url)
+	b, err := distlock.Open(ctx, url)
 	if err != nil {
 		return err
 	}

@@ -88,10 +88,19 @@ func (j *jvm) kill() {
 }
 
 // client is the name of the process's client of a deployment, which is connected if it
-// was not yet.
+// was not yet; or the names of those of independent servers.
 func (j *jvm) client(t *testing.T, d *deployment, watchdog time.Duration) string {
 	t.Helper()
-	name := d.name + "/" + watchdog.String()
+	if d.mode == "red" {
+		var names []string
+		for _, addr := range d.addrs {
+			name := j.client(t, &deployment{name: "red", mode: "single", addrs: []string{addr}}, watchdog)
+			t.Cleanup(func() { j.disconnect(t, name) }) // these servers end with the test
+			names = append(names, name)
+		}
+		return strings.Join(names, ",")
+	}
+	name := strings.Join(append([]string{d.name, watchdog.String()}, d.addrs...), "/")
 	j.mu.Lock()
 	_, ok := j.connected[name]
 	j.mu.Unlock()
@@ -102,6 +111,16 @@ func (j *jvm) client(t *testing.T, d *deployment, watchdog time.Duration) string
 		j.mu.Unlock()
 	}
 	return name
+}
+
+func (j *jvm) disconnect(t *testing.T, client string) {
+	j.mu.Lock()
+	_, ok := j.connected[client]
+	delete(j.connected, client)
+	j.mu.Unlock()
+	if ok {
+		j.thread("main").call("close", client).wait(t)
+	}
 }
 
 // thread is a Java thread, which owns the locks that it takes.

@@ -12,102 +12,10 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/backend/redislock"
-	"github.com/distlock/distlock/internal/testserver"
-	"github.com/redis/go-redis/v9"
 )
 
 // lease is the life of locks that are not meant to end by themselves.
 const lease = 30 * time.Second
-
-// deployment is a Redis that both sides use.
-type deployment struct {
-	name, mode string // as Java knows it
-	addrs      []string
-	url        string // as redislock knows it
-	prefix     string
-	masters    func(context.Context, func(context.Context, *redis.Client) error) error
-}
-
-func single(t *testing.T) *deployment {
-	srv := testserver.SharedRedis(t)
-	c := redis.NewClient(&redis.Options{Addr: srv.Addr()})
-	t.Cleanup(func() { c.Close() })
-	return &deployment{
-		name: "single", mode: "single", addrs: []string{srv.Addr()}, url: srv.URL() + "?layout=redisson",
-		masters: func(ctx context.Context, f func(context.Context, *redis.Client) error) error { return f(ctx, c) },
-	}
-}
-
-// client is a Go client of the deployment, with connections of its own.
-func (d *deployment) client(t *testing.T, opts *distlock.Options) *distlock.Client {
-	t.Helper()
-	b, err := redislock.Open(t.Context(), d.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := distlock.New(b, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c
-}
-
-// keys are all keys whose name contains part, without its prefix.
-func (d *deployment) keys(t *testing.T, part string) []string {
-	t.Helper()
-	var keys []string
-	err := d.masters(t.Context(), func(ctx context.Context, c *redis.Client) error {
-		more, err := c.Keys(ctx, "*"+part+"*").Result()
-		keys = append(keys, more...)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
-// leaves expects that of all keys of a name only these are left. Java deletes the latch
-// of an unlock when it has answered.
-func (d *deployment) leaves(t *testing.T, name string, want ...string) {
-	t.Helper()
-	slices.Sort(want)
-	var got []string
-	eventually(t, func() string { return fmt.Sprintf("keys %q, want %q", got, want) }, func() bool {
-		got = d.keys(t, name)
-		return slices.Equal(got, want)
-	})
-}
-
-// attempts counts the scripts that the servers were asked to run.
-func (d *deployment) attempts(t *testing.T) int {
-	t.Helper()
-	total := 0
-	err := d.masters(t.Context(), func(ctx context.Context, c *redis.Client) error {
-		info, err := c.Info(ctx, "commandstats").Result()
-		for line := range strings.Lines(info) {
-			calls := 0
-			if n, _ := fmt.Sscanf(line, "cmdstat_evalsha:calls=%d", &calls); n == 1 {
-				total += calls
-			}
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return total
-}
-
-// waits returns when so many waiters have been refused, have subscribed, and have been
-// refused again since before: they have nothing left to do but wait.
-func (d *deployment) waits(t *testing.T, before, waiters int) {
-	t.Helper()
-	eventually(t, func() string { return "nobody waits" }, func() bool { return d.attempts(t) >= before+2*waiters })
-}
 
 func eventually(t *testing.T, otherwise func() string, ok func() bool) {
 	t.Helper()
@@ -175,6 +83,7 @@ var (
 	write  = kind{java: "write", sharing: "alone", lock: writer}
 	read   = kind{java: "read", sharing: "reading", lock: reader}
 	multi  = kind{java: "multi", sharing: "alone", lock: several}
+	red    = kind{java: "red", sharing: "alone", lock: mutex}
 )
 
 // permit is a semaphore with a number of permits.
@@ -225,6 +134,8 @@ func (k kind) left(base string) []string {
 		return []string{tokenOf(base + "-a"), tokenOf(base + "-b")}
 	case "permit":
 		return []string{base, tokenOf(base)}
+	case "red":
+		return slices.Repeat([]string{tokenOf(base)}, members)
 	}
 	return []string{tokenOf(base)}
 }

@@ -67,7 +67,7 @@ func (w *wake) toGo(name string) time.Duration {
 	held := w.th.call(w.holder().javaLock(w.java, name, lease)...).wait(w.t)
 	before := w.d.attempts(w.t)
 	waiter := startWaiter(w.t, w.k.lock(w.c, name))
-	w.d.waits(w.t, before, 1)
+	w.d.waits(w.t, before, w.d.fan)
 	called := at(w.t, w.th.call(w.holder().javaUnlock(w.java, name, held)...).wait(w.t))
 	g := waiter.granted(w.t)
 	give(w.t, g)

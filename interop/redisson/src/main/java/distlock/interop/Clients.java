@@ -24,7 +24,8 @@ final class Clients {
         config.setNameMapper(prefix.isEmpty() ? NameMapper.direct() : new Prefix(prefix));
         String[] urls = Stream.of(addresses.split(",")).map(a -> "redis://" + a).toArray(String[]::new);
         if (mode.equals("cluster")) {
-            config.useClusterServers().addNodeAddress(urls);
+            config.useClusterServers().addNodeAddress(urls)
+                .setMasterConnectionMinimumIdleSize(2).setSlaveConnectionMinimumIdleSize(1);
         } else {
             config.useSingleServer().setAddress(urls[0]).setConnectionMinimumIdleSize(2);
         }
@@ -41,7 +42,7 @@ final class Clients {
         return byName.get(name);
     }
 
-    /** A lock of a kind. A "multi" has names with commas between, a "red" such clients. */
+    /** A lock of a kind. A "multi" has names with commas between, a "red" such clients, each of a server. */
     RLock lock(String client, String kind, String name) {
         return switch (kind) {
             case "lock" -> get(client).getLock(name);
