@@ -13,10 +13,11 @@ import (
 
 // program is an executable that a coordinator needs.
 type program struct {
-	name    string   // as found in PATH
-	env     string   // environment variable that overrides it
-	dirs    []string // where else to look
-	debian  string   // package that holds it
+	name    string                 // as found in PATH
+	env     string                 // environment variable that overrides it
+	dirs    []string               // where else to look
+	debian  string                 // package that holds it
+	works   func(path string) bool // whether it is the right one; nil: any is
 	install sync.Once
 	err     error
 }
@@ -38,11 +39,12 @@ func (p *program) find() (string, error) {
 }
 
 func (p *program) look() string {
-	if path, err := exec.LookPath(p.name); err == nil {
-		return path
-	}
+	names := []string{p.name}
 	for _, dir := range p.dirs {
-		if path, err := exec.LookPath(filepath.Join(dir, p.name)); err == nil {
+		names = append(names, filepath.Join(dir, p.name))
+	}
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil && (p.works == nil || p.works(path)) {
 			return path
 		}
 	}
