@@ -40,14 +40,17 @@ const members = 3
 
 // byMajority is some servers that know nothing of each other: RedissonRedLock there, and
 // the backend quorum here.
-func byMajority(t *testing.T) *deployment {
+func byMajority(t *testing.T) (*deployment, []*testserver.RedisServer) {
 	d := &deployment{name: "red", mode: "red", fan: members}
+	var servers []*testserver.RedisServer
 	for range members {
-		d.addrs = append(d.addrs, testserver.Redis(t).Addr())
+		srv := testserver.Redis(t)
+		servers, d.addrs = append(servers, srv), append(d.addrs, srv.Addr())
 	}
+	t.Cleanup(func() { disconnectAll(t, d.addrs) })
 	d.url = "quorum+redis://" + strings.Join(d.addrs, ",") + "?layout=redisson"
 	d.masters = eachOf(t, d.addrs...)
-	return d
+	return d, servers
 }
 
 // eachOf calls a function with a client of each server.

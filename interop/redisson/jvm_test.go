@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,13 +22,13 @@ const patience = 60 * time.Second
 
 // jvm is a process of Peer.java.
 type jvm struct {
-	cmd *exec.Cmd
-	in  io.Writer
+	cmd       *exec.Cmd
+	in        io.Writer
+	connected map[string]bool // clients
 
-	mu        sync.Mutex
-	last      int
-	calls     map[string]chan string
-	connected map[string]string // clients, and their ids
+	mu    sync.Mutex
+	last  int
+	calls map[string]chan string
 }
 
 // jvms are the processes that all tests share: a JVM starts slowly.
@@ -61,7 +62,7 @@ func startJVM(t *testing.T) *jvm {
 	if err := testserver.Spawn(cmd); err != nil {
 		t.Fatal(err)
 	}
-	j := &jvm{cmd: cmd, in: in, calls: map[string]chan string{}, connected: map[string]string{}}
+	j := &jvm{cmd: cmd, in: in, calls: map[string]chan string{}, connected: map[string]bool{}}
 	go j.read(out)
 	return j
 }
@@ -94,32 +95,29 @@ func (j *jvm) client(t *testing.T, d *deployment, watchdog time.Duration) string
 	if d.mode == "red" {
 		var names []string
 		for _, addr := range d.addrs {
-			name := j.client(t, &deployment{name: "red", mode: "single", addrs: []string{addr}}, watchdog)
-			t.Cleanup(func() { j.disconnect(t, name) }) // these servers end with the test
-			names = append(names, name)
+			names = append(names, j.client(t, &deployment{name: "red", mode: "member", addrs: []string{addr}}, watchdog))
 		}
 		return strings.Join(names, ",")
 	}
 	name := strings.Join(append([]string{d.name, watchdog.String()}, d.addrs...), "/")
-	j.mu.Lock()
-	_, ok := j.connected[name]
-	j.mu.Unlock()
-	if !ok {
-		id := j.thread("main").call("connect", name, d.mode, strings.Join(d.addrs, ","), millis(watchdog), d.prefix).wait(t)[0]
-		j.mu.Lock()
-		j.connected[name] = id
-		j.mu.Unlock()
+	if !j.connected[name] {
+		j.thread("main").call("connect", name, d.mode, strings.Join(d.addrs, ","), millis(watchdog), d.prefix).wait(t)
+		j.connected[name] = true
 	}
 	return name
 }
 
-func (j *jvm) disconnect(t *testing.T, client string) {
-	j.mu.Lock()
-	_, ok := j.connected[client]
-	delete(j.connected, client)
-	j.mu.Unlock()
-	if ok {
-		j.thread("main").call("close", client).wait(t)
+// disconnectAll closes the clients of servers that are going to end, in all processes.
+func disconnectAll(t *testing.T, addrs []string) {
+	jvms.Lock()
+	defer jvms.Unlock()
+	for _, j := range jvms.all {
+		for client := range j.connected {
+			if slices.ContainsFunc(addrs, func(addr string) bool { return strings.HasSuffix(client, "/"+addr) }) {
+				j.thread("main").call("close", client).wait(t)
+				delete(j.connected, client)
+			}
+		}
 	}
 }
 

@@ -33,7 +33,13 @@ func newName(t *testing.T) string {
 	return fmt.Sprintf("%s-%d", strings.ReplaceAll(t.Name(), "/", "-"), names.Add(1))
 }
 
-func tokenOf(name string) string { return "redisson_lock_token:{" + name + "}" }
+// tokenOf is the key of a lock's token.
+func tokenOf(name string) string {
+	if !strings.Contains(name, "{") {
+		name = "{" + name + "}"
+	}
+	return "redisson_lock_token:" + name
+}
 
 // kind is a kind of lock, as both sides know it.
 type kind struct {

@@ -137,4 +137,5 @@ func sameLock(t *testing.T, s *sides) {
 		s.th.call("try", s.java, out.java, s.name, "0", millis(lease)).says(t, "false")
 	}
 	give(t, h)
+	s.d.leaves(t, s.name, s.k.left(s.d.prefix+s.name)...)
 }

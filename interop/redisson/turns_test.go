@@ -110,6 +110,13 @@ func TestTurnsAlone(t *testing.T) {
 
 func turnsAlone(t *testing.T, d *deployment, p party) {
 	base := newName(t)
+	exclude(t, d, base, p)
+	d.leaves(t, base, p.kind.left(base)...)
+}
+
+// exclude expects that nobody meets anybody.
+func exclude(t *testing.T, d *deployment, base string, p party) {
+	t.Helper()
 	turns, b := play(t, d, p.kind.name(base), newLedger(t, 1), p)
 	complainNot(t, b)
 	if b.count != uint64(turns) {
@@ -118,7 +125,6 @@ func turnsAlone(t *testing.T, d *deployment, p party) {
 	if b.turnovers < 2 {
 		t.Errorf("the side changed %d times", b.turnovers)
 	}
-	d.leaves(t, base, p.kind.left(base)...)
 }
 
 func TestTurnsOfReadersAndWriters(t *testing.T) { turnsShared(t, single(t)) }

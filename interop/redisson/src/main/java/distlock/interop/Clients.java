@@ -17,17 +17,22 @@ import org.redisson.config.NameMapper;
 final class Clients {
     private final Map<String, RedissonClient> byName = new ConcurrentHashMap<>();
 
-    /** Connects to one server ("single") or a cluster. watchdog is in ms. */
+    /**
+     * Connects to one server ("single"), to a cluster, or to one of several that keep a lock
+     * by majority ("member") and that is done without if it is silent. watchdog is in ms.
+     */
     String connect(String name, String mode, String addresses, long watchdog, String prefix) {
         Config config = new Config();
         config.setThreads(8).setNettyThreads(4).setLockWatchdogTimeout(watchdog);
         config.setNameMapper(prefix.isEmpty() ? NameMapper.direct() : new Prefix(prefix));
         String[] urls = Stream.of(addresses.split(",")).map(a -> "redis://" + a).toArray(String[]::new);
-        if (mode.equals("cluster")) {
-            config.useClusterServers().addNodeAddress(urls)
+        switch (mode) {
+            case "cluster" -> config.useClusterServers().addNodeAddress(urls)
                 .setMasterConnectionMinimumIdleSize(2).setSlaveConnectionMinimumIdleSize(1);
-        } else {
-            config.useSingleServer().setAddress(urls[0]).setConnectionMinimumIdleSize(2);
+            case "single" -> config.useSingleServer().setAddress(urls[0]).setConnectionMinimumIdleSize(2);
+            case "member" -> config.useSingleServer().setAddress(urls[0]).setConnectionMinimumIdleSize(2)
+                .setTimeout(500).setRetryAttempts(0);
+            default -> throw new IllegalArgumentException("no mode " + mode);
         }
         byName.put(name, Redisson.create(config));
         return get(name).getId();
