@@ -1,0 +1,110 @@
+package redislock
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// usage is how often the server was asked to run each command since it was last
+// counted: those that came by the network and those that scripts call.
+func usage(t *testing.T, srv *testserver.RedisServer) (sent, inside map[string]int) {
+	t.Helper()
+	reply, err := srv.Do("INFO", "commandstats")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := srv.Do("CONFIG", "RESETSTAT"); err != nil {
+		t.Fatal(err)
+	}
+	sent, inside = map[string]int{}, map[string]int{}
+	for line := range strings.Lines(fmt.Sprint(reply)) {
+		stat, ok := strings.CutPrefix(line, "cmdstat_")
+		name, rest, _ := strings.Cut(stat, ":")
+		calls := 0
+		if n, _ := fmt.Sscanf(rest, "calls=%d,", &calls); !ok || n != 1 || name == "info" || strings.HasPrefix(name, "config") {
+			continue
+		}
+		if strings.HasPrefix(name, "eval") {
+			sent[name] = calls
+		} else {
+			inside[name] = calls
+		}
+	}
+	return sent, inside
+}
+
+// Whatever one does with a lock is one command on the network. What the script calls
+// is logged.
+func TestCommandsOfEachCall(t *testing.T) {
+	srv := testserver.Redis(t)
+	for _, layout := range []Layout{String, Redisson} {
+		b := openOwn(t, srv.Addr(), Options{Layout: layout})
+		for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Read, driver.Counted} {
+			warm(t, b, mode)
+			warm(t, b, driver.Write) // which refuses readers
+			usage(t, srv)
+			for _, call := range callsOf(t, b, mode) {
+				if err := call.do(); !errors.Is(err, call.want) {
+					t.Fatalf("%v %s: %v", mode, call.name, err)
+				}
+				sent, inside := usage(t, srv)
+				if !maps.Equal(sent, map[string]int{"evalsha": 1}) {
+					t.Errorf("%s %v: %s takes %v, want one EVALSHA", layout, mode, call.name, sent)
+				}
+				t.Logf("%-8s %-9v %-7s  1 sent, %d in the script: %s", layout, mode, call.name, countCalls(inside), listCalls(inside))
+			}
+		}
+	}
+}
+
+type lockCall struct {
+	name string
+	do   func() error
+	want error
+}
+
+// callsOf is a lock's life, and somebody who comes in vain.
+func callsOf(t *testing.T, b *Backend, mode driver.Mode) []lockCall {
+	r := request("", mode)
+	other := request(r.Name, mode)
+	if mode == driver.Read {
+		other.Mode = driver.Write // readers let each other in
+	}
+	r.Limit, other.Limit = 1, 1
+	take := func(r driver.Request) func() error {
+		return func() error { _, err := b.Acquire(t.Context(), r); return err }
+	}
+	return []lockCall{
+		{"lock", take(r), nil},
+		{"again", take(r), nil},
+		{"refused", take(other), driver.ErrHeld},
+		{"renew", func() error { return b.Renew(t.Context(), []driver.Hold{r.Hold})[0] }, nil},
+		{"unlock", func() error { return b.Release(t.Context(), r.Hold) }, nil},
+	}
+}
+
+func countCalls(calls map[string]int) (n int) {
+	for _, c := range calls {
+		n += c
+	}
+	return n
+}
+
+func listCalls(calls map[string]int) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(calls)) {
+		part := strings.ToUpper(name)
+		if calls[name] > 1 {
+			part += fmt.Sprintf("×%d", calls[name])
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, " ")
+}
