@@ -46,6 +46,9 @@ type server interface {
 	// anybody else's between them. There is an answer for each.
 	doAll(ctx context.Context, commands [][]string) []answer
 
+	// conn gives the caller a connection of its own.
+	conn(ctx context.Context) (conn, error)
+
 	// listen opens a connection for subscriptions. Its events go to on, one after
 	// the other; after close or a failure there are no more.
 	listen(ctx context.Context, on func(event)) (listener, error)
@@ -54,6 +57,15 @@ type server interface {
 	name() string
 
 	close()
+}
+
+// conn is a connection that nobody else uses. It is for one caller at a time.
+type conn interface {
+	// doAll is as server.doAll. An error that is no *replyError breaks the connection.
+	doAll(ctx context.Context, commands [][]string) []answer
+
+	// close gives it back; a broken one is thrown away.
+	close(broken bool)
 }
 
 // answer is what became of one command.
@@ -142,7 +154,22 @@ func runBy(s *script, keys, args []string, send func(command []string) (any, err
 		command[0], command[1] = "EVAL", s.source
 		reply, err = send(command)
 	}
+	if deniesScripts(err) {
+		return nil, fmt.Errorf("%w: the server's user may not run scripts; without them there are exclusive locks: scripts=off in a URL, or Options.Scripts: %w", driver.ErrInvalid, err)
+	}
 	return reply, explain(err)
+}
+
+// deniesScripts reports whether the server refused to run a script, or any.
+func deniesScripts(err error) bool {
+	re := (*replyError)(nil)
+	return errors.As(err, &re) && strings.Contains(re.text, "'eval") && re.is("NOPERM") || isUnknown(err)
+}
+
+// isUnknown reports whether the server doesn't know the command.
+func isUnknown(err error) bool {
+	re := (*replyError)(nil)
+	return errors.As(err, &re) && re.is("ERR") && strings.Contains(re.text, "unknown command")
 }
 
 // explain makes facts of the server's errors that are facts, and leaves the others,

@@ -71,6 +71,10 @@ func (c *goRedisServer) doAll(ctx context.Context, commands [][]string) []answer
 	if err := c.pipe.do(ctx, list...); err != nil {
 		return answers(len(list), answer{err: err})
 	}
+	return results(list)
+}
+
+func results(list []once) []answer {
 	got := make([]answer, len(list))
 	for i, cmd := range list {
 		reply, err := cmd.Result()
@@ -78,6 +82,28 @@ func (c *goRedisServer) doAll(ctx context.Context, commands [][]string) []answer
 	}
 	return got
 }
+
+// conn of a client that is ours comes from the pool for subscriptions: the other one has
+// a single connection.
+func (c *goRedisServer) conn(context.Context) (conn, error) {
+	return &goRedisConn{cmp.Or(c.subscriber, c.client).Conn()}, nil
+}
+
+type goRedisConn struct{ conn *redis.Conn }
+
+func (c *goRedisConn) doAll(ctx context.Context, commands [][]string) []answer {
+	list := make([]once, len(commands))
+	pipe := c.conn.Pipeline()
+	for i, args := range commands {
+		list[i] = command(ctx, args)
+		pipe.Process(ctx, list[i])
+	}
+	pipe.Exec(ctx)
+	return results(list)
+}
+
+// close: a connection that failed is known to the library as broken.
+func (c *goRedisConn) close(bool) { c.conn.Close() }
 
 func command(ctx context.Context, args []string) once {
 	list := make([]any, len(args))

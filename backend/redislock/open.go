@@ -54,6 +54,9 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	if err == nil {
 		err = checkVersion(ctx, c)
 	}
+	if err == nil && opts.Scripts == ScriptsAuto {
+		err = b.checkScripts(ctx)
+	}
 	if err == nil {
 		err = b.checkWait(ctx)
 	}
@@ -77,6 +80,7 @@ func readURL(u *url.URL) (*redis.Options, *Options, error) {
 		Layout: Layout(p.Choice("layout", string(String), string(Redisson))),
 		Prefix: p.String("prefix", ""),
 
+		Scripts:        Scripts(p.Choice("scripts", string(ScriptsAuto), string(ScriptsOff))),
 		Replicas:       p.Int("replicas", 0, 0, maxReplicas),
 		ReplicaTimeout: p.Duration("replica_timeout", 0),
 	}
@@ -133,13 +137,11 @@ const oldest = 6
 // is left to find out.
 func checkVersion(ctx context.Context, c client) error {
 	reply, err := c.do(ctx, "", []string{"HELLO"})
-	if re := (*replyError)(nil); errors.As(err, &re) {
-		if re.is("ERR") && strings.Contains(re.text, "unknown command") {
-			return fmt.Errorf("%w: the server is older than Redis %d.0", driver.ErrInvalid, oldest)
-		}
-		if re.is("NOPERM") {
-			return nil
-		}
+	if isUnknown(err) {
+		return fmt.Errorf("%w: the server is older than Redis %d.0", driver.ErrInvalid, oldest)
+	}
+	if re := (*replyError)(nil); errors.As(err, &re) && re.is("NOPERM") {
+		return nil
 	}
 	if err != nil {
 		return err
@@ -148,6 +150,21 @@ func checkVersion(ctx context.Context, c client) error {
 	major, _, _ := strings.Cut(version, ".")
 	if n, err := strconv.Atoi(major); server == "redis" && err == nil && n < oldest {
 		return fmt.Errorf("%w: the server is Redis %s: want %d.0 or later", driver.ErrInvalid, version, oldest)
+	}
+	return nil
+}
+
+// checkScripts does without scripts if the server's user may not run them. That is asked
+// with a script that no server has.
+func (b *Backend) checkScripts(ctx context.Context) error {
+	for _, question := range [][]string{{"EVALSHA", strings.Repeat("0", 40), "0"}, {"EVAL", "return 1", "0"}} {
+		_, err := b.client.do(ctx, "", question)
+		if deniesScripts(err) {
+			return b.withoutScripts()
+		}
+		if re := (*replyError)(nil); err != nil && !errors.As(err, &re) {
+			return err
+		}
 	}
 	return nil
 }

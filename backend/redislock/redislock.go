@@ -38,6 +38,9 @@ type Options struct {
 	// The default is made of the client's address and database.
 	Name string
 
+	// Scripts is ScriptsAuto if empty.
+	Scripts Scripts
+
 	// Replicas is how many replicas must have acknowledged a lock before it counts as
 	// taken or renewed; 0, the default, does not ask them. An attempt that too few
 	// acknowledge is given back, and is an error that says how many there were. See
@@ -51,15 +54,17 @@ type Options struct {
 
 // Backend keeps locks in Redis. It is safe for concurrent use.
 type Backend struct {
-	client   client
-	layout   *layout
-	prefix   string
-	replicas replicas
-	caps     driver.Caps
-	meta     lastMeta
-	hub      *hub
-	closed   atomic.Bool
-	once     sync.Once
+	client     client
+	layout     *layout
+	prefix     string
+	replicas   replicas
+	acks       *ferry      // for what replicas must acknowledge
+	scriptless *scriptless // nil if scripts are used
+	caps       driver.Caps
+	meta       lastMeta
+	hub        *hub
+	closed     atomic.Bool
+	once       sync.Once
 }
 
 var (
@@ -93,7 +98,27 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 	if b.caps.Name == "" {
 		b.caps.Name = c.name()
 	}
+	b.acks = &ferry{wait: b.replicas.command(), send: func(ctx context.Context, commands [][]string) []answer {
+		return b.client.doAll(ctx, "", commands)
+	}}
+	switch opts.Scripts {
+	case "", ScriptsAuto:
+	case ScriptsOff:
+		return b, b.withoutScripts()
+	default:
+		return nil, fmt.Errorf("%w: scripts %q: want %q or %q", driver.ErrInvalid, opts.Scripts, ScriptsAuto, ScriptsOff)
+	}
 	return b, nil
+}
+
+// withoutScripts makes a new backend one that uses none.
+func (b *Backend) withoutScripts() error {
+	if b.layout.span == 1 {
+		return fmt.Errorf("%w: the layout %q needs scripts, which the server's user may not run", driver.ErrUnsupported, Redisson)
+	}
+	b.scriptless = newScriptless(b)
+	b.caps.Modes, b.caps.Downgrade = driver.Modes(driver.Exclusive), false
+	return nil
 }
 
 // Caps says what the backend can do.
@@ -110,6 +135,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 	if r.Mode == driver.Counted && r.Limit < 1 {
 		return driver.Grant{}, fmt.Errorf("%w: a semaphore of %d permits: want at least 1", driver.ErrInvalid, r.Limit)
+	}
+	if b.scriptless != nil {
+		return b.scriptless.acquire(ctx, r)
 	}
 	reply, err := b.take(ctx, rec, r)
 	if err != nil {
@@ -169,6 +197,9 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if err != nil {
 		return err
 	}
+	if b.scriptless != nil {
+		return b.scriptless.release(ctx, h)
+	}
 	name := b.prefix + h.Name
 	args := []string{rec.writer(h.Owner), rec.channel(name)}
 	if rec.dropArgs != nil {
@@ -199,6 +230,9 @@ func (b *Backend) Close() error {
 func (b *Backend) recipe(m driver.Mode) (*recipe, error) {
 	if b.closed.Load() {
 		return nil, driver.ErrClosed
+	}
+	if !b.caps.Modes.Has(m) && b.scriptless != nil && driver.AllModes.Has(m) {
+		return nil, fmt.Errorf("mode %v: %w", m, errNoScripts)
 	}
 	if !b.caps.Modes.Has(m) {
 		return nil, fmt.Errorf("%w: mode %v", driver.ErrUnsupported, m)

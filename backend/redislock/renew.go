@@ -74,6 +74,10 @@ func (b *Backend) batches(holds []driver.Hold, errs []error) []batch {
 
 // renew fills in the errors of one batch.
 func (b *Backend) renew(ctx context.Context, holds []driver.Hold, x batch, errs []error) {
+	if b.scriptless != nil {
+		b.scriptless.renewBatch(ctx, holds, x, errs)
+		return
+	}
 	keys := make([]string, 0, x.recipe.kept*len(x.at)+1)
 	args := make([]string, 0, 2*len(x.at)+1)
 	for _, i := range x.at {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -74,26 +73,28 @@ func (s *shortage) Error() string {
 	return fmt.Sprintf("%d of %d replicas have it after %v", s.have, s.need, s.timeout)
 }
 
-// runAcked runs a script, and an error of replicas.check comes with its reply.
+// runAcked runs a script, and tells besides what is missing of the replicas.
 func (b *Backend) runAcked(ctx context.Context, s *script, keys, args []string) (reply any, missing, err error) {
 	if b.replicas.need == 0 {
 		reply, err = run(ctx, b.client, s, keys, args)
 		return reply, nil, err
 	}
-	var last answer
+	l := &load{acked: true}
 	reply, err = runBy(s, keys, args, func(command []string) (any, error) {
-		all := b.client.doAll(ctx, keys[0], [][]string{command, b.replicas.command()})
-		last = all[1]
-		return all[0].reply, all[0].err
+		l = &load{acked: true, commands: [][]string{command}}
+		if err := b.acks.do(ctx, l); err != nil {
+			return nil, err
+		}
+		return l.answers[0].reply, l.answers[0].err
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	return reply, b.replicas.check(last), nil
+	return reply, b.replicas.check(l.acks), nil
 }
 
-// take runs the script that takes. What too few replicas have is given back at once, so
-// that others can try; the core will do it again if that fails.
+// take runs the script that takes, and gives back at once what too few replicas have, so
+// that others can try.
 //
 // A reader's is kept: it may have been a writer until now, who goes on believing in its
 // hold, and asks again.
@@ -103,14 +104,19 @@ func (b *Backend) take(ctx context.Context, rec *recipe, r driver.Request) (any,
 	if err != nil || missing == nil || !granted(reply) {
 		return reply, err
 	}
-	if r.Mode == driver.Read {
-		return nil, missing
-	}
-	if err := b.Release(ctx, r.Hold); err != nil && !errors.Is(err, driver.ErrLost) {
-		// Not %w: an error that is final would say that nothing was taken.
-		return nil, fmt.Errorf("%v; and it could not be released: %v", missing, err)
+	if r.Mode != driver.Read {
+		missing = b.giveBack(ctx, r, missing)
 	}
 	return nil, missing
+}
+
+// giveBack releases what is of no use, because of cause. If that fails, it is for the
+// core to release: then no error may be final, since that says that nothing was taken.
+func (b *Backend) giveBack(ctx context.Context, r driver.Request, cause error) error {
+	if err := b.Release(ctx, r.Hold); err != nil && !errors.Is(err, driver.ErrLost) {
+		return fmt.Errorf("%v; it is not certain that it was released: %v", cause, err)
+	}
+	return cause
 }
 
 // granted reports whether a take's reply says that the Owner holds.
@@ -126,8 +132,8 @@ func (b *Backend) checkWait(ctx context.Context) error {
 		return nil
 	}
 	_, err := b.client.do(ctx, "", []string{"WAIT", "0", "1"})
-	if re := (*replyError)(nil); errors.As(err, &re) && strings.Contains(re.text, "unknown command") {
-		return fmt.Errorf("%w: the server can't wait for replicas: %w", driver.ErrUnsupported, re)
+	if isUnknown(err) {
+		return fmt.Errorf("%w: the server can't wait for replicas: %w", driver.ErrUnsupported, err)
 	}
 	return err
 }

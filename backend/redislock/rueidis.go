@@ -47,6 +47,36 @@ func (c *rueidisServer) command(args []string) rueidis.Completed {
 	return c.client.B().Arbitrary(args[0]).Args(args[1:]...).Build()
 }
 
+// conn takes a connection out of the library's pool.
+func (c *rueidisServer) conn(context.Context) (conn, error) {
+	own, release := c.client.Dedicate()
+	return &rueidisConn{own, release}, nil
+}
+
+type rueidisConn struct {
+	rueidis.DedicatedClient
+	release func()
+}
+
+func (c *rueidisConn) doAll(ctx context.Context, commands [][]string) []answer {
+	list := make([]rueidis.Completed, len(commands))
+	for i, args := range commands {
+		list[i] = c.B().Arbitrary(args[0]).Args(args[1:]...).Build()
+	}
+	got := make([]answer, len(list))
+	for i, r := range c.DoMulti(undated(ctx), list...) {
+		got[i].reply, got[i].err = fromRueidis(r)
+	}
+	return got
+}
+
+func (c *rueidisConn) close(broken bool) {
+	if broken {
+		c.Close()
+	}
+	c.release()
+}
+
 func undated(ctx context.Context) context.Context {
 	if _, ok := ctx.Deadline(); ok {
 		return endless{ctx}

@@ -1,0 +1,168 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// ferry takes the commands of many callers to the server together: those that come
+// while it is away wait, and go with the next trip, in their order. It is for what must
+// have a connection by itself, or keeps one busy: WATCH and WAIT.
+type ferry struct {
+	send func(ctx context.Context, commands [][]string) []answer
+	rest func()   // nobody waits; may be nil
+	wait []string // the command that waits for replicas; nil if nobody asks them
+
+	mu      sync.Mutex
+	waiting []*load
+	away    bool
+
+	// Those below are for who makes the trips.
+	comparing []*load
+	watched   []*load
+}
+
+// load is what one caller sends: commands, or guards.
+type load struct {
+	commands [][]string
+	guards   []guard
+	acked    bool // the replicas are asked
+
+	answers []answer
+	acks    answer
+	err     error // of the guards
+
+	gone  atomic.Bool // the caller has given up
+	alone bool        // it is compared by itself
+	tries int
+	done  chan struct{}
+}
+
+// do returns when l has its answers, or with ctx's error: then it may still be sent, if
+// that has begun, but nothing that is given to do later is sent before it.
+func (f *ferry) do(ctx context.Context, l *load) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	l.done = make(chan struct{})
+	f.mu.Lock()
+	f.waiting = append(f.waiting, l)
+	if !f.away {
+		f.away = true
+		go f.cross()
+	}
+	f.mu.Unlock()
+	select {
+	case <-l.done:
+		return nil
+	case <-ctx.Done():
+		l.gone.Store(true)
+		return ctx.Err()
+	}
+}
+
+// cross makes trips as long as there is something to take.
+func (f *ferry) cross() {
+	for {
+		loads, more := f.next()
+		if !more {
+			return
+		}
+		t := trip{}
+		f.finishGuards(&t)
+		for _, l := range loads {
+			if l.guards != nil {
+				f.comparing = append(f.comparing, l)
+				continue
+			}
+			t.add(l, l.commands, func(got []answer) { l.answers = got })
+			t.end(l)
+		}
+		f.askReplicas(&t)
+		f.beginGuards(&t)
+		t.make(f.send)
+		if t.broken != nil {
+			f.loseGuards(t.broken)
+		}
+		for _, l := range t.ended {
+			close(l.done)
+		}
+		// Those who were answered just now may want more: let them join.
+		runtime.Gosched()
+	}
+}
+
+// next are those who wait, without those who no longer do.
+func (f *ferry) next() (loads []*load, more bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := min(len(f.waiting), maxPipeline)
+	loads, f.waiting = f.waiting[:n:n], f.waiting[n:]
+	loads = slices.DeleteFunc(loads, func(l *load) bool { return l.gone.Load() })
+	if len(loads) > 0 || len(f.waiting) > 0 || len(f.comparing) > 0 || f.watched != nil {
+		return loads, true
+	}
+	if f.rest != nil {
+		f.rest()
+	}
+	f.away, f.waiting = false, nil
+	return nil, false
+}
+
+// askReplicas adds one question for all.
+func (f *ferry) askReplicas(t *trip) {
+	asked := slices.DeleteFunc(slices.Clone(t.loads), func(l *load) bool { return !l.acked })
+	if len(asked) == 0 {
+		return
+	}
+	t.add(nil, [][]string{f.wait}, func(got []answer) {
+		for _, l := range asked {
+			l.acks = got[0]
+		}
+	})
+}
+
+// trip is what is sent together.
+type trip struct {
+	commands [][]string
+	parts    []part
+	loads    []*load // whose writes are among the commands
+	ended    []*load // who have all they asked for when it is over
+	broken   error   // not all was answered
+}
+
+type part struct {
+	n    int
+	read func([]answer)
+}
+
+func (t *trip) add(l *load, commands [][]string, read func([]answer)) {
+	t.commands = append(t.commands, commands...)
+	t.parts = append(t.parts, part{len(commands), read})
+	if l != nil {
+		t.loads = append(t.loads, l)
+	}
+}
+
+func (t *trip) end(l *load) { t.ended = append(t.ended, l) }
+
+func (t *trip) make(send func(context.Context, [][]string) []answer) {
+	if len(t.commands) == 0 {
+		return
+	}
+	// Those who wait give up by themselves; the connection has a timeout of its own.
+	got := send(context.Background(), t.commands)
+	for _, a := range got {
+		if re := (*replyError)(nil); a.err != nil && !errors.As(a.err, &re) {
+			t.broken = a.err
+		}
+	}
+	for _, p := range t.parts {
+		p.read(got[:p.n])
+		got = got[p.n:]
+	}
+}

@@ -1,0 +1,223 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Scripts says whether scripts are used. Without them there are exclusive locks only.
+type Scripts string
+
+// The choices.
+const (
+	// ScriptsAuto is the default: Open finds out whether the server lets its user run
+	// scripts. With a client that was brought scripts are used.
+	ScriptsAuto Scripts = "auto"
+
+	// ScriptsOff is for servers and users that may not run scripts.
+	ScriptsOff Scripts = "off"
+)
+
+var errNoScripts = fmt.Errorf("%w: the server's user may not run scripts, which all but exclusive locks need", driver.ErrUnsupported)
+
+// scriptless keeps exclusive locks of the layout "string" without scripts. A lock looks as
+// scripts write it, so that both keep each other out, under fences of one counter; but
+// its value lacks its fence, which is not known yet when the value is written.
+type scriptless struct {
+	b   *Backend
+	rec *recipe
+	f   *ferry
+
+	// old: the server has no SET … NX GET, which came with 7.0.
+	old atomic.Bool
+}
+
+func newScriptless(b *Backend) *scriptless {
+	l := &lane{at: func(ctx context.Context) (server, error) { return b.client.at(ctx, "") }}
+	return &scriptless{
+		b: b, rec: b.layout.recipes[driver.Exclusive],
+		f: &ferry{send: l.send, rest: l.rest, wait: b.replicas.command()},
+	}
+}
+
+// acquire makes one attempt, in one round trip. What follows the SET is harmless if it
+// was refused, or tells by whom.
+func (p *scriptless) acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	s, err := p.attempt(ctx, r)
+	if err != nil {
+		return driver.Grant{}, p.b.fail("acquire", r.Name, err)
+	}
+	p.b.hub.answered(r.Owner)
+	again := !s.taken && ownedBy(s.value, r.Owner)
+	if !s.taken && !again {
+		return driver.Grant{}, p.b.held(r, []any{s.left, s.value})
+	}
+	n, err := p.settle(ctx, r, s, again)
+	if err != nil {
+		err = p.b.giveBack(ctx, r, err)
+		if errors.Is(err, driver.ErrHeld) {
+			return driver.Grant{}, err
+		}
+		return driver.Grant{}, p.b.fail("acquire", r.Name, err)
+	}
+	return driver.Grant{Fence: n * p.rec.span, Fences: min(max(r.Fences, 1), p.rec.span), TTL: r.TTL}, nil
+}
+
+// settle does what is left to do for a lock that r's Owner holds, and returns the number
+// that the counter gave.
+func (p *scriptless) settle(ctx context.Context, r driver.Request, s attempted, again bool) (uint64, error) {
+	switch {
+	case s.trouble != nil:
+		return 0, s.trouble
+	case s.queued && !again:
+		// Nobody passes those who stand in line. They do not take turns through here:
+		// scripts made that line.
+		return 0, &driver.HeldError{}
+	}
+	if again {
+		if err := p.renew(ctx, []driver.Hold{r.Hold})[0]; err != nil {
+			return 0, fmt.Errorf("it ended while it was taken again: %v", err)
+		}
+	}
+	return p.number(ctx, r.Name, s.id)
+}
+
+// attempted is what an attempt saw.
+type attempted struct {
+	taken   bool // just now
+	value   string
+	left    int64
+	queued  bool
+	id      string
+	trouble error // which makes the lock of no use if it was taken
+}
+
+func (p *scriptless) attempt(ctx context.Context, r driver.Request) (attempted, error) {
+	name, old := p.b.prefix+r.Name, p.old.Load()
+	set := []string{"SET", name, p.b.meta.noteStart(r.Owner, r.Meta), "NX", "PX", millis(r.TTL)}
+	commands := [][]string{set, {"GET", name}}
+	if !old {
+		commands = [][]string{append(set, "GET")}
+	}
+	l := &load{acked: p.b.replicas.need > 0, commands: append(commands,
+		[]string{"PTTL", name}, []string{"EXISTS", queueKey(name)}, p.draw(r.Name, "*"))}
+	if err := p.f.do(ctx, l); err != nil {
+		return attempted{}, err
+	}
+	first := l.answers[0]
+	if re := (*replyError)(nil); !old && errors.As(first.err, &re) && strings.Contains(re.text, "syntax error") {
+		p.old.Store(true) // and nothing was taken
+		return p.attempt(ctx, r)
+	}
+	if first.err != nil {
+		return attempted{}, explain(first.err)
+	}
+	s := attempted{taken: first.reply == nil, value: text(first.reply)}
+	rest := l.answers[1:]
+	if old {
+		s.taken, s.value = first.reply != nil, text(rest[0].reply)
+		if err := rest[0].err; err != nil {
+			return s, explain(err)
+		}
+		rest = rest[1:]
+	}
+	s.left, s.queued, s.id = integer(rest[0].reply), integer(rest[1].reply) > 0, text(rest[2].reply)
+	s.trouble = explain(firstError(rest))
+	if l.acked && s.trouble == nil {
+		s.trouble = p.b.replicas.check(l.acks)
+	}
+	return s, nil
+}
+
+// draw takes an id from the fence counter.
+func (p *scriptless) draw(name, id string) []string {
+	return []string{"XADD", p.b.layout.counter(p.b.prefix, name), "MAXLEN", "0", id, "", ""}
+}
+
+// number is the number of an id. Where the thousand of a millisecond are used up, that
+// of the next millisecond is drawn in advance, as scripts do.
+func (p *scriptless) number(ctx context.Context, name, id string) (uint64, error) {
+	for range maxTries {
+		ms, seq, _ := strings.Cut(id, "-")
+		if len(seq) < 4 {
+			return number64(id)
+		}
+		n, err := strconv.ParseUint(ms, 10, 63)
+		if err != nil {
+			return 0, err
+		}
+		l := &load{commands: [][]string{p.draw(name, strconv.FormatUint(n+1, 10)+"-0"), p.draw(name, "*")}}
+		if err := p.f.do(ctx, l); err != nil {
+			return 0, err
+		}
+		// The first is refused if others were quicker.
+		if err := l.answers[1].err; err != nil {
+			return 0, explain(err)
+		}
+		id = text(l.answers[1].reply)
+	}
+	return 0, errors.New("the fence counter is used up again and again")
+}
+
+// release ends a hold, in two round trips.
+func (p *scriptless) release(ctx context.Context, h driver.Hold) error {
+	name := p.b.prefix + h.Name
+	l := &load{guards: []guard{{key: name, owner: h.Owner, writes: [][]string{
+		{"DEL", name}, {"PUBLISH", p.rec.channel(name), "0"},
+	}}}}
+	if err := p.f.do(ctx, l); err != nil {
+		return err
+	}
+	if l.guards[0].fate == foreign {
+		return driver.ErrLost
+	}
+	return l.err
+}
+
+// renew renews many holds, in two round trips.
+func (p *scriptless) renew(ctx context.Context, holds []driver.Hold) []error {
+	l := &load{acked: p.b.replicas.need > 0, guards: make([]guard, len(holds))}
+	for i, h := range holds {
+		name := p.b.prefix + h.Name
+		writes := [][]string{{"PEXPIRE", name, millis(h.TTL)}}
+		if h.Floor >= p.rec.span {
+			writes = append(writes, p.draw(h.Name, p.b.layout.floorID(h.Floor)))
+		}
+		l.guards[i] = guard{key: name, owner: h.Owner, writes: writes}
+	}
+	errs := make([]error, len(holds))
+	err := p.f.do(ctx, l)
+	answered := err == nil
+	if answered {
+		err = l.err
+		if err == nil && l.acked {
+			err = p.b.replicas.check(l.acks)
+		}
+	}
+	for i := range holds {
+		errs[i] = err
+		if answered && l.guards[i].fate == foreign {
+			errs[i] = driver.ErrLost
+		}
+	}
+	return errs
+}
+
+func (p *scriptless) renewBatch(ctx context.Context, holds []driver.Hold, x batch, errs []error) {
+	picked := make([]driver.Hold, len(x.at))
+	for k, i := range x.at {
+		picked[k] = holds[i]
+	}
+	for k, err := range p.renew(ctx, picked) {
+		if err != nil && !errors.Is(err, driver.ErrLost) {
+			err = fmt.Errorf("redislock: renew: %w", err)
+		}
+		errs[x.at[k]] = err
+	}
+}
