@@ -129,6 +129,13 @@ type replyError struct {
 func (e *replyError) Error() string { return "redis: " + e.text }
 func (e *replyError) Unwrap() error { return e.cause }
 
+// asReply is the server's error in err, if it is one.
+func asReply(err error) (*replyError, bool) {
+	re := (*replyError)(nil)
+	is := errors.As(err, &re)
+	return re, is
+}
+
 // is reports whether the server's error has this code. A server before 7.0 puts what a
 // script's command answered into the middle of the text.
 func (e *replyError) is(code string) bool {
@@ -162,14 +169,13 @@ func runBy(s *script, keys, args []string, send func(command []string) (any, err
 
 // deniesScripts reports whether the server refused to run a script, or any.
 func deniesScripts(err error) bool {
-	re := (*replyError)(nil)
-	return errors.As(err, &re) && strings.Contains(re.text, "'eval") && re.is("NOPERM") || isUnknown(err)
+	re, is := asReply(err)
+	return is && (re.is("NOPERM") && strings.Contains(re.text, "'eval") || re.isUnknown())
 }
 
 // isUnknown reports whether the server doesn't know the command.
-func isUnknown(err error) bool {
-	re := (*replyError)(nil)
-	return errors.As(err, &re) && re.is("ERR") && strings.Contains(re.text, "unknown command")
+func (e *replyError) isUnknown() bool {
+	return e.is("ERR") && strings.Contains(e.text, "unknown command")
 }
 
 // explain makes facts of the server's errors that are facts, and leaves the others,

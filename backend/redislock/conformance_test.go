@@ -20,21 +20,27 @@ func TestConformance(t *testing.T) {
 		for _, o := range openers {
 			t.Run(o.name+"/"+string(layout), func(t *testing.T) {
 				t.Parallel()
-				var proxies sync.Map
-				drivertest.Run(t, drivertest.Harness{
-					Open: func(context.Context) (driver.Backend, error) {
-						p := faultproxy.New(t, srv.Addr())
-						b := o.open(t, p.Addr(), Options{Layout: layout, Name: "redis://proxied"})
-						proxies.Store(b, p)
-						return b, nil
-					},
-					Cut: func(b driver.Backend) func() {
-						p, _ := proxies.Load(b)
-						p.(*faultproxy.Proxy).Silence()
-						return p.(*faultproxy.Proxy).Pass
-					},
-				})
+				conform(t, srv, o, Options{Layout: layout})
 			})
 		}
 	}
+}
+
+// conform runs the suite, each connection through a proxy of its own.
+func conform(t *testing.T, srv *testserver.RedisServer, o opener, opts Options) {
+	opts.Name = "redis://proxied"
+	var proxies sync.Map
+	drivertest.Run(t, drivertest.Harness{
+		Open: func(context.Context) (driver.Backend, error) {
+			p := faultproxy.New(t, srv.Addr())
+			b := o.open(t, p.Addr(), opts)
+			proxies.Store(b, p)
+			return b, nil
+		},
+		Cut: func(b driver.Backend) func() {
+			p, _ := proxies.Load(b)
+			p.(*faultproxy.Proxy).Silence()
+			return p.(*faultproxy.Proxy).Pass
+		},
+	})
 }

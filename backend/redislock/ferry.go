@@ -2,7 +2,6 @@ package redislock
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"slices"
 	"sync"
@@ -157,7 +156,7 @@ func (t *trip) make(send func(context.Context, [][]string) []answer) {
 	// Those who wait give up by themselves; the connection has a timeout of its own.
 	got := send(context.Background(), t.commands)
 	for _, a := range got {
-		if re := (*replyError)(nil); a.err != nil && !errors.As(a.err, &re) {
+		if _, is := asReply(a.err); a.err != nil && !is {
 			t.broken = a.err
 		}
 	}

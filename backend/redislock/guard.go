@@ -134,8 +134,7 @@ func (f *ferry) finishGuards(t *trip) {
 func (f *ferry) executed(t *trip, loads []*load, got []answer) {
 	results, done := got[len(got)-1].reply.([]any)
 	err := firstError(got)
-	re := (*replyError)(nil)
-	refused := errors.As(err, &re) // and nothing was done
+	_, refused := asReply(err) // and nothing was done
 	for _, l := range loads {
 		switch {
 		case done:

@@ -19,11 +19,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 		return driver.Info{}, driver.ErrClosed
 	}
 	n := b.prefix + name
-	reply, err := run(ctx, b.client, inspectScript, []string{n, permitsKey(n), queueKey(n)}, []string{tagged(n)})
-	if err != nil {
-		return driver.Info{}, b.fail("inspect", name, err)
-	}
-	s, err := readSight(reply)
+	s, err := b.look(ctx, n)
 	if err != nil {
 		return driver.Info{}, b.fail("inspect", name, err)
 	}
@@ -45,7 +41,18 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	return info, nil
 }
 
-// sight is what the script saw.
+func (b *Backend) look(ctx context.Context, name string) (sight, error) {
+	if b.scriptless != nil {
+		return b.scriptless.look(ctx, name)
+	}
+	reply, err := run(ctx, b.client, inspectScript, []string{name, permitsKey(name), queueKey(name)}, []string{tagged(name)})
+	if err != nil {
+		return sight{}, err
+	}
+	return readSight(reply)
+}
+
+// sight is what is to be seen of a name.
 type sight struct {
 	kind    string
 	now     time.Duration // since 1970, by the server's clock
@@ -105,11 +112,27 @@ func readSight(reply any) (sight, error) {
 			s.holders = append(s.holders, seen{text(h[0]), integer(h[1]), text(h[2])})
 		}
 	}
-	waiters, _ := list[5].([]any)
-	for _, w := range waiters {
-		s.waiters = append(s.waiters, driver.Holder{Owner: ownerOf(text(w)), Mode: driver.Exclusive, Held: -1, Left: -1})
-	}
+	s.waiters = lineOf(texts(list[5]))
 	return s, nil
+}
+
+// lineOf are those who stand in the queue of a fair lock.
+func lineOf(written []string) []driver.Holder {
+	var waiters []driver.Holder
+	for _, w := range written {
+		waiters = append(waiters, driver.Holder{Owner: ownerOf(w), Mode: driver.Exclusive, Held: -1, Left: -1})
+	}
+	return waiters
+}
+
+// texts are the strings of a list.
+func texts(v any) []string {
+	list, _ := v.([]any)
+	words := make([]string, len(list))
+	for i, w := range list {
+		words[i] = text(w)
+	}
+	return words
 }
 
 func text(v any) string   { s, _ := v.(string); return s }
@@ -219,17 +242,16 @@ func (b *Backend) scan(ctx context.Context, cursor, prefix string) (keys []strin
 	if !ok || len(list) != 2 {
 		return nil, "", errAnswer
 	}
-	found, _ := list[1].([]any)
-	for _, key := range found {
-		keys = append(keys, text(key))
-	}
-	return keys, text(list[0]), nil
+	return texts(list[1]), text(list[0]), nil
 }
 
 // locks are those of keys that are locks.
 func (b *Backend) locks(ctx context.Context, keys []string) ([]string, error) {
 	if len(keys) == 0 {
 		return nil, nil
+	}
+	if b.scriptless != nil {
+		return b.scriptless.locks(ctx, keys)
 	}
 	pairs := make([]string, 0, 2*len(keys))
 	for _, key := range keys {

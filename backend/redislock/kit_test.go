@@ -28,6 +28,9 @@ func openOwn(t testing.TB, addr string, opts Options) *Backend {
 	if opts.Layout != "" {
 		url += "&layout=" + string(opts.Layout)
 	}
+	if opts.Scripts != "" {
+		url += "&scripts=" + string(opts.Scripts)
+	}
 	if opts.Replicas > 0 {
 		url += fmt.Sprintf("&replicas=%d&replica_timeout=%v", opts.Replicas, opts.ReplicaTimeout)
 	}

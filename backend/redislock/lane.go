@@ -2,7 +2,6 @@ package redislock
 
 import (
 	"context"
-	"errors"
 )
 
 // lane is a connection that a ferry has to itself, while it has something to send.
@@ -23,7 +22,7 @@ func (l *lane) send(ctx context.Context, commands [][]string) []answer {
 	}
 	got := l.conn.doAll(ctx, commands)
 	for _, a := range got {
-		if re := (*replyError)(nil); a.err != nil && !errors.As(a.err, &re) {
+		if _, is := asReply(a.err); a.err != nil && !is {
 			l.end(true)
 			break
 		}

@@ -15,7 +15,8 @@ import (
 
 // A note is what is written down with a hold, for Inspect: "owner meta fence", where
 // meta is in the form of a URL's query, and the fence as the counter gave it. A hold
-// that was taken again has its first fence too, behind a comma.
+// that was taken again has its first fence too, behind a comma. The fence is missing
+// where the server runs no scripts.
 //
 // In the string layout the note is the lock's value; elsewhere it has a key of its own
 // and a plus before it.
@@ -66,9 +67,12 @@ func (l *layout) readNote(note string, now time.Duration, h *driver.Holder) bool
 	if !again {
 		first = last
 	}
-	fence, err := l.fence(last)
-	if err != nil {
-		return false
+	fence := uint64(0)
+	if last != "" { // who writes without scripts does not know it
+		var err error
+		if fence, err = l.fence(last); err != nil {
+			return false
+		}
 	}
 	h.Owner, h.Fence, h.Meta = parts[0], fence, readMeta(parts[1])
 	// The counter is at least the server's clock, so a hold is at least as old as

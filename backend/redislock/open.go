@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -137,13 +136,13 @@ const oldest = 6
 // is left to find out.
 func checkVersion(ctx context.Context, c client) error {
 	reply, err := c.do(ctx, "", []string{"HELLO"})
-	if isUnknown(err) {
+	re, is := asReply(err)
+	switch {
+	case is && re.isUnknown():
 		return fmt.Errorf("%w: the server is older than Redis %d.0", driver.ErrInvalid, oldest)
-	}
-	if re := (*replyError)(nil); errors.As(err, &re) && re.is("NOPERM") {
+	case is && re.is("NOPERM"):
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return err
 	}
 	server, version := helloFields(reply)
@@ -162,7 +161,7 @@ func (b *Backend) checkScripts(ctx context.Context) error {
 		if deniesScripts(err) {
 			return b.withoutScripts()
 		}
-		if re := (*replyError)(nil); err != nil && !errors.As(err, &re) {
+		if _, is := asReply(err); err != nil && !is {
 			return err
 		}
 	}

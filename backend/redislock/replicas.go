@@ -132,7 +132,7 @@ func (b *Backend) checkWait(ctx context.Context) error {
 		return nil
 	}
 	_, err := b.client.do(ctx, "", []string{"WAIT", "0", "1"})
-	if isUnknown(err) {
+	if re, is := asReply(err); is && re.isUnknown() {
 		return fmt.Errorf("%w: the server can't wait for replicas: %w", driver.ErrUnsupported, err)
 	}
 	return err

@@ -111,7 +111,7 @@ func (p *scriptless) attempt(ctx context.Context, r driver.Request) (attempted, 
 		return attempted{}, err
 	}
 	first := l.answers[0]
-	if re := (*replyError)(nil); !old && errors.As(first.err, &re) && strings.Contains(re.text, "syntax error") {
+	if re, is := asReply(first.err); is && !old && strings.Contains(re.text, "syntax error") {
 		p.old.Store(true) // and nothing was taken
 		return p.attempt(ctx, r)
 	}

@@ -1,0 +1,76 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// look sees what plain commands tell of a name in one round trip. Of Redisson's locks
+// that is who holds, and not what is kept beside each hold.
+func (p *scriptless) look(ctx context.Context, name string) (sight, error) {
+	got := p.b.client.doAll(ctx, name, [][]string{
+		{"TYPE", name}, {"TIME"}, {"PTTL", name}, {"GET", name},
+		{"HGET", name, "mode"}, {"HKEYS", name},
+		{"EXISTS", permitsKey(name)}, {"LRANGE", queueKey(name), "0", "-1"},
+	})
+	// Some are asked of a key of another type.
+	var needed []answer
+	s := sight{kind: text(got[0].reply), now: clock(got[1].reply), left: integer(got[2].reply)}
+	switch s.kind {
+	case "string":
+		s.value = text(got[3].reply)
+		needed = []answer{got[3], got[6]}
+		if integer(got[6].reply) > 0 {
+			return sight{}, fmt.Errorf("%w: to tell who holds a semaphore, without scripts", driver.ErrUnsupported)
+		}
+	case "hash":
+		s.value = text(got[4].reply)
+		needed = got[4:6]
+		for _, field := range texts(got[5].reply) {
+			if field != "mode" {
+				s.holders = append(s.holders, seen{written: field, left: s.left})
+			}
+		}
+	}
+	if err := firstError(append(got[:3:3], needed...)); err != nil {
+		return sight{}, explain(err)
+	}
+	s.waiters = lineOf(texts(got[7].reply))
+	return s, nil
+}
+
+// clock reads the answer to TIME: the time since 1970.
+func clock(reply any) time.Duration {
+	parts := texts(reply)
+	if len(parts) != 2 {
+		return 0
+	}
+	seconds, _ := strconv.ParseInt(parts[0], 10, 64)
+	micros, _ := strconv.ParseInt(parts[1], 10, 64)
+	return time.Duration(seconds)*time.Second + time.Duration(micros)*time.Microsecond
+}
+
+// locks are those of keys that are plain locks taken by distlock.
+func (p *scriptless) locks(ctx context.Context, keys []string) ([]string, error) {
+	commands := make([][]string, len(keys))
+	for i, key := range keys {
+		commands[i] = []string{"GETRANGE", key, "0", itoa(ownerLen)}
+	}
+	var held []string
+	for i, a := range p.b.client.doAll(ctx, "", commands) {
+		re, refused := asReply(a.err)
+		switch {
+		case a.err == nil:
+			if value := text(a.reply); len(value) == ownerLen+1 && value[ownerLen] == ' ' && isOwner(value) {
+				held = append(held, keys[i])
+			}
+		case !refused || !re.is("WRONGTYPE"):
+			return nil, explain(a.err)
+		}
+	}
+	return held, nil
+}
