@@ -83,6 +83,25 @@ func answers(n int, a answer) []answer {
 	return list
 }
 
+func firstError(list []answer) error {
+	for _, a := range list {
+		if a.err != nil {
+			return a.err
+		}
+	}
+	return nil
+}
+
+// lostError is the first error that the server did not answer.
+func lostError(list []answer) error {
+	for _, a := range list {
+		if _, is := asReply(a.err); a.err != nil && !is {
+			return a.err
+		}
+	}
+	return nil
+}
+
 // single is the client of one server.
 type single struct{ server }
 

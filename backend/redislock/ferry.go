@@ -155,11 +155,7 @@ func (t *trip) make(send func(context.Context, [][]string) []answer) {
 	}
 	// Those who wait give up by themselves; the connection has a timeout of its own.
 	got := send(context.Background(), t.commands)
-	for _, a := range got {
-		if _, is := asReply(a.err); a.err != nil && !is {
-			t.broken = a.err
-		}
-	}
+	t.broken = lostError(got)
 	for _, p := range t.parts {
 		p.read(got[:p.n])
 		got = got[p.n:]

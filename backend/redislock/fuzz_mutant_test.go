@@ -25,10 +25,10 @@ type edit struct {
 }
 
 var (
-	stringMutex   = fuzzCase{String, []driver.Mode{driver.Exclusive}}
-	redissonMutex = fuzzCase{Redisson, []driver.Mode{driver.Exclusive}}
-	readWrite     = fuzzCase{String, []driver.Mode{driver.Write, driver.Read}}
-	semaphore     = fuzzCase{String, []driver.Mode{driver.Counted}}
+	stringMutex   = fuzzCase{layout: String, modes: []driver.Mode{driver.Exclusive}}
+	redissonMutex = fuzzCase{layout: Redisson, modes: []driver.Mode{driver.Exclusive}}
+	readWrite     = fuzzCase{layout: String, modes: []driver.Mode{driver.Write, driver.Read}}
+	semaphore     = fuzzCase{layout: String, modes: []driver.Mode{driver.Counted}}
 )
 
 var fuzzMutants = map[string]fuzzMutant{

@@ -159,22 +159,29 @@ func (f *fuzzer) checkFences(ops []op, grants []driver.Grant) error {
 
 // fuzzCase is a kind of lock.
 type fuzzCase struct {
-	layout Layout
-	modes  []driver.Mode
+	layout     Layout
+	modes      []driver.Mode
+	scriptless int // so many of the backends use no scripts
 }
 
 func (c fuzzCase) String() string {
-	return strings.ToLower(strings.ReplaceAll(strings.Trim(fmt.Sprint(c.layout, " ", c.modes), "[]"), " [", " "))
+	name := fmt.Sprint(c.layout, " ", c.modes)
+	if c.scriptless > 0 {
+		name += fmt.Sprintf(" %d scriptless", c.scriptless)
+	}
+	return strings.ToLower(strings.NewReplacer("[", "", "]", "").Replace(name))
 }
 
 var fuzzCases = []fuzzCase{
-	{String, []driver.Mode{driver.Exclusive}},
-	{Redisson, []driver.Mode{driver.Exclusive}},
-	{String, []driver.Mode{driver.Read}},
-	{String, []driver.Mode{driver.Write, driver.Read}},
-	{Redisson, []driver.Mode{driver.Write, driver.Read}},
-	{String, []driver.Mode{driver.Counted}},
-	{Redisson, []driver.Mode{driver.Counted}},
+	{layout: String, modes: []driver.Mode{driver.Exclusive}},
+	{layout: Redisson, modes: []driver.Mode{driver.Exclusive}},
+	{layout: String, modes: []driver.Mode{driver.Read}},
+	{layout: String, modes: []driver.Mode{driver.Write, driver.Read}},
+	{layout: Redisson, modes: []driver.Mode{driver.Write, driver.Read}},
+	{layout: String, modes: []driver.Mode{driver.Counted}},
+	{layout: Redisson, modes: []driver.Mode{driver.Counted}},
+	{layout: String, modes: []driver.Mode{driver.Exclusive}, scriptless: 3},
+	{layout: String, modes: []driver.Mode{driver.Exclusive}, scriptless: 2},
 }
 
 // startFuzz runs one case against a server of its own, and returns what was wrong.
@@ -182,10 +189,14 @@ func startFuzz(t *testing.T, c fuzzCase, seed uint64, calls int, change func(*Ba
 	srv := testserver.Redis(t)
 	f := &fuzzer{rnd: rand.New(rand.NewPCG(seed, 1)), modes: c.modes}
 	var proxies []*faultproxy.Proxy
-	for _, o := range openers {
+	for i, o := range openers {
 		p := faultproxy.New(t, srv.Addr())
 		proxies = append(proxies, p)
-		f.backends = append(f.backends, change(o.open(t, p.Addr(), Options{Layout: c.layout})))
+		opts := Options{Layout: c.layout}
+		if i < c.scriptless {
+			opts.Scripts = ScriptsOff
+		}
+		f.backends = append(f.backends, change(o.open(t, p.Addr(), opts)))
 	}
 	setRate := func(rate float64) {
 		for i, p := range proxies {

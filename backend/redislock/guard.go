@@ -178,15 +178,6 @@ func (l *load) apply(results []any) []any {
 // isLess: the fence counter is not raised to what it exceeds.
 func isLess(err error) bool { return strings.Contains(err.Error(), "equal or smaller") }
 
-func firstError(answers []answer) error {
-	for _, a := range answers {
-		if a.err != nil {
-			return a.err
-		}
-	}
-	return nil
-}
-
 // loseGuards: the connection is gone, and with it what it watched.
 func (f *ferry) loseGuards(err error) {
 	for _, l := range f.watched {

@@ -21,11 +21,8 @@ func (l *lane) send(ctx context.Context, commands [][]string) []answer {
 		}
 	}
 	got := l.conn.doAll(ctx, commands)
-	for _, a := range got {
-		if _, is := asReply(a.err); a.err != nil && !is {
-			l.end(true)
-			break
-		}
+	if lostError(got) != nil {
+		l.end(true)
 	}
 	return got
 }

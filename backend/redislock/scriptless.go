@@ -59,11 +59,13 @@ func (p *scriptless) acquire(ctx context.Context, r driver.Request) (driver.Gran
 		return driver.Grant{}, p.b.held(r, []any{s.left, s.value})
 	}
 	n, err := p.settle(ctx, r, s, again)
-	if err != nil {
+	if err != nil && !again {
 		err = p.b.giveBack(ctx, r, err)
-		if errors.Is(err, driver.ErrHeld) {
-			return driver.Grant{}, err
-		}
+	}
+	if errors.Is(err, driver.ErrHeld) {
+		return driver.Grant{}, err
+	}
+	if err != nil {
 		return driver.Grant{}, p.b.fail("acquire", r.Name, err)
 	}
 	return driver.Grant{Fence: n * p.rec.span, Fences: min(max(r.Fences, 1), p.rec.span), TTL: r.TTL}, nil
@@ -117,6 +119,9 @@ func (p *scriptless) attempt(ctx context.Context, r driver.Request) (attempted, 
 	}
 	if first.err != nil {
 		return attempted{}, explain(first.err)
+	}
+	if err := lostError(l.answers); err != nil {
+		return attempted{}, err
 	}
 	s := attempted{taken: first.reply == nil, value: text(first.reply)}
 	rest := l.answers[1:]

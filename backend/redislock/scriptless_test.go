@@ -14,8 +14,14 @@ func noScripts(t *testing.T) *testserver.RedisServer {
 // scriptlessOpeners: Open finds out by itself.
 var scriptlessOpeners = []opener{
 	{"url", openOwn},
-	{"go-redis", func(t testing.TB, addr string, o Options) *Backend { o.Scripts = ScriptsOff; return openGoRedis(t, addr, o) }},
-	{"rueidis", func(t testing.TB, addr string, o Options) *Backend { o.Scripts = ScriptsOff; return openRueidis(t, addr, o) }},
+	{"go-redis", func(t testing.TB, addr string, o Options) *Backend {
+		o.Scripts = ScriptsOff
+		return openGoRedis(t, addr, o)
+	}},
+	{"rueidis", func(t testing.TB, addr string, o Options) *Backend {
+		o.Scripts = ScriptsOff
+		return openRueidis(t, addr, o)
+	}},
 }
 
 func eachScriptless(t *testing.T, test func(t *testing.T, o opener)) {
