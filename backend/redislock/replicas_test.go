@@ -38,8 +38,13 @@ func awaitReplica(t *testing.T, master *testserver.RedisServer) {
 	})
 }
 
+// acked is for those who are to be refused, patient for those who are not.
 func acked(layout Layout) Options {
-	return Options{Layout: layout, Replicas: 1, ReplicaTimeout: 250 * time.Millisecond}
+	return Options{Layout: layout, Replicas: 1, ReplicaTimeout: 100 * time.Millisecond}
+}
+
+func patient(layout Layout) Options {
+	return Options{Layout: layout, Replicas: 1, ReplicaTimeout: 2 * time.Second}
 }
 
 // short fails the test unless err says that no replica has it, which is no fact.
@@ -52,44 +57,45 @@ func short(t *testing.T, what string, err error) {
 }
 
 func TestReplicas(t *testing.T) {
-	modes := map[driver.Mode]bool{driver.Exclusive: true, driver.Write: true, driver.Read: false, driver.Counted: true}
-	for _, o := range openers {
+	eachOpener(t, func(t *testing.T, o opener) {
+		master, replica := replicated(t)
 		for _, layout := range []Layout{String, Redisson} {
-			t.Run(o.name+"/"+string(layout), func(t *testing.T) {
-				t.Parallel()
-				master, replica := replicated(t)
-				b, copies := o.open(t, master.Addr(), acked(layout)), raw(t, replica.Addr())
-				for mode, givenBack := range modes {
-					held, r := request("", mode), request("", mode)
-					acquire(t, b, held)
-					if len(dump(t, copies, held)) == 0 {
-						t.Errorf("%v: taken, and not on the replica", mode)
-					}
-					replica.Pause()
-					_, err := b.Acquire(t.Context(), r)
-					short(t, "acquire", err)
-					if info, err := b.Inspect(t.Context(), r.Name); err != nil || givenBack == (len(info.Holders) > 0) {
-						t.Errorf("%v: after the refusal it is held by %v, %v", mode, info.Holders, err)
-					}
-					refused(t, b, request(held.Name, driver.Write), map[bool]error{true: driver.ErrHeld, false: driver.ErrInvalid}[mode.SameKind(driver.Write)])
-					lost := request("", mode).Hold
-					errs := b.Renew(t.Context(), []driver.Hold{held.Hold, lost})
-					short(t, "renewal", errs[0])
-					if !errors.Is(errs[1], driver.ErrLost) {
-						t.Errorf("%v: renewal of what nobody holds: %v", mode, errs[1])
-					}
-					replica.Resume()
-					awaitReplica(t, master)
-					acquire(t, b, r)
-					if err := b.Renew(t.Context(), []driver.Hold{held.Hold})[0]; err != nil {
-						t.Errorf("%v: renewed again: %v", mode, err)
-					}
-					replica.Pause()
-					release(t, b, held) // asks no replica
-					replica.Resume()
-					awaitReplica(t, master)
-				}
-			})
+			testReplicas(t, o, layout, master, replica)
+		}
+	})
+}
+
+func testReplicas(t *testing.T, o opener, layout Layout, master, replica *testserver.RedisServer) {
+	givenBack := map[driver.Mode]bool{driver.Exclusive: true, driver.Write: true, driver.Read: false, driver.Counted: true}
+	b, hasty := o.open(t, master.Addr(), patient(layout)), o.open(t, master.Addr(), acked(layout))
+	copies := raw(t, replica.Addr())
+	for mode, back := range givenBack {
+		held, r := request("", mode), request("", mode)
+		acquire(t, b, held)
+		if len(dump(t, copies, held)) == 0 {
+			t.Errorf("%v: taken, and not on the replica", mode)
+		}
+		replica.Pause()
+		_, err := hasty.Acquire(t.Context(), r)
+		short(t, "acquire", err)
+		if info, err := b.Inspect(t.Context(), r.Name); err != nil || back == (len(info.Holders) > 0) {
+			t.Errorf("%v: after the refusal it is held by %v, %v", mode, info.Holders, err)
+		}
+		want := driver.ErrInvalid
+		if mode.SameKind(driver.Write) {
+			want = driver.ErrHeld
+		}
+		refused(t, hasty, request(held.Name, driver.Write), want)
+		errs := hasty.Renew(t.Context(), []driver.Hold{held.Hold, request("", mode).Hold})
+		short(t, "renewal", errs[0])
+		if !errors.Is(errs[1], driver.ErrLost) {
+			t.Errorf("%v: renewal of what nobody holds: %v", mode, errs[1])
+		}
+		release(t, b, held) // asks no replica
+		replica.Resume()
+		acquire(t, b, r)
+		if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+			t.Errorf("%v: renewed when the replica is back: %v", mode, err)
 		}
 	}
 }
@@ -99,11 +105,11 @@ func TestReplicas(t *testing.T) {
 func TestReplicasOfMany(t *testing.T) {
 	eachOpener(t, func(t *testing.T, o opener) {
 		master, replica := replicated(t)
-		b, copies := o.open(t, master.Addr(), acked(String)), raw(t, replica.Addr())
-		warm(t, b, driver.Exclusive)
-		each := func(check func(r driver.Request, err error)) {
+		b, hasty := o.open(t, master.Addr(), patient(String)), o.open(t, master.Addr(), acked(String))
+		copies := raw(t, replica.Addr())
+		each := func(b *Backend, check func(r driver.Request, err error)) {
 			var wg sync.WaitGroup
-			for range 8 {
+			for range 24 {
 				wg.Go(func() {
 					r := request("", driver.Exclusive)
 					_, err := b.Acquire(t.Context(), r)
@@ -112,16 +118,20 @@ func TestReplicasOfMany(t *testing.T) {
 			}
 			wg.Wait()
 		}
-		each(func(r driver.Request, err error) {
+		each(b, func(r driver.Request, err error) {
 			if n := copies.Exists(t.Context(), r.Name).Val(); err != nil || n != 1 {
 				t.Errorf("taken with %v, and %d copies", err, n)
 			}
 		})
 		replica.Pause()
-		each(func(_ driver.Request, err error) { short(t, "acquire", err) })
+		start := time.Now()
+		each(hasty, func(_ driver.Request, err error) { short(t, "acquire", err) })
+		if took := time.Since(start); took > 12*100*time.Millisecond {
+			t.Errorf("24 were refused in %v: they don't wait together", took)
+		}
 		replica.Resume()
-		if n := len(raw(t, master.Addr()).Keys(t.Context(), "test:*").Val()); n != 8 {
-			t.Errorf("%d locks are left, want the 8 that were taken", n)
+		if n := len(raw(t, master.Addr()).Keys(t.Context(), "test:*").Val()); n != 24 {
+			t.Errorf("%d locks are left, want the 24 that were taken", n)
 		}
 	})
 }

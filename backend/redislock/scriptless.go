@@ -46,21 +46,14 @@ func newScriptless(b *Backend) *scriptless {
 	}
 }
 
-// acquire makes one attempt, in one round trip. What follows the SET is harmless if it
-// was refused, or tells by whom.
+// errEnded: a hold ended just before its TTL was to be restarted.
+var errEnded = errors.New("it ended while it was taken again")
+
+// acquire makes one attempt, in one round trip; in three, if r's Owner holds already.
 func (p *scriptless) acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	s, err := p.attempt(ctx, r)
-	if err != nil {
-		return driver.Grant{}, p.b.fail("acquire", r.Name, err)
-	}
-	p.b.hub.answered(r.Owner)
-	again := !s.taken && ownedBy(s.value, r.Owner)
-	if !s.taken && !again {
-		return driver.Grant{}, p.b.held(r, []any{s.left, s.value})
-	}
-	n, err := p.settle(ctx, r, s, again)
-	if err != nil && !again {
-		err = p.b.giveBack(ctx, r, err)
+	n, err := p.take(ctx, r)
+	if errors.Is(err, errEnded) {
+		n, err = p.take(ctx, r)
 	}
 	if errors.Is(err, driver.ErrHeld) {
 		return driver.Grant{}, err
@@ -69,6 +62,25 @@ func (p *scriptless) acquire(ctx context.Context, r driver.Request) (driver.Gran
 		return driver.Grant{}, p.b.fail("acquire", r.Name, err)
 	}
 	return driver.Grant{Fence: n * p.rec.span, Fences: min(max(r.Fences, 1), p.rec.span), TTL: r.TTL}, nil
+}
+
+// take returns the number that the counter gave. What follows the SET is harmless if
+// that was refused, or tells by whom.
+func (p *scriptless) take(ctx context.Context, r driver.Request) (uint64, error) {
+	s, err := p.attempt(ctx, r)
+	if err != nil {
+		return 0, err
+	}
+	p.b.hub.answered(r.Owner)
+	again := !s.taken && ownedBy(s.value, r.Owner)
+	if !s.taken && !again {
+		return 0, p.b.held(r, []any{s.left, s.value})
+	}
+	n, err := p.settle(ctx, r, s, again)
+	if err != nil && !again {
+		err = p.b.giveBack(ctx, r, err)
+	}
+	return n, err
 }
 
 // settle does what is left to do for a lock that r's Owner holds, and returns the number
@@ -83,8 +95,12 @@ func (p *scriptless) settle(ctx context.Context, r driver.Request, s attempted, 
 		return 0, &driver.HeldError{}
 	}
 	if again {
-		if err := p.renew(ctx, []driver.Hold{r.Hold})[0]; err != nil {
-			return 0, fmt.Errorf("it ended while it was taken again: %v", err)
+		err := p.renew(ctx, []driver.Hold{r.Hold})[0]
+		if errors.Is(err, driver.ErrLost) {
+			return 0, errEnded
+		}
+		if err != nil {
+			return 0, err
 		}
 	}
 	return p.number(ctx, r.Name, s.id)

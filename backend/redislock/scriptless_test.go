@@ -1,14 +1,27 @@
 package redislock
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testserver"
+	"github.com/redis/go-redis/v9"
 )
 
-// noScripts is a server on which nobody may run scripts.
+// noScripts is a server with two users: the default one may not run scripts, and
+// "scripts" may.
 func noScripts(t *testing.T) *testserver.RedisServer {
-	return testserver.Redis(t, "--aclfile", testserver.File(t, "users.acl", "user default on nopass ~* &* +@all -@scripting\n"))
+	return testserver.Redis(t, "--aclfile", testserver.File(t, "users.acl", strings.Join([]string{
+		"user default on nopass ~* &* +@all -@scripting",
+		"user scripts on nopass ~* &* +@all",
+		"",
+	}, "\n")))
 }
 
 // scriptlessOpeners: Open finds out by itself.
@@ -24,11 +37,12 @@ var scriptlessOpeners = []opener{
 	}},
 }
 
-func eachScriptless(t *testing.T, test func(t *testing.T, o opener)) {
+func eachScriptless(t *testing.T, test func(t *testing.T, srv *testserver.RedisServer, b *Backend)) {
 	for _, o := range scriptlessOpeners {
 		t.Run(o.name, func(t *testing.T) {
 			t.Parallel()
-			test(t, o)
+			srv := noScripts(t)
+			test(t, srv, o.open(t, srv.Addr(), Options{}))
 		})
 	}
 }
@@ -40,5 +54,354 @@ func TestScriptlessConformance(t *testing.T) {
 			t.Parallel()
 			conform(t, srv, o, Options{})
 		})
+	}
+	t.Run("Redis 6", func(t *testing.T) {
+		t.Parallel()
+		conform(t, srv, opener{"", openAged}, Options{})
+	})
+}
+
+// aged is a server that has no SET … NX GET yet.
+type aged struct{ server }
+
+func (s aged) conn(ctx context.Context) (conn, error) {
+	c, err := s.server.conn(ctx)
+	return agedConn{c}, err
+}
+
+type agedConn struct{ conn }
+
+func (c agedConn) doAll(ctx context.Context, commands [][]string) []answer {
+	got := c.conn.doAll(ctx, commands)
+	for i, command := range commands {
+		if command[0] == "SET" && command[len(command)-1] == "GET" {
+			if got[i].err == nil && got[i].reply == nil {
+				c.conn.doAll(ctx, [][]string{{"DEL", command[1]}})
+			}
+			got[i] = answer{err: &replyError{text: "ERR syntax error"}}
+		}
+	}
+	return got
+}
+
+func openAged(t testing.TB, addr string, opts Options) *Backend {
+	b := openOwn(t, addr, opts)
+	b.client = single{aged{b.client.(single).server}}
+	return b
+}
+
+func TestScriptlessIsFoundOut(t *testing.T) {
+	srv := noScripts(t)
+	b := openOwn(t, srv.Addr(), Options{})
+	if c := b.Caps(); c.Modes != driver.Modes(driver.Exclusive) || c.Downgrade || c.Line != driver.Never {
+		t.Errorf("caps %+v", c)
+	}
+	for _, mode := range []driver.Mode{driver.Write, driver.Read, driver.Counted} {
+		if err := refused(t, b, request("", mode), driver.ErrUnsupported); !strings.Contains(err.Error(), "may not run scripts") {
+			t.Errorf("%v: %v, want the reason", mode, err)
+		}
+	}
+	if _, err := Open(t.Context(), srv.URL()+"?layout=redisson"); !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "scripts") {
+		t.Errorf("the layout redisson: %v", err)
+	}
+	with, err := Open(t.Context(), "redis://scripts:x@"+srv.Addr())
+	if with = opened(t, with, err); with.Caps().Modes != driver.AllModes {
+		t.Errorf("a user who may: %v", with.Caps().Modes)
+	}
+	if off := openOwn(t, testserver.SharedRedis(t).Addr(), Options{Scripts: ScriptsOff}); off.Caps().Modes != b.Caps().Modes {
+		t.Errorf("told to do without: %v", off.Caps().Modes)
+	}
+	c := raw(t, srv.Addr())
+	for _, o := range []Options{{Scripts: "on"}, {Scripts: ScriptsOff, Layout: Redisson}} {
+		if b, err := NewGoRedis(c, &o); b != nil || !driver.Final(err) {
+			t.Errorf("%+v: %v, %v", o, b, err)
+		}
+	}
+}
+
+// The commands that the package's comment lists are enough.
+func TestScriptlessPermissions(t *testing.T) {
+	acl := "user default on nopass ~* &* -@all +set +get +pttl +exists +xadd +watch +unwatch +mget +multi +exec +pexpire +del +publish +subscribe +ping\n"
+	srv := testserver.Redis(t, "--aclfile", testserver.File(t, "users.acl", acl))
+	b := openOwn(t, srv.Addr(), Options{})
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	acquire(t, b, r)
+	w := armWatch(t, b, request(r.Name, driver.Exclusive))
+	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+		t.Errorf("renew: %v", err)
+	}
+	release(t, b, r)
+	signalled(t, w)
+	w.Close()
+}
+
+// Those who use scripts and those who don't keep each other out, wake each other, and
+// draw their fences from one counter.
+func TestScriptlessBesideScripts(t *testing.T) {
+	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, without *Backend) {
+		with, err := Open(t.Context(), "redis://scripts:x@"+srv.Addr())
+		with = opened(t, with, err)
+		name, last := request("", driver.Exclusive).Name, uint64(0)
+		turns := []*Backend{with, without}
+		for i := range 40 {
+			b, other := turns[i%2], turns[1-i%2]
+			r, next := request(name, driver.Exclusive), request(name, driver.Exclusive)
+			r.Meta = map[string]string{"turn": fmt.Sprint(i)}
+			r.Fences = 5
+			for range 1 + i%3 {
+				g := acquire(t, b, r)
+				if g.Fence <= last || g.Fences != 5 {
+					t.Fatalf("fences %d and %d more after %d", g.Fence, g.Fences-1, last)
+				}
+				last = g.Last()
+			}
+			refused(t, other, next, driver.ErrHeld)
+			info, err := other.Inspect(t.Context(), name)
+			if err != nil || len(info.Holders) != 1 || info.Holders[0].Owner != r.Owner || info.Holders[0].Meta["turn"] != fmt.Sprint(i) {
+				t.Fatalf("seen from the other side: %+v, %v", info, err)
+			}
+			w := armWatch(t, other, next)
+			if i%4 < 2 {
+				release(t, b, r)
+			} else {
+				release(t, other, r) // by force
+			}
+			signalled(t, w)
+			w.Close()
+		}
+	})
+}
+
+// A place in line that scripts keep is not passed.
+func TestScriptlessPassesNobodyInLine(t *testing.T) {
+	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
+		c, r := raw(t, srv.Addr()), request("", driver.Exclusive)
+		c.RPush(t.Context(), queueKey(r.Name), "somebody")
+		refused(t, b, r, driver.ErrHeld)
+		if n := c.Exists(t.Context(), r.Name).Val(); n != 0 {
+			t.Error("the lock was taken in passing and not given back")
+		}
+		c.Del(t.Context(), queueKey(r.Name))
+		acquire(t, b, r)
+	})
+}
+
+func TestScriptlessWrongKeys(t *testing.T) {
+	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
+		c, ctx := raw(t, srv.Addr()), t.Context()
+		r := request("", driver.Exclusive)
+		c.HSet(ctx, r.Name, "a", "b")
+		refused(t, b, r, driver.ErrInvalid)
+		if err := b.Release(ctx, r.Hold); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("release of a hash: %v", err)
+		}
+		c.Set(ctx, "distlock:fence", "text", 0)
+		r = request("", driver.Exclusive)
+		refused(t, b, r, driver.ErrInvalid)
+		expect(t, dump(t, c, r))
+		for _, value := range []string{"", "theirs", r.Owner + "x", r.Owner[:35]} {
+			c.Set(ctx, r.Name, value, time.Minute)
+			refused(t, b, r, driver.ErrHeld)
+			if errs := b.Renew(ctx, []driver.Hold{r.Hold}); !errors.Is(errs[0], driver.ErrLost) {
+				t.Errorf("renewal of %q: %v", value, errs[0])
+			}
+		}
+	})
+}
+
+// A counter ahead of the clock, which stays within its last millisecond, is moved on
+// where the thousand numbers of that millisecond are used up.
+func TestScriptlessFencesThroughABusyMillisecond(t *testing.T) {
+	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
+		ahead := time.Now().Add(time.Hour).UnixMilli()
+		raw(t, srv.Addr()).Do(t.Context(), "XADD", "distlock:fence", "MAXLEN", "0", itoa(int(ahead))+"-990", "", "")
+		with, err := Open(t.Context(), "redis://scripts:x@"+srv.Addr())
+		with = opened(t, with, err)
+		r := request("", driver.Exclusive)
+		r.Fences = handoff
+		last := uint64(0)
+		for i := range 40 {
+			g := acquire(t, []*Backend{b, b, with}[i%3], r)
+			if g.Fence <= last {
+				t.Fatalf("fence %d after %d", g.Fence, last)
+			}
+			last = g.Last()
+		}
+		if want := uint64(ahead+1) * perMilli * handoff; last < want || last > want+100*handoff {
+			t.Errorf("the last fence is %d, want a little more than %d", last, want)
+		}
+	})
+}
+
+func TestScriptlessManyGoroutines(t *testing.T) {
+	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
+		var wg sync.WaitGroup
+		for range 48 {
+			wg.Go(func() {
+				for range 20 {
+					r := request("", driver.Exclusive)
+					if _, err := b.Acquire(t.Context(), r); err != nil {
+						t.Error(err)
+					}
+					if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+						t.Error(err)
+					}
+					if err := b.Release(t.Context(), r.Hold); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if keys := raw(t, srv.Addr()).Keys(t.Context(), "*").Val(); len(keys) != 1 {
+			t.Errorf("keys that stay: %q", keys)
+		}
+	})
+}
+
+// meddler changes something between the trip that looks and the one that writes.
+type meddler struct {
+	server
+	before func()
+}
+
+func (s *meddler) conn(ctx context.Context) (conn, error) {
+	c, err := s.server.conn(ctx)
+	return meddlerConn{c, s}, err
+}
+
+type meddlerConn struct {
+	conn
+	s *meddler
+}
+
+func (c meddlerConn) doAll(ctx context.Context, commands [][]string) []answer {
+	if commands[0][0] == "MULTI" {
+		c.s.before()
+	}
+	return c.conn.doAll(ctx, commands)
+}
+
+func meddle(b *Backend) *meddler {
+	m := &meddler{server: b.client.(single).server, before: func() {}}
+	b.client = single{m}
+	return m
+}
+
+// Whoever changes a key between the look and the change is noticed; it costs the others
+// of that batch another look.
+func TestScriptlessSeesChanges(t *testing.T) {
+	srv := noScripts(t)
+	b, c, ctx := openOwn(t, srv.Addr(), Options{}), raw(t, srv.Addr()), t.Context()
+	m := meddle(b)
+	mine, stolen := request("", driver.Exclusive), request("", driver.Exclusive)
+	acquire(t, b, mine)
+	acquire(t, b, stolen)
+	m.before = func() { c.Set(ctx, stolen.Name, "theirs", 0) }
+	errs := b.Renew(ctx, []driver.Hold{mine.Hold, stolen.Hold})
+	if errs[0] != nil || !errors.Is(errs[1], driver.ErrLost) {
+		t.Errorf("renewals: %v", errs)
+	}
+	if value := c.Get(ctx, stolen.Name).Val(); value != "theirs" {
+		t.Errorf("the other's lock is %q", value)
+	}
+
+	// One that never rests is unknown in the end.
+	restless := request("", driver.Exclusive)
+	acquire(t, b, restless)
+	looks := 0
+	m.before = func() { looks++; c.PExpire(ctx, restless.Name, time.Hour) }
+	unknown(t, "release", b.Release(ctx, restless.Hold))
+	if looks != maxTries {
+		t.Errorf("looked at %d times, want %d", looks, maxTries)
+	}
+	m.before = func() {}
+	release(t, b, restless)
+}
+
+// A connection that ends between the look and the change takes what it watched with it.
+func TestScriptlessConnectionEndsInBetween(t *testing.T) {
+	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
+		r, c := request("", driver.Exclusive), raw(t, srv.Addr())
+		acquire(t, b, r)
+		kill := func() { c.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") }
+		b.scriptless.f.send = killing(b.scriptless.f.send, kill)
+		unknown(t, "release", b.Release(t.Context(), r.Hold))
+		refused(t, b, request(r.Name, driver.Exclusive), driver.ErrHeld)
+		release(t, b, r)
+	})
+}
+
+func killing(send func(context.Context, [][]string) []answer, kill func()) func(context.Context, [][]string) []answer {
+	var once sync.Once
+	return func(ctx context.Context, commands [][]string) []answer {
+		if commands[0][0] == "MULTI" {
+			once.Do(kill)
+		}
+		return send(ctx, commands)
+	}
+}
+
+// The right to run scripts is withdrawn while locks are held: that is said, and no hold
+// is called lost.
+func TestScriptsAreForbiddenMeanwhile(t *testing.T) {
+	for _, o := range openers {
+		t.Run(o.name, func(t *testing.T) {
+			t.Parallel()
+			srv := testserver.Redis(t)
+			b, c := o.open(t, srv.Addr(), Options{}), raw(t, srv.Addr())
+			r := request("", driver.Exclusive)
+			acquire(t, b, r)
+			admin(t, c, "-@scripting")
+			if err := refused(t, b, request("", driver.Exclusive), driver.ErrInvalid); !strings.Contains(err.Error(), "scripts=off") {
+				t.Errorf("acquire: %v, want to be told of the option", err)
+			}
+			if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err == nil || errors.Is(err, driver.ErrLost) || !strings.Contains(err.Error(), "scripts=off") {
+				t.Errorf("renew: %v", err)
+			}
+			if err := b.Release(t.Context(), r.Hold); err == nil || errors.Is(err, driver.ErrLost) {
+				t.Errorf("release: %v", err)
+			}
+			// Others who start now do without, and respect the lock.
+			late := openOwn(t, srv.Addr(), Options{})
+			refused(t, late, request(r.Name, driver.Exclusive), driver.ErrHeld)
+			admin(t, c, "+@scripting")
+			if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+				t.Errorf("allowed again: %v", err)
+			}
+			release(t, b, r)
+		})
+	}
+}
+
+func admin(t *testing.T, c *redis.Client, rule string) {
+	t.Helper()
+	if err := c.Do(t.Context(), "ACL", "SETUSER", "default", rule).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestScriptlessReplicas(t *testing.T) {
+	master, replica := replicated(t)
+	with := func(o Options) *Backend {
+		o.Scripts = ScriptsOff
+		return openOwn(t, master.Addr(), o)
+	}
+	b, hasty, copies := with(patient(String)), with(acked(String)), raw(t, replica.Addr())
+	held, r := request("", driver.Exclusive), request("", driver.Exclusive)
+	acquire(t, b, held)
+	if n := copies.Exists(t.Context(), held.Name).Val(); n != 1 {
+		t.Error("taken, and not on the replica")
+	}
+	replica.Pause()
+	_, err := hasty.Acquire(t.Context(), r)
+	short(t, "acquire", err)
+	expect(t, dump(t, raw(t, master.Addr()), r))
+	short(t, "renewal", hasty.Renew(t.Context(), []driver.Hold{held.Hold})[0])
+	replica.Resume()
+	acquire(t, b, r)
+	if err := b.Renew(t.Context(), []driver.Hold{held.Hold})[0]; err != nil {
+		t.Errorf("renewed again: %v", err)
 	}
 }
