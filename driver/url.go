@@ -27,6 +27,7 @@ var homes = map[string]string{
 	"mem": "memlock", "sqlite": "sqlitelock",
 	"redis": "redislock", "rediss": "redislock", "redis+unix": "redislock",
 	"quorum": "quorum", "quorum+redis": "quorum", "quorum+rediss": "quorum",
+	"redis+sentinel": "redislock", "rediss+sentinel": "redislock", "redis+cluster": "redislock", "rediss+cluster": "redislock",
 	"etcd": "etcdlock", "zk": "zklock", "mysql": "mysqllock", "postgres": "pglock",
 }
 

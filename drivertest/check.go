@@ -41,6 +41,10 @@ type Harness struct {
 	// calls get no answer, as behind a broken network, until restore is called. nil:
 	// what needs it answers ErrNotClaimed.
 	Cut func(b driver.Backend) (restore func())
+
+	// Refuses says which names the store can't have: the backend must answer them with
+	// ErrInvalid, and nothing else. nil: none.
+	Refuses func(name string) bool
 }
 
 // Check is one promise of a backend.

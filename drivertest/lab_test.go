@@ -3,6 +3,7 @@ package drivertest
 import (
 	"cmp"
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -24,6 +25,7 @@ type lab struct {
 	last   map[string]driver.Grant   // by name
 	notes  map[string]string
 	cuts   int
+	picky  bool            // names with a } are refused
 	muted  map[string]bool // names whose next signal is dropped
 }
 
@@ -44,10 +46,15 @@ func (l *lab) open(context.Context) (driver.Backend, error) {
 }
 
 func (l *lab) harness() *Harness {
-	return &Harness{Open: l.open, Cut: func(b driver.Backend) func() {
+	return &Harness{Open: l.open, Refuses: l.refuses, Cut: func(b driver.Backend) func() {
 		l.locked(func() { l.cuts++ })
 		return b.(*patched).cut()
 	}}
+}
+
+func (l *lab) refuses(name string) (refused bool) {
+	l.locked(func() { refused = l.picky && strings.Contains(name, "}") })
+	return refused
 }
 
 // try runs one check against a fresh lab, in no real time.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/distlock/distlock/driver"
@@ -71,6 +72,27 @@ var nameMutants = []mutant{{
 	renamed(func(n string) string { return regexp.MustCompile(`[^\w /]`).ReplaceAllString(n, "_") }),
 }, {
 	"a colon begins a comment", "names/prefixes", renamed(func(n string) string { before, _, _ := strings.Cut(n, ":"); return before }),
+}, {
+	"names that can't be are taken", "names/refused", pickyBut(func(p, plain *patched) { p.acquire = plain.acquire }),
+}, {
+	"names that can't be are renewed", "names/refused", pickyBut(func(p, plain *patched) { p.renew = plain.renew }),
+}, {
+	"one name that can't be spoils a batch", "names/refused", pickyBut(func(p, plain *patched) {
+		renew := p.renew
+		p.renew = func(ctx context.Context, holds []driver.Hold) []error {
+			errs := renew(ctx, holds)
+			if slices.ContainsFunc(errs, driver.Final) {
+				return slices.Repeat([]error{driver.ErrInvalid}, len(holds))
+			}
+			return errs
+		}
+	}),
+}, {
+	"names that can't be are lost", "names/refused", pickyBut(func(p, plain *patched) { p.release = plain.release }),
+}, {
+	"names that can't be are watched", "names/refused", pickyBut(func(p, plain *patched) { p.watch = plain.watch }),
+}, {
+	"names that can't be are free", "names/refused", pickyBut(func(p, plain *patched) { p.inspect = plain.inspect }),
 }, {
 	"LIKE in List", "inspect/list-prefix",
 	listed(func(n, p string) bool { return like(p, "%", ".*", "_", ".").MatchString(n) }),
@@ -166,6 +188,55 @@ var nameMutants = []mutant{{
 		}
 	}),
 }}
+
+// picky refuses some names.
+func picky(l *lab, p *patched) {
+	l.locked(func() { l.picky = true })
+	acquire, release, watch, inspect := p.acquire, p.release, p.watch, p.inspect
+	p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+		if l.refuses(r.Name) {
+			return driver.Grant{}, driver.ErrInvalid
+		}
+		return acquire(ctx, r)
+	}
+	renew := p.renew
+	p.renew = func(ctx context.Context, holds []driver.Hold) []error {
+		errs := renew(ctx, holds)
+		for i, h := range holds {
+			if l.refuses(h.Name) {
+				errs[i] = driver.ErrInvalid
+			}
+		}
+		return errs
+	}
+	p.release = func(ctx context.Context, h driver.Hold) error {
+		if l.refuses(h.Name) {
+			return driver.ErrInvalid
+		}
+		return release(ctx, h)
+	}
+	p.watch = func(ctx context.Context, r driver.Request) (driver.Watch, error) {
+		if l.refuses(r.Name) {
+			return driver.Watch{}, driver.ErrInvalid
+		}
+		return watch(ctx, r)
+	}
+	p.inspect = func(ctx context.Context, name string) (driver.Info, error) {
+		if l.refuses(name) {
+			return driver.Info{}, driver.ErrInvalid
+		}
+		return inspect(ctx, name)
+	}
+}
+
+// pickyBut is picky with some calls as they were before.
+func pickyBut(alter func(p, plain *patched)) func(*lab, *patched) {
+	return func(l *lab, p *patched) {
+		plain := &patched{acquire: p.acquire, renew: p.renew, release: p.release, watch: p.watch, inspect: p.inspect}
+		picky(l, p)
+		alter(p, plain)
+	}
+}
 
 // portrayed replaces what Inspect tells.
 func portrayed(change func(*driver.Info)) func(*lab, *patched) {

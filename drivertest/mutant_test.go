@@ -81,6 +81,7 @@ var sane = map[string]func(*lab, *patched){
 		p.inspect = func(context.Context, string) (driver.Info, error) { return driver.Info{}, driver.ErrSkip }
 		p.list = func(context.Context, string, func(string) bool) error { return driver.ErrSkip }
 	},
+	"picky":         picky,
 	"slow to start": func(_ *lab, p *patched) { p.caps.MinTTL = 4 * time.Second },
 }
 

@@ -1,6 +1,8 @@
 package drivertest
 
 import (
+	"errors"
+	"slices"
 	"strings"
 
 	"github.com/distlock/distlock/driver"
@@ -70,7 +72,72 @@ var nameChecks = []promise{{
 		}
 		s.apartAs(names)
 	},
+}, {
+	name:  "names/refused",
+	text:  "A name that the store can't have is refused with ErrInvalid by every call, before anything is taken.",
+	needs: need{refuses: true},
+	every: true,
+	run: func(s *scene) {
+		var refused []string
+		for _, end := range []string{"{", "}", "{}", "a{b", "a}b", "{}a", "a{}{b}", "}{", "\n", " ", "'", "é", strings.Repeat("x", 900)} {
+			if name := s.prefix + end; s.Refuses(name) {
+				refused = append(refused, name)
+			}
+		}
+		if len(refused) == 0 {
+			s.fail(ErrNotClaimed)
+		}
+		for _, name := range refused {
+			s.named(name, func() { s.refusedName(name) })
+		}
+	},
 }}
+
+// refusal: the store can't have this name.
+func (s *scene) refusal(name string) bool { return s.Refuses != nil && s.Refuses(name) }
+
+// refusedName wants every call to refuse a name.
+func (s *scene) refusedName(name string) {
+	const rule = "a name that the store can't have is refused"
+	r := s.request()
+	r.Name = name
+	s.a.fails(r, driver.ErrInvalid, rule)
+	good := s.requestFor("good")
+	s.a.take(good, "a free lock is granted")
+	if errs := s.a.renewAll([]driver.Hold{good.Hold, r.Hold}, rule); len(errs) == 2 {
+		s.want(errs[0] == nil, "a refused name does not hurt other holds: Renew answered %s", answer(errs[0]))
+		s.want(errors.Is(errs[1], driver.ErrInvalid), "%s: Renew answered %s; want ErrInvalid", rule, answer(errs[1]))
+	}
+	s.a.free(good.Hold, nil, "a release ends the hold")
+	s.a.free(r.Hold, driver.ErrInvalid, rule)
+	s.a.unwatchable(r, rule)
+	s.a.unseen(name, rule)
+}
+
+// unwatchable must be refused, or left out.
+func (c *conn) unwatchable(r driver.Request, rule string) {
+	w, ok := c.Backend.(driver.Waiter)
+	if !ok || c.over() {
+		return
+	}
+	defer c.call("Watch")()
+	watch, err := w.Watch(c.ctx, r)
+	if err == nil {
+		watch.Close()
+	}
+	c.want(errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrSkip), "%s: Watch on connection %s answered %s; want ErrInvalid", rule, c.label, answer(err))
+}
+
+// unseen must be refused, or left out.
+func (c *conn) unseen(name, rule string) {
+	i, ok := c.Backend.(driver.Inspector)
+	if !ok || c.over() {
+		return
+	}
+	defer c.call("Inspect")()
+	_, err := i.Inspect(c.ctx, name)
+	c.want(errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrSkip), "%s: Inspect on connection %s answered %s; want ErrInvalid", rule, c.label, answer(err))
+}
 
 // apart wants names to be different locks: all can be held at once, and each is held
 // by its own holder only.
@@ -83,6 +150,7 @@ func (s *scene) apart(names ...string) {
 }
 
 func (s *scene) apartAs(names []string) {
+	names = slices.DeleteFunc(slices.Clone(names), s.refusal)
 	held := make([]driver.Request, len(names))
 	for i, name := range names {
 		held[i] = s.request()

@@ -29,13 +29,14 @@ type need struct {
 	ownTTL    bool // each hold ends by its own TTL, not with a session
 	session   bool
 	cut       bool // Harness.Cut
+	refuses   bool // Harness.Refuses
 }
 
 func (n need) met(c driver.Caps, h *Harness) bool {
 	return c.Modes&n.modes == n.modes &&
 		(c.Fence || !n.fence) && (c.Floor || !n.floor) && (c.Downgrade || !n.downgrade) &&
 		(c.Line != driver.Never || !n.line) && (!c.Session || !n.ownTTL) && (c.Session || !n.session) &&
-		(h.Cut != nil || !n.cut)
+		(h.Cut != nil || !n.cut) && (h.Refuses != nil || !n.refuses)
 }
 
 // scene is one run of one promise: two connections to one store, names that nobody

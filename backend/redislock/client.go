@@ -25,6 +25,12 @@ type client interface {
 	// all are the servers that have keys.
 	all(ctx context.Context) ([]server, error)
 
+	// slot says which commands may share a script: those for keys of the same slot.
+	slot(key string) int
+
+	// strict reports whether the servers refuse a script with keys of several slots.
+	strict() bool
+
 	// name is what Caps call the store.
 	name() string
 
@@ -105,13 +111,46 @@ func lostError(list []answer) error {
 // single is the client of one server.
 type single struct{ server }
 
-func (s single) do(ctx context.Context, _ string, args []string) (any, error) {
-	return s.server.do(ctx, args)
+func (s single) do(ctx context.Context, _ string, args []string) (reply any, err error) {
+	again(ctx, func() verdict {
+		var why verdict
+		reply, err = s.server.do(ctx, args)
+		why, _ = verdictOf(err)
+		return why
+	})
+	return reply, lonely(err)
 }
 
-func (s single) doAll(ctx context.Context, _ string, commands [][]string) []answer {
-	return s.server.doAll(ctx, commands)
+func (s single) doAll(ctx context.Context, _ string, commands [][]string) (got []answer) {
+	again(ctx, func() verdict {
+		got = s.server.doAll(ctx, commands)
+		why, _ := verdictOfAll(commands, got)
+		return why
+	})
+	for i := range got {
+		got[i].err = lonely(got[i].err)
+	}
+	return got
 }
+
+// again sends once more what the server was not ready for.
+func again(ctx context.Context, send func() verdict) {
+	var p pauses
+	for sent := 1; send() == notNow && sent < mostSends && p.wait(ctx); sent++ {
+	}
+}
+
+// lonely explains what a server says that has others beside it.
+func lonely(err error) error {
+	re := (*replyError)(nil)
+	if errors.As(err, &re) && (re.is("MOVED") || re.is("ASK") || re.is("CROSSSLOT")) {
+		return fmt.Errorf("%w: the server is part of a Redis Cluster: want redis+cluster://, or a client for clusters: %w", driver.ErrInvalid, re)
+	}
+	return err
+}
+
+func (s single) slot(string) int { return 0 }
+func (s single) strict() bool    { return false }
 
 func (s single) at(context.Context, string) (server, error) { return s.server, nil }
 func (s single) all(context.Context) ([]server, error)      { return []server{s.server}, nil }
@@ -214,6 +253,8 @@ func explain(err error) error {
 		return fmt.Errorf("%w: this name is used for another kind of lock, or for other data: %w", driver.ErrInvalid, plain)
 	case re.is("NOAUTH"), re.is("WRONGPASS"):
 		return fmt.Errorf("%w: the server wants another user or password: %w", driver.ErrInvalid, plain)
+	case re.is("READONLY"):
+		return fmt.Errorf("the server is a replica, or has become one: %w", plain)
 	case re.is("NOPERM"):
 		return fmt.Errorf("%w: the server's user may not do this (see the package's comment on permissions): %w", driver.ErrInvalid, plain)
 	}

@@ -25,7 +25,10 @@ type scissors struct {
 
 // newScissors makes options' dialer their own.
 func newScissors(o *redis.Options) *scissors {
-	s := &scissors{dial: redis.NewDialer(o)}
+	s := &scissors{dial: o.Dialer}
+	if s.dial == nil {
+		s.dial = redis.NewDialer(o)
+	}
 	o.Dialer = s.connect
 	return s
 }

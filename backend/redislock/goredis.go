@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"reflect"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -14,22 +15,51 @@ import (
 )
 
 // NewGoRedis makes a backend of a go-redis client, which stays the caller's: Close
-// leaves it open. opts may be nil.
+// leaves it open. opts may be nil. The client is a *redis.Client, also one of
+// NewFailoverClient, or a *redis.ClusterClient, also one of NewFailoverClusterClient.
+//
+// A *redis.Ring is ErrUnsupported: while its shards come and go two of them have the
+// same name, and so may two holders.
 //
 // Commands that come while others are on their way are sent together, on one connection
 // of the client's pool. They are not repeated, whatever the client's MaxRetries say: the
 // core must know that an answer was lost. And they return when their context ends,
 // also if the client was made without ContextTimeoutEnabled.
 func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
-	one, ok := c.(*redis.Client)
-	if !ok || one.Options().Addr == "FailoverClient" {
-		return nil, fmt.Errorf("%w: a go-redis client of type %T", driver.ErrUnsupported, c)
+	if isNil(c) {
+		return nil, fmt.Errorf("%w: want a go-redis client, not nil", driver.ErrInvalid)
 	}
-	b, err := newBackend(single{&goRedisServer{client: one, pipe: &pipeline{client: one}}}, opts)
+	switch c := c.(type) {
+	case *redis.Client:
+		return newPatient(single{usersGoRedis(c)}, opts, c.Options().ReadTimeout)
+	case *redis.ClusterClient:
+		return newPatient(newRouter(goRedisCluster(c)), opts, c.Options().ReadTimeout)
+	case *redis.Ring:
+		return nil, fmt.Errorf("%w: a Ring: while its shards come and go a name has two places, and a lock could have two holders", driver.ErrUnsupported)
+	}
+	return nil, fmt.Errorf("%w: a go-redis client of type %T", driver.ErrUnsupported, c)
+}
+
+// newPatient makes a backend of a client that waits so long for an answer.
+func newPatient(c client, opts *Options, timeout time.Duration) (*Backend, error) {
+	b, err := newBackend(c, opts)
+	if err == nil {
+		err = b.replicas.within(timeout)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return b, b.replicas.within(one.Options().ReadTimeout)
+	return b, nil
+}
+
+// isNil: an interface may hold a pointer that is nil.
+func isNil(client any) bool {
+	v := reflect.ValueOf(client)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+func usersGoRedis(c *redis.Client) *goRedisServer {
+	return &goRedisServer{client: c, pipe: &pipeline{client: c}}
 }
 
 // ownGoRedis is the client that Open makes: one for commands, which has one connection,
@@ -127,6 +157,8 @@ func fromGoRedis(err error) error {
 func (c *goRedisServer) name() string {
 	o := c.client.Options()
 	switch {
+	case o.Addr == "FailoverClient":
+		return serverName(toSentinels, "", o.DB) // it does not tell the master's name
 	case o.Network == "unix":
 		return serverName("redis+unix", o.Addr, o.DB)
 	case o.TLSConfig != nil:

@@ -1,12 +1,14 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -17,6 +19,9 @@ import (
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
 	if b.closed.Load() {
 		return driver.Info{}, driver.ErrClosed
+	}
+	if err := b.checkName(name); err != nil {
+		return driver.Info{}, err
 	}
 	n := b.prefix + name
 	s, err := b.look(ctx, n)
@@ -208,15 +213,31 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	if b.closed.Load() {
 		return driver.ErrClosed
 	}
+	servers, err := b.client.all(ctx)
+	if err != nil {
+		return fmt.Errorf("redislock: list: %w", explain(err))
+	}
 	shown := map[string]bool{}
-	for cursor := "0"; ; {
-		keys, next, err := b.scan(ctx, cursor, prefix)
-		if err != nil {
+	for _, s := range servers {
+		if more, err := b.listOne(ctx, s, prefix, shown, yield); err != nil {
 			return fmt.Errorf("redislock: list: %w", err)
+		} else if !more {
+			return nil
+		}
+	}
+	return nil
+}
+
+// listOne lists what one server has; more: yield wants it.
+func (b *Backend) listOne(ctx context.Context, s server, prefix string, shown map[string]bool, yield func(name string) bool) (more bool, err error) {
+	for cursor := "0"; ; {
+		keys, next, err := b.scan(ctx, s, cursor, prefix)
+		if err != nil {
+			return false, err
 		}
 		held, err := b.locks(ctx, keys)
 		if err != nil {
-			return fmt.Errorf("redislock: list: %w", err)
+			return false, err
 		}
 		for _, key := range held {
 			if shown[key] {
@@ -224,17 +245,17 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 			}
 			shown[key] = true
 			if !yield(strings.TrimPrefix(key, b.prefix)) {
-				return nil
+				return false, nil
 			}
 		}
 		if cursor = next; cursor == "0" {
-			return nil
+			return true, nil
 		}
 	}
 }
 
-func (b *Backend) scan(ctx context.Context, cursor, prefix string) (keys []string, next string, err error) {
-	reply, err := b.client.do(ctx, "", []string{"SCAN", cursor, "MATCH", glob(b.prefix+prefix) + "*", "COUNT", "500"})
+func (b *Backend) scan(ctx context.Context, s server, cursor, prefix string) (keys []string, next string, err error) {
+	reply, err := s.do(ctx, []string{"SCAN", cursor, "MATCH", glob(b.prefix+prefix) + "*", "COUNT", "500"})
 	if err != nil {
 		return nil, "", explain(err)
 	}
@@ -245,11 +266,33 @@ func (b *Backend) scan(ctx context.Context, cursor, prefix string) (keys []strin
 	return texts(list[1]), text(list[0]), nil
 }
 
-// locks are those of keys that are locks.
+// locks are those of keys that are locks. Keys of several slots are asked for at once,
+// each slot's by a script of its own.
 func (b *Backend) locks(ctx context.Context, keys []string) ([]string, error) {
-	if len(keys) == 0 {
-		return nil, nil
+	bySlot := map[int][]string{}
+	for _, key := range keys {
+		if !b.client.strict() || oneSlot(key) == nil {
+			slot := b.client.slot(key)
+			bySlot[slot] = append(bySlot[slot], key)
+		}
 	}
+	var mu sync.Mutex
+	var held []string
+	var failed error
+	var wg sync.WaitGroup
+	for _, some := range bySlot {
+		wg.Go(func() {
+			found, err := b.locksOfSlot(ctx, some)
+			mu.Lock()
+			defer mu.Unlock()
+			held, failed = append(held, found...), cmp.Or(failed, err)
+		})
+	}
+	wg.Wait()
+	return held, failed
+}
+
+func (b *Backend) locksOfSlot(ctx context.Context, keys []string) ([]string, error) {
 	if b.scriptless != nil {
 		return b.scriptless.locks(ctx, keys)
 	}

@@ -2,13 +2,11 @@ package redislock
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
-	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/redis/go-redis/v9"
@@ -22,38 +20,36 @@ func init() {
 		}
 		return b, nil
 	}
-	driver.Register("redis", open)
-	driver.Register("rediss", open)
-	driver.Register("redis+unix", open)
+	for _, scheme := range schemes {
+		driver.Register(scheme, open)
+	}
 }
 
-// Open connects to the server of a URL; the package's comment tells its form. It
-// returns when the server has answered, or ctx has ended, or the timeout passed. A
-// wrong user or password, or a server that is too old, is ErrInvalid.
+// Open connects to the servers of a URL; the package's comment tells its forms. It
+// returns when the servers have answered, or ctx has ended, or the timeout passed. A
+// wrong user or password, a server that is too old, and an address of another kind of
+// server than the URL says, are ErrInvalid.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
-	u, err := url.Parse(rawURL)
-	if err != nil || !strings.HasPrefix(u.Scheme, "redis") {
+	u, err := driver.ParseURL(rawURL)
+	if err != nil || !slices.Contains(schemes, u.Scheme) {
 		return nil, fmt.Errorf("%w: want a URL such as redis://localhost:6379/0, with %%-encoded user and password", driver.ErrInvalid)
 	}
 	return openURL(ctx, u)
 }
 
 func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
-	server, opts, err := readURL(u)
+	t, err := readURL(u)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, server.DialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, t.server.DialTimeout)
 	defer cancel()
-	c := single{ownGoRedis(server)}
-	b, err := newBackend(c, opts)
+	c := t.connect()
+	b, err := newPatient(c, t.opts, t.server.ReadTimeout)
 	if err == nil {
-		err = b.replicas.within(server.ReadTimeout)
+		err = t.check(ctx, c)
 	}
-	if err == nil {
-		err = checkVersion(ctx, c)
-	}
-	if err == nil && opts.Scripts == ScriptsAuto {
+	if err == nil && t.opts.Scripts == ScriptsAuto {
 		err = b.checkScripts(ctx)
 	}
 	if err == nil {
@@ -66,76 +62,49 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	return b, nil
 }
 
-// readURL says where the server is and how to use it.
-func readURL(u *url.URL) (*redis.Options, *Options, error) {
-	p := driver.NewParams(u)
-	timeout := p.Duration("timeout", 5*time.Second)
-	server := &redis.Options{
-		Network: "tcp", Username: u.User.Username(),
-		DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout, PoolTimeout: timeout,
+// connect makes the client; nothing is sent yet.
+func (t *target) connect() client {
+	switch t.scheme {
+	case toCluster:
+		return newRouter(&cluster{title: t.name(),
+			seeds: func(context.Context) ([]string, error) { return t.addrs, nil },
+			dial: func(_ context.Context, addr string) (server, error) {
+				return ownGoRedis(t.to(t.server, addr)), nil
+			}})
+	case toSentinels:
+		return newRouter(&sentinels{addrs: t.addrs, master: t.master, title: t.name(),
+			ask: func(addr string) server { return ownGoRedis(t.to(t.sentinel, addr)) },
+			dial: func(addr string) server {
+				o := t.to(t.server, addr)
+				o.OnConnect = mastersOnly
+				return ownGoRedis(o)
+			}})
 	}
-	server.Password, _ = u.User.Password()
-	opts := &Options{
-		Layout: Layout(p.Choice("layout", string(String), string(Redisson))),
-		Prefix: p.String("prefix", ""),
-
-		Scripts:        Scripts(p.Choice("scripts", string(ScriptsAuto), string(ScriptsOff))),
-		Replicas:       p.Int("replicas", 0, 0, maxReplicas),
-		ReplicaTimeout: p.Duration("replica_timeout", 0),
-	}
-	read := readHost
-	if u.Scheme == "redis+unix" {
-		read = readSocket
-		server.DB = p.Int("db", 0, 0, 1<<20)
-	}
-	if err := p.Err(); err != nil {
-		return nil, nil, err
-	}
-	return server, opts, read(u, server)
+	return single{ownGoRedis(t.to(t.server, t.addrs[0]))}
 }
 
-func readSocket(u *url.URL, server *redis.Options) error {
-	if u.Path == "" || u.Host != "" {
-		return fmt.Errorf("%w: want redis+unix:///path/to/socket?db=0, with three slashes", driver.ErrInvalid)
+// mastersOnly refuses a server that has become a replica: what it knows may be old.
+func mastersOnly(ctx context.Context, conn *redis.Conn) error {
+	reply, err := conn.Do(ctx, "HELLO").Result()
+	if err == nil && readHello(reply).replica() {
+		return errReplica
 	}
-	server.Network, server.Addr = "unix", u.Path
-	return nil
+	return nil // who may not ask finds out when writing
 }
 
-func readHost(u *url.URL, server *redis.Options) error {
-	host, port := u.Hostname(), u.Port()
-	if host == "" {
-		host = "localhost"
-	}
-	if port == "" {
-		port = "6379"
-	}
-	server.Addr = net.JoinHostPort(host, port)
-	if u.Scheme == "rediss" {
-		server.TLSConfig = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
-	}
-	if db := strings.Trim(u.Path, "/"); db != "" {
-		n, err := strconv.Atoi(db)
-		if err != nil || n < 0 {
-			// It may be a piece of a password with a slash in it: it is not quoted.
-			return fmt.Errorf("%w: the database is not a number, as in redis://localhost:6379/0; characters such as / # ? @ in a password must be %%-encoded", driver.ErrInvalid)
-		}
-		server.DB = n
-	}
-	return nil
-}
-
-func serverName(scheme, addr string, db int) string {
-	return fmt.Sprintf("%s://%s/%d", scheme, addr, db)
-}
+var errReplica = &replyError{text: "READONLY this server is a replica"}
 
 // oldest is the first version with all that the scripts need.
 const oldest = 6
 
-// checkVersion refuses servers that are too old. HELLO came with 6.0; who may not ask
-// is left to find out.
-func checkVersion(ctx context.Context, c client) error {
-	reply, err := c.do(ctx, "", []string{"HELLO"})
+// check refuses servers that are too old, and those that are not what the URL says.
+// HELLO came with 6.0; who may not ask is left to find out.
+func (t *target) check(ctx context.Context, c client) error {
+	s, err := c.at(ctx, "")
+	if err != nil {
+		return err
+	}
+	reply, err := s.do(ctx, []string{"HELLO"})
 	re, is := asReply(err)
 	switch {
 	case is && re.isUnknown():
@@ -145,10 +114,22 @@ func checkVersion(ctx context.Context, c client) error {
 	case err != nil:
 		return err
 	}
-	server, version := helloFields(reply)
-	major, _, _ := strings.Cut(version, ".")
-	if n, err := strconv.Atoi(major); server == "redis" && err == nil && n < oldest {
-		return fmt.Errorf("%w: the server is Redis %s: want %d.0 or later", driver.ErrInvalid, version, oldest)
+	h := readHello(reply)
+	if err := h.old(); err != nil {
+		return err
+	}
+	return t.fits(h)
+}
+
+// fits checks that the server is what the URL says.
+func (t *target) fits(h hello) error {
+	switch {
+	case h.mode == "sentinel":
+		return fmt.Errorf("%w: this is a sentinel: want redis+sentinel://%s/NAME-OF-THE-MASTER", driver.ErrInvalid, listed(t.addrs))
+	case h.mode == "cluster" && t.scheme != toCluster:
+		return fmt.Errorf("%w: the server is part of a Redis Cluster: want redis+cluster://%s", driver.ErrInvalid, listed(t.addrs))
+	case h.replica() && t.scheme == toServer:
+		return fmt.Errorf("%w: the server is a replica: want its master, or a redis+sentinel:// URL, which finds it", driver.ErrInvalid)
 	}
 	return nil
 }
@@ -168,14 +149,45 @@ func (b *Backend) checkScripts(ctx context.Context) error {
 	return nil
 }
 
-// helloFields reads the answer of either protocol: a map or a flat list.
-func helloFields(reply any) (server, version string) {
-	fields, _ := reply.(map[string]any)
-	if list, ok := reply.([]any); ok {
-		fields = map[string]any{}
-		for i := 0; i+1 < len(list); i += 2 {
-			fields[text(list[i])] = list[i+1]
+// hello is what a server says of itself.
+type hello struct{ server, version, mode, role string }
+
+// readHello reads the answer of either protocol: a map or a flat list.
+func readHello(reply any) hello {
+	var h hello
+	fields := map[string]*string{"server": &h.server, "version": &h.version, "mode": &h.mode, "role": &h.role}
+	set := func(key, value any) {
+		if f := fields[text(key)]; f != nil {
+			*f = text(value)
 		}
 	}
-	return text(fields["server"]), text(fields["version"])
+	switch r := reply.(type) {
+	case map[any]any:
+		for key, value := range r {
+			set(key, value)
+		}
+	case map[string]any:
+		for key, value := range r {
+			set(key, value)
+		}
+	case []any:
+		for i := 0; i+1 < len(r); i += 2 {
+			set(r[i], r[i+1])
+		}
+	}
+	return h
+}
+
+func (h hello) replica() bool { return h.role == "replica" || h.role == "slave" }
+
+func (h hello) old() error {
+	major, _, _ := strings.Cut(h.version, ".")
+	if n, err := strconv.Atoi(major); h.server == "redis" && err == nil && n < oldest {
+		return fmt.Errorf("%w: the server is Redis %s: want %d.0 or later", driver.ErrInvalid, h.version, oldest)
+	}
+	return nil
+}
+
+func serverName(scheme, addr string, db int) string {
+	return fmt.Sprintf("%s://%s/%d", scheme, addr, db)
 }

@@ -78,9 +78,12 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 		opts = &Options{}
 	}
 	b := &Backend{client: c, prefix: opts.Prefix, hub: newHub(c)}
+	if err := b.checkName(""); err != nil {
+		return nil, fmt.Errorf("prefix: %w", err)
+	}
 	switch opts.Layout {
 	case "", String:
-		b.layout = stringLayout()
+		b.layout = stringLayout(c.strict())
 	case Redisson:
 		b.layout = redissonLayout()
 	default:
@@ -116,6 +119,9 @@ func (b *Backend) withoutScripts() error {
 	if b.layout.span == 1 {
 		return fmt.Errorf("%w: the layout %q needs scripts, which the server's user may not run", driver.ErrUnsupported, Redisson)
 	}
+	if b.client.strict() {
+		return fmt.Errorf("%w: a Redis Cluster without scripts, which the server's user may not run", driver.ErrUnsupported)
+	}
 	b.scriptless = newScriptless(b)
 	b.caps.Modes, b.caps.Downgrade = driver.Modes(driver.Exclusive), false
 	return nil
@@ -126,7 +132,7 @@ func (b *Backend) Caps() driver.Caps { return b.caps }
 
 // Acquire makes one attempt, in one round trip.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	rec, err := b.recipe(r.Mode)
+	rec, err := b.recipe(r.Hold)
 	if err != nil {
 		return driver.Grant{}, err
 	}
@@ -193,7 +199,7 @@ func (b *Backend) held(r driver.Request, reply any) error {
 
 // Release ends a hold, in one round trip.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
-	rec, err := b.recipe(h.Mode)
+	rec, err := b.recipe(h)
 	if err != nil {
 		return err
 	}
@@ -227,17 +233,26 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-func (b *Backend) recipe(m driver.Mode) (*recipe, error) {
+// recipe is how a hold is written.
+func (b *Backend) recipe(h driver.Hold) (*recipe, error) {
 	if b.closed.Load() {
 		return nil, driver.ErrClosed
 	}
-	if !b.caps.Modes.Has(m) && b.scriptless != nil && driver.AllModes.Has(m) {
-		return nil, fmt.Errorf("mode %v: %w", m, errNoScripts)
+	if !b.caps.Modes.Has(h.Mode) && b.scriptless != nil && driver.AllModes.Has(h.Mode) {
+		return nil, fmt.Errorf("mode %v: %w", h.Mode, errNoScripts)
 	}
-	if !b.caps.Modes.Has(m) {
-		return nil, fmt.Errorf("%w: mode %v", driver.ErrUnsupported, m)
+	if !b.caps.Modes.Has(h.Mode) {
+		return nil, fmt.Errorf("%w: mode %v", driver.ErrUnsupported, h.Mode)
 	}
-	return b.layout.recipes[m], nil
+	return b.layout.recipes[h.Mode], b.checkName(h.Name)
+}
+
+// checkName refuses names whose keys a cluster has in several places.
+func (b *Backend) checkName(name string) error {
+	if !b.client.strict() {
+		return nil
+	}
+	return oneSlot(b.prefix + name)
 }
 
 // fail says what was tried. What failed because the backend was closed meanwhile is as

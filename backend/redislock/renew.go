@@ -22,7 +22,9 @@ type batch struct {
 	at     []int // their places in the caller's slice
 }
 
-// Renew renews all holds in few round trips: one for each mode and 500 holds.
+// Renew renews all holds in few scripts: one for each mode and 500 holds, and in a cluster
+// for each slot. They are sent together, and a server that does not answer delays none
+// of the others.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	errs := make([]error, len(holds))
 	var wg sync.WaitGroup
@@ -37,12 +39,19 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	return errs
 }
 
-// batches sorts holds by what must go in a script of its own: the mode, and a floor.
+// share is what the holds of one script have in common.
+type share struct {
+	mode driver.Mode
+	slot int
+}
+
+// batches sorts holds by what must go in a script of its own: the mode, the slot in a
+// cluster, and a floor.
 func (b *Backend) batches(holds []driver.Hold, errs []error) []batch {
 	var full, floors []batch
-	open := map[driver.Mode]*batch{}
+	open := map[share]*batch{}
 	for i, h := range holds {
-		rec, err := b.recipe(h.Mode)
+		rec, err := b.recipe(h)
 		if err != nil {
 			errs[i] = err
 			continue
@@ -55,15 +64,16 @@ func (b *Backend) batches(holds []driver.Hold, errs []error) []batch {
 			floors = append(floors, batch{recipe: rec, floor: h.Floor, at: []int{i}})
 			continue
 		}
-		x := open[h.Mode]
+		at := share{h.Mode, b.client.slot(b.prefix + h.Name)}
+		x := open[at]
 		if x == nil {
 			x = &batch{recipe: rec}
-			open[h.Mode] = x
+			open[at] = x
 		}
 		x.at = append(x.at, i)
 		if len(x.at) == batchSize {
 			full = append(full, *x)
-			delete(open, h.Mode)
+			delete(open, at)
 		}
 	}
 	for _, x := range open {

@@ -3,6 +3,8 @@ package redislock
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -10,10 +12,17 @@ import (
 )
 
 // NewRueidis makes a backend of a rueidis client, which stays the caller's: Close
-// leaves it open. opts may be nil.
+// leaves it open. opts may be nil. It may be of any mode: of one server, of Sentinel, or
+// of a cluster.
+//
+// rueidis tells neither its database nor the name of Sentinel's master: see
+// Options.Name.
 func NewRueidis(c rueidis.Client, opts *Options) (*Backend, error) {
-	if m := c.Mode(); m == rueidis.ClientModeCluster {
-		return nil, fmt.Errorf("%w: a rueidis client of mode %s", driver.ErrUnsupported, m)
+	if isNil(c) {
+		return nil, fmt.Errorf("%w: want a rueidis client, not nil", driver.ErrInvalid)
+	}
+	if c.Mode() == rueidis.ClientModeCluster {
+		return newBackend(newRouter(rueidisCluster(c)), opts)
 	}
 	return newBackend(single{&rueidisServer{client: c}}, opts)
 }
@@ -105,10 +114,10 @@ func rueidisError(err error) error {
 }
 
 func (c *rueidisServer) name() string {
-	for addr := range c.client.Nodes() {
-		return "redis://" + addr
+	if c.client.Mode() == rueidis.ClientModeSentinel {
+		return toSentinels
 	}
-	return "redis"
+	return toServer + "://" + listed(slices.Collect(maps.Keys(c.client.Nodes())))
 }
 
 func (c *rueidisServer) close() {}

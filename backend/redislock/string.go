@@ -10,10 +10,13 @@ const handoff = 1024
 
 // stringLayout writes an exclusive lock as everybody does who locks with
 // SET name value NX PX: a string, whose value begins with the Owner.
-func stringLayout() *layout {
+func stringLayout(strict bool) *layout {
 	l := &layout{
 		counter: func(prefix, _ string) string { return prefix + "distlock:fence" },
 		span:    handoff,
+	}
+	if strict {
+		l.counter = slotCounter
 	}
 	l.recipes[driver.Exclusive] = &recipe{
 		take:    compose("fence_stream", "string_take"),
@@ -29,4 +32,13 @@ func stringLayout() *layout {
 	addReadWrite(l, "fence_stream")
 	addCounted(l, "fence_stream", false)
 	return l
+}
+
+// slotCounter is the counter for the names of one slot: a script of a cluster reaches
+// no other. A prefix with a hash tag has all its names in one.
+func slotCounter(prefix, name string) string {
+	if _, ok := hashTag(prefix); ok {
+		return prefix + "distlock:fence"
+	}
+	return prefix + "distlock:fence:{" + slotTags()[slotOf(prefix+name)] + "}"
 }

@@ -134,7 +134,7 @@ func TestFencesIncreaseThroughABusyMillisecond(t *testing.T) {
 }
 
 func TestFencesStayBelow63Bits(t *testing.T) {
-	l := stringLayout()
+	l := stringLayout(false)
 	year2255 := time.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
 	fence, err := l.fence(itoa(int(year2255)) + "-999")
 	if err != nil || fence >= 1<<63-handoff {
@@ -143,7 +143,7 @@ func TestFencesStayBelow63Bits(t *testing.T) {
 }
 
 func TestFloorIsReversed(t *testing.T) {
-	for _, l := range []*layout{stringLayout(), redissonLayout()} {
+	for _, l := range []*layout{stringLayout(false), redissonLayout()} {
 		for _, floor := range []uint64{1, handoff - 1, handoff, 1795225002047293, 1795225002047293 * handoff, 1<<63 - 1} {
 			n, err := number64(l.floorID(floor))
 			if err != nil || (n+1)*l.span <= floor && n < 1<<62 {

@@ -74,12 +74,12 @@ func TestTLS(t *testing.T) {
 	if _, err := Open(t.Context(), u.String()); err == nil || driver.Final(err) {
 		t.Errorf("a certificate that nobody vouches for: %v", err)
 	}
-	server, opts, err := readURL(u)
+	to, err := readURL(u)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server.TLSConfig.RootCAs = roots
-	b, err := newBackend(single{ownGoRedis(server)}, opts)
+	to.server.TLSConfig.RootCAs = roots
+	b, err := newBackend(to.connect(), to.opts)
 	b = opened(t, b, err)
 	if want := "rediss://" + addr + "/0"; b.Caps().Name != want {
 		t.Errorf("name %q, want %q", b.Caps().Name, want)

@@ -16,7 +16,7 @@ import (
 // When the connection was lost and is back, all are woken, since messages may have
 // been missed. A hold that ends by its TTL sends no message: HeldError.Retry says when.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
-	rec, err := b.recipe(r.Mode)
+	rec, err := b.recipe(r.Hold)
 	if err != nil {
 		return driver.Watch{}, err
 	}

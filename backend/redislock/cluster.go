@@ -1,0 +1,154 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// cluster is the place of a Redis Cluster: its servers say who has which slot.
+type cluster struct {
+	seeds func(ctx context.Context) ([]string, error)
+	dial  reacher
+	title string
+}
+
+func (c *cluster) every() time.Duration { return 0 }
+func (c *cluster) slotted() bool        { return true }
+func (c *cluster) strict() bool         { return true }
+func (c *cluster) name() string         { return c.title }
+func (c *cluster) close()               {}
+
+func (c *cluster) open(ctx context.Context, addr string) (server, error) { return c.dial(ctx, addr) }
+
+func (c *cluster) look(ctx context.Context, known []string, at reacher) (table, error) {
+	addrs := shuffled(known)
+	seeds, err := c.seeds(ctx)
+	if err != nil && len(addrs) == 0 {
+		return nil, err
+	}
+	for _, seed := range shuffled(seeds) {
+		if !slices.Contains(addrs, seed) {
+			addrs = append(addrs, seed)
+		}
+	}
+	return first(ctx, addrs, func(ctx context.Context, addr string) (table, error) {
+		s, err := at(ctx, addr)
+		if err != nil {
+			return nil, err
+		}
+		reply, err := s.do(ctx, []string{"CLUSTER", "SLOTS"})
+		if err != nil {
+			return nil, noCluster(err)
+		}
+		return readSlots(reply, addr)
+	})
+}
+
+// noCluster explains why a server did not say where slots are.
+func noCluster(err error) error {
+	re := (*replyError)(nil)
+	if errors.As(err, &re) && strings.Contains(re.text, "cluster support disabled") {
+		return fmt.Errorf("%w: the server is not part of a Redis Cluster: want redis:// or redis+sentinel://", driver.ErrInvalid)
+	}
+	return explain(err)
+}
+
+// readSlots reads the answer of CLUSTER SLOTS that the server at origin gave.
+func readSlots(reply any, origin string) (table, error) {
+	list, ok := reply.([]any)
+	if !ok {
+		return nil, errAnswer
+	}
+	var t table
+	for _, entry := range list {
+		e, ok := entry.([]any)
+		if !ok || len(e) < 3 {
+			return nil, errAnswer
+		}
+		owner, ok := e[2].([]any)
+		if !ok || len(owner) < 2 {
+			return nil, errAnswer
+		}
+		t = append(t, span{int(integer(e[0])), int(integer(e[1])), endpoint(text(owner[0]), integer(owner[1]), origin)})
+	}
+	slices.SortFunc(t, func(a, b span) int { return a.first - b.first })
+	return t, nil
+}
+
+// endpoint is an address as a server tells it. One that does not know its own name
+// means the one that it was reached by; a server with TLS only may say port 0.
+func endpoint(host string, port int64, origin string) string {
+	sameHost, samePort, _ := net.SplitHostPort(origin)
+	if host == "" || host == "?" {
+		host = sameHost
+	}
+	if port == 0 {
+		return net.JoinHostPort(host, samePort)
+	}
+	return net.JoinHostPort(host, strconv.FormatInt(port, 10))
+}
+
+func shuffled(list []string) []string {
+	list = slices.Clone(list)
+	rand.Shuffle(len(list), func(i, k int) { list[i], list[k] = list[k], list[i] })
+	return list
+}
+
+// hedge is how long one is asked before the next is asked too.
+const hedge = 300 * time.Millisecond
+
+// first asks one after the other, the next as soon as one has failed or has taken a
+// while, and returns the first good answer. It waits for nobody.
+func first[T any](ctx context.Context, addrs []string, ask func(ctx context.Context, addr string) (T, error)) (T, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type result struct {
+		value T
+		err   error
+	}
+	results := make(chan result, len(addrs))
+	var errs []error
+	var none T
+	for asked := 0; len(errs) < len(addrs); {
+		var late <-chan time.Time
+		if asked < len(addrs) {
+			addr := addrs[asked]
+			asked++
+			go func() {
+				value, err := ask(ctx, addr)
+				results <- result{value, err}
+			}()
+			late = time.After(hedge)
+		}
+		select {
+		case r := <-results:
+			if r.err == nil {
+				return r.value, nil
+			}
+			errs = append(errs, r.err)
+		case <-late:
+		case <-ctx.Done():
+			return none, errors.Join(append(errs, ctx.Err())...)
+		}
+	}
+	return none, telling(errs)
+}
+
+// telling is the error that tells most: rather a fact than that somebody did not answer.
+func telling(errs []error) error {
+	for _, err := range errs {
+		if driver.Final(err) {
+			return err
+		}
+	}
+	return errors.Join(errs...)
+}

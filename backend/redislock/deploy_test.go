@@ -1,0 +1,159 @@
+package redislock
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/faultproxy"
+	"github.com/distlock/distlock/internal/testserver"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+)
+
+// network is what lies between one backend and its servers: a proxy before each.
+type network struct {
+	t       testing.TB
+	mu      sync.Mutex
+	proxies map[string]*faultproxy.Proxy
+	deaf    bool
+}
+
+func newNetwork(t testing.TB) *network {
+	return &network{t: t, proxies: map[string]*faultproxy.Proxy{}}
+}
+
+func (n *network) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", n.proxy(addr).Addr())
+}
+
+func (n *network) proxy(addr string) *faultproxy.Proxy {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.proxies[addr]
+	if p == nil {
+		p = faultproxy.New(n.t, addr)
+		if n.deaf {
+			p.Silence()
+		}
+		n.proxies[addr] = p
+	}
+	return p
+}
+
+func (n *network) cut() (restore func()) {
+	n.set(true, func(p *faultproxy.Proxy) { p.Silence() })
+	return func() { n.set(false, (*faultproxy.Proxy).Pass) }
+}
+
+func (n *network) set(deaf bool, each func(*faultproxy.Proxy)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.deaf = deaf
+	for _, p := range n.proxies {
+		each(p)
+	}
+}
+
+// way is how a backend gets to a deployment of several servers.
+type way struct {
+	name string
+	open func(t testing.TB, addrs []string, opts Options, n *network) *Backend
+}
+
+var clusterWays = []way{{"url", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
+	return openThrough(t, "redis+cluster://"+strings.Join(addrs, ","), opts, n)
+}}, {"go-redis", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
+	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Dialer: n.dial})
+	b, err := NewGoRedis(c, &opts)
+	return closing(t, opened(t, b, err), func() { c.Close() })
+}}, {"rueidis", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
+	return openRueidisThrough(t, rueidis.ClientOption{InitAddress: addrs}, opts, n)
+}}}
+
+var sentinelWays = []way{{"url", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
+	return openThrough(t, "redis+sentinel://"+strings.Join(addrs, ",")+"/"+testserver.SentinelName, opts, n)
+}}, {"go-redis", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
+	c := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: testserver.SentinelName, SentinelAddrs: addrs, Dialer: n.dial})
+	b, err := NewGoRedis(c, &opts)
+	return closing(t, opened(t, b, err), func() { c.Close() })
+}}, {"go-redis-cluster", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
+	c := redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: testserver.SentinelName, SentinelAddrs: addrs, Dialer: n.dial})
+	b, err := NewGoRedis(c, &opts)
+	return closing(t, opened(t, b, err), func() { c.Close() })
+}}, {"rueidis", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
+	return openRueidisThrough(t, rueidis.ClientOption{InitAddress: addrs, Sentinel: rueidis.SentinelOption{MasterSet: testserver.SentinelName}}, opts, n)
+}}}
+
+func openThrough(t testing.TB, url string, opts Options, n *network) *Backend {
+	t.Helper()
+	u, err := driver.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := readURL(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to.server.Dialer = n.dial
+	b, err := newBackend(to.connect(), &opts)
+	return opened(t, b, err)
+}
+
+func openRueidisThrough(t testing.TB, o rueidis.ClientOption, opts Options, n *network) *Backend {
+	t.Helper()
+	o.DisableCache, o.PipelineMultiplex, o.RingScaleEachConn, o.ConnWriteTimeout = true, -1, 6, time.Second
+	o.DialCtxFn = func(ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		return n.dial(ctx, "tcp", addr)
+	}
+	c, err := rueidis.NewClient(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := NewRueidis(c, &opts)
+	return closing(t, opened(t, b, err), c.Close)
+}
+
+// conforms runs the suite on a deployment, with both layouts by URL and with one by each
+// of the user's clients.
+func conforms(t *testing.T, ways []way, addrs []string, refuses func(string) bool) {
+	layouts := map[string][]Layout{"url": {String, Redisson}, "go-redis": {String}, "rueidis": {Redisson}}
+	for _, w := range ways {
+		for _, layout := range layouts[w.name] {
+			t.Run(w.name+"/"+string(layout), func(t *testing.T) {
+				var networks sync.Map
+				drivertest.Run(t, drivertest.Harness{
+					Open: func(context.Context) (driver.Backend, error) {
+						n := newNetwork(t)
+						b := w.open(t, addrs, Options{Layout: layout, Name: "redis"}, n)
+						networks.Store(b, n)
+						return b, nil
+					},
+					Cut: func(b driver.Backend) func() {
+						n, _ := networks.Load(b)
+						return n.(*network).cut()
+					},
+					Refuses: refuses,
+				})
+			})
+		}
+	}
+}
+
+func TestClusterConformance(t *testing.T) {
+	conforms(t, clusterWays, testserver.SharedRedisCluster(t).Addrs(), func(name string) bool { return oneSlot(name) != nil })
+}
+
+// The suite is too quick for go-redis's client of sentinels, which takes a while to
+// start and leaves a goroutine when it ends.
+func TestSentinelConformance(t *testing.T) {
+	ways := slices.DeleteFunc(slices.Clone(sentinelWays), func(w way) bool { return strings.HasPrefix(w.name, "go-redis") })
+	conforms(t, ways, testserver.SharedRedisSentinel(t).Addrs(), nil)
+}

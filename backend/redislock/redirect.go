@@ -1,0 +1,127 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"time"
+)
+
+// A command that a server refused because another one has its key, or because it is not
+// ready, was not executed. It is sent again a few times, since a key that moves is soon
+// at home. Whatever else went wrong is not repeated.
+const (
+	mostSends     = 8
+	shortestPause = 10 * time.Millisecond
+	longestPause  = 250 * time.Millisecond
+)
+
+// verdict is what a server did with a command.
+type verdict uint8
+
+const (
+	executed verdict = iota // or nobody knows
+	notNow                  // and perhaps not here
+	moved                   // to addr, for good
+	ask                     // addr, this once
+)
+
+// verdictOf reads an error; addr is where to go.
+func verdictOf(err error) (why verdict, addr string) {
+	re := (*replyError)(nil)
+	if err == nil || !errors.As(err, &re) {
+		return executed, ""
+	}
+	words := strings.Fields(re.text)
+	switch words = append(words, "", "", ""); words[0] {
+	case "MOVED", "ASK":
+		if host, _, err := net.SplitHostPort(words[2]); err != nil || host == "" || host == "?" {
+			return notNow, "" // the server does not know; the table will
+		}
+		if words[0] == "ASK" {
+			return ask, words[2]
+		}
+		return moved, words[2]
+	case "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN":
+		return notNow, ""
+	}
+	if re.is("READONLY") {
+		return notNow, ""
+	}
+	return executed, ""
+}
+
+// pauses grow from one to the next.
+type pauses struct{ last time.Duration }
+
+// wait reports whether ctx lives.
+func (p *pauses) wait(ctx context.Context) bool {
+	p.last = min(max(2*p.last, shortestPause), longestPause)
+	t := time.NewTimer(p.last)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// asking are commands for a key that is just moving: the server that gets it executes
+// them only if each is announced, or the transaction that they are in.
+func asking(commands [][]string) [][]string {
+	list := make([][]string, 0, 2*len(commands))
+	inside := false
+	for _, c := range commands {
+		if !inside {
+			list = append(list, []string{"ASKING"})
+		}
+		switch c[0] {
+		case "MULTI":
+			inside = true
+		case "EXEC", "DISCARD":
+			inside = false
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// unasked are the answers without those to ASKING.
+func unasked(sent [][]string, got []answer) []answer {
+	kept := got[:0]
+	for i, a := range got {
+		if sent[i][0] != "ASKING" {
+			kept = append(kept, a)
+		}
+	}
+	return kept
+}
+
+// verdictOfAll is that of commands of which none was executed.
+func verdictOfAll(commands [][]string, got []answer) (why verdict, addr string) {
+	for i, a := range got {
+		switch w, to := verdictOf(a.err); {
+		case w != executed:
+			if why == executed {
+				why, addr = w, to
+			}
+		case !harmless(commands[i][0], a):
+			return executed, ""
+		}
+	}
+	return why, addr
+}
+
+// harmless is what a command answered that was for no key, or for nothing.
+func harmless(command string, a answer) bool {
+	switch command {
+	case "MULTI", "DISCARD", "WAIT", "UNWATCH":
+		return true
+	case "EXEC":
+		re := (*replyError)(nil)
+		return errors.As(a.err, &re) && re.is("EXECABORT")
+	}
+	return false
+}

@@ -1,0 +1,397 @@
+package redislock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+)
+
+// router is the client of several servers: those of a cluster, or the one that
+// sentinels name. It has a table that says which server has which slot, and a server's
+// connections are its own, so that one that is slow or dead stalls only its own slots.
+//
+// The table is looked up again when a server says that it is wrong, or does not answer;
+// and every so often while there is traffic, if the place demands it.
+type router struct {
+	place  place
+	ctx    context.Context // ends with the router
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex
+	table   table
+	servers map[string]server // by address
+	looking *looking          // nil: nobody looks
+	looked  time.Time         // when the last look began
+}
+
+// place is where a router learns what it must know.
+type place interface {
+	// look asks who has which slot. known are the addresses of the last time.
+	look(ctx context.Context, known []string, at reacher) (table, error)
+
+	// open makes a server of an address that look named.
+	open(ctx context.Context, addr string) (server, error)
+
+	// every is how old a table may be that is in use; 0: any age.
+	every() time.Duration
+
+	// slotted: keys lie in slots. strict: all keys of a script must lie in one.
+	slotted() bool
+	strict() bool
+
+	name() string
+	close()
+}
+
+type reacher func(ctx context.Context, addr string) (server, error)
+
+// table says who has which slots. It is in order.
+type table []span
+
+type span struct {
+	first, last int
+	addr        string
+}
+
+func (t table) owner(slot int) string {
+	i, _ := slices.BinarySearchFunc(t, slot, func(s span, slot int) int { return cmp.Compare(s.last, slot) })
+	if i < len(t) && t[i].first <= slot {
+		return t[i].addr
+	}
+	return ""
+}
+
+// moved is the table with one slot somewhere else.
+func (t table) moved(slot int, addr string) table {
+	var list table
+	for _, s := range t {
+		if slot < s.first || slot > s.last {
+			list = append(list, s)
+			continue
+		}
+		if s.first < slot {
+			list = append(list, span{s.first, slot - 1, s.addr})
+		}
+		if slot < s.last {
+			list = append(list, span{slot + 1, s.last, s.addr})
+		}
+	}
+	list = append(list, span{slot, slot, addr})
+	slices.SortFunc(list, func(a, b span) int { return cmp.Compare(a.first, b.first) })
+	return list
+}
+
+func (t table) addrs() []string {
+	var list []string
+	for _, s := range t {
+		list = append(list, s.addr)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// looking is one look, which all share who want one.
+type looking struct {
+	done chan struct{}
+	err  error
+}
+
+const (
+	lookTime = 3 * time.Second       // a look may take
+	lookGap  = 50 * time.Millisecond // between the beginnings of two
+	oldGrace = 10 * time.Second      // that a server out of the table still has to answer
+)
+
+func newRouter(p place) *router {
+	r := &router{place: p, servers: map[string]server{}}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	return r
+}
+
+func (r *router) do(ctx context.Context, key string, args []string) (any, error) {
+	var a answer
+	err := r.route(ctx, key, func(s server, asked bool) (verdict, string, error) {
+		if asked {
+			a = s.doAll(ctx, [][]string{{"ASKING"}, args})[1]
+		} else {
+			a.reply, a.err = s.do(ctx, args)
+		}
+		why, addr := verdictOf(a.err)
+		return why, addr, a.err
+	})
+	return a.reply, err
+}
+
+func (r *router) doAll(ctx context.Context, key string, commands [][]string) []answer {
+	var got []answer
+	err := r.route(ctx, key, func(s server, asked bool) (verdict, string, error) {
+		if asked {
+			sent := asking(commands)
+			got = unasked(sent, s.doAll(ctx, sent))
+		} else {
+			got = s.doAll(ctx, commands)
+		}
+		why, addr := verdictOfAll(commands, got)
+		return why, addr, got[0].err
+	})
+	if got == nil {
+		got = answers(len(commands), answer{err: err})
+	}
+	return got
+}
+
+// route sends to the server that has the key, and follows where it is sent on.
+func (r *router) route(ctx context.Context, key string, send func(s server, asked bool) (verdict, string, error)) error {
+	var p pauses
+	var s server
+	var err error
+	to, asked := "", false
+	for sent := 1; ; sent++ {
+		if s, err = r.reach(ctx, key, to); err != nil {
+			return err
+		}
+		var why verdict
+		if why, to, err = send(s, asked); why == executed {
+			r.suspect(s, err)
+			return err
+		}
+		asked = why == ask
+		if why == moved {
+			r.move(slotOf(key), to)
+		}
+		if sent == mostSends {
+			return err
+		}
+		// The first redirection is followed at once. Servers that do not agree, or are
+		// not ready, need time.
+		if why == notNow || sent > 1 {
+			r.refresh()
+			if !p.wait(ctx) {
+				return err
+			}
+		}
+	}
+}
+
+// reach is the server at an address, or the one that has the key.
+func (r *router) reach(ctx context.Context, key, addr string) (server, error) {
+	if addr != "" {
+		return r.open(ctx, addr)
+	}
+	return r.at(ctx, key)
+}
+
+// suspect looks whether a server that did not answer is still the one. A user's client
+// closes its connections to a server that left the cluster, for good.
+func (r *router) suspect(s server, err error) {
+	if re := (*replyError)(nil); err == nil || errors.As(err, &re) {
+		return
+	}
+	if errors.Is(err, redis.ErrClosed) || errors.Is(err, rueidis.ErrClosing) {
+		r.forget(s)
+	}
+	r.refresh()
+}
+
+func (r *router) forget(s server) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.servers, func(_ string, other server) bool { return other == s })
+}
+
+func (r *router) at(ctx context.Context, key string) (server, error) {
+	t, err := r.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	addr := t[0].addr
+	if key != "" && r.place.slotted() {
+		addr = t.owner(slotOf(key))
+	}
+	if addr == "" {
+		r.refresh()
+		return nil, fmt.Errorf("no server of the cluster has slot %d", slotOf(key))
+	}
+	return r.open(ctx, addr)
+}
+
+func (r *router) all(ctx context.Context) ([]server, error) {
+	if err := r.wait(ctx, r.refresh()); err != nil {
+		return nil, err
+	}
+	t, err := r.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list []server
+	for _, addr := range t.addrs() {
+		s, err := r.open(ctx, addr)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// current is the table, which is looked up if there is none.
+func (r *router) current(ctx context.Context) (table, error) {
+	r.mu.Lock()
+	t, looked := r.table, r.looked
+	r.mu.Unlock()
+	if every := r.place.every(); every > 0 && time.Since(looked) > every || t == nil {
+		l := r.refresh()
+		if t != nil {
+			return t, nil
+		}
+		if err := r.wait(ctx, l); err != nil {
+			return nil, err
+		}
+		r.mu.Lock()
+		t = r.table
+		r.mu.Unlock()
+	}
+	return t, nil
+}
+
+func (r *router) wait(ctx context.Context, l *looking) error {
+	select {
+	case <-l.done:
+		return l.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// refresh begins a look, unless one is under way.
+func (r *router) refresh() *looking {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.looking != nil {
+		return r.looking
+	}
+	l := &looking{done: make(chan struct{}), err: driver.ErrClosed}
+	if r.ctx.Err() != nil {
+		close(l.done)
+		return l
+	}
+	r.looking = l
+	gap := time.Until(r.looked.Add(lookGap))
+	r.wg.Go(func() { r.look(l, gap) })
+	return l
+}
+
+func (r *router) look(l *looking, gap time.Duration) {
+	defer close(l.done)
+	if gap > 0 {
+		select {
+		case <-time.After(gap):
+		case <-r.ctx.Done():
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, lookTime)
+	defer cancel()
+	r.mu.Lock()
+	r.looked = time.Now()
+	known := r.table.addrs()
+	r.mu.Unlock()
+	t, err := r.place.look(ctx, known, r.open)
+	if err == nil && len(t) == 0 {
+		err = errors.New("no server has any slot")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.looking, l.err = nil, err
+	if err == nil {
+		r.table = t
+		r.expire()
+	}
+}
+
+// move believes a server that says where a slot is.
+func (r *router) move(slot int, addr string) {
+	r.mu.Lock()
+	if r.table.owner(slot) != addr {
+		r.table = r.table.moved(slot, addr)
+	}
+	r.mu.Unlock()
+	r.refresh()
+}
+
+// open is the server at an address.
+func (r *router) open(ctx context.Context, addr string) (server, error) {
+	r.mu.Lock()
+	s, ok := r.servers[addr]
+	r.mu.Unlock()
+	if ok {
+		return s, nil
+	}
+	s, err := r.place.open(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if other, ok := r.servers[addr]; ok || r.ctx.Err() != nil {
+		s.close()
+		if !ok {
+			return nil, driver.ErrClosed
+		}
+		return other, nil
+	}
+	r.servers[addr] = s
+	return s, nil
+}
+
+// expire closes servers that the table does not name any more, when they have had time
+// to answer what they were sent. The mutex is held.
+func (r *router) expire() {
+	addrs := r.table.addrs()
+	for addr, s := range r.servers {
+		if !slices.Contains(addrs, addr) {
+			time.AfterFunc(oldGrace, func() { r.drop(addr, s) })
+		}
+	}
+}
+
+func (r *router) drop(addr string, s server) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.servers[addr] == s && !slices.Contains(r.table.addrs(), addr) {
+		delete(r.servers, addr)
+		s.close()
+	}
+}
+
+func (r *router) slot(name string) int {
+	if r.place.slotted() {
+		return slotOf(name)
+	}
+	return 0
+}
+
+func (r *router) strict() bool { return r.place.strict() }
+func (r *router) name() string { return r.place.name() }
+
+func (r *router) close() {
+	r.mu.Lock()
+	r.cancel()
+	servers := r.servers
+	r.servers = map[string]server{}
+	r.mu.Unlock()
+	for _, s := range servers {
+		s.close()
+	}
+	r.place.close()
+	r.wg.Wait()
+}

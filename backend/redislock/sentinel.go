@@ -1,0 +1,100 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// watched is how old the sentinels' word may be while there is traffic: a master that
+// was replaced, and can still be reached, takes locks for no longer than this.
+const watched = time.Second
+
+// sentinels are the place of a server that Redis Sentinel watches: they know which one
+// is the master.
+type sentinels struct {
+	addrs  []string
+	master string
+	ask    func(addr string) server // a sentinel
+	dial   func(addr string) server // a master
+	title  string
+
+	mu     sync.Mutex
+	asked  map[string]server // sentinels, by address
+	closed bool
+}
+
+func (s *sentinels) open(_ context.Context, addr string) (server, error) { return s.dial(addr), nil }
+func (s *sentinels) every() time.Duration                                { return watched }
+func (s *sentinels) slotted() bool                                       { return false }
+func (s *sentinels) strict() bool                                        { return false }
+func (s *sentinels) name() string                                        { return s.title }
+
+func (s *sentinels) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, c := range s.asked {
+		c.close()
+	}
+}
+
+func (s *sentinels) look(ctx context.Context, _ []string, _ reacher) (table, error) {
+	addr, err := first(ctx, shuffled(s.addrs), s.masterBy)
+	if err != nil {
+		return nil, err
+	}
+	return table{{0, slots - 1, addr}}, nil
+}
+
+// masterBy asks one sentinel who is the master.
+func (s *sentinels) masterBy(ctx context.Context, addr string) (string, error) {
+	c, err := s.sentinel(addr)
+	if err != nil {
+		return "", err
+	}
+	reply, err := c.do(ctx, []string{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", s.master})
+	re := (*replyError)(nil)
+	switch list, _ := reply.([]any); {
+	case errors.As(err, &re) && strings.Contains(re.text, "unknown command"):
+		return "", fmt.Errorf("%w: the server at %s is no sentinel: want the addresses of sentinels, or redis:// for a server without", driver.ErrInvalid, addr)
+	case err != nil:
+		return "", fmt.Errorf("sentinel %s: %w", addr, explain(err))
+	case reply == nil:
+		return "", fmt.Errorf("%w: the sentinel %s knows no master named %q", driver.ErrInvalid, addr, s.master)
+	case len(list) != 2:
+		return "", fmt.Errorf("sentinel %s: %w", addr, errAnswer)
+	default:
+		return net.JoinHostPort(text(list[0]), text(list[1])), nil
+	}
+}
+
+func (s *sentinels) sentinel(addr string) (server, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, driver.ErrClosed
+	}
+	if s.asked == nil {
+		s.asked = map[string]server{}
+	}
+	if s.asked[addr] == nil {
+		s.asked[addr] = s.ask(addr)
+	}
+	return s.asked[addr], nil
+}
+
+// listed are addresses in an order of their own, for a name that is the same whatever
+// the order in which somebody wrote them.
+func listed(addrs []string) string {
+	addrs = slices.Clone(addrs)
+	slices.Sort(addrs)
+	return strings.Join(slices.Compact(addrs), ",")
+}

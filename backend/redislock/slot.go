@@ -1,0 +1,80 @@
+package redislock
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// slots is how many pieces a cluster's keys are divided into.
+const slots = 16384
+
+// slotOf is the slot of a key: that of the text between its first { and the next }, if
+// there is any, else of the whole key.
+func slotOf(key string) int {
+	if tag, ok := hashTag(key); ok {
+		key = tag
+	}
+	return int(crc16(key)) % slots
+}
+
+func hashTag(key string) (tag string, ok bool) {
+	_, rest, ok := strings.Cut(key, "{")
+	if !ok {
+		return "", false
+	}
+	tag, _, ok = strings.Cut(rest, "}")
+	return tag, ok && tag != ""
+}
+
+// crc16 is the checksum that clusters use: CCITT, from zero.
+func crc16(s string) uint16 {
+	var sum uint16
+	for i := range len(s) {
+		sum = sum<<8 ^ crcTable[byte(sum>>8)^s[i]]
+	}
+	return sum
+}
+
+var crcTable = func() (table [256]uint16) {
+	for i := range table {
+		sum := uint16(i) << 8
+		for range 8 {
+			if sum&0x8000 != 0 {
+				sum = sum<<1 ^ 0x1021
+			} else {
+				sum <<= 1
+			}
+		}
+		table[i] = sum
+	}
+	return table
+}()
+
+// slotTags has for each slot a text that lies in it, the shortest number that does.
+var slotTags = sync.OnceValue(func() *[slots]string {
+	var tags [slots]string
+	for n, left := 0, slots; left > 0; n++ {
+		tag := itoa(n)
+		if at := &tags[crc16(tag)%slots]; *at == "" {
+			*at = tag
+			left--
+		}
+	}
+	return &tags
+})
+
+// oneSlot is nil if all keys and channels of a lock lie in one slot, as a cluster
+// demands: they begin or end with the name, which is put in braces if it has none.
+func oneSlot(name string) error {
+	if !strings.ContainsAny(name, "{}") {
+		return nil
+	}
+	if tag, ok := hashTag(name); ok && tag != "" {
+		return nil
+	}
+	return fmt.Errorf("%w: the name %q: a Redis Cluster takes what stands between the first { and the next } as the place of a lock's keys, and here there is nothing: want a name without braces, or such as a{b}c",
+		driver.ErrInvalid, name)
+}

@@ -1,0 +1,194 @@
+package redislock
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/redis/go-redis/v9"
+)
+
+// target is what a URL says: where servers are, and how to use them.
+type target struct {
+	scheme string   // without TLS's s
+	addrs  []string // of servers, or of sentinels
+	server *redis.Options
+	opts   *Options
+
+	master   string         // that the sentinels watch
+	sentinel *redis.Options // how to reach them
+}
+
+// The schemes, each also with TLS but the socket's.
+const (
+	toServer    = "redis"
+	toSocket    = "redis+unix"
+	toSentinels = "redis+sentinel"
+	toCluster   = "redis+cluster"
+)
+
+// schemes are those that Open knows.
+var schemes = []string{
+	toServer, "rediss", toSocket, toSentinels, "rediss+sentinel", toCluster, "rediss+cluster",
+}
+
+// readURL says where the servers are and how to use them.
+func readURL(u *url.URL) (*target, error) {
+	plain, secure := strings.CutPrefix(u.Scheme, "rediss")
+	t := &target{scheme: u.Scheme}
+	if secure {
+		t.scheme = toServer + plain
+	}
+	p := driver.NewParams(u)
+	t.readParams(u, p)
+	var errs []error
+	if secure {
+		errs = append(errs, t.readTLS(p))
+	}
+	errs = append(errs, p.Err(), t.readPlace(u))
+	return t, errors.Join(errs...)
+}
+
+func (t *target) readParams(u *url.URL, p *driver.Params) {
+	timeout := p.Duration("timeout", 5*time.Second)
+	t.server = &redis.Options{
+		Network: "tcp", Username: u.User.Username(),
+		DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout, PoolTimeout: timeout,
+	}
+	t.server.Password, _ = u.User.Password()
+	t.opts = &Options{
+		Layout: Layout(p.Choice("layout", string(String), string(Redisson))),
+		Prefix: p.String("prefix", ""),
+
+		Scripts:        Scripts(p.Choice("scripts", string(ScriptsAuto), string(ScriptsOff))),
+		Replicas:       p.Int("replicas", 0, 0, maxReplicas),
+		ReplicaTimeout: p.Duration("replica_timeout", 0),
+	}
+	switch t.scheme {
+	case toSocket:
+		t.server.DB = p.Int("db", 0, 0, 1<<20)
+	case toSentinels:
+		o := *t.server
+		o.Username, o.Password = p.String("sentinel_user", ""), p.String("sentinel_password", "")
+		t.sentinel = &o
+	}
+}
+
+// readTLS lets servers show certificates that the system trusts, or those of the
+// user's own authority; and shows the user's own, if there is one.
+func (t *target) readTLS(p *driver.Params) (err error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	ca, cert, key := p.String("ca", ""), p.String("cert", ""), p.String("key", "")
+	if ca != "" {
+		config.RootCAs = x509.NewCertPool()
+		pem, failed := os.ReadFile(ca)
+		if failed != nil || !config.RootCAs.AppendCertsFromPEM(pem) {
+			err = fmt.Errorf("%w: parameter ca=%s: want a file of certificates in PEM form", driver.ErrInvalid, ca)
+		}
+	}
+	if cert != "" || key != "" {
+		own, failed := tls.LoadX509KeyPair(cert, key)
+		if failed != nil {
+			err = fmt.Errorf("%w: parameters cert=%s and key=%s: want files with a certificate and its key, in PEM form: %w", driver.ErrInvalid, cert, key, failed)
+		}
+		config.Certificates = []tls.Certificate{own}
+	}
+	t.server.TLSConfig = config
+	if t.sentinel != nil && p.Bool("sentinel_tls", true) {
+		t.sentinel.TLSConfig = config
+	}
+	return err
+}
+
+func (t *target) readPlace(u *url.URL) error {
+	if t.scheme == toSocket {
+		if u.Path == "" || u.Host != "" {
+			return fmt.Errorf("%w: want redis+unix:///path/to/socket?db=0, with three slashes", driver.ErrInvalid)
+		}
+		t.server.Network, t.addrs = "unix", []string{u.Path}
+		return nil
+	}
+	port := "6379"
+	if t.scheme == toSentinels {
+		port = "26379"
+	}
+	t.addrs = driver.Hosts(u, port)
+	db := strings.Trim(u.Path, "/")
+	switch t.scheme {
+	case toServer:
+		if len(t.addrs) > 1 {
+			return fmt.Errorf("%w: one server has one host: want redis+sentinel:// or redis+cluster:// for several", driver.ErrInvalid)
+		}
+	case toSentinels:
+		t.master, db, _ = strings.Cut(db, "/")
+		if t.master == "" {
+			return fmt.Errorf("%w: want the name of the master that the sentinels watch, as in redis+sentinel://host1,host2,host3/mymaster", driver.ErrInvalid)
+		}
+	}
+	return t.readDB(db)
+}
+
+func (t *target) readDB(db string) error {
+	if db == "" {
+		return nil
+	}
+	n, err := strconv.Atoi(db)
+	if err != nil || n < 0 {
+		// It may be a piece of a password with a slash in it: it is not quoted.
+		return fmt.Errorf("%w: the database is not a number, as in redis://localhost:6379/0; characters such as / # ? @ in a password must be %%-encoded", driver.ErrInvalid)
+	}
+	if t.scheme == toCluster && n != 0 {
+		return fmt.Errorf("%w: a Redis Cluster has no database but 0", driver.ErrInvalid)
+	}
+	t.server.DB = n
+	return nil
+}
+
+// to are the options for the server at an address.
+func (t *target) to(o *redis.Options, addr string) *redis.Options {
+	own := *o
+	own.Addr = addr
+	if o.TLSConfig != nil {
+		own.TLSConfig = o.TLSConfig.Clone()
+		own.TLSConfig.ServerName = t.certified(addr)
+	}
+	return &own
+}
+
+// certified is the name that a server's certificate must have. Servers that call each
+// other by numbers are reached as the user calls them.
+func (t *target) certified(addr string) string {
+	host, _, _ := net.SplitHostPort(addr)
+	if net.ParseIP(host) == nil {
+		return host
+	}
+	for _, a := range t.addrs {
+		if name, _, _ := net.SplitHostPort(a); net.ParseIP(name) == nil {
+			return name
+		}
+	}
+	return host
+}
+
+// name is the same in whatever order somebody wrote the hosts.
+func (t *target) name() string {
+	scheme := t.scheme
+	if t.server.TLSConfig != nil {
+		scheme = "rediss" + strings.TrimPrefix(scheme, "redis")
+	}
+	switch t.scheme {
+	case toCluster:
+		return scheme + "://" + listed(t.addrs)
+	case toSentinels:
+		return serverName(scheme, listed(t.addrs)+"/"+t.master, t.server.DB)
+	}
+	return serverName(scheme, t.addrs[0], t.server.DB)
+}
