@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"slices"
 	"strings"
@@ -109,7 +110,7 @@ func openThrough(t testing.TB, url string, opts Options, n *network) *Backend {
 
 func openRueidisThrough(t testing.TB, o rueidis.ClientOption, opts Options, n *network) *Backend {
 	t.Helper()
-	o.DisableCache, o.PipelineMultiplex, o.RingScaleEachConn, o.ConnWriteTimeout = true, -1, 6, time.Second
+	o.DisableCache, o.PipelineMultiplex, o.RingScaleEachConn, o.ConnWriteTimeout = true, -1, 6, 3*time.Second
 	o.DialCtxFn = func(ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
 		return n.dial(ctx, "tcp", addr)
 	}
@@ -121,29 +122,50 @@ func openRueidisThrough(t testing.TB, o rueidis.ClientOption, opts Options, n *n
 	return closing(t, opened(t, b, err), c.Close)
 }
 
-// conforms runs the suite on a deployment, with both layouts by URL and with one by each
-// of the user's clients.
+// conforms runs the suite on a deployment, by URL with both layouts. By the user's
+// clients it runs what depends on how commands and messages travel.
 func conforms(t *testing.T, ways []way, addrs []string, refuses func(string) bool) {
-	layouts := map[string][]Layout{"url": {String, Redisson}, "go-redis": {String}, "rueidis": {Redisson}}
 	for _, w := range ways {
-		for _, layout := range layouts[w.name] {
-			t.Run(w.name+"/"+string(layout), func(t *testing.T) {
-				var networks sync.Map
-				drivertest.Run(t, drivertest.Harness{
-					Open: func(context.Context) (driver.Backend, error) {
-						n := newNetwork(t)
-						b := w.open(t, addrs, Options{Layout: layout, Name: "redis"}, n)
-						networks.Store(b, n)
-						return b, nil
-					},
-					Cut: func(b driver.Backend) func() {
-						n, _ := networks.Load(b)
-						return n.(*network).cut()
-					},
-					Refuses: refuses,
+		if w.name == "url" {
+			for _, layout := range []Layout{String, Redisson} {
+				t.Run("url/"+string(layout), func(t *testing.T) {
+					drivertest.Run(t, harness(t, w, addrs, layout, refuses))
 				})
-			})
+			}
+			continue
 		}
+		t.Run(w.name, func(t *testing.T) {
+			h := harness(t, w, addrs, Redisson, refuses)
+			for _, c := range drivertest.Checks() {
+				subject, _, _ := strings.Cut(c.Name, "/")
+				if !slices.Contains([]string{"again", "release", "watch", "cut", "ctx"}, subject) {
+					continue
+				}
+				t.Run(c.Name, func(t *testing.T) {
+					if err := c.Run(t.Context(), &h); err != nil && !errors.Is(err, drivertest.ErrNotClaimed) {
+						t.Error(err)
+					}
+				})
+			}
+		})
+	}
+}
+
+func harness(t *testing.T, w way, addrs []string, layout Layout, refuses func(string) bool) drivertest.Harness {
+	var networks sync.Map
+	return drivertest.Harness{
+		Open: func(context.Context) (driver.Backend, error) {
+			n := newNetwork(t)
+			b := w.open(t, addrs, Options{Layout: layout, Name: "redis"}, n)
+			networks.Store(b, n)
+			return b, nil
+		},
+		Cut: func(b driver.Backend) func() {
+			n, _ := networks.Load(b)
+			return n.(*network).cut()
+		},
+		TTL:     500 * time.Millisecond,
+		Refuses: refuses,
 	}
 }
 
