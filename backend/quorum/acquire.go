@@ -30,7 +30,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	v := &ballot{
 		b: b, ctx: ctx, r: r, known: known, start: time.Now(),
 		votes: make([]vote, len(b.members)),
-		heard: make(chan heard, (maxRounds+2)*len(b.members)),
+		heard: make(chan heard, 2*len(b.members)),
 		news:  newNews(len(b.members), b.majority, r.OnLost),
 	}
 	return v.run()
@@ -66,11 +66,11 @@ type ballot struct {
 	start time.Time
 	news  *news
 
-	votes  []vote
-	heard  chan heard // has room for all: who answers late finds nobody
-	over   atomic.Bool
-	rounds int              // in which the others were asked again
-	again  <-chan time.Time // when the next of them begins; nil if none is due
+	votes []vote
+	heard chan heard // has room for all that are under way: who answers late finds nobody
+	over  atomic.Bool
+	rest  time.Duration    // before those who had refused were asked again
+	again <-chan time.Time // when they are asked again; nil if they aren't
 
 	first, last uint64 // the fences of the grant, once a majority has granted
 }

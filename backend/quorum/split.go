@@ -8,11 +8,12 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// maxRounds is how often the favourite of a split vote asks again, and firstRest how
-// long it waits before, doubling: others need the time to take back their votes.
+// firstRest is how long the favourite of a split vote waits before it asks again, which
+// doubles up to longestRest: the others need the time to take back their votes. It goes
+// on for a quarter of a member's timeout at most.
 const (
-	maxRounds = 8
-	firstRest = 200 * time.Microsecond
+	firstRest   = 200 * time.Microsecond
+	longestRest = 10 * time.Millisecond
 )
 
 // refused answers when a majority can't be had because others are in the way.
@@ -29,9 +30,9 @@ func (v *ballot) refused(n *tally) (driver.Grant, error, bool) {
 		if v.b.worthWaiting(v.asked) {
 			return driver.Grant{}, nil, false // the rest will tell whose the majority is
 		}
-		if v.rounds < maxRounds && (v.leads() || n.yes > top && top > 0) {
-			v.again = time.After(firstRest << v.rounds)
-			v.rounds++
+		if time.Since(v.start) < v.b.timeout(v.r.TTL)/4 && (v.leads() || n.yes > top && top > 0) {
+			v.rest = min(max(2*v.rest, firstRest), longestRest)
+			v.again = time.After(v.rest)
 			return driver.Grant{}, nil, false
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
@@ -18,8 +19,8 @@ var errReset = errors.New("connection reset")
 type wire struct {
 	gates []gate
 	calls atomic.Int64
-
-	loss atomic.Int64 // answers lost, in percent; half as many requests
+	most  atomic.Int64 // calls at once for one Owner at one member
+	loss  atomic.Int64 // answers lost, in percent; of some the request, too
 }
 
 // gate is closed while a member is cut off.
@@ -27,11 +28,61 @@ type gate struct {
 	mu   sync.Mutex
 	open chan struct{} // nil: open
 	dead bool          // calls fail at once
+	wait time.Duration // before each request
+
+	member *link
+	active map[string]int    // calls under way, by Owner
+	onLost map[string]func() // by Owner
+}
+
+// slow makes a member's calls take d.
+func (w *wire) slow(member int, d time.Duration) {
+	g := &w.gates[member]
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.wait = d
+}
+
+// replace makes a member forget all.
+func (w *wire) replace(member int, s *memlock.Store) {
+	g := &w.gates[member]
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.member.Backend = s.Connect()
+}
+
+// lose lets a member tell that an owner's hold is gone.
+func (w *wire) lose(member int, owner string) {
+	g := &w.gates[member]
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.onLost[owner]()
+}
+
+// enter counts the calls under way for an owner.
+func (w *wire) enter(member int, owner string) (leave func()) {
+	g := &w.gates[member]
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.active == nil {
+		g.active = map[string]int{}
+	}
+	g.active[owner]++
+	w.most.Store(max(w.most.Load(), int64(g.active[owner])))
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.active[owner]--
+	}
 }
 
 func newWire(n int) *wire { return &wire{gates: make([]gate, n)} }
 
-func (w *wire) to(member int, b *memlock.Backend) *link { return &link{b, w, member} }
+func (w *wire) to(member int, b *memlock.Backend) *link {
+	l := &link{b, w, member}
+	w.gates[member].member = l
+	return l
+}
 
 func (w *wire) cut(members ...int) {
 	for _, g := range w.pick(members) {
@@ -47,7 +98,7 @@ func (w *wire) restore() {
 	for i := range w.gates {
 		g := &w.gates[i]
 		g.mu.Lock()
-		if g.dead = false; g.open != nil {
+		if g.dead, g.wait = false, 0; g.open != nil {
 			close(g.open)
 			g.open = nil
 		}
@@ -110,11 +161,28 @@ func (l *link) pass(ctx context.Context, call func()) error {
 	return l.through(ctx)
 }
 
+func (l *link) remember(r driver.Request) {
+	g := &l.w.gates[l.member]
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.onLost == nil {
+		g.onLost = map[string]func(){}
+	}
+	g.onLost[r.Owner] = r.OnLost
+}
+
 func (l *link) through(ctx context.Context) error {
 	g := &l.w.gates[l.member]
 	g.mu.Lock()
-	open, dead := g.open, g.dead
+	open, dead, wait := g.open, g.dead, g.wait
 	g.mu.Unlock()
+	if wait > 0 {
+		select {
+		case <-time.After(wait / 2): // there, and again on the way back
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	if dead {
 		return errReset
 	}
@@ -130,6 +198,8 @@ func (l *link) through(ctx context.Context) error {
 }
 
 func (l *link) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, err error) {
+	defer l.w.enter(l.member, r.Owner)()
+	l.remember(r)
 	if lost := l.pass(ctx, func() { g, err = l.Backend.Acquire(ctx, r) }); lost != nil {
 		return driver.Grant{}, lost
 	}
@@ -137,6 +207,9 @@ func (l *link) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, e
 }
 
 func (l *link) Renew(ctx context.Context, holds []driver.Hold) (errs []error) {
+	for _, h := range holds {
+		defer l.w.enter(l.member, h.Owner)()
+	}
 	if lost := l.pass(ctx, func() { errs = l.Backend.Renew(ctx, holds) }); lost != nil {
 		errs = make([]error, len(holds))
 		for i := range errs {
@@ -147,6 +220,7 @@ func (l *link) Renew(ctx context.Context, holds []driver.Hold) (errs []error) {
 }
 
 func (l *link) Release(ctx context.Context, h driver.Hold) (err error) {
+	defer l.w.enter(l.member, h.Owner)()
 	if lost := l.pass(ctx, func() { err = l.Backend.Release(ctx, h) }); lost != nil {
 		return lost
 	}
@@ -165,4 +239,11 @@ func (l *link) Inspect(ctx context.Context, name string) (info driver.Info, err 
 		return info, err
 	}
 	return l.Backend.Inspect(ctx, name)
+}
+
+func (l *link) List(ctx context.Context, prefix string, yield func(string) bool) error {
+	if err := l.through(ctx); err != nil {
+		return err
+	}
+	return l.Backend.List(ctx, prefix, yield)
 }

@@ -1,0 +1,493 @@
+package quorum_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/backend/quorum"
+	"github.com/distlock/distlock/driver"
+)
+
+// cluster is some stores, to which processes connect over wires of their own.
+type cluster struct {
+	t      testing.TB
+	stores []*memlock.Store
+}
+
+func newCluster(t testing.TB, n int) *cluster {
+	c := &cluster{t: t}
+	for range n {
+		c.stores = append(c.stores, memlock.NewStore())
+	}
+	return c
+}
+
+// process makes a backend of its own.
+func (c *cluster) process() (*quorum.Backend, *wire) {
+	w := newWire(len(c.stores))
+	var members []driver.Backend
+	for i, s := range c.stores {
+		members = append(members, w.to(i, s.Connect()))
+	}
+	b, err := quorum.New(members, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { b.Close() })
+	return b, w
+}
+
+// votes counts the members that keep a lock for owner.
+func (c *cluster) votes(h driver.Hold) int {
+	n := 0
+	for _, s := range c.stores {
+		info, err := s.Connect().Inspect(context.Background(), h.Name)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, holder := range info.Holders {
+			if holder.Owner == h.Owner {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func request(mode driver.Mode) driver.Request {
+	return driver.Request{
+		Hold:   driver.Hold{Name: "lock", Owner: driver.NewOwner(), Mode: mode, TTL: 8 * time.Second},
+		Fences: 1, Limit: 1,
+	}
+}
+
+func take(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {
+	t.Helper()
+	g, err := b.Acquire(t.Context(), r)
+	if err != nil {
+		t.Fatalf("acquire: %v", err)
+	}
+	return g
+}
+
+// isUnknown fails the test unless err is neither nil nor a fact.
+func isUnknown(t testing.TB, what string, err error) {
+	t.Helper()
+	if err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrHeld) {
+		t.Errorf("%s: %v, want an unknown outcome", what, err)
+	}
+}
+
+func within(t testing.TB, what string, since time.Time, want time.Duration) {
+	t.Helper()
+	if took := time.Since(since); took > want {
+		t.Errorf("%s took %v, want at most %v", what, took, want)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	one, two := memlock.New(), memlock.New()
+	for name, c := range map[string]struct {
+		members []driver.Backend
+		opts    *quorum.Options
+		says    string
+	}{
+		"nobody":         {nil, nil, "no members"},
+		"nil":            {[]driver.Backend{one, nil}, nil, "member 2 is nil"},
+		"one twice":      {[]driver.Backend{one, two, one}, nil, "twice"},
+		"timeout":        {[]driver.Backend{one}, &quorum.Options{MemberTimeout: -1}, "MemberTimeout"},
+		"drift":          {[]driver.Backend{one}, &quorum.Options{Drift: 0.6}, "Drift"},
+		"backward drift": {[]driver.Backend{one}, &quorum.Options{Drift: -0.1}, "Drift"},
+	} {
+		_, err := quorum.New(c.members, c.opts)
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(fmt.Sprint(err), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestCaps(t *testing.T) {
+	b, _ := newCluster(t, 3).process()
+	c := b.Caps()
+	if c.Modes != driver.Modes(driver.Exclusive, driver.Read, driver.Write) || c.Line != driver.Never || !c.Fence || !c.Floor || !c.Downgrade || c.Session {
+		t.Errorf("%+v", c)
+	}
+	_, err := b.Acquire(t.Context(), request(driver.Counted))
+	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "3 users could each win 2 of 3") {
+		t.Errorf("a semaphore: %v", err)
+	}
+	r := request(driver.Exclusive)
+	r.Queue = true
+	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnsupported) {
+		t.Errorf("a line: %v", err)
+	}
+}
+
+// With a minority silent every call takes no longer than with all well. What the silent
+// ones missed is made up for when they are back, and Close waits for nobody for long.
+func TestSilentMinority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 5)
+		b, w := c.process()
+		other, _ := c.process()
+		r := request(driver.Exclusive)
+		take(t, b, r)
+		synctest.Wait()
+		w.cut(0, 3)
+		began := time.Now()
+		if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+			t.Errorf("renew: %v", err)
+		}
+		take(t, b, r)
+		if info, err := b.Inspect(t.Context(), r.Name); err != nil || len(info.Holders) != 1 {
+			t.Errorf("inspect: %v %v", info, err)
+		}
+		if err := b.Release(t.Context(), r.Hold); err != nil {
+			t.Errorf("release: %v", err)
+		}
+		// The first who asks the silent ones does not know yet that they are.
+		within(t, "all that", began, time.Second)
+		began = time.Now()
+		next := request(driver.Write)
+		next.Name = "another"
+		take(t, b, next)
+		if err := b.Release(t.Context(), next.Hold); err != nil {
+			t.Errorf("release: %v", err)
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("when it is known who is silent: %v", took)
+		}
+		if n := c.votes(r.Hold); n != 2 {
+			t.Errorf("%d votes are left at those that could not be told, want 2", n)
+		}
+		w.restore()
+		time.Sleep(3 * time.Second)
+		if n := c.votes(r.Hold); n != 0 {
+			t.Errorf("%d votes are left", n)
+		}
+		take(t, other, request(driver.Exclusive))
+
+		w.cut(1, 2)
+		began = time.Now()
+		b.Release(t.Context(), r.Hold)
+		b.Close()
+		within(t, "Close", began, 3*time.Second)
+	})
+}
+
+// Without a majority nothing is granted, and nothing stays at those that would.
+func TestSilentMajority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 5)
+		b, w := c.process()
+		held, r := request(driver.Exclusive), request(driver.Exclusive)
+		held.Name = "held"
+		take(t, b, held)
+		synctest.Wait()
+		w.cut(0, 1, 2)
+		began := time.Now()
+		_, err := b.Acquire(t.Context(), r)
+		isUnknown(t, "acquire", err)
+		if want := "of 5 members 2 said: yes, 3 failed"; !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%v\nlacks %q", err, want)
+		}
+		isUnknown(t, "renew", b.Renew(t.Context(), []driver.Hold{held.Hold})[0])
+		isUnknown(t, "release", b.Release(t.Context(), held.Hold))
+		_, err = b.Inspect(t.Context(), r.Name)
+		isUnknown(t, "inspect", err)
+		isUnknown(t, "list", b.List(ctxFor(t, time.Second), "", func(string) bool { return true }))
+		within(t, "all that", began, 6*time.Second)
+		synctest.Wait()
+		if n := c.votes(r.Hold); n != 0 {
+			t.Errorf("%d votes are left of what failed", n)
+		}
+		w.restore()
+		take(t, b, r)
+	})
+}
+
+func ctxFor(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// A vote that a member gives after the attempt has failed is given back.
+func TestLateVoteIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3)
+		b, w := c.process()
+		held := request(driver.Exclusive)
+		take(t, b, held)
+		synctest.Wait()
+		c.stores[2].Connect().Release(t.Context(), held.Hold)
+		r := request(driver.Exclusive)
+		w.slow(2, 100*time.Millisecond)
+		began := time.Now()
+		if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("acquire: %v", err)
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("the refusal was certain, and took %v", took)
+		}
+		time.Sleep(150 * time.Millisecond)
+		synctest.Wait()
+		if n := c.votes(r.Hold); n != 0 {
+			t.Errorf("%d late votes are left", n)
+		}
+	})
+}
+
+// A hold is lost when no majority is left, and what is left of it is released.
+func TestLostIsAFact(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 5)
+		b, w := c.process()
+		r := request(driver.Exclusive)
+		take(t, b, r)
+		synctest.Wait()
+		for i := range 2 {
+			c.stores[i].Connect().Release(t.Context(), r.Hold)
+		}
+		w.kill(2)
+		isUnknown(t, "two said yes, two no", b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
+		w.restore()
+		c.stores[2].Connect().Release(t.Context(), r.Hold)
+		if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
+			t.Errorf("held by at most two of five: %v", err)
+		}
+		synctest.Wait()
+		if n := c.votes(r.Hold); n != 0 {
+			t.Errorf("%d votes of a lost hold are left", n)
+		}
+	})
+}
+
+// A hold outlives the restart of all members, one after the other: votes are won back,
+// and fences too, since the counters are raised.
+func TestVotesAreWonBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3)
+		b, w := c.process()
+		r := request(driver.Write)
+		r.Fences = 1000
+		g := take(t, b, r)
+		for i := range c.stores {
+			synctest.Wait()
+			w.kill(i)
+			c.stores[i] = memlock.NewStore()
+			w.replace(i, c.stores[i])
+			time.Sleep(r.TTL / 2)
+			renewed(t, b, r)
+			time.Sleep(r.TTL / 2)
+			renewed(t, b, r)
+			w.restore()
+			renewed(t, b, r)
+			if n := c.votes(r.Hold); n != 2 {
+				t.Errorf("missing once, and has %d votes, want 2", n)
+			}
+			renewed(t, b, r)
+			if n := c.votes(r.Hold); n != 3 {
+				t.Errorf("missing twice, and has %d votes, want 3", n)
+			}
+		}
+		if err := b.Release(t.Context(), r.Hold); err != nil {
+			t.Fatal(err)
+		}
+		if next := take(t, b, request(driver.Exclusive)); next.Fence <= g.Last() {
+			t.Errorf("fence %d after %d", next.Fence, g.Last())
+		}
+	})
+}
+
+// renewed renews, and lets stragglers come in.
+func renewed(t testing.TB, b driver.Backend, r driver.Request) {
+	t.Helper()
+	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+		t.Fatalf("renew: %v", err)
+	}
+	synctest.Wait()
+}
+
+// What is lost as a fact, was released, or failed as a re-fence, is not won back.
+func TestReleasedIsNotWonBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3)
+		b, _ := c.process()
+		r := request(driver.Exclusive)
+		take(t, b, r)
+		synctest.Wait()
+		c.stores[0].Connect().Release(t.Context(), r.Hold)
+		renewed(t, b, r)
+		if err := b.Release(t.Context(), r.Hold); err != nil {
+			t.Fatal(err)
+		}
+		b.Renew(t.Context(), []driver.Hold{r.Hold})
+		b.Renew(t.Context(), []driver.Hold{r.Hold})
+		synctest.Wait()
+		if n := c.votes(r.Hold); n != 0 {
+			t.Errorf("a released hold has %d votes", n)
+		}
+	})
+}
+
+// An attempt of an Owner that holds leaves its votes alone if it fails.
+func TestFailedRefenceKeepsTheVotes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3)
+		b, w := c.process()
+		r := request(driver.Write)
+		take(t, b, r)
+		synctest.Wait()
+		w.kill(0, 1)
+		read := r
+		read.Mode = driver.Read
+		_, err := b.Acquire(t.Context(), read)
+		isUnknown(t, "downgrade", err)
+		synctest.Wait()
+		if n := c.votes(r.Hold); n != 3 {
+			t.Errorf("a holder has %d votes after a downgrade without answer, want 3", n)
+		}
+		w.restore()
+		take(t, b, read)
+	})
+}
+
+// A batch's answer does not wait for a member that is slow.
+func TestRenewDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3)
+		b, w := c.process()
+		var holds []driver.Hold
+		for i := range 100 {
+			r := request(driver.Exclusive)
+			r.Name = fmt.Sprint(i)
+			take(t, b, r)
+			holds = append(holds, r.Hold)
+		}
+		synctest.Wait()
+		calls := w.calls.Load()
+		w.slow(1, 500*time.Millisecond)
+		began := time.Now()
+		for i, err := range b.Renew(t.Context(), holds) {
+			if err != nil {
+				t.Errorf("hold %d: %v", i, err)
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("the renewal took %v", took)
+		}
+		if n := w.calls.Load() - calls; n != 3 {
+			t.Errorf("it made %d calls, want one for each member", n)
+		}
+	})
+}
+
+// One call for an Owner at a time at each member, though nobody waits for the slow one.
+func TestCallsForAnOwnerAreInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3)
+		b, w := c.process()
+		w.slow(1, 300*time.Millisecond)
+		r := request(driver.Exclusive)
+		for range 3 {
+			take(t, b, r)
+			renewed := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]
+			if err := b.Release(t.Context(), r.Hold); err != nil || renewed != nil {
+				t.Errorf("renewed: %v, released: %v", renewed, err)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		if n := w.most.Load(); n != 1 {
+			t.Errorf("%d calls at once for one Owner at one member", n)
+		}
+		if n := c.votes(r.Hold); n != 0 {
+			t.Errorf("%d votes are left", n)
+		}
+	})
+}
+
+// OnLost of single members is passed on when no majority is left.
+func TestOnLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, w := newCluster(t, 3).process()
+		var told atomic.Int32
+		r := request(driver.Exclusive)
+		r.OnLost = func() { told.Add(1) }
+		take(t, b, r)
+		take(t, b, r)
+		synctest.Wait()
+		for i, want := range []int32{0, 1, 1} {
+			w.lose(i, r.Owner)
+			if n := told.Load(); n != want {
+				t.Errorf("told %d times when %d of 3 members had lost it, want %d", n, i+1, want)
+			}
+		}
+	})
+}
+
+// A member that can't tell who holds, or push, is done without.
+func TestOptionalCalls(t *testing.T) {
+	var bare []driver.Backend
+	for range 3 {
+		bare = append(bare, struct{ driver.Backend }{memlock.New()})
+	}
+	b, err := quorum.New(bare, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	_, err = b.Watch(t.Context(), request(driver.Exclusive))
+	if !errors.Is(err, driver.ErrSkip) {
+		t.Errorf("watch: %v", err)
+	}
+	if _, err = b.Inspect(t.Context(), "lock"); !errors.Is(err, driver.ErrSkip) {
+		t.Errorf("inspect: %v", err)
+	}
+	if err = b.List(t.Context(), "", func(string) bool { return true }); !errors.Is(err, driver.ErrSkip) {
+		t.Errorf("list: %v", err)
+	}
+}
+
+// Several splits of a vote settle themselves: one attempt of many at a moment wins.
+func TestSplitVote(t *testing.T) {
+	c := newCluster(t, 5)
+	for round := range 40 {
+		won := make(chan error, 5)
+		start := make(chan struct{})
+		for i := range 5 {
+			b, w := c.process()
+			for m := range 5 {
+				if m != i {
+					w.slow(m, time.Duration(1+(m+i)%3)*time.Millisecond)
+				}
+			}
+			r := request(driver.Exclusive)
+			r.Name = fmt.Sprint(round)
+			go func() {
+				<-start
+				_, err := b.Acquire(context.Background(), r)
+				won <- err
+			}()
+		}
+		close(start)
+		wins := 0
+		for range 5 {
+			if err := <-won; err == nil {
+				wins++
+			} else if !errors.Is(err, driver.ErrHeld) {
+				t.Errorf("round %d: %v", round, err)
+			}
+		}
+		if wins != 1 {
+			t.Errorf("round %d: %d won", round, wins)
+		}
+	}
+}
