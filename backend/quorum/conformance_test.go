@@ -36,7 +36,7 @@ func conform(t *testing.T, n int) {
 			for i, s := range stores {
 				members[i] = w.to(i, s.Connect())
 			}
-			b, err := quorum.New(members, &quorum.Options{MemberTimeout: 2 * time.Second})
+			b, err := quorum.New(members, &quorum.Options{MemberTimeout: 10 * time.Second})
 			if err == nil {
 				wires.Store(b, w)
 			}

@@ -26,12 +26,13 @@ const (
 // too who has more votes than any other; of two favourites one gets a majority.
 func (v *ballot) refused(n *tally) (driver.Grant, error, bool) {
 	top := v.strongest()
-	if top < v.b.majority && n.yes > 0 && !v.known {
+	if top < v.b.majority && !v.known {
 		if v.b.worthWaiting(v.asked) {
-			return driver.Grant{}, nil, false // the rest will tell whose the majority is
+			return driver.Grant{}, nil, false // one of the rest may make it the favourite
 		}
-		if time.Since(v.start) < v.b.timeout(v.r.TTL)/4 && (v.leads() || n.yes > top && top > 0) {
+		if n.yes > 0 && v.rested < v.b.timeout(v.r.TTL)/4 && (v.leads() || n.yes > top && top > 0) {
 			v.rest = min(max(2*v.rest, firstRest), longestRest)
+			v.rested += v.rest
 			v.again = time.After(v.rest)
 			return driver.Grant{}, nil, false
 		}

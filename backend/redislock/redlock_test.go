@@ -1,0 +1,388 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/quorum"
+	"github.com/distlock/distlock/backend/redislock"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/faultproxy"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// masters are five independent servers that keep their data in memory.
+type masters [5]*testserver.RedisServer
+
+func startMasters(t testing.TB) masters {
+	var ms masters
+	for i := range ms {
+		ms[i] = testserver.Redis(t)
+	}
+	return ms
+}
+
+// network is one process's way to the masters.
+type network [5]*faultproxy.Proxy
+
+func (ms masters) network(t testing.TB) network {
+	var n network
+	for i, m := range ms {
+		n[i] = faultproxy.New(t, m.Addr())
+	}
+	return n
+}
+
+func (ms masters) url() string {
+	var hosts []string
+	for _, m := range ms {
+		hosts = append(hosts, m.Addr())
+	}
+	return "quorum+redis://" + strings.Join(hosts, ",")
+}
+
+// redlock makes a quorum over a network. It is closed when the test ends.
+func (n network) redlock(t testing.TB, opts quorum.Options) *quorum.Backend {
+	t.Helper()
+	b, err := n.open(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+func (n network) open(ctx context.Context, opts quorum.Options) (*quorum.Backend, error) {
+	var members []driver.Backend
+	for _, p := range n {
+		m, err := redislock.Open(ctx, "redis://"+p.Addr())
+		if err != nil {
+			return nil, err
+		}
+		members = append(members, m)
+	}
+	return quorum.New(members, &opts)
+}
+
+func request(name string, ttl time.Duration) driver.Request {
+	return driver.Request{
+		Hold:   driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: ttl},
+		Fences: 1,
+	}
+}
+
+func acquire(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {
+	t.Helper()
+	g, err := b.Acquire(t.Context(), r)
+	if err != nil {
+		t.Fatalf("acquire: %v", err)
+	}
+	return g
+}
+
+// eventually waits until a condition holds.
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(15 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+func TestRedlockConformance(t *testing.T) {
+	ms := startMasters(t)
+	var networks sync.Map
+	drivertest.Run(t, drivertest.Harness{
+		TTL: 600 * time.Millisecond,
+		Open: func(ctx context.Context) (driver.Backend, error) {
+			n := ms.network(t)
+			b, err := n.open(ctx, quorum.Options{Name: "redlock", MemberTimeout: 10 * time.Second})
+			if err == nil {
+				networks.Store(b, n)
+			}
+			return b, err
+		},
+		Cut: func(b driver.Backend) func() {
+			n, _ := networks.Load(b)
+			for _, p := range n.(network) {
+				p.Silence()
+			}
+			return func() {
+				for _, p := range n.(network) {
+					p.Pass()
+				}
+			}
+		},
+	})
+}
+
+// Any two of five may be dead or behind a black hole: locks go on at the pace of the
+// other three, and a lock that is held all the while is not lost, though in the end
+// every member has been away.
+func TestRedlockOutlivesAMinority(t *testing.T) {
+	ms := startMasters(t)
+	n := ms.network(t)
+	b := n.redlock(t, quorum.Options{MemberTimeout: 500 * time.Millisecond})
+	c, err := distlock.New(b, &distlock.Options{TTL: 3 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := c.Mutex("held").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	work := func(when string) {
+		t.Helper()
+		lockAndUnlock(t, c) // finds out who is silent
+		began := time.Now()
+		for range 10 {
+			lockAndUnlock(t, c)
+		}
+		t.Logf("%s: 10 pairs took %v", when, time.Since(began))
+		if took := time.Since(began); took > 450*time.Millisecond {
+			t.Errorf("%s: 10 pairs took %v: they wait for those who are silent", when, took)
+		}
+	}
+	everywhere := func() {
+		t.Helper()
+		for i, m := range ms {
+			eventually(t, fmt.Sprintf("member %d votes again for what is held", i), func() bool {
+				v, err := m.Do("EXISTS", "held")
+				return err == nil && fmt.Sprint(v) == "1"
+			})
+		}
+	}
+	work("all well")
+	ms[0].Kill()
+	ms[1].Kill()
+	work("two killed")
+	ms[0].Start()
+	ms[1].Start()
+	everywhere()
+	n[2].Silence()
+	n[3].Silence()
+	work("two silent")
+	n[2].Pass()
+	n[3].Pass()
+	everywhere()
+	ms[4].Kill()
+	n[0].Silence()
+	work("one of each")
+	if err := held.Err(); err != nil {
+		t.Errorf("the lock that was held all the while: %v", err)
+	}
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	began := time.Now()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+}
+
+func lockAndUnlock(t testing.TB, c *distlock.Client) {
+	t.Helper()
+	lease, err := c.Mutex("work").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// When three of five have gone nothing can be renewed: who holds learns of it before
+// its TTL has passed, and nobody is let in.
+func TestRedlockWithoutAMajority(t *testing.T) {
+	ms := startMasters(t)
+	b := ms.network(t).redlock(t, quorum.Options{})
+	c, err := distlock.New(b, &distlock.Options{TTL: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	began := time.Now()
+	lease, err := c.Mutex("lock").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range ms[:3] {
+		m.Kill()
+	}
+	<-lease.Context().Done()
+	if err := context.Cause(lease.Context()); !errors.Is(err, distlock.ErrLost) {
+		t.Errorf("the context ended because of %v, want ErrLost", err)
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("that took %v with a TTL of 1s", took)
+	}
+	if _, err := c.Mutex("another").TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
+		t.Errorf("without a majority: %v, want ErrUnavailable", err)
+	}
+}
+
+// The hole in Redlock: three members restart within the TTL and have forgotten the
+// first holder. The fence is the only thing that tells the two apart: it is greater,
+// since the members count from a clock.
+func TestRedlockRestartHole(t *testing.T) {
+	ms := startMasters(t)
+	b := ms.network(t).redlock(t, quorum.Options{})
+	began, r := time.Now(), request("lock", 30*time.Second)
+	first := acquire(t, b, r)
+	for _, m := range ms[:3] {
+		m.Kill()
+		m.Start()
+	}
+	var second driver.Grant
+	eventually(t, "the second is let in", func() (ok bool) {
+		var err error
+		second, err = ms.network(t).redlock(t, quorum.Options{}).Acquire(t.Context(), request("lock", 30*time.Second))
+		return err == nil
+	})
+	both := first.TTL - time.Since(began)
+	if both <= 0 {
+		t.Fatal("the first lease ended before the second began")
+	}
+	t.Logf("two holders for %v, with fences %d and %d", both.Round(time.Millisecond), first.Fence, second.Fence)
+	if second.Fence <= first.Last() {
+		t.Errorf("fence %d after %d", second.Fence, first.Fence)
+	}
+}
+
+// The same with a restart that is delayed for longer than the TTL: there is no hole.
+// Meanwhile nobody gets the lock, and its holder can't renew it.
+func TestRedlockDelayedRestart(t *testing.T) {
+	ms := startMasters(t)
+	b := ms.network(t).redlock(t, quorum.Options{})
+	const ttl = 2 * time.Second
+	began, r := time.Now(), request("lock", ttl)
+	first := acquire(t, b, r)
+	for _, m := range ms[:3] {
+		m.Kill()
+	}
+	killed := time.Now()
+	other := request("lock", ttl)
+	for time.Since(killed) < ttl+ttl/10 {
+		if _, err := b.Acquire(t.Context(), other); err == nil {
+			t.Fatalf("a second holder after %v", time.Since(began))
+		}
+		if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err == nil {
+			t.Fatal("a minority renewed")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if time.Since(began) < first.TTL {
+		t.Fatal("the members restart too early")
+	}
+	for _, m := range ms[:3] {
+		m.Start()
+	}
+	var second driver.Grant
+	eventually(t, "the second is let in", func() (ok bool) {
+		var err error
+		second, err = b.Acquire(t.Context(), other)
+		return err == nil
+	})
+	if second.Fence <= first.Last() {
+		t.Errorf("fence %d after %d", second.Fence, first.Fence)
+	}
+}
+
+// Eight processes want one lock of five members again and again: votes are split, and
+// all get their turns all the same.
+func TestRedlockContenders(t *testing.T) {
+	const processes, turns = 8, 12
+	ms := startMasters(t)
+	var inside atomic.Int32
+	var last atomic.Uint64
+	var wg sync.WaitGroup
+	began := time.Now()
+	for range processes {
+		b, err := distlock.Open(t.Context(), ms.url())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := distlock.New(b, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		wg.Go(func() {
+			for range turns {
+				err := c.Mutex("lock").Do(t.Context(), func(ctx context.Context) error {
+					if inside.Add(1) != 1 {
+						t.Error("two at once")
+					}
+					if f := distlock.Fence(ctx); f <= last.Swap(f) {
+						t.Errorf("fence %d is not greater than the one before", f)
+					}
+					inside.Add(-1)
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(began)
+	t.Logf("%d turns of %d processes took %v", processes*turns, processes, took)
+	if took > 20*time.Second {
+		t.Errorf("it took %v: votes that are split do not settle", took)
+	}
+}
+
+// A URL opens while a majority is there, and the others join later. Otherwise the error
+// names each that failed, without its password.
+func TestRedlockByURL(t *testing.T) {
+	ms := startMasters(t)
+	ms[3].Kill()
+	ms[4].Kill()
+	b, err := driver.Open(t.Context(), ms.url()+"/0?prefix=app:&member_timeout=2s&drift=0.02")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	r := request("lock", 30*time.Second)
+	acquire(t, b, r)
+	if v, err := ms[0].Do("EXISTS", "app:lock"); err != nil || fmt.Sprint(v) != "1" {
+		t.Errorf("the prefix is not the members': %v %v", v, err)
+	}
+	ms[3].Start()
+	ms[4].Start()
+	for _, m := range ms[3:] {
+		eventually(t, "a latecomer votes", func() bool {
+			acquire(t, b, r)
+			v, err := m.Do("EXISTS", "app:lock")
+			return err == nil && fmt.Sprint(v) == "1"
+		})
+	}
+	if err := b.Release(t.Context(), r.Hold); err != nil {
+		t.Error(err)
+	}
+	for i := range 3 {
+		ms[i].Kill()
+	}
+	_, err = driver.Open(t.Context(), strings.Replace(ms.url(), "//", "//user:secret@", 1))
+	if err == nil || strings.Contains(err.Error(), "secret") {
+		t.Fatalf("without a majority, and with a wrong password: %v", err)
+	}
+	for _, m := range ms {
+		if !strings.Contains(err.Error(), m.Addr()) {
+			t.Errorf("%v\ndoes not name %s", err, m.Addr())
+		}
+	}
+}
