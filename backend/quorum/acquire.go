@@ -66,11 +66,12 @@ type ballot struct {
 	start time.Time
 	news  *news
 
-	votes []vote
-	heard chan heard // has room for all that are under way: who answers late finds nobody
-	over  atomic.Bool
-	rest  time.Duration    // before those who had refused were asked again
-	again <-chan time.Time // when they are asked again; nil if they aren't
+	votes  []vote
+	heard  chan heard // has room for all that are under way: who answers late finds nobody
+	over   atomic.Bool
+	rest   time.Duration    // before those who had refused were asked again
+	rested time.Duration    // in all
+	again  <-chan time.Time // when they are asked again; nil if they aren't
 
 	first, last uint64 // the fences of the grant, once a majority has granted
 }
