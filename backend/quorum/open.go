@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -159,13 +160,21 @@ func nameAll(urls []*url.URL) ([]string, error) {
 	return names, nil
 }
 
-// openAll opens the members at once. Those that fail become latecomers, if a majority
-// does not.
+// openAll opens the members at once. Those that fail, or take much longer than a
+// majority, become latecomers.
 func openAll(ctx context.Context, urls []*url.URL, names []string) ([]driver.Backend, []driver.Caps, error) {
 	backends, errs := make([]driver.Backend, len(urls)), make([]error, len(urls))
 	var wg sync.WaitGroup
+	var opened atomic.Int32
+	opening, cancel := context.WithCancel(ctx)
+	defer cancel()
 	for i, u := range urls {
-		wg.Go(func() { backends[i], errs[i] = driver.Open(ctx, u.String()) })
+		wg.Go(func() {
+			backends[i], errs[i] = driver.Open(opening, u.String())
+			if errs[i] == nil && int(opened.Add(1)) == len(urls)/2+1 {
+				time.AfterFunc(longestTimeout, cancel)
+			}
+		})
 	}
 	wg.Wait()
 	var caps []driver.Caps

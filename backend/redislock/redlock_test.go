@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -384,5 +386,100 @@ func TestRedlockByURL(t *testing.T) {
 		if !strings.Contains(err.Error(), m.Addr()) {
 			t.Errorf("%v\ndoes not name %s", err, m.Addr())
 		}
+	}
+}
+
+// What a lock costs: each of five members gets a vote, a renewal and a release; to be told
+// to raise its fence, each but the one with the greatest, as far as it voted in time.
+func TestRedlockCommands(t *testing.T) {
+	ms := startMasters(t)
+	b := ms.network(t).redlock(t, quorum.Options{MemberTimeout: 10 * time.Second})
+	r := request("lock", time.Minute)
+	for _, c := range []struct {
+		what     string
+		call     func() error
+		from, to int
+	}{
+		{"lock", func() error { _, err := b.Acquire(t.Context(), r); return err }, 7, 10},
+		{"renew", func() error { return b.Renew(t.Context(), []driver.Hold{r.Hold})[0] }, 5, 5},
+		{"unlock", func() error { return b.Release(t.Context(), r.Hold) }, 5, 5},
+	} {
+		before := ms.scripts(t)
+		if err := c.call(); err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		n := 0
+		// Those who are slower than a majority get theirs a moment later.
+		eventually(t, c.what+" has reached all", func() bool { n = ms.scripts(t) - before; return n >= c.to || n >= c.from && ms.quiet(t) })
+		t.Logf("%s: %d commands", c.what, n)
+		if n > c.to {
+			t.Errorf("%s took %d commands, want at most %d", c.what, n, c.to)
+		}
+	}
+}
+
+// quiet reports whether no script runs for a while.
+func (ms masters) quiet(t testing.TB) bool {
+	n := ms.scripts(t)
+	time.Sleep(50 * time.Millisecond)
+	return n == ms.scripts(t)
+}
+
+// scripts is how many scripts the masters have run, by EVALSHA or EVAL.
+func (ms masters) scripts(t testing.TB) (n int) {
+	t.Helper()
+	calls := regexp.MustCompile(`cmdstat_eval(?:sha)?:calls=(\d+).*failed_calls=(\d+)`)
+	for _, m := range ms {
+		stats, err := m.Do("INFO", "commandstats")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range calls.FindAllStringSubmatch(fmt.Sprint(stats), -1) {
+			ran, _ := strconv.Atoi(c[1])
+			failed, _ := strconv.Atoi(c[2])
+			n += ran - failed
+		}
+	}
+	return n
+}
+
+// Pairs of acquire and release, uncontended: one server, and five.
+func BenchmarkRedlock(b *testing.B) {
+	ms := startMasters(b)
+	one, err := redislock.Open(b.Context(), ms[0].URL())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer one.Close()
+	five, err := quorum.Open(b.Context(), ms.url())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer five.Close()
+	for _, side := range []struct {
+		name string
+		driver.Backend
+	}{{"one", one}, {"five", five}} {
+		b.Run(side.name, func(b *testing.B) {
+			for b.Loop() {
+				r := request("lock", time.Minute)
+				acquire(b, side, r)
+				if err := side.Release(b.Context(), r.Hold); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(side.name+"/16", func(b *testing.B) {
+			b.SetParallelism(8)
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					r := request(driver.NewOwner(), time.Minute)
+					acquire(b, side, r)
+					if err := side.Release(b.Context(), r.Hold); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		})
 	}
 }

@@ -1,0 +1,140 @@
+package quorum_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/backend/quorum"
+	"github.com/distlock/distlock/driver"
+)
+
+// ofMembers is the URL of a quorum of any members.
+func ofMembers(urls ...string) string {
+	return "quorum:?" + url.Values{"member": urls}.Encode()
+}
+
+func TestOpen(t *testing.T) {
+	id := driver.NewOwner()
+	one, err := quorum.Open(t.Context(), ofMembers("mem:a"+id, "mem:b"+id, "mem:c"+id)+"&member_timeout=300ms&drift=0.05")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.Close()
+	two, err := driver.Open(t.Context(), ofMembers("mem:c"+id, "mem:b"+id, "mem:a"+id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer two.Close()
+	if one.Caps().Name != two.Caps().Name {
+		t.Errorf("the same members in another order: %q and %q", one.Caps().Name, two.Caps().Name)
+	}
+	take(t, one, request(driver.Exclusive))
+	if _, err := two.Acquire(t.Context(), request(driver.Exclusive)); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("another connection: %v", err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	for u, says := range map[string]string{
+		"quorum:":                                  "want quorum:?member=URL",
+		"quorum://host?member=mem:a":               "want quorum:?member=URL",
+		ofMembers("mem:a", "mem:b", "mem:a"):       "mem:a is a member twice",
+		ofMembers("mem:a", "nonsense:b"):           `unknown URL scheme "nonsense"`,
+		ofMembers("mem:a") + "&colour=red":         `unknown parameter "colour"`,
+		ofMembers("mem:a") + "&drift=0.7":          "drift=0.7",
+		ofMembers("mem:a") + "&drift=2ms":          "drift=2ms",
+		ofMembers("mem:a") + "&member_timeout=-1s": "member_timeout=-1s",
+		"quorum+redis://u:secret@h1,h2,h1/0":       "h1:6379 is a member twice",
+		ofMembers("redis://h1/0", "redis://h1/1"):  "h1 is a member twice",
+		ofMembers("mem:a", "redis://u:secret@h /"): "malformed URL",
+	} {
+		_, err := quorum.Open(t.Context(), u)
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v, want: %s", u, err, says)
+		}
+	}
+	if _, err := quorum.Open(t.Context(), "redis://h1"); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("another scheme: %v", err)
+	}
+}
+
+var schemes atomic.Int64
+
+// late registers a scheme whose members can be opened when they are said to be there.
+func late() (scheme string, there *atomic.Bool, store *memlock.Store) {
+	scheme = fmt.Sprintf("late%d", schemes.Add(1)) // the registry outlives a repeated test
+	there, store = new(atomic.Bool), memlock.NewStore()
+	driver.Register(scheme, func(context.Context, *url.URL) (driver.Backend, error) {
+		if !there.Load() {
+			return nil, errReset
+		}
+		return store.Connect(), nil
+	})
+	return scheme, there, store
+}
+
+// A member that is down at first joins when it comes; it is asked now and then, and by
+// calls that are made anyway.
+func TestLatecomer(t *testing.T) {
+	scheme, there, store := late()
+	id := driver.NewOwner()
+	b, err := quorum.Open(t.Context(), ofMembers("mem:a"+id, "mem:b"+id, scheme+":c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	r := request(driver.Exclusive)
+	take(t, b, r)
+	b.Renew(t.Context(), []driver.Hold{r.Hold})
+	if info, err := b.Inspect(t.Context(), r.Name); err != nil || len(info.Holders) != 1 {
+		t.Errorf("inspect: %v %v", info, err)
+	}
+	w, err := b.Watch(t.Context(), request(driver.Exclusive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	there.Store(true)
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		take(t, b, r)
+		info, err := store.Connect().Inspect(t.Context(), r.Name)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("the latecomer has no vote: %v", err)
+		}
+		if len(info.Holders) == 1 {
+			break
+		}
+	}
+	if err := b.Release(t.Context(), r.Hold); err != nil {
+		t.Error(err)
+	}
+	if err := b.List(t.Context(), "", func(string) bool { return true }); err != nil {
+		t.Error(err)
+	}
+}
+
+// Without a majority the error names each that failed, and nothing stays open.
+func TestOpenWithoutAMajority(t *testing.T) {
+	one, there, _ := late()
+	two, _, _ := late()
+	there.Store(false)
+	_, err := quorum.Open(t.Context(), ofMembers("mem:a", one+":b", two+"://user:secret@host/c"))
+	if err == nil || strings.Contains(err.Error(), "secret") {
+		t.Fatalf("opened: %v", err)
+	}
+	for _, says := range []string{"1 of 3 members", "need 2", one + ":b", two + "://host/c", errReset.Error()} {
+		if !strings.Contains(err.Error(), says) {
+			t.Errorf("%v\nlacks %q", err, says)
+		}
+	}
+	if !errors.Is(err, errReset) {
+		t.Error("the causes can't be reached")
+	}
+}
