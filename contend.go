@@ -146,7 +146,7 @@ func (k *contender) request(onLost func()) driver.Request {
 		Hold:  driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.ttl},
 		Limit: k.s.limit, Queue: k.queues(), Fences: 1, Meta: k.s.meta, OnLost: onLost,
 	}
-	if k.s.passable() && k.c.caps.Line == driver.Never {
+	if k.s.passable() {
 		r.Fences = uint64(k.s.handoffMax) + 1
 	}
 	return r
@@ -154,14 +154,15 @@ func (k *contender) request(onLost func()) driver.Request {
 
 // queues reports whether a refused attempt leaves a place in line.
 func (k *contender) queues() bool {
-	return !k.once && k.c.caps.Line != driver.Never && (k.s.fair || k.c.caps.Line == driver.Always)
+	line := k.c.caps.LineOf(k.s.mode)
+	return !k.once && (line == driver.Always || line == driver.OnRequest && k.s.fair)
 }
 
 // granted makes the lease, and gives the role free.
 func (k *contender) granted(news *news, start, now instant, grant driver.Grant) (*Lease, error) {
 	h := &hold{
 		c: k.c, s: k.s, sh: k.c.shard(k.s.name), owner: k.owner, mode: k.s.mode,
-		next: grant.Fence, last: grant.Last(), queued: grant.Queued, row: k.row,
+		next: grant.Fence, last: grant.Last(), queued: grant.Queued, told: now, row: k.row,
 	}
 	if h.row.count == 0 {
 		h.row.since = now

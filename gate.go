@@ -106,7 +106,7 @@ func (g *gate) handOn(h *hold, now instant) bool {
 	if h.turning || h.asks() != h.s.ttl || h.trust()-now < h.s.ttl/4 {
 		return false
 	}
-	if h.next > h.last {
+	if h.next > h.last || h.lineUnknown(now) {
 		return g.handOnForRefence(h)
 	}
 	h.row.count++

@@ -36,12 +36,13 @@ type hold struct {
 	nested   []*Lease // re-entered ones
 	since    instant  // when the present lease got it
 	row      row
-	next     uint64 // the next fence of the span
-	last     uint64 // the last fence of the span
-	queued   bool   // others stand in line at the backend
-	turning  bool   // a downgrade is under way
-	ended    bool   // released, lost, or passed on for a re-fence
-	unproven bool   // lost on doubt: the backend may still have it
+	next     uint64  // the next fence of the span
+	last     uint64  // the last fence of the span
+	queued   bool    // others stand in line at the backend
+	told     instant // when the backend said whether they do
+	turning  bool    // a downgrade is under way
+	ended    bool    // released, lost, or passed on for a re-fence
+	unproven bool    // lost on doubt: the backend may still have it
 
 	end   atomic.Int64 // instant when trust in it ends; moved by the watchdog only
 	asked atomic.Int64 // the greatest TTL that the backend was asked for
@@ -61,6 +62,15 @@ func (h *hold) asks() time.Duration { return time.Duration(h.asked.Load()) }
 
 func (h *hold) request(ttl time.Duration) driver.Hold {
 	return driver.Hold{Name: h.s.name, Owner: h.owner, Mode: h.mode, TTL: ttl}
+}
+
+// blind is for how long a span is used without asking whether others came to stand
+// in line at the backend: they are passed for no longer.
+const blind = time.Millisecond
+
+// lineUnknown: others may stand in line by now. sh.mu is held.
+func (h *hold) lineUnknown(now instant) bool {
+	return now-h.told >= blind && h.c.caps.LineOf(h.mode) != driver.Never
 }
 
 // newLease makes the next lease on the hold. sh.mu is held.

@@ -203,8 +203,8 @@ func (s *spec) check(caps driver.Caps) error {
 		return fmt.Errorf("%w: %s can't do %s locks (it can: %s)", ErrUnsupported, caps.Name, s.mode, caps.Modes)
 	case s.mode == Counted && s.limit < 1:
 		return invalid("a semaphore of %d permits; want at least 1", s.limit)
-	case s.fair && caps.Line == driver.Never:
-		return fmt.Errorf("%w: waiters do not stand in line at %s, so it can't be fair", ErrUnsupported, caps.Name)
+	case s.fair && caps.LineOf(s.mode) == driver.Never:
+		return fmt.Errorf("%w: %s locks can't be fair at %s: their waiters do not stand in line there", ErrUnsupported, s.mode, caps.Name)
 	case s.handoffMax < 0 || s.handoffWindow < 0:
 		return invalid("hand-off of %d within %v; want no negative numbers", s.handoffMax, s.handoffWindow)
 	case s.policy != Interrupt && s.policy != Continue:

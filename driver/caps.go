@@ -110,6 +110,10 @@ type Caps struct {
 	Downgrade bool // a Write hold can become Read without being given up
 	Line      Line
 
+	// Lined are the modes that Line is about, in all others it is Never; zero means
+	// all of Modes.
+	Lined ModeSet
+
 	// MinTTL and MaxTTL bound the TTL of a hold; zero means no bound.
 	MinTTL, MaxTTL time.Duration
 
@@ -126,13 +130,36 @@ func (c Caps) Intersect(o Caps) Caps {
 	c.Floor = c.Floor && o.Floor
 	c.Session = c.Session && o.Session
 	c.Downgrade = c.Downgrade && o.Downgrade
-	if c.Line != o.Line {
-		c.Line = Never
-	}
+	c.Line, c.Lined = c.intersectLines(o)
 	c.MinTTL = max(c.MinTTL, o.MinTTL)
 	if c.MaxTTL == 0 || o.MaxTTL > 0 && o.MaxTTL < c.MaxTTL {
 		c.MaxTTL = o.MaxTTL
 	}
 	c.Poll = max(c.Poll, o.Poll)
 	return c
+}
+
+// intersectLines is the Line of both, and the modes of c in which they agree on it.
+func (c Caps) intersectLines(o Caps) (Line, ModeSet) {
+	var agreed ModeSet
+	for m := Exclusive; m <= Counted; m++ {
+		if line := c.LineOf(m); c.Modes.Has(m) && line != Never && line == o.LineOf(m) {
+			agreed |= Modes(m)
+		}
+	}
+	switch agreed {
+	case 0:
+		return Never, 0
+	case c.Modes:
+		return c.Line, 0
+	}
+	return c.Line, agreed
+}
+
+// LineOf is Line for locks of one mode.
+func (c Caps) LineOf(m Mode) Line {
+	if c.Lined != 0 && !c.Lined.Has(m) {
+		return Never
+	}
+	return c.Line
 }

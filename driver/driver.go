@@ -109,12 +109,13 @@ type Request struct {
 	Limit int
 
 	// Queue keeps a place in line when the request is refused. The core sets it
-	// only where Caps.Line is not Never.
+	// only where Caps.LineOf(Mode) is not Never.
 	Queue bool
 
 	// Fences is how many consecutive fences are wanted, for hand-off inside the
-	// process; at least 1. More than 1 only for Exclusive and Write, and only where
-	// Caps.Line is Never: who may find someone in line asks again at each hand-off.
+	// process; at least 1. More than 1 only for Exclusive and Write. Where there is a
+	// line the core uses a span for about a millisecond, in which it may pass a place
+	// that came after the grant; then it asks again at each hand-off.
 	Fences uint64
 
 	// Meta is kept beside the hold for Inspect: host, pid, program, free text.

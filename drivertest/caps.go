@@ -12,6 +12,7 @@ var capsChecks = []promise{{
 		s.want(c.Modes&^driver.AllModes == 0, "Caps has known modes only: got %b", c.Modes)
 		s.want(c.Modes.Has(driver.Read) == c.Modes.Has(driver.Write), "Read and Write come together: got %v", c.Modes)
 		s.want(c.Line <= driver.Always, "Caps.Line is one of the three: got %d", c.Line)
+		s.want(c.Modes&c.Lined == c.Lined, "Caps.Lined are claimed modes: got %v of %v", c.Lined, c.Modes)
 		s.want(c.MinTTL >= 0 && c.Poll >= 0 && (c.MaxTTL == 0 || c.MaxTTL >= c.MinTTL), "bounds of the TTL are in order: got %v to %v", c.MinTTL, c.MaxTTL)
 		s.want(!c.Downgrade || c.Modes.Has(driver.Write), "only a backend with Write and Read can downgrade")
 	},
@@ -34,10 +35,11 @@ var capsChecks = []promise{{
 		}
 	},
 }, {
-	name: "caps/unclaimed-line",
-	text: "A place in line is refused with ErrUnsupported where Caps.Line is Never.",
+	name:  "caps/unclaimed-line",
+	text:  "A place in line is refused with ErrUnsupported in modes without a line.",
+	every: true,
 	run: func(s *scene) {
-		if s.caps.Line != driver.Never {
+		if s.caps.LineOf(s.mode) != driver.Never {
 			return
 		}
 		r := s.request()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -123,6 +124,9 @@ func (p promise) play(ctx context.Context, cfg config, doing *activity) error {
 	modes := []driver.Mode{cfg.alone()}
 	if p.every {
 		modes = cfg.modes()
+	}
+	if p.needs.line {
+		modes = slices.DeleteFunc(modes, func(m driver.Mode) bool { return cfg.caps.LineOf(m) == driver.Never })
 	}
 	errs := make([]error, len(modes))
 	var wg sync.WaitGroup

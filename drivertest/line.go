@@ -120,8 +120,8 @@ var lineChecks = []promise{{
 	run: func(s *scene) {
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
-		s.b.refused(queued(s.brief(s.rival(r))), "a lock has one holder at a time")
 		since := time.Now()
+		s.b.refused(queued(s.brief(s.rival(r))), "a lock has one holder at a time")
 		s.a.free(r.Hold, nil, "the holder releases")
 		g, err := s.a.acquire(s.rival(r))
 		if err == nil && time.Since(since) >= s.TTL {

@@ -35,8 +35,18 @@ type need struct {
 func (n need) met(c driver.Caps, h *Harness) bool {
 	return c.Modes&n.modes == n.modes &&
 		(c.Fence || !n.fence) && (c.Floor || !n.floor) && (c.Downgrade || !n.downgrade) &&
-		(c.Line != driver.Never || !n.line) && (!c.Session || !n.ownTTL) && (c.Session || !n.session) &&
+		(!n.line || n.lined(c)) && (!c.Session || !n.ownTTL) && (c.Session || !n.session) &&
 		(h.Cut != nil || !n.cut) && (h.Refuses != nil || !n.refuses)
+}
+
+// lined: all the modes that a promise about the line is about have one.
+func (n need) lined(c driver.Caps) bool {
+	for m := driver.Exclusive; m <= driver.Counted; m++ {
+		if n.modes.Has(m) && c.LineOf(m) == driver.Never {
+			return false
+		}
+	}
+	return c.Line != driver.Never
 }
 
 // scene is one run of one promise: two connections to one store, names that nobody

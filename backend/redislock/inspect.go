@@ -1,14 +1,12 @@
 package redislock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -50,7 +48,7 @@ func (b *Backend) look(ctx context.Context, name string) (sight, error) {
 	if b.scriptless != nil {
 		return b.scriptless.look(ctx, name)
 	}
-	reply, err := run(ctx, b.client, inspectScript, []string{name, permitsKey(name), queueKey(name)}, []string{tagged(name)})
+	reply, err := run(ctx, b.client, inspectScript, append([]string{name, permitsKey(name)}, b.layout.line(name)...), []string{tagged(name)})
 	if err != nil {
 		return sight{}, err
 	}
@@ -117,7 +115,12 @@ func readSight(reply any) (sight, error) {
 			s.holders = append(s.holders, seen{text(h[0]), integer(h[1]), text(h[2])})
 		}
 	}
-	s.waiters = lineOf(texts(list[5]))
+	waiters, _ := list[5].([]any)
+	for _, w := range waiters {
+		if w, ok := w.([]any); ok && len(w) == 2 {
+			s.waiters = append(s.waiters, driver.Holder{Owner: ownerOf(text(w[0])), Mode: driver.Exclusive, Held: -1, Left: lifeLeft(integer(w[1]))})
+		}
+	}
 	return s, nil
 }
 
@@ -204,120 +207,3 @@ func lifeLeft(ms int64) time.Duration {
 	}
 	return time.Duration(ms) * time.Millisecond
 }
-
-// List finds the locks that are held, by looking at all keys of the database in turn:
-// it is for people and not for programs. It shows what has the form of a lock. A lock
-// that another program took with SET NX has none, and a key that merely looks like
-// one of Redisson's locks is shown: Inspect tells more.
-func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
-	if b.closed.Load() {
-		return driver.ErrClosed
-	}
-	servers, err := b.client.all(ctx)
-	if err != nil {
-		return fmt.Errorf("redislock: list: %w", explain(err))
-	}
-	shown := map[string]bool{}
-	for _, s := range servers {
-		if more, err := b.listOne(ctx, s, prefix, shown, yield); err != nil {
-			return fmt.Errorf("redislock: list: %w", err)
-		} else if !more {
-			return nil
-		}
-	}
-	return nil
-}
-
-// listOne lists what one server has; more: yield wants it.
-func (b *Backend) listOne(ctx context.Context, s server, prefix string, shown map[string]bool, yield func(name string) bool) (more bool, err error) {
-	for cursor := "0"; ; {
-		keys, next, err := b.scan(ctx, s, cursor, prefix)
-		if err != nil {
-			return false, err
-		}
-		held, err := b.locks(ctx, keys)
-		if err != nil {
-			return false, err
-		}
-		for _, key := range held {
-			if shown[key] {
-				continue
-			}
-			shown[key] = true
-			if !yield(strings.TrimPrefix(key, b.prefix)) {
-				return false, nil
-			}
-		}
-		if cursor = next; cursor == "0" {
-			return true, nil
-		}
-	}
-}
-
-func (b *Backend) scan(ctx context.Context, s server, cursor, prefix string) (keys []string, next string, err error) {
-	reply, err := s.do(ctx, []string{"SCAN", cursor, "MATCH", glob(b.prefix+prefix) + "*", "COUNT", "500"})
-	if err != nil {
-		return nil, "", explain(err)
-	}
-	list, ok := reply.([]any)
-	if !ok || len(list) != 2 {
-		return nil, "", errAnswer
-	}
-	return texts(list[1]), text(list[0]), nil
-}
-
-// locks are those of keys that are locks. Keys of several slots are asked for at once,
-// each slot's by a script of its own.
-func (b *Backend) locks(ctx context.Context, keys []string) ([]string, error) {
-	bySlot := map[int][]string{}
-	for _, key := range keys {
-		if !b.client.strict() || oneSlot(key) == nil {
-			slot := b.client.slot(key)
-			bySlot[slot] = append(bySlot[slot], key)
-		}
-	}
-	var mu sync.Mutex
-	var held []string
-	var failed error
-	var wg sync.WaitGroup
-	for _, some := range bySlot {
-		wg.Go(func() {
-			found, err := b.locksOfSlot(ctx, some)
-			mu.Lock()
-			defer mu.Unlock()
-			held, failed = append(held, found...), cmp.Or(failed, err)
-		})
-	}
-	wg.Wait()
-	return held, failed
-}
-
-func (b *Backend) locksOfSlot(ctx context.Context, keys []string) ([]string, error) {
-	if b.scriptless != nil {
-		return b.scriptless.locks(ctx, keys)
-	}
-	pairs := make([]string, 0, 2*len(keys))
-	for _, key := range keys {
-		pairs = append(pairs, key, permitsKey(key))
-	}
-	reply, err := run(ctx, b.client, listScript, pairs, nil)
-	if err != nil {
-		return nil, err
-	}
-	answers := text(reply)
-	if len(answers) != len(keys) {
-		return nil, errAnswer
-	}
-	var held []string
-	for i, key := range keys {
-		if answers[i] == '1' {
-			held = append(held, key)
-		}
-	}
-	return held, nil
-}
-
-var globEscape = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `\`, `\\`)
-
-// glob is a pattern that matches just s.
-func glob(s string) string { return globEscape.Replace(s) }

@@ -17,12 +17,46 @@ func tagged(name string) string {
 // holdKey is where a hold of a Redisson structure keeps what Inspect shows.
 func holdKey(name, owner string) string { return tagged(name) + ":" + owner + ":distlock" }
 
-func queueKey(name string) string    { return "redisson_lock_queue:" + tagged(name) }
-func timeoutsKey(name string) string { return "redisson_lock_timeout:" + tagged(name) }
-func tokenKey(name string) string    { return "redisson_lock_token:" + tagged(name) }
-func permitsKey(name string) string  { return tagged(name) + ":timeout" }
+func tokenKey(name string) string   { return "redisson_lock_token:" + tagged(name) }
+func permitsKey(name string) string { return tagged(name) + ":timeout" }
 func readerKey(name, owner string) string {
 	return tagged(name) + ":" + field(owner) + ":rwlock_timeout:1"
+}
+
+// javaLine are the keys of a line that Java shares: those of its fair lock, and between
+// them our places.
+func javaLine(name string) []string {
+	n := tagged(name)
+	return []string{javaLinePrefix + n, "distlock_places:" + n, "redisson_lock_timeout:" + n}
+}
+
+// ownLine are the keys of a line that is ours alone. Unlike Java's, names that differ
+// have lines that differ: "a" and "{a}" too.
+func ownLine(name string) []string {
+	n := tagged(name)
+	if n == name {
+		n = ":" + n
+	}
+	return []string{ownLinePrefix + n, "distlock_places:" + n}
+}
+
+const (
+	javaLinePrefix = "redisson_lock_queue:"
+	ownLinePrefix  = "distlock_line:"
+)
+
+// nameOfLine undoes the prefix rule of either; false for a key that is no line.
+func nameOfLine(key, prefix string) (string, bool) {
+	n, ok := strings.CutPrefix(key, prefix)
+	inner, open := strings.CutPrefix(n, "{")
+	inner, closed := strings.CutSuffix(inner, "}")
+	if ok && open && closed && !strings.ContainsRune(inner, '{') {
+		return inner, true
+	}
+	if prefix == ownLinePrefix {
+		return strings.CutPrefix(n, ":")
+	}
+	return n, ok
 }
 
 func freeChannel(name string) string    { return "distlock_free:" + tagged(name) }

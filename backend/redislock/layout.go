@@ -14,6 +14,11 @@ type layout struct {
 	// there are for each number that it gives.
 	counter func(prefix, name string) string
 	span    uint64
+
+	// line are the keys of those who wait for an exclusive lock: the line itself, whose
+	// key begins with linePrefix, our places, and Java's where it takes part.
+	line       func(name string) []string
+	linePrefix string
 }
 
 // recipe is how the holds of one mode are written.
@@ -44,6 +49,14 @@ func (r *recipe) keepsAs(owner string) string {
 		return r.keeper(owner)
 	}
 	return r.writer(owner)
+}
+
+// waitsOn is the channel that tells r's waiter: one of its own if it stands in line.
+func (r *recipe) waitsOn(name string, req driver.Request) string {
+	if req.Queue {
+		return r.channel(name) + ":" + r.writer(req.Owner)
+	}
+	return r.channel(name)
 }
 
 const everybody = 1 << 30

@@ -33,7 +33,7 @@ func TestOpenBadURLs(t *testing.T) {
 func TestOpenUsersAndPasswords(t *testing.T) {
 	acl := testserver.File(t, "users.acl", strings.Join([]string{
 		"user default on >s3cret ~* &* +@all",
-		"user locker on >p@ss/word ~locks:* &distlock_free:* -@all +eval +evalsha +set +get +del +pttl +pexpire +append +xadd +time +publish +subscribe +ping",
+		"user locker on >p@ss/word ~locks:* ~distlock_line:* ~distlock_places:* &distlock_free:* -@all +eval +evalsha +set +get +del +exists +pttl +pexpire +xadd +time +publish +subscribe +ping",
 		"user deaf on >x ~* -@all +@all -subscribe &*",
 		"user nobody on >x ~* &* -@all +hello +ping",
 		"",

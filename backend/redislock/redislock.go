@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -95,7 +96,8 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 	}
 	b.caps = driver.Caps{
 		Name: opts.Name, Modes: driver.AllModes,
-		Fence: true, Floor: true, Downgrade: true, Line: driver.Never,
+		Fence: true, Floor: true, Downgrade: true,
+		Line: driver.OnRequest, Lined: driver.Modes(driver.Exclusive),
 		MinTTL: 10 * time.Millisecond,
 	}
 	if b.caps.Name == "" {
@@ -124,6 +126,7 @@ func (b *Backend) withoutScripts() error {
 	}
 	b.scriptless = newScriptless(b)
 	b.caps.Modes, b.caps.Downgrade = driver.Modes(driver.Exclusive), false
+	b.caps.Line, b.caps.Lined = driver.Never, 0
 	return nil
 }
 
@@ -136,8 +139,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	if r.Queue {
-		return driver.Grant{}, fmt.Errorf("%w: a place in line: nobody stands in line in Redis", driver.ErrUnsupported)
+	if r.Queue && b.caps.LineOf(r.Mode) == driver.Never {
+		return driver.Grant{}, fmt.Errorf("%w: a place in line for a %v lock: in Redis only exclusive locks have a line, and it needs scripts", driver.ErrUnsupported, r.Mode)
 	}
 	if r.Mode == driver.Counted && r.Limit < 1 {
 		return driver.Grant{}, fmt.Errorf("%w: a semaphore of %d permits: want at least 1", driver.ErrInvalid, r.Limit)
@@ -154,11 +157,16 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if !ok {
 		return driver.Grant{}, b.held(r, reply)
 	}
+	id, queued := strings.CutSuffix(id, "+")
 	fence, err := b.layout.fence(id)
 	if err != nil {
 		return driver.Grant{}, b.fail("acquire", r.Name, fmt.Errorf("the fence counter answered %q: %w", id, err))
 	}
-	return driver.Grant{Fence: fence, Fences: min(max(r.Fences, 1), rec.span), TTL: r.TTL}, nil
+	g := driver.Grant{Fence: fence, Fences: min(max(r.Fences, 1), rec.span), Queued: queued, TTL: r.TTL}
+	if queued {
+		g.Fences = 1
+	}
+	return g, nil
 }
 
 func (b *Backend) takeCall(rec *recipe, r driver.Request) (keys, args []string) {
@@ -167,7 +175,7 @@ func (b *Backend) takeCall(rec *recipe, r driver.Request) (keys, args []string) 
 	note := b.meta.noteStart(r.Owner, r.Meta)
 	if r.Mode == driver.Exclusive && b.layout.span > 1 {
 		// The note is the value, and begins with all that the script needs.
-		return keys, []string{note, millis(r.TTL)}
+		return keys, []string{note, millis(r.TTL), bit(r.Queue)}
 	}
 	args = []string{rec.writer(r.Owner), millis(r.TTL), note}
 	if rec.takeArgs != nil {
@@ -267,6 +275,14 @@ func (b *Backend) fail(op, name string, err error) error {
 // millis is a TTL as Redis wants it, rounded up.
 func millis(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
+}
+
+// bit is a bool as scripts read it.
+func bit(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }

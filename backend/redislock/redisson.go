@@ -10,19 +10,21 @@ func redissonLayout() *layout {
 	l := &layout{
 		counter: func(prefix, name string) string { return tokenKey(prefix + name) },
 		span:    1,
+		line:    javaLine, linePrefix: javaLinePrefix,
 	}
 	l.recipes[driver.Exclusive] = &recipe{
-		take:   compose("fence_token", "hold", "queue", "hash_take"),
+		take:   compose("fence_token", "hold", "line", "line_stand", "hash_take"),
 		keep:   compose("fence_token", "ask", "keep", "hash_keep"),
-		drop:   compose("ask", "publish", "queue", "hash_drop"),
+		drop:   compose("ask", "publish", "line", "line_drop", "hash_drop"),
 		writer: field,
 		keys: func(name, owner string) []string {
-			return []string{name, holdKey(name, owner), queueKey(name), timeoutsKey(name)}
+			return append([]string{name, holdKey(name, owner)}, javaLine(name)...)
 		},
-		kept:    2,
-		channel: lockChannel,
-		wakes:   one,
-		span:    1,
+		kept:     2,
+		takeArgs: func(_ string, r driver.Request) []string { return []string{bit(r.Queue)} },
+		channel:  lockChannel,
+		wakes:    one,
+		span:     1,
 	}
 	addReadWrite(l, "fence_token")
 	addCounted(l, "fence_token", true)

@@ -124,7 +124,7 @@ func (p *scriptless) attempt(ctx context.Context, r driver.Request) (attempted, 
 		commands = [][]string{append(set, "GET")}
 	}
 	l := &load{acked: p.b.replicas.need > 0, commands: append(commands,
-		[]string{"PTTL", name}, []string{"EXISTS", queueKey(name)}, p.draw(r.Name, "*"))}
+		[]string{"PTTL", name}, []string{"EXISTS", p.b.layout.line(name)[0]}, p.draw(r.Name, "*"))}
 	if err := p.f.do(ctx, l); err != nil {
 		return attempted{}, err
 	}

@@ -15,7 +15,7 @@ func (p *scriptless) look(ctx context.Context, name string) (sight, error) {
 	got := p.b.client.doAll(ctx, name, [][]string{
 		{"TYPE", name}, {"TIME"}, {"PTTL", name}, {"GET", name},
 		{"HGET", name, "mode"}, {"HKEYS", name},
-		{"EXISTS", permitsKey(name)}, {"LRANGE", queueKey(name), "0", "-1"},
+		{"EXISTS", permitsKey(name)}, {"LRANGE", p.b.layout.line(name)[0], "0", "-1"},
 	})
 	// Some are asked of a key of another type.
 	var needed []answer

@@ -12,10 +12,6 @@ import (
 // Java waiter on one that is gone waits for ever. So where Java takes part it stays.
 // Elsewhere it has a TTL, that of its longest permit, and goes with the last one.
 func addCounted(l *layout, fences string, stays bool) {
-	flag := "0"
-	if stays {
-		flag = "1"
-	}
 	l.recipes[driver.Counted] = &recipe{
 		take:   compose(fences, "hold", "publish", "permit", "permit_take"),
 		keep:   compose(fences, "ask", "keep", "permit", "permit_keep"),
@@ -26,9 +22,9 @@ func addCounted(l *layout, fences string, stays bool) {
 		},
 		kept: 3,
 		takeArgs: func(name string, r driver.Request) []string {
-			return []string{permitsChannel(name), strconv.Itoa(r.Limit), flag}
+			return []string{permitsChannel(name), strconv.Itoa(r.Limit), bit(stays)}
 		},
-		dropArgs: func(string) []string { return []string{flag} },
+		dropArgs: func(string) []string { return []string{bit(stays)} },
 		channel:  permitsChannel,
 		wakes:    number,
 		span:     1,

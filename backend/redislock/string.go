@@ -14,16 +14,17 @@ func stringLayout(strict bool) *layout {
 	l := &layout{
 		counter: func(prefix, _ string) string { return prefix + "distlock:fence" },
 		span:    handoff,
+		line:    ownLine, linePrefix: ownLinePrefix,
 	}
 	if strict {
 		l.counter = slotCounter
 	}
 	l.recipes[driver.Exclusive] = &recipe{
-		take:    compose("fence_stream", "string_take"),
+		take:    compose("fence_stream", "line", "line_stand", "string_take"),
 		keep:    compose("fence_stream", "ask", "keep", "string_keep"),
-		drop:    compose("ask", "publish", "string_drop"),
+		drop:    compose("ask", "publish", "line", "line_drop", "string_drop"),
 		writer:  func(owner string) string { return owner },
-		keys:    func(name, _ string) []string { return []string{name} },
+		keys:    func(name, _ string) []string { return append([]string{name}, ownLine(name)...) },
 		kept:    1,
 		channel: freeChannel,
 		wakes:   one,

@@ -21,7 +21,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 		return driver.Watch{}, err
 	}
 	w := &watch{owner: r.Owner, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
-	if err := b.hub.add(w, rec.channel(b.prefix+r.Name), rec.wakes); err != nil {
+	if err := b.hub.add(w, rec.waitsOn(b.prefix+r.Name, r), rec.wakes); err != nil {
 		return driver.Watch{}, err
 	}
 	select {

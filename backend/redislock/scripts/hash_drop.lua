@@ -1,14 +1,9 @@
--- RLock. KEYS: name, hold, queue of the fair lock. ARGV: field, channel.
+-- RLock and RFairLock. KEYS: name, hold, line, places, scores. ARGV: field, channel.
+line, places, scores = KEYS[3], KEYS[4], KEYS[5]
 local seen = ask('HMGET', KEYS[1], ARGV[1], 'mode')
 if not seen or not seen[1] or seen[2] then
-  return 0
+  return quit(ARGV[1], KEYS[1], ARGV[2])
 end
 redis.call('DEL', KEYS[1], KEYS[2])
-publish(ARGV[2], '0')
--- Java's fair waiters each listen to a channel of their own.
-sweep()
-local head = redis.call('LINDEX', KEYS[3], 0)
-if head then
-  publish(ARGV[2] .. ':' .. head, '0')
-end
+freed(ARGV[2])
 return 1

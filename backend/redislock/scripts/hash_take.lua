@@ -1,28 +1,27 @@
--- RLock and RFencedLock. KEYS: name, hold, queue and timeouts of the fair lock, token.
--- ARGV: field, TTL, "owner meta ".
+-- RLock, RFairLock and RFencedLock. KEYS: name, hold, line, places, scores, token. ARGV:
+-- field, TTL, "owner meta ", whether a place in line is wanted. A plus behind the answer
+-- says that others stand in line.
 local call = redis.call
-
-local again = false
+local again, others = false, ''
 if call('EXISTS', KEYS[1], KEYS[3]) > 0 then
+  line, places, scores = KEYS[3], KEYS[4], KEYS[5]
   local seen = call('HMGET', KEYS[1], ARGV[1], 'mode')
   if seen[2] then
     return redis.error_reply('INVALID this name is a read/write lock')
   end
   again = seen[1]
-  if not again then
-    local left = call('PTTL', KEYS[1])
-    if left ~= -2 then
+  if again then
+    sweep(clock())
+  else
+    local left = refuse(ARGV[1], call('PTTL', KEYS[1]), ARGV[4] == '1', tonumber(ARGV[2]))
+    if left then
       return {left}
     end
-    left = sweep()
-    if call('EXISTS', KEYS[3]) == 1 then
-      return {left or -1}
-    end
   end
+  others = call('EXISTS', line) == 1 and '+' or ''
 end
-
-local id = fence(KEYS[5])
+local id = fence(KEYS[#KEYS])
 call('HSET', KEYS[1], ARGV[1], 1)
 call('PEXPIRE', KEYS[1], ARGV[2])
 remember(KEYS[2], ARGV[3], id, ARGV[2], again)
-return id
+return id .. others

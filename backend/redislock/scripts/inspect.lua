@@ -1,6 +1,6 @@
--- What is known of one name. KEYS: name, permits, queue of the fair lock. ARGV: base of
--- the names of holds.
--- Answer: kind, clock in µs, ms left, value, {owner, ms left, hold}…, {waiter…}.
+-- What is known of one name. KEYS: name, permits, line, places. ARGV: base of the names
+-- of holds.
+-- Answer: kind, clock in µs, ms left, value, {owner, ms left, hold}…, {waiter, ms left}….
 local call = redis.call
 local t = call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -48,6 +48,11 @@ elseif kind == 'hash' then
 end
 local waiters = {}
 if call('TYPE', KEYS[3]).ok == 'list' then
-  waiters = call('LRANGE', KEYS[3], 0, -1)
+  for _, who in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
+    local left = tonumber(call('ZSCORE', KEYS[4], who) or now) - now
+    if left >= 0 then
+      waiters[#waiters + 1] = {who, left > 0 and left or -1}
+    end
+  end
 end
 return {kind, t[1] * 1000000 + t[2], call('PTTL', KEYS[1]), value, holders, waiters}

@@ -1,0 +1,26 @@
+-- freed tells the first in line; who waits without a place is told when nobody has one.
+-- In Java both kinds may wait for one lock, and the latter do not mind the line.
+local function freed(channel)
+  local first = redis.call('EXISTS', line) == 1 and sweep(clock())
+  if first then
+    publish(channel .. ':' .. first, '0')
+  end
+  if scores or not first then
+    publish(channel, '0')
+  end
+end
+
+-- quit ends a place. If it was the first one and the lock is free, the next has its turn.
+local function quit(who, name, channel)
+  if redis.call('EXISTS', line) == 0 then
+    return 0
+  end
+  local first = sweep(clock())
+  if not leave(who) then
+    return 0
+  end
+  if first == who and redis.call('EXISTS', name) == 0 then
+    freed(channel)
+  end
+  return 1
+end

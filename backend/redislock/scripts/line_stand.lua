@@ -1,0 +1,71 @@
+-- score lets a place of ours last in Java's eyes while it is asked for, and not much
+-- longer: it is Java's only way to see that we have gone. Whoever is first needs a TTL
+-- from now, and some time for a Java clock that is ahead. A place behind Java's needs
+-- what Java added for each of those, since Java takes that off from all when it gets
+-- in; and as much as it has waited meanwhile.
+local function score(who, before, waited, ttl, now)
+  local life = ttl + 10000
+  local ends = 0
+  if before then
+    ends = redis.call('ZSCORE', scores, who)
+    if ends then
+      ends = ends + waited
+    else
+      ends = (redis.call('ZSCORE', scores, before) or now) + (redis.call('ZSCORE', places, before) and 0 or life)
+    end
+  end
+  ends = math.max(ends, now + life)
+  redis.call('ZADD', scores, ends, who)
+  return ends - now
+end
+
+-- stand gives who the last place, or makes the one that it has last. The keys end when
+-- the last place has, but for Java's two: its places last longer than it tells.
+local function stand(who, first, ttl, now)
+  local ends = redis.call('ZSCORE', places, who)
+  local before = first and first ~= who and redis.call('LINDEX', line, -1)
+  if not ends then
+    redis.call('RPUSH', line, who)
+  end
+  local last = ttl + 1 -- the clock is rounded down, and a TTL must not be
+  redis.call('ZADD', places, now + last, who)
+  if scores then
+    last = math.max(last, score(who, before, now + last - (ends or 0), ttl, now))
+  elseif redis.call('PTTL', line) < last then
+    redis.call('PEXPIRE', line, last)
+  end
+  if redis.call('PTTL', places) < last then
+    redis.call('PEXPIRE', places, last)
+  end
+end
+
+-- front puts one of ours back that Java has dropped while it lived: it was the first.
+local function front(who, now)
+  if scores and redis.call('ZSCORE', places, who) and not redis.call('ZSCORE', scores, who) then
+    redis.call('LPUSH', line, who)
+    redis.call('ZADD', scores, now, who)
+  end
+end
+
+-- refuse decides about a lock that is held for another left ms, in PTTL's words: nil
+-- lets who in, and ends its place. Else who stands in line if it wants to, for ttl, and
+-- is told when the passing of time may help.
+local function refuse(who, left, wants, ttl)
+  if not wants and redis.call('EXISTS', line) == 0 then
+    return left
+  end
+  local now = clock()
+  front(who, now)
+  local first, ends = sweep(now)
+  if left == -2 and (not first or first == who) then
+    leave(who)
+    return nil
+  end
+  if wants then
+    stand(who, first, ttl, now)
+  end
+  if first and first ~= who and (left < 0 or ends - now < left) then
+    left = ends - now
+  end
+  return left
+end
