@@ -40,10 +40,10 @@ var fuzzMutants = map[string]fuzzMutant{
 		{driver.Counted, "if not again then", "if true then"},
 	}},
 	"an owner is kept out by its own hold": {kind: stringMutex, edits: []edit{
-		{driver.Exclusive, "~= string.sub(ARGV[1], 1, 37) then", "~= '' then"},
+		{driver.Exclusive, "string.sub(value, 1, 37) == string.sub(ARGV[1], 1, 37)", "false"},
 	}},
 	"a hold that is asked for again keeps its fence": {kind: stringMutex, edits: []edit{
-		{driver.Exclusive, "local id = fence(KEYS[2])\ncall('SET'", "local id = string.match(value, '[^ ,]*$')\ncall('SET'"},
+		{driver.Exclusive, "local id = fence(KEYS[#KEYS])\ncall('SET'", "local id = first ~= '' and string.sub(first, 2) or fence(KEYS[#KEYS])\ncall('SET'"},
 	}},
 	"anybody's release frees the lock": {kind: stringMutex, edits: []edit{
 		{driver.Exclusive, "(string.sub(value, 1, 37) ~= ARGV[1] .. ' ' and value ~= ARGV[1])", "false"},
