@@ -177,12 +177,12 @@ func TestScriptlessBesideScripts(t *testing.T) {
 func TestScriptlessPassesNobodyInLine(t *testing.T) {
 	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
 		c, r := raw(t, srv.Addr()), request("", driver.Exclusive)
-		c.RPush(t.Context(), queueKey(r.Name), "somebody")
+		c.RPush(t.Context(), ownLine(r.Name)[0], "somebody")
 		refused(t, b, r, driver.ErrHeld)
 		if n := c.Exists(t.Context(), r.Name).Val(); n != 0 {
 			t.Error("the lock was taken in passing and not given back")
 		}
-		c.Del(t.Context(), queueKey(r.Name))
+		c.Del(t.Context(), ownLine(r.Name)[0])
 		acquire(t, b, r)
 	})
 }
