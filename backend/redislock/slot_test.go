@@ -33,8 +33,9 @@ func TestNamesInOneSlot(t *testing.T) {
 		"a{b": false, "{": false, "{}": false, "{}a": false, "a{}{b}": false, "}{": false,
 	} {
 		together := true
-		keys := []string{holdKey(name, "o"), queueKey(name), timeoutsKey(name), tokenKey(name), permitsKey(name),
+		keys := []string{holdKey(name, "o"), tokenKey(name), permitsKey(name),
 			readerKey(name, "o"), freeChannel(name), lockChannel(name), rwChannel(name), permitsChannel(name)}
+		keys = append(append(keys, javaLine(name)...), ownLine(name)...)
 		for _, key := range keys {
 			together = together && slotOf(key) == slotOf(name)
 		}
