@@ -28,6 +28,7 @@ var (
 	stringMutex   = fuzzCase{layout: String, modes: []driver.Mode{driver.Exclusive}}
 	redissonMutex = fuzzCase{layout: Redisson, modes: []driver.Mode{driver.Exclusive}}
 	readWrite     = fuzzCase{layout: String, modes: []driver.Mode{driver.Write, driver.Read}}
+	fairMutex     = fuzzCase{layout: String, modes: []driver.Mode{driver.Exclusive}, fair: true}
 	semaphore     = fuzzCase{layout: String, modes: []driver.Mode{driver.Counted}}
 )
 
@@ -58,6 +59,15 @@ var fuzzMutants = map[string]fuzzMutant{
 	"what an ended hold wrote for Inspect stays": {kind: readWrite, edits: []edit{
 		{driver.Write, "call('DEL', KEYS[2])", ""},
 		{driver.Read, "call('DEL', KEYS[2])", ""},
+	}},
+	"somebody passes the first in line": {kind: fairMutex, edits: []edit{
+		{driver.Exclusive, "left == -2 and (not first or first == who)", "left == -2"},
+	}},
+	"who asks again goes to the end of the line": {kind: fairMutex, edits: []edit{
+		{driver.Exclusive, "if not ends then\n    redis.call('RPUSH'", "redis.call('LREM', line, 0, who)\n  if true then\n    redis.call('RPUSH'"},
+	}},
+	"who gives up keeps its place in line": {kind: fairMutex, edits: []edit{
+		{driver.Exclusive, "if not leave(who) then\n    return 0", "if true then\n    return redis.call('ZSCORE', places, who) and 1 or 0"},
 	}},
 	"a release is repeated in secret":  {kind: stringMutex, wrap: func(b *Backend) fuzzed { return repeater{b} }},
 	"no answer to a renewal is a loss": {kind: stringMutex, wrap: func(b *Backend) fuzzed { return pessimist{b} }},

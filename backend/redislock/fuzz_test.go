@@ -35,6 +35,7 @@ type fuzzed interface {
 type fuzzer struct {
 	rnd      *rand.Rand
 	modes    []driver.Mode
+	fair     bool
 	backends []fuzzed
 	holds    [fuzzOwners]driver.Request
 	worlds   worlds
@@ -50,6 +51,7 @@ func (f *fuzzer) fuzz(ctx context.Context, calls int, storm, calm func()) error 
 	name := "fuzz:" + driver.NewOwner()
 	for i := range f.holds {
 		f.holds[i] = request(name, f.modes[0])
+		f.holds[i].TTL = 10 * time.Minute // nothing ends by itself
 	}
 	storm()
 	for done := 0; done < calls; {
@@ -82,6 +84,7 @@ func (f *fuzzer) draw() []op {
 		if o.kind == opAcquire && f.worlds.may(owner, driver.Read) {
 			o.mode = driver.Read // nobody asks for an upgrade
 		}
+		o.queue = f.fair && f.rnd.IntN(4) > 0 // beside those who just try
 		ops = append(ops, o)
 	}
 	return ops
@@ -113,7 +116,7 @@ func (f *fuzzer) call(ctx context.Context, o *op, g *driver.Grant) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	b, r := f.backends[o.owner%len(f.backends)], f.holds[o.owner]
-	r.Mode = o.mode
+	r.Mode, r.Queue = o.mode, o.queue
 	switch o.kind {
 	case opAcquire:
 		*g, err = b.Acquire(ctx, r)
@@ -133,7 +136,7 @@ func (f *fuzzer) call(ctx context.Context, o *op, g *driver.Grant) (err error) {
 // renewOwners gives those who have ended a new identity, as the core does.
 func (f *fuzzer) renewOwners(ops []op) {
 	for _, o := range ops {
-		if o.kind == opRelease && f.worlds.certainly(o.owner, nothing) {
+		if o.kind == opRelease && f.worlds.gone(o.owner) {
 			f.holds[o.owner].Owner = driver.NewOwner()
 		}
 	}
@@ -161,11 +164,15 @@ func (f *fuzzer) checkFences(ops []op, grants []driver.Grant) error {
 type fuzzCase struct {
 	layout     Layout
 	modes      []driver.Mode
-	scriptless int // so many of the backends use no scripts
+	fair       bool // most who are refused stand in line
+	scriptless int  // so many of the backends use no scripts
 }
 
 func (c fuzzCase) String() string {
 	name := fmt.Sprint(c.layout, " ", c.modes)
+	if c.fair {
+		name += " fair"
+	}
 	if c.scriptless > 0 {
 		name += fmt.Sprintf(" %d scriptless", c.scriptless)
 	}
@@ -180,6 +187,8 @@ var fuzzCases = []fuzzCase{
 	{layout: Redisson, modes: []driver.Mode{driver.Write, driver.Read}},
 	{layout: String, modes: []driver.Mode{driver.Counted}},
 	{layout: Redisson, modes: []driver.Mode{driver.Counted}},
+	{layout: String, modes: []driver.Mode{driver.Exclusive}, fair: true},
+	{layout: Redisson, modes: []driver.Mode{driver.Exclusive}, fair: true},
 	{layout: String, modes: []driver.Mode{driver.Exclusive}, scriptless: 3},
 	{layout: String, modes: []driver.Mode{driver.Exclusive}, scriptless: 2},
 }
@@ -187,7 +196,7 @@ var fuzzCases = []fuzzCase{
 // startFuzz runs one case against a server of its own, and returns what was wrong.
 func startFuzz(t *testing.T, c fuzzCase, seed uint64, calls int, change func(*Backend) fuzzed) (*fuzzer, error) {
 	srv := testserver.Redis(t)
-	f := &fuzzer{rnd: rand.New(rand.NewPCG(seed, 1)), modes: c.modes}
+	f := &fuzzer{rnd: rand.New(rand.NewPCG(seed, 1)), modes: c.modes, fair: c.fair}
 	var proxies []*faultproxy.Proxy
 	for i, o := range openers {
 		p := faultproxy.New(t, srv.Addr())

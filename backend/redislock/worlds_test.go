@@ -18,8 +18,11 @@ const fuzzOwners = 5
 // nothing is the mode of an owner without a hold.
 const nothing driver.Mode = 0
 
-// world is what each owner holds.
-type world [fuzzOwners]driver.Mode
+// world is what each owner holds, and who stands in line, counted from 1.
+type world struct {
+	holds [fuzzOwners]driver.Mode
+	line  [fuzzOwners]int
+}
 
 type opKind string
 
@@ -35,6 +38,7 @@ type op struct {
 	kind   opKind
 	owner  int
 	mode   driver.Mode
+	queue  bool // of an acquire: keep a place in line
 	answer outcome
 	err    error
 }
@@ -72,13 +76,17 @@ func answerOf(err error) outcome {
 
 // step is what the contract wants to come of a call.
 func (w world) step(o op) (world, outcome) {
-	has := w[o.owner]
+	has := w.holds[o.owner]
 	switch o.kind {
 	case opAcquire:
 		if has != o.mode && !w.admits(o) {
+			if o.queue {
+				w.stand(o.owner)
+			}
 			return w, held
 		}
-		w[o.owner] = o.mode
+		w.leave(o.owner)
+		w.holds[o.owner] = o.mode
 		return w, yes
 	case opRenew:
 		if has != o.mode {
@@ -86,18 +94,38 @@ func (w world) step(o op) (world, outcome) {
 		}
 		return w, yes
 	case opRelease:
-		w[o.owner] = nothing
-		if has == nothing {
+		w.holds[o.owner] = nothing
+		if !w.leave(o.owner) && has == nothing {
 			return w, lost
 		}
 	}
 	return w, yes
 }
 
-// admits reports whether the others leave room for one more.
+// stand puts an owner last in line, if it doesn't stand there yet.
+func (w *world) stand(owner int) {
+	if !slices.Contains(w.line[:], owner+1) {
+		w.line[slices.Index(w.line[:], 0)] = owner + 1
+	}
+}
+
+// leave takes an owner out of the line, and reports whether it stood there.
+func (w *world) leave(owner int) bool {
+	i := slices.Index(w.line[:], owner+1)
+	if i >= 0 {
+		copy(w.line[i:], w.line[i+1:])
+		w.line[fuzzOwners-1] = 0
+	}
+	return i >= 0
+}
+
+// admits reports whether the others leave room for one more, and let it pass.
 func (w world) admits(o op) bool {
+	if w.line[0] != 0 && w.line[0] != o.owner+1 {
+		return false
+	}
 	others := 0
-	for i, mode := range w {
+	for i, mode := range w.holds {
 		if i == o.owner || mode == nothing {
 			continue
 		}
@@ -145,17 +173,17 @@ func (ws worlds) afterAll(ops []op) worlds {
 // may reports whether an owner may hold in a mode.
 func (ws worlds) may(owner int, mode driver.Mode) bool {
 	for w := range ws {
-		if w[owner] == mode {
+		if w.holds[owner] == mode {
 			return true
 		}
 	}
 	return false
 }
 
-// certainly reports whether an owner holds in a mode, or in none, for sure.
-func (ws worlds) certainly(owner int, mode driver.Mode) bool {
+// gone reports whether an owner has nothing, for sure: neither a hold nor a place.
+func (ws worlds) gone(owner int) bool {
 	for w := range ws {
-		if w[owner] != mode {
+		if w.holds[owner] != nothing || slices.Contains(w.line[:], owner+1) {
 			return false
 		}
 	}
