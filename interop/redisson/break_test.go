@@ -11,7 +11,7 @@ import (
 )
 
 // forcible are the kinds of locks that Java can unlock by force.
-var forcible = []kind{plain, fenced, write, read}
+var forcible = []kind{plain, fenced, fair, write, read}
 
 // sides are both sides of a test of one lock.
 type sides struct {

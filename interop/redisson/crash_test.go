@@ -1,16 +1,10 @@
 package redisson
 
 import (
-	"bufio"
-	"context"
-	"fmt"
-	"os"
-	"os/exec"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/internal/testserver"
 )
 
 const (
@@ -24,7 +18,7 @@ const (
 type mortal struct{ held, wanted kind }
 
 var mortals = []mortal{
-	{plain, plain}, {fenced, fenced}, {write, read}, {read, write}, {permit(1), permit(1)}, {multi, multi},
+	{plain, plain}, {fenced, fenced}, {fair, fair}, {write, read}, {read, write}, {permit(1), permit(1)}, {multi, multi},
 }
 
 // name is the name of its lock, of all whose names begin with base.
@@ -106,7 +100,7 @@ func goDies(t *testing.T, d *deployment) {
 	for _, m := range mortals {
 		m.held.prepare(t, j.thread("main"), java, m.name(base))
 	}
-	child := startChild(t, d, base)
+	child := startChild(t, d, "holds", base)
 	before := d.attempts(t)
 	var granted []time.Time
 	var calls []*call
@@ -125,62 +119,4 @@ func goDies(t *testing.T, d *deployment) {
 	}
 	freedByTTL(t, died, granted)
 	leftByTheDead(t, d, base)
-}
-
-// The child process holds a lock of every kind until it is killed.
-const (
-	childEnv     = "DISTLOCK_INTEROP_CHILD"
-	childBaseEnv = "DISTLOCK_INTEROP_BASE"
-)
-
-func startChild(t *testing.T, d *deployment, base string) *exec.Cmd {
-	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+d.url, childBaseEnv+"="+base)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := testserver.Spawn(cmd); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "held\n" {
-		t.Fatalf("the child says %q, %v", line, err)
-	}
-	return cmd
-}
-
-// holdUntilKilled is the child.
-func holdUntilKilled(url string) {
-	if err := holdAll(url); err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-	fmt.Println("held")
-	select {}
-}
-
-func holdAll(url string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	b, err := distlock.Open(ctx, url)
-	if err != nil {
-		return err
-	}
-	c, err := distlock.New(b, &distlock.Options{TTL: shortLife})
-	if err != nil {
-		return err
-	}
-	base := os.Getenv(childBaseEnv)
-	for _, m := range mortals {
-		if _, err := m.held.lock(c, m.name(base)).lock(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -86,11 +86,17 @@ func lockerOf[L hold](lock, try func(context.Context) (L, error)) locker {
 var (
 	plain  = kind{java: "lock", sharing: "alone", lock: mutex}
 	fenced = kind{java: "fenced", sharing: "alone", lock: mutex}
+	fair   = kind{java: "fair", sharing: "alone", lock: queue}
 	write  = kind{java: "write", sharing: "alone", lock: writer}
 	read   = kind{java: "read", sharing: "reading", lock: reader}
 	multi  = kind{java: "multi", sharing: "alone", lock: several}
 	red    = kind{java: "red", sharing: "alone", lock: mutex}
 )
+
+func queue(c *distlock.Client, name string) locker {
+	m := c.Mutex(name, distlock.Fair())
+	return lockerOf(m.Lock, m.TryLock)
+}
 
 // permit is a semaphore with a number of permits.
 func permit(limit int) kind {

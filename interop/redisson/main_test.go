@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if url := os.Getenv(childEnv); url != "" {
-		holdUntilKilled(url)
+		untilKilled(url)
 	}
 	os.Exit(testserver.Run(m))
 }
