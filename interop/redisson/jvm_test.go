@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ const patience = 60 * time.Second
 type jvm struct {
 	cmd       *exec.Cmd
 	in        io.Writer
-	connected map[string]bool // clients
+	connected map[string]string // names of clients by what they are connected to
 
 	mu    sync.Mutex
 	last  int
@@ -62,7 +63,7 @@ func startJVM(t *testing.T) *jvm {
 	if err := testserver.Spawn(cmd); err != nil {
 		t.Fatal(err)
 	}
-	j := &jvm{cmd: cmd, in: in, calls: map[string]chan string{}, connected: map[string]bool{}}
+	j := &jvm{cmd: cmd, in: in, calls: map[string]chan string{}, connected: map[string]string{}}
 	go j.read(out)
 	return j
 }
@@ -99,23 +100,26 @@ func (j *jvm) client(t *testing.T, d *deployment, watchdog time.Duration) string
 		}
 		return strings.Join(names, ",")
 	}
-	name := strings.Join(append([]string{d.name, watchdog.String()}, d.addrs...), "/")
-	if !j.connected[name] {
+	key := strings.Join(append([]string{d.name, watchdog.String()}, d.addrs...), " ")
+	if j.connected[key] == "" {
+		name := fmt.Sprintf("%s-%d", d.name, clients.Add(1))
 		j.thread("main").call("connect", name, d.mode, strings.Join(d.addrs, ","), millis(watchdog), d.prefix).wait(t)
-		j.connected[name] = true
+		j.connected[key] = name
 	}
-	return name
+	return j.connected[key]
 }
+
+var clients atomic.Int64
 
 // disconnectAll closes the clients of servers that are going to end, in all processes.
 func disconnectAll(t *testing.T, addrs []string) {
 	jvms.Lock()
 	defer jvms.Unlock()
 	for _, j := range jvms.all {
-		for client := range j.connected {
-			if slices.ContainsFunc(addrs, func(addr string) bool { return strings.HasSuffix(client, "/"+addr) }) {
+		for key, client := range j.connected {
+			if slices.ContainsFunc(addrs, func(addr string) bool { return slices.Contains(strings.Fields(key), addr) }) {
 				j.thread("main").call("close", client).wait(t)
-				delete(j.connected, client)
+				delete(j.connected, key)
 			}
 		}
 	}

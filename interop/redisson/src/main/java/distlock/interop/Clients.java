@@ -12,14 +12,16 @@ import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 import org.redisson.config.NameMapper;
+import org.redisson.config.ShardedSubscriptionMode;
 
 /** Redisson's clients by the names that the test gave them. */
 final class Clients {
     private final Map<String, RedissonClient> byName = new ConcurrentHashMap<>();
 
     /**
-     * Connects to one server ("single"), to a cluster, or to one of several that keep a lock
-     * by majority ("member") and that is done without if it is silent. watchdog is in ms.
+     * Connects to one server ("single"); to a cluster ("cluster", or "classic-cluster"
+     * without sharded pub/sub); to one of several that keep a lock by majority ("member"),
+     * which is done without if it is silent. watchdog is in ms.
      */
     String connect(String name, String mode, String addresses, long watchdog, String prefix) {
         Config config = new Config();
@@ -27,8 +29,9 @@ final class Clients {
         config.setNameMapper(prefix.isEmpty() ? NameMapper.direct() : new Prefix(prefix));
         String[] urls = Stream.of(addresses.split(",")).map(a -> "redis://" + a).toArray(String[]::new);
         switch (mode) {
-            case "cluster" -> config.useClusterServers().addNodeAddress(urls)
-                .setMasterConnectionMinimumIdleSize(2).setSlaveConnectionMinimumIdleSize(1);
+            case "cluster", "classic-cluster" -> config.useClusterServers().addNodeAddress(urls)
+                .setMasterConnectionMinimumIdleSize(2).setSlaveConnectionMinimumIdleSize(1)
+                .setShardedSubscriptionMode(mode.equals("cluster") ? ShardedSubscriptionMode.AUTO : ShardedSubscriptionMode.OFF);
             case "single" -> config.useSingleServer().setAddress(urls[0]).setConnectionMinimumIdleSize(2);
             case "member" -> config.useSingleServer().setAddress(urls[0]).setConnectionMinimumIdleSize(2)
                 .setTimeout(500).setRetryAttempts(0);
@@ -47,7 +50,7 @@ final class Clients {
         return byName.get(name);
     }
 
-    /** A lock of a kind. A "multi" has names with commas between, a "red" such clients, each of a server. */
+    /** A lock of a kind. A "multi" has names with commas between, a "red" has such clients. */
     RLock lock(String client, String kind, String name) {
         return switch (kind) {
             case "lock" -> get(client).getLock(name);
