@@ -46,7 +46,11 @@ func javaDies(t *testing.T, d *deployment) {
 		m.held.prepare(t, th, java, name)
 		replies = append(replies, th.call(m.held.javaLock(java, name, m.life())...).wait(t))
 		waiters = append(waiters, startWaiter(t, m.wanted.lock(c, name)))
-		<-waiting
+		select {
+		case <-waiting:
+		case <-time.After(patience):
+			t.Fatalf("nobody waits for %s", name)
+		}
 	}
 	victim.kill()
 	died := time.Now()
