@@ -105,14 +105,14 @@ func goDies(t *testing.T, d *deployment) {
 		m.held.prepare(t, j.thread("main"), java, m.name(base))
 	}
 	child := startChild(t, d, "holds", base)
-	before := d.attempts(t)
 	var granted []time.Time
 	var calls []*call
 	for _, m := range mortals {
 		name := m.name(base)
-		calls = append(calls, j.thread("waits-"+m.held.java).call(m.wanted.javaLock(java, name, lease)...))
+		th := j.thread("waits-" + m.held.java)
+		calls = append(calls, th.call(m.wanted.javaLock(java, name, lease)...))
+		th.parks(t)
 	}
-	d.waits(t, before, len(mortals))
 	child.Process.Kill()
 	died := time.Now()
 	for i, m := range mortals {

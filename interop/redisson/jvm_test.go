@@ -133,6 +133,15 @@ type thread struct {
 
 func (j *jvm) thread(name string) *thread { return &thread{j, name} }
 
+// parks returns when the thread has nothing left to do but wait. Redisson's reader misses
+// the message of a writer that comes before.
+func (th *thread) parks(t *testing.T) {
+	t.Helper()
+	eventually(t, func() string { return th.name + " does not wait" }, func() bool {
+		return th.j.thread("main").call("parked", th.name).wait(t)[0] == "true"
+	})
+}
+
 // call is what a thread was asked to do.
 type call struct {
 	words []string

@@ -17,7 +17,9 @@ func TestRedLock(t *testing.T) {
 
 func oneServerLess(t *testing.T, d *deployment, dead *testserver.RedisServer) {
 	s := newSides(t, d, red, nil)
-	sharedJVM(t, 1).client(t, d, lease) // Java connects to all of them or not at all
+	for i := range 2 {
+		sharedJVM(t, i).client(t, d, turnLife) // Java connects to all of them or not at all
+	}
 	dead.Kill()
 	h := take(t, s.lock)
 	s.on(s.th, "try", "0", millis(lease)).says(t, "false")

@@ -14,9 +14,8 @@ func TestGoDowngrades(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := s.d.attempts(t)
 	reader := s.on(s.th, "lock", millis(lease))
-	s.d.waits(t, before, 1)
+	s.th.parks(t)
 	start := time.Now()
 	if err := w.Downgrade(t.Context()); err != nil {
 		t.Fatal(err)

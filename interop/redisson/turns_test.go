@@ -21,6 +21,10 @@ type party struct {
 	turns   int // of each
 }
 
+// turnLife is the life of locks in a crowd, and so the longest that a reader in Java
+// sleeps when it has missed the last message.
+const turnLife = 10 * time.Second
+
 // pair is a JVM and a Go client, both connected.
 type pair struct {
 	j           *jvm
@@ -31,7 +35,7 @@ type pair struct {
 func newPair(t *testing.T, d *deployment, i int) pair {
 	t.Helper()
 	j := sharedJVM(t, i)
-	return pair{j, j.client(t, d, lease), j.client(t, single(t), lease), d.client(t, nil)}
+	return pair{j, j.client(t, d, turnLife), j.client(t, single(t), lease), d.client(t, &distlock.Options{TTL: turnLife})}
 }
 
 // play lets everybody take their turns, and returns how many there were and what the

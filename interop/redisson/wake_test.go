@@ -77,9 +77,9 @@ func (w *wake) toGo(name string) time.Duration {
 // toJava is the time from Go's unlock until a Java thread that waits has the lock.
 func (w *wake) toJava(name string) time.Duration {
 	w.k.prepare(w.t, w.th, w.java, name)
-	h, before := take(w.t, w.holder().lock(w.c, name)), w.d.attempts(w.t)
+	h := take(w.t, w.holder().lock(w.c, name))
 	waiter := w.th.call(w.k.javaLock(w.java, name, lease)...)
-	w.d.waits(w.t, before, 1)
+	w.th.parks(w.t)
 	called := time.Now()
 	give(w.t, h)
 	held := waiter.wait(w.t)

@@ -11,6 +11,7 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 
 import org.redisson.api.RFencedLock;
@@ -36,7 +37,7 @@ public final class Peer {
         var in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line; (line = in.readLine()) != null;) {
             String[] words = line.split(" ");
-            threads.computeIfAbsent(words[1], name -> Executors.newSingleThreadExecutor())
+            threads.computeIfAbsent(words[1], name -> Executors.newSingleThreadExecutor(run -> new Thread(run, name)))
                 .execute(() -> answer(words[0], words[2], Arrays.copyOfRange(words, 3, words.length)));
         }
     }
@@ -76,9 +77,18 @@ public final class Peer {
             case "acquire" -> acquire(a[0], a[1], Long.parseLong(a[2]));
             case "tryacquire" -> clients.semaphore(a[0], a[1]).tryAcquire(Long.parseLong(a[2]), Long.parseLong(a[3]), TimeUnit.MILLISECONDS);
             case "release" -> release(a[0], a[1], a[2]);
+            case "parked" -> parked(a[0]);
             case "turns" -> turns(Guard.of(clients, a[0], a[1], a[2]), ledger(a), Integer.parseInt(a[3]));
             default -> throw new IllegalArgumentException("no command " + command);
         };
+    }
+
+    /** Whether a thread waits for a message or the end of a TTL, and for no answer. */
+    private static boolean parked(String thread) {
+        return Thread.getAllStackTraces().entrySet().stream()
+            .filter(e -> e.getKey().getName().equals(thread))
+            .flatMap(e -> Arrays.stream(e.getValue()))
+            .anyMatch(frame -> frame.getClassName().equals(Semaphore.class.getName()));
     }
 
     /** When the lock was held, and its token. */
