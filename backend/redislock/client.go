@@ -236,6 +236,16 @@ func (e *replyError) isUnknown() bool {
 	return e.is("ERR") && strings.Contains(e.text, "unknown command")
 }
 
+// withoutScript leaves out where in a script an error happened, which is of no use to
+// the user. A server before 7.0 says that first, a later one last.
+func withoutScript(text string) string {
+	if _, at, ok := strings.Cut(text, ": @user_script:"); ok {
+		_, text, _ = strings.Cut(at, ": ")
+	}
+	text, _, _ = strings.Cut(text, " script: ")
+	return text
+}
+
 // explain makes facts of the server's errors that are facts, and leaves the others,
 // which say nothing of what became of the command.
 func explain(err error) error {
@@ -243,9 +253,7 @@ func explain(err error) error {
 	if !errors.As(err, &re) {
 		return err
 	}
-	// Where in a script it happened is of no use to the user.
-	plain := &replyError{cause: re.cause}
-	plain.text, _, _ = strings.Cut(re.text, " script: ")
+	plain := &replyError{text: withoutScript(re.text), cause: re.cause}
 	switch {
 	case re.is("INVALID"):
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, strings.TrimPrefix(plain.text, "INVALID "))
