@@ -50,6 +50,8 @@ var (
 	distlockDefault = contender{name: "distlock", open: openDistlock, ours: true}
 	distlockRueidis = contender{name: "distlock on rueidis", raw: rawRueidis, open: openDistlockRueidis, ours: true}
 	distlockGoRedis = contender{name: "distlock on go-redis", raw: rawGoRedis, open: openDistlockGoRedis, ours: true}
+	distlockFair    = contender{name: "distlock fair", open: openDistlockFair, ours: true}
+	distlockTurns   = contender{name: "distlock without hand-off", open: openDistlockTurns, ours: true}
 	rueidislockPeer = contender{name: "rueidislock", raw: rawRueidis, open: openRueidislock}
 	rueidisPlain    = contender{name: rawRueidis, raw: rawRueidis, open: openRawRueidis, plain: true}
 	goRedisPlain    = contender{name: rawGoRedis, raw: rawGoRedis, open: openRawGoRedis, plain: true}
@@ -78,11 +80,12 @@ var (
 		redsyncDefault, redislockDefault, rueidislockPeer,
 	}
 	handers = append([]contender{bell}, everybody...)
+	liners  = []contender{rueidisPlain, distlockDefault, distlockTurns, distlockFair}
 	keepers = []contender{never, distlockDefault, redsyncDefault, redislockDefault, rueidislockPeer}
 )
 
 func contenderNamed(name string) (contender, error) {
-	all := slices.Concat(handers, keepers)
+	all := slices.Concat(handers, liners, keepers)
 	i := slices.IndexFunc(all, func(c contender) bool { return c.name == name })
 	if i < 0 {
 		return contender{}, fmt.Errorf("no contender is called %q", name)

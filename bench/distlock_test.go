@@ -19,6 +19,26 @@ func openDistlock(addr string, ttl time.Duration) (client, error) {
 	return newDistlock(b, ttl, func() {})
 }
 
+// openDistlockFair lets all stand in one line, also those of one process.
+func openDistlockFair(addr string, ttl time.Duration) (client, error) {
+	c, err := openDistlock(addr, ttl)
+	if err != nil {
+		return nil, err
+	}
+	c.(*distlockClient).options = []distlock.LockOption{distlock.Fair()}
+	return c, nil
+}
+
+// openDistlockTurns lets the process go back to Redis for every lock.
+func openDistlockTurns(addr string, ttl time.Duration) (client, error) {
+	c, err := openDistlock(addr, ttl)
+	if err != nil {
+		return nil, err
+	}
+	c.(*distlockClient).options = []distlock.LockOption{distlock.WithHandoff(0, 0)}
+	return c, nil
+}
+
 func openDistlockRueidis(addr string, ttl time.Duration) (client, error) {
 	c, err := newRueidis(addr)
 	if err != nil {
@@ -45,16 +65,17 @@ func newDistlock(b driver.Backend, ttl time.Duration, after func()) (client, err
 	if err != nil {
 		return nil, err
 	}
-	return &distlockClient{locks, after}, nil
+	return &distlockClient{locks: locks, after: after}, nil
 }
 
 type distlockClient struct {
-	locks *distlock.Client
-	after func()
+	locks   *distlock.Client
+	options []distlock.LockOption
+	after   func()
 }
 
 func (c *distlockClient) mutex(name string) mutex {
-	return &distlockMutex{Mutex: c.locks.Mutex(name)}
+	return &distlockMutex{Mutex: c.locks.Mutex(name, c.options...)}
 }
 
 func (c *distlockClient) close() {

@@ -20,6 +20,15 @@ func oneLock(goroutines int) scenario {
 	}
 }
 
+// fair is the same for those who stand in line in Redis, beside those who don't.
+func fair(goroutines int) scenario {
+	s := oneLock(goroutines)
+	s.name = "fair/" + strconv.Itoa(goroutines)
+	s.title = fmt.Sprintf("One lock, one process, %d goroutines, first come, first served", goroutines)
+	s.contenders = liners
+	return s
+}
+
 func measureOneLock(r *rig, c contender, goroutines int) (figures, error) {
 	cl, err := c.open(r.addr, ttl)
 	if err != nil {

@@ -42,6 +42,7 @@ var scenarios = []scenario{
 		name: "handoff", title: "Hand-off of a released lock to a waiter in another process",
 		contenders: handers, measure: measureHandoff,
 	},
+	fair(64),
 	{
 		name: "leases", title: "Many leases held by one client, while 4 goroutines lock and unlock other names through it",
 		contenders: keepers, measure: measureLeases,

@@ -49,6 +49,7 @@ func (s *server) usage(c contender) (u usage, err error) {
 // command in a script as it counts one that was sent, so these are left out.
 var inScripts = map[string]bool{
 	"get": true, "set": true, "getset": true, "getrange": true, "append": true, "del": true, "incr": true, "exists": true,
+	"lindex": true, "lpush": true, "lrem": true, "rpush": true, "zadd": true, "zrangebyscore": true, "zrem": true, "zscore": true,
 	"pttl": true, "pexpire": true, "pexpireat": true, "publish": true, "xadd": true, "time": true,
 }
 
