@@ -28,6 +28,12 @@ type client interface {
 	// slot says which commands may share a script: those for keys of the same slot.
 	slot(key string) int
 
+	// doubt says that a server does not seem to be the right one any more.
+	doubt()
+
+	// slotted reports whether different servers have different keys.
+	slotted() bool
+
 	// strict reports whether the servers refuse a script with keys of several slots.
 	strict() bool
 
@@ -151,14 +157,16 @@ func lonely(err error) error {
 
 func (s single) slot(string) int { return 0 }
 func (s single) strict() bool    { return false }
+func (s single) slotted() bool   { return false }
+func (s single) doubt()          {}
 
 func (s single) at(context.Context, string) (server, error) { return s.server, nil }
 func (s single) all(context.Context) ([]server, error)      { return []server{s.server}, nil }
 
 // listener is a connection for subscriptions. What comes of a call is an event.
 type listener interface {
-	subscribe(ctx context.Context, channels []string) error
-	unsubscribe(ctx context.Context, channels []string) error
+	subscribe(ctx context.Context, sharded bool, channels []string) error
+	unsubscribe(ctx context.Context, sharded bool, channels []string) error
 	close()
 }
 
@@ -167,6 +175,7 @@ type listener interface {
 type event struct {
 	kind             eventKind
 	channel, message string
+	sharded          bool
 	err              error
 }
 
@@ -175,6 +184,7 @@ type eventKind uint8
 const (
 	confirmed eventKind = iota + 1
 	received
+	ended // a subscription, asked or not
 	broken
 )
 
@@ -201,14 +211,18 @@ func (e *replyError) is(code string) bool {
 }
 
 // run runs a script, whose first key says where.
-func run(ctx context.Context, c client, s *script, keys, args []string) (any, error) {
-	return runBy(s, keys, args, func(command []string) (any, error) { return c.do(ctx, keys[0], command) })
+func (b *Backend) run(ctx context.Context, s *script, keys, args []string) (any, error) {
+	return b.runBy(ctx, s, keys, args, func(command []string) (any, error) { return b.client.do(ctx, keys[0], command) })
 }
 
 // runBy runs a script that send sends.
-func runBy(s *script, keys, args []string, send func(command []string) (any, error)) (any, error) {
+func (b *Backend) runBy(ctx context.Context, s *script, keys, args []string, send func(command []string) (any, error)) (any, error) {
+	if err := b.voice.learn(ctx, b.client); err != nil {
+		return nil, explain(err)
+	}
+	v := s.in(b.voice.speech())
 	command := make([]string, 0, 3+len(keys)+len(args))
-	command = append(command, "EVALSHA", s.sha, itoa(len(keys)))
+	command = append(command, "EVALSHA", v.sha, itoa(len(keys)))
 	command = append(append(command, keys...), args...)
 	reply, err := send(command)
 	if err == nil {
@@ -216,7 +230,7 @@ func runBy(s *script, keys, args []string, send func(command []string) (any, err
 	}
 	if re := (*replyError)(nil); errors.As(err, &re) && re.is("NOSCRIPT") {
 		// The server is new or was restarted. It has not run anything.
-		command[0], command[1] = "EVAL", s.source
+		command[0], command[1] = "EVAL", v.source
 		reply, err = send(command)
 	}
 	if deniesScripts(err) {

@@ -179,3 +179,7 @@ func TestSentinelConformance(t *testing.T) {
 	ways := slices.DeleteFunc(slices.Clone(sentinelWays), func(w way) bool { return strings.HasPrefix(w.name, "go-redis") })
 	conforms(t, ways, testserver.SharedRedisSentinel(t).Addrs(), nil)
 }
+
+func timeout(t testing.TB, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.Context(), d)
+}

@@ -74,7 +74,7 @@ func TestWatchWhileTheHubGoesToSleep(t *testing.T) {
 			armWatch(t, b, request("x", driver.Exclusive)).Close()
 			for asleep := false; !asleep; {
 				b.hub.mu.Lock()
-				asleep = !b.hub.running
+				asleep = len(b.hub.stations) == 0
 				b.hub.mu.Unlock()
 			}
 			for i := range 5 {

@@ -196,17 +196,40 @@ type goRedisListener struct {
 	done   chan struct{}
 }
 
-func (l *goRedisListener) subscribe(ctx context.Context, channels []string) error {
+// subscribe asks for sharded channels one by one: they may lie in several slots.
+func (l *goRedisListener) subscribe(ctx context.Context, sharded bool, channels []string) error {
+	if sharded {
+		return oneByOne(channels, func(c string) error { return l.pubsub.SSubscribe(ctx, c) })
+	}
 	return l.pubsub.Subscribe(ctx, channels...)
 }
 
-func (l *goRedisListener) unsubscribe(ctx context.Context, channels []string) error {
+func (l *goRedisListener) unsubscribe(ctx context.Context, sharded bool, channels []string) error {
+	if sharded {
+		return oneByOne(channels, func(c string) error { return l.pubsub.SUnsubscribe(ctx, c) })
+	}
 	return l.pubsub.Unsubscribe(ctx, channels...)
+}
+
+func oneByOne(channels []string, do func(channel string) error) error {
+	for _, c := range channels {
+		if err := do(c); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (l *goRedisListener) close() {
 	l.pubsub.Close()
 	<-l.done
+}
+
+// subscription is the event of what a server said of one. What is of no interest has no
+// kind.
+func subscription(kind, channel string) event {
+	kinds := map[string]eventKind{"subscribe": confirmed, "ssubscribe": confirmed, "unsubscribe": ended, "sunsubscribe": ended}
+	return event{kind: kinds[kind], channel: channel, sharded: kind == "ssubscribe" || kind == "sunsubscribe"}
 }
 
 // healthCheck is how long a subscription may be silent before it is asked for a sign
@@ -229,9 +252,7 @@ func (l *goRedisListener) receive(ctx context.Context, on func(event)) error {
 		}
 		switch m := m.(type) {
 		case *redis.Subscription:
-			if m.Kind == "subscribe" {
-				on(event{kind: confirmed, channel: m.Channel})
-			}
+			on(subscription(m.Kind, m.Channel))
 		case *redis.Message:
 			on(event{kind: received, channel: m.Channel, message: m.Payload})
 		}

@@ -48,7 +48,7 @@ func (b *Backend) look(ctx context.Context, name string) (sight, error) {
 	if b.scriptless != nil {
 		return b.scriptless.look(ctx, name)
 	}
-	reply, err := run(ctx, b.client, inspectScript, append([]string{name, permitsKey(name)}, b.layout.line(name)...), []string{tagged(name)})
+	reply, err := b.run(ctx, inspectScript, append([]string{name, permitsKey(name)}, b.layout.line(name)...), []string{tagged(name)})
 	if err != nil {
 		return sight{}, err
 	}

@@ -124,7 +124,7 @@ func (b *Backend) locksOfSlot(ctx context.Context, keys []string) ([]string, err
 	for _, key := range keys {
 		pairs = append(pairs, key, permitsKey(key))
 	}
-	reply, err := run(ctx, b.client, listScript, pairs, nil)
+	reply, err := b.run(ctx, listScript, pairs, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -49,6 +49,9 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	if err == nil {
 		err = t.check(ctx, c)
 	}
+	if err == nil {
+		err = b.voice.learn(ctx, c)
+	}
 	if err == nil && t.opts.Scripts == ScriptsAuto {
 		err = b.checkScripts(ctx)
 	}

@@ -42,6 +42,9 @@ type Options struct {
 	// Scripts is ScriptsAuto if empty.
 	Scripts Scripts
 
+	// PubSub is PubSubAuto if empty.
+	PubSub PubSub
+
 	// Replicas is how many replicas must have acknowledged a lock before it counts as
 	// taken or renewed; 0, the default, does not ask them. An attempt that too few
 	// acknowledge is given back, and is an error that says how many there were. See
@@ -63,6 +66,7 @@ type Backend struct {
 	scriptless *scriptless // nil if scripts are used
 	caps       driver.Caps
 	meta       lastMeta
+	voice      *voice
 	hub        *hub
 	closed     atomic.Bool
 	once       sync.Once
@@ -78,7 +82,12 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
-	b := &Backend{client: c, prefix: opts.Prefix, hub: newHub(c)}
+	b := &Backend{client: c, prefix: opts.Prefix}
+	var err error
+	if b.voice, err = newVoice(opts.PubSub, c.strict()); err != nil {
+		return nil, err
+	}
+	b.hub = newHub(c, b.voice)
 	if err := b.checkName(""); err != nil {
 		return nil, fmt.Errorf("prefix: %w", err)
 	}
@@ -90,7 +99,6 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 	default:
 		return nil, fmt.Errorf("%w: layout %q: want %q or %q", driver.ErrInvalid, opts.Layout, String, Redisson)
 	}
-	var err error
 	if b.replicas, err = newReplicas(opts); err != nil {
 		return nil, err
 	}
@@ -219,7 +227,7 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if rec.dropArgs != nil {
 		args = append(args, rec.dropArgs(name)...)
 	}
-	reply, err := run(ctx, b.client, rec.drop, rec.keys(name, h.Owner), args)
+	reply, err := b.run(ctx, rec.drop, rec.keys(name, h.Owner), args)
 	if err != nil {
 		return b.fail("release", h.Name, err)
 	}

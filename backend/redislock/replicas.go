@@ -76,11 +76,14 @@ func (s *shortage) Error() string {
 // runAcked runs a script, and tells besides what is missing of the replicas.
 func (b *Backend) runAcked(ctx context.Context, s *script, keys, args []string) (reply any, missing, err error) {
 	if b.replicas.need == 0 {
-		reply, err = run(ctx, b.client, s, keys, args)
+		reply, err = b.run(ctx, s, keys, args)
 		return reply, nil, err
 	}
+	if b.client.slotted() {
+		return b.runAckedThere(ctx, s, keys, args)
+	}
 	l := &load{acked: true}
-	reply, err = runBy(s, keys, args, func(command []string) (any, error) {
+	reply, err = b.runBy(ctx, s, keys, args, func(command []string) (any, error) {
 		l = &load{acked: true, commands: [][]string{command}}
 		if err := b.acks.do(ctx, l); err != nil {
 			return nil, err
@@ -91,6 +94,20 @@ func (b *Backend) runAcked(ctx context.Context, s *script, keys, args []string) 
 		return nil, nil, err
 	}
 	return reply, b.replicas.check(l.acks), nil
+}
+
+// runAckedThere asks the replicas of the server that has the keys.
+func (b *Backend) runAckedThere(ctx context.Context, s *script, keys, args []string) (reply any, missing, err error) {
+	var acks answer
+	reply, err = b.runBy(ctx, s, keys, args, func(command []string) (any, error) {
+		got := b.client.doAll(ctx, keys[0], [][]string{command, b.replicas.command()})
+		acks = got[1]
+		return got[0].reply, got[0].err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return reply, b.replicas.check(acks), nil
 }
 
 // take runs the script that takes, and gives back at once what too few replicas have, so

@@ -380,8 +380,10 @@ func (r *router) slot(name string) int {
 	return 0
 }
 
-func (r *router) strict() bool { return r.place.strict() }
-func (r *router) name() string { return r.place.name() }
+func (r *router) doubt()        { r.refresh() }
+func (r *router) slotted() bool { return r.place.slotted() }
+func (r *router) strict() bool  { return r.place.strict() }
+func (r *router) name() string  { return r.place.name() }
 
 func (r *router) close() {
 	r.mu.Lock()

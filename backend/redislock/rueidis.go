@@ -129,9 +129,7 @@ func (c *rueidisServer) listen(_ context.Context, on func(event)) (listener, err
 			on(event{kind: received, channel: m.Channel, message: m.Message})
 		},
 		OnSubscription: func(s rueidis.PubSubSubscription) {
-			if s.Kind == "subscribe" {
-				on(event{kind: confirmed, channel: s.Channel})
-			}
+			on(subscription(s.Kind, s.Channel))
 		},
 	})
 	l := &rueidisListener{conn: conn, release: release, done: make(chan struct{})}
@@ -150,11 +148,17 @@ type rueidisListener struct {
 	done    chan struct{}
 }
 
-func (l *rueidisListener) subscribe(ctx context.Context, channels []string) error {
+func (l *rueidisListener) subscribe(ctx context.Context, sharded bool, channels []string) error {
+	if sharded {
+		return oneByOne(channels, func(c string) error { return l.do(ctx, l.conn.B().Ssubscribe().Channel(c).Build()) })
+	}
 	return l.do(ctx, l.conn.B().Subscribe().Channel(channels...).Build())
 }
 
-func (l *rueidisListener) unsubscribe(ctx context.Context, channels []string) error {
+func (l *rueidisListener) unsubscribe(ctx context.Context, sharded bool, channels []string) error {
+	if sharded {
+		return oneByOne(channels, func(c string) error { return l.do(ctx, l.conn.B().Sunsubscribe().Channel(c).Build()) })
+	}
 	return l.do(ctx, l.conn.B().Unsubscribe().Channel(channels...).Build())
 }
 

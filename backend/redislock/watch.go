@@ -21,7 +21,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 		return driver.Watch{}, err
 	}
 	w := &watch{owner: r.Owner, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
-	if err := b.hub.add(w, rec.waitsOn(b.prefix+r.Name, r), rec.wakes); err != nil {
+	if err := b.hub.add(ctx, w, rec.waitsOn(b.prefix+r.Name, r), b.prefix+r.Name, rec.wakes); err != nil {
 		return driver.Watch{}, err
 	}
 	select {
@@ -75,6 +75,8 @@ func (w *watch) wake() bool {
 // channel is a subscription and those who use it.
 type channel struct {
 	name    string
+	key     string   // of the lock
+	at      *station // where it is heard
 	wakes   func(message string) int
 	watches []*watch
 	asked   bool // SUBSCRIBE was sent on the present connection
@@ -91,6 +93,13 @@ func (c *channel) wake(n int) {
 		if w.wake() {
 			n--
 		}
+	}
+}
+
+// fail gives those up who are not armed yet.
+func (c *channel) fail(err error) {
+	for _, w := range c.watches {
+		w.arm(err)
 	}
 }
 

@@ -1,0 +1,109 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// PubSub says how the end of a hold is told to those who wait for it. All users of a
+// lock must agree on it; who does not is not told, and polls.
+type PubSub string
+
+// The choices. They are Redisson's.
+const (
+	// PubSubAuto is the default: sharded in a cluster whose servers know it and let their
+	// user ask (PUBSUB SHARDNUMSUB), else classic.
+	PubSubAuto PubSub = "auto"
+
+	// PubSubOn is sharded: SPUBLISH and SSUBSCRIBE. Only a cluster has that.
+	PubSubOn PubSub = "on"
+
+	// PubSubOff is classic: PUBLISH and SUBSCRIBE.
+	PubSubOff PubSub = "off"
+
+	// PubSubBoth tells and hears it both ways, for a cluster whose other users do not
+	// agree. Waiters then ask once more than they must.
+	PubSubBoth PubSub = "both"
+)
+
+// speech is a PubSub that is settled.
+type speech uint32
+
+const (
+	unsettled speech = iota
+	classic
+	sharded
+	bothWays
+)
+
+// voice is how one backend publishes and subscribes.
+type voice struct {
+	settled atomic.Uint32
+	mu      sync.Mutex // held by who asks the server
+}
+
+// newVoice is settled unless it is for the server to say.
+func newVoice(p PubSub, strict bool) (*voice, error) {
+	v := &voice{}
+	switch p {
+	case "", PubSubAuto:
+		if !strict {
+			v.settle(classic)
+		}
+		return v, nil
+	case PubSubOff:
+		v.settle(classic)
+		return v, nil
+	case PubSubOn, PubSubBoth:
+		if !strict {
+			return nil, fmt.Errorf("%w: pubsub %q: only a Redis Cluster has sharded messages: want %q or %q", driver.ErrInvalid, p, PubSubAuto, PubSubOff)
+		}
+		v.settle(map[PubSub]speech{PubSubOn: sharded, PubSubBoth: bothWays}[p])
+		return v, nil
+	}
+	return nil, fmt.Errorf("%w: pubsub %q: want %q, %q, %q or %q", driver.ErrInvalid, p, PubSubAuto, PubSubOn, PubSubOff, PubSubBoth)
+}
+
+func (v *voice) settle(s speech) { v.settled.Store(uint32(s)) }
+func (v *voice) speech() speech  { return speech(v.settled.Load()) }
+
+// learn asks the server if it is for it to say.
+func (v *voice) learn(ctx context.Context, c client) error {
+	if v.speech() != unsettled {
+		return nil
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.speech() != unsettled {
+		return nil
+	}
+	_, err := c.do(ctx, "", []string{"PUBSUB", "SHARDNUMSUB", "0"})
+	_, refused := asReply(err)
+	switch {
+	case err == nil:
+		v.settle(sharded)
+	case refused:
+		v.settle(classic)
+	default:
+		return fmt.Errorf("asking whether messages are sharded: %w", err)
+	}
+	return nil
+}
+
+// each calls f for each way, the sharded one last.
+func (v *voice) each(f func(sharded bool) error) error {
+	s := v.speech()
+	if s != sharded {
+		if err := f(false); err != nil || s == classic {
+			return err
+		}
+	}
+	return f(true)
+}
+
+// last reports whether what was said this way is the last word.
+func (v *voice) last(isSharded bool) bool { return isSharded == (v.speech() != classic) }
