@@ -135,12 +135,31 @@ func (v *ballot) close(grant driver.Grant, err error) (driver.Grant, error) {
 	}
 	v.over.Store(true)
 	v.b.holds.drop(v.r.Owner)
+	v.giveBack()
+	return driver.Grant{}, err
+}
+
+// giveBack releases what the attempt may have left. It waits a moment for those that had
+// granted, so that a refused attempt leaves nothing behind where all is well.
+func (v *ballot) giveBack() {
+	pending, answers := make(set, len(v.votes)), make(chan answer, len(v.votes))
 	for i, vote := range v.votes {
 		if vote.state != denied || v.known {
-			v.b.clean(v.ctx, v.b.members[i], v.r.Hold, nil)
+			pending[i] = vote.state == granted
+			v.b.clean(v.ctx, v.b.members[i], v.r.Hold, func(err error) { answers <- answer{i, err} })
 		}
 	}
-	return driver.Grant{}, err
+	late := time.After(v.b.linger(v.start, v.r.TTL))
+	for v.b.worthWaiting(pending.has) {
+		select {
+		case a := <-answers:
+			pending[a.member] = false
+		case <-late:
+			return
+		case <-v.ctx.Done():
+			return
+		}
+	}
 }
 
 // ask asks a member for its vote.

@@ -73,11 +73,12 @@ func (hs *holds) undecided(owner string, unchanged bool) {
 }
 
 // renewed moves the end of a hold that a majority has renewed.
-func (hs *holds) renewed(owner string, ttl time.Duration, until time.Time) {
+func (hs *holds) renewed(r driver.Hold, until time.Time) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	if h := hs.m[owner]; h != nil {
-		h.request.TTL, h.until = ttl, until
+	if h := hs.m[r.Owner]; h != nil {
+		h.request.TTL, h.until = r.TTL, until
+		h.last = max(h.last, r.Floor)
 	}
 }
 

@@ -130,121 +130,6 @@ func TestCaps(t *testing.T) {
 	}
 }
 
-// With a minority silent every call takes no longer than with all well. What the silent
-// ones missed is made up for when they are back, and Close waits for nobody for long.
-func TestSilentMinority(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 5)
-		b, w := c.process()
-		other, _ := c.process()
-		r := request(driver.Exclusive)
-		take(t, b, r)
-		synctest.Wait()
-		w.cut(0, 3)
-		began := time.Now()
-		if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-			t.Errorf("renew: %v", err)
-		}
-		take(t, b, r)
-		if info, err := b.Inspect(t.Context(), r.Name); err != nil || len(info.Holders) != 1 {
-			t.Errorf("inspect: %v %v", info, err)
-		}
-		if err := b.Release(t.Context(), r.Hold); err != nil {
-			t.Errorf("release: %v", err)
-		}
-		// The first who asks the silent ones does not know yet that they are.
-		within(t, "all that", began, time.Second)
-		began = time.Now()
-		next := request(driver.Write)
-		next.Name = "another"
-		take(t, b, next)
-		if err := b.Release(t.Context(), next.Hold); err != nil {
-			t.Errorf("release: %v", err)
-		}
-		if took := time.Since(began); took != 0 {
-			t.Errorf("when it is known who is silent: %v", took)
-		}
-		if n := c.votes(r.Hold); n != 2 {
-			t.Errorf("%d votes are left at those that could not be told, want 2", n)
-		}
-		w.restore()
-		time.Sleep(3 * time.Second)
-		if n := c.votes(r.Hold); n != 0 {
-			t.Errorf("%d votes are left", n)
-		}
-		take(t, other, request(driver.Exclusive))
-
-		w.cut(1, 2)
-		began = time.Now()
-		b.Release(t.Context(), r.Hold)
-		b.Close()
-		within(t, "Close", began, 3*time.Second)
-	})
-}
-
-// Without a majority nothing is granted, and nothing stays at those that would.
-func TestSilentMajority(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 5)
-		b, w := c.process()
-		held, r := request(driver.Exclusive), request(driver.Exclusive)
-		held.Name = "held"
-		take(t, b, held)
-		synctest.Wait()
-		w.cut(0, 1, 2)
-		began := time.Now()
-		_, err := b.Acquire(t.Context(), r)
-		isUnknown(t, "acquire", err)
-		if want := "of 5 members 2 said: yes, 3 failed"; !strings.Contains(fmt.Sprint(err), want) {
-			t.Errorf("%v\nlacks %q", err, want)
-		}
-		isUnknown(t, "renew", b.Renew(t.Context(), []driver.Hold{held.Hold})[0])
-		isUnknown(t, "release", b.Release(t.Context(), held.Hold))
-		_, err = b.Inspect(t.Context(), r.Name)
-		isUnknown(t, "inspect", err)
-		isUnknown(t, "list", b.List(ctxFor(t, time.Second), "", func(string) bool { return true }))
-		within(t, "all that", began, 6*time.Second)
-		synctest.Wait()
-		if n := c.votes(r.Hold); n != 0 {
-			t.Errorf("%d votes are left of what failed", n)
-		}
-		w.restore()
-		take(t, b, r)
-	})
-}
-
-func ctxFor(t testing.TB, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// A vote that a member gives after the attempt has failed is given back.
-func TestLateVoteIsGivenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3)
-		b, w := c.process()
-		held := request(driver.Exclusive)
-		take(t, b, held)
-		synctest.Wait()
-		c.stores[2].Connect().Release(t.Context(), held.Hold)
-		r := request(driver.Exclusive)
-		w.slow(2, 100*time.Millisecond)
-		began := time.Now()
-		if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
-			t.Errorf("acquire: %v", err)
-		}
-		if took := time.Since(began); took != 0 {
-			t.Errorf("the refusal was certain, and took %v", took)
-		}
-		time.Sleep(150 * time.Millisecond)
-		synctest.Wait()
-		if n := c.votes(r.Hold); n != 0 {
-			t.Errorf("%d late votes are left", n)
-		}
-	})
-}
-
 // A hold is lost when no majority is left, and what is left of it is released.
 func TestLostIsAFact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -259,6 +144,8 @@ func TestLostIsAFact(t *testing.T) {
 		w.kill(2)
 		isUnknown(t, "two said yes, two no", b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
 		w.restore()
+		b.Inspect(t.Context(), r.Name) // which shows that all are there again
+		synctest.Wait()
 		c.stores[2].Connect().Release(t.Context(), r.Hold)
 		if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
 			t.Errorf("held by at most two of five: %v", err)
@@ -267,96 +154,6 @@ func TestLostIsAFact(t *testing.T) {
 		if n := c.votes(r.Hold); n != 0 {
 			t.Errorf("%d votes of a lost hold are left", n)
 		}
-	})
-}
-
-// A hold outlives the restart of all members, one after the other: votes are won back,
-// and fences too, since the counters are raised.
-func TestVotesAreWonBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3)
-		b, w := c.process()
-		r := request(driver.Write)
-		r.Fences = 1000
-		g := take(t, b, r)
-		for i := range c.stores {
-			synctest.Wait()
-			w.kill(i)
-			c.stores[i] = memlock.NewStore()
-			w.replace(i, c.stores[i])
-			time.Sleep(r.TTL / 2)
-			renewed(t, b, r)
-			time.Sleep(r.TTL / 2)
-			renewed(t, b, r)
-			w.restore()
-			renewed(t, b, r)
-			if n := c.votes(r.Hold); n != 2 {
-				t.Errorf("missing once, and has %d votes, want 2", n)
-			}
-			renewed(t, b, r)
-			if n := c.votes(r.Hold); n != 3 {
-				t.Errorf("missing twice, and has %d votes, want 3", n)
-			}
-		}
-		if err := b.Release(t.Context(), r.Hold); err != nil {
-			t.Fatal(err)
-		}
-		if next := take(t, b, request(driver.Exclusive)); next.Fence <= g.Last() {
-			t.Errorf("fence %d after %d", next.Fence, g.Last())
-		}
-	})
-}
-
-// renewed renews, and lets stragglers come in.
-func renewed(t testing.TB, b driver.Backend, r driver.Request) {
-	t.Helper()
-	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-		t.Fatalf("renew: %v", err)
-	}
-	synctest.Wait()
-}
-
-// What is lost as a fact, was released, or failed as a re-fence, is not won back.
-func TestReleasedIsNotWonBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3)
-		b, _ := c.process()
-		r := request(driver.Exclusive)
-		take(t, b, r)
-		synctest.Wait()
-		c.stores[0].Connect().Release(t.Context(), r.Hold)
-		renewed(t, b, r)
-		if err := b.Release(t.Context(), r.Hold); err != nil {
-			t.Fatal(err)
-		}
-		b.Renew(t.Context(), []driver.Hold{r.Hold})
-		b.Renew(t.Context(), []driver.Hold{r.Hold})
-		synctest.Wait()
-		if n := c.votes(r.Hold); n != 0 {
-			t.Errorf("a released hold has %d votes", n)
-		}
-	})
-}
-
-// An attempt of an Owner that holds leaves its votes alone if it fails.
-func TestFailedRefenceKeepsTheVotes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3)
-		b, w := c.process()
-		r := request(driver.Write)
-		take(t, b, r)
-		synctest.Wait()
-		w.kill(0, 1)
-		read := r
-		read.Mode = driver.Read
-		_, err := b.Acquire(t.Context(), read)
-		isUnknown(t, "downgrade", err)
-		synctest.Wait()
-		if n := c.votes(r.Hold); n != 3 {
-			t.Errorf("a holder has %d votes after a downgrade without answer, want 3", n)
-		}
-		w.restore()
-		take(t, b, read)
 	})
 }
 
@@ -384,6 +181,7 @@ func TestRenewDoesNotWait(t *testing.T) {
 		if took := time.Since(began); took != 0 {
 			t.Errorf("the renewal took %v", took)
 		}
+		time.Sleep(time.Second)
 		if n := w.calls.Load() - calls; n != 3 {
 			t.Errorf("it made %d calls, want one for each member", n)
 		}

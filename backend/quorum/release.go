@@ -11,9 +11,16 @@ import (
 // unknownTTL is for how long a hold is released whose TTL nobody has told.
 const unknownTTL = 30 * time.Second
 
+// linger is how long to wait for the rest when a majority has answered.
+func (b *Backend) linger(began time.Time, ttl time.Duration) time.Duration {
+	return min(10*time.Millisecond+time.Since(began), b.timeout(ttl)/4)
+}
+
 // Release ends Owner's hold on all members, and returns when a majority has said that
-// it is gone: those suffice for the next to get in. Members that do not answer are told
-// again and again in the background, until they do or the TTL has passed.
+// it is gone: those suffice for the next to get in. The others get a moment more, since
+// with votes that are still there the next ones are more likely to split theirs. Members
+// that do not answer are told again and again in the background, until they do or the TTL
+// has passed.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if err := b.begin(ctx); err != nil {
 		return err
@@ -28,14 +35,23 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 		b.clean(ctx, m, h, func(err error) { answers <- answer{i, err} })
 	}
 	t, pending := tally{of: len(b.members)}, b.everyone()
-	for !t.released(b.majority) && b.worthWaiting(pending.has) {
+	began, lingered := time.Now(), (<-chan time.Time)(nil)
+	for b.worthWaiting(pending.has) {
+		if lingered == nil && t.released(b.majority) {
+			lingered = time.After(b.linger(began, h.TTL))
+		}
 		select {
 		case a := <-answers:
 			pending[a.member] = false
 			t.add(b.members[a.member], a.err)
+			continue
+		case <-lingered:
 		case <-ctx.Done():
-			return fmt.Errorf("quorum: release %q: %w", h.Name, ctx.Err())
+			if lingered == nil {
+				return fmt.Errorf("quorum: release %q: %w", h.Name, ctx.Err())
+			}
 		}
+		break
 	}
 	return b.released(h, &t)
 }

@@ -163,7 +163,7 @@ func (n *renewal) decide(i int) {
 	switch {
 	case t.yes >= n.b.majority:
 		n.errs[i] = nil
-		n.b.holds.renewed(h.Owner, h.TTL, n.start.Add(h.TTL))
+		n.b.holds.renewed(h, n.start.Add(h.TTL))
 	case t.lost > t.of-n.b.majority:
 		n.errs[i] = fmt.Errorf("quorum: %q: %w", h.Name, driver.ErrLost)
 		n.b.holds.drop(h.Owner)

@@ -23,14 +23,15 @@ const (
 // and asks again for the rest, which the others release: it is the one that has the
 // vote of the first member that answers at all. There is one such, whatever the others
 // see. Who died with that vote would keep everybody out for a TTL, so it is a favourite
-// too who has more votes than any other; of two favourites one gets a majority.
+// too who has more votes than any other; of two favourites one gets a majority. And
+// everybody asks again once, as votes may be left of a holder that is just going.
 func (v *ballot) refused(n *tally) (driver.Grant, error, bool) {
 	top := v.strongest()
 	if top < v.b.majority && !v.known {
 		if v.b.worthWaiting(v.asked) {
 			return driver.Grant{}, nil, false // one of the rest may make it the favourite
 		}
-		if n.yes > 0 && v.rested < v.b.timeout(v.r.TTL)/4 && (v.leads() || n.yes > top && top > 0) {
+		if n.yes > 0 && v.rested < v.b.timeout(v.r.TTL)/4 && (v.rest == 0 || v.leads() || n.yes > top && top > 0) {
 			v.rest = min(max(2*v.rest, firstRest), longestRest)
 			v.rested += v.rest
 			v.again = time.After(v.rest)
