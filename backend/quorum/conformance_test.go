@@ -29,7 +29,7 @@ func conform(t *testing.T, n int) {
 	}
 	var wires sync.Map
 	drivertest.Run(t, drivertest.Harness{
-		TTL: 600 * time.Millisecond, // two rounds at five members must be over long before, on a busy machine too
+		TTL: 1500 * time.Millisecond, // two rounds at five members must be over long before, on a busy machine too
 		Open: func(context.Context) (driver.Backend, error) {
 			w := newWire(n)
 			members := make([]driver.Backend, n)

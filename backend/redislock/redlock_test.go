@@ -104,7 +104,7 @@ func TestRedlockConformance(t *testing.T) {
 	ms := startMasters(t)
 	var networks sync.Map
 	drivertest.Run(t, drivertest.Harness{
-		TTL: 600 * time.Millisecond,
+		TTL: 1500 * time.Millisecond,
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			n := ms.network(t)
 			b, err := n.open(ctx, quorum.Options{Name: "redlock", MemberTimeout: 10 * time.Second})
