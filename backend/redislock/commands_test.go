@@ -50,17 +50,25 @@ func TestCommandsOfEachCall(t *testing.T) {
 			warm(t, b, mode)
 			warm(t, b, driver.Write) // which refuses readers
 			usage(t, srv)
-			for _, call := range callsOf(t, b, mode) {
-				if err := call.do(); !errors.Is(err, call.want) {
-					t.Fatalf("%v %s: %v", mode, call.name, err)
-				}
-				sent, inside := usage(t, srv)
-				if !maps.Equal(sent, map[string]int{"evalsha": 1}) {
-					t.Errorf("%s %v: %s takes %v, want one EVALSHA", layout, mode, call.name, sent)
-				}
-				t.Logf("%-8s %-9v %-7s  1 sent, %d in the script: %s", layout, mode, call.name, countCalls(inside), listCalls(inside))
-			}
+			countEach(t, srv, fmt.Sprintf("%-8s %-9v", layout, mode), callsOf(t, b, mode))
 		}
+		warm(t, b, driver.Exclusive)
+		usage(t, srv)
+		countEach(t, srv, fmt.Sprintf("%-8s fair     ", layout), fairCalls(t, b))
+	}
+}
+
+func countEach(t *testing.T, srv *testserver.RedisServer, what string, calls []lockCall) {
+	t.Helper()
+	for _, call := range calls {
+		if err := call.do(); !errors.Is(err, call.want) {
+			t.Fatalf("%s %s: %v", what, call.name, err)
+		}
+		sent, inside := usage(t, srv)
+		if !maps.Equal(sent, map[string]int{"evalsha": 1}) {
+			t.Errorf("%s: %s takes %v, want one EVALSHA", what, call.name, sent)
+		}
+		t.Logf("%s %-7s  1 sent, %d in the script: %s", what, call.name, countCalls(inside), listCalls(inside))
 	}
 }
 
@@ -78,16 +86,36 @@ func callsOf(t *testing.T, b *Backend, mode driver.Mode) []lockCall {
 		other.Mode = driver.Write // readers let each other in
 	}
 	r.Limit, other.Limit = 1, 1
-	take := func(r driver.Request) func() error {
-		return func() error { _, err := b.Acquire(t.Context(), r); return err }
-	}
 	return []lockCall{
-		{"lock", take(r), nil},
-		{"again", take(r), nil},
-		{"refused", take(other), driver.ErrHeld},
+		{"lock", taking(t, b, r), nil},
+		{"again", taking(t, b, r), nil},
+		{"refused", taking(t, b, other), driver.ErrHeld},
 		{"renew", func() error { return b.Renew(t.Context(), []driver.Hold{r.Hold})[0] }, nil},
-		{"unlock", func() error { return b.Release(t.Context(), r.Hold) }, nil},
+		{"unlock", giving(t, b, r), nil},
 	}
+}
+
+// fairCalls is the life of a lock that one holds and another stands in line for.
+func fairCalls(t *testing.T, b *Backend) []lockCall {
+	r := request("", driver.Exclusive)
+	next := request(r.Name, driver.Exclusive)
+	r.Queue, next.Queue = true, true
+	return []lockCall{
+		{"lock", taking(t, b, r), nil},
+		{"stand", taking(t, b, next), driver.ErrHeld},
+		{"stay", taking(t, b, next), driver.ErrHeld},
+		{"unlock", giving(t, b, r), nil},
+		{"turn", taking(t, b, next), nil},
+		{"unlock", giving(t, b, next), nil},
+	}
+}
+
+func taking(t *testing.T, b *Backend, r driver.Request) func() error {
+	return func() error { _, err := b.Acquire(t.Context(), r); return err }
+}
+
+func giving(t *testing.T, b *Backend, r driver.Request) func() error {
+	return func() error { return b.Release(t.Context(), r.Hold) }
 }
 
 func countCalls(calls map[string]int) (n int) {
