@@ -1,7 +1,10 @@
 package redisson
 
 import (
+	"context"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/distlock/distlock/internal/testserver"
@@ -9,30 +12,58 @@ import (
 )
 
 // inCluster is a Redis Cluster. Redisson uses sharded pub/sub there unless it is told to
-// be classic.
-func inCluster(t *testing.T, g *testserver.RedisClusterGroup, mode string) *deployment {
+// be classic; pubsub is what Go is told.
+func inCluster(t *testing.T, g *testserver.RedisClusterGroup, mode, pubsub string) *deployment {
 	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: g.Addrs()})
 	t.Cleanup(func() { c.Close() })
 	d := &deployment{name: mode, mode: mode, addrs: g.Addrs(), fan: 1, masters: c.ForEachMaster}
-	d.url = "redis+cluster://" + strings.Join(d.addrs, ",") + "?layout=redisson"
-	t.Cleanup(func() { disconnectAll(t, d.addrs) })
+	d.url = "redis+cluster://" + strings.Join(d.addrs, ",") + "?layout=redisson&pubsub=" + pubsub
 	return d
 }
 
 func TestCluster(t *testing.T) {
 	g := testserver.RedisCluster(t, testserver.RedisOptions{})
-	t.Run("classic", func(t *testing.T) { together(t, inCluster(t, g, "classic-cluster")) })
+	t.Cleanup(func() { disconnectAll(t, g.Addrs()) })
+	byItself := inCluster(t, g, "cluster", "auto")
+	t.Run("sharded", func(t *testing.T) { isSharded(t, byItself) })
+	t.Run("together", func(t *testing.T) { together(t, byItself) })
+	t.Run("both ways", func(t *testing.T) { wakeUps(t, inCluster(t, g, "cluster", "both"), plain, 10) })
+	t.Run("classic", func(t *testing.T) { wakeUps(t, inCluster(t, g, "classic-cluster", "off"), plain, 10) })
+	t.Run("classic and both ways", func(t *testing.T) { wakeUps(t, inCluster(t, g, "classic-cluster", "both"), permit(1), 10) })
+}
+
+// isSharded expects that Redisson waits on a sharded channel of its own accord.
+func isSharded(t *testing.T, d *deployment) {
+	s := newSides(t, d, plain, nil)
+	h := take(t, s.lock)
+	waits := s.on(s.th, "lock", millis(lease))
+	s.th.parks(t)
+	var found atomic.Bool
+	err := d.masters(t.Context(), func(ctx context.Context, c *redis.Client) error {
+		channels, err := c.PubSubShardChannels(ctx, "*").Result()
+		if slices.Contains(channels, "redisson_lock__channel:{"+s.name+"}") {
+			found.Store(true)
+		}
+		return err
+	})
+	if err != nil || !found.Load() {
+		t.Errorf("Java's channel is not sharded, or %v", err)
+	}
+	give(t, h)
+	waits.wait(t)
+	s.on(s.th, "unlock").wait(t)
 }
 
 // together is all that Java and Go do together.
 func together(t *testing.T, d *deployment) {
 	t.Run("turns", func(t *testing.T) {
 		turnsAlone(t, d, party{plain, 2, 60})
+		turnsAlone(t, d, party{fair, 2, 40})
 		turnsAlone(t, d, party{multi, 1, 40})
 		turnsShared(t, d)
 		turnsCounted(t, d)
 	})
-	for _, k := range []kind{plain, write, read, permit(1)} {
+	for _, k := range []kind{plain, fair, write, read, permit(1)} {
 		t.Run("wake-ups of "+k.java, func(t *testing.T) { wakeUps(t, d, k, 20) })
 	}
 	t.Run("java dies", func(t *testing.T) { javaDies(t, d) })
