@@ -3,6 +3,7 @@ package testserver
 import (
 	"cmp"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -133,7 +134,8 @@ func (s *RedisServer) Do(args ...string) (any, error) {
 	return c.do(args...)
 }
 
-// ping succeeds if the server answers a PING, be it that one has to log in first.
+// ping succeeds if the server answers a PING, be it that one has to log in first. It
+// must be this one: somebody else's may have been quicker to take the port.
 func (s *RedisServer) ping() error {
 	c, err := dialResp(s.Addr(), s.tls)
 	if err != nil {
@@ -144,7 +146,14 @@ func (s *RedisServer) ping() error {
 	if err != nil && (strings.Contains(err.Error(), "NOAUTH") || strings.Contains(err.Error(), "NOPERM")) {
 		return nil
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	dir, err := c.do("CONFIG", "GET", "dir")
+	if list, ok := dir.([]any); err == nil && ok && len(list) == 2 && filepath.Base(fmt.Sprint(list[1])) != filepath.Base(s.dir) {
+		return fmt.Errorf("another server has the port: that of %v", list[1])
+	}
+	return nil
 }
 
 // File writes a file into a folder of the test and returns its path; an ACL file, say.

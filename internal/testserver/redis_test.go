@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -156,5 +157,14 @@ func TestMissingProgramSaysWhatToDo(t *testing.T) {
 	p := &program{name: "none-server", env: "TESTSERVER_NONE"}
 	if _, err := p.find(); err == nil {
 		t.Error("a program that is not there was found")
+	}
+}
+
+func TestForeignServerOnThePort(t *testing.T) {
+	other, s := Redis(t), newRedis(t)
+	t.Cleanup(s.end)
+	s.port, s.args = other.port, []string{"--port", strconv.Itoa(other.port), "--bind", "127.0.0.1", "--dir", s.dir}
+	if err := s.start(); err == nil || !strings.Contains(err.Error(), "ended at once") {
+		t.Errorf("started on a port that is taken: %v", err)
 	}
 }
