@@ -56,6 +56,10 @@ func Spawn(cmd *exec.Cmd) error {
 func mavenTarget(project string) (string, error) {
 	building.Lock()
 	defer building.Unlock()
+	project, err := filepath.Abs(project)
+	if err != nil {
+		return "", err
+	}
 	name, err := fingerprint(project)
 	if err != nil {
 		return "", err
