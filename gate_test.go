@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -192,6 +193,58 @@ func TestNoHandOffPastAFairWaiter(t *testing.T) {
 		mustUnlock(t, <-third)
 		free(t, a, "x")
 	})
+}
+
+// Where others may come to stand in line a span is used for a millisecond. Then the
+// backend is asked, and grants another one; where no line can be it is used to its end.
+func TestSpanBesideALine(t *testing.T) {
+	for _, b := range []struct {
+		caps func(driver.Caps) driver.Caps
+		want int64
+	}{{nil, 5}, {withoutLine, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig()
+			r.caps = b.caps
+			m := client(t, r, nil).Mutex("x", distlock.WithHandoff(1000, time.Hour))
+			first := mustLock(t, m)
+			var wg sync.WaitGroup
+			for range 9 {
+				wg.Go(func() {
+					lease := mustLock(t, m)
+					time.Sleep(time.Millisecond / 2)
+					mustUnlock(t, lease)
+				})
+			}
+			synctest.Wait()
+			mustUnlock(t, first)
+			wg.Wait()
+			if n := r.acquires.Load(); n != b.want {
+				t.Errorf("%d acquires for 10 turns, want %d", n, b.want)
+			}
+		})
+	}
+}
+
+// A mode without a line can't be fair, and the others can.
+func TestFairWhereAModeHasALine(t *testing.T) {
+	r := newRig()
+	r.caps = func(c driver.Caps) driver.Caps {
+		c.Lined = driver.Modes(driver.Exclusive)
+		return c
+	}
+	c := client(t, r, nil)
+	mustUnlock(t, mustLock(t, c.Mutex("x", distlock.Fair())))
+	for _, try := range []func() (*distlock.Lease, error){
+		func() (*distlock.Lease, error) { return c.RWMutex("y", distlock.Fair()).Lock(t.Context()) },
+		func() (*distlock.Lease, error) { return c.RWMutex("y", distlock.Fair()).RLock(t.Context()) },
+		func() (*distlock.Lease, error) { return c.Semaphore("z", 2, distlock.Fair()).Acquire(t.Context()) },
+	} {
+		if _, err := try(); !errors.Is(err, distlock.ErrUnsupported) || !strings.Contains(err.Error(), "fair") {
+			t.Errorf("got %v, want ErrUnsupported", err)
+		} else {
+			t.Log(err)
+		}
+	}
 }
 
 // Whoever gives up leaves no trace and loses nobody's place.

@@ -146,6 +146,14 @@ var modeMutants = []mutant{{
 	"a place is accepted where no line is claimed", "caps/unclaimed-line",
 	func(_ *lab, p *patched) { p.caps.Line = driver.Never },
 }, {
+	"a place is accepted in a mode that has no line", "caps/unclaimed-line",
+	func(_ *lab, p *patched) { p.caps.Lined = driver.Modes(driver.Exclusive) },
+}, {
+	"a line is claimed for a mode that is not", "caps/sensible",
+	func(_ *lab, p *patched) {
+		p.caps.Modes, p.caps.Lined = driver.Modes(driver.Exclusive), driver.Modes(driver.Counted)
+	},
+}, {
 	"a downgrade that is not claimed is accepted", "caps/unclaimed-downgrade",
 	func(_ *lab, p *patched) { p.caps.Downgrade = false },
 }, {

@@ -66,6 +66,10 @@ var sane = map[string]func(*lab, *patched){
 		p.caps.Line = driver.Never
 		p.acquire = refuse(p.acquire, func(r driver.Request) bool { return r.Queue })
 	},
+	"line of mutexes only": func(_ *lab, p *patched) {
+		p.caps.Lined = driver.Modes(driver.Exclusive)
+		p.acquire = refuse(p.acquire, func(r driver.Request) bool { return r.Queue && r.Mode != driver.Exclusive })
+	},
 	"mutex only": func(_ *lab, p *patched) {
 		p.caps.Modes, p.caps.Line, p.caps.Downgrade, p.caps.Floor, p.caps.Fence = driver.Modes(driver.Exclusive), driver.Never, false, false, false
 		p.acquire = refuse(p.acquire, func(r driver.Request) bool { return r.Queue || r.Mode != driver.Exclusive })
@@ -101,7 +105,7 @@ func TestSane(t *testing.T) {
 // TestNotClaimed shows what a check answers about what a backend does not claim.
 func TestNotClaimed(t *testing.T) {
 	for check, backend := range map[string]string{
-		"counted/limit": "mutex only", "line/fifo": "no line", "fence/span": "mutex only", "fence/floor": "mutex only",
+		"counted/limit": "mutex only", "line/fifo": "no line", "line/permits": "line of mutexes only", "fence/span": "mutex only", "fence/floor": "mutex only",
 		"shared/downgrade": "no downgrade", "watch/release": "nothing optional", "inspect/holder": "nothing optional",
 		"inspect/list": "nothing optional", "renew/shortens": "session", "close/ends-session": "as memlock",
 	} {

@@ -44,10 +44,10 @@ var fuzzMutants = map[string]fuzzMutant{
 		{driver.Exclusive, "string.sub(value, 1, 37) == string.sub(ARGV[1], 1, 37)", "false"},
 	}},
 	"a hold that is asked for again keeps its fence": {kind: stringMutex, edits: []edit{
-		{driver.Exclusive, "local id = fence(KEYS[#KEYS])\ncall('SET'", "local id = first ~= '' and string.sub(first, 2) or fence(KEYS[#KEYS])\ncall('SET'"},
+		{driver.Exclusive, "local id = fence(KEYS[#KEYS])\n", "local id = first ~= '' and string.sub(first, 2) or fence(KEYS[#KEYS])\n"},
 	}},
 	"anybody's release frees the lock": {kind: stringMutex, edits: []edit{
-		{driver.Exclusive, "(string.sub(value, 1, 37) ~= ARGV[1] .. ' ' and value ~= ARGV[1])", "false"},
+		{driver.Exclusive, "(string.sub(value, 1, 37) == ARGV[1] .. ' ' or value == ARGV[1])", "true"},
 	}},
 	"a downgrade keeps the write lock": {kind: readWrite, edits: []edit{
 		{driver.Read, "call('HDEL', KEYS[1], writer)", ""},

@@ -132,6 +132,10 @@ func (h *hub) remove(w *watch) {
 	if w.woken {
 		c.wake(1)
 	}
+	if w.alone && len(c.watches) == 0 && h.channels[c.name] == c {
+		h.forget(c)
+		c.at.notify()
+	}
 }
 
 // answered: owner has asked since it was woken, so that the message is used up.

@@ -20,9 +20,9 @@ func stringLayout(strict bool) *layout {
 		l.counter = slotCounter
 	}
 	l.recipes[driver.Exclusive] = &recipe{
-		take:    compose("fence_stream", "line", "line_stand", "string_take"),
+		take:    compose("fence_stream", "string_take_free", "line", "line_stand", "string_take"),
 		keep:    compose("fence_stream", "ask", "keep", "string_keep"),
-		drop:    compose("ask", "publish", "line", "line_drop", "string_drop"),
+		drop:    compose("ask", "publish", "string_drop_alone", "line", "line_drop", "string_drop"),
 		writer:  func(owner string) string { return owner },
 		keys:    func(name, _ string) []string { return append([]string{name}, ownLine(name)...) },
 		kept:    1,

@@ -11,7 +11,8 @@ import (
 // Watch subscribes to the channel on which the end of a hold is published. All watches
 // of a backend share one connection, and those of a lock one subscription. A message
 // wakes as many of them as it lets in: one, if the lock is exclusive. One that was
-// woken and leaves without having asked again hands the message on.
+// woken and leaves without having asked again hands the message on. Whoever stands in
+// line has a channel of its own.
 //
 // When the connection was lost and is back, all are woken, since messages may have
 // been missed. A hold that ends by its TTL sends no message: HeldError.Retry says when.
@@ -20,7 +21,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	if err != nil {
 		return driver.Watch{}, err
 	}
-	w := &watch{owner: r.Owner, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
+	w := &watch{owner: r.Owner, alone: r.Queue, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
 	if err := b.hub.add(ctx, w, rec.waitsOn(b.prefix+r.Name, r), b.prefix+r.Name, rec.wakes); err != nil {
 		return driver.Watch{}, err
 	}
@@ -51,6 +52,7 @@ type watch struct {
 	ready   chan struct{} // holds a signal that was not taken yet
 	armed   chan error    // gets one answer
 	isArmed bool
+	alone   bool // its channel is of no use to another
 	woken   bool // and has not asked since
 }
 
