@@ -22,7 +22,15 @@
 //
 // In the layout "redisson" an exclusive lock is an RLock and RFencedLock: the hash name
 // with one field owner:1, the channel redisson_lock__channel:{name}, and the token in
-// redisson_lock_token:{name}. Waiters in the queue of Java's fair lock are not passed.
+// redisson_lock_token:{name}.
+//
+// Who waits for an exclusive lock with a place in line stands in a list, and in a sorted
+// set with the end of each place by the server's clock: distlock_line:{name} and
+// distlock_places:{name}. In the layout "redisson" the list is that of RFairLock,
+// redisson_lock_queue:{name}, and redisson_lock_timeout:{name} has what Java needs to
+// know: both stand in one line, and neither passes the other. Each listens to a channel
+// of its own, the lock's with :owner behind it. Without scripts there is no line, and one
+// that others keep is not passed.
 //
 // Both layouts have Redisson's RReadWriteLock and RPermitExpirableSemaphore for the
 // other modes. Beside each hold of Redisson's structures stands {name}:owner:distlock,
