@@ -1,17 +1,44 @@
-// Package redislock keeps locks in a standalone Redis 6.0 or later, or Valkey.
+// Package redislock keeps locks in Redis 6.0 or later, or Valkey: in one server, in the
+// master that Sentinel names, or in a Cluster.
 //
 //	b, err := redislock.Open(ctx, "redis://user:password@localhost:6379/0")
-//	b, err := redislock.NewGoRedis(client, nil)  // *redis.Client of go-redis
-//	b, err := redislock.NewRueidis(client, nil)  // rueidis.Client
+//	b, err := redislock.NewGoRedis(client, nil)  // *redis.Client or *redis.ClusterClient
+//	b, err := redislock.NewRueidis(client, nil)  // rueidis.Client of any mode
 //
 // # URL
 //
 //	redis://[user[:password]@]host[:6379][/db]   TCP
-//	rediss://…                                   TLS, with the system's roots
 //	redis+unix:///path/to/socket?db=0            a socket; user and password as above
+//	redis+sentinel://[user[:password]@]host1[:26379],host2,…/master[/db]
+//	                                             the hosts are sentinels
+//	redis+cluster://[user[:password]@]host1[:6379],host2,…
+//	                                             some servers of a cluster
+//	rediss://… rediss+sentinel://… rediss+cluster://…
+//	                                             the same with TLS
 //
 // Parameters: layout (string, redisson), prefix (put before every name), timeout (of
-// connecting, and of one answer; default 5s; what takes longer counts as lost).
+// connecting, and of one answer; default 5s; what takes longer counts as lost), pubsub
+// (see PubSub). With Sentinel: sentinel_user and sentinel_password, if the sentinels
+// want a login. With TLS: ca, a file of certificates to trust instead of the system's;
+// cert and key, files with the user's own; sentinel_tls=false if the sentinels have none.
+//
+// # Sentinel
+//
+// The sentinels are asked who is the master when a server does not answer or turns out
+// to be a replica, and once a second while there is traffic. So a master that was
+// replaced, but can still be reached, goes on taking locks for up to a second, or for
+// longer if the sentinels can't be reached: min-replicas-to-write bounds that. Clients
+// that are brought find the master in their own way.
+//
+// # Cluster
+//
+// All keys of a lock lie in the slot of its name, and so does its channel. What stands
+// between the first { and the next } decides the slot. So a name, with its prefix, that
+// has a brace but nothing there, as "a{b", "a}b" or "{}", is ErrInvalid, and so is such
+// a prefix. In the layout "string" each slot has a fence counter of its own,
+// distlock:fence:{number}; a prefix with a part in braces puts all its locks into one
+// slot, and has one. While a slot moves, locks of which some keys have moved and others
+// have not can't be taken.
 //
 // # How a lock is stored
 //
@@ -65,6 +92,11 @@
 // Inspect knows locks of other clients by their form: a string with a TTL, and what
 // Redisson writes; other data is ErrInvalid. List names only those that can be told
 // from other data by themselves: not the random strings of SET NX.
+//
+// Permissions in a cluster are CLUSTER SLOTS besides, and for sharded messages PUBSUB
+// SHARDNUMSUB, SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE on the same channels. A user who may
+// not ask PUBSUB SHARDNUMSUB gets classic messages: where
+// others have sharded ones, say pubsub=on.
 //
 // Permissions that a user needs: the keys above and the channels distlock_free:*,
 // redisson_lock__channel:*, redisson_rwlock:*, redisson_sc:*, and the commands of
