@@ -146,7 +146,7 @@ func (k *contender) request(onLost func()) driver.Request {
 		Hold:  driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.ttl},
 		Limit: k.s.limit, Queue: k.queues(), Fences: 1, Meta: k.s.meta, OnLost: onLost,
 	}
-	if k.s.passable() {
+	if k.s.passable() && (k.c.caps.LineOf(k.s.mode) == driver.Never || k.c.caps.SpanLife > 0) {
 		r.Fences = uint64(k.s.handoffMax) + 1
 	}
 	return r

@@ -171,8 +171,7 @@ func TestHandOffByRefence(t *testing.T) {
 }
 
 // Whoever stands in line at the backend is not passed by hand-offs, not even by one
-// who was in line in this process before; but for the first millisecond after a grant,
-// in which nobody asks whether there is someone.
+// who was in line in this process before.
 func TestNoHandOffPastAFairWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
@@ -183,7 +182,6 @@ func TestNoHandOffPastAFairWaiter(t *testing.T) {
 		mustUnlock(t, first) // nobody stands in line yet: handed on
 		lease := <-second
 		fair := waiter(t, t.Context(), b.Mutex("x", distlock.Fair()))
-		time.Sleep(time.Millisecond)
 		mustUnlock(t, lease)
 		lease = <-fair
 		if len(third) > 0 {
@@ -195,13 +193,13 @@ func TestNoHandOffPastAFairWaiter(t *testing.T) {
 	})
 }
 
-// Where others may come to stand in line a span is used for a millisecond. Then the
-// backend is asked, and grants another one; where no line can be it is used to its end.
+// Where others may come to stand in line each hand-off asks whether they have, or each
+// but those within a span's life; where no line can be, a span is used to its end.
 func TestSpanBesideALine(t *testing.T) {
 	for _, b := range []struct {
 		caps func(driver.Caps) driver.Caps
 		want int64
-	}{{nil, 5}, {withoutLine, 1}} {
+	}{{nil, 10}, {shortSpans, 5}, {withoutLine, 1}} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig()
 			r.caps = b.caps
@@ -223,6 +221,11 @@ func TestSpanBesideALine(t *testing.T) {
 			}
 		})
 	}
+}
+
+func shortSpans(caps driver.Caps) driver.Caps {
+	caps.SpanLife = time.Millisecond
+	return caps
 }
 
 // A mode without a line can't be fair, and the others can.

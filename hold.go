@@ -64,13 +64,9 @@ func (h *hold) request(ttl time.Duration) driver.Hold {
 	return driver.Hold{Name: h.s.name, Owner: h.owner, Mode: h.mode, TTL: ttl}
 }
 
-// blind is for how long a span is used without asking whether others came to stand
-// in line at the backend: they are passed for no longer.
-const blind = time.Millisecond
-
 // lineUnknown: others may stand in line by now. sh.mu is held.
 func (h *hold) lineUnknown(now instant) bool {
-	return now-h.told >= blind && h.c.caps.LineOf(h.mode) != driver.Never
+	return h.c.caps.LineOf(h.mode) != driver.Never && now-h.told >= h.c.caps.SpanLife
 }
 
 // newLease makes the next lease on the hold. sh.mu is held.

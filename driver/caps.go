@@ -114,6 +114,11 @@ type Caps struct {
 	// all of Modes.
 	Lined ModeSet
 
+	// SpanLife is for how long after a grant its span of fences may be used where there
+	// is a line: until then nobody asks whether others have come to stand in it. Zero
+	// means that no spans are asked for there, and each hand-off asks.
+	SpanLife time.Duration
+
 	// MinTTL and MaxTTL bound the TTL of a hold; zero means no bound.
 	MinTTL, MaxTTL time.Duration
 
@@ -131,6 +136,7 @@ func (c Caps) Intersect(o Caps) Caps {
 	c.Session = c.Session && o.Session
 	c.Downgrade = c.Downgrade && o.Downgrade
 	c.Line, c.Lined = c.intersectLines(o)
+	c.SpanLife = min(c.SpanLife, o.SpanLife)
 	c.MinTTL = max(c.MinTTL, o.MinTTL)
 	if c.MaxTTL == 0 || o.MaxTTL > 0 && o.MaxTTL < c.MaxTTL {
 		c.MaxTTL = o.MaxTTL

@@ -113,9 +113,9 @@ type Request struct {
 	Queue bool
 
 	// Fences is how many consecutive fences are wanted, for hand-off inside the
-	// process; at least 1. More than 1 only for Exclusive and Write. Where there is a
-	// line the core uses a span for about a millisecond, in which it may pass a place
-	// that came after the grant; then it asks again at each hand-off.
+	// process; at least 1. More than 1 only for Exclusive and Write, and where there is
+	// a line only if Caps.SpanLife says so: who may find someone in line asks again at
+	// each hand-off.
 	Fences uint64
 
 	// Meta is kept beside the hold for Inspect: host, pid, program, free text.

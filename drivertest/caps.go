@@ -13,6 +13,7 @@ var capsChecks = []promise{{
 		s.want(c.Modes.Has(driver.Read) == c.Modes.Has(driver.Write), "Read and Write come together: got %v", c.Modes)
 		s.want(c.Line <= driver.Always, "Caps.Line is one of the three: got %d", c.Line)
 		s.want(c.Modes&c.Lined == c.Lined, "Caps.Lined are claimed modes: got %v of %v", c.Lined, c.Modes)
+		s.want(c.SpanLife >= 0 && (c.SpanLife == 0 || c.Line == driver.OnRequest), "Caps.SpanLife is for spans beside a line: got %v", c.SpanLife)
 		s.want(c.MinTTL >= 0 && c.Poll >= 0 && (c.MaxTTL == 0 || c.MaxTTL >= c.MinTTL), "bounds of the TTL are in order: got %v to %v", c.MinTTL, c.MaxTTL)
 		s.want(!c.Downgrade || c.Modes.Has(driver.Write), "only a backend with Write and Read can downgrade")
 	},

@@ -149,6 +149,9 @@ var modeMutants = []mutant{{
 	"a place is accepted in a mode that has no line", "caps/unclaimed-line",
 	func(_ *lab, p *patched) { p.caps.Lined = driver.Modes(driver.Exclusive) },
 }, {
+	"spans that live beside no line", "caps/sensible",
+	func(_ *lab, p *patched) { p.caps.Line, p.caps.SpanLife = driver.Never, time.Millisecond },
+}, {
 	"a line is claimed for a mode that is not", "caps/sensible",
 	func(_ *lab, p *patched) {
 		p.caps.Modes, p.caps.Lined = driver.Modes(driver.Exclusive), driver.Modes(driver.Counted)

@@ -108,6 +108,10 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 		Line: driver.OnRequest, Lined: driver.Modes(driver.Exclusive),
 		MinTTL: 10 * time.Millisecond,
 	}
+	if b.layout.span > 1 {
+		// A script for each hand-off would make locks that are not fair a hundred times slower.
+		b.caps.SpanLife = spanLife
+	}
 	if b.caps.Name == "" {
 		b.caps.Name = c.name()
 	}
@@ -134,7 +138,7 @@ func (b *Backend) withoutScripts() error {
 	}
 	b.scriptless = newScriptless(b)
 	b.caps.Modes, b.caps.Downgrade = driver.Modes(driver.Exclusive), false
-	b.caps.Line, b.caps.Lined = driver.Never, 0
+	b.caps.Line, b.caps.Lined, b.caps.SpanLife = driver.Never, 0, 0
 	return nil
 }
 

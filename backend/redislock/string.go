@@ -1,12 +1,20 @@
 package redislock
 
-import "github.com/distlock/distlock/driver"
+import (
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
 
 // handoff is how many fences each grant of the string layout has. The counter follows
 // the clock in microseconds; its number is multiplied by this, so that a span does not
 // make the counter run ahead of the clock, which it would have to fall back on if it
 // were lost.
 const handoff = 1024
+
+// spanLife is for how long a process that is not fair hands on without asking whether
+// somebody has come to stand in line.
+const spanLife = time.Millisecond
 
 // stringLayout writes an exclusive lock as everybody does who locks with
 // SET name value NX PX: a string, whose value begins with the Owner.
