@@ -25,6 +25,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 	known, mode := b.holds.ask(r.Owner)
 	if known && mode == driver.Write && r.Mode == driver.Read && !b.caps.Downgrade {
+		b.holds.undecided(r.Owner, true)
 		return driver.Grant{}, fmt.Errorf("%w: quorum: a member can't downgrade", driver.ErrUnsupported)
 	}
 	v := &ballot{
@@ -144,7 +145,7 @@ func (v *ballot) close(grant driver.Grant, err error) (driver.Grant, error) {
 func (v *ballot) giveBack() {
 	pending, answers := make(set, len(v.votes)), make(chan answer, len(v.votes))
 	for i, vote := range v.votes {
-		if vote.state != denied || v.known {
+		if vote.state != denied || vote.grant.Fences > 0 || v.known {
 			pending[i] = vote.state == granted
 			v.b.clean(v.ctx, v.b.members[i], v.r.Hold, func(err error) { answers <- answer{i, err} })
 		}
@@ -168,7 +169,7 @@ func (v *ballot) ask(i int) {
 	m, r := v.b.members[i], v.r
 	r.TTL += v.b.drift(r.TTL)
 	r.OnLost = v.news.at(i)
-	v.b.send(m, []string{r.Owner}, func() {
+	v.b.send(m, asks, []string{r.Owner}, func(bool) {
 		if v.over.Load() {
 			return // it came to nothing before this was its turn
 		}
@@ -209,7 +210,7 @@ func (v *ballot) secure(i int) {
 	h.TTL += v.b.drift(h.TTL)
 	h.Floor = v.last
 	vt.state = asked
-	v.b.send(m, []string{h.Owner}, func() {
+	v.b.send(m, asks, []string{h.Owner}, func(bool) {
 		if v.over.Load() {
 			return
 		}

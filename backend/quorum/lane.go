@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -14,16 +15,40 @@ type lane struct {
 	last map[string]*turn // by Owner, as long as it is under way
 }
 
+// kind is what a call is for.
+type kind uint8
+
+const (
+	asks   kind = iota // for a vote
+	renews             // what it has
+	cleans             // what may be left
+	mends              // what an earlier call could not do
+)
+
+// spares reports whether a call makes one superfluous that is right before it and has
+// not begun. So calls do not pile up before a member that is silent.
+func (k kind) spares(before kind) bool {
+	switch before {
+	case renews:
+		return k != mends
+	case cleans:
+		return k == asks || k == cleans
+	}
+	return false
+}
+
 // turn is one call's place in the order.
 type turn struct {
+	kind   kind
 	owners []string
 	before []*turn
 	done   chan struct{}
+	spared int // owners for whom a later call makes it superfluous; the lane's mutex guards it
 }
 
 // enter takes the place behind the calls for owners that are under way.
-func (l *lane) enter(owners []string) *turn {
-	t := &turn{owners: owners, done: make(chan struct{})}
+func (l *lane) enter(k kind, owners []string) *turn {
+	t := &turn{kind: k, owners: owners, done: make(chan struct{})}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.last == nil {
@@ -32,6 +57,9 @@ func (l *lane) enter(owners []string) *turn {
 	for _, owner := range owners {
 		if last := l.last[owner]; last != nil && last != t {
 			t.before = append(t.before, last)
+			if k.spares(last.kind) {
+				last.spared++
+			}
 		}
 		l.last[owner] = t
 	}
@@ -57,6 +85,13 @@ func (l *lane) leave(t *turn) {
 	close(t.done)
 }
 
+// isSpared reports whether t has become superfluous.
+func (l *lane) isSpared(t *turn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return t.spared == len(t.owners)
+}
+
 // idle reports whether no call for owner is under way.
 func (l *lane) idle(owner string) bool {
 	l.mu.Lock()
@@ -64,16 +99,20 @@ func (l *lane) idle(owner string) bool {
 	return l.last[owner] == nil
 }
 
+// errSpared is the answer to a call that was not made.
+var errSpared = errors.New("it was still busy with an earlier call when a later one came")
+
 // send runs f in the background, when the calls for these Owners at m that were sent
-// before are over. The caller has begun a task.
-func (b *Backend) send(m *member, owners []string, f func()) {
-	t := m.lane.enter(owners)
+// before are over; spared if it need not be made any more, which those that ask and mend
+// never are. The caller has begun a task.
+func (b *Backend) send(m *member, k kind, owners []string, f func(spared bool)) {
+	t := m.lane.enter(k, owners)
 	b.tasks.Add(1)
 	go func() {
 		defer b.tasks.Done()
 		defer m.lane.leave(t)
 		t.wait()
-		f()
+		f(m.lane.isSpared(t))
 	}()
 }
 

@@ -91,11 +91,16 @@ func (b *Backend) clean(values context.Context, m *member, h driver.Hold, told f
 		ttl = unknownTTL
 	}
 	end := time.Now().Add(ttl + b.drift(ttl))
-	b.send(m, []string{h.Owner}, func() {
-		err := b.releaseAt(values, m, h)
-		if isUnknown(err) {
+	b.send(m, cleans, []string{h.Owner}, func(spared bool) {
+		err := errSpared
+		if !spared {
+			err = b.releaseAt(values, m, h)
+		}
+		switch {
+		case spared: // what comes next cleans, or wants to keep it
+		case isUnknown(err):
 			b.leave(m, h, end)
-		} else {
+		default:
 			m.remains.forget(h.Owner)
 		}
 		if told != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -99,13 +100,15 @@ func (b *Backend) sweep(m *member) {
 	for n := 1; ; {
 		last := b.rest(pause)
 		holds := m.remains.some(n)
-		if len(holds) == 0 || !b.tryAll(m, holds) && last {
+		switch {
+		case len(holds) == 0:
 			return
-		}
-		if m.silent.Load() {
-			n, pause = 1, min(2*pause, lastPause)
-		} else {
+		case b.tryAll(m, holds):
 			n, pause = sweepers, 0
+		case last:
+			return
+		default:
+			n, pause = 1, min(max(2*pause, firstPause), lastPause)
 		}
 	}
 }
@@ -113,20 +116,22 @@ func (b *Backend) sweep(m *member) {
 // tryAll releases holds at m, and reports whether m answered any of them.
 func (b *Backend) tryAll(m *member, holds []driver.Hold) (answered bool) {
 	var wg sync.WaitGroup
+	var some atomic.Bool
 	for _, h := range holds {
 		wg.Add(1)
-		b.send(m, []string{h.Owner}, func() {
+		b.send(m, mends, []string{h.Owner}, func(bool) {
 			defer wg.Done()
 			if !m.remains.has(h.Owner) {
 				return // it is asked for anew
 			}
 			if !isUnknown(b.releaseAt(context.Background(), m, h)) {
 				m.remains.forget(h.Owner)
+				some.Store(true)
 			}
 		})
 	}
 	wg.Wait()
-	return !m.silent.Load()
+	return some.Load()
 }
 
 // rest pauses, and reports whether the backend closes.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -126,7 +127,11 @@ func (n *renewal) call(member int, indices []int) {
 		h.TTL += n.b.drift(h.TTL)
 		holds[k], owners[k] = h, h.Owner
 	}
-	n.b.send(m, owners, func() {
+	n.b.send(m, renews, owners, func(spared bool) {
+		if spared {
+			n.heard <- renewed{member, indices, slices.Repeat([]error{errSpared}, len(indices))}
+			return
+		}
 		ctx, cancel := n.b.bound(n.ctx, shortest)
 		defer cancel()
 		errs := m.Renew(ctx, holds)
@@ -190,7 +195,7 @@ func renewOne(ctx context.Context, m *member, h driver.Hold) error {
 // counter is raised as in the second round of Acquire.
 func (b *Backend) winBack(values context.Context, member int, owner string) {
 	m := b.members[member]
-	b.send(m, []string{owner}, func() {
+	b.send(m, mends, []string{owner}, func(bool) {
 		h, ok := b.holds.wanted(owner)
 		if !ok {
 			return

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/backend/quorum"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -260,4 +261,45 @@ func TestManyRemains(t *testing.T) {
 			t.Errorf("%d are left when it is back", n)
 		}
 	})
+}
+
+// Calls that nobody waits for any more do not pile up before a member that does not
+// answer: neither those of a waiter who tries again and again, nor renewals that come
+// quicker than the member's timeout.
+func TestCallsDoNotPileUp(t *testing.T) {
+	for name, call := range map[string]func(b *quorum.Backend, mine, r driver.Request){
+		"attempts": func(b *quorum.Backend, _, r driver.Request) { b.Acquire(context.Background(), r) },
+		"renewals": func(b *quorum.Backend, mine, _ driver.Request) {
+			b.Renew(context.Background(), []driver.Hold{mine.Hold})
+		},
+		"releases": func(b *quorum.Backend, _, r driver.Request) { b.Release(context.Background(), r.Hold) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, 3)
+				b, w := c.process()
+				mine, r := request(driver.Exclusive), request(driver.Exclusive)
+				mine.TTL = time.Hour
+				take(t, b, mine)
+				synctest.Wait()
+				w.cut(2)
+				before := runtime.NumGoroutine()
+				for range 2000 {
+					call(b, mine, r)
+					time.Sleep(50 * time.Millisecond)
+				}
+				if n := runtime.NumGoroutine() - before; n > 200 {
+					t.Errorf("%d goroutines wait for a silent member", n)
+				}
+				w.restore()
+				time.Sleep(3 * time.Second)
+				if n := c.votes(r.Hold); n != 0 {
+					t.Errorf("%d votes are left", n)
+				}
+				if n := w.most.Load(); n != 1 {
+					t.Errorf("%d calls at once for one Owner at one member", n)
+				}
+			})
+		})
+	}
 }
