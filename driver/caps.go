@@ -136,7 +136,9 @@ func (c Caps) Intersect(o Caps) Caps {
 	c.Session = c.Session && o.Session
 	c.Downgrade = c.Downgrade && o.Downgrade
 	c.Line, c.Lined = c.intersectLines(o)
-	c.SpanLife = min(c.SpanLife, o.SpanLife)
+	if c.SpanLife = min(c.SpanLife, o.SpanLife); c.Line == Never {
+		c.SpanLife = 0
+	}
 	c.MinTTL = max(c.MinTTL, o.MinTTL)
 	if c.MaxTTL == 0 || o.MaxTTL > 0 && o.MaxTTL < c.MaxTTL {
 		c.MaxTTL = o.MaxTTL

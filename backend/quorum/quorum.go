@@ -146,7 +146,7 @@ func (b *Backend) merge(members []driver.Caps) driver.Caps {
 	}
 	c.Modes &^= driver.Modes(driver.Counted)
 	c.Fence = c.Fence && c.Floor // the second round is a Floor
-	c.Line = driver.Never
+	c.Line, c.Lined, c.SpanLife = driver.Never, 0, 0
 	c.Session = sessions > len(b.members)-b.majority
 	if c.MaxTTL > 0 {
 		c.MaxTTL = time.Duration(float64(c.MaxTTL-driftFloor) / (1 + b.opts.Drift))
