@@ -18,7 +18,7 @@
 //
 // Parameters: layout (string, redisson), prefix (put before every name), timeout (of
 // connecting, and of one answer; default 5s; what takes longer counts as lost), pubsub
-// (see PubSub). With Sentinel: sentinel_user and sentinel_password, if the sentinels
+// (see PubSub), keyspace (true, false; see Options). With Sentinel: sentinel_user and sentinel_password, if the sentinels
 // want a login. With TLS: ca, a file of certificates to trust instead of the system's;
 // cert and key, files with the user's own; sentinel_tls=false if the sentinels have none.
 //
@@ -100,7 +100,9 @@
 //
 // Permissions that a user needs: the keys above and the channels distlock_free:*,
 // redisson_lock__channel:*, redisson_rwlock:*, redisson_sc:*, and the commands of
-// scripts/*.lua with EVALSHA and EVAL. Without SUBSCRIBE waiters poll.
+// scripts/*.lua with EVALSHA and EVAL. Without SUBSCRIBE waiters poll. With
+// Options.Keyspace the channels __keyspace@* besides, and CLIENT INFO for a database
+// other than 0.
 //
 // Tested with Redis 7.0.15.
 package redislock

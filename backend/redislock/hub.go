@@ -26,12 +26,13 @@ const (
 // Watches only change what is wanted. A station for each server makes its connection
 // agree with it.
 type hub struct {
-	client  client
-	voice   *voice
-	ctx     context.Context // ends with the hub
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup
-	watches atomic.Int64
+	client   client
+	voice    *voice
+	keyspace *keyspace
+	ctx      context.Context // ends with the hub
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
+	watches  atomic.Int64
 
 	mu       sync.Mutex
 	channels map[string]*channel
@@ -39,10 +40,11 @@ type hub struct {
 	stations map[server]*station // whose goroutine lives
 }
 
-func newHub(c client, v *voice) *hub {
+func newHub(c client, v *voice, k *keyspace) *hub {
 	h := &hub{
 		client:   c,
 		voice:    v,
+		keyspace: k,
 		channels: map[string]*channel{},
 		owners:   map[string]*watch{},
 		stations: map[server]*station{},
@@ -64,8 +66,8 @@ func (h *hub) close() {
 	}
 }
 
-// add lets w listen to a channel of the lock key.
-func (h *hub) add(ctx context.Context, w *watch, name, key string, wakes func(string) int) error {
+// add lets w listen to topics of the lock key.
+func (h *hub) add(ctx context.Context, w *watch, key string, topics []topic) error {
 	at, err := h.client.at(ctx, key)
 	if err != nil {
 		return err
@@ -78,23 +80,31 @@ func (h *hub) add(ctx context.Context, w *watch, name, key string, wakes func(st
 	if h.ctx.Err() != nil {
 		return driver.ErrClosed
 	}
-	c := h.channels[name]
-	if c == nil {
-		c = &channel{name: name, key: key, wakes: wakes}
-		h.channels[name] = c
-		h.settle(c, at)
+	for _, t := range topics {
+		if !t.ofKey() || h.keyspace.wanted.Load() {
+			h.join(w, key, t, at)
+		}
 	}
-	w.channel = c
-	c.watches = append(c.watches, w)
-	c.idle, c.at.idle = 0, 0
 	h.owners[w.owner] = w
 	h.watches.Add(1)
-	if c.live {
-		w.arm(nil)
-		return nil
-	}
-	c.at.notify()
+	w.armIfLive()
 	return nil
+}
+
+// join adds w to a topic's channel. The mutex is held.
+func (h *hub) join(w *watch, key string, t topic, at server) {
+	c := h.channels[t.name]
+	if c == nil {
+		c = &channel{topic: t, key: key}
+		h.channels[t.name] = c
+		h.settle(c, at)
+	}
+	w.channels = append(w.channels, c)
+	c.watches = append(c.watches, w)
+	c.idle, c.at.idle = 0, 0
+	if !c.live {
+		c.at.notify()
+	}
 }
 
 // settle gives a channel to a server's station. The mutex is held.
@@ -120,15 +130,33 @@ func (h *hub) forget(c *channel) {
 	c.at.leave(c)
 }
 
+// deafen lets all watches go on without what is told of keys.
+func (h *hub) deafen() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.channels {
+		if !c.ofKey() {
+			continue
+		}
+		h.forget(c)
+		for _, w := range c.watches {
+			w.channels = w.channels[:1]
+			w.armIfLive()
+		}
+	}
+}
+
 func (h *hub) remove(w *watch) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	c := w.channel
-	c.watches = slices.DeleteFunc(c.watches, func(x *watch) bool { return x == w })
+	for _, c := range w.channels {
+		c.watches = slices.DeleteFunc(c.watches, func(x *watch) bool { return x == w })
+	}
 	if h.owners[w.owner] == w {
 		delete(h.owners, w.owner)
 	}
 	h.watches.Add(-1)
+	c := w.channels[0]
 	if w.woken {
 		c.wake(1)
 	}
@@ -146,6 +174,6 @@ func (h *hub) answered(owner string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if w := h.owners[owner]; w != nil && len(w.ready) == 0 {
-		w.woken = false
+		w.asked()
 	}
 }

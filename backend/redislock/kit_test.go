@@ -31,6 +31,9 @@ func openOwn(t testing.TB, addr string, opts Options) *Backend {
 	if opts.Scripts != "" {
 		url += "&scripts=" + string(opts.Scripts)
 	}
+	if opts.Keyspace {
+		url += "&keyspace=true"
+	}
 	if opts.Replicas > 0 {
 		url += fmt.Sprintf("&replicas=%d&replica_timeout=%v", opts.Replicas, opts.ReplicaTimeout)
 	}

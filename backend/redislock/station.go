@@ -48,6 +48,10 @@ func (s *station) run() {
 			err = s.serve(n, l)
 			l.close()
 		}
+		if s.hub.keyspace.giveUp(err) {
+			s.hub.deafen()
+			continue
+		}
 		if err != nil {
 			// Those who have waited since before are not kept waiting for a server that
 			// can't be reached or refuses.
@@ -180,15 +184,10 @@ func (s *station) sync(n *session, l listener) error {
 		}
 	}
 	s.hub.mu.Unlock()
-	if len(less) > 0 {
-		if err := s.hub.voice.each(func(sharded bool) error { return l.unsubscribe(s.hub.ctx, sharded, less) }); err != nil {
-			return err
-		}
+	if err := s.hub.voice.each(s.hub.ctx, less, l.unsubscribe); err != nil {
+		return err
 	}
-	if len(more) > 0 {
-		return s.hub.voice.each(func(sharded bool) error { return l.subscribe(s.hub.ctx, sharded, more) })
-	}
-	return nil
+	return s.hub.voice.each(s.hub.ctx, more, l.subscribe)
 }
 
 // tidy counts a round for what is not used. The mutex is held.
@@ -213,11 +212,11 @@ func (s *station) on(n *session, e event) {
 	c := s.channels[e.channel]
 	switch e.kind {
 	case confirmed:
-		if s.hub.voice.last(e.sharded) && down(n.asked, e.channel) && c != nil && c.asked {
+		if s.hub.voice.last(e) && down(n.asked, e.channel) && c != nil && c.asked {
 			c.confirmed()
 		}
 	case ended:
-		if s.hub.voice.last(e.sharded) && n.left[e.channel] > 0 {
+		if s.hub.voice.last(e) && n.left[e.channel] > 0 {
 			down(n.left, e.channel)
 		} else if e.sharded && c != nil {
 			s.moved(c)

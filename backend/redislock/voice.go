@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -94,16 +95,38 @@ func (v *voice) learn(ctx context.Context, c client) error {
 	return nil
 }
 
-// each calls f for each way, the sharded one last.
-func (v *voice) each(f func(sharded bool) error) error {
-	s := v.speech()
-	if s != sharded {
-		if err := f(false); err != nil || s == classic {
+// each calls f for each way with the channels that are told in it, the sharded one last.
+func (v *voice) each(ctx context.Context, channels []string, f func(ctx context.Context, sharded bool, channels []string) error) error {
+	for _, isSharded := range []bool{false, true} {
+		var told []string
+		for _, c := range channels {
+			if v.tells(c, isSharded) {
+				told = append(told, c)
+			}
+		}
+		if len(told) == 0 {
+			continue
+		}
+		if err := f(ctx, isSharded, told); err != nil {
 			return err
 		}
 	}
-	return f(true)
+	return nil
 }
 
-// last reports whether what was said this way is the last word.
-func (v *voice) last(isSharded bool) bool { return isSharded == (v.speech() != classic) }
+// tells reports whether a channel's messages come in this way. What servers tell of keys
+// is never sharded.
+func (v *voice) tells(channel string, isSharded bool) bool {
+	switch s := v.speech(); {
+	case strings.HasPrefix(channel, keyspaceStart):
+		return !isSharded
+	case s == bothWays:
+		return true
+	default:
+		return isSharded == (s == sharded)
+	}
+}
+
+// last reports whether what was said of a channel is the last word: the ways take turns
+// as each has them.
+func (v *voice) last(e event) bool { return e.sharded || !v.tells(e.channel, true) }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -16,13 +18,18 @@ import (
 //
 // When the connection was lost and is back, all are woken, since messages may have
 // been missed. A hold that ends by its TTL sends no message: HeldError.Retry says when.
+// With Options.Keyspace the end of the lock's key is a message too.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	rec, err := b.recipe(r.Hold)
 	if err != nil {
 		return driver.Watch{}, err
 	}
 	w := &watch{owner: r.Owner, alone: r.Queue, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
-	if err := b.hub.add(ctx, w, rec.waitsOn(b.prefix+r.Name, r), b.prefix+r.Name, rec.wakes); err != nil {
+	topics, err := b.topics(ctx, rec, r)
+	if err == nil {
+		err = b.hub.add(ctx, w, b.prefix+r.Name, topics)
+	}
+	if err != nil {
 		return driver.Watch{}, err
 	}
 	select {
@@ -37,6 +44,29 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	return driver.Watch{Ready: w.ready, Close: func() { b.hub.remove(w) }}, nil
 }
 
+// topic is what a watch listens to.
+type topic struct {
+	name  string
+	wakes func(message string) int
+}
+
+// ofKey: it tells what becomes of a key, and not what others publish.
+func (t topic) ofKey() bool { return strings.HasPrefix(t.name, keyspaceStart) }
+
+// topics of r. A permit ends without the end of a key.
+func (b *Backend) topics(ctx context.Context, rec *recipe, r driver.Request) ([]topic, error) {
+	name := b.prefix + r.Name
+	list := []topic{{rec.waitsOn(name, r), rec.wakes}}
+	if r.Mode == driver.Counted {
+		return list, nil
+	}
+	channel, err := b.keyspace.channel(ctx, b.client, name)
+	if channel != "" {
+		list = append(list, topic{channel, keyEnds})
+	}
+	return list, err
+}
+
 // watchError: who may not subscribe must poll.
 func watchError(name string, err error) error {
 	if re := (*replyError)(nil); errors.As(err, &re) && re.is("NOPERM") {
@@ -45,21 +75,29 @@ func watchError(name string, err error) error {
 	return fmt.Errorf("redislock: watch %q: %w", name, err)
 }
 
-// watch is one armed wait. All but the channels is guarded by the hub's mutex.
+// watch is one armed wait. All but the Go channels is guarded by the hub's mutex.
 type watch struct {
-	owner   string
-	channel *channel
-	ready   chan struct{} // holds a signal that was not taken yet
-	armed   chan error    // gets one answer
-	isArmed bool
-	alone   bool // its channel is of no use to another
-	woken   bool // and has not asked since
+	owner    string
+	channels []*channel    // the first is where a release is told
+	ready    chan struct{} // holds a signal that was not taken yet
+	armed    chan error    // gets one answer
+	isArmed  bool
+	alone    bool // its first channel is of no use to another
+	woken    bool // and has not asked since
+	early    bool // and what woke it was the key's end: the release is still to be told
 }
 
 func (w *watch) arm(err error) {
 	if !w.isArmed {
 		w.isArmed = true
 		w.armed <- err
+	}
+}
+
+// armIfLive arms a watch that hears all it wants to.
+func (w *watch) armIfLive() {
+	if !slices.ContainsFunc(w.channels, func(c *channel) bool { return !c.live }) {
+		w.arm(nil)
 	}
 }
 
@@ -74,26 +112,38 @@ func (w *watch) wake() bool {
 	}
 }
 
+// asked: what woke w is used up.
+func (w *watch) asked() { w.woken, w.early = false, false }
+
 // channel is a subscription and those who use it.
 type channel struct {
-	name    string
+	topic
 	key     string   // of the lock
 	at      *station // where it is heard
-	wakes   func(message string) int
 	watches []*watch
 	asked   bool // SUBSCRIBE was sent on the present connection
 	live    bool // and confirmed
 	idle    int  // how many rounds it has had no watch
 }
 
-// wake wakes up to n watches that have no signal yet, the oldest first.
+// wake wakes up to n watches that have no signal yet, the oldest first; where some stand
+// in line and some do not, so many of each. A release that ends the key is told twice:
+// who was woken by the first, and has not asked since, is one of those that the second
+// one wakes.
 func (c *channel) wake(n int) {
+	left := map[bool]int{true: n, false: n}
 	for _, w := range c.watches {
-		if n <= 0 {
-			return
+		if left[w.alone] <= 0 {
+			continue
 		}
-		if w.wake() {
-			n--
+		told := w.early && !c.ofKey()
+		if told {
+			w.early = false
+		} else if told = w.wake(); told {
+			w.early = c.ofKey()
+		}
+		if told {
+			left[w.alone]--
 		}
 	}
 }
@@ -113,6 +163,6 @@ func (c *channel) confirmed() {
 		if w.isArmed {
 			w.wake()
 		}
-		w.arm(nil)
+		w.armIfLive()
 	}
 }
