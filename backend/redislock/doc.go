@@ -18,9 +18,10 @@
 //
 // Parameters: layout (string, redisson), prefix (put before every name), timeout (of
 // connecting, and of one answer; default 5s; what takes longer counts as lost), pubsub
-// (see PubSub), keyspace (true, false; see Options). With Sentinel: sentinel_user and sentinel_password, if the sentinels
-// want a login. With TLS: ca, a file of certificates to trust instead of the system's;
-// cert and key, files with the user's own; sentinel_tls=false if the sentinels have none.
+// (see PubSub), keyspace (true, false; see Options). With Sentinel: sentinel_user and
+// sentinel_password, if the sentinels want a login. With TLS: ca, a file of certificates
+// to trust instead of the system's; cert and key, files with the user's own;
+// sentinel_tls=false if the sentinels have none.
 //
 // # Sentinel
 //
