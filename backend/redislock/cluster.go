@@ -30,17 +30,23 @@ func (c *cluster) close()               {}
 func (c *cluster) open(ctx context.Context, addr string) (server, error) { return c.dial(ctx, addr) }
 
 func (c *cluster) look(ctx context.Context, known []string, at reacher) (table, error) {
-	addrs := shuffled(known)
-	seeds, err := c.seeds(ctx)
-	if err != nil && len(addrs) == 0 {
-		return nil, err
-	}
-	for _, seed := range shuffled(seeds) {
-		if !slices.Contains(addrs, seed) {
-			addrs = append(addrs, seed)
+	if len(known) > 0 {
+		// Others are asked only if these do not answer: to find out about them may take long.
+		soon, cancel := context.WithTimeout(ctx, lookTime/2)
+		defer cancel()
+		if t, err := c.askOneOf(soon, known, at); err == nil {
+			return t, nil
 		}
 	}
-	return first(ctx, addrs, func(ctx context.Context, addr string) (table, error) {
+	seeds, err := c.seeds(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.askOneOf(ctx, seeds, at)
+}
+
+func (c *cluster) askOneOf(ctx context.Context, addrs []string, at reacher) (table, error) {
+	return first(ctx, shuffled(addrs), func(ctx context.Context, addr string) (table, error) {
 		s, err := at(ctx, addr)
 		if err != nil {
 			return nil, err
@@ -49,9 +55,15 @@ func (c *cluster) look(ctx context.Context, known []string, at reacher) (table, 
 		if err != nil {
 			return nil, noCluster(err)
 		}
-		return readSlots(reply, addr)
+		t, err := readSlots(reply, addr)
+		if err == nil && len(t) == 0 {
+			err = errNoSlots // it may have left the cluster
+		}
+		return t, err
 	})
 }
+
+var errNoSlots = errors.New("no server has any slot")
 
 // noCluster explains why a server did not say where slots are.
 func noCluster(err error) error {

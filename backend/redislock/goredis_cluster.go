@@ -17,13 +17,14 @@ func goRedisCluster(c *redis.ClusterClient) place {
 	if o.TLSConfig != nil {
 		scheme = "rediss+cluster"
 	}
+	r := &roll{client: c}
 	p := &cluster{
 		title: scheme + "://" + listed(o.Addrs),
 		seeds: func(ctx context.Context) ([]string, error) {
-			clients, err := nodesOf(ctx, c)
-			return addrsOf(clients), fromGoRedis(err)
+			clients, err := r.nodes(ctx)
+			return addrsOf(clients), err
 		},
-		dial: func(ctx context.Context, addr string) (server, error) { return nodeOf(ctx, c, addr) },
+		dial: func(ctx context.Context, addr string) (server, error) { return r.node(ctx, addr) },
 	}
 	if o.ClusterSlots != nil {
 		return &arranged{cluster: p, slots: o.ClusterSlots}
@@ -31,17 +32,55 @@ func goRedisCluster(c *redis.ClusterClient) place {
 	return p
 }
 
-// nodesOf are the client's clients of servers.
-func nodesOf(ctx context.Context, c *redis.ClusterClient) ([]*redis.Client, error) {
+// roll knows the client's clients of servers. The client asks a server each time, and
+// may take much longer than a context lets it: so those who ask at once share an answer,
+// and wait no longer than they want.
+type roll struct {
+	client *redis.ClusterClient
+
+	mu   sync.Mutex
+	call *call // nil: none is under way
+}
+
+// call is one look at the roll.
+type call struct {
+	done  chan struct{}
+	nodes []*redis.Client
+	err   error
+}
+
+func (r *roll) nodes(ctx context.Context) ([]*redis.Client, error) {
+	r.mu.Lock()
+	c := r.call
+	if c == nil {
+		c = &call{done: make(chan struct{})}
+		r.call = c
+		go r.ask(c)
+	}
+	r.mu.Unlock()
+	select {
+	case <-c.done:
+		return c.nodes, c.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (r *roll) ask(c *call) {
+	defer close(c.done)
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+	defer cancel()
 	var mu sync.Mutex
-	var list []*redis.Client
-	err := c.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
+	err := r.client.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
-		list = append(list, node)
+		c.nodes = append(c.nodes, node)
 		return nil
 	})
-	return list, err
+	c.err = fromGoRedis(err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.call = nil
 }
 
 func addrsOf(clients []*redis.Client) []string {
@@ -52,11 +91,11 @@ func addrsOf(clients []*redis.Client) []string {
 	return addrs
 }
 
-// nodeOf finds a server by its address, as it calls itself or as the client reaches it.
-func nodeOf(ctx context.Context, c *redis.ClusterClient, addr string) (server, error) {
-	clients, err := nodesOf(ctx, c)
+// node finds a server by its address, as it calls itself or as the client reaches it.
+func (r *roll) node(ctx context.Context, addr string) (server, error) {
+	clients, err := r.nodes(ctx)
 	if err != nil {
-		return nil, fromGoRedis(err)
+		return nil, err
 	}
 	for _, node := range clients {
 		if o := node.Options(); o.Addr == addr || o.NodeAddress == addr {

@@ -307,7 +307,7 @@ func (r *router) look(l *looking, gap time.Duration) {
 	r.mu.Unlock()
 	t, err := r.place.look(ctx, known, r.open)
 	if err == nil && len(t) == 0 {
-		err = errors.New("no server has any slot")
+		err = errNoSlots
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
