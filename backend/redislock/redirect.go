@@ -36,13 +36,14 @@ func verdictOf(err error) (why verdict, addr string) {
 	words := strings.Fields(re.text)
 	switch words = append(words, "", "", ""); words[0] {
 	case "MOVED", "ASK":
-		if host, _, err := net.SplitHostPort(words[2]); err != nil || host == "" || host == "?" {
+		addr := told(words[2])
+		switch {
+		case addr == "":
 			return notNow, "" // the server does not know; the table will
+		case words[0] == "ASK":
+			return ask, addr
 		}
-		if words[0] == "ASK" {
-			return ask, words[2]
-		}
-		return moved, words[2]
+		return moved, addr
 	case "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN":
 		return notNow, ""
 	}
@@ -50,6 +51,21 @@ func verdictOf(err error) (why verdict, addr string) {
 		return notNow, ""
 	}
 	return executed, ""
+}
+
+// told is the address that a server sends on to; empty if it does not know the host. An
+// IPv6 address is not in brackets there.
+func told(text string) string {
+	at := strings.LastIndexByte(text, ':')
+	if at < 0 {
+		return ""
+	}
+	switch host := strings.Trim(text[:at], "[]"); host {
+	case "", "?":
+		return ""
+	default:
+		return net.JoinHostPort(host, text[at+1:])
+	}
 }
 
 // pauses grow from one to the next.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/distlock/distlock/driver"
@@ -44,7 +43,6 @@ const (
 // voice is how one backend publishes and subscribes.
 type voice struct {
 	settled atomic.Uint32
-	mu      sync.Mutex // held by who asks the server
 }
 
 // newVoice is settled unless it is for the server to say.
@@ -69,25 +67,21 @@ func newVoice(p PubSub, strict bool) (*voice, error) {
 	return nil, fmt.Errorf("%w: pubsub %q: want %q, %q, %q or %q", driver.ErrInvalid, p, PubSubAuto, PubSubOn, PubSubOff, PubSubBoth)
 }
 
-func (v *voice) settle(s speech) { v.settled.Store(uint32(s)) }
+// settle is for once: what has been said must go on to be heard.
+func (v *voice) settle(s speech) { v.settled.CompareAndSwap(uint32(unsettled), uint32(s)) }
 func (v *voice) speech() speech  { return speech(v.settled.Load()) }
 
-// learn asks the server if it is for it to say.
+// learn asks the server if it is for it to say. One that is not ready does not say.
 func (v *voice) learn(ctx context.Context, c client) error {
-	if v.speech() != unsettled {
-		return nil
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
 	if v.speech() != unsettled {
 		return nil
 	}
 	_, err := c.do(ctx, "", []string{"PUBSUB", "SHARDNUMSUB", "0"})
 	_, refused := asReply(err)
-	switch {
+	switch why, _ := verdictOf(err); {
 	case err == nil:
 		v.settle(sharded)
-	case refused:
+	case refused && why == executed:
 		v.settle(classic)
 	default:
 		return fmt.Errorf("asking whether messages are sharded: %w", err)

@@ -1,0 +1,27 @@
+package redislock
+
+import "testing"
+
+func TestVerdicts(t *testing.T) {
+	for text, want := range map[string]struct {
+		why  verdict
+		addr string
+	}{
+		"MOVED 12 10.0.0.1:6379":     {moved, "10.0.0.1:6379"},
+		"MOVED 12 redis-1.local:443": {moved, "redis-1.local:443"},
+		"MOVED 12 ::1:6379":          {moved, "[::1]:6379"},
+		"ASK 12 fe80::2:3:6379":      {ask, "[fe80::2:3]:6379"},
+		"ASK 12 [::1]:6379":          {ask, "[::1]:6379"},
+		"MOVED 12 :6379":             {notNow, ""},
+		"ASK 12 ?:6379":              {notNow, ""},
+		"MOVED 12":                   {notNow, ""},
+		"TRYAGAIN Multiple keys":     {notNow, ""},
+		"READONLY You can't write":   {notNow, ""},
+		"ERR MOVED 12 10.0.0.1:6379": {executed, ""},
+		"UNBLOCKED force unblock":    {executed, ""},
+	} {
+		if why, addr := verdictOf(&replyError{text: text}); why != want.why || addr != want.addr {
+			t.Errorf("%s: %v %q, want %v %q", text, why, addr, want.why, want.addr)
+		}
+	}
+}

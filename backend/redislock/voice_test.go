@@ -1,0 +1,61 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// saying is a client that answers whatever it is asked with an error, or not at all.
+type saying struct {
+	client
+	err error
+}
+
+func (s saying) do(ctx context.Context, _ string, _ []string) (any, error) {
+	if s.err == nil {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return nil, s.err
+}
+
+// What a server says while it is not ready does not settle how messages are sent.
+func TestVoiceLearns(t *testing.T) {
+	for text, want := range map[string]speech{
+		"ERR Unknown PUBSUB subcommand":         classic,
+		"NOPERM this user has no permissions":   classic,
+		"LOADING Redis is loading the dataset":  unsettled,
+		"CLUSTERDOWN The cluster is down":       unsettled,
+		"TRYAGAIN Multiple keys request during": unsettled,
+	} {
+		v, err := newVoice(PubSubAuto, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = v.learn(t.Context(), saying{err: &replyError{text: text}})
+		if got := v.speech(); got != want || (err == nil) != (want != unsettled) {
+			t.Errorf("%s: settled as %d, want %d; %v", text, got, want, err)
+		}
+	}
+}
+
+// Nobody who asks waits for another one who is not answered.
+func TestVoiceLearnsInTime(t *testing.T) {
+	v, err := newVoice(PubSubAuto, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patient, cancel := timeout(t, 10*time.Second)
+	done := make(chan error, 1)
+	go func() { done <- v.learn(patient, saying{}) }()
+	hasty, hurry := timeout(t, 20*time.Millisecond)
+	defer hurry()
+	start := time.Now()
+	if err := v.learn(hasty, saying{}); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 5*time.Second {
+		t.Errorf("%v after %v", err, time.Since(start))
+	}
+	cancel()
+	<-done
+}
