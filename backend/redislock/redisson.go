@@ -14,8 +14,8 @@ func redissonLayout() *layout {
 	}
 	l.recipes[driver.Exclusive] = &recipe{
 		take:   compose("fence_token", "hold", "line", "line_stand", "hash_take"),
-		keep:   compose("fence_token", "ask", "keep", "hash_keep"),
-		drop:   compose("ask", "publish", "line", "line_drop", "hash_drop"),
+		keep:   compose("fence_token", "ask", "lost", "keep", "hash_keep"),
+		drop:   compose("ask", "lost", "publish", "line", "line_drop", "hash_drop"),
 		writer: field,
 		keys: func(name, owner string) []string {
 			return append([]string{name, holdKey(name, owner)}, javaLine(name)...)

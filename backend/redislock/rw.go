@@ -6,8 +6,8 @@ import "github.com/distlock/distlock/driver"
 func addReadWrite(l *layout, fences string) {
 	write := &recipe{
 		take:   compose(fences, "hold", "write_take"),
-		keep:   compose(fences, "ask", "keep", "hash_keep"),
-		drop:   compose("ask", "publish", "readers", "rw_drop"),
+		keep:   compose(fences, "ask", "lost", "keep", "hash_keep"),
+		drop:   compose("ask", "lost", "publish", "readers", "rw_drop"),
 		writer: field,
 		keeper: func(owner string) string { return field(owner) + ":write" },
 		keys: func(name, owner string) []string {
@@ -21,7 +21,7 @@ func addReadWrite(l *layout, fences string) {
 	}
 	read := *write
 	read.take = compose(fences, "hold", "publish", "readers", "read_take")
-	read.keep = compose(fences, "ask", "keep", "readers", "read_keep")
+	read.keep = compose(fences, "ask", "lost", "keep", "readers", "read_keep")
 	read.keeper, read.kept, read.span = nil, 3, 1
 	read.takeArgs = func(name string, _ driver.Request) []string { return []string{rwChannel(name), tagged(name)} }
 	l.recipes[driver.Write], l.recipes[driver.Read] = write, &read

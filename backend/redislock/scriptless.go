@@ -196,9 +196,23 @@ func (p *scriptless) release(ctx context.Context, h driver.Hold) error {
 		return err
 	}
 	if l.guards[0].fate == foreign {
-		return driver.ErrLost
+		return p.lost(ctx, h.Name)
 	}
 	return l.err
+}
+
+// lost is the error of a hold that is gone, which only a master knows. A replica refuses
+// to write, were it nothing: the fence counter is beyond this.
+func (p *scriptless) lost(ctx context.Context, name string) error {
+	l := &load{commands: [][]string{p.draw(name, "0-1")}}
+	if err := p.f.do(ctx, l); err != nil {
+		return err
+	}
+	err := l.answers[0].err
+	if re, is := asReply(err); err != nil && (!is || re.is("READONLY")) {
+		return explain(err)
+	}
+	return driver.ErrLost
 }
 
 // renew renews many holds, in two round trips.
@@ -221,10 +235,14 @@ func (p *scriptless) renew(ctx context.Context, holds []driver.Hold) []error {
 			err = p.b.replicas.check(l.acks)
 		}
 	}
-	for i := range holds {
+	lost := error(nil)
+	for i, h := range holds {
 		errs[i] = err
 		if answered && l.guards[i].fate == foreign {
-			errs[i] = driver.ErrLost
+			if lost == nil {
+				lost = p.lost(ctx, h.Name)
+			}
+			errs[i] = lost
 		}
 	}
 	return errs

@@ -14,8 +14,8 @@ import (
 func addCounted(l *layout, fences string, stays bool) {
 	l.recipes[driver.Counted] = &recipe{
 		take:   compose(fences, "hold", "publish", "permit", "permit_take"),
-		keep:   compose(fences, "ask", "keep", "permit", "permit_keep"),
-		drop:   compose("ask", "publish", "permit", "permit_drop"),
+		keep:   compose(fences, "ask", "lost", "keep", "permit", "permit_keep"),
+		drop:   compose("ask", "lost", "publish", "permit", "permit_drop"),
 		writer: permitID,
 		keys: func(name, owner string) []string {
 			return []string{name, holdKey(name, owner), permitsKey(name)}

@@ -29,8 +29,8 @@ func stringLayout(strict bool) *layout {
 	}
 	l.recipes[driver.Exclusive] = &recipe{
 		take:    compose("fence_stream", "string_take_free", "line", "line_stand", "string_take"),
-		keep:    compose("fence_stream", "ask", "keep", "string_keep"),
-		drop:    compose("ask", "publish", "string_drop_alone", "line", "line_drop", "string_drop"),
+		keep:    compose("fence_stream", "ask", "lost", "keep", "string_keep"),
+		drop:    compose("ask", "publish", "string_drop_alone", "lost", "line", "line_drop", "string_drop"),
 		writer:  func(owner string) string { return owner },
 		keys:    func(name, _ string) []string { return append([]string{name}, ownLine(name)...) },
 		kept:    1,

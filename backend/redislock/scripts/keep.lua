@@ -7,9 +7,9 @@ local function batch(keep)
   local each = (#KEYS - floor) / holds
   local held = {}
   for i = 1, holds do
-    held[i] = keep((i - 1) * each + 1, ARGV[2 * i - 1], ARGV[2 * i]) and '1' or '0'
+    held[i] = keep((i - 1) * each + 1, ARGV[2 * i - 1], ARGV[2 * i]) and 1 or lost(KEYS[1])
   end
-  if floor == 1 and held[1] == '1' then
+  if floor == 1 and held[1] == 1 then
     raise(KEYS[#KEYS], ARGV[#ARGV])
   end
   return table.concat(held)

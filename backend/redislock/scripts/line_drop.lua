@@ -13,7 +13,7 @@ end
 -- quit ends a place. If it was the first one and the lock is free, the next has its turn.
 local function quit(who, name, channel)
   if redis.call('EXISTS', line) == 0 then
-    return 0
+    return lost(name)
   end
   local first = sweep(clock())
   if not leave(who) then

@@ -3,7 +3,7 @@
 local call = redis.call
 local ends = ask('ZSCORE', KEYS[3], ARGV[1])
 if not ends then
-  return 0
+  return lost(KEYS[1])
 end
 call('ZREM', KEYS[3], ARGV[1])
 call('DEL', KEYS[2])

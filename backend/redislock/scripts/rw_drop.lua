@@ -5,7 +5,7 @@ local call = redis.call
 local writer = ARGV[1] .. ':write'
 local seen = ask('HMGET', KEYS[1], 'mode', ARGV[1], writer)
 if not seen or not seen[1] or not (seen[2] or seen[3]) then
-  return 0
+  return lost(KEYS[1])
 end
 local reading = call('DEL', KEYS[3])
 call('DEL', KEYS[2])
