@@ -31,7 +31,8 @@ func init() {
 // Open makes a quorum of a URL; the package's comment tells its form. The members'
 // packages must be imported. It succeeds when a majority of the members has been
 // opened: the others join when they can be reached. Otherwise the error names what was
-// wrong with each.
+// wrong with each. A member that can never be one, with a wrong password say, is an error
+// in any case, since it would be missed only when another one fails.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
@@ -145,19 +146,14 @@ func membersByHost(u *url.URL, query url.Values) []*url.URL {
 // nameAll names members by where they are: what they call themselves is not known of
 // those that are down. Two databases of one server are one member.
 func nameAll(urls []*url.URL) ([]string, error) {
-	seen, names := map[string]bool{}, make([]string, len(urls))
+	names, servers := make([]string, len(urls)), make([]string, len(urls))
 	for i, u := range urls {
 		names[i] = (&url.URL{Scheme: u.Scheme, Opaque: u.Opaque, Host: u.Host, Path: u.Path}).String()
-		server := strings.ToLower(u.Host)
-		if server == "" {
-			server = names[i]
+		if servers[i] = strings.ToLower(u.Host); servers[i] == "" {
+			servers[i] = names[i]
 		}
-		if seen[server] {
-			return nil, fmt.Errorf("%w: quorum: %s is a member twice; one server must not have two votes", driver.ErrInvalid, server)
-		}
-		seen[server] = true
 	}
-	return names, nil
+	return names, unique(servers)
 }
 
 // openAll opens the members at once. Those that fail, or take much longer than a
@@ -177,18 +173,10 @@ func openAll(ctx context.Context, urls []*url.URL, names []string) ([]driver.Bac
 		})
 	}
 	wg.Wait()
-	var caps []driver.Caps
-	var failed []error
-	for i, err := range errs {
-		if err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", names[i], err))
-			continue
-		}
-		caps = append(caps, backends[i].Caps())
-	}
-	if majority := len(urls)/2 + 1; len(caps) < majority {
+	caps, err := judge(backends, errs, names)
+	if err != nil {
 		closeAll(backends)
-		return nil, nil, fmt.Errorf("quorum: %d of %d members could be opened, need %d: %w", len(caps), len(urls), majority, errors.Join(failed...))
+		return nil, nil, err
 	}
 	for i, u := range urls {
 		if backends[i] == nil {
@@ -196,6 +184,31 @@ func openAll(ctx context.Context, urls []*url.URL, names []string) ([]driver.Bac
 		}
 	}
 	return backends, caps, nil
+}
+
+// judge tells what the members that were opened can do, if they are good enough.
+func judge(backends []driver.Backend, errs []error, names []string) ([]driver.Caps, error) {
+	var caps []driver.Caps
+	var servers []string
+	var failed []error
+	wrong := false
+	for i, err := range errs {
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", names[i], err))
+			wrong = wrong || driver.Final(err)
+			continue
+		}
+		caps = append(caps, backends[i].Caps())
+		servers = append(servers, backends[i].Caps().Name)
+	}
+	majority := len(names)/2 + 1
+	switch {
+	case len(caps) < majority:
+		return nil, fmt.Errorf("quorum: %d of %d members could be opened, need %d: %w", len(caps), len(names), majority, errors.Join(failed...))
+	case wrong:
+		return nil, fmt.Errorf("quorum: a member that can't be one: %w", errors.Join(failed...))
+	}
+	return caps, unique(servers)
 }
 
 func closeAll(backends []driver.Backend) {

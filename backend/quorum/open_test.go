@@ -47,6 +47,7 @@ func TestOpenRefuses(t *testing.T) {
 		"quorum://host?member=mem:a":               "want quorum:?member=URL",
 		ofMembers("mem:a", "mem:b", "mem:a"):       "mem:a is a member twice",
 		ofMembers("mem:a", "nonsense:b"):           `unknown URL scheme "nonsense"`,
+		ofMembers("mem:a", "mem:b", "nonsense:c"):  `unknown URL scheme "nonsense"`,
 		ofMembers("mem:a") + "&colour=red":         `unknown parameter "colour"`,
 		ofMembers("mem:a") + "&drift=0.7":          "drift=0.7",
 		ofMembers("mem:a") + "&drift=2ms":          "drift=2ms",
@@ -82,6 +83,16 @@ func late() (scheme string, there *atomic.Bool, store *memlock.Store) {
 
 // A member that is down at first joins when it comes; it is asked now and then, and by
 // calls that are made anyway.
+// A server that goes by two addresses has one vote all the same.
+func TestOpenOneServerByTwoNames(t *testing.T) {
+	scheme, there, _ := late()
+	there.Store(true)
+	_, err := quorum.Open(t.Context(), ofMembers(scheme+":one", scheme+":two", "mem:a"))
+	if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(fmt.Sprint(err), "twice") {
+		t.Errorf("%v, want ErrInvalid: a member twice", err)
+	}
+}
+
 func TestLatecomer(t *testing.T) {
 	scheme, there, store := late()
 	id := driver.NewOwner()

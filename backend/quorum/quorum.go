@@ -100,10 +100,8 @@ func assemble(backends []driver.Backend, names []string, caps []driver.Caps, opt
 	if len(names) == 0 {
 		return nil, fmt.Errorf("%w: quorum: no members: want 3 or 5", driver.ErrInvalid)
 	}
-	for i := range sorted[1:] {
-		if sorted[i] == sorted[i+1] {
-			return nil, fmt.Errorf("%w: quorum: %q is a member twice; one server must not have two votes", driver.ErrInvalid, sorted[i])
-		}
+	if err := unique(names); err != nil {
+		return nil, err
 	}
 	b := &Backend{majority: len(names)/2 + 1, opts: o, closing: make(chan struct{})}
 	for i, m := range backends {
@@ -115,6 +113,18 @@ func assemble(backends []driver.Backend, names []string, caps []driver.Caps, opt
 		b.caps.Name = "quorum(" + strings.Join(sorted, " ") + ")"
 	}
 	return b, nil
+}
+
+// unique refuses members that are the same server.
+func unique(names []string) error {
+	seen := map[string]bool{}
+	for _, name := range names {
+		if seen[name] {
+			return fmt.Errorf("%w: quorum: %s is a member twice; one server must not have two votes", driver.ErrInvalid, name)
+		}
+		seen[name] = true
+	}
+	return nil
 }
 
 func (o *Options) settle() (Options, error) {
