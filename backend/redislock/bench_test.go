@@ -39,15 +39,20 @@ func BenchmarkPair(b *testing.B) {
 					results[i] = append(results[i], measure(b, srv, goroutines, s.pair))
 				}
 			}
-			for i, s := range list {
-				ratio := median(results[i], func(r result) float64 { return r.rate }, results[0])
-				b.ReportMetric(ratio, "x-"+s.name)
-				b.Logf("%-18s %8.0f pairs/s  ×%.2f  %5.1f cli-µs  %5.1f srv-µs", s.name,
-					median(results[i], func(r result) float64 { return r.rate }, nil), ratio,
-					median(results[i], func(r result) float64 { return r.client }, nil),
-					median(results[i], func(r result) float64 { return r.server }, nil))
-			}
+			report(b, list, results)
 		})
+	}
+}
+
+// report tells the medians, beside those of the first subject.
+func report(b *testing.B, list []subject, results [][]result) {
+	for i, s := range list {
+		ratio := median(results[i], func(r result) float64 { return r.rate }, results[0])
+		b.ReportMetric(ratio, "x-"+s.name)
+		b.Logf("%-18s %8.0f pairs/s  ×%.2f  %5.1f cli-µs  %5.1f srv-µs", s.name,
+			median(results[i], func(r result) float64 { return r.rate }, nil), ratio,
+			median(results[i], func(r result) float64 { return r.client }, nil),
+			median(results[i], func(r result) float64 { return r.server }, nil))
 	}
 }
 

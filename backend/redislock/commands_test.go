@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -69,6 +70,38 @@ func countEach(t *testing.T, srv *testserver.RedisServer, what string, calls []l
 			t.Errorf("%s: %s takes %v, want one EVALSHA", what, call.name, sent)
 		}
 		t.Logf("%s %-7s  1 sent, %d in the script: %s", what, call.name, countCalls(inside), listCalls(inside))
+	}
+}
+
+// Without scripts there are more commands, in few trips.
+func TestScriptlessCommandsOfEachCall(t *testing.T) {
+	srv := noScripts(t)
+	b := openOwn(t, srv.Addr(), Options{})
+	warm(t, b, driver.Exclusive)
+	trips := 0
+	f := b.scriptless.f
+	send := f.send
+	f.send = func(ctx context.Context, commands [][]string) []answer {
+		trips++
+		return send(ctx, commands)
+	}
+	want := map[string]string{
+		"lock":    "1 trips: EXISTS PTTL SET XADD",
+		"again":   "3 trips: EXEC EXISTS MGET MULTI PEXPIRE PTTL SET WATCH XADD",
+		"refused": "1 trips: EXISTS PTTL SET XADD",
+		"renew":   "2 trips: EXEC MGET MULTI PEXPIRE WATCH",
+		"unlock":  "2 trips: DEL EXEC MGET MULTI PUBLISH WATCH",
+	}
+	usage(t, srv)
+	for _, call := range callsOf(t, b, driver.Exclusive) {
+		trips = 0
+		if err := call.do(); !errors.Is(err, call.want) {
+			t.Fatalf("%s: %v", call.name, err)
+		}
+		_, sent := usage(t, srv)
+		if got := fmt.Sprintf("%d trips: %s", trips, listCalls(sent)); got != want[call.name] {
+			t.Errorf("%s takes %s; want %s", call.name, got, want[call.name])
+		}
 	}
 }
 

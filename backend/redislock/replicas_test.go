@@ -16,7 +16,7 @@ import (
 )
 
 // replicated is a master with one replica, which has all that the master has.
-func replicated(t *testing.T) (master, replica *testserver.RedisServer) {
+func replicated(t testing.TB) (master, replica *testserver.RedisServer) {
 	master = testserver.Redis(t, "--repl-diskless-sync-delay", "0")
 	host, port, err := net.SplitHostPort(master.Addr())
 	if err != nil {
@@ -28,7 +28,7 @@ func replicated(t *testing.T) (master, replica *testserver.RedisServer) {
 }
 
 // awaitReplica waits until the replica acknowledges what is written.
-func awaitReplica(t *testing.T, master *testserver.RedisServer) {
+func awaitReplica(t testing.TB, master *testserver.RedisServer) {
 	t.Helper()
 	c := raw(t, master.Addr()).Conn()
 	defer c.Close()
