@@ -18,7 +18,8 @@
 //
 // Parameters: layout (string, redisson), prefix (put before every name), timeout (of
 // connecting, and of one answer; default 5s; what takes longer counts as lost), pubsub
-// (see PubSub), keyspace (true, false; see Options). With Sentinel: sentinel_user and
+// (see PubSub), keyspace (true, false; see Options), replicas and replica_timeout (see
+// Replicas), scripts (auto, off; see Without scripts). With Sentinel: sentinel_user and
 // sentinel_password, if the sentinels want a login. With TLS: ca, a file of certificates
 // to trust instead of the system's; cert and key, files with the user's own;
 // sentinel_tls=false if the sentinels have none.
@@ -94,16 +95,65 @@
 // Redisson writes; other data is ErrInvalid. List names only those that can be told
 // from other data by themselves: not the random strings of SET NX.
 //
-// Permissions in a cluster are CLUSTER SLOTS besides, and for sharded messages PUBSUB
-// SHARDNUMSUB, SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE on the same channels. A user who may
-// not ask PUBSUB SHARDNUMSUB gets classic messages: where
-// others have sharded ones, say pubsub=on.
+// # Replicas
 //
-// Permissions that a user needs: the keys above and the channels distlock_free:*,
-// redisson_lock__channel:*, redisson_rwlock:*, redisson_sc:*, and the commands of
-// scripts/*.lua with EVALSHA and EVAL. Without SUBSCRIBE waiters poll. With
-// Options.Keyspace the channels __keyspace@* besides, and CLIENT INFO for a database
-// other than 0.
+// With replicas=1, or Options.Replicas, a lock counts as taken when so many replicas have
+// acknowledged it: WAIT goes with it, on its connection. If too few have within
+// replica_timeout (1s), the lock is given back at once and the attempt fails with "0 of
+// 1 replicas have it", which the core tries again as long as its caller waits. Renewals
+// ask the replicas too: one that too few acknowledge counts as unknown, so that a lease
+// whose master has lost its replicas ends in time. Releases don't ask: one that a
+// failover undoes is made up for by the TTL. Those who ask at the same time ask once.
+// While WAIT waits, the connection does nothing else; replica_timeout should be well
+// below a quarter of the shortest TTL.
+//
+// Too few replicas are no reason not to open: they may come later.
+//
+// That is a promise about copies and not about failovers. It keeps a lock that the
+// promoted replica has acknowledged, so with as many as there are replicas it survives
+// the death of its master. With fewer, a replica that lacks the lock may be promoted:
+// both Sentinel and Cluster prefer the one with most data, and neither promises it. A
+// replica that acknowledges has the lock in memory, not on disk. And a master that is
+// cut off together with a replica goes on granting locks that they both acknowledge,
+// while others get the same locks elsewhere, until min-replicas-to-write, the end of
+// the partition, or the TTL ends that. Fences increase all the same.
+//
+// # Without scripts
+//
+// Where the server does not let its user run scripts, there are exclusive locks in the
+// layout "string", which those who use scripts share, under fences of one counter; no
+// other modes, no line, and no layout "redisson". Open finds out by itself;
+// with a client of yours set Options.Scripts to ScriptsOff. A place in a line that others
+// keep is not passed.
+//
+// A lock is taken in one round trip, by SET NX GET (before Redis 7.0, SET NX and GET) and
+// XADD. It is renewed and released in two: WATCH and MGET, then MULTI, the change, and
+// EXEC. A lock that is asked for again by its Owner takes three. Calls that come at the same
+// time share their trips, and a connection of the client's pool. A refused attempt uses up a
+// fence. The value of a lock lacks its fence, so Inspect does not show it. A counter
+// that is lost and asked again within the same millisecond may repeat a fence, where
+// scripts look at the clock's microseconds. Inspect shows who holds a read/write lock or
+// an RLock of others, without the metadata, and no semaphores; List shows plain locks only.
+//
+// # Permissions
+//
+// A user needs the keys above, the channels distlock_free:*, redisson_lock__channel:*,
+// redisson_rwlock:*, redisson_sc:*, and the commands
+//
+//   - with scripts: EVALSHA, EVAL and those of scripts/*.lua;
+//   - without: SET GET PTTL EXISTS XADD, WATCH UNWATCH MGET MULTI EXEC PEXPIRE DEL PUBLISH;
+//     for Inspect and List TYPE TIME HGET HKEYS LRANGE SCAN GETRANGE;
+//   - with replicas: WAIT.
+//
+// In a cluster CLUSTER SLOTS besides, and for sharded messages PUBSUB SHARDNUMSUB,
+// SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE on the same channels. A user who may not ask
+// PUBSUB SHARDNUMSUB gets classic messages: where others have sharded ones, say
+// pubsub=on. With Options.Keyspace the channels __keyspace@* besides, and CLIENT INFO for
+// a database other than 0.
+//
+// Without SUBSCRIBE waiters poll. A right to run scripts that is withdrawn later is
+// ErrInvalid for those who want a lock; who holds one is not told that it is lost, and
+// keeps it until its TTL ends or the right is back.
 //
 // Tested with Redis 7.0.15.
 package redislock

@@ -45,6 +45,9 @@ func TestFailoverHole(t *testing.T) {
 			if keys := allKeys(t, old); len(keys) < 3 {
 				t.Fatalf("the master that is to die has no lock and counter, but %q", keys)
 			}
+			// Who asks the replicas is not given what they don't have.
+			_, err := openOwn(t, old.Public(), acked(layout)).Acquire(t.Context(), request("", driver.Exclusive))
+			short(t, "acquire", err)
 			old.Kill()
 
 			now := g.AwaitFailover(old)
