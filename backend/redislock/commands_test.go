@@ -79,7 +79,7 @@ func TestScriptlessCommandsOfEachCall(t *testing.T) {
 	b := openOwn(t, srv.Addr(), Options{})
 	warm(t, b, driver.Exclusive)
 	trips := 0
-	f := b.scriptless.f
+	f := b.scriptless.of(0, "")
 	send := f.send
 	f.send = func(ctx context.Context, commands [][]string) []answer {
 		trips++
@@ -90,7 +90,7 @@ func TestScriptlessCommandsOfEachCall(t *testing.T) {
 		"again":   "3 trips: EXEC EXISTS MGET MULTI PEXPIRE PTTL SET WATCH XADD",
 		"refused": "1 trips: EXISTS PTTL SET XADD",
 		"renew":   "2 trips: EXEC MGET MULTI PEXPIRE WATCH",
-		"unlock":  "2 trips: DEL EXEC MGET MULTI PUBLISH WATCH",
+		"unlock":  "2 trips: DEL EXEC LINDEX MGET MULTI PUBLISH WATCH",
 	}
 	usage(t, srv)
 	for _, call := range callsOf(t, b, driver.Exclusive) {

@@ -129,7 +129,7 @@
 // A lock is taken in one round trip, by SET NX GET (before Redis 7.0, SET NX and GET) and
 // XADD. It is renewed and released in two: WATCH and MGET, then MULTI, the change, and
 // EXEC. A lock that is asked for again by its Owner takes three. Calls that come at the same
-// time share their trips, and a connection of the client's pool. A refused attempt uses up a
+// time share their trips (in a cluster: those for one slot), and a connection of the client's pool. A refused attempt uses up a
 // fence. The value of a lock lacks its fence, so Inspect does not show it. A counter
 // that is lost and asked again within the same millisecond may repeat a fence, where
 // scripts look at the clock's microseconds. Inspect shows who holds a read/write lock or
@@ -141,7 +141,8 @@
 // redisson_rwlock:*, redisson_sc:*, and the commands
 //
 //   - with scripts: EVALSHA, EVAL and those of scripts/*.lua;
-//   - without: SET GET PTTL EXISTS XADD, WATCH UNWATCH MGET MULTI EXEC PEXPIRE DEL PUBLISH;
+//   - without: SET GET PTTL EXISTS XADD, WATCH UNWATCH MGET MULTI EXEC PEXPIRE DEL LINDEX
+//     PUBLISH;
 //     for Inspect and List TYPE TIME HGET HKEYS LRANGE SCAN GETRANGE;
 //   - with replicas: WAIT.
 //

@@ -25,6 +25,30 @@ type ferry struct {
 	watched   []*load
 }
 
+// ferries are one for each slot: a cluster's slots are in several places, and there a
+// transaction has keys of one slot only.
+type ferries struct {
+	build func(key string) *ferry
+
+	mu     sync.Mutex
+	bySlot map[int]*ferry
+}
+
+// of is the ferry of a slot, in which key lies.
+func (f *ferries) of(slot int, key string) *ferry {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	found := f.bySlot[slot]
+	if found == nil {
+		found = f.build(key)
+		if f.bySlot == nil {
+			f.bySlot = map[int]*ferry{}
+		}
+		f.bySlot[slot] = found
+	}
+	return found
+}
+
 // load is what one caller sends: commands, or guards.
 type load struct {
 	commands [][]string

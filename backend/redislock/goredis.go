@@ -62,6 +62,10 @@ func usersGoRedis(c *redis.Client) *goRedisServer {
 	return &goRedisServer{client: c, pipe: &pipeline{client: c}}
 }
 
+// lanes is how many connections one server may have for WATCH: one for each slot that is
+// busy.
+const lanes = 16
+
 // ownGoRedis is the client that Open makes: one for commands, which has one connection,
 // and one for subscriptions, whose connections must not be cut.
 func ownGoRedis(server *redis.Options) *goRedisServer {
@@ -72,6 +76,7 @@ func ownGoRedis(server *redis.Options) *goRedisServer {
 	o.DisableIdentity = true // needs a permission more
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	so := o
+	so.PoolSize = lanes
 	alone, ears := newScissors(&o), newScissors(&so)
 	c := redis.NewClient(&o)
 	return &goRedisServer{client: c, pipe: &pipeline{client: c, alone: alone}, subscriber: redis.NewClient(&so), ears: ears}

@@ -15,7 +15,16 @@ type guard struct {
 	// writes are the change. The first answers 0 if the key is gone.
 	writes [][]string
 
-	fate guardFate
+	fate    guardFate
+	results []any // of the writes
+}
+
+// second is the result of the second write.
+func (g *guard) second() any {
+	if len(g.results) < 2 {
+		return nil
+	}
+	return g.results[1]
 }
 
 type guardFate uint8
@@ -76,6 +85,9 @@ func (f *ferry) beginGuards(t *trip) {
 			watch, get = append(watch, g.key), append(get, g.key)
 		}
 		t.add(nil, [][]string{watch, get}, func(got []answer) {
+			if lostError(got) != nil {
+				return // see loseGuards
+			}
 			l.see(guards, got)
 			if l.err != nil || len(l.pending()) == 0 {
 				t.end(l)
@@ -165,7 +177,8 @@ func (l *load) apply(results []any) []any {
 		if results[0] == int64(0) {
 			g.fate = foreign
 		}
-		for _, r := range results[:len(g.writes)] {
+		g.results = results[:len(g.writes)]
+		for _, r := range g.results {
 			if err, is := r.(error); is && !isLess(err) {
 				l.err = fmt.Errorf("not all was done: %w", err)
 			}
@@ -178,10 +191,16 @@ func (l *load) apply(results []any) []any {
 // isLess: the fence counter is not raised to what it exceeds.
 func isLess(err error) bool { return strings.Contains(err.Error(), "equal or smaller") }
 
-// loseGuards: the connection is gone, and with it what it watched.
+// loseGuards: the connection is gone, and with it what it watched. Nothing was changed,
+// so they look again.
 func (f *ferry) loseGuards(err error) {
 	for _, l := range f.watched {
-		if l.err == nil && len(l.pending()) > 0 {
+		switch {
+		case l.err != nil || len(l.pending()) == 0: // it has ended
+		case l.tries < maxTries && !l.gone.Load():
+			l.tries++
+			f.comparing = append(f.comparing, l)
+		default:
 			l.err = err
 			close(l.done)
 		}

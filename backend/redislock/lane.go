@@ -1,30 +1,49 @@
 package redislock
 
-import (
-	"context"
-)
+import "context"
 
-// lane is a connection that a ferry has to itself, while it has something to send.
+// lane is a connection that a ferry has to itself, while it has something to send, to
+// the server that has a key.
 type lane struct {
-	at   func(context.Context) (server, error)
-	conn conn
+	client client
+	key    string
+	conn   conn
+	doubt  bool // whether that server has the key
 }
 
 func (l *lane) send(ctx context.Context, commands [][]string) []answer {
 	if l.conn == nil {
-		at, err := l.at(ctx)
-		if err == nil {
-			l.conn, err = at.conn(ctx)
-		}
-		if err != nil {
+		if err := l.open(ctx); err != nil {
 			return answers(len(commands), answer{err: err})
 		}
 	}
 	got := l.conn.doAll(ctx, commands)
-	if lostError(got) != nil {
-		l.end(true)
+	broken := lostError(got) != nil
+	for _, a := range got {
+		why, _ := verdictOf(a.err)
+		l.doubt = l.doubt || broken || why != executed
+	}
+	if l.doubt {
+		l.end(broken)
 	}
 	return got
+}
+
+// open connects. In doubt it asks for a change that changes nothing, which finds the
+// right server: one that has the key, and is no replica.
+func (l *lane) open(ctx context.Context) error {
+	if l.doubt {
+		if _, err := l.client.do(ctx, l.key, []string{"DEL", tagged(l.key) + ":distlock:none"}); err != nil {
+			return explain(err)
+		}
+		l.doubt = false
+	}
+	at, err := l.client.at(ctx, l.key)
+	if err == nil {
+		l.conn, err = at.conn(ctx)
+	}
+	l.doubt = err != nil
+	return err
 }
 
 func (l *lane) rest() { l.end(false) }

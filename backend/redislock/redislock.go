@@ -69,7 +69,7 @@ type Backend struct {
 	layout     *layout
 	prefix     string
 	replicas   replicas
-	acks       *ferry      // for what replicas must acknowledge
+	acks       ferries     // for what replicas must acknowledge
 	scriptless *scriptless // nil if scripts are used
 	caps       driver.Caps
 	meta       lastMeta
@@ -124,9 +124,11 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 	if b.caps.Name == "" {
 		b.caps.Name = c.name()
 	}
-	b.acks = &ferry{wait: b.replicas.command(), send: func(ctx context.Context, commands [][]string) []answer {
-		return b.client.doAll(ctx, "", commands)
-	}}
+	b.acks.build = func(key string) *ferry {
+		return &ferry{wait: b.replicas.command(), send: func(ctx context.Context, commands [][]string) []answer {
+			return b.client.doAll(ctx, key, commands)
+		}}
+	}
 	switch opts.Scripts {
 	case "", ScriptsAuto:
 	case ScriptsOff:
@@ -141,9 +143,6 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 func (b *Backend) withoutScripts() error {
 	if b.layout.span == 1 {
 		return fmt.Errorf("%w: the layout %q needs scripts, which the server's user may not run", driver.ErrUnsupported, Redisson)
-	}
-	if b.client.strict() {
-		return fmt.Errorf("%w: a Redis Cluster without scripts, which the server's user may not run", driver.ErrUnsupported)
 	}
 	b.scriptless = newScriptless(b)
 	b.caps.Modes, b.caps.Downgrade = driver.Modes(driver.Exclusive), false

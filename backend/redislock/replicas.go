@@ -85,7 +85,7 @@ func (b *Backend) runAcked(ctx context.Context, s *script, keys, args []string) 
 	l := &load{acked: true}
 	reply, err = b.runBy(ctx, s, keys, args, func(command []string) (any, error) {
 		l = &load{acked: true, commands: [][]string{command}}
-		if err := b.acks.do(ctx, l); err != nil {
+		if err := b.acks.of(b.client.slot(keys[0]), keys[0]).do(ctx, l); err != nil {
 			return nil, err
 		}
 		return l.answers[0].reply, l.answers[0].err

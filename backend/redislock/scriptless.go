@@ -32,18 +32,25 @@ var errNoScripts = fmt.Errorf("%w: the server's user may not run scripts, which 
 type scriptless struct {
 	b   *Backend
 	rec *recipe
-	f   *ferry
+	ferries
 
 	// old: the server has no SET … NX GET, which came with 7.0.
 	old atomic.Bool
 }
 
 func newScriptless(b *Backend) *scriptless {
-	l := &lane{at: func(ctx context.Context) (server, error) { return b.client.at(ctx, "") }}
-	return &scriptless{
-		b: b, rec: b.layout.recipes[driver.Exclusive],
-		f: &ferry{send: l.send, rest: l.rest, wait: b.replicas.command()},
+	p := &scriptless{b: b, rec: b.layout.recipes[driver.Exclusive]}
+	p.build = func(key string) *ferry {
+		l := &lane{client: b.client, key: key}
+		return &ferry{send: l.send, rest: l.rest, wait: b.replicas.command()}
 	}
+	return p
+}
+
+// do sends what is for a lock, and for others in its slot.
+func (p *scriptless) do(ctx context.Context, name string, l *load) error {
+	name = p.b.prefix + name
+	return p.of(p.b.client.slot(name), name).do(ctx, l)
 }
 
 // errEnded: a hold ended just before its TTL was to be restarted.
@@ -76,6 +83,9 @@ func (p *scriptless) take(ctx context.Context, r driver.Request) (uint64, error)
 	if !s.taken && !again {
 		return 0, p.b.held(r, []any{s.left, s.value})
 	}
+	if s.taken && s.queued && s.trouble == nil {
+		return 0, p.standBack(ctx, r)
+	}
 	n, err := p.settle(ctx, r, s, again)
 	if err != nil && !again {
 		err = p.b.giveBack(ctx, r, err)
@@ -83,16 +93,24 @@ func (p *scriptless) take(ctx context.Context, r driver.Request) (uint64, error)
 	return n, err
 }
 
+// standBack gives up what was taken past those who stand in line, which scripts made. It
+// tells the first of them and nobody else: else r's own waiter would come again at once.
+func (p *scriptless) standBack(ctx context.Context, r driver.Request) error {
+	err := p.b.voice.learn(ctx, p.b.client)
+	if err == nil {
+		err = p.free(ctx, r.Hold, nil)
+	}
+	if err != nil && !errors.Is(err, driver.ErrLost) {
+		return fmt.Errorf("others stand in line; it is not certain that it was released: %v", err)
+	}
+	return &driver.HeldError{}
+}
+
 // settle does what is left to do for a lock that r's Owner holds, and returns the number
 // that the counter gave.
 func (p *scriptless) settle(ctx context.Context, r driver.Request, s attempted, again bool) (uint64, error) {
-	switch {
-	case s.trouble != nil:
+	if s.trouble != nil {
 		return 0, s.trouble
-	case s.queued && !again:
-		// Nobody passes those who stand in line. They do not take turns through here:
-		// scripts made that line.
-		return 0, &driver.HeldError{}
 	}
 	if again {
 		err := p.renew(ctx, []driver.Hold{r.Hold})[0]
@@ -125,7 +143,7 @@ func (p *scriptless) attempt(ctx context.Context, r driver.Request) (attempted, 
 	}
 	l := &load{acked: p.b.replicas.need > 0, commands: append(commands,
 		[]string{"PTTL", name}, []string{"EXISTS", p.b.layout.line(name)[0]}, p.draw(r.Name, "*"))}
-	if err := p.f.do(ctx, l); err != nil {
+	if err := p.do(ctx, r.Name, l); err != nil {
 		return attempted{}, err
 	}
 	first := l.answers[0]
@@ -174,7 +192,7 @@ func (p *scriptless) number(ctx context.Context, name, id string) (uint64, error
 			return 0, err
 		}
 		l := &load{commands: [][]string{p.draw(name, strconv.FormatUint(n+1, 10)+"-0"), p.draw(name, "*")}}
-		if err := p.f.do(ctx, l); err != nil {
+		if err := p.do(ctx, name, l); err != nil {
 			return 0, err
 		}
 		// The first is refused if others were quicker.
@@ -186,17 +204,29 @@ func (p *scriptless) number(ctx context.Context, name, id string) (uint64, error
 	return 0, errors.New("the fence counter is used up again and again")
 }
 
-// release ends a hold, in two round trips.
+// release ends a hold, in two round trips; in three, if somebody stands in line.
 func (p *scriptless) release(ctx context.Context, h driver.Hold) error {
+	if err := p.b.voice.learn(ctx, p.b.client); err != nil {
+		return explain(err)
+	}
+	return p.free(ctx, h, p.b.voice.publish(p.rec.channel(p.b.prefix+h.Name), "0"))
+}
+
+// free ends a hold and sends messages with that, and one to the first in line, if any.
+func (p *scriptless) free(ctx context.Context, h driver.Hold, messages [][]string) error {
 	name := p.b.prefix + h.Name
-	l := &load{guards: []guard{{key: name, owner: h.Owner, writes: [][]string{
-		{"DEL", name}, {"PUBLISH", p.rec.channel(name), "0"},
-	}}}}
-	if err := p.f.do(ctx, l); err != nil {
+	writes := append([][]string{{"DEL", name}, {"LINDEX", p.b.layout.line(name)[0], "0"}}, messages...)
+	l := &load{guards: []guard{{key: name, owner: h.Owner, writes: writes}}}
+	if err := p.do(ctx, h.Name, l); err != nil {
 		return err
 	}
-	if l.guards[0].fate == foreign {
+	g := &l.guards[0]
+	if g.fate == foreign {
 		return p.lost(ctx, h.Name)
+	}
+	if first := text(g.second()); first != "" && l.err == nil {
+		// The lock is free by now; who is not told finds out by itself.
+		p.do(ctx, h.Name, &load{commands: p.b.voice.publish(p.rec.channel(name)+":"+first, "0")})
 	}
 	return l.err
 }
@@ -205,17 +235,18 @@ func (p *scriptless) release(ctx context.Context, h driver.Hold) error {
 // to write, were it nothing: the fence counter is beyond this.
 func (p *scriptless) lost(ctx context.Context, name string) error {
 	l := &load{commands: [][]string{p.draw(name, "0-1")}}
-	if err := p.f.do(ctx, l); err != nil {
+	if err := p.do(ctx, name, l); err != nil {
 		return err
 	}
 	err := l.answers[0].err
-	if re, is := asReply(err); err != nil && (!is || re.is("READONLY")) {
+	_, is := asReply(err)
+	if why, _ := verdictOf(err); why != executed || err != nil && !is {
 		return explain(err)
 	}
 	return driver.ErrLost
 }
 
-// renew renews many holds, in two round trips.
+// renew renews holds of one slot, in two round trips.
 func (p *scriptless) renew(ctx context.Context, holds []driver.Hold) []error {
 	l := &load{acked: p.b.replicas.need > 0, guards: make([]guard, len(holds))}
 	for i, h := range holds {
@@ -227,7 +258,7 @@ func (p *scriptless) renew(ctx context.Context, holds []driver.Hold) []error {
 		l.guards[i] = guard{key: name, owner: h.Owner, writes: writes}
 	}
 	errs := make([]error, len(holds))
-	err := p.f.do(ctx, l)
+	err := p.do(ctx, holds[0].Name, l)
 	answered := err == nil
 	if answered {
 		err = l.err

@@ -54,14 +54,14 @@ func clock(reply any) time.Duration {
 	return time.Duration(seconds)*time.Second + time.Duration(micros)*time.Microsecond
 }
 
-// locks are those of keys that are plain locks taken by distlock.
+// locks are those of keys, all of one slot, that are plain locks taken by distlock.
 func (p *scriptless) locks(ctx context.Context, keys []string) ([]string, error) {
 	commands := make([][]string, len(keys))
 	for i, key := range keys {
 		commands[i] = []string{"GETRANGE", key, "0", itoa(ownerLen)}
 	}
 	var held []string
-	for i, a := range p.b.client.doAll(ctx, "", commands) {
+	for i, a := range p.b.client.doAll(ctx, keys[0], commands) {
 		re, refused := asReply(a.err)
 		switch {
 		case a.err == nil:

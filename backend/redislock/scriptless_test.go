@@ -121,7 +121,7 @@ func TestScriptlessIsFoundOut(t *testing.T) {
 
 // The commands that the package's comment lists are enough.
 func TestScriptlessPermissions(t *testing.T) {
-	acl := "user default on nopass ~* &* -@all +set +get +pttl +exists +xadd +watch +unwatch +mget +multi +exec +pexpire +del +publish +subscribe +ping\n"
+	acl := "user default on nopass ~* &* -@all +set +get +pttl +exists +xadd +watch +unwatch +mget +multi +exec +pexpire +del +lindex +publish +subscribe +ping\n"
 	srv := testserver.Redis(t, "--aclfile", testserver.File(t, "users.acl", acl))
 	b := openOwn(t, srv.Addr(), Options{})
 	r := request("", driver.Exclusive)
@@ -173,17 +173,34 @@ func TestScriptlessBesideScripts(t *testing.T) {
 	})
 }
 
-// A place in line that scripts keep is not passed.
+// A place in line that scripts keep is not passed, and is told when its turn has come.
 func TestScriptlessPassesNobodyInLine(t *testing.T) {
 	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
-		c, r := raw(t, srv.Addr()), request("", driver.Exclusive)
-		c.RPush(t.Context(), ownLine(r.Name)[0], "somebody")
-		refused(t, b, r, driver.ErrHeld)
-		if n := c.Exists(t.Context(), r.Name).Val(); n != 0 {
+		with, err := Open(t.Context(), "redis://scripts:x@"+srv.Addr())
+		with = opened(t, with, err)
+		r := request("", driver.Exclusive)
+		fair, late := request(r.Name, driver.Exclusive), request(r.Name, driver.Exclusive)
+		fair.Queue = true
+		acquire(t, b, r)
+		w := armWatch(t, with, fair)
+		refused(t, with, fair, driver.ErrHeld)
+		release(t, b, r)
+		signalled(t, w)
+		passer := armWatch(t, b, late)
+		refused(t, b, late, driver.ErrHeld)
+		signalled(t, w)
+		w.Close()
+		if n := raw(t, srv.Addr()).Exists(t.Context(), r.Name).Val(); n != 0 {
 			t.Error("the lock was taken in passing and not given back")
 		}
-		c.Del(t.Context(), ownLine(r.Name)[0])
-		acquire(t, b, r)
+		acquire(t, with, fair)
+		release(t, with, fair)
+		signalled(t, passer)
+		if len(passer.Ready) > 0 {
+			t.Error("who was refused woke itself")
+		}
+		passer.Close()
+		acquire(t, b, late)
 	})
 }
 
@@ -326,9 +343,12 @@ func TestScriptlessConnectionEndsInBetween(t *testing.T) {
 		r, c := request("", driver.Exclusive), raw(t, srv.Addr())
 		acquire(t, b, r)
 		kill := func() { c.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") }
-		b.scriptless.f.send = killing(b.scriptless.f.send, kill)
+		b.scriptless.of(0, "").send = killing(b.scriptless.of(0, "").send, kill)
 		unknown(t, "release", b.Release(t.Context(), r.Hold))
-		refused(t, b, request(r.Name, driver.Exclusive), driver.ErrHeld)
+		eventually(t, "the lock is still held", func() bool {
+			_, err := b.Acquire(t.Context(), request(r.Name, driver.Exclusive))
+			return errors.Is(err, driver.ErrHeld)
+		})
 		release(t, b, r)
 	})
 }

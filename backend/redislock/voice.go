@@ -89,6 +89,18 @@ func (v *voice) learn(ctx context.Context, c client) error {
 	return nil
 }
 
+// publish are the commands that tell those who wait.
+func (v *voice) publish(channel, message string) [][]string {
+	var commands [][]string
+	if v.tells(channel, true) {
+		commands = append(commands, []string{"SPUBLISH", channel, message})
+	}
+	if v.tells(channel, false) {
+		commands = append(commands, []string{"PUBLISH", channel, message})
+	}
+	return commands
+}
+
 // each calls f for each way with the channels that are told in it, the sharded one last.
 func (v *voice) each(ctx context.Context, channels []string, f func(ctx context.Context, sharded bool, channels []string) error) error {
 	for _, isSharded := range []bool{false, true} {
