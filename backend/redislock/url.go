@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"strconv"
@@ -160,25 +159,9 @@ func (t *target) to(o *redis.Options, addr string) *redis.Options {
 	own := *o
 	own.Addr = addr
 	if o.TLSConfig != nil {
-		own.TLSConfig = o.TLSConfig.Clone()
-		own.TLSConfig.ServerName = t.certified(addr)
+		own.TLSConfig = t.certified(o.TLSConfig, addr)
 	}
 	return &own
-}
-
-// certified is the name that a server's certificate must have. Servers that call each
-// other by numbers are reached as the user calls them.
-func (t *target) certified(addr string) string {
-	host, _, _ := net.SplitHostPort(addr)
-	if net.ParseIP(host) == nil {
-		return host
-	}
-	for _, a := range t.addrs {
-		if name, _, _ := net.SplitHostPort(a); net.ParseIP(name) == nil {
-			return name
-		}
-	}
-	return host
 }
 
 // name is the same in whatever order somebody wrote the hosts.
