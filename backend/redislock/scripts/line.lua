@@ -15,7 +15,7 @@ local function leave(who)
   if scores then
     redis.call('ZREM', scores, who)
   end
-  return redis.call('LREM', line, 0, who) + ours > 0
+  return redis.call('LREM', line, 1, who) + ours > 0
 end
 
 -- scored is when Java's rule ends a place. One without a score would block Java, which
@@ -38,7 +38,7 @@ local function sweep(now)
   while true do
     local first = redis.call('LINDEX', line, 0)
     if not first then
-      redis.call('DEL', places) -- of a line that somebody deleted
+      redis.call('DEL', places, scores or places) -- of a line that somebody deleted
       return nil
     end
     local ends = tonumber(redis.call('ZSCORE', places, first) or scores and scored(first, now) or 0)

@@ -24,13 +24,13 @@ end
 local function stand(who, first, ttl, now)
   local ends = redis.call('ZSCORE', places, who)
   local before = first and first ~= who and redis.call('LINDEX', line, -1)
-  if not ends then
+  if not ends and not (scores and redis.call('ZSCORE', scores, who)) then
     redis.call('RPUSH', line, who)
   end
   local last = ttl + 1 -- the clock is rounded down, and a TTL must not be
   redis.call('ZADD', places, now + last, who)
   if scores then
-    last = math.max(last, score(who, before, now + last - (ends or 0), ttl, now))
+    last = math.max(last, score(who, before, ends and now + last - ends or 0, ttl, now))
   elseif redis.call('PTTL', line) < last then
     redis.call('PEXPIRE', line, last)
   end
@@ -41,10 +41,16 @@ end
 
 -- front puts one of ours back that Java has dropped while it lived: it was the first.
 local function front(who, now)
-  if scores and redis.call('ZSCORE', places, who) and not redis.call('ZSCORE', scores, who) then
-    redis.call('LPUSH', line, who)
-    redis.call('ZADD', scores, now, who)
+  if not scores or not redis.call('ZSCORE', places, who) or redis.call('ZSCORE', scores, who) then
+    return
   end
+  for _, other in ipairs(redis.call('LRANGE', line, 0, -1)) do
+    if other == who then
+      return -- and lost its score otherwise
+    end
+  end
+  redis.call('LPUSH', line, who)
+  redis.call('ZADD', scores, now, who)
 end
 
 -- refuse decides about a lock that is held for another left ms, in PTTL's words: nil
