@@ -64,7 +64,7 @@ var fuzzMutants = map[string]fuzzMutant{
 		{driver.Exclusive, "left == -2 and (not first or first == who)", "left == -2"},
 	}},
 	"who asks again goes to the end of the line": {kind: fairMutex, edits: []edit{
-		{driver.Exclusive, "if not ends then\n    redis.call('RPUSH'", "redis.call('LREM', line, 0, who)\n  if true then\n    redis.call('RPUSH'"},
+		{driver.Exclusive, "if not ends and not (scores and redis.call('ZSCORE', scores, who)) then\n    redis.call('RPUSH'", "redis.call('LREM', line, 0, who)\n  if true then\n    redis.call('RPUSH'"},
 	}},
 	"who gives up keeps its place in line": {kind: fairMutex, edits: []edit{
 		{driver.Exclusive, "if not leave(who) then\n    return 0", "if true then\n    return redis.call('ZSCORE', places, who) and 1 or 0"},

@@ -239,7 +239,7 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if rec.dropArgs != nil {
 		args = append(args, rec.dropArgs(name)...)
 	}
-	reply, err := b.run(ctx, rec.drop, rec.keys(name, h.Owner), args)
+	reply, err := b.runBehind(ctx, rec.drop, rec.keys(name, h.Owner), args)
 	if err != nil {
 		return b.fail("release", h.Name, err)
 	}

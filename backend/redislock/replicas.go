@@ -85,15 +85,31 @@ func (b *Backend) runAcked(ctx context.Context, s *script, keys, args []string) 
 	l := &load{acked: true}
 	reply, err = b.runBy(ctx, s, keys, args, func(command []string) (any, error) {
 		l = &load{acked: true, commands: [][]string{command}}
-		if err := b.acks.of(b.client.slot(keys[0]), keys[0]).do(ctx, l); err != nil {
-			return nil, err
-		}
-		return l.answers[0].reply, l.answers[0].err
+		return b.ferried(ctx, keys[0], l)
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	return reply, b.replicas.check(l.acks), nil
+}
+
+// runBehind runs a script that asks no replica. It does not overtake one that does, and
+// was given up: a release would come before the acquire.
+func (b *Backend) runBehind(ctx context.Context, s *script, keys, args []string) (any, error) {
+	if b.replicas.need == 0 || b.client.slotted() {
+		return b.run(ctx, s, keys, args)
+	}
+	return b.runBy(ctx, s, keys, args, func(command []string) (any, error) {
+		return b.ferried(ctx, keys[0], &load{commands: [][]string{command}})
+	})
+}
+
+// ferried sends the one command of a load.
+func (b *Backend) ferried(ctx context.Context, key string, l *load) (any, error) {
+	if err := b.acks.of(b.client.slot(key), key).do(ctx, l); err != nil {
+		return nil, err
+	}
+	return l.answers[0].reply, l.answers[0].err
 }
 
 // runAckedThere asks the replicas of the server that has the keys.

@@ -1,0 +1,40 @@
+package redislock
+
+import (
+	"context"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// An acquire that was given up on its way lands before its release, and not after it.
+func TestReplicasOfAnAbandonedAcquire(t *testing.T) {
+	eachOpener(t, func(t *testing.T, o opener) {
+		master, _ := replicated(t)
+		b, r := o.open(t, master.Addr(), patient(String)), request("", driver.Exclusive)
+		warm(t, b, driver.Exclusive)
+		f := b.acks.of(0, r.Name)
+		send, under, on := f.send, make(chan struct{}), make(chan struct{})
+		f.send = func(ctx context.Context, commands [][]string) []answer {
+			under <- struct{}{}
+			<-on
+			return send(ctx, commands)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { <-under; cancel() }()
+		_, err := b.Acquire(ctx, r)
+		unknown(t, "acquire", err)
+		released := make(chan error, 1)
+		go func() { released <- b.Release(t.Context(), r.Hold) }()
+		eventually(t, "the release waits, or has overtaken", func() bool {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return len(f.waiting) > 0 || len(released) > 0
+		})
+		go func() { <-under }()
+		close(on)
+		if err := <-released; err != nil {
+			t.Errorf("release: %v", err)
+		}
+	})
+}
