@@ -12,7 +12,8 @@
 //	quorum:?member=URL&member=URL&…                            any members, %-encoded
 //
 // Parameters: member_timeout, drift, as in [Options]; all others are the members' own.
-// Open needs a majority; members that are down join when they come.
+// Open needs a majority; members that are down join when they come. One that refuses for
+// good, as a wrong password, is an error of Open.
 //
 // # How it works
 //

@@ -190,11 +190,9 @@ func openAll(ctx context.Context, urls []*url.URL, names []string) ([]driver.Bac
 func judge(backends []driver.Backend, errs []error, names []string) ([]driver.Caps, error) {
 	var caps []driver.Caps
 	var servers []string
-	var failed []error
 	wrong := false
 	for i, err := range errs {
 		if err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", names[i], err))
 			wrong = wrong || driver.Final(err)
 			continue
 		}
@@ -204,11 +202,29 @@ func judge(backends []driver.Backend, errs []error, names []string) ([]driver.Ca
 	majority := len(names)/2 + 1
 	switch {
 	case len(caps) < majority:
-		return nil, fmt.Errorf("quorum: %d of %d members could be opened, need %d: %w", len(caps), len(names), majority, errors.Join(failed...))
+		return nil, fmt.Errorf("quorum: %d of %d members could be opened, need %d: %w", len(caps), len(names), majority, failures(names, errs))
 	case wrong:
-		return nil, fmt.Errorf("quorum: a member that can't be one: %w", errors.Join(failed...))
+		return nil, fmt.Errorf("quorum: a member that can't be one: %w", failures(names, errs))
 	}
 	return caps, unique(servers)
+}
+
+// failures says which members failed and how. What is said of several is said once.
+func failures(names []string, errs []error) error {
+	of := map[string][]string{}
+	for i, err := range errs {
+		if err != nil {
+			of[err.Error()] = append(of[err.Error()], names[i])
+		}
+	}
+	var failed []error
+	for _, err := range errs {
+		if err != nil && of[err.Error()] != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", strings.Join(of[err.Error()], ", "), err))
+			delete(of, err.Error())
+		}
+	}
+	return errors.Join(failed...)
 }
 
 func closeAll(backends []driver.Backend) {

@@ -48,6 +48,7 @@ func TestOpenRefuses(t *testing.T) {
 		ofMembers("mem:a", "mem:b", "mem:a"):       "mem:a is a member twice",
 		ofMembers("mem:a", "nonsense:b"):           `unknown URL scheme "nonsense"`,
 		ofMembers("mem:a", "mem:b", "nonsense:c"):  `unknown URL scheme "nonsense"`,
+		"quorum+redis://h1,h2,h3?colour=red":       "redis://h1:6379, redis://h2:6379, redis://h3:6379: distlock: invalid request",
 		ofMembers("mem:a") + "&colour=red":         `unknown parameter "colour"`,
 		ofMembers("mem:a") + "&drift=0.7":          "drift=0.7",
 		ofMembers("mem:a") + "&drift=2ms":          "drift=2ms",

@@ -260,11 +260,25 @@ func withoutScript(text string) string {
 	return text
 }
 
+// worded is an error in words for people. Its cause can be reached, but is not quoted.
+type worded struct {
+	text  string
+	cause []error
+}
+
+func (e *worded) Error() string   { return e.text }
+func (e *worded) Unwrap() []error { return e.cause }
+
+// wrong is ErrInvalid in these words.
+func wrong(text string, cause error) error {
+	return &worded{driver.ErrInvalid.Error() + ": " + text, []error{driver.ErrInvalid, cause}}
+}
+
 // explain makes facts of the server's errors that are facts, and leaves the others,
 // which say nothing of what became of the command.
 func explain(err error) error {
-	re := (*replyError)(nil)
-	if !errors.As(err, &re) {
+	re, is := asReply(err)
+	if !is || driver.Final(err) {
 		return err
 	}
 	plain := &replyError{text: withoutScript(re.text), cause: re.cause}
@@ -272,13 +286,17 @@ func explain(err error) error {
 	case re.is("INVALID"):
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, strings.TrimPrefix(plain.text, "INVALID "))
 	case re.is("WRONGTYPE"):
-		return fmt.Errorf("%w: this name is used for another kind of lock, or for other data: %w", driver.ErrInvalid, plain)
-	case re.is("NOAUTH"), re.is("WRONGPASS"):
-		return fmt.Errorf("%w: the server wants another user or password: %w", driver.ErrInvalid, plain)
+		return wrong("this name is used for another kind of lock, or for other data", re)
+	case re.is("NOAUTH"):
+		return wrong("the server wants a user or password, and was given none", re)
+	case re.is("WRONGPASS"):
+		return wrong("the server refuses this user or password", re)
+	case strings.Contains(re.text, "DB index is out of range"):
+		return wrong("the server has no database of this number", re)
 	case re.is("READONLY"):
 		return fmt.Errorf("the server is a replica, or has become one: %w", plain)
 	case re.is("NOPERM"):
-		return fmt.Errorf("%w: the server's user may not do this (see the package's comment on permissions): %w", driver.ErrInvalid, plain)
+		return fmt.Errorf("%w: the server's user may not do this (docs/backends/redis.md lists what it needs): %w", driver.ErrInvalid, plain)
 	}
 	return err
 }

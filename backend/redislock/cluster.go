@@ -67,8 +67,7 @@ var errNoSlots = errors.New("no server has any slot")
 
 // noCluster explains why a server did not say where slots are.
 func noCluster(err error) error {
-	re := (*replyError)(nil)
-	if errors.As(err, &re) && strings.Contains(re.text, "cluster support disabled") {
+	if re, is := asReply(err); is && (re.isUnknown() || strings.Contains(re.text, "cluster support disabled")) {
 		return fmt.Errorf("%w: the server is not part of a Redis Cluster: want redis:// or redis+sentinel://", driver.ErrInvalid)
 	}
 	return explain(err)

@@ -36,6 +36,11 @@ func TestOpenBadDeployments(t *testing.T) {
 		"redis+cluster://a?prefix={":                "braces",
 		"redis+cluster://a?prefix=a}":               "braces",
 		"redis+cluster://a?pubsub=loud":             "pubsub",
+		"redis:a:6379":                              "two slashes",
+		"redis+cluster:a,b":                         "two slashes",
+		"redis://a:0":                               "from 1 to 65535",
+		"redis+sentinel://a,b:65536/main":           "b:65536",
+		"redis://a?cert=/x":                         "rediss",
 	} {
 		refusedURL(t, url, words)
 	}
@@ -47,6 +52,8 @@ func TestOpenAnotherKindOfServer(t *testing.T) {
 	alone := testserver.SharedRedis(t).Addr()
 	refusedURL(t, "redis://"+c.Addrs()[0], "redis+cluster://")
 	refusedURL(t, "redis+cluster://"+alone, "not part of a Redis Cluster")
+	refusedURL(t, "redis+cluster://"+s.Addrs()[0], "not part of a Redis Cluster")
+	refusedURL(t, "redis://"+alone+"/1000000", "no database of this number")
 	refusedURL(t, "redis+sentinel://"+alone+"/main", "no sentinel")
 	refusedURL(t, "redis://"+s.Addrs()[0], "redis+sentinel://")
 	refusedURL(t, "redis://"+s.Replicas()[0].Addr(), "replica")
@@ -77,8 +84,8 @@ func TestOpenWithPasswordsAndTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	sentinel := "@" + strings.Join(s.Addrs(), ",") + "/" + testserver.SentinelName + "?ca=" + ca
-	refusedURL(t, "rediss+sentinel://locker:s3cret"+sentinel, "user or password")
-	refusedURL(t, "rediss+sentinel://locker:s3cret"+sentinel+"&sentinel_password=s3cretive", "user or password")
+	refusedURL(t, "rediss+sentinel://locker:s3cret"+sentinel, "sentinel_password")
+	refusedURL(t, "rediss+sentinel://locker:s3cret"+sentinel+"&sentinel_password=s3cretive", "sentinel_password")
 	refusedURL(t, "rediss+sentinel://locker:s3cretive"+sentinel+"&sentinel_password=s3cret2", "user or password")
 	c := testserver.RedisCluster(t, testserver.RedisOptions{User: "locker", Password: "s3cret", TLS: true})
 	cluster := "@" + strings.Join(c.Addrs(), ",") + "?ca=" + filepath.Join(c.Masters()[0].Dir(), "cert.pem")

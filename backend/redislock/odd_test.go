@@ -31,6 +31,29 @@ func TestPermitWithoutEnd(t *testing.T) {
 	}
 }
 
+// Who holds a permit keeps a mutex of that name out, and it says so; who locks with a number
+// is another client's mutex.
+func TestSemaphoreIsNoMutex(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	c := raw(t, srv.Addr())
+	for _, o := range []Options{{}, {Scripts: ScriptsOff}, {Layout: Redisson}} {
+		counted := request("", driver.Counted)
+		acquire(t, openOwn(t, srv.Addr(), Options{Layout: o.Layout}), counted)
+		b := openOwn(t, srv.Addr(), o)
+		for _, queue := range []bool{false, b.Caps().Line != driver.Never} {
+			mutex := request(counted.Name, driver.Exclusive)
+			mutex.Queue = queue
+			err := refused(t, b, mutex, driver.ErrInvalid)
+			if re, is := asReply(err); is && strings.Contains(err.Error(), re.text) {
+				t.Errorf("%+v: %v: Redis' own words are of no use", o, err)
+			}
+		}
+	}
+	number := request("", driver.Exclusive)
+	c.Set(t.Context(), number.Name, "1", time.Minute)
+	refused(t, openOwn(t, srv.Addr(), Options{}), number, driver.ErrHeld)
+}
+
 // A release wakes the first of Java's fair waiters that is alive.
 func TestReleaseTellsALiveFairWaiter(t *testing.T) {
 	srv := testserver.SharedRedis(t)

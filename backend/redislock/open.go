@@ -2,11 +2,14 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/redis/go-redis/v9"
@@ -42,9 +45,21 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.server.DialTimeout)
+	opening, cancel := context.WithTimeout(ctx, t.server.DialTimeout)
 	defer cancel()
 	c := t.connect()
+	b, err := t.open(opening, c)
+	if err != nil {
+		c.close()
+		if ctx.Err() == nil {
+			err = t.tell(err)
+		}
+		return nil, fmt.Errorf("redislock: open %s: %w", c.name(), err)
+	}
+	return b, nil
+}
+
+func (t *target) open(ctx context.Context, c client) (*Backend, error) {
 	b, err := newPatient(c, t.opts, t.server.ReadTimeout)
 	if err == nil {
 		err = t.check(ctx, c)
@@ -58,11 +73,26 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	if err == nil {
 		err = b.checkWait(ctx)
 	}
-	if err != nil {
-		c.close()
-		return nil, fmt.Errorf("redislock: open %s: %w", c.name(), explain(err))
+	return b, explain(err)
+}
+
+// tell puts what the network said into words for people. It is as unknown as before.
+func (t *target) tell(err error) error {
+	text, secure := err.Error(), t.server.TLSConfig != nil
+	switch {
+	case driver.Final(err):
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		text = strings.ReplaceAll(text, context.DeadlineExceeded.Error(), "no answer within "+t.server.DialTimeout.String())
+		if secure {
+			text += "; does the server speak TLS?"
+		}
+	case strings.Contains(text, "invalid reply"):
+		text += ": this is no Redis server"
+	case !secure && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)):
+		text += "; does the server want TLS, as in rediss://?"
 	}
-	return b, nil
+	return &worded{text, []error{err}}
 }
 
 // connect makes the client; nothing is sent yet.

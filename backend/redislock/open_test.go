@@ -108,6 +108,12 @@ func TestOpenUnreachable(t *testing.T) {
 	start := time.Now()
 	_, err = Open(t.Context(), "redis://:s3cret@"+l.Addr().String()+"?timeout=50ms")
 	unknown(t, "timeout", err)
+	if !strings.Contains(err.Error(), "no answer within 50ms") {
+		t.Errorf("timeout: %v", err)
+	}
+	if _, err = Open(t.Context(), "rediss://"+l.Addr().String()+"?timeout=50ms"); !strings.Contains(err.Error(), "TLS") {
+		t.Errorf("a server without TLS: %v", err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err = Open(ctx, "redis://"+l.Addr().String())

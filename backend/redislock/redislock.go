@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -142,7 +143,7 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 // withoutScripts makes a new backend one that uses none.
 func (b *Backend) withoutScripts() error {
 	if b.layout.span == 1 {
-		return fmt.Errorf("%w: the layout %q needs scripts, which the server's user may not run", driver.ErrUnsupported, Redisson)
+		return fmt.Errorf("%w: the layout %q needs scripts, and they are off or forbidden to the server's user", driver.ErrUnsupported, Redisson)
 	}
 	b.scriptless = newScriptless(b)
 	b.caps.Modes, b.caps.Downgrade = driver.Modes(driver.Exclusive), false
@@ -175,7 +176,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	b.hub.answered(r.Owner)
 	id, ok := reply.(string)
 	if !ok {
-		return driver.Grant{}, b.held(r, reply)
+		return driver.Grant{}, b.refused(ctx, r, reply)
 	}
 	id, queued := strings.CutSuffix(id, "+")
 	fence, err := b.layout.fence(id)
@@ -204,7 +205,28 @@ func (b *Backend) takeCall(rec *recipe, r driver.Request) (keys, args []string) 
 	return keys, args
 }
 
-// held makes the error of a refusal: how many ms are left, and the note of the holder
+// refused makes the error of a refusal, in a second round trip if a number is in the way.
+func (b *Backend) refused(ctx context.Context, r driver.Request, reply any) error {
+	err := b.held(r, reply)
+	held := (*driver.HeldError)(nil)
+	if r.Mode == driver.Exclusive && errors.As(err, &held) && len(held.Holders) > 0 && b.counts(ctx, r.Name, held.Holders[0].Owner) {
+		return fmt.Errorf("%w: this name is a semaphore", driver.ErrInvalid)
+	}
+	return err
+}
+
+// counts reports whether a lock's value is a semaphore's counter. Others lock with
+// numbers too: what tells is that somebody holds a permit.
+func (b *Backend) counts(ctx context.Context, name, value string) bool {
+	if _, err := strconv.ParseInt(value, 10, 64); err != nil {
+		return false
+	}
+	key := b.prefix + name
+	reply, err := b.client.do(ctx, key, []string{"EXISTS", permitsKey(key)})
+	return err == nil && reply == int64(1)
+}
+
+// held makes the error of a refusal by a holder: how many ms are left, and the note of the holder
 // if the script saw it.
 func (b *Backend) held(r driver.Request, reply any) error {
 	list, ok := reply.([]any)

@@ -81,7 +81,7 @@ func (p *scriptless) take(ctx context.Context, r driver.Request) (uint64, error)
 	p.b.hub.answered(r.Owner)
 	again := !s.taken && ownedBy(s.value, r.Owner)
 	if !s.taken && !again {
-		return 0, p.b.held(r, []any{s.left, s.value})
+		return 0, p.b.refused(ctx, r, []any{s.left, s.value})
 	}
 	if s.taken && s.queued && s.trouble == nil {
 		return 0, p.standBack(ctx, r)

@@ -65,6 +65,8 @@ func (s *sentinels) masterBy(ctx context.Context, addr string) (string, error) {
 	switch list, _ := reply.([]any); {
 	case errors.As(err, &re) && strings.Contains(re.text, "unknown command"):
 		return "", fmt.Errorf("%w: the server at %s is no sentinel: want the addresses of sentinels, or redis:// for a server without", driver.ErrInvalid, addr)
+	case errors.As(err, &re) && (re.is("NOAUTH") || re.is("WRONGPASS")):
+		return "", wrong(fmt.Sprintf("the sentinel %s wants another user or password: sentinel_user, sentinel_password", addr), err)
 	case err != nil:
 		return "", fmt.Errorf("sentinel %s: %w", addr, explain(err))
 	case reply == nil:

@@ -49,8 +49,11 @@ func readURL(u *url.URL) (*target, error) {
 	p := driver.NewParams(u)
 	t.readParams(u, p)
 	var errs []error
-	if secure {
+	switch q := u.Query(); {
+	case secure:
 		errs = append(errs, t.readTLS(p))
+	case q.Has("ca") || q.Has("cert") || q.Has("key"):
+		return nil, fmt.Errorf("%w: parameters ca, cert and key are for TLS: want a URL that begins with rediss", driver.ErrInvalid)
 	}
 	errs = append(errs, p.Err(), t.readPlace(u))
 	return t, errors.Join(errs...)
@@ -118,11 +121,17 @@ func (t *target) readPlace(u *url.URL) error {
 		t.server.Network, t.addrs = "unix", []string{u.Path}
 		return nil
 	}
+	if u.Opaque != "" {
+		return fmt.Errorf("%w: want two slashes before the host, as in redis://localhost:6379", driver.ErrInvalid)
+	}
 	port := "6379"
 	if t.scheme == toSentinels {
 		port = "26379"
 	}
 	t.addrs = driver.Hosts(u, port)
+	if err := checkPorts(t.addrs); err != nil {
+		return err
+	}
 	db := strings.Trim(u.Path, "/")
 	switch t.scheme {
 	case toServer:
@@ -136,6 +145,16 @@ func (t *target) readPlace(u *url.URL) error {
 		}
 	}
 	return t.readDB(db)
+}
+
+func checkPorts(addrs []string) error {
+	for _, addr := range addrs {
+		_, port, _ := net.SplitHostPort(addr)
+		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+			return fmt.Errorf("%w: the port of %s: want a number from 1 to 65535", driver.ErrInvalid, addr)
+		}
+	}
+	return nil
 }
 
 func (t *target) readDB(db string) error {
