@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"regexp"
 	"sync"
 	"time"
@@ -96,12 +97,15 @@ func (a *app) verify(o *verifyOptions) error {
 	ctx, cancel := interruptible()
 	defer cancel()
 	report := verifyJSON{URL: driver.Redact(o.url), Checks: []checkJSON{}}
-	if report.Backend, err = backendName(ctx, o.url); err != nil {
+	b, err := openURL(ctx, o.url)
+	if err != nil {
 		return err
 	}
+	defer b.Close()
+	report.Backend = b.Caps().Name
 	bounded, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	for _, result := range examine(bounded, o, checks) {
+	for _, result := range examine(bounded, o, b, checks) {
 		r := <-result
 		report.add(r)
 		if !o.json {
@@ -114,19 +118,10 @@ func (a *app) verify(o *verifyOptions) error {
 	return a.conclude(o, &report)
 }
 
-// backendName opens the server once, to tell that it is there and what it is.
-func backendName(ctx context.Context, rawURL string) (string, error) {
-	b, err := openURL(ctx, rawURL)
-	if err != nil {
-		return "", err
-	}
-	return b.Caps().Name, b.Close()
-}
-
 // examine runs the checks, some at once, and returns where each result will come
 // from, in their order.
-func examine(ctx context.Context, o *verifyOptions, checks []drivertest.Check) []chan checkJSON {
-	h := &drivertest.Harness{Open: opener(o.url), TTL: o.ttl}
+func examine(ctx context.Context, o *verifyOptions, b driver.Backend, checks []drivertest.Check) []chan checkJSON {
+	h := &drivertest.Harness{Open: opener(o.url), TTL: o.ttl, Refuses: refuser(ctx, b)}
 	results := make([]chan checkJSON, len(checks))
 	for i := range results {
 		results[i] = make(chan checkJSON, 1)
@@ -151,6 +146,19 @@ func examine(ctx context.Context, o *verifyOptions, checks []drivertest.Check) [
 
 // opener makes independent connections to one store. The memory of this process has
 // stores that are nobody else's; they must be one for all.
+// refuser asks a backend which names its store can't have, as Redis Cluster can't have some
+// with braces: then all calls must refuse them.
+func refuser(ctx context.Context, b driver.Backend) func(name string) bool {
+	return func(name string) bool {
+		i, ok := b.(driver.Inspector)
+		if !ok {
+			return false
+		}
+		_, err := i.Inspect(ctx, name)
+		return errors.Is(err, driver.ErrInvalid)
+	}
+}
+
 func opener(rawURL string) func(context.Context) (driver.Backend, error) {
 	if rawURL == "mem:" {
 		rawURL = "mem:verify-" + driver.NewOwner()

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testserver"
 )
 
 func TestVerify(t *testing.T) {
@@ -56,5 +57,14 @@ func TestVerifyTimeUp(t *testing.T) {
 func TestVerifyUnreachable(t *testing.T) {
 	if code, _, err := inProcess("verify", "redis://127.0.0.1:1"); code != exitUnreachable || strings.Count(err, "\n") != 1 {
 		t.Errorf("got %d, %q", code, err)
+	}
+}
+
+// Names that a store can't have are no broken promise, if all calls refuse them.
+func TestVerifyCluster(t *testing.T) {
+	url := "redis+cluster://" + testserver.SharedRedisCluster(t).Addrs()[0]
+	code, out, err := inProcess("verify", url, "--run", "^names/(start|punctuation|refused)$")
+	if code != 0 || !strings.Contains(out, "3 kept, 0 not claimed") {
+		t.Errorf("exit code %d\n%s%s", code, out, err)
 	}
 }
