@@ -156,5 +156,7 @@
 // ErrInvalid for those who want a lock; who holds one is not told that it is lost, and
 // keeps it until its TTL ends or the right is back.
 //
-// Tested with Redis 7.0.15.
+// docs/backends/redis.md has the rules of an ACL.
+//
+// Tested with Redis 7.0.15, and 6.2.14 alone.
 package redislock
