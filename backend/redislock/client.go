@@ -148,8 +148,10 @@ func again(ctx context.Context, send func() verdict) {
 
 // lonely explains what a server says that has others beside it.
 func lonely(err error) error {
-	re := (*replyError)(nil)
-	if errors.As(err, &re) && (re.is("MOVED") || re.is("ASK") || re.is("CROSSSLOT")) {
+	if err == nil {
+		return nil
+	}
+	if re, is := asReply(err); is && (re.is("MOVED") || re.is("ASK") || re.is("CROSSSLOT")) {
 		return fmt.Errorf("%w: the server is part of a Redis Cluster: want redis+cluster://, or a client for clusters: %w", driver.ErrInvalid, re)
 	}
 	return err

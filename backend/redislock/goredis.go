@@ -90,7 +90,7 @@ type goRedisServer struct {
 }
 
 func (c *goRedisServer) do(ctx context.Context, args []string) (any, error) {
-	cmd := command(ctx, args)
+	cmd := c.command(ctx, args)
 	if err := c.pipe.do(ctx, cmd); err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func (c *goRedisServer) do(ctx context.Context, args []string) (any, error) {
 func (c *goRedisServer) doAll(ctx context.Context, commands [][]string) []answer {
 	list := make([]once, len(commands))
 	for i, args := range commands {
-		list[i] = command(ctx, args)
+		list[i] = c.command(ctx, args)
 	}
 	if err := c.pipe.do(ctx, list...); err != nil {
 		return answers(len(list), answer{err: err})
@@ -140,6 +140,19 @@ func (c *goRedisConn) doAll(ctx context.Context, commands [][]string) []answer {
 // close: a connection that failed is known to the library as broken.
 func (c *goRedisConn) close(bool) { c.conn.Close() }
 
+// command of a client that is ours points to its words, which costs less than a copy of
+// each. A user's client may have hooks, which show words.
+func (c *goRedisServer) command(ctx context.Context, args []string) once {
+	if c.subscriber == nil {
+		return command(ctx, args)
+	}
+	list := make([]any, len(args))
+	for i := range args {
+		list[i] = &args[i]
+	}
+	return once{redis.NewCmd(ctx, list...)}
+}
+
 func command(ctx context.Context, args []string) once {
 	list := make([]any, len(args))
 	for i, a := range args {
@@ -149,11 +162,10 @@ func command(ctx context.Context, args []string) once {
 }
 
 func fromGoRedis(err error) error {
-	re := redis.Error(nil)
-	switch {
-	case err == nil, errors.Is(err, redis.Nil):
+	if err == nil || errors.Is(err, redis.Nil) {
 		return nil
-	case errors.As(err, &re):
+	}
+	if re := redis.Error(nil); errors.As(err, &re) {
 		return &replyError{text: re.Error(), cause: err}
 	}
 	return err

@@ -29,8 +29,11 @@ const (
 
 // verdictOf reads an error; addr is where to go.
 func verdictOf(err error) (why verdict, addr string) {
-	re := (*replyError)(nil)
-	if err == nil || !errors.As(err, &re) {
+	if err == nil {
+		return executed, ""
+	}
+	re, is := asReply(err)
+	if !is {
 		return executed, ""
 	}
 	words := strings.Fields(re.text)

@@ -32,7 +32,7 @@ func stringLayout(strict bool) *layout {
 		keep:    compose("fence_stream", "ask", "lost", "keep", "string_keep"),
 		drop:    compose("ask", "publish", "string_drop_alone", "lost", "line", "line_drop", "string_drop"),
 		writer:  func(owner string) string { return owner },
-		keys:    func(name, _ string) []string { return append([]string{name}, ownLine(name)...) },
+		keys:    func(name, _ string) []string { return append(append(make([]string, 0, 4), name), ownLine(name)...) },
 		kept:    1,
 		channel: freeChannel,
 		wakes:   one,
