@@ -105,6 +105,7 @@ func hears(t *testing.T, b *Backend, name string) {
 // A slot that moves, with a lock that is held, one that is waited for, and others that
 // are taken all the while.
 func TestClusterSlotMoves(t *testing.T) {
+	t.Parallel()
 	g := testserver.RedisCluster(t, testserver.RedisOptions{})
 	for _, w := range clusterWays {
 		t.Run(w.name, func(t *testing.T) {
@@ -141,6 +142,7 @@ func TestClusterSlotMoves(t *testing.T) {
 }
 
 func TestClusterFailsOver(t *testing.T) {
+	t.Parallel()
 	g := testserver.RedisCluster(t, testserver.RedisOptions{})
 	const name = "{failing}"
 	var all []*busy
@@ -166,6 +168,7 @@ func TestClusterFailsOver(t *testing.T) {
 }
 
 func TestSentinelFailsOver(t *testing.T) {
+	t.Parallel()
 	g := testserver.RedisSentinel(t, testserver.RedisOptions{})
 	var all []*busy
 	var backends []*Backend

@@ -48,6 +48,7 @@ func TestOpenBadDeployments(t *testing.T) {
 
 // What is at an address that is not what the URL says.
 func TestOpenAnotherKindOfServer(t *testing.T) {
+	t.Parallel()
 	c, s := testserver.SharedRedisCluster(t), testserver.SharedRedisSentinel(t)
 	alone := testserver.SharedRedis(t).Addr()
 	refusedURL(t, "redis://"+c.Addrs()[0], "redis+cluster://")

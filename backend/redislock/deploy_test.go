@@ -146,6 +146,7 @@ func travels(t *testing.T, h drivertest.Harness) {
 			continue
 		}
 		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
 			if err := c.Run(t.Context(), &h); err != nil && !errors.Is(err, drivertest.ErrNotClaimed) {
 				t.Error(err)
 			}

@@ -86,6 +86,7 @@ func sentinelURL(g *testserver.RedisSentinelGroup) string {
 // Leases in many slots are renewed together, and a server that does not answer keeps
 // none of the others' waiting.
 func TestClusterRenewsWhatItCan(t *testing.T) {
+	t.Parallel()
 	g := testserver.RedisCluster(t, testserver.RedisOptions{Args: []string{"--cluster-node-timeout", "60000"}})
 	b, err := Open(t.Context(), clusterURL(g))
 	b = opened(t, b, err)

@@ -42,6 +42,18 @@ type fuzzer struct {
 	fence    uint64 // the greatest so far
 	unclear  int
 	grants   int
+	slowest  timed
+}
+
+// timed is a call and how long it took.
+type timed struct {
+	op
+	backend int
+	took    time.Duration
+}
+
+func (c timed) String() string {
+	return fmt.Sprintf("%v, through client %d: %v", c.took, c.backend, c.op)
 }
 
 // fuzz makes so many calls, then lets every owner release until it is answered. It
@@ -55,6 +67,9 @@ func (f *fuzzer) fuzz(ctx context.Context, calls int, storm, calm func()) error 
 	}
 	storm()
 	for done := 0; done < calls; {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("after %d calls, of which %d had no answer: %w; the slowest was %s", done, f.unclear, err, f.slowest)
+		}
 		ops := f.draw()
 		if err := f.round(ctx, ops); err != nil {
 			return fmt.Errorf("call %d: %w", done, err)
@@ -92,15 +107,22 @@ func (f *fuzzer) draw() []op {
 
 // round makes calls side by side.
 func (f *fuzzer) round(ctx context.Context, ops []op) error {
-	grants := make([]driver.Grant, len(ops))
+	grants, took := make([]driver.Grant, len(ops)), make([]time.Duration, len(ops))
 	var wg sync.WaitGroup
 	for i := range ops {
-		wg.Go(func() { ops[i].err = f.call(ctx, &ops[i], &grants[i]) })
+		wg.Go(func() {
+			start := time.Now()
+			ops[i].err = f.call(ctx, &ops[i], &grants[i])
+			took[i] = time.Since(start)
+		})
 	}
 	wg.Wait()
 	before := f.worlds
 	for i := range ops {
 		ops[i].answer = answerOf(ops[i].err)
+		if took[i] > f.slowest.took {
+			f.slowest = timed{ops[i], ops[i].owner % len(f.backends), took[i]}
+		}
 		if ops[i].answer == unclear {
 			f.unclear++
 		}
@@ -213,7 +235,7 @@ func startFuzz(t *testing.T, c fuzzCase, seed uint64, calls int, change func(*Ba
 			p.Storm(seed+uint64(i), rate, "fuzz:")
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	if err := f.fuzz(ctx, calls, func() { setRate(stormRate) }, func() { setRate(0) }); err != nil {
 		return f, err
@@ -257,17 +279,14 @@ func fuzzSeed(t *testing.T) uint64 {
 // answers: nobody is told anything that is not so, and nothing is left behind.
 func TestLostReplies(t *testing.T) {
 	seed := fuzzSeed(t)
-	for _, c := range fuzzCases {
-		t.Run(c.String(), func(t *testing.T) {
-			t.Parallel()
-			f, err := startFuzz(t, c, seed, *opsFlag, func(b *Backend) fuzzed { return b })
-			if err != nil {
-				t.Error(err)
-			}
-			t.Logf("%d calls: %d granted, %d with an unknown outcome", *opsFlag, f.grants, f.unclear)
-			if f.grants < *opsFlag/20 || f.unclear < *opsFlag/20 {
-				t.Error("the test was not hard enough")
-			}
-		})
-	}
+	sideBySide(t, fuzzCases, func(t *testing.T, c fuzzCase) {
+		f, err := startFuzz(t, c, seed, *opsFlag, func(b *Backend) fuzzed { return b })
+		if err != nil {
+			t.Error(err)
+		}
+		t.Logf("%d calls: %d granted, %d with an unknown outcome", *opsFlag, f.grants, f.unclear)
+		if f.grants < *opsFlag/20 || f.unclear < *opsFlag/20 {
+			t.Error("the test was not hard enough")
+		}
+	})
 }

@@ -66,11 +66,13 @@ func TestAbandonedAcquireLandsBeforeItsRelease(t *testing.T) {
 
 // Watches that come just when the hub goes to sleep are armed, by one connection.
 func TestWatchWhileTheHubGoesToSleep(t *testing.T) {
+	t.Parallel()
 	srv := testserver.Redis(t)
 	var wg sync.WaitGroup
 	for range 30 {
 		wg.Go(func() {
 			b := openOwn(t, srv.Addr(), Options{})
+			b.hub.round = 10 * time.Millisecond
 			armWatch(t, b, request("x", driver.Exclusive)).Close()
 			for asleep := false; !asleep; {
 				b.hub.mu.Lock()

@@ -13,7 +13,7 @@ import (
 // A subscription is kept for a while after its last watch has left: a lock that is
 // fought for is watched again at once. Then the connection is kept for a while.
 const (
-	round           = 500 * time.Millisecond
+	defaultRound    = 500 * time.Millisecond
 	keepChannel     = 2  // rounds
 	keepConnection  = 20 // rounds
 	shortestBackoff = 20 * time.Millisecond
@@ -29,6 +29,7 @@ type hub struct {
 	client   client
 	voice    *voice
 	keyspace *keyspace
+	round    time.Duration
 	ctx      context.Context // ends with the hub
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
@@ -45,6 +46,7 @@ func newHub(c client, v *voice, k *keyspace) *hub {
 		client:   c,
 		voice:    v,
 		keyspace: k,
+		round:    defaultRound,
 		channels: map[string]*channel{},
 		owners:   map[string]*watch{},
 		stations: map[server]*station{},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -55,7 +56,7 @@ func openGoRedis(t testing.TB, addr string, opts Options) *Backend {
 
 func openRueidis(t testing.TB, addr string, opts Options) *Backend {
 	t.Helper()
-	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true, ConnWriteTimeout: time.Second})
+	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true, ConnWriteTimeout: 3 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,6 +99,16 @@ func eachOpener(t *testing.T, test func(t *testing.T, o opener)) {
 			test(t, o)
 		})
 	}
+}
+
+// sideBySide runs tests all at once that wait more than they compute: of those that call
+// t.Parallel there are only as many as processors.
+func sideBySide[T fmt.Stringer](t *testing.T, cases []T, test func(t *testing.T, c T)) {
+	var wg sync.WaitGroup
+	for _, c := range cases {
+		wg.Go(func() { t.Run(c.String(), func(t *testing.T) { test(t, c) }) })
+	}
+	wg.Wait()
 }
 
 // raw is a plain client, as another program has it.

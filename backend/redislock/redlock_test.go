@@ -266,6 +266,7 @@ func TestRedlockRestartHole(t *testing.T) {
 // The same with a restart that is delayed for longer than the TTL: there is no hole.
 // Meanwhile nobody gets the lock, and its holder can't renew it.
 func TestRedlockDelayedRestart(t *testing.T) {
+	t.Parallel()
 	ms := startMasters(t)
 	b := ms.network(t).redlock(t, quorum.Options{})
 	const ttl = 2 * time.Second

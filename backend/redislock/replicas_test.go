@@ -139,6 +139,7 @@ func TestReplicasOfMany(t *testing.T) {
 // A lease whose renewals the replica does not acknowledge ends in time; a wait for a
 // lock says what it waited for.
 func TestReplicasThroughTheCore(t *testing.T) {
+	t.Parallel()
 	master, replica := replicated(t)
 	b := openOwn(t, master.Addr(), acked(String))
 	locks, err := distlock.New(b, &distlock.Options{TTL: 2 * time.Second})

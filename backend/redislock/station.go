@@ -100,7 +100,7 @@ func (s *station) newSession() *session {
 
 // serve keeps the connection in agreement with what is wanted; nil: nothing is.
 func (s *station) serve(n *session, l listener) error {
-	tick := time.NewTicker(round)
+	tick := time.NewTicker(s.hub.round)
 	defer tick.Stop()
 	for {
 		if err := s.sync(n, l); err != nil {
@@ -135,7 +135,7 @@ func (s *station) rehome() {
 	}
 	h.mu.Unlock()
 	for name, key := range keys {
-		ctx, cancel := context.WithTimeout(h.ctx, round)
+		ctx, cancel := context.WithTimeout(h.ctx, defaultRound)
 		at, err := h.client.at(ctx, key)
 		cancel()
 		if err != nil || at == s.server {

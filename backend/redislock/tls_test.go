@@ -20,6 +20,7 @@ import (
 // A command that is too large for the buffers of a stalled connection does not keep
 // its caller, nor spoil what comes after it.
 func TestStalledWrite(t *testing.T) {
+	t.Parallel()
 	srv := testserver.Redis(t)
 	b := openOwn(t, srv.Addr(), Options{})
 	large := strings.Repeat("x", 32<<20)
