@@ -114,8 +114,8 @@ type Caps struct {
 	// all of Modes.
 	Lined ModeSet
 
-	// SpanLife is for how long after a grant its span of fences may be used where there
-	// is a line: until then nobody asks whether others have come to stand in it. Zero
+	// SpanLife is for how long after the answer of a grant its span of fences may be used
+	// where there is a line: until then nobody asks whether others have come to stand in it. Zero
 	// means that no spans are asked for there, and each hand-off asks.
 	SpanLife time.Duration
 
