@@ -3,11 +3,13 @@ package testserver
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -159,14 +161,19 @@ func spawn(cmd *exec.Cmd) error {
 	return <-done
 }
 
-// freePort is a port that nobody listens on just now.
+// freePort is a port that nobody listens on just now. It lies below those that systems
+// give to outgoing connections: a server that is restarted must find its port free.
 func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+	var err error
+	for range 100 {
+		port := 12000 + rand.IntN(20000)
+		l, failed := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if failed == nil {
+			return port, l.Close()
+		}
+		err = failed
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, err
 }
 
 // launch runs start with a free port, again with another one if somebody else was
