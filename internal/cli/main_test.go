@@ -6,9 +6,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,6 +26,10 @@ func TestMain(m *testing.M) {
 		os.Exit(Main())
 	}
 	os.Setenv(asCommand, "1")
+	if signal.Ignored(syscall.SIGHUP) {
+		// As nohup leaves it: the commands that are tested would inherit that.
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
 	// A program with the race detector sleeps for a second at its end, by default.
 	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	os.Exit(testserver.Run(m))
