@@ -91,10 +91,7 @@ func TestRefusedRaiseLeavesNothing(t *testing.T) {
 		if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("acquire: %v", err)
 		}
-		synctest.Wait()
-		if n := c.votes(r.Hold); n != 0 {
-			t.Errorf("%d votes are left", n)
-		}
+		c.leavesNothing(t, r.Hold)
 	})
 }
 

@@ -61,6 +61,15 @@ func (c *cluster) votes(h driver.Hold) int {
 	return n
 }
 
+// leavesNothing waits until all is quiet: then no member keeps the lock for owner.
+func (c *cluster) leavesNothing(t *testing.T, h driver.Hold) {
+	t.Helper()
+	synctest.Wait()
+	if n := c.votes(h); n != 0 {
+		t.Errorf("%d votes are left", n)
+	}
+}
+
 func request(mode driver.Mode) driver.Request {
 	return driver.Request{
 		Hold:   driver.Hold{Name: "lock", Owner: driver.NewOwner(), Mode: mode, TTL: 8 * time.Second},
@@ -150,10 +159,7 @@ func TestLostIsAFact(t *testing.T) {
 		if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
 			t.Errorf("held by at most two of five: %v", err)
 		}
-		synctest.Wait()
-		if n := c.votes(r.Hold); n != 0 {
-			t.Errorf("%d votes of a lost hold are left", n)
-		}
+		c.leavesNothing(t, r.Hold)
 	})
 }
 

@@ -89,10 +89,7 @@ func TestSilentMajority(t *testing.T) {
 		isUnknown(t, "inspect", err)
 		isUnknown(t, "list", b.List(ctxFor(t, time.Second), "", func(string) bool { return true }))
 		within(t, "all that", began, 6*time.Second)
-		synctest.Wait()
-		if n := c.votes(r.Hold); n != 0 {
-			t.Errorf("%d votes are left of what failed", n)
-		}
+		c.leavesNothing(t, r.Hold)
 		w.restore()
 		take(t, b, r)
 	})
@@ -123,10 +120,7 @@ func TestLateVoteIsGivenBack(t *testing.T) {
 			t.Errorf("the refusal was certain, and took %v", took)
 		}
 		time.Sleep(150 * time.Millisecond)
-		synctest.Wait()
-		if n := c.votes(r.Hold); n != 0 {
-			t.Errorf("%d late votes are left", n)
-		}
+		c.leavesNothing(t, r.Hold)
 	})
 }
 
@@ -191,10 +185,7 @@ func TestReleasedIsNotWonBack(t *testing.T) {
 		}
 		b.Renew(t.Context(), []driver.Hold{r.Hold})
 		b.Renew(t.Context(), []driver.Hold{r.Hold})
-		synctest.Wait()
-		if n := c.votes(r.Hold); n != 0 {
-			t.Errorf("a released hold has %d votes", n)
-		}
+		c.leavesNothing(t, r.Hold)
 	})
 }
 
