@@ -107,14 +107,7 @@ func TestKeyspaceWakesOne(t *testing.T) {
 
 func wakesOne(t *testing.T, b *Backend) {
 	t.Helper()
-	for _, c := range []struct {
-		holds, waits driver.Mode
-		want         int
-	}{
-		{driver.Exclusive, driver.Exclusive, 1},
-		{driver.Write, driver.Read, 3},
-		{driver.Read, driver.Write, 1},
-	} {
+	for _, c := range entrances {
 		r := request("", c.holds)
 		acquire(t, b, r)
 		watches, _ := armMany(t, b, r.Name, c.waits, 3)

@@ -28,20 +28,23 @@ func armMany(t *testing.T, b *Backend, name string, mode driver.Mode, n int) (wa
 	return watches, requests
 }
 
+// entrances are how many of three waiters the end of a hold lets in.
+var entrances = []struct {
+	holds, waits driver.Mode
+	want         int
+}{
+	{driver.Exclusive, driver.Exclusive, 1},
+	{driver.Write, driver.Read, 3},
+	{driver.Read, driver.Write, 1},
+}
+
 // A message wakes as many as it lets in.
 func TestWatchWakesAsManyAsMayEnter(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	eachOpener(t, func(t *testing.T, o opener) {
 		for _, layout := range []Layout{String, Redisson} {
 			holder, waiter := o.open(t, srv.Addr(), Options{Layout: layout}), o.open(t, srv.Addr(), Options{Layout: layout})
-			for _, c := range []struct {
-				holds, waits driver.Mode
-				want         int
-			}{
-				{driver.Exclusive, driver.Exclusive, 1},
-				{driver.Write, driver.Read, 3},
-				{driver.Read, driver.Write, 1},
-			} {
+			for _, c := range entrances {
 				r := request("", c.holds)
 				acquire(t, holder, r)
 				watches, _ := armMany(t, waiter, r.Name, c.waits, 3)
