@@ -71,13 +71,22 @@ func newVoice(p PubSub, strict bool) (*voice, error) {
 func (v *voice) settle(s speech) { v.settled.CompareAndSwap(uint32(unsettled), uint32(s)) }
 func (v *voice) speech() speech  { return speech(v.settled.Load()) }
 
-// learn asks the server if it is for it to say. One that is not ready does not say.
+// learn asks the server if it is for it to say. One that is not ready does not say. The
+// question changes nothing, so a connection that had died unnoticed may be met once: that
+// is no reason to leave the outcome of the call that needs the answer unknown.
 func (v *voice) learn(ctx context.Context, c client) error {
 	if v.speech() != unsettled {
 		return nil
 	}
-	_, err := c.do(ctx, "", []string{"PUBSUB", "SHARDNUMSUB", "0"})
-	_, refused := asReply(err)
+	ask := func() (bool, error) {
+		_, err := c.do(ctx, "", []string{"PUBSUB", "SHARDNUMSUB", "0"})
+		_, refused := asReply(err)
+		return refused, err
+	}
+	refused, err := ask()
+	if err != nil && !refused && ctx.Err() == nil {
+		refused, err = ask()
+	}
 	switch why, _ := verdictOf(err); {
 	case err == nil:
 		v.settle(sharded)

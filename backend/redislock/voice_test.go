@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"io"
 	"testing"
 	"time"
 )
@@ -58,4 +59,28 @@ func TestVoiceLearnsInTime(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+// stumbling is a client whose first connection has died unnoticed.
+type stumbling struct {
+	client
+	asked int
+}
+
+func (s *stumbling) do(context.Context, string, []string) (any, error) {
+	if s.asked++; s.asked == 1 {
+		return nil, io.EOF
+	}
+	return []any{}, nil
+}
+
+// A dead connection that is found by the question does not fail the call that needed it.
+func TestVoiceLearnsBesideADeadConnection(t *testing.T) {
+	v, err := newVoice(PubSubAuto, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := v.learn(t.Context(), &stumbling{}); err != nil || v.speech() != sharded {
+		t.Errorf("settled as %d, want %d; %v", v.speech(), sharded, err)
+	}
 }
