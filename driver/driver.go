@@ -84,6 +84,24 @@ type Inspector interface {
 	List(ctx context.Context, prefix string, yield func(name string) bool) error
 }
 
+// Revoker is what a backend implements if a holder can be asked to give its lock back.
+type Revoker interface {
+	// Revoke asks h's Owner to release, and leaves it to the holder to do so: nil says
+	// that it was asked. h may come from an Info; Name, Owner and Mode are needed. ErrLost:
+	// Owner does not hold. ErrUnsupported: holds of this mode are not asked, or this holder has not
+	// agreed to be asked, as far as the coordinator knows.
+	Revoke(ctx context.Context, h Hold) error
+}
+
+// Together is what a backend implements if it can take several locks in one step.
+type Together interface {
+	// AcquireAll makes one attempt to make each request's Owner hold, of all of them or
+	// of none, and answers the grants in their order. It is as Acquire without Queue in
+	// all else. A *HeldError says that somebody holds, or stands in line for, at least one
+	// of them. ErrSkip: these can't be taken in one step, nothing was asked.
+	AcquireAll(ctx context.Context, rs []Request) ([]Grant, error)
+}
+
 // Hold names one owner's hold on one lock.
 type Hold struct {
 	Name  string
@@ -108,6 +126,11 @@ type Request struct {
 	// must agree on it; a driver that sees another limit answers ErrInvalid.
 	Limit int
 
+	// Fixed says that nobody is going to renew the hold: it ends by itself after TTL. A
+	// backend whose holds share the life of a session, which others prolong, gives such a
+	// hold a life of its own if it can.
+	Fixed bool
+
 	// Queue keeps a place in line when the request is refused. The core sets it
 	// only where Caps.LineOf(Mode) is not Never.
 	Queue bool
@@ -130,6 +153,11 @@ type Request struct {
 	// It is a function and not a channel in Grant so that ten thousand holds need
 	// no ten thousand goroutines to listen.
 	OnLost func()
+
+	// OnRevoke, if not nil, agrees to be asked for the lock: it is called at most once,
+	// after the grant, when somebody asks by a Revoker's Revoke. Otherwise it is as OnLost.
+	// Only for backends that are Revokers.
+	OnRevoke func()
 }
 
 // Grant is what a successful Acquire brings.
