@@ -107,12 +107,17 @@ type Caps struct {
 	Fence     bool // grants carry fences that strictly increase
 	Floor     bool // Renew honours Hold.Floor
 	Session   bool // holds also end with the backend's session
+	Fixed     bool // with Session: a hold with Request.Fixed ends after its TTL also while the session lives on
 	Downgrade bool // a Write hold can become Read without being given up
 	Line      Line
 
 	// Lined are the modes that Line is about, in all others it is Never; zero means
 	// all of Modes.
 	Lined ModeSet
+
+	// Revocable are the modes whose holders can be asked for their lock: see Revoker. Zero in
+	// backends that are no Revokers.
+	Revocable ModeSet
 
 	// SpanLife is for how long after the answer of a grant its span of fences may be used
 	// where there is a line: until then nobody asks whether others have come to stand in it. Zero
@@ -134,6 +139,8 @@ func (c Caps) Intersect(o Caps) Caps {
 	c.Fence = c.Fence && o.Fence
 	c.Floor = c.Floor && o.Floor
 	c.Session = c.Session && o.Session
+	c.Fixed = c.Fixed && o.Fixed
+	c.Revocable &= o.Revocable
 	c.Downgrade = c.Downgrade && o.Downgrade
 	c.Line, c.Lined = c.intersectLines(o)
 	if c.SpanLife = min(c.SpanLife, o.SpanLife); c.Line == Never {

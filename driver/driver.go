@@ -87,18 +87,19 @@ type Inspector interface {
 // Revoker is what a backend implements if a holder can be asked to give its lock back.
 type Revoker interface {
 	// Revoke asks h's Owner to release, and leaves it to the holder to do so: nil says
-	// that it was asked. h may come from an Info; Name, Owner and Mode are needed. ErrLost:
-	// Owner does not hold. ErrUnsupported: holds of this mode are not asked, or this holder has not
-	// agreed to be asked, as far as the coordinator knows.
+	// that it was asked, or had been. h may come from an Info; Name, Owner and Mode are needed.
+	// ErrLost: Owner does not hold; it may stand in line. ErrUnsupported: h's mode is not
+	// in Caps.Revocable, or the holder has not agreed to be asked, as far as the coordinator knows.
 	Revoke(ctx context.Context, h Hold) error
 }
 
 // Together is what a backend implements if it can take several locks in one step.
 type Together interface {
 	// AcquireAll makes one attempt to make each request's Owner hold, of all of them or
-	// of none, and answers the grants in their order. It is as Acquire without Queue in
-	// all else. A *HeldError says that somebody holds, or stands in line for, at least one
-	// of them. ErrSkip: these can't be taken in one step, nothing was asked.
+	// of none, and answers the grants in their order. The names differ. It is as Acquire
+	// without Queue in all else: an Owner that holds already is granted again. A *HeldError
+	// says that somebody holds, or stands in line for, at least one of them. After an unknown
+	// outcome all may be held. ErrSkip: these can't be taken in one step, nothing was asked.
 	AcquireAll(ctx context.Context, rs []Request) ([]Grant, error)
 }
 
@@ -126,9 +127,10 @@ type Request struct {
 	// must agree on it; a driver that sees another limit answers ErrInvalid.
 	Limit int
 
-	// Fixed says that nobody is going to renew the hold: it ends by itself after TTL. A
-	// backend whose holds share the life of a session, which others prolong, gives such a
-	// hold a life of its own if it can.
+	// Fixed says that the hold is not going to be renewed, unless somebody asks for more time
+	// by a Renew: it is to end by itself after TTL. Where holds share the life of a session,
+	// which others prolong, it gets a life of its own if Caps.Fixed says so; else the core
+	// releases it in time.
 	Fixed bool
 
 	// Queue keeps a place in line when the request is refused. The core sets it
@@ -155,8 +157,9 @@ type Request struct {
 	OnLost func()
 
 	// OnRevoke, if not nil, agrees to be asked for the lock: it is called at most once,
-	// after the grant, when somebody asks by a Revoker's Revoke. Otherwise it is as OnLost.
-	// Only for backends that are Revokers.
+	// soon after somebody asked by a Revoker's Revoke. Otherwise it is as OnLost; an Owner
+	// that was asked and is granted again need not be told again. Set only for the modes of
+	// Caps.Revocable.
 	OnRevoke func()
 }
 

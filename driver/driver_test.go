@@ -69,14 +69,14 @@ func TestFinal(t *testing.T) {
 func TestIntersect(t *testing.T) {
 	one := driver.Caps{
 		Name: "one", Modes: driver.AllModes, Fence: true, Floor: true, Downgrade: true, Line: driver.OnRequest,
-		MinTTL: time.Second, Poll: time.Second,
+		Revocable: driver.Modes(driver.Exclusive, driver.Counted), MinTTL: time.Second, Poll: time.Second,
 	}
 	two := driver.Caps{
-		Name: "two", Modes: driver.Modes(driver.Exclusive, driver.Read, driver.Write), Fence: true, Session: true,
-		MinTTL: time.Minute, MaxTTL: time.Hour, Poll: time.Millisecond,
+		Name: "two", Modes: driver.Modes(driver.Exclusive, driver.Read, driver.Write), Fence: true, Session: true, Fixed: true,
+		Revocable: driver.Modes(driver.Exclusive, driver.Write), MinTTL: time.Minute, MaxTTL: time.Hour, Poll: time.Millisecond,
 	}
 	want := driver.Caps{
-		Name: "one", Modes: two.Modes, Fence: true, MinTTL: time.Minute, MaxTTL: time.Hour, Poll: time.Second,
+		Name: "one", Modes: two.Modes, Fence: true, Revocable: driver.Modes(driver.Exclusive), MinTTL: time.Minute, MaxTTL: time.Hour, Poll: time.Second,
 	}
 	if got := one.Intersect(two); got != want {
 		t.Errorf("%+v, want %+v", got, want)

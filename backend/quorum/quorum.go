@@ -156,7 +156,7 @@ func (b *Backend) merge(members []driver.Caps) driver.Caps {
 	}
 	c.Modes &^= driver.Modes(driver.Counted)
 	c.Fence = c.Fence && c.Floor // the second round is a Floor
-	c.Line, c.Lined, c.SpanLife = driver.Never, 0, 0
+	c.Line, c.Lined, c.SpanLife, c.Revocable = driver.Never, 0, 0, 0
 	c.Session = sessions > len(b.members)-b.majority
 	if c.MaxTTL > 0 {
 		c.MaxTTL = time.Duration(float64(c.MaxTTL-driftFloor) / (1 + b.opts.Drift))
@@ -164,7 +164,7 @@ func (b *Backend) merge(members []driver.Caps) driver.Caps {
 	return c
 }
 
-// Caps is what all members can do, but for semaphores and places in line.
+// Caps is what all members can do, but for semaphores, places in line, and asking holders.
 func (b *Backend) Caps() driver.Caps { return b.caps }
 
 // drift is how much longer members are asked to hold than the caller relies on.
