@@ -17,6 +17,7 @@ test: ## run every test with the race detector, the core's fifty times
 	$(GO) test -race -shuffle=on -timeout 15m ./...
 	$(GO) test -race -shuffle=on -timeout 15m -count=50 . ./driver
 	cd interop/strings && $(GO) test -race -shuffle=on -timeout 5m ./...
+	cd interop/etcd && $(GO) test -race -shuffle=on -timeout 15m ./...
 
 lint: ## formatting, vet, staticcheck, go.mod, and the listing of the public API
 	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }
@@ -25,6 +26,7 @@ lint: ## formatting, vet, staticcheck, go.mod, and the listing of the public API
 	$(GO) mod tidy -diff
 	cd bench && $(GO) vet ./... && $(GO) mod tidy -diff
 	cd interop/strings && $(GO) vet ./... && $(GO) mod tidy -diff
+	cd interop/etcd && $(GO) vet ./... && $(GO) mod tidy -diff
 
 bench: ## the benchmarks side by side with the peers (minutes; needs a quiet machine)
 	cd bench && $(GO) test -run TestReport -report . -for 2s -timeout 1h

@@ -24,6 +24,10 @@ type EtcdOptions struct {
 	// as given last: "--election-timeout", "1000", "--heartbeat-interval", "100" are
 	// etcd's own, with which no lease is shorter than two seconds.
 	Args []string
+
+	// Current asks for the current release instead of the installed one: the release that
+	// the module in interop/etcd requires, built by Go, which takes minutes the first time.
+	Current bool
 }
 
 // EtcdServer is one member of an etcd cluster, mostly the only one.
@@ -83,7 +87,7 @@ func startEtcd(tb testing.TB, o EtcdOptions) *EtcdServer {
 // newEtcd is a server that is not started yet.
 func newEtcd(tb testing.TB, o EtcdOptions) *EtcdServer {
 	tb.Helper()
-	path, err := etcdServer.find()
+	path, err := o.program()
 	if err != nil {
 		missing(tb, "etcd", err)
 	}

@@ -3,6 +3,7 @@ package testserver
 import (
 	"net/http"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 )
@@ -80,5 +81,22 @@ func TestForeignEtcdOnThePort(t *testing.T) {
 	s.port = other.port
 	if err := s.healthy(); err == nil || !strings.Contains(err.Error(), "another server") {
 		t.Errorf("another's port: %v", err)
+	}
+}
+
+func TestCurrentEtcd(t *testing.T) {
+	s := SharedCurrentEtcd(t)
+	if other := SharedCurrentEtcd(t); s != other {
+		t.Fatalf("two shared servers: %s, %s", s.Addr(), other.Addr())
+	}
+	var v struct{ Etcdserver string }
+	if err := s.get("/version", &v); err != nil || v.Etcdserver <= "3.5" {
+		t.Errorf("version %q: %v", v.Etcdserver, err)
+	}
+	for current, want := range map[bool]string{false: "etcdctl version: 3.", true: "etcdctl version: " + v.Etcdserver} {
+		out, err := exec.Command(Etcdctl(t, current), "version").Output()
+		if err != nil || !strings.HasPrefix(string(out), want) {
+			t.Errorf("etcdctl says %q, %v, want %q", out, err, want)
+		}
 	}
 }
