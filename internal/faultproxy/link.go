@@ -13,7 +13,6 @@ type fate uint32
 
 const (
 	passed fate = iota
-	swallowed
 	requestLost
 	replyLost
 	replyTorn
@@ -49,7 +48,10 @@ type link struct {
 	client, server net.Conn
 	answer         atomic.Uint32 // fate of the next answer
 	replica        atomic.Bool   // the client is a replica that has asked for its master's writes
+	silent         atomic.Bool   // nothing passes
 }
+
+func (k *link) muted() bool { return k.silent.Load() || k.p.silent.Load() }
 
 // requests passes on what the client sends. It ends the server's side only half: the
 // server does all that it was sent before it learns that this was all, and the client
@@ -62,12 +64,12 @@ func (k *link) requests() {
 		if err != nil {
 			return
 		}
+		if k.muted() {
+			continue
+		}
 		request := string(buf[:n])
 		f := k.p.fate(request)
-		switch f {
-		case swallowed:
-			continue
-		case requestLost:
+		if f == requestLost {
 			k.p.lost.Add(1)
 			return
 		}
@@ -96,7 +98,7 @@ func (k *link) answers() {
 		if err != nil {
 			return
 		}
-		if k.p.silent.Load() || k.replica.Load() && k.p.unreplied.Load() {
+		if k.muted() || k.replica.Load() && k.p.unreplied.Load() {
 			continue
 		}
 		switch fate(k.answer.Load()) {

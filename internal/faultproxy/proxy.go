@@ -31,8 +31,9 @@ type Proxy struct {
 	delay       atomic.Int64 // of requests
 
 	mu     sync.Mutex
-	conns  []net.Conn
+	links  []*link
 	random *storm
+	sever  func(client net.Addr) bool // whose connections are silent
 }
 
 // New starts a proxy on a port of its own; it ends with the test. The target need not
@@ -73,10 +74,26 @@ func (p *Proxy) Lost() int64 { return p.lost.Load() }
 // made and stay open. Pass ends it.
 func (p *Proxy) Silence() { p.silent.Store(true) }
 
-// Pass ends Silence. What was swallowed on a connection is missing there, which no
-// network does: so those end.
+// Sever is Silence for some clients only: those for whose addresses who says so, on the
+// connections that they have and on those that they make. Pass ends it.
+func (p *Proxy) Sever(who func(client net.Addr) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sever = who
+	for _, k := range p.links {
+		if who(k.client.RemoteAddr()) {
+			k.silent.Store(true)
+		}
+	}
+}
+
+// Pass ends Silence and Sever. What was swallowed on a connection is missing there, which
+// no network does: so those end.
 func (p *Proxy) Pass() {
 	p.silent.Store(false)
+	p.mu.Lock()
+	p.sever = nil
+	p.mu.Unlock()
 	p.Cut()
 }
 
@@ -101,10 +118,11 @@ func (p *Proxy) Storm(seed uint64, rate float64, text string) {
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, c := range p.conns {
-		c.Close()
+	for _, k := range p.links {
+		k.client.Close()
+		k.server.Close()
 	}
-	p.conns = nil
+	p.links = nil
 }
 
 func (p *Proxy) accept() {
@@ -118,20 +136,23 @@ func (p *Proxy) accept() {
 			client.Close()
 			continue
 		}
-		p.mu.Lock()
-		p.conns = append(p.conns, client, server)
-		p.mu.Unlock()
 		k := &link{p: p, client: client, server: server}
+		p.add(k)
 		go k.answers()
 		go k.requests()
 	}
 }
 
+func (p *Proxy) add(k *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.links = append(p.links, k)
+	k.silent.Store(p.sever != nil && p.sever(k.client.RemoteAddr()))
+}
+
 // fate decides what becomes of a request.
 func (p *Proxy) fate(request string) fate {
 	switch {
-	case p.silent.Load():
-		return swallowed
 	case takeWord(&p.loseRequest, request):
 		return requestLost
 	case takeWord(&p.loseReply, request):

@@ -126,6 +126,31 @@ func TestSilenceAndCut(t *testing.T) {
 	}
 }
 
+func TestSeverSilencesSomeClients(t *testing.T) {
+	e := newEcho(t)
+	p := New(t, e.addr)
+	early, other := dial(t, p.Addr()), dial(t, p.Addr())
+	mustPass(t, early, "one")
+	mustPass(t, other, "two")
+	var known net.Addr
+	p.Sever(func(client net.Addr) bool {
+		if known == nil {
+			known = client
+		}
+		return client == known
+	})
+	if _, err := early("three"); !errors.Is(err, os.ErrDeadlineExceeded) || e.saw("three") {
+		t.Errorf("severed: %v, arrived: %v", err, e.saw("three"))
+	}
+	mustPass(t, other, "four")
+	p.Sever(func(net.Addr) bool { return true })
+	if _, err := dial(t, p.Addr())("five"); !errors.Is(err, os.ErrDeadlineExceeded) || e.saw("five") {
+		t.Errorf("a new connection of who is severed: %v, arrived: %v", err, e.saw("five"))
+	}
+	p.Pass()
+	mustPass(t, dial(t, p.Addr()), "six")
+}
+
 func TestDelayedRequestsArrive(t *testing.T) {
 	e := newEcho(t)
 	p := New(t, e.addr)
