@@ -33,7 +33,7 @@ type Proxy struct {
 	mu     sync.Mutex
 	links  []*link
 	random *storm
-	sever  func(client net.Addr) bool // whose connections are silent
+	sever  func(client net.Conn) bool // which connections are silent
 }
 
 // New starts a proxy on a port of its own; it ends with the test. The target need not
@@ -74,16 +74,15 @@ func (p *Proxy) Lost() int64 { return p.lost.Load() }
 // made and stay open. Pass ends it.
 func (p *Proxy) Silence() { p.silent.Store(true) }
 
-// Sever is Silence for some clients only: those for whose addresses who says so, on the
-// connections that they have and on those that they make. Pass ends it.
-func (p *Proxy) Sever(who func(client net.Addr) bool) {
+// Sever is Silence for some clients only: those of whose connections, as accepted here,
+// which says so. That is asked for all that they have, and for each that they make. Pass
+// ends it.
+func (p *Proxy) Sever(which func(client net.Conn) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sever = who
+	p.sever = which
 	for _, k := range p.links {
-		if who(k.client.RemoteAddr()) {
-			k.silent.Store(true)
-		}
+		k.silent.Store(k.silent.Load() || which(k.client))
 	}
 }
 
@@ -147,7 +146,7 @@ func (p *Proxy) add(k *link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.links = append(p.links, k)
-	k.silent.Store(p.sever != nil && p.sever(k.client.RemoteAddr()))
+	k.silent.Store(p.sever != nil && p.sever(k.client))
 }
 
 // fate decides what becomes of a request.

@@ -132,18 +132,18 @@ func TestSeverSilencesSomeClients(t *testing.T) {
 	early, other := dial(t, p.Addr()), dial(t, p.Addr())
 	mustPass(t, early, "one")
 	mustPass(t, other, "two")
-	var known net.Addr
-	p.Sever(func(client net.Addr) bool {
-		if known == nil {
-			known = client
+	var first net.Conn
+	p.Sever(func(client net.Conn) bool {
+		if first == nil {
+			first = client
 		}
-		return client == known
+		return client == first
 	})
 	if _, err := early("three"); !errors.Is(err, os.ErrDeadlineExceeded) || e.saw("three") {
 		t.Errorf("severed: %v, arrived: %v", err, e.saw("three"))
 	}
 	mustPass(t, other, "four")
-	p.Sever(func(net.Addr) bool { return true })
+	p.Sever(func(net.Conn) bool { return true })
 	if _, err := dial(t, p.Addr())("five"); !errors.Is(err, os.ErrDeadlineExceeded) || e.saw("five") {
 		t.Errorf("a new connection of who is severed: %v, arrived: %v", err, e.saw("five"))
 	}

@@ -1,8 +1,12 @@
 package testserver
 
 import (
+	"bytes"
+	"cmp"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -17,24 +21,16 @@ import (
 
 var etcdServer = &program{name: "etcd", env: "DISTLOCK_TEST_ETCD", dirs: []string{"/usr/bin", "/usr/local/bin"}, debian: "etcd-server"}
 
-// EtcdOptions say how an etcd server is set up. The zero value is one that anybody may
-// use, and that grants leases of a second: the least that etcd can.
-type EtcdOptions struct {
-	// Args are further options, as on etcd's command line. What is given twice counts
-	// as given last: "--election-timeout", "1000", "--heartbeat-interval", "100" are
-	// etcd's own, with which no lease is shorter than two seconds.
-	Args []string
-
-	// Current asks for the current release instead of the installed one: the release that
-	// the module in interop/etcd requires, built by Go, which takes minutes the first time.
-	Current bool
-}
-
 // EtcdServer is one member of an etcd cluster, mostly the only one.
 type EtcdServer struct {
 	*Process
 	options    EtcdOptions
-	port, peer int // for clients, for members
+	name       string
+	port, peer int         // for clients, for members
+	public     string      // the peer port's address, or that of what stands in front of it
+	members    string      // of the cluster, as in --initial-cluster; empty: this one
+	tls        *tls.Config // for clients
+	cert, key  string      // files
 }
 
 // Etcd starts a server of the test's own, a cluster of one.
@@ -66,8 +62,11 @@ func SharedEtcd(tb testing.TB) *EtcdServer {
 // Addr is the host and port for clients.
 func (s *EtcdServer) Addr() string { return loopback(s.port) }
 
-// URL is how etcdlock.Open reaches the server.
-func (s *EtcdServer) URL() string { return "etcd://" + s.Addr() }
+// URL is how etcdlock.Open reaches the server: as root, if it wants a password, and with
+// the server's own certificate, if it wants one.
+func (s *EtcdServer) URL() string {
+	return s.options.url("root", s.options.Password, s.cert, s.key, s.Addr())
+}
 
 // Dir is the folder that the server runs in.
 func (s *EtcdServer) Dir() string { return s.dir }
@@ -76,8 +75,18 @@ func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.It
 
 func startEtcd(tb testing.TB, o EtcdOptions) *EtcdServer {
 	tb.Helper()
-	s := newEtcd(tb, o)
-	if err := s.launch(); err != nil {
+	s := newEtcd(tb, o, "etcd")
+	err := launch(func(int) error {
+		if err := s.settle(); err != nil {
+			return err
+		}
+		s.public = loopback(s.peer)
+		return s.start()
+	})
+	if err == nil {
+		err = s.protect()
+	}
+	if err != nil {
 		s.end()
 		tb.Fatalf("testserver: %v", err)
 	}
@@ -85,7 +94,7 @@ func startEtcd(tb testing.TB, o EtcdOptions) *EtcdServer {
 }
 
 // newEtcd is a server that is not started yet.
-func newEtcd(tb testing.TB, o EtcdOptions) *EtcdServer {
+func newEtcd(tb testing.TB, o EtcdOptions, name string) *EtcdServer {
 	tb.Helper()
 	path, err := o.program()
 	if err != nil {
@@ -96,38 +105,42 @@ func newEtcd(tb testing.TB, o EtcdOptions) *EtcdServer {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s := &EtcdServer{Process: &Process{tb: tb, path: path, dir: dir}, options: o}
+	s := &EtcdServer{Process: &Process{tb: tb, path: path, dir: dir}, options: o, name: name}
 	s.ready = s.healthy
+	if err := s.useTLS(); err != nil {
+		s.end()
+		tb.Fatal(err)
+	}
 	return s
 }
 
-// launch starts the server, alone, on two free ports.
-func (s *EtcdServer) launch() error {
-	return launch(func(port int) error {
-		peer, err := freePort()
-		if err != nil {
-			return err
-		}
-		s.port, s.peer = port, peer
-		s.args = s.arguments()
-		// A failed start may have left a cluster of another port's.
-		os.RemoveAll(s.data())
-		return s.start()
-	})
+// settle chooses two free ports. A failed start may have left data of other ports.
+func (s *EtcdServer) settle() (err error) {
+	os.RemoveAll(s.data())
+	if s.port, err = freePort(); err == nil {
+		s.peer, err = freePort()
+	}
+	return err
 }
 
 func (s *EtcdServer) data() string { return filepath.Join(s.dir, "data") }
 
-// arguments are the server's, with a leader's heartbeats that are quick enough for a
-// lease of a second. They change nothing else in a cluster of one.
+func (s *EtcdServer) start() error {
+	s.args = s.arguments()
+	return s.Process.start()
+}
+
+// arguments are the server's. Alone it is given a leader's heartbeats that are quick
+// enough for a lease of a second.
 func (s *EtcdServer) arguments() []string {
-	client, peer := "http://"+s.Addr(), "http://"+loopback(s.peer)
+	client, public := s.clientURL(), "http://"+s.public
 	return slices.Concat([]string{
-		"--name", "etcd", "--data-dir", s.data(), "--logger", "zap", "--log-level", "warn",
+		"--name", s.name, "--data-dir", s.data(), "--logger", "zap", "--log-level", "warn",
 		"--listen-client-urls", client, "--advertise-client-urls", client,
-		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "etcd=" + peer,
+		"--listen-peer-urls", "http://" + loopback(s.peer), "--initial-advertise-peer-urls", public,
+		"--initial-cluster", cmp.Or(s.members, s.name+"="+public),
 		"--heartbeat-interval", "20", "--election-timeout", "100",
-	}, s.options.Args)
+	}, s.tlsArgs(), s.options.Args)
 }
 
 // healthy succeeds if the server has a leader and takes requests. It must be this one:
@@ -149,14 +162,36 @@ func (s *EtcdServer) healthy() error {
 
 // get reads one of the server's pages for programs.
 func (s *EtcdServer) get(path string, into any) error {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 2 * time.Second}
-	resp, err := client.Get("http://" + s.Addr() + path)
+	return s.request(http.MethodGet, path, "", nil, into)
+}
+
+// post calls the server's API in its JSON form, in which keys and values are base64, as
+// encoding/json has a []byte. token is of a login, or empty.
+func (s *EtcdServer) post(path, token string, body, into any) error {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	return s.request(http.MethodPost, path, token, bytes.NewReader(b), into)
+}
+
+func (s *EtcdServer) request(method, path, token string, body io.Reader, into any) error {
+	req, err := http.NewRequest(method, s.clientURL()+path, body)
+	if err != nil {
+		return err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", token)
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: s.tls}, Timeout: 2 * time.Second}
+	resp, err := client.Do(req)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s with %s: %w", s.Addr(), path, resp.Status, errNotYet)
+		text, _ := io.ReadAll(resp.Body)
+		return fmt.Errorf("%s answers %s with %s: %s: %w", s.Addr(), path, resp.Status, tail(string(text), 200), errNotYet)
 	}
 	return json.NewDecoder(resp.Body).Decode(into)
 }

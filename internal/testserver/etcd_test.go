@@ -76,7 +76,7 @@ func TestSharedEtcdIsOneAndGrantsShortLeases(t *testing.T) {
 }
 
 func TestForeignEtcdOnThePort(t *testing.T) {
-	other, s := Etcd(t, EtcdOptions{}), newEtcd(t, EtcdOptions{})
+	other, s := Etcd(t, EtcdOptions{}), newEtcd(t, EtcdOptions{}, "etcd")
 	t.Cleanup(s.end)
 	s.port = other.port
 	if err := s.healthy(); err == nil || !strings.Contains(err.Error(), "another server") {

@@ -3,6 +3,7 @@ package testserver
 import (
 	"crypto/tls"
 	"net"
+	"strconv"
 )
 
 // RedisOptions say how the servers of a deployment are set up. The zero value is
@@ -76,6 +77,21 @@ func (o *RedisOptions) start(s *RedisServer, more func(s *RedisServer) ([]string
 		extra, err := more(s)
 		return append(args, extra...), err
 	})
+}
+
+// useTLS is the options that move the server's port to TLS.
+func (s *RedisServer) useTLS() ([]string, error) {
+	c := ownCertificate()
+	cert, key, err := c.write(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	s.tls = c.trust()
+	return []string{
+		"--tls-port", strconv.Itoa(s.port), "--port", "0",
+		"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert,
+		"--tls-auth-clients", "no", "--tls-replication", "yes", "--tls-cluster", "yes",
+	}, nil
 }
 
 // TLSConfig is how clients reach the server; nil if it doesn't speak TLS.

@@ -1,8 +1,40 @@
 package testserver
 
-import "syscall"
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
 
 // dieWithParent makes a child end with this process, however that ends.
 func dieWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
+
+// owns reports whether the process has the other end of a TCP connection of this one.
+func (p *Process) owns(c net.Conn) bool {
+	socket := "socket:[" + inode(c.RemoteAddr(), c.LocalAddr()) + "]"
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.PID()))
+	return slices.ContainsFunc(files, func(f string) bool {
+		to, err := os.Readlink(f)
+		return err == nil && to == socket
+	})
+}
+
+// inode is the number of a socket of this machine.
+func inode(own, peer net.Addr) string {
+	table, _ := os.ReadFile("/proc/net/tcp")
+	for line := range strings.Lines(string(table)) {
+		fields := strings.Fields(line)
+		if len(fields) > 9 && strings.HasSuffix(fields[1], hexPort(own)) && strings.HasSuffix(fields[2], hexPort(peer)) {
+			return fields[9]
+		}
+	}
+	return ""
+}
+
+func hexPort(a net.Addr) string { return fmt.Sprintf(":%04X", a.(*net.TCPAddr).Port) }

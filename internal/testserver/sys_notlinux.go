@@ -2,8 +2,14 @@
 
 package testserver
 
-import "syscall"
+import (
+	"net"
+	"syscall"
+)
 
 // dieWithParent: only Linux ties a child's life to its parent's; elsewhere Run and
 // the tests' cleanup end the servers.
 func dieWithParent() *syscall.SysProcAttr { return nil }
+
+// owns: see Isolate, which asks only on Linux.
+func (p *Process) owns(net.Conn) bool { return false }

@@ -7,11 +7,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"time"
 )
@@ -49,23 +49,16 @@ var ownCertificate = sync.OnceValue(func() (c certificate) {
 	return c
 })
 
-// useTLS is the options that move the server's port to TLS.
-func (s *RedisServer) useTLS() ([]string, error) {
-	c := ownCertificate()
+// write puts the certificate and its key into a folder.
+func (c *certificate) write(dir string) (cert, key string, err error) {
 	if c.err != nil {
-		return nil, c.err
+		return "", "", c.err
 	}
-	cert, key := filepath.Join(s.dir, "cert.pem"), filepath.Join(s.dir, "key.pem")
-	if err := os.WriteFile(cert, c.cert, 0o600); err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(key, c.key, 0o600); err != nil {
-		return nil, err
-	}
-	s.tls = &tls.Config{RootCAs: c.roots, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12}
-	return []string{
-		"--tls-port", strconv.Itoa(s.port), "--port", "0",
-		"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert,
-		"--tls-auth-clients", "no", "--tls-replication", "yes", "--tls-cluster", "yes",
-	}, nil
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	return cert, key, errors.Join(os.WriteFile(cert, c.cert, 0o600), os.WriteFile(key, c.key, 0o600))
+}
+
+// trust is how clients reach a server that shows the certificate.
+func (c *certificate) trust() *tls.Config {
+	return &tls.Config{RootCAs: c.roots, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12}
 }

@@ -1,0 +1,95 @@
+package testserver
+
+import "slices"
+
+// EtcdGrant lets a user do something with all keys that begin with Prefix.
+type EtcdGrant struct {
+	Prefix      string
+	Read, Write bool
+}
+
+func (g EtcdGrant) kind() string {
+	switch {
+	case g.Read && g.Write:
+		return "READWRITE"
+	case g.Write:
+		return "WRITE"
+	}
+	return "READ"
+}
+
+// AddUser makes a user who may do what is granted, and returns the URL for that user.
+func (s *EtcdServer) AddUser(name, password string, grants ...EtcdGrant) string {
+	s.tb.Helper()
+	token, err := s.login()
+	if err == nil {
+		err = s.addUser(token, name, password, grants)
+	}
+	if err != nil {
+		s.tb.Fatalf("testserver: user %s: %v", name, err)
+	}
+	return s.options.url(name, password, s.cert, s.key, s.Addr())
+}
+
+type body map[string]any
+
+func (s *EtcdServer) addUser(token, name, password string, grants []EtcdGrant) error {
+	err := s.posts(token, call{"user/add", body{"name": name, "password": password}},
+		call{"role/add", body{"name": name}}, call{"user/grant", body{"user": name, "role": name}})
+	for _, g := range grants {
+		if err == nil {
+			key := []byte(g.Prefix)
+			perm := body{"permType": g.kind(), "key": key, "range_end": successor(key)}
+			err = s.posts(token, call{"role/grant", body{"name": name, "perm": perm}})
+		}
+	}
+	return err
+}
+
+// successor is the first key behind all that begin with prefix; for an empty one what
+// etcd takes for the end of all.
+func successor(prefix []byte) []byte {
+	end := slices.Clone(prefix)
+	for len(end) > 0 && end[len(end)-1] == 0xff {
+		end = end[:len(end)-1]
+	}
+	if len(end) == 0 {
+		return []byte{0}
+	}
+	end[len(end)-1]++
+	return end
+}
+
+// protect lets root alone in, if there is a password.
+func (s *EtcdServer) protect() error {
+	if s.options.Password == "" {
+		return nil
+	}
+	return s.posts("", call{"user/add", body{"name": "root", "password": s.options.Password}},
+		call{"user/grant", body{"user": "root", "role": "root"}}, call{"enable", body{}})
+}
+
+// login returns a token that root may use for some minutes.
+func (s *EtcdServer) login() (string, error) {
+	if s.options.Password == "" {
+		return "", nil
+	}
+	var answer struct{ Token string }
+	err := s.post("/v3/auth/authenticate", "", body{"name": "root", "password": s.options.Password}, &answer)
+	return answer.Token, err
+}
+
+type call struct {
+	to   string
+	body body
+}
+
+// posts makes calls that change who may do what, one after the other.
+func (s *EtcdServer) posts(token string, calls ...call) error {
+	for _, c := range calls {
+		if err := s.post("/v3/auth/"+c.to, token, c.body, new(any)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
