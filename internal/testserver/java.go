@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,23 +24,34 @@ const mavenTimeout = 10 * time.Minute
 
 var building sync.Mutex
 
-// Java is the command, not started yet, of a main class in the Maven project that lies
-// in a folder. The project must put peer.jar and lib/ into its target.
+// JavaProject is a Maven project that tests run. It must put peer.jar and lib/ into its
+// target.
+type JavaProject struct {
+	Dir     string   // where pom.xml and src are
+	Sources []string // further folders with a src of Java, compiled with it
+	Jars    []string // what it runs with in place of lib/, if any
+}
+
+// Java is the command, not started yet, of a main class in a Maven project.
 //
 // It is built outside its folder, once for each content of pom.xml and src, and kept in
 // the user's cache. Without Java 17, Maven or what Maven has to download the test ends
 // as it does without a server.
-func Java(tb testing.TB, project, class string) *exec.Cmd {
+func Java(tb testing.TB, p JavaProject, class string) *exec.Cmd {
 	tb.Helper()
 	javac, err := jdk.find()
 	if err != nil {
 		missing(tb, "java", err)
 	}
-	target, err := mavenTarget(project)
+	target, err := p.built()
 	if err != nil {
 		missing(tb, "java", err)
 	}
-	classes := filepath.Join(target, "peer.jar") + string(filepath.ListSeparator) + filepath.Join(target, "lib", "*")
+	jars := p.Jars
+	if jars == nil {
+		jars = []string{filepath.Join(target, "lib", "*")}
+	}
+	classes := strings.Join(append([]string{filepath.Join(target, "peer.jar")}, jars...), string(filepath.ListSeparator))
 	// It lives for seconds: a quick start counts for more than a quick end.
 	return exec.Command(filepath.Join(filepath.Dir(javac), "java"), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", classes, class)
@@ -52,15 +64,11 @@ func Spawn(cmd *exec.Cmd) error {
 	return spawn(cmd)
 }
 
-// mavenTarget is the folder with what the project was built to.
-func mavenTarget(project string) (string, error) {
+// built is the folder with what the project was built to.
+func (p JavaProject) built() (target string, err error) {
 	building.Lock()
 	defer building.Unlock()
-	project, err := filepath.Abs(project)
-	if err != nil {
-		return "", err
-	}
-	name, err := fingerprint(project)
+	name, err := p.fingerprint()
 	if err != nil {
 		return "", err
 	}
@@ -69,46 +77,56 @@ func mavenTarget(project string) (string, error) {
 		cache = os.TempDir()
 	}
 	built := filepath.Join(cache, "distlock-test", name)
-	target := filepath.Join(built, "target")
+	target = filepath.Join(built, "target")
 	if _, err := os.Stat(target); err == nil {
 		return target, nil
 	}
-	return target, buildMaven(project, built)
+	return target, p.build(built)
 }
 
 // fingerprint names the content of a project.
-func fingerprint(project string) (string, error) {
+func (p JavaProject) fingerprint() (string, error) {
 	sum := sha256.New()
-	err := eachSource(project, func(path string, content []byte) error {
+	err := p.eachSource(func(path string, content []byte) error {
 		fmt.Fprintf(sum, "%s %d\n%s", path, len(content), content)
 		return nil
 	})
-	return fmt.Sprintf("%s-%.8x", filepath.Base(project), sum.Sum(nil)), err
+	if err != nil {
+		return "", err
+	}
+	dir, err := filepath.Abs(p.Dir)
+	return fmt.Sprintf("%s-%.8x", filepath.Base(dir), sum.Sum(nil)), err
 }
 
 // eachSource reads what Maven needs of a project: not what an IDE or somebody's own
 // build has left there.
-func eachSource(project string, f func(path string, content []byte) error) error {
-	return fs.WalkDir(os.DirFS(project), ".", func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && path == "target":
-			return fs.SkipDir
-		case d.IsDir() || path != "pom.xml" && filepath.Ext(path) != ".java":
-			return nil
-		}
-		content, err := os.ReadFile(filepath.Join(project, path))
+func (p JavaProject) eachSource(f func(path string, content []byte) error) error {
+	for _, dir := range append([]string{p.Dir}, p.Sources...) {
+		err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir() && path == "target":
+				return fs.SkipDir
+			case d.IsDir() || path != "pom.xml" && filepath.Ext(path) != ".java":
+				return nil
+			}
+			content, err := os.ReadFile(filepath.Join(dir, path))
+			if err != nil {
+				return err
+			}
+			return f(path, content)
+		})
 		if err != nil {
 			return err
 		}
-		return f(path, content)
-	})
+	}
+	return nil
 }
 
-// buildMaven builds a copy of the project, and puts it in place when it is complete:
+// build builds a copy of the project, and puts it in place when it is complete:
 // several processes may be doing this.
-func buildMaven(project, built string) error {
+func (p JavaProject) build(built string) error {
 	mvn, err := maven.find()
 	if err != nil {
 		return err
@@ -121,7 +139,7 @@ func buildMaven(project, built string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := copySources(project, dir); err != nil {
+	if err := p.copySources(dir); err != nil {
 		return err
 	}
 	if runMaven(mvn, dir, "-o") != nil { // nothing to download: nobody has to be asked
@@ -135,8 +153,8 @@ func buildMaven(project, built string) error {
 	return nil
 }
 
-func copySources(project, dir string) error {
-	return eachSource(project, func(path string, content []byte) error {
+func (p JavaProject) copySources(dir string) error {
+	return p.eachSource(func(path string, content []byte) error {
 		path = filepath.Join(dir, path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err

@@ -1,13 +1,12 @@
 package redisson
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/interop"
 )
 
 // forcible are the kinds of locks that Java can unlock by force.
@@ -19,97 +18,76 @@ type sides struct {
 	k         kind
 	name      string
 	java      string // Java's client
-	th, other *thread
+	th, other *interop.Thread
 	c         *distlock.Client
-	lock      locker
+	lock      interop.Locker
 }
 
 func newSides(t *testing.T, d *deployment, k kind, opts *distlock.Options) *sides {
 	t.Helper()
-	return sidesOf(t, d, k, newName(t), d.client(t, opts))
+	return sidesOf(t, d, k, interop.NewName(t), interop.Client(t, d.url, opts))
 }
 
 func sidesOf(t *testing.T, d *deployment, k kind, name string, c *distlock.Client) *sides {
 	t.Helper()
-	j := sharedJVM(t, 0)
-	s := &sides{d: d, k: k, name: name, java: j.client(t, d, lease), th: j.thread("one"), other: j.thread("two"), c: c, lock: k.lock(c, name)}
+	j := jvms.Shared(t, 0)
+	s := &sides{d: d, k: k, name: name, java: javaClient(t, j, d, lease), th: j.Thread("one"), other: j.Thread("two"), c: c, lock: k.Lock(c, name)}
 	k.prepare(t, s.th, s.java, name)
 	return s
 }
 
 // on is a call on the lock by Java.
-func (s *sides) on(th *thread, command string, args ...string) *call {
-	return th.call(append([]string{command, s.java, s.k.java, s.name}, args...)...)
+func (s *sides) on(th *interop.Thread, command string, args ...string) *interop.Call {
+	return th.Call(append([]string{command, s.java, s.k.Java, s.name}, args...)...)
 }
 
 // javaLocks locks, and returns the answer for javaUnlock.
-func (s *sides) javaLocks(t *testing.T, th *thread) []string {
+func (s *sides) javaLocks(t *testing.T, th *interop.Thread) []string {
 	t.Helper()
-	return th.call(s.k.javaLock(s.java, s.name, lease)...).wait(t)
+	return th.Call(s.k.javaLock(s.java, s.name, lease)...).Wait(t)
 }
 
-func (s *sides) javaUnlocks(th *thread, held []string) *call {
-	return th.call(s.k.javaUnlock(s.java, s.name, held)...)
+func (s *sides) javaUnlocks(th *interop.Thread, held []string) *interop.Call {
+	return th.Call(s.k.javaUnlock(s.java, s.name, held)...)
 }
 
 // What Java unlocks by force is lost for the Go side, which learns it at its next
 // renewal and does not touch what the lock's next holder has.
 func TestJavaForces(t *testing.T) {
 	for _, k := range forcible {
-		t.Run(k.java, func(t *testing.T) { javaForces(t, single(t), k) })
+		t.Run(k.Java, func(t *testing.T) { javaForces(t, single(t), k) })
 	}
 }
 
 func javaForces(t *testing.T, d *deployment, k kind) {
 	s := newSides(t, d, k, &distlock.Options{TTL: shortLife})
-	h := take(t, s.lock)
-	s.on(s.th, "force").says(t, "true")
-	s.on(s.th, "force").says(t, "false")
+	h := interop.Take(t, s.lock)
+	s.on(s.th, "force").Says(t, "true")
+	s.on(s.th, "force").Says(t, "false")
 	held := s.javaLocks(t, s.th)
-	learnsLoss(t, h)
-	s.on(s.th, "mine").says(t, "true")
-	s.javaUnlocks(s.th, held).wait(t)
+	interop.LearnsLoss(t, h, shortLife)
+	s.on(s.th, "mine").Says(t, "true")
+	s.javaUnlocks(s.th, held).Wait(t)
 	d.leaves(t, s.name, k.left(s.name)...)
-}
-
-// learnsLoss expects that a lease ends in time, and is not unlocked.
-func learnsLoss(t *testing.T, h hold) {
-	t.Helper()
-	start := time.Now()
-	select {
-	case <-h.Context().Done():
-		t.Logf("noticed after %v of TTL %v", since(start), shortLife)
-	case <-time.After(patience):
-		t.Fatal("the lease's context does not end")
-	}
-	if cause := context.Cause(h.Context()); !errors.Is(cause, distlock.ErrLost) {
-		t.Errorf("the lease ended by %v", cause)
-	}
-	if took := time.Since(start); took > shortLife {
-		t.Errorf("noticed after %v, want less than %v", took, shortLife)
-	}
-	if err := h.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
-		t.Errorf("unlock: %v", err)
-	}
 }
 
 // Java gives back a permit by its id, which is the Go side's Owner.
 func TestJavaReleasesGoPermit(t *testing.T) {
 	s := newSides(t, single(t), permit(1), &distlock.Options{TTL: shortLife})
-	h := take(t, s.lock)
+	h := interop.Take(t, s.lock)
 	id := strings.ReplaceAll(h.(*distlock.Lease).Owner(), "-", "")
-	s.th.call("release", s.java, s.name, id).wait(t)
+	s.th.Call("release", s.java, s.name, id).Wait(t)
 	held := s.javaLocks(t, s.th)
-	learnsLoss(t, h)
-	isHeld(t, s.lock)
-	s.javaUnlocks(s.th, held).wait(t)
+	interop.LearnsLoss(t, h, shortLife)
+	interop.IsHeld(t, s.lock)
+	s.javaUnlocks(s.th, held).Wait(t)
 	s.d.leaves(t, s.name, s.k.left(s.name)...)
 }
 
 // What the Go side breaks passes at once to who waits, and Java can't unlock it again.
 func TestGoBreaks(t *testing.T) {
 	for _, k := range append(forcible, permit(1)) {
-		t.Run(k.java, func(t *testing.T) { goBreaks(t, single(t), k) })
+		t.Run(k.Java, func(t *testing.T) { goBreaks(t, single(t), k) })
 	}
 }
 
@@ -123,46 +101,46 @@ func goBreaks(t *testing.T, d *deployment, k kind) {
 	if err := s.c.Break(t.Context(), info); err != nil {
 		t.Fatal(err)
 	}
-	h := take(t, s.lock)
-	s.javaUnlocks(s.th, held).refused(t, "Illegal") // MonitorState, or Argument for a permit
+	h := interop.Take(t, s.lock)
+	s.javaUnlocks(s.th, held).Refused(t, "Illegal") // MonitorState, or Argument for a permit
 	if err := s.c.Break(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
 		t.Errorf("broken again: %v", err)
 	}
-	if k.sharing != "reading" {
-		isHeld(t, s.lock)
+	if k.Sharing != "reading" {
+		interop.IsHeld(t, s.lock)
 	}
-	give(t, h)
+	interop.Give(t, h)
 	d.leaves(t, s.name, k.left(s.name)...)
 }
 
 // Neither side unlocks what the other holds, and each sees who does.
 func TestForeignLocksStay(t *testing.T) {
 	for _, k := range forcible {
-		t.Run(k.java, func(t *testing.T) { foreignStays(t, single(t), k) })
+		t.Run(k.Java, func(t *testing.T) { foreignStays(t, single(t), k) })
 	}
 }
 
 func foreignStays(t *testing.T, d *deployment, k kind) {
 	s := newSides(t, d, k, nil)
-	h := take(t, s.lock)
-	s.on(s.th, "unlock").refused(t, "IllegalMonitorStateException")
-	s.on(s.th, "mine").says(t, "false")
-	s.on(s.th, "locked").says(t, "true")
-	give(t, h)
-	s.on(s.th, "locked").says(t, "false")
+	h := interop.Take(t, s.lock)
+	s.on(s.th, "unlock").Refused(t, "IllegalMonitorStateException")
+	s.on(s.th, "mine").Says(t, "false")
+	s.on(s.th, "locked").Says(t, "true")
+	interop.Give(t, h)
+	s.on(s.th, "locked").Says(t, "false")
 
 	// Java's hold counts twice, and is there until it was unlocked twice.
-	writer := write.lock(s.c, s.name)
-	if k.sharing == "alone" && k.java != "write" {
+	writer := write.Lock(s.c, s.name)
+	if k.Sharing == "alone" && k.Java != "write" {
 		writer = s.lock
 	}
 	held := s.javaLocks(t, s.th)
 	s.javaLocks(t, s.th)
-	s.javaUnlocks(s.other, held).refused(t, "IllegalMonitorStateException")
-	isHeld(t, writer)
-	s.javaUnlocks(s.th, held).wait(t)
-	isHeld(t, writer)
-	s.javaUnlocks(s.th, held).wait(t)
-	give(t, take(t, writer))
+	s.javaUnlocks(s.other, held).Refused(t, "IllegalMonitorStateException")
+	interop.IsHeld(t, writer)
+	s.javaUnlocks(s.th, held).Wait(t)
+	interop.IsHeld(t, writer)
+	s.javaUnlocks(s.th, held).Wait(t)
+	interop.Give(t, interop.Take(t, writer))
 	d.leaves(t, s.name, k.left(s.name)...)
 }

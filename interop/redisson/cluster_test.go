@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/distlock/distlock/internal/interop"
 	"github.com/distlock/distlock/internal/testserver"
 	"github.com/redis/go-redis/v9"
 )
@@ -35,9 +36,9 @@ func TestCluster(t *testing.T) {
 // isSharded expects that Redisson waits on a sharded channel of its own accord.
 func isSharded(t *testing.T, d *deployment) {
 	s := newSides(t, d, plain, nil)
-	h := take(t, s.lock)
-	waits := s.on(s.th, "lock", millis(lease))
-	s.th.parks(t)
+	h := interop.Take(t, s.lock)
+	waits := s.on(s.th, "lock", interop.Millis(lease))
+	s.th.Parks(t)
 	var found atomic.Bool
 	err := d.masters(t.Context(), func(ctx context.Context, c *redis.Client) error {
 		channels, err := c.PubSubShardChannels(ctx, "*").Result()
@@ -49,22 +50,22 @@ func isSharded(t *testing.T, d *deployment) {
 	if err != nil || !found.Load() {
 		t.Errorf("Java's channel is not sharded, or %v", err)
 	}
-	give(t, h)
-	waits.wait(t)
-	s.on(s.th, "unlock").wait(t)
+	interop.Give(t, h)
+	waits.Wait(t)
+	s.on(s.th, "unlock").Wait(t)
 }
 
 // together is all that Java and Go do together.
 func together(t *testing.T, d *deployment) {
 	t.Run("turns", func(t *testing.T) {
-		turnsAlone(t, d, party{plain, 2, 60})
-		turnsAlone(t, d, party{fair, 2, 40})
-		turnsAlone(t, d, party{multi, 1, 40})
+		turnsAlone(t, d, plain, 2, 60)
+		turnsAlone(t, d, fair, 2, 40)
+		turnsAlone(t, d, multi, 1, 40)
 		turnsShared(t, d)
 		turnsCounted(t, d)
 	})
 	for _, k := range []kind{plain, fair, write, read, permit(1)} {
-		t.Run("wake-ups of "+k.java, func(t *testing.T) { wakeUps(t, d, k, 20) })
+		t.Run("wake-ups of "+k.Java, func(t *testing.T) { wakeUps(t, d, k, 20) })
 	}
 	t.Run("java dies", func(t *testing.T) { javaDies(t, d) })
 	t.Run("go dies", func(t *testing.T) { goDies(t, d) })

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/interop"
 )
 
 const (
@@ -22,11 +23,11 @@ var mortals = []mortal{
 }
 
 // name is the name of its lock, of all whose names begin with base.
-func (m mortal) name(base string) string { return m.held.name(base + "-" + m.held.java) }
+func (m mortal) name(base string) string { return m.held.name(base + "-" + m.held.Java) }
 
 // life is its life in Java: 0 if it is renewed.
 func (m mortal) life() time.Duration {
-	if m.held.java == "permit" {
+	if m.held.Java == "permit" {
 		return shortLife
 	}
 	return 0
@@ -35,33 +36,33 @@ func (m mortal) life() time.Duration {
 func TestJavaDies(t *testing.T) { javaDies(t, single(t)) }
 
 func javaDies(t *testing.T, d *deployment) {
-	victim, base := startJVM(t), newName(t)
-	java := victim.client(t, d, shortLife)
+	victim, base := jvms.Start(t), interop.NewName(t)
+	java := javaClient(t, victim, d, shortLife)
 	waiting := make(chan struct{}, len(mortals))
-	c := d.client(t, &distlock.Options{Observer: &distlock.Observer{Waiting: func(distlock.Event) { waiting <- struct{}{} }}})
+	c := interop.Client(t, d.url, &distlock.Options{Observer: &distlock.Observer{Waiting: func(distlock.Event) { waiting <- struct{}{} }}})
 	var replies [][]string
-	var waiters []waiter
+	var waiters []interop.Waiter
 	for _, m := range mortals {
-		name, th := m.name(base), victim.thread(m.held.java)
+		name, th := m.name(base), victim.Thread(m.held.Java)
 		m.held.prepare(t, th, java, name)
-		replies = append(replies, th.call(m.held.javaLock(java, name, m.life())...).wait(t))
-		waiters = append(waiters, startWaiter(t, m.wanted.lock(c, name)))
+		replies = append(replies, th.Call(m.held.javaLock(java, name, m.life())...).Wait(t))
+		waiters = append(waiters, interop.Wait(t, m.wanted.Lock(c, name)))
 		select {
 		case <-waiting:
-		case <-time.After(patience):
+		case <-time.After(interop.Patience):
 			t.Fatalf("nobody waits for %s", name)
 		}
 	}
-	victim.kill()
+	victim.Kill()
 	died := time.Now()
 	var granted []time.Time
 	for i, m := range mortals {
-		g := waiters[i].granted(t)
-		granted = append(granted, g.at)
-		if m.held.java == "fenced" && fenceOf(g.hold) <= token(t, replies[i]) {
-			t.Errorf("fence %d came after token %v", fenceOf(g.hold), replies[i])
+		g := waiters[i].Granted(t)
+		granted = append(granted, g.At)
+		if m.held.Java == "fenced" && interop.Fence(g.Hold) <= token(t, replies[i]) {
+			t.Errorf("fence %d came after token %v", interop.Fence(g.Hold), replies[i])
 		}
-		give(t, g)
+		interop.Give(t, g)
 	}
 	freedByTTL(t, died, granted)
 	leftByTheDead(t, d, base)
@@ -74,7 +75,7 @@ func freedByTTL(t *testing.T, died time.Time, granted []time.Time) {
 	early := 0
 	for _, at := range granted {
 		took := at.Sub(died)
-		t.Logf("a lock was free %v after its holder had died", round(int64(took)))
+		t.Logf("a lock was free %v after its holder had died", interop.Round(took))
 		if took < 0 {
 			early++
 		}
@@ -91,7 +92,7 @@ func leftByTheDead(t *testing.T, d *deployment, base string) {
 	t.Helper()
 	var left []string
 	for _, m := range mortals {
-		left = append(left, m.held.left(base+"-"+m.held.java)...)
+		left = append(left, m.held.left(base+"-"+m.held.Java)...)
 	}
 	d.leaves(t, base, left...)
 }
@@ -99,27 +100,27 @@ func leftByTheDead(t *testing.T, d *deployment, base string) {
 func TestGoDies(t *testing.T) { goDies(t, single(t)) }
 
 func goDies(t *testing.T, d *deployment) {
-	j, base := sharedJVM(t, 0), newName(t)
-	java := j.client(t, d, lease)
+	j, base := jvms.Shared(t, 0), interop.NewName(t)
+	java := javaClient(t, j, d, lease)
 	for _, m := range mortals {
-		m.held.prepare(t, j.thread("main"), java, m.name(base))
+		m.held.prepare(t, j.Thread("main"), java, m.name(base))
 	}
-	child := startChild(t, d, "holds", base)
+	child := interop.StartChild(t, d.url, "holds", base)
 	var granted []time.Time
-	var calls []*call
+	var calls []*interop.Call
 	for _, m := range mortals {
 		name := m.name(base)
-		th := j.thread("waits-" + m.held.java)
-		calls = append(calls, th.call(m.wanted.javaLock(java, name, lease)...))
-		th.parks(t)
+		th := j.Thread("waits-" + m.held.Java)
+		calls = append(calls, th.Call(m.wanted.javaLock(java, name, lease)...))
+		th.Parks(t)
 	}
 	child.Process.Kill()
 	died := time.Now()
 	for i, m := range mortals {
 		name := m.name(base)
-		reply := calls[i].wait(t)
-		granted = append(granted, at(t, reply))
-		j.thread("waits-" + m.held.java).call(m.wanted.javaUnlock(java, name, reply)...).wait(t)
+		reply := calls[i].Wait(t)
+		granted = append(granted, interop.At(t, reply))
+		j.Thread("waits-" + m.held.Java).Call(m.wanted.javaUnlock(java, name, reply)...).Wait(t)
 	}
 	freedByTTL(t, died, granted)
 	leftByTheDead(t, d, base)

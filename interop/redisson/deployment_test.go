@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/distlock/distlock"
 	_ "github.com/distlock/distlock/backend/quorum"
 	_ "github.com/distlock/distlock/backend/redislock"
+	"github.com/distlock/distlock/internal/interop"
 	"github.com/distlock/distlock/internal/testserver"
 	"github.com/redis/go-redis/v9"
 )
@@ -71,21 +71,6 @@ func eachOf(t *testing.T, addrs ...string) func(context.Context, func(context.Co
 	}
 }
 
-// client is a Go client of the deployment, with connections of its own.
-func (d *deployment) client(t *testing.T, opts *distlock.Options) *distlock.Client {
-	t.Helper()
-	b, err := distlock.Open(t.Context(), d.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := distlock.New(b, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c
-}
-
 // keys are all keys whose name contains part, without its prefix.
 func (d *deployment) keys(t *testing.T, part string) []string {
 	t.Helper()
@@ -111,7 +96,7 @@ func (d *deployment) leaves(t *testing.T, name string, want ...string) {
 	t.Helper()
 	slices.Sort(want)
 	var got []string
-	eventually(t, func() string { return fmt.Sprintf("keys %q, want %q", got, want) }, func() bool {
+	interop.Eventually(t, func() string { return fmt.Sprintf("keys %q, want %q", got, want) }, func() bool {
 		got = d.keys(t, name)
 		return slices.Equal(got, want)
 	})
@@ -141,5 +126,5 @@ func (d *deployment) attempts(t *testing.T) int {
 // refused again since before: they have nothing left to do but wait.
 func (d *deployment) waits(t *testing.T, before, waiters int) {
 	t.Helper()
-	eventually(t, func() string { return "nobody waits" }, func() bool { return d.attempts(t) >= before+2*waiters })
+	interop.Eventually(t, func() string { return "nobody waits" }, func() bool { return d.attempts(t) >= before+2*waiters })
 }

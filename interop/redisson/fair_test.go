@@ -8,10 +8,11 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/interop"
 	"github.com/redis/go-redis/v9"
 )
 
-func TestFairTurns(t *testing.T)   { turnsAlone(t, single(t), party{fair, 2, 80}) }
+func TestFairTurns(t *testing.T)   { turnsAlone(t, single(t), fair, 2, 80) }
 func TestFairWakeUps(t *testing.T) { wakeUps(t, single(t), fair, 40) }
 
 // line is how many stand in line for a lock.
@@ -32,7 +33,7 @@ func line(t *testing.T, d *deployment, name string) (n int64) {
 func (s *sides) stands(t *testing.T, want int64) {
 	t.Helper()
 	var got int64
-	eventually(t, func() string { return fmt.Sprintf("%d stand in line, want %d", got, want) }, func() bool {
+	interop.Eventually(t, func() string { return fmt.Sprintf("%d stand in line, want %d", got, want) }, func() bool {
 		got = line(t, s.d, s.name)
 		return got == want
 	})
@@ -41,17 +42,18 @@ func (s *sides) stands(t *testing.T, want int64) {
 // Java and Go stand in one line, and get in as they came.
 func TestFairOrder(t *testing.T) {
 	s := newSides(t, single(t), fair, nil)
-	h := take(t, s.lock)
+	h := interop.Take(t, s.lock)
 	var came []func() time.Time // when each got in
 	for i := range 10 {
 		if i%2 == 0 {
 			came = append(came, s.javaPasses(t, fmt.Sprint("passes-", i)))
 		} else {
-			came = append(came, goPasses(t, s.lock))
+			passes := interop.Pass(t, s.lock)
+			came = append(came, func() time.Time { return passes.Granted(t).At })
 		}
 		s.stands(t, int64(i+1))
 	}
-	give(t, h)
+	interop.Give(t, h)
 	var times []time.Time
 	for _, at := range came {
 		times = append(times, at())
@@ -64,43 +66,31 @@ func TestFairOrder(t *testing.T) {
 
 // javaPasses makes a Java thread wait for the lock and release it at once.
 func (s *sides) javaPasses(t *testing.T, thread string) func() time.Time {
-	th := sharedJVM(t, 0).thread(thread)
+	th := jvms.Shared(t, 0).Thread(thread)
 	locks, unlocks := s.on(th, "lock", "0"), s.on(th, "unlock")
 	return func() time.Time {
-		unlocks.wait(t)
-		return at(t, locks.wait(t))
+		unlocks.Wait(t)
+		return interop.At(t, locks.Wait(t))
 	}
-}
-
-func goPasses(t *testing.T, l locker) func() time.Time {
-	w := make(chan grant, 1)
-	go func() {
-		g := <-startWaiter(t, l)
-		if g.err == nil {
-			g.err = g.Unlock(t.Context())
-		}
-		w <- g
-	}()
-	return func() time.Time { return waiter(w).granted(t).at }
 }
 
 // A process of Java that died in line is dropped when Java's own time for it is over: the
 // lock's TTL and how long it would have waited.
 func TestFairJavaDiesInLine(t *testing.T) {
 	s := newSides(t, single(t), fair, &distlock.Options{TTL: shortLife})
-	h := take(t, s.lock)
-	victim := startJVM(t)
-	victim.thread("dies").call("try", victim.client(t, s.d, lease), "fair", s.name, millis(shortLife), millis(lease))
+	h := interop.Take(t, s.lock)
+	victim := jvms.Start(t)
+	victim.Thread("dies").Call("try", javaClient(t, victim, s.d, lease), "fair", s.name, interop.Millis(shortLife), interop.Millis(lease))
 	s.stands(t, 1)
-	victim.kill()
+	victim.Kill()
 	s.getInBehindTheDead(t, h, 2*shortLife)
 }
 
 // A Go process that died in line is dropped when its TTL is over.
 func TestFairGoDiesInLine(t *testing.T) {
 	s := newSides(t, single(t), fair, &distlock.Options{TTL: shortLife})
-	h := take(t, s.lock)
-	child := startChild(t, s.d, "stands", s.name)
+	h := interop.Take(t, s.lock)
+	child := interop.StartChild(t, s.d.url, "stands", s.name)
 	s.stands(t, 1)
 	child.Process.Kill()
 	s.getInBehindTheDead(t, h, shortLife)
@@ -108,20 +98,20 @@ func TestFairGoDiesInLine(t *testing.T) {
 
 // getInBehindTheDead expects that Go and then Java get in behind the first in line, who
 // is dead, after its time.
-func (s *sides) getInBehindTheDead(t *testing.T, h hold, life time.Duration) {
+func (s *sides) getInBehindTheDead(t *testing.T, h interop.Hold, life time.Duration) {
 	t.Helper()
 	start := time.Now()
-	ours := goPasses(t, s.lock)
+	ours := interop.Pass(t, s.lock)
 	s.stands(t, 2)
 	javas := s.javaPasses(t, "behind")
 	s.stands(t, 3)
-	give(t, h)
-	first, second := ours(), javas()
+	interop.Give(t, h)
+	first, second := ours.Granted(t).At, javas()
 	t.Logf("Go got in %v after the death, Java %v later", first.Sub(start), second.Sub(first))
 	if first.Sub(start) > life+grace {
 		t.Errorf("Go got in after %v, want %v", first.Sub(start), life)
 	}
-	if late := second.Sub(first); late < 0 || late > prompt {
+	if late := second.Sub(first); late < 0 || late > interop.Prompt {
 		t.Errorf("Java got in %v after Go, want at once", late)
 	}
 	s.d.leaves(t, s.name, s.k.left(s.name)...)

@@ -3,15 +3,42 @@
 package redisson
 
 import (
+	"context"
 	"os"
 	"testing"
 
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/interop"
 	"github.com/distlock/distlock/internal/testserver"
 )
 
 func TestMain(m *testing.M) {
-	if url := os.Getenv(childEnv); url != "" {
-		untilKilled(url)
-	}
+	interop.RunChild(act)
 	os.Exit(testserver.Run(m))
+}
+
+// act is a Go process that holds a lock of every kind, or that stands in line for a
+// fair one, until it is killed.
+func act(url, role, name string) error {
+	ctx := context.Background()
+	b, err := distlock.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	stands := make(chan struct{}, 1)
+	c, err := distlock.New(b, &distlock.Options{TTL: shortLife, Observer: &distlock.Observer{Waiting: func(distlock.Event) { stands <- struct{}{} }}})
+	if err != nil {
+		return err
+	}
+	if role == "stands" {
+		go fair.Lock(c, name).Lock(ctx)
+		<-stands
+		return nil
+	}
+	for _, m := range mortals {
+		if _, err := m.held.Lock(c, m.name(name)).Lock(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }

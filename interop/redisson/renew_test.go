@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/interop"
 )
 
 // renewable are the kinds of locks that Java's watchdog renews too; one waits for each.
@@ -15,15 +16,15 @@ var renewable = mortals[:5]
 func TestRenewedLocksStay(t *testing.T) { renewedStay(t, single(t)) }
 
 func renewedStay(t *testing.T, d *deployment) {
-	j := sharedJVM(t, 0)
-	java, base := j.client(t, d, shortLife), newName(t)
-	c := d.client(t, &distlock.Options{TTL: shortLife})
+	j := jvms.Shared(t, 0)
+	java, base := javaClient(t, j, d, shortLife), interop.NewName(t)
+	c := interop.Client(t, d.url, &distlock.Options{TTL: shortLife})
 	ends := time.Now().Add(2 * shortLife)
 	var releases []func()
 	for _, m := range renewable {
 		releases = append(releases,
-			javaRenews(t, m, m.name(base+"-java"), j.thread("holds-"+m.held.java), java, c, ends),
-			goRenews(t, m, m.name(base+"-go"), j.thread("waits-"+m.held.java), java, c, ends))
+			javaRenews(t, m, m.name(base+"-java"), j.Thread("holds-"+m.held.Java), java, c, ends),
+			goRenews(t, m, m.name(base+"-go"), j.Thread("waits-"+m.held.Java), java, c, ends))
 	}
 	time.Sleep(time.Until(ends)) // twice the life of locks that nobody renews
 	for _, release := range releases {
@@ -32,33 +33,33 @@ func renewedStay(t *testing.T, d *deployment) {
 }
 
 // javaRenews makes a Java thread hold a lock, and Go wait for it until it is released.
-func javaRenews(t *testing.T, m mortal, name string, th *thread, java string, c *distlock.Client, ends time.Time) (release func()) {
-	held := th.call(m.held.javaLock(java, name, 0)...).wait(t)
-	waiter := startWaiter(t, m.wanted.lock(c, name))
+func javaRenews(t *testing.T, m mortal, name string, th *interop.Thread, java string, c *distlock.Client, ends time.Time) (release func()) {
+	held := th.Call(m.held.javaLock(java, name, 0)...).Wait(t)
+	waiter := interop.Wait(t, m.wanted.Lock(c, name))
 	return func() {
-		th.call(m.held.javaUnlock(java, name, held)...).wait(t)
-		g := waiter.granted(t)
-		stayed(t, "java", m, g.at.Sub(ends))
-		give(t, g)
+		th.Call(m.held.javaUnlock(java, name, held)...).Wait(t)
+		g := waiter.Granted(t)
+		stayed(t, "java", m, g.At.Sub(ends))
+		interop.Give(t, g)
 	}
 }
 
 // goRenews is the same with the roles exchanged.
-func goRenews(t *testing.T, m mortal, name string, th *thread, java string, c *distlock.Client, ends time.Time) (release func()) {
-	h := take(t, m.held.lock(c, name))
-	waits := th.call(m.wanted.javaLock(java, name, 0)...)
+func goRenews(t *testing.T, m mortal, name string, th *interop.Thread, java string, c *distlock.Client, ends time.Time) (release func()) {
+	h := interop.Take(t, m.held.Lock(c, name))
+	waits := th.Call(m.wanted.javaLock(java, name, 0)...)
 	return func() {
-		give(t, h)
-		reply := waits.wait(t)
-		stayed(t, "go", m, at(t, reply).Sub(ends))
-		th.call(m.wanted.javaUnlock(java, name, reply)...).wait(t)
+		interop.Give(t, h)
+		reply := waits.Wait(t)
+		stayed(t, "go", m, interop.At(t, reply).Sub(ends))
+		th.Call(m.wanted.javaUnlock(java, name, reply)...).Wait(t)
 	}
 }
 
 func stayed(t *testing.T, side string, m mortal, late time.Duration) {
 	t.Helper()
-	if late < 0 || late > prompt {
-		t.Errorf("%s held by %s was granted %v after its release", m.held.java, side, late)
+	if late < 0 || late > interop.Prompt {
+		t.Errorf("%s held by %s was granted %v after its release", m.held.Java, side, late)
 	}
 }
 
@@ -71,11 +72,11 @@ func TestKindsAreToldApart(t *testing.T) {
 		s := newSides(t, single(t), javas, nil)
 		held := s.javaLocks(t, s.th)
 		for _, ours := range kinds {
-			_, err := ours.lock(s.c, s.name).try(t.Context())
-			if family[ours.java] != family[javas.java] && !errors.Is(err, distlock.ErrInvalid) {
-				t.Errorf("%s of Java is %s for Go: %v", javas.java, ours.java, err)
+			_, err := ours.Lock(s.c, s.name).Try(t.Context())
+			if family[ours.Java] != family[javas.Java] && !errors.Is(err, distlock.ErrInvalid) {
+				t.Errorf("%s of Java is %s for Go: %v", javas.Java, ours.Java, err)
 			}
 		}
-		s.javaUnlocks(s.th, held).wait(t)
+		s.javaUnlocks(s.th, held).Wait(t)
 	}
 }

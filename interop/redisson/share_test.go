@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/distlock/distlock/internal/interop"
 )
 
 // Go turns a write lock into a read lock: Java's readers come in at once, its writers
@@ -14,21 +16,21 @@ func TestGoDowngrades(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reader := s.on(s.th, "lock", millis(lease))
-	s.th.parks(t)
+	reader := s.on(s.th, "lock", interop.Millis(lease))
+	s.th.Parks(t)
 	start := time.Now()
 	if err := w.Downgrade(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if took := at(t, reader.wait(t)).Sub(start); took > prompt {
+	if took := interop.At(t, reader.Wait(t)).Sub(start); took > interop.Prompt {
 		t.Errorf("Java's reader came in after %v", took)
 	}
-	s.other.call("try", s.java, "write", s.name, "0", millis(lease)).says(t, "false")
-	give(t, w)
-	s.other.call("try", s.java, "write", s.name, "0", millis(lease)).says(t, "false")
-	s.on(s.th, "unlock").wait(t)
-	s.other.call("try", s.java, "write", s.name, "0", millis(lease)).says(t, "true")
-	s.other.call("unlock", s.java, "write", s.name).wait(t)
+	s.other.Call("try", s.java, "write", s.name, "0", interop.Millis(lease)).Says(t, "false")
+	interop.Give(t, w)
+	s.other.Call("try", s.java, "write", s.name, "0", interop.Millis(lease)).Says(t, "false")
+	s.on(s.th, "unlock").Wait(t)
+	s.other.Call("try", s.java, "write", s.name, "0", interop.Millis(lease)).Says(t, "true")
+	s.other.Call("unlock", s.java, "write", s.name).Wait(t)
 	s.d.leaves(t, s.name, s.k.left(s.name)...)
 }
 
@@ -36,22 +38,22 @@ func TestGoDowngrades(t *testing.T) {
 // reader comes in when it looks again by itself.
 func TestJavaDowngrades(t *testing.T) {
 	s := newSides(t, single(t), read, nil)
-	s.th.call("lock", s.java, "write", s.name, millis(lease)).wait(t)
-	s.on(s.th, "lock", millis(lease)).wait(t)
+	s.th.Call("lock", s.java, "write", s.name, interop.Millis(lease)).Wait(t)
+	s.on(s.th, "lock", interop.Millis(lease)).Wait(t)
 	before := s.d.attempts(t)
-	waiter := startWaiter(t, s.lock)
+	waiter := interop.Wait(t, s.lock)
 	s.d.waits(t, before, 1)
 	start := time.Now()
-	s.th.call("unlock", s.java, "write", s.name).wait(t)
-	h := waiter.granted(t)
-	if took := h.at.Sub(start); took > 2*prompt {
+	s.th.Call("unlock", s.java, "write", s.name).Wait(t)
+	h := waiter.Granted(t)
+	if took := h.At.Sub(start); took > 2*interop.Prompt {
 		t.Errorf("Go's reader came in after %v", took)
 	}
-	isHeld(t, write.lock(s.c, s.name))
-	give(t, h)
-	isHeld(t, write.lock(s.c, s.name))
-	s.on(s.th, "unlock").wait(t)
-	give(t, take(t, write.lock(s.c, s.name)))
+	interop.IsHeld(t, write.Lock(s.c, s.name))
+	interop.Give(t, h)
+	interop.IsHeld(t, write.Lock(s.c, s.name))
+	s.on(s.th, "unlock").Wait(t)
+	interop.Give(t, interop.Take(t, write.Lock(s.c, s.name)))
 	s.d.leaves(t, s.name, s.k.left(s.name)...)
 }
 
@@ -66,12 +68,12 @@ func TestFencesIncrease(t *testing.T) {
 		last = fence
 	}
 	for range 20 {
-		reply := s.on(s.th, "lock", "0").wait(t)
+		reply := s.on(s.th, "lock", "0").Wait(t)
 		next(token(t, reply))
-		s.on(s.th, "unlock").wait(t)
-		h := take(t, s.lock)
-		next(fenceOf(h))
-		give(t, h)
+		s.on(s.th, "unlock").Wait(t)
+		h := interop.Take(t, s.lock)
+		next(interop.Fence(h))
+		interop.Give(t, h)
 	}
 }
 
@@ -80,27 +82,27 @@ func TestPermitsAreCountedTogether(t *testing.T) {
 	s := newSides(t, single(t), permit(3), nil)
 	free := func(want string) {
 		t.Helper()
-		s.th.call("free", s.java, s.name).says(t, want)
+		s.th.Call("free", s.java, s.name).Says(t, want)
 	}
 	free("3")
-	a := take(t, s.lock)
+	a := interop.Take(t, s.lock)
 	b := s.javaLocks(t, s.th)
 	free("1")
-	c := take(t, s.lock)
-	isHeld(t, s.lock)
-	s.th.call("tryacquire", s.java, s.name, "0", millis(lease)).says(t, "null")
-	give(t, a)
-	s.javaUnlocks(s.th, b).wait(t)
+	c := interop.Take(t, s.lock)
+	interop.IsHeld(t, s.lock)
+	s.th.Call("tryacquire", s.java, s.name, "0", interop.Millis(lease)).Says(t, "null")
+	interop.Give(t, a)
+	s.javaUnlocks(s.th, b).Wait(t)
 	free("2")
-	give(t, c)
+	interop.Give(t, c)
 	free("3")
 
 	// A semaphore that Go made is one that Java knows.
-	name := newName(t)
-	h := take(t, permit(2).lock(s.c, name))
-	s.th.call("permits", s.java, name, "5").says(t, "false")
-	s.th.call("free", s.java, name).says(t, "1")
-	give(t, h)
+	name := interop.NewName(t)
+	h := interop.Take(t, permit(2).Lock(s.c, name))
+	s.th.Call("permits", s.java, name, "5").Says(t, "false")
+	s.th.Call("free", s.java, name).Says(t, "1")
+	interop.Give(t, h)
 	s.d.leaves(t, name, permit(2).left(name)...)
 }
 
@@ -110,10 +112,10 @@ func TestNames(t *testing.T) {
 	plainly, prefixed := single(t), single(t)
 	prefixed.name, prefixed.prefix, prefixed.url = "prefixed", "app:", prefixed.url+"&prefix=app:"
 	for _, d := range []*deployment{plainly, prefixed} {
-		c := d.client(t, nil)
+		c := interop.Client(t, d.url, nil)
 		for _, pattern := range []string{"NAME", "{NAME}", "{NAME}:a", "a:{NAME}:b", "NAME-ключ-鍵", "NAME:a:b"} {
 			for _, k := range []kind{plain, fenced, write, read, permit(1)} {
-				sameLock(t, sidesOf(t, d, k, strings.ReplaceAll(pattern, "NAME", newName(t)), c))
+				sameLock(t, sidesOf(t, d, k, strings.ReplaceAll(pattern, "NAME", interop.NewName(t)), c))
 			}
 		}
 	}
@@ -123,18 +125,18 @@ func TestNames(t *testing.T) {
 func sameLock(t *testing.T, s *sides) {
 	t.Helper()
 	out := s.k
-	if s.k.sharing == "reading" {
+	if s.k.Sharing == "reading" {
 		out = write
 	}
 	held := s.javaLocks(t, s.th)
-	isHeld(t, out.lock(s.c, s.name))
-	s.javaUnlocks(s.th, held).wait(t)
-	h := take(t, s.lock)
-	if s.k.java == "permit" {
-		s.th.call("tryacquire", s.java, s.name, "0", millis(lease)).says(t, "null")
+	interop.IsHeld(t, out.Lock(s.c, s.name))
+	s.javaUnlocks(s.th, held).Wait(t)
+	h := interop.Take(t, s.lock)
+	if s.k.Java == "permit" {
+		s.th.Call("tryacquire", s.java, s.name, "0", interop.Millis(lease)).Says(t, "null")
 	} else {
-		s.th.call("try", s.java, out.java, s.name, "0", millis(lease)).says(t, "false")
+		s.th.Call("try", s.java, out.Java, s.name, "0", interop.Millis(lease)).Says(t, "false")
 	}
-	give(t, h)
+	interop.Give(t, h)
 	s.d.leaves(t, s.name, s.k.left(s.d.prefix+s.name)...)
 }

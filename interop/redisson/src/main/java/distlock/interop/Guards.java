@@ -6,25 +6,16 @@ import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
 
-/** What lets a thread into the ledger: a lock, a permit, or nothing at all. */
-interface Guard {
-    /** Waits for the guard and returns its token, 0 if it has none. */
-    long enter() throws Exception;
-
-    void leave();
-
-    /** How visits are shared: "alone", "reading" or "counted". */
-    String sharing();
-
+/** Redisson's locks as guards of the ledger. */
+final class Guards {
     static Guard of(Clients clients, String client, String kind, String name) {
-        return switch (kind) {
-            case "permit" -> new Permit(clients.semaphore(client, name));
-            case "nothing-alone", "nothing-reading", "nothing-counted" -> new Nothing(kind.substring("nothing-".length()));
-            default -> new Lock(clients.lock(client, kind, name), kind.equals("read") ? "reading" : "alone");
-        };
+        if (kind.equals("permit")) {
+            return new Permit(clients.semaphore(client, name));
+        }
+        return new Lock(clients.lock(client, kind, name), kind.equals("read") ? "reading" : "alone");
     }
 
-    record Lock(RLock lock, String sharing) implements Guard {
+    private record Lock(RLock lock, String sharing) implements Guard {
         @Override
         public long enter() {
             if (lock instanceof RFencedLock fenced) {
@@ -40,7 +31,7 @@ interface Guard {
         }
     }
 
-    final class Permit implements Guard {
+    private static final class Permit implements Guard {
         private final RPermitExpirableSemaphore semaphore;
         private String id;
 
@@ -65,15 +56,6 @@ interface Guard {
         }
     }
 
-    /** Excludes nobody and has one token for all: the ledger must complain. */
-    record Nothing(String sharing) implements Guard {
-        @Override
-        public long enter() {
-            return 7;
-        }
-
-        @Override
-        public void leave() {
-        }
+    private Guards() {
     }
 }

@@ -1,8 +1,10 @@
-package redisson
+package interop
 
 import (
 	"context"
 	"fmt"
+	"net"
+	"strconv"
 	"testing"
 	"time"
 
@@ -10,36 +12,43 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ledger notices visitors who should not be there together: they say that they come and
+// Ledger notices visitors who should not be there together: they say that they come and
 // go, look at who else is there, and add one to a number by a read and a write with a
-// moment between. Ledger.java does the same with the same keys.
-type ledger struct {
+// moment between. Ledger.java does the same with the same keys of the shared Redis.
+type Ledger struct {
 	c     *redis.Client
 	name  string
 	limit int
 }
 
-func newLedger(t *testing.T, limit int) *ledger {
+// NewLedger is a ledger in which up to limit may be inside who are counted.
+func NewLedger(t *testing.T, limit int) *Ledger {
 	c := redis.NewClient(&redis.Options{Addr: testserver.SharedRedis(t).Addr()})
 	t.Cleanup(func() { c.Close() })
-	return &ledger{c, "ledger:" + newName(t), limit}
+	return &Ledger{c, "ledger:" + NewName(t), limit}
 }
 
-func (l *ledger) key(name string) string { return l.name + ":" + name }
+// words name the ledger to Java.
+func (l *Ledger) words() []string {
+	host, port, _ := net.SplitHostPort(l.c.Options().Addr)
+	return []string{host, port, l.name, strconv.Itoa(l.limit)}
+}
 
-func (l *ledger) number(ctx context.Context, name string) uint64 {
+func (l *Ledger) key(name string) string { return l.name + ":" + name }
+
+func (l *Ledger) number(ctx context.Context, name string) uint64 {
 	n, _ := l.c.Get(ctx, l.key(name)).Uint64()
 	return n
 }
 
-func (l *ledger) expect(ctx context.Context, kept bool, format string, args ...any) {
+func (l *Ledger) expect(ctx context.Context, kept bool, format string, args ...any) {
 	if !kept {
 		l.c.RPush(ctx, l.key("complaints"), "go: "+fmt.Sprintf(format, args...))
 	}
 }
 
 // alone is the visit of one who shares with nobody.
-func (l *ledger) alone(ctx context.Context, token uint64) {
+func (l *Ledger) alone(ctx context.Context, token uint64) {
 	l.expect(ctx, l.c.Incr(ctx, l.key("inside")).Val() == 1, "another was inside")
 	l.expect(ctx, l.number(ctx, "readers") == 0, "a reader was inside")
 	before := l.number(ctx, "count")
@@ -56,7 +65,7 @@ func (l *ledger) alone(ctx context.Context, token uint64) {
 }
 
 // reading is the visit of one who shares with others who read.
-func (l *ledger) reading(ctx context.Context) {
+func (l *Ledger) reading(ctx context.Context) {
 	if l.c.Incr(ctx, l.key("readers")).Val() > 1 {
 		l.c.Incr(ctx, l.key("together"))
 	}
@@ -67,7 +76,7 @@ func (l *ledger) reading(ctx context.Context) {
 }
 
 // counted is the visit of one of a limited number.
-func (l *ledger) counted(ctx context.Context) {
+func (l *Ledger) counted(ctx context.Context) {
 	n := l.c.Incr(ctx, l.key("inside")).Val()
 	l.expect(ctx, n <= int64(l.limit), "%d were inside", n)
 	if n > 1 {
@@ -77,28 +86,30 @@ func (l *ledger) counted(ctx context.Context) {
 	l.c.Decr(ctx, l.key("inside"))
 }
 
-func (l *ledger) visit(ctx context.Context, k kind, token uint64) {
-	switch k.sharing {
-	case "reading":
+func (l *Ledger) visit(ctx context.Context, sharing string, token uint64) {
+	switch sharing {
+	case Reading:
 		l.reading(ctx)
-	case "counted":
+	case Counted:
 		l.counted(ctx)
 	default:
 		l.alone(ctx, token)
 	}
 }
 
-// book is what the ledger says in the end.
-type book struct {
-	count, turnovers, together uint64
-	complaints                 []string
+// Book is what the ledger says in the end.
+type Book struct {
+	Count      uint64   // visits that were counted
+	Turnovers  uint64   // visits alone by another side than the last
+	Together   uint64   // visits that met another
+	Complaints []string // what should not have been
 }
 
-func (l *ledger) close(t *testing.T) book {
+func (l *Ledger) close(t *testing.T) Book {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	b := book{l.number(ctx, "count"), l.number(ctx, "turnovers"), l.number(ctx, "together"), l.c.LRange(ctx, l.key("complaints"), 0, -1).Val()}
+	b := Book{l.number(ctx, "count"), l.number(ctx, "turnovers"), l.number(ctx, "together"), l.c.LRange(ctx, l.key("complaints"), 0, -1).Val()}
 	for _, name := range []string{"inside", "readers", "count", "fence", "turnovers", "together", "side", "complaints"} {
 		if err := l.c.Del(ctx, l.key(name)).Err(); err != nil {
 			t.Fatal(err)

@@ -1,0 +1,212 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+)
+
+// Eventually returns when ok is true, which it is soon.
+func Eventually(t *testing.T, otherwise func() string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal(otherwise())
+		}
+	}
+}
+
+var names atomic.Int64
+
+// NewName is a name of the test's own.
+func NewName(t *testing.T) string {
+	return fmt.Sprintf("%s-%d", strings.ReplaceAll(t.Name(), "/", "-"), names.Add(1))
+}
+
+// Client is a client of the backend at a URL, with connections of its own.
+func Client(t *testing.T, url string, opts *distlock.Options) *distlock.Client {
+	t.Helper()
+	b, err := distlock.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := distlock.New(b, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// Locker is a lock of any kind.
+type Locker struct {
+	Lock, Try func(context.Context) (Hold, error)
+}
+
+// Hold is what remains of a Lease or a MultiLease.
+type Hold interface {
+	Unlock(context.Context) error
+	Err() error
+	Context() context.Context
+}
+
+// Fence is the fence of a hold that has one, otherwise 0.
+func Fence(h Hold) uint64 {
+	if l, ok := h.(interface{ Fence() uint64 }); ok {
+		return l.Fence()
+	}
+	return 0
+}
+
+// heldBy makes a hold of what a lock returned.
+func heldBy[L Hold](l L, err error) (Hold, error) {
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func lockerOf[L Hold](lock, try func(context.Context) (L, error)) Locker {
+	return Locker{
+		Lock: func(ctx context.Context) (Hold, error) { return heldBy(lock(ctx)) },
+		Try:  func(ctx context.Context) (Hold, error) { return heldBy(try(ctx)) },
+	}
+}
+
+// Mutex is a mutex.
+func Mutex(c *distlock.Client, name string) Locker {
+	m := c.Mutex(name)
+	return lockerOf(m.Lock, m.TryLock)
+}
+
+// Queue is a fair mutex.
+func Queue(c *distlock.Client, name string) Locker {
+	m := c.Mutex(name, distlock.Fair())
+	return lockerOf(m.Lock, m.TryLock)
+}
+
+// Writer is the write lock of a read/write lock.
+func Writer(c *distlock.Client, name string) Locker {
+	m := c.RWMutex(name)
+	return lockerOf(m.Lock, m.TryLock)
+}
+
+// Reader is the read lock of a read/write lock.
+func Reader(c *distlock.Client, name string) Locker {
+	m := c.RWMutex(name)
+	return lockerOf(m.RLock, m.TryRLock)
+}
+
+// Permit is a semaphore with a number of permits.
+func Permit(limit int) func(c *distlock.Client, name string) Locker {
+	return func(c *distlock.Client, name string) Locker {
+		s := c.Semaphore(name, limit)
+		return lockerOf(s.Acquire, s.TryAcquire)
+	}
+}
+
+// Several is a multi-lock of the mutexes in a name with commas.
+func Several(c *distlock.Client, name string) Locker {
+	var all []distlock.Locker
+	for part := range strings.SplitSeq(name, ",") {
+		all = append(all, c.Mutex(part))
+	}
+	m := distlock.Multi(all...)
+	return lockerOf(m.Lock, m.TryLock)
+}
+
+// Take waits for a lock.
+func Take(t *testing.T, l Locker) Hold {
+	t.Helper()
+	return Wait(t, l).Granted(t).Hold
+}
+
+// Give releases a hold that was not lost.
+func Give(t *testing.T, h Hold) {
+	t.Helper()
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// IsHeld expects that the lock can't be had now.
+func IsHeld(t *testing.T, l Locker) {
+	t.Helper()
+	if h, err := l.Try(t.Context()); !errors.Is(err, distlock.ErrHeld) {
+		t.Errorf("taken with %v, %v; want ErrHeld", h, err)
+	}
+}
+
+// Grant is what a waiter got, and when.
+type Grant struct {
+	Hold
+	At  time.Time
+	err error
+}
+
+// Waiter waits for a lock on the Go side.
+type Waiter chan Grant
+
+// Wait lets somebody wait for a lock.
+func Wait(t *testing.T, l Locker) Waiter {
+	w := make(Waiter, 1)
+	go func() { w <- lock(t, l) }()
+	return w
+}
+
+// Pass lets somebody wait for a lock and release it at once.
+func Pass(t *testing.T, l Locker) Waiter {
+	w := make(Waiter, 1)
+	go func() {
+		g := lock(t, l)
+		if g.err == nil {
+			g.err = g.Unlock(t.Context())
+		}
+		w <- g
+	}()
+	return w
+}
+
+func lock(t *testing.T, l Locker) Grant {
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	h, err := l.Lock(ctx)
+	return Grant{h, time.Now(), err}
+}
+
+// Granted waits until the waiter has the lock.
+func (w Waiter) Granted(t *testing.T) Grant {
+	t.Helper()
+	g := <-w
+	if g.err != nil {
+		t.Fatal(g.err)
+	}
+	return g
+}
+
+// LearnsLoss expects that a lease ends within its life, as one that was lost.
+func LearnsLoss(t *testing.T, h Hold, life time.Duration) {
+	t.Helper()
+	start := time.Now()
+	select {
+	case <-h.Context().Done():
+		t.Logf("noticed after %v of TTL %v", Since(start), life)
+	case <-time.After(Patience):
+		t.Fatal("the lease's context does not end")
+	}
+	if cause := context.Cause(h.Context()); !errors.Is(cause, distlock.ErrLost) {
+		t.Errorf("the lease ended by %v", cause)
+	}
+	if took := time.Since(start); took > life {
+		t.Errorf("noticed after %v, want less than %v", took, life)
+	}
+	if err := h.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
+		t.Errorf("unlock: %v", err)
+	}
+}
