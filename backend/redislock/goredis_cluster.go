@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -19,7 +20,7 @@ func goRedisCluster(c *redis.ClusterClient) place {
 	}
 	r := &roll{client: c}
 	p := &cluster{
-		title: scheme + "://" + listed(o.Addrs),
+		title: scheme + "://" + netaddr.Listed(o.Addrs),
 		seeds: func(ctx context.Context) ([]string, error) {
 			clients, err := r.nodes(ctx)
 			return addrsOf(clients), err

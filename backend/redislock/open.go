@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -158,9 +159,9 @@ func (t *target) check(ctx context.Context, c client) error {
 func (t *target) fits(h hello) error {
 	switch {
 	case h.mode == "sentinel":
-		return fmt.Errorf("%w: this is a sentinel: want redis+sentinel://%s/NAME-OF-THE-MASTER", driver.ErrInvalid, listed(t.addrs))
+		return fmt.Errorf("%w: this is a sentinel: want redis+sentinel://%s/NAME-OF-THE-MASTER", driver.ErrInvalid, netaddr.Listed(t.addrs))
 	case h.mode == "cluster" && t.scheme != toCluster:
-		return fmt.Errorf("%w: the server is part of a Redis Cluster: want redis+cluster://%s", driver.ErrInvalid, listed(t.addrs))
+		return fmt.Errorf("%w: the server is part of a Redis Cluster: want redis+cluster://%s", driver.ErrInvalid, netaddr.Listed(t.addrs))
 	case h.replica() && t.scheme == toServer:
 		return fmt.Errorf("%w: the server is a replica: want its master, or a redis+sentinel:// URL, which finds it", driver.ErrInvalid)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/redis/rueidis"
 )
 
@@ -117,7 +118,7 @@ func (c *rueidisServer) name() string {
 	if c.client.Mode() == rueidis.ClientModeSentinel {
 		return toSentinels
 	}
-	return toServer + "://" + listed(slices.Collect(maps.Keys(c.client.Nodes())))
+	return toServer + "://" + netaddr.Listed(slices.Collect(maps.Keys(c.client.Nodes())))
 }
 
 func (c *rueidisServer) close() {}

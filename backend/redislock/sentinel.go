@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -91,12 +90,4 @@ func (s *sentinels) sentinel(addr string) (server, error) {
 		s.asked[addr] = s.ask(addr)
 	}
 	return s.asked[addr], nil
-}
-
-// listed are addresses in an order of their own, for a name that is the same whatever
-// the order in which somebody wrote them.
-func listed(addrs []string) string {
-	addrs = slices.Clone(addrs)
-	slices.Sort(addrs)
-	return strings.Join(slices.Compact(addrs), ",")
 }

@@ -1,18 +1,15 @@
 package redislock
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -50,11 +47,10 @@ func readURL(u *url.URL) (*target, error) {
 	p := driver.NewParams(u)
 	t.readParams(u, p)
 	var errs []error
-	switch q := u.Query(); {
-	case secure:
+	if secure {
 		errs = append(errs, t.readTLS(p))
-	case q.Has("ca") || q.Has("cert") || q.Has("key"):
-		return nil, fmt.Errorf("%w: parameters ca, cert and key are for TLS: want a URL that begins with rediss", driver.ErrInvalid)
+	} else if err := netaddr.NoTLS(u, "rediss"); err != nil {
+		return nil, err
 	}
 	errs = append(errs, p.Err(), t.readPlace(u))
 	return t, errors.Join(errs...)
@@ -88,25 +84,9 @@ func (t *target) readParams(u *url.URL, p *driver.Params) {
 	}
 }
 
-// readTLS lets servers show certificates that the system trusts, or those of the
-// user's own authority; and shows the user's own, if there is one.
-func (t *target) readTLS(p *driver.Params) (err error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	ca, cert, key := p.String("ca", ""), p.String("cert", ""), p.String("key", "")
-	if ca != "" {
-		config.RootCAs = x509.NewCertPool()
-		pem, failed := os.ReadFile(ca)
-		if failed != nil || !config.RootCAs.AppendCertsFromPEM(pem) {
-			err = fmt.Errorf("%w: parameter ca=%s: want a file of certificates in PEM form", driver.ErrInvalid, ca)
-		}
-	}
-	if cert != "" || key != "" {
-		own, failed := tls.LoadX509KeyPair(cert, key)
-		if failed != nil {
-			err = fmt.Errorf("%w: parameters cert=%s and key=%s: want files with a certificate and its key, in PEM form: %w", driver.ErrInvalid, cert, key, failed)
-		}
-		config.Certificates = []tls.Certificate{own}
-	}
+// readTLS says how servers, and sentinels, are to be trusted.
+func (t *target) readTLS(p *driver.Params) error {
+	config, err := netaddr.TLS(p)
 	t.server.TLSConfig = config
 	if t.sentinel != nil && p.Bool("sentinel_tls", true) {
 		t.sentinel.TLSConfig = config
@@ -122,15 +102,12 @@ func (t *target) readPlace(u *url.URL) error {
 		t.server.Network, t.addrs = "unix", []string{u.Path}
 		return nil
 	}
-	if u.Opaque != "" {
-		return fmt.Errorf("%w: want two slashes before the host, as in redis://localhost:6379", driver.ErrInvalid)
-	}
 	port := "6379"
 	if t.scheme == toSentinels {
 		port = "26379"
 	}
-	t.addrs = driver.Hosts(u, port)
-	if err := checkPorts(t.addrs); err != nil {
+	var err error
+	if t.addrs, err = netaddr.Of(u, port); err != nil {
 		return err
 	}
 	db := strings.Trim(u.Path, "/")
@@ -146,16 +123,6 @@ func (t *target) readPlace(u *url.URL) error {
 		}
 	}
 	return t.readDB(db)
-}
-
-func checkPorts(addrs []string) error {
-	for _, addr := range addrs {
-		_, port, _ := net.SplitHostPort(addr)
-		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-			return fmt.Errorf("%w: the port of %s: want a number from 1 to 65535", driver.ErrInvalid, addr)
-		}
-	}
-	return nil
 }
 
 func (t *target) readDB(db string) error {
@@ -192,9 +159,9 @@ func (t *target) name() string {
 	}
 	switch t.scheme {
 	case toCluster:
-		return scheme + "://" + listed(t.addrs)
+		return scheme + "://" + netaddr.Listed(t.addrs)
 	case toSentinels:
-		return serverName(scheme, listed(t.addrs)+"/"+t.master, t.server.DB)
+		return serverName(scheme, netaddr.Listed(t.addrs)+"/"+t.master, t.server.DB)
 	}
 	return serverName(scheme, t.addrs[0], t.server.DB)
 }
