@@ -1,6 +1,7 @@
 package memlock
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -16,8 +17,10 @@ type claim struct {
 	owner        string
 	mode         driver.Mode
 	fence        uint64 // 0 in line
+	asked        bool   // onRevoke was called
 	since, until time.Duration
 	meta         map[string]string
+	onRevoke     func()
 }
 
 // lock is what is known of a name. Its shard's mutex guards it.
@@ -48,19 +51,32 @@ func find(claims []claim, owner string) int {
 }
 
 func (l *lock) acquire(r *driver.Request, now time.Duration) (driver.Grant, error) {
+	mine, err := l.judge(r, now)
+	if err == nil {
+		return l.grant(r, mine, now), nil
+	}
+	if r.Queue && errors.Is(err, driver.ErrHeld) {
+		l.stand(r, now)
+	}
+	return driver.Grant{}, err
+}
+
+// judge says why r can't hold now, or which of the holders it is already; -1: none.
+func (l *lock) judge(r *driver.Request, now time.Duration) (mine int, err error) {
 	l.sweep(now)
 	if err := l.agrees(r); err != nil {
-		return driver.Grant{}, err
+		return -1, err
 	}
-	mine := find(l.holders, r.Owner)
-	if mine < 0 && !l.admits(r.Owner, r.Mode, r.Limit) {
-		refusal := l.refusal(r, now)
-		if r.Queue {
-			l.stand(r, now)
-		}
-		return driver.Grant{}, refusal
+	mine = find(l.holders, r.Owner)
+	switch {
+	case mine < 0 && !l.admits(r.Owner, r.Mode, r.Limit):
+		return -1, l.refusal(r, now)
+	case mine >= 0 && l.holders[mine].mode == driver.Read && r.Mode == driver.Write:
+		return -1, fmt.Errorf("%w: a read hold can't become a write hold", driver.ErrUnsupported)
+	case l.fence >= maxFence:
+		return -1, fmt.Errorf("%w: %q has used up its fences", driver.ErrInvalid, r.Name)
 	}
-	return l.grant(r, mine, now)
+	return mine, nil
 }
 
 // agrees refuses what can't go with those who hold or wait.
@@ -120,33 +136,28 @@ func room(mode driver.Mode, limit int) int {
 	return 1
 }
 
-func (l *lock) grant(r *driver.Request, mine int, now time.Duration) (driver.Grant, error) {
-	if mine >= 0 && l.holders[mine].mode == driver.Read && r.Mode == driver.Write {
-		return driver.Grant{}, fmt.Errorf("%w: a read hold can't become a write hold", driver.ErrUnsupported)
-	}
-	if l.fence >= maxFence {
-		return driver.Grant{}, fmt.Errorf("%w: %q has used up its fences", driver.ErrInvalid, r.Name)
-	}
+// grant enters what judge has let in.
+func (l *lock) grant(r *driver.Request, mine int, now time.Duration) driver.Grant {
 	if i := find(l.line, r.Owner); i >= 0 {
 		l.line = slices.Delete(l.line, i, i+1)
 	}
 	g := driver.Grant{Fence: l.fence + 1, Fences: l.span(r), Queued: len(l.line) > 0, TTL: r.TTL}
 	l.fence = g.Last()
 	l.limit = r.Limit
-	c := claim{owner: r.Owner, mode: r.Mode, fence: g.Fence, since: now, until: now + r.TTL, meta: r.Meta}
+	c := claim{owner: r.Owner, mode: r.Mode, fence: g.Fence, since: now, until: now + r.TTL, meta: r.Meta, onRevoke: r.OnRevoke}
 	if mine < 0 {
 		l.holders = append(l.holders, c)
-		return g, nil
+		return g
 	}
 	old := l.holders[mine]
-	c.since = old.since
+	c.since, c.asked = old.since, old.asked
 	l.holders[mine] = c
 	if c.until < old.until {
 		l.wakeAll()
 	} else if c.mode != old.mode {
 		l.wake()
 	}
-	return g, nil
+	return g
 }
 
 // span is how many fences a grant gets: one where others stand in line or the owner

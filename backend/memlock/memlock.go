@@ -14,8 +14,8 @@
 //
 // # What it promises
 //
-// Every mode, FIFO places in line on request, downgrade, pushed wake-ups and full
-// inspection. Fences strictly increase per name for as long as the store lives. A
+// Every mode, FIFO places in line on request, downgrade, pushed wake-ups, full
+// inspection, holders that can be asked, and several locks in one step. Fences strictly increase per name for as long as the store lives. A
 // name that nobody holds, waits for or watches takes no memory.
 //
 // Nothing survives the process, and nothing is shared with another one.
@@ -34,6 +34,8 @@ var (
 	_ driver.Backend   = (*Backend)(nil)
 	_ driver.Waiter    = (*Backend)(nil)
 	_ driver.Inspector = (*Backend)(nil)
+	_ driver.Revoker   = (*Backend)(nil)
+	_ driver.Together  = (*Backend)(nil)
 )
 
 // Backend is one connection to a [Store]. It is safe for concurrent use.
@@ -54,6 +56,7 @@ func (b *Backend) Caps() driver.Caps {
 		Floor:     true,
 		Downgrade: true,
 		Line:      driver.OnRequest,
+		Revocable: driver.AllModes,
 		Poll:      time.Millisecond,
 		MinTTL:    time.Millisecond,
 	}

@@ -49,9 +49,9 @@ func (s *Store) Connect() *Backend { return &Backend{store: s} }
 // now is an instant: the time since the store was made.
 func (s *Store) now() time.Duration { return time.Since(s.epoch) }
 
-func (s *Store) shard(name string) *shard {
-	return &s.shards[maphash.String(s.seed, name)%shards]
-}
+func (s *Store) shard(name string) *shard { return &s.shards[s.index(name)] }
+
+func (s *Store) index(name string) uint64 { return maphash.String(s.seed, name) % shards }
 
 func (s *Store) dropWatches(b *Backend) {
 	for i := range s.shards {
