@@ -13,6 +13,8 @@ var capsChecks = []promise{{
 		s.want(c.Modes.Has(driver.Read) == c.Modes.Has(driver.Write), "Read and Write come together: got %v", c.Modes)
 		s.want(c.Line <= driver.Always, "Caps.Line is one of the three: got %d", c.Line)
 		s.want(c.Modes&c.Lined == c.Lined, "Caps.Lined are claimed modes: got %v of %v", c.Lined, c.Modes)
+		s.want(c.Modes&c.Revocable == c.Revocable, "Caps.Revocable are claimed modes: got %v of %v", c.Revocable, c.Modes)
+		s.want(c.Session || !c.Fixed, "Caps.Fixed is about holds that share the life of a session")
 		s.want(c.SpanLife >= 0 && (c.SpanLife == 0 || c.Line == driver.OnRequest), "Caps.SpanLife is for spans beside a line: got %v", c.SpanLife)
 		s.want(c.MinTTL >= 0 && c.Poll >= 0 && (c.MaxTTL == 0 || c.MaxTTL >= c.MinTTL), "bounds of the TTL are in order: got %v to %v", c.MinTTL, c.MaxTTL)
 		s.want(!c.Downgrade || c.Modes.Has(driver.Write), "only a backend with Write and Read can downgrade")
@@ -47,6 +49,19 @@ var capsChecks = []promise{{
 		s.a.fails(queued(r), driver.ErrUnsupported, "a place in line is refused where there is no line")
 		s.a.take(r, "a refused place takes nothing")
 		s.b.fails(queued(s.rival(r)), driver.ErrUnsupported, "a place in line is refused where there is no line")
+	},
+}, {
+	name:  "caps/unclaimed-revoke",
+	text:  "Asking a holder is refused with ErrUnsupported in modes that Caps.Revocable does not have.",
+	every: true,
+	run: func(s *scene) {
+		if s.caps.Revocable.Has(s.mode) {
+			return
+		}
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		s.b.revoke(r.Hold, driver.ErrUnsupported, "a holder is not asked in a mode that is not claimed")
+		s.a.renew(r.Hold, nil, "a holder that can't be asked holds on")
 	},
 }, {
 	name:  "caps/unclaimed-downgrade",

@@ -66,7 +66,7 @@ func Checks() []Check {
 	for _, subject := range [][]promise{
 		capsChecks, exclusionChecks, againChecks, ttlChecks, renewChecks, releaseChecks,
 		fenceChecks, sharedChecks, countedChecks, kindChecks, lineChecks, watchChecks,
-		nameChecks, inspectChecks, ctxChecks, closeChecks, cutChecks,
+		revokeChecks, togetherChecks, fixedChecks, nameChecks, inspectChecks, ctxChecks, closeChecks, cutChecks,
 	} {
 		for _, p := range subject {
 			all = append(all, Check{Name: p.name, Promise: p.text, Run: p.check})
@@ -127,6 +127,9 @@ func (p promise) play(ctx context.Context, cfg config, doing *activity) error {
 	}
 	if p.needs.line {
 		modes = slices.DeleteFunc(modes, func(m driver.Mode) bool { return cfg.caps.LineOf(m) == driver.Never })
+	}
+	if p.needs.revocable {
+		modes = slices.DeleteFunc(modes, func(m driver.Mode) bool { return !cfg.caps.Revocable.Has(m) })
 	}
 	errs := make([]error, len(modes))
 	var wg sync.WaitGroup

@@ -118,6 +118,11 @@ func (c *conn) optionalClosed(r driver.Request) {
 		closed("Watch", err)
 		bell{watch, c}.end()
 	}
+	if c.caps.Revocable.Has(r.Mode) {
+		closed("Revoke", c.ask(r.Hold))
+	}
+	_, err := c.acquireAll([]driver.Request{r})
+	closed("AcquireAll", err)
 	if i, ok := c.Backend.(driver.Inspector); ok {
 		_, err := i.Inspect(c.ctx, r.Name)
 		closed("Inspect", err)

@@ -86,6 +86,46 @@ var ctxChecks = []promise{{
 			return i.List(ctx, s.prefix, func(string) bool { return true })
 		})
 	},
+}, {
+	name:  "ctx/revoke",
+	text:  "Revoke with a context that has ended does not say that the holder was asked, or is gone.",
+	every: true,
+	needs: revocable,
+	run: func(s *scene) {
+		r, ear := listening(s.request())
+		s.a.take(r, "a free lock is granted")
+		revoker, ok := s.b.Backend.(driver.Revoker)
+		if s.over() || !ok {
+			s.broke("a backend with Caps.Revocable is a driver.Revoker")
+			return
+		}
+		s.b.unknown("Revoke", func(ctx context.Context) error { return revoker.Revoke(ctx, r.Hold) })
+		s.b.revoke(r.Hold, nil, "a holder can be asked after an unknown answer")
+		s.hears(ear, "a holder that was asked is told")
+	},
+}, {
+	name:  "ctx/together",
+	text:  "AcquireAll with a context that has ended is no grant, and no fact about the locks.",
+	every: true,
+	run: func(s *scene) {
+		t, ok := s.a.Backend.(driver.Together)
+		if s.over() || !ok {
+			s.fail(ErrNotClaimed)
+			return
+		}
+		rs := s.several()
+		s.a.unknown("AcquireAll", func(ctx context.Context) error {
+			_, err := t.AcquireAll(ctx, rs)
+			for _, r := range rs {
+				s.a.remember(r.Hold)
+			}
+			return err
+		})
+		for _, r := range rs {
+			s.a.giveUp(r)
+			s.b.take(s.rival(r), "what an unknown answer may have taken is gone after a Release")
+		}
+	},
 }}
 
 // unknown makes a call with a context that has ended. It must answer an error, and

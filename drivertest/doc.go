@@ -21,7 +21,9 @@
 //     puts a few other characters in front.) What a check takes it also releases.
 //   - What a backend claims in its Caps is proven. What it does not claim must be
 //     refused with driver.ErrUnsupported where it can be asked for: modes, places in
-//     line, a downgrade. Checks about the rest answer [ErrNotClaimed].
+//     line, a downgrade, asking a holder. Checks about the rest answer [ErrNotClaimed].
+//     That a session backend without Caps.Fixed keeps a fixed hold for longer than its TTL
+//     is not proven: it may end it sooner by chance.
 //   - A backend whose Caps.Session is set need not end single holds: the suite closes
 //     a connection where it would otherwise wait for a TTL.
 //   - Lower bounds of times are exact, upper ones generous. Where a slow machine may

@@ -89,6 +89,8 @@ type patched struct {
 	watch   func(context.Context, driver.Request) (driver.Watch, error)
 	inspect func(context.Context, string) (driver.Info, error)
 	list    func(context.Context, string, func(string) bool) error
+	revoke  func(context.Context, driver.Hold) error
+	all     func(context.Context, []driver.Request) ([]driver.Grant, error)
 	close   func() error
 
 	deaf    bool  // it does not signal what may have happened while it was cut off
@@ -104,7 +106,7 @@ func (l *lab) connect() *patched {
 	mem := l.store.Connect()
 	p := &patched{lab: l, mem: mem, caps: mem.Caps(), restored: make(chan struct{})}
 	p.acquire, p.release, p.inspect, p.list, p.close = mem.Acquire, mem.Release, mem.Inspect, mem.List, mem.Close
-	p.renew, p.watch = mem.Renew, p.watchThroughCuts
+	p.renew, p.watch, p.revoke, p.all = mem.Renew, p.watchThroughCuts, mem.Revoke, mem.AcquireAll
 	return p
 }
 
@@ -234,6 +236,20 @@ func (p *patched) List(ctx context.Context, prefix string, yield func(string) bo
 		return err
 	}
 	return p.list(ctx, prefix, yield)
+}
+
+func (p *patched) Revoke(ctx context.Context, h driver.Hold) error {
+	if err := p.network(ctx); err != nil {
+		return err
+	}
+	return p.revoke(ctx, h)
+}
+
+func (p *patched) AcquireAll(ctx context.Context, rs []driver.Request) ([]driver.Grant, error) {
+	if err := p.network(ctx); err != nil {
+		return nil, err
+	}
+	return p.all(ctx, rs)
 }
 
 func (p *patched) Close() error { return p.close() }

@@ -20,7 +20,7 @@ type mutant struct {
 }
 
 func mutants() []mutant {
-	return slices.Concat(holdMutants, fenceMutants, modeMutants, lineMutants, watchMutants, nameMutants, lifeMutants)
+	return slices.Concat(holdMutants, fenceMutants, modeMutants, lineMutants, watchMutants, revokeMutants, togetherMutants, fixedMutants, nameMutants, lifeMutants)
 }
 
 // TestEveryCheckCanFail shows that there is no check without a mutant of its own.
@@ -60,8 +60,9 @@ func checkNamed(t *testing.T, name string) Check {
 
 // sane are backends without a defect, which differ in what they claim.
 var sane = map[string]func(*lab, *patched){
-	"as memlock": nil,
-	"session":    session,
+	"as memlock":  nil,
+	"session":     session,
+	"fixed holds": fixedSession,
 	"no line": func(_ *lab, p *patched) {
 		p.caps.Line = driver.Never
 		p.acquire = refuse(p.acquire, func(r driver.Request) bool { return r.Queue })
@@ -72,6 +73,7 @@ var sane = map[string]func(*lab, *patched){
 	},
 	"mutex only": func(_ *lab, p *patched) {
 		p.caps.Modes, p.caps.Line, p.caps.Downgrade, p.caps.Floor, p.caps.Fence = driver.Modes(driver.Exclusive), driver.Never, false, false, false
+		p.caps.Revocable = p.caps.Modes
 		p.acquire = refuse(p.acquire, func(r driver.Request) bool { return r.Queue || r.Mode != driver.Exclusive })
 	},
 	"no downgrade": func(_ *lab, p *patched) {
@@ -84,6 +86,18 @@ var sane = map[string]func(*lab, *patched){
 		p.watch = func(context.Context, driver.Request) (driver.Watch, error) { return driver.Watch{}, driver.ErrSkip }
 		p.inspect = func(context.Context, string) (driver.Info, error) { return driver.Info{}, driver.ErrSkip }
 		p.list = func(context.Context, string, func(string) bool) error { return driver.ErrSkip }
+		p.caps.Revocable = 0
+		p.revoke = func(context.Context, driver.Hold) error { return driver.ErrUnsupported }
+		p.all = func(context.Context, []driver.Request) ([]driver.Grant, error) { return nil, driver.ErrSkip }
+	},
+	"mutexes only are asked for": func(_ *lab, p *patched) {
+		p.caps.Revocable = driver.Modes(driver.Exclusive)
+		p.revoke = func(ctx context.Context, h driver.Hold) error {
+			if h.Mode != driver.Exclusive {
+				return driver.ErrUnsupported
+			}
+			return p.mem.Revoke(ctx, h)
+		}
 	},
 	"picky":         picky,
 	"slow to start": func(_ *lab, p *patched) { p.caps.MinTTL = 4 * time.Second },
@@ -108,6 +122,7 @@ func TestNotClaimed(t *testing.T) {
 		"counted/limit": "mutex only", "line/fifo": "no line", "line/permits": "line of mutexes only", "fence/span": "mutex only", "fence/floor": "mutex only",
 		"shared/downgrade": "no downgrade", "watch/release": "nothing optional", "inspect/holder": "nothing optional",
 		"inspect/list": "nothing optional", "renew/shortens": "session", "close/ends-session": "as memlock",
+		"revoke/asks": "nothing optional", "together/all": "nothing optional", "fixed/ends": "session", "fixed/not-early": "as memlock",
 	} {
 		if err := try(t, sane[backend], checkNamed(t, check)); !errors.Is(err, ErrNotClaimed) {
 			t.Errorf("%s on a backend %q: got %v, want ErrNotClaimed", check, backend, err)
@@ -210,29 +225,57 @@ func refuse(acquire func(context.Context, driver.Request) (driver.Grant, error),
 	}
 }
 
+// fixedSession is a session beside which fixed holds have a life of their own.
+func fixedSession(l *lab, p *patched) {
+	p.caps.Fixed = true
+	session(l, p)
+}
+
 // session makes holds and places last as long as their connection.
 func session(_ *lab, p *patched) {
+	const endless = 24 * time.Hour
+	own := p.caps.Fixed
 	p.caps.Session, p.caps.Line = true, driver.Always
 	mine := make(chan map[string]driver.Hold, 1)
 	mine <- map[string]driver.Hold{}
-	acquire, renew, end := p.acquire, p.renew, p.close
+	acquire, all, renew, end := p.acquire, p.all, p.renew, p.close
+	keep := func(r driver.Request) {
+		m := <-mine
+		m[r.Owner] = r.Hold
+		mine <- m
+	}
 	p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
 		asked := r.TTL
-		r.TTL = 24 * time.Hour
+		if !own || !r.Fixed {
+			r.TTL = endless
+		}
 		g, err := acquire(ctx, r)
 		g.TTL = asked
 		if err == nil || r.Queue {
-			m := <-mine
-			m[r.Owner] = r.Hold
-			mine <- m
+			keep(r)
 		}
 		return g, err
 	}
+	p.all = func(ctx context.Context, rs []driver.Request) ([]driver.Grant, error) {
+		rs = slices.Clone(rs)
+		for i := range rs {
+			rs[i].TTL = endless
+		}
+		grants, err := all(ctx, rs)
+		for i := range grants {
+			keep(rs[i])
+		}
+		return grants, err
+	}
 	p.renew = func(ctx context.Context, holds []driver.Hold) []error {
 		holds = slices.Clone(holds)
-		for i := range holds {
-			holds[i].TTL = 24 * time.Hour
+		m := <-mine
+		for i, h := range holds {
+			if m[h.Owner].TTL == endless {
+				holds[i].TTL = endless
+			}
 		}
+		mine <- m
 		return renew(ctx, holds)
 	}
 	p.close = func() error {

@@ -28,6 +28,8 @@ type need struct {
 	line      bool
 	ownTTL    bool // each hold ends by its own TTL, not with a session
 	session   bool
+	fixed     bool // a session backend's fixed holds end by their TTL
+	revocable bool
 	cut       bool // Harness.Cut
 	refuses   bool // Harness.Refuses
 }
@@ -36,6 +38,7 @@ func (n need) met(c driver.Caps, h *Harness) bool {
 	return c.Modes&n.modes == n.modes &&
 		(c.Fence || !n.fence) && (c.Floor || !n.floor) && (c.Downgrade || !n.downgrade) &&
 		(!n.line || n.lined(c)) && (!c.Session || !n.ownTTL) && (c.Session || !n.session) &&
+		(c.Fixed || !n.fixed) && (c.Revocable != 0 || !n.revocable) &&
 		(h.Cut != nil || !n.cut) && (h.Refuses != nil || !n.refuses)
 }
 
