@@ -19,7 +19,7 @@ func Benchmark(b *testing.B) {
 }
 
 func benchmark(b *testing.B, s scenario, c contender) {
-	r := newRig(b)
+	r := newRig(b, s.at)
 	var rounds []figures
 	for b.Loop() {
 		f, err := s.measure(r, c)

@@ -18,6 +18,7 @@ const childEnv = "DISTLOCK_BENCH_CHILD"
 type job struct {
 	Task       string
 	Contender  string
+	At         string
 	Addr       string
 	Name       string
 	Goroutines int
@@ -69,7 +70,7 @@ func runChild(spec string) error {
 	if err := json.Unmarshal([]byte(spec), &j); err != nil {
 		return err
 	}
-	c, err := contenderNamed(j.Contender)
+	c, err := contenderNamed(j.At, j.Contender)
 	if err != nil {
 		return err
 	}

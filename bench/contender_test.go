@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// contender is one way to lock in Redis.
+// contender is one way to lock at a coordinator.
 type contender struct {
 	name string
 	raw  string // the bare contender on the same client library; empty if it has its own
@@ -66,6 +66,27 @@ var (
 	redislockQuick   = contender{name: "redislock 1 ms", raw: rawGoRedis, open: openRedislock(time.Millisecond)}
 )
 
+// Those on etcd. Raw ones that had to wait would only try again and again.
+const rawEtcd = "raw put, delete"
+
+var (
+	mutexPeer = contender{name: "concurrency.Mutex", open: openMutex}
+	mutexEach = contender{name: "concurrency.Mutex, a session each", open: openMutexes}
+
+	etcdAlone    = []contender{{name: rawEtcd, open: openRawEtcd}, mutexPeer}
+	etcdTogether = []contender{mutexEach}
+)
+
+// Those on ZooKeeper.
+const rawZooKeeper = "raw create, delete"
+
+var (
+	zkLockPeer = contender{name: "zk.Lock", open: openZkLock}
+
+	zooKeeperAlone    = []contender{{name: rawZooKeeper, open: openRawZooKeeper}, zkLockPeer}
+	zooKeeperTogether = []contender{zkLockPeer}
+)
+
 // never holds nothing, to show what the rest of a measurement costs.
 var never = contender{name: "none held", open: openDistlock, ours: true}
 
@@ -84,11 +105,13 @@ var (
 	keepers = []contender{never, distlockDefault, redsyncDefault, redislockDefault, rueidislockPeer}
 )
 
-func contenderNamed(name string) (contender, error) {
-	all := slices.Concat(handers, liners, keepers)
-	i := slices.IndexFunc(all, func(c contender) bool { return c.name == name })
-	if i < 0 {
-		return contender{}, fmt.Errorf("no contender is called %q", name)
+// contenderNamed is who has a name among those on a coordinator.
+func contenderNamed(at, name string) (contender, error) {
+	for _, s := range scenarios {
+		i := slices.IndexFunc(s.contenders, func(c contender) bool { return c.name == name })
+		if s.at == at && i >= 0 {
+			return s.contenders[i], nil
+		}
 	}
-	return all[i], nil
+	return contender{}, fmt.Errorf("no contender on %s is called %q", at, name)
 }

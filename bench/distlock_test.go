@@ -10,14 +10,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// openDistlock lets the backend use its own client, as everybody who opens a URL does.
-func openDistlock(addr string, ttl time.Duration) (client, error) {
-	b, err := distlock.Open(context.Background(), "redis://"+addr)
-	if err != nil {
-		return nil, err
+// openDistlockAt lets the backend use its own client, as everybody who opens a URL does.
+func openDistlockAt(scheme string) func(addr string, ttl time.Duration) (client, error) {
+	return func(addr string, ttl time.Duration) (client, error) {
+		b, err := distlock.Open(context.Background(), scheme+addr)
+		if err != nil {
+			return nil, err
+		}
+		return newDistlock(b, ttl, func() {})
 	}
-	return newDistlock(b, ttl, func() {})
 }
+
+var openDistlock = openDistlockAt("redis://")
 
 // openDistlockFair lets all stand in one line, also those of one process.
 func openDistlockFair(addr string, ttl time.Duration) (client, error) {

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"time"
 )
@@ -9,17 +10,43 @@ import (
 // handoffTimeout is after how long a wait is a failure.
 const handoffTimeout = time.Minute
 
+func handoff(at string, among []contender) scenario {
+	return scenario{
+		name: at + "/handoff", at: at, title: "Hand-off of a released lock to a waiter in another process",
+		contenders: among, measure: measureHandoff,
+	}
+}
+
+// otherWrites is how many writes a second others make.
+const otherWrites = 200
+
+// amidWrites measures while somebody writes what has nothing to do with the lock.
+func amidWrites(s scenario) scenario {
+	measure := s.measure
+	s.name += "-busy"
+	s.title += fmt.Sprintf(", amid %d other writes a second", otherWrites)
+	s.measure = func(r *rig, c contender) (figures, error) {
+		stop, err := r.coordinator.(writer).write(time.Second / otherWrites)
+		if err != nil {
+			return nil, err
+		}
+		defer stop()
+		return measure(r, c)
+	}
+	return s
+}
+
 // measureHandoff holds the lock, has another process wait for it, and releases it. The
 // time runs from before the release until the other has it, by the machine's clock.
 func measureHandoff(r *rig, c contender) (figures, error) {
 	const atLeast = 5
-	cl, err := c.open(r.addr, ttl)
+	cl, err := c.open(r.Addr(), ttl)
 	if err != nil {
 		return nil, err
 	}
 	defer cl.close()
 	name := freshName()
-	other, err := startChild(job{Task: "wait", Contender: c.name, Addr: r.addr, Name: name, TTL: ttl})
+	other, err := startChild(job{Task: "wait", Contender: c.name, At: r.at, Addr: r.Addr(), Name: name, TTL: ttl})
 	if err != nil {
 		return nil, err
 	}

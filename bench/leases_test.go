@@ -22,11 +22,19 @@ type held struct {
 	Others     tally         // callers of other locks, while holding
 }
 
+func manyLeases(at string, among []contender) scenario {
+	return scenario{
+		name: at + "/leases", at: at, title: "Many leases held by one client, while 4 goroutines lock and unlock other names through it",
+		contenders: among, measure: measureLeases,
+	}
+}
+
 // measureLeases has one child take all leases and hold them for a while.
 func measureLeases(r *rig, c contender) (figures, error) {
-	defer r.clear()
+	k := r.coordinator.(keeper)
+	defer k.clear()
 	j := job{
-		Task: "hold", Contender: c.name, Addr: r.addr, Name: freshName(), Goroutines: 4,
+		Task: "hold", Contender: c.name, At: r.at, Addr: r.Addr(), Name: freshName(), Goroutines: 4,
 		Leases: r.leases, TTL: leaseTTL(r.hold), Time: r.hold,
 	}
 	if c.name == never.name {
@@ -52,7 +60,7 @@ func measureLeases(r *rig, c contender) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := r.count(j.holdName(""))
+	n, err := k.count(j.holdName(""))
 	if err != nil {
 		return nil, err
 	}

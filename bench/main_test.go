@@ -30,18 +30,10 @@ func TestMain(m *testing.M) {
 	os.Exit(testserver.Run(m))
 }
 
-func newRig(tb testing.TB) *rig {
+// newRig starts a coordinator, unless one of its kind runs already.
+func newRig(tb testing.TB, at string) *rig {
 	tb.Helper()
-	srv := testserver.SharedRedis(tb)
-	admin, err := newRueidis(srv.Addr())
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(admin.Close)
-	return &rig{
-		server:   &server{addr: srv.Addr(), admin: admin},
-		settings: settings{time: *forFlag, leases: *leasesFlag, hold: *holdFlag},
-	}
+	return &rig{at, coordinators[at](tb), settings{time: *forFlag, leases: *leasesFlag, hold: *holdFlag}}
 }
 
 // metricUnit is a figure's name as a unit of package testing, which has no spaces.

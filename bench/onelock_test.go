@@ -9,28 +9,29 @@ import (
 	"time"
 )
 
-func oneLock(goroutines int) scenario {
+func oneLock(at string, goroutines int, among []contender) scenario {
 	return scenario{
-		name:       "onelock/" + strconv.Itoa(goroutines),
+		name:       at + "/onelock/" + strconv.Itoa(goroutines),
+		at:         at,
 		title:      fmt.Sprintf("One lock, one process, %d goroutines, empty section", goroutines),
-		contenders: everybody,
+		contenders: among,
 		measure: func(r *rig, c contender) (figures, error) {
 			return measureOneLock(r, c, goroutines)
 		},
 	}
 }
 
-// fair is the same for those who stand in line in Redis, beside those who don't.
-func fair(goroutines int) scenario {
-	s := oneLock(goroutines)
-	s.name = "fair/" + strconv.Itoa(goroutines)
+// fair is the same for those who stand in line at the coordinator, beside those who
+// don't.
+func fair(at string, goroutines int, among []contender) scenario {
+	s := oneLock(at, goroutines, among)
+	s.name = at + "/fair/" + strconv.Itoa(goroutines)
 	s.title = fmt.Sprintf("One lock, one process, %d goroutines, first come, first served", goroutines)
-	s.contenders = liners
 	return s
 }
 
 func measureOneLock(r *rig, c contender, goroutines int) (figures, error) {
-	cl, err := c.open(r.addr, ttl)
+	cl, err := c.open(r.Addr(), ttl)
 	if err != nil {
 		return nil, err
 	}

@@ -5,9 +5,16 @@ const (
 	perProcess = 4
 )
 
+func inProcesses(at string, among []contender) scenario {
+	return scenario{
+		name: at + "/processes", at: at, title: "One lock, 4 processes of 4 goroutines, empty section",
+		contenders: among, measure: measureProcesses,
+	}
+}
+
 func measureProcesses(r *rig, c contender) (figures, error) {
 	j := job{
-		Task: "contend", Contender: c.name, Addr: r.addr, Name: freshName(),
+		Task: "contend", Contender: c.name, At: r.at, Addr: r.Addr(), Name: freshName(),
 		Goroutines: perProcess, TTL: ttl, Time: r.time,
 	}
 	var children []*child

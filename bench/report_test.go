@@ -28,12 +28,12 @@ func TestReport(t *testing.T) {
 	if *reportFlag == "" {
 		return
 	}
-	r := newRig(t)
-	printMachine(os.Stdout, r)
+	printMachine(os.Stdout)
 	for _, s := range scenarios {
 		if !pattern.MatchString(s.name) {
 			continue
 		}
+		r := newRig(t, s.at)
 		rounds := interleave(t, r, s)
 		printTable(os.Stdout, r, s, rounds)
 	}
@@ -58,33 +58,35 @@ func interleave(t *testing.T, r *rig, s scenario) map[string][]figures {
 		}
 		for _, c := range s.contenders {
 			if f, ok := round[c.name]; ok {
-				all[c.name] = append(all[c.name], s.withRatios(f, round[rawRueidis], round[c.raw]))
+				all[c.name] = append(all[c.name], s.withRatios(f, c, round))
 			}
 		}
 	}
 	return all
 }
 
-// withRatios adds how the first figure compares to those of the bare contenders.
-func (s scenario) withRatios(f, rueidis, same figures) figures {
-	if !s.ratio {
-		return f
-	}
-	ratio := func(raw figures) float64 {
-		if raw == nil {
-			return math.NaN()
+// sameClient stands for the bare contender on the same client library.
+const sameClient = "raw, same client"
+
+// withRatios adds how the first figure compares to those of others in the same round.
+func (s scenario) withRatios(f figures, c contender, round map[string]figures) figures {
+	first := f[0].value
+	for _, name := range s.ratios {
+		base := name
+		if name == sameClient {
+			base = c.raw
 		}
-		return f[0].value / raw[0].value
+		ratio := math.NaN()
+		if other := round[base]; other != nil {
+			ratio = first / other[0].value
+		}
+		f = append(f, figure{"to " + name, ratio})
 	}
-	return append(f, figure{"to " + rawRueidis, ratio(rueidis)}, figure{"to raw, same client", ratio(same)})
+	return f
 }
 
-func printMachine(w io.Writer, r *rig) {
-	lines, err := r.info("server")
-	if err != nil {
-		lines = map[string]string{}
-	}
-	fmt.Fprintf(w, "%s, %s/%s, %d processors, Redis %s", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), lines["redis_version"])
+func printMachine(w io.Writer) {
+	fmt.Fprintf(w, "%s, %s/%s, %d processors", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
 	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
 		fmt.Fprintf(w, ", load before %s", strings.Join(strings.Fields(string(load))[:3], " "))
 	}
@@ -121,8 +123,12 @@ func printHead(w io.Writer, row figures) {
 }
 
 func (s scenario) heading(r *rig) string {
-	if s.name == "leases" {
-		return fmt.Sprintf("%s: %d for %v, TTL %v", s.title, r.leases, r.hold, leaseTTL(r.hold))
+	title := s.title
+	if v, err := r.version(); err == nil {
+		title += ", " + v
 	}
-	return fmt.Sprintf("%s, %v a round", s.title, r.time)
+	if strings.HasSuffix(s.name, "leases") {
+		return fmt.Sprintf("%s: %d for %v, TTL %v", title, r.leases, r.hold, leaseTTL(r.hold))
+	}
+	return fmt.Sprintf("%s, %v a round", title, r.time)
 }

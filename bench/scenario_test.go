@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -9,15 +10,17 @@ import (
 // scenario measures one contender once.
 type scenario struct {
 	name       string
+	at         string // the coordinator
 	title      string
 	contenders []contender
-	ratio      bool // print the first figure's ratio to the bare contenders
+	ratios     []string // contenders whose first figure all others are compared with; see sameClient
 	measure    func(r *rig, c contender) (figures, error)
 }
 
 // rig is what every measurement needs.
 type rig struct {
-	*server
+	at string
+	coordinator
 	settings
 }
 
@@ -31,22 +34,37 @@ type settings struct {
 // ttl of locks in all scenarios but that of many leases.
 const ttl = 30 * time.Second
 
-var scenarios = []scenario{
-	uncontended(1), uncontended(16), uncontended(128),
-	oneLock(16), oneLock(64),
-	{
-		name: "processes", title: "One lock, 4 processes of 4 goroutines, empty section",
-		contenders: everybody, measure: measureProcesses,
-	},
-	{
-		name: "handoff", title: "Hand-off of a released lock to a waiter in another process",
-		contenders: handers, measure: measureHandoff,
-	},
-	fair(64),
-	{
-		name: "leases", title: "Many leases held by one client, while 4 goroutines lock and unlock other names through it",
-		contenders: keepers, measure: measureLeases,
-	},
+var scenarios = slices.Concat(redisScenarios, etcdScenarios(onEtcd), etcdScenarios(onOldEtcd), zooKeeperScenarios)
+
+var redisScenarios = []scenario{
+	uncontended(onRedis, 1, uncontending, rawRueidis, sameClient),
+	uncontended(onRedis, 16, uncontending, rawRueidis, sameClient),
+	uncontended(onRedis, 128, uncontending, rawRueidis, sameClient),
+	oneLock(onRedis, 16, everybody), oneLock(onRedis, 64, everybody),
+	inProcesses(onRedis, everybody),
+	handoff(onRedis, handers),
+	fair(onRedis, 64, liners),
+	manyLeases(onRedis, keepers),
+}
+
+func etcdScenarios(at string) []scenario {
+	return []scenario{
+		uncontended(at, 1, etcdAlone, rawEtcd, mutexPeer.name),
+		uncontended(at, 16, etcdAlone, rawEtcd, mutexPeer.name),
+		uncontended(at, 128, etcdAlone, rawEtcd, mutexPeer.name),
+		inProcesses(at, etcdTogether),
+		handoff(at, etcdTogether),
+		amidWrites(handoff(at, etcdTogether)),
+	}
+}
+
+var zooKeeperScenarios = []scenario{
+	uncontended(onZooKeeper, 1, zooKeeperAlone, rawZooKeeper, zkLockPeer.name),
+	uncontended(onZooKeeper, 16, zooKeeperAlone, rawZooKeeper, zkLockPeer.name),
+	uncontended(onZooKeeper, 128, zooKeeperAlone, rawZooKeeper, zkLockPeer.name),
+	inProcesses(onZooKeeper, zooKeeperTogether),
+	handoff(onZooKeeper, zooKeeperTogether),
+	amidWrites(handoff(onZooKeeper, zooKeeperTogether)),
 }
 
 var names atomic.Int64

@@ -5,19 +5,37 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testserver"
 	"github.com/redis/rueidis"
 )
 
-// server is the Redis that all contenders use, seen from the side.
-type server struct {
-	addr  string
+// redisServer is a Redis.
+type redisServer struct {
+	*testserver.RedisServer
 	admin rueidis.Client
 }
 
+func startRedis(tb testing.TB) coordinator {
+	tb.Helper()
+	srv := testserver.SharedRedis(tb)
+	admin, err := newRueidis(srv.Addr())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(admin.Close)
+	return &redisServer{srv, admin}
+}
+
+func (s *redisServer) version() (string, error) {
+	lines, err := s.info("server")
+	return "Redis " + lines["redis_version"], err
+}
+
 // info is one section of INFO, by line.
-func (s *server) info(section string) (map[string]string, error) {
+func (s *redisServer) info(section string) (map[string]string, error) {
 	text, err := s.admin.Do(context.Background(), s.admin.B().Info().Section(section).Build()).ToString()
 	if err != nil {
 		return nil, err
@@ -31,13 +49,7 @@ func (s *server) info(section string) (map[string]string, error) {
 	return lines, nil
 }
 
-// usage is what the server has done since it was started.
-type usage struct {
-	sent int64         // commands that clients sent
-	cpu  time.Duration // of the whole server
-}
-
-func (s *server) usage(c contender) (u usage, err error) {
+func (s *redisServer) usage(c contender) (u usage, err error) {
 	if u.sent, err = s.sent(c.plain); err != nil {
 		return u, err
 	}
@@ -55,7 +67,7 @@ var inScripts = map[string]bool{
 
 // sent counts the commands that clients sent. INFO is the bench's own. plain says that
 // clients send SET, and that no script calls it.
-func (s *server) sent(plain bool) (int64, error) {
+func (s *redisServer) sent(plain bool) (int64, error) {
 	stats, err := s.info("commandstats")
 	if err != nil {
 		return 0, err
@@ -75,7 +87,7 @@ func (s *server) sent(plain bool) (int64, error) {
 	return sum, nil
 }
 
-func (s *server) cpu() (time.Duration, error) {
+func (s *redisServer) cpu() (time.Duration, error) {
 	lines, err := s.info("cpu")
 	if err != nil {
 		return 0, err
@@ -92,7 +104,7 @@ func (s *server) cpu() (time.Duration, error) {
 }
 
 // count is how many keys with part in their names live.
-func (s *server) count(part string) (int, error) {
+func (s *redisServer) count(part string) (int, error) {
 	ctx, n := context.Background(), 0
 	for cursor := uint64(0); ; {
 		scan := s.admin.B().Scan().Cursor(cursor).Match("*" + part + "*").Count(10_000).Build()
@@ -108,6 +120,6 @@ func (s *server) count(part string) (int, error) {
 }
 
 // clear frees what a measurement left. Other measurements use other names.
-func (s *server) clear() error {
+func (s *redisServer) clear() error {
 	return s.admin.Do(context.Background(), s.admin.B().Flushall().Build()).Error()
 }

@@ -1,0 +1,70 @@
+package bench
+
+import (
+	"context"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+)
+
+// newEtcdClient logs nothing.
+func newEtcdClient(addr string) (*clientv3.Client, error) {
+	return clientv3.New(clientv3.Config{Endpoints: []string{addr}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+}
+
+// openMutex uses etcd's own Mutex with one session for all locks of the process, which
+// is quickest and locks only as long as no two of them are the same.
+func openMutex(addr string, ttl time.Duration) (client, error) {
+	c, err := newEtcdClient(addr)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newSession(c, ttl)
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return &mutexClient{c, func() (*concurrency.Session, error) { return s, nil }}, nil
+}
+
+// openMutexes has a session for each goroutine.
+func openMutexes(addr string, ttl time.Duration) (client, error) {
+	c, err := newEtcdClient(addr)
+	if err != nil {
+		return nil, err
+	}
+	return &mutexClient{c, func() (*concurrency.Session, error) { return newSession(c, ttl) }}, nil
+}
+
+func newSession(c *clientv3.Client, ttl time.Duration) (*concurrency.Session, error) {
+	return concurrency.NewSession(c, concurrency.WithTTL(int(ttl.Seconds())))
+}
+
+type mutexClient struct {
+	etcd    *clientv3.Client
+	session func() (*concurrency.Session, error)
+}
+
+func (c *mutexClient) mutex(name string) mutex {
+	s, err := c.session()
+	if err != nil {
+		return failing{err}
+	}
+	return etcdMutex{concurrency.NewMutex(s, name)}
+}
+
+func (c *mutexClient) close() { c.etcd.Close() }
+
+type etcdMutex struct{ *concurrency.Mutex }
+
+func (m etcdMutex) lock(ctx context.Context) error { return m.Lock(ctx) }
+func (m etcdMutex) unlock() error                  { return m.Unlock(context.Background()) }
+func (m etcdMutex) fence() uint64                  { return uint64(m.Header().Revision) }
+
+// failing is a mutex that could not be made.
+type failing struct{ err error }
+
+func (f failing) lock(context.Context) error { return f.err }
+func (f failing) unlock() error              { return f.err }
