@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +20,7 @@ var java = &program{name: "java", env: "DISTLOCK_TEST_JAVA", debian: "default-jr
 type ZooKeeperServer struct {
 	*Process
 	port int
+	tls  *zooKeeperTLS // nil: the server doesn't speak it
 }
 
 // ZooKeeper starts a server of the test's own.
@@ -49,10 +50,15 @@ func SharedZooKeeper(tb testing.TB) *ZooKeeperServer {
 }
 
 // Addr is the server's host and port, which speaks plain text.
-func (s *ZooKeeperServer) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+func (s *ZooKeeperServer) Addr() string { return loopback(s.port) }
 
-// URL is how zklock.Open reaches the server.
-func (s *ZooKeeperServer) URL() string { return "zk://" + s.Addr() }
+// URL is how zklock.Open reaches the server, with TLS if it speaks that.
+func (s *ZooKeeperServer) URL() string {
+	if s.tls != nil {
+		return "zks://" + loopback(s.tls.port) + "?ca=" + url.QueryEscape(s.tls.cert)
+	}
+	return "zk://" + s.Addr()
+}
 
 // Ask sends one of the words of four letters that an operator asks with: "srvr",
 // "cons", "wchp"; and returns the answer.
@@ -146,10 +152,14 @@ type jars struct {
 	err    error
 }
 
-// zooKeeperJars name what else they need themselves, all but what writes the log.
+// zooKeeperJars name what else they need themselves, all but what writes the log, and
+// half of what speaks TLS.
 var zooKeeperJars = &jars{
-	env:    "DISTLOCK_TEST_ZOOKEEPER",
-	files:  []string{"/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar"},
+	env: "DISTLOCK_TEST_ZOOKEEPER",
+	files: []string{
+		"/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar",
+		"/usr/share/java/netty-codec.jar", "/usr/share/java/netty-resolver.jar",
+	},
 	debian: "zookeeper",
 }
 

@@ -24,6 +24,10 @@ type ZooKeeperOptions struct {
 	// Default: one minute.
 	ContainerCheck time.Duration
 
+	// TLS gives the server, one that is alone, a second port for clients, which speaks
+	// nothing else.
+	TLS bool
+
 	// Config are further lines of the configuration: "jute.maxbuffer=1000".
 	Config []string
 
@@ -39,6 +43,13 @@ func (o ZooKeeperOptions) write(s *ZooKeeperServer) error {
 	o.ContainerCheck = cmp.Or(o.ContainerCheck, time.Minute)
 	if err := os.MkdirAll(s.data(), 0o700); err != nil {
 		return err
+	}
+	if o.TLS {
+		more, err := s.useTLS()
+		if err != nil {
+			return err
+		}
+		o.Config = append(more, o.Config...)
 	}
 	file := filepath.Join(s.dir, "zoo.cfg")
 	s.args = o.args(file)

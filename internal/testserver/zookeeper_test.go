@@ -1,6 +1,9 @@
 package testserver
 
 import (
+	"crypto/tls"
+	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -45,9 +48,70 @@ func TestZooKeeperIsKilledStartedAndPaused(t *testing.T) {
 	srv.Start()
 }
 
+func TestZooKeeperSpeaksTLS(t *testing.T) {
+	t.Parallel()
+	srv := ZooKeeper(t, ZooKeeperOptions{TLS: true})
+	if !strings.HasPrefix(srv.URL(), "zks://"+srv.SecureAddr()+"?ca=") {
+		t.Errorf("URL %q", srv.URL())
+	}
+	c, err := tls.Dial("tcp", srv.SecureAddr(), srv.TLSConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprint(c, "ruok")
+	if answer, err := io.ReadAll(c); string(answer) != "imok" {
+		t.Errorf("ruok: %q, %v", answer, err)
+	}
+}
+
 func TestSharedZooKeeperIsOne(t *testing.T) {
 	t.Parallel()
 	if a, b := SharedZooKeeper(t), SharedZooKeeper(t); a != b {
 		t.Fatalf("two shared servers: %s, %s", a.Addr(), b.Addr())
+	}
+}
+
+func TestZooKeeperClusterReplacesItsLeader(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	g := ZooKeeperCluster(t, ZooKeeperOptions{})
+	t.Logf("started in %v", time.Since(start))
+	old := g.Leader()
+	start = time.Now()
+	old.Kill()
+	now := g.AwaitLeader(old)
+	t.Logf("a killed one is replaced in %v", time.Since(start))
+	old.Start()
+	g.AwaitReady()
+	start = time.Now()
+	now.Pause()
+	third := g.AwaitLeader(now)
+	t.Logf("a silent one is replaced in %v", time.Since(start))
+	if now == old || third == now {
+		t.Errorf("leaders %s, %s, %s", old.Addr(), now.Addr(), third.Addr())
+	}
+	now.Resume()
+	g.AwaitReady()
+}
+
+func TestZooKeeperClusterComesApart(t *testing.T) {
+	t.Parallel()
+	g := ZooKeeperCluster(t, ZooKeeperOptions{})
+	old := g.Leader()
+	g.Isolate(old)
+	now := g.AwaitLeader(old)
+	if err := await(func() error {
+		if mode, _ := old.asked("srvr", "Mode:"); mode != "" {
+			return errNotYet
+		}
+		return nil
+	}); err != nil {
+		t.Errorf("%s still serves, alone", old.Addr())
+	}
+	g.Heal()
+	g.AwaitReady()
+	if g.Leader() != now || len(g.Followers()) != 2 {
+		t.Errorf("%s leads, want %s", g.Leader().Addr(), now.Addr())
 	}
 }

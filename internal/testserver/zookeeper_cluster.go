@@ -1,0 +1,215 @@
+package testserver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// ZooKeeperGroup is an ensemble of three servers. A leader that dies is replaced in
+// about a second, one that is silent in about three.
+type ZooKeeperGroup struct {
+	tb      testing.TB
+	members []*ZooKeeperServer
+	links   *links
+}
+
+// ZooKeeperCluster starts an ensemble of the test's own, and returns when all its
+// servers serve. It takes about three seconds.
+func ZooKeeperCluster(tb testing.TB, o ZooKeeperOptions) *ZooKeeperGroup {
+	tb.Helper()
+	g := startZooKeeperCluster(tb, o)
+	tb.Cleanup(g.end)
+	return g
+}
+
+var sharedZooKeeperCluster struct {
+	sync.Mutex
+	*ZooKeeperGroup
+}
+
+// SharedZooKeeperCluster is an ensemble that all tests of the process use: none may stop
+// any of it, or cut it in parts.
+func SharedZooKeeperCluster(tb testing.TB) *ZooKeeperGroup {
+	tb.Helper()
+	sharedZooKeeperCluster.Lock()
+	defer sharedZooKeeperCluster.Unlock()
+	if sharedZooKeeperCluster.ZooKeeperGroup == nil {
+		sharedZooKeeperCluster.ZooKeeperGroup = startZooKeeperCluster(tb, ZooKeeperOptions{})
+		atExit(sharedZooKeeperCluster.end)
+	}
+	g := *sharedZooKeeperCluster.ZooKeeperGroup
+	g.tb = tb
+	return &g
+}
+
+// Members are the servers, in the order in which they were started.
+func (g *ZooKeeperGroup) Members() []*ZooKeeperServer { return g.members }
+
+// Addrs are where clients reach the members.
+func (g *ZooKeeperGroup) Addrs() []string {
+	var addrs []string
+	for _, s := range g.members {
+		addrs = append(addrs, s.Addr())
+	}
+	return addrs
+}
+
+// URL is how zklock.Open reaches the ensemble.
+func (g *ZooKeeperGroup) URL() string { return "zk://" + strings.Join(g.Addrs(), ",") }
+
+// Leader is the member that leads.
+func (g *ZooKeeperGroup) Leader() *ZooKeeperServer {
+	g.tb.Helper()
+	return g.AwaitLeader(nil)
+}
+
+// Followers are the others.
+func (g *ZooKeeperGroup) Followers() []*ZooKeeperServer {
+	g.tb.Helper()
+	return g.without(g.Leader())
+}
+
+// AwaitLeader returns the new leader once the others have one that is not old, and
+// another server follows it.
+func (g *ZooKeeperGroup) AwaitLeader(old *ZooKeeperServer) *ZooKeeperServer {
+	g.tb.Helper()
+	var leader *ZooKeeperServer
+	err := await(func() (err error) {
+		leader, err = g.elected(old)
+		return err
+	})
+	if err != nil {
+		g.tb.Fatalf("testserver: no leader: %v", err)
+	}
+	return leader
+}
+
+// AwaitReady returns when all members serve: after a Start, say.
+func (g *ZooKeeperGroup) AwaitReady() {
+	g.tb.Helper()
+	if err := await(g.whole); err != nil {
+		g.tb.Fatalf("testserver: the ensemble is not whole: %v", err)
+	}
+}
+
+func (g *ZooKeeperGroup) whole() error {
+	for _, s := range g.members {
+		if err := s.ok(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// elected is the leader that another member follows; not asked is old, and it is not
+// that.
+func (g *ZooKeeperGroup) elected(old *ZooKeeperServer) (leader *ZooKeeperServer, err error) {
+	modes := map[string]int{}
+	for _, s := range g.without(old) {
+		mode, err := s.asked("srvr", "Mode:")
+		if err != nil {
+			continue
+		}
+		modes[mode]++
+		if mode == "leader" {
+			leader = s
+		}
+	}
+	if leader == nil || modes["follower"] == 0 {
+		return nil, fmt.Errorf("the members are %v: %w", modes, errNotYet)
+	}
+	return leader, nil
+}
+
+func (g *ZooKeeperGroup) without(s *ZooKeeperServer) []*ZooKeeperServer {
+	var rest []*ZooKeeperServer
+	for _, m := range g.members {
+		if m != s {
+			rest = append(rest, m)
+		}
+	}
+	return rest
+}
+
+// Isolate cuts a member off from the others; clients reach it as before. Heal ends it.
+// A member that is cut off serves for up to two seconds more.
+func (g *ZooKeeperGroup) Isolate(s *ZooKeeperServer) { g.links.isolate(s) }
+
+// Heal lets all members reach each other again.
+func (g *ZooKeeperGroup) Heal() { g.links.heal() }
+
+func (g *ZooKeeperGroup) end() {
+	for _, s := range g.members {
+		s.end()
+	}
+	g.links.end()
+}
+
+func startZooKeeperCluster(tb testing.TB, o ZooKeeperOptions) *ZooKeeperGroup {
+	tb.Helper()
+	g := &ZooKeeperGroup{tb: tb, links: &links{}}
+	for range 3 {
+		g.members = append(g.members, newZooKeeper(tb))
+	}
+	if err := launch(func(int) error { return g.start(o) }); err != nil {
+		g.end()
+		tb.Fatalf("testserver: %v", err)
+	}
+	return g
+}
+
+func (g *ZooKeeperGroup) start(o ZooKeeperOptions) error {
+	if err := g.introduce(&o); err != nil {
+		return err
+	}
+	for i, s := range g.members {
+		proxy, err := g.links.proxy(g.tb, s)
+		if err != nil {
+			return err
+		}
+		own := o
+		own.Args = append([]string{
+			"-DsocksProxyHost=127.0.0.1", "-DsocksProxyPort=" + strconv.Itoa(proxy), "-DsocksNonProxyHosts=", // not even this host
+		}, o.Args...)
+		if err := own.write(s); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(s.data(), "myid"), []byte(strconv.Itoa(i+1)), 0o600); err != nil {
+			return err
+		}
+	}
+	// No member serves before it has a leader, for which it takes two.
+	errs := make(chan error)
+	for _, s := range g.members {
+		go func() { errs <- s.start() }()
+	}
+	return errors.Join(<-errs, <-errs, <-errs)
+}
+
+// introduce chooses ports, and adds to the options what all members must know.
+func (g *ZooKeeperGroup) introduce(o *ZooKeeperOptions) error {
+	g.links.owner = map[string]*ZooKeeperServer{}
+	// A member that hears nothing of the others for two seconds gives up.
+	config := []string{"initLimit=50", "syncLimit=10"}
+	for i, s := range g.members {
+		os.RemoveAll(s.data())
+		var ports [3]int
+		for j := range ports {
+			var err error
+			if ports[j], err = freePort(); err != nil {
+				return err
+			}
+			g.links.owner[loopback(ports[j])] = s
+		}
+		s.port = ports[0]
+		config = append(config, fmt.Sprintf("server.%d=127.0.0.1:%d:%d", i+1, ports[1], ports[2]))
+	}
+	o.Config = append(config, o.Config...)
+	return nil
+}
