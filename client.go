@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"iter"
 	"maps"
 	"os"
 	"path/filepath"
@@ -233,102 +232,4 @@ func (c *Client) releaseAll(ctx context.Context) int {
 	close(work)
 	wg.Wait()
 	return left
-}
-
-// Info tells who holds a lock and who waits for it.
-type Info = driver.Info
-
-// Holder is somebody who holds a lock or waits for it.
-type Holder = driver.Holder
-
-// Inspect tells who holds the lock called name: since when, until when, with which
-// fence, from which host and process, and who waits. A free lock has no Holders.
-// ErrUnsupported if the backend can't tell.
-func (c *Client) Inspect(ctx context.Context, name string) (Info, error) {
-	in, err := c.inspector("inspect", name)
-	if err != nil {
-		return Info{}, err
-	}
-	if err := checkName(name); err != nil {
-		return Info{}, fail("inspect", name, err)
-	}
-	ctx, cancel := c.calls.context(ctx, c.calls.timeout)
-	defer cancel()
-	info, err := in.Inspect(ctx, name)
-	if err != nil {
-		return Info{}, c.notImplemented("inspect", name, err)
-	}
-	return info, nil
-}
-
-// List yields the names with the given prefix of all locks that are held or waited
-// for, in no order. An error ends it.
-func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		in, err := c.inspector("list", prefix)
-		more := true
-		if err == nil {
-			err = in.List(ctx, prefix, func(name string) bool {
-				more = yield(name, nil)
-				return more
-			})
-		}
-		if err != nil && more {
-			yield("", c.notImplemented("list", prefix, err))
-		}
-	}
-}
-
-// Break releases by force what info shows as holding: those owners and no others,
-// so that it can't hit a successor. ErrLost if none of them held any more. The
-// holders learn of it at their next renewal; until then they believe to hold, so
-// be sure that they are dead or stopped.
-func (c *Client) Break(ctx context.Context, info Info) error {
-	switch {
-	case c.isClosed():
-		return fail("break", info.Name, ErrClosed)
-	case len(info.Holders) == 0:
-		return fail("break", info.Name, ErrLost)
-	}
-	ctx, cancel := c.calls.context(ctx, c.calls.timeout)
-	defer cancel()
-	var errs []error
-	broken := 0
-	for _, h := range info.Holders {
-		err := c.backend.Release(ctx, driver.Hold{Name: info.Name, Owner: h.Owner, Mode: h.Mode})
-		switch {
-		case err == nil:
-			broken++
-		case !errors.Is(err, ErrLost):
-			errs = append(errs, err)
-		}
-	}
-	switch {
-	case len(errs) > 0:
-		return fail("break", info.Name, errors.Join(errs...))
-	case broken == 0:
-		return fail("break", info.Name, ErrLost)
-	}
-	return nil
-}
-
-func (c *Client) inspector(op, name string) (driver.Inspector, error) {
-	if c.isClosed() {
-		return nil, fail(op, name, ErrClosed)
-	}
-	in, ok := c.backend.(driver.Inspector)
-	if !ok {
-		return nil, c.notImplemented(op, name, driver.ErrSkip)
-	}
-	return in, nil
-}
-
-func (c *Client) notImplemented(op, name string, err error) error {
-	if e := (*Error)(nil); errors.As(err, &e) {
-		return err
-	}
-	if errors.Is(err, driver.ErrSkip) {
-		err = fmt.Errorf("%w: %s can't tell who holds what", ErrUnsupported, c.caps.Name)
-	}
-	return fail(op, name, err)
 }

@@ -136,7 +136,7 @@ func (k *contender) standBack() error {
 	if err != nil && !errors.Is(err, ErrLost) {
 		return err
 	}
-	k.owner, k.unsure, k.row = "", false, row{}
+	k.owner, k.unsure, k.wish, k.row = "", false, nil, row{}
 	return &HeldError{}
 }
 
@@ -144,7 +144,13 @@ func (k *contender) standBack() error {
 func (k *contender) request(onLost func()) driver.Request {
 	r := driver.Request{
 		Hold:  driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.ttl},
-		Limit: k.s.limit, Queue: k.queues(), Fences: 1, Meta: k.s.meta, OnLost: onLost,
+		Limit: k.s.limit, Fixed: k.s.fixed, Queue: k.queues(), Fences: 1, Meta: k.s.meta, OnLost: onLost,
+	}
+	if k.s.revoked != nil {
+		if k.wish == nil {
+			k.wish = &news{wish: true}
+		}
+		r.OnRevoke = k.wish.tell
 	}
 	if k.s.passable() && (k.c.caps.LineOf(k.s.mode) == driver.Never || k.c.caps.SpanLife > 0) {
 		r.Fences = uint64(k.s.handoffMax) + 1
@@ -168,8 +174,7 @@ func (k *contender) granted(news *news, start, now instant, grant driver.Grant) 
 		h.row.since = now
 	}
 	h.asked.Store(int64(h.s.ttl))
-	lease := h.newLease(now)
-	lease.parent = k.ctx
+	lease := h.newLease(k.ctx, now)
 	if !k.c.watchdog.add(h, start, grant.TTL) {
 		return nil, ErrClosed
 	}
@@ -179,6 +184,9 @@ func (k *contender) granted(news *news, start, now instant, grant driver.Grant) 
 		k.watch = nil
 	}
 	news.attach(h)
+	if k.s.revoked != nil {
+		k.wish.attach(h)
+	}
 	emit(k.c.watch.Granted, Event{Name: k.s.name, Mode: k.s.mode, Owner: h.owner, Fence: grant.Fence, Waited: now - k.start})
 	return lease, nil
 }

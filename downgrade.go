@@ -67,6 +67,9 @@ func (h *hold) askDowngrade(ctx context.Context) (start instant, grant driver.Gr
 	told := &news{h: h}
 	r := driver.Request{Hold: h.request(h.s.ttl), Fences: 1, Meta: h.s.meta, OnLost: told.tell}
 	r.Mode = Read
+	if h.s.revoked != nil && h.c.caps.Revocable.Has(Read) {
+		r.OnRevoke = (&news{h: h, wish: true}).tell
+	}
 	err = h.insist(ctx, math.MaxInt, func() error {
 		start = h.c.now()
 		grant, err = h.c.backend.Acquire(ctx, r)

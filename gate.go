@@ -103,15 +103,16 @@ func (g *gate) handOn(h *hold, now instant) bool {
 	if h.row.count >= h.s.handoffMax || now-h.row.since >= h.s.handoffWindow || h.queued {
 		return false
 	}
-	if h.turning || h.asks() != h.s.ttl || h.trust()-now < h.s.ttl/4 {
+	if h.turning || h.wanted || h.asks() != h.s.ttl || h.trust()-now < h.s.ttl/4 {
 		return false
 	}
 	if h.next > h.last || h.lineUnknown(now) {
-		return g.handOnForRefence(h)
+		// Who asks for the lock during a re-fence would ask nobody.
+		return h.s.revoked == nil && g.handOnForRefence(h)
 	}
 	h.row.count++
 	g.line.pop()
-	w.ch <- delivery{lease: h.newLease(now)}
+	w.ch <- delivery{lease: h.newLease(w.ctx, now)}
 	return true
 }
 

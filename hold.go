@@ -41,6 +41,7 @@ type hold struct {
 	queued   bool    // others stand in line at the backend
 	told     instant // when the backend said whether they do
 	turning  bool    // a downgrade is under way
+	wanted   bool    // somebody asked for the lock
 	ended    bool    // released, lost, or passed on for a re-fence
 	unproven bool    // lost on doubt: the backend may still have it
 
@@ -69,9 +70,9 @@ func (h *hold) lineUnknown(now instant) bool {
 	return h.c.caps.LineOf(h.mode) != driver.Never && now-h.told >= h.c.caps.SpanLife
 }
 
-// newLease makes the next lease on the hold. sh.mu is held.
-func (h *hold) newLease(now instant) *Lease {
-	h.lease = &Lease{h: h, fence: h.next}
+// newLease makes the next lease on the hold, for a Lock called with ctx. sh.mu is held.
+func (h *hold) newLease(ctx context.Context, now instant) *Lease {
+	h.lease = &Lease{h: h, fence: h.next, parent: ctx}
 	h.since = now
 	if h.next != 0 {
 		h.next++
@@ -148,6 +149,9 @@ func (h *hold) leaveGate() {
 	if h.g.held == h {
 		h.g.held = nil
 		h.g.past.released = h.c.now()
+		if h.wanted {
+			h.g.past.foreign = h.c.now()
+		}
 	}
 	h.g.promote()
 }
@@ -226,6 +230,10 @@ func (h *hold) lose(why error, unproven bool) {
 	h.sh.mu.Unlock()
 
 	h.c.watchdog.forget(h)
+	if unproven && h.c.caps.Session {
+		// Others may keep the session alive, and the hold with it.
+		h.c.after(h.trust()+h.s.margin-h.c.now(), h.dropRemains)
+	}
 	err := h.lostError(why)
 	live := false
 	for _, l := range leases {
@@ -244,6 +252,31 @@ func (h *hold) leases() []*Lease {
 		all = append(all, h.lease)
 	}
 	return append(all, h.nested...)
+}
+
+// tellRevoked tells the holder, once, that somebody asks for the lock, which goes to
+// others from then on.
+func (h *hold) tellRevoked() {
+	h.sh.mu.Lock()
+	told := h.wanted
+	h.wanted = true
+	h.sh.mu.Unlock()
+	if told {
+		return
+	}
+	if l := h.outermost(); l != nil {
+		h.s.revoked(l)
+	}
+}
+
+// outermost is the lease that the holder has had for longest; nil if there is none.
+func (h *hold) outermost() *Lease {
+	h.sh.mu.Lock()
+	defer h.sh.mu.Unlock()
+	if leases := h.leases(); len(leases) > 0 && !h.ended {
+		return leases[0]
+	}
+	return nil
 }
 
 func (h *hold) lostError(why error) error {

@@ -52,10 +52,12 @@ func (c *Client) abandon(h driver.Hold, inFlight <-chan struct{}) {
 	}()
 }
 
+// releaseUntilAnswered gives up when the TTL has passed, or, where a hold may live as long
+// as a session, when the client is closed too.
 func (c *Client) releaseUntilAnswered(h driver.Hold) {
 	bound := defaultCallTimeout(h.TTL)
 	end := c.now() + h.TTL + bound
-	for try := 0; c.now() < end; try++ {
+	for try := 0; c.now() < end || c.caps.Session && !c.isClosed(); try++ {
 		ctx, cancel := context.WithTimeout(context.Background(), bound)
 		err := c.backend.Release(ctx, h)
 		cancel()
@@ -68,6 +70,11 @@ func (c *Client) releaseUntilAnswered(h driver.Hold) {
 
 // releaseAfter releases h in d, or when the client closes.
 func (c *Client) releaseAfter(h driver.Hold, d time.Duration) {
+	c.after(d, func() { c.releaseUntilAnswered(h) })
+}
+
+// after calls f in d, or when the client closes.
+func (c *Client) after(d time.Duration, f func()) {
 	c.tasks.begin()
 	go func() {
 		defer c.tasks.end()
@@ -77,6 +84,6 @@ func (c *Client) releaseAfter(h driver.Hold, d time.Duration) {
 		case <-t.C:
 		case <-c.done:
 		}
-		c.releaseUntilAnswered(h)
+		f()
 	}()
 }

@@ -27,6 +27,13 @@ type leaseContext struct {
 // joined marks a parent whose end also ends the lease's context.
 type joined struct{ context.Context }
 
+// under is the context of a wait for a lease whose context is to descend from another,
+// and to end with it.
+type under struct {
+	context.Context
+	parent context.Context
+}
+
 type leaseKey struct{}
 
 // Context ends when the lease does: with cause ErrReleased by Unlock, with cause
@@ -39,18 +46,23 @@ func (l *Lease) Context() context.Context {
 	if l.ctx != nil {
 		return l.ctx
 	}
-	parent := l.parent
-	if j, ok := parent.(joined); ok {
-		parent = j.Context
-	} else {
-		parent = context.WithoutCancel(parent)
-	}
-	ctx, cancel := context.WithCancelCause(context.WithValue(parent, leaseKey{}, l))
+	ctx, cancel := context.WithCancelCause(context.WithValue(l.ancestor(), leaseKey{}, l))
 	l.ctx = &leaseContext{ctx, cancel}
 	if l.err != nil && !l.goesOn() {
 		cancel(l.err)
 	}
 	return l.ctx
+}
+
+// ancestor is what the lease's context descends from.
+func (l *Lease) ancestor() context.Context {
+	switch p := l.parent.(type) {
+	case joined:
+		return p.Context
+	case under:
+		return p.parent
+	}
+	return context.WithoutCancel(l.parent)
 }
 
 // goesOn reports whether the context survives the end of the lease.

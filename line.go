@@ -1,6 +1,7 @@
 package distlock
 
 import (
+	"context"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -18,6 +19,7 @@ type role struct {
 	owner  string        // an Owner to ask with; empty: a fresh one
 	unsure bool          // the backend may know owner: it must be granted or released
 	watch  *driver.Watch // armed for owner, or nil
+	wish   *news         // that somebody asks for owner's lock; nil if it is not Revocable
 	row    row           // of the hand-offs that owner's hold went through
 	last   error         // the last answer
 	yield  time.Duration // let others go first
@@ -27,7 +29,8 @@ type role struct {
 // waiter is a place in the line inside the process.
 type waiter struct {
 	s          *spec
-	ch         chan delivery // of one: the sender never blocks
+	ctx        context.Context // of its Lock
+	ch         chan delivery   // of one: the sender never blocks
 	prev, next *waiter
 	queued     bool
 }
@@ -70,19 +73,19 @@ func (l *line) remove(w *waiter) {
 
 // waiter takes a spare waiter or makes one. sh.mu is held. Waiters are kept here
 // and not in a sync.Pool, since channels may not cross synctest bubbles.
-func (sh *shard) waiter(s *spec) *waiter {
+func (sh *shard) waiter(ctx context.Context, s *spec) *waiter {
 	if n := len(sh.spare); n > 0 {
 		w := sh.spare[n-1]
 		sh.spare = sh.spare[:n-1]
-		w.s = s
+		w.s, w.ctx = s, ctx
 		return w
 	}
-	return &waiter{s: s, ch: make(chan delivery, 1)}
+	return &waiter{s: s, ctx: ctx, ch: make(chan delivery, 1)}
 }
 
 // recycle keeps a waiter whose channel is empty. sh.mu is held.
 func (sh *shard) recycle(w *waiter) {
-	w.s = nil
+	w.s, w.ctx = nil, nil
 	if len(sh.spare) < 64 {
 		sh.spare = append(sh.spare, w)
 	}

@@ -23,33 +23,46 @@ func (l lock) try(ctx context.Context, op string) (*Lease, error) {
 	if lease, err := l.begin(ctx, op); lease != nil || err != nil {
 		return lease, err
 	}
-	k := &contender{c: l.c, s: l.s, op: op, ctx: ctx, start: l.c.now(), once: true}
+	k, err := l.besideLine(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	return k.contend()
+}
+
+// besideLine makes a contender for one attempt, unless what is known in this process
+// refuses it.
+func (l lock) besideLine(ctx context.Context, op string) (*contender, error) {
 	sh := l.c.shard(l.s.name)
 	sh.mu.Lock()
+	defer sh.mu.Unlock()
 	g := sh.gate(l.c, l.s.name)
 	if err := g.busy(); err != nil {
-		sh.mu.Unlock()
 		return nil, fail(op, l.s.name, err)
 	}
-	k.g = g
 	g.tries++
-	sh.mu.Unlock()
-	return k.contend()
+	return &contender{c: l.c, g: g, s: l.s, op: op, ctx: ctx, start: l.c.now(), once: true}, nil
 }
 
 // begin checks what needs no backend; a lease means that the lock was re-entered.
 func (l lock) begin(ctx context.Context, op string) (*Lease, error) {
+	if err := l.check(ctx, op); err != nil || !l.s.reentrant {
+		return nil, err
+	}
+	return l.reenter(ctx), nil
+}
+
+// check says why nobody need be asked.
+func (l lock) check(ctx context.Context, op string) error {
 	switch {
 	case l.s.bad != nil:
-		return nil, fail(op, l.s.name, l.s.bad)
+		return fail(op, l.s.name, l.s.bad)
 	case l.c.isClosed():
-		return nil, fail(op, l.s.name, ErrClosed)
+		return fail(op, l.s.name, ErrClosed)
 	case ctx.Err() != nil:
-		return nil, cutShort(op, l.s.name, ctx, nil)
-	case l.s.reentrant:
-		return l.reenter(ctx), nil
+		return cutShort(op, l.s.name, ctx, nil)
 	}
-	return nil, nil
+	return nil
 }
 
 // reenter makes another lease on the hold that ctx travels with, if there is one

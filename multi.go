@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+
+	"github.com/distlock/distlock/driver"
 )
 
 // MultiLock is several locks taken as one: all or nothing. Make it with Multi.
@@ -53,9 +55,19 @@ func (m *MultiLock) Lock(ctx context.Context) (*MultiLease, error) {
 	return m.take(ctx, "lock", lock.lock)
 }
 
-// TryLock makes one attempt at each; see Mutex.TryLock.
+// TryLock makes one attempt; see Mutex.TryLock. If all locks are of one client whose backend
+// can take several in one step (driver.Together), then it does: nobody ever sees some of them held and
+// others not. Elsewhere it is an attempt at each, one after the other.
 func (m *MultiLock) TryLock(ctx context.Context) (*MultiLease, error) {
-	return m.take(ctx, "trylock", lock.try)
+	const op = "trylock"
+	if m.bad != nil {
+		return nil, fail(op, "", m.bad)
+	}
+	lease, err := m.tryTogether(ctx, op)
+	if errors.Is(err, driver.ErrSkip) {
+		return m.take(ctx, op, lock.try)
+	}
+	return lease, err
 }
 
 // Do runs f while it holds all locks; see Mutex.Do. The context of f ends when any
@@ -95,11 +107,7 @@ func (m *MultiLease) next(ctx context.Context, op string, l lock, one func(lock,
 	wait, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(whyDone(ctx)) })()
-	lease, err := one(l, wait, op)
-	if err == nil {
-		lease.parent = joined{parent}
-	}
-	return lease, err
+	return one(l, under{wait, parent}, op)
 }
 
 // MultiLease is the leases of a MultiLock. It is safe for concurrent use.

@@ -2,30 +2,42 @@ package distlock
 
 import "sync"
 
-// news brings a backend's word that a hold is gone to the hold, which may not have
-// been made yet.
+// news brings a backend's word to the hold that it is about, which may not have been
+// made yet: that the hold is gone, or that somebody asks for the lock.
 type news struct {
 	mu   sync.Mutex
-	gone bool
+	wish bool // it is that somebody asks for the lock
+	come bool
 	h    *hold
 }
 
 func (n *news) tell() {
 	n.mu.Lock()
-	n.gone = true
+	n.come = true
 	h := n.h
 	n.mu.Unlock()
 	if h != nil {
-		go h.lose(errBackend, false)
+		go n.bring(h)
 	}
 }
 
 func (n *news) attach(h *hold) {
 	n.mu.Lock()
 	n.h = h
-	gone := n.gone
+	come := n.come
 	n.mu.Unlock()
-	if gone {
-		h.lose(errBackend, false)
+	switch {
+	case come && n.wish:
+		go n.bring(h) // it calls the user
+	case come:
+		n.bring(h)
 	}
+}
+
+func (n *news) bring(h *hold) {
+	if n.wish {
+		h.tellRevoked()
+		return
+	}
+	h.lose(errBackend, false)
 }

@@ -139,6 +139,15 @@ func WarnBefore(d time.Duration, f func(*Lease)) LockOption {
 	return LockOption{func(s *spec) { s.warnBefore, s.warn = d, f }}
 }
 
+// Revocable agrees to be asked for the lock: f is called, in a goroutine of its own and at
+// most once for a lease, when somebody asks by Client.Revoke, by distlock unlock --ask, or as
+// the coordinator's other users do. That is a request and no more: the lease lives on until
+// Unlock, which then gives the lock to others and not to a waiter of this process. f may be
+// called before Lock has returned. ErrUnsupported if the backend can't (Caps.Revocable).
+func Revocable(f func(*Lease)) LockOption {
+	return LockOption{func(s *spec) { s.revoked = f }}
+}
+
 // WithMeta adds to the metadata that Inspect shows for this lock.
 func WithMeta(meta map[string]string) LockOption {
 	return LockOption{func(s *spec) {
@@ -165,6 +174,7 @@ type spec struct {
 	minHold       time.Duration
 	warnBefore    time.Duration
 	warn          func(*Lease)
+	revoked       func(*Lease)
 	meta          map[string]string
 	ownMeta       bool
 	bad           error // what check says
@@ -176,7 +186,7 @@ func (s *spec) heirTo(o *spec) bool {
 		return s.passable()
 	}
 	return s.passable() && o.passable() && s.sameRequest(o) && s.policy == o.policy && s.margin == o.margin &&
-		s.handoffMax == o.handoffMax && s.handoffWindow == o.handoffWindow
+		s.revoked == nil && o.revoked == nil && s.handoffMax == o.handoffMax && s.handoffWindow == o.handoffWindow
 }
 
 // passable reports whether a hold can be handed on at all: it is not shared, and
@@ -205,6 +215,8 @@ func (s *spec) check(caps driver.Caps) error {
 		return invalid("a semaphore of %d permits; want at least 1", s.limit)
 	case s.fair && caps.LineOf(s.mode) == driver.Never:
 		return fmt.Errorf("%w: %s locks can't be fair at %s: their waiters do not stand in line there", ErrUnsupported, s.mode, caps.Name)
+	case s.revoked != nil && !caps.Revocable.Has(s.mode):
+		return fmt.Errorf("%w: %s can't ask the holders of %s locks for them, so that they can't be Revocable", ErrUnsupported, caps.Name, s.mode)
 	case s.handoffMax < 0 || s.handoffWindow < 0:
 		return invalid("hand-off of %d within %v; want no negative numbers", s.handoffMax, s.handoffWindow)
 	case s.policy != Interrupt && s.policy != Continue:

@@ -48,7 +48,7 @@ func (k *contender) shareOrStand() (*Lease, error) {
 // queue takes the last place in g's line. sh.mu is held.
 func (k *contender) queue(g *gate) *waiter {
 	k.g = g
-	w := g.sh.waiter(k.s)
+	w := g.sh.waiter(k.ctx, k.s)
 	g.line.push(w)
 	return w
 }
@@ -81,7 +81,6 @@ func (k *contender) take(d delivery) (*Lease, error) {
 		k.decline(d)
 		return nil, k.giveUpWaiting(k.cut())
 	case d.lease != nil:
-		d.lease.parent = k.ctx
 		if told := k.c.watch.HandedOn; told != nil {
 			told(Event{Name: k.s.name, Mode: k.s.mode, Owner: d.lease.h.owner, Fence: d.lease.fence, Waited: k.c.now() - k.start})
 		}
@@ -121,7 +120,6 @@ func (k *contender) decline(d delivery) {
 	switch {
 	case d.err != nil:
 	case d.lease != nil:
-		d.lease.parent = k.ctx
 		k.c.tasks.begin()
 		go func() {
 			defer k.c.tasks.end()

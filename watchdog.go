@@ -162,11 +162,8 @@ func (r *renewal) whyEnded() error {
 }
 
 func (h *hold) warnHolder() {
-	h.sh.mu.Lock()
-	leases := h.leases()
-	h.sh.mu.Unlock()
-	if len(leases) > 0 {
-		go h.s.warn(leases[0])
+	if l := h.outermost(); l != nil {
+		go h.s.warn(l)
 	}
 }
 

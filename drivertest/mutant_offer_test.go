@@ -180,6 +180,15 @@ var togetherMutants = []mutant{{
 }, {
 	"what is free is taken", "together/none", oneByOne(false),
 }, {
+	"the first of several is told to be held", "together/none",
+	takes(func(ctx context.Context, _ *lab, p *patched, rs []driver.Request) ([]driver.Grant, error) {
+		grants, err := p.mem.AcquireAll(ctx, rs)
+		if err != nil {
+			err = &driver.HeldError{Name: rs[0].Name}
+		}
+		return grants, err
+	}),
+}, {
 	"what is free is taken and given back", "together/none-for-a-moment", oneByOne(true),
 }, {
 	"acquiring together is not atomic", "together/race",

@@ -51,7 +51,9 @@ var togetherChecks = []promise{{
 			rs := s.several()
 			held := s.rival(rs[i])
 			s.b.take(held, "a free lock is granted")
-			s.a.refusedAll(rs, "all locks or none")
+			if e := s.a.refusedAll(rs, "all locks or none"); e.Name != "" {
+				s.want(e.Name == held.Name, "HeldError.Name is that of a lock that is held: got %.80q, want %.80q", e.Name, held.Name)
+			}
 			for j, r := range rs {
 				s.a.free(r.Hold, driver.ErrLost, "what was refused together has nothing to release")
 				if j != i {
@@ -280,16 +282,16 @@ func (c *conn) takeAll(rs []driver.Request, rule string) []driver.Grant {
 }
 
 // refusedAll must be told that somebody else holds.
-func (c *conn) refusedAll(rs []driver.Request, rule string) {
+func (c *conn) refusedAll(rs []driver.Request, rule string) *driver.HeldError {
 	if c.over() {
-		return
+		return &driver.HeldError{}
 	}
 	_, err := c.acquireAll(rs)
-	c.heldTogether(err, rule)
+	return c.heldTogether(err, rule)
 }
 
-func (c *conn) heldTogether(err error, rule string) {
-	_, ok := errors.AsType[*driver.HeldError](err)
+func (c *conn) heldTogether(err error, rule string) *driver.HeldError {
+	held, ok := errors.AsType[*driver.HeldError](err)
 	switch {
 	case errors.Is(err, driver.ErrSkip):
 		c.fail(ErrNotClaimed)
@@ -297,5 +299,8 @@ func (c *conn) heldTogether(err error, rule string) {
 		c.broke("%s: AcquireAll on connection %s answered %s; want ErrHeld", rule, c.label, answer(err))
 	case !ok:
 		c.broke("a refusal is a *driver.HeldError: got %T", err)
+	default:
+		return held
 	}
+	return &driver.HeldError{}
 }

@@ -2,6 +2,7 @@ package memlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -35,6 +36,9 @@ func (s *Store) acquireAll(rs []driver.Request) ([]driver.Grant, error) {
 	now := s.now()
 	for i := range rs {
 		err := s.enter(rs[i].Name, now, func(l *lock) error { _, err := l.judge(&rs[i], now); return err })
+		if held, ok := errors.AsType[*driver.HeldError](err); ok {
+			held.Name = rs[i].Name
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -1,0 +1,376 @@
+package distlock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// told is a lock option and what it is told.
+func told() (distlock.LockOption, chan *distlock.Lease) {
+	asked := make(chan *distlock.Lease, 8)
+	return distlock.Revocable(func(l *distlock.Lease) { asked <- l }), asked
+}
+
+func inspect(t testing.TB, c *distlock.Client, name string) distlock.Info {
+	t.Helper()
+	info, err := c.Inspect(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+// ask asks whoever holds.
+func ask(t testing.TB, c *distlock.Client, name string) {
+	t.Helper()
+	if err := c.Revoke(t.Context(), inspect(t, c, name)); err != nil {
+		t.Errorf("Revoke: %v", err)
+	}
+}
+
+func TestRevoke(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		a, b := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
+		option, asked := told()
+		lease := mustLock(t, a.Mutex("x", option))
+		for range 3 {
+			ask(t, b, "x")
+		}
+		synctest.Wait()
+		if len(asked) != 1 || <-asked != lease {
+			t.Error("the holder was not told, once, by its own lease")
+		}
+		time.Sleep(time.Hour)
+		if err := lease.Err(); err != nil {
+			t.Errorf("who was asked lost the lock: %v", err)
+		}
+		next := waiter(t, t.Context(), b.Mutex("x"))
+		mustUnlock(t, lease)
+		mustUnlock(t, <-next)
+		if lease := mustLock(t, a.Mutex("x", option)); len(asked) > 0 {
+			t.Errorf("a lease was asked for its predecessor, %v", lease)
+		} else {
+			mustUnlock(t, lease)
+		}
+	})
+}
+
+// Revoke asks those that were inspected and not their successors.
+func TestRevokeSparesSuccessors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := client(t, memlock.New(), nil)
+		option, asked := told()
+		m := c.Mutex("x", option)
+		first := mustLock(t, m)
+		info := inspect(t, c, "x")
+		mustUnlock(t, first)
+		second := mustLock(t, m)
+		if err := c.Revoke(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
+			t.Errorf("Revoke: %v, want ErrLost", err)
+		}
+		synctest.Wait()
+		if len(asked) > 0 {
+			t.Error("a successor was asked")
+		}
+		mustUnlock(t, second)
+	})
+}
+
+// speechless is a backend that can ask nobody.
+type speechless struct{ driver.Backend }
+
+func (b speechless) Caps() driver.Caps {
+	caps := b.Backend.Caps()
+	caps.Revocable = 0
+	return caps
+}
+
+func TestRevokeErrors(t *testing.T) {
+	store := memlock.NewStore()
+	c, mute := client(t, store.Connect(), nil), client(t, speechless{store.Connect()}, nil)
+	option, _ := told()
+	silent := mustLock(t, c.Mutex("silent"))
+	closed, err := distlock.New(store.Connect(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	for what, test := range map[string]struct {
+		c    *distlock.Client
+		info distlock.Info
+		want error
+	}{
+		"a free lock":                 {c, distlock.Info{Name: "free"}, distlock.ErrLost},
+		"who has not agreed":          {c, inspect(t, c, "silent"), distlock.ErrUnsupported},
+		"a backend that can't":        {mute, inspect(t, c, "silent"), distlock.ErrUnsupported},
+		"a free lock that can't":      {mute, distlock.Info{Name: "free"}, distlock.ErrUnsupported},
+		"a client that is closed":     {closed, inspect(t, c, "silent"), distlock.ErrClosed},
+		"somebody who does not exist": {c, distlock.Info{Name: "silent", Holders: []distlock.Holder{{Owner: "nobody"}}}, distlock.ErrLost},
+	} {
+		var e *distlock.Error
+		if err := test.c.Revoke(t.Context(), test.info); !errors.Is(err, test.want) || !errors.As(err, &e) || e.Op != "revoke" || e.Name == "" {
+			t.Errorf("%s: %v, want %v", what, err, test.want)
+		}
+	}
+	if _, err := mute.Mutex("x", option).TryLock(t.Context()); !errors.Is(err, distlock.ErrUnsupported) {
+		t.Errorf("Revocable on a backend that can't: %v", err)
+	}
+	mustUnlock(t, silent)
+}
+
+// All who share a lock are asked.
+func TestRevokeReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := client(t, memlock.New(), nil)
+		option, asked := told()
+		agrees, silent := c.RWMutex("x", option), c.RWMutex("x")
+		leases := []*distlock.Lease{mustRLock(t, silent), mustRLock(t, agrees), mustRLock(t, agrees)}
+		if err := c.Revoke(t.Context(), inspect(t, c, "x")); !errors.Is(err, distlock.ErrUnsupported) {
+			t.Errorf("Revoke, when one of three has not agreed to it: %v", err)
+		}
+		synctest.Wait()
+		if len(asked) != 2 {
+			t.Errorf("%d of 2 were told", len(asked))
+		}
+		for _, l := range leases {
+			mustUnlock(t, l)
+		}
+	})
+}
+
+func mustRLock(t testing.TB, m *distlock.RWMutex) *distlock.Lease {
+	t.Helper()
+	lease, err := m.RLock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
+// A lock can be asked for before Lock has returned, also when the first answer was lost.
+func TestRevokeBeforeLockReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			g, err := next(ctx, req)
+			if err == nil && r.acquires.Load() == 1 {
+				r.Backend.Revoke(ctx, req.Hold)
+				return g, errNetwork
+			}
+			return g, err
+		}
+		option, asked := told()
+		lease := mustLock(t, c.Mutex("x", option))
+		synctest.Wait()
+		if len(asked) != 1 || <-asked != lease || r.acquires.Load() < 2 {
+			t.Error("whoever was asked before Lock returned was not told")
+		}
+		mustUnlock(t, lease)
+	})
+}
+
+// The context of a lease is right also if it is first used when the lock is asked for.
+func TestRevokeBeforeMultiReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		fences := make(chan uint64, 1)
+		option := distlock.Revocable(func(l *distlock.Lease) { fences <- distlock.FenceOf(l.Context(), "a") })
+		r.all = func(context.Context, []driver.Request, allAcquirer) ([]driver.Grant, error) {
+			return nil, driver.ErrSkip
+		}
+		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			g, err := next(ctx, req)
+			if req.Name == "b" {
+				r.Backend.Revoke(ctx, req.Hold)
+			}
+			return g, err
+		}
+		lease, err := distlock.Multi(c.Mutex("a"), c.Mutex("b", option)).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := <-fences, lease.Leases()[0].Fence(); got != want {
+			t.Errorf("the context of the second lease knows fence %d of the first, want %d", got, want)
+		}
+		mustUnlock(t, lease.Leases()[0])
+		if lease.Leases()[1].Context().Err() == nil {
+			t.Error("the context of the second lease outlives that of the first")
+		}
+		mustUnlock(t, lease.Leases()[1])
+	})
+}
+
+// Within a span the present lease is told. What was asked for is handed to nobody of this
+// process, and others come first.
+func TestRevokeAmongHandOffs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, &distlock.Options{HandoffWindow: time.Hour})
+		option, asked := told()
+		m := c.Mutex("x", option)
+		first := mustLock(t, m)
+		second, third := waiter(t, t.Context(), m), waiter(t, t.Context(), m)
+		mustUnlock(t, first)
+		present := <-second
+		if n := r.acquires.Load(); n != 1 {
+			t.Fatalf("%d attempts for a lock that was handed on", n)
+		}
+		info := inspect(t, c, "x")
+		if err := r.Backend.Revoke(t.Context(), driver.Hold{Name: "x", Owner: info.Holders[0].Owner, Mode: distlock.Exclusive}); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-asked; got != present {
+			t.Error("not the present lease was told")
+		}
+		mustUnlock(t, present)
+		if r.releases.Load() != 1 {
+			t.Error("a lock that was asked for was handed on")
+		}
+		mustUnlock(t, <-third)
+	})
+}
+
+// A lease that was handed on to somebody who has not looked yet can be asked for.
+func TestRevokeRacesHandOff(t *testing.T) {
+	r := newRig()
+	c := client(t, r, &distlock.Options{HandoffWindow: time.Hour})
+	m := c.Mutex("x", distlock.Revocable(func(l *distlock.Lease) {
+		if l.Context() == nil || l.Name() != "x" {
+			t.Error("a lease without a context")
+		}
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer cancel()
+		for range 2000 {
+			info, _ := r.Backend.Inspect(ctx, "x")
+			for _, h := range info.Holders {
+				r.Backend.Revoke(ctx, driver.Hold{Name: "x", Owner: h.Owner, Mode: h.Mode})
+			}
+		}
+	})
+	for range 4 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if lease, err := m.Lock(ctx); err == nil {
+					mustUnlock(t, lease)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Where a hand-off asks the backend a lock that can be asked for is given back.
+func TestRevocableIsNotRefenced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, revocable := range []bool{false, true} {
+			r := &rig{Backend: memlock.New()} // it has a line
+			c := client(t, r, &distlock.Options{HandoffWindow: time.Hour})
+			m := c.Mutex("x")
+			if revocable {
+				option, _ := told()
+				m = c.Mutex("x", option)
+			}
+			first := mustLock(t, m)
+			second := waiter(t, t.Context(), m)
+			mustUnlock(t, first)
+			lease := <-second
+			if released := r.releases.Load() > 0; released != revocable {
+				t.Errorf("revocable %v: released %v", revocable, released)
+			}
+			mustUnlock(t, lease)
+		}
+	})
+}
+
+// A lock that was asked for goes to those who wait elsewhere first.
+func TestRevokedLockGoesElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		a, b := client(t, store.Connect(), &distlock.Options{HandoffWindow: time.Hour}), client(t, store.Connect(), nil)
+		option, asked := told()
+		m := a.Mutex("x", option)
+		lease := mustLock(t, m)
+		here, there := waiter(t, t.Context(), m), waiter(t, t.Context(), b.Mutex("x"))
+		ask(t, b, "x")
+		mustUnlock(t, <-asked)
+		synctest.Wait()
+		select {
+		case l := <-there:
+			mustUnlock(t, l)
+			mustUnlock(t, <-here)
+		case l := <-here:
+			t.Error("a waiter of the holder's process came first")
+			mustUnlock(t, l)
+			mustUnlock(t, <-there)
+		}
+		_ = lease
+	})
+}
+
+// A downgraded hold is asked, and so is the outermost lease of a re-entered one.
+func TestRevokeDowngradedAndReentered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := client(t, memlock.New(), nil)
+		option, asked := told()
+		rw := mustLock(t, c.RWMutex("rw", option))
+		if err := rw.Downgrade(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		m := c.Mutex("m", option, distlock.Reentrant())
+		outer := mustLock(t, m)
+		inner, err := m.Lock(outer.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range map[string]*distlock.Lease{"rw": rw, "m": outer} {
+			ask(t, c, name)
+			if got := <-asked; got != want {
+				t.Errorf("%s: another lease was told", name)
+			}
+		}
+		for _, l := range []*distlock.Lease{inner, outer, rw} {
+			mustUnlock(t, l)
+		}
+	})
+}
+
+// The role of a contender may pass to one who does not listen.
+func TestRevokePassesWithTheRole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			if g, err := next(ctx, req); r.acquires.Load() > 1 {
+				return g, err
+			}
+			r.Backend.Revoke(ctx, req.Hold)
+			<-ctx.Done()
+			return driver.Grant{}, ctx.Err()
+		}
+		option, asked := told()
+		ctx, cancel := context.WithCancel(t.Context())
+		first := waiter(t, ctx, c.Mutex("x", option))
+		second := waiter(t, t.Context(), c.Mutex("x"))
+		cancel()
+		<-first
+		mustUnlock(t, <-second)
+		synctest.Wait()
+		if len(asked) > 0 {
+			t.Error("who has gone was told")
+		}
+	})
+}

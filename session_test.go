@@ -1,0 +1,161 @@
+package distlock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// newSession makes a rig whose holds last as long as its session, which is without end.
+func newSession(store *memlock.Store) *rig {
+	const endless = 24 * 365 * time.Hour
+	return &rig{
+		Backend: store.Connect(),
+		caps:    func(caps driver.Caps) driver.Caps { caps.Session = true; return caps },
+		acquire: func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			asked := req.TTL
+			req.TTL = endless
+			g, err := next(ctx, req)
+			g.TTL = asked
+			return g, err
+		},
+		renew: func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+			for i := range holds {
+				holds[i].TTL = endless
+			}
+			return next(ctx, holds)
+		},
+	}
+}
+
+// A lease that ends by itself ends for others too where the session lives on, when its
+// TTL has passed and not before.
+func TestEndsWhereTheSessionLivesOn(t *testing.T) {
+	for what, test := range map[string]struct {
+		opts []distlock.LockOption
+		deaf bool // renewals have no answer
+		want time.Duration
+	}{
+		"fixed":               {opts: []distlock.LockOption{distlock.WithoutRenewal()}, want: ttl},
+		"fixed, short":        {opts: []distlock.LockOption{distlock.WithoutRenewal(), distlock.WithTTL(10 * time.Second)}, want: 10 * time.Second},
+		"MaxHold":             {opts: []distlock.LockOption{distlock.MaxHold(time.Minute)}, want: time.Minute + time.Second},
+		"MaxHold of less":     {opts: []distlock.LockOption{distlock.MaxHold(time.Second)}, want: 2 * time.Second},
+		"doubt":               {deaf: true, want: ttl},
+		"doubt, and going on": {opts: []distlock.LockOption{distlock.OnLost(distlock.Continue)}, deaf: true, want: ttl},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore()
+				r := newSession(store)
+				if test.deaf {
+					r.renew = blackHole
+				}
+				c, other := client(t, r, nil), client(t, store.Connect(), nil)
+				start := time.Now()
+				lease := mustLock(t, c.Mutex("x", test.opts...))
+				next := mustLock(t, other.Mutex("x"))
+				slack := 100 * time.Millisecond
+				if test.deaf {
+					slack = ttl / 4 // of a renewal in flight
+				}
+				within(t, "the next holder came", time.Since(start), test.want, slack)
+				if err := lease.Err(); !errors.Is(err, distlock.ErrLost) {
+					t.Errorf("the lease: %v", err)
+				}
+				if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
+					t.Errorf("Unlock: %v", err)
+				}
+				time.Sleep(time.Hour)
+				if next.Err() != nil {
+					t.Errorf("the next holder: %v", next.Err())
+				}
+				mustUnlock(t, next)
+				if n := r.releases.Load(); n != 1 {
+					t.Errorf("%d releases, want 1", n)
+				}
+			})
+		})
+	}
+}
+
+// An Unlock after the end releases at once, and nothing is released twice.
+func TestUnlockOfALostLeaseInASession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newSession(memlock.NewStore())
+		c := client(t, r, nil)
+		lease := mustLock(t, c.Mutex("x", distlock.WithoutRenewal()))
+		<-lease.Context().Done()
+		if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
+			t.Errorf("Unlock: %v", err)
+		}
+		synctest.Wait()
+		free(t, c, "x")
+		time.Sleep(time.Minute)
+		if n := r.releases.Load(); n != 1 {
+			t.Errorf("%d releases, want 1", n)
+		}
+	})
+}
+
+// Close does not wait for the end of a lease that was lost.
+func TestCloseBesideALostLeaseInASession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		other := client(t, store.Connect(), nil)
+		c, err := distlock.New(newSession(store), &distlock.Options{TTL: time.Hour, Margin: 10 * time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-mustLock(t, c.Mutex("x", distlock.WithoutRenewal())).Context().Done()
+		start := time.Now()
+		if err := c.Close(); err != nil || time.Since(start) > time.Second {
+			t.Errorf("Close: %v after %v", err, time.Since(start))
+		}
+		free(t, other, "x")
+	})
+}
+
+// What could not be released is tried on for as long as the session may live.
+func TestReleaseGoesOnInASession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newSession(memlock.NewStore())
+		r.release = func(context.Context, driver.Hold, releaser) error { return errNetwork }
+		c := client(t, r, nil)
+		lease := mustLock(t, c.Mutex("x"))
+		if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
+			t.Errorf("Unlock: %v", err)
+		}
+		time.Sleep(time.Hour)
+		r.set(func(r *rig) { r.release = nil })
+		time.Sleep(5 * time.Second)
+		free(t, c, "x")
+	})
+}
+
+// The backend is told which holds nobody is going to renew.
+func TestFixedIsTold(t *testing.T) {
+	r := newRig()
+	var mu sync.Mutex
+	fixed := map[string]bool{}
+	r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+		mu.Lock()
+		fixed[req.Name] = req.Fixed
+		mu.Unlock()
+		return next(ctx, req)
+	}
+	c := client(t, r, nil)
+	leases := []*distlock.Lease{mustLock(t, c.Mutex("fixed", distlock.WithoutRenewal())), mustLock(t, c.Mutex("renewed", distlock.MaxHold(time.Hour)))}
+	if !fixed["fixed"] || fixed["renewed"] {
+		t.Errorf("fixed: %v", fixed)
+	}
+	for _, l := range leases {
+		mustUnlock(t, l)
+	}
+}
