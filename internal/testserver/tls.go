@@ -29,8 +29,9 @@ var ownCertificate = sync.OnceValue(func() (c certificate) {
 	if err != nil {
 		return certificate{err: err}
 	}
+	// Java wants a name; for etcd a common one would be that of a user.
 	draft := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "distlock test"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"distlock tests"}}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},

@@ -1,6 +1,7 @@
 package testserver
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -138,7 +139,7 @@ func (s *ZooKeeperServer) ok() error {
 	if err == nil && !strings.HasPrefix(dir, s.data()) {
 		err = fmt.Errorf("another server has the port: that of %s", dir)
 	}
-	return err
+	return errors.Join(err, s.tls.speaks())
 }
 
 func (s *ZooKeeperServer) data() string { return filepath.Join(s.dir, "data") }

@@ -3,8 +3,10 @@ package testserver
 import (
 	"crypto/tls"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // zooKeeperTLS is how a server speaks TLS.
@@ -19,6 +21,18 @@ func (s *ZooKeeperServer) SecureAddr() string { return loopback(s.tls.port) }
 
 // TLSConfig is how clients reach SecureAddr.
 func (s *ZooKeeperServer) TLSConfig() *tls.Config { return s.tls.config.Clone() }
+
+// speaks succeeds if the second port is open, which the server sees to last.
+func (t *zooKeeperTLS) speaks() error {
+	if t == nil {
+		return nil
+	}
+	c, err := tls.DialWithDialer(&net.Dialer{Timeout: time.Second}, "tcp", loopback(t.port), t.config)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
 
 // useTLS is the lines of the configuration that give the server a port with TLS.
 func (s *ZooKeeperServer) useTLS() ([]string, error) {
