@@ -1,0 +1,216 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// errLeaseGone ends an attempt whose lease turned out to have ended, or whose key has: it
+// begins anew, and nothing was taken.
+var errLeaseGone = errors.New("the lease has ended")
+
+// maxAnew bounds how often an attempt begins anew.
+const maxAnew = 4
+
+// Acquire makes one attempt: in one round trip, if the shared lease is fresh enough.
+func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := b.usable(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := valid(&r); err != nil {
+		return driver.Grant{}, err
+	}
+	err := errLeaseGone
+	var g driver.Grant
+	for i := 0; i < maxAnew && errors.Is(err, errLeaseGone); i++ {
+		g, err = b.attempt(ctx, &r)
+	}
+	if err == nil || errors.Is(err, driver.ErrHeld) {
+		return g, err
+	}
+	return driver.Grant{}, b.fail("acquire", r.Name, err)
+}
+
+func (b *Backend) attempt(ctx context.Context, r *driver.Request) (driver.Grant, error) {
+	start := time.Now()
+	c := b.claims.get(r.Owner)
+	if c != nil && c.name != r.Name {
+		return driver.Grant{}, fmt.Errorf("%w: owner %s has %q already", driver.ErrInvalid, r.Owner, c.name)
+	}
+	l, err := b.leaseFor(ctx, c, r)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	switch {
+	case c != nil && !c.gone && c.create > 0:
+		return b.again(ctx, start, c, l, r)
+	case r.Queue:
+		return b.enter(ctx, start, l, r)
+	}
+	grants, err := b.together(ctx, start, []*bid{{r: r, l: l}})
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	return grants[0], nil
+}
+
+// leaseFor is the lease for a request. That of a fixed hold is its own, and fresh.
+//
+// An attempt after one without an answer goes on with the lease of that one, and so with
+// the same key.
+func (b *Backend) leaseFor(ctx context.Context, c *claim, r *driver.Request) (*lease, error) {
+	if c != nil && c.lease != nil && c.lease.fixed == r.Fixed && c.lease.life() >= r.TTL && (c.unsure || r.Fixed) {
+		if err := b.leases.prolong(ctx, c.lease); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return c.lease, err
+		}
+	}
+	if r.Fixed {
+		return b.leases.own(ctx, r.TTL)
+	}
+	return b.leases.forTTL(ctx, r.TTL)
+}
+
+// vacant: nothing lies in the folder.
+func vacant(folder string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(folder).WithRange(end(folder)), "=", 0)
+}
+
+// since: nothing was written in the folder after a revision.
+func since(folder string, revision int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(folder).WithRange(end(folder)), "<", revision+1)
+}
+
+// still: the key is the one that was created then.
+func still(key string, create int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(key), "=", create)
+}
+
+func list(folder string) clientv3.Op { return clientv3.OpGet(folder, clientv3.WithRange(end(folder))) }
+
+func put(key string, l *lease, r *driver.Request, later bool) clientv3.Op {
+	return clientv3.OpPut(key, noteOf(r, later), clientv3.WithLease(l.id))
+}
+
+// enter makes a key for an Owner that has none, or may have this one, at the end of the
+// line. If nothing is ahead of it, it is a hold.
+func (b *Backend) enter(ctx context.Context, start time.Time, l *lease, r *driver.Request) (driver.Grant, error) {
+	c, folder := b.open(r, l), b.folder(r.Name)
+	if b.late.has(c.key) {
+		return driver.Grant{}, fmt.Errorf("%w: owner %s was released while its outcome was unknown; take a new one", driver.ErrInvalid, r.Owner)
+	}
+	resp, err := b.client.Txn(ctx).If(vacant(folder)).
+		Then(put(c.key, l, r, false)).
+		Else(put(c.key, l, r, true), list(folder)).Commit()
+	if err != nil {
+		return driver.Grant{}, b.failed(c, l, err)
+	}
+	revision := resp.Header.Revision
+	if resp.Succeeded {
+		b.created(c, revision)
+		return b.grant(c, l, r, start, revision, false), nil
+	}
+	all := readRow(folder, resp.Responses[1].GetResponseRange().Kvs)
+	place := all.find(r.Owner)
+	if place < 0 {
+		return driver.Grant{}, fmt.Errorf("the servers answered without the key %q, which was just written", c.key)
+	}
+	if own := &all[place]; own.key != c.key {
+		return b.adopt(ctx, start, c, l, r, all[:place], own)
+	}
+	b.created(c, all[place].create)
+	ahead := all[:place]
+	if mismatch(ahead, r) != nil {
+		return driver.Grant{}, b.withdraw(ctx, c, r)
+	}
+	if by := blocker(ahead, r.Mode, r.Limit); by != nil {
+		b.claims.refused(c, ahead, by)
+		return driver.Grant{}, all.held()
+	}
+	return b.grant(c, l, r, start, revision, false), nil
+}
+
+func (b *Backend) created(c *claim, revision int64) {
+	b.claims.change(c, func() { c.create, c.unsure = revision, false })
+}
+
+// failed notes what a write without an answer may have left behind.
+func (b *Backend) failed(c *claim, l *lease, err error) error {
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		b.claims.drop(c)
+		b.leases.lost(l)
+		return errLeaseGone
+	}
+	if unsure(err) {
+		b.claims.change(c, func() { c.unsure = true })
+	} else if !c.unsure {
+		b.claims.drop(c)
+	}
+	return err
+}
+
+// withdraw deletes the key of a request that can't go with who holds. If that one has
+// gone meanwhile, it may have been an attempt as mistaken as this one.
+func (b *Backend) withdraw(ctx context.Context, c *claim, r *driver.Request) error {
+	folder := b.folder(r.Name)
+	resp, err := b.client.Txn(ctx).Then(clientv3.OpDelete(c.key), list(folder)).Commit()
+	if err != nil {
+		return err
+	}
+	b.claims.drop(c)
+	all := readRow(folder, resp.Responses[1].GetResponseRange().Kvs)
+	if err := mismatch(all, r); err != nil {
+		return err
+	}
+	return all.held()
+}
+
+// adopt makes an older key of the same Owner, which another connection has made, the one
+// of this claim.
+func (b *Backend) adopt(ctx context.Context, start time.Time, c *claim, l *lease, r *driver.Request, ahead row, own *entry) (driver.Grant, error) {
+	by := blocker(ahead, r.Mode, r.Limit)
+	if own.mode == driver.Read && r.Mode == driver.Write && by == nil {
+		return driver.Grant{}, errors.Join(errUpgrade, b.discard(ctx, c))
+	}
+	resp, err := b.client.Txn(ctx).If(still(own.key, own.create)).
+		Then(put(own.key, l, r, by != nil), clientv3.OpDelete(c.key)).
+		Else(clientv3.OpDelete(c.key)).Commit()
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	if !resp.Succeeded {
+		b.claims.drop(c)
+		return driver.Grant{}, errLeaseGone
+	}
+	b.claims.change(c, func() { c.key, c.create, c.unsure = own.key, own.create, false })
+	if by != nil {
+		b.claims.refused(c, ahead, by)
+		return driver.Grant{}, append(ahead, *own).held()
+	}
+	return b.grant(c, l, r, start, resp.Header.Revision, false), nil
+}
+
+// discard deletes a key that an attempt has made for nothing.
+func (b *Backend) discard(ctx context.Context, c *claim) error {
+	_, err := b.client.Delete(ctx, c.key)
+	if err == nil {
+		b.claims.drop(c)
+	}
+	return err
+}
+
+// grant makes the claim a hold, with the revision of the answer as its fence.
+func (b *Backend) grant(c *claim, l *lease, r *driver.Request, start time.Time, revision int64, queued bool) driver.Grant {
+	b.claims.moved(c, l)
+	b.claims.change(c, func() {
+		c.fence, c.mode, c.limit, c.onLost = uint64(revision), r.Mode, r.Limit, r.OnLost
+		c.ahead, c.block = nil, ""
+	})
+	b.young.add(c)
+	return driver.Grant{Fence: uint64(revision), Fences: 1, Queued: queued, TTL: l.until().Sub(start)}
+}

@@ -1,0 +1,93 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+var errUpgrade = fmt.Errorf("%w: a read hold can't become a write hold", driver.ErrUnsupported)
+
+// again asks for an Owner that has a key. A place in line is looked at, and a hold is
+// written again, for a greater fence.
+func (b *Backend) again(ctx context.Context, start time.Time, c *claim, l *lease, r *driver.Request) (driver.Grant, error) {
+	if err := c.agrees(r); err != nil {
+		return driver.Grant{}, err
+	}
+	folder := b.folder(r.Name)
+	look := []clientv3.Op{
+		clientv3.OpGet(folder, clientv3.WithRange(end(folder)), clientv3.WithMaxCreateRev(c.create)),
+		clientv3.OpGet(folder, clientv3.WithRange(end(folder)), clientv3.WithCountOnly()),
+	}
+	write := c.fence > 0 || l != c.lease || r.Mode != c.mode
+	if write {
+		b.claims.moving(c, l)
+		look = append(look, put(c.key, l, r, c.fence == 0))
+	}
+	resp, err := b.client.Txn(ctx).If(still(c.key, c.create)).Then(look...).Else(list(folder)).Commit()
+	if err != nil {
+		return driver.Grant{}, b.refuses(l, err)
+	}
+	if !resp.Succeeded {
+		b.claims.drop(c)
+		return driver.Grant{}, errLeaseGone
+	}
+	b.claims.moved(c, l)
+	b.claims.change(c, func() { c.mode = r.Mode })
+	kvs := resp.Responses[0].GetResponseRange().Kvs
+	all := readRow(folder, kvs)
+	ahead := all[:max(all.find(r.Owner), 0)]
+	if by := blocker(ahead, r.Mode, r.Limit); by != nil {
+		if err := mismatch(ahead, r); err != nil && c.fence == 0 {
+			return driver.Grant{}, b.withdraw(ctx, c, r)
+		}
+		b.claims.refused(c, ahead, by)
+		return driver.Grant{}, all.held()
+	}
+	queued := resp.Responses[1].GetResponseRange().Count > int64(len(kvs))
+	if !write && r.Mode == driver.Counted {
+		return b.confirm(ctx, start, c, l, r)
+	}
+	return b.grant(c, l, r, start, resp.Header.Revision, queued), nil
+}
+
+// agrees refuses what the Owner's key can't become.
+func (c *claim) agrees(r *driver.Request) error {
+	switch {
+	case !c.mode.SameKind(r.Mode):
+		return fmt.Errorf("%w: %q is in use as %v, asked for as %v", driver.ErrInvalid, r.Name, c.mode, r.Mode)
+	case r.Mode == driver.Counted && r.Limit != c.limit:
+		return fmt.Errorf("%w: %q is in use with limit %d, asked for with %d", driver.ErrInvalid, r.Name, c.limit, r.Limit)
+	case c.mode == driver.Read && r.Mode == driver.Write && c.fence > 0:
+		return errUpgrade
+	}
+	return nil
+}
+
+// confirm writes the key of a permit that came out of the line: only a write has a
+// revision that no other permit's answer has.
+func (b *Backend) confirm(ctx context.Context, start time.Time, c *claim, l *lease, r *driver.Request) (driver.Grant, error) {
+	resp, err := b.client.Txn(ctx).If(still(c.key, c.create)).Then(put(c.key, l, r, false)).Commit()
+	if err != nil {
+		return driver.Grant{}, b.refuses(l, err)
+	}
+	if !resp.Succeeded {
+		b.claims.drop(c)
+		return driver.Grant{}, errLeaseGone
+	}
+	return b.grant(c, l, r, start, resp.Header.Revision, false), nil
+}
+
+// refuses looks for the one refusal that an attempt can do something about.
+func (b *Backend) refuses(l *lease, err error) error {
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		b.leases.lost(l)
+		return errLeaseGone
+	}
+	return err
+}

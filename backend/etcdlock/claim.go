@@ -1,0 +1,173 @@
+package etcdlock
+
+import (
+	"sync"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// claim is what this backend has put into etcd for an Owner: a hold, a place in line, or
+// what may be one after a call without an answer. Only calls for its Owner write to it,
+// of which there is one at a time; the mutex is for the others that read.
+type claim struct {
+	b      *Backend
+	name   string
+	owner  string
+	key    string
+	create int64  // revision; 0 while not known
+	fence  uint64 // 0: not granted
+	mode   driver.Mode
+	limit  int
+	fixed  bool
+	lease  *lease // nil: the key may be with one or another
+	spare  *lease // a fixed hold's last one, until the key has left it
+	unsure bool   // a write for it may land late
+	gone   bool   // released, or lost
+	onLost func()
+	sub    *sub // watches the key of a hold
+
+	ahead []string // those before it, as far as the last attempt told
+	block string   // the one whose end it waits for
+	first bool     // that one holds
+	watch *watch
+}
+
+// claims are those of a backend, by Owner.
+type claims struct {
+	mu      sync.Mutex
+	m       map[string]*claim
+	watches map[string]*watch
+}
+
+func (s *claims) init() { s.m, s.watches = map[string]*claim{}, map[string]*watch{} }
+
+func (s *claims) get(owner string) *claim {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.m[owner]
+}
+
+// open is the claim of a request whose key is about to be written.
+func (b *Backend) open(r *driver.Request, l *lease) *claim {
+	s := &b.claims
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.m[r.Owner]
+	if c == nil {
+		c = &claim{b: b, name: r.Name, owner: r.Owner}
+		s.m[r.Owner] = c
+	}
+	s.unguard(c)
+	c.key, c.create, c.fence, c.lease = b.folder(r.Name)+tail(l.id, r.Owner), 0, 0, l
+	c.mode, c.limit, c.fixed, c.onLost = r.Mode, r.Limit, r.Fixed, r.OnLost
+	return c
+}
+
+// drop forgets a claim that has no key, or will have none.
+func (s *claims) drop(c *claim) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropLocked(c)
+}
+
+func (s *claims) dropLocked(c *claim) {
+	c.gone = true
+	if s.m[c.owner] == c {
+		delete(s.m, c.owner)
+	}
+	s.unguard(c)
+	for _, l := range []*lease{c.lease, c.spare} {
+		if l != nil && l.fixed {
+			c.b.leases.giveUp(l)
+		}
+	}
+}
+
+// unguard ends the watch on a hold's key. The mutex is held.
+func (s *claims) unguard(c *claim) {
+	if c.sub != nil {
+		c.b.hub.unwatch(c.sub)
+		c.sub = nil
+	}
+}
+
+// moving notes that a write is on its way that attaches a key to a lease.
+func (s *claims) moving(c *claim, l *lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.lease == l {
+		return
+	}
+	if c.lease != nil && c.lease.fixed {
+		c.spare = c.lease
+	}
+	c.lease = nil
+}
+
+// moved notes that it was answered.
+func (s *claims) moved(c *claim, l *lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.lease, c.fixed = l, l.fixed
+	if c.spare != nil && c.spare != l {
+		c.b.leases.giveUp(c.spare)
+	}
+	c.spare = nil
+}
+
+// refused notes what stands in the way of a place in line, and lets its watch look there.
+func (s *claims) refused(c *claim, ahead row, by *entry) {
+	s.mu.Lock()
+	c.block, c.first = by.key, by.key == ahead[0].key
+	c.ahead = c.ahead[:0]
+	for i := range ahead {
+		c.ahead = append(c.ahead, ahead[i].key)
+	}
+	w := s.watches[c.owner]
+	s.mu.Unlock()
+	if w != nil {
+		w.follow(c)
+	}
+}
+
+// change writes to a claim.
+func (s *claims) change(c *claim, f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+// lose tells a holder that its key is gone. The claim is forgotten: to ask again is to
+// start anew.
+func (s *claims) lose(c *claim) {
+	s.mu.Lock()
+	tell := c.onLost
+	if c.gone || c.fence == 0 {
+		tell = nil
+	}
+	c.onLost = nil
+	if !c.gone {
+		s.dropLocked(c)
+	}
+	s.mu.Unlock()
+	if tell != nil {
+		tell()
+	}
+}
+
+// forgetLease loses all claims of a lease that has ended.
+func (b *Backend) forgetLease(id clientv3.LeaseID) {
+	b.claims.mu.Lock()
+	var of []*claim
+	for _, c := range b.claims.m {
+		if c.lease != nil && c.lease.id == id {
+			of = append(of, c)
+		}
+	}
+	b.claims.mu.Unlock()
+	for _, c := range of {
+		b.claims.lose(c)
+	}
+}

@@ -1,0 +1,44 @@
+// Package etcdlock keeps locks in etcd 3.4 or later.
+//
+//	b, err := etcdlock.Open(ctx, "etcd://user:password@host1:2379,host2:2379/prefix/")
+//	b, err := etcdlock.New(client, nil)  // your own *clientv3.Client, which stays yours
+//
+// # How a lock is stored
+//
+// Each hold, and each place in line, is a key:
+//
+//	prefix name / lease in hex - owner
+//
+// Its value is a small JSON document, for Inspect: the mode, a semaphore's limit, and
+// what the program told of itself. The keys below "prefix name /" form a line in the order in
+// which they were created. Who has the first one holds a mutex; readers hold if no
+// other kind of key is before theirs, permits if there are fewer than the limit. This is
+// the line of concurrency.Mutex, of etcdctl lock and of the v3lock service: their users
+// and distlock's keep each other out and take turns. What they write is a mutex to
+// distlock; a name that one side uses as a mutex must not be the other's semaphore.
+//
+// Waiters stand in line always, in every mode, and nobody passes them. A try writes
+// nothing unless it is granted.
+//
+// # Sessions
+//
+// All holds with the same TTL, in whole seconds, share a lease. Renewing any of them
+// keeps all of them; a process that dies, or closes the backend, loses all of them. A
+// fixed hold, which nobody renews, has a lease of its own and ends by itself. The
+// shortest TTL is the server's: one and a half times its election timeout, two seconds
+// if that is not configured.
+//
+// # Fences
+//
+// They are etcd's revisions: that of the answer which granted the lock, as ETCD_LOCK_REV
+// of etcdctl and the header of the v3lock service's answer. They rise over all locks
+// of a cluster, and begin anew only if the cluster is made anew without its data.
+//
+// # Names
+//
+// A name is used as it is. If one name is another with a slash and more behind it, as
+// "jobs" and "jobs/7", then the keys of the longer one lie among those of the shorter
+// one. To distlock they are two locks all the same, but a try of the shorter one takes
+// another round trip while the longer one is used; and the official clients take
+// whoever holds "jobs/7" for someone who is in line for "jobs".
+package etcdlock

@@ -1,0 +1,149 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+)
+
+// closeTime bounds what Close asks of the servers: to end the leases.
+const closeTime = time.Second
+
+// Options are how a Backend uses etcd. The zero value is the default.
+type Options struct {
+	// Prefix is put before every lock's name, to keep the locks of several applications
+	// apart, and to have one thing to give an etcd role access to.
+	Prefix string
+
+	// Name is what Caps call the cluster; it must be the same in every process. The
+	// default is made of the client's endpoints.
+	Name string
+}
+
+// Backend keeps locks in etcd. It is safe for concurrent use.
+type Backend struct {
+	client *clientv3.Client
+	prefix string
+	caps   driver.Caps
+	claims claims
+	leases leases
+	late   late
+	hub    *hub
+	young  young
+	closed atomic.Bool
+	once   sync.Once
+	end    func() // of a client that is the backend's own
+}
+
+var (
+	_ driver.Backend   = (*Backend)(nil)
+	_ driver.Waiter    = (*Backend)(nil)
+	_ driver.Inspector = (*Backend)(nil)
+	_ driver.Together  = (*Backend)(nil)
+)
+
+// newBackend makes a backend that asks the servers nothing yet.
+func newBackend(client *clientv3.Client, opts *Options) (*Backend, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	b := &Backend{client: client, prefix: opts.Prefix}
+	b.caps = driver.Caps{
+		Name: opts.Name, Modes: driver.AllModes,
+		Fence: true, Session: true, Fixed: true, Downgrade: true,
+		Line: driver.Always, MinTTL: time.Second,
+	}
+	if b.caps.Name == "" {
+		b.caps.Name = "etcd://" + strings.Join(client.Endpoints(), ",")
+	}
+	b.claims.init()
+	b.leases.init(client, b.forgetLease)
+	b.late.init(b.deleteKeys)
+	b.young.init(b.guard)
+	b.hub = newHub(client.ActiveConnection)
+	return b, nil
+}
+
+// Caps says what the backend can do.
+func (b *Backend) Caps() driver.Caps { return b.caps }
+
+// Close ends the session: it revokes the leases, and so lets the servers delete the keys
+// of all holds and places. Without an answer within a second they end with their TTL.
+func (b *Backend) Close() error {
+	b.once.Do(func() {
+		b.closed.Store(true)
+		b.young.close()
+		b.late.close()
+		b.hub.close()
+		b.leases.close()
+		if b.end != nil {
+			b.end()
+		}
+	})
+	return nil
+}
+
+// usable refuses calls after Close, and those that nobody waits for any more: what was
+// never sent can't land late.
+func (b *Backend) usable(ctx context.Context) error {
+	if b.closed.Load() {
+		return fmt.Errorf("etcdlock: %w", driver.ErrClosed)
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("etcdlock: %w", err)
+	}
+	return nil
+}
+
+// valid refuses what could never be granted.
+func valid(r *driver.Request) error {
+	switch {
+	case r.Name == "" || r.Owner == "":
+		return fmt.Errorf("%w: a request needs a name and an owner", driver.ErrInvalid)
+	case strings.ContainsRune(r.Owner, '/'):
+		return fmt.Errorf("%w: owner %q: want one without a slash", driver.ErrInvalid, r.Owner)
+	case r.Mode == 0 || !driver.AllModes.Has(r.Mode):
+		return fmt.Errorf("%w: mode %v", driver.ErrUnsupported, r.Mode)
+	case r.TTL <= 0:
+		return fmt.Errorf("%w: TTL %v is not positive", driver.ErrInvalid, r.TTL)
+	case r.Mode == driver.Counted && r.Limit < 1:
+		return fmt.Errorf("%w: a semaphore of %d permits: want at least 1", driver.ErrInvalid, r.Limit)
+	}
+	return nil
+}
+
+// fail says what was tried, and what the user can do about it.
+func (b *Backend) fail(op, name string, err error) error {
+	if refused := (rpctypes.EtcdError{}); errors.As(err, &refused) && refused.Code() == codes.PermissionDenied {
+		err = fmt.Errorf("%w: the server's user may not do this (docs/backends/etcd.md lists what it needs): %w", driver.ErrInvalid, err)
+	}
+	if b.closed.Load() && !driver.Final(err) {
+		err = fmt.Errorf("closed meanwhile: %w", err)
+	}
+	return fmt.Errorf("etcdlock: %s %q: %w", op, name, err)
+}
+
+// unsure reports whether what a call with this error asked for may have been done, or may
+// still be.
+func unsure(err error) bool {
+	refused := rpctypes.EtcdError{}
+	if !errors.As(err, &refused) {
+		return true
+	}
+	switch refused.Code() {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown, codes.Internal:
+		return true
+	}
+	return false
+}
+
+func lost(name string) error { return fmt.Errorf("etcdlock: %q: %w", name, driver.ErrLost) }

@@ -1,0 +1,118 @@
+package etcdlock
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"github.com/distlock/distlock/driver"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// A hold or a place in line is a key:
+//
+//	prefix name / lease-in-hex - owner
+//
+// The official clients' keys end after the lease. Whoever has the key that was created
+// first under "prefix name /" holds; nobody reads what stands behind that slash. The
+// owner makes each attempt's key another one, so that one lease can have many keys of
+// one name, and an attempt without an answer can be repeated.
+
+// folder is where the keys of a lock lie.
+func (b *Backend) folder(name string) string { return b.prefix + name + "/" }
+
+// end is the first key behind those in a folder.
+func end(folder string) string { return folder[:len(folder)-1] + "0" }
+
+func tail(lease clientv3.LeaseID, owner string) string {
+	return strconv.FormatInt(int64(lease), 16) + "-" + owner
+}
+
+// note is the value of a key, as JSON. Keys with any other value are those of other
+// programs, and mean a mutex.
+type note struct {
+	Mode  string            `json:"distlock"` // exclusive, write, read, counted
+	Limit int               `json:"limit,omitempty"`
+	Later bool              `json:"later,omitempty"` // written when others were before it
+	Meta  map[string]string `json:"meta,omitempty"`
+}
+
+func noteOf(r *driver.Request, later bool) string {
+	n := note{Mode: r.Mode.String(), Later: later, Meta: r.Meta}
+	if r.Mode == driver.Counted {
+		n.Limit = r.Limit
+	}
+	text, err := json.Marshal(n)
+	if err != nil {
+		panic(err) // strings and numbers only
+	}
+	return string(text)
+}
+
+// entry is a key of a lock.
+type entry struct {
+	note
+	mode        driver.Mode
+	key, owner  string
+	create, mod int64 // revisions
+	lease       clientv3.LeaseID
+	moved       bool // to another lease than the one it was made with
+	foreign     bool
+}
+
+// readEntry reads a key that lies in a folder; false if it belongs to another lock, the
+// name of which goes on behind the slash.
+func readEntry(folder string, kv *mvccpb.KeyValue) (entry, bool) {
+	e := entry{key: string(kv.Key), create: kv.CreateRevision, mod: kv.ModRevision, lease: clientv3.LeaseID(kv.Lease)}
+	rest := e.key[len(folder):]
+	if strings.Contains(rest, "/") {
+		return e, false
+	}
+	first, owner, ours := strings.Cut(rest, "-")
+	if json.Unmarshal(kv.Value, &e.note) == nil && ours {
+		e.mode = modeNamed(e.note.Mode)
+	}
+	if e.mode == 0 {
+		e.note, e.mode, e.foreign = note{}, driver.Exclusive, true
+		e.owner = foreignOwner(rest, e.create)
+		return e, true
+	}
+	e.owner, e.moved = owner, first != strconv.FormatInt(kv.Lease, 16)
+	return e, true
+}
+
+func modeNamed(s string) driver.Mode {
+	for m := driver.Exclusive; m <= driver.Counted; m++ {
+		if m.String() == s {
+			return m
+		}
+	}
+	return 0
+}
+
+// foreignOwner identifies a hold of another program, which may use its key again: only
+// the revision tells one hold from the next.
+func foreignOwner(rest string, create int64) string {
+	return rest + "@" + strconv.FormatInt(create, 10)
+}
+
+// parseForeign is the inverse of foreignOwner.
+func parseForeign(owner string) (rest string, create int64, ok bool) {
+	i := strings.LastIndexByte(owner, '@')
+	if i < 0 {
+		return "", 0, false
+	}
+	create, err := strconv.ParseInt(owner[i+1:], 10, 64)
+	return owner[:i], create, err == nil
+}
+
+func (e *entry) holder() driver.Holder {
+	h := driver.Holder{Owner: e.owner, Mode: e.mode, Held: -1, Left: -1, Meta: e.Meta}
+	// Who came when others were before it has a fence that is not written down, and what
+	// moves a key to another lease is no grant.
+	if !e.Later && !e.moved && !e.foreign {
+		h.Fence = uint64(e.mod)
+	}
+	return h
+}

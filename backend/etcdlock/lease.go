@@ -1,0 +1,272 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// lease is one of the backend's. All holds with the same TTL share one; a fixed hold has
+// its own. Nothing keeps a lease alive but the calls that need it.
+type lease struct {
+	id    clientv3.LeaseID
+	fixed bool
+	turn  chan struct{} // whoever keeps it alive before a call goes on
+
+	mu   sync.Mutex
+	sent time.Time // when the last keep-alive that was answered was sent
+	ttl  time.Duration
+	gone bool
+}
+
+// until is when the servers may end the lease.
+func (l *lease) until() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sent.Add(l.ttl)
+}
+
+// life is the TTL that the servers gave.
+func (l *lease) life() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ttl
+}
+
+// spent is which part of the TTL has passed since the last keep-alive; 1 if all of it.
+func (l *lease) spent() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gone {
+		return 1
+	}
+	return min(float64(time.Since(l.sent))/float64(l.ttl), 1)
+}
+
+// leases are those of a backend.
+type leases struct {
+	client *clientv3.Client
+	ended  func(clientv3.LeaseID) // is told of a lease that is gone
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	shared map[int64]*making             // by TTL in seconds
+	all    map[clientv3.LeaseID]struct{} // to be revoked at the end
+}
+
+// making is a shared lease, or the attempt to have one.
+type making struct {
+	done chan struct{}
+	l    *lease
+	err  error
+}
+
+func (s *leases) init(client *clientv3.Client, ended func(clientv3.LeaseID)) {
+	s.client, s.ended = client, ended
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.shared, s.all = map[int64]*making{}, map[clientv3.LeaseID]struct{}{}
+}
+
+// seconds is a TTL as etcd counts it.
+func seconds(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / time.Second) }
+
+// forTTL is the lease that holds of this TTL share. At least half of its life is left.
+func (s *leases) forTTL(ctx context.Context, ttl time.Duration) (*lease, error) {
+	for {
+		l, err := s.common(ctx, seconds(ttl))
+		if err != nil {
+			return nil, err
+		}
+		switch spent := l.spent(); {
+		case spent < 0.25:
+			return l, nil
+		case spent < 0.5:
+			s.prolongLater(l)
+			return l, nil
+		}
+		// Without its turn yet somebody else may do it meanwhile.
+		if err := s.prolongOnce(ctx, l, 0.25); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return l, err
+		}
+	}
+}
+
+// common is the shared lease of so many seconds, made if there is none that lives.
+func (s *leases) common(ctx context.Context, secs int64) (*lease, error) {
+	for {
+		s.mu.Lock()
+		m := s.shared[secs]
+		if m == nil || m.over() {
+			m = &making{done: make(chan struct{})}
+			s.shared[secs] = m
+			s.mu.Unlock()
+			m.l, m.err = s.grant(ctx, secs)
+			close(m.done)
+			return m.l, m.err
+		}
+		s.mu.Unlock()
+		select {
+		case <-m.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if m.err == nil {
+			return m.l, nil
+		}
+	}
+}
+
+// over: what was made is of no use any more.
+func (m *making) over() bool {
+	select {
+	case <-m.done:
+		return m.err != nil || m.l.spent() >= 1
+	default:
+		return false
+	}
+}
+
+func (s *leases) grant(ctx context.Context, secs int64) (*lease, error) {
+	l := &lease{turn: make(chan struct{}, 1), sent: time.Now()}
+	resp, err := s.client.Grant(ctx, secs)
+	if err != nil {
+		return nil, err
+	}
+	l.id, l.ttl = resp.ID, time.Duration(resp.TTL)*time.Second
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		s.wg.Go(func() { s.revoke(l.id) })
+		return nil, driver.ErrClosed
+	}
+	s.all[l.id] = struct{}{}
+	return l, nil
+}
+
+// own is a lease for one hold.
+func (s *leases) own(ctx context.Context, ttl time.Duration) (*lease, error) {
+	l, err := s.grant(ctx, seconds(ttl))
+	if err == nil {
+		l.fixed = true
+	}
+	return l, err
+}
+
+// prolongLater keeps a lease alive in the background.
+func (s *leases) prolongLater(l *lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(l.turn) > 0 {
+		return
+	}
+	s.wg.Go(func() {
+		ctx, cancel := context.WithDeadline(s.ctx, l.until())
+		defer cancel()
+		s.prolongOnce(ctx, l, 0.25)
+	})
+}
+
+// prolongOnce keeps a lease alive if more of its TTL is spent than so much, also when
+// many want that at once.
+func (s *leases) prolongOnce(ctx context.Context, l *lease, spent float64) error {
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if l.spent() <= spent {
+		return nil
+	}
+	return s.prolong(ctx, l)
+}
+
+// prolong keeps a lease alive. ErrLeaseNotFound is a fact, and ends all its holds.
+func (s *leases) prolong(ctx context.Context, l *lease) error {
+	sent := time.Now()
+	ttl, err := s.keepAlive(ctx, l.id)
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		s.lost(l)
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.sent.Before(sent) {
+		l.sent, l.ttl = sent, ttl
+	}
+	return nil
+}
+
+// lost notes that a lease has ended.
+func (s *leases) lost(l *lease) {
+	l.mu.Lock()
+	l.gone = true
+	l.mu.Unlock()
+	s.mu.Lock()
+	delete(s.all, l.id)
+	s.mu.Unlock()
+	s.ended(l.id)
+}
+
+// keepAlive makes one attempt. That of clientv3 repeats itself, without a pause, for as
+// long as no server answers.
+func (s *leases) keepAlive(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := pb.NewLeaseClient(s.client.ActiveConnection()).LeaseKeepAlive(ctx)
+	if err != nil {
+		return 0, clientv3.ContextError(ctx, err)
+	}
+	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
+		return 0, clientv3.ContextError(ctx, err)
+	}
+	resp, err := stream.Recv()
+	if err != nil {
+		return 0, clientv3.ContextError(ctx, err)
+	}
+	if resp.TTL <= 0 {
+		return 0, rpctypes.ErrLeaseNotFound
+	}
+	return time.Duration(resp.TTL) * time.Second, nil
+}
+
+// giveUp ends a fixed hold's lease, which nobody needs any more.
+func (s *leases) giveUp(l *lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	delete(s.all, l.id)
+	s.wg.Go(func() { s.revoke(l.id) })
+}
+
+func (s *leases) revoke(id clientv3.LeaseID) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	s.client.Revoke(ctx, id)
+}
+
+// close ends all leases, as far as the servers answer in time.
+func (s *leases) close() {
+	s.cancel()
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	for id := range s.all {
+		s.wg.Go(func() { s.revoke(id) })
+	}
+	s.wg.Wait()
+}

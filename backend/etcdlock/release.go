@@ -1,0 +1,85 @@
+package etcdlock
+
+import (
+	"context"
+
+	"github.com/distlock/distlock/driver"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Release ends a hold or a place in line, in one round trip if this backend has made it.
+// Of another program's hold it deletes the key that Inspect has seen, and no later one.
+func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
+	if err := b.usable(ctx); err != nil {
+		return err
+	}
+	c := b.claims.get(h.Owner)
+	if c == nil || c.name != h.Name {
+		return b.releaseOther(ctx, h)
+	}
+	b.claims.change(c, func() { c.onLost = nil })
+	deleted, err := b.delete(ctx, c.key, c.create)
+	if err != nil {
+		return b.fail("release", h.Name, err)
+	}
+	if c.unsure {
+		b.late.add(c.key)
+	}
+	b.claims.drop(c)
+	if !deleted {
+		return lost(h.Name)
+	}
+	return nil
+}
+
+// delete deletes a key, the one that was created then if that is known.
+func (b *Backend) delete(ctx context.Context, key string, create int64) (bool, error) {
+	var is []clientv3.Cmp
+	if create > 0 {
+		is = append(is, still(key, create))
+	}
+	resp, err := b.client.Txn(ctx).If(is...).Then(clientv3.OpDelete(key)).Commit()
+	if err != nil {
+		return false, err
+	}
+	return resp.Succeeded && resp.Responses[0].GetResponseDeleteRange().Deleted > 0, nil
+}
+
+// releaseOther ends what another connection or another program has.
+func (b *Backend) releaseOther(ctx context.Context, h driver.Hold) error {
+	e, err := b.look(ctx, h)
+	if err != nil {
+		return err
+	}
+	deleted, err := b.delete(ctx, e.key, e.create)
+	if err != nil {
+		return b.fail("release", h.Name, err)
+	}
+	if !deleted {
+		return lost(h.Name)
+	}
+	return nil
+}
+
+// look finds the key of an Owner who is not known here. ErrLost: there is none.
+func (b *Backend) look(ctx context.Context, h driver.Hold) (*entry, error) {
+	all, err := b.row(ctx, h.Name)
+	if err != nil {
+		return nil, b.fail("look up", h.Name, err)
+	}
+	place := all.find(h.Owner)
+	if place < 0 {
+		return nil, lost(h.Name)
+	}
+	return &all[place], nil
+}
+
+// row reads the keys of a lock.
+func (b *Backend) row(ctx context.Context, name string) (row, error) {
+	folder := b.folder(name)
+	resp, err := b.client.Get(ctx, folder, clientv3.WithRange(end(folder)))
+	if err != nil {
+		return nil, err
+	}
+	return readRow(folder, resp.Kvs), nil
+}

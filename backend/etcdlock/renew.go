@@ -1,0 +1,206 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// maxAtOnce bounds the requests that one Renew has under way.
+const maxAtOnce = 8
+
+// renewal is a Renew: the answers, and what is to be asked for them.
+type renewal struct {
+	b     *Backend
+	ctx   context.Context
+	start time.Time
+	holds []driver.Hold
+	errs  []error
+	slots chan struct{}
+	wg    sync.WaitGroup
+}
+
+// part is a hold of a renewal that this backend has made.
+type part struct {
+	i int
+	c *claim
+}
+
+// Renew keeps the leases of the holds alive and looks whether their keys are there: a
+// request for each lease, and one for each 128 holds, side by side.
+func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
+	r := &renewal{b: b, ctx: ctx, start: time.Now(), holds: holds, errs: make([]error, len(holds)), slots: make(chan struct{}, maxAtOnce)}
+	if err := b.usable(ctx); err != nil {
+		r.all(err)
+		return r.errs
+	}
+	byLease := map[*lease][]part{}
+	for i := range holds {
+		c := b.claims.get(holds[i].Owner)
+		switch {
+		case c == nil || c.name != holds[i].Name || c.create == 0:
+			r.do(func() { r.errs[i] = r.other(&holds[i]) })
+		case c.fence == 0:
+			r.errs[i] = lost(holds[i].Name)
+		case c.lease == nil || c.lease.life() < holds[i].TTL:
+			r.do(func() { r.errs[i] = r.move(&holds[i], c) })
+		default:
+			byLease[c.lease] = append(byLease[c.lease], part{i, c})
+		}
+	}
+	for l, parts := range byLease {
+		r.lease(l, parts)
+	}
+	r.wg.Wait()
+	return r.errs
+}
+
+func (r *renewal) all(err error) {
+	for i := range r.errs {
+		r.errs[i] = err
+	}
+}
+
+// do runs f beside others.
+func (r *renewal) do(f func()) {
+	r.wg.Go(func() {
+		r.slots <- struct{}{}
+		defer func() { <-r.slots }()
+		f()
+	})
+}
+
+// lease renews the holds of one lease.
+func (r *renewal) lease(l *lease, parts []part) {
+	var kept error
+	done := make(chan struct{})
+	r.wg.Go(func() {
+		defer close(done)
+		kept = r.b.leases.prolong(r.ctx, l)
+	})
+	for len(parts) > 0 {
+		n := min(len(parts), maxOps)
+		some := parts[:n]
+		parts = parts[n:]
+		r.do(func() {
+			r.check(some)
+			<-done
+			for _, p := range some {
+				if r.errs[p.i] == nil && kept != nil {
+					r.errs[p.i] = r.answer(p.i, kept)
+				}
+			}
+		})
+	}
+}
+
+// answer is what an error means for a hold.
+func (r *renewal) answer(i int, err error) error {
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return lost(r.holds[i].Name)
+	}
+	return r.b.fail("renew", r.holds[i].Name, err)
+}
+
+// check looks whether keys are the ones that were granted.
+func (r *renewal) check(parts []part) {
+	var are []clientv3.Cmp
+	var looks []clientv3.Op
+	for _, p := range parts {
+		are = append(are, still(p.c.key, p.c.create))
+		looks = append(looks, clientv3.OpGet(p.c.key, clientv3.WithKeysOnly()))
+	}
+	resp, err := r.b.client.Txn(r.ctx).If(are...).Else(looks...).Commit()
+	switch {
+	case errors.Is(err, rpctypes.ErrTooManyOps) && len(parts) > 1:
+		r.check(parts[:len(parts)/2])
+		r.check(parts[len(parts)/2:])
+	case err != nil:
+		for _, p := range parts {
+			r.errs[p.i] = r.answer(p.i, err)
+		}
+	case !resp.Succeeded:
+		for i, p := range parts {
+			kvs := resp.Responses[i].GetResponseRange().Kvs
+			if len(kvs) == 0 || kvs[0].CreateRevision != p.c.create {
+				r.b.claims.drop(p.c)
+				r.errs[p.i] = lost(p.c.name)
+			}
+		}
+	}
+}
+
+// move attaches a hold's key to a lease that lives long enough.
+func (r *renewal) move(h *driver.Hold, c *claim) error {
+	l, err := r.leaseFor(h.TTL, c.fixed)
+	if err != nil {
+		return r.b.fail("renew", h.Name, err)
+	}
+	r.b.claims.moving(c, l)
+	found, err := r.attach(c.key, c.create, l)
+	if err != nil {
+		return r.b.fail("renew", h.Name, err)
+	}
+	if !found {
+		r.b.claims.drop(c)
+		return lost(h.Name)
+	}
+	r.b.claims.moved(c, l)
+	return nil
+}
+
+// leaseFor is a lease that lives for at least ttl from the start of the renewal.
+func (r *renewal) leaseFor(ttl time.Duration, fixed bool) (*lease, error) {
+	if fixed {
+		return r.b.leases.own(r.ctx, ttl)
+	}
+	l, err := r.b.leases.forTTL(r.ctx, ttl)
+	if err == nil && l.until().Before(r.start.Add(ttl)) {
+		err = r.b.leases.prolong(r.ctx, l)
+	}
+	return l, err
+}
+
+// attach moves a key to another lease; false if it is not there any more.
+func (r *renewal) attach(key string, create int64, l *lease) (bool, error) {
+	resp, err := r.b.client.Txn(r.ctx).If(still(key, create)).
+		Then(clientv3.OpPut(key, "", clientv3.WithIgnoreValue(), clientv3.WithLease(l.id))).Commit()
+	if err != nil {
+		return false, err
+	}
+	return resp.Succeeded, nil
+}
+
+// other renews a hold that another connection has made: the lease is kept alive as it is.
+func (r *renewal) other(h *driver.Hold) error {
+	all, err := r.b.row(r.ctx, h.Name)
+	if err != nil {
+		return r.b.fail("renew", h.Name, err)
+	}
+	place := all.find(h.Owner)
+	if place < 0 || place >= all.holding() || all[place].foreign {
+		return lost(h.Name)
+	}
+	ttl, err := r.b.leases.keepAlive(r.ctx, all[place].lease)
+	switch {
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		return lost(h.Name)
+	case err != nil:
+		return r.b.fail("renew", h.Name, err)
+	case ttl >= h.TTL:
+		return nil
+	}
+	l, err := r.leaseFor(h.TTL, true)
+	if err != nil {
+		return r.b.fail("renew", h.Name, err)
+	}
+	if found, err := r.attach(all[place].key, all[place].create, l); err != nil || !found {
+		return r.b.fail("renew", h.Name, errors.Join(err, errLeaseGone))
+	}
+	return nil
+}

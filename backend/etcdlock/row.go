@@ -1,0 +1,84 @@
+package etcdlock
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/distlock/distlock/driver"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// row are the keys of a lock in the order in which they were created: those who hold,
+// then those who stand in line.
+type row []entry
+
+func readRow(folder string, kvs []*mvccpb.KeyValue) row {
+	var all row
+	for _, kv := range kvs {
+		if e, ok := readEntry(folder, kv); ok {
+			all = append(all, e)
+		}
+	}
+	slices.SortFunc(all, func(a, b entry) int {
+		return cmp.Or(cmp.Compare(a.create, b.create), cmp.Compare(a.key, b.key))
+	})
+	return all
+}
+
+// find is the first key of an owner; -1 if there is none.
+func (all row) find(owner string) int {
+	return slices.IndexFunc(all, func(e entry) bool { return e.owner == owner })
+}
+
+// blocker is the last of the keys ahead that keeps a request out; nil if it is let in.
+func blocker(ahead row, mode driver.Mode, limit int) *entry {
+	permits := 0
+	for i := len(ahead) - 1; i >= 0; i-- {
+		e := &ahead[i]
+		switch {
+		case mode == driver.Read && e.mode == driver.Read:
+		case mode == driver.Counted && e.mode == driver.Counted && e.Limit == limit:
+			permits++
+		default:
+			return e
+		}
+	}
+	if mode == driver.Counted && permits >= limit {
+		return &ahead[len(ahead)-1]
+	}
+	return nil
+}
+
+// mismatch refuses a request that can't go with who holds.
+func mismatch(ahead row, r *driver.Request) error {
+	if len(ahead) == 0 {
+		return nil
+	}
+	first := &ahead[0]
+	if !first.mode.SameKind(r.Mode) {
+		return fmt.Errorf("%w: %q is in use as %v, asked for as %v", driver.ErrInvalid, r.Name, first.mode, r.Mode)
+	}
+	if r.Mode == driver.Counted && first.Limit != r.Limit {
+		return fmt.Errorf("%w: %q is in use with limit %d, asked for with %d", driver.ErrInvalid, r.Name, first.Limit, r.Limit)
+	}
+	return nil
+}
+
+// holding is how many from the front hold, each by what is ahead of it.
+func (all row) holding() int {
+	n := 0
+	for n < len(all) && blocker(all[:n], all[n].mode, all[n].Limit) == nil {
+		n++
+	}
+	return n
+}
+
+// held is the refusal by those who hold.
+func (all row) held() error {
+	e := &driver.HeldError{}
+	for i := range all.holding() {
+		e.Holders = append(e.Holders, all[i].holder())
+	}
+	return e
+}

@@ -1,0 +1,206 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// maxOps is how many operations etcd takes in one transaction if it is not told otherwise.
+const maxOps = 128
+
+// AcquireAll takes several locks in one transaction, or none of them.
+func (b *Backend) AcquireAll(ctx context.Context, rs []driver.Request) ([]driver.Grant, error) {
+	if err := b.usable(ctx); err != nil {
+		return nil, err
+	}
+	if len(rs) > maxOps {
+		return nil, fmt.Errorf("etcdlock: %d locks in one transaction: %w", len(rs), driver.ErrSkip)
+	}
+	for i := range rs {
+		if err := valid(&rs[i]); err != nil {
+			return nil, err
+		}
+	}
+	err := errLeaseGone
+	var grants []driver.Grant
+	for i := 0; i < maxAnew && errors.Is(err, errLeaseGone); i++ {
+		grants, err = b.attemptAll(ctx, rs)
+	}
+	switch {
+	case err == nil, errors.Is(err, driver.ErrHeld):
+		return grants, err
+	case errors.Is(err, rpctypes.ErrTooManyOps):
+		return nil, fmt.Errorf("etcdlock: %w: %w", driver.ErrSkip, err)
+	}
+	return nil, b.fail("acquire together", rs[0].Name, err)
+}
+
+func (b *Backend) attemptAll(ctx context.Context, rs []driver.Request) ([]driver.Grant, error) {
+	start := time.Now()
+	bids := make([]*bid, len(rs))
+	for i := range rs {
+		l, err := b.leaseFor(ctx, b.claims.get(rs[i].Owner), &rs[i])
+		if err != nil {
+			return nil, err
+		}
+		bids[i] = &bid{r: &rs[i], l: l}
+	}
+	return b.together(ctx, start, bids)
+}
+
+// bid is one lock's part in a transaction that takes all or nothing and leaves nothing
+// behind.
+type bid struct {
+	r     *driver.Request
+	l     *lease
+	c     *claim
+	known bool         // the Owner had a key before
+	cmp   clientv3.Cmp // what must be as it was seen
+}
+
+// together writes the keys of all bids in a transaction that does nothing if anybody else
+// was quicker, which tells who. Nobody who is in line is passed, and none of these keys
+// is ever in somebody's way without being a hold.
+//
+// It expects at first that nobody has a key. Where some may have one, as readers beside
+// each other, it looks and goes on if nothing was written since.
+func (b *Backend) together(ctx context.Context, start time.Time, bids []*bid) ([]driver.Grant, error) {
+	if err := b.openBids(bids); err != nil {
+		return nil, err
+	}
+	for {
+		resp, err := b.commit(ctx, bids)
+		if err != nil {
+			return nil, b.failedBids(ctx, bids, err)
+		}
+		if resp.Succeeded {
+			return b.grantBids(bids, start, resp.Header.Revision), nil
+		}
+		if err := b.review(bids, resp); err != nil {
+			b.dropBids(bids)
+			return nil, err
+		}
+	}
+}
+
+func (b *Backend) openBids(bids []*bid) error {
+	for _, x := range bids {
+		old := b.claims.get(x.r.Owner)
+		if old != nil && old.name != x.r.Name {
+			return fmt.Errorf("%w: owner %s has %q already", driver.ErrInvalid, x.r.Owner, old.name)
+		}
+		if x.known = old != nil; x.known && old.create > 0 {
+			if err := old.agrees(x.r); err != nil {
+				return err
+			}
+		}
+	}
+	for _, x := range bids {
+		x.cmp = vacant(b.folder(x.r.Name))
+		x.c = b.claims.get(x.r.Owner)
+		if x.c == nil || x.c.create == 0 {
+			x.c = b.open(x.r, x.l)
+		}
+	}
+	return nil
+}
+
+func (b *Backend) commit(ctx context.Context, bids []*bid) (*clientv3.TxnResponse, error) {
+	var cmps []clientv3.Cmp
+	var puts, lists []clientv3.Op
+	for _, x := range bids {
+		cmps = append(cmps, x.cmp)
+		puts = append(puts, put(x.c.key, x.l, x.r, false))
+		lists = append(lists, list(b.folder(x.r.Name)))
+		b.claims.moving(x.c, x.l)
+	}
+	return b.client.Txn(ctx).If(cmps...).Then(puts...).Else(lists...).Commit()
+}
+
+// review looks at what the servers have, and decides for each bid on what condition it is
+// made again.
+func (b *Backend) review(bids []*bid, resp *clientv3.TxnResponse) error {
+	for i, x := range bids {
+		kvs := (*pb.RangeResponse)(resp.Responses[i].GetResponseRange()).Kvs
+		if err := b.reviewBid(x, readRow(b.folder(x.r.Name), kvs), resp.Header.Revision); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Backend) reviewBid(x *bid, all row, revision int64) error {
+	place := all.find(x.r.Owner)
+	if place < 0 {
+		x.cmp = since(b.folder(x.r.Name), revision)
+		if x.known && x.c.create > 0 {
+			x.known, x.c = false, b.open(x.r, x.l) // its key is gone
+		}
+		place = len(all)
+	} else {
+		own := &all[place]
+		if own.mode == driver.Read && x.r.Mode == driver.Write {
+			return errUpgrade
+		}
+		x.known, x.cmp = true, still(own.key, own.create)
+		b.claims.change(x.c, func() { x.c.key, x.c.create = own.key, own.create })
+	}
+	ahead := all[:place]
+	if err := mismatch(ahead, x.r); err != nil {
+		return err
+	}
+	if by := blocker(ahead, x.r.Mode, x.r.Limit); by != nil {
+		return all.held()
+	}
+	return nil
+}
+
+func (b *Backend) grantBids(bids []*bid, start time.Time, revision int64) []driver.Grant {
+	grants := make([]driver.Grant, len(bids))
+	for i, x := range bids {
+		b.claims.change(x.c, func() {
+			x.c.unsure = false
+			if x.c.create == 0 {
+				x.c.create = revision
+			}
+		})
+		grants[i] = b.grant(x.c, x.l, x.r, start, revision, x.known)
+	}
+	return grants
+}
+
+// dropBids forgets what was not written.
+func (b *Backend) dropBids(bids []*bid) {
+	for _, x := range bids {
+		if !x.known && !x.c.unsure {
+			b.claims.drop(x.c)
+		}
+	}
+}
+
+func (b *Backend) failedBids(ctx context.Context, bids []*bid, err error) error {
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		b.dropBids(bids)
+		for _, x := range bids {
+			if err := b.leases.prolong(ctx, x.l); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+				return err
+			}
+		}
+		return errLeaseGone
+	}
+	if !unsure(err) {
+		b.dropBids(bids)
+		return err
+	}
+	for _, x := range bids {
+		b.claims.change(x.c, func() { x.c.unsure = x.c.unsure || x.c.create == 0 })
+	}
+	return err
+}
