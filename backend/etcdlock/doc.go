@@ -1,7 +1,27 @@
 // Package etcdlock keeps locks in etcd 3.4 or later.
 //
-//	b, err := etcdlock.Open(ctx, "etcd://user:password@host1:2379,host2:2379/prefix/")
+//	b, err := etcdlock.Open(ctx, "etcd://user:password@host1:2379,host2:2379/locks")
 //	b, err := etcdlock.New(client, nil)  // your own *clientv3.Client, which stays yours
+//
+// # URL
+//
+//	etcd://[user:password@]host1[:2379],host2,…[/folder]
+//	etcds://…            the same with TLS
+//
+// The hosts are members of one cluster, all of them at best: one that is down or does not
+// answer is done without. The folder, with a slash at its end, is put before every lock's
+// name; "/locks" puts "locks/" there, and "//locks" "/locks/".
+//
+// Parameters: timeout (of Open; default 5s). With TLS: ca, a file of certificates to trust
+// instead of the system's; cert and key, files with the user's own, by which etcd may also
+// know the user; servername, which all servers' certificates are for, instead of the
+// hosts.
+//
+// # Permissions
+//
+// A user needs the right to read and write all keys with the prefix, or those below
+// "prefix name /" for each name. Who lacks it can open a backend, and is refused
+// with ErrInvalid when it comes to a lock.
 //
 // # How a lock is stored
 //

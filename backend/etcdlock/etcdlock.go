@@ -63,7 +63,7 @@ func newBackend(client *clientv3.Client, opts *Options) (*Backend, error) {
 		Line: driver.Always, MinTTL: time.Second,
 	}
 	if b.caps.Name == "" {
-		b.caps.Name = "etcd://" + strings.Join(client.Endpoints(), ",")
+		b.caps.Name = nameOf(addrsOf(client), b.prefix)
 	}
 	b.claims.init()
 	b.leases.init(client, b.forgetLease)
@@ -123,9 +123,7 @@ func valid(r *driver.Request) error {
 
 // fail says what was tried, and what the user can do about it.
 func (b *Backend) fail(op, name string, err error) error {
-	if refused := (rpctypes.EtcdError{}); errors.As(err, &refused) && refused.Code() == codes.PermissionDenied {
-		err = fmt.Errorf("%w: the server's user may not do this (docs/backends/etcd.md lists what it needs): %w", driver.ErrInvalid, err)
-	}
+	err = explain(err)
 	if b.closed.Load() && !driver.Final(err) {
 		err = fmt.Errorf("closed meanwhile: %w", err)
 	}

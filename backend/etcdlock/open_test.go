@@ -1,0 +1,242 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+)
+
+// mustOpen is a backend that ends with the test.
+func mustOpen(t testing.TB, url string) *Backend {
+	t.Helper()
+	b, err := Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+// openFails opens a URL that can't be opened; the error has all the words, and no password.
+func openFails(t *testing.T, what, url string, final bool, words ...string) {
+	t.Helper()
+	b, err := Open(t.Context(), url)
+	if err == nil {
+		b.Close()
+		t.Errorf("%s: opened", what)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%s: %v: want %q", what, err, w)
+		}
+	}
+	if driver.Final(err) != final || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("%s: %v; is a fact: %v", what, err, driver.Final(err))
+	}
+}
+
+func TestOpenBadURLs(t *testing.T) {
+	for _, u := range []string{
+		"http://localhost", "s3cret", "etcd:localhost:2379", "etcd://h:0", "etcd://h:99999", "etcd://a,,b", "etcd://a,b:port", "etcd://:s3cret@local host",
+		"etcd://h?nonsense=1", "etcd://h?timeout=-1s", "etcd://h?timeout=1s&timeout=2s", "etcd://ann@h", "etcd://h?ca=x.pem", "etcd://h?servername=x",
+		"etcds://h?ca=/none.pem", "etcds://h?cert=/none.pem", "etcd://ann:s3cret@h/?s3cret",
+	} {
+		openFails(t, u, u, true)
+	}
+}
+
+func TestURLs(t *testing.T) {
+	for raw, want := range map[string]string{
+		"etcd://":                                "etcd://localhost:2379/",
+		"etcd://h":                               "etcd://h:2379/",
+		"etcd://b:1,a/locks":                     "etcd://a:2379,b:1/locks/",
+		"etcds://ann:s3cret@h:1/locks/?key=&ca=": "etcd://h:1/locks/",
+		"etcd://[::1]/a/b%20c/":                  "etcd://[::1]:2379/a/b c/",
+		"etcd://h//locks":                        "etcd://h:2379//locks/",
+	} {
+		u, err := driver.ParseURL(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if to, err := readURL(u); err != nil || to.opts.Name != want {
+			t.Errorf("%s: %+v, %v: want the name %s", raw, to, err, want)
+		}
+	}
+}
+
+// deadAddr is where nobody listens.
+func deadAddr(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// mute is a server that takes connections and says what it is told to, which may be
+// nothing.
+func mute(t *testing.T, says string) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { c.Close() })
+			c.Write([]byte(says))
+		}
+	}()
+	return l.Addr().String()
+}
+
+func TestOpenUnreachable(t *testing.T) {
+	one, other := deadAddr(t), deadAddr(t)
+	for _, login := range []string{"", "ann:s3cret@"} {
+		start := time.Now()
+		openFails(t, "nobody listens", "etcd://"+login+one+","+other, false, one, other, "connection refused")
+		openFails(t, "no such host", "etcd://"+login+"no-such-host.invalid", false, "no-such-host.invalid:2379", "no such host")
+		if took := time.Since(start); took > 4*time.Second {
+			t.Errorf("it took %v to hear that nobody listens", took)
+		}
+	}
+	silent := mute(t, "")
+	openFails(t, "silence", "etcd://:s3cret@"+silent+","+one+"?timeout=300ms", false, silent+": no answer", one+": ", "within 300ms")
+	openFails(t, "silence instead of TLS", "etcds://"+silent+"?timeout=300ms", false, silent+": no answer")
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := Open(ctx, "etcd://ann:s3cret@"+silent)
+	if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "within") || time.Since(start) > 3*time.Second {
+		t.Errorf("context ended: %v after %v", err, time.Since(start))
+	}
+}
+
+func TestOpenOtherProtocols(t *testing.T) {
+	for _, says := range []string{"HTTP/1.1 400 Bad Request\r\n\r\n", "-ERR unknown command\r\n", strings.Repeat("x", 100_000)} {
+		openFails(t, says[:4], "etcd://"+mute(t, says), false, "no etcd server")
+	}
+	plain := httptest.NewServer(nil)
+	defer plain.Close()
+	openFails(t, "a web server", "etcd://"+plain.Listener.Addr().String(), false)
+	empty := grpc.NewServer()
+	openFails(t, "another gRPC server", "etcd://"+serve(t, empty), false, "no etcd server")
+}
+
+// serve runs a gRPC server.
+func serve(t *testing.T, s *grpc.Server) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.Serve(l)
+	t.Cleanup(s.Stop)
+	return l.Addr().String()
+}
+
+// aged is a server of some version.
+type aged struct {
+	etcdserverpb.UnimplementedMaintenanceServer
+	version string
+}
+
+func (a *aged) Status(context.Context, *etcdserverpb.StatusRequest) (*etcdserverpb.StatusResponse, error) {
+	return &etcdserverpb.StatusResponse{Version: a.version, Leader: 1}, nil
+}
+
+func TestOpenServersOfAnAge(t *testing.T) {
+	for version, old := range map[string]bool{"3.2.32": true, "2.3.8": true, "3.3.27": true, "3.4.0": false, "3.10.1": false, "4.0.0": false, "unheard-of": false} {
+		s := grpc.NewServer()
+		etcdserverpb.RegisterMaintenanceServer(s, &aged{version: version})
+		u := "etcd://" + serve(t, s)
+		if old {
+			openFails(t, version, u, true, version, "want 3.4")
+			continue
+		}
+		// It has nothing else of a server.
+		openFails(t, version, u, false, "unknown service")
+	}
+}
+
+func TestOpenWithTLS(t *testing.T) {
+	secure, plain := testserver.Etcd(t, testserver.EtcdOptions{TLS: true}), testserver.SharedEtcd(t)
+	b := mustOpen(t, secure.URL())
+	if want := "etcd://" + secure.Addr() + "/"; b.Caps().Name != want {
+		t.Errorf("name %q, want %q", b.Caps().Name, want)
+	}
+	mustOpen(t, secure.URL()+"&servername=localhost")
+	cert, key := secure.Files()
+	query := "?" + url.Values{"ca": {cert}, "cert": {cert}, "key": {key}}.Encode()
+	openFails(t, "no TLS where it is wanted", "etcd://"+secure.Addr(), false, "etcds://")
+	openFails(t, "TLS where there is none", "etcds://"+plain.Addr()+query, false, "does the server speak TLS?")
+	openFails(t, "no certificate", "etcds://"+secure.Addr()+"?ca="+cert, false, "cert and key")
+	openFails(t, "a certificate that nobody vouches for", "etcds://"+secure.Addr(), false, "unknown authority")
+	openFails(t, "a certificate for another name", secure.URL()+"&servername=example.org", false, "example.org")
+}
+
+func TestOpenUsersAndPasswords(t *testing.T) {
+	srv := testserver.Etcd(t, testserver.EtcdOptions{Password: "s3cret"})
+	at := func(user, password string) string {
+		return (&url.URL{Scheme: "etcd", Host: srv.Addr(), User: url.UserPassword(user, password), Path: "/locks"}).String()
+	}
+	openFails(t, "no login", "etcd://"+srv.Addr(), true, "wants a user and a password")
+	openFails(t, "a wrong password", at("root", "wr0ng"), true, "wrong user or password")
+	openFails(t, "a wrong user", at("who", "s3cret"), true, "wrong user or password")
+	mustOpen(t, srv.URL())
+	srv.AddUser("p@ss/word", "p@ss/s3cret", testserver.EtcdGrant{Prefix: "locks/a", Read: true, Write: true})
+	mustOpen(t, at("p@ss/word", "p@ss/s3cret"))
+	// A password is no harm where none is wanted.
+	mustOpen(t, strings.Replace(at("root", "s3cret"), srv.Addr(), testserver.SharedEtcd(t).Addr(), 1))
+}
+
+func TestOpenWithoutLeader(t *testing.T) {
+	g := testserver.EtcdCluster(t, testserver.EtcdOptions{})
+	left := g.Followers()[0]
+	var others []*testserver.EtcdServer
+	for _, s := range g.Members() {
+		if s != left {
+			s.Kill()
+			others = append(others, s)
+		}
+	}
+	openFails(t, "one of three", g.URL()+"?timeout=2s", false, left.Addr()+": it has no leader", others[0].Addr()+": connect", "within 2s")
+
+	// One that comes in time is waited for.
+	opened := make(chan error)
+	go func() {
+		b, err := Open(t.Context(), "etcd://"+left.Addr()+"?timeout=20s")
+		if err == nil {
+			b.Close()
+		}
+		opened <- err
+	}()
+	others[0].Start()
+	if err := <-opened; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOpenLearnsTheShortestTTL(t *testing.T) {
+	slow := testserver.Etcd(t, testserver.EtcdOptions{Args: []string{"--heartbeat-interval", "100", "--election-timeout", "2000"}})
+	for want, srv := range map[time.Duration]*testserver.EtcdServer{time.Second: testserver.SharedEtcd(t), 3 * time.Second: slow} {
+		if got := mustOpen(t, srv.URL()).Caps().MinTTL; got != want {
+			t.Errorf("%s: shortest TTL %v, want %v", srv.Addr(), got, want)
+		}
+	}
+}
