@@ -24,6 +24,7 @@ import (
 func (t *target) reach(ctx context.Context) error {
 	anybody := *t
 	anybody.user, anybody.password = "", ""
+	anybody.timeout *= 2 // let ctx be what ends
 	client, err := clientv3.New(anybody.config(ctx))
 	if err != nil {
 		return err
