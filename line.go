@@ -17,13 +17,13 @@ type delivery struct {
 // role is what travels from one contender to the next.
 type role struct {
 	owner  string        // an Owner to ask with; empty: a fresh one
-	unsure bool          // the backend may know owner: it must be granted or released
 	watch  *driver.Watch // armed for owner, or nil
 	wish   *news         // that somebody asks for owner's lock; nil if it is not Revocable
 	row    row           // of the hand-offs that owner's hold went through
 	last   error         // the last answer
 	yield  time.Duration // let others go first
 	listen bool          // … until one of them is heard
+	unsure bool          // the backend may know owner: it must be granted or released
 }
 
 // waiter is a place in the line inside the process.

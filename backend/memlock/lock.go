@@ -16,8 +16,8 @@ const maxFence = 1<<63 - 1<<32
 type claim struct {
 	owner        string
 	mode         driver.Mode
-	fence        uint64 // 0 in line
 	asked        bool   // onRevoke was called
+	fence        uint64 // 0 in line
 	since, until time.Duration
 	meta         map[string]string
 	onRevoke     func()
