@@ -260,3 +260,35 @@ broke book: read hold, fence 2, held by backup pid 17 on db1 for DUR
 		t.Errorf("of a free lock: got %d, %q, %q", code, out, err)
 	}
 }
+
+func TestUnlockAsks(t *testing.T) {
+	url := memory()
+	c := tenant(t, url, "17")
+	asked := make(chan *distlock.Lease, 1)
+	lease := must[*distlock.Lease](t)(c.Mutex("book", distlock.Revocable(func(l *distlock.Lease) { asked <- l })).Lock(t.Context()))
+	must[*distlock.Lease](t)(c.Mutex("silent").Lock(t.Context()))
+	wantOutput(t, "\nasked book: exclusive hold, fence 1, held by backup pid 17 on db1 for DUR\n", "--url", url, "unlock", "--ask", "book")
+	if got := <-asked; got != lease || lease.Err() != nil {
+		t.Errorf("asked %v, which is %v", got, lease.Err())
+	}
+	for name, says := range map[string]string{
+		"free":   "unlock: nobody holds \"free\"",
+		"silent": "unlock: a holder of \"silent\" does not listen to those who ask for it",
+	} {
+		if code, out, err := inProcess("--url", url, "unlock", "--ask", name); code != 1 || out != "" || err != "distlock: "+says+"\n" {
+			t.Errorf("%s: got %d, %q, %q", name, code, out, err)
+		}
+	}
+}
+
+// A server that can't ask is told from a holder that does not listen.
+func TestUnlockAsksInVain(t *testing.T) {
+	url := lockFile(t)
+	p, release := hold(t, url, "x")
+	code, out, err := inProcess("--url", url, "unlock", "--ask", "x")
+	if code != exitUsage || out != "" || !strings.Contains(err, "can't ask holders") {
+		t.Errorf("got %d, %q, %q", code, out, err)
+	}
+	release()
+	p.must(0)
+}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 
 	"github.com/spf13/cobra"
@@ -9,33 +10,48 @@ import (
 )
 
 func (a *app) unlockCommand() *cobra.Command {
-	force := false
+	var ask, force bool
 	cmd := &cobra.Command{
-		Use:   "unlock --force NAME",
-		Short: "Break a lock whose holder is dead or stopped",
-		Long: `Unlock takes a lock away from all who hold it. They learn of it at their next
-renewal only, and until then they go on: be sure that they are dead or stopped. It
-breaks what it found and nothing that was granted since.
+		Use:   "unlock --ask|--force NAME",
+		Short: "Ask for a lock, or break one whose holder is dead or stopped",
+		Long: `Unlock --ask asks all who hold a lock to give it back, if the server can pass that on.
+It does not wait until they do, which is up to them: distlock run stops its command,
+programs do what they were written to do. Exit code 1 also says that a holder does
+not listen.
 
+Unlock --force takes a lock away from all who hold it. They learn of it at their next
+renewal only, and until then they go on: be sure that they are dead or stopped.
+
+Both are about those that hold now and about nobody who gets the lock later.
 A lock of a dead process ends by itself with its TTL; see "left" in distlock show.
 Exit code 1: nobody holds the lock.`,
-		Example: "  distlock show backup\n  distlock unlock --force backup",
+		Example: "  distlock unlock --ask backup && distlock run backup -- ./restore.sh\n  distlock show backup\n  distlock unlock --force backup",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := exactly(1, "the name of one lock")(cmd, args); err != nil {
 				return err
 			}
-			if !force {
-				return usage("unlock: the holder goes on until its next renewal, beside whoever gets the lock next; if it is dead or stopped for sure, say: distlock unlock --force NAME")
+			switch {
+			case ask && force:
+				return usage("unlock: --ask and --force exclude each other; want one of them")
+			case !ask && !force:
+				return usage("unlock: say distlock unlock --ask NAME to ask the holder for it; one that is taken away goes on until its next renewal, beside whoever gets the lock next: if it is dead or stopped for sure, say distlock unlock --force NAME")
 			}
 			return nil
 		},
-		RunE: func(_ *cobra.Command, args []string) error { return a.unlock(args[0]) },
+		RunE: func(_ *cobra.Command, args []string) error {
+			if ask {
+				return a.unlock(args[0], "asked", (*distlock.Client).Revoke)
+			}
+			return a.unlock(args[0], "broke", (*distlock.Client).Break)
+		},
 	}
+	cmd.Flags().BoolVar(&ask, "ask", false, "ask the holder to give it back")
 	cmd.Flags().BoolVar(&force, "force", false, "yes, break it")
 	return cmd
 }
 
-func (a *app) unlock(name string) error {
+// unlock does something about all who hold a lock.
+func (a *app) unlock(name, did string, do func(*distlock.Client, context.Context, distlock.Info) error) error {
 	ctx, cancel := interruptible()
 	defer cancel()
 	c, err := a.client(ctx)
@@ -48,16 +64,18 @@ func (a *app) unlock(name string) error {
 		return err
 	}
 	if len(info.Holders) > 0 {
-		err = c.Break(ctx, info)
+		err = do(c, ctx, info)
 	}
 	switch {
 	case len(info.Holders) == 0 || errors.Is(err, distlock.ErrLost):
 		return exit(exitFailure, "unlock: nobody holds %s", quoted(name))
+	case errors.Is(err, distlock.ErrUnsupported) && c.Caps().Revocable.Has(info.Mode):
+		return exit(exitFailure, "unlock: a holder of %s does not listen to those who ask for it", quoted(name))
 	case err != nil:
 		return err
 	}
 	for _, h := range info.Holders {
-		a.printf("broke %s: %s hold, fence %s, %s\n", plain(name), h.Mode, fence(h), plain(describe([]distlock.Holder{h})))
+		a.printf("%s %s: %s hold, fence %s, %s\n", did, plain(name), h.Mode, fence(h), plain(describe([]distlock.Holder{h})))
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ type job struct {
 	onLoss    string
 	warning   time.Duration
 	lease     *distlock.MultiLease
+	asked     <-chan struct{}
 	signals   *signals
 	say       func(format string, args ...any)
 
@@ -48,6 +49,9 @@ func (j *job) watch(p *os.Process, ended <-chan error) error {
 		case err := <-ended:
 			return err
 		case <-j.signals.ch:
+		case <-j.asked:
+			j.say("somebody asks for the lock; killing %s", j.argv[0])
+			_ = p.Kill()
 		case <-lost:
 			lost = nil
 			j.losing = true

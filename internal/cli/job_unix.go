@@ -21,6 +21,7 @@ type job struct {
 	onLoss    string
 	warning   time.Duration // how long before the deadline to give notice; 0: never
 	lease     *distlock.MultiLease
+	asked     <-chan struct{} // somebody asks for a lock
 	signals   *signals
 	say       func(format string, args ...any)
 
@@ -124,11 +125,28 @@ func (j *job) watch() unix.WaitStatus {
 			} else {
 				j.giveNotice()
 			}
+		case <-j.asked:
+			j.stopWhenAsked()
 		case <-lost:
 			lost = nil
 			j.lost()
 		}
 	}
+}
+
+// stopWhenAsked tells the command to stop, which it may do in its own time: the lock is
+// safe.
+func (j *job) stopWhenAsked() {
+	if j.losing {
+		return
+	}
+	j.say("somebody asks for the lock; stopping %s", j.argv[0])
+	j.stop()
+}
+
+func (j *job) stop() {
+	j.signal(unix.SIGTERM)
+	j.signal(unix.SIGCONT)
 }
 
 // untilNotice is how long the leases are safe. Renewals move it on.
@@ -153,8 +171,7 @@ func (j *job) giveNotice() {
 		return
 	}
 	j.say("the lock can't be renewed; stopping %s, which has %s to end", j.argv[0], short(left))
-	j.signal(unix.SIGTERM)
-	j.signal(unix.SIGCONT)
+	j.stop()
 }
 
 // lost ends the command at once: the lock may belong to someone else now.

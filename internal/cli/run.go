@@ -25,6 +25,9 @@ somebody else can get the lock. If distlock itself is killed, so is the command 
 Linux), but not what the command started in its turn; nor is what it leaves running
 in the background protected by the lock.
 
+When somebody asks for the lock (distlock unlock --ask), the command gets SIGTERM and
+keeps the lock until it has ended, however long that takes; see --on-ask.
+
 It sees in its environment, with one line per lock in the order they were named:
   DISTLOCK_NAME      the lock
   DISTLOCK_FENCE     the fencing token: greater than all before it
@@ -50,6 +53,12 @@ const (
 	lossIgnore = "ignore"
 )
 
+// The policies of --on-ask.
+const (
+	askTerm   = "term"
+	askIgnore = "ignore"
+)
+
 const (
 	maxPermits = math.MaxInt32
 	maxGrace   = 5 * time.Second // the default of --grace is at most this
@@ -72,14 +81,14 @@ type runOptions struct {
 	skipOK                    bool
 	permits, busyCode         int
 	meta                      map[string]string
-	onLoss                    string
+	onLoss, onAsk             string
 
 	waitSet, graceSet bool
 	margin            time.Duration
 }
 
 func (a *app) runCommand() *cobra.Command {
-	o := &runOptions{meta: map[string]string{}, busyCode: exitBusy, onLoss: lossTerm}
+	o := &runOptions{meta: map[string]string{}, busyCode: exitBusy, onLoss: lossTerm, onAsk: askTerm}
 	cmd := &cobra.Command{
 		Use:   "run [flags] NAME... -- COMMAND [ARG...]",
 		Short: "Hold locks while a command runs",
@@ -112,6 +121,7 @@ func (o *runOptions) addFlags(cmd *cobra.Command) {
 	f.Var(number{&o.busyCode, 0, 255}, "busy-code", "exit code if somebody else holds the lock")
 	f.BoolVar(&o.skipOK, "skip-ok", false, "exit with 0, and say nothing, if somebody else holds the lock")
 	f.Var(choice{&o.onLoss, []string{lossTerm, lossKill, lossIgnore}}, "on-loss", "what the command gets if the lock can't be kept: SIGTERM and then SIGKILL, SIGKILL, or nothing")
+	f.Var(choice{&o.onAsk, []string{askTerm, askIgnore}}, "on-ask", "what the command gets if somebody asks for the lock: SIGTERM, or nothing")
 	f.Var(duration{&o.grace, true}, "grace", "how long before the lock ends SIGTERM is sent (default: a quarter of the TTL, 5s at most)")
 }
 
@@ -189,14 +199,23 @@ func (o *runOptions) clientOptions(watch *distlock.Observer) *distlock.Options {
 	return &distlock.Options{TTL: o.ttl, Margin: o.margin, HandoffMax: -1, Meta: meta, Observer: watch}
 }
 
-// lockers are the locks as they were asked for.
-func (o *runOptions) lockers(c *distlock.Client) []distlock.Locker {
+// lockers are the locks as they were asked for. asked is signalled when somebody asks for
+// one of them.
+func (o *runOptions) lockers(c *distlock.Client, asked chan<- struct{}) []distlock.Locker {
 	var opts []distlock.LockOption
 	if o.fair {
 		opts = append(opts, distlock.Fair())
 	}
 	if o.minHold > 0 {
 		opts = append(opts, distlock.MinHold(o.minHold))
+	}
+	if o.onAsk == askTerm && c.Caps().Revocable.Has(o.mode()) {
+		opts = append(opts, distlock.Revocable(func(*distlock.Lease) {
+			select {
+			case asked <- struct{}{}:
+			default: // it has been told
+			}
+		}))
 	}
 	var all []distlock.Locker
 	for _, name := range o.names {
@@ -276,7 +295,7 @@ func (a *app) runHolding(t *taker, lease *distlock.MultiLease, signals *signals)
 	o, granted := t.o, time.Now()
 	j := &job{
 		path: o.path, argv: o.command, env: jobEnv(os.Environ(), o.names, lease.Leases()),
-		onLoss: o.onLoss, warning: o.warning(), lease: lease, signals: signals, say: a.warnf,
+		onLoss: o.onLoss, warning: o.warning(), lease: lease, asked: t.asked, signals: signals, say: a.warnf,
 	}
 	code, err := j.run()
 	unlocked := signals.giveBack(forever, func() error { return lease.Unlock(context.Background()) })

@@ -23,6 +23,7 @@ type taker struct {
 	o      *runOptions
 	client *distlock.Client
 	locks  *distlock.MultiLock
+	asked  chan struct{} // of one: somebody asks for a lock
 	notice *notice
 }
 
@@ -40,7 +41,8 @@ func (a *app) newTaker(ctx context.Context, o *runOptions) (*taker, error) {
 		return nil, err
 	}
 	n.client = c
-	return &taker{o: o, client: c, locks: distlock.Multi(o.lockers(c)...), notice: n}, nil
+	asked := make(chan struct{}, 1)
+	return &taker{o: o, client: c, locks: distlock.Multi(o.lockers(c, asked)...), asked: asked, notice: n}, nil
 }
 
 // take makes one attempt, and waits if that is refused and waiting is wanted. So
