@@ -85,7 +85,8 @@ func WithTTL(ttl time.Duration) LockOption {
 
 // WithoutRenewal makes the lease a fixed one: it ends by itself after its TTL,
 // less the margin, and only Extend prolongs it. For work whose length is known,
-// and that must not hold on if it hangs.
+// and that must not hold on if it hangs. Others get the lock when the TTL is over, also
+// where holds share the life of a session (Caps.Session) and others of them are renewed.
 func WithoutRenewal() LockOption {
 	return LockOption{func(s *spec) { s.fixed = true }}
 }
@@ -117,8 +118,8 @@ func WithHandoff(max int, window time.Duration) LockOption {
 }
 
 // MaxHold ends the lease, as if it were lost, after it was held for d: a stuck
-// holder is not renewed for ever. The lock frees itself at the backend at most one
-// TTL later. Default: no limit.
+// holder is not renewed for ever. The lock is free for others at most one TTL later.
+// Default: no limit.
 func MaxHold(d time.Duration) LockOption {
 	return LockOption{func(s *spec) { s.maxHold, s.maxHoldSet = d, true }}
 }
