@@ -61,10 +61,10 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 	return c, nil
 }
 
-// open asks each server once for a new session.
+// open asks each server once for a new session. A short one too may take its time.
 func (c *Conn) open(ctx context.Context) (*wire, error) {
 	var errs []error
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, max(c.cfg.Timeout, maxPatience))
 	defer cancel()
 	for left := len(c.cfg.Servers); left > 0; left-- {
 		conn, w, err := c.try(ctx, remaining(ctx)/time.Duration(left))

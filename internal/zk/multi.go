@@ -1,16 +1,61 @@
 package zk
 
-// result is one part of a multi's answer.
-type result struct{}
+import (
+	"context"
+	"errors"
+)
+
+// result is one part of a multi's answer: the server's number for it. If one part fails
+// nothing is done: those before it say 0, and those behind it that they were not tried.
+type result int32
+
+const resultError op = -1
+
+func appendMultiPart(b []byte, o op) []byte {
+	return appendInt(appendBool(appendInt(b, int32(o)), false), -1)
+}
 
 func appendMultiEnd(b []byte) []byte { return appendInt(appendBool(appendInt(b, -1), true), -1) }
 
-// results reads the answer to a multi without parts.
+// results reads the answer to a multi whose parts answer no more than whether they failed.
 func (d *decoder) results() []result {
-	d.int()
-	if !d.bool() {
-		d.bad = true
+	var list []result
+	for !d.bad {
+		o, end := op(d.int()), d.bool()
+		code := d.int()
+		switch {
+		case end:
+			return list
+		case o == resultError:
+			code = d.int()
+		}
+		list = append(list, result(code))
 	}
-	d.int()
 	return nil
+}
+
+// CheckAll asks in one transaction, which a majority has to agree to, whether nodes
+// exist: it proves that, and that the session lives. The index is that of one that does
+// not exist, or -1.
+func (c *Conn) CheckAll(ctx context.Context, paths []string) (missing int, err error) {
+	k := newCall(opMulti, "")
+	k.repeat = true
+	for _, path := range paths {
+		k.frame = appendMultiPart(k.frame, opCheck)
+		k.frame = appendInt(appendText(k.frame, c.cfg.full(path)), -1)
+	}
+	k.frame = appendMultiEnd(k.frame)
+	if err := c.do(ctx, k); err != nil {
+		return -1, err
+	}
+	defer k.free()
+	for i, r := range k.results {
+		switch err := codeError(int32(r)); {
+		case errors.Is(err, ErrNoNode):
+			return i, nil
+		case err != nil:
+			return -1, k.error(err)
+		}
+	}
+	return -1, nil
 }

@@ -11,6 +11,7 @@ const (
 	opSetData         op = 5
 	opSync            op = 9
 	opGetChildren2    op = 12
+	opCheck           op = 13
 	opMulti           op = 14
 	opCreate2         op = 15
 	opRemoveWatches   op = 18
