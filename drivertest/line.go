@@ -16,14 +16,15 @@ var lineChecks = []promise{{
 	run: func(s *scene) {
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
-		waiters := s.queueUp(r, s.b, s.a, s.b)
+		via := []*conn{s.b, s.a, s.b} // an Owner asks on one connection: its place may end with that
+		waiters := s.queueUp(r, via...)
 		s.a.free(r.Hold, nil, "the holder releases")
 		for i, w := range waiters {
-			for _, later := range waiters[i+1:] {
-				s.a.refused(queued(later), "nobody passes a place in line, the next in line neither")
+			for k := i + 1; k < len(waiters); k++ {
+				via[k].refused(queued(waiters[k]), "nobody passes a place in line, the next in line neither")
 			}
-			s.b.take(queued(w), "the first in line gets in")
-			s.b.free(w.Hold, nil, "the holder releases")
+			via[i].take(queued(w), "the first in line gets in")
+			via[i].free(w.Hold, nil, "the holder releases")
 		}
 	},
 }, {
