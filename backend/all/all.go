@@ -12,4 +12,5 @@ import (
 	_ "github.com/distlock/distlock/backend/quorum"
 	_ "github.com/distlock/distlock/backend/redislock"
 	_ "github.com/distlock/distlock/backend/sqlitelock"
+	_ "github.com/distlock/distlock/backend/zklock"
 )

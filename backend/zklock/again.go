@@ -1,0 +1,119 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/zk"
+)
+
+// again grants a hold anew: its fence is the transaction that writes its node's data
+// again, which also proves that it is there.
+func (a *attempt) again(ctx context.Context) (driver.Grant, error) {
+	p := a.p
+	p.data = writeNote(a.r.Meta, a.r.OnRevoke != nil)
+	line := make(chan family, 1)
+	go func() {
+		f, _, err := p.s.list(ctx, p.line())
+		if err != nil {
+			// Who can't look believes that somebody waits: then nothing is handed on.
+			f = family{row: row{{}, {kind: writeKind}}}
+		}
+		line <- f
+	}()
+	stat, err := p.rewrite(ctx)
+	f := <-line
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	return a.grant(uint64(stat.Mzxid), p.waitedFor(f.row))
+}
+
+// line is where those stand who wait for the place's end.
+func (p *place) line() string {
+	if p.mode == driver.Counted {
+		return p.queue()
+	}
+	return p.path
+}
+
+// waitedFor: in the line is somebody else.
+func (p *place) waitedFor(line row) bool {
+	if p.mode == driver.Counted {
+		return len(line)-len(line.of(p.owner)) > 0
+	}
+	me := line.index(base(p.node))
+	return me < 0 || line.waits(me, kindOf(p.mode))
+}
+
+// rewrite writes the data of the place's node. It does not wipe what somebody else has
+// written there, who asks for the lock.
+func (p *place) rewrite(ctx context.Context) (zk.Stat, error) {
+	data := p.data
+	for {
+		stat, err := p.s.conn.Set(ctx, p.node, data, p.version)
+		switch {
+		case err == nil:
+			p.version = stat.Version
+			return stat, nil
+		case errors.Is(err, zk.ErrNoNode):
+			return stat, errGone
+		case !errors.Is(err, zk.ErrBadVersion):
+			return stat, err
+		}
+		found, stat, err := p.s.conn.Get(ctx, p.node)
+		if errors.Is(err, zk.ErrNoNode) {
+			return stat, errGone
+		}
+		if err != nil {
+			return stat, err
+		}
+		p.version = stat.Version
+		if data = p.data; string(found) == revokeData {
+			data = found
+		}
+	}
+}
+
+// downgrade makes a node for reading with the number of that for writing, and then
+// deletes that: so no other writer can come between. Curator does so since 5.5. Its fence
+// is above the writer's, whose end the listing has seen.
+func (a *attempt) downgrade(ctx context.Context) (driver.Grant, error) {
+	p := a.p
+	w, _ := parseNode(base(p.node))
+	reader := p.path + "/" + prefixOf(p.owner) + readKind.base() + w.key
+	writer := p.node
+	p.mode, p.doubt = driver.Read, true
+	p.data = writeNote(a.r.Meta, a.r.OnRevoke != nil)
+	if _, _, err := p.s.conn.Create(ctx, reader, p.data, zk.Ephemeral); err != nil && !errors.Is(err, zk.ErrNodeExists) {
+		if nothingDone(err) {
+			p.mode, p.doubt = driver.Write, false
+		}
+		return driver.Grant{}, err
+	}
+	p.moves()
+	had, err := p.s.remove(ctx, writer)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	p.node, p.version, p.doubt = reader, 0, false
+	if !had {
+		return driver.Grant{}, a.lost(ctx)
+	}
+	f, parent, err := p.s.list(ctx, p.path)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	me, err := p.among(f.row, p.node)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	return a.grant(uint64(parent.Pzxid), f.row.waits(me, readKind))
+}
+
+// lost is for a hold of which one part was gone already: nothing of it counts.
+func (a *attempt) lost(ctx context.Context) error {
+	a.p.end(true)
+	return a.giveBack(ctx, errors.New("the hold was lost before"))
+}

@@ -1,0 +1,34 @@
+package zklock
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/faultproxy"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+func TestConformance(t *testing.T) {
+	srv := testserver.SharedZooKeeper(t)
+	var proxies sync.Map // of driver.Backend
+	drivertest.Run(t, drivertest.Harness{
+		Open: func(ctx context.Context) (driver.Backend, error) {
+			p := faultproxy.New(t, srv.Addr())
+			b, err := Open(ctx, "zk://"+p.Addr())
+			if err != nil {
+				return nil, err
+			}
+			b.caps.Name = srv.URL()
+			proxies.Store(driver.Backend(b), p)
+			return b, nil
+		},
+		Cut: func(b driver.Backend) func() {
+			p, _ := proxies.Load(b)
+			p.(*faultproxy.Proxy).Silence()
+			return p.(*faultproxy.Proxy).Pass
+		},
+	})
+}

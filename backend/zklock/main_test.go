@@ -1,0 +1,10 @@
+package zklock
+
+import (
+	"os"
+	"testing"
+
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }

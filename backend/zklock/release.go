@@ -1,0 +1,100 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/zk"
+)
+
+// Release deletes the nodes of an Owner. What it can't do before ctx ends is done in
+// the background, unless the session ends first. An Owner that has no place here may be
+// another process's: its nodes are looked for by their names.
+func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
+	if err := b.check(h); err != nil {
+		return err
+	}
+	had, err := b.release(ctx, h)
+	switch {
+	case err != nil:
+		return b.fail("release", h.Name, err)
+	case !had:
+		return driver.ErrLost
+	}
+	return nil
+}
+
+func (b *Backend) release(ctx context.Context, h driver.Hold) (had bool, err error) {
+	p := b.placeOf(h)
+	if p == nil {
+		return b.force(ctx, h)
+	}
+	p.leave()
+	had, err = p.clear(ctx)
+	if err == nil {
+		b.drop(p)
+		return had, nil
+	}
+	if p.node != "" {
+		b.sweep(p.s, p.node)
+	}
+	if p.lock != "" {
+		b.sweep(p.s, p.lock)
+	}
+	return false, err
+}
+
+// force deletes the nodes of an Owner, whose ever they are.
+func (b *Backend) force(ctx context.Context, h driver.Hold) (had bool, err error) {
+	s, err := b.any(ctx)
+	if err != nil {
+		return false, err
+	}
+	dirs := []string{""}
+	if h.Mode == driver.Counted {
+		dirs = []string{"/" + leasesNode, "/" + locksNode}
+	}
+	for _, dir := range dirs {
+		dir = pathOf(h.Name) + dir
+		f, _, err := s.list(ctx, dir)
+		if err != nil {
+			return had, err
+		}
+		for _, n := range f.row.of(h.Owner) {
+			was, err := s.remove(ctx, dir+"/"+n.name)
+			if err != nil {
+				return had, err
+			}
+			had = had || was
+		}
+	}
+	return had, nil
+}
+
+// sweep deletes a node in the background, again and again until that is done or the
+// session over.
+func (b *Backend) sweep(s *session, path string) {
+	b.begin(func() {
+		for b.life.Err() == nil && !s.over() {
+			_, err := s.remove(b.life, path)
+			if err == nil || errors.Is(err, zk.ErrNoAuth) {
+				return
+			}
+			b.pause(sweepPause)
+		}
+	})
+}
+
+const sweepPause = 100 * time.Millisecond
+
+// pause waits for d, or until the backend is closed.
+func (b *Backend) pause(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-b.life.Done():
+	}
+}

@@ -1,0 +1,266 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/zk"
+)
+
+// Watch watches the nodes whose end may let the Owner in: that before its own, as one who
+// is next in line, and its own, which somebody may delete. An Owner without a place waits
+// for the line to be empty. After a signal it is armed again when the Owner has been
+// refused once more, and soon in any case.
+func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	if err := b.checkRequest(r); err != nil {
+		return driver.Watch{}, err
+	}
+	w := &watch{b: b, r: r, ready: make(chan struct{}, 1)}
+	if err := w.arm(ctx); err != nil {
+		w.close()
+		return driver.Watch{}, b.fail("watch", r.Name, err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return driver.Watch{}, driver.ErrClosed
+	}
+	b.watches[r.Owner] = w
+	return driver.Watch{Ready: w.ready, Close: w.close}, nil
+}
+
+// watch is one armed wait.
+type watch struct {
+	b     *Backend
+	r     driver.Request
+	ready chan struct{} // holds a signal that was not taken yet
+
+	arming sync.Mutex // held by who arms
+
+	mu     sync.Mutex
+	closed bool
+	armed  []*zk.Watch // at the servers; none: something has happened
+	timer  *time.Timer // until it is armed again
+}
+
+const (
+	rearmSoon  = 5 * time.Millisecond   // if the Owner does not ask meanwhile
+	rearmLater = 100 * time.Millisecond // if there was nothing to watch, or no answer
+)
+
+// signal tells the Owner to ask. It has nothing armed then.
+func (w *watch) signal(rearm time.Duration) {
+	w.disarm(rearm)
+	select {
+	case w.ready <- struct{}{}:
+	default:
+	}
+}
+
+// disarm ends what is armed, and arms anew after a time.
+func (w *watch) disarm(rearm time.Duration) {
+	w.mu.Lock()
+	old := w.armed
+	w.armed = nil
+	if !w.closed {
+		w.stopTimer()
+		w.timer = time.AfterFunc(rearm, func() { w.b.begin(w.rearm) })
+	}
+	w.mu.Unlock()
+	for _, zw := range old {
+		zw.Cancel()
+	}
+}
+
+func (w *watch) stopTimer() {
+	if w.timer != nil {
+		w.timer.Stop()
+		w.timer = nil
+	}
+}
+
+// rearm arms a watch that has nothing armed.
+func (b *Backend) rearm(owner string) {
+	b.mu.Lock()
+	w := b.watches[owner]
+	b.mu.Unlock()
+	if w != nil {
+		b.begin(w.rearm)
+	}
+}
+
+func (w *watch) rearm() {
+	if w.idle() && w.arm(w.b.life) != nil {
+		w.signal(rearmLater)
+	}
+}
+
+// idle: it is open, and nothing is armed.
+func (w *watch) idle() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.closed && len(w.armed) == 0
+}
+
+func (w *watch) close() {
+	w.mu.Lock()
+	w.closed = true
+	old := w.armed
+	w.armed = nil
+	w.stopTimer()
+	w.mu.Unlock()
+	for _, zw := range old {
+		zw.Cancel()
+	}
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	if w.b.watches[w.r.Owner] == w {
+		delete(w.b.watches, w.r.Owner)
+	}
+}
+
+// arm looks what is in the way and watches that. If nothing is it signals.
+func (w *watch) arm(ctx context.Context) error {
+	w.arming.Lock()
+	defer w.arming.Unlock()
+	v := &view{w: w, path: pathOf(w.r.Name)}
+	p := w.b.placeOf(w.r.Hold)
+	if p != nil {
+		v.s, v.node, v.lock = p.s, p.node, p.lock
+	} else {
+		s, err := w.b.session(ctx, w.r.TTL)
+		if err != nil {
+			return err
+		}
+		v.s = s
+	}
+	for {
+		w.disarmQuietly()
+		free, err := v.watch(ctx)
+		switch {
+		case errors.Is(err, zk.ErrNoNode):
+			continue // what was to be watched is gone already
+		case err != nil:
+			return err
+		case free:
+			w.signal(rearmLater)
+		}
+		return nil
+	}
+}
+
+func (w *watch) disarmQuietly() {
+	w.mu.Lock()
+	old := w.armed
+	w.armed = nil
+	w.stopTimer()
+	w.mu.Unlock()
+	for _, zw := range old {
+		zw.Cancel()
+	}
+}
+
+// keep notes what is armed at the servers.
+func (w *watch) keep(zw *zk.Watch) {
+	w.mu.Lock()
+	closed := w.closed
+	if !closed {
+		w.armed = append(w.armed, zw)
+	}
+	w.mu.Unlock()
+	if closed {
+		zw.Cancel()
+	}
+}
+
+// view is how a watch sees its lock.
+type view struct {
+	w          *watch
+	s          *session
+	path       string
+	node, lock string // of the Owner's place, if it has one
+}
+
+// watch arms what is needed, or tells that nothing is in the way.
+func (v *view) watch(ctx context.Context) (free bool, err error) {
+	if v.w.r.Mode == driver.Counted {
+		return v.watchPermit(ctx)
+	}
+	return v.watchBlocker(ctx, v.path, v.node, kindOf(v.w.r.Mode))
+}
+
+// watchBlocker watches who is in the way of a node below dir, and the node itself.
+func (v *view) watchBlocker(ctx context.Context, dir, node string, k kind) (free bool, err error) {
+	f, _, err := v.s.list(ctx, dir)
+	if err != nil {
+		return false, err
+	}
+	me := len(f.row)
+	if node != "" {
+		if me = f.row.index(base(node)); me < 0 {
+			return true, nil // to ask again makes a new one
+		}
+	}
+	blocker, is := f.row.blocker(me, k)
+	if !is {
+		return true, nil
+	}
+	if err := v.watchNode(ctx, dir+"/"+blocker.name); err != nil || node == "" {
+		return false, err
+	}
+	return false, v.watchNode(ctx, node)
+}
+
+func (v *view) watchNode(ctx context.Context, path string) error {
+	_, _, zw, err := v.s.conn.GetW(ctx, path, v.w.happened)
+	if err == nil {
+		v.w.keep(zw)
+	}
+	return err
+}
+
+// happened is told by the servers.
+func (w *watch) happened(zk.Event) { w.signal(rearmSoon) }
+
+// watchPermit watches the one before in the line; at its head, the leases.
+func (v *view) watchPermit(ctx context.Context) (free bool, err error) {
+	if v.lock == "" {
+		return v.watchRoom(ctx)
+	}
+	if free, err = v.watchBlocker(ctx, v.path+"/"+locksNode, v.lock, mutexKind); err != nil || !free {
+		return false, err
+	}
+	if v.node == "" {
+		return true, nil // to ask again makes a lease
+	}
+	leases, err := v.watchChildren(ctx, leasesNode)
+	me := leases.index(base(v.node))
+	return me < v.w.r.Limit, err
+}
+
+// watchRoom is for an Owner without a place.
+func (v *view) watchRoom(ctx context.Context) (free bool, err error) {
+	leases, err := v.watchChildren(ctx, leasesNode)
+	if err != nil {
+		return false, err
+	}
+	locks, err := v.watchChildren(ctx, locksNode)
+	return len(leases)+len(locks) < v.w.r.Limit, err
+}
+
+// watchChildren lists what is below a part of the lock, and watches for changes. What is
+// not there is empty.
+func (v *view) watchChildren(ctx context.Context, part string) (row, error) {
+	children, _, zw, err := v.s.conn.ChildrenW(ctx, v.path+"/"+part, v.w.happened)
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	v.w.keep(zw)
+	return readFamily(children).row, nil
+}
