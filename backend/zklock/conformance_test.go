@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
@@ -15,6 +16,7 @@ func TestConformance(t *testing.T) {
 	srv := testserver.SharedZooKeeper(t)
 	var proxies sync.Map // of driver.Backend
 	drivertest.Run(t, drivertest.Harness{
+		TTL: 2 * time.Second, // a client that waits for the processor must not take the network for broken
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			p := faultproxy.New(t, srv.Addr())
 			b, err := Open(ctx, "zk://"+p.Addr())

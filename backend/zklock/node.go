@@ -190,6 +190,11 @@ func (r row) index(name string) int {
 	return slices.IndexFunc(r, func(n node) bool { return n.name == name })
 }
 
+// indexOf is where an owner's node is; -1 if there is none.
+func (r row) indexOf(owner string) int {
+	return slices.IndexFunc(r, func(n node) bool { return n.owner == owner })
+}
+
 // of are the nodes of an owner.
 func (r row) of(owner string) row {
 	var own row

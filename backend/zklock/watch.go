@@ -127,9 +127,8 @@ func (w *watch) arm(ctx context.Context) error {
 	w.arming.Lock()
 	defer w.arming.Unlock()
 	v := &view{w: w, path: pathOf(w.r.Name)}
-	p := w.b.placeOf(w.r.Hold)
-	if p != nil {
-		v.s, v.node, v.lock = p.s, p.node, p.lock
+	if p := w.b.placeOf(w.r.Hold); p != nil {
+		v.s, v.placed = p.s, true
 	} else {
 		s, err := w.b.session(ctx, w.r.TTL)
 		if err != nil {
@@ -178,10 +177,10 @@ func (w *watch) keep(zw *zk.Watch) {
 
 // view is how a watch sees its lock.
 type view struct {
-	w          *watch
-	s          *session
-	path       string
-	node, lock string // of the Owner's place, if it has one
+	w      *watch
+	s      *session
+	path   string
+	placed bool // the Owner has a place
 }
 
 // watch arms what is needed, or tells that nothing is in the way.
@@ -189,29 +188,30 @@ func (v *view) watch(ctx context.Context) (free bool, err error) {
 	if v.w.r.Mode == driver.Counted {
 		return v.watchPermit(ctx)
 	}
-	return v.watchBlocker(ctx, v.path, v.node, kindOf(v.w.r.Mode))
+	return v.watchBlocker(ctx, v.path, kindOf(v.w.r.Mode))
 }
 
-// watchBlocker watches who is in the way of a node below dir, and the node itself.
-func (v *view) watchBlocker(ctx context.Context, dir, node string, k kind) (free bool, err error) {
+// watchBlocker watches who is in the way of the Owner's node below dir, and that node.
+func (v *view) watchBlocker(ctx context.Context, dir string, k kind) (free bool, err error) {
 	f, _, err := v.s.list(ctx, dir)
 	if err != nil {
 		return false, err
 	}
-	me := len(f.row)
-	if node != "" {
-		if me = f.row.index(base(node)); me < 0 {
-			return true, nil // to ask again makes a new one
-		}
+	me := f.row.indexOf(v.w.r.Owner)
+	if me < 0 && v.placed {
+		return true, nil // to ask again makes a new one
+	}
+	if me < 0 {
+		me = len(f.row)
 	}
 	blocker, is := f.row.blocker(me, k)
 	if !is {
 		return true, nil
 	}
-	if err := v.watchNode(ctx, dir+"/"+blocker.name); err != nil || node == "" {
+	if err := v.watchNode(ctx, dir+"/"+blocker.name); err != nil || me == len(f.row) {
 		return false, err
 	}
-	return false, v.watchNode(ctx, node)
+	return false, v.watchNode(ctx, dir+"/"+f.row[me].name)
 }
 
 func (v *view) watchNode(ctx context.Context, path string) error {
@@ -227,18 +227,15 @@ func (w *watch) happened(zk.Event) { w.signal(rearmSoon) }
 
 // watchPermit watches the one before in the line; at its head, the leases.
 func (v *view) watchPermit(ctx context.Context) (free bool, err error) {
-	if v.lock == "" {
+	if !v.placed {
 		return v.watchRoom(ctx)
 	}
-	if free, err = v.watchBlocker(ctx, v.path+"/"+locksNode, v.lock, mutexKind); err != nil || !free {
+	if free, err = v.watchBlocker(ctx, v.path+"/"+locksNode, mutexKind); err != nil || !free {
 		return false, err
 	}
-	if v.node == "" {
-		return true, nil // to ask again makes a lease
-	}
 	leases, err := v.watchChildren(ctx, leasesNode)
-	me := leases.index(base(v.node))
-	return me < v.w.r.Limit, err
+	// Without a lease it is to ask again, which makes one.
+	return leases.indexOf(v.w.r.Owner) < v.w.r.Limit, err
 }
 
 // watchRoom is for an Owner without a place.
