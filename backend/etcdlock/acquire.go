@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -110,10 +111,9 @@ func (b *Backend) enter(ctx context.Context, start time.Time, l *lease, r *drive
 	if err != nil {
 		return driver.Grant{}, b.failed(c, l, err)
 	}
-	revision := resp.Header.Revision
 	if resp.Succeeded {
-		b.created(c, revision)
-		return b.grant(c, l, r, start, revision, false), nil
+		b.created(c, resp.Header.Revision)
+		return b.grant(ctx, c, l, r, start, resp.Header, false)
 	}
 	all := readRow(folder, resp.Responses[1].GetResponseRange().Kvs)
 	place := all.find(r.Owner)
@@ -132,7 +132,7 @@ func (b *Backend) enter(ctx context.Context, start time.Time, l *lease, r *drive
 		b.claims.refused(c, ahead, by)
 		return driver.Grant{}, all.held()
 	}
-	return b.grant(c, l, r, start, revision, false), nil
+	return b.grant(ctx, c, l, r, start, resp.Header, false)
 }
 
 func (b *Backend) created(c *claim, revision int64) {
@@ -147,7 +147,7 @@ func (b *Backend) failed(c *claim, l *lease, err error) error {
 		return errLeaseGone
 	}
 	if unsure(err) {
-		b.claims.change(c, func() { c.unsure = true })
+		b.claims.change(c, func() { c.unsure, c.stray = true, true })
 	} else if !c.unsure {
 		b.claims.drop(c)
 	}
@@ -192,7 +192,7 @@ func (b *Backend) adopt(ctx context.Context, start time.Time, c *claim, l *lease
 		b.claims.refused(c, ahead, by)
 		return driver.Grant{}, append(ahead, *own).held()
 	}
-	return b.grant(c, l, r, start, resp.Header.Revision, false), nil
+	return b.grant(ctx, c, l, r, start, resp.Header, false)
 }
 
 // discard deletes a key that an attempt has made for nothing.
@@ -205,12 +205,16 @@ func (b *Backend) discard(ctx context.Context, c *claim) error {
 }
 
 // grant makes the claim a hold, with the revision of the answer as its fence.
-func (b *Backend) grant(c *claim, l *lease, r *driver.Request, start time.Time, revision int64, queued bool) driver.Grant {
+func (b *Backend) grant(ctx context.Context, c *claim, l *lease, r *driver.Request, start time.Time, answer *pb.ResponseHeader, queued bool) (driver.Grant, error) {
 	b.claims.moved(c, l)
+	if err := b.leases.prove(ctx, l, answer.RaftTerm); err != nil {
+		return driver.Grant{}, err
+	}
+	fence := uint64(answer.Revision)
 	b.claims.change(c, func() {
-		c.fence, c.mode, c.limit, c.onLost = uint64(revision), r.Mode, r.Limit, r.OnLost
+		c.fence, c.mode, c.limit, c.onLost = fence, r.Mode, r.Limit, r.OnLost
 		c.ahead, c.block = nil, ""
 	})
 	b.young.add(c)
-	return driver.Grant{Fence: uint64(revision), Fences: 1, Queued: queued, TTL: l.until().Sub(start)}
+	return driver.Grant{Fence: fence, Fences: 1, Queued: queued, TTL: l.until().Sub(start)}, nil
 }

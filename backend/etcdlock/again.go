@@ -53,7 +53,7 @@ func (b *Backend) again(ctx context.Context, start time.Time, c *claim, l *lease
 	if !write && r.Mode == driver.Counted {
 		return b.confirm(ctx, start, c, l, r)
 	}
-	return b.grant(c, l, r, start, resp.Header.Revision, queued), nil
+	return b.grant(ctx, c, l, r, start, resp.Header, queued)
 }
 
 // agrees refuses what the Owner's key can't become.
@@ -80,7 +80,7 @@ func (b *Backend) confirm(ctx context.Context, start time.Time, c *claim, l *lea
 		b.claims.drop(c)
 		return driver.Grant{}, errLeaseGone
 	}
-	return b.grant(c, l, r, start, resp.Header.Revision, false), nil
+	return b.grant(ctx, c, l, r, start, resp.Header, false)
 }
 
 // refuses looks for the one refusal that an attempt can do something about.

@@ -23,7 +23,8 @@ type claim struct {
 	fixed  bool
 	lease  *lease // nil: the key may be with one or another
 	spare  *lease // a fixed hold's last one, until the key has left it
-	unsure bool   // a write for it may land late
+	unsure bool   // the last write for it has no answer
+	stray  bool   // one that had none may still land, also after the key is gone
 	gone   bool   // released, or lost
 	onLost func()
 	sub    *sub // watches the key of a hold

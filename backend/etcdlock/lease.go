@@ -22,6 +22,7 @@ type lease struct {
 	mu   sync.Mutex
 	sent time.Time // when the last keep-alive that was answered was sent
 	ttl  time.Duration
+	term uint64 // of the leader that answered it
 	gone bool
 }
 
@@ -47,6 +48,13 @@ func (l *lease) spent() float64 {
 		return 1
 	}
 	return min(float64(time.Since(l.sent))/float64(l.ttl), 1)
+}
+
+// under is the term of the leader that answered the last keep-alive.
+func (l *lease) under() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.term
 }
 
 // leases are those of a backend.
@@ -141,7 +149,7 @@ func (s *leases) grant(ctx context.Context, secs int64) (*lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.id, l.ttl = resp.ID, time.Duration(resp.TTL)*time.Second
+	l.id, l.ttl, l.term = resp.ID, time.Duration(resp.TTL)*time.Second, resp.RaftTerm
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -193,7 +201,7 @@ func (s *leases) prolongOnce(ctx context.Context, l *lease, spent float64) error
 // prolong keeps a lease alive. ErrLeaseNotFound is a fact, and ends all its holds.
 func (s *leases) prolong(ctx context.Context, l *lease) error {
 	sent := time.Now()
-	ttl, err := s.keepAlive(ctx, l.id)
+	ttl, term, err := s.keepAlive(ctx, l.id)
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		s.lost(l)
 		return err
@@ -204,9 +212,26 @@ func (s *leases) prolong(ctx context.Context, l *lease) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.sent.Before(sent) {
-		l.sent, l.ttl = sent, ttl
+		l.sent, l.ttl, l.term = sent, ttl, term
 	}
 	return nil
+}
+
+var errOldLeader = errors.New("the lease was kept alive by a leader that has been replaced")
+
+// prove makes sure that the last keep-alive was answered by the leader that has committed a
+// transaction, or by a later one. A leader that was replaced while it was paused may still
+// answer keep-alives; its successor, who ends leases, knows nothing of them.
+func (s *leases) prove(ctx context.Context, l *lease, term uint64) error {
+	for range 3 {
+		if l.under() >= term {
+			return nil
+		}
+		if err := s.prolong(ctx, l); err != nil {
+			return err
+		}
+	}
+	return errOldLeader
 }
 
 // lost notes that a lease has ended.
@@ -220,26 +245,26 @@ func (s *leases) lost(l *lease) {
 	s.ended(l.id)
 }
 
-// keepAlive makes one attempt. That of clientv3 repeats itself, without a pause, for as
+// keepAlive makes one attempt, and answers the TTL and the leader's term. That of clientv3 repeats itself, without a pause, for as
 // long as no server answers.
-func (s *leases) keepAlive(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
+func (s *leases) keepAlive(ctx context.Context, id clientv3.LeaseID) (ttl time.Duration, term uint64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := pb.NewLeaseClient(s.client.ActiveConnection()).LeaseKeepAlive(ctx)
 	if err != nil {
-		return 0, clientv3.ContextError(ctx, err)
+		return 0, 0, clientv3.ContextError(ctx, err)
 	}
 	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
-		return 0, clientv3.ContextError(ctx, err)
+		return 0, 0, clientv3.ContextError(ctx, err)
 	}
 	resp, err := stream.Recv()
 	if err != nil {
-		return 0, clientv3.ContextError(ctx, err)
+		return 0, 0, clientv3.ContextError(ctx, err)
 	}
 	if resp.TTL <= 0 {
-		return 0, rpctypes.ErrLeaseNotFound
+		return 0, 0, rpctypes.ErrLeaseNotFound
 	}
-	return time.Duration(resp.TTL) * time.Second, nil
+	return time.Duration(resp.TTL) * time.Second, resp.Header.GetRaftTerm(), nil
 }
 
 // giveUp ends a fixed hold's lease, which nobody needs any more.

@@ -22,7 +22,7 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if err != nil {
 		return b.fail("release", h.Name, err)
 	}
-	if c.unsure {
+	if c.unsure || c.stray {
 		b.late.add(c.key)
 	}
 	b.claims.drop(c)
@@ -76,10 +76,16 @@ func (b *Backend) look(ctx context.Context, h driver.Hold) (*entry, error) {
 
 // row reads the keys of a lock.
 func (b *Backend) row(ctx context.Context, name string) (row, error) {
+	all, _, err := b.rowUnder(ctx, name)
+	return all, err
+}
+
+// rowUnder also answers the leader's term.
+func (b *Backend) rowUnder(ctx context.Context, name string) (row, uint64, error) {
 	folder := b.folder(name)
 	resp, err := b.client.Get(ctx, folder, clientv3.WithRange(end(folder)))
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return readRow(folder, resp.Kvs), nil
+	return readRow(folder, resp.Kvs), resp.Header.RaftTerm, nil
 }

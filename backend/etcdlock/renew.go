@@ -88,8 +88,12 @@ func (r *renewal) lease(l *lease, parts []part) {
 		some := parts[:n]
 		parts = parts[n:]
 		r.do(func() {
-			r.check(some)
+			term := r.check(some)
 			<-done
+			kept := kept
+			if kept == nil && l.under() < term {
+				kept = errOldLeader
+			}
 			for _, p := range some {
 				if r.errs[p.i] == nil && kept != nil {
 					r.errs[p.i] = r.answer(p.i, kept)
@@ -107,8 +111,8 @@ func (r *renewal) answer(i int, err error) error {
 	return r.b.fail("renew", r.holds[i].Name, err)
 }
 
-// check looks whether keys are the ones that were granted.
-func (r *renewal) check(parts []part) {
+// check looks whether keys are the ones that were granted, and answers the leader's term.
+func (r *renewal) check(parts []part) (term uint64) {
 	var are []clientv3.Cmp
 	var looks []clientv3.Op
 	for _, p := range parts {
@@ -118,12 +122,12 @@ func (r *renewal) check(parts []part) {
 	resp, err := r.b.client.Txn(r.ctx).If(are...).Else(looks...).Commit()
 	switch {
 	case errors.Is(err, rpctypes.ErrTooManyOps) && len(parts) > 1:
-		r.check(parts[:len(parts)/2])
-		r.check(parts[len(parts)/2:])
+		return max(r.check(parts[:len(parts)/2]), r.check(parts[len(parts)/2:]))
 	case err != nil:
 		for _, p := range parts {
 			r.errs[p.i] = r.answer(p.i, err)
 		}
+		return 0
 	case !resp.Succeeded:
 		for i, p := range parts {
 			kvs := resp.Responses[i].GetResponseRange().Kvs
@@ -133,6 +137,7 @@ func (r *renewal) check(parts []part) {
 			}
 		}
 	}
+	return resp.Header.RaftTerm
 }
 
 // move attaches a hold's key to a lease that lives long enough.
@@ -142,7 +147,10 @@ func (r *renewal) move(h *driver.Hold, c *claim) error {
 		return r.b.fail("renew", h.Name, err)
 	}
 	r.b.claims.moving(c, l)
-	found, err := r.attach(c.key, c.create, l)
+	found, term, err := r.attach(c.key, c.create, l)
+	if err == nil && found {
+		err = r.b.leases.prove(r.ctx, l, term)
+	}
 	if err != nil {
 		return r.b.fail("renew", h.Name, err)
 	}
@@ -166,19 +174,20 @@ func (r *renewal) leaseFor(ttl time.Duration, fixed bool) (*lease, error) {
 	return l, err
 }
 
-// attach moves a key to another lease; false if it is not there any more.
-func (r *renewal) attach(key string, create int64, l *lease) (bool, error) {
+// attach moves a key to another lease, and answers the leader's term; false if it is not
+// there any more.
+func (r *renewal) attach(key string, create int64, l *lease) (found bool, term uint64, err error) {
 	resp, err := r.b.client.Txn(r.ctx).If(still(key, create)).
 		Then(clientv3.OpPut(key, "", clientv3.WithIgnoreValue(), clientv3.WithLease(l.id))).Commit()
 	if err != nil {
-		return false, err
+		return false, 0, err
 	}
-	return resp.Succeeded, nil
+	return resp.Succeeded, resp.Header.RaftTerm, nil
 }
 
 // other renews a hold that another connection has made: the lease is kept alive as it is.
 func (r *renewal) other(h *driver.Hold) error {
-	all, err := r.b.row(r.ctx, h.Name)
+	all, term, err := r.b.rowUnder(r.ctx, h.Name)
 	if err != nil {
 		return r.b.fail("renew", h.Name, err)
 	}
@@ -186,20 +195,24 @@ func (r *renewal) other(h *driver.Hold) error {
 	if place < 0 || place >= all.holding() || all[place].foreign {
 		return lost(h.Name)
 	}
-	ttl, err := r.b.leases.keepAlive(r.ctx, all[place].lease)
+	theirs := &lease{id: all[place].lease}
+	err = r.b.leases.prolong(r.ctx, theirs)
+	if err == nil {
+		err = r.b.leases.prove(r.ctx, theirs, term)
+	}
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return lost(h.Name)
 	case err != nil:
 		return r.b.fail("renew", h.Name, err)
-	case ttl >= h.TTL:
+	case theirs.life() >= h.TTL:
 		return nil
 	}
 	l, err := r.leaseFor(h.TTL, true)
 	if err != nil {
 		return r.b.fail("renew", h.Name, err)
 	}
-	if found, err := r.attach(all[place].key, all[place].create, l); err != nil || !found {
+	if found, _, err := r.attach(all[place].key, all[place].create, l); err != nil || !found {
 		return r.b.fail("renew", h.Name, errors.Join(err, errLeaseGone))
 	}
 	return nil

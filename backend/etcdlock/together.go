@@ -81,7 +81,7 @@ func (b *Backend) together(ctx context.Context, start time.Time, bids []*bid) ([
 			return nil, b.failedBids(ctx, bids, err)
 		}
 		if resp.Succeeded {
-			return b.grantBids(bids, start, resp.Header.Revision), nil
+			return b.grantBids(ctx, bids, start, resp.Header)
 		}
 		if err := b.review(bids, resp); err != nil {
 			b.dropBids(bids)
@@ -162,18 +162,23 @@ func (b *Backend) reviewBid(x *bid, all row, revision int64) error {
 	return nil
 }
 
-func (b *Backend) grantBids(bids []*bid, start time.Time, revision int64) []driver.Grant {
+func (b *Backend) grantBids(ctx context.Context, bids []*bid, start time.Time, answer *pb.ResponseHeader) ([]driver.Grant, error) {
 	grants := make([]driver.Grant, len(bids))
-	for i, x := range bids {
+	for _, x := range bids {
 		b.claims.change(x.c, func() {
 			x.c.unsure = false
 			if x.c.create == 0 {
-				x.c.create = revision
+				x.c.create = answer.Revision
 			}
 		})
-		grants[i] = b.grant(x.c, x.l, x.r, start, revision, x.known)
 	}
-	return grants
+	for i, x := range bids {
+		var err error
+		if grants[i], err = b.grant(ctx, x.c, x.l, x.r, start, answer, x.known); err != nil {
+			return nil, err
+		}
+	}
+	return grants, nil
 }
 
 // dropBids forgets what was not written.
@@ -200,7 +205,10 @@ func (b *Backend) failedBids(ctx context.Context, bids []*bid, err error) error 
 		return err
 	}
 	for _, x := range bids {
-		b.claims.change(x.c, func() { x.c.unsure = x.c.unsure || x.c.create == 0 })
+		b.claims.change(x.c, func() {
+			x.c.unsure = x.c.unsure || x.c.create == 0
+			x.c.stray = x.c.stray || x.c.unsure
+		})
 	}
 	return err
 }

@@ -1,0 +1,103 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+)
+
+// deposed is a member that was the leader when it was paused. It answers keep-alives as
+// of its own term, since they need nobody else, and transactions as of the term of the
+// leader that replaced it.
+type deposed struct {
+	pb.UnimplementedLeaseServer
+	pb.UnimplementedKVServer
+	term, knows atomic.Uint64 // the cluster's, the member's
+	kept        atomic.Int64
+}
+
+func (s *deposed) LeaseGrant(_ context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
+	return &pb.LeaseGrantResponse{Header: &pb.ResponseHeader{RaftTerm: s.term.Load()}, ID: 7, TTL: r.TTL}, nil
+}
+
+func (s *deposed) LeaseRevoke(context.Context, *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
+	return &pb.LeaseRevokeResponse{}, nil
+}
+
+func (s *deposed) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
+	for {
+		r, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		s.kept.Add(1)
+		stream.Send(&pb.LeaseKeepAliveResponse{Header: &pb.ResponseHeader{RaftTerm: s.knows.Load()}, ID: r.ID, TTL: 30})
+	}
+}
+
+func (s *deposed) Txn(context.Context, *pb.TxnRequest) (*pb.TxnResponse, error) {
+	return &pb.TxnResponse{Header: &pb.ResponseHeader{RaftTerm: s.term.Load(), Revision: 9}, Succeeded: true}, nil
+}
+
+func serveDeposed(t *testing.T) (*deposed, *Backend) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, srv := &deposed{}, grpc.NewServer()
+	s.term.Store(5)
+	s.knows.Store(5)
+	pb.RegisterLeaseServer(srv, s)
+	pb.RegisterKVServer(srv, s)
+	go srv.Serve(l)
+	t.Cleanup(srv.Stop)
+	return s, openAt(t, l.Addr().String(), nil)
+}
+
+// What a leader says of a lease after it has been replaced is not believed: its successor
+// ends the lease when it sees fit.
+func TestKeepAliveByAReplacedLeader(t *testing.T) {
+	s, b := serveDeposed(t)
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+		t.Fatalf("renewed by the leader: %v", err)
+	}
+
+	s.term.Store(6)
+	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, errOldLeader) || errors.Is(err, driver.ErrLost) {
+		t.Errorf("renewed by a replaced leader: %v, want an unknown outcome", err)
+	}
+	if _, err := b.Acquire(t.Context(), request("", driver.Exclusive)); !errors.Is(err, errOldLeader) || driver.Final(err) {
+		t.Errorf("granted on a lease kept alive by a replaced leader: %v, want an unknown outcome", err)
+	}
+
+	s.knows.Store(6)
+	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+		t.Errorf("renewed by its successor: %v", err)
+	}
+}
+
+// The first grant after a change of leaders asks the new one how long the lease has.
+func TestGrantAfterAChangeOfLeaders(t *testing.T) {
+	s, b := serveDeposed(t)
+	acquire(t, b, request("", driver.Exclusive))
+	s.term.Store(6)
+	s.knows.Store(6)
+	start, kept := time.Now(), s.kept.Load()
+	g := acquire(t, b, request("", driver.Exclusive))
+	if s.kept.Load() == kept {
+		t.Error("no keep-alive under the new leader")
+	}
+	if least := 30*time.Second - time.Since(start); g.TTL < least {
+		t.Errorf("TTL %v, want at least %v", g.TTL, least)
+	}
+}
