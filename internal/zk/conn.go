@@ -36,7 +36,8 @@ type Conn struct {
 }
 
 // Dial opens a session. It asks each server once, and returns when one has made the
-// session, knows the user, and finds the chroot, or at the latest after the timeout. The session lasts beyond ctx: until
+// session, knows the user, and finds the chroot, or gives up after ten
+// seconds. The session lasts beyond ctx: until
 // Close.
 func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 	cfg, err := cfg.withDefaults()
@@ -64,7 +65,7 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 // open asks each server once for a new session. A short one too may take its time.
 func (c *Conn) open(ctx context.Context) (*wire, error) {
 	var errs []error
-	ctx, cancel := context.WithTimeout(ctx, max(c.cfg.Timeout, maxPatience))
+	ctx, cancel := context.WithTimeout(ctx, maxPatience)
 	defer cancel()
 	for left := len(c.cfg.Servers); left > 0; left-- {
 		conn, w, err := c.try(ctx, remaining(ctx)/time.Duration(left))

@@ -4,54 +4,263 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock/internal/testserver"
 )
 
-// dial opens a session that ends with the test.
-func dial(t testing.TB, cfg Config) *Conn {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	c, err := Dial(ctx, cfg)
-	if err != nil {
-		t.Fatal(err)
+func TestNodesAreMadeReadChangedAndDeleted(t *testing.T) {
+	t.Parallel()
+	c, ctx := shared(t), soon(t)
+	dir := place(t, c)
+	path, made, err := c.Create(ctx, dir+"/a", []byte("one"), Persistent)
+	if path != dir+"/a" || err != nil || made.Czxid == 0 || made.EphemeralOwner != 0 {
+		t.Fatalf("create: %q, %+v, %v", path, made, err)
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		c.Close(ctx)
-	})
-	return c
+	if _, _, err := c.Create(ctx, path, nil, Ephemeral); !errors.Is(err, ErrNodeExists) {
+		t.Errorf("create again: %v", err)
+	}
+	changed, err := c.Set(ctx, path, []byte("two"), 0)
+	if err != nil || changed.Version != 1 {
+		t.Errorf("set: %+v, %v", changed, err)
+	}
+	data, stat, err := c.Get(ctx, path)
+	if string(data) != "two" || stat != changed || err != nil {
+		t.Errorf("get: %q, %+v, %v; want %+v", data, stat, err, changed)
+	}
+	names, stat, err := c.Children(ctx, dir)
+	if !slices.Equal(names, []string{"a"}) || stat.NumChildren != 1 || err != nil {
+		t.Errorf("children: %q, %+v, %v", names, stat, err)
+	}
+	if err := c.Sync(ctx, dir); err != nil {
+		t.Errorf("sync: %v", err)
+	}
+	if err := c.Delete(ctx, path, -1); err != nil {
+		t.Errorf("delete: %v", err)
+	}
 }
 
-func TestSmoke(t *testing.T) {
-	srv := testserver.SharedZooKeeper(t)
-	c := dial(t, Config{Servers: []string{srv.Addr()}, Timeout: 2 * time.Second})
-	ctx := t.Context()
-	p, st, err := c.Create(ctx, "/smoke", nil, Container)
-	t.Log(p, st, err)
-	e, err := c.CreateAndList(ctx, "/smoke/x-", []byte("hi"))
-	t.Logf("%+v %v", e, err)
-	if err != nil || !slices.Contains(e.Children, "x-0000000000") || e.Stat.EphemeralOwner != c.Session() {
-		t.Fatal()
+func TestServersErrorsSayWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	c, ctx := shared(t), soon(t)
+	dir := place(t, c)
+	node(t, c, dir+"/e")
+	ask := map[string]struct {
+		err  error
+		want error
+	}{
+		"get nothing":       {second(c.Get(ctx, dir+"/none")), ErrNoNode},
+		"children of none":  {second(c.Children(ctx, dir+"/none")), ErrNoNode},
+		"delete nothing":    {c.Delete(ctx, dir+"/none", -1), ErrNoNode},
+		"delete a parent":   {c.Delete(ctx, dir, -1), ErrNotEmpty},
+		"delete by version": {c.Delete(ctx, dir+"/e", 7), ErrBadVersion},
+		"set by version":    {first(c.Set(ctx, dir+"/e", nil, 7)), ErrBadVersion},
+		"below ephemeral":   {second(c.Create(ctx, dir+"/e/x", nil, Persistent)), ErrNoChildren},
+		"no slash":          {second(c.Get(ctx, "x")), errPath},
 	}
-	got := make(chan Event, 1)
-	d, st, w, err := c.GetW(ctx, e.Path, func(e Event) { got <- e })
-	t.Log(d, st, w, err)
-	if err := c.Delete(ctx, e.Path, -1); err != nil {
+	for name, a := range ask {
+		if !errors.Is(a.err, a.want) {
+			t.Errorf("%s: %v, want %v", name, a.err, a.want)
+		}
+	}
+	want := "zk: delete " + dir + "/none: no such node"
+	if err := c.Delete(ctx, dir+"/none", -1); err.Error() != want {
+		t.Errorf("the error says %q, want %q", err, want)
+	}
+}
+
+func first[A any](_ A, err error) error { return err }
+
+func second[A, B any](_ A, _ B, err error) error { return err }
+
+func TestCreateAndListIncludesTheNode(t *testing.T) {
+	t.Parallel()
+	c, ctx := shared(t), soon(t)
+	dir := place(t, c)
+	for want := 1; want <= 3; want++ {
+		e, err := c.CreateAndList(ctx, dir+"/n-", []byte("me"))
+		if err != nil || e.Stat.EphemeralOwner != c.Session() || int(e.Parent.NumChildren) != want {
+			t.Fatalf("%+v, %v", e, err)
+		}
+		if !slices.Contains(e.Children, strings.TrimPrefix(e.Path, dir+"/")) || len(e.Children) != want {
+			t.Errorf("%s is not in %q", e.Path, e.Children)
+		}
+	}
+	if e, err := c.CreateAndList(ctx, dir+"/none/n-", nil); !errors.Is(err, ErrNoNode) || e.Path != "" {
+		t.Errorf("below nothing: %+v, %v", e, err)
+	}
+}
+
+func TestGetAllReadsWhatIsThere(t *testing.T) {
+	t.Parallel()
+	c, ctx := shared(t), soon(t)
+	dir := place(t, c)
+	node(t, c, dir+"/a")
+	nodes, err := c.GetAll(ctx, []string{dir + "/a", dir + "/b"})
+	if err != nil || nodes[0].Err != nil || nodes[0].Stat.EphemeralOwner != c.Session() || !errors.Is(nodes[1].Err, ErrNoNode) {
+		t.Errorf("%+v, %v", nodes, err)
+	}
+	if nodes, err := c.GetAll(ctx, nil); len(nodes) > 0 || err != nil {
+		t.Errorf("of nothing: %+v, %v", nodes, err)
+	}
+}
+
+func TestTimeoutIsWhatTheServerGrants(t *testing.T) {
+	t.Parallel()
+	srv := testserver.ZooKeeper(t, testserver.ZooKeeperOptions{MinSession: time.Second, MaxSession: 3 * time.Second})
+	for asked, want := range map[time.Duration]time.Duration{
+		time.Millisecond: time.Second, 2 * time.Second: 2 * time.Second, 1000 * time.Hour: 3 * time.Second,
+	} {
+		c := dial(t, Config{Servers: []string{srv.Addr()}, Timeout: asked})
+		if got := c.Timeout(); got != want {
+			t.Errorf("asked for %v: %v, want %v", asked, got, want)
+		}
+		if left := time.Until(c.Deadline()); left <= 0 || left > want {
+			t.Errorf("asked for %v: the deadline is in %v", asked, left)
+		}
+	}
+}
+
+func TestCloseEndsTheSession(t *testing.T) {
+	t.Parallel()
+	c, other := shared(t), shared(t)
+	dir := place(t, other)
+	path := dir + "/e"
+	node(t, c, path)
+	ended := make(chan Event, 2)
+	if _, _, _, err := c.GetW(soon(t), dir, func(e Event) { ended <- e }); err != nil {
 		t.Fatal(err)
 	}
-	t.Log(<-got)
-	if _, _, err := c.Get(ctx, e.Path); !errors.Is(err, ErrNoNode) {
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if err := c.Close(soon(t)); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	receive(t, "done", c.Done())
+	if err := c.Err(); !errors.Is(err, ErrClosed) {
+		t.Errorf("the session is over: %v", err)
+	}
+	if _, _, err := other.Get(soon(t), path); !errors.Is(err, ErrNoNode) {
+		t.Errorf("the session's node: %v", err)
+	}
+	if _, _, err := c.Get(soon(t), path); !errors.Is(err, ErrClosed) || !errors.Is(err, ErrNotSent) {
+		t.Errorf("a call on a closed session: %v", err)
+	}
+	if e := receive(t, "the watch ends", ended); e.Type != EventSession || e.Path != dir || !errors.Is(e.Err, ErrClosed) {
+		t.Errorf("the watch was told %+v", e)
+	}
+}
+
+func TestChroot(t *testing.T) {
+	t.Parallel()
+	all := shared(t)
+	root := place(t, all)
+	addr := testserver.SharedZooKeeper(t).Addr()
+	if _, err := Dial(soon(t), Config{Servers: []string{addr}, Chroot: root + "/none"}); !errors.Is(err, ErrNoChroot) {
+		t.Errorf("a chroot that is not there: %v", err)
+	}
+	c := dial(t, Config{Servers: []string{addr}, Chroot: root + "/"})
+	events := make(chan Event, 2)
+	if _, _, _, err := c.ChildrenW(soon(t), "/", func(e Event) { events <- e }); err != nil {
 		t.Fatal(err)
 	}
-	d0 := c.Deadline()
-	for range 30 {
-		time.Sleep(100 * time.Millisecond)
-		t.Log(time.Until(c.Deadline()), c.Deadline().Sub(d0))
+	e, err := c.CreateAndList(soon(t), "/x-", nil)
+	if err != nil || e.Path != "/x-0000000000" {
+		t.Fatalf("%+v, %v", e, err)
 	}
-	t.Log(srv.Ask("cons"))
+	if e := receive(t, "an event", events); e.Type != EventChildrenChanged || e.Path != "/" {
+		t.Errorf("event %+v", e)
+	}
+	if names, _, err := all.Children(soon(t), root); err != nil || !slices.Equal(names, []string{"x-0000000000"}) {
+		t.Errorf("below the chroot: %q, %v", names, err)
+	}
+}
+
+func TestPrivateNodesAreTheUsersOwn(t *testing.T) {
+	t.Parallel()
+	addr := testserver.SharedZooKeeper(t).Addr()
+	ann := dial(t, Config{Servers: []string{addr}, User: "ann", Password: "s3cret", Private: true})
+	dir := place(t, ann)
+	node(t, ann, dir+"/e")
+	for name, cfg := range map[string]Config{
+		"nobody": {}, "wrong password": {User: "ann", Password: "guess"}, "another": {User: "bob", Password: "s3cret"},
+	} {
+		cfg.Servers = []string{addr}
+		c := dial(t, cfg)
+		if _, _, err := c.Get(soon(t), dir+"/e"); !errors.Is(err, ErrNoAuth) {
+			t.Errorf("%s: %v", name, err)
+		}
+		// A chroot that can't be read is there nevertheless.
+		cfg.Chroot = dir
+		dial(t, cfg)
+	}
+	again := dial(t, Config{Servers: []string{addr}, User: "ann", Password: "s3cret"})
+	if _, _, err := again.Get(soon(t), dir+"/e"); err != nil {
+		t.Errorf("ann again: %v", err)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	srv := testserver.ZooKeeper(t, testserver.ZooKeeperOptions{TLS: true})
+	trusted := srv.TLSConfig()
+	trusted.ServerName = ""
+	c := dial(t, Config{Servers: []string{srv.SecureAddr()}, TLS: trusted})
+	place(t, c)
+	distrust := trusted.Clone()
+	distrust.RootCAs = nil
+	if _, err := Dial(soon(t), Config{Servers: []string{srv.SecureAddr()}, TLS: distrust}); err == nil {
+		t.Error("a certificate that nobody has signed is trusted")
+	}
+}
+
+func TestDialSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	addr := testserver.SharedZooKeeper(t).Addr()
+	for want, cfg := range map[string]Config{
+		"no servers":          {},
+		"refused":             {Servers: []string{"127.0.0.1:1"}},
+		"negative":            {Servers: []string{addr}, Timeout: -1},
+		"wants a User":        {Servers: []string{addr}, Private: true},
+		"begins with a slash": {Servers: []string{addr}, Chroot: "x"},
+	} {
+		if _, err := Dial(soon(t), cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Dial(ctx, Config{Servers: []string{addr}}); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a context that has ended: %v", err)
+	}
+}
+
+func TestManyGoroutinesOnOneSession(t *testing.T) {
+	t.Parallel()
+	c := shared(t)
+	dir := place(t, c)
+	var wg sync.WaitGroup
+	for range 1000 {
+		wg.Go(func() {
+			e, err := c.CreateAndList(soon(t), dir+"/n-", nil)
+			if err != nil || !slices.Contains(e.Children, strings.TrimPrefix(e.Path, dir+"/")) {
+				t.Errorf("create: %q, %v", e.Path, err)
+				return
+			}
+			if err := c.Delete(soon(t), e.Path, -1); err != nil {
+				t.Errorf("delete: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if names, stat, err := c.Children(soon(t), dir); err != nil || len(names) > 0 || stat.Cversion != 2000 {
+		t.Errorf("left: %q, %+v, %v", names, stat, err)
+	}
 }

@@ -1,0 +1,72 @@
+package zk
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// The servers of an ensemble disagree for a while on who serves: whatever happens, the
+// deadline has passed when they end the session.
+func TestDeadlinePassesFirst(t *testing.T) {
+	t.Parallel()
+	g := testserver.ZooKeeperCluster(t, testserver.ZooKeeperOptions{})
+	observer := dial(t, Config{Servers: g.Addrs(), Timeout: 30 * time.Second})
+	for name, member := range map[string]func() *testserver.ZooKeeperServer{
+		"follower cut off": func() *testserver.ZooKeeperServer { return g.Followers()[0] },
+		"leader cut off":   g.Leader,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g.AwaitReady()
+			s := member()
+			path := place(t, observer) + "/held"
+			holder := dial(t, Config{Servers: []string{s.Addr()}, Timeout: time.Second})
+			node(t, holder, path)
+			gone := make(chan time.Time, 1)
+			if _, _, _, err := observer.GetW(soon(t), path, func(Event) { gone <- time.Now() }); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the deadline moves on", moves(holder))
+			g.Isolate(s)
+			last := lastAnswer(holder)
+			at := receive(t, "the session ends", gone)
+			deadline := holder.Deadline()
+			t.Logf("the node went %v after the deadline; the server answered last %v before it went", at.Sub(deadline), at.Sub(last()))
+			if !at.After(deadline) {
+				t.Errorf("the node was gone %v before the deadline", deadline.Sub(at))
+			}
+			g.Heal()
+			receive(t, "the holder learns of it", holder.Done())
+			if err := holder.Err(); !errors.Is(err, ErrSessionExpired) {
+				t.Errorf("the session is over: %v", err)
+			}
+		})
+	}
+}
+
+// moves reports whether a session's deadline is a later one than at first.
+func moves(c *Conn) func() bool {
+	first := c.Deadline()
+	return func() bool { return c.Deadline().After(first) }
+}
+
+// lastAnswer reads until that fails, and says when it did last without failing.
+func lastAnswer(c *Conn) func() time.Time {
+	ctx, cancel := context.WithCancel(context.Background())
+	last := make(chan time.Time, 1)
+	go func() {
+		at := time.Now()
+		for ctx.Err() == nil {
+			began := time.Now()
+			if _, _, err := c.Get(ctx, "/"); err == nil {
+				at = began
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		last <- at
+	}()
+	return func() time.Time { cancel(); return <-last }
+}

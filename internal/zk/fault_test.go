@@ -1,0 +1,287 @@
+package zk
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/internal/faultproxy"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// behind is a session with the server of all tests, on a network that can be broken.
+func behind(t *testing.T, timeout time.Duration) (*Conn, *faultproxy.Proxy) {
+	t.Helper()
+	p := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr())
+	return dial(t, Config{Servers: []string{p.Addr()}, Timeout: timeout}), p
+}
+
+const long = time.Minute // a timeout that no test sees the end of
+
+func TestLostAnswerLeavesTheOutcomeOpen(t *testing.T) {
+	t.Parallel()
+	c, p := behind(t, long)
+	dir := place(t, c)
+	p.LoseReply(dir + "/a")
+	if _, _, err := c.Create(soon(t), dir+"/a", nil, Ephemeral); !errors.Is(err, ErrConnectionLoss) || errors.Is(err, ErrNotSent) {
+		t.Errorf("create: %v", err)
+	}
+	// The session goes on, and knows what it has done.
+	if _, stat, err := c.Get(soon(t), dir+"/a"); err != nil || stat.EphemeralOwner != c.Session() {
+		t.Errorf("what was made: %+v, %v", stat, err)
+	}
+	p.LoseReply(dir + "/a")
+	if err := c.Delete(soon(t), dir+"/a", -1); !errors.Is(err, ErrConnectionLoss) {
+		t.Errorf("delete: %v", err)
+	}
+	if _, _, err := c.Get(soon(t), dir+"/a"); !errors.Is(err, ErrNoNode) {
+		t.Errorf("what was deleted: %v", err)
+	}
+}
+
+func TestLostRequestLeavesTheOutcomeOpen(t *testing.T) {
+	t.Parallel()
+	c, p := behind(t, long)
+	dir := place(t, c)
+	p.LoseRequest(dir + "/a")
+	if _, _, err := c.Create(soon(t), dir+"/a", nil, Ephemeral); !errors.Is(err, ErrConnectionLoss) {
+		t.Errorf("create: %v", err)
+	}
+	if _, _, err := c.Get(soon(t), dir+"/a"); !errors.Is(err, ErrNoNode) {
+		t.Errorf("what was never made: %v", err)
+	}
+}
+
+func TestReadsAreRepeated(t *testing.T) {
+	t.Parallel()
+	c, p := behind(t, long)
+	dir := place(t, c)
+	node(t, c, dir+"/a")
+	p.LoseReply(dir)
+	if names, _, err := c.Children(soon(t), dir); err != nil || !slices.Equal(names, []string{"a"}) {
+		t.Errorf("children: %q, %v", names, err)
+	}
+	p.LoseRequest(dir + "/a")
+	if _, _, err := c.Get(soon(t), dir+"/a"); err != nil {
+		t.Errorf("get: %v", err)
+	}
+	if p.Lost() != 2 {
+		t.Errorf("%d were lost, want 2", p.Lost())
+	}
+	// Not for ever: what breaks a connection each time is told.
+	p.Storm(1, 1, dir+"/a")
+	if _, _, err := c.Get(soon(t), dir+"/a"); !errors.Is(err, ErrConnectionLoss) {
+		t.Errorf("get that always fails: %v", err)
+	}
+}
+
+// The list may be lost when the node is not.
+func TestListLostAfterCreate(t *testing.T) {
+	t.Parallel()
+	c, p := behind(t, long)
+	dir := place(t, c)
+	p.LoseReply(dir + "/n-")
+	e, err := c.CreateAndList(soon(t), dir+"/n-", nil)
+	if !errors.Is(err, ErrConnectionLoss) || e.Path != "" {
+		t.Errorf("both lost: %+v, %v", e, err)
+	}
+	if names, _, err := c.Children(soon(t), dir); err != nil || len(names) != 1 {
+		t.Errorf("what was made: %q, %v", names, err)
+	}
+}
+
+func TestContextEndsACallInEachPhase(t *testing.T) {
+	t.Parallel()
+	c, p := behind(t, long)
+	dir := place(t, c)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.Delete(ended, dir, -1); !errors.Is(err, context.Canceled) || !errors.Is(err, ErrNotSent) {
+		t.Errorf("before it is sent: %v", err)
+	}
+	p.Silence()
+	quick, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, _, err := c.Create(quick, dir+"/a", nil, Ephemeral)
+	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrNotSent) {
+		t.Errorf("on the way: %v", err)
+	}
+	e, err := c.CreateAndList(ended, dir+"/n", nil)
+	if !errors.Is(err, ErrNotSent) || e.Path != "" {
+		t.Errorf("create and list: %+v, %v", e, err)
+	}
+	p.Pass()
+	if _, _, err := c.Get(soon(t), dir); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+func TestCallsWaitForTheNetwork(t *testing.T) {
+	t.Parallel()
+	srv := testserver.ZooKeeper(t, testserver.ZooKeeperOptions{})
+	c := dial(t, Config{Servers: []string{srv.Addr()}, Timeout: long})
+	dir := place(t, c)
+	srv.Kill()
+	eventually(t, "the connection breaks", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		_, _, err := c.Create(ctx, dir+"/x", nil, Ephemeral)
+		return errors.Is(err, ErrNotSent) // nothing is left of it
+	})
+	var wg sync.WaitGroup
+	for range 10 {
+		wg.Go(func() {
+			if e, err := c.CreateAndList(soon(t), dir+"/n-", nil); err != nil || e.Stat.EphemeralOwner != c.Session() {
+				t.Errorf("%+v, %v", e, err)
+			}
+		})
+	}
+	srv.Start()
+	wg.Wait()
+}
+
+func TestSilentServerIsLeft(t *testing.T) {
+	t.Parallel()
+	srv := testserver.SharedZooKeeper(t)
+	p := faultproxy.New(t, srv.Addr())
+	c := dial(t, Config{Servers: []string{p.Addr(), srv.Addr()}, Timeout: 3 * time.Second})
+	dir := place(t, c)
+	node(t, c, dir+"/e")
+	p.Silence()
+	// Whichever server it was, the session is taken up at one that answers.
+	eventually(t, "the deadline moves on", moves(c))
+	if _, stat, err := c.Get(soon(t), dir+"/e"); err != nil || stat.EphemeralOwner != c.Session() {
+		t.Errorf("the session's node: %+v, %v", stat, err)
+	}
+}
+
+func TestExpiryIsAFactOnlyWhenTheServerSaysSo(t *testing.T) {
+	t.Parallel()
+	c, p := behind(t, 400*time.Millisecond)
+	observer := shared(t)
+	path := place(t, observer) + "/e"
+	node(t, c, path)
+	gone, told := make(chan time.Time, 1), make(chan Event, 2)
+	if _, _, _, err := observer.GetW(soon(t), path, func(Event) { gone <- time.Now() }); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := c.GetW(soon(t), path, func(e Event) { told <- e }); err != nil {
+		t.Fatal(err)
+	}
+	p.Silence()
+	if at := receive(t, "the session ends", gone); !at.After(c.Deadline()) {
+		t.Errorf("the node was gone %v before the deadline", c.Deadline().Sub(at))
+	}
+	select {
+	case <-c.Done():
+		t.Errorf("a session that is cut off can't know: %v", c.Err())
+	default:
+	}
+	p.Pass()
+	receive(t, "the session is over", c.Done())
+	if err := c.Err(); !errors.Is(err, ErrSessionExpired) {
+		t.Errorf("the session is over: %v", err)
+	}
+	if e := receive(t, "the watch ends", told); e.Type != EventSession || !errors.Is(e.Err, ErrSessionExpired) {
+		t.Errorf("the watch was told %+v", e)
+	}
+	if err := c.Delete(soon(t), path, -1); !errors.Is(err, ErrSessionExpired) {
+		t.Errorf("a call: %v", err)
+	}
+}
+
+func TestCloseWithoutANetwork(t *testing.T) {
+	t.Parallel()
+	c, p := behind(t, 3*time.Second)
+	p.Silence()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	if err := c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("close: %v", err)
+	}
+	receive(t, "done", c.Done())
+	if err := c.Err(); !errors.Is(err, ErrClosed) {
+		t.Errorf("the session is over: %v", err)
+	}
+}
+
+// A close whose answer is lost is said again.
+func TestCloseIsRepeated(t *testing.T) {
+	t.Parallel()
+	c, p := behind(t, long)
+	observer := shared(t)
+	path := place(t, observer) + "/e"
+	node(t, c, path)
+	p.LoseRequest("\xff\xff\xff\xf5") // closeSession
+	if err := c.Close(soon(t)); err != nil || p.Lost() != 1 {
+		t.Errorf("close: %v, %d lost", err, p.Lost())
+	}
+	if _, _, err := observer.Get(soon(t), path); !errors.Is(err, ErrNoNode) {
+		t.Errorf("the session's node: %v", err)
+	}
+}
+
+func TestDialTriesEachServer(t *testing.T) {
+	t.Parallel()
+	live := testserver.SharedZooKeeper(t).Addr()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for range 5 { // in random order
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		c, err := Dial(ctx, Config{Servers: []string{"127.0.0.1:1", live, silent.Addr().String()}, Timeout: long})
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close(soon(t))
+	}
+}
+
+// Every fault at once, under load: what is reported as done is done, and the session
+// lives on.
+func TestStorm(t *testing.T) {
+	t.Parallel()
+	c, p := behind(t, long)
+	dir := place(t, c)
+	p.Storm(7, 0.05, dir)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	made := map[string]bool{}
+	for range 8 {
+		wg.Go(func() {
+			for range 60 {
+				e, err := c.CreateAndList(soon(t), dir+"/n-", nil)
+				if err != nil && !errors.Is(err, ErrConnectionLoss) {
+					t.Errorf("create: %v", err)
+				}
+				if e.Path != "" {
+					mu.Lock()
+					made[e.Path] = true
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	p.Storm(7, 0, "")
+	names, _, err := c.Children(soon(t), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path := range made {
+		if !slices.Contains(names, path[len(dir)+1:]) {
+			t.Errorf("%s was made, and is not there", path)
+		}
+	}
+	if p.Lost() < 5 || len(made) < 100 {
+		t.Errorf("%d lost, %d made: too few to show anything", p.Lost(), len(made))
+	}
+	t.Logf("%d lost, %d reported of %d made", p.Lost(), len(made), len(names))
+}
