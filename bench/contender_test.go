@@ -75,6 +75,7 @@ var (
 
 	etcdAlone    = []contender{{name: rawEtcd, open: openRawEtcd}, mutexPeer}
 	etcdTogether = []contender{mutexEach}
+	etcdKeepers  = []contender{mutexPeer, mutexEach}
 )
 
 // Those on ZooKeeper.

@@ -55,6 +55,7 @@ func etcdScenarios(at string) []scenario {
 		inProcesses(at, etcdTogether),
 		handoff(at, etcdTogether),
 		amidWrites(handoff(at, etcdTogether)),
+		manyLeases(at, etcdKeepers),
 	}
 }
 

@@ -80,6 +80,24 @@ func (s *etcdServer) received() (int64, error) {
 	return int64(sum), lines.Err()
 }
 
+func (s *etcdServer) count(part string) (n int, err error) {
+	all, err := s.admin.Get(context.Background(), "\x00", clientv3.WithFromKey(), clientv3.WithKeysOnly())
+	if err != nil {
+		return 0, err
+	}
+	for _, kv := range all.Kvs {
+		if strings.Contains(string(kv.Key), part) {
+			n++
+		}
+	}
+	return n, nil
+}
+
+func (s *etcdServer) clear() error {
+	_, err := s.admin.Delete(context.Background(), "\x00", clientv3.WithFromKey())
+	return err
+}
+
 func (s *etcdServer) write(every time.Duration) (stop func(), err error) {
 	return keepWriting(every, func(ctx context.Context) error {
 		_, err := s.admin.Put(ctx, "bench-others", "x")
