@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	listPage  = 1000 // keys that List reads at once
-	maxLeases = 64   // leases that Inspect asks after
+	listPage  = 200 // keys that List reads at once
+	maxLeases = 64  // leases that Inspect asks after
 )
 
 // Inspect tells who holds and who stands in line. Holds of other programs are shown as
@@ -81,7 +81,8 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	}
 	seen := map[string]bool{}
 	for {
-		resp, err := b.client.Get(ctx, from, clientv3.WithRange(to), clientv3.WithKeysOnly(), clientv3.WithLimit(listPage))
+		// Servers from 3.7 on that are asked for keys only leave out the leases as well.
+		resp, err := b.client.Get(ctx, from, clientv3.WithRange(to), clientv3.WithLimit(listPage))
 		if err != nil {
 			return b.fail("list", prefix, err)
 		}

@@ -53,7 +53,7 @@ func (w Waiter) Waits(tb testing.TB) {
 
 // prompt is when a waiter has been woken, and did not come by itself: leases and sessions
 // last much longer, and nothing that polls does so all the time.
-const prompt = 5 * time.Second
+const prompt = 15 * time.Second
 
 // WakeUps lets a side wait for another, so many times, and expects that it is woken
 // promptly. queued returns when the waiter of a lock is in line.
