@@ -70,12 +70,14 @@ var (
 const rawEtcd = "raw put, delete"
 
 var (
-	mutexPeer = contender{name: "concurrency.Mutex", open: openMutex}
-	mutexEach = contender{name: "concurrency.Mutex, a session each", open: openMutexes}
+	distlockEtcd = contender{name: "distlock", open: openDistlockAt("etcd://"), ours: true}
+	neverEtcd    = contender{name: never.name, open: openDistlockAt("etcd://"), ours: true}
+	mutexPeer    = contender{name: "concurrency.Mutex", open: openMutex}
+	mutexEach    = contender{name: "concurrency.Mutex, a session each", open: openMutexes}
 
-	etcdAlone    = []contender{{name: rawEtcd, open: openRawEtcd}, mutexPeer}
-	etcdTogether = []contender{mutexEach}
-	etcdKeepers  = []contender{mutexPeer, mutexEach}
+	etcdAlone    = []contender{{name: rawEtcd, open: openRawEtcd}, distlockEtcd, mutexPeer}
+	etcdTogether = []contender{distlockEtcd, mutexEach}
+	etcdKeepers  = []contender{neverEtcd, distlockEtcd, mutexPeer, mutexEach}
 )
 
 // Those on ZooKeeper.

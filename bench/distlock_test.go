@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	_ "github.com/distlock/distlock/backend/etcdlock"
 	"github.com/distlock/distlock/backend/redislock"
 	"github.com/distlock/distlock/driver"
 	"github.com/redis/go-redis/v9"

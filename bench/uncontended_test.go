@@ -76,6 +76,7 @@ func measureUncontended(r *rig, c contender, goroutines int) (figures, error) {
 		{"p99-µs", micros(t.Times.quantile(.99))},
 		{"client-µs/pair", micros(mine) / n},
 		{"server-µs/pair", micros(after.cpu-before.cpu) / n},
+		{"commands/pair", float64(after.sent-before.sent) / n},
 	}, nil
 }
 
