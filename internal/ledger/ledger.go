@@ -1,0 +1,145 @@
+// Package ledger judges who held locks when, as the programs that held them believed: from
+// when Lock returned until the lease's context ended or Unlock was called. It is for tests
+// that break networks and servers.
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+)
+
+// Ledger is who holds what. Its methods may be called by any goroutine.
+type Ledger struct {
+	mu    sync.Mutex
+	locks map[string]*lock
+	wrong []string
+	holds int
+	lost  int
+}
+
+// lock is the entries of one lock.
+type lock struct {
+	held  map[*distlock.Lease]string // with the holders' names
+	fence uint64
+	taken time.Time     // when it was taken last
+	idle  time.Duration // the longest time between two takings
+}
+
+// New is a ledger without entries.
+func New() *Ledger { return &Ledger{locks: map[string]*lock{}} }
+
+// Enter writes a hold down. Nobody else may hold now, and its fence must be the greatest
+// so far. A lease that has already ended is none.
+func (l *Ledger) Enter(who string, lease *distlock.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if lease.Context().Err() != nil {
+		return
+	}
+	name := lease.Name()
+	k := l.locks[name]
+	if k == nil {
+		k = &lock{held: map[*distlock.Lease]string{}, taken: time.Now()}
+		l.locks[name] = k
+	}
+	for other, whose := range k.held {
+		if other.Context().Err() == nil {
+			l.fault("%s got %s (fence %d) while %s had it (fence %d)", who, name, lease.Fence(), whose, other.Fence())
+		}
+	}
+	if lease.Fence() <= k.fence {
+		l.fault("%s got %s with fence %d after %d", who, name, lease.Fence(), k.fence)
+	}
+	now := time.Now()
+	k.idle, k.taken = max(k.idle, now.Sub(k.taken)), now
+	k.held[lease], k.fence = who, lease.Fence()
+	l.holds++
+}
+
+func (l *Ledger) fault(format string, args ...any) {
+	l.wrong = append(l.wrong, fmt.Sprintf(format, args...))
+}
+
+// Leave writes down that a hold has ended, before Unlock is called or when it is lost.
+func (l *Ledger) Leave(lease *distlock.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k := l.locks[lease.Name()]; k != nil {
+		delete(k.held, lease)
+	}
+	if lease.Context().Err() != nil {
+		l.lost++
+	}
+}
+
+// Hold takes a lock, keeps it for a while, unless it is lost earlier, and gives it back.
+func (l *Ledger) Hold(ctx context.Context, who string, m *distlock.Mutex, d time.Duration) error {
+	lease, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	l.Enter(who, lease)
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-lease.Context().Done():
+	}
+	l.Leave(lease)
+	lease.Unlock(context.WithoutCancel(ctx)) // who has lost it hears so again
+	return nil
+}
+
+// Holds is how often a lock was held so far, and how many of these holds were lost.
+func (l *Ledger) Holds() (holds, lost int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.holds, l.lost
+}
+
+// Holder is who has a lock now: nobody is "".
+func (l *Ledger) Holder(name string) (who string, lease *distlock.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k := l.locks[name]; k != nil {
+		for lease, who := range k.held {
+			if lease.Context().Err() == nil {
+				return who, lease
+			}
+		}
+	}
+	return "", nil
+}
+
+// Fence is the last fence of a lock.
+func (l *Ledger) Fence(name string) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k := l.locks[name]; k != nil {
+		return k.fence
+	}
+	return 0
+}
+
+// Judge fails the test for what must not have been, and for fewer holds than show
+// anything.
+func (l *Ledger) Judge(tb testing.TB, atLeast int) {
+	tb.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range l.wrong {
+		tb.Error(w)
+	}
+	for name, k := range l.locks {
+		tb.Logf("%s: nobody took it for %v at most", name, k.idle.Round(time.Millisecond))
+	}
+	tb.Logf("%d holds, %d of them lost", l.holds, l.lost)
+	if l.holds < atLeast {
+		tb.Errorf("%d holds are too few to show anything, want %d", l.holds, atLeast)
+	}
+}
