@@ -67,7 +67,10 @@ func (a *attempt) make(ctx context.Context) (driver.Grant, error) {
 	switch p := a.p; {
 	case err == nil:
 		return g, nil
-	case errors.Is(err, errGone), sessionOver(err):
+	case sessionOver(err):
+		p.s.outlive(ctx)
+		fallthrough
+	case errors.Is(err, errGone):
 		p.end(true)
 		a.b.drop(p)
 	case a.fresh && !p.doubt && p.node == "" && p.lock == "":
@@ -104,7 +107,7 @@ func (a *attempt) look(ctx context.Context, s *session) error {
 	if k == leaseKind {
 		return a.lookForPermit(ctx, s, path)
 	}
-	f, _, err := s.list(ctx, path)
+	f, err := s.listNow(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -124,6 +127,15 @@ func (s *session) list(ctx context.Context, path string) (family, zk.Stat, error
 		err = nil
 	}
 	return readFamily(children), stat, err
+}
+
+// listNow is list with all that was done anywhere before: a server may be behind.
+func (s *session) listNow(ctx context.Context, path string) (family, error) {
+	children, _, err := s.conn.SyncAndList(ctx, path)
+	if errors.Is(err, zk.ErrNoNode) {
+		err = nil
+	}
+	return readFamily(children), err
 }
 
 // heldBy is the refusal because of those nodes.

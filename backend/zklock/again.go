@@ -13,21 +13,11 @@ import (
 func (a *attempt) again(ctx context.Context) (driver.Grant, error) {
 	p := a.p
 	p.data = writeNote(a.r.Meta, a.r.OnRevoke != nil)
-	line := make(chan family, 1)
-	go func() {
-		f, _, err := p.s.list(ctx, p.line())
-		if err != nil {
-			// Who can't look believes that somebody waits: then nothing is handed on.
-			f = family{row: row{{}, {kind: writeKind}}}
-		}
-		line <- f
-	}()
-	stat, err := p.rewrite(ctx)
-	f := <-line
+	fence, line, err := p.rewrite(ctx)
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	return a.grant(uint64(stat.Mzxid), p.waitedFor(f.row))
+	return a.grant(uint64(fence), p.waitedFor(line))
 }
 
 // line is where those stand who wait for the place's end.
@@ -47,27 +37,28 @@ func (p *place) waitedFor(line row) bool {
 	return me < 0 || line.waits(me, kindOf(p.mode))
 }
 
-// rewrite writes the data of the place's node. It does not wipe what somebody else has
-// written there, who asks for the lock.
-func (p *place) rewrite(ctx context.Context) (zk.Stat, error) {
+// rewrite writes the data of the place's node, and then looks at the line. It does not
+// wipe what somebody else has written there, who asks for the lock. The fence is the
+// transaction.
+func (p *place) rewrite(ctx context.Context) (fence int64, line row, err error) {
 	data := p.data
 	for {
-		stat, err := p.s.conn.Set(ctx, p.node, data, p.version)
+		stat, children, err := p.s.conn.SetAndList(ctx, p.node, data, p.version, p.line())
 		switch {
-		case err == nil:
+		case stat.Mzxid != 0 && (err == nil || errors.Is(err, zk.ErrNoNode)): // a line that never was is empty
 			p.version = stat.Version
-			return stat, nil
+			return stat.Mzxid, readFamily(children).row, nil
 		case errors.Is(err, zk.ErrNoNode):
-			return stat, errGone
+			return 0, nil, errGone
 		case !errors.Is(err, zk.ErrBadVersion):
-			return stat, err
+			return 0, nil, err
 		}
 		found, stat, err := p.s.conn.Get(ctx, p.node)
 		if errors.Is(err, zk.ErrNoNode) {
-			return stat, errGone
+			return 0, nil, errGone
 		}
 		if err != nil {
-			return stat, err
+			return 0, nil, err
 		}
 		p.version = stat.Version
 		if data = p.data; string(found) == revokeData {

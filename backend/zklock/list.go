@@ -1,6 +1,7 @@
 package zklock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -19,6 +20,9 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	}
 	s, err := b.any(ctx)
 	if err == nil {
+		err = s.conn.Sync(ctx, "/") // a server may be behind
+	}
+	if err == nil {
 		w := &walk{s: s, prefix: prefix, yield: yield}
 		_, err = w.below(ctx, "")
 	}
@@ -36,7 +40,7 @@ type walk struct {
 
 // below looks at a path and all below it; more: yield wants it.
 func (w *walk) below(ctx context.Context, path string) (more bool, err error) {
-	children, _, err := w.s.conn.Children(ctx, path+"/"[:1-min(len(path), 1)])
+	children, _, err := w.s.conn.Children(ctx, cmp.Or(path, "/"))
 	if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNoAuth) {
 		return true, nil // gone meanwhile, or not ours to see
 	}

@@ -43,7 +43,7 @@ func (s *session) survey(ctx context.Context, path string) (survey, error) {
 	var wg sync.WaitGroup
 	for i, end := range []string{"", "/" + leasesNode, "/" + locksNode} {
 		wg.Go(func() {
-			f, _, err := s.list(ctx, path+end)
+			f, err := s.listNow(ctx, path+end)
 			rows[i], errs[i] = f.row, err
 		})
 	}
@@ -88,18 +88,25 @@ func (a *attempt) permit(ctx context.Context) (driver.Grant, error) {
 		return driver.Grant{}, err
 	}
 	if fence == 0 {
-		stat, err := p.rewrite(ctx)
-		if err != nil {
+		if fence, _, err = p.rewrite(ctx); err != nil {
 			return driver.Grant{}, err
 		}
-		fence = stat.Mzxid
 	}
 	g, err := a.grant(uint64(fence), len(leases) > a.r.Limit)
 	if err == nil && p.lock != "" {
-		a.b.sweep(p.s, p.lock)
-		p.lock = ""
+		p.leaveLine()
 	}
 	return g, err
+}
+
+// leaveLine lets the next one come. Nothing waits for that.
+func (p *place) leaveLine() {
+	s, lock := p.s, p.lock
+	p.lock = ""
+	s.b.sweep(s, func() error {
+		_, err := s.remove(s.b.life, lock)
+		return err
+	})
 }
 
 // queueUp is nil at the head of the line.

@@ -2,11 +2,9 @@ package zklock
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/zk"
 )
 
 // Release deletes the nodes of an Owner. What it can't do before ctx ends is done in
@@ -37,12 +35,11 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) (had bool, err err
 		b.drop(p)
 		return had, nil
 	}
-	if p.node != "" {
-		b.sweep(p.s, p.node)
-	}
-	if p.lock != "" {
-		b.sweep(p.s, p.lock)
-	}
+	b.drop(p)
+	b.sweep(p.s, func() error {
+		_, err := p.clear(b.life)
+		return err
+	})
 	return false, err
 }
 
@@ -58,7 +55,7 @@ func (b *Backend) force(ctx context.Context, h driver.Hold) (had bool, err error
 	}
 	for _, dir := range dirs {
 		dir = pathOf(h.Name) + dir
-		f, _, err := s.list(ctx, dir)
+		f, err := s.listNow(ctx, dir)
 		if err != nil {
 			return had, err
 		}
@@ -73,13 +70,11 @@ func (b *Backend) force(ctx context.Context, h driver.Hold) (had bool, err error
 	return had, nil
 }
 
-// sweep deletes a node in the background, again and again until that is done or the
-// session over.
-func (b *Backend) sweep(s *session, path string) {
+// sweep cleans in the background, again and again until that is done or the session over.
+func (b *Backend) sweep(s *session, clean func() error) {
 	b.begin(func() {
 		for b.life.Err() == nil && !s.over() {
-			_, err := s.remove(b.life, path)
-			if err == nil || errors.Is(err, zk.ErrNoAuth) {
+			if err := clean(); err == nil || b.opts.never(err) != "" {
 				return
 			}
 			b.pause(sweepPause)

@@ -50,7 +50,7 @@ func (b *Backend) session(ctx context.Context, ttl time.Duration) (*session, err
 		return nil, driver.ErrClosed
 	}
 	s := b.sessions[ttl]
-	if s == nil {
+	if s == nil || s.ended() {
 		s = &session{b: b, ttl: ttl, ready: make(chan struct{})}
 		b.sessions[ttl] = s
 		b.tasks.Go(s.live)
@@ -64,18 +64,27 @@ func (b *Backend) session(ctx context.Context, ttl time.Duration) (*session, err
 func (b *Backend) any(ctx context.Context) (*session, error) {
 	b.mu.Lock()
 	for _, s := range b.sessions {
-		select {
-		case <-s.ready:
-			if s.err == nil && time.Now().Before(s.conn.Deadline()) {
-				b.mu.Unlock()
-				return s, nil
-			}
-		default:
+		if s.opened() && !s.ended() && time.Now().Before(s.conn.Deadline()) {
+			b.mu.Unlock()
+			return s, nil
 		}
 	}
 	b.mu.Unlock()
 	return b.session(ctx, b.caps.MaxTTL)
 }
+
+// opened reports whether it was opened, in vain or not.
+func (s *session) opened() bool {
+	select {
+	case <-s.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// ended reports whether it is of no use any more.
+func (s *session) ended() bool { return s.opened() && (s.err != nil || s.over()) }
 
 func (s *session) await(ctx context.Context) error {
 	select {
@@ -192,6 +201,14 @@ func (s *session) reap() {
 	}
 	delete(b.sessions, s.ttl)
 	b.tasks.Go(func() { b.bid(s.conn) })
+}
+
+// outlive waits for the end of a session of which an answer has said that it is over.
+func (s *session) outlive(ctx context.Context) {
+	select {
+	case <-s.conn.Done():
+	case <-ctx.Done():
+	}
 }
 
 // sessionOver: err says, as a fact, that everything of the session is gone.

@@ -40,14 +40,19 @@ func (c *Conn) ask(ctx context.Context, k *call) error {
 
 // Set changes the data of a node that has this version; −1: any.
 func (c *Conn) Set(ctx context.Context, path string, data []byte, version int32) (Stat, error) {
-	k := newCall(opSetData, path)
-	k.frame = appendText(appendText(k.frame, c.cfg.full(path)), data)
-	k.frame = appendInt(k.frame, version)
+	k := c.setting(path, data, version)
 	if err := c.do(ctx, k); err != nil {
 		return Stat{}, err
 	}
 	defer k.free()
 	return k.stat, nil
+}
+
+func (c *Conn) setting(path string, data []byte, version int32) *call {
+	k := newCall(opSetData, path)
+	k.frame = appendText(appendText(k.frame, c.cfg.full(path)), data)
+	k.frame = appendInt(k.frame, version)
+	return k
 }
 
 // Sync lets what is read later know all that was done anywhere before. Without it a
