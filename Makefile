@@ -18,6 +18,7 @@ test: ## run every test with the race detector, the core's fifty times
 	$(GO) test -race -shuffle=on -timeout 15m -count=50 . ./driver
 	cd interop/strings && $(GO) test -race -shuffle=on -timeout 5m ./...
 	cd interop/etcd && $(GO) test -race -shuffle=on -timeout 15m ./...
+	cd interop/zk && $(GO) test -race -shuffle=on -timeout 5m ./...
 
 lint: ## formatting, vet, staticcheck, go.mod, and the listing of the public API
 	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }
@@ -27,6 +28,7 @@ lint: ## formatting, vet, staticcheck, go.mod, and the listing of the public API
 	cd bench && $(GO) vet ./... && $(GO) mod tidy -diff
 	cd interop/strings && $(GO) vet ./... && $(GO) mod tidy -diff
 	cd interop/etcd && $(GO) vet ./... && $(GO) mod tidy -diff
+	cd interop/zk && $(GO) vet ./... && $(GO) mod tidy -diff
 
 bench: ## the benchmarks side by side with the peers (minutes; needs a quiet machine)
 	cd bench && $(GO) test -run TestReport -report . -for 2s -timeout 1h

@@ -84,10 +84,11 @@ var (
 const rawZooKeeper = "raw create, delete"
 
 var (
-	zkLockPeer = contender{name: "zk.Lock", open: openZkLock}
+	distlockZooKeeper = contender{name: "distlock", open: openDistlockAt("zk://"), ours: true}
+	zkLockPeer        = contender{name: "zk.Lock", open: openZkLock}
 
-	zooKeeperAlone    = []contender{{name: rawZooKeeper, open: openRawZooKeeper}, zkLockPeer}
-	zooKeeperTogether = []contender{zkLockPeer}
+	zooKeeperAlone    = []contender{{name: rawZooKeeper, open: openRawZooKeeper}, distlockZooKeeper, zkLockPeer}
+	zooKeeperTogether = []contender{distlockZooKeeper, zkLockPeer}
 )
 
 // never holds nothing, to show what the rest of a measurement costs.

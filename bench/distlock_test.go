@@ -7,6 +7,7 @@ import (
 	"github.com/distlock/distlock"
 	_ "github.com/distlock/distlock/backend/etcdlock"
 	"github.com/distlock/distlock/backend/redislock"
+	_ "github.com/distlock/distlock/backend/zklock"
 	"github.com/distlock/distlock/driver"
 	"github.com/redis/go-redis/v9"
 )

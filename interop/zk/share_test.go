@@ -1,0 +1,26 @@
+package zk
+
+import (
+	"testing"
+
+	"github.com/distlock/distlock/internal/sides"
+)
+
+// Two clients of distlock and two of zk.Lock take turns on one lock.
+func TestTurns(t *testing.T) {
+	name := newName()
+	sides.Turns(t, name, 250, map[string][]sides.Side{
+		"distlock": {newDistlock(t), newDistlock(t)}, "zk.Lock": {newLockSide(t), newLockSide(t)},
+	})
+	if left := line(t, connect(t), name); len(left) != 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// Whoever waits on one side is woken by a release on the other.
+func TestWakeUps(t *testing.T) {
+	c, us, them := connect(t), newDistlock(t), newLockSide(t)
+	queued := func(name string) { inLine(t, c, name, 2) }
+	sides.WakeUps(t, 60, us, them, newName, queued)
+	sides.WakeUps(t, 60, them, us, newName, queued)
+}
