@@ -48,8 +48,9 @@ func (b *Backend) attempt(ctx context.Context, r *driver.Request) (driver.Grant,
 	if err != nil {
 		return driver.Grant{}, err
 	}
+	c = b.claims.get(r.Owner) // which may have ended with its lease
 	switch {
-	case c != nil && !c.gone && c.create > 0:
+	case c != nil && c.create > 0:
 		return b.again(ctx, start, c, l, r)
 	case r.Queue:
 		return b.enter(ctx, start, l, r)
@@ -101,10 +102,11 @@ func put(key string, l *lease, r *driver.Request, later bool) clientv3.Op {
 // enter makes a key for an Owner that has none, or may have this one, at the end of the
 // line. If nothing is ahead of it, it is a hold.
 func (b *Backend) enter(ctx context.Context, start time.Time, l *lease, r *driver.Request) (driver.Grant, error) {
-	c, folder := b.open(r, l), b.folder(r.Name)
-	if b.late.has(c.key) {
-		return driver.Grant{}, fmt.Errorf("%w: owner %s was released while its outcome was unknown; take a new one", driver.ErrInvalid, r.Owner)
+	c, err := b.open(r, l)
+	if err != nil {
+		return driver.Grant{}, err
 	}
+	folder := b.folder(r.Name)
 	resp, err := b.client.Txn(ctx).If(vacant(folder)).
 		Then(put(c.key, l, r, false)).
 		Else(put(c.key, l, r, true), list(folder)).Commit()

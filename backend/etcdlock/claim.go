@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"fmt"
 	"sync"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -31,7 +32,7 @@ type claim struct {
 
 	ahead []string // those before it, as far as the last attempt told
 	block string   // the one whose end it waits for
-	first bool     // that one holds
+	next  bool     // nobody else is before it in line
 	watch *watch
 }
 
@@ -51,8 +52,11 @@ func (s *claims) get(owner string) *claim {
 }
 
 // open is the claim of a request whose key is about to be written.
-func (b *Backend) open(r *driver.Request, l *lease) *claim {
-	s := &b.claims
+func (b *Backend) open(r *driver.Request, l *lease) (*claim, error) {
+	s, key := &b.claims, b.folder(r.Name)+tail(l.id, r.Owner)
+	if b.late.has(key) {
+		return nil, fmt.Errorf("%w: owner %s was released when its outcome was unknown; take a new one", driver.ErrInvalid, r.Owner)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.m[r.Owner]
@@ -61,9 +65,9 @@ func (b *Backend) open(r *driver.Request, l *lease) *claim {
 		s.m[r.Owner] = c
 	}
 	s.unguard(c)
-	c.key, c.create, c.fence, c.lease = b.folder(r.Name)+tail(l.id, r.Owner), 0, 0, l
+	c.key, c.create, c.fence, c.lease = key, 0, 0, l
 	c.mode, c.limit, c.fixed, c.onLost = r.Mode, r.Limit, r.Fixed, r.OnLost
-	return c
+	return c, nil
 }
 
 // drop forgets a claim that has no key, or will have none.
@@ -121,7 +125,7 @@ func (s *claims) moved(c *claim, l *lease) {
 // refused notes what stands in the way of a place in line, and lets its watch look there.
 func (s *claims) refused(c *claim, ahead row, by *entry) {
 	s.mu.Lock()
-	c.block, c.first = by.key, by.key == ahead[0].key
+	c.block, c.next = by.key, by.key == ahead[0].key || c.mode == driver.Counted && len(ahead) == c.limit
 	c.ahead = c.ahead[:0]
 	for i := range ahead {
 		c.ahead = append(c.ahead, ahead[i].key)

@@ -97,16 +97,6 @@ func foreignOwner(rest string, create int64) string {
 	return rest + "@" + strconv.FormatInt(create, 10)
 }
 
-// parseForeign is the inverse of foreignOwner.
-func parseForeign(owner string) (rest string, create int64, ok bool) {
-	i := strings.LastIndexByte(owner, '@')
-	if i < 0 {
-		return "", 0, false
-	}
-	create, err := strconv.ParseInt(owner[i+1:], 10, 64)
-	return owner[:i], create, err == nil
-}
-
 func (e *entry) holder() driver.Holder {
 	h := driver.Holder{Owner: e.owner, Mode: e.mode, Held: -1, Left: -1, Meta: e.Meta}
 	// Who came when others were before it has a fence that is not written down, and what

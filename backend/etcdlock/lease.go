@@ -114,6 +114,9 @@ func (s *leases) common(ctx context.Context, secs int64) (*lease, error) {
 		s.mu.Lock()
 		m := s.shared[secs]
 		if m == nil || m.over() {
+			if m != nil && m.l != nil {
+				delete(s.all, m.l.id)
+			}
 			m = &making{done: make(chan struct{})}
 			s.shared[secs] = m
 			s.mu.Unlock()
@@ -209,6 +212,9 @@ func (s *leases) prolong(ctx context.Context, l *lease) error {
 	if err != nil {
 		return err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all[l.id] = struct{}{}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.sent.Before(sent) {

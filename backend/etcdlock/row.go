@@ -50,12 +50,14 @@ func blocker(ahead row, mode driver.Mode, limit int) *entry {
 	return nil
 }
 
-// mismatch refuses a request that can't go with who holds.
+// mismatch refuses a request that can't go with who holds. The keys of other programs
+// keep out every kind, and are in nobody's way longer than they last.
 func mismatch(ahead row, r *driver.Request) error {
-	if len(ahead) == 0 {
+	i := slices.IndexFunc(ahead, func(e entry) bool { return !e.foreign })
+	if i < 0 {
 		return nil
 	}
-	first := &ahead[0]
+	first := &ahead[i]
 	if !first.mode.SameKind(r.Mode) {
 		return fmt.Errorf("%w: %q is in use as %v, asked for as %v", driver.ErrInvalid, r.Name, first.mode, r.Mode)
 	}

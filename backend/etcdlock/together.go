@@ -106,7 +106,11 @@ func (b *Backend) openBids(bids []*bid) error {
 		x.cmp = vacant(b.folder(x.r.Name))
 		x.c = b.claims.get(x.r.Owner)
 		if x.c == nil || x.c.create == 0 {
-			x.c = b.open(x.r, x.l)
+			c, err := b.open(x.r, x.l)
+			if err != nil {
+				return err
+			}
+			x.c = c
 		}
 	}
 	return nil
@@ -140,8 +144,11 @@ func (b *Backend) reviewBid(x *bid, all row, revision int64) error {
 	place := all.find(x.r.Owner)
 	if place < 0 {
 		x.cmp = since(b.folder(x.r.Name), revision)
-		if x.known && x.c.create > 0 {
-			x.known, x.c = false, b.open(x.r, x.l) // its key is gone
+		if x.known && x.c.create > 0 { // its key is gone
+			x.known = false
+			if _, err := b.open(x.r, x.l); err != nil {
+				return err
+			}
 		}
 		place = len(all)
 	} else {

@@ -85,7 +85,7 @@ func (w *watch) begin(name string) {
 // follow watches what stands in the way of a place in line.
 func (w *watch) follow(c *claim) {
 	w.b.claims.mu.Lock()
-	own, block, quick, ahead := c.key, c.block, c.first, slices.Clone(c.ahead)
+	own, block, quick, ahead := c.key, c.block, c.next, slices.Clone(c.ahead)
 	w.b.claims.mu.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
