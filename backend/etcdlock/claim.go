@@ -29,6 +29,8 @@ type claim struct {
 	gone   bool   // released, or lost
 	onLost func()
 	sub    *sub // watches the key of a hold
+	live   bool // it has begun to
+	doubt  bool // it was interrupted
 
 	ahead []string // those before it, as far as the last attempt told
 	block string   // the one whose end it waits for

@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -58,21 +59,55 @@ func (y *young) close() {
 	}
 }
 
-// guard watches the keys of those that are still held, from their grants on.
+// guard watches the keys of those that are still held, from their grants on. Those whose
+// watch was interrupted are looked at.
 func (b *Backend) guard(old []*claim) {
+	var doubts []*claim
 	b.claims.mu.Lock()
-	defer b.claims.mu.Unlock()
-	old = slices.DeleteFunc(old, func(c *claim) bool { return c.gone || c.fence == 0 || c.onLost == nil || c.sub != nil })
 	for _, c := range old {
-		if c.sub == nil {
+		switch {
+		case c.gone || c.fence == 0 || c.onLost == nil:
+		case c.sub == nil:
+			c.live = false
 			c.sub = b.hub.watch(&sub{listener: c, key: c.key, start: int64(c.fence) + 1})
+		case c.doubt:
+			c.doubt = false
+			doubts = append(doubts, c)
+		}
+	}
+	b.claims.mu.Unlock()
+	for some := range slices.Chunk(doubts, maxOps) {
+		b.verify(some)
+	}
+}
+
+// verify looks whether holds have lost their keys while nobody watched. What has no answer
+// is found out by the next renewal.
+func (b *Backend) verify(some []*claim) {
+	ctx, cancel := context.WithTimeout(b.hub.ctx, answerTime)
+	defer cancel()
+	gone, _, err := b.missing(ctx, some)
+	if err != nil {
+		return
+	}
+	for i, c := range some {
+		if gone[i] {
+			b.claims.lose(c)
 		}
 	}
 }
 
-// armed has nothing to look for: the first watch begins with the grant, and after a break
-// of the stream the next renewal looks.
-func (c *claim) armed() {}
+// armed: the first watch begins with the grant and misses nothing; after a break of the
+// stream somebody has to look.
+func (c *claim) armed() {
+	c.b.claims.mu.Lock()
+	again := c.live
+	c.live, c.doubt = true, again
+	c.b.claims.mu.Unlock()
+	if again {
+		c.b.young.add(c)
+	}
+}
 
 // event: somebody deleted the key, or its lease has ended.
 func (c *claim) event(*mvccpb.Event) { c.b.claims.lose(c) }

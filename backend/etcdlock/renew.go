@@ -112,32 +112,49 @@ func (r *renewal) answer(i int, err error) error {
 }
 
 // check looks whether keys are the ones that were granted, and answers the leader's term.
-func (r *renewal) check(parts []part) (term uint64) {
+func (r *renewal) check(parts []part) uint64 {
+	claims := make([]*claim, len(parts))
+	for i, p := range parts {
+		claims[i] = p.c
+	}
+	gone, term, err := r.b.missing(r.ctx, claims)
+	for i, p := range parts {
+		switch {
+		case err != nil:
+			r.errs[p.i] = r.b.fail("renew", p.c.name, err)
+		case gone[i]:
+			r.b.claims.drop(p.c)
+			r.errs[p.i] = lost(p.c.name)
+		}
+	}
+	return term
+}
+
+// missing tells which claims' keys are not there any more, and the leader's term.
+func (b *Backend) missing(ctx context.Context, claims []*claim) (gone []bool, term uint64, err error) {
 	var are []clientv3.Cmp
 	var looks []clientv3.Op
-	for _, p := range parts {
-		are = append(are, still(p.c.key, p.c.create))
-		looks = append(looks, clientv3.OpGet(p.c.key, clientv3.WithKeysOnly()))
+	for _, c := range claims {
+		are = append(are, still(c.key, c.create))
+		looks = append(looks, clientv3.OpGet(c.key, clientv3.WithKeysOnly()))
 	}
-	resp, err := r.b.client.Txn(r.ctx).If(are...).Else(looks...).Commit()
-	switch {
-	case errors.Is(err, rpctypes.ErrTooManyOps) && len(parts) > 1:
-		return max(r.check(parts[:len(parts)/2]), r.check(parts[len(parts)/2:]))
-	case err != nil:
-		for _, p := range parts {
-			r.errs[p.i] = r.answer(p.i, err)
-		}
-		return 0
-	case !resp.Succeeded:
-		for i, p := range parts {
+	resp, err := b.client.Txn(ctx).If(are...).Else(looks...).Commit()
+	if errors.Is(err, rpctypes.ErrTooManyOps) && len(claims) > 1 {
+		first, term, err := b.missing(ctx, claims[:len(claims)/2])
+		second, term2, err2 := b.missing(ctx, claims[len(claims)/2:])
+		return append(first, second...), max(term, term2), errors.Join(err, err2)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	gone = make([]bool, len(claims))
+	for i, c := range claims {
+		if !resp.Succeeded {
 			kvs := resp.Responses[i].GetResponseRange().Kvs
-			if len(kvs) == 0 || kvs[0].CreateRevision != p.c.create {
-				r.b.claims.drop(p.c)
-				r.errs[p.i] = lost(p.c.name)
-			}
+			gone[i] = len(kvs) == 0 || kvs[0].CreateRevision != c.create
 		}
 	}
-	return resp.Header.RaftTerm
+	return gone, resp.Header.RaftTerm, nil
 }
 
 // move attaches a hold's key to a lease that lives long enough.

@@ -1,0 +1,276 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/faultproxy"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// told waits for an OnLost.
+func told(t testing.TB, lost <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-lost:
+	case <-time.After(20 * time.Second):
+		t.Fatal("nobody told the holder")
+	}
+}
+
+// quiet waits until a watch has been silent for a while.
+func quiet(t testing.TB, w driver.Watch) {
+	t.Helper()
+	eventually(t, "the watch is quiet", func() bool {
+		select {
+		case <-w.Ready:
+			return false
+		case <-time.After(100 * time.Millisecond):
+			return true
+		}
+	})
+}
+
+// watched makes a request that says on a channel when it is lost.
+func watched(r driver.Request) (driver.Request, chan struct{}) {
+	lost := make(chan struct{}, 2)
+	r.OnLost = func() { lost <- struct{}{} }
+	return r, lost
+}
+
+func TestHolderHearsThatItsKeyWasDeleted(t *testing.T) {
+	b, admin := shared(t), shared(t)
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Read, driver.Counted} {
+		r, lost := watched(request("", mode))
+		acquire(t, b, r)
+		if _, err := admin.client.Delete(t.Context(), keys(t, admin, r.Name)[0].key); err != nil {
+			t.Fatal(err)
+		}
+		told(t, lost)
+		if errs := b.Renew(t.Context(), []driver.Hold{r.Hold}); !errors.Is(errs[0], driver.ErrLost) {
+			t.Errorf("%v: renew after the loss: %v", mode, errs[0])
+		}
+		if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("%v: release after the loss: %v", mode, err)
+		}
+		acquire(t, admin, request(r.Name, mode))
+		if len(lost) > 0 {
+			t.Errorf("%v: told twice", mode)
+		}
+	}
+}
+
+// A break by another connection is heard too, and one's own release is not.
+func TestHolderHearsOfForceUnlock(t *testing.T) {
+	b, admin := shared(t), shared(t)
+	r, lost := watched(request("", driver.Exclusive))
+	quiet, none := watched(request("", driver.Exclusive))
+	acquire(t, b, r)
+	acquire(t, b, quiet)
+	info, err := admin.Inspect(t.Context(), r.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "both keys are watched", func() bool {
+		b.claims.mu.Lock()
+		defer b.claims.mu.Unlock()
+		return b.claims.m[r.Owner].sub != nil && b.claims.m[quiet.Owner].sub != nil
+	})
+	release(t, b, quiet)
+	if err := admin.Release(t.Context(), driver.Hold{Name: r.Name, Owner: info.Holders[0].Owner, Mode: driver.Exclusive}); err != nil {
+		t.Fatal(err)
+	}
+	told(t, lost)
+	if len(none) > 0 {
+		t.Error("told of its own release")
+	}
+}
+
+// The end of the lease is the end of all its holds, a fact; later ones get a new lease.
+func TestEndOfTheLease(t *testing.T) {
+	b, admin := shared(t), shared(t)
+	one, lostOne := watched(request("", driver.Exclusive))
+	two, lostTwo := watched(request("", driver.Write))
+	acquire(t, b, one)
+	acquire(t, b, two)
+	old := keys(t, admin, one.Name)[0].lease
+	if _, err := admin.client.Revoke(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	errs := b.Renew(t.Context(), []driver.Hold{one.Hold, two.Hold})
+	if !errors.Is(errs[0], driver.ErrLost) || !errors.Is(errs[1], driver.ErrLost) {
+		t.Errorf("renew after the lease's end: %v", errs)
+	}
+	three := request("", driver.Exclusive)
+	if g := acquire(t, b, three); g.TTL < 29*time.Second {
+		t.Errorf("granted for %v", g.TTL)
+	}
+	if now := keys(t, admin, three.Name)[0].lease; now == old {
+		t.Error("the next hold has the lease that ended")
+	}
+	// Renew has told already what a watch may have been quicker to tell.
+	if len(lostOne)+len(lostTwo) > 2 {
+		t.Error("told twice")
+	}
+}
+
+// A lease that has ended unnoticed costs an attempt nothing but time.
+func TestAcquireOnALeaseThatHasEnded(t *testing.T) {
+	b, admin := shared(t), shared(t)
+	for i, queue := range []bool{true, false} {
+		first := request("", driver.Exclusive)
+		acquire(t, b, first)
+		if _, err := admin.client.Revoke(t.Context(), keys(t, admin, first.Name)[0].lease); err != nil {
+			t.Fatal(err)
+		}
+		r := request("", driver.Exclusive)
+		r.Queue = queue
+		acquire(t, b, r)
+		if len(keys(t, admin, r.Name)) != 1 {
+			t.Errorf("case %d: no key", i)
+		}
+	}
+}
+
+// A waiter that lost its place, by its key's deletion or its lease's end, hears of it and
+// takes a new one.
+func TestWaiterTakesANewPlace(t *testing.T) {
+	for _, how := range []string{"key", "lease"} {
+		t.Run(how, func(t *testing.T) {
+			b, admin := shared(t), shared(t)
+			r := request("", driver.Exclusive)
+			acquire(t, admin, r)
+			w := queued(request(r.Name, driver.Exclusive))
+			refused(t, b, w, driver.ErrHeld)
+			watch := armWatch(t, b, w)
+			defer watch.Close()
+			refused(t, b, w, driver.ErrHeld)
+			behind := queued(request(r.Name, driver.Exclusive))
+			refused(t, admin, behind, driver.ErrHeld)
+
+			place := keys(t, admin, r.Name)[1]
+			var err error
+			if how == "key" {
+				_, err = admin.client.Delete(t.Context(), place.key)
+			} else {
+				_, err = admin.client.Revoke(t.Context(), place.lease)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			signalled(t, watch)
+			refused(t, b, w, driver.ErrHeld)
+			all := keys(t, admin, r.Name)
+			if len(all) != 3 || all[2].owner != w.Owner {
+				t.Fatalf("not at the end of the line: %v", all)
+			}
+			// The watch has moved to the one that is before it now.
+			release(t, admin, r)
+			acquire(t, admin, behind)
+			quiet(t, watch)
+			release(t, admin, behind)
+			signalled(t, watch)
+			acquire(t, b, w)
+		})
+	}
+}
+
+// History that was compacted while somebody waited is of no use to anybody: not even a
+// stream that has to be opened anew needs it.
+func TestCompactionWhileWaiting(t *testing.T) {
+	srv := testserver.Etcd(t, testserver.EtcdOptions{})
+	p := faultproxy.New(t, srv.Addr())
+	b, admin := openAt(t, p.Addr(), nil), openAt(t, srv.Addr(), nil)
+	held, lost := watched(request("", driver.Exclusive))
+	acquire(t, b, held)
+	r := request("", driver.Exclusive)
+	acquire(t, admin, r)
+	w := queued(request(r.Name, driver.Exclusive))
+	refused(t, b, w, driver.ErrHeld)
+	watch := armWatch(t, b, w)
+	defer watch.Close()
+	eventually(t, "the hold is watched", func() bool {
+		b.claims.mu.Lock()
+		defer b.claims.mu.Unlock()
+		return b.claims.m[held.Owner].sub != nil
+	})
+	var revision int64
+	for i := range 20 {
+		resp, err := admin.client.Put(t.Context(), "noise", fmt.Sprint(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		revision = resp.Header.Revision
+	}
+	if _, err := admin.client.Compact(t.Context(), revision); err != nil {
+		t.Fatal(err)
+	}
+	p.Silence()
+	release(t, admin, r)
+	p.Pass()
+	signalled(t, watch)
+	for {
+		_, err := b.Acquire(t.Context(), w)
+		if err == nil {
+			break
+		}
+		if errors.Is(err, driver.ErrHeld) || driver.Final(err) {
+			t.Fatal(err)
+		}
+	}
+	if _, err := admin.client.Delete(t.Context(), keys(t, admin, held.Name)[0].key); err != nil {
+		t.Fatal(err)
+	}
+	told(t, lost)
+}
+
+// A server that hangs, with its connections open, keeps a waiter from hearing for some
+// seconds only: the stream is opened anew.
+func TestStreamThatHangs(t *testing.T) {
+	srv := testserver.SharedEtcd(t)
+	p := faultproxy.New(t, srv.Addr())
+	b, admin := openAt(t, p.Addr(), nil), openAt(t, srv.Addr(), nil)
+	r := request("", driver.Exclusive)
+	acquire(t, admin, r)
+	w := queued(request(r.Name, driver.Exclusive))
+	refused(t, b, w, driver.ErrHeld)
+	watch := armWatch(t, b, w)
+	defer watch.Close()
+	quiet(t, watch)
+	b.hub.mu.Lock()
+	b.hub.pending++ // an answer that never comes
+	b.hub.mu.Unlock()
+	signalled(t, watch)
+	release(t, admin, r)
+	signalled(t, watch)
+	acquire(t, b, w)
+}
+
+// What was written for an Owner after its release, by a call that had been cut off, does
+// not stay.
+func TestLateKeyIsDeleted(t *testing.T) {
+	b, admin := shared(t), shared(t)
+	r := queued(request("", driver.Exclusive))
+	other := request("", driver.Exclusive)
+	acquire(t, b, other) // which makes the lease
+	l := b.claims.get(other.Owner).lease
+	c, err := b.open(&r, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.failed(c, l, context.DeadlineExceeded)
+	if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
+		t.Fatalf("release of what is not there yet: %v", err)
+	}
+	if _, err := b.client.Do(t.Context(), put(c.key, l, &r, false)); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, admin, request(r.Name, driver.Exclusive), driver.ErrHeld)
+	refused(t, b, r, driver.ErrInvalid)
+	eventually(t, "the late key is deleted", func() bool { return len(keys(t, admin, r.Name)) == 0 })
+	acquire(t, admin, request(r.Name, driver.Exclusive))
+}

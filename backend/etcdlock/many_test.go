@@ -1,0 +1,149 @@
+package etcdlock
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+)
+
+// heap is what is in use, and how many goroutines there are.
+func heap() (bytes uint64, goroutines int) {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc, runtime.NumGoroutine()
+}
+
+// Ten thousand held locks have one lease, and one stream that watches their keys. Each
+// costs memory, and no goroutine.
+func TestTenThousandHeld(t *testing.T) {
+	const n = 10_000
+	var requests atomic.Int64
+	count := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		requests.Add(1)
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
+	streams := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		requests.Add(1)
+		return stream(ctx, desc, cc, method, opts...)
+	}
+	srv := testserver.Etcd(t, testserver.EtcdOptions{})
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{srv.Addr()}, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(count), grpc.WithChainStreamInterceptor(streams)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	b := backendOf(t, client, nil)
+	warm, _ := watched(request("", driver.Exclusive))
+	acquire(t, b, warm)
+	eventually(t, "the stream is open", func() bool { return watchedHolds(b) == 1 })
+
+	var lost atomic.Int64
+	before, goroutines := heap()
+	holds := make([]driver.Hold, n)
+	rs := make([]driver.Request, n)
+	for i := range rs {
+		rs[i] = request(fmt.Sprintf("many/%05d", i), driver.Exclusive)
+		rs[i].OnLost = func() { lost.Add(1) }
+		holds[i] = rs[i].Hold
+	}
+	for some := range slices.Chunk(rs, 100) {
+		if _, err := b.AcquireAll(t.Context(), some); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rs = nil
+	eventually(t, "all keys are watched", func() bool { return watchedHolds(b) == n+1 })
+	after, now := heap()
+	t.Logf("%d bytes and %.4f goroutines for each hold", (after-before)/n, float64(now-goroutines)/n)
+	if now-goroutines > 10 {
+		t.Errorf("%d goroutines more than before", now-goroutines)
+	}
+	if leases, err := client.Leases(t.Context()); err != nil || len(leases.Leases) != 1 {
+		t.Errorf("leases: %v, %v; want one", leases, err)
+	}
+
+	requests.Store(0)
+	for some := range slices.Chunk(holds, 500) { // as many as the core renews at once
+		for i, err := range b.Renew(t.Context(), some) {
+			if err != nil {
+				t.Fatalf("renew %s: %v", some[i].Name, err)
+			}
+		}
+	}
+	// With a TTL of 30 s all are renewed every 10 s.
+	t.Logf("%d requests to renew them all: %.1f a second at a TTL of 30 s", requests.Load(), float64(requests.Load())/10)
+	if requests.Load() > 150 {
+		t.Errorf("%d requests to renew %d holds", requests.Load(), n)
+	}
+
+	if _, err := client.Delete(t.Context(), "many/0", clientv3.WithRange("many/00100")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the holders of a hundred deleted keys are told", func() bool { return lost.Load() == 100 })
+	b.Close()
+	left, err := client.Get(t.Context(), "many/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil || left.Count != 0 {
+		t.Errorf("after Close: %d keys, %v", left.Count, err)
+	}
+	if lost.Load() != 100 {
+		t.Errorf("%d were told of a loss; want 100", lost.Load())
+	}
+}
+
+// watchedHolds is how many holds have a live watch.
+func watchedHolds(b *Backend) int {
+	b.claims.mu.Lock()
+	defer b.claims.mu.Unlock()
+	n := 0
+	for _, c := range b.claims.m {
+		if c.live {
+			n++
+		}
+	}
+	return n
+}
+
+// Names that are used for a moment, by a try or in vain, leave nothing in the backend.
+func TestNothingIsRemembered(t *testing.T) {
+	b, other := shared(t), shared(t)
+	r := request("", driver.Exclusive)
+	acquire(t, other, r)
+	for range 5 {
+		refused(t, b, request(r.Name, driver.Exclusive), driver.ErrHeld)
+		refused(t, b, queued(request(r.Name, driver.Counted)), driver.ErrInvalid)
+		free := request("", driver.Exclusive)
+		acquire(t, b, free)
+		release(t, b, free)
+		w := queued(request(r.Name, driver.Exclusive))
+		refused(t, b, w, driver.ErrHeld)
+		watch := armWatch(t, b, w)
+		watch.Close()
+		release(t, b, w)
+	}
+	b.claims.mu.Lock()
+	claims, watches := len(b.claims.m), len(b.claims.watches)
+	b.claims.mu.Unlock()
+	b.hub.mu.Lock()
+	subs := len(b.hub.subs)
+	b.hub.mu.Unlock()
+	if claims+watches+subs != 0 {
+		t.Errorf("%d claims, %d watches, %d on the stream", claims, watches, subs)
+	}
+	if left := keys(t, other, r.Name); len(left) != 1 {
+		t.Errorf("keys: %v", left)
+	}
+}
