@@ -1,0 +1,205 @@
+package etcdlock
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// A hold that is renewed for longer than its lease lives moves to another one, and keeps
+// its place.
+func TestRenewForLonger(t *testing.T) {
+	b, admin := shared(t), shared(t)
+	for _, fixed := range []bool{false, true} {
+		r := request("", driver.Exclusive)
+		r.TTL, r.Fixed = 5*time.Second, fixed
+		acquire(t, b, r)
+		before := keys(t, admin, r.Name)[0]
+		longer := r.Hold
+		longer.TTL = time.Minute
+		if errs := b.Renew(t.Context(), []driver.Hold{longer}); errs[0] != nil {
+			t.Fatal(errs[0])
+		}
+		after := keys(t, admin, r.Name)[0]
+		if after.create != before.create || after.lease == before.lease {
+			t.Errorf("fixed %v: moved from %+v to %+v", fixed, before, after)
+		}
+		// The old lease is of no use to the hold any more.
+		admin.client.Revoke(t.Context(), before.lease)
+		if errs := b.Renew(t.Context(), []driver.Hold{longer}); errs[0] != nil {
+			t.Errorf("fixed %v: without its old lease: %v", fixed, errs[0])
+		}
+		left, err := admin.client.TimeToLive(t.Context(), after.lease)
+		if err != nil || left.TTL < 50 {
+			t.Errorf("fixed %v: lives for %d s, %v", fixed, left.TTL, err)
+		}
+		info, err := admin.Inspect(t.Context(), r.Name)
+		if err != nil || len(info.Holders) != 1 || info.Holders[0].Fence != 0 {
+			t.Errorf("fixed %v: the fence is not that of the grant: %+v, %v", fixed, info, err)
+		}
+		release(t, b, r)
+	}
+}
+
+// A fixed hold ends by itself while others of its TTL are renewed, and takes its lease
+// with it when it is released.
+func TestFixedHoldsHaveALifeOfTheirOwn(t *testing.T) {
+	b, admin := shared(t), shared(t)
+	renewed, fixed := request("", driver.Exclusive), request("", driver.Exclusive)
+	renewed.TTL, fixed.TTL, fixed.Fixed = time.Second, time.Second, true
+	acquire(t, b, renewed)
+	fixed, lost := watched(fixed)
+	acquire(t, b, fixed)
+	eventually(t, "the fixed hold ends", func() bool {
+		if errs := b.Renew(t.Context(), []driver.Hold{renewed.Hold}); errs[0] != nil {
+			t.Fatal(errs[0])
+		}
+		return len(keys(t, admin, fixed.Name)) == 0
+	})
+	told(t, lost)
+
+	again := request("", driver.Exclusive)
+	again.Fixed = true
+	acquire(t, b, again)
+	lease := keys(t, admin, again.Name)[0].lease
+	release(t, b, again)
+	eventually(t, "the lease ends with the hold", func() bool {
+		left, err := admin.client.TimeToLive(t.Context(), lease)
+		return err == nil && left.TTL < 0
+	})
+}
+
+// What a refused try of a fixed lock has made is not left to the servers.
+func TestFixedTryLeavesNoLease(t *testing.T) {
+	b := shared(t)
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	next := request(r.Name, driver.Exclusive)
+	next.Fixed = true
+	for range 3 {
+		refused(t, b, next, driver.ErrHeld)
+	}
+	b.leases.mu.Lock()
+	defer b.leases.mu.Unlock()
+	if len(b.leases.all) != 1 {
+		t.Errorf("%d leases, want 1", len(b.leases.all))
+	}
+}
+
+// Attempts keep the shared lease alive that they use, so that a grant after a pause
+// lives as long as any.
+func TestLeaseIsFreshWhenUsed(t *testing.T) {
+	b := shared(t)
+	first, next := request("", driver.Exclusive), request("", driver.Exclusive)
+	acquire(t, b, first)
+	l := b.claims.get(first.Owner).lease
+	l.mu.Lock()
+	l.sent = l.sent.Add(-l.ttl * 6 / 10)
+	l.mu.Unlock()
+	if g := acquire(t, b, next); g.TTL < next.TTL {
+		t.Errorf("granted for %v of %v", g.TTL, next.TTL)
+	}
+	if b.claims.get(next.Owner).lease != l {
+		t.Error("another lease")
+	}
+}
+
+// A lease that nobody uses ends, and the next lock has a new one.
+func TestIdleLeaseEnds(t *testing.T) {
+	b := shared(t)
+	r := request("", driver.Exclusive)
+	r.TTL = time.Second
+	acquire(t, b, r)
+	l := b.claims.get(r.Owner).lease
+	release(t, b, r)
+	eventually(t, "the idle lease has ended", func() bool {
+		left, err := b.client.TimeToLive(t.Context(), l.id)
+		return err == nil && left.TTL < 0
+	})
+	acquire(t, b, request(r.Name, driver.Exclusive))
+}
+
+// Close ends the leases, and what they hold, at once.
+func TestCloseEndsTheSession(t *testing.T) {
+	b, admin := shared(t), shared(t)
+	r, fixed := request("", driver.Exclusive), request("", driver.Exclusive)
+	fixed.Fixed = true
+	acquire(t, b, r)
+	acquire(t, b, fixed)
+	w := queued(request(r.Name, driver.Exclusive))
+	refused(t, b, w, driver.ErrHeld)
+	b.Close()
+	acquire(t, admin, request(r.Name, driver.Exclusive))
+	acquire(t, admin, request(fixed.Name, driver.Exclusive))
+}
+
+// foreign takes a lock as the official clients do.
+func foreign(t *testing.T, b *Backend, name string) (key string, lease clientv3.LeaseID) {
+	t.Helper()
+	l, err := b.client.Grant(t.Context(), 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key = b.folder(name) + tail(l.ID, "")
+	key = key[:len(key)-1]
+	if _, err := b.client.Put(t.Context(), key, "", clientv3.WithLease(l.ID)); err != nil {
+		t.Fatal(err)
+	}
+	return key, l.ID
+}
+
+// A key of another program keeps everybody out, is shown, and can be deleted, but not its
+// successor, which may have the same name.
+func TestHoldsOfOtherPrograms(t *testing.T) {
+	b := shared(t)
+	for mode := driver.Exclusive; mode <= driver.Counted; mode++ {
+		r := request("", mode)
+		key, lease := foreign(t, b, r.Name)
+		refused(t, b, r, driver.ErrHeld)
+		info, err := b.Inspect(t.Context(), r.Name)
+		if err != nil || len(info.Holders) != 1 || info.Holders[0].Mode != driver.Exclusive || info.Holders[0].Left < 50*time.Second {
+			t.Fatalf("%v: shown as %+v, %v", mode, info, err)
+		}
+		seen := driver.Hold{Name: r.Name, Owner: info.Holders[0].Owner, Mode: driver.Exclusive}
+		if errs := b.Renew(t.Context(), []driver.Hold{seen}); !errors.Is(errs[0], driver.ErrLost) {
+			t.Errorf("%v: renewed another program's hold: %v", mode, errs[0])
+		}
+		w := queued(request(r.Name, mode))
+		refused(t, b, w, driver.ErrHeld)
+		watch := armWatch(t, b, w)
+		if err := b.Release(t.Context(), seen); err != nil {
+			t.Fatalf("%v: force unlock: %v", mode, err)
+		}
+		signalled(t, watch)
+		acquire(t, b, w)
+		watch.Close()
+		release(t, b, w)
+		if _, err := b.client.Put(t.Context(), key, "", clientv3.WithLease(lease)); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Release(t.Context(), seen); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("%v: force unlock of a successor: %v", mode, err)
+		}
+		var listed []string
+		if err := b.List(t.Context(), r.Name, func(name string) bool { listed = append(listed, name); return true }); err != nil || len(listed) != 1 {
+			t.Errorf("%v: listed %q, %v", mode, listed, err)
+		}
+	}
+}
+
+// A key that lies beside the locks is no lock.
+func TestListLeavesOutData(t *testing.T) {
+	b := shared(t)
+	name := request("", driver.Exclusive).Name
+	for _, key := range []string{name, name + "/config", name + "/7587", name + "/a/b"} {
+		if _, err := b.client.Put(t.Context(), key, "data"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.List(t.Context(), name, func(name string) bool { t.Errorf("listed %q", name); return true }); err != nil {
+		t.Error(err)
+	}
+}

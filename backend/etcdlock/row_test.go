@@ -1,0 +1,77 @@
+package etcdlock
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// line makes a row of letters: x exclusive, w write, r read, 2 and 3 permits of so many.
+func line(s string) row {
+	var all row
+	for i, c := range s {
+		e := entry{key: s[:i+1], create: int64(i + 1), owner: s[:i+1]}
+		switch c {
+		case 'x':
+			e.mode = driver.Exclusive
+		case 'w':
+			e.mode = driver.Write
+		case 'r':
+			e.mode = driver.Read
+		default:
+			e.mode, e.Limit = driver.Counted, int(c-'0')
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+func TestWhoIsLetIn(t *testing.T) {
+	for _, c := range []struct {
+		ahead   string
+		next    rune
+		blocker int // in ahead; 0: let in
+	}{
+		{"", 'x', 0}, {"", 'w', 0}, {"", 'r', 0}, {"", '2', 0},
+		{"x", 'x', 1}, {"xx", 'x', 2}, {"r", 'w', 1}, {"rr", 'w', 2}, {"w", 'w', 1},
+		{"rrr", 'r', 0}, {"w", 'r', 1}, {"wr", 'r', 1}, {"rwr", 'r', 2}, {"wrwr", 'r', 3}, {"x", 'r', 1}, {"2", 'r', 1},
+		{"2", '2', 0}, {"22", '2', 2}, {"222", '2', 3}, {"33", '3', 0}, {"3", '2', 1}, {"2x", '3', 2}, {"x2", '2', 1},
+	} {
+		e := line(string(c.next))[0]
+		got := 0
+		if by := blocker(line(c.ahead), e.mode, e.Limit); by != nil {
+			got = int(by.create)
+		}
+		if got != c.blocker {
+			t.Errorf("%q behind %q is kept out by %d, want %d", c.next, c.ahead, got, c.blocker)
+		}
+	}
+}
+
+func TestHowManyHold(t *testing.T) {
+	for s, want := range map[string]int{
+		"": 0, "x": 1, "xx": 1, "w": 1, "wr": 1, "r": 1, "rr": 2, "rrwr": 2, "22": 2, "222": 2, "333": 3, "2": 1, "x2": 1, "rx": 1,
+	} {
+		if got := line(s).holding(); got != want {
+			t.Errorf("of %q %d hold, want %d", s, got, want)
+		}
+	}
+}
+
+func TestMismatch(t *testing.T) {
+	for _, c := range []struct {
+		ahead string
+		next  rune
+		want  string
+	}{
+		{"", 'x', ""}, {"x", 'x', ""}, {"w", 'r', ""}, {"r", 'w', ""}, {"2", '2', ""},
+		{"x", 'r', "in use as exclusive"}, {"r", 'x', "in use as read"}, {"x", '2', "in use as exclusive"}, {"3", '2', "in use with limit 3"},
+	} {
+		e := line(string(c.next))[0]
+		err := mismatch(line(c.ahead), &driver.Request{Hold: driver.Hold{Mode: e.mode}, Limit: e.Limit})
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q behind %q: %v, want %q", c.next, c.ahead, err, c.want)
+		}
+	}
+}
