@@ -212,9 +212,6 @@ func (s *leases) prolong(ctx context.Context, l *lease) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.all[l.id] = struct{}{}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.sent.Before(sent) {
