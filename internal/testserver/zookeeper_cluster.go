@@ -196,7 +196,7 @@ func (g *ZooKeeperGroup) start(o ZooKeeperOptions) error {
 func (g *ZooKeeperGroup) introduce(o *ZooKeeperOptions) error {
 	g.links.owner = map[string]*ZooKeeperServer{}
 	// A member that hears nothing of the others for two seconds gives up.
-	config := []string{"initLimit=50", "syncLimit=10"}
+	config := []string{"initLimit=25", "syncLimit=10"}
 	for i, s := range g.members {
 		os.RemoveAll(s.data())
 		var ports [3]int

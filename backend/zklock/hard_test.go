@@ -1,0 +1,348 @@
+package zklock_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/zklock"
+	"github.com/distlock/distlock/internal/faultproxy"
+	"github.com/distlock/distlock/internal/ledger"
+	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/zk"
+)
+
+const (
+	hardTTL  = 1500 * time.Millisecond
+	keptTTL  = 30 * time.Second // outlives every fault
+	patience = 30 * time.Second
+)
+
+// program is one of those that want locks, with a way of its own to each server.
+type program struct {
+	name  string
+	ways  []*faultproxy.Proxy
+	locks *distlock.Client
+}
+
+func (p *program) each(do func(*faultproxy.Proxy)) {
+	for _, w := range p.ways {
+		do(w)
+	}
+}
+
+// hard is programs that take turns on a few locks while somebody breaks things.
+type hard struct {
+	*ledger.Ledger
+	t        *testing.T
+	g        *testserver.ZooKeeperGroup
+	admin    *zk.Conn
+	programs []*program
+	kept     *distlock.Lease
+}
+
+// contended is the lock that all want.
+const contended = "hard/hot"
+
+func startHard(t *testing.T) *hard {
+	t.Helper()
+	h := &hard{Ledger: ledger.New(), t: t, g: testserver.ZooKeeperCluster(t, testserver.ZooKeeperOptions{})}
+	var err error
+	if h.admin, err = zk.Dial(t.Context(), zk.Config{Servers: h.g.Addrs(), Timeout: keptTTL}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.admin.Close(context.Background()) })
+	for i := range 4 {
+		h.programs = append(h.programs, h.open(fmt.Sprint("program ", i), hardTTL))
+	}
+	keeper := h.open("keeper", keptTTL)
+	if h.kept, err = keeper.locks.Mutex("hard/kept").Lock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h.Enter(keeper.name, h.kept)
+	return h
+}
+
+func (h *hard) open(name string, ttl time.Duration) *program {
+	h.t.Helper()
+	p := &program{name: name}
+	var hosts []string
+	for _, addr := range h.g.Addrs() {
+		w := faultproxy.New(h.t, addr)
+		p.ways, hosts = append(p.ways, w), append(hosts, w.Addr())
+	}
+	b, err := zklock.Open(h.t.Context(), "zk://"+strings.Join(hosts, ","))
+	if err != nil {
+		h.t.Fatalf("%s: %v", name, err)
+	}
+	if p.locks, err = distlock.New(b, &distlock.Options{TTL: ttl}); err != nil {
+		h.t.Fatalf("%s: %v", name, err)
+	}
+	return p
+}
+
+// work lets all take turns until the result is called, which returns when none does any
+// more.
+func (h *hard) work() (stop func()) {
+	ctx, cancel := context.WithCancel(h.t.Context())
+	var wg sync.WaitGroup
+	contend := func(p *program, name string) {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				h.Hold(ctx, p.name, p.locks.Mutex(name), time.Duration(1+rand.IntN(40))*time.Millisecond)
+			}
+		})
+	}
+	for i, p := range h.programs {
+		contend(p, contended)
+		contend(p, fmt.Sprint("hard/cold", i/2))
+	}
+	contend(h.programs[0], contended) // another goroutine of one program
+	return func() { cancel(); wg.Wait() }
+}
+
+// goesOn waits until the lock has been taken so many times more.
+func (h *hard) goesOn(what string, times int) {
+	h.t.Helper()
+	began := time.Now()
+	for range times {
+		last := h.Fence(contended)
+		h.await(what+": somebody gets the lock", func() bool { return h.Fence(contended) != last })
+	}
+	h.t.Logf("%s: taken %d times more within %v", what, times, time.Since(began).Round(time.Millisecond))
+}
+
+// Whatever breaks, nobody holds a lock while another does, and it goes on afterwards.
+func TestHardDays(t *testing.T) {
+	t.Parallel()
+	h := startHard(t)
+	stop := h.work()
+	h.goesOn("in peace", 5)
+	for _, day := range []struct {
+		what string
+		live func(*hard)
+	}{
+		{"the leader is killed", killLeader},
+		{"the leader is silent", pauseLeader},
+		{"the leader is cut off from the others", func(h *hard) { isolate(h, h.g.Leader()) }},
+		{"a follower is cut off from the others", func(h *hard) { isolate(h, h.g.Followers()[0]) }},
+		{"the holder is cut off", cutOffHolder},
+		{"the holders move to other servers", moveHolder},
+		{"an admin deletes nodes", deleteNodes},
+		{"networks break all the time", storm},
+	} {
+		day.live(h)
+		h.goesOn(day.what, 5)
+	}
+	stop()
+	if err := h.kept.Err(); err != nil {
+		t.Errorf("a lock with a long TTL was lost: %v", err)
+	}
+	h.Judge(t, 100)
+	h.end()
+}
+
+func killLeader(h *hard) {
+	old := h.g.Leader()
+	old.Kill()
+	h.g.AwaitLeader(old)
+	h.goesOn("on two servers", 3)
+	old.Start()
+	h.g.AwaitReady()
+}
+
+func pauseLeader(h *hard) {
+	old := h.g.Leader()
+	old.Pause()
+	h.g.AwaitLeader(old)
+	h.goesOn("with a new leader", 3)
+	old.Resume()
+	h.g.AwaitReady()
+}
+
+func isolate(h *hard, s *testserver.ZooKeeperServer) {
+	h.g.Isolate(s)
+	h.g.AwaitLeader(s)
+	h.goesOn("without it", 3)
+	h.g.Heal()
+	h.g.AwaitReady()
+}
+
+// cutOffHolder cuts off programs that hold, each in another way.
+func cutOffHolder(h *hard) {
+	silent := h.programs[1]
+	h.loses("silence", silent, func() { silent.each((*faultproxy.Proxy).Silence) })
+	silent.each((*faultproxy.Proxy).Pass)
+	h.losesWith("a follower that is cut off", h.programs[2], h.g.Followers()[0])
+	h.losesWith("a leader that is cut off", h.programs[3], h.g.Leader())
+}
+
+// losesWith lets a program hold a lock that is left alone with a server.
+func (h *hard) losesWith(what string, p *program, s *testserver.ZooKeeperServer) {
+	for i, other := range h.g.Members() {
+		if other != s {
+			p.ways[i].Silence()
+		}
+	}
+	h.loses(what, p, func() { h.g.Isolate(s) })
+	h.g.Heal()
+	p.each((*faultproxy.Proxy).Pass)
+	h.g.AwaitReady()
+}
+
+// loses lets a program hold the lock until cut has cut it off. The lease must have ended
+// by the time that another holds, of which the ledger keeps account.
+func (h *hard) loses(what string, p *program, cut func()) {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(h.t.Context())
+	defer cancel()
+	who := p.name + ", " + what
+	go h.Hold(ctx, who, p.locks.Mutex(contended), patience)
+	var lease *distlock.Lease
+	h.await(what+": the lock", func() bool {
+		var holder string
+		holder, lease = h.Holder(contended)
+		return holder == who
+	})
+	began := time.Now()
+	cut()
+	h.await(what+": the lease's end", func() bool { return lease.Context().Err() != nil })
+	h.t.Logf("%s: the lease ended after %v", what, time.Since(began).Round(time.Millisecond))
+	if err := lease.Err(); !errors.Is(err, distlock.ErrLost) {
+		h.t.Errorf("%s: the lease ended with %v", what, err)
+	}
+	h.goesOn(what, 2)
+}
+
+func (h *hard) await(what string, is func() bool) {
+	h.t.Helper()
+	for end := time.Now().Add(patience); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			h.t.Fatalf("not after %v: %s", patience, what)
+		}
+	}
+}
+
+// moveHolder cuts the connections of all, again and again: sessions go on elsewhere.
+func moveHolder(h *hard) {
+	for range 5 {
+		for _, p := range h.programs {
+			p.each((*faultproxy.Proxy).Cut)
+		}
+		h.goesOn("after a move", 1)
+	}
+}
+
+// deleteNodes deletes the nodes of a lock, one after the other: who waits goes on waiting,
+// who holds is told that the lock is lost, and fences go on increasing when the lock's own
+// node was deleted.
+func deleteNodes(h *hard) {
+	const name = "hard/deleted"
+	holder, err := h.programs[0].locks.Mutex(name).Lock(h.t.Context())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	first := h.nodes(name, 1)[0]
+	got := make(chan *distlock.Lease, 1)
+	go func() {
+		lease, err := h.programs[1].locks.Mutex(name).Lock(h.t.Context())
+		if err != nil {
+			h.t.Errorf("a waiter whose node was deleted: %v", err)
+		}
+		got <- lease
+	}()
+	for range 3 {
+		waiting := h.nodes(name, 2)
+		h.delete(name + "/" + waiting[1])
+		if waiting[0] != first || len(got) > 0 {
+			h.t.Fatalf("the holder's node was %s, now it is %s; %d waiters got the lock", first, waiting[0], len(got))
+		}
+	}
+	h.nodes(name, 2)
+	h.delete(name + "/" + first)
+	<-holder.Context().Done()
+	if err := holder.Err(); !errors.Is(err, distlock.ErrLost) {
+		h.t.Errorf("the holder's node was deleted: %v", err)
+	}
+	next := <-got
+	next.Unlock(h.t.Context())
+	h.nodes(name, 0)
+	h.delete(name)
+	h.goesOn("after deletions", 1)
+	last, err := h.programs[2].locks.Mutex(name).Lock(h.t.Context())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	last.Unlock(h.t.Context())
+	if a, b, c := holder.Fence(), next.Fence(), last.Fence(); a >= b || b >= c {
+		h.t.Errorf("fences %d, %d, %d", a, b, c)
+	}
+}
+
+// nodes waits until a lock has so many, and returns them in their order.
+func (h *hard) nodes(name string, n int) []string {
+	h.t.Helper()
+	var names []string
+	h.await(fmt.Sprintf("%d nodes of %s", n, name), func() bool {
+		var err error
+		if names, _, err = h.admin.Children(h.t.Context(), "/"+name); err != nil {
+			h.t.Fatal(err)
+		}
+		return len(names) == n
+	})
+	const digits = 10
+	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(a[len(a)-digits:], b[len(b)-digits:]) })
+	return names
+}
+
+func (h *hard) delete(path string) {
+	h.t.Helper()
+	if err := h.admin.Delete(h.t.Context(), "/"+path, -1); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func storm(h *hard) {
+	for i, p := range h.programs {
+		p.each(func(w *faultproxy.Proxy) { w.Storm(uint64(i), 0.02, contended) })
+	}
+	h.goesOn("in the storm", 20)
+	for _, p := range h.programs {
+		p.each(func(w *faultproxy.Proxy) { w.Storm(0, 0, "") })
+	}
+}
+
+// end closes all programs: nothing of them may be left.
+func (h *hard) end() {
+	h.kept.Unlock(h.t.Context())
+	for _, p := range h.programs {
+		if err := p.locks.Close(); err != nil {
+			h.t.Errorf("%s: close: %v", p.name, err)
+		}
+	}
+	h.await("no nodes are left", func() bool { return len(h.left()) == 0 })
+}
+
+// left is the nodes of all locks.
+func (h *hard) left() (left []string) {
+	locks, _, err := h.admin.Children(h.t.Context(), "/hard")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, lock := range locks {
+		names, _, err := h.admin.Children(h.t.Context(), "/hard/"+lock)
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+			h.t.Fatal(err)
+		}
+		left = append(left, names...)
+	}
+	return left
+}
