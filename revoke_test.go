@@ -303,21 +303,92 @@ func TestRevokedLockGoesElsewhere(t *testing.T) {
 		a, b := client(t, store.Connect(), &distlock.Options{HandoffWindow: time.Hour}), client(t, store.Connect(), nil)
 		option, asked := told()
 		m := a.Mutex("x", option)
-		lease := mustLock(t, m)
-		here, there := waiter(t, t.Context(), m), waiter(t, t.Context(), b.Mutex("x"))
-		ask(t, b, "x")
-		mustUnlock(t, <-asked)
-		synctest.Wait()
-		select {
-		case l := <-there:
-			mustUnlock(t, l)
-			mustUnlock(t, <-here)
-		case l := <-here:
-			t.Error("a waiter of the holder's process came first")
-			mustUnlock(t, l)
-			mustUnlock(t, <-there)
+		for range 4 { // those who just released let others go first now and then anyway
+			mustLock(t, m)
+			here, there := waiter(t, t.Context(), m), waiter(t, t.Context(), b.Mutex("x"))
+			ask(t, b, "x")
+			mustUnlock(t, <-asked)
+			synctest.Wait()
+			select {
+			case l := <-there:
+				mustUnlock(t, l)
+				mustUnlock(t, <-here)
+			case l := <-here:
+				t.Error("a waiter of the holder's process came first")
+				mustUnlock(t, l)
+				mustUnlock(t, <-there)
+			}
 		}
-		_ = lease
+	})
+}
+
+// overheard makes a client whose OnRevoke functions are caught.
+func overheard(t *testing.T) (*distlock.Client, chan func()) {
+	r := newRig()
+	caught := make(chan func(), 8)
+	r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+		if req.OnRevoke != nil {
+			caught <- req.OnRevoke
+		}
+		return next(ctx, req)
+	}
+	return client(t, r, nil), caught
+}
+
+// A lease is told once, also by a backend that tells a hold again that was granted again,
+// and not when it has ended.
+func TestRevokeTellsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, caught := overheard(t)
+		option, asked := told()
+		lease := mustLock(t, c.RWMutex("x", option))
+		(<-caught)()
+		if err := lease.Downgrade(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		(<-caught)()
+		fixed := mustLock(t, c.Mutex("fixed", option, distlock.WithoutRenewal()))
+		time.Sleep(time.Hour)
+		(<-caught)()
+		synctest.Wait()
+		if len(asked) != 1 || <-asked != lease {
+			t.Error("a lease was told twice, or after its end")
+		}
+		_ = fixed.Unlock(t.Context()) // ErrLost
+		mustUnlock(t, lease)
+	})
+}
+
+// Lock does not wait for what the holder does when it is asked.
+func TestLockReturnsWhileTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			req.OnRevoke()
+			return next(ctx, req)
+		}
+		returned := make(chan struct{})
+		lease := mustLock(t, client(t, r, nil).Mutex("x", distlock.Revocable(func(*distlock.Lease) { <-returned })))
+		close(returned)
+		mustUnlock(t, lease)
+	})
+}
+
+// A lock is handed on to nobody who listens otherwise.
+func TestRevokeAmongUnequals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := client(t, newRig(), &distlock.Options{HandoffWindow: time.Hour})
+		one, askedOne := told()
+		two, askedTwo := told()
+		first := mustLock(t, c.Mutex("x", one))
+		second := waiter(t, t.Context(), c.Mutex("x", two))
+		mustUnlock(t, first)
+		lease := <-second
+		ask(t, c, "x")
+		if got := <-askedTwo; got != lease || len(askedOne) > 0 {
+			t.Error("who has released was told")
+		}
+		mustUnlock(t, lease)
 	})
 }
 

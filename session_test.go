@@ -104,6 +104,20 @@ func TestUnlockOfALostLeaseInASession(t *testing.T) {
 	})
 }
 
+// Where each hold ends by its own TTL nothing is asked for at its end.
+func TestEndsByItselfWithoutASession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		lease := mustLock(t, c.Mutex("x", distlock.WithoutRenewal()))
+		time.Sleep(time.Hour)
+		if n := r.releases.Load(); n != 0 {
+			t.Errorf("%d releases", n)
+		}
+		_ = lease.Unlock(t.Context()) // ErrLost
+	})
+}
+
 // Close does not wait for the end of a lease that was lost.
 func TestCloseBesideALostLeaseInASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
