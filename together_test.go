@@ -210,6 +210,9 @@ func TestTogetherRefusesNonsense(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, err, test.want)
 		}
 	}
+	if n := r.alls.Load(); n > 0 {
+		t.Errorf("the backend was asked %d times", n)
+	}
 	r.all = func(context.Context, []driver.Request, allAcquirer) ([]driver.Grant, error) {
 		return nil, fmt.Errorf("%w: of another kind", driver.ErrInvalid)
 	}
