@@ -20,8 +20,6 @@ func behind(t *testing.T, timeout time.Duration) (*Conn, *faultproxy.Proxy) {
 	return dial(t, Config{Servers: []string{p.Addr()}, Timeout: timeout}), p
 }
 
-const long = time.Minute // a timeout that no test sees the end of
-
 func TestLostAnswerLeavesTheOutcomeOpen(t *testing.T) {
 	t.Parallel()
 	c, p := behind(t, long)

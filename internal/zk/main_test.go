@@ -2,6 +2,7 @@ package zk
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -61,10 +62,12 @@ func dial(t testing.TB, cfg Config) *Conn {
 	return c
 }
 
-// at is a session with servers, of two seconds.
+const long = time.Minute // a timeout that no test sees the end of
+
+// at is a session with servers.
 func at(t testing.TB, addrs ...string) *Conn {
 	t.Helper()
-	return dial(t, Config{Servers: addrs, Timeout: 2 * time.Second})
+	return dial(t, Config{Servers: addrs, Timeout: long})
 }
 
 // shared is a session with the server of all tests.
@@ -83,10 +86,15 @@ func place(t testing.TB, c *Conn) string {
 	return path
 }
 
-// node makes one that ends with the session.
+// node makes one that ends with the session. On a busy machine a server may be silent for
+// longer than a short session waits for it.
 func node(t testing.TB, c *Conn, path string) {
 	t.Helper()
-	if _, _, err := c.Create(soon(t), path, nil, Ephemeral); err != nil {
+	_, _, err := c.Create(soon(t), path, nil, Ephemeral)
+	for errors.Is(err, ErrConnectionLoss) {
+		_, _, err = c.Create(soon(t), path, nil, Ephemeral)
+	}
+	if err != nil && !errors.Is(err, ErrNodeExists) {
 		t.Fatal(err)
 	}
 }
