@@ -47,6 +47,31 @@ func TestDeadlinePassesFirst(t *testing.T) {
 	}
 }
 
+// A session outlives the server that it is connected to, with its nodes and watches.
+func TestSessionMovesToAnotherServer(t *testing.T) {
+	t.Parallel()
+	g := testserver.ZooKeeperCluster(t, testserver.ZooKeeperOptions{})
+	c, other := at(t, g.Addrs()...), at(t, g.Addrs()...)
+	dir := place(t, other)
+	node(t, c, dir+"/e")
+	_, events := watchData(t, c, dir)
+	for _, s := range g.Members() {
+		s.Kill()
+		eventually(t, "the session's node is read", func() bool {
+			_, stat, err := c.Get(soon(t), dir+"/e")
+			return err == nil && stat.EphemeralOwner == c.Session()
+		})
+		s.Start()
+		g.AwaitReady()
+	}
+	if _, err := other.Set(soon(t), dir, nil, -1); err != nil && !errors.Is(err, ErrConnectionLoss) {
+		t.Fatal(err)
+	}
+	if e := receive(t, "the change", events); e.Type != EventDataChanged {
+		t.Errorf("event %+v", e)
+	}
+}
+
 // moves reports whether a session's deadline is a later one than at first.
 func moves(c *Conn) func() bool {
 	first := c.Deadline()
