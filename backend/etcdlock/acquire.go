@@ -21,13 +21,14 @@ const maxAnew = 4
 
 // Acquire makes one attempt: in one round trip, if the shared lease is fresh enough.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := b.usable(ctx); err != nil {
+	ctx, err := b.begin(ctx)
+	if err != nil {
 		return driver.Grant{}, err
 	}
 	if err := valid(&r); err != nil {
 		return driver.Grant{}, err
 	}
-	err := errLeaseGone
+	err = errLeaseGone
 	var g driver.Grant
 	for i := 0; i < maxAnew && errors.Is(err, errLeaseGone); i++ {
 		g, err = b.attempt(ctx, &r)

@@ -8,6 +8,9 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
+// isLeaderless: a server has refused since it has no leader.
+func isLeaderless(err error) bool { return errors.Is(err, rpctypes.ErrNoLeader) }
+
 // explain makes facts of those errors of the server that are: who is not let in gets
 // nothing, and asking again is no use. All others stay unknown.
 func explain(err error) error {

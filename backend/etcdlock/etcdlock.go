@@ -92,16 +92,17 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// usable refuses calls after Close, and those that nobody waits for any more: what was
-// never sent can't land late.
-func (b *Backend) usable(ctx context.Context) error {
+// begin refuses calls after Close, and those that nobody waits for any more: what was
+// never sent can't land late. What a call asks with the context that it returns is refused
+// at once by a server that has no leader; else that would keep it for seconds.
+func (b *Backend) begin(ctx context.Context) (context.Context, error) {
 	if b.closed.Load() {
-		return fmt.Errorf("etcdlock: %w", driver.ErrClosed)
+		return ctx, fmt.Errorf("etcdlock: %w", driver.ErrClosed)
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("etcdlock: %w", err)
+		return ctx, fmt.Errorf("etcdlock: %w", err)
 	}
-	return nil
+	return clientv3.WithRequireLeader(ctx), nil
 }
 
 // valid refuses what could never be granted.
@@ -134,8 +135,11 @@ func (b *Backend) fail(op, name string, err error) error {
 // still be.
 func unsure(err error) bool {
 	refused := rpctypes.EtcdError{}
-	if !errors.As(err, &refused) {
+	switch {
+	case !errors.As(err, &refused):
 		return true
+	case isLeaderless(err):
+		return false // see begin
 	}
 	switch refused.Code() {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown, codes.Internal:

@@ -13,6 +13,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/etcdlock"
 	"github.com/distlock/distlock/internal/faultproxy"
+	"github.com/distlock/distlock/internal/ledger"
 	"github.com/distlock/distlock/internal/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -47,7 +48,7 @@ func (p *program) pass() {
 // load is programs that take turns on a few locks of one cluster while somebody breaks
 // things.
 type load struct {
-	*ledger
+	*ledger.Ledger
 	t        testing.TB
 	g        *testserver.EtcdClusterGroup
 	programs []*program
@@ -56,7 +57,6 @@ type load struct {
 	ctx      context.Context
 	stop     context.CancelFunc
 	wg       sync.WaitGroup
-	lost     atomic.Int64 // holds that ended early
 	failed   atomic.Int64 // waits that ended without a hold
 }
 
@@ -65,7 +65,7 @@ const contended = "hot"
 
 func startLoad(t testing.TB, g *testserver.EtcdClusterGroup) *load {
 	t.Helper()
-	l := &load{ledger: newLedger(), t: t, g: g}
+	l := &load{Ledger: ledger.New(), t: t, g: g}
 	l.ctx, l.stop = context.WithCancel(t.Context())
 	for i := range 4 {
 		p := l.open(fmt.Sprintf("program %d", i))
@@ -107,13 +107,13 @@ func (l *load) take(p *program, name string, opts ...distlock.LockOption) *distl
 	if err != nil {
 		l.t.Fatalf("%s: %v", p.name, err)
 	}
-	l.enter(p.name, lease)
+	l.Enter(p.name, lease)
 	return lease
 }
 
 // give gives a lock back.
 func (l *load) give(lease *distlock.Lease) {
-	l.leave(lease)
+	l.Leave(lease)
 	lease.Unlock(context.Background()) // who has lost it hears so once more
 }
 
@@ -133,27 +133,16 @@ func (l *load) contend(p *program, name string) {
 func (l *load) turn(p *program, m *distlock.Mutex) error {
 	ctx, cancel := context.WithTimeout(l.ctx, patient)
 	defer cancel()
-	lease, err := m.Lock(ctx)
-	if err != nil {
-		return err
-	}
-	l.enter(p.name, lease)
-	select {
-	case <-time.After(time.Duration(1+rand.IntN(60)) * time.Millisecond):
-	case <-lease.Context().Done():
-		l.lost.Add(1)
-	}
-	l.give(lease)
-	return nil
+	return l.Hold(ctx, p.name, m, time.Duration(1+rand.IntN(60))*time.Millisecond)
 }
 
 // more waits until a lock was taken so many times again, and says how long that took.
 func (l *load) more(name string, n int) time.Duration {
 	l.t.Helper()
 	start := time.Now()
-	for want := l.count(name) + n; l.count(name) < want; time.Sleep(time.Millisecond) {
+	for want := l.Times(name) + n; l.Times(name) < want; time.Sleep(time.Millisecond) {
 		if time.Since(start) > patient {
-			l.t.Errorf("%s was taken %d times in %v, want %d", name, l.count(name)-want+n, patient, n)
+			l.t.Errorf("%s was taken %d times in %v, want %d", name, l.Times(name)-want+n, patient, n)
 			break
 		}
 	}
@@ -161,7 +150,7 @@ func (l *load) more(name string, n int) time.Duration {
 }
 
 // finish ends the load and looks at what was done, and at what is left.
-func (l *load) finish() {
+func (l *load) finish(floor int) {
 	l.t.Helper()
 	if err := l.keeper.Err(); err != nil {
 		l.t.Errorf("a lock with a TTL of %v was lost: %v", longTTL, err)
@@ -172,10 +161,8 @@ func (l *load) finish() {
 	for _, p := range l.programs {
 		p.locks.Close()
 	}
-	for _, what := range l.wrong {
-		l.t.Error(what)
-	}
-	l.t.Logf("%d holds, %d of them lost, %d waits in vain", l.total(), l.lost.Load(), l.failed.Load())
+	l.Judge(l.t, floor)
+	l.t.Logf("%d waits in vain", l.failed.Load())
 	l.nothingLeft()
 }
 

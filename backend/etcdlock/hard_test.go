@@ -59,7 +59,7 @@ func live(t *testing.T, days []day) {
 	for _, d := range days {
 		l.endure(d)
 	}
-	l.finish()
+	l.finish(30)
 }
 
 // endure lets one thing break. Before, during and after that work must go on.

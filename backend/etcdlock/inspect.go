@@ -19,7 +19,8 @@ const (
 // those of a mutex, with an Owner made of their key.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
 	info := driver.Info{Name: name}
-	if err := b.usable(ctx); err != nil {
+	ctx, err := b.begin(ctx)
+	if err != nil {
 		return info, err
 	}
 	all, err := b.row(ctx, name)
@@ -71,7 +72,8 @@ func (b *Backend) left(ctx context.Context, all row) (map[clientv3.LeaseID]time.
 // List yields the names below which there are keys with a lease. It reads page by page:
 // names taken or left meanwhile may be missed.
 func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
-	if err := b.usable(ctx); err != nil {
+	ctx, err := b.begin(ctx)
+	if err != nil {
 		return err
 	}
 	from := b.prefix + prefix

@@ -32,7 +32,7 @@ type lateKey struct {
 
 func (s *late) init(delete func(ctx context.Context, keys []string) error) {
 	s.delete, s.keys = delete, map[string]*lateKey{}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 }
 
 func (s *late) add(key string) {

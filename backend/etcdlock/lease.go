@@ -80,7 +80,7 @@ type making struct {
 
 func (s *leases) init(client *clientv3.Client, ended func(clientv3.LeaseID)) {
 	s.client, s.ended = client, ended
-	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 	s.shared, s.all = map[int64]*making{}, map[clientv3.LeaseID]struct{}{}
 }
 
@@ -203,8 +203,7 @@ func (s *leases) prolongOnce(ctx context.Context, l *lease, spent float64) error
 
 // prolong keeps a lease alive. ErrLeaseNotFound is a fact, and ends all its holds.
 func (s *leases) prolong(ctx context.Context, l *lease) error {
-	sent := time.Now()
-	ttl, term, err := s.keepAlive(ctx, l.id)
+	k, err := insist(ctx, func(ctx context.Context) (kept, error) { return s.keepAlive(ctx, l.id) })
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		s.lost(l)
 		return err
@@ -214,8 +213,8 @@ func (s *leases) prolong(ctx context.Context, l *lease) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.sent.Before(sent) {
-		l.sent, l.ttl, l.term = sent, ttl, term
+	if l.sent.Before(k.sent) {
+		l.sent, l.ttl, l.term = k.sent, k.ttl, k.term
 	}
 	return nil
 }
@@ -248,26 +247,35 @@ func (s *leases) lost(l *lease) {
 	s.ended(l.id)
 }
 
-// keepAlive makes one attempt, and answers the TTL and the leader's term. That of clientv3 repeats itself, without a pause, for as
+// kept is an answered keep-alive.
+type kept struct {
+	sent time.Time // when it was asked for
+	ttl  time.Duration
+	term uint64 // the leader's
+}
+
+// keepAlive makes one attempt. That of clientv3 repeats itself, without a pause, for as
 // long as no server answers.
-func (s *leases) keepAlive(ctx context.Context, id clientv3.LeaseID) (ttl time.Duration, term uint64, err error) {
+func (s *leases) keepAlive(ctx context.Context, id clientv3.LeaseID) (kept, error) {
+	k := kept{sent: time.Now()}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := pb.NewLeaseClient(s.client.ActiveConnection()).LeaseKeepAlive(ctx)
 	if err != nil {
-		return 0, 0, clientv3.ContextError(ctx, err)
+		return k, clientv3.ContextError(ctx, err)
 	}
 	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
-		return 0, 0, clientv3.ContextError(ctx, err)
+		return k, clientv3.ContextError(ctx, err)
 	}
 	resp, err := stream.Recv()
 	if err != nil {
-		return 0, 0, clientv3.ContextError(ctx, err)
+		return k, clientv3.ContextError(ctx, err)
 	}
 	if resp.TTL <= 0 {
-		return 0, 0, rpctypes.ErrLeaseNotFound
+		return k, rpctypes.ErrLeaseNotFound
 	}
-	return time.Duration(resp.TTL) * time.Second, resp.Header.GetRaftTerm(), nil
+	k.ttl, k.term = time.Duration(resp.TTL)*time.Second, resp.Header.GetRaftTerm()
+	return k, nil
 }
 
 // giveUp ends a fixed hold's lease, which nobody needs any more.
@@ -282,7 +290,7 @@ func (s *leases) giveUp(l *lease) {
 }
 
 func (s *leases) revoke(id clientv3.LeaseID) {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(context.Background()), closeTime)
 	defer cancel()
 	s.client.Revoke(ctx, id)
 }

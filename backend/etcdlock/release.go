@@ -10,7 +10,8 @@ import (
 // Release ends a hold or a place in line, in one round trip if this backend has made it.
 // Of another program's hold it deletes the key that Inspect has seen, and no later one.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
-	if err := b.usable(ctx); err != nil {
+	ctx, err := b.begin(ctx)
+	if err != nil {
 		return err
 	}
 	c := b.claims.get(h.Owner)

@@ -35,7 +35,8 @@ type part struct {
 // request for each lease, and one for each 128 holds, side by side.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	r := &renewal{b: b, ctx: ctx, start: time.Now(), holds: holds, errs: make([]error, len(holds)), slots: make(chan struct{}, maxAtOnce)}
-	if err := b.usable(ctx); err != nil {
+	ctx, err := b.begin(ctx)
+	if err != nil {
 		r.all(err)
 		return r.errs
 	}
@@ -138,7 +139,9 @@ func (b *Backend) missing(ctx context.Context, claims []*claim) (gone []bool, te
 		are = append(are, still(c.key, c.create))
 		looks = append(looks, clientv3.OpGet(c.key, clientv3.WithKeysOnly()))
 	}
-	resp, err := b.client.Txn(ctx).If(are...).Else(looks...).Commit()
+	resp, err := insist(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return b.client.Txn(ctx).If(are...).Else(looks...).Commit()
+	})
 	if errors.Is(err, rpctypes.ErrTooManyOps) && len(claims) > 1 {
 		first, term, err := b.missing(ctx, claims[:len(claims)/2])
 		second, term2, err2 := b.missing(ctx, claims[len(claims)/2:])

@@ -17,7 +17,8 @@ const maxOps = 128
 
 // AcquireAll takes several locks in one transaction, or none of them.
 func (b *Backend) AcquireAll(ctx context.Context, rs []driver.Request) ([]driver.Grant, error) {
-	if err := b.usable(ctx); err != nil {
+	ctx, err := b.begin(ctx)
+	if err != nil {
 		return nil, err
 	}
 	if len(rs) > maxOps {
@@ -28,7 +29,7 @@ func (b *Backend) AcquireAll(ctx context.Context, rs []driver.Request) ([]driver
 			return nil, err
 		}
 	}
-	err := errLeaseGone
+	err = errLeaseGone
 	var grants []driver.Grant
 	for i := 0; i < maxAnew && errors.Is(err, errLeaseGone); i++ {
 		grants, err = b.attemptAll(ctx, rs)

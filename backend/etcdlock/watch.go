@@ -42,7 +42,8 @@ type watch struct {
 // Watch returns when the servers watch. Who is signalled asks again, and is thereby
 // watching what keeps it out then.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
-	if err := b.usable(ctx); err != nil {
+	ctx, err := b.begin(ctx)
+	if err != nil {
 		return driver.Watch{}, err
 	}
 	if err := valid(&r); err != nil {
@@ -57,7 +58,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	case <-b.hub.ctx.Done():
 	}
 	w.close()
-	if err := b.usable(ctx); err != nil {
+	if _, err := b.begin(ctx); err != nil {
 		return driver.Watch{}, err
 	}
 	return driver.Watch{}, fmt.Errorf("etcdlock: watch %q: %w", r.Name, ctx.Err())

@@ -26,6 +26,7 @@ type Ledger struct {
 type lock struct {
 	held  map[*distlock.Lease]string // with the holders' names
 	fence uint64
+	times int           // that it was taken
 	taken time.Time     // when it was taken last
 	idle  time.Duration // the longest time between two takings
 }
@@ -58,6 +59,7 @@ func (l *Ledger) Enter(who string, lease *distlock.Lease) {
 	now := time.Now()
 	k.idle, k.taken = max(k.idle, now.Sub(k.taken)), now
 	k.held[lease], k.fence = who, lease.Fence()
+	k.times++
 	l.holds++
 }
 
@@ -100,6 +102,16 @@ func (l *Ledger) Holds() (holds, lost int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.holds, l.lost
+}
+
+// Times is how often one lock was held so far.
+func (l *Ledger) Times(name string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k := l.locks[name]; k != nil {
+		return k.times
+	}
+	return 0
 }
 
 // Holder is who has a lock now: nobody is "".
