@@ -42,6 +42,7 @@ type watch struct {
 
 	mu     sync.Mutex
 	closed bool
+	fired  bool        // something has happened since it began to arm
 	armed  []*zk.Watch // at the servers; none: something has happened
 	timer  *time.Timer // until it is armed again
 }
@@ -63,6 +64,7 @@ func (w *watch) signal(rearm time.Duration) {
 // disarm ends what is armed, and arms anew after a time.
 func (w *watch) disarm(rearm time.Duration) {
 	w.mu.Lock()
+	w.fired = true
 	old := w.armed
 	w.armed = nil
 	if !w.closed {
@@ -153,6 +155,7 @@ func (w *watch) arm(ctx context.Context) error {
 
 func (w *watch) disarmQuietly() {
 	w.mu.Lock()
+	w.fired = false
 	old := w.armed
 	w.armed = nil
 	w.stopTimer()
@@ -162,15 +165,16 @@ func (w *watch) disarmQuietly() {
 	}
 }
 
-// keep notes what is armed at the servers.
+// keep notes what is armed at the servers, if nothing has happened meanwhile: it may be
+// this that has.
 func (w *watch) keep(zw *zk.Watch) {
 	w.mu.Lock()
-	closed := w.closed
-	if !closed {
+	late := w.closed || w.fired
+	if !late {
 		w.armed = append(w.armed, zw)
 	}
 	w.mu.Unlock()
-	if closed {
+	if late {
 		zw.Cancel()
 	}
 }

@@ -1,0 +1,34 @@
+package zklock
+
+import (
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/zk"
+)
+
+// A node may end before its watch is noted: the wait is armed anew then.
+func TestNodeEndsWhileItIsArmed(t *testing.T) {
+	b, err := Open(t.Context(), testserver.SharedZooKeeper(t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	s, err := b.session(t.Context(), time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &watch{b: b, ready: make(chan struct{}, 1), r: driver.Request{Hold: driver.Hold{Name: t.Name(), TTL: time.Second}}}
+	defer w.close()
+	_, _, zw, err := s.conn.GetW(t.Context(), "/", w.happened)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.happened(zk.Event{})
+	w.keep(zw)
+	if !w.idle() {
+		t.Error("what has happened is waited for")
+	}
+}
