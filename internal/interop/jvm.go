@@ -22,9 +22,11 @@ const Patience = 60 * time.Second
 
 // JVM is a process of a class that is a Peer (Peer.java).
 type JVM struct {
-	cmd       *exec.Cmd
-	in        io.Writer
-	connected map[string]string // names of clients by what they are connected to
+	cmd *exec.Cmd
+	in  io.Writer
+
+	connecting sync.Mutex
+	connected  map[string]string // names of clients by what they are connected to
 
 	mu    sync.Mutex
 	last  int
@@ -111,10 +113,11 @@ func (j *JVM) Kill() {
 var clients atomic.Int64
 
 // Client is the name of the process's client for a key, which says what it is connected
-// to. If there is none yet, it is made by the call "connect name words…". It is for one
-// goroutine at a time.
+// to. If there is none yet, it is made by the call "connect name words…".
 func (j *JVM) Client(t *testing.T, key string, words ...string) string {
 	t.Helper()
+	j.connecting.Lock()
+	defer j.connecting.Unlock()
 	if j.connected[key] == "" {
 		name := fmt.Sprintf("client-%d", clients.Add(1))
 		j.Thread("main").Call(append([]string{"connect", name}, words...)...).Wait(t)
@@ -125,6 +128,8 @@ func (j *JVM) Client(t *testing.T, key string, words ...string) string {
 
 func (j *JVM) disconnect(t *testing.T, stale func(key string) bool) {
 	t.Helper()
+	j.connecting.Lock()
+	defer j.connecting.Unlock()
 	for key, name := range j.connected {
 		if stale(key) {
 			j.Thread("main").Call("close", name).Wait(t)

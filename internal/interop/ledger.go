@@ -82,6 +82,7 @@ func (l *Ledger) counted(ctx context.Context) {
 	if n > 1 {
 		l.c.Incr(ctx, l.key("together"))
 	}
+	time.Sleep(5 * time.Millisecond) // that some meet who may
 	l.c.Incr(ctx, l.key("count"))
 	l.c.Decr(ctx, l.key("inside"))
 }

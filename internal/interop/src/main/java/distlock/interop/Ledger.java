@@ -17,7 +17,7 @@ final class Ledger implements AutoCloseable {
         this.limit = limit;
     }
 
-    void visit(String sharing, long token) throws IOException {
+    void visit(String sharing, long token) throws IOException, InterruptedException {
         switch (sharing) {
             case "alone" -> alone(token);
             case "reading" -> reading();
@@ -50,12 +50,13 @@ final class Ledger implements AutoCloseable {
         add("readers", -1);
     }
 
-    private void counted() throws IOException {
+    private void counted() throws IOException, InterruptedException {
         long n = add("inside", 1);
         expect(n <= limit, n + " were inside");
         if (n > 1) {
             add("together", 1);
         }
+        Thread.sleep(5); // that some meet who may
         add("count", 1);
         add("inside", -1);
     }

@@ -1,0 +1,139 @@
+package curator
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/interop"
+)
+
+// Inspect shows who holds and who waits, of both sides, in their order, with the UUIDs
+// of their nodes and the address that Curator writes.
+func TestInspect(t *testing.T) {
+	each(t, func(t *testing.T, e *edition) {
+		s := newSides(t, single(t), e, mutex)
+		s.on(s.th, "lock").Wait(t)
+		ours := interop.Pass(t, s.lock)
+		s.stand(t, 2)
+		javas := s.on(s.other, "lock")
+		s.other.Parks(t)
+		info := s.inspect(t)
+		if len(info.Holders) != 1 || len(info.Waiters) != 2 || info.WaiterCount != 2 || info.Mode != distlock.Exclusive {
+			t.Fatalf("info: %+v", info)
+		}
+		all := slices.Concat(info.Holders, info.Waiters)
+		for i, path := range s.th.Call("participants", s.java, s.name).Wait(t) {
+			if !strings.Contains(path, "/_c_"+all[i].Owner+"-lock-") {
+				t.Errorf("at %d Java sees %s, Go %+v", i, path, all[i])
+			}
+		}
+		if all[0].Meta["host"] == "" || all[2].Meta["host"] != all[0].Meta["host"] || all[1].Meta["program"] == "" {
+			t.Errorf("meta: %v, %v, %v", all[0].Meta, all[1].Meta, all[2].Meta)
+		}
+		s.on(s.th, "unlock").Wait(t)
+		ours.Granted(t)
+		javas.Wait(t)
+		s.on(s.other, "unlock").Wait(t)
+		if info := s.inspect(t); len(info.Holders)+len(info.Waiters) != 0 {
+			t.Errorf("of a free lock: %+v", info)
+		}
+	})
+}
+
+func (s *sides) inspect(t *testing.T) distlock.Info {
+	t.Helper()
+	info, err := s.c.Inspect(t.Context(), s.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+// Inspect tells the modes of Java's holds.
+func TestInspectShowsModes(t *testing.T) {
+	each(t, func(t *testing.T, e *edition) {
+		for k, want := range map[*kind]distlock.Mode{&write: distlock.Write, &read: distlock.Read, &lone: distlock.Counted} {
+			s := newSides(t, single(t), e, *k)
+			s.on(s.th, "lock").Wait(t)
+			if info := s.inspect(t); len(info.Holders) != 1 || info.Holders[0].Mode != want || info.Mode != want {
+				t.Errorf("%s: %+v", k.Java, info)
+			}
+			s.on(s.th, "unlock").Wait(t)
+		}
+	})
+}
+
+// What Go breaks passes at once to who waits. Java is not told: its release finds nothing
+// and says nothing, and does not touch what the next holder has.
+func TestGoBreaks(t *testing.T) {
+	each(t, func(t *testing.T, e *edition) {
+		for _, k := range []kind{mutex, write, read, permit(1)} {
+			t.Run(k.Java, func(t *testing.T) { goBreaks(t, newSides(t, single(t), e, k)) })
+		}
+	})
+}
+
+func goBreaks(t *testing.T, s *sides) {
+	s.on(s.th, "lock").Wait(t)
+	waiter := interop.Wait(t, s.k.excludes().Lock(s.c, s.name))
+	info := s.inspect(t)
+	if len(info.Holders) != 1 {
+		t.Fatalf("info: %+v", info)
+	}
+	start := time.Now()
+	if err := s.c.Break(t.Context(), info); err != nil {
+		t.Fatal(err)
+	}
+	g := waiter.Granted(t)
+	if took := g.At.Sub(start); took > interop.Prompt {
+		t.Errorf("granted %v after it was broken", took)
+	}
+	s.on(s.th, "mine").Says(t, "true")
+	s.on(s.th, "unlock").Wait(t)
+	if err := s.c.Break(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
+		t.Errorf("broken again: %v", err)
+	}
+	interop.IsHeld(t, s.lock)
+	interop.Give(t, g)
+	s.leavesNothing(t)
+}
+
+// When Java deletes Go's node, as an operator would, the lease ends and Java's waiter has
+// the lock.
+func TestJavaDeletesGoNode(t *testing.T) {
+	each(t, func(t *testing.T, e *edition) {
+		s := newSides(t, single(t), e, mutex)
+		h := interop.Take(t, s.lock)
+		waiter := s.on(s.th, "lock")
+		s.th.Parks(t)
+		s.other.Call("delete", s.java, s.other.Call("participants", s.java, s.name).Wait(t)[0]).Wait(t)
+		interop.LearnsLoss(t, h, interop.Prompt)
+		waiter.Wait(t)
+		s.on(s.th, "unlock").Wait(t)
+		s.leavesNothing(t)
+	})
+}
+
+// Kinds are told apart: what Java has made of a name Go does not take for another kind.
+func TestKindsAreToldApart(t *testing.T) {
+	family := map[string]int{"mutex": 1, "write": 2, "read": 2, "permit-2": 3}
+	kinds := []kind{mutex, write, read, permit(2)}
+	for _, javas := range kinds {
+		s := newSides(t, single(t), current, javas)
+		s.on(s.th, "lock").Wait(t)
+		for _, ours := range kinds {
+			ctx, cancel := context.WithTimeout(t.Context(), interop.Patience)
+			_, err := ours.Lock(s.c, s.name).Try(ctx)
+			cancel()
+			if family[ours.Java] != family[javas.Java] && !errors.Is(err, distlock.ErrInvalid) {
+				t.Errorf("%s of Java is %s for Go: %v", javas.Java, ours.Java, err)
+			}
+		}
+		s.on(s.th, "unlock").Wait(t)
+	}
+}

@@ -1,0 +1,96 @@
+package curator
+
+import (
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/interop"
+)
+
+const (
+	// shortLife is that of sessions whose process will die. Go's last up to twice as long as
+	// its TTL.
+	shortLife = 1500 * time.Millisecond
+	// grace is what a busy machine may add, and the server's unit of time.
+	grace = 2 * time.Second
+)
+
+// mortal is a kind of lock that a holder dies with, and what somebody waits for.
+type mortal struct{ held, wanted kind }
+
+var mortals = []mortal{{mutex, mutex}, {write, read}, {read, write}, {permit(1), permit(1)}, {multi, multi}}
+
+// name is the name of its lock, of all whose names begin with base.
+func (m mortal) name(base string) string { return m.held.name(base + "-" + m.held.Java) }
+
+func TestJavaDies(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, e *edition) {
+		t.Parallel()
+		javaDies(t, single(t), e)
+	})
+}
+
+func javaDies(t *testing.T, d *deployment, e *edition) {
+	victim, base := e.jvms.Start(t), interop.NewName(t)
+	java := d.javaClient(t, victim, shortLife)
+	waits := make(chan struct{}, len(mortals))
+	c := d.client(t, &distlock.Options{TTL: life, Observer: &distlock.Observer{Waiting: func(distlock.Event) { waits <- struct{}{} }}})
+	var waiters []interop.Waiter
+	for _, m := range mortals {
+		victim.Thread(m.held.Java).Call("lock", java, m.held.Java, m.name(base)).Wait(t)
+		waiters = append(waiters, interop.Wait(t, m.wanted.Lock(c, m.name(base))))
+		<-waits
+	}
+	last := time.Now() // the server hears of the session after that
+	victim.Thread("main").Call("nodes", java, "/").Wait(t)
+	victim.Kill()
+	for i, m := range mortals {
+		g := waiters[i].Granted(t)
+		freedInTime(t, "Java's "+m.held.Java, last, g.At)
+		interop.Give(t, g)
+	}
+}
+
+// freedInTime expects that a lock was granted when the session of its holder had ended, of
+// which the server heard last at that instant or later.
+func freedInTime(t *testing.T, what string, last, granted time.Time) {
+	t.Helper()
+	took := granted.Sub(last)
+	t.Logf("%s was free %v after the last sign of life", what, interop.Round(took))
+	if took < shortLife || took > shortLife+grace {
+		t.Errorf("%s was granted after %v, want %v", what, took, shortLife)
+	}
+}
+
+func TestGoDies(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, e *edition) {
+		t.Parallel()
+		goDies(t, single(t), e)
+	})
+}
+
+func goDies(t *testing.T, d *deployment, e *edition) {
+	j, base := e.jvms.Shared(t, 0), interop.NewName(t)
+	java := d.javaClient(t, j, life)
+	last := time.Now()
+	child := interop.StartChild(t, d.url(), "holds", base)
+	var calls []*interop.Call
+	for _, m := range mortals {
+		th := j.Thread("waits-" + m.held.Java)
+		calls = append(calls, th.Call("lock", java, m.wanted.Java, m.name(base)))
+		th.Parks(t)
+	}
+	child.Process.Kill()
+	died := time.Now()
+	for i, m := range mortals {
+		at := interop.At(t, calls[i].Wait(t))
+		t.Logf("Go's %s was free %v after its death", m.held.Java, interop.Round(at.Sub(died)))
+		if at.Sub(last) < shortLife || at.Sub(died) > 2*shortLife+grace {
+			t.Errorf("%s was granted %v after its holder had died", m.held.Java, at.Sub(died))
+		}
+		j.Thread("waits-"+m.held.Java).Call("unlock", java, m.wanted.Java, m.name(base)).Wait(t)
+	}
+}

@@ -1,0 +1,53 @@
+package curator
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/distlock/distlock/internal/interop"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// In an ensemble the two sides may be with servers that lag behind each other.
+func TestEnsemble(t *testing.T) {
+	d := &deployment{testserver.SharedZooKeeperCluster(t).Addrs()}
+	t.Run("turns", func(t *testing.T) {
+		turnsAlone(t, d, mutex, 2, 40)
+		turnsAlone(t, d, multi, 1, 20)
+		turnsShared(t, d, 25)
+		turnsCounted(t, d, 20)
+	})
+	t.Run("wake-ups", func(t *testing.T) {
+		each(t, func(t *testing.T, e *edition) { wakeUps(t, d, e, mutex, 20) })
+	})
+	t.Run("java dies", func(t *testing.T) { javaDies(t, d, current) })
+	t.Run("go dies", func(t *testing.T) { goDies(t, d, current) })
+}
+
+// The death of the leader ends no session: who held goes on holding, and who waited is
+// woken by the release.
+func TestLeaderDies(t *testing.T) {
+	g := testserver.ZooKeeperCluster(t, testserver.ZooKeeperOptions{})
+	d := &deployment{g.Addrs()}
+	s := newSides(t, d, current, mutex)
+	t.Cleanup(func() {
+		current.jvms.Disconnect(t, func(key string) bool { return strings.HasPrefix(key, d.hosts()) })
+	})
+	other := sidesOf(t, d, current, mutex, s.name+"-other")
+	s.on(s.th, "lock").Wait(t)
+	ours := interop.Wait(t, s.lock)
+	s.stand(t, 2)
+	h := interop.Take(t, other.lock)
+	javas := other.on(other.other, "lock")
+	other.other.Parks(t)
+	old := g.Leader()
+	old.Kill()
+	g.AwaitLeader(old)
+	interop.IsHeld(t, s.lock)
+	interop.IsHeld(t, other.lock)
+	s.on(s.th, "unlock").Wait(t)
+	interop.Give(t, ours.Granted(t))
+	interop.Give(t, h)
+	javas.Wait(t)
+	other.on(other.other, "unlock").Wait(t)
+}

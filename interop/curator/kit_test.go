@@ -1,0 +1,188 @@
+package curator
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	_ "github.com/distlock/distlock/backend/zklock"
+	"github.com/distlock/distlock/internal/interop"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// life is that of sessions that are not meant to end by themselves.
+const life = 10 * time.Second
+
+// edition is a version of Curator.
+type edition struct {
+	name string
+	jvms *interop.JVMs
+}
+
+var (
+	current  = &edition{"5.9.0", &interop.JVMs{Class: "distlock.interop.CuratorPeer"}}
+	debian   = &edition{"Debian", &interop.JVMs{Class: "distlock.interop.CuratorPeer", Jars: testserver.DebianCurator}}
+	editions = []*edition{current, debian}
+)
+
+// each runs a test with each version of Curator.
+func each(t *testing.T, test func(t *testing.T, e *edition)) {
+	for _, e := range editions {
+		t.Run(e.name, func(t *testing.T) { test(t, e) })
+	}
+}
+
+func TestVersions(t *testing.T) {
+	if got := current.version(t); got != current.name {
+		t.Errorf("the current release is %s, want %s", got, current.name)
+	}
+	if got := debian.version(t); got == current.name {
+		t.Errorf("Debian's is %s too", got)
+	} else {
+		t.Logf("Debian's is %s", got)
+	}
+}
+
+func (e *edition) version(t *testing.T) string {
+	t.Helper()
+	return e.jvms.Shared(t, 0).Thread("main").Call("version").Wait(t)[0]
+}
+
+// deployment is a ZooKeeper that both sides use.
+type deployment struct{ addrs []string }
+
+// single is one server.
+func single(t *testing.T) *deployment {
+	return &deployment{[]string{testserver.SharedZooKeeper(t).Addr()}}
+}
+
+func (d *deployment) hosts() string { return strings.Join(d.addrs, ",") }
+
+// url is how Go reaches the deployment.
+func (d *deployment) url() string { return "zk://" + d.hosts() }
+
+// client is a Go client with a session of its own.
+func (d *deployment) client(t *testing.T, opts *distlock.Options) *distlock.Client {
+	t.Helper()
+	return interop.Client(t, d.url(), opts)
+}
+
+// javaClient is the process's client of a deployment with that life of its session.
+func (d *deployment) javaClient(t *testing.T, j *interop.JVM, life time.Duration) string {
+	t.Helper()
+	return j.Client(t, d.hosts()+" "+life.String(), d.hosts(), interop.Millis(life))
+}
+
+// kind is a kind of lock, as both sides know it.
+type kind struct{ interop.Kind }
+
+var (
+	mutex = kind{interop.Kind{Java: "mutex", Sharing: interop.Alone, Lock: interop.Mutex}}
+	write = kind{interop.Kind{Java: "write", Sharing: interop.Alone, Lock: interop.Writer}}
+	read  = kind{interop.Kind{Java: "read", Sharing: interop.Reading, Lock: interop.Reader}}
+	multi = kind{interop.Kind{Java: "multi", Sharing: interop.Alone, Lock: interop.Several}}
+	// An InterProcessSemaphoreMutex is a semaphore with one permit.
+	lone = kind{interop.Kind{Java: "lone", Sharing: interop.Alone, Lock: interop.Permit(1)}}
+)
+
+// permit is a semaphore with a number of permits.
+func permit(limit int) kind {
+	return kind{interop.Kind{Java: fmt.Sprint("permit-", limit), Sharing: interop.Counted, Limit: limit, Lock: interop.Permit(limit)}}
+}
+
+// name is the name that both sides use for a lock of the kind: a multi-lock's has two.
+func (k kind) name(base string) string {
+	if k.Java == multi.Java {
+		return base + "-a," + base + "-b"
+	}
+	return base
+}
+
+// excludes is what does not get in beside the kind.
+func (k kind) excludes() kind {
+	if k.Java == read.Java {
+		return write
+	}
+	return k
+}
+
+// sides are both sides of a test of one lock.
+type sides struct {
+	d         *deployment
+	k         kind
+	name      string
+	j         *interop.JVM
+	java      string // Java's client
+	th, other *interop.Thread
+	c         *distlock.Client
+	lock      interop.Locker
+}
+
+func newSides(t *testing.T, d *deployment, e *edition, k kind) *sides {
+	t.Helper()
+	return sidesOf(t, d, e, k, k.name(interop.NewName(t)))
+}
+
+func sidesOf(t *testing.T, d *deployment, e *edition, k kind, name string) *sides {
+	t.Helper()
+	j, c := e.jvms.Shared(t, 0), d.client(t, &distlock.Options{TTL: life})
+	return &sides{
+		d: d, k: k, name: name, j: j, java: d.javaClient(t, j, life), th: j.Thread("one"), other: j.Thread("two"),
+		c: c, lock: k.Lock(c, name),
+	}
+}
+
+// on is a call on the lock by Java.
+func (s *sides) on(th *interop.Thread, command string, args ...string) *interop.Call {
+	return s.onKind(th, s.k, command, args...)
+}
+
+func (s *sides) onKind(th *interop.Thread, k kind, command string, args ...string) *interop.Call {
+	return th.Call(append([]string{command, s.java, k.Java, s.name}, args...)...)
+}
+
+// keepsOut expects that Java can't have a lock of the kind.
+func (s *sides) keepsOut(t *testing.T, k kind) {
+	t.Helper()
+	s.onKind(s.other, k, "try", "0").Says(t, "false")
+}
+
+// nodes are the children of a path in their order of coming.
+func (s *sides) nodes(t *testing.T, path string) []string {
+	t.Helper()
+	all := s.j.Thread("main").Call("nodes", s.java, path).Wait(t)
+	if slices.Equal(all, []string{"-"}) {
+		return nil
+	}
+	slices.SortFunc(all, func(a, b string) int { return strings.Compare(sequence(a), sequence(b)) })
+	return all
+}
+
+// sequence are the digits at the end of a node's name.
+func sequence(node string) string { return node[max(0, len(node)-10):] }
+
+// leavesNothing expects that no node of the lock is left. The server that Java asks may be
+// behind that of Go.
+func (s *sides) leavesNothing(t *testing.T) {
+	t.Helper()
+	var left []string
+	interop.Eventually(t, func() string { return fmt.Sprintf("nodes that are left: %q", left) }, func() bool {
+		left = s.allNodes(t)
+		return len(left) == 0
+	})
+}
+
+// allNodes are those of the lock, in a semaphore those of its two parts.
+func (s *sides) allNodes(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for name := range strings.SplitSeq(s.name, ",") {
+		for _, part := range []string{"", "/locks", "/leases"} {
+			all = append(all, s.nodes(t, "/"+name+part)...)
+		}
+	}
+	return slices.DeleteFunc(all, func(node string) bool { return node == "locks" || node == "leases" })
+}

@@ -1,0 +1,74 @@
+package curator
+
+import (
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/interop"
+)
+
+// Java's Revoker asks a holder in Go, who gives its lock to the one in Java who waits.
+func TestJavaAsksGo(t *testing.T) {
+	each(t, func(t *testing.T, e *edition) {
+		s := newSides(t, single(t), e, mutex)
+		var took []time.Duration
+		for range 10 {
+			took = append(took, s.javaAsksGo(t))
+		}
+		interop.Judge(t, "Java's question reached Go", took)
+		s.leavesNothing(t)
+	})
+}
+
+// javaAsksGo is the time from Java's question until Go is told.
+func (s *sides) javaAsksGo(t *testing.T) time.Duration {
+	asked := make(chan time.Time, 2)
+	h, err := s.c.Mutex(s.name, distlock.Revocable(func(*distlock.Lease) { asked <- time.Now() })).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiter := s.on(s.th, "lock")
+	s.th.Parks(t)
+	node := s.other.Call("participants", s.java, s.name).Wait(t)[0]
+	called := interop.At(t, s.other.Call("ask", s.java, node).Wait(t))
+	at := <-asked
+	if h.Err() != nil {
+		t.Errorf("the lease ended: %v", h.Err())
+	}
+	interop.Give(t, h)
+	waiter.Wait(t)
+	s.on(s.th, "unlock").Wait(t)
+	if len(asked) > 0 {
+		t.Error("asked twice")
+	}
+	return at.Sub(called)
+}
+
+// Go asks a holder in Java who has called makeRevocable, whose lock it waits for.
+func TestGoAsksJava(t *testing.T) {
+	each(t, func(t *testing.T, e *edition) {
+		s := newSides(t, single(t), e, mutex)
+		var took []time.Duration
+		for range 10 {
+			took = append(took, s.goAsksJava(t))
+		}
+		interop.Judge(t, "Go's question reached Java", took)
+		s.leavesNothing(t)
+	})
+}
+
+// goAsksJava is the time from Go's question until Java is told.
+func (s *sides) goAsksJava(t *testing.T) time.Duration {
+	s.th.Call("agree", s.java, s.name).Wait(t)
+	s.on(s.th, "lock").Wait(t)
+	waiter := interop.Pass(t, s.lock)
+	called := time.Now()
+	if err := s.c.Revoke(t.Context(), s.inspect(t)); err != nil {
+		t.Fatal(err)
+	}
+	at := interop.At(t, s.th.Call("asked", s.java, s.name).Wait(t))
+	s.on(s.th, "unlock").Wait(t)
+	waiter.Granted(t)
+	return at.Sub(called)
+}

@@ -1,0 +1,52 @@
+package curator
+
+import (
+	"testing"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/interop"
+)
+
+// party is who takes turns.
+func party(k kind, threads, turns int) interop.Party {
+	return interop.Party{Kind: k.Kind, Threads: threads, Turns: turns}
+}
+
+// crowd are a JVM with each version of Curator, and as many Go clients.
+func crowd(t *testing.T, d *deployment) (all []interop.Pair) {
+	t.Helper()
+	for _, e := range editions {
+		j := e.jvms.Shared(t, 0)
+		all = append(all, interop.Pair{JVM: j, Java: d.javaClient(t, j, life), Client: d.client(t, &distlock.Options{TTL: life})})
+	}
+	return all
+}
+
+func TestTurnsAlone(t *testing.T) {
+	for _, k := range []kind{mutex, write, lone} {
+		t.Run(k.Java, func(t *testing.T) { turnsAlone(t, single(t), k, 2, 150) })
+	}
+	t.Run("multi", func(t *testing.T) { turnsAlone(t, single(t), multi, 1, 100) })
+}
+
+func turnsAlone(t *testing.T, d *deployment, k kind, threads, turns int) {
+	s := newSides(t, d, current, k)
+	interop.Exclude(t, crowd(t, d), s.name, party(k, threads, turns))
+	s.leavesNothing(t)
+}
+
+func TestTurnsOfReadersAndWriters(t *testing.T) { turnsShared(t, single(t), 100) }
+
+func turnsShared(t *testing.T, d *deployment, turns int) {
+	s := newSides(t, d, current, write)
+	interop.ExcludeWriters(t, crowd(t, d), s.name, party(write, 1, turns), party(read, 2, turns))
+	s.leavesNothing(t)
+}
+
+func TestTurnsOfPermits(t *testing.T) { turnsCounted(t, single(t), 80) }
+
+func turnsCounted(t *testing.T, d *deployment, turns int) {
+	s := newSides(t, d, current, permit(3))
+	interop.Admit(t, crowd(t, d), s.name, party(permit(3), 3, turns))
+	s.leavesNothing(t)
+}
