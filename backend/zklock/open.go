@@ -81,9 +81,20 @@ func (o *options) learn(ctx context.Context) (least, most time.Duration, err err
 	return least, most, nil
 }
 
-// probe makes a session for a moment. The node that it asks for has been there since 3.5,
+// probe is what the servers make of a timeout. A session that is too short may have ended
+// before it is asked anything.
+func (o *options) probe(ctx context.Context, timeout time.Duration) (granted time.Duration, err error) {
+	for {
+		granted, err = o.probeOnce(ctx, timeout)
+		if !errors.Is(err, zk.ErrSessionExpired) || ctx.Err() != nil {
+			return granted, err
+		}
+	}
+}
+
+// probeOnce makes a session for a moment. The node that it asks for has been there since 3.5,
 // which also brought what else is needed.
-func (o *options) probe(ctx context.Context, timeout time.Duration) (time.Duration, error) {
+func (o *options) probeOnce(ctx context.Context, timeout time.Duration) (time.Duration, error) {
 	config := o.config(timeout)
 	if timeout == tooShort {
 		config.Chroot = ""
