@@ -19,6 +19,7 @@ func TestConformance(t *testing.T) {
 	srv := testserver.SharedEtcd(t)
 	var proxies sync.Map
 	drivertest.Run(t, drivertest.Harness{
+		Parallel: 16, // they wait, most of all
 		Open: func(context.Context) (driver.Backend, error) {
 			p := faultproxy.New(t, srv.Addr())
 			b := openAt(t, p.Addr(), &Options{Name: "etcd://proxied", Prefix: "conform/"})
