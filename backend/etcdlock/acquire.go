@@ -210,7 +210,10 @@ func (b *Backend) discard(ctx context.Context, c *claim) error {
 // grant makes the claim a hold, with the revision of the answer as its fence.
 func (b *Backend) grant(ctx context.Context, c *claim, l *lease, r *driver.Request, start time.Time, answer *pb.ResponseHeader, queued bool) (driver.Grant, error) {
 	b.claims.moved(c, l)
-	if err := b.leases.prove(ctx, l, answer.RaftTerm); err != nil {
+	switch err := b.leases.prove(ctx, l, answer.RaftTerm); {
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		return driver.Grant{}, errLeaseGone
+	case err != nil:
 		return driver.Grant{}, err
 	}
 	fence := uint64(answer.Revision)

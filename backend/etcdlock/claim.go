@@ -35,7 +35,6 @@ type claim struct {
 	ahead []string // those before it, as far as the last attempt told
 	block string   // the one whose end it waits for
 	next  bool     // nobody else is before it in line
-	watch *watch
 }
 
 // claims are those of a backend, by Owner.

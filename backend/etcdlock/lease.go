@@ -156,7 +156,7 @@ func (s *leases) grant(ctx context.Context, secs int64) (*lease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		s.wg.Go(func() { s.revoke(l.id) })
+		go s.revoke(l.id) // Close waits for nobody any more
 		return nil, driver.ErrClosed
 	}
 	s.all[l.id] = struct{}{}
@@ -300,9 +300,9 @@ func (s *leases) close() {
 	s.cancel()
 	s.mu.Lock()
 	s.closed = true
-	s.mu.Unlock()
 	for id := range s.all {
 		s.wg.Go(func() { s.revoke(id) })
 	}
+	s.mu.Unlock()
 	s.wg.Wait()
 }
