@@ -107,7 +107,7 @@ func (a *attempt) look(ctx context.Context, s *session) error {
 	if k == leaseKind {
 		return a.lookForPermit(ctx, s, path)
 	}
-	f, err := s.listNow(ctx, path)
+	f, _, err := s.listNow(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -130,12 +130,24 @@ func (s *session) list(ctx context.Context, path string) (family, zk.Stat, error
 }
 
 // listNow is list with all that was done anywhere before: a server may be behind.
-func (s *session) listNow(ctx context.Context, path string) (family, error) {
-	children, _, err := s.conn.SyncAndList(ctx, path)
+func (s *session) listNow(ctx context.Context, path string) (family, zk.Stat, error) {
+	children, stat, err := s.conn.SyncAndList(ctx, path)
 	if errors.Is(err, zk.ErrNoNode) {
 		err = nil
 	}
-	return readFamily(children), err
+	return readFamily(children), stat, err
+}
+
+// relist lists the siblings of a node of the place: if one is in the way, once more, since
+// it may be gone, and the server be behind.
+func (p *place) relist(ctx context.Context, dir, path string, k kind) (family, zk.Stat, error) {
+	f, stat, err := p.s.list(ctx, dir)
+	if me := f.row.index(base(path)); err == nil && me >= 0 {
+		if _, is := f.row.blocker(me, k); is {
+			return p.s.listNow(ctx, dir)
+		}
+	}
+	return f, stat, err
 }
 
 // heldBy is the refusal because of those nodes.
@@ -176,7 +188,7 @@ func (a *attempt) stand(ctx context.Context) (driver.Grant, error) {
 		p.node, f, parent = e.Path, readFamily(e.Children), e.Parent
 	} else {
 		var err error
-		if f, parent, err = p.s.list(ctx, p.path); err != nil {
+		if f, parent, err = p.relist(ctx, p.path, p.node, k); err != nil {
 			return driver.Grant{}, err
 		}
 	}

@@ -34,3 +34,12 @@ func TestConformance(t *testing.T) {
 		},
 	})
 }
+
+// In an ensemble each connection asks another server, which may be behind the others.
+func TestConformanceOfAnEnsemble(t *testing.T) {
+	g := testserver.SharedZooKeeperCluster(t)
+	drivertest.Run(t, drivertest.Harness{
+		TTL:  2 * time.Second,
+		Open: func(ctx context.Context) (driver.Backend, error) { return driver.Open(ctx, g.URL()) },
+	})
+}

@@ -51,7 +51,12 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	defer cancel()
 	least, most, err := o.learn(opening)
 	if err != nil {
-		if ctx.Err() == nil {
+		switch {
+		case ctx.Err() != nil:
+			err = fmt.Errorf("%w: %w", ctx.Err(), err)
+		case opening.Err() != nil:
+			err = fmt.Errorf("no answer within %v: %w", o.timeout, o.tell(err))
+		default:
 			err = o.tell(err)
 		}
 		return nil, fmt.Errorf("zklock: open %s: %w", o.name, err)
@@ -70,8 +75,20 @@ const (
 func (o *options) learn(ctx context.Context) (least, most time.Duration, err error) {
 	var errs [2]error
 	var wg sync.WaitGroup
-	wg.Go(func() { least, errs[0] = o.probe(ctx, tooShort) })
-	wg.Go(func() { most, errs[1] = o.probe(ctx, tooLong) })
+	wg.Go(func() {
+		// So short a session may end before it has answered.
+		for ctx.Err() == nil {
+			least, errs[0] = o.probe(ctx, o.config(tooShort))
+			if !errors.Is(errs[0], zk.ErrSessionExpired) {
+				return
+			}
+		}
+	})
+	wg.Go(func() {
+		all := o.config(tooLong)
+		all.Chroot = ""
+		most, errs[1] = o.probe(ctx, all, "/"+reserved+"/config")
+	})
 	wg.Wait()
 	for _, err := range errs {
 		if err != nil {
@@ -81,24 +98,9 @@ func (o *options) learn(ctx context.Context) (least, most time.Duration, err err
 	return least, most, nil
 }
 
-// probe is what the servers make of a timeout. A session that is too short may have ended
-// before it is asked anything.
-func (o *options) probe(ctx context.Context, timeout time.Duration) (granted time.Duration, err error) {
-	for {
-		granted, err = o.probeOnce(ctx, timeout)
-		if !errors.Is(err, zk.ErrSessionExpired) || ctx.Err() != nil {
-			return granted, err
-		}
-	}
-}
-
-// probeOnce makes a session for a moment. The node that it asks for has been there since 3.5,
+// probe makes a session for a moment. Nodes that it looks for have been there since 3.5,
 // which also brought what else is needed.
-func (o *options) probeOnce(ctx context.Context, timeout time.Duration) (time.Duration, error) {
-	config := o.config(timeout)
-	if timeout == tooShort {
-		config.Chroot = ""
-	}
+func (o *options) probe(ctx context.Context, config zk.Config, nodes ...string) (time.Duration, error) {
 	c, err := zk.Dial(ctx, config)
 	if err != nil {
 		return 0, err
@@ -108,8 +110,8 @@ func (o *options) probeOnce(ctx context.Context, timeout time.Duration) (time.Du
 		defer cancel()
 		c.Close(bye) // without an answer the session ends by its timeout
 	}()
-	if timeout == tooShort {
-		_, _, err = c.Get(ctx, "/"+reserved+"/config")
+	for _, node := range nodes {
+		_, _, err := c.Get(ctx, node)
 		if errors.Is(err, zk.ErrNoNode) {
 			return 0, fmt.Errorf("%w: %s", driver.ErrInvalid, tooOld)
 		}
@@ -125,19 +127,17 @@ func (o *options) tell(err error) error {
 	if why := o.never(err); why != "" {
 		return fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
 	}
+	if driver.Final(err) {
+		return err
+	}
 	hint := ""
 	switch record := (tls.RecordHeaderError{}); {
-	case driver.Final(err):
-		return err
 	case errors.As(err, &record):
-		hint = "; the servers do not speak TLS there: want zk:// and no zks://"
-	case o.tls == nil && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)):
+		hint = "; the servers do not speak TLS there: want zk:// and not zks://"
+	case o.tls != nil:
+		hint = "; do the servers speak TLS there?"
+	case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
 		hint = "; do the servers want TLS, as in zks://?"
-	case errors.Is(err, context.DeadlineExceeded):
-		hint = fmt.Sprintf("; no answer within %v", o.timeout)
-		if o.tls != nil {
-			hint += "; do the servers speak TLS there?"
-		}
 	}
 	return fmt.Errorf("none of %s opened a session: %w%s", strings.Join(o.servers, ", "), err, hint)
 }

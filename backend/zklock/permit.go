@@ -43,7 +43,7 @@ func (s *session) survey(ctx context.Context, path string) (survey, error) {
 	var wg sync.WaitGroup
 	for i, end := range []string{"", "/" + leasesNode, "/" + locksNode} {
 		wg.Go(func() {
-			f, err := s.listNow(ctx, path+end)
+			f, _, err := s.listNow(ctx, path+end)
 			rows[i], errs[i] = f.row, err
 		})
 	}
@@ -120,7 +120,7 @@ func (a *attempt) queueUp(ctx context.Context) error {
 		}
 		p.lock, line = e.Path, readFamily(e.Children).row
 	} else {
-		f, _, err := p.s.list(ctx, p.queue())
+		f, _, err := p.relist(ctx, p.queue(), p.lock, mutexKind)
 		if err != nil {
 			return err
 		}
@@ -153,7 +153,7 @@ func (p *place) startOver(ctx context.Context) error {
 func (a *attempt) lease(ctx context.Context) (leases row, fence int64, err error) {
 	p := a.p
 	if p.node != "" {
-		f, _, err := p.s.list(ctx, p.dir())
+		f, _, err := p.s.listNow(ctx, p.dir())
 		if err == nil && f.row.index(base(p.node)) < 0 {
 			err = p.startOver(ctx)
 		}

@@ -55,7 +55,7 @@ func (b *Backend) force(ctx context.Context, h driver.Hold) (had bool, err error
 	}
 	for _, dir := range dirs {
 		dir = pathOf(h.Name) + dir
-		f, err := s.listNow(ctx, dir)
+		f, _, err := s.listNow(ctx, dir)
 		if err != nil {
 			return had, err
 		}

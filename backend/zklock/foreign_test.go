@@ -1,0 +1,281 @@
+package zklock
+
+import (
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/zk"
+)
+
+// curator makes a node as Curator does.
+func curator(t *testing.T, c *zk.Conn, dir, base, data string) (owner, path string) {
+	t.Helper()
+	owner = driver.NewOwner()
+	return owner, makeNode(t, c, dir+"/_c_"+owner+"-"+base, data, zk.EphemeralSequential)
+}
+
+func TestRevocation(t *testing.T) {
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Read, driver.Counted} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			a, b := pair(t)
+			for _, sides := range [][2]*Backend{{a, b}, {b, a}} {
+				holder, asker := sides[0], sides[1]
+				r := request("", mode)
+				var calls atomic.Int32
+				asked := make(chan struct{})
+				r.OnRevoke = func() {
+					if calls.Add(1) == 1 {
+						close(asked)
+					}
+				}
+				acquire(t, holder, r)
+				info, err := asker.Inspect(t.Context(), r.Name)
+				if err != nil || len(info.Holders) != 1 {
+					t.Fatalf("%+v, %v", info, err)
+				}
+				seen := driver.Hold{Name: r.Name, Owner: info.Holders[0].Owner, Mode: info.Holders[0].Mode}
+				if err := asker.Revoke(t.Context(), seen); err != nil {
+					t.Fatal(err)
+				}
+				signalled(t, "the holder is asked", asked)
+				// What the asker wrote outlives the holder's own writing.
+				before := acquire(t, holder, r)
+				if after := acquire(t, holder, r); after.Fence <= before.Fence {
+					t.Errorf("fence %d after %d", after.Fence, before.Fence)
+				}
+				if err := asker.Revoke(t.Context(), seen); err != nil {
+					t.Error(err)
+				}
+				release(t, holder, r)
+				if err := asker.Revoke(t.Context(), seen); !errors.Is(err, driver.ErrLost) {
+					t.Errorf("after the release: %v", err)
+				}
+				if n := calls.Load(); n != 1 {
+					t.Errorf("asked %d times", n)
+				}
+			}
+		})
+	}
+}
+
+func TestCuratorsHolders(t *testing.T) {
+	t.Parallel()
+	a, _ := pair(t)
+	java := admin(t)
+	for _, c := range []struct {
+		mode      driver.Mode
+		dir, base string
+		data      string
+		revoke    error
+	}{
+		{driver.Exclusive, "", "lock-", "127.0.0.1", driver.ErrUnsupported},
+		{driver.Exclusive, "", "lock-", "", nil}, // it was made revocable
+		{driver.Write, "", "__WRIT__", "127.0.0.1", driver.ErrUnsupported},
+		{driver.Read, "", "__READ__", "127.0.0.1", driver.ErrUnsupported},
+		{driver.Counted, "/leases", "lease-", "127.0.0.1", driver.ErrUnsupported},
+	} {
+		r := request("", c.mode)
+		r.Limit, r.Queue = 1, false
+		if c.mode == driver.Read {
+			r.Mode = driver.Write
+		}
+		owner, path := curator(t, java, pathOf(r.Name)+c.dir, c.base, c.data)
+		held := (*driver.HeldError)(nil)
+		if err := refused(t, a, r, driver.ErrHeld); !errors.As(err, &held) || held.Holders[0].Owner != owner {
+			t.Errorf("%v: %+v", c.mode, held)
+		}
+		info, err := a.Inspect(t.Context(), r.Name)
+		if err != nil || len(info.Holders) != 1 || info.Mode != c.mode || info.Holders[0].Owner != owner || info.Holders[0].Meta["host"] != c.data {
+			t.Fatalf("%v: %+v, %v", c.mode, info, err)
+		}
+		h := driver.Hold{Name: r.Name, Owner: owner, Mode: c.mode}
+		if err := a.Revoke(t.Context(), h); !errors.Is(err, c.revoke) {
+			t.Errorf("%v: revoke: %v, want %v", c.mode, err, c.revoke)
+		}
+		if data, _, err := java.Get(t.Context(), path); c.revoke == nil && (string(data) != revokeData || err != nil) {
+			t.Errorf("%v: asked by %q, %v", c.mode, data, err)
+		}
+		if err := a.Release(t.Context(), h); err != nil {
+			t.Errorf("%v: release by force: %v", c.mode, err)
+		}
+		acquire(t, a, r)
+		release(t, a, r)
+	}
+}
+
+// zk.Lock's nodes have no UUID: they are known by their names.
+func TestPeersNodeIsReleasedByItsName(t *testing.T) {
+	t.Parallel()
+	a, _ := pair(t)
+	peer := admin(t)
+	r := request("", driver.Exclusive)
+	path := makeNode(t, peer, pathOf(r.Name)+"/_c_0123abcd456789abcdef0123456789ab-lock-", "", zk.EphemeralSequential)
+	info, err := a.Inspect(t.Context(), r.Name)
+	if err != nil || len(info.Holders) != 1 || info.Holders[0].Owner != base(path) {
+		t.Fatalf("%+v, %v", info, err)
+	}
+	h := driver.Hold{Name: r.Name, Owner: base(path), Mode: driver.Exclusive}
+	if err := a.Revoke(t.Context(), h); !errors.Is(err, driver.ErrUnsupported) {
+		t.Errorf("revoke: %v", err)
+	}
+	if err := a.Release(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, a, r)
+}
+
+// Children that are no part of a lock do not count, and other kinds of locks do.
+func TestStrangersBelowThePath(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	op := admin(t)
+	r := request("", driver.Exclusive)
+	for _, child := range []string{"config", "0", "-1", "lock-x", "0000000000"} {
+		remove := makeNode(t, op, pathOf(r.Name)+"/"+child, "", zk.Ephemeral)
+		defer op.Delete(t.Context(), remove, -1)
+	}
+	nested := request(r.Name+"/nested", driver.Write)
+	acquire(t, b, nested)
+	acquire(t, a, r)
+	release(t, a, r)
+	for _, base := range []string{"latch-", "__WRIT__"} {
+		_, path := curator(t, op, pathOf(r.Name), base, "")
+		refused(t, a, r, driver.ErrInvalid)
+		if left := nodes(t, op, pathOf(r.Name)); len(left) != 1 {
+			t.Errorf("left behind: %+v", left)
+		}
+		remove(t, op, path)
+	}
+	acquire(t, a, r)
+}
+
+// A writer of Curator that becomes a reader has a node for reading with the number of that
+// for writing since 5.5, and one with a later number before.
+func TestBothFormsOfDowngrade(t *testing.T) {
+	t.Parallel()
+	a, _ := pair(t)
+	java := admin(t)
+	r := request("", driver.Read)
+	owner, writer := curator(t, java, pathOf(r.Name), "__WRIT__", "")
+	refused(t, a, r, driver.ErrHeld)
+	n, _ := parseNode(base(writer))
+	reader := makeNode(t, java, pathOf(r.Name)+"/_c_"+owner+"-__READ__"+n.key, "", zk.Ephemeral)
+	remove(t, java, writer)
+	acquire(t, a, r)
+	w := request(r.Name, driver.Write)
+	refused(t, a, w, driver.ErrHeld)
+	release(t, a, r)
+	refused(t, a, w, driver.ErrHeld)
+	remove(t, java, reader)
+	g := acquire(t, a, w)
+	release(t, a, w)
+
+	owner, writer = curator(t, java, pathOf(r.Name), "__WRIT__", "")
+	late := makeNode(t, java, pathOf(r.Name)+"/_c_"+owner+"-__READ__", "", zk.EphemeralSequential)
+	remove(t, java, writer)
+	refused(t, a, w, driver.ErrHeld)
+	r.Owner = driver.NewOwner()
+	refused(t, a, r, driver.ErrHeld) // behind the writer that waits
+	remove(t, java, late)
+	if after := acquire(t, a, w); after.Fence <= g.Fence {
+		t.Errorf("fence %d after %d", after.Fence, g.Fence)
+	}
+}
+
+// One who became a reader keeps the number that it had, as Curator does since 5.5.
+func TestDowngradeKeepsTheNumber(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	op := admin(t)
+	w := request("", driver.Write)
+	g := acquire(t, a, w)
+	waiter := request(w.Name, driver.Write)
+	refused(t, b, waiter, driver.ErrHeld)
+	path := pathOf(w.Name)
+	before := nodes(t, op, path)[0]
+	w.Mode = driver.Read
+	if after := acquire(t, a, w); after.Fence <= g.Fence {
+		t.Errorf("fence %d after %d", after.Fence, g.Fence)
+	}
+	got := nodes(t, op, path)
+	if len(got) != 2 || got[0].key != before.key || got[0].kind != readKind || got[0].owner != w.Owner {
+		t.Errorf("%+v, before %+v", got, before)
+	}
+	refused(t, b, waiter, driver.ErrHeld)
+	release(t, a, w)
+	acquire(t, b, waiter)
+}
+
+// Semaphore: Curator's candidate has a lease while it waits, and counts all that are there.
+func TestSemaphoreWithCurator(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	java := admin(t)
+	one, two := request("", driver.Counted), request("", driver.Counted)
+	two.Name = one.Name
+	leases, locks := pathOf(one.Name)+"/"+leasesNode, pathOf(one.Name)+"/"+locksNode
+	acquire(t, a, one)
+	acquire(t, b, two)
+	eventually(t, "who holds leaves the line", func() bool { return len(nodes(t, java, locks)) == 0 })
+	_, lock := curator(t, java, locks, "lock-", "")
+	owner, lease := curator(t, java, leases, "lease-", "")
+	try := request(one.Name, driver.Counted)
+	try.Queue = false
+	release(t, a, one)
+	refused(t, b, try, driver.ErrHeld) // Java is next
+	waiter := request(one.Name, driver.Counted)
+	refused(t, a, waiter, driver.ErrHeld)
+	if n := len(nodes(t, java, leases)); n != 2 {
+		t.Errorf("%d leases: Java would wait", n)
+	}
+	w, err := a.Watch(t.Context(), waiter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	remove(t, java, lock)
+	signalled(t, "the line moves", w.Ready)
+	refused(t, a, waiter, driver.ErrHeld)
+	info, err := b.Inspect(t.Context(), one.Name)
+	holds := func(owner string) bool {
+		return slices.ContainsFunc(info.Holders, func(h driver.Holder) bool { return h.Owner == owner })
+	}
+	if err != nil || len(info.Holders) != 2 || !holds(two.Owner) || !holds(owner) || info.Limit != 2 || len(info.Waiters) != 1 || info.Waiters[0].Owner != waiter.Owner {
+		t.Errorf("%+v, %v", info, err)
+	}
+	remove(t, java, lease)
+	signalled(t, "a permit is free", w.Ready)
+	acquire(t, a, waiter)
+	refused(t, b, try, driver.ErrHeld)
+}
+
+// Who finds the name in use as another kind has made nothing, whoever came first.
+func TestKindsAtOnce(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	for range 30 {
+		one, two := request("", driver.Exclusive), request("", driver.Counted)
+		two.Name, two.Queue = one.Name, false
+		errs := make(chan error, 1)
+		go func() {
+			_, err := a.Acquire(t.Context(), one)
+			errs <- err
+		}()
+		_, second := b.Acquire(t.Context(), two)
+		first := <-errs
+		if first == nil && second == nil {
+			t.Fatal("a mutex and a semaphore are one name, and both were granted")
+		}
+		for _, err := range []error{first, second} {
+			if err != nil && !errors.Is(err, driver.ErrInvalid) {
+				t.Errorf("%v, want ErrInvalid", err)
+			}
+		}
+		a.Release(t.Context(), one.Hold)
+		b.Release(t.Context(), two.Hold)
+	}
+}

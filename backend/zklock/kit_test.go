@@ -1,0 +1,140 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/zk"
+)
+
+// patience is how long tests wait for what must happen.
+const patience = 20 * time.Second
+
+func open(t testing.TB, url string) *Backend {
+	t.Helper()
+	b, err := Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+// pair is two backends of one server.
+func pair(t testing.TB) (a, b *Backend) {
+	t.Helper()
+	url := testserver.SharedZooKeeper(t).URL()
+	return open(t, url), open(t, url)
+}
+
+// dial is a session of another program.
+func dial(t testing.TB, addr string, timeout time.Duration) *zk.Conn {
+	t.Helper()
+	c, err := zk.Dial(t.Context(), zk.Config{Servers: []string{addr}, Timeout: timeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		c.Close(ctx)
+	})
+	return c
+}
+
+func admin(t testing.TB) *zk.Conn {
+	t.Helper()
+	return dial(t, testserver.SharedZooKeeper(t).Addr(), 20*time.Second)
+}
+
+// request is for a fresh Owner, who stands in line, and a name of its own if name is
+// empty.
+func request(name string, mode driver.Mode) driver.Request {
+	if name == "" {
+		name = "test " + driver.NewOwner()
+	}
+	return driver.Request{
+		Hold:   driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: mode, TTL: 10 * time.Second},
+		Fences: 1, Limit: 2, Queue: true,
+	}
+}
+
+func acquire(t testing.TB, b *Backend, r driver.Request) driver.Grant {
+	t.Helper()
+	g, err := b.Acquire(t.Context(), r)
+	if err != nil {
+		t.Fatalf("acquire %v: %v", r.Mode, err)
+	}
+	return g
+}
+
+func release(t testing.TB, b *Backend, r driver.Request) {
+	t.Helper()
+	if err := b.Release(t.Context(), r.Hold); err != nil {
+		t.Fatalf("release %v: %v", r.Mode, err)
+	}
+}
+
+func refused(t testing.TB, b *Backend, r driver.Request, want error) error {
+	t.Helper()
+	_, err := b.Acquire(t.Context(), r)
+	if !errors.Is(err, want) {
+		t.Fatalf("acquire %v: %v, want %v", r.Mode, err, want)
+	}
+	return err
+}
+
+func signalled(t testing.TB, what string, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(patience):
+		t.Fatalf("never happened: %s", what)
+	}
+}
+
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+// nodes are what is below a path, by their kinds.
+func nodes(t testing.TB, c *zk.Conn, path string) row {
+	t.Helper()
+	children, _, err := c.SyncAndList(t.Context(), path)
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		t.Fatal(err)
+	}
+	return readFamily(children).row
+}
+
+// remove deletes a node, as an operator does.
+func remove(t testing.TB, c *zk.Conn, path string) {
+	t.Helper()
+	if err := c.Delete(t.Context(), path, -1); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// makeNode makes a node, as another program does, and its parents.
+func makeNode(t testing.TB, c *zk.Conn, path, data string, mode zk.Mode) string {
+	t.Helper()
+	for {
+		made, _, err := c.Create(t.Context(), path, []byte(data), mode)
+		if !errors.Is(err, zk.ErrNoNode) {
+			if err != nil && !errors.Is(err, zk.ErrNodeExists) {
+				t.Fatal(err)
+			}
+			return made
+		}
+		makeNode(t, c, path[:len(path)-len(base(path))-1], "", zk.Container)
+	}
+}

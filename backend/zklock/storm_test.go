@@ -1,0 +1,118 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/faultproxy"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// Requests and answers are lost all the time, and connections with them: nobody holds
+// beside another, fences rise, and nothing is left behind.
+func TestStorm(t *testing.T) {
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Counted} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			srv := testserver.SharedZooKeeper(t)
+			s := &storm{t: t, name: "test " + driver.NewOwner(), mode: mode, until: time.Now().Add(3 * time.Second)}
+			var wg sync.WaitGroup
+			for seed := range 2 {
+				p := faultproxy.New(t, srv.Addr())
+				b := open(t, "zk://"+p.Addr())
+				p.Storm(uint64(seed), 0.1, "")
+				time.AfterFunc(time.Until(s.until), func() { p.Storm(0, 0, "") })
+				for i := range 4 {
+					wg.Go(func() { s.work(b, i) })
+				}
+			}
+			wg.Wait()
+			t.Logf("%d grants, %d unknown answers", s.grants.Load(), s.unknown.Load())
+			if s.grants.Load() == 0 || s.unknown.Load() == 0 {
+				t.Error("that was no storm")
+			}
+			op := admin(t)
+			for _, dir := range []string{"", "/" + leasesNode, "/" + locksNode} {
+				path := pathOf(s.name) + dir
+				eventually(t, "nothing is left", func() bool { return len(nodes(t, op, path)) == 0 })
+			}
+		})
+	}
+}
+
+// storm is work under a lock in bad weather.
+type storm struct {
+	t               *testing.T
+	name            string
+	mode            driver.Mode
+	until           time.Time
+	inside          atomic.Int32
+	last            atomic.Uint64
+	grants, unknown atomic.Int32
+}
+
+// work takes turns as the core would: after an unknown answer it asks again for the same
+// Owner, or gives up and releases that until there is an answer.
+func (s *storm) work(b *Backend, i int) {
+	for turn := 0; time.Now().Before(s.until); turn++ {
+		r := request(s.name, s.mode)
+		r.Limit, r.Queue = 1, (turn+i)%3 > 0
+		g, err := s.take(b, r)
+		if err == nil {
+			s.hold(g)
+		}
+		s.release(b, r)
+	}
+}
+
+// take tries a few times.
+func (s *storm) take(b *Backend, r driver.Request) (g driver.Grant, err error) {
+	for range 5 {
+		if g, err = s.try(b, r); err == nil {
+			return g, nil
+		}
+		if !errors.Is(err, driver.ErrHeld) {
+			s.unknown.Add(1)
+		}
+		if driver.Final(err) || errors.Is(err, driver.ErrLost) {
+			s.t.Errorf("acquire: %v", err)
+		}
+	}
+	return g, err
+}
+
+func (s *storm) try(b *Backend, r driver.Request) (driver.Grant, error) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), 500*time.Millisecond)
+	defer cancel()
+	return b.Acquire(ctx, r)
+}
+
+func (s *storm) hold(g driver.Grant) {
+	s.grants.Add(1)
+	if n := s.inside.Add(1); n != 1 {
+		s.t.Errorf("%d holders at once", n)
+	}
+	if before := s.last.Swap(g.Fence); before >= g.Fence {
+		s.t.Errorf("fence %d after %d", g.Fence, before)
+	}
+	time.Sleep(time.Millisecond)
+	s.inside.Add(-1)
+}
+
+func (s *storm) release(b *Backend, r driver.Request) {
+	for range 100 {
+		ctx, cancel := context.WithTimeout(s.t.Context(), 500*time.Millisecond)
+		err := b.Release(ctx, r.Hold)
+		cancel()
+		if err == nil || errors.Is(err, driver.ErrLost) {
+			return
+		}
+		s.unknown.Add(1)
+	}
+	s.t.Error("no answer to a release")
+}
