@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 
@@ -16,20 +17,53 @@ func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 
 // Each connection comes through a proxy of its own.
 func TestConformance(t *testing.T) {
-	srv := testserver.SharedEtcd(t)
-	var proxies sync.Map
+	conform(t, []string{testserver.SharedEtcd(t).Addr()})
+}
+
+func TestConformanceOnACluster(t *testing.T) {
+	conform(t, testserver.SharedEtcdCluster(t).Addrs())
+}
+
+func conform(t *testing.T, addrs []string) {
+	var ways sync.Map
 	drivertest.Run(t, drivertest.Harness{
 		Parallel: 16, // they wait, most of all
 		Open: func(context.Context) (driver.Backend, error) {
-			p := faultproxy.New(t, srv.Addr())
-			b := openAt(t, p.Addr(), &Options{Name: "etcd://proxied", Prefix: "conform/"})
-			proxies.Store(b, p)
+			all := waysTo(t, addrs)
+			b := openAll(t, all, &Options{Name: "etcd://proxied", Prefix: "conform/"})
+			ways.Store(b, all)
 			return b, nil
 		},
 		Cut: func(b driver.Backend) func() {
-			p, _ := proxies.Load(b)
-			p.(*faultproxy.Proxy).Silence()
-			return p.(*faultproxy.Proxy).Pass
+			all, _ := ways.Load(b)
+			for _, p := range all.([]*faultproxy.Proxy) {
+				p.Silence()
+			}
+			return func() {
+				for _, p := range all.([]*faultproxy.Proxy) {
+					p.Pass()
+				}
+			}
 		},
 	})
+}
+
+// waysTo are proxies of one's own to servers.
+func waysTo(t testing.TB, addrs []string) []*faultproxy.Proxy {
+	t.Helper()
+	var all []*faultproxy.Proxy
+	for _, addr := range addrs {
+		all = append(all, faultproxy.New(t, addr))
+	}
+	return all
+}
+
+// openAll makes a backend that reaches the members of a cluster by these ways.
+func openAll(t testing.TB, ways []*faultproxy.Proxy, opts *Options) *Backend {
+	t.Helper()
+	var addrs []string
+	for _, p := range ways {
+		addrs = append(addrs, p.Addr())
+	}
+	return openAt(t, strings.Join(addrs, ","), opts)
 }

@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,12 +14,13 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
-// newClient is a client as a program would make it, that is quick to connect again.
+// newClient is a client as a program would make it, that is quick to connect again. addr
+// may be several, divided by commas.
 func newClient(t testing.TB, addr string) *clientv3.Client {
 	t.Helper()
 	again := backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, MaxDelay: 50 * time.Millisecond}
 	c, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{addr}, Logger: zap.NewNop(),
+		Endpoints: strings.Split(addr, ","), Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: time.Second})},
 	})
 	if err != nil {

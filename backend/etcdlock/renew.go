@@ -34,9 +34,9 @@ type part struct {
 // Renew keeps the leases of the holds alive and looks whether their keys are there: a
 // request for each lease, and one for each 128 holds, side by side.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
-	r := &renewal{b: b, ctx: ctx, start: time.Now(), holds: holds, errs: make([]error, len(holds)), slots: make(chan struct{}, maxAtOnce)}
-	ctx, err := b.begin(ctx)
-	if err != nil {
+	r := &renewal{b: b, start: time.Now(), holds: holds, errs: make([]error, len(holds)), slots: make(chan struct{}, maxAtOnce)}
+	var err error
+	if r.ctx, err = b.begin(ctx); err != nil {
 		r.all(err)
 		return r.errs
 	}

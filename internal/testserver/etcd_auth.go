@@ -60,6 +60,15 @@ func successor(prefix []byte) []byte {
 	return end
 }
 
+// Protect gives root a password from now on: nobody else may do anything any more.
+func (s *EtcdServer) Protect(password string) {
+	s.tb.Helper()
+	s.options.Password = password
+	if err := s.protect(); err != nil {
+		s.tb.Fatalf("testserver: %v", err)
+	}
+}
+
 // protect lets root alone in, if there is a password.
 func (s *EtcdServer) protect() error {
 	if s.options.Password == "" {

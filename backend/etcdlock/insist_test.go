@@ -1,0 +1,91 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+// What one server does not answer is asked of the next in time.
+func TestInsist(t *testing.T) {
+	silence := errors.New("silence")
+	for _, c := range []struct {
+		name    string
+		answers []error // of one question after the other
+		want    error
+		after   time.Duration
+		asked   int32
+	}{
+		{"the first answers", []error{nil}, nil, 0, 1},
+		{"the first is silent", []error{silence, nil}, nil, 3 * time.Second, 2},
+		{"two are silent", []error{silence, silence, nil}, nil, 6 * time.Second, 3},
+		{"all are silent", []error{silence, silence, silence}, context.DeadlineExceeded, 9 * time.Second, 3},
+		{"the first has no leader", []error{rpctypes.ErrNoLeader, nil}, nil, 0, 2},
+		{"none has", []error{rpctypes.ErrNoLeader, rpctypes.ErrNoLeader, rpctypes.ErrNoLeader}, rpctypes.ErrNoLeader, 0, 3},
+		{"the first is down, the next silent", []error{errors.New("refused"), silence, nil}, nil, 3 * time.Second, 3},
+		{"a fact", []error{rpctypes.ErrLeaseNotFound}, rpctypes.ErrLeaseNotFound, 0, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+				defer cancel()
+				var asked atomic.Int32
+				start := time.Now()
+				_, err := insist(ctx, func(ctx context.Context) (int, error) {
+					answer := c.answers[asked.Add(1)-1]
+					if answer == silence {
+						<-ctx.Done()
+						return 0, ctx.Err()
+					}
+					return 1, answer
+				})
+				if !errors.Is(err, c.want) || time.Since(start) != c.after || asked.Load() != c.asked {
+					t.Errorf("%v after %v and %d questions, want %v after %v and %d", err, time.Since(start), asked.Load(), c.want, c.after, c.asked)
+				}
+			})
+		})
+	}
+}
+
+// A client that can't reach one of three members, or reaches one that has lost the others,
+// keeps what it holds.
+func TestRenewalsGoOnWithoutOneMember(t *testing.T) {
+	t.Parallel()
+	g := testserver.EtcdCluster(t, testserver.EtcdOptions{})
+	ways := waysTo(t, g.Addrs())
+	b := openAll(t, ways, nil)
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	renewals := func(what string) {
+		for range 4 {
+			ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+			if err := b.Renew(ctx, []driver.Hold{r.Hold})[0]; err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			cancel()
+		}
+	}
+	follower := g.Followers()[0]
+	for i, s := range g.Members() {
+		if s == follower {
+			ways[i].Silence()
+			renewals("a way is silent")
+			ways[i].Pass()
+		}
+	}
+	g.Isolate(follower)
+	eventually(t, "the member knows that it is alone", func() bool {
+		c := newClient(t, follower.Addr())
+		s, err := c.Status(t.Context(), follower.Addr())
+		return err == nil && s.Leader == 0
+	})
+	renewals("a member is alone")
+	g.Heal()
+}
