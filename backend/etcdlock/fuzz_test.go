@@ -117,8 +117,9 @@ func TestLostRepliesNeverMakeTwoHolders(t *testing.T) {
 		{name: request("", 0).Name, modes: []driver.Mode{driver.Exclusive}},
 		{name: request("", 0).Name, modes: []driver.Mode{driver.Write, driver.Read, driver.Read}},
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
+	enough := time.Now().Add(3 * time.Second)
 	var wg sync.WaitGroup
 	for i := range 12 {
 		rnd := rand.New(rand.NewPCG(seed, uint64(i)))
@@ -131,7 +132,10 @@ func TestLostRepliesNeverMakeTwoHolders(t *testing.T) {
 			}
 		})
 	}
-	<-ctx.Done()
+	for ctx.Err() == nil && (time.Now().Before(enough) || scenes[0].grants.Load() < 3 || scenes[1].grants.Load() < 3) && !t.Failed() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	cancel()
 	for _, p := range proxies {
 		p.Storm(0, 0, "")
 	}

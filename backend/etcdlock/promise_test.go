@@ -32,7 +32,7 @@ func wait(ctx context.Context, b *Backend, r driver.Request) (driver.Grant, erro
 		}
 		select {
 		case <-w.Ready:
-		case <-time.After(5 * time.Second):
+		case <-time.After(20 * time.Second):
 			return g, errors.New("not signalled")
 		case <-ctx.Done():
 			return g, ctx.Err()
