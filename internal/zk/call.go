@@ -23,14 +23,13 @@ type call struct {
 	frame  []byte // the request; its length and number are set when it is written
 	xid    int32  // its fixed number; 0: the connection's next
 	repeat bool   // it does no harm to send it again
-	bound  bool   // it serves its connection: with that it ends
+	bound  bool   // it serves its connection: with that it ends, and nobody waits for it
 
 	stage   stage
 	at      time.Time // when it was written
 	repeats int
 
-	watch *Watch      // which the server is asked for
-	on    func(error) // is told instead of done
+	watch *Watch // which the server is asked for
 	done  chan struct{}
 
 	err      error

@@ -119,18 +119,14 @@ func (c *Conn) finish(k *call, err error) {
 	if err != nil && k.stage == queued && k.repeats == 0 {
 		err = fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
-	switch {
-	case k.stage == abandoned:
+	if k.bound || k.stage == abandoned {
 		c.settleWatch(k, err == nil, false)
 		k.free()
-	case k.on != nil:
-		k.on(err)
-		k.free()
-	default:
-		c.settleWatch(k, err == nil, err == nil)
-		k.err, k.stage = err, answered
-		k.done <- struct{}{}
+		return
 	}
+	c.settleWatch(k, err == nil, err == nil)
+	k.err, k.stage = err, answered
+	k.done <- struct{}{}
 }
 
 // discard forgets a call that the server doesn't answer any more.

@@ -9,11 +9,16 @@ import (
 	"github.com/distlock/distlock/internal/testserver"
 )
 
-// The servers of an ensemble disagree for a while on who serves: whatever happens, the
-// deadline has passed when they end the session.
-func TestDeadlinePassesFirst(t *testing.T) {
+func TestEnsemble(t *testing.T) {
 	t.Parallel()
 	g := testserver.ZooKeeperCluster(t, testserver.ZooKeeperOptions{})
+	t.Run("the deadline passes first", func(t *testing.T) { deadlinePassesFirst(t, g) })
+	t.Run("a session moves to another server", func(t *testing.T) { sessionMoves(t, g) })
+}
+
+// The servers of an ensemble disagree for a while on who serves: whatever happens, the
+// deadline has passed when they end the session.
+func deadlinePassesFirst(t *testing.T, g *testserver.ZooKeeperGroup) {
 	observer := dial(t, Config{Servers: g.Addrs(), Timeout: 30 * time.Second})
 	for name, member := range map[string]func() *testserver.ZooKeeperServer{
 		"follower cut off": func() *testserver.ZooKeeperServer { return g.Followers()[0] },
@@ -48,9 +53,7 @@ func TestDeadlinePassesFirst(t *testing.T) {
 }
 
 // A session outlives the server that it is connected to, with its nodes and watches.
-func TestSessionMovesToAnotherServer(t *testing.T) {
-	t.Parallel()
-	g := testserver.ZooKeeperCluster(t, testserver.ZooKeeperOptions{})
+func sessionMoves(t *testing.T, g *testserver.ZooKeeperGroup) {
 	c, other := at(t, g.Addrs()...), at(t, g.Addrs()...)
 	dir := place(t, other)
 	node(t, c, dir+"/e")

@@ -79,7 +79,7 @@ func shared(t testing.TB) *Conn {
 // place makes a node of the test's own.
 func place(t testing.TB, c *Conn) string {
 	t.Helper()
-	path := fmt.Sprintf("/%s-%08x", strings.ReplaceAll(t.Name(), "/", "-"), rand.Uint32())
+	path := fmt.Sprintf("/%s-%08x", strings.NewReplacer("/", "-", " ", "-").Replace(t.Name()), rand.Uint32())
 	if _, _, err := c.Create(soon(t), path, nil, Container); err != nil {
 		t.Fatal(err)
 	}

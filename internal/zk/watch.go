@@ -1,8 +1,6 @@
 package zk
 
-import (
-	"slices"
-)
+import "slices"
 
 // EventType is what happened to a node.
 type EventType int32
@@ -102,7 +100,7 @@ func (c *Conn) tidy(at spot, s *watching) {
 
 func unwatch(at spot) *call {
 	k := newCall(opRemoveWatches, "")
-	k.bound, k.on = true, func(error) {}
+	k.bound = true
 	k.frame = appendInt(appendText(k.frame, at.path), int32(at.kind))
 	return k
 }
@@ -190,7 +188,7 @@ func (c *Conn) renewWatches() []*call {
 
 func (c *Conn) setWatches(data, children []string) *call {
 	k := newCall(opSetWatches, "")
-	k.xid, k.bound, k.on = xidSetWatches, true, func(error) {}
+	k.xid, k.bound = xidSetWatches, true
 	k.frame = appendLong(k.frame, c.zxid)
 	k.frame = appendTexts(k.frame, data)
 	k.frame = appendTexts(k.frame, nil) // nodes that must not exist

@@ -48,7 +48,7 @@ func (c *Conn) introduce() {
 
 func (c *Conn) login() *call {
 	k := newCall(opAuth, "")
-	k.xid, k.bound, k.on = xidAuth, true, func(error) {}
+	k.xid, k.bound = xidAuth, true
 	k.frame = appendInt(k.frame, 0)
 	k.frame = appendText(k.frame, "digest")
 	k.frame = appendText(k.frame, c.cfg.User+":"+c.cfg.Password)
@@ -147,7 +147,7 @@ func cut(list []*call, n int) []*call {
 // beat is a write that changes nothing: it proves that the session lives.
 func beat() *call {
 	k := newCall(opMulti, "")
-	k.bound, k.on = true, func(error) {}
+	k.bound = true
 	k.frame = appendMultiEnd(k.frame)
 	return k
 }
