@@ -22,6 +22,17 @@ func Eventually(t *testing.T, otherwise func() string, ok func() bool) {
 	}
 }
 
+// Await is what comes from a channel, which it does soon.
+func Await[T any](t *testing.T, c <-chan T, what string) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(Patience):
+		t.Fatalf("%v passed without %s", Patience, what)
+	}
+	return v
+}
+
 var names atomic.Int64
 
 // NewName is a name of the test's own.
@@ -194,12 +205,8 @@ func (w Waiter) Granted(t *testing.T) Grant {
 func LearnsLoss(t *testing.T, h Hold, life time.Duration) {
 	t.Helper()
 	start := time.Now()
-	select {
-	case <-h.Context().Done():
-		t.Logf("noticed after %v of TTL %v", Since(start), life)
-	case <-time.After(Patience):
-		t.Fatal("the lease's context does not end")
-	}
+	Await(t, h.Context().Done(), "the end of the lease's context")
+	t.Logf("noticed after %v of TTL %v", Since(start), life)
 	if cause := context.Cause(h.Context()); !errors.Is(cause, distlock.ErrLost) {
 		t.Errorf("the lease ended by %v", cause)
 	}

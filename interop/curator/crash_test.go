@@ -41,7 +41,7 @@ func javaDies(t *testing.T, d *deployment, e *edition) {
 	for _, m := range mortals {
 		victim.Thread(m.held.Java).Call("lock", java, m.held.Java, m.name(base)).Wait(t)
 		waiters = append(waiters, interop.Wait(t, m.wanted.Lock(c, m.name(base))))
-		<-waits
+		interop.Await(t, waits, "a waiter for "+m.name(base))
 	}
 	last := time.Now() // the server hears of the session after that
 	victim.Thread("main").Call("nodes", java, "/").Wait(t)

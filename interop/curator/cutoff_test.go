@@ -27,7 +27,7 @@ func TestGoIsCutOff(t *testing.T) {
 		th.Parks(t)
 		p.Silence()
 		granted := interop.At(t, waiter.Wait(t))
-		early := granted.Sub(<-ended)
+		early := granted.Sub(interop.Await(t, ended, "the end of the lease"))
 		t.Logf("the lease ended %v before Java had the lock", interop.Round(early))
 		if early < 0 {
 			t.Errorf("the lease ended %v after Java had the lock", -early)

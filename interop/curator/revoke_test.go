@@ -32,7 +32,7 @@ func (s *sides) javaAsksGo(t *testing.T) time.Duration {
 	s.th.Parks(t)
 	node := s.other.Call("participants", s.java, s.name).Wait(t)[0]
 	called := interop.At(t, s.other.Call("ask", s.java, node).Wait(t))
-	at := <-asked
+	at := interop.Await(t, asked, "a question")
 	if h.Err() != nil {
 		t.Errorf("the lease ended: %v", h.Err())
 	}

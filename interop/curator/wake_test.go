@@ -49,21 +49,11 @@ func newWake(t *testing.T, d *deployment, e *edition, k kind) *wake {
 func (w *wake) toGo() time.Duration {
 	w.onKind(w.th, w.holder, "lock").Wait(w.t)
 	waiter := interop.Wait(w.t, w.lock)
-	w.goWaits()
+	interop.Await(w.t, w.waits, "a waiter in Go")
 	called := interop.At(w.t, w.onKind(w.th, w.holder, "unlock").Wait(w.t))
 	g := waiter.Granted(w.t)
 	interop.Give(w.t, g)
 	return g.At.Sub(called)
-}
-
-// goWaits returns when Go has begun to wait.
-func (w *wake) goWaits() {
-	w.t.Helper()
-	select {
-	case <-w.waits:
-	case <-time.After(interop.Patience):
-		w.t.Fatal("Go does not wait")
-	}
 }
 
 // toJava is the time from Go's release until a Java thread that waits has the lock.

@@ -47,11 +47,7 @@ func javaDies(t *testing.T, d *deployment) {
 		m.held.prepare(t, th, java, name)
 		replies = append(replies, th.Call(m.held.javaLock(java, name, m.life())...).Wait(t))
 		waiters = append(waiters, interop.Wait(t, m.wanted.Lock(c, name)))
-		select {
-		case <-waiting:
-		case <-time.After(interop.Patience):
-			t.Fatalf("nobody waits for %s", name)
-		}
+		interop.Await(t, waiting, "a waiter for "+name)
 	}
 	victim.Kill()
 	died := time.Now()
