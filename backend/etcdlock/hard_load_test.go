@@ -22,7 +22,7 @@ import (
 const (
 	hardTTL = 2 * time.Second
 	longTTL = 15 * time.Second // outlives every fault
-	patient = 30 * time.Second // for what takes a second or two
+	patient = time.Minute      // for what takes a second or two
 )
 
 // program is one of the processes that want locks: with a client of its own, and a way of
