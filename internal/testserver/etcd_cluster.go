@@ -14,9 +14,8 @@ import (
 // EtcdClusterGroup is three members of one etcd cluster. A leader that dies is replaced
 // in about a second.
 type EtcdClusterGroup struct {
-	tb      testing.TB
-	members []*EtcdServer
-	links   []*faultproxy.Proxy // through which each member is reached by the others
+	ensemble[*EtcdServer]
+	links []*faultproxy.Proxy // through which each member is reached by the others
 }
 
 // EtcdCluster starts a cluster of the test's own, and returns when all members have a
@@ -49,52 +48,14 @@ func SharedEtcdCluster(tb testing.TB) *EtcdClusterGroup {
 	return &g
 }
 
-// Members are the servers, in the order in which they were started.
-func (g *EtcdClusterGroup) Members() []*EtcdServer { return g.members }
-
-// Addrs are where clients reach the members.
-func (g *EtcdClusterGroup) Addrs() []string {
-	var addrs []string
-	for _, s := range g.members {
-		addrs = append(addrs, s.Addr())
-	}
-	return addrs
-}
-
 // URL is how etcdlock.Open reaches the cluster; as EtcdServer.URL.
 func (g *EtcdClusterGroup) URL() string {
 	s := g.members[0]
 	return s.options.url("root", s.options.Password, s.cert, s.key, g.Addrs()...)
 }
 
-// Leader is the member that a majority takes for the leader.
-func (g *EtcdClusterGroup) Leader() *EtcdServer {
-	g.tb.Helper()
-	return g.AwaitLeader(nil)
-}
-
-// Followers are the others.
-func (g *EtcdClusterGroup) Followers() []*EtcdServer {
-	g.tb.Helper()
-	return g.without(g.Leader())
-}
-
-// AwaitLeader returns the new leader once the others have one that is not old.
-func (g *EtcdClusterGroup) AwaitLeader(old *EtcdServer) *EtcdServer {
-	g.tb.Helper()
-	var leader *EtcdServer
-	err := await(func() (err error) {
-		leader, err = g.elected(old)
-		return err
-	})
-	if err != nil {
-		g.tb.Fatalf("testserver: no leader: %v", err)
-	}
-	return leader
-}
-
-// elected is the leader of two members at least; not asked is old, and it is not that.
-func (g *EtcdClusterGroup) elected(old *EtcdServer) (*EtcdServer, error) {
+// vote is the leader of two members at least; not asked is old, and it is not that.
+func (g *EtcdClusterGroup) vote(old *EtcdServer) (*EtcdServer, error) {
 	votes, ids := map[string]int{}, map[string]*EtcdServer{}
 	for _, s := range g.without(old) {
 		self, leader, err := s.leader()
@@ -109,16 +70,6 @@ func (g *EtcdClusterGroup) elected(old *EtcdServer) (*EtcdServer, error) {
 		}
 	}
 	return nil, fmt.Errorf("the members name %v: %w", votes, errNotYet)
-}
-
-func (g *EtcdClusterGroup) without(s *EtcdServer) []*EtcdServer {
-	var rest []*EtcdServer
-	for _, m := range g.members {
-		if m != s {
-			rest = append(rest, m)
-		}
-	}
-	return rest
 }
 
 // leader is whom the server takes for the leader, itself maybe.
@@ -180,7 +131,8 @@ func startEtcdCluster(tb testing.TB, o EtcdOptions, link func(*EtcdServer) *faul
 	tb.Helper()
 	// As few elections as may be are those of a busy machine.
 	o.Args = append([]string{"--heartbeat-interval", "50", "--election-timeout", "500"}, o.Args...)
-	g := &EtcdClusterGroup{tb: tb}
+	g := &EtcdClusterGroup{}
+	g.tb, g.elected = tb, g.vote
 	for i := range 3 {
 		g.members = append(g.members, newEtcd(tb, o, fmt.Sprintf("etcd%d", i)))
 	}

@@ -14,9 +14,8 @@ import (
 // ZooKeeperGroup is an ensemble of three servers. A leader that dies is replaced in
 // about a second, one that is silent in about three.
 type ZooKeeperGroup struct {
-	tb      testing.TB
-	members []*ZooKeeperServer
-	links   *links
+	ensemble[*ZooKeeperServer]
+	links *links
 }
 
 // ZooKeeperCluster starts an ensemble of the test's own, and returns when all its
@@ -48,47 +47,8 @@ func SharedZooKeeperCluster(tb testing.TB) *ZooKeeperGroup {
 	return &g
 }
 
-// Members are the servers, in the order in which they were started.
-func (g *ZooKeeperGroup) Members() []*ZooKeeperServer { return g.members }
-
-// Addrs are where clients reach the members.
-func (g *ZooKeeperGroup) Addrs() []string {
-	var addrs []string
-	for _, s := range g.members {
-		addrs = append(addrs, s.Addr())
-	}
-	return addrs
-}
-
 // URL is how zklock.Open reaches the ensemble.
 func (g *ZooKeeperGroup) URL() string { return "zk://" + strings.Join(g.Addrs(), ",") }
-
-// Leader is the member that leads.
-func (g *ZooKeeperGroup) Leader() *ZooKeeperServer {
-	g.tb.Helper()
-	return g.AwaitLeader(nil)
-}
-
-// Followers are the others.
-func (g *ZooKeeperGroup) Followers() []*ZooKeeperServer {
-	g.tb.Helper()
-	return g.without(g.Leader())
-}
-
-// AwaitLeader returns the new leader once the others have one that is not old, and
-// another server follows it.
-func (g *ZooKeeperGroup) AwaitLeader(old *ZooKeeperServer) *ZooKeeperServer {
-	g.tb.Helper()
-	var leader *ZooKeeperServer
-	err := await(func() (err error) {
-		leader, err = g.elected(old)
-		return err
-	})
-	if err != nil {
-		g.tb.Fatalf("testserver: no leader: %v", err)
-	}
-	return leader
-}
 
 // AwaitReady returns when all members serve: after a Start, say.
 func (g *ZooKeeperGroup) AwaitReady() {
@@ -107,9 +67,9 @@ func (g *ZooKeeperGroup) whole() error {
 	return nil
 }
 
-// elected is the leader that another member follows; not asked is old, and it is not
+// vote is the leader that another member follows; not asked is old, and it is not
 // that.
-func (g *ZooKeeperGroup) elected(old *ZooKeeperServer) (leader *ZooKeeperServer, err error) {
+func (g *ZooKeeperGroup) vote(old *ZooKeeperServer) (leader *ZooKeeperServer, err error) {
 	modes := map[string]int{}
 	for _, s := range g.without(old) {
 		mode, err := s.asked("srvr", "Mode:")
@@ -125,16 +85,6 @@ func (g *ZooKeeperGroup) elected(old *ZooKeeperServer) (leader *ZooKeeperServer,
 		return nil, fmt.Errorf("the members are %v: %w", modes, errNotYet)
 	}
 	return leader, nil
-}
-
-func (g *ZooKeeperGroup) without(s *ZooKeeperServer) []*ZooKeeperServer {
-	var rest []*ZooKeeperServer
-	for _, m := range g.members {
-		if m != s {
-			rest = append(rest, m)
-		}
-	}
-	return rest
 }
 
 // Isolate cuts a member off from the others; clients reach it as before. Heal ends it.
@@ -153,7 +103,8 @@ func (g *ZooKeeperGroup) end() {
 
 func startZooKeeperCluster(tb testing.TB, o ZooKeeperOptions) *ZooKeeperGroup {
 	tb.Helper()
-	g := &ZooKeeperGroup{tb: tb, links: &links{}}
+	g := &ZooKeeperGroup{links: &links{}}
+	g.tb, g.elected = tb, g.vote
 	for range 3 {
 		g.members = append(g.members, newZooKeeper(tb))
 	}
