@@ -46,7 +46,8 @@ type hard struct {
 	g        *testserver.ZooKeeperGroup
 	admin    *zk.Conn
 	programs []*program
-	kept     *distlock.Lease
+	keeper   *program
+	kept     *distlock.Lease // by the keeper, all the time
 }
 
 // contended is the lock that all want.
@@ -63,11 +64,11 @@ func startHard(t *testing.T) *hard {
 	for i := range 4 {
 		h.programs = append(h.programs, h.open(fmt.Sprint("program ", i), hardTTL))
 	}
-	keeper := h.open("keeper", keptTTL)
-	if h.kept, err = keeper.locks.Mutex("hard/kept").Lock(t.Context()); err != nil {
+	h.keeper = h.open("keeper", keptTTL)
+	if h.kept, err = h.keeper.locks.Mutex("hard/kept").Lock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	h.Enter(keeper.name, h.kept)
+	h.Enter(h.keeper.name, h.kept)
 	return h
 }
 
@@ -323,7 +324,7 @@ func storm(h *hard) {
 // end closes all programs: nothing of them may be left.
 func (h *hard) end() {
 	h.kept.Unlock(h.t.Context())
-	for _, p := range h.programs {
+	for _, p := range append(h.programs, h.keeper) {
 		if err := p.locks.Close(); err != nil {
 			h.t.Errorf("%s: close: %v", p.name, err)
 		}
