@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/url"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -70,32 +69,25 @@ const (
 	tooLong  = 24 * 24 * time.Hour // in ms it just is an int32
 )
 
-// learn asks for sessions that are too short and too long, and is told what the servers
+// learn asks for sessions that are too long and too short, and is told what the servers
 // make of that.
 func (o *options) learn(ctx context.Context) (least, most time.Duration, err error) {
-	var errs [2]error
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		// So short a session may end before it has answered.
-		for ctx.Err() == nil {
-			least, errs[0] = o.probe(ctx, o.config(tooShort))
-			if !errors.Is(errs[0], zk.ErrSessionExpired) {
-				return
-			}
+	all := o.config(tooLong)
+	all.Chroot = ""
+	if most, err = o.probe(ctx, all, "/"+reserved+"/config"); err != nil {
+		return 0, 0, err
+	}
+	for {
+		// The servers answer: but so short a session may end before it is told of, or asked.
+		least, err = o.probe(ctx, o.config(tooShort))
+		if err == nil || o.never(err) != "" || ctx.Err() != nil {
+			return least, most, err
 		}
-	})
-	wg.Go(func() {
-		all := o.config(tooLong)
-		all.Chroot = ""
-		most, errs[1] = o.probe(ctx, all, "/"+reserved+"/config")
-	})
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return 0, 0, err
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
 		}
 	}
-	return least, most, nil
 }
 
 // probe makes a session for a moment. Nodes that it looks for have been there since 3.5,

@@ -29,6 +29,7 @@ type session struct {
 	idle   time.Time // since when it has none
 	reaper *time.Timer
 	fresh  []*place // holds whose nodes are to be watched
+	ripe   []*place // those among them that come first
 	vigil  bool     // and somebody is about to do it
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// freshTime is how old a hold gets before its node is watched: most are released sooner,
-// and need no watch.
+// freshTime is how old a hold gets at least before its node is watched: most are released
+// sooner, and need no watch.
 const freshTime = 10 * time.Millisecond
 
 // guard lets a hold's node be watched soon: somebody may delete it, or ask for the lock.
@@ -36,19 +36,21 @@ func (p *place) wantsGuard() bool {
 	return wants
 }
 
-// keepVigil watches nodes as long as there are new ones.
+// keepVigil watches nodes as long as there are new ones. Each has been held for a while
+// by then.
 func (s *session) keepVigil() {
 	for {
 		s.b.pause(freshTime)
 		s.b.mu.Lock()
-		fresh := s.fresh
-		s.fresh = nil
-		s.vigil = len(fresh) > 0
+		ripe := s.ripe
+		s.ripe, s.fresh = s.fresh, nil
+		s.vigil = len(ripe)+len(s.ripe) > 0
+		goesOn := s.vigil
 		s.b.mu.Unlock()
-		if len(fresh) == 0 || s.over() {
+		if !goesOn || s.over() {
 			return
 		}
-		s.watchAll(fresh)
+		s.watchAll(ripe)
 	}
 }
 

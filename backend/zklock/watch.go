@@ -23,13 +23,21 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 		w.close()
 		return driver.Watch{}, b.fail("watch", r.Name, err)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
+	if !b.listens(w) {
+		w.close()
 		return driver.Watch{}, driver.ErrClosed
 	}
-	b.watches[r.Owner] = w
 	return driver.Watch{Ready: w.ready, Close: w.close}, nil
+}
+
+// listens makes a watch known, unless the backend is closed.
+func (b *Backend) listens(w *watch) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		b.watches[w.r.Owner] = w
+	}
+	return !b.closed
 }
 
 // watch is one armed wait.
