@@ -23,8 +23,8 @@ func renewedStay(t *testing.T, d *deployment) {
 	var releases []func()
 	for _, m := range renewable {
 		releases = append(releases,
-			javaRenews(t, m, m.name(base+"-java"), j.Thread("holds-"+m.held.Java), java, c, ends),
-			goRenews(t, m, m.name(base+"-go"), j.Thread("waits-"+m.held.Java), java, c, ends))
+			javaRenews(t, m, m.name(base+"-java"), j.Thread("holds-"+m.held.Java), java, c),
+			goRenews(t, m, m.name(base+"-go"), j.Thread("waits-"+m.held.Java), java, c))
 	}
 	time.Sleep(time.Until(ends)) // twice the life of locks that nobody renews
 	for _, release := range releases {
@@ -33,29 +33,32 @@ func renewedStay(t *testing.T, d *deployment) {
 }
 
 // javaRenews makes a Java thread hold a lock, and Go wait for it until it is released.
-func javaRenews(t *testing.T, m mortal, name string, th *interop.Thread, java string, c *distlock.Client, ends time.Time) (release func()) {
+func javaRenews(t *testing.T, m mortal, name string, th *interop.Thread, java string, c *distlock.Client) (release func()) {
 	held := th.Call(m.held.javaLock(java, name, 0)...).Wait(t)
 	waiter := interop.Wait(t, m.wanted.Lock(c, name))
 	return func() {
-		th.Call(m.held.javaUnlock(java, name, held)...).Wait(t)
+		called := interop.At(t, th.Call(m.held.javaUnlock(java, name, held)...).Wait(t))
 		g := waiter.Granted(t)
-		stayed(t, "java", m, g.At.Sub(ends))
+		stayed(t, "java", m, g.At.Sub(called))
 		interop.Give(t, g)
 	}
 }
 
 // goRenews is the same with the roles exchanged.
-func goRenews(t *testing.T, m mortal, name string, th *interop.Thread, java string, c *distlock.Client, ends time.Time) (release func()) {
+func goRenews(t *testing.T, m mortal, name string, th *interop.Thread, java string, c *distlock.Client) (release func()) {
 	h := interop.Take(t, m.held.Lock(c, name))
 	waits := th.Call(m.wanted.javaLock(java, name, 0)...)
 	return func() {
+		called := time.Now()
 		interop.Give(t, h)
 		reply := waits.Wait(t)
-		stayed(t, "go", m, interop.At(t, reply).Sub(ends))
+		stayed(t, "go", m, interop.At(t, reply).Sub(called))
 		th.Call(m.wanted.javaUnlock(java, name, reply)...).Wait(t)
 	}
 }
 
+// stayed expects that a lock was granted promptly after its release, and not before: when
+// nobody renewed it.
 func stayed(t *testing.T, side string, m mortal, late time.Duration) {
 	t.Helper()
 	if late < 0 || late > interop.Prompt {
