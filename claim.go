@@ -40,7 +40,7 @@ func (w *watchdog) extend(ctx context.Context, h *hold, d time.Duration) error {
 func (w *watchdog) keepRenewingBy(h *hold, ttl time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !h.s.fixed {
+	if !h.r.fixed {
 		h.r.ttl = max(h.r.ttl, ttl)
 	}
 	return h.r.index >= 0

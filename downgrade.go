@@ -65,7 +65,7 @@ func (h *hold) turned() {
 
 func (h *hold) askDowngrade(ctx context.Context) (start instant, grant driver.Grant, err error) {
 	told := &news{h: h}
-	r := driver.Request{Hold: h.request(h.s.ttl), Fences: 1, Meta: h.s.meta, OnLost: told.tell}
+	r := driver.Request{Hold: h.request(h.s.ttl), Fixed: h.s.fixed, Fences: 1, Meta: h.s.meta, OnLost: told.tell}
 	r.Mode = Read
 	if h.s.revoked != nil && h.c.caps.Revocable.Has(Read) {
 		r.OnRevoke = (&news{h: h, wish: true}).tell

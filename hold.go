@@ -157,13 +157,28 @@ func (h *hold) leaveGate() {
 }
 
 // giveUp stops the renewal, waits for one in flight, and releases the hold or lets
-// it end by MinHold, all within ctx.
+// it end by MinHold, all within ctx. Where a session would end it sooner, it is renewed
+// and released later instead.
 func (h *hold) giveUp(ctx context.Context) error {
+	rest := h.since + h.s.minHold - h.c.now()
+	if rest > 0 && h.c.caps.Session {
+		h.c.watchdog.keep(h)
+		h.c.after(rest, h.letGo)
+		return nil
+	}
 	h.c.watchdog.remove(ctx, h)
-	if rest := h.since + h.s.minHold - h.c.now(); rest > 0 {
-		return h.keepFor(ctx, rest)
+	if rest > 0 {
+		return h.endIn(ctx, rest)
 	}
 	return h.release(ctx)
+}
+
+// letGo ends what was kept for MinHold.
+func (h *hold) letGo() {
+	ctx, cancel := context.WithTimeout(context.Background(), h.s.callTimeout)
+	defer cancel()
+	h.c.watchdog.remove(ctx, h)
+	h.c.releaseUntilAnswered(h.request(h.asks()))
 }
 
 func (h *hold) release(ctx context.Context) error {
@@ -186,13 +201,9 @@ func (h *hold) release(ctx context.Context) error {
 	return fail("unlock", h.s.name, err)
 }
 
-// keepFor lets the hold end by itself after d, so that it does also if this process
-// ends first. Where a session would end it sooner, it is released later instead.
-func (h *hold) keepFor(ctx context.Context, d time.Duration) error {
-	if h.c.caps.Session {
-		h.c.releaseAfter(h.request(h.s.ttl), d)
-		return nil
-	}
+// endIn lets the hold end by itself after d, so that it does also if this process
+// ends first.
+func (h *hold) endIn(ctx context.Context, d time.Duration) error {
 	holds := []driver.Hold{h.request(max(d, h.c.caps.MinTTL))}
 	err := h.insist(ctx, 4, func() error { return answer(h.c.backend.Renew(ctx, holds), 0) })
 	if err != nil {

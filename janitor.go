@@ -68,11 +68,6 @@ func (c *Client) releaseUntilAnswered(h driver.Hold) {
 	}
 }
 
-// releaseAfter releases h in d, or when the client closes.
-func (c *Client) releaseAfter(h driver.Hold, d time.Duration) {
-	c.after(d, func() { c.releaseUntilAnswered(h) })
-}
-
 // after calls f in d, or when the client closes.
 func (c *Client) after(d time.Duration, f func()) {
 	c.tasks.begin()

@@ -127,7 +127,7 @@ func answer(answers []error, i int) error {
 // retryRenewal plans another renewal soon. w.mu is held.
 func (h *hold) retryRenewal(now instant, err error) {
 	h.r.doubt = err
-	if h.s.fixed || h.r.pinned {
+	if h.r.fixed || h.r.pinned {
 		return
 	}
 	h.r.due = now + min(jitter(backoff(h.r.tries, h.r.ttl/60, h.r.ttl/12)), max((h.trust()-now)/4, h.s.ttl/60))

@@ -173,3 +173,68 @@ func TestFixedIsTold(t *testing.T) {
 		mustUnlock(t, l)
 	}
 }
+
+// A lock that is unlocked before MinHold has passed is renewed until then, where it would end
+// with a session that lives by renewals.
+func TestMinHoldInASession(t *testing.T) {
+	const minHold = 10 * ttl
+	for what, opts := range map[string][]distlock.LockOption{
+		"renewed": nil,
+		"fixed":   {distlock.WithoutRenewal()},
+		"MaxHold": {distlock.MaxHold(minHold)},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore()
+				r := &rig{Backend: store.Connect(), caps: func(caps driver.Caps) driver.Caps { caps.Session = true; return caps }}
+				c, other := client(t, r, nil), client(t, store.Connect(), nil)
+				start := time.Now()
+				mustUnlock(t, mustLock(t, c.Mutex("x", append(opts, distlock.MinHold(minHold))...)))
+				next := mustLock(t, other.Mutex("x"))
+				within(t, "the next holder came", time.Since(start), minHold, 100*time.Millisecond)
+				renewed := r.renews.Load()
+				time.Sleep(time.Hour)
+				if n := r.renews.Load(); n > renewed || r.releases.Load() != 1 || next.Err() != nil {
+					t.Errorf("afterwards: %d renewals, %d releases, the next holder %v", n-renewed, r.releases.Load(), next.Err())
+				}
+				mustUnlock(t, next)
+			})
+		})
+	}
+}
+
+// A hold that is kept for MinHold ends with Close.
+func TestCloseEndsMinHoldInASession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		other := client(t, store.Connect(), nil)
+		c, err := distlock.New(newSession(store), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustUnlock(t, mustLock(t, c.Mutex("x", distlock.MinHold(time.Hour))))
+		time.Sleep(time.Minute)
+		if err := c.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		free(t, other, "x")
+	})
+}
+
+// What nobody renews is not either after a downgrade.
+func TestDowngradeStaysFixed(t *testing.T) {
+	r := newRig()
+	fixed := make(chan bool, 2)
+	r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+		fixed <- req.Fixed
+		return next(ctx, req)
+	}
+	lease := mustLock(t, client(t, r, nil).RWMutex("x", distlock.WithoutRenewal()))
+	if err := lease.Downgrade(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !<-fixed || !<-fixed {
+		t.Error("the backend was not told")
+	}
+	mustUnlock(t, lease)
+}

@@ -34,6 +34,7 @@ type renewal struct {
 	tries  int     // renewals without an answer, in a row
 	doubt  error   // what the last of them said
 	pinned bool    // MaxHold is what ends it
+	fixed  bool    // it is not renewed by itself
 }
 
 // add puts a hold under watch, trusted for ttl from start. It reports false if the
@@ -44,7 +45,7 @@ func (w *watchdog) add(h *hold, start instant, ttl time.Duration) bool {
 	if w.closed {
 		return false
 	}
-	h.r = renewal{index: -1, ttl: h.s.ttl, cap: never}
+	h.r = renewal{index: -1, ttl: h.s.ttl, cap: never, fixed: h.s.fixed}
 	if h.s.maxHold > 0 {
 		h.r.cap = start + h.s.maxHold
 	}
@@ -67,7 +68,7 @@ func (h *hold) prolong(start instant, ttl time.Duration) {
 	h.end.Store(int64(end))
 	r.tries, r.doubt = 0, nil
 	r.due, r.warn = never, never
-	if !h.s.fixed && !r.pinned {
+	if !r.fixed && !r.pinned {
 		r.due = start + ttl/3
 	}
 	if h.s.warn != nil {
@@ -191,6 +192,20 @@ func (w *watchdog) remove(ctx context.Context, h *hold) {
 	case <-b.done:
 	case <-ctx.Done():
 	}
+}
+
+// keep renews h, whose leases have ended, until it is removed: also if it was not to be, or
+// for no longer than MaxHold.
+func (w *watchdog) keep(h *hold) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if h.r.index < 0 {
+		return
+	}
+	h.r.fixed, h.r.pinned, h.r.cap, h.r.due = false, false, never, w.c.now()
+	h.r.schedule()
+	heap.Fix(&w.queue, h.r.index)
+	w.arm()
 }
 
 // removeIdle ends the watch over h unless a renewal is in flight, and reports
