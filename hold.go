@@ -241,14 +241,14 @@ func (h *hold) lose(why error, unproven bool) {
 	h.sh.mu.Unlock()
 
 	h.c.watchdog.forget(h)
-	if unproven && h.c.caps.Session {
-		// Others may keep the session alive, and the hold with it.
-		h.c.after(h.trust()+h.s.margin-h.c.now(), h.dropRemains)
-	}
 	err := h.lostError(why)
 	live := false
 	for _, l := range leases {
 		live = l.end(err) || live
+	}
+	if unproven && h.c.caps.Session {
+		// Others may keep the session alive, and the hold with it.
+		h.c.after(h.trust()+h.s.margin-h.c.now(), h.dropRemains)
 	}
 	h.vacate()
 	if live {

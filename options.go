@@ -196,9 +196,11 @@ func (s *spec) passable() bool {
 	return s.mode.Alone() && !s.fixed && !s.fair && s.handoffMax > 0 && !s.maxHoldSet && s.minHold == 0 && s.warn == nil
 }
 
-// sameRequest reports whether a request made for o may be continued for s.
+// sameRequest reports whether a request made for o may be continued for s: all that the
+// coordinator may have noted of it is the same.
 func (s *spec) sameRequest(o *spec) bool {
-	return s == o || s.mode == o.mode && s.limit == o.limit && s.ttl == o.ttl && !s.ownMeta && !o.ownMeta
+	return s == o || s.mode == o.mode && s.limit == o.limit && s.ttl == o.ttl && s.fixed == o.fixed &&
+		(s.revoked == nil) == (o.revoked == nil) && !s.ownMeta && !o.ownMeta
 }
 
 // check says what is wrong with a lock's name or options on this backend.

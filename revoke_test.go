@@ -419,8 +419,8 @@ func TestRevokeDowngradedAndReentered(t *testing.T) {
 	})
 }
 
-// The role of a contender may pass to one who does not listen.
-func TestRevokePassesWithTheRole(t *testing.T) {
+// Who comes after one that was asked and has gone is not told for it.
+func TestRevokeIsNotInherited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
 		c := client(t, r, nil)

@@ -238,3 +238,41 @@ func TestDowngradeStaysFixed(t *testing.T) {
 	}
 	mustUnlock(t, lease)
 }
+
+// A place in line is continued by nobody who asks for something else with it.
+func TestRoleStaysAmongEquals(t *testing.T) {
+	fixed, revocable := distlock.WithoutRenewal(), distlock.Revocable(func(*distlock.Lease) {})
+	for what, test := range map[string]struct {
+		first, second []distlock.LockOption
+		same          bool
+	}{
+		"equal":               {nil, nil, true},
+		"equally fixed":       {[]distlock.LockOption{fixed}, []distlock.LockOption{fixed}, true},
+		"renewed after fixed": {[]distlock.LockOption{fixed}, nil, false},
+		"fixed after renewed": {nil, []distlock.LockOption{fixed}, false},
+		"both can be asked":   {[]distlock.LockOption{revocable}, []distlock.LockOption{revocable}, true},
+		"silent after asked":  {[]distlock.LockOption{revocable}, nil, false},
+		"asked after silent":  {nil, []distlock.LockOption{revocable}, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore()
+				r := &rig{Backend: store.Connect(), caps: func(caps driver.Caps) driver.Caps { caps.Line = driver.Always; return caps }}
+				c, other := client(t, r, nil), client(t, store.Connect(), nil)
+				held := mustLock(t, other.Mutex("x"))
+				ctx, cancel := context.WithCancel(t.Context())
+				first := waiter(t, ctx, c.Mutex("x", test.first...))
+				owner := inspect(t, other, "x").Waiters[0].Owner
+				second := waiter(t, t.Context(), c.Mutex("x", test.second...))
+				cancel()
+				<-first
+				synctest.Wait()
+				if now := inspect(t, other, "x").Waiters; len(now) != 1 || now[0].Owner == owner != test.same {
+					t.Errorf("in line is %+v, before it was %s", now, owner)
+				}
+				mustUnlock(t, held)
+				mustUnlock(t, <-second)
+			})
+		})
+	}
+}

@@ -24,6 +24,8 @@ func (m *MultiLock) tryTogether(ctx context.Context, op string) (*MultiLease, er
 		return nil, driver.ErrSkip
 	}
 	b := &bunch{c: m.locks[0].c, op: op, ctx: ctx}
+	b.c.tasks.begin()
+	defer b.c.tasks.end()
 	for _, l := range m.locks {
 		if l.c != b.c || l.s.reentrant && FromContext(ctx) != nil {
 			return nil, driver.ErrSkip
@@ -60,8 +62,6 @@ func (b *bunch) leave(unsure bool) {
 
 // attempt asks the backend once.
 func (b *bunch) attempt(t driver.Together) (*MultiLease, error) {
-	b.c.tasks.begin()
-	defer b.c.tasks.end()
 	lost := make([]*news, len(b.all))
 	requests := make([]driver.Request, len(b.all))
 	for i, k := range b.all {
