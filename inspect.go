@@ -71,9 +71,19 @@ func (c *Client) Break(ctx context.Context, info Info) error {
 func (c *Client) Revoke(ctx context.Context, info Info) error {
 	r, ok := c.backend.(driver.Revoker)
 	if !ok && !c.isClosed() {
-		return fail("revoke", info.Name, fmt.Errorf("%w: %s can't ask holders for their locks", ErrUnsupported, c.caps.Name))
+		return fail("revoke", info.Name, c.cantAsk())
 	}
-	return c.eachHolder(ctx, "revoke", info, func(ctx context.Context, h driver.Hold) error { return r.Revoke(ctx, h) })
+	return c.eachHolder(ctx, "revoke", info, func(ctx context.Context, h driver.Hold) error {
+		err := r.Revoke(ctx, h)
+		if errors.Is(err, driver.ErrSkip) {
+			return c.cantAsk()
+		}
+		return err
+	})
+}
+
+func (c *Client) cantAsk() error {
+	return fmt.Errorf("%w: %s can't ask holders for their locks", ErrUnsupported, c.caps.Name)
 }
 
 // eachHolder calls the backend for all holders that were inspected. It is enough if one of

@@ -94,9 +94,15 @@ func (b speechless) Caps() driver.Caps {
 	return caps
 }
 
+// skipping is a backend that turns out to be no Revoker.
+type skipping struct{ *memlock.Backend }
+
+func (skipping) Revoke(context.Context, driver.Hold) error { return driver.ErrSkip }
+
 func TestRevokeErrors(t *testing.T) {
 	store := memlock.NewStore()
 	c, mute := client(t, store.Connect(), nil), client(t, speechless{store.Connect()}, nil)
+	skips := client(t, skipping{store.Connect()}, nil)
 	option, _ := told()
 	silent := mustLock(t, c.Mutex("silent"))
 	closed, err := distlock.New(store.Connect(), nil)
@@ -112,6 +118,7 @@ func TestRevokeErrors(t *testing.T) {
 		"a free lock":                 {c, distlock.Info{Name: "free"}, distlock.ErrLost},
 		"who has not agreed":          {c, inspect(t, c, "silent"), distlock.ErrUnsupported},
 		"a backend that can't":        {mute, inspect(t, c, "silent"), distlock.ErrUnsupported},
+		"a backend that skips it":     {skips, inspect(t, c, "silent"), distlock.ErrUnsupported},
 		"a free lock that can't":      {mute, distlock.Info{Name: "free"}, distlock.ErrUnsupported},
 		"a client that is closed":     {closed, inspect(t, c, "silent"), distlock.ErrClosed},
 		"somebody who does not exist": {c, distlock.Info{Name: "silent", Holders: []distlock.Holder{{Owner: "nobody"}}}, distlock.ErrLost},
