@@ -108,9 +108,10 @@ func (b *Backend) enter(ctx context.Context, start time.Time, l *lease, r *drive
 		return driver.Grant{}, err
 	}
 	folder := b.folder(r.Name)
-	resp, err := b.client.Txn(ctx).If(vacant(folder)).
-		Then(put(c.key, l, r, false)).
-		Else(put(c.key, l, r, true), list(folder)).Commit()
+	resp, err := b.ferry.commit(ctx, folder, clientv3.OpTxn(
+		[]clientv3.Cmp{vacant(folder)},
+		[]clientv3.Op{put(c.key, l, r, false)},
+		[]clientv3.Op{put(c.key, l, r, true), list(folder)}))
 	if err != nil {
 		return driver.Grant{}, b.failed(c, l, err)
 	}
@@ -190,7 +191,10 @@ func (b *Backend) adopt(ctx context.Context, start time.Time, c *claim, l *lease
 		b.claims.drop(c)
 		return driver.Grant{}, errLeaseGone
 	}
-	b.claims.change(c, func() { c.key, c.create, c.unsure = own.key, own.create, false })
+	b.claims.change(c, func() {
+		b.claims.rekey(c, own.key)
+		c.create, c.unsure = own.create, false
+	})
 	if by != nil {
 		b.claims.refused(c, ahead, by)
 		return driver.Grant{}, append(ahead, *own).held()

@@ -29,7 +29,8 @@ func (b *Backend) again(ctx context.Context, start time.Time, c *claim, l *lease
 		b.claims.moving(c, l)
 		look = append(look, put(c.key, l, r, c.fence == 0))
 	}
-	resp, err := b.client.Txn(ctx).If(still(c.key, c.create)).Then(look...).Else(list(folder)).Commit()
+	resp, err := b.ferry.commit(ctx, folder, clientv3.OpTxn(
+		[]clientv3.Cmp{still(c.key, c.create)}, look, []clientv3.Op{list(folder)}))
 	if err != nil {
 		return driver.Grant{}, b.refuses(l, err)
 	}

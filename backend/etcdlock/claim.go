@@ -2,6 +2,8 @@ package etcdlock
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -41,10 +43,13 @@ type claim struct {
 type claims struct {
 	mu      sync.Mutex
 	m       map[string]*claim
+	keys    map[string]*claim // by key
 	watches map[string]*watch
 }
 
-func (s *claims) init() { s.m, s.watches = map[string]*claim{}, map[string]*watch{} }
+func (s *claims) init() {
+	s.m, s.keys, s.watches = map[string]*claim{}, map[string]*claim{}, map[string]*watch{}
+}
 
 func (s *claims) get(owner string) *claim {
 	s.mu.Lock()
@@ -54,21 +59,57 @@ func (s *claims) get(owner string) *claim {
 
 // open is the claim of a request whose key is about to be written.
 func (b *Backend) open(r *driver.Request, l *lease) (*claim, error) {
-	s, key := &b.claims, b.folder(r.Name)+tail(l.id, r.Owner)
-	if b.late.has(key) {
-		return nil, fmt.Errorf("%w: owner %s was released when its outcome was unknown; take a new one", driver.ErrInvalid, r.Owner)
-	}
+	s := &b.claims
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.m[r.Owner]
+	key, err := b.vacantKey(c, r, l)
+	if err != nil {
+		return nil, err
+	}
 	if c == nil {
 		c = &claim{b: b, name: r.Name, owner: r.Owner}
 		s.m[r.Owner] = c
 	}
 	s.unguard(c)
-	c.key, c.create, c.fence, c.lease = key, 0, 0, l
+	s.rekey(c, key)
+	c.create, c.fence, c.lease = 0, 0, l
 	c.mode, c.limit, c.fixed, c.onLost = r.Mode, r.Limit, r.Fixed, r.OnLost
 	return c, nil
+}
+
+// slots are how many keys a backend uses again and again for a lock. Until the history is
+// compacted the servers keep a note of every key that ever was, and go through those of a
+// lock for each attempt: a key of its own for each would make all slower and slower.
+const slots = 8
+
+// vacantKey is a key for a request: that which its Owner has, or one that nobody here has
+// now and no write may still come to. The mutex is held.
+func (b *Backend) vacantKey(c *claim, r *driver.Request, l *lease) (string, error) {
+	folder := b.folder(r.Name)
+	if prefix := folder + tail(l.id, ""); c != nil && c.name == r.Name && strings.HasPrefix(c.key, prefix) {
+		return c.key, nil
+	}
+	if b.late.bars(r.Owner) {
+		return "", fmt.Errorf("%w: owner %s was released when its outcome was unknown; take a new one", driver.ErrInvalid, r.Owner)
+	}
+	for i := range slots {
+		key := folder + tail(l.id, strconv.Itoa(i))
+		if b.claims.keys[key] == nil && !b.late.has(key) {
+			return key, nil
+		}
+	}
+	return folder + tail(l.id, r.Owner), nil
+}
+
+// rekey makes a key that of a claim; empty: it has none any more. The mutex is held.
+func (s *claims) rekey(c *claim, key string) {
+	if s.keys[c.key] == c {
+		delete(s.keys, c.key)
+	}
+	if key != "" {
+		c.key, s.keys[key] = key, c
+	}
 }
 
 // drop forgets a claim that has no key, or will have none.
@@ -80,6 +121,10 @@ func (s *claims) drop(c *claim) {
 
 func (s *claims) dropLocked(c *claim) {
 	c.gone = true
+	if c.unsure || c.stray {
+		c.b.late.add(c.key, "")
+	}
+	s.rekey(c, "")
 	if s.m[c.owner] == c {
 		delete(s.m, c.owner)
 	}

@@ -37,6 +37,7 @@ type Backend struct {
 	claims claims
 	leases leases
 	late   late
+	ferry  ferry
 	hub    *hub
 	young  young
 	closed atomic.Bool
@@ -69,6 +70,7 @@ func newBackend(client *clientv3.Client, opts *Options) (*Backend, error) {
 	b.leases.init(client, b.forgetLease)
 	b.late.init(b.deleteKeys)
 	b.young.init(b.guard)
+	b.ferry.init(client)
 	b.hub = newHub(client.ActiveConnection)
 	return b, nil
 }
@@ -84,6 +86,7 @@ func (b *Backend) Close() error {
 		b.young.close()
 		b.late.close()
 		b.hub.close()
+		b.ferry.close()
 		b.leases.close()
 		if b.end != nil {
 			b.end()

@@ -12,12 +12,12 @@ import (
 
 // A hold or a place in line is a key:
 //
-//	prefix name / lease-in-hex - owner
+//	prefix name / lease-in-hex - slot
 //
 // The official clients' keys end after the lease. Whoever has the key that was created
 // first under "prefix name /" holds; nobody reads what stands behind that slash. The
-// owner makes each attempt's key another one, so that one lease can have many keys of
-// one name, and an attempt without an answer can be repeated.
+// slot lets one lease have many keys of one name. It is taken by one Owner at a time, so
+// that an attempt without an answer can be repeated.
 
 // folder is where the keys of a lock lie.
 func (b *Backend) folder(name string) string { return b.prefix + name + "/" }
@@ -25,21 +25,22 @@ func (b *Backend) folder(name string) string { return b.prefix + name + "/" }
 // end is the first key behind those in a folder.
 func end(folder string) string { return folder[:len(folder)-1] + "0" }
 
-func tail(lease clientv3.LeaseID, owner string) string {
-	return strconv.FormatInt(int64(lease), 16) + "-" + owner
+func tail(lease clientv3.LeaseID, slot string) string {
+	return strconv.FormatInt(int64(lease), 16) + "-" + slot
 }
 
 // note is the value of a key, as JSON. Keys with any other value are those of other
 // programs, and mean a mutex.
 type note struct {
 	Mode  string            `json:"distlock"` // exclusive, write, read, counted
+	Owner string            `json:"owner"`
 	Limit int               `json:"limit,omitempty"`
 	Later bool              `json:"later,omitempty"` // written when others were before it
 	Meta  map[string]string `json:"meta,omitempty"`
 }
 
 func noteOf(r *driver.Request, later bool) string {
-	n := note{Mode: r.Mode.String(), Later: later, Meta: r.Meta}
+	n := note{Mode: r.Mode.String(), Owner: r.Owner, Later: later, Meta: r.Meta}
 	if r.Mode == driver.Counted {
 		n.Limit = r.Limit
 	}
@@ -69,8 +70,8 @@ func readEntry(folder string, kv *mvccpb.KeyValue) (entry, bool) {
 	if strings.Contains(rest, "/") {
 		return e, false
 	}
-	first, owner, ours := strings.Cut(rest, "-")
-	if json.Unmarshal(kv.Value, &e.note) == nil && ours {
+	first, _, ours := strings.Cut(rest, "-")
+	if json.Unmarshal(kv.Value, &e.note) == nil && ours && e.Owner != "" {
 		e.mode = modeNamed(e.note.Mode)
 	}
 	if e.mode == 0 {
@@ -78,7 +79,7 @@ func readEntry(folder string, kv *mvccpb.KeyValue) (entry, bool) {
 		e.owner = foreignOwner(rest, e.create)
 		return e, true
 	}
-	e.owner, e.moved = owner, first != strconv.FormatInt(kv.Lease, 16)
+	e.owner, e.moved = e.Owner, first != strconv.FormatInt(kv.Lease, 16)
 	return e, true
 }
 

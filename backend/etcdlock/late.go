@@ -26,6 +26,7 @@ type late struct {
 }
 
 type lateKey struct {
+	owner string // who must not come again; empty if that is nobody
 	since time.Time
 	round int // of lateAges, that comes next
 }
@@ -35,10 +36,10 @@ func (s *late) init(delete func(ctx context.Context, keys []string) error) {
 	s.ctx, s.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 }
 
-func (s *late) add(key string) {
+func (s *late) add(key, owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.keys[key] = &lateKey{since: time.Now()}
+	s.keys[key] = &lateKey{owner: owner, since: time.Now()}
 	s.arm(lateAges[0])
 }
 
@@ -47,6 +48,18 @@ func (s *late) has(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.keys[key] != nil
+}
+
+// bars reports whether a key of an owner may still be deleted. There are few, mostly none.
+func (s *late) bars(owner string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.keys {
+		if k.owner == owner {
+			return true
+		}
+	}
+	return false
 }
 
 // arm sets the timer, if it is not set. The mutex is held.

@@ -19,27 +19,27 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 		return b.releaseOther(ctx, h)
 	}
 	b.claims.change(c, func() { c.onLost = nil })
-	deleted, err := b.delete(ctx, c.key, c.create)
+	deleted, err := b.delete(ctx, h.Name, c.key, c.create)
 	if err != nil {
 		return b.fail("release", h.Name, err)
 	}
-	if c.unsure || c.stray {
-		b.late.add(c.key)
-	}
 	b.claims.drop(c)
+	if c.unsure || c.stray {
+		b.late.add(c.key, h.Owner)
+	}
 	if !deleted {
 		return lost(h.Name)
 	}
 	return nil
 }
 
-// delete deletes a key, the one that was created then if that is known.
-func (b *Backend) delete(ctx context.Context, key string, create int64) (bool, error) {
+// delete deletes a key of a lock, the one that was created then if that is known.
+func (b *Backend) delete(ctx context.Context, name, key string, create int64) (bool, error) {
 	var is []clientv3.Cmp
 	if create > 0 {
 		is = append(is, still(key, create))
 	}
-	resp, err := b.client.Txn(ctx).If(is...).Then(clientv3.OpDelete(key)).Commit()
+	resp, err := b.ferry.commit(ctx, b.folder(name), clientv3.OpTxn(is, []clientv3.Op{clientv3.OpDelete(key)}, nil))
 	if err != nil {
 		return false, err
 	}
@@ -52,7 +52,7 @@ func (b *Backend) releaseOther(ctx context.Context, h driver.Hold) error {
 	if err != nil {
 		return err
 	}
-	deleted, err := b.delete(ctx, e.key, e.create)
+	deleted, err := b.delete(ctx, h.Name, e.key, e.create)
 	if err != nil {
 		return b.fail("release", h.Name, err)
 	}

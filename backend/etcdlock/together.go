@@ -126,6 +126,9 @@ func (b *Backend) commit(ctx context.Context, bids []*bid) (*clientv3.TxnRespons
 		lists = append(lists, list(b.folder(x.r.Name)))
 		b.claims.moving(x.c, x.l)
 	}
+	if len(bids) == 1 {
+		return b.ferry.commit(ctx, b.folder(bids[0].r.Name), clientv3.OpTxn(cmps, puts, lists))
+	}
 	return b.client.Txn(ctx).If(cmps...).Then(puts...).Else(lists...).Commit()
 }
 
@@ -158,7 +161,10 @@ func (b *Backend) reviewBid(x *bid, all row, revision int64) error {
 			return errUpgrade
 		}
 		x.known, x.cmp = true, still(own.key, own.create)
-		b.claims.change(x.c, func() { x.c.key, x.c.create = own.key, own.create })
+		b.claims.change(x.c, func() {
+			b.claims.rekey(x.c, own.key)
+			x.c.create = own.create
+		})
 	}
 	ahead := all[:place]
 	if err := mismatch(ahead, x.r); err != nil {
