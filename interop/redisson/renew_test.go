@@ -57,8 +57,8 @@ func goRenews(t *testing.T, m mortal, name string, th *interop.Thread, java stri
 	}
 }
 
-// stayed expects that a lock was granted promptly after its release, and not before: when
-// nobody renewed it.
+// stayed expects that a lock was granted promptly after its release, and not before, as it
+// would be if nobody had renewed it.
 func stayed(t *testing.T, side string, m mortal, late time.Duration) {
 	t.Helper()
 	if late < 0 || late > interop.Prompt {
