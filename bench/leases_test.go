@@ -35,7 +35,7 @@ func measureLeases(r *rig, c contender) (figures, error) {
 	defer k.clear()
 	j := job{
 		Task: "hold", Contender: c.name, At: r.at, Addr: r.Addr(), Name: freshName(), Goroutines: 4,
-		Leases: r.leases, TTL: leaseTTL(r.hold), Time: r.hold,
+		Leases: r.leases, TTL: leaseTTL(r.at, r.hold), Time: r.hold,
 	}
 	if c.name == never.name {
 		j.Leases = 0
@@ -70,8 +70,15 @@ func measureLeases(r *rig, c contender) (figures, error) {
 	return h.figures(j, before, after), nil
 }
 
-// leaseTTL lets every lease be renewed a few times while it is held.
-func leaseTTL(hold time.Duration) time.Duration { return min(hold/2, ttl) }
+// leaseTTL lets every lease be renewed a few times while it is held, if that is long
+// enough for a TTL that outlasts what a busy disk makes etcd wait.
+func leaseTTL(at string, hold time.Duration) time.Duration {
+	least := time.Duration(0)
+	if at != onRedis {
+		least = 3 * time.Second
+	}
+	return max(min(hold/2, ttl), least)
+}
 
 func (h *held) figures(j job, before, after usage) figures {
 	n := float64(j.Leases)

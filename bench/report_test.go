@@ -128,7 +128,7 @@ func (s scenario) heading(r *rig) string {
 		title += ", " + v
 	}
 	if strings.HasSuffix(s.name, "leases") {
-		return fmt.Sprintf("%s: %d for %v, TTL %v", title, r.leases, r.hold, leaseTTL(r.hold))
+		return fmt.Sprintf("%s: %d for %v, TTL %v", title, r.leases, r.hold, leaseTTL(r.at, r.hold))
 	}
 	return fmt.Sprintf("%s, %v a round", title, r.time)
 }
