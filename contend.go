@@ -128,15 +128,10 @@ func (k *contender) attempt() (*Lease, error) {
 }
 
 // standBack gives back a hold that was to be handed on, since the re-fence showed
-// that somebody elsewhere stands in line.
+// that somebody elsewhere stands in line. Its Owner asks no more: a release without an
+// answer may land late.
 func (k *contender) standBack() error {
-	ctx, cancel := k.c.calls.context(k.ctx, k.s.callTimeout)
-	defer cancel()
-	err := k.c.backend.Release(ctx, driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.ttl})
-	if err != nil && !errors.Is(err, ErrLost) {
-		return err
-	}
-	k.owner, k.unsure, k.wish, k.row = "", false, nil, row{}
+	k.drop()
 	return &HeldError{}
 }
 

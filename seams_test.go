@@ -350,3 +350,33 @@ func TestOneCallAtATimePerOwner(t *testing.T) {
 		})
 	}
 }
+
+// A release without an answer may land late: its Owner asks for nothing any more.
+func TestLateReleaseHitsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		r := &rig{Backend: store.Connect()}
+		c, other := client(t, r, &distlock.Options{HandoffWindow: time.Hour}), client(t, store.Connect(), nil)
+		first := mustLock(t, c.Mutex("x"))
+		second := waiter(t, t.Context(), c.Mutex("x"))
+		ahead, cancel := context.WithCancel(t.Context())
+		fair := waiter(t, ahead, other.Mutex("x", distlock.Fair()))
+		r.release = func(_ context.Context, h driver.Hold, next releaser) error {
+			if r.releases.Load() == 1 {
+				time.AfterFunc(5*time.Second, func() { next(context.Background(), h) })
+				cancel()
+			}
+			return errNetwork
+		}
+		mustUnlock(t, first) // handed on, and given back since somebody stands in line
+		<-fair
+		time.Sleep(time.Second)
+		r.set(func(r *rig) { r.release = nil })
+		lease := <-second
+		time.Sleep(time.Minute)
+		if err := lease.Err(); err != nil {
+			t.Errorf("the lease: %v", err)
+		}
+		mustUnlock(t, lease)
+	})
+}
