@@ -32,16 +32,16 @@ func (l lock) try(ctx context.Context, op string) (*Lease, error) {
 
 // besideLine makes a contender for one attempt, unless what is known in this process
 // refuses it.
-func (l lock) besideLine(ctx context.Context, op string) (*contender, error) {
+func (l lock) besideLine(ctx context.Context, op string) (contender, error) {
 	sh := l.c.shard(l.s.name)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	g := sh.gate(l.c, l.s.name)
 	if err := g.busy(); err != nil {
-		return nil, fail(op, l.s.name, err)
+		return contender{}, fail(op, l.s.name, err)
 	}
 	g.tries++
-	return &contender{c: l.c, g: g, s: l.s, op: op, ctx: ctx, start: l.c.now(), once: true}, nil
+	return contender{c: l.c, g: g, s: l.s, op: op, ctx: ctx, start: l.c.now(), once: true}, nil
 }
 
 // begin checks what needs no backend; a lease means that the lock was re-entered.

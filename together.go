@@ -47,7 +47,7 @@ func (b *bunch) enter(l lock) error {
 	}
 	k, err := l.besideLine(b.ctx, b.op)
 	if err == nil {
-		b.all = append(b.all, k)
+		b.all = append(b.all, &k)
 	}
 	return err
 }
