@@ -98,3 +98,33 @@ func TestGoesOnWhenAsked(t *testing.T) {
 	release()
 	p.must(0)
 }
+
+// Who is asked for one lock while it waits for another gives it back, and waits anew.
+func TestGivesWayWhileWaiting(t *testing.T) {
+	t.Parallel()
+	url := askedFile(t)
+	other, release := hold(t, url, "y")
+	p := command(t, url, "run", "x", "y", "--", "echo", "done")
+	p.begin()
+	ends := func(code int, args ...string) bool { return finish(t, url, args...).ProcessState.ExitCode() == code }
+	eventually(t, "it takes the first lock, and keeps it", func() bool {
+		return ends(75, "run", "--no-wait", "x", "--", "true") && ends(75, "run", "--no-wait", "x", "--", "true")
+	})
+	eventually(t, "it gives way", func() bool {
+		return ends(0, "unlock", "--ask", "x") && ends(0, "run", "--wait", "3s", "x", "--", "true")
+	})
+	release()
+	other.must(0)
+	if p.must(0); p.out.String() != "done\n" {
+		t.Errorf("stdout: %q, stderr: %q", p.out.String(), p.errors.String())
+	}
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !is(); {
+		if time.Now().After(end) {
+			t.Fatalf("not so: %s", what)
+		}
+	}
+}

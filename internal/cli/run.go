@@ -26,7 +26,8 @@ Linux), but not what the command started in its turn; nor is what it leaves runn
 in the background protected by the lock.
 
 When somebody asks for the lock (distlock unlock --ask), the command gets SIGTERM and
-keeps the lock until it has ended, however long that takes; see --on-ask.
+keeps the lock until it has ended, however long that takes; see --on-ask. If distlock
+has some of several locks and waits for the others, it gives them back for a moment.
 
 It sees in its environment, with one line per lock in the order they were named:
   DISTLOCK_NAME      the lock
@@ -210,12 +211,7 @@ func (o *runOptions) lockers(c *distlock.Client, asked chan<- struct{}) []distlo
 		opts = append(opts, distlock.MinHold(o.minHold))
 	}
 	if o.onAsk == askTerm && c.Caps().Revocable.Has(o.mode()) {
-		opts = append(opts, distlock.Revocable(func(*distlock.Lease) {
-			select {
-			case asked <- struct{}{}:
-			default: // it has been told
-			}
-		}))
+		opts = append(opts, distlock.Revocable(func(*distlock.Lease) { ring(asked) }))
 	}
 	var all []distlock.Locker
 	for _, name := range o.names {
@@ -229,6 +225,14 @@ func (o *runOptions) lockers(c *distlock.Client, asked chan<- struct{}) []distlo
 		}
 	}
 	return all
+}
+
+// ring tells whoever looks at c, once.
+func ring(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // mode is how the locks are held.

@@ -10,6 +10,10 @@ import (
 	"github.com/distlock/distlock"
 )
 
+// wayPause is how long a run that was asked for a lock while it waited for another lets
+// those go first who asked.
+const wayPause = time.Second
+
 // otherKindPause is how often a name is looked at that is in use for another kind
 // of lock. No server signals when that ends.
 const otherKindPause = 100 * time.Millisecond
@@ -68,11 +72,13 @@ func (t *taker) take(ctx context.Context) (*distlock.MultiLease, error) {
 // or that a name is in use for another kind of lock.
 func (t *taker) wait(ctx context.Context, refused error) (*distlock.MultiLease, error) {
 	for {
-		asked := time.Now()
-		lease, err := t.attempt(t.locks.Lock(ctx))
+		asked, pause := time.Now(), otherKindPause/2+rand.N(otherKindPause)
+		lease, wanted, err := t.lock(ctx)
 		switch {
 		case lease != nil:
 			return lease, nil
+		case wanted:
+			pause = wayPause
 		case errors.Is(err, distlock.ErrHeld):
 			refused = err
 		case errors.Is(err, distlock.ErrUnavailable) && time.Since(asked) > answerTime:
@@ -81,11 +87,39 @@ func (t *taker) wait(ctx context.Context, refused error) (*distlock.MultiLease, 
 			return nil, err
 		}
 		select {
-		case <-time.After(otherKindPause/2 + rand.N(otherKindPause)):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return nil, t.current(ctx, refused)
 		}
 	}
+}
+
+// lock waits until the locks are held. Whoever has some of them and is asked for one gives
+// all back.
+func (t *taker) lock(ctx context.Context) (lease *distlock.MultiLease, wanted bool, err error) {
+	select {
+	case <-t.asked: // that was about an earlier attempt
+	default:
+	}
+	ctx, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-t.asked:
+			wanted = true
+			giveUp()
+		case <-stop:
+		}
+	}()
+	lease, err = t.attempt(t.locks.Lock(ctx))
+	close(stop)
+	<-stopped
+	if lease != nil && wanted {
+		ring(t.asked) // again: it is for the command now
+	}
+	return lease, wanted, err
 }
 
 // current is a refusal that may be old: the server may have gone since it gave it.
