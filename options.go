@@ -143,8 +143,9 @@ func WarnBefore(d time.Duration, f func(*Lease)) LockOption {
 // Revocable agrees to be asked for the lock: f is called, in a goroutine of its own and at
 // most once for a lease, when somebody asks by Client.Revoke, by distlock unlock --ask, or as
 // the coordinator's other users do. That is a request and no more: the lease lives on until
-// Unlock, which then gives the lock to others and not to a waiter of this process. f may be
-// called before Lock has returned. ErrUnsupported if the backend can't (Caps.Revocable).
+// Unlock, which then hands the lock to no waiter of this process but gives it back. f may be
+// called before Lock has returned, and while Unlock is called. ErrUnsupported if the backend
+// can't (Caps.Revocable).
 func Revocable(f func(*Lease)) LockOption {
 	return LockOption{func(s *spec) { s.revoked = f }}
 }

@@ -18,7 +18,11 @@
 //     one name, do run at once.
 //   - TTL lies between Caps.MinTTL and Caps.MaxTTL; Mode is one of Caps.Modes.
 //   - After an unknown outcome the core asks again with the same Owner, or
-//     releases that Owner until it is answered or its TTL has passed.
+//     releases that Owner until it is answered or its TTL has passed; with
+//     Caps.Session until it is answered or the client is closed.
+//   - An Owner that asks again asks for the same Name, Limit, TTL, Fixed and Meta, and
+//     agrees to be asked for the lock or does not, as before. A downgrade changes Mode, and
+//     may end that agreement.
 //
 // # What a driver promises the core
 //

@@ -15,8 +15,9 @@
 // # What it promises
 //
 // Every mode, FIFO places in line on request, downgrade, pushed wake-ups, full
-// inspection, holders that can be asked, and several locks in one step. Fences strictly increase per name for as long as the store lives. A
-// name that nobody holds, waits for or watches takes no memory.
+// inspection, holders that can be asked, and several locks in one step. Fences strictly
+// increase per name for as long as the store lives. A name that nobody holds, waits for or
+// watches takes no memory.
 //
 // Nothing survives the process, and nothing is shared with another one.
 package memlock
