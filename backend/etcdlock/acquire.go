@@ -164,7 +164,7 @@ func (b *Backend) withdraw(ctx context.Context, c *claim, r *driver.Request) err
 	folder := b.folder(r.Name)
 	resp, err := b.client.Txn(ctx).Then(clientv3.OpDelete(c.key), list(folder)).Commit()
 	if err != nil {
-		return err
+		return b.astray(c, err)
 	}
 	b.claims.drop(c)
 	all := readRow(folder, resp.Responses[1].GetResponseRange().Kvs)
@@ -185,7 +185,7 @@ func (b *Backend) adopt(ctx context.Context, start time.Time, c *claim, l *lease
 		Then(put(own.key, l, r, by != nil), clientv3.OpDelete(c.key)).
 		Else(clientv3.OpDelete(c.key)).Commit()
 	if err != nil {
-		return driver.Grant{}, err
+		return driver.Grant{}, b.astray(c, err)
 	}
 	if !resp.Succeeded {
 		b.claims.drop(c)
@@ -205,9 +205,17 @@ func (b *Backend) adopt(ctx context.Context, start time.Time, c *claim, l *lease
 // discard deletes a key that an attempt has made for nothing.
 func (b *Backend) discard(ctx context.Context, c *claim) error {
 	_, err := b.client.Delete(ctx, c.key)
-	if err == nil {
-		b.claims.drop(c)
+	if err != nil {
+		return b.astray(c, err)
 	}
+	b.claims.drop(c)
+	return nil
+}
+
+// astray notes that a deletion without an answer may come to the key late, whoever has it
+// then.
+func (b *Backend) astray(c *claim, err error) error {
+	b.claims.change(c, func() { c.stray = c.stray || unsure(err) })
 	return err
 }
 

@@ -27,7 +27,7 @@ type claim struct {
 	lease  *lease // nil: the key may be with one or another
 	spare  *lease // a fixed hold's last one, until the key has left it
 	unsure bool   // the last write for it has no answer
-	stray  bool   // one that had none may still land, also after the key is gone
+	stray  bool   // a write or a deletion may still come to the key, also after it is gone
 	gone   bool   // released, or lost
 	onLost func()
 	sub    *sub // watches the key of a hold

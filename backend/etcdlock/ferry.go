@@ -19,6 +19,10 @@ const (
 	// maxLoad is how many sail together at most: fewer than etcd's limit of operations in
 	// one transaction, which counts theirs as well.
 	maxLoad = 64
+
+	// shoreTime is how long a transaction waits to be taken along before it goes by itself:
+	// those under way may have gone to a server that does not answer.
+	shoreTime = 250 * time.Millisecond
 )
 
 // ferry takes transactions to the servers, those of many callers as parts of one. A
@@ -31,10 +35,11 @@ type ferry struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu     sync.Mutex
-	under  int // ways
-	ashore []*passenger
-	most   int
+	mu       sync.Mutex
+	under    int // ways
+	ashore   []*passenger
+	most     int
+	patience time.Duration
 }
 
 // passenger is a transaction that waits to be taken along.
@@ -48,7 +53,7 @@ type passenger struct {
 }
 
 func (f *ferry) init(kv clientv3.KV) {
-	f.kv, f.most = kv, maxLoad
+	f.kv, f.most, f.patience = kv, maxLoad, shoreTime
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 }
 
@@ -63,23 +68,33 @@ func (f *ferry) commit(ctx context.Context, folder string, txn clientv3.Op) (*cl
 	}
 	p := &passenger{ctx: ctx, folder: folder, txn: txn, done: make(chan struct{})}
 	f.ashore = append(f.ashore, p)
+	hurry := time.NewTimer(f.patience)
 	f.mu.Unlock()
-	select {
-	case <-p.done:
-		return p.resp, p.err
-	case <-ctx.Done():
-		f.leave(p)
-		return nil, ctx.Err()
+	defer hurry.Stop()
+	for {
+		select {
+		case <-p.done:
+			return p.resp, p.err
+		case <-hurry.C:
+			if f.leave(p) {
+				return f.take(ctx, txn)
+			}
+		case <-ctx.Done():
+			f.leave(p)
+			return nil, ctx.Err()
+		}
 	}
 }
 
-// leave takes back what was not sent yet.
-func (f *ferry) leave(p *passenger) {
+// leave takes back what was not sent yet; false if it was.
+func (f *ferry) leave(p *passenger) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if i := slices.Index(f.ashore, p); i >= 0 {
+	i := slices.Index(f.ashore, p)
+	if i >= 0 {
 		f.ashore = slices.Delete(f.ashore, i, i+1)
 	}
+	return i >= 0
 }
 
 // back has those who wait sail, after somebody has returned.

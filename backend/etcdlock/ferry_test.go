@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testserver"
@@ -19,6 +20,7 @@ func moor(t *testing.T, b *Backend) (sail func(n int)) {
 	f := &b.ferry
 	f.mu.Lock()
 	f.under += afloat
+	f.patience = time.Hour
 	f.mu.Unlock()
 	return func(n int) {
 		t.Helper()
@@ -136,4 +138,18 @@ func TestKeysAreUsedAgain(t *testing.T) {
 	if n := len(b.claims.keys); n != 0 {
 		t.Errorf("%d keys are remembered without a claim", n)
 	}
+}
+
+// Transactions on their way to a server that does not answer keep nobody else from
+// going.
+func TestFerryThatDoesNotReturn(t *testing.T) {
+	b := shared(t)
+	acquire(t, b, request("", driver.Exclusive)) // which makes the lease
+	moor(t, b)
+	b.ferry.mu.Lock()
+	b.ferry.patience = time.Millisecond
+	b.ferry.mu.Unlock()
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	release(t, b, r)
 }

@@ -11,7 +11,11 @@ import (
 // lateAges are when after its release a key is deleted again: a write that got no answer
 // may be done as long as a server works on it, which is for some seconds, or the network
 // holds it back.
-var lateAges = []time.Duration{time.Second, 4 * time.Second, 15 * time.Second, time.Minute}
+var lateAges = []time.Duration{time.Second, 4 * time.Second, 15 * time.Second, time.Minute, 5 * time.Minute}
+
+// barTime is how long after its release such a key is not used again: what was sent for
+// it, also these deletions, must not hit whoever has it next.
+const barTime = 10 * time.Minute
 
 // late deletes the keys of released Owners that may still be written.
 type late struct {
@@ -20,9 +24,10 @@ type late struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu    sync.Mutex
-	keys  map[string]*lateKey
-	timer *time.Timer // set as long as there are keys
+	mu     sync.Mutex
+	keys   map[string]*lateKey
+	owners map[string]string // their keys
+	timer  *time.Timer       // set as long as there are keys
 }
 
 type lateKey struct {
@@ -31,8 +36,11 @@ type lateKey struct {
 	round int // of lateAges, that comes next
 }
 
+// over: it has been deleted for the last time.
+func (k *lateKey) over() bool { return k.round == len(lateAges) }
+
 func (s *late) init(delete func(ctx context.Context, keys []string) error) {
-	s.delete, s.keys = delete, map[string]*lateKey{}
+	s.delete, s.keys, s.owners = delete, map[string]*lateKey{}, map[string]string{}
 	s.ctx, s.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 }
 
@@ -40,32 +48,30 @@ func (s *late) add(key, owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keys[key] = &lateKey{owner: owner, since: time.Now()}
-	s.arm(lateAges[0])
+	if owner != "" {
+		s.owners[owner] = key
+	}
+	s.arm()
 }
 
-// has reports whether a key may still be deleted.
+// has reports whether a key may still be written or deleted.
 func (s *late) has(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.keys[key] != nil
 }
 
-// bars reports whether a key of an owner may still be deleted. There are few, mostly none.
+// bars reports whether an owner has such a key.
 func (s *late) bars(owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, k := range s.keys {
-		if k.owner == owner {
-			return true
-		}
-	}
-	return false
+	return s.owners[owner] != ""
 }
 
 // arm sets the timer, if it is not set. The mutex is held.
-func (s *late) arm(d time.Duration) {
+func (s *late) arm() {
 	if s.timer == nil && s.ctx.Err() == nil {
-		s.timer = time.AfterFunc(d, s.tick)
+		s.timer = time.AfterFunc(lateAges[0], s.tick)
 	}
 }
 
@@ -89,7 +95,11 @@ func (s *late) due() []string {
 	defer s.mu.Unlock()
 	var keys []string
 	for key, k := range s.keys {
-		if len(keys) < maxOps && time.Since(k.since) >= lateAges[k.round] {
+		switch age := time.Since(k.since); {
+		case k.over() && age > barTime:
+			delete(s.keys, key)
+			delete(s.owners, k.owner)
+		case !k.over() && age >= lateAges[k.round] && len(keys) < maxOps:
 			keys = append(keys, key)
 		}
 	}
@@ -102,14 +112,12 @@ func (s *late) done(keys []string, err error) {
 	defer s.mu.Unlock()
 	for _, key := range keys {
 		if k := s.keys[key]; k != nil && err == nil {
-			if k.round++; k.round == len(lateAges) {
-				delete(s.keys, key)
-			}
+			k.round++
 		}
 	}
 	s.timer = nil
 	if len(s.keys) > 0 {
-		s.arm(time.Second / 2)
+		s.arm()
 	}
 }
 

@@ -18,7 +18,8 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if c == nil || c.name != h.Name {
 		return b.releaseOther(ctx, h)
 	}
-	b.claims.change(c, func() { c.onLost = nil })
+	// A key whose revision is not known is deleted whoever has it: nobody must get it soon.
+	b.claims.change(c, func() { c.onLost, c.stray = nil, c.stray || c.create == 0 })
 	deleted, err := b.delete(ctx, h.Name, c.key, c.create)
 	if err != nil {
 		return b.fail("release", h.Name, err)
