@@ -163,6 +163,8 @@ func heldBy(nodes ...node) *driver.HeldError {
 func (a *attempt) ask(ctx context.Context) (driver.Grant, error) {
 	p := a.p
 	switch {
+	case p.holds() && p.node == "":
+		return driver.Grant{}, a.lost() // while it was to become another
 	case p.holds() && p.mode == driver.Write && a.r.Mode == driver.Read:
 		return a.downgrade(ctx)
 	case p.mode != a.r.Mode:

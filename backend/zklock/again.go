@@ -67,31 +67,26 @@ func (p *place) rewrite(ctx context.Context) (fence int64, line row, err error) 
 	}
 }
 
-// downgrade makes a node for reading with the number of that for writing, and then
-// deletes that: so no other writer can come between. Curator does so since 5.5. Its fence
-// is above the writer's, whose end the listing has seen.
+// downgrade replaces the node for writing by one for reading with the same number, in
+// one transaction: so no other writer can come between. Curator does so since 5.5, in two
+// steps. Its fence is above the writer's, whose end the listing has seen.
 func (a *attempt) downgrade(ctx context.Context) (driver.Grant, error) {
 	p := a.p
 	w, _ := parseNode(base(p.node))
 	reader := p.path + "/" + prefixOf(p.owner) + readKind.base() + w.key
-	writer := p.node
-	p.mode, p.doubt = driver.Read, true
 	p.data = writeNote(a.r.Meta, a.r.OnRevoke != nil)
-	if _, _, err := p.s.conn.Create(ctx, reader, p.data, zk.Ephemeral); err != nil && !errors.Is(err, zk.ErrNodeExists) {
-		if nothingDone(err) {
-			p.mode, p.doubt = driver.Write, false
-		}
-		return driver.Grant{}, err
-	}
 	p.moves()
-	had, err := p.s.remove(ctx, writer)
-	if err != nil {
+	switch err := p.s.conn.Replace(ctx, p.node, reader, p.data); {
+	case errors.Is(err, zk.ErrNoNode):
+		return driver.Grant{}, a.lost()
+	case err != nil && nothingDone(err):
+		a.b.stays(p)
+		return driver.Grant{}, err
+	case err != nil:
+		p.doubt = true
 		return driver.Grant{}, err
 	}
-	p.node, p.version, p.doubt = reader, 0, false
-	if !had {
-		return driver.Grant{}, a.lost(ctx)
-	}
+	p.mode, p.node, p.version = driver.Read, reader, 0
 	f, parent, err := p.s.list(ctx, p.path)
 	if err != nil {
 		return driver.Grant{}, err
@@ -103,8 +98,10 @@ func (a *attempt) downgrade(ctx context.Context) (driver.Grant, error) {
 	return a.grant(uint64(parent.Pzxid), f.row.waits(me, readKind))
 }
 
-// lost is for a hold of which one part was gone already: nothing of it counts.
-func (a *attempt) lost(ctx context.Context) error {
+// lost is for a hold that was to become another one, and is gone: others may have held
+// since.
+func (a *attempt) lost() error {
 	a.p.end(true)
-	return a.giveBack(ctx, errors.New("the hold was lost before"))
+	a.b.drop(a.p)
+	return driver.ErrLost
 }

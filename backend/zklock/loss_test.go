@@ -3,12 +3,14 @@ package zklock
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/faultproxy"
 	"github.com/distlock/distlock/internal/testserver"
 	"github.com/distlock/distlock/internal/zk"
 )
@@ -147,6 +149,29 @@ func killSession(t *testing.T, b *Backend, r driver.Request) {
 	}
 }
 
+// What an attempt without an answer has left may be on its way still, to a server that the
+// session has left: only what is asked behind it, at the leader, certainly sees it.
+func TestWhatIsLeftIsLookedForAtTheLeader(t *testing.T) {
+	t.Parallel()
+	p := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr())
+	b := open(t, "zk://"+p.Addr())
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	release(t, b, r)
+	r.Owner = driver.NewOwner()
+	p.LoseReply(r.Owner)
+	if g, err := b.Acquire(t.Context(), r); err == nil {
+		t.Fatalf("granted without an answer: %+v", g)
+	}
+	const sync = "\x00\x00\x00\x09" // the op, before a path with its length
+	path := pathOf(r.Name)
+	p.LoseRequest(sync + "\x00\x00\x00" + string(byte(len(path))) + path)
+	release(t, b, r)
+	if p.Lost() != 2 {
+		t.Error("the server was not asked for all that was done before")
+	}
+}
+
 // Containers are removed when they are empty: between a look and a create too.
 func TestParentsComeAndGo(t *testing.T) {
 	t.Parallel()
@@ -261,6 +286,23 @@ func await(t *testing.T, b *Backend, r driver.Request) (driver.Grant, error) {
 		case <-w.Ready:
 		case <-ctx.Done():
 			return g, ctx.Err()
+		}
+	}
+}
+
+// However long the names are, a renewal of many holds is no longer than a message may be.
+func TestRenewManyLongNames(t *testing.T) {
+	t.Parallel()
+	b := open(t, testserver.SharedZooKeeper(t).URL())
+	var holds []driver.Hold
+	for range 300 {
+		r := request(strings.Repeat("long ", 1000)+driver.NewOwner(), driver.Exclusive)
+		acquire(t, b, r)
+		holds = append(holds, r.Hold)
+	}
+	for i, err := range b.Renew(t.Context(), holds) {
+		if err != nil {
+			t.Fatalf("hold %d: %.200s", i, err)
 		}
 	}
 }

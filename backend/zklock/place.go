@@ -194,45 +194,46 @@ func (p *place) settle(ctx context.Context) error {
 	if !p.doubt {
 		return nil
 	}
-	node, err := p.find(ctx, p.dir())
+	node, k, err := p.find(ctx, p.dir())
 	if err != nil {
 		return err
 	}
-	p.node = node
+	if p.node = node; node != "" {
+		p.mode = k.mode() // a downgrade may have been done
+	}
 	if p.mode == driver.Counted {
-		if p.lock, err = p.find(ctx, p.queue()); err != nil {
+		if p.lock, _, err = p.find(ctx, p.queue()); err != nil {
 			return err
 		}
 	}
 	p.doubt = false
+	p.s.b.stays(p)
 	return nil
 }
 
-// find is the path of the Owner's node in dir; empty if there is none.
-func (p *place) find(ctx context.Context, dir string) (string, error) {
-	children, _, err := p.s.conn.Children(ctx, dir)
-	if errors.Is(err, zk.ErrNoNode) {
-		return "", nil
-	}
+// find is the path of the Owner's node in dir; empty if there is none. A create that was
+// sent to a server which the session has left may be on its way still: the leader is asked
+// behind it.
+func (p *place) find(ctx context.Context, dir string) (path string, k kind, err error) {
+	f, _, err := p.s.listNow(ctx, dir)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
-	found := ""
-	for _, n := range readFamily(children).row.of(p.owner) {
-		path := dir + "/" + n.name
-		switch _, stat, err := p.s.conn.Get(ctx, path); {
+	for _, n := range f.row.of(p.owner) {
+		one := dir + "/" + n.name
+		switch _, stat, err := p.s.conn.Get(ctx, one); {
 		case errors.Is(err, zk.ErrNoNode):
 		case err != nil:
-			return "", err
-		case stat.EphemeralOwner == p.s.conn.Session() && (found == "" || n.kind == kindOf(p.mode)):
-			found = path
-		case stat.EphemeralOwner != p.s.conn.Session():
-			if _, err := p.s.remove(ctx, path); err != nil {
-				return "", err
+			return "", 0, err
+		case stat.EphemeralOwner == p.s.conn.Session():
+			path, k = one, n.kind
+		default:
+			if _, err := p.s.remove(ctx, one); err != nil {
+				return "", 0, err
 			}
 		}
 	}
-	return found, nil
+	return path, k, nil
 }
 
 // remove deletes a node; false: it was not there.

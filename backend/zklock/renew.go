@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -12,8 +11,11 @@ import (
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// batchSize is how many holds one request proves: names of a kilobyte still fit in it.
-const batchSize = 500
+// What one request proves at most: so many holds, with so many bytes of paths.
+const (
+	batchSize  = 500
+	batchBytes = 256 << 10
+)
 
 // Renew proves that the nodes of all holds exist, in one request for 500 of a session.
 // What has to be kept alive is the session, which keeps itself alive; so a TTL can't be
@@ -40,8 +42,11 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	start := time.Now()
 	var wg sync.WaitGroup
 	for s, batch := range bySession {
-		for some := range slices.Chunk(batch, batchSize) {
+		for len(batch) > 0 {
+			n := fitting(batch)
+			some := batch[:n:n]
 			wg.Go(func() { s.prove(ctx, some, start) })
+			batch = batch[n:]
 		}
 	}
 	wg.Wait()
@@ -52,6 +57,18 @@ type renewal struct {
 	p   *place
 	ttl time.Duration
 	err *error
+}
+
+// fitting is how many of the first go into one request.
+func fitting(batch []renewal) int {
+	n, size := 1, len(batch[0].p.node)
+	for n < min(len(batch), batchSize) {
+		if size += len(batch[n].p.node); size > batchBytes {
+			break
+		}
+		n++
+	}
+	return n
 }
 
 // prove asks for all nodes in one transaction: that proves also how long the session lives.

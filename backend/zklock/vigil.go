@@ -112,6 +112,14 @@ func (p *place) moves() {
 	p.held, p.watched = "", false
 }
 
+// stays says that the hold has kept the node, or has got its new one.
+func (b *Backend) stays(p *place) {
+	p.mu.Lock()
+	p.held = p.node
+	p.mu.Unlock()
+	b.guard(p)
+}
+
 // heldNode is the node that holds; empty if the place is no hold, or is being left.
 func (p *place) heldNode() string {
 	p.mu.Lock()

@@ -9,7 +9,10 @@ import (
 // nothing is done: those before it say 0, and those behind it that they were not tried.
 type result int32
 
-const resultError op = -1
+const (
+	resultError    op     = -1
+	resultNotTried result = -2
+)
 
 func appendMultiPart(b []byte, o op) []byte {
 	return appendInt(appendBool(appendInt(b, int32(o)), false), -1)
@@ -17,7 +20,7 @@ func appendMultiPart(b []byte, o op) []byte {
 
 func appendMultiEnd(b []byte) []byte { return appendInt(appendBool(appendInt(b, -1), true), -1) }
 
-// results reads the answer to a multi whose parts answer no more than whether they failed.
+// results reads the answer to a multi: whether its parts failed.
 func (d *decoder) results() []result {
 	var list []result
 	for !d.bad {
@@ -28,6 +31,8 @@ func (d *decoder) results() []result {
 			return list
 		case o == resultError:
 			code = d.int()
+		case o == opCreate:
+			d.raw() // the path
 		}
 		list = append(list, result(code))
 	}
@@ -58,4 +63,25 @@ func (c *Conn) CheckAll(ctx context.Context, paths []string) (missing int, err e
 		}
 	}
 	return -1, nil
+}
+
+// Replace makes an ephemeral node and deletes another, in one transaction: both or
+// neither. ErrNoNode: the other isn't there, or what would be the parent.
+func (c *Conn) Replace(ctx context.Context, old, path string, data []byte) error {
+	k := newCall(opMulti, path)
+	k.frame = appendMultiPart(k.frame, opCreate)
+	k.frame = c.appendNode(k.frame, path, data, Ephemeral)
+	k.frame = appendMultiPart(k.frame, opDelete)
+	k.frame = appendInt(appendText(k.frame, c.cfg.full(old)), -1)
+	k.frame = appendMultiEnd(k.frame)
+	if err := c.do(ctx, k); err != nil {
+		return err
+	}
+	defer k.free()
+	for _, r := range k.results {
+		if r != 0 && r != resultNotTried {
+			return k.error(codeError(int32(r)))
+		}
+	}
+	return nil
 }

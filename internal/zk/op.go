@@ -6,6 +6,7 @@ import "fmt"
 type op int32
 
 const (
+	opCreate          op = 1
 	opDelete          op = 2
 	opGetData         op = 4
 	opSetData         op = 5

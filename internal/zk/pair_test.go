@@ -72,3 +72,29 @@ func TestCheckAll(t *testing.T) {
 		t.Errorf("of nothing: %d, %v", missing, err)
 	}
 }
+
+func TestReplace(t *testing.T) {
+	t.Parallel()
+	c := shared(t)
+	dir := place(t, c)
+	node(t, c, dir+"/old")
+	if err := c.Replace(t.Context(), dir+"/old", dir+"/new", []byte("data")); err != nil {
+		t.Fatal(err)
+	}
+	data, stat, err := c.Get(t.Context(), dir+"/new")
+	if err != nil || string(data) != "data" || stat.EphemeralOwner != c.Session() {
+		t.Errorf("the new node: %q, %+v, %v", data, stat, err)
+	}
+	// Both or neither.
+	if err := c.Replace(t.Context(), dir+"/old", dir+"/newer", nil); !errors.Is(err, ErrNoNode) {
+		t.Errorf("without the old one: %v", err)
+	}
+	node(t, c, dir+"/other")
+	if err := c.Replace(t.Context(), dir+"/other", dir+"/new", nil); !errors.Is(err, ErrNodeExists) {
+		t.Errorf("beside the new one: %v", err)
+	}
+	names, _, err := c.Children(t.Context(), dir)
+	if slices.Sort(names); err != nil || !slices.Equal(names, []string{"new", "other"}) {
+		t.Errorf("%q, %v", names, err)
+	}
+}

@@ -15,11 +15,13 @@ func (c *Conn) Create(ctx context.Context, path string, data []byte, mode Mode) 
 
 func (c *Conn) creation(path string, data []byte, mode Mode) *call {
 	k := newCall(mode.op(), path)
-	k.frame = appendText(k.frame, c.cfg.full(path))
-	k.frame = appendText(k.frame, data)
-	k.frame = appendACL(k.frame, c.cfg.Private)
-	k.frame = appendInt(k.frame, int32(mode))
+	k.frame = c.appendNode(k.frame, path, data, mode)
 	return k
+}
+
+func (c *Conn) appendNode(b []byte, path string, data []byte, mode Mode) []byte {
+	b = appendText(appendText(b, c.cfg.full(path)), data)
+	return appendInt(appendACL(b, c.cfg.Private), int32(mode))
 }
 
 // Delete removes a node that has this version; −1: any.
