@@ -12,7 +12,9 @@ import (
 // again, which also proves that it is there.
 func (a *attempt) again(ctx context.Context) (driver.Grant, error) {
 	p := a.p
-	p.data = writeNote(a.r.Meta, a.r.OnRevoke != nil)
+	if string(p.data) != revokeData {
+		p.data = writeNote(a.r.Meta, a.r.OnRevoke != nil)
+	}
 	fence, line, err := p.rewrite(ctx)
 	if err != nil {
 		return driver.Grant{}, err
@@ -41,9 +43,8 @@ func (p *place) waitedFor(line row) bool {
 // wipe what somebody else has written there, who asks for the lock. The fence is the
 // transaction.
 func (p *place) rewrite(ctx context.Context) (fence int64, line row, err error) {
-	data := p.data
 	for {
-		stat, children, err := p.s.conn.SetAndList(ctx, p.node, data, p.version, p.line())
+		stat, children, err := p.s.conn.SetAndList(ctx, p.node, p.data, p.version, p.line())
 		switch {
 		case stat.Mzxid != 0 && (err == nil || errors.Is(err, zk.ErrNoNode)): // a line that never was is empty
 			p.version = stat.Version
@@ -61,8 +62,8 @@ func (p *place) rewrite(ctx context.Context) (fence int64, line row, err error) 
 			return 0, nil, err
 		}
 		p.version = stat.Version
-		if data = p.data; string(found) == revokeData {
-			data = found
+		if string(found) == revokeData {
+			p.data = found
 		}
 	}
 }

@@ -306,3 +306,24 @@ func TestRenewManyLongNames(t *testing.T) {
 		}
 	}
 }
+
+// A holder that asks again, and again, does not wipe that it was asked for the lock.
+func TestAskingAgainKeepsTheWish(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	op := admin(t)
+	r := request("", driver.Exclusive)
+	r.OnRevoke = func() {}
+	acquire(t, a, r)
+	if err := b.Revoke(t.Context(), r.Hold); err != nil {
+		t.Fatal(err)
+	}
+	path := pathOf(r.Name)
+	for range 3 {
+		acquire(t, a, r)
+		data, _, err := op.Get(t.Context(), path+"/"+nodes(t, op, path)[0].name)
+		if err != nil || string(data) != revokeData {
+			t.Fatalf("the node's data are %q, %v", data, err)
+		}
+	}
+}
