@@ -13,14 +13,20 @@ import (
 // the leader, and a leader that is cut off from the others, go on answering for
 // syncLimit ticks: 10 seconds with usual settings. So only answers count that a
 // majority has agreed to, those to writes: they prove that the server was connected to
-// the leader, and the leader to a majority, after the request was sent. What was sent
-// on the same connection a quarter of the timeout earlier was told to the leader by
-// then: servers grant no timeout below two ticks. A leader that is elected later gives
-// every session its full timeout anew.
+// the leader, and the leader to a majority, after the request was sent. What the same
+// server had answered a quarter of the timeout earlier was told to the leader by then,
+// if no timeout is below two ticks, which is the servers' own bound. A leader that is
+// elected later gives every session its full timeout anew.
 type proof struct {
 	timeout time.Duration
-	marks   []time.Time // when something was sent on this connection, thinned out; first its handshake
+	marks   []mark // thinned out
 	until   time.Time
+}
+
+// mark is something that was sent on this connection. The first one is its handshake.
+type mark struct {
+	sent  time.Time
+	known time.Time // when the server certainly had it
 }
 
 // Parts of the timeout.
@@ -31,7 +37,7 @@ const (
 )
 
 // connected starts over for a connection whose handshake was sent at a time.
-func (p *proof) connected(at time.Time) { p.marks = append(p.marks[:0], at) }
+func (p *proof) connected(at time.Time) { p.marks = append(p.marks[:0], mark{at, at}) }
 
 // created is for a new session: that is a write of its own.
 func (p *proof) created(at time.Time) {
@@ -39,22 +45,24 @@ func (p *proof) created(at time.Time) {
 	p.until = at.Add(p.timeout)
 }
 
-func (p *proof) sent(at time.Time) {
-	if at.Sub(p.marks[len(p.marks)-1]) >= p.timeout/markPart {
-		p.marks = append(p.marks, at)
+// answered is for anything that was sent at a time. Before the answer came it may have
+// been on its way.
+func (p *proof) answered(at, now time.Time) {
+	if at.Sub(p.marks[len(p.marks)-1].sent) >= p.timeout/markPart {
+		p.marks = append(p.marks, mark{at, now})
 	}
 }
 
 // agreed is for a write that was sent at a time and done. A handshake is known to the
 // leader at once.
 func (p *proof) agreed(at time.Time) {
-	known := at.Add(-p.timeout / reportPart)
+	reported := at.Add(-p.timeout / reportPart)
 	later := 1
-	for later < len(p.marks) && !p.marks[later].After(known) {
+	for later < len(p.marks) && !p.marks[later].known.After(reported) {
 		later++
 	}
 	p.marks = slices.Delete(p.marks, 0, later-1)
-	if until := p.marks[0].Add(p.timeout); until.After(p.until) {
+	if until := p.marks[0].sent.Add(p.timeout); until.After(p.until) {
 		p.until = until
 	}
 }

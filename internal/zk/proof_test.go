@@ -18,20 +18,25 @@ func TestProof(t *testing.T) {
 	p.created(after(0))
 	want("a new session", 12)
 	for s := 2.0; s <= 8; s += 2 {
-		p.sent(after(s))
+		p.answered(after(s), after(s))
 	}
-	want("sent is not answered", 12)
+	want("any server answers", 12)
 	p.agreed(after(2))
 	want("what was sent a moment ago may not be known to the leader", 12)
 	p.agreed(after(6))
 	want("what was sent a quarter earlier is", 14)
 	p.agreed(after(4))
 	want("it never goes back", 14)
-	p.sent(after(8.1))
+	p.answered(after(8.1), after(8.1))
 	p.agreed(after(11.05))
 	want("what follows closely is not kept apart", 20)
+	p.answered(after(14), after(18))
+	p.agreed(after(20))
+	want("what was long on its way may have come a moment ago", 20)
+	p.agreed(after(21))
+	want("from its answer on the time counts", 26)
 	p.connected(after(30))
-	want("a connection proves nothing", 20)
+	want("a connection proves nothing", 26)
 	p.agreed(after(30.1))
 	want("but a write on it does: the leader knows of the connection at once", 42)
 }
@@ -42,7 +47,7 @@ func TestProofKeepsFewMarks(t *testing.T) {
 	p.created(now)
 	for range 100_000 {
 		now = now.Add(100 * time.Microsecond)
-		p.sent(now)
+		p.answered(now, now)
 		p.agreed(now.Add(-time.Millisecond))
 		if len(p.marks) > 2*markPart {
 			t.Fatalf("%d marks", len(p.marks))

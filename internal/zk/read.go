@@ -99,6 +99,7 @@ func (c *Conn) settle(k *call, code int32, err error) error {
 	if err == nil && k.commits() {
 		c.proof.agreed(k.at)
 	}
+	c.proof.answered(k.at, c.heard)
 	c.finish(k, err)
 	c.mu.Unlock()
 	switch {

@@ -134,7 +134,6 @@ func (c *Conn) launch(k *call, now time.Time) {
 	k.number(xid)
 	k.stage, k.at = sent, now
 	c.flying.push(k)
-	c.proof.sent(now)
 }
 
 // cut removes the first n calls, and keeps the memory.
