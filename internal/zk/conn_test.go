@@ -242,6 +242,23 @@ func TestDialSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
+func TestPatienceIsNoLongerThanTheSession(t *testing.T) {
+	t.Parallel()
+	for timeout, most := range map[time.Duration]time.Duration{
+		400 * time.Millisecond: 2 * time.Second, // a busy machine may need that
+		4 * time.Second:        4 * time.Second,
+		time.Minute:            10 * time.Second,
+	} {
+		patience := timeout / beatPart
+		for range 20 {
+			patience = morePatience(patience, timeout)
+		}
+		if patience != most {
+			t.Errorf("in the end %v, for a session of %v", patience, timeout)
+		}
+	}
+}
+
 func TestManyGoroutinesOnOneSession(t *testing.T) {
 	t.Parallel()
 	c := shared(t)

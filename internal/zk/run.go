@@ -34,7 +34,15 @@ const (
 	minPause    = 5 * time.Millisecond
 	maxPause    = time.Second
 	maxPatience = 10 * time.Second
+	midPatience = 2 * time.Second
 )
+
+// morePatience is how long a server may take in the next round, after none has taken the
+// session up. A server that has lost the others is silent: for longer than the session
+// lives none of them may keep it from those that have a leader again.
+func morePatience(d, timeout time.Duration) time.Duration {
+	return min(2*d, max(timeout, midPatience), maxPatience)
+}
 
 // reconnect takes the session up at another server, however long that takes. It
 // returns nil when the session is over.
@@ -49,7 +57,7 @@ func (c *Conn) reconnect() *wire {
 			c.end(ErrSessionExpired)
 		case tries%len(c.cfg.Servers) == 0: // all have been asked
 			c.sleep(pause)
-			pause, patience = min(2*pause, maxPause), min(2*patience, maxPatience)
+			pause, patience = min(2*pause, maxPause), morePatience(patience, c.Timeout())
 		}
 	}
 	return nil
