@@ -119,8 +119,8 @@ func isUUID(s string) bool {
 	return err == nil
 }
 
-// isSequence: ZooKeeper writes numbers with ten characters at least. It counts on into
-// negative ones.
+// isSequence: ZooKeeper writes numbers with ten characters at least. Some are negative
+// when they are used up.
 func isSequence(s string) bool {
 	if len(s) < 10 || len(s) > 11 {
 		return false
@@ -129,8 +129,9 @@ func isSequence(s string) bool {
 	return strings.Trim(digits, "0123456789") == "" && (len(s) == 10 || digits != s)
 }
 
-// lastKey is where numbers get so high that they are about to become negative, which
-// would put newcomers before holders.
+// lastKey is where numbers get so high that they are about to be used up. Behind the last
+// one, 2147483647, ZooKeeper gives that again and again, or negative numbers to those who
+// come at once: the order is lost, and the parent's Stat does not tell of new nodes.
 const lastKey = "2146435072" // 1<<31 - 1<<20
 
 // usedUp: numbers from here on can't be relied on.

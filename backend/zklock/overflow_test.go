@@ -12,9 +12,10 @@ import (
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// ZooKeeper's sequence numbers have 31 bits and then go on below zero, where the order of
-// nodes is not that of their creation: Curator's users would hold side by side. A lock is
-// refused before that, as long as there is room for others to wait.
+// ZooKeeper's sequence numbers have 31 bits. The last of them is given again and again, and
+// negative ones to those who come at once, so that the order of nodes is not that of their
+// creation: Curator's users would hold side by side. A lock is refused before that, as
+// long as there is room for others to wait.
 func TestSequenceNumbersRunOut(t *testing.T) {
 	t.Parallel()
 	const last = 1<<31 - 1<<20 - 1
