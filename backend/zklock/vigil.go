@@ -9,15 +9,20 @@ import (
 )
 
 // freshTime is how old a hold gets at least before its node is watched: most are released
-// sooner, and need no watch.
-const freshTime = 10 * time.Millisecond
+// sooner, and need no watch. Those that can be asked for their lock are watched at once.
+const freshTime = 100 * time.Millisecond
 
 // guard lets a hold's node be watched soon: somebody may delete it, or ask for the lock.
 func (b *Backend) guard(p *place) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := p.s
-	if b.closed || !p.wantsGuard() {
+	wants, urgent := p.wantsGuard()
+	switch {
+	case b.closed || !wants:
+		return
+	case urgent:
+		b.tasks.Go(p.watchOwn)
 		return
 	}
 	s.fresh = append(s.fresh, p)
@@ -27,13 +32,14 @@ func (b *Backend) guard(p *place) {
 	}
 }
 
-// wantsGuard reports whether nobody watches the hold yet, and that somebody is about to.
-func (p *place) wantsGuard() bool {
+// wantsGuard reports whether nobody watches the hold yet, and whether that can't wait. It
+// notes that somebody is about to.
+func (p *place) wantsGuard() (wants, urgent bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	wants := p.granted && !p.left && !p.gone && !p.watched && p.held != ""
+	wants = p.granted && !p.left && !p.gone && !p.watched && p.held != ""
 	p.watched = p.watched || wants
-	return wants
+	return wants, p.onRevoke != nil
 }
 
 // keepVigil watches nodes as long as there are new ones. Each has been held for a while
