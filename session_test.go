@@ -233,8 +233,10 @@ func TestDowngradeStaysFixed(t *testing.T) {
 	if err := lease.Downgrade(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !<-fixed || !<-fixed {
-		t.Error("the backend was not told")
+	for range 2 {
+		if !<-fixed {
+			t.Error("the backend was not told")
+		}
 	}
 	mustUnlock(t, lease)
 }

@@ -107,9 +107,9 @@ func TestGivesWayWhileWaiting(t *testing.T) {
 	p := command(t, url, "run", "x", "y", "--", "echo", "done")
 	p.begin()
 	ends := func(code int, args ...string) bool { return finish(t, url, args...).ProcessState.ExitCode() == code }
-	eventually(t, "it takes the first lock, and keeps it", func() bool {
-		return ends(75, "run", "--no-wait", "x", "--", "true") && ends(75, "run", "--no-wait", "x", "--", "true")
-	})
+	for range 2 { // its first attempt takes the lock for a moment only
+		eventually(t, "it takes the first lock", func() bool { return ends(75, "run", "--no-wait", "x", "--", "true") })
+	}
 	eventually(t, "it gives way", func() bool {
 		return ends(0, "unlock", "--ask", "x") && ends(0, "run", "--wait", "3s", "x", "--", "true")
 	})
