@@ -36,6 +36,7 @@ type Client struct {
 	closing sync.Once
 	closed  error        // what Close returns
 	tasks   tasks        // contenders and background releases
+	backlog backlog      // releases that nobody answers
 	longest atomic.Int64 // the greatest CallTimeout of a lock
 }
 

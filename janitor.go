@@ -3,6 +3,7 @@ package distlock
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -52,20 +53,77 @@ func (c *Client) abandon(h driver.Hold, inFlight <-chan struct{}) {
 	}()
 }
 
-// releaseUntilAnswered gives up when the TTL has passed, or, where a hold may live as long
-// as a session, when the client is closed too.
+// releaseUntilAnswered gives up when the TTL has passed. Where a hold may live as long as a
+// session it joins the backlog then.
 func (c *Client) releaseUntilAnswered(h driver.Hold) {
-	bound := defaultCallTimeout(h.TTL)
-	end := c.now() + h.TTL + bound
-	for try := 0; c.now() < end || c.caps.Session && !c.isClosed(); try++ {
-		ctx, cancel := context.WithTimeout(context.Background(), bound)
-		err := c.backend.Release(ctx, h)
-		cancel()
-		if err == nil || errors.Is(err, ErrLost) || driver.Final(err) {
+	end := c.now() + h.TTL + defaultCallTimeout(h.TTL)
+	for try := 0; c.now() < end; try++ {
+		if c.releaseOnce(h) {
 			return
 		}
 		time.Sleep(jitter(backoff(try, firstPause, maxWait)))
 	}
+	if c.caps.Session {
+		c.releaseLater(h)
+	}
+}
+
+// releaseOnce reports whether there was an answer.
+func (c *Client) releaseOnce(h driver.Hold) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), defaultCallTimeout(h.TTL))
+	defer cancel()
+	err := c.backend.Release(ctx, h)
+	return err == nil || errors.Is(err, ErrLost) || driver.Final(err)
+}
+
+// backlog is what could not be released for long. It is tried on one by one, so that a
+// backend that is away for hours costs no goroutine for each.
+type backlog struct {
+	mu    sync.Mutex
+	holds []driver.Hold
+}
+
+func (c *Client) releaseLater(h driver.Hold) {
+	c.backlog.mu.Lock()
+	defer c.backlog.mu.Unlock()
+	c.backlog.holds = append(c.backlog.holds, h)
+	if len(c.backlog.holds) == 1 {
+		c.tasks.begin()
+		go c.workOff()
+	}
+}
+
+// workOff releases the backlog, until it is empty or the client is closed.
+func (c *Client) workOff() {
+	defer c.tasks.end()
+	failures := 0
+	for left := 1; left > 0 && !c.isClosed(); {
+		h := c.backlog.first()
+		answered := c.releaseOnce(h)
+		if left = c.backlog.done(h, answered); answered {
+			failures = 0
+			continue
+		}
+		sleep(c.life, jitter(backoff(failures, firstPause, maxWait)))
+		failures++
+	}
+}
+
+func (b *backlog) first() driver.Hold {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.holds[0]
+}
+
+// done takes the first hold away, or puts it last, and returns how many there are.
+func (b *backlog) done(h driver.Hold, answered bool) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.holds = b.holds[1:]
+	if !answered {
+		b.holds = append(b.holds, h)
+	}
+	return len(b.holds)
 }
 
 // after calls f in d, or when the client closes.

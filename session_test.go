@@ -3,6 +3,7 @@ package distlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -150,6 +151,38 @@ func TestReleaseGoesOnInASession(t *testing.T) {
 		r.set(func(r *rig) { r.release = nil })
 		time.Sleep(5 * time.Second)
 		free(t, c, "x")
+	})
+}
+
+// However much could not be released, it is no storm of calls for as long as nobody answers.
+func TestReleasesGoOnOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 500
+		r := newSession(memlock.NewStore())
+		c := client(t, r, nil)
+		var leases []*distlock.Lease
+		for i := range many {
+			leases = append(leases, mustLock(t, c.Mutex(fmt.Sprint(i))))
+		}
+		r.set(func(r *rig) {
+			r.release = func(context.Context, driver.Hold, releaser) error { return errNetwork }
+		})
+		for _, l := range leases {
+			if err := l.Unlock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
+				t.Errorf("Unlock: %v", err)
+			}
+		}
+		time.Sleep(time.Hour)
+		before := r.releases.Load()
+		time.Sleep(time.Minute)
+		if n := r.releases.Load() - before; n == 0 || n > 150 {
+			t.Errorf("%d calls in a minute", n)
+		}
+		r.set(func(r *rig) { r.release = nil })
+		time.Sleep(5 * time.Second)
+		for i := range many {
+			free(t, c, fmt.Sprint(i))
+		}
 	})
 }
 
