@@ -52,11 +52,10 @@ func (b *Backend) fail(what, name string, err error) error {
 func (o *options) never(err error) string {
 	switch {
 	case errors.Is(err, zk.ErrNoAuth):
-		who := "who is not logged in"
-		if o.user != "" {
-			who = fmt.Sprintf("%q, or the password is wrong", o.user)
+		if o.user == "" {
+			return "the URL has no user to whom it would be permitted"
 		}
-		return fmt.Sprintf("an ACL at or above %s forbids it to the user, %s", o.chroot+"/", who)
+		return fmt.Sprintf("it is not permitted to the user %q with this password", o.user)
 	case errors.Is(err, zk.ErrAuthFailed):
 		return fmt.Sprintf("the servers refuse the user %q", o.user)
 	case errors.Is(err, zk.ErrNoChroot):

@@ -160,8 +160,8 @@ func TestACL(t *testing.T) {
 	acquire(t, owner, r)
 	other := request(r.Name, driver.Exclusive)
 	for user, b := range map[string]*Backend{
-		"who is not logged in":            open(t, srv.URL()),
-		`"ann", or the password is wrong`: open(t, strings.Replace(srv.URL(), "zk://", "zk://ann:hunter2@", 1)),
+		"the URL has no user":               open(t, srv.URL()),
+		`the user "ann" with this password`: open(t, strings.Replace(srv.URL(), "zk://", "zk://ann:hunter2@", 1)),
 	} {
 		for _, queue := range []bool{true, false} {
 			other.Queue = queue
