@@ -23,7 +23,7 @@ import (
 const (
 	hardTTL  = 1500 * time.Millisecond
 	keptTTL  = 30 * time.Second // outlives every fault
-	patience = 30 * time.Second
+	patience = time.Minute
 )
 
 // program is one of those that want locks, with a way of its own to each server.
