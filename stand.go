@@ -82,7 +82,7 @@ func (k *contender) take(d delivery) (*Lease, error) {
 		return nil, k.giveUpWaiting(k.cut())
 	case d.lease != nil:
 		if told := k.c.watch.HandedOn; told != nil {
-			told(Event{Name: k.s.name, Mode: k.s.mode, Owner: d.lease.h.owner, Fence: d.lease.fence, Waited: k.c.now() - k.start})
+			told(Event{Name: k.s.name, Mode: k.s.mode, Owner: d.lease.h.owner, Fence: d.lease.Fence(), Waited: k.c.now() - k.start})
 		}
 		return d.lease, nil
 	}
