@@ -99,8 +99,11 @@ func TestTrackRecordNamesWhatExists(t *testing.T) {
 	}
 	var tests strings.Builder
 	files, _ := filepath.Glob(filepath.Join(root, "*_test.go"))
-	backends, _ := filepath.Glob(filepath.Join(root, "backend", "*", "*_test.go"))
-	for _, file := range append(files, backends...) {
+	for _, dirs := range []string{"backend", "interop", "internal"} {
+		more, _ := filepath.Glob(filepath.Join(root, dirs, "*", "*_test.go"))
+		files = append(files, more...)
+	}
+	for _, file := range files {
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
