@@ -168,7 +168,7 @@ func summary(modes []driver.Mode, errs []error) error {
 // perform runs the promise once, and again with longer TTLs if the machine was too
 // slow to tell.
 func (p promise) perform(ctx context.Context, cfg config, doing *activity, mode driver.Mode) error {
-	for range 3 {
+	for range 4 {
 		s := newScene(ctx, cfg, doing, mode)
 		p.run(s)
 		s.leave()

@@ -16,7 +16,7 @@ import (
 )
 
 // closeTime bounds what Close asks of the servers: to end the leases.
-const closeTime = time.Second
+const closeTime = 3 * time.Second
 
 // Options are how a Backend uses etcd. The zero value is the default.
 type Options struct {
@@ -79,7 +79,7 @@ func newBackend(client *clientv3.Client, opts *Options) (*Backend, error) {
 func (b *Backend) Caps() driver.Caps { return b.caps }
 
 // Close ends the session: it revokes the leases, and so lets the servers delete the keys
-// of all holds and places. Without an answer within a second they end with their TTL.
+// of all holds and places. Without an answer within three seconds they end with their TTL.
 func (b *Backend) Close() error {
 	b.once.Do(func() {
 		b.closed.Store(true)

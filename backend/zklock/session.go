@@ -133,7 +133,7 @@ func (b *Backend) bid(conn *zk.Conn) {
 }
 
 // goodbye bounds the wait for the server's answer when a session is closed.
-const goodbye = time.Second
+const goodbye = 3 * time.Second
 
 // forget makes room for a successor.
 func (b *Backend) forget(s *session) {

@@ -10,7 +10,7 @@ import (
 )
 
 func TestVerify(t *testing.T) {
-	for _, url := range []string{"mem:", "mem:shared", lockFile(t)} {
+	for _, url := range []string{"mem:", "mem:shared", lockFile(t) + "?busy_timeout=1m"} {
 		code, out, err := inProcess("verify", url, "--run", "^(caps|exclusion|fence|release|cut)/", "--ttl", "1s")
 		if code != 0 || err != "" {
 			t.Fatalf("%s: got %d, %q\n%s", url, code, err, out)
