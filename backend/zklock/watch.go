@@ -62,33 +62,31 @@ const (
 
 // signal tells the Owner to ask. It has nothing armed then.
 func (w *watch) signal(rearm time.Duration) {
-	w.disarm(rearm)
+	w.disarm(func() {
+		w.fired = true
+		if !w.closed {
+			w.timer = time.AfterFunc(rearm, func() { w.b.begin(w.rearm) })
+		}
+	})
 	select {
 	case w.ready <- struct{}{}:
 	default:
 	}
 }
 
-// disarm ends what is armed, and arms anew after a time.
-func (w *watch) disarm(rearm time.Duration) {
+// disarm ends what is armed, and changes the watch with w.mu held.
+func (w *watch) disarm(change func()) {
 	w.mu.Lock()
-	w.fired = true
 	old := w.armed
 	w.armed = nil
-	if !w.closed {
-		w.stopTimer()
-		w.timer = time.AfterFunc(rearm, func() { w.b.begin(w.rearm) })
-	}
-	w.mu.Unlock()
-	for _, zw := range old {
-		zw.Cancel()
-	}
-}
-
-func (w *watch) stopTimer() {
 	if w.timer != nil {
 		w.timer.Stop()
 		w.timer = nil
+	}
+	change()
+	w.mu.Unlock()
+	for _, zw := range old {
+		zw.Cancel()
 	}
 }
 
@@ -116,15 +114,7 @@ func (w *watch) idle() bool {
 }
 
 func (w *watch) close() {
-	w.mu.Lock()
-	w.closed = true
-	old := w.armed
-	w.armed = nil
-	w.stopTimer()
-	w.mu.Unlock()
-	for _, zw := range old {
-		zw.Cancel()
-	}
+	w.disarm(func() { w.closed = true })
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
 	if w.b.watches[w.r.Owner] == w {
@@ -147,7 +137,7 @@ func (w *watch) arm(ctx context.Context) error {
 		v.s = s
 	}
 	for {
-		w.disarmQuietly()
+		w.disarm(func() { w.fired = false })
 		free, err := v.watch(ctx)
 		switch {
 		case errors.Is(err, zk.ErrNoNode):
@@ -158,18 +148,6 @@ func (w *watch) arm(ctx context.Context) error {
 			w.signal(rearmLater)
 		}
 		return nil
-	}
-}
-
-func (w *watch) disarmQuietly() {
-	w.mu.Lock()
-	w.fired = false
-	old := w.armed
-	w.armed = nil
-	w.stopTimer()
-	w.mu.Unlock()
-	for _, zw := range old {
-		zw.Cancel()
 	}
 }
 
