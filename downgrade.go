@@ -25,7 +25,8 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 	ctx, cancel := context.WithTimeout(ctx, h.trust()-h.c.now())
 	defer cancel()
 	start, grant, err := h.askDowngrade(ctx)
-	if err == nil && h.becomeReader(l, grant) {
+	granted := err == nil
+	if granted && h.becomeReader(l, grant) {
 		h.c.watchdog.settle(b, h, start, grant.TTL)
 		return nil
 	}
@@ -35,8 +36,9 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 	}
 	err = cmp.Or(err, ErrLost)
 	h.lose(err, true)
-	if h.takeRemains() {
-		// Nobody knows whether it is a reader at the backend by now.
+	if h.takeRemains() || granted {
+		// Nobody knows whether it is a reader at the backend by now; or it is one of a hold
+		// whose loss was told meanwhile.
 		h.c.abandon(driver.Hold{Name: h.s.name, Owner: h.owner, Mode: Read, TTL: h.asks()}, nil)
 	}
 	return fmt.Errorf("%w: %w", ErrLost, err)
@@ -86,7 +88,7 @@ func (h *hold) becomeReader(l *Lease, grant driver.Grant) bool {
 	if h.ended {
 		return false
 	}
-	h.mode = Read
+	h.mode, h.regranted = Read, true
 	l.mu.Lock()
 	l.fence = grant.Fence
 	l.mu.Unlock()

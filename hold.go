@@ -30,20 +30,21 @@ type hold struct {
 	owner string
 
 	// Guarded by sh.mu.
-	g        *gate // whose local hold it is; nil for shared, counted and fair holds
-	mode     Mode
-	lease    *Lease   // the present one
-	nested   []*Lease // re-entered ones
-	since    instant  // when the present lease got it
-	row      row
-	next     uint64  // the next fence of the span
-	last     uint64  // the last fence of the span
-	queued   bool    // others stand in line at the backend
-	told     instant // when the backend said whether they do
-	turning  bool    // a downgrade is under way
-	wanted   bool    // somebody asked for the lock
-	ended    bool    // released, lost, or passed on for a re-fence
-	unproven bool    // lost on doubt: the backend may still have it
+	g         *gate // whose local hold it is; nil for shared, counted and fair holds
+	mode      Mode
+	lease     *Lease   // the present one
+	nested    []*Lease // re-entered ones
+	since     instant  // when the present lease got it
+	row       row
+	next      uint64  // the next fence of the span
+	last      uint64  // the last fence of the span
+	queued    bool    // others stand in line at the backend
+	told      instant // when the backend said whether they do
+	turning   bool    // a downgrade is under way
+	wanted    bool    // somebody asked for the lock
+	ended     bool    // released, lost, or passed on for a re-fence
+	unproven  bool    // lost on doubt: the backend may still have it
+	regranted bool    // as a reader: news may be of the time before
 
 	end   atomic.Int64 // instant when trust in it ends; moved by the watchdog only
 	asked atomic.Int64 // the greatest TTL that the backend was asked for
@@ -234,7 +235,8 @@ func (h *hold) lose(why error, unproven bool) {
 		return
 	}
 	h.ended = true
-	h.unproven = unproven
+	h.unproven = unproven || h.regranted
+	unproven = h.unproven
 	leases := h.leases()
 	held := h.c.now() - h.since
 	mode := h.mode

@@ -312,6 +312,46 @@ func TestDowngradeWithoutAnAnswer(t *testing.T) {
 	})
 }
 
+// A backend that has told of the hold's end may grant a downgrade nevertheless, to one
+// whom it does not know any more: that must not remain.
+func TestDowngradeOfALostHoldLeavesNothing(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig()
+			c := client(t, r, nil)
+			var lost func()
+			r.set(func(r *rig) {
+				r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+					if req.Mode == driver.Write {
+						lost = req.OnLost
+						return next(ctx, req)
+					}
+					r.Backend.Release(ctx, driver.Hold{Name: req.Name, Owner: req.Owner, Mode: driver.Write})
+					if !late {
+						lost()
+						synctest.Wait()
+					}
+					return next(ctx, req)
+				}
+			})
+			lease := mustLock(t, c.RWMutex("x"))
+			err := lease.Downgrade(t.Context())
+			if late {
+				lost()
+			} else if !errors.Is(err, distlock.ErrLost) {
+				t.Errorf("Downgrade: %v, want ErrLost", err)
+			}
+			time.Sleep(time.Second)
+			if lease.Context().Err() == nil {
+				t.Error("the lease's context goes on")
+			}
+			_ = lease.Unlock(t.Context()) // which is too late to say more
+			time.Sleep(time.Second)
+			free(t, c, "x")
+		})
+	}
+}
+
 func TestMulti(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := client(t, memlock.New(), nil), client(t, memlock.New(), nil)
