@@ -97,14 +97,14 @@ func (b *Backend) verify(some []*claim) {
 	}
 }
 
-// armed: the first watch begins with the grant and misses nothing; after a break of the
-// stream somebody has to look.
-func (c *claim) armed() {
+// armed: a watch that begins with the grant misses nothing; for any other somebody has to
+// look.
+func (c *claim) armed(missed bool) {
 	c.b.claims.mu.Lock()
-	again := c.live
-	c.live, c.doubt = true, again
+	c.live = true
+	c.doubt = c.doubt || missed
 	c.b.claims.mu.Unlock()
-	if again {
+	if missed {
 		c.b.young.add(c)
 	}
 }

@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -23,7 +24,7 @@ const (
 // listener is told what becomes of a watched key. Its methods are called from one
 // goroutine and don't block.
 type listener interface {
-	armed()                 // the watch is live: look whether something happened before
+	armed(missed bool)      // the watch is live; missed: look whether something happened before
 	event(ev *mvccpb.Event) // the key was written or deleted
 }
 
@@ -33,7 +34,7 @@ type sub struct {
 	id       int64
 	key, end string // end: empty for one key
 	puts     bool   // also tell of writes
-	start    int64  // revision; 0: from now on
+	start    int64  // revision; 0: from now on. Only the stream's goroutines change it
 }
 
 // hub has all watches of a backend on one stream. It runs from the first watch on.
@@ -109,7 +110,11 @@ func (h *hub) unwatch(s *sub) {
 		return
 	}
 	delete(h.subs, s.id)
-	h.send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: s.id}}})
+	h.cancelWatch(s.id)
+}
+
+func (h *hub) cancelWatch(id int64) {
+	h.send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})
 }
 
 func (h *hub) close() {
@@ -135,7 +140,8 @@ func (h *hub) run() {
 	}
 }
 
-// stream runs until the stream fails. A server that has lost its leader ends it.
+// stream runs until the stream fails. A server that has lost its leader ends it, and so
+// does a watch that is refused: the login with which the stream was opened may have ended.
 func (h *hub) stream() error {
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(h.ctx))
 	defer cancel(nil)
@@ -168,17 +174,9 @@ func (h *hub) stream() error {
 func (h *hub) reopened() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	fresh := map[int64]bool{}
-	for _, r := range h.out {
-		if c := r.GetCreateRequest(); c != nil {
-			fresh[c.WatchId] = true
-		}
-	}
 	h.out, h.pending = nil, 0
 	for _, s := range h.subs {
-		if !fresh[s.id] {
-			s.start = 0
-		}
+		s.start = 0
 		h.create(s)
 	}
 }
@@ -197,48 +195,54 @@ func (h *hub) receive(stream pb.Watch_WatchClient) error {
 		if err != nil {
 			return err
 		}
-		h.mu.Lock()
-		h.heard = time.Now()
-		s := h.subs[resp.WatchId]
-		if resp.Created {
-			h.pending--
-		}
-		h.mu.Unlock()
+		s := h.hear(resp)
 		switch {
+		case resp.Canceled && resp.Created:
+			return fmt.Errorf("watch: %s", resp.CancelReason) // of whose it does not always tell
 		case s == nil:
+			continue
 		case resp.Canceled:
-			h.refused(s)
+			h.again(s)
 		case resp.Created:
-			s.armed()
+			s.armed(s.start == 0)
 		}
-		if s != nil {
-			for _, ev := range resp.Events {
-				s.event(ev)
-			}
+		for _, ev := range resp.Events {
+			s.event(ev)
 		}
 	}
 }
 
-// refused asks again for a watch that the server has ended: the revision to start from
-// was compacted, or the user may not watch for now.
-func (h *hub) refused(s *sub) {
-	time.AfterFunc(retryMax/4, func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if h.subs[s.id] == s && h.ctx.Err() == nil {
-			delete(h.subs, s.id)
-			h.last++
-			s.id, s.start = h.last, 0
-			h.subs[s.id] = s
-			h.create(s)
-		}
-	})
+// hear notes that the server answers, and returns the watch that it speaks of.
+func (h *hub) hear(resp *pb.WatchResponse) *sub {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.heard = time.Now()
+	if resp.Created {
+		h.pending--
+	}
+	return h.subs[resp.WatchId]
+}
+
+// again asks for a watch that the server has ended since the revision to start from was
+// compacted.
+func (h *hub) again(s *sub) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.subs[s.id] != s {
+		return
+	}
+	delete(h.subs, s.id)
+	h.last++
+	s.id, s.start = h.last, 0
+	h.subs[s.id] = s
+	h.create(s)
 }
 
 var errHangs = errors.New("the server does not answer")
 
 // mind ends a stream whose server does not answer. One that has nothing to say is asked
-// for an answer now and then.
+// now and then for another watch of what it watches: that also tells whether the stream's
+// login still holds.
 func (h *hub) mind(ctx context.Context) error {
 	tick := time.NewTicker(answerTime / 3)
 	defer tick.Stop()
@@ -251,15 +255,22 @@ func (h *hub) mind(ctx context.Context) error {
 		h.mu.Lock()
 		quiet := time.Since(h.heard)
 		hangs := h.pending > 0 && quiet > answerTime
-		if h.pending == 0 && quiet > quietTime && len(h.subs) > 0 {
-			h.last++
-			// Nobody listens: the answer is all that is wanted.
-			h.create(&sub{id: h.last, key: "\x00"})
-			h.send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: h.last}}})
+		if h.pending == 0 && quiet > quietTime {
+			h.ask()
 		}
 		h.mu.Unlock()
 		if hangs {
 			return errHangs
 		}
+	}
+}
+
+// ask asks for an answer, to which nobody listens. The mutex is held.
+func (h *hub) ask() {
+	for _, s := range h.subs {
+		h.last++
+		h.create(&sub{id: h.last, key: s.key, end: s.end})
+		h.cancelWatch(h.last)
+		return
 	}
 }

@@ -255,19 +255,11 @@ type kept struct {
 }
 
 // keepAlive makes one attempt. That of clientv3 repeats itself, without a pause, for as
-// long as no server answers.
+// long as no server answers. A stream of one message is a call, and costs less: for each
+// stream the client logs in anew, if it has a password.
 func (s *leases) keepAlive(ctx context.Context, id clientv3.LeaseID) (kept, error) {
-	k := kept{sent: time.Now()}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := pb.NewLeaseClient(s.client.ActiveConnection()).LeaseKeepAlive(ctx)
-	if err != nil {
-		return k, clientv3.ContextError(ctx, err)
-	}
-	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
-		return k, clientv3.ContextError(ctx, err)
-	}
-	resp, err := stream.Recv()
+	k, resp := kept{sent: time.Now()}, &pb.LeaseKeepAliveResponse{}
+	err := s.client.ActiveConnection().Invoke(ctx, pb.Lease_LeaseKeepAlive_FullMethodName, &pb.LeaseKeepAliveRequest{ID: int64(id)}, resp)
 	if err != nil {
 		return k, clientv3.ContextError(ctx, err)
 	}

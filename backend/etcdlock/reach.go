@@ -22,8 +22,7 @@ import (
 // the error says of each what is wrong with it. A client would try again and again, and
 // say in the end that time is up.
 func (t *target) reach(ctx context.Context) error {
-	anybody := *t
-	anybody.user, anybody.password = "", ""
+	anybody := t.anybody()
 	anybody.timeout *= 2 // let ctx be what ends
 	client, err := clientv3.New(anybody.config(ctx))
 	if err != nil {

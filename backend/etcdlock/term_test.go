@@ -35,7 +35,7 @@ func (s *deposed) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 	for {
 		r, err := stream.Recv()
 		if err != nil {
-			return err
+			return nil
 		}
 		s.kept.Add(1)
 		stream.Send(&pb.LeaseKeepAliveResponse{Header: &pb.ResponseHeader{RaftTerm: s.knows.Load()}, ID: r.ID, TTL: 30})

@@ -103,6 +103,9 @@ func (t *target) config(ctx context.Context) clientv3.Config {
 		Context: ctx, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: redial, MinConnectTimeout: t.timeout})},
 	}
+	if t.user != "" {
+		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(t.login))
+	}
 	if t.servername != "" {
 		own := &named{credentials.NewTLS(t.tls), t.servername}
 		c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(own))

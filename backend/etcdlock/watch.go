@@ -114,7 +114,7 @@ func (w *watch) follow(c *claim) {
 }
 
 // armed: a watch is live. What happened before that has to be looked for.
-func (w *watch) armed() {
+func (w *watch) armed(bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.armedN++
