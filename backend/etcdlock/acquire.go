@@ -177,10 +177,10 @@ func (b *Backend) withdraw(ctx context.Context, c *claim, r *driver.Request) err
 // adopt makes an older key of the same Owner, which another connection has made, the one
 // of this claim.
 func (b *Backend) adopt(ctx context.Context, start time.Time, c *claim, l *lease, r *driver.Request, ahead row, own *entry) (driver.Grant, error) {
-	by := blocker(ahead, r.Mode, r.Limit)
-	if own.mode == driver.Read && r.Mode == driver.Write && by == nil {
-		return driver.Grant{}, errors.Join(errUpgrade, b.discard(ctx, c))
+	if err := becomes(own.mode, own.Limit, r); err != nil {
+		return driver.Grant{}, errors.Join(err, b.discard(ctx, c))
 	}
+	by := blocker(ahead, r.Mode, r.Limit)
 	resp, err := b.client.Txn(ctx).If(still(own.key, own.create)).
 		Then(put(own.key, l, r, by != nil), clientv3.OpDelete(c.key)).
 		Else(clientv3.OpDelete(c.key)).Commit()
@@ -229,10 +229,15 @@ func (b *Backend) grant(ctx context.Context, c *claim, l *lease, r *driver.Reque
 		return driver.Grant{}, err
 	}
 	fence := uint64(answer.Revision)
+	gone := false
 	b.claims.change(c, func() {
 		c.fence, c.mode, c.limit, c.onLost = fence, r.Mode, r.Limit, r.OnLost
 		c.ahead, c.block = nil, ""
+		gone = c.gone
 	})
+	if gone { // by word of another call, before there was anybody to be told
+		return driver.Grant{}, errLeaseGone
+	}
 	b.young.add(c)
 	return driver.Grant{Fence: fence, Fences: 1, Queued: queued, TTL: l.until().Sub(start)}, nil
 }

@@ -16,7 +16,7 @@ var errUpgrade = fmt.Errorf("%w: a read hold can't become a write hold", driver.
 // again asks for an Owner that has a key. A place in line is looked at, and a hold is
 // written again, for a greater fence.
 func (b *Backend) again(ctx context.Context, start time.Time, c *claim, l *lease, r *driver.Request) (driver.Grant, error) {
-	if err := c.agrees(r); err != nil {
+	if err := becomes(c.mode, c.limit, r); err != nil {
 		return driver.Grant{}, err
 	}
 	folder := b.folder(r.Name)
@@ -55,19 +55,6 @@ func (b *Backend) again(ctx context.Context, start time.Time, c *claim, l *lease
 		return b.confirm(ctx, start, c, l, r)
 	}
 	return b.grant(ctx, c, l, r, start, resp.Header, queued)
-}
-
-// agrees refuses what the Owner's key can't become.
-func (c *claim) agrees(r *driver.Request) error {
-	switch {
-	case !c.mode.SameKind(r.Mode):
-		return fmt.Errorf("%w: %q is in use as %v, asked for as %v", driver.ErrInvalid, r.Name, c.mode, r.Mode)
-	case r.Mode == driver.Counted && r.Limit != c.limit:
-		return fmt.Errorf("%w: %q is in use with limit %d, asked for with %d", driver.ErrInvalid, r.Name, c.limit, r.Limit)
-	case c.mode == driver.Read && r.Mode == driver.Write && c.fence > 0:
-		return errUpgrade
-	}
-	return nil
 }
 
 // confirm writes the key of a permit that came out of the line: only a write has a

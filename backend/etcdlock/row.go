@@ -57,23 +57,48 @@ func mismatch(ahead row, r *driver.Request) error {
 	if i < 0 {
 		return nil
 	}
-	first := &ahead[i]
-	if !first.mode.SameKind(r.Mode) {
-		return fmt.Errorf("%w: %q is in use as %v, asked for as %v", driver.ErrInvalid, r.Name, first.mode, r.Mode)
-	}
-	if r.Mode == driver.Counted && first.Limit != r.Limit {
-		return fmt.Errorf("%w: %q is in use with limit %d, asked for with %d", driver.ErrInvalid, r.Name, first.Limit, r.Limit)
+	return sameKind(ahead[i].mode, ahead[i].Limit, r)
+}
+
+// sameKind refuses a request for another kind of lock, or another limit, than is in use.
+func sameKind(mode driver.Mode, limit int, r *driver.Request) error {
+	switch {
+	case !mode.SameKind(r.Mode):
+		return fmt.Errorf("%w: %q is in use as %v, asked for as %v", driver.ErrInvalid, r.Name, mode, r.Mode)
+	case r.Mode == driver.Counted && limit != r.Limit:
+		return fmt.Errorf("%w: %q is in use with limit %d, asked for with %d", driver.ErrInvalid, r.Name, limit, r.Limit)
 	}
 	return nil
 }
 
-// holding is how many from the front hold, each by what is ahead of it.
+// becomes refuses what the Owner's own key can't become. A reader's never becomes a
+// writer's, not even in line: others may have been let in beside it.
+func becomes(mode driver.Mode, limit int, r *driver.Request) error {
+	if mode == driver.Read && r.Mode == driver.Write {
+		return errUpgrade
+	}
+	return sameKind(mode, limit, r)
+}
+
+// holding is how many from the front hold: the first, and those who share with it.
 func (all row) holding() int {
-	n := 0
-	for n < len(all) && blocker(all[:n], all[n].mode, all[n].Limit) == nil {
+	n := min(len(all), 1)
+	for n < len(all) && all[n].shares(&all[0], n) {
 		n++
 	}
 	return n
+}
+
+// shares reports whether e holds beside the first if so many hold before it, all of the
+// first one's kind.
+func (e *entry) shares(first *entry, before int) bool {
+	switch e.mode {
+	case driver.Read:
+		return first.mode == driver.Read
+	case driver.Counted:
+		return first.mode == driver.Counted && e.Limit == first.Limit && before < e.Limit
+	}
+	return false
 }
 
 // held is the refusal by those who hold.

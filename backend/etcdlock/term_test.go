@@ -21,6 +21,7 @@ type deposed struct {
 	pb.UnimplementedKVServer
 	term, knows atomic.Uint64 // the cluster's, the member's
 	kept        atomic.Int64
+	meanwhile   atomic.Pointer[func()] // before the next keep-alive is answered
 }
 
 func (s *deposed) LeaseGrant(_ context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
@@ -38,6 +39,9 @@ func (s *deposed) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 			return nil
 		}
 		s.kept.Add(1)
+		if f := s.meanwhile.Swap(nil); f != nil {
+			(*f)()
+		}
 		stream.Send(&pb.LeaseKeepAliveResponse{Header: &pb.ResponseHeader{RaftTerm: s.knows.Load()}, ID: r.ID, TTL: 30})
 	}
 }
@@ -99,5 +103,23 @@ func TestGrantAfterAChangeOfLeaders(t *testing.T) {
 	}
 	if least := 30*time.Second - time.Since(start); g.TTL < least {
 		t.Errorf("TTL %v, want at least %v", g.TTL, least)
+	}
+}
+
+// Who is granted a lock has somebody who will tell of its loss, also if the lease was found
+// to have ended before the grant was complete.
+func TestGrantOnALeaseThatEndsMeanwhile(t *testing.T) {
+	s, b := serveDeposed(t)
+	first := request("", driver.Exclusive)
+	acquire(t, b, first)
+	l := b.claims.get(first.Owner).lease
+	s.term.Store(6)
+	s.knows.Store(6)
+	ends := func() { b.leases.lost(l) }
+	s.meanwhile.Store(&ends)
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	if c := b.claims.get(r.Owner); c == nil || c.lease == l {
+		t.Errorf("granted on a lease that has ended: %+v", c)
 	}
 }

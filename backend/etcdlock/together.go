@@ -98,7 +98,7 @@ func (b *Backend) openBids(bids []*bid) error {
 			return fmt.Errorf("%w: owner %s has %q already", driver.ErrInvalid, x.r.Owner, old.name)
 		}
 		if x.known = old != nil; x.known && old.create > 0 {
-			if err := old.agrees(x.r); err != nil {
+			if err := becomes(old.mode, old.limit, x.r); err != nil {
 				return err
 			}
 		}
@@ -157,8 +157,8 @@ func (b *Backend) reviewBid(x *bid, all row, revision int64) error {
 		place = len(all)
 	} else {
 		own := &all[place]
-		if own.mode == driver.Read && x.r.Mode == driver.Write {
-			return errUpgrade
+		if err := becomes(own.mode, own.Limit, x.r); err != nil {
+			return err
 		}
 		x.known, x.cmp = true, still(own.key, own.create)
 		b.claims.change(x.c, func() {
