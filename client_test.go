@@ -450,3 +450,22 @@ func TestObserver(t *testing.T) {
 		}
 	})
 }
+
+// Who breaks a lock that somebody in the same program holds ends that one's context at once.
+func TestBreakOfOnesOwnHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := client(t, newRig(), nil)
+		lease := mustLock(t, c.Mutex("x"))
+		info, err := c.Inspect(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Break(t.Context(), info); err != nil {
+			t.Fatal(err)
+		}
+		if !errors.Is(lease.Err(), distlock.ErrLost) {
+			t.Errorf("the broken lease: %v", lease.Err())
+		}
+		mustUnlock(t, mustLock(t, c.Mutex("x")))
+	})
+}

@@ -19,6 +19,7 @@ var (
 	errDeadline = errors.New("it could not be renewed in time")
 	errMaxHold  = errors.New("it was held for MaxHold")
 	errBackend  = errors.New("the backend says that it is gone")
+	errBroken   = errors.New("it was broken")
 )
 
 // hold is what one Owner holds at the backend. It is renewed and released as one;

@@ -54,11 +54,18 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 }
 
 // Break releases by force what info shows as holding: those owners and no others,
-// so that it can't hit a successor. ErrLost if none of them held any more. The
-// holders learn of it at their next renewal; until then they believe to hold, so
-// be sure that they are dead or stopped.
+// so that it can't hit a successor. ErrLost if none of them held any more. Holders in
+// this Client learn of it at once, others at their next renewal, or earlier where the
+// backend tells them; until then they believe to hold, so be sure that they are dead or
+// stopped.
 func (c *Client) Break(ctx context.Context, info Info) error {
-	return c.eachHolder(ctx, "break", info, c.backend.Release)
+	return c.eachHolder(ctx, "break", info, func(ctx context.Context, h driver.Hold) error {
+		err := c.backend.Release(ctx, h)
+		if own := c.watchdog.find(h.Owner); own != nil && (err == nil || errors.Is(err, ErrLost)) {
+			own.lose(errBroken, false)
+		}
+		return err
+	})
 }
 
 // Revoke asks those whom info shows as holding to give the lock back, if they took it with

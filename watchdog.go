@@ -245,6 +245,18 @@ func (w *watchdog) take(h *hold) bool {
 	return true
 }
 
+// find is the hold of an Owner; nil if there is none.
+func (w *watchdog) find(owner string) *hold {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.queue {
+		if h.owner == owner {
+			return h
+		}
+	}
+	return nil
+}
+
 // all ends the watch over every hold, for good, and returns them.
 func (w *watchdog) all() []*hold {
 	w.mu.Lock()
