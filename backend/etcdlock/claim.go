@@ -34,8 +34,11 @@ type claim struct {
 	live   bool // it has begun to
 	doubt  bool // it was interrupted
 
-	ahead []string // those before it, as far as the last attempt told
-	block string   // the one whose end it waits for
+	// What the last attempt told of those before it.
+	line  int      // how many they are
+	ahead []string // a permit's: who they are
+	front string   // the first of them
+	block entry    // the one whose end it waits for
 	next  bool     // nobody else is before it in line
 }
 
@@ -171,10 +174,13 @@ func (s *claims) moved(c *claim, l *lease) {
 // refused notes what stands in the way of a place in line, and lets its watch look there.
 func (s *claims) refused(c *claim, ahead row, by *entry) {
 	s.mu.Lock()
-	c.block, c.next = by.key, by.key == ahead[0].key || c.mode == driver.Counted && len(ahead) == c.limit
+	c.line, c.front, c.block = len(ahead), ahead[0].key, *by
+	c.next = by.key == ahead[0].key || c.mode == driver.Counted && len(ahead) == c.limit
 	c.ahead = c.ahead[:0]
-	for i := range ahead {
-		c.ahead = append(c.ahead, ahead[i].key)
+	if c.mode == driver.Counted {
+		for i := range ahead {
+			c.ahead = append(c.ahead, ahead[i].key)
+		}
 	}
 	w := s.watches[c.owner]
 	s.mu.Unlock()
