@@ -3,13 +3,21 @@ package etcdlock
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/distlock/distlock/driver"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // isLeaderless: a server has refused since it has no leader.
 func isLeaderless(err error) bool { return errors.Is(err, rpctypes.ErrNoLeader) }
+
+// unsendable: the client has refused to send that much.
+func unsendable(err error) bool {
+	return status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "trying to send message larger")
+}
 
 // explain makes facts of those errors of the server that are: who is not let in gets
 // nothing, and asking again is no use. All others stay unknown.
@@ -23,7 +31,7 @@ func explain(err error) error {
 		{rpctypes.ErrAuthFailed, "wrong user or password"},
 		{rpctypes.ErrRequestTooLarge, "name and metadata are too large for the server"},
 	} {
-		if errors.Is(rpctypes.Error(err), known.err) {
+		if errors.Is(rpctypes.Error(err), known.err) || known.err == rpctypes.ErrRequestTooLarge && unsendable(err) {
 			return fmt.Errorf("%w: %s: %w", driver.ErrInvalid, known.text, err)
 		}
 	}

@@ -140,7 +140,7 @@ func unsure(err error) bool {
 	refused := rpctypes.EtcdError{}
 	switch {
 	case !errors.As(err, &refused):
-		return true
+		return !unsendable(err)
 	case isLeaderless(err):
 		return false // see begin
 	}

@@ -49,7 +49,7 @@ func openFails(t *testing.T, what, url string, final bool, words ...string) {
 func TestOpenBadURLs(t *testing.T) {
 	for _, u := range []string{
 		"http://localhost", "s3cret", "etcd:localhost:2379", "etcd://h:0", "etcd://h:99999", "etcd://a,,b", "etcd://a,b:port", "etcd://:s3cret@local host",
-		"etcd://h?nonsense=1", "etcd://h?timeout=-1s", "etcd://h?timeout=1s&timeout=2s", "etcd://ann@h", "etcd://h?ca=x.pem", "etcd://h?servername=x",
+		"etcd://h?nonsense=1", "etcd://h?timeout=-1s", "etcd://h?timeout=1s&timeout=2s", "etcd://ann@h", "etcd://:s3cret@h", "etcd://h?ca=x.pem", "etcd://h?servername=x",
 		"etcds://h?ca=/none.pem", "etcds://h?cert=/none.pem", "etcd://ann:s3cret@h/?s3cret",
 	} {
 		openFails(t, u, u, true)

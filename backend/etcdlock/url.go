@@ -44,8 +44,8 @@ func readURL(u *url.URL) (*target, error) {
 	p := driver.NewParams(u)
 	t := &target{scheme: u.Scheme, addrs: addrs, user: u.User.Username(), timeout: p.Duration("timeout", defaultTimeout)}
 	t.password, _ = u.User.Password()
-	if t.user != "" && t.password == "" {
-		return nil, fmt.Errorf("%w: want a password with the user, as in etcd://user:password@host; etcd knows the user of a certificate by itself", driver.ErrInvalid)
+	if (t.user == "") != (t.password == "") {
+		return nil, fmt.Errorf("%w: want a user and a password, or neither, as in etcd://user:password@host; etcd knows the user of a certificate by itself", driver.ErrInvalid)
 	}
 	if u.Scheme == "etcds" {
 		t.tls, err = netaddr.TLS(p)
