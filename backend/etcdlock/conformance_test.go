@@ -17,10 +17,12 @@ func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 
 // Each connection comes through a proxy of its own.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	conform(t, []string{testserver.SharedEtcd(t).Addr()})
 }
 
 func TestConformanceOnACluster(t *testing.T) {
+	t.Parallel()
 	conform(t, testserver.SharedEtcdCluster(t).Addrs())
 }
 

@@ -50,6 +50,7 @@ func TestNewWithClientsThatAreNotServed(t *testing.T) {
 }
 
 func TestNewWithoutServer(t *testing.T) {
+	t.Parallel()
 	dead, life := deadAddr(t), newClient(t, deadAddr(t))
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + dead}, Logger: zap.NewNop()})
 	if err != nil {

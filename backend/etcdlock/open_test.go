@@ -206,6 +206,7 @@ func TestOpenUsersAndPasswords(t *testing.T) {
 }
 
 func TestOpenWithoutLeader(t *testing.T) {
+	t.Parallel()
 	g := testserver.EtcdCluster(t, testserver.EtcdOptions{})
 	left := g.Followers()[0]
 	var others []*testserver.EtcdServer

@@ -14,6 +14,7 @@ import (
 // The stream of watches is open for longer than the token lasts that it was opened with.
 // What it is asked for then is refused by the server, and asked for with a new token.
 func TestTokenThatHasEnded(t *testing.T) {
+	t.Parallel()
 	for name, current := range map[string]bool{"installed": false, "current": true} {
 		t.Run(name, func(t *testing.T) {
 			srv := testserver.Etcd(t, testserver.EtcdOptions{Password: "s3cret", Current: current})
