@@ -35,7 +35,7 @@
 // other kind of key is before theirs, permits if there are fewer than the limit. This is
 // the line of concurrency.Mutex, of etcdctl lock and of the v3lock service: their users
 // and distlock's keep each other out and take turns. What they write is a mutex to
-// distlock; a name that one side uses as a mutex must not be the other's semaphore.
+// distlock, which keeps out every kind of lock until it ends.
 //
 // Waiters stand in line always, in every mode, and nobody passes them. A try writes
 // nothing unless it is granted.
@@ -52,7 +52,8 @@
 //
 // They are etcd's revisions: that of the answer which granted the lock, as ETCD_LOCK_REV
 // of etcdctl and the header of the v3lock service's answer. They rise over all locks
-// of a cluster, and begin anew only if the cluster is made anew without its data.
+// of a cluster, and begin anew only if the cluster is made anew without its data. Readers
+// that the end of a writer lets in together may have the same one.
 //
 // # Names
 //

@@ -44,6 +44,35 @@ func TestRenewForLonger(t *testing.T) {
 	}
 }
 
+// A move to another lease that had no answer may be done late: not after the key was moved
+// on, to a lease that its holder trusts.
+func TestLateMoveToAnotherLease(t *testing.T) {
+	b := shared(t)
+	r := request("", driver.Exclusive)
+	r.TTL, r.Fixed = 5*time.Second, true
+	acquire(t, b, r)
+	c := b.claims.get(r.Owner)
+	first := c.lease
+	unsure, err := b.leases.own(t.Context(), 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.claims.moving(c, unsure)
+	longer := r.Hold
+	longer.TTL = time.Minute
+	if err := b.Renew(t.Context(), []driver.Hold{longer})[0]; err != nil {
+		t.Fatal(err)
+	}
+	late := &renewal{b: b, ctx: t.Context()}
+	if _, err := late.attach(c.key, c.create, first.id, unsure); !errors.Is(err, errMoved) {
+		t.Errorf("the late move: %v", err)
+	}
+	if now := keys(t, b, r.Name)[0].lease; now != c.lease.id {
+		t.Errorf("the key has lease %x, and its holder trusts in %x", now, c.lease.id)
+	}
+	release(t, b, r)
+}
+
 // A fixed hold ends by itself while others of its TTL are renewed, and takes its lease
 // with it when it is released.
 func TestFixedHoldsHaveALifeOfTheirOwn(t *testing.T) {

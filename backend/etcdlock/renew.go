@@ -97,19 +97,22 @@ func (r *renewal) lease(l *lease, parts []part) {
 			}
 			for _, p := range some {
 				if r.errs[p.i] == nil && kept != nil {
-					r.errs[p.i] = r.answer(p.i, kept)
+					r.errs[p.i] = r.answer(&r.holds[p.i], kept, rpctypes.ErrLeaseNotFound)
 				}
 			}
 		})
 	}
 }
 
-// answer is what an error means for a hold.
-func (r *renewal) answer(i int, err error) error {
-	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		return lost(r.holds[i].Name)
+// answer is what an error means for a hold, of which one may say that it is gone.
+func (r *renewal) answer(h *driver.Hold, err, gone error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, gone):
+		return lost(h.Name)
 	}
-	return r.b.fail("renew", r.holds[i].Name, err)
+	return r.b.fail("renew", h.Name, err)
 }
 
 // check looks whether keys are the ones that were granted, and answers the leader's term.
@@ -162,24 +165,42 @@ func (b *Backend) missing(ctx context.Context, claims []*claim) (gone []bool, te
 
 // move attaches a hold's key to a lease that lives long enough.
 func (r *renewal) move(h *driver.Hold, c *claim) error {
+	from, err := r.leaseOf(c)
+	if err != nil {
+		return r.b.fail("renew", h.Name, err)
+	}
 	l, err := r.leaseFor(h.TTL, c.fixed)
 	if err != nil {
 		return r.b.fail("renew", h.Name, err)
 	}
 	r.b.claims.moving(c, l)
-	found, term, err := r.attach(c.key, c.create, l)
-	if err == nil && found {
+	term, err := r.attach(c.key, c.create, from, l)
+	if err == nil {
 		err = r.b.leases.prove(r.ctx, l, term)
 	}
-	if err != nil {
-		return r.b.fail("renew", h.Name, err)
-	}
-	if !found {
+	switch {
+	case err == nil:
+		r.b.claims.moved(c, l)
+	case errors.Is(err, driver.ErrLost):
 		r.b.claims.drop(c)
-		return lost(h.Name)
 	}
-	r.b.claims.moved(c, l)
-	return nil
+	return r.answer(h, err, driver.ErrLost)
+}
+
+// leaseOf is the lease that a claim's key is attached to: the servers are asked if that is
+// in doubt.
+func (r *renewal) leaseOf(c *claim) (clientv3.LeaseID, error) {
+	if c.lease != nil {
+		return c.lease.id, nil
+	}
+	resp, err := r.b.client.Get(r.ctx, c.key)
+	switch {
+	case err != nil:
+		return 0, err
+	case len(resp.Kvs) == 0:
+		return 0, nil // which attach will find
+	}
+	return clientv3.LeaseID(resp.Kvs[0].Lease), nil
 }
 
 // leaseFor is a lease that lives for at least ttl from the start of the renewal.
@@ -194,15 +215,26 @@ func (r *renewal) leaseFor(ttl time.Duration, fixed bool) (*lease, error) {
 	return l, err
 }
 
-// attach moves a key to another lease, and answers the leader's term; false if it is not
-// there any more.
-func (r *renewal) attach(key string, create int64, l *lease) (found bool, term uint64, err error) {
-	resp, err := r.b.client.Txn(r.ctx).If(still(key, create)).
-		Then(clientv3.OpPut(key, "", clientv3.WithIgnoreValue(), clientv3.WithLease(l.id))).Commit()
+var errMoved = errors.New("the key was attached to another lease meanwhile")
+
+// attach moves a key from one lease to another, and answers the leader's term. An earlier
+// attempt that had no answer can't undo that later on: it takes the key from another lease.
+// ErrLost: the key is not there.
+func (r *renewal) attach(key string, create int64, from clientv3.LeaseID, l *lease) (term uint64, err error) {
+	resp, err := r.b.client.Txn(r.ctx).
+		If(still(key, create), clientv3.Compare(clientv3.LeaseValue(key), "=", from)).
+		Then(clientv3.OpPut(key, "", clientv3.WithIgnoreValue(), clientv3.WithLease(l.id))).
+		Else(clientv3.OpGet(key)).Commit()
 	if err != nil {
-		return false, 0, err
+		return 0, err
 	}
-	return resp.Succeeded, resp.Header.RaftTerm, nil
+	if !resp.Succeeded {
+		err = driver.ErrLost
+		if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 && kvs[0].CreateRevision == create {
+			err = errMoved
+		}
+	}
+	return resp.Header.RaftTerm, err
 }
 
 // other renews a hold that another connection has made: the lease is kept alive as it is.
@@ -220,20 +252,13 @@ func (r *renewal) other(h *driver.Hold) error {
 	if err == nil {
 		err = r.b.leases.prove(r.ctx, theirs, term)
 	}
-	switch {
-	case errors.Is(err, rpctypes.ErrLeaseNotFound):
-		return lost(h.Name)
-	case err != nil:
-		return r.b.fail("renew", h.Name, err)
-	case theirs.life() >= h.TTL:
-		return nil
+	if err != nil || theirs.life() >= h.TTL {
+		return r.answer(h, err, rpctypes.ErrLeaseNotFound)
 	}
 	l, err := r.leaseFor(h.TTL, true)
 	if err != nil {
 		return r.b.fail("renew", h.Name, err)
 	}
-	if found, _, err := r.attach(all[place].key, all[place].create, l); err != nil || !found {
-		return r.b.fail("renew", h.Name, errors.Join(err, errLeaseGone))
-	}
-	return nil
+	_, err = r.attach(all[place].key, all[place].create, all[place].lease, l)
+	return r.answer(h, err, driver.ErrLost)
 }
