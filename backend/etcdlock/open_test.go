@@ -117,7 +117,7 @@ func TestOpenUnreachable(t *testing.T) {
 		}
 	}
 	silent := mute(t, "")
-	openFails(t, "silence", "etcd://:s3cret@"+silent+","+one+"?timeout=300ms", false, silent+": no answer", one+": ", "within 300ms")
+	openFails(t, "silence", "etcd://ann:s3cret@"+silent+","+one+"?timeout=300ms", false, silent+": no answer", one+": ", "within 300ms")
 	openFails(t, "silence instead of TLS", "etcds://"+silent+"?timeout=300ms", false, silent+": no answer")
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
