@@ -52,7 +52,7 @@ func TestLongLine(t *testing.T) {
 			}
 			acquire(t, holder, first)
 			var wg sync.WaitGroup
-			line := make([]driver.Request, 200)
+			line := make([]driver.Request, 60)
 			for i := range line {
 				line[i] = queued(request(first.Name, first.Mode))
 				wg.Go(func() {
