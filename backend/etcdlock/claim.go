@@ -31,8 +31,7 @@ type claim struct {
 	gone   bool   // released, or lost
 	onLost func()
 	sub    *sub // watches the key of a hold
-	live   bool // it has begun to
-	doubt  bool // it was interrupted
+	doubt  bool // it may have begun too late
 
 	// What the last attempt told of those before it.
 	line  int      // how many they are

@@ -68,7 +68,6 @@ func (b *Backend) guard(old []*claim) {
 		switch {
 		case c.gone || c.fence == 0 || c.onLost == nil:
 		case c.sub == nil:
-			c.live = false
 			c.sub = b.hub.watch(&sub{listener: c, key: c.key, start: int64(c.fence) + 1})
 		case c.doubt:
 			c.doubt = false
@@ -101,7 +100,6 @@ func (b *Backend) verify(some []*claim) {
 // look.
 func (c *claim) armed(missed bool) {
 	c.b.claims.mu.Lock()
-	c.live = true
 	c.doubt = c.doubt || missed
 	c.b.claims.mu.Unlock()
 	if missed {

@@ -104,13 +104,18 @@ func TestTenThousandHeld(t *testing.T) {
 	}
 }
 
-// watchedHolds is how many holds have a live watch.
+// watchedHolds is how many holds are watched; 0 while a watch is not live yet.
 func watchedHolds(b *Backend) int {
 	b.claims.mu.Lock()
 	defer b.claims.mu.Unlock()
+	b.hub.mu.Lock()
+	defer b.hub.mu.Unlock()
+	if b.hub.pending > 0 {
+		return 0
+	}
 	n := 0
 	for _, c := range b.claims.m {
-		if c.live {
+		if c.sub != nil {
 			n++
 		}
 	}

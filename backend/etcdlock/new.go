@@ -21,7 +21,8 @@ import (
 //
 // The client should notice within a TTL that a server has gone silent, and come back to
 // one that was down as soon: Open sets DialKeepAliveTime to 10s, DialKeepAliveTimeout to
-// 3s, and gRPC's MaxDelay to 2s.
+// 3s, and gRPC's MaxDelay to 2s. With a password, and servers before 3.5, Open is what to
+// use: there a client can't log in again once its token has ended.
 func New(client *clientv3.Client, opts *Options) (*Backend, error) {
 	if err := usableClient(client); err != nil {
 		return nil, err
