@@ -11,8 +11,8 @@ import (
 )
 
 // share is how much longer a session's timeout is than the TTL of its holds. After any
-// answered write it is certain that the session lives for another half of its timeout:
-// see zk.Conn.Deadline.
+// answered write it is certain that the session lives for another half of its timeout,
+// or a renewal says that it is not: see zk.Conn.Deadline.
 const share = 2
 
 // session is what all holds of one TTL share: when it ends they end. It is opened for

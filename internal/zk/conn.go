@@ -120,7 +120,8 @@ func (c *Conn) Timeout() time.Duration {
 
 // Deadline is until when the servers certainly don't end the session by themselves,
 // whatever has happened since. It moves on while the session does well: right after
-// that between a half and three quarters of the timeout are left. Once it has passed
+// that between a half and three quarters of the timeout are left, if the servers answer
+// within a twenty-fifth of it. Once it has passed
 // nobody here knows: only Done tells of a fact.
 func (c *Conn) Deadline() time.Time {
 	c.mu.Lock()
