@@ -232,7 +232,7 @@ func (b *Backend) grant(ctx context.Context, c *claim, l *lease, r *driver.Reque
 	gone := false
 	b.claims.change(c, func() {
 		c.fence, c.mode, c.limit, c.onLost = fence, r.Mode, r.Limit, r.OnLost
-		c.line, c.ahead, c.block = 0, nil, entry{}
+		c.line, c.ahead, c.block, c.same = 0, nil, "", nil
 		gone = c.gone
 	})
 	if gone { // by word of another call, before there was anybody to be told

@@ -20,7 +20,7 @@ func (b *Backend) again(ctx context.Context, start time.Time, c *claim, l *lease
 		return driver.Grant{}, err
 	}
 	write := c.fence > 0 || l != c.lease || r.Mode != c.mode
-	if c.line > shortLine && !write && r.Mode != driver.Counted {
+	if c.line > shortLine && len(c.same) > 0 && !write {
 		if err := b.glance(ctx, c); err != nil {
 			return driver.Grant{}, err
 		}
@@ -69,12 +69,30 @@ const shortLine = 16
 // glance refuses a place in a long line while what keeps it out is as it was: a thousand
 // who wait would else read five hundred keys each. nil: it takes a closer look.
 func (b *Backend) glance(ctx context.Context, c *claim) error {
-	same := clientv3.Compare(clientv3.ModRevision(c.block.key), "=", c.block.mod)
-	resp, err := b.client.Txn(ctx).If(still(c.key, c.create), same).Then(clientv3.OpGet(c.front)).Commit()
+	resp, err := b.client.Txn(ctx).If(append(c.same, still(c.key, c.create))...).Then(clientv3.OpGet(c.front)).Commit()
 	if err != nil || !resp.Succeeded {
 		return err
 	}
 	return readRow(b.folder(c.name), resp.Responses[0].GetResponseRange().Kvs).held()
+}
+
+// keptOut is what has to change before a request can be let in: the key that blocks it
+// goes, or, for readers, becomes one's; of a semaphore, one of the last permits before it.
+// Where these are many, there is nothing to compare.
+func keptOut(ahead row, by *entry, mode driver.Mode, limit int) []clientv3.Cmp {
+	switch {
+	case mode == driver.Read:
+		return []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(by.key), "=", by.mod)}
+	case mode != driver.Counted || by.mode != driver.Counted || by.Limit != limit:
+		return []clientv3.Cmp{still(by.key, by.create)}
+	case limit > shortLine:
+		return nil
+	}
+	var are []clientv3.Cmp
+	for _, e := range ahead[len(ahead)-limit:] {
+		are = append(are, still(e.key, e.create))
+	}
+	return are
 }
 
 // confirm writes the key of a permit that came out of the line: only a write has a

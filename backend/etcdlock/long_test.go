@@ -42,15 +42,19 @@ func countKeys(t *testing.T) (*Backend, *atomic.Int64) {
 
 // Who waits in a long line does not read all of it again and again, and hears of its turn.
 func TestLongLine(t *testing.T) {
-	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Read} {
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Read, driver.Counted} {
 		t.Run(mode.String(), func(t *testing.T) {
 			holder := shared(t)
 			b, read := countKeys(t)
 			first := request("", driver.Write)
-			if mode == driver.Exclusive {
+			if mode == driver.Exclusive || mode == driver.Counted {
 				first.Mode = mode
 			}
 			acquire(t, holder, first)
+			second := request(first.Name, mode)
+			if mode == driver.Counted {
+				acquire(t, holder, second)
+			}
 			var wg sync.WaitGroup
 			line := make([]driver.Request, 60)
 			for i := range line {
@@ -74,6 +78,9 @@ func TestLongLine(t *testing.T) {
 					t.Fatalf("%d keys read: held by %+v", read.Load(), held.Holders)
 				}
 			}
+			if mode == driver.Counted {
+				release(t, holder, second)
+			}
 			release(t, holder, first)
 			if held, _ := errors.AsType[*driver.HeldError](refused(t, b, last, driver.ErrHeld)); len(held.Holders) != 0 {
 				t.Errorf("held by one that is gone: %+v", held.Holders)
@@ -82,7 +89,7 @@ func TestLongLine(t *testing.T) {
 			slices.SortFunc(line, func(a, b driver.Request) int { return int(createOf(holder, a) - createOf(holder, b)) })
 			for i, r := range line {
 				release(t, holder, r)
-				if i == len(line)-2 {
+				if left := len(line) - 1 - i; left == 1 && mode != driver.Counted || left == last.Limit && mode == driver.Counted {
 					refused(t, b, last, driver.ErrHeld)
 				}
 			}

@@ -69,7 +69,7 @@ func (w *watch) begin(name string) {
 	s := &w.b.claims
 	s.mu.Lock()
 	c := s.m[w.owner]
-	placed := c != nil && c.name == name && c.create > 0 && c.block.key != ""
+	placed := c != nil && c.name == name && c.create > 0 && c.block != ""
 	if placed {
 		s.watches[w.owner] = w
 	}
@@ -86,7 +86,7 @@ func (w *watch) begin(name string) {
 // follow watches what stands in the way of a place in line.
 func (w *watch) follow(c *claim) {
 	w.b.claims.mu.Lock()
-	own, block, quick, ahead := c.key, c.block.key, c.next, slices.Clone(c.ahead)
+	own, block, quick, ahead := c.key, c.block, c.next, slices.Clone(c.ahead)
 	w.b.claims.mu.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
