@@ -69,11 +69,15 @@ const shortLine = 16
 // glance refuses a place in a long line while what keeps it out is as it was: a thousand
 // who wait would else read five hundred keys each. nil: it takes a closer look.
 func (b *Backend) glance(ctx context.Context, c *claim) error {
-	resp, err := b.client.Txn(ctx).If(append(c.same, still(c.key, c.create))...).Then(clientv3.OpGet(c.front)).Commit()
+	resp, err := b.client.Txn(ctx).If(append(c.same, still(c.key, c.create))...).Then(clientv3.OpGet(c.front.key)).Commit()
 	if err != nil || !resp.Succeeded {
 		return err
 	}
-	return readRow(b.folder(c.name), resp.Responses[0].GetResponseRange().Kvs).held()
+	first := readRow(b.folder(c.name), resp.Responses[0].GetResponseRange().Kvs)
+	if len(first) > 0 && first[0].create != c.front.create {
+		first = nil // somebody else has that key by now
+	}
+	return first.held()
 }
 
 // keptOut is what has to change before a request can be let in: the key that blocks it

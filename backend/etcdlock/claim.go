@@ -36,7 +36,7 @@ type claim struct {
 	// What the last attempt told of those before it.
 	line  int            // how many they are
 	ahead []string       // a permit's: who they are
-	front string         // the first of them
+	front entry          // the first of them
 	block string         // the one whose end it waits for
 	next  bool           // nobody else is before it in line
 	same  []clientv3.Cmp // while this is so, it is kept out
@@ -174,7 +174,7 @@ func (s *claims) moved(c *claim, l *lease) {
 // refused notes what stands in the way of a place in line, and lets its watch look there.
 func (s *claims) refused(c *claim, ahead row, by *entry) {
 	s.mu.Lock()
-	c.line, c.front, c.block = len(ahead), ahead[0].key, by.key
+	c.line, c.front, c.block = len(ahead), ahead[0], by.key
 	c.same = keptOut(ahead, by, c.mode, c.limit)
 	c.next = by.key == ahead[0].key || c.mode == driver.Counted && len(ahead) == c.limit
 	c.ahead = c.ahead[:0]

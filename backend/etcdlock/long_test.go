@@ -82,6 +82,8 @@ func TestLongLine(t *testing.T) {
 				release(t, holder, second)
 			}
 			release(t, holder, first)
+			// Whose key is the first one's by name, and who stands behind all the others.
+			refused(t, holder, queued(request(first.Name, mode)), driver.ErrHeld)
 			if held, _ := errors.AsType[*driver.HeldError](refused(t, b, last, driver.ErrHeld)); len(held.Holders) != 0 {
 				t.Errorf("held by one that is gone: %+v", held.Holders)
 			}
