@@ -29,9 +29,10 @@
 //
 //	prefix name / lease in hex - slot
 //
-// Its value is a small JSON document, for Inspect: the mode, the owner, a semaphore's limit, and
-// what the program told of itself. Slots are small numbers, used again and again. The keys below "prefix name /" form a line in the order in
-// which they were created. Who has the first one holds a mutex; readers hold if no
+// Slots are small numbers, used again and again. The value is a small JSON document: the
+// mode, the owner, a semaphore's limit, and, for Inspect, what the program told of
+// itself. The keys below "prefix name /" form a line in the order in which they were
+// created. Who has the first one holds a mutex; readers hold if no
 // other kind of key is before theirs, permits if there are fewer than the limit. This is
 // the line of concurrency.Mutex, of etcdctl lock and of the v3lock service: their users
 // and distlock's keep each other out and take turns. What they write is a mutex to
