@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -41,22 +40,13 @@ func Etcd(tb testing.TB, o EtcdOptions) *EtcdServer {
 	return s
 }
 
-var sharedEtcd struct {
-	sync.Mutex
-	*EtcdServer
-}
+var sharedEtcd shared[*EtcdServer]
 
 // SharedEtcd is a server that all tests of the process use: they must not stop it, and
 // choose names of their own.
 func SharedEtcd(tb testing.TB) *EtcdServer {
 	tb.Helper()
-	sharedEtcd.Lock()
-	defer sharedEtcd.Unlock()
-	if sharedEtcd.EtcdServer == nil {
-		sharedEtcd.EtcdServer = startEtcd(tb, EtcdOptions{})
-		atExit(sharedEtcd.end)
-	}
-	return sharedEtcd.EtcdServer
+	return sharedEtcd.get(func() *EtcdServer { return startEtcd(tb, EtcdOptions{}) })
 }
 
 // Addr is the host and port for clients.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/distlock/distlock/internal/faultproxy"
@@ -27,23 +26,14 @@ func EtcdCluster(tb testing.TB, o EtcdOptions) *EtcdClusterGroup {
 	return g
 }
 
-var sharedEtcdCluster struct {
-	sync.Mutex
-	*EtcdClusterGroup
-}
+var sharedEtcdCluster shared[*EtcdClusterGroup]
 
 // SharedEtcdCluster is a cluster that all tests of the process use: none may stop any of
 // it, or cut it in parts.
 func SharedEtcdCluster(tb testing.TB) *EtcdClusterGroup {
 	tb.Helper()
-	sharedEtcdCluster.Lock()
-	defer sharedEtcdCluster.Unlock()
-	if sharedEtcdCluster.EtcdClusterGroup == nil {
-		direct := func(*EtcdServer) *faultproxy.Proxy { return nil }
-		sharedEtcdCluster.EtcdClusterGroup = startEtcdCluster(tb, EtcdOptions{}, direct)
-		atExit(sharedEtcdCluster.end)
-	}
-	g := *sharedEtcdCluster.EtcdClusterGroup
+	direct := func(*EtcdServer) *faultproxy.Proxy { return nil }
+	g := *sharedEtcdCluster.get(func() *EtcdClusterGroup { return startEtcdCluster(tb, EtcdOptions{}, direct) })
 	g.tb = tb
 	return &g
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -23,21 +22,12 @@ var etcdModule = map[string]string{"etcd": "go.etcd.io/etcd/server/v3", "etcdctl
 
 var etcdctl = &program{name: "etcdctl", env: "DISTLOCK_TEST_ETCDCTL", dirs: []string{"/usr/bin", "/usr/local/bin"}, debian: "etcd-client"}
 
-var sharedCurrentEtcd struct {
-	sync.Mutex
-	*EtcdServer
-}
+var sharedCurrentEtcd shared[*EtcdServer]
 
 // SharedCurrentEtcd is SharedEtcd of the current release; see EtcdOptions.Current.
 func SharedCurrentEtcd(tb testing.TB) *EtcdServer {
 	tb.Helper()
-	sharedCurrentEtcd.Lock()
-	defer sharedCurrentEtcd.Unlock()
-	if sharedCurrentEtcd.EtcdServer == nil {
-		sharedCurrentEtcd.EtcdServer = startEtcd(tb, EtcdOptions{Current: true})
-		atExit(sharedCurrentEtcd.end)
-	}
-	return sharedCurrentEtcd.EtcdServer
+	return sharedCurrentEtcd.get(func() *EtcdServer { return startEtcd(tb, EtcdOptions{Current: true}) })
 }
 
 // Etcdctl is the path of etcd's command: the installed one, or that of the current

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 )
 
@@ -34,22 +33,13 @@ func Redis(tb testing.TB, args ...string) *RedisServer {
 	return s
 }
 
-var sharedRedis struct {
-	sync.Mutex
-	*RedisServer
-}
+var sharedRedis shared[*RedisServer]
 
 // SharedRedis is a server that all tests of the process use: they must neither stop
 // it nor flush it, and choose names of their own.
 func SharedRedis(tb testing.TB) *RedisServer {
 	tb.Helper()
-	sharedRedis.Lock()
-	defer sharedRedis.Unlock()
-	if sharedRedis.RedisServer == nil {
-		sharedRedis.RedisServer = startRedis(tb, nil)
-		atExit(sharedRedis.end)
-	}
-	return sharedRedis.RedisServer
+	return sharedRedis.get(func() *RedisServer { return startRedis(tb, nil) })
 }
 
 // Addr is the server's host and port.

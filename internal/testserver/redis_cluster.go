@@ -5,7 +5,6 @@ import (
 	"net"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 )
 
@@ -34,22 +33,13 @@ func RedisCluster(tb testing.TB, o RedisOptions) *RedisClusterGroup {
 	return g
 }
 
-var sharedCluster struct {
-	sync.Mutex
-	*RedisClusterGroup
-}
+var sharedCluster shared[*RedisClusterGroup]
 
 // SharedRedisCluster is a cluster that all tests of the process use: none may stop any
 // of it or move its slots.
 func SharedRedisCluster(tb testing.TB) *RedisClusterGroup {
 	tb.Helper()
-	sharedCluster.Lock()
-	defer sharedCluster.Unlock()
-	if sharedCluster.RedisClusterGroup == nil {
-		sharedCluster.RedisClusterGroup = startCluster(tb, RedisOptions{})
-		atExit(sharedCluster.end)
-	}
-	g := *sharedCluster.RedisClusterGroup
+	g := *sharedCluster.get(func() *RedisClusterGroup { return startCluster(tb, RedisOptions{}) })
 	g.tb = tb
 	return &g
 }

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 )
 
@@ -33,22 +32,13 @@ func RedisSentinel(tb testing.TB, o RedisOptions) *RedisSentinelGroup {
 	return g
 }
 
-var sharedSentinel struct {
-	sync.Mutex
-	*RedisSentinelGroup
-}
+var sharedSentinel shared[*RedisSentinelGroup]
 
 // SharedRedisSentinel is a deployment that all tests of the process use: none may stop
 // any of it.
 func SharedRedisSentinel(tb testing.TB) *RedisSentinelGroup {
 	tb.Helper()
-	sharedSentinel.Lock()
-	defer sharedSentinel.Unlock()
-	if sharedSentinel.RedisSentinelGroup == nil {
-		sharedSentinel.RedisSentinelGroup = startSentinel(tb, RedisOptions{})
-		atExit(sharedSentinel.end)
-	}
-	g := *sharedSentinel.RedisSentinelGroup
+	g := *sharedSentinel.get(func() *RedisSentinelGroup { return startSentinel(tb, RedisOptions{}) })
 	g.tb = tb
 	return &g
 }

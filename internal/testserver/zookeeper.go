@@ -32,22 +32,13 @@ func ZooKeeper(tb testing.TB, o ZooKeeperOptions) *ZooKeeperServer {
 	return s
 }
 
-var sharedZooKeeper struct {
-	sync.Mutex
-	*ZooKeeperServer
-}
+var sharedZooKeeper shared[*ZooKeeperServer]
 
 // SharedZooKeeper is a server that all tests of the process use: they must not stop it,
 // and choose paths of their own.
 func SharedZooKeeper(tb testing.TB) *ZooKeeperServer {
 	tb.Helper()
-	sharedZooKeeper.Lock()
-	defer sharedZooKeeper.Unlock()
-	if sharedZooKeeper.ZooKeeperServer == nil {
-		sharedZooKeeper.ZooKeeperServer = startZooKeeper(tb, ZooKeeperOptions{})
-		atExit(sharedZooKeeper.end)
-	}
-	return sharedZooKeeper.ZooKeeperServer
+	return sharedZooKeeper.get(func() *ZooKeeperServer { return startZooKeeper(tb, ZooKeeperOptions{}) })
 }
 
 // Addr is the server's host and port, which speaks plain text.

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 )
 
@@ -27,22 +26,13 @@ func ZooKeeperCluster(tb testing.TB, o ZooKeeperOptions) *ZooKeeperGroup {
 	return g
 }
 
-var sharedZooKeeperCluster struct {
-	sync.Mutex
-	*ZooKeeperGroup
-}
+var sharedZooKeeperCluster shared[*ZooKeeperGroup]
 
 // SharedZooKeeperCluster is an ensemble that all tests of the process use: none may stop
 // any of it, or cut it in parts.
 func SharedZooKeeperCluster(tb testing.TB) *ZooKeeperGroup {
 	tb.Helper()
-	sharedZooKeeperCluster.Lock()
-	defer sharedZooKeeperCluster.Unlock()
-	if sharedZooKeeperCluster.ZooKeeperGroup == nil {
-		sharedZooKeeperCluster.ZooKeeperGroup = startZooKeeperCluster(tb, ZooKeeperOptions{})
-		atExit(sharedZooKeeperCluster.end)
-	}
-	g := *sharedZooKeeperCluster.ZooKeeperGroup
+	g := *sharedZooKeeperCluster.get(func() *ZooKeeperGroup { return startZooKeeperCluster(tb, ZooKeeperOptions{}) })
 	g.tb = tb
 	return &g
 }
