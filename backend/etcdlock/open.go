@@ -67,14 +67,14 @@ func (t *target) open(ctx context.Context) (*Backend, error) {
 	most, cancel := mostOf(ctx)
 	defer cancel()
 	b, err := t.start(most)
-	if err == nil || most.Err() == nil {
-		return b, explain(err)
+	if err = explain(err); err == nil || driver.Final(err) {
+		return b, err
 	}
 	// A server may have lost its leader without knowing it at first.
 	if why := t.reach(ctx); why != nil {
 		return nil, why
 	}
-	return nil, most.Err()
+	return nil, err
 }
 
 // mostOf leaves a quarter of the time for finding out what went wrong.
