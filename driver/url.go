@@ -28,7 +28,7 @@ var homes = map[string]string{
 	"redis": "redislock", "rediss": "redislock", "redis+unix": "redislock",
 	"quorum": "quorum", "quorum+redis": "quorum", "quorum+rediss": "quorum",
 	"redis+sentinel": "redislock", "rediss+sentinel": "redislock", "redis+cluster": "redislock", "rediss+cluster": "redislock",
-	"etcd": "etcdlock", "etcds": "etcdlock", "zk": "zklock", "zks": "zklock", "mysql": "mysqllock", "postgres": "pglock",
+	"etcd": "etcdlock", "etcds": "etcdlock", "zk": "zklock", "zks": "zklock", "mysql": "mysqllock", "postgres": "pglock", "postgresql": "pglock",
 }
 
 // Register makes a scheme known to Open. Backends call it from init. It panics if

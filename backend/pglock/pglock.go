@@ -1,0 +1,104 @@
+package pglock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+// strategy is what Backend is made of. Methods that one lacks answer driver.ErrSkip.
+type strategy interface {
+	driver.Backend
+	driver.Waiter
+	driver.Inspector
+}
+
+// Backend keeps locks in PostgreSQL. It is safe for concurrent use.
+type Backend struct {
+	strategy
+	site *site
+	once sync.Once
+	err  error
+}
+
+var (
+	_ driver.Backend   = (*Backend)(nil)
+	_ driver.Waiter    = (*Backend)(nil)
+	_ driver.Inspector = (*Backend)(nil)
+)
+
+// site is the database as a strategy finds it.
+type site struct {
+	db      *sql.DB
+	opts    Options // complete
+	version int     // as server_version_num has it: 150018
+	name    string  // of the database, for Caps.Name: "postgres://db1:5432/app"
+	pgx     bool    // connections are those of package stdlib
+	pooled  bool    // a pooler gives each transaction another connection
+	owned   bool    // db is closed with the backend
+}
+
+// New makes a backend of the user's own database handle, which stays the user's: Close
+// leaves it open, and its limits are not changed. The driver should be pgx's (package
+// stdlib); with another Row polls instead of listening.
+func New(ctx context.Context, db *sql.DB, opts *Options) (*Backend, error) {
+	if db == nil {
+		return nil, fmt.Errorf("%w: the database handle is nil", driver.ErrInvalid)
+	}
+	return start(ctx, &site{db: db}, opts)
+}
+
+// NewPool is New for a pgx pool.
+func NewPool(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Backend, error) {
+	if pool == nil {
+		return nil, fmt.Errorf("%w: the pool is nil", driver.ErrInvalid)
+	}
+	return start(ctx, &site{db: stdlib.OpenDBFromPool(pool), owned: true}, opts)
+}
+
+// start makes a backend of a site that knows its db only. It closes one that is owned if
+// it fails.
+func start(ctx context.Context, s *site, opts *Options) (*Backend, error) {
+	b := &Backend{site: s}
+	err := b.start(ctx, opts)
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return b, nil
+}
+
+func (b *Backend) start(ctx context.Context, opts *Options) (err error) {
+	if b.site.opts, err = opts.complete(); err != nil {
+		return err
+	}
+	if err := b.site.learn(ctx); err != nil {
+		return fmt.Errorf("pglock: open: %w", err)
+	}
+	switch b.site.opts.Strategy {
+	case Advisory:
+		b.strategy, err = newAdvisory(ctx, b.site)
+	default:
+		b.strategy, err = newRow(ctx, b.site)
+	}
+	return err
+}
+
+// Close ends the backend's goroutines, and the connections that it held or opened. What is
+// held by Row stays until its TTL has passed; what is held by Advisory is let go.
+func (b *Backend) Close() error {
+	b.once.Do(func() { b.err = errors.Join(b.strategy.Close(), b.site.close()) })
+	return b.err
+}
+
+func (s *site) close() error {
+	if !s.owned {
+		return nil
+	}
+	return s.db.Close()
+}
