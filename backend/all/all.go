@@ -10,6 +10,7 @@ import (
 	_ "github.com/distlock/distlock/backend/etcdlock"
 	_ "github.com/distlock/distlock/backend/memlock"
 	_ "github.com/distlock/distlock/backend/pglock"
+	_ "github.com/distlock/distlock/backend/mysqllock"
 	_ "github.com/distlock/distlock/backend/quorum"
 	_ "github.com/distlock/distlock/backend/redislock"
 	_ "github.com/distlock/distlock/backend/sqlitelock"

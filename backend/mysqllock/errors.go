@@ -1,0 +1,120 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Numbers of the server's errors.
+const (
+	errCheckRead    = 1020 // the row changed since it was read
+	errDuplicate    = 1062
+	errNoTable      = 1146
+	errLockWait     = 1205
+	errDeadlock     = 1213
+	errNoSuchDB     = 1049
+	errWrongUser    = 1045
+	errNoDBAccess   = 1044
+	errNoTableRight = 1142
+	errNoColRight   = 1143
+	errReadOnly     = 1290 // --read-only, and other options
+	errReadOnlyTx   = 1792
+	errReadOnlyMode = 1836
+	errExpired      = 1820
+	errExpiredLogin = 1862
+)
+
+// number is that of the server's error, 0 if err is none.
+func number(err error) uint16 {
+	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) {
+		return e.Number
+	}
+	return 0
+}
+
+func duplicate(err error) bool { return number(err) == errDuplicate }
+
+// absent says that a query found no row.
+func absent(err error) bool { return errors.Is(err, sql.ErrNoRows) }
+
+// undone says that a statement that commits by itself failed and left nothing behind:
+// it was rolled back, or never sent.
+func undone(err error) bool {
+	switch number(err) {
+	case errDeadlock, errLockWait, errCheckRead:
+		return true
+	}
+	return errors.Is(err, sqldriver.ErrBadConn)
+}
+
+// The retries of what was undone. A deadlock's victim that comes back at once would meet
+// the same rivals again.
+const (
+	maxTries   = 12
+	firstPause = 500 * time.Microsecond
+	maxPause   = 20 * time.Millisecond
+)
+
+// insist runs one statement that commits by itself, again for as long as it was undone.
+// What is left then is an error of unknown outcome to the core, which asks again.
+func insist(ctx context.Context, run func() error) error {
+	pause := firstPause
+	for try := 1; ; try++ {
+		err := run()
+		if !undone(err) || try == maxTries {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-time.After(pause/2 + rand.N(pause)):
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
+
+// openError words what keeps a backend from being opened. It never has a password.
+func openError(s *site, err error) error {
+	if err == nil || driver.Final(err) {
+		return err
+	}
+	if why := hopeless(s, number(err)); why != "" {
+		return fmt.Errorf("%w: mysqllock: %s: %w", driver.ErrInvalid, why, err)
+	}
+	return fmt.Errorf("mysqllock: open: %w", err)
+}
+
+// hopeless words what can't get better by asking again; empty: it may.
+func hopeless(s *site, number uint16) string {
+	switch number {
+	case errWrongUser:
+		return "the server refuses user and password"
+	case errExpired, errExpiredLogin:
+		return "the password has expired: set a new one with ALTER USER"
+	case errNoSuchDB:
+		return "there is no such database"
+	case errNoDBAccess:
+		return "the user may not use this database: GRANT SELECT, INSERT, UPDATE, DELETE on it"
+	case errNoTableRight, errNoColRight:
+		return "the user lacks a right: GRANT SELECT, INSERT, UPDATE, DELETE ON " + s.opts.Table + ", and CREATE for create=true"
+	case errReadOnly, errReadOnlyTx, errReadOnlyMode:
+		return "the server is read-only: want the primary, not a replica"
+	case errNoTable:
+		return "table " + s.opts.Table + " is missing: " + s.remedy()
+	}
+	return ""
+}
+
+// remedy says how to make the tables.
+func (s *site) remedy() string {
+	return fmt.Sprintf("run `distlock schema mysql --strategy %s --table %s`, or open with create=true", s.opts.Strategy, s.opts.Table)
+}

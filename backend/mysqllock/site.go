@@ -1,0 +1,38 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// site is the database that locks are kept in, as the strategies get it.
+type site struct {
+	db     *sql.DB
+	opts   Options // complete
+	server server
+	name   string // for Caps.Name: the same from every process
+	owned  bool   // db was made by Open
+}
+
+// make makes the strategy that the options name.
+func (s *site) make(ctx context.Context) (strategy, error) {
+	switch s.opts.Strategy {
+	case Row:
+		return newRow(ctx, s)
+	case UniqueIndex:
+		return newUnique(ctx, s)
+	case Version:
+		return newVersion(ctx, s)
+	case ForUpdate:
+		return newForUpdate(ctx, s)
+	case Session:
+		return newSession(ctx, s)
+	}
+	return nil, fmt.Errorf("%w: strategy %q", driver.ErrInvalid, s.opts.Strategy)
+}
+
+// clockSQL is the server's clock in µs since 1970, as of the statement's start.
+const clockSQL = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
