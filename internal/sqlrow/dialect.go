@@ -1,0 +1,136 @@
+package sqlrow
+
+import (
+	"context"
+	"crypto/sha256"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Key is the primary key of a lock's row: the SHA-256 of its name.
+type Key [sha256.Size]byte
+
+// KeyOf is the key of a name.
+func KeyOf(name string) Key { return sha256.Sum256([]byte(name)) }
+
+// Row is what the table knows of one lock. Times are µs since 1970 by the server's clock.
+// What is "" or nil here is NULL in the table.
+type Row struct {
+	Key    Key
+	Name   string
+	Kind   driver.Mode // Exclusive, Write or Counted; Write stands for Read too
+	Limit  int         // of a semaphore
+	Number int64       // of the last grant; it never decreases
+
+	// Owner holds alone, in the mode that is the row's kind, until Until. A hold whose time
+	// is over stays in the row until the next takes its place.
+	Owner        string
+	Since, Until int64  // 0 without an Owner
+	Meta         []byte // JSON, as the Owner gave it
+	Bell         string // Bell.Tag of the Owner's backend
+
+	Claims []byte // everything else: readers, permits, places in line
+
+	Rev     int64 // raised by every change but that of Waiting; 0: there is no row
+	Waiting int64 // until when somebody listens for a release; 0: nobody
+}
+
+// Taking is a wish to hold alone.
+type Taking struct {
+	Name  string
+	Kind  driver.Mode // Exclusive or Write
+	Owner string
+	TTL   time.Duration // at least a µs
+	Meta  []byte
+	Bell  string
+}
+
+// Held names a hold in a row.
+type Held struct {
+	Key   Key
+	Owner string
+}
+
+// Dialect is the table in the words of one database. Each method is one statement, on its
+// own: never a transaction that stays open while a client thinks. What the database did not
+// do for a reason that passes (a deadlock, a serialization failure) a dialect may ask again;
+// what may have been done it must not.
+//
+// "now" is the server's clock as the statement starts. An error is a fact of package driver
+// or unknown.
+//
+// Methods are safe for concurrent use, and return when ctx ends.
+type Dialect interface {
+	// Take makes t.Owner hold alone, if there is a row, without Claims, whose Number is below
+	// MaxNumber, and which is free (Until <= now) or held by t.Owner in the same kind:
+	//
+	//	number = greatest(number+1, now), owner, until = now+TTL, meta, bell, kind,
+	//	lim = 0, rev = rev+1, and since = now unless t.Owner holds already.
+	//
+	// It answers the new Number; 0: nothing was changed.
+	Take(ctx context.Context, t Taking) (number int64, err error)
+
+	// Free ends h if it holds alone and its time is not over (Until > now): owner, meta and
+	// bell become NULL, since and until 0, rev = rev+1. Claims stay.
+	//
+	// waited says that Waiting > now. A dialect that can tell those who wait in the same
+	// statement does so.
+	Free(ctx context.Context, h Held) (freed, waited bool, err error)
+
+	// Extend restarts the TTL of those holds that hold alone and whose time is not over:
+	//
+	//	until = now+ttl, number = greatest(number, floor), rev = rev+1, and bell of now.
+	//
+	// It answers how many there were. There are at most MaxExtend of them, each of another row.
+	Extend(ctx context.Context, holds []Held, ttl time.Duration, floor int64) (int, error)
+
+	// Look reads rows, at most MaxExtend. Keys without a row are left out. now is that of the
+	// same statement; a row that changes at the time is seen as before or after, not between.
+	Look(ctx context.Context, keys []Key) (now int64, rows []Row, err error)
+
+	// Insert makes a row, with Rev 1, as it is. done is false if there is one already; that is no error.
+	Insert(ctx context.Context, r Row) (done bool, err error)
+
+	// Swap writes all of r but its Key, Name, Rev and Waiting if the row has r.Rev, and raises it. If frees is true, the
+	// change may let others in: waited, and what is told, are as with Free.
+	Swap(ctx context.Context, r Row, frees bool) (done, waited bool, err error)
+
+	// Mark says in the row, if there is one, that somebody listens from now on for the time given:
+	// waiting = greatest(waiting, now+d). Rev stays.
+	Mark(ctx context.Context, k Key, d time.Duration) error
+
+	// Names lists up to limit names in the order of their bytes: those that have an Owner whose
+	// time is not over, or Claims; not below prefix and greater than after ("": from the first).
+	Names(ctx context.Context, prefix, after string, limit int) ([]string, error)
+}
+
+// MaxExtend is how many rows one statement changes: they are locked for some ms.
+const MaxExtend = 256
+
+// MaxNumber is the greatest number of a grant: its fence stays below 1<<63.
+const MaxNumber = 1<<(63-spanBits) - 1
+
+// Bell lets a release be heard by waiters in other processes. What a bell fails to tell
+// costs a delay only: the row is the truth, and is looked at from time to time.
+type Bell interface {
+	// Tag is what the row is to say of a hold or place in line of this backend, so that others find its bell; ""
+	// if nothing is to be said. It does not block; it may start what makes the next answer better.
+	Tag(k Key) string
+
+	// Ring is called after a release or the like in a row of which somebody was told to listen. It does not block.
+	Ring(k Key)
+
+	// Arm readies what is needed to hear of k. It is called before the row is marked and
+	// returns when nothing is missed from then on. After an error the row is polled.
+	Arm(ctx context.Context, k Key) error
+
+	// Hear blocks until what the tag stands for rings, or ctx ends: true. It returns false
+	// at once, or as soon as it knows, if there is nothing to hear; then the row is polled for a while. tag is
+	// that of whoever is in the way, "" if it has none. A bell that calls Backend.Wake
+	// instead just waits.
+	Hear(ctx context.Context, k Key, tag string) bool
+
+	// Close ends goroutines and connections. No other method is called at the same time or later, but Tag and Ring, which then do nothing.
+	Close() error
+}
