@@ -17,7 +17,7 @@ const root = "../.."
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "bench/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "bench/*.md", "examples/*.md"} {
 		paths, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			t.Fatal(err)
@@ -134,6 +134,24 @@ func TestEveryBackendRunsTheSuite(t *testing.T) {
 		source, err := os.ReadFile(filepath.Join(dir, "conformance_test.go"))
 		if err != nil || !strings.Contains(string(source), "drivertest.Run(") {
 			t.Errorf("%s does not run drivertest in conformance_test.go: %v", dir, err)
+		}
+	}
+}
+
+// Every example is tested, and has a line in the list of them.
+func TestEveryExampleIsListed(t *testing.T) {
+	list := documents(t)["examples/README.md"]
+	mains, err := filepath.Glob(filepath.Join(root, "examples", "*", "main.go"))
+	if err != nil || len(mains) < 7 {
+		t.Fatalf("found %d examples, %v", len(mains), err)
+	}
+	for _, main := range mains {
+		dir := filepath.Dir(main)
+		if _, err := os.Stat(filepath.Join(dir, "main_test.go")); err != nil {
+			t.Errorf("an example without a test: %v", err)
+		}
+		if link := "(" + filepath.Base(dir) + "/main.go)"; !strings.Contains(list, link) {
+			t.Errorf("examples/README.md has no %s", link)
 		}
 	}
 }

@@ -1,0 +1,88 @@
+// Cron is a job that three hosts have in their schedules, so that it runs also if one of
+// them is down. It is to run once at each tick, not three times.
+//
+// Each host takes the lock at each tick, looks into the journal whether the tick's run is
+// done, and runs it if it isn't. The lock makes them take turns; the journal is what
+// knows. At the third tick the host that runs the job dies in the middle. Nobody releases
+// its lock: it ends by itself, when its TTL of two seconds is over. Then another host
+// sees that the run isn't done, and does it from the start, and all catch up.
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/distlock/distlock/examples/internal/story"
+)
+
+const (
+	hosts    = 3
+	ticks    = 5
+	fatal    = 3 // the tick at which a host dies
+	interval = 200 * time.Millisecond
+	work     = 50 * time.Millisecond
+)
+
+func main() {
+	story.Main(func(ctx context.Context, s *story.Story) error {
+		s.Title("Three hosts with the same schedule")
+		if _, err := tell(ctx, s, &journal{}, run); err != nil {
+			return err
+		}
+		s.Title("Under a lock, and one of them dies at tick 3")
+		_, err := tell(ctx, s, &journal{fatal: fatal}, runLocked)
+		return err
+	})
+}
+
+// run does the tick's run unless it is done, which is right for one host at a time.
+func run(_ context.Context, h *story.Host, j *journal, tick int) error {
+	if j.done(tick) {
+		return nil
+	}
+	h.Say("begins run %d", tick)
+	j.begin(tick)
+	time.Sleep(work)
+	if j.dies(tick) {
+		h.Say("dies")
+		return errors.Join(errDead, h.Die())
+	}
+	j.end(tick)
+	h.Say("has done run %d", tick)
+	return nil
+}
+
+// runLocked is the same for one host at a time. One lock for all ticks, so that runs do
+// not overlap when one takes longer than the interval.
+func runLocked(ctx context.Context, h *story.Host, j *journal, tick int) error {
+	return h.Mutex("cron:report").Do(ctx, func(ctx context.Context) error {
+		return run(ctx, h, j, tick)
+	})
+}
+
+var errDead = errors.New("the host is dead")
+
+// tell lets all hosts follow the schedule, and returns their journal.
+func tell(ctx context.Context, s *story.Story, j *journal, run func(context.Context, *story.Host, *journal, int) error) (*journal, error) {
+	all, err := s.Hosts(ctx, hosts)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	err = story.Together(all, func(h *story.Host) error {
+		for tick := range ticks {
+			time.Sleep(time.Until(start.Add(time.Duration(tick) * interval)))
+			err := run(ctx, h, j, tick+1)
+			if errors.Is(err, errDead) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	s.Say("the journal", "has %d runs for %d ticks", len(j.ended), ticks)
+	return j, err
+}

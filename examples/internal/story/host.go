@@ -1,0 +1,120 @@
+package story
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// TTL of the locks of all hosts: short, so that nobody waits long for one that died,
+// and as long as every backend needs it.
+const TTL = 2 * time.Second
+
+// Host is one machine of the fleet: a client with a connection of its own, which
+// knows of the others by the locks only.
+type Host struct {
+	*distlock.Client
+	Name  string
+	story *Story
+	cable *cable
+}
+
+// Hosts connects so many hosts.
+func (s *Story) Hosts(ctx context.Context, n int) ([]*Host, error) {
+	var hosts []*Host
+	for i := range n {
+		h, err := s.host(ctx, fmt.Sprintf("host %d", i+1))
+		if err != nil {
+			return nil, err
+		}
+		hosts = append(hosts, h)
+	}
+	return hosts, nil
+}
+
+func (s *Story) host(ctx context.Context, name string) (*Host, error) {
+	backend, err := distlock.Open(ctx, s.url)
+	if err != nil {
+		return nil, err
+	}
+	wire := &cable{Backend: backend}
+	opts := &distlock.Options{TTL: TTL, Meta: map[string]string{"host": name}}
+	locks, err := distlock.New(wire, opts)
+	if err != nil {
+		return nil, errors.Join(err, backend.Close())
+	}
+	h := &Host{locks, name, s, wire}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hosts = append(s.hosts, h)
+	return h, nil
+}
+
+// Say tells that the host did something just now.
+func (h *Host) Say(format string, args ...any) { h.story.Say(h.Name, format, args...) }
+
+// Unplug makes every call of the host to its locks fail until Plug.
+func (h *Host) Unplug() { h.cable.cut.Store(true) }
+
+// Plug mends what Unplug cut.
+func (h *Host) Plug() { h.cable.cut.Store(false) }
+
+// Die ends the host as a power cut does: it releases nothing.
+func (h *Host) Die() error {
+	h.Unplug()
+	return h.cable.Backend.Close()
+}
+
+// Close closes the host's client. A dead host has nothing left to say.
+func (h *Host) Close() error {
+	err := h.Client.Close()
+	if h.cable.cut.Load() {
+		return nil
+	}
+	return err
+}
+
+// cable is what connects a host with its backend.
+type cable struct {
+	driver.Backend
+	cut atomic.Bool
+}
+
+var errCut = errors.New("the cable is cut")
+
+func (c *cable) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if c.cut.Load() {
+		return driver.Grant{}, errCut
+	}
+	return c.Backend.Acquire(ctx, r)
+}
+
+func (c *cable) Renew(ctx context.Context, holds []driver.Hold) []error {
+	if !c.cut.Load() {
+		return c.Backend.Renew(ctx, holds)
+	}
+	errs := make([]error, len(holds))
+	for i := range errs {
+		errs[i] = errCut
+	}
+	return errs
+}
+
+func (c *cable) Release(ctx context.Context, h driver.Hold) error {
+	if c.cut.Load() {
+		return errCut
+	}
+	return c.Backend.Release(ctx, h)
+}
+
+func (c *cable) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	if w, ok := c.Backend.(driver.Waiter); ok && !c.cut.Load() {
+		return w.Watch(ctx, r)
+	}
+	return driver.Watch{}, driver.ErrSkip
+}

@@ -1,0 +1,90 @@
+// Leader is three hosts of which one leads, for as long as it can.
+//
+// Leading is work under a lock. When the leader's cable is cut it can't renew its lock,
+// and nobody can tell it that it lost it. Nobody has to: its lease has a deadline, counted
+// from before the last renewal that was answered, and the context of its work ends then.
+// The lock goes to another host a little later, never before.
+//
+// The next leader is asked to stop, as for an upgrade. It gives its lock back, and the
+// third leads at once.
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/examples/internal/story"
+)
+
+// while is how long the leaders lead before something happens.
+const while = 200 * time.Millisecond
+
+func main() {
+	story.Main(func(ctx context.Context, s *story.Story) error {
+		s.Title("Three hosts, one leader")
+		_, err := tell(ctx, s)
+		return err
+	})
+}
+
+// campaign leads again and again, until ctx ends.
+func campaign(ctx context.Context, h *story.Host, c *chronicle) error {
+	for ctx.Err() == nil {
+		err := h.Mutex("leader").Do(ctx, func(ctx context.Context) error {
+			lead(ctx, h, c)
+			return nil
+		})
+		if err != nil && !errors.Is(err, distlock.ErrLost) && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lead is the work that one host does at a time. Whatever it calls gets ctx and ends with
+// the term. What can't be called off gets distlock.Fence(ctx), and refuses those of older
+// terms.
+func lead(ctx context.Context, h *story.Host, c *chronicle) {
+	t := c.begin(h, distlock.FromContext(ctx))
+	<-ctx.Done()
+	c.end(t, context.Cause(ctx))
+}
+
+// tell lets three hosts campaign, cuts the first leader's cable, stops the second leader,
+// and returns who led when.
+func tell(ctx context.Context, s *story.Story) ([]*term, error) {
+	hosts, err := s.Hosts(ctx, 3)
+	if err != nil {
+		return nil, err
+	}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	c := &chronicle{begun: make(chan *term, 10)}
+	stop, over := map[*story.Host]func(){}, make(chan error, len(hosts))
+	for _, h := range hosts {
+		working, cancel := context.WithCancel(ctx)
+		stop[h] = cancel
+		go func() { over <- campaign(working, h, c) }()
+	}
+
+	first := <-c.begun
+	time.Sleep(while)
+	first.host.Say("has its cable cut")
+	first.host.Unplug()
+
+	second := <-c.begun
+	time.Sleep(while)
+	first.host.Plug()
+	second.host.Say("is asked to stop")
+	stop[second.host]()
+
+	<-c.begun
+	time.Sleep(while)
+	end()
+	for range hosts {
+		err = errors.Join(err, <-over)
+	}
+	return c.terms, err
+}

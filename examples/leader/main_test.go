@@ -1,0 +1,31 @@
+package main
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/examples/internal/storytest"
+)
+
+func TestALeaderStepsDownBeforeTheNextLeads(t *testing.T) {
+	terms, err := tell(t.Context(), storytest.New(t))
+	if err != nil || len(terms) != 3 {
+		t.Fatalf("%d terms, %v", len(terms), err)
+	}
+	for i, next := range terms[1:] {
+		last := terms[i]
+		if next.early {
+			t.Errorf("term %d began before term %d had ended", next.number, last.number)
+		}
+		if next.lease.Fence() <= last.lease.Fence() {
+			t.Errorf("term %d has fence %d, after %d", next.number, next.lease.Fence(), last.lease.Fence())
+		}
+		if next.host == last.host {
+			t.Errorf("%s leads term %d again", next.host.Name, next.number)
+		}
+	}
+	if !errors.Is(terms[0].cause, distlock.ErrLost) {
+		t.Errorf("the first term ended by %v; its lock was to be lost", terms[0].cause)
+	}
+}

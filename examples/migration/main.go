@@ -1,0 +1,86 @@
+// Migration is three hosts that are started together with a new version of a program.
+// Each brings the database up to date before it serves. This time prices in euros become
+// prices in cents, which is right once: done twice, a cup costs 90 000 cents.
+//
+// Without a lock all of them see the old version, and all of them migrate. Under a lock
+// the first migrates; the others wait, see that it is done, and skip it.
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/examples/internal/story"
+)
+
+const (
+	hosts  = 3
+	euros  = 9
+	cents  = 900
+	target = 2 // the version that the program needs
+)
+
+func main() {
+	story.Main(func(ctx context.Context, s *story.Story) error {
+		s.Title("Three hosts start, and migrate")
+		if _, err := deploy(ctx, s, start); err != nil {
+			return err
+		}
+		s.Title("Three hosts start, and migrate under a lock")
+		_, err := deploy(ctx, s, startLocked)
+		return err
+	})
+}
+
+// start looks and migrates, which is right for one host at a time.
+func start(_ context.Context, h *story.Host, db *database) error {
+	if db.look() >= target {
+		h.Say("sees that it is done")
+		return nil
+	}
+	h.Say("migrates")
+	db.migrate()
+	return nil
+}
+
+// startLocked is the same for one host at a time. The lock is renewed for as long as the
+// migration takes.
+func startLocked(ctx context.Context, h *story.Host, db *database) error {
+	return h.Mutex("migrate:shop").Do(ctx, func(ctx context.Context) error {
+		return start(ctx, h, db)
+	})
+}
+
+// deploy starts all hosts, and returns what a cup costs then.
+func deploy(ctx context.Context, s *story.Story, start func(context.Context, *story.Host, *database) error) (price int, err error) {
+	all, err := s.Hosts(ctx, hosts)
+	if err != nil {
+		return 0, err
+	}
+	db := &database{version: 1, price: euros}
+	err = story.Together(all, func(h *story.Host) error { return start(ctx, h, db) })
+	s.Say("the shop", "asks for %d cents", db.price)
+	return db.price, err
+}
+
+// database stands for one: look and each step of migrate are statements.
+type database struct {
+	mu      sync.Mutex
+	version int
+	price   int
+}
+
+func (d *database) look() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.version
+}
+
+func (d *database) migrate() {
+	time.Sleep(100 * time.Millisecond) // the other tables
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.price *= cents / euros
+	d.version = target
+}

@@ -1,0 +1,100 @@
+// Stock is a shop that has four cups, three hosts that sell them, and two customers
+// at each. A sale reads how many are left, takes the payment, and writes one less.
+//
+// Without a lock two sales read the same number while a payment is on its way. Each
+// writes one less, so that of two cups sold one is deducted: the shop sells more cups
+// than it has. The same sale under a lock can't.
+package main
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/distlock/distlock/examples/internal/story"
+)
+
+const (
+	cups      = 4
+	customers = 2 // at each host
+	payment   = 20 * time.Millisecond
+)
+
+func main() {
+	story.Main(func(ctx context.Context, s *story.Story) error {
+		s.Title("Four cups, sold without a lock")
+		if _, err := open(ctx, s, sell); err != nil {
+			return err
+		}
+		s.Title("Four cups, sold under a lock")
+		_, err := open(ctx, s, sellLocked)
+		return err
+	})
+}
+
+// sell sells a cup, if there is one. What it does is right for one customer at a time.
+func sell(_ context.Context, _ *story.Host, cups *shelf) (bool, error) {
+	left := cups.count()
+	if left == 0 {
+		return false, nil
+	}
+	time.Sleep(payment)
+	cups.set(left - 1)
+	return true, nil
+}
+
+// sellLocked is the same for one customer at a time, on whatever host.
+func sellLocked(ctx context.Context, host *story.Host, cups *shelf) (sold bool, err error) {
+	err = host.Mutex("stock:cup").Do(ctx, func(ctx context.Context) error {
+		sold, err = sell(ctx, host, cups)
+		return err
+	})
+	return sold, err
+}
+
+// open lets all customers buy until they are told that there are no cups, and returns
+// how many were sold.
+func open(ctx context.Context, s *story.Story, sell func(context.Context, *story.Host, *shelf) (bool, error)) (int, error) {
+	hosts, err := s.Hosts(ctx, 3)
+	if err != nil {
+		return 0, err
+	}
+	var sales atomic.Int64
+	shelf := &shelf{cups: cups}
+	var queue []*story.Host // each customer's host
+	for _, h := range hosts {
+		for range customers {
+			queue = append(queue, h)
+		}
+	}
+	err = story.Together(queue, func(h *story.Host) error {
+		for {
+			sold, err := sell(ctx, h, shelf)
+			if err != nil || !sold {
+				return err
+			}
+			h.Say("sold cup number %d", sales.Add(1))
+		}
+	})
+	s.Say("the shop", "had %d cups and sold %d", cups, sales.Load())
+	return int(sales.Load()), err
+}
+
+// shelf stands for a row of a database: each call is a statement.
+type shelf struct {
+	mu   sync.Mutex
+	cups int
+}
+
+func (s *shelf) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cups
+}
+
+func (s *shelf) set(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cups = n
+}
