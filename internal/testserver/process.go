@@ -1,6 +1,7 @@
 package testserver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -27,6 +28,10 @@ type Process struct {
 	dir   string
 	ready func() error // asks the server something, in its protocol
 
+	account *account  // whom it runs as; nil: this user
+	ends    os.Signal // what Stop sends, if not term
+	family  bool      // it forks: what is done to it is done to its children
+
 	cmd  *exec.Cmd
 	done chan struct{} // closed when cmd has ended
 }
@@ -42,7 +47,7 @@ func (p *Process) Start() {
 
 // Stop asks the server to end, as an operator would, and waits until it has.
 func (p *Process) Stop() {
-	p.signal(term)
+	p.cmd.Process.Signal(cmp.Or(p.ends, term))
 	select {
 	case <-p.done:
 	case <-time.After(10 * time.Second):
@@ -52,6 +57,7 @@ func (p *Process) Stop() {
 
 // Kill ends the server at once, as a crash would.
 func (p *Process) Kill() {
+	p.signalFamily(kill)
 	p.cmd.Process.Kill()
 	<-p.done
 }
@@ -59,7 +65,7 @@ func (p *Process) Kill() {
 // Pause freezes the server: its connections stay open, nothing is answered.
 func (p *Process) Pause() {
 	p.tb.Helper()
-	if err := p.signal(pause); err != nil {
+	if err := p.signalFamily(pause); err != nil {
 		p.tb.Fatalf("testserver: can't pause: %v", err)
 	}
 }
@@ -67,15 +73,13 @@ func (p *Process) Pause() {
 // Resume ends a Pause. The server then answers what it was sent meanwhile.
 func (p *Process) Resume() {
 	p.tb.Helper()
-	if err := p.signal(resume); err != nil {
+	if err := p.signalFamily(resume); err != nil {
 		p.tb.Fatalf("testserver: can't resume: %v", err)
 	}
 }
 
 // PID is the number of the server's process.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
-
-func (p *Process) signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
 
 func (p *Process) start() error {
 	log, err := os.OpenFile(filepath.Join(p.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -85,7 +89,7 @@ func (p *Process) start() error {
 	defer log.Close()
 	p.cmd = exec.Command(p.path, p.args...)
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = p.dir, log, log
-	p.cmd.SysProcAttr = dieWithParent()
+	p.cmd.SysProcAttr = p.account.apply(dieWithParent())
 	if err := spawn(p.cmd); err != nil {
 		return err
 	}

@@ -1,0 +1,56 @@
+package testserver
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+)
+
+// account is a user of this machine whom a server runs as that refuses to run as root.
+type account struct{ uid, gid int }
+
+// unprivileged is an account for servers that refuse to run as root; nil if this process
+// isn't root.
+func unprivileged() (*account, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err := strconv.Atoi(u.Uid)
+		if err != nil {
+			return nil, err
+		}
+		gid, err := strconv.Atoi(u.Gid)
+		return &account{uid, gid}, err
+	}
+	return nil, fmt.Errorf("this is root, and there is neither a user postgres nor nobody to run the server as")
+}
+
+// give makes the account the owner of a folder and of all that is in it.
+func (a *account) give(dir string) error {
+	if a == nil {
+		return nil
+	}
+	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, a.uid, a.gid)
+	})
+}
+
+// commandAs is a command that the account runs.
+func commandAs(ctx context.Context, a *account, path string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.SysProcAttr = a.apply(nil)
+	return cmd
+}

@@ -1,0 +1,159 @@
+package testserver
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+var (
+	mariadbServer  = &program{name: "mariadbd", env: "DISTLOCK_TEST_MARIADB", dirs: []string{"/usr/sbin", "/usr/local/sbin"}, debian: "mariadb-server"}
+	mariadbInstall = &program{name: "mariadb-install-db", env: "DISTLOCK_TEST_MARIADB_INSTALL_DB", dirs: []string{"/usr/bin", "/usr/local/bin"}, debian: "mariadb-server"}
+)
+
+// MariaDBServer is a MariaDB with data of its own. It logs deadlocks, see ErrorLog, and
+// each error that a client was answered, see SQLErrors.
+type MariaDBServer struct {
+	*SQLServer
+	options MariaDBOptions
+}
+
+// MariaDBOptions are what a server can have beyond the usual.
+type MariaDBOptions struct {
+	// ReadOnly refuses writes of all but the administrator, as a replica does.
+	ReadOnly bool
+
+	// Args are further options as on mariadbd's command line.
+	Args []string
+}
+
+// MariaDB starts a server of the test's own.
+func MariaDB(tb testing.TB, o MariaDBOptions) *MariaDBServer {
+	tb.Helper()
+	s := startMariaDB(tb, o)
+	tb.Cleanup(s.end)
+	return s
+}
+
+var sharedMariaDB shared[*MariaDBServer]
+
+// SharedMariaDB is a server that all tests of the process use: they must not stop it, and
+// take a Database each.
+func SharedMariaDB(tb testing.TB) *MariaDBServer {
+	tb.Helper()
+	return sharedMariaDB.get(func() *MariaDBServer { return startMariaDB(tb, MariaDBOptions{}) })
+}
+
+// Database makes a database, dropped with the test, and answers the administrator's URL of
+// it.
+func (s *MariaDBServer) Database(tb testing.TB) string {
+	tb.Helper()
+	return s.database(tb, "CREATE DATABASE ", "DROP DATABASE %s")
+}
+
+// User makes a user and answers the URL of a database as he has it. Grants are such as
+// "SELECT, INSERT ON t1.*".
+func (s *MariaDBServer) User(tb testing.TB, database, password string, grants ...string) string {
+	tb.Helper()
+	statements := []string{"CREATE USER {user}@'%' IDENTIFIED BY '{password}'"}
+	for _, grant := range grants {
+		statements = append(statements, "GRANT "+grant+" TO {user}@'%'")
+	}
+	return s.user(tb, database, password, statements)
+}
+
+// Expire makes the password of a URL that User has answered one that must be changed.
+func (s *MariaDBServer) Expire(tb testing.TB, userURL string) {
+	tb.Helper()
+	s.Exec(tb, fmt.Sprintf("ALTER USER %s@'%%' PASSWORD EXPIRE", userOf(tb, userURL)))
+}
+
+// SQLErrors are the errors that clients were answered since the data were made, a line
+// each: when, whom, "ERROR", the number and the words, and the statement.
+func (s *MariaDBServer) SQLErrors() []string {
+	b, err := os.ReadFile(filepath.Join(s.data(), "sql_errors.log"))
+	if err != nil {
+		s.tb.Errorf("testserver: %v", err)
+	}
+	return strings.Split(strings.TrimSpace(string(b)), "\n")
+}
+
+// MariaDBSource is a mysql:// URL as sql.Open("mysql", …) wants it.
+func MariaDBSource(rawURL string) string {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return rawURL // which the driver refuses
+	}
+	c := mysql.NewConfig()
+	c.Net, c.Addr, c.DBName = "tcp", u.Host, strings.Trim(u.Path, "/")
+	c.User = u.User.Username()
+	c.Passwd, _ = u.User.Password()
+	c.InterpolateParams = true
+	return c.FormatDSN()
+}
+
+func startMariaDB(tb testing.TB, o MariaDBOptions) *MariaDBServer {
+	tb.Helper()
+	path, err := mariadbServer.find()
+	if err != nil {
+		missing(tb, "mariadb", err)
+	}
+	s := &MariaDBServer{SQLServer: newSQL(tb, path, nil), options: o}
+	s.driver, s.source = "mysql", MariaDBSource
+	s.admin = url.URL{Scheme: "mysql", User: url.UserPassword("root", "pw"), Path: "/mysql"}
+	s.ready = func() error { return s.isThis("SELECT @@datadir") }
+	if err := s.install(); err != nil {
+		s.fail(err)
+	}
+	err = launch(func(port int) error {
+		s.port, s.args = port, s.arguments(port)
+		return s.start()
+	})
+	if err != nil {
+		s.fail(err)
+	}
+	return s
+}
+
+// install makes the data and the file that gives the administrator his password.
+func (s *MariaDBServer) install() error {
+	path, err := mariadbInstall.find()
+	if err != nil {
+		return err
+	}
+	admin := "CREATE OR REPLACE USER root@'127.0.0.1' IDENTIFIED BY 'pw';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n"
+	if err := os.WriteFile(s.initFile(), []byte(admin), 0o600); err != nil {
+		return err
+	}
+	return s.prepare(path, append(s.common(), "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")...)
+}
+
+func (s *MariaDBServer) initFile() string { return filepath.Join(s.dir, "init.sql") }
+
+// common are the options for making the data and for using them.
+func (s *MariaDBServer) common() []string {
+	args := []string{"--no-defaults", "--datadir=" + s.data(), "--innodb-log-file-size=32M"}
+	if os.Geteuid() == 0 {
+		args = append(args, "--user=root")
+	}
+	return args
+}
+
+func (s *MariaDBServer) arguments(port int) []string {
+	host, _, _ := net.SplitHostPort(loopback(port))
+	args := append(s.common(),
+		"--bind-address="+host, "--port="+strconv.Itoa(port), "--socket="+filepath.Join(s.dir, "sock"), "--skip-name-resolve",
+		"--init-file="+s.initFile(), "--max-connections=500", "--innodb-print-all-deadlocks=ON",
+		"--plugin-load-add=sql_errlog", "--sql-error-log-filename=sql_errors.log", "--sql-error-log-size-limit=1G")
+	if s.options.ReadOnly {
+		args = append(args, "--read-only=ON")
+	}
+	return append(args, s.options.Args...)
+}

@@ -1,0 +1,81 @@
+package testserver
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// mysqlNumber is the number of the error that a MySQL answered.
+func mysqlNumber(err error) uint16 {
+	var answer *mysql.MySQLError
+	if errors.As(err, &answer) {
+		return answer.Number
+	}
+	return 0
+}
+
+func TestMariaDBKeepsItsDataOverAKill(t *testing.T) {
+	s := MariaDB(t, MariaDBOptions{})
+	database := s.Database(t)
+	if !strings.HasPrefix(database, "mysql://root:pw@"+s.Addr()+"/") {
+		t.Errorf("URL %q", database)
+	}
+	db := s.DB(t, database)
+	if err := s.exec(database, "CREATE TABLE kept (v INT)", "INSERT INTO kept VALUES (42)"); err != nil {
+		t.Fatal(err)
+	}
+	s.Kill()
+	if err := s.ready(); err == nil {
+		t.Fatal("a killed server answers")
+	}
+	s.Start()
+	var v int
+	if err := db.QueryRowContext(t.Context(), "SELECT v FROM kept").Scan(&v); err != nil || v != 42 {
+		t.Errorf("after the restart: %d, %v", v, err)
+	}
+	s.Stop()
+	s.Start()
+}
+
+func TestMariaDBUsers(t *testing.T) {
+	s := SharedMariaDB(t)
+	database := s.Database(t)
+	s.Exec(t, "CREATE TABLE "+nameOf(database)+".seen (v INT)")
+	user := s.User(t, database, "se:cret", "SELECT ON "+nameOf(database)+".*")
+	if err := s.exec(user, "SELECT * FROM seen"); err != nil {
+		t.Error(err)
+	}
+	if err := s.exec(user, "INSERT INTO seen VALUES (1)"); mysqlNumber(err) != 1142 {
+		t.Errorf("a write that is not granted: %v", err)
+	}
+	s.Expire(t, user)
+	if err := s.exec(user, "SELECT * FROM seen"); mysqlNumber(err) != 1820 {
+		t.Errorf("a password that has expired: %v", err)
+	}
+	errs := s.SQLErrors()
+	if !slices.ContainsFunc(errs, func(line string) bool { return strings.Contains(line, "ERROR 1142") }) {
+		t.Errorf("the server did not log the error: %q", errs)
+	}
+}
+
+func TestMariaDBReadOnly(t *testing.T) {
+	s := MariaDB(t, MariaDBOptions{ReadOnly: true, Args: []string{"--lower-case-table-names=1"}})
+	database := s.Database(t)
+	user := s.User(t, database, "pw", "ALL ON "+nameOf(database)+".*")
+	if err := s.exec(user, "CREATE TABLE refused (v INT)"); mysqlNumber(err) != 1290 {
+		t.Errorf("a write: %v", err)
+	}
+	if got := s.Ask(t, "SELECT @@lower_case_table_names"); got != "1" {
+		t.Errorf("the further option is %s", got)
+	}
+}
+
+// nameOf is the name of a URL's database.
+func nameOf(databaseURL string) string {
+	_, name, _ := strings.Cut(strings.TrimPrefix(databaseURL, "mysql://"), "/")
+	return name
+}

@@ -1,0 +1,170 @@
+package testserver
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// postgresDirs are where Debian has the versions' programs, which are not in PATH.
+var postgresDirs = []string{"/usr/lib/postgresql/17/bin", "/usr/lib/postgresql/16/bin", "/usr/lib/postgresql/15/bin", "/usr/local/pgsql/bin"}
+
+var postgresServer = &program{name: "postgres", env: "DISTLOCK_TEST_POSTGRES", dirs: postgresDirs, debian: "postgresql"}
+
+// PostgresServer is a PostgreSQL with data of its own. It logs each error that a client was
+// answered, see ErrorLog.
+type PostgresServer struct {
+	*SQLServer
+	options PostgresOptions
+}
+
+// PostgresOptions are what a server can have beyond the usual.
+type PostgresOptions struct {
+	// ReadOnly makes transactions read-only unless they say otherwise. A true replica is a
+	// Standby.
+	ReadOnly bool
+
+	// Settings are further ones as in postgresql.conf: "max_connections=20".
+	Settings []string
+}
+
+// Postgres starts a server of the test's own.
+func Postgres(tb testing.TB, o PostgresOptions) *PostgresServer {
+	tb.Helper()
+	s := startPostgres(tb, o)
+	tb.Cleanup(s.end)
+	return s
+}
+
+var sharedPostgres shared[*PostgresServer]
+
+// SharedPostgres is a server that all tests of the process use: they must not stop it, and
+// take a Database each.
+func SharedPostgres(tb testing.TB) *PostgresServer {
+	tb.Helper()
+	return sharedPostgres.get(func() *PostgresServer { return startPostgres(tb, PostgresOptions{}) })
+}
+
+// Database makes a database, dropped with the test, and answers the administrator's URL of
+// it.
+func (s *PostgresServer) Database(tb testing.TB) string {
+	tb.Helper()
+	return s.database(tb, "CREATE DATABASE ", "DROP DATABASE %s WITH (FORCE)")
+}
+
+// User makes a user and answers the URL of a database as he has it. Grants are such as
+// "SELECT ON ALL TABLES IN SCHEMA public", in that database.
+func (s *PostgresServer) User(tb testing.TB, database, password string, grants ...string) string {
+	tb.Helper()
+	statements := []string{"CREATE ROLE {user} LOGIN PASSWORD '{password}'"}
+	for _, grant := range grants {
+		statements = append(statements, "GRANT "+grant+" TO {user}")
+	}
+	return s.user(tb, database, password, statements)
+}
+
+// Expire makes the password of a URL that User has answered one whose time is over.
+func (s *PostgresServer) Expire(tb testing.TB, userURL string) {
+	tb.Helper()
+	s.Exec(tb, fmt.Sprintf("ALTER ROLE %s VALID UNTIL '2001-01-01'", userOf(tb, userURL)))
+}
+
+// Standby starts a replica of the server, which follows it and can only be read.
+func (s *PostgresServer) Standby(tb testing.TB) *PostgresServer {
+	tb.Helper()
+	r := newPostgres(tb, PostgresOptions{})
+	tb.Cleanup(r.end)
+	u := s.in("")
+	u.Path = ""
+	err := r.prepare(filepath.Join(filepath.Dir(r.path), "pg_basebackup"), "-D", r.data(), "-d", u.String(), "-R", "-c", "fast", "--no-sync")
+	if err == nil {
+		err = r.launch()
+	}
+	if err != nil {
+		tb.Fatalf("testserver: %v", err)
+	}
+	return r
+}
+
+func startPostgres(tb testing.TB, o PostgresOptions) *PostgresServer {
+	tb.Helper()
+	s := newPostgres(tb, o)
+	err := s.initialize()
+	if err == nil {
+		err = s.launch()
+	}
+	if err != nil {
+		s.fail(err)
+	}
+	return s
+}
+
+// newPostgres is a server without data.
+func newPostgres(tb testing.TB, o PostgresOptions) *PostgresServer {
+	tb.Helper()
+	path, err := postgresServer.find()
+	if err == nil {
+		path, err = filepath.EvalSymlinks(path) // its other programs are beside it
+	}
+	if err != nil {
+		missing(tb, "postgres", err)
+	}
+	who, err := unprivileged()
+	if err != nil {
+		missing(tb, "postgres", err)
+	}
+	s := &PostgresServer{SQLServer: newSQL(tb, path, who), options: o}
+	s.ends, s.family = intr, true
+	s.driver, s.source = "pgx", func(url string) string { return url }
+	s.admin = url.URL{Scheme: "postgres", User: url.UserPassword("postgres", "pw"), Path: "/postgres", RawQuery: "sslmode=disable"}
+	s.ready = func() error { return s.isThis("SHOW data_directory") }
+	return s
+}
+
+// initialize makes the data. They need not outlive this machine; what is written later is
+// flushed as ever.
+func (s *PostgresServer) initialize() error {
+	password := filepath.Join(s.dir, "password")
+	if err := os.WriteFile(password, []byte("pw"), 0o644); err != nil {
+		return err
+	}
+	return s.prepare(filepath.Join(filepath.Dir(s.path), "initdb"), "-D", s.data(), "-U", "postgres", "--pwfile", password,
+		"--auth", "md5", "--encoding", "UTF8", "--no-locale", "--no-sync")
+}
+
+func (s *PostgresServer) launch() error {
+	return launch(func(port int) error {
+		s.port, s.args = port, s.arguments(port)
+		return s.start()
+	})
+}
+
+func (s *PostgresServer) arguments(port int) []string {
+	args := []string{"-D", s.data(), "-h", "127.0.0.1", "-p", strconv.Itoa(port), "-k", ""}
+	settings := []string{"max_connections=300", "log_line_prefix=%m [%p] %q%u@%d %e ", "log_checkpoints=off", "dynamic_shared_memory_type=mmap"}
+	if s.options.ReadOnly {
+		settings = append(settings, "default_transaction_read_only=on")
+	}
+	for _, setting := range append(settings, s.options.Settings...) {
+		args = append(args, "-c", setting)
+	}
+	return args
+}
+
+// end lets a running server give back the memory that it shares with others of the machine,
+// before it is killed.
+func (s *PostgresServer) end() {
+	if s.done != nil {
+		s.signalFamily(resume)
+		s.cmd.Process.Signal(quit)
+		select {
+		case <-s.done:
+		case <-time.After(5 * time.Second):
+		}
+	}
+	s.Process.end()
+}

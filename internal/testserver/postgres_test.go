@@ -1,0 +1,127 @@
+package testserver
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// sqlState is the code of the error that a PostgreSQL answered.
+func sqlState(err error) string {
+	var answer *pgconn.PgError
+	if errors.As(err, &answer) {
+		return answer.Code
+	}
+	return ""
+}
+
+func TestPostgresKeepsItsDataOverAKill(t *testing.T) {
+	s := Postgres(t, PostgresOptions{Settings: []string{"work_mem=8MB"}})
+	database := s.Database(t)
+	if err := s.exec(database, "CREATE TABLE kept (v int)", "INSERT INTO kept VALUES (42)"); err != nil {
+		t.Fatal(err)
+	}
+	open := s.DB(t, database)
+	if err := open.PingContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.Kill()
+	if err := s.ready(); err == nil {
+		t.Fatal("a killed server answers")
+	}
+	s.Start()
+	var v int
+	if err := s.DB(t, database).QueryRowContext(t.Context(), "SELECT v FROM kept").Scan(&v); err != nil || v != 42 {
+		t.Errorf("after the restart: %d, %v", v, err)
+	}
+	if got := s.Ask(t, "SHOW work_mem"); got != "8MB" {
+		t.Errorf("the further setting is %s", got)
+	}
+	s.Stop()
+	s.Start()
+}
+
+func TestPausedPostgresIsSilent(t *testing.T) {
+	s := Postgres(t, PostgresOptions{})
+	db := s.DB(t, s.URL())
+	if err := db.PingContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.Pause()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := db.PingContext(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a connection of a paused server: %v", err)
+	}
+	s.Resume()
+	if err := db.PingContext(t.Context()); err != nil {
+		t.Errorf("after the pause: %v", err)
+	}
+}
+
+func TestPostgresUsers(t *testing.T) {
+	s := SharedPostgres(t)
+	database := s.Database(t)
+	if err := s.exec(database, "CREATE TABLE seen (v int)"); err != nil {
+		t.Fatal(err)
+	}
+	user := s.User(t, database, "se:cret", "SELECT ON ALL TABLES IN SCHEMA public")
+	if err := s.exec(user, "SELECT * FROM seen"); err != nil {
+		t.Error(err)
+	}
+	if err := s.exec(user, "INSERT INTO seen VALUES (1)"); sqlState(err) != "42501" {
+		t.Errorf("a write that is not granted: %v", err)
+	}
+	s.Expire(t, user)
+	if err := s.exec(user, "SELECT * FROM seen"); sqlState(err) != "28P01" {
+		t.Errorf("a password that has expired: %v", err)
+	}
+	if n := s.CountLogged("ERROR:  permission denied for table seen"); n != 1 {
+		t.Errorf("the server logged the error %d times", n)
+	}
+}
+
+func TestPostgresThatIsOnlyRead(t *testing.T) {
+	s := Postgres(t, PostgresOptions{ReadOnly: true})
+	const write = "CREATE TABLE refused (v int)"
+	if err := s.exec(s.URL(), write); sqlState(err) != "25006" {
+		t.Errorf("a write: %v", err)
+	}
+	standby := s.Standby(t)
+	if err := standby.exec(standby.URL(), write); sqlState(err) != "25006" {
+		t.Errorf("a write to a standby: %v", err)
+	}
+	if got := standby.Ask(t, "SELECT pg_is_in_recovery()::text"); got != "true" {
+		t.Errorf("a standby in recovery: %s", got)
+	}
+}
+
+func TestPgBouncer(t *testing.T) {
+	pg := SharedPostgres(t)
+	database := pg.Database(t)
+	user := pg.User(t, database, "secret")
+	for mode, shares := range map[string]bool{"transaction": true, "session": false} {
+		t.Run(mode, func(t *testing.T) {
+			pool := PgBouncer(t, pg, PgBouncerOptions{Mode: mode, Settings: []string{"default_pool_size=5"}})
+			a, b := pool.DB(t, pool.Via(user)), pool.DB(t, pool.Via(user))
+			one, err := a.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer one.Close()
+			var first, other int
+			if err := one.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&first); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&other); err != nil {
+				t.Fatal(err)
+			}
+			if (first == other) != shares {
+				t.Errorf("two clients have the processes %d and %d", first, other)
+			}
+		})
+	}
+}
