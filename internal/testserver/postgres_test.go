@@ -79,7 +79,7 @@ func TestPostgresUsers(t *testing.T) {
 	if err := s.exec(user, "SELECT * FROM seen"); sqlState(err) != "28P01" {
 		t.Errorf("a password that has expired: %v", err)
 	}
-	if n := s.CountLogged("ERROR:  permission denied for table seen"); n != 1 {
+	if n := s.CountLogged(userOf(t, user) + "@.* 42501 ERROR:  permission denied for table seen"); n != 1 {
 		t.Errorf("the server logged the error %d times", n)
 	}
 }
