@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 )
 
 // Backend is an open lock file. Its methods are safe for concurrent use.
@@ -76,18 +77,11 @@ func (b *Backend) Caps() driver.Caps {
 		Floor:     true,
 		Downgrade: true,
 		Line:      driver.OnRequest,
-		MinTTL:    minTTL,
-		MaxTTL:    maxTTL,
+		MinTTL:    claims.MinTTL,
+		MaxTTL:    claims.MaxTTL,
 		Poll:      time.Millisecond,
 	}
 }
-
-// minTTL is about the longest that one write to a slow disk takes: what is shorter
-// would end before it is known.
-const minTTL = 10 * time.Millisecond
-
-// maxTTL keeps the sum of a clock and a TTL far from overflow.
-const maxTTL = 100 * 365 * 24 * time.Hour
 
 // Close ends the backend's goroutine and connections. Holds stay until they are
 // released by another backend or their TTL has passed. An error says that the disk

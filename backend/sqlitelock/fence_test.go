@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 )
 
 // ahead is a fence that the clock reaches in an hour: to a later grant it is as if
 // the clock had been set back by that.
-func ahead() uint64 { return uint64(time.Now().Add(time.Hour).UnixMicro()) << spanBits }
+func ahead() uint64 { return uint64(time.Now().Add(time.Hour).UnixMicro()) << claims.SpanBits }
 
 func TestFencesAfterClockWentBack(t *testing.T) {
 	b := connect(t, lockFile(t))
@@ -21,7 +22,7 @@ func TestFencesAfterClockWentBack(t *testing.T) {
 	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
 		t.Fatal(err)
 	}
-	for last := r.Floor; last < r.Floor+3*span; {
+	for last := r.Floor; last < r.Floor+3*claims.Span; {
 		g := take(t, b, r)
 		if g.Fence <= last {
 			t.Fatalf("fence %d after %d", g.Fence, last)
@@ -32,7 +33,7 @@ func TestFencesAfterClockWentBack(t *testing.T) {
 
 func TestFencesAfterLostFile(t *testing.T) {
 	r := request("x", driver.Exclusive, long)
-	r.Fences = span
+	r.Fences = claims.Span
 	was := take(t, connect(t, lockFile(t)), r)
 	if now := take(t, connect(t, lockFile(t)), r); now.Fence <= was.Last() {
 		t.Errorf("fence %d after %d", now.Fence, was.Last())
@@ -45,7 +46,7 @@ func TestFenceSpans(t *testing.T) {
 		mode         driver.Mode
 		asked, given uint64
 	}{
-		{driver.Exclusive, 128, 128}, {driver.Exclusive, 0, 1}, {driver.Exclusive, 5000, span},
+		{driver.Exclusive, 128, 128}, {driver.Exclusive, 0, 1}, {driver.Exclusive, 5000, claims.Span},
 		{driver.Write, 128, 128}, {driver.Read, 128, 1}, {driver.Counted, 128, 1},
 	} {
 		r := request(fmt.Sprint(c), c.mode, long)
@@ -81,7 +82,7 @@ func TestSweptNameKeepsItsFences(t *testing.T) {
 	sweep := func() {
 		t.Helper()
 		if err := b.w.do(t.Context(), false, func(t *tx) error {
-			return t.sweepRows(&sweeper{}, int64(r.Floor>>spanBits))
+			return t.sweepRows(&sweeper{}, int64(r.Floor>>claims.SpanBits))
 		}); err != nil {
 			t.Fatal(err)
 		}

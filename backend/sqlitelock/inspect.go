@@ -28,23 +28,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	if err != nil {
 		return driver.Info{}, b.wrapRead("inspect", name, err)
 	}
-	return l.info(name, now), nil
-}
-
-func (l *lock) info(name string, now int64) driver.Info {
-	i := driver.Info{Name: name}
-	for _, c := range l.claims {
-		if c.holds() {
-			i.Holders = append(i.Holders, c.info(now))
-		} else {
-			i.Waiters = append(i.Waiters, c.info(now))
-		}
-	}
-	i.WaiterCount = len(i.Waiters)
-	if len(i.Holders) > 0 {
-		i.Mode, i.Limit = i.Holders[0].Mode, l.limit
-	}
-	return i
+	return l.Info(name, now), nil
 }
 
 // List yields the names that are held or waited for, in the order of their bytes.

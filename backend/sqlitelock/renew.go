@@ -2,9 +2,9 @@ package sqlitelock
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 )
 
 const (
@@ -58,11 +58,8 @@ func (t *tx) renewAll(holds []driver.Hold) ([]error, error) {
 }
 
 func (t *tx) renewOne(h driver.Hold) error {
-	switch {
-	case h.TTL <= 0 || h.TTL > maxTTL:
-		return fmt.Errorf("%w: TTL %v: want more than 0 and at most %v", driver.ErrInvalid, h.TTL, maxTTL)
-	case h.Floor>>spanBits > maxNumber:
-		return fmt.Errorf("%w: floor %d is no fence: want less than 1<<63", driver.ErrInvalid, h.Floor)
+	if err := claims.CheckRenewal(h); err != nil {
+		return err
 	}
 	now := t.clock.now()
 	res, err := t.renew.ExecContext(context.Background(), now+int64(h.TTL), h.Name, h.Owner, now)
@@ -78,5 +75,5 @@ func (t *tx) renewOne(h driver.Hold) error {
 	case h.Floor == 0:
 		return nil
 	}
-	return t.exec(t.floor, int64(h.Floor>>spanBits), h.Name)
+	return t.exec(t.floor, int64(h.Floor>>claims.SpanBits), h.Name)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 )
 
 // Options of a Backend.
@@ -41,15 +42,6 @@ func New(d Dialect, o Options) *Backend {
 	return b
 }
 
-const (
-	// minTTL is about the longest that one write to a slow disk takes: what is shorter
-	// would end before it is known.
-	minTTL = 10 * time.Millisecond
-
-	// maxTTL keeps the sum of a clock and a TTL far from overflow.
-	maxTTL = 100 * 365 * 24 * time.Hour
-)
-
 // Caps: all modes, fences, and lines on request.
 func (b *Backend) Caps() driver.Caps {
 	return driver.Caps{
@@ -60,8 +52,8 @@ func (b *Backend) Caps() driver.Caps {
 		Downgrade: true,
 		Line:      driver.OnRequest,
 		SpanLife:  time.Millisecond,
-		MinTTL:    minTTL,
-		MaxTTL:    maxTTL,
+		MinTTL:    claims.MinTTL,
+		MaxTTL:    claims.MaxTTL,
 	}
 }
 

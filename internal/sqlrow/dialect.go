@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 )
 
 // Key is the primary key of a lock's row: the SHA-256 of its name.
@@ -26,7 +27,8 @@ type Row struct {
 	// Owner holds alone, in the mode that is the row's kind, until Until. A hold whose time
 	// is over stays in the row until the next takes its place.
 	Owner        string
-	Since, Until int64  // 0 without an Owner
+	Granted      int64  // the Number of the Owner's grant
+	Since, Until int64  // 0 without an Owner, as Granted
 	Meta         []byte // JSON, as the Owner gave it
 	Bell         string // Bell.Tag of the Owner's backend
 
@@ -41,7 +43,7 @@ type Taking struct {
 	Name  string
 	Kind  driver.Mode // Exclusive or Write
 	Owner string
-	TTL   time.Duration // at least a µs
+	TTL   time.Duration // in whole µs
 	Meta  []byte
 	Bell  string
 }
@@ -65,14 +67,14 @@ type Dialect interface {
 	// Take makes t.Owner hold alone, if there is a row, without Claims, whose Number is below
 	// MaxNumber, and which is free (Until <= now) or held by t.Owner in the same kind:
 	//
-	//	number = greatest(number+1, now), owner, until = now+TTL, meta, bell, kind,
-	//	lim = 0, rev = rev+1, and since = now unless t.Owner holds already.
+	//	number = granted = greatest(number+1, now), owner, until = now+TTL, meta, bell,
+	//	kind, lim = 0, rev = rev+1, and since = now unless t.Owner holds already.
 	//
 	// It answers the new Number; 0: nothing was changed.
 	Take(ctx context.Context, t Taking) (number int64, err error)
 
 	// Free ends h if it holds alone and its time is not over (Until > now): owner, meta and
-	// bell become NULL, since and until 0, rev = rev+1. Claims stay.
+	// bell become NULL, granted, since and until 0, rev = rev+1. Claims stay.
 	//
 	// waited says that Waiting > now. A dialect that can tell those who wait in the same
 	// statement does so.
@@ -92,12 +94,13 @@ type Dialect interface {
 	// Insert makes a row, with Rev 1, as it is. done is false if there is one already; that is no error.
 	Insert(ctx context.Context, r Row) (done bool, err error)
 
-	// Swap writes all of r but its Key, Name, Rev and Waiting if the row has r.Rev, and raises it. If frees is true, the
-	// change may let others in: waited, and what is told, are as with Free.
+	// Swap writes all of r but its Key, Name and Waiting if the row's rev is r.Rev, and raises
+	// that. If frees is true the change may let others in: waited, and who is told, are as
+	// with Free.
 	Swap(ctx context.Context, r Row, frees bool) (done, waited bool, err error)
 
-	// Mark says in the row, if there is one, that somebody listens from now on for the time given:
-	// waiting = greatest(waiting, now+d). Rev stays.
+	// Mark says in the row, if there is one, that somebody listens for the time d from now
+	// on: waiting = greatest(waiting, now+d). Rev stays.
 	Mark(ctx context.Context, k Key, d time.Duration) error
 
 	// Names lists up to limit names in the order of their bytes: those that have an Owner whose
@@ -109,28 +112,41 @@ type Dialect interface {
 const MaxExtend = 256
 
 // MaxNumber is the greatest number of a grant: its fence stays below 1<<63.
-const MaxNumber = 1<<(63-spanBits) - 1
+const MaxNumber = claims.MaxNumber
 
 // Bell lets a release be heard by waiters in other processes. What a bell fails to tell
 // costs a delay only: the row is the truth, and is looked at from time to time.
 type Bell interface {
-	// Tag is what the row is to say of a hold or place in line of this backend, so that others find its bell; ""
-	// if nothing is to be said. It does not block; it may start what makes the next answer better.
+	// Tag is what a row is to say of a hold or place in line of this backend, so that
+	// others find its bell; "" if nothing. It does not block; it may start what makes the
+	// next answer better.
 	Tag(k Key) string
 
-	// Ring is called after a release or the like in a row of which somebody was told to listen. It does not block.
+	// Ring is called after a change that may let others in, to a row that said that somebody
+	// listens. It does not block.
 	Ring(k Key)
 
-	// Arm readies what is needed to hear of k. It is called before the row is marked and
-	// returns when nothing is missed from then on. After an error the row is polled.
-	Arm(ctx context.Context, k Key) error
+	// Listen makes an ear for one lock. It does not block.
+	Listen(k Key) Ear
 
-	// Hear blocks until what the tag stands for rings, or ctx ends: true. It returns false
-	// at once, or as soon as it knows, if there is nothing to hear; then the row is polled for a while. tag is
-	// that of whoever is in the way, "" if it has none. A bell that calls Backend.Wake
-	// instead just waits.
-	Hear(ctx context.Context, k Key, tag string) bool
-
-	// Close ends goroutines and connections. No other method is called at the same time or later, but Tag and Ring, which then do nothing.
+	// Close ends goroutines and connections. It is called when all ears are closed. Tag and
+	// Ring may be called later, and do nothing then.
 	Close() error
+}
+
+// Ear listens for one lock. Its methods are called one after the other.
+type Ear interface {
+	// Arm readies what is needed to hear. It is called each time before the row is marked and
+	// looked at, and returns when nothing that is told after that is missed. After an error the row
+	// is polled for a while.
+	Arm(ctx context.Context) error
+
+	// Hear blocks until the bell of the tag has rung since it was last heard, true, or until
+	// ctx ends, false. tag is that of whoever is in the way, as the row had it after Arm; "" if it
+	// has none. silent says that there is nothing to hear, or no means to: poll.
+	// A bell that calls Backend.Wake instead waits for the end of ctx.
+	Hear(ctx context.Context, tag string) (rang, silent bool)
+
+	// Close ends the ear.
+	Close()
 }
