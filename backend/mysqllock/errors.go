@@ -116,5 +116,5 @@ func hopeless(s *site, number uint16) string {
 
 // remedy says how to make the tables.
 func (s *site) remedy() string {
-	return fmt.Sprintf("run `distlock schema mysql --strategy %s --table %s`, or open with create=true", s.opts.Strategy, s.opts.Table)
+	return fmt.Sprintf("run `distlock schema mysql --strategy %s --table %s` and feed it to the server, or open with create=true", s.opts.Strategy, s.opts.Table)
 }

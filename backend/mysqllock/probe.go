@@ -16,23 +16,26 @@ type server struct {
 	major   int
 	minor   int
 	galera  bool // wsrep_on: GET_LOCK excludes on one node only
+	charset string
 }
 
 // probe asks the server what it is and whether locks can be kept there.
 func (s *site) probe(ctx context.Context) error {
-	var text, host, database, mode string
-	var port, autocommit, readOnly int
-	row := s.db.QueryRowContext(ctx, "SELECT VERSION(), @@hostname, @@port, COALESCE(DATABASE(), ''), @@autocommit, @@read_only, @@sql_mode")
-	if err := row.Scan(&text, &host, &port, &database, &autocommit, &readOnly, &mode); err != nil {
+	var text, host, database, readOnly, mode, charset string
+	var port, autocommit int
+	row := s.db.QueryRowContext(ctx, "SELECT VERSION(), @@hostname, @@port, COALESCE(DATABASE(), ''), @@autocommit, "+
+		"CONCAT(@@read_only, @@innodb_read_only), @@sql_mode, @@character_set_connection")
+	if err := row.Scan(&text, &host, &port, &database, &autocommit, &readOnly, &mode, &charset); err != nil {
 		return openError(s, err)
 	}
 	s.server = readVersion(text)
+	s.server.charset = charset
 	s.name = fmt.Sprintf("mysql://%s:%d/%s?table=%s", host, port, database, s.opts.Table)
 	if err := s.server.check(); err != nil {
 		return err
 	}
 	switch {
-	case readOnly != 0:
+	case strings.Trim(readOnly, "0FO") != "": // OFF in some versions
 		return fmt.Errorf("%w: mysqllock: the server is read-only (read_only is on): want the primary, not a replica", driver.ErrInvalid)
 	case autocommit == 0:
 		return fmt.Errorf("%w: mysqllock: the pool's sessions have autocommit=0, so that nothing would ever be committed: remove it from the DSN", driver.ErrInvalid)

@@ -2,14 +2,180 @@ package mysqllock
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
+	"strings"
+	"sync"
 
 	"github.com/distlock/distlock/driver"
 )
 
-func newUnique(context.Context, *site) (strategy, error) {
-	return nil, fmt.Errorf("%w: strategy unique", driver.ErrUnsupported)
+// unique is the strategy UniqueIndex: who inserts the row of a name holds it, and deletes it
+// to unlock. An expired row is taken over by a statement that names the end of its lease.
+// Fences come from a second table, whose rows are never deleted.
+type unique struct {
+	*leases
+	fences string // the second table, quoted
+
+	add, over      *sql.Stmt // insert, and take over
+	count, counter *sql.Stmt // take a number, and make the row that has it
+	dead, bury     *sql.Stmt // of the sweeper
+
+	stop   context.CancelFunc // of the sweeper
+	sweeps sync.WaitGroup
 }
 
-// uniqueDDL are the statements that make the strategy's tables.
-func uniqueDDL(Options) []string { return nil }
+func uniqueDDL(o Options) []string {
+	return []string{fmt.Sprintf(`-- Locks of distlock, strategy unique: a row is a lock that is held, until expires has passed.
+-- Times are µs since 1970.
+CREATE TABLE IF NOT EXISTS %s (
+  name    VARBINARY(%d) NOT NULL PRIMARY KEY,
+  owner   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  expires BIGINT NULL,                -- NULL: never
+  since   BIGINT NOT NULL DEFAULT 0,
+  meta    BLOB NULL                   -- who holds, as JSON
+) ENGINE=InnoDB;
+`, quoted(o.Table), nameLength), fmt.Sprintf(`-- The numbers of grants, one row for each name that was ever locked. Deleting rows is safe
+-- only if the clock never goes back: numbers then go on from it.
+CREATE TABLE IF NOT EXISTS %s (
+  name   VARBINARY(%d) NOT NULL PRIMARY KEY,
+  number BIGINT NOT NULL,             -- of the last grant; its fence is 1024 times that
+  floor  BIGINT NOT NULL DEFAULT 0    -- later numbers are greater than this, too
+) ENGINE=InnoDB;
+`, quoted(fencesOf(o.Table)), nameLength)}
+}
+
+// fencesOf is the second table's name.
+func fencesOf(table string) string { return table + "_fences" }
+
+func newUnique(ctx context.Context, s *site) (strategy, error) {
+	l, err := newLeases(ctx, s, shape{table: s.opts.Table, key: "name", columns: leaseColumns()},
+		shape{table: fencesOf(s.opts.Table), key: "name", columns: []column{
+			{name: "name", types: bytesType, length: nameLength}, {name: "number", types: bigType}, {name: "floor", types: bigType}}})
+	if err != nil {
+		return nil, err
+	}
+	l.twice = true
+	u := &unique{leases: l, fences: quoted(fencesOf(s.opts.Table)), stop: func() {}}
+	if err := u.prepare(ctx); err != nil {
+		return nil, errors.Join(err, u.Close())
+	}
+	u.startSweeper()
+	return u, nil
+}
+
+// prepare makes the statements.
+func (u *unique) prepare(ctx context.Context) error {
+	names, values, _ := u.fill([2]string{"owner", "?"}, [2]string{"expires", clockSQL + " + ?"},
+		[2]string{"since", clockSQL}, [2]string{"meta", "?"})
+	_, _, sets := u.fill([2]string{"owner", "?"}, [2]string{"expires", clockSQL + " + ?"}, [2]string{"since", "?"}, [2]string{"meta", "?"})
+	both := u.table + " t STRAIGHT_JOIN " + u.fences + " f"
+	mine := "t.name = ? AND t.owner = ? AND " + live + " AND f.name = ?"
+	for _, s := range []struct {
+		into **sql.Stmt
+		text string
+	}{
+		{&u.read, u.readSQL("0", "f.number", "COALESCE(NULLIF(t.owner, ''), '?')", " LEFT JOIN "+u.fences+" f ON f.name = ?")},
+		{&u.list, u.listSQL("")},
+		{&u.add, "INSERT INTO " + u.table + " (name, " + strings.Join(names, ", ") + ") VALUES (?, " + strings.Join(values, ", ") + ")"},
+		{&u.over, "UPDATE " + u.table + " SET " + strings.Join(sets, ", ") + " WHERE name = ? AND (owner = ? OR expires <= " + clockSQL + ")"},
+		{&u.count, "UPDATE " + both + " SET f.number = LAST_INSERT_ID(GREATEST(f.number + 1, f.floor + 1, " + clockSQL + ")) WHERE " + mine},
+		{&u.counter, "INSERT IGNORE INTO " + u.fences + " (name, number) VALUES (?, 0)"},
+		{&u.free, "DELETE FROM " + u.table + " WHERE name = ? AND owner = ? AND " + live},
+		{&u.floored, "UPDATE " + both + " SET f.floor = GREATEST(f.floor, ?), t.expires = " + clockSQL + " + ? WHERE " + mine},
+		{&u.dead, "SELECT name, owner, expires FROM " + u.table + " WHERE expires <= " + clockSQL + " - ? LIMIT ?"},
+		{&u.bury, "DELETE FROM " + u.table + " WHERE name = ? AND owner = ? AND expires = ?"},
+	} {
+		if err := u.stmt(ctx, s.into, s.text); err != nil {
+			return err
+		}
+	}
+	return u.prepareRenewals(ctx)
+}
+
+// Acquire inserts the row, or takes it over if its lease has ended.
+func (u *unique) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	meta, err := encodeMeta(r.Meta)
+	if err == nil {
+		err = u.checkRequest(r)
+	}
+	if err != nil {
+		return driver.Grant{}, u.wrap("acquire", r.Name, err)
+	}
+	g, err := u.acquire(ctx, r, meta)
+	return g, u.wrap("acquire", r.Name, err)
+}
+
+func (u *unique) acquire(ctx context.Context, r driver.Request, meta []byte) (driver.Grant, error) {
+	for range maxMisses {
+		_, err := u.run(ctx, u.add, u.args(arg{"", r.Name}, arg{"", r.Owner}, arg{"", micros(r.TTL)}, arg{"meta", meta})...)
+		switch {
+		case err == nil:
+			return u.number(ctx, r)
+		case !duplicate(err):
+			return driver.Grant{}, err
+		}
+		taken, err := u.takeOver(ctx, r, meta)
+		switch {
+		case err != nil:
+			return driver.Grant{}, err
+		case taken:
+			return u.number(ctx, r)
+		}
+	}
+	return driver.Grant{}, &driver.HeldError{Retry: minTTL}
+}
+
+// takeOver takes a row that is there, if it is r's own or its lease has ended. It does so
+// by one statement with that condition: a row that was renewed meanwhile is let alone.
+func (u *unique) takeOver(ctx context.Context, r driver.Request, meta []byte) (bool, error) {
+	row, err := u.look(ctx, r.Name)
+	switch {
+	case err != nil || !row.there:
+		return false, err
+	case row.held() && row.owner != r.Owner:
+		return false, row.refusal()
+	}
+	since := row.now
+	if row.held() {
+		since = row.since
+	}
+	n, err := u.run(ctx, u.over, u.args(arg{"", r.Owner}, arg{"", micros(r.TTL)}, arg{"since", since}, arg{"meta", meta},
+		arg{"", r.Name}, arg{"", r.Owner})...)
+	return n > 0, err
+}
+
+// number takes the number of r's grant, on condition that r's owner holds: a number that
+// was taken too late would be greater than that of the next holder.
+func (u *unique) number(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	for range 2 {
+		number, err := u.counted(ctx, r)
+		switch {
+		case err != nil:
+			return driver.Grant{}, err
+		case number > 0:
+			return granted(r, number)
+		}
+		if _, err := u.run(ctx, u.counter, r.Name); err != nil {
+			return driver.Grant{}, err
+		}
+	}
+	return driver.Grant{}, errors.New("the lease ended before its fence was there")
+}
+
+// counted is the number; 0: the counter's row is not there, or r's owner doesn't hold.
+func (u *unique) counted(ctx context.Context, r driver.Request) (number int64, err error) {
+	err = insist(ctx, func() error {
+		res, err := u.count.ExecContext(ctx, r.Name, r.Owner, r.Name)
+		if err != nil {
+			return err
+		}
+		n, err := res.RowsAffected()
+		if err == nil && n > 0 {
+			number, err = res.LastInsertId()
+		}
+		return err
+	})
+	return number, err
+}

@@ -1,0 +1,209 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// shape is what a table must look like.
+type shape struct {
+	table   string   // as Options.Table
+	key     string   // the column that is unique by itself
+	columns []column // all that statements name
+}
+
+// column is one of a shape.
+type column struct {
+	name     string
+	types    []string // any of them will do
+	length   int      // at least
+	optional bool
+}
+
+// found is a column as the server has it.
+type found struct {
+	kind      string // DATA_TYPE
+	length    int    // in characters, or in bytes for binary strings
+	collation string // empty: none, bytes are compared
+	needed    bool   // an INSERT has to name it
+}
+
+// columnsOf are the columns of a table; none: there is no such table.
+type columnsOf map[string]found
+
+// The types of columns.
+var (
+	bytesType = []string{"varbinary"}
+	textTypes = []string{"varchar", "varbinary", "char", "binary"}
+	longTypes = []string{"blob", "mediumblob", "longblob", "text", "mediumtext", "longtext", "varbinary", "varchar"}
+	bigType   = []string{"bigint"}
+)
+
+// prepare makes the tables if they are missing and Create says so, and refuses those
+// that won't do. It answers the columns of the first.
+func (s *site) prepare(ctx context.Context, shapes ...shape) (columnsOf, error) {
+	var first columnsOf
+	for i, sh := range shapes {
+		columns, err := s.look(ctx, sh)
+		if number(err) == errNoTable && s.opts.Create {
+			if err := s.create(ctx); err != nil {
+				return nil, err
+			}
+			columns, err = s.look(ctx, sh)
+		}
+		if err != nil {
+			return nil, s.missing(sh, err)
+		}
+		if err := s.checkShape(ctx, sh, columns); err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			first = columns
+		}
+	}
+	return first, nil
+}
+
+// create runs the DDL, which leaves alone what exists.
+func (s *site) create(ctx context.Context) error {
+	for _, text := range ddl(s.opts) {
+		_, err := s.db.ExecContext(ctx, text)
+		switch n := number(err); {
+		case n == errNoTableRight || n == errNoDBAccess:
+			return fmt.Errorf("%w: mysqllock: the user may not create tables: GRANT CREATE, or let somebody run what `distlock schema mysql --strategy %s --table %s` prints: %w",
+				driver.ErrInvalid, s.opts.Strategy, s.opts.Table, err)
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
+// missing names the table that is not there.
+func (s *site) missing(sh shape, err error) error {
+	if number(err) != errNoTable {
+		return err
+	}
+	return fmt.Errorf("%w: mysqllock: table %s is missing: %s: %w", driver.ErrInvalid, sh.table, s.remedy(), err)
+}
+
+// look reads a table's columns. That it can be read is asked first: what is missing and
+// what is forbidden then have errors of their own.
+func (s *site) look(ctx context.Context, sh shape) (columnsOf, error) {
+	if _, err := s.db.ExecContext(ctx, "SELECT 1 FROM "+quoted(sh.table)+" WHERE 1 = 0"); err != nil {
+		return nil, err
+	}
+	schema, table := split(sh.table)
+	rows, err := s.db.QueryContext(ctx, `SELECT LOWER(COLUMN_NAME), LOWER(DATA_TYPE), COALESCE(CHARACTER_MAXIMUM_LENGTH, 0), COALESCE(COLLATION_NAME, ''),
+IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL AND LOWER(EXTRA) NOT LIKE '%auto_increment%' AND LOWER(EXTRA) NOT LIKE '%generated%'
+FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ?`, schema, table)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	return scanColumns(rows)
+}
+
+func scanColumns(rows *sql.Rows) (columnsOf, error) {
+	columns := columnsOf{}
+	for rows.Next() {
+		var name string
+		var f found
+		if err := rows.Scan(&name, &f.kind, &f.length, &f.collation, &f.needed); err != nil {
+			return nil, err
+		}
+		columns[name] = f
+	}
+	return columns, rows.Err()
+}
+
+// split divides a table's name from that of its database.
+func split(name string) (schema, table string) {
+	schema, table, ok := strings.Cut(name, ".")
+	if !ok {
+		return "", name
+	}
+	return schema, table
+}
+
+func (s *site) checkShape(ctx context.Context, sh shape, columns columnsOf) error {
+	for _, want := range sh.columns {
+		if err := want.check(columns); err != nil {
+			return s.misfit(sh, err)
+		}
+	}
+	for name, f := range columns {
+		known := slices.ContainsFunc(sh.columns, func(c column) bool { return c.name == name })
+		if f.needed && !known {
+			return s.misfit(sh, fmt.Errorf("column %s is of another program, and has no default: give it one", name))
+		}
+	}
+	if err := s.checkEngine(ctx, sh); err != nil {
+		return err
+	}
+	return s.checkWrites(ctx, sh)
+}
+
+// misfit says why a table won't do.
+func (s *site) misfit(sh shape, why error) error {
+	return fmt.Errorf("%w: mysqllock: table %s: %w; `distlock schema mysql --strategy %s` prints what is wanted",
+		driver.ErrInvalid, sh.table, why, s.opts.Strategy)
+}
+
+func (c column) check(columns columnsOf) error {
+	f, ok := columns[c.name]
+	switch {
+	case !ok && c.optional:
+		return nil
+	case !ok:
+		return fmt.Errorf("column %s is missing", c.name)
+	case !slices.Contains(c.types, f.kind):
+		return fmt.Errorf("column %s is %s: want %s", c.name, f.kind, strings.Join(c.types, " or "))
+	case f.length < c.length && !slices.Contains(longTypes[:6], f.kind):
+		return fmt.Errorf("column %s has room for %d characters: want %d at least", c.name, f.length, c.length)
+	}
+	return nil
+}
+
+// checkEngine wants transactions, and a key that lets no name be there twice.
+func (s *site) checkEngine(ctx context.Context, sh shape) error {
+	schema, table := split(sh.table)
+	var engine string
+	var keys int
+	err := s.db.QueryRowContext(ctx, `SELECT COALESCE(ENGINE, TABLE_TYPE), (SELECT COUNT(*) FROM (
+SELECT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ? AND NON_UNIQUE = 0
+GROUP BY INDEX_NAME HAVING COUNT(*) = 1 AND MIN(LOWER(COLUMN_NAME)) = ? AND MIN(SUB_PART) IS NULL) k)
+FROM information_schema.TABLES WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ?`,
+		schema, table, sh.key, schema, table).Scan(&engine, &keys)
+	switch {
+	case err != nil:
+		return err
+	case !strings.EqualFold(engine, "InnoDB"):
+		return s.misfit(sh, fmt.Errorf("its engine is %s: want InnoDB", engine))
+	case keys == 0:
+		return s.misfit(sh, fmt.Errorf("column %s is neither PRIMARY KEY nor UNIQUE by itself and in full", sh.key))
+	}
+	return nil
+}
+
+// checkWrites tries whether the table may be written, by statements that find nothing to
+// do: a right that is missing, or a read-only server, is known now and not at the first
+// lock.
+func (s *site) checkWrites(ctx context.Context, sh shape) error {
+	table, key := quoted(sh.table), "`"+sh.key+"`"
+	for _, text := range []string{
+		"UPDATE %[1]s SET %[2]s = %[2]s WHERE %[2]s = '' AND 1 = 0",
+		"INSERT INTO %[1]s (%[2]s) SELECT %[2]s FROM %[1]s WHERE 1 = 0",
+		"DELETE FROM %[1]s WHERE %[2]s = '' AND 1 = 0",
+	} {
+		if _, err := s.db.ExecContext(ctx, fmt.Sprintf(text, table, key)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
