@@ -146,7 +146,7 @@ func (s *site) checkShape(ctx context.Context, sh shape, columns columnsOf) erro
 	if err := s.checkEngine(ctx, sh); err != nil {
 		return err
 	}
-	return s.checkWrites(ctx, sh)
+	return s.checkWrites(ctx, sh, columns)
 }
 
 // misfit says why a table won't do.
@@ -194,14 +194,20 @@ FROM information_schema.TABLES WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATA
 // checkWrites tries whether the table may be written, by statements that find nothing to
 // do: a right that is missing, or a read-only server, is known now and not at the first
 // lock.
-func (s *site) checkWrites(ctx context.Context, sh shape) error {
-	table, key := quoted(sh.table), "`"+sh.key+"`"
+func (s *site) checkWrites(ctx context.Context, sh shape, columns columnsOf) error {
+	var names []string
+	for _, c := range sh.columns {
+		if _, ok := columns[c.name]; ok {
+			names = append(names, "`"+c.name+"`")
+		}
+	}
+	table, key, all := quoted(sh.table), "`"+sh.key+"`", strings.Join(names, ", ")
 	for _, text := range []string{
-		"UPDATE %[1]s SET %[2]s = %[2]s WHERE %[2]s = '' AND 1 = 0",
-		"INSERT INTO %[1]s (%[2]s) SELECT %[2]s FROM %[1]s WHERE 1 = 0",
-		"DELETE FROM %[1]s WHERE %[2]s = '' AND 1 = 0",
+		"UPDATE " + table + " SET " + key + " = " + key + " WHERE " + key + " = '' AND 1 = 0",
+		"INSERT INTO " + table + " (" + all + ") SELECT " + all + " FROM " + table + " WHERE 1 = 0",
+		"DELETE FROM " + table + " WHERE " + key + " = '' AND 1 = 0",
 	} {
-		if _, err := s.db.ExecContext(ctx, fmt.Sprintf(text, table, key)); err != nil {
+		if _, err := s.db.ExecContext(ctx, text); err != nil {
 			return err
 		}
 	}
