@@ -3,19 +3,74 @@ package pglock
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// explainConfig says what pgx did not like about a URL, without quoting it.
-func explainConfig(err error) error {
-	if e := (*pgconn.ParseConfigError)(nil); errors.As(err, &e) {
-		if cause := e.Unwrap(); cause != nil {
-			err = cause
-		} else {
-			err = errors.New("malformed")
-		}
+// Codes of errors, as PostgreSQL's manual lists them in appendix A.
+const (
+	badLogin       = "28000" // no such role, or pg_hba.conf lets it in nowhere
+	badPassword    = "28P01"
+	noDatabase     = "3D000"
+	noSchema       = "3F000"
+	noTable        = "42P01"
+	noColumn       = "42703"
+	noRights       = "42501"
+	noSetting      = "42704"
+	badSetting     = "22023"
+	duplicateTable = "42P07"
+	duplicateKey   = "23505"
+	readOnly       = "25006"
+	conflict       = "40001"
+	deadlock       = "40P01"
+	shuttingDown   = "57P01"
+)
+
+// code is the SQLSTATE of an error, whichever driver it comes from; empty if it has none.
+func code(err error) string {
+	if e := (interface{ SQLState() string })(nil); errors.As(err, &e) {
+		return e.SQLState()
 	}
-	return fmt.Errorf("%w: URL: %w", driver.ErrInvalid, err)
+	return ""
+}
+
+// hopeless says what can't get better by asking again.
+var hopeless = map[string]string{
+	badLogin:    "the user is not let in: check the name, and pg_hba.conf on the server",
+	badPassword: "the user is not let in: the password is wrong, or has expired (ALTER ROLE … VALID UNTIL)",
+	noDatabase:  "the database does not exist",
+	noTable:     "the table is gone",
+	noColumn:    "the table was changed",
+	noRights:    "the user lacks a right",
+	noSetting:   "a parameter of the URL is neither distlock's, pgx's nor the server's",
+	badSetting:  "a parameter of the URL has a value that the server does not take",
+	readOnly:    "the server can't be written: it is a replica, or transactions are read-only",
+}
+
+// explain words what went wrong, and tells what can't get better by asking again.
+func explain(err error) error {
+	if err == nil || driver.Final(err) {
+		return err
+	}
+	why, known := hopeless[code(err)]
+	switch {
+	case !known && strings.Contains(err.Error(), "password authentication failed"):
+		why, known = hopeless[badPassword], true // PgBouncer has one code for all its refusals
+	case !known && strings.Contains(err.Error(), "unsupported startup parameter"):
+		why, known = "a parameter of the URL is not known to the pooler (ignore_startup_parameters)", true
+	}
+	if !known {
+		return err
+	}
+	return fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
+}
+
+// explainConfig says what pgx did not like about a URL, without the URL that it quotes.
+func explainConfig(err error) error {
+	why := err.Error()
+	if i := strings.LastIndex(why, "`: "); i >= 0 {
+		why = why[i+len("`: "):]
+	}
+	return fmt.Errorf("%w: URL: %s", driver.ErrInvalid, why)
 }

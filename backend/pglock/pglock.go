@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 )
@@ -38,10 +39,11 @@ type site struct {
 	db      *sql.DB
 	opts    Options // complete
 	version int     // as server_version_num has it: 150018
-	name    string  // of the database, for Caps.Name: "postgres://db1:5432/app"
-	pgx     bool    // connections are those of package stdlib
-	pooled  bool    // a pooler gives each transaction another connection
-	owned   bool    // db is closed with the backend
+	user    string
+	name    string // of the database, for Caps.Name: "postgres://db1:5432/app"
+	pgx     bool   // connections are those of package stdlib
+	pooled  bool   // a pooler gives each transaction another connection
+	owned   bool   // db is closed with the backend
 }
 
 // New makes a backend of the user's own database handle, which stays the user's: Close
@@ -101,4 +103,22 @@ func (s *site) close() error {
 		return nil
 	}
 	return s.db.Close()
+}
+
+// mode is what a statement's arguments begin with. Behind a pooler pgx is not to prepare
+// statements, which belong to a connection.
+func (s *site) mode() []any {
+	if s.pooled {
+		return []any{pgx.QueryExecModeExec}
+	}
+	return nil
+}
+
+// row and rows run a query.
+func (s *site) row(ctx context.Context, query string, args ...any) *sql.Row {
+	return s.db.QueryRowContext(ctx, query, append(s.mode(), args...)...)
+}
+
+func (s *site) rows(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return s.db.QueryContext(ctx, query, append(s.mode(), args...)...)
 }

@@ -1,8 +1,102 @@
 package pglock
 
-import "context"
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
 
-// learn fills in what the server says of itself.
+	"github.com/distlock/distlock/driver"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+// oldest is the oldest version of PostgreSQL that this package is for.
+const oldest = 12
+
+// facts are what a server says of itself and of the session.
+type facts struct {
+	version            int
+	replica, readOnly  bool
+	encoding, database string
+	user               string
+	pid                uint32 // of the process that serves the session
+	addr               string // of the server's end of the connection; empty for a Unix socket
+	port               int
+}
+
+const sqlFacts = `SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
+	current_setting('transaction_read_only') = 'on', current_setting('server_encoding'),
+	current_database(), current_user, pg_backend_pid(), coalesce(host(inet_server_addr()), ''), coalesce(inet_server_port(), 0)`
+
+// learn finds out what there is, and refuses what no locks can be kept in.
 func (s *site) learn(ctx context.Context) error {
-	return s.db.QueryRowContext(ctx, "SELECT current_setting('server_version_num')::int").Scan(&s.version)
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return explain(err)
+	}
+	f, pg, err := s.ask(ctx, conn)
+	if err := errors.Join(err, conn.Close()); err != nil {
+		return explain(err)
+	}
+	if err := f.check(); err != nil {
+		return err
+	}
+	s.version, s.user = f.version, f.user
+	if s.name = s.opts.Name; s.name == "" {
+		s.name = nameOf(f, pg)
+	}
+	if pg == nil {
+		return nil
+	}
+	s.pgx = true
+	if pg.PgConn().PID() == f.pid && s.opts.Strategy == Row {
+		return nil // a pooler tells a process that is none
+	}
+	s.pooled, err = pooled(ctx, pg.Config())
+	return err
+}
+
+// ask asks a connection, and tells which one of pgx's it is, if it is. It uses the simple
+// protocol, which works behind every pooler.
+func (s *site) ask(ctx context.Context, conn *sql.Conn) (f facts, pg *pgx.Conn, err error) {
+	if pg, err = pgxOf(conn); err != nil {
+		return f, nil, err
+	}
+	var args []any
+	if pg != nil {
+		args = append(args, pgx.QueryExecModeSimpleProtocol)
+	}
+	err = conn.QueryRowContext(ctx, sqlFacts, args...).Scan(&f.version, &f.replica, &f.readOnly, &f.encoding,
+		&f.database, &f.user, &f.pid, &f.addr, &f.port)
+	return f, pg, err
+}
+
+// pgxOf is the connection as pgx has it; nil if the driver is another.
+func pgxOf(conn *sql.Conn) (pg *pgx.Conn, err error) {
+	err = conn.Raw(func(raw any) error {
+		if c, ok := raw.(*stdlib.Conn); ok {
+			pg = c.Conn()
+		}
+		return nil
+	})
+	return pg, err
+}
+
+// check refuses servers that can't keep locks.
+func (f *facts) check() error {
+	why := ""
+	switch {
+	case f.version < oldest*10000:
+		why = fmt.Sprintf("the server is PostgreSQL %d.%d; want %d or later", f.version/10000, f.version%10000, oldest)
+	case f.replica:
+		why = "the server is a replica, which can't be written; name the primary, or all of them and target_session_attrs=read-write"
+	case f.readOnly:
+		why = fmt.Sprintf("transactions are read-only here; set default_transaction_read_only=off for user %s, or in the URL", f.user)
+	case f.encoding != "UTF8":
+		why = fmt.Sprintf("database %s has the encoding %s; want UTF8, in which every lock's name can be written", f.database, f.encoding)
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: %s", driver.ErrInvalid, why)
 }
