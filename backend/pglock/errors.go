@@ -66,6 +66,15 @@ func explain(err error) error {
 	return fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
 }
 
+// explainCall is explain for a backend in use. A server that can't be written is then one
+// that has a successor, or will be one itself.
+func explainCall(err error) error {
+	if code(err) == readOnly {
+		return fmt.Errorf("%s: %w", hopeless[readOnly], err)
+	}
+	return explain(err)
+}
+
 // explainConfig says what pgx did not like about a URL, without the URL that it quotes.
 func explainConfig(err error) error {
 	why := err.Error()

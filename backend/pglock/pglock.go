@@ -53,7 +53,7 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (*Backend, error) {
 	if db == nil {
 		return nil, fmt.Errorf("%w: the database handle is nil", driver.ErrInvalid)
 	}
-	return start(ctx, &site{db: db}, opts)
+	return start(ctx, &site{db: db, limit: db.Stats().MaxOpenConnections}, opts)
 }
 
 // NewPool is New for a pgx pool.
@@ -61,7 +61,7 @@ func NewPool(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Backend, 
 	if pool == nil {
 		return nil, fmt.Errorf("%w: the pool is nil", driver.ErrInvalid)
 	}
-	return start(ctx, &site{db: stdlib.OpenDBFromPool(pool), owned: true}, opts)
+	return start(ctx, &site{db: stdlib.OpenDBFromPool(pool), limit: int(pool.Config().MaxConns), owned: true}, opts)
 }
 
 // start makes a backend of a site that knows its db only. It closes one that is owned if

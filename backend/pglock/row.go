@@ -2,13 +2,46 @@ package pglock
 
 import (
 	"context"
-	"fmt"
 
-	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/sqlrow"
 )
 
-func newRow(context.Context, *site) (strategy, error) {
-	return nil, fmt.Errorf("%w: strategy %s", driver.ErrUnsupported, Row)
+// rowRelation is the table of strategy Row. Every change leaves the key alone and finds
+// room in its page, so that no index is touched (a HOT update).
+func rowRelation(table string) *relation {
+	return &relation{table: table, storage: "fillfactor = 50", columns: []column{
+		{name: "k", kind: "bytea", note: "SHA-256 of the name"},
+		{name: "name", kind: "text"},
+		{name: "kind", kind: "smallint", note: "1: mutex, 2: read/write lock, 4: semaphore"},
+		{name: "lim", kind: "integer", note: "permits of a semaphore"},
+		{name: "number", kind: "bigint", note: "of the last grant; fences are 1024 times this"},
+		{name: "owner", kind: "text", null: true, note: "who holds alone"},
+		{name: "since", kind: "bigint", note: "µs since 1970, as are until and waiting"},
+		{name: "until", kind: "bigint"},
+		{name: "meta", kind: "text", null: true, note: "JSON, what the owner tells of itself"},
+		{name: "claims", kind: "text", null: true, note: "JSON: readers, permits, places in line"},
+		{name: "rev", kind: "bigint", note: "raised by every change"},
+		{name: "waiting", kind: "bigint", note: "until when somebody listens"},
+	}}
 }
 
-func rowSchema(Options) string { return "" }
+func rowSchema(o Options) string { return rowRelation(o.Table).ddl() }
+
+// newRow makes strategy Row of a table that is there, or is to be made.
+func newRow(ctx context.Context, s *site) (strategy, error) {
+	t, err := s.ensure(ctx, rowRelation(s.opts.Table))
+	if err != nil {
+		return nil, err
+	}
+	d := newDialect(s, t.channel())
+	opts := sqlrow.Options{Package: "pglock", Name: s.name}
+	if s.listens() {
+		opts.Bell = func(b *sqlrow.Backend) sqlrow.Bell { return newEar(s, t.channel(), b) }
+	}
+	return sqlrow.New(d, opts), nil
+}
+
+// listens says whether there can be a connection that listens, with one left for calls.
+func (s *site) listens() bool {
+	return s.pgx && !s.pooled && s.limit != 1
+}

@@ -25,20 +25,36 @@ type relation struct {
 	storage string // parameters of WITH, if any
 }
 
-// column is one of a relation. Kind is its type in the words of format_type, and more
-// what its definition says beyond.
-type column struct{ name, kind, more string }
+// column is one of a relation. Kind is its type in the words of format_type.
+type column struct {
+	name, kind string
+	null       bool   // it may be NULL
+	extra      string // of its definition, such as a default
+	note       string // for whoever reads the DDL
+}
 
 // ddl makes the relation if it isn't there.
 func (r *relation) ddl() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "CREATE TABLE IF NOT EXISTS %s (\n", quote(r.table))
 	for _, c := range r.columns {
-		fmt.Fprintf(&b, "\t%-8s %s NOT NULL%s,\n", c.name, c.kind, c.more)
+		b.WriteString("\t" + c.ddl())
 	}
 	fmt.Fprintf(&b, "\tPRIMARY KEY (%s)\n)", r.columns[0].name)
 	if r.storage != "" {
 		fmt.Fprintf(&b, " WITH (%s)", r.storage)
 	}
 	return b.String() + ";\n"
+}
+
+func (c *column) ddl() string {
+	def := fmt.Sprintf("%-8s%s", c.name, c.kind)
+	if !c.null {
+		def += " NOT NULL"
+	}
+	def += c.extra + ","
+	if c.note != "" {
+		def = fmt.Sprintf("%-26s-- %s", def, c.note)
+	}
+	return def + "\n"
 }

@@ -2,7 +2,9 @@ package pglock
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,27 +14,28 @@ import (
 )
 
 // ensure makes sure that there is a table as r wants it, which the user may use.
-func (s *site) ensure(ctx context.Context, r *relation) error {
+func (s *site) ensure(ctx context.Context, r *relation) (*found, error) {
 	t, err := s.look(ctx, r)
 	if err == nil && t.id == 0 && s.opts.Create {
 		t, err = s.create(ctx, r)
 	}
 	if err != nil {
-		return fmt.Errorf("pglock: table %s: %w", r.table, s.explainTable(err))
+		return nil, fmt.Errorf("pglock: table %s: %w", r.table, s.explainTable(err))
 	}
 	if err := t.check(r); err != nil {
-		return fmt.Errorf("%w: table %s %w", driver.ErrInvalid, r.table, err)
+		return nil, fmt.Errorf("%w: table %s %w", driver.ErrInvalid, r.table, err)
 	}
 	if t.lacks != "" {
-		return fmt.Errorf("%w: user %s may not use table %s: GRANT %s ON %s TO %s",
+		return nil, fmt.Errorf("%w: user %s may not use table %s: GRANT %s ON %s TO %s",
 			driver.ErrInvalid, s.user, r.table, t.lacks, quote(r.table), s.user)
 	}
-	return nil
+	return &t, nil
 }
 
 // found is a table as it is there; one without an id isn't.
 type found struct {
 	id      uint32
+	path    string // schema and name
 	kind    string // relkind and relpersistence of pg_class: "rp" is what we want
 	hidden  bool   // row level security hides rows from the user
 	unique  string // columns that have a unique index of their own
@@ -41,7 +44,7 @@ type found struct {
 	demands []string // columns that have no default and may not be null
 }
 
-const sqlFind = `SELECT c.oid, c.relkind::text || c.relpersistence::text, row_security_active(c.oid),
+const sqlFind = `SELECT c.oid, c.relnamespace::regnamespace::text || '.' || c.relname, c.relkind::text || c.relpersistence::text, row_security_active(c.oid),
 	coalesce((SELECT string_agg(a.attname, ' ') FROM pg_catalog.pg_index i
 		JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
 		WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indnkeyatts = 1), ''),
@@ -58,7 +61,7 @@ func (s *site) look(ctx context.Context, r *relation) (found, error) {
 	t := found{columns: map[string]string{}}
 	regclass := "'" + quote(r.table) + "'"
 	row := s.row(ctx, fmt.Sprintf(sqlFind, regclass))
-	err := row.Scan(&t.id, &t.kind, &t.hidden, &t.unique, &t.lacks)
+	err := row.Scan(&t.id, &t.path, &t.kind, &t.hidden, &t.unique, &t.lacks)
 	if errors.Is(err, sql.ErrNoRows) {
 		return t, nil
 	}
@@ -120,6 +123,12 @@ func (t *found) check(r *relation) error {
 		return fmt.Errorf("has another shape: column %s has no unique index of its own, such as PRIMARY KEY (%s)", key, key)
 	}
 	return nil
+}
+
+// channel is what those notify and listen to who use the table, by whatever name.
+func (t *found) channel() string {
+	sum := sha256.Sum256([]byte(t.path))
+	return "distlock_" + hex.EncodeToString(sum[:8])
 }
 
 // explainTable says which right is missing where a table can't be seen or made.

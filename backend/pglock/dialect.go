@@ -1,0 +1,165 @@
+package pglock
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/distlock/distlock/internal/sqlrow"
+)
+
+// dialect is strategy Row in PostgreSQL's words.
+type dialect struct {
+	*site
+	sql *statements
+}
+
+func newDialect(s *site, channel string) *dialect {
+	return &dialect{site: s, sql: newStatements(s.opts.Table, channel)}
+}
+
+func (d *dialect) Take(ctx context.Context, t sqlrow.Taking) (number int64, err error) {
+	key := sqlrow.KeyOf(t.Name)
+	_, err = d.one(ctx, d.sql.take, []any{&number}, key[:], t.Owner, int64(t.Kind), t.TTL.Microseconds(), string(t.Meta), int64(sqlrow.MaxNumber))
+	return number, err
+}
+
+func (d *dialect) Free(ctx context.Context, h sqlrow.Held) (freed, waited bool, err error) {
+	freed, err = d.one(ctx, d.sql.free, []any{&waited, new(any)}, h.Key[:], h.Owner)
+	return freed, waited, err
+}
+
+func (d *dialect) Extend(ctx context.Context, holds []sqlrow.Held, ttl time.Duration, floor int64) (int, error) {
+	keys, owners := make([]sqlrow.Key, len(holds)), make([]string, len(holds))
+	for i, h := range holds {
+		keys[i], owners[i] = h.Key, h.Owner
+	}
+	return d.change(ctx, d.sql.extend, keyList(keys), textList(owners), ttl.Microseconds(), floor)
+}
+
+func (d *dialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, found []sqlrow.Row, err error) {
+	err = d.again(func() error {
+		rows, err := d.rows(ctx, d.sql.look, keyList(keys))
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for found = nil; rows.Next(); {
+			var r sqlrow.Row
+			var k, meta, claims []byte
+			if err := rows.Scan(&now, &k, &r.Name, &r.Kind, &r.Limit, &r.Number, &r.Owner, &r.Since, &r.Until, &meta, &claims, &r.Rev, &r.Waiting); err != nil {
+				return err
+			}
+			if len(k) == len(r.Key) {
+				r.Key, r.Meta, r.Claims = sqlrow.Key(k), orNil(meta), orNil(claims)
+				found = append(found, r)
+			}
+		}
+		return rows.Err()
+	})
+	return now, found, err
+}
+
+func (d *dialect) Insert(ctx context.Context, r sqlrow.Row) (bool, error) {
+	n, err := d.change(ctx, d.sql.insert, r.Key[:], r.Name, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Since, r.Until, string(r.Meta), string(r.Claims), r.Waiting)
+	return n == 1, err
+}
+
+func (d *dialect) Swap(ctx context.Context, r sqlrow.Row, frees bool) (done, waited bool, err error) {
+	done, err = d.one(ctx, d.sql.swap, []any{&waited, new(any)}, r.Key[:], r.Rev, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Since, r.Until, string(r.Meta), string(r.Claims), frees)
+	return done, waited, err
+}
+
+func (d *dialect) Mark(ctx context.Context, k sqlrow.Key, span time.Duration) error {
+	_, err := d.change(ctx, d.sql.mark, k[:], span.Microseconds())
+	return err
+}
+
+func (d *dialect) Names(ctx context.Context, prefix, after string, limit int) (names []string, err error) {
+	err = d.again(func() error {
+		rows, err := d.rows(ctx, d.sql.names, prefix, after, int64(limit))
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for names = nil; rows.Next(); {
+			var name string
+			if err := rows.Scan(&name); err != nil {
+				return err
+			}
+			names = append(names, name)
+		}
+		return rows.Err()
+	})
+	return names, err
+}
+
+// one runs a statement that answers a row, or none: false.
+func (d *dialect) one(ctx context.Context, query string, into []any, args ...any) (bool, error) {
+	err := d.again(func() error { return d.row(ctx, query, args...).Scan(into...) })
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// change runs a statement that changes rows, and counts them.
+func (d *dialect) change(ctx context.Context, query string, args ...any) (int, error) {
+	var n int64
+	err := d.again(func() error {
+		done, err := d.db.ExecContext(ctx, query, append(d.mode(), args...)...)
+		if err == nil {
+			n, err = done.RowsAffected()
+		}
+		return err
+	})
+	return int(n), err
+}
+
+// tries bounds how often a statement is repeated that PostgreSQL has given up.
+const tries = 20
+
+// again runs a statement until it is not in conflict with others. PostgreSQL undoes a
+// statement in whole that it gives up for that, so it may be repeated.
+func (d *dialect) again(statement func() error) (err error) {
+	for range tries {
+		err = statement()
+		if c := code(err); c != conflict && c != deadlock {
+			break
+		}
+	}
+	return explainCall(err)
+}
+
+// orNil takes an empty value for none.
+func orNil(b []byte) []byte {
+	if len(b) == 0 {
+		return nil
+	}
+	return b
+}
+
+// keyList and textList are arrays as PostgreSQL writes them, which any driver can send.
+func keyList(keys []sqlrow.Key) string {
+	var b strings.Builder
+	for i, k := range keys {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(`"\\x` + hex.EncodeToString(k[:]) + `"`)
+	}
+	return "{" + b.String() + "}"
+}
+
+var inList = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
+func textList(texts []string) string {
+	quoted := make([]string, len(texts))
+	for i, text := range texts {
+		quoted[i] = `"` + inList.Replace(text) + `"`
+	}
+	return "{" + strings.Join(quoted, ",") + "}"
+}

@@ -1,0 +1,62 @@
+package pglock
+
+import (
+	"fmt"
+	"strings"
+)
+
+// statements are those of strategy Row for one table. Parameters have casts, so that
+// they mean the same however a driver sends them.
+type statements struct{ take, free, extend, look, insert, swap, mark, names string }
+
+// clock is the server's, in µs since 1970, when the statement came. A statement that had to
+// wait for a row thus takes the lock for less time than was asked, never for more than the
+// client knows, and believes in a hold for longer, never for less.
+const clock = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint"
+
+// tell notifies those who listen, if there are any; what notifies nobody costs nothing.
+const tell = "CASE WHEN waiting > {now} THEN pg_notify('{channel}', encode(k, 'hex')) END"
+
+// newStatements fills in the table and the channel, which are words.
+func newStatements(table, channel string) *statements {
+	fill := func(sql string) string {
+		sql = strings.ReplaceAll(sql, "{tell}", tell)
+		return strings.NewReplacer("{t}", quote(table), "{now}", clock, "{channel}", channel, "{row}", rowColumns).Replace(sql)
+	}
+	return &statements{
+		take: fill(`UPDATE {t} SET number = greatest(number + 1, {now}), kind = $3::smallint, lim = 0, owner = $2::text,
+	since = CASE WHEN owner = $2::text AND until > {now} THEN since ELSE {now} END, until = {now} + $4::bigint,
+	meta = nullif($5::text, ''), rev = rev + 1
+	WHERE k = $1::bytea AND claims IS NULL AND number < $6::bigint
+	AND (until <= {now} OR owner = $2::text AND kind = $3::smallint) RETURNING number`),
+		free: fill(`UPDATE {t} SET owner = NULL, meta = NULL, since = 0, until = 0, rev = rev + 1
+	WHERE k = $1::bytea AND owner = $2::text AND until > {now} RETURNING waiting > {now}, {tell}`),
+		extend: fill(`UPDATE {t} t SET until = {now} + $3::bigint, number = greatest(number, $4::bigint), rev = rev + 1
+	FROM unnest($1::text::bytea[], $2::text::text[]) AS h(k, owner)
+	WHERE t.k = h.k AND t.owner = h.owner AND t.until > {now}`),
+		look: fill(`SELECT n.now, {row} FROM (SELECT {now} AS now) n LEFT JOIN {t} t ON t.k = ANY ($1::text::bytea[])`),
+		insert: fill(`INSERT INTO {t} (k, name, kind, lim, number, owner, since, until, meta, claims, rev, waiting)
+	VALUES ($1::bytea, $2::text, $3::smallint, $4::integer, $5::bigint, nullif($6::text, ''), $7::bigint, $8::bigint,
+	nullif($9::text, ''), nullif($10::text, ''), 1, $11::bigint) ON CONFLICT (k) DO NOTHING`),
+		swap: fill(`UPDATE {t} SET kind = $3::smallint, lim = $4::integer, number = $5::bigint, owner = nullif($6::text, ''),
+	since = $7::bigint, until = $8::bigint, meta = nullif($9::text, ''), claims = nullif($10::text, ''), rev = rev + 1
+	WHERE k = $1::bytea AND rev = $2::bigint RETURNING waiting > {now}, CASE WHEN $11::boolean THEN {tell} END`),
+		mark: fill(`UPDATE {t} SET waiting = {now} + $2::bigint WHERE k = $1::bytea AND waiting < {now} + $2::bigint`),
+		names: fill(`SELECT name FROM {t} WHERE (owner IS NOT NULL AND until > {now} OR claims IS NOT NULL)
+	AND name COLLATE "C" >= $1::text AND name COLLATE "C" > $2::text ORDER BY name COLLATE "C" LIMIT $3::integer`),
+	}
+}
+
+// rowColumns are what scan reads. A key that has no row has no k.
+var rowColumns = func() string {
+	var list strings.Builder
+	list.WriteString("t.k")
+	for _, c := range rowRelation("").columns[1:] {
+		zero := "0"
+		if c.kind == "text" {
+			zero = "''"
+		}
+		fmt.Fprintf(&list, ", coalesce(t.%s, %s)", c.name, zero)
+	}
+	return list.String()
+}()
