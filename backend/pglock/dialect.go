@@ -50,7 +50,7 @@ func (d *dialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, found
 		for found = nil; rows.Next(); {
 			var r sqlrow.Row
 			var k, meta, claims []byte
-			if err := rows.Scan(&now, &k, &r.Name, &r.Kind, &r.Limit, &r.Number, &r.Owner, &r.Since, &r.Until, &meta, &claims, &r.Rev, &r.Waiting); err != nil {
+			if err := rows.Scan(&now, &k, &r.Name, &r.Kind, &r.Limit, &r.Number, &r.Owner, &r.Granted, &r.Since, &r.Until, &meta, &claims, &r.Rev, &r.Waiting); err != nil {
 				return err
 			}
 			if len(k) == len(r.Key) {
@@ -64,12 +64,12 @@ func (d *dialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, found
 }
 
 func (d *dialect) Insert(ctx context.Context, r sqlrow.Row) (bool, error) {
-	n, err := d.change(ctx, d.sql.insert, r.Key[:], r.Name, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Since, r.Until, string(r.Meta), string(r.Claims), r.Waiting)
+	n, err := d.change(ctx, d.sql.insert, r.Key[:], r.Name, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Granted, r.Since, r.Until, string(r.Meta), string(r.Claims), r.Waiting)
 	return n == 1, err
 }
 
 func (d *dialect) Swap(ctx context.Context, r sqlrow.Row, frees bool) (done, waited bool, err error) {
-	done, err = d.one(ctx, d.sql.swap, []any{&waited, new(any)}, r.Key[:], r.Rev, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Since, r.Until, string(r.Meta), string(r.Claims), frees)
+	done, err = d.one(ctx, d.sql.swap, []any{&waited, new(any)}, r.Key[:], r.Rev, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Granted, r.Since, r.Until, string(r.Meta), string(r.Claims), frees)
 	return done, waited, err
 }
 

@@ -10,6 +10,7 @@ import (
 
 // Codes of errors, as PostgreSQL's manual lists them in appendix A.
 const (
+	badProtocol    = "08P01"
 	badLogin       = "28000" // no such role, or pg_hba.conf lets it in nowhere
 	badPassword    = "28P01"
 	noDatabase     = "3D000"

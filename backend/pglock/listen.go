@@ -19,7 +19,7 @@ import (
 var errUnused = errors.New("nobody waits")
 
 const (
-	// patience bounds what an ear asks of the pool and of the server.
+	// patience bounds what a bell asks of the pool and of the server.
 	patience = 5 * time.Second
 
 	// calm is for how long nothing need be heard before the connection is looked at.
@@ -28,9 +28,9 @@ const (
 
 // listen listens on a connection of the pool until that ends, or nobody needs it. A
 // connection that has listened is closed and not given back.
-func (e *ear) listen(h *hearing) error {
-	ctx, cancel := context.WithTimeout(e.life, patience)
-	conn, err := e.site.db.Conn(ctx)
+func (b *bell) listen(h *hearing) error {
+	ctx, cancel := context.WithTimeout(b.life, patience)
+	conn, err := b.site.db.Conn(ctx)
 	cancel()
 	if err != nil {
 		return fmt.Errorf("no connection to listen: %w", err)
@@ -39,7 +39,7 @@ func (e *ear) listen(h *hearing) error {
 	why := errors.New("the pool's connections are not pgx's")
 	conn.Raw(func(raw any) error {
 		if c, ok := raw.(*stdlib.Conn); ok {
-			why = e.listenOn(c.Conn(), h)
+			why = b.listenOn(c.Conn(), h)
 			closing, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
 			c.Conn().Close(closing)
@@ -49,23 +49,23 @@ func (e *ear) listen(h *hearing) error {
 	return why
 }
 
-func (e *ear) listenOn(pg *pgx.Conn, h *hearing) error {
-	if err := e.ask(pg.PgConn(), e.sqlListen()); err != nil {
+func (b *bell) listenOn(pg *pgx.Conn, h *hearing) error {
+	if err := b.ask(pg.PgConn(), b.sqlListen()); err != nil {
 		return fmt.Errorf("LISTEN: %w", err)
 	}
 	close(h.ready)
-	e.rows.WakeAll() // there may have been news that nobody heard
+	b.rows.WakeAll() // there may have been news that nobody heard
 	for {
-		if err := e.await(pg); err != nil {
+		if err := b.await(pg); err != nil {
 			return err
 		}
 	}
 }
 
 // sqlListen also keeps the server from ending a session that is to be idle.
-func (e *ear) sqlListen() string {
-	listen := "LISTEN " + e.channel
-	if e.site.version >= 14_00_00 {
+func (b *bell) sqlListen() string {
+	listen := "LISTEN " + b.channel
+	if b.site.version >= 14_00_00 {
 		listen = "SET idle_session_timeout = 0; " + listen
 	}
 	return listen
@@ -73,34 +73,34 @@ func (e *ear) sqlListen() string {
 
 // await waits for one notification and tells it, or makes sure that the connection is
 // there still.
-func (e *ear) await(pg *pgx.Conn) error {
-	ctx, cancel := context.WithTimeout(e.life, calm)
+func (b *bell) await(pg *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(b.life, calm)
 	defer cancel()
 	n, err := pg.WaitForNotification(ctx)
 	switch {
 	case err == nil:
-		e.tell(n)
+		b.tell(n)
 		return nil
-	case ctx.Err() == nil || e.life.Err() != nil:
+	case ctx.Err() == nil || b.life.Err() != nil:
 		return err
-	case e.retire():
+	case b.retire():
 		return errUnused
 	}
-	return e.ask(pg.PgConn(), "-- is anybody there?")
+	return b.ask(pg.PgConn(), "-- is anybody there?")
 }
 
 // tell wakes whom a notification is about. A user's own handler may have swallowed it.
-func (e *ear) tell(n *pgconn.Notification) {
+func (b *bell) tell(n *pgconn.Notification) {
 	var k sqlrow.Key
 	if n == nil {
-		e.rows.WakeAll()
+		b.rows.WakeAll()
 	} else if m, err := hex.Decode(k[:], []byte(n.Payload)); err == nil && m == len(k) {
-		e.rows.Wake(k)
+		b.rows.Wake(k)
 	}
 }
 
-func (e *ear) ask(pg *pgconn.PgConn, query string) error {
-	ctx, cancel := context.WithTimeout(e.life, patience)
+func (b *bell) ask(pg *pgconn.PgConn, query string) error {
+	ctx, cancel := context.WithTimeout(b.life, patience)
 	defer cancel()
 	return pg.Exec(ctx, query).Close()
 }

@@ -43,6 +43,7 @@ type site struct {
 	name    string // of the database, for Caps.Name: "postgres://db1:5432/app"
 	pgx     bool   // connections are those of package stdlib
 	pooled  bool   // a pooler gives each transaction another connection
+	limit   int    // of connections, as far as it is known; 0: none
 	owned   bool   // db is closed with the backend
 }
 
@@ -84,6 +85,9 @@ func (b *Backend) start(ctx context.Context, opts *Options) (err error) {
 	}
 	switch b.site.opts.Strategy {
 	case Advisory:
+		if err := b.site.unpooled(); err != nil {
+			return err
+		}
 		b.strategy, err = newAdvisory(ctx, b.site)
 	default:
 		b.strategy, err = newRow(ctx, b.site)
@@ -108,7 +112,7 @@ func (s *site) close() error {
 // mode is what a statement's arguments begin with. Behind a pooler pgx is not to prepare
 // statements, which belong to a connection.
 func (s *site) mode() []any {
-	if s.pooled {
+	if s.pooled && s.pgx {
 		return []any{pgx.QueryExecModeExec}
 	}
 	return nil

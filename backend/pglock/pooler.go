@@ -2,75 +2,107 @@ package pglock
 
 import (
 	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/distlock/distlock/driver"
 )
 
 // poolerPatience bounds the search for a pooler. Who has no connection to spare for that
 // long is treated as one that gives each transaction another.
 const poolerPatience = 3 * time.Second
 
-// pooled finds out whether a pooler gives each transaction another connection to the
-// server. Two clients tell: one inside a transaction, which must have a connection of
-// its own, and one outside, which must have the same as before.
-func pooled(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
+// findPooler finds out whether a pooler gives each transaction another connection to the
+// server. Two clients tell: one inside a transaction, which must have a connection of its
+// own, and one outside, which must have the same as before.
+func (s *site) findPooler(ctx context.Context) (pooled bool, err error) {
+	if s.limit == 1 {
+		return true, nil // as far as can be told
+	}
 	bounded, cancel := context.WithTimeout(ctx, poolerPatience)
 	defer cancel()
-	is, err := shared(bounded, &config.Config)
-	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
-		return true, nil
-	}
-	if err != nil {
+	pooled, err = s.tryTwo(bounded)
+	switch {
+	case err != nil && ctx.Err() == nil && bounded.Err() != nil, code(err) == badProtocol:
+		return true, nil // one of statements refuses a transaction
+	case err != nil:
 		return false, fmt.Errorf("looking for a pooler: %w", explain(err))
 	}
-	return is, nil
+	return pooled, nil
 }
 
-func shared(ctx context.Context, config *pgconn.Config) (bool, error) {
-	idle, err := pgconn.ConnectConfig(ctx, config)
+func (s *site) tryTwo(ctx context.Context) (pooled bool, err error) {
+	idle, err := s.db.Conn(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer idle.Close(ctx)
-	busy, err := pgconn.ConnectConfig(ctx, config)
+	defer func() { err = errors.Join(err, giveBack(idle, err)) }()
+	busy, err := s.db.Conn(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer busy.Close(ctx)
+	defer func() { err = errors.Join(err, giveBack(busy, err)) }()
 
-	first, err := process(ctx, idle, "")
+	first, err := s.process(ctx, idle)
 	if err != nil {
 		return false, err
 	}
-	other, err := process(ctx, busy, "BEGIN;")
-	if err != nil || other == first {
-		return true, err
+	if _, err := busy.ExecContext(ctx, "BEGIN", s.mode()...); err != nil {
+		return false, err
 	}
-	// With several connections the next of them is due, or the one before again.
-	for _, also := range []struct {
-		conn    *pgconn.PgConn
-		prelude string
-		want    uint32
-	}{{idle, "", first}, {busy, "ROLLBACK;", other}, {idle, "", first}, {idle, "", first}} {
-		pid, err := process(ctx, also.conn, also.prelude)
-		if err != nil || pid != also.want {
-			return true, err
+	second, err := s.process(ctx, busy)
+	pooled = second == first
+	if err == nil && !pooled {
+		pooled, err = s.moves(ctx, idle, first)
+	}
+	_, end := busy.ExecContext(ctx, "ROLLBACK", s.mode()...)
+	if err = errors.Join(err, end); err != nil || pooled {
+		return pooled, err
+	}
+	return s.moves(ctx, idle, first)
+}
+
+// moves asks a connection some times whose it is: where several take turns it is soon
+// that of another process.
+func (s *site) moves(ctx context.Context, conn *sql.Conn, was int) (bool, error) {
+	for range 2 {
+		if is, err := s.process(ctx, conn); err != nil || is != was {
+			return err == nil, err
 		}
 	}
 	return false, nil
 }
 
 // process is the server's process that answers a connection.
-func process(ctx context.Context, conn *pgconn.PgConn, prelude string) (uint32, error) {
-	results, err := conn.Exec(ctx, prelude+"SELECT pg_backend_pid()").ReadAll()
+func (s *site) process(ctx context.Context, conn *sql.Conn) (pid int, err error) {
+	return pid, conn.QueryRowContext(ctx, "SELECT pg_backend_pid()", s.mode()...).Scan(&pid)
+}
+
+// giveBack gives a connection back to the pool, or closes it after an error, since it may
+// have an open transaction.
+func giveBack(conn *sql.Conn, err error) error {
 	if err != nil {
-		return 0, err
+		conn.Raw(func(any) error { return sqldriver.ErrBadConn })
+		return nil
 	}
-	rows := results[len(results)-1].Rows
-	pid, err := strconv.ParseUint(string(rows[0][0]), 10, 32)
-	return uint32(pid), err
+	return conn.Close()
+}
+
+// unpooled refuses what needs a connection to itself.
+func (s *site) unpooled() error {
+	if !s.pooled {
+		return nil
+	}
+	return fmt.Errorf("%w: strategy %s needs connections that stay with one process of the server, and a pooler (PgBouncer in transaction mode, say) gives each transaction another, as far as can be told with %s; connect to the server itself, or use strategy %s",
+		driver.ErrInvalid, Advisory, s.connections(), Row)
+}
+
+func (s *site) connections() string {
+	if s.limit == 1 {
+		return "the one connection that the pool allows"
+	}
+	return "two connections"
 }

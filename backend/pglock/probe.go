@@ -16,17 +16,18 @@ const oldest = 12
 
 // facts are what a server says of itself and of the session.
 type facts struct {
-	version            int
-	replica, readOnly  bool
-	encoding, database string
-	user               string
-	pid                uint32 // of the process that serves the session
-	addr               string // of the server's end of the connection; empty for a Unix socket
-	port               int
+	version           int
+	replica, readOnly bool
+	encoding, client  string // encodings of the database and of the session
+	database          string
+	user              string
+	pid               uint32 // of the process that serves the session
+	addr              string // of the server's end of the connection; empty for a Unix socket
+	port              int
 }
 
 const sqlFacts = `SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
-	current_setting('transaction_read_only') = 'on', current_setting('server_encoding'),
+	current_setting('transaction_read_only') = 'on', current_setting('server_encoding'), current_setting('client_encoding'),
 	current_database(), current_user, pg_backend_pid(), coalesce(host(inet_server_addr()), ''), coalesce(inet_server_port(), 0)`
 
 // learn finds out what there is, and refuses what no locks can be kept in.
@@ -46,28 +47,26 @@ func (s *site) learn(ctx context.Context) error {
 	if s.name = s.opts.Name; s.name == "" {
 		s.name = nameOf(f, pg)
 	}
-	if pg == nil {
-		return nil
+	s.pgx = pg != nil
+	if s.opts.Strategy == Row && !(s.pgx && pg.PgConn().PID() != f.pid) {
+		return nil // a pooler makes up the number of the process
 	}
-	s.pgx = true
-	if pg.PgConn().PID() == f.pid && s.opts.Strategy == Row {
-		return nil // a pooler tells a process that is none
-	}
-	s.pooled, err = pooled(ctx, pg.Config())
+	s.pooled = true // so that nothing is prepared
+	s.pooled, err = s.findPooler(ctx)
 	return err
 }
 
-// ask asks a connection, and tells which one of pgx's it is, if it is. It uses the simple
-// protocol, which works behind every pooler.
+// ask asks a connection, and tells which one of pgx's it is, if it is. It does so in
+// one trip, which works behind every pooler.
 func (s *site) ask(ctx context.Context, conn *sql.Conn) (f facts, pg *pgx.Conn, err error) {
 	if pg, err = pgxOf(conn); err != nil {
 		return f, nil, err
 	}
 	var args []any
 	if pg != nil {
-		args = append(args, pgx.QueryExecModeSimpleProtocol)
+		args = append(args, pgx.QueryExecModeExec)
 	}
-	err = conn.QueryRowContext(ctx, sqlFacts, args...).Scan(&f.version, &f.replica, &f.readOnly, &f.encoding,
+	err = conn.QueryRowContext(ctx, sqlFacts, args...).Scan(&f.version, &f.replica, &f.readOnly, &f.encoding, &f.client,
 		&f.database, &f.user, &f.pid, &f.addr, &f.port)
 	return f, pg, err
 }
@@ -95,6 +94,8 @@ func (f *facts) check() error {
 		why = fmt.Sprintf("transactions are read-only here; set default_transaction_read_only=off for user %s, or in the URL", f.user)
 	case f.encoding != "UTF8":
 		why = fmt.Sprintf("database %s has the encoding %s; want UTF8, in which every lock's name can be written", f.database, f.encoding)
+	case f.client != "UTF8":
+		why = fmt.Sprintf("the session has client_encoding=%s; want UTF8, in which the driver sends", f.client)
 	default:
 		return nil
 	}

@@ -2,7 +2,9 @@ package pglock
 
 import (
 	"context"
+	"fmt"
 
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/sqlrow"
 )
 
@@ -16,6 +18,7 @@ func rowRelation(table string) *relation {
 		{name: "lim", kind: "integer", note: "permits of a semaphore"},
 		{name: "number", kind: "bigint", note: "of the last grant; fences are 1024 times this"},
 		{name: "owner", kind: "text", null: true, note: "who holds alone"},
+		{name: "granted", kind: "bigint", note: "the owner's number"},
 		{name: "since", kind: "bigint", note: "µs since 1970, as are until and waiting"},
 		{name: "until", kind: "bigint"},
 		{name: "meta", kind: "text", null: true, note: "JSON, what the owner tells of itself"},
@@ -36,9 +39,12 @@ func newRow(ctx context.Context, s *site) (strategy, error) {
 	d := newDialect(s, t.channel())
 	opts := sqlrow.Options{Package: "pglock", Name: s.name}
 	if s.listens() {
-		opts.Bell = func(b *sqlrow.Backend) sqlrow.Bell { return newEar(s, t.channel(), b) }
+		opts.Bell = func(b *sqlrow.Backend) sqlrow.Bell { return newBell(s, t.channel(), b) }
 	}
-	return sqlrow.New(d, opts), nil
+	if b, ok := any(sqlrow.New(d, opts)).(strategy); ok {
+		return b, nil
+	}
+	return nil, fmt.Errorf("%w: strategy %s", driver.ErrUnsupported, Row)
 }
 
 // listens says whether there can be a connection that listens, with one left for calls.
