@@ -1,6 +1,7 @@
 package sqlrow
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -27,15 +28,20 @@ type Backend struct {
 	dialect Dialect
 	options Options
 	bell    Bell
+	lanes   lanes
+	hub     hub
 
-	closing chan struct{} // closed by Close
-	once    sync.Once
-	err     error // of Close
+	ctx    context.Context // ends with the backend
+	cancel context.CancelFunc
+	once   sync.Once
+	err    error // of Close
 }
 
 // New makes a backend of a table that exists. It asks the database nothing.
 func New(d Dialect, o Options) *Backend {
-	b := &Backend{dialect: d, options: o, closing: make(chan struct{})}
+	b := &Backend{dialect: d, options: o}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.hub.init(b)
 	if o.Bell != nil {
 		b.bell = o.Bell(b)
 	}
@@ -58,16 +64,32 @@ func (b *Backend) Caps() driver.Caps {
 }
 
 // Wake tells those who wait for k that it may be free. It does not block.
-func (b *Backend) Wake(k Key) {}
+func (b *Backend) Wake(k Key) { b.hub.wake(k) }
 
-// WakeAll is Wake for every lock, when news may have been missed.
-func (b *Backend) WakeAll() {}
+// WakeAll is Wake for every lock, for when news may have been missed.
+func (b *Backend) WakeAll() { b.hub.wakeAll() }
+
+// tag is what a row says of claims of this backend.
+func (b *Backend) tag(k Key) string {
+	if b.bell == nil {
+		return ""
+	}
+	return b.bell.Tag(k)
+}
+
+// open refuses calls after Close, and those that nobody waits for any more.
+func (b *Backend) open(ctx context.Context) error {
+	if b.ctx.Err() != nil {
+		return driver.ErrClosed
+	}
+	return ctx.Err()
+}
 
 // Close ends the backend's goroutines, and closes the bell. Holds stay until they are
 // released by another backend or their TTL has passed.
 func (b *Backend) Close() error {
 	b.once.Do(func() {
-		close(b.closing)
+		b.hub.close()
 		if b.bell != nil {
 			b.err = b.wrap("close", "", b.bell.Close())
 		}

@@ -32,7 +32,8 @@ type Row struct {
 	Meta         []byte // JSON, as the Owner gave it
 	Bell         string // Bell.Tag of the Owner's backend
 
-	Claims []byte // everything else: readers, permits, places in line
+	Claims  []byte // everything else: readers, permits, places in line
+	Claimed int64  // when the last of Claims ends; 0 without
 
 	Rev     int64 // raised by every change but that of Waiting; 0: there is no row
 	Waiting int64 // until when somebody listens for a release; 0: nobody
@@ -64,11 +65,13 @@ type Held struct {
 //
 // Methods are safe for concurrent use, and return when ctx ends.
 type Dialect interface {
-	// Take makes t.Owner hold alone, if there is a row, without Claims, whose Number is below
-	// MaxNumber, and which is free (Until <= now) or held by t.Owner in the same kind:
+	// Take makes t.Owner hold alone, if there is a row without living claims (Claimed <= now)
+	// whose Number is below MaxNumber, and which is free (Until <= now) or held by t.Owner
+	// in the same kind:
 	//
 	//	number = granted = greatest(number+1, now), owner, until = now+TTL, meta, bell,
-	//	kind, lim = 0, rev = rev+1, and since = now unless t.Owner holds already.
+	//	kind, lim = 0, claims = NULL, claimed = 0, rev = rev+1, and since = now unless
+	//	t.Owner holds already.
 	//
 	// It answers the new Number; 0: nothing was changed.
 	Take(ctx context.Context, t Taking) (number int64, err error)
@@ -103,8 +106,8 @@ type Dialect interface {
 	// on: waiting = greatest(waiting, now+d). Rev stays.
 	Mark(ctx context.Context, k Key, d time.Duration) error
 
-	// Names lists up to limit names in the order of their bytes: those that have an Owner whose
-	// time is not over, or Claims; not below prefix and greater than after ("": from the first).
+	// Names lists up to limit names in the order of their bytes: those with a claim that
+	// lives (Until > now or Claimed > now), not below prefix and greater than after.
 	Names(ctx context.Context, prefix, after string, limit int) ([]string, error)
 }
 

@@ -1,0 +1,121 @@
+package sqlrow
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+// maxMisses is how often a change may find that somebody else was faster. Each miss is a
+// change of somebody else's that worked.
+const maxMisses = 24
+
+// errBusy says that the row is changed by others all the time: nothing was done.
+var errBusy = errors.New("others change the row of this lock all the time: nothing was done")
+
+// verdict is what a decision leads to.
+type verdict struct {
+	write bool  // the state was changed
+	frees bool  // and that may let others in
+	err   error // the answer, once it is written
+}
+
+// change reads name's row, lets decide change it, and writes it if nobody changed it in the
+// meantime; else it starts again. Callers of this process take turns.
+func (b *Backend) change(ctx context.Context, name string, decide func(*state) verdict) error {
+	leave, err := b.lanes.enter(ctx, KeyOf(name))
+	if err != nil {
+		return err
+	}
+	defer leave()
+	for miss := range maxMisses {
+		if err := pause(ctx, miss); err != nil {
+			return err
+		}
+		s, err := b.look(ctx, name)
+		if err != nil {
+			return err
+		}
+		done, err := b.settle(ctx, name, s, decide(s))
+		if done || err != nil {
+			return err
+		}
+	}
+	return errBusy
+}
+
+// pause lets others finish after a miss.
+func pause(ctx context.Context, misses int) error {
+	if misses == 0 {
+		return ctx.Err()
+	}
+	t := time.NewTimer(rand.N(time.Duration(misses) * time.Millisecond))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// look reads one row.
+func (b *Backend) look(ctx context.Context, name string) (*state, error) {
+	k := KeyOf(name)
+	states, err := b.lookAll(ctx, []Held{{Key: k}})
+	if err != nil {
+		return nil, err
+	}
+	return states(k)
+}
+
+// lookAll reads the rows of up to MaxExtend holds.
+func (b *Backend) lookAll(ctx context.Context, holds []Held) (func(Key) (*state, error), error) {
+	keys := make([]Key, len(holds))
+	for i, h := range holds {
+		keys[i] = h.Key
+	}
+	now, rows, err := b.dialect.Look(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	byKey := make(map[Key]Row, len(rows))
+	for _, r := range rows {
+		byKey[r.Key] = r
+	}
+	return func(k Key) (*state, error) { return read(byKey[k], now) }, nil
+}
+
+// settle writes what was decided. done is false if somebody else was faster.
+func (b *Backend) settle(ctx context.Context, name string, s *state, v verdict) (done bool, err error) {
+	if !v.write {
+		return true, v.err
+	}
+	row, err := s.write(name)
+	if err != nil {
+		return false, err
+	}
+	waited := false
+	if row.Rev == 0 {
+		row.Rev = 1
+		done, err = b.dialect.Insert(ctx, row)
+	} else {
+		done, waited, err = b.dialect.Swap(ctx, row, v.frees)
+	}
+	if err != nil || !done {
+		return false, err
+	}
+	if v.frees {
+		b.freed(row.Key, waited)
+	}
+	return true, v.err
+}
+
+// freed tells those who wait, here and elsewhere.
+func (b *Backend) freed(k Key, waited bool) {
+	b.Wake(k)
+	if waited && b.bell != nil {
+		b.bell.Ring(k)
+	}
+}
