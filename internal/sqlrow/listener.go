@@ -20,12 +20,12 @@ const (
 // backend. It lives as long as anybody does, and to the end of what it is listening to:
 // a lock that is fought for is waited for again at once.
 type listener struct {
-	hub    *hub
-	key    Key
-	name   string
-	ear    Ear
-	poll   time.Duration
-	rev    int64 // as last seen
+	hub  *hub
+	key  Key
+	name string
+	ear  Ear
+	poll time.Duration
+	rev  int64 // as last seen
 
 	// Guarded by the hub's mutex.
 	watches map[*watch]struct{}
