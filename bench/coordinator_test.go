@@ -39,6 +39,9 @@ const (
 	onEtcd      = "etcd"
 	onOldEtcd   = "etcd-installed"
 	onZooKeeper = "zookeeper"
+	onMariaDB   = "mysql"
+	onPostgres  = "postgres"
+	onSQLite    = "sqlite"
 )
 
 var coordinators = map[string]func(tb testing.TB) coordinator{
@@ -46,4 +49,7 @@ var coordinators = map[string]func(tb testing.TB) coordinator{
 	onEtcd:      startCurrentEtcd,
 	onOldEtcd:   startInstalledEtcd,
 	onZooKeeper: startZooKeeper,
+	onMariaDB:   startMariaDB,
+	onPostgres:  startPostgres,
+	onSQLite:    startSQLite,
 }

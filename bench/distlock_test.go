@@ -2,11 +2,15 @@ package bench
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/distlock/distlock"
 	_ "github.com/distlock/distlock/backend/etcdlock"
+	_ "github.com/distlock/distlock/backend/mysqllock"
+	_ "github.com/distlock/distlock/backend/pglock"
 	"github.com/distlock/distlock/backend/redislock"
+	_ "github.com/distlock/distlock/backend/sqlitelock"
 	_ "github.com/distlock/distlock/backend/zklock"
 	"github.com/distlock/distlock/driver"
 	"github.com/redis/go-redis/v9"
@@ -20,6 +24,17 @@ func openDistlockAt(scheme string) func(addr string, ttl time.Duration) (client,
 			return nil, err
 		}
 		return newDistlock(b, ttl, func() {})
+	}
+}
+
+// openDistlockIn is the same for a database whose URL has no such parameters yet.
+func openDistlockIn(params string) func(url string, ttl time.Duration) (client, error) {
+	return func(url string, ttl time.Duration) (client, error) {
+		sep := "?"
+		if strings.Contains(url, sep) {
+			sep = "&"
+		}
+		return openDistlockAt("")(url+sep+params+"&create=true", ttl)
 	}
 }
 

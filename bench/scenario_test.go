@@ -34,7 +34,10 @@ type settings struct {
 // ttl of locks in all scenarios but that of many leases.
 const ttl = 30 * time.Second
 
-var scenarios = slices.Concat(redisScenarios, etcdScenarios(onEtcd), etcdScenarios(onOldEtcd), zooKeeperScenarios)
+var scenarios = slices.Concat(redisScenarios, etcdScenarios(onEtcd), etcdScenarios(onOldEtcd), zooKeeperScenarios,
+	databaseScenarios(onMariaDB, mysqlAll, mysqlAll, mysqlTogether),
+	databaseScenarios(onPostgres, postgresAlone, postgresFighting, postgresTogether),
+	databaseScenarios(onSQLite, sqliteAll, sqliteAll, sqliteAll))
 
 var redisScenarios = []scenario{
 	uncontended(onRedis, 1, uncontending, rawRueidis, sameClient),

@@ -1,0 +1,42 @@
+package bench
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"cirello.io/pglock"
+	_ "github.com/lib/pq" // the driver that it wants
+)
+
+// openCirello uses cirello.io/pglock as its README does. Who finds a lock held waits for
+// the whole lease, also if it was released in between.
+func openCirello(lease time.Duration) func(string, time.Duration) (client, error) {
+	return func(url string, _ time.Duration) (client, error) {
+		db, err := sql.Open("postgres", url)
+		if err != nil {
+			return nil, err
+		}
+		db.SetMaxOpenConns(connections)
+		db.SetMaxIdleConns(connections)
+		c, err := pglock.New(db, pglock.WithLeaseDuration(lease), pglock.WithHeartbeatFrequency(lease/4))
+		if err != nil {
+			return nil, err
+		}
+		newMutex := func(name string) mutex { return &cirelloMutex{c: c, name: name} }
+		return sqlClient{newMutex, func() { db.Close() }}, c.TryCreateTable()
+	}
+}
+
+type cirelloMutex struct {
+	c    *pglock.Client
+	name string
+	held *pglock.Lock
+}
+
+func (m *cirelloMutex) lock(ctx context.Context) (err error) {
+	m.held, err = m.c.AcquireContext(ctx, m.name)
+	return err
+}
+
+func (m *cirelloMutex) unlock() error { return m.c.Release(m.held) }

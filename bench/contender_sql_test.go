@@ -1,0 +1,72 @@
+package bench
+
+import "time"
+
+// Those on databases. The raw ones that can't wait at the database try every millisecond.
+const (
+	rawUpdate = "raw UPDATE"
+	strategy  = "distlock "
+)
+
+// onDatabase is a strategy of distlock's, by the parameters of a URL.
+func onDatabase(name, params string) contender {
+	return contender{name: strategy + name, open: openDistlockIn(params), ours: true}
+}
+
+// Those on MariaDB.
+var (
+	mysqlUpdate    = contender{name: rawUpdate, open: rawMySQL(newUpdateMySQL)}
+	mysqlGetLock   = contender{name: "raw GET_LOCK", open: rawMySQL(newGetLock)}
+	mysqlForUpdate = contender{name: "raw FOR UPDATE", open: rawMySQL(newForUpdateMySQL)}
+
+	mysqlOurs = []contender{}
+	mysqlAll  = join([]contender{
+		mysqlUpdate,
+		mysqlGetLock,
+		{name: "raw GET_LOCK and a row that counts", open: rawMySQL(newFencedGetLock)},
+		mysqlForUpdate,
+		{name: "raw INSERT, DELETE", open: rawMySQL(newInsertDeleteMySQL)},
+	}, mysqlOurs)
+	mysqlTogether = join([]contender{mysqlUpdate, mysqlGetLock, mysqlForUpdate}, mysqlOurs)
+)
+
+// Those on PostgreSQL. cirello.io/pglock waits for its lease, 20 s by default, after each
+// refusal; where somebody has to wait it is one second here.
+var (
+	postgresUpdate    = contender{name: rawUpdate, open: rawPostgres(newUpdatePostgres)}
+	postgresAdvisory  = contender{name: "raw advisory", open: rawPostgres(newAdvisory)}
+	postgresForUpdate = contender{name: "raw FOR UPDATE", open: rawPostgres(newForUpdatePostgres)}
+	cirelloDefault    = contender{name: "cirello.io/pglock", open: openCirello(20 * time.Second)}
+	cirelloQuick      = contender{name: "cirello.io/pglock, lease 1 s", open: openCirello(time.Second)}
+
+	postgresOurs = []contender{}
+	postgresRaw  = []contender{
+		postgresUpdate,
+		postgresAdvisory,
+		{name: "raw advisory, nextval", open: rawPostgres(newFencedAdvisory)},
+		{name: "raw advisory, transaction", open: rawPostgres(newAdvisoryInTransaction)},
+		postgresForUpdate,
+		{name: "raw INSERT, DELETE", open: rawPostgres(newInsertDeletePostgres)},
+	}
+	postgresAlone    = join(postgresRaw, postgresOurs, cirelloDefault)
+	postgresFighting = join(postgresRaw, postgresOurs, cirelloQuick)
+	postgresTogether = join([]contender{postgresUpdate, postgresAdvisory, postgresForUpdate}, postgresOurs, cirelloQuick)
+)
+
+func join(raw, ours []contender, peers ...contender) []contender {
+	return append(append(append([]contender{}, raw...), ours...), peers...)
+}
+
+// Those on SQLite.
+var sqliteAll = []contender{{name: rawUpdate, open: openRawSQLite}, {name: "distlock", open: openDistlockAt("sqlite:"), ours: true}}
+
+// databaseScenarios have who is alone, who fights in one process, and who in several.
+func databaseScenarios(at string, alone, fighting, together []contender) []scenario {
+	return []scenario{
+		uncontended(at, 1, alone, rawUpdate),
+		uncontended(at, 16, alone, rawUpdate),
+		oneLock(at, 16, fighting),
+		inProcesses(at, together),
+		handoff(at, together),
+	}
+}

@@ -1,0 +1,199 @@
+package bench
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/distlock/distlock/internal/testserver"
+	"github.com/go-sql-driver/mysql"
+)
+
+// rawMySQL opens a pool that sends each statement in one trip, for mutexes of one kind.
+func rawMySQL(kind func(db *sql.DB, name string, ttl time.Duration) (mutex, error)) func(string, time.Duration) (client, error) {
+	return func(url string, ttl time.Duration) (client, error) {
+		db, err := sql.Open("mysql", testserver.MariaDBSource(url))
+		if err != nil {
+			return nil, err
+		}
+		db.SetMaxOpenConns(connections)
+		db.SetMaxIdleConns(connections)
+		newMutex := func(name string) mutex {
+			m, err := kind(db, name, ttl)
+			if err != nil {
+				return failing{err}
+			}
+			return m
+		}
+		return sqlClient{newMutex, func() { db.Close() }}, nil
+	}
+}
+
+// insertMySQL makes the row that a mutex has for good.
+func insertMySQL(db *sql.DB, name string) error {
+	_, err := db.Exec("INSERT IGNORE INTO bench_rows (k) VALUES (?)", name)
+	return err
+}
+
+// getLock is GET_LOCK and RELEASE_LOCK on a connection of the pool.
+type getLock struct {
+	db   *sql.DB
+	name string
+	conn *sql.Conn
+}
+
+func newGetLock(db *sql.DB, name string, _ time.Duration) (mutex, error) {
+	return &getLock{db: db, name: name}, nil
+}
+
+var errNotGranted = errors.New("GET_LOCK did not grant")
+
+func (m *getLock) lock(ctx context.Context) (err error) {
+	if m.conn, err = m.db.Conn(ctx); err != nil {
+		return err
+	}
+	var granted sql.NullInt64
+	err = m.conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, 60)", m.name).Scan(&granted)
+	if err == nil && granted.Int64 != 1 {
+		err = errNotGranted
+	}
+	if err != nil {
+		m.conn.Close()
+	}
+	return err
+}
+
+func (m *getLock) unlock() error {
+	defer m.conn.Close()
+	_, err := m.conn.ExecContext(context.Background(), "DO RELEASE_LOCK(?)", m.name)
+	return err
+}
+
+// fencedGetLock has a row that counts, besides.
+type fencedGetLock struct {
+	getLock
+	numbered
+}
+
+func newFencedGetLock(db *sql.DB, name string, _ time.Duration) (mutex, error) {
+	return &fencedGetLock{getLock: getLock{db: db, name: name}}, insertMySQL(db, name)
+}
+
+func (m *fencedGetLock) lock(ctx context.Context) error {
+	if err := m.getLock.lock(ctx); err != nil {
+		return err
+	}
+	r, err := m.conn.ExecContext(ctx, "UPDATE bench_rows SET fence = LAST_INSERT_ID(fence + 1) WHERE k = ?", m.name)
+	if err != nil {
+		m.unlock()
+		return err
+	}
+	n, err := r.LastInsertId()
+	m.number = uint64(n)
+	return err
+}
+
+// forUpdateMySQL is SELECT … FOR UPDATE in a transaction.
+type forUpdateMySQL struct {
+	db   *sql.DB
+	name string
+	tx   *sql.Tx
+}
+
+func newForUpdateMySQL(db *sql.DB, name string, _ time.Duration) (mutex, error) {
+	return &forUpdateMySQL{db: db, name: name}, insertMySQL(db, name)
+}
+
+func (m *forUpdateMySQL) lock(ctx context.Context) (err error) {
+	if m.tx, err = m.db.BeginTx(context.Background(), nil); err != nil {
+		return err
+	}
+	var k string
+	if err = m.tx.QueryRowContext(ctx, "SELECT k FROM bench_rows WHERE k = ? FOR UPDATE", m.name).Scan(&k); err != nil {
+		m.tx.Rollback()
+	}
+	return err
+}
+
+func (m *forUpdateMySQL) unlock() error { return m.tx.Commit() }
+
+// updateMySQL is one conditional UPDATE, and another to release.
+type updateMySQL struct {
+	db *sql.DB
+	rowMutex
+	numbered
+}
+
+func newUpdateMySQL(db *sql.DB, name string, ttl time.Duration) (mutex, error) {
+	return &updateMySQL{db: db, rowMutex: newRowMutex(name, ttl)}, insertMySQL(db, name)
+}
+
+const nowMySQL = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+
+func (m *updateMySQL) lock(ctx context.Context) error {
+	return poll(ctx, func() (bool, error) {
+		r, err := m.db.ExecContext(ctx, "UPDATE bench_rows SET owner = ?, until = "+nowMySQL+" + ?, fence = LAST_INSERT_ID(fence + 1)"+
+			" WHERE k = ? AND (owner IS NULL OR until < "+nowMySQL+")", m.owner, m.ttl.Microseconds(), m.name)
+		if err != nil {
+			return false, err
+		}
+		n, err := r.LastInsertId()
+		m.number = uint64(n)
+		return n != 0, err
+	})
+}
+
+func (m *updateMySQL) unlock() error {
+	_, err := m.db.Exec("UPDATE bench_rows SET owner = NULL WHERE k = ? AND owner = ?", m.name, m.owner)
+	return err
+}
+
+// insertDeleteMySQL is a row of a unique key that comes and goes. Deadlocks are tried
+// again, as one has to.
+type insertDeleteMySQL struct {
+	db *sql.DB
+	rowMutex
+}
+
+func newInsertDeleteMySQL(db *sql.DB, name string, ttl time.Duration) (mutex, error) {
+	return &insertDeleteMySQL{db, newRowMutex(name, ttl)}, nil
+}
+
+// What a MySQL answers to an INSERT.
+const (
+	duplicate = 1062
+	deadlock  = 1213
+)
+
+func isMySQL(err error, numbers ...uint16) bool {
+	var answer *mysql.MySQLError
+	if !errors.As(err, &answer) {
+		return false
+	}
+	for _, n := range numbers {
+		if answer.Number == n {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *insertDeleteMySQL) lock(ctx context.Context) error {
+	return poll(ctx, func() (bool, error) {
+		_, err := m.db.ExecContext(ctx, "INSERT INTO bench_keys VALUES (?, ?, "+nowMySQL+" + ?)", m.name, m.owner, m.ttl.Microseconds())
+		if isMySQL(err, duplicate, deadlock) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+}
+
+func (m *insertDeleteMySQL) unlock() error {
+	for {
+		_, err := m.db.Exec("DELETE FROM bench_keys WHERE k = ? AND owner = ?", m.name, m.owner)
+		if !isMySQL(err, deadlock) {
+			return err
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package bench
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// postgresServer is a database of a PostgreSQL.
+type postgresServer struct {
+	*testserver.PostgresServer
+	url   string
+	admin *sql.DB
+}
+
+func startPostgres(tb testing.TB) coordinator {
+	tb.Helper()
+	s := testserver.SharedCountingPostgres(tb)
+	url := s.Database(tb)
+	admin := s.DB(tb, url)
+	execAll(tb, admin,
+		`CREATE EXTENSION pg_stat_statements`,
+		`CREATE TABLE bench_rows (k text PRIMARY KEY, owner text, until bigint NOT NULL DEFAULT 0, fence bigint NOT NULL DEFAULT 0) WITH (fillfactor = 50)`,
+		`CREATE TABLE bench_keys (k text PRIMARY KEY, owner text NOT NULL, until bigint NOT NULL)`,
+		`CREATE SEQUENCE bench_fences`)
+	return &postgresServer{s, url, admin}
+}
+
+// Addr is the URL of the database.
+func (s *postgresServer) Addr() string { return s.url }
+
+func (s *postgresServer) version() (v string, err error) {
+	return v, s.admin.QueryRow(`SELECT 'PostgreSQL ' || split_part(current_setting('server_version'), ' ', 1)`).Scan(&v)
+}
+
+// usage leaves out what usage asks.
+func (s *postgresServer) usage(contender) (u usage, err error) {
+	const sum = `SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat_statements%'`
+	if err := s.admin.QueryRowContext(context.Background(), sum).Scan(&u.sent); err != nil {
+		return u, err
+	}
+	u.cpu, err = cpuOfFamily(s.PID())
+	return u, err
+}
