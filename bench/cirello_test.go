@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"database/sql"
 	"time"
 
 	"cirello.io/pglock"
@@ -13,12 +12,10 @@ import (
 // the whole lease, also if it was released in between.
 func openCirello(lease time.Duration) func(string, time.Duration) (client, error) {
 	return func(url string, _ time.Duration) (client, error) {
-		db, err := sql.Open("postgres", url)
+		db, err := newPool("postgres", url)
 		if err != nil {
 			return nil, err
 		}
-		db.SetMaxOpenConns(connections)
-		db.SetMaxIdleConns(connections)
 		c, err := pglock.New(db, pglock.WithLeaseDuration(lease), pglock.WithHeartbeatFrequency(lease/4))
 		if err != nil {
 			return nil, err

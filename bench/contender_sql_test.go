@@ -19,8 +19,11 @@ var (
 	mysqlGetLock   = contender{name: "raw GET_LOCK", open: rawMySQL(newGetLock)}
 	mysqlForUpdate = contender{name: "raw FOR UPDATE", open: rawMySQL(newForUpdateMySQL)}
 
-	mysqlOurs = []contender{}
-	mysqlAll  = join([]contender{
+	mysqlOurs = []contender{
+		onDatabase("UniqueIndex", "strategy=unique"),
+		onDatabase("Version", "strategy=version"),
+	}
+	mysqlAll = join([]contender{
 		mysqlUpdate,
 		mysqlGetLock,
 		{name: "raw GET_LOCK and a row that counts", open: rawMySQL(newFencedGetLock)},

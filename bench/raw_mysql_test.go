@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/distlock/distlock/internal/testserver"
@@ -13,19 +14,11 @@ import (
 // rawMySQL opens a pool that sends each statement in one trip, for mutexes of one kind.
 func rawMySQL(kind func(db *sql.DB, name string, ttl time.Duration) (mutex, error)) func(string, time.Duration) (client, error) {
 	return func(url string, ttl time.Duration) (client, error) {
-		db, err := sql.Open("mysql", testserver.MariaDBSource(url))
+		db, err := newPool("mysql", testserver.MariaDBSource(url))
 		if err != nil {
 			return nil, err
 		}
-		db.SetMaxOpenConns(connections)
-		db.SetMaxIdleConns(connections)
-		newMutex := func(name string) mutex {
-			m, err := kind(db, name, ttl)
-			if err != nil {
-				return failing{err}
-			}
-			return m
-		}
+		newMutex := func(name string) mutex { return orFailing(kind(db, name, ttl)) }
 		return sqlClient{newMutex, func() { db.Close() }}, nil
 	}
 }
@@ -168,15 +161,7 @@ const (
 
 func isMySQL(err error, numbers ...uint16) bool {
 	var answer *mysql.MySQLError
-	if !errors.As(err, &answer) {
-		return false
-	}
-	for _, n := range numbers {
-		if answer.Number == n {
-			return true
-		}
-	}
-	return false
+	return errors.As(err, &answer) && slices.Contains(numbers, answer.Number)
 }
 
 func (m *insertDeleteMySQL) lock(ctx context.Context) error {

@@ -19,14 +19,8 @@ func rawPostgres(kind func(db *pgxpool.Pool, name string, ttl time.Duration) (mu
 		if err != nil {
 			return nil, err
 		}
-		newMutex := func(name string) mutex {
-			m, err := kind(db, name, ttl)
-			if err != nil {
-				return failing{err}
-			}
-			return m
-		}
-		return sqlClient{newMutex, db.Close}, nil
+		newMutex := func(name string) mutex { return orFailing(kind(db, name, ttl)) }
+		return sqlClient{newMutex, db.Close}, openAll(db.Acquire, (*pgxpool.Conn).Release)
 	}
 }
 

@@ -3,11 +3,42 @@ package bench
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"time"
 )
 
-// connections is how many a raw pool has: one for each goroutine of any scenario.
-const connections = 64
+// connections is how many a raw pool keeps, all open from the start: one for each
+// goroutine of any scenario.
+const connections = 16
+
+// openAll opens all connections of a pool.
+func openAll[C any](connect func(context.Context) (C, error), release func(C)) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var open []C
+	for range connections {
+		c, err := connect(ctx)
+		if err != nil {
+			return err
+		}
+		open = append(open, c)
+	}
+	for _, c := range open {
+		release(c)
+	}
+	return nil
+}
+
+// newPool opens a pool of database/sql.
+func newPool(driver, source string) (*sql.DB, error) {
+	db, err := sql.Open(driver, source)
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	return db, openAll(db.Conn, func(c *sql.Conn) { c.Close() })
+}
 
 // pause is how long raw locks that can't wait at the database sleep between two attempts.
 const pause = time.Millisecond
@@ -35,6 +66,14 @@ type sqlClient struct {
 
 func (c sqlClient) mutex(name string) mutex { return c.newMutex(name) }
 func (c sqlClient) close()                  { c.end() }
+
+// orFailing is a mutex, or one that tells why there is none.
+func orFailing(m mutex, err error) mutex {
+	if err != nil {
+		return failing{err}
+	}
+	return m
+}
 
 // rowMutex is one that has a row and says who it is.
 type rowMutex struct {

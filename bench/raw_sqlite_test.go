@@ -12,13 +12,16 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite" of database/sql
 )
 
-// sqliteFile is a SQLite file, which nobody serves.
+// sqliteFile is a SQLite file, which nobody serves. The raw locks have one of their own
+// beside it, since distlock wants its file for itself.
 type sqliteFile struct{ path string }
+
+const rawFile = ".raw"
 
 func startSQLite(tb testing.TB) coordinator {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "locks.db")
-	db, err := openSQLite(path)
+	db, err := openSQLite(path + rawFile)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -30,7 +33,7 @@ func startSQLite(tb testing.TB) coordinator {
 func (f sqliteFile) Addr() string { return f.path }
 
 func (f sqliteFile) version() (v string, err error) {
-	db, err := openSQLite(f.path)
+	db, err := openSQLite(f.path + rawFile)
 	if err != nil {
 		return "", err
 	}
@@ -53,7 +56,7 @@ func openSQLite(path string) (*sql.DB, error) {
 }
 
 func openRawSQLite(path string, ttl time.Duration) (client, error) {
-	db, err := openSQLite(path)
+	db, err := openSQLite(path + rawFile)
 	if err != nil {
 		return nil, err
 	}
