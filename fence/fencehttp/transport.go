@@ -1,0 +1,50 @@
+package fencehttp
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"github.com/distlock/distlock/fence"
+)
+
+// Transport sends the fence of each request's context with it. It is safe for concurrent
+// use if Base is.
+type Transport struct {
+	// Fence finds the fence in a request's context: distlock.Fence for programs with one
+	// lock. Under several locks use one Transport for each, with distlock.FenceOf and the
+	// lock's name. 0: none is sent.
+	Fence func(context.Context) uint64
+
+	// Base sends the request; nil means http.DefaultTransport.
+	Base http.RoundTripper
+}
+
+// RoundTrip is that of http.RoundTripper. A header that the request has already stays.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	base := t.Base
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	if t.Fence == nil || len(r.Header.Values(Header)) > 0 {
+		return base.RoundTrip(r)
+	}
+	r = r.Clone(r.Context()) // a RoundTripper must not change its request
+	Set(r.Header, t.Fence(r.Context()))
+	return base.RoundTrip(r)
+}
+
+// Stale is a *fence.StaleError if the answer says that the request's fence is stale, and nil
+// otherwise. Its Resource is the URL's path, since the server does not tell how it calls
+// the resource.
+func Stale(response *http.Response) error {
+	if response.Header.Get(Header) != stale {
+		return nil
+	}
+	e := &fence.StaleError{}
+	if r := response.Request; r != nil {
+		e.Resource = r.URL.Path
+		e.Fence, _ = strconv.ParseUint(r.Header.Get(Header), 10, 64)
+	}
+	return e
+}
