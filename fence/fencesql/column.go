@@ -66,12 +66,7 @@ func (c *Column) Enter(ctx context.Context, tx Tx, key any, f uint64) error {
 
 // Do is what Guard.Do is, for the row with that key.
 func (c *Column) Do(ctx context.Context, db *sql.DB, key any, f uint64, do func(tx *sql.Tx) error) error {
-	return inTx(ctx, db, func(tx *sql.Tx) error {
-		if err := c.Enter(ctx, tx, key, f); err != nil {
-			return err
-		}
-		return do(tx)
-	})
+	return inside(ctx, db, func(tx *sql.Tx) error { return c.Enter(ctx, tx, key, f) }, do)
 }
 
 // Changed tells what an UPDATE or DELETE did whose WHERE is "key = … AND fence <= f" and

@@ -134,19 +134,3 @@ func (p place) explain(resource string, err error) error {
 	}
 	return fmt.Errorf("fencesql: enter %q (table %s, %v): %w", resource, p.table, p.dialect, err)
 }
-
-// inTx commits what f does, or rolls it back.
-func inTx(ctx context.Context, db *sql.DB, f func(tx *sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("fencesql: %w", err)
-	}
-	defer func() { _ = tx.Rollback() }() // there is nothing left to roll back after Commit
-	if err := f(tx); err != nil {
-		return err
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("fencesql: commit: %w", err)
-	}
-	return nil
-}

@@ -82,18 +82,14 @@ func (g *Guard) Enter(ctx context.Context, tx Tx, resource string, f uint64) err
 }
 
 // Do begins a transaction with the database's default options, presents the fence, calls
-// f, and commits. If f or anything else fails it rolls back and returns that error.
+// do once, and commits. If any of that fails it rolls back and returns the error. Only
+// deadlocks and serialization failures in Enter are met by beginning again, a few times.
 func (g *Guard) Do(ctx context.Context, db *sql.DB, resource string, f uint64, do func(tx *sql.Tx) error) error {
-	return inTx(ctx, db, func(tx *sql.Tx) error {
-		if err := g.Enter(ctx, tx, resource, f); err != nil {
-			return err
-		}
-		return do(tx)
-	})
+	return inside(ctx, db, func(tx *sql.Tx) error { return g.Enter(ctx, tx, resource, f) }, do)
 }
 
-// probe is the resource of Check. It is never stored.
-const probe = "distlock: does this table do?"
+// probe is the resource of Check, and as long as one may be.
+var probe = fmt.Sprintf("%-*s", fence.MaxResource, "distlock: does this table do?")
 
 // Check tries the table out in a transaction that is rolled back. A table that is missing
 // or of another shape, another database than the dialect says, and an engine without
@@ -110,12 +106,7 @@ var errTried = errors.New("tried")
 
 func (g *Guard) try(ctx context.Context, db *sql.DB) error {
 	for _, f := range []uint64{math.MaxInt64 - 1, 1} { // the second is stale if the first one stays
-		err := inTx(ctx, db, func(tx *sql.Tx) error {
-			if err := g.Enter(ctx, tx, probe, f); err != nil {
-				return err
-			}
-			return errTried
-		})
+		err := inside(ctx, db, func(tx *sql.Tx) error { return g.tryIn(ctx, tx, f) }, nil)
 		if errors.Is(err, fence.ErrStale) {
 			return errors.New("a transaction that was rolled back left its row behind; has the table an engine without transactions?")
 		}
@@ -124,4 +115,16 @@ func (g *Guard) try(ctx context.Context, db *sql.DB) error {
 		}
 	}
 	return nil
+}
+
+// tryIn enters and reads what was stored: a server may cut off what does not fit.
+func (g *Guard) tryIn(ctx context.Context, tx *sql.Tx, f uint64) error {
+	if err := g.Enter(ctx, tx, probe, f); err != nil {
+		return err
+	}
+	seen, err := scan(tx.QueryRowContext(ctx, g.sql("SELECT $f FROM $t WHERE $k = :k"), probe))
+	if err == nil && seen != f {
+		err = fmt.Errorf("%d was stored as %d", f, seen)
+	}
+	return cmp.Or(err, errTried)
 }

@@ -1,0 +1,187 @@
+package fencesql_test
+
+import (
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/distlock/distlock/fence"
+	"github.com/distlock/distlock/fence/fencesql"
+)
+
+// stock makes a table that carries its fences.
+func (o opened) stock(t *testing.T) *fencesql.Column {
+	t.Helper()
+	o.exec(t, "CREATE TABLE stock (sku INT PRIMARY KEY, quantity INT NOT NULL, fence BIGINT NOT NULL DEFAULT 0)",
+		"INSERT INTO stock (sku, quantity) VALUES (7, 100), (8, 100)")
+	c, err := fencesql.NewColumn(o.dialect, fencesql.Names{Table: "stock", Key: "sku", Fence: "fence"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestColumnLetsGreaterFencesIn(t *testing.T) {
+	each(t, func(t *testing.T, o opened) {
+		c := o.stock(t)
+		for _, step := range []struct {
+			key   any
+			fence uint64
+			want  error
+		}{
+			{7, 33, nil}, {7, 33, nil}, {7, 34, nil}, {7, 33, fence.ErrStale}, {8, 1, nil},
+			{9, 1, sql.ErrNoRows}, {7, 0, fence.ErrInvalid}, {7, 1 << 63, fence.ErrInvalid},
+		} {
+			if err := c.Do(t.Context(), o.db, step.key, step.fence, nothing); !errors.Is(err, step.want) {
+				t.Errorf("%v %d: %v, want %v", step.key, step.fence, err, step.want)
+			}
+		}
+		if n := o.number(t, "SELECT fence FROM stock WHERE sku = 7"); n != 34 {
+			t.Errorf("the row has %d", n)
+		}
+	})
+}
+
+func TestChanged(t *testing.T) {
+	each(t, func(t *testing.T, o opened) {
+		c := o.stock(t)
+		update := "UPDATE stock SET quantity = ?, fence = ? WHERE sku = ? AND fence <= ?"
+		if o.dialect == fencesql.Postgres {
+			update = "UPDATE stock SET quantity = $1, fence = $2 WHERE sku = $3 AND fence <= $4"
+		}
+		for _, step := range []struct {
+			sku, quantity int
+			fence         uint64
+			want          error
+		}{
+			{7, 99, 33, nil},
+			{7, 99, 33, nil}, // nothing changes, and MySQL counts no row
+			{7, 90, 34, nil},
+			{7, 99, 33, fence.ErrStale},
+			{9, 99, 33, sql.ErrNoRows},
+		} {
+			result, err := o.db.ExecContext(t.Context(), update, step.quantity, step.fence, step.sku, step.fence)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Changed(t.Context(), o.db, result, step.sku, step.fence); !errors.Is(err, step.want) {
+				t.Errorf("%+v: %v", step, err)
+			}
+		}
+		if n := o.number(t, "SELECT quantity FROM stock WHERE sku = 7"); n != 90 {
+			t.Errorf("%d are left", n)
+		}
+	})
+}
+
+// A statement that asks for more than key and fence can't be told from one that did
+// nothing for its fence, and one for several rows has no single fence.
+func TestChangedRefuses(t *testing.T) {
+	each(t, func(t *testing.T, o opened) {
+		c := o.stock(t)
+		result, err := o.db.ExecContext(t.Context(), "UPDATE stock SET fence = 33 WHERE sku = 7 AND fence <= 33 AND quantity > 1000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Changed(t.Context(), o.db, result, 7, 33); err == nil || errors.Is(err, fence.ErrStale) {
+			t.Errorf("another condition: %v", err)
+		}
+		result, err = o.db.ExecContext(t.Context(), "UPDATE stock SET fence = 33 WHERE fence <= 33")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Changed(t.Context(), o.db, result, 7, 33); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("two rows: %v", err)
+		}
+		if err := c.Changed(t.Context(), o.db, result, 7, 0); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("fence 0: %v", err)
+		}
+	})
+}
+
+// What a transaction saw before does not decide: the row as it is does.
+func TestChangedLooksPastTheSnapshot(t *testing.T) {
+	o := databases["mariadb"](t)
+	c := o.stock(t)
+	if err := c.Do(t.Context(), o.db, 7, 33, nothing); err != nil {
+		t.Fatal(err)
+	}
+	tx := o.begin(t, sql.LevelRepeatableRead)
+	var quantity int
+	if err := tx.QueryRowContext(t.Context(), "SELECT quantity FROM stock").Scan(&quantity); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Do(t.Context(), o.db, 7, 34, nothing); err != nil {
+		t.Fatal(err)
+	}
+	result, err := tx.ExecContext(t.Context(), "UPDATE stock SET quantity = 99, fence = 33 WHERE sku = 7 AND fence <= 33")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Changed(t.Context(), tx, result, 7, 33); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestColumnReadBeforeEnter(t *testing.T) {
+	o := databases["mariadb"](t)
+	c := o.stock(t)
+	tx := o.begin(t, sql.LevelRepeatableRead)
+	if n := o.number(t, "SELECT COUNT(*) FROM stock"); n != 2 {
+		t.Fatal(n)
+	}
+	var quantity int
+	if err := tx.QueryRowContext(t.Context(), "SELECT quantity FROM stock").Scan(&quantity); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Do(t.Context(), o.db, 7, 34, nothing); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Enter(t.Context(), tx, 7, 35); !errors.Is(err, fencesql.ErrSnapshot) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestColumnsOfAnotherShape(t *testing.T) {
+	each(t, func(t *testing.T, o opened) {
+		o.exec(t, "CREATE TABLE odd (id INT PRIMARY KEY, fence BIGINT)", "INSERT INTO odd VALUES (1, NULL), (2, -5)")
+		for _, key := range []string{"1", "2"} {
+			c, err := fencesql.NewColumn(o.dialect, fencesql.Names{Table: "odd", Key: "id", Fence: "fence"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Do(t.Context(), o.db, key, 33, nothing); o.dialect == fencesql.MySQL && !errors.Is(err, fence.ErrInvalid) {
+				t.Errorf("row %s: %v", key, err)
+			}
+		}
+		for _, n := range []fencesql.Names{{}, {Table: "odd", Key: "id"}, {Table: "odd", Key: "i d", Fence: "fence"}} {
+			if _, err := fencesql.NewColumn(o.dialect, n); !errors.Is(err, fence.ErrInvalid) {
+				t.Errorf("%+v: %v", n, err)
+			}
+		}
+		missing, err := fencesql.NewColumn(o.dialect, fencesql.Names{Table: "odd", Key: "id", Fence: "token"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := missing.Do(t.Context(), o.db, 1, 33, nothing); err == nil || errors.Is(err, fence.ErrStale) {
+			t.Errorf("no such column: %v", err)
+		}
+	})
+}
+
+func TestBinaryKeys(t *testing.T) {
+	o := databases["mariadb"](t)
+	o.exec(t, "CREATE TABLE files (id BINARY(4) PRIMARY KEY, fence BIGINT NOT NULL DEFAULT 0)", "INSERT INTO files (id) VALUES (x'FF00FE01')")
+	c, err := fencesql.NewColumn(o.dialect, fencesql.Names{Table: "files", Key: "id", Fence: "fence"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := []byte{0xff, 0, 0xfe, 1}
+	if err := c.Do(t.Context(), o.db, key, 34, nothing); err != nil {
+		t.Fatal(err)
+	}
+	var stale *fence.StaleError
+	if err := c.Do(t.Context(), o.db, key, 33, nothing); !errors.As(err, &stale) || stale.Resource != "files ff00fe01" {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,185 @@
+package fencesql_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/distlock/distlock/fence"
+	"github.com/distlock/distlock/fence/fencesql"
+)
+
+func nothing(*sql.Tx) error { return nil }
+
+func TestOnlyGreaterFencesAreLetIn(t *testing.T) {
+	each(t, func(t *testing.T, o opened) {
+		g := o.guard(t)
+		for _, step := range []struct {
+			resource string
+			fence    uint64
+			seen     uint64 // of a refusal
+		}{
+			{"a", 33, 0}, {"a", 33, 0}, {"a", 34, 0}, {"a", 33, 34}, {"a", 34, 0},
+			{"A", 1, 0}, {"a ", 1, 0}, {"ä", 1, 0}, {strings.Repeat("n", fence.MaxResource), 1, 0}, // each by itself
+			{"a", math.MaxInt64 - 1, 0}, {"a", 1<<53 + 1, math.MaxInt64 - 1},
+		} {
+			err := g.Do(t.Context(), o.db, step.resource, step.fence, nothing)
+			var stale *fence.StaleError
+			switch {
+			case step.seen == 0 && err != nil:
+				t.Errorf("%q %d: %v", step.resource, step.fence, err)
+			case step.seen == 0:
+			case !errors.Is(err, fence.ErrStale) || !errors.As(err, &stale):
+				t.Errorf("%q %d: %v, want it to be stale", step.resource, step.fence, err)
+			case *stale != (fence.StaleError{Resource: step.resource, Fence: step.fence, Seen: step.seen}):
+				t.Errorf("%q %d: %+v", step.resource, step.fence, stale)
+			}
+		}
+	})
+}
+
+// What is rolled back was not presented.
+func TestRollback(t *testing.T) {
+	each(t, func(t *testing.T, o opened) {
+		g := o.guard(t)
+		failure := errors.New("no")
+		for _, f := range []uint64{34, 35} {
+			if err := g.Do(t.Context(), o.db, "a", f, func(*sql.Tx) error { return failure }); !errors.Is(err, failure) {
+				t.Fatal(err)
+			}
+		}
+		if err := g.Do(t.Context(), o.db, "a", 33, nothing); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestDoCommits(t *testing.T) {
+	each(t, func(t *testing.T, o opened) {
+		g := o.guard(t)
+		o.exec(t, "CREATE TABLE stock (n INT)")
+		insert := func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(t.Context(), "INSERT INTO stock VALUES (7)")
+			return err
+		}
+		if err := g.Do(t.Context(), o.db, "a", 1, insert); err != nil {
+			t.Fatal(err)
+		}
+		if n := o.number(t, "SELECT n FROM stock"); n != 7 {
+			t.Errorf("%d", n)
+		}
+	})
+}
+
+func TestBadInput(t *testing.T) {
+	each(t, func(t *testing.T, o opened) {
+		g := o.guard(t)
+		tx := o.begin(t, sql.LevelDefault)
+		for name, err := range map[string]error{
+			"fence 0":        g.Enter(t.Context(), tx, "a", 0),
+			"fence too big":  g.Enter(t.Context(), tx, "a", 1<<63),
+			"no resource":    g.Enter(t.Context(), tx, "", 1),
+			"long resource":  g.Enter(t.Context(), tx, strings.Repeat("n", fence.MaxResource+1), 1),
+			"NUL":            g.Enter(t.Context(), tx, "a\x00b", 1),
+			"no transaction": g.Enter(t.Context(), o.db, "a", 1),
+		} {
+			if !errors.Is(err, fence.ErrInvalid) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := g.Do(ctx, o.db, "a", 1, nothing); !errors.Is(err, context.Canceled) {
+			t.Errorf("a context that has ended: %v", err)
+		}
+	})
+	for _, table := range []string{"a b", "a.b.c", "a;DROP", "`a`", ".a", "a."} {
+		if _, err := fencesql.New(fencesql.MySQL, &fencesql.Options{Table: table}); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("table %q: %v", table, err)
+		}
+	}
+	if _, err := fencesql.New(0, nil); !errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("no dialect: %v", err)
+	}
+}
+
+func TestCheckRefuses(t *testing.T) {
+	each(t, func(t *testing.T, o opened) {
+		check := func(name string, d fencesql.Dialect, table string) {
+			g, err := fencesql.New(d, &fencesql.Options{Table: table})
+			if err == nil {
+				err = g.Check(t.Context(), o.db)
+			}
+			if !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), "CREATE TABLE") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		o.guard(t)
+		check("no such table", o.dialect, "missing")
+		o.exec(t, "CREATE TABLE other (a INT, b INT)")
+		check("other columns", o.dialect, "other")
+		o.exec(t, "CREATE TABLE nokey (resource VARCHAR(512), fence BIGINT)")
+		if o.dialect != fencesql.MySQL { // there it is the second resource that shows it
+			check("no key", o.dialect, "nokey")
+		}
+		for _, d := range []fencesql.Dialect{fencesql.MySQL, fencesql.Postgres, fencesql.SQLite} {
+			if d != o.dialect && !(d == fencesql.Postgres && o.dialect == fencesql.SQLite) {
+				check("as "+d.String(), d, fencesql.DefaultTable)
+			}
+		}
+		if o.dialect == fencesql.SQLite {
+			return // its columns take anything
+		}
+		o.exec(t, "CREATE TABLE small (resource VARCHAR(512) PRIMARY KEY, fence INT NOT NULL)")
+		check("small fences", o.dialect, "small")
+	})
+}
+
+func TestCheckRefusesMyISAM(t *testing.T) {
+	o := databases["mariadb"](t)
+	o.exec(t, "CREATE TABLE flat (resource VARBINARY(512) PRIMARY KEY, fence BIGINT NOT NULL) ENGINE=MyISAM")
+	g, err := fencesql.New(fencesql.MySQL, &fencesql.Options{Table: "flat"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Check(t.Context(), o.db); !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), "engine") {
+		t.Error(err)
+	}
+}
+
+// A server that cuts off what does not fit, instead of refusing it, does not make one
+// resource of two.
+func TestCheckWithoutStrictMode(t *testing.T) {
+	o := databases["mariadb"](t)
+	o.db.SetMaxOpenConns(1)
+	o.exec(t, "SET SESSION sql_mode = ''",
+		"CREATE TABLE small (resource VARBINARY(512) PRIMARY KEY, fence INT NOT NULL)",
+		"CREATE TABLE narrow (resource VARBINARY(20) PRIMARY KEY, fence BIGINT NOT NULL)")
+	for _, table := range []string{"small", "narrow"} {
+		g, err := fencesql.New(fencesql.MySQL, &fencesql.Options{Table: table})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Check(t.Context(), o.db); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("%s: %v", table, err)
+		}
+	}
+}
+
+func TestSchemaOfAnotherName(t *testing.T) {
+	o := databases["postgres"](t)
+	o.exec(t, "CREATE SCHEMA locks")
+	g, err := fencesql.New(o.dialect, &fencesql.Options{Table: "locks.fences"})
+	if err == nil {
+		err = g.Create(t.Context(), o.db)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Do(t.Context(), o.db, "a", 7, nothing); err != nil || o.number(t, "SELECT fence FROM locks.fences") != 7 {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,119 @@
+package fencesql_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/fence/fencesql"
+	"github.com/distlock/distlock/internal/testserver"
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"modernc.org/sqlite"
+)
+
+func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
+
+// patience is how long tests wait for what must come.
+const patience = 30 * time.Second
+
+// opened is a database of a test's own.
+type opened struct {
+	dialect fencesql.Dialect
+	db      *sql.DB
+}
+
+var databases = map[string]func(t *testing.T) opened{
+	"mariadb": func(t *testing.T) opened {
+		url := testserver.SharedMariaDB(t).Database(t)
+		return open(t, fencesql.MySQL, "mysql", testserver.MariaDBSource(url))
+	},
+	"postgres": func(t *testing.T) opened {
+		return open(t, fencesql.Postgres, "pgx", testserver.SharedPostgres(t).Database(t))
+	},
+	"sqlite": func(t *testing.T) opened {
+		file := filepath.Join(t.TempDir(), "data.db")
+		return open(t, fencesql.SQLite, "sqlite", "file:"+file+"?_pragma=busy_timeout(30000)&_pragma=journal_mode(wal)")
+	},
+}
+
+func open(t *testing.T, d fencesql.Dialect, driver, source string) opened {
+	t.Helper()
+	db, err := sql.Open(driver, source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return opened{d, db}
+}
+
+// each runs a test on each database.
+func each(t *testing.T, test func(t *testing.T, o opened)) {
+	for name, open := range databases {
+		t.Run(name, func(t *testing.T) { test(t, open(t)) })
+	}
+}
+
+// guard makes a guard table.
+func (o opened) guard(t *testing.T) *fencesql.Guard {
+	t.Helper()
+	g, err := fencesql.New(o.dialect, nil)
+	if err == nil {
+		err = g.Create(t.Context(), o.db)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func (o opened) exec(t *testing.T, statements ...string) {
+	t.Helper()
+	for _, s := range statements {
+		if _, err := o.db.ExecContext(t.Context(), s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+// number is what a query answers.
+func (o opened) number(t *testing.T, query string) (n uint64) {
+	t.Helper()
+	if err := o.db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+// begin begins a transaction that ends with the test.
+func (o opened) begin(t *testing.T, level sql.IsolationLevel) *sql.Tx {
+	t.Helper()
+	tx, err := o.db.BeginTx(context.Background(), &sql.TxOptions{Isolation: level})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	return tx
+}
+
+// again reports whether the database asks to begin the transaction again.
+func again(err error) bool {
+	var my *mysql.MySQLError
+	var pg *pgconn.PgError
+	var lite *sqlite.Error
+	switch {
+	case errors.As(err, &my):
+		return my.Number == 1213
+	case errors.As(err, &pg):
+		return slices.Contains([]string{"40001", "40P01"}, pg.Code)
+	case errors.As(err, &lite):
+		return lite.Code()&0xff == 5 // SQLITE_BUSY and its kin
+	}
+	return errors.Is(err, fencesql.ErrSnapshot)
+}
