@@ -138,6 +138,9 @@ func (l *Ledger) Fence(name string) uint64 {
 	return 0
 }
 
+// telling is the number of locks up to which it tells something to log each of them.
+const telling = 20
+
 // Judge fails the test for what must not have been, and for fewer holds than show
 // anything.
 func (l *Ledger) Judge(tb testing.TB, atLeast int) {
@@ -147,8 +150,10 @@ func (l *Ledger) Judge(tb testing.TB, atLeast int) {
 	for _, w := range l.wrong {
 		tb.Error(w)
 	}
-	for name, k := range l.locks {
-		tb.Logf("%s: nobody took it for %v at most", name, k.idle.Round(time.Millisecond))
+	if len(l.locks) <= telling {
+		for name, k := range l.locks {
+			tb.Logf("%s: nobody took it for %v at most", name, k.idle.Round(time.Millisecond))
+		}
 	}
 	tb.Logf("%d holds, %d of them lost", l.holds, l.lost)
 	if l.holds < atLeast {

@@ -1,0 +1,192 @@
+package sqltest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/faultproxy"
+)
+
+// succeeds expects that the one who follows a holder has a greater fence, and that nobody
+// believed to hold any more when he got the lock.
+func (g grant) succeeds(t *testing.T, fence uint64) {
+	t.Helper()
+	if g.lease.Fence() <= fence {
+		t.Errorf("fence %d came after %d", g.lease.Fence(), fence)
+	}
+	if g.shown {
+		t.Errorf("two hold: the one before has not learnt of his loss")
+	}
+	if err := g.lease.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// endures expects that a hold lives on over several renewals after a fault; then it is given
+// up and the next has it.
+func endures(t *testing.T, held *distlock.Lease, next <-chan grant, ttl time.Duration) {
+	t.Helper()
+	ended := watch(held)
+	select {
+	case at := <-ended:
+		t.Fatalf("the hold was lost at %v: %v", at, held.Err())
+	case g := <-next:
+		t.Fatalf("another has the lock that is held: %v, %v", g.lease, g.err)
+	case <-time.After(5 * ttl / 4):
+	}
+	start := time.Now()
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Errorf("unlock: %v", err)
+	}
+	g := awaitGrant(t, next)
+	g.succeeds(t, held.Fence())
+	t.Logf("FIGURE %s: hold lived on; after Unlock the next had it in %v", t.Name(), ms(g.at.Sub(start)))
+}
+
+// breaks expects that a hold is lost by a fault, and that the next then has the lock.
+func breaks(t *testing.T, held *distlock.Lease, next <-chan grant, fault func()) {
+	t.Helper()
+	ended := watch(held)
+	start := time.Now()
+	fault()
+	g := awaitGrant(t, next)
+	at := lost(t, held, ended)
+	g.succeeds(t, held.Fence())
+	t.Logf("FIGURE %s: holder's context ended after %v, the next had it after %v", t.Name(), ms(at.Sub(start)), ms(g.at.Sub(start)))
+}
+
+func ms(d time.Duration) time.Duration { return d.Round(time.Millisecond / 10) }
+
+func TestHoldersConnectionsAreKilled(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s strategy) {
+		t.Parallel()
+		c := newScene(t, s, s.kind.shared(t))
+		user := c.user()
+		held := c.party(user).take(t)
+		next := c.party(c.user()).follow(t, held)
+		kill := func() { c.killConnections(user) }
+		if !s.leased {
+			breaks(t, held, next, kill)
+			return
+		}
+		kill()
+		endures(t, held, next, c.life)
+	})
+}
+
+func TestHoldersProcessIsKilled(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s strategy) {
+		t.Parallel()
+		c := newScene(t, s, s.kind.shared(t))
+		cmd, fence := c.child()
+		next := c.party(c.user()).follow(t, nil)
+		cmd.Process.Kill()
+		start := time.Now()
+		g := awaitGrant(t, next)
+		g.succeeds(t, fence)
+		took := g.at.Sub(start)
+		t.Logf("FIGURE %s: the next had it after %v", t.Name(), ms(took))
+		// It was renewed before a third of the TTL had passed.
+		if s.leased && took < life/3 {
+			t.Errorf("a hold of %v is over after %v", life, took)
+		}
+	})
+}
+
+func TestHolderIsPartitioned(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s strategy) {
+		t.Parallel()
+		c := newScene(t, s, s.kind.shared(t))
+		net := faultproxy.New(t, c.srv.Addr())
+		held := c.party(through(net.Addr(), c.user())).take(t)
+		next := c.party(c.user()).follow(t, held)
+		breaks(t, held, next, net.Silence)
+	})
+}
+
+// A waiter who is cut off may be at the head of the server's own queue: nobody has to wait
+// for long for one who does not hear that he has got the lock.
+func TestWaiterIsPartitioned(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s strategy) {
+		t.Parallel()
+		c := newScene(t, s, s.kind.shared(t))
+		net := faultproxy.New(t, c.srv.Addr())
+		held := c.party(c.user()).take(t)
+		cutOff := c.user()
+		c.party(through(net.Addr(), cutOff)).follow(t, nil)
+		if !c.leased {
+			c.awaitBlocked(cutOff)
+		}
+		next := c.party(c.user()).follow(t, nil)
+		net.Silence()
+		start := time.Now()
+		if err := held.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		g := awaitGrant(t, next)
+		g.succeeds(t, held.Fence())
+		t.Logf("FIGURE %s: the next had it %v after Unlock", t.Name(), ms(g.at.Sub(start)))
+	})
+}
+
+// All strategies of a database go through one restart, with TTLs that outlast it.
+func TestServerIsKilledAndRestarted(t *testing.T) {
+	t.Parallel()
+	for _, k := range []*kind{mariaDB, postgreSQL} {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			srv := k.own(t)
+			var casts []*cast
+			for _, s := range strategies {
+				if s.kind == k {
+					casts = append(casts, newCast(t, s, srv))
+				}
+			}
+			killed := time.Now()
+			srv.Kill()
+			srv.Start()
+			up := time.Now()
+			t.Logf("FIGURE %s: it answers again after %v", t.Name(), ms(up.Sub(killed)))
+			for _, c := range casts {
+				t.Run(c.scene.name, func(t *testing.T) {
+					t.Parallel()
+					c.resolve(t, killed, up)
+				})
+			}
+		})
+	}
+}
+
+// cast is who is there when a server dies.
+type cast struct {
+	scene *scene
+	held  *distlock.Lease
+	ended <-chan time.Time
+	next  <-chan grant
+}
+
+func newCast(t *testing.T, s strategy, srv *server) *cast {
+	t.Helper()
+	c := &cast{scene: newScene(t, s, srv)}
+	c.scene.life = 3 * life
+	c.held = c.scene.party(c.scene.user()).take(t)
+	c.ended = watch(c.held)
+	c.next = c.scene.party(c.scene.user()).follow(t, c.held)
+	return c
+}
+
+func (c *cast) resolve(t *testing.T, killed, up time.Time) {
+	if c.scene.leased {
+		endures(t, c.held, c.next, c.scene.life)
+		return
+	}
+	g := awaitGrant(t, c.next)
+	at := lost(t, c.held, c.ended)
+	g.succeeds(t, c.held.Fence())
+	t.Logf("FIGURE %s: holder's context ended after %v, the next had it %v after the server was back", t.Name(), ms(at.Sub(killed)), ms(g.at.Sub(up)))
+}

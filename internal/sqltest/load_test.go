@@ -1,0 +1,223 @@
+package sqltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/ledger"
+)
+
+const (
+	waiters  = 200
+	backends = 10 // that they are spread over
+	rivals   = 16
+)
+
+// crowd is many who want one lock, through a few backends.
+type crowd struct {
+	scene   *scene
+	ledger  *ledger.Ledger
+	clients []*distlock.Client
+	left    sync.WaitGroup
+}
+
+// wantAll makes all want the lock, once each.
+func (c *crowd) wantAll(t *testing.T) {
+	for i := range waiters {
+		c.left.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+			defer cancel()
+			m := c.clients[i%len(c.clients)].Mutex(lockName)
+			if err := c.ledger.Hold(ctx, fmt.Sprint("waiter ", i), m, 0); err != nil {
+				t.Errorf("waiter %d: %v", i, err)
+			}
+		})
+	}
+}
+
+// served waits until all have had it, and asks often for a number in the meantime.
+func (c *crowd) served(number func() int) (most int) {
+	done := make(chan struct{})
+	go func() {
+		c.left.Wait()
+		close(done)
+	}()
+	for {
+		most = max(most, number())
+		select {
+		case <-done:
+			return most
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// 200 wait for one lock: they take few connections of the server, while they wait and while
+// the lock goes around.
+func TestWaitersTakeFewConnections(t *testing.T) {
+	each(t, func(t *testing.T, s strategy) {
+		c := newScene(t, s, s.kind.shared(t))
+		held := c.party(c.user()).take(t)
+		user := c.user()
+		all := &crowd{scene: c, ledger: ledger.New()}
+		for range backends {
+			all.clients = append(all.clients, c.party(user).Client)
+		}
+		all.wantAll(t)
+		waiting := c.watchConnections(user, 2*time.Second)
+		start := time.Now()
+		if err := held.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		moving := all.served(func() int { return c.countConnections(user) })
+		all.ledger.Judge(t, waiters)
+		t.Logf("FIGURE %s: %d waiters in %d backends: %d connections while they wait, %d while the lock goes around, which took %v",
+			t.Name(), waiters, backends, waiting, moving, ms(time.Since(start)))
+		if most := backends * s.waiting; waiting > most || moving > most {
+			t.Errorf("want at most %d connections", most)
+		}
+	})
+}
+
+// watchConnections is how many connections a user had at most for a while.
+func (c *scene) watchConnections(userURL string, d time.Duration) (most int) {
+	c.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		most = max(most, c.countConnections(userURL))
+	}
+	return most
+}
+
+// A pool that has just the connections that are documented serves 200 waiters.
+func TestSmallPoolServesAll(t *testing.T) {
+	each(t, func(t *testing.T, s strategy) {
+		c := newScene(t, s, s.kind.shared(t))
+		all := &crowd{scene: c, ledger: ledger.New()}
+		for range backends {
+			all.clients = append(all.clients, c.pooled(s.pool))
+		}
+		start := time.Now()
+		all.wantAll(t)
+		all.left.Wait()
+		all.ledger.Judge(t, waiters)
+		t.Logf("FIGURE %s: %d waiters in %d backends with %d connections each were served in %v", t.Name(), waiters, backends, s.pool, ms(time.Since(start)))
+	})
+}
+
+// pooled is a client on a pool that is limited.
+func (c *scene) pooled(limit int) *distlock.Client {
+	c.t.Helper()
+	db := c.srv.DB(c.t, c.database)
+	db.SetMaxOpenConns(limit)
+	query, err := url.ParseQuery(c.query)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	b, err := c.kind.open(c.t.Context(), db, query)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	client, err := distlock.New(b, &distlock.Options{TTL: c.life})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// 16 backends contend for one lock, and then for locks that nobody has had before, which is
+// where rows are inserted.
+func TestContentionIsNoError(t *testing.T) {
+	each(t, func(t *testing.T, s strategy) {
+		c := newScene(t, s, s.kind.shared(t))
+		user, before := c.user(), c.countDeadlocks()
+		var clients []*distlock.Client
+		for range rivals {
+			clients = append(clients, c.party(user).Client)
+		}
+		book := ledger.New()
+		c.contend(book, clients, 3*time.Second, func(int) string { return lockName })
+		known := book.Times(lockName)
+		c.contend(book, clients, time.Second, func(round int) string { return fmt.Sprint("new ", round) })
+		book.Judge(t, rivals)
+		c.judgeErrors(user, c.countDeadlocks()-before)
+		all, _ := book.Holds()
+		t.Logf("FIGURE %s: %d rivals: %d holds of one lock in 3 s, %d of new ones in 1 s", t.Name(), rivals, known, all-known)
+	})
+}
+
+// contend lets all take the locks of as many rounds as there is time for.
+func (c *scene) contend(book *ledger.Ledger, clients []*distlock.Client, d time.Duration, name func(round int) string) {
+	end := time.Now().Add(d)
+	var all sync.WaitGroup
+	for i, client := range clients {
+		all.Go(func() {
+			for round := 0; time.Now().Before(end); round++ {
+				if err := c.takeTurn(book, fmt.Sprint("rival ", i), client.Mutex(name(round))); err != nil {
+					c.t.Errorf("rival %d: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func (c *scene) takeTurn(book *ledger.Ledger, who string, m *distlock.Mutex) error {
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	lease, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	book.Enter(who, lease)
+	book.Leave(lease)
+	if err := lease.Unlock(ctx); err != nil && !errors.Is(err, distlock.ErrLost) {
+		return err
+	}
+	return nil
+}
+
+// judgeErrors counts the errors that the server answered a user, or met with by itself.
+func (c *scene) judgeErrors(userURL string, deadlocks int) {
+	c.t.Helper()
+	answered := c.srv.errors(nameOf(userURL))
+	c.t.Logf("FIGURE %s: the server answered %d duplicate keys, deadlocks and the like, and counted %d deadlocks", c.t.Name(), len(answered), deadlocks)
+	if !c.clean {
+		return
+	}
+	for i, line := range answered {
+		if i < 3 {
+			c.t.Errorf("the server answered: %s", line)
+		}
+	}
+	if deadlocks != 0 {
+		c.t.Errorf("%d deadlocks, want none", deadlocks)
+	}
+}
+
+// 16 processes of a fleet start at once, on a database that has no tables yet.
+func TestAllCreateAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, s strategy) {
+		srv := s.kind.shared(t)
+		c := &scene{strategy: s, t: t, srv: srv, database: srv.database(t), life: life}
+		var all sync.WaitGroup
+		for range rivals {
+			all.Go(func() {
+				b, err := distlock.Open(t.Context(), c.url(c.database)+"&create=true")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				b.Close()
+			})
+		}
+		all.Wait()
+	})
+}

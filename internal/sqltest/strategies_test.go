@@ -1,0 +1,38 @@
+package sqltest
+
+import (
+	"testing"
+)
+
+// strategy is one way to keep locks in one kind of database, and what its documentation
+// says of it.
+type strategy struct {
+	name  string
+	kind  *kind
+	query string // of the URL
+
+	// leased: a hold is a row and outlives its connections, and its process until the TTL
+	// is over. Otherwise it ends with its connection, and a waiter's with its.
+	leased bool
+
+	// waiting is how many connections a backend has at most while it waits for one lock.
+	waiting int
+
+	// pool is how many connections a pool needs at least.
+	pool int
+
+	// clean: not even the server's log has a deadlock or a duplicate key.
+	clean bool
+}
+
+var strategies = []strategy{
+	{name: "mysql unique", kind: mariaDB, query: "strategy=unique", leased: true, waiting: 2, pool: 1},
+	{name: "mysql version", kind: mariaDB, query: "strategy=version", leased: true, waiting: 2, pool: 1},
+}
+
+// each runs a test with every strategy, at the same time where a test allows it.
+func each(t *testing.T, f func(t *testing.T, s strategy)) {
+	for _, s := range strategies {
+		t.Run(s.name, func(t *testing.T) { f(t, s) })
+	}
+}
