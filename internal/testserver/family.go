@@ -14,12 +14,13 @@ func (p *Process) signalFamily(s os.Signal) error {
 		return p.cmd.Process.Signal(s)
 	}
 	p.cmd.Process.Signal(pause) // it must not fork, nor see its children die
+	awaitState([]*os.Process{p.cmd.Process}, "TZX")
 	children := p.children()
 	for _, child := range children {
 		child.Signal(s)
 	}
 	if s == kill {
-		awaitGone(children)
+		awaitState(children, "ZX")
 	}
 	return p.cmd.Process.Signal(s)
 }
@@ -39,17 +40,22 @@ func (p *Process) children() []*os.Process {
 	return children
 }
 
-// awaitGone waits until killed processes have let go of their memory, be it that nobody
-// has asked yet what became of them: what they share is in use until then.
-func awaitGone(killed []*os.Process) {
+// awaitState waits until processes are in one of some states (T is stopped, Z dead with nobody
+// having asked what became of it, X dead) or gone. What the dead share is not in use any more.
+func awaitState(all []*os.Process, states string) {
 	deadline := time.Now().Add(startTimeout)
-	for _, p := range killed {
-		name := fmt.Sprintf("/proc/%d/cmdline", p.Pid)
-		for time.Now().Before(deadline) {
-			if line, err := os.ReadFile(name); err != nil || len(line) == 0 {
-				break
-			}
-			time.Sleep(time.Millisecond)
+	for _, p := range all {
+		for time.Now().Before(deadline) && !strings.Contains(states, stateOf(p.Pid)) {
+			time.Sleep(100 * time.Microsecond)
 		}
 	}
+}
+
+// stateOf is the letter of a process's state; empty if there is none, or the system doesn't
+// tell.
+func stateOf(pid int) string {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	state, _, _ := strings.Cut(rest, " ")
+	return state
 }
