@@ -137,9 +137,10 @@ func (s *MariaDBServer) install() error {
 
 func (s *MariaDBServer) initFile() string { return filepath.Join(s.dir, "init.sql") }
 
-// common are the options for making the data and for using them.
+// common are the options for making the data and for using them. Servers must not share a
+// folder for temporary tables: each removes at its start what it finds there.
 func (s *MariaDBServer) common() []string {
-	args := []string{"--no-defaults", "--datadir=" + s.data(), "--innodb-log-file-size=32M"}
+	args := []string{"--no-defaults", "--datadir=" + s.data(), "--tmpdir=" + s.dir, "--innodb-log-file-size=32M"}
 	if os.Geteuid() == 0 {
 		args = append(args, "--user=root")
 	}
