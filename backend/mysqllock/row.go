@@ -2,14 +2,74 @@ package mysqllock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
-	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/sqlrow"
 )
 
-func newRow(context.Context, *site) (strategy, error) {
-	return nil, fmt.Errorf("%w: strategy row", driver.ErrUnsupported)
+// rowTable is the table of strategy Row. Text is kept as bytes: sessions may have any
+// character set.
+const rowTable = `-- Locks of distlock, strategy row: one row for each name that was ever locked. Times are µs
+-- since 1970. Deleting rows of locks that are free is safe only if the clock never goes back.
+CREATE TABLE IF NOT EXISTS %s (
+  k       BINARY(32) NOT NULL PRIMARY KEY, -- SHA-256 of the name
+  name    BLOB NOT NULL,
+  kind    TINYINT NOT NULL,                -- 1: mutex, 2: read/write lock, 4: semaphore
+  lim     BIGINT NOT NULL,                 -- permits of the semaphore
+  number  BIGINT NOT NULL,                 -- of the last grant; its fence is 1024 times that
+  owner   VARBINARY(%d) NULL,              -- who holds alone, if until is not over
+  granted BIGINT NOT NULL,                 -- number of the owner's grant
+  since   BIGINT NOT NULL,
+  until   BIGINT NOT NULL,
+  meta    MEDIUMBLOB NULL,                 -- who the owner is, as JSON
+  bell    VARBINARY(%d) NULL,              -- the user-level lock to wait for until the owner releases
+  claims  MEDIUMBLOB NULL,                 -- readers, permits and places in line, as JSON
+  claimed BIGINT NOT NULL,                 -- when the last of them ends
+  rev     BIGINT NOT NULL,                 -- raised by each change
+  waiting BIGINT NOT NULL                  -- until when somebody listens for a release
+) ENGINE=InnoDB;
+`
+
+const bellLength = 64
+
+func rowDDL(o Options) []string {
+	return []string{fmt.Sprintf(rowTable, quoted(o.Table), sqlrow.MaxOwner, bellLength)}
 }
 
-// rowDDL are the statements that make the strategy's tables.
-func rowDDL(Options) []string { return nil }
+func rowShape(o Options) shape {
+	sh := shape{table: o.Table, key: "k", columns: []column{
+		{name: "k", types: []string{"binary", "varbinary"}, length: len(sqlrow.Key{})},
+		{name: "name", types: []string{"blob", "mediumblob", "longblob"}},
+		{name: "kind", types: []string{"tinyint", "smallint", "int", "bigint"}},
+		{name: "owner", types: bytesType, length: sqlrow.MaxOwner},
+		{name: "bell", types: bytesType, length: bellLength},
+		{name: "meta", types: []string{"mediumblob", "longblob"}},
+		{name: "claims", types: []string{"mediumblob", "longblob"}},
+	}}
+	for _, name := range []string{"lim", "number", "granted", "since", "until", "claimed", "rev", "waiting"} {
+		sh.columns = append(sh.columns, column{name: name, types: bigType})
+	}
+	return sh
+}
+
+// row is the strategy Row.
+type row struct {
+	*sqlrow.Backend
+	dialect *rowDialect
+}
+
+func newRow(ctx context.Context, s *site) (strategy, error) {
+	if _, err := s.prepare(ctx, rowShape(s.opts)); err != nil {
+		return nil, err
+	}
+	d := &rowDialect{db: s.db, bell: newBell(s.db)}
+	if err := d.prepare(ctx, quoted(s.opts.Table)); err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	o := sqlrow.Options{Package: "mysqllock", Name: s.name, Bell: func(*sqlrow.Backend) sqlrow.Bell { return d.bell }}
+	return &row{sqlrow.New(d, o), d}, nil
+}
+
+// Close also ends the use of the pool, which the Backend closes if it is its own.
+func (r *row) Close() error { return errors.Join(r.Backend.Close(), r.dialect.close()) }

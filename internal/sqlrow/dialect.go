@@ -106,8 +106,9 @@ type Dialect interface {
 	// on: waiting = greatest(waiting, now+d). Rev stays.
 	Mark(ctx context.Context, k Key, d time.Duration) error
 
-	// Names lists up to limit names in the order of their bytes: those with a claim that
-	// lives (Until > now or Claimed > now), not below prefix and greater than after.
+	// Names lists up to limit names with a claim that lives (Until > now or Claimed > now),
+	// in an order that stays the same, those that come behind after ("": from the first). All
+	// that have the prefix come before any that has not; the latter may be left out.
 	Names(ctx context.Context, prefix, after string, limit int) ([]string, error)
 }
 

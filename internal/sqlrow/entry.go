@@ -66,7 +66,7 @@ func (r Row) entries() ([]entry, error) {
 func (r Row) check(list []entry) error {
 	lined := r.Kind == driver.Counted || r.Kind.Alone()
 	switch {
-	case r.Rev < 0 || r.Number < 0 || r.Number > MaxNumber:
+	case r.Rev < 0 || r.Rev == 0 && r.Name != "" || r.Number < 0 || r.Number > MaxNumber:
 		return fmt.Errorf("rev %d, number %d", r.Rev, r.Number)
 	case len(list) > 0 && !lined:
 		return fmt.Errorf("kind %d", r.Kind)

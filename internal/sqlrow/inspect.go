@@ -27,8 +27,7 @@ func (b *Backend) inspect(ctx context.Context, name string) (driver.Info, error)
 	return s.Info(name, s.now), nil
 }
 
-// List yields the names that are held or waited for, in the order of their bytes. yield
-// may call the backend.
+// List yields the names that are held or waited for. yield may call the backend.
 func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
 	return b.wrap("list", prefix, b.list(ctx, prefix, yield))
 }
