@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/latecomer"
 )
 
 func init() {
@@ -157,7 +157,7 @@ func nameAll(urls []*url.URL) ([]string, error) {
 }
 
 // openAll opens the members at once. Those that fail, or take much longer than a
-// majority, become latecomers.
+// majority, are latecomers.
 func openAll(ctx context.Context, urls []*url.URL, names []string) ([]driver.Backend, []driver.Caps, error) {
 	backends, errs := make([]driver.Backend, len(urls)), make([]error, len(urls))
 	var wg sync.WaitGroup
@@ -180,7 +180,7 @@ func openAll(ctx context.Context, urls []*url.URL, names []string) ([]driver.Bac
 	}
 	for i, u := range urls {
 		if backends[i] == nil {
-			backends[i] = newLatecomer(u.String(), slices.Clone(caps), errs[i])
+			backends[i] = standIn(u.String(), caps, errs[i])
 		}
 	}
 	return backends, caps, nil
@@ -235,8 +235,20 @@ func closeAll(backends []driver.Backend) {
 	}
 }
 
-// Latecomers are tried again after tryAgain, each time for at most openTimeout.
-const (
-	tryAgain    = 250 * time.Millisecond
-	openTimeout = 5 * time.Second
-)
+// standIn is a member that is down. It must be able to do what the others can.
+func standIn(url string, others []driver.Caps, err error) *latecomer.Member {
+	want := others[0]
+	for _, c := range others {
+		want = want.Intersect(c)
+	}
+	return latecomer.New(url, want, func(c driver.Caps) error { return lacks(c, want) }, err)
+}
+
+// lacks says what a member can't do that the quorum has promised.
+func lacks(c, want driver.Caps) error {
+	if both := c.Intersect(want); both.Modes != want.Modes || both.Floor != want.Floor || both.Fence != want.Fence ||
+		both.Downgrade != want.Downgrade || both.MinTTL != want.MinTTL || both.MaxTTL != want.MaxTTL {
+		return fmt.Errorf("%w: it can do less than the other members: %+v, want %+v", driver.ErrUnsupported, c, want)
+	}
+	return nil
+}
