@@ -42,7 +42,7 @@ func leftBehind() string {
 // them no other module: neither they nor their tests import one.
 func TestImportsTheStandardLibraryOnly(t *testing.T) {
 	const module = "github.com/distlock/distlock"
-	packages := []string{".", "./driver", "./drivertest", "./backend/memlock", "./backend/quorum"}
+	packages := []string{".", "./driver", "./drivertest", "./backend/memlock", "./backend/quorum", "./backend/shard"}
 	args := append([]string{"list", "-deps", "-test", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}"}, packages...)
 	out, err := exec.CommandContext(t.Context(), "go", args...).Output()
 	if err != nil {

@@ -26,7 +26,7 @@ var openers = struct {
 var homes = map[string]string{
 	"mem": "memlock", "sqlite": "sqlitelock",
 	"redis": "redislock", "rediss": "redislock", "redis+unix": "redislock",
-	"quorum": "quorum", "quorum+redis": "quorum", "quorum+rediss": "quorum",
+	"shard": "shard", "quorum": "quorum", "quorum+redis": "quorum", "quorum+rediss": "quorum",
 	"redis+sentinel": "redislock", "rediss+sentinel": "redislock", "redis+cluster": "redislock", "rediss+cluster": "redislock",
 	"etcd": "etcdlock", "etcds": "etcdlock", "zk": "zklock", "zks": "zklock", "mysql": "mysqllock", "postgres": "pglock", "postgresql": "pglock",
 }

@@ -13,6 +13,7 @@ import (
 	_ "github.com/distlock/distlock/backend/mysqllock"
 	_ "github.com/distlock/distlock/backend/quorum"
 	_ "github.com/distlock/distlock/backend/redislock"
+	_ "github.com/distlock/distlock/backend/shard"
 	_ "github.com/distlock/distlock/backend/sqlitelock"
 	_ "github.com/distlock/distlock/backend/zklock"
 )

@@ -1,0 +1,61 @@
+package shard_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/backend/quorum"
+	"github.com/distlock/distlock/backend/shard"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/drivertest"
+)
+
+// Each connection has connections of its own to the members' stores.
+func TestConformance(t *testing.T) {
+	a, b, c := memlock.NewStore(), memlock.NewStore(), memlock.NewStore()
+	drivertest.Run(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) {
+		return shard.New(ctx, []shard.Member{
+			{Name: "a", Backend: a.Connect()}, {Name: "b", Backend: b.Connect()}, {Name: "c", Backend: c.Connect()},
+		}, nil)
+	}})
+}
+
+// While a member joins and another one leaves, half of the locks are taken at two.
+func TestConformanceOfAChange(t *testing.T) {
+	a, b, c := memlock.NewStore(), memlock.NewStore(), memlock.NewStore()
+	drivertest.Run(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) {
+		return shard.New(ctx, []shard.Member{
+			{Name: "a", Backend: a.Connect()}, {Name: "b", Backend: b.Connect(), State: shard.Leaving},
+			{Name: "c", Backend: c.Connect(), State: shard.Joining},
+		}, nil)
+	}})
+}
+
+// Each member is a quorum of three.
+func TestConformanceWithQuorums(t *testing.T) {
+	var stores [9]*memlock.Store
+	for i := range stores {
+		stores[i] = memlock.NewStore()
+	}
+	of := func(name string, stores []*memlock.Store) (shard.Member, error) {
+		var members []driver.Backend
+		for _, s := range stores {
+			members = append(members, s.Connect())
+		}
+		b, err := quorum.New(members, &quorum.Options{MemberTimeout: 10 * time.Second})
+		return shard.Member{Name: name, Backend: b}, err
+	}
+	drivertest.Run(t, drivertest.Harness{TTL: 1500 * time.Millisecond, Open: func(ctx context.Context) (driver.Backend, error) {
+		var members []shard.Member
+		for i, name := range []string{"a", "b", "c"} {
+			m, err := of(name, stores[3*i:3*i+3])
+			if err != nil {
+				return nil, err
+			}
+			members = append(members, m)
+		}
+		return shard.New(ctx, members, nil)
+	}})
+}

@@ -1,0 +1,145 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/latecomer"
+)
+
+func init() {
+	driver.Register("shard", func(ctx context.Context, u *url.URL) (driver.Backend, error) {
+		b, err := openURL(ctx, u)
+		if err != nil {
+			return nil, err // and not a *Backend that is nil
+		}
+		return b, nil
+	})
+}
+
+// Open makes a Backend of a URL; the package's comment tells its form. The members'
+// packages must be imported. Members that are down join when they can be reached, as long as
+// a majority is there; one that can never be a member, with a wrong password say, is an
+// error. The rest is as with New.
+func Open(ctx context.Context, rawURL string) (*Backend, error) {
+	u, err := driver.ParseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	if u.Scheme != "shard" {
+		return nil, fmt.Errorf("%w: %s", driver.ErrInvalid, form)
+	}
+	return openURL(ctx, u)
+}
+
+const form = "URL: want shard:?member=NAME=URL&member=NAME=URL, each NAME=URL %-encoded"
+
+func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
+	members, urls, opts, err := readURL(u)
+	if err != nil {
+		return nil, err
+	}
+	if err := openAll(ctx, members, urls); err != nil {
+		return nil, err
+	}
+	b, err := New(ctx, members, opts)
+	if err != nil {
+		closeAll(members)
+		return nil, err
+	}
+	return b, nil
+}
+
+// readURL reads the members, with no backend yet, and their URLs.
+func readURL(u *url.URL) ([]Member, []string, *Options, error) {
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("%w: URL: malformed query", driver.ErrInvalid)
+	}
+	if u.Host != "" || u.Opaque != "" || u.Path != "" || u.User != nil || len(query["member"]) == 0 {
+		return nil, nil, nil, fmt.Errorf("%w: %s", driver.ErrInvalid, form)
+	}
+	var members []Member
+	var urls []string
+	for _, state := range []struct {
+		key string
+		State
+	}{{"member", Staying}, {"joining", Joining}, {"leaving", Leaving}} {
+		for _, value := range query[state.key] {
+			name, raw, ok := strings.Cut(value, "=")
+			if !ok || strings.Contains(name, ":") {
+				return nil, nil, nil, fmt.Errorf("%w: a %s has no name; %s", driver.ErrInvalid, state.key, form)
+			}
+			members, urls = append(members, Member{Name: name, State: state.State}), append(urls, raw)
+		}
+		query.Del(state.key)
+	}
+	p := driver.NewParams(&url.URL{RawQuery: query.Encode()})
+	opts := &Options{Group: p.String("group", ""), Record: p.Duration("record", 0)}
+	return members, urls, opts, p.Err()
+}
+
+// openAll opens the members at once. Stand-ins take the places of those that are down.
+func openAll(ctx context.Context, members []Member, urls []string) error {
+	errs := make([]error, len(members))
+	var wg sync.WaitGroup
+	opening, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	for i := range members {
+		wg.Go(func() { members[i].Backend, errs[i] = driver.Open(opening, urls[i]) })
+	}
+	wg.Wait()
+	var wrong []error
+	var caps []driver.Caps
+	final := false
+	for i, err := range errs {
+		if err != nil {
+			wrong, final = append(wrong, fmt.Errorf("shard: member %s: %w", members[i].Name, err)), final || driver.Final(err)
+			continue
+		}
+		caps = append(caps, members[i].Backend.Caps())
+	}
+	if final || len(caps) <= len(members)/2 {
+		closeAll(members)
+		return errors.Join(wrong...)
+	}
+	for i, err := range errs {
+		if err != nil {
+			members[i].Backend = standIn(members[i].Name, urls[i], caps, err)
+		}
+	}
+	return nil
+}
+
+// openTimeout is how long members have that are slow to be opened.
+const openTimeout = 5 * time.Second
+
+// standIn is a member that is down. It must be able to do what all others can.
+func standIn(name, url string, others []driver.Caps, err error) driver.Backend {
+	want := others[0]
+	for _, c := range others {
+		want = want.Intersect(c)
+	}
+	want.Name, want.Poll = name, 0
+	return latecomer.New(url, want, func(c driver.Caps) error {
+		both := want.Intersect(c)
+		if both.Poll = 0; both != want || c.Session != want.Session {
+			return fmt.Errorf("%w: it can do less than the other members: %+v, want %+v", driver.ErrUnsupported, c, want)
+		}
+		return nil
+	}, err)
+}
+
+func closeAll(members []Member) {
+	for _, m := range members {
+		if m.Backend != nil {
+			m.Backend.Close()
+		}
+	}
+}
