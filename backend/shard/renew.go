@@ -10,7 +10,7 @@ import (
 )
 
 // Renew asks the members at the same time, each for its own holds. When all but some have
-// answered these have an eighth of the shortest TTL left, at most a second: what they did
+// answered these have an eighth of the shortest TTL left, from half a second to a second: what they did
 // not answer is unknown then, and the answers of the others are not late.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	errs := make([]error, len(holds))
@@ -103,7 +103,7 @@ func (n *renewal) patience() time.Duration {
 	for _, h := range n.holds {
 		shortest = min(shortest, h.TTL)
 	}
-	return min(max(shortest/8, 50*time.Millisecond), time.Second)
+	return min(max(shortest/8, 500*time.Millisecond), time.Second)
 }
 
 // ask asks one member for its share.

@@ -75,11 +75,11 @@ func (ro *roll) now() time.Duration { return time.Since(ro.epoch) }
 func (ro *roll) covers(at []*member, ttl time.Duration) bool {
 	end := int64(ro.now() + ttl)
 	for _, m := range at {
-		if ro.of[m].until.Load() < end {
+		if ro.of[m].until.Load() <= end {
 			return false
 		}
 	}
-	return ro.until.Load() >= end
+	return ro.until.Load() > end
 }
 
 // cover sees to it that covers is true, or says why it can't be. It asks the members if
@@ -115,7 +115,7 @@ func (ro *roll) renew(ttl time.Duration) map[*entry]int {
 	ro.life = max(ro.life, 2*ttl)
 	awaited, end := map[*entry]int{}, int64(ro.now()+ttl)
 	for _, e := range ro.entries {
-		if e.until.Load() >= end {
+		if e.until.Load() > end {
 			continue
 		}
 		awaited[e] = e.rounds + 1
@@ -130,7 +130,7 @@ func (ro *roll) renew(ttl time.Duration) map[*entry]int {
 // pending reports whether answers that are awaited can still make covers true. ro.mu is held.
 func (ro *roll) pending(at []*member, ttl time.Duration, awaited map[*entry]int) bool {
 	for _, m := range at {
-		if e := ro.of[m]; e.rounds >= awaited[e] && e.until.Load() < int64(ro.now()+ttl) {
+		if e := ro.of[m]; e.rounds >= awaited[e] && e.until.Load() <= int64(ro.now()+ttl) {
 			return false
 		}
 	}

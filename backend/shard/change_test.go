@@ -1,0 +1,210 @@
+package shard_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// A process with another list is refused while one with the old list lives, and let in
+// as soon as that has closed.
+func TestAnotherListIsRefused(t *testing.T) {
+	for _, other := range []string{"a b c d", "a b", "b c", "c d", "c"} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t, "a", "b", "c", "d")
+			one, two := c.process("a b c"), c.process("c b a")
+			c.refused(other, "a,b,c")
+			one.Close()
+			time.Sleep(10 * time.Minute)
+			c.refused(other, "a,b,c")
+			two.Close()
+			c.process(other)
+			c.refused("a b c", strings.ReplaceAll(other, " ", ","))
+		})
+	}
+}
+
+// Who dies without a Close keeps others out for as long as the record was to last.
+func TestTheDeadAreAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "a", "b", "c")
+		dead := c.process("a b")
+		time.Sleep(time.Hour)
+		for _, w := range dead.wires {
+			w.set(true, false)
+		}
+		dead.Close()
+		time.Sleep(45 * time.Second)
+		c.refused("a b c", "a,b")
+		time.Sleep(16 * time.Second)
+		c.process("a b c")
+	})
+}
+
+// A record outlives the locks: also those of a process that has closed.
+func TestLocksThatAreLeftKeepOthersOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "a", "b", "c")
+		one := c.process("a b")
+		r := request("lock")
+		r.TTL, r.Fixed = time.Hour, true
+		take(t, one, r)
+		one.Close()
+		time.Sleep(time.Hour - time.Second)
+		c.refused("a b c", "a,b")
+		time.Sleep(2*time.Hour + time.Second)
+		c.process("a b c")
+	})
+}
+
+// The way to another list: every process in its turn gets along with those that are
+// there, and at each moment one has the lock.
+func TestChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "a", "b", "c", "d")
+		lists := []string{"a b c", "a b -c +d", "a b d"}
+		var last uint64
+		moved := 0
+		var before *process
+		for step, list := range lists {
+			p := c.process(list)
+			for i := range 200 {
+				r := request(fmt.Sprint("lock", i))
+				g := take(t, p, r)
+				last = max(last, g.Fence)
+				if before != nil {
+					if _, err := before.Acquire(t.Context(), request(r.Name)); !errors.Is(err, driver.ErrHeld) {
+						t.Fatalf("step %d: %s is held by %s, and %s got it: %v", step, r.Name, list, lists[step-1], err)
+					}
+				}
+				if err := errors.Join(p.Renew(t.Context(), []driver.Hold{r.Hold})...); err != nil {
+					t.Fatal(err)
+				}
+				if err := p.Release(t.Context(), r.Hold); err != nil {
+					t.Fatal(err)
+				}
+				if before == nil {
+					continue
+				}
+				g2 := take(t, before, r2(r.Name))
+				if g2.Fence <= g.Fence {
+					t.Errorf("step %d: fence %d, and then %d", step, g.Fence, g2.Fence)
+				}
+				if _, err := p.Acquire(t.Context(), request(r.Name)); !errors.Is(err, driver.ErrHeld) {
+					t.Fatalf("step %d: %s is held with the list before: %v", step, r.Name, err)
+				} else {
+					moved++
+				}
+				if err := before.Release(t.Context(), r2(r.Name).Hold); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if step == 2 {
+				c.refused("a b c", "a,b,d")
+			}
+			if before != nil {
+				before.Close()
+			}
+			before = p
+		}
+		c.refused("a b c", "a,b,d")
+		if moved != 400 {
+			t.Errorf("%d checks", moved)
+		}
+	})
+}
+
+// r2 is a request whose Owner follows from the name.
+func r2(name string) driver.Request {
+	r := request(name)
+	r.Owner = fmt.Sprintf("00000000-0000-4000-8000-%012x", len(name))
+	return r
+}
+
+// Someone who holds at the new member alone, since they have the new list, keeps those
+// out who have both; what these had taken at the old member is given back.
+func TestARefusalAtTheNewMemberLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "a", "b")
+		both, now := c.process("-a +b"), c.process("b")
+		take(t, now, request("lock"))
+		if _, err := both.Acquire(t.Context(), request("lock")); !errors.Is(err, driver.ErrHeld) {
+			t.Fatal(err)
+		}
+		if info, err := c.stores["a"].Connect().Inspect(t.Context(), "lock"); err != nil || len(info.Holders) > 0 {
+			t.Errorf("left at the old member: %+v, %v", info.Holders, err)
+		}
+	})
+}
+
+// A lock that is lost at one of its two members is lost, and the other half goes as well.
+func TestHalfALockIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "a", "b")
+		both := c.process("-a +b")
+		r := request("lock")
+		take(t, both, r)
+		if err := c.stores["b"].Connect().Release(t.Context(), r.Hold); err != nil {
+			t.Fatal(err)
+		}
+		if err := both.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
+			t.Errorf("renew: %v", err)
+		}
+		synctest.Wait()
+		take(t, both, request("lock"))
+	})
+}
+
+// With the answers of one member of three missing, and of any one, two lists that differ
+// by one member still exclude each other.
+func TestRefusedWithAMemberDown(t *testing.T) {
+	for _, down := range []string{"a", "b", "c"} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t, "a", "b", "c", "d")
+			one := c.process("a b c")
+			one.wires[down].set(true, false)
+			time.Sleep(5 * time.Minute)
+			for _, alsoDown := range []string{"", "a", "b", "c", "d"} {
+				if p, err := c.openCut("a b c d", alsoDown); !errors.Is(err, driver.ErrInvalid) {
+					p.Close()
+					t.Fatalf("%s is down for one, %q for the other, which was let in: %v", down, alsoDown, err)
+				}
+			}
+		})
+	}
+}
+
+// A member that has forgotten all gets its entries back, and until then none of its locks
+// is given out by those who know.
+func TestAMemberForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "a", "b", "c")
+		p := c.process("a b c")
+		p.wires["a"].replace(memlock.NewStore())
+		time.Sleep(time.Minute)
+		info, err := p.wires["a"].Inspect(t.Context(), "distlock:shard:")
+		if err != nil || len(info.Holders) != 1 || info.Holders[0].Meta["lists"] != "a,b,c" {
+			t.Errorf("%+v, %v", info, err)
+		}
+	})
+}
+
+// Groups do not see each other.
+func TestTheNamesOfRecordsAreReserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newCluster(t, "a").process("a")
+		_, err := p.Acquire(t.Context(), request("distlock:shard:x"))
+		if !errors.Is(err, driver.ErrInvalid) {
+			t.Error(err)
+		}
+		if err := p.List(t.Context(), "", func(name string) bool { t.Errorf("listed: %s", name); return true }); err != nil {
+			t.Error(err)
+		}
+	})
+}

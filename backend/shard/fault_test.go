@@ -1,0 +1,200 @@
+package shard_test
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/shard"
+	"github.com/distlock/distlock/driver"
+)
+
+// A member that is down costs its locks: those of the others are taken, renewed and
+// released, for hours, also by processes that start meanwhile. It comes back by itself.
+func TestAMemberIsDown(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t, "a", "b", "c")
+			p := c.process("a b c")
+			locks, err := distlock.New(p, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer locks.Close()
+			lease := map[string]*distlock.Lease{}
+			for _, m := range []string{"a", "b", "c"} {
+				if lease[m], err = locks.Mutex(at(t, m, "a", "b", "c")).Lock(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.wires["b"].set(!hangs, hangs)
+			time.Sleep(3 * time.Hour)
+			for m, l := range lease {
+				if (l.Err() == nil) != (m != "b") {
+					t.Errorf("the lock at %s: %v", m, l.Err())
+				}
+			}
+			late, err := c.openCut("a b c", "b")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range []string{"a", "b", "c"} {
+				_, err := late.Acquire(t.Context(), request(at(t, m, "a", "b", "c")))
+				if (m == "b") == errors.Is(err, driver.ErrHeld) {
+					t.Errorf("a later process at %s: %v", m, err)
+				}
+			}
+			p.wires["b"].set(false, false)
+			late.wires["b"].set(false, false)
+			take(t, late, request(at(t, "b", "a", "b", "c")))
+		})
+	}
+}
+
+// Without a majority nothing is taken, and what is held is lost in time, since nobody with
+// another list would be noticed.
+func TestWithoutAMajority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "a", "b", "c")
+		p := c.process("a b c")
+		locks, err := distlock.New(p, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locks.Close()
+		lease, err := locks.Mutex(at(t, "a", "a", "b", "c")).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.wires["b"].set(true, false)
+		p.wires["c"].set(true, false)
+		time.Sleep(2 * time.Minute)
+		if !errors.Is(lease.Err(), distlock.ErrLost) {
+			t.Errorf("the lease: %v, want ErrLost", lease.Err())
+		}
+		_, err = p.Acquire(t.Context(), request(at(t, "a", "a", "b", "c")))
+		for _, says := range []string{"majority", "b: ", "c: ", errDown.Error()} {
+			if err == nil || driver.Final(err) || !strings.Contains(err.Error(), says) {
+				t.Errorf("%v, want what is no fact, with %q", err, says)
+			}
+		}
+		if _, err := c.openCut("a b c", "b c"); err == nil || driver.Final(err) {
+			t.Errorf("opened without a majority: %v", err)
+		}
+	})
+}
+
+// One slow member does not make the answers of the others late.
+func TestRenewDoesNotWaitForASlowMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newCluster(t, "a", "b", "c").process("a b c")
+		var holds []driver.Hold
+		for _, m := range []string{"a", "b", "c"} {
+			r := request(at(t, m, "a", "b", "c"))
+			r.TTL = 4 * time.Second
+			take(t, p, r)
+			holds = append(holds, r.Hold)
+		}
+		p.wires["b"].set(false, true)
+		start := time.Now()
+		errs := p.Renew(t.Context(), holds)
+		if d := time.Since(start); d > 600*time.Millisecond {
+			t.Errorf("it took %v", d)
+		}
+		if errs[0] != nil || errs[2] != nil || errs[1] == nil || errors.Is(errs[1], driver.ErrLost) {
+			t.Errorf("%v", errs)
+		}
+	})
+}
+
+// Several locks are taken in one step where one member has them all.
+func TestTogether(t *testing.T) {
+	p := newCluster(t, "a", "b").process("a b")
+	one, two := request(at(t, "a", "a", "b")), request(at(t, "b", "a", "b"))
+	if _, err := p.AcquireAll(t.Context(), []driver.Request{one, two}); !errors.Is(err, driver.ErrSkip) {
+		t.Errorf("at two members: %v, want ErrSkip", err)
+	}
+	grants, err := p.AcquireAll(t.Context(), []driver.Request{one})
+	if err != nil || len(grants) != 1 {
+		t.Errorf("at one member: %v, %v", grants, err)
+	}
+}
+
+// spread is the URL of a shard; each member is NAME=URL, after joining or leaving and a
+// space if it is.
+func spread(members ...string) string {
+	var parts []string
+	for _, m := range members {
+		key, value, ok := strings.Cut(m, " ")
+		if !ok {
+			key, value = "member", m
+		}
+		parts = append(parts, key+"="+url.QueryEscape(value))
+	}
+	return "shard:?" + strings.Join(parts, "&")
+}
+
+func TestOpen(t *testing.T) {
+	id := driver.NewOwner()
+	a, b, c, d := "a=mem:a"+id, "b=mem:b"+id, "c=mem:c"+id, "d=mem:d"+id
+	one, err := shard.Open(t.Context(), spread(a, b, c)+"&record=2m&group=x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := driver.Open(t.Context(), spread(a, b, "leaving "+c, "joining "+d)+"&group=x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer two.Close()
+	if _, err := shard.Open(t.Context(), spread(a, b, d)+"&group=x"); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("the new list beside the old one: %v", err)
+	}
+	take(t, one, request("lock"))
+	if _, err := two.Acquire(t.Context(), request("lock")); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("another connection: %v", err)
+	}
+	if name := one.Caps().Name; name != "shard(a b c)" {
+		t.Errorf("Caps().Name is %q", name)
+	}
+	one.Close()
+}
+
+func TestOpenRefuses(t *testing.T) {
+	for u, says := range map[string]string{
+		"shard:":                                      "want shard:?member=NAME=URL",
+		"shard://host?member=a=mem:":                  "want shard:?member=NAME=URL",
+		spread("mem:a"):                               "a member has no name",
+		spread("redis://h/?a=b"):                      "a member has no name",
+		spread("joining a=mem:"):                      "want shard:?member=NAME=URL",
+		spread("a=mem:", "a=mem:"):                    "two members have the name a",
+		spread("a,b=mem:"):                            `name "a,b"`,
+		spread("=mem:"):                               "member 1 has no name",
+		spread("a=mem:", "b=nonsense://u:secret@h"):   `member b: distlock: invalid request: unknown URL scheme "nonsense"`,
+		spread("a=mem:") + "&colour=red":              `unknown parameter "colour"`,
+		spread("a=mem:") + "&record=1ms":              "Record 1ms",
+		spread("a=mem:", "b=redis://u:secret@h/%zz"):  "malformed URL",
+		spread("a=mem:", "b=mem:", "joining c=mem:?"): "",
+	} {
+		b, err := shard.Open(t.Context(), u)
+		if says == "" && err == nil {
+			b.Close()
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v, want: %s", u, err, says)
+		}
+	}
+	if _, err := shard.Open(t.Context(), "mem:"); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("another scheme: %v", err)
+	}
+	if _, err := shard.New(t.Context(), nil, nil); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("no members: %v", err)
+	}
+	if _, err := shard.New(t.Context(), []shard.Member{{Name: "a"}}, nil); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("a nil member: %v", err)
+	}
+}

@@ -1,0 +1,88 @@
+package shard_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/distlock/distlock/backend/shard"
+	"github.com/distlock/distlock/driver"
+)
+
+// Every key has one instance, whoever is asked, and in whatever order the list is given.
+func TestOwnerAgrees(t *testing.T) {
+	lists := [][]string{{"web-0", "web-1", "web-2"}, {"web-2", "web-0", "web-1"}, {"web-1", "web-2", "web-0"}}
+	for i := range 1000 {
+		key, mine := fmt.Sprint("order:", i), 0
+		for n, list := range lists {
+			o, err := shard.NewOwner(fmt.Sprint("web-", n), list...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o.Mine(key) {
+				mine++
+			}
+		}
+		if mine != 1 {
+			t.Fatalf("%d instances have %s", mine, key)
+		}
+	}
+}
+
+func TestOwnerDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, err := shard.NewOwner("a", "a", "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mine, other := at(t, "a", "a", "b"), at(t, "b", "a", "b")
+		nothing := func(context.Context) error { return nil }
+		if err := o.Do(t.Context(), other, nothing); !errors.Is(err, shard.ErrElsewhere) {
+			t.Errorf("a key of another instance: %v", err)
+		}
+		var wg sync.WaitGroup
+		running := 0 // the race detector watches it
+		for range 50 {
+			wg.Go(func() {
+				o.Do(t.Context(), mine, func(context.Context) error {
+					running++
+					defer func() { running-- }()
+					if running != 1 {
+						t.Errorf("%d at once", running)
+					}
+					return nil
+				})
+			})
+		}
+		wg.Wait()
+		held, end := make(chan struct{}), make(chan struct{})
+		wg.Go(func() {
+			err := o.Do(t.Context(), mine, func(context.Context) error { close(held); <-end; return errDown })
+			if !errors.Is(err, errDown) {
+				t.Errorf("what f answered: %v", err)
+			}
+		})
+		<-held
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := o.Do(ctx, mine, nothing); !errors.Is(err, context.Canceled) {
+			t.Errorf("a wait that ended: %v", err)
+		}
+		close(end)
+		wg.Wait()
+	})
+}
+
+func TestOwnerRefuses(t *testing.T) {
+	for _, c := range [][]string{{""}, {"a"}, {"", "a", "a"}, {"", "a", ""}, {"c", "a", "b"}} {
+		if _, err := shard.NewOwner(c[0], c[1:]...); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%q: %v", c, err)
+		}
+	}
+	if o, err := shard.NewOwner("", "a"); err != nil || o.Mine("x") {
+		t.Errorf("one that only routes has a key: %v", err)
+	}
+}
