@@ -21,6 +21,8 @@ const (
 	errNoTable      = 1146
 	errLockWait     = 1205
 	errDeadlock     = 1213
+	errReprepare    = 1615
+	errBinlogFormat = 1665 // statements of READ COMMITTED can't be logged as statements
 	errNoSuchDB     = 1049
 	errWrongUser    = 1045
 	errNoDBAccess   = 1044
@@ -50,7 +52,7 @@ func absent(err error) bool { return errors.Is(err, sql.ErrNoRows) }
 // it was rolled back, or never sent.
 func undone(err error) bool {
 	switch number(err) {
-	case errDeadlock, errLockWait, errCheckRead:
+	case errDeadlock, errLockWait, errCheckRead, errReprepare:
 		return true
 	}
 	return errors.Is(err, sqldriver.ErrBadConn)
@@ -87,6 +89,9 @@ func openError(s *site, err error) error {
 	if err == nil || driver.Final(err) {
 		return err
 	}
+	if errors.Is(err, mysql.ErrNoTLS) {
+		return fmt.Errorf("%w: mysqllock: the server has no TLS: %w", driver.ErrInvalid, err)
+	}
 	if why := hopeless(s, number(err)); why != "" {
 		return fmt.Errorf("%w: mysqllock: %s: %w", driver.ErrInvalid, why, err)
 	}
@@ -108,6 +113,8 @@ func hopeless(s *site, number uint16) string {
 		return "the user lacks a right: GRANT SELECT, INSERT, UPDATE, DELETE ON " + s.opts.Table + ", and CREATE for create=true"
 	case errReadOnly, errReadOnlyTx, errReadOnlyMode:
 		return "the server is read-only: want the primary, not a replica"
+	case errBinlogFormat:
+		return "the pool's sessions have isolation level READ COMMITTED, and the server logs statements: remove the level from the DSN, or set binlog_format=ROW"
 	case errNoTable:
 		return "table " + s.opts.Table + " is missing: " + s.remedy()
 	}

@@ -21,11 +21,11 @@ type leases struct {
 
 	columns columnsOf // of the table; since and meta may be missing in one that others made
 	bump    string    // what else a renewal sets, with a comma at its end
-	twice   bool      // read and floored are about two tables, and end with the name once more
+	twice   bool      // there is a second table: read, raise and others have the name twice
 
-	read, floored, free, list *sql.Stmt
-	renewals                  chunks
-	all                       []*sql.Stmt
+	read, raise, free, list *sql.Stmt
+	renewals                chunks
+	all                     []*sql.Stmt
 
 	shut atomic.Bool
 }

@@ -57,17 +57,18 @@ func (l *leases) look(ctx context.Context, name string) (lease, error) {
 	var row lease
 	var version, number, since sql.NullInt64
 	var owner sql.NullString
-	err := l.read.QueryRowContext(ctx, l.again(name, name)...).Scan(&row.now, &row.there, &version, &number, &owner, &since, &row.expires, &row.meta)
+	err := l.read.QueryRowContext(ctx, l.twofold(name)...).Scan(&row.now, &row.there, &version, &number, &owner, &since, &row.expires, &row.meta)
 	row.version, row.number, row.owner, row.since = version.Int64, number.Int64, owner.String, since.Int64
 	return row, err
 }
 
-// again are the parameters of a statement, and the name once more if it is about two tables.
-func (l *leases) again(name string, args ...any) []any {
+// twofold are a name and what else a statement has as parameters, with the name once more
+// if there are two tables.
+func (l *leases) twofold(name string, args ...any) []any {
 	if l.twice {
-		args = append(args, name)
+		args = append([]any{name}, args...)
 	}
-	return args
+	return append([]any{name}, args...)
 }
 
 // readSQL is what look asks. version, number and owner are expressions over the table's

@@ -35,14 +35,15 @@ func (l *leases) Renew(ctx context.Context, holds []driver.Hold) []error {
 	answers := make([]error, len(holds))
 	byTTL := map[int64][]int{}
 	for i, h := range holds {
-		switch err := l.checkRenewal(h); {
-		case err != nil:
-			answers[i] = l.wrap("renew", h.Name, err)
-		case h.Floor > 0:
-			answers[i] = l.wrap("renew", h.Name, l.renewFloored(ctx, h))
-		default:
-			byTTL[micros(h.TTL)] = append(byTTL[micros(h.TTL)], i)
+		err := l.checkRenewal(h)
+		if err == nil && h.Floor > 0 {
+			err = l.raiseTo(ctx, h)
 		}
+		if err != nil {
+			answers[i] = l.wrap("renew", h.Name, err)
+			continue
+		}
+		byTTL[micros(h.TTL)] = append(byTTL[micros(h.TTL)], i)
 	}
 	for ttl, indices := range byTTL {
 		for len(indices) > 0 {
@@ -114,11 +115,9 @@ func living(ctx context.Context, stmt *sql.Stmt, args []any) (map[[2]string]bool
 	return alive, rows.Err()
 }
 
-// renewFloored also raises the counter of the name.
-func (l *leases) renewFloored(ctx context.Context, h driver.Hold) error {
-	n, err := l.run(ctx, l.floored, l.again(h.Name, int64(h.Floor>>spanBits), micros(h.TTL), h.Name, h.Owner)...)
-	if err == nil && n == 0 {
-		err = driver.ErrLost
-	}
+// raiseTo makes later fences greater than h's floor, if h holds. If it does not, its
+// renewal will tell.
+func (l *leases) raiseTo(ctx context.Context, h driver.Hold) error {
+	_, err := l.run(ctx, l.raise, append([]any{int64(h.Floor >> spanBits)}, l.twofold(h.Name, h.Owner)...)...)
 	return err
 }

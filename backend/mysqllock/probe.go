@@ -2,6 +2,7 @@ package mysqllock
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"strconv"
 	"strings"
@@ -55,6 +56,53 @@ func (s *site) probeGalera(ctx context.Context) error {
 	}
 	s.server.galera = strings.EqualFold(value, "ON")
 	return openError(s, err)
+}
+
+// probeSessions refuses what locks that belong to a session can't be had from: a cluster
+// with several nodes to write to, and a proxy that shares out sessions.
+func (s *site) probeSessions(ctx context.Context) error {
+	if s.server.galera {
+		return fmt.Errorf("%w: mysqllock: the server is a node of a Galera cluster, whose nodes don't know each other's sessions: want strategy row", driver.ErrUnsupported)
+	}
+	if s.db.Stats().MaxOpenConnections == 1 {
+		return fmt.Errorf("%w: mysqllock: the pool may open one connection only: want SetMaxOpenConns with room for the locks held at once, and those waited for", driver.ErrInvalid)
+	}
+	holder, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer holder.Close()
+	rival, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer rival.Close()
+	return excludes(ctx, holder, rival)
+}
+
+// excludes tries a lock of holder's session, which must last from one statement to the
+// next, and keep rival out.
+func excludes(ctx context.Context, holder, rival *sql.Conn) error {
+	name := "distlock-" + driver.NewOwner()
+	var taken, passed, mine, freed sql.NullInt64
+	for _, q := range []struct {
+		conn *sql.Conn
+		text string
+		into *sql.NullInt64
+	}{
+		{holder, "SELECT GET_LOCK(?, 0)", &taken},
+		{rival, "SELECT GET_LOCK(?, 0)", &passed},
+		{holder, "SELECT IS_USED_LOCK(?) = CONNECTION_ID()", &mine},
+		{holder, "SELECT RELEASE_LOCK(?)", &freed},
+	} {
+		if err := q.conn.QueryRowContext(ctx, q.text, name).Scan(q.into); err != nil {
+			return err
+		}
+	}
+	if taken.Int64 != 1 || passed.Int64 != 0 || mine.Int64 != 1 || freed.Int64 != 1 {
+		return fmt.Errorf("%w: mysqllock: a lock of one session does not keep others out: is a proxy in between that shares out sessions? want the server itself, or strategy row", driver.ErrUnsupported)
+	}
+	return nil
 }
 
 // readVersion reads what VERSION() says: "8.0.36", "10.11.19-MariaDB-0+deb12u1", or with

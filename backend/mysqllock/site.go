@@ -19,6 +19,11 @@ type site struct {
 
 // make makes the strategy that the options name.
 func (s *site) make(ctx context.Context) (strategy, error) {
+	if s.opts.Strategy == ForUpdate || s.opts.Strategy == Session {
+		if err := s.probeSessions(ctx); err != nil {
+			return nil, err
+		}
+	}
 	switch s.opts.Strategy {
 	case Row:
 		return newRow(ctx, s)

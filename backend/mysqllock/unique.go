@@ -70,8 +70,9 @@ func (u *unique) prepare(ctx context.Context) error {
 	names, values, _ := u.fill([2]string{"owner", "?"}, [2]string{"expires", clockSQL + " + ?"},
 		[2]string{"since", clockSQL}, [2]string{"meta", "?"})
 	_, _, sets := u.fill([2]string{"owner", "?"}, [2]string{"expires", clockSQL + " + ?"}, [2]string{"since", "?"}, [2]string{"meta", "?"})
-	both := u.table + " t STRAIGHT_JOIN " + u.fences + " f"
-	mine := "t.name = ? AND t.owner = ? AND " + live + " AND f.name = ?"
+	mine := " WHERE name = ? AND owner = ? AND " + live
+	// The lock's row is read for sharing: else it could become another's before the counter is changed.
+	ifMine := " WHERE name = ? AND EXISTS (SELECT 1 FROM " + u.table + mine + " LOCK IN SHARE MODE)"
 	for _, s := range []struct {
 		into **sql.Stmt
 		text string
@@ -80,10 +81,10 @@ func (u *unique) prepare(ctx context.Context) error {
 		{&u.list, u.listSQL("")},
 		{&u.add, "INSERT INTO " + u.table + " (name, " + strings.Join(names, ", ") + ") VALUES (?, " + strings.Join(values, ", ") + ")"},
 		{&u.over, "UPDATE " + u.table + " SET " + strings.Join(sets, ", ") + " WHERE name = ? AND (owner = ? OR expires <= " + clockSQL + ")"},
-		{&u.count, "UPDATE " + both + " SET f.number = LAST_INSERT_ID(GREATEST(f.number + 1, f.floor + 1, " + clockSQL + ")) WHERE " + mine},
+		{&u.count, "UPDATE " + u.fences + " SET number = LAST_INSERT_ID(GREATEST(number + 1, floor + 1, " + clockSQL + "))" + ifMine},
 		{&u.counter, "INSERT IGNORE INTO " + u.fences + " (name, number) VALUES (?, 0)"},
-		{&u.free, "DELETE FROM " + u.table + " WHERE name = ? AND owner = ? AND " + live},
-		{&u.floored, "UPDATE " + both + " SET f.floor = GREATEST(f.floor, ?), t.expires = " + clockSQL + " + ? WHERE " + mine},
+		{&u.free, "DELETE FROM " + u.table + mine},
+		{&u.raise, "UPDATE " + u.fences + " SET floor = GREATEST(floor, ?)" + ifMine},
 		{&u.dead, "SELECT name, owner, expires FROM " + u.table + " WHERE expires <= " + clockSQL + " - ? LIMIT ?"},
 		{&u.bury, "DELETE FROM " + u.table + " WHERE name = ? AND owner = ? AND expires = ?"},
 	} {
@@ -167,7 +168,7 @@ func (u *unique) number(ctx context.Context, r driver.Request) (driver.Grant, er
 // counted is the number; 0: the counter's row is not there, or r's owner doesn't hold.
 func (u *unique) counted(ctx context.Context, r driver.Request) (number int64, err error) {
 	err = insist(ctx, func() error {
-		res, err := u.count.ExecContext(ctx, r.Name, r.Owner, r.Name)
+		res, err := u.count.ExecContext(ctx, u.twofold(r.Name, r.Owner)...)
 		if err != nil {
 			return err
 		}

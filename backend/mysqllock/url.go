@@ -41,6 +41,9 @@ func readConfig(u *url.URL, p *driver.Params) (*mysql.Config, error) {
 	c.Passwd, _ = u.User.Password()
 	c.Logger = &mysql.NopLogger{} // errors tell it
 	c.InterpolateParams = true
+	// A server that became a replica loses the pool's connections, so that they find the primary.
+	c.RejectReadOnly = true
+	c.Params = map[string]string{"autocommit": "1", "sql_mode": "'STRICT_ALL_TABLES'"}
 	c.Timeout = p.Duration("timeout", dialTimeout)
 	c.ReadTimeout = p.Duration("readTimeout", 0)
 	c.WriteTimeout = p.Duration("writeTimeout", 0)

@@ -62,7 +62,7 @@ func (v *versions) prepare(ctx context.Context) error {
 		{&v.add, "INSERT INTO " + v.table + " (name, " + strings.Join(names, ", ") + ") VALUES (?, " + strings.Join(values, ", ") + ")"},
 		{&v.swap, "UPDATE " + v.table + " SET " + strings.Join(sets, ", ") + " WHERE name = ? AND version = ?"},
 		{&v.free, "UPDATE " + v.table + " SET version = version + 1, " + strings.Join(emptied, ", ") + mine},
-		{&v.floored, "UPDATE " + v.table + " SET version = GREATEST(version + 1, ?), expires = " + clockSQL + " + ?" + mine},
+		{&v.raise, "UPDATE " + v.table + " SET version = GREATEST(version + 1, ?)" + mine},
 	} {
 		if err := v.stmt(ctx, s.into, s.text); err != nil {
 			return err

@@ -1,0 +1,345 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// bothWays runs a test on the two strategies that keep leases in simple tables.
+func bothWays(t *testing.T, test func(t *testing.T, s Strategy)) {
+	t.Parallel()
+	for _, s := range []Strategy{UniqueIndex, Version} {
+		t.Run(string(s), func(t *testing.T) {
+			t.Parallel()
+			test(t, s)
+		})
+	}
+}
+
+// eventually tries until what is wanted is there.
+func eventually(t *testing.T, what string, there func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !there(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within 30 s", what)
+		}
+	}
+}
+
+// Sixteen that want one lock meet the server's deadlocks, and never see one. Fences
+// increase, and nobody holds beside another.
+func TestContention(t *testing.T) {
+	bothWays(t, func(t *testing.T, s Strategy) {
+		srv := testserver.MariaDB(t, testserver.MariaDBOptions{})
+		url := srv.Database(t) + "?create=true&strategy=" + string(s)
+		one, two := connect(t, url), connect(t, url)
+		const contenders, rounds = 16, 12
+		var inside atomic.Int32
+		var last atomic.Uint64
+		var wg sync.WaitGroup
+		for i := range contenders {
+			b := []*Backend{one, two}[i%2]
+			wg.Go(func() {
+				for range rounds {
+					r := request("x", long)
+					g, err := insistently(t.Context(), b, r)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if inside.Add(1) > 1 {
+						t.Error("two hold")
+					}
+					if before := last.Swap(g.Last()); before >= g.Fence {
+						t.Errorf("fence %d after %d", g.Fence, before)
+					}
+					inside.Add(-1)
+					if err := b.Release(t.Context(), r.Hold); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		deadlocks := status(t, srv, "Innodb_deadlocks")
+		t.Logf("%d acquisitions, %d deadlocks met", contenders*rounds, deadlocks)
+		if s == Version && deadlocks > 0 {
+			t.Errorf("%d deadlocks among statements that lock one row each", deadlocks)
+		}
+	})
+}
+
+// insistently asks until it is granted. Whatever is no refusal is an error.
+func insistently(ctx context.Context, b *Backend, r driver.Request) (driver.Grant, error) {
+	for {
+		g, err := b.Acquire(ctx, r)
+		if !errors.Is(err, driver.ErrHeld) {
+			return g, err
+		}
+	}
+}
+
+func status(t *testing.T, srv *testserver.MariaDBServer, name string) int {
+	t.Helper()
+	n, err := strconv.Atoi(srv.Ask(t, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = ?", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Of many who find an expired lease one takes it over.
+func TestTakeOverRace(t *testing.T) {
+	bothWays(t, func(t *testing.T, s Strategy) {
+		url, db := database(t, s)
+		b := connect(t, url)
+		for round := range 10 {
+			name := fmt.Sprint("x", round)
+			take(t, b, request(name, long))
+			do(t, db, "UPDATE "+b.site.opts.Table+" SET expires = 1 WHERE name = '"+name+"'")
+			var granted atomic.Int32
+			var wg sync.WaitGroup
+			for range 16 {
+				wg.Go(func() {
+					_, err := b.Acquire(t.Context(), request(name, long))
+					if err == nil {
+						granted.Add(1)
+					} else if !errors.Is(err, driver.ErrHeld) {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			if n := granted.Load(); n != 1 {
+				t.Errorf("%d took the lease over", n)
+			}
+		}
+	})
+}
+
+// A renewal that was sent in time and waits for the row wins over a take-over that read
+// the row as expired: the take-over sees that the row has changed.
+func TestRenewedWhileTakenOver(t *testing.T) {
+	bothWays(t, func(t *testing.T, s Strategy) {
+		url, db := database(t, s)
+		b := connect(t, url)
+		table := b.site.opts.Table
+		r := request("x", 2*time.Second)
+		take(t, b, r)
+		tx := begin(t, db, "SELECT * FROM "+table+" WHERE name = 'x' FOR UPDATE")
+		r.TTL = long
+		renewed := make(chan error, 1)
+		go func() { renewed <- b.Renew(t.Context(), []driver.Hold{r.Hold})[0] }()
+		waiting(t, db, table, 1)
+		eventually(t, "the lease ends", func() bool {
+			return ask(t, db, "SELECT expires < "+clockSQL+" FROM "+table) == 1
+		})
+		taken := make(chan error, 1)
+		go func() {
+			taken <- takeExpired(t, b, request("x", long))
+		}()
+		waiting(t, db, table, 2)
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-renewed; err != nil {
+			t.Errorf("renew: %v", err)
+		}
+		if err := <-taken; !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("take-over of a renewed lease: %v", err)
+		}
+	})
+}
+
+// takeExpired is an attempt that finds a row. UniqueIndex would first try to insert one, and
+// wait for that.
+func takeExpired(t *testing.T, b *Backend, r driver.Request) error {
+	u, ok := b.strategy.(*unique)
+	if !ok {
+		_, err := b.Acquire(t.Context(), r)
+		return err
+	}
+	taken, err := u.takeOver(t.Context(), r, nil)
+	if err == nil && !taken {
+		err = driver.ErrHeld
+	}
+	return err
+}
+
+// begin is a transaction that somebody has left open after a query.
+func begin(t *testing.T, db *sql.DB, query string) *sql.Tx {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tx.Rollback() })
+	rows, err := tx.QueryContext(t.Context(), query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rows.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// waiting returns when so many changes of the database's table have not come to their end
+// for a while: they wait for a row.
+func waiting(t *testing.T, db *sql.DB, table string, n int64) {
+	t.Helper()
+	eventually(t, fmt.Sprint(n, " statements wait for a row"), func() bool {
+		return ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE ? AND TIME_MS > 50", "UPDATE%"+table+"%") == n
+	})
+}
+
+// Renewals and take-overs at the very end of a lease: never both.
+func TestRenewedAtTheEnd(t *testing.T) {
+	bothWays(t, func(t *testing.T, s Strategy) {
+		url, _ := database(t, s)
+		one, two := connect(t, url), connect(t, url)
+		for round := range 12 {
+			r, rival := request(fmt.Sprint("x", round), 100*time.Millisecond), request(fmt.Sprint("x", round), long)
+			take(t, one, r)
+			time.Sleep(r.TTL - 3*time.Millisecond) // until its end is near, which nothing tells
+			r.TTL = long
+			var renewed, taken error
+			var wg sync.WaitGroup
+			wg.Go(func() { renewed = one.Renew(t.Context(), []driver.Hold{r.Hold})[0] })
+			wg.Go(func() {
+				for range 5 {
+					if _, taken = two.Acquire(t.Context(), rival); taken == nil {
+						return
+					}
+				}
+			})
+			wg.Wait()
+			if renewed == nil && taken == nil {
+				t.Fatal("a lease was renewed, and taken over")
+			}
+			if renewed != nil && !errors.Is(renewed, driver.ErrLost) || taken != nil && !errors.Is(taken, driver.ErrHeld) {
+				t.Errorf("%v, %v", renewed, taken)
+			}
+		}
+	})
+}
+
+// A holder that died holds for its TTL, and its successor has a greater fence.
+func TestCrashedHolder(t *testing.T) {
+	bothWays(t, func(t *testing.T, s Strategy) {
+		url, _ := database(t, s)
+		b, err := Open(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const ttl = time.Second
+		r := request("x", ttl)
+		since := time.Now()
+		first := take(t, b, r)
+		b.Close()
+		next := connect(t, url)
+		for {
+			asked := time.Now()
+			g, err := next.Acquire(t.Context(), request("x", long))
+			if err == nil {
+				if time.Since(since) < ttl {
+					t.Errorf("taken over after %v", time.Since(since))
+				}
+				if g.Fence <= first.Last() {
+					t.Errorf("fence %d after %d", g.Fence, first.Last())
+				}
+				return
+			}
+			if held := (*driver.HeldError)(nil); !errors.As(err, &held) || asked.Add(-time.Minute).After(since) {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// A server that crashed and came back has the locks and the fences that it had, and the
+// pool's dead connections are nobody's trouble.
+func TestServerRestarted(t *testing.T) {
+	bothWays(t, func(t *testing.T, s Strategy) {
+		srv := testserver.MariaDB(t, testserver.MariaDBOptions{})
+		url := srv.Database(t) + "?create=true&strategy=" + string(s)
+		b, rival := connect(t, url), connect(t, url)
+		r := request("x", long)
+		first := take(t, b, r)
+		srv.Kill()
+		if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) {
+			t.Errorf("without a server: %v; want an unknown outcome", err)
+		}
+		srv.Start()
+		if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+			t.Errorf("after the restart: %v", err)
+		}
+		refused(t, rival, request("x", long))
+		if err := b.Release(t.Context(), r.Hold); err != nil {
+			t.Error(err)
+		}
+		if g := take(t, rival, request("x", long)); g.Fence <= first.Last() {
+			t.Errorf("fence %d after %d", g.Fence, first.Last())
+		}
+	})
+}
+
+// Fences increase also if the server's clock goes back.
+func TestClockGoesBack(t *testing.T) {
+	bothWays(t, func(t *testing.T, s Strategy) {
+		url, _ := database(t, s)
+		b := connect(t, url)
+		r := request("x", long)
+		first := take(t, b, r)
+		if err := b.Release(t.Context(), r.Hold); err != nil {
+			t.Fatal(err)
+		}
+		base, _, _ := strings.Cut(url, "?")
+		past, err := sql.Open("mysql", testserver.MariaDBSource(base)+"&timestamp=1000000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer past.Close()
+		old, err := New(t.Context(), past, &Options{Strategy: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer old.Close()
+		if g := take(t, old, request("x", long)); g.Fence <= first.Last() {
+			t.Errorf("fence %d after %d", g.Fence, first.Last())
+		}
+	})
+}
+
+// Many holds, of two TTLs, and some lost: each gets its own answer.
+func TestRenewMany(t *testing.T) {
+	bothWays(t, func(t *testing.T, s Strategy) {
+		url, _ := database(t, s)
+		b := connect(t, url)
+		var holds []driver.Hold
+		lost := map[int]bool{3: true, 77: true, 150: true}
+		for i := range 151 {
+			r := request(fmt.Sprint("x", i), long+time.Duration(i%2)*time.Second)
+			if !lost[i] {
+				take(t, b, r)
+			}
+			holds = append(holds, r.Hold)
+		}
+		for i, err := range b.Renew(t.Context(), holds) {
+			if lost[i] != errors.Is(err, driver.ErrLost) || !lost[i] && err != nil {
+				t.Errorf("hold %d: %v", i, err)
+			}
+		}
+	})
+}
