@@ -18,9 +18,9 @@ type unique struct {
 	*leases
 	fences string // the second table, quoted
 
-	add, over      *sql.Stmt // insert, and take over
-	count, counter *sql.Stmt // take a number, and make the row that has it
-	dead, bury     *sql.Stmt // of the sweeper
+	add, over    *sql.Stmt // insert, and take over
+	count, begin *sql.Stmt // take a number, and the first one of a name
+	dead, bury   *sql.Stmt // of the sweeper
 
 	stop   context.CancelFunc // of the sweeper
 	sweeps sync.WaitGroup
@@ -82,7 +82,7 @@ func (u *unique) prepare(ctx context.Context) error {
 		{&u.add, "INSERT INTO " + u.table + " (name, " + strings.Join(names, ", ") + ") VALUES (?, " + strings.Join(values, ", ") + ")"},
 		{&u.over, "UPDATE " + u.table + " SET " + strings.Join(sets, ", ") + " WHERE name = ? AND (owner = ? OR expires <= " + clockSQL + ")"},
 		{&u.count, "UPDATE " + u.fences + " SET number = LAST_INSERT_ID(GREATEST(number + 1, floor + 1, " + clockSQL + "))" + ifMine},
-		{&u.counter, "INSERT IGNORE INTO " + u.fences + " (name, number) VALUES (?, 0)"},
+		{&u.begin, "INSERT IGNORE INTO " + u.fences + " (name, number) SELECT ?, LAST_INSERT_ID(" + clockSQL + ") FROM " + u.table + mine + " LOCK IN SHARE MODE"},
 		{&u.free, "DELETE FROM " + u.table + mine},
 		{&u.raise, "UPDATE " + u.fences + " SET floor = GREATEST(floor, ?)" + ifMine},
 		{&u.dead, "SELECT name, owner, expires FROM " + u.table + " WHERE expires <= " + clockSQL + " - ? LIMIT ?"},
@@ -108,24 +108,40 @@ func (u *unique) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	return g, u.wrap("acquire", r.Name, err)
 }
 
+// acquire tries a few times: a row that is gone when it is looked at can be inserted. It does
+// so also if the lease ended, on a slow server, before its number was there.
 func (u *unique) acquire(ctx context.Context, r driver.Request, meta []byte) (driver.Grant, error) {
+	var late error
 	for range maxMisses {
-		_, err := u.run(ctx, u.add, u.args(arg{"", r.Name}, arg{"", r.Owner}, arg{"", micros(r.TTL)}, arg{"meta", meta})...)
-		switch {
-		case err == nil:
-			return u.number(ctx, r)
-		case !duplicate(err):
+		taken, err := u.take(ctx, r, meta)
+		if err != nil {
 			return driver.Grant{}, err
 		}
-		taken, err := u.takeOver(ctx, r, meta)
-		switch {
-		case err != nil:
-			return driver.Grant{}, err
-		case taken:
-			return u.number(ctx, r)
+		if !taken {
+			continue
 		}
+		number, err := u.number(ctx, r)
+		if err != nil {
+			return driver.Grant{}, err
+		}
+		if number > 0 {
+			return granted(r, number)
+		}
+		late = errors.New("the lease ended before its fence was there")
+	}
+	if late != nil {
+		return driver.Grant{}, late
 	}
 	return driver.Grant{}, &driver.HeldError{Retry: minTTL}
+}
+
+// take makes r's owner hold, without a number yet.
+func (u *unique) take(ctx context.Context, r driver.Request, meta []byte) (bool, error) {
+	_, err := u.run(ctx, u.add, u.args(arg{"", r.Name}, arg{"", r.Owner}, arg{"", micros(r.TTL)}, arg{"meta", meta})...)
+	if duplicate(err) {
+		return u.takeOver(ctx, r, meta)
+	}
+	return err == nil, err
 }
 
 // takeOver takes a row that is there, if it is r's own or its lease has ended. It does so
@@ -148,27 +164,22 @@ func (u *unique) takeOver(ctx context.Context, r driver.Request, meta []byte) (b
 }
 
 // number takes the number of r's grant, on condition that r's owner holds: a number that
-// was taken too late would be greater than that of the next holder.
-func (u *unique) number(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	for range 2 {
-		number, err := u.counted(ctx, r)
-		switch {
-		case err != nil:
-			return driver.Grant{}, err
-		case number > 0:
-			return granted(r, number)
-		}
-		if _, err := u.run(ctx, u.counter, r.Name); err != nil {
-			return driver.Grant{}, err
+// was taken too late would be greater than that of the next holder. 0: it does not hold.
+func (u *unique) number(ctx context.Context, r driver.Request) (int64, error) {
+	args := u.twofold(r.Name, r.Owner)
+	for _, stmt := range []*sql.Stmt{u.count, u.begin, u.count} {
+		number, err := u.counted(ctx, stmt, args)
+		if err != nil || number > 0 {
+			return number, err
 		}
 	}
-	return driver.Grant{}, errors.New("the lease ended before its fence was there")
+	return 0, nil
 }
 
-// counted is the number; 0: the counter's row is not there, or r's owner doesn't hold.
-func (u *unique) counted(ctx context.Context, r driver.Request) (number int64, err error) {
+// counted is the number that a statement has taken; 0: none.
+func (u *unique) counted(ctx context.Context, stmt *sql.Stmt, args []any) (number int64, err error) {
 	err = insist(ctx, func() error {
-		res, err := u.count.ExecContext(ctx, u.twofold(r.Name, r.Owner)...)
+		res, err := stmt.ExecContext(ctx, args...)
 		if err != nil {
 			return err
 		}
