@@ -9,7 +9,6 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // schemes are those that Open knows. libpq has both.
@@ -36,7 +35,7 @@ func init() {
 //
 // Parameters of its own are strategy, level, table and create, see Options; all others are
 // pgx's, which knows libpq's, and takes what it doesn't know for a setting of the server.
-// It opens connections as it needs them, and keeps two of them.
+// It opens connections as it needs them, 16 at most with strategy Row.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
@@ -57,7 +56,11 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, &site{db: stdlib.OpenDB(*config), owned: true}, opts)
+	limit := maxConns
+	if opts.Strategy == Advisory {
+		limit = 0 // those who wait and those who hold need one each
+	}
+	return start(ctx, &site{db: openPool(config, limit), limit: limit, owned: true}, opts)
 }
 
 // ours are the parameters that pgx is not shown.

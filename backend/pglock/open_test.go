@@ -1,0 +1,273 @@
+package pglock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const minute = time.Minute
+
+// refused makes sure that a URL is refused for good, in certain words and without a
+// password.
+func refused(t *testing.T, rawURL string, says ...string) {
+	t.Helper()
+	b, err := Open(t.Context(), rawURL)
+	if err == nil {
+		b.Close()
+	}
+	wantRefusal(t, err, says...)
+}
+
+func wantRefusal(t *testing.T, err error, says ...string) {
+	t.Helper()
+	if !errors.Is(err, driver.ErrInvalid) {
+		t.Fatalf("%v, want ErrInvalid and %q", err, says)
+	}
+	for _, word := range says {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%v\nlacks %q", err, word)
+		}
+	}
+	if strings.Contains(err.Error(), "pw") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("there may be a password in: %v", err)
+	}
+}
+
+func TestOpenRefusesWhatMakesNoSense(t *testing.T) {
+	for rawURL, says := range map[string]string{
+		"mysql://h/db":                                     "postgres://user",
+		"postgres://h/db?strategy=column":                  "one of row, advisory",
+		"postgres://h/db?level=session":                    "for strategy advisory only",
+		"postgres://h/db?strategy=advisory&level=database": "want session or transaction",
+		"postgres://h/db?table=drop%20table":               "letters, digits and underscores",
+		"postgres://h/db?table=a.b.c":                      "letters, digits and underscores",
+		"postgres://h/db?table=" + strings.Repeat("x", 64): "63 at most",
+		"postgres://h/db?create=perhaps":                   "want true or false",
+		"postgres://h/db?create=true&create=false":         "given 2 times",
+		"postgres://u:secret@h/db?sslmode=sometimes":       "sslmode",
+		"postgres://u:secret@h/db?sslrootcert=/none/such":  "failed to configure TLS",
+		"postgres://u:secret@h/db?target_session_attrs=up": "target_session_attrs",
+		"postgres://u:secret@a,b:1,c:2/db?port=1,2":        "port",
+		"postgres://u:se/cret@h/db":                        "URL",
+		"postgres://u:secret@h:port/db":                    "URL",
+	} {
+		t.Run(rawURL, func(t *testing.T) { refused(t, rawURL, says) })
+	}
+}
+
+func TestOpenRefusesStrangers(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	db := pg.Database(t)
+	user := pg.User(t, db, "secret")
+	wrong, err := url.Parse(user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong.User = url.UserPassword(wrong.User.Username(), "secretly")
+	refused(t, wrong.String(), "password is wrong, or has expired")
+	refused(t, strings.Replace(user, wrong.User.Username()+":", "nobody:", 1), "not let in")
+	refused(t, strings.Replace(user, "?", "_none?", 1), "database does not exist")
+	refused(t, with(t, user, "colour", "red"), "neither distlock's, pgx's nor the server's")
+	refused(t, with(t, user, "work_mem", "much"), "has a value that the server does not take")
+	pg.Expire(t, user)
+	refused(t, user, "password is wrong, or has expired")
+}
+
+func TestOpenOfAServerThatIsAway(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	hangs := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		_, err := Open(ctx, "postgres://u:secret@"+addr+"/db?sslmode=disable") // nobody answers
+		hangs <- err
+	}()
+	if err := <-hangs; !errors.Is(err, context.DeadlineExceeded) || driver.Final(err) {
+		t.Errorf("no answer: %v", err)
+	}
+	l.Close()
+	_, err = Open(t.Context(), "postgres://u:secret@"+addr+"/db?sslmode=disable")
+	if err == nil || driver.Final(err) || !strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("nobody there: %v", err)
+	}
+}
+
+func TestOpenRefusesAReplica(t *testing.T) {
+	t.Parallel()
+	pg := testserver.Postgres(t, testserver.PostgresOptions{})
+	standby := pg.Standby(t)
+	refused(t, standby.URL(), "replica", "target_session_attrs=read-write")
+	both := strings.Replace(standby.URL(), "@"+standby.Addr(), "@"+standby.Addr()+","+pg.Addr(), 1)
+	b := open(t, both+"&create=true&target_session_attrs=read-write")
+	if name := b.Caps().Name; !strings.Contains(name, standby.Addr()) || !strings.Contains(name, pg.Addr()) {
+		t.Errorf("name %s", name)
+	}
+}
+
+func TestOpenRefusesReadOnlyTransactions(t *testing.T) {
+	t.Parallel()
+	refused(t, with(t, fresh(t), "default_transaction_read_only", "on"), "read-only", "default_transaction_read_only=off")
+}
+
+func TestOpenRefusesOtherEncodings(t *testing.T) {
+	t.Parallel()
+	pg := testserver.Postgres(t, testserver.PostgresOptions{})
+	pg.Exec(t, "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+	refused(t, strings.Replace(pg.URL(), "/postgres?", "/latin?", 1), "LATIN1", "want UTF8")
+	refused(t, with(t, pg.URL(), "client_encoding", "LATIN1"), "client_encoding=LATIN1")
+}
+
+func TestServersTooOldAreRefused(t *testing.T) {
+	old := facts{version: 11_22_00, encoding: "UTF8", client: "UTF8"}
+	wantRefusal(t, old.check(), "want 12 or later")
+	old.version = 12_00_00
+	if err := old.check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTableIsMade(t *testing.T) {
+	t.Parallel()
+	db := testserver.SharedPostgres(t).Database(t)
+	refused(t, db, "distlock_locks does not exist", "distlock schema postgres", "create=true")
+	var many sync.WaitGroup
+	for range 16 {
+		many.Go(func() {
+			b, err := Open(t.Context(), with(t, db, "create", "true"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			b.Close()
+		})
+	}
+	many.Wait()
+	open(t, db)
+}
+
+// A user of PostgreSQL 15 may make no tables in schema public.
+func TestRightsThatAreMissing(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	db := pg.Database(t)
+	user := with(t, pg.User(t, db, "secret"), "create", "true")
+	refused(t, user, "CREATE ON SCHEMA")
+	refused(t, with(t, user, "table", "elsewhere.locks"), "schema does not exist")
+	open(t, with(t, db, "create", "true"))
+	refused(t, user, "may not use table distlock_locks", "GRANT SELECT, INSERT, UPDATE ON")
+	refused(t, pg.User(t, db, "secret", "SELECT, INSERT ON distlock_locks"), "GRANT UPDATE ON")
+	open(t, pg.User(t, db, "secret", "SELECT, INSERT, UPDATE ON distlock_locks"))
+}
+
+func TestTablesOfAnotherShape(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	url := pg.Database(t)
+	db := pg.DB(t, url)
+	for i, c := range []struct{ change, says string }{
+		{"ALTER TABLE {t} DROP COLUMN rev", "column rev is missing"},
+		{"ALTER TABLE {t} ALTER COLUMN number TYPE integer", "column number is of type integer, want bigint"},
+		{"ALTER TABLE {t} ADD COLUMN team text NOT NULL", "column team is not distlock's"},
+		{"ALTER TABLE {t} DROP CONSTRAINT {t}_pkey", "column k has no unique index"},
+		{"ALTER TABLE {t} SET UNLOGGED", "UNLOGGED"},
+		{"DROP TABLE {t}; CREATE VIEW {t} AS SELECT 1 AS k", "no ordinary table"},
+	} {
+		table := fmt.Sprintf("t%d", i)
+		statements := Schema(Options{Table: table}) + strings.ReplaceAll(c.change, "{t}", table)
+		if _, err := db.Exec(statements); err != nil {
+			t.Fatalf("%s: %v", statements, err)
+		}
+		refused(t, with(t, url, "table", table, "create", "true"), table, c.says)
+	}
+	if _, err := db.Exec(Schema(Options{Table: "more"}) + "ALTER TABLE more ADD COLUMN team text NOT NULL DEFAULT ''"); err != nil {
+		t.Fatal(err)
+	}
+	open(t, with(t, url, "table", "more"))
+}
+
+func TestRowsThatAreHidden(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	url := with(t, pg.Database(t), "create", "true")
+	open(t, url)
+	if _, err := pg.DB(t, url[:strings.Index(url, "?")]+"?sslmode=disable").Exec("ALTER TABLE distlock_locks ENABLE ROW LEVEL SECURITY"); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, pg.User(t, url, "secret", "SELECT, INSERT, UPDATE ON distlock_locks"), "row level security")
+}
+
+// The table may be in a schema, and have capitals.
+func TestTableNames(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	url := pg.Database(t)
+	if _, err := pg.DB(t, url).Exec(`CREATE SCHEMA "App"`); err != nil {
+		t.Fatal(err)
+	}
+	open(t, with(t, url, "table", "App.Locks", "create", "true"))
+	if got := pg.Ask(t, "SELECT 1"); got != "1" {
+		t.Fatal(got)
+	}
+	open(t, with(t, url, "table", "App.Locks"))
+	open(t, with(t, url, "table", "Locks", "search_path", "App"))
+}
+
+func TestNames(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	url := with(t, pg.Database(t), "create", "true")
+	want := open(t, url).Caps().Name
+	db, err := sql.Open("pgx", strings.Replace(url, "create=true", "", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	pool, err := pgxpool.New(t.Context(), strings.Replace(url, "create=true", "", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	one, err := New(t.Context(), db, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := NewPool(t.Context(), pool, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range []*Backend{one, other} {
+		if got := b.Caps().Name; got != want || !strings.HasPrefix(got, "postgres://"+pg.Addr()+"/") {
+			t.Errorf("%s, want %s", got, want)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := errors.Join(db.Ping(), pool.Ping(t.Context())); err != nil {
+		t.Errorf("the user's own was closed: %v", err)
+	}
+}
+
+func TestNewRefusesNothing(t *testing.T) {
+	_, err := New(t.Context(), nil, nil)
+	wantRefusal(t, err, "nil")
+	_, err = NewPool(t.Context(), nil, nil)
+	wantRefusal(t, err, "nil")
+}
