@@ -23,7 +23,8 @@ func newDialect(s *site, channel string) *dialect {
 
 func (d *dialect) Take(ctx context.Context, t sqlrow.Taking) (number int64, err error) {
 	key := sqlrow.KeyOf(t.Name)
-	_, err = d.one(ctx, d.sql.take, []any{&number}, key[:], t.Owner, int64(t.Kind), t.TTL.Microseconds(), string(t.Meta), int64(sqlrow.MaxNumber))
+	_, err = d.one(ctx, d.sql.take, []any{&number}, key[:], t.Owner, int64(t.Kind), t.TTL.Microseconds(),
+		string(t.Meta), int64(sqlrow.MaxNumber))
 	return number, err
 }
 
@@ -50,7 +51,7 @@ func (d *dialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, found
 		for found = nil; rows.Next(); {
 			var r sqlrow.Row
 			var k, meta, claims []byte
-			if err := rows.Scan(&now, &k, &r.Name, &r.Kind, &r.Limit, &r.Number, &r.Owner, &r.Granted, &r.Since, &r.Until, &meta, &claims, &r.Rev, &r.Waiting); err != nil {
+			if err := rows.Scan(&now, &k, &r.Name, &r.Kind, &r.Limit, &r.Number, &r.Owner, &r.Granted, &r.Since, &r.Until, &meta, &claims, &r.Claimed, &r.Rev, &r.Waiting); err != nil {
 				return err
 			}
 			if len(k) == len(r.Key) {
@@ -64,12 +65,12 @@ func (d *dialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, found
 }
 
 func (d *dialect) Insert(ctx context.Context, r sqlrow.Row) (bool, error) {
-	n, err := d.change(ctx, d.sql.insert, r.Key[:], r.Name, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Granted, r.Since, r.Until, string(r.Meta), string(r.Claims), r.Waiting)
+	n, err := d.change(ctx, d.sql.insert, r.Key[:], r.Name, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Granted, r.Since, r.Until, string(r.Meta), string(r.Claims), r.Claimed, r.Waiting)
 	return n == 1, err
 }
 
 func (d *dialect) Swap(ctx context.Context, r sqlrow.Row, frees bool) (done, waited bool, err error) {
-	done, err = d.one(ctx, d.sql.swap, []any{&waited, new(any)}, r.Key[:], r.Rev, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Granted, r.Since, r.Until, string(r.Meta), string(r.Claims), frees)
+	done, err = d.one(ctx, d.sql.swap, []any{&waited, new(any)}, r.Key[:], r.Rev, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Granted, r.Since, r.Until, string(r.Meta), string(r.Claims), r.Claimed, frees)
 	return done, waited, err
 }
 

@@ -21,6 +21,7 @@ const (
 	noSetting      = "42704"
 	badSetting     = "22023"
 	duplicateTable = "42P07"
+	duplicateType  = "42710"
 	duplicateKey   = "23505"
 	readOnly       = "25006"
 	conflict       = "40001"

@@ -222,24 +222,22 @@ func TestTableNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	open(t, with(t, url, "table", "App.Locks", "create", "true"))
-	if got := pg.Ask(t, "SELECT 1"); got != "1" {
-		t.Fatal(got)
-	}
 	open(t, with(t, url, "table", "App.Locks"))
-	open(t, with(t, url, "table", "Locks", "search_path", "App"))
+	open(t, with(t, url, "table", "Locks", "search_path", `"App"`))
 }
 
 func TestNames(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
-	url := with(t, pg.Database(t), "create", "true")
+	plain := pg.Database(t)
+	url := with(t, plain, "create", "true")
 	want := open(t, url).Caps().Name
-	db, err := sql.Open("pgx", strings.Replace(url, "create=true", "", 1))
+	db, err := sql.Open("pgx", plain)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	pool, err := pgxpool.New(t.Context(), strings.Replace(url, "create=true", "", 1))
+	pool, err := pgxpool.New(t.Context(), plain)
 	if err != nil {
 		t.Fatal(err)
 	}

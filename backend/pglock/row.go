@@ -2,9 +2,7 @@ package pglock
 
 import (
 	"context"
-	"fmt"
 
-	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/sqlrow"
 )
 
@@ -23,6 +21,7 @@ func rowRelation(table string) *relation {
 		{name: "until", kind: "bigint"},
 		{name: "meta", kind: "text", null: true, note: "JSON, what the owner tells of itself"},
 		{name: "claims", kind: "text", null: true, note: "JSON: readers, permits, places in line"},
+		{name: "claimed", kind: "bigint", note: "when the last of the claims ends"},
 		{name: "rev", kind: "bigint", note: "raised by every change"},
 		{name: "waiting", kind: "bigint", note: "until when somebody listens"},
 	}}
@@ -41,10 +40,7 @@ func newRow(ctx context.Context, s *site) (strategy, error) {
 	if s.listens() {
 		opts.Bell = func(b *sqlrow.Backend) sqlrow.Bell { return newBell(s, t.channel(), b) }
 	}
-	if b, ok := any(sqlrow.New(d, opts)).(strategy); ok {
-		return b, nil
-	}
-	return nil, fmt.Errorf("%w: strategy %s", driver.ErrUnsupported, Row)
+	return sqlrow.New(d, opts), nil
 }
 
 // listens says whether there can be a connection that listens, with one left for calls.

@@ -26,8 +26,8 @@ func newStatements(table, channel string) *statements {
 	return &statements{
 		take: fill(`UPDATE {t} SET number = greatest(number + 1, {now}), granted = greatest(number + 1, {now}), kind = $3::smallint, lim = 0, owner = $2::text,
 	since = CASE WHEN owner = $2::text AND until > {now} THEN since ELSE {now} END, until = {now} + $4::bigint,
-	meta = nullif($5::text, ''), rev = rev + 1
-	WHERE k = $1::bytea AND claims IS NULL AND number < $6::bigint
+	meta = nullif($5::text, ''), claims = NULL, claimed = 0, rev = rev + 1
+	WHERE k = $1::bytea AND claimed <= {now} AND number < $6::bigint
 	AND (until <= {now} OR owner = $2::text AND kind = $3::smallint) RETURNING number`),
 		free: fill(`UPDATE {t} SET owner = NULL, meta = NULL, granted = 0, since = 0, until = 0, rev = rev + 1
 	WHERE k = $1::bytea AND owner = $2::text AND until > {now} RETURNING waiting > {now}, {tell}`),
@@ -35,15 +35,16 @@ func newStatements(table, channel string) *statements {
 	FROM unnest($1::text::bytea[], $2::text::text[]) AS h(k, owner)
 	WHERE t.k = h.k AND t.owner = h.owner AND t.until > {now}`),
 		look: fill(`SELECT n.now, {row} FROM (SELECT {now} AS now) n LEFT JOIN {t} t ON t.k = ANY ($1::text::bytea[])`),
-		insert: fill(`INSERT INTO {t} (k, name, kind, lim, number, owner, granted, since, until, meta, claims, rev, waiting)
+		insert: fill(`INSERT INTO {t} (k, name, kind, lim, number, owner, granted, since, until, meta, claims, claimed, rev, waiting)
 	VALUES ($1::bytea, $2::text, $3::smallint, $4::integer, $5::bigint, nullif($6::text, ''), $7::bigint, $8::bigint,
-	$9::bigint, nullif($10::text, ''), nullif($11::text, ''), 1, $12::bigint) ON CONFLICT (k) DO NOTHING`),
+	$9::bigint, nullif($10::text, ''), nullif($11::text, ''),
+	$12::bigint, 1, $13::bigint) ON CONFLICT (k) DO NOTHING`),
 		swap: fill(`UPDATE {t} SET kind = $3::smallint, lim = $4::integer, number = $5::bigint, owner = nullif($6::text, ''),
 	granted = $7::bigint, since = $8::bigint, until = $9::bigint, meta = nullif($10::text, ''),
-	claims = nullif($11::text, ''), rev = rev + 1
-	WHERE k = $1::bytea AND rev = $2::bigint RETURNING waiting > {now}, CASE WHEN $12::boolean THEN {tell} END`),
+	claims = nullif($11::text, ''), claimed = $12::bigint, rev = rev + 1
+	WHERE k = $1::bytea AND rev = $2::bigint RETURNING waiting > {now}, CASE WHEN $13::boolean THEN {tell} END`),
 		mark: fill(`UPDATE {t} SET waiting = {now} + $2::bigint WHERE k = $1::bytea AND waiting < {now} + $2::bigint`),
-		names: fill(`SELECT name FROM {t} WHERE (owner IS NOT NULL AND until > {now} OR claims IS NOT NULL)
+		names: fill(`SELECT name FROM {t} WHERE (until > {now} OR claimed > {now})
 	AND name COLLATE "C" >= $1::text AND name COLLATE "C" > $2::text ORDER BY name COLLATE "C" LIMIT $3::integer`),
 	}
 }

@@ -90,7 +90,8 @@ func (s *site) look(ctx context.Context, r *relation) (found, error) {
 // create makes the table. Others may do so at the same moment: then PostgreSQL may find
 // a name in its catalogue that wasn't there when it looked.
 func (s *site) create(ctx context.Context, r *relation) (found, error) {
-	if _, err := s.db.ExecContext(ctx, r.ddl(), s.mode()...); err != nil && code(err) != duplicateTable && code(err) != duplicateKey {
+	_, err := s.db.ExecContext(ctx, r.ddl(), s.mode()...)
+	if c := code(err); err != nil && c != duplicateTable && c != duplicateType && c != duplicateKey {
 		return found{}, err
 	}
 	return s.look(ctx, r)
