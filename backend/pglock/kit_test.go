@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/url"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/distlock/distlock/driver"
@@ -46,6 +47,20 @@ func open(t testing.TB, rawURL string) *Backend {
 func fresh(t testing.TB) string {
 	t.Helper()
 	return with(t, testserver.SharedPostgres(t).Database(t), "create", "true")
+}
+
+// hasty is a database that answers before what it has written is on the disk, for tests
+// that write a lot and in which nothing crashes.
+func hasty(t testing.TB) string {
+	t.Helper()
+	pg := testserver.SharedPostgres(t)
+	rawURL := pg.Database(t)
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pg.Exec(t, "ALTER DATABASE "+strings.Trim(u.Path, "/")+" SET synchronous_commit = off")
+	return rawURL
 }
 
 // request is one for a lock that is held alone.

@@ -6,6 +6,7 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -25,6 +26,9 @@ func (s *site) findPooler(ctx context.Context) (pooled bool, err error) {
 	bounded, cancel := context.WithTimeout(ctx, poolerPatience)
 	defer cancel()
 	pooled, err = s.tryTwo(bounded)
+	if err == nil && !pooled && s.pgx {
+		pooled, err = s.deaf(bounded)
+	}
 	switch {
 	case err != nil && ctx.Err() == nil && bounded.Err() != nil, code(err) == badProtocol:
 		return true, nil // one of statements refuses a transaction
@@ -33,6 +37,10 @@ func (s *site) findPooler(ctx context.Context) (pooled bool, err error) {
 	}
 	return pooled, nil
 }
+
+// rounds is how often two clients are compared. A pooler that is busy may by chance give
+// one of them the same connection some times.
+const rounds = 5
 
 func (s *site) tryTwo(ctx context.Context) (pooled bool, err error) {
 	idle, err := s.db.Conn(ctx)
@@ -45,35 +53,56 @@ func (s *site) tryTwo(ctx context.Context) (pooled bool, err error) {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, giveBack(busy, err)) }()
-
-	first, err := s.process(ctx, idle)
-	if err != nil {
-		return false, err
+	was, err := s.process(ctx, idle)
+	for i := 0; err == nil && !pooled && i < rounds; i++ {
+		pooled, err = s.compare(ctx, idle, busy, was)
 	}
+	return pooled, err
+}
+
+// compare is one round.
+func (s *site) compare(ctx context.Context, idle, busy *sql.Conn, was int) (bool, error) {
 	if _, err := busy.ExecContext(ctx, "BEGIN", s.mode()...); err != nil {
 		return false, err
 	}
-	second, err := s.process(ctx, busy)
-	pooled = second == first
-	if err == nil && !pooled {
-		pooled, err = s.moves(ctx, idle, first)
+	other, err := s.process(ctx, busy)
+	if err != nil {
+		return false, err
 	}
-	_, end := busy.ExecContext(ctx, "ROLLBACK", s.mode()...)
-	if err = errors.Join(err, end); err != nil || pooled {
-		return pooled, err
+	still := was
+	if other != was {
+		still, err = s.process(ctx, idle)
 	}
-	return s.moves(ctx, idle, first)
+	if _, end := busy.ExecContext(ctx, "ROLLBACK", s.mode()...); err != nil || end != nil {
+		return false, errors.Join(err, end)
+	}
+	// Where several take turns it is soon that of another process.
+	after, err := s.process(ctx, idle)
+	return other == was || still != was || after != was, err
 }
 
-// moves asks a connection some times whose it is: where several take turns it is soon
-// that of another process.
-func (s *site) moves(ctx context.Context, conn *sql.Conn, was int) (bool, error) {
-	for range 2 {
-		if is, err := s.process(ctx, conn); err != nil || is != was {
-			return err == nil, err
-		}
+// deaf finds out whether a connection that waits is told nothing. It is what remains of a
+// pooler that two clients have failed to find, while many others used it.
+func (s *site) deaf(ctx context.Context) (deaf bool, err error) {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return false, err
 	}
-	return false, nil
+	defer conn.Close()
+	pg, err := pgxOf(conn)
+	if err != nil {
+		return false, err
+	}
+	defer pg.Close(ctx) // so that nobody else hears it
+	channel := fmt.Sprintf("distlock_probe_%x", rand.Uint64())
+	if err := pg.PgConn().Exec(ctx, "LISTEN "+channel).Close(); err != nil {
+		return false, err
+	}
+	if _, err := s.db.ExecContext(ctx, "NOTIFY "+channel, s.mode()...); err != nil {
+		return false, err
+	}
+	_, err = pg.WaitForNotification(ctx)
+	return false, err // at the end of ctx it is taken for deaf
 }
 
 // process is the server's process that answers a connection.

@@ -1,8 +1,11 @@
 package pglock
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/internal/testserver"
 )
@@ -42,5 +45,33 @@ func wantPooled(t *testing.T, pg *testserver.PostgresServer, url string, want bo
 	s := &site{db: pg.DB(t, url), pgx: true, pooled: true}
 	if is, err := s.findPooler(t.Context()); is != want || err != nil {
 		t.Errorf("%v, %v, want %v", is, err, want)
+	}
+}
+
+// While many use a pooler it may give two clients the same connections again and again.
+func TestABusyPoolerIsFound(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	via := testserver.PgBouncer(t, pg, testserver.PgBouncerOptions{}).Via(pg.Database(t)) + "&default_query_exec_mode=exec"
+	others := pg.DB(t, via)
+	ctx, stop := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	defer stop()
+	for range 6 {
+		busy.Go(func() {
+			for ctx.Err() == nil {
+				others.ExecContext(ctx, "SELECT pg_sleep(0.001)")
+			}
+		})
+	}
+	for range 20 {
+		wantPooled(t, pg, via, true)
+	}
+	s := &site{db: pg.DB(t, via), pgx: true, pooled: true}
+	bounded, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if deaf, err := s.deaf(bounded); !deaf && err == nil {
+		t.Error("a connection that a pooler has given away hears")
 	}
 }

@@ -48,7 +48,7 @@ func (s *site) learn(ctx context.Context) error {
 		s.name = nameOf(f, pg)
 	}
 	s.pgx = pg != nil
-	if s.opts.Strategy == Row && !(s.pgx && pg.PgConn().PID() != f.pid) {
+	if s.opts.Strategy == Row && (!s.pgx || pg.PgConn().PID() == f.pid) {
 		return nil // a pooler makes up the number of the process
 	}
 	s.pooled = true // so that nothing is prepared
