@@ -35,14 +35,14 @@ CREATE TABLE IF NOT EXISTS %s (
   expires BIGINT NULL,                -- NULL: never
   since   BIGINT NOT NULL DEFAULT 0,
   meta    BLOB NULL                   -- who holds, as JSON
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 `, quoted(o.Table), nameLength), fmt.Sprintf(`-- The numbers of grants, one row for each name that was ever locked. Deleting rows is safe
 -- only if the clock never goes back: numbers then go on from it.
 CREATE TABLE IF NOT EXISTS %s (
   name   VARBINARY(%d) NOT NULL PRIMARY KEY,
   number BIGINT NOT NULL,             -- of the last grant; its fence is 1024 times that
   floor  BIGINT NOT NULL DEFAULT 0    -- later numbers are greater than this, too
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 `, quoted(fencesOf(o.Table)), nameLength)}
 }
 

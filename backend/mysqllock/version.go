@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS %s (
   expires BIGINT NULL,
   since   BIGINT NOT NULL DEFAULT 0,
   meta    BLOB NULL                   -- who holds, as JSON
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 `, quoted(o.Table), nameLength)}
 }
 

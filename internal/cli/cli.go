@@ -44,8 +44,10 @@ const rootHelp = `distlock holds a lock while a command runs, tells who holds wh
 server that keeps the locks.
 
 The server is given by --url or by the variable ` + urlVariable + `: redis://localhost:6379,
-sqlite:/path/to/locks.db and so on. Without either the locks are kept in a SQLite
-file under the user's state directory, for this user's processes on this machine.`
+etcd://localhost:2379, zk://localhost:2181, mysql://user:password@localhost:3306/app,
+postgres://user:password@localhost:5432/app, sqlite:/path/to/locks.db and so on.
+Without either the locks are kept in a SQLite file under the user's state directory,
+for this user's processes on this machine.`
 
 func (a *app) rootCommand() *cobra.Command {
 	root := &cobra.Command{
@@ -66,7 +68,7 @@ func (a *app) rootCommand() *cobra.Command {
 	root.SetVersionTemplate("distlock {{.Version}}\n")
 	root.PersistentFlags().Var(&a.url, "url", "where the locks are kept (default $"+urlVariable+", else a file of this user)")
 	root.AddCommand(a.runCommand(), a.lsCommand(), a.showCommand(), a.unlockCommand(), a.verifyCommand(),
-		a.demoCommand(), a.versionCommand(), a.completionCommand())
+		a.schemaCommand(), a.demoCommand(), a.versionCommand(), a.completionCommand())
 	root.SetHelpCommand(helpCommand())
 	return root
 }
@@ -75,7 +77,7 @@ func (a *app) rootCommand() *cobra.Command {
 // lines of suggestions.
 func noCommand(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage("unknown command %q; want run, ls, show, unlock, verify, demo, completion or version", args[0])
+		return usage("unknown command %q; want run, ls, show, unlock, verify, schema, demo, completion or version", args[0])
 	}
 	return nil
 }

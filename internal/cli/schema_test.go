@@ -1,0 +1,24 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestSchema(t *testing.T) {
+	for _, test := range []struct{ args, says string }{
+		{"schema mysql", "CREATE TABLE IF NOT EXISTS `distlock_locks`"},
+		{"schema mysql --table app.locks", "CREATE TABLE IF NOT EXISTS `app`.`locks`"},
+		{"schema mysql --strategy unique", "CREATE TABLE IF NOT EXISTS `distlock_unique_fences`"},
+		{"schema mysql --strategy version", "CREATE TABLE IF NOT EXISTS `distlock_versions`"},
+		{"schema postgres", `CREATE TABLE IF NOT EXISTS "distlock_locks"`},
+		{"schema postgres --table app.locks", `CREATE TABLE IF NOT EXISTS "app"."locks"`},
+		{"schema --help", "distlock schema mysql|postgres [flags]"},
+		{"help schema", "for mysql row, unique, version, forupdate, session; for postgres row, advisory"},
+	} {
+		code, out, err := inProcess(strings.Fields(test.args)...)
+		if code != 0 || !strings.Contains(out, test.says) || err != "" {
+			t.Errorf("%s: got %d, %q, %q; want %q", test.args, code, out, err, test.says)
+		}
+	}
+}
