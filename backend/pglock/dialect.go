@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"errors"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -42,7 +43,7 @@ func (d *dialect) Extend(ctx context.Context, holds []sqlrow.Held, ttl time.Dura
 }
 
 func (d *dialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, found []sqlrow.Row, err error) {
-	err = d.again(func() error {
+	err = d.again(ctx, func() error {
 		rows, err := d.rows(ctx, d.sql.look, keyList(keys))
 		if err != nil {
 			return err
@@ -80,7 +81,7 @@ func (d *dialect) Mark(ctx context.Context, k sqlrow.Key, span time.Duration) er
 }
 
 func (d *dialect) Names(ctx context.Context, prefix, after string, limit int) (names []string, err error) {
-	err = d.again(func() error {
+	err = d.again(ctx, func() error {
 		rows, err := d.rows(ctx, d.sql.names, prefix, after, int64(limit))
 		if err != nil {
 			return err
@@ -100,7 +101,7 @@ func (d *dialect) Names(ctx context.Context, prefix, after string, limit int) (n
 
 // one runs a statement that answers a row, or none: false.
 func (d *dialect) one(ctx context.Context, query string, into []any, args ...any) (bool, error) {
-	err := d.again(func() error { return d.row(ctx, query, args...).Scan(into...) })
+	err := d.again(ctx, func() error { return d.row(ctx, query, args...).Scan(into...) })
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -110,7 +111,7 @@ func (d *dialect) one(ctx context.Context, query string, into []any, args ...any
 // change runs a statement that changes rows, and counts them.
 func (d *dialect) change(ctx context.Context, query string, args ...any) (int, error) {
 	var n int64
-	err := d.again(func() error {
+	err := d.again(ctx, func() error {
 		done, err := d.db.ExecContext(ctx, query, append(d.mode(), args...)...)
 		if err == nil {
 			n, err = done.RowsAffected()
@@ -125,11 +126,16 @@ const tries = 20
 
 // again runs a statement until it is not in conflict with others. PostgreSQL undoes a
 // statement in whole that it gives up for that, so it may be repeated.
-func (d *dialect) again(statement func() error) (err error) {
-	for range tries {
+func (d *dialect) again(ctx context.Context, statement func() error) (err error) {
+	for n := range tries {
 		err = statement()
 		if c := code(err); c != conflict && c != deadlock {
 			break
+		}
+		select { // others are at the same row
+		case <-time.After(rand.N(time.Duration(n+1) * time.Millisecond)):
+		case <-ctx.Done():
+			return explainCall(err)
 		}
 	}
 	return explainCall(err)
