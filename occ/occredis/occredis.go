@@ -1,0 +1,96 @@
+// Package occredis is package occ for values in Redis, Valkey and their like. A script
+// compares and sets: unlike WATCH and MULTI it needs no connection of its own.
+//
+// It has no Redis client: it is given a function that runs a script, as fenceredis is.
+// With go-redis:
+//
+//	values := occredis.New(func(ctx context.Context, script string, keys, args []string) (any, error) {
+//		return redis.NewScript(script).Run(ctx, client, keys, args).Result()
+//	})
+//
+// With rueidis: rueidis.NewLuaScript(script).Exec(ctx, client, keys, args).ToAny().
+//
+// The value itself is compared, so there is no version to keep, and other writers need not
+// take part: whatever they store is noticed. A value that changed and changed back is the
+// same. Clients should not send a script again whose answer was lost, or a change is made twice
+// (go-redis: MaxRetries: -1).
+package occredis
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/distlock/distlock/fence/fenceredis"
+	"github.com/distlock/distlock/occ"
+)
+
+// Eval runs a script; the same as fenceredis's.
+type Eval = fenceredis.Eval
+
+// Values are the string values of a Redis. They are safe for concurrent use if their Eval is.
+type Values struct{ eval Eval }
+
+// New makes Values whose scripts eval runs.
+func New(eval Eval) *Values { return &Values{eval} }
+
+// Value is what a key has. One that does not exist is the zero Value.
+type Value struct {
+	Text   string // any bytes
+	Exists bool
+}
+
+// Answers are in tables, since clients make an error of a nil that stands alone.
+const (
+	loadScript = `
+local v = redis.call('GET', KEYS[1])
+if v then return {v} end
+return {}`
+
+	// ARGV: 1 if the old value existed, that, and the new one. KEEPTTL is Redis 6.0's.
+	storeScript = `
+local v = redis.call('GET', KEYS[1])
+if v == false and ARGV[1] == '0' or v and ARGV[1] == '1' and v == ARGV[2] then
+  redis.call('SET', KEYS[1], ARGV[3], 'KEEPTTL')
+  return {'stored'}
+end
+return {}`
+)
+
+// Update changes the value of key, and returns the new one; the key is made if it does not
+// exist, and keeps the time to live that it has. The errors are those of occ.Update: change may
+// run several times, and an error of it ends Update with nothing stored. Needs Redis 6.0.
+func (v *Values) Update(ctx context.Context, key string, change func(Value) (string, error), opts ...occ.Option) (string, error) {
+	load := func(ctx context.Context) (old Value, err error) {
+		texts, err := v.run(ctx, loadScript, key)
+		if len(texts) > 0 {
+			old.Text, old.Exists = fmt.Sprint(texts[0]), true
+		}
+		return old, err
+	}
+	compute := func(_ context.Context, old Value) (new Value, err error) {
+		new.Text, err = change(old)
+		return new, err
+	}
+	store := func(ctx context.Context, old, new Value) (bool, error) {
+		exists := "0"
+		if old.Exists {
+			exists = "1"
+		}
+		answer, err := v.run(ctx, storeScript, key, exists, old.Text, new.Text)
+		return len(answer) > 0, err
+	}
+	value, err := occ.Update(ctx, load, compute, store, opts...)
+	return value.Text, err
+}
+
+func (v *Values) run(ctx context.Context, script, key string, args ...string) ([]any, error) {
+	answer, err := v.eval(ctx, script, []string{key}, args)
+	if err != nil {
+		return nil, fmt.Errorf("occredis: %q: %w", key, err)
+	}
+	list, ok := answer.([]any)
+	if !ok {
+		return nil, fmt.Errorf("occredis: %q: Eval answered a %T: want what the client makes of a table, a []any", key, answer)
+	}
+	return list, nil
+}

@@ -1,0 +1,137 @@
+package occredis_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/occ"
+	"github.com/distlock/distlock/occ/occredis"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+)
+
+func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
+
+// each runs a test through both clients, with a key of its own.
+func each(t *testing.T, test func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string)) {
+	addr := testserver.SharedRedis(t).Addr()
+	plain := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
+	t.Cleanup(func() { plain.Close() })
+	t.Run("go-redis", func(t *testing.T) {
+		test(t, occredis.New(func(ctx context.Context, script string, keys, args []string) (any, error) {
+			return redis.NewScript(script).Run(ctx, plain, keys, args).Result()
+		}), plain, t.Name())
+	})
+	t.Run("rueidis", func(t *testing.T) {
+		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(client.Close)
+		test(t, occredis.New(func(ctx context.Context, script string, keys, args []string) (any, error) {
+			return rueidis.NewLuaScript(script).Exec(ctx, client, keys, args).ToAny()
+		}), plain, t.Name())
+	})
+}
+
+func one(v occredis.Value) (string, error) {
+	n := 0
+	if v.Exists {
+		var err error
+		if n, err = strconv.Atoi(v.Text); err != nil {
+			return "", err
+		}
+	}
+	return strconv.Itoa(n + 1), nil
+}
+
+// Sixteen who add to one counter lose nothing; at first there is none.
+func TestNothingIsLost(t *testing.T) {
+	each(t, func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string) {
+		c.Del(t.Context(), key)
+		var conflicts atomic.Int64
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() {
+				for range 20 {
+					_, err := v.Update(t.Context(), key, one, occ.Attempts(10_000), occ.OnConflict(func(int) { conflicts.Add(1) }))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		t.Logf("320 updates by 16, %d retries", conflicts.Load())
+		if got := c.Get(t.Context(), key).Val(); got != "320" {
+			t.Errorf("%s of 320 were counted", got)
+		}
+	})
+}
+
+// Somebody writes between read and write, once; or makes the key, or deletes it.
+func TestOneConflict(t *testing.T) {
+	each(t, func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string) {
+		for _, other := range []func(){
+			func() { c.Set(t.Context(), key, "7", 0) }, // it is not there at first
+			func() { c.Set(t.Context(), key, "70", 0) },
+			func() { c.Del(t.Context(), key) },
+			func() { c.Set(t.Context(), key, "", 0) },
+		} {
+			calls := 0
+			got, err := v.Update(t.Context(), key, func(old occredis.Value) (string, error) {
+				if calls++; calls == 1 {
+					other()
+				}
+				return old.Text + "!", nil
+			})
+			if err != nil || calls != 2 || got != c.Get(t.Context(), key).Val() {
+				t.Errorf("%q, %v after %d calls", got, err, calls)
+			}
+		}
+	})
+}
+
+// Any bytes are values, and the time to live stays.
+func TestValues(t *testing.T) {
+	each(t, func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string) {
+		text := "\x00\xff\r\n{}$1 ä"
+		c.Set(t.Context(), key, text, time.Hour)
+		got, err := v.Update(t.Context(), key, func(old occredis.Value) (string, error) { return old.Text + old.Text, nil })
+		if err != nil || got != text+text || c.Get(t.Context(), key).Val() != got {
+			t.Errorf("%q, %v", got, err)
+		}
+		if ttl := c.TTL(t.Context(), key).Val(); ttl < 50*time.Minute {
+			t.Errorf("time to live: %v", ttl)
+		}
+	})
+}
+
+func TestErrors(t *testing.T) {
+	each(t, func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string) {
+		wrong := errors.New("wrong")
+		if _, err := v.Update(t.Context(), key, func(occredis.Value) (string, error) { return "x", wrong }); err != wrong {
+			t.Errorf("an error of change: %v", err)
+		}
+		if c.Exists(t.Context(), key).Val() != 0 {
+			t.Error("something was stored")
+		}
+		c.LPush(t.Context(), key, "a")
+		if _, err := v.Update(t.Context(), key, one); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") || !strings.Contains(err.Error(), key) {
+			t.Errorf("a list: %v", err)
+		}
+	})
+	odd := occredis.New(func(context.Context, string, []string, []string) (any, error) { return "OK", nil })
+	if _, err := odd.Update(t.Context(), "k", one); err == nil || !strings.Contains(err.Error(), "[]any") {
+		t.Errorf("an Eval that answers something else: %v", err)
+	}
+}
