@@ -20,6 +20,7 @@ var (
 	mysqlForUpdate = contender{name: "raw FOR UPDATE", open: rawMySQL(newForUpdateMySQL)}
 
 	mysqlOurs = []contender{
+		onDatabase("Row", "strategy=row"),
 		onDatabase("UniqueIndex", "strategy=unique"),
 		onDatabase("Version", "strategy=version"),
 	}
@@ -42,8 +43,10 @@ var (
 	cirelloDefault    = contender{name: "cirello.io/pglock", open: openCirello(20 * time.Second)}
 	cirelloQuick      = contender{name: "cirello.io/pglock, lease 1 s", open: openCirello(time.Second)}
 
-	postgresOurs = []contender{}
-	postgresRaw  = []contender{
+	postgresOurs = []contender{
+		onDatabase("Row", "strategy=row"),
+	}
+	postgresRaw = []contender{
 		postgresUpdate,
 		postgresAdvisory,
 		{name: "raw advisory, nextval", open: rawPostgres(newFencedAdvisory)},
