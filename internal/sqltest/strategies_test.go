@@ -28,6 +28,7 @@ type strategy struct {
 var strategies = []strategy{
 	{name: "mysql unique", kind: mariaDB, query: "strategy=unique", leased: true, waiting: 2, pool: 1},
 	{name: "mysql version", kind: mariaDB, query: "strategy=version", leased: true, waiting: 2, pool: 1},
+	{name: "postgres row", kind: postgreSQL, query: "strategy=row", leased: true, waiting: 3, pool: 2, clean: true},
 }
 
 // each runs a test with every strategy, at the same time where a test allows it.

@@ -24,6 +24,10 @@ type PostgresServer struct {
 
 // PostgresOptions are what a server can have beyond the usual.
 type PostgresOptions struct {
+	// Version is another one than the installed: "12" or "18", downloaded from Maven
+	// Central. They have no Standby.
+	Version string
+
 	// ReadOnly makes transactions read-only unless they say otherwise. A true replica is a
 	// Standby.
 	ReadOnly bool
@@ -53,7 +57,11 @@ func SharedPostgres(tb testing.TB) *PostgresServer {
 // it.
 func (s *PostgresServer) Database(tb testing.TB) string {
 	tb.Helper()
-	return s.database(tb, "CREATE DATABASE ", "DROP DATABASE %s WITH (FORCE)")
+	drop := "DROP DATABASE %s WITH (FORCE)"
+	if s.options.Version == "12" {
+		drop = "DROP DATABASE %s" // if nobody is left in it
+	}
+	return s.database(tb, "CREATE DATABASE ", drop)
 }
 
 // User makes a user and answers the URL of a database as he has it. Grants are such as
@@ -106,10 +114,7 @@ func startPostgres(tb testing.TB, o PostgresOptions) *PostgresServer {
 // newPostgres is a server without data.
 func newPostgres(tb testing.TB, o PostgresOptions) *PostgresServer {
 	tb.Helper()
-	path, err := postgresServer.find()
-	if err == nil {
-		path, err = filepath.EvalSymlinks(path) // its other programs are beside it
-	}
+	path, err := o.program()
 	if err != nil {
 		missing(tb, "postgres", err)
 	}

@@ -3,6 +3,7 @@ package testserver
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -121,6 +122,23 @@ func TestPgBouncer(t *testing.T) {
 			}
 			if (first == other) != shares {
 				t.Errorf("two clients have the processes %d and %d", first, other)
+			}
+		})
+	}
+}
+
+func TestOtherVersionsOfPostgres(t *testing.T) {
+	for version := range postgresReleases {
+		t.Run(version, func(t *testing.T) {
+			s := SharedPostgresVersion(t, version)
+			if other := SharedPostgresVersion(t, version); s != other {
+				t.Errorf("two shared servers: %s, %s", s.Addr(), other.Addr())
+			}
+			if got := s.Ask(t, "SHOW server_version"); !strings.HasPrefix(got, version+".") {
+				t.Errorf("version %s", got)
+			}
+			if err := s.exec(s.Database(t), "CREATE TABLE made (v int)"); err != nil {
+				t.Error(err)
 			}
 		})
 	}
