@@ -65,14 +65,14 @@ func Example_idempotencyKey() {
 			return err
 		}
 		defer tx.Rollback()
-		first, err := tx.ExecContext(ctx, `INSERT INTO requests (id) VALUES ($1) ON CONFLICT DO NOTHING`, requestID)
+		first, err := tx.ExecContext(ctx, "INSERT INTO requests (id) VALUES ($1) ON CONFLICT DO NOTHING", requestID)
 		if err != nil {
 			return err
 		}
 		if n, err := first.RowsAffected(); err != nil || n == 0 {
 			return err // it was done before
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO payments (request, amount) VALUES ($1, $2)`, requestID, amount); err != nil {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO payments (request, amount) VALUES ($1, $2)", requestID, amount); err != nil {
 			return err
 		}
 		return tx.Commit()
