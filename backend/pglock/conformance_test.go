@@ -3,10 +3,13 @@ package pglock
 import (
 	"context"
 	"database/sql"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/faultproxy"
 	"github.com/distlock/distlock/internal/testserver"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -33,17 +36,30 @@ func (b *borrower) Close() error {
 	return b.Backend.Close()
 }
 
+// Each handle comes through a proxy of its own, which cuts it off where that is wanted.
 func TestConformanceOfAUsersDB(t *testing.T) {
 	t.Parallel()
-	url := hasty(t)
-	suite(t, func(ctx context.Context) (driver.Backend, error) {
-		db, err := sql.Open("pgx", url)
-		if err != nil {
-			return nil, err
-		}
-		db.SetMaxOpenConns(4)
-		b, err := New(ctx, db, &Options{Create: true})
-		return &borrower{b, func() { db.Close() }}, err
+	pg, url := testserver.SharedPostgres(t), hasty(t)
+	var ways sync.Map
+	drivertest.Run(t, drivertest.Harness{
+		Parallel: 8,
+		Open: func(ctx context.Context) (driver.Backend, error) {
+			way := faultproxy.New(t, pg.Addr())
+			db, err := sql.Open("pgx", strings.Replace(url, pg.Addr(), way.Addr(), 1))
+			if err != nil {
+				return nil, err
+			}
+			db.SetMaxOpenConns(4)
+			b, err := New(ctx, db, &Options{Create: true, Name: "postgres://proxied"})
+			lent := &borrower{b, func() { db.Close() }}
+			ways.Store(lent, way)
+			return lent, err
+		},
+		Cut: func(b driver.Backend) func() {
+			way, _ := ways.Load(b)
+			way.(*faultproxy.Proxy).Silence()
+			return way.(*faultproxy.Proxy).Pass
+		},
 	})
 }
 

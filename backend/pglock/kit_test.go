@@ -6,9 +6,11 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testserver"
+	"github.com/jackc/pgx/v5"
 )
 
 func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
@@ -76,4 +78,16 @@ func take(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {
 		t.Fatalf("%s: %v", r.Name, err)
 	}
 	return g
+}
+
+// minute is a TTL that no test outlasts.
+const minute = time.Minute
+
+func mustConfig(t testing.TB, rawURL string) *pgx.ConnConfig {
+	t.Helper()
+	config, err := pgx.ParseConfig(rawURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
 }

@@ -54,7 +54,6 @@ func (b *bell) listenOn(pg *pgx.Conn, h *hearing) error {
 		return fmt.Errorf("LISTEN: %w", err)
 	}
 	close(h.ready)
-	b.rows.WakeAll() // there may have been news that nobody heard
 	for {
 		if err := b.await(pg); err != nil {
 			return err

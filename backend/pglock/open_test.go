@@ -17,8 +17,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-const minute = time.Minute
-
 // refused makes sure that a URL is refused for good, in certain words and without a
 // password.
 func refused(t *testing.T, rawURL string, says ...string) {

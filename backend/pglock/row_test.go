@@ -204,11 +204,7 @@ func (c *counter) during(f func()) int64 {
 
 func TestStatementsOfEachCall(t *testing.T) {
 	t.Parallel()
-	config, err := pgx.ParseConfig(testserver.SharedPostgres(t).Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &counter{}
+	config, c := mustConfig(t, testserver.SharedPostgres(t).Database(t)), &counter{}
 	config.Tracer = c
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
