@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/distlock/distlock/fence/fencesql"
@@ -20,12 +19,16 @@ func startSQLite(t *testing.T) (lockURL, dataURL string) {
 	return sqliteLocks(t), filepath.Join(t.TempDir(), "data.db")
 }
 
+// Locks and data are in one database, as with most who have one.
+
 func startMariaDB(t *testing.T) (lockURL, dataURL string) {
-	return testserver.SharedRedis(t).URL() + "?prefix=" + strings.ReplaceAll(t.Name(), "/", "."), testserver.SharedMariaDB(t).Database(t)
+	url := testserver.SharedMariaDB(t).Database(t)
+	return url + "?create=true", url
 }
 
 func startPostgres(t *testing.T) (lockURL, dataURL string) {
-	return testserver.SharedRedis(t).URL() + "?prefix=" + strings.ReplaceAll(t.Name(), "/", "."), testserver.SharedPostgres(t).Database(t)
+	url := testserver.SharedPostgres(t).Database(t)
+	return url + "&create=true", url
 }
 
 // protection is how a table is protected: by a guard's table, or by a column of its own.
