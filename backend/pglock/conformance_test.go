@@ -25,6 +25,17 @@ func TestConformance(t *testing.T) {
 	suite(t, func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) })
 }
 
+// The oldest version and the newest.
+func TestConformanceOfVersions(t *testing.T) {
+	for _, version := range []string{"12", "18"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			url := with(t, hastyAt(t, testserver.SharedPostgresVersion(t, version)), "create", "true")
+			suite(t, func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) })
+		})
+	}
+}
+
 // borrower is a backend with a pool of the user's, who closes it afterwards.
 type borrower struct {
 	*Backend

@@ -55,13 +55,13 @@ func fresh(t testing.TB) string {
 // that write a lot and in which nothing crashes.
 func hasty(t testing.TB) string {
 	t.Helper()
-	pg := testserver.SharedPostgres(t)
+	return hastyAt(t, testserver.SharedPostgres(t))
+}
+
+func hastyAt(t testing.TB, pg *testserver.PostgresServer) string {
+	t.Helper()
 	rawURL := pg.Database(t)
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pg.Exec(t, "ALTER DATABASE "+strings.Trim(u.Path, "/")+" SET synchronous_commit = off")
+	pg.Exec(t, "ALTER DATABASE "+databaseOf(t, rawURL)+" SET synchronous_commit = off")
 	return rawURL
 }
 
@@ -90,4 +90,13 @@ func mustConfig(t testing.TB, rawURL string) *pgx.ConnConfig {
 		t.Fatal(err)
 	}
 	return config
+}
+
+func databaseOf(t testing.TB, rawURL string) string {
+	t.Helper()
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Trim(u.Path, "/")
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -68,11 +67,7 @@ func eventually(t testing.TB, what string, is func() bool) {
 // pattern.
 func sessions(t testing.TB, pg *testserver.PostgresServer, database, like string) string {
 	t.Helper()
-	u, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pg.Ask(t, "SELECT count(*)::text FROM pg_stat_activity WHERE datname = $1 AND query LIKE $2", strings.Trim(u.Path, "/"), like)
+	return pg.Ask(t, "SELECT count(*)::text FROM pg_stat_activity WHERE datname = $1 AND query LIKE $2", databaseOf(t, database), like)
 }
 
 const listening = "%LISTEN distlock_%"
@@ -102,15 +97,6 @@ func TestListeningGoesOnWhenItsConnectionIsEnded(t *testing.T) {
 			}
 		}
 	}
-}
-
-func databaseOf(t testing.TB, rawURL string) string {
-	t.Helper()
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.Trim(u.Path, "/")
 }
 
 // What is held is on the disk, and connections that died while nobody used them are not

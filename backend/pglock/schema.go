@@ -54,7 +54,7 @@ func (c *column) ddl() string {
 	}
 	def += c.extra + ","
 	if c.note != "" {
-		def = fmt.Sprintf("%-26s-- %s", def, c.note)
+		def = fmt.Sprintf("%-27s-- %s", def, c.note)
 	}
 	return def + "\n"
 }
