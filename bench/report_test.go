@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -39,13 +40,18 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// interleave measures every contender once a round, and returns the rounds of each. A
-// peer that failed has a round less.
+// interleave measures every contender once a round, and returns the rounds of each. Every
+// second round goes backwards: what one leaves to be done, such as pages to be flushed, then
+// hurts another. A peer that failed has a round less.
 func interleave(t *testing.T, r *rig, s scenario) map[string][]figures {
 	all := map[string][]figures{}
 	for n := range *roundsFlag {
 		round := map[string]figures{}
-		for _, c := range s.contenders {
+		order := slices.Clone(s.contenders)
+		if n%2 == 1 {
+			slices.Reverse(order)
+		}
+		for _, c := range order {
 			f, err := s.measure(r, c)
 			if err == nil {
 				round[c.name] = f
