@@ -19,8 +19,10 @@ import (
 var errUnused = errors.New("nobody waits")
 
 const (
-	// patience bounds what a bell asks of the pool and of the server.
-	patience = 5 * time.Second
+	// patience bounds what a bell asks of the server, and poolPatience what of the pool:
+	// who waits is not to wait for that.
+	patience     = 5 * time.Second
+	poolPatience = 2 * time.Second
 
 	// calm is for how long nothing need be heard before the connection is looked at.
 	calm = 5 * time.Second
@@ -29,7 +31,7 @@ const (
 // listen listens on a connection of the pool until that ends, or nobody needs it. A
 // connection that has listened is closed and not given back.
 func (b *bell) listen(h *hearing) error {
-	ctx, cancel := context.WithTimeout(b.life, patience)
+	ctx, cancel := context.WithTimeout(b.life, poolPatience)
 	conn, err := b.site.db.Conn(ctx)
 	cancel()
 	if err != nil {

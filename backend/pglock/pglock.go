@@ -62,7 +62,10 @@ func NewPool(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Backend, 
 	if pool == nil {
 		return nil, fmt.Errorf("%w: the pool is nil", driver.ErrInvalid)
 	}
-	return start(ctx, &site{db: stdlib.OpenDBFromPool(pool), limit: int(pool.Config().MaxConns), owned: true}, opts)
+	limit := int(pool.Config().MaxConns)
+	db := stdlib.OpenDBFromPool(pool)
+	db.SetMaxOpenConns(limit)
+	return start(ctx, &site{db: db, limit: limit, owned: true}, opts)
 }
 
 // start makes a backend of a site that knows its db only. It closes one that is owned if

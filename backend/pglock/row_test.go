@@ -157,16 +157,20 @@ func TestWaitersShareAConnection(t *testing.T) {
 			if i >= 50 {
 				name = fmt.Sprint("other", i) // free: its watch fires at once
 			}
-			watches = append(watches, watch(t, b, request(name)))
+			w, err := b.Watch(t.Context(), request(name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			watches = append(watches, w)
 		}
 	}
-	if n := sessions(t, pg, database, listening); n != "2" {
-		t.Errorf("%s connections listen for 2 backends", n)
-	}
+	eventually(t, "one connection listens for each backend", func() bool { return sessions(t, pg, database, listening) == "2" })
 	release(t, holder, mine)
 	for _, w := range watches {
 		ready(t, w)
+		w.Close()
 	}
+	eventually(t, "nobody listens", func() bool { return sessions(t, pg, database, listening) == "0" })
 	if n := waiters[0].site.db.Stats().OpenConnections; n > maxConns {
 		t.Errorf("%d connections for 100 waiters", n)
 	}
