@@ -2,6 +2,7 @@ package fenceredis_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"math"
@@ -46,9 +47,12 @@ func byRueidis(t *testing.T, addrs ...string) *fenceredis.Guard {
 // eachClient runs a test through both clients, with a resource of its own.
 func eachClient(t *testing.T, test func(t *testing.T, g *fenceredis.Guard, resource string)) {
 	addr := testserver.SharedRedis(t).Addr()
-	t.Run("go-redis", func(t *testing.T) { test(t, byGoRedis(goRedis(t, addr)), t.Name()) })
-	t.Run("rueidis", func(t *testing.T) { test(t, byRueidis(t, addr), t.Name()) })
+	t.Run("go-redis", func(t *testing.T) { test(t, byGoRedis(goRedis(t, addr)), fresh()) })
+	t.Run("rueidis", func(t *testing.T) { test(t, byRueidis(t, addr), fresh()) })
 }
+
+// fresh is a name that no test has had, be it run before.
+func fresh() string { return rand.Text() }
 
 func TestOnlyGreaterFencesAreLetIn(t *testing.T) {
 	eachClient(t, func(t *testing.T, g *fenceredis.Guard, resource string) {

@@ -47,7 +47,7 @@ func addOne(ctx context.Context, tx *sql.Tx) error {
 // Transactions of one holder, that all begin with a resource that nobody has entered
 // before, are one after the other.
 func TestReadModifyWrite(t *testing.T) {
-	const goroutines, rounds = 16, 10
+	const goroutines, rounds = 16, 3
 	eachLevel(t, func(t *testing.T, o opened, level sql.IsolationLevel) {
 		g := o.guard(t)
 		o.exec(t, "DELETE FROM distlock_guards")
