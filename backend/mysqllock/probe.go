@@ -16,7 +16,7 @@ type server struct {
 	mariaDB bool
 	major   int
 	minor   int
-	galera  bool // wsrep_on: GET_LOCK excludes on one node only
+	galera  bool // wsrep_on: what a session locks is known to one node only
 	charset string
 }
 
@@ -58,12 +58,19 @@ func (s *site) probeGalera(ctx context.Context) error {
 	return openError(s, err)
 }
 
-// probeSessions refuses what locks that belong to a session can't be had from: a cluster
-// with several nodes to write to, and a proxy that shares out sessions.
-func (s *site) probeSessions(ctx context.Context) error {
-	if s.server.galera {
-		return fmt.Errorf("%w: mysqllock: the server is a node of a Galera cluster, whose nodes don't know each other's sessions: want strategy row", driver.ErrUnsupported)
+// refuseGalera refuses a cluster with several nodes to write to, for strategies that trust
+// in what one session keeps others from: nodes find out only at the commit, and only what
+// was written.
+func (s *site) refuseGalera() error {
+	if !s.server.galera {
+		return nil
 	}
+	return fmt.Errorf("%w: mysqllock: the server is a node of a Galera cluster, whose nodes don't know each other's sessions and row locks: want strategy row or version", driver.ErrUnsupported)
+}
+
+// probeSessions refuses a proxy that shares out sessions, for strategies whose locks belong
+// to one.
+func (s *site) probeSessions(ctx context.Context) error {
 	if s.db.Stats().MaxOpenConnections == 1 {
 		return fmt.Errorf("%w: mysqllock: the pool may open one connection only: want SetMaxOpenConns with room for the locks held at once, and those waited for", driver.ErrInvalid)
 	}

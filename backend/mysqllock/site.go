@@ -19,10 +19,8 @@ type site struct {
 
 // make makes the strategy that the options name.
 func (s *site) make(ctx context.Context) (strategy, error) {
-	if s.opts.Strategy == ForUpdate || s.opts.Strategy == Session {
-		if err := s.probeSessions(ctx); err != nil {
-			return nil, err
-		}
+	if err := s.checkStrategy(ctx); err != nil {
+		return nil, err
 	}
 	switch s.opts.Strategy {
 	case Row:
@@ -37,6 +35,20 @@ func (s *site) make(ctx context.Context) (strategy, error) {
 		return newSession(ctx, s)
 	}
 	return nil, fmt.Errorf("%w: strategy %q", driver.ErrInvalid, s.opts.Strategy)
+}
+
+// checkStrategy refuses a strategy that the server, or what is in front of it, can't have.
+func (s *site) checkStrategy(ctx context.Context) error {
+	switch s.opts.Strategy {
+	case ForUpdate, Session:
+		if err := s.refuseGalera(); err != nil {
+			return err
+		}
+		return s.probeSessions(ctx)
+	case UniqueIndex:
+		return s.refuseGalera()
+	}
+	return nil // a change of one row by one statement is safe everywhere
 }
 
 // clockSQL is the server's clock in µs since 1970, as of the statement's start.
