@@ -9,8 +9,8 @@ package all
 import (
 	_ "github.com/distlock/distlock/backend/etcdlock"
 	_ "github.com/distlock/distlock/backend/memlock"
-	_ "github.com/distlock/distlock/backend/pglock"
 	_ "github.com/distlock/distlock/backend/mysqllock"
+	_ "github.com/distlock/distlock/backend/pglock"
 	_ "github.com/distlock/distlock/backend/quorum"
 	_ "github.com/distlock/distlock/backend/redislock"
 	_ "github.com/distlock/distlock/backend/shard"

@@ -4,10 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"strings"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 )
 
 // lease is the row of a name, as of now.
@@ -37,7 +37,7 @@ func (l lease) left() time.Duration {
 
 func (l lease) info() driver.Holder {
 	h := driver.Holder{
-		Owner: l.owner, Mode: driver.Exclusive, Fence: uint64(max(l.number, 0)) << spanBits, Left: l.left(), Held: -1,
+		Owner: l.owner, Mode: driver.Exclusive, Fence: uint64(max(l.number, 0)) << claims.SpanBits, Left: l.left(), Held: -1,
 	}
 	if l.since > 0 {
 		h.Held = time.Duration(max(l.now-l.since, 0)) * time.Microsecond
@@ -100,9 +100,6 @@ func (l *leases) Inspect(ctx context.Context, name string) (driver.Info, error) 
 	return i, l.wrap("inspect", name, err)
 }
 
-// listPage is how many names List reads at a time.
-const listPage = 512
-
 // listSQL is what List asks.
 func (l *leases) listSQL(which string) string {
 	return "SELECT name FROM " + l.table + " WHERE name >= ? AND name > ? AND " + which + live + " ORDER BY name LIMIT ?"
@@ -114,36 +111,14 @@ func (l *leases) List(ctx context.Context, prefix string, yield func(name string
 	if l.shut.Load() {
 		return l.wrap("list", prefix, driver.ErrClosed)
 	}
-	for after := ""; ; {
-		page, err := l.page(ctx, prefix, after)
-		if err != nil {
-			return l.wrap("list", prefix, err)
-		}
-		for _, name := range page {
-			if !strings.HasPrefix(name, prefix) || !yield(name) {
-				return nil
-			}
-		}
-		if len(page) < listPage {
-			return nil
-		}
-		after = page[len(page)-1]
-	}
+	err := claims.Pages(prefix, func(after string) ([]string, error) { return l.page(ctx, prefix, after) }, yield)
+	return l.wrap("list", prefix, err)
 }
 
 func (l *leases) page(ctx context.Context, prefix, after string) ([]string, error) {
-	rows, err := l.list.QueryContext(ctx, prefix, after, listPage)
+	rows, err := l.list.QueryContext(ctx, prefix, after, claims.ListPage)
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
-	var names []string
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
-		names = append(names, name)
-	}
-	return names, rows.Err()
+	return claims.ScanNames(rows)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 )
 
 // Holds are renewed many at a time, by statements for one, for eight and for sixty-four:
@@ -59,7 +60,7 @@ func (l *leases) checkRenewal(h driver.Hold) error {
 	if err := l.check(h); err != nil {
 		return err
 	}
-	if h.Floor>>spanBits > maxNumber {
+	if h.Floor>>claims.SpanBits > claims.MaxNumber {
 		return fmt.Errorf("%w: floor %d is no fence: want less than 1<<63", driver.ErrInvalid, h.Floor)
 	}
 	return checkTTL(h.TTL)
@@ -118,6 +119,6 @@ func living(ctx context.Context, stmt *sql.Stmt, args []any) (map[[2]string]bool
 // raiseTo makes later fences greater than h's floor, if h holds. If it does not, its
 // renewal will tell.
 func (l *leases) raiseTo(ctx context.Context, h driver.Hold) error {
-	_, err := l.run(ctx, l.raise, append([]any{int64(h.Floor >> spanBits)}, l.twofold(h.Name, h.Owner)...)...)
+	_, err := l.run(ctx, l.raise, append([]any{int64(h.Floor >> claims.SpanBits)}, l.twofold(h.Name, h.Owner)...)...)
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 )
 
 // sweeping is a backend with its strategy, for what only that has.
@@ -87,7 +88,7 @@ func TestNumberComesTooLate(t *testing.T) {
 	if n, err := u.number(t.Context(), late); n != 0 || err != nil {
 		t.Errorf("got number %d, %v", n, err)
 	}
-	if n := ask(t, db, "SELECT number FROM distlock_unique_fences"); uint64(n)<<spanBits != g.Fence {
+	if n := ask(t, db, "SELECT number FROM distlock_unique_fences"); uint64(n)<<claims.SpanBits != g.Fence {
 		t.Errorf("the counter is %d, the holder's fence %d", n, g.Fence)
 	}
 }

@@ -2,10 +2,9 @@ package sqlitelock
 
 import (
 	"context"
-	"database/sql"
-	"strings"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 )
 
 const (
@@ -13,10 +12,6 @@ const (
 
 	sqlList = `SELECT DISTINCT name FROM claims WHERE name >= ? AND name > ? AND until > ? ORDER BY name LIMIT ?`
 )
-
-// listPage is how many names List reads at a time, so that no reader keeps the WAL
-// from being reset while a caller looks at names.
-const listPage = 512
 
 // Inspect describes a lock, without waiting for anybody who writes.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
@@ -40,21 +35,8 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	if err := b.checkBoot(ctx); err != nil {
 		return b.wrapRead("list", prefix, err)
 	}
-	for after := ""; ; {
-		page, err := b.page(ctx, prefix, after)
-		if err != nil {
-			return b.wrapRead("list", prefix, err)
-		}
-		for _, name := range page {
-			if !strings.HasPrefix(name, prefix) || !yield(name) {
-				return nil
-			}
-		}
-		if len(page) < listPage {
-			return nil
-		}
-		after = page[len(page)-1]
-	}
+	err := claims.Pages(prefix, func(after string) ([]string, error) { return b.page(ctx, prefix, after) }, yield)
+	return b.wrapRead("list", prefix, err)
 }
 
 func (b *Backend) checkBoot(ctx context.Context) error {
@@ -70,22 +52,9 @@ func (b *Backend) checkBoot(ctx context.Context) error {
 
 // page reads names from prefix on, those with the prefix first.
 func (b *Backend) page(ctx context.Context, prefix, after string) ([]string, error) {
-	rows, err := b.db.QueryContext(ctx, sqlList, prefix, after, b.clock.now(), listPage)
+	rows, err := b.db.QueryContext(ctx, sqlList, prefix, after, b.clock.now(), claims.ListPage)
 	if err != nil {
 		return nil, err
 	}
-	return scanNames(rows)
-}
-
-func scanNames(rows *sql.Rows) ([]string, error) {
-	defer rows.Close()
-	var names []string
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
-		names = append(names, name)
-	}
-	return names, rows.Err()
+	return claims.ScanNames(rows)
 }

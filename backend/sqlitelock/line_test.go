@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 )
 
 func queue(name string, mode driver.Mode, ttl time.Duration) driver.Request {
@@ -78,7 +79,7 @@ func TestDeadPlace(t *testing.T) {
 func TestList(t *testing.T) {
 	b := connect(t, lockFile(t))
 	var want []string
-	for i := range 2*listPage + 1 {
+	for i := range 2*claims.ListPage + 1 {
 		want = append(want, fmt.Sprintf("a:%05d", i))
 		take(t, b, request(want[i], driver.Read, long))
 		if i%100 == 0 {

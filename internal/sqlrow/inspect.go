@@ -2,13 +2,10 @@ package sqlrow
 
 import (
 	"context"
-	"strings"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 )
-
-// listPage is how many names List reads at a time.
-const listPage = 512
 
 // Inspect describes a lock. It waits for nobody.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
@@ -33,22 +30,10 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 }
 
 func (b *Backend) list(ctx context.Context, prefix string, yield func(name string) bool) error {
-	for after := ""; ; {
+	return claims.Pages(prefix, func(after string) ([]string, error) {
 		if err := b.open(ctx); err != nil {
-			return err
+			return nil, err
 		}
-		page, err := b.dialect.Names(ctx, prefix, after, listPage)
-		if err != nil {
-			return err
-		}
-		for _, name := range page {
-			if !strings.HasPrefix(name, prefix) || !yield(name) {
-				return nil
-			}
-		}
-		if len(page) < listPage {
-			return nil
-		}
-		after = page[len(page)-1]
-	}
+		return b.dialect.Names(ctx, prefix, after, claims.ListPage)
+	}, yield)
 }
