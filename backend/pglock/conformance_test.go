@@ -14,26 +14,20 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// room is for two suites at once: they wait, most of all, but not when there are many.
+var room = make(chan struct{}, 2)
+
 // suite runs the conformance suite.
-func suite(t *testing.T, open func(context.Context) (driver.Backend, error)) {
-	drivertest.Run(t, drivertest.Harness{Parallel: 8, Open: open}) // they wait, most of all
+func suite(t *testing.T, h drivertest.Harness) {
+	room <- struct{}{}
+	defer func() { <-room }()
+	drivertest.Run(t, h)
 }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	url := with(t, hasty(t), "create", "true")
-	suite(t, func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) })
-}
-
-// The oldest version and the newest.
-func TestConformanceOfVersions(t *testing.T) {
-	for _, version := range []string{"12", "18"} {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			url := with(t, hastyAt(t, testserver.SharedPostgresVersion(t, version)), "create", "true")
-			suite(t, func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) })
-		})
-	}
+	suite(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) }})
 }
 
 // borrower is a backend with a pool of the user's, who closes it afterwards.
@@ -47,13 +41,14 @@ func (b *borrower) Close() error {
 	return b.Backend.Close()
 }
 
-// Each handle comes through a proxy of its own, which cuts it off where that is wanted.
+// Each handle comes through a proxy of its own, which cuts it off where that is wanted. The
+// server is of the oldest version.
 func TestConformanceOfAUsersDB(t *testing.T) {
 	t.Parallel()
-	pg, url := testserver.SharedPostgres(t), hasty(t)
+	pg := testserver.SharedPostgresVersion(t, "12")
+	url := hastyAt(t, pg)
 	var ways sync.Map
-	drivertest.Run(t, drivertest.Harness{
-		Parallel: 8,
+	suite(t, drivertest.Harness{
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			way := faultproxy.New(t, pg.Addr())
 			db, err := sql.Open("pgx", strings.Replace(url, pg.Addr(), way.Addr(), 1))
@@ -74,23 +69,24 @@ func TestConformanceOfAUsersDB(t *testing.T) {
 	})
 }
 
-// Two connections are the fewest with which a backend listens.
+// Two connections are the fewest with which a backend listens. The server is of the newest
+// version.
 func TestConformanceOfAUsersPool(t *testing.T) {
 	t.Parallel()
-	url := with(t, hasty(t), "pool_max_conns", "2")
-	suite(t, func(ctx context.Context) (driver.Backend, error) {
+	url := with(t, hastyAt(t, testserver.SharedPostgresVersion(t, "18")), "pool_max_conns", "2")
+	suite(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) {
 		pool, err := pgxpool.New(ctx, url)
 		if err != nil {
 			return nil, err
 		}
 		b, err := NewPool(ctx, pool, &Options{Create: true})
 		return &borrower{b, pool.Close}, err
-	})
+	}})
 }
 
 func TestConformanceBehindAPooler(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
-	url := testserver.PgBouncer(t, pg, testserver.PgBouncerOptions{}).Via(hasty(t))
-	suite(t, func(ctx context.Context) (driver.Backend, error) { return Open(ctx, with(t, url, "create", "true")) })
+	url := with(t, testserver.PgBouncer(t, pg, testserver.PgBouncerOptions{}).Via(hasty(t)), "create", "true")
+	suite(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) }})
 }

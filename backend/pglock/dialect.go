@@ -124,12 +124,10 @@ func (d *dialect) change(ctx context.Context, query string, args ...any) (int, e
 // tries bounds how often a statement is repeated that PostgreSQL has given up.
 const tries = 20
 
-// again runs a statement until it is not in conflict with others. PostgreSQL undoes a
-// statement in whole that it gives up for that, so it may be repeated.
+// again runs a statement until it is not in conflict with others.
 func (d *dialect) again(ctx context.Context, statement func() error) (err error) {
 	for n := range tries {
-		err = statement()
-		if c := code(err); c != conflict && c != deadlock {
+		if err = statement(); !undone(err) {
 			break
 		}
 		select { // others are at the same row
@@ -139,6 +137,13 @@ func (d *dialect) again(ctx context.Context, statement func() error) (err error)
 		}
 	}
 	return explainCall(err)
+}
+
+// undone says that PostgreSQL has given a statement up and undone it in whole, or, when it
+// ended an idle session, has not begun it.
+func undone(err error) bool {
+	c := code(err)
+	return c == conflict || c == deadlock || c == idleTooLong
 }
 
 // orNil takes an empty value for none.

@@ -26,6 +26,7 @@ const (
 	readOnly       = "25006"
 	conflict       = "40001"
 	deadlock       = "40P01"
+	idleTooLong    = "57P05"
 	shuttingDown   = "57P01"
 )
 

@@ -14,7 +14,7 @@ import (
 
 // poolerPatience bounds the search for a pooler. Who has no connection to spare for that
 // long is treated as one that gives each transaction another.
-const poolerPatience = 3 * time.Second
+const poolerPatience = 5 * time.Second
 
 // findPooler finds out whether a pooler gives each transaction another connection to the
 // server. Two clients tell: one inside a transaction, which must have a connection of its

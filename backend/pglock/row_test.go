@@ -338,7 +338,7 @@ func contend(t *testing.T, b *Backend, i int) {
 
 func TestConflictsAreMetWithRetries(t *testing.T) {
 	d := &dialect{}
-	for _, c := range []string{conflict, deadlock} {
+	for _, c := range []string{conflict, deadlock, idleTooLong} {
 		n := 0
 		err := d.again(t.Context(), func() error {
 			if n++; n < 3 {
