@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -34,11 +35,9 @@ func measureUncontended(r *rig, c contender, goroutines int) (figures, error) {
 		return nil, err
 	}
 	defer cl.close()
-	pairs := func(d time.Duration) (*tally, error) {
-		// The warm-up's end can leave locks behind, so each run has names of its own.
-		name := freshName()
+	pairs := func(name string, d time.Duration) (*tally, error) {
 		return during(d, goroutines, func(ctx context.Context, g int, w *worker) error {
-			m := cl.mutex(name + ":" + strconv.Itoa(g))
+			m := cl.mutex(ownName(name, g))
 			for !w.over() {
 				start := time.Now()
 				if err := pair(ctx, m); err != nil {
@@ -49,7 +48,12 @@ func measureUncontended(r *rig, c contender, goroutines int) (figures, error) {
 			return nil
 		})
 	}
-	if _, err := pairs(warmUp(r.time)); err != nil {
+	// The warm-up's end can leave locks behind, so what is measured has names of its own.
+	if _, err := pairs(freshName(), warmUp(r.time)); err != nil {
+		return nil, err
+	}
+	name := freshName()
+	if err := eachOnce(cl, name, goroutines); err != nil {
 		return nil, err
 	}
 	before, err := r.usage(c)
@@ -57,7 +61,7 @@ func measureUncontended(r *rig, c contender, goroutines int) (figures, error) {
 		return nil, err
 	}
 	mine := cpu()
-	t, err := pairs(max(r.time, time.Duration(goroutines)*turn))
+	t, err := pairs(name, max(r.time, time.Duration(goroutines)*turn))
 	if err != nil {
 		return nil, err
 	}
@@ -78,6 +82,23 @@ func measureUncontended(r *rig, c contender, goroutines int) (figures, error) {
 		{"server-µs/pair", micros(after.cpu-before.cpu) / n},
 		{"commands/pair", float64(after.sent-before.sent) / n},
 	}, nil
+}
+
+func ownName(name string, goroutine int) string { return name + ":" + strconv.Itoa(goroutine) }
+
+// eachOnce lets all goroutines lock at once, each the name that it is going to have: where a
+// lock's first time costs more, such as a row that is made, that is over then, and all have
+// connections.
+func eachOnce(cl client, name string, goroutines int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	errs := make([]error, goroutines)
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() { errs[g] = pair(ctx, cl.mutex(ownName(name, g))) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 func pair(ctx context.Context, m mutex) error {
