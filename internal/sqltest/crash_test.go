@@ -1,6 +1,8 @@
 package sqltest
 
 import (
+	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,7 +43,7 @@ func endures(t *testing.T, held *distlock.Lease, next <-chan grant, ttl time.Dur
 	}
 	g := awaitGrant(t, next)
 	g.succeeds(t, held.Fence())
-	t.Logf("FIGURE %s: hold lived on; after Unlock the next had it in %v", t.Name(), ms(g.at.Sub(start)))
+	figure(t, "hold lived on; after Unlock the next had it in %v", ms(g.at.Sub(start)))
 }
 
 // breaks expects that a hold is lost by a fault, and that the next then has the lock.
@@ -53,7 +55,32 @@ func breaks(t *testing.T, held *distlock.Lease, next <-chan grant, fault func())
 	g := awaitGrant(t, next)
 	at := lost(t, held, ended)
 	g.succeeds(t, held.Fence())
-	t.Logf("FIGURE %s: holder's context ended after %v, the next had it after %v", t.Name(), ms(at.Sub(start)), ms(g.at.Sub(start)))
+	figure(t, "holder's context ended after %v, the next had it after %v", ms(at.Sub(start)), ms(g.at.Sub(start)))
+}
+
+// often does something again and again, from now until stop.
+func (c *scene) often(pause time.Duration, do func()) (stop func()) {
+	ctx, cancel := context.WithCancel(c.t.Context())
+	var done sync.WaitGroup
+	done.Go(func() {
+		for ctx.Err() == nil {
+			do()
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+		}
+	})
+	return func() {
+		cancel()
+		done.Wait()
+	}
+}
+
+// figure logs what documentation may say of a strategy.
+func figure(t *testing.T, format string, args ...any) {
+	t.Helper()
+	t.Logf("%s: "+format, append([]any{t.Name()}, args...)...)
 }
 
 func ms(d time.Duration) time.Duration { return d.Round(time.Millisecond / 10) }
@@ -71,7 +98,7 @@ func TestHoldersConnectionsAreKilled(t *testing.T) {
 			breaks(t, held, next, kill)
 			return
 		}
-		kill()
+		defer c.often(c.life/10, kill)()
 		endures(t, held, next, c.life)
 	})
 }
@@ -88,7 +115,7 @@ func TestHoldersProcessIsKilled(t *testing.T) {
 		g := awaitGrant(t, next)
 		g.succeeds(t, fence)
 		took := g.at.Sub(start)
-		t.Logf("FIGURE %s: the next had it after %v", t.Name(), ms(took))
+		figure(t, "the next had it after %v", ms(took))
 		// It was renewed before a third of the TTL had passed.
 		if s.leased && took < life/3 {
 			t.Errorf("a hold of %v is over after %v", life, took)
@@ -105,6 +132,29 @@ func TestHolderIsPartitioned(t *testing.T) {
 		held := c.party(through(net.Addr(), c.user())).take(t)
 		next := c.party(c.user()).follow(t, held)
 		breaks(t, held, next, net.Silence)
+	})
+}
+
+// A waiter whose connections end waits on with others.
+func TestWaitersConnectionsAreKilled(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s strategy) {
+		t.Parallel()
+		c := newScene(t, s, s.kind.shared(t))
+		user := c.user()
+		held := c.party(c.user()).take(t)
+		next := c.party(user).follow(t, held)
+		if !c.leased {
+			c.awaitBlocked(user)
+		}
+		c.killConnections(user)
+		start := time.Now()
+		if err := held.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		g := awaitGrant(t, next)
+		g.succeeds(t, held.Fence())
+		figure(t, "the next had it %v after Unlock", ms(g.at.Sub(start)))
 	})
 }
 
@@ -130,7 +180,7 @@ func TestWaiterIsPartitioned(t *testing.T) {
 		}
 		g := awaitGrant(t, next)
 		g.succeeds(t, held.Fence())
-		t.Logf("FIGURE %s: the next had it %v after Unlock", t.Name(), ms(g.at.Sub(start)))
+		figure(t, "the next had it %v after Unlock", ms(g.at.Sub(start)))
 	})
 }
 
@@ -151,7 +201,7 @@ func TestServerIsKilledAndRestarted(t *testing.T) {
 			srv.Kill()
 			srv.Start()
 			up := time.Now()
-			t.Logf("FIGURE %s: it answers again after %v", t.Name(), ms(up.Sub(killed)))
+			figure(t, "it answers again after %v", ms(up.Sub(killed)))
 			for _, c := range casts {
 				t.Run(c.scene.name, func(t *testing.T) {
 					t.Parallel()
@@ -173,7 +223,7 @@ type cast struct {
 func newCast(t *testing.T, s strategy, srv *server) *cast {
 	t.Helper()
 	c := &cast{scene: newScene(t, s, srv)}
-	c.scene.life = 3 * life
+	c.scene.life = 5 * life
 	c.held = c.scene.party(c.scene.user()).take(t)
 	c.ended = watch(c.held)
 	c.next = c.scene.party(c.scene.user()).follow(t, c.held)
@@ -188,5 +238,5 @@ func (c *cast) resolve(t *testing.T, killed, up time.Time) {
 	g := awaitGrant(t, c.next)
 	at := lost(t, c.held, c.ended)
 	g.succeeds(t, c.held.Fence())
-	t.Logf("FIGURE %s: holder's context ended after %v, the next had it %v after the server was back", t.Name(), ms(at.Sub(killed)), ms(g.at.Sub(up)))
+	figure(t, "holder's context ended after %v, the next had it %v after the server was back", ms(at.Sub(killed)), ms(g.at.Sub(up)))
 }

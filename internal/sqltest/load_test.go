@@ -70,15 +70,15 @@ func TestWaitersTakeFewConnections(t *testing.T) {
 			all.clients = append(all.clients, c.party(user).Client)
 		}
 		all.wantAll(t)
-		waiting := c.watchConnections(user, 2*time.Second)
+		waiting := c.watchConnections(user, time.Second)
 		start := time.Now()
 		if err := held.Unlock(t.Context()); err != nil {
 			t.Error(err)
 		}
 		moving := all.served(func() int { return c.countConnections(user) })
 		all.ledger.Judge(t, waiters)
-		t.Logf("FIGURE %s: %d waiters in %d backends: %d connections while they wait, %d while the lock goes around, which took %v",
-			t.Name(), waiters, backends, waiting, moving, ms(time.Since(start)))
+		figure(t, "%d waiters in %d backends: %d connections while they wait, %d while the lock goes around, which took %v",
+			waiters, backends, waiting, moving, ms(time.Since(start)))
 		if most := backends * s.waiting; waiting > most || moving > most {
 			t.Errorf("want at most %d connections", most)
 		}
@@ -97,16 +97,18 @@ func (c *scene) watchConnections(userURL string, d time.Duration) (most int) {
 // A pool that has just the connections that are documented serves 200 waiters.
 func TestSmallPoolServesAll(t *testing.T) {
 	each(t, func(t *testing.T, s strategy) {
-		c := newScene(t, s, s.kind.shared(t))
-		all := &crowd{scene: c, ledger: ledger.New()}
-		for range backends {
-			all.clients = append(all.clients, c.pooled(s.pool))
+		for _, limit := range s.pools {
+			c := newScene(t, s, s.kind.shared(t))
+			all := &crowd{scene: c, ledger: ledger.New()}
+			for range backends {
+				all.clients = append(all.clients, c.pooled(limit))
+			}
+			start := time.Now()
+			all.wantAll(t)
+			all.left.Wait()
+			all.ledger.Judge(t, waiters)
+			figure(t, "%d waiters in %d backends of %d connections were served in %v", waiters, backends, limit, ms(time.Since(start)))
 		}
-		start := time.Now()
-		all.wantAll(t)
-		all.left.Wait()
-		all.ledger.Judge(t, waiters)
-		t.Logf("FIGURE %s: %d waiters in %d backends with %d connections each were served in %v", t.Name(), waiters, backends, s.pool, ms(time.Since(start)))
 	})
 }
 
@@ -142,13 +144,17 @@ func TestContentionIsNoError(t *testing.T) {
 			clients = append(clients, c.party(user).Client)
 		}
 		book := ledger.New()
-		c.contend(book, clients, 3*time.Second, func(int) string { return lockName })
+		d := time.Second
+		if s.clean {
+			d = 3 * time.Second
+		}
+		c.contend(book, clients, d, func(int) string { return lockName })
 		known := book.Times(lockName)
 		c.contend(book, clients, time.Second, func(round int) string { return fmt.Sprint("new ", round) })
 		book.Judge(t, rivals)
 		c.judgeErrors(user, c.countDeadlocks()-before)
 		all, _ := book.Holds()
-		t.Logf("FIGURE %s: %d rivals: %d holds of one lock in 3 s, %d of new ones in 1 s", t.Name(), rivals, known, all-known)
+		figure(t, "%d rivals: %d holds of one lock in %v, %d of new ones in 1 s", rivals, known, d, all-known)
 	})
 }
 
@@ -188,7 +194,7 @@ func (c *scene) takeTurn(book *ledger.Ledger, who string, m *distlock.Mutex) err
 func (c *scene) judgeErrors(userURL string, deadlocks int) {
 	c.t.Helper()
 	answered := c.srv.errors(nameOf(userURL))
-	c.t.Logf("FIGURE %s: the server answered %d duplicate keys, deadlocks and the like, and counted %d deadlocks", c.t.Name(), len(answered), deadlocks)
+	figure(c.t, "the server answered %d duplicate keys, deadlocks and the like, and counted %d deadlocks", len(answered), deadlocks)
 	if !c.clean {
 		return
 	}

@@ -18,17 +18,18 @@ type strategy struct {
 	// waiting is how many connections a backend has at most while it waits for one lock.
 	waiting int
 
-	// pool is how many connections a pool needs at least.
-	pool int
+	// pools are the limits of pools that it is tried with, the least that it needs first.
+	pools []int
 
 	// clean: not even the server's log has a deadlock or a duplicate key.
 	clean bool
 }
 
 var strategies = []strategy{
-	{name: "mysql unique", kind: mariaDB, query: "strategy=unique", leased: true, waiting: 2, pool: 1},
-	{name: "mysql version", kind: mariaDB, query: "strategy=version", leased: true, waiting: 2, pool: 1},
-	{name: "postgres row", kind: postgreSQL, query: "strategy=row", leased: true, waiting: 3, pool: 2, clean: true},
+	{name: "mysql row", kind: mariaDB, query: "strategy=row", leased: true, waiting: 5, pools: []int{1, 4}, clean: true},
+	{name: "mysql unique", kind: mariaDB, query: "strategy=unique", leased: true, waiting: 2, pools: []int{1}},
+	{name: "mysql version", kind: mariaDB, query: "strategy=version", leased: true, waiting: 2, pools: []int{1}},
+	{name: "postgres row", kind: postgreSQL, query: "strategy=row", leased: true, waiting: 3, pools: []int{1, 3}, clean: true},
 }
 
 // each runs a test with every strategy, at the same time where a test allows it.
