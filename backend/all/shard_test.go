@@ -1,0 +1,81 @@
+package all_test
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/distlock/distlock"
+	_ "github.com/distlock/distlock/backend/all"
+	"github.com/distlock/distlock/backend/shard"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
+
+func shardURL(members ...string) string {
+	var parts []string
+	for _, m := range members {
+		parts = append(parts, "member="+url.QueryEscape(m))
+	}
+	return "shard:?group=" + driver.NewOwner() + "&" + strings.Join(parts, "&")
+}
+
+// A shard of real coordinators, each of another kind, and a quorum: locks exclude each
+// other at each of them, and each records the list, so that another one is refused.
+func TestShardOfAllKinds(t *testing.T) {
+	dir := t.TempDir()
+	redis := "redis=" + testserver.SharedRedis(t).URL()
+	etcd := "etcd=" + testserver.SharedEtcd(t).URL()
+	sqlite := "sqlite=sqlite:" + filepath.Join(dir, "locks.db")
+	quorum := "quorum=quorum:?" + url.Values{"member": {
+		"sqlite:" + filepath.Join(dir, "q1.db"), "sqlite:" + filepath.Join(dir, "q2.db"), "sqlite:" + filepath.Join(dir, "q3.db"),
+	}}.Encode()
+	all := shardURL(redis, etcd, sqlite, quorum)
+	var clients []*distlock.Client
+	for range 2 {
+		b, err := distlock.Open(t.Context(), all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := distlock.New(b, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		clients = append(clients, c)
+	}
+	owner, err := shard.NewOwner("", "redis", "etcd", "sqlite", "quorum")
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := map[string]int{}
+	for i := 0; len(taken) < 4 || i < 40; i++ {
+		name := fmt.Sprint(t.Name(), driver.NewOwner())
+		lease, err := clients[i%2].Mutex(name).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := clients[1-i%2].Mutex(name).TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
+			t.Errorf("%s is held, and taken at %s: %v", name, owner.Of(name), err)
+		}
+		if err := lease.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		taken[owner.Of(name)]++
+	}
+	t.Log(taken)
+	for _, other := range [][]string{{redis}, {etcd}, {sqlite}, {quorum}, {redis, etcd, sqlite}} {
+		group, _, _ := strings.Cut(all, "&")
+		_, list, _ := strings.Cut(shardURL(other...), "&")
+		_, err := distlock.Open(t.Context(), group+"&"+list)
+		if !errors.Is(err, distlock.ErrInvalid) || !strings.Contains(fmt.Sprint(err), "works with the list etcd,quorum,redis,sqlite") {
+			t.Errorf("%v: %v", other, err)
+		}
+	}
+}
