@@ -2,13 +2,219 @@ package pglock
 
 import (
 	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/pinned"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
-func newAdvisory(context.Context, *site) (strategy, error) {
-	return nil, fmt.Errorf("%w: strategy %s", driver.ErrUnsupported, Advisory)
+// advisory is the strategy. See package pinned for what it does with connections.
+type advisory struct{ *pinned.Backend }
+
+// advisoryDialect says it in PostgreSQL's words.
+type advisoryDialect struct {
+	*site
+	solo   bool // locks of transactions
+	number string
+	take   string
 }
 
-func advisorySchema(Options) string { return "" }
+// What the server sends.
+const (
+	lockTimeout = "55P03"
+	noTable     = "42P01"
+)
+
+func newAdvisory(ctx context.Context, s *site) (strategy, error) {
+	if s.pooled {
+		return nil, fmt.Errorf("%w: advisory locks belong to a connection, and a pooler gives each transaction another one: connect past it, or use strategy %s", driver.ErrUnsupported, Row)
+	}
+	d := newAdvisoryDialect(s)
+	if err := d.prepare(ctx); err != nil {
+		return nil, err
+	}
+	b, err := pinned.New(ctx, pinned.Config{DB: s.db, Dialect: d, Package: "pglock", Name: s.name, Solo: d.solo})
+	if err != nil {
+		return nil, err
+	}
+	return advisory{b}, nil
+}
+
+func newAdvisoryDialect(s *site) *advisoryDialect {
+	table := quote(s.opts.Table)
+	fence := `INSERT INTO ` + table + ` AS t (k, name, number, owner, link, since, meta) %s
+		ON CONFLICT (k) DO UPDATE SET number = greatest(t.number + 1, excluded.number), owner = excluded.owner, link = excluded.link,
+			since = excluded.since, meta = excluded.meta RETURNING number`
+	const row = `$1::bytea, $2::text, ` + clock + `, $3::text, $4::text, ` + clock + `, $5::text`
+	return &advisoryDialect{
+		site:   s,
+		solo:   s.opts.Level == Transaction,
+		number: fmt.Sprintf(fence, `VALUES (`+row+`)`),
+		take: `WITH got AS MATERIALIZED (SELECT pg_try_advisory_lock($6::bigint) AS ok), fence AS (` +
+			fmt.Sprintf(fence, `SELECT `+row+` FROM got WHERE ok`) +
+			`) SELECT got.ok, coalesce((SELECT number FROM fence), 0) FROM got`,
+	}
+}
+
+// clock is the server's, in µs since 1970.
+const clock = `floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+
+func advisorySchema(o Options) string {
+	return `CREATE TABLE IF NOT EXISTS ` + quote(o.Table) + ` (
+  k      bytea  PRIMARY KEY,
+  name   text   NOT NULL,
+  number bigint NOT NULL, -- of the last grant
+  owner  text   NOT NULL, -- who got it
+  link   text   NOT NULL, -- on which connection
+  since  bigint NOT NULL, -- µs since 1970
+  meta   text   NOT NULL
+) WITH (fillfactor = 50)`
+}
+
+// prepare makes the table, or sees that it is there.
+func (d *advisoryDialect) prepare(ctx context.Context) error {
+	if d.opts.Create {
+		if _, err := d.db.ExecContext(ctx, advisorySchema(d.opts)); err != nil {
+			return fmt.Errorf("pglock: open: %w", err)
+		}
+	}
+	_, err := d.db.ExecContext(ctx, `SELECT k, name, number, owner, link, since, meta FROM `+quote(d.opts.Table)+` LIMIT 0`)
+	if stateOf(err) == noTable {
+		return fmt.Errorf("%w: pglock: there is no table %s: open with create=true, or make it with what `distlock schema postgres --strategy advisory` prints", driver.ErrInvalid, d.opts.Table)
+	}
+	if err != nil {
+		return fmt.Errorf("pglock: open: %w", err)
+	}
+	return nil
+}
+
+// stateOf is the SQLSTATE of an error that the server sent, or empty.
+func stateOf(err error) string {
+	if e := (*pgconn.PgError)(nil); errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+// hashOf names a lock in its row. Tables are apart, as their locks are.
+func (d *advisoryDialect) hashOf(name string) []byte {
+	sum := sha256.Sum256([]byte("distlock\x00" + d.opts.Table + "\x00" + name))
+	return sum[:]
+}
+
+// Key is 64 bits of the hash, which is all that the server has for a lock.
+func (d *advisoryDialect) Key(name string) string {
+	return strconv.FormatInt(int64(binary.BigEndian.Uint64(d.hashOf(name))), 10)
+}
+
+// Cancel ends a statement. The link's number may have been given to another connection
+// since, so its start is compared too.
+func (d *advisoryDialect) Cancel(ctx context.Context, id string) error {
+	return d.signal(ctx, "pg_cancel_backend(pid)", id)
+}
+
+// Kill ends a connection, and waits a little for its end.
+func (d *advisoryDialect) Kill(ctx context.Context, id string) error {
+	signal := "pg_terminate_backend(pid)"
+	if d.version >= 140000 {
+		signal = "pg_terminate_backend(pid, 1000)"
+	}
+	if err := d.signal(ctx, signal, id); err != nil {
+		return err
+	}
+	var left int
+	pid, start := cutID(id)
+	err := d.db.QueryRowContext(ctx, `SELECT count(*) FROM pg_stat_activity WHERE `+itself, pid, start).Scan(&left)
+	if err == nil && left > 0 {
+		err = fmt.Errorf("connection %d has not ended yet", pid)
+	}
+	return err
+}
+
+// itself is a connection by its ID.
+const itself = `pid = $1 AND backend_start = $2::timestamptz`
+
+func (d *advisoryDialect) signal(ctx context.Context, call, id string) error {
+	pid, start := cutID(id)
+	_, err := d.db.ExecContext(ctx, `SELECT `+call+` FROM pg_stat_activity WHERE `+itself, pid, start)
+	return err
+}
+
+func cutID(id string) (pid int, start string) {
+	number, start, _ := strings.Cut(id, " ")
+	pid, _ = strconv.Atoi(number)
+	return pid, start
+}
+
+// Evict ends the connection that has the lock for its Owner. The row is locked meanwhile: a
+// successor has to write it before it holds.
+func (d *advisoryDialect) Evict(ctx context.Context, l pinned.Lock) (bool, error) {
+	tx, err := d.db.BeginTx(ctx, nil)
+	if err != nil {
+		return false, err
+	}
+	defer tx.Rollback()
+	var link string
+	err = tx.QueryRowContext(ctx, `SELECT link FROM `+quote(d.opts.Table)+` WHERE k = $1 AND owner = $2 FOR UPDATE`, d.hashOf(l.Name), l.Owner).Scan(&link)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	var has bool
+	pid, start := cutID(link)
+	err = tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE `+itself+` AND `+thisLock(l)+`)`, pid, start).Scan(&has)
+	if err != nil || !has {
+		return false, err
+	}
+	return true, d.Kill(ctx, link)
+}
+
+// thisLock are a lock's rows of pg_locks.
+func thisLock(l pinned.Lock) string {
+	return `locktype = 'advisory' AND granted AND objsubid = 1 AND (classid::bigint << 32) | objid::bigint = ` + l.Key +
+		` AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
+}
+
+// Forget removes a lock's row.
+func (d *advisoryDialect) Forget(ctx context.Context, l pinned.Lock) error {
+	_, err := d.db.ExecContext(ctx, `DELETE FROM `+quote(d.opts.Table)+` WHERE k = $1`, d.hashOf(l.Name))
+	return err
+}
+
+// Definite: an error that the server sent, other than that the connection ends.
+func (d *advisoryDialect) Definite(err error) bool {
+	state := stateOf(err)
+	return state != "" && !strings.HasPrefix(state, "08") && !strings.HasPrefix(state, "57P") && !strings.HasPrefix(state, "XX") && state != "57014"
+}
+
+// Pin asks the server to end the connection when it is silent for too long. Before version
+// 14 it does so in transactions only: so the connection stays in an empty one, which
+// neither has a snapshot nor holds anything else back.
+func (d *advisoryDialect) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (pinned.Link, error) {
+	k := advisoryLink{d: d, conn: conn, closed: d.version < 140000}
+	const start = `to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
+	err := conn.QueryRowContext(ctx, `SELECT pid || ' ' || `+start+` FROM pg_stat_activity WHERE pid = pg_backend_pid()`).Scan(&k.id)
+	if err == nil {
+		err = k.settings(ctx)
+	}
+	if err == nil {
+		err = k.Lease(ctx, lease)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if d.solo {
+		return &advisoryTx{advisoryLink: k, tx: pinned.Tx{Conn: conn}}, nil
+	}
+	return &k, k.idle(ctx)
+}

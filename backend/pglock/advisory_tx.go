@@ -1,0 +1,69 @@
+package pglock
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/distlock/distlock/internal/pinned"
+)
+
+// advisoryTx is a connection with the lock of its transaction. Numbers are written by other
+// connections: what the transaction writes ends with it.
+type advisoryTx struct {
+	advisoryLink
+	tx pinned.Tx
+}
+
+func (k *advisoryTx) Ping(ctx context.Context) error { return k.exec(ctx, "SELECT 1") }
+
+// Take leaves the transaction open if the lock is refused: the next attempt uses it.
+func (k *advisoryTx) Take(ctx context.Context, l pinned.Lock) (number uint64, ok bool, err error) {
+	tx, err := k.tx.Begin(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	err = tx.QueryRowContext(ctx, "SELECT pg_try_advisory_xact_lock($1::bigint)", l.Key).Scan(&ok)
+	if err == nil && ok {
+		number, err = k.next(ctx, k.d.db, l)
+	}
+	return number, ok && err == nil, err
+}
+
+func (k *advisoryTx) Number(ctx context.Context, l pinned.Lock) (uint64, error) {
+	if err := k.Ping(ctx); err != nil {
+		return 0, err
+	}
+	return k.next(ctx, k.d.db, l)
+}
+
+// Wait leaves the settings as the caller's work expects them.
+func (k *advisoryTx) Wait(ctx context.Context, l pinned.Lock, slice time.Duration) (bool, error) {
+	tx, err := k.tx.Begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	const after = "; SET LOCAL statement_timeout TO DEFAULT; SET LOCAL lock_timeout TO DEFAULT"
+	_, err = tx.ExecContext(ctx, waiting(slice)+"SELECT pg_advisory_xact_lock("+l.Key+")"+after)
+	if stateOf(err) == lockTimeout {
+		return false, k.Undo(ctx, l)
+	}
+	return err == nil, err
+}
+
+func (k *advisoryTx) Undo(ctx context.Context, _ pinned.Lock) error {
+	if err := k.tx.Finish(ctx, (*sql.Tx).Rollback); err != nil {
+		return err
+	}
+	return k.Ping(ctx)
+}
+
+func (k *advisoryTx) Drop(ctx context.Context, _ pinned.Lock) error {
+	return k.tx.Finish(ctx, (*sql.Tx).Rollback)
+}
+
+func (k *advisoryTx) Tx() *sql.Tx { return k.tx.Current() }
+
+func (k *advisoryTx) Commit(ctx context.Context) error { return k.tx.Finish(ctx, (*sql.Tx).Commit) }
+
+func (k *advisoryTx) Close() { k.tx.Close() }

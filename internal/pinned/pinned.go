@@ -1,0 +1,254 @@
+package pinned
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Lock is what a link is asked for.
+type Lock struct {
+	Name  string
+	Key   string // what the server locks
+	Owner string
+	Meta  map[string]string
+}
+
+// Dialect speaks to one kind of server.
+type Dialect interface {
+	// Key is what the server locks for a name. Different names may have one key.
+	Key(name string) string
+
+	// Pin makes a link of a fresh connection, which the server ends when it is silent for
+	// longer than lease.
+	Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (Link, error)
+
+	// Cancel ends the statement that a link has under way, through another connection.
+	Cancel(ctx context.Context, id string) error
+
+	// Kill ends a link through another connection. nil: it has gone.
+	Kill(ctx context.Context, id string) error
+
+	// Evict ends the link of another process that has l for its Owner, if there is one.
+	Evict(ctx context.Context, l Lock) (was bool, err error)
+
+	// Forget removes what a lock that is never used again has left in tables.
+	Forget(ctx context.Context, l Lock) error
+
+	// Definite reports whether err is the server's word that it did not commit.
+	Definite(err error) bool
+}
+
+// Link is one pinned connection. Its methods send statements, one at a time; they are not
+// called again before the last has returned.
+type Link interface {
+	// ID is what Cancel and Kill know the connection by.
+	ID() string
+
+	// Lease sets for how long the server lets the connection be silent.
+	Lease(ctx context.Context, lease time.Duration) error
+
+	// Ping asks the server something.
+	Ping(ctx context.Context) error
+
+	// Take makes one attempt, and answers the number of the grant.
+	Take(ctx context.Context, l Lock) (number uint64, ok bool, err error)
+
+	// Wait is Take for up to slice, without a number.
+	Wait(ctx context.Context, l Lock, slice time.Duration) (ok bool, err error)
+
+	// Number is the next number of a lock that this link has.
+	Number(ctx context.Context, l Lock) (uint64, error)
+
+	// Drop gives a lock back that this link has.
+	Drop(ctx context.Context, l Lock) error
+
+	// Undo is asked after an error of Take or Wait. nil: this link does not have the lock,
+	// and can be used.
+	Undo(ctx context.Context, l Lock) error
+
+	// Alive looks whether the connection is closed, without asking the server.
+	Alive() error
+
+	// Tx is the transaction that has the lock; nil if links have many locks.
+	Tx() *sql.Tx
+
+	// Commit commits it. The link does not have the lock after that, or an error tells.
+	Commit(ctx context.Context) error
+
+	// Close closes the connection.
+	Close()
+}
+
+// Config makes a Backend.
+type Config struct {
+	DB      *sql.DB
+	Dialect Dialect
+	Package string // as errors begin: "pglock"
+	Name    string // for Caps
+	Solo    bool   // a link has one lock
+}
+
+// The bounds of TTLs. Less than a second is less than a connection takes to be made
+// on a bad day.
+const (
+	minTTL = time.Second
+	maxTTL = 24 * time.Hour
+)
+
+// Bounds of what is used at once.
+const (
+	maxShared  = 4                // links for the holds of one TTL, beyond which they share
+	maxHolds   = 1000             // of one link
+	maxWaits   = 16               // links that wait; the rest polls
+	maxIdle    = 4                // links without a hold that are kept
+	slice      = 10 * time.Second // of one wait
+	lastResort = 2 * time.Second  // for what cleans up
+)
+
+// Backend keeps locks on connections. It is safe for concurrent use.
+type Backend struct {
+	Config
+	caps  driver.Caps
+	life  context.Context // ends with Close
+	stop  context.CancelFunc
+	tasks sync.WaitGroup
+	turns turns
+
+	mu     sync.Mutex
+	closed bool
+	links  map[*session]struct{}        // all that are open
+	shared map[time.Duration][]*session // by lease: those that have holds, or may get some
+	idle   map[time.Duration][]*session // by lease: those that nobody uses
+	holds  map[string]*hold             // by owner
+	keys   map[string]*hold             // by key
+	ghosts map[string]*ghost            // by owner
+	over   map[string]time.Time         // owners whose holds ended with their commit
+	opens  int                          // links that are being opened
+	waits  int                          // links that wait
+}
+
+// New makes a backend, after it has seen that two links exclude each other.
+func New(ctx context.Context, c Config) (*Backend, error) {
+	b := &Backend{
+		Config: c,
+		caps: driver.Caps{
+			Name: c.Name, Modes: driver.Modes(driver.Exclusive), Fence: true, Session: true, MinTTL: minTTL, MaxTTL: maxTTL,
+		},
+		links: map[*session]struct{}{}, shared: map[time.Duration][]*session{}, idle: map[time.Duration][]*session{},
+		holds: map[string]*hold{}, keys: map[string]*hold{}, ghosts: map[string]*ghost{},
+		over: map[string]time.Time{}, turns: turns{m: map[string]*turn{}},
+	}
+	b.life, b.stop = context.WithCancel(context.Background())
+	if err := b.probe(ctx); err != nil {
+		b.Close()
+		return nil, fmt.Errorf("%s: open: %w", c.Package, err)
+	}
+	b.begin(b.keepVigil)
+	return b, nil
+}
+
+// Caps says what the backend can do.
+func (b *Backend) Caps() driver.Caps { return b.caps }
+
+// Inspect is not implemented: what the server tells of a connection's locks is no names.
+func (b *Backend) Inspect(context.Context, string) (driver.Info, error) {
+	return driver.Info{}, driver.ErrSkip
+}
+
+// List is not implemented.
+func (b *Backend) List(context.Context, string, func(string) bool) error { return driver.ErrSkip }
+
+// Close ends the links, and with them all holds. Work that is under way in Commit ends with
+// an error.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return nil
+	}
+	b.closed = true
+	b.mu.Unlock()
+	b.stop()
+	b.tasks.Wait()
+	var wg sync.WaitGroup
+	for s := range b.links {
+		wg.Go(s.link.Close)
+	}
+	wg.Wait()
+	return nil
+}
+
+// begin runs f in the background, unless the backend is closed.
+func (b *Backend) begin(f func()) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		b.tasks.Go(f)
+	}
+	return !b.closed
+}
+
+// check refuses what can't be asked for.
+func (b *Backend) check(h driver.Hold) error {
+	b.mu.Lock()
+	closed := b.closed
+	b.mu.Unlock()
+	switch {
+	case closed:
+		return driver.ErrClosed
+	case h.Mode != driver.Exclusive:
+		return fmt.Errorf("%w: mode %v", driver.ErrUnsupported, h.Mode)
+	case h.Name == "":
+		return fmt.Errorf("%w: a lock without a name", driver.ErrInvalid)
+	}
+	return nil
+}
+
+// fail says of an error which call it ended. Facts stay what they are.
+func (b *Backend) fail(call, name string, err error) error {
+	switch {
+	case err == nil || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrClosed):
+		return err
+	case b.life.Err() != nil:
+		return driver.ErrClosed
+	}
+	return fmt.Errorf("%s: %s %q: %w", b.Package, call, name, err)
+}
+
+// detached runs f on its own, in the turn of a key, and waits for it or for the end of ctx. A
+// statement that is under way must not be cut short with its caller: that would end the
+// link, and all that it holds.
+func (b *Backend) detached(ctx context.Context, key string, f func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	leave, err := b.turns.enter(ctx, key)
+	if err != nil {
+		return err
+	}
+	return b.apart(ctx, func() error {
+		defer leave()
+		return f()
+	}, leave)
+}
+
+// apart is detached without a turn. unused is called if f is not.
+func (b *Backend) apart(ctx context.Context, f func() error, unused func()) error {
+	done := make(chan error, 1)
+	if !b.begin(func() { done <- f() }) {
+		unused()
+		return driver.ErrClosed
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("no answer yet: %w", ctx.Err())
+	}
+}
