@@ -13,7 +13,6 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/pinned"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // advisory is the strategy. See package pinned for what it does with connections.
@@ -27,18 +26,15 @@ type advisoryDialect struct {
 	take   string
 }
 
-// What the server sends.
-const (
-	lockTimeout = "55P03"
-	noTable     = "42P01"
-)
+// lockTimeout is what the server answers at the end of a wait.
+const lockTimeout = "55P03"
 
 func newAdvisory(ctx context.Context, s *site) (strategy, error) {
 	if s.pooled {
 		return nil, fmt.Errorf("%w: advisory locks belong to a connection, and a pooler gives each transaction another one: connect past it, or use strategy %s", driver.ErrUnsupported, Row)
 	}
 	d := newAdvisoryDialect(s)
-	if err := d.prepare(ctx); err != nil {
+	if _, err := s.ensure(ctx, advisoryRelation(s.opts.Table)); err != nil {
 		return nil, err
 	}
 	b, err := pinned.New(ctx, pinned.Config{DB: s.db, Dialect: d, Package: "pglock", Name: s.name, Solo: d.solo})
@@ -64,45 +60,21 @@ func newAdvisoryDialect(s *site) *advisoryDialect {
 	}
 }
 
-// clock is the server's, in µs since 1970.
-const clock = `floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
-
-func advisorySchema(o Options) string {
-	return `CREATE TABLE IF NOT EXISTS ` + quote(o.Table) + ` (
-  k      bytea  PRIMARY KEY,
-  name   text   NOT NULL,
-  number bigint NOT NULL, -- of the last grant
-  owner  text   NOT NULL, -- who got it
-  link   text   NOT NULL, -- on which connection
-  since  bigint NOT NULL, -- µs since 1970
-  meta   text   NOT NULL
-) WITH (fillfactor = 50)`
+// advisoryRelation has the numbers of grants, and who got the last one: the lock itself is
+// nowhere but in the server's memory.
+func advisoryRelation(table string) *relation {
+	return &relation{table: table, storage: "fillfactor = 50", columns: []column{
+		{name: "k", kind: "bytea", note: "SHA-256 of the table's and the lock's name"},
+		{name: "name", kind: "text"},
+		{name: "number", kind: "bigint", note: "of the last grant; its fence is 1024 times that"},
+		{name: "owner", kind: "text", note: "who got it"},
+		{name: "link", kind: "text", note: "on which connection"},
+		{name: "since", kind: "bigint", note: "µs since 1970"},
+		{name: "meta", kind: "text", note: "JSON"},
+	}}
 }
 
-// prepare makes the table, or sees that it is there.
-func (d *advisoryDialect) prepare(ctx context.Context) error {
-	if d.opts.Create {
-		if _, err := d.db.ExecContext(ctx, advisorySchema(d.opts)); err != nil {
-			return fmt.Errorf("pglock: open: %w", err)
-		}
-	}
-	_, err := d.db.ExecContext(ctx, `SELECT k, name, number, owner, link, since, meta FROM `+quote(d.opts.Table)+` LIMIT 0`)
-	if stateOf(err) == noTable {
-		return fmt.Errorf("%w: pglock: there is no table %s: open with create=true, or make it with what `distlock schema postgres --strategy advisory` prints", driver.ErrInvalid, d.opts.Table)
-	}
-	if err != nil {
-		return fmt.Errorf("pglock: open: %w", err)
-	}
-	return nil
-}
-
-// stateOf is the SQLSTATE of an error that the server sent, or empty.
-func stateOf(err error) string {
-	if e := (*pgconn.PgError)(nil); errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}
+func advisorySchema(o Options) string { return advisoryRelation(o.Table).ddl() }
 
 // hashOf names a lock in its row. Tables are apart, as their locks are.
 func (d *advisoryDialect) hashOf(name string) []byte {
@@ -140,7 +112,7 @@ func (d *advisoryDialect) Kill(ctx context.Context, id string) error {
 }
 
 // itself is a connection by its ID.
-const itself = `pid = $1 AND backend_start = $2::timestamptz`
+const itself = `pid = $1::int AND backend_start = $2::timestamptz`
 
 func (d *advisoryDialect) signal(ctx context.Context, call, id string) error {
 	pid, start := cutID(id)
@@ -163,7 +135,7 @@ func (d *advisoryDialect) Evict(ctx context.Context, l pinned.Lock) (bool, error
 	}
 	defer tx.Rollback()
 	var link string
-	err = tx.QueryRowContext(ctx, `SELECT link FROM `+quote(d.opts.Table)+` WHERE k = $1 AND owner = $2 FOR UPDATE`, d.hashOf(l.Name), l.Owner).Scan(&link)
+	err = tx.QueryRowContext(ctx, `SELECT link FROM `+quote(d.opts.Table)+` WHERE k = $1::bytea AND owner = $2::text FOR UPDATE`, d.hashOf(l.Name), l.Owner).Scan(&link)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -187,13 +159,13 @@ func thisLock(l pinned.Lock) string {
 
 // Forget removes a lock's row.
 func (d *advisoryDialect) Forget(ctx context.Context, l pinned.Lock) error {
-	_, err := d.db.ExecContext(ctx, `DELETE FROM `+quote(d.opts.Table)+` WHERE k = $1`, d.hashOf(l.Name))
+	_, err := d.db.ExecContext(ctx, `DELETE FROM `+quote(d.opts.Table)+` WHERE k = $1::bytea`, d.hashOf(l.Name))
 	return err
 }
 
 // Definite: an error that the server sent, other than that the connection ends.
 func (d *advisoryDialect) Definite(err error) bool {
-	state := stateOf(err)
+	state := code(err)
 	return state != "" && !strings.HasPrefix(state, "08") && !strings.HasPrefix(state, "57P") && !strings.HasPrefix(state, "XX") && state != "57014"
 }
 

@@ -149,7 +149,7 @@ func (k *advisoryLink) Wait(ctx context.Context, l pinned.Lock, slice time.Durat
 		k.inTx = false
 		return true, k.idle(ctx)
 	}
-	if stateOf(err) != lockTimeout {
+	if code(err) != lockTimeout {
 		return false, err
 	}
 	return false, k.rollBack(ctx)

@@ -45,7 +45,7 @@ func (k *advisoryTx) Wait(ctx context.Context, l pinned.Lock, slice time.Duratio
 	}
 	const after = "; SET LOCAL statement_timeout TO DEFAULT; SET LOCAL lock_timeout TO DEFAULT"
 	_, err = tx.ExecContext(ctx, waiting(slice)+"SELECT pg_advisory_xact_lock("+l.Key+")"+after)
-	if stateOf(err) == lockTimeout {
+	if code(err) == lockTimeout {
 		return false, k.Undo(ctx, l)
 	}
 	return err == nil, err
