@@ -2,14 +2,163 @@ package mysqllock
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
+	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/pinned"
 )
 
-func newForUpdate(context.Context, *site) (strategy, error) {
-	return nil, fmt.Errorf("%w: strategy forupdate", driver.ErrUnsupported)
+// forUpdate is the strategy ForUpdate: a row that is locked by an open transaction. Another row
+// has the number, since what the transaction writes ends with it.
+type forUpdate struct{ connections }
+
+// forUpdateBackend also commits the caller's work.
+type forUpdateBackend struct{ *pinned.Backend }
+
+func newForUpdate(ctx context.Context, s *site) (strategy, error) {
+	d := &forUpdate{connections{site: s, table: quoted(s.opts.Table)}}
+	b, err := d.open(ctx, d, true)
+	if err != nil {
+		return nil, err
+	}
+	return forUpdateBackend{b}, nil
 }
 
 // forUpdateDDL are the statements that make the strategy's tables.
-func forUpdateDDL(Options) []string { return nil }
+func forUpdateDDL(o Options) []string {
+	return pinnedDDL(o, "two rows for each, one that is locked, and one with the number of grants.")
+}
+
+// Commit lets work join the transaction that has a lock, and commits it: what the work
+// stores and the end of the lock are one. It is for strategy [ForUpdate]; others answer
+// ErrUnsupported. The owner is that of a lease, see its method Owner.
+//
+// If work answers an error, or ctx has ended, nothing of it is stored, and the lock has ended
+// too. A hold that is lost answers ErrLost: before the work is begun, or instead of
+// storing it. If the server's answer to the commit is missing the error says that the
+// outcome is unknown. An Unlock after Commit answers nil.
+//
+// Nothing renews the lease while the work runs, so that must end within what is left of its TTL,
+// and the server ends a transaction that is silent for a TTL. The work must not end the
+// transaction itself, nor send what MySQL commits by itself, such as DDL.
+func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx) error) error {
+	if f, ok := b.strategy.(forUpdateBackend); ok {
+		return f.Commit(ctx, owner, work)
+	}
+	return fmt.Errorf("%w: mysqllock: Commit is for strategy %s", driver.ErrUnsupported, ForUpdate)
+}
+
+// Pin makes a link. Gaps are not locked at this isolation level.
+func (d *forUpdate) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (pinned.Link, error) {
+	k, err := d.pin(ctx, conn, lease)
+	if err == nil {
+		err = k.exec(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+	}
+	return &forUpdateLink{link: k, tx: pinned.Tx{Conn: conn}}, err
+}
+
+// Evict ends the connection of a holder. A release takes the owner's name out of the row,
+// so one that is there holds, or its connection has died.
+func (d *forUpdate) Evict(ctx context.Context, l pinned.Lock) (bool, error) {
+	return d.evict(ctx, l, d.lives)
+}
+
+type forUpdateLink struct {
+	link
+	tx pinned.Tx
+}
+
+// noWait ends a statement that must not wait; before MySQL 8 none does.
+func (v server) noWait() string {
+	if v.mariaDB || v.major >= 8 {
+		return " NOWAIT"
+	}
+	return ""
+}
+
+// Take leaves the transaction open if the lock is refused: the next attempt uses it.
+func (k *forUpdateLink) Take(ctx context.Context, l pinned.Lock) (number uint64, ok bool, err error) {
+	if k.c.server.noWait() == "" {
+		if err := k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = 1"); err != nil {
+			return 0, false, err
+		}
+	}
+	ok, err = k.take(ctx, l, k.c.server.noWait())
+	if err == nil && ok {
+		number, err = k.Number(ctx, l)
+	}
+	return number, ok && err == nil, err
+}
+
+// take locks the row. Where there is none nothing is locked, and another connection makes it.
+func (k *forUpdateLink) take(ctx context.Context, l pinned.Lock, how string) (bool, error) {
+	tx, err := k.tx.Begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	text := "SELECT 1 FROM " + k.c.table + " WHERE k = " + k.c.lock(l) + " FOR UPDATE" + how
+	ok, err := ask(ctx, tx, text)
+	if absent(err) {
+		row := "INSERT IGNORE INTO " + k.c.table + " (k, name, number, owner, link, since, meta) VALUES (" + k.c.lock(l) + ", " + literal(l.Name) + ", 0, '', 0, 0, '')"
+		if _, err := k.c.db.ExecContext(ctx, row); err != nil {
+			return false, err
+		}
+		ok, err = ask(ctx, tx, text)
+	}
+	if n := number(err); n == errLockWait || n == errNoWait {
+		return false, nil
+	}
+	return ok, err
+}
+
+// Wait lets the server wait for whole seconds. The setting is as it was for the caller's
+// work. A wait that is killed has an error.
+func (k *forUpdateLink) Wait(ctx context.Context, l pinned.Lock, slice time.Duration) (bool, error) {
+	if err := k.exec(ctx, fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %d", max(1, int(slice/time.Second)))); err != nil {
+		return false, err
+	}
+	ok, err := k.take(ctx, l, "")
+	if err == nil {
+		err = k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = DEFAULT")
+	}
+	return ok && err == nil, err
+}
+
+func (k *forUpdateLink) Number(ctx context.Context, l pinned.Lock) (uint64, error) {
+	if err := k.Ping(ctx); err != nil {
+		return 0, err
+	}
+	return k.c.next(ctx, k.c.db, l, k.id)
+}
+
+// end ends the transaction by a statement, which ctx can cut short.
+func (k *forUpdateLink) end(ctx context.Context, how string) error {
+	return k.tx.Finish(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, how)
+		return err
+	})
+}
+
+func (k *forUpdateLink) Undo(ctx context.Context, _ pinned.Lock) error {
+	if err := k.end(ctx, "ROLLBACK"); err != nil {
+		return err
+	}
+	return k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = DEFAULT")
+}
+
+// Drop first takes the owner's name out of the row, for Evict.
+func (k *forUpdateLink) Drop(ctx context.Context, l pinned.Lock) error {
+	_, err := k.c.db.ExecContext(ctx, "UPDATE "+k.c.table+" SET owner = '' WHERE k = "+k.c.row(l)+" AND owner = "+literal(l.Owner))
+	if err != nil {
+		return err
+	}
+	return k.end(ctx, "ROLLBACK")
+}
+
+func (k *forUpdateLink) Tx() *sql.Tx { return k.tx.Current() }
+
+func (k *forUpdateLink) Commit(ctx context.Context) error { return k.end(ctx, "COMMIT") }
+
+func (k *forUpdateLink) Close() { k.tx.Close() }

@@ -2,14 +2,80 @@ package mysqllock
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/pinned"
 )
 
-func newSession(context.Context, *site) (strategy, error) {
-	return nil, fmt.Errorf("%w: strategy session", driver.ErrUnsupported)
+// sessions is the strategy Session: GET_LOCK on connections that many holds share.
+type sessions struct{ connections }
+
+func newSession(ctx context.Context, s *site) (strategy, error) {
+	d := &sessions{connections{site: s, table: quoted(s.opts.Table)}}
+	b, err := d.open(ctx, d, false)
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
 }
 
 // sessionDDL are the statements that make the strategy's tables.
-func sessionDDL(Options) []string { return nil }
+func sessionDDL(o Options) []string {
+	return pinnedDDL(o, "the numbers of grants; the locks are in the server's memory.")
+}
+
+// Pin makes a link.
+func (d *sessions) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (pinned.Link, error) {
+	k, err := d.pin(ctx, conn, lease)
+	return &sessionLink{k}, err
+}
+
+// Evict ends the connection of a holder, and all its locks.
+func (d *sessions) Evict(ctx context.Context, l pinned.Lock) (bool, error) {
+	return d.evict(ctx, l, func(ctx context.Context, q asker, link string) (bool, error) {
+		return ask(ctx, q, "SELECT COALESCE(IS_USED_LOCK('"+l.Key+"') = "+link+", 0)")
+	})
+}
+
+type sessionLink struct{ link }
+
+// Take tries, and then writes the number.
+func (k *sessionLink) Take(ctx context.Context, l pinned.Lock) (number uint64, ok bool, err error) {
+	ok, err = ask(ctx, k.conn, "SELECT GET_LOCK('"+l.Key+"', 0)")
+	if err == nil && ok {
+		number, err = k.Number(ctx, l)
+	}
+	return number, ok && err == nil, err
+}
+
+// Wait: a statement that is killed answers as one whose time is over.
+func (k *sessionLink) Wait(ctx context.Context, l pinned.Lock, slice time.Duration) (bool, error) {
+	return ask(ctx, k.conn, fmt.Sprintf("SELECT GET_LOCK('%s', %d)", l.Key, max(1, int(slice/time.Second))))
+}
+
+func (k *sessionLink) Number(ctx context.Context, l pinned.Lock) (uint64, error) {
+	return k.c.next(ctx, k.conn, l, k.id)
+}
+
+// Undo gives back what the link has, if it has: the server says so without a warning.
+func (k *sessionLink) Undo(ctx context.Context, l pinned.Lock) error {
+	return k.exec(ctx, "DO RELEASE_LOCK('"+l.Key+"')")
+}
+
+func (k *sessionLink) Drop(ctx context.Context, l pinned.Lock) error {
+	ok, err := ask(ctx, k.conn, "SELECT RELEASE_LOCK('"+l.Key+"')")
+	if err == nil && !ok {
+		err = errors.New("the server does not know of the lock")
+	}
+	return err
+}
+
+func (k *sessionLink) Tx() *sql.Tx { return nil }
+
+func (k *sessionLink) Commit(context.Context) error { return driver.ErrUnsupported }
+
+func (k *sessionLink) Close() { pinned.Discard(k.conn) }

@@ -20,10 +20,10 @@ func TestAdvisorySessionConforms(t *testing.T) {
 // A transaction has a connection of its own: hundreds of holds at once are for the
 // checks, and one of those at a time.
 func TestAdvisoryTransactionConforms(t *testing.T) {
-	srv := testserver.Postgres(t, testserver.PostgresOptions{Settings: []string{"max_connections=800"}})
+	srv := testserver.Postgres(t, testserver.PostgresOptions{Settings: []string{"max_connections=1200"}})
 	url := srv.Database(t) + "&strategy=advisory&level=transaction&create=true"
 	drivertest.Run(t, drivertest.Harness{
-		Parallel: 2,
+		Parallel: 4,
 		Open:     func(ctx context.Context) (driver.Backend, error) { return pglock.Open(ctx, url) },
 	})
 }

@@ -50,9 +50,11 @@ func (t *Tx) Finish(ctx context.Context, end func(*sql.Tx) error) error {
 
 // Close closes the connection, and ends the transaction with it.
 func (t *Tx) Close() {
-	Discard(t.Conn)
 	if t.tx != nil {
+		t.Conn.Raw(hangUp) // it can't be given up before the transaction has ended
+		t.tx.Rollback()
 		t.cancel()
 		t.tx = nil
 	}
+	Discard(t.Conn)
 }

@@ -1,0 +1,263 @@
+package mysqllock
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/pinned"
+)
+
+// Numbers of the server's errors about connections.
+const (
+	errNoThread    = 1094
+	errInterrupted = 1317
+	errShutdown    = 1053
+	errKilled      = 1927
+	errNoWait      = 3572 // MySQL's NOWAIT
+)
+
+// connections is what the strategies Session and ForUpdate have in common. See package
+// pinned for what they do with connections.
+type connections struct {
+	*site
+	table string // quoted
+}
+
+// hash names a lock in its rows, and for GET_LOCK, which has room for 64 characters and
+// may not tell upper from lower case. Tables are apart, as their locks are.
+func (c *connections) hash(name string) string {
+	sum := sha256.Sum256([]byte("distlock\x00" + c.opts.Table + "\x00" + name))
+	return hex.EncodeToString(sum[:])
+}
+
+// Key also tells databases of one server apart.
+func (c *connections) Key(name string) string { return c.hash(c.name + "\x00" + name) }
+
+// pinnedDDL is the table of a strategy.
+func pinnedDDL(o Options, about string) []string {
+	return []string{fmt.Sprintf(`-- Locks of distlock, strategy %s: %s
+CREATE TABLE IF NOT EXISTS %s (
+  k      VARBINARY(64) NOT NULL PRIMARY KEY, -- SHA-256 of the table's and the lock's name
+  name   MEDIUMBLOB NOT NULL,
+  number BIGINT NOT NULL,                    -- of the last grant; its fence is 1024 times that
+  owner  VARBINARY(64) NOT NULL,             -- who got it
+  link   BIGINT NOT NULL,                    -- on which connection
+  since  BIGINT NOT NULL,                    -- µs since 1970
+  meta   MEDIUMBLOB NOT NULL                 -- JSON
+) ENGINE=InnoDB;
+`, o.Strategy, about, quoted(o.Table))}
+}
+
+func pinnedShape(o Options) shape {
+	return shape{table: o.Table, key: "k", columns: []column{
+		{name: "k", types: bytesType, length: 64}, {name: "name", types: longTypes}, {name: "number", types: bigType},
+		{name: "owner", types: textTypes, length: ownerLength}, {name: "link", types: bigType}, {name: "since", types: bigType},
+		{name: "meta", types: longTypes},
+	}}
+}
+
+// open makes a backend of a dialect.
+func (c *connections) open(ctx context.Context, d pinned.Dialect, solo bool) (*pinned.Backend, error) {
+	if c.server.galera {
+		return nil, fmt.Errorf("%w: mysqllock: strategy %s excludes on one node only, and this is a Galera cluster: use strategy %s", driver.ErrUnsupported, c.opts.Strategy, Row)
+	}
+	if _, err := c.prepare(ctx, pinnedShape(c.opts)); err != nil {
+		return nil, openError(c.site, err)
+	}
+	return pinned.New(ctx, pinned.Config{DB: c.db, Dialect: d, Package: "mysqllock", Name: c.site.name, Solo: solo})
+}
+
+// Cancel ends a statement.
+func (c *connections) Cancel(ctx context.Context, id string) error {
+	return c.kill(ctx, "KILL QUERY "+id)
+}
+
+// Kill ends a connection. It has gone when the server doesn't list it any more.
+func (c *connections) Kill(ctx context.Context, id string) error {
+	if err := c.kill(ctx, "KILL "+id); err != nil {
+		return err
+	}
+	for {
+		lives, err := c.lives(ctx, c.db, id)
+		if err != nil || !lives {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("connection %s has not ended yet: %w", id, ctx.Err())
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+func (c *connections) kill(ctx context.Context, text string) error {
+	_, err := c.db.ExecContext(ctx, text)
+	if number(err) == errNoThread {
+		return nil
+	}
+	return err
+}
+
+// asker is a connection, a transaction or a pool.
+type asker interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// lives reports whether the server lists a connection.
+func (c *connections) lives(ctx context.Context, q asker, id string) (is bool, err error) {
+	err = q.QueryRowContext(ctx, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = "+id).Scan(&is)
+	return is, err
+}
+
+// evict ends the connection that has the lock for its Owner. The row is locked meanwhile:
+// a successor has to write it before it holds.
+func (c *connections) evict(ctx context.Context, l pinned.Lock, has func(ctx context.Context, q asker, link string) (bool, error)) (bool, error) {
+	tx, err := c.db.BeginTx(ctx, nil)
+	if err != nil {
+		return false, err
+	}
+	defer tx.Rollback()
+	var link string
+	err = tx.QueryRowContext(ctx, "SELECT link FROM "+c.table+" WHERE k = "+c.row(l)+" AND owner = "+literal(l.Owner)+" FOR UPDATE").Scan(&link)
+	if absent(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if is, err := has(ctx, tx, link); err != nil || !is {
+		return false, err
+	}
+	return true, c.Kill(ctx, link)
+}
+
+// row is the key of a lock's row that has its number.
+func (c *connections) row(l pinned.Lock) string { return "'" + c.hash(l.Name) + "'" }
+
+// lock is the key of a row that is only locked.
+func (c *connections) lock(l pinned.Lock) string { return "'#" + c.hash(l.Name)[1:] + "'" }
+
+// Forget removes a lock's rows.
+func (c *connections) Forget(ctx context.Context, l pinned.Lock) error {
+	_, err := c.db.ExecContext(ctx, "DELETE FROM "+c.table+" WHERE k IN ("+c.row(l)+", "+c.lock(l)+")")
+	return err
+}
+
+// Definite: an error that the server sent, other than that it ends.
+func (c *connections) Definite(err error) bool {
+	switch number(err) {
+	case 0, errInterrupted, errShutdown, errKilled:
+		return false
+	}
+	return true
+}
+
+// literal writes bytes into a statement. Texts without parameters take one trip in any
+// pool, whether that prepares statements or not.
+func literal(text string) string {
+	if text == "" {
+		return "''"
+	}
+	return "X'" + hex.EncodeToString([]byte(text)) + "'"
+}
+
+// next writes a lock's next number, and who has it.
+func (c *connections) next(ctx context.Context, q asker, l pinned.Lock, link string) (uint64, error) {
+	meta, err := json.Marshal(l.Meta)
+	if err != nil {
+		return 0, err
+	}
+	write := "number = LAST_INSERT_ID(GREATEST(number + 1, " + clockSQL + ")), owner = " + literal(l.Owner) + ", link = " + link +
+		", since = " + clockSQL + ", meta = " + literal(string(meta))
+	number, err := c.count(ctx, q, "UPDATE "+c.table+" SET "+write+" WHERE k = "+c.row(l))
+	if err != nil || number > 0 {
+		return number, err
+	}
+	return c.count(ctx, q, "INSERT INTO "+c.table+" (k, name, number, owner, link, since, meta) VALUES ("+c.row(l)+", "+literal(l.Name)+
+		", LAST_INSERT_ID("+clockSQL+"), "+literal(l.Owner)+", "+link+", "+clockSQL+", "+literal(string(meta))+") ON DUPLICATE KEY UPDATE "+write)
+}
+
+// count runs a statement that makes a number; 0: it found no row.
+func (c *connections) count(ctx context.Context, q asker, text string) (uint64, error) {
+	res, err := q.ExecContext(ctx, text)
+	if err != nil {
+		return 0, err
+	}
+	n, err := res.RowsAffected()
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	id, err := res.LastInsertId()
+	return uint64(id), err
+}
+
+// link is a pinned connection.
+type link struct {
+	c    *connections
+	conn *sql.Conn
+	id   string
+}
+
+// pin asks the server to end the connection when it is silent for too long.
+func (c *connections) pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (link, error) {
+	k := link{c: c, conn: conn}
+	if err := conn.QueryRowContext(ctx, "SELECT CONNECTION_ID()").Scan(&k.id); err != nil {
+		return k, err
+	}
+	if c.server.mariaDB {
+		// A shorter one of the server's would end what has a lease.
+		if err := k.exec(ctx, "SET SESSION idle_transaction_timeout = 0, idle_readonly_transaction_timeout = 0, idle_write_transaction_timeout = 0, max_statement_time = 0"); err != nil {
+			return k, err
+		}
+	}
+	return k, k.Lease(ctx, lease)
+}
+
+func (k *link) exec(ctx context.Context, text string) error {
+	_, err := k.conn.ExecContext(ctx, text)
+	return err
+}
+
+func (k *link) ID() string { return k.id }
+
+// Lease: the timeout is for whole seconds.
+func (k *link) Lease(ctx context.Context, lease time.Duration) error {
+	seconds := (lease + time.Second - 1) / time.Second
+	return k.exec(ctx, "SET SESSION wait_timeout = "+strconv.FormatInt(int64(seconds), 10))
+}
+
+func (k *link) Ping(ctx context.Context) error { return k.exec(ctx, "DO 1") }
+
+// Alive lets the driver look, as it does when a pool takes a connection.
+func (k *link) Alive() error {
+	return k.conn.Raw(func(raw any) error {
+		r, ok := raw.(sqldriver.SessionResetter)
+		if ok && errors.Is(r.ResetSession(context.Background()), sqldriver.ErrBadConn) {
+			return errors.New("the server has closed the connection")
+		}
+		return nil
+	})
+}
+
+// ask runs a statement that answers one number; NULL is an error.
+func ask(ctx context.Context, q asker, text string) (bool, error) {
+	var n sql.NullInt64
+	if err := q.QueryRowContext(ctx, text).Scan(&n); err != nil {
+		return false, err
+	}
+	if !n.Valid {
+		return false, fmt.Errorf("the server answered NULL to %s", strings.Fields(text)[1])
+	}
+	return n.Int64 == 1, nil
+}
