@@ -99,13 +99,13 @@ func (k *forUpdateLink) take(ctx context.Context, l pinned.Lock, how string) (bo
 		return false, err
 	}
 	text := "SELECT 1 FROM " + k.c.table + " WHERE k = " + k.c.lock(l) + " FOR UPDATE" + how
-	ok, err := ask(ctx, tx, text)
+	ok, err := yes(ctx, tx, text)
 	if absent(err) {
 		row := "INSERT IGNORE INTO " + k.c.table + " (k, name, number, owner, link, since, meta) VALUES (" + k.c.lock(l) + ", " + literal(l.Name) + ", 0, '', 0, 0, '')"
 		if _, err := k.c.db.ExecContext(ctx, row); err != nil {
 			return false, err
 		}
-		ok, err = ask(ctx, tx, text)
+		ok, err = yes(ctx, tx, text)
 	}
 	if n := number(err); n == errLockWait || n == errNoWait {
 		return false, nil

@@ -250,8 +250,8 @@ func (k *link) Alive() error {
 	})
 }
 
-// ask runs a statement that answers one number; NULL is an error.
-func ask(ctx context.Context, q asker, text string) (bool, error) {
+// yes runs a statement that answers one number; NULL is an error.
+func yes(ctx context.Context, q asker, text string) (bool, error) {
 	var n sql.NullInt64
 	if err := q.QueryRowContext(ctx, text).Scan(&n); err != nil {
 		return false, err

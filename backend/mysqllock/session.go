@@ -37,7 +37,7 @@ func (d *sessions) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration)
 // Evict ends the connection of a holder, and all its locks.
 func (d *sessions) Evict(ctx context.Context, l pinned.Lock) (bool, error) {
 	return d.evict(ctx, l, func(ctx context.Context, q asker, link string) (bool, error) {
-		return ask(ctx, q, "SELECT COALESCE(IS_USED_LOCK('"+l.Key+"') = "+link+", 0)")
+		return yes(ctx, q, "SELECT COALESCE(IS_USED_LOCK('"+l.Key+"') = "+link+", 0)")
 	})
 }
 
@@ -45,7 +45,7 @@ type sessionLink struct{ link }
 
 // Take tries, and then writes the number.
 func (k *sessionLink) Take(ctx context.Context, l pinned.Lock) (number uint64, ok bool, err error) {
-	ok, err = ask(ctx, k.conn, "SELECT GET_LOCK('"+l.Key+"', 0)")
+	ok, err = yes(ctx, k.conn, "SELECT GET_LOCK('"+l.Key+"', 0)")
 	if err == nil && ok {
 		number, err = k.Number(ctx, l)
 	}
@@ -54,7 +54,7 @@ func (k *sessionLink) Take(ctx context.Context, l pinned.Lock) (number uint64, o
 
 // Wait: a statement that is killed answers as one whose time is over.
 func (k *sessionLink) Wait(ctx context.Context, l pinned.Lock, slice time.Duration) (bool, error) {
-	return ask(ctx, k.conn, fmt.Sprintf("SELECT GET_LOCK('%s', %d)", l.Key, max(1, int(slice/time.Second))))
+	return yes(ctx, k.conn, fmt.Sprintf("SELECT GET_LOCK('%s', %d)", l.Key, max(1, int(slice/time.Second))))
 }
 
 func (k *sessionLink) Number(ctx context.Context, l pinned.Lock) (uint64, error) {
@@ -67,7 +67,7 @@ func (k *sessionLink) Undo(ctx context.Context, l pinned.Lock) error {
 }
 
 func (k *sessionLink) Drop(ctx context.Context, l pinned.Lock) error {
-	ok, err := ask(ctx, k.conn, "SELECT RELEASE_LOCK('"+l.Key+"')")
+	ok, err := yes(ctx, k.conn, "SELECT RELEASE_LOCK('"+l.Key+"')")
 	if err == nil && !ok {
 		err = errors.New("the server does not know of the lock")
 	}

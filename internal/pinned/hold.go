@@ -41,7 +41,9 @@ func (b *Backend) forget(h *hold) {
 func (b *Backend) end(h *hold) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.forget(h)
+	if b.holds[h.lock.Owner] == h {
+		b.forget(h)
+	}
 	b.settle(h.s)
 }
 

@@ -36,22 +36,24 @@ func (b *Backend) release(ctx context.Context, d driver.Hold) error {
 		}
 		return err
 	}
+	dropped := false
 	err := h.s.do(ctx, func(own context.Context) error {
+		h.listen(nil) // who releases needs no news, and who waits may have the lock before this ends
 		err := h.s.link.Drop(own, h.lock)
 		if err != nil {
-			h.listen(nil) // who releases needs no news
 			h.s.undo(h.lock, err)
 		}
+		dropped = err == nil || !h.s.isDead()
 		return nil
 	})
-	if err != nil && !h.s.isDead() {
-		return err
-	}
-	if !b.still(h) {
+	switch {
+	case dropped:
+		b.end(h)
+		return nil
+	case h.s.isDead():
 		return errGone // the next Release tells when it has nothing any more
 	}
-	b.end(h)
-	return nil
+	return err
 }
 
 // revoke says that a Commit under way comes too late.
