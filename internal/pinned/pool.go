@@ -176,6 +176,9 @@ func (b *Backend) reserve() error {
 		if b.room() > 0 {
 			break
 		}
+		if len(idle) == 0 {
+			continue
+		}
 		b.remove(idle[0])
 		b.discard(idle[0])
 	}
