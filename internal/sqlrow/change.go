@@ -9,7 +9,10 @@ import (
 
 // maxMisses is how often a change may find that somebody else was faster. Each miss is a
 // change of somebody else's that worked.
-const maxMisses = 24
+const (
+	maxMisses = 24
+	maxPause  = 32 * time.Millisecond
+)
 
 // errBusy says that the row is changed by others all the time: nothing was done.
 var errBusy = errors.New("others change the row of this lock all the time: nothing was done")
@@ -45,12 +48,12 @@ func (b *Backend) change(ctx context.Context, name string, decide func(*state) v
 	return errBusy
 }
 
-// pause lets others finish after a miss.
+// pause lets others finish after a miss: the more there seem to be, the longer.
 func pause(ctx context.Context, misses int) error {
 	if misses == 0 {
 		return ctx.Err()
 	}
-	t := time.NewTimer(rand.N(time.Duration(misses) * time.Millisecond))
+	t := time.NewTimer(rand.N(min(time.Millisecond<<misses, maxPause)))
 	defer t.Stop()
 	select {
 	case <-t.C:

@@ -1,0 +1,131 @@
+package mysqllock
+
+import (
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// patient is the bound of waits for what must happen.
+const patient = 30 * time.Second
+
+// rowPool opens a pool of its own; change may be nil.
+func rowPool(t testing.TB, rawURL string, change func(*mysql.Config)) *sql.DB {
+	t.Helper()
+	c, err := mysql.ParseDSN(testserver.MariaDBSource(rawURL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.InterpolateParams = false
+	if change != nil {
+		change(c)
+	}
+	connector, err := mysql.NewConnector(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := sql.OpenDB(connector)
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// rowOn is a backend on a pool.
+func rowOn(t testing.TB, db *sql.DB) *Backend {
+	t.Helper()
+	b, err := New(t.Context(), db, &Options{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// rowAt is a backend with a pool of its own.
+func rowAt(t testing.TB, rawURL string) *Backend {
+	t.Helper()
+	return rowOn(t, rowPool(t, rawURL, nil))
+}
+
+// asks is a request of a fresh owner.
+func asks(name string, mode driver.Mode) driver.Request {
+	return driver.Request{
+		Hold:   driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: mode, TTL: time.Minute},
+		Limit:  2,
+		Fences: 1,
+	}
+}
+
+func gets(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {
+	t.Helper()
+	g, err := b.Acquire(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func gives(t testing.TB, b driver.Backend, r driver.Request) {
+	t.Helper()
+	if err := b.Release(t.Context(), r.Hold); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func refused(t testing.TB, b driver.Backend, r driver.Request) {
+	t.Helper()
+	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
+		t.Fatalf("acquire: %v; want held", err)
+	}
+}
+
+func renews(t testing.TB, b driver.Backend, r driver.Request, want error) {
+	t.Helper()
+	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, want) {
+		t.Fatalf("renew: %v; want %v", err, want)
+	}
+}
+
+// until waits for what must come true.
+func until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patient); !ok(); {
+		if time.Now().After(end) {
+			t.Fatalf("not after %v: %s", patient, what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// execute runs a statement of the test's own.
+func execute(t testing.TB, db *sql.DB, text string, args ...any) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), text, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// number reads one.
+func numberOf(t testing.TB, db *sql.DB, query string, args ...any) (n int64) {
+	t.Helper()
+	if err := db.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// hasBell waits until the backend has its bell, of which the next hold's row tells.
+func hasBell(t testing.TB, b *Backend) {
+	t.Helper()
+	bell := b.strategy.(*row).dialect.bell
+	until(t, "the ringer is ready", func() bool { return bell.Tag([32]byte{}) != "" })
+}

@@ -1,0 +1,30 @@
+package sqlrow
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/drivertest"
+)
+
+func TestConformanceWithoutBell(t *testing.T) {
+	f := newFake()
+	drivertest.Run(t, drivertest.Harness{
+		Open: func(context.Context) (driver.Backend, error) {
+			return New(f, Options{Package: "test", Name: "test"}), nil
+		},
+	})
+}
+
+// The server's clock counts, wherever it is.
+func TestConformanceWithBell(t *testing.T) {
+	f, p := newFake(), &party{}
+	f.skew = -1000 * time.Hour
+	drivertest.Run(t, drivertest.Harness{
+		Open: func(context.Context) (driver.Backend, error) {
+			return New(f, Options{Package: "test", Name: "test", Bell: p.join}), nil
+		},
+	})
+}

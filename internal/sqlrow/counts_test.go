@@ -1,0 +1,231 @@
+package sqlrow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+func start(t *testing.T, f *fake) *Backend {
+	t.Helper()
+	b := New(f, Options{Package: "test", Name: "test"})
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+func asks(name string, mode driver.Mode) driver.Request {
+	return driver.Request{
+		Hold:   driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: mode, TTL: time.Minute},
+		Limit:  3,
+		Fences: 1,
+	}
+}
+
+func taking(t *testing.T, b *Backend, r driver.Request) func() error {
+	return func() error { _, err := b.Acquire(t.Context(), r); return err }
+}
+
+func giving(t *testing.T, b *Backend, r driver.Request) func() error {
+	return func() error { return b.Release(t.Context(), r.Hold) }
+}
+
+func renewing(t *testing.T, b *Backend, r driver.Request) func() error {
+	return func() error { return b.Renew(t.Context(), []driver.Hold{r.Hold})[0] }
+}
+
+// What each call costs.
+func TestStatementsOfEachCall(t *testing.T) {
+	f := newFake()
+	b := start(t, f)
+	x, y := asks("mutex", driver.Exclusive), asks("mutex", driver.Exclusive)
+	queued := asks("mutex", driver.Exclusive)
+	queued.Queue = true
+	reader, writer := asks("rw", driver.Read), asks("rw", driver.Write)
+	for _, call := range []struct {
+		what string
+		do   func() error
+		err  error
+		want map[string]int
+	}{
+		{"a mutex that never was", taking(t, b, x), nil, map[string]int{"take": 1, "look": 1, "insert": 1}},
+		{"a mutex held", taking(t, b, y), driver.ErrHeld, map[string]int{"take": 1, "look": 1}},
+		{"again", taking(t, b, x), nil, map[string]int{"take": 1}},
+		{"its renewal", renewing(t, b, x), nil, map[string]int{"extend": 1}},
+		{"its release", giving(t, b, x), nil, map[string]int{"free": 1}},
+		{"a free mutex", taking(t, b, y), nil, map[string]int{"take": 1}},
+		{"a place in line", taking(t, b, queued), driver.ErrHeld, map[string]int{"take": 1, "look": 1, "swap": 1}},
+		{"a release before a line", giving(t, b, y), nil, map[string]int{"free": 1}},
+		{"the first in line", taking(t, b, queued), nil, map[string]int{"take": 1, "look": 1, "swap": 1}},
+		{"its release", giving(t, b, queued), nil, map[string]int{"free": 1}},
+		{"a mutex after a line", taking(t, b, x), nil, map[string]int{"take": 1}},
+		{"a reader", taking(t, b, reader), nil, map[string]int{"look": 1, "insert": 1}},
+		{"a writer refused", taking(t, b, writer), driver.ErrHeld, map[string]int{"take": 1, "look": 1}},
+		{"a reader's renewal", renewing(t, b, reader), nil, map[string]int{"look": 1, "swap": 1}},
+		{"a reader's release", giving(t, b, reader), nil, map[string]int{"look": 1, "swap": 1}},
+		{"a release of nothing", giving(t, b, reader), driver.ErrLost, map[string]int{"look": 1}},
+		{"a writer's release of nothing", giving(t, b, writer), driver.ErrLost, map[string]int{"free": 1, "look": 1}},
+		{"a renewal of nothing", renewing(t, b, writer), driver.ErrLost, map[string]int{"extend": 1, "look": 1}},
+	} {
+		f.counted()
+		if err := call.do(); !errors.Is(err, call.err) {
+			t.Fatalf("%s: %v; want %v", call.what, err, call.err)
+		}
+		if got := f.counted(); !reflect.DeepEqual(got, call.want) {
+			t.Errorf("%s takes %v; want %v", call.what, got, call.want)
+		}
+	}
+}
+
+// holds are taken of as many locks.
+func holds(t *testing.T, b *Backend, n int) []driver.Hold {
+	t.Helper()
+	list := make([]driver.Hold, n)
+	for i := range list {
+		r := asks(fmt.Sprint("lock ", i), driver.Exclusive)
+		if _, err := b.Acquire(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		list[i] = r.Hold
+	}
+	return list
+}
+
+// One statement renews 256 holds; those that were lost cost one more.
+func TestStatementsOfManyRenewals(t *testing.T) {
+	f := newFake()
+	b := start(t, f)
+	list := holds(t, b, 5000)
+	f.counted()
+	for i, err := range b.Renew(t.Context(), list) {
+		if err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	if got, want := f.counted(), (map[string]int{"extend": 20}); !maps.Equal(got, want) {
+		t.Errorf("5000 renewals take %v; want %v", got, want)
+	}
+	list[7].Owner = driver.NewOwner()
+	for i, err := range b.Renew(t.Context(), list) {
+		if errors.Is(err, driver.ErrLost) != (i == 7) {
+			t.Errorf("hold %d: %v", i, err)
+		}
+	}
+	if got, want := f.counted(), (map[string]int{"extend": 20, "look": 1}); !maps.Equal(got, want) {
+		t.Errorf("5000 renewals, one of nothing, take %v; want %v", got, want)
+	}
+}
+
+// Holds of several TTLs and floors, and two of one name, are each renewed as asked.
+func TestRenewalsOfAllSorts(t *testing.T) {
+	f := newFake()
+	b := start(t, f)
+	list := holds(t, b, 6)
+	list[1].TTL = time.Hour
+	list[2].Floor = 1 << 60
+	list[3].Owner = driver.NewOwner()
+	list = append(list, list[0], list[4])
+	list[6].Owner = driver.NewOwner()
+	list[5].TTL = -1
+	want := map[int]error{3: driver.ErrLost, 6: driver.ErrLost, 5: driver.ErrInvalid}
+	for i, err := range b.Renew(t.Context(), list) {
+		if !errors.Is(err, want[i]) {
+			t.Errorf("hold %d: %v; want %v", i, err, want[i])
+		}
+	}
+	now := time.Now().UnixMicro()
+	if left := f.rows[KeyOf("lock 1")].Until - now; left < (59 * time.Minute).Microseconds() {
+		t.Errorf("a renewal for an hour lasts %d µs", left)
+	}
+	again := driver.Request{Hold: list[2], Fences: 1}
+	if g, err := b.Acquire(t.Context(), again); err != nil || g.Fence <= 1<<60 {
+		t.Errorf("after a floor of %d the fence is %d, %v", 1<<60, g.Fence, err)
+	}
+}
+
+// Sixteen processes share one row: whoever is slower tries again, and nobody is refused.
+func TestReadersCompete(t *testing.T) {
+	f := newFake()
+	// Everybody's statements take a moment, so that all look before one writes.
+	f.before = func(string) error { time.Sleep(time.Millisecond); return nil }
+	var wg sync.WaitGroup
+	for range 16 {
+		b := start(t, f)
+		wg.Go(func() {
+			for range 5 {
+				r := asks("rw", driver.Read)
+				for _, step := range []func() error{taking(t, b, r), renewing(t, b, r), giving(t, b, r)} {
+					if err := step(); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("80 readers came, renewed and went: %v", f.counted())
+}
+
+// A row that others change all the time ends in a refusal, and in an unknown outcome
+// where that would be a lie.
+func TestRowThatNeverRests(t *testing.T) {
+	f := newFake()
+	b := start(t, f)
+	r := asks("rw", driver.Read)
+	if err := taking(t, b, r)(); err != nil {
+		t.Fatal(err)
+	}
+	f.before = func(what string) error {
+		if what == "swap" {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.put(f.rows[KeyOf("rw")])
+		}
+		return nil
+	}
+	held := (*driver.HeldError)(nil)
+	if err := taking(t, b, asks("rw", driver.Read))(); !errors.As(err, &held) || held.Retry <= 0 {
+		t.Errorf("acquire: %v; want held, with a time to try again", err)
+	}
+	for what, do := range map[string]func() error{"renew": renewing(t, b, r), "release": giving(t, b, r)} {
+		err := do()
+		if !errors.Is(err, errBusy) || errors.Is(err, driver.ErrLost) || driver.Final(err) {
+			t.Errorf("%s: %v; want an unknown outcome", what, err)
+		}
+	}
+}
+
+// A call that waits for its turn, or for a pause between two tries, ends with its context.
+func TestLaneEndsWithContext(t *testing.T) {
+	f := newFake()
+	b := start(t, f)
+	reached, leave := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	f.before = func(string) error {
+		once.Do(func() { close(reached); <-leave })
+		return nil
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := taking(t, b, asks("rw", driver.Read))(); err != nil {
+			t.Error(err)
+		}
+	})
+	<-reached
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.Acquire(ctx, asks("rw", driver.Read)); !errors.Is(err, context.Canceled) {
+		t.Errorf("acquire: %v", err)
+	}
+	close(leave)
+	wg.Wait()
+	if len(b.lanes.m) != 0 {
+		t.Errorf("%d lanes are left", len(b.lanes.m))
+	}
+}

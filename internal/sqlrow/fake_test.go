@@ -1,0 +1,187 @@
+package sqlrow
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// fake is a table in memory, as Dialect has it. It counts statements.
+type fake struct {
+	mu     sync.Mutex
+	rows   map[Key]Row
+	counts map[string]int
+	before func(what string) error // called before each statement
+	skew   time.Duration           // of the clock
+}
+
+func newFake() *fake { return &fake{rows: map[Key]Row{}, counts: map[string]int{}} }
+
+// begin counts a statement, and locks the table until the statement ends.
+func (f *fake) begin(ctx context.Context, what string) (now int64, err error) {
+	if f.before != nil {
+		err = f.before(what)
+	}
+	f.mu.Lock()
+	f.counts[what]++
+	return time.Now().Add(f.skew).UnixMicro(), cmp.Or(err, ctx.Err())
+}
+
+// counted are the statements since it was called last.
+func (f *fake) counted() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.counts
+	f.counts = map[string]int{}
+	return c
+}
+
+func (f *fake) Take(ctx context.Context, t Taking) (int64, error) {
+	now, err := f.begin(ctx, "take")
+	defer f.mu.Unlock()
+	r, ok := f.rows[KeyOf(t.Name)]
+	mine := r.Owner == t.Owner && r.Kind == t.Kind
+	if err != nil || !ok || r.Claimed > now || r.Number >= MaxNumber || r.Until > now && !mine {
+		return 0, err
+	}
+	if r.Until <= now {
+		r.Since = now
+	}
+	r.Number = max(r.Number+1, now)
+	r.Granted, r.Owner, r.Until, r.Meta, r.Bell = r.Number, t.Owner, now+t.TTL.Microseconds(), t.Meta, t.Bell
+	r.Kind, r.Limit, r.Claims, r.Claimed = t.Kind, 0, nil, 0
+	f.put(r)
+	return r.Number, nil
+}
+
+func (f *fake) put(r Row) {
+	r.Rev++
+	f.rows[r.Key] = r
+}
+
+func (f *fake) Free(ctx context.Context, h Held) (freed, waited bool, err error) {
+	now, err := f.begin(ctx, "free")
+	defer f.mu.Unlock()
+	r := f.rows[h.Key]
+	if err != nil || r.Owner != h.Owner || r.Until <= now {
+		return false, false, err
+	}
+	r.Owner, r.Granted, r.Since, r.Until, r.Meta, r.Bell = "", 0, 0, 0, nil, ""
+	f.put(r)
+	return true, r.Waiting > now, nil
+}
+
+func (f *fake) Extend(ctx context.Context, holds []Held, ttl time.Duration, floor int64) (n int, err error) {
+	now, err := f.begin(ctx, "extend")
+	defer f.mu.Unlock()
+	for _, h := range holds {
+		r := f.rows[h.Key]
+		if err == nil && r.Owner == h.Owner && r.Until > now {
+			r.Until, r.Number = now+ttl.Microseconds(), max(r.Number, floor)
+			f.put(r)
+			n++
+		}
+	}
+	return n, err
+}
+
+func (f *fake) Look(ctx context.Context, keys []Key) (now int64, rows []Row, err error) {
+	now, err = f.begin(ctx, "look")
+	defer f.mu.Unlock()
+	for _, k := range keys {
+		if r, ok := f.rows[k]; ok {
+			rows = append(rows, r)
+		}
+	}
+	return now, rows, err
+}
+
+func (f *fake) Insert(ctx context.Context, r Row) (bool, error) {
+	_, err := f.begin(ctx, "insert")
+	defer f.mu.Unlock()
+	if _, ok := f.rows[r.Key]; ok || err != nil {
+		return false, err
+	}
+	f.rows[r.Key] = r
+	return true, nil
+}
+
+func (f *fake) Swap(ctx context.Context, r Row, _ bool) (done, waited bool, err error) {
+	now, err := f.begin(ctx, "swap")
+	defer f.mu.Unlock()
+	old, ok := f.rows[r.Key]
+	if err != nil || !ok || old.Rev != r.Rev {
+		return false, false, err
+	}
+	r.Waiting = old.Waiting
+	f.put(r)
+	return true, r.Waiting > now, nil
+}
+
+func (f *fake) Mark(ctx context.Context, k Key, d time.Duration) error {
+	now, err := f.begin(ctx, "mark")
+	defer f.mu.Unlock()
+	if r, ok := f.rows[k]; ok && err == nil {
+		r.Waiting = max(r.Waiting, now+d.Microseconds())
+		f.rows[k] = r
+	}
+	return err
+}
+
+func (f *fake) Names(ctx context.Context, prefix, after string, limit int) (names []string, err error) {
+	now, err := f.begin(ctx, "names")
+	defer f.mu.Unlock()
+	all := slices.SortedFunc(maps.Values(f.rows), func(a, b Row) int { return cmp.Compare(a.Name, b.Name) })
+	for _, r := range all {
+		live := r.Until > now || r.Claimed > now
+		if live && r.Name > after && strings.HasPrefix(r.Name, prefix) && len(names) < limit {
+			names = append(names, r.Name)
+		}
+	}
+	return names, err
+}
+
+var _ Dialect = (*fake)(nil)
+
+// party is a bell for backends of one process: who rings wakes all.
+type party struct {
+	mu       sync.Mutex
+	backends []*Backend
+}
+
+// guest is a backend's part of it.
+type guest struct{ p *party }
+
+func (p *party) join(b *Backend) Bell {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.backends = append(p.backends, b)
+	return guest{p}
+}
+
+func (guest) Tag(Key) string { return "party" }
+
+func (g guest) Ring(k Key) {
+	g.p.mu.Lock()
+	defer g.p.mu.Unlock()
+	for _, b := range g.p.backends {
+		b.Wake(k)
+	}
+}
+
+func (guest) Listen(Key) Ear { return patientEar{} }
+func (guest) Close() error   { return nil }
+
+type patientEar struct{}
+
+func (patientEar) Arm(context.Context) error { return nil }
+func (patientEar) Close()                    {}
+
+func (patientEar) Hear(ctx context.Context, _ string) (rang, silent bool) {
+	<-ctx.Done()
+	return false, false
+}

@@ -1,0 +1,189 @@
+package sqlrow
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+const patient = 30 * time.Second
+
+// doorbell is a bell whose rings and silences a test makes.
+type doorbell struct {
+	heard  chan string   // the tags that are listened to
+	rings  chan struct{} // rings once
+	silent bool
+	armErr error
+}
+
+func newDoorbell() *doorbell {
+	return &doorbell{heard: make(chan string, 1000), rings: make(chan struct{})}
+}
+
+func (d *doorbell) Tag(Key) string            { return "door" }
+func (d *doorbell) Ring(Key)                  {}
+func (d *doorbell) Listen(Key) Ear            { return d }
+func (d *doorbell) Arm(context.Context) error { return d.armErr }
+
+func (d *doorbell) Hear(ctx context.Context, tag string) (rang, silent bool) {
+	select {
+	case d.heard <- tag:
+	default:
+	}
+	if d.silent {
+		return false, true
+	}
+	select {
+	case <-d.rings:
+		return true, false
+	case <-ctx.Done():
+		return false, false
+	}
+}
+
+// door is the bell as a Backend closes it.
+type door struct{ *doorbell }
+
+func (door) Close() error { return nil }
+
+func (d *doorbell) Close() {}
+
+func startWith(t *testing.T, f *fake, d *doorbell) *Backend {
+	t.Helper()
+	b := New(f, Options{Package: "test", Name: "test", Bell: func(*Backend) Bell { return door{d} }})
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+func watching(t *testing.T, b *Backend, r driver.Request) driver.Watch {
+	t.Helper()
+	w, err := b.Watch(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func signalled(t *testing.T, w driver.Watch, why string) {
+	t.Helper()
+	select {
+	case <-w.Ready:
+	case <-time.After(patient):
+		t.Fatalf("no signal: %s", why)
+	}
+}
+
+func quiet(t *testing.T, w driver.Watch, why string) {
+	t.Helper()
+	select {
+	case <-w.Ready:
+		t.Fatalf("a signal: %s", why)
+	case <-time.After(20 * time.Millisecond):
+	}
+}
+
+// One listener waits for all at the bell of whoever holds, and says so in the row.
+func TestWatchListens(t *testing.T) {
+	f, d := newFake(), newDoorbell()
+	b := startWith(t, f, d)
+	holder, one, two := asks("x", driver.Exclusive), asks("x", driver.Exclusive), asks("x", driver.Exclusive)
+	if err := taking(t, b, holder)(); err != nil {
+		t.Fatal(err)
+	}
+	f.counted()
+	w1, w2 := watching(t, b, one), watching(t, b, two)
+	defer w1.Close()
+	defer w2.Close()
+	if tag := <-d.heard; tag != "door" {
+		t.Errorf("the bell of %q is heard", tag)
+	}
+	if waiting := f.rows[KeyOf("x")].Waiting; waiting <= time.Now().Add(slice).UnixMicro() {
+		t.Errorf("the row says that somebody waits until %d", waiting)
+	}
+	quiet(t, w1, "nothing happened")
+	d.rings <- struct{}{}
+	signalled(t, w1, "the bell rang")
+	signalled(t, w2, "the bell rang")
+	if n := f.counted()["mark"]; n != 1 {
+		t.Errorf("the row was marked %d times", n)
+	}
+}
+
+// Where nothing is heard the row is looked at, and a waiter is told when it is free.
+func TestWatchPolls(t *testing.T) {
+	for what, d := range map[string]*doorbell{
+		"no ringer": {heard: make(chan string, 1), silent: true},
+		"no ear":    {heard: make(chan string, 1), armErr: errors.New("deaf")},
+	} {
+		f := newFake()
+		b, other := startWith(t, f, d), start(t, f)
+		holder := asks("x", driver.Exclusive)
+		if err := taking(t, other, holder)(); err != nil {
+			t.Fatal(err)
+		}
+		w := watching(t, b, asks("x", driver.Exclusive))
+		quiet(t, w, what+", and it is held")
+		if err := giving(t, other, holder)(); err != nil {
+			t.Fatal(err)
+		}
+		signalled(t, w, what+", and it is free")
+		w.Close()
+	}
+}
+
+// A database that does not answer is no reason to wait for ever, and none to give up.
+func TestWatchWithoutDatabase(t *testing.T) {
+	f := newFake()
+	broken := errors.New("gone")
+	b := start(t, f)
+	f.before = func(string) error { return broken }
+	if _, err := b.Watch(t.Context(), asks("x", driver.Exclusive)); !errors.Is(err, broken) || driver.Final(err) {
+		t.Errorf("watch: %v", err)
+	}
+}
+
+// Close ends listeners and those who wait to be armed.
+func TestCloseEndsWatches(t *testing.T) {
+	before := runtime.NumGoroutine()
+	f, d := newFake(), newDoorbell()
+	b := startWith(t, f, d)
+	holder := asks("x", driver.Exclusive)
+	if err := taking(t, b, holder)(); err != nil {
+		t.Fatal(err)
+	}
+	w := watching(t, b, asks("x", driver.Exclusive))
+	reached, leave := make(chan struct{}), make(chan struct{})
+	f.before = func(string) error {
+		close(reached)
+		<-leave
+		return nil
+	}
+	failed := make(chan error, 1)
+	go func() {
+		_, err := b.Watch(t.Context(), asks("y", driver.Exclusive))
+		failed <- err
+	}()
+	<-reached
+	closed := make(chan error, 1)
+	go func() { closed <- b.Close() }()
+	if err := <-failed; !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("watch: %v", err)
+	}
+	close(leave)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	w.Close()
+	if _, err := b.Watch(t.Context(), asks("z", driver.Exclusive)); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("watch: %v", err)
+	}
+	for end := time.Now().Add(patient); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+		}
+	}
+}

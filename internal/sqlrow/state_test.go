@@ -1,0 +1,115 @@
+package sqlrow
+
+import (
+	"errors"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
+)
+
+// full is a row with a writer, and a reader and a writer in line.
+func full() Row {
+	return Row{
+		Key: KeyOf("x"), Name: "x", Kind: driver.Write, Number: 9, Rev: 3,
+		Owner: "w", Granted: 7, Since: 100, Until: 2000, Meta: []byte(`{"pid":"1"}`), Bell: "b1",
+		Claims: []byte(`[{"owner":"r","mode":3,"ticket":1,"since":200,"until":1500,"bell":"b2"},` +
+			`{"owner":"v","mode":2,"ticket":2,"since":300,"until":1800,"meta":"{}"}]`),
+		Claimed: 1800,
+	}
+}
+
+// What was read is written as it was, but for those whose time is over.
+func TestRowRoundTrip(t *testing.T) {
+	for now, want := range map[int64]int{1000: 3, 1500: 2, 1800: 1, 2000: 0} {
+		s, err := read(full(), now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(s.Claims) != want {
+			t.Errorf("at %d there are %d claims; want %d", now, len(s.Claims), want)
+		}
+		row, err := s.write("x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch now {
+		case 1000:
+			if !reflect.DeepEqual(row, full()) {
+				t.Errorf("wrote\n%+v\nafter\n%+v", row, full())
+			}
+		case 2000:
+			if row.Owner != "" || row.Until != 0 || row.Claims != nil || row.Claimed != 0 || row.Number != 9 {
+				t.Errorf("nobody lives, but the row is %+v", row)
+			}
+		}
+	}
+}
+
+// No program of ours writes such rows: they are refused, with words.
+func TestOddRows(t *testing.T) {
+	for what, spoil := range map[string]func(*Row){
+		"claims":   func(r *Row) { r.Claims = []byte("{") },
+		"sorts":    func(r *Row) { r.Claims = []byte(`[{"owner":"r","mode":3,"number":1,"since":1,"until":1,"sorts":1}]`) },
+		"an owner": func(r *Row) { r.Claims = []byte(`[{"mode":3,"number":1,"since":1,"until":1}]`) },
+		"mode 4":   func(r *Row) { r.Claims = []byte(`[{"owner":"r","mode":4,"number":1,"since":1,"until":1}]`) },
+		"mode 99":  func(r *Row) { r.Claims = []byte(`[{"owner":"r","mode":99,"number":1,"since":1,"until":1}]`) },
+		"ticket 1": func(r *Row) { r.Claims = []byte(`[{"owner":"r","mode":3,"number":1,"ticket":1,"since":1,"until":1}]`) },
+		"ticket 0": func(r *Row) { r.Granted = 0 },
+		"kind 0":   func(r *Row) { r.Kind = 0 },
+		"kind 3":   func(r *Row) { r.Kind = driver.Read },
+		"kind 200": func(r *Row) { r.Kind = 200 },
+		"number -": func(r *Row) { r.Number = -1 },
+		"number 9": func(r *Row) { r.Number = MaxNumber + 1 },
+		"rev 0":    func(r *Row) { r.Rev = 0 },
+		"rev -1":   func(r *Row) { r.Rev = -1 },
+		"holds":    func(r *Row) { r.Until = math.MaxInt64 },
+		"from -1":  func(r *Row) { r.Since = -1 },
+	} {
+		row := full()
+		spoil(&row)
+		_, err := read(row, 1000)
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// One listens to whom one must wait for last; to nobody if it can be any of several.
+func TestBellOf(t *testing.T) {
+	a, b := claims.Claim{Owner: "a", Bell: "a"}, claims.Claim{Owner: "b", Bell: "b"}
+	for _, c := range []struct {
+		ahead []claims.Claim
+		mode  driver.Mode
+		tag   string
+		found bool
+	}{
+		{nil, driver.Exclusive, "", false},
+		{[]claims.Claim{a}, driver.Exclusive, "a", true},
+		{[]claims.Claim{a, b}, driver.Write, "b", true},
+		{[]claims.Claim{a, b}, driver.Counted, "", false},
+		{[]claims.Claim{b, b}, driver.Counted, "b", true},
+	} {
+		if tag, found := bellOf(c.ahead, c.mode); tag != c.tag || found != c.found {
+			t.Errorf("%v of %v: %q, %v", c.mode, c.ahead, tag, found)
+		}
+	}
+}
+
+// A TTL is never cut short.
+func TestWholeMicros(t *testing.T) {
+	s, err := read(Row{Key: KeyOf("x")}, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := asks("x", driver.Counted)
+	r.TTL = 1_000_001
+	s.grant(r, claims.Claim{Owner: r.Owner, Mode: r.Mode})
+	row, err := s.write("x")
+	if err != nil || row.Claimed != 1000+1001 {
+		t.Errorf("a TTL of %v from 1000 on ends at %d, %v", r.TTL, row.Claimed, err)
+	}
+}
