@@ -16,7 +16,7 @@ func handOver(t testing.TB, a, b driver.Backend, times int, held time.Duration) 
 	took := make([]time.Duration, 0, times)
 	holder, waiter := a, b
 	r := asks("hand-over", driver.Exclusive)
-	gets(t, holder, r)
+	take(t, holder, r)
 	for range times {
 		next := asks(r.Name, r.Mode)
 		refused(t, waiter, next)

@@ -65,26 +65,10 @@ func asks(name string, mode driver.Mode) driver.Request {
 	}
 }
 
-func gets(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {
-	t.Helper()
-	g, err := b.Acquire(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
-
 func gives(t testing.TB, b driver.Backend, r driver.Request) {
 	t.Helper()
 	if err := b.Release(t.Context(), r.Hold); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func refused(t testing.TB, b driver.Backend, r driver.Request) {
-	t.Helper()
-	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
-		t.Fatalf("acquire: %v; want held", err)
 	}
 }
 
@@ -104,23 +88,6 @@ func until(t testing.TB, what string, ok func() bool) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-}
-
-// execute runs a statement of the test's own.
-func execute(t testing.TB, db *sql.DB, text string, args ...any) {
-	t.Helper()
-	if _, err := db.ExecContext(t.Context(), text, args...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// number reads one.
-func numberOf(t testing.TB, db *sql.DB, query string, args ...any) (n int64) {
-	t.Helper()
-	if err := db.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
 
 // hasBell waits until the backend has its bell, of which the next hold's row tells.
