@@ -4,8 +4,8 @@ import (
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
+	"regexp"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/distlock/distlock/internal/sqlrow"
@@ -84,18 +84,17 @@ func slotOf(k sqlrow.Key) int { return int(k[0]) % slots }
 // most: what all servers tell apart.
 func lockName(base string, number int64) string { return base + "/" + strconv.FormatInt(number, 10) }
 
-// splitTag divides a lock's name. What is no name of ours is not ok: it must not get into a statement.
+// tagForm is what lockName makes. Nothing else gets into a statement.
+var tagForm = regexp.MustCompile(`^(distlock/[0-9a-f]{16}/[0-9]{1,2})/([0-9]{1,15})$`)
+
+// splitTag divides a lock's name.
 func splitTag(tag string) (base string, number int64, ok bool) {
-	i := strings.LastIndexByte(tag, '/')
-	if i < 0 || !strings.HasPrefix(tag, lockPrefix) || len(tag) > bellLength {
+	parts := tagForm.FindStringSubmatch(tag)
+	if parts == nil {
 		return "", 0, false
 	}
-	number, err := strconv.ParseInt(tag[i+1:], 10, 48)
-	base = tag[:i]
-	odd := strings.ContainsFunc(base[len(lockPrefix):], func(r rune) bool {
-		return r != '/' && (r < '0' || r > '9') && (r < 'a' || r > 'f')
-	})
-	return base, number, err == nil && number >= 0 && !odd
+	number, err := strconv.ParseInt(parts[2], 10, 64)
+	return parts[1], number, err == nil
 }
 
 const lockPrefix = "distlock/"

@@ -2,9 +2,12 @@ package mysqllock
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/sqlrow"
 )
 
@@ -63,12 +66,38 @@ func newRow(ctx context.Context, s *site) (strategy, error) {
 	if _, err := s.prepare(ctx, rowShape(s.opts)); err != nil {
 		return nil, err
 	}
+	if err := s.probeBytes(ctx); err != nil {
+		return nil, err
+	}
 	d := &rowDialect{db: s.db, bell: newBell(s.db)}
 	if err := d.prepare(ctx, quoted(s.opts.Table)); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
 	o := sqlrow.Options{Package: "mysqllock", Name: s.name, Bell: func(*sqlrow.Backend) sqlrow.Bell { return d.bell }}
 	return &row{sqlrow.New(d, o), d}, nil
+}
+
+// probeBytes refuses sessions that convert what is sent: names would not be what they
+// are to other sessions.
+func (s *site) probeBytes(ctx context.Context) error {
+	stmt, err := s.db.PrepareContext(ctx, "SELECT HEX(?), @@character_set_client, @@character_set_connection")
+	if err != nil {
+		return err
+	}
+	defer stmt.Close()
+	var bytes []byte
+	for b := range 256 {
+		bytes = append(bytes, byte(b))
+	}
+	var text, client, connection string
+	if err := stmt.QueryRowContext(ctx, bytes).Scan(&text, &client, &connection); err != nil {
+		return err
+	}
+	if client != connection || !strings.EqualFold(text, hex.EncodeToString(bytes)) {
+		return fmt.Errorf("%w: mysqllock: the pool's sessions convert text from %s to %s on its way: remove collation_connection and the like from the DSN",
+			driver.ErrInvalid, client, connection)
+	}
+	return nil
 }
 
 // Close also ends the use of the pool, which the Backend closes if it is its own.

@@ -1,0 +1,487 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/sqlrow"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// oddSessions are pools as programs have them.
+var oddSessions = map[string]func(*mysql.Config){
+	"interpolated":      func(c *mysql.Config) { c.InterpolateParams = true },
+	"found rows":        func(c *mysql.Config) { c.ClientFoundRows = true },
+	"parsed times":      func(c *mysql.Config) { c.ParseTime = true },
+	"ANSI":              session("sql_mode", "'ANSI'"),
+	"ORACLE":            session("sql_mode", "'ORACLE'"),
+	"at once":           session("sql_mode", "'SIMULTANEOUS_ASSIGNMENT'"),
+	"strict":            session("sql_mode", "'TRADITIONAL,NO_BACKSLASH_ESCAPES,HIGH_NOT_PRECEDENCE,IGNORE_SPACE,NO_UNSIGNED_SUBTRACTION'"),
+	"lax":               session("sql_mode", "''"),
+	"far east":          session("time_zone", "'+13:00'"),
+	"serializable":      session("tx_isolation", "'SERIALIZABLE'"),
+	"read uncommitted":  session("tx_isolation", "'READ-UNCOMMITTED'"),
+	"safe updates":      session("sql_safe_updates", "1"),
+	"short waits":       session("innodb_lock_wait_timeout", "1"),
+	"old character set": func(c *mysql.Config) { _ = c.Apply(mysql.Charset("latin1", "latin1_swedish_ci")) },
+}
+
+func session(name, value string) func(*mysql.Config) {
+	return func(c *mysql.Config) { c.Params = map[string]string{name: value} }
+}
+
+// Whatever a session has set, its locks are those of all others.
+func TestRowInOddSessions(t *testing.T) {
+	t.Parallel()
+	u, _ := database(t, Row)
+	usual := rowAt(t, u)
+	for what, change := range oddSessions {
+		t.Run(what, func(t *testing.T) {
+			b := rowOn(t, rowPool(t, u, change))
+			wholeLife(t, b, usual, "Schloß '\"\\ 🔒 "+what)
+			wholeLife(t, usual, b, "again "+what)
+		})
+	}
+}
+
+// Where bytes are changed on their way, two sessions would not mean the same lock.
+func TestRowRefusesSessionsThatConvert(t *testing.T) {
+	t.Parallel()
+	u, _ := database(t, Row)
+	for _, collation := range []string{"utf16_general_ci", "latin1_swedish_ci"} {
+		db := rowPool(t, u, session("collation_connection", "'"+collation+"'"))
+		b, err := New(t.Context(), db, &Options{Create: true})
+		if err == nil {
+			b.Close()
+		}
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "collation_connection") {
+			t.Errorf("%s: %v", collation, err)
+		}
+	}
+}
+
+// wholeLife takes a lock through its life: b holds it, and other sees what it must.
+func wholeLife(t *testing.T, b, other driver.Backend, name string) {
+	t.Helper()
+	x := asks(name, driver.Exclusive)
+	x.Meta = map[string]string{"who": "«me»"}
+	first := take(t, b, x)
+	if held := refused(t, other, asks(name, driver.Exclusive)); held.Holders[0].Meta["who"] != "«me»" {
+		t.Errorf("held by %v", held.Holders[0].Meta)
+	}
+	if again := take(t, b, x); again.Fence <= first.Last() {
+		t.Errorf("fence %d after %d", again.Fence, first.Last())
+	}
+	renews(t, b, x, nil)
+	gives(t, b, x)
+	renews(t, b, x, driver.ErrLost)
+	wantIs(t, b.Release(t.Context(), x.Hold), driver.ErrLost)
+	one, two, writer := asks(name, driver.Read), asks(name, driver.Read), asks(name, driver.Write)
+	take(t, b, one)
+	take(t, other, two)
+	writer.Queue = true
+	refused(t, b, writer)
+	names := 0
+	err := other.(driver.Inspector).List(t.Context(), name, func(n string) bool { names++; return n == name })
+	if err != nil || names != 1 {
+		t.Errorf("%d names are listed, %v", names, err)
+	}
+	renews(t, b, one, nil)
+	gives(t, b, one)
+	gives(t, other, two)
+	if last := take(t, b, writer); last.Fence <= first.Last() {
+		t.Errorf("fence %d after %d", last.Fence, first.Last())
+	}
+	gives(t, b, writer)
+}
+
+// A pool with hardly any connections is enough.
+func TestRowInSmallPools(t *testing.T) {
+	t.Parallel()
+	u, _ := database(t, Row)
+	for _, size := range []int{1, 2, 3} {
+		one, two := rowPool(t, u, nil), rowPool(t, u, nil)
+		one.SetMaxOpenConns(size)
+		two.SetMaxOpenConns(size)
+		a, b, c := rowOn(t, one), rowOn(t, one), rowOn(t, two)
+		var wg sync.WaitGroup
+		for i, pair := range [][2]*Backend{{a, b}, {b, a}, {a, c}, {c, a}} {
+			wg.Go(func() { handOver(t, pair[0], pair[1], fmt.Sprint(size, " ", i), 5, 0) })
+		}
+		wg.Wait()
+		if open := one.Stats().MaxOpenConnections; open != size {
+			t.Errorf("the pool's limit is %d; it was %d", open, size)
+		}
+	}
+}
+
+// The end of a lease is by the server's clock, and never earlier than asked for.
+func TestRowUsesTheServersClock(t *testing.T) {
+	t.Parallel()
+	u, db := database(t, Row)
+	b := rowAt(t, u)
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Read} {
+		r := asks("clock "+mode.String(), mode)
+		for range 3 {
+			before := ask(t, db, "SELECT "+clockSQL)
+			g := take(t, b, r)
+			after := ask(t, db, "SELECT "+clockSQL)
+			end := ask(t, db, "SELECT GREATEST(until, claimed) FROM distlock_locks WHERE name = ?", r.Name) - r.TTL.Microseconds()
+			if end < before || end > after {
+				t.Errorf("%v: the lease began at %d; it was asked for between %d and %d", mode, end, before, after)
+			}
+			if number := int64(g.Fence >> 10); number < before {
+				t.Errorf("%v: number %d is before the clock, %d", mode, number, before)
+			}
+		}
+	}
+}
+
+// Sixteen processes on one row: nobody is refused what is free, and nothing is lost.
+func TestRowReadersOfManyProcesses(t *testing.T) {
+	t.Parallel()
+	u, db := database(t, Row)
+	var wg sync.WaitGroup
+	for range 16 {
+		b := rowAt(t, u)
+		wg.Go(func() {
+			for range 3 {
+				r := asks("readers", driver.Read)
+				take(t, b, r)
+				renews(t, b, r, nil)
+				gives(t, b, r)
+			}
+		})
+	}
+	wg.Wait()
+	if n := ask(t, db, "SELECT COUNT(*) FROM distlock_locks WHERE claims IS NOT NULL"); n != 0 {
+		t.Error("claims are left")
+	}
+}
+
+// Sixteen processes fight for one lock: never two hold, fences increase, and the server
+// answers nobody with an error.
+func TestRowUnderContention(t *testing.T) {
+	t.Parallel()
+	const table = "a_row_that_many_want"
+	u, _ := database(t, Row)
+	var inside, rounds atomic.Int64
+	var last atomic.Uint64
+	var wg sync.WaitGroup
+	for range 16 {
+		b := connect(t, u+"&table="+table)
+		wg.Go(func() {
+			for rounds.Load() < 100 {
+				r := asks("fight", driver.Exclusive)
+				g, err := b.Acquire(t.Context(), r)
+				if errors.Is(err, driver.ErrHeld) {
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if n := inside.Add(1); n != 1 {
+					t.Errorf("%d hold", n)
+				}
+				if before := last.Swap(g.Last()); g.Fence <= before {
+					t.Errorf("fence %d after %d", g.Fence, before)
+				}
+				rounds.Add(1)
+				inside.Add(-1)
+				gives(t, b, r)
+			}
+		})
+	}
+	wg.Wait()
+	for _, line := range testserver.SharedMariaDB(t).SQLErrors() {
+		if strings.Contains(line, table) && !strings.Contains(line, "ERROR 1146") { // it was missing once
+			t.Errorf("the server answered: %s", line)
+		}
+	}
+}
+
+// blocked locks a row by a transaction of somebody else's, until free is called, which may
+// change it.
+func blocked(t *testing.T, db *sql.DB, name string) (free func(change string)) {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tx.Rollback() })
+	k := sqlrow.KeyOf(name)
+	if _, err := tx.Exec("SELECT 1 FROM distlock_locks WHERE k = ? FOR UPDATE", k[:]); err != nil {
+		t.Fatal(err)
+	}
+	return func(change string) {
+		if change != "" {
+			if _, err := tx.Exec("UPDATE distlock_locks SET rev = rev + 1, "+change+" WHERE k = ?", k[:]); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := tx.Commit(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// waitingLocks waits until so many statements wait for a row.
+func waitingLocks(t *testing.T, db *sql.DB, n int64) {
+	t.Helper()
+	until(t, fmt.Sprint(n, " statements wait for the row"), func() bool {
+		return ask(t, db, `SELECT COUNT(*) FROM information_schema.INNODB_TRX x JOIN information_schema.PROCESSLIST p ON p.ID = x.trx_mysql_thread_id
+WHERE x.trx_state = 'LOCK WAIT' AND p.DB = DATABASE()`) >= n
+	})
+}
+
+// A statement whose caller gave up may be executed later. A release that comes after it
+// finds what it did.
+func TestRowLandsLate(t *testing.T) {
+	t.Parallel()
+	u, db := database(t, Row)
+	b := rowAt(t, u)
+	r := asks("late", driver.Exclusive)
+	take(t, b, r)
+	gives(t, b, r)
+	free := blocked(t, db, r.Name)
+	r = asks("late", driver.Exclusive)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, err := b.Acquire(ctx, r)
+		if err == nil || errors.Is(err, driver.ErrHeld) || driver.Final(err) {
+			t.Errorf("an attempt without an answer: %v; want an unknown outcome", err)
+		}
+	})
+	waitingLocks(t, db, 1)
+	cancel()
+	wg.Wait()
+	released := make(chan error, 1)
+	wg.Go(func() { released <- b.Release(t.Context(), r.Hold) })
+	waitingLocks(t, db, 1)
+	free("")
+	if err := <-released; err != nil && !errors.Is(err, driver.ErrLost) {
+		t.Error(err)
+	}
+	wg.Wait()
+	until(t, "the lock is free", func() bool {
+		next := asks("late", driver.Exclusive)
+		_, err := b.Acquire(t.Context(), next)
+		return err == nil
+	})
+}
+
+// What waited for longer than the server lets it was not done, is asked again, and is
+// done once.
+func TestRowAsksAgainAfterLockWaitTimeout(t *testing.T) {
+	t.Parallel()
+	u, db := database(t, Row)
+	b := rowOn(t, rowPool(t, u, session("innodb_lock_wait_timeout", "1")))
+	r := asks("timeout", driver.Exclusive)
+	take(t, b, r)
+	gives(t, b, r)
+	rev := "SELECT rev FROM distlock_locks WHERE name = 'timeout'"
+	before := ask(t, db, rev)
+	free := blocked(t, db, r.Name)
+	done := make(chan error, 1)
+	go func() { _, err := b.Acquire(t.Context(), r); done <- err }()
+	waitingLocks(t, db, 1)
+	time.Sleep(1500 * time.Millisecond) // longer than the timeout
+	free("")
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if after := ask(t, db, rev); after != before+1 {
+		t.Errorf("one attempt changed the row %d times", after-before)
+	}
+}
+
+// A renewal that had to wait tells the truth: of a hold that somebody else took over it
+// says that it is lost, of one that nobody did that it lives.
+func TestRowRenewalThatWaits(t *testing.T) {
+	t.Parallel()
+	u, db := database(t, Row)
+	b := rowAt(t, u)
+	for change, want := range map[string]error{
+		"": nil,
+		"owner = 'thief', granted = number + 1, number = number + 1, until = until + 60000000": driver.ErrLost,
+		"until = 1": driver.ErrLost,
+	} {
+		r := asks("waits", driver.Exclusive)
+		r.TTL = 10 * time.Second
+		take(t, b, r)
+		free := blocked(t, db, r.Name)
+		done := make(chan error, 1)
+		go func() { done <- b.Renew(t.Context(), []driver.Hold{r.Hold})[0] }()
+		waitingLocks(t, db, 1)
+		free(change)
+		if err := <-done; !errors.Is(err, want) {
+			t.Errorf("after %q: %v; want %v", change, err, want)
+		}
+		do(t, db, "UPDATE distlock_locks SET until = 0")
+	}
+}
+
+// Many holds are renewed by few statements, and each gets its own answer.
+func TestRowRenewsMany(t *testing.T) {
+	t.Parallel()
+	srv := testserver.MariaDB(t, testserver.MariaDBOptions{Args: []string{"--innodb-flush-log-at-trx-commit=2"}})
+	u := srv.Database(t)
+	b, db := rowAt(t, u), srv.DB(t, u)
+	hasBell(t, b)
+	holds := make([]driver.Hold, 5000)
+	var wg sync.WaitGroup
+	for part := range slices.Chunk(holds, 500) {
+		wg.Go(func() {
+			for i := range part {
+				r := asks("many "+driver.NewOwner(), driver.Exclusive)
+				if _, err := b.Acquire(t.Context(), r); err != nil {
+					t.Error(err)
+					return
+				}
+				part[i] = r.Hold
+			}
+		})
+	}
+	wg.Wait()
+	run := statements(t, db, func() {
+		for _, err := range b.Renew(t.Context(), holds) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	if run != 20 {
+		t.Errorf("5000 renewals took %d statements; want 20", run)
+	}
+	if n := ask(t, db, "SELECT COUNT(*) FROM distlock_locks WHERE bell LIKE 'distlock/%'"); n != 5000 {
+		t.Errorf("%d of 5000 rows name a bell", n)
+	}
+	holds[17].Owner = driver.NewOwner()
+	for i, err := range b.Renew(t.Context(), holds[:300]) {
+		if errors.Is(err, driver.ErrLost) != (i == 17) {
+			t.Errorf("hold %d: %v", i, err)
+		}
+	}
+}
+
+// statements counts what prepared statements the server executed meanwhile.
+func statements(t *testing.T, db *sql.DB, f func()) int64 {
+	t.Helper()
+	count := func() (n int64) {
+		var name string
+		if err := db.QueryRowContext(t.Context(), "SHOW GLOBAL STATUS LIKE 'Com_stmt_execute'").Scan(&name, &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := count()
+	f()
+	return count() - before
+}
+
+// Each call is as many statements as it must be.
+func TestRowStatementsOfEachCall(t *testing.T) {
+	t.Parallel()
+	srv := testserver.MariaDB(t, testserver.MariaDBOptions{})
+	u := srv.Database(t)
+	b, db := rowAt(t, u), srv.DB(t, u)
+	hasBell(t, b)
+	warm := asks("mutex", driver.Exclusive)
+	take(t, b, warm)
+	gives(t, b, warm)
+	x, reader := asks("mutex", driver.Exclusive), asks("reader", driver.Read)
+	for _, call := range []struct {
+		what string
+		want int64
+		do   func()
+	}{
+		{"lock", 1, func() { take(t, b, x) }},
+		{"lock again", 1, func() { take(t, b, x) }},
+		{"refusal", 2, func() { refused(t, b, asks("mutex", driver.Exclusive)) }},
+		{"renewal", 1, func() { renews(t, b, x, nil) }},
+		{"unlock", 1, func() { gives(t, b, x) }},
+		{"new lock", 3, func() { take(t, b, asks("new", driver.Exclusive)) }},
+		{"first reader", 2, func() { take(t, b, reader) }},
+		{"reader's renewal", 2, func() { renews(t, b, reader, nil) }},
+		{"reader's unlock", 2, func() { gives(t, b, reader) }},
+	} {
+		if got := statements(t, db, call.do); got != call.want {
+			t.Errorf("%s: %d statements; want %d", call.what, got, call.want)
+		}
+	}
+}
+
+// A row that another program spoilt is an error that says so, for that lock only.
+func TestRowSpoilt(t *testing.T) {
+	t.Parallel()
+	u, db := database(t, Row)
+	b := rowAt(t, u)
+	for _, change := range []string{
+		"claims = '{', claimed = 9000000000000000",
+		"claims = '[{\"owner\":\"x\"}]', claimed = 9000000000000000",
+		"kind = 77, owner = 'x', granted = 1, until = 9000000000000000",
+		"owner = 'x', granted = 1, until = 9223372036854775807",
+		"number = -1, owner = 'x', granted = 1, until = 9000000000000000",
+	} {
+		r := asks("spoilt "+change, driver.Read)
+		take(t, b, r)
+		do(t, db, "UPDATE distlock_locks SET "+change+" ORDER BY number DESC LIMIT 1")
+		_, err := b.Acquire(t.Context(), asks(r.Name, driver.Write))
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "changed by another program") {
+			t.Errorf("%s: %v", change, err)
+		}
+		take(t, b, asks("another "+change, driver.Exclusive))
+	}
+}
+
+// List finds names of any length, page by page, and no others.
+func TestRowListsMany(t *testing.T) {
+	t.Parallel()
+	u, db := database(t, Row)
+	b := rowAt(t, u)
+	long := strings.Repeat("é", 2000)
+	want := map[string]bool{}
+	var rows []string
+	for i := range 1300 {
+		name := fmt.Sprint(long, i)
+		want[name] = true
+		rows = append(rows, fmt.Sprintf("(UNHEX(SHA2('%s', 256)), '%s', 1, 0, 1, 'o', 1, 1, 9000000000000000, 0, 1, 0)", name, name))
+	}
+	gone := take(t, b, asks("gone", driver.Exclusive))
+	do(t, db, "UPDATE distlock_locks SET until = 1, granted = "+fmt.Sprint(gone.Fence>>10),
+		"INSERT INTO distlock_locks (k, name, kind, lim, number, owner, granted, since, until, claimed, rev, waiting) VALUES "+strings.Join(rows, ", "))
+	for _, prefix := range []string{"", "é", long} {
+		got := map[string]bool{}
+		err := b.List(t.Context(), prefix, func(name string) bool {
+			if got[name] {
+				t.Errorf("%q twice", name[len(long):])
+			}
+			got[name] = true
+			return true
+		})
+		if err != nil || len(got) != len(want) {
+			t.Errorf("%d names, %v; want %d", len(got), err, len(want))
+		}
+	}
+	for _, prefix := range []string{"\xc3", "è", long + "x", "e"} {
+		if err := b.List(t.Context(), prefix, func(name string) bool { return prefix == "\xc3" }); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := b.Acquire(t.Context(), asks(strings.Repeat("x", sqlrow.MaxName+1), driver.Exclusive)); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("a name that is too long: %v", err)
+	}
+}
