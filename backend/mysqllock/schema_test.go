@@ -12,7 +12,7 @@ import (
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedMariaDB(t)
-	for _, s := range []Strategy{Row, UniqueIndex, Version} {
+	for _, s := range Strategies() {
 		t.Run(string(s), func(t *testing.T) {
 			t.Parallel()
 			for _, table := range []string{"", "Own_Table"} {
