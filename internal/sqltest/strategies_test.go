@@ -30,6 +30,10 @@ var strategies = []strategy{
 	{name: "mysql unique", kind: mariaDB, query: "strategy=unique", leased: true, waiting: 2, pools: []int{1}},
 	{name: "mysql version", kind: mariaDB, query: "strategy=version", leased: true, waiting: 2, pools: []int{1}},
 	{name: "postgres row", kind: postgreSQL, query: "strategy=row", leased: true, waiting: 3, pools: []int{1, 3}, clean: true},
+	{name: "mysql forupdate", kind: mariaDB, query: "strategy=forupdate", waiting: 5, pools: []int{3}},
+	{name: "mysql session", kind: mariaDB, query: "strategy=session", waiting: 5, pools: []int{3}},
+	{name: "postgres advisory session", kind: postgreSQL, query: "strategy=advisory&level=session", waiting: 5, pools: []int{3}},
+	{name: "postgres advisory transaction", kind: postgreSQL, query: "strategy=advisory&level=transaction", waiting: 5, pools: []int{3}},
 }
 
 // each runs a test with every strategy, at the same time where a test allows it.
