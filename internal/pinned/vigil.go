@@ -3,8 +3,9 @@ package pinned
 import "time"
 
 // vigilTime is how often it is looked whether links live. That sends nothing: it sees that
-// the server has closed a connection, and what was silent for too long.
-const vigilTime = 250 * time.Millisecond
+// the server has closed a connection, and what was silent for too long. For so long two may
+// believe to hold where the server ends a connection and gives its lock to another at once.
+const vigilTime = 50 * time.Millisecond
 
 // idleTime is how long a link without a hold is kept, if its lease is long enough.
 const idleTime = 10 * time.Second
