@@ -23,6 +23,8 @@ var (
 		onDatabase("Row", "strategy=row"),
 		onDatabase("UniqueIndex", "strategy=unique"),
 		onDatabase("Version", "strategy=version"),
+		onDatabase("ForUpdate", "strategy=forupdate"),
+		onDatabase("Session", "strategy=session"),
 	}
 	mysqlAll = join([]contender{
 		mysqlUpdate,
@@ -45,6 +47,8 @@ var (
 
 	postgresOurs = []contender{
 		onDatabase("Row", "strategy=row"),
+		onDatabase("Advisory, session", "strategy=advisory"),
+		onDatabase("Advisory, transaction", "strategy=advisory&level=transaction"),
 	}
 	postgresRaw = []contender{
 		postgresUpdate,

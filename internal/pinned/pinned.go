@@ -106,7 +106,7 @@ const (
 	maxShared  = 4                // links for the holds of one TTL, beyond which they share
 	maxHolds   = 1000             // of one link
 	maxWaits   = 16               // links that wait; the rest polls
-	maxIdle    = 4                // links without a hold that are kept
+	maxIdle    = 16               // links without a hold that are kept
 	slice      = 10 * time.Second // of one wait
 	lastResort = 2 * time.Second  // for what cleans up
 )
