@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/turns"
 )
 
 // ErrElsewhere is what Do answers for a key that another instance has.
@@ -25,15 +25,7 @@ type Owner struct {
 	self      string
 	instances []string
 	seeds     []uint64
-
-	mu   sync.Mutex
-	keys map[string]*key
-}
-
-// key is what those in this process who want one key share.
-type key struct {
-	turn  chan struct{} // has room for one
-	users int
+	turns     turns.Turns[string]
 }
 
 // NewOwner routes to the given instances; self is the one that this process is, or empty
@@ -41,7 +33,7 @@ type key struct {
 // stable, as those of a StatefulSet are, so that a restart moves no keys. The order does not
 // matter. ErrInvalid says what is wrong with the names.
 func NewOwner(self string, instances ...string) (*Owner, error) {
-	o := &Owner{self: self, instances: slices.Sorted(slices.Values(instances)), keys: map[string]*key{}}
+	o := &Owner{self: self, instances: slices.Sorted(slices.Values(instances))}
 	switch {
 	case len(instances) == 0:
 		return nil, fmt.Errorf("%w: shard: no instances", driver.ErrInvalid)
@@ -71,34 +63,10 @@ func (o *Owner) Do(ctx context.Context, key string, f func(context.Context) erro
 	if !o.Mine(key) {
 		return fmt.Errorf("%w: %q has %q", ErrElsewhere, o.Of(key), key)
 	}
-	k := o.enter(key)
-	defer o.leave(key, k)
-	select {
-	case k.turn <- struct{}{}:
-		defer func() { <-k.turn }()
-		return f(ctx)
-	case <-ctx.Done():
-		return fmt.Errorf("shard: waiting for key %q: %w", key, ctx.Err())
+	leave, err := o.turns.Enter(ctx, key)
+	if err != nil {
+		return fmt.Errorf("shard: waiting for key %q: %w", key, err)
 	}
-}
-
-func (o *Owner) enter(name string) *key {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	k := o.keys[name]
-	if k == nil {
-		k = &key{turn: make(chan struct{}, 1)}
-		o.keys[name] = k
-	}
-	k.users++
-	return k
-}
-
-// leave forgets a key that nobody uses.
-func (o *Owner) leave(name string, k *key) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if k.users--; k.users == 0 {
-		delete(o.keys, name)
-	}
+	defer leave()
+	return f(ctx)
 }

@@ -19,7 +19,7 @@ func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx
 	if err != nil {
 		return err
 	}
-	leave, err := b.turns.enter(ctx, h.lock.Key)
+	leave, err := b.turns.Enter(ctx, h.lock.Key)
 	if err != nil {
 		return b.fail("commit", h.lock.Name, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/turns"
 )
 
 // Lock is what a link is asked for.
@@ -118,7 +119,7 @@ type Backend struct {
 	life  context.Context // ends with Close
 	stop  context.CancelFunc
 	tasks sync.WaitGroup
-	turns turns
+	turns turns.Turns[string]
 
 	mu     sync.Mutex
 	closed bool
@@ -142,7 +143,7 @@ func New(ctx context.Context, c Config) (*Backend, error) {
 		},
 		links: map[*session]struct{}{}, shared: map[time.Duration][]*session{}, idle: map[time.Duration][]*session{},
 		holds: map[string]*hold{}, keys: map[string]*hold{}, ghosts: map[string]*ghost{},
-		over: map[string]time.Time{}, turns: turns{m: map[string]*turn{}},
+		over: map[string]time.Time{},
 	}
 	b.life, b.stop = context.WithCancel(context.Background())
 	if err := b.probe(ctx); err != nil {
@@ -228,7 +229,7 @@ func (b *Backend) detached(ctx context.Context, key string, f func() error) erro
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	leave, err := b.turns.enter(ctx, key)
+	leave, err := b.turns.Enter(ctx, key)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
+	"github.com/distlock/distlock/internal/turns"
 )
 
 // Options of a Backend.
@@ -28,7 +29,7 @@ type Backend struct {
 	dialect Dialect
 	options Options
 	bell    Bell
-	lanes   lanes
+	lanes   turns.Turns[Key]
 	hub     hub
 
 	ctx    context.Context // ends with the backend

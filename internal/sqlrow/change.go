@@ -27,7 +27,7 @@ type verdict struct {
 // change reads name's row, lets decide change it, and writes it if nobody changed it in the
 // meantime; else it starts again. Callers of this process take turns.
 func (b *Backend) change(ctx context.Context, name string, decide func(*state) verdict) error {
-	leave, err := b.lanes.enter(ctx, KeyOf(name))
+	leave, err := b.lanes.Enter(ctx, KeyOf(name))
 	if err != nil {
 		return err
 	}

@@ -225,7 +225,7 @@ func TestLaneEndsWithContext(t *testing.T) {
 	}
 	close(leave)
 	wg.Wait()
-	if len(b.lanes.m) != 0 {
-		t.Errorf("%d lanes are left", len(b.lanes.m))
+	if n := b.lanes.Len(); n != 0 {
+		t.Errorf("%d lanes are left", n)
 	}
 }
