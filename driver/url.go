@@ -63,7 +63,11 @@ func Open(ctx context.Context, rawURL string) (Backend, error) {
 	o := openers.m[u.Scheme]
 	openers.RUnlock()
 	if o != nil {
-		return o(ctx, u)
+		b, err := o(ctx, u)
+		if err != nil {
+			return nil, err // and not what an opener made of a pointer that is nil
+		}
+		return b, nil
 	}
 	if pkg, ok := homes[u.Scheme]; ok {
 		return nil, fmt.Errorf("%w: scheme %q is not registered (registered: %s); add: import _ \"github.com/distlock/distlock/backend/%s\"",

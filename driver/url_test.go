@@ -94,6 +94,20 @@ func TestRegister(t *testing.T) {
 	driver.Register(scheme, nil)
 }
 
+// gone is a backend of which an opener may return nil.
+type gone struct{ driver.Backend }
+
+// An opener that returns a nil pointer with its error has not opened a backend that isn't
+// nil and can't be closed.
+func TestOpenAnswersNoBackendWithAnError(t *testing.T) {
+	scheme := fmt.Sprintf("test-%d", registered.Add(1))
+	refusal := errors.New("no")
+	driver.Register(scheme, func(context.Context, *url.URL) (driver.Backend, error) { return (*gone)(nil), refusal })
+	if b, err := driver.Open(t.Context(), scheme+"://here"); b != nil || err != refusal {
+		t.Errorf("%#v, %v", b, err)
+	}
+}
+
 func TestParseURLTakesSeveralHosts(t *testing.T) {
 	u, err := driver.ParseURL("redis+sentinel://user:p%40ss,word@a:26379,b,[::1]:1/mymaster/0?x=1")
 	if err != nil {

@@ -17,13 +17,7 @@ import (
 
 func init() {
 	for _, s := range []string{scheme, secureScheme} {
-		driver.Register(s, func(ctx context.Context, u *url.URL) (driver.Backend, error) {
-			b, err := openURL(ctx, u)
-			if err != nil {
-				return nil, err // and not a *Backend that is nil
-			}
-			return b, nil
-		})
+		driver.Register(s, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
 	}
 }
 
