@@ -167,6 +167,7 @@ func TestOpenRefuses(t *testing.T) {
 	for u, says := range map[string]string{
 		"shard:":                                      "want shard:?member=NAME=URL",
 		"shard://host?member=a=mem:":                  "want shard:?member=NAME=URL",
+		"shard:?member=a=mem:a#x&member=b=mem:b":      "want shard:?member=NAME=URL", // and not one member
 		spread("mem:a"):                               "a member has no name",
 		spread("redis://h/?a=b"):                      "a member has no name",
 		spread("joining a=mem:"):                      "want shard:?member=NAME=URL",

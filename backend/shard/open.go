@@ -14,13 +14,7 @@ import (
 )
 
 func init() {
-	driver.Register("shard", func(ctx context.Context, u *url.URL) (driver.Backend, error) {
-		b, err := openURL(ctx, u)
-		if err != nil {
-			return nil, err // and not a *Backend that is nil
-		}
-		return b, nil
-	})
+	driver.Register("shard", func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
 }
 
 // Open makes a Backend of a URL; the package's comment tells its form. The members'
@@ -62,7 +56,7 @@ func readURL(u *url.URL) ([]Member, []string, *Options, error) {
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("%w: URL: malformed query", driver.ErrInvalid)
 	}
-	if u.Host != "" || u.Opaque != "" || u.Path != "" || u.User != nil || len(query["member"]) == 0 {
+	if u.Host != "" || u.Opaque != "" || u.Path != "" || u.User != nil || u.Fragment != "" || len(query["member"]) == 0 {
 		return nil, nil, nil, fmt.Errorf("%w: %s", driver.ErrInvalid, form)
 	}
 	var members []Member
