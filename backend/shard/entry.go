@@ -37,7 +37,8 @@ type entry struct {
 	*roll
 	member *member
 	poke   chan struct{}
-	until  atomic.Int64 // since the roll's epoch: it stands at least until then; 0: it doesn't
+	until  atomic.Int64  // since the roll's epoch: it stands at least until then; 0: it doesn't
+	asked  time.Duration // the TTL that owner has asked for; keep's own
 
 	// Guarded by roll.mu.
 	owner   string // "" if nothing may be there
@@ -85,10 +86,15 @@ func (e *entry) round(ctx context.Context) time.Duration {
 	start := e.now()
 	var err error
 	if entered {
-		if err = renewOne(ctx, e.member, hold); errors.Is(err, driver.ErrLost) {
+		err = renewOne(ctx, e.member, hold)
+		switch {
+		case errors.Is(err, driver.ErrLost):
 			entered = false
 			e.gone(owner)
 			hold.Owner = ""
+		case errors.Is(err, driver.ErrUnsupported):
+			start = e.now()
+			hold, err = e.replace(ctx, hold)
 		}
 	}
 	if !entered {
@@ -102,20 +108,14 @@ func (e *entry) round(ctx context.Context) time.Duration {
 // Owner may be there, and until when.
 func (e *entry) enter(ctx context.Context, h driver.Hold) (driver.Hold, error) {
 	if h.Owner == "" {
-		h.Owner = driver.NewOwner()
+		h.Owner, e.asked = driver.NewOwner(), h.TTL
 		e.mu.Lock()
 		e.owner = h.Owner
 		e.mu.Unlock()
 	}
+	h.TTL = e.asked // an Owner asks for the same again
 	owner := h.Owner
-	grant, err := e.member.Acquire(ctx, driver.Request{
-		Hold: h, Fences: 1, Meta: e.meta(), OnLost: func() { e.gone(owner) },
-	})
-	if err != nil {
-		return h, fmt.Errorf("entering the list: %w", err)
-	}
-	h.TTL = min(h.TTL, grant.TTL)
-	other, err := e.look(ctx, owner)
+	h, other, err := e.stand(ctx, h, func() { e.gone(owner) })
 	if other == nil {
 		return h, err
 	}
@@ -124,6 +124,45 @@ func (e *entry) enter(ctx context.Context, h driver.Hold) (driver.Hold, error) {
 		return driver.Hold{}, fmt.Errorf("%w; and the entry that was made there stays for %v: %v", other, h.TTL, err)
 	}
 	return driver.Hold{}, other
+}
+
+// replace makes another entry beside one that can't live for longer, as in a session,
+// and takes that away then: at each moment one stands.
+func (e *entry) replace(ctx context.Context, old driver.Hold) (driver.Hold, error) {
+	owner, lost := driver.NewOwner(), atomic.Bool{}
+	h := old
+	h.Owner = owner
+	h, other, err := e.stand(ctx, h, func() {
+		lost.Store(true)
+		e.gone(owner)
+	})
+	if err == nil {
+		err = other
+	}
+	if err != nil {
+		_ = e.member.Release(ctx, h)
+		return old, err
+	}
+	e.mu.Lock()
+	e.owner, e.asked = owner, old.TTL
+	e.mu.Unlock()
+	if lost.Load() { // perhaps before it was e.owner
+		e.gone(owner)
+	}
+	_ = e.member.Release(ctx, old) // else it ends by itself
+	return h, nil
+}
+
+// stand makes an entry, tells for how long, and looks whether somebody has no list in
+// common with us: other says who.
+func (e *entry) stand(ctx context.Context, h driver.Hold, onLost func()) (_ driver.Hold, other, err error) {
+	grant, err := e.member.Acquire(ctx, driver.Request{Hold: h, Fences: 1, Meta: e.meta(), OnLost: onLost})
+	if err != nil {
+		return h, nil, fmt.Errorf("entering the list: %w", err)
+	}
+	h.TTL = min(h.TTL, grant.TTL)
+	other, err = e.look(ctx, h.Owner)
+	return h, other, err
 }
 
 // look answers other if somebody has no list in common with us.

@@ -111,6 +111,32 @@ func TestRenewDoesNotWaitForASlowMember(t *testing.T) {
 	})
 }
 
+// Where a hold shares a session its TTL can't become longer. Records do, for a lock with a
+// longer TTL, and there is no moment at which they do not stand.
+func TestLongerTTLAtSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "a", "b", "c")
+		c.fixed = true
+		p := c.process("a b c")
+		old := request("old")
+		take(t, p, old)
+		r := request("lock")
+		r.TTL = 5 * time.Minute
+		take(t, p, r)
+		for range 60 {
+			time.Sleep(10 * time.Second)
+			if err := errors.Join(p.Renew(t.Context(), []driver.Hold{r.Hold, old.Hold})...); err != nil {
+				t.Fatal(err)
+			}
+			c.refused("a b", "a,b,c")
+		}
+		if err := errors.Join(p.Release(t.Context(), r.Hold), p.Release(t.Context(), old.Hold), p.Close()); err != nil {
+			t.Fatal(err)
+		}
+		c.process("a b") // and none was left behind
+	})
+}
+
 // Several locks are taken in one step where one member has them all.
 func TestTogether(t *testing.T) {
 	p := newCluster(t, "a", "b").process("a b")

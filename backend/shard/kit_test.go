@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -47,6 +48,7 @@ var errDown = errors.New("connection refused")
 type cluster struct {
 	t      testing.TB
 	stores map[string]*memlock.Store
+	fixed  bool // a hold's TTL can't become longer
 }
 
 func newCluster(t testing.TB, names ...string) *cluster {
@@ -61,9 +63,10 @@ func newCluster(t testing.TB, names ...string) *cluster {
 type wire struct {
 	*memlock.Backend
 	mu    sync.Mutex
-	down  bool             // calls fail
-	hangs bool             // calls have no answer
-	other *memlock.Backend // what the member is since it forgot all; nil: it did not
+	down  bool                     // calls fail
+	hangs bool                     // calls have no answer
+	fixed map[string]time.Duration // TTLs by Owner, beyond which Renew can't go, as in a session; nil: it can
+	other *memlock.Backend         // what the member is since it forgot all; nil: it did not
 }
 
 // replace makes the member forget all.
@@ -106,7 +109,13 @@ func (w *wire) Acquire(ctx context.Context, r driver.Request) (driver.Grant, err
 	if err := w.pass(ctx); err != nil {
 		return driver.Grant{}, err
 	}
-	return w.to().Acquire(ctx, r)
+	g, err := w.to().Acquire(ctx, r)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil && w.fixed != nil {
+		w.fixed[r.Owner] = r.TTL
+	}
+	return g, err
 }
 
 func (w *wire) Renew(ctx context.Context, holds []driver.Hold) []error {
@@ -117,7 +126,20 @@ func (w *wire) Renew(ctx context.Context, holds []driver.Hold) []error {
 		}
 		return errs
 	}
+	for _, h := range holds {
+		if life, is := w.life(h.Owner); is && h.TTL > life {
+			return slices.Repeat([]error{driver.ErrUnsupported}, len(holds))
+		}
+	}
 	return w.to().Renew(ctx, holds)
+}
+
+// life is how long a hold was made for, where that can't change.
+func (w *wire) life(owner string) (time.Duration, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	d, is := w.fixed[owner]
+	return d, is
 }
 
 func (w *wire) Release(ctx context.Context, h driver.Hold) error {
@@ -159,6 +181,9 @@ func (c *cluster) openCut(list, down string) (*process, error) {
 	for _, word := range strings.Fields(list) {
 		name := strings.TrimLeft(word, "+-")
 		w := &wire{Backend: c.stores[name].Connect(), down: strings.Contains(down, name)}
+		if c.fixed {
+			w.fixed = map[string]time.Duration{}
+		}
 		p.wires[name] = w
 		m := shard.Member{Name: name, Backend: w}
 		switch word[0] {
