@@ -28,7 +28,11 @@
 //     (SQLITE_BUSY_SNAPSHOT). Under REPEATABLE READ and SERIALIZABLE PostgreSQL also refuses
 //     one that had to wait in Enter. Roll back and begin again: nothing was done.
 //   - MySQL refuses nothing. Enter notices if the guarded row is not what the transaction
-//     sees, and answers ErrSnapshot.
+//     sees, and answers ErrSnapshot. It can't notice others who entered with the same fence,
+//     as one holder's own transactions do: there it is up to you to enter first.
+//
+// Where several servers can be written to and rows are locked in each by itself (Galera,
+// group replication with several primaries) let all transactions of a resource go to one.
 //
 // A transaction in which a holder is paused keeps others waiting, as any open transaction
 // does; nothing is lost. If that must be bounded set idle_in_transaction_session_timeout

@@ -55,36 +55,39 @@ func raiseBy(statement string) enterer {
 	}
 }
 
-// locker locks the row and returns its fence as it is now, whatever the transaction sees,
-// or that it made the row.
-type locker func(ctx context.Context, tx Tx, key any, f uint64) (now uint64, made bool, err error)
+// locker locks the row, or makes it, and returns its fence as it is now, whatever the
+// transaction sees.
+type locker func(ctx context.Context, tx Tx, key any, f uint64) (now uint64, err error)
 
 func lockByRead(statement string) locker {
-	return func(ctx context.Context, tx Tx, key any, _ uint64) (now uint64, made bool, err error) {
-		now, err = scan(tx.QueryRowContext(ctx, statement, key))
-		return now, false, err
+	return func(ctx context.Context, tx Tx, key any, _ uint64) (uint64, error) {
+		return scan(tx.QueryRowContext(ctx, statement, key))
 	}
 }
 
 func lockByInsert(statement string) locker {
-	return func(ctx context.Context, tx Tx, key any, f uint64) (now uint64, made bool, err error) {
+	return func(ctx context.Context, tx Tx, key any, f uint64) (uint64, error) {
 		result, err := tx.ExecContext(ctx, statement, key, int64(f))
 		if err != nil {
-			return 0, false, err
+			return 0, err
 		}
 		next, err := result.LastInsertId()
-		return uint64(max(next-1, 0)), next == 0, err
+		if next == 0 {
+			return f, err
+		}
+		return uint64(next - 1), err
 	}
 }
 
 // enterMySQL compares what the row holds with what the transaction sees of it, before it
-// changes anything, since it would see its own change.
+// changes that, since it would see its own change. A row that was said to be new is looked
+// at as well: what stands between may not tell what LAST_INSERT_ID was.
 func (p place) enterMySQL(lock locker) enterer {
 	see := p.sql("SELECT $f FROM $t WHERE $k = :k")
 	raise := p.sql("UPDATE $t SET $f = :f WHERE $k = :k")
 	return func(ctx context.Context, tx Tx, key any, resource string, f uint64) error {
-		now, made, err := lock(ctx, tx, key, f)
-		if err != nil || made {
+		now, err := lock(ctx, tx, key, f)
+		if err != nil {
 			return err
 		}
 		if err := fence.Check(resource, f, now); err != nil {
@@ -118,10 +121,10 @@ func valid(tx Tx, resource string, f uint64) error {
 	if err := fence.Valid(resource, f); err != nil {
 		return fmt.Errorf("fencesql: %w", err)
 	}
-	if _, is := tx.(*sql.DB); is {
-		return fmt.Errorf("fencesql: %w transaction: a *sql.DB would let the row go before the data is used; begin one, or call Do", fence.ErrInvalid)
+	if _, is := tx.(interface{ SetMaxOpenConns(int) }); is { // *sql.DB, and what embeds it
+		return fmt.Errorf("fencesql: %w transaction: a %T would let the row go before the data is used; begin one, or call Do", fence.ErrInvalid, tx)
 	}
-	if f > math.MaxInt64 {
+	if f >= math.MaxInt64 { // one more is needed in MySQL
 		return fmt.Errorf("fencesql: %w fence %d: it does not fit a BIGINT", fence.ErrInvalid, f)
 	}
 	return nil

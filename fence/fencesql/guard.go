@@ -67,10 +67,12 @@ func (g *Guard) Create(ctx context.Context, db *sql.DB) error {
 // locked until the transaction ends. The first Enter for a resource makes the row.
 //
 // A smaller fence than one that was committed before is a *fence.StaleError; roll back.
-// ErrInvalid: fence 0 or above 1<<63-1, a bad name, a *sql.DB instead of a transaction.
+// ErrInvalid: fence 0, or 1<<63-1 and above, a bad name, a *sql.DB instead of a transaction.
 // ErrSnapshot: the transaction has read too early. Other errors are the database's, and a
 // deadlock or a serialization failure among them means what it always does: begin the
-// transaction again.
+// transaction again. Whatever the error, don't go on in this transaction: MySQL has ended it
+// after a deadlock, and each statement that follows stands alone and unguarded. Neither go
+// back to a savepoint before Enter, which undoes it.
 func (g *Guard) Enter(ctx context.Context, tx Tx, resource string, f uint64) error {
 	if err := valid(tx, resource, f); err != nil {
 		return err
