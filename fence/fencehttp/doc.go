@@ -21,6 +21,11 @@
 //		return
 //	}
 //
+// A fence is believed: who may send any number can keep all others out of a resource. So ask
+// who it is first. What answers CORS preflights, which have no fence, comes first as well, and
+// http.TimeoutHandler: inside of New's handler it would say that a request has left which
+// goes on.
+//
 // # Answers
 //
 //	412 Precondition Failed    the fence is stale; Options.StaleStatus may say 409

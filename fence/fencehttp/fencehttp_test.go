@@ -259,6 +259,24 @@ func TestTransport(t *testing.T) {
 	}
 }
 
+// A request that was made by hand, and goes to no client, may have no headers at all.
+func TestTransportMakesAHeader(t *testing.T) {
+	s := serve(t, new(fence.Memory), nil)
+	r, err := http.NewRequestWithContext(context.WithValue(t.Context(), fenceKey{}, uint64(33)), "GET", s.URL+"/a", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = nil
+	response, err := (&fencehttp.Transport{Fence: fenceOf}).RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != 200 || r.Header != nil {
+		t.Errorf("%d, %v", response.StatusCode, r.Header)
+	}
+}
+
 func TestSet(t *testing.T) {
 	h := http.Header{}
 	h.Add(fencehttp.Header, "1")

@@ -30,6 +30,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return base.RoundTrip(r)
 	}
 	r = r.Clone(r.Context()) // a RoundTripper must not change its request
+	if r.Header == nil {
+		r.Header = http.Header{}
+	}
 	Set(r.Header, t.Fence(r.Context()))
 	return base.RoundTrip(r)
 }

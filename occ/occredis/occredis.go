@@ -13,7 +13,7 @@
 // The value itself is compared, so there is no version to keep, and other writers need not
 // take part: whatever they store is noticed. A value that changed and changed back is the
 // same. Clients should not send a script again whose answer was lost, or a change is made twice
-// (go-redis: MaxRetries: -1).
+// (go-redis: MaxRetries: -1, and no ClusterClient, which does so whatever it is told).
 package occredis
 
 import (
@@ -62,8 +62,11 @@ return {}`
 func (v *Values) Update(ctx context.Context, key string, change func(Value) (string, error), opts ...occ.Option) (string, error) {
 	load := func(ctx context.Context) (old Value, err error) {
 		texts, err := v.run(ctx, loadScript, key)
-		if len(texts) > 0 {
-			old.Text, old.Exists = fmt.Sprint(texts[0]), true
+		if err != nil || len(texts) == 0 {
+			return old, err
+		}
+		if old.Text, old.Exists = texts[0].(string); !old.Exists {
+			err = fmt.Errorf("occredis: %q: Eval answered a %T in the table: want a string", key, texts[0])
 		}
 		return old, err
 	}

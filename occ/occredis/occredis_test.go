@@ -135,3 +135,15 @@ func TestErrors(t *testing.T) {
 		t.Errorf("an Eval that answers something else: %v", err)
 	}
 }
+
+// A client that answers bytes where others answer strings is not misread.
+func TestAnswersThatAreNoStrings(t *testing.T) {
+	v := occredis.New(func(context.Context, string, []string, []string) (any, error) { return []any{[]byte("41")}, nil })
+	_, err := v.Update(t.Context(), "n", func(old occredis.Value) (string, error) {
+		t.Errorf("change was given %q", old.Text)
+		return old.Text, nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "[]uint8") {
+		t.Error(err)
+	}
+}
