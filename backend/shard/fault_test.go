@@ -203,6 +203,8 @@ func TestOpenRefuses(t *testing.T) {
 		spread("a=mem:", "b=nonsense://u:secret@h"):   `member b: distlock: invalid request: unknown URL scheme "nonsense"`,
 		spread("a=mem:") + "&colour=red":              `unknown parameter "colour"`,
 		spread("a=mem:") + "&record=1ms":              "Record 1ms",
+		spread("a=mem:") + "&group=%00":               "Group",
+		spread("a=mem:") + "&group=%ff":               "Group",
 		spread("a=mem:", "b=redis://u:secret@h/%zz"):  "malformed URL",
 		spread("a=mem:", "b=mem:", "joining c=mem:?"): "",
 	} {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -36,7 +37,8 @@ type Member struct {
 // Options are how a Backend uses its members. The zero value is the default.
 type Options struct {
 	// Group is the name of those who share these locks. Groups with members in common may
-	// have different lists, and must not use the same lock names. Default: none.
+	// have different lists, and must not use the same lock names. At most 64 bytes of UTF-8
+	// without NUL. Default: none.
 	Group string
 
 	// Record is for how long the list stays recorded at the members when a process dies
@@ -131,6 +133,9 @@ func (o *Options) settle() (Options, error) {
 	}
 	if s.Record < time.Second || s.Record > maxTTL {
 		return s, fmt.Errorf("%w: shard: Record %v: want at least 1 s, or 0 for the default", driver.ErrInvalid, s.Record)
+	}
+	if len(s.Group) > 64 || !utf8.ValidString(s.Group) || strings.Contains(s.Group, "\x00") {
+		return s, fmt.Errorf("%w: shard: Group %q: want at most 64 bytes of UTF-8 without NUL", driver.ErrInvalid, s.Group)
 	}
 	return s, nil
 }
