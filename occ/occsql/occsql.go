@@ -54,11 +54,10 @@ const (
 //
 // One row: true. None: false, somebody was faster; or there is no such row, which load then
 // says. More are an error, since WHERE did not name one row; they have been changed. A
-// serialization failure (SQLSTATE 40001 of a driver that tells it, as pgx does) is false.
+// serialization failure or a deadlock of MySQL's (SQLSTATE 40001) is false.
 // Other errors are passed on; after those of the connection nobody knows whether it was stored.
 func Stored(result sql.Result, err error) (bool, error) {
-	var state interface{ SQLState() string }
-	if errors.As(err, &state) && state.SQLState() == "40001" {
+	if refused(err) {
 		return false, nil
 	}
 	if err != nil {
@@ -72,6 +71,16 @@ func Stored(result sql.Result, err error) (bool, error) {
 		return false, fmt.Errorf("occsql: the statement has changed %d rows: want one, by its primary key and version", n)
 	}
 	return n == 1, nil
+}
+
+// refused reports SQLSTATE 40001, which the drivers for PostgreSQL tell by a method and that
+// for MySQL in its text: the statement was rolled back.
+func refused(err error) bool {
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) {
+		return state.SQLState() == "40001"
+	}
+	return err != nil && strings.Contains(err.Error(), "(40001)")
 }
 
 // Names says where a Column is. They are quoted: spell them as the database does.

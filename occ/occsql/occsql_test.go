@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +15,7 @@ import (
 	"github.com/distlock/distlock/internal/testserver"
 	"github.com/distlock/distlock/occ"
 	"github.com/distlock/distlock/occ/occsql"
-	_ "github.com/go-sql-driver/mysql"
+	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite"
@@ -171,6 +172,18 @@ func TestSerializationFailure(t *testing.T) {
 	wg.Wait()
 	if n := s.quantity(t, "apple"); n != 8 {
 		t.Errorf("%d of 8 were counted", n)
+	}
+}
+
+// A deadlock in MySQL has rolled the statement back; so has a conflict between the nodes of
+// a Galera cluster, which is told as one.
+func TestDeadlockIsAConflict(t *testing.T) {
+	err := fmt.Errorf("wrapped: %w", &mysql.MySQLError{Number: 1213, SQLState: [5]byte([]byte("40001")), Message: "Deadlock found"})
+	if stored, err := occsql.Stored(nil, err); stored || err != nil {
+		t.Errorf("%v, %v: want a conflict", stored, err)
+	}
+	if _, err := occsql.Stored(nil, &mysql.MySQLError{Number: 1205, SQLState: [5]byte([]byte("HY000"))}); err == nil {
+		t.Error("a lock wait that timed out: want an error")
 	}
 }
 
