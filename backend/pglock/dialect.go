@@ -30,7 +30,10 @@ func (d *dialect) Take(ctx context.Context, t sqlrow.Taking) (number int64, err 
 }
 
 func (d *dialect) Free(ctx context.Context, h sqlrow.Held) (freed, waited bool, err error) {
-	freed, err = d.one(ctx, d.sql.free, []any{&waited, new(any)}, h.Key[:], h.Owner)
+	err = d.tell(true, func(tell bool) error {
+		freed, err = d.one(ctx, d.sql.free, []any{&waited, new(any)}, h.Key[:], h.Owner, tell)
+		return err
+	})
 	return freed, waited, err
 }
 
@@ -39,7 +42,7 @@ func (d *dialect) Extend(ctx context.Context, holds []sqlrow.Held, ttl time.Dura
 	for i, h := range holds {
 		keys[i], owners[i] = h.Key, h.Owner
 	}
-	return d.change(ctx, d.sql.extend, keyList(keys), textList(owners), ttl.Microseconds(), floor)
+	return d.change(ctx, d.sql.extend, keyList(keys), textList(owners), floor, ttl.Microseconds())
 }
 
 func (d *dialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, found []sqlrow.Row, err error) {
@@ -51,17 +54,22 @@ func (d *dialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, found
 		defer rows.Close()
 		for found = nil; rows.Next(); {
 			var r sqlrow.Row
-			var k, meta, claims []byte
+			var k sql.NullString
+			var meta, claims []byte
 			if err := rows.Scan(&now, &k, &r.Name, &r.Kind, &r.Limit, &r.Number, &r.Owner, &r.Granted, &r.Since, &r.Until, &meta, &claims, &r.Claimed, &r.Rev, &r.Waiting); err != nil {
 				return err
 			}
-			if len(k) == len(r.Key) {
-				r.Key, r.Meta, r.Claims = sqlrow.Key(k), orNil(meta), orNil(claims)
+			var ok bool
+			if r.Key, ok = keyOf(k.String); ok {
+				r.Meta, r.Claims = orNil(meta), orNil(claims)
 				found = append(found, r)
 			}
 		}
 		return rows.Err()
 	})
+	if err == nil && now == 0 {
+		err = errReplica
+	}
 	return now, found, err
 }
 
@@ -71,8 +79,21 @@ func (d *dialect) Insert(ctx context.Context, r sqlrow.Row) (bool, error) {
 }
 
 func (d *dialect) Swap(ctx context.Context, r sqlrow.Row, frees bool) (done, waited bool, err error) {
-	done, err = d.one(ctx, d.sql.swap, []any{&waited, new(any)}, r.Key[:], r.Rev, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Granted, r.Since, r.Until, string(r.Meta), string(r.Claims), r.Claimed, frees)
+	err = d.tell(frees, func(tell bool) error {
+		done, err = d.one(ctx, d.sql.swap, []any{&waited, new(any)}, r.Key[:], r.Rev, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Granted, r.Since, r.Until, string(r.Meta), string(r.Claims), r.Claimed, tell)
+		return err
+	})
 	return done, waited, err
+}
+
+// tell runs a statement that is to tell those who listen. If the server has no room for
+// news it has given all of it up: then those who wait find out by looking.
+func (d *dialect) tell(tell bool, statement func(tell bool) error) error {
+	err := statement(tell)
+	if tell && code(err) == queueFull {
+		return statement(false)
+	}
+	return err
 }
 
 func (d *dialect) Mark(ctx context.Context, k sqlrow.Key, span time.Duration) error {
@@ -98,6 +119,9 @@ func (d *dialect) Names(ctx context.Context, prefix, after string, limit int) (n
 	})
 	return names, err
 }
+
+// errReplica is for a statement that was answered by another server than those that write.
+var errReplica = errors.New("a replica has answered, which may not know the last of what happened: the connections must be to the primary")
 
 // one runs a statement that answers a row, or none: false.
 func (d *dialect) one(ctx context.Context, query string, into []any, args ...any) (bool, error) {

@@ -28,6 +28,7 @@ const (
 	deadlock       = "40P01"
 	idleTooLong    = "57P05"
 	shuttingDown   = "57P01"
+	queueFull      = "54000" // and whatever else is too much
 )
 
 // code is the SQLSTATE of an error, whichever driver it comes from; empty if it has none.

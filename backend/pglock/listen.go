@@ -24,7 +24,7 @@ const (
 	patience     = 5 * time.Second
 	poolPatience = 2 * time.Second
 
-	// calm is for how long nothing need be heard before the connection is looked at.
+	// calm is for how long the connection is listened to before it is looked at.
 	calm = 5 * time.Second
 )
 
@@ -57,7 +57,7 @@ func (b *bell) listenOn(pg *pgx.Conn, h *hearing) error {
 	}
 	close(h.ready)
 	for {
-		if err := b.await(pg); err != nil {
+		if err := b.attend(pg); err != nil {
 			return err
 		}
 	}
@@ -72,32 +72,42 @@ func (b *bell) sqlListen() string {
 	return listen
 }
 
-// await waits for one notification and tells it, or makes sure that the connection is
-// there still.
-func (b *bell) await(pg *pgx.Conn) error {
+// attend tells what is notified for a while, and then makes sure that the connection is
+// needed, and there still.
+func (b *bell) attend(pg *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(b.life, calm)
 	defer cancel()
-	n, err := pg.WaitForNotification(ctx)
-	switch {
-	case err == nil:
-		b.tell(n)
-		return nil
-	case ctx.Err() == nil || b.life.Err() != nil:
-		return err
-	case b.retire():
-		return errUnused
+	for {
+		n, err := pg.WaitForNotification(ctx)
+		switch {
+		case err == nil:
+			b.tell(n)
+		case ctx.Err() == nil || b.life.Err() != nil:
+			return err
+		case b.retire():
+			return errUnused
+		default:
+			return b.ask(pg.PgConn(), "-- is anybody there?")
+		}
 	}
-	return b.ask(pg.PgConn(), "-- is anybody there?")
 }
 
 // tell wakes whom a notification is about. A user's own handler may have swallowed it.
 func (b *bell) tell(n *pgconn.Notification) {
-	var k sqlrow.Key
 	if n == nil {
 		b.rows.WakeAll()
-	} else if m, err := hex.Decode(k[:], []byte(n.Payload)); err == nil && m == len(k) {
+	} else if k, ok := keyOf(n.Payload); ok {
 		b.rows.Wake(k)
 	}
+}
+
+// keyOf reads what the server's encode(k, 'hex') wrote; anybody may notify anything.
+func keyOf(text string) (sqlrow.Key, bool) {
+	k, err := hex.DecodeString(text)
+	if err != nil || len(k) != len(sqlrow.Key{}) {
+		return sqlrow.Key{}, false
+	}
+	return sqlrow.Key(k), true
 }
 
 func (b *bell) ask(pg *pgconn.PgConn, query string) error {

@@ -40,7 +40,7 @@ type site struct {
 	opts    Options // complete
 	version int     // as server_version_num has it: 150018
 	user    string
-	name    string // of the database, for Caps.Name: "postgres://db1:5432/app"
+	name    string // for Caps.Name: "postgres://db1:5432/app?table=public.distlock_locks"
 	pgx     bool   // connections are those of package stdlib
 	pooled  bool   // a pooler gives each transaction another connection
 	limit   int    // of connections, as far as it is known; 0: none

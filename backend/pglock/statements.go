@@ -14,27 +14,31 @@ type statements struct{ take, free, extend, look, insert, swap, mark, names stri
 // client knows, and believes in a hold for longer, never for less.
 const clock = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint"
 
+// lease is the end of a hold that lives for the fourth parameter, in µs, from now on. What
+// a later call of the same owner, which was faster, has made of it is not taken back.
+const lease = "greatest({now} + $4::bigint, least(until, (date_part('epoch', clock_timestamp()) * 1000000)::bigint + $4::bigint))"
+
 // tell notifies those who listen, if there are any; what notifies nobody costs nothing.
 const tell = "CASE WHEN waiting > {now} THEN pg_notify('{channel}', encode(k, 'hex')) END"
 
 // newStatements fills in the table and the channel, which are words.
 func newStatements(table, channel string) *statements {
 	fill := func(sql string) string {
-		sql = strings.ReplaceAll(sql, "{tell}", tell)
+		sql = strings.NewReplacer("{tell}", tell, "{lease}", lease).Replace(sql)
 		return strings.NewReplacer("{t}", quote(table), "{now}", clock, "{channel}", channel, "{row}", rowColumns).Replace(sql)
 	}
 	return &statements{
 		take: fill(`UPDATE {t} SET number = greatest(number + 1, {now}), granted = greatest(number + 1, {now}), kind = $3::smallint, lim = 0, owner = $2::text,
-	since = CASE WHEN owner = $2::text AND until > {now} THEN since ELSE {now} END, until = {now} + $4::bigint,
+	since = CASE WHEN owner = $2::text AND until > {now} THEN since ELSE {now} END, until = {lease},
 	meta = nullif($5::text, ''), claims = NULL, claimed = 0, rev = rev + 1
 	WHERE k = $1::bytea AND claimed <= {now} AND number < $6::bigint
 	AND (until <= {now} OR owner = $2::text AND kind = $3::smallint) RETURNING number`),
 		free: fill(`UPDATE {t} SET owner = NULL, meta = NULL, granted = 0, since = 0, until = 0, rev = rev + 1
-	WHERE k = $1::bytea AND owner = $2::text AND until > {now} RETURNING waiting > {now}, {tell}`),
-		extend: fill(`UPDATE {t} t SET until = {now} + $3::bigint, number = greatest(number, $4::bigint), rev = rev + 1
+	WHERE k = $1::bytea AND owner = $2::text AND until > {now} RETURNING waiting > {now}, CASE WHEN $3::boolean THEN {tell} END`),
+		extend: fill(`UPDATE {t} t SET until = {lease}, number = greatest(number, $3::bigint), rev = rev + 1
 	FROM unnest($1::text::bytea[], $2::text::text[]) AS h(k, owner)
 	WHERE t.k = h.k AND t.owner = h.owner AND t.until > {now}`),
-		look: fill(`SELECT n.now, {row} FROM (SELECT {now} AS now) n LEFT JOIN {t} t ON t.k = ANY ($1::text::bytea[])`),
+		look: fill(`SELECT n.now, {row} FROM (SELECT {now} AS now WHERE NOT pg_is_in_recovery()) n LEFT JOIN {t} t ON t.k = ANY ($1::text::bytea[])`),
 		insert: fill(`INSERT INTO {t} (k, name, kind, lim, number, owner, granted, since, until, meta, claims, claimed, rev, waiting)
 	VALUES ($1::bytea, $2::text, $3::smallint, $4::integer, $5::bigint, nullif($6::text, ''), $7::bigint, $8::bigint,
 	$9::bigint, nullif($10::text, ''), nullif($11::text, ''),
@@ -52,7 +56,7 @@ func newStatements(table, channel string) *statements {
 // rowColumns are what scan reads. A key that has no row has no k.
 var rowColumns = func() string {
 	var list strings.Builder
-	list.WriteString("t.k")
+	list.WriteString("encode(t.k, 'hex')") // as the setting bytea_output does not change it
 	for _, c := range rowRelation("").columns[1:] {
 		zero := "0"
 		if c.kind == "text" {

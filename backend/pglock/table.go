@@ -29,6 +29,9 @@ func (s *site) ensure(ctx context.Context, r *relation) (*found, error) {
 		return nil, fmt.Errorf("%w: user %s may not use table %s: GRANT %s ON %s TO %s",
 			driver.ErrInvalid, s.user, r.table, t.lacks, quote(r.table), s.user)
 	}
+	if s.opts.Name == "" {
+		s.name += "?table=" + t.path
+	}
 	return &t, nil
 }
 

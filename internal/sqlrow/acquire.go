@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -15,6 +16,7 @@ const (
 	MaxOwner = 64        // bytes
 	MaxName  = 1<<16 - 1 // bytes
 	MaxText  = 1<<24 - 1 // bytes of Meta, and of Claims
+	MaxLimit = math.MaxInt32
 )
 
 // busyRetry is when whoever was always slower than others asks again.
@@ -68,6 +70,8 @@ func (b *Backend) admit(ctx context.Context, r driver.Request) (meta string, err
 		return "", fmt.Errorf("%w: the owner has %d bytes, at most %d are possible", driver.ErrInvalid, len(r.Owner), MaxOwner)
 	case len(r.Name) > MaxName:
 		return "", fmt.Errorf("%w: the name has %d bytes, at most %d are possible", driver.ErrInvalid, len(r.Name), MaxName)
+	case r.Mode == driver.Counted && r.Limit > MaxLimit:
+		return "", fmt.Errorf("%w: limit %d: at most %d are possible", driver.ErrInvalid, r.Limit, MaxLimit)
 	case len(meta) > MaxText:
 		return "", fmt.Errorf("%w: the meta data has %d bytes, at most %d are possible", driver.ErrInvalid, len(meta), MaxText)
 	}

@@ -113,10 +113,10 @@ func (l *listener) rest(ctx context.Context) {
 // look reads the row, in which it says that somebody listens, and signals those whom
 // nobody is in the way of. The tag is that of the bell to listen to.
 func (l *listener) look() (tag string, silent bool, err error) {
+	l.refresh()
+	silent = l.arm() != nil
 	ctx, cancel := context.WithTimeout(l.hub.b.ctx, patience)
 	defer cancel()
-	l.refresh()
-	silent = l.ear.Arm(ctx) != nil
 	s, err := l.readMarked(ctx)
 	if err != nil {
 		return "", false, err
@@ -126,6 +126,13 @@ func (l *listener) look() (tag string, silent bool, err error) {
 	}
 	tag, found := l.foremost(s)
 	return tag, silent || !found, nil
+}
+
+// arm has a time of its own: who can't hear can look.
+func (l *listener) arm() error {
+	ctx, cancel := context.WithTimeout(l.hub.b.ctx, patience)
+	defer cancel()
+	return l.ear.Arm(ctx)
 }
 
 func (l *listener) refresh() {

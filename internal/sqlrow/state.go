@@ -65,6 +65,9 @@ func (s *state) write(name string) (Row, error) {
 	}
 	var err error
 	r.Claims, err = encode(rest)
+	if err == nil && len(r.Claims) > MaxText {
+		err = fmt.Errorf("%w: all claims on the lock have %d bytes together, at most %d are possible: give less meta data", driver.ErrInvalid, len(r.Claims), MaxText)
+	}
 	return r, err
 }
 

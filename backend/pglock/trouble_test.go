@@ -1,0 +1,204 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/sqlrow"
+	"github.com/distlock/distlock/internal/testserver"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// A release is one also while PostgreSQL has no room for what it is to tell: some session
+// that listens keeps a transaction open, and its queue is full.
+func TestReleasesWhileNobodyCanBeNotified(t *testing.T) {
+	t.Parallel()
+	pg := testserver.Postgres(t, testserver.PostgresOptions{Version: "18", Settings: []string{"max_notify_queue_pages=64"}})
+	plain := pg.Database(t)
+	a := open(t, with(t, plain, "create", "true"))
+	mine, theirs, permit := request("lock"), request("lock"), request("permit")
+	permit.Mode, permit.Limit = driver.Counted, 1
+	other := permit
+	other.Owner = driver.NewOwner()
+	take(t, a, mine)
+	take(t, a, permit)
+	watch(t, a, theirs)
+	watch(t, a, other)
+	fillQueue(t, plain)
+	release(t, a, mine)
+	take(t, a, theirs)
+	release(t, a, permit)
+	take(t, a, other)
+}
+
+// fillQueue makes notifications fail for the test's time.
+func fillQueue(t *testing.T, url string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	for _, query := range []string{"LISTEN nothing", "BEGIN; SELECT 1"} {
+		if _, err := conn.Exec(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db := testserver.SharedPostgres(t).DB(t, url)
+	for range 1000 {
+		if _, err := db.Exec("SELECT pg_notify('something', $1)", strings.Repeat("x", 7900)); err != nil {
+			if code(err) != queueFull {
+				t.Fatal(err)
+			}
+			return
+		}
+	}
+	t.Fatal("the queue has room for ever")
+}
+
+// What a replica says is old: it is no fact that a lock is lost, or held.
+func TestAnswersOfAReplicaAreNoFacts(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	plain := pg.Database(t)
+	b := open(t, with(t, plain, "create", "true", "search_path", "fake, public, pg_catalog"))
+	mine := request("lock")
+	mine.Mode = driver.Write
+	take(t, b, mine)
+	if _, err := pg.DB(t, plain).Exec("CREATE SCHEMA fake; CREATE FUNCTION fake.pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'"); err != nil {
+		t.Fatal(err)
+	}
+	stranger := request("lock")
+	stranger.Mode = driver.Write
+	for what, err := range map[string]error{
+		"renew":   b.Renew(t.Context(), []driver.Hold{stranger.Hold})[0],
+		"release": b.Release(t.Context(), stranger.Hold),
+	} {
+		if err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) || !strings.Contains(err.Error(), "replica") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// Old databases have bytea_output=escape for programs that know nothing else.
+func TestEscapedBytes(t *testing.T) {
+	t.Parallel()
+	everything(t, open(t, with(t, fresh(t), "bytea_output", "escape", "default_query_exec_mode", "exec")))
+}
+
+// A connection that listens for nobody is given back, however much it is told of others.
+func TestListeningEndsWhileOthersAreTold(t *testing.T) {
+	t.Parallel()
+	pg, database := testserver.SharedPostgres(t), fresh(t)
+	b := open(t, database)
+	w, err := b.Watch(t.Context(), request("lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "b listens", func() bool { return sessions(t, pg, database, listening) == "1" })
+	found, err := b.site.look(t.Context(), rowRelation("distlock_locks"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	db := pg.DB(t, strings.Replace(database, "create=true&", "", 1))
+	eventually(t, "b listens no more", func() bool {
+		time.Sleep(50 * time.Millisecond)
+		if _, err := db.Exec("NOTIFY " + found.channel()); err != nil {
+			t.Fatal(err)
+		}
+		return sessions(t, pg, database, "%LISTEN%") == "0" && sessions(t, pg, database, "%anybody%") == "0"
+	})
+}
+
+// Anybody may notify anything.
+func TestOddNotifications(t *testing.T) {
+	var heard odd
+	b := newBell(nil, "", &heard)
+	for _, payload := range []string{"", "x", "abc", strings.Repeat("ab", 31), strings.Repeat("ab", 33), strings.Repeat("ab", 4000), strings.Repeat("g", 64)} {
+		b.tell(&pgconn.Notification{Payload: payload})
+	}
+	if b.tell(&pgconn.Notification{Payload: strings.Repeat("ab", 32)}); heard != 1 {
+		t.Errorf("%d locks were woken, want 1", heard)
+	}
+}
+
+type odd int
+
+func (o *odd) Wake(sqlrow.Key) { *o++ }
+func (o *odd) WakeAll()        {}
+
+// Tables of one database are different coordinators.
+func TestNamesOfTables(t *testing.T) {
+	t.Parallel()
+	database := fresh(t)
+	one, other := open(t, database).Caps().Name, open(t, with(t, database, "table", "others")).Caps().Name
+	if same := open(t, with(t, database, "table", "public.distlock_locks")).Caps().Name; one == other || one != same {
+		t.Errorf("%s, %s, %s: want the first and the last to be the same", one, other, same)
+	}
+}
+
+// What can't be kept is refused for good.
+func TestLimitsOfTheTable(t *testing.T) {
+	t.Parallel()
+	if math.MaxInt == math.MaxInt32 {
+		return
+	}
+	b := open(t, fresh(t))
+	permit := request("permits")
+	permit.Mode, permit.Limit = driver.Counted, math.MaxInt
+	_, err := b.Acquire(t.Context(), permit)
+	wantRefusal(t, err, "limit")
+	for _, prefix := range []string{"\xff", "a\x00"} {
+		wantRefusal(t, b.List(t.Context(), prefix, func(string) bool { return true }), "prefix")
+	}
+	permit.Limit = math.MaxInt32
+	take(t, b, permit)
+}
+
+// A call that was overtaken by a later one of the same owner, of which the answer is known,
+// must not end the hold sooner.
+func TestRenewalsThatAreOvertaken(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	plain := pg.Database(t)
+	b := open(t, with(t, plain, "create", "true"))
+	for what, call := range map[string]func(driver.Request) error{
+		"renew":   func(r driver.Request) error { return b.Renew(context.Background(), []driver.Hold{r.Hold})[0] },
+		"acquire": func(r driver.Request) error { _, err := b.Acquire(context.Background(), r); return err },
+	} {
+		mine := request(what)
+		take(t, b, mine)
+		tx, err := pg.DB(t, plain).Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback()
+		if _, err := tx.Exec("UPDATE distlock_locks SET rev = rev + 1 WHERE name = $1", what); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- call(mine) }()
+		eventually(t, what+" waits for the row", func() bool {
+			return pg.Ask(t, "SELECT count(*)::text FROM pg_stat_activity WHERE datname = $1 AND wait_event_type = 'Lock'", databaseOf(t, plain)) == "1"
+		})
+		time.Sleep(100 * time.Millisecond) // by which the call that waits is older
+		var later, until int64
+		err = tx.QueryRow(fmt.Sprintf("UPDATE distlock_locks SET until = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + %d WHERE name = $1 RETURNING until",
+			mine.TTL.Microseconds()), what).Scan(&later)
+		if err := errors.Join(err, tx.Commit(), <-done); err != nil {
+			t.Fatal(err)
+		}
+		err = b.site.row(t.Context(), "SELECT until FROM distlock_locks WHERE name = '"+what+"'").Scan(&until)
+		if err != nil || until < later {
+			t.Errorf("%s: the hold ends %d µs too early, %v", what, later-until, err)
+		}
+	}
+}
