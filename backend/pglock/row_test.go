@@ -268,7 +268,7 @@ func TestNotifiesOnlyWhoWaits(t *testing.T) {
 	if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Payload == "end" {
 		t.Errorf("%v, %v: want the release", n, err)
 	}
-	if n := pg.CountLogged("ERROR.*distlock"); n != 0 {
+	if n := pg.CountLogged("@" + databaseOf(t, database) + " .*ERROR"); n != 0 {
 		t.Errorf("%d errors logged", n)
 	}
 }
