@@ -103,7 +103,7 @@ func (d *dialect) Mark(ctx context.Context, k sqlrow.Key, span time.Duration) er
 
 func (d *dialect) Names(ctx context.Context, prefix, after string, limit int) (names []string, err error) {
 	err = d.again(ctx, func() error {
-		rows, err := d.rows(ctx, d.sql.names, prefix, after, int64(limit))
+		rows, err := d.rows(ctx, d.sql.names, []byte(prefix), []byte(after), int64(limit))
 		if err != nil {
 			return err
 		}

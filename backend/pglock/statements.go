@@ -49,7 +49,7 @@ func newStatements(table, channel string) *statements {
 	WHERE k = $1::bytea AND rev = $2::bigint RETURNING waiting > {now}, CASE WHEN $13::boolean THEN {tell} END`),
 		mark: fill(`UPDATE {t} SET waiting = {now} + $2::bigint WHERE k = $1::bytea AND waiting < {now} + $2::bigint`),
 		names: fill(`SELECT name FROM {t} WHERE (until > {now} OR claimed > {now})
-	AND name COLLATE "C" >= $1::text AND name COLLATE "C" > $2::text ORDER BY name COLLATE "C" LIMIT $3::integer`),
+	AND convert_to(name, 'UTF8') >= $1::bytea AND convert_to(name, 'UTF8') > $2::bytea ORDER BY convert_to(name, 'UTF8') LIMIT $3::integer`),
 	}
 }
 

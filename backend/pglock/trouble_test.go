@@ -156,11 +156,26 @@ func TestLimitsOfTheTable(t *testing.T) {
 	permit.Mode, permit.Limit = driver.Counted, math.MaxInt
 	_, err := b.Acquire(t.Context(), permit)
 	wantRefusal(t, err, "limit")
-	for _, prefix := range []string{"\xff", "a\x00"} {
-		wantRefusal(t, b.List(t.Context(), prefix, func(string) bool { return true }), "prefix")
-	}
 	permit.Limit = math.MaxInt32
 	take(t, b, permit)
+}
+
+// A prefix is bytes; it need not end where a character does.
+func TestPrefixes(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"cache_statement", "exec"} {
+		b := open(t, with(t, fresh(t), "default_query_exec_mode", mode))
+		for _, name := range []string{"a", "a%", "b", "ä", "ö", "日"} {
+			take(t, b, request(name))
+		}
+		for prefix, want := range map[string]string{"": "a a% b ä ö 日", "a": "a a%", "a%": "a%", "\xc3": "ä ö", "\xe6\x97": "日", "\xff": "", "a\x00": ""} {
+			var got []string
+			err := b.List(t.Context(), prefix, func(name string) bool { got = append(got, name); return true })
+			if err != nil || strings.Join(got, " ") != want {
+				t.Errorf("%q: %q, %v; want %s", prefix, got, err, want)
+			}
+		}
+	}
 }
 
 // A call that was overtaken by a later one of the same owner, of which the answer is known,

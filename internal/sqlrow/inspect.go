@@ -2,9 +2,6 @@ package sqlrow
 
 import (
 	"context"
-	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
@@ -33,9 +30,6 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 }
 
 func (b *Backend) list(ctx context.Context, prefix string, yield func(name string) bool) error {
-	if !utf8.ValidString(prefix) || strings.ContainsRune(prefix, 0) {
-		return fmt.Errorf("%w: the prefix is not UTF-8 without NUL, as names are", driver.ErrInvalid)
-	}
 	return claims.Pages(prefix, func(after string) ([]string, error) {
 		if err := b.open(ctx); err != nil {
 			return nil, err
