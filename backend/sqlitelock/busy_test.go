@@ -196,3 +196,17 @@ func TestOneFailureInABatch(t *testing.T) {
 		t.Errorf("%d jobs failed; want 1", failures)
 	}
 }
+
+// Who opens a file that is in use writes nothing, so it waits for nobody who writes.
+func TestOpenAgainWhileAnotherWrites(t *testing.T) {
+	path := lockFile(t)
+	connect(t, path)
+	defer writeLock(t, path)()
+	b, err := OpenFile(t.Context(), path, &Options{BusyTimeout: 10 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+}

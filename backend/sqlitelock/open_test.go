@@ -192,9 +192,9 @@ func TestOpenInContext(t *testing.T) {
 	wantIs(t, err, context.Canceled)
 }
 
+// The first one makes the tables, and has to wait for who writes.
 func TestOpenWhileAnotherWrites(t *testing.T) {
 	path := lockFile(t)
-	connect(t, path)
 	defer writeLock(t, path)()
 	_, err := OpenFile(t.Context(), path, &Options{BusyTimeout: 30 * time.Millisecond})
 	if !unknown(err) || !busy(err) {

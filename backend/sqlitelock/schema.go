@@ -66,7 +66,8 @@ func setUp(ctx context.Context, conn *sql.Conn, boot string, patience time.Durat
 
 func setUpOnce(ctx context.Context, conn *sql.Conn, boot string) error {
 	// A database that isn't ours is left untouched, so look before turning WAL on.
-	if _, err := inspectHeader(ctx, conn); err != nil {
+	fresh, err := inspectHeader(ctx, conn)
+	if err != nil {
 		return err
 	}
 	var mode string
@@ -76,10 +77,16 @@ func setUpOnce(ctx context.Context, conn *sql.Conn, boot string) error {
 	if mode != "wal" {
 		return fmt.Errorf("%w: the disk can't share memory between processes (journal mode %s instead of wal)", driver.ErrInvalid, mode)
 	}
+	if !fresh {
+		// Nothing to write, mostly; and who writes a lot can keep others from it for long.
+		if was, err := bootOf(ctx, conn); err != nil || was == boot {
+			return err
+		}
+	}
 	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return err
 	}
-	err := migrate(ctx, conn, boot)
+	err = migrate(ctx, conn, boot)
 	if err == nil {
 		_, err = conn.ExecContext(ctx, "COMMIT")
 	}
@@ -125,16 +132,18 @@ func migrate(ctx context.Context, conn *sql.Conn, boot string) error {
 			return err
 		}
 	}
-	var was string
-	if err := conn.QueryRowContext(ctx, "SELECT boot FROM meta").Scan(&was); err != nil {
+	if was, err := bootOf(ctx, conn); err != nil || was == boot {
 		return err
-	}
-	if was == boot {
-		return nil
 	}
 	if _, err := conn.ExecContext(ctx, "DELETE FROM claims"); err != nil {
 		return err
 	}
 	_, err = conn.ExecContext(ctx, "UPDATE meta SET boot = ?", boot)
 	return err
+}
+
+// bootOf is the boot that the file's holds are of.
+func bootOf(ctx context.Context, conn *sql.Conn) (was string, err error) {
+	err = conn.QueryRowContext(ctx, "SELECT boot FROM meta").Scan(&was)
+	return was, err
 }
