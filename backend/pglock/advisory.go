@@ -13,6 +13,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/pinned"
+	"github.com/jackc/pgx/v5"
 )
 
 // advisory is the strategy. See package pinned for what it does with connections.
@@ -90,33 +91,58 @@ func (d *advisoryDialect) Key(name string) string {
 // Cancel ends a statement. The link's number may have been given to another connection
 // since, so its start is compared too.
 func (d *advisoryDialect) Cancel(ctx context.Context, id string) error {
-	return d.signal(ctx, "pg_cancel_backend(pid)", id)
+	return d.signal(ctx, d.db, "pg_cancel_backend(pid)", id)
 }
+
+// killTime bounds the wait for the end of a connection.
+const killTime = 5 * time.Second
 
 // Kill ends a connection, and waits a little for its end.
 func (d *advisoryDialect) Kill(ctx context.Context, id string) error {
+	return d.kill(ctx, d.db, id)
+}
+
+// kill is Kill by a pool or in a transaction, which sees again and again what it has seen
+// once, unless it is told to look anew.
+func (d *advisoryDialect) kill(ctx context.Context, q querier, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, killTime)
+	defer cancel()
 	signal := "pg_terminate_backend(pid)"
 	if d.version >= 140000 {
 		signal = "pg_terminate_backend(pid, 1000)"
 	}
-	if err := d.signal(ctx, signal, id); err != nil {
+	if err := d.signal(ctx, q, signal, id); err != nil {
 		return err
 	}
-	var left int
-	pid, start := cutID(id)
-	err := d.db.QueryRowContext(ctx, `SELECT count(*) FROM pg_stat_activity WHERE `+itself, pid, start).Scan(&left)
-	if err == nil && left > 0 {
-		err = fmt.Errorf("connection %d has not ended yet", pid)
+	for {
+		lives, err := d.lives(ctx, q, id)
+		if err != nil || !lives {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the connection has not ended yet: %w", ctx.Err())
+		case <-time.After(time.Millisecond):
+		}
 	}
-	return err
+}
+
+// lives reports whether the server lists a connection now.
+func (d *advisoryDialect) lives(ctx context.Context, q querier, id string) (is bool, err error) {
+	if _, err := q.ExecContext(ctx, `SELECT pg_stat_clear_snapshot()`); err != nil {
+		return false, err
+	}
+	pid, start := cutID(id)
+	err = q.QueryRowContext(ctx, `SELECT count(*) > 0 FROM pg_stat_activity WHERE `+itself, pid, start).Scan(&is)
+	return is, err
 }
 
 // itself is a connection by its ID.
 const itself = `pid = $1::int AND backend_start = $2::timestamptz`
 
-func (d *advisoryDialect) signal(ctx context.Context, call, id string) error {
+func (d *advisoryDialect) signal(ctx context.Context, q querier, call, id string) error {
 	pid, start := cutID(id)
-	_, err := d.db.ExecContext(ctx, `SELECT `+call+` FROM pg_stat_activity WHERE `+itself, pid, start)
+	_, err := q.ExecContext(ctx, `SELECT `+call+` FROM pg_stat_activity WHERE `+itself, pid, start)
 	return err
 }
 
@@ -148,7 +174,7 @@ func (d *advisoryDialect) Evict(ctx context.Context, l pinned.Lock) (bool, error
 	if err != nil || !has {
 		return false, err
 	}
-	return true, d.Kill(ctx, link)
+	return true, d.kill(ctx, tx, link) // there may be no other connection
 }
 
 // thisLock are a lock's rows of pg_locks.
@@ -157,14 +183,15 @@ func thisLock(l pinned.Lock) string {
 		` AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 }
 
-// Forget removes a lock's row.
-func (d *advisoryDialect) Forget(ctx context.Context, l pinned.Lock) error {
-	_, err := d.db.ExecContext(ctx, `DELETE FROM `+quote(d.opts.Table)+` WHERE k = $1::bytea`, d.hashOf(l.Name))
-	return err
-}
+// Forget has nothing to do: a trial writes nothing, so that nobody needs the right to delete.
+func (d *advisoryDialect) Forget(context.Context, pinned.Lock) error { return nil }
 
-// Definite: an error that the server sent, other than that the connection ends.
+// Definite: an error that the server sent, other than that the connection ends. It rolls back
+// without one where a statement of the transaction had failed before.
 func (d *advisoryDialect) Definite(err error) bool {
+	if errors.Is(err, pgx.ErrTxCommitRollback) {
+		return true
+	}
 	state := code(err)
 	return state != "" && !strings.HasPrefix(state, "08") && !strings.HasPrefix(state, "57P") && !strings.HasPrefix(state, "XX") && state != "57014"
 }
@@ -173,7 +200,7 @@ func (d *advisoryDialect) Definite(err error) bool {
 // 14 it does so in transactions only: so the connection stays in an empty one, which
 // neither has a snapshot nor holds anything else back.
 func (d *advisoryDialect) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (pinned.Link, error) {
-	k := advisoryLink{d: d, conn: conn, closed: d.version < 140000}
+	k := advisoryLink{d: d, conn: conn, closed: d.version < 140000 && !d.solo}
 	const start = `to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
 	err := conn.QueryRowContext(ctx, `SELECT pid || ' ' || `+start+` FROM pg_stat_activity WHERE pid = pg_backend_pid()`).Scan(&k.id)
 	if err == nil {
@@ -182,11 +209,15 @@ func (d *advisoryDialect) Pin(ctx context.Context, conn *sql.Conn, lease time.Du
 	if err == nil {
 		err = k.Lease(ctx, lease)
 	}
+	if err == nil {
+		err = k.idle(ctx)
+	}
 	if err != nil {
+		conn.Raw(hangUp)
 		return nil, err
 	}
 	if d.solo {
 		return &advisoryTx{advisoryLink: k, tx: pinned.Tx{Conn: conn}}, nil
 	}
-	return &k, k.idle(ctx)
+	return &k, nil
 }

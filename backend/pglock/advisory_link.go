@@ -73,17 +73,28 @@ func (k *advisoryLink) idle(ctx context.Context) error {
 // Alive sees what the server has sent unasked, such as that it has closed the connection.
 func (k *advisoryLink) Alive() error {
 	return k.conn.Raw(func(raw any) error {
-		if c, ok := raw.(*stdlib.Conn); ok {
-			return c.Conn().PgConn().CheckConn()
+		c, ok := raw.(*stdlib.Conn)
+		if !ok || canLook && alive(c.Conn().PgConn().Conn()) {
+			return nil
 		}
-		return nil
+		return c.Conn().PgConn().CheckConn() // it takes a millisecond
 	})
+}
+
+// hangUp closes a connection of pgx's, which a pool of pgx's would take back as it is.
+func hangUp(raw any) error {
+	if c, ok := raw.(*stdlib.Conn); ok {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		c.Conn().Close(ctx)
+	}
+	return nil
 }
 
 // Take tries, and writes the number in the same statement. In an empty transaction it would be
 // undone with that, and another connection writes it.
 func (k *advisoryLink) Take(ctx context.Context, l pinned.Lock) (number uint64, ok bool, err error) {
-	if k.closed {
+	if k.closed || l.Trial {
 		return k.takeApart(ctx, l)
 	}
 	args, err := k.row(l)
@@ -96,14 +107,15 @@ func (k *advisoryLink) Take(ctx context.Context, l pinned.Lock) (number uint64, 
 
 func (k *advisoryLink) takeApart(ctx context.Context, l pinned.Lock) (number uint64, ok bool, err error) {
 	err = k.conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1::bigint)", l.Key).Scan(&ok)
-	if err == nil && ok {
+	if err == nil && ok && !l.Trial {
 		number, err = k.next(ctx, k.d.db, l)
 	}
 	return number, ok && err == nil, err
 }
 
-// querier is a connection, or any.
+// querier is a connection, a transaction or a pool.
 type querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
@@ -194,4 +206,7 @@ func (k *advisoryLink) Tx() *sql.Tx { return nil }
 
 func (k *advisoryLink) Commit(context.Context) error { return driver.ErrUnsupported }
 
-func (k *advisoryLink) Close() { pinned.Discard(k.conn) }
+func (k *advisoryLink) Close() {
+	k.conn.Raw(hangUp)
+	pinned.Discard(k.conn)
+}

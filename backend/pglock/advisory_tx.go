@@ -24,7 +24,7 @@ func (k *advisoryTx) Take(ctx context.Context, l pinned.Lock) (number uint64, ok
 		return 0, false, err
 	}
 	err = tx.QueryRowContext(ctx, "SELECT pg_try_advisory_xact_lock($1::bigint)", l.Key).Scan(&ok)
-	if err == nil && ok {
+	if err == nil && ok && !l.Trial {
 		number, err = k.next(ctx, k.d.db, l)
 	}
 	return number, ok && err == nil, err
@@ -66,4 +66,7 @@ func (k *advisoryTx) Tx() *sql.Tx { return k.tx.Current() }
 
 func (k *advisoryTx) Commit(ctx context.Context) error { return k.tx.Finish(ctx, (*sql.Tx).Commit) }
 
-func (k *advisoryTx) Close() { k.tx.Close() }
+func (k *advisoryTx) Close() {
+	k.conn.Raw(hangUp)
+	k.tx.Close()
+}

@@ -42,6 +42,7 @@ type site struct {
 	user    string
 	name    string // for Caps.Name: "postgres://db1:5432/app?table=public.distlock_locks"
 	pgx     bool   // connections are those of package stdlib
+	direct  bool   // they seem to be the server's own
 	pooled  bool   // a pooler gives each transaction another connection
 	limit   int    // of connections, as far as it is known; 0: none
 	owned   bool   // db is closed with the backend

@@ -26,7 +26,7 @@ func (s *site) findPooler(ctx context.Context) (pooled bool, err error) {
 	bounded, cancel := context.WithTimeout(ctx, poolerPatience)
 	defer cancel()
 	pooled, err = s.tryTwo(bounded)
-	if err == nil && !pooled && s.pgx {
+	if err == nil && !pooled && s.pgx && !s.direct {
 		pooled, err = s.deaf(bounded)
 	}
 	switch {

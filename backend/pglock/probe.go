@@ -48,8 +48,9 @@ func (s *site) learn(ctx context.Context) error {
 		s.name = nameOf(f, pg)
 	}
 	s.pgx = pg != nil
-	if s.opts.Strategy == Row && (!s.pgx || pg.PgConn().PID() == f.pid) {
-		return nil // a pooler makes up the number of the process
+	s.direct = s.pgx && pg.PgConn().PID() == f.pid // a pooler makes up the number of the process
+	if s.opts.Strategy == Row && (!s.pgx || s.direct) {
+		return nil
 	}
 	s.pooled = true // so that nothing is prepared
 	s.pooled, err = s.findPooler(ctx)

@@ -23,8 +23,8 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 	l := b.lockOf(r)
 	var number uint64
-	err := b.detached(ctx, l.Key, func() (err error) {
-		number, err = b.attempt(ctx, l, r)
+	err := b.detached(ctx, l.Key, func(own context.Context) (err error) {
+		number, err = b.attempt(own, l, r)
 		return err
 	})
 	if err != nil {

@@ -24,7 +24,9 @@ func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx
 		return b.fail("commit", h.lock.Name, err)
 	}
 	defer leave()
-	return b.fail("commit", h.lock.Name, h.commit(ctx, work))
+	own, end := b.within(ctx)
+	defer end()
+	return b.fail("commit", h.lock.Name, h.commit(own, work))
 }
 
 func (b *Backend) holdFor(owner string) (*hold, error) {
@@ -51,6 +53,9 @@ func (h *hold) commit(ctx context.Context, work func(tx *sql.Tx) error) error {
 		return ctx.Err()
 	}
 	defer func() { h.s.lane <- struct{}{} }()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if !h.s.b.still(h) || !h.starts(true) {
 		return h.lostBy(errGone)
 	}

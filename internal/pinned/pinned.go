@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +20,7 @@ type Lock struct {
 	Key   string // what the server locks
 	Owner string
 	Meta  map[string]string
+	Trial bool // it is nobody's: whether it is granted is all that matters, and no number
 }
 
 // Dialect speaks to one kind of server.
@@ -38,7 +41,7 @@ type Dialect interface {
 	// Evict ends the link of another process that has l for its Owner, if there is one.
 	Evict(ctx context.Context, l Lock) (was bool, err error)
 
-	// Forget removes what a lock that is never used again has left in tables.
+	// Forget removes what a Trial has left in tables, if anything.
 	Forget(ctx context.Context, l Lock) error
 
 	// Definite reports whether err is the server's word that it did not commit.
@@ -177,9 +180,12 @@ func (b *Backend) Close() error {
 	b.mu.Unlock()
 	b.stop()
 	b.tasks.Wait()
+	b.mu.Lock()
+	links := slices.Collect(maps.Keys(b.links))
+	b.mu.Unlock()
 	var wg sync.WaitGroup
-	for s := range b.links {
-		wg.Go(s.link.Close)
+	for _, s := range links {
+		wg.Go(s.end)
 	}
 	wg.Wait()
 	return nil
@@ -225,7 +231,7 @@ func (b *Backend) fail(call, name string, err error) error {
 // detached runs f on its own, in the turn of a key, and waits for it or for the end of ctx. A
 // statement that is under way must not be cut short with its caller: that would end the
 // link, and all that it holds.
-func (b *Backend) detached(ctx context.Context, key string, f func() error) error {
+func (b *Backend) detached(ctx context.Context, key string, f func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -233,16 +239,21 @@ func (b *Backend) detached(ctx context.Context, key string, f func() error) erro
 	if err != nil {
 		return err
 	}
-	return b.apart(ctx, func() error {
+	return b.apart(ctx, func(own context.Context) error {
 		defer leave()
-		return f()
+		return f(own)
 	}, leave)
 }
 
 // apart is detached without a turn. unused is called if f is not.
-func (b *Backend) apart(ctx context.Context, f func() error, unused func()) error {
+func (b *Backend) apart(ctx context.Context, f func(context.Context) error, unused func()) error {
 	done := make(chan error, 1)
-	if !b.begin(func() { done <- f() }) {
+	task := func() {
+		own, end := b.within(ctx)
+		defer end()
+		done <- f(own)
+	}
+	if !b.begin(task) {
 		unused()
 		return driver.ErrClosed
 	}
@@ -252,4 +263,11 @@ func (b *Backend) apart(ctx context.Context, f func() error, unused func()) erro
 	case <-ctx.Done():
 		return fmt.Errorf("no answer yet: %w", ctx.Err())
 	}
+}
+
+// within is a context that also ends with the backend.
+func (b *Backend) within(ctx context.Context) (own context.Context, end func()) {
+	own, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(b.life, cancel)
+	return own, func() { stop(); cancel() }
 }

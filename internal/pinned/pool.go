@@ -92,7 +92,7 @@ func (b *Backend) spare(lease time.Duration) *session {
 	for n := len(b.idle[lease]); n > 0; n = len(b.idle[lease]) {
 		s := b.idle[lease][n-1]
 		b.idle[lease] = b.idle[lease][:n-1]
-		if time.Since(s.idle) < lease/2 {
+		if time.Since(s.idle) < lease/2 && s.link.Alive() == nil {
 			return s
 		}
 		b.remove(s)
@@ -150,6 +150,9 @@ func (b *Backend) room() int {
 
 // open makes a link that is on no list.
 func (b *Backend) open(ctx context.Context, lease time.Duration) (*session, error) {
+	if s := b.adopt(ctx, lease); s != nil {
+		return s, nil
+	}
 	if err := b.reserve(); err != nil {
 		return nil, err
 	}
@@ -168,19 +171,54 @@ func (b *Backend) open(ctx context.Context, lease time.Duration) (*session, erro
 	return s, nil
 }
 
+// adopt makes a link of one that nobody uses, of another TTL; nil if there is none. A statement is
+// a small part of a connection.
+func (b *Backend) adopt(ctx context.Context, lease time.Duration) *session {
+	s := b.stray()
+	if s == nil {
+		return nil
+	}
+	err := s.do(ctx, func(own context.Context) error {
+		s.limit = lease
+		return s.link.Lease(own, lease)
+	})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil {
+		s.lease = lease
+		return s
+	}
+	if !s.dead {
+		b.remove(s)
+		b.discard(s)
+	}
+	return nil
+}
+
+// stray is a link that nobody uses, of any TTL.
+func (b *Backend) stray() *session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for lease := range b.idle {
+		if s := b.spare(lease); s != nil {
+			return s
+		}
+	}
+	return nil
+}
+
 // reserve takes room for a link, if need be that of one that nobody uses.
 func (b *Backend) reserve() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, idle := range b.idle {
-		if b.room() > 0 {
-			break
+		for _, s := range idle {
+			if b.room() > 0 {
+				break
+			}
+			b.remove(s)
+			b.discard(s)
 		}
-		if len(idle) == 0 {
-			continue
-		}
-		b.remove(idle[0])
-		b.discard(idle[0])
 	}
 	if b.room() <= 0 {
 		return fmt.Errorf("the pool's limit of %d connections leaves no room for another held lock: one is kept for others; raise SetMaxOpenConns", b.DB.Stats().MaxOpenConnections)

@@ -19,7 +19,7 @@ func (b *Backend) probe(ctx context.Context) error {
 	if b.DB.Stats().MaxOpenConnections == 1 {
 		return fmt.Errorf("%w: the pool is limited to 1 connection; locks on connections need 2 at least: raise SetMaxOpenConns", driver.ErrInvalid)
 	}
-	l := Lock{Name: "distlock probe " + driver.NewOwner(), Owner: driver.NewOwner()}
+	l := Lock{Name: "distlock probe " + driver.NewOwner(), Owner: driver.NewOwner(), Trial: true}
 	l.Key = b.Dialect.Key(l.Name)
 	one, err := b.pin(ctx, probeLease)
 	if err != nil {

@@ -17,7 +17,7 @@ func (b *Backend) Release(ctx context.Context, d driver.Hold) error {
 	if h := b.holdOf(d); h != nil {
 		h.revoke()
 	}
-	err := b.detached(ctx, b.Dialect.Key(d.Name), func() error { return b.release(ctx, d) })
+	err := b.detached(ctx, b.Dialect.Key(d.Name), func(own context.Context) error { return b.release(own, d) })
 	return b.fail("release", d.Name, err)
 }
 

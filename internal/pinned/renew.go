@@ -55,7 +55,7 @@ func (t *batch) add(i int, h *hold, ttl time.Duration) {
 func (t *batch) renew(ctx context.Context, s *session, errs []error) {
 	err := ctx.Err()
 	if err == nil {
-		err = s.b.apart(ctx, func() error { return s.prolong(ctx, t.ttl) }, func() {})
+		err = s.b.apart(ctx, func(own context.Context) error { return s.prolong(own, t.ttl) }, func() {})
 	}
 	for n, i := range t.at {
 		h := t.holds[n]

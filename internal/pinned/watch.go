@@ -3,6 +3,7 @@ package pinned
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -20,7 +21,10 @@ type watch struct {
 	forced  context.Context // to end, though nobody answers
 	force   context.CancelFunc
 	done    chan struct{} // closed when it takes nothing more
-	s       *session      // with Backend.mu: on which it waits
+	s       *session      // which it has, or nil; for run alone
+
+	mu      sync.Mutex
+	waiting Link // in a statement that may be cancelled, or nil
 }
 
 // Watch waits natively, and takes the lock for r's Owner. ErrSkip if too many wait already,
@@ -38,7 +42,9 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	w := &watch{b: b, lock: b.lockOf(r), lease: class(r.TTL), ready: make(chan struct{}, 1), done: make(chan struct{})}
 	w.closing, w.close = context.WithCancel(b.life)
 	w.forced, w.force = context.WithCancel(b.life)
-	if err := w.board(ctx); err != nil {
+	own, end := b.within(ctx)
+	defer end()
+	if err := w.board(own); err != nil {
 		b.waited()
 		w.close()
 		w.force()
@@ -104,9 +110,8 @@ func (w *watch) run() {
 			continue
 		}
 		got, err := w.wait()
-		if s := w.s; got || err != nil || w.closing.Err() != nil {
+		if got || err != nil || w.closing.Err() != nil {
 			w.off()
-			w.b.leave(s)
 		}
 		switch {
 		case got:
@@ -117,16 +122,14 @@ func (w *watch) run() {
 			w.pause()
 		}
 	}
-	if s := w.s; s != nil {
+	if w.s != nil {
 		w.off()
-		w.b.leave(s)
 	}
 }
 
-// off: it waits on no link.
+// off leaves its link.
 func (w *watch) off() {
-	w.b.mu.Lock()
-	defer w.b.mu.Unlock()
+	w.b.leave(w.s)
 	w.s = nil
 }
 
@@ -137,7 +140,9 @@ func (w *watch) wait() (got bool, err error) {
 		own, cancel := context.WithCancel(own)
 		defer cancel()
 		defer context.AfterFunc(w.forced, cancel)()
+		w.waitsOn(s.link)
 		ok, err := s.link.Wait(own, w.lock, slice)
+		w.waitsOn(nil)
 		switch {
 		case err != nil:
 			s.undo(w.lock, err)
@@ -196,9 +201,7 @@ func (w *watch) end() {
 	ctx, cancel := context.WithTimeout(w.b.life, lastResort)
 	defer cancel()
 	for ctx.Err() == nil && !w.over(time.Millisecond) {
-		if id := w.waitsOn(); id != "" {
-			w.b.Dialect.Cancel(ctx, id) // without an answer the link is closed below
-		}
+		w.cancel(ctx)
 		if w.over(20 * time.Millisecond) {
 			return
 		}
@@ -206,14 +209,21 @@ func (w *watch) end() {
 	w.giveUp()
 }
 
-// waitsOn is the link on which it waits.
-func (w *watch) waitsOn() string {
-	w.b.mu.Lock()
-	defer w.b.mu.Unlock()
-	if w.s == nil {
-		return ""
+// waitsOn notes the link on which it waits. It returns when no cancellation is under way any
+// more: that would hit the link's next statement.
+func (w *watch) waitsOn(k Link) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting = k
+}
+
+// cancel ends the wait, if it is there. Without an answer the link is closed later.
+func (w *watch) cancel(ctx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting != nil {
+		w.b.Dialect.Cancel(ctx, w.waiting.ID())
 	}
-	return w.s.link.ID()
 }
 
 func (w *watch) over(soon time.Duration) bool {

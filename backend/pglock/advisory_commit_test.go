@@ -1,0 +1,214 @@
+package pglock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/faultproxy"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// ledger is a hold, and a table that its work writes into.
+type ledger struct {
+	*Backend
+	t    *testing.T
+	db   *sql.DB // the administrator's
+	net  *faultproxy.Proxy
+	hold driver.Request
+}
+
+func newLedger(t *testing.T) *ledger {
+	t.Helper()
+	pg := testserver.SharedPostgres(t)
+	url := pg.Database(t)
+	l := &ledger{t: t, db: pg.DB(t, url), net: faultproxy.New(t, pg.Addr()), hold: request("report")}
+	if _, err := l.db.ExecContext(t.Context(), "CREATE TABLE work (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)"); err != nil {
+		t.Fatal(err)
+	}
+	through := strings.Replace(url, pg.Addr(), l.net.Addr(), 1)
+	l.Backend = open(t, with(t, through, "strategy", "advisory", "level", "transaction", "create", "true"))
+	take(t, l, l.hold)
+	return l
+}
+
+func (l *ledger) write(tx *sql.Tx) error {
+	_, err := tx.ExecContext(l.t.Context(), "INSERT INTO work VALUES (1)")
+	return err
+}
+
+func (l *ledger) wantStored(want int) {
+	l.t.Helper()
+	var n int
+	if err := l.db.QueryRowContext(l.t.Context(), "SELECT count(*) FROM work").Scan(&n); err != nil || n != want {
+		l.t.Errorf("%d rows stored, %v, want %d", n, err, want)
+	}
+}
+
+// wantOver makes sure that the lock has ended, and that to release it is no error.
+func (l *ledger) wantOver() {
+	l.t.Helper()
+	next := request(l.hold.Name)
+	take(l.t, l, next)
+	release(l.t, l, l.hold)
+	release(l.t, l, next)
+}
+
+func TestCommitStoresTheWorkAndEndsTheLock(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	if err := l.Commit(t.Context(), l.hold.Owner, l.write); err != nil {
+		t.Fatal(err)
+	}
+	l.wantStored(1)
+	err := l.Commit(t.Context(), l.hold.Owner, func(*sql.Tx) error { t.Error("work without a lock"); return nil })
+	if !errors.Is(err, driver.ErrLost) {
+		t.Errorf("a second Commit: %v, want ErrLost", err)
+	}
+	l.wantOver()
+}
+
+func TestCommitRollsBack(t *testing.T) {
+	t.Parallel()
+	refused := errors.New("no")
+	for name, c := range map[string]struct {
+		then func(l *ledger, tx *sql.Tx) error
+		says string
+	}{
+		"work that fails":         {func(*ledger, *sql.Tx) error { return refused }, "no"},
+		"work that hides a error": {func(_ *ledger, tx *sql.Tx) error { tx.Exec("SELECT 1/0"); return nil }, "refused to commit"},
+		"what is checked last":    {func(l *ledger, tx *sql.Tx) error { return l.write(tx) }, "refused to commit"},
+		"work that rolls back":    {func(_ *ledger, tx *sql.Tx) error { return tx.Rollback() }, "had ended before"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLedger(t)
+			err := l.Commit(t.Context(), l.hold.Owner, func(tx *sql.Tx) error { return errors.Join(l.write(tx), c.then(l, tx)) })
+			if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "unknown") {
+				t.Errorf("%v, want %q", err, c.says)
+			}
+			l.wantStored(0)
+			l.wantOver()
+		})
+	}
+}
+
+func TestCommitEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	err := l.Commit(ctx, l.hold.Owner, func(tx *sql.Tx) error {
+		defer cancel()
+		return l.write(tx)
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	l.wantStored(0)
+	l.wantOver()
+}
+
+func TestCommitOfWorkThatPanics(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	func() {
+		defer func() {
+			if recover() != "oh" {
+				t.Error("the panic is gone")
+			}
+		}()
+		l.Commit(t.Context(), l.hold.Owner, func(tx *sql.Tx) error {
+			l.write(tx)
+			panic("oh")
+		})
+	}()
+	l.wantStored(0)
+	l.wantOver()
+}
+
+func TestCommitWhoseConnectionIsKilled(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	err := l.Commit(t.Context(), l.hold.Owner, func(tx *sql.Tx) error {
+		var pid int
+		err := tx.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&pid)
+		if err == nil {
+			err = l.write(tx)
+		}
+		if err == nil {
+			_, err = l.db.ExecContext(t.Context(), "SELECT pg_terminate_backend($1)", pid)
+		}
+		return err
+	})
+	if err == nil {
+		t.Error("work without a connection was committed")
+	}
+	l.wantStored(0)
+	err = l.Commit(t.Context(), l.hold.Owner, func(*sql.Tx) error { t.Error("the work has begun"); return nil })
+	if !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Commit without the lock: %v, want ErrLost", err)
+	}
+}
+
+// A commit whose answer is missing may be stored or not: only that is said.
+func TestCommitOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		lose   func(*faultproxy.Proxy)
+		stored int
+	}{
+		"the answer is lost":  {func(p *faultproxy.Proxy) { p.LoseReply("commit") }, 1},
+		"the request is lost": {func(p *faultproxy.Proxy) { p.LoseRequest("commit") }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLedger(t)
+			err := l.Commit(t.Context(), l.hold.Owner, func(tx *sql.Tx) error {
+				c.lose(l.net)
+				return l.write(tx)
+			})
+			if err == nil || !strings.Contains(err.Error(), "unknown") || errors.Is(err, driver.ErrLost) || driver.Final(err) {
+				t.Errorf("%v", err)
+			}
+			if l.net.Lost() != 1 {
+				t.Errorf("%d requests lost", l.net.Lost())
+			}
+			l.wantStored(c.stored)
+		})
+	}
+}
+
+// Work that doesn't end is not waited for by Close, which ends its connection.
+func TestCloseInTheMiddleOfACommit(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	begun, result := make(chan struct{}), make(chan error, 1)
+	go func() {
+		result <- l.Commit(context.Background(), l.hold.Owner, func(tx *sql.Tx) error {
+			err := l.write(tx)
+			close(begun)
+			tx.Exec("SELECT pg_sleep(600)")
+			return err
+		})
+	}()
+	<-begun
+	within(t, "Close", func(context.Context) { l.Close() })
+	within(t, "Commit", func(context.Context) {
+		if err := <-result; !errors.Is(err, driver.ErrClosed) && !errors.Is(err, driver.ErrLost) {
+			t.Errorf("Commit of a closed backend: %v", err)
+		}
+	})
+	l.wantStored(0)
+}
+
+func TestCommitIsForTransactions(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	b, _ := lent(t, pg.Database(t), Session, 3)
+	if err := b.Commit(t.Context(), "me", nil); !errors.Is(err, driver.ErrUnsupported) {
+		t.Error(err)
+	}
+}
