@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
@@ -62,7 +63,9 @@ func TestConformanceOfAdvisorySession(t *testing.T) {
 func TestConformanceOfAdvisoryTransaction(t *testing.T) {
 	t.Parallel()
 	pg := testserver.Postgres(t, testserver.PostgresOptions{Version: "18", Settings: []string{"max_connections=600"}})
-	suite(t, severable(t, pg, with(t, hastyAt(t, pg), levels["transaction"]...)))
+	h := severable(t, pg, with(t, hastyAt(t, pg), levels["transaction"]...))
+	h.Parallel, h.Slack, h.Timeout = 4, 15*time.Second, 3*time.Minute
+	suite(t, h)
 }
 
 // The oldest version ends silent connections only while they are in a transaction.

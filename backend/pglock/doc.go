@@ -29,6 +29,15 @@
 // # Advisory
 //
 // [Advisory] uses PostgreSQL's advisory locks, which belong to connections. It is for
-// mutexes. A holder that dies lets go at once, as does one that loses its connection. It
-// takes connections out of the pool, and is refused behind a pooler in transaction mode.
+// mutexes, without Inspect and List. A holder that dies lets go when its socket closes, one that
+// is cut off when its TTL is over; one that loses its connection loses the lock. A release from
+// another process kills the holder's connection. Behind a pooler in transaction mode it is refused.
+//
+// It takes connections out of the pool, and closes them when it is done. At level [Session]
+// up to four have the locks of one TTL, 1000 each; at level [Transaction] each lock has one. Up to
+// 16 wait, and at most half of a limited pool; the rest polls. One of a limited pool is always left.
+// A wait is made of slices of ten seconds, each of which is an error in PostgreSQL's log.
+//
+// At level Transaction the caller's work can join the lock's transaction, see [Backend.Commit].
+// Nothing renews meanwhile.
 package pglock

@@ -13,7 +13,7 @@ import (
 )
 
 // poolerPatience bounds the search for a pooler. Who has no connection to spare for that
-// long is treated as one that gives each transaction another.
+// long is treated as one that gives each transaction another, unless it seems to be the server itself.
 const poolerPatience = 5 * time.Second
 
 // findPooler finds out whether a pooler gives each transaction another connection to the
@@ -23,8 +23,12 @@ func (s *site) findPooler(ctx context.Context) (pooled bool, err error) {
 	if s.limit == 1 {
 		return true, nil // as far as can be told
 	}
-	bounded, cancel := context.WithTimeout(ctx, poolerPatience)
-	defer cancel()
+	bounded := ctx
+	if !s.direct {
+		var cancel context.CancelFunc
+		bounded, cancel = context.WithTimeout(ctx, poolerPatience)
+		defer cancel()
+	}
 	pooled, err = s.tryTwo(bounded)
 	if err == nil && !pooled && s.pgx && !s.direct {
 		pooled, err = s.deaf(bounded)

@@ -38,5 +38,6 @@
 // # Connections
 //
 // A limited pool keeps one connection for others at any time. What needs more than are left
-// fails with words that say so; waiters poll instead.
+// fails with words that say so; waiters poll instead. A spare link is used again, also for
+// another TTL.
 package pinned
