@@ -78,10 +78,10 @@ func TestCommitRollsBack(t *testing.T) {
 		then func(l *ledger, tx *sql.Tx) error
 		says string
 	}{
-		"work that fails":         {func(*ledger, *sql.Tx) error { return refused }, "no"},
-		"work that hides a error": {func(_ *ledger, tx *sql.Tx) error { tx.Exec("SELECT 1/0"); return nil }, "refused to commit"},
-		"what is checked last":    {func(l *ledger, tx *sql.Tx) error { return l.write(tx) }, "refused to commit"},
-		"work that rolls back":    {func(_ *ledger, tx *sql.Tx) error { return tx.Rollback() }, "had ended before"},
+		"work that fails":          {func(*ledger, *sql.Tx) error { return refused }, "no"},
+		"work that hides an error": {func(_ *ledger, tx *sql.Tx) error { tx.Exec("SELECT 1/0"); return nil }, "refused to commit"},
+		"what is checked last":     {func(l *ledger, tx *sql.Tx) error { return l.write(tx) }, "refused to commit"},
+		"work that rolls back":     {func(_ *ledger, tx *sql.Tx) error { return tx.Rollback() }, "had ended before"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
