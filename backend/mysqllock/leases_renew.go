@@ -21,7 +21,7 @@ type chunks [len(chunkSizes)]struct{ renew, living *sql.Stmt }
 func (l *leases) prepareRenewals(ctx context.Context) error {
 	for i, size := range chunkSizes {
 		these := " WHERE (" + strings.Repeat("name = ? AND owner = ? OR ", size-1) + "name = ? AND owner = ?) AND " + live
-		if err := l.stmt(ctx, &l.renewals[i].renew, "UPDATE "+l.table+" SET "+l.bump+"expires = "+clockSQL+" + ?"+these); err != nil {
+		if err := l.stmt(ctx, &l.renewals[i].renew, "UPDATE "+l.table+" SET "+l.bump+"expires = "+endSQL("expires")+these); err != nil {
 			return err
 		}
 		if err := l.stmt(ctx, &l.renewals[i].living, "SELECT name, owner FROM "+l.table+these); err != nil {
@@ -79,7 +79,7 @@ func (l *leases) renewChunk(ctx context.Context, ttl int64, holds []driver.Hold,
 		args = append(args, h.Name, h.Owner)
 	}
 	stmts := l.renewals[size]
-	n, err := l.run(ctx, stmts.renew, append([]any{ttl}, args...)...)
+	n, err := l.run(ctx, stmts.renew, append([]any{ttl, ttl}, args...)...)
 	if err == nil && n == int64(len(indices)) {
 		return
 	}

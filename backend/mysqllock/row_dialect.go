@@ -85,7 +85,7 @@ func (d *rowDialect) run(ctx context.Context, stmt *sql.Stmt, args ...any) (n, i
 // Take is one UPDATE.
 func (d *rowDialect) Take(ctx context.Context, t sqlrow.Taking) (number int64, err error) {
 	k := sqlrow.KeyOf(t.Name)
-	_, number, err = d.run(ctx, d.take, uint8(t.Kind), []byte(t.Owner), t.TTL.Microseconds(), t.Meta, orNull(t.Bell),
+	_, number, err = d.run(ctx, d.take, uint8(t.Kind), []byte(t.Owner), t.TTL.Microseconds(), t.TTL.Microseconds(), t.Meta, orNull(t.Bell),
 		k[:], int64(sqlrow.MaxNumber), []byte(t.Owner), uint8(t.Kind))
 	return number, err
 }
@@ -99,7 +99,7 @@ func (d *rowDialect) Free(ctx context.Context, h sqlrow.Held) (freed, waited boo
 // Extend is one UPDATE for all.
 func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.Held, ttl time.Duration, floor int64) (int, error) {
 	size, padded := padded(holds)
-	args := []any{ttl.Microseconds(), floor, d.bell.tags()}
+	args := []any{ttl.Microseconds(), ttl.Microseconds(), floor, d.bell.tags()}
 	for _, h := range padded {
 		args = append(args, h.Key[:])
 	}

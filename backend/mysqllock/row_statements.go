@@ -16,7 +16,7 @@ var (
 // sqlTake tells the number through the insert id, for which no other round trip is needed.
 const sqlTake = `UPDATE {table} SET
 granted = LAST_INSERT_ID(GREATEST(number + 1, {now})), number = GREATEST(number + 1, {now}),
-since = IF(until > {now}, since, {now}), kind = ?, lim = 0, owner = ?, until = {now} + ?, meta = ?, bell = ?,
+since = IF(until > {now}, since, {now}), kind = ?, lim = 0, owner = ?, until = {end}, meta = ?, bell = ?,
 claims = NULL, claimed = 0, rev = rev + 1
 WHERE k = ? AND claimed <= {now} AND number < ? AND (until <= {now} OR owner = ? AND kind = ?)`
 
@@ -34,7 +34,7 @@ WHERE k = ? AND rev = ?`
 // sqlExtend renews many holds. The keys lead to the rows, and each must have its own owner.
 // The bells of all slots come in one parameter: see ringer.tags.
 const sqlExtend = `UPDATE {table} FORCE INDEX (PRIMARY) SET
-until = {now} + ?, number = GREATEST(number, ?),
+until = {end}, number = GREATEST(number, ?),
 bell = NULLIF(SUBSTRING_INDEX(SUBSTRING_INDEX(?, ',', 1 + (ASCII(k) & 63)), ',', -1), '-'), rev = rev + 1
 WHERE k IN ({keys}) AND (k, owner) IN ({holds}) AND until > {now}`
 
@@ -52,7 +52,7 @@ WHERE k > ? AND (until > {now} OR claimed > {now}) AND LEFT(name, ?) = ? ORDER B
 // rowSQL completes a statement for so many holds.
 func rowSQL(text, table string, holds int) string {
 	return strings.NewReplacer(
-		"{table}", table, "{now}", clockSQL,
+		"{table}", table, "{now}", clockSQL, "{end}", endSQL("until"),
 		"{columns}", strings.Join(rowColumns, ", "),
 		"{state = ?}", strings.Join(rowState, " = ?, ")+" = ?",
 		"{?}", listOf("?", len(rowState)),

@@ -134,3 +134,32 @@ func TestRowRenewalThatWaits(t *testing.T) {
 		do(t, db, "UPDATE distlock_locks SET until = 0")
 	}
 }
+
+// A call that was overtaken by a later one of the same owner, of which the answer is known,
+// must not end the hold sooner.
+func TestRowRenewalThatIsOvertaken(t *testing.T) {
+	t.Parallel()
+	u, db := database(t, Row)
+	b := rowAt(t, u)
+	for what, call := range map[string]func(driver.Request) error{
+		"renew":   func(r driver.Request) error { return b.Renew(context.Background(), []driver.Hold{r.Hold})[0] },
+		"acquire": func(r driver.Request) error { _, err := b.Acquire(context.Background(), r); return err },
+	} {
+		r := asks(what, driver.Exclusive)
+		take(t, b, r)
+		free := blocked(t, db, what)
+		done := make(chan error, 1)
+		go func() { done <- call(r) }()
+		waitingLocks(t, db, 1)
+		begun := ask(t, db, "SELECT "+clockSQL)
+		until(t, "the call that waits is older", func() bool { return ask(t, db, "SELECT "+clockSQL) > begun+100_000 })
+		free(fmt.Sprintf("until = %s + %d", clockSQL, r.TTL.Microseconds()))
+		later := begun + 100_000 + r.TTL.Microseconds()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if end := ask(t, db, "SELECT until FROM distlock_locks WHERE name = '"+what+"'"); end < later {
+			t.Errorf("%s: the hold ends %d µs too early", what, later-end)
+		}
+	}
+}
