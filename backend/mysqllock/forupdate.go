@@ -42,7 +42,9 @@ func forUpdateDDL(o Options) []string {
 //
 // Nothing renews the lease while the work runs, so that must end within what is left of its TTL,
 // and the server ends a transaction that is silent for a TTL. The work must not end the
-// transaction itself, nor send what MySQL commits by itself, such as DDL.
+// transaction itself, nor send what MySQL commits by itself, such as DDL. An error of a
+// statement that says deadlock has ended it, too, and the lock with it: then, or if the
+// work overlooks that, nothing is stored. The isolation level is READ COMMITTED.
 func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx) error) error {
 	if f, ok := b.strategy.(forUpdateBackend); ok {
 		return f.Commit(ctx, owner, work)
@@ -50,11 +52,15 @@ func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx
 	return fmt.Errorf("%w: mysqllock: Commit is for strategy %s", driver.ErrUnsupported, ForUpdate)
 }
 
-// Pin makes a link. Gaps are not locked at this isolation level.
+// Pin makes a link. Gaps are not locked at this isolation level. What is sent when the
+// server has ended the transaction is not to be committed.
 func (d *forUpdate) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (pinned.Link, error) {
 	k, err := d.pin(ctx, conn, lease)
 	if err == nil {
 		err = k.exec(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+	}
+	if err == nil {
+		err = k.exec(ctx, "SET SESSION autocommit = 0")
 	}
 	return &forUpdateLink{link: k, tx: pinned.Tx{Conn: conn}}, err
 }
@@ -127,11 +133,15 @@ func (k *forUpdateLink) Wait(ctx context.Context, l pinned.Lock, slice time.Dura
 }
 
 func (k *forUpdateLink) Number(ctx context.Context, l pinned.Lock) (uint64, error) {
-	if err := k.Ping(ctx); err != nil {
+	if err := k.exec(ctx, "SAVEPOINT "+whole); err != nil {
 		return 0, err
 	}
 	return k.c.next(ctx, k.c.db, l, k.id)
 }
+
+// whole is the savepoint of a transaction that has its lock. It goes with the lock: MySQL rolls
+// a deadlock's victim back, and what is sent then begins a transaction without either.
+const whole = "distlock_whole"
 
 // end ends the transaction by a statement, which ctx can cut short.
 func (k *forUpdateLink) end(ctx context.Context, how string) error {
@@ -159,6 +169,15 @@ func (k *forUpdateLink) Drop(ctx context.Context, l pinned.Lock) error {
 
 func (k *forUpdateLink) Tx() *sql.Tx { return k.tx.Current() }
 
-func (k *forUpdateLink) Commit(ctx context.Context) error { return k.end(ctx, "COMMIT") }
+func (k *forUpdateLink) Commit(ctx context.Context) error {
+	err := k.exec(ctx, "RELEASE SAVEPOINT "+whole)
+	if number(err) == errNoSavepoint {
+		return fmt.Errorf("%w: a deadlock had rolled the work's transaction back, or it was ended by the work: %w", driver.ErrLost, err)
+	}
+	if err != nil {
+		return err
+	}
+	return k.end(ctx, "COMMIT")
+}
 
 func (k *forUpdateLink) Close() { k.tx.Close() }

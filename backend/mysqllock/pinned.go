@@ -20,6 +20,7 @@ import (
 // Numbers of the server's errors about connections.
 const (
 	errNoThread    = 1094
+	errNoSavepoint = 1305
 	errInterrupted = 1317
 	errShutdown    = 1053
 	errKilled      = 1927
