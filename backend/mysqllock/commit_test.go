@@ -113,7 +113,7 @@ func TestKilledConnectionsAreToldSoon(t *testing.T) {
 		t.Fatal(err)
 	}
 	var id string
-	if err := db.QueryRowContext(t.Context(), "SELECT link FROM distlock_mutexes WHERE owner = ?", r.Owner).Scan(&id); err != nil {
+	if err := db.QueryRowContext(t.Context(), "SELECT IS_USED_LOCK(CONCAT('distlock-link/', link)) FROM distlock_mutexes WHERE owner = ?", r.Owner).Scan(&id); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := db.ExecContext(t.Context(), "KILL "+id); err != nil {

@@ -68,7 +68,7 @@ func (d *forUpdate) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration
 // Evict ends the connection of a holder. A release takes the owner's name out of the row,
 // so one that is there holds, or its connection has died.
 func (d *forUpdate) Evict(ctx context.Context, l pinned.Lock) (bool, error) {
-	return d.evict(ctx, l, d.lives)
+	return d.evict(ctx, l, func(mark string) string { return marked(mark) + " IS NOT NULL" })
 }
 
 type forUpdateLink struct {
@@ -136,7 +136,7 @@ func (k *forUpdateLink) Number(ctx context.Context, l pinned.Lock) (uint64, erro
 	if err := k.exec(ctx, "SAVEPOINT "+whole); err != nil {
 		return 0, err
 	}
-	return k.c.next(ctx, k.c.db, l, k.id)
+	return k.c.next(ctx, k.c.db, l, k.mark)
 }
 
 // whole is the savepoint of a transaction that has its lock. It goes with the lock: MySQL rolls

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"time"
@@ -52,7 +53,7 @@ CREATE TABLE IF NOT EXISTS %s (
   name   MEDIUMBLOB NOT NULL,
   number BIGINT NOT NULL,                    -- of the last grant; its fence is 1024 times that
   owner  VARBINARY(64) NOT NULL,             -- who got it
-  link   BIGINT NOT NULL,                    -- on which connection
+  link   BIGINT NOT NULL,                    -- the mark of the connection that has it
   since  BIGINT NOT NULL,                    -- µs since 1970
   meta   MEDIUMBLOB NOT NULL                 -- JSON
 ) ENGINE=InnoDB;
@@ -80,29 +81,41 @@ func (c *connections) open(ctx context.Context, d pinned.Dialect, solo bool) (*p
 
 // Cancel ends a statement.
 func (c *connections) Cancel(ctx context.Context, id string) error {
-	return c.kill(ctx, "KILL QUERY "+id)
+	thread, _, _ := strings.Cut(id, "/")
+	return kill(ctx, c.db, "QUERY "+thread)
 }
 
-// Kill ends a connection. It has gone when the server doesn't list it any more.
+// Kill ends a connection.
 func (c *connections) Kill(ctx context.Context, id string) error {
-	if err := c.kill(ctx, "KILL "+id); err != nil {
+	_, mark, _ := strings.Cut(id, "/")
+	return c.end(ctx, c.db, mark)
+}
+
+// end ends the connection that has a mark. It has gone when the server doesn't list it any
+// more.
+func (c *connections) end(ctx context.Context, q asker, mark string) error {
+	var thread sql.NullString
+	if err := q.QueryRowContext(ctx, "SELECT "+marked(mark)).Scan(&thread); err != nil || !thread.Valid {
+		return err
+	}
+	if err := kill(ctx, q, thread.String); err != nil {
 		return err
 	}
 	for {
-		lives, err := c.lives(ctx, c.db, id)
+		lives, err := yes(ctx, q, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = "+thread.String)
 		if err != nil || !lives {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("connection %s has not ended yet: %w", id, ctx.Err())
+			return fmt.Errorf("connection %s has not ended yet: %w", thread.String, ctx.Err())
 		case <-time.After(time.Millisecond):
 		}
 	}
 }
 
-func (c *connections) kill(ctx context.Context, text string) error {
-	_, err := c.db.ExecContext(ctx, text)
+func kill(ctx context.Context, q asker, what string) error {
+	_, err := q.ExecContext(ctx, "KILL "+what)
 	if number(err) == errNoThread {
 		return nil
 	}
@@ -115,32 +128,34 @@ type asker interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// lives reports whether the server lists a connection.
-func (c *connections) lives(ctx context.Context, q asker, id string) (is bool, err error) {
-	err = q.QueryRowContext(ctx, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = "+id).Scan(&is)
-	return is, err
-}
+// markOf is a user-level lock that a link has as long as it lives. A server that starts again
+// gives out its connections' numbers once more, and hides those of other users: neither is so
+// with this.
+func markOf(mark string) string { return "'distlock-link/" + mark + "'" }
+
+// marked is an expression for the number of the connection that has a mark; NULL: it is gone.
+func marked(mark string) string { return "IS_USED_LOCK(" + markOf(mark) + ")" }
 
 // evict ends the connection that has the lock for its Owner. The row is locked meanwhile:
-// a successor has to write it before it holds.
-func (c *connections) evict(ctx context.Context, l pinned.Lock, has func(ctx context.Context, q asker, link string) (bool, error)) (bool, error) {
+// a successor has to write it before it holds. has is a condition on the connection's mark.
+func (c *connections) evict(ctx context.Context, l pinned.Lock, has func(mark string) string) (bool, error) {
 	tx, err := c.db.BeginTx(ctx, nil)
 	if err != nil {
 		return false, err
 	}
 	defer tx.Rollback()
-	var link string
-	err = tx.QueryRowContext(ctx, "SELECT link FROM "+c.table+" WHERE k = "+c.row(l)+" AND owner = "+literal(l.Owner)+" FOR UPDATE").Scan(&link)
+	var mark string
+	err = tx.QueryRowContext(ctx, "SELECT link FROM "+c.table+" WHERE k = "+c.row(l)+" AND owner = "+literal(l.Owner)+" FOR UPDATE").Scan(&mark)
 	if absent(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	if is, err := has(ctx, tx, link); err != nil || !is {
+	if is, err := yes(ctx, tx, "SELECT "+has(mark)); err != nil || !is {
 		return false, err
 	}
-	return true, c.Kill(ctx, link)
+	return true, c.end(ctx, tx, mark)
 }
 
 // row is the key of a lock's row that has its number.
@@ -174,19 +189,19 @@ func literal(text string) string {
 }
 
 // next writes a lock's next number, and who has it.
-func (c *connections) next(ctx context.Context, q asker, l pinned.Lock, link string) (uint64, error) {
+func (c *connections) next(ctx context.Context, q asker, l pinned.Lock, mark string) (uint64, error) {
 	meta, err := json.Marshal(l.Meta)
 	if err != nil {
 		return 0, err
 	}
-	write := "number = LAST_INSERT_ID(GREATEST(number + 1, " + clockSQL + ")), owner = " + literal(l.Owner) + ", link = " + link +
+	write := "number = LAST_INSERT_ID(GREATEST(number + 1, " + clockSQL + ")), owner = " + literal(l.Owner) + ", link = " + mark +
 		", since = " + clockSQL + ", meta = " + literal(string(meta))
 	number, err := c.count(ctx, q, "UPDATE "+c.table+" SET "+write+" WHERE k = "+c.row(l))
 	if err != nil || number > 0 {
 		return number, err
 	}
 	return c.count(ctx, q, "INSERT INTO "+c.table+" (k, name, number, owner, link, since, meta) VALUES ("+c.row(l)+", "+literal(l.Name)+
-		", LAST_INSERT_ID("+clockSQL+"), "+literal(l.Owner)+", "+link+", "+clockSQL+", "+literal(string(meta))+") ON DUPLICATE KEY UPDATE "+write)
+		", LAST_INSERT_ID("+clockSQL+"), "+literal(l.Owner)+", "+mark+", "+clockSQL+", "+literal(string(meta))+") ON DUPLICATE KEY UPDATE "+write)
 }
 
 // count runs a statement that makes a number; 0: it found no row.
@@ -207,14 +222,19 @@ func (c *connections) count(ctx context.Context, q asker, text string) (uint64, 
 type link struct {
 	c    *connections
 	conn *sql.Conn
-	id   string
+	id   string // the server's number of the connection
+	mark string
 }
 
 // pin asks the server to end the connection when it is silent for too long.
 func (c *connections) pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (link, error) {
-	k := link{c: c, conn: conn}
-	if err := conn.QueryRowContext(ctx, "SELECT CONNECTION_ID()").Scan(&k.id); err != nil {
+	k := link{c: c, conn: conn, mark: strconv.FormatInt(rand.Int64(), 10)}
+	var got int
+	if err := conn.QueryRowContext(ctx, "SELECT CONNECTION_ID(), GET_LOCK("+markOf(k.mark)+", 0)").Scan(&k.id, &got); err != nil {
 		return k, err
+	}
+	if got != 1 {
+		return k, errors.New("a new user-level lock is held by somebody else")
 	}
 	if c.server.mariaDB {
 		// A shorter one of the server's would end what has a lease.
@@ -230,7 +250,7 @@ func (k *link) exec(ctx context.Context, text string) error {
 	return err
 }
 
-func (k *link) ID() string { return k.id }
+func (k *link) ID() string { return k.id + "/" + k.mark }
 
 // Lease: the timeout is for whole seconds.
 func (k *link) Lease(ctx context.Context, lease time.Duration) error {

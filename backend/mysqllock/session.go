@@ -36,8 +36,8 @@ func (d *sessions) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration)
 
 // Evict ends the connection of a holder, and all its locks.
 func (d *sessions) Evict(ctx context.Context, l pinned.Lock) (bool, error) {
-	return d.evict(ctx, l, func(ctx context.Context, q asker, link string) (bool, error) {
-		return yes(ctx, q, "SELECT COALESCE(IS_USED_LOCK('"+l.Key+"') = "+link+", 0)")
+	return d.evict(ctx, l, func(mark string) string {
+		return "COALESCE(IS_USED_LOCK('" + l.Key + "') = " + marked(mark) + ", 0)"
 	})
 }
 
@@ -58,7 +58,7 @@ func (k *sessionLink) Wait(ctx context.Context, l pinned.Lock, slice time.Durati
 }
 
 func (k *sessionLink) Number(ctx context.Context, l pinned.Lock) (uint64, error) {
-	return k.c.next(ctx, k.conn, l, k.id)
+	return k.c.next(ctx, k.conn, l, k.mark)
 }
 
 // Undo gives back what the link has, if it has: the server says so without a warning.
