@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/pinned"
 )
 
 // server is what a strategy may need to know of the server.
@@ -71,8 +72,8 @@ func (s *site) refuseGalera() error {
 // probeSessions refuses a proxy that shares out sessions, for strategies whose locks belong
 // to one.
 func (s *site) probeSessions(ctx context.Context) error {
-	if s.db.Stats().MaxOpenConnections == 1 {
-		return fmt.Errorf("%w: mysqllock: the pool may open one connection only: want SetMaxOpenConns with room for the locks held at once, and those waited for", driver.ErrInvalid)
+	if err := pinned.CheckPool(s.db); err != nil {
+		return err
 	}
 	holder, err := s.db.Conn(ctx)
 	if err != nil {

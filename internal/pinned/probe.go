@@ -2,6 +2,7 @@ package pinned
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -13,11 +14,14 @@ import (
 // usual TTL.
 const probeLease = 30 * time.Second
 
+// minPool is what a limited pool must have: two links for the probe, and a connection for others.
+const minPool = 3
+
 // probe takes a lock of nobody's on two links: the second must be refused until the first has given
 // it back.
 func (b *Backend) probe(ctx context.Context) error {
-	if b.DB.Stats().MaxOpenConnections == 1 {
-		return fmt.Errorf("%w: the pool is limited to 1 connection; locks on connections need 2 at least: raise SetMaxOpenConns", driver.ErrInvalid)
+	if err := CheckPool(b.DB); err != nil {
+		return err
 	}
 	l := Lock{Name: "distlock probe " + driver.NewOwner(), Owner: driver.NewOwner(), Trial: true}
 	l.Key = b.Dialect.Key(l.Name)
@@ -45,6 +49,14 @@ func (b *Backend) probe(ctx context.Context) error {
 		s.answered(time.Now())
 		b.links[s] = struct{}{}
 		b.settle(s)
+	}
+	return nil
+}
+
+// CheckPool refuses a pool whose limit is too low.
+func CheckPool(db *sql.DB) error {
+	if n := db.Stats().MaxOpenConnections; n > 0 && n < minPool {
+		return fmt.Errorf("%w: the pool's limit is %d; locks on connections need %d at least: raise SetMaxOpenConns", driver.ErrInvalid, n, minPool)
 	}
 	return nil
 }
