@@ -98,25 +98,43 @@ func (k *forUpdateLink) Take(ctx context.Context, l pinned.Lock) (number uint64,
 	return number, ok && err == nil, err
 }
 
-// take locks the row. Where there is none nothing is locked, and another connection makes it.
+// take locks the row. Where there is none nothing is locked, and it is made.
 func (k *forUpdateLink) take(ctx context.Context, l pinned.Lock, how string) (bool, error) {
-	tx, err := k.tx.Begin(ctx)
-	if err != nil {
-		return false, err
-	}
-	text := "SELECT 1 FROM " + k.c.table + " WHERE k = " + k.c.lock(l) + " FOR UPDATE" + how
-	ok, err := yes(ctx, tx, text)
+	ok, err := k.lock(ctx, l, how)
 	if absent(err) {
-		row := "INSERT IGNORE INTO " + k.c.table + " (k, name, number, owner, link, since, meta) VALUES (" + k.c.lock(l) + ", " + literal(l.Name) + ", 0, '', 0, 0, '')"
-		if _, err := k.c.db.ExecContext(ctx, row); err != nil {
-			return false, err
+		if err = k.makeRow(ctx, l); err == nil {
+			ok, err = k.lock(ctx, l, how)
 		}
-		ok, err = yes(ctx, tx, text)
 	}
 	if n := number(err); n == errLockWait || n == errNoWait {
 		return false, nil
 	}
 	return ok, err
+}
+
+func (k *forUpdateLink) lock(ctx context.Context, l pinned.Lock, how string) (bool, error) {
+	tx, err := k.tx.Begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	return yes(ctx, tx, "SELECT 1 FROM "+k.c.table+" WHERE k = "+k.c.lock(l)+" FOR UPDATE"+how)
+}
+
+// makeRow makes the row that is locked. Somebody else may have made and locked it by now:
+// then this waits for as short as all servers can.
+func (k *forUpdateLink) makeRow(ctx context.Context, l pinned.Lock) error {
+	err := k.exec(ctx, "SET @distlock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = 1")
+	if err != nil {
+		return err
+	}
+	err = k.exec(ctx, "INSERT IGNORE INTO "+k.c.table+" (k, name, number, owner, link, since, meta) VALUES ("+k.c.lock(l)+", "+literal(l.Name)+", 0, '', 0, 0, '')")
+	if as := k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = @distlock_wait"); err == nil {
+		err = as
+	}
+	if err != nil {
+		return err
+	}
+	return k.end(ctx, "COMMIT")
 }
 
 // Wait lets the server wait for whole seconds. The setting is as it was for the caller's

@@ -1,0 +1,34 @@
+package mysqllock
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Who comes too late for a name that nobody has ever locked is refused as soon as for any other.
+func TestFirstLocksOfANameDoNotWait(t *testing.T) {
+	url, _ := database(t, ForUpdate)
+	var all []*Backend
+	for range 4 {
+		all = append(all, connect(t, url))
+	}
+	for i := range 20 {
+		name := fmt.Sprint("first/", i)
+		var wg sync.WaitGroup
+		for _, b := range all {
+			wg.Go(func() {
+				began := time.Now()
+				_, err := b.Acquire(t.Context(), request(name, 30*time.Second))
+				if took := time.Since(began); took > 10*time.Second || err != nil && !errors.Is(err, driver.ErrHeld) {
+					t.Errorf("%s: after %v: %v", name, took, err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
