@@ -29,7 +29,12 @@ func TestConformanceOfVersion(t *testing.T) {
 // proxy of its own.
 func conform(t *testing.T, s Strategy) {
 	t.Helper()
-	u, err := url.Parse(testserver.SharedMariaDB(t).Database(t) + "?create=true&strategy=" + string(s))
+	conformOn(t, testserver.SharedMariaDB(t), s)
+}
+
+func conformOn(t *testing.T, srv *testserver.MariaDBServer, s Strategy) {
+	t.Helper()
+	u, err := url.Parse(srv.Database(t) + "?create=true&strategy=" + string(s))
 	if err != nil {
 		t.Fatal(err)
 	}
