@@ -29,12 +29,7 @@ func TestConformanceOfVersion(t *testing.T) {
 // proxy of its own.
 func conform(t *testing.T, s Strategy) {
 	t.Helper()
-	conformOn(t, testserver.SharedMariaDB(t), s)
-}
-
-func conformOn(t *testing.T, srv *testserver.MariaDBServer, s Strategy) {
-	t.Helper()
-	u, err := url.Parse(srv.Database(t) + "?create=true&strategy=" + string(s))
+	u, err := url.Parse(testserver.SharedMariaDB(t).Database(t) + "?create=true&strategy=" + string(s))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,11 @@
 package mysqllock
 
 import (
+	"context"
 	"testing"
 
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/drivertest"
 	"github.com/distlock/distlock/internal/testserver"
 )
 
@@ -15,5 +18,8 @@ func TestConformanceOfSession(t *testing.T) {
 func TestConformanceOfForUpdate(t *testing.T) {
 	t.Parallel()
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{Args: []string{"--max-connections=2000"}})
-	conformOn(t, srv, ForUpdate)
+	url := srv.Database(t) + "?create=true&strategy=forupdate"
+	drivertest.Run(t, drivertest.Harness{
+		Open: func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) },
+	})
 }
