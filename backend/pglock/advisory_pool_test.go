@@ -80,11 +80,15 @@ func TestAdvisoryReleaseOfAnothersHoldNeedsOneConnection(t *testing.T) {
 	pg := testserver.SharedPostgres(t)
 	url := pg.Database(t)
 	for _, level := range []Level{Session, Transaction} {
-		a, _ := lent(t, url, level, 2)
-		b, _ := lent(t, url, level, 2)
+		a, _ := lent(t, url, level, 3)
+		b, db := lent(t, url, level, 3)
 		theirs, mine := request("theirs"+string(level)), request("mine")
 		take(t, a, theirs)
 		take(t, b, mine)
+		others, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
 		within(t, "Release", func(ctx context.Context) {
 			if err := b.Release(ctx, theirs.Hold); err != nil {
 				t.Errorf("level %s: %v", level, err)
@@ -96,6 +100,7 @@ func TestAdvisoryReleaseOfAnothersHoldNeedsOneConnection(t *testing.T) {
 			}
 		}
 		release(t, b, mine)
+		others.Close()
 	}
 }
 
