@@ -66,16 +66,25 @@ var exclusionChecks = []promise{{
 	run:   countUnderLock,
 }}
 
-// race lets 16 owners on each of two connections try at one moment.
+// race lets 16 owners on each of two connections try at one moment. Nobody may win while
+// a backend of several members gives back what the race before left there, so a race that
+// nobody won is run again, twice at most.
 func race(s *scene) {
-	if s.over() {
-		return
+	winners := 0
+	for try := 0; try < 3 && winners == 0 && !s.over(); try++ {
+		if try > 0 {
+			s.sleep(s.pause())
+		}
+		winners = raceOnce(s)
 	}
+	s.want(winners == 1 || winners == 0 && s.over(), "exactly one of many attempts at one moment is granted: got %d grants", winners)
+}
+
+// raceOnce answers how many won. The winner releases where it was granted: what is still
+// under way for it there could come after a release on another connection.
+func raceOnce(s *scene) int {
 	first := s.request()
-	if first.Mode == driver.Read {
-		first.Mode = driver.Write
-	}
-	var won atomic.Pointer[driver.Hold]
+	var won atomic.Pointer[func()]
 	var winners atomic.Int32
 	start, begun := make(chan struct{}), time.Now()
 	time.AfterFunc(time.Millisecond, func() { close(start) })
@@ -87,7 +96,8 @@ func race(s *scene) {
 		<-start
 		g, err := c.acquire(r)
 		if err == nil {
-			won.Store(&r.Hold)
+			release := func() { c.free(r.Hold, nil, "the winner releases") }
+			won.Store(&release)
 			winners.Add(1)
 		} else {
 			c.heldError(g, err, "an attempt is granted or refused")
@@ -96,10 +106,10 @@ func race(s *scene) {
 	if winners.Load() == 0 && time.Since(begun) > s.TTL/2 {
 		s.fail(errSlow) // a grant may have come too late to be one
 	}
-	s.want(winners.Load() == 1, "exactly one of many attempts at one moment is granted: got %d grants", winners.Load())
-	if h := won.Load(); h != nil {
-		s.a.free(*h, nil, "the winner releases")
+	if release := won.Load(); release != nil {
+		(*release)()
 	}
+	return int(winners.Load())
 }
 
 // countUnderLock lets 4 owners on each connection add one to a number in two steps

@@ -31,7 +31,8 @@
 //     hold, since it was down, is asked for it anew.
 //
 // Attempts that split the vote settle it among themselves: the favourite keeps its votes
-// for a moment, and the others give theirs back. Nobody can stand in line, since the
+// for a moment, and the others give theirs back. Where votes are left of attempts that are
+// over, all may be refused, to come again a moment later. Nobody can stand in line, since the
 // line would have another order at each member; for the same reason there are no
 // semaphores, and FIFO between processes is not on offer.
 //
@@ -58,5 +59,8 @@
 //   - Members must be independent. Two names of one server are two votes; replicas and
 //     failover behind a member are a restart without the latest writes.
 //   - A pause of the holder itself is as with any lock: show the fence to the storage.
+//   - A release by another process than the one that was granted may come to a slow member
+//     before that one's request does. The vote that the member then gives to nobody stays
+//     until the next renewal finds that the lock is lost, or for the TTL.
 //   - Inspect and List tell of who may hold while members do not answer, and of no fences.
 package quorum

@@ -20,18 +20,15 @@ const (
 //
 // Several who try at once can split the vote, so that nobody has a majority. If all of
 // them gave up and came again they might do so for ever. So a favourite keeps its votes
-// and asks again for the rest, which the others release: it is the one that has the
-// vote of the first member that answers at all. There is one such, whatever the others
-// see. Who died with that vote would keep everybody out for a TTL, so it is a favourite
-// too who has more votes than any other; of two favourites one gets a majority. And
-// everybody asks again once, as votes may be left of a holder that is just going.
+// and asks again for the rest, which the others release. And everybody asks again once,
+// as votes may be left of a holder that is just going.
 func (v *ballot) refused(n *tally) (driver.Grant, error, bool) {
 	top := v.strongest()
 	if top < v.b.majority && !v.known {
 		if v.b.worthWaiting(v.asked) {
 			return driver.Grant{}, nil, false // one of the rest may make it the favourite
 		}
-		if n.yes > 0 && v.rested < v.b.timeout(v.r.TTL)/4 && (v.rest == 0 || v.leads() || n.yes > top && top > 0) {
+		if n.yes > 0 && v.rested < v.b.timeout(v.r.TTL)/4 && (v.rest == 0 || v.favoured(n.yes, top)) {
 			v.rest = min(max(2*v.rest, firstRest), longestRest)
 			v.rested += v.rest
 			v.again = time.After(v.rest)
@@ -39,6 +36,40 @@ func (v *ballot) refused(n *tally) (driver.Grant, error, bool) {
 		}
 	}
 	return driver.Grant{}, v.heldError(top), true
+}
+
+// favoured reports whether to keep the votes and ask again. The favourite is who has the
+// most votes, and of equals the one with the vote of the earliest member: votes only
+// grow until somebody gives up, so no two can each take the other for the stronger.
+//
+// A favourite may be dead, and its votes keep others out for a TTL. So of equals only
+// the last gives up at once, and those between the two a little later: who gets the
+// votes that come free is the strongest then.
+func (v *ballot) favoured(yes, top int) bool {
+	switch {
+	case top == 0:
+		return v.leads() // nobody says who is in the way
+	case yes != top:
+		return yes > top
+	}
+	ahead, behind := v.equals(top)
+	return !ahead || behind && v.rest < longestRest
+}
+
+// equals reports whether there are rivals with that many votes whose first one is of an
+// earlier member than the attempt's own first, and of a later one.
+func (v *ballot) equals(votes int) (ahead, behind bool) {
+	count, mine := v.strengths(), false
+	for _, vt := range v.votes {
+		mine = mine || vt.state == granted
+		for _, h := range vt.rivals() {
+			if count[h.Owner] == votes {
+				ahead, behind = ahead || !mine, behind || mine
+			}
+			delete(count, h.Owner) // only its first vote matters
+		}
+	}
+	return ahead, behind
 }
 
 // leads reports whether the first member that answered has granted.
@@ -63,23 +94,38 @@ func (v *ballot) askAgain() {
 
 // strongest is how many members the strongest rival has, as far as they name it.
 func (v *ballot) strongest() int {
-	top, count := 0, map[string]int{}
-	for _, h := range v.rivals() {
-		count[h.Owner]++
-		top = max(top, count[h.Owner])
+	top := 0
+	for _, n := range v.strengths() {
+		top = max(top, n)
 	}
 	return top
+}
+
+// strengths are how many members each rival has, by Owner.
+func (v *ballot) strengths() map[string]int {
+	count := map[string]int{}
+	for _, h := range v.rivals() {
+		count[h.Owner]++
+	}
+	return count
 }
 
 // rivals are the holders whom the members named, each as often as it was named.
 func (v *ballot) rivals() []driver.Holder {
 	var all []driver.Holder
 	for _, vt := range v.votes {
-		if held := heldBy(vt.err); held != nil {
-			for _, h := range held.Holders {
-				if h.Owner != "" {
-					all = append(all, h)
-				}
+		all = append(all, vt.rivals()...)
+	}
+	return all
+}
+
+// rivals are the holders whom one member named.
+func (vt vote) rivals() []driver.Holder {
+	var all []driver.Holder
+	if held := heldBy(vt.err); held != nil {
+		for _, h := range held.Holders {
+			if h.Owner != "" {
+				all = append(all, h)
 			}
 		}
 	}
@@ -113,11 +159,11 @@ func (v *ballot) heldError(top int) error {
 // single members, and not told.
 func (v *ballot) inTheWay() []driver.Holder {
 	const enough = 8
-	count := map[string]int{}
+	count, seen := v.strengths(), map[string]bool{}
 	var all []driver.Holder
 	for _, h := range v.rivals() {
-		if count[h.Owner]++; count[h.Owner] == 1 {
-			h.Fence = 0
+		if !seen[h.Owner] {
+			seen[h.Owner], h.Fence = true, 0
 			all = append(all, h)
 		}
 	}
