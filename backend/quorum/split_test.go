@@ -3,6 +3,7 @@ package quorum_test
 import (
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,6 +44,7 @@ func (c *cluster) seize(t *testing.T, split string) {
 func (c *cluster) race(t *testing.T, split string) (won []driver.Request) {
 	names := slices.Compact(slices.Sorted(slices.Values([]rune(split))))
 	granted := make(chan driver.Request, len(names))
+	var wg sync.WaitGroup
 	for _, name := range names {
 		if name == '-' {
 			continue
@@ -53,7 +55,7 @@ func (c *cluster) race(t *testing.T, split string) (won []driver.Request) {
 				w.slow(i, 2*time.Millisecond)
 			}
 		}
-		go func() {
+		wg.Go(func() {
 			r := request(driver.Exclusive)
 			began := time.Now()
 			switch _, err := b.Acquire(t.Context(), r); {
@@ -63,9 +65,9 @@ func (c *cluster) race(t *testing.T, split string) (won []driver.Request) {
 				t.Errorf("%c: %v", name, err)
 			}
 			within(t, "an attempt", began, 100*time.Millisecond)
-		}()
+		})
 	}
-	time.Sleep(time.Second)
+	wg.Wait()
 	close(granted)
 	for r := range granted {
 		won = append(won, r)
