@@ -241,6 +241,11 @@ func (h *hold) lose(why error, unproven bool) {
 	leases := h.leases()
 	held := h.c.now() - h.since
 	mode := h.mode
+	if unproven && h.c.caps.Session {
+		// Others may keep the session alive, and the hold with it. A Close that finds the
+		// hold ended waits for this.
+		h.c.after(h.trust()+h.s.margin-h.c.now(), h.dropRemains)
+	}
 	h.sh.mu.Unlock()
 
 	h.c.watchdog.forget(h)
@@ -248,10 +253,6 @@ func (h *hold) lose(why error, unproven bool) {
 	live := false
 	for _, l := range leases {
 		live = l.end(err) || live
-	}
-	if unproven && h.c.caps.Session {
-		// Others may keep the session alive, and the hold with it.
-		h.c.after(h.trust()+h.s.margin-h.c.now(), h.dropRemains)
 	}
 	h.vacate()
 	if live {
