@@ -205,8 +205,8 @@ func TestOpenUsersAndPasswords(t *testing.T) {
 	mustOpen(t, strings.Replace(at("root", "s3cret"), srv.Addr(), testserver.SharedEtcd(t).Addr(), 1))
 }
 
+// It runs alone: what each server answers is wanted within the bound, from a busy machine too.
 func TestOpenWithoutLeader(t *testing.T) {
-	t.Parallel()
 	g := testserver.EtcdCluster(t, testserver.EtcdOptions{})
 	left := g.Followers()[0]
 	var others []*testserver.EtcdServer
@@ -216,7 +216,7 @@ func TestOpenWithoutLeader(t *testing.T) {
 			others = append(others, s)
 		}
 	}
-	openFails(t, "one of three", g.URL()+"?timeout=2s", false, left.Addr()+": it has no leader", others[0].Addr()+": connect", "within 2s")
+	openFails(t, "one of three", g.URL()+"?timeout=5s", false, left.Addr()+": it has no leader", others[0].Addr()+": connect", "within 5s")
 
 	// One that comes in time is waited for.
 	opened := make(chan error)
