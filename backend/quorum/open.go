@@ -16,15 +16,8 @@ import (
 )
 
 func init() {
-	open := func(ctx context.Context, u *url.URL) (driver.Backend, error) {
-		b, err := openURL(ctx, u)
-		if err != nil {
-			return nil, err // and not a *Backend that is nil
-		}
-		return b, nil
-	}
 	for _, scheme := range []string{"quorum", "quorum+redis", "quorum+rediss"} {
-		driver.Register(scheme, open)
+		driver.Register(scheme, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
 	}
 }
 

@@ -17,15 +17,8 @@ import (
 )
 
 func init() {
-	open := func(ctx context.Context, u *url.URL) (driver.Backend, error) {
-		b, err := openURL(ctx, u)
-		if err != nil {
-			return nil, err // and not a *Backend that is nil
-		}
-		return b, nil
-	}
 	for _, scheme := range schemes {
-		driver.Register(scheme, open)
+		driver.Register(scheme, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
 	}
 }
 
