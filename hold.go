@@ -206,7 +206,9 @@ func (h *hold) release(ctx context.Context) error {
 // endIn lets the hold end by itself after d, so that it does also if this process
 // ends first.
 func (h *hold) endIn(ctx context.Context, d time.Duration) error {
-	holds := []driver.Hold{h.request(max(d, h.c.caps.MinTTL))}
+	last := h.request(max(d, h.c.caps.MinTTL))
+	last.Shorten = true
+	holds := []driver.Hold{last}
 	err := h.insist(ctx, 4, func() error { return answer(h.c.backend.Renew(ctx, holds), 0) })
 	if err != nil {
 		return fail("unlock", h.s.name, err)

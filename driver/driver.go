@@ -14,10 +14,11 @@ type Backend interface {
 	// Acquire makes one attempt to make r.Owner hold r.Name. It always asks the
 	// coordinator, never its own memory.
 	//
-	// A nil error says that r.Owner holds. If it held already, its TTL has been
-	// restarted and its fences are greater than all it had before; asked with
+	// A nil error says that r.Owner holds. If it held already, the hold lives for at
+	// least r.TTL from now on and its fences are greater than all it had before; with
 	// Mode Read while it held with Write, the hold was downgraded (see
-	// Caps.Downgrade).
+	// Caps.Downgrade). An attempt never shortens the life of a hold: it may arrive
+	// late, after a Renew for longer.
 	//
 	// A *HeldError says that somebody else holds. With r.Queue a place in line
 	// stays for r.TTL after this attempt, or as long as the session. Nobody passes
@@ -27,10 +28,11 @@ type Backend interface {
 	// other error means that the outcome is unknown.
 	Acquire(ctx context.Context, r Request) (Grant, error)
 
-	// Renew sets the remaining life of each hold to its TTL, and answers each in
-	// the slice, which has the length of holds. nil: the hold lives for at least
-	// TTL, counted from before the call. ErrLost: Owner does not hold, a fact; it
-	// is not revived. Anything else: unknown.
+	// Renew makes each hold live for at least its TTL from now on, and answers each in
+	// the slice, which has the length of holds. It never shortens a life, except with
+	// Hold.Shorten: a renewal may arrive late, after one for longer. nil: the hold
+	// lives for at least TTL, counted from before the call. ErrLost: Owner does not
+	// hold, a fact; it is not revived. Anything else: unknown.
 	//
 	// An answer for one hold does not wait for that of another longer than the
 	// coordinator makes it: what has no answer when ctx ends is unknown, what has
@@ -117,6 +119,11 @@ type Hold struct {
 	// fence is greater than Floor; atomically with the check that Owner holds.
 	// Zero asks for nothing. See Caps.Floor.
 	Floor uint64
+
+	// Shorten makes Renew set the remaining life to exactly TTL, also if more is left.
+	// The core sets it only in the last request for an Owner, which lets the hold end
+	// by itself, and only where holds do not end with a session.
+	Shorten bool
 }
 
 // Request is one attempt to hold.

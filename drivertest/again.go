@@ -55,14 +55,14 @@ var againChecks = []promise{{
 		s.b.shutOut(s.rival(r), since, r.TTL, "asking again restarts the TTL")
 	},
 }, {
-	name:  "again/new-ttl",
-	text:  "Asking again with the same Owner and another TTL gives the hold that life.",
+	name:  "again/late",
+	text:  "An attempt that arrives late, after a renewal for longer, shortens nothing.",
 	every: true,
-	needs: need{ownTTL: true},
 	run: func(s *scene) {
 		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		s.a.take(s.brief(r), "a free lock is granted")
+		s.a.renew(r.Hold, nil, "the holder renews for longer")
 		s.a.take(s.brief(r), "the same Owner asked again is the same hold")
-		s.b.eventually(s.rival(r), s.TTL, "asking again sets the life of the hold to the TTL asked for")
+		s.outlives(r, "an attempt for less than is left does not shorten a hold")
 	},
 }}

@@ -72,6 +72,20 @@ func requests(change func(*driver.Request)) func(*lab, *patched) {
 	}
 }
 
+// setLife makes those attempts set the life of a hold, also to less than was left.
+func (p *patched) setLife(which func(driver.Request) bool) {
+	acquire := p.acquire
+	p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+		sets := which(r)
+		g, err := acquire(ctx, r)
+		if h := r.Hold; sets && err == nil {
+			h.Shorten = true
+			p.renewOne(h)
+		}
+		return g, err
+	}
+}
+
 var holdMutants = []mutant{{
 	"acquire asks its own memory", "exclusion/two-connections",
 	func(_ *lab, p *patched) { p.acquire = memlock.New().Acquire },
@@ -187,12 +201,15 @@ var holdMutants = []mutant{{
 		return nil
 	}),
 }, {
-	"renewal never shortens", "renew/shortens",
+	"renewal never shortens", "renew/shorten",
 	eachRenewal(func(_ *lab, p *patched, h driver.Hold) error {
-		info, _ := p.mem.Inspect(context.Background(), h.Name)
-		for _, other := range info.Holders {
-			h.TTL = max(h.TTL, other.Left)
-		}
+		h.Shorten = false
+		return p.renewOne(h)
+	}),
+}, {
+	"renewal sets a life", "renew/late",
+	eachRenewal(func(_ *lab, p *patched, h driver.Hold) error {
+		h.Shorten = true
 		return p.renewOne(h)
 	}),
 }, {
@@ -269,18 +286,17 @@ var holdMutants = []mutant{{
 		p.mem.Acquire(context.Background(), ghost)
 	}),
 }, {
-	"asking again never shortens", "again/new-ttl",
+	"asking again sets a life", "again/late",
+	func(_ *lab, p *patched) { p.setLife(func(driver.Request) bool { return true }) },
+}, {
+	"a downgrade sets a life", "shared/downgrade-late",
 	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			info, _ := p.mem.Inspect(ctx, r.Name)
-			for _, h := range info.Holders {
-				if h.Owner == r.Owner {
-					r.TTL = max(r.TTL, h.Left)
-				}
-			}
-			return acquire(ctx, r)
-		}
+		p.setLife(func(r driver.Request) bool { return r.Mode == driver.Read && p.holds(r.Name, r.Owner) == driver.Write })
+	},
+}, {
+	"a second downgrade sets a life", "shared/downgrade-late",
+	func(_ *lab, p *patched) {
+		p.setLife(func(r driver.Request) bool { return r.Mode == driver.Read && p.holds(r.Name, r.Owner) == driver.Read })
 	},
 }, {
 	"a refusal tells a negative time", "ttl/retry-is-enough",

@@ -32,7 +32,7 @@ func sharedTTL(mode driver.Mode) func(*lab, *patched) {
 			info, _ := p.mem.Inspect(ctx, r.Name)
 			for _, h := range info.Holders {
 				if err == nil && r.Mode == mode {
-					p.renewOne(driver.Hold{Name: r.Name, Owner: h.Owner, Mode: h.Mode, TTL: r.TTL})
+					p.renewOne(driver.Hold{Name: r.Name, Owner: h.Owner, Mode: h.Mode, TTL: r.TTL, Shorten: true})
 				}
 			}
 			return g, err

@@ -121,7 +121,7 @@ func TestNotClaimed(t *testing.T) {
 	for check, backend := range map[string]string{
 		"counted/limit": "mutex only", "line/fifo": "no line", "line/permits": "line of mutexes only", "fence/span": "mutex only", "fence/floor": "mutex only",
 		"shared/downgrade": "no downgrade", "watch/release": "nothing optional", "inspect/holder": "nothing optional",
-		"inspect/list": "nothing optional", "renew/shortens": "session", "close/ends-session": "as memlock",
+		"inspect/list": "nothing optional", "renew/shorten": "session", "close/ends-session": "as memlock",
 		"revoke/asks": "nothing optional", "together/all": "nothing optional", "fixed/ends": "session", "fixed/not-early": "as memlock",
 	} {
 		if err := try(t, sane[backend], checkNamed(t, check)); !errors.Is(err, ErrNotClaimed) {

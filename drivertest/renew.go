@@ -21,15 +21,28 @@ var renewChecks = []promise{{
 		s.b.shutOut(s.rival(r), since, r.TTL, "a renewed hold lives for its TTL from the renewal on")
 	},
 }, {
-	name:  "renew/shortens",
-	text:  "Renew sets the remaining life to the TTL, also if that is less than was left.",
+	name:  "renew/late",
+	text:  "A renewal that arrives late, after one for longer, shortens nothing.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(s.brief(r), "a free lock is granted")
+		s.a.renew(r.Hold, nil, "the holder renews for longer")
+		s.a.renew(s.brief(r).Hold, nil, "a renewal arrives late")
+		s.outlives(r, "a renewal for less than is left does not shorten a hold")
+	},
+}, {
+	name:  "renew/shorten",
+	text:  "A renewal with Shorten sets the remaining life to the TTL, also if more was left.",
 	every: true,
 	needs: need{ownTTL: true},
 	run: func(s *scene) {
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
-		s.a.renew(s.brief(r).Hold, nil, "the holder renews")
-		s.b.eventually(s.rival(r), s.TTL, "Renew sets the remaining life to the TTL, also to less")
+		last := s.brief(r).Hold
+		last.Shorten = true
+		s.a.renew(last, nil, "the holder lets the lock end by itself")
+		s.b.eventually(s.rival(r), s.TTL, "Renew with Shorten sets the remaining life to the TTL, also to less")
 	},
 }, {
 	name:  "renew/never-revives",
@@ -127,6 +140,13 @@ var renewChecks = []promise{{
 		}
 	},
 }}
+
+// outlives waits until a hold of the short TTL would have ended, and wants that of r to live.
+func (s *scene) outlives(r driver.Request, rule string) {
+	s.sleep(s.TTL * 14 / 10)
+	s.b.refused(s.rival(r), rule)
+	s.a.renew(r.Hold, nil, rule)
+}
 
 // renewLate renews, when more than half of the TTL has passed, what was anchored at
 // since, and returns an instant before that. If the machine was too slow to be in

@@ -120,6 +120,20 @@ var sharedChecks = []promise{{
 		s.b.take(s.writer(), "a released lock is free")
 	},
 }, {
+	name:  "shared/downgrade-late",
+	text:  "A downgrade does not shorten a hold, and one that arrives late shortens nothing.",
+	needs: downgrades,
+	run: func(s *scene) {
+		r := s.writer()
+		s.a.take(s.brief(r), "a free lock is granted")
+		s.a.renew(r.Hold, nil, "the holder renews for longer")
+		s.a.take(asReader(s.brief(r)), "a writer can become a reader")
+		r = asReader(r)
+		s.outlives(r, "a downgrade for less than is left does not shorten a hold")
+		s.a.take(asReader(s.brief(r)), "a downgrade arrives late")
+		s.outlives(r, "a downgrade that arrives late does not shorten a hold")
+	},
+}, {
 	name:  "shared/downgrade-fence",
 	text:  "A downgrade is a grant: its fence is above the writer's.",
 	needs: need{modes: driver.Modes(driver.Write, driver.Read), downgrade: true, fence: true},

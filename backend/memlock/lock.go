@@ -150,11 +150,9 @@ func (l *lock) grant(r *driver.Request, mine int, now time.Duration) driver.Gran
 		return g
 	}
 	old := l.holders[mine]
-	c.since, c.asked = old.since, old.asked
+	c.since, c.asked, c.until = old.since, old.asked, max(c.until, old.until)
 	l.holders[mine] = c
-	if c.until < old.until {
-		l.wakeAll()
-	} else if c.mode != old.mode {
+	if c.mode != old.mode {
 		l.wake()
 	}
 	return g
@@ -185,8 +183,12 @@ func (l *lock) renew(h *driver.Hold, now time.Duration) error {
 		return lost(h.Name)
 	}
 	l.fence = max(l.fence, h.Floor)
-	shorter := now+h.TTL < l.holders[i].until
-	l.holders[i].until = now + h.TTL
+	until := now + h.TTL
+	if !h.Shorten {
+		until = max(until, l.holders[i].until)
+	}
+	shorter := until < l.holders[i].until
+	l.holders[i].until = until
 	if shorter {
 		l.wakeAll()
 	}

@@ -82,7 +82,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return grant, err
 }
 
-// Renew sets the remaining life of each hold to its TTL.
+// Renew makes each hold live for at least its TTL, or for exactly that with Shorten.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	errs := make([]error, len(holds))
 	for i := range holds {

@@ -151,7 +151,7 @@ func TestShortenedHoldWakes(t *testing.T) {
 		take(t, b, r)
 		w := watchFor(t, b, request("lock"))
 		defer w.Close()
-		r.TTL = time.Second
+		r.TTL, r.Shorten = time.Second, true
 		b.Renew(t.Context(), []driver.Hold{r.Hold})
 		<-w.Ready
 	})
