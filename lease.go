@@ -152,7 +152,7 @@ func (l *Lease) Unlock(ctx context.Context) error {
 
 // Extend makes the lease last for at least d from now, and nothing shorter. A
 // renewed lease is renewed by at least d from then on. ErrInvalid if that is beyond
-// MaxHold or the backend's maximum; ErrLost if the lease is lost; ErrUnavailable if
+// MaxHold, or beyond the backend's maximum less the margin; ErrLost if the lease is lost; ErrUnavailable if
 // there was no answer: then its old deadline holds.
 func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
 	const op = "extend"
@@ -160,8 +160,8 @@ func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
 		return &Error{Op: op, Name: l.Name(), Kind: kindOf(err), Err: err}
 	}
 	caps := l.h.c.caps
-	if d <= 0 || caps.MaxTTL > 0 && d > caps.MaxTTL {
-		return fail(op, l.Name(), invalid("extension by %v; want more than 0 and at most the maximum of %s, %v", d, caps.Name, caps.MaxTTL))
+	if most := caps.Longest() - l.h.s.margin; d <= 0 || d > most {
+		return fail(op, l.Name(), invalid("extension by %v; want more than 0 and at most the maximum of %s less the margin, %v", d, caps.Name, most))
 	}
 	if err := l.h.extend(ctx, max(d, caps.MinTTL)); err != nil {
 		return fail(op, l.Name(), err)

@@ -23,11 +23,13 @@ const (
 )
 
 // Options configure a Client. The zero value of a field means its default.
-// Nonsense is refused by New, not mended.
+// Nonsense is refused by New, not mended. No time, here or in a LockOption, may be greater
+// than ten years (driver.MaxTTL).
 type Options struct {
 	// TTL is how long a lock outlives a process that died: the backend frees it
 	// when it was not renewed for so long. Default 30 s. Shorter frees the locks of
-	// dead processes sooner; longer survives longer pauses and outages.
+	// dead processes sooner; longer survives longer pauses and outages: no lease is lost in an
+	// outage of half of the TTL.
 	TTL time.Duration
 
 	// Margin is how long before the end of the TTL a lease is given up if it could
@@ -204,6 +206,15 @@ func (s *spec) sameRequest(o *spec) bool {
 		(s.revoked == nil) == (o.revoked == nil) && !s.ownMeta && !o.ownMeta
 }
 
+// trusted is for how long a grant is trusted: without renewal for no longer than was asked, also
+// where the backend grants what is left of a session.
+func (s *spec) trusted(g driver.Grant) time.Duration {
+	if s.fixed {
+		return min(g.TTL, s.ttl)
+	}
+	return g.TTL
+}
+
 // check says what is wrong with a lock's name or options on this backend.
 func (s *spec) check(caps driver.Caps) error {
 	if err := checkName(s.name); err != nil {
@@ -230,6 +241,9 @@ func (s *spec) check(caps driver.Caps) error {
 }
 
 func (s *spec) checkTimes(caps driver.Caps) error {
+	if err := s.checkGreatest(); err != nil {
+		return err
+	}
 	switch {
 	case s.ttl <= 0:
 		return invalid("TTL %v; want more than 0", s.ttl)
@@ -243,10 +257,28 @@ func (s *spec) checkTimes(caps driver.Caps) error {
 		return invalid("MaxHold %v; want more than 0", s.maxHold)
 	case s.minHold < 0:
 		return invalid("MinHold %v; want no negative time", s.minHold)
+	case s.minHold > caps.Longest() && !caps.Session:
+		return invalid("MinHold %v is above the maximum of %s, %v", s.minHold, caps.Name, caps.Longest())
 	case s.maxHoldSet && s.minHold > s.maxHold:
 		return invalid("MinHold %v is more than MaxHold %v", s.minHold, s.maxHold)
 	case s.warn != nil && (s.warnBefore <= 0 || s.warnBefore >= s.ttl-s.margin):
 		return invalid("WarnBefore %v; want it between 0 and TTL less margin, %v", s.warnBefore, s.ttl-s.margin)
+	}
+	return nil
+}
+
+// checkGreatest refuses times that sums have no room for.
+func (s *spec) checkGreatest() error {
+	for _, o := range [...]struct {
+		name string
+		d    time.Duration
+	}{
+		{"TTL", s.ttl}, {"margin", s.margin}, {"CallTimeout", s.callTimeout}, {"hand-off window", s.handoffWindow},
+		{"MaxHold", s.maxHold}, {"MinHold", s.minHold}, {"WarnBefore", s.warnBefore},
+	} {
+		if o.d > driver.MaxTTL {
+			return invalid("%s %v; want at most %v", o.name, o.d, driver.MaxTTL)
+		}
 	}
 	return nil
 }

@@ -26,5 +26,9 @@ func jitter(d time.Duration) time.Duration {
 
 // backoff doubles base with every try, up to limit.
 func backoff(try int, base, limit time.Duration) time.Duration {
-	return max(min(base<<min(try, 20), limit), time.Microsecond)
+	d := limit
+	if try < 20 && base < limit>>try {
+		d = base << try
+	}
+	return max(d, time.Microsecond)
 }

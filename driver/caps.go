@@ -94,6 +94,20 @@ func (l Line) String() string {
 	return "invalid"
 }
 
+// MaxTTL is the greatest TTL that the core asks for: ten years. A driver's sums of an instant and
+// a TTL, in whatever unit, must have room for it and for the little that a combinator adds. What
+// would overflow is ErrInvalid.
+const MaxTTL = 10 * 365 * 24 * time.Hour
+
+// Longest is the greatest TTL that may be asked for: MaxTTL, or the constant of that name if it is
+// zero or greater.
+func (c Caps) Longest() time.Duration {
+	if c.MaxTTL > 0 {
+		return min(c.MaxTTL, MaxTTL)
+	}
+	return MaxTTL
+}
+
 // Caps is what a backend can do. It is a value, so that combinators can intersect
 // it. The conformance suite proves every claim, and that what is not claimed is
 // refused with ErrUnsupported.
@@ -124,7 +138,7 @@ type Caps struct {
 	// means that no spans are asked for there, and each hand-off asks.
 	SpanLife time.Duration
 
-	// MinTTL and MaxTTL bound the TTL of a hold; zero means no bound.
+	// MinTTL and MaxTTL bound the TTL of a hold; zero means no bound but the constant MaxTTL.
 	MinTTL, MaxTTL time.Duration
 
 	// Poll is the shortest sensible pause between two attempts of one waiter that

@@ -16,7 +16,8 @@
 //     the idempotency key: the same Owner asked again is the same hold.
 //   - No two calls run at once for one Owner. Calls for different Owners, also of
 //     one name, do run at once.
-//   - TTL lies between Caps.MinTTL and Caps.MaxTTL; Mode is one of Caps.Modes.
+//   - TTL lies between Caps.MinTTL and Caps.MaxTTL, and is [MaxTTL] at most; Mode is one of
+//     Caps.Modes.
 //   - After an unknown outcome the core asks again with the same Owner, or
 //     releases that Owner until it is answered or its TTL has passed; with
 //     Caps.Session until it is answered or the client is closed.

@@ -161,6 +161,18 @@ var holdMutants = []mutant{{
 	"a grant tells whole milliseconds, rounded down", "ttl/granted",
 	grants(func(_ *lab, _ driver.Request, g *driver.Grant) { g.TTL = g.TTL.Truncate(time.Millisecond) }),
 }, {
+	"the end of a hold of ten years overflows, and is in the past", "ttl/longest",
+	func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := acquire(ctx, r)
+			if err == nil && r.TTL >= driver.MaxTTL {
+				p.mem.Release(ctx, r.Hold)
+			}
+			return g, err
+		}
+	},
+}, {
 	"a refusal tells twice the time left", "ttl/retry",
 	retries(func(d time.Duration) time.Duration { return 2 * d }),
 }, {

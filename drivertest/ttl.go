@@ -47,6 +47,21 @@ var ttlChecks = []promise{{
 		s.want(lived >= g.TTL || s.over(), "a hold lives for its TTL: %v asked, %v granted, but the next was let in after %v", r.TTL, g.TTL, lived)
 	},
 }, {
+	name:  "ttl/longest",
+	text:  "A hold of the greatest TTL is as any: no sum with it overflows.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		r.TTL = s.caps.Longest()
+		s.a.take(r, "a free lock is granted for the greatest TTL")
+		rival := s.rival(r)
+		s.b.refused(rival, "a hold of the greatest TTL excludes others")
+		s.a.renew(r.Hold, nil, "a hold of the greatest TTL is renewed")
+		s.b.refused(rival, "a renewed hold of the greatest TTL excludes others")
+		s.a.free(r.Hold, nil, "the holder releases")
+		s.b.take(rival, "a released lock is free")
+	},
+}, {
 	name:  "ttl/retry",
 	text:  "A refusal tells when the holder's TTL ends, if it tells anything.",
 	every: true,

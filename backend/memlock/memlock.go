@@ -95,8 +95,8 @@ func (b *Backend) renew(ctx context.Context, h *driver.Hold) error {
 	if err := b.usable(ctx); err != nil {
 		return err
 	}
-	if h.TTL <= 0 {
-		return fmt.Errorf("%w: TTL %v is not positive", driver.ErrInvalid, h.TTL)
+	if err := validTTL(h.TTL); err != nil {
+		return err
 	}
 	if h.Floor > maxFence {
 		return fmt.Errorf("%w: floor %d is beyond %d", driver.ErrInvalid, h.Floor, uint64(maxFence))
@@ -153,10 +153,17 @@ func valid(r *driver.Request) error {
 		return fmt.Errorf("%w: a request needs a name and an owner", driver.ErrInvalid)
 	case !driver.AllModes.Has(r.Mode) || r.Mode == 0:
 		return fmt.Errorf("%w: mode %v", driver.ErrUnsupported, r.Mode)
-	case r.TTL <= 0:
-		return fmt.Errorf("%w: TTL %v is not positive", driver.ErrInvalid, r.TTL)
 	case r.Mode == driver.Counted && r.Limit < 1:
 		return fmt.Errorf("%w: limit %d is not positive", driver.ErrInvalid, r.Limit)
+	}
+	return validTTL(r.TTL)
+}
+
+// validTTL refuses what has no room in the store's instants.
+func validTTL(ttl time.Duration) error {
+	const most = 2 * driver.MaxTTL // combinators add to what the core asks for
+	if ttl <= 0 || ttl > most {
+		return fmt.Errorf("%w: TTL %v; want more than 0 and at most %v", driver.ErrInvalid, ttl, most)
 	}
 	return nil
 }

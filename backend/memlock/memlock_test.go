@@ -3,6 +3,7 @@ package memlock
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -202,6 +203,7 @@ func TestInvalid(t *testing.T) {
 		"no name":          {func(r *driver.Request) { r.Name = "" }, driver.ErrInvalid},
 		"no owner":         {func(r *driver.Request) { r.Owner = "" }, driver.ErrInvalid},
 		"no TTL":           {func(r *driver.Request) { r.TTL = 0 }, driver.ErrInvalid},
+		"endless":          {func(r *driver.Request) { r.TTL = math.MaxInt64 }, driver.ErrInvalid},
 		"no mode":          {func(r *driver.Request) { r.Mode = 0 }, driver.ErrUnsupported},
 		"unknown mode":     {func(r *driver.Request) { r.Mode = 7 }, driver.ErrUnsupported},
 		"permits of none":  {func(r *driver.Request) { r.Mode = driver.Counted }, driver.ErrInvalid},
@@ -212,6 +214,21 @@ func TestInvalid(t *testing.T) {
 		if _, err := b.Acquire(t.Context(), r); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", what, err, c.want)
 		}
+	}
+}
+
+// A renewal whose end has no room in the store's instants is refused, and ends nothing.
+func TestEndlessRenewal(t *testing.T) {
+	b := New()
+	r := request("lock")
+	take(t, b, r)
+	endless := r.Hold
+	endless.TTL = math.MaxInt64
+	if err := b.Renew(t.Context(), []driver.Hold{endless})[0]; !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("Renew: %v, want ErrInvalid", err)
+	}
+	if _, err := b.Acquire(t.Context(), request("lock")); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("Acquire by another: %v, want ErrHeld", err)
 	}
 }
 

@@ -164,10 +164,7 @@ func checkNames(members []*member) error {
 func (b *Backend) record(d time.Duration) time.Duration {
 	for _, m := range b.members {
 		c := m.Caps()
-		d = max(d, c.MinTTL)
-		if c.MaxTTL > 0 {
-			d = min(d, c.MaxTTL)
-		}
+		d = min(max(d, c.MinTTL), c.Longest())
 	}
 	return d
 }
@@ -189,9 +186,7 @@ func (b *Backend) merge() (driver.Caps, error) {
 	if err := b.checkSessions(sessions); err != nil {
 		return c, err
 	}
-	if c.MaxTTL > 0 {
-		c.MaxTTL /= 2 // an entry lives for longer than any lock
-	}
+	c.MaxTTL = c.Longest() / 2 // an entry lives for longer than any lock
 	if len(b.lists) == 2 {
 		c.Line, c.Lined, c.SpanLife = driver.Never, 0, 0
 		c.Fence = c.Fence && c.Floor
