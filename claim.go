@@ -3,52 +3,52 @@ package distlock
 import (
 	"container/heap"
 	"context"
+	"errors"
 	"time"
+
+	"github.com/distlock/distlock/driver"
 )
 
-// extend makes h last for at least d from now, by a renewal of its own.
-func (w *watchdog) extend(ctx context.Context, h *hold, d time.Duration) error {
-	b, err := w.claim(ctx, h)
+// extend makes h last for at least d from now, for its lease l, by a renewal of its own.
+func (w *watchdog) extend(ctx context.Context, stop context.CancelFunc, h *hold, l *Lease, d time.Duration) error {
+	b, err := w.claim(ctx, stop, h)
 	if err != nil {
 		return err
 	}
-	now := w.c.now()
-	if h.trust()-now >= d || now+d > h.r.cap {
+	ttl, err := w.extension(h, d)
+	if err == nil && ttl > 0 {
+		err = h.asksFor(l, ttl)
+	}
+	if err != nil || ttl == 0 {
 		w.settle(b, h, 0, 0)
-		if now+d > h.r.cap {
-			return invalid("extension by %v goes beyond MaxHold", d)
-		}
-		return nil
-	}
-	ttl := d + h.s.margin
-	if most := w.c.caps.MaxTTL; most > 0 {
-		ttl = min(ttl, most)
-	}
-	h.asked.Store(int64(max(h.asks(), ttl)))
-	err = w.call(ctx, b, func(*hold) time.Duration { return ttl })[0]
-	if err != nil {
 		return err
 	}
-	if !w.keepRenewingBy(h, ttl) {
+	b.requests = []driver.Hold{h.request(ttl)}
+	err = w.call(b)[0]
+	if errors.Is(err, ErrLost) {
 		h.dropRemains()
-		return ErrLost
 	}
-	return nil
+	return err
 }
 
-// keepRenewingBy makes later renewals be for at least ttl; false if h is lost.
-func (w *watchdog) keepRenewingBy(h *hold, ttl time.Duration) bool {
+// extension is the TTL to ask for so that h lasts for d; 0 if it does anyway.
+func (w *watchdog) extension(h *hold, d time.Duration) (time.Duration, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !h.r.fixed {
-		h.r.ttl = max(h.r.ttl, ttl)
+	now := w.c.now()
+	switch {
+	case now+d > h.r.cap:
+		return 0, invalid("extension by %v goes beyond MaxHold", d)
+	case h.trust()-now >= d:
+		return 0, nil
 	}
-	return h.r.index >= 0
+	return d + h.s.margin, nil
 }
 
 // claim keeps the watchdog from renewing h, once a renewal in flight is done, so
-// that its caller can ask the backend for h. It ends by call or settle.
-func (w *watchdog) claim(ctx context.Context, h *hold) (*batch, error) {
+// that its caller can ask the backend for h. It ends by call or settle. An Unlock that can't wait
+// so long stops the call, which is made with ctx.
+func (w *watchdog) claim(ctx context.Context, stop context.CancelFunc, h *hold) (*batch, error) {
 	for ctx.Err() == nil {
 		w.mu.Lock()
 		inFlight := h.r.batch
@@ -57,7 +57,8 @@ func (w *watchdog) claim(ctx context.Context, h *hold) (*batch, error) {
 			w.mu.Unlock()
 			return nil, ErrLost
 		case inFlight == nil:
-			b := &batch{holds: []*hold{h}, done: make(chan struct{})}
+			b := &batch{holds: []*hold{h}, done: make(chan struct{}), ctx: ctx, stop: stop}
+			w.unwait(h)
 			h.r.batch = b
 			h.r.schedule()
 			heap.Fix(&w.queue, h.r.index)

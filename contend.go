@@ -117,7 +117,7 @@ func (k *contender) attempt() (*Lease, error) {
 	now := k.c.now()
 	k.unsure = true
 	switch {
-	case now >= start+grant.TTL-k.s.margin:
+	case now >= start+k.s.trusted(grant)-k.s.margin:
 		return nil, errLate
 	case k.ctx.Err() != nil:
 		return nil, k.ctx.Err()
@@ -170,7 +170,7 @@ func (k *contender) granted(news *news, start, now instant, grant driver.Grant) 
 	}
 	h.asked.Store(int64(h.s.ttl))
 	lease := h.newLease(k.ctx, now)
-	if !k.c.watchdog.add(h, start, grant.TTL) {
+	if !k.c.watchdog.add(h, start, k.s.trusted(grant)) {
 		return nil, ErrClosed
 	}
 	k.settle(h, now-start)

@@ -18,16 +18,17 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 		return err
 	}
 	defer h.turned()
-	b, err := h.c.watchdog.claim(ctx, h)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	b, err := h.c.watchdog.claim(ctx, stop, h)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, h.trust()-h.c.now())
 	defer cancel()
 	start, grant, err := h.askDowngrade(ctx)
-	granted := err == nil
-	if granted && h.becomeReader(l, grant) {
-		h.c.watchdog.settle(b, h, start, grant.TTL)
+	if err == nil && h.becomeReader(l, grant) {
+		h.c.watchdog.settle(b, h, start, h.s.trusted(grant))
 		return nil
 	}
 	h.c.watchdog.settle(b, h, 0, 0)
@@ -36,10 +37,9 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 	}
 	err = cmp.Or(err, ErrLost)
 	h.lose(err, true)
-	if h.takeRemains() || granted {
-		// Nobody knows whether it is a reader at the backend by now; or it is one of a hold
-		// whose loss was told meanwhile.
-		h.c.abandon(driver.Hold{Name: h.s.name, Owner: h.owner, Mode: Read, TTL: h.asks()}, nil)
+	if h.takeRemains() {
+		// Nobody knows whether it is a reader at the backend by now.
+		h.c.abandon(h.remains(), nil)
 	}
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
@@ -81,11 +81,13 @@ func (h *hold) askDowngrade(ctx context.Context) (start instant, grant driver.Gr
 }
 
 // becomeReader makes the hold one for reading and leaves the gate, so that other
-// readers come in beside it. It reports false if the hold was lost meanwhile.
+// readers come in beside it. It reports false if the hold ended meanwhile.
 func (h *hold) becomeReader(l *Lease, grant driver.Grant) bool {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
 	if h.ended {
+		// What was lost as a fact was granted anew.
+		h.unproven = h.unproven || h.gone
 		return false
 	}
 	h.mode, h.regranted = Read, true

@@ -1,9 +1,11 @@
 package distlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -44,11 +46,13 @@ type hold struct {
 	turning   bool    // a downgrade is under way
 	wanted    bool    // somebody asked for the lock
 	ended     bool    // released, lost, or passed on for a re-fence
+	halfway   bool    // it ended during a downgrade: it may be a reader's at the backend
+	gone      bool    // lost as a fact
 	unproven  bool    // lost on doubt: the backend may still have it
 	regranted bool    // as a reader: news may be of the time before
 
 	end   atomic.Int64 // instant when trust in it ends; moved by the watchdog only
-	asked atomic.Int64 // the greatest TTL that the backend was asked for
+	asked atomic.Int64 // the greatest TTL that the backend was asked for; raised under sh.mu
 	r     renewal      // guarded by watchdog.mu
 }
 
@@ -63,9 +67,33 @@ func (h *hold) trust() instant { return instant(h.end.Load()) }
 // asks is the greatest TTL that the backend was asked for, and may still keep.
 func (h *hold) asks() time.Duration { return time.Duration(h.asked.Load()) }
 
+// asksFor notes that the backend is going to be asked for ttl, so that the hold is not handed on
+// to a lease that is to leave less. It fails if l does not hold any more.
+func (h *hold) asksFor(l *Lease, ttl time.Duration) error {
+	h.sh.mu.Lock()
+	defer h.sh.mu.Unlock()
+	if h.ended || h.lease != l && !slices.Contains(h.nested, l) {
+		return cmp.Or(l.Err(), ErrLost)
+	}
+	h.asked.Store(int64(max(h.asks(), ttl)))
+	return nil
+}
+
 func (h *hold) request(ttl time.Duration) driver.Hold {
 	return driver.Hold{Name: h.s.name, Owner: h.owner, Mode: h.mode, TTL: ttl}
 }
+
+// remains is what a hold that has ended may have left at the backend.
+func (h *hold) remains() driver.Hold {
+	r := h.request(h.asks())
+	if h.halfway {
+		r.Mode = Read
+	}
+	return r
+}
+
+// finish marks the hold as ended. sh.mu is held.
+func (h *hold) finish() { h.ended, h.halfway = true, h.turning }
 
 // lineUnknown: others may stand in line by now. sh.mu is held.
 func (h *hold) lineUnknown(now instant) bool {
@@ -104,7 +132,7 @@ func (h *hold) unlock(ctx context.Context, l *Lease) error {
 		emit(h.c.watch.Released, event)
 		return nil
 	}
-	h.ended = true
+	h.finish()
 	h.c.tasks.begin()
 	defer h.c.tasks.end()
 	h.sh.mu.Unlock()
@@ -162,25 +190,38 @@ func (h *hold) leaveGate() {
 // it end by MinHold, all within ctx. Where a session would end it sooner, it is renewed
 // and released later instead.
 func (h *hold) giveUp(ctx context.Context) error {
-	rest := h.since + h.s.minHold - h.c.now()
-	if rest > 0 && h.c.caps.Session {
+	if rest := h.minHoldLeft(); rest > 0 && h.c.caps.Session {
 		h.c.watchdog.keep(h)
 		h.c.after(rest, h.letGo)
 		return nil
 	}
-	h.c.watchdog.remove(ctx, h)
-	if rest > 0 {
+	if !h.c.watchdog.remove(ctx, h) {
+		h.letGoLater()
+		return fail("unlock", h.s.name, errNoAnswer)
+	}
+	if rest := h.minHoldLeft(); rest > 0 {
 		return h.endIn(ctx, rest)
 	}
 	return h.release(ctx)
 }
 
+// minHoldLeft is how long the hold has to be kept for MinHold.
+func (h *hold) minHoldLeft() time.Duration { return h.since + h.s.minHold - h.c.now() }
+
 // letGo ends what was kept for MinHold.
 func (h *hold) letGo() {
-	ctx, cancel := context.WithTimeout(context.Background(), h.s.callTimeout)
-	defer cancel()
-	h.c.watchdog.remove(ctx, h)
-	h.c.releaseUntilAnswered(h.request(h.asks()))
+	h.c.watchdog.forget(h)
+	h.c.abandon(h.remains(), h.c.watchdog.inFlight(h))
+}
+
+// letGoLater is letGo once MinHold is over. If the client is closed before, the hold ends with
+// its TTL.
+func (h *hold) letGoLater() {
+	h.c.after(h.minHoldLeft(), func() {
+		if h.minHoldLeft() <= 0 {
+			h.letGo()
+		}
+	})
 }
 
 func (h *hold) release(ctx context.Context) error {
@@ -188,7 +229,7 @@ func (h *hold) release(ctx context.Context) error {
 	tries := 0
 	err := h.insist(ctx, 4, func() error {
 		tries++
-		return h.c.backend.Release(ctx, h.request(h.s.ttl))
+		return h.c.backend.Release(ctx, h.remains())
 	})
 	switch {
 	case err == nil:
@@ -199,21 +240,24 @@ func (h *hold) release(ctx context.Context) error {
 	case errors.Is(err, ErrLost) || driver.Final(err):
 		return fail("unlock", h.s.name, err)
 	}
-	h.c.abandon(h.request(h.asks()), nil)
+	h.c.abandon(h.remains(), nil)
 	return fail("unlock", h.s.name, err)
 }
 
 // endIn lets the hold end by itself after d, so that it does also if this process
 // ends first.
 func (h *hold) endIn(ctx context.Context, d time.Duration) error {
-	last := h.request(max(d, h.c.caps.MinTTL))
-	last.Shorten = true
+	last := h.remains()
+	last.TTL, last.Shorten = max(d, h.c.caps.MinTTL), true
 	holds := []driver.Hold{last}
 	err := h.insist(ctx, 4, func() error { return answer(h.c.backend.Renew(ctx, holds), 0) })
-	if err != nil {
-		return fail("unlock", h.s.name, err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if !errors.Is(err, ErrLost) && !driver.Final(err) {
+		h.letGoLater()
+	}
+	return fail("unlock", h.s.name, err)
 }
 
 // insist calls f until it is answered, some times within ctx.
@@ -237,15 +281,16 @@ func (h *hold) lose(why error, unproven bool) {
 		h.sh.mu.Unlock()
 		return
 	}
-	h.ended = true
+	h.finish()
 	h.unproven = unproven || h.regranted
+	h.gone = !h.unproven
 	unproven = h.unproven
 	leases := h.leases()
 	held := h.c.now() - h.since
 	mode := h.mode
-	if unproven && h.c.caps.Session {
-		// Others may keep the session alive, and the hold with it. A Close that finds the
-		// hold ended waits for this.
+	if unproven && (h.c.caps.Session || h.asks() > h.s.ttl) {
+		// Others may keep the session alive, and the hold with it, or an Extend has made it
+		// last longer than it was trusted. A Close that finds the hold ended waits for this.
 		h.c.after(h.trust()+h.s.margin-h.c.now(), h.dropRemains)
 	}
 	h.sh.mu.Unlock()
@@ -304,7 +349,7 @@ func (h *hold) lostError(why error) error {
 // be in the way of others. The Owner proves that no successor is hit.
 func (h *hold) dropRemains() {
 	if h.takeRemains() {
-		h.c.abandon(h.request(h.asks()), h.c.watchdog.inFlight(h))
+		h.c.abandon(h.remains(), h.c.watchdog.inFlight(h))
 	}
 }
 
@@ -325,7 +370,7 @@ func (h *hold) closeDown(ctx context.Context) error {
 		h.sh.mu.Unlock()
 		return nil
 	}
-	h.ended = true
+	h.finish()
 	leases := h.leases()
 	h.sh.mu.Unlock()
 	for _, l := range leases {
@@ -338,9 +383,9 @@ func (h *hold) closeDown(ctx context.Context) error {
 	return err
 }
 
-// extend makes the hold last for at least d from now.
-func (h *hold) extend(ctx context.Context, d time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, h.s.callTimeout)
-	defer cancel()
-	return h.c.watchdog.extend(ctx, h, d)
+// extend makes the hold last for at least d from now, for its lease l.
+func (h *hold) extend(ctx context.Context, l *Lease, d time.Duration) error {
+	ctx, stop := context.WithTimeout(ctx, h.s.callTimeout)
+	defer stop()
+	return h.c.watchdog.extend(ctx, stop, h, l, d)
 }

@@ -163,7 +163,7 @@ func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
 	if most := caps.Longest() - l.h.s.margin; d <= 0 || d > most {
 		return fail(op, l.Name(), invalid("extension by %v; want more than 0 and at most the maximum of %s less the margin, %v", d, caps.Name, most))
 	}
-	if err := l.h.extend(ctx, max(d, caps.MinTTL)); err != nil {
+	if err := l.h.extend(ctx, l, max(d, caps.MinTTL)); err != nil {
 		return fail(op, l.Name(), err)
 	}
 	return nil

@@ -1,94 +1,148 @@
 package distlock
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"errors"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 )
 
-// maxBatch is how many holds one call of Renew is given: few enough that whoever
-// unlocks one of them does not wait long for the others.
-const maxBatch = 1000
+const (
+	// maxBatch is how many holds one call of Renew is given: few enough that an Unlock of one
+	// of them does not wait long for the others.
+	maxBatch = 1000
+
+	// maxRetries is how many calls for holds in doubt run at once. Holds that never get an
+	// answer occupy some of them; the others renew the rest.
+	maxRetries = 32
+
+	// retryShares is the number of calls that the holds in doubt are shared out to: a hold
+	// that blocks its call delays few others, and after an outage few calls renew all.
+	retryShares = 8 * maxRetries
+)
 
 var errNoAnswer = errors.New("the backend gave no answer for it")
 
-// batch is one call of Renew.
+// batch is one call of Renew, or what a claim asks for one hold.
 type batch struct {
-	holds []*hold
-	done  chan struct{}
-	ctx   context.Context
-	stop  context.CancelFunc // of the call; nil for a claim
+	holds    []*hold
+	requests []driver.Hold
+	retry    bool // of holds in doubt
+	done     chan struct{}
+	ctx      context.Context
+	stop     context.CancelFunc // ends the call
 }
 
-// class groups renewals that may share a call: of similar TTL, and in doubt or not.
-type class struct {
-	scale    int
-	doubtful bool
-}
+// scale groups renewals of similar TTL, which may share a call.
+func (h *hold) scale() int { return bits.Len64(uint64(h.r.ttl)) }
 
-func (h *hold) class() class {
-	return class{bits.Len64(uint64(h.r.ttl)), h.r.tries > 0}
-}
-
-// split makes batches. w.mu is held.
-func (w *watchdog) split(due map[class][]*hold) []*batch {
+// split makes batches of holds that are not in doubt. w.mu is held.
+func (w *watchdog) split(due map[int][]*hold) []*batch {
 	var batches []*batch
 	for _, holds := range due {
-		for len(holds) > 0 {
-			n := min(len(holds), maxBatch)
-			b := &batch{holds: holds[:n:n], done: make(chan struct{})}
-			b.ctx, b.stop = context.WithTimeout(w.c.life, b.bound())
-			for _, h := range b.holds {
-				h.r.batch = b
-			}
-			batches = append(batches, b)
-			holds = holds[n:]
+		for part := range slices.Chunk(holds, maxBatch) {
+			batches = append(batches, w.batch(part))
 		}
 	}
 	return batches
 }
 
-// renew makes one call for a batch, bounded by a quarter of its smallest TTL.
-func (w *watchdog) renew(b *batch) {
-	defer w.c.tasks.end()
+// retries makes batches of holds in doubt, as long as there is room for another call. Holds
+// with fewer attempts come first, and share no call with the others. w.mu is held.
+func (w *watchdog) retries() []*batch {
+	if w.closed || len(w.doubtful) == 0 || w.retrying == maxRetries {
+		return nil
+	}
+	slices.SortStableFunc(w.doubtful, func(a, b *hold) int {
+		return cmp.Or(cmp.Compare(a.r.tries, b.r.tries), cmp.Compare(a.scale(), b.scale()))
+	})
+	size := min((len(w.doubtful)+retryShares-1)/retryShares, maxBatch)
+	var batches []*batch
+	for ; len(w.doubtful) > 0 && w.retrying < maxRetries; w.retrying++ {
+		n := 1
+		for n < min(size, len(w.doubtful)) && w.doubtful[n].r.tries == w.doubtful[0].r.tries && w.doubtful[n].scale() == w.doubtful[0].scale() {
+			n++
+		}
+		b := w.batch(slices.Clone(w.doubtful[:n]))
+		b.retry = true
+		batches = append(batches, b)
+		w.doubtful = slices.Delete(w.doubtful, 0, n)
+	}
+	return batches
+}
+
+// batch plans one call for holds. w.mu is held.
+func (w *watchdog) batch(holds []*hold) *batch {
+	b := &batch{holds: holds, requests: make([]driver.Hold, len(holds)), done: make(chan struct{})}
+	now := w.c.now()
+	bound := holds[0].patience(now)
+	for i, h := range holds {
+		h.r.batch, h.r.waits = b, false
+		b.requests[i] = h.request(h.r.ttl)
+		bound = min(bound, h.patience(now))
+	}
+	b.ctx, b.stop = context.WithTimeout(w.c.life, bound)
+	return b
+}
+
+// patience is how long a call for h may take: a quarter of its TTL, and after calls without an
+// answer half of the time that is left, so that another one follows. w.mu is held.
+func (h *hold) patience(now instant) time.Duration {
+	left := h.trust() - now
+	if h.r.tries > 0 && left > h.r.ttl/30 {
+		left /= 2
+	}
+	return min(left, h.r.ttl/4)
+}
+
+// start makes the calls for batches.
+func (w *watchdog) start(batches []*batch) {
+	for _, b := range batches {
+		w.c.tasks.begin()
+		go func() {
+			defer w.c.tasks.end()
+			w.call(b)
+		}()
+	}
+}
+
+// call asks for the renewal of a batch and applies the answers, which it returns: ErrLost also
+// for a hold that ended meanwhile.
+func (w *watchdog) call(b *batch) []error {
 	defer b.stop()
-	w.call(b.ctx, b, func(h *hold) time.Duration { return h.r.ttl })
-}
-
-func (b *batch) bound() time.Duration {
-	bound := b.holds[0].r.ttl
-	for _, h := range b.holds {
-		bound = min(bound, h.r.ttl)
-	}
-	return bound / 4
-}
-
-// call asks for the renewal of a batch and applies the answers, which it returns.
-func (w *watchdog) call(ctx context.Context, b *batch, ttl func(*hold) time.Duration) []error {
-	requests := make([]driver.Hold, len(b.holds))
-	for i, h := range b.holds {
-		requests[i] = h.request(ttl(h))
-	}
 	start := w.c.now()
-	answers := w.c.backend.Renew(ctx, requests)
+	answers := w.c.backend.Renew(b.ctx, b.requests)
 
 	errs := make([]error, len(b.holds))
 	var lost []*hold
 	w.mu.Lock()
 	for i, h := range b.holds {
 		errs[i] = answer(answers, i)
-		if !w.apply(h, start, requests[i].TTL, errs[i]) {
+		h.r.batch = nil
+		switch {
+		case h.r.index < 0: // it was taken away meanwhile
+			errs[i] = cmp.Or(errs[i], ErrLost)
+		case errors.Is(errs[i], ErrLost):
+			heap.Remove(&w.queue, h.r.index)
 			lost = append(lost, h)
+		default:
+			w.apply(h, start, b.requests[i].TTL, errs[i])
 		}
 	}
+	if b.retry {
+		w.retrying--
+	}
+	more := w.retries()
 	w.arm()
 	close(b.done)
 	w.mu.Unlock()
 
+	w.start(more)
 	for _, h := range lost {
 		h.lose(errBackend, false)
 	}
@@ -96,24 +150,18 @@ func (w *watchdog) call(ctx context.Context, b *batch, ttl func(*hold) time.Dura
 	return errs
 }
 
-// apply enters the answer to a renewal for ttl, and reports false if h is lost. w.mu
-// is held.
-func (w *watchdog) apply(h *hold, start instant, ttl time.Duration, err error) bool {
-	h.r.batch = nil
-	switch {
-	case h.r.index < 0:
-		return true // it was taken away meanwhile
-	case errors.Is(err, ErrLost):
-		heap.Remove(&w.queue, h.r.index)
-		return false
-	case err == nil:
-		h.prolong(start, ttl)
-	default:
+// apply enters the answer to a renewal for ttl. w.mu is held.
+func (w *watchdog) apply(h *hold, start instant, ttl time.Duration, err error) {
+	if err != nil {
 		h.retryRenewal(w.c.now(), err)
+	} else {
+		if !h.r.fixed {
+			h.r.ttl = max(h.r.ttl, ttl)
+		}
+		h.prolong(start, ttl)
 	}
 	h.r.schedule()
 	heap.Fix(&w.queue, h.r.index)
-	return true
 }
 
 // answer is what Renew said of its i-th hold.
@@ -130,7 +178,8 @@ func (h *hold) retryRenewal(now instant, err error) {
 	if h.r.fixed || h.r.pinned {
 		return
 	}
-	h.r.due = now + min(jitter(backoff(h.r.tries, h.r.ttl/60, h.r.ttl/12)), max((h.trust()-now)/4, h.s.ttl/60))
+	pause := jitter(backoff(h.r.tries, h.r.ttl/60, h.r.ttl/12))
+	h.r.due = now + min(pause, max((h.trust()-now)/4, h.s.ttl/120))
 	h.r.tries++
 }
 

@@ -97,7 +97,7 @@ func (b *bunch) check(start instant, grants []driver.Grant) error {
 	}
 	now := b.c.now()
 	for i, k := range b.all {
-		if now >= start+grants[i].TTL-k.s.margin {
+		if now >= start+k.s.trusted(grants[i])-k.s.margin {
 			return errLate
 		}
 	}

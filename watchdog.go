@@ -3,6 +3,7 @@ package distlock
 import (
 	"container/heap"
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -10,19 +11,23 @@ import (
 // watchdog keeps the holds of a client alive: one timer and one heap for all of
 // them, and no goroutine while nothing is due. It renews in batches, ends what
 // could not be renewed in time, and warns before. A hold whose renewal had no
-// answer leaves the common batch until it has one, so that a dead part of the
-// backend does not stall the rest. No deadline waits behind a slow renewal.
+// answer leaves the common batch until it has one, and shares its next calls with few
+// others or none, so that a dead part of the backend does not stall the rest. No deadline
+// waits behind a slow renewal.
 type watchdog struct {
 	c *Client
 
-	mu     sync.Mutex
-	queue  holdQueue
-	timer  *time.Timer
-	armed  instant // when the timer fires; never if it is not set
-	closed bool
+	mu       sync.Mutex
+	queue    holdQueue
+	doubtful []*hold // due again after no answer; they wait for room among the retries
+	retrying int     // calls in flight for holds in doubt
+	timer    *time.Timer
+	armed    instant // when the timer fires; never if it is not set
+	closed   bool
 }
 
-// renewal is the watchdog's part of a hold.
+// renewal is the watchdog's part of a hold, guarded by its mutex. Calls to the backend are
+// made from a batch's copy.
 type renewal struct {
 	index  int // in the queue; -1 once removed
 	ttl    time.Duration
@@ -35,6 +40,7 @@ type renewal struct {
 	doubt  error   // what the last of them said
 	pinned bool    // MaxHold is what ends it
 	fixed  bool    // it is not renewed by itself
+	waits  bool    // it is in watchdog.doubtful
 }
 
 // add puts a hold under watch, trusted for ttl from start. It reports false if the
@@ -57,10 +63,10 @@ func (w *watchdog) add(h *hold, start instant, ttl time.Duration) bool {
 }
 
 // prolong moves the end of trust after a grant or renewal that was asked for at
-// start. w.mu is held.
+// start, and never back: neither shortens a life at the backend. w.mu is held.
 func (h *hold) prolong(start instant, ttl time.Duration) {
 	r := &h.r
-	end := start + ttl - h.s.margin
+	end := max(start+ttl-h.s.margin, h.trust())
 	r.pinned = end >= r.cap
 	if r.pinned {
 		end = r.cap
@@ -106,38 +112,46 @@ func (w *watchdog) tick() {
 	w.mu.Lock()
 	w.armed = never
 	ended, warned, due := w.collect(w.c.now())
-	batches := w.split(due)
+	batches := append(w.split(due), w.retries()...)
 	w.arm()
 	w.mu.Unlock()
 
-	for _, b := range batches {
-		w.c.tasks.begin()
-		go w.renew(b)
-	}
-	for _, h := range ended {
-		h.lose(h.r.whyEnded(), true)
+	w.start(batches)
+	for _, e := range ended {
+		e.h.lose(e.why, true)
 	}
 	for _, h := range warned {
 		h.warnHolder()
 	}
 }
 
-// collect takes what is due from the queue. w.mu is held.
-func (w *watchdog) collect(now instant) (ended, warned []*hold, due map[class][]*hold) {
-	due = map[class][]*hold{}
+// ending is a hold that is no longer trusted.
+type ending struct {
+	h   *hold
+	why error
+}
+
+// collect takes what is due from the queue: by their scale those that are not in doubt, whereas
+// the others go to w.doubtful. w.mu is held.
+func (w *watchdog) collect(now instant) (ended []ending, warned []*hold, due map[int][]*hold) {
+	due = map[int][]*hold{}
 	for len(w.queue) > 0 && w.queue[0].dueBy(now) {
 		h := w.queue[0]
 		switch {
 		case now >= h.trust():
-			heap.Pop(&w.queue)
-			ended = append(ended, h)
+			w.take(h)
+			ended = append(ended, ending{h, h.r.whyEnded()})
 			continue
 		case now >= h.r.warn:
 			h.r.warn = never
 			warned = append(warned, h)
 		default:
 			h.r.due = never // until the answer
-			due[h.class()] = append(due[h.class()], h)
+			if h.r.waits = h.r.tries > 0; h.r.waits {
+				w.doubtful = append(w.doubtful, h)
+			} else {
+				due[h.scale()] = append(due[h.scale()], h)
+			}
 		}
 		h.r.schedule()
 		heap.Fix(&w.queue, 0)
@@ -151,7 +165,7 @@ func (h *hold) dueBy(now instant) bool {
 	return h.at() <= now || h.r.batch == nil && h.at() == h.r.due && h.r.due-h.r.ttl/16 <= now
 }
 
-// whyEnded says why trust ended. The hold has left the queue.
+// whyEnded says why trust ended.
 func (r *renewal) whyEnded() error {
 	switch {
 	case r.pinned:
@@ -168,29 +182,29 @@ func (h *hold) warnHolder() {
 	}
 }
 
-// remove ends the watch over h and waits, until ctx ends, for a renewal in flight:
-// after that nothing renews it any more.
-func (w *watchdog) remove(ctx context.Context, h *hold) {
+// remove ends the watch over h and waits, until ctx ends, for a call in flight, which it ends
+// if that takes long. It reports whether the call is over, so that nothing more is asked for h.
+func (w *watchdog) remove(ctx context.Context, h *hold) bool {
 	w.mu.Lock()
 	b := h.r.batch
 	w.take(h)
 	w.mu.Unlock()
 	if b == nil {
-		return
+		return true
 	}
 	t := time.NewTimer(h.s.callTimeout / 8)
 	defer t.Stop()
 	select {
 	case <-b.done:
-		return
+		return true
 	case <-t.C:
 	}
-	if b.stop != nil {
-		b.stop()
-	}
+	b.stop()
 	select {
 	case <-b.done:
+		return true
 	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -202,6 +216,7 @@ func (w *watchdog) keep(h *hold) {
 	if h.r.index < 0 {
 		return
 	}
+	w.unwait(h)
 	h.r.fixed, h.r.pinned, h.r.cap, h.r.due = false, false, never, w.c.now()
 	h.r.schedule()
 	heap.Fix(&w.queue, h.r.index)
@@ -241,8 +256,19 @@ func (w *watchdog) take(h *hold) bool {
 	if h.r.index < 0 {
 		return false
 	}
+	w.unwait(h)
 	heap.Remove(&w.queue, h.r.index)
 	return true
+}
+
+// unwait takes h from those in doubt that wait for a call: it is due. w.mu is held.
+func (w *watchdog) unwait(h *hold) {
+	if !h.r.waits {
+		return
+	}
+	h.r.waits, h.r.due = false, w.c.now()
+	i := slices.Index(w.doubtful, h)
+	w.doubtful = slices.Delete(w.doubtful, i, i+1)
 }
 
 // find is the hold of an Owner; nil if there is none.
@@ -266,9 +292,9 @@ func (w *watchdog) all() []*hold {
 		w.timer.Stop()
 	}
 	holds := w.queue
-	w.queue = nil
+	w.queue, w.doubtful = nil, nil
 	for _, h := range holds {
-		h.r.index = -1
+		h.r.index, h.r.waits = -1, false
 	}
 	return holds
 }

@@ -1,0 +1,116 @@
+package distlock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// A downgrade asks for the TTL of the lock, which may be less than was left.
+func TestDowngradeKeepsAnExtension(t *testing.T) {
+	for what, opts := range map[string][]distlock.LockOption{"renewed": nil, "fixed": {distlock.WithoutRenewal()}} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig()
+				c := client(t, r, nil)
+				lease := mustLock(t, c.RWMutex("x", opts...))
+				if err := lease.Extend(t.Context(), time.Hour); err != nil {
+					t.Fatal(err)
+				}
+				extended := lease.Deadline()
+				if err := lease.Downgrade(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if d := lease.Deadline(); d.Before(extended) {
+					t.Errorf("the deadline is in %v, was in %v before the downgrade", time.Until(d), time.Until(extended))
+				}
+				r.set(func(r *rig) { r.renew = blackHole })
+				time.Sleep(59 * time.Minute)
+				if err := lease.Err(); err != nil {
+					t.Errorf("lost: %v", err)
+				}
+				r.set(func(r *rig) { r.renew = nil })
+				mustUnlock(t, lease)
+			})
+		})
+	}
+}
+
+// An Unlock beside a downgrade without an answer ends the downgrade's call, and leaves nothing
+// at the backend.
+func TestUnlockDuringASilentDowngrade(t *testing.T) {
+	for what, lands := range map[string]bool{"lost": false, "landed": true} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &tracked{rig: newRig(), t: t, in: map[string]string{}}
+				c := client(t, b, nil)
+				lease := mustLock(t, c.RWMutex("x"))
+				b.set(func(r *rig) {
+					r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+						if lands {
+							next(ctx, req)
+						}
+						<-ctx.Done()
+						return driver.Grant{}, ctx.Err()
+					}
+				})
+				downgraded := make(chan error, 1)
+				go func() { downgraded <- lease.Downgrade(t.Context()) }()
+				synctest.Wait()
+				start := time.Now()
+				mustUnlock(t, lease)
+				if d := time.Since(start); d > time.Second {
+					t.Errorf("Unlock took %v", d)
+				}
+				free(t, c, "x")
+				if err := <-downgraded; !errors.Is(err, distlock.ErrLost) && !errors.Is(err, distlock.ErrReleased) {
+					t.Errorf("Downgrade: %v", err)
+				}
+				time.Sleep(time.Minute)
+				free(t, c, "x")
+			})
+		})
+	}
+}
+
+// A backend that goes on with a call after its context has ended is released once that call is
+// over, and not beside it.
+func TestUnlockDuringACallThatDoesNotEnd(t *testing.T) {
+	scenes := map[string]func(*distlock.Lease) error{
+		"downgrade": func(l *distlock.Lease) error { return l.Downgrade(context.Background()) },
+		"extend":    func(l *distlock.Lease) error { return l.Extend(context.Background(), time.Hour) },
+	}
+	for what, call := range scenes {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &tracked{rig: newRig(), t: t, in: map[string]string{}}
+				c := client(t, b, nil)
+				lease := mustLock(t, c.RWMutex("x"))
+				b.set(func(r *rig) {
+					r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+						time.Sleep(20 * time.Second)
+						return next(context.Background(), req)
+					}
+					r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+						time.Sleep(20 * time.Second)
+						return next(context.Background(), holds)
+					}
+				})
+				done := make(chan error, 1)
+				go func() { done <- call(lease) }()
+				synctest.Wait()
+				if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
+					t.Errorf("Unlock: %v, want ErrUnavailable", err)
+				}
+				<-done
+				time.Sleep(time.Second)
+				free(t, c, "x")
+			})
+		})
+	}
+}

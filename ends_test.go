@@ -1,0 +1,149 @@
+package distlock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// What a hold may leave at the backend when it ends.
+
+// A lease without renewal is trusted for no longer than its TTL, also where the backend grants
+// what is left of a session.
+func TestFixedLeaseIsTrustedAsAsked(t *testing.T) {
+	for what, take := range map[string]func(*testing.T, *distlock.Client) *distlock.Lease{
+		"lock": func(t *testing.T, c *distlock.Client) *distlock.Lease {
+			return mustLock(t, c.RWMutex("x", distlock.WithoutRenewal()))
+		},
+		"together": func(t *testing.T, c *distlock.Client) *distlock.Lease {
+			m, err := distlock.Multi(c.RWMutex("x", distlock.WithoutRenewal()), c.Mutex("y")).TryLock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m.Leases()[0]
+		},
+		"downgrade": func(t *testing.T, c *distlock.Client) *distlock.Lease {
+			l := mustLock(t, c.RWMutex("x", distlock.WithoutRenewal()))
+			if err := l.Downgrade(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return l
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore()
+				r := newSession(store)
+				r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+					req.TTL *= 2 // what is left of the session
+					return next(ctx, req)
+				}
+				r.all = func(ctx context.Context, rs []driver.Request, next allAcquirer) ([]driver.Grant, error) {
+					for i := range rs {
+						rs[i].TTL *= 2
+					}
+					return next(ctx, rs)
+				}
+				c, other := client(t, r, nil), client(t, store.Connect(), nil)
+				start := time.Now()
+				l := take(t, c)
+				ended := make(chan time.Duration, 1)
+				go func() {
+					<-l.Context().Done()
+					ended <- time.Since(start)
+				}()
+				next := mustLock(t, other.RWMutex("x"))
+				within(t, "free for others", time.Since(start), ttl, 100*time.Millisecond)
+				within(t, "lost", <-ended, ttl-time.Second, 0)
+				mustUnlock(t, next)
+			})
+		})
+	}
+}
+
+// A backend never shortens a life, so that a hold which was to last longer than the core
+// trusts it is released at the end: others get the lock a TTL after it was last held.
+func TestNothingOutlivesAnUnansweredExtend(t *testing.T) {
+	for what, test := range map[string]struct {
+		opts []distlock.LockOption
+		deaf bool          // no later renewal has an answer
+		want time.Duration // when others get the lock
+	}{
+		"fixed":     {opts: []distlock.LockOption{distlock.WithoutRenewal()}, want: ttl},
+		"MaxHold":   {opts: []distlock.LockOption{distlock.MaxHold(2 * time.Hour)}, want: 2*time.Hour + time.Second},
+		"in doubt":  {deaf: true, want: ttl},
+		"continued": {opts: []distlock.LockOption{distlock.OnLost(distlock.Continue)}, deaf: true, want: ttl},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore()
+				r := &rig{Backend: store.Connect()}
+				c, other := client(t, r, nil), client(t, store.Connect(), nil)
+				start := time.Now()
+				lease := mustLock(t, c.Mutex("x", test.opts...))
+				r.set(func(r *rig) {
+					r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+						next(ctx, holds)
+						return allErrors(holds, errNetwork)
+					}
+				})
+				if err := lease.Extend(t.Context(), time.Hour+30*time.Minute); !errors.Is(err, distlock.ErrUnavailable) {
+					t.Fatalf("Extend: %v, want ErrUnavailable", err)
+				}
+				if !test.deaf {
+					r.set(func(r *rig) { r.renew = nil })
+				}
+				next := mustLock(t, other.Mutex("x"))
+				within(t, "the next holder came", time.Since(start), test.want, time.Second)
+				if err := lease.Err(); !errors.Is(err, distlock.ErrLost) {
+					t.Errorf("the lease: %v", err)
+				}
+				mustUnlock(t, next)
+			})
+		})
+	}
+}
+
+// MaxHold ends an extended lease for others too, at most a TTL later.
+func TestMaxHoldOfAnExtendedLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		c, other := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
+		start := time.Now()
+		lease := mustLock(t, c.Mutex("x", distlock.MaxHold(time.Hour)))
+		if err := lease.Extend(t.Context(), 50*time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		next := mustLock(t, other.Mutex("x"))
+		within(t, "the next holder came", time.Since(start), time.Hour, ttl)
+		mustUnlock(t, next)
+	})
+}
+
+// A lease that MinHold keeps after an Extend ends with MinHold, also if the backend does not
+// answer for a while.
+func TestMinHoldOfAnExtendedLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		r := &rig{Backend: store.Connect()}
+		c, other := client(t, r, nil), client(t, store.Connect(), nil)
+		start := time.Now()
+		lease := mustLock(t, c.Mutex("x", distlock.MinHold(time.Minute)))
+		if err := lease.Extend(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		r.set(func(r *rig) { r.renew = blackHole })
+		if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
+			t.Errorf("Unlock: %v, want ErrUnavailable", err)
+		}
+		next := mustLock(t, other.Mutex("x"))
+		within(t, "the next holder came", time.Since(start), time.Minute, time.Second)
+		mustUnlock(t, next)
+	})
+}

@@ -1,0 +1,127 @@
+package distlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// What Extend does beside other calls for the same hold.
+
+// extendMany extends each of many locks five times at random moments, beside its Unlock, and
+// ignores what becomes of them.
+func extendMany(t *testing.T, c *distlock.Client, by func() time.Duration, opts ...distlock.LockOption) {
+	var wg sync.WaitGroup
+	for i := range 300 {
+		lease := mustLock(t, c.Mutex(fmt.Sprint(i), opts...))
+		for range 5 {
+			wg.Go(func() {
+				time.Sleep(rand.N(50 * time.Millisecond))
+				_ = lease.Extend(t.Context(), by())
+			})
+		}
+		wg.Go(func() {
+			time.Sleep(rand.N(100 * time.Millisecond))
+			_ = lease.Unlock(t.Context())
+		})
+	}
+	wg.Wait()
+}
+
+// An Unlock that keeps the hold for MinHold changes when the hold ends, which Extend looks at.
+// The race detector tells if one does so without the other's knowledge.
+func TestExtendBesideUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := client(t, newSession(memlock.NewStore()), nil)
+		extendMany(t, c, func() time.Duration { return time.Minute + rand.N(time.Hour) }, distlock.MinHold(time.Second))
+		time.Sleep(2 * time.Second)
+		for name := range c.List(t.Context(), "") {
+			free(t, c, name)
+		}
+	})
+}
+
+// A renewal asks for the TTL that Extend changes. The race detector tells if one does so
+// without the other's knowledge.
+func TestExtendBesideRenewals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+			time.Sleep(rand.N(12 * time.Millisecond))
+			return next(ctx, holds)
+		}
+		slow := &distlock.Observer{Renewed: func(distlock.Event) { time.Sleep(time.Millisecond) }}
+		c := client(t, r, &distlock.Options{TTL: 20 * time.Millisecond, CallTimeout: time.Second, Observer: slow})
+		extendMany(t, c, func() time.Duration { return 20*time.Millisecond + rand.N(20*time.Millisecond) })
+	})
+}
+
+// A hold that is being extended is not handed on to a waiter that asked for less.
+func TestUnlockDuringAnExtend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, &distlock.Options{HandoffWindow: time.Hour})
+		m := c.Mutex("x")
+		first := mustLock(t, m)
+		second := waiter(t, t.Context(), m)
+		r.set(func(r *rig) {
+			r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+				time.Sleep(100 * time.Millisecond)
+				return next(ctx, holds)
+			}
+		})
+		extended := make(chan error, 1)
+		go func() { extended <- first.Extend(t.Context(), time.Hour) }()
+		synctest.Wait()
+		mustUnlock(t, first)
+		<-extended
+		l := <-second
+		r.set(func(r *rig) { r.renew = nil })
+		time.Sleep(time.Minute)
+		if left := inspect(t, c, "x").Holders[0].Left; left > ttl {
+			t.Errorf("a holder that asked for a TTL of %v holds for another %v if it dies", ttl, left)
+		}
+		mustUnlock(t, l)
+	})
+}
+
+// An Extend that begins after its lease was unlocked does nothing to the hold, which may be
+// another lease's by then.
+func TestExtendAfterAHandOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, &distlock.Options{HandoffWindow: time.Hour})
+		m := c.Mutex("x")
+		first := mustLock(t, m)
+		second := waiter(t, t.Context(), m)
+		r.set(func(r *rig) {
+			r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+				time.Sleep(time.Second)
+				return next(ctx, holds)
+			}
+		})
+		time.Sleep(10100 * time.Millisecond) // a renewal is in flight, which Extend waits for
+		extended := make(chan error, 1)
+		go func() { extended <- first.Extend(t.Context(), time.Hour) }()
+		synctest.Wait()
+		mustUnlock(t, first)
+		if err := <-extended; !errors.Is(err, distlock.ErrReleased) {
+			t.Errorf("Extend of an unlocked lease: %v, want ErrReleased", err)
+		}
+		l := <-second
+		time.Sleep(time.Minute)
+		if left := inspect(t, c, "x").Holders[0].Left; left > ttl {
+			t.Errorf("a holder that asked for a TTL of %v holds for another %v if it dies", ttl, left)
+		}
+		mustUnlock(t, l)
+	})
+}

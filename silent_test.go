@@ -1,0 +1,156 @@
+package distlock_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// blocking is a renewer that puts its whole batch into one statement: a hold whose name begins
+// with "bad" blocks all of them until ctx ends. It counts how many calls run at once.
+type blocking struct {
+	rtt time.Duration
+
+	mu          sync.Mutex
+	calls, most int
+}
+
+func (b *blocking) renew(ctx context.Context, holds []driver.Hold, next renewer) []error {
+	b.begin(1)
+	defer b.begin(-1)
+	for _, h := range holds {
+		if strings.HasPrefix(h.Name, "bad") {
+			<-ctx.Done()
+			return allErrors(holds, ctx.Err())
+		}
+	}
+	time.Sleep(b.rtt)
+	if ctx.Err() != nil {
+		return allErrors(holds, ctx.Err())
+	}
+	return next(ctx, holds)
+}
+
+func (b *blocking) begin(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls += n
+	b.most = max(b.most, b.calls)
+}
+
+// A hold whose renewal gets no answer, and blocks its whole call each time, costs no other
+// hold its life, and no more than a bounded number of calls run at once.
+func TestSilentHoldsLeaveTheirBatch(t *testing.T) {
+	for _, test := range []struct {
+		holds, bad int
+		ttl, rtt   time.Duration
+	}{
+		{2, 1, ttl, 0}, {10, 1, ttl, time.Second},
+		{1000, 1, ttl, 50 * time.Millisecond}, {1000, 10, ttl, 50 * time.Millisecond}, {5000, 10, ttl, 10 * time.Millisecond},
+		{1000, 1, ttl / 10, 10 * time.Millisecond}, {1000, 10, ttl / 10, 5 * time.Millisecond},
+	} {
+		t.Run(fmt.Sprintf("%d of %d at %v", test.bad, test.holds, test.ttl), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				backend := &blocking{rtt: test.rtt}
+				r := newRig()
+				r.renew = backend.renew
+				c := client(t, r, &distlock.Options{TTL: test.ttl})
+				leases := map[string]*distlock.Lease{}
+				for i := range test.holds {
+					name := fmt.Sprint("good ", i)
+					if i%(test.holds/test.bad) == 0 {
+						name = fmt.Sprint("bad ", i)
+					}
+					leases[name] = mustLock(t, c.Mutex(name))
+				}
+				time.Sleep(2 * test.ttl)
+				for name, l := range leases {
+					if bad := strings.HasPrefix(name, "bad"); bad != (l.Err() != nil) {
+						t.Errorf("%s: %v", name, l.Err())
+					}
+				}
+				if backend.most > 40 {
+					t.Errorf("%d calls at once", backend.most)
+				}
+				r.set(func(r *rig) { r.renew = nil })
+			})
+		})
+	}
+}
+
+// After an outage in which no request was answered a few calls renew all holds.
+func TestManyHoldsAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		var leases []*distlock.Lease
+		for i := range 5000 {
+			leases = append(leases, mustLock(t, c.Mutex(fmt.Sprint(i))))
+		}
+		r.set(func(r *rig) { r.renew = blackHole })
+		time.Sleep(ttl / 2)
+		r.renews.Store(0)
+		r.set(func(r *rig) {
+			r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+				time.Sleep(50 * time.Millisecond)
+				return next(ctx, holds)
+			}
+		})
+		time.Sleep(ttl - ttl/6)
+		for _, l := range leases {
+			if l.Err() != nil {
+				t.Fatalf("%s: %v", l.Name(), l.Err())
+			}
+		}
+		if n := r.renews.Load(); n > 1000 {
+			t.Errorf("%d calls for 5000 holds", n)
+		}
+		r.set(func(r *rig) { r.renew = nil })
+	})
+}
+
+// A hold that waits for its turn among those in doubt can be extended and unlocked meanwhile.
+func TestInDoubtAndExtended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		backend := &blocking{}
+		r := newRig()
+		b := &tracked{rig: r, t: t, in: map[string]string{}}
+		r.renew = backend.renew
+		c := client(t, b, nil)
+		var leases []*distlock.Lease
+		for i := range 200 {
+			leases = append(leases, mustLock(t, c.Mutex(fmt.Sprint("bad ", i))))
+		}
+		time.Sleep(ttl * 7 / 10) // one batch of all has failed, and most of them wait
+		r.set(func(r *rig) { r.renew = nil })
+		var wg sync.WaitGroup
+		for i, l := range leases {
+			wg.Go(func() {
+				if i%2 == 0 {
+					mustUnlock(t, l)
+					return
+				}
+				if err := l.Extend(t.Context(), 2*ttl); err != nil {
+					t.Errorf("Extend: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		time.Sleep(10 * ttl)
+		for i, l := range leases {
+			if i%2 == 1 {
+				if l.Err() != nil {
+					t.Errorf("%s: %v", l.Name(), l.Err())
+				}
+				mustUnlock(t, l)
+			}
+		}
+	})
+}
