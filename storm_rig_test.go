@@ -3,28 +3,30 @@ package distlock_test
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 )
 
-// stormy is a backend where requests, answers and time are lost, and that notices two calls
-// for one Owner at once. Its holds may live as long as a session.
+// stormy is a backend where requests, answers and time are lost, where requests land after
+// their caller has gone, and that notices two calls for one Owner at once. Its holds may live
+// as long as a session.
 type stormy struct {
 	*memlock.Backend
-	t    testing.TB
+	w    *world
 	caps driver.Caps
+	sets string // what sets a life, as no driver may, so that a late one shortens it: "renewals", "attempts"
 
 	mu   sync.Mutex
 	busy map[string]bool // by Owner
 	own  map[string]bool // holds that end by their own TTL
 }
 
-func newStormy(t testing.TB, store *memlock.Store, caps func(*driver.Caps)) *stormy {
-	s := &stormy{Backend: store.Connect(), t: t, busy: map[string]bool{}, own: map[string]bool{}}
+func newStormy(w *world, caps func(*driver.Caps)) *stormy {
+	s := &stormy{Backend: w.store.Connect(), w: w, busy: map[string]bool{}, own: map[string]bool{}}
 	s.caps = s.Backend.Caps()
 	caps(&s.caps)
 	return s
@@ -32,24 +34,36 @@ func newStormy(t testing.TB, store *memlock.Store, caps func(*driver.Caps)) *sto
 
 func (s *stormy) Caps() driver.Caps { return s.caps }
 
-// call makes a call for some Owners, or not, or loses its answer or sits on it.
-func (s *stormy) call(ctx context.Context, owners []string, f func() error) error {
+// latest is how late a request may land.
+const latest = 10 * time.Second
+
+// call makes a call for some Owners, or not, or loses its answer or sits on it. One request in
+// twenty lands late: after its caller was told that the outcome is unknown, and perhaps beside
+// or after later calls for the same Owner.
+func call[T any](ctx context.Context, s *stormy, owners []string, now, late func() (T, error)) (none T, err error) {
 	s.begin(owners)
 	defer s.end(owners)
 	switch rand.N(20) {
 	case 0:
-		return errNetwork
+		return none, errNetwork
 	case 1:
-		f()
-		return errNetwork
+		now()
+		return none, errNetwork
 	case 2:
-		f()
+		now()
 		<-ctx.Done()
-		return ctx.Err()
+		return none, ctx.Err()
 	case 3:
 		time.Sleep(rand.N(20 * time.Millisecond))
+	case 4:
+		time.AfterFunc(rand.N(latest), func() { late() })
+		if rand.N(2) == 0 {
+			return none, errNetwork
+		}
+		<-ctx.Done()
+		return none, ctx.Err()
 	}
-	return f()
+	return now()
 }
 
 func (s *stormy) begin(owners []string) {
@@ -57,7 +71,7 @@ func (s *stormy) begin(owners []string) {
 	defer s.mu.Unlock()
 	for _, o := range owners {
 		if s.busy[o] {
-			s.t.Errorf("two calls at once for owner %s", o)
+			s.w.errorf("two calls at once for owner %s", o)
 		}
 		s.busy[o] = true
 	}
@@ -94,47 +108,75 @@ func (s *stormy) renewed(h driver.Hold) driver.Hold {
 	return h
 }
 
-func (s *stormy) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, err error) {
-	err = s.call(ctx, []string{r.Owner}, func() (err error) {
-		g, err = s.Backend.Acquire(context.Background(), s.lasting(r))
-		g.TTL = r.TTL
-		return err
-	})
+// acquire is an attempt. One that lands late takes what is free for the TTL, in a session too:
+// it may land after the release, and a driver ends what it leaves then.
+func (s *stormy) acquire(r driver.Request, ttl time.Duration) (driver.Grant, error) {
+	g, err := s.Backend.Acquire(context.Background(), r)
+	g.TTL = ttl
+	if s.sets == "attempts" && err == nil {
+		r.Shorten = true
+		s.Backend.Renew(context.Background(), []driver.Hold{r.Hold})
+	}
 	return g, err
 }
 
-func (s *stormy) AcquireAll(ctx context.Context, rs []driver.Request) (grants []driver.Grant, err error) {
+func (s *stormy) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	return call(ctx, s, []string{r.Owner},
+		func() (driver.Grant, error) { return s.acquire(s.lasting(r), r.TTL) },
+		func() (driver.Grant, error) { return s.acquire(r, r.TTL) })
+}
+
+func (s *stormy) AcquireAll(ctx context.Context, rs []driver.Request) ([]driver.Grant, error) {
 	var owners []string
-	var lasting []driver.Request
 	for _, r := range rs {
-		owners, lasting = append(owners, r.Owner), append(lasting, s.lasting(r))
+		owners = append(owners, r.Owner)
 	}
-	err = s.call(ctx, owners, func() (err error) {
-		grants, err = s.Backend.AcquireAll(context.Background(), lasting)
+	now := func() ([]driver.Grant, error) {
+		var lasting []driver.Request
+		for _, r := range rs {
+			lasting = append(lasting, s.lasting(r))
+		}
+		grants, err := s.Backend.AcquireAll(context.Background(), lasting)
 		for i := range grants {
 			grants[i].TTL = rs[i].TTL
 		}
-		return err
-	})
-	return grants, err
+		return grants, err
+	}
+	late := func() ([]driver.Grant, error) { return s.Backend.AcquireAll(context.Background(), rs) }
+	return call(ctx, s, owners, now, late)
 }
 
-func (s *stormy) Renew(ctx context.Context, holds []driver.Hold) (errs []error) {
+func (s *stormy) Renew(ctx context.Context, holds []driver.Hold) []error {
 	var owners []string
-	var renewed []driver.Hold
 	for _, h := range holds {
-		owners, renewed = append(owners, h.Owner), append(renewed, s.renewed(h))
+		owners = append(owners, h.Owner)
 	}
-	err := s.call(ctx, owners, func() error {
-		errs = s.Backend.Renew(context.Background(), renewed)
-		return nil
-	})
+	now := func() ([]error, error) {
+		var renewed []driver.Hold
+		for _, h := range holds {
+			renewed = append(renewed, s.renewed(h))
+		}
+		return s.renew(renewed), nil
+	}
+	errs, err := call(ctx, s, owners, now, func() ([]error, error) { return s.renew(holds), nil })
 	if err != nil {
 		return allErrors(holds, err)
 	}
 	return errs
 }
 
+func (s *stormy) renew(holds []driver.Hold) []error {
+	if s.sets == "renewals" {
+		holds = slices.Clone(holds)
+		for i := range holds {
+			holds[i].Shorten = true
+		}
+	}
+	return s.Backend.Renew(context.Background(), holds)
+}
+
 func (s *stormy) Release(ctx context.Context, h driver.Hold) error {
-	return s.call(ctx, []string{h.Owner}, func() error { return s.Backend.Release(context.Background(), h) })
+	release := func() (struct{}, error) { return struct{}{}, s.Backend.Release(context.Background(), h) }
+	_, err := call(ctx, s, []string{h.Owner}, release, release)
+	return err
 }

@@ -3,8 +3,10 @@ package distlock_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,30 +17,83 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
+var stormWorlds = flag.Int("storm.worlds", 1, "how many worlds TestStorm makes for each kind of backend")
+
+// stormKind is a kind of backend.
+type stormKind struct {
+	session, fixed bool
+	line           driver.Line
+	spanLife       time.Duration
+}
+
+func (k stormKind) set(c *driver.Caps) {
+	c.Session, c.Fixed, c.Line, c.SpanLife = k.session, k.fixed, k.line, k.spanLife
+}
+
 // TestStorm: everything that locks can do, at once, on backends of every kind that lose
-// answers. Nobody meets anybody, fences rise, who is asked is told once, and in the end
-// nothing is left.
+// answers and where requests land late. No lock has two holders, fences rise, a holder is asked
+// once, and in the end nothing is left.
 func TestStorm(t *testing.T) {
-	for _, session := range []bool{false, true} {
-		for _, fixed := range []bool{false, session} {
-			for _, line := range []driver.Line{driver.Never, driver.OnRequest, driver.Always} {
-				for _, life := range []time.Duration{0, time.Millisecond} {
-					caps := func(c *driver.Caps) { c.Session, c.Fixed, c.Line, c.SpanLife = session, fixed, line, life }
-					t.Run(fmt.Sprintf("session %v, fixed %v, line %v, spans %v", session, fixed, line, life), func(t *testing.T) {
-						synctest.Test(t, func(t *testing.T) { storm(t, caps) })
-					})
-				}
+	for _, life := range []stormKind{{}, {session: true}, {session: true, fixed: true}} {
+		for _, line := range []driver.Line{driver.Never, driver.OnRequest, driver.Always} {
+			for _, spans := range []time.Duration{0, time.Millisecond} {
+				kind := stormKind{life.session, life.fixed, line, spans}
+				t.Run(fmt.Sprintf("session %v, fixed %v, line %v, spans %v", kind.session, kind.fixed, line, spans), func(t *testing.T) {
+					for range *stormWorlds {
+						for _, bad := range storm(t, kind, "") {
+							t.Error(bad)
+						}
+					}
+				})
 			}
 		}
 	}
 }
 
-func storm(t *testing.T, caps func(*driver.Caps)) {
-	store := memlock.NewStore()
-	b := &belief{t: t, store: store, held: map[*distlock.Lease]bool{}, told: map[*distlock.Lease]bool{}, fences: map[string]uint64{}}
+// TestStormFindsShortenedLives: the storm sees two holders where a renewal or a repeated attempt
+// sets a life, so that a late one shortens what a later Extend was promised.
+func TestStormFindsShortenedLives(t *testing.T) {
+	for _, sets := range []string{"renewals", "attempts"} {
+		t.Run(sets, func(t *testing.T) {
+			for range 1000 {
+				if strings.Contains(strings.Join(storm(t, stormKind{}, sets), "\n"), "besides") {
+					return
+				}
+			}
+			t.Error("no storm in 1000 had two holders")
+		})
+	}
+}
+
+// storm makes one world and returns what was wrong in it. What sets lives, if not empty, breaks
+// the driver's contract.
+func storm(t *testing.T, kind stormKind, sets string) []string {
+	w := &world{store: memlock.NewStore()}
+	synctest.Test(t, func(t *testing.T) { w.run(t, kind, sets) })
+	return w.wrong
+}
+
+// world is what the backends of one storm share.
+type world struct {
+	store *memlock.Store
+
+	mu    sync.Mutex
+	wrong []string
+}
+
+func (w *world) errorf(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
+}
+
+func (w *world) run(t *testing.T, kind stormKind, sets string) {
+	b := &belief{world: w, t: t, held: map[*distlock.Lease]bool{}, told: map[*distlock.Lease]bool{}, fences: map[string]uint64{}}
 	var wg sync.WaitGroup
 	for range 2 {
-		c, err := distlock.New(newStormy(t, store, caps), &distlock.Options{TTL: 3 * time.Second, HandoffWindow: 5 * time.Millisecond})
+		backend := newStormy(w, kind.set)
+		backend.sets = sets
+		c, err := distlock.New(backend, &distlock.Options{TTL: 3 * time.Second, HandoffWindow: 5 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,22 +110,25 @@ func storm(t *testing.T, caps func(*driver.Caps)) {
 	start := time.Now()
 	wg.Wait()
 	if d := time.Since(start); d > endless/2 {
-		t.Errorf("it took %v: something was held by nobody", d)
+		w.errorf("it took %v: something was held by nobody", d)
 	}
+	// What lands late, after its release, ends with its TTL.
 	time.Sleep(5 * time.Minute)
-	quiet := client(t, store.Connect(), nil)
+	quiet := client(t, w.store.Connect(), nil)
 	for name := range quiet.List(t.Context(), "") {
-		free(t, quiet, name)
+		if info, err := quiet.Inspect(t.Context(), name); err != nil || len(info.Holders)+len(info.Waiters) > 0 {
+			w.errorf("%s is not free: %+v, %v", name, info, err)
+		}
 	}
 	if b.grants < 100 {
-		t.Errorf("%d grants only", b.grants)
+		w.errorf("%d grants only", b.grants)
 	}
 }
 
 // belief is who holds what, as the holders believe.
 type belief struct {
-	t     testing.TB
-	store *memlock.Store
+	*world
+	t testing.TB
 
 	mu     sync.Mutex
 	held   map[*distlock.Lease]bool
@@ -83,7 +141,7 @@ func (b *belief) tell(l *distlock.Lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.told[l] {
-		b.t.Error("a lease was told twice")
+		b.errorf("a lease was told twice")
 	}
 	b.told[l] = true
 }
@@ -101,10 +159,10 @@ func (b *belief) enter(l *distlock.Lease) {
 		}
 	}
 	if beside > 1 || beside == 1 && l.Mode() != distlock.Counted {
-		b.t.Errorf("%d hold %s besides %v", beside, l.Name(), l.Mode())
+		b.errorf("%d hold %s besides %v", beside, l.Name(), l.Mode())
 	}
 	if last := b.fences[l.Name()]; l.Mode().Alone() && l.Fence() <= last {
-		b.t.Errorf("fence %d of %s after %d", l.Fence(), l.Name(), last)
+		b.errorf("fence %d of %s after %d", l.Fence(), l.Name(), last)
 	}
 	b.fences[l.Name()] = max(b.fences[l.Name()], l.Fence())
 	b.held[l] = true
@@ -222,7 +280,7 @@ func (b *belief) failed(err error) bool {
 		}
 	}
 	if err != nil {
-		b.t.Error(err)
+		b.errorf("%v", err)
 	}
 	return err != nil
 }
@@ -233,9 +291,21 @@ func (b *belief) work(l *distlock.Lease) {
 		time.Sleep(rand.N(8 * time.Second))
 	case 1:
 		_ = l.Extend(b.t.Context(), rand.N(4*time.Second)+1) // beyond MaxHold it is refused
+	case 2:
+		b.workLonger(l)
 	default:
 		time.Sleep(rand.N(3 * time.Millisecond))
 	}
+}
+
+// workLonger extends a lease again and again, for longer than the TTL, so that what lands late
+// comes after it.
+func (b *belief) workLonger(l *distlock.Lease) {
+	for range 2 {
+		time.Sleep(rand.N(5 * time.Second))
+		_ = l.Extend(b.t.Context(), rand.N(30*time.Second)+1)
+	}
+	time.Sleep(rand.N(15 * time.Second))
 }
 
 // ask asks whoever holds.
