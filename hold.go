@@ -79,6 +79,8 @@ func (h *hold) asksFor(l *Lease, ttl time.Duration) error {
 	return nil
 }
 
+// request names the hold to the backend. Its mode changes under a claim only, when nothing else
+// is asked for it.
 func (h *hold) request(ttl time.Duration) driver.Hold {
 	return driver.Hold{Name: h.s.name, Owner: h.owner, Mode: h.mode, TTL: ttl}
 }

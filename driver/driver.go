@@ -121,7 +121,7 @@ type Hold struct {
 	Floor uint64
 
 	// Shorten makes Renew set the remaining life to exactly TTL, also if more is left.
-	// The core sets it only in the last request for an Owner, which lets the hold end
+	// The core sets it only in the last Renew for an Owner, which lets the hold end
 	// by itself, and only where holds do not end with a session.
 	Shorten bool
 }
