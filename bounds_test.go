@@ -16,7 +16,7 @@ import (
 
 // Times near the greatest that a Duration can hold.
 
-// What is beyond the bound is refused by name, and reaches no backend.
+// A time beyond the bound is refused by name, and reaches no backend.
 func TestTimesBeyondTheBound(t *testing.T) {
 	for _, d := range []time.Duration{math.MaxInt64, math.MaxInt64 - 1, math.MaxInt64 / 2, driver.MaxTTL + 1} {
 		r := newRig()

@@ -38,7 +38,7 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 	err = cmp.Or(err, ErrLost)
 	h.lose(err, true)
 	if h.takeRemains() {
-		// Nobody knows whether it is a reader at the backend by now.
+		// The backend may have it as a reader by now.
 		h.c.abandon(h.remains(), nil)
 	}
 	return fmt.Errorf("%w: %w", ErrLost, err)
@@ -86,7 +86,7 @@ func (h *hold) becomeReader(l *Lease, grant driver.Grant) bool {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
 	if h.ended {
-		// What was lost as a fact was granted anew.
+		// A hold that was lost as a fact was granted anew.
 		h.unproven = h.unproven || h.gone
 		return false
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// What a hold may leave at the backend when it ends.
+// The end of a hold, and the rest of it at the backend.
 
 // A lease without renewal is trusted for no longer than its TTL, also where the backend grants
 // what is left of a session.

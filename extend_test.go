@@ -15,7 +15,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// What Extend does beside other calls for the same hold.
+// Extend beside other calls for the same hold.
 
 // extendMany extends each of many locks five times at random moments, beside its Unlock, and
 // ignores what becomes of them.

@@ -38,7 +38,7 @@ func (s *stormy) Caps() driver.Caps { return s.caps }
 const latest = 10 * time.Second
 
 // call makes a call for some Owners, or not, or loses its answer or sits on it. One request in
-// twenty lands late: after its caller was told that the outcome is unknown, and perhaps beside
+// twenty lands late: after its caller got an unknown outcome, and perhaps beside
 // or after later calls for the same Owner.
 func call[T any](ctx context.Context, s *stormy, owners []string, now, late func() (T, error)) (none T, err error) {
 	s.begin(owners)

@@ -112,7 +112,7 @@ func (w *world) run(t *testing.T, kind stormKind, sets string) {
 	if d := time.Since(start); d > endless/2 {
 		w.errorf("it took %v: something was held by nobody", d)
 	}
-	// What lands late, after its release, ends with its TTL.
+	// An attempt that lands after its release ends with its TTL.
 	time.Sleep(5 * time.Minute)
 	quiet := client(t, w.store.Connect(), nil)
 	for name := range quiet.List(t.Context(), "") {

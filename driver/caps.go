@@ -95,8 +95,7 @@ func (l Line) String() string {
 }
 
 // MaxTTL is the greatest TTL that the core asks for: ten years. A driver's sums of an instant and
-// a TTL, in whatever unit, must have room for it and for the little that a combinator adds. What
-// would overflow is ErrInvalid.
+// a TTL, in whatever unit, must have room for it and for the little that a combinator adds.
 const MaxTTL = 10 * 365 * 24 * time.Hour
 
 // Longest is the greatest TTL that may be asked for: MaxTTL, or the constant of that name if it is
