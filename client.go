@@ -28,15 +28,16 @@ type Client struct {
 	shards   [64]shard
 	seed     maphash.Seed
 	watchdog watchdog
+	releaser *releaser
 	calls    calls
 
 	done    chan struct{}   // closed by Close
 	life    context.Context // of renewals; ends with Close
 	die     context.CancelFunc
 	closing sync.Once
-	closed  error        // what Close returns
-	tasks   tasks        // contenders and background releases
-	backlog backlog      // releases that nobody answers
+	closed  error // what Close returns
+	tasks   tasks // contenders and background releases
+	delays  delays
 	longest atomic.Int64 // the greatest CallTimeout of a lock
 }
 
@@ -75,6 +76,7 @@ func New(b driver.Backend, opts *Options) (*Client, error) {
 		c.shards[i].gates = map[string]*gate{}
 	}
 	c.watchdog.c = c
+	c.releaser = newReleaser(c)
 	return c, nil
 }
 
@@ -178,11 +180,16 @@ func (c *Client) shutdown() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Duration(c.longest.Load()))
 	defer cancel()
 	c.dismissWaiters()
+	c.delays.hurry()
 	left := c.releaseAll(ctx)
 	idle := c.tasks.wait(ctx)
+	unanswered := c.releaser.stop() - left
 	err := c.backend.Close()
 	c.calls.close()
-	if !idle {
+	switch {
+	case unanswered > 0:
+		err = errors.Join(err, fmt.Errorf("%d releases have no answer; what they are for ends with its TTL", unanswered))
+	case !idle && left == 0:
 		err = errors.Join(err, errors.New("calls are still under way; what they take ends with its TTL"))
 	}
 	if left > 0 {

@@ -103,6 +103,9 @@ func (k *contender) letOthersGoFirst() error {
 
 // attempt asks the backend once.
 func (k *contender) attempt() (*Lease, error) {
+	if err := k.c.releaser.room(); err != nil {
+		return nil, err
+	}
 	if k.owner == "" {
 		k.owner = driver.NewOwner()
 	}
@@ -215,7 +218,7 @@ func (k *contender) note(err error) {
 		k.row = row{}
 	}
 	// An attempt without an answer may land after later ones were answered.
-	k.unsure = k.unsure || !held || k.queues()
+	k.unsure = k.unsure || !errors.Is(err, driver.ErrUnsent) && (!held || k.queues())
 	if k.ctx.Err() != nil && !held {
 		err = cmp.Or(k.last, errNoAnswer)
 	}
@@ -251,7 +254,7 @@ func (k *contender) arm() bool {
 		return false
 	}
 	// A backend that waits natively may take the lock for this Owner from now on.
-	k.unsure = true
+	k.unsure = k.unsure || !errors.Is(err, driver.ErrUnsent)
 	if err != nil {
 		return false
 	}

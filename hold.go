@@ -230,8 +230,11 @@ func (h *hold) release(ctx context.Context) error {
 	trusted := h.c.now() < h.trust()
 	tries := 0
 	err := h.insist(ctx, 4, func() error {
-		tries++
-		return h.c.backend.Release(ctx, h.remains())
+		err := h.c.backend.Release(ctx, h.remains())
+		if !errors.Is(err, driver.ErrUnsent) {
+			tries++
+		}
+		return err
 	})
 	switch {
 	case err == nil:

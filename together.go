@@ -69,6 +69,9 @@ func (b *bunch) attempt(t driver.Together) (*MultiLease, error) {
 		lost[i] = &news{}
 		requests[i] = k.request(lost[i].tell)
 	}
+	if err := b.c.releaser.room(); err != nil {
+		return nil, b.refused(err)
+	}
 	ctx, cancel := b.c.calls.context(b.ctx, b.callTimeout())
 	start := b.c.now()
 	grants, err := t.AcquireAll(ctx, requests)
@@ -109,7 +112,7 @@ func (b *bunch) check(start instant, grants []driver.Grant) error {
 func (b *bunch) refused(err error) error {
 	held, refused := errors.AsType[*HeldError](err)
 	skipped := errors.Is(err, driver.ErrSkip)
-	b.leave(!refused && !skipped && !driver.Final(err))
+	b.leave(!refused && !skipped && !driver.Final(err) && !errors.Is(err, driver.ErrUnsent))
 	name := ""
 	if refused {
 		name = held.Name

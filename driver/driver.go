@@ -24,8 +24,9 @@ type Backend interface {
 	// stays for r.TTL after this attempt, or as long as the session. Nobody passes
 	// a place in line: also a request without Queue is refused while one stands.
 	//
-	// ErrInvalid, ErrUnsupported and ErrClosed are final: nothing was taken. Any
-	// other error means that the outcome is unknown.
+	// ErrInvalid, ErrUnsupported and ErrClosed are final: nothing was taken. ErrUnsent
+	// says that the coordinator was not reached: nothing was taken, and the Owner need
+	// not be released. Any other error means that the outcome is unknown.
 	Acquire(ctx context.Context, r Request) (Grant, error)
 
 	// Renew makes each hold live for at least its TTL from now on, and answers each in

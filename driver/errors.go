@@ -26,6 +26,10 @@ var (
 	// ErrClosed: the backend was closed.
 	ErrClosed = errors.New("distlock: closed")
 
+	// ErrUnsent: no byte of the request was sent, so that it has changed nothing and never
+	// will. Only for a fact, such as a connection that was refused. Unsent makes it.
+	ErrUnsent = errors.New("distlock: nothing was sent")
+
 	// ErrSkip is returned by an optional method: as if it were not implemented.
 	ErrSkip = errors.New("distlock: driver skips this call")
 )
@@ -85,3 +89,17 @@ func (h Holder) String() string {
 func Final(err error) bool {
 	return errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnsupported) || errors.Is(err, ErrClosed)
 }
+
+// Unsent returns err as one that matches ErrUnsent also. Its text stays the same.
+func Unsent(err error) error {
+	if err == nil || errors.Is(err, ErrUnsent) {
+		return err
+	}
+	return &unsentError{err}
+}
+
+type unsentError struct{ err error }
+
+func (e *unsentError) Error() string        { return e.err.Error() }
+func (e *unsentError) Is(target error) bool { return target == ErrUnsent }
+func (e *unsentError) Unwrap() error        { return e.err }

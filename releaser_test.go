@@ -1,0 +1,330 @@
+package distlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// outage makes the backend of r unreachable: attempts take the lock all the same if landing
+// is set, and nobody learns of it.
+func outage(r *rig, landing bool, err error) {
+	r.set(func(r *rig) {
+		acquire := r.acquire
+		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			if landing && acquire != nil {
+				acquire(ctx, req, next)
+			} else if landing {
+				next(ctx, req)
+			}
+			return driver.Grant{}, err
+		}
+		r.release = func(context.Context, driver.Hold, releaser) error { return err }
+	})
+}
+
+// ofEachLife runs a test on a backend whose holds end by their TTL, and on one whose holds
+// last as long as its session.
+func ofEachLife(t *testing.T, test func(t *testing.T, store *memlock.Store, r *rig)) {
+	for _, session := range []bool{false, true} {
+		t.Run(fmt.Sprintf("session %v", session), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore()
+				if session {
+					test(t, store, newSession(store))
+					return
+				}
+				test(t, store, &rig{Backend: store.Connect()})
+			})
+		})
+	}
+}
+
+// try makes n tries at locks of different names, in 20 seconds, and returns the greatest
+// number of goroutines that it saw beyond those that were there before.
+func try(t *testing.T, c *distlock.Client, n int) int {
+	const steps = 200
+	before, most := runtime.NumGoroutine(), 0
+	for i := range n {
+		if _, err := c.Mutex(fmt.Sprint(i)).TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
+			t.Fatalf("TryLock: %v", err)
+		}
+		if i%(n/steps) == 0 {
+			most = max(most, runtime.NumGoroutine()-before)
+			time.Sleep(20 * time.Second / steps)
+		}
+	}
+	return most
+}
+
+const (
+	manyTries      = 20_000
+	manyGoroutines = 100 // as many as a client may have for its releases
+)
+
+// allFree fails if anything is held or waited for.
+func allFree(t *testing.T, store *memlock.Store) {
+	t.Helper()
+	left := 0
+	for range client(t, store.Connect(), nil).List(t.Context(), "") {
+		left++
+	}
+	if left > 0 {
+		t.Errorf("%d locks are not free", left)
+	}
+}
+
+// An outage during which nothing was sent leaves nothing to do.
+func TestNothingSentNeedsNoRelease(t *testing.T) {
+	ofEachLife(t, func(t *testing.T, _ *memlock.Store, r *rig) {
+		outage(r, false, driver.Unsent(errNetwork))
+		c := client(t, r, nil)
+		if most := try(t, c, manyTries); most > manyGoroutines {
+			t.Errorf("%d goroutines for %d tries", most, manyTries)
+		}
+		time.Sleep(time.Minute)
+		if n := r.releases.Load(); n > 0 {
+			t.Errorf("%d releases of what was never sent", n)
+		}
+	})
+}
+
+// A place in line, and an attempt without an answer, are released also if the last attempt was
+// not sent.
+func TestNothingSentAfterSomethingWas(t *testing.T) {
+	for what, first := range map[string]acquirer{
+		"unknown": func(context.Context, driver.Request) (driver.Grant, error) { return driver.Grant{}, errNetwork },
+		"in line": nil,
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore()
+				held := mustLock(t, client(t, store.Connect(), nil).Mutex("x"))
+				r := &rig{Backend: store.Connect(), noWatch: true}
+				r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+					if r.acquires.Load() > 1 {
+						return driver.Grant{}, driver.Unsent(errNetwork)
+					}
+					if first != nil {
+						next = first
+					}
+					return next(ctx, req)
+				}
+				c := client(t, r, nil)
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				if _, err := c.Mutex("x", distlock.Fair()).Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("Lock: %v", err)
+				}
+				synctest.Wait()
+				if n := r.releases.Load(); n != 1 || r.acquires.Load() < 2 {
+					t.Errorf("%d releases after %d attempts, want 1 after several", n, r.acquires.Load())
+				}
+				mustUnlock(t, held)
+			})
+		})
+	}
+}
+
+// Several locks at once of which nothing was sent need no release either.
+func TestNothingSentOfSeveral(t *testing.T) {
+	r := newRig()
+	r.all = func(context.Context, []driver.Request, allAcquirer) ([]driver.Grant, error) {
+		return nil, driver.Unsent(errNetwork)
+	}
+	c := client(t, r, nil)
+	if _, err := distlock.Multi(c.Mutex("a"), c.Mutex("b")).TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
+		t.Errorf("TryLock: %v, want ErrUnavailable", err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := r.releases.Load(); n > 0 {
+		t.Errorf("%d releases", n)
+	}
+}
+
+// A lost lock is not told as released because a release that was never sent failed before.
+func TestUnlockOfALostLockAfterNothingWasSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		c := client(t, r, nil)
+		lease := mustLock(t, c.Mutex("x"))
+		r.set(func(r *rig) {
+			r.release = func(context.Context, driver.Hold, releaser) error {
+				if r.releases.Load() == 1 {
+					return driver.Unsent(errNetwork)
+				}
+				return driver.ErrLost
+			}
+		})
+		if err := lease.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
+			t.Errorf("Unlock: %v, want ErrLost", err)
+		}
+	})
+}
+
+// However many tries have no answer, a few goroutines release what they may have taken, soon
+// after the outage is over.
+func TestOutageOfManyTries(t *testing.T) {
+	ofEachLife(t, func(t *testing.T, store *memlock.Store, r *rig) {
+		acquire := r.acquire
+		outage(r, true, errNetwork)
+		c := client(t, r, &distlock.Options{TTL: 10 * time.Minute})
+		if most := try(t, c, manyTries); most > manyGoroutines {
+			t.Errorf("%d goroutines for %d tries", most, manyTries)
+		}
+		time.Sleep(time.Minute)
+		before := r.releases.Load()
+		time.Sleep(time.Minute)
+		if n := r.releases.Load() - before; n == 0 || n > 150 {
+			t.Errorf("%d calls in a minute", n)
+		}
+		r.set(func(r *rig) { r.acquire, r.release = acquire, nil })
+		time.Sleep(10 * time.Second)
+		allFree(t, store)
+		time.Sleep(time.Minute)
+		if n := r.releases.Load(); n > 3*manyTries {
+			t.Errorf("%d releases of %d", n, manyTries)
+		}
+	})
+}
+
+// Close returns in its bound however much could not be released, and says so.
+func TestCloseAmidAnOutage(t *testing.T) {
+	ofEachLife(t, func(t *testing.T, _ *memlock.Store, r *rig) {
+		silent := func(ctx context.Context, _ driver.Hold, _ releaser) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		outage(r, true, errNetwork)
+		r.set(func(r *rig) { r.release = silent })
+		c, err := distlock.New(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		try(t, c, 1000)
+		start := time.Now()
+		err = c.Close()
+		if d := time.Since(start); d > 11*time.Second {
+			t.Errorf("Close after %v", d)
+		}
+		if err == nil || !strings.Contains(err.Error(), "1000 releases have no answer") {
+			t.Errorf("Close: %v", err)
+		}
+		synctest.Wait()
+		before := r.releases.Load()
+		time.Sleep(time.Minute)
+		if n := r.releases.Load() - before; n > 0 {
+			t.Errorf("%d releases after Close", n)
+		}
+	})
+}
+
+// Releases that get no answer keep those of other locks waiting for a moment at most.
+func TestSilentReleasesBesideOthers(t *testing.T) {
+	ofEachLife(t, func(t *testing.T, store *memlock.Store, r *rig) {
+		acquire := r.acquire
+		outage(r, true, errNetwork)
+		r.set(func(r *rig) {
+			r.release = func(ctx context.Context, h driver.Hold, next releaser) error {
+				if strings.HasPrefix(h.Name, "well") {
+					return next(ctx, h)
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			}
+		})
+		c := client(t, r, nil)
+		try(t, c, 1000)
+		time.Sleep(20 * time.Second)
+		if _, err := c.Mutex("well").TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
+			t.Errorf("TryLock: %v", err)
+		}
+		time.Sleep(2 * time.Second)
+		free(t, c, "well")
+		r.set(func(r *rig) { r.acquire, r.release = acquire, nil })
+	})
+}
+
+// Where a hold that is not released lives as long as the session no more is taken than can be
+// remembered.
+func TestNoMoreThanCanBeReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		r := newSession(store)
+		acquire := r.acquire
+		outage(r, true, errNetwork)
+		c := client(t, r, nil)
+		const most = 1 << 16
+		var wg sync.WaitGroup
+		for w := range 4 {
+			wg.Go(func() {
+				for i := range most / 2 {
+					c.Mutex(fmt.Sprint(w, " ", i)).TryLock(t.Context())
+				}
+			})
+		}
+		wg.Wait()
+		if n := r.acquires.Load(); n < most || n > most+4 {
+			t.Errorf("%d attempts, want %d", n, most)
+		}
+		if _, err := c.Mutex("x").TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) || !strings.Contains(err.Error(), "releases") {
+			t.Errorf("TryLock: %v", err)
+		}
+		r.set(func(r *rig) { r.acquire, r.release = acquire, nil })
+		time.Sleep(10 * time.Second)
+		mustUnlock(t, mustLock(t, c.Mutex("x")))
+		allFree(t, store)
+	})
+}
+
+// Where holds end by their TTL there is a bound as well: what is beyond ends so.
+func TestBacklogIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		r := &rig{Backend: store.Connect()}
+		outage(r, true, errNetwork)
+		c := client(t, r, &distlock.Options{TTL: 10 * time.Minute})
+		const most, more = 1 << 16, 1000
+		for i := range most + more {
+			c.Mutex(fmt.Sprint(i)).TryLock(t.Context())
+		}
+		r.set(func(r *rig) { r.acquire, r.release = nil, nil })
+		time.Sleep(10 * time.Second)
+		left := 0
+		for range client(t, store.Connect(), nil).List(t.Context(), "") {
+			left++
+		}
+		if left == 0 || left > more {
+			t.Errorf("%d are left to their TTL, want about %d", left, more)
+		}
+	})
+}
+
+// Many locks that are kept for MinHold cost no goroutine each.
+func TestManyMinHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		c := client(t, newSession(store), nil)
+		before := runtime.NumGoroutine()
+		for i := range 1000 {
+			mustUnlock(t, mustLock(t, c.Mutex(fmt.Sprint(i), distlock.MinHold(time.Hour))))
+		}
+		if n := runtime.NumGoroutine() - before; n > manyGoroutines {
+			t.Errorf("%d goroutines", n)
+		}
+		time.Sleep(time.Hour + time.Second)
+		allFree(t, store)
+	})
+}
