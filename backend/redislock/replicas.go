@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/unsent"
 )
 
 const (
@@ -135,7 +136,7 @@ func (b *Backend) take(ctx context.Context, rec *recipe, r driver.Request) (any,
 	keys, args := b.takeCall(rec, r)
 	reply, missing, err := b.runAcked(ctx, rec.take, keys, args)
 	if err != nil || missing == nil || !granted(reply) {
-		return reply, err
+		return reply, unsent.Mark(err)
 	}
 	if r.Mode != driver.Read {
 		missing = b.giveBack(ctx, r, missing)

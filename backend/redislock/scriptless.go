@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/unsent"
 )
 
 // Scripts says whether scripts are used. Without them there are exclusive locks only.
@@ -152,7 +153,7 @@ func (p *scriptless) attempt(ctx context.Context, r driver.Request) (attempted, 
 		return p.attempt(ctx, r)
 	}
 	if first.err != nil {
-		return attempted{}, explain(first.err)
+		return attempted{}, unsent.Mark(explain(first.err))
 	}
 	if err := lostError(l.answers); err != nil {
 		return attempted{}, err

@@ -1,0 +1,67 @@
+package redislock
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// stopped is a backend that has worked, and whose server is down since.
+func stopped(t *testing.T, o opener, opts Options) *Backend {
+	t.Helper()
+	srv := testserver.Redis(t)
+	b := o.open(t, srv.Addr(), opts)
+	warm(t, b, driver.Exclusive)
+	srv.Kill()
+	return b
+}
+
+// A server that refuses connections was sent nothing, and the core is told so.
+func TestRefusedConnectionsSendNothing(t *testing.T) {
+	eachOpener(t, func(t *testing.T, o opener) {
+		for what, opts := range map[string]Options{"scripts": {}, "no scripts": {Scripts: ScriptsOff}} {
+			t.Run(what, func(t *testing.T) {
+				b := stopped(t, o, opts)
+				for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+					_, err := b.Acquire(t.Context(), request("", driver.Exclusive))
+					unknown(t, "acquire", err)
+					if errors.Is(err, driver.ErrUnsent) {
+						return
+					}
+					if time.Now().After(end) {
+						t.Fatalf("the last attempt: %v", err)
+					}
+				}
+			})
+		}
+	})
+}
+
+// Tries at a server that is down leave nothing behind, however many they are.
+func TestManyTriesAtADeadServer(t *testing.T) {
+	b := stopped(t, opener{"url", openOwn}, Options{})
+	c, err := distlock.New(b, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, most := runtime.NumGoroutine(), 0
+	for i := range 10_000 {
+		if _, err := c.Mutex(fmt.Sprint(i)).TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
+			t.Fatalf("try %d: %v", i, err)
+		}
+		most = max(most, runtime.NumGoroutine()-before)
+	}
+	if most > 100 {
+		t.Errorf("%d goroutines", most)
+	}
+	// The first tries may have met the connection that was just lost.
+	if err := c.Close(); err != nil {
+		t.Logf("Close: %v", err)
+	}
+}
