@@ -26,8 +26,8 @@ var (
 	// ErrClosed: the backend was closed.
 	ErrClosed = errors.New("distlock: closed")
 
-	// ErrUnsent: no byte of the request was sent, so that it has changed nothing and never
-	// will. Only for a fact, such as a connection that was refused. Unsent makes it.
+	// ErrUnsent: an attempt was not sent, so that it has taken nothing and never will. Only
+	// for a fact, such as a connection that was refused. Unsent makes it.
 	ErrUnsent = errors.New("distlock: nothing was sent")
 
 	// ErrSkip is returned by an optional method: as if it were not implemented.

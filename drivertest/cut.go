@@ -31,6 +31,23 @@ var cutChecks = []promise{{
 		s.b.take(s.rival(r), "after an unknown answer one Release is enough")
 	},
 }, {
+	name:  "cut/unsent",
+	text:  "After an Acquire that failed with ErrUnsent nothing is held, nor later.",
+	needs: cut,
+	every: true,
+	run: func(s *scene) {
+		r, unsent := s.request(), false
+		s.a.cutOff(func(ctx context.Context) {
+			_, err := s.a.Acquire(ctx, r)
+			s.a.remember(r.Hold)
+			unsent = errors.Is(err, driver.ErrUnsent)
+		})
+		s.a.recovers(s.requestFor("another"))
+		if unsent {
+			s.b.take(s.rival(r), "an attempt that was not sent takes nothing")
+		}
+	},
+}, {
 	name:  "cut/renew",
 	text:  "Renew over a broken network returns with its context and never says that a hold is lost.",
 	needs: cutShort,

@@ -95,6 +95,7 @@ type patched struct {
 
 	deaf    bool  // it does not signal what may have happened while it was cut off
 	brittle bool  // it does not recover from being cut off
+	lands   bool  // attempts that have no answer are made
 	broken  error // what it makes of a broken network; nil: the context's error
 
 	mu       sync.Mutex
@@ -198,6 +199,9 @@ func (p *patched) Caps() driver.Caps { return p.caps }
 
 func (p *patched) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := p.network(ctx); err != nil {
+		if p.lands {
+			p.acquire(context.Background(), r)
+		}
 		return driver.Grant{}, err
 	}
 	return p.acquire(ctx, r)

@@ -121,6 +121,9 @@ var lifeMutants = []mutant{{
 	"a connection that broke stays broken", "cut/acquire",
 	func(_ *lab, p *patched) { p.brittle = true },
 }, {
+	"an attempt that was sent is told as unsent", "cut/unsent",
+	func(_ *lab, p *patched) { p.lands, p.broken = true, driver.Unsent(errors.New("connection reset")) },
+}, {
 	"all connections share one network", "cut/others",
 	eachRenewal(func(l *lab, p *patched, h driver.Hold) error {
 		var down bool

@@ -47,6 +47,9 @@ func (b *Backend) attempt(ctx context.Context, r *driver.Request) (driver.Grant,
 	}
 	l, err := b.leaseFor(ctx, c, r)
 	if err != nil {
+		if c == nil {
+			err = driver.Unsent(err) // a lease has no keys yet
+		}
 		return driver.Grant{}, err
 	}
 	c = b.claims.get(r.Owner) // which may have ended with its lease

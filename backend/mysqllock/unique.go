@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/unsent"
 )
 
 // unique is the strategy UniqueIndex: who inserts the row of a name holds it, and deletes it
@@ -114,6 +115,9 @@ func (u *unique) acquire(ctx context.Context, r driver.Request, meta []byte) (dr
 	var late error
 	for range maxMisses {
 		taken, err := u.take(ctx, r, meta)
+		if err != nil && late == nil {
+			err = unsent.Mark(err)
+		}
 		if err != nil {
 			return driver.Grant{}, err
 		}

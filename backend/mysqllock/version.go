@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/unsent"
 )
 
 // versions is the strategy Version. Every change of a row raises its version, and a row
@@ -89,7 +90,7 @@ func (v *versions) acquire(ctx context.Context, r driver.Request, meta []byte) (
 		row, err := v.look(ctx, r.Name)
 		switch {
 		case err != nil:
-			return driver.Grant{}, err
+			return driver.Grant{}, unsent.Mark(err)
 		case row.held() && row.owner != r.Owner:
 			return driver.Grant{}, row.refusal()
 		}

@@ -94,6 +94,11 @@ const (
 	silent               // nobody knows
 )
 
+// untaken reports whether the attempt has left nothing at the member.
+func (vt *vote) untaken() bool {
+	return vt.grant.Fences == 0 && (vt.state == denied || vt.state == silent && errors.Is(vt.err, driver.ErrUnsent))
+}
+
 // heard is an answer on its way.
 type heard struct {
 	member int
@@ -145,7 +150,7 @@ func (v *ballot) close(grant driver.Grant, err error) (driver.Grant, error) {
 func (v *ballot) giveBack() {
 	pending, answers := make(set, len(v.votes)), make(chan answer, len(v.votes))
 	for i, vote := range v.votes {
-		if vote.state != denied || vote.grant.Fences > 0 || v.known {
+		if !vote.untaken() || v.known {
 			pending[i] = vote.state == granted
 			v.b.clean(v.ctx, v.b.members[i], v.r.Hold, func(err error) { answers <- answer{i, err} })
 		}
@@ -217,8 +222,11 @@ func (v *ballot) secure(i int) {
 		ctx, cancel := v.b.bound(v.ctx, v.r.TTL)
 		defer cancel()
 		err := renewOne(ctx, m, h)
-		if errors.Is(err, driver.ErrLost) {
+		switch {
+		case errors.Is(err, driver.ErrLost):
 			err = fmt.Errorf("it was granted, and is gone (%v)", err)
+		case errors.Is(err, driver.ErrUnsent):
+			err = fmt.Errorf("it was granted, and not raised (%v)", err)
 		}
 		v.heard <- heard{i, vote{voteOf(err, raised), grant, err}}
 	})

@@ -17,6 +17,7 @@ type tally struct {
 	final    int
 	finalErr error
 	doubts   []error // of those whose answer is unknown
+	unsent   int     // of these, those who were asked nothing
 }
 
 func (t *tally) add(m *member, err error) {
@@ -30,6 +31,10 @@ func (t *tally) add(m *member, err error) {
 	case driver.Final(err):
 		t.final++
 		t.finalErr = fmt.Errorf("%s: %w", m.name, err)
+	case errors.Is(err, driver.ErrUnsent):
+		// It is true of the whole only if it is of all.
+		t.doubts = append(t.doubts, fmt.Errorf("%s: %v", m.name, err))
+		t.unsent++
 	default:
 		t.doubts = append(t.doubts, fmt.Errorf("%s: %w", m.name, err))
 	}
@@ -57,7 +62,11 @@ func (t *tally) unknown(op, name string) error {
 		counts = append(counts, fmt.Sprintf("%d failed", n))
 	}
 	err := fmt.Errorf("quorum: %s %q: %w (of %d members %s)", op, name, errNoAnswer, t.of, strings.Join(counts, ", "))
-	return errors.Join(append([]error{err}, t.doubts...)...)
+	err = errors.Join(append([]error{err}, t.doubts...)...)
+	if t.unsent == t.of {
+		err = driver.Unsent(err)
+	}
+	return err
 }
 
 // heldBy is the refusal that an error is, or nil.

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/faultproxy"
 	"github.com/distlock/distlock/internal/testserver"
 )
 
@@ -27,17 +27,7 @@ func TestRefusedConnectionsSendNothing(t *testing.T) {
 	eachOpener(t, func(t *testing.T, o opener) {
 		for what, opts := range map[string]Options{"scripts": {}, "no scripts": {Scripts: ScriptsOff}} {
 			t.Run(what, func(t *testing.T) {
-				b := stopped(t, o, opts)
-				for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-					_, err := b.Acquire(t.Context(), request("", driver.Exclusive))
-					unknown(t, "acquire", err)
-					if errors.Is(err, driver.ErrUnsent) {
-						return
-					}
-					if time.Now().After(end) {
-						t.Fatalf("the last attempt: %v", err)
-					}
-				}
+				faultproxy.AwaitUnsent(t, stopped(t, o, opts), func() driver.Request { return request("", driver.Exclusive) })
 			})
 		}
 	})

@@ -22,12 +22,13 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := b.valid(&r); err != nil {
 		return driver.Grant{}, err
 	}
-	p := b.place(r.Name)
+	p, known := b.place(r.Name), b.holds.mode(r.Owner) != 0
 	if err := b.reserve(ctx, p, r); err != nil {
 		return driver.Grant{}, err
 	}
 	grant, err := b.acquire(ctx, p, r)
-	if err != nil && !r.Queue && (errors.Is(err, driver.ErrHeld) || driver.Final(err)) {
+	refused := !r.Queue && (errors.Is(err, driver.ErrHeld) || driver.Final(err))
+	if refused || !known && errors.Is(err, driver.ErrUnsent) {
 		b.holds.drop(r.Owner)
 	}
 	return grant, err
@@ -37,7 +38,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 // held from now on.
 func (b *Backend) reserve(ctx context.Context, p place, r driver.Request) error {
 	if err := b.roll.cover(ctx, p.members(), r.TTL); err != nil {
-		return fmt.Errorf("shard: %q: %w", r.Name, err)
+		return driver.Unsent(fmt.Errorf("shard: %q: %w", r.Name, err))
 	}
 	b.holds.note(r.Owner, r.Mode, time.Now().Add(r.TTL))
 	return nil
@@ -118,10 +119,18 @@ func (b *Backend) acquireBoth(ctx context.Context, p place, r driver.Request) (d
 // nothing; if it may have left something the answer is that nobody knows.
 func (b *Backend) giveBack(ctx context.Context, p place, h driver.Hold, err error) error {
 	if err = p.second.wrap(err); !errors.Is(err, driver.ErrHeld) && !driver.Final(err) {
-		return err
+		return sent(err)
 	}
 	if back := p.first.Release(ctx, h); back != nil && !errors.Is(back, driver.ErrLost) {
 		return fmt.Errorf("shard: member %s refused (%v), and %s could not be told: %v", p.second.name, err, p.first.name, back)
+	}
+	return err
+}
+
+// sent is err as that of a request of which a part was sent.
+func sent(err error) error {
+	if errors.Is(err, driver.ErrUnsent) {
+		return errors.New(err.Error())
 	}
 	return err
 }

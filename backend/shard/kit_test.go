@@ -65,6 +65,7 @@ type wire struct {
 	mu    sync.Mutex
 	down  bool                     // calls fail
 	hangs bool                     // calls have no answer
+	gone  error                    // what calls get that are not sent; nil: they are
 	fixed map[string]time.Duration // TTLs by Owner, beyond which Renew can't go, as in a session; nil: it can
 	other *memlock.Backend         // what the member is since it forgot all; nil: it did not
 }
@@ -91,11 +92,20 @@ func (w *wire) set(down, hangs bool) {
 	w.down, w.hangs = down, hangs
 }
 
+// refuse lets no call be sent any more.
+func (w *wire) refuse() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.gone = driver.Unsent(errDown)
+}
+
 func (w *wire) pass(ctx context.Context) error {
 	w.mu.Lock()
-	down, hangs := w.down, w.hangs
+	down, hangs, gone := w.down, w.hangs, w.gone
 	w.mu.Unlock()
 	switch {
+	case gone != nil:
+		return gone
 	case down:
 		return errDown
 	case hangs:

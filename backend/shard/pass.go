@@ -30,7 +30,9 @@ func (b *Backend) release(ctx context.Context, p place, h driver.Hold) error {
 		case errors.Is(err, driver.ErrLost):
 			lost++
 		case err != nil:
-			unknown = m.wrap(err)
+			if unknown = m.wrap(err); len(p.members()) > 1 {
+				unknown = sent(unknown)
+			}
 		}
 	}
 	if unknown == nil && lost == len(p.members()) {

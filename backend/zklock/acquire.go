@@ -61,6 +61,9 @@ type attempt struct {
 
 func (a *attempt) make(ctx context.Context) (driver.Grant, error) {
 	if err := a.place(ctx); err != nil {
+		if a.p == nil {
+			err = driver.Unsent(err)
+		}
 		return driver.Grant{}, err
 	}
 	g, err := a.ask(ctx)
@@ -75,6 +78,7 @@ func (a *attempt) make(ctx context.Context) (driver.Grant, error) {
 		a.b.drop(p)
 	case a.fresh && !p.doubt && p.node == "" && p.lock == "":
 		a.b.drop(p) // it came to nothing
+		err = driver.Unsent(err)
 	case driver.Final(a.b.fail("", "", err)) && !p.holds():
 		return g, a.giveBack(ctx, err)
 	}

@@ -108,7 +108,7 @@ func (m *Member) Caps() driver.Caps { return m.caps }
 func (m *Member) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	b, err := m.get(ctx)
 	if err != nil {
-		return driver.Grant{}, err
+		return driver.Grant{}, driver.Unsent(err)
 	}
 	return b.Acquire(ctx, r)
 }
@@ -187,7 +187,7 @@ func (m *Member) Revoke(ctx context.Context, h driver.Hold) error {
 func (m *Member) AcquireAll(ctx context.Context, rs []driver.Request) ([]driver.Grant, error) {
 	b, err := m.get(ctx)
 	if err != nil {
-		return nil, err
+		return nil, driver.Unsent(err)
 	}
 	if t, ok := b.(driver.Together); ok {
 		return t.AcquireAll(ctx, rs)

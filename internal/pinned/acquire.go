@@ -47,7 +47,7 @@ func (b *Backend) attempt(ctx context.Context, l Lock, r driver.Request) (uint64
 	}
 	s, err := b.seat(ctx, l, class(r.TTL))
 	if err != nil {
-		return 0, err
+		return 0, driver.Unsent(err) // it is the link that is missing
 	}
 	defer b.leave(s)
 	var number uint64

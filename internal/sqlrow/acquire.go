@@ -9,6 +9,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
+	"github.com/distlock/distlock/internal/unsent"
 )
 
 // Sizes of what a row keeps. A database that is not strict would cut off what is longer.
@@ -85,7 +86,7 @@ func (b *Backend) take(ctx context.Context, r driver.Request, c claims.Claim) (d
 		TTL: wholeMicros(r.TTL), Meta: bytesOf(c.Meta), Bell: c.Bell,
 	})
 	if err != nil || number == 0 {
-		return driver.Grant{}, err
+		return driver.Grant{}, unsent.Mark(err)
 	}
 	var alone claims.Lock
 	return driver.Grant{Fence: uint64(number) << claims.SpanBits, Fences: alone.Fences(r), TTL: r.TTL}, nil

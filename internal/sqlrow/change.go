@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"time"
+
+	"github.com/distlock/distlock/internal/unsent"
 )
 
 // maxMisses is how often a change may find that somebody else was faster. Each miss is a
@@ -38,7 +40,7 @@ func (b *Backend) change(ctx context.Context, name string, decide func(*state) v
 		}
 		s, err := b.look(ctx, name)
 		if err != nil {
-			return err
+			return unsent.Mark(err) // nothing was written yet
 		}
 		done, err := b.settle(ctx, name, s, decide(s))
 		if done || err != nil {

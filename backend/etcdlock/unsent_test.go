@@ -1,0 +1,25 @@
+package etcdlock
+
+import (
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/faultproxy"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// Without a lease nothing is asked for, and the core is told so: that of the first locks has
+// to be kept alive by then, which no server does.
+func TestRefusedConnectionsSendNothing(t *testing.T) {
+	ways := waysTo(t, []string{testserver.SharedEtcd(t).Addr()})
+	b := openAll(t, ways, nil)
+	brief := func() driver.Request {
+		r := request("", driver.Exclusive)
+		r.TTL = 3 * time.Second
+		return r
+	}
+	acquire(t, b, brief())
+	ways[0].Refuse()
+	faultproxy.AwaitUnsent(t, b, brief)
+}

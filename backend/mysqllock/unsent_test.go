@@ -1,0 +1,28 @@
+package mysqllock
+
+import (
+	"net/url"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/faultproxy"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// A server that refuses connections was sent nothing, and the core is told so.
+func TestRefusedConnectionsSendNothing(t *testing.T) {
+	for _, s := range Strategies() {
+		t.Run(string(s), func(t *testing.T) {
+			u, err := url.Parse(testserver.SharedMariaDB(t).Database(t) + "?create=true&strategy=" + string(s))
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := faultproxy.New(t, u.Host)
+			u.Host = p.Addr()
+			b := connect(t, u.String())
+			take(t, b, request("x", long))
+			p.Refuse()
+			faultproxy.AwaitUnsent(t, b, func() driver.Request { return request("y", long) })
+		})
+	}
+}

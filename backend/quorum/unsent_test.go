@@ -1,0 +1,98 @@
+package quorum_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/backend/quorum"
+	"github.com/distlock/distlock/driver"
+)
+
+// scripted is a member whose calls fail as a test wants it.
+type scripted struct {
+	*memlock.Backend
+	name           string
+	acquire, renew error
+	releases       atomic.Int64
+}
+
+func (m *scripted) Caps() driver.Caps {
+	c := m.Backend.Caps()
+	c.Name, c.Line = m.name, driver.Never
+	return c
+}
+
+func (m *scripted) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if m.acquire != nil {
+		return driver.Grant{}, m.acquire
+	}
+	return m.Backend.Acquire(ctx, r)
+}
+
+func (m *scripted) Renew(ctx context.Context, holds []driver.Hold) []error {
+	if m.renew != nil {
+		return []error{m.renew}
+	}
+	return m.Backend.Renew(ctx, holds)
+}
+
+func (m *scripted) Release(ctx context.Context, h driver.Hold) error {
+	m.releases.Add(1)
+	return m.Backend.Release(ctx, h)
+}
+
+// That nothing was sent is true of the whole only if it is of each member, and who was sent
+// nothing is not told to release.
+func TestUnsent(t *testing.T) {
+	refused := driver.Unsent(errors.New("connection refused"))
+	for what, c := range map[string]struct {
+		acquire, renew [3]error
+		want           bool
+		releases       [3]int64
+	}{
+		"all":         {acquire: [3]error{refused, refused, refused}, want: true},
+		"all but one": {acquire: [3]error{refused, errReset, refused}, releases: [3]int64{0, 1, 0}},
+		"two of them": {acquire: [3]error{refused, nil, refused}, releases: [3]int64{0, 1, 0}},
+		"the fences":  {renew: [3]error{refused, refused, refused}, releases: [3]int64{1, 1, 1}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var members []driver.Backend
+				var all []*scripted
+				for i, name := range []string{"a", "b", "c"} {
+					s := memlock.NewStore()
+					// Fences differ, so that they have to be raised.
+					for range i + 1 {
+						other := request(driver.Exclusive)
+						b := s.Connect()
+						take(t, b, other)
+						if err := b.Release(t.Context(), other.Hold); err != nil {
+							t.Fatal(err)
+						}
+					}
+					m := &scripted{Backend: s.Connect(), name: name, acquire: c.acquire[i], renew: c.renew[i]}
+					all, members = append(all, m), append(members, m)
+				}
+				b, err := quorum.New(members, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer b.Close()
+				_, err = b.Acquire(t.Context(), request(driver.Exclusive))
+				if err == nil || errors.Is(err, driver.ErrUnsent) != c.want {
+					t.Errorf("Acquire: %v; does it match ErrUnsent? want %v", err, c.want)
+				}
+				synctest.Wait()
+				for i, m := range all {
+					if n := m.releases.Load(); n != c.releases[i] {
+						t.Errorf("%d releases at member %s, want %d", n, m.name, c.releases[i])
+					}
+				}
+			})
+		})
+	}
+}

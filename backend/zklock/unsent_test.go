@@ -1,0 +1,28 @@
+package zklock
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/faultproxy"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// Servers that refuse connections were sent nothing, and the core is told so.
+func TestRefusedConnectionsSendNothing(t *testing.T) {
+	srv := testserver.SharedZooKeeper(t)
+	for what, queue := range map[string]bool{"try": false, "wait": true} {
+		t.Run(what, func(t *testing.T) {
+			p := faultproxy.New(t, srv.Addr())
+			b := open(t, strings.Replace(srv.URL(), srv.Addr(), p.Addr(), 1))
+			acquire(t, b, request("", driver.Exclusive))
+			p.Refuse()
+			faultproxy.AwaitUnsent(t, b, func() driver.Request {
+				r := request("", driver.Exclusive)
+				r.Queue = queue
+				return r
+			})
+		})
+	}
+}

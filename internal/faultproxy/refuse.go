@@ -1,0 +1,35 @@
+package faultproxy
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Refuse refuses connections from now on, and cuts those that there are.
+func (p *Proxy) Refuse() {
+	p.l.Close()
+	p.Cut()
+}
+
+// AwaitUnsent makes attempts at locks of which nothing can reach a server any more, until one
+// fails with driver.ErrUnsent. Before that they may meet connections that were just lost.
+func AwaitUnsent(tb testing.TB, b driver.Backend, request func() driver.Request) {
+	tb.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(tb.Context(), 2*time.Second)
+		_, err := b.Acquire(ctx, request())
+		cancel()
+		switch {
+		case err == nil, errors.Is(err, driver.ErrHeld), errors.Is(err, driver.ErrLost), driver.Final(err):
+			tb.Fatalf("acquire without a server: %v", err)
+		case errors.Is(err, driver.ErrUnsent):
+			return
+		case time.Now().After(end):
+			tb.Fatalf("the last attempt without a server: %v", err)
+		}
+	}
+}
