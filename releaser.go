@@ -16,7 +16,7 @@ import (
 // Bounds of the releases in the background.
 const (
 	maxBacklog = 1 << 16 // releases that wait for an answer
-	firstTries = 32      // first tries at once
+	firstTries = 16      // first tries at once
 	retries    = 8       // further tries at once
 )
 
