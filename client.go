@@ -188,7 +188,7 @@ func (c *Client) shutdown() error {
 	c.calls.close()
 	switch {
 	case unanswered > 0:
-		err = errors.Join(err, fmt.Errorf("%d releases have no answer; what they are for ends with its TTL", unanswered))
+		err = errors.Join(err, fmt.Errorf("%d releases had no answer; the locks they are for end with their TTL", unanswered))
 	case !idle && left == 0:
 		err = errors.Join(err, errors.New("calls are still under way; what they take ends with its TTL"))
 	}

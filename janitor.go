@@ -36,7 +36,7 @@ func (t *tasks) wait(ctx context.Context) bool {
 	return true
 }
 
-// delays are calls that have to wait for their time.
+// delays are calls that are made later.
 type delays struct {
 	mu      sync.Mutex
 	pending map[*delay]struct{}
@@ -48,7 +48,7 @@ type delay struct {
 	f     func()
 }
 
-// after calls f in d, or when the client closes. f does not block.
+// after calls f in d, or when the client closes. f must not block.
 func (c *Client) after(d time.Duration, f func()) {
 	c.tasks.begin()
 	c.delays.mu.Lock()
@@ -72,7 +72,7 @@ func (c *Client) run(x *delay) {
 	x.f()
 }
 
-// hurry makes the time of all calls come now.
+// hurry makes all delayed calls now.
 func (d *delays) hurry() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -13,42 +13,42 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Bounds of the releases in the background.
+// Bounds of the background releases.
 const (
-	maxBacklog = 1 << 16 // releases that wait for an answer
-	firstTries = 16      // first tries at once
-	retries    = 8       // further tries at once
+	maxBacklog    = 1 << 16 // releases without an answer
+	maxFirstTries = 16      // goroutines that make first tries
+	maxRetries    = 8       // goroutines that make further tries
 )
 
-// releaser releases in the background what an Owner may hold and nobody uses: again and again
-// until the backend answers, or the TTL has passed. Where a hold may live as long as a session
-// it goes on until the client is closed.
+// releaser releases in the background whatever an Owner may hold without a user. It repeats each
+// release until the backend answers or the TTL has passed. Where a hold may live as long as a
+// session, it repeats the release until the client is closed.
 //
-// However long an outage lasts, it has a few goroutines and a bounded backlog. The first try
-// of each release follows at once. Those who try again pause for as long as there is no answer,
-// and take the release that was tried least, so that a part of the backend that is silent
-// hardly delays the others.
+// Its goroutines and its backlog are bounded, however long an outage lasts. The first try of a
+// release is made at once. Retries pause while the backend gives no answer. They take the release
+// with the fewest tries first, so that a silent part of the backend does not delay the releases
+// at the other parts for long.
 type releaser struct {
 	c    *Client
 	ctx  context.Context // of every call
 	end  context.CancelFunc
-	left atomic.Int64 // releases that are not done
+	left atomic.Int64 // releases without an answer
 
 	mu       sync.Mutex
 	queue    releaseQueue
-	inFlight map[<-chan struct{}][]driver.Hold // to be released after a call that is under way
+	inFlight map[<-chan struct{}][]driver.Hold // wait for the end of a call for their Owner
 	added    uint64
-	trying   int // goroutines that make first tries
-	retrying int // goroutines that make further ones
+	trying   int // goroutines in try
+	retrying int // goroutines in retry
 	stopped  bool
 }
 
-// release is one of the releases in the background.
+// release is one background release.
 type release struct {
 	hold  driver.Hold
-	end   instant // of the time that the hold may live without a session
+	end   instant // by then the hold has ended by its TTL
 	tries int
-	turn  uint64 // among those that were tried as often
+	turn  uint64 // orders releases with as many tries
 }
 
 func newReleaser(c *Client) *releaser {
@@ -85,8 +85,8 @@ func (r *releaser) addAfter(inFlight <-chan struct{}) {
 	delete(r.inFlight, inFlight)
 }
 
-// add queues a new release. What is too much for the backlog ends with its TTL; where it does
-// not, room refuses more. mu is held.
+// add queues a new release. If the backlog is full it drops another one, whose hold ends with its
+// TTL. Where holds do not, room keeps the backlog from growing. mu is held.
 func (r *releaser) add(h driver.Hold) {
 	if len(r.queue) >= maxBacklog && !r.c.caps.Session {
 		r.queue.Pop()
@@ -95,7 +95,7 @@ func (r *releaser) add(h driver.Hold) {
 	r.put(&release{hold: h, end: r.c.now() + h.TTL + defaultCallTimeout(h.TTL)})
 }
 
-// put queues a release and sees to it that somebody works. mu is held.
+// put queues a release and starts a goroutine for it if there may be one more. mu is held.
 func (r *releaser) put(x *release) {
 	if r.stopped {
 		r.done()
@@ -105,10 +105,10 @@ func (r *releaser) put(x *release) {
 	x.turn = r.added
 	heap.Push(&r.queue, x)
 	switch {
-	case x.tries == 0 && r.trying < firstTries:
+	case x.tries == 0 && r.trying < maxFirstTries:
 		r.trying++
 		go r.try()
-	case x.tries > 0 && r.retrying < retries:
+	case x.tries > 0 && r.retrying < maxRetries:
 		r.retrying++
 		go r.retry()
 	}
@@ -119,25 +119,26 @@ func (r *releaser) done() {
 	r.c.tasks.end()
 }
 
-// room says why nothing may be asked for now: it could not be released, and would not end by
-// itself.
+// room returns an error while the backlog is full and holds do not end by themselves: a further
+// attempt might take a lock that is never released.
 func (r *releaser) room() error {
 	if n := r.left.Load(); n >= maxBacklog && r.c.caps.Session {
-		return driver.Unsent(fmt.Errorf("%d releases have no answer yet", n))
+		return driver.Unsent(fmt.Errorf("%d background releases have no answer yet, so no more locks are taken", n))
 	}
 	return nil
 }
 
-// try makes first tries. They are short: what is silent is for those who try again.
+// try makes first tries. Their timeout is short, so that a silent part of the backend does not
+// keep all goroutines busy.
 func (r *releaser) try() {
 	for x := r.take(&r.trying, 0); x != nil; x = r.take(&r.trying, 0) {
 		r.ask(x, defaultCallTimeout(x.hold.TTL)/4)
 	}
 }
 
-// retry makes further tries.
+// retry makes further tries, with a pause after each one without an answer.
 func (r *releaser) retry() {
-	for failures := 1; ; failures++ {
+	for failures := 1; ; {
 		if failures > 0 {
 			r.pause(failures - 1)
 		}
@@ -145,24 +146,25 @@ func (r *releaser) retry() {
 		if x == nil {
 			return
 		}
+		failures++
 		if r.ask(x, defaultCallTimeout(x.hold.TTL)) {
-			failures = -1
+			failures = 0
 		}
 	}
 }
 
-// pause lets all who try again make about two calls a second, together.
+// pause limits all retries together to about two calls per second.
 func (r *releaser) pause(failures int) {
 	r.mu.Lock()
 	limit := maxWait * time.Duration(r.retrying+1) / 2
 	r.mu.Unlock()
 	if !sleep(r.c.life, jitter(backoff(failures, firstPause, limit))) {
-		sleep(r.ctx, firstPause) // Close is waiting
+		sleep(r.ctx, firstPause) // Close waits for the backlog
 	}
 }
 
-// take is the next release for one of the workers that are counted by n. It is nil, and the
-// worker done, if there is none or it was tried more often than most.
+// take returns the next release. It returns nil if there is none with at most that many tries;
+// then the calling goroutine, which n counts, has to end.
 func (r *releaser) take(n *int, most int) *release {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -177,7 +179,7 @@ func (r *releaser) take(n *int, most int) *release {
 	return nil
 }
 
-// ask makes one call, and reports whether there was an answer. Without one x is queued again.
+// ask makes one call and reports whether the backend answered. If not, it queues x again.
 func (r *releaser) ask(x *release, timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(r.ctx, timeout)
 	defer cancel()
@@ -193,7 +195,7 @@ func (r *releaser) ask(x *release, timeout time.Duration) bool {
 	return false
 }
 
-// stop ends all and returns how many releases were not done.
+// stop ends all releases and returns how many had no answer.
 func (r *releaser) stop() int {
 	r.end()
 	r.mu.Lock()
@@ -206,7 +208,7 @@ func (r *releaser) stop() int {
 	return int(left)
 }
 
-// releaseQueue has those first that were tried least.
+// releaseQueue is a heap with the fewest tries first.
 type releaseQueue []*release
 
 func (q releaseQueue) Len() int      { return len(q) }

@@ -16,8 +16,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// outage makes the backend of r unreachable: attempts take the lock all the same if landing
-// is set, and nobody learns of it.
+// outage makes the backend of r unreachable. With landing attempts still take the lock, but
+// their answers are lost.
 func outage(r *rig, landing bool, err error) {
 	r.set(func(r *rig) {
 		acquire := r.acquire
@@ -84,7 +84,7 @@ func allFree(t *testing.T, store *memlock.Store) {
 	}
 }
 
-// An outage during which nothing was sent leaves nothing to do.
+// Attempts that were not sent need no release.
 func TestNothingSentNeedsNoRelease(t *testing.T) {
 	ofEachLife(t, func(t *testing.T, _ *memlock.Store, r *rig) {
 		outage(r, false, driver.Unsent(errNetwork))
@@ -99,8 +99,8 @@ func TestNothingSentNeedsNoRelease(t *testing.T) {
 	})
 }
 
-// A place in line, and an attempt without an answer, are released also if the last attempt was
-// not sent.
+// An attempt without an answer, or a place in line, is released even if the last attempt was not
+// sent.
 func TestNothingSentAfterSomethingWas(t *testing.T) {
 	for what, first := range map[string]acquirer{
 		"unknown": func(context.Context, driver.Request) (driver.Grant, error) { return driver.Grant{}, errNetwork },
@@ -136,7 +136,7 @@ func TestNothingSentAfterSomethingWas(t *testing.T) {
 	}
 }
 
-// Several locks at once of which nothing was sent need no release either.
+// An attempt at several locks that was not sent needs no release.
 func TestNothingSentOfSeveral(t *testing.T) {
 	r := newRig()
 	r.all = func(context.Context, []driver.Request, allAcquirer) ([]driver.Grant, error) {
@@ -154,7 +154,7 @@ func TestNothingSentOfSeveral(t *testing.T) {
 	}
 }
 
-// A lost lock is not told as released because a release that was never sent failed before.
+// Unlock of a lost lock returns ErrLost, even if its first release was not sent.
 func TestUnlockOfALostLockAfterNothingWasSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -174,8 +174,8 @@ func TestUnlockOfALostLockAfterNothingWasSent(t *testing.T) {
 	})
 }
 
-// However many tries have no answer, a few goroutines release what they may have taken, soon
-// after the outage is over.
+// However many attempts have no answer, a few goroutines release their locks soon after the
+// outage.
 func TestOutageOfManyTries(t *testing.T) {
 	ofEachLife(t, func(t *testing.T, store *memlock.Store, r *rig) {
 		acquire := r.acquire
@@ -200,7 +200,7 @@ func TestOutageOfManyTries(t *testing.T) {
 	})
 }
 
-// Close returns in its bound however much could not be released, and says so.
+// Close returns within its bound, however many releases have no answer, and reports them.
 func TestCloseAmidAnOutage(t *testing.T) {
 	ofEachLife(t, func(t *testing.T, _ *memlock.Store, r *rig) {
 		silent := func(ctx context.Context, _ driver.Hold, _ releaser) error {
@@ -219,7 +219,7 @@ func TestCloseAmidAnOutage(t *testing.T) {
 		if d := time.Since(start); d > 11*time.Second {
 			t.Errorf("Close after %v", d)
 		}
-		if err == nil || !strings.Contains(err.Error(), "1000 releases have no answer") {
+		if err == nil || !strings.Contains(err.Error(), "1000 releases had no answer") {
 			t.Errorf("Close: %v", err)
 		}
 		synctest.Wait()
@@ -231,7 +231,7 @@ func TestCloseAmidAnOutage(t *testing.T) {
 	})
 }
 
-// Releases that get no answer keep those of other locks waiting for a moment at most.
+// Releases without an answer delay those of other locks only for a moment.
 func TestSilentReleasesBesideOthers(t *testing.T) {
 	ofEachLife(t, func(t *testing.T, store *memlock.Store, r *rig) {
 		acquire := r.acquire
@@ -256,8 +256,7 @@ func TestSilentReleasesBesideOthers(t *testing.T) {
 	})
 }
 
-// Where a hold that is not released lives as long as the session no more is taken than can be
-// remembered.
+// Where holds live as long as the session, a full backlog refuses further attempts.
 func TestNoMoreThanCanBeReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
@@ -288,7 +287,7 @@ func TestNoMoreThanCanBeReleased(t *testing.T) {
 	})
 }
 
-// Where holds end by their TTL there is a bound as well: what is beyond ends so.
+// Where holds end by their TTL, a full backlog drops releases.
 func TestBacklogIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
@@ -311,7 +310,7 @@ func TestBacklogIsBounded(t *testing.T) {
 	})
 }
 
-// Many locks that are kept for MinHold cost no goroutine each.
+// A lock that is kept for MinHold costs no goroutine.
 func TestManyMinHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()

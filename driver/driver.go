@@ -25,8 +25,8 @@ type Backend interface {
 	// a place in line: also a request without Queue is refused while one stands.
 	//
 	// ErrInvalid, ErrUnsupported and ErrClosed are final: nothing was taken. ErrUnsent
-	// says that the coordinator was not reached: nothing was taken, and the Owner need
-	// not be released. Any other error means that the outcome is unknown.
+	// means that the attempt was not sent: nothing was taken, and the core does not
+	// release Owner because of it. Any other error means that the outcome is unknown.
 	Acquire(ctx context.Context, r Request) (Grant, error)
 
 	// Renew makes each hold live for at least its TTL from now on, and answers each in

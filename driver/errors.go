@@ -26,8 +26,8 @@ var (
 	// ErrClosed: the backend was closed.
 	ErrClosed = errors.New("distlock: closed")
 
-	// ErrUnsent: an attempt was not sent, so that it has taken nothing and never will. Only
-	// for a fact, such as a connection that was refused. Unsent makes it.
+	// ErrUnsent: the attempt was not sent, so it has taken nothing and never will. It states a
+	// fact, such as a refused connection. Unsent makes one.
 	ErrUnsent = errors.New("distlock: nothing was sent")
 
 	// ErrSkip is returned by an optional method: as if it were not implemented.
@@ -90,7 +90,7 @@ func Final(err error) bool {
 	return errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnsupported) || errors.Is(err, ErrClosed)
 }
 
-// Unsent returns err as one that matches ErrUnsent also. Its text stays the same.
+// Unsent returns an error with err's text that matches err and ErrUnsent.
 func Unsent(err error) error {
 	if err == nil || errors.Is(err, ErrUnsent) {
 		return err

@@ -121,7 +121,7 @@ var lifeMutants = []mutant{{
 	"a connection that broke stays broken", "cut/acquire",
 	func(_ *lab, p *patched) { p.brittle = true },
 }, {
-	"an attempt that was sent is told as unsent", "cut/unsent",
+	"an attempt that was sent is reported as unsent", "cut/unsent",
 	func(_ *lab, p *patched) { p.lands, p.broken = true, driver.Unsent(errors.New("connection reset")) },
 }, {
 	"all connections share one network", "cut/others",

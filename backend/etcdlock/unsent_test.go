@@ -9,8 +9,7 @@ import (
 	"github.com/distlock/distlock/internal/testserver"
 )
 
-// Without a lease nothing is asked for, and the core is told so: that of the first locks has
-// to be kept alive by then, which no server does.
+// An attempt without a lease to use fails with ErrUnsent: no server keeps the shared one alive.
 func TestRefusedConnectionsSendNothing(t *testing.T) {
 	ways := waysTo(t, []string{testserver.SharedEtcd(t).Addr()})
 	b := openAll(t, ways, nil)

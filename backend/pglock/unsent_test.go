@@ -9,7 +9,7 @@ import (
 	"github.com/distlock/distlock/internal/testserver"
 )
 
-// A server that refuses connections was sent nothing, and the core is told so.
+// An attempt that meets refused connections fails with ErrUnsent.
 func TestRefusedConnectionsSendNothing(t *testing.T) {
 	pg := testserver.SharedPostgres(t)
 	for what, params := range map[string][]string{

@@ -17,7 +17,7 @@ type tally struct {
 	final    int
 	finalErr error
 	doubts   []error // of those whose answer is unknown
-	unsent   int     // of these, those who were asked nothing
+	unsent   int     // of these, at members that were sent nothing
 }
 
 func (t *tally) add(m *member, err error) {
@@ -32,7 +32,7 @@ func (t *tally) add(m *member, err error) {
 		t.final++
 		t.finalErr = fmt.Errorf("%s: %w", m.name, err)
 	case errors.Is(err, driver.ErrUnsent):
-		// It is true of the whole only if it is of all.
+		// The whole attempt is unsent only if it is unsent at all members.
 		t.doubts = append(t.doubts, fmt.Errorf("%s: %v", m.name, err))
 		t.unsent++
 	default:

@@ -12,7 +12,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// scripted is a member whose calls fail as a test wants it.
+// scripted is a member whose calls fail with the given errors.
 type scripted struct {
 	*memlock.Backend
 	name           string
@@ -46,8 +46,8 @@ func (m *scripted) Release(ctx context.Context, h driver.Hold) error {
 	return m.Backend.Release(ctx, h)
 }
 
-// That nothing was sent is true of the whole only if it is of each member, and who was sent
-// nothing is not told to release.
+// An attempt is unsent only if it is unsent at each member. A member without a request gets no
+// release.
 func TestUnsent(t *testing.T) {
 	refused := driver.Unsent(errors.New("connection refused"))
 	for what, c := range map[string]struct {

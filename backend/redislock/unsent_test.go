@@ -12,7 +12,7 @@ import (
 	"github.com/distlock/distlock/internal/testserver"
 )
 
-// stopped is a backend that has worked, and whose server is down since.
+// stopped returns a backend whose server has gone down.
 func stopped(t *testing.T, o opener, opts Options) *Backend {
 	t.Helper()
 	srv := testserver.Redis(t)
@@ -22,7 +22,7 @@ func stopped(t *testing.T, o opener, opts Options) *Backend {
 	return b
 }
 
-// A server that refuses connections was sent nothing, and the core is told so.
+// An attempt that meets refused connections fails with ErrUnsent.
 func TestRefusedConnectionsSendNothing(t *testing.T) {
 	eachOpener(t, func(t *testing.T, o opener) {
 		for what, opts := range map[string]Options{"scripts": {}, "no scripts": {Scripts: ScriptsOff}} {
@@ -33,7 +33,7 @@ func TestRefusedConnectionsSendNothing(t *testing.T) {
 	})
 }
 
-// Tries at a server that is down leave nothing behind, however many they are.
+// Attempts at a server that is down leave no goroutines behind.
 func TestManyTriesAtADeadServer(t *testing.T) {
 	b := stopped(t, opener{"url", openOwn}, Options{})
 	c, err := distlock.New(b, nil)

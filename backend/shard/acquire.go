@@ -127,7 +127,7 @@ func (b *Backend) giveBack(ctx context.Context, p place, h driver.Hold, err erro
 	return err
 }
 
-// sent is err as that of a request of which a part was sent.
+// sent returns err without ErrUnsent, for a request that was sent in part.
 func sent(err error) error {
 	if errors.Is(err, driver.ErrUnsent) {
 		return errors.New(err.Error())

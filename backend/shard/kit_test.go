@@ -65,7 +65,7 @@ type wire struct {
 	mu    sync.Mutex
 	down  bool                     // calls fail
 	hangs bool                     // calls have no answer
-	gone  error                    // what calls get that are not sent; nil: they are
+	gone  error                    // the error of calls, none of which is sent; nil: they are
 	fixed map[string]time.Duration // TTLs by Owner, beyond which Renew can't go, as in a session; nil: it can
 	other *memlock.Backend         // what the member is since it forgot all; nil: it did not
 }
@@ -92,7 +92,7 @@ func (w *wire) set(down, hangs bool) {
 	w.down, w.hangs = down, hangs
 }
 
-// refuse lets no call be sent any more.
+// refuse makes all calls fail unsent.
 func (w *wire) refuse() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// That nothing was sent is passed on, unless one of two members was sent something.
+// ErrUnsent of a member is passed on, unless the other member of two was sent something.
 func TestUnsent(t *testing.T) {
 	for what, c := range map[string]struct {
 		list, down string

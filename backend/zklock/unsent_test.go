@@ -9,7 +9,7 @@ import (
 	"github.com/distlock/distlock/internal/testserver"
 )
 
-// Servers that refuse connections were sent nothing, and the core is told so.
+// An attempt that meets refused connections fails with ErrUnsent.
 func TestRefusedConnectionsSendNothing(t *testing.T) {
 	srv := testserver.SharedZooKeeper(t)
 	for what, queue := range map[string]bool{"try": false, "wait": true} {

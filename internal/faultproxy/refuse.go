@@ -9,14 +9,14 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Refuse refuses connections from now on, and cuts those that there are.
+// Refuse closes all connections and refuses new ones from now on.
 func (p *Proxy) Refuse() {
 	p.l.Close()
 	p.Cut()
 }
 
-// AwaitUnsent makes attempts at locks of which nothing can reach a server any more, until one
-// fails with driver.ErrUnsent. Before that they may meet connections that were just lost.
+// AwaitUnsent makes attempts through a proxy that refuses connections until one fails with
+// driver.ErrUnsent. The first attempts may meet connections that were just lost.
 func AwaitUnsent(tb testing.TB, b driver.Backend, request func() driver.Request) {
 	tb.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {

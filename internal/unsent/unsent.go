@@ -1,4 +1,4 @@
-// Package unsent knows which failures prove that a request was never sent.
+// Package unsent recognizes failures that prove that a request was never sent.
 package unsent
 
 import (
@@ -8,9 +8,9 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Mark returns err, and lets it match driver.ErrUnsent if it says that no connection could be
-// made. Its caller vouches that nothing else was sent: neither on another connection, nor
-// before.
+// Mark returns err, which matches driver.ErrUnsent if the cause is that no connection could be
+// opened. The caller guarantees that no part of the request was sent before, or on another
+// connection.
 func Mark(err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
 		return driver.Unsent(err)
