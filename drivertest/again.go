@@ -59,9 +59,7 @@ var againChecks = []promise{{
 	text:  "An attempt that arrives late, after a renewal for longer, shortens nothing.",
 	every: true,
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(s.brief(r), "a free lock is granted")
-		s.a.renew(r.Hold, nil, "the holder renews for longer")
+		r := s.lengthened(s.request())
 		s.a.take(s.brief(r), "the same Owner asked again is the same hold")
 		s.outlives(r, "an attempt for less than is left does not shorten a hold")
 	},

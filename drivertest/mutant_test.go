@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,6 +64,24 @@ var sane = map[string]func(*lab, *patched){
 	"as memlock":  nil,
 	"session":     session,
 	"fixed holds": fixedSession,
+	"session that can't be prolonged": func(l *lab, p *patched) {
+		session(l, p)
+		var taken sync.Map // TTLs by owner
+		acquire, renew := p.acquire, p.renew
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			taken.LoadOrStore(r.Owner, r.TTL)
+			return acquire(ctx, r)
+		}
+		p.renew = func(ctx context.Context, holds []driver.Hold) []error {
+			errs := renew(ctx, holds)
+			for i, h := range holds {
+				if ttl, ok := taken.Load(h.Owner); ok && errs[i] == nil && h.TTL > ttl.(time.Duration) {
+					errs[i] = driver.ErrUnsupported
+				}
+			}
+			return errs
+		}
+	},
 	"no line": func(_ *lab, p *patched) {
 		p.caps.Line = driver.Never
 		p.acquire = refuse(p.acquire, func(r driver.Request) bool { return r.Queue })

@@ -124,9 +124,7 @@ var sharedChecks = []promise{{
 	text:  "A downgrade does not shorten a hold, and one that arrives late shortens nothing.",
 	needs: downgrades,
 	run: func(s *scene) {
-		r := s.writer()
-		s.a.take(s.brief(r), "a free lock is granted")
-		s.a.renew(r.Hold, nil, "the holder renews for longer")
+		r := s.lengthened(s.writer())
 		s.a.take(asReader(s.brief(r)), "a writer can become a reader")
 		r = asReader(r)
 		s.outlives(r, "a downgrade for less than is left does not shorten a hold")

@@ -2,6 +2,7 @@ package sqlitelock
 
 import (
 	"context"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
@@ -66,9 +67,9 @@ func (t *tx) grant(l *lock, r driver.Request, meta string, now int64) (driver.Gr
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	since := now
+	since, until := now, now+int64(r.TTL)
 	if own, ok := l.Claim(r.Owner); ok && own.Holds() {
-		since = own.Since
+		since, until = own.Since, max(until, own.Until)
 		if own.Mode != r.Mode {
 			t.freed = append(t.freed, r.Name)
 		}
@@ -80,10 +81,10 @@ func (t *tx) grant(l *lock, r driver.Request, meta string, now int64) (driver.Gr
 		t.fresh++
 	}
 	fence := number << claims.SpanBits
-	if err := t.write(l, r, 0, fence, since, now+int64(r.TTL), meta, now); err != nil {
+	if err := t.write(l, r, 0, fence, since, until, meta, now); err != nil {
 		return driver.Grant{}, err
 	}
-	return driver.Grant{Fence: uint64(fence), Fences: l.Fences(r), Queued: l.Queued(r.Owner), TTL: r.TTL}, nil
+	return driver.Grant{Fence: uint64(fence), Fences: l.Fences(r), Queued: l.Queued(r.Owner), TTL: time.Duration(until - now)}, nil
 }
 
 // stand keeps r's place in line, or gives it one.
@@ -92,7 +93,7 @@ func (t *tx) stand(l *lock, r driver.Request, meta string, now int64) error {
 	if own, ok := l.Claim(r.Owner); ok {
 		place = own
 	}
-	return t.write(l, r, place.Ticket, 0, place.Since, now+int64(r.TTL), meta, now)
+	return t.write(l, r, place.Ticket, 0, place.Since, max(place.Until, now+int64(r.TTL)), meta, now)
 }
 
 // write stores r's claim, and buries those that have ended.

@@ -8,15 +8,16 @@ import (
 )
 
 const (
-	sqlRenew = `UPDATE claims SET until = ? WHERE name = ? AND owner = ? AND fence > 0 AND until > ?`
-	sqlFloor = `UPDATE locks SET number = max(number, ?) WHERE name = ?`
+	sqlRenew   = `UPDATE claims SET until = max(until, ?) WHERE name = ? AND owner = ? AND fence > 0 AND until > ?`
+	sqlShorten = `UPDATE claims SET until = ? WHERE name = ? AND owner = ? AND fence > 0 AND until > ?`
+	sqlFloor   = `UPDATE locks SET number = max(number, ?) WHERE name = ?`
 )
 
 // renewChunk is how many holds are renewed in one transaction: they keep other
 // callers waiting for about a millisecond.
 const renewChunk = 128
 
-// Renew restarts the TTL of holds, some at a time.
+// Renew prolongs holds, some at a time.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	answers := make([]error, 0, len(holds))
 	for len(holds) > 0 {
@@ -62,7 +63,12 @@ func (t *tx) renewOne(h driver.Hold) error {
 		return err
 	}
 	now := t.clock.now()
-	res, err := t.renew.ExecContext(context.Background(), now+int64(h.TTL), h.Name, h.Owner, now)
+	stmt := t.renew
+	if h.Shorten {
+		// Waiters were told that they need not ask before its old end.
+		stmt, t.freed = t.shorten, append(t.freed, h.Name)
+	}
+	res, err := stmt.ExecContext(context.Background(), now+int64(h.TTL), h.Name, h.Owner, now)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,8 @@ type stmts struct {
 	begin, commit, rollback *sql.Stmt
 
 	look, lock, claim, bury  *sql.Stmt
-	renew, floor, release    *sql.Stmt
+	renew, shorten           *sql.Stmt
+	floor, release           *sql.Stmt
 	sweepEnd, sweepClaims    *sql.Stmt
 	sweepNumbers, sweepLocks *sql.Stmt
 
@@ -24,7 +25,7 @@ func (s *stmts) prepare(ctx context.Context, conn *sql.Conn) error {
 	for stmt, text := range map[**sql.Stmt]string{
 		&s.begin: "BEGIN IMMEDIATE", &s.commit: "COMMIT", &s.rollback: "ROLLBACK",
 		&s.look: sqlLook, &s.lock: sqlLock, &s.claim: sqlClaim, &s.bury: sqlBury,
-		&s.renew: sqlRenew, &s.floor: sqlFloor, &s.release: sqlRelease,
+		&s.renew: sqlRenew, &s.shorten: sqlShorten, &s.floor: sqlFloor, &s.release: sqlRelease,
 		&s.sweepEnd: sqlSweepEnd, &s.sweepClaims: sqlSweepClaims,
 		&s.sweepNumbers: sqlSweepNumbers, &s.sweepLocks: sqlSweepLocks,
 	} {
