@@ -66,20 +66,57 @@ func (b *Backend) attempt(ctx context.Context, r *driver.Request) (driver.Grant,
 	return grants[0], nil
 }
 
-// leaseFor is the lease for a request. That of a fixed hold is its own, and fresh.
-//
-// An attempt after one without an answer goes on with the lease of that one, and so with
-// the same key.
+// leaseFor is the lease for a request of an Owner that may have a claim.
 func (b *Backend) leaseFor(ctx context.Context, c *claim, r *driver.Request) (*lease, error) {
-	if c != nil && c.lease != nil && c.lease.fixed == r.Fixed && c.lease.life() >= r.TTL && (c.unsure || r.Fixed) {
-		if err := b.leases.prolong(ctx, c.lease); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			return c.lease, err
+	var had *lease
+	if c != nil {
+		var err error
+		if had, err = b.leaseOf(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	return b.leaseAfter(ctx, had, r)
+}
+
+// leaseOf is the lease that a claim's key is attached to: the servers are asked if that is
+// in doubt. nil: the key is gone.
+func (b *Backend) leaseOf(ctx context.Context, c *claim) (*lease, error) {
+	if c.lease != nil && (c.mod > 0 || c.create == 0) {
+		return c.lease, nil
+	}
+	resp, err := b.client.Get(ctx, c.key)
+	if err != nil || len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != c.create {
+		return nil, err
+	}
+	b.claims.change(c, func() { c.mod = resp.Kvs[0].ModRevision })
+	return b.leases.named(clientv3.LeaseID(resp.Kvs[0].Lease)), nil
+}
+
+// leaseAfter is the lease for a request whose Owner may have a key with another one. It
+// keeps that if it lives for long enough: an attempt shortens no hold, and one after one
+// without an answer goes on with the same key. The lease of a fixed hold is its own, and
+// fresh.
+func (b *Backend) leaseAfter(ctx context.Context, had *lease, r *driver.Request) (*lease, error) {
+	ttl := r.TTL
+	if had != nil {
+		ask := b.leases.refresh
+		if had.fixed {
+			ask = b.leases.prolong
+		}
+		switch err := ask(ctx, had); {
+		case errors.Is(err, rpctypes.ErrLeaseNotFound): // and the key with it
+		case err != nil:
+			return nil, err
+		case had.life() >= r.TTL && (had.fixed || !r.Fixed):
+			return had, nil
+		default:
+			ttl = max(ttl, had.life())
 		}
 	}
 	if r.Fixed {
-		return b.leases.own(ctx, r.TTL)
+		return b.leases.own(ctx, ttl)
 	}
-	return b.leases.forTTL(ctx, r.TTL)
+	return b.leases.forTTL(ctx, ttl)
 }
 
 // vacant: nothing lies in the folder.
@@ -97,10 +134,22 @@ func still(key string, create int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(key), "=", create)
 }
 
+// unchanged: nothing was written to the key after that revision. Whatever is written on
+// this condition is not done late, after something else was.
+func unchanged(key string, mod int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(key), "=", mod)
+}
+
 func list(folder string) clientv3.Op { return clientv3.OpGet(folder, clientv3.WithRange(end(folder))) }
 
 func put(key string, l *lease, r *driver.Request, later bool) clientv3.Op {
 	return clientv3.OpPut(key, noteOf(r, later), clientv3.WithLease(l.id))
+}
+
+// putNew puts a key in line that is not there yet. Done late it changes nothing: by then
+// its Owner has it, perhaps with a lease that lives longer.
+func putNew(key string, l *lease, r *driver.Request) clientv3.Op {
+	return clientv3.OpTxn([]clientv3.Cmp{still(key, 0)}, []clientv3.Op{put(key, l, r, true)}, nil)
 }
 
 // enter makes a key for an Owner that has none, or may have this one, at the end of the
@@ -114,7 +163,7 @@ func (b *Backend) enter(ctx context.Context, start time.Time, l *lease, r *drive
 	resp, err := b.ferry.commit(ctx, folder, clientv3.OpTxn(
 		[]clientv3.Cmp{vacant(folder)},
 		[]clientv3.Op{put(c.key, l, r, false)},
-		[]clientv3.Op{put(c.key, l, r, true), list(folder)}))
+		[]clientv3.Op{putNew(c.key, l, r), list(folder)}))
 	if err != nil {
 		return driver.Grant{}, b.failed(c, l, err)
 	}
@@ -128,9 +177,13 @@ func (b *Backend) enter(ctx context.Context, start time.Time, l *lease, r *drive
 		return driver.Grant{}, fmt.Errorf("the servers answered without the key %q, which was just written", c.key)
 	}
 	if own := &all[place]; own.key != c.key {
-		return b.adopt(ctx, start, c, l, r, all[:place], own)
+		return b.adopt(ctx, start, c, r, all[:place], own)
 	}
 	b.created(c, all[place].create)
+	if !resp.Responses[0].GetResponseTxn().Succeeded {
+		b.found(c, &all[place])
+		return driver.Grant{}, errLeaseGone
+	}
 	ahead := all[:place]
 	if mismatch(ahead, r) != nil {
 		return driver.Grant{}, b.withdraw(ctx, c, r)
@@ -142,8 +195,19 @@ func (b *Backend) enter(ctx context.Context, start time.Time, l *lease, r *drive
 	return b.grant(ctx, c, l, r, start, resp.Header, false)
 }
 
+// created notes the revision that has created the key.
 func (b *Backend) created(c *claim, revision int64) {
-	b.claims.change(c, func() { c.create, c.unsure = revision, false })
+	b.claims.change(c, func() { c.create, c.mod, c.unsure = revision, revision, false })
+}
+
+// found notes what an earlier attempt without an answer has written.
+func (b *Backend) found(c *claim, own *entry) {
+	b.claims.change(c, func() {
+		c.create, c.mod, c.mode, c.limit = own.create, own.mod, own.mode, own.Limit
+		if own.lease != c.lease.id {
+			c.lease = nil
+		}
+	})
 }
 
 // failed notes what a write without an answer may have left behind.
@@ -179,12 +243,16 @@ func (b *Backend) withdraw(ctx context.Context, c *claim, r *driver.Request) err
 
 // adopt makes an older key of the same Owner, which another connection has made, the one
 // of this claim.
-func (b *Backend) adopt(ctx context.Context, start time.Time, c *claim, l *lease, r *driver.Request, ahead row, own *entry) (driver.Grant, error) {
+func (b *Backend) adopt(ctx context.Context, start time.Time, c *claim, r *driver.Request, ahead row, own *entry) (driver.Grant, error) {
 	if err := becomes(own.mode, own.Limit, r); err != nil {
 		return driver.Grant{}, errors.Join(err, b.discard(ctx, c))
 	}
+	l, err := b.leaseAfter(ctx, b.leases.named(own.lease), r)
+	if err != nil {
+		return driver.Grant{}, err
+	}
 	by := blocker(ahead, r.Mode, r.Limit)
-	resp, err := b.client.Txn(ctx).If(still(own.key, own.create)).
+	resp, err := b.client.Txn(ctx).If(unchanged(own.key, own.mod)).
 		Then(put(own.key, l, r, by != nil), clientv3.OpDelete(c.key)).
 		Else(clientv3.OpDelete(c.key)).Commit()
 	if err != nil {
@@ -198,6 +266,7 @@ func (b *Backend) adopt(ctx context.Context, start time.Time, c *claim, l *lease
 		b.claims.rekey(c, own.key)
 		c.create, c.unsure = own.create, false
 	})
+	b.claims.moved(c, l, resp.Header.Revision)
 	if by != nil {
 		b.claims.refused(c, ahead, by)
 		return driver.Grant{}, append(ahead, *own).held()
@@ -224,7 +293,6 @@ func (b *Backend) astray(c *claim, err error) error {
 
 // grant makes the claim a hold, with the revision of the answer as its fence.
 func (b *Backend) grant(ctx context.Context, c *claim, l *lease, r *driver.Request, start time.Time, answer *pb.ResponseHeader, queued bool) (driver.Grant, error) {
-	b.claims.moved(c, l)
 	switch err := b.leases.prove(ctx, l, answer.RaftTerm); {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return driver.Grant{}, errLeaseGone

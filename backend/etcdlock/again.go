@@ -30,20 +30,23 @@ func (b *Backend) again(ctx context.Context, start time.Time, c *claim, l *lease
 		clientv3.OpGet(folder, clientv3.WithRange(end(folder)), clientv3.WithMaxCreateRev(c.create)),
 		clientv3.OpGet(folder, clientv3.WithRange(end(folder)), clientv3.WithCountOnly()),
 	}
+	is := still(c.key, c.create)
 	if write {
+		is = unchanged(c.key, c.mod)
 		b.claims.moving(c, l)
 		look = append(look, put(c.key, l, r, c.fence == 0))
 	}
 	resp, err := b.ferry.commit(ctx, folder, clientv3.OpTxn(
-		[]clientv3.Cmp{still(c.key, c.create)}, look, []clientv3.Op{list(folder)}))
+		[]clientv3.Cmp{is}, look, []clientv3.Op{list(folder)}))
 	if err != nil {
 		return driver.Grant{}, b.refuses(l, err)
 	}
 	if !resp.Succeeded {
-		b.claims.drop(c)
-		return driver.Grant{}, errLeaseGone
+		return driver.Grant{}, b.changed(c, readRow(folder, resp.Responses[0].GetResponseRange().Kvs))
 	}
-	b.claims.moved(c, l)
+	if write {
+		b.claims.moved(c, l, resp.Header.Revision)
+	}
 	b.claims.change(c, func() { c.mode = r.Mode })
 	kvs := resp.Responses[0].GetResponseRange().Kvs
 	all := readRow(folder, kvs)
@@ -102,15 +105,27 @@ func keptOut(ahead row, by *entry, mode driver.Mode, limit int) []clientv3.Cmp {
 // confirm writes the key of a permit that came out of the line: only a write has a
 // revision that no other permit's answer has.
 func (b *Backend) confirm(ctx context.Context, start time.Time, c *claim, l *lease, r *driver.Request) (driver.Grant, error) {
-	resp, err := b.client.Txn(ctx).If(still(c.key, c.create)).Then(put(c.key, l, r, false)).Commit()
+	folder := b.folder(r.Name)
+	resp, err := b.client.Txn(ctx).If(unchanged(c.key, c.mod)).Then(put(c.key, l, r, false)).Else(list(folder)).Commit()
 	if err != nil {
 		return driver.Grant{}, b.refuses(l, err)
 	}
 	if !resp.Succeeded {
-		b.claims.drop(c)
-		return driver.Grant{}, errLeaseGone
+		return driver.Grant{}, b.changed(c, readRow(folder, resp.Responses[0].GetResponseRange().Kvs))
 	}
+	b.claims.moved(c, l, resp.Header.Revision)
 	return b.grant(ctx, c, l, r, start, resp.Header, false)
+}
+
+// changed is for a key that is not as it was: it is gone, or an earlier attempt without an
+// answer was done meanwhile, from which the next goes on.
+func (b *Backend) changed(c *claim, all row) error {
+	if i := all.find(c.owner); i >= 0 && all[i].key == c.key && all[i].create == c.create {
+		b.claims.change(c, func() { c.lease, c.mod = nil, all[i].mod })
+	} else {
+		b.claims.drop(c)
+	}
+	return errLeaseGone
 }
 
 // refuses looks for the one refusal that an attempt can do something about.

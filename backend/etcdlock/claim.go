@@ -20,6 +20,7 @@ type claim struct {
 	owner  string
 	key    string
 	create int64  // revision; 0 while not known
+	mod    int64  // revision of the last write to the key; 0 while not known
 	fence  uint64 // 0: not granted
 	mode   driver.Mode
 	limit  int
@@ -76,8 +77,8 @@ func (b *Backend) open(r *driver.Request, l *lease) (*claim, error) {
 	}
 	s.unguard(c)
 	s.rekey(c, key)
-	c.create, c.fence, c.lease = 0, 0, l
-	c.mode, c.limit, c.fixed, c.onLost = r.Mode, r.Limit, r.Fixed, r.OnLost
+	c.create, c.mod, c.fence, c.lease = 0, 0, 0, l
+	c.mode, c.limit, c.fixed, c.onLost = r.Mode, r.Limit, l.fixed, r.OnLost
 	return c, nil
 }
 
@@ -160,11 +161,11 @@ func (s *claims) moving(c *claim, l *lease) {
 	c.lease = nil
 }
 
-// moved notes that it was answered.
-func (s *claims) moved(c *claim, l *lease) {
+// moved notes that it was answered, with this revision.
+func (s *claims) moved(c *claim, l *lease, revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c.lease, c.fixed = l, l.fixed
+	c.lease, c.fixed, c.mod = l, l.fixed, revision
 	if c.spare != nil && c.spare != l {
 		c.b.leases.giveUp(c.spare)
 	}

@@ -67,8 +67,8 @@ type leases struct {
 
 	mu     sync.Mutex
 	closed bool
-	shared map[int64]*making             // by TTL in seconds
-	all    map[clientv3.LeaseID]struct{} // to be revoked at the end
+	shared map[int64]*making           // by TTL in seconds
+	all    map[clientv3.LeaseID]*lease // to be revoked at the end
 }
 
 // making is a shared lease, or the attempt to have one.
@@ -81,7 +81,7 @@ type making struct {
 func (s *leases) init(client *clientv3.Client, ended func(clientv3.LeaseID)) {
 	s.client, s.ended = client, ended
 	s.ctx, s.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
-	s.shared, s.all = map[int64]*making{}, map[clientv3.LeaseID]struct{}{}
+	s.shared, s.all = map[int64]*making{}, map[clientv3.LeaseID]*lease{}
 }
 
 // seconds is a TTL as etcd counts it.
@@ -94,18 +94,33 @@ func (s *leases) forTTL(ctx context.Context, ttl time.Duration) (*lease, error) 
 		if err != nil {
 			return nil, err
 		}
-		switch spent := l.spent(); {
-		case spent < 0.25:
-			return l, nil
-		case spent < 0.5:
-			s.prolongLater(l)
-			return l, nil
-		}
-		// Without its turn yet somebody else may do it meanwhile.
-		if err := s.prolongOnce(ctx, l, 0.25); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		if err := s.refresh(ctx, l); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			return l, err
 		}
 	}
+}
+
+// refresh makes sure that at least half of a lease's life is left.
+func (s *leases) refresh(ctx context.Context, l *lease) error {
+	switch spent := l.spent(); {
+	case spent < 0.25:
+		return nil
+	case spent < 0.5:
+		s.prolongLater(l)
+		return nil
+	}
+	// Without its turn yet somebody else may do it meanwhile.
+	return s.prolongOnce(ctx, l, 0.25)
+}
+
+// named is the lease with this id, which may be another backend's.
+func (s *leases) named(id clientv3.LeaseID) *lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.all[id]; l != nil {
+		return l
+	}
+	return &lease{id: id, turn: make(chan struct{}, 1)}
 }
 
 // common is the shared lease of so many seconds, made if there is none that lives.
@@ -159,7 +174,7 @@ func (s *leases) grant(ctx context.Context, secs int64) (*lease, error) {
 		go s.revoke(l.id) // Close waits for nobody any more
 		return nil, driver.ErrClosed
 	}
-	s.all[l.id] = struct{}{}
+	s.all[l.id] = l
 	return l, nil
 }
 

@@ -44,6 +44,25 @@ func TestRenewForLonger(t *testing.T) {
 	}
 }
 
+// A hold that is to end by itself gets a lease of its own, which nobody prolongs.
+func TestRenewalThatShortens(t *testing.T) {
+	b, admin := shared(t), shared(t)
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	before := keys(t, admin, r.Name)[0]
+	last := r.Hold
+	last.TTL, last.Shorten = 2*time.Second, true
+	if err := b.Renew(t.Context(), []driver.Hold{last})[0]; err != nil {
+		t.Fatal(err)
+	}
+	after := keys(t, admin, r.Name)[0]
+	granted, err := admin.client.TimeToLive(t.Context(), after.lease)
+	if err != nil || after.lease == before.lease || granted.GrantedTTL > 2 {
+		t.Errorf("it has a lease of %d s, %v", granted.GrantedTTL, err)
+	}
+	eventually(t, "the hold ends", func() bool { return len(keys(t, admin, r.Name)) == 0 })
+}
+
 // A move to another lease that had no answer may be done late: not after the key was moved
 // on, to a lease that its holder trusts.
 func TestLateMoveToAnotherLease(t *testing.T) {
@@ -52,7 +71,7 @@ func TestLateMoveToAnotherLease(t *testing.T) {
 	r.TTL, r.Fixed = 5*time.Second, true
 	acquire(t, b, r)
 	c := b.claims.get(r.Owner)
-	first := c.lease
+	first := c.mod
 	unsure, err := b.leases.own(t.Context(), 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +83,7 @@ func TestLateMoveToAnotherLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	late := &renewal{b: b, ctx: t.Context()}
-	if _, err := late.attach(c.key, c.create, first.id, unsure); !errors.Is(err, errMoved) {
+	if _, err := late.attach(c.key, c.create, first, unsure); !errors.Is(err, errMoved) {
 		t.Errorf("the late move: %v", err)
 	}
 	if now := keys(t, b, r.Name)[0].lease; now != c.lease.id {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -48,7 +49,7 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 			r.do(func() { r.errs[i] = r.other(&holds[i]) })
 		case c.fence == 0:
 			r.errs[i] = lost(holds[i].Name)
-		case c.lease == nil || c.lease.life() < holds[i].TTL:
+		case c.lease == nil || c.lease.life() < holds[i].TTL || holds[i].Shorten:
 			r.do(func() { r.errs[i] = r.move(&holds[i], c) })
 		default:
 			byLease[c.lease] = append(byLease[c.lease], part{i, c})
@@ -165,51 +166,52 @@ func (b *Backend) missing(ctx context.Context, claims []*claim) (gone []bool, te
 
 // move attaches a hold's key to a lease that lives long enough.
 func (r *renewal) move(h *driver.Hold, c *claim) error {
-	from, err := r.leaseOf(c)
-	if err != nil {
-		return r.b.fail("renew", h.Name, err)
+	from, err := r.b.leaseOf(r.ctx, c)
+	if err == nil && from == nil {
+		err = driver.ErrLost
 	}
-	l, err := r.leaseFor(h.TTL, c.fixed)
+	if err != nil {
+		return r.moveAnswer(h, c, err)
+	}
+	l, err := r.leaseFor(h, from, c.fixed)
 	if err != nil {
 		return r.b.fail("renew", h.Name, err)
 	}
 	r.b.claims.moving(c, l)
-	term, err := r.attach(c.key, c.create, from, l)
-	if err == nil {
-		err = r.b.leases.prove(r.ctx, l, term)
+	answer, err := r.attach(c.key, c.create, c.mod, l)
+	if err != nil {
+		return r.moveAnswer(h, c, err)
 	}
+	r.b.claims.moved(c, l, answer.Revision)
+	return r.moveAnswer(h, c, r.b.leases.prove(r.ctx, l, answer.RaftTerm))
+}
+
+// moveAnswer is what the outcome of a move means for a hold.
+func (r *renewal) moveAnswer(h *driver.Hold, c *claim, err error) error {
 	switch {
-	case err == nil:
-		r.b.claims.moved(c, l)
 	case errors.Is(err, driver.ErrLost):
 		r.b.claims.drop(c)
+	case errors.Is(err, errMoved):
+		r.b.claims.change(c, func() { c.mod = 0 })
 	}
 	return r.answer(h, err, driver.ErrLost)
 }
 
-// leaseOf is the lease that a claim's key is attached to: the servers are asked if that is
-// in doubt.
-func (r *renewal) leaseOf(c *claim) (clientv3.LeaseID, error) {
-	if c.lease != nil {
-		return c.lease.id, nil
+// leaseFor is a lease that lives for at least the hold's TTL from the start of the renewal:
+// the one that the key has, if it does.
+func (r *renewal) leaseFor(h *driver.Hold, from *lease, fixed bool) (*lease, error) {
+	if h.Shorten {
+		return r.b.leases.own(r.ctx, h.TTL)
 	}
-	resp, err := r.b.client.Get(r.ctx, c.key)
-	switch {
-	case err != nil:
-		return 0, err
-	case len(resp.Kvs) == 0:
-		return 0, nil // which attach will find
+	err := r.b.leases.prolong(r.ctx, from)
+	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) || err == nil && from.life() >= h.TTL {
+		return from, err
 	}
-	return clientv3.LeaseID(resp.Kvs[0].Lease), nil
-}
-
-// leaseFor is a lease that lives for at least ttl from the start of the renewal.
-func (r *renewal) leaseFor(ttl time.Duration, fixed bool) (*lease, error) {
 	if fixed {
-		return r.b.leases.own(r.ctx, ttl)
+		return r.b.leases.own(r.ctx, h.TTL)
 	}
-	l, err := r.b.leases.forTTL(r.ctx, ttl)
-	if err == nil && l.until().Before(r.start.Add(ttl)) {
+	l, err := r.b.leases.forTTL(r.ctx, h.TTL)
+	if err == nil && l.until().Before(r.start.Add(h.TTL)) {
 		err = r.b.leases.prolong(r.ctx, l)
 	}
 	return l, err
@@ -217,16 +219,14 @@ func (r *renewal) leaseFor(ttl time.Duration, fixed bool) (*lease, error) {
 
 var errMoved = errors.New("the key was attached to another lease meanwhile")
 
-// attach moves a key from one lease to another, and answers the leader's term. An earlier
-// attempt that had no answer can't undo that later on: it takes the key from another lease.
-// ErrLost: the key is not there.
-func (r *renewal) attach(key string, create int64, from clientv3.LeaseID, l *lease) (term uint64, err error) {
-	resp, err := r.b.client.Txn(r.ctx).
-		If(still(key, create), clientv3.Compare(clientv3.LeaseValue(key), "=", from)).
+// attach moves a key to a lease, unless something was written to it meanwhile: so an earlier
+// attempt that had no answer can't undo that later on. ErrLost: the key is not there.
+func (r *renewal) attach(key string, create, mod int64, l *lease) (*pb.ResponseHeader, error) {
+	resp, err := r.b.client.Txn(r.ctx).If(unchanged(key, mod)).
 		Then(clientv3.OpPut(key, "", clientv3.WithIgnoreValue(), clientv3.WithLease(l.id))).
 		Else(clientv3.OpGet(key)).Commit()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	if !resp.Succeeded {
 		err = driver.ErrLost
@@ -234,7 +234,7 @@ func (r *renewal) attach(key string, create int64, from clientv3.LeaseID, l *lea
 			err = errMoved
 		}
 	}
-	return resp.Header.RaftTerm, err
+	return resp.Header, err
 }
 
 // other renews a hold that another connection has made: the lease is kept alive as it is.
@@ -247,18 +247,15 @@ func (r *renewal) other(h *driver.Hold) error {
 	if place < 0 || place >= all.holding() || all[place].foreign {
 		return lost(h.Name)
 	}
-	theirs := &lease{id: all[place].lease}
-	err = r.b.leases.prolong(r.ctx, theirs)
-	if err == nil {
-		err = r.b.leases.prove(r.ctx, theirs, term)
-	}
-	if err != nil || theirs.life() >= h.TTL {
+	own := &all[place]
+	theirs := r.b.leases.named(own.lease)
+	l, err := r.leaseFor(h, theirs, true)
+	if err != nil {
 		return r.answer(h, err, rpctypes.ErrLeaseNotFound)
 	}
-	l, err := r.leaseFor(h.TTL, true)
-	if err != nil {
-		return r.b.fail("renew", h.Name, err)
+	if l != theirs {
+		_, err = r.attach(own.key, own.create, own.mod, l)
+		return r.answer(h, err, driver.ErrLost)
 	}
-	_, err = r.attach(all[place].key, all[place].create, all[place].lease, l)
-	return r.answer(h, err, driver.ErrLost)
+	return r.answer(h, r.b.leases.prove(r.ctx, l, term), rpctypes.ErrLeaseNotFound)
 }

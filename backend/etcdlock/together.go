@@ -84,7 +84,7 @@ func (b *Backend) together(ctx context.Context, start time.Time, bids []*bid) ([
 		if resp.Succeeded {
 			return b.grantBids(ctx, bids, start, resp.Header)
 		}
-		if err := b.review(bids, resp); err != nil {
+		if err := b.review(ctx, bids, resp); err != nil {
 			b.dropBids(bids)
 			return nil, err
 		}
@@ -134,17 +134,17 @@ func (b *Backend) commit(ctx context.Context, bids []*bid) (*clientv3.TxnRespons
 
 // review looks at what the servers have, and decides for each bid on what condition it is
 // made again.
-func (b *Backend) review(bids []*bid, resp *clientv3.TxnResponse) error {
+func (b *Backend) review(ctx context.Context, bids []*bid, resp *clientv3.TxnResponse) error {
 	for i, x := range bids {
 		kvs := (*pb.RangeResponse)(resp.Responses[i].GetResponseRange()).Kvs
-		if err := b.reviewBid(x, readRow(b.folder(x.r.Name), kvs), resp.Header.Revision); err != nil {
+		if err := b.reviewBid(ctx, x, readRow(b.folder(x.r.Name), kvs), resp.Header.Revision); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (b *Backend) reviewBid(x *bid, all row, revision int64) error {
+func (b *Backend) reviewBid(ctx context.Context, x *bid, all row, revision int64) error {
 	place := all.find(x.r.Owner)
 	if place < 0 {
 		x.cmp = since(b.folder(x.r.Name), revision)
@@ -160,7 +160,11 @@ func (b *Backend) reviewBid(x *bid, all row, revision int64) error {
 		if err := becomes(own.mode, own.Limit, x.r); err != nil {
 			return err
 		}
-		x.known, x.cmp = true, still(own.key, own.create)
+		l, err := b.leaseAfter(ctx, b.leases.named(own.lease), x.r)
+		if err != nil {
+			return err
+		}
+		x.known, x.l, x.cmp = true, l, unchanged(own.key, own.mod)
 		b.claims.change(x.c, func() {
 			b.claims.rekey(x.c, own.key)
 			x.c.create = own.create
@@ -185,6 +189,7 @@ func (b *Backend) grantBids(ctx context.Context, bids []*bid, start time.Time, a
 				x.c.create = answer.Revision
 			}
 		})
+		b.claims.moved(x.c, x.l, answer.Revision)
 	}
 	for i, x := range bids {
 		var err error
