@@ -2,7 +2,11 @@ package etcdlock
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 )
 
 // patience is into how many parts insist divides the time that it has.
@@ -10,11 +14,13 @@ const patience = 3
 
 // insist asks once, and once more whenever a part of the time has passed without an answer,
 // or one came that says nothing. The client takes its servers in turn: where one of them
-// does not answer, the next may. What is asked must be as good if it is asked twice.
-func insist[T any](ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
+// does not answer, the next may. All its connections may be silent though the servers are
+// well, as when a firewall has forgotten them, and gRPC takes 13 seconds to notice: so it
+// also asks on a new connection. What is asked must be as good if it is asked twice.
+func insist[T any](ctx context.Context, own, fresh func(context.Context) (T, error)) (T, error) {
 	end, bounded := ctx.Deadline()
 	if !bounded {
-		return ask(ctx)
+		return own(ctx)
 	}
 	type answer struct {
 		of  T
@@ -22,25 +28,46 @@ func insist[T any](ctx context.Context, ask func(context.Context) (T, error)) (T
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	answers := make(chan answer, patience)
+	answers := make(chan answer, 2*patience)
+	waiting := 0
+	ask := func(f func(context.Context) (T, error)) {
+		waiting++
+		go func() {
+			of, err := f(ctx)
+			answers <- answer{of, err}
+		}()
+	}
 	tick := time.NewTicker(max(time.Until(end)/patience, time.Millisecond))
 	defer tick.Stop()
 	var last answer
-	for asked, left := 0, 0; ; {
+	for asked := 0; ; {
 		if asked < patience {
-			asked, left = asked+1, left+1
-			go func() {
-				of, err := ask(ctx)
-				answers <- answer{of, err}
-			}()
+			ask(own)
+			if asked > 0 {
+				ask(fresh)
+			}
+			asked++
 		}
 		select {
 		case last = <-answers:
-			left--
-			if last.err == nil || !unsure(last.err) && !isLeaderless(last.err) || asked == patience && left == 0 || ctx.Err() != nil {
+			waiting--
+			if last.err == nil || !unsure(last.err) && !isLeaderless(last.err) || asked == patience && waiting == 0 || ctx.Err() != nil {
 				return last.of, last.err
 			}
 		case <-tick.C:
 		}
+	}
+}
+
+// onNew asks on a new connection, to one of the client's servers.
+func onNew[T any](client *clientv3.Client, ask func(context.Context, *grpc.ClientConn) (T, error)) func(context.Context) (T, error) {
+	return func(ctx context.Context) (of T, err error) {
+		servers := client.Endpoints()
+		conn, err := client.Dial(servers[rand.IntN(len(servers))])
+		if err != nil {
+			return of, err
+		}
+		defer conn.Close()
+		return ask(ctx, conn)
 	}
 }

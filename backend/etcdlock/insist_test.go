@@ -13,24 +13,26 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// What one server does not answer is asked of the next in time.
+// What one server does not answer is asked of the next in time, and on a new connection.
 func TestInsist(t *testing.T) {
 	silence := errors.New("silence")
 	for _, c := range []struct {
 		name    string
 		answers []error // of one question after the other
+		fresh   error   // of each on a new connection
 		want    error
 		after   time.Duration
 		asked   int32
 	}{
-		{"the first answers", []error{nil}, nil, 0, 1},
-		{"the first is silent", []error{silence, nil}, nil, 3 * time.Second, 2},
-		{"two are silent", []error{silence, silence, nil}, nil, 6 * time.Second, 3},
-		{"all are silent", []error{silence, silence, silence}, context.DeadlineExceeded, 9 * time.Second, 3},
-		{"the first has no leader", []error{rpctypes.ErrNoLeader, nil}, nil, 0, 2},
-		{"none has", []error{rpctypes.ErrNoLeader, rpctypes.ErrNoLeader, rpctypes.ErrNoLeader}, rpctypes.ErrNoLeader, 0, 3},
-		{"the first is down, the next silent", []error{errors.New("refused"), silence, nil}, nil, 3 * time.Second, 3},
-		{"a fact", []error{rpctypes.ErrLeaseNotFound}, rpctypes.ErrLeaseNotFound, 0, 1},
+		{"the first answers", []error{nil}, silence, nil, 0, 1},
+		{"the first is silent", []error{silence, nil}, silence, nil, 3 * time.Second, 2},
+		{"two are silent", []error{silence, silence, nil}, silence, nil, 6 * time.Second, 3},
+		{"all connections are silent", []error{silence, silence}, nil, nil, 3 * time.Second, 2},
+		{"all are silent", []error{silence, silence, silence}, silence, context.DeadlineExceeded, 9 * time.Second, 3},
+		{"the first has no leader", []error{rpctypes.ErrNoLeader, nil}, silence, nil, 0, 2},
+		{"none has", []error{rpctypes.ErrNoLeader, rpctypes.ErrNoLeader, rpctypes.ErrNoLeader}, rpctypes.ErrNoLeader, rpctypes.ErrNoLeader, 0, 3},
+		{"the first is down, the next silent", []error{errors.New("refused"), silence, nil}, silence, nil, 3 * time.Second, 3},
+		{"a fact", []error{rpctypes.ErrLeaseNotFound}, silence, rpctypes.ErrLeaseNotFound, 0, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -38,14 +40,16 @@ func TestInsist(t *testing.T) {
 				defer cancel()
 				var asked atomic.Int32
 				start := time.Now()
-				_, err := insist(ctx, func(ctx context.Context) (int, error) {
-					answer := c.answers[asked.Add(1)-1]
+				give := func(ctx context.Context, answer error) (int, error) {
 					if answer == silence {
 						<-ctx.Done()
 						return 0, ctx.Err()
 					}
 					return 1, answer
-				})
+				}
+				_, err := insist(ctx,
+					func(ctx context.Context) (int, error) { return give(ctx, c.answers[asked.Add(1)-1]) },
+					func(ctx context.Context) (int, error) { return give(ctx, c.fresh) })
 				if !errors.Is(err, c.want) || time.Since(start) != c.after || asked.Load() != c.asked {
 					t.Errorf("%v after %v and %d questions, want %v after %v and %d", err, time.Since(start), asked.Load(), c.want, c.after, c.asked)
 				}

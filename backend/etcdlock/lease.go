@@ -10,6 +10,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 )
 
 // lease is one of the backend's. All holds with the same TTL share one; a fixed hold has
@@ -218,7 +219,8 @@ func (s *leases) prolongOnce(ctx context.Context, l *lease, spent float64) error
 
 // prolong keeps a lease alive. ErrLeaseNotFound is a fact, and ends all its holds.
 func (s *leases) prolong(ctx context.Context, l *lease) error {
-	k, err := insist(ctx, func(ctx context.Context) (kept, error) { return s.keepAlive(ctx, l.id) })
+	ask := func(ctx context.Context, on *grpc.ClientConn) (kept, error) { return keepAlive(ctx, on, l.id) }
+	k, err := insist(ctx, func(ctx context.Context) (kept, error) { return ask(ctx, s.client.ActiveConnection()) }, onNew(s.client, ask))
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		s.lost(l)
 		return err
@@ -272,9 +274,9 @@ type kept struct {
 // keepAlive makes one attempt. That of clientv3 repeats itself, without a pause, for as
 // long as no server answers. A stream of one message is a call, and costs less: for each
 // stream the client logs in anew, if it has a password.
-func (s *leases) keepAlive(ctx context.Context, id clientv3.LeaseID) (kept, error) {
+func keepAlive(ctx context.Context, on *grpc.ClientConn, id clientv3.LeaseID) (kept, error) {
 	k, resp := kept{sent: time.Now()}, &pb.LeaseKeepAliveResponse{}
-	err := s.client.ActiveConnection().Invoke(ctx, pb.Lease_LeaseKeepAlive_FullMethodName, &pb.LeaseKeepAliveRequest{ID: int64(id)}, resp)
+	err := on.Invoke(ctx, pb.Lease_LeaseKeepAlive_FullMethodName, &pb.LeaseKeepAliveRequest{ID: int64(id)}, resp)
 	if err != nil {
 		return k, clientv3.ContextError(ctx, err)
 	}

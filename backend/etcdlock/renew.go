@@ -10,6 +10,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 )
 
 // maxAtOnce bounds the requests that one Renew has under way.
@@ -143,9 +144,13 @@ func (b *Backend) missing(ctx context.Context, claims []*claim) (gone []bool, te
 		are = append(are, still(c.key, c.create))
 		looks = append(looks, clientv3.OpGet(c.key, clientv3.WithKeysOnly()))
 	}
-	resp, err := insist(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return b.client.Txn(ctx).If(are...).Else(looks...).Commit()
-	})
+	ask := func(ctx context.Context, kv clientv3.KV) (*clientv3.TxnResponse, error) {
+		return kv.Txn(ctx).If(are...).Else(looks...).Commit()
+	}
+	resp, err := insist(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) { return ask(ctx, b.client) },
+		onNew(b.client, func(ctx context.Context, on *grpc.ClientConn) (*clientv3.TxnResponse, error) {
+			return ask(ctx, clientv3.NewKVFromKVClient(pb.NewKVClient(on), b.client))
+		}))
 	if errors.Is(err, rpctypes.ErrTooManyOps) && len(claims) > 1 {
 		first, term, err := b.missing(ctx, claims[:len(claims)/2])
 		second, term2, err2 := b.missing(ctx, claims[len(claims)/2:])
