@@ -18,6 +18,9 @@ import (
 // closeTime bounds what Close asks of the servers: to end the leases.
 const closeTime = 3 * time.Second
 
+// maxTTL is the longest that etcd gives a lease.
+const maxTTL = 9_000_000_000 * time.Second
+
 // Options are how a Backend uses etcd. The zero value is the default.
 type Options struct {
 	// Prefix is put before every lock's name, to keep the locks of several applications
@@ -61,7 +64,7 @@ func newBackend(client *clientv3.Client, opts *Options) (*Backend, error) {
 	b.caps = driver.Caps{
 		Name: opts.Name, Modes: driver.AllModes,
 		Fence: true, Session: true, Fixed: true, Downgrade: true,
-		Line: driver.Always, MinTTL: time.Second,
+		Line: driver.Always, MinTTL: time.Second, MaxTTL: maxTTL,
 	}
 	if b.caps.Name == "" {
 		b.caps.Name = nameOf(addrsOf(client), b.prefix)
@@ -117,10 +120,15 @@ func valid(r *driver.Request) error {
 		return fmt.Errorf("%w: owner %q: want one without a slash", driver.ErrInvalid, r.Owner)
 	case r.Mode == 0 || !driver.AllModes.Has(r.Mode):
 		return fmt.Errorf("%w: mode %v", driver.ErrUnsupported, r.Mode)
-	case r.TTL <= 0:
-		return fmt.Errorf("%w: TTL %v is not positive", driver.ErrInvalid, r.TTL)
 	case r.Mode == driver.Counted && r.Limit < 1:
 		return fmt.Errorf("%w: a semaphore of %d permits: want at least 1", driver.ErrInvalid, r.Limit)
+	}
+	return validTTL(r.TTL)
+}
+
+func validTTL(ttl time.Duration) error {
+	if ttl <= 0 || ttl > maxTTL {
+		return fmt.Errorf("%w: TTL %v: want more than 0 and at most %v", driver.ErrInvalid, ttl, maxTTL)
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 // its own. Nothing keeps a lease alive but the calls that need it.
 type lease struct {
 	id    clientv3.LeaseID
+	secs  int64 // asked for
 	fixed bool
 	turn  chan struct{} // whoever keeps it alive before a call goes on
 
@@ -70,6 +71,7 @@ type leases struct {
 	closed bool
 	shared map[int64]*making           // by TTL in seconds
 	all    map[clientv3.LeaseID]*lease // to be revoked at the end
+	spare  *lease                      // made for a fixed hold that was refused
 }
 
 // making is a shared lease, or the attempt to have one.
@@ -163,7 +165,7 @@ func (m *making) over() bool {
 }
 
 func (s *leases) grant(ctx context.Context, secs int64) (*lease, error) {
-	l := &lease{turn: make(chan struct{}, 1), sent: time.Now()}
+	l := &lease{secs: secs, turn: make(chan struct{}, 1), sent: time.Now()}
 	resp, err := s.client.Grant(ctx, secs)
 	if err != nil {
 		return nil, err
@@ -179,13 +181,33 @@ func (s *leases) grant(ctx context.Context, secs int64) (*lease, error) {
 	return l, nil
 }
 
-// own is a lease for one hold.
+// own is a lease for one hold, with all of its life.
 func (s *leases) own(ctx context.Context, ttl time.Duration) (*lease, error) {
+	if l := s.swapSpare(nil); l != nil {
+		if l.secs == seconds(ttl) && s.prolong(ctx, l) == nil {
+			return l, nil
+		}
+		s.giveUp(l)
+	}
 	l, err := s.grant(ctx, seconds(ttl))
 	if err == nil {
 		l.fixed = true
 	}
 	return l, err
+}
+
+// unused keeps a fixed hold's lease, to which no key was ever attached, for the next one.
+func (s *leases) unused(l *lease) {
+	if old := s.swapSpare(l); old != nil {
+		s.giveUp(old)
+	}
+}
+
+func (s *leases) swapSpare(l *lease) (old *lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, s.spare = s.spare, l
+	return old
 }
 
 // prolongLater keeps a lease alive in the background.

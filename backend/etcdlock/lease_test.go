@@ -120,20 +120,53 @@ func TestFixedHoldsHaveALifeOfTheirOwn(t *testing.T) {
 	})
 }
 
-// What a refused try of a fixed lock has made is not left to the servers.
-func TestFixedTryLeavesNoLease(t *testing.T) {
-	b := shared(t)
+// Tries of fixed locks that are refused share a lease, which the first that is granted gets:
+// each would else cost the servers one that is made and ended.
+func TestRefusedFixedTriesShareALease(t *testing.T) {
+	b, admin := shared(t), shared(t)
 	r := request("", driver.Exclusive)
 	acquire(t, b, r)
-	next := request(r.Name, driver.Exclusive)
-	next.Fixed = true
+	var all []*lease
+	next := func() driver.Request {
+		n := request(r.Name, driver.Exclusive)
+		n.Fixed = true
+		return n
+	}
 	for range 3 {
-		refused(t, b, next, driver.ErrHeld)
+		refused(t, b, next(), driver.ErrHeld)
+		all = append(all, b.leases.spare)
+	}
+	if all[0] == nil || all[1] != all[0] || all[2] != all[0] {
+		t.Errorf("leases of refused tries: %v", all)
+	}
+	release(t, b, r)
+	granted, second := next(), request("", driver.Exclusive)
+	second.Fixed = true
+	if g := acquire(t, b, granted); g.TTL < granted.TTL {
+		t.Errorf("granted for %v", g.TTL)
+	}
+	acquire(t, b, second)
+	if one, two := keys(t, admin, granted.Name)[0].lease, keys(t, admin, second.Name)[0].lease; one != all[0].id || two == one {
+		t.Errorf("holds have the leases %x and %x, the tries had %x", one, two, all[0].id)
+	}
+	// One that has ended is not given to anybody.
+	refused(t, b, next(), driver.ErrHeld)
+	if _, err := admin.client.Revoke(t.Context(), b.leases.spare.id); err != nil {
+		t.Fatal(err)
+	}
+	third := request("", driver.Exclusive)
+	third.Fixed = true
+	acquire(t, b, third)
+	// Only one is kept.
+	for _, ttl := range []time.Duration{20 * time.Second, 40 * time.Second} {
+		n := next()
+		n.TTL = ttl
+		refused(t, b, n, driver.ErrHeld)
 	}
 	b.leases.mu.Lock()
 	defer b.leases.mu.Unlock()
-	if len(b.leases.all) != 1 {
-		t.Errorf("%d leases, want 1", len(b.leases.all))
+	if want := 1 + 3 + 1; len(b.leases.all) != want {
+		t.Errorf("%d leases, want %d", len(b.leases.all), want)
 	}
 }
 

@@ -45,7 +45,10 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	byLease := map[*lease][]part{}
 	for i := range holds {
 		c := b.claims.get(holds[i].Owner)
+		invalid := validTTL(holds[i].TTL)
 		switch {
+		case invalid != nil:
+			r.errs[i] = b.fail("renew", holds[i].Name, invalid)
 		case c == nil || c.name != holds[i].Name || c.create == 0:
 			r.do(func() { r.errs[i] = r.other(&holds[i]) })
 		case c.fence == 0:

@@ -203,9 +203,14 @@ func (b *Backend) grantBids(ctx context.Context, bids []*bid, start time.Time, a
 // dropBids forgets what was not written.
 func (b *Backend) dropBids(bids []*bid) {
 	for _, x := range bids {
-		if !x.known && !x.c.unsure {
-			b.claims.drop(x.c)
+		if x.known || x.c.unsure {
+			continue
 		}
+		if x.l.fixed && x.l == x.c.lease && !x.c.stray {
+			b.claims.change(x.c, func() { x.c.lease = nil })
+			b.leases.unused(x.l)
+		}
+		b.claims.drop(x.c)
 	}
 }
 

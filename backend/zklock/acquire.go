@@ -44,6 +44,8 @@ func (b *Backend) checkRequest(r driver.Request) error {
 	switch {
 	case !isUUID(r.Owner):
 		return fmt.Errorf("%w: Owner %q: want a UUID", driver.ErrInvalid, r.Owner)
+	case r.TTL > b.caps.MaxTTL:
+		return fmt.Errorf("%w: TTL %v: want at most %v", driver.ErrInvalid, r.TTL, b.caps.MaxTTL)
 	case r.Mode == driver.Counted && r.Limit < 1:
 		return fmt.Errorf("%w: a semaphore of %d permits: want at least 1", driver.ErrInvalid, r.Limit)
 	}
