@@ -228,7 +228,7 @@ func (p *place) find(ctx context.Context, dir string) (path string, k kind, err 
 		case stat.EphemeralOwner == p.s.conn.Session():
 			path, k = one, n.kind
 		default:
-			if _, err := p.s.remove(ctx, one); err != nil {
+			if _, err := p.s.removeAny(ctx, one); err != nil {
 				return "", 0, err
 			}
 		}
@@ -236,10 +236,19 @@ func (p *place) find(ctx context.Context, dir string) (path string, k kind, err 
 	return path, k, nil
 }
 
-// remove deletes a node; false: it was not there.
+// remove deletes a node of the session, which goes with it; false: it was not there.
 func (s *session) remove(ctx context.Context, path string) (bool, error) {
+	had, err := s.removeAny(ctx, path)
+	if sessionOver(err) {
+		return false, nil
+	}
+	return had, err
+}
+
+// removeAny deletes a node of any session; false: it was not there.
+func (s *session) removeAny(ctx context.Context, path string) (bool, error) {
 	err := s.conn.Delete(ctx, path, -1)
-	if errors.Is(err, zk.ErrNoNode) || sessionOver(err) {
+	if errors.Is(err, zk.ErrNoNode) {
 		return false, nil
 	}
 	return err == nil, err

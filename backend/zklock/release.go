@@ -2,6 +2,7 @@ package zklock
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -43,12 +44,27 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) (had bool, err err
 	return false, err
 }
 
-// force deletes the nodes of an Owner, whose ever they are.
+// force deletes the nodes of an Owner, whose ever they are. The session that it uses for that
+// may end meanwhile, which ends nothing of the Owner's.
 func (b *Backend) force(ctx context.Context, h driver.Hold) (had bool, err error) {
-	s, err := b.any(ctx)
-	if err != nil {
-		return false, err
+	for range maxTries {
+		s, err := b.any(ctx)
+		if err != nil {
+			return had, err
+		}
+		some, err := s.force(ctx, h)
+		had = had || some
+		if !sessionOver(err) {
+			return had, err
+		}
+		s.outlive(ctx)
 	}
+	return had, errSessions
+}
+
+var errSessions = errors.New("one session after the other has ended")
+
+func (s *session) force(ctx context.Context, h driver.Hold) (had bool, err error) {
 	dirs := []string{""}
 	if h.Mode == driver.Counted {
 		dirs = []string{"/" + leasesNode, "/" + locksNode}
@@ -60,7 +76,7 @@ func (b *Backend) force(ctx context.Context, h driver.Hold) (had bool, err error
 			return had, err
 		}
 		for _, n := range f.row.of(h.Owner) {
-			was, err := s.remove(ctx, dir+"/"+n.name)
+			was, err := s.removeAny(ctx, dir+"/"+n.name)
 			if err != nil {
 				return had, err
 			}
