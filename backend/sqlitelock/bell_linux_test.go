@@ -61,6 +61,12 @@ func TestRemoteDisk(t *testing.T) {
 	if err := checkDiskFor(dir, nil); err != nil {
 		t.Error(err)
 	}
+	// The numbers are the kernel's and, for the last two, those of the file systems' own sources.
+	for name, magic := range map[string]uint32{"FUSE": 0x65735546, "9p": 0x01021997, "GFS2": 0x01161970, "OCFS2": 0x7461636f, "Lustre": 0x0bd00bd0, "GPFS": 0x47504653} {
+		if remote[magic] == "" {
+			t.Errorf("%s is taken for a local disk", name)
+		}
+	}
 }
 
 func TestNamespaceShift(t *testing.T) {

@@ -125,7 +125,7 @@ func TestTwoHosts(t *testing.T) {
 	r := request("x", driver.Exclusive, long)
 	take(t, here, r)
 	openAt(t, path, "there", int64(time.Second))
-	if _, err := here.Acquire(t.Context(), request("y", driver.Exclusive, long)); !errors.Is(err, errAnotherBoot) || !unknown(err) {
+	if _, err := here.Acquire(t.Context(), request("y", driver.Exclusive, long)); !errors.Is(err, errAnotherBoot) || !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("acquire: %v; want %v", err, errAnotherBoot)
 	}
 	if _, err := here.Inspect(t.Context(), "x"); !errors.Is(err, errAnotherBoot) {

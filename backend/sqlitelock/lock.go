@@ -3,7 +3,7 @@ package sqlitelock
 import (
 	"context"
 	"database/sql"
-	"errors"
+	"fmt"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
@@ -51,7 +51,7 @@ func look(ctx context.Context, stmt *sql.Stmt, name, boot string, now int64) (*l
 	return l, nil
 }
 
-var errAnotherBoot = errors.New("a process on another host or boot has taken the lock file over; it must be used on one host only")
+var errAnotherBoot = fmt.Errorf("%w: a process on another host or boot has taken the lock file over; it must be used on one host only", driver.ErrInvalid)
 
 func (l *lock) scan(rows *sql.Rows, now int64) error {
 	var owner, meta sql.NullString
