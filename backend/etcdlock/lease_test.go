@@ -244,7 +244,7 @@ func TestHoldsOfOtherPrograms(t *testing.T) {
 		if err != nil || len(info.Holders) != 1 || info.Holders[0].Mode != driver.Exclusive || info.Holders[0].Left < 50*time.Second {
 			t.Fatalf("%v: shown as %+v, %v", mode, info, err)
 		}
-		seen := driver.Hold{Name: r.Name, Owner: info.Holders[0].Owner, Mode: driver.Exclusive}
+		seen := driver.Hold{Name: r.Name, Owner: info.Holders[0].Owner, Mode: driver.Exclusive, TTL: r.TTL}
 		if errs := b.Renew(t.Context(), []driver.Hold{seen}); !errors.Is(errs[0], driver.ErrLost) {
 			t.Errorf("%v: renewed another program's hold: %v", mode, errs[0])
 		}
