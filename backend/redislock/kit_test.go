@@ -199,7 +199,7 @@ func dump(t testing.TB, c *redis.Client, r driver.Request) []string {
 	for _, key := range keys {
 		ttl := "no TTL"
 		if d := c.PTTL(ctx, key).Val(); d > 0 {
-			ttl = fmt.Sprintf("%ds", (d+time.Second-1)/time.Second)
+			ttl = fmt.Sprintf("%ds", (d-time.Millisecond+time.Second-1)/time.Second) // as in content
 		}
 		line := fmt.Sprintf("%s %s %s", key, content(ctx, c, key), ttl)
 		for i, id := range []string{permitID(r.Owner), r.Owner, r.Name} {
@@ -226,7 +226,7 @@ func content(ctx context.Context, c *redis.Client, key string) string {
 		var members []string
 		now := c.Time(ctx).Val()
 		for _, z := range c.ZRangeWithScores(ctx, key, 0, -1).Val() {
-			left := time.UnixMilli(int64(z.Score)).Sub(now)
+			left := time.UnixMilli(int64(z.Score) - 1).Sub(now) // its end was rounded up to a millisecond
 			members = append(members, fmt.Sprintf("%s:%ds", z.Member, (left+time.Second-1)/time.Second))
 		}
 		return "zset " + strings.Join(members, " ")

@@ -93,7 +93,7 @@ func (b *Backend) renew(ctx context.Context, holds []driver.Hold, x batch, errs 
 	for _, i := range x.at {
 		h := holds[i]
 		keys = append(keys, x.recipe.keys(b.prefix+h.Name, h.Owner)[:x.recipe.kept]...)
-		args = append(args, x.recipe.keepsAs(h.Owner), millis(h.TTL))
+		args = append(args, x.recipe.keepsAs(h.Owner), lifeArg(h))
 	}
 	if x.floor > 0 {
 		keys = append(keys, b.layout.counter(b.prefix, holds[x.at[0]].Name))
@@ -108,6 +108,15 @@ func (b *Backend) renew(ctx context.Context, holds []driver.Hold, x batch, errs 
 			errs[i] = fmt.Errorf("redislock: renew: %w", err)
 		}
 	}
+}
+
+// lifeArg returns a hold's TTL as the scripts that renew read it: negative if the life may
+// become shorter.
+func lifeArg(h driver.Hold) string {
+	if h.Shorten {
+		return "-" + millis(h.TTL)
+	}
+	return millis(h.TTL)
 }
 
 // keep answers for each hold, if the server has answered. With an error nobody knows

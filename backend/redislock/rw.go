@@ -20,9 +20,9 @@ func addReadWrite(l *layout, fences string) {
 		span:     l.span,
 	}
 	read := *write
-	read.take = compose(fences, "hold", "publish", "readers", "read_take")
+	read.take = compose(fences, "hold", "publish", "read_take")
 	read.keep = compose(fences, "ask", "lost", "keep", "readers", "read_keep")
 	read.keeper, read.kept, read.span = nil, 3, 1
-	read.takeArgs = func(name string, _ driver.Request) []string { return []string{rwChannel(name), tagged(name)} }
+	read.takeArgs = func(name string, _ driver.Request) []string { return []string{rwChannel(name)} }
 	l.recipes[driver.Write], l.recipes[driver.Read] = write, &read
 }

@@ -2,7 +2,7 @@
 -- field, TTL, "owner meta ", whether a place in line is wanted. A plus behind the answer
 -- says that others stand in line.
 local call = redis.call
-local again, others = false, ''
+local again, others, ttl = false, '', ARGV[2]
 if call('EXISTS', KEYS[1], KEYS[3]) > 0 then
   line, places, scores = KEYS[3], KEYS[4], KEYS[5]
   local seen = call('HMGET', KEYS[1], ARGV[1], 'mode')
@@ -12,6 +12,7 @@ if call('EXISTS', KEYS[1], KEYS[3]) > 0 then
   again = seen[1]
   if again then
     sweep(clock())
+    ttl = math.max(ttl, call('PTTL', KEYS[1]))
   else
     local left = refuse(ARGV[1], call('PTTL', KEYS[1]), ARGV[4] == '1', tonumber(ARGV[2]))
     if left then
@@ -22,6 +23,6 @@ if call('EXISTS', KEYS[1], KEYS[3]) > 0 then
 end
 local id = fence(KEYS[#KEYS])
 call('HSET', KEYS[1], ARGV[1], 1)
-call('PEXPIRE', KEYS[1], ARGV[2])
-remember(KEYS[2], ARGV[3], id, ARGV[2], again)
+call('PEXPIRE', KEYS[1], ttl)
+remember(KEYS[2], ARGV[3], id, ttl, again)
 return id .. others

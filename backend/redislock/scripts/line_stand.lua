@@ -27,10 +27,12 @@ local function stand(who, first, ttl, now)
   if not ends and not (scores and redis.call('ZSCORE', scores, who)) then
     redis.call('RPUSH', line, who)
   end
-  local last = ttl + 1 -- the clock is rounded down, and a TTL must not be
+  -- The clock is rounded down, and a TTL must not be. An attempt may arrive late, after
+  -- one for longer.
+  local last = math.max(ttl + 1, (ends or 0) - now)
   redis.call('ZADD', places, now + last, who)
   if scores then
-    last = math.max(last, score(who, before, ends and now + last - ends or 0, ttl, now))
+    last = math.max(last, score(who, before, ends and now + last - ends or 0, last, now))
   elseif redis.call('PTTL', line) < last then
     redis.call('PEXPIRE', line, last)
   end

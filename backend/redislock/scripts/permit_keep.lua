@@ -1,16 +1,16 @@
 -- Permits. KEYS: name, hold and permits of each. A permit whose end has passed is not
 -- held any more, though nobody has taken it away yet.
-local t = now()
-return batch(function(at, id, ttl)
+local t, from = now()
+return batch(function(at, id, ttl, exact)
   local ends = ask('ZSCORE', KEYS[at + 2], id)
   if not ends or tonumber(ends) <= t then
     return false
   end
-  ends = t + tonumber(ttl)
+  ends = longer(tonumber(ends), from + ttl, exact)
   redis.call('ZADD', KEYS[at + 2], ends, id)
-  redis.call('PEXPIRE', KEYS[at + 1], ttl)
+  redis.call('PEXPIRE', KEYS[at + 1], ends - from)
   local left = redis.call('PTTL', KEYS[at])
-  if left >= 0 and left < tonumber(ttl) then
+  if left >= 0 and t + left < ends then
     redis.call('PEXPIREAT', KEYS[at], ends)
     redis.call('PEXPIREAT', KEYS[at + 2], ends)
   end

@@ -10,7 +10,7 @@ if free and (not string.match(free, '^-?%d+$') or (ends >= 0 and call('EXISTS', 
 end
 free = free and tonumber(free)
 
-local t = now()
+local t, from = now()
 local back = call('ZREMRANGEBYSCORE', KEYS[3], 0, t)
 local held = call('ZCARD', KEYS[3])
 if free and ends >= 0 and held == 0 and not stays then
@@ -44,9 +44,10 @@ if free then
 else
   call('SET', KEYS[1], limit - held)
 end
-call('ZADD', KEYS[3], t + tonumber(ARGV[2]), ARGV[1])
+local last = math.max(from + ARGV[2], again or 0)
+call('ZADD', KEYS[3], last, ARGV[1])
 if not stays and (not free or ends >= 0) then
-  together(t + math.max(tonumber(ARGV[2]), ends or 0, call('PTTL', KEYS[3])))
+  together(math.max(last, t + (ends or 0), t + call('PTTL', KEYS[3])))
 end
-remember(KEYS[2], ARGV[3], id, ARGV[2], again)
+remember(KEYS[2], ARGV[3], id, last - from, again)
 return id

@@ -11,13 +11,12 @@ local function life(name, base)
   return longest
 end
 
--- The lock lives as long as its longest reader. One that shortened its hold may have
--- been that; with many readers it isn't worth asking all of them.
-local function settle(name, base, ttl)
-  ttl = tonumber(ttl)
+-- The lock lives as long as its longest reader. A reader that shortened its hold may have
+-- been the longest; with many readers it isn't worth asking all of them.
+local function settle(name, base, ttl, shortened)
   local left = redis.call('PTTL', name)
   if left > ttl then
-    if redis.call('HLEN', name) > 32 then
+    if not shortened or redis.call('HLEN', name) > 32 then
       return
     end
     ttl = math.max(ttl, life(name, base))

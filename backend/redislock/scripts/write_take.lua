@@ -11,6 +11,7 @@ if not seen[1] and call('EXISTS', KEYS[1]) == 1 then
 end
 local id = fence(KEYS[4])
 call('HSET', KEYS[1], 'mode', 'write', writer, 1)
-call('PEXPIRE', KEYS[1], ARGV[2])
-remember(KEYS[2], ARGV[3], id, ARGV[2], seen[2])
+local ttl = seen[2] and math.max(ARGV[2], call('PTTL', KEYS[1])) or ARGV[2]
+call('PEXPIRE', KEYS[1], ttl)
+remember(KEYS[2], ARGV[3], id, ttl, seen[2])
 return id

@@ -1,0 +1,229 @@
+package redislock
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+	"github.com/redis/go-redis/v9"
+)
+
+var allModes = []driver.Mode{driver.Exclusive, driver.Write, driver.Read, driver.Counted}
+
+// serverTime runs a script in one transaction with TIME, and returns the server's clock just
+// before the script.
+func serverTime(t *testing.T, c *redis.Client, s *script, keys, args []string) time.Time {
+	t.Helper()
+	words := make([]any, len(args))
+	for i, a := range args {
+		words[i] = a
+	}
+	var now *redis.TimeCmd
+	_, err := c.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+		now = p.Time(t.Context())
+		p.Eval(t.Context(), s.in(classic).source, keys, words...)
+		return nil
+	})
+	if err != nil && err != redis.Nil {
+		t.Fatal(err)
+	}
+	return now.Val()
+}
+
+// endOf returns when a hold ends: a key lives through the millisecond of its end, and
+// the member of a sorted set does not.
+func endOf(t *testing.T, c *redis.Client, r driver.Request) time.Time {
+	t.Helper()
+	key := r.Name
+	switch r.Mode {
+	case driver.Counted:
+		return scoreOf(t, c, permitsKey(r.Name), permitID(r.Owner))
+	case driver.Read:
+		key = readerKey(r.Name, r.Owner)
+	}
+	ms, err := c.Do(t.Context(), "PEXPIRETIME", key).Int64()
+	if err != nil || ms < 0 {
+		t.Fatalf("the end of %s: %d, %v", key, ms, err)
+	}
+	return time.UnixMilli(ms + 1)
+}
+
+func scoreOf(t *testing.T, c *redis.Client, key, member string) time.Time {
+	t.Helper()
+	ms, err := c.ZScore(t.Context(), key, member).Result()
+	if err != nil {
+		t.Fatalf("the score of %s in %s: %v", member, key, err)
+	}
+	return time.UnixMilli(int64(ms))
+}
+
+// A life is rounded up. The server's clock is read just before each script, so a life
+// that is rounded down is too short in nearly every round.
+func TestLivesAreRoundedUp(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	c := raw(t, srv.Addr())
+	eachLayout(t, func(t *testing.T, layout Layout) {
+		b := openOwn(t, srv.Addr(), Options{Layout: layout})
+		for range 20 {
+			for _, mode := range allModes {
+				r, rec := request("", mode), b.layout.recipes[mode]
+				keys, args := b.takeCall(rec, r)
+				asked := serverTime(t, c, rec.take, keys, args)
+				wantLife(t, mode.String(), asked, endOf(t, c, r), r.TTL)
+
+				r.TTL *= 2
+				keys, args = b.takeCall(rec, r)
+				asked = serverTime(t, c, rec.take, keys, args)
+				wantLife(t, mode.String()+" again", asked, endOf(t, c, r), r.TTL)
+
+				r.TTL *= 2
+				args = []string{rec.keepsAs(r.Owner), lifeArg(r.Hold)}
+				asked = serverTime(t, c, rec.keep, keys[:rec.kept], args)
+				wantLife(t, mode.String()+" renewed", asked, endOf(t, c, r), r.TTL)
+				if mode != driver.Exclusive {
+					continue
+				}
+				next := request(r.Name, mode)
+				next.Queue = true
+				keys, args = b.takeCall(rec, next)
+				asked = serverTime(t, c, rec.take, keys, args)
+				wantLife(t, "place", asked, scoreOf(t, c, b.layout.line(r.Name)[1], rec.writer(next.Owner)), next.TTL)
+			}
+		}
+	})
+}
+
+func wantLife(t *testing.T, what string, asked, end time.Time, ttl time.Duration) {
+	t.Helper()
+	if short := ttl - end.Sub(asked); short > 0 {
+		t.Errorf("%s: lives %v less than its TTL", what, short)
+	}
+}
+
+// A renewal or an attempt that arrives late, after a renewal for longer, shortens nothing
+// that is kept of a hold.
+func TestLateCallsShortenNothing(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	c := raw(t, srv.Addr())
+	eachLayout(t, func(t *testing.T, layout Layout) {
+		b := openOwn(t, srv.Addr(), Options{Layout: layout})
+		for _, mode := range allModes {
+			r := request("", mode)
+			acquire(t, b, r)
+			extend(t, b, r.Hold)
+			before := endsOf(t, c, r.Name)
+			renewed(t, b, r.Hold)
+			wantNoShorter(t, mode.String()+" after a late renewal", endsOf(t, c, r.Name), before)
+			acquire(t, b, r)
+			wantNoShorter(t, mode.String()+" after a late attempt", endsOf(t, c, r.Name), before)
+		}
+	})
+}
+
+// An attempt that arrives late does not shorten a place in line.
+func TestLateAttemptKeepsItsPlace(t *testing.T) {
+	eachLayout(t, func(t *testing.T, layout Layout) {
+		b, c, r := heldLine(t, layout)
+		next := stands(t, b, r.Name)
+		late := next
+		next.TTL = time.Hour
+		refused(t, b, next, driver.ErrHeld)
+		before := endsOf(t, c, r.Name)
+		refused(t, b, late, driver.ErrHeld)
+		wantNoShorter(t, "after a late attempt", endsOf(t, c, r.Name), before)
+	})
+}
+
+// A downgrade keeps the life of the writer, and one that arrives late that of the reader.
+func TestLateDowngradeShortensNothing(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	c := raw(t, srv.Addr())
+	eachLayout(t, func(t *testing.T, layout Layout) {
+		b := openOwn(t, srv.Addr(), Options{Layout: layout})
+		r := request("", driver.Write)
+		acquire(t, b, r)
+		extend(t, b, r.Hold)
+		before := endOf(t, c, r)
+		for _, what := range []string{"a downgrade", "a late downgrade"} {
+			r.Mode = driver.Read
+			acquire(t, b, r)
+			for key, end := range endsOf(t, c, r.Name) {
+				if end < before.UnixMilli()-1 {
+					t.Errorf("after %s %s ends %d ms earlier", what, key, before.UnixMilli()-1-end)
+				}
+			}
+		}
+	})
+}
+
+// A renewal with Shorten sets all that is kept of a hold.
+func TestShortenSetsEachLife(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	c := raw(t, srv.Addr())
+	eachLayout(t, func(t *testing.T, layout Layout) {
+		b := openOwn(t, srv.Addr(), Options{Layout: layout})
+		for _, mode := range allModes {
+			r := request("", mode)
+			acquire(t, b, r)
+			last := r.Hold
+			last.TTL, last.Shorten = 10*time.Second, true
+			renewed(t, b, last)
+			if left := endOf(t, c, r).Sub(c.Time(t.Context()).Val()); left > last.TTL+10*time.Millisecond {
+				t.Errorf("%v: ends in %v, want %v", mode, left, last.TTL)
+			}
+			if left := c.PTTL(t.Context(), holdKey(r.Name, r.Owner)).Val(); left > last.TTL {
+				t.Errorf("%v: the note ends in %v, want %v", mode, left, last.TTL)
+			}
+		}
+	})
+}
+
+func renewed(t *testing.T, b *Backend, h driver.Hold) {
+	t.Helper()
+	if err := b.Renew(t.Context(), []driver.Hold{h})[0]; err != nil {
+		t.Fatalf("renew %v: %v", h.Mode, err)
+	}
+}
+
+// extend renews a hold for longer than all that comes later.
+func extend(t *testing.T, b *Backend, h driver.Hold) {
+	t.Helper()
+	h.TTL = time.Hour
+	renewed(t, b, h)
+}
+
+// endsOf returns when each key of a name ends, and each member of a sorted set, in ms.
+func endsOf(t *testing.T, c *redis.Client, name string) map[string]int64 {
+	t.Helper()
+	keys, err := c.Keys(t.Context(), "*"+name+"*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends := map[string]int64{}
+	for _, key := range keys {
+		ms, err := c.Do(t.Context(), "PEXPIRETIME", key).Int64()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ms < 0 {
+			ms = math.MaxInt64
+		}
+		ends[key] = ms
+		for _, z := range c.ZRangeWithScores(t.Context(), key, 0, -1).Val() {
+			ends[fmt.Sprintf("%s %q", key, z.Member)] = int64(z.Score)
+		}
+	}
+	return ends
+}
+
+func wantNoShorter(t *testing.T, what string, got, before map[string]int64) {
+	t.Helper()
+	for key, end := range before {
+		if got[key] < end {
+			t.Errorf("%s: %s ends at %d, want %d or later", what, key, got[key], end)
+		}
+	}
+}
