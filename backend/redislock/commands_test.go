@@ -87,9 +87,9 @@ func TestScriptlessCommandsOfEachCall(t *testing.T) {
 	}
 	want := map[string]string{
 		"lock":    "1 trips: EXISTS PTTL SET XADD",
-		"again":   "3 trips: EXEC EXISTS MGET MULTI PEXPIRE PTTL SET WATCH XADD",
+		"again":   "3 trips: EXEC EXISTS MGET MULTI PEXPIRE PTTL×2 SET WATCH XADD",
 		"refused": "1 trips: EXISTS PTTL SET XADD",
-		"renew":   "2 trips: EXEC MGET MULTI PEXPIRE WATCH",
+		"renew":   "2 trips: EXEC MGET MULTI PEXPIRE PTTL WATCH",
 		"unlock":  "2 trips: DEL EXEC LINDEX MGET MULTI PUBLISH WATCH",
 	}
 	usage(t, srv)

@@ -3,6 +3,7 @@ package redislock
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -14,6 +15,11 @@ type guard struct {
 
 	// writes are the change. The first answers 0 if the key is gone.
 	writes [][]string
+
+	// life is the TTL in ms of the PEXPIRE that the first write is. It is sent with what
+	// is left if that is more, because a renewal may arrive late. Zero: the writes are
+	// sent as they are.
+	life int64
 
 	fate    guardFate
 	results []any // of the writes
@@ -84,7 +90,7 @@ func (f *ferry) beginGuards(t *trip) {
 		for _, g := range guards {
 			watch, get = append(watch, g.key), append(get, g.key)
 		}
-		t.add(nil, [][]string{watch, get}, func(got []answer) {
+		t.add(nil, append([][]string{watch, get}, lefts(guards)...), func(got []answer) {
 			if lostError(got) != nil {
 				return // see loseGuards
 			}
@@ -94,6 +100,16 @@ func (f *ferry) beginGuards(t *trip) {
 			}
 		})
 	}
+}
+
+// lefts asks for what is left of the lives that must not become shorter.
+func lefts(guards []*guard) (commands [][]string) {
+	for _, g := range guards {
+		if g.life > 0 {
+			commands = append(commands, []string{"PTTL", g.key})
+		}
+	}
+	return commands
 }
 
 // see compares what the keys have with what they should.
@@ -109,9 +125,14 @@ func (l *load) see(guards []*guard, got []answer) {
 		l.err = errAnswer
 		return
 	}
+	left := got[2:]
 	for i, g := range guards {
 		if value, is := values[i].(string); !is || !ownedBy(value, g.owner) {
 			g.fate = foreign
+		}
+		if g.life > 0 {
+			g.writes[0][2] = strconv.FormatInt(max(g.life, integer(left[0].reply)), 10)
+			left = left[1:]
 		}
 	}
 }

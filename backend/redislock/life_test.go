@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"testing"
@@ -135,6 +136,53 @@ func TestLateAttemptKeepsItsPlace(t *testing.T) {
 		refused(t, b, late, driver.ErrHeld)
 		wantNoShorter(t, "after a late attempt", endsOf(t, c, r.Name), before)
 	})
+}
+
+// Without scripts a renewal first looks at what is left. An extension that lands after the
+// look makes it look again.
+func TestScriptlessRenewalBesideAnExtension(t *testing.T) {
+	srv := noScripts(t)
+	b, c := openOwn(t, srv.Addr(), Options{}), raw(t, srv.Addr())
+	m := meddle(b)
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	var extended time.Time
+	m.before = func() {
+		if extended.IsZero() {
+			c.PExpire(t.Context(), r.Name, time.Hour)
+			extended = endOf(t, c, r)
+		}
+	}
+	renewed(t, b, r.Hold)
+	if end := endOf(t, c, r); extended.IsZero() || end.Before(extended) {
+		t.Errorf("ends at %v, want %v or later", end, extended)
+	}
+}
+
+// A TTL that Redis or its scripts can't count is refused for good; the greatest one that
+// the backend claims is not.
+func TestTTLOutOfRange(t *testing.T) {
+	srv := testserver.SharedRedis(t)
+	for _, o := range []Options{{}, {Layout: Redisson}, {Scripts: ScriptsOff}} {
+		b := openOwn(t, srv.Addr(), o)
+		for _, mode := range allModes {
+			if !b.Caps().Modes.Has(mode) {
+				continue
+			}
+			r := request("", mode)
+			r.TTL = b.Caps().MaxTTL
+			acquire(t, b, r)
+			renewed(t, b, r.Hold)
+			next := request(r.Name, mode)
+			for _, next.TTL = range []time.Duration{-1, 0, b.Caps().MaxTTL + 1, math.MaxInt64} {
+				refused(t, b, next, driver.ErrInvalid)
+				if err := b.Renew(t.Context(), []driver.Hold{next.Hold})[0]; !errors.Is(err, driver.ErrInvalid) {
+					t.Errorf("%+v %v: renew for %v: %v, want ErrInvalid", o, mode, next.TTL, err)
+				}
+			}
+			release(t, b, r)
+		}
+	}
 }
 
 // A downgrade keeps the life of the writer, and one that arrives late that of the reader.

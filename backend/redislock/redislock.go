@@ -116,7 +116,7 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 		Name: opts.Name, Modes: driver.AllModes,
 		Fence: true, Floor: true, Downgrade: true,
 		Line: driver.OnRequest, Lined: driver.Modes(driver.Exclusive),
-		MinTTL: 10 * time.Millisecond,
+		MinTTL: 10 * time.Millisecond, MaxTTL: maxTTL,
 	}
 	if b.layout.span > 1 {
 		// A script for each hand-off would make locks that are not fair a hundred times slower.
@@ -158,6 +158,9 @@ func (b *Backend) Caps() driver.Caps { return b.caps }
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	rec, err := b.recipe(r.Hold)
 	if err != nil {
+		return driver.Grant{}, err
+	}
+	if err := checkTTL(r.TTL); err != nil {
 		return driver.Grant{}, err
 	}
 	if r.Queue && b.caps.LineOf(r.Mode) == driver.Never {
@@ -305,6 +308,17 @@ func (b *Backend) checkName(name string) error {
 	return oneSlot(b.prefix + name)
 }
 
+// maxTTL keeps the sum of a clock and a TTL far from overflow.
+const maxTTL = 100 * 365 * 24 * time.Hour
+
+// checkTTL refuses a TTL that Redis would not take either, but as an error of its own.
+func checkTTL(ttl time.Duration) error {
+	if ttl <= 0 || ttl > maxTTL {
+		return fmt.Errorf("%w: TTL %v: want more than 0 and at most %v", driver.ErrInvalid, ttl, maxTTL)
+	}
+	return nil
+}
+
 // fail says what was tried. What failed because the backend was closed meanwhile is as
 // unknown as any other failure, but says why.
 func (b *Backend) fail(op, name string, err error) error {
@@ -314,9 +328,16 @@ func (b *Backend) fail(op, name string, err error) error {
 	return fmt.Errorf("redislock: %s %q: %w", op, name, err)
 }
 
-// millis is a TTL as Redis wants it, rounded up.
-func millis(d time.Duration) string {
-	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
+// millis is a TTL as Redis wants it.
+func millis(d time.Duration) string { return strconv.FormatInt(inMillis(d), 10) }
+
+// inMillis is d in milliseconds, rounded up.
+func inMillis(d time.Duration) int64 {
+	ms := int64(d / time.Millisecond)
+	if d%time.Millisecond > 0 {
+		ms++
+	}
+	return ms
 }
 
 // bit is a bool as scripts read it.

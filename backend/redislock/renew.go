@@ -52,6 +52,9 @@ func (b *Backend) batches(holds []driver.Hold, errs []error) []batch {
 	open := map[share]*batch{}
 	for i, h := range holds {
 		rec, err := b.recipe(h)
+		if err == nil {
+			err = checkTTL(h.TTL)
+		}
 		if err != nil {
 			errs[i] = err
 			continue

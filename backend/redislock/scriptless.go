@@ -257,6 +257,9 @@ func (p *scriptless) renew(ctx context.Context, holds []driver.Hold) []error {
 			writes = append(writes, p.draw(h.Name, p.b.layout.floorID(h.Floor)))
 		}
 		l.guards[i] = guard{key: name, owner: h.Owner, writes: writes}
+		if !h.Shorten {
+			l.guards[i].life = inMillis(h.TTL)
+		}
 	}
 	errs := make([]error, len(holds))
 	err := p.do(ctx, holds[0].Name, l)
