@@ -50,6 +50,8 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	switch {
 	case skips > t.of-b.majority:
 		return driver.Info{Name: name}, driver.ErrSkip
+	case t.final > t.of-b.majority:
+		return driver.Info{Name: name}, fmt.Errorf("quorum: inspect %q: %w", name, t.finalErr)
 	case t.yes < b.majority:
 		return driver.Info{Name: name}, t.unknown("inspect", name)
 	}

@@ -49,7 +49,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	}
 	if n == 0 {
 		w.close()
-		return driver.Watch{}, t.unarmed(ctx, r.Name)
+		return driver.Watch{}, t.unarmed(ctx, r.Name, b.majority)
 	}
 	b.tasks.Add(1)
 	go func() {
@@ -60,12 +60,14 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 }
 
 // unarmed says why no member is armed.
-func (t *tally) unarmed(ctx context.Context, name string) error {
+func (t *tally) unarmed(ctx context.Context, name string, majority int) error {
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("quorum: watch %q: %w", name, ctx.Err())
 	case t.answered() == 0:
 		return driver.ErrSkip
+	case t.final > t.of-majority:
+		return fmt.Errorf("quorum: watch %q: %w", name, t.finalErr)
 	}
 	return t.unknown("watch", name)
 }
