@@ -79,7 +79,7 @@ var nameChecks = []promise{{
 	every: true,
 	run: func(s *scene) {
 		var refused []string
-		for _, end := range []string{"{", "}", "{}", "a{b", "a}b", "{}a", "a{}{b}", "}{", "\n", " ", "'", "é", strings.Repeat("x", 900)} {
+		for _, end := range []string{"{", "}", "{}", "a{b", "a}b", "{}a", "a{}{b}", "}{", "{a}:timeout", "\n", " ", "'", "é", strings.Repeat("x", 900)} {
 			if name := s.prefix + end; s.Refuses(name) {
 				refused = append(refused, name)
 			}

@@ -26,6 +26,9 @@ func TestConformance(t *testing.T) {
 	}
 }
 
+// isReserved says which names a single server refuses in either layout.
+func isReserved(name string) bool { return reserved(name) != "" }
+
 // conform runs the suite, each connection through a proxy of its own.
 func conform(t *testing.T, srv *testserver.RedisServer, o opener, opts Options) {
 	opts.Name = "redis://proxied"
@@ -42,5 +45,6 @@ func conform(t *testing.T, srv *testserver.RedisServer, o opener, opts Options) 
 			p.(*faultproxy.Proxy).Silence()
 			return p.(*faultproxy.Proxy).Pass
 		},
+		Refuses: isReserved,
 	})
 }

@@ -174,14 +174,14 @@ func harness(t *testing.T, w way, addrs []string, opts Options, refuses func(str
 }
 
 func TestClusterConformance(t *testing.T) {
-	conforms(t, clusterWays, testserver.SharedRedisCluster(t).Addrs(), func(name string) bool { return oneSlot(name) != nil })
+	conforms(t, clusterWays, testserver.SharedRedisCluster(t).Addrs(), func(name string) bool { return oneSlot(name) != nil || isReserved(name) })
 }
 
 // The suite is too quick for go-redis's client of sentinels, which takes a while to
 // start and leaves a goroutine when it ends.
 func TestSentinelConformance(t *testing.T) {
 	ways := slices.DeleteFunc(slices.Clone(sentinelWays), func(w way) bool { return strings.HasPrefix(w.name, "go-redis") })
-	conforms(t, ways, testserver.SharedRedisSentinel(t).Addrs(), nil)
+	conforms(t, ways, testserver.SharedRedisSentinel(t).Addrs(), isReserved)
 }
 
 func timeout(t testing.TB, d time.Duration) (context.Context, context.CancelFunc) {

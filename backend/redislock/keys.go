@@ -15,19 +15,28 @@ func tagged(name string) string {
 }
 
 // holdKey is where a hold of a Redisson structure keeps what Inspect shows.
-func holdKey(name, owner string) string { return tagged(name) + ":" + owner + ":distlock" }
+func holdKey(name, owner string) string { return tagged(name) + ":" + owner + holdSuffix }
 
-func tokenKey(name string) string   { return "redisson_lock_token:" + tagged(name) }
-func permitsKey(name string) string { return tagged(name) + ":timeout" }
+func tokenKey(name string) string { return tokenPrefix + tagged(name) }
+
+// permitsKey is where a semaphore's permits are. Those of {a} are not those of a: the
+// layout "string" has both.
+func permitsKey(name string) string {
+	if _, ok := braced(name); ok {
+		return name + holdSuffix + permitsSuffix
+	}
+	return tagged(name) + permitsSuffix
+}
+
 func readerKey(name, owner string) string {
-	return tagged(name) + ":" + field(owner) + ":rwlock_timeout:1"
+	return tagged(name) + ":" + field(owner) + readerSuffix + "1"
 }
 
 // javaLine are the keys of a line that Java shares: those of its fair lock, and between
 // them our places.
 func javaLine(name string) []string {
 	n := tagged(name)
-	return []string{javaLinePrefix + n, "distlock_places:" + n, "redisson_lock_timeout:" + n}
+	return []string{javaLinePrefix + n, placesPrefix + n, javaTimeoutPrefix + n}
 }
 
 // ownLine are the keys of a line that is ours alone. Unlike Java's, names that differ
@@ -37,20 +46,29 @@ func ownLine(name string) []string {
 	if n == name {
 		n = ":" + n
 	}
-	return []string{ownLinePrefix + n, "distlock_places:" + n}
+	return []string{ownLinePrefix + n, placesPrefix + n}
 }
 
+// What the keys beside a lock begin or end with. No lock has such a name: see reserved.
 const (
-	javaLinePrefix = "redisson_lock_queue:"
-	ownLinePrefix  = "distlock_line:"
+	javaLinePrefix    = "redisson_lock_queue:"
+	javaTimeoutPrefix = "redisson_lock_timeout:"
+	tokenPrefix       = "redisson_lock_token:"
+	ownLinePrefix     = "distlock_line:"
+	placesPrefix      = "distlock_places:"
+
+	permitsSuffix = ":timeout"
+	holdSuffix    = ":distlock"
+	probeSuffix   = ":distlock:none"
+	readerSuffix  = ":rwlock_timeout:" // and a number
+
+	counterName = "distlock:fence"
 )
 
 // nameOfLine undoes the prefix rule of either; false for a key that is no line.
 func nameOfLine(key, prefix string) (string, bool) {
 	n, ok := strings.CutPrefix(key, prefix)
-	inner, open := strings.CutPrefix(n, "{")
-	inner, closed := strings.CutSuffix(inner, "}")
-	if ok && open && closed && !strings.ContainsRune(inner, '{') {
+	if inner, is := braced(n); ok && is {
 		return inner, true
 	}
 	if prefix == ownLinePrefix {

@@ -33,7 +33,7 @@ func (l *lane) send(ctx context.Context, commands [][]string) []answer {
 // right server: one that has the key, and is no replica.
 func (l *lane) open(ctx context.Context) error {
 	if l.doubt {
-		if _, err := l.client.do(ctx, l.key, []string{"DEL", tagged(l.key) + ":distlock:none"}); err != nil {
+		if _, err := l.client.do(ctx, l.key, []string{"DEL", tagged(l.key) + probeSuffix}); err != nil {
 			return explain(err)
 		}
 		l.doubt = false

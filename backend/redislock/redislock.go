@@ -98,7 +98,7 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 	}
 	b.keyspace.wanted.Store(opts.Keyspace)
 	b.hub = newHub(c, b.voice, &b.keyspace)
-	if err := b.checkName(""); err != nil {
+	if err := b.checkPrefix(); err != nil {
 		return nil, fmt.Errorf("prefix: %w", err)
 	}
 	switch opts.Layout {
@@ -298,14 +298,6 @@ func (b *Backend) recipe(h driver.Hold) (*recipe, error) {
 		return nil, fmt.Errorf("%w: mode %v", driver.ErrUnsupported, h.Mode)
 	}
 	return b.layout.recipes[h.Mode], b.checkName(h.Name)
-}
-
-// checkName refuses names whose keys a cluster has in several places.
-func (b *Backend) checkName(name string) error {
-	if !b.client.strict() {
-		return nil
-	}
-	return oneSlot(b.prefix + name)
 }
 
 // maxTTL keeps the sum of a clock and a TTL far from overflow.

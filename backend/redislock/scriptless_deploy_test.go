@@ -14,7 +14,7 @@ func TestScriptlessClusterConformance(t *testing.T) {
 	g := testserver.SharedRedisCluster(t)
 	for _, w := range clusterWays {
 		t.Run(w.name, func(t *testing.T) {
-			h := harness(t, w, g.Addrs(), Options{Scripts: ScriptsOff}, func(name string) bool { return oneSlot(name) != nil })
+			h := harness(t, w, g.Addrs(), Options{Scripts: ScriptsOff}, func(name string) bool { return oneSlot(name) != nil || isReserved(name) })
 			if w.name != "url" {
 				travels(t, h)
 				return

@@ -20,7 +20,7 @@ const spanLife = time.Millisecond
 // SET name value NX PX: a string, whose value begins with the Owner.
 func stringLayout(strict bool) *layout {
 	l := &layout{
-		counter: func(prefix, _ string) string { return prefix + "distlock:fence" },
+		counter: func(prefix, _ string) string { return prefix + counterName },
 		span:    handoff,
 		line:    ownLine, linePrefix: ownLinePrefix,
 	}
@@ -47,7 +47,7 @@ func stringLayout(strict bool) *layout {
 // no other. A prefix with a hash tag has all its names in one.
 func slotCounter(prefix, name string) string {
 	if _, ok := hashTag(prefix); ok {
-		return prefix + "distlock:fence"
+		return prefix + counterName
 	}
-	return prefix + "distlock:fence:{" + slotTags()[slotOf(prefix+name)] + "}"
+	return prefix + counterName + ":{" + slotTags()[slotOf(prefix+name)] + "}"
 }
