@@ -65,6 +65,19 @@
 // other modes. Beside each hold of Redisson's structures stands {name}:owner:distlock,
 // for Inspect, with the hold's TTL.
 //
+// No lock has the name of such a key, because one would spoil the other. ErrInvalid are
+// names, with their prefix, that begin with distlock_line:, distlock_places:,
+// distlock_guard: (of package fenceredis), redisson_lock_queue:, redisson_lock_timeout:,
+// redisson_lock_token: or redisson_unlock_latch:; that end in distlock:fence, also with
+// :{number} behind it; and that have a brace and end in :timeout, :distlock,
+// :distlock:none, :distlock_guard, or :rwlock_timeout: and a number. By Redisson's rule
+// {a} and a have the same keys beside them. So in the layout "redisson" {a} is ErrInvalid
+// as well, and in the layout "string" the permits of a semaphore {a} are in
+// {a}:distlock:timeout, where Redisson does not look.
+//
+// The life of a hold is never shortened by a message that arrives late: renewing and
+// taking again set the greater of what is left and the TTL. Redisson's own clients set it.
+//
 // A semaphore's counter goes with its last permit in the layout "string". In the
 // layout "redisson" it stays, as Java wants it: a waiter in Java that finds it gone
 // waits for ever. So semaphores shared with Java need layout=redisson. A semaphore that
@@ -127,8 +140,8 @@
 // keep is not passed.
 //
 // A lock is taken in one round trip, by SET NX GET (before Redis 7.0, SET NX and GET) and
-// XADD. It is renewed and released in two: WATCH and MGET, then MULTI, the change, and
-// EXEC. A lock that is asked for again by its Owner takes three. Calls that come at the same
+// XADD. It is renewed and released in two: WATCH and MGET (to renew, PTTL besides),
+// then MULTI, the change, and EXEC. A lock that is asked for again by its Owner takes three. Calls that come at the same
 // time share their trips (in a cluster: those for one slot), and a connection of the client's pool. A refused attempt uses up a
 // fence. The value of a lock lacks its fence, so Inspect does not show it. A counter
 // that is lost and asked again within the same millisecond may repeat a fence, where

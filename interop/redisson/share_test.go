@@ -113,7 +113,7 @@ func TestNames(t *testing.T) {
 	prefixed.name, prefixed.prefix, prefixed.url = "prefixed", "app:", prefixed.url+"&prefix=app:"
 	for _, d := range []*deployment{plainly, prefixed} {
 		c := interop.Client(t, d.url, nil)
-		for _, pattern := range []string{"NAME", "{NAME}", "{NAME}:a", "a:{NAME}:b", "NAME-ключ-鍵", "NAME:a:b"} {
+		for _, pattern := range []string{"NAME", "{NAME}:a", "a:{NAME}:b", "NAME-ключ-鍵", "NAME:a:b"} {
 			for _, k := range []kind{plain, fenced, write, read, permit(1)} {
 				sameLock(t, sidesOf(t, d, k, strings.ReplaceAll(pattern, "NAME", interop.NewName(t)), c))
 			}
