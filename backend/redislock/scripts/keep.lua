@@ -17,9 +17,16 @@ local function batch(keep)
   return table.concat(held)
 end
 
--- longer returns the new life of a hold that has left ms. A renewal may arrive late, after
--- one for longer, and must not shorten the life. The caller writes the result even if it
--- changes nothing, because a replica shows itself by refusing to write.
-local function longer(left, ttl, exact)
-  return exact and ttl or math.max(left, ttl)
+-- lengthen lets a key live for at least ttl, or exactly so long, and reports whether the key
+-- exists. A renewal may arrive late, after one for longer, and must not shorten the life.
+-- It is a write in any case, because a replica shows itself by refusing to write. GT came
+-- with Redis 7.0, and so did the number of the version.
+local function lengthen(key, ttl, exact)
+  if exact then
+    return redis.call('PEXPIRE', key, ttl) == 1
+  end
+  if redis.REDIS_VERSION_NUM then
+    return redis.call('PEXPIRE', key, ttl, 'GT') == 1 or redis.call('EXISTS', key) == 1
+  end
+  return redis.call('PEXPIRE', key, math.max(ttl, redis.call('PTTL', key))) == 1
 end

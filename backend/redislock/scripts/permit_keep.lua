@@ -6,9 +6,9 @@ return batch(function(at, id, ttl, exact)
   if not ends or tonumber(ends) <= t then
     return false
   end
-  ends = longer(tonumber(ends), from + ttl, exact)
+  ends = exact and from + ttl or math.max(ends, from + ttl)
   redis.call('ZADD', KEYS[at + 2], ends, id)
-  redis.call('PEXPIRE', KEYS[at + 1], ends - from)
+  lengthen(KEYS[at + 1], ttl, exact)
   local left = redis.call('PTTL', KEYS[at])
   if left >= 0 and t + left < ends then
     redis.call('PEXPIREAT', KEYS[at], ends)

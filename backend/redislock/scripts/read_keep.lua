@@ -2,13 +2,14 @@
 -- timeout has ended holds no more, though its field stays as long as others read.
 return batch(function(at, field, ttl, exact)
   local seen = ask('HMGET', KEYS[at], 'mode', field)
-  local left = seen and seen[1] == 'read' and seen[2] and redis.call('PTTL', KEYS[at + 2]) or -2
-  if left == -2 then
+  if not seen or seen[1] ~= 'read' or not seen[2] or not lengthen(KEYS[at + 2], ttl, exact) then
     return false
   end
-  local life = longer(left, ttl, exact)
-  redis.call('PEXPIRE', KEYS[at + 2], life)
-  redis.call('PEXPIRE', KEYS[at + 1], life)
-  settle(KEYS[at], string.sub(KEYS[at + 2], 1, -#(':' .. field .. ':rwlock_timeout:1') - 1), life, exact)
+  lengthen(KEYS[at + 1], ttl, exact)
+  if exact then
+    settle(KEYS[at], string.sub(KEYS[at + 2], 1, -#(':' .. field .. ':rwlock_timeout:1') - 1), ttl)
+  else
+    lengthen(KEYS[at], ttl)
+  end
   return true
 end)
