@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
 	"runtime"
 	"slices"
@@ -13,7 +14,8 @@ import (
 // have a connection by itself, or keeps one busy: WATCH and WAIT.
 type ferry struct {
 	send func(ctx context.Context, commands [][]string) []answer
-	rest func()   // nobody waits; may be nil
+	kept func() bool // the next trip goes on the connection of the last; nil: nobody knows
+	rest func()      // nobody waits; may be nil
 	wait []string // the command that waits for replicas; nil if nobody asks them
 
 	mu      sync.Mutex
@@ -108,8 +110,8 @@ func (f *ferry) cross() {
 		f.askReplicas(&t)
 		f.beginGuards(&t)
 		t.make(f.send)
-		if t.broken != nil {
-			f.loseGuards(t.broken)
+		if f.kept == nil || !f.kept() {
+			f.loseGuards(cmp.Or(t.broken, errGivenUp))
 		}
 		for _, l := range t.ended {
 			close(l.done)

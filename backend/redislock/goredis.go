@@ -121,10 +121,13 @@ func results(list []once) []answer {
 // conn of a client that is ours comes from the pool for subscriptions: the other one has
 // a single connection.
 func (c *goRedisServer) conn(context.Context) (conn, error) {
-	return &goRedisConn{cmp.Or(c.subscriber, c.client).Conn()}, nil
+	return &goRedisConn{conn: cmp.Or(c.subscriber, c.client).Conn()}, nil
 }
 
-type goRedisConn struct{ conn *redis.Conn }
+type goRedisConn struct {
+	conn *redis.Conn
+	lost bool // it failed, which the library knows
+}
 
 func (c *goRedisConn) doAll(ctx context.Context, commands [][]string) []answer {
 	list := make([]once, len(commands))
@@ -134,11 +137,19 @@ func (c *goRedisConn) doAll(ctx context.Context, commands [][]string) []answer {
 		pipe.Process(ctx, list[i])
 	}
 	pipe.Exec(ctx)
-	return results(list)
+	got := results(list)
+	c.lost = c.lost || lostError(got) != nil
+	return got
 }
 
-// close: a connection that failed is known to the library as broken.
-func (c *goRedisConn) close(bool) { c.conn.Close() }
+// close lets the server end a connection that works and is not to be used again: the library
+// would give it to the next caller.
+func (c *goRedisConn) close(broken bool) {
+	if broken && !c.lost {
+		c.conn.Process(context.Background(), once{redis.NewCmd(context.Background(), "QUIT")})
+	}
+	c.conn.Close()
+}
 
 // command of a client that is ours points to its words, which costs less than a copy of
 // each. A user's client may have hooks, which show words.

@@ -45,7 +45,10 @@ const (
 // Its own keys are hardly ever: only if they end, or are taken away.
 const maxTries = 5
 
-var errChanging = errors.New("the lock was changed again and again while it was looked at")
+var (
+	errChanging = errors.New("the lock was changed again and again while it was looked at")
+	errGivenUp  = errors.New("the connection was given up again and again between a look and the change")
+)
 
 // ownedBy reports whether the value of a plain lock is owner's. An owner that is not
 // ours is the whole value, as Inspect shows it.
@@ -212,8 +215,8 @@ func (l *load) apply(results []any) []any {
 // isLess: the fence counter is not raised to what it exceeds.
 func isLess(err error) bool { return strings.Contains(err.Error(), "equal or smaller") }
 
-// loseGuards: the connection is gone, and with it what it watched. Nothing was changed,
-// so they look again.
+// loseGuards: the next trip goes on another connection, which watches nothing. Nothing was
+// changed, so they look again.
 func (f *ferry) loseGuards(err error) {
 	for _, l := range f.watched {
 		switch {

@@ -7,7 +7,8 @@ import "context"
 type lane struct {
 	client client
 	key    string
-	conn   conn
+	conn   conn // nil: the next trip opens one
+	at     server
 	doubt  bool // whether that server has the key
 }
 
@@ -23,11 +24,20 @@ func (l *lane) send(ctx context.Context, commands [][]string) []answer {
 		why, _ := verdictOf(a.err)
 		l.doubt = l.doubt || broken || why != executed
 	}
-	if l.doubt {
-		l.end(broken)
+	if l.doubt || l.replaced(ctx) {
+		l.end(true)
 	}
 	return got
 }
+
+// replaced reports whether another server has the key now, which is the master: a lane
+// that is never at rest must not stay with the one before for as long as that answers.
+func (l *lane) replaced(ctx context.Context) bool {
+	at, err := l.client.at(ctx, l.key)
+	return err == nil && at != l.at
+}
+
+func (l *lane) kept() bool { return l.conn != nil }
 
 // open connects. In doubt it asks for a change that changes nothing, which finds the
 // right server: one that has the key, and is no replica.
@@ -40,6 +50,7 @@ func (l *lane) open(ctx context.Context) error {
 	}
 	at, err := l.client.at(ctx, l.key)
 	if err == nil {
+		l.at = at
 		l.conn, err = at.conn(ctx)
 	}
 	l.doubt = err != nil
