@@ -27,10 +27,12 @@
 // # Sentinel
 //
 // The sentinels are asked who is the master when a server does not answer or turns out
-// to be a replica, and once a second while there is traffic. So a master that was
-// replaced, but can still be reached, goes on taking locks for up to a second, or for
-// longer if the sentinels can't be reached: min-replicas-to-write bounds that. Clients
-// that are brought find the master in their own way.
+// to be a replica, once a second while there is traffic, and before the first request
+// after a pause. So a master that was replaced, but can still be reached, goes on taking
+// locks for a second, and for as long as the answer takes. The sentinel that answers may
+// itself learn of the replacement up to two seconds late, from the others. If no sentinel
+// can be reached, the old master is used for as long as it answers: min-replicas-to-write
+// bounds that. Clients that are brought find the master in their own way.
 //
 // # Cluster
 //

@@ -32,6 +32,7 @@ type router struct {
 	servers map[string]server // by address
 	looking *looking          // nil: nobody looks
 	looked  time.Time         // when the last look began
+	ended   time.Time         // when it ended, well or not
 }
 
 // place is where a router learns what it must know.
@@ -107,9 +108,10 @@ type looking struct {
 }
 
 const (
-	lookTime = 3 * time.Second       // a look may take
-	lookGap  = 50 * time.Millisecond // between the beginnings of two
-	oldGrace = 10 * time.Second      // that a server out of the table still has to answer
+	lookTime = 3 * time.Second        // a look may take
+	lookGap  = 50 * time.Millisecond  // between the beginnings of two
+	oldGrace = 10 * time.Second       // that a server out of the table still has to answer
+	stale    = 600 * time.Millisecond // a request waits for a look after a pause, if it must
 )
 
 func newRouter(p place) *router {
@@ -247,21 +249,30 @@ func (r *router) all(ctx context.Context) ([]server, error) {
 // current is the table, which is looked up if there is none.
 func (r *router) current(ctx context.Context) (table, error) {
 	r.mu.Lock()
-	t, looked := r.table, r.looked
+	t, looked, ended := r.table, r.looked, r.ended
 	r.mu.Unlock()
-	if every := r.place.every(); every > 0 && time.Since(looked) > every || t == nil {
-		l := r.refresh()
-		if t != nil {
-			return t, nil
-		}
+	every := r.place.every()
+	if t != nil && (every == 0 || time.Since(looked) <= every) {
+		return t, nil
+	}
+	l := r.refresh()
+	switch {
+	case t == nil:
 		if err := r.wait(ctx, l); err != nil {
 			return nil, err
 		}
-		r.mu.Lock()
-		t = r.table
-		r.mu.Unlock()
+	case time.Since(ended) > 2*every:
+		// Nobody has looked for a while, since nobody asked. Without an answer the old table
+		// must do: the server in it may be well.
+		soon, cancel := context.WithTimeout(ctx, stale)
+		defer cancel()
+		r.wait(soon, l)
+	default:
+		return t, nil
 	}
-	return t, nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.table, nil
 }
 
 func (r *router) wait(ctx context.Context, l *looking) error {
@@ -311,7 +322,7 @@ func (r *router) look(l *looking, gap time.Duration) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.looking, l.err = nil, err
+	r.looking, l.err, r.ended = nil, err, time.Now()
 	if err == nil {
 		r.table = t
 		r.expire()

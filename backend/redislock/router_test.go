@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -69,6 +70,71 @@ func TestFindingAServerIsShared(t *testing.T) {
 	if n := slotCalls(t, g) - before; n > 500 {
 		t.Errorf("a thousand who want a server ask %d times", n)
 	}
+}
+
+// moving is a place with one server, which is replaced when the test says so.
+type moving struct {
+	sentinels
+	mu   sync.Mutex
+	addr string
+	mute bool // nobody says where the server is
+}
+
+func (m *moving) open(_ context.Context, addr string) (server, error) {
+	return &namedServer{addr: addr}, nil
+}
+
+func (m *moving) look(ctx context.Context, _ []string, _ reacher) (table, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mute {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return table{{0, slots - 1, m.addr}}, nil
+}
+
+func (m *moving) set(addr string, mute bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.addr, m.mute = addr, mute
+}
+
+type namedServer struct {
+	server
+	addr string
+}
+
+func (*namedServer) close() {}
+
+// The first request after a pause does not go to a master that was replaced meanwhile; with
+// nobody to say so it does, soon.
+func TestMasterReplacedInAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &moving{addr: "one"}
+		r := newRouter(m)
+		defer r.close()
+		at := func(want string) {
+			t.Helper()
+			s, err := r.at(t.Context(), "")
+			if err != nil || s.(*namedServer).addr != want {
+				t.Errorf("the server is %v, %v, want %s", s, err, want)
+			}
+		}
+		at("one")
+		m.set("two", false)
+		time.Sleep(watched / 2)
+		at("one")
+		time.Sleep(time.Minute)
+		at("two")
+		time.Sleep(time.Minute)
+		m.set("three", true)
+		start := time.Now()
+		at("two")
+		if took := time.Since(start); took > watched {
+			t.Errorf("waited for %v", took)
+		}
+	})
 }
 
 // slotCalls is how often all servers were asked who has which slot.

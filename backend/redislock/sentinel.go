@@ -12,8 +12,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// watched is how old the sentinels' word may be while there is traffic: a master that
-// was replaced, and can still be reached, takes locks for no longer than this.
+// watched is how old the sentinels' word may be before they are asked again: a master that
+// was replaced, and can still be reached, takes locks for this long and until they answer.
 const watched = time.Second
 
 // sentinels are the place of a server that Redis Sentinel watches: they know which one
