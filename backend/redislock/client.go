@@ -47,9 +47,9 @@ type client interface {
 // server is one Redis server, reached by a client library.
 type server interface {
 	// do sends one command, once: an answer that was lost is an error and not a
-	// reason to send again. It returns when ctx ends, and keeps the order of commands
-	// also then: a later one is not executed before one that was given up, as long
-	// as the connection lives. An error that the server answered is a *replyError.
+	// reason to send again. It returns when ctx ends. A later command is not executed
+	// before one that was given up, as long as the connection lives, unless the error
+	// is an *unanswered. An error that the server answered is a *replyError.
 	//
 	// The reply is an int64, a string, nil or a []any of these.
 	do(ctx context.Context, args []string) (any, error)
@@ -164,6 +164,17 @@ func (s single) doubt()          {}
 
 func (s single) at(context.Context, string) (server, error) { return s.server, nil }
 func (s single) all(context.Context) ([]server, error)      { return []server{s.server}, nil }
+
+// doubt: a request to the server that has the key has had no answer for too long.
+func doubt(c client, key string) {
+	at, err := c.at(context.Background(), key)
+	if err != nil {
+		return
+	}
+	if s, ok := at.(interface{ doubt() }); ok {
+		s.doubt()
+	}
+}
 
 // listener is a connection for subscriptions. What comes of a call is an event.
 type listener interface {

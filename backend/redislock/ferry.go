@@ -13,14 +13,17 @@ import (
 // while it is away wait, and go with the next trip, in their order. It is for what must
 // have a connection by itself, or keeps one busy: WATCH and WAIT.
 type ferry struct {
-	send func(ctx context.Context, commands [][]string) []answer
-	kept func() bool // the next trip goes on the connection of the last; nil: nobody knows
-	rest func()      // nobody waits; may be nil
-	wait []string // the command that waits for replicas; nil if nobody asks them
+	send  func(ctx context.Context, commands [][]string) []answer
+	kept  func() bool // the next trip goes on the connection of the last; nil: nobody knows
+	rest  func()      // nobody waits; may be nil
+	back  func()      // the same, without the mutex
+	doubt func()      // the server does not answer; may be nil
+	wait  []string    // the command that waits for replicas; nil if nobody asks them
 
 	mu      sync.Mutex
 	waiting []*load
 	away    bool
+	overdue overdue
 
 	// Those below are for who makes the trips.
 	comparing []*load
@@ -28,12 +31,14 @@ type ferry struct {
 }
 
 // ferries are one for each slot: a cluster's slots are in several places, and there a
-// transaction has keys of one slot only.
+// transaction has keys of one slot only. One that does not come back is left, as a
+// pipeline's connection is: there are two for a slot at most.
 type ferries struct {
 	build func(key string) *ferry
 
 	mu     sync.Mutex
 	bySlot map[int]*ferry
+	left   map[int]*ferry // not back yet
 }
 
 // of is the ferry of a slot, in which key lies.
@@ -42,13 +47,55 @@ func (f *ferries) of(slot int, key string) *ferry {
 	defer f.mu.Unlock()
 	found := f.bySlot[slot]
 	if found == nil {
-		found = f.build(key)
-		if f.bySlot == nil {
-			f.bySlot = map[int]*ferry{}
-		}
-		f.bySlot[slot] = found
+		found = f.new(slot, key)
 	}
 	return found
+}
+
+// new is the ferry that is used from now on. The mutex is held.
+func (f *ferries) new(slot int, key string) *ferry {
+	made := f.build(key)
+	made.overdue.limit = defaultTimeout
+	made.overdue.fire = func() { f.leave(slot, key, made) }
+	made.back = func() { f.back(slot, key, made) }
+	if f.bySlot == nil {
+		f.bySlot, f.left = map[int]*ferry{}, map[int]*ferry{}
+	}
+	f.bySlot[slot] = made
+	return made
+}
+
+// leave gives those who wait for a ferry that is overdue to another one.
+func (f *ferries) leave(slot int, key string, late *ferry) {
+	if !late.isOverdue() {
+		return
+	}
+	if late.doubt != nil {
+		late.doubt()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.bySlot[slot] == late {
+		if f.left[slot] != nil {
+			return // see back
+		}
+		f.left[slot] = late
+		f.new(slot, key)
+	}
+	f.bySlot[slot].add(context.Background(), late.handOver()...)
+}
+
+// back: a ferry has nothing more to take. One that was left makes room for another one.
+func (f *ferries) back(slot int, key string, came *ferry) {
+	f.mu.Lock()
+	if f.left[slot] != came {
+		f.mu.Unlock()
+		return
+	}
+	delete(f.left, slot)
+	now := f.bySlot[slot]
+	f.mu.Unlock()
+	f.leave(slot, key, now)
 }
 
 // load is what one caller sends: commands, or guards.
@@ -74,20 +121,45 @@ func (f *ferry) do(ctx context.Context, l *load) error {
 		return err
 	}
 	l.done = make(chan struct{})
-	f.mu.Lock()
-	f.waiting = append(f.waiting, l)
-	if !f.away {
-		f.away = true
-		go f.cross()
-	}
-	f.mu.Unlock()
+	f.add(ctx, l)
 	select {
 	case <-l.done:
 		return nil
 	case <-ctx.Done():
 		l.gone.Store(true)
-		return ctx.Err()
+		return &unanswered{ctx.Err(), l.done}
 	}
+}
+
+func (f *ferry) add(ctx context.Context, loads ...*load) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waiting = append(f.waiting, loads...)
+	switch {
+	case len(f.waiting) == 0:
+	case f.away:
+		f.overdue.behind(ctx)
+	default:
+		f.away = true
+		f.overdue.begin(false)
+		go f.cross()
+	}
+}
+
+func (f *ferry) isOverdue() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.away && f.overdue.due()
+}
+
+// handOver gives away those who wait.
+func (f *ferry) handOver() []*load {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	loads := f.waiting
+	f.waiting = nil
+	f.overdue.begin(false)
+	return loads
 }
 
 // cross makes trips as long as there is something to take.
@@ -95,6 +167,7 @@ func (f *ferry) cross() {
 	for {
 		loads, more := f.next()
 		if !more {
+			f.back()
 			return
 		}
 		t := trip{}
@@ -127,7 +200,14 @@ func (f *ferry) next() (loads []*load, more bool) {
 	defer f.mu.Unlock()
 	n := min(len(f.waiting), maxPipeline)
 	loads, f.waiting = f.waiting[:n:n], f.waiting[n:]
-	loads = slices.DeleteFunc(loads, func(l *load) bool { return l.gone.Load() })
+	f.overdue.begin(len(f.waiting) > 0)
+	loads = slices.DeleteFunc(loads, func(l *load) bool {
+		gone := l.gone.Load()
+		if gone {
+			close(l.done)
+		}
+		return gone
+	})
 	if len(loads) > 0 || len(f.waiting) > 0 || len(f.comparing) > 0 || f.watched != nil {
 		return loads, true
 	}

@@ -1,12 +1,12 @@
 package redislock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"reflect"
+	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -59,15 +59,18 @@ func isNil(client any) bool {
 }
 
 func usersGoRedis(c *redis.Client) *goRedisServer {
-	return &goRedisServer{client: c, pipe: &pipeline{client: c}}
+	return &goRedisServer{client: c, pipe: newPipeline(func() *pipeConn { return &pipeConn{client: c} })}
 }
+
+// defaultTimeout is how long an answer may take if nobody says so.
+const defaultTimeout = 5 * time.Second
 
 // lanes is how many connections one server may have for WATCH: one for each slot that is
 // busy.
 const lanes = 16
 
 // ownGoRedis is the client that Open makes: one for commands, which has one connection,
-// and one for subscriptions, whose connections must not be cut.
+// one for subscriptions, whose connections must not be cut, and one for lanes.
 func ownGoRedis(server *redis.Options) *goRedisServer {
 	o := *server
 	o.PoolSize, o.PipelinePoolSize = 1, -1
@@ -77,16 +80,55 @@ func ownGoRedis(server *redis.Options) *goRedisServer {
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	so := o
 	so.PoolSize = lanes
-	alone, ears := newScissors(&o), newScissors(&so)
-	c := redis.NewClient(&o)
-	return &goRedisServer{client: c, pipe: &pipeline{client: c, alone: alone}, subscriber: redis.NewClient(&so), ears: ears}
+	c := &goRedisServer{subscriber: interruptible(so), spare: func() *pipeConn { return interruptible(so) }}
+	c.lanes = c.spare()
+	c.pipe = newPipeline(func() *pipeConn { return interruptible(o) })
+	c.client = c.pipe.now.client
+	return c
+}
+
+// interruptible is a client whose last connection can be cut.
+func interruptible(o redis.Options) *pipeConn {
+	alone := newScissors(&o)
+	return &pipeConn{redis.NewClient(&o), alone}
 }
 
 type goRedisServer struct {
-	client     *redis.Client
-	pipe       *pipeline
-	subscriber *redis.Client // nil for a client that is not ours
-	ears       *scissors     // the subscriber's, only to close what is still connecting
+	client *redis.Client // the user's; of one that is ours it only has the options
+	pipe   *pipeline
+
+	subscriber *pipeConn // nil for a client that is not ours, as the rest
+	spare      func() *pipeConn
+
+	mu     sync.Mutex
+	lanes  *pipeConn
+	former *pipeConn // the lanes before, which may be busy; nil: none
+	closed bool
+}
+
+// doubt says that a connection of this server's does not answer, and that others may not
+// either: new ones are to be used. What is under way has its time.
+func (c *goRedisServer) doubt() {
+	c.pipe.leave(true)
+	if c.subscriber == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.former != nil {
+		return
+	}
+	c.former, c.lanes = c.lanes, c.spare()
+	time.AfterFunc(c.pipe.overdue.limit, c.dropFormer)
+}
+
+func (c *goRedisServer) dropFormer() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.former != nil {
+		c.former.close()
+	}
+	c.former = nil
 }
 
 func (c *goRedisServer) do(ctx context.Context, args []string) (any, error) {
@@ -118,10 +160,15 @@ func results(list []once) []answer {
 	return got
 }
 
-// conn of a client that is ours comes from the pool for subscriptions: the other one has
-// a single connection.
+// conn of a client that is ours comes from the pool for lanes: that for commands has a
+// single connection.
 func (c *goRedisServer) conn(context.Context) (conn, error) {
-	return &goRedisConn{conn: cmp.Or(c.subscriber, c.client).Conn()}, nil
+	if c.subscriber == nil {
+		return &goRedisConn{conn: c.client.Conn()}, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return &goRedisConn{conn: c.lanes.client.Conn()}, nil
 }
 
 type goRedisConn struct {
@@ -196,16 +243,23 @@ func (c *goRedisServer) name() string {
 }
 
 func (c *goRedisServer) close() {
-	if c.subscriber != nil {
-		c.client.Close()
-		c.pipe.alone.close()
-		c.subscriber.Close()
-		c.ears.close()
+	if c.subscriber == nil {
+		return
 	}
+	c.pipe.close()
+	c.subscriber.close()
+	c.dropFormer()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.lanes.close()
 }
 
 func (c *goRedisServer) listen(ctx context.Context, on func(event)) (listener, error) {
-	client := cmp.Or(c.subscriber, c.client)
+	client := c.client
+	if c.subscriber != nil {
+		client = c.subscriber.client
+	}
 	l := &goRedisListener{pubsub: client.Subscribe(ctx), done: make(chan struct{})}
 	// A subscription to nothing has no connection yet; the PING makes one.
 	if err := l.pubsub.Ping(ctx); err != nil {

@@ -20,13 +20,37 @@ const maxPipeline = 512
 // those that come while others are on their way wait, and are then sent together. So
 // their order is kept, and who gives up waiting does not disturb the others. go-redis
 // has something like it, which its authors call experimental.
+//
+// A connection without an answer is left: a firewall that forgot it says nothing, and a new
+// one may get through at once. What was sent stays with the old connection, which ends once
+// that is answered or has taken too long. There are two of them at most. So the order of
+// commands is kept on a connection only: see unanswered.
 type pipeline struct {
-	client *redis.Client
-	alone  *scissors // nil for a client that is not ours
+	open func() *pipeConn
 
 	mu      sync.Mutex
+	now     *pipeConn
+	old     *pipeConn // was left, and has not ended; may be nil
 	waiting []*pending
-	sending bool
+	sending bool // through now
+	overdue overdue
+	closed  bool
+}
+
+// pipeConn is a client that has one connection; or a user's, whose pool has more.
+type pipeConn struct {
+	client *redis.Client
+	alone  *scissors // nil for a client that is not ours
+}
+
+func newPipeline(open func() *pipeConn) *pipeline {
+	p := &pipeline{open: open, now: open()}
+	p.overdue.limit = p.now.client.Options().ReadTimeout
+	if p.overdue.limit <= 0 {
+		p.overdue.limit = defaultTimeout
+	}
+	p.overdue.fire = func() { p.leave(false) }
+	return p
 }
 
 type pending struct {
@@ -41,55 +65,121 @@ func (p *pipeline) do(ctx context.Context, cmds ...once) error {
 		return err
 	}
 	p.mu.Lock()
-	if p.alone != nil && !p.sending {
+	if p.now.alone != nil && !p.sending {
 		p.sending = true
+		p.overdue.begin(false)
+		c := p.now
 		p.mu.Unlock()
-		return p.doAlone(ctx, cmds)
+		return p.doAlone(ctx, c, cmds)
 	}
 	x := &pending{cmds: cmds, done: make(chan struct{})}
 	p.waiting = append(p.waiting, x)
 	if !p.sending {
 		p.sending = true
-		go p.send()
+		p.overdue.begin(false)
+		go p.send(p.now)
+	} else {
+		p.overdue.behind(ctx)
 	}
 	p.mu.Unlock()
 	select {
 	case <-x.done:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return &unanswered{ctx.Err(), x.done}
 	}
 }
 
 // doAlone sends commands while nobody else does, from the caller's goroutine.
-func (p *pipeline) doAlone(ctx context.Context, cmds []once) error {
-	wasCut := p.alone.during(ctx, func() { p.exec(ctx, cmds) })
+func (p *pipeline) doAlone(ctx context.Context, c *pipeConn, cmds []once) error {
+	wasCut := c.alone.during(ctx, func() { c.exec(ctx, cmds) })
+	landed := make(chan struct{})
 	p.mu.Lock()
-	if wasCut {
-		go func() {
-			p.alone.outlive(p.client.Options().ReadTimeout)
-			p.send()
-		}()
-	} else if len(p.waiting) > 0 {
-		go p.send()
-	} else {
+	switch {
+	case wasCut:
+		if p.now == c && p.old == nil && !p.closed {
+			p.replace()
+		}
+		go p.drain(c, landed)
+	case p.now != c:
+		p.end(c)
+	case len(p.waiting) > 0:
+		go p.send(c)
+	default:
 		p.sending = false
 	}
 	p.mu.Unlock()
 	if cmds[len(cmds)-1].Err() != nil && ctx.Err() != nil {
+		if wasCut {
+			return &unanswered{ctx.Err(), landed}
+		}
 		return ctx.Err()
 	}
 	return nil
 }
 
+// drain waits for what becomes of commands that were cut.
+func (p *pipeline) drain(c *pipeConn, landed chan struct{}) {
+	c.alone.outlive(c.client.Options().ReadTimeout)
+	close(landed)
+	p.send(c)
+}
+
+// leave goes on through another connection if that in use is overdue, or if somebody knows
+// that it should.
+func (p *pipeline) leave(known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sending && p.old == nil && !p.closed && (known || p.overdue.due()) {
+		p.replace()
+	}
+}
+
+// replace leaves the connection. The mutex is held.
+func (p *pipeline) replace() {
+	p.old, p.now = p.now, p.open()
+	p.sending = len(p.waiting) > 0
+	p.overdue.begin(false)
+	if p.sending {
+		go p.send(p.now)
+	}
+}
+
+// end closes a connection that was left. Its successor may be no better. The mutex is held.
+func (p *pipeline) end(c *pipeConn) {
+	p.old = nil
+	c.close()
+	if p.sending && !p.closed && p.overdue.due() {
+		p.replace()
+	}
+}
+
+// close ends whatever still waits for an answer.
+func (p *pipeline) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	p.now.close()
+	if p.old != nil {
+		p.old.close()
+	}
+}
+
+func (c *pipeConn) close() {
+	if c.alone != nil {
+		c.client.Close()
+		c.alone.close()
+	}
+}
+
 // send lives as long as there is something to send.
-func (p *pipeline) send() {
+func (p *pipeline) send(c *pipeConn) {
 	for {
-		batch := p.next()
+		batch := p.next(c)
 		if batch == nil {
 			return
 		}
-		p.exec(context.Background(), commands(batch))
+		c.exec(context.Background(), commands(batch))
 		for _, x := range batch {
 			close(x.done)
 		}
@@ -98,9 +188,13 @@ func (p *pipeline) send() {
 	}
 }
 
-func (p *pipeline) next() []*pending {
+func (p *pipeline) next(c *pipeConn) []*pending {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.now != c {
+		p.end(c)
+		return nil
+	}
 	if len(p.waiting) == 0 {
 		p.sending, p.waiting = false, nil
 		return nil
@@ -108,6 +202,7 @@ func (p *pipeline) next() []*pending {
 	n := min(len(p.waiting), maxPipeline)
 	batch := p.waiting[:n:n]
 	p.waiting = p.waiting[n:]
+	p.overdue.begin(len(p.waiting) > 0)
 	return batch
 }
 
@@ -123,12 +218,12 @@ func commands(batch []*pending) []once {
 }
 
 // exec leaves each command's error in the command.
-func (p *pipeline) exec(ctx context.Context, cmds []once) {
+func (c *pipeConn) exec(ctx context.Context, cmds []once) {
 	if len(cmds) == 1 {
-		p.client.Process(ctx, cmds[0])
+		c.client.Process(ctx, cmds[0])
 		return
 	}
-	pipe := p.client.Pipeline()
+	pipe := c.client.Pipeline()
 	for _, cmd := range cmds {
 		pipe.Process(ctx, cmd)
 	}

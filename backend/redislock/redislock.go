@@ -71,6 +71,7 @@ type Backend struct {
 	prefix     string
 	replicas   replicas
 	acks       ferries     // for what replicas must acknowledge
+	adrift     adrift      // what was given up, and may still happen
 	scriptless *scriptless // nil if scripts are used
 	caps       driver.Caps
 	meta       lastMeta
@@ -126,7 +127,7 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 		b.caps.Name = c.name()
 	}
 	b.acks.build = func(key string) *ferry {
-		return &ferry{wait: b.replicas.command(), send: func(ctx context.Context, commands [][]string) []answer {
+		return &ferry{wait: b.replicas.command(), doubt: func() { doubt(b.client, key) }, send: func(ctx context.Context, commands [][]string) []answer {
 			return b.client.doAll(ctx, key, commands)
 		}}
 	}
@@ -156,6 +157,12 @@ func (b *Backend) Caps() driver.Caps { return b.caps }
 
 // Acquire makes one attempt, in one round trip.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	g, err := b.acquire(ctx, r)
+	b.adrift.note(r.Owner, err)
+	return g, err
+}
+
+func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	rec, err := b.recipe(r.Hold)
 	if err != nil {
 		return driver.Grant{}, err
@@ -253,6 +260,9 @@ func (b *Backend) held(r driver.Request, reply any) error {
 // Release ends a hold, in one round trip.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	rec, err := b.recipe(h)
+	if err == nil {
+		err = b.adrift.wait(ctx, h.Owner)
+	}
 	if err != nil {
 		return err
 	}

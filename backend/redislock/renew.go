@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/distlock/distlock/driver"
@@ -27,6 +28,15 @@ type batch struct {
 // of the others.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	errs := make([]error, len(holds))
+	for _, h := range holds {
+		if !h.Shorten {
+			continue
+		}
+		// It ends the hold, as a release does.
+		if err := b.adrift.wait(ctx, h.Owner); err != nil {
+			return slices.Repeat([]error{err}, len(holds))
+		}
+	}
 	var wg sync.WaitGroup
 	batches := b.batches(holds, errs)
 	for _, x := range batches[min(1, len(batches)):] {

@@ -43,7 +43,7 @@ func newScriptless(b *Backend) *scriptless {
 	p := &scriptless{b: b, rec: b.layout.recipes[driver.Exclusive]}
 	p.build = func(key string) *ferry {
 		l := &lane{client: b.client, key: key}
-		return &ferry{send: l.send, kept: l.kept, rest: l.rest, wait: b.replicas.command()}
+		return &ferry{send: l.send, kept: l.kept, rest: l.rest, doubt: func() { doubt(b.client, key) }, wait: b.replicas.command()}
 	}
 	return p
 }

@@ -1,0 +1,48 @@
+package redislock
+
+import (
+	"context"
+	"time"
+)
+
+// overdue finds out when a request that is under way on a connection has had no answer for
+// so long that those behind it must go on another one: for half of the time that one of
+// them has. Its owner's mutex guards it, but for fire, which is called without.
+type overdue struct {
+	limit time.Duration // of a caller that has no deadline
+	fire  func()
+
+	began time.Time
+	at    time.Time // zero: nobody waits
+	timer *time.Timer
+}
+
+// begin: a request goes out. Behind it are others already if left.
+func (o *overdue) begin(left bool) {
+	o.began, o.at = time.Now(), time.Time{}
+	if left {
+		o.behind(context.Background())
+	}
+}
+
+// behind: a caller with this context waits behind the request.
+func (o *overdue) behind(ctx context.Context) {
+	has := o.limit
+	if end, ok := ctx.Deadline(); ok {
+		has = min(has, time.Until(end))
+	}
+	// A timer for each caller would cost more than it is worth: a little later will do.
+	at := o.began.Add(has / 2)
+	if !o.at.IsZero() && o.at.Before(at.Add(has/8)) {
+		return
+	}
+	o.at = at
+	if o.timer == nil {
+		o.timer = time.AfterFunc(time.Until(at), o.fire)
+		return
+	}
+	o.timer.Reset(time.Until(at))
+}
+
+// due reports whether somebody has waited for long enough.
+func (o *overdue) due() bool { return !o.at.IsZero() && !time.Now().Before(o.at) }
