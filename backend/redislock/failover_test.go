@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -54,29 +55,90 @@ func TestFailoverHole(t *testing.T) {
 			if keys := allKeys(t, now); !slices.Equal(keys, []string{"control"}) {
 				t.Fatalf("want the lock and the counter lost with the master, and no more; have %q", keys)
 			}
-			second := acquireSoon(t, b, request(torn.Name, driver.Exclusive))
-			both := first.TTL - time.Since(start)
-			if both <= 0 {
-				t.Fatal("the first lease ended before the second began")
-			}
-			t.Logf("two holders for %v, with fences %d and %d", both, first.Fence, second.Fence)
-			if second.Fence <= first.Fence {
-				t.Errorf("fence %d after %d", second.Fence, first.Fence)
-			}
-			// The first learns of it from its next renewal, and can't take it back.
-			var renewed error
-			eventually(t, "the first hears from the new master", func() bool {
-				renewed = a.Renew(t.Context(), []driver.Hold{torn.Hold})[0]
-				return renewed == nil || errors.Is(renewed, driver.ErrLost)
-			})
-			if renewed == nil {
-				t.Error("the first may renew")
-			}
-			if err := a.Release(t.Context(), torn.Hold); !errors.Is(err, driver.ErrLost) {
-				t.Errorf("release by the first: %v", err)
-			}
+			twoHolders(t, a, b, torn, first, start)
 		})
 	}
+}
+
+// twoHolders lets b have the lock that a was granted at start, and believes to hold. It
+// checks what is true all the same.
+func twoHolders(t *testing.T, a, b *Backend, torn driver.Request, first driver.Grant, start time.Time) {
+	t.Helper()
+	second := acquireSoon(t, b, request(torn.Name, driver.Exclusive))
+	both := first.TTL - time.Since(start)
+	if both <= 0 {
+		t.Fatal("the first lease ended before the second began")
+	}
+	t.Logf("two holders for %v, with fences %d and %d", both, first.Fence, second.Fence)
+	if second.Fence <= first.Fence {
+		t.Errorf("fence %d after %d", second.Fence, first.Fence)
+	}
+	// The first learns of it from its next renewal, and can't take it back.
+	var renewed error
+	eventually(t, "the first hears from the new master", func() bool {
+		renewed = a.Renew(t.Context(), []driver.Hold{torn.Hold})[0]
+		return renewed == nil || errors.Is(renewed, driver.ErrLost)
+	})
+	if renewed == nil {
+		t.Error("the first may renew")
+	}
+	if err := a.Release(t.Context(), torn.Hold); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("release by the first: %v", err)
+	}
+}
+
+// The same hole while the master lives, and with no more than processes that end: sentinels
+// that were dead during a failover come back, and those that know of it are dead now. They
+// believe in the old master, which is dead, and fail over once more, away from the master
+// that the first failover made.
+func TestFailoverAwayFromALiveMaster(t *testing.T) {
+	for _, layout := range []Layout{String, Redisson} {
+		t.Run(string(layout), func(t *testing.T) {
+			t.Parallel()
+			g, unreplicate := isolatable(t)
+			old, sentinels := g.Master(), g.Sentinels()
+			sentinels[1].Kill()
+			sentinels[2].Kill()
+			// This stands for an election with a voter that dies before it hears of the outcome.
+			eventually(t, "a failover begins", func() bool {
+				_, err := sentinels[0].Do("SENTINEL", "FAILOVER", testserver.SentinelName)
+				return err == nil
+			})
+			live := promoted(t, g, sentinels[0], old)
+			old.Kill()
+			eventually(t, "the other replica follows", func() bool { return copies(t, live, "control", 1) == 1 })
+			a := openSentinel(t, g, layout)
+			unreplicate(live)
+			start, torn := time.Now(), request("", driver.Exclusive)
+			torn.TTL = 5 * time.Minute
+			first := acquire(t, a, torn)
+			sentinels[0].Kill()
+			sentinels[1].Start()
+			sentinels[2].Start()
+
+			now := g.AwaitFailover(live)
+			if _, err := live.Do("PING"); err != nil || now == old {
+				t.Fatalf("want a failover away from a live master, to the other replica: %v", err)
+			}
+			twoHolders(t, a, openSentinel(t, g, layout), torn, first, start)
+		})
+	}
+}
+
+// promoted is the server that a sentinel has made the master in place of old.
+func promoted(t *testing.T, g *testserver.RedisSentinelGroup, sentinel, old *testserver.RedisServer) (now *testserver.RedisServer) {
+	t.Helper()
+	eventually(t, "a replica is promoted", func() bool {
+		reply, _ := sentinel.Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", testserver.SentinelName)
+		at, _ := reply.([]any)
+		for _, s := range g.Nodes() {
+			if len(at) == 2 && s != old && s.Public() == net.JoinHostPort(text(at[0]), text(at[1])) {
+				now = s
+			}
+		}
+		return now != nil
+	})
+	return now
 }
 
 func openSentinel(t *testing.T, g *testserver.RedisSentinelGroup, layout Layout) *Backend {
@@ -102,14 +164,24 @@ func acquireSoon(t *testing.T, b *Backend, r driver.Request) (g driver.Grant) {
 // replicate writes a key that both replicas have when it returns.
 func replicate(t *testing.T, s *testserver.RedisServer, key string) {
 	t.Helper()
+	if n := copies(t, s, key, 2); n != 2 {
+		t.Fatalf("%d replicas have the key", n)
+	}
+}
+
+// copies writes a key, and tells how many replicas have it when as many as wanted do, or soon.
+func copies(t *testing.T, s *testserver.RedisServer, key string, wanted int) int64 {
+	t.Helper()
 	c := raw(t, s.Addr()).Conn() // WAIT counts its own connection's writes only
 	defer c.Close()
 	if err := c.Set(t.Context(), key, "1", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := c.Wait(t.Context(), 2, 10*time.Second).Result(); n != 2 || err != nil {
-		t.Fatalf("%d replicas have the key, %v", n, err)
+	n, err := c.Wait(t.Context(), wanted, 10*time.Second).Result()
+	if err != nil {
+		t.Fatal(err)
 	}
+	return n
 }
 
 func allKeys(t *testing.T, s *testserver.RedisServer) []string {
