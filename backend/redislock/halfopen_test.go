@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/distlock/distlock"
@@ -143,4 +144,54 @@ func TestHoldOutlivesAHalfOpenConnection(t *testing.T) {
 	case <-lease.Context().Done():
 		t.Errorf("lost: %v", context.Cause(lease.Context()))
 	}
+}
+
+// muteOnce is a server whose first connection for subscriptions never answers.
+type muteOnce struct {
+	server
+	conns int
+	on    func(event)
+}
+
+func (m *muteOnce) listen(_ context.Context, on func(event)) (listener, error) {
+	m.conns++
+	m.on = on
+	return m, nil
+}
+
+func (m *muteOnce) subscribe(_ context.Context, sharded bool, channels []string) error {
+	for _, c := range channels {
+		if m.conns > 1 {
+			m.on(event{kind: confirmed, channel: c, sharded: sharded})
+		}
+	}
+	return nil
+}
+
+func (m *muteOnce) unsubscribe(context.Context, bool, []string) error { return nil }
+func (m *muteOnce) name() string                                      { return "mute" }
+func (m *muteOnce) close()                                            {}
+
+// A subscription that is not confirmed is asked for again on a new connection, long before
+// the silence of the old one would count as its end.
+func TestUnconfirmedSubscription(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := newBackend(single{&muteOnce{}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		ctx, cancel := timeout(t, healthCheck)
+		defer cancel()
+		for {
+			w, err := b.Watch(ctx, request("", driver.Exclusive))
+			if err == nil {
+				w.Close()
+				return
+			}
+			if ctx.Err() != nil {
+				t.Fatalf("not armed: %v", err)
+			}
+		}
+	})
 }

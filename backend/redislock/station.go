@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -27,8 +28,15 @@ type session struct {
 	// end is not. A channel that was given up and wanted again must not take the first
 	// one's confirmation for the second's.
 	asked, left map[string]int
+	waits       time.Time // since when an answer is owed; zero: none is
 	broken      chan error
 }
+
+// confirmTime is how long a server may take to confirm a subscription, or to give another sign
+// of life, before a new connection is tried. Waiters poll meanwhile.
+const confirmTime = 2 * time.Second
+
+var errUnconfirmed = errors.New("the connection for subscriptions does not answer")
 
 func (s *station) notify() {
 	select {
@@ -117,9 +125,13 @@ func (s *station) serve(n *session, l listener) error {
 			s.hub.mu.Lock()
 			s.tidy()
 			wanted := s.wanted()
+			mute := !n.waits.IsZero() && time.Since(n.waits) > confirmTime
 			s.hub.mu.Unlock()
 			if !wanted {
 				return nil // and run decides, with this connection closed
+			}
+			if mute {
+				return errUnconfirmed
 			}
 		}
 	}
@@ -183,6 +195,9 @@ func (s *station) sync(n *session, l listener) error {
 			more = append(more, name)
 		}
 	}
+	if len(more) > 0 && n.waits.IsZero() {
+		n.waits = time.Now()
+	}
 	s.hub.mu.Unlock()
 	if err := s.hub.voice.each(s.hub.ctx, less, l.unsubscribe); err != nil {
 		return err
@@ -209,6 +224,7 @@ func (s *station) on(n *session, e event) {
 	if s.session != n {
 		return
 	}
+	n.waits = time.Time{}
 	c := s.channels[e.channel]
 	switch e.kind {
 	case confirmed:
