@@ -17,7 +17,8 @@ type ferry struct {
 	kept  func() bool // the next trip goes on the connection of the last; nil: nobody knows
 	rest  func()      // nobody waits; may be nil
 	back  func()      // the same, without the mutex
-	doubt func()      // the server does not answer; may be nil
+	doubt func()      // tells that the server does not answer; may be nil
+	first func()      // before the first trip; may be nil
 	wait  []string    // the command that waits for replicas; nil if nobody asks them
 
 	mu      sync.Mutex
@@ -67,20 +68,17 @@ func (f *ferries) new(slot int, key string) *ferry {
 
 // leave gives those who wait for a ferry that is overdue to another one.
 func (f *ferries) leave(slot int, key string, late *ferry) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if !late.isOverdue() {
 		return
 	}
-	if late.doubt != nil {
-		late.doubt()
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	if f.bySlot[slot] == late {
 		if f.left[slot] != nil {
 			return // see back
 		}
 		f.left[slot] = late
-		f.new(slot, key)
+		f.new(slot, key).first = late.doubt
 	}
 	f.bySlot[slot].add(context.Background(), late.handOver()...)
 }
@@ -164,6 +162,10 @@ func (f *ferry) handOver() []*load {
 
 // cross makes trips as long as there is something to take.
 func (f *ferry) cross() {
+	if f.first != nil {
+		f.first()
+		f.first = nil
+	}
 	for {
 		loads, more := f.next()
 		if !more {

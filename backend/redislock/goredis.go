@@ -127,8 +127,8 @@ func (c *goRedisServer) dropFormer() {
 	defer c.mu.Unlock()
 	if c.former != nil {
 		c.former.close()
+		c.former = nil
 	}
-	c.former = nil
 }
 
 func (c *goRedisServer) do(ctx context.Context, args []string) (any, error) {
@@ -248,11 +248,11 @@ func (c *goRedisServer) close() {
 	}
 	c.pipe.close()
 	c.subscriber.close()
-	c.dropFormer()
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.closed = true
 	c.lanes.close()
+	c.mu.Unlock()
+	c.dropFormer()
 }
 
 func (c *goRedisServer) listen(ctx context.Context, on func(event)) (listener, error) {

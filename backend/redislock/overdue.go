@@ -5,6 +5,10 @@ import (
 	"time"
 )
 
+// leastPatience is what an answer may always take: a caller whose time is almost over is no
+// reason to make a new connection.
+const leastPatience = 100 * time.Millisecond
+
 // overdue finds out when a request that is under way on a connection has had no answer for
 // so long that those behind it must go on another one: for half of the time that one of
 // them has. Its owner's mutex guards it, but for fire, which is called without.
@@ -32,7 +36,7 @@ func (o *overdue) behind(ctx context.Context) {
 		has = min(has, time.Until(end))
 	}
 	// A timer for each caller would cost more than it is worth: a little later will do.
-	at := o.began.Add(has / 2)
+	at := o.began.Add(max(has/2, leastPatience))
 	if !o.at.IsZero() && o.at.Before(at.Add(has/8)) {
 		return
 	}

@@ -93,10 +93,11 @@ func (p *pipeline) do(ctx context.Context, cmds ...once) error {
 // doAlone sends commands while nobody else does, from the caller's goroutine.
 func (p *pipeline) doAlone(ctx context.Context, c *pipeConn, cmds []once) error {
 	wasCut := c.alone.during(ctx, func() { c.exec(ctx, cmds) })
-	landed := make(chan struct{})
+	var landed chan struct{}
 	p.mu.Lock()
 	switch {
 	case wasCut:
+		landed = make(chan struct{})
 		if p.now == c && p.old == nil && !p.closed {
 			p.replace()
 		}
