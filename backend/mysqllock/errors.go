@@ -84,6 +84,23 @@ func insist(ctx context.Context, run func() error) error {
 	}
 }
 
+// insistOn is insist for a statement that changes rows. id is what it made the insert id of
+// a row that it meant, also if that was as it should be, and is not among the n changed ones.
+func insistOn(ctx context.Context, stmt *sql.Stmt, args []any) (n, id int64, err error) {
+	err = insist(ctx, func() error {
+		res, err := stmt.ExecContext(ctx, args...)
+		if err != nil {
+			return err
+		}
+		n, err = res.RowsAffected()
+		if err == nil {
+			id, err = res.LastInsertId()
+		}
+		return err
+	})
+	return n, id, err
+}
+
 // openError words what keeps a backend from being opened. It never has a password.
 func openError(s *site, err error) error {
 	if err == nil || driver.Final(err) {

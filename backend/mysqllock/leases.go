@@ -20,12 +20,14 @@ type leases struct {
 	table  string // quoted
 
 	columns columnsOf // of the table; since and meta may be missing in one that others made
-	bump    string    // what else a renewal sets, with a comma at its end
-	twice   bool      // there is a second table: read, raise and others have the name twice
+	index   string    // that makes names unique, quoted
+	bump    string    // what else a renewal sets, with a comma at its end and h.Floor as parameter
+	twice   bool      // there is a second table: read and others have the name twice
 
-	read, raise, free, list *sql.Stmt
-	renewals                chunks
-	all                     []*sql.Stmt
+	read, free, list *sql.Stmt
+	raise            *sql.Stmt // makes later fences greater, if a renewal does not
+	renewals         chunks
+	all              []*sql.Stmt
 
 	shut atomic.Bool
 }
@@ -70,7 +72,9 @@ func newLeases(ctx context.Context, s *site, shapes ...shape) (*leases, error) {
 	if err != nil {
 		return nil, s.misfit(shapes[0], err)
 	}
-	return &leases{site: s, naming: n, table: quoted(s.opts.Table), columns: columns}, nil
+	l := &leases{site: s, naming: n, table: quoted(s.opts.Table), columns: columns}
+	l.index, err = s.indexOf(ctx, shapes[0])
+	return l, err
 }
 
 // has tells whether the table has a column.
@@ -141,14 +145,15 @@ func (l *leases) stmt(ctx context.Context, into **sql.Stmt, text string) error {
 
 // run runs a statement that commits by itself, and tells how many rows it changed.
 func (l *leases) run(ctx context.Context, stmt *sql.Stmt, args ...any) (n int64, err error) {
-	err = insist(ctx, func() error {
-		res, err := stmt.ExecContext(ctx, args...)
-		if err == nil {
-			n, err = res.RowsAffected()
-		}
-		return err
-	})
+	n, _, err = insistOn(ctx, stmt, args)
 	return n, err
+}
+
+// numbered runs a statement that commits by itself, and tells what it made the insert id;
+// 0: it meant no row.
+func (l *leases) numbered(ctx context.Context, stmt *sql.Stmt, args []any) (number int64, err error) {
+	_, number, err = insistOn(ctx, stmt, args)
+	return number, err
 }
 
 // check refuses what can never be.

@@ -70,7 +70,7 @@ func newRow(ctx context.Context, s *site) (strategy, error) {
 		return nil, err
 	}
 	d := &rowDialect{db: s.db, bell: newBell(s.db)}
-	if err := d.prepare(ctx, quoted(s.opts.Table)); err != nil {
+	if err := d.prepare(ctx, quoted(s.opts.Table), s.server.skipLocked()); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
 	o := sqlrow.Options{Package: "mysqllock", Name: s.name, Bell: func(*sqlrow.Backend) sqlrow.Bell { return d.bell }}

@@ -26,7 +26,7 @@ type rowDialect struct {
 // repeats its last row.
 var rowSizes = [...]int{1, 16, sqlrow.MaxExtend}
 
-func (d *rowDialect) prepare(ctx context.Context, table string) error {
+func (d *rowDialect) prepare(ctx context.Context, table, skip string) error {
 	for _, s := range []struct {
 		into **sql.Stmt
 		text string
@@ -34,14 +34,14 @@ func (d *rowDialect) prepare(ctx context.Context, table string) error {
 		{&d.take, sqlTake}, {&d.free, sqlFree}, {&d.swap, sqlSwap},
 		{&d.insert, sqlInsert}, {&d.mark, sqlMark}, {&d.names, sqlNames},
 	} {
-		if err := d.stmt(ctx, s.into, rowSQL(s.text, table, 1)); err != nil {
+		if err := d.stmt(ctx, s.into, rowSQL(s.text, table, skip, 1)); err != nil {
 			return err
 		}
 	}
 	for i, n := range rowSizes {
-		err := d.stmt(ctx, &d.extend[i], rowSQL(sqlExtend, table, n))
+		err := d.stmt(ctx, &d.extend[i], rowSQL(sqlExtend, table, skip, n))
 		if err == nil {
-			err = d.stmt(ctx, &d.look[i], rowSQL(sqlLook, table, n))
+			err = d.stmt(ctx, &d.look[i], rowSQL(sqlLook, table, skip, n))
 		}
 		if err != nil {
 			return err
@@ -68,24 +68,13 @@ func (d *rowDialect) close() error {
 // run runs a statement that commits by itself; id is what it tells beside the number of
 // rows.
 func (d *rowDialect) run(ctx context.Context, stmt *sql.Stmt, args ...any) (n, id int64, err error) {
-	err = insist(ctx, func() error {
-		res, err := stmt.ExecContext(ctx, args...)
-		if err != nil {
-			return err
-		}
-		n, err = res.RowsAffected()
-		if err == nil && n > 0 {
-			id, err = res.LastInsertId()
-		}
-		return err
-	})
-	return n, id, err
+	return insistOn(ctx, stmt, args)
 }
 
 // Take is one UPDATE.
 func (d *rowDialect) Take(ctx context.Context, t sqlrow.Taking) (number int64, err error) {
 	k := sqlrow.KeyOf(t.Name)
-	_, number, err = d.run(ctx, d.take, uint8(t.Kind), []byte(t.Owner), t.TTL.Microseconds(), t.TTL.Microseconds(), t.Meta, orNull(t.Bell),
+	_, number, err = d.run(ctx, d.take, uint8(t.Kind), []byte(t.Owner), t.TTL.Microseconds(), t.Meta, orNull(t.Bell),
 		k[:], int64(sqlrow.MaxNumber), []byte(t.Owner), uint8(t.Kind))
 	return number, err
 }
@@ -97,17 +86,18 @@ func (d *rowDialect) Free(ctx context.Context, h sqlrow.Held) (freed, waited boo
 }
 
 // Extend is one UPDATE for all.
-func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.Held, ttl time.Duration, floor int64) (int, error) {
+func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.Held, e sqlrow.Extension) (n int, until int64, err error) {
 	size, padded := padded(holds)
-	args := []any{ttl.Microseconds(), ttl.Microseconds(), floor, d.bell.tags()}
+	var args []any
 	for _, h := range padded {
 		args = append(args, h.Key[:])
 	}
 	for _, h := range padded {
 		args = append(args, h.Key[:], []byte(h.Owner))
 	}
-	n, _, err := d.run(ctx, d.extend[size], args...)
-	return int(n), err
+	args = append(args, e.TTL.Microseconds(), !e.Shorten, e.Floor, d.bell.tags())
+	renewed, until, err := d.run(ctx, d.extend[size], args...)
+	return int(renewed), until, err
 }
 
 // padded fills a list up to the next size.
@@ -166,13 +156,13 @@ func scanRow(rows *sql.Rows, now *int64, r *sqlrow.Row) (there bool, err error) 
 
 // Insert is one INSERT IGNORE.
 func (d *rowDialect) Insert(ctx context.Context, r sqlrow.Row) (done bool, err error) {
-	n, _, err := d.run(ctx, d.insert, append([]any{r.Key[:], []byte(r.Name)}, stateOf(r)...)...)
+	n, _, err := d.run(ctx, d.insert, slices.Concat([]any{r.Key[:], []byte(r.Name)}, stateOf(r), []any{r.Earliest, r.Latest})...)
 	return n > 0, err
 }
 
 // Swap is one UPDATE.
 func (d *rowDialect) Swap(ctx context.Context, r sqlrow.Row, _ bool) (done, waited bool, err error) {
-	n, waiting, err := d.run(ctx, d.swap, append(stateOf(r), r.Key[:], r.Rev)...)
+	n, waiting, err := d.run(ctx, d.swap, append([]any{r.Key[:], r.Rev, r.Earliest, r.Latest}, stateOf(r)...)...)
 	return n > 0, waiting > 0, err
 }
 

@@ -191,6 +191,17 @@ FROM information_schema.TABLES WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATA
 	return nil
 }
 
+// indexOf is the index of a table that was checked, for statements that must not look at
+// other rows on their way.
+func (s *site) indexOf(ctx context.Context, sh shape) (quoted string, err error) {
+	schema, table := split(sh.table)
+	err = s.db.QueryRowContext(ctx, `SELECT CONCAT('`+"`', REPLACE(INDEX_NAME, '`', '``'), '`"+`') FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ? AND NON_UNIQUE = 0
+GROUP BY INDEX_NAME HAVING COUNT(*) = 1 AND MIN(LOWER(COLUMN_NAME)) = ? AND MIN(SUB_PART) IS NULL
+ORDER BY INDEX_NAME <> 'PRIMARY' LIMIT 1`, schema, table, sh.key).Scan(&quoted)
+	return quoted, err
+}
+
 // checkWrites tries whether the table may be written, by statements that find nothing to
 // do: a right that is missing, or a read-only server, is known now and not at the first
 // lock.

@@ -54,11 +54,18 @@ func (s *site) checkStrategy(ctx context.Context) error {
 // clockSQL is the server's clock in µs since 1970, as of the statement's start.
 const clockSQL = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
-// endSQL is the end of a hold that lives for two parameters, which are one number of µs,
-// from the statement's start on. If a later call of the same owner was faster its end, which
-// the client may trust, is not taken back. SYSDATE is local time: where it jumps the end that
-// is there is the bound.
-func endSQL(column string) string {
-	const waited = "TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))"
-	return "GREATEST(" + clockSQL + " + ?, LEAST(COALESCE(" + column + ", 0), " + clockSQL + " + " + waited + " + ?))"
+// longerSQL is the end of a hold that lives for the first parameter, in µs, from the
+// statement's start on, and not less long than before unless the second one is 0. The
+// insert id tells what the first parameter leads to.
+func longerSQL(column string) string {
+	return "GREATEST(LAST_INSERT_ID(" + clockSQL + " + ?), IF(?, COALESCE(" + column + ", 0), 0))"
+}
+
+// skipLocked makes a SELECT … FOR UPDATE leave out rows that a transaction of somebody else
+// has locked; empty if the server has no such words.
+func (v server) skipLocked() string {
+	if !v.mariaDB && v.major < 8 {
+		return ""
+	}
+	return "SKIP LOCKED"
 }

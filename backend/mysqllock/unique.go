@@ -70,7 +70,7 @@ func newUnique(ctx context.Context, s *site) (strategy, error) {
 func (u *unique) prepare(ctx context.Context) error {
 	names, values, _ := u.fill([2]string{"owner", "?"}, [2]string{"expires", clockSQL + " + ?"},
 		[2]string{"since", clockSQL}, [2]string{"meta", "?"})
-	_, _, sets := u.fill([2]string{"owner", "?"}, [2]string{"expires", clockSQL + " + ?"}, [2]string{"since", "?"}, [2]string{"meta", "?"})
+	_, _, sets := u.fill([2]string{"owner", "?"}, [2]string{"expires", "GREATEST(LAST_INSERT_ID(" + clockSQL + " + ?), COALESCE(expires, 0))"}, [2]string{"since", "?"}, [2]string{"meta", "?"})
 	mine := " WHERE name = ? AND owner = ? AND " + live
 	// The lock's row is read for sharing: else it could become another's before the counter is changed.
 	ifMine := " WHERE name = ? AND EXISTS (SELECT 1 FROM " + u.table + mine + " LOCK IN SHARE MODE)"
@@ -85,9 +85,11 @@ func (u *unique) prepare(ctx context.Context) error {
 		{&u.count, "UPDATE " + u.fences + " SET number = LAST_INSERT_ID(GREATEST(number + 1, floor + 1, " + clockSQL + "))" + ifMine},
 		{&u.begin, "INSERT IGNORE INTO " + u.fences + " (name, number) SELECT ?, LAST_INSERT_ID(" + clockSQL + ") FROM " + u.table + mine + " LOCK IN SHARE MODE"},
 		{&u.free, "DELETE FROM " + u.table + mine},
-		{&u.raise, "UPDATE " + u.fences + " SET floor = GREATEST(floor, ?)" + ifMine},
+		{&u.raise, "UPDATE (SELECT f.name AS id FROM " + u.table + " t FORCE INDEX (" + u.index + ") STRAIGHT_JOIN " + u.fences + " f ON f.name = ?" +
+			" WHERE t.name = ? AND t.owner = ? AND " + live + " LIMIT 1 FOR UPDATE " + u.server.skipLocked() + ") s" +
+			" STRAIGHT_JOIN " + u.fences + " ON name = s.id SET floor = LAST_INSERT_ID(GREATEST(floor, ?))"},
 		{&u.dead, "SELECT name, owner, expires FROM " + u.table + " WHERE expires <= " + clockSQL + " - ? LIMIT ?"},
-		{&u.bury, "DELETE FROM " + u.table + " WHERE name = ? AND owner = ? AND expires = ?"},
+		{&u.bury, "DELETE FROM " + u.table + " WHERE name = ? AND owner = ? AND expires = ? AND expires <= " + clockSQL},
 	} {
 		if err := u.stmt(ctx, s.into, s.text); err != nil {
 			return err
@@ -162,9 +164,9 @@ func (u *unique) takeOver(ctx context.Context, r driver.Request, meta []byte) (b
 	if row.held() {
 		since = row.since
 	}
-	n, err := u.run(ctx, u.over, u.args(arg{"", r.Owner}, arg{"", micros(r.TTL)}, arg{"since", since}, arg{"meta", meta},
-		arg{"", r.Name}, arg{"", r.Owner})...)
-	return n > 0, err
+	taken, err := u.numbered(ctx, u.over, u.args(arg{"", r.Owner}, arg{"", micros(r.TTL)}, arg{"since", since}, arg{"meta", meta},
+		arg{"", r.Name}, arg{"", r.Owner}))
+	return taken > 0, err
 }
 
 // number takes the number of r's grant, on condition that r's owner holds: a number that
@@ -172,26 +174,10 @@ func (u *unique) takeOver(ctx context.Context, r driver.Request, meta []byte) (b
 func (u *unique) number(ctx context.Context, r driver.Request) (int64, error) {
 	args := u.twofold(r.Name, r.Owner)
 	for _, stmt := range []*sql.Stmt{u.count, u.begin, u.count} {
-		number, err := u.counted(ctx, stmt, args)
+		number, err := u.numbered(ctx, stmt, args)
 		if err != nil || number > 0 {
 			return number, err
 		}
 	}
 	return 0, nil
-}
-
-// counted is the number that a statement has taken; 0: none.
-func (u *unique) counted(ctx context.Context, stmt *sql.Stmt, args []any) (number int64, err error) {
-	err = insist(ctx, func() error {
-		res, err := stmt.ExecContext(ctx, args...)
-		if err != nil {
-			return err
-		}
-		n, err := res.RowsAffected()
-		if err == nil && n > 0 {
-			number, err = res.LastInsertId()
-		}
-		return err
-	})
-	return number, err
 }

@@ -40,7 +40,7 @@ func newVersion(ctx context.Context, s *site) (strategy, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.bump = "version = version + 1, "
+	l.bump = "version = GREATEST(version + 1, ?), "
 	v := &versions{leases: l}
 	if err := v.prepare(ctx); err != nil {
 		return nil, errors.Join(err, v.Close())
@@ -50,8 +50,15 @@ func newVersion(ctx context.Context, s *site) (strategy, error) {
 
 // prepare makes the statements.
 func (v *versions) prepare(ctx context.Context) error {
-	names, values, sets := v.fill([2]string{"version", "?"}, [2]string{"number", "?"}, [2]string{"owner", "?"},
-		[2]string{"expires", clockSQL + " + ?"}, [2]string{"since", "?"}, [2]string{"meta", "?"})
+	// The server that writes decides, by its own clock, whether the row is free. Columns are
+	// read before they are set, see sqlTake.
+	next := "GREATEST(version + 1, " + clockSQL + ")"
+	_, _, sets := v.fill([2]string{"number", next}, [2]string{"version", "LAST_INSERT_ID(" + next + ")"},
+		[2]string{"expires", "GREATEST(" + clockSQL + " + ?, IF(owner = ?, COALESCE(expires, 0), 0))"},
+		[2]string{"owner", "?"}, [2]string{"since", "?"}, [2]string{"meta", "?"})
+	names, values, _ := v.fill([2]string{"number", clockSQL}, [2]string{"version", "LAST_INSERT_ID(" + clockSQL + ")"},
+		[2]string{"expires", clockSQL + " + ?"}, [2]string{"owner", "?"}, [2]string{"since", "?"}, [2]string{"meta", "?"})
+	free := "(COALESCE(owner, '') IN ('', ?) OR expires <= " + clockSQL + ")"
 	_, _, emptied := v.fill([2]string{"owner", "''"}, [2]string{"expires", "0"}, [2]string{"meta", "''"})
 	mine := " WHERE name = ? AND owner = ? AND " + live
 	for _, s := range []struct {
@@ -61,9 +68,8 @@ func (v *versions) prepare(ctx context.Context) error {
 		{&v.read, v.readSQL("t.version", v.orElse("number", "0"), "t.owner", "")},
 		{&v.list, v.listSQL("owner <> '' AND ")},
 		{&v.add, "INSERT INTO " + v.table + " (name, " + strings.Join(names, ", ") + ") VALUES (?, " + strings.Join(values, ", ") + ")"},
-		{&v.swap, "UPDATE " + v.table + " SET " + strings.Join(sets, ", ") + " WHERE name = ? AND version = ?"},
+		{&v.swap, "UPDATE " + v.table + " SET " + strings.Join(sets, ", ") + " WHERE name = ? AND version = ? AND " + free},
 		{&v.free, "UPDATE " + v.table + " SET version = version + 1, " + strings.Join(emptied, ", ") + mine},
-		{&v.raise, "UPDATE " + v.table + " SET version = GREATEST(version + 1, ?)" + mine},
 	} {
 		if err := v.stmt(ctx, s.into, s.text); err != nil {
 			return err
@@ -94,12 +100,11 @@ func (v *versions) acquire(ctx context.Context, r driver.Request, meta []byte) (
 		case row.held() && row.owner != r.Owner:
 			return driver.Grant{}, row.refusal()
 		}
-		number := max(row.version+1, row.now)
-		taken, err := v.take(ctx, r, row, number, meta)
+		number, err := v.take(ctx, r, row, meta)
 		switch {
 		case err != nil:
 			return driver.Grant{}, err
-		case taken:
+		case number > 0:
 			return granted(r, number)
 		}
 	}
@@ -110,20 +115,21 @@ func (v *versions) acquire(ctx context.Context, r driver.Request, meta []byte) (
 // Each time somebody else held, or does.
 const maxMisses = 3
 
-// take makes r's owner hold, unless the row has changed since it was read.
-func (v *versions) take(ctx context.Context, r driver.Request, row lease, number int64, meta []byte) (bool, error) {
+// take makes r's owner hold, unless the row has changed since it was read, or is not free
+// by the clock of the server that writes. 0: it does not hold.
+func (v *versions) take(ctx context.Context, r driver.Request, row lease, meta []byte) (number int64, err error) {
 	since := row.now
 	if row.held() {
 		since = row.since
 	}
-	set := []arg{{"", number}, {"number", number}, {"", r.Owner}, {"", micros(r.TTL)}, {"since", since}, {"meta", meta}}
+	owner, tail := arg{"", r.Owner}, []arg{{"", r.Owner}, {"since", since}, {"meta", meta}}
 	if !row.there {
-		_, err := v.run(ctx, v.add, v.args(append([]arg{{"", r.Name}}, set...)...)...)
+		number, err = v.numbered(ctx, v.add, v.args(append([]arg{{"", r.Name}, {"", micros(r.TTL)}}, tail...)...))
 		if duplicate(err) {
-			return false, nil
+			return 0, nil
 		}
-		return err == nil, err
+		return number, err
 	}
-	n, err := v.run(ctx, v.swap, v.args(append(set, arg{"", r.Name}, arg{"", row.version})...)...)
-	return n > 0, err
+	set := append([]arg{{"", micros(r.TTL)}, owner}, tail...)
+	return v.numbered(ctx, v.swap, v.args(append(set, arg{"", r.Name}, arg{"", row.version}, owner)...))
 }

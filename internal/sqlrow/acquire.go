@@ -114,11 +114,11 @@ func (s *state) grant(r driver.Request, c claims.Claim) (driver.Grant, verdict) 
 		return driver.Grant{}, verdict{err: err}
 	}
 	v := verdict{write: true}
-	c.Since = s.now
+	c.Since, c.Until = s.now, s.ends(r.TTL)
 	if own, ok := s.Claim(r.Owner); ok && own.Holds() {
-		c.Since, v.frees = own.Since, own.Mode != r.Mode
+		c.Since, c.Until, v.frees = own.Since, max(c.Until, own.Until), own.Mode != r.Mode
 	}
-	c.Fence, c.Until = number<<claims.SpanBits, s.ends(r.TTL)
+	c.Fence = number << claims.SpanBits
 	s.Kind, s.Limit, s.Number = claims.KindOf(r.Mode), r.Limit, number
 	s.set(c)
 	return driver.Grant{Fence: uint64(c.Fence), Fences: s.Fences(r), Queued: s.Queued(r.Owner), TTL: r.TTL}, v
@@ -130,6 +130,6 @@ func (s *state) stand(r driver.Request, c claims.Claim) {
 	if own, ok := s.Claim(r.Owner); ok {
 		c.Ticket, c.Since = own.Ticket, own.Since
 	}
-	c.Until = s.ends(r.TTL)
+	c.Until = s.now + int64(wholeMicros(r.TTL)) // nobody trusts a place: it needs no spare time
 	s.set(c)
 }

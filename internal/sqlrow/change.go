@@ -16,8 +16,8 @@ const (
 	maxPause  = 32 * time.Millisecond
 )
 
-// errBusy says that the row is changed by others all the time: nothing was done.
-var errBusy = errors.New("others change the row of this lock all the time: nothing was done")
+// errBusy says that the row was changed by others, or locked, whenever it was to be written.
+var errBusy = errors.New("others change the row of this lock all the time, or keep it locked: nothing was done")
 
 // verdict is what a decision leads to.
 type verdict struct {
@@ -35,13 +35,15 @@ func (b *Backend) change(ctx context.Context, name string, decide func(*state) v
 	}
 	defer leave()
 	for miss := range maxMisses {
-		if err := pause(ctx, miss); err != nil {
+		if err := Pause(ctx, miss); err != nil {
 			return err
 		}
+		asked := time.Now()
 		s, err := b.look(ctx, name)
 		if err != nil {
 			return unsent.Mark(err) // nothing was written yet
 		}
+		s.spare = leeway(time.Since(asked), miss)
 		done, err := b.settle(ctx, name, s, decide(s))
 		if done || err != nil {
 			return err
@@ -50,8 +52,17 @@ func (b *Backend) change(ctx context.Context, name string, decide func(*state) v
 	return errBusy
 }
 
-// pause lets others finish after a miss: the more there seem to be, the longer.
-func pause(ctx context.Context, misses int) error {
+// minLeeway is more than passes on most networks between two statements.
+const minLeeway = 32 * time.Millisecond
+
+// leeway is how long after a row was read it may be written. The longer reading took, and
+// the more often writing failed, the more it is.
+func leeway(read time.Duration, misses int) time.Duration {
+	return wholeMicros(minLeeway+2*read) << min(misses, 6)
+}
+
+// Pause lets others finish after a miss: the more there seem to be, the longer.
+func Pause(ctx context.Context, misses int) error {
 	if misses == 0 {
 		return ctx.Err()
 	}

@@ -37,6 +37,10 @@ type Row struct {
 
 	Rev     int64 // raised by every change but that of Waiting; 0: there is no row
 	Waiting int64 // until when somebody listens for a release; 0: nobody
+
+	// Insert and Swap write the row only between these two times, both included, by the
+	// clock of their own statement. They are not in the table.
+	Earliest, Latest int64
 }
 
 // Taking is a wish to hold alone.
@@ -55,13 +59,24 @@ type Held struct {
 	Owner string
 }
 
+// Extension is what a renewal asks for.
+type Extension struct {
+	TTL     time.Duration // in whole µs
+	Floor   int64         // the number is raised to this
+	Shorten bool          // the hold ends after TTL also if more is left
+}
+
 // Dialect is the table in the words of one database. Each method is one statement, on its
 // own: never a transaction that stays open while a client thinks. What the database did not
 // do for a reason that passes (a deadlock, a serialization failure) a dialect may ask again;
 // what may have been done it must not.
 //
-// "now" is the server's clock as the statement starts. An error is a fact of package driver
-// or unknown.
+// "now" is the clock of the server that runs the statement, as it starts. Two statements may
+// have different clocks. An error is a fact of package driver or unknown.
+//
+// A row that is locked by a transaction of another program is left out by Extend and Swap, as
+// if it had changed. Take, Free, Insert and Mark may wait for it, for a second or two at most
+// where the database has such a bound.
 //
 // Methods are safe for concurrent use, and return when ctx ends.
 type Dialect interface {
@@ -69,9 +84,9 @@ type Dialect interface {
 	// whose Number is below MaxNumber, and which is free (Until <= now) or held by t.Owner
 	// in the same kind:
 	//
-	//	number = granted = greatest(number+1, now), owner, until = now+TTL, meta, bell,
-	//	kind, lim = 0, claims = NULL, claimed = 0, rev = rev+1, and since = now unless
-	//	t.Owner holds already.
+	//	number = granted = greatest(number+1, now), owner, until = greatest(until, now+TTL),
+	//	meta, bell, kind, lim = 0, claims = NULL, claimed = 0, rev = rev+1, and since = now
+	//	unless t.Owner holds already.
 	//
 	// It answers the new Number; 0: nothing was changed.
 	Take(ctx context.Context, t Taking) (number int64, err error)
@@ -83,22 +98,26 @@ type Dialect interface {
 	// statement does so.
 	Free(ctx context.Context, h Held) (freed, waited bool, err error)
 
-	// Extend restarts the TTL of those holds that hold alone and whose time is not over:
+	// Extend renews those holds that hold alone, whose time is not over and whose rows are
+	// not locked:
 	//
-	//	until = now+ttl, number = greatest(number, floor), rev = rev+1, and bell of now.
+	//	until = greatest(until, now+TTL), or now+TTL with Shorten,
+	//	number = greatest(number, Floor), rev = rev+1, and bell of now.
 	//
-	// It answers how many there were. There are at most MaxExtend of them, each of another row.
-	Extend(ctx context.Context, holds []Held, ttl time.Duration, floor int64) (int, error)
+	// It answers how many there were, and now+TTL, which means nothing if there were none.
+	// There are at most MaxExtend of them, each of another row.
+	Extend(ctx context.Context, holds []Held, e Extension) (n int, until int64, err error)
 
 	// Look reads rows, at most MaxExtend. Keys without a row are left out. now is that of the
 	// same statement; a row that changes at the time is seen as before or after, not between.
 	Look(ctx context.Context, keys []Key) (now int64, rows []Row, err error)
 
-	// Insert makes a row, with Rev 1, as it is. done is false if there is one already; that is no error.
+	// Insert makes a row, with Rev 1, as it is, if r.Earliest <= now <= r.Latest. done is
+	// false if it is not that time or there is a row already; that is no error.
 	Insert(ctx context.Context, r Row) (done bool, err error)
 
-	// Swap writes all of r but its Key, Name and Waiting if the row's rev is r.Rev, and raises
-	// that. If frees is true the change may let others in: waited, and who is told, are as
+	// Swap writes all of r but its Key, Name and Waiting if the row's rev is r.Rev and
+	// r.Earliest <= now <= r.Latest, and raises rev. If frees is true the change may let others in: waited, and who is told, are as
 	// with Free.
 	Swap(ctx context.Context, r Row, frees bool) (done, waited bool, err error)
 

@@ -17,6 +17,8 @@ type fake struct {
 	counts map[string]int
 	before func(what string) error // called before each statement
 	skew   time.Duration           // of the clock
+	reader time.Duration           // how far the clock that Look reads is ahead of that
+	locked map[Key]bool            // by other programs
 }
 
 func newFake() *fake { return &fake{rows: map[Key]Row{}, counts: map[string]int{}} }
@@ -28,7 +30,11 @@ func (f *fake) begin(ctx context.Context, what string) (now int64, err error) {
 	}
 	f.mu.Lock()
 	f.counts[what]++
-	return time.Now().Add(f.skew).UnixMicro(), cmp.Or(err, ctx.Err())
+	now = time.Now().Add(f.skew).UnixMicro()
+	if what == "look" {
+		now += f.reader.Microseconds()
+	}
+	return now, cmp.Or(err, ctx.Err())
 }
 
 // counted are the statements since it was called last.
@@ -52,7 +58,7 @@ func (f *fake) Take(ctx context.Context, t Taking) (int64, error) {
 		r.Since = now
 	}
 	r.Number = max(r.Number+1, now)
-	r.Granted, r.Owner, r.Until, r.Meta, r.Bell = r.Number, t.Owner, now+t.TTL.Microseconds(), t.Meta, t.Bell
+	r.Granted, r.Owner, r.Until, r.Meta, r.Bell = r.Number, t.Owner, max(r.Until, now+t.TTL.Microseconds()), t.Meta, t.Bell
 	r.Kind, r.Limit, r.Claims, r.Claimed = t.Kind, 0, nil, 0
 	f.put(r)
 	return r.Number, nil
@@ -75,18 +81,23 @@ func (f *fake) Free(ctx context.Context, h Held) (freed, waited bool, err error)
 	return true, r.Waiting > now, nil
 }
 
-func (f *fake) Extend(ctx context.Context, holds []Held, ttl time.Duration, floor int64) (n int, err error) {
+func (f *fake) Extend(ctx context.Context, holds []Held, e Extension) (n int, until int64, err error) {
 	now, err := f.begin(ctx, "extend")
 	defer f.mu.Unlock()
+	until = now + e.TTL.Microseconds()
 	for _, h := range holds {
 		r := f.rows[h.Key]
-		if err == nil && r.Owner == h.Owner && r.Until > now {
-			r.Until, r.Number = now+ttl.Microseconds(), max(r.Number, floor)
-			f.put(r)
-			n++
+		if err != nil || r.Owner != h.Owner || r.Until <= now || f.locked[h.Key] {
+			continue
 		}
+		if e.Shorten {
+			r.Until = 0
+		}
+		r.Until, r.Number = max(r.Until, until), max(r.Number, e.Floor)
+		f.put(r)
+		n++
 	}
-	return n, err
+	return n, until, err
 }
 
 func (f *fake) Look(ctx context.Context, keys []Key) (now int64, rows []Row, err error) {
@@ -101,20 +112,23 @@ func (f *fake) Look(ctx context.Context, keys []Key) (now int64, rows []Row, err
 }
 
 func (f *fake) Insert(ctx context.Context, r Row) (bool, error) {
-	_, err := f.begin(ctx, "insert")
+	now, err := f.begin(ctx, "insert")
 	defer f.mu.Unlock()
-	if _, ok := f.rows[r.Key]; ok || err != nil {
+	if _, ok := f.rows[r.Key]; ok || err != nil || !r.timely(now) {
 		return false, err
 	}
 	f.rows[r.Key] = r
 	return true, nil
 }
 
+// timely says that r may be written now.
+func (r Row) timely(now int64) bool { return r.Earliest <= now && now <= r.Latest }
+
 func (f *fake) Swap(ctx context.Context, r Row, _ bool) (done, waited bool, err error) {
 	now, err := f.begin(ctx, "swap")
 	defer f.mu.Unlock()
 	old, ok := f.rows[r.Key]
-	if err != nil || !ok || old.Rev != r.Rev {
+	if err != nil || !ok || old.Rev != r.Rev || !r.timely(now) || f.locked[r.Key] {
 		return false, false, err
 	}
 	r.Waiting = old.Waiting

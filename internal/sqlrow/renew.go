@@ -2,14 +2,14 @@ package sqlrow
 
 import (
 	"context"
+	"errors"
 	"sync"
-	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
 )
 
-// Renew restarts the TTL of holds: of those that exclude all others, as many as may be
+// Renew makes holds live for their TTL at least: of those that exclude all others, as many as may be
 // in one statement, and those that share a lock by a change of its row.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	n := &renewal{b: b, ctx: ctx, holds: holds, answers: make([]error, len(holds))}
@@ -38,10 +38,10 @@ func (n *renewal) answerAll(err error) {
 	}
 }
 
-// batch is what can be renewed by one statement.
-type batch struct {
-	ttl   time.Duration
-	floor int64
+func (n *renewal) answerThese(list []int, err error) {
+	for _, i := range list {
+		n.answers[i] = err
+	}
 }
 
 func (n *renewal) run() {
@@ -57,8 +57,8 @@ func (n *renewal) run() {
 }
 
 // sort divides the holds: those that can be renewed by one statement, and those that can't.
-func (n *renewal) sort() (batches map[batch][]int, single []int) {
-	batches = map[batch][]int{}
+func (n *renewal) sort() (batches map[Extension][]int, single []int) {
+	batches = map[Extension][]int{}
 	seen := map[string]bool{}
 	for i, h := range n.holds {
 		if err := claims.CheckRenewal(h); err != nil {
@@ -70,36 +70,66 @@ func (n *renewal) sort() (batches map[batch][]int, single []int) {
 			continue
 		}
 		seen[h.Name] = true
-		what := batch{wholeMicros(h.TTL), int64(h.Floor >> claims.SpanBits)}
+		what := Extension{wholeMicros(h.TTL), int64(h.Floor >> claims.SpanBits), h.Shorten}
 		batches[what] = append(batches[what], i)
 	}
 	return batches, single
 }
 
-// extend renews by one statement, and returns those that need another.
-func (n *renewal) extend(what batch, list []int) (left []int) {
+// MaxLocked is how often a renewal finds a row locked before it gives up. A statement of
+// another process is over by then, a transaction that stays open may not be.
+const MaxLocked = 6
+
+// ErrLocked says that a hold lives and was not renewed: the outcome is unknown.
+var ErrLocked = errors.New("the lock's row is locked by a transaction of another program")
+
+// extend renews by one statement, and returns those that need another. Holds whose rows
+// are locked do not keep it from the others, and are tried again.
+func (n *renewal) extend(what Extension, list []int) (left []int) {
+	for miss := range MaxLocked {
+		err := Pause(n.ctx, miss)
+		if err == nil {
+			var other []int
+			other, list, err = n.extendOnce(what, list)
+			left = append(left, other...)
+		}
+		if err != nil {
+			n.answerThese(list, err)
+			return left
+		}
+		if len(list) == 0 {
+			return left
+		}
+	}
+	n.answerThese(list, ErrLocked)
+	return left
+}
+
+// extendOnce answers what it can. left hold in another mode, the rows of locked are locked.
+func (n *renewal) extendOnce(what Extension, list []int) (left, locked []int, err error) {
 	held := make([]Held, len(list))
 	for j, i := range list {
 		held[j] = Held{KeyOf(n.holds[i].Name), n.holds[i].Owner}
 	}
-	done, err := n.b.dialect.Extend(n.ctx, held, what.ttl, what.floor)
-	if err == nil && done < len(list) {
-		left, err = n.sift(list, held)
-	}
+	done, until, err := n.b.dialect.Extend(n.ctx, held, what)
 	if err != nil {
-		for _, i := range list {
-			n.answers[i] = err
-		}
+		return nil, list, err
 	}
-	return left
+	if done == len(list) {
+		return nil, nil, nil
+	}
+	renewed := func(c claims.Claim) bool { return done > 0 && c.Until/micro >= until }
+	if what.Shorten {
+		renewed = func(c claims.Claim) bool { return done > 0 && c.Until/micro == until }
+	}
+	return n.sift(list, held, renewed)
 }
 
-// sift finds out which of the holds that were meant were renewed: those that hold alone
-// and live. Of the others it returns those that hold in another mode.
-func (n *renewal) sift(list []int, held []Held) (left []int, err error) {
+// sift finds out which of the holds that were meant were renewed, by the ends of their lives.
+func (n *renewal) sift(list []int, held []Held, renewed func(claims.Claim) bool) (left, locked []int, err error) {
 	states, err := n.b.lookAll(n.ctx, held)
 	if err != nil {
-		return nil, err
+		return nil, list, err
 	}
 	for j, i := range list {
 		s, err := states(held[j].Key)
@@ -112,9 +142,11 @@ func (n *renewal) sift(list []int, held []Held) (left []int, err error) {
 			n.answers[i] = driver.ErrLost
 		case !c.Mode.Alone():
 			left = append(left, i)
+		case !renewed(c):
+			locked = append(locked, i)
 		}
 	}
-	return left, nil
+	return left, locked, nil
 }
 
 // parallel is how many rows are changed at once by one call of Renew.
@@ -148,20 +180,22 @@ func (n *renewal) renewOne(name string, list []int) {
 		}
 		return v
 	})
-	for _, i := range list {
-		if err != nil {
-			n.answers[i] = err
-		}
+	if err != nil {
+		n.answerThese(list, err)
 	}
 }
 
-// renew restarts the TTL of a hold.
+// renew makes a hold live for its TTL at least.
 func (s *state) renew(h driver.Hold) (changed bool, err error) {
 	c, ok := s.Claim(h.Owner)
 	if !ok || !c.Holds() {
 		return false, driver.ErrLost
 	}
-	c.Until = s.ends(h.TTL)
+	until := s.ends(h.TTL)
+	if !h.Shorten {
+		until = max(until, c.Until)
+	}
+	c.Until = until
 	s.set(c)
 	s.Number = max(s.Number, int64(h.Floor>>claims.SpanBits))
 	return true, nil

@@ -1,0 +1,140 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// leaseStrategies are those that keep leases in tables.
+var leaseStrategies = []Strategy{Row, UniqueIndex, Version}
+
+// An administrator's transaction keeps one row locked: its hold is unknown, and ten others
+// live on for several TTLs, renewed by the same calls.
+func TestHoldsBesideALockedRow(t *testing.T) {
+	t.Parallel()
+	for _, s := range leaseStrategies {
+		for _, mode := range []driver.Mode{driver.Exclusive, driver.Read} {
+			if s != Row && mode != driver.Exclusive {
+				continue
+			}
+			t.Run(string(s)+" "+mode.String(), func(t *testing.T) {
+				t.Parallel()
+				url, db := database(t, s)
+				besideALockedRow(t, connect(t, url), connect(t, url), db, mode)
+			})
+		}
+	}
+}
+
+func besideALockedRow(t *testing.T, b, other *Backend, db *sql.DB, mode driver.Mode) {
+	const ttl, rounds = 3 * time.Second, 10
+	holds := make([]driver.Hold, 10)
+	for i := range holds {
+		r := request(fmt.Sprint("job ", i), ttl)
+		r.Mode = mode
+		holds[i] = r.Hold
+	}
+	stuck := request("stuck", long)
+	stuck.Mode = mode
+	take(t, b, stuck)
+	unlock := lockRow(t, db, b.site.opts.Table, stuck.Name)
+	defer unlock()
+	var anchor time.Time
+	for round := 0; round < rounds; {
+		if time.Since(anchor) > ttl*8/10 { // at first, or on a machine too slow for the TTL
+			for _, h := range holds {
+				take(t, b, driver.Request{Hold: h, Fences: 1})
+			}
+			anchor = time.Now()
+			continue
+		}
+		anchor = time.Now()
+		stuck.TTL = ttl
+		for i, err := range renewBeside(t, b, append(holds, stuck.Hold)) {
+			if i < len(holds) && err != nil || errors.Is(err, driver.ErrLost) {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(ttl / 3)
+		if refusedInTime(t, other, holds, anchor.Add(ttl*8/10)) {
+			round++
+		}
+	}
+	inDoubt(t, b, stuck.Hold, holds[0])
+	unlock()
+	until(t, "the hold is renewed when its row is free", func() bool { return b.Renew(t.Context(), []driver.Hold{stuck.Hold})[0] == nil })
+}
+
+// renewBeside renews holds, one of which has a locked row, and wants the call to return
+// before it must.
+func renewBeside(t *testing.T, b *Backend, holds []driver.Hold) []error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patient)
+	defer cancel()
+	errs := b.Renew(ctx, holds)
+	if ctx.Err() != nil {
+		t.Fatalf("the renewal waited for the locked row: %v", errs)
+	}
+	return errs
+}
+
+// inDoubt wants a renewal to be unknown for longer than the hold lives whose row is locked,
+// and another in the same call to be done.
+func inDoubt(t *testing.T, b *Backend, stuck, free driver.Hold) {
+	t.Helper()
+	take(t, b, driver.Request{Hold: free, Fences: 1})
+	stuck.TTL, free.TTL = 2*long, 2*long
+	errs := renewBeside(t, b, []driver.Hold{stuck, free})
+	if err := errs[0]; err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) {
+		t.Errorf("the hold whose row is locked: %v; want unknown", err)
+	}
+	if errs[1] != nil {
+		t.Errorf("the hold beside it: %v", errs[1])
+	}
+}
+
+// refusedInTime wants rivals of all holds to be refused, if they are asked before the
+// holds may end.
+func refusedInTime(t *testing.T, b *Backend, holds []driver.Hold, end time.Time) (inTime bool) {
+	t.Helper()
+	for _, h := range holds {
+		rival := request(h.Name, h.TTL)
+		if rival.Mode = h.Mode; h.Mode == driver.Read {
+			rival.Mode = driver.Write
+		}
+		_, err := b.Acquire(t.Context(), rival)
+		if time.Now().After(end) {
+			_ = b.Release(t.Context(), rival.Hold)
+			return false
+		}
+		if !errors.Is(err, driver.ErrHeld) {
+			t.Fatalf("%s: %v; want held", h.Name, err)
+		}
+	}
+	return true
+}
+
+// lockRow locks a name's row, as an administrator's transaction that stays open does.
+func lockRow(t *testing.T, db *sql.DB, table, name string) (unlock func()) {
+	t.Helper()
+	tx, err := db.BeginTx(context.Background(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	var n int
+	where := "name = ?"
+	if table == strategies[0].table {
+		where = "k = UNHEX(SHA2(?, 256))"
+	}
+	if err := tx.QueryRow("SELECT 1 FROM "+table+" FORCE INDEX (PRIMARY) WHERE "+where+" FOR UPDATE", name).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return func() { _ = tx.Rollback() }
+}

@@ -1,0 +1,69 @@
+package sqlrow
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Rows are read by one server's clock and written by another's: nobody gets what somebody
+// holds, and a hold lives for its TTL by the clock that decides about the next.
+func TestReaderHasAnotherClock(t *testing.T) {
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Read, driver.Counted} {
+		for _, skew := range []time.Duration{8 * time.Second, -8 * time.Second} {
+			t.Run(mode.String()+skew.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { readElsewhere(t, mode, skew) })
+			})
+		}
+	}
+}
+
+func readElsewhere(t *testing.T, mode driver.Mode, skew time.Duration) {
+	f := newFake()
+	b := start(t, f)
+	first, rival := asks("x", mode), asks("x", driver.Write)
+	if mode == driver.Exclusive || mode == driver.Counted {
+		rival.Mode = mode
+	}
+	first.TTL, first.Limit, rival.Limit = 5*time.Second, 1, 1
+	if err := taking(t, b, first)(); err != nil {
+		t.Fatal(err)
+	}
+	f.reader = skew
+	renewed := renewing(t, b, first)()
+	if mode.Alone() && renewed != nil {
+		t.Errorf("a renewal by one statement: %v", renewed)
+	}
+	anchor := time.Now()
+	time.Sleep(4 * time.Second)
+	if err := taking(t, b, rival)(); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("%v before the end of the hold another client: %v", time.Second, err)
+	}
+	// A renewal that is believed counts until its TTL is over, whatever the reader's clock.
+	f.reader = 0
+	time.Sleep(time.Until(anchor.Add(first.TTL - time.Millisecond)))
+	if err := taking(t, b, rival)(); renewed == nil && !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("the renewed hold has ended early, the next: %v", err)
+	}
+}
+
+// A first grant of a name is an Insert, and one that the reader's clock puts into the past
+// would end early.
+func TestFirstGrantByAnotherClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		b := start(t, f)
+		f.reader = -8 * time.Second
+		r := asks("x", driver.Read)
+		if err := taking(t, b, r)(); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("a reader by a clock that is behind: %v", err)
+		}
+		f.reader = 0
+		if err := taking(t, b, r)(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,88 @@
+package sqlrow
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// A row that another program keeps locked: its hold is unknown, all others are renewed by
+// the same call.
+func TestRenewBesideALockedRow(t *testing.T) {
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Read} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			b := start(t, f)
+			var list []driver.Hold
+			for i := range 11 {
+				r := asks(fmt.Sprint("lock ", i), mode)
+				if err := taking(t, b, r)(); err != nil {
+					t.Fatal(err)
+				}
+				list = append(list, r.Hold)
+			}
+			f.locked = map[Key]bool{KeyOf("lock 4"): true}
+			time.Sleep(40 * time.Second)
+			since := time.Now()
+			for i, err := range b.Renew(t.Context(), list) {
+				if i == 4 && (err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err)) {
+					t.Errorf("%v: the locked row's hold: %v; want unknown", mode, err)
+				} else if i != 4 && err != nil {
+					t.Errorf("%v: hold %d: %v", mode, i, err)
+				}
+			}
+			if took := time.Since(since); took > time.Second {
+				t.Errorf("%v: the renewal took %v", mode, took)
+			}
+			time.Sleep(40 * time.Second)
+			for i, h := range list {
+				rival := asks(h.Name, driver.Write)
+				if mode == driver.Exclusive {
+					rival.Mode = mode
+				}
+				if err := taking(t, b, rival)(); i != 4 && !errors.Is(err, driver.ErrHeld) {
+					t.Errorf("%v: %s: %v; want held", mode, h.Name, err)
+				}
+			}
+		})
+	}
+}
+
+// A row that is locked for as long as a statement of another process takes is renewed.
+func TestRenewOfARowLockedForAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		b := start(t, f)
+		list := holds(t, b, 3)
+		f.locked = map[Key]bool{KeyOf("lock 1"): true}
+		time.AfterFunc(time.Millisecond, func() {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.locked = nil
+		})
+		for i, err := range b.Renew(t.Context(), list) {
+			if err != nil {
+				t.Error(i, err)
+			}
+		}
+	})
+}
+
+// What a renewal shortens ends then, beside one that lives longer and was locked.
+func TestShortenBesideALockedRow(t *testing.T) {
+	f := newFake()
+	b := start(t, f)
+	list := holds(t, b, 2)
+	for i := range list {
+		list[i].TTL, list[i].Shorten = time.Second, true
+	}
+	f.locked = map[Key]bool{KeyOf("lock 1"): true}
+	errs := b.Renew(t.Context(), list)
+	if errs[0] != nil || !errors.Is(errs[1], ErrLocked) {
+		t.Errorf("shortened: %v; want nil and unknown", errs)
+	}
+}
