@@ -109,9 +109,10 @@ func TestRowAsksAgainAfterLockWaitTimeout(t *testing.T) {
 	}
 }
 
-// A renewal that had to wait tells the truth: of a hold that somebody else took over it
-// says that it is lost, of one that nobody did that it lives.
-func TestRowRenewalThatWaits(t *testing.T) {
+// A renewal that finds its row locked is unknown, and tells the truth when it is asked again:
+// of a hold that somebody else took over it says that it is lost, of one that nobody did
+// that it lives.
+func TestRowRenewalOfALockedRow(t *testing.T) {
 	t.Parallel()
 	u, db := database(t, Row)
 	b := rowAt(t, u)
@@ -120,46 +121,35 @@ func TestRowRenewalThatWaits(t *testing.T) {
 		"owner = 'thief', granted = number + 1, number = number + 1, until = until + 60000000": driver.ErrLost,
 		"until = 1": driver.ErrLost,
 	} {
-		r := asks("waits", driver.Exclusive)
-		r.TTL = 10 * time.Second
+		r := asks("locked", driver.Exclusive)
 		take(t, b, r)
+		r.TTL = long
 		free := blocked(t, db, r.Name)
-		done := make(chan error, 1)
-		go func() { done <- b.Renew(t.Context(), []driver.Hold{r.Hold})[0] }()
-		waitingLocks(t, db, 1)
+		renews(t, b, r, sqlrow.ErrLocked)
 		free(change)
-		if err := <-done; !errors.Is(err, want) {
-			t.Errorf("after %q: %v; want %v", change, err, want)
-		}
+		renews(t, b, r, want)
 		do(t, db, "UPDATE distlock_locks SET until = 0")
 	}
 }
 
 // A call that was overtaken by a later one of the same owner, of which the answer is known,
 // must not end the hold sooner.
-func TestRowRenewalThatIsOvertaken(t *testing.T) {
+func TestRowAcquireThatIsOvertaken(t *testing.T) {
 	t.Parallel()
 	u, db := database(t, Row)
 	b := rowAt(t, u)
-	for what, call := range map[string]func(driver.Request) error{
-		"renew":   func(r driver.Request) error { return b.Renew(context.Background(), []driver.Hold{r.Hold})[0] },
-		"acquire": func(r driver.Request) error { _, err := b.Acquire(context.Background(), r); return err },
-	} {
-		r := asks(what, driver.Exclusive)
-		take(t, b, r)
-		free := blocked(t, db, what)
-		done := make(chan error, 1)
-		go func() { done <- call(r) }()
-		waitingLocks(t, db, 1)
-		begun := ask(t, db, "SELECT "+clockSQL)
-		until(t, "the call that waits is older", func() bool { return ask(t, db, "SELECT "+clockSQL) > begun+100_000 })
-		free(fmt.Sprintf("until = %s + %d", clockSQL, r.TTL.Microseconds()))
-		later := begun + 100_000 + r.TTL.Microseconds()
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
-		if end := ask(t, db, "SELECT until FROM distlock_locks WHERE name = '"+what+"'"); end < later {
-			t.Errorf("%s: the hold ends %d µs too early", what, later-end)
-		}
+	r := asks("acquire", driver.Exclusive)
+	take(t, b, r)
+	free := blocked(t, db, r.Name)
+	done := make(chan error, 1)
+	go func() { _, err := b.Acquire(context.Background(), r); done <- err }()
+	waitingLocks(t, db, 1)
+	later := ask(t, db, "SELECT "+clockSQL) + long.Microseconds()
+	free(fmt.Sprintf("until = %d", later))
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if end := ask(t, db, "SELECT until FROM distlock_locks WHERE name = ?", r.Name); end < later {
+		t.Errorf("the hold ends %d µs too early", later-end)
 	}
 }

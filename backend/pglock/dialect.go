@@ -37,12 +37,25 @@ func (d *dialect) Free(ctx context.Context, h sqlrow.Held) (freed, waited bool, 
 	return freed, waited, err
 }
 
-func (d *dialect) Extend(ctx context.Context, holds []sqlrow.Held, ttl time.Duration, floor int64) (int, error) {
+func (d *dialect) Extend(ctx context.Context, holds []sqlrow.Held, e sqlrow.Extension) (n int, until int64, err error) {
 	keys, owners := make([]sqlrow.Key, len(holds)), make([]string, len(holds))
 	for i, h := range holds {
 		keys[i], owners[i] = h.Key, h.Owner
 	}
-	return d.change(ctx, d.sql.extend, keyList(keys), textList(owners), floor, ttl.Microseconds())
+	err = d.again(ctx, func() error {
+		rows, err := d.rows(ctx, d.sql.extend, keyList(keys), textList(owners), e.Floor, e.TTL.Microseconds(), e.Shorten)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for n = 0; rows.Next(); n++ {
+			if err := rows.Scan(&until); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	})
+	return n, until, err
 }
 
 func (d *dialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, found []sqlrow.Row, err error) {
@@ -74,13 +87,13 @@ func (d *dialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, found
 }
 
 func (d *dialect) Insert(ctx context.Context, r sqlrow.Row) (bool, error) {
-	n, err := d.change(ctx, d.sql.insert, r.Key[:], r.Name, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Granted, r.Since, r.Until, string(r.Meta), string(r.Claims), r.Claimed, r.Waiting)
+	n, err := d.change(ctx, d.sql.insert, r.Key[:], r.Name, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Granted, r.Since, r.Until, string(r.Meta), string(r.Claims), r.Claimed, r.Waiting, r.Earliest, r.Latest)
 	return n == 1, err
 }
 
 func (d *dialect) Swap(ctx context.Context, r sqlrow.Row, frees bool) (done, waited bool, err error) {
 	err = d.tell(frees, func(tell bool) error {
-		done, err = d.one(ctx, d.sql.swap, []any{&waited, new(any)}, r.Key[:], r.Rev, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Granted, r.Since, r.Until, string(r.Meta), string(r.Claims), r.Claimed, tell)
+		done, err = d.one(ctx, d.sql.swap, []any{&waited, new(any)}, r.Key[:], r.Rev, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Granted, r.Since, r.Until, string(r.Meta), string(r.Claims), r.Claimed, tell, r.Earliest, r.Latest)
 		return err
 	})
 	return done, waited, err

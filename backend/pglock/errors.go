@@ -26,6 +26,9 @@ const (
 	readOnly       = "25006"
 	conflict       = "40001"
 	deadlock       = "40P01"
+	tooLong        = "22001"
+	outOfRange     = "22003"
+	badText        = "22021"
 	idleTooLong    = "57P05"
 	shuttingDown   = "57P01"
 	queueFull      = "54000" // and whatever else is too much
@@ -49,6 +52,10 @@ var hopeless = map[string]string{
 	noRights:    "the user lacks a right",
 	noSetting:   "a parameter of the URL is neither distlock's, pgx's nor the server's",
 	badSetting:  "a parameter of the URL has a value that the server does not take",
+	tooLong:     "a value is too long for its column",
+	outOfRange:  "a number is too great for its column",
+	badText:     "a text has bytes that the server does not take, such as 0",
+	queueFull:   "this is more than the server's limits allow",
 	readOnly:    "the server can't be written: it is a replica, or transactions are read-only",
 }
 

@@ -14,9 +14,9 @@ type statements struct{ take, free, extend, look, insert, swap, mark, names stri
 // client knows, and believes in a hold for longer, never for less.
 const clock = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint"
 
-// lease is the end of a hold that lives for the fourth parameter, in µs, from now on. What
-// a later call of the same owner, which was faster, has made of it is not taken back.
-const lease = "greatest({now} + $4::bigint, least(until, (date_part('epoch', clock_timestamp()) * 1000000)::bigint + $4::bigint))"
+// bounded makes a statement wait for a locked row no longer than a second: what waits has a
+// connection. The setting ends with the statement, which is a transaction of its own.
+const bounded = "set_config('lock_timeout', '1s', true) <> ''"
 
 // tell notifies those who listen, if there are any; what notifies nobody costs nothing.
 const tell = "CASE WHEN waiting > {now} THEN pg_notify('{channel}', encode(k, 'hex')) END"
@@ -24,30 +24,33 @@ const tell = "CASE WHEN waiting > {now} THEN pg_notify('{channel}', encode(k, 'h
 // newStatements fills in the table and the channel, which are words.
 func newStatements(table, channel string) *statements {
 	fill := func(sql string) string {
-		sql = strings.NewReplacer("{tell}", tell, "{lease}", lease).Replace(sql)
+		sql = strings.NewReplacer("{tell}", tell, "{bounded}", bounded).Replace(sql)
 		return strings.NewReplacer("{t}", quote(table), "{now}", clock, "{channel}", channel, "{row}", rowColumns).Replace(sql)
 	}
 	return &statements{
 		take: fill(`UPDATE {t} SET number = greatest(number + 1, {now}), granted = greatest(number + 1, {now}), kind = $3::smallint, lim = 0, owner = $2::text,
-	since = CASE WHEN owner = $2::text AND until > {now} THEN since ELSE {now} END, until = {lease},
+	since = CASE WHEN owner = $2::text AND until > {now} THEN since ELSE {now} END, until = greatest(until, {now} + $4::bigint),
 	meta = nullif($5::text, ''), claims = NULL, claimed = 0, rev = rev + 1
 	WHERE k = $1::bytea AND claimed <= {now} AND number < $6::bigint
-	AND (until <= {now} OR owner = $2::text AND kind = $3::smallint) RETURNING number`),
+	AND (until <= {now} OR owner = $2::text AND kind = $3::smallint) AND {bounded} RETURNING number`),
 		free: fill(`UPDATE {t} SET owner = NULL, meta = NULL, granted = 0, since = 0, until = 0, rev = rev + 1
-	WHERE k = $1::bytea AND owner = $2::text AND until > {now} RETURNING waiting > {now}, CASE WHEN $3::boolean THEN {tell} END`),
-		extend: fill(`UPDATE {t} t SET until = {lease}, number = greatest(number, $3::bigint), rev = rev + 1
-	FROM unnest($1::text::bytea[], $2::text::text[]) AS h(k, owner)
-	WHERE t.k = h.k AND t.owner = h.owner AND t.until > {now}`),
+	WHERE k = $1::bytea AND owner = $2::text AND until > {now} AND {bounded} RETURNING waiting > {now}, CASE WHEN $3::boolean THEN {tell} END`),
+		extend: fill(`UPDATE {t} t SET until = greatest({now} + $4::bigint, CASE WHEN $5::boolean THEN 0 ELSE until END),
+	number = greatest(number, $3::bigint), rev = rev + 1
+	FROM (SELECT l.k FROM {t} l JOIN unnest($1::text::bytea[], $2::text::text[]) AS h(k, owner) ON l.k = h.k
+	WHERE l.owner = h.owner AND l.until > {now} FOR NO KEY UPDATE OF l SKIP LOCKED) s
+	WHERE t.k = s.k RETURNING {now} + $4::bigint`),
 		look: fill(`SELECT n.now, {row} FROM (SELECT {now} AS now WHERE NOT pg_is_in_recovery()) n LEFT JOIN {t} t ON t.k = ANY ($1::text::bytea[])`),
 		insert: fill(`INSERT INTO {t} (k, name, kind, lim, number, owner, granted, since, until, meta, claims, claimed, rev, waiting)
-	VALUES ($1::bytea, $2::text, $3::smallint, $4::integer, $5::bigint, nullif($6::text, ''), $7::bigint, $8::bigint,
+	SELECT $1::bytea, $2::text, $3::smallint, $4::integer, $5::bigint, nullif($6::text, ''), $7::bigint, $8::bigint,
 	$9::bigint, nullif($10::text, ''), nullif($11::text, ''),
-	$12::bigint, 1, $13::bigint) ON CONFLICT (k) DO NOTHING`),
+	$12::bigint, 1, $13::bigint WHERE {now} BETWEEN $14::bigint AND $15::bigint ON CONFLICT (k) DO NOTHING`),
 		swap: fill(`UPDATE {t} SET kind = $3::smallint, lim = $4::integer, number = $5::bigint, owner = nullif($6::text, ''),
 	granted = $7::bigint, since = $8::bigint, until = $9::bigint, meta = nullif($10::text, ''),
 	claims = nullif($11::text, ''), claimed = $12::bigint, rev = rev + 1
-	WHERE k = $1::bytea AND rev = $2::bigint RETURNING waiting > {now}, CASE WHEN $13::boolean THEN {tell} END`),
-		mark: fill(`UPDATE {t} SET waiting = {now} + $2::bigint WHERE k = $1::bytea AND waiting < {now} + $2::bigint`),
+	WHERE k = (SELECT k FROM {t} WHERE k = $1::bytea AND rev = $2::bigint AND {now} BETWEEN $14::bigint AND $15::bigint
+	FOR NO KEY UPDATE SKIP LOCKED) RETURNING waiting > {now}, CASE WHEN $13::boolean THEN {tell} END`),
+		mark: fill(`UPDATE {t} SET waiting = {now} + $2::bigint WHERE k = $1::bytea AND waiting < {now} + $2::bigint AND {bounded}`),
 		names: fill(`SELECT name FROM {t} WHERE (until > {now} OR claimed > {now})
 	AND convert_to(name, 'UTF8') >= $1::bytea AND convert_to(name, 'UTF8') > $2::bytea ORDER BY convert_to(name, 'UTF8') LIMIT $3::integer`),
 	}

@@ -130,6 +130,6 @@ func (s *state) stand(r driver.Request, c claims.Claim) {
 	if own, ok := s.Claim(r.Owner); ok {
 		c.Ticket, c.Since = own.Ticket, own.Since
 	}
-	c.Until = s.now + int64(wholeMicros(r.TTL)) // nobody trusts a place: it needs no spare time
+	c.Until = s.ends(r.TTL)
 	s.set(c)
 }

@@ -34,6 +34,7 @@ func (b *Backend) change(ctx context.Context, name string, decide func(*state) v
 		return err
 	}
 	defer leave()
+	var took time.Duration // by the slowest statement
 	for miss := range maxMisses {
 		if err := Pause(ctx, miss); err != nil {
 			return err
@@ -43,8 +44,11 @@ func (b *Backend) change(ctx context.Context, name string, decide func(*state) v
 		if err != nil {
 			return unsent.Mark(err) // nothing was written yet
 		}
-		s.spare = leeway(time.Since(asked), miss)
+		took = max(took, time.Since(asked))
+		s.leeway = minLeeway + 2*took
+		asked = time.Now()
 		done, err := b.settle(ctx, name, s, decide(s))
+		took = max(took, time.Since(asked))
 		if done || err != nil {
 			return err
 		}
@@ -52,14 +56,10 @@ func (b *Backend) change(ctx context.Context, name string, decide func(*state) v
 	return errBusy
 }
 
-// minLeeway is more than passes on most networks between two statements.
+// minLeeway is how long after a row was read it may be written, beside twice what a
+// statement takes. If another server wrote it, its clock differs by no more than that, and by
+// nothing in the direction in which living claims would seem to have ended.
 const minLeeway = 32 * time.Millisecond
-
-// leeway is how long after a row was read it may be written. The longer reading took, and
-// the more often writing failed, the more it is.
-func leeway(read time.Duration, misses int) time.Duration {
-	return wholeMicros(minLeeway+2*read) << min(misses, 6)
-}
 
 // Pause lets others finish after a miss: the more there seem to be, the longer.
 func Pause(ctx context.Context, misses int) error {

@@ -14,14 +14,14 @@ type state struct {
 	row         Row // as it was read
 	now         int64
 
-	// spare is how long after now the state may be written.
-	spare time.Duration
+	// leeway is how long after now the state may be written.
+	leeway time.Duration
 }
 
 const micro = int64(time.Microsecond)
 
-// ends is when a hold ends that lives for its TTL from the write of the state on.
-func (s *state) ends(ttl time.Duration) int64 { return s.now + int64(s.spare+wholeMicros(ttl)) }
+// ends is when a life that begins now ends.
+func (s *state) ends(ttl time.Duration) int64 { return s.now + int64(wholeMicros(ttl)) }
 
 // wholeMicros rounds up.
 func wholeMicros(d time.Duration) time.Duration {
@@ -54,7 +54,7 @@ func (s *state) write(name string) (Row, error) {
 	r := Row{
 		Key: KeyOf(name), Name: name, Rev: s.row.Rev,
 		Kind: s.Kind, Limit: s.Limit, Number: s.Number,
-		Earliest: s.now / micro, Latest: (s.now + int64(s.spare)) / micro,
+		Earliest: s.now / micro, Latest: (s.now + int64(s.leeway)) / micro,
 	}
 	var rest []entry
 	for _, c := range s.Claims {
