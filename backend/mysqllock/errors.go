@@ -33,6 +33,13 @@ const (
 	errReadOnlyMode = 1836
 	errExpired      = 1820
 	errExpiredLogin = 1862
+
+	errPacket         = 1153
+	errOutOfRange     = 1264
+	errFunctionPacket = 1301
+	errBadText        = 1366
+	errTooLong        = 1406
+	errOverflow       = 1690
 )
 
 // number is that of the server's error, 0 if err is none.
@@ -84,22 +91,21 @@ func insist(ctx context.Context, run func() error) error {
 	}
 }
 
-// insistOn is insist for a statement that changes rows. id is what it made the insert id of
-// a row that it meant, also if that was as it should be, and is not among the n changed ones.
-func insistOn(ctx context.Context, stmt *sql.Stmt, args []any) (n, id int64, err error) {
-	err = insist(ctx, func() error {
-		res, err := stmt.ExecContext(ctx, args...)
-		if err != nil {
-			return err
-		}
-		n, err = res.RowsAffected()
-		if err == nil {
-			id, err = res.LastInsertId()
-		}
-		return err
-	})
-	return n, id, err
+// hopelessCall words what the same call can't do at another time either; empty: it may.
+func hopelessCall(err error) string {
+	switch number(err) {
+	case errPacket, errFunctionPacket:
+		return packetTooLarge
+	case errTooLong, errOutOfRange, errOverflow, errBadText:
+		return "a value does not fit into its column"
+	}
+	if errors.Is(err, mysql.ErrPktTooLarge) {
+		return packetTooLarge
+	}
+	return ""
 }
+
+const packetTooLarge = "this is more than the server or the pool takes (max_allowed_packet)"
 
 // openError words what keeps a backend from being opened. It never has a password.
 func openError(s *site, err error) error {

@@ -145,14 +145,14 @@ func (l *leases) stmt(ctx context.Context, into **sql.Stmt, text string) error {
 
 // run runs a statement that commits by itself, and tells how many rows it changed.
 func (l *leases) run(ctx context.Context, stmt *sql.Stmt, args ...any) (n int64, err error) {
-	n, _, err = insistOn(ctx, stmt, args)
+	n, _, err = l.change(ctx, stmt, args)
 	return n, err
 }
 
 // numbered runs a statement that commits by itself, and tells what it made the insert id;
 // 0: it meant no row.
 func (l *leases) numbered(ctx context.Context, stmt *sql.Stmt, args []any) (number int64, err error) {
-	_, number, err = insistOn(ctx, stmt, args)
+	_, number, err = l.change(ctx, stmt, args)
 	return number, err
 }
 

@@ -139,7 +139,7 @@ func (n *renewal) renewOnce(what extension, indices []int) (left []int, err erro
 	if n.l.bump != "" {
 		args = append(args, what.floor)
 	}
-	done, until, err := insistOn(n.ctx, stmts.renew, append(args, what.ttl, !what.shorten))
+	done, until, err := n.l.change(n.ctx, stmts.renew, append(args, what.ttl, !what.shorten))
 	if err != nil {
 		return indices, err
 	}

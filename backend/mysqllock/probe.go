@@ -19,19 +19,21 @@ type server struct {
 	minor   int
 	galera  bool // wsrep_on: what a session locks is known to one node only
 	charset string
+	packet  int64 // max_allowed_packet
 }
 
 // probe asks the server what it is and whether locks can be kept there.
 func (s *site) probe(ctx context.Context) error {
 	var text, host, database, readOnly, mode, charset string
 	var port, autocommit int
+	var packet int64
 	row := s.db.QueryRowContext(ctx, "SELECT VERSION(), @@hostname, @@port, COALESCE(DATABASE(), ''), @@autocommit, "+
-		"CONCAT(@@read_only, @@innodb_read_only), @@sql_mode, @@character_set_connection")
-	if err := row.Scan(&text, &host, &port, &database, &autocommit, &readOnly, &mode, &charset); err != nil {
+		"CONCAT(@@read_only, @@innodb_read_only), @@sql_mode, @@character_set_connection, @@max_allowed_packet")
+	if err := row.Scan(&text, &host, &port, &database, &autocommit, &readOnly, &mode, &charset, &packet); err != nil {
 		return openError(s, err)
 	}
 	s.server = readVersion(text)
-	s.server.charset = charset
+	s.server.charset, s.server.packet = charset, packet
 	s.name = fmt.Sprintf("mysql://%s:%d/%s?table=%s", host, port, database, s.opts.Table)
 	if err := s.server.check(); err != nil {
 		return err

@@ -69,7 +69,7 @@ func newRow(ctx context.Context, s *site) (strategy, error) {
 	if err := s.probeBytes(ctx); err != nil {
 		return nil, err
 	}
-	d := &rowDialect{db: s.db, bell: newBell(s.db)}
+	d := &rowDialect{site: s, bell: newBell(s.db)}
 	if err := d.prepare(ctx, quoted(s.opts.Table), s.server.skipLocked()); err != nil {
 		return nil, errors.Join(err, d.close())
 	}

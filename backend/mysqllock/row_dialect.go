@@ -14,7 +14,7 @@ import (
 // rowDialect is the table of strategy Row. Its statements are prepared once on each
 // connection, so that each is one round trip in every pool.
 type rowDialect struct {
-	db   *sql.DB
+	site *site
 	bell *bell
 
 	take, free, swap, insert, mark, names *sql.Stmt
@@ -51,7 +51,7 @@ func (d *rowDialect) prepare(ctx context.Context, table, skip string) error {
 }
 
 func (d *rowDialect) stmt(ctx context.Context, into **sql.Stmt, text string) (err error) {
-	if *into, err = d.db.PrepareContext(ctx, text); err == nil {
+	if *into, err = d.site.db.PrepareContext(ctx, text); err == nil {
 		d.all = append(d.all, *into)
 	}
 	return err
@@ -68,7 +68,7 @@ func (d *rowDialect) close() error {
 // run runs a statement that commits by itself; id is what it tells beside the number of
 // rows.
 func (d *rowDialect) run(ctx context.Context, stmt *sql.Stmt, args ...any) (n, id int64, err error) {
-	return insistOn(ctx, stmt, args)
+	return d.site.change(ctx, stmt, args)
 }
 
 // Take is one UPDATE.

@@ -37,6 +37,51 @@ func (s *site) make(ctx context.Context) (strategy, error) {
 	return nil, fmt.Errorf("%w: strategy %q", driver.ErrInvalid, s.opts.Strategy)
 }
 
+// change runs a prepared statement that changes rows and commits by itself. id is what it
+// made the insert id of a row that it meant, also if that was as it should be, and is not
+// among the n changed ones.
+func (s *site) change(ctx context.Context, stmt *sql.Stmt, args []any) (n, id int64, err error) {
+	if err := s.checkSize(args); err != nil {
+		return 0, 0, err
+	}
+	err = insist(ctx, func() error {
+		res, err := stmt.ExecContext(ctx, args...)
+		if err != nil {
+			return err
+		}
+		n, err = res.RowsAffected()
+		if err == nil {
+			id, err = res.LastInsertId()
+		}
+		return err
+	})
+	if why := hopelessCall(err); why != "" {
+		err = fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
+	}
+	return n, id, err
+}
+
+// argSize is what a parameter takes beside its bytes, and more.
+const argSize = 16
+
+// checkSize refuses what the server would answer by closing the connection.
+func (s *site) checkSize(args []any) error {
+	size := int64(0)
+	for _, a := range args {
+		size += argSize
+		switch a := a.(type) {
+		case string:
+			size += int64(len(a))
+		case []byte:
+			size += int64(len(a))
+		}
+	}
+	if s.server.packet > 0 && size > s.server.packet {
+		return fmt.Errorf("%w: %s: %d bytes, at most %d are possible", driver.ErrInvalid, packetTooLarge, size, s.server.packet)
+	}
+	return nil
+}
+
 // checkStrategy refuses a strategy that the server, or what is in front of it, can't have.
 func (s *site) checkStrategy(ctx context.Context) error {
 	switch s.opts.Strategy {
