@@ -68,6 +68,9 @@ func newLeases(ctx context.Context, s *site, shapes ...shape) (*leases, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.checkClocks(ctx, shapes[0]); err != nil {
+		return nil, err
+	}
 	n, err := newNaming(columns["name"], s.server.charset)
 	if err != nil {
 		return nil, s.misfit(shapes[0], err)

@@ -39,8 +39,8 @@ type strategy interface {
 //	mysql://user:password@db.example.com/app?tls=true&ca=/etc/ssl/db.pem
 //	mysql://user@/app?socket=/run/mysqld/mysqld.sock&strategy=session
 //
-// Parameters: strategy (row, unique, version, forupdate, session), table and create, see
-// Options; tls (false, true, skip-verify, preferred), and for tls=true the files ca, cert and
+// Parameters: strategy (row, unique, version, forupdate, session), table, create and onewriter,
+// see Options; tls (false, true, skip-verify, preferred), and for tls=true the files ca, cert and
 // key; socket; timeout, readTimeout and writeTimeout as durations; and of the MySQL
 // driver connectionAttributes, allowNativePasswords, allowCleartextPasswords and
 // allowFallbackToPlaintext. What can never work is ErrInvalid; no error shows a password.

@@ -75,6 +75,12 @@ type Options struct {
 	// Create makes the tables when they are missing. Without it a missing table is
 	// refused, with a word on how to make it.
 	Create bool
+
+	// OneWriter promises, for a cluster whose nodes can all be written to, that all users of
+	// the table write to the same node at any time. Without it Row and Version refuse a
+	// Galera cluster of several nodes and a replication group with several primaries: a
+	// lease ends by the clock of the node that is asked.
+	OneWriter bool
 }
 
 func (o *Options) complete() (Options, error) {

@@ -66,6 +66,9 @@ func newRow(ctx context.Context, s *site) (strategy, error) {
 	if _, err := s.prepare(ctx, rowShape(s.opts)); err != nil {
 		return nil, err
 	}
+	if err := s.checkClocks(ctx, rowShape(s.opts)); err != nil {
+		return nil, err
+	}
 	if err := s.probeBytes(ctx); err != nil {
 		return nil, err
 	}

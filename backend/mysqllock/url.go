@@ -21,7 +21,8 @@ func readURL(u *url.URL) (*mysql.Config, *Options, error) {
 	p := driver.NewParams(u)
 	config, err := readConfig(u, p)
 	errs := []error{err}
-	opts := &Options{Strategy: readStrategy(p), Table: p.String("table", ""), Create: p.Bool("create", false)}
+	opts := &Options{Strategy: readStrategy(p), Table: p.String("table", ""), Create: p.Bool("create", false),
+		OneWriter: p.Bool("onewriter", false)}
 	errs = append(errs, readPlace(u, p, config))
 	return config, opts, errors.Join(append(errs, p.Err())...)
 }

@@ -1,0 +1,228 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// splitter makes connections as a proxy does that sends each SELECT outside of transactions
+// to a replica.
+type splitter struct {
+	writer, reader sqldriver.Connector
+	skew           *time.Duration // of the reader's clock
+}
+
+func (s *splitter) Driver() sqldriver.Driver { return s.writer.Driver() }
+
+func (s *splitter) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	w, err := s.writer.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.reader.Connect(ctx)
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return &splitConn{mysqlConn: w.(mysqlConn), reader: r.(mysqlConn), skew: s.skew}, nil
+}
+
+// mysqlConn is what connections of the MySQL driver can do, and is used here.
+type mysqlConn interface {
+	sqldriver.Conn
+	sqldriver.ConnPrepareContext
+	sqldriver.QueryerContext
+	sqldriver.ExecerContext
+	sqldriver.ConnBeginTx
+	sqldriver.NamedValueChecker
+	sqldriver.SessionResetter
+	sqldriver.Validator
+}
+
+type splitConn struct {
+	mysqlConn
+	reader mysqlConn
+	skew   *time.Duration
+	inside bool // a transaction
+}
+
+func (c *splitConn) Close() error { return errors.Join(c.mysqlConn.Close(), c.reader.Close()) }
+
+func (c *splitConn) BeginTx(ctx context.Context, o sqldriver.TxOptions) (sqldriver.Tx, error) {
+	tx, err := c.mysqlConn.BeginTx(ctx, o)
+	c.inside = err == nil
+	return &splitTx{tx, c}, err
+}
+
+type splitTx struct {
+	sqldriver.Tx
+	c *splitConn
+}
+
+func (t *splitTx) Commit() error   { t.c.inside = false; return t.Tx.Commit() }
+func (t *splitTx) Rollback() error { t.c.inside = false; return t.Tx.Rollback() }
+
+func (c *splitConn) reads(text string) bool {
+	return !c.inside && strings.HasPrefix(text, "SELECT") && !strings.Contains(text, "FOR UPDATE")
+}
+
+// turn sets the reader's clock.
+func (c *splitConn) turn(ctx context.Context) error {
+	_, err := c.reader.ExecContext(ctx, fmt.Sprintf("SET timestamp = UNIX_TIMESTAMP(SYSDATE(6)) + %f", c.skew.Seconds()), nil)
+	return err
+}
+
+func (c *splitConn) QueryContext(ctx context.Context, text string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	if !c.reads(text) {
+		return c.mysqlConn.QueryContext(ctx, text, args)
+	}
+	if err := c.turn(ctx); err != nil {
+		return nil, err
+	}
+	return c.reader.QueryContext(ctx, text, args)
+}
+
+func (c *splitConn) PrepareContext(ctx context.Context, text string) (sqldriver.Stmt, error) {
+	if !c.reads(text) {
+		return c.mysqlConn.PrepareContext(ctx, text)
+	}
+	stmt, err := c.reader.PrepareContext(ctx, text)
+	return &readStmt{stmt, c}, err
+}
+
+type readStmt struct {
+	sqldriver.Stmt
+	c *splitConn
+}
+
+func (s *readStmt) QueryContext(ctx context.Context, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	if err := s.c.turn(ctx); err != nil {
+		return nil, err
+	}
+	return s.Stmt.(sqldriver.StmtQueryContext).QueryContext(ctx, args)
+}
+
+// splitPool is a pool behind such a proxy.
+func splitPool(t *testing.T, writer, reader string, skew *time.Duration) *sql.DB {
+	t.Helper()
+	var both [2]sqldriver.Connector
+	for i, rawURL := range []string{writer, reader} {
+		c, err := mysql.ParseDSN(testserver.MariaDBSource(rawURL))
+		if err == nil {
+			both[i], err = mysql.NewConnector(c)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	db := sql.OpenDB(&splitter{both[0], both[1], skew})
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// Rows are read by a clock that is 8 s ahead or behind, and written by another. Nobody gets
+// what is held, and what was renewed is not lost.
+func TestReadsByAnotherClock(t *testing.T) {
+	t.Parallel()
+	for _, s := range leaseStrategies {
+		for _, mode := range []driver.Mode{driver.Exclusive, driver.Read} {
+			for _, skew := range []time.Duration{8 * time.Second, -8 * time.Second} {
+				if s != Row && mode != driver.Exclusive {
+					continue
+				}
+				t.Run(fmt.Sprint(s, mode, skew), func(t *testing.T) {
+					t.Parallel()
+					readByAnotherClock(t, s, mode, skew)
+				})
+			}
+		}
+	}
+}
+
+func readByAnotherClock(t *testing.T, s Strategy, mode driver.Mode, skew time.Duration) {
+	url := testserver.SharedMariaDB(t).Database(t)
+	reader := new(time.Duration)
+	b, err := New(t.Context(), splitPool(t, url, url, reader), &Options{Strategy: s, Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	direct := connect(t, url+"?strategy="+string(s))
+	r, rival := asks("x", mode), asks("x", driver.Write)
+	if mode == driver.Exclusive {
+		rival.Mode = mode
+	}
+	r.TTL = abs(skew) - time.Second
+	anchor := time.Now()
+	take(t, direct, r)
+	*reader = skew
+	g, err := b.Acquire(t.Context(), rival)
+	if err == nil && time.Since(anchor) < r.TTL {
+		t.Fatalf("a second holder: %+v", g)
+	}
+	anchor = time.Now()
+	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+		return // it is not believed
+	}
+	_, err = direct.Acquire(t.Context(), rival)
+	if err == nil && time.Since(anchor) < r.TTL {
+		t.Fatal("what was renewed is lost")
+	}
+	left, err := direct.Inspect(t.Context(), r.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if since := time.Since(anchor); since < r.TTL && (len(left.Holders) == 0 || left.Holders[0].Left < r.TTL-since) {
+		t.Errorf("%v after a renewal for %v: %+v", since, r.TTL, left)
+	}
+}
+
+func abs(d time.Duration) time.Duration { return max(d, -d) }
+
+// A proxy that sends reads to another server is refused, for each strategy with leases.
+func TestSplitReadsRefused(t *testing.T) {
+	t.Parallel()
+	one, other := testserver.SharedMariaDB(t), testserver.MariaDB(t, testserver.MariaDBOptions{})
+	for _, s := range leaseStrategies {
+		writer, reader := one.Database(t), other.Database(t)
+		connect(t, writer+"?create=true&strategy="+string(s))
+		connect(t, reader+"?create=true&strategy="+string(s))
+		b, err := New(t.Context(), splitPool(t, writer, reader, new(time.Duration)), &Options{Strategy: s})
+		if err == nil {
+			b.Close()
+		}
+		wantIs(t, err, driver.ErrUnsupported)
+		worded(t, err, "two clocks")
+	}
+}
+
+// What a server says of its cluster.
+func TestManyWriters(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		galera       bool
+		size, single string
+		want         string
+	}{
+		{false, "", "", ""},
+		{true, "1", "", ""},
+		{true, "3", "", "3 nodes"},
+		{false, "0", "", ""}, // Galera is built in, and off
+		{false, "", "ON", ""},
+		{false, "", "OFF", "several primaries"},
+	} {
+		if got := manyWriters(c.galera, c.size, c.single); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}
