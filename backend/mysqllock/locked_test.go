@@ -67,6 +67,11 @@ func besideALockedRow(t *testing.T, b, other *Backend, db *sql.DB, mode driver.M
 		}
 	}
 	inDoubt(t, b, stuck.Hold, holds[0])
+	for _, h := range holds {
+		if err := b.Release(t.Context(), h); err != nil && !errors.Is(err, driver.ErrLost) {
+			t.Error(err)
+		}
+	}
 	unlock()
 	until(t, "the hold is renewed when its row is free", func() bool { return b.Renew(t.Context(), []driver.Hold{stuck.Hold})[0] == nil })
 }
@@ -137,4 +142,33 @@ func lockRow(t *testing.T, db *sql.DB, table, name string) (unlock func()) {
 		t.Fatal(err)
 	}
 	return func() { _ = tx.Rollback() }
+}
+
+// A call whose row is locked ends with its context, and leaves no statement behind that
+// would come late.
+func TestCallsOnALockedRow(t *testing.T) {
+	t.Parallel()
+	for _, s := range leaseStrategies {
+		t.Run(string(s), func(t *testing.T) {
+			t.Parallel()
+			url, db := database(t, s)
+			b := connect(t, url)
+			r := request("stuck", long)
+			take(t, b, r)
+			defer lockRow(t, db, b.site.opts.Table, r.Name)()
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 2)
+			go func() { _, err := b.Acquire(ctx, r); done <- err }()
+			go func() { done <- b.Release(ctx, r.Hold) }()
+			writes := "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND COMMAND <> 'Sleep' AND INFO NOT LIKE 'SELECT%'"
+			until(t, "a call waits for the row", func() bool { return ask(t, db, writes) > 0 })
+			cancel()
+			for range 2 {
+				if err := <-done; err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) {
+					t.Errorf("%v; want unknown", err)
+				}
+			}
+			until(t, "no statement is left", func() bool { return ask(t, db, writes) == 0 })
+		})
+	}
 }

@@ -40,6 +40,9 @@ const (
 	Session Strategy = "session"
 )
 
+// leases says that a strategy keeps leases in tables.
+func (s Strategy) leases() bool { return s == Row || s == UniqueIndex || s == Version }
+
 // strategies are all, the default first; each with its table.
 var strategies = []struct {
 	name  Strategy

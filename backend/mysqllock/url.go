@@ -16,6 +16,10 @@ import (
 // dialTimeout bounds the making of a connection, beside the caller's context.
 const dialTimeout = 5 * time.Second
 
+// lockWait bounds in seconds how long a statement waits for a row, also if nobody waits for
+// its answer any more: it would come late. It is tried again for as long as somebody does.
+const lockWait = "1"
+
 // readURL says where the server is and how to use it.
 func readURL(u *url.URL) (*mysql.Config, *Options, error) {
 	p := driver.NewParams(u)
@@ -23,6 +27,9 @@ func readURL(u *url.URL) (*mysql.Config, *Options, error) {
 	errs := []error{err}
 	opts := &Options{Strategy: readStrategy(p), Table: p.String("table", ""), Create: p.Bool("create", false),
 		OneWriter: p.Bool("onewriter", false)}
+	if opts.Strategy.leases() {
+		config.Params["innodb_lock_wait_timeout"] = lockWait
+	}
 	errs = append(errs, readPlace(u, p, config))
 	return config, opts, errors.Join(append(errs, p.Err())...)
 }

@@ -59,6 +59,11 @@ func besideALockedRow(t *testing.T, b, other *Backend, db *sql.DB, mode driver.M
 		}
 	}
 	inDoubt(t, b, stuck.Hold, holds[0])
+	for _, h := range holds {
+		if err := b.Release(t.Context(), h); err != nil && !errors.Is(err, driver.ErrLost) {
+			t.Error(err)
+		}
+	}
 	tx.Rollback()
 	eventually(t, "the hold is renewed when its row is free", func() bool { return b.Renew(t.Context(), []driver.Hold{stuck.Hold})[0] == nil })
 }
