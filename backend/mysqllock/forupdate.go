@@ -62,7 +62,7 @@ func (d *forUpdate) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration
 	if err == nil {
 		err = k.exec(ctx, "SET SESSION autocommit = 0")
 	}
-	return &forUpdateLink{link: k, tx: pinned.Tx{Conn: conn}}, err
+	return &forUpdateLink{link: k}, err
 }
 
 // Evict ends the connection of a holder. A release takes the owner's name out of the row,
@@ -73,7 +73,7 @@ func (d *forUpdate) Evict(ctx context.Context, l pinned.Lock) (bool, error) {
 
 type forUpdateLink struct {
 	link
-	tx pinned.Tx
+	lent bool // the caller's work has had the transaction
 }
 
 // noWait ends a statement that must not wait; before MySQL 8 none does.
@@ -92,10 +92,7 @@ func (k *forUpdateLink) Take(ctx context.Context, l pinned.Lock) (number uint64,
 		}
 	}
 	ok, err = k.take(ctx, l, k.c.server.noWait())
-	if err == nil && ok {
-		number, err = k.Number(ctx, l)
-	}
-	return number, ok && err == nil, err
+	return 0, ok, err
 }
 
 // take locks the row. Where there is none nothing is locked, and it is made.
@@ -150,42 +147,61 @@ func (k *forUpdateLink) Wait(ctx context.Context, l pinned.Lock, slice time.Dura
 	return ok && err == nil, err
 }
 
-func (k *forUpdateLink) Number(ctx context.Context, l pinned.Lock) (uint64, error) {
-	if err := k.exec(ctx, "SAVEPOINT "+whole); err != nil {
-		return 0, err
-	}
-	return k.c.next(ctx, k.c.db, l, k.mark)
+// Number is not called: what the transaction writes ends with it.
+func (k *forUpdateLink) Number(context.Context, pinned.Lock) (uint64, error) {
+	return 0, driver.ErrUnsupported
+}
+
+func (k *forUpdateLink) Confirm(ctx context.Context, _ pinned.Lock) error {
+	return k.exec(ctx, "SAVEPOINT "+whole)
 }
 
 // whole is the savepoint of a transaction that has its lock. It goes with the lock: MySQL rolls
 // a deadlock's victim back, and what is sent then begins a transaction without either.
 const whole = "distlock_whole"
 
-// end ends the transaction by a statement, which ctx can cut short.
+// end ends the transaction by a statement, which ctx can cut short. The next statement begins
+// another: autocommit is off. Only where the caller's work has had it, that can't be used on.
 func (k *forUpdateLink) end(ctx context.Context, how string) error {
-	return k.tx.Finish(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, how)
-		return err
-	})
+	err := k.exec(ctx, how)
+	if err == nil && k.lent {
+		k.lent = false
+		k.tx.Leave(ctx)
+	}
+	return err
 }
 
+// Undo also takes another mark: the row may say that the owner has the lock on this link.
 func (k *forUpdateLink) Undo(ctx context.Context, _ pinned.Lock) error {
 	if err := k.end(ctx, "ROLLBACK"); err != nil {
 		return err
 	}
-	return k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = DEFAULT")
+	mark := newMark()
+	err := k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = DEFAULT, @distlock_mark = GET_LOCK("+markOf(mark)+", 0) + RELEASE_LOCK("+markOf(k.mark)+")")
+	if err == nil {
+		k.mark = mark
+	}
+	return err
 }
 
-// Drop first takes the owner's name out of the row, for Evict.
+// clearTime bounds the wait for a row that somebody keeps locked.
+const clearTime = time.Second
+
+// Drop first takes the owner's name out of the row, for Evict. Undo does without.
 func (k *forUpdateLink) Drop(ctx context.Context, l pinned.Lock) error {
-	_, err := k.c.db.ExecContext(ctx, "UPDATE "+k.c.table+" SET owner = '' WHERE k = "+k.c.row(l)+" AND owner = "+literal(l.Owner))
+	soon, cancel := context.WithTimeout(ctx, clearTime)
+	defer cancel()
+	_, err := k.c.db.ExecContext(soon, "UPDATE "+k.c.table+" SET owner = '' WHERE k = "+k.c.row(l)+" AND owner = "+literal(l.Owner))
 	if err != nil {
 		return err
 	}
 	return k.end(ctx, "ROLLBACK")
 }
 
-func (k *forUpdateLink) Tx() *sql.Tx { return k.tx.Current() }
+func (k *forUpdateLink) Tx() *sql.Tx {
+	k.lent = true
+	return k.tx.Current()
+}
 
 func (k *forUpdateLink) Commit(ctx context.Context) error {
 	err := k.exec(ctx, "RELEASE SAVEPOINT "+whole)

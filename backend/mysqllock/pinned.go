@@ -76,7 +76,7 @@ func (c *connections) open(ctx context.Context, d pinned.Dialect, solo bool) (*p
 	if _, err := c.prepare(ctx, pinnedShape(c.opts)); err != nil {
 		return nil, openError(c.site, err)
 	}
-	return pinned.New(ctx, pinned.Config{DB: c.db, Dialect: d, Package: "mysqllock", Name: c.site.name, Solo: solo})
+	return pinned.New(ctx, pinned.Config{DB: c.db, Dialect: d, Package: "mysqllock", Name: c.site.name, Solo: solo, Apart: solo})
 }
 
 // Cancel ends a statement.
@@ -123,10 +123,7 @@ func kill(ctx context.Context, q asker, what string) error {
 }
 
 // asker is a connection, a transaction or a pool.
-type asker interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}
+type asker = pinned.Asker
 
 // markOf is a user-level lock that a link has as long as it lives. A server that starts again
 // gives out its connections' numbers once more, and hides those of other users: neither is so
@@ -188,6 +185,12 @@ func literal(text string) string {
 	return "X'" + hex.EncodeToString([]byte(text)) + "'"
 }
 
+// Number writes a lock's number for a link.
+func (c *connections) Number(ctx context.Context, l pinned.Lock, id string) (uint64, error) {
+	_, mark, _ := strings.Cut(id, "/")
+	return c.next(ctx, c.db, l, mark)
+}
+
 // next writes a lock's next number, and who has it.
 func (c *connections) next(ctx context.Context, q asker, l pinned.Lock, mark string) (uint64, error) {
 	meta, err := json.Marshal(l.Meta)
@@ -221,14 +224,14 @@ func (c *connections) count(ctx context.Context, q asker, text string) (uint64, 
 // link is a pinned connection.
 type link struct {
 	c    *connections
-	conn *sql.Conn
+	tx   pinned.Tx
 	id   string // the server's number of the connection
 	mark string
 }
 
 // pin asks the server to end the connection when it is silent for too long.
 func (c *connections) pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (link, error) {
-	k := link{c: c, conn: conn, mark: strconv.FormatInt(rand.Int64(), 10)}
+	k := link{c: c, tx: pinned.Tx{Conn: conn}, mark: newMark()}
 	var got int
 	if err := conn.QueryRowContext(ctx, "SELECT CONNECTION_ID(), GET_LOCK("+markOf(k.mark)+", 0)").Scan(&k.id, &got); err != nil {
 		return k, err
@@ -245,10 +248,9 @@ func (c *connections) pin(ctx context.Context, conn *sql.Conn, lease time.Durati
 	return k, k.Lease(ctx, lease)
 }
 
-func (k *link) exec(ctx context.Context, text string) error {
-	_, err := k.conn.ExecContext(ctx, text)
-	return err
-}
+func newMark() string { return strconv.FormatInt(rand.Int64(), 10) }
+
+func (k *link) exec(ctx context.Context, text string) error { return k.tx.Exec(ctx, text) }
 
 func (k *link) ID() string { return k.id + "/" + k.mark }
 
@@ -260,9 +262,12 @@ func (k *link) Lease(ctx context.Context, lease time.Duration) error {
 
 func (k *link) Ping(ctx context.Context) error { return k.exec(ctx, "DO 1") }
 
+// Confirm: a link that answers has its locks.
+func (k *link) Confirm(ctx context.Context, _ pinned.Lock) error { return k.Ping(ctx) }
+
 // Alive lets the driver look, as it does when a pool takes a connection.
 func (k *link) Alive() error {
-	return k.conn.Raw(func(raw any) error {
+	return k.tx.Raw(func(raw any) error {
 		r, ok := raw.(sqldriver.SessionResetter)
 		if ok && errors.Is(r.ResetSession(context.Background()), sqldriver.ErrBadConn) {
 			return errors.New("the server has closed the connection")

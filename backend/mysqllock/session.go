@@ -3,7 +3,6 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -31,7 +30,20 @@ func sessionDDL(o Options) []string {
 // Pin makes a link.
 func (d *sessions) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (pinned.Link, error) {
 	k, err := d.pin(ctx, conn, lease)
+	if err == nil {
+		err = k.exec(ctx, d.server.hasty())
+	}
 	return &sessionLink{k}, err
+}
+
+// hasty lets a session wait for no row or table, or as short as the server can: what others keep
+// locked would keep all locks of the link from being renewed.
+func (v server) hasty() string {
+	seconds := "1"
+	if v.mariaDB {
+		seconds = "0"
+	}
+	return "SET SESSION innodb_lock_wait_timeout = " + seconds + ", lock_wait_timeout = " + seconds
 }
 
 // Evict ends the connection of a holder, and all its locks.
@@ -45,8 +57,8 @@ type sessionLink struct{ link }
 
 // Take tries, and then writes the number.
 func (k *sessionLink) Take(ctx context.Context, l pinned.Lock) (number uint64, ok bool, err error) {
-	ok, err = yes(ctx, k.conn, "SELECT GET_LOCK('"+l.Key+"', 0)")
-	if err == nil && ok {
+	ok, err = yes(ctx, k.tx.Asker(), "SELECT GET_LOCK('"+l.Key+"', 0)")
+	if err == nil && ok && !l.Apart {
 		number, err = k.Number(ctx, l)
 	}
 	return number, ok && err == nil, err
@@ -54,11 +66,15 @@ func (k *sessionLink) Take(ctx context.Context, l pinned.Lock) (number uint64, o
 
 // Wait: a statement that is killed answers as one whose time is over.
 func (k *sessionLink) Wait(ctx context.Context, l pinned.Lock, slice time.Duration) (bool, error) {
-	return yes(ctx, k.conn, fmt.Sprintf("SELECT GET_LOCK('%s', %d)", l.Key, max(1, int(slice/time.Second))))
+	return yes(ctx, k.tx.Asker(), fmt.Sprintf("SELECT GET_LOCK('%s', %d)", l.Key, max(1, int(slice/time.Second))))
 }
 
 func (k *sessionLink) Number(ctx context.Context, l pinned.Lock) (uint64, error) {
-	return k.c.next(ctx, k.conn, l, k.mark)
+	n, err := k.c.next(ctx, k.tx.Asker(), l, k.mark)
+	if number(err) == errLockWait {
+		return 0, nil
+	}
+	return n, err
 }
 
 // Undo gives back what the link has, if it has: the server says so without a warning.
@@ -67,9 +83,10 @@ func (k *sessionLink) Undo(ctx context.Context, l pinned.Lock) error {
 }
 
 func (k *sessionLink) Drop(ctx context.Context, l pinned.Lock) error {
-	ok, err := yes(ctx, k.conn, "SELECT RELEASE_LOCK('"+l.Key+"')")
-	if err == nil && !ok {
-		err = errors.New("the server does not know of the lock")
+	var had sql.NullInt64 // NULL: nobody has it
+	err := k.tx.Asker().QueryRowContext(ctx, "SELECT RELEASE_LOCK('"+l.Key+"')").Scan(&had)
+	if err == nil && had.Int64 != 1 {
+		err = fmt.Errorf("%w: the server does not know of the lock", driver.ErrLost)
 	}
 	return err
 }
@@ -78,4 +95,4 @@ func (k *sessionLink) Tx() *sql.Tx { return nil }
 
 func (k *sessionLink) Commit(context.Context) error { return driver.ErrUnsupported }
 
-func (k *sessionLink) Close() { pinned.Discard(k.conn) }
+func (k *sessionLink) Close() { k.tx.Close() }

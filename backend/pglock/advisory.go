@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -38,12 +39,16 @@ func newAdvisory(ctx context.Context, s *site) (strategy, error) {
 	if _, err := s.ensure(ctx, advisoryRelation(s.opts.Table)); err != nil {
 		return nil, err
 	}
-	b, err := pinned.New(ctx, pinned.Config{DB: s.db, Dialect: d, Package: "pglock", Name: s.name, Solo: d.solo})
+	b, err := pinned.New(ctx, pinned.Config{DB: s.db, Dialect: d, Package: "pglock", Name: s.name, Solo: d.solo, Apart: d.solo || d.closed()})
 	if err != nil {
 		return nil, err
 	}
 	return advisory{b}, nil
 }
+
+// closed says that connections stay in an empty transaction between statements: before version
+// 14 the server ends silent ones only there.
+func (d *advisoryDialect) closed() bool { return d.version < 140000 && !d.solo }
 
 func newAdvisoryDialect(s *site) *advisoryDialect {
 	table := quote(s.opts.Table)
@@ -183,6 +188,27 @@ func thisLock(l pinned.Lock) string {
 		` AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 }
 
+// Number writes a lock's number for a link.
+func (d *advisoryDialect) Number(ctx context.Context, l pinned.Lock, id string) (uint64, error) {
+	return d.next(ctx, d.db, l, id)
+}
+
+// next writes a lock's next number, and who has it.
+func (d *advisoryDialect) next(ctx context.Context, q querier, l pinned.Lock, id string) (number uint64, err error) {
+	args, err := d.row(l, id)
+	if err != nil {
+		return 0, err
+	}
+	err = q.QueryRowContext(ctx, d.number, args...).Scan(&number)
+	return number, err
+}
+
+// row is what is written of a grant.
+func (d *advisoryDialect) row(l pinned.Lock, id string) ([]any, error) {
+	meta, err := json.Marshal(l.Meta)
+	return []any{d.hashOf(l.Name), l.Name, l.Owner, id, string(meta)}, err
+}
+
 // Forget has nothing to do: a trial writes nothing, so that nobody needs the right to delete.
 func (d *advisoryDialect) Forget(context.Context, pinned.Lock) error { return nil }
 
@@ -200,7 +226,7 @@ func (d *advisoryDialect) Definite(err error) bool {
 // 14 it does so in transactions only: so the connection stays in an empty one, which
 // neither has a snapshot nor holds anything else back.
 func (d *advisoryDialect) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (pinned.Link, error) {
-	k := advisoryLink{d: d, conn: conn, closed: d.version < 140000 && !d.solo}
+	k := advisoryLink{d: d, tx: pinned.Tx{Conn: conn}, closed: d.closed()}
 	const start = `to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
 	err := conn.QueryRowContext(ctx, `SELECT pid || ' ' || `+start+` FROM pg_stat_activity WHERE pid = pg_backend_pid()`).Scan(&k.id)
 	if err == nil {
@@ -217,7 +243,7 @@ func (d *advisoryDialect) Pin(ctx context.Context, conn *sql.Conn, lease time.Du
 		return nil, err
 	}
 	if d.solo {
-		return &advisoryTx{advisoryLink: k, tx: pinned.Tx{Conn: conn}}, nil
+		return &advisoryTx{advisoryLink: k}, nil
 	}
 	return &k, nil
 }

@@ -3,8 +3,6 @@ package pglock
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -16,7 +14,7 @@ import (
 // advisoryLink is a connection with locks of its session.
 type advisoryLink struct {
 	d      *advisoryDialect
-	conn   *sql.Conn
+	tx     pinned.Tx
 	id     string
 	closed bool // it stays in an empty transaction between statements
 	inTx   bool
@@ -24,10 +22,17 @@ type advisoryLink struct {
 
 func (k *advisoryLink) ID() string { return k.id }
 
+// rowTime is for how long a statement of a link waits for a row or table that somebody keeps
+// locked. The other locks of the link can't be renewed meanwhile.
+const rowTime = 50 * time.Millisecond
+
 // settings let the server notice soon that a waiting client has died, and don't let it end
 // a long transaction.
 func (k *advisoryLink) settings(ctx context.Context) error {
 	text := "SET default_transaction_isolation = 'read committed'"
+	if !k.d.solo { // the caller's work may wait
+		text += fmt.Sprintf("; SET lock_timeout = %d", rowTime.Milliseconds())
+	}
 	if k.d.version >= 140000 {
 		text += "; SET client_connection_check_interval = 1000"
 	}
@@ -38,8 +43,7 @@ func (k *advisoryLink) settings(ctx context.Context) error {
 }
 
 func (k *advisoryLink) exec(ctx context.Context, text string) error {
-	_, err := k.conn.ExecContext(ctx, text)
-	return err
+	return k.tx.Exec(ctx, text)
 }
 
 // Lease: the timeout is for whole ms.
@@ -72,7 +76,7 @@ func (k *advisoryLink) idle(ctx context.Context) error {
 
 // Alive sees what the server has sent unasked, such as that it has closed the connection.
 func (k *advisoryLink) Alive() error {
-	return k.conn.Raw(func(raw any) error {
+	return k.tx.Raw(func(raw any) error {
 		c, ok := raw.(*stdlib.Conn)
 		if !ok || canLook && alive(c.Conn().PgConn().Conn()) {
 			return nil
@@ -93,59 +97,45 @@ func hangUp(raw any) error {
 }
 
 // Take tries, and writes the number in the same statement. In an empty transaction it would be
-// undone with that, and another connection writes it.
+// undone with that. Whether a statement that found the row locked has taken the lock is not known.
 func (k *advisoryLink) Take(ctx context.Context, l pinned.Lock) (number uint64, ok bool, err error) {
-	if k.closed || l.Trial {
-		return k.takeApart(ctx, l)
+	if l.Apart || l.Trial {
+		ok, err = k.try(ctx, l)
+		return 0, ok, err
 	}
-	args, err := k.row(l)
+	args, err := k.d.row(l, k.id)
 	if err != nil {
 		return 0, false, err
 	}
-	err = k.conn.QueryRowContext(ctx, k.d.take, append(args, l.Key)...).Scan(&ok, &number)
-	return number, ok, err
+	err = k.tx.Asker().QueryRowContext(ctx, k.d.take, append(args, l.Key)...).Scan(&ok, &number)
+	if code(err) != lockTimeout {
+		return number, ok, err
+	}
+	if err = k.Undo(ctx, l); err == nil {
+		ok, err = k.try(ctx, l)
+	}
+	return 0, ok, err
 }
 
-func (k *advisoryLink) takeApart(ctx context.Context, l pinned.Lock) (number uint64, ok bool, err error) {
-	err = k.conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1::bigint)", l.Key).Scan(&ok)
-	if err == nil && ok && !l.Trial {
-		number, err = k.next(ctx, k.d.db, l)
-	}
-	return number, ok && err == nil, err
+func (k *advisoryLink) try(ctx context.Context, l pinned.Lock) (ok bool, err error) {
+	err = k.tx.Asker().QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1::bigint)", l.Key).Scan(&ok)
+	return ok, err
 }
 
 // querier is a connection, a transaction or a pool.
-type querier interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
+type querier = pinned.Asker
 
-// next writes a lock's next number, and who has it.
-func (k *advisoryLink) next(ctx context.Context, q querier, l pinned.Lock) (number uint64, err error) {
-	args, err := k.row(l)
-	if err != nil {
-		return 0, err
+// Number writes on the lock's own connection. 0: somebody keeps the row locked.
+func (k *advisoryLink) Number(ctx context.Context, l pinned.Lock) (uint64, error) {
+	number, err := k.d.next(ctx, k.tx.Asker(), l, k.id)
+	if code(err) == lockTimeout {
+		return 0, nil
 	}
-	err = q.QueryRowContext(ctx, k.d.number, args...).Scan(&number)
 	return number, err
 }
 
-// row is what is written of a grant.
-func (k *advisoryLink) row(l pinned.Lock) ([]any, error) {
-	meta, err := json.Marshal(l.Meta)
-	return []any{k.d.hashOf(l.Name), l.Name, l.Owner, k.id, string(meta)}, err
-}
-
-// Number asks on the lock's own connection, whatever writes.
-func (k *advisoryLink) Number(ctx context.Context, l pinned.Lock) (uint64, error) {
-	if !k.closed {
-		return k.next(ctx, k.conn, l)
-	}
-	if err := k.Ping(ctx); err != nil {
-		return 0, err
-	}
-	return k.next(ctx, k.d.db, l)
-}
+// Confirm: a link that answers has its locks.
+func (k *advisoryLink) Confirm(ctx context.Context, _ pinned.Lock) error { return k.Ping(ctx) }
 
 // Wait waits for the lock of a transaction, and then takes that of the session, which it is
 // certain to get. An error while waiting leaves nothing after the rollback; pg_advisory_lock
@@ -196,9 +186,9 @@ func (k *advisoryLink) Undo(ctx context.Context, l pinned.Lock) error {
 // Drop: the server says whether it was held.
 func (k *advisoryLink) Drop(ctx context.Context, l pinned.Lock) error {
 	var had bool
-	err := k.conn.QueryRowContext(ctx, "SELECT pg_advisory_unlock($1::bigint)", l.Key).Scan(&had)
+	err := k.tx.Asker().QueryRowContext(ctx, "SELECT pg_advisory_unlock($1::bigint)", l.Key).Scan(&had)
 	if err == nil && !had {
-		err = errors.New("the server does not know of the lock")
+		err = fmt.Errorf("%w: the server does not know of the lock", driver.ErrLost)
 	}
 	return err
 }
@@ -208,6 +198,6 @@ func (k *advisoryLink) Tx() *sql.Tx { return nil }
 func (k *advisoryLink) Commit(context.Context) error { return driver.ErrUnsupported }
 
 func (k *advisoryLink) Close() {
-	k.conn.Raw(hangUp)
-	pinned.Discard(k.conn)
+	k.tx.Raw(hangUp)
+	k.tx.Close()
 }

@@ -5,15 +5,13 @@ import (
 	"database/sql"
 	"time"
 
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/pinned"
 )
 
 // advisoryTx is a connection with the lock of its transaction. Numbers are written by other
 // connections: what the transaction writes ends with it.
-type advisoryTx struct {
-	advisoryLink
-	tx pinned.Tx
-}
+type advisoryTx struct{ advisoryLink }
 
 func (k *advisoryTx) Ping(ctx context.Context) error { return k.exec(ctx, "SELECT 1") }
 
@@ -24,17 +22,12 @@ func (k *advisoryTx) Take(ctx context.Context, l pinned.Lock) (number uint64, ok
 		return 0, false, err
 	}
 	err = tx.QueryRowContext(ctx, "SELECT pg_try_advisory_xact_lock($1::bigint)", l.Key).Scan(&ok)
-	if err == nil && ok && !l.Trial {
-		number, err = k.next(ctx, k.d.db, l)
-	}
-	return number, ok && err == nil, err
+	return 0, ok, err
 }
 
-func (k *advisoryTx) Number(ctx context.Context, l pinned.Lock) (uint64, error) {
-	if err := k.Ping(ctx); err != nil {
-		return 0, err
-	}
-	return k.next(ctx, k.d.db, l)
+// Number is not called: what the transaction writes ends with it.
+func (k *advisoryTx) Number(context.Context, pinned.Lock) (uint64, error) {
+	return 0, driver.ErrUnsupported
 }
 
 // Wait leaves the settings as the caller's work expects them.
@@ -65,8 +58,3 @@ func (k *advisoryTx) Drop(ctx context.Context, _ pinned.Lock) error {
 func (k *advisoryTx) Tx() *sql.Tx { return k.tx.Current() }
 
 func (k *advisoryTx) Commit(ctx context.Context) error { return k.tx.Finish(ctx, (*sql.Tx).Commit) }
-
-func (k *advisoryTx) Close() {
-	k.conn.Raw(hangUp)
-	k.tx.Close()
-}

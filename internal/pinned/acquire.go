@@ -34,13 +34,15 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 }
 
 func (b *Backend) lockOf(r driver.Request) Lock {
-	return Lock{Name: r.Name, Key: b.Dialect.Key(r.Name), Owner: r.Owner, Meta: r.Meta}
+	l := Lock{Name: r.Name, Key: b.Dialect.Key(r.Name), Owner: r.Owner, Meta: r.Meta}
+	l.Apart = b.Apart || b.isContested(l.Key)
+	return l
 }
 
 // attempt is one try, in the turn of the key.
 func (b *Backend) attempt(ctx context.Context, l Lock, r driver.Request) (uint64, error) {
 	if h := b.holdOf(r.Hold); h != nil {
-		return b.again(ctx, h, r)
+		return b.again(ctx, h, l, r)
 	}
 	if err := b.exorcise(ctx, r.Owner); err != nil {
 		return 0, err
@@ -50,7 +52,22 @@ func (b *Backend) attempt(ctx context.Context, l Lock, r driver.Request) (uint64
 		return 0, driver.Unsent(err) // it is the link that is missing
 	}
 	defer b.leave(s)
-	var number uint64
+	h, number, err := b.take(ctx, s, l)
+	if err != nil {
+		return 0, err
+	}
+	if number == 0 {
+		if number, err = b.number(ctx, h, l); err != nil {
+			b.giveBack(h, err)
+			return 0, err
+		}
+	}
+	h.listen(r.OnLost)
+	return number, nil
+}
+
+// take asks a link for a lock. The number is 0 if it is not written yet.
+func (b *Backend) take(ctx context.Context, s *session, l Lock) (h *hold, number uint64, err error) {
 	err = s.do(ctx, func(own context.Context) error {
 		n, ok, err := s.link.Take(own, l)
 		switch {
@@ -58,41 +75,51 @@ func (b *Backend) attempt(ctx context.Context, l Lock, r driver.Request) (uint64
 			s.undo(l, err)
 			return err
 		case ok:
-			number = n
-			b.taken(s, l, r.OnLost)
+			number, h = n, b.taken(s, l)
 		}
 		return nil
 	})
-	if err == nil && number == 0 {
+	if err == nil && h == nil {
 		err = &driver.HeldError{}
 	}
-	return number, err
+	return h, number, err
 }
 
 // taken enters a lock that s has got. Its lane is held.
-func (b *Backend) taken(s *session, l Lock, onLost func()) {
+func (b *Backend) taken(s *session, l Lock) *hold {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.enter(s, l, onLost)
+	return b.enter(s, l, nil)
 }
 
 // again grants a hold once more: a statement on its own link, which gives it a new number.
-func (b *Backend) again(ctx context.Context, h *hold, r driver.Request) (uint64, error) {
+func (b *Backend) again(ctx context.Context, h *hold, l Lock, r driver.Request) (uint64, error) {
 	if r.TTL > h.s.lease {
 		if err := h.s.prolong(ctx, r.TTL); err != nil {
 			return 0, err
 		}
 	}
-	var number uint64
-	err := h.s.do(ctx, func(own context.Context) (err error) {
-		if number, err = h.s.link.Number(own, h.lock); err != nil {
+	number, err := h.number(ctx, l)
+	if err == nil && number == 0 {
+		number, err = b.number(ctx, h, l)
+	}
+	if err == nil {
+		h.listen(r.OnLost)
+	}
+	return number, err
+}
+
+// number asks the hold's link for its next number; 0 if that is to be written elsewhere.
+func (h *hold) number(ctx context.Context, l Lock) (number uint64, err error) {
+	if l.Apart {
+		return 0, nil
+	}
+	err = h.s.do(ctx, func(own context.Context) (err error) {
+		if number, err = h.s.link.Number(own, l); err != nil {
 			h.s.check(err)
 		}
 		return err
 	})
-	if err == nil {
-		h.listen(r.OnLost)
-	}
 	return number, err
 }
 

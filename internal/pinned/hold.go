@@ -27,6 +27,7 @@ func (b *Backend) enter(s *session, l Lock, onLost func()) *hold {
 	b.holds[l.Owner] = h
 	b.keys[l.Key] = h
 	delete(b.over, l.Owner)
+	delete(b.lost, l.Owner)
 	return h
 }
 
@@ -79,11 +80,15 @@ func (h *hold) tellLost() {
 	}
 }
 
-// listen takes the OnLost of a later grant.
+// listen takes the OnLost of a later grant. It is called if the hold was lost in the meantime.
 func (h *hold) listen(onLost func()) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.onLost = onLost
+	lost := h.lost
+	h.mu.Unlock()
+	if lost && onLost != nil {
+		onLost()
+	}
 }
 
 func (h *hold) holder() driver.Holder {

@@ -21,6 +21,7 @@ type Lock struct {
 	Owner string
 	Meta  map[string]string
 	Trial bool // it is nobody's: whether it is granted is all that matters, and no number
+	Apart bool // the link does not write its number
 }
 
 // Dialect speaks to one kind of server.
@@ -41,6 +42,10 @@ type Dialect interface {
 	// Evict ends the link of another process that has l for its Owner, if there is one.
 	Evict(ctx context.Context, l Lock) (was bool, err error)
 
+	// Number writes the next number of a lock that the link with this ID has, through another
+	// connection.
+	Number(ctx context.Context, l Lock, id string) (uint64, error)
+
 	// Forget removes what a Trial has left in tables, if anything.
 	Forget(ctx context.Context, l Lock) error
 
@@ -60,16 +65,20 @@ type Link interface {
 	// Ping asks the server something.
 	Ping(ctx context.Context) error
 
-	// Take makes one attempt, and answers the number of the grant.
+	// Take makes one attempt, and answers the number of the grant; 0 if Dialect.Number is to
+	// write it: with Apart, or because somebody keeps its row locked, for which it does not wait.
 	Take(ctx context.Context, l Lock) (number uint64, ok bool, err error)
 
 	// Wait is Take for up to slice, without a number.
 	Wait(ctx context.Context, l Lock, slice time.Duration) (ok bool, err error)
 
-	// Number is the next number of a lock that this link has.
+	// Number is the next number of a lock that this link has; 0 as in Take. Not with Apart.
 	Number(ctx context.Context, l Lock) (uint64, error)
 
-	// Drop gives a lock back that this link has.
+	// Confirm asks the server on this link, after Dialect.Number. nil: the link has the lock.
+	Confirm(ctx context.Context, l Lock) error
+
+	// Drop gives a lock back that this link has. ErrLost: the server says that it had not.
 	Drop(ctx context.Context, l Lock) error
 
 	// Undo is asked after an error of Take or Wait. nil: this link does not have the lock,
@@ -96,6 +105,7 @@ type Config struct {
 	Package string // as errors begin: "pglock"
 	Name    string // for Caps
 	Solo    bool   // a link has one lock
+	Apart   bool   // links write no numbers: what they write ends with their transaction
 }
 
 // The bounds of TTLs. Less than a second is less than a connection takes to be made
@@ -113,6 +123,7 @@ const (
 	maxIdle    = 16               // links without a hold that are kept
 	slice      = 10 * time.Second // of one wait
 	lastResort = 2 * time.Second  // for what cleans up
+	closeTime  = 15 * time.Second // for Close
 )
 
 // Backend keeps locks on connections. It is safe for concurrent use.
@@ -124,17 +135,19 @@ type Backend struct {
 	tasks sync.WaitGroup
 	turns turns.Turns[string]
 
-	mu     sync.Mutex
-	closed bool
-	links  map[*session]struct{}        // all that are open
-	shared map[time.Duration][]*session // by lease: those that have holds, or may get some
-	idle   map[time.Duration][]*session // by lease: those that nobody uses
-	holds  map[string]*hold             // by owner
-	keys   map[string]*hold             // by key
-	ghosts map[string]*ghost            // by owner
-	over   map[string]time.Time         // owners whose holds ended with their commit
-	opens  int                          // links that are being opened
-	waits  int                          // links that wait
+	mu        sync.Mutex
+	closed    bool
+	links     map[*session]struct{}        // all that are open
+	shared    map[time.Duration][]*session // by lease: those that have holds, or may get some
+	idle      map[time.Duration][]*session // by lease: those that nobody uses
+	holds     map[string]*hold             // by owner
+	keys      map[string]*hold             // by key
+	ghosts    map[string]*ghost            // by owner
+	over      map[string]time.Time         // owners whose holds ended with their commit
+	lost      map[string]time.Time         // owners whose holds were lost
+	opens     int                          // links that are being opened
+	contested map[string]time.Time         // keys with a row that somebody keeps locked
+	waits     int                          // links that wait
 }
 
 // New makes a backend, after it has seen that two links exclude each other.
@@ -146,7 +159,7 @@ func New(ctx context.Context, c Config) (*Backend, error) {
 		},
 		links: map[*session]struct{}{}, shared: map[time.Duration][]*session{}, idle: map[time.Duration][]*session{},
 		holds: map[string]*hold{}, keys: map[string]*hold{}, ghosts: map[string]*ghost{},
-		over: map[string]time.Time{},
+		over: map[string]time.Time{}, lost: map[string]time.Time{}, contested: map[string]time.Time{},
 	}
 	b.life, b.stop = context.WithCancel(context.Background())
 	if err := b.probe(ctx); err != nil {
@@ -169,7 +182,7 @@ func (b *Backend) Inspect(context.Context, string) (driver.Info, error) {
 func (b *Backend) List(context.Context, string, func(string) bool) error { return driver.ErrSkip }
 
 // Close ends the links, and with them all holds. Work that is under way in Commit ends with
-// an error.
+// an error. A connection that can't be ended is not waited for longer than closeTime.
 func (b *Backend) Close() error {
 	b.mu.Lock()
 	if b.closed {
@@ -179,6 +192,23 @@ func (b *Backend) Close() error {
 	b.closed = true
 	b.mu.Unlock()
 	b.stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.endAll()
+	}()
+	t := time.NewTimer(closeTime)
+	defer t.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-t.C:
+		return fmt.Errorf("%s: close: a connection has not ended after %v", b.Package, closeTime)
+	}
+}
+
+// endAll waits for what is under way, and ends the links.
+func (b *Backend) endAll() {
 	b.tasks.Wait()
 	b.mu.Lock()
 	links := slices.Collect(maps.Keys(b.links))
@@ -188,7 +218,6 @@ func (b *Backend) Close() error {
 		wg.Go(s.end)
 	}
 	wg.Wait()
-	return nil
 }
 
 // begin runs f in the background, unless the backend is closed.

@@ -2,6 +2,8 @@ package pinned
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -23,25 +25,39 @@ func (b *Backend) Release(ctx context.Context, d driver.Hold) error {
 
 func (b *Backend) release(ctx context.Context, d driver.Hold) error {
 	h := b.holdOf(d)
-	if h == nil {
-		if b.wasOver(d.Owner) {
-			return nil
-		}
-		if err := b.exorcise(ctx, d.Owner); err != nil {
-			return err
-		}
-		was, err := b.Dialect.Evict(ctx, Lock{Name: d.Name, Key: b.Dialect.Key(d.Name), Owner: d.Owner})
-		if err == nil && !was {
-			err = driver.ErrLost
-		}
+	switch {
+	case h != nil:
+		return b.drop(ctx, h)
+	case b.wasOver(d.Owner):
+		return nil
+	}
+	err := b.exorcise(ctx, d.Owner)
+	switch {
+	case b.wasLost(d.Owner):
+		return driver.ErrLost // whatever the server says: an answer that is missing now would pass for that of a release
+	case err != nil:
 		return err
 	}
-	dropped := false
+	was, err := b.Dialect.Evict(ctx, Lock{Name: d.Name, Key: b.Dialect.Key(d.Name), Owner: d.Owner})
+	if err == nil && !was {
+		err = driver.ErrLost
+	}
+	return err
+}
+
+// drop gives back what a link has. A link that ends before it has answered may have lost the lock
+// long before, to somebody who has it: that is a loss, and no release of unknown outcome.
+func (b *Backend) drop(ctx context.Context, h *hold) error {
+	var dropped bool
+	var gone error
 	err := h.s.do(ctx, func(own context.Context) error {
 		h.listen(nil) // who releases needs no news, and who waits may have the lock before this ends
 		err := h.s.link.Drop(own, h.lock)
 		if err != nil {
 			h.s.undo(h.lock, err)
+		}
+		if errors.Is(err, driver.ErrLost) {
+			gone = err
 		}
 		dropped = err == nil || !h.s.isDead()
 		return nil
@@ -49,9 +65,11 @@ func (b *Backend) release(ctx context.Context, d driver.Hold) error {
 	switch {
 	case dropped:
 		b.end(h)
-		return nil
-	case h.s.isDead():
-		return errGone // the next Release tells when it has nothing any more
+		return gone
+	case b.life.Err() != nil:
+		return driver.ErrClosed
+	case !b.still(h):
+		return fmt.Errorf("%w: %w before the release was answered", driver.ErrLost, errGone)
 	}
 	return err
 }
@@ -63,7 +81,7 @@ func (h *hold) revoke() {
 	h.revoked = h.working
 }
 
-// overTime is how long it is remembered that a hold ended with its commit.
+// overTime is how long it is remembered how a hold ended that was not released.
 const overTime = 10 * time.Minute
 
 // committed notes that an owner's hold has ended with a commit. b.mu is held.
@@ -82,5 +100,24 @@ func (b *Backend) wasOver(owner string) bool {
 	defer b.mu.Unlock()
 	_, is := b.over[owner]
 	delete(b.over, owner)
+	return is
+}
+
+// miss notes that owners' holds were lost. b.mu is held.
+func (b *Backend) miss(gone []*hold) {
+	for o, since := range b.lost {
+		if time.Since(since) > overTime {
+			delete(b.lost, o)
+		}
+	}
+	for _, h := range gone {
+		b.lost[h.lock.Owner] = time.Now()
+	}
+}
+
+func (b *Backend) wasLost(owner string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, is := b.lost[owner]
 	return is
 }

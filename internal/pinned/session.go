@@ -120,6 +120,7 @@ func (s *session) die(cause error, suspects ...string) {
 		suspects = append(suspects, owner)
 		b.forget(h)
 	}
+	b.miss(gone)
 	closed := b.closed
 	b.haunt(s, suspects)
 	b.mu.Unlock()

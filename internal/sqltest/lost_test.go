@@ -1,0 +1,120 @@
+package sqltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// eachOnConnections runs a test with every strategy whose locks live on connections.
+func eachOnConnections(t *testing.T, f func(t *testing.T, s strategy)) {
+	for _, s := range strategies {
+		if !s.leased {
+			t.Run(s.name, func(t *testing.T) {
+				t.Parallel()
+				f(t, s)
+			})
+		}
+	}
+}
+
+// backend opens a backend as a user, closed with the test.
+func (c *scene) backend(userURL string) driver.Backend {
+	c.t.Helper()
+	b, err := distlock.Open(c.t.Context(), c.url(userURL))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		if err := closeSoon(b); err != nil {
+			c.t.Errorf("close: %v", err)
+		}
+	})
+	return b
+}
+
+// closeSoon closes a backend, which must not take for ever.
+func closeSoon(b interface{ Close() error }) error {
+	done := make(chan error, 1)
+	go func() { done <- b.Close() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(patience):
+		return errors.New("it does not return")
+	}
+}
+
+func exclusive(name string) driver.Request {
+	return driver.Request{Hold: driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: patience}, Fences: 1}
+}
+
+// acquire tries until the lock is granted, or no answer but an unknown outcome comes for long.
+func acquire(t *testing.T, b driver.Backend, r driver.Request) driver.Grant {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		g, err := b.Acquire(ctx, r)
+		if err == nil {
+			return g
+		}
+		if driver.Final(err) || ctx.Err() != nil {
+			t.Fatalf("acquire %q: %v", r.Name, err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// An owner whose connection the server has ended may ask again: the name stays usable, and
+// Close returns.
+func TestAcquireAgainOnAKilledConnection(t *testing.T) {
+	t.Parallel()
+	eachOnConnections(t, func(t *testing.T, s strategy) {
+		c := newScene(t, s, s.kind.shared(t))
+		user := c.user()
+		b := c.backend(user)
+		for i := range 8 {
+			r := exclusive(fmt.Sprint("lock ", i))
+			first := acquire(t, b, r)
+			c.killConnections(user)
+			if second := acquire(t, b, r); second.Fence <= first.Fence {
+				t.Errorf("fence %d after %d", second.Fence, first.Fence)
+			}
+			if err := b.Release(t.Context(), r.Hold); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// A lock that was lost with its connection, and that another has, can't be unlocked.
+func TestUnlockOfALostLock(t *testing.T) {
+	t.Parallel()
+	eachOnConnections(t, func(t *testing.T, s strategy) {
+		c := newScene(t, s, s.kind.shared(t))
+		user := c.user()
+		holder, next := c.party(user), c.party(c.user())
+		for range 12 {
+			held := holder.take(t)
+			c.killConnections(user)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			successor, err := next.Mutex(lockName).Lock(ctx)
+			cancel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := held.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
+				t.Errorf("Unlock of a lock that another has: %v, want ErrLost", err)
+			}
+			if err := successor.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
