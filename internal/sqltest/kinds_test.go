@@ -25,6 +25,9 @@ type kind struct {
 
 	connections string // how many a user has
 	kill        string // all of them
+	killIdle    string // those that are in no statement
+	anyOne      string // one of them
+	killOne     string
 	blocked     string // how many of them are in the middle of a statement
 	deadlocks   string // that there were in the whole server
 }
@@ -46,6 +49,9 @@ var mariaDB = &kind{
 	open:        openMySQL,
 	connections: "SELECT COUNT(*) FROM information_schema.processlist WHERE user = '%s'",
 	kill:        "KILL USER %s",
+	killIdle:    "BEGIN NOT ATOMIC FOR c IN (SELECT id FROM information_schema.processlist WHERE user = '%s' AND command = 'Sleep') DO KILL c.id; END FOR; END",
+	anyOne:      "SELECT id FROM information_schema.processlist WHERE user = '%s' ORDER BY RAND() LIMIT 1",
+	killOne:     "KILL %s",
 	blocked:     "SELECT COUNT(*) FROM information_schema.processlist WHERE user = '%s' AND command IN ('Query', 'Execute')",
 	deadlocks:   "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'Innodb_deadlocks'",
 }
@@ -60,6 +66,9 @@ var postgreSQL = &kind{
 	connections: "SELECT COUNT(*) FROM pg_stat_activity WHERE usename = '%s'",
 	blocked:     "SELECT COUNT(*) FROM pg_stat_activity WHERE usename = '%s' AND state = 'active'",
 	kill:        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '%s'",
+	killIdle:    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '%s' AND state <> 'active'",
+	anyOne:      "SELECT pid FROM pg_stat_activity WHERE usename = '%s' ORDER BY random() LIMIT 1",
+	killOne:     "SELECT pg_terminate_backend(%s)",
 	deadlocks:   "SELECT SUM(deadlocks) FROM pg_stat_database",
 }
 

@@ -1,0 +1,140 @@
+package sqltest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+)
+
+// kills is how many connections TestRandomKills ends for each strategy.
+var kills = flag.Int("kills", 80, "connections that TestRandomKills ends for each strategy")
+
+// mob is a client with a few goroutines that want the same locks, while its connections are ended.
+type mob struct {
+	t      *testing.T
+	client *distlock.Client
+
+	mu       sync.Mutex
+	greatest map[string]uint64 // the last fence by name
+	holds    int
+	lost     int
+	cut      int
+}
+
+// Connections are ended at random, and waits are cut short: each call comes to its end all the same,
+// locks stay usable, nobody unlocks what he has lost, and Close returns.
+func TestRandomKills(t *testing.T) {
+	t.Parallel()
+	eachOnConnections(t, func(t *testing.T, s strategy) {
+		c := newScene(t, s, s.kind.shared(t))
+		user := c.user()
+		p, err := c.open(t.Context(), user)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &mob{t: t, client: p.Client, greatest: map[string]uint64{}}
+		ctx, stop := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for ctx.Err() == nil && !t.Failed() {
+					m.turn(fmt.Sprint("lock ", rand.IntN(2)))
+				}
+			})
+		}
+		c.killAtRandom(user, *kills)
+		stop()
+		all.Wait()
+		if err := closeSoon(p.Client); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		figure(t, "%d connections ended: %d holds, %d of them lost, %d waits cut short", *kills, m.holds, m.lost, m.cut)
+		if m.holds == 0 || m.cut == 0 {
+			t.Error("the test proves nothing")
+		}
+	})
+}
+
+// turn is one wait for a lock, a third of which are cut short, and its unlock.
+func (m *mob) turn(name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if rand.IntN(3) == 0 {
+		time.AfterFunc(time.Duration(rand.IntN(10_000))*time.Microsecond, cancel)
+	}
+	lease, err := m.client.Mutex(name).Lock(ctx)
+	switch {
+	case err == nil:
+	case errors.Is(ctx.Err(), context.Canceled):
+		m.count(&m.cut)
+		return
+	default:
+		m.t.Errorf("lock: %v", err)
+		return
+	}
+	m.granted(name, lease.Fence())
+	time.Sleep(time.Duration(rand.IntN(8000)) * time.Microsecond)
+	succeeded := m.last(name) > lease.Fence()
+	soon, end := context.WithTimeout(context.Background(), patience)
+	defer end()
+	err = lease.Unlock(soon)
+	switch {
+	case err == nil && succeeded:
+		m.t.Errorf("fence %d of %q was unlocked without an error after a greater one was granted", lease.Fence(), name)
+	case errors.Is(err, distlock.ErrLost):
+		m.count(&m.lost)
+	case err != nil && soon.Err() != nil:
+		m.t.Errorf("unlock: %v", err)
+	}
+}
+
+func (m *mob) count(n *int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	*n++
+}
+
+func (m *mob) granted(name string, fence uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.holds++
+	m.greatest[name] = max(m.greatest[name], fence)
+}
+
+func (m *mob) last(name string) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.greatest[name]
+}
+
+// killAtRandom ends so many connections of a user, one after the other.
+func (c *scene) killAtRandom(userURL string, n int) {
+	db := c.srv.DB(c.t, c.database)
+	for done := 0; done < n && !c.t.Failed(); {
+		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
+		id, err := c.anyConnection(db, userURL)
+		if errors.Is(err, sql.ErrNoRows) {
+			continue
+		}
+		if err != nil {
+			c.t.Error(err)
+			return
+		}
+		if _, err := db.ExecContext(c.t.Context(), fmt.Sprintf(c.kind.killOne, id)); err == nil { // else it has gone
+			done++
+		}
+	}
+}
+
+func (c *scene) anyConnection(db *sql.DB, userURL string) (id string, err error) {
+	err = db.QueryRowContext(c.t.Context(), fmt.Sprintf(c.kind.anyOne, nameOf(userURL))).Scan(&id)
+	return id, err
+}
