@@ -28,8 +28,9 @@ type kind struct {
 	killIdle    string // those that are in no statement
 	anyOne      string // one of them
 	killOne     string
-	blocked     string // how many of them are in the middle of a statement
-	deadlocks   string // that there were in the whole server
+	stall       []string // a table's writes by an owner, until the connection that is given this ends
+	blocked     string   // how many of them are in the middle of a statement
+	deadlocks   string   // that there were in the whole server
 }
 
 // server is a database server.
@@ -52,8 +53,12 @@ var mariaDB = &kind{
 	killIdle:    "BEGIN NOT ATOMIC FOR c IN (SELECT id FROM information_schema.processlist WHERE user = '%s' AND command = 'Sleep') DO KILL c.id; END FOR; END",
 	anyOne:      "SELECT id FROM information_schema.processlist WHERE user = '%s' ORDER BY RAND() LIMIT 1",
 	killOne:     "KILL %s",
-	blocked:     "SELECT COUNT(*) FROM information_schema.processlist WHERE user = '%s' AND command IN ('Query', 'Execute')",
-	deadlocks:   "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'Innodb_deadlocks'",
+	stall: []string{
+		"DO GET_LOCK('stall/%[2]s', 0)",
+		"CREATE TRIGGER stall BEFORE INSERT ON %[1]s FOR EACH ROW BEGIN IF NEW.owner = '%[2]s' THEN DO GET_LOCK('stall/%[2]s', 60), RELEASE_LOCK('stall/%[2]s'); END IF; END",
+	},
+	blocked:   "SELECT COUNT(*) FROM information_schema.processlist WHERE user = '%s' AND command IN ('Query', 'Execute')",
+	deadlocks: "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'Innodb_deadlocks'",
 }
 
 var postgreSQL = &kind{
@@ -69,8 +74,19 @@ var postgreSQL = &kind{
 	killIdle:    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '%s' AND state <> 'active'",
 	anyOne:      "SELECT pid FROM pg_stat_activity WHERE usename = '%s' ORDER BY random() LIMIT 1",
 	killOne:     "SELECT pg_terminate_backend(%s)",
-	deadlocks:   "SELECT SUM(deadlocks) FROM pg_stat_database",
+	stall: []string{
+		"SELECT pg_advisory_lock(1, hashtext('%[2]s'))",
+		"CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF NEW.owner = ''%[2]s'' THEN PERFORM pg_advisory_xact_lock(1, hashtext(''%[2]s'')); END IF; RETURN NEW; END'",
+		"CREATE TRIGGER stall BEFORE INSERT ON %[1]s FOR EACH ROW EXECUTE FUNCTION stall()",
+	},
+	deadlocks: "SELECT SUM(deadlocks) FROM pg_stat_database",
 }
+
+var postgreSQL12 = func() *kind {
+	k := *postgreSQL
+	k.shared = func(tb testing.TB) *server { return asPostgres(testserver.SharedPostgresVersion(tb, "12")) }
+	return &k
+}()
 
 func asMariaDB(s *testserver.MariaDBServer) *server {
 	return &server{

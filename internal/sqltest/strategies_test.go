@@ -21,6 +21,9 @@ type strategy struct {
 	// pools are the limits of pools that it is tried with, the least that it needs first.
 	pools []int
 
+	// table has the numbers of the locks that live on connections.
+	table string
+
 	// clean: not even the server's log has a deadlock or a duplicate key.
 	clean bool
 }
@@ -30,10 +33,10 @@ var strategies = []strategy{
 	{name: "mysql unique", kind: mariaDB, query: "strategy=unique", leased: true, waiting: 2, pools: []int{1}},
 	{name: "mysql version", kind: mariaDB, query: "strategy=version", leased: true, waiting: 2, pools: []int{1}},
 	{name: "postgres row", kind: postgreSQL, query: "strategy=row", leased: true, waiting: 3, pools: []int{1, 3}, clean: true},
-	{name: "mysql forupdate", kind: mariaDB, query: "strategy=forupdate", waiting: 5, pools: []int{3}},
-	{name: "mysql session", kind: mariaDB, query: "strategy=session", waiting: 5, pools: []int{3}},
-	{name: "postgres advisory session", kind: postgreSQL, query: "strategy=advisory&level=session", waiting: 5, pools: []int{3}},
-	{name: "postgres advisory transaction", kind: postgreSQL, query: "strategy=advisory&level=transaction", waiting: 5, pools: []int{3}},
+	{name: "mysql forupdate", kind: mariaDB, query: "strategy=forupdate", table: "distlock_mutexes", waiting: 5, pools: []int{3}},
+	{name: "mysql session", kind: mariaDB, query: "strategy=session", table: "distlock_sessions", waiting: 5, pools: []int{3}},
+	{name: "postgres advisory session", kind: postgreSQL, query: "strategy=advisory&level=session", table: "distlock_fences", waiting: 5, pools: []int{3}},
+	{name: "postgres advisory transaction", kind: postgreSQL, query: "strategy=advisory&level=transaction", table: "distlock_fences", waiting: 5, pools: []int{3}},
 }
 
 // each runs a test with every strategy, at the same time where a test allows it.

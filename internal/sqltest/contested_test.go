@@ -1,0 +1,146 @@
+package sqltest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// admin is a pool of the administrator's.
+func (c *scene) admin() *sql.DB { return c.srv.DB(c.t, c.database) }
+
+// lockRow keeps the row that has a name's number locked, as an administrator's open transaction
+// does, until unlock.
+func (c *scene) lockRow(name string) (unlock func()) {
+	c.t.Helper()
+	ctx := context.Background()
+	tx, err := c.admin().BeginTx(ctx, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var key string
+	query := fmt.Sprintf("SELECT k FROM %s WHERE name = '%s'", c.table, name)
+	if c.kind == mariaDB {
+		query += " AND k NOT LIKE '#%'"
+	}
+	err = tx.QueryRowContext(ctx, query).Scan(&key)
+	if err == nil && c.kind == mariaDB {
+		_, err = tx.ExecContext(ctx, "SELECT k FROM "+c.table+" WHERE k = ? FOR UPDATE", key)
+	} else if err == nil {
+		_, err = tx.ExecContext(ctx, "SELECT k FROM "+c.table+" WHERE k = $1 FOR UPDATE", []byte(key))
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return func() { tx.Rollback() }
+}
+
+// background tries to acquire until ctx ends.
+func background(ctx context.Context, b driver.Backend, r driver.Request) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(ctx, r)
+		done <- err
+	}()
+	return done
+}
+
+// A name whose row somebody keeps locked waits alone: other names are locked and unlocked, and what is
+// held is renewed.
+func TestOneLockedRowHoldsUpNoOtherName(t *testing.T) {
+	t.Parallel()
+	eachOnConnections(t, func(t *testing.T, s strategy) {
+		c := newScene(t, s, s.kind.shared(t))
+		user := c.user()
+		b := c.backend(user)
+		contested, other := exclusive("contested"), exclusive("other")
+		for _, r := range []driver.Request{contested, other} {
+			acquire(t, b, r)
+			if err := b.Release(t.Context(), r.Hold); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var holds []driver.Hold
+		for i := range 10 {
+			r := exclusive(fmt.Sprint("held ", i))
+			acquire(t, b, r)
+			holds = append(holds, r.Hold)
+		}
+		unlock := c.lockRow(contested.Name)
+		defer unlock()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		waits := background(ctx, b, contested)
+		c.awaitBlocked(user)
+		renewed(t, ctx, b, holds)
+		if _, err := b.Acquire(ctx, other); err != nil {
+			t.Errorf("another name: %v", err)
+		}
+		if err := b.Release(ctx, other.Hold); err != nil {
+			t.Errorf("another name: %v", err)
+		}
+		another, err := distlock.Open(ctx, c.url(c.user()))
+		if err != nil {
+			t.Fatalf("open: %v", err)
+		}
+		if err := closeSoon(another); err != nil {
+			t.Error(err)
+		}
+		renewed(t, ctx, b, holds)
+		select {
+		case err := <-waits:
+			t.Errorf("the row is locked still: %v", err)
+		default:
+		}
+		unlock()
+		if err := <-waits; err != nil {
+			t.Errorf("the row is free: %v", err)
+		}
+	})
+}
+
+func renewed(t *testing.T, ctx context.Context, b driver.Backend, holds []driver.Hold) {
+	t.Helper()
+	for i, err := range b.Renew(ctx, holds) {
+		if err != nil {
+			t.Errorf("hold %d: %v", i, err)
+		}
+	}
+}
+
+// A hold whose own row somebody keeps locked is renewed and released as any other.
+func TestAHoldOfALockedRow(t *testing.T) {
+	t.Parallel()
+	eachOnConnections(t, func(t *testing.T, s strategy) {
+		c := newScene(t, s, s.kind.shared(t))
+		user := c.user()
+		b := c.backend(user)
+		r := exclusive(lockName)
+		acquire(t, b, r)
+		unlock := c.lockRow(lockName)
+		defer unlock()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		short, stop := context.WithCancel(ctx)
+		again := background(short, b, r)
+		c.awaitBlocked(user)
+		renewed(t, ctx, b, []driver.Hold{r.Hold})
+		stop()
+		if err := <-again; err == nil {
+			t.Error("granted again without a number")
+		}
+		renewed(t, ctx, b, []driver.Hold{r.Hold})
+		if err := b.Release(ctx, r.Hold); err != nil {
+			t.Error(err)
+		}
+		unlock()
+		if err := b.Release(ctx, r.Hold); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("a second Release: %v, want ErrLost", err)
+		}
+	})
+}

@@ -1,0 +1,68 @@
+package sqltest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// stall holds back what an owner writes of its grants, until let go.
+func (c *scene) stall(owner string) (letGo func()) {
+	c.t.Helper()
+	ctx := context.Background()
+	db := c.admin()
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, text := range c.kind.stall {
+		if _, err := conn.ExecContext(ctx, fmt.Sprintf(text, c.table, owner)); err != nil {
+			c.t.Fatalf("%s: %v", text, err)
+		}
+	}
+	return func() {
+		conn.Close()
+		db.Close()
+	}
+}
+
+// A lock is taken on one connection, and its number may be written through another. If the first has
+// ended meanwhile, and the next holder has its number, the late one is not granted: its fence would be
+// the greater one.
+func TestNoFenceForADeadLink(t *testing.T) {
+	t.Parallel()
+	eachOnConnections(t, func(t *testing.T, s strategy) {
+		c := newScene(t, s, s.kind.shared(t))
+		user := c.user()
+		first, next := c.backend(user), c.backend(c.user())
+		r, rival := exclusive(lockName), exclusive(lockName)
+		onLink := s.query == "strategy=session" // which writes on the same connection, unless the row is locked
+		var letGo func()
+		if onLink {
+			acquire(t, first, r)
+			if err := first.Release(t.Context(), r.Hold); err != nil {
+				t.Fatal(err)
+			}
+			letGo = c.lockRow(lockName)
+		} else {
+			letGo = c.stall(r.Owner)
+		}
+		defer letGo()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		late := background(ctx, first, r)
+		c.awaitBlocked(user)
+		c.srv.Exec(t, fmt.Sprintf(c.kind.killIdle, nameOf(user)))
+		if onLink {
+			letGo()
+		}
+		acquire(t, next, rival)
+		letGo()
+		if err := <-late; err == nil {
+			t.Error("granted by a connection that has ended, after another has the lock")
+		}
+		renewed(t, ctx, next, []driver.Hold{rival.Hold})
+	})
+}
