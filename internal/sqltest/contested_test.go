@@ -76,7 +76,7 @@ func TestOneLockedRowHoldsUpNoOtherName(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		waits := background(ctx, b, contested)
-		c.awaitBlocked(user)
+		c.awaitStuck(user)
 		renewed(t, ctx, b, holds)
 		if _, err := b.Acquire(ctx, other); err != nil {
 			t.Errorf("another name: %v", err)
@@ -128,7 +128,7 @@ func TestAHoldOfALockedRow(t *testing.T) {
 		defer cancel()
 		short, stop := context.WithCancel(ctx)
 		again := background(short, b, r)
-		c.awaitBlocked(user)
+		c.awaitStuck(user)
 		renewed(t, ctx, b, []driver.Hold{r.Hold})
 		stop()
 		if err := <-again; err == nil {

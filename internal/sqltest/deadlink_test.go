@@ -53,7 +53,7 @@ func TestNoFenceForADeadLink(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		late := background(ctx, first, r)
-		c.awaitBlocked(user)
+		c.awaitStuck(user)
 		c.srv.Exec(t, fmt.Sprintf(c.kind.killIdle, nameOf(user)))
 		if onLink {
 			letGo()

@@ -30,6 +30,7 @@ type kind struct {
 	killOne     string
 	stall       []string // a table's writes by an owner, until the connection that is given this ends
 	blocked     string   // how many of them are in the middle of a statement
+	stuck       string   // how many are in the middle of one for long
 	deadlocks   string   // that there were in the whole server
 }
 
@@ -58,6 +59,7 @@ var mariaDB = &kind{
 		"CREATE TRIGGER stall BEFORE INSERT ON %[1]s FOR EACH ROW BEGIN IF NEW.owner = '%[2]s' THEN DO GET_LOCK('stall/%[2]s', 60), RELEASE_LOCK('stall/%[2]s'); END IF; END",
 	},
 	blocked:   "SELECT COUNT(*) FROM information_schema.processlist WHERE user = '%s' AND command IN ('Query', 'Execute')",
+	stuck:     "SELECT COUNT(*) FROM information_schema.processlist WHERE (user = '%s' OR info LIKE 'DO GET_LOCK(''stall/%%') AND command IN ('Query', 'Execute') AND time_ms > 300", // a trigger's user is its maker
 	deadlocks: "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'Innodb_deadlocks'",
 }
 
@@ -79,6 +81,7 @@ var postgreSQL = &kind{
 		"CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF NEW.owner = ''%[2]s'' THEN PERFORM pg_advisory_xact_lock(1, hashtext(''%[2]s'')); END IF; RETURN NEW; END'",
 		"CREATE TRIGGER stall BEFORE INSERT ON %[1]s FOR EACH ROW EXECUTE FUNCTION stall()",
 	},
+	stuck:     "SELECT COUNT(*) FROM pg_stat_activity WHERE usename = '%s' AND state = 'active' AND clock_timestamp() - query_start > interval '300 ms'",
 	deadlocks: "SELECT SUM(deadlocks) FROM pg_stat_database",
 }
 

@@ -80,8 +80,19 @@ func (c *scene) countDeadlocks() int {
 // awaitBlocked waits until a user's statement is waiting for a lock at the server.
 func (c *scene) awaitBlocked(userURL string) {
 	c.t.Helper()
+	c.awaitSome(c.kind.blocked, userURL)
+}
+
+// awaitStuck waits until one has been waiting for so long that it is no other statement.
+func (c *scene) awaitStuck(userURL string) {
+	c.t.Helper()
+	c.awaitSome(c.kind.stuck, userURL)
+}
+
+func (c *scene) awaitSome(query, userURL string) {
+	c.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if c.count(fmt.Sprintf(c.kind.blocked, nameOf(userURL))) > 0 {
+		if c.count(fmt.Sprintf(query, nameOf(userURL))) > 0 {
 			return
 		}
 	}
