@@ -46,12 +46,15 @@ func (k *advisoryLink) exec(ctx context.Context, text string) error {
 	return k.tx.Exec(ctx, text)
 }
 
-// Lease: the timeout is for whole ms.
+// Lease: the timeout is for whole ms. A transaction that is rolled back would take it back.
 func (k *advisoryLink) Lease(ctx context.Context, lease time.Duration) error {
 	ms := (lease + time.Millisecond - 1) / time.Millisecond
 	text := fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", ms)
 	if k.d.version >= 140000 {
 		text += fmt.Sprintf("; SET idle_session_timeout = %d", ms)
+	}
+	if k.inTx {
+		text += "; COMMIT AND CHAIN"
 	}
 	return k.exec(ctx, text)
 }

@@ -11,9 +11,28 @@ import (
 
 // advisoryTx is a connection with the lock of its transaction. Numbers are written by other
 // connections: what the transaction writes ends with it.
-type advisoryTx struct{ advisoryLink }
+type advisoryTx struct {
+	advisoryLink
+	has bool // the transaction has the lock
+}
 
 func (k *advisoryTx) Ping(ctx context.Context) error { return k.exec(ctx, "SELECT 1") }
+
+// Lease is for the connection: a transaction that has nothing, and would take it back at its end, is
+// ended before. One that has the lock keeps it for as long as that.
+func (k *advisoryTx) Lease(ctx context.Context, lease time.Duration) error {
+	if !k.has {
+		if err := k.finish(ctx, (*sql.Tx).Rollback); err != nil {
+			return err
+		}
+	}
+	return k.advisoryLink.Lease(ctx, lease)
+}
+
+func (k *advisoryTx) finish(ctx context.Context, end func(*sql.Tx) error) error {
+	k.has = false
+	return k.tx.Finish(ctx, end)
+}
 
 // Take leaves the transaction open if the lock is refused: the next attempt uses it.
 func (k *advisoryTx) Take(ctx context.Context, l pinned.Lock) (number uint64, ok bool, err error) {
@@ -22,6 +41,7 @@ func (k *advisoryTx) Take(ctx context.Context, l pinned.Lock) (number uint64, ok
 		return 0, false, err
 	}
 	err = tx.QueryRowContext(ctx, "SELECT pg_try_advisory_xact_lock($1::bigint)", l.Key).Scan(&ok)
+	k.has = k.has || ok
 	return 0, ok, err
 }
 
@@ -41,20 +61,21 @@ func (k *advisoryTx) Wait(ctx context.Context, l pinned.Lock, slice time.Duratio
 	if code(err) == lockTimeout {
 		return false, k.Undo(ctx, l)
 	}
-	return err == nil, err
+	k.has = err == nil
+	return k.has, err
 }
 
 func (k *advisoryTx) Undo(ctx context.Context, _ pinned.Lock) error {
-	if err := k.tx.Finish(ctx, (*sql.Tx).Rollback); err != nil {
+	if err := k.finish(ctx, (*sql.Tx).Rollback); err != nil {
 		return err
 	}
 	return k.Ping(ctx)
 }
 
 func (k *advisoryTx) Drop(ctx context.Context, _ pinned.Lock) error {
-	return k.tx.Finish(ctx, (*sql.Tx).Rollback)
+	return k.finish(ctx, (*sql.Tx).Rollback)
 }
 
 func (k *advisoryTx) Tx() *sql.Tx { return k.tx.Current() }
 
-func (k *advisoryTx) Commit(ctx context.Context) error { return k.tx.Finish(ctx, (*sql.Tx).Commit) }
+func (k *advisoryTx) Commit(ctx context.Context) error { return k.finish(ctx, (*sql.Tx).Commit) }

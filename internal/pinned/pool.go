@@ -121,7 +121,7 @@ func (b *Backend) settle(s *session) {
 
 // rest keeps a link for the next who needs one, for a while. b.mu is held.
 func (b *Backend) rest(s *session) {
-	if len(b.idle[s.lease]) >= maxIdle {
+	if s.longer || len(b.idle[s.lease]) >= maxIdle {
 		b.remove(s)
 		b.discard(s)
 		return

@@ -29,6 +29,7 @@ type session struct {
 	dead   bool
 	idle   time.Time
 	common bool // it is among Backend.shared
+	longer bool // it may be silent for longer than its lease, for the sake of one hold
 }
 
 // do sends statements, when no other are under way. They end with the link's trust and not
@@ -89,9 +90,20 @@ func (s *session) prolong(ctx context.Context, ttl time.Duration) error {
 			s.die(err)
 			return fmt.Errorf("%w: %w", errGone, err)
 		}
-		s.limit = max(s.limit, ttl)
+		if ttl > s.limit {
+			s.limit = ttl
+			s.outlast()
+		}
 		return nil
 	})
+}
+
+// outlast notes that the link is not as others of its lease. Who died with it would keep the next
+// waiting for longer than its TTL.
+func (s *session) outlast() {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	s.longer = true
 }
 
 // undo is for a link after an error: it does not have the lock after that, or is dead. Its

@@ -120,8 +120,12 @@ func TestAHoldOfALockedRow(t *testing.T) {
 		c := newScene(t, s, s.kind.shared(t))
 		user := c.user()
 		b := c.backend(user)
-		r := exclusive(lockName)
+		r, other := exclusive(lockName), exclusive("other")
+		acquire(t, b, other)
 		acquire(t, b, r)
+		if err := b.Release(t.Context(), other.Hold); err != nil {
+			t.Fatal(err)
+		}
 		unlock := c.lockRow(lockName)
 		defer unlock()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -130,6 +134,9 @@ func TestAHoldOfALockedRow(t *testing.T) {
 		again := background(short, b, r)
 		c.awaitStuck(user)
 		renewed(t, ctx, b, []driver.Hold{r.Hold})
+		if _, err := b.Acquire(ctx, other); err != nil { // in a table of a few rows
+			t.Errorf("another name: %v", err)
+		}
 		stop()
 		if err := <-again; err == nil {
 			t.Error("granted again without a number")

@@ -1,0 +1,83 @@
+package pglock
+
+import (
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/pinned"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+// What a connection is asked for outlasts the end of an attempt on it, which ends a transaction.
+func TestLeaseOutlastsAnAttempt(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		version string
+		level   Level
+	}{
+		"session on the oldest": {"12", Session},
+		"session":               {"", Session},
+		"transaction":           {"", Transaction},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pg := testserver.SharedPostgres(t)
+			if c.version != "" {
+				pg = testserver.SharedPostgresVersion(t, c.version)
+			}
+			b := open(t, with(t, pg.Database(t), "strategy", "advisory", "level", string(c.level), "create", "true"))
+			d := newAdvisoryDialect(b.site)
+			held, refused := pinLink(t, d), pinLink(t, d)
+			l := pinned.Lock{Name: "lock", Key: d.Key("lock"), Owner: driver.NewOwner(), Trial: true}
+			wantTaken(t, held, l, true)
+			wantTaken(t, refused, l, false)
+			if err := refused.Lease(t.Context(), time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			if err := refused.Undo(t.Context(), l); err != nil {
+				t.Fatal(err)
+			}
+			if got := silence(t, refused); got != "1h" {
+				t.Errorf("the server ends a connection that is silent for %s, want 1h", got)
+			}
+		})
+	}
+}
+
+func pinLink(t *testing.T, d *advisoryDialect) pinned.Link {
+	t.Helper()
+	conn, err := d.db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := d.Pin(t.Context(), conn, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Close)
+	return k
+}
+
+func wantTaken(t *testing.T, k pinned.Link, l pinned.Lock, want bool) {
+	t.Helper()
+	if _, ok, err := k.Take(t.Context(), l); ok != want || err != nil {
+		t.Fatalf("taken: %v, %v", ok, err)
+	}
+}
+
+// silence is for how long the server lets a connection be silent in a transaction.
+func silence(t *testing.T, k pinned.Link) (d string) {
+	t.Helper()
+	tx := &pinned.Tx{}
+	switch k := k.(type) {
+	case *advisoryTx:
+		tx = &k.tx
+	case *advisoryLink:
+		tx = &k.tx
+	}
+	if err := tx.Asker().QueryRowContext(t.Context(), "SHOW idle_in_transaction_session_timeout").Scan(&d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}

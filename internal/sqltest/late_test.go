@@ -1,0 +1,49 @@
+package sqltest
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// A hold that was renewed for longer lives for as long as that, also on a connection on which an earlier
+// hold was.
+func TestRenewForLongerOnAUsedConnection(t *testing.T) {
+	t.Parallel()
+	eachOnConnections(t, func(t *testing.T, s strategy) {
+		c := newScene(t, s, s.kind.shared(t))
+		user := c.user()
+		b := c.backend(user)
+		brief, long := exclusive(lockName), exclusive(lockName)
+		brief.TTL = life
+		long.Owner, long.TTL = brief.Owner, time.Hour
+		for range 2 {
+			takeForLonger(t, b, brief, long)
+			if err := b.Release(t.Context(), brief.Hold); err != nil {
+				t.Fatal(err)
+			}
+		}
+		takeForLonger(t, b, brief, long)
+		time.Sleep(life + life/2)
+		if _, err := c.backend(c.user()).Acquire(t.Context(), exclusive(lockName)); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("another's attempt: %v, want ErrHeld", err)
+		}
+	})
+}
+
+// takeForLonger takes a lock and renews it for longer, again if the machine was too slow for that.
+func takeForLonger(t *testing.T, b driver.Backend, brief, long driver.Request) {
+	t.Helper()
+	for {
+		acquire(t, b, brief)
+		err := b.Renew(t.Context(), []driver.Hold{long.Hold})[0]
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, driver.ErrLost) {
+			t.Fatal(err)
+		}
+	}
+}
