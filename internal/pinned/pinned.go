@@ -5,8 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -180,45 +178,6 @@ func (b *Backend) Inspect(context.Context, string) (driver.Info, error) {
 
 // List is not implemented.
 func (b *Backend) List(context.Context, string, func(string) bool) error { return driver.ErrSkip }
-
-// Close ends the links, and with them all holds. Work that is under way in Commit ends with
-// an error. A connection that can't be ended is not waited for longer than closeTime.
-func (b *Backend) Close() error {
-	b.mu.Lock()
-	if b.closed {
-		b.mu.Unlock()
-		return nil
-	}
-	b.closed = true
-	b.mu.Unlock()
-	b.stop()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		b.endAll()
-	}()
-	t := time.NewTimer(closeTime)
-	defer t.Stop()
-	select {
-	case <-done:
-		return nil
-	case <-t.C:
-		return fmt.Errorf("%s: close: a connection has not ended after %v", b.Package, closeTime)
-	}
-}
-
-// endAll waits for what is under way, and ends the links.
-func (b *Backend) endAll() {
-	b.tasks.Wait()
-	b.mu.Lock()
-	links := slices.Collect(maps.Keys(b.links))
-	b.mu.Unlock()
-	var wg sync.WaitGroup
-	for _, s := range links {
-		wg.Go(s.end)
-	}
-	wg.Wait()
-}
 
 // begin runs f in the background, unless the backend is closed.
 func (b *Backend) begin(f func()) bool {

@@ -145,28 +145,6 @@ func (s *session) die(cause error, suspects ...string) {
 	}
 }
 
-// end closes a link with its backend. The caller's work may have it, in a statement that has no
-// end: that is ended through another connection, if there is one, and otherwise the link is closed
-// when the work is done.
-func (s *session) end() {
-	select {
-	case <-s.lane:
-	default:
-		ctx, cancel := context.WithTimeout(context.Background(), lastResort)
-		defer cancel()
-		s.b.Dialect.Kill(ctx, s.link.ID())
-		select {
-		case <-s.lane:
-		case <-ctx.Done():
-			return
-		}
-	}
-	defer func() { s.lane <- struct{}{} }()
-	if !s.isDead() {
-		s.link.Close()
-	}
-}
-
 // remove takes a link out of all lists. b.mu is held.
 func (b *Backend) remove(s *session) {
 	s.dead = true
