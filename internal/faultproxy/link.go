@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -16,6 +17,7 @@ const (
 	requestLost
 	replyLost
 	replyTorn
+	held
 )
 
 // storm chooses fates at random. A nil one lets everything pass.
@@ -23,17 +25,34 @@ type storm struct {
 	rnd  *rand.Rand
 	rate float64
 	text string
+	late time.Duration // the longest that a request is held back; 0: none is
 }
 
 func newStorm(seed uint64, rate float64, text string) *storm {
 	return &storm{rnd: rand.New(rand.NewPCG(seed, 0)), rate: rate, text: text}
 }
 
-func (s *storm) next(request string) fate {
+// verdict is the fate of one request.
+type verdict struct {
+	fate
+	late time.Duration // for how long it is held back
+	ends bool          // its sender sees the end of the connection meanwhile
+	now  chan struct{} // closed when it is to arrive sooner
+}
+
+func (s *storm) next(request string) verdict {
 	if s == nil || !strings.Contains(request, s.text) || s.rnd.Float64() >= s.rate {
-		return passed
+		return verdict{}
 	}
-	return requestLost + fate(s.rnd.IntN(3))
+	fates := 3
+	if s.late > 0 {
+		fates = 4
+	}
+	v := verdict{fate: requestLost + fate(s.rnd.IntN(fates))}
+	if v.fate == held {
+		v.late, v.ends = time.Duration(1+s.rnd.Int64N(int64(s.late))), s.rnd.IntN(2) == 0
+	}
+	return v
 }
 
 // takeWord reports whether text has the word that is waited for, which is once.
@@ -49,6 +68,17 @@ type link struct {
 	answer         atomic.Uint32 // fate of the next answer
 	replica        atomic.Bool   // the client is a replica that has asked for its master's writes
 	silent         atomic.Bool   // nothing passes
+	cut            chan struct{} // closed by close
+	once           sync.Once
+}
+
+// close ends both connections, and gives up what is held back.
+func (k *link) close() {
+	k.once.Do(func() {
+		close(k.cut)
+		k.client.Close()
+		k.server.Close()
+	})
 }
 
 func (k *link) muted() bool { return k.silent.Load() || k.p.silent.Load() }
@@ -69,19 +99,24 @@ func (k *link) requests() {
 		}
 		request := string(buf[:n])
 		f := k.p.fate(request)
-		if f == requestLost {
+		switch f.fate {
+		case requestLost:
 			k.p.lost.Add(1)
+			return
+		case held:
+			k.p.lost.Add(1)
+			k.holdBack(buf[:n], f)
 			return
 		}
 		if strings.Contains(request, "PSYNC") {
 			k.replica.Store(true)
 		}
-		k.answer.Store(uint32(f))
+		k.answer.Store(uint32(f.fate))
 		time.Sleep(time.Duration(k.p.delay.Load()))
 		if _, err := k.server.Write(buf[:n]); err != nil {
 			return
 		}
-		if f != passed {
+		if f.fate != passed {
 			k.p.lost.Add(1)
 			return
 		}

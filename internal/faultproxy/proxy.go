@@ -1,6 +1,6 @@
 // Package faultproxy is a network between a client and a server that tests can break:
 // what is asked arrives and the answer does not, connections end, or stay open and are
-// silent.
+// silent, or a request arrives long after its sender went on by another connection.
 //
 //	p := faultproxy.New(t, srv.Addr())
 //	b, err := redislock.Open(ctx, "redis://"+p.Addr())
@@ -11,6 +11,7 @@ import (
 	"context"
 	"net"
 	"runtime/pprof"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -33,6 +34,7 @@ type Proxy struct {
 	mu     sync.Mutex
 	links  []*link
 	random *storm
+	late   late
 	sever  func(client net.Conn) bool // which connections are silent
 }
 
@@ -44,7 +46,7 @@ func New(tb testing.TB, target string) *Proxy {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	p := &Proxy{l: l, target: target}
+	p := &Proxy{l: l, target: target, late: late{now: make(chan struct{})}}
 	p.loseReply.Store("")
 	p.loseRequest.Store("")
 	// Whose goroutines are counted shall not count these.
@@ -111,15 +113,15 @@ func (p *Proxy) Storm(seed uint64, rate float64, text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.random = newStorm(seed, rate, text)
+	p.random.late = p.late.longest
 }
 
-// Cut ends all connections.
+// Cut ends all connections; what they hold back never arrives.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, k := range p.links {
-		k.client.Close()
-		k.server.Close()
+		k.close()
 	}
 	p.links = nil
 }
@@ -135,7 +137,7 @@ func (p *Proxy) accept() {
 			client.Close()
 			continue
 		}
-		k := &link{p: p, client: client, server: server}
+		k := &link{p: p, client: client, server: server, cut: make(chan struct{})}
 		p.add(k)
 		go k.answers()
 		go k.requests()
@@ -150,14 +152,24 @@ func (p *Proxy) add(k *link) {
 }
 
 // fate decides what becomes of a request.
-func (p *Proxy) fate(request string) fate {
+func (p *Proxy) fate(request string) verdict {
 	switch {
 	case takeWord(&p.loseRequest, request):
-		return requestLost
+		return verdict{fate: requestLost}
 	case takeWord(&p.loseReply, request):
-		return replyLost
+		return verdict{fate: replyLost}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.random.next(request)
+	v := p.random.next(request)
+	if p.late.next != "" && strings.Contains(request, p.late.next) {
+		v, p.late.next = verdict{fate: held, late: p.late.wait}, ""
+	} else if v.fate == held && p.late.held >= heldAtOnce {
+		return verdict{}
+	}
+	if v.fate == held {
+		p.late.held++
+		v.now = p.late.now
+	}
+	return v
 }
