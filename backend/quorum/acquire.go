@@ -131,7 +131,7 @@ func (v *ballot) run() (driver.Grant, error) {
 func (v *ballot) close(grant driver.Grant, err error) (driver.Grant, error) {
 	if err == nil {
 		r := v.r
-		v.b.holds.granted(r, v.last, v.start.Add(r.TTL), len(v.votes), v.news)
+		v.b.holds.granted(r, v.last, v.start.Add(r.TTL), v.b.atMembers(r.TTL), len(v.votes), v.news)
 		return grant, nil
 	}
 	if v.known && !errors.Is(err, driver.ErrHeld) {
@@ -140,19 +140,19 @@ func (v *ballot) close(grant driver.Grant, err error) (driver.Grant, error) {
 		return driver.Grant{}, err
 	}
 	v.over.Store(true)
-	v.b.holds.drop(v.r.Owner)
-	v.giveBack()
+	v.giveBack(v.b.holds.drop(v.r.Owner))
 	return driver.Grant{}, err
 }
 
 // giveBack releases what the attempt may have left. It waits a moment for those that had
-// granted, so that a refused attempt leaves nothing behind where all is well.
-func (v *ballot) giveBack() {
+// granted, so that a refused attempt leaves nothing behind where all is well. Members may
+// keep what was there before until kept.
+func (v *ballot) giveBack(kept time.Time) {
 	pending, answers := make(set, len(v.votes)), make(chan answer, len(v.votes))
 	for i, vote := range v.votes {
 		if !vote.untaken() || v.known {
 			pending[i] = vote.state == granted
-			v.b.clean(v.ctx, v.b.members[i], v.r.Hold, func(err error) { answers <- answer{i, err} })
+			v.b.clean(v.ctx, v.b.members[i], v.r.Hold, kept, func(err error) { answers <- answer{i, err} })
 		}
 	}
 	late := time.After(v.b.linger(v.start, v.r.TTL))
@@ -282,7 +282,7 @@ func (v *ballot) won() (driver.Grant, error, bool) {
 			ttl = d
 		}
 	}
-	ttl -= v.b.drift(v.r.TTL)
+	ttl = min(ttl-v.b.drift(v.r.TTL), v.r.TTL)
 	if time.Since(v.start) >= ttl {
 		return driver.Grant{}, v.doubt(errLate), true
 	}

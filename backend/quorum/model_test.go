@@ -25,6 +25,10 @@ import (
 //     A member lets a hold expire only after its Owner's deadline: members are asked for
 //     longer (drift), and count from later on. So the end of belief, whatever it is, comes
 //     before either. Renewal postpones the deadline; here it just has not come yet.
+//   - With extends, a life is short or long. A holder sends a renewal for the short life, and
+//     then one for the long life, each of which lands at any moment or never. When a majority
+//     has done the latter it trusts the long life, and members may end short ones (extend).
+//     A request for less than is left, also an attempt that lands late, shortens nothing.
 //   - A member that crashes with its memory is one that messages do not reach for a
 //     while, which any message may do. One that crashes without is empty. A holder may
 //     win back its vote there (renew.go, winBack).
@@ -41,6 +45,9 @@ type model struct {
 	attempts     int   // at most modelAttempts
 	span         uint8 // fences that each attempt asks for
 	refence      bool  // holders ask again, once, as for a hand-off or a downgrade
+	extends      bool  // holders renew for longer, and their earlier renewals land late
+	setsLife     bool  // a renewal ends what was asked for longer
+	attemptSets  bool  // an attempt does
 	majority     int
 	noWriteBack  bool  // one round only
 	blind        bool  // the member writes the counter back whoever holds
@@ -82,6 +89,8 @@ type world struct {
 type column struct {
 	owner   uint8 // attempt + 1; 0: free
 	counter uint8
+	long    bool                // the owner's life is the long one
+	late    [modelAttempts]bool // a renewal for the short life is on its way
 	down    bool
 	mails   [modelAttempts]mail
 	fences  [modelAttempts]uint8 // as granted, until they are numbered
@@ -91,6 +100,7 @@ type attempt struct {
 	phase phase
 	last  uint8
 	again bool // it had held, and asks again
+	long  bool // a majority has renewed it for the long life
 }
 
 func (a attempt) believes() bool { return a.phase == holding || a.again && a.phase != ended }
@@ -100,6 +110,14 @@ func (c column) number() uint64 {
 	n := uint64(c.owner)<<8 | uint64(c.counter)
 	if c.down {
 		n |= 1 << 16
+	}
+	if c.long {
+		n |= 1 << 17
+	}
+	for i, late := range c.late {
+		if late {
+			n |= 1 << (18 + i)
+		}
 	}
 	for i := range c.mails {
 		n = n<<12 | uint64(c.mails[i])<<8 | uint64(c.fences[i])
@@ -143,6 +161,9 @@ func (m model) forget(w *world) {
 	for i := range w.columns {
 		c := &w.columns[i]
 		for a, at := range w.attempts {
+			if at.phase == ended && c.owner != uint8(a+1) {
+				c.late[a] = false
+			}
 			gone := at.phase == ended && c.mails[a] != sent
 			if gone && (c.mails[a] != raise || !m.blind && c.owner != uint8(a+1)) {
 				c.mails[a] = done
@@ -180,13 +201,46 @@ func (m model) ofAttempt(w world, a int, add adder) {
 	}
 	if m.refence && at.phase == holding && !at.again {
 		add(fmt.Sprintf("%d asks again, for greater fences", a), func(n *world) string {
-			n.attempts[a] = attempt{phase: voting, again: true}
+			n.attempts[a] = attempt{phase: voting, again: true, long: at.long}
 			for i := range n.columns {
 				n.columns[i].mails[a] = sent
 			}
 			return ""
 		})
 	}
+}
+
+// extend are the steps of renewals: an early one for the short life, and one for the long.
+func (m model) extend(w world, a, i int, add adder) {
+	c, at := w.columns[i], w.attempts[a]
+	if !m.extends || c.owner != uint8(a+1) {
+		return
+	}
+	if at.phase == holding && !c.long {
+		add(fmt.Sprintf("a member renews %d for longer", a), func(n *world) string {
+			n.columns[i].long = true
+			n.attempts[a].long = at.long || n.extended(a) >= modelMajority
+			return ""
+		})
+	}
+	if c.late[a] {
+		add(fmt.Sprintf("a renewal of %d lands late", a), func(n *world) string {
+			k := &n.columns[i]
+			k.late[a], k.long = false, k.long && !m.setsLife
+			return ""
+		})
+	}
+}
+
+// extended is how many members keep the lock of a for the long life.
+func (w *world) extended(a int) int {
+	n := 0
+	for _, c := range w.columns {
+		if c.owner == uint8(a+1) && c.long {
+			n++
+		}
+	}
+	return n
 }
 
 // majorities are the greatest fences of the sets of members whose grants a may have
@@ -222,7 +276,7 @@ func (w *world) count(a int, m mail) int {
 func (w *world) begun(a int) bool { return w.count(a, sent) < modelMembers }
 
 func (m model) number(n *world, a int, first uint8) string {
-	n.attempts[a] = attempt{raising, first + m.span - 1, n.attempts[a].again}
+	n.attempts[a].phase, n.attempts[a].last = raising, first+m.span-1
 	for i := range n.columns {
 		m.secure(n, a, i)
 	}
@@ -245,6 +299,9 @@ func (m model) secure(n *world, a, i int) {
 func (m model) win(n *world, a int) string {
 	first, before := n.attempts[a].last-m.span+1, n.top
 	n.attempts[a].phase = holding
+	for i := range n.columns {
+		n.columns[i].late[a] = m.extends && !n.attempts[a].again
+	}
 	n.top = max(n.top, n.attempts[a].last)
 	for o, other := range n.attempts {
 		if o != a && other.believes() {
@@ -264,7 +321,7 @@ func (m model) ofMember(w world, a, i int, add adder) {
 	// Attempts are alike: it is enough to look at those that begin in their order.
 	if c.mails[a] == sent && (c.owner == 0 || mine) && (a == 0 || w.begun(a-1) || w.attempts[a-1].again) {
 		add(fmt.Sprintf("a member grants %d to %d", c.counter+1, a), func(n *world) string {
-			n.columns[i].grant(a)
+			n.columns[i].grant(a, m.attemptSets)
 			n.clock = max(n.clock, c.counter+1)
 			if at.phase == raising || at.phase == holding {
 				m.secure(n, a, i)
@@ -279,21 +336,27 @@ func (m model) ofMember(w world, a, i int, add adder) {
 			return ""
 		})
 	}
-	if mine && (at.phase == ended || m.clockJumps) {
-		add(fmt.Sprintf("a member frees the lock of %d", a), func(n *world) string { n.columns[i].owner = 0; return "" })
+	short := at.long && !c.long // the time of the short life is over
+	if mine && (at.phase == ended || short || m.clockJumps) {
+		add(fmt.Sprintf("a member frees the lock of %d", a), func(n *world) string {
+			n.columns[i].owner, n.columns[i].long = 0, false
+			return ""
+		})
 	}
+	m.extend(w, a, i, add)
 	if at.phase == holding && c.owner == 0 && c.mails[a] != sent && !m.clockJumps {
 		add(fmt.Sprintf("%d wins back a vote", a), func(n *world) string {
 			k := &n.columns[i]
-			k.owner, k.counter = uint8(a+1), max(k.counter+1, at.last)
+			k.owner, k.counter, k.long = uint8(a+1), max(k.counter+1, at.last), at.long
 			n.clock = max(n.clock, k.counter)
 			return ""
 		})
 	}
 }
 
-func (c *column) grant(a int) {
+func (c *column) grant(a int, setsLife bool) {
 	c.owner = uint8(a + 1)
+	c.long = c.long && !setsLife
 	c.counter++
 	c.mails[a], c.fences[a] = landed, c.counter
 }
@@ -313,7 +376,7 @@ func (m model) ofCrashes(w world, i int, add adder) {
 	if !c.down && w.crashes < m.crashes {
 		add("a member crashes and forgets all", func(n *world) string {
 			n.crashes++
-			n.columns[i].owner, n.columns[i].counter, n.columns[i].down = 0, 0, true
+			n.columns[i].owner, n.columns[i].long, n.columns[i].counter, n.columns[i].down = 0, false, 0, true
 			return ""
 		})
 	}
@@ -390,6 +453,10 @@ func TestModel(t *testing.T) {
 		{"as it is", func(m *model) {}, ""},
 		{"with hand-offs", func(m *model) { m.refence, m.attempts = true, 2 }, ""},
 		{"with spans of fences", func(m *model) { m.span = 2 }, ""},
+		{"with late renewals", func(m *model) { m.extends, m.attempts = true, 2 }, ""},
+		{"with late renewals and attempts", func(m *model) { m.extends, m.refence, m.attempts = true, true, 2 }, ""},
+		{"with a late renewal that sets a life", func(m *model) { m.extends, m.setsLife, m.attempts = true, true, 2 }, "hold at once"},
+		{"with a late attempt that sets a life", func(m *model) { m.extends, m.attemptSets, m.refence, m.attempts = true, true, true, 2 }, "hold at once"},
 		{"without the second round", func(m *model) { m.noWriteBack = true }, "fences go back"},
 		{"with a second round that does not look at the owner", func(m *model) { m.blind, m.uneven = true, true }, "fences go back"},
 		{"with hand-offs and without the second round", func(m *model) { m.refence, m.noWriteBack = true, true }, "fences go back"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -167,9 +168,20 @@ func (b *Backend) merge(members []driver.Caps) driver.Caps {
 // Caps is what all members can do, but for semaphores, places in line, and asking holders.
 func (b *Backend) Caps() driver.Caps { return b.caps }
 
-// drift is how much longer members are asked to hold than the caller relies on.
+// drift is how much longer members are asked to hold than the caller relies on. It is zero
+// for a TTL of centuries to which it can't be added.
 func (b *Backend) drift(ttl time.Duration) time.Duration {
-	return time.Duration(float64(ttl)*b.opts.Drift) + driftFloor
+	d := time.Duration(float64(ttl)*b.opts.Drift) + driftFloor
+	if ttl > math.MaxInt64-d {
+		return 0
+	}
+	return d
+}
+
+// atMembers is when a hold has ended at every member that is asked for it from now on at
+// the latest, if the calls arrive in time.
+func (b *Backend) atMembers(ttl time.Duration) time.Time {
+	return time.Now().Add(ttl + b.drift(ttl))
 }
 
 // timeout bounds one call to one member.

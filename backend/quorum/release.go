@@ -29,10 +29,10 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if err := b.canHold(h.Mode); err != nil {
 		return err
 	}
-	b.holds.drop(h.Owner)
+	kept := b.holds.drop(h.Owner)
 	answers := make(chan answer, len(b.members))
 	for i, m := range b.members {
-		b.clean(ctx, m, h, func(err error) { answers <- answer{i, err} })
+		b.clean(ctx, m, h, kept, func(err error) { answers <- answer{i, err} })
 	}
 	t, pending := tally{of: len(b.members)}, b.everyone()
 	began, lingered := time.Now(), (<-chan time.Time)(nil)
@@ -83,14 +83,14 @@ func (t *tally) released(majority int) bool {
 }
 
 // clean releases h at m. If m does not answer it is released in the background until m
-// does, the TTL has passed, or the Owner is asked for anew. told, if not nil, gets the
-// first answer.
-func (b *Backend) clean(values context.Context, m *member, h driver.Hold, told func(error)) {
+// does, the TTL has passed and it is kept no longer, or the Owner is asked for anew. told, if
+// not nil, gets the first answer.
+func (b *Backend) clean(values context.Context, m *member, h driver.Hold, kept time.Time, told func(error)) {
 	ttl := h.TTL
 	if ttl <= 0 {
 		ttl = unknownTTL
 	}
-	end := time.Now().Add(ttl + b.drift(ttl))
+	end := later(b.atMembers(ttl), kept)
 	b.send(m, cleans, []string{h.Owner}, func(spared bool) {
 		err := errSpared
 		if !spared {
@@ -119,8 +119,8 @@ func (b *Backend) releaseAt(values context.Context, m *member, h driver.Hold) er
 }
 
 // cleanAll releases h everywhere, in the background.
-func (b *Backend) cleanAll(values context.Context, h driver.Hold) {
+func (b *Backend) cleanAll(values context.Context, h driver.Hold, kept time.Time) {
 	for _, m := range b.members {
-		b.clean(values, m, h, nil)
+		b.clean(values, m, h, kept, nil)
 	}
 }

@@ -57,9 +57,10 @@ type renewed struct {
 }
 
 func (n *renewal) run() {
-	for i := range n.holds {
+	for i, h := range n.holds {
 		n.tallies[i].of = len(n.b.members)
 		n.errs[i] = errPending
+		n.b.holds.renewing(h, n.b.atMembers(h.TTL))
 	}
 	n.calls = make([]int, len(n.b.members))
 	for i := range n.b.members {
@@ -171,9 +172,8 @@ func (n *renewal) decide(i int) {
 		n.b.holds.renewed(h, n.start.Add(h.TTL))
 	case t.lost > t.of-n.b.majority:
 		n.errs[i] = fmt.Errorf("quorum: %q: %w", h.Name, driver.ErrLost)
-		n.b.holds.drop(h.Owner)
 		// Nobody releases what is lost, and the votes that are left keep others out.
-		n.b.cleanAll(n.ctx, h)
+		n.b.cleanAll(n.ctx, h, n.b.holds.drop(h.Owner))
 	default:
 		return
 	}

@@ -1,0 +1,174 @@
+package quorum_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/backend/quorum"
+	"github.com/distlock/distlock/driver"
+)
+
+// extend renews for longer.
+func extend(t testing.TB, b driver.Backend, r driver.Request, ttl time.Duration) {
+	t.Helper()
+	r.TTL = ttl
+	renewed(t, b, r)
+}
+
+// A hold that was renewed for longer is not given up by an attempt without a decision, also if
+// a renewal or an attempt for less came in between.
+func TestRenewalForLessKeepsTheVotes(t *testing.T) {
+	for name, less := range map[string]func(t *testing.T, b driver.Backend, r driver.Request){
+		"renew":   func(t *testing.T, b driver.Backend, r driver.Request) { renewed(t, b, r) },
+		"acquire": func(t *testing.T, b driver.Backend, r driver.Request) { take(t, b, r) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, 3)
+				b, w := c.process()
+				r := request(driver.Exclusive)
+				take(t, b, r)
+				extend(t, b, r, time.Hour)
+				less(t, b, r)
+				time.Sleep(time.Minute)
+				w.cut(0, 1)
+				_, err := b.Acquire(ctxFor(t, 5*time.Second), r)
+				isUnknown(t, "an attempt without a majority", err)
+				w.restore()
+				time.Sleep(10 * time.Second)
+				if n := c.votes(r.Hold); n != 3 {
+					t.Errorf("%d votes are left of a hold that was renewed for an hour", n)
+				}
+			})
+		})
+	}
+}
+
+// A vote that is won back lives as long as the hold does.
+func TestVoteIsWonBackForTheLongerLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3)
+		b, _ := c.process()
+		r := request(driver.Exclusive)
+		take(t, b, r)
+		extend(t, b, r, time.Hour)
+		c.stores[0].Connect().Release(t.Context(), r.Hold)
+		renewed(t, b, r)
+		renewed(t, b, r)
+		time.Sleep(59 * time.Minute)
+		if n := c.votes(r.Hold); n != 3 {
+			t.Errorf("%d votes after 59 of 60 minutes", n)
+		}
+	})
+}
+
+// A member that was silent during a release is told when it answers again, as long as it may
+// keep the vote: for the longest life that it was asked for, also if no majority answered.
+func TestRemainsOfALongerLife(t *testing.T) {
+	long := func(r driver.Request) driver.Request {
+		r.TTL = time.Hour
+		return r
+	}
+	for name, hold := range map[string]func(*testing.T, driver.Backend, *wire, driver.Request){
+		"granted": func(t *testing.T, b driver.Backend, _ *wire, r driver.Request) { take(t, b, long(r)) },
+		"renewed": func(t *testing.T, b driver.Backend, _ *wire, r driver.Request) {
+			take(t, b, r)
+			renewed(t, b, long(r))
+		},
+		"without an answer": func(t *testing.T, b driver.Backend, w *wire, r driver.Request) {
+			take(t, b, r)
+			w.cut(1, 2)
+			err := b.Renew(ctxFor(t, 5*time.Second), []driver.Hold{long(r).Hold})[0]
+			isUnknown(t, "a renewal without a majority", err)
+			w.restore()
+			synctest.Wait()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, 3)
+				b, w := c.process()
+				r := request(driver.Exclusive)
+				hold(t, b, w, r)
+				w.cut(0)
+				if err := b.Release(t.Context(), r.Hold); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(10 * time.Minute)
+				if n := c.votes(r.Hold); n != 1 {
+					t.Fatalf("%d votes are left, want 1: that of the silent member", n)
+				}
+				w.restore()
+				time.Sleep(10 * time.Second)
+				c.leavesNothing(t, r.Hold)
+			})
+		})
+	}
+}
+
+// The last renewal, with Shorten, ends the hold everywhere, and nothing keeps it longer.
+func TestShortenEndsTheHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3)
+		b, _ := c.process()
+		r := request(driver.Exclusive)
+		take(t, b, r)
+		extend(t, b, r, time.Hour)
+		c.stores[0].Connect().Release(t.Context(), r.Hold)
+		renewed(t, b, r)
+		last := r
+		last.TTL, last.Shorten = time.Second, true
+		renewed(t, b, last) // the second that finds no vote at the first member
+		time.Sleep(2 * time.Second)
+		c.leavesNothing(t, r.Hold)
+	})
+}
+
+// generous is a member that tells a longer life than it was asked for.
+type generous struct{ *odd }
+
+func (g generous) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	grant, err := g.odd.Acquire(ctx, r)
+	grant.TTL += time.Hour
+	return grant, err
+}
+
+// Drift is added for the TTL that is asked for, so no more is believed: after an hour, a
+// member's clock may be minutes ahead.
+func TestLongerGrantsAreNotBelieved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := quorum.New([]driver.Backend{generous{&odd{Backend: memlock.New()}}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		r := request(driver.Exclusive)
+		if g := take(t, b, r); g.TTL != r.TTL {
+			t.Errorf("%v is believed, asked for %v", g.TTL, r.TTL)
+		}
+	})
+}
+
+// The drift of a TTL that is nearly the longest that there is makes no negative one.
+func TestLongestTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3)
+		b, _ := c.process()
+		r := request(driver.Exclusive)
+		take(t, b, r)
+		extend(t, b, r, math.MaxInt64-10*time.Hour)
+		time.Sleep(time.Hour)
+		other := request(driver.Exclusive)
+		if _, err := b.Acquire(t.Context(), other); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("another after an hour: %v", err)
+		}
+		if n := c.votes(r.Hold); n != 3 {
+			t.Errorf("%d votes after an hour", n)
+		}
+	})
+}
