@@ -53,13 +53,19 @@ func (b *Backend) valid(r *driver.Request) error {
 		return fmt.Errorf("%w: shard: a place in line: not every member has one, or the list of members is changing", driver.ErrUnsupported)
 	case r.Mode == driver.Read && !b.caps.Downgrade && b.holds.mode(r.Owner) == driver.Write:
 		return fmt.Errorf("%w: shard: a downgrade: not every member can do it", driver.ErrUnsupported)
-	case r.TTL <= 0 || r.TTL > maxTTL:
-		return fmt.Errorf("%w: shard: TTL %v", driver.ErrInvalid, r.TTL)
 	case strings.HasPrefix(r.Name, reserved):
 		return fmt.Errorf("%w: shard: names that begin with %s are for its own records", driver.ErrInvalid, reserved)
 	}
 	if !b.caps.Revocable.Has(r.Mode) {
 		r.OnRevoke = nil
+	}
+	return validTTL(r.TTL)
+}
+
+// validTTL refuses a TTL that entries could not outlive.
+func validTTL(d time.Duration) error {
+	if d <= 0 || d > maxTTL {
+		return fmt.Errorf("%w: shard: TTL %v: want more than 0 and at most %v", driver.ErrInvalid, d, time.Duration(maxTTL))
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package shard_test
 
 import (
 	"errors"
+	"math"
 	"net/url"
 	"strings"
 	"testing"
@@ -135,6 +136,22 @@ func TestLongerTTLAtSessions(t *testing.T) {
 		}
 		c.process("a b") // and none was left behind
 	})
+}
+
+// A renewal for longer than can be recorded is refused: with an overflow, the entries would
+// seem to outlive the hold.
+func TestRenewalForTooLong(t *testing.T) {
+	p := newCluster(t, "a", "b", "c").process("a b c")
+	r := request("lock")
+	take(t, p, r)
+	long := r.Hold
+	long.TTL = math.MaxInt64 - time.Hour
+	if err := p.Renew(t.Context(), []driver.Hold{long})[0]; !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("renewed for %v: %v, want ErrInvalid", long.TTL, err)
+	}
+	if err := p.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+		t.Errorf("renewed as before: %v", err)
+	}
 }
 
 // Several locks are taken in one step where one member has them all.

@@ -57,6 +57,9 @@ func (n *renewal) shares() map[*member]*share {
 		return shares[m]
 	}
 	for i, h := range n.holds {
+		if n.firsts[i] = validTTL(h.TTL); n.firsts[i] != nil {
+			continue
+		}
 		p := n.b.place(h.Name)
 		of(p.first).add(i, h.TTL, &n.firsts[i])
 		if p.second != nil {
