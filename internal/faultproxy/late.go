@@ -20,6 +20,7 @@ type late struct {
 	next    string        // the next request with this in it is held back; "": none
 	wait    time.Duration // for so long
 	longest time.Duration // that a storm holds a request back
+	total   int64         // requests that were held back so far
 	held    int           // connections with requests that have not arrived yet
 	now     chan struct{} // closed when they are to arrive
 }
@@ -46,6 +47,13 @@ func (p *Proxy) Held() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.late.held
+}
+
+// HeldBack is how many requests were held back so far; Lost counts them, too.
+func (p *Proxy) HeldBack() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.late.total
 }
 
 // Deliver lets all that is held back arrive now.

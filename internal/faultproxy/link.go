@@ -50,7 +50,9 @@ func (s *storm) next(request string) verdict {
 	}
 	v := verdict{fate: requestLost + fate(s.rnd.IntN(fates))}
 	if v.fate == held {
-		v.late, v.ends = time.Duration(1+s.rnd.Int64N(int64(s.late))), s.rnd.IntN(2) == 0
+		// Mostly for a small part of the longest time, as short delays are the usual ones.
+		longest := max(s.late>>s.rnd.IntN(7), 1)
+		v.late, v.ends = time.Duration(1+s.rnd.Int64N(int64(longest))), s.rnd.IntN(2) == 0
 	}
 	return v
 }

@@ -169,6 +169,7 @@ func (p *Proxy) fate(request string) verdict {
 	}
 	if v.fate == held {
 		p.late.held++
+		p.late.total++
 		v.now = p.late.now
 	}
 	return v

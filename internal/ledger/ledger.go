@@ -6,12 +6,21 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock"
 )
+
+// Hold is what is written down: a *distlock.Lease, or what a test of a driver makes. It is
+// held until its Context ends.
+type Hold interface {
+	Name() string
+	Fence() uint64
+	Context() context.Context
+}
 
 // Ledger is who holds what. Its methods may be called by any goroutine.
 type Ledger struct {
@@ -24,7 +33,7 @@ type Ledger struct {
 
 // lock is the entries of one lock.
 type lock struct {
-	held  map[*distlock.Lease]string // with the holders' names
+	held  map[Hold]string // with the holders' names
 	fence uint64
 	times int           // that it was taken
 	taken time.Time     // when it was taken last
@@ -36,7 +45,7 @@ func New() *Ledger { return &Ledger{locks: map[string]*lock{}} }
 
 // Enter writes a hold down. Nobody else may hold now, and its fence must be the greatest
 // so far. A lease that has already ended is none.
-func (l *Ledger) Enter(who string, lease *distlock.Lease) {
+func (l *Ledger) Enter(who string, lease Hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if lease.Context().Err() != nil {
@@ -45,7 +54,7 @@ func (l *Ledger) Enter(who string, lease *distlock.Lease) {
 	name := lease.Name()
 	k := l.locks[name]
 	if k == nil {
-		k = &lock{held: map[*distlock.Lease]string{}, taken: time.Now()}
+		k = &lock{held: map[Hold]string{}, taken: time.Now()}
 		l.locks[name] = k
 	}
 	for other, whose := range k.held {
@@ -63,12 +72,32 @@ func (l *Ledger) Enter(who string, lease *distlock.Lease) {
 	l.holds++
 }
 
+// Beside is who else holds the same lock now: nobody is "".
+func (l *Ledger) Beside(lease Hold) (who string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for other, whose := range l.locks[lease.Name()].entries() {
+		if other != lease && other.Context().Err() == nil {
+			return whose
+		}
+	}
+	return ""
+}
+
+// entries are none for a lock that was never held.
+func (k *lock) entries() map[Hold]string {
+	if k == nil {
+		return nil
+	}
+	return k.held
+}
+
 func (l *Ledger) fault(format string, args ...any) {
 	l.wrong = append(l.wrong, fmt.Sprintf(format, args...))
 }
 
 // Leave writes down that a hold has ended, before Unlock is called or when it is lost.
-func (l *Ledger) Leave(lease *distlock.Lease) {
+func (l *Ledger) Leave(lease Hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if k := l.locks[lease.Name()]; k != nil {
@@ -114,18 +143,26 @@ func (l *Ledger) Times(name string) int {
 	return 0
 }
 
-// Holder is who has a lock now: nobody is "".
+// Holder is who has a lock now: nobody is "". The lease is nil for another kind of Hold.
 func (l *Ledger) Holder(name string) (who string, lease *distlock.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if k := l.locks[name]; k != nil {
-		for lease, who := range k.held {
-			if lease.Context().Err() == nil {
+		for hold, who := range k.held {
+			if hold.Context().Err() == nil {
+				lease, _ = hold.(*distlock.Lease)
 				return who, lease
 			}
 		}
 	}
 	return "", nil
+}
+
+// Faults are what must not have been.
+func (l *Ledger) Faults() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.wrong)
 }
 
 // Fence is the last fence of a lock.

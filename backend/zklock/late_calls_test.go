@@ -1,0 +1,20 @@
+package zklock
+
+import (
+	"context"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/faultfuzz"
+	"github.com/distlock/distlock/internal/testserver"
+)
+
+func TestLateCalls(t *testing.T) {
+	faultfuzz.Run(t, faultfuzz.Case{
+		Servers: []string{testserver.SharedZooKeeper(t).Addr()},
+		Rate:    0.02,
+		Open: func(ctx context.Context, addrs []string) (driver.Backend, error) {
+			return Open(ctx, "zk://"+addrs[0])
+		},
+	})
+}
