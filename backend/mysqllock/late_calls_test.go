@@ -12,7 +12,7 @@ import (
 
 func TestLateCalls(t *testing.T) {
 	for strategy, c := range map[Strategy]faultfuzz.Case{
-		Row: {Text: "late:"}, Version: {Text: "late:"}, UniqueIndex: {Text: "late:"},
+		Row: {Rate: 0.03}, Version: {Text: "late:"}, UniqueIndex: {Text: "late:"},
 		ForUpdate: {Rate: 0.02, Connected: true}, Session: {Rate: 0.02, Connected: true},
 	} {
 		t.Run(string(strategy), func(t *testing.T) {

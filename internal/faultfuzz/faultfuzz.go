@@ -18,6 +18,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,6 +41,7 @@ const (
 	names     = 9   // at a time
 	perName   = 100 // calls, on average, before another name takes its place
 	longShort = 4   // the long life, in short ones
+	leastLate = 3   // requests
 	patience  = time.Minute
 )
 
@@ -70,9 +72,6 @@ func Run(t *testing.T, c Case) {
 	t.Logf("-late.seed %d: %s", seed, f)
 	for _, fault := range f.Faults {
 		t.Error(fault)
-	}
-	if f.Grants < int64(*callsFlag)/40 || f.Late == 0 {
-		t.Error("the test was not hard enough")
 	}
 }
 
@@ -108,7 +107,7 @@ type fuzz struct {
 	faults []string
 }
 
-// Play makes so many calls, or fewer if something is wrong.
+// Play makes so many calls, or fewer if something is wrong, and more if they were too easy.
 func Play(t *testing.T, c Case, seed uint64, calls int, hold time.Duration) Report {
 	t.Helper()
 	f := &fuzz{
@@ -123,17 +122,26 @@ func Play(t *testing.T, c Case, seed uint64, calls int, hold time.Duration) Repo
 	for i := range workers {
 		w := &worker{fuzz: f, who: fmt.Sprint("worker ", i), b: f.backends[i%clients], rnd: rand.New(rand.NewPCG(seed, uint64(i)))}
 		wg.Go(func() {
-			for f.made.Load() < f.calls && ctx.Err() == nil && !f.failed() {
+			for !f.enough() && ctx.Err() == nil && !f.failed() {
 				w.turn(ctx)
 			}
 		})
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
-		f.fault("after 20 minutes there were %d calls only", f.made.Load())
+		f.fault("it took longer than 20 minutes: %s", f.report())
 	}
 	f.calm(t)
 	return f.report()
+}
+
+// enough reports whether there were as many calls as are wanted, and hard ones among them.
+func (f *fuzz) enough() bool {
+	if f.made.Load() < f.calls {
+		return false
+	}
+	r := f.report()
+	return r.Late >= leastLate && r.Grants >= f.calls/40 && r.Renewals >= f.calls/40
 }
 
 // open makes the clients, and how they reach the servers.
@@ -256,7 +264,10 @@ func (f *fuzz) granted(name, who string, before uint64, g driver.Grant) {
 }
 
 func (f *fuzz) report() Report {
-	r := Report{Calls: f.made.Load(), Unknown: f.unknown.Load(), Grants: f.grants.Load(), Renewals: f.renewals.Load(), Faults: f.faults}
+	f.mu.Lock()
+	faults := slices.Clone(f.faults)
+	f.mu.Unlock()
+	r := Report{Calls: f.made.Load(), Unknown: f.unknown.Load(), Grants: f.grants.Load(), Renewals: f.renewals.Load(), Faults: faults}
 	for _, p := range f.proxies {
 		r.Lost += p.Lost()
 		r.Late += p.HeldBack()

@@ -103,6 +103,7 @@ func (w *worker) call(ctx context.Context, f func(context.Context) error) error 
 	w.made.Add(1)
 	err := f(ctx)
 	switch {
+	case errors.Is(err, driver.ErrUnsupported): // a session's TTL can't become longer
 	case driver.Final(err):
 		w.fault("%s: %v", w.who, err)
 	case err != nil && !errors.Is(err, driver.ErrHeld) && !errors.Is(err, driver.ErrLost):
