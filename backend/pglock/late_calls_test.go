@@ -12,7 +12,7 @@ import (
 
 func TestLateCalls(t *testing.T) {
 	for query, c := range map[string]faultfuzz.Case{
-		"strategy=row":                        {Text: "late:"},
+		"strategy=row":                        {Rate: 0.03},
 		"strategy=advisory&level=session":     {Rate: 0.02, Connected: true},
 		"strategy=advisory&level=transaction": {Rate: 0.02, Connected: true},
 	} {
