@@ -2,7 +2,7 @@
 // lose requests and answers, and hold requests back until long after their senders have gone
 // on. It judges what the clients may believe.
 //
-// Holders renew for a short and a long life in turns, as Extend does. A hold is believed for the
+// Holders renew for a short life and for a long one, as Extend does. A hold is believed for the
 // longest life that was confirmed, counted from before the request. Then:
 //
 //   - no two holds of one lock are believed at once (but see Case.Connected);

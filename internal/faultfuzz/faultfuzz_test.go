@@ -18,6 +18,7 @@ func redis(t *testing.T, change func(driver.Backend) driver.Backend) Case {
 	return Case{
 		Servers: []string{testserver.SharedRedis(t).Addr()},
 		Text:    "late:",
+		Rate:    0.2,
 		Open: func(ctx context.Context, addrs []string) (driver.Backend, error) {
 			b, err := redislock.Open(ctx, "redis://"+addrs[0])
 			if err != nil {
@@ -46,6 +47,15 @@ type rememberer struct {
 	driver.Backend
 	mu   sync.Mutex
 	ends map[string]time.Time
+}
+
+func (b *rememberer) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	b.mu.Lock()
+	if end := time.Now().Add(r.TTL); end.After(b.ends[r.Owner]) {
+		b.ends[r.Owner] = end
+	}
+	b.mu.Unlock()
+	return b.Backend.Acquire(ctx, r)
 }
 
 func (b *rememberer) Renew(ctx context.Context, holds []driver.Hold) []error {

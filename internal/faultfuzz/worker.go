@@ -52,9 +52,8 @@ func (b *belief) extend(since time.Time, ttl time.Duration) {
 type hold struct {
 	driver.Request
 	*belief // of the latest grant; nil before the first
-	lost    atomic.Bool
-	asked   time.Duration // the TTL of the last renewal
-	doubt   bool          // an attempt had no answer, and may be granted at any moment
+	lost  atomic.Bool
+	doubt bool // an attempt had no answer, and may be granted at any moment
 }
 
 func (h *hold) believed() bool { return h.belief != nil && h.belief.Err() == nil }
@@ -136,13 +135,10 @@ func (w *worker) acquire(ctx context.Context, h *hold) {
 	w.ledger.Enter(w.who, b)
 }
 
-// renew renews for the life that was not asked for the last time.
+// renew renews for the short life or the long one.
 func (w *worker) renew(ctx context.Context, h *hold) {
 	last := h.Hold
-	if last.TTL = w.long; h.asked == w.long {
-		last.TTL = w.TTL
-	}
-	h.asked = last.TTL
+	last.TTL = w.life()
 	since := time.Now()
 	err := w.call(ctx, func(ctx context.Context) error { return w.b.Renew(ctx, []driver.Hold{last})[0] })
 	w.judge(h, "renewed", err)
