@@ -18,7 +18,7 @@ func redis(t *testing.T, change func(driver.Backend) driver.Backend) Case {
 	return Case{
 		Servers: []string{testserver.SharedRedis(t).Addr()},
 		Text:    "late:",
-		Rate:    0.2,
+		Rate:    0.35,
 		Open: func(ctx context.Context, addrs []string) (driver.Backend, error) {
 			b, err := redislock.Open(ctx, "redis://"+addrs[0])
 			if err != nil {
@@ -109,7 +109,7 @@ func TestMistakesAreCaught(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := Play(t, redis(t, change), 1, 20_000, 2*time.Second)
+			r := Play(t, redis(t, change), 1, 100_000, 2*time.Second)
 			if len(r.Faults) == 0 {
 				t.Fatalf("not caught: %s", r)
 			}

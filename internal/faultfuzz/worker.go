@@ -52,8 +52,8 @@ func (b *belief) extend(since time.Time, ttl time.Duration) {
 type hold struct {
 	driver.Request
 	*belief // of the latest grant; nil before the first
-	lost  atomic.Bool
-	doubt bool // an attempt had no answer, and may be granted at any moment
+	lost    atomic.Bool
+	doubt   bool // an attempt had no answer, and may be granted at any moment
 }
 
 func (h *hold) believed() bool { return h.belief != nil && h.belief.Err() == nil }
