@@ -18,7 +18,7 @@ func redis(t *testing.T, change func(driver.Backend) driver.Backend) Case {
 	return Case{
 		Servers: []string{testserver.SharedRedis(t).Addr()},
 		Text:    "late:",
-		Rate:    0.35,
+		Rate:    0.2,
 		Open: func(ctx context.Context, addrs []string) (driver.Backend, error) {
 			b, err := redislock.Open(ctx, "redis://"+addrs[0])
 			if err != nil {

@@ -68,21 +68,33 @@ func (w *worker) turn(ctx context.Context) {
 		w.pause(w.TTL / 4)
 	}
 	for steps := w.rnd.IntN(16); steps > 0 && h.believed(); steps-- {
-		if w.rnd.IntN(5) == 0 {
-			w.acquire(ctx, h)
+		if w.step(ctx, h) || w.rnd.IntN(5) == 0 {
+			w.pause(3 * w.TTL) // beyond the end of a short life
 		} else {
-			w.renew(ctx, h)
-		}
-		if w.rnd.IntN(5) > 0 {
 			w.pause(w.TTL / 10)
-		} else {
-			w.pause(2 * w.TTL) // beyond the end of a short life
 		}
 	}
 	if h.belief != nil {
 		w.ledger.Leave(h.belief)
 	}
 	w.end(ctx, h)
+}
+
+// step is a holder's next call. One that had no answer is followed by a renewal for the long
+// life: the former may land after the latter. extended says that this was so.
+func (w *worker) step(ctx context.Context, h *hold) (extended bool) {
+	err := error(nil)
+	if w.rnd.IntN(5) == 0 {
+		err = w.acquire(ctx, h)
+	} else {
+		err = w.renew(ctx, h, w.life())
+	}
+	return isUnknown(err) && h.believed() && w.renew(ctx, h, w.long) == nil
+}
+
+// isUnknown reports whether err is no answer.
+func isUnknown(err error) bool {
+	return err != nil && !driver.Final(err) && !errors.Is(err, driver.ErrHeld) && !errors.Is(err, driver.ErrLost)
 }
 
 // life is the short or the long one.
@@ -105,13 +117,13 @@ func (w *worker) call(ctx context.Context, f func(context.Context) error) error 
 	case errors.Is(err, driver.ErrUnsupported): // a session's TTL can't become longer
 	case driver.Final(err):
 		w.fault("%s: %v", w.who, err)
-	case err != nil && !errors.Is(err, driver.ErrHeld) && !errors.Is(err, driver.ErrLost):
+	case isUnknown(err):
 		w.unknown.Add(1)
 	}
 	return err
 }
 
-func (w *worker) acquire(ctx context.Context, h *hold) {
+func (w *worker) acquire(ctx context.Context, h *hold) error {
 	before, since := w.fence(h.Request.Name), time.Now()
 	var g driver.Grant
 	err := w.call(ctx, func(ctx context.Context) (err error) {
@@ -121,7 +133,7 @@ func (w *worker) acquire(ctx context.Context, h *hold) {
 	w.judge(h, "asked again", err)
 	if err != nil {
 		h.doubt = h.doubt || !errors.Is(err, driver.ErrHeld)
-		return
+		return err
 	}
 	w.grants.Add(1)
 	w.granted(h.Request.Name, w.who, before, g)
@@ -133,12 +145,12 @@ func (w *worker) acquire(ctx context.Context, h *hold) {
 	b.extend(since, g.TTL)
 	h.belief = b
 	w.ledger.Enter(w.who, b)
+	return nil
 }
 
-// renew renews for the short life or the long one.
-func (w *worker) renew(ctx context.Context, h *hold) {
+func (w *worker) renew(ctx context.Context, h *hold, ttl time.Duration) error {
 	last := h.Hold
-	last.TTL = w.life()
+	last.TTL = ttl
 	since := time.Now()
 	err := w.call(ctx, func(ctx context.Context) error { return w.b.Renew(ctx, []driver.Hold{last})[0] })
 	w.judge(h, "renewed", err)
@@ -149,6 +161,7 @@ func (w *worker) renew(ctx context.Context, h *hold) {
 			w.fault("%s renewed with fence %d beside %s", w.who, h.fence, other)
 		}
 	}
+	return err
 }
 
 // judge looks whether an answer fits what the holder believes.
