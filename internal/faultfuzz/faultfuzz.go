@@ -116,7 +116,7 @@ func Play(t *testing.T, c Case, seed uint64, calls int, hold time.Duration) Repo
 	}
 	f.open(t)
 	f.storm(hold)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	var wg sync.WaitGroup
 	for i := range workers {
@@ -129,7 +129,7 @@ func Play(t *testing.T, c Case, seed uint64, calls int, hold time.Duration) Repo
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
-		f.fault("it took longer than 20 minutes: %s", f.report())
+		f.fault("it took longer than 10 minutes: %s", f.report())
 	}
 	f.calm(t)
 	return f.report()
