@@ -15,9 +15,9 @@ import (
 
 // Bounds of the background releases.
 const (
-	maxBacklog    = 1 << 16 // releases without an answer
-	maxFirstTries = 16      // goroutines that make first tries
-	maxRetries    = 8       // goroutines that make further tries
+	maxBacklog        = 1 << 16 // releases without an answer
+	maxFirstTries     = 16      // goroutines that make first tries
+	maxReleaseRetries = 8       // goroutines that make further tries
 )
 
 // releaser releases in the background whatever an Owner may hold without a user. It repeats each
@@ -108,7 +108,7 @@ func (r *releaser) put(x *release) {
 	case x.tries == 0 && r.trying < maxFirstTries:
 		r.trying++
 		go r.try()
-	case x.tries > 0 && r.retrying < maxRetries:
+	case x.tries > 0 && r.retrying < maxReleaseRetries:
 		r.retrying++
 		go r.retry()
 	}
