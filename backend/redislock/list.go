@@ -95,7 +95,7 @@ func (b *Backend) scan(ctx context.Context, s server, cursor, pattern string) (k
 func (b *Backend) locks(ctx context.Context, keys []string) ([]string, error) {
 	bySlot := map[int][]string{}
 	for _, key := range keys {
-		if !b.client.strict() || oneSlot(key) == nil {
+		if b.checkName(strings.TrimPrefix(key, b.prefix)) == nil {
 			slot := b.client.slot(key)
 			bySlot[slot] = append(bySlot[slot], key)
 		}

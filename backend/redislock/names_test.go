@@ -160,6 +160,20 @@ func TestRefusedNamesTellWhy(t *testing.T) {
 	if err := refused(t, j, request("{a}", driver.Exclusive), driver.ErrInvalid); !strings.Contains(err.Error(), `"a"`) {
 		t.Errorf("%v, want the name that is meant", err)
 	}
+	// What Java holds under such a name is not listed either.
+	c := raw(t, srv.Addr())
+	java := request("", driver.Exclusive).Name
+	for _, name := range []string{java, "{" + java + "}"} {
+		c.HSet(t.Context(), name, javaOwner, 1)
+		defer c.Del(t.Context(), name)
+	}
+	for prefix, want := range map[string][]string{java: {java}, "{" + java: nil} {
+		var names []string
+		err := j.List(t.Context(), prefix, func(name string) bool { names = append(names, name); return true })
+		if err != nil || !slices.Equal(names, want) {
+			t.Errorf("names with %s: %q, %v; want %q", prefix, names, err, want)
+		}
+	}
 	for _, prefix := range []string{"distlock_line:", "redisson_lock_token:x"} {
 		if b, err := NewGoRedis(raw(t, srv.Addr()), &Options{Prefix: prefix}); b != nil || !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("prefix %q: %v, %v", prefix, b, err)
