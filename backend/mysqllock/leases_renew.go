@@ -27,7 +27,7 @@ func (l *leases) prepareRenewals(ctx context.Context) error {
 	for i, size := range chunkSizes {
 		these := " WHERE (" + strings.Repeat("name = ? AND owner = ? OR ", size-1) + "name = ? AND owner = ?) AND " + live
 		from := " FROM " + l.table + " FORCE INDEX (" + l.index + ")"
-		renew := "UPDATE (SELECT name AS id" + from + these + " LIMIT " + strconv.Itoa(size) + " FOR UPDATE " + l.server.skipLocked() + ") s" +
+		renew := l.server.updateJoin() + " (SELECT name AS id" + from + these + " LIMIT " + strconv.Itoa(size) + " FOR UPDATE " + l.server.skipLocked() + ") s" +
 			" STRAIGHT_JOIN " + l.table + " FORCE INDEX (" + l.index + ") ON name = s.id SET " + l.bump + "expires = " + longerSQL("expires")
 		if err := l.stmt(ctx, &l.renewals[i].renew, renew); err != nil {
 			return err

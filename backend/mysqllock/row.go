@@ -73,7 +73,7 @@ func newRow(ctx context.Context, s *site) (strategy, error) {
 		return nil, err
 	}
 	d := &rowDialect{site: s, bell: newBell(s.db)}
-	if err := d.prepare(ctx, quoted(s.opts.Table), s.server.skipLocked()); err != nil {
+	if err := d.prepare(ctx, quoted(s.opts.Table)); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
 	o := sqlrow.Options{Package: "mysqllock", Name: s.name, Bell: func(*sqlrow.Backend) sqlrow.Bell { return d.bell }}

@@ -26,7 +26,7 @@ type rowDialect struct {
 // repeats its last row.
 var rowSizes = [...]int{1, 16, sqlrow.MaxExtend}
 
-func (d *rowDialect) prepare(ctx context.Context, table, skip string) error {
+func (d *rowDialect) prepare(ctx context.Context, table string) error {
 	for _, s := range []struct {
 		into **sql.Stmt
 		text string
@@ -34,14 +34,14 @@ func (d *rowDialect) prepare(ctx context.Context, table, skip string) error {
 		{&d.take, sqlTake}, {&d.free, sqlFree}, {&d.swap, sqlSwap},
 		{&d.insert, sqlInsert}, {&d.mark, sqlMark}, {&d.names, sqlNames},
 	} {
-		if err := d.stmt(ctx, s.into, rowSQL(s.text, table, skip, 1)); err != nil {
+		if err := d.stmt(ctx, s.into, rowSQL(s.text, table, d.site.server, 1)); err != nil {
 			return err
 		}
 	}
 	for i, n := range rowSizes {
-		err := d.stmt(ctx, &d.extend[i], rowSQL(sqlExtend, table, skip, n))
+		err := d.stmt(ctx, &d.extend[i], rowSQL(sqlExtend, table, d.site.server, n))
 		if err == nil {
-			err = d.stmt(ctx, &d.look[i], rowSQL(sqlLook, table, skip, n))
+			err = d.stmt(ctx, &d.look[i], rowSQL(sqlLook, table, d.site.server, n))
 		}
 		if err != nil {
 			return err

@@ -30,7 +30,7 @@ owner = NULL, granted = 0, since = 0, until = 0, meta = NULL, bell = NULL, rev =
 WHERE k = ? AND owner = ? AND until > {now}`
 
 // sqlSwap tells it too.
-const sqlSwap = `UPDATE (SELECT k AS id FROM {table} FORCE INDEX (PRIMARY)
+const sqlSwap = `{update} (SELECT k AS id FROM {table} FORCE INDEX (PRIMARY)
 WHERE k = ? AND rev = ? AND {now} BETWEEN ? AND ? LIMIT 1 FOR UPDATE {skip}) s STRAIGHT_JOIN {table} ON k = s.id SET
 waiting = LAST_INSERT_ID(IF(waiting > {now}, waiting, 0)), {state = ?}, rev = rev + 1`
 
@@ -38,7 +38,7 @@ waiting = LAST_INSERT_ID(IF(waiting > {now}, waiting, 0)), {state = ?}, rev = re
 // keys lead to the rows, and each must have its own owner. A row that is locked is left
 // out, and no other row is locked on the way: LIMIT makes a table of the keys, which comes
 // first. The bells of all slots come in one parameter: see ringer.tags.
-const sqlExtend = `UPDATE (SELECT k AS id FROM {table} FORCE INDEX (PRIMARY)
+const sqlExtend = `{update} (SELECT k AS id FROM {table} FORCE INDEX (PRIMARY)
 WHERE k IN ({keys}) AND (k, owner) IN ({holds}) AND until > {now} LIMIT {count} FOR UPDATE {skip}) s
 STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) ON k = s.id SET
 until = {longer}, number = GREATEST(number, ?),
@@ -55,10 +55,10 @@ const sqlMark = `UPDATE {table} SET waiting = GREATEST(waiting, {now} + ?) WHERE
 const sqlNames = `SELECT name FROM {table}
 WHERE k > ? AND (until > {now} OR claimed > {now}) AND LEFT(name, ?) = ? ORDER BY k LIMIT ?`
 
-// rowSQL completes a statement for so many holds. skip is what makes it leave out locked rows.
-func rowSQL(text, table, skip string, holds int) string {
+// rowSQL completes a statement for so many holds.
+func rowSQL(text, table string, v server, holds int) string {
 	return strings.NewReplacer(
-		"{table}", table, "{now}", clockSQL, "{longer}", longerSQL("until"), "{skip}", skip,
+		"{table}", table, "{now}", clockSQL, "{longer}", longerSQL("until"), "{update}", v.updateJoin(), "{skip}", v.skipLocked(),
 		"{columns}", strings.Join(rowColumns, ", "),
 		"{state = ?}", strings.Join(rowState, " = ?, ")+" = ?",
 		"{?}", listOf("?", len(rowState)), "{count}", strconv.Itoa(holds),

@@ -114,3 +114,12 @@ func (v server) skipLocked() string {
 	}
 	return "SKIP LOCKED"
 }
+
+// updateJoin begins an UPDATE of a table that is joined with one that is read in full, which
+// sessions with sql_safe_updates would refuse.
+func (v server) updateJoin() string {
+	if v.mariaDB {
+		return "SET STATEMENT sql_safe_updates = 0 FOR UPDATE"
+	}
+	return "UPDATE /*+ SET_VAR(sql_safe_updates = 0) */" // a comment to MySQL 5.7
+}

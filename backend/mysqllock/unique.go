@@ -85,7 +85,7 @@ func (u *unique) prepare(ctx context.Context) error {
 		{&u.count, "UPDATE " + u.fences + " SET number = LAST_INSERT_ID(GREATEST(number + 1, floor + 1, " + clockSQL + "))" + ifMine},
 		{&u.begin, "INSERT IGNORE INTO " + u.fences + " (name, number) SELECT ?, LAST_INSERT_ID(" + clockSQL + ") FROM " + u.table + mine + " LOCK IN SHARE MODE"},
 		{&u.free, "DELETE FROM " + u.table + mine},
-		{&u.raise, "UPDATE (SELECT f.name AS id FROM " + u.table + " t FORCE INDEX (" + u.index + ") STRAIGHT_JOIN " + u.fences + " f ON f.name = ?" +
+		{&u.raise, u.server.updateJoin() + " (SELECT f.name AS id FROM " + u.table + " t FORCE INDEX (" + u.index + ") STRAIGHT_JOIN " + u.fences + " f ON f.name = ?" +
 			" WHERE t.name = ? AND t.owner = ? AND " + live + " LIMIT 1 FOR UPDATE " + u.server.skipLocked() + ") s" +
 			" STRAIGHT_JOIN " + u.fences + " ON name = s.id SET floor = LAST_INSERT_ID(GREATEST(floor, ?))"},
 		{&u.dead, "SELECT name, owner, expires FROM " + u.table + " WHERE expires <= " + clockSQL + " - ? LIMIT ?"},

@@ -59,7 +59,7 @@ func (b *Backend) change(ctx context.Context, name string, decide func(*state) v
 // minLeeway is how long after a row was read it may be written, beside twice what a
 // statement takes. If another server wrote it, its clock differs by no more than that, and by
 // nothing in the direction in which living claims would seem to have ended.
-const minLeeway = 32 * time.Millisecond
+const minLeeway = 250 * time.Millisecond
 
 // Pause lets others finish after a miss: the more there seem to be, the longer.
 func Pause(ctx context.Context, misses int) error {
