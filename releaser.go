@@ -15,9 +15,9 @@ import (
 
 // Bounds of the background releases.
 const (
-	maxBacklog        = 1 << 16 // releases without an answer
-	maxFirstTries     = 16      // goroutines that make first tries
-	maxReleaseRetries = 8       // goroutines that make further tries
+	maxBacklog  = 1 << 15 // releases without an answer
+	maxTrying   = 16      // goroutines that make first tries
+	maxRetrying = 8       // goroutines that make further tries
 )
 
 // releaser releases in the background whatever an Owner may hold without a user. It repeats each
@@ -105,10 +105,10 @@ func (r *releaser) put(x *release) {
 	x.turn = r.added
 	heap.Push(&r.queue, x)
 	switch {
-	case x.tries == 0 && r.trying < maxFirstTries:
+	case x.tries == 0 && r.trying < maxTrying:
 		r.trying++
 		go r.try()
-	case x.tries > 0 && r.retrying < maxReleaseRetries:
+	case x.tries > 0 && r.retrying < maxRetrying:
 		r.retrying++
 		go r.retry()
 	}

@@ -264,11 +264,11 @@ func TestNoMoreThanCanBeReleased(t *testing.T) {
 		acquire := r.acquire
 		outage(r, true, errNetwork)
 		c := client(t, r, nil)
-		const most = 1 << 16
+		const most = 1 << 15
 		var wg sync.WaitGroup
 		for w := range 4 {
 			wg.Go(func() {
-				for i := range most / 2 {
+				for i := range most/4 + 100 {
 					c.Mutex(fmt.Sprint(w, " ", i)).TryLock(t.Context())
 				}
 			})
@@ -294,7 +294,7 @@ func TestBacklogIsBounded(t *testing.T) {
 		r := &rig{Backend: store.Connect()}
 		outage(r, true, errNetwork)
 		c := client(t, r, &distlock.Options{TTL: 10 * time.Minute})
-		const most, more = 1 << 16, 1000
+		const most, more = 1 << 15, 1000
 		for i := range most + more {
 			c.Mutex(fmt.Sprint(i)).TryLock(t.Context())
 		}
