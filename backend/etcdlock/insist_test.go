@@ -50,6 +50,7 @@ func TestInsist(t *testing.T) {
 				_, err := insist(ctx,
 					func(ctx context.Context) (int, error) { return give(ctx, c.answers[asked.Add(1)-1]) },
 					func(ctx context.Context) (int, error) { return give(ctx, c.fresh) })
+				synctest.Wait() // for a question at the moment of the answer
 				if !errors.Is(err, c.want) || time.Since(start) != c.after || asked.Load() != c.asked {
 					t.Errorf("%v after %v and %d questions, want %v after %v and %d", err, time.Since(start), asked.Load(), c.want, c.after, c.asked)
 				}
