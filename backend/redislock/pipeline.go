@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -86,8 +87,24 @@ func (p *pipeline) do(ctx context.Context, cmds ...once) error {
 	case <-x.done:
 		return nil
 	case <-ctx.Done():
+		if p.withdraw(x) {
+			return ctx.Err()
+		}
 		return &unanswered{ctx.Err(), x.done}
 	}
+}
+
+// withdraw takes back what was not sent yet, and reports whether it could. Without that a
+// silent server would be owed the commands of all who gave up meanwhile.
+func (p *pipeline) withdraw(x *pending) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.Index(p.waiting, x)
+	if i < 0 {
+		return false
+	}
+	p.waiting = slices.Delete(p.waiting, i, i+1)
+	return true
 }
 
 // doAlone sends commands while nobody else does, from the caller's goroutine.

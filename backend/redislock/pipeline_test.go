@@ -1,0 +1,45 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// What callers gave up before it was sent does not wait for a silent server.
+func TestPipelineForgetsWhatWasNotSent(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c := ownGoRedis(&redis.Options{Addr: l.Addr().String(), DialTimeout: time.Minute, ReadTimeout: time.Minute})
+	defer c.close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	for range 2000 {
+		callers.Go(func() {
+			if err := c.pipe.do(ctx, command(ctx, []string{"PING"})); !errors.Is(err, context.Canceled) {
+				t.Errorf("a command to a silent server: %v", err)
+			}
+		})
+	}
+	for waits := 0; waits < 1000; {
+		c.pipe.mu.Lock()
+		waits = len(c.pipe.waiting)
+		c.pipe.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	callers.Wait()
+	c.pipe.mu.Lock()
+	defer c.pipe.mu.Unlock()
+	if n := len(c.pipe.waiting); n > 0 {
+		t.Errorf("%d commands wait that nobody wants any more", n)
+	}
+}
