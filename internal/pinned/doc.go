@@ -20,6 +20,16 @@
 // connection that an administrator kills. What holds on it is told when that is noticed, at
 // the latest by the next renewal.
 //
+// A release that the link does not answer is a loss: nobody can tell whether the server had ended
+// the link, and given the lock to another, before.
+//
+// # Numbers
+//
+// Fences are made of numbers in a table. A link with many locks writes them itself, and does not
+// wait for a row that somebody keeps locked, since no other of its locks could be renewed meanwhile.
+// Where it can't write another connection does, and the link is asked afterwards: if it
+// answers, it has the lock, and whoever gets that next gets a greater number.
+//
 // # No two holders on one link
 //
 // What the server locks it gives to a link, which gets it again whenever it asks. So calls for one
