@@ -8,8 +8,12 @@ local function batch(keep)
   local each = (#KEYS - floor) / holds
   local held = {}
   for i = 1, holds do
-    local ttl = tonumber(ARGV[2 * i])
-    held[i] = keep((i - 1) * each + 1, ARGV[2 * i - 1], math.abs(ttl), ttl < 0) and 1 or lost(KEYS[1])
+    local ttl = ARGV[2 * i]
+    local exact = string.byte(ttl) == 45 -- a minus
+    if exact then
+      ttl = string.sub(ttl, 2)
+    end
+    held[i] = keep((i - 1) * each + 1, ARGV[2 * i - 1], ttl, exact) and 1 or lost(KEYS[1])
   end
   if floor == 1 and held[1] == 1 then
     raise(KEYS[#KEYS], ARGV[#ARGV])
@@ -17,16 +21,18 @@ local function batch(keep)
   return table.concat(held)
 end
 
+-- gt says that PEXPIRE has GT: that came with Redis 7.0, as the number of the version did.
+local call, gt = redis.call, redis.REDIS_VERSION_NUM
+
 -- lengthen lets a key live for at least ttl, or exactly so long, and reports whether the key
 -- exists. A renewal may arrive late, after one for longer, and must not shorten the life.
--- It is a write in any case, because a replica shows itself by refusing to write. GT came
--- with Redis 7.0, and so did the number of the version.
+-- It is a write in any case, because a replica shows itself by refusing to write.
 local function lengthen(key, ttl, exact)
   if exact then
-    return redis.call('PEXPIRE', key, ttl) == 1
+    return call('PEXPIRE', key, ttl) == 1
   end
-  if redis.REDIS_VERSION_NUM then
-    return redis.call('PEXPIRE', key, ttl, 'GT') == 1 or redis.call('EXISTS', key) == 1
+  if gt then
+    return call('PEXPIRE', key, ttl, 'GT') == 1 or call('EXISTS', key) == 1
   end
-  return redis.call('PEXPIRE', key, math.max(ttl, redis.call('PTTL', key))) == 1
+  return call('PEXPIRE', key, math.max(ttl, call('PTTL', key))) == 1
 end

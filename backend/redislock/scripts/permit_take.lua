@@ -49,5 +49,5 @@ call('ZADD', KEYS[3], last, ARGV[1])
 if not stays and (not free or ends >= 0) then
   together(math.max(last, t + (ends or 0), t + call('PTTL', KEYS[3])))
 end
-remember(KEYS[2], ARGV[3], id, last - from, again)
+remember(KEYS[2], ARGV[3], id, again and last - from or ARGV[2], again)
 return id
