@@ -14,6 +14,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/faultproxy"
 	"github.com/distlock/distlock/internal/testserver"
+	"github.com/redis/go-redis/v9"
 )
 
 // strand lets all connections that exist be silent, as a firewall does that forgot them. New
@@ -24,11 +25,12 @@ func strand(p *faultproxy.Proxy) {
 	made.Store(true)
 }
 
-// endlessly is a backend by URL that would wait for an answer for much longer than a test.
-func endlessly(t *testing.T, p *faultproxy.Proxy, params string) *Backend {
-	t.Helper()
-	b, err := Open(t.Context(), "redis://"+p.Addr()+"?timeout=1h"+params)
-	return opened(t, b, err)
+// endlessly opens a backend by URL that waits for an answer for much longer than a test.
+func endlessly(params string) func(t *testing.T, addr string) *Backend {
+	return func(t *testing.T, addr string) *Backend {
+		b, err := Open(t.Context(), "redis://"+addr+"?timeout=1h"+params)
+		return opened(t, b, err)
+	}
 }
 
 // within calls f with little time, again and again, until it has an answer.
@@ -48,18 +50,26 @@ func within(t *testing.T, what string, f func(ctx context.Context) error) {
 	}
 }
 
-var halfOpen = map[string]string{
-	"scripts": "", "no scripts": "&scripts=off", "replicas": "&replicas=1&replica_timeout=10s",
+// patientWays are the ways that commands go.
+var patientWays = map[string]func(t *testing.T, addr string) *Backend{
+	"scripts":    endlessly(""),
+	"no scripts": endlessly("&scripts=off"),
+	"replicas":   endlessly("&replicas=1&replica_timeout=10s"),
+	"go-redis": func(t *testing.T, addr string) *Backend {
+		c := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Hour})
+		b, err := NewGoRedis(c, nil)
+		return closing(t, opened(t, b, err), func() { c.Close() })
+	},
 }
 
-// eachHalfOpen has a backend with a warm connection for each way that commands go.
+// eachHalfOpen tests a backend with a warm connection for each way that commands go.
 func eachHalfOpen(t *testing.T, test func(t *testing.T, b *Backend, p *faultproxy.Proxy)) {
-	for name, params := range halfOpen {
+	for name, open := range patientWays {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			master, _ := replicated(t)
 			p := faultproxy.New(t, master.Addr())
-			b := endlessly(t, p, params)
+			b := open(t, p.Addr())
 			warm(t, b, driver.Exclusive)
 			test(t, b, p)
 		})
@@ -123,7 +133,7 @@ func TestHoldOutlivesAHalfOpenConnection(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	p := faultproxy.New(t, srv.Addr())
 	renewed := make(chan struct{}, 1000)
-	locks, err := distlock.New(endlessly(t, p, ""), &distlock.Options{TTL: 6 * time.Second, Observer: &distlock.Observer{
+	locks, err := distlock.New(endlessly("")(t, p.Addr()), &distlock.Options{TTL: 6 * time.Second, Observer: &distlock.Observer{
 		Renewed: func(e distlock.Event) {
 			if e.Err == nil {
 				renewed <- struct{}{}
