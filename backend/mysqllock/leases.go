@@ -21,8 +21,12 @@ type leases struct {
 
 	columns columnsOf // of the table; since and meta may be missing in one that others made
 	index   string    // that makes names unique, quoted
-	bump    string    // what else a renewal sets, with a comma at its end and h.Floor as parameter
-	twice   bool      // there is a second table: read and others have the name twice
+	bump    string    // what else a renewal sets, with a comma at its end and the floor as parameter
+
+	// revision is the column that bump raises; 0 without.
+	revision string
+
+	twice bool // there is a second table: read and others have the name twice
 
 	read, free, list *sql.Stmt
 	raise            *sql.Stmt // makes later fences greater, if a renewal does not
@@ -75,7 +79,7 @@ func newLeases(ctx context.Context, s *site, shapes ...shape) (*leases, error) {
 	if err != nil {
 		return nil, s.misfit(shapes[0], err)
 	}
-	l := &leases{site: s, naming: n, table: quoted(s.opts.Table), columns: columns}
+	l := &leases{site: s, naming: n, table: quoted(s.opts.Table), columns: columns, revision: "0"}
 	l.index, err = s.indexOf(ctx, shapes[0])
 	return l, err
 }

@@ -32,7 +32,7 @@ func (l *leases) prepareRenewals(ctx context.Context) error {
 		if err := l.stmt(ctx, &l.renewals[i].renew, renew); err != nil {
 			return err
 		}
-		if err := l.stmt(ctx, &l.renewals[i].living, "SELECT name, owner, expires"+from+these); err != nil {
+		if err := l.stmt(ctx, &l.renewals[i].living, "SELECT name, owner, expires, "+l.revision+from+these); err != nil {
 			return err
 		}
 	}
@@ -146,43 +146,47 @@ func (n *renewal) renewOnce(what extension, indices []int) (left []int, err erro
 	if done == int64(len(indices)) {
 		return nil, nil
 	}
-	ends, err := n.l.living(n.ctx, stmts.living, args[:these])
+	alive, err := n.l.living(n.ctx, stmts.living, args[:these])
 	if err != nil {
 		return indices, err
 	}
 	for _, i := range indices {
-		end, alive := ends[[2]string{n.holds[i].Name, n.holds[i].Owner}]
+		row, ok := alive[[2]string{n.holds[i].Name, n.holds[i].Owner}]
 		switch {
-		case !alive:
+		case !ok:
 			n.answers[i] = driver.ErrLost
-		case until == 0 || end < until || what.shorten && end != until:
+		case until == 0 || row.end < until || what.shorten && row.end > until || row.revision < what.floor:
 			left = append(left, i)
 		}
 	}
 	return left, nil
 }
 
-// living are the ends of those holds that last: whichever lasts now did so a moment ago,
-// when it was renewed.
-func (l *leases) living(ctx context.Context, stmt *sql.Stmt, args []any) (map[[2]string]int64, error) {
+// life is what a row says of a hold that lasts.
+type life struct{ end, revision int64 }
+
+// living are those holds that last: whichever lasts now did so a moment ago, when it was
+// renewed.
+func (l *leases) living(ctx context.Context, stmt *sql.Stmt, args []any) (map[[2]string]life, error) {
 	rows, err := stmt.QueryContext(ctx, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	ends := map[[2]string]int64{}
+	alive := map[[2]string]life{}
 	for rows.Next() {
 		var name, owner string
 		var end sql.NullInt64
-		if err := rows.Scan(&name, &owner, &end); err != nil {
+		var one life
+		if err := rows.Scan(&name, &owner, &end, &one.revision); err != nil {
 			return nil, err
 		}
-		if !end.Valid {
-			end.Int64 = math.MaxInt64
+		if one.end = end.Int64; !end.Valid {
+			one.end = math.MaxInt64
 		}
-		ends[[2]string{name, owner}] = end.Int64
+		alive[[2]string{name, owner}] = one
 	}
-	return ends, rows.Err()
+	return alive, rows.Err()
 }
 
 // raiseTo makes later fences greater than h's floor, if h holds. If it does not, its

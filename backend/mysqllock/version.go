@@ -40,7 +40,7 @@ func newVersion(ctx context.Context, s *site) (strategy, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.bump = "version = GREATEST(version + 1, ?), "
+	l.bump, l.revision = "version = GREATEST(version + 1, ?), ", "version"
 	v := &versions{leases: l}
 	if err := v.prepare(ctx); err != nil {
 		return nil, errors.Join(err, v.Close())

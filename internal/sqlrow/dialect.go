@@ -117,8 +117,8 @@ type Dialect interface {
 	Insert(ctx context.Context, r Row) (done bool, err error)
 
 	// Swap writes all of r but its Key, Name and Waiting if the row's rev is r.Rev and
-	// r.Earliest <= now <= r.Latest, and raises rev. If frees is true the change may let others in: waited, and who is told, are as
-	// with Free.
+	// r.Earliest <= now <= r.Latest, and raises rev. If frees is true the change may let
+	// others in: waited, and who is told, are as with Free.
 	Swap(ctx context.Context, r Row, frees bool) (done, waited bool, err error)
 
 	// Mark says in the row, if there is one, that somebody listens for the time d from now

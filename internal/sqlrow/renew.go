@@ -3,14 +3,15 @@ package sqlrow
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
 )
 
-// Renew makes holds live for their TTL at least: of those that exclude all others, as many as may be
-// in one statement, and those that share a lock by a change of its row.
+// Renew makes holds live for their TTL at least: of those that exclude all others, as many
+// as may be in one statement, and those that share a lock by a change of its row.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	n := &renewal{b: b, ctx: ctx, holds: holds, answers: make([]error, len(holds))}
 	if err := b.open(ctx); err != nil {
@@ -118,15 +119,15 @@ func (n *renewal) extendOnce(what Extension, list []int) (left, locked []int, er
 	if done == len(list) {
 		return nil, nil, nil
 	}
-	renewed := func(c claims.Claim) bool { return done > 0 && c.Until/micro >= until }
-	if what.Shorten {
-		renewed = func(c claims.Claim) bool { return done > 0 && c.Until/micro == until }
+	if done == 0 {
+		until = math.MaxInt64
 	}
-	return n.sift(list, held, renewed)
+	return n.sift(what, list, held, until)
 }
 
-// sift finds out which of the holds that were meant were renewed, by the ends of their lives.
-func (n *renewal) sift(list []int, held []Held, renewed func(claims.Claim) bool) (left, locked []int, err error) {
+// sift finds out which of the holds that were meant were renewed: those that have all that
+// was asked for, with a life until then.
+func (n *renewal) sift(what Extension, list []int, held []Held, until int64) (left, locked []int, err error) {
 	states, err := n.b.lookAll(n.ctx, held)
 	if err != nil {
 		return nil, list, err
@@ -142,7 +143,7 @@ func (n *renewal) sift(list []int, held []Held, renewed func(claims.Claim) bool)
 			n.answers[i] = driver.ErrLost
 		case !c.Mode.Alone():
 			left = append(left, i)
-		case !renewed(c):
+		case c.Until/micro < until || what.Shorten && c.Until/micro > until || s.Number < what.Floor:
 			locked = append(locked, i)
 		}
 	}
