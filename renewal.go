@@ -90,12 +90,17 @@ func (w *watchdog) batch(holds []*hold) *batch {
 	return b
 }
 
-// patience is how long a call for h may take: a quarter of its TTL, and after calls without an
-// answer half of the time that is left, so that another one follows. w.mu is held.
+// patience is how long a call for h may take: a quarter of its TTL. After calls without an
+// answer it is half of the time that is left, so that another one follows, and no longer than
+// other calls may take, since holds with a shorter TTL wait for the end of such calls.
+// w.mu is held.
 func (h *hold) patience(now instant) time.Duration {
 	left := h.trust() - now
-	if h.r.tries > 0 && left > h.r.ttl/30 {
-		left /= 2
+	if h.r.tries > 0 {
+		if left > h.r.ttl/30 {
+			left /= 2
+		}
+		left = min(left, max(h.s.callTimeout, defaultCallTimeout(h.r.ttl)))
 	}
 	return min(left, h.r.ttl/4)
 }

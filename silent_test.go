@@ -154,3 +154,35 @@ func TestInDoubtAndExtended(t *testing.T) {
 		}
 	})
 }
+
+// Holds with a long TTL whose renewals get no answer do not occupy all calls for so long that a
+// hold with a short TTL is lost, which only missed a single answer.
+func TestSilentHoldsOfALongTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		backend := &blocking{}
+		r := newRig()
+		r.renew = backend.renew
+		c := client(t, r, nil)
+		for i := range 40 {
+			mustLock(t, c.Mutex(fmt.Sprint("bad ", i), distlock.WithTTL(time.Hour)))
+		}
+		good := mustLock(t, c.Mutex("good"))
+		// Their first renewals have failed, and further ones are under way.
+		time.Sleep(36 * time.Minute)
+		missed := false
+		r.set(func(r *rig) {
+			r.renew = func(ctx context.Context, holds []driver.Hold, next renewer) []error {
+				if holds[0].Name == "good" && !missed {
+					missed = true
+					return allErrors(holds, errNetwork)
+				}
+				return backend.renew(ctx, holds, next)
+			}
+		})
+		time.Sleep(2 * ttl)
+		if err := good.Err(); err != nil || !missed {
+			t.Errorf("missed an answer: %v, lease: %v", missed, err)
+		}
+		r.set(func(r *rig) { r.renew = nil })
+	})
+}
