@@ -68,12 +68,15 @@ func (k *contender) contend() (*Lease, error) {
 		switch {
 		case lease != nil:
 			return lease, nil
-		case k.c.isClosed():
+		case driver.Final(err) && k.c.isClosed():
 			return nil, k.leave(fail(k.op, k.s.name, ErrClosed))
 		case driver.Final(err):
 			return nil, k.leave(fail(k.op, k.s.name, err))
 		}
-		k.note(err)
+		k.note(err) // before a Close, too, which releases what had no answer
+		if k.c.isClosed() {
+			return nil, k.leave(fail(k.op, k.s.name, ErrClosed))
+		}
 		if k.ctx.Err() != nil {
 			return nil, k.leave(k.cut())
 		}

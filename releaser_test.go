@@ -326,3 +326,39 @@ func TestManyMinHolds(t *testing.T) {
 		allFree(t, store)
 	})
 }
+
+// An attempt that gets no answer while the client is being closed is released too.
+func TestNoAnswerDuringClose(t *testing.T) {
+	ofEachLife(t, func(t *testing.T, store *memlock.Store, r *rig) {
+		acquire := r.acquire
+		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			if acquire != nil {
+				acquire(ctx, req, next)
+			} else {
+				next(ctx, req)
+			}
+			time.Sleep(time.Second)
+			return driver.Grant{}, errNetwork
+		}
+		c, err := distlock.New(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		locked := make(chan error, 1)
+		go func() {
+			_, err := c.Mutex("x").Lock(t.Context())
+			locked <- err
+		}()
+		synctest.Wait()
+		if err := c.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		if err := <-locked; !errors.Is(err, distlock.ErrClosed) {
+			t.Errorf("Lock: %v, want ErrClosed", err)
+		}
+		if n := r.releases.Load(); n != 1 {
+			t.Errorf("%d releases, want 1", n)
+		}
+		allFree(t, store)
+	})
+}
