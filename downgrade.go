@@ -37,6 +37,7 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 	}
 	err = cmp.Or(err, ErrLost)
 	h.lose(err, true)
+	h.mayBeBack()
 	if h.takeRemains() {
 		// The backend may have it as a reader by now.
 		h.c.abandon(h.remains(), nil)
@@ -80,14 +81,19 @@ func (h *hold) askDowngrade(ctx context.Context) (start instant, grant driver.Gr
 	return start, grant, err
 }
 
+// mayBeBack notes that a hold that was lost as a fact may have been granted anew by a downgrade.
+func (h *hold) mayBeBack() {
+	h.sh.mu.Lock()
+	defer h.sh.mu.Unlock()
+	h.unproven = h.unproven || h.gone
+}
+
 // becomeReader makes the hold one for reading and leaves the gate, so that other
 // readers come in beside it. It reports false if the hold ended meanwhile.
 func (h *hold) becomeReader(l *Lease, grant driver.Grant) bool {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
 	if h.ended {
-		// A hold that was lost as a fact was granted anew.
-		h.unproven = h.unproven || h.gone
 		return false
 	}
 	h.mode, h.regranted = Read, true

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -113,4 +114,38 @@ func TestUnlockDuringACallThatDoesNotEnd(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A downgrade that lands after the hold was lost takes the lock anew. If there is no answer to
+// it, it is released all the same: a session would keep it for ever.
+func TestSilentDowngradeAfterALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		r := newSession(store)
+		acquire := r.acquire
+		var lost func()
+		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			lost = req.OnLost
+			return acquire(ctx, req, next)
+		}
+		c := client(t, r, nil)
+		lease := mustLock(t, c.RWMutex("x"))
+		tell, writer := lost, driver.Hold{Name: "x", Owner: lease.Owner(), Mode: driver.Write}
+		r.set(func(r *rig) {
+			r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+				r.Backend.Release(ctx, writer)
+				tell()
+				time.Sleep(time.Second)
+				acquire(ctx, req, next)
+				<-ctx.Done()
+				return driver.Grant{}, ctx.Err()
+			}
+		})
+		if err := lease.Downgrade(t.Context()); !errors.Is(err, distlock.ErrLost) {
+			t.Errorf("Downgrade: %v, want ErrLost", err)
+		}
+		_ = lease.Unlock(t.Context()) // ErrLost
+		time.Sleep(time.Minute)
+		free(t, c, "x")
+	})
 }
