@@ -147,3 +147,29 @@ func TestMinHoldOfAnExtendedLease(t *testing.T) {
 		mustUnlock(t, next)
 	})
 }
+
+// An Extend without an answer that lands after the Unlock, which left the lock to MinHold, does
+// not keep it from others for longer.
+func TestLateExtendBeforeMinHoldIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		r := &rig{Backend: store.Connect()}
+		c, other := client(t, r, nil), client(t, store.Connect(), nil)
+		start := time.Now()
+		lease := mustLock(t, c.Mutex("x", distlock.MinHold(time.Minute)))
+		r.set(func(r *rig) {
+			r.renew = func(_ context.Context, holds []driver.Hold, next renewer) []error {
+				time.AfterFunc(10*time.Second, func() { next(context.Background(), holds) })
+				return allErrors(holds, errNetwork)
+			}
+		})
+		if err := lease.Extend(t.Context(), time.Hour); !errors.Is(err, distlock.ErrUnavailable) {
+			t.Errorf("Extend: %v, want ErrUnavailable", err)
+		}
+		r.set(func(r *rig) { r.renew = nil })
+		mustUnlock(t, lease)
+		next := mustLock(t, other.Mutex("x"))
+		within(t, "the next holder came", time.Since(start), time.Minute, time.Second)
+		mustUnlock(t, next)
+	})
+}

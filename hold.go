@@ -257,6 +257,9 @@ func (h *hold) endIn(ctx context.Context, d time.Duration) error {
 	holds := []driver.Hold{last}
 	err := h.insist(ctx, 4, func() error { return answer(h.c.backend.Renew(ctx, holds), 0) })
 	if err == nil {
+		if h.asks() > h.s.ttl {
+			h.letGoLater() // an Extend without an answer may land after this
+		}
 		return nil
 	}
 	if !errors.Is(err, ErrLost) && !driver.Final(err) {
