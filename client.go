@@ -215,20 +215,27 @@ func (c *Client) dismissWaiters() {
 	}
 }
 
-// releaseAll ends and releases every hold, many at a time, and returns how many
-// were left when ctx ended.
+// releaseAll ends and releases every hold, many at a time, and returns how many were left when
+// ctx ended. Those that get no answer soon are asked for once more when all others are released.
 func (c *Client) releaseAll(ctx context.Context) int {
-	holds := c.watchdog.all()
+	silent := failing(c.watchdog.all(), func(h *hold) bool { return h.closeDown(ctx) })
+	return len(failing(silent, func(h *hold) bool {
+		err := h.giveUp(ctx)
+		return err == nil || errors.Is(err, ErrLost)
+	}))
+}
+
+// failing calls f for all holds, many at a time, and returns those for which it was false.
+func failing(holds []*hold, f func(*hold) bool) (left []*hold) {
 	work := make(chan *hold)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	left := 0
 	for range min(len(holds), 64) {
 		wg.Go(func() {
 			for h := range work {
-				if err := h.closeDown(ctx); err != nil {
+				if !f(h) {
 					mu.Lock()
-					left++
+					left = append(left, h)
 					mu.Unlock()
 				}
 			}

@@ -371,12 +371,13 @@ func (h *hold) takeRemains() bool {
 	return unproven
 }
 
-// closeDown ends and releases the hold because the client closes.
-func (h *hold) closeDown(ctx context.Context) error {
+// closeDown ends the hold because the client closes, and reports whether it is released. If
+// not, or if MinHold keeps it, its caller gives it up.
+func (h *hold) closeDown(ctx context.Context) bool {
 	h.sh.mu.Lock()
 	if h.ended {
 		h.sh.mu.Unlock()
-		return nil
+		return true
 	}
 	h.finish()
 	leases := h.leases()
@@ -384,11 +385,13 @@ func (h *hold) closeDown(ctx context.Context) error {
 	for _, l := range leases {
 		l.end(ErrClosed)
 	}
-	err := h.giveUp(ctx)
-	if errors.Is(err, ErrLost) {
-		return nil
+	ctx, cancel := context.WithTimeout(ctx, h.s.callTimeout/4)
+	defer cancel()
+	if h.minHoldLeft() > 0 || !h.c.watchdog.remove(ctx, h) {
+		return false
 	}
-	return err
+	err := h.c.backend.Release(ctx, h.remains())
+	return err == nil || errors.Is(err, ErrLost)
 }
 
 // extend makes the hold last for at least d from now, for its lease l.

@@ -362,3 +362,40 @@ func TestNoAnswerDuringClose(t *testing.T) {
 		allFree(t, store)
 	})
 }
+
+// Held locks whose releases get no answer do not keep Close from releasing the others.
+func TestCloseBesideSilentReleases(t *testing.T) {
+	ofEachLife(t, func(t *testing.T, store *memlock.Store, r *rig) {
+		b := &tracked{rig: r, t: t, in: map[string]string{}}
+		r.release = func(ctx context.Context, h driver.Hold, next releaser) error {
+			if strings.HasPrefix(h.Name, "well") {
+				return next(ctx, h)
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		c, err := distlock.New(b, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 200 {
+			mustLock(t, c.Mutex(fmt.Sprint("silent ", i)))
+			mustLock(t, c.Mutex(fmt.Sprint("well ", i)))
+		}
+		start := time.Now()
+		err = c.Close()
+		if d := time.Since(start); d > 11*time.Second {
+			t.Errorf("Close after %v", d)
+		}
+		if err == nil || !strings.Contains(err.Error(), "200 locks were not released") {
+			t.Errorf("Close: %v", err)
+		}
+		left := 0
+		for range client(t, store.Connect(), nil).List(t.Context(), "well") {
+			left++
+		}
+		if left > 0 {
+			t.Errorf("%d locks are not free", left)
+		}
+	})
+}
