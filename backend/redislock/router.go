@@ -103,8 +103,9 @@ func (t table) addrs() []string {
 
 // looking is one look, which all share who want one.
 type looking struct {
-	done chan struct{}
-	err  error
+	began time.Time
+	done  chan struct{}
+	err   error
 }
 
 const (
@@ -263,8 +264,13 @@ func (r *router) current(ctx context.Context) (table, error) {
 		}
 	case time.Since(ended) > 2*every:
 		// Nobody has looked for a while, since nobody asked. Without an answer the old table
-		// must do: the server in it may be well.
-		soon, cancel := context.WithTimeout(ctx, stale)
+		// must do: the server in it may be well. So some of the caller's time is left, and a
+		// look that takes longer keeps nobody waiting who comes later.
+		left := time.Until(l.began.Add(stale))
+		if end, ok := ctx.Deadline(); ok {
+			left = min(left, time.Until(end)/2)
+		}
+		soon, cancel := context.WithTimeout(ctx, left)
 		defer cancel()
 		r.wait(soon, l)
 	default:
@@ -291,7 +297,7 @@ func (r *router) refresh() *looking {
 	if r.looking != nil {
 		return r.looking
 	}
-	l := &looking{done: make(chan struct{}), err: driver.ErrClosed}
+	l := &looking{began: time.Now(), done: make(chan struct{}), err: driver.ErrClosed}
 	if r.ctx.Err() != nil {
 		close(l.done)
 		return l

@@ -137,6 +137,26 @@ func TestMasterReplacedInAPause(t *testing.T) {
 	})
 }
 
+// While nobody says where the server is, requests with little time go on to the one that
+// was there last.
+func TestMuteSentinelsTakeNobodysTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &moving{addr: "one"}
+		r := newRouter(m)
+		defer r.close()
+		r.at(t.Context(), "")
+		m.set("one", true)
+		for range 200 {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			if _, err := r.at(ctx, ""); err != nil || ctx.Err() != nil {
+				t.Errorf("after looking for the server: %v, %v", err, ctx.Err())
+			}
+			cancel()
+			time.Sleep(100 * time.Millisecond)
+		}
+	})
+}
+
 // slotCalls is how often all servers were asked who has which slot.
 func slotCalls(t *testing.T, g *testserver.RedisClusterGroup) (n int) {
 	t.Helper()
