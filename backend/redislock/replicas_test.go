@@ -100,6 +100,38 @@ func testReplicas(t *testing.T, o opener, layout Layout, master, replica *testse
 	}
 }
 
+// A renewal for less than what is left is written all the same: since Redis 7.2 WAIT waits for
+// nothing on a connection that has written nothing.
+func TestReplicasOfAShorterRenewal(t *testing.T) {
+	master, _ := replicated(t)
+	c := raw(t, master.Addr())
+	written := func() string {
+		t.Helper()
+		info, err := c.InfoMap(t.Context(), "replication").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info["Replication"]["master_repl_offset"]
+	}
+	for _, layout := range []Layout{String, Redisson} {
+		b := openOwn(t, master.Addr(), Options{Layout: layout}) // WAIT itself writes a question
+		for _, mode := range allModes {
+			r := request("", mode)
+			acquire(t, b, r)
+			for _, ttl := range []time.Duration{time.Hour, r.TTL} {
+				r.TTL = ttl
+				before := written()
+				if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+					t.Fatal(err)
+				}
+				if written() == before {
+					t.Errorf("%s, %v: the replica hears nothing of a renewal for %v", layout, mode, ttl)
+				}
+			}
+		}
+	}
+}
+
 // Many at once: each knows that its own lock is on the replica, and none is told so
 // while the replica is silent.
 func TestReplicasOfMany(t *testing.T) {

@@ -26,13 +26,18 @@ local call, gt = redis.call, redis.REDIS_VERSION_NUM
 
 -- lengthen lets a key live for at least ttl, or exactly so long, and reports whether the key
 -- exists. A renewal may arrive late, after one for longer, and must not shorten the life.
--- It is a write in any case, because a replica shows itself by refusing to write.
+-- It is a write in any case, because a replica shows itself by refusing to write, and WAIT
+-- waits for nothing behind a command that changed nothing.
 local function lengthen(key, ttl, exact)
   if exact then
     return call('PEXPIRE', key, ttl) == 1
   end
-  if gt then
-    return call('PEXPIRE', key, ttl, 'GT') == 1 or call('EXISTS', key) == 1
+  if gt and call('PEXPIRE', key, ttl, 'GT') == 1 then
+    return true
   end
-  return call('PEXPIRE', key, math.max(ttl, call('PTTL', key))) == 1
+  local left = call('PTTL', key)
+  if left == -1 and gt then
+    return true
+  end
+  return call('PEXPIRE', key, math.max(ttl, left)) == 1
 end
