@@ -24,7 +24,8 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	if err != nil {
 		return driver.Watch{}, err
 	}
-	w := &watch{owner: r.Owner, alone: r.Queue, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
+	_, braces := braced(b.prefix + r.Name)
+	w := &watch{owner: r.Owner, alone: r.Queue, braces: braces, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
 	topics, err := b.topics(ctx, rec, r)
 	if err == nil {
 		err = b.hub.add(ctx, w, b.prefix+r.Name, topics)
@@ -83,6 +84,7 @@ type watch struct {
 	armed    chan error    // gets one answer
 	isArmed  bool
 	alone    bool // its first channel is of no use to another
+	braces   bool // it waits for {a}, whose channel is that of a
 	woken    bool // and has not asked since
 	early    bool // and what woke it was the key's end: the release is still to be told
 }
@@ -127,13 +129,16 @@ type channel struct {
 }
 
 // wake wakes up to n watches that have no signal yet, the oldest first; where some stand
-// in line and some do not, so many of each. A release that ends the key is told twice:
-// who was woken by the first, and has not asked since, is one of those that the second
-// one wakes.
+// in line and some do not, so many of each, and so many for each of the locks a and {a},
+// since a message does not say which of them it is about. A release that ends the key is
+// told twice: who was woken by the first, and has not asked since, is one of those that
+// the second one wakes.
 func (c *channel) wake(n int) {
-	left := map[bool]int{true: n, false: n}
+	type kind struct{ alone, braces bool }
+	woken := map[kind]int{}
 	for _, w := range c.watches {
-		if left[w.alone] <= 0 {
+		k := kind{w.alone, w.braces}
+		if woken[k] >= n {
 			continue
 		}
 		told := w.early && !c.ofKey()
@@ -143,7 +148,7 @@ func (c *channel) wake(n int) {
 			w.early = c.ofKey()
 		}
 		if told {
-			left[w.alone]--
+			woken[k]++
 		}
 	}
 }

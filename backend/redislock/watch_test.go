@@ -179,3 +179,19 @@ func TestWatchOfADeadServer(t *testing.T) {
 		}
 	}
 }
+
+// The locks a and {a} share a channel. The end of one wakes its waiter, whoever waits for the other.
+func TestWaitersOfNamesInBraces(t *testing.T) {
+	b := openOwn(t, testserver.SharedRedis(t).Addr(), Options{})
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Counted} {
+		plain := request("", mode)
+		braces := request("{"+plain.Name+"}", mode)
+		plain.Limit, braces.Limit = 1, 1
+		acquire(t, b, plain)
+		acquire(t, b, braces)
+		armWatch(t, b, request(braces.Name, mode))
+		w := armWatch(t, b, request(plain.Name, mode))
+		release(t, b, plain)
+		signalled(t, w)
+	}
+}
