@@ -29,7 +29,7 @@ func (s *site) checkWriters(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	single, err := s.show(ctx, "VARIABLES", "group_replication_single_primary_mode")
+	single, err := s.show(ctx, "VARIABLES", singlePrimary)
 	if err != nil {
 		return err
 	}
@@ -40,12 +40,15 @@ func (s *site) checkWriters(ctx context.Context) error {
 	return fmt.Errorf("%w: mysqllock: the server belongs to %s, and a lease that one of them wrote would end by the clock of another: if all clients always write to the same one, open with onewriter=true", driver.ErrUnsupported, what)
 }
 
+// singlePrimary is a variable of servers with group replication.
+const singlePrimary = "group_replication_single_primary_mode"
+
 // manyWriters words what a server says of its cluster; empty: it is the only one to write to.
-func manyWriters(galera bool, size, singlePrimary string) string {
+func manyWriters(galera bool, size, single string) string {
 	switch {
 	case galera && size != "" && size != "0" && size != "1":
 		return "a Galera cluster of " + size + " nodes"
-	case strings.EqualFold(singlePrimary, "OFF"):
+	case strings.EqualFold(single, "OFF"):
 		return "a replication group with several primaries"
 	}
 	return ""

@@ -189,11 +189,12 @@ func readByAnotherClock(t *testing.T, s Strategy, mode driver.Mode, skew time.Du
 
 func abs(d time.Duration) time.Duration { return max(d, -d) }
 
-// A proxy that sends reads to another server is refused, for each strategy with leases.
+// A proxy that sends reads to another server is refused, for each strategy: for those on connections,
+// a lock would be on the server that SELECT finds, and others could be on another.
 func TestSplitReadsRefused(t *testing.T) {
 	t.Parallel()
 	one, other := testserver.SharedMariaDB(t), testserver.MariaDB(t, testserver.MariaDBOptions{})
-	for _, s := range leaseStrategies {
+	for _, s := range Strategies() {
 		writer, reader := one.Database(t), other.Database(t)
 		connect(t, writer+"?create=true&strategy="+string(s))
 		connect(t, reader+"?create=true&strategy="+string(s))
@@ -223,6 +224,56 @@ func TestManyWriters(t *testing.T) {
 	} {
 		if got := manyWriters(c.galera, c.size, c.single); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}
+
+// groupConn is a connection to a server of a replication group with several primaries.
+type groupConn struct{ mysqlConn }
+
+func (c groupConn) QueryContext(ctx context.Context, text string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	if strings.Contains(text, singlePrimary) {
+		text = "SELECT 'name', 'OFF'"
+	}
+	return c.mysqlConn.QueryContext(ctx, text, args)
+}
+
+type group struct{ sqldriver.Connector }
+
+func (g group) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	c, err := g.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return groupConn{c.(mysqlConn)}, nil
+}
+
+// A group with several primaries is refused for each strategy, and a promise to write to one
+// helps only those that need no more than its clock.
+func TestSeveralPrimariesRefused(t *testing.T) {
+	t.Parallel()
+	for _, s := range Strategies() {
+		c, err := mysql.ParseDSN(testserver.MariaDBSource(testserver.SharedMariaDB(t).Database(t)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		connector, err := mysql.NewConnector(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		db := sql.OpenDB(group{connector})
+		t.Cleanup(func() { db.Close() })
+		for _, one := range []bool{false, true} {
+			b, err := New(t.Context(), db, &Options{Strategy: s, Create: true, OneWriter: one})
+			if err == nil {
+				b.Close()
+			}
+			if one && (s == Row || s == Version) {
+				wantIs(t, err, nil)
+				continue
+			}
+			wantIs(t, err, driver.ErrUnsupported)
+			worded(t, err, "several primaries")
 		}
 	}
 }

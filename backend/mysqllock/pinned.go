@@ -76,6 +76,10 @@ func (c *connections) open(ctx context.Context, d pinned.Dialect, solo bool) (*p
 	if _, err := c.prepare(ctx, pinnedShape(c.opts)); err != nil {
 		return nil, openError(c.site, err)
 	}
+	// A lock that a SELECT takes must not be on another server than those of other clients.
+	if err := c.checkReads(ctx, pinnedShape(c.opts)); err != nil {
+		return nil, openError(c.site, err)
+	}
 	return pinned.New(ctx, pinned.Config{DB: c.db, Dialect: d, Package: "mysqllock", Name: c.site.name, Solo: solo, Apart: solo})
 }
 

@@ -61,12 +61,16 @@ func (s *site) probeGalera(ctx context.Context) error {
 	return openError(s, err)
 }
 
-// refuseGalera refuses a cluster with several nodes to write to, for strategies that trust
+// refuseWriters refuses a cluster with several nodes to write to, for strategies that trust
 // in what one session keeps others from: nodes find out only at the commit, and only what
 // was written.
-func (s *site) refuseGalera() error {
+func (s *site) refuseWriters(ctx context.Context) error {
 	if !s.server.galera {
-		return nil
+		single, err := s.show(ctx, "VARIABLES", singlePrimary)
+		if err == nil && manyWriters(false, "", single) != "" {
+			err = fmt.Errorf("%w: mysqllock: the server belongs to a replication group with several primaries, which don't know each other's sessions and row locks: want a group with a single primary, or strategy row or version", driver.ErrUnsupported)
+		}
+		return err
 	}
 	return fmt.Errorf("%w: mysqllock: the server is a node of a Galera cluster, whose nodes don't know each other's sessions and row locks: want strategy row or version", driver.ErrUnsupported)
 }

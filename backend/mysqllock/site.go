@@ -86,12 +86,12 @@ func (s *site) checkSize(args []any) error {
 func (s *site) checkStrategy(ctx context.Context) error {
 	switch s.opts.Strategy {
 	case ForUpdate, Session:
-		if err := s.refuseGalera(); err != nil {
+		if err := s.refuseWriters(ctx); err != nil {
 			return err
 		}
 		return s.probeSessions(ctx)
 	case UniqueIndex:
-		return s.refuseGalera()
+		return s.refuseWriters(ctx)
 	}
 	return nil // a change of one row by one statement is safe everywhere
 }

@@ -125,11 +125,24 @@ func (v *versions) take(ctx context.Context, r driver.Request, row lease, meta [
 	owner, tail := arg{"", r.Owner}, []arg{{"", r.Owner}, {"since", since}, {"meta", meta}}
 	if !row.there {
 		number, err = v.numbered(ctx, v.add, v.args(append([]arg{{"", r.Name}, {"", micros(r.TTL)}}, tail...)...))
-		if duplicate(err) {
+		switch {
+		case duplicate(err):
 			return 0, nil
+		case err == nil && v.columns.counts():
+			return v.added(ctx, r)
 		}
 		return number, err
 	}
 	set := append([]arg{{"", micros(r.TTL)}, owner}, tail...)
 	return v.numbered(ctx, v.swap, v.args(append(set, arg{"", r.Name}, arg{"", row.version}, owner)...))
+}
+
+// added is the number of a row that r's owner has just made, in a table whose insert id is that of
+// another column. 0: the hold has ended since.
+func (v *versions) added(ctx context.Context, r driver.Request) (number int64, err error) {
+	row, err := v.look(ctx, r.Name)
+	if err != nil || !row.held() || row.owner != r.Owner {
+		return 0, err
+	}
+	return row.version, nil
 }
