@@ -172,3 +172,19 @@ func TestCallsOnALockedRow(t *testing.T) {
 		})
 	}
 }
+
+// A hold that is renewed alone waits a little for its row: others of ours may change that all the
+// time, and take long to commit.
+func TestRenewWaitsForItsOwnRow(t *testing.T) {
+	t.Parallel()
+	url, db := database(t, Row)
+	b := connect(t, url)
+	mine := request("mine", long)
+	take(t, b, mine)
+	until(t, "the hold is renewed though its row was locked", func() bool {
+		unlock := lockRow(t, db, b.site.opts.Table, mine.Name)
+		defer unlock()
+		time.AfterFunc(300*time.Millisecond, unlock)
+		return b.Renew(t.Context(), []driver.Hold{mine.Hold})[0] == nil
+	})
+}

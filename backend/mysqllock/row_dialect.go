@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -18,6 +19,7 @@ type rowDialect struct {
 	bell *bell
 
 	take, free, swap, insert, mark, names *sql.Stmt
+	await                                 *sql.Stmt // extend for one hold, which waits
 	extend, look                          [len(rowSizes)]*sql.Stmt
 	all                                   []*sql.Stmt
 }
@@ -33,6 +35,7 @@ func (d *rowDialect) prepare(ctx context.Context, table string) error {
 	}{
 		{&d.take, sqlTake}, {&d.free, sqlFree}, {&d.swap, sqlSwap},
 		{&d.insert, sqlInsert}, {&d.mark, sqlMark}, {&d.names, sqlNames},
+		{&d.await, strings.Replace(sqlExtend, "{skip}", "", 1)},
 	} {
 		if err := d.stmt(ctx, s.into, rowSQL(s.text, table, d.site.server, 1)); err != nil {
 			return err
@@ -96,7 +99,12 @@ func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.Held, e sqlrow.E
 		args = append(args, h.Key[:], []byte(h.Owner))
 	}
 	args = append(args, e.TTL.Microseconds(), !e.Shorten, e.Floor, d.bell.tags())
-	renewed, until, err := d.run(ctx, d.extend[size], args...)
+	var renewed int64
+	if e.Wait {
+		renewed, until, err = d.site.changeOnce(ctx, d.await, args)
+	} else {
+		renewed, until, err = d.run(ctx, d.extend[size], args...)
+	}
 	return int(renewed), until, err
 }
 

@@ -45,18 +45,24 @@ func (s *site) change(ctx context.Context, stmt *sql.Stmt, args []any) (n, id in
 		return 0, 0, err
 	}
 	err = insist(ctx, func() error {
-		res, err := stmt.ExecContext(ctx, args...)
-		if err != nil {
-			return err
-		}
-		n, err = res.RowsAffected()
-		if err == nil {
-			id, err = res.LastInsertId()
-		}
+		n, id, err = s.changeOnce(ctx, stmt, args)
 		return err
 	})
 	if why := hopelessCall(err); why != "" {
 		err = fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
+	}
+	return n, id, err
+}
+
+// changeOnce is change without another try.
+func (s *site) changeOnce(ctx context.Context, stmt *sql.Stmt, args []any) (n, id int64, err error) {
+	res, err := stmt.ExecContext(ctx, args...)
+	if err != nil {
+		return 0, 0, err
+	}
+	n, err = res.RowsAffected()
+	if err == nil {
+		id, err = res.LastInsertId()
 	}
 	return n, id, err
 }

@@ -42,8 +42,12 @@ func (d *dialect) Extend(ctx context.Context, holds []sqlrow.Held, e sqlrow.Exte
 	for i, h := range holds {
 		keys[i], owners[i] = h.Key, h.Owner
 	}
+	text := d.sql.extend
+	if e.Wait {
+		text = d.sql.await
+	}
 	err = d.again(ctx, func() error {
-		rows, err := d.rows(ctx, d.sql.extend, keyList(keys), textList(owners), e.Floor, e.TTL.Microseconds(), e.Shorten)
+		rows, err := d.rows(ctx, text, keyList(keys), textList(owners), e.Floor, e.TTL.Microseconds(), e.Shorten)
 		if err != nil {
 			return err
 		}

@@ -170,3 +170,20 @@ func lockRow(t *testing.T, db *sql.DB, name string) *sql.Tx {
 	}
 	return tx
 }
+
+// A hold that is renewed alone waits a little for its row: others of ours may change that all the
+// time, and take long to commit.
+func TestRenewWaitsForItsOwnRow(t *testing.T) {
+	t.Parallel()
+	plain := testserver.SharedPostgres(t).Database(t)
+	b := open(t, with(t, plain, "create", "true"))
+	mine := request("mine")
+	take(t, b, mine)
+	db := testserver.SharedPostgres(t).DB(t, plain)
+	eventually(t, "the hold is renewed though its row was locked", func() bool {
+		tx := lockRow(t, db, mine.Name)
+		defer tx.Rollback()
+		time.AfterFunc(300*time.Millisecond, func() { tx.Rollback() })
+		return b.Renew(t.Context(), []driver.Hold{mine.Hold})[0] == nil
+	})
+}

@@ -7,7 +7,7 @@ import (
 
 // statements are those of strategy Row for one table. Parameters have casts, so that
 // they mean the same however a driver sends them.
-type statements struct{ take, free, extend, look, insert, swap, mark, names string }
+type statements struct{ take, free, extend, await, look, insert, swap, mark, names string }
 
 // clock is the server's, in µs since 1970, when the statement came. A statement that had to
 // wait for a row thus takes the lock for less time than was asked, never for more than the
@@ -20,6 +20,15 @@ const bounded = "set_config('lock_timeout', '1s', true) <> ''"
 
 // tell notifies those who listen, if there are any; what notifies nobody costs nothing.
 const tell = "CASE WHEN waiting > {now} THEN pg_notify('{channel}', encode(k, 'hex')) END"
+
+// extend renews holds, by how it deals with rows that are locked.
+func extend(which, how string) string {
+	return `UPDATE {t} t SET until = greatest({now} + $4::bigint, CASE WHEN $5::boolean THEN 0 ELSE until END),
+	number = greatest(number, $3::bigint), rev = rev + 1
+	FROM (SELECT l.k FROM {t} l JOIN unnest($1::text::bytea[], $2::text::text[]) AS h(k, owner) ON l.k = h.k
+	WHERE l.owner = h.owner AND l.until > {now}` + which + ` FOR NO KEY UPDATE OF l` + how + `) s
+	WHERE t.k = s.k RETURNING {now} + $4::bigint`
+}
 
 // newStatements fills in the table and the channel, which are words.
 func newStatements(table, channel string) *statements {
@@ -35,12 +44,9 @@ func newStatements(table, channel string) *statements {
 	AND (until <= {now} OR owner = $2::text AND kind = $3::smallint) AND {bounded} RETURNING number`),
 		free: fill(`UPDATE {t} SET owner = NULL, meta = NULL, granted = 0, since = 0, until = 0, rev = rev + 1
 	WHERE k = $1::bytea AND owner = $2::text AND until > {now} AND {bounded} RETURNING waiting > {now}, CASE WHEN $3::boolean THEN {tell} END`),
-		extend: fill(`UPDATE {t} t SET until = greatest({now} + $4::bigint, CASE WHEN $5::boolean THEN 0 ELSE until END),
-	number = greatest(number, $3::bigint), rev = rev + 1
-	FROM (SELECT l.k FROM {t} l JOIN unnest($1::text::bytea[], $2::text::text[]) AS h(k, owner) ON l.k = h.k
-	WHERE l.owner = h.owner AND l.until > {now} FOR NO KEY UPDATE OF l SKIP LOCKED) s
-	WHERE t.k = s.k RETURNING {now} + $4::bigint`),
-		look: fill(`SELECT n.now, {row} FROM (SELECT {now} AS now WHERE NOT pg_is_in_recovery()) n LEFT JOIN {t} t ON t.k = ANY ($1::text::bytea[])`),
+		extend: fill(extend("", " SKIP LOCKED")),
+		await:  fill(extend(" AND {bounded}", "")),
+		look:   fill(`SELECT n.now, {row} FROM (SELECT {now} AS now WHERE NOT pg_is_in_recovery()) n LEFT JOIN {t} t ON t.k = ANY ($1::text::bytea[])`),
 		insert: fill(`INSERT INTO {t} (k, name, kind, lim, number, owner, granted, since, until, meta, claims, claimed, rev, waiting)
 	SELECT $1::bytea, $2::text, $3::smallint, $4::integer, $5::bigint, nullif($6::text, ''), $7::bigint, $8::bigint,
 	$9::bigint, nullif($10::text, ''), nullif($11::text, ''),

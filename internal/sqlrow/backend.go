@@ -31,6 +31,7 @@ type Backend struct {
 	bell    Bell
 	lanes   turns.Turns[Key]
 	hub     hub
+	patient chan struct{} // has an entry for each renewal that waits for a row
 
 	ctx    context.Context // ends with the backend
 	cancel context.CancelFunc
@@ -40,7 +41,7 @@ type Backend struct {
 
 // New makes a backend of a table that exists. It asks the database nothing.
 func New(d Dialect, o Options) *Backend {
-	b := &Backend{dialect: d, options: o}
+	b := &Backend{dialect: d, options: o, patient: make(chan struct{}, maxPatient)}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.hub.init(b)
 	if o.Bell != nil {

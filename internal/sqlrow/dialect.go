@@ -64,6 +64,7 @@ type Extension struct {
 	TTL     time.Duration // in whole µs
 	Floor   int64         // the number is raised to this
 	Shorten bool          // the hold ends after TTL also if more is left
+	Wait    bool          // for the row, if it is locked, for a second at most; of one hold only
 }
 
 // Dialect is the table in the words of one database. Each method is one statement, on its
@@ -74,8 +75,8 @@ type Extension struct {
 // "now" is the clock of the server that runs the statement, as it starts. Two statements may
 // have different clocks. An error is a fact of package driver or unknown.
 //
-// A row that is locked by a transaction of another program is left out by Extend and Swap, as
-// if it had changed. Take, Free, Insert and Mark may wait for it, for a second or two at most
+// A row that is locked by a transaction of another program is left out by Extend, unless that is
+// to wait, and Swap, as if it had changed. Take, Free, Insert and Mark may wait for it, for a second or two at most
 // where the database has such a bound.
 //
 // Methods are safe for concurrent use, and return when ctx ends.

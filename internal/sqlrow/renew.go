@@ -71,7 +71,7 @@ func (n *renewal) sort() (batches map[Extension][]int, single []int) {
 			continue
 		}
 		seen[h.Name] = true
-		what := Extension{wholeMicros(h.TTL), int64(h.Floor >> claims.SpanBits), h.Shorten}
+		what := Extension{wholeMicros(h.TTL), int64(h.Floor >> claims.SpanBits), h.Shorten, false}
 		batches[what] = append(batches[what], i)
 	}
 	return batches, single
@@ -102,8 +102,32 @@ func (n *renewal) extend(what Extension, list []int) (left []int) {
 			return left
 		}
 	}
-	n.answerThese(list, ErrLocked)
-	return left
+	other, list, err := n.await(what, list)
+	n.answerThese(list, err)
+	return append(left, other...)
+}
+
+// maxPatient is how many renewals of a backend wait for rows at once: each has a connection.
+const maxPatient = 2
+
+// await waits for a locked row, if nobody else's answer is held up by that: where many change a row
+// all the time, and take long to commit, one that only looks finds it locked for too long.
+func (n *renewal) await(what Extension, list []int) (left, locked []int, err error) {
+	if len(n.holds) > 1 {
+		return nil, list, ErrLocked
+	}
+	select {
+	case n.b.patient <- struct{}{}:
+		defer func() { <-n.b.patient }()
+	default:
+		return nil, list, ErrLocked
+	}
+	what.Wait = true
+	left, locked, err = n.extendOnce(what, list)
+	if err == nil {
+		err = ErrLocked // of what is left
+	}
+	return left, locked, err
 }
 
 // extendOnce answers what it can. left hold in another mode, the rows of locked are locked.
