@@ -15,6 +15,7 @@ import (
 // app is one run of the program.
 type app struct {
 	url     text // --url
+	local   bool // --local
 	out     io.Writer
 	err     io.Writer
 	secrets []string // to be kept out of messages
@@ -43,11 +44,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 const rootHelp = `distlock holds a lock while a command runs, tells who holds what, and checks the
 server that keeps the locks.
 
-The server is given by --url or by the variable ` + urlVariable + `: redis://localhost:6379,
-etcd://localhost:2379, zk://localhost:2181, mysql://user:password@localhost:3306/app,
-postgres://user:password@localhost:5432/app, sqlite:/path/to/locks.db and so on.
-Without either the locks are kept in a SQLite file under the user's state directory,
-for this user's processes on this machine.`
+The server is given by --url, by the variable ` + urlVariable + `, or by a config file with that one
+line, ~/.config/distlock/url or /etc/distlock.url, which also serves cron:
+redis://localhost:6379, etcd://localhost:2379, zk://localhost:2181,
+mysql://user:password@localhost:3306/app, postgres://user:password@localhost:5432/app,
+sqlite:/path/to/locks.db and so on. Without any of them, or with --local, the locks are
+kept in a SQLite file under the user's state directory, for this user's processes on
+this host.`
 
 func (a *app) rootCommand() *cobra.Command {
 	root := &cobra.Command{
@@ -66,7 +69,8 @@ func (a *app) rootCommand() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
 	root.SetVersionTemplate("distlock {{.Version}}\n")
-	root.PersistentFlags().Var(&a.url, "url", "where the locks are kept (default $"+urlVariable+", else a file of this user)")
+	root.PersistentFlags().Var(&a.url, "url", "where the locks are kept (default $"+urlVariable+", else a config file, else as --local)")
+	root.PersistentFlags().BoolVar(&a.local, "local", false, "keep the locks in a file of this user, for this host only")
 	root.AddCommand(a.runCommand(), a.lsCommand(), a.showCommand(), a.unlockCommand(), a.verifyCommand(),
 		a.schemaCommand(), a.demoCommand(), a.versionCommand(), a.completionCommand())
 	root.SetHelpCommand(helpCommand())

@@ -100,14 +100,16 @@ func (a *app) oversell(o *demoOptions) error {
 // demoURL is where the locks of the demo are kept. Only a server that all processes
 // reach will do.
 func (a *app) demoURL(dir string) (string, error) {
-	if !a.url.set && os.Getenv(urlVariable) == "" {
+	u, err := a.givenURL()
+	switch {
+	case err != nil:
+		return "", err
+	case u == "":
 		return "sqlite:" + filepath.ToSlash(filepath.Join(dir, "locks.db")), nil
-	}
-	u, err := a.backendURL()
-	if err == nil && strings.HasPrefix(u, "mem:") {
+	case strings.HasPrefix(u, "mem:"):
 		return "", usage("demo: mem: is the memory of one process, and the buyers live in several; give another --url, or none")
 	}
-	return u, err
+	return u, nil
 }
 
 // openDay lets the buyers in, with a lock if url is not empty, until all is sold.

@@ -14,7 +14,7 @@ import (
 )
 
 func TestOversellJSON(t *testing.T) {
-	t.Setenv(urlVariable, "")
+	unset(t, urlVariable)
 	code, out, err := inProcess("demo", "oversell", "--json")
 	m := regexp.MustCompile(`^\{"without_lock":\{"stock":50,"sold":(\d+),"oversold":(\d+)\},` +
 		`"with_lock":\{"stock":50,"sold":50,"oversold":0,"fences_increasing":true\}\}\n$`).FindStringSubmatch(out)

@@ -26,6 +26,7 @@ func TestMain(m *testing.M) {
 		os.Exit(Main())
 	}
 	os.Setenv(asCommand, "1")
+	os.Setenv("XDG_CONFIG_HOME", "/nonexistent") // no config file of whoever runs the tests
 	if signal.Ignored(syscall.SIGHUP) {
 		// As nohup leaves it: the commands that are tested would inherit that.
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
@@ -33,6 +34,13 @@ func TestMain(m *testing.M) {
 	// A program with the race detector sleeps for a second at its end, by default.
 	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	os.Exit(testserver.Run(m))
+}
+
+// unset removes an environment variable until the end of the test.
+func unset(t *testing.T, name string) {
+	t.Helper()
+	t.Setenv(name, "")
+	os.Unsetenv(name)
 }
 
 // patience is how long a test waits for what must come.

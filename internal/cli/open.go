@@ -19,11 +19,50 @@ const urlVariable = "DISTLOCK_URL"
 // openTimeout bounds how long a server may take to be reached.
 const openTimeout = 10 * time.Second
 
-// backendURL is where the locks are kept.
+// backendURL returns where the locks are kept: what --local, --url, the variable or a config
+// file say, in this order. Else it is a file of this user on this host, which no other host
+// sees: then a line on the standard error says so.
 func (a *app) backendURL() (string, error) {
-	if u, given, err := a.givenURL(); given || err != nil {
+	if a.local && a.url.set {
+		return "", usage("--local and --url exclude each other; want one of them")
+	}
+	if a.local {
+		return localURL()
+	}
+	u, err := a.givenURL()
+	if u == "" && err == nil {
+		u, err = configuredURL()
+	}
+	if u != "" || err != nil {
+		a.secrets = append(a.secrets, passwordsOf(u)...)
 		return u, err
 	}
+	if u, err = localURL(); err == nil {
+		a.warnf("no --url, %s or config file is given, so only this user on this host sees the locks (%s); --local says that this is meant", urlVariable, u)
+	}
+	return u, err
+}
+
+// givenURL returns the URL by --url or the variable, "" if there is neither. An empty --url or variable is
+// an error: it is probably the mistake of a script whose own variable is not set, and the
+// default would be a lock that no other host sees.
+func (a *app) givenURL() (string, error) {
+	fromEnv, isSet := os.LookupEnv(urlVariable)
+	switch {
+	case a.url.set && a.url.s == "":
+		return "", usage("--url is empty; want a URL such as redis://localhost:6379, or no --url")
+	case a.url.set:
+		return a.url.s, nil
+	case isSet && fromEnv == "":
+		return "", usage("%s is set but empty; want a URL such as redis://localhost:6379, or unset it", urlVariable)
+	case isSet:
+		return fromEnv, nil
+	}
+	return "", nil
+}
+
+// localURL returns the URL of this user's own file on this host.
+func localURL() (string, error) {
 	dir, err := stateDir()
 	if err != nil {
 		return "", err
@@ -32,20 +71,6 @@ func (a *app) backendURL() (string, error) {
 		return "", exit(exitUnreachable, "no directory for the locks: %w; give --url sqlite:/path/to/locks.db", err)
 	}
 	return (&url.URL{Scheme: "sqlite", Path: filepath.ToSlash(filepath.Join(dir, "locks.db"))}).String(), nil
-}
-
-// givenURL is the URL by --url or the variable, if there is one. An empty --url is a
-// mistake, say of a script whose own variable is not set: the default would be a lock
-// that no other machine sees.
-func (a *app) givenURL() (u string, given bool, err error) {
-	switch {
-	case !a.url.set:
-		u = os.Getenv(urlVariable)
-		return u, u != "", nil
-	case a.url.s == "":
-		return "", true, usage("--url is empty; want a URL such as redis://localhost:6379, or no --url")
-	}
-	return a.url.s, true, nil
 }
 
 // stateDir is the directory for the locks of those who name no server. A relative

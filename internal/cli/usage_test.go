@@ -130,20 +130,25 @@ func TestDefaultURL(t *testing.T) {
 		{"relative", dir, "sqlite://" + dir + "/.local/state/distlock/locks.db"},
 		{dir + "/a b#c?d%e", "", "sqlite://" + dir + "/a%20b%23c%3Fd%25e/distlock/locks.db"},
 	} {
-		t.Setenv(urlVariable, "")
+		unset(t, urlVariable)
 		t.Setenv("XDG_STATE_HOME", test.state)
 		t.Setenv("HOME", test.home)
-		if got, err := (&app{}).backendURL(); err != nil || got != test.want {
+		if got, err := (&app{local: true}).backendURL(); err != nil || got != test.want {
 			t.Errorf("%+v: got %q, %v", test, got, err)
 		}
-		if code, _, err := inProcess("ls"); code != 0 {
+		if code, _, err := inProcess("ls", "--local"); code != 0 || err != "distlock: no locks are held\n" {
 			t.Errorf("%+v: ls: exit code %d, %s", test, code, err)
+		}
+		code, _, err := inProcess("ls")
+		if code != 0 || strings.Count(err, "only this user on this host sees the locks") != 1 || !strings.Contains(err, "--local") {
+			t.Errorf("%+v: got %d, %q; want a line that names the local default", test, code, err)
 		}
 	}
 }
 
 func TestNoHome(t *testing.T) {
-	for _, name := range []string{urlVariable, "XDG_STATE_HOME", "HOME"} {
+	unset(t, urlVariable)
+	for _, name := range []string{"XDG_STATE_HOME", "HOME"} {
 		t.Setenv(name, "")
 	}
 	code, _, err := inProcess("ls")

@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// configFile makes the user's config file the only one, with this text.
+func configFile(t *testing.T, text string, mode os.FileMode) (path string) {
+	t.Helper()
+	dir := t.TempDir()
+	unset(t, urlVariable)
+	t.Setenv("XDG_CONFIG_HOME", dir)
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	path = filepath.Join(dir, "distlock", "url")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, path, text, mode)
+	before := systemFile
+	systemFile = filepath.Join(dir, "etc-distlock.url")
+	t.Cleanup(func() { systemFile = before })
+	return path
+}
+
+func writeFile(t *testing.T, path, text string, mode os.FileMode) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Cron starts commands without the variables of a login: a file says where the locks are.
+func TestConfigFile(t *testing.T) {
+	path := configFile(t, "# the fleet's\n\nmem:from-the-user\n", 0o644)
+	writeFile(t, systemFile, "mem:from-the-host", 0o644)
+	a := &app{err: os.Stderr}
+	if got, err := a.backendURL(); got != "mem:from-the-user" || err != nil {
+		t.Errorf("got %q, %v; want the user's file before the host's", got, err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := a.backendURL(); got != "mem:from-the-host" || err != nil {
+		t.Errorf("got %q, %v; want the host's file", got, err)
+	}
+	t.Setenv(urlVariable, "mem:from-the-variable")
+	if got, err := a.backendURL(); got != "mem:from-the-variable" || err != nil {
+		t.Errorf("got %q, %v; want the variable before any file", got, err)
+	}
+	a.local = true
+	if got, err := a.backendURL(); !strings.HasPrefix(got, "sqlite:") || err != nil {
+		t.Errorf("got %q, %v; want --local before all else", got, err)
+	}
+	a.url = text{"mem:from-a-flag", true}
+	if got, err := a.backendURL(); err == nil {
+		t.Errorf("got %q; want an error for --local beside --url", got)
+	}
+}
+
+func TestBadConfigFile(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("file modes say nothing about other users there")
+	}
+	for _, test := range []struct {
+		text string
+		mode os.FileMode
+		says string
+	}{
+		{"", 0o600, "got 0 lines; want one"},
+		{"# nothing\n", 0o600, "got 0 lines; want one"},
+		{"mem:a\nmem:b\n", 0o600, "got 2 lines; want one"},
+		{"mem:a", 0o620, "chmod go-w"},
+		{"mem:a", 0o602, "chmod go-w"},
+		{"redis://:s3cr3t-word@127.0.0.1:1", 0o644, "chmod o-r"},
+		{strings.Repeat("x", 100_000), 0o600, "want a small file"},
+	} {
+		path := configFile(t, test.text, test.mode)
+		code, out, err := inProcess("ls")
+		if code != exitUsage || out != "" || !strings.Contains(err, test.says) || !strings.Contains(err, path) || strings.Contains(err, "s3cr3t") {
+			t.Errorf("%.40q, mode %o: got %d, %q, %q; want %q and the path", test.text, test.mode, code, out, err, test.says)
+		}
+	}
+}
+
+// A password from a config file is as secret as one from a flag.
+func TestNoPasswordFromConfigFile(t *testing.T) {
+	configFile(t, "redis://user:s3cr3t-word@127.0.0.1:1\n", 0o640)
+	for _, args := range [][]string{{"ls"}, {"show", "x"}, {"run", "x", "--", "true"}} {
+		if code, out, err := inProcess(args...); code != exitUnreachable || strings.Contains(out+err, "s3cr3t") {
+			t.Errorf("%q: got %d, %q, %q", args, code, out, err)
+		}
+	}
+}
+
+// A variable that is empty is a mistake, and the default would hide it.
+func TestEmptyVariable(t *testing.T) {
+	t.Setenv(urlVariable, "")
+	for _, args := range [][]string{{"ls"}, {"show", "x"}, {"run", "x", "--", "true"}, {"unlock", "--force", "x"}, {"demo", "oversell"}} {
+		if code, out, err := inProcess(args...); code != exitUsage || out != "" || !strings.Contains(err, urlVariable+" is set but empty") {
+			t.Errorf("%q: got %d, %q, %q", args, code, out, err)
+		}
+	}
+}
