@@ -24,7 +24,7 @@ type lockJSON struct {
 // holderJSON is somebody who holds or waits.
 type holderJSON struct {
 	Mode    string            `json:"mode"`
-	Fence   *uint64           `json:"fence"`
+	Fence   *string           `json:"fence"` // in decimal: JSON's numbers lose digits above 2^53
 	Owner   string            `json:"owner"`
 	Since   *string           `json:"since"`
 	HeldMS  *int64            `json:"held_ms"`
@@ -55,7 +55,8 @@ func holderToJSON(h distlock.Holder, now time.Time) holderJSON {
 		Host: h.Meta["host"], Program: h.Meta["program"], Meta: otherMeta(h),
 	}
 	if h.Fence != 0 {
-		j.Fence = &h.Fence
+		n := fence(h)
+		j.Fence = &n
 	}
 	if h.Held >= 0 {
 		since := now.Add(-h.Held).UTC().Format(stamp)

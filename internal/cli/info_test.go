@@ -101,7 +101,7 @@ a:1  exclusive  1  DUR  DUR  db1  17  backup  0
     "holders": [
       {
         "mode": "exclusive",
-        "fence": 1,
+        "fence": "1",
         "owner": "OWNER",
         "since": "TIME",
         "held_ms": MS,
@@ -174,7 +174,7 @@ waiter 1
   "holders": [
     {
       "mode": "counted",
-      "fence": 1,
+      "fence": "1",
       "owner": "OWNER",
       "since": "TIME",
       "held_ms": MS,
