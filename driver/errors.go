@@ -3,6 +3,7 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -69,11 +70,11 @@ func (e *HeldError) Error() string {
 // Is makes errors.Is(err, ErrHeld) true.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
-// String describes the holder by its program, pid and host; empty if none is known.
+// String describes the holder by its program, in quotes, pid and host; empty if none is known.
 func (h Holder) String() string {
 	var parts []string
 	if p := h.Meta["program"]; p != "" {
-		parts = append(parts, p)
+		parts = append(parts, strconv.Quote(p))
 	}
 	if p := h.Meta["pid"]; p != "" {
 		parts = append(parts, "pid "+p)

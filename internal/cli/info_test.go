@@ -249,8 +249,8 @@ func TestUnlock(t *testing.T) {
 	one := must[*distlock.Lease](t)(book.RLock(t.Context()))
 	must[*distlock.Lease](t)(book.RLock(t.Context()))
 	wantOutput(t, `
-broke book: read hold, fence 1, held by backup pid 17 on db1 for DUR
-broke book: read hold, fence 2, held by backup pid 17 on db1 for DUR
+broke book: read hold, fence 1, held by "backup" pid 17 on db1 for DUR
+broke book: read hold, fence 2, held by "backup" pid 17 on db1 for DUR
 `, "--url", url, "unlock", "--force", "book")
 	if err := one.Unlock(t.Context()); err == nil {
 		t.Error("the holder's lock was not broken")
@@ -267,7 +267,7 @@ func TestUnlockAsks(t *testing.T) {
 	asked := make(chan *distlock.Lease, 1)
 	lease := must[*distlock.Lease](t)(c.Mutex("book", distlock.Revocable(func(l *distlock.Lease) { asked <- l })).Lock(t.Context()))
 	must[*distlock.Lease](t)(c.Mutex("silent").Lock(t.Context()))
-	wantOutput(t, "\nasked book: exclusive hold, fence 1, held by backup pid 17 on db1 for DUR\n", "--url", url, "unlock", "--ask", "book")
+	wantOutput(t, "\nasked book: exclusive hold, fence 1, held by \"backup\" pid 17 on db1 for DUR\n", "--url", url, "unlock", "--ask", "book")
 	if got := <-asked; got != lease || lease.Err() != nil {
 		t.Errorf("asked %v, which is %v", got, lease.Err())
 	}

@@ -192,8 +192,8 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("DISTLOCK_NAME %q", parts[0])
 	}
 	h := shown.Holders[0]
-	if got := strings.Split(parts[1], "\n")[1]; got != strconv.FormatUint(*h.Fence, 10) {
-		t.Errorf("DISTLOCK_FENCE %q; show says %d", parts[1], *h.Fence)
+	if got := strings.Split(parts[1], "\n")[1]; got != *h.Fence {
+		t.Errorf("DISTLOCK_FENCE %q; show says %s", parts[1], *h.Fence)
 	}
 	if got := strings.Split(parts[2], "\n")[1]; got != h.Owner {
 		t.Errorf("DISTLOCK_OWNER %q; show says %q", parts[2], h.Owner)
