@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,11 +16,12 @@ import (
 
 // app is one run of the program.
 type app struct {
-	url     text // --url
-	local   bool // --local
-	out     io.Writer
-	err     io.Writer
-	secrets []string // to be kept out of messages
+	url      text   // --url
+	local    bool   // --local
+	location string // the URL that was opened
+	out      io.Writer
+	err      io.Writer
+	secrets  []string // to be kept out of messages
 }
 
 // Main runs the program with the arguments of the process, and returns its exit code.
@@ -29,16 +32,33 @@ func Main() int {
 }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	a := &app{out: stdout, err: stderr, secrets: secretsOf(args)}
+	out := &printer{w: stdout}
+	a := &app{out: out, err: stderr, secrets: secretsOf(args)}
 	root := a.rootCommand()
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	root.SetOut(out)
 	root.SetErr(stderr)
 	err := root.Execute()
+	if out.err != nil && (err == nil || errors.Is(err, out.err)) {
+		err = fmt.Errorf("can't write the output: %w", out.err)
+	}
 	if err != nil {
 		a.warn(err)
 	}
 	return codeOf(err)
+}
+
+// printer is the standard output, which remembers that something could not be written. It
+// is used by one goroutine.
+type printer struct {
+	w   io.Writer
+	err error
+}
+
+func (p *printer) Write(b []byte) (int, error) {
+	n, err := p.w.Write(b)
+	p.err = cmp.Or(p.err, err)
+	return n, err
 }
 
 const rootHelp = `distlock holds a lock while a command runs, tells who holds what, and checks the

@@ -2,11 +2,9 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"slices"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -100,18 +98,18 @@ func allToJSON(infos []distlock.Info) []lockJSON {
 
 // writeTable writes a line for each holder, and one for a lock that is only waited for.
 func writeTable(w io.Writer, infos []distlock.Info) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NAME\tMODE\tFENCE\tHELD\tLEFT\tHOST\tPID\tPROGRAM\tWAITERS")
+	var t table
+	t.add("NAME", "MODE", "FENCE", "HELD", "LEFT", "HOST", "PID", "PROGRAM", "WAITERS")
 	for _, info := range infos {
 		if len(info.Holders) == 0 {
-			fmt.Fprintf(t, "%s\tfree\t-\t-\t-\t-\t-\t-\t%s\n", plain(info.Name), waiters(info))
+			t.add(plain(info.Name), "free", "-", "-", "-", "-", "-", "-", waiters(info))
 		}
 		for _, h := range info.Holders {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", plain(info.Name), h.Mode, fence(h), known(h.Held), known(h.Left),
+			t.add(plain(info.Name), h.Mode.String(), fence(h), known(h.Held), known(h.Left),
 				told(h, "host"), told(h, "pid"), told(h, "program"), waiters(info))
 		}
 	}
-	return t.Flush()
+	return t.write(w)
 }
 
 func fence(h distlock.Holder) string {

@@ -14,7 +14,8 @@ func (a *app) unlockCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "unlock --ask|--force NAME",
 		Short: "Ask for a lock, or break one whose holder is dead or stopped",
-		Long: `Unlock --ask asks all who hold a lock to give it back, if the server can pass that on.
+		Long: `Unlock --ask asks all who hold a lock to give it back, if the server can pass that on:
+ZooKeeper can, the others can not.
 It does not wait until they do, which is up to them: distlock run stops its command,
 programs do what they were written to do. Exit code 1 also says that a holder does
 not listen.
@@ -25,7 +26,7 @@ renewal only, and until then they go on: be sure that they are dead or stopped.
 Both are about those that hold now and about nobody who gets the lock later.
 A lock of a dead process ends by itself with its TTL; see "left" in distlock show.
 Exit code 1: nobody holds the lock.`,
-		Example: "  distlock unlock --ask backup && distlock run backup -- ./restore.sh\n  distlock show backup\n  distlock unlock --force backup",
+		Example: "  distlock --url zk://localhost:2181 unlock --ask backup\n  distlock show backup\n  distlock unlock --force backup",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := exactly(1, "the name of one lock")(cmd, args); err != nil {
 				return err

@@ -92,6 +92,7 @@ func (a *app) openBackend(ctx context.Context) (driver.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.location = u
 	return openURL(ctx, u)
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -79,7 +80,7 @@ type runOptions struct {
 
 	wait, ttl, minHold, grace time.Duration
 	noWait, shared, fair      bool
-	skipOK                    bool
+	skipOK, quiet, verbose    bool
 	permits, busyCode         int
 	meta                      map[string]string
 	onLoss, onAsk             string
@@ -121,6 +122,8 @@ func (o *runOptions) addFlags(cmd *cobra.Command) {
 	f.Var(pairs(o.meta), "meta", "what ls and show tell of this hold (may be repeated)")
 	f.Var(number{&o.busyCode, 0, 255}, "busy-code", "exit code if somebody else holds the lock")
 	f.BoolVar(&o.skipOK, "skip-ok", false, "exit with 0, and say nothing, if somebody else holds the lock")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "do not say that it waits")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "say where the locks are kept, when they were taken, and when they were given back")
 	f.Var(choice{&o.onLoss, []string{lossTerm, lossKill, lossIgnore}}, "on-loss", "what the command gets if the lock can't be kept: SIGTERM and then SIGKILL, SIGKILL, or nothing")
 	f.Var(choice{&o.onAsk, []string{askTerm, askIgnore}}, "on-ask", "what the command gets if somebody asks for the lock: SIGTERM, or nothing")
 	f.Var(duration{&o.grace, true}, "grace", "how long before the lock ends SIGTERM is sent (default: a quarter of the TTL, 5s at most)")
@@ -147,6 +150,8 @@ func (o *runOptions) check() error {
 	switch {
 	case o.waitSet && o.noWait:
 		return usage("run: --wait and --no-wait exclude each other; want one of them")
+	case o.quiet && o.verbose:
+		return usage("run: --quiet and --verbose exclude each other; want one of them")
 	case o.shared && o.permits > 0:
 		return usage("run: --shared and --permits exclude each other; want one of them")
 	case o.permits > 0 && len(o.names) > 1:
@@ -159,6 +164,17 @@ func (o *runOptions) check() error {
 		return usage("run: a lock's name is empty")
 	}
 	o.noWait = o.noWait || o.waitSet && o.wait == 0
+	return nil
+}
+
+// suits refuses a backend that is of no use to a command, and fills in what depends on it.
+func (o *runOptions) suits(caps driver.Caps) error {
+	if err := o.settle(caps); err != nil {
+		return err
+	}
+	if strings.HasPrefix(caps.Name, "mem:") {
+		return usage("run: mem: is the memory of this process, so that it excludes no other; want a server, sqlite:/path/to/locks.db, or --local")
+	}
 	return nil
 }
 
@@ -294,6 +310,13 @@ func (o *runOptions) outcomeOfWait(err error) error {
 	return &exitError{o.busyCode, err}
 }
 
+// tellf says what happens to those who asked by --verbose.
+func (a *app) tellf(o *runOptions, format string, args ...any) {
+	if o.verbose {
+		a.warnf(format, args...)
+	}
+}
+
 // runHolding runs the command under the lease and gives the lease back.
 func (a *app) runHolding(t *taker, lease *distlock.MultiLease, signals *signals) error {
 	o, granted := t.o, time.Now()
@@ -301,8 +324,14 @@ func (a *app) runHolding(t *taker, lease *distlock.MultiLease, signals *signals)
 		path: o.path, argv: o.command, env: jobEnv(os.Environ(), o.names, lease.Leases()),
 		onLoss: o.onLoss, warning: o.warning(), lease: lease, asked: t.asked, signals: signals, say: a.warnf,
 	}
+	for _, l := range lease.Leases() {
+		a.tellf(o, "took %s at %s after %v, fence %d", quoted(l.Name()), t.client.Caps().Name, granted.Sub(t.began).Round(time.Millisecond), l.Fence())
+	}
 	code, err := j.run()
 	unlocked := signals.giveBack(forever, func() error { return lease.Unlock(context.Background()) })
+	if unlocked == nil {
+		a.tellf(o, "gave back %s after %v", quotedAll(o.names), time.Since(granted).Round(time.Millisecond))
+	}
 	switch {
 	case err != nil:
 		return err

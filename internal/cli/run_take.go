@@ -1,13 +1,18 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
 )
 
 // wayPause is how long a run that was asked for a lock while it waited for another lets
@@ -25,6 +30,7 @@ const answerTime = time.Second
 // taker takes the locks of one run.
 type taker struct {
 	o      *runOptions
+	began  time.Time
 	client *distlock.Client
 	locks  *distlock.MultiLock
 	asked  chan struct{} // of one: somebody asks for a lock
@@ -32,21 +38,44 @@ type taker struct {
 }
 
 func (a *app) newTaker(ctx context.Context, o *runOptions) (*taker, error) {
-	b, err := a.openBackend(ctx)
+	began := time.Now()
+	n := newNotice(a.err, o.quiet, func(s string) string { return scrub(s, a.secrets) })
+	b, err := a.openWithin(ctx, o, n, began)
 	if err != nil {
 		return nil, err
 	}
-	if err := o.settle(b.Caps()); err != nil {
+	if err := o.suits(b.Caps()); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	n := newNotice(a.err)
 	c, err := newClient(b, o.clientOptions(n.observer()))
 	if err != nil {
 		return nil, err
 	}
 	n.client = c
 	asked := make(chan struct{}, 1)
-	return &taker{o: o, client: c, locks: distlock.Multi(o.lockers(c, asked)...), asked: asked, notice: n}, nil
+	return &taker{o: o, began: began, client: c, locks: distlock.Multi(o.lockers(c, asked)...), asked: asked, notice: n}, nil
+}
+
+// openWithin connects to where the locks are kept. With --wait a server that can't be
+// reached is tried again until that time is over, as it is when it goes away later.
+func (a *app) openWithin(ctx context.Context, o *runOptions, n *notice, began time.Time) (driver.Backend, error) {
+	b, err := a.openBackend(ctx)
+	if err == nil || !o.waitSet || o.noWait {
+		return b, err
+	}
+	ctx, cancel := context.WithDeadline(ctx, began.Add(o.wait))
+	defer cancel()
+	defer n.show(ctx, err)()
+	for errors.Is(err, distlock.ErrUnavailable) && pausing(ctx, otherKindPause/2+rand.N(otherKindPause)) {
+		b, again := openURL(ctx, a.location)
+		if again == nil {
+			return b, nil
+		}
+		if ctx.Err() == nil {
+			err = again // and not the end of a short wait that no answer fits into
+		}
+	}
+	return nil, cmp.Or(caughtBy(ctx), err)
 }
 
 // take makes one attempt, and waits if that is refused and waiting is wanted. So
@@ -57,12 +86,15 @@ func (t *taker) take(ctx context.Context) (*distlock.MultiLease, error) {
 	if lease != nil || t.o.noWait || !t.passing(refused) {
 		return lease, explain(refused, 0)
 	}
+	if err := t.selfHeld(ctx); err != nil {
+		return nil, err
+	}
 	if t.o.waitSet {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, t.o.wait)
+		ctx, cancel = context.WithDeadline(ctx, t.began.Add(t.o.wait))
 		defer cancel()
 	}
-	defer t.notice.show(ctx)()
+	defer t.notice.show(ctx, nil)()
 	lease, err := t.wait(ctx, refused)
 	return lease, explain(err, time.Since(began))
 }
@@ -120,6 +152,24 @@ func (t *taker) lock(ctx context.Context) (lease *distlock.MultiLease, wanted bo
 		ring(t.asked) // again: it is for the command now
 	}
 	return lease, wanted, err
+}
+
+// selfHeld refuses to wait for a lock that the distlock run holds under which this one runs:
+// that would wait for the end of its own command.
+func (t *taker) selfHeld(ctx context.Context) error {
+	owners := strings.Split(os.Getenv("DISTLOCK_OWNER"), "\n")
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	for _, name := range t.o.names {
+		if !slices.Contains(strings.Split(os.Getenv("DISTLOCK_NAME"), "\n"), name) {
+			continue
+		}
+		info, err := t.client.Inspect(ctx, name)
+		if err == nil && slices.ContainsFunc(info.Holders, func(h distlock.Holder) bool { return slices.Contains(owners, h.Owner) }) {
+			return usage("run: lock %s is held by the distlock run that this one runs under, so that it would wait for itself; leave the inner one out, or give it another name", quoted(name))
+		}
+	}
+	return nil
 }
 
 // current is a refusal that may be old: the server may have gone since it gave it.

@@ -60,7 +60,7 @@ func TestBusy(t *testing.T) {
 	url := lockFile(t)
 	p, release := hold(t, url, "door")
 	busy := finishWith(t, url, 75, "run", "--no-wait", "door", "--", "true")
-	if text := busy.errors.String(); !strings.Contains(text, `lock "door" is held by sh pid `) {
+	if text := busy.errors.String(); !strings.Contains(text, `lock "door" is held by "sh" pid `) {
 		t.Errorf("busy says %q", text)
 	}
 	finishWith(t, url, 75, "run", "--wait", "0s", "door", "--", "true")

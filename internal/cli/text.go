@@ -20,6 +20,15 @@ func plain(s string) string {
 // quoted is a name in a message.
 func quoted(s string) string { return strconv.Quote(s) }
 
+// quotedAll is a list of names in a message.
+func quotedAll(names []string) string {
+	var all []string
+	for _, name := range names {
+		all = append(all, quoted(name))
+	}
+	return strings.Join(all, ", ")
+}
+
 // short is a duration for people: three digits or so of it matter.
 func short(d time.Duration) string {
 	switch {

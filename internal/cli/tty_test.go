@@ -69,7 +69,7 @@ func TestNoticeWhileWaiting(t *testing.T) {
 	first, release := hold(t, url, "door")
 	_, screen, tty := terminals(t)
 	p := command(t, url, "run", "door", "--", "echo", "ran").atTerminal(tty)
-	screen.await(t, fmt.Sprintf(`waiting for "door", held by sh pid %d on `, first.Process.Pid))
+	screen.await(t, fmt.Sprintf(`waiting for "door", held by "sh" pid %d on `, first.Process.Pid))
 	release()
 	first.must(0)
 	p.must(0)
