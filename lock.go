@@ -11,6 +11,9 @@ func (l lock) lock(ctx context.Context, op string) (*Lease, error) {
 	if lease, err := l.begin(ctx, op); lease != nil || err != nil {
 		return lease, err
 	}
+	if err := l.waitsForItself(ctx); err != nil {
+		return nil, fail(op, l.s.name, err)
+	}
 	k := &contender{c: l.c, s: l.s, op: op, ctx: ctx, start: l.c.now()}
 	if l.s.fair {
 		return k.contend()
@@ -61,6 +64,24 @@ func (l lock) check(ctx context.Context, op string) error {
 		return fail(op, l.s.name, ErrClosed)
 	case ctx.Err() != nil:
 		return cutShort(op, l.s.name, ctx, nil)
+	}
+	return nil
+}
+
+// waitsForItself refuses a wait for a lock that the caller holds by ctx, which nobody but
+// the caller could end.
+func (l lock) waitsForItself(ctx context.Context) error {
+	for outer := FromContext(ctx); outer != nil; outer = FromContext(outer.parent) {
+		if outer.h.s.name != l.s.name || outer.h.c.caps.Name != l.c.caps.Name || outer.Err() != nil {
+			continue
+		}
+		if mode := outer.Mode(); !mode.Alone() && mode == l.s.mode && l.s.limit != 1 {
+			continue
+		}
+		if l.s.reentrant {
+			return invalid("the caller holds it as %v, by its context, and so would wait for itself; a hold can't be raised to %v: unlock it first, or take it as %v at once", outer.Mode(), l.s.mode, l.s.mode)
+		}
+		return invalid("the caller holds it, by its context, and so would wait for itself; make the lock Reentrant, or pass a context from outside")
 	}
 	return nil
 }

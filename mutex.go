@@ -29,7 +29,9 @@ func (m *Mutex) one() lock { return m.l }
 //
 // A wait that ctx ends returns an *Error that matches ctx.Err() and the last answer
 // of the backend (ErrHeld, ErrUnavailable). An unreachable backend does not end the
-// wait. ErrInvalid, ErrUnsupported and ErrClosed end it at once.
+// wait. ErrInvalid, ErrUnsupported and ErrClosed end it at once. So does ctx if it is that
+// of a lease which holds the lock and keeps this one out (ErrInvalid): the caller would
+// wait for itself.
 func (m *Mutex) Lock(ctx context.Context) (*Lease, error) { return m.l.lock(ctx, "lock") }
 
 // TryLock makes one attempt. ErrHeld if someone else holds the lock or is before

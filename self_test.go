@@ -1,0 +1,78 @@
+package distlock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+)
+
+// A caller that would wait for itself is told so at once, and what to do.
+func TestWaitForOneself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		c, other := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
+		rw := c.RWMutex("rw")
+		again := c.RWMutex("rw", distlock.Reentrant())
+		for what, test := range map[string]struct {
+			outer, inner func(context.Context, func(context.Context) error) error
+			says         string
+		}{
+			"a mutex":                      {c.Mutex("m").Do, c.Mutex("m").Do, "Reentrant"},
+			"a mutex, by another client":   {c.Mutex("m").Do, other.Mutex("m").Do, "Reentrant"},
+			"a writer":                     {rw.Do, rw.Do, "Reentrant"},
+			"a reader that wants to write": {rw.RDo, rw.Do, "Reentrant"},
+			"a re-entrant reader":          {again.RDo, again.Do, "unlock it first"},
+			"a writer that wants to read":  {rw.Do, rw.RDo, "Reentrant"},
+			"the only permit":              {c.Semaphore("s", 1).Do, c.Semaphore("s", 1).Do, "Reentrant"},
+		} {
+			err := test.outer(t.Context(), func(ctx context.Context) error {
+				return test.inner(ctx, func(context.Context) error { return nil })
+			})
+			if !errors.Is(err, distlock.ErrInvalid) || !strings.Contains(err.Error(), "wait for itself") || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("%s: got %v; want an error that names the cause and %q", what, err, test.says)
+			}
+		}
+	})
+}
+
+// What does not wait for itself is let in as before.
+func TestNoWaitForOneself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := client(t, memlock.New(), nil)
+		rw := c.RWMutex("rw")
+		for what, test := range map[string]struct {
+			outer, inner func(context.Context, func(context.Context) error) error
+		}{
+			"another lock":   {c.Mutex("m").Do, c.Mutex("n").Do},
+			"readers":        {rw.RDo, rw.RDo},
+			"another permit": {c.Semaphore("s", 2).Do, c.Semaphore("s", 2).Do},
+			"re-entrant":     {c.Mutex("r", distlock.Reentrant()).Do, c.Mutex("r", distlock.Reentrant()).Do},
+		} {
+			ran := false
+			err := test.outer(t.Context(), func(ctx context.Context) error {
+				return test.inner(ctx, func(context.Context) error { ran = true; return nil })
+			})
+			if err != nil || !ran {
+				t.Errorf("%s: got %v, ran %v", what, err, ran)
+			}
+		}
+		err := c.Mutex("m").Do(t.Context(), func(ctx context.Context) error {
+			_, err := c.Mutex("m").TryLock(ctx)
+			return err
+		})
+		if !errors.Is(err, distlock.ErrHeld) {
+			t.Errorf("a try, which does not wait: got %v; want ErrHeld", err)
+		}
+		lease := mustLock(t, c.Mutex("m"))
+		ctx := context.WithoutCancel(lease.Context())
+		mustUnlock(t, lease)
+		if _, err := c.Mutex("m").Lock(ctx); err != nil {
+			t.Errorf("after the outer lease has ended: %v", err)
+		}
+	})
+}
