@@ -34,6 +34,12 @@ type under struct {
 	parent context.Context
 }
 
+// atMost is the context of a wait that ends sooner than that of the caller.
+type atMost struct {
+	context.Context
+	caller context.Context
+}
+
 type leaseKey struct{}
 
 // Context ends when the lease does: with cause ErrReleased by Unlock, with cause
@@ -56,13 +62,17 @@ func (l *Lease) Context() context.Context {
 
 // ancestor is what the lease's context descends from.
 func (l *Lease) ancestor() context.Context {
-	switch p := l.parent.(type) {
+	parent := l.parent
+	if p, ok := parent.(atMost); ok {
+		parent = p.caller
+	}
+	switch p := parent.(type) {
 	case joined:
 		return p.Context
 	case under:
 		return p.parent
 	}
-	return context.WithoutCancel(l.parent)
+	return context.WithoutCancel(parent)
 }
 
 // goesOn reports whether the context survives the end of the lease.

@@ -3,6 +3,7 @@ package distlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 )
 
@@ -14,11 +15,22 @@ func (l lock) lock(ctx context.Context, op string) (*Lease, error) {
 	if err := l.waitsForItself(ctx); err != nil {
 		return nil, fail(op, l.s.name, err)
 	}
+	ctx, cancel := l.bounded(ctx)
+	defer cancel()
 	k := &contender{c: l.c, s: l.s, op: op, ctx: ctx, start: l.c.now()}
 	if l.s.fair {
 		return k.contend()
 	}
 	return k.standInLine()
+}
+
+// bounded returns the context of a wait: ctx, which WaitAtMost may end sooner.
+func (l lock) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if l.s.waitAtMost == 0 {
+		return ctx, func() {}
+	}
+	wait, cancel := context.WithTimeoutCause(ctx, l.s.waitAtMost, fmt.Errorf("it waited for %v", l.s.waitAtMost))
+	return atMost{wait, ctx}, cancel
 }
 
 // try makes one attempt.

@@ -107,6 +107,13 @@ func Reentrant() LockOption {
 	return LockOption{func(s *spec) { s.reentrant = true }}
 }
 
+// WaitAtMost bounds the wait for this lock, beside ctx, and nothing else: in Do the work
+// may take longer. A wait that it ends matches context.DeadlineExceeded and the last answer
+// of the backend. Default: no bound but ctx.
+func WaitAtMost(d time.Duration) LockOption {
+	return LockOption{func(s *spec) { s.waitAtMost, s.waitAtMostSet = d, true }}
+}
+
 // OnLost sets what happens to the work under a lost lease. Default Interrupt.
 func OnLost(p LossPolicy) LockOption {
 	return LockOption{func(s *spec) { s.policy = p }}
@@ -173,6 +180,8 @@ type spec struct {
 	policy        LossPolicy
 	handoffMax    int
 	handoffWindow time.Duration
+	waitAtMost    time.Duration
+	waitAtMostSet bool
 	maxHold       time.Duration
 	maxHoldSet    bool
 	minHold       time.Duration
@@ -255,6 +264,8 @@ func (s *spec) checkTimes(caps driver.Caps) error {
 		return invalid("margin %v; want it between 0 and the TTL, %v", s.margin, s.ttl)
 	case s.maxHoldSet && s.maxHold <= 0:
 		return invalid("MaxHold %v; want more than 0", s.maxHold)
+	case s.waitAtMostSet && s.waitAtMost <= 0:
+		return invalid("WaitAtMost %v; want more than 0 (TryLock does not wait)", s.waitAtMost)
 	case s.minHold < 0:
 		return invalid("MinHold %v; want no negative time", s.minHold)
 	case s.minHold > caps.Longest() && !caps.Session:

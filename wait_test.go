@@ -1,0 +1,58 @@
+package distlock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+)
+
+// WaitAtMost bounds the wait and not the work.
+func TestWaitAtMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := client(t, memlock.New(), nil)
+		held := mustLock(t, c.Mutex("m"))
+		for what, m := range map[string]*distlock.Mutex{
+			"unfair": c.Mutex("m", distlock.WaitAtMost(time.Second)),
+			"fair":   c.Mutex("m", distlock.WaitAtMost(time.Second), distlock.Fair()),
+		} {
+			began := time.Now()
+			_, err := m.Lock(t.Context())
+			if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, distlock.ErrHeld) {
+				t.Errorf("%s: got %v; want the end of the wait and ErrHeld", what, err)
+			}
+			within(t, what+": a wait ended", time.Since(began), time.Second, 0)
+		}
+		mustUnlock(t, held)
+		err := c.Mutex("m", distlock.WaitAtMost(time.Second)).Do(t.Context(), func(ctx context.Context) error {
+			time.Sleep(time.Minute)
+			return ctx.Err()
+		})
+		if err != nil {
+			t.Errorf("the work was cut short: %v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		err = c.Mutex("m", distlock.WaitAtMost(time.Second)).Do(ctx, func(ctx context.Context) error {
+			cancel()
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the work goes on after its caller has gone: %v", err)
+		}
+		lease := mustLock(t, c.Mutex("m", distlock.WaitAtMost(time.Second)))
+		if time.Sleep(time.Minute); lease.Context().Err() != nil || lease.Err() != nil {
+			t.Errorf("the lease ended with the wait: %v", lease.Err())
+		}
+		mustUnlock(t, lease)
+		for _, d := range []time.Duration{0, -time.Second} {
+			if _, err := c.Mutex("m", distlock.WaitAtMost(d)).Lock(t.Context()); !errors.Is(err, distlock.ErrInvalid) {
+				t.Errorf("WaitAtMost(%v): got %v; want ErrInvalid", d, err)
+			}
+		}
+	})
+}
