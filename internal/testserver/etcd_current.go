@@ -53,25 +53,32 @@ func (o EtcdOptions) program() (string, error) {
 	return etcdServer.find()
 }
 
-// currentEtcd is the path of a program of the release that interop/etcd requires. It is
-// built once and kept in the user's cache.
+// currentEtcd returns the path of a program of the release that interop/etcd requires, which
+// make servers builds into the user's cache.
 func currentEtcd(name string) (string, error) {
 	if path := os.Getenv("DISTLOCK_TEST_CURRENT_" + strings.ToUpper(name)); path != "" {
 		return path, nil
 	}
-	building.Lock()
-	defer building.Unlock()
-	version, err := inEtcdModule("list", "-m", "-f", "{{.Version}}", etcdModule[name])
+	path, err := currentEtcdPath(name)
 	if err != nil {
 		return "", err
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		cache = os.TempDir()
-	}
-	path := filepath.Join(cache, "distlock-test", name+"-"+strings.TrimSpace(version))
-	if _, err := os.Stat(path); err == nil {
+	return cached(path)
+}
+
+func currentEtcdPath(name string) (string, error) {
+	version, err := inEtcdModule("list", "-m", "-f", "{{.Version}}", etcdModule[name])
+	return userCache(name + "-" + strings.TrimSpace(version)), err
+}
+
+// provideCurrentEtcd builds a program.
+func provideCurrentEtcd(name string) (string, error) {
+	if path, err := currentEtcd(name); err == nil {
 		return path, nil
+	}
+	path, err := currentEtcdPath(name)
+	if err != nil {
+		return "", err
 	}
 	return path, buildEtcd(name, path)
 }

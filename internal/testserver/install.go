@@ -7,22 +7,19 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 )
 
 // program is an executable that a coordinator needs.
 type program struct {
-	name    string                 // as found in PATH
-	env     string                 // environment variable that overrides it
-	dirs    []string               // where else to look
-	debian  string                 // package that holds it
-	works   func(path string) bool // whether it is the right one; nil: any is
-	install sync.Once
-	err     error
+	name   string                 // as found in PATH
+	env    string                 // environment variable that overrides it
+	dirs   []string               // where else to look
+	debian string                 // package that holds it
+	works  func(path string) bool // whether it is the right one; nil: any is
 }
 
-// find is the path of the program, installed if need be.
+// find returns the path of the program.
 func (p *program) find() (string, error) {
 	if path := os.Getenv(p.env); path != "" {
 		_, err := exec.LookPath(path)
@@ -31,11 +28,7 @@ func (p *program) find() (string, error) {
 	if path := p.look(); path != "" {
 		return path, nil
 	}
-	p.install.Do(func() { p.err = aptInstall(p.debian) })
-	if path := p.look(); path != "" {
-		return path, nil
-	}
-	return "", fmt.Errorf("%s is neither in PATH nor named by %s; install it (Debian: package %s): %w", p.name, p.env, p.debian, p.err)
+	return "", fmt.Errorf("%s is neither in PATH nor named by %s; run make servers, or install it (Debian: package %s)", p.name, p.env, p.debian)
 }
 
 func (p *program) look() string {
@@ -51,29 +44,23 @@ func (p *program) look() string {
 	return ""
 }
 
-// aptInstall installs a package without starting its service.
-func aptInstall(name string) error {
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("not root, so it is not installed from here")
-	}
-	if _, err := exec.LookPath("apt-get"); err != nil {
-		return fmt.Errorf("no apt-get, so it is not installed from here")
-	}
+// aptInstall installs packages without starting their services.
+func aptInstall(names []string) error {
 	defer forbidServices()()
-	if err := apt("install", "-y", "--no-install-recommends", name); err == nil {
+	install := append([]string{"install", "-y", "--no-install-recommends"}, names...)
+	if err := apt(install...); err == nil {
 		return nil
 	}
 	// A fresh machine has no package lists yet.
 	if err := apt("update"); err != nil {
 		return err
 	}
-	return apt("install", "-y", "--no-install-recommends", name)
+	return apt(install...)
 }
 
 func apt(args ...string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
-	// Packages are tested side by side: the lock makes the second wait for the first.
 	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-q", "-o", "DPkg::Lock::Timeout=300"}, args...)...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1")
 	out, err := cmd.CombinedOutput()

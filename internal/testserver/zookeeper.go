@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -140,8 +139,6 @@ type jars struct {
 	env    string // environment variable that overrides files
 	files  []string
 	debian string
-	once   sync.Once
-	err    error
 }
 
 // zooKeeperJars name what else they need themselves, all but what writes the log, and
@@ -155,21 +152,15 @@ var zooKeeperJars = &jars{
 	debian: "zookeeper",
 }
 
-// find installs the libraries if need be.
+// find fails if the libraries are not there.
 func (j *jars) find() error {
-	if os.Getenv(j.env) != "" || j.there() == nil {
+	if os.Getenv(j.env) != "" {
 		return nil
 	}
-	j.once.Do(func() { j.err = aptInstall(j.debian) })
-	if err := j.there(); err != nil {
-		return fmt.Errorf("%w, and %s names no other; install it (Debian: package %s): %w", err, j.env, j.debian, j.err)
+	if _, err := os.Stat(j.files[0]); err != nil {
+		return fmt.Errorf("%w, and %s names no other; run make servers, or install it (Debian: package %s)", err, j.env, j.debian)
 	}
 	return nil
-}
-
-func (j *jars) there() error {
-	_, err := os.Stat(j.files[0])
-	return err
 }
 
 // classPath is Java's -cp.
