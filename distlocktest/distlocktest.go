@@ -1,0 +1,210 @@
+// Package distlocktest has locks for tests of code that takes locks: in memory, and they are
+// held by another, lost, or cut off from their backend when a test says so.
+//
+//	fake := distlocktest.New(t)
+//	shop := NewShop(fake.Client)          // your code, which takes *distlock.Client or a *distlock.Mutex of it
+//
+//	release := fake.Hold("order:555")     // Lock waits, TryLock answers ErrHeld
+//	release()
+//	fake.Lose("order:555")                // the context of the lease that your code has ends, with cause ErrLost
+//	fake.Down()                           // calls answer ErrUnavailable, waits go on, leases are lost at their deadline
+//	fake.Up()
+//
+// The client is a real one on a real backend, so that fences, hand-off and errors are as they
+// are in production. Under testing/synctest deadlines pass in no time.
+package distlocktest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// Fake is a client and the means to trouble it. It is safe for concurrent use.
+type Fake struct {
+	// Client is what the code under test is given.
+	Client *distlock.Client
+
+	tb      testing.TB
+	store   *memlock.Store
+	backend *backend
+}
+
+// New makes a client with default options on memory of its own. It is closed when the test
+// ends.
+func New(tb testing.TB) *Fake { return NewWith(tb, nil) }
+
+// NewWith is New with options.
+func NewWith(tb testing.TB, opts *distlock.Options) *Fake {
+	tb.Helper()
+	store := memlock.NewStore()
+	b := &backend{Backend: store.Connect(), onLost: map[hold]func(){}}
+	c, err := distlock.New(b, opts)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := c.Close(); err != nil && !b.isDown() {
+			tb.Errorf("distlocktest: %v", err)
+		}
+	})
+	return &Fake{Client: c, tb: tb, store: store, backend: b}
+}
+
+// Hold makes another client hold a mutex until release is called. The test fails if the lock
+// is taken.
+func (f *Fake) Hold(name string) (release func()) {
+	f.tb.Helper()
+	other := f.store.Connect()
+	h := driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: 24 * time.Hour}
+	meta := map[string]string{"program": "another program"}
+	if _, err := other.Acquire(context.Background(), driver.Request{Hold: h, Fences: 1, Meta: meta}); err != nil {
+		f.tb.Fatalf("distlocktest: %q can't be held by another: %v", name, err)
+	}
+	return sync.OnceFunc(func() {
+		if err := other.Release(context.Background(), h); err != nil {
+			f.tb.Errorf("distlocktest: %q can't be released by another: %v", name, err)
+		}
+	})
+}
+
+// Lose takes a lock away from all who hold it, as if somebody had deleted it. Their
+// leases are lost when Lose returns. The test fails if the lock is not held.
+func (f *Fake) Lose(name string) {
+	f.tb.Helper()
+	admin := f.store.Connect()
+	info, err := admin.Inspect(context.Background(), name)
+	if err != nil || len(info.Holders) == 0 {
+		f.tb.Fatalf("distlocktest: %q can't be lost, since it is not held", name)
+	}
+	for _, h := range info.Holders {
+		if err := admin.Release(context.Background(), driver.Hold{Name: name, Owner: h.Owner, Mode: h.Mode}); err != nil {
+			f.tb.Errorf("distlocktest: %q: %v", name, err)
+		}
+		f.backend.lose(hold{name, h.Owner})
+	}
+}
+
+// Down cuts the client off from its backend, until Up. What it holds is lost at the
+// deadlines of the leases.
+func (f *Fake) Down() { f.backend.setDown(true) }
+
+// Up ends Down.
+func (f *Fake) Up() { f.backend.setDown(false) }
+
+// hold names an owner's hold on a lock.
+type hold struct{ name, owner string }
+
+// backend is memory that can be cut off.
+type backend struct {
+	*memlock.Backend
+
+	mu     sync.Mutex
+	down   bool
+	onLost map[hold]func()
+}
+
+var errDown = errors.New("distlocktest: the backend is down")
+
+func (b *backend) isDown() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.down
+}
+
+func (b *backend) setDown(down bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.down = down
+}
+
+// lose tells the holder that its hold is gone.
+func (b *backend) lose(h hold) {
+	b.mu.Lock()
+	f := b.onLost[h]
+	delete(b.onLost, h)
+	b.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
+// Acquire remembers who has to be told of a loss.
+func (b *backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if b.isDown() {
+		return driver.Grant{}, errDown
+	}
+	g, err := b.Backend.Acquire(ctx, r)
+	if err == nil && r.OnLost != nil {
+		b.mu.Lock()
+		b.onLost[hold{r.Name, r.Owner}] = r.OnLost
+		b.mu.Unlock()
+	}
+	return g, err
+}
+
+// Renew answers nothing while the backend is down.
+func (b *backend) Renew(ctx context.Context, holds []driver.Hold) []error {
+	if !b.isDown() {
+		return b.Backend.Renew(ctx, holds)
+	}
+	errs := make([]error, len(holds))
+	for i := range errs {
+		errs[i] = errDown
+	}
+	return errs
+}
+
+// Release forgets who has to be told of a loss.
+func (b *backend) Release(ctx context.Context, h driver.Hold) error {
+	if b.isDown() {
+		return errDown
+	}
+	b.mu.Lock()
+	delete(b.onLost, hold{h.Name, h.Owner})
+	b.mu.Unlock()
+	return b.Backend.Release(ctx, h)
+}
+
+// Watch fails while the backend is down.
+func (b *backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	if b.isDown() {
+		return driver.Watch{}, errDown
+	}
+	return b.Backend.Watch(ctx, r)
+}
+
+// Inspect fails while the backend is down.
+func (b *backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
+	if b.isDown() {
+		return driver.Info{}, errDown
+	}
+	return b.Backend.Inspect(ctx, name)
+}
+
+// List fails while the backend is down.
+func (b *backend) List(ctx context.Context, prefix string, yield func(string) bool) error {
+	if b.isDown() {
+		return errDown
+	}
+	return b.Backend.List(ctx, prefix, yield)
+}
+
+// Revoke fails while the backend is down.
+func (b *backend) Revoke(ctx context.Context, h driver.Hold) error {
+	if b.isDown() {
+		return errDown
+	}
+	return b.Backend.Revoke(ctx, h)
+}
+
+// AcquireAll is left to attempts one by one.
+func (b *backend) AcquireAll(context.Context, []driver.Request) ([]driver.Grant, error) {
+	return nil, driver.ErrSkip
+}

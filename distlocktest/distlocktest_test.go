@@ -1,0 +1,116 @@
+package distlocktest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/distlocktest"
+)
+
+func TestHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := distlocktest.New(t)
+		m := fake.Client.Mutex("order:555")
+		release := fake.Hold("order:555")
+		if _, err := m.TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
+			t.Errorf("a held lock: got %v; want ErrHeld", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := m.Lock(ctx); !errors.Is(err, distlock.ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a wait for it: got %v; want both errors", err)
+		}
+		time.AfterFunc(time.Minute, release)
+		began := time.Now()
+		if err := m.Do(t.Context(), func(context.Context) error { return nil }); err != nil || time.Since(began) < time.Minute {
+			t.Errorf("a wait for its release: %v after %v", err, time.Since(began))
+		}
+	})
+}
+
+func TestLose(t *testing.T) {
+	fake := distlocktest.New(t)
+	for range 2 { // the second after a release
+		err := fake.Client.Mutex("m").Do(t.Context(), func(ctx context.Context) error {
+			fake.Lose("m")
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		if !errors.Is(err, distlock.ErrLost) {
+			t.Errorf("got %v; want ErrLost", err)
+		}
+	}
+}
+
+func TestDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := distlocktest.NewWith(t, &distlock.Options{TTL: 30 * time.Second})
+		m := fake.Client.Mutex("m")
+		lease, err := m.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fake.Down()
+		if _, err := fake.Client.Mutex("n").TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
+			t.Errorf("a try: got %v; want ErrUnavailable", err)
+		}
+		<-lease.Context().Done()
+		if err := lease.Err(); !errors.Is(err, distlock.ErrLost) {
+			t.Errorf("a lease that was not renewed: got %v; want ErrLost", err)
+		}
+		time.AfterFunc(time.Minute, fake.Up)
+		if err := m.Do(t.Context(), func(context.Context) error { return nil }); err != nil {
+			t.Errorf("after the outage: %v", err)
+		}
+	})
+}
+
+// recorder is a test that fails.
+type recorder struct {
+	testing.TB
+	failed string
+}
+
+func (r *recorder) Helper() {}
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.failed = fmt.Sprintf(format, args...)
+	panic(r)
+}
+
+// A test whose expectation is wrong learns of it.
+func TestWrongExpectations(t *testing.T) {
+	for name, f := range map[string]func(*distlocktest.Fake){
+		"Lose of a free lock": func(f *distlocktest.Fake) { f.Lose("free") },
+		"Hold of a held lock": func(f *distlocktest.Fake) { f.Hold("held"); f.Hold("held") },
+	} {
+		r := &recorder{TB: t}
+		func() {
+			defer func() { _ = recover() }()
+			f(distlocktest.New(r))
+		}()
+		if r.failed == "" {
+			t.Errorf("%s did not fail the test", name)
+		}
+	}
+}
+
+// transfer is code under test: it takes a lock and stops when the lock is lost.
+func transfer(ctx context.Context, m *distlock.Mutex, step func()) error {
+	return m.Do(ctx, func(ctx context.Context) error {
+		step()
+		return context.Cause(ctx)
+	})
+}
+
+func ExampleFake() {
+	t := &testing.T{} // yours
+	fake := distlocktest.New(t)
+	err := transfer(context.Background(), fake.Client.Mutex("account:1"), func() { fake.Lose("account:1") })
+	fmt.Println(errors.Is(err, distlock.ErrLost))
+	// Output: true
+}
