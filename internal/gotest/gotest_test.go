@@ -1,0 +1,84 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// module makes a module with one test file.
+func module(t *testing.T, test string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod": "module example.com/sample\n\ngo 1.23\n", "sample_test.go": "package sample\n\n" + test,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func wantLines(t *testing.T, out string, want ...string) {
+	t.Helper()
+	for _, line := range want {
+		if !strings.Contains(out, line) {
+			t.Errorf("no %q in\n%s", line, out)
+		}
+	}
+}
+
+// A test that hangs is named, with its goroutines; the others are reported as they ended.
+func TestHangingTestIsNamed(t *testing.T) {
+	dir := module(t, `import "testing"
+
+func TestWell(t *testing.T) {}
+
+func TestStuck(t *testing.T) {
+	t.Run("inside", func(t *testing.T) { waitForEver() })
+}
+
+func waitForEver() { <-make(chan int) }
+`)
+	var out strings.Builder
+	if run(dir, 2*time.Second, nil, &out) {
+		t.Error("all is well, it says")
+	}
+	wantLines(t, out.String(), "HANGS example.com/sample: TestStuck/inside: no sign of life for ", "sample.waitForEver", "FAIL example.com/sample ", "1 passed, 1 failed, 0 skipped")
+}
+
+func TestReportOfARun(t *testing.T) {
+	dir := module(t, `import "testing"
+
+func TestWell(t *testing.T)    { t.Log("nobody wants to read this") }
+func TestBad(t *testing.T)     { t.Error("what went wrong") }
+func TestSkipped(t *testing.T) { t.Skip() }
+`)
+	var out strings.Builder
+	if run(dir, time.Minute, nil, &out) {
+		t.Error("all is well, it says")
+	}
+	wantLines(t, out.String(), "what went wrong", "skip example.com/sample TestSkipped", "1 passed, 1 failed, 1 skipped\n")
+	if strings.Contains(out.String(), "nobody wants") {
+		t.Errorf("it tells what a good test said:\n%s", out.String())
+	}
+	out.Reset()
+	if !run(dir, time.Minute, []string{"-run", "Well"}, &out) {
+		t.Errorf("a good run fails:\n%s", out.String())
+	}
+	wantLines(t, out.String(), "ok   example.com/sample ", "1 passed, 0 failed, 0 skipped\n")
+}
+
+func TestBuildErrorIsShown(t *testing.T) {
+	dir := module(t, "func broken( {\n")
+	var out strings.Builder
+	if run(dir, time.Minute, nil, &out) {
+		t.Error("all is well, it says")
+	}
+	wantLines(t, out.String(), "sample_test.go:3", "FAIL example.com/sample")
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// report is what is known of a run of go test.
+type report struct {
+	out io.Writer
+
+	mu                      sync.Mutex
+	packages                map[string]*pack
+	passed, failed, skipped int
+}
+
+// pack is a package whose tests run.
+type pack struct {
+	output  map[string]*strings.Builder // by test; that of "" is the package's
+	running map[string]time.Time        // by test: its last sign of life
+	told    map[string]bool             // the tests that were reported to hang
+	failed  int
+}
+
+func newReport(out io.Writer) *report { return &report{out: out, packages: map[string]*pack{}} }
+
+// take notes an event, and prints what it decides.
+func (r *report) take(e event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case e.Action == "":
+	case e.Package == "":
+		fmt.Fprint(r.out, e.Output) // what a compiler says
+	case e.Test != "":
+		r.of(e.Package).note(e)
+		r.count(e)
+	case e.Action == "output":
+		r.of(e.Package).write("", e.Output)
+	case e.Action == "pass" || e.Action == "fail" || e.Action == "skip":
+		r.end(e)
+	}
+}
+
+func (r *report) of(name string) *pack {
+	p := r.packages[name]
+	if p == nil {
+		p = &pack{output: map[string]*strings.Builder{}, running: map[string]time.Time{}, told: map[string]bool{}}
+		r.packages[name] = p
+	}
+	return p
+}
+
+// note follows one test. What a test that passed has said is forgotten.
+func (p *pack) note(e event) {
+	switch e.Action {
+	case "run", "cont":
+		p.running[e.Test] = time.Now()
+	case "output":
+		p.write(e.Test, e.Output)
+		if _, runs := p.running[e.Test]; runs {
+			p.running[e.Test] = time.Now()
+		}
+	case "pass", "skip":
+		delete(p.output, e.Test)
+		fallthrough
+	case "pause", "fail":
+		delete(p.running, e.Test)
+	}
+}
+
+func (p *pack) write(test, text string) {
+	if p.output[test] == nil {
+		p.output[test] = &strings.Builder{}
+	}
+	p.output[test].WriteString(text)
+}
+
+func (r *report) count(e event) {
+	switch e.Action {
+	case "pass":
+		r.passed++
+	case "fail":
+		r.failed++
+		r.of(e.Package).failed++
+	case "skip":
+		r.skipped++
+		fmt.Fprintf(r.out, "skip %s %s\n", e.Package, e.Test)
+	}
+}
+
+// end prints what became of a package: a line, and all that failed tests and the package
+// itself have said.
+func (r *report) end(e event) {
+	p := r.of(e.Package)
+	delete(r.packages, e.Package)
+	if e.Action != "fail" {
+		fmt.Fprintf(r.out, "%-4s %s %.1fs\n", map[string]string{"pass": "ok", "skip": "none"}[e.Action], e.Package, e.Elapsed)
+		return
+	}
+	if p.failed == 0 {
+		r.failed++ // it did not compile, or ended in the middle of a test
+	}
+	for _, test := range slices.Sorted(maps.Keys(p.output)) {
+		fmt.Fprint(r.out, p.output[test])
+	}
+	fmt.Fprintf(r.out, "FAIL %s %.1fs\n", e.Package, e.Elapsed)
+}
+
+// conclude prints the sums.
+func (r *report) conclude() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintf(r.out, "%d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped)
+}
+
+// hanging lists the packages with tests that gave no sign of life for so long, and names
+// those tests. Each is listed once.
+func (r *report) hanging(long time.Duration) (packages []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, p := range r.packages {
+		tests := p.hanging(long)
+		if len(tests) > 0 {
+			fmt.Fprintf(r.out, "HANGS %s: %s: no sign of life for %v\n", name, strings.Join(tests, ", "), long.Round(time.Second))
+			packages = append(packages, name)
+		}
+	}
+	return packages
+}
+
+func (p *pack) hanging(long time.Duration) (tests []string) {
+	for test, seen := range p.running {
+		if time.Since(seen) >= long && !p.told[test] && !p.hasRunning(test) {
+			p.told[test] = true
+			tests = append(tests, test)
+		}
+	}
+	slices.Sort(tests)
+	return tests
+}
+
+// hasRunning reports whether a test waits for one of its subtests.
+func (p *pack) hasRunning(test string) bool {
+	for other := range p.running {
+		if strings.HasPrefix(other, test+"/") {
+			return true
+		}
+	}
+	return false
+}
