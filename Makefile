@@ -3,21 +3,24 @@
 GO          ?= go
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-# Tests need real servers. They are found, or installed with apt-get; one that is
-# missing is a failure. Make it empty to skip what needs a server that is missing.
+# Tests need real servers, which make servers installs; one that is missing is a failure.
+# Make it empty to skip what needs a server that is missing.
 DISTLOCK_TEST_REQUIRE ?= all
 export DISTLOCK_TEST_REQUIRE
 
 # Tests of tens of thousands of calls, which run once and not fifty times.
 LARGE = Outage|Backlog|SilentHolds|SilentReleases|MoreThanCanBeReleased|NothingSent
 
-.PHONY: help test lint bench bench-once check api
+.PHONY: help servers test lint bench bench-once check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: ## run every test with the race detector, the core's fifty times
-	$(GO) test -race -shuffle=on -timeout 15m ./...
+servers: ## install the servers that tests need, with apt-get (as root) and from the registries of Python, Maven and Go
+	$(GO) run ./internal/testserver/provide
+
+test: servers ## run every test with the race detector, the core's fifty times
+	$(GO) run ./internal/gotest -hang 4m -race -shuffle=on -timeout 20m ./...
 	$(GO) test -race -shuffle=on -timeout 15m -count=50 -skip '$(LARGE)' . ./driver
 	cd interop/strings && $(GO) test -race -shuffle=on -timeout 5m ./...
 	cd interop/etcd && $(GO) test -race -shuffle=on -timeout 15m ./...
