@@ -1,3 +1,5 @@
+//go:build unix
+
 // Gotest runs go test, prints what failed, and ends a test that hangs: it is named, with all
 // goroutines of its process, a minute after it last gave a sign of life.
 //
