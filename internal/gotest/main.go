@@ -3,7 +3,7 @@
 // Gotest runs go test, prints what failed, and ends a test that hangs: it is named, with all
 // goroutines of its process, a minute after it last gave a sign of life.
 //
-//	go run ./internal/gotest [-hang 1m] [arguments of go test]
+//	go run ./internal/gotest [-hang 1m] -- [arguments of go test]
 //
 // The minute is stretched while the machine has more to do than it has processors.
 package main
