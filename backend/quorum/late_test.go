@@ -2,6 +2,7 @@ package quorum_test
 
 import (
 	"context"
+	"errors"
 	"math"
 	"testing"
 	"testing/synctest"
@@ -95,7 +96,8 @@ func TestRemainsOfALongerLife(t *testing.T) {
 				r := request(driver.Exclusive)
 				hold(t, b, w, r)
 				w.cut(0)
-				if err := b.Release(t.Context(), r.Hold); err != nil {
+				// Where votes ended unrenewed too few may be left to tell what was released.
+				if err := b.Release(t.Context(), r.Hold); errors.Is(err, driver.ErrLost) || driver.Final(err) {
 					t.Fatal(err)
 				}
 				time.Sleep(10 * time.Minute)

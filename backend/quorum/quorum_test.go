@@ -163,6 +163,30 @@ func TestLostIsAFact(t *testing.T) {
 	})
 }
 
+// A release of which too few know says neither that the Owner held nor that it did not: those
+// that answered ErrLost may have granted a successor together with those that are silent.
+func TestReleaseOfWhichTooFewKnow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3)
+		b, w := c.process()
+		r := request(driver.Exclusive)
+		take(t, b, r)
+		synctest.Wait()
+		for i := range 2 {
+			c.stores[i].Connect().Release(t.Context(), r.Hold)
+		}
+		w.kill(0)
+		successor := request(driver.Exclusive)
+		for i := range 2 {
+			take(t, c.stores[i].Connect(), successor)
+		}
+		isUnknown(t, "one released, one had nothing, one is silent", b.Release(t.Context(), r.Hold))
+		if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("released again: %v; want ErrLost", err)
+		}
+	})
+}
+
 // A batch's answer does not wait for a member that is slow.
 func TestRenewDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -62,14 +62,15 @@ type answer struct {
 	err    error
 }
 
-// released makes the answer of all. Owner holds nothing any more at members that said
-// either: if those are a majority, the next can get in. It is ErrLost only if those who
-// said so leave no majority that Owner could have had.
+// released makes the answer of all. It is nil only if a majority has released, and ErrLost
+// only if those who said so leave no majority that Owner could have had. Between the two
+// nothing tells whether Owner held when the release began: a successor may have been granted
+// by those that said ErrLost and those that said nothing. Released again, the Owner is lost.
 func (b *Backend) released(h driver.Hold, t *tally) error {
 	switch {
 	case t.lost > t.of-b.majority:
 		return fmt.Errorf("quorum: %q: %w", h.Name, driver.ErrLost)
-	case t.yes > 0 && t.yes+t.lost >= b.majority:
+	case t.yes >= b.majority:
 		return nil
 	case t.final > t.of-b.majority:
 		return fmt.Errorf("quorum: release %q: %w", h.Name, t.finalErr)
