@@ -94,6 +94,7 @@ func TestRemainsOfALongerLife(t *testing.T) {
 				b, w := c.process()
 				r := request(driver.Exclusive)
 				hold(t, b, w, r)
+				synctest.Wait() // a majority decides, and the silent member is to have a vote
 				w.cut(0)
 				err := b.Release(t.Context(), r.Hold)
 				switch {
