@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,7 +47,7 @@ func TestStuck(t *testing.T) {
 func waitForEver() { <-make(chan int) }
 `)
 	var out strings.Builder
-	if run(dir, 2*time.Second, nil, &out) {
+	if run(options{dir: dir, hang: 2 * time.Second}, &out) == nil {
 		t.Error("all is well, it says")
 	}
 	wantLines(t, out.String(), "HANGS example.com/sample: TestStuck/inside: no sign of life for ", "sample.waitForEver", "FAIL example.com/sample ", "1 passed, 1 failed, 0 skipped")
@@ -60,7 +61,7 @@ func TestBad(t *testing.T)     { t.Error("what went wrong") }
 func TestSkipped(t *testing.T) { t.Skip() }
 `)
 	var out strings.Builder
-	if run(dir, time.Minute, nil, &out) {
+	if run(options{dir: dir, hang: time.Minute}, &out) == nil {
 		t.Error("all is well, it says")
 	}
 	wantLines(t, out.String(), "what went wrong", "skip example.com/sample TestSkipped", "1 passed, 1 failed, 1 skipped\n")
@@ -68,16 +69,53 @@ func TestSkipped(t *testing.T) { t.Skip() }
 		t.Errorf("it tells what a good test said:\n%s", out.String())
 	}
 	out.Reset()
-	if !run(dir, time.Minute, []string{"-run", "Well"}, &out) {
+	if err := run(options{dir: dir, hang: time.Minute, slowest: 3, flags: []string{"-run", "Well"}}, &out); err != nil {
 		t.Errorf("a good run fails:\n%s", out.String())
 	}
-	wantLines(t, out.String(), "ok   example.com/sample ", "1 passed, 0 failed, 0 skipped\n")
+	wantLines(t, out.String(), "ok   example.com/sample ", "slow ", "s example.com/sample TestWell\n", "1 passed, 0 failed, 0 skipped\n")
+}
+
+// The packages of -serial are never beside each other, the rest is beside them.
+func TestSerialPackages(t *testing.T) {
+	dir := t.TempDir()
+	test := `package x
+
+import (
+	"net"
+	"testing"
+	"time"
+)
+
+func TestAlone(t *testing.T) {
+	l, err := net.Listen("unix", "../one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond)
+	l.Close()
+}
+`
+	files := map[string]string{"go.mod": "module example.com/sample\n\ngo 1.23\n", "d/x_test.go": "package x\n\nimport \"testing\"\n\nfunc TestBeside(t *testing.T) {}\n"}
+	for _, p := range []string{"a", "b", "c"} {
+		files[p+"/x_test.go"] = test
+	}
+	for name, text := range files {
+		file := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out strings.Builder
+	if err := run(options{dir: dir, hang: time.Minute, serial: []string{"./a", "./b", "./c"}, flags: []string{"-count=5"}}, &out); err != nil {
+		t.Error(err)
+	}
+	wantLines(t, out.String(), "ok   example.com/sample/a ", "ok   example.com/sample/d ", "20 passed, 0 failed, 0 skipped\n")
 }
 
 func TestBuildErrorIsShown(t *testing.T) {
 	dir := module(t, "func broken( {\n")
 	var out strings.Builder
-	if run(dir, time.Minute, nil, &out) {
+	if run(options{dir: dir, hang: time.Minute}, &out) == nil {
 		t.Error("all is well, it says")
 	}
 	wantLines(t, out.String(), "sample_test.go:3", "FAIL example.com/sample")

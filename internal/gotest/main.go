@@ -1,73 +1,103 @@
 //go:build unix
 
-// Gotest runs go test, prints what failed, and ends a test that hangs: it is named, with all
-// goroutines of its process, a minute after it last gave a sign of life.
+// Gotest runs go test, prints what failed and which tests took longest, and ends a test that
+// hangs: it is named, with all goroutines of its process, a minute after it last gave a sign
+// of life.
 //
-//	go run ./internal/gotest [-hang 1m] -- [arguments of go test]
+//	go run ./internal/gotest [-hang 1m] [-serial "PACKAGES"] [-slowest N] [PACKAGES] [-- FLAGS]
+//
+// FLAGS are those of go test. PACKAGES are ./... if none are given. The packages named by
+// -serial run one after the other, beside the rest.
 //
 // The minute is stretched while the machine has more to do than it has processors.
 package main
 
 import (
-	"bufio"
-	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 )
 
+// options is what the command line asks for.
+type options struct {
+	dir     string
+	hang    time.Duration // how long a test may go without a sign of life
+	serial  []string      // packages of which only one runs at a time
+	slowest int           // how many of the slowest tests are listed
+	pattern []string      // the packages
+	flags   []string      // of go test
+}
+
 func main() {
-	hang := flag.Duration("hang", time.Minute, "how long a test may go without a sign of life")
-	dir := flag.String("C", ".", "the folder to run in")
-	flag.Parse()
-	if !run(*dir, *hang, flag.Args(), os.Stdout) {
+	var o options
+	serial := flag.String("serial", "", "packages that run one after the other, beside the rest")
+	flag.DurationVar(&o.hang, "hang", time.Minute, "how long a test may go without a sign of life")
+	flag.IntVar(&o.slowest, "slowest", 0, "how many of the slowest tests are listed")
+	flag.StringVar(&o.dir, "C", ".", "the folder to run in")
+	args, flags := os.Args[1:], []string(nil)
+	if i := slices.Index(args, "--"); i >= 0 {
+		args, flags = args[:i], args[i+1:]
+	}
+	_ = flag.CommandLine.Parse(args) // it exits
+	o.serial, o.pattern, o.flags = strings.Fields(*serial), flag.Args(), flags
+	if err := run(o, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "gotest:", err)
 		os.Exit(1)
 	}
 }
 
-// run runs go test and reports whether all is well.
-func run(dir string, hang time.Duration, args []string, out io.Writer) bool {
-	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
-	cmd.Dir, cmd.Stderr = dir, os.Stderr
-	events, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
+// run runs the tests. It fails if one of them does.
+func run(o options, out io.Writer) error {
+	if len(o.pattern) == 0 {
+		o.pattern = []string{"./..."}
 	}
+	all, err := o.list(o.pattern)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "gotest:", err)
-		return false
+		return err
+	}
+	lanes := []*lane{{packages: all}}
+	if len(o.serial) > 0 {
+		serial, err := o.list(o.serial)
+		if err != nil {
+			return err
+		}
+		one := &lane{flags: []string{"-p", "1"}, packages: slices.DeleteFunc(slices.Clone(all), func(p string) bool { return !slices.Contains(serial, p) })}
+		rest := &lane{flags: []string{"-p", "1"}, packages: slices.DeleteFunc(all, func(p string) bool { return slices.Contains(serial, p) })}
+		lanes = slices.DeleteFunc([]*lane{one, rest}, func(l *lane) bool { return len(l.packages) == 0 })
 	}
 	r := newReport(out)
 	stop := make(chan struct{})
-	go r.watch(cmd.Process.Pid, hang, stop)
-	r.read(events)
-	close(stop)
-	err = cmd.Wait()
-	r.conclude()
-	return err == nil
-}
-
-// event is one line of go test -json; see go doc test2json.
-type event struct {
-	Action, Package, ImportPath, Test, Output string
-	Elapsed                                   float64
-}
-
-// read takes in all events.
-func (r *report) read(events io.Reader) {
-	lines := bufio.NewReader(events)
-	for {
-		line, err := lines.ReadBytes('\n')
-		var e event
-		if len(line) > 0 && json.Unmarshal(line, &e) != nil {
-			e = event{Action: "output", Output: string(line)}
-		}
-		r.take(e)
-		if err != nil {
-			return
+	for _, l := range lanes {
+		if failed := l.start(o); failed != nil {
+			return failed
 		}
 	}
+	go r.watch(lanes, o.hang, stop)
+	errs := make([]error, len(lanes))
+	var reading sync.WaitGroup
+	for i, l := range lanes {
+		reading.Go(func() { errs[i] = l.read(r) })
+	}
+	reading.Wait()
+	close(stop)
+	r.conclude(o.slowest)
+	return errors.Join(errs...)
+}
+
+// list returns the import paths of packages.
+func (o options) list(pattern []string) ([]string, error) {
+	cmd := exec.Command("go", append([]string{"list"}, pattern...)...)
+	cmd.Dir, cmd.Stderr = o.dir, os.Stderr
+	text, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list %s: %w", strings.Join(pattern, " "), err)
+	}
+	return strings.Fields(string(text)), nil
 }

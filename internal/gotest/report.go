@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -19,6 +20,13 @@ type report struct {
 	mu                      sync.Mutex
 	packages                map[string]*pack
 	passed, failed, skipped int
+	slow                    []timed
+}
+
+// timed is a test that ended.
+type timed struct {
+	test string
+	took float64 // seconds
 }
 
 // pack is a package whose tests run.
@@ -84,6 +92,9 @@ func (p *pack) write(test, text string) {
 }
 
 func (r *report) count(e event) {
+	if (e.Action == "pass" || e.Action == "fail") && !strings.Contains(e.Test, "/") {
+		r.slow = append(r.slow, timed{e.Package + " " + e.Test, e.Elapsed})
+	}
 	switch e.Action {
 	case "pass":
 		r.passed++
@@ -114,10 +125,14 @@ func (r *report) end(e event) {
 	fmt.Fprintf(r.out, "FAIL %s %.1fs\n", e.Package, e.Elapsed)
 }
 
-// conclude prints the sums.
-func (r *report) conclude() {
+// conclude prints the slowest tests and the sums.
+func (r *report) conclude(slowest int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	slices.SortFunc(r.slow, func(a, b timed) int { return cmp.Compare(b.took, a.took) })
+	for _, t := range r.slow[:min(slowest, len(r.slow))] {
+		fmt.Fprintf(r.out, "slow %6.1fs %s\n", t.took, t.test)
+	}
 	fmt.Fprintf(r.out, "%d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped)
 }
 

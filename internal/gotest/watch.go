@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,7 +16,7 @@ import (
 )
 
 // watch ends the processes of tests that hang, until stop is closed.
-func (r *report) watch(goTest int, hang time.Duration, stop <-chan struct{}) {
+func (r *report) watch(lanes []*lane, hang time.Duration, stop <-chan struct{}) {
 	tick := time.NewTicker(min(hang/4, 5*time.Second))
 	defer tick.Stop()
 	for {
@@ -25,7 +26,7 @@ func (r *report) watch(goTest int, hang time.Duration, stop <-chan struct{}) {
 		case <-tick.C:
 		}
 		for _, name := range r.hanging(time.Duration(float64(hang) * slowdown())) {
-			quit(goTest, name)
+			quit(lanes, name)
 		}
 	}
 }
@@ -45,22 +46,28 @@ func slowdown() float64 {
 
 // quit makes the test process of a package print its goroutines and end. Where processes
 // can't be listed go test is ended instead.
-func quit(goTest int, name string) {
+func quit(lanes []*lane, name string) {
 	found := false
 	programs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, file := range programs {
 		text, err := os.ReadFile(file)
 		program, _, _ := strings.Cut(string(text), "\x00")
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if err == nil && path.Base(program) == path.Base(name)+".test" && parent(pid) == goTest {
+		if err == nil && path.Base(program) == path.Base(name)+".test" && startedBy(lanes, parent(pid)) {
 			found = true
 			_ = syscall.Kill(pid, syscall.SIGQUIT) // it may have ended by itself
 		}
 	}
 	if !found {
 		fmt.Fprintf(os.Stderr, "gotest: the process of %s is not found; ending all\n", name)
-		_ = syscall.Kill(goTest, syscall.SIGINT)
+		for _, l := range lanes {
+			_ = l.cmd.Process.Signal(syscall.SIGINT)
+		}
 	}
+}
+
+func startedBy(lanes []*lane, pid int) bool {
+	return slices.ContainsFunc(lanes, func(l *lane) bool { return l.cmd.Process.Pid == pid })
 }
 
 // parent is the process that started another; 0 if that is not known.
