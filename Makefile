@@ -1,4 +1,4 @@
-# What CI runs is `make check` and nothing else.
+# CI runs make check.
 
 GO          ?= go
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -8,23 +8,37 @@ STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 DISTLOCK_TEST_REQUIRE ?= all
 export DISTLOCK_TEST_REQUIRE
 
-# Tests of tens of thousands of calls, which run once and not fifty times.
-LARGE = Outage|Backlog|SilentHolds|SilentReleases|MoreThanCanBeReleased|NothingSent
+# Packages whose tests start clusters: an election needs the machine, so these run one after the other.
+SERIAL = ./backend/etcdlock ./backend/redislock ./backend/zklock ./fence/fenceredis ./internal/cli \
+	./internal/testserver ./internal/zk ./interop/curator ./interop/redisson
+# Packages that have tests which only make test-long runs.
+LONG = $(shell grep -rl --include=*_test.go '^func TestLong' backend internal interop/curator interop/redisson fence occ *_test.go | xargs -n1 dirname | sort -u | sed 's,^,./,')
+GOTEST = $(GO) run ./internal/gotest -serial '$(SERIAL)' -slowest 10
+RACE = -race -shuffle=on -vet=off
 
-.PHONY: help servers test lint bench bench-once check api
+.PHONY: help servers test test-long test-under-load lint bench bench-once check api
 
 help: ## show this help
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 servers: ## install the servers that tests need, with apt-get (as root) and from the registries of Python, Maven and Go
 	$(GO) run ./internal/testserver/provide
 
-test: servers ## run every test with the race detector, the core's fifty times
-	$(GO) run ./internal/gotest -hang 4m -- -race -shuffle=on -timeout 20m
-	$(GO) test -race -shuffle=on -timeout 15m -count=50 -skip '$(LARGE)' . ./driver
-	cd interop/strings && $(GO) test -race -shuffle=on -timeout 5m ./...
-	cd interop/etcd && $(GO) test -race -shuffle=on -timeout 15m ./...
-	cd interop/zk && $(GO) test -race -shuffle=on -timeout 5m ./...
+test: servers ## run the tests with the race detector (minutes)
+	$(GO) build -race ./...
+	$(GOTEST) -- $(RACE) -timeout 20m -skip '^TestLong'
+
+test-long: servers ## run what takes longer: fuzzing, old servers, other languages, the core fifty times (a quarter of an hour)
+	$(GO) build -race ./...
+	$(GOTEST) -hang 5m $(LONG) -- $(RACE) -timeout 20m -run '^TestLong'
+	$(GO) test $(RACE) -timeout 15m -count=50 -skip '^Test(Large|Long)' . ./driver
+	cd interop/strings && $(GO) test $(RACE) -timeout 5m ./...
+	cd interop/etcd && $(GO) test $(RACE) -timeout 15m ./...
+	cd interop/zk && $(GO) test $(RACE) -timeout 5m ./...
+
+test-under-load: ## run make test beside four processes that burn CPU; this finds tests that a busy machine breaks
+	@for i in 1 2 3 4; do sh -c 'while :; do :; done' & burners="$$burners $$!"; done; \
+	trap 'kill $$burners' EXIT; $(MAKE) test
 
 lint: ## formatting, vet, staticcheck, go.mod, and the listing of the public API
 	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }
@@ -46,4 +60,4 @@ bench-once: ## every benchmark once, so that none rots
 api: ## write the listing of the public API anew
 	$(GO) test ./internal/api -run TestListing -update
 
-check: test lint bench-once ## what CI runs
+check: test test-long lint bench-once ## what CI runs
