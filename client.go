@@ -103,6 +103,8 @@ func (c *Client) fillOptions() error {
 		return invalid("Options.HandoffMax %d; want -1 or more", o.HandoffMax)
 	case o.HandoffWindow < 0:
 		return invalid("Options.HandoffWindow %v; want no negative time", o.HandoffWindow)
+	case o.MaxHold < 0:
+		return invalid("Options.MaxHold %v; want no negative time", o.MaxHold)
 	case o.CallTimeout < 0:
 		return invalid("Options.CallTimeout %v; want no negative time", o.CallTimeout)
 	}
@@ -125,7 +127,8 @@ func processMeta(meta map[string]string) map[string]string {
 func (c *Client) newSpec(name string, mode Mode, limit int, opts []LockOption) *spec {
 	s := &spec{
 		name: name, mode: mode, limit: limit, ttl: c.opts.TTL, margin: c.opts.Margin, callTimeout: c.opts.CallTimeout,
-		handoffMax: max(c.opts.HandoffMax, 0), handoffWindow: c.opts.HandoffWindow, meta: c.opts.Meta,
+		handoffMax: max(c.opts.HandoffMax, 0), handoffWindow: c.opts.HandoffWindow,
+		maxHold: c.opts.MaxHold, meta: c.opts.Meta,
 	}
 	for _, o := range opts {
 		if o.apply != nil {

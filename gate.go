@@ -103,7 +103,7 @@ func (g *gate) handOn(h *hold, now instant) bool {
 	if h.row.count >= h.s.handoffMax || now-h.row.since >= h.s.handoffWindow || h.queued {
 		return false
 	}
-	if h.turning || h.wanted || h.asks() != h.s.ttl || h.trust()-now < h.s.ttl/4 {
+	if h.turning || h.wanted || h.asks() != h.s.ttl || !g.c.watchdog.handOn(h, now) {
 		return false
 	}
 	if h.next > h.last || h.lineUnknown(now) {

@@ -47,6 +47,12 @@ type Options struct {
 	// hand-offs. Raise it for throughput, at the price of longer waits elsewhere.
 	HandoffWindow time.Duration
 
+	// MaxHold is the MaxHold of all locks that give none of their own; see the LockOption. It
+	// ends leases whose Unlock was forgotten, which would be renewed until the client is
+	// closed. Choose it well above the longest work; a lock that is rightly held for
+	// longer gives a greater MaxHold of its own. Default: no limit.
+	MaxHold time.Duration
+
 	// CallTimeout bounds one call to the backend. A call without an answer by then
 	// is tried again. Default: a third of the TTL, 5 s at most.
 	CallTimeout time.Duration
@@ -128,7 +134,8 @@ func WithHandoff(max int, window time.Duration) LockOption {
 
 // MaxHold ends the lease, as if it were lost, after it was held for d: a stuck
 // holder is not renewed for ever. The lock is free for others at most one TTL later.
-// Default: no limit.
+// Each lease has the full d, also one that was handed on inside this process; re-entered
+// ones share that of the first. Default: Options.MaxHold.
 func MaxHold(d time.Duration) LockOption {
 	return LockOption{func(s *spec) { s.maxHold, s.maxHoldSet = d, true }}
 }
@@ -198,14 +205,14 @@ func (s *spec) heirTo(o *spec) bool {
 	if s == o {
 		return s.passable()
 	}
-	return s.passable() && o.passable() && s.sameRequest(o) && s.policy == o.policy && s.margin == o.margin &&
+	return s.passable() && o.passable() && s.sameRequest(o) && s.policy == o.policy && s.margin == o.margin && s.maxHold == o.maxHold &&
 		s.revoked == nil && o.revoked == nil && s.handoffMax == o.handoffMax && s.handoffWindow == o.handoffWindow
 }
 
 // passable reports whether a hold can be handed on at all: it is not shared, and
 // nothing of it is tied to the single lease.
 func (s *spec) passable() bool {
-	return s.mode.Alone() && !s.fixed && !s.fair && s.handoffMax > 0 && !s.maxHoldSet && s.minHold == 0 && s.warn == nil
+	return s.mode.Alone() && !s.fixed && !s.fair && s.handoffMax > 0 && s.minHold == 0 && s.warn == nil
 }
 
 // sameRequest reports whether a request made for o may be continued for s: all that the
@@ -270,7 +277,7 @@ func (s *spec) checkTimes(caps driver.Caps) error {
 		return invalid("MinHold %v; want no negative time", s.minHold)
 	case s.minHold > caps.Longest() && !caps.Session:
 		return invalid("MinHold %v is above the maximum of %s, %v", s.minHold, caps.Name, caps.Longest())
-	case s.maxHoldSet && s.minHold > s.maxHold:
+	case s.maxHold > 0 && s.minHold > s.maxHold:
 		return invalid("MinHold %v is more than MaxHold %v", s.minHold, s.maxHold)
 	case s.warn != nil && (s.warnBefore <= 0 || s.warnBefore >= s.ttl-s.margin):
 		return invalid("WarnBefore %v; want it between 0 and TTL less margin, %v", s.warnBefore, s.ttl-s.margin)

@@ -29,18 +29,19 @@ type watchdog struct {
 // renewal is the watchdog's part of a hold, guarded by its mutex. Calls to the backend are
 // made from a batch's copy.
 type renewal struct {
-	index  int // in the queue; -1 once removed
-	ttl    time.Duration
-	next   instant // when the watchdog has to look at it
-	due    instant // when to renew; never for a fixed lease
-	warn   instant // when to warn; never if that is done or not wanted
-	cap    instant // the end by MaxHold
-	batch  *batch  // the renewal in flight
-	tries  int     // renewals without an answer, in a row
-	doubt  error   // what the last of them said
-	pinned bool    // MaxHold is what ends it
-	fixed  bool    // it is not renewed by itself
-	waits  bool    // it is in watchdog.doubtful
+	index   int // in the queue; -1 once removed
+	ttl     time.Duration
+	next    instant // when the watchdog has to look at it
+	due     instant // when to renew, unless it is pinned; never for a fixed lease
+	warn    instant // when to warn; never if that is done or not wanted
+	granted instant // the end by the last answer of the backend
+	cap     instant // the end by MaxHold
+	batch   *batch  // the renewal in flight
+	tries   int     // renewals without an answer, in a row
+	doubt   error   // what the last of them said
+	pinned  bool    // MaxHold is what ends it
+	fixed   bool    // it is not renewed by itself
+	waits   bool    // it is in watchdog.doubtful
 }
 
 // add puts a hold under watch, trusted for ttl from start. It reports false if the
@@ -66,26 +67,49 @@ func (w *watchdog) add(h *hold, start instant, ttl time.Duration) bool {
 // start, and never back: neither shortens a life at the backend. w.mu is held.
 func (h *hold) prolong(start instant, ttl time.Duration) {
 	r := &h.r
-	end := max(start+ttl-h.s.margin, h.trust())
-	r.pinned = end >= r.cap
-	if r.pinned {
-		end = r.cap
-	}
-	h.end.Store(int64(end))
+	r.granted = max(start+ttl-h.s.margin, r.granted)
 	r.tries, r.doubt = 0, nil
 	r.due, r.warn = never, never
-	if !r.fixed && !r.pinned {
+	if !r.fixed {
 		r.due = start + ttl/3
 	}
+	h.setEnd()
 	if h.s.warn != nil {
-		r.warn = end - h.s.warnBefore
+		r.warn = h.trust() - h.s.warnBefore
 	}
+}
+
+// setEnd sets the end of trust to the first of what ends it. w.mu is held.
+func (h *hold) setEnd() {
+	r := &h.r
+	r.pinned = r.granted >= r.cap
+	h.end.Store(int64(min(r.granted, r.cap)))
+}
+
+// handOn reports whether enough of h's TTL is left to hand it on, and counts MaxHold from now
+// on, for the next lease. A hold that has just ended by MaxHold is not handed on.
+func (w *watchdog) handOn(h *hold, now instant) bool {
+	enough := h.s.ttl / 4
+	if h.s.maxHold == 0 {
+		return h.trust()-now >= enough
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if h.r.index < 0 || h.r.granted-now < enough {
+		return false
+	}
+	h.r.cap = now + h.s.maxHold
+	h.setEnd()
+	h.r.schedule()
+	heap.Fix(&w.queue, h.r.index)
+	w.arm()
+	return true
 }
 
 // schedule sets next to the first of what may come before the end.
 func (r *renewal) schedule() {
 	r.next = r.warn
-	if r.batch == nil {
+	if r.batch == nil && !r.pinned {
 		r.next = min(r.next, r.due)
 	}
 }
@@ -162,7 +186,7 @@ func (w *watchdog) collect(now instant) (ended []ending, warned []*hold, due map
 // dueBy reports whether h is to be looked at now. A renewal is taken a little early
 // if others are due, so that batches are large and timers few.
 func (h *hold) dueBy(now instant) bool {
-	return h.at() <= now || h.r.batch == nil && h.at() == h.r.due && h.r.due-h.r.ttl/16 <= now
+	return h.at() <= now || h.r.batch == nil && !h.r.pinned && h.at() == h.r.due && h.r.due-h.r.ttl/16 <= now
 }
 
 // whyEnded says why trust ended.
