@@ -3,6 +3,7 @@ package distlock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
@@ -42,7 +43,10 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 		// The backend may have it as a reader by now.
 		h.c.abandon(h.remains(), nil)
 	}
-	return fmt.Errorf("%w: %w", ErrLost, err)
+	if !errors.Is(err, ErrLost) {
+		err = fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	return err
 }
 
 // turn claims the hold for a downgrade: until turned it is neither handed on nor
@@ -76,6 +80,10 @@ func (h *hold) askDowngrade(ctx context.Context) (start instant, grant driver.Gr
 	err = h.insist(ctx, math.MaxInt, func() error {
 		start = h.c.now()
 		grant, err = h.c.backend.Acquire(ctx, r)
+		if errors.Is(err, ErrHeld) {
+			// Nobody else can hold beside a writer. A grant after this would be a new hold.
+			return fmt.Errorf("%w: %v", ErrLost, err)
+		}
 		return err
 	})
 	return start, grant, err

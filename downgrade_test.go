@@ -149,3 +149,38 @@ func TestSilentDowngradeAfterALoss(t *testing.T) {
 		free(t, c, "x")
 	})
 }
+
+// A hold that was broken during a downgrade is lost, also if the writer who got the lock then has
+// released it when the backend is asked again.
+func TestDowngradeOfABrokenHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		r := &rig{Backend: store.Connect()}
+		c, other := client(t, r, nil), client(t, store.Connect(), nil)
+		lease := mustLock(t, c.RWMutex("x"))
+		r.set(func(r *rig) {
+			r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+				r.set(func(r *rig) { r.acquire = nil })
+				info, err := other.Inspect(ctx, "x")
+				if err != nil {
+					t.Error(err)
+				}
+				if err := other.Break(ctx, info); err != nil {
+					t.Error(err)
+				}
+				writer := mustLock(t, other.RWMutex("x"))
+				defer mustUnlock(t, writer)
+				return next(ctx, req)
+			}
+		})
+		err := lease.Downgrade(t.Context())
+		if e := (*distlock.Error)(nil); !errors.As(err, &e) || e.Kind != distlock.ErrLost {
+			t.Errorf("Downgrade: %v, want ErrLost", err)
+		}
+		if !errors.Is(lease.Err(), distlock.ErrLost) {
+			t.Errorf("the lease: %v, want ErrLost", lease.Err())
+		}
+		time.Sleep(time.Second)
+		free(t, other, "x")
+	})
+}
