@@ -41,8 +41,8 @@ type hold struct {
 	row       row
 	next      uint64  // the next fence of the span
 	last      uint64  // the last fence of the span
-	queued    bool    // others stand in line at the backend
-	told      instant // when the backend said whether they do
+	told      instant // when the backend said whether others stand in line there
+	queued    bool    // they do
 	turning   bool    // a downgrade is under way
 	wanted    bool    // somebody asked for the lock
 	ended     bool    // released, lost, or passed on for a re-fence
@@ -104,12 +104,12 @@ func (h *hold) lineUnknown(now instant) bool {
 
 // newLease makes the next lease on the hold, for a Lock called with ctx. sh.mu is held.
 func (h *hold) newLease(ctx context.Context, now instant) *Lease {
-	h.lease = &Lease{h: h, fence: h.next, parent: ctx}
+	h.lease = &Lease{h: h, fence: h.next, ctx: ctx}
 	h.since = now
 	if h.next != 0 {
 		h.next++
 	}
-	return h.lease
+	return h.lease.forUser()
 }
 
 // unlock ends one lease's part in the hold: the last one hands it on or releases it.
@@ -335,7 +335,7 @@ func (h *hold) tellRevoked() {
 		return
 	}
 	if l := h.outermost(); l != nil {
-		h.s.revoked(l)
+		h.s.revoked(l.handle())
 	}
 }
 

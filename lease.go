@@ -3,6 +3,7 @@ package distlock
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -10,18 +11,35 @@ import (
 // Lease is one hold of a lock, from Lock to Unlock or loss. It is safe for
 // concurrent use.
 type Lease struct {
-	mu     sync.Mutex
-	err    error // why it ended; nil while it is live
-	h      *hold
-	fence  uint64
-	parent context.Context // what Lock was called with
-	ctx    *leaseContext   // made on first use
+	mu    sync.Mutex
+	err   error // why it ended; nil while it is live
+	h     *hold
+	fence uint64
+	ctx   context.Context // what Lock was called with; once the lease has a context, that
+	leak  *leakWatch      // nil if leaks are not reported
 }
 
 // leaseContext is a lease's context and what ends it.
 type leaseContext struct {
-	context.Context
-	cancel context.CancelCauseFunc
+	context.Context // its end; it does not lead to the lease
+	cancel          context.CancelCauseFunc
+	lease           *Lease
+	values          context.Context // nil if the first has them
+}
+
+func (c *leaseContext) Value(key any) any {
+	if key == (leaseKey{}) {
+		return c.lease
+	}
+	return c.inherited(key)
+}
+
+// inherited asks the end first, where package context looks for what makes children cheap.
+func (c *leaseContext) inherited(key any) any {
+	if v := c.Context.Value(key); v != nil || c.values == nil {
+		return v
+	}
+	return c.values.Value(key)
 }
 
 // joined marks a parent whose end also ends the lease's context.
@@ -47,32 +65,59 @@ type leaseKey struct{}
 // ErrClosed by Client.Close. It has the values of the context that Lock was called
 // with, and not its end. A Reentrant lock knows its hold by it.
 func (l *Lease) Context() context.Context {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ctx != nil {
-		return l.ctx
+	core := l.core()
+	core.mu.Lock()
+	defer core.mu.Unlock()
+	if c := l.made(); c != nil {
+		return c
 	}
-	ctx, cancel := context.WithCancelCause(context.WithValue(l.ancestor(), leaseKey{}, l))
-	l.ctx = &leaseContext{ctx, cancel}
-	if l.err != nil && !l.goesOn() {
-		cancel(l.err)
+	end, values := l.ancestors()
+	c := &leaseContext{lease: l, values: values}
+	c.Context, c.cancel = context.WithCancelCause(end)
+	l.ctx = c
+	if core != l {
+		core.ctx = &leaseContext{Context: c.Context, cancel: c.cancel, lease: core}
 	}
-	return l.ctx
+	if core.err != nil && !core.goesOn() {
+		c.cancel(core.err)
+	}
+	return c
 }
 
-// ancestor is what the lease's context descends from.
-func (l *Lease) ancestor() context.Context {
-	parent := l.parent
+// made is the lease's context; nil if it was not made yet. The core's mu is held.
+func (l *Lease) made() *leaseContext {
+	if c, ok := l.ctx.(*leaseContext); ok && c.lease == l {
+		return c
+	}
+	return nil
+}
+
+// ancestors are what the lease's context ends with, and what has its values if that has not.
+func (l *Lease) ancestors() (end, values context.Context) {
+	parent := l.ctx
 	if p, ok := parent.(atMost); ok {
 		parent = p.caller
 	}
 	switch p := parent.(type) {
 	case joined:
-		return p.Context
+		return p.Context, nil
 	case under:
-		return p.parent
+		return p.parent, nil
 	}
-	return context.WithoutCancel(parent)
+	return context.Background(), parent
+}
+
+// outer is the lease that the context of Lock descends from, or nil.
+func (l *Lease) outer() *Lease {
+	core := l.core()
+	core.mu.Lock()
+	ctx, c := l.ctx, l.made()
+	core.mu.Unlock()
+	if c == nil {
+		return FromContext(ctx)
+	}
+	lease, _ := c.inherited(leaseKey{}).(*Lease)
+	return lease
 }
 
 // goesOn reports whether the context survives the end of the lease.
@@ -88,7 +133,7 @@ func (l *Lease) end(err error) bool {
 		return false
 	}
 	l.err = err
-	ctx := l.ctx
+	ctx := l.made()
 	goesOn := l.goesOn()
 	l.mu.Unlock()
 	if ctx != nil && !goesOn {
@@ -101,6 +146,7 @@ func (l *Lease) end(err error) bool {
 // after Unlock, and ErrClosed after Client.Close. It looks at the clock itself: it
 // never says nil after the deadline.
 func (l *Lease) Err() error {
+	l = l.core()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err == nil && l.h.c.now() >= l.h.trust() {
@@ -113,6 +159,7 @@ func (l *Lease) Err() error {
 // the lock before. Give it to whatever the lock protects, with the first read or
 // before, and let it refuse smaller ones. 0 if the backend has no fences.
 func (l *Lease) Fence() uint64 {
+	l = l.core()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.fence
@@ -144,12 +191,15 @@ func (l *Lease) Deadline() time.Time { return l.h.c.base.Add(l.h.trust()) }
 // at the latest. Called again it has nothing to do and returns nil at once, or ErrLost
 // as before.
 func (l *Lease) Unlock(ctx context.Context) error {
-	if l.end(ErrReleased) {
-		return l.h.unlock(ctx, l)
+	core := l.core()
+	ended := core.end(ErrReleased)
+	runtime.KeepAlive(l) // it was in use until then
+	if ended {
+		return l.h.unlock(ctx, core)
 	}
-	l.mu.Lock()
-	err, lctx := l.err, l.ctx
-	l.mu.Unlock()
+	core.mu.Lock()
+	err, lctx := core.err, core.made()
+	core.mu.Unlock()
 	if lctx != nil {
 		lctx.cancel(err) // that of OnLost(Continue) went on
 	}
@@ -173,7 +223,7 @@ func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
 	if most := caps.Longest() - l.h.s.margin; d <= 0 || d > most {
 		return fail(op, l.Name(), invalid("extension by %v; want more than 0 and at most the maximum of %s less the margin, %v", d, caps.Name, most))
 	}
-	if err := l.h.extend(ctx, l, max(d, caps.MinTTL)); err != nil {
+	if err := l.h.extend(ctx, l.core(), max(d, caps.MinTTL)); err != nil {
 		return fail(op, l.Name(), err)
 	}
 	return nil
@@ -189,7 +239,7 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 	if err := l.Err(); err != nil {
 		return &Error{Op: op, Name: l.Name(), Kind: kindOf(err), Err: err}
 	}
-	if err := l.h.downgrade(ctx, l); err != nil {
+	if err := l.h.downgrade(ctx, l.core()); err != nil {
 		return fail(op, l.Name(), err)
 	}
 	return nil
@@ -207,7 +257,7 @@ func Fence(ctx context.Context) uint64 {
 // FenceOf is the fencing token of the lease of the lock called name that ctx
 // descends from, 0 if there is none. For work under several locks.
 func FenceOf(ctx context.Context, name string) uint64 {
-	for l := FromContext(ctx); l != nil; l = FromContext(l.parent) {
+	for l := FromContext(ctx); l != nil; l = l.outer() {
 		if l.Name() == name {
 			return l.Fence()
 		}

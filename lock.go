@@ -9,6 +9,12 @@ import (
 
 // lock waits until the lock is held or ctx is done.
 func (l lock) lock(ctx context.Context, op string) (*Lease, error) {
+	lease, err := l.wait(ctx, op)
+	lease.recordStack()
+	return lease, err
+}
+
+func (l lock) wait(ctx context.Context, op string) (*Lease, error) {
 	if lease, err := l.begin(ctx, op); lease != nil || err != nil {
 		return lease, err
 	}
@@ -35,6 +41,12 @@ func (l lock) bounded(ctx context.Context) (context.Context, context.CancelFunc)
 
 // try makes one attempt.
 func (l lock) try(ctx context.Context, op string) (*Lease, error) {
+	lease, err := l.attempt(ctx, op)
+	lease.recordStack()
+	return lease, err
+}
+
+func (l lock) attempt(ctx context.Context, op string) (*Lease, error) {
 	if lease, err := l.begin(ctx, op); lease != nil || err != nil {
 		return lease, err
 	}
@@ -83,7 +95,7 @@ func (l lock) check(ctx context.Context, op string) error {
 // waitsForItself refuses a wait for a lock that the caller holds by ctx, which nobody but
 // the caller could end.
 func (l lock) waitsForItself(ctx context.Context) error {
-	for outer := FromContext(ctx); outer != nil; outer = FromContext(outer.parent) {
+	for outer := FromContext(ctx); outer != nil; outer = outer.outer() {
 		if outer.h.s.name != l.s.name || outer.h.c.caps.Name != l.c.caps.Name || outer.Err() != nil {
 			continue
 		}
@@ -101,7 +113,7 @@ func (l lock) waitsForItself(ctx context.Context) error {
 // reenter makes another lease on the hold that ctx travels with, if there is one
 // that covers the mode.
 func (l lock) reenter(ctx context.Context) *Lease {
-	for outer := FromContext(ctx); outer != nil; outer = FromContext(outer.parent) {
+	for outer := FromContext(ctx); outer != nil; outer = outer.outer() {
 		h := outer.h
 		if h.c == l.c && h.s.name == l.s.name && outer.Err() == nil {
 			return h.enter(outer, ctx, l.s.mode)
@@ -112,20 +124,21 @@ func (l lock) reenter(ctx context.Context) *Lease {
 
 // enter adds a lease to a hold, or returns nil if mode asks for more than it has.
 func (h *hold) enter(outer *Lease, ctx context.Context, mode Mode) *Lease {
+	outer = outer.core()
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
 	covered := mode == h.mode && !h.turning || mode == Read && h.mode == Write
 	if h.ended || !covered || h.lease != outer && !slices.Contains(h.nested, outer) {
 		return nil
 	}
-	lease := &Lease{h: h, fence: outer.Fence(), parent: ctx}
+	lease := &Lease{h: h, fence: outer.Fence(), ctx: ctx}
 	h.nested = append(h.nested, lease)
-	return lease
+	return lease.forUser()
 }
 
 // do runs f under the lock.
 func (l lock) do(ctx context.Context, f func(context.Context) error) error {
-	lease, err := l.lock(joined{ctx}, "do")
+	lease, err := l.wait(joined{ctx}, "do")
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,14 @@ type Observer struct {
 	Doubtful func(Event) // a renewal had no answer (Err); it is tried again until the lease's deadline
 	Lost     func(Event) // a lease was lost: Err says why, Held how long it was held
 	Released func(Event) // a lease was unlocked: Held; Err if the backend did not confirm
+
+	// Leaked is called when the garbage collector finds that a lease is held and that
+	// nothing refers to it, or to a context that descends from its own: no Unlock can follow. Stack
+	// says where it was taken. The lock stays held and is renewed, since the work under it
+	// may still be going on; Options.MaxHold ends it. Leases with WithoutRenewal are not
+	// reported, as they end by themselves. Of the locks of a MultiLease at least the last is reported.
+	// While Leaked is not nil, each Lock also records its stack.
+	Leaked func(Event)
 }
 
 // Event is one thing that happened. Fields that do not apply are zero.
@@ -25,6 +33,7 @@ type Event struct {
 	Waited time.Duration // from the call of Lock on
 	Held   time.Duration // from the grant on
 	Err    error
+	Stack  string // where the lease was taken, the caller of Lock first; for Leaked
 }
 
 func emit(f func(Event), e Event) {

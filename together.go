@@ -145,6 +145,7 @@ func (b *bunch) granted(lost []*news, start instant, grants []driver.Grant) (*Mu
 			b.leave(true)
 			return nil, fail(b.op, k.s.name, err)
 		}
+		lease.recordStack()
 		m.leases = append(m.leases, lease)
 	}
 	return m, nil

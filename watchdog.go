@@ -202,7 +202,7 @@ func (r *renewal) whyEnded() error {
 
 func (h *hold) warnHolder() {
 	if l := h.outermost(); l != nil {
-		go h.s.warn(l)
+		go h.s.warn(l.handle())
 	}
 }
 
