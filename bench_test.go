@@ -8,18 +8,23 @@ import (
 	"github.com/distlock/distlock"
 )
 
-// BenchmarkPair measures a lock on memory: alone, and with its context.
+// BenchmarkPair measures a lock on memory: alone, with its context, and with Observer.Leaked.
 func BenchmarkPair(b *testing.B) {
-	for what, use := range map[string]func(*distlock.Lease){
-		"alone":   func(*distlock.Lease) {},
-		"context": func(l *distlock.Lease) { l.Context() },
+	watched := &distlock.Options{Observer: &distlock.Observer{Leaked: func(distlock.Event) {}}}
+	for what, test := range map[string]struct {
+		opts *distlock.Options
+		use  func(*distlock.Lease)
+	}{
+		"alone":              {nil, func(*distlock.Lease) {}},
+		"context":            {nil, func(l *distlock.Lease) { l.Context() }},
+		"watched for a leak": {watched, func(*distlock.Lease) {}},
 	} {
 		b.Run(what, func(b *testing.B) {
-			m := client(b, newRig(), nil).Mutex("x")
+			m := client(b, newRig(), test.opts).Mutex("x")
 			b.ReportAllocs()
 			for b.Loop() {
 				lease := mustLock(b, m)
-				use(lease)
+				test.use(lease)
 				mustUnlock(b, lease)
 			}
 		})

@@ -19,7 +19,11 @@ func (a *app) lsCommand() *cobra.Command {
 		Short: "Say who holds what",
 		Long: `Ls lists the locks that are held or waited for, with a line for each holder: how
 the lock is held, its fence, since when, how long until it ends if it is not renewed,
-by whom, and how many wait. With a PREFIX only the names that begin with it.`,
+by whom, and how many wait. With a PREFIX only the names that begin with it.
+
+A dash stands for what the server does not tell. etcd and ZooKeeper do not record since
+when a lock is held, and ZooKeeper does not tell when it would end. Less is known of
+locks that other programs hold.`,
 		Example: `  distlock ls
   distlock ls deploy: --json | jq -r '.[].name'`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -96,6 +100,9 @@ func allToJSON(infos []distlock.Info) []lockJSON {
 	return all
 }
 
+// unknown stands for what the server does not tell.
+const unknown = "-"
+
 // writeTable writes a line for each holder, and one for a lock that is only waited for.
 func writeTable(w io.Writer, infos []distlock.Info) error {
 	var t table
@@ -114,14 +121,14 @@ func writeTable(w io.Writer, infos []distlock.Info) error {
 
 func fence(h distlock.Holder) string {
 	if h.Fence == 0 {
-		return "?"
+		return unknown
 	}
 	return strconv.FormatUint(h.Fence, 10)
 }
 
 func known(d time.Duration) string {
 	if d < 0 {
-		return "?"
+		return unknown
 	}
 	return short(d)
 }
@@ -130,12 +137,12 @@ func told(h distlock.Holder, key string) string {
 	if v := h.Meta[key]; v != "" {
 		return plain(v)
 	}
-	return "?"
+	return unknown
 }
 
 func waiters(info distlock.Info) string {
 	if info.WaiterCount < 0 {
-		return "?"
+		return unknown
 	}
 	return strconv.Itoa(info.WaiterCount)
 }

@@ -16,8 +16,10 @@ import (
 func (a *app) showCommand() *cobra.Command {
 	asJSON := false
 	cmd := &cobra.Command{
-		Use:     "show NAME",
-		Short:   "Say all that is known of one lock",
+		Use:   "show NAME",
+		Short: "Say all that is known of one lock",
+		Long: `Show describes a lock, those who hold it and those who wait. What the server does not
+tell is left out or a dash: see distlock help ls.`,
 		Example: "  distlock show backup",
 		Args:    exactly(1, "the name of one lock"),
 		RunE:    func(_ *cobra.Command, args []string) error { return a.show(args[0], asJSON) },

@@ -74,6 +74,22 @@ func wantOutput(t *testing.T, want string, args ...string) {
 	}
 }
 
+// A column that the server does not tell has a dash, whatever the column is.
+func TestLsOfWhatIsNotKnown(t *testing.T) {
+	var b strings.Builder
+	nameless := distlock.Holder{Mode: distlock.Exclusive, Held: -1, Left: -1}
+	if err := writeTable(&b, []distlock.Info{{Name: "x", Holders: []distlock.Holder{nameless}, WaiterCount: -1}}); err != nil {
+		t.Fatal(err)
+	}
+	_, line, _ := strings.Cut(strings.TrimSpace(b.String()), "\n")
+	if got := strings.Join(strings.Fields(line), " "); got != "x exclusive - - - - - - -" {
+		t.Errorf("the table: %s", got)
+	}
+	if !strings.Contains((&app{}).lsCommand().Long, "etcd and ZooKeeper do not record since") {
+		t.Error("the help does not say what the dash stands for")
+	}
+}
+
 func TestLs(t *testing.T) {
 	url := memory()
 	c := tenant(t, url, "17")
