@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"strings"
 	"time"
 
 	"github.com/distlock/distlock"
@@ -110,6 +112,36 @@ func ExampleMulti() {
 		return nil
 	})
 	// Output: true true
+}
+
+// A lease whose Unlock was forgotten ends all the same.
+func ExampleOptions_maxHold() {
+	locks, err := distlock.New(memlock.New(), &distlock.Options{MaxHold: 50 * time.Millisecond})
+	if err != nil {
+		panic(err)
+	}
+	defer locks.Close()
+	lease, _ := locks.Mutex("report").Lock(context.Background())
+	<-lease.Context().Done()
+	fmt.Println(context.Cause(lease.Context()))
+	// Output: distlock: hold "report": lock lost: it was held for MaxHold
+}
+
+// Leases that were dropped without Unlock are reported after a garbage collection.
+func ExampleObserver_leaked() {
+	leaked := make(chan distlock.Event, 1)
+	locks, err := distlock.New(memlock.New(), &distlock.Options{
+		Observer: &distlock.Observer{Leaked: func(e distlock.Event) { leaked <- e }},
+	})
+	if err != nil {
+		panic(err)
+	}
+	defer locks.Close()
+	_, _ = locks.Mutex("report").Lock(context.Background())
+	runtime.GC() // a program that runs for long does this by itself
+	e := <-leaked
+	fmt.Println(e.Name, "was taken here:", strings.HasPrefix(e.Stack, "github.com/distlock/distlock_test.ExampleObserver_leaked"))
+	// Output: report was taken here: true
 }
 
 func ExampleReentrant() {

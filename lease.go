@@ -34,7 +34,8 @@ func (c *leaseContext) Value(key any) any {
 	return c.inherited(key)
 }
 
-// inherited asks the end first, where package context looks for what makes children cheap.
+// inherited returns a value from above the lease. Package context looks for the cancellable
+// context, so that comes first.
 func (c *leaseContext) inherited(key any) any {
 	if v := c.Context.Value(key); v != nil || c.values == nil {
 		return v
@@ -92,7 +93,8 @@ func (l *Lease) made() *leaseContext {
 	return nil
 }
 
-// ancestors are what the lease's context ends with, and what has its values if that has not.
+// ancestors returns the context that ends the lease's, and the one that has its values; nil if
+// the first has them.
 func (l *Lease) ancestors() (end, values context.Context) {
 	parent := l.ctx
 	if p, ok := parent.(atMost); ok {
