@@ -239,10 +239,12 @@ func TestLeakOfSeveral(t *testing.T) {
 					t.Fatal(err)
 				}
 			}()
-			for {
+			for name := ""; name != "y"; {
 				runtime.GC()
-				if e := <-reports; e.Name == "y" {
-					break
+				select {
+				case e := <-reports:
+					name = e.Name
+				default:
 				}
 			}
 		})

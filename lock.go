@@ -14,6 +14,7 @@ func (l lock) lock(ctx context.Context, op string) (*Lease, error) {
 	return lease, err
 }
 
+// wait is lock without a stack, for leases that can't leak.
 func (l lock) wait(ctx context.Context, op string) (*Lease, error) {
 	if lease, err := l.begin(ctx, op); lease != nil || err != nil {
 		return lease, err
@@ -46,6 +47,7 @@ func (l lock) try(ctx context.Context, op string) (*Lease, error) {
 	return lease, err
 }
 
+// attempt is try without a stack.
 func (l lock) attempt(ctx context.Context, op string) (*Lease, error) {
 	if lease, err := l.begin(ctx, op); lease != nil || err != nil {
 		return lease, err
