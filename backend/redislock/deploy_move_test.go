@@ -15,7 +15,7 @@ import (
 
 // usable is how soon locks must work again after whatever happened to the servers. A
 // failover itself takes a few seconds.
-const usable = 30 * time.Second
+const usable = 2 * time.Minute
 
 // busy locks and unlocks a name without pause until stopped, and renews a lease.
 type busy struct {

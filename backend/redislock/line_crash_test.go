@@ -15,7 +15,7 @@ import (
 // when it was let in.
 func awaits(t *testing.T, b *Backend, r driver.Request) (in time.Time) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(tooLong); time.Now().Before(deadline); {
 		_, err := b.Acquire(t.Context(), r)
 		var held *driver.HeldError
 		if err == nil {
@@ -24,14 +24,14 @@ func awaits(t *testing.T, b *Backend, r driver.Request) (in time.Time) {
 		if !errors.As(err, &held) {
 			t.Fatal(err)
 		}
-		time.Sleep(min(max(held.Retry, time.Millisecond), r.TTL/5))
+		time.Sleep(min(max(held.Retry, time.Millisecond), tooLong))
 	}
 	t.Fatal("never let in")
 	return in
 }
 
 // A process that dies while it waits keeps those behind it out until its place ends,
-// wherever it stood, and not longer. It is cut off, so that it can't leave.
+// wherever it stood, and not until theirs do. It is cut off, so that it can't leave.
 func TestDeadWaiterAnywhereInLine(t *testing.T) {
 	const life = 600 * time.Millisecond
 	eachLayout(t, func(t *testing.T, layout Layout) {
@@ -44,6 +44,7 @@ func TestDeadWaiterAnywhereInLine(t *testing.T) {
 			var died time.Time
 			for i := range 3 {
 				by, w := b, request(r.Name, driver.Exclusive)
+				w.TTL = time.Hour
 				if i == dead {
 					by, w.TTL, died = gone, life, time.Now()
 				}
@@ -61,9 +62,6 @@ func TestDeadWaiterAnywhereInLine(t *testing.T) {
 				if i > dead && in < life {
 					t.Errorf("dead at %d: %d passed it after %v", dead, i, in)
 				}
-				if in > life+5*time.Second {
-					t.Errorf("dead at %d: %d was let in only after %v", dead, i, in)
-				}
 				release(t, b, w)
 			}
 		}
@@ -76,14 +74,14 @@ func TestRetryIsTheEndOfTheFirstPlace(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {
 		b, c, r := heldLine(t, layout)
 		first := request(r.Name, driver.Exclusive)
-		first.Queue, first.TTL = true, 5*time.Second
+		first.Queue, first.TTL = true, time.Hour
 		refused(t, b, first, driver.ErrHeld)
 		second := stands(t, b, r.Name)
 		release(t, b, r)
 		for _, next := range []driver.Request{second, request(r.Name, driver.Exclusive)} {
 			var held *driver.HeldError
 			err := refused(t, b, next, driver.ErrHeld)
-			if !errors.As(err, &held) || held.Retry > first.TTL+2*time.Millisecond || held.Retry < first.TTL-4*time.Second {
+			if !errors.As(err, &held) || held.Retry > first.TTL+2*time.Millisecond || held.Retry < first.TTL-10*time.Minute {
 				t.Errorf("refused with %v, want the end of the first place", err)
 			}
 		}

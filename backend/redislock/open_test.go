@@ -105,7 +105,6 @@ func TestOpenUnreachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	start := time.Now()
 	_, err = Open(t.Context(), "redis://:s3cret@"+l.Addr().String()+"?timeout=50ms")
 	unknown(t, "timeout", err)
 	if !strings.Contains(err.Error(), "no answer within 50ms") {
@@ -116,12 +115,9 @@ func TestOpenUnreachable(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, err = Open(ctx, "redis://"+l.Addr().String())
+	_, err = Open(ctx, "redis://"+l.Addr().String()+"?timeout=1h")
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("context ended: %v", err)
-	}
-	if took := time.Since(start); took > 3*time.Second {
-		t.Errorf("it took %v", took)
 	}
 }
 

@@ -43,9 +43,9 @@ func TestRedissonLockHeldByJava(t *testing.T) {
 	b, c := redissonOf(t)
 	ctx, r := t.Context(), request("", driver.Exclusive)
 	c.HSet(ctx, r.Name, javaField, 2)
-	c.PExpire(ctx, r.Name, 20*time.Second)
+	c.PExpire(ctx, r.Name, 20*time.Minute)
 	var held *driver.HeldError
-	if err := refused(t, b, r, driver.ErrHeld); !errors.As(err, &held) || held.Retry < 15*time.Second || held.Retry > 21*time.Second {
+	if err := refused(t, b, r, driver.ErrHeld); !errors.As(err, &held) || held.Retry < 15*time.Minute || held.Retry > 20*time.Minute+time.Second {
 		t.Errorf("refused with %v", err)
 	}
 	if err := b.Release(ctx, r.Hold); !errors.Is(err, driver.ErrLost) {
@@ -113,7 +113,7 @@ func TestRedissonFairQueueIsNotPassed(t *testing.T) {
 	holder, r := request("", driver.Exclusive), request("", driver.Exclusive)
 	r.Name = holder.Name
 	acquire(t, b, holder)
-	queueJava(t, c, r.Name, javaField, time.Minute)
+	queueJava(t, c, r.Name, javaField, 20*time.Minute)
 	info, err := b.Inspect(t.Context(), r.Name)
 	if err != nil || info.WaiterCount != 1 || info.Waiters[0].Owner != javaField {
 		t.Errorf("inspect: %+v, %v", info, err)
@@ -127,7 +127,7 @@ func TestRedissonFairQueueIsNotPassed(t *testing.T) {
 
 	var held *driver.HeldError
 	err = refused(t, b, r, driver.ErrHeld)
-	if !errors.As(err, &held) || held.Retry < 50*time.Second || held.Retry > time.Minute+time.Second {
+	if !errors.As(err, &held) || held.Retry < 15*time.Minute || held.Retry > 20*time.Minute+time.Second {
 		t.Errorf("free, but Java stands in line: %v", err)
 	}
 }
@@ -178,24 +178,25 @@ func TestRedissonReadWriteOnTheWire(t *testing.T) {
 func TestRedissonReadsBesideJava(t *testing.T) {
 	b, c := redissonOf(t)
 	ctx, r := t.Context(), request("", driver.Read)
+	r.TTL = 30 * time.Minute
 	timeout := "{" + r.Name + "}:" + javaField + ":rwlock_timeout:"
 	c.HSet(ctx, r.Name, "mode", "read", javaField, 2)
-	c.PExpire(ctx, r.Name, 10*time.Second)
-	c.Set(ctx, timeout+"1", 1, 10*time.Second)
-	c.Set(ctx, timeout+"2", 1, 5*time.Second)
+	c.PExpire(ctx, r.Name, 10*time.Minute)
+	c.Set(ctx, timeout+"1", 1, 10*time.Minute)
+	c.Set(ctx, timeout+"2", 1, 5*time.Minute)
 
 	acquire(t, b, r)
 	if got := c.HGet(ctx, r.Name, javaField).Val(); got != "2" {
 		t.Errorf("Java's count is %q", got)
 	}
-	if ttl := c.PTTL(ctx, r.Name).Val(); ttl < 25*time.Second {
+	if ttl := c.PTTL(ctx, r.Name).Val(); ttl < 25*time.Minute {
 		t.Errorf("the lock ends in %v, before our hold", ttl)
 	}
 	w := request(r.Name, driver.Write)
 	refused(t, b, w, driver.ErrHeld)
 	release(t, b, r)
-	if ttl := c.PTTL(ctx, r.Name).Val(); ttl > 10*time.Second || ttl < 8*time.Second {
-		t.Errorf("the lock ends in %v, want Java's 10 s", ttl)
+	if ttl := c.PTTL(ctx, r.Name).Val(); ttl > 10*time.Minute || ttl < 8*time.Minute {
+		t.Errorf("the lock ends in %v, want Java's 10 min", ttl)
 	}
 	// Java's process dies: its holds end, its field stays until the next reader leaves.
 	acquire(t, b, r)
@@ -209,8 +210,8 @@ func TestRedissonWriterThatReads(t *testing.T) {
 	b, c := redissonOf(t)
 	ctx, r := t.Context(), request("", driver.Write)
 	c.HSet(ctx, r.Name, "mode", "write", javaField+":write", 1, javaField, 1)
-	c.PExpire(ctx, r.Name, 20*time.Second)
-	c.Set(ctx, "{"+r.Name+"}:"+javaField+":rwlock_timeout:1", 1, 20*time.Second)
+	c.PExpire(ctx, r.Name, 20*time.Minute)
+	c.Set(ctx, "{"+r.Name+"}:"+javaField+":rwlock_timeout:1", 1, 20*time.Minute)
 	info, err := b.Inspect(ctx, r.Name)
 	if err != nil || info.Mode != driver.Write || len(info.Holders) != 2 {
 		t.Fatalf("inspect: %+v, %v", info, err)
@@ -248,15 +249,16 @@ func TestRedissonSemaphoreBesideJava(t *testing.T) {
 	ctx, r := t.Context(), request("", driver.Counted)
 	permits := "{" + r.Name + "}:timeout"
 	c.Set(ctx, r.Name, 2, 0) // trySetPermits(2)
-	soon := time.Now().Add(20 * time.Second).UnixMilli()
+	soon := time.Now().Add(20 * time.Minute).UnixMilli()
 	c.Decr(ctx, r.Name)
 	c.ZAdd(ctx, permits, redis.Z{Score: float64(soon), Member: "0123456789abcdef"})
 
+	r.TTL = time.Hour
 	acquire(t, b, r)
 	var held *driver.HeldError
 	err := refused(t, b, request(r.Name, driver.Counted), driver.ErrHeld)
-	if !errors.As(err, &held) || held.Retry > 21*time.Second || held.Retry < 15*time.Second {
-		t.Errorf("refused with %v, want Java's 20 s", err)
+	if !errors.As(err, &held) || held.Retry > 20*time.Minute+time.Second || held.Retry < 15*time.Minute {
+		t.Errorf("refused with %v, want Java's 20 min", err)
 	}
 	other := request(r.Name, driver.Counted)
 	other.Limit = 3
@@ -282,11 +284,11 @@ func TestStringSemaphoreLeavesNothing(t *testing.T) {
 	b, c := openOwn(t, srv.Addr(), Options{}), raw(t, srv.Addr())
 	r := request("", driver.Counted)
 	other := request(r.Name, driver.Counted)
-	other.TTL = 40 * time.Second
+	other.TTL = 40 * time.Minute
 	acquire(t, b, r)
 	expect(t, dump(t, c, r), "NAME string 1 30s", "{NAME}:timeout zset ID:30s 30s", "{NAME}:OWNER:distlock string +OWNER  # 30s")
 	acquire(t, b, other)
-	if ttl := c.PTTL(t.Context(), r.Name).Val(); ttl < 35*time.Second {
+	if ttl := c.PTTL(t.Context(), r.Name).Val(); ttl < 35*time.Minute {
 		t.Errorf("the semaphore ends in %v, before its longest permit", ttl)
 	}
 	release(t, b, other)
@@ -365,6 +367,7 @@ func TestRenewInBatches(t *testing.T) {
 		var holds []driver.Hold
 		for i := range 2*batchSize + 7 {
 			r := request("", []driver.Mode{driver.Exclusive, driver.Write, driver.Read, driver.Counted}[i%4])
+			r.TTL = 10 * time.Minute
 			if i%3 > 0 {
 				acquire(t, b, r)
 			}
@@ -379,7 +382,7 @@ func TestRenewInBatches(t *testing.T) {
 			if lost != errors.Is(err, driver.ErrLost) || !lost && err != nil {
 				t.Fatalf("%s: hold %s of %v: %v", layout, strconv.Itoa(i), holds[i].Mode, err)
 			}
-			if ttl := c.PTTL(t.Context(), holds[i].Name).Val(); !lost && ttl > 0 && ttl < 59*time.Minute {
+			if ttl := c.PTTL(t.Context(), holds[i].Name).Val(); !lost && ttl > 0 && ttl < 40*time.Minute {
 				t.Fatalf("%s: hold %d of %v ends in %v", layout, i, holds[i].Mode, ttl)
 			}
 		}

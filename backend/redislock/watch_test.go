@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testserver"
@@ -170,7 +169,7 @@ func TestWatchOfADeadServer(t *testing.T) {
 		backends = append(backends, o.open(t, srv.Addr(), Options{}))
 	}
 	srv.Kill()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := timeout(t, tooLong)
 	defer cancel()
 	for i, b := range backends {
 		_, err := b.Watch(ctx, request("", driver.Exclusive))
