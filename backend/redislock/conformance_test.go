@@ -14,10 +14,27 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 
+// The suite with each layout, and with each client.
 func TestConformance(t *testing.T) {
+	conformEach(t, func(client string, layout Layout) bool {
+		return client == "url" || (client == "rueidis") == (layout == Redisson)
+	})
+}
+
+// The suite with the other layout of the users' clients.
+func TestLongConformance(t *testing.T) {
+	conformEach(t, func(client string, layout Layout) bool {
+		return client != "url" && (client == "rueidis") == (layout == String)
+	})
+}
+
+func conformEach(t *testing.T, which func(client string, layout Layout) bool) {
 	srv := testserver.SharedRedis(t)
 	for _, layout := range []Layout{String, Redisson} {
 		for _, o := range openers {
+			if !which(o.name, layout) {
+				continue
+			}
 			t.Run(o.name+"/"+string(layout), func(t *testing.T) {
 				t.Parallel()
 				conform(t, srv, o, Options{Layout: layout})

@@ -105,8 +105,7 @@ func hears(t *testing.T, b *Backend, name string) {
 // A slot that moves, with a lock that is held, one that is waited for, and others that
 // are taken all the while.
 func TestClusterSlotMoves(t *testing.T) {
-	t.Parallel()
-	g := testserver.RedisCluster(t, testserver.RedisOptions{})
+	g := testserver.SharedRedisCluster(t)
 	for _, w := range clusterWays {
 		t.Run(w.name, func(t *testing.T) {
 			b := w.open(t, g.Addrs(), Options{}, newNetwork(t))

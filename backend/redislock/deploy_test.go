@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -69,15 +70,20 @@ type way struct {
 	open func(t testing.TB, addrs []string, opts Options, n *network) *Backend
 }
 
-var clusterWays = []way{{"url", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
-	return openThrough(t, "redis+cluster://"+strings.Join(addrs, ","), opts, n)
-}}, {"go-redis", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
-	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Dialer: n.dial})
-	b, err := NewGoRedis(c, &opts)
-	return closing(t, opened(t, b, err), func() { c.Close() })
-}}, {"rueidis", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
-	return openRueidisThrough(t, rueidis.ClientOption{InitAddress: addrs}, opts, n)
-}}}
+var clusterWays = clusterWaysIn(3 * time.Second)
+
+// clusterWaysIn are those of clients that wait so long for an answer.
+func clusterWaysIn(d time.Duration) []way {
+	return []way{{"url", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
+		return openThrough(t, fmt.Sprintf("redis+cluster://%s?timeout=%v", strings.Join(addrs, ","), d), opts, n)
+	}}, {"go-redis", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
+		c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Dialer: n.dial, ReadTimeout: d})
+		b, err := NewGoRedis(c, &opts)
+		return closing(t, opened(t, b, err), func() { c.Close() })
+	}}, {"rueidis", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
+		return openRueidisThrough(t, rueidis.ClientOption{InitAddress: addrs, ConnWriteTimeout: d}, opts, n)
+	}}}
+}
 
 var sentinelWays = []way{{"url", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
 	return openThrough(t, "redis+sentinel://"+strings.Join(addrs, ",")+"/"+testserver.SentinelName, opts, n)
@@ -90,7 +96,7 @@ var sentinelWays = []way{{"url", func(t testing.TB, addrs []string, opts Options
 	b, err := NewGoRedis(c, &opts)
 	return closing(t, opened(t, b, err), func() { c.Close() })
 }}, {"rueidis", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
-	return openRueidisThrough(t, rueidis.ClientOption{InitAddress: addrs, Sentinel: rueidis.SentinelOption{MasterSet: testserver.SentinelName}}, opts, n)
+	return openRueidisThrough(t, rueidis.ClientOption{InitAddress: addrs, Sentinel: rueidis.SentinelOption{MasterSet: testserver.SentinelName}, ConnWriteTimeout: 3 * time.Second}, opts, n)
 }}}
 
 func openThrough(t testing.TB, url string, opts Options, n *network) *Backend {
@@ -110,7 +116,7 @@ func openThrough(t testing.TB, url string, opts Options, n *network) *Backend {
 
 func openRueidisThrough(t testing.TB, o rueidis.ClientOption, opts Options, n *network) *Backend {
 	t.Helper()
-	o.DisableCache, o.PipelineMultiplex, o.RingScaleEachConn, o.ConnWriteTimeout = true, -1, 6, 3*time.Second
+	o.DisableCache, o.PipelineMultiplex, o.RingScaleEachConn = true, -1, 6
 	o.DialCtxFn = func(ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
 		return n.dial(ctx, "tcp", addr)
 	}
@@ -122,24 +128,19 @@ func openRueidisThrough(t testing.TB, o rueidis.ClientOption, opts Options, n *n
 	return closing(t, opened(t, b, err), c.Close)
 }
 
-// conforms runs the suite on a deployment, by URL with both layouts. By the user's
-// clients it runs what depends on how commands and messages travel.
-func conforms(t *testing.T, ways []way, addrs []string, refuses func(string) bool) {
-	for _, w := range ways {
-		if w.name == "url" {
-			for _, layout := range []Layout{String, Redisson} {
-				t.Run("url/"+string(layout), func(t *testing.T) {
-					drivertest.Run(t, harness(t, w, addrs, Options{Layout: layout}, refuses))
-				})
-			}
-			continue
-		}
-		t.Run(w.name, func(t *testing.T) { travels(t, harness(t, w, addrs, Options{Layout: Redisson}, refuses)) })
+// conforms runs the suite on a deployment by URL.
+func conforms(t *testing.T, ways []way, addrs []string, layout Layout, refuses func(string) bool) {
+	drivertest.Run(t, harness(t, ways[0], addrs, Options{Layout: layout}, refuses))
+}
+
+// travels runs, by the users' clients, what depends on how commands and messages travel.
+func travels(t *testing.T, ways []way, addrs []string, opts Options, refuses func(string) bool) {
+	for _, w := range ways[1:] {
+		t.Run(w.name, func(t *testing.T) { travelsBy(t, harness(t, w, addrs, opts, refuses)) })
 	}
 }
 
-// travels checks what depends on how commands and messages travel.
-func travels(t *testing.T, h drivertest.Harness) {
+func travelsBy(t *testing.T, h drivertest.Harness) {
 	for _, c := range drivertest.Checks() {
 		subject, _, _ := strings.Cut(c.Name, "/")
 		if !slices.Contains([]string{"again", "release", "watch", "cut", "ctx"}, subject) {
@@ -173,15 +174,32 @@ func harness(t *testing.T, w way, addrs []string, opts Options, refuses func(str
 	}
 }
 
+// isNoClusterName says which names a cluster refuses in either layout.
+func isNoClusterName(name string) bool { return oneSlot(name) != nil || isReserved(name) }
+
 func TestClusterConformance(t *testing.T) {
-	conforms(t, clusterWays, testserver.SharedRedisCluster(t).Addrs(), func(name string) bool { return oneSlot(name) != nil || isReserved(name) })
+	conforms(t, clusterWays, testserver.SharedRedisCluster(t).Addrs(), String, isNoClusterName)
+}
+
+func TestClusterTravels(t *testing.T) {
+	travels(t, clusterWays, testserver.SharedRedisCluster(t).Addrs(), Options{Layout: Redisson}, isNoClusterName)
+}
+
+func TestLongClusterConformance(t *testing.T) {
+	conforms(t, clusterWays, testserver.SharedRedisCluster(t).Addrs(), Redisson, isNoClusterName)
+}
+
+func TestSentinelConformance(t *testing.T) {
+	conforms(t, sentinelWays, testserver.SharedRedisSentinel(t).Addrs(), String, isReserved)
 }
 
 // The suite is too quick for go-redis's client of sentinels, which takes a while to
 // start and leaves a goroutine when it ends.
-func TestSentinelConformance(t *testing.T) {
+func TestLongSentinelConformance(t *testing.T) {
+	addrs := testserver.SharedRedisSentinel(t).Addrs()
+	conforms(t, sentinelWays, addrs, Redisson, isReserved)
 	ways := slices.DeleteFunc(slices.Clone(sentinelWays), func(w way) bool { return strings.HasPrefix(w.name, "go-redis") })
-	conforms(t, ways, testserver.SharedRedisSentinel(t).Addrs(), isReserved)
+	travels(t, ways, addrs, Options{Layout: Redisson}, isReserved)
 }
 
 func timeout(t testing.TB, d time.Duration) (context.Context, context.CancelFunc) {

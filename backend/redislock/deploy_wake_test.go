@@ -95,6 +95,7 @@ func TestClusterRenewsWhatItCan(t *testing.T) {
 	dead := map[string]bool{}
 	for i := range 300 {
 		r := request(fmt.Sprintf("many:%d:%s", i, driver.NewOwner()), driver.Exclusive)
+		r.TTL = time.Hour
 		acquire(t, b, r)
 		holds = append(holds, r.Hold)
 		at, err := b.client.at(t.Context(), r.Name)
@@ -104,20 +105,25 @@ func TestClusterRenewsWhatItCan(t *testing.T) {
 		dead[r.Name] = strings.Contains(at.name(), frozen.Addr())
 	}
 	frozen.Pause()
-	ctx, cancel := timeout(t, time.Second)
-	defer cancel()
-	unclear := 0
-	for i, err := range b.Renew(ctx, holds) {
-		dead := dead[holds[i].Name]
-		switch {
-		case errors.Is(err, driver.ErrLost), (err == nil) == dead:
-			t.Errorf("%s, its server frozen: %v: %v", holds[i].Name, dead, err)
-		case dead:
-			unclear++
+	defer frozen.Resume()
+	renewed, unclear := 0, 0
+	for patience := 500 * time.Millisecond; renewed+unclear < len(holds) && patience < tooLong; patience *= 2 { // again if the machine was slow
+		ctx, cancel := timeout(t, patience)
+		renewed, unclear = 0, 0
+		for i, err := range b.Renew(ctx, holds) {
+			dead := dead[holds[i].Name]
+			switch {
+			case errors.Is(err, driver.ErrLost), err == nil && dead:
+				t.Errorf("%s, its server frozen: %v: %v", holds[i].Name, dead, err)
+			case err == nil:
+				renewed++
+			case dead:
+				unclear++
+			}
 		}
+		cancel()
 	}
-	frozen.Resume()
-	if unclear == 0 {
-		t.Error("no lease was on the frozen server")
+	if unclear == 0 || renewed+unclear < len(holds) {
+		t.Errorf("of %d leases %d were renewed, and %d are on the frozen server", len(holds), renewed, unclear)
 	}
 }

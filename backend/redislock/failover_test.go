@@ -32,7 +32,7 @@ func isolatable(t *testing.T) (g *testserver.RedisSentinelGroup, unreplicate fun
 // The hole that no client can close: a master dies before its replicas hear of a lock.
 // The second holder is let in while the first has every reason to believe; its fence is
 // greater all the same, though the counter died with the master.
-func TestFailoverHole(t *testing.T) {
+func TestLongFailoverHole(t *testing.T) {
 	for _, layout := range []Layout{String, Redisson} {
 		t.Run(string(layout), func(t *testing.T) {
 			t.Parallel()
@@ -42,6 +42,7 @@ func TestFailoverHole(t *testing.T) {
 			unreplicate(old)
 			a, b := openSentinel(t, g, layout), openSentinel(t, g, layout)
 			start, torn := time.Now(), request("", driver.Exclusive)
+			torn.TTL = 5 * time.Minute
 			first := acquire(t, a, torn)
 			if keys := allKeys(t, old); len(keys) < 3 {
 				t.Fatalf("the master that is to die has no lock and counter, but %q", keys)
@@ -91,7 +92,7 @@ func twoHolders(t *testing.T, a, b *Backend, torn driver.Request, first driver.G
 // that were dead during a failover come back, and those that know of it are dead now. They
 // believe in the old master, which is dead, and fail over once more, away from the master
 // that the first failover made.
-func TestFailoverAwayFromALiveMaster(t *testing.T) {
+func TestLongFailoverAwayFromALiveMaster(t *testing.T) {
 	for _, layout := range []Layout{String, Redisson} {
 		t.Run(string(layout), func(t *testing.T) {
 			t.Parallel()
@@ -177,7 +178,7 @@ func copies(t *testing.T, s *testserver.RedisServer, key string, wanted int) int
 	if err := c.Set(t.Context(), key, "1", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	n, err := c.Wait(t.Context(), wanted, 10*time.Second).Result()
+	n, err := c.Wait(t.Context(), wanted, tooLong).Result()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,13 +1,10 @@
 package redislock
 
 import (
-	"context"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testserver"
 	"github.com/redis/go-redis/v9"
@@ -196,39 +193,4 @@ func TestKeyspaceDenied(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A user of the library waits no longer than it takes to be told: without, it would be
-// a poll, up to a second later.
-func TestKeyspaceIsPrompt(t *testing.T) {
-	srv := testserver.SharedRedis(t)
-	notifying(t, srv)
-	c := raw(t, srv.Addr())
-	locks, err := distlock.New(openOwn(t, srv.Addr(), Options{Keyspace: true}), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer locks.Close()
-	var waits []time.Duration
-	for range 5 {
-		name := "prompt:" + driver.NewOwner()
-		silentHolder(t, c, name, time.Minute)
-		got := make(chan error)
-		go func() { got <- locks.Mutex(name).Do(t.Context(), func(context.Context) error { return nil }) }()
-		eventually(t, "somebody is subscribed", func() bool {
-			channels := c.PubSubChannels(t.Context(), "*"+name+"*").Val()
-			return slices.ContainsFunc(channels, func(s string) bool { return strings.HasPrefix(s, keyspaceStart) })
-		})
-		time.Sleep(50 * time.Millisecond) // the attempt after the subscription is over
-		start := time.Now()
-		c.Del(t.Context(), name)
-		if err := <-got; err != nil {
-			t.Fatal(err)
-		}
-		waits = append(waits, time.Since(start))
-	}
-	slices.Sort(waits)
-	if waits[2] > 200*time.Millisecond {
-		t.Errorf("woken after %v", waits)
-	}
 }

@@ -10,24 +10,26 @@ import (
 	"github.com/distlock/distlock/internal/testserver"
 )
 
-func TestLateCalls(t *testing.T) {
-	for name, query := range map[string]string{
-		"string": "layout=string", "redisson": "layout=redisson", "without scripts": "scripts=off",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			faultfuzz.Run(t, faultfuzz.Case{
-				Servers: []string{testserver.Redis(t).Addr()},
-				Text:    "late:",
-				Open: func(ctx context.Context, addrs []string) (driver.Backend, error) {
-					return driver.Open(ctx, "redis://"+addrs[0]+"?"+query)
-				},
-			})
-		})
+func TestLateCalls(t *testing.T) { lateCalls(t, "layout=string") }
+
+func TestLongLateCalls(t *testing.T) {
+	for name, query := range map[string]string{"redisson": "layout=redisson", "without scripts": "scripts=off"} {
+		t.Run(name, func(t *testing.T) { lateCalls(t, query) })
 	}
 }
 
-func TestLateCallsOfRedlock(t *testing.T) {
+func lateCalls(t *testing.T, query string) {
+	t.Parallel()
+	faultfuzz.Run(t, faultfuzz.Case{
+		Servers: []string{testserver.SharedRedis(t).Addr()},
+		Text:    "late:",
+		Open: func(ctx context.Context, addrs []string) (driver.Backend, error) {
+			return driver.Open(ctx, "redis://"+addrs[0]+"?"+query)
+		},
+	})
+}
+
+func TestLongLateCallsOfRedlock(t *testing.T) {
 	t.Parallel()
 	var servers []string
 	ms := startMasters(t)

@@ -10,18 +10,10 @@ import (
 	"github.com/distlock/distlock/internal/testserver"
 )
 
-func TestScriptlessClusterConformance(t *testing.T) {
-	g := testserver.SharedRedisCluster(t)
-	for _, w := range clusterWays {
-		t.Run(w.name, func(t *testing.T) {
-			h := harness(t, w, g.Addrs(), Options{Scripts: ScriptsOff}, func(name string) bool { return oneSlot(name) != nil || isReserved(name) })
-			if w.name != "url" {
-				travels(t, h)
-				return
-			}
-			drivertest.Run(t, h)
-		})
-	}
+func TestLongScriptlessClusterConformance(t *testing.T) {
+	addrs, opts := testserver.SharedRedisCluster(t).Addrs(), Options{Scripts: ScriptsOff}
+	drivertest.Run(t, harness(t, clusterWays[0], addrs, opts, isNoClusterName))
+	travels(t, clusterWays, addrs, opts, isNoClusterName)
 }
 
 // Locks of one node that its replica acknowledges, and of all nodes.
@@ -56,7 +48,7 @@ func TestReplicasInACluster(t *testing.T) {
 
 // A slot moves to another server while its lock is held, and back.
 func TestScriptlessSlotMoves(t *testing.T) {
-	g := testserver.RedisCluster(t, testserver.RedisOptions{})
+	g := testserver.SharedRedisCluster(t)
 	for _, w := range clusterWays {
 		t.Run(w.name, func(t *testing.T) {
 			b := w.open(t, g.Addrs(), Options{Scripts: ScriptsOff}, newNetwork(t))
@@ -79,7 +71,7 @@ func TestScriptlessSlotMoves(t *testing.T) {
 }
 
 // A failover in peace: the lock is on the new master, and found there.
-func TestScriptlessFailover(t *testing.T) {
+func TestLongScriptlessFailover(t *testing.T) {
 	g := testserver.RedisSentinel(t, testserver.RedisOptions{})
 	for _, w := range sentinelWays {
 		t.Run(w.name, func(t *testing.T) {

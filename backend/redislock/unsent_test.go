@@ -34,14 +34,18 @@ func TestRefusedConnectionsSendNothing(t *testing.T) {
 }
 
 // Attempts at a server that is down leave no goroutines behind.
-func TestManyTriesAtADeadServer(t *testing.T) {
+func TestManyTriesAtADeadServer(t *testing.T) { tryAtADeadServer(t, 1000) }
+
+func TestLongManyTriesAtADeadServer(t *testing.T) { tryAtADeadServer(t, 10_000) }
+
+func tryAtADeadServer(t *testing.T, tries int) {
 	b := stopped(t, opener{"url", openOwn}, Options{})
 	c, err := distlock.New(b, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	before, most := runtime.NumGoroutine(), 0
-	for i := range 10_000 {
+	for i := range tries {
 		if _, err := c.Mutex(fmt.Sprint(i)).TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
 			t.Fatalf("try %d: %v", i, err)
 		}

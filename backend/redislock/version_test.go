@@ -8,7 +8,7 @@ import (
 )
 
 // Redis 6.2 runs scripts a little differently, and words their errors otherwise.
-func TestOldServer(t *testing.T) {
+func TestLongOldServer(t *testing.T) {
 	srv := testserver.OldRedis(t)
 	for _, layout := range []Layout{String, Redisson} {
 		t.Run(string(layout), func(t *testing.T) {
