@@ -181,7 +181,7 @@ func TestClusterConformance(t *testing.T) {
 	conforms(t, clusterWays, testserver.SharedRedisCluster(t).Addrs(), String, isNoClusterName)
 }
 
-func TestClusterTravels(t *testing.T) {
+func TestLongClusterTravels(t *testing.T) {
 	travels(t, clusterWays, testserver.SharedRedisCluster(t).Addrs(), Options{Layout: Redisson}, isNoClusterName)
 }
 

@@ -40,7 +40,7 @@ func awaitReplica(t testing.TB, master *testserver.RedisServer) {
 
 // acked is for those who are to be refused, patient for those who are not.
 func acked(layout Layout) Options {
-	return Options{Layout: layout, Replicas: 1, ReplicaTimeout: 100 * time.Millisecond}
+	return Options{Layout: layout, Replicas: 1, ReplicaTimeout: 20 * time.Millisecond}
 }
 
 func patient(layout Layout) Options {
@@ -137,7 +137,9 @@ func TestReplicasOfAShorterRenewal(t *testing.T) {
 func TestReplicasOfMany(t *testing.T) {
 	eachOpener(t, func(t *testing.T, o opener) {
 		master, replica := replicated(t)
-		b, hasty := o.open(t, master.Addr(), patient(String)), o.open(t, master.Addr(), acked(String))
+		long := acked(String)
+		long.ReplicaTimeout = 300 * time.Millisecond // so that all of them come while the first one waits
+		b, hasty := o.open(t, master.Addr(), patient(String)), o.open(t, master.Addr(), long)
 		copies := raw(t, replica.Addr())
 		each := func(b *Backend, check func(r driver.Request, err error)) {
 			var wg sync.WaitGroup
