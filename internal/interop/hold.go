@@ -12,10 +12,10 @@ import (
 	"github.com/distlock/distlock"
 )
 
-// Eventually returns when ok is true, which it is soon.
+// Eventually returns when ok is true.
 func Eventually(t *testing.T, otherwise func() string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(Patience); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal(otherwise())
 		}

@@ -18,7 +18,7 @@ import (
 )
 
 // Patience is how long a call may take that is not meant to wait.
-const Patience = 60 * time.Second
+const Patience = 3 * time.Minute
 
 // JVM is a process of a class that is a Peer (Peer.java).
 type JVM struct {

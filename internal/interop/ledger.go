@@ -108,7 +108,7 @@ type Book struct {
 
 func (l *Ledger) close(t *testing.T) Book {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
 	b := Book{l.number(ctx, "count"), l.number(ctx, "turnovers"), l.number(ctx, "together"), l.c.LRange(ctx, l.key("complaints"), 0, -1).Val()}
 	for _, name := range []string{"inside", "readers", "count", "fence", "turnovers", "together", "side", "complaints"} {

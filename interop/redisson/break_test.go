@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/internal/interop"
@@ -51,41 +52,45 @@ func (s *sides) javaUnlocks(th *interop.Thread, held []string) *interop.Call {
 	return th.Call(s.k.javaUnlock(s.java, s.name, held)...)
 }
 
+// forcedLife is the TTL of what the other side takes away: its holder learns that a third of it
+// later at the latest.
+const forcedLife = 6 * time.Second
+
 // What Java unlocks by force is lost for the Go side, which learns it at its next
 // renewal and does not touch what the lock's next holder has.
-func TestJavaForces(t *testing.T) {
+func TestLongJavaForces(t *testing.T) {
 	for _, k := range forcible {
 		t.Run(k.Java, func(t *testing.T) { javaForces(t, single(t), k) })
 	}
 }
 
 func javaForces(t *testing.T, d *deployment, k kind) {
-	s := newSides(t, d, k, &distlock.Options{TTL: shortLife})
+	s := newSides(t, d, k, &distlock.Options{TTL: forcedLife})
 	h := interop.Take(t, s.lock)
 	s.on(s.th, "force").Says(t, "true")
 	s.on(s.th, "force").Says(t, "false")
 	held := s.javaLocks(t, s.th)
-	interop.LearnsLoss(t, h, shortLife)
+	interop.LearnsLoss(t, h, forcedLife)
 	s.on(s.th, "mine").Says(t, "true")
 	s.javaUnlocks(s.th, held).Wait(t)
 	d.leaves(t, s.name, k.left(s.name)...)
 }
 
 // Java gives back a permit by its id, which is the Go side's Owner.
-func TestJavaReleasesGoPermit(t *testing.T) {
-	s := newSides(t, single(t), permit(1), &distlock.Options{TTL: shortLife})
+func TestLongJavaReleasesGoPermit(t *testing.T) {
+	s := newSides(t, single(t), permit(1), &distlock.Options{TTL: forcedLife})
 	h := interop.Take(t, s.lock)
 	id := strings.ReplaceAll(h.(*distlock.Lease).Owner(), "-", "")
 	s.th.Call("release", s.java, s.name, id).Wait(t)
 	held := s.javaLocks(t, s.th)
-	interop.LearnsLoss(t, h, shortLife)
+	interop.LearnsLoss(t, h, forcedLife)
 	interop.IsHeld(t, s.lock)
 	s.javaUnlocks(s.th, held).Wait(t)
 	s.d.leaves(t, s.name, s.k.left(s.name)...)
 }
 
 // What the Go side breaks passes at once to who waits, and Java can't unlock it again.
-func TestGoBreaks(t *testing.T) {
+func TestLongGoBreaks(t *testing.T) {
 	for _, k := range append(forcible, permit(1)) {
 		t.Run(k.Java, func(t *testing.T) { goBreaks(t, single(t), k) })
 	}
@@ -114,7 +119,7 @@ func goBreaks(t *testing.T, d *deployment, k kind) {
 }
 
 // Neither side unlocks what the other holds, and each sees who does.
-func TestForeignLocksStay(t *testing.T) {
+func TestLongForeignLocksStay(t *testing.T) {
 	for _, k := range forcible {
 		t.Run(k.Java, func(t *testing.T) { foreignStays(t, single(t), k) })
 	}

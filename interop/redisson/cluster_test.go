@@ -22,7 +22,7 @@ func inCluster(t *testing.T, g *testserver.RedisClusterGroup, mode, pubsub strin
 	return d
 }
 
-func TestCluster(t *testing.T) {
+func TestLongCluster(t *testing.T) {
 	g := testserver.RedisCluster(t, testserver.RedisOptions{})
 	t.Cleanup(func() { disconnectAll(t, g.Addrs()) })
 	byItself := inCluster(t, g, "cluster", "auto")

@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func TestFairTurns(t *testing.T)   { turnsAlone(t, single(t), fair, 2, 80) }
-func TestFairWakeUps(t *testing.T) { wakeUps(t, single(t), fair, 40) }
+func TestLongFairTurns(t *testing.T)   { turnsAlone(t, single(t), fair, 2, 80) }
+func TestLongFairWakeUps(t *testing.T) { wakeUps(t, single(t), fair, 40) }
 
 // line is how many stand in line for a lock.
 func line(t *testing.T, d *deployment, name string) (n int64) {
@@ -40,7 +40,7 @@ func (s *sides) stands(t *testing.T, want int64) {
 }
 
 // Java and Go stand in one line, and get in as they came.
-func TestFairOrder(t *testing.T) {
+func TestLongFairOrder(t *testing.T) {
 	s := newSides(t, single(t), fair, nil)
 	h := interop.Take(t, s.lock)
 	var came []func() time.Time // when each got in
@@ -76,7 +76,7 @@ func (s *sides) javaPasses(t *testing.T, thread string) func() time.Time {
 
 // A process of Java that died in line is dropped when Java's own time for it is over: the
 // lock's TTL and how long it would have waited.
-func TestFairJavaDiesInLine(t *testing.T) {
+func TestLongFairJavaDiesInLine(t *testing.T) {
 	s := newSides(t, single(t), fair, &distlock.Options{TTL: shortLife})
 	h := interop.Take(t, s.lock)
 	victim := jvms.Start(t)
@@ -87,7 +87,7 @@ func TestFairJavaDiesInLine(t *testing.T) {
 }
 
 // A Go process that died in line is dropped when its TTL is over.
-func TestFairGoDiesInLine(t *testing.T) {
+func TestLongFairGoDiesInLine(t *testing.T) {
 	s := newSides(t, single(t), fair, &distlock.Options{TTL: shortLife})
 	h := interop.Take(t, s.lock)
 	child := interop.StartChild(t, s.d.url, "stands", s.name)

@@ -27,7 +27,7 @@ func unguarded(sharing string) interop.Party {
 
 // Without a lock before it the ledger complains, on either side of everything that
 // there is to complain of, and its count is off.
-func TestLedgerComplains(t *testing.T) {
+func TestLongLedgerComplains(t *testing.T) {
 	alone, reading, counted := unguarded(interop.Alone), unguarded(interop.Reading), unguarded(interop.Counted)
 	t.Run("alone", func(t *testing.T) {
 		complains(t, []interop.Party{alone}, "another was inside", "token 7 came after 7")

@@ -9,7 +9,7 @@ import (
 
 // RedissonRedLock and the backend quorum keep each other out, also while a minority of
 // the servers is dead.
-func TestRedLock(t *testing.T) {
+func TestLongRedLock(t *testing.T) {
 	d, servers := byMajority(t)
 	t.Run("turns", func(t *testing.T) { turnsAlone(t, d, red, 2, 40) })
 	t.Run("wake-ups", func(t *testing.T) { wakeUps(t, d, red, 20) })

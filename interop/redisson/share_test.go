@@ -10,7 +10,7 @@ import (
 
 // Go turns a write lock into a read lock: Java's readers come in at once, its writers
 // do not.
-func TestGoDowngrades(t *testing.T) {
+func TestLongGoDowngrades(t *testing.T) {
 	s := newSides(t, single(t), read, nil)
 	w, err := s.c.RWMutex(s.name).Lock(t.Context())
 	if err != nil {
@@ -36,7 +36,7 @@ func TestGoDowngrades(t *testing.T) {
 
 // Java reads under its write lock and gives up writing. It publishes nothing then: Go's
 // reader comes in when it looks again by itself.
-func TestJavaDowngrades(t *testing.T) {
+func TestLongJavaDowngrades(t *testing.T) {
 	s := newSides(t, single(t), read, nil)
 	s.th.Call("lock", s.java, "write", s.name, interop.Millis(lease)).Wait(t)
 	s.on(s.th, "lock", interop.Millis(lease)).Wait(t)
@@ -58,7 +58,7 @@ func TestJavaDowngrades(t *testing.T) {
 }
 
 // Fences increase from Java's tokens to Go's and back.
-func TestFencesIncrease(t *testing.T) {
+func TestLongFencesIncrease(t *testing.T) {
 	s := newSides(t, single(t), fenced, nil)
 	last := uint64(0)
 	next := func(fence uint64) {
@@ -78,7 +78,7 @@ func TestFencesIncrease(t *testing.T) {
 }
 
 // Both sides count the same permits, however they came to be.
-func TestPermitsAreCountedTogether(t *testing.T) {
+func TestLongPermitsAreCountedTogether(t *testing.T) {
 	s := newSides(t, single(t), permit(3), nil)
 	free := func(want string) {
 		t.Helper()
@@ -108,7 +108,7 @@ func TestPermitsAreCountedTogether(t *testing.T) {
 
 // Names with and without a hash tag, not in ASCII, and with the prefix of distlock's
 // options and Redisson's NameMapper are the same lock.
-func TestNames(t *testing.T) {
+func TestLongNames(t *testing.T) {
 	plainly, prefixed := single(t), single(t)
 	prefixed.name, prefixed.prefix, prefixed.url = "prefixed", "app:", prefixed.url+"&prefix=app:"
 	for _, d := range []*deployment{plainly, prefixed} {

@@ -28,7 +28,13 @@ func pairs(t *testing.T, d *deployment) (all []interop.Pair) {
 	return all
 }
 
-func TestTurnsAlone(t *testing.T) {
+// TestJavaAndGo is the quick one: the two keep each other out of a lock, and wake each other.
+func TestJavaAndGo(t *testing.T) {
+	foreignStays(t, single(t), plain)
+	wakeUps(t, single(t), plain, 10)
+}
+
+func TestLongTurnsAlone(t *testing.T) {
 	for _, k := range []kind{plain, fenced, write} {
 		t.Run(k.Java, func(t *testing.T) { turnsAlone(t, single(t), k, 2, 150) })
 	}
@@ -41,7 +47,7 @@ func turnsAlone(t *testing.T, d *deployment, k kind, threads, turns int) {
 	d.leaves(t, base, k.left(base)...)
 }
 
-func TestTurnsOfReadersAndWriters(t *testing.T) { turnsShared(t, single(t)) }
+func TestLongTurnsOfReadersAndWriters(t *testing.T) { turnsShared(t, single(t)) }
 
 func turnsShared(t *testing.T, d *deployment) {
 	name := interop.NewName(t)
@@ -49,7 +55,7 @@ func turnsShared(t *testing.T, d *deployment) {
 	d.leaves(t, name, read.left(name)...)
 }
 
-func TestTurnsOfPermits(t *testing.T) { turnsCounted(t, single(t)) }
+func TestLongTurnsOfPermits(t *testing.T) { turnsCounted(t, single(t)) }
 
 func turnsCounted(t *testing.T, d *deployment) {
 	name, three := interop.NewName(t), permit(3)

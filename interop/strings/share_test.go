@@ -38,7 +38,7 @@ func TestPeerHolds(t *testing.T) {
 	eachPeer(t, func(t *testing.T, peer func(*testing.T) side) {
 		ctx, c, name := t.Context(), newRedis(t), newName()
 		us := openDistlock(t, prefix)
-		theirs := take(t, peer(t), name, time.Minute)
+		theirs := take(t, peer(t), name, time.Hour)
 		value, ends := c.Get(ctx, prefix+name).Val(), c.PExpireTime(ctx, prefix+name).Val()
 
 		for range 3 {
@@ -49,7 +49,7 @@ func TestPeerHolds(t *testing.T) {
 			t.Fatalf("inspect: %+v, %v", info, err)
 		}
 		h := info.Holders[0]
-		if info.Mode != distlock.Exclusive || h.Owner != value || h.Fence != 0 || h.Left < 50*time.Second || h.Left > time.Minute {
+		if info.Mode != distlock.Exclusive || h.Owner != value || h.Fence != 0 || h.Left < 50*time.Minute || h.Left > time.Hour {
 			t.Errorf("inspect shows %+v, the value is %q", info, value)
 		}
 		for n := range us.c.List(ctx, name) {
@@ -58,7 +58,7 @@ func TestPeerHolds(t *testing.T) {
 		if v, e := c.Get(ctx, prefix+name).Val(), c.PExpireTime(ctx, prefix+name).Val(); v != value || e != ends {
 			t.Errorf("their lock was %q until %v, is %q until %v", value, ends, v, e)
 		}
-		is(t, "their extend", theirs.extend(ctx, time.Minute), nil)
+		is(t, "their extend", theirs.extend(ctx, time.Hour), nil)
 		is(t, "their unlock", theirs.unlock(ctx), nil)
 		is(t, "our unlock", take(t, us, name, time.Minute).unlock(ctx), nil)
 	})
@@ -85,8 +85,8 @@ func TestLateOnesTouchNothing(t *testing.T) {
 	})
 }
 
-// The peers publish nothing: distlock finds out by its poll, which is bounded; and they
-// by theirs.
+// The peers publish nothing: distlock finds out by its poll, long before the lock would have
+// ended; and they by theirs.
 func TestWakeUpByPoll(t *testing.T) {
 	const rounds = 3
 	eachPeer(t, func(t *testing.T, peer func(*testing.T) side) {
@@ -98,7 +98,7 @@ func TestWakeUpByPoll(t *testing.T) {
 			}
 			slices.Sort(took)
 			t.Logf("%s waits: woken after %v (median), %v (longest)", waits, took[rounds/2], took[rounds-1])
-			if took[rounds-1] > 5*time.Second {
+			if took[rounds-1] > time.Minute {
 				t.Errorf("%s waits: woken after %v", waits, took)
 			}
 		}
@@ -109,7 +109,7 @@ func TestWakeUpByPoll(t *testing.T) {
 func wakeUp(t *testing.T, waiter, holder side) time.Duration {
 	t.Helper()
 	name := newName()
-	h := take(t, holder, name, time.Minute)
+	h := take(t, holder, name, time.Hour)
 	var at time.Time
 	var w sync.WaitGroup
 	w.Go(func() {

@@ -56,8 +56,13 @@ func takeTurns(ctx context.Context, s side, library, name string, r *room, turns
 // fight lets two of each library take turns under one name.
 func fight(t *testing.T, turns int, sides map[string][]side) *room {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
+	for _, all := range sides {
+		for _, s := range all { // is ready, before any of them begins
+			is(t, "unlock", take(t, s, newName(), time.Minute).unlock(ctx), nil)
+		}
+	}
 	r, name := &room{}, newName()
 	var wg sync.WaitGroup
 	for library, all := range sides {
