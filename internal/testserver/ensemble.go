@@ -9,6 +9,7 @@ import (
 type ensemble[S interface {
 	comparable
 	Addr() string
+	process() *Process
 }] struct {
 	tb      testing.TB
 	members []S
@@ -25,6 +26,13 @@ func (g *ensemble[S]) Addrs() []string {
 		addrs = append(addrs, s.Addr())
 	}
 	return addrs
+}
+
+func (g *ensemble[S]) processes() (all []*Process) {
+	for _, s := range g.members {
+		all = append(all, s.process())
+	}
+	return all
 }
 
 // Leader is the member that a majority follows.

@@ -152,20 +152,26 @@ func (s *EtcdServer) healthy() error {
 
 // get reads one of the server's pages for programs.
 func (s *EtcdServer) get(path string, into any) error {
-	return s.request(http.MethodGet, path, "", nil, into)
+	return s.request(http.MethodGet, path, "", nil, into, pollTimeout)
 }
 
 // post calls the server's API in its JSON form, in which keys and values are base64, as
 // encoding/json has a []byte. token is of a login, or empty.
 func (s *EtcdServer) post(path, token string, body, into any) error {
+	return s.postWithin(startTimeout, path, token, body, into)
+}
+
+func (s *EtcdServer) postWithin(timeout time.Duration, path, token string, body, into any) error {
 	b, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
-	return s.request(http.MethodPost, path, token, bytes.NewReader(b), into)
+	return s.request(http.MethodPost, path, token, bytes.NewReader(b), into, timeout)
 }
 
-func (s *EtcdServer) request(method, path, token string, body io.Reader, into any) error {
+// request returns an errNotYet if the server cannot serve the request now: it has no leader,
+// say, or its disk is slow.
+func (s *EtcdServer) request(method, path, token string, body io.Reader, into any, timeout time.Duration) error {
 	req, err := http.NewRequest(method, s.clientURL()+path, body)
 	if err != nil {
 		return err
@@ -173,7 +179,7 @@ func (s *EtcdServer) request(method, path, token string, body io.Reader, into an
 	if token != "" {
 		req.Header.Set("Authorization", token)
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: s.tls}, Timeout: 2 * time.Second}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: s.tls}, Timeout: timeout}
 	resp, err := client.Do(req)
 	if err != nil {
 		return err
@@ -181,7 +187,11 @@ func (s *EtcdServer) request(method, path, token string, body io.Reader, into an
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(resp.Body)
-		return fmt.Errorf("%s answers %s with %s: %s: %w", s.Addr(), path, resp.Status, tail(string(text), 200), errNotYet)
+		err := fmt.Errorf("%s answers %s with %s: %s", s.Addr(), path, resp.Status, tail(string(text), 200))
+		if resp.StatusCode >= http.StatusInternalServerError {
+			err = fmt.Errorf("%w: %w", err, errNotYet)
+		}
+		return err
 	}
 	return json.NewDecoder(resp.Body).Decode(into)
 }

@@ -1,6 +1,11 @@
 package testserver
 
-import "slices"
+import (
+	"errors"
+	"slices"
+	"strings"
+	"time"
+)
 
 // EtcdGrant lets a user do something with all keys that begin with Prefix.
 type EtcdGrant struct {
@@ -21,7 +26,7 @@ func (g EtcdGrant) kind() string {
 // AddUser makes a user who may do what is granted, and returns the URL for that user.
 func (s *EtcdServer) AddUser(name, password string, grants ...EtcdGrant) string {
 	s.tb.Helper()
-	token, err := s.login()
+	token, err := s.login(startTimeout)
 	if err == nil {
 		err = s.addUser(token, name, password, grants)
 	}
@@ -79,12 +84,12 @@ func (s *EtcdServer) protect() error {
 }
 
 // login returns a token that root may use for some minutes.
-func (s *EtcdServer) login() (string, error) {
+func (s *EtcdServer) login(timeout time.Duration) (string, error) {
 	if s.options.Password == "" {
 		return "", nil
 	}
 	var answer struct{ Token string }
-	err := s.post("/v3/auth/authenticate", "", body{"name": "root", "password": s.options.Password}, &answer)
+	err := s.postWithin(timeout, "/v3/auth/authenticate", "", body{"name": "root", "password": s.options.Password}, &answer)
 	return answer.Token, err
 }
 
@@ -96,9 +101,24 @@ type call struct {
 // posts makes calls that change who may do what, one after the other.
 func (s *EtcdServer) posts(token string, calls ...call) error {
 	for _, c := range calls {
-		if err := s.post("/v3/auth/"+c.to, token, c.body, new(any)); err != nil {
+		if err := s.change(token, c); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// change makes a call. It repeats a call whose outcome the server does not know, and which
+// may have been done.
+func (s *EtcdServer) change(token string, c call) error {
+	deadline := time.Now().Add(startTimeout)
+	for first := true; ; first = false {
+		err := s.post("/v3/auth/"+c.to, token, c.body, new(any))
+		if err != nil && !first && strings.Contains(err.Error(), "already exists") {
+			return nil
+		}
+		if !errors.Is(err, errNotYet) || time.Now().After(deadline) {
+			return err
+		}
+	}
 }

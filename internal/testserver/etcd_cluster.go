@@ -1,7 +1,6 @@
 package testserver
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -64,7 +63,7 @@ func (g *EtcdClusterGroup) vote(old *EtcdServer) (*EtcdServer, error) {
 
 // leader is whom the server takes for the leader, itself maybe.
 func (s *EtcdServer) leader() (self, leader string, err error) {
-	token, err := s.login()
+	token, err := s.login(pollTimeout)
 	if err != nil {
 		return "", "", err
 	}
@@ -74,7 +73,7 @@ func (s *EtcdServer) leader() (self, leader string, err error) {
 		}
 		Leader string
 	}
-	err = s.post("/v3/maintenance/status", token, body{}, &status)
+	err = s.postWithin(pollTimeout, "/v3/maintenance/status", token, body{}, &status)
 	return status.Header.Member, status.Leader, err
 }
 
@@ -152,10 +151,9 @@ func (g *EtcdClusterGroup) start(link func(*EtcdServer) *faultproxy.Proxy) error
 		all = append(all, s.name+"=http://"+s.public)
 	}
 	// No member answers before it has a leader, for which it takes two.
-	errs := make(chan error)
 	for _, s := range g.members {
 		s.members = strings.Join(all, ",")
-		go func() { errs <- s.start() }()
+		s.args = s.arguments()
 	}
-	return errors.Join(<-errs, <-errs, <-errs)
+	return startTogether(g.processes()...)
 }

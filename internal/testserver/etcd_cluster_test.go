@@ -13,7 +13,7 @@ type etcdKey struct {
 
 // put stores a key by a member, which needs a leader for it.
 func (s *EtcdServer) put(key string) error {
-	token, err := s.login()
+	token, err := s.login(startTimeout)
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func TestEtcdClusterReplacesItsLeader(t *testing.T) {
 	now.Resume()
 }
 
-func TestEtcdClusterInTwoParts(t *testing.T) {
+func TestLongEtcdClusterInTwoParts(t *testing.T) {
 	g := EtcdCluster(t, EtcdOptions{})
 	for _, who := range []string{"leader", "follower"} {
 		cut := g.Leader()
@@ -74,7 +74,7 @@ func TestEtcdClusterInTwoParts(t *testing.T) {
 	}
 }
 
-func TestSharedEtcdClusterIsOne(t *testing.T) {
+func TestLongSharedEtcdClusterIsOne(t *testing.T) {
 	if a, b := SharedEtcdCluster(t), SharedEtcdCluster(t); a.URL() != b.URL() {
 		t.Errorf("two shared clusters: %s, %s", a.URL(), b.URL())
 	}
@@ -115,7 +115,7 @@ func TestEtcdWithUsersAndTLS(t *testing.T) {
 	}
 }
 
-func TestEtcdClusterWithPassword(t *testing.T) {
+func TestLongEtcdClusterWithPassword(t *testing.T) {
 	g := EtcdCluster(t, EtcdOptions{Password: "s3cret", TLS: true})
 	u := g.AddUser("ann", "x", EtcdGrant{Prefix: "a", Write: true})
 	if strings.Count(u, ",") != 2 || !strings.HasPrefix(u, "etcds://ann:x@") {

@@ -53,7 +53,7 @@ func TestEtcdIsStoppedPausedAndEnded(t *testing.T) {
 			t.Error("a paused server is healthy")
 		}
 		s.Resume()
-		if err := s.awaitReady(); err != nil {
+		if err := s.awaitReady(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -84,7 +84,7 @@ func TestForeignEtcdOnThePort(t *testing.T) {
 	}
 }
 
-func TestCurrentEtcd(t *testing.T) {
+func TestLongCurrentEtcd(t *testing.T) {
 	s := SharedCurrentEtcd(t)
 	if other := SharedCurrentEtcd(t); s != other {
 		t.Fatalf("two shared servers: %s, %s", s.Addr(), other.Addr())

@@ -168,7 +168,7 @@ func (s *PostgresServer) end() {
 		s.cmd.Process.Signal(quit)
 		select {
 		case <-s.done:
-		case <-time.After(5 * time.Second):
+		case <-time.After(startTimeout):
 		}
 	}
 	s.Process.end()

@@ -85,7 +85,7 @@ func TestPostgresUsers(t *testing.T) {
 	}
 }
 
-func TestPostgresThatIsOnlyRead(t *testing.T) {
+func TestLongPostgresThatIsOnlyRead(t *testing.T) {
 	s := Postgres(t, PostgresOptions{ReadOnly: true})
 	const write = "CREATE TABLE refused (v int)"
 	if err := s.exec(s.URL(), write); sqlState(err) != "25006" {
@@ -127,7 +127,7 @@ func TestPgBouncer(t *testing.T) {
 	}
 }
 
-func TestOtherVersionsOfPostgres(t *testing.T) {
+func TestLongOtherVersionsOfPostgres(t *testing.T) {
 	for version := range postgresReleases {
 		t.Run(version, func(t *testing.T) {
 			s := SharedPostgresVersion(t, version)

@@ -2,6 +2,7 @@ package testserver
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -16,8 +17,15 @@ import (
 	"time"
 )
 
-// startTimeout is how long a server may take until it answers.
-const startTimeout = 30 * time.Second
+const (
+	// startTimeout is how long servers may take until they answer, or do what an
+	// administrator asks. A loaded machine may need that long. A process that ends is
+	// reported at once.
+	startTimeout = 2 * time.Minute
+
+	// pollTimeout is how long one question may take that is repeated until startTimeout.
+	pollTimeout = 2 * time.Second
+)
 
 // Process is a server's process. Its methods are for one goroutine at a time, and
 // fail the test that started the server if they can't do what they are asked.
@@ -50,7 +58,7 @@ func (p *Process) Stop() {
 	p.cmd.Process.Signal(cmp.Or(p.ends, term))
 	select {
 	case <-p.done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(startTimeout):
 		p.Kill()
 	}
 }
@@ -81,7 +89,31 @@ func (p *Process) Resume() {
 // PID is the number of the server's process.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-func (p *Process) start() error {
+func (p *Process) start() error { return startTogether(p) }
+
+// startTogether starts processes that may need each other to become ready, and returns when
+// all answer. If one fails, it kills the others and returns that error.
+func startTogether(all ...*Process) error {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for _, p := range all {
+		wg.Go(func() {
+			err := p.begin()
+			if err == nil {
+				err = p.awaitReady(ctx)
+			}
+			if err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// begin starts the process, which does not answer yet.
+func (p *Process) begin() error {
 	log, err := os.OpenFile(filepath.Join(p.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -98,10 +130,12 @@ func (p *Process) start() error {
 		p.cmd.Wait()
 		close(p.done)
 	}()
-	return p.awaitReady()
+	return nil
 }
 
-func (p *Process) awaitReady() error {
+// awaitReady returns when the server answers. It kills a server that does not answer before
+// startTimeout or the end of ctx.
+func (p *Process) awaitReady(ctx context.Context) error {
 	deadline := time.Now().Add(startTimeout)
 	for {
 		err := p.ready()
@@ -111,6 +145,9 @@ func (p *Process) awaitReady() error {
 		select {
 		case <-p.done:
 			return fmt.Errorf("%s ended at once: %s", p.path, p.log())
+		case <-ctx.Done():
+			p.Kill()
+			return context.Cause(ctx)
 		case <-time.After(2 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
@@ -119,6 +156,8 @@ func (p *Process) awaitReady() error {
 		}
 	}
 }
+
+func (p *Process) process() *Process { return p }
 
 func (p *Process) log() string {
 	b, err := os.ReadFile(filepath.Join(p.dir, "log"))

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 var redisServer = &program{name: "redis-server", env: "DISTLOCK_TEST_REDIS", dirs: []string{"/usr/sbin", "/usr/local/bin"}, debian: "redis-server"}
@@ -106,8 +107,13 @@ func (s *RedisServer) launch(more func() ([]string, error)) error {
 // Do sends one command on a connection of its own, logged in if the deployment has a
 // user, and returns the answer: an int64, a string, nil, or a []any of these. An error
 // that the server answered matches ErrReply.
-func (s *RedisServer) Do(args ...string) (any, error) {
-	c, err := dialResp(s.Addr(), s.tls)
+func (s *RedisServer) Do(args ...string) (any, error) { return s.within(startTimeout, args) }
+
+// poll is Do for a question that is repeated until the answer is the wanted one.
+func (s *RedisServer) poll(args ...string) (any, error) { return s.within(pollTimeout, args) }
+
+func (s *RedisServer) within(timeout time.Duration, args []string) (any, error) {
+	c, err := dialResp(s.Addr(), s.tls, timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +133,7 @@ func (s *RedisServer) Do(args ...string) (any, error) {
 // ping succeeds if the server answers a PING, be it that one has to log in first. It
 // must be this one: somebody else's may have been quicker to take the port.
 func (s *RedisServer) ping() error {
-	c, err := dialResp(s.Addr(), s.tls)
+	c, err := dialResp(s.Addr(), s.tls, pollTimeout)
 	if err != nil {
 		return err
 	}

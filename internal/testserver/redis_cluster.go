@@ -129,7 +129,7 @@ func (g *RedisClusterGroup) AwaitFailover(old *RedisServer) *RedisServer {
 // their masters: after a Start, say.
 func (g *RedisClusterGroup) AwaitReady() {
 	g.tb.Helper()
-	g.await("the cluster is not ready", g.whole)
+	g.await("the cluster is not ready", g.whole, g.processes()...)
 }
 
 func (g *RedisClusterGroup) any() *RedisServer {
@@ -213,14 +213,14 @@ func (g *RedisClusterGroup) form() error {
 	for i, s := range g.nodes[clusterMasters:] {
 		// A node that hasn't met its master yet refuses.
 		err := await(func() error {
-			_, err := s.Do("CLUSTER", "REPLICATE", g.ids[i])
+			_, err := s.poll("CLUSTER", "REPLICATE", g.ids[i])
 			return err
-		})
+		}, s.Process)
 		if err != nil {
 			return err
 		}
 	}
-	return await(g.whole)
+	return await(g.whole, g.processes()...)
 }
 
 // introductions give each master its slots, and let every node meet every other: by

@@ -44,21 +44,34 @@ func (g *group) end() {
 	}
 }
 
+// processes are those of the nodes.
+func (g *group) processes() (all []*Process) {
+	for _, s := range g.nodes {
+		all = append(all, s.Process)
+	}
+	return all
+}
+
 // await returns when cond does without an error, and fails the test if that takes too
-// long.
-func (g *group) await(what string, cond func() error) {
+// long, or if one of the processes that it needs has ended.
+func (g *group) await(what string, cond func() error, needs ...*Process) {
 	g.tb.Helper()
-	if err := await(cond); err != nil {
+	if err := await(cond, needs...); err != nil {
 		g.tb.Fatalf("testserver: %s: %v", what, err)
 	}
 }
 
-func await(cond func() error) error {
+func await(cond func() error, needs ...*Process) error {
 	deadline := time.Now().Add(startTimeout)
 	for {
 		err := cond()
 		if err == nil || time.Now().After(deadline) {
 			return err
+		}
+		for _, p := range needs {
+			if !p.alive() {
+				return fmt.Errorf("%s has ended: %w: %s", p.path, err, p.log())
+			}
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -95,7 +108,7 @@ var errNotYet = errors.New("not yet")
 
 // role is what ROLE answers: "master", or "slave" and the state of its link.
 func (s *RedisServer) role() (role, link string, err error) {
-	reply, err := s.Do("ROLE")
+	reply, err := s.poll("ROLE")
 	if err != nil {
 		return "", "", err
 	}

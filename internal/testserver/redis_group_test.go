@@ -23,34 +23,46 @@ var logins = map[string]RedisOptions{
 }
 
 func TestSentinelFailsOver(t *testing.T) {
-	for name, o := range logins {
+	t.Parallel()
+	sentinelFailsOver(t, logins["open"])
+}
+
+func TestLongSentinelFailsOver(t *testing.T) { withLogins(t, sentinelFailsOver) }
+
+// withLogins runs a test for each way of logging in.
+func withLogins(t *testing.T, test func(*testing.T, RedisOptions)) {
+	for _, name := range []string{"password", "user tls"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			start := time.Now()
-			g := RedisSentinel(t, o)
-			t.Logf("started in %v", time.Since(start))
-			old := g.Master()
-			if old != g.Nodes()[0] || len(g.Replicas()) != 2 || len(g.Addrs()) != 3 {
-				t.Errorf("master %s, replicas %v, sentinels %v", old.Addr(), g.Replicas(), g.Addrs())
-			}
-			must(t, old, "SET", "k", "v")
-			must(t, old, "WAIT", "2", "1000")
-			start = time.Now()
-			old.Kill()
-			now := g.AwaitFailover(old)
-			t.Logf("failover in %v", time.Since(start))
-			if now == old || g.Master() != now {
-				t.Errorf("after the failover %s is the master, was %s", now.Addr(), old.Addr())
-			}
-			if v := must(t, now, "GET", "k"); v != "v" {
-				t.Errorf("GET k: %v", v)
-			}
-			must(t, now, "SET", "k", "w")
+			test(t, logins[name])
 		})
 	}
 }
 
-func TestSentinelFailsOverInPeace(t *testing.T) {
+func sentinelFailsOver(t *testing.T, o RedisOptions) {
+	start := time.Now()
+	g := RedisSentinel(t, o)
+	t.Logf("started in %v", time.Since(start))
+	old := g.Master()
+	if old != g.Nodes()[0] || len(g.Replicas()) != 2 || len(g.Addrs()) != 3 {
+		t.Errorf("master %s, replicas %v, sentinels %v", old.Addr(), g.Replicas(), g.Addrs())
+	}
+	must(t, old, "SET", "k", "v")
+	must(t, old, "WAIT", "2", "60000")
+	start = time.Now()
+	old.Kill()
+	now := g.AwaitFailover(old)
+	t.Logf("failover in %v", time.Since(start))
+	if now == old || g.Master() != now {
+		t.Errorf("after the failover %s is the master, was %s", now.Addr(), old.Addr())
+	}
+	if v := must(t, now, "GET", "k"); v != "v" {
+		t.Errorf("GET k: %v", v)
+	}
+	must(t, now, "SET", "k", "w")
+}
+
+func TestLongSentinelFailsOverInPeace(t *testing.T) {
 	t.Parallel()
 	g := RedisSentinel(t, RedisOptions{})
 	old := g.Master()
@@ -60,16 +72,18 @@ func TestSentinelFailsOverInPeace(t *testing.T) {
 }
 
 func TestCluster(t *testing.T) {
-	for name, o := range logins {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			start := time.Now()
-			g := RedisCluster(t, o)
-			t.Logf("started in %v", time.Since(start))
-			clusterMovesSlots(t, g)
-			clusterFailsOver(t, g)
-		})
-	}
+	t.Parallel()
+	cluster(t, logins["open"])
+}
+
+func TestLongCluster(t *testing.T) { withLogins(t, cluster) }
+
+func cluster(t *testing.T, o RedisOptions) {
+	start := time.Now()
+	g := RedisCluster(t, o)
+	t.Logf("started in %v", time.Since(start))
+	clusterMovesSlots(t, g)
+	clusterFailsOver(t, g)
 }
 
 func clusterMovesSlots(t *testing.T, g *RedisClusterGroup) {
@@ -107,7 +121,7 @@ func clusterMovesSlots(t *testing.T, g *RedisClusterGroup) {
 func clusterFailsOver(t *testing.T, g *RedisClusterGroup) {
 	old := g.NodeOf("k")
 	must(t, old, "SET", "k", "v")
-	must(t, old, "WAIT", "1", "1000")
+	must(t, old, "WAIT", "1", "60000")
 	start := time.Now()
 	old.Kill()
 	now := g.AwaitFailover(old)
@@ -122,7 +136,7 @@ func clusterFailsOver(t *testing.T, g *RedisClusterGroup) {
 	}
 }
 
-func TestSharedGroups(t *testing.T) {
+func TestLongSharedGroups(t *testing.T) {
 	t.Parallel()
 	if a, b := SharedRedisCluster(t), SharedRedisCluster(t); a.Nodes()[0] != b.Nodes()[0] {
 		t.Error("two shared clusters")

@@ -105,7 +105,7 @@ func (g *RedisSentinelGroup) Failover() *RedisServer {
 func (g *RedisSentinelGroup) elected() (*RedisServer, error) {
 	votes := map[string]int{}
 	for _, s := range g.sentinels {
-		reply, err := s.Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SentinelName)
+		reply, err := s.poll("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SentinelName)
 		if at, ok := reply.([]any); err == nil && ok && len(at) == 2 {
 			votes[net.JoinHostPort(fmt.Sprint(at[0]), fmt.Sprint(at[1]))]++
 		}
@@ -151,7 +151,7 @@ func (g *RedisSentinelGroup) startData() error {
 		}
 	}
 	for _, s := range g.nodes[1:] {
-		if err := await(s.following); err != nil {
+		if err := await(s.following, s.Process, g.nodes[0].Process); err != nil {
 			return err
 		}
 	}
@@ -190,7 +190,7 @@ func (g *RedisSentinelGroup) startSentinels() error {
 		}
 	}
 	for _, s := range g.sentinels {
-		if err := await(func() error { return acquainted(s) }); err != nil {
+		if err := await(func() error { return acquainted(s) }, s.Process); err != nil {
 			return err
 		}
 	}
@@ -268,7 +268,7 @@ func configLines(args []string) []string {
 // acquainted succeeds if a sentinel knows both replicas and both of the others, so
 // that a failover would succeed.
 func acquainted(s *RedisServer) error {
-	reply, err := s.Do("SENTINEL", "MASTER", SentinelName)
+	reply, err := s.poll("SENTINEL", "MASTER", SentinelName)
 	if err != nil {
 		return err
 	}
@@ -280,7 +280,7 @@ func acquainted(s *RedisServer) error {
 	if known["flags"] != "master" || known["num-slaves"] != "2" || known["num-other-sentinels"] != "2" {
 		return fmt.Errorf("a sentinel knows %v: %w", known, errNotYet)
 	}
-	_, err = s.Do("SENTINEL", "CKQUORUM", SentinelName)
+	_, err = s.poll("SENTINEL", "CKQUORUM", SentinelName)
 	return err
 }
 

@@ -41,7 +41,7 @@ func (m *SlotMove) Keys(keys ...string) {
 	if err != nil {
 		m.c.tb.Fatalf("testserver: %v", err)
 	}
-	args := []string{"MIGRATE", host, port, "", "0", "2000"}
+	args := []string{"MIGRATE", host, port, "", "0", strconv.FormatInt(startTimeout.Milliseconds(), 10)}
 	switch {
 	case m.to.user != "":
 		args = append(args, "AUTH2", m.to.user, m.to.password)

@@ -15,13 +15,15 @@ import (
 func TestMain(m *testing.M) { os.Exit(Run(m)) }
 
 // ask sends one inline command on a connection of its own.
-func ask(addr, command string) (string, error) {
-	c, err := net.DialTimeout("tcp", addr, time.Second)
+func ask(addr, command string) (string, error) { return askWithin(time.Minute, addr, command) }
+
+func askWithin(timeout time.Duration, addr, command string) (string, error) {
+	c, err := net.DialTimeout("tcp", addr, timeout)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(300 * time.Millisecond))
+	c.SetDeadline(time.Now().Add(timeout))
 	fmt.Fprintf(c, "%s\r\n", command)
 	line, err := bufio.NewReader(c).ReadString('\n')
 	return strings.TrimSpace(line), err
@@ -65,11 +67,11 @@ func TestRedisIsKilledAndStartedAgain(t *testing.T) {
 func TestRedisIsPausedAndResumed(t *testing.T) {
 	srv := Redis(t)
 	srv.Pause()
-	if got, err := ask(srv.Addr(), "PING"); err == nil {
+	if got, err := askWithin(300*time.Millisecond, srv.Addr(), "PING"); err == nil {
 		t.Fatalf("a paused server answers %q", got)
 	}
 	srv.Resume()
-	if err := srv.awaitReady(); err != nil {
+	if err := srv.awaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -126,13 +128,13 @@ func TestServerDiesWithTheTestProcess(t *testing.T) {
 	}
 	cmd.Process.Kill()
 	cmd.Wait()
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		if _, err := ask(addr, "PING"); err != nil {
-			break
+	if err := await(func() error {
+		if got, err := ask(addr, "PING"); err == nil {
+			return fmt.Errorf("it answers %q: %w", got, errNotYet)
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("the server outlived the killed test process")
-		}
+		return nil
+	}); err != nil {
+		t.Fatalf("the server outlived the killed test process: %v", err)
 	}
 }
 

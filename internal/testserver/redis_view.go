@@ -20,7 +20,7 @@ type nodeLine struct {
 func (n *nodeLine) is(flag string) bool { return slices.Contains(n.flags, flag) }
 
 func clusterView(s *RedisServer) (view, error) {
-	reply, err := s.Do("CLUSTER", "NODES")
+	reply, err := s.poll("CLUSTER", "NODES")
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (v view) owner(slot int) string {
 
 // takesCommands succeeds if a node finds its cluster in order.
 func takesCommands(s *RedisServer) error {
-	reply, err := s.Do("CLUSTER", "INFO")
+	reply, err := s.poll("CLUSTER", "INFO")
 	if err == nil && !strings.Contains(fmt.Sprint(reply), "cluster_state:ok") {
 		err = fmt.Errorf("%s says the cluster is down: %w", s.Addr(), errNotYet)
 	}

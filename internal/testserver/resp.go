@@ -19,12 +19,13 @@ var ErrReply = errors.New("redis")
 // set up a deployment.
 type respConn struct {
 	net.Conn
-	r *bufio.Reader
+	r       *bufio.Reader
+	timeout time.Duration // of a command
 }
 
-// dialResp connects within a second, and gives every command that follows two.
-func dialResp(addr string, t *tls.Config) (*respConn, error) {
-	d := &net.Dialer{Timeout: time.Second}
+// dialResp connects. The timeout is that of connecting, and of each command that follows.
+func dialResp(addr string, t *tls.Config, timeout time.Duration) (*respConn, error) {
+	d := &net.Dialer{Timeout: timeout}
 	var c net.Conn
 	var err error
 	if t != nil {
@@ -35,13 +36,13 @@ func dialResp(addr string, t *tls.Config) (*respConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &respConn{Conn: c, r: bufio.NewReader(c)}, nil
+	return &respConn{Conn: c, r: bufio.NewReader(c), timeout: timeout}, nil
 }
 
 // do sends a command and returns its answer: an int64, a string, nil, or a []any of
 // these.
 func (c *respConn) do(args ...string) (any, error) {
-	c.SetDeadline(time.Now().Add(2 * time.Second))
+	c.SetDeadline(time.Now().Add(c.timeout))
 	var b strings.Builder
 	fmt.Fprintf(&b, "*%d\r\n", len(args))
 	for _, a := range args {

@@ -11,14 +11,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	_ "github.com/go-sql-driver/mysql" // the drivers that the servers are asked with
 	_ "github.com/jackc/pgx/v5/stdlib"
 )
-
-// sqlTimeout is how long an administrator's statement may take.
-const sqlTimeout = 30 * time.Second
 
 // SQLServer is what servers that speak SQL have in common.
 type SQLServer struct {
@@ -72,7 +68,7 @@ func (s *SQLServer) Exec(tb testing.TB, statements ...string) {
 }
 
 func (s *SQLServer) exec(url string, statements ...string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), sqlTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	db, err := s.open(url)
 	if err != nil {
@@ -99,7 +95,7 @@ func (s *SQLServer) Ask(tb testing.TB, query string, args ...any) string {
 }
 
 func (s *SQLServer) ask(query string, args ...any) (answer string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), sqlTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	db, err := s.open(s.URL())
 	if err != nil {
@@ -205,7 +201,7 @@ func (s *SQLServer) fail(err error) {
 
 // prepare runs a program that makes a server's data, as the account that will own them.
 func (p *Process) prepare(path string, args ...string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	cmd := commandAs(ctx, p.account, path, args...)
 	cmd.Dir = p.dir

@@ -54,11 +54,11 @@ func (s *ZooKeeperServer) URL() string {
 // Ask sends one of the words of four letters that an operator asks with: "srvr",
 // "cons", "wchp"; and returns the answer.
 func (s *ZooKeeperServer) Ask(word string) (string, error) {
-	return s.ask(word, 5*time.Second)
+	return s.ask(word, startTimeout)
 }
 
 func (s *ZooKeeperServer) ask(word string, patience time.Duration) (string, error) {
-	c, err := net.DialTimeout("tcp", s.Addr(), time.Second)
+	c, err := net.DialTimeout("tcp", s.Addr(), patience)
 	if err != nil {
 		return "", err
 	}

@@ -1,7 +1,6 @@
 package testserver
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,7 +42,7 @@ func (g *ZooKeeperGroup) URL() string { return "zk://" + strings.Join(g.Addrs(),
 // AwaitReady returns when all members serve: after a Start, say.
 func (g *ZooKeeperGroup) AwaitReady() {
 	g.tb.Helper()
-	if err := await(g.whole); err != nil {
+	if err := await(g.whole, g.processes()...); err != nil {
 		g.tb.Fatalf("testserver: the ensemble is not whole: %v", err)
 	}
 }
@@ -126,11 +125,7 @@ func (g *ZooKeeperGroup) start(o ZooKeeperOptions) error {
 		}
 	}
 	// No member serves before it has a leader, for which it takes two.
-	errs := make(chan error)
-	for _, s := range g.members {
-		go func() { errs <- s.start() }()
-	}
-	return errors.Join(<-errs, <-errs, <-errs)
+	return startTogether(g.processes()...)
 }
 
 // introduce chooses ports, and adds to the options what all members must know.

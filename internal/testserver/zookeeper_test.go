@@ -36,12 +36,12 @@ func TestZooKeeperIsKilledStartedAndPaused(t *testing.T) {
 		t.Fatalf("a killed server answers %q", got)
 	}
 	srv.Start()
-	if mode, err := srv.asked("srvr", "Mode:"); mode != "standalone" {
-		t.Fatalf("after Start at the old address: %q, %v", mode, err)
+	if answer, err := srv.Ask("srvr"); !strings.Contains(answer, "Mode: standalone") {
+		t.Fatalf("after Start at the old address: %q, %v", answer, err)
 	}
 	srv.Pause()
 	srv.Resume()
-	if err := srv.awaitReady(); err != nil {
+	if err := srv.awaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	srv.Stop()
@@ -95,7 +95,7 @@ func TestZooKeeperClusterReplacesItsLeader(t *testing.T) {
 	g.AwaitReady()
 }
 
-func TestZooKeeperClusterComesApart(t *testing.T) {
+func TestLongZooKeeperClusterComesApart(t *testing.T) {
 	t.Parallel()
 	g := ZooKeeperCluster(t, ZooKeeperOptions{})
 	old := g.Leader()

@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"time"
 )
 
 // zooKeeperTLS is how a server speaks TLS.
@@ -27,7 +26,7 @@ func (t *zooKeeperTLS) speaks() error {
 	if t == nil {
 		return nil
 	}
-	c, err := tls.DialWithDialer(&net.Dialer{Timeout: time.Second}, "tcp", loopback(t.port), t.config)
+	c, err := tls.DialWithDialer(&net.Dialer{Timeout: pollTimeout}, "tcp", loopback(t.port), t.config)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,29 @@
+package testserver
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestMemberThatEndsIsReportedAtOnce(t *testing.T) {
+	silent, broken := newRedis(t), newRedis(t)
+	t.Cleanup(silent.end)
+	t.Cleanup(broken.end)
+	silent.args, broken.args = []string{"--port", "0"}, []string{"--no-such-option", "x"}
+	silent.ready = func() error { return errNotYet }
+	broken.ready = silent.ready
+	if err := startTogether(silent.Process, broken.Process); err == nil || !strings.Contains(err.Error(), "ended at once") {
+		t.Errorf("one of two ended: %v", err)
+	}
+	if silent.alive() {
+		t.Error("the other one runs on")
+	}
+}
+
+func TestAwaitNeedsItsProcess(t *testing.T) {
+	srv := Redis(t)
+	srv.Kill()
+	if err := await(func() error { return errNotYet }, srv.Process); err == nil || !strings.Contains(err.Error(), "has ended") {
+		t.Errorf("a condition of a killed server: %v", err)
+	}
+}
