@@ -102,6 +102,15 @@ func (s *scene) hold(ctx context.Context, b *Backend, r driver.Request, g driver
 
 // Lost requests and answers never make two holders, and leave nothing behind.
 func TestLostRepliesNeverMakeTwoHolders(t *testing.T) {
+	t.Parallel()
+	lostReplies(t, 30)
+}
+
+func TestLongLostRepliesNeverMakeTwoHolders(t *testing.T) { lostReplies(t, 500) }
+
+// lostReplies plays until each scene has so many grants.
+func lostReplies(t *testing.T, grants int32) {
+	t.Helper()
 	srv := testserver.SharedEtcd(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -117,9 +126,8 @@ func TestLostRepliesNeverMakeTwoHolders(t *testing.T) {
 		{name: request("", 0).Name, modes: []driver.Mode{driver.Exclusive}},
 		{name: request("", 0).Name, modes: []driver.Mode{driver.Write, driver.Read, driver.Read}},
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	enough := time.Now().Add(3 * time.Second)
 	var wg sync.WaitGroup
 	for i := range 12 {
 		rnd := rand.New(rand.NewPCG(seed, uint64(i)))
@@ -132,7 +140,7 @@ func TestLostRepliesNeverMakeTwoHolders(t *testing.T) {
 			}
 		})
 	}
-	for ctx.Err() == nil && (time.Now().Before(enough) || scenes[0].grants.Load() < 3 || scenes[1].grants.Load() < 3) && !t.Failed() {
+	for ctx.Err() == nil && (scenes[0].grants.Load() < grants || scenes[1].grants.Load() < grants) && !t.Failed() {
 		time.Sleep(10 * time.Millisecond)
 	}
 	cancel()
@@ -143,8 +151,8 @@ func TestLostRepliesNeverMakeTwoHolders(t *testing.T) {
 	admin := shared(t)
 	for _, s := range scenes {
 		t.Logf("%v: %d grants, %d calls without an answer", s.modes, s.grants.Load(), s.unclear.Load())
-		if s.grants.Load() == 0 {
-			t.Errorf("%v: nobody ever held", s.modes)
+		if s.grants.Load() < grants && !t.Failed() {
+			t.Errorf("%v: too few grants", s.modes)
 		}
 		eventually(t, "nothing is left", func() bool { return len(keys(t, admin, s.name)) == 0 })
 	}

@@ -29,6 +29,7 @@ func TestRenewalOnForgottenConnections(t *testing.T) {
 		"cluster": testserver.SharedEtcdCluster(t).Addrs(),
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ways := waysTo(t, addrs)
 			b := openAll(t, ways, nil)
 			r := request("", driver.Exclusive)

@@ -25,7 +25,7 @@ const (
 	// longTTL outlives every fault: also that a leader of etcd 3.4.23 which was paused for half a
 	// minute, on a busy machine, ends what it takes for leases that nobody renewed meanwhile.
 	longTTL = 2 * time.Minute
-	patient = time.Minute // for what takes a second or two
+	patient = 3 * time.Minute // for what takes a second or two
 )
 
 // program is one of the processes that want locks: with a client of its own, and a way of

@@ -23,10 +23,15 @@ type day struct {
 	what  func(l *load) (heal func())
 }
 
+func TestLeaderIsKilled(t *testing.T) {
+	live(t, testserver.EtcdOptions{}, []day{{"the leader is killed", time.Second, false, leaderKilled}})
+	noGoroutines(t)
+}
+
 // On hard days a cluster's locks stay with one holder at a time: a holder's context ends
 // before anybody else has the lock, in whatever way the holder, a server or the network
 // fails, and then work goes on.
-func TestHardDays(t *testing.T) {
+func TestLongHardDays(t *testing.T) {
 	var wg sync.WaitGroup
 	for name, days := range map[string][]day{
 		"members": {

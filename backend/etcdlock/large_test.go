@@ -58,6 +58,7 @@ func TestTooLong(t *testing.T) {
 
 // A backend on a client that was closed asks in vain, and ends.
 func TestClientThatWasClosed(t *testing.T) {
+	t.Parallel()
 	client := newClient(t, testserver.SharedEtcd(t).Addr())
 	b := backendOf(t, client, nil)
 	r, _ := watched(request("", driver.Exclusive))
@@ -77,7 +78,7 @@ func TestClientThatWasClosed(t *testing.T) {
 	watch.Close()
 	start := time.Now()
 	b.Close()
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("Close took %v", took)
+	if took := time.Since(start); took > time.Minute {
+		t.Errorf("Close took %v, which waits for %v", took, closeTime)
 	}
 }

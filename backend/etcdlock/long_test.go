@@ -41,7 +41,7 @@ func countKeys(t *testing.T) (*Backend, *atomic.Int64) {
 }
 
 // Who waits in a long line does not read all of it again and again, and hears of its turn.
-func TestLongLine(t *testing.T) {
+func TestReadsInALongLine(t *testing.T) {
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Read, driver.Counted} {
 		t.Run(mode.String(), func(t *testing.T) {
 			holder := shared(t)

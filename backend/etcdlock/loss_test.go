@@ -17,7 +17,7 @@ func told(t testing.TB, lost <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-lost:
-	case <-time.After(20 * time.Second):
+	case <-time.After(hangs):
 		t.Fatal("nobody told the holder")
 	}
 }
@@ -231,6 +231,7 @@ func TestCompactionWhileWaiting(t *testing.T) {
 // A server that hangs, with its connections open, keeps a waiter from hearing for some
 // seconds only: the stream is opened anew.
 func TestStreamThatHangs(t *testing.T) {
+	t.Parallel()
 	srv := testserver.SharedEtcd(t)
 	p := faultproxy.New(t, srv.Addr())
 	b, admin := openAt(t, p.Addr(), nil), openAt(t, srv.Addr(), nil)

@@ -59,7 +59,7 @@ func TestNewWithoutServer(t *testing.T) {
 	defer c.Close()
 	start := time.Now()
 	_, err = New(c, nil)
-	if !errors.Is(err, context.DeadlineExceeded) || driver.Final(err) || !strings.Contains(err.Error(), dead) || time.Since(start) > 20*time.Second {
+	if !errors.Is(err, context.DeadlineExceeded) || driver.Final(err) || !strings.Contains(err.Error(), dead) || time.Since(start) > time.Minute {
 		t.Errorf("nobody listens: %v after %v", err, time.Since(start))
 	}
 	time.AfterFunc(50*time.Millisecond, func() { life.Close() })

@@ -32,7 +32,7 @@ func wait(ctx context.Context, b *Backend, r driver.Request) (driver.Grant, erro
 		}
 		select {
 		case <-w.Ready:
-		case <-time.After(20 * time.Second):
+		case <-time.After(hangs):
 			return g, errors.New("not signalled")
 		case <-ctx.Done():
 			return g, ctx.Err()
@@ -144,7 +144,7 @@ func TestHandoffIsQuick(t *testing.T) {
 			<-tick.C
 		}
 	})
-	var took []time.Duration
+	var took, pairs []time.Duration
 	for range 100 {
 		r, next := request("", driver.Exclusive), request("", driver.Exclusive)
 		next.Name = r.Name
@@ -161,13 +161,19 @@ func TestHandoffIsQuick(t *testing.T) {
 		}
 		took = append(took, time.Since(<-released))
 		release(t, waiter, next)
+		start := time.Now()
+		free := request("", driver.Exclusive)
+		acquire(t, waiter, free)
+		release(t, waiter, free)
+		pairs = append(pairs, time.Since(start))
 	}
 	stop()
 	wg.Wait()
 	slices.Sort(took)
-	p50, p99 := took[len(took)/2], took[len(took)*99/100]
-	t.Logf("from the release to the waiter's grant: p50 %v, p99 %v", p50, p99)
-	if p50 > 60*time.Millisecond {
+	slices.Sort(pairs)
+	p50, p99, pair := took[len(took)/2], took[len(took)*99/100], pairs[len(pairs)/2]
+	t.Logf("from the release to the waiter's grant: p50 %v, p99 %v; a free lock is taken and released in %v", p50, p99, pair)
+	if p50 > 40*time.Millisecond+5*pair {
 		t.Errorf("p50 %v: half of the waiters were not told", p50)
 	}
 }

@@ -20,6 +20,7 @@ func requests(n int, mode driver.Mode) []driver.Request {
 }
 
 func TestAllOrNothing(t *testing.T) {
+	start := time.Now()
 	b, other := shared(t), shared(t)
 	rs := requests(5, driver.Exclusive)
 	rs[1].Mode, rs[2].Mode = driver.Read, driver.Counted
@@ -49,7 +50,7 @@ func TestAllOrNothing(t *testing.T) {
 		t.Fatalf("the same owners again: %v", err)
 	}
 	for i := range rs {
-		if grants[i].Fence == 0 || again[i].Fence <= grants[i].Fence || again[i].TTL < 25*time.Second {
+		if grants[i].Fence == 0 || again[i].Fence <= grants[i].Fence || again[i].TTL < 30*time.Second-time.Since(start) {
 			t.Errorf("lock %d: granted %+v, then %+v", i, grants[i], again[i])
 		}
 		release(t, b, rs[i])
@@ -87,20 +88,21 @@ func TestTogetherInAnyOrder(t *testing.T) {
 	backends := []*Backend{shared(t), shared(t)}
 	var holders, turns atomic.Int32
 	var wg sync.WaitGroup
-	until := time.Now().Add(500 * time.Millisecond)
 	for i := range 8 {
 		b := backends[i%2]
 		wg.Go(func() {
-			for time.Now().Before(until) {
+			for turns.Load() < 50 && t.Context().Err() == nil {
 				var rs []driver.Request
 				for k := range names {
 					rs = append(rs, request(names[(i+k)%len(names)], driver.Exclusive))
 				}
-				if _, err := b.AcquireAll(t.Context(), rs); err != nil {
-					if !errors.Is(err, driver.ErrHeld) {
-						t.Error(err)
-					}
+				_, err := b.AcquireAll(t.Context(), rs)
+				if errors.Is(err, driver.ErrHeld) {
 					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
 				}
 				turns.Add(1)
 				if n := holders.Add(1); n > 1 {
@@ -116,9 +118,6 @@ func TestTogetherInAnyOrder(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if turns.Load() == 0 {
-		t.Error("nobody ever had them")
-	}
 }
 
 // Readers and permits that are tried at once are not in each other's way.

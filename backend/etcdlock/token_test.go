@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testserver"
@@ -15,45 +14,49 @@ import (
 // What it is asked for then is refused by the server, and asked for with a new token.
 func TestTokenThatHasEnded(t *testing.T) {
 	t.Parallel()
-	for name, current := range map[string]bool{"installed": false, "current": true} {
-		t.Run(name, func(t *testing.T) {
-			srv := testserver.Etcd(t, testserver.EtcdOptions{Password: "s3cret", Current: current})
-			own := testserver.EtcdGrant{Prefix: "locks/", Read: true, Write: true}
-			u := srv.AddUser("ann", "x", own)
-			b, other := mustOpen(t, u+"/locks"), mustOpen(t, u+"/locks")
-			waitTurn := func(what string) {
-				t.Helper()
-				held, w := request("", driver.Exclusive), request("", driver.Exclusive)
-				w.Name, w.Queue = held.Name, true
-				acquire(t, other, held)
-				refused(t, b, w, driver.ErrHeld)
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				defer cancel()
-				watch, err := b.Watch(ctx, w)
-				if err != nil {
-					t.Fatalf("%s: %v", what, err)
-				}
-				defer watch.Close()
-				quiet(t, watch)
-				release(t, other, held)
-				signalled(t, watch)
-				acquire(t, b, w)
-				release(t, b, w)
-			}
-			waitTurn("with its token")
-			endTokens(t, srv, "ann")
-			waitTurn("without it")
+	tokenEnds(t, testserver.EtcdOptions{Password: "s3cret"})
+}
 
-			endTokens(t, srv, "ann")
-			r, lost := watched(request("", driver.Exclusive))
-			acquire(t, b, r)
-			eventually(t, "the hold is watched", func() bool { return watchedHolds(b) == 1 })
-			if err := other.Release(t.Context(), r.Hold); err != nil {
-				t.Fatal(err)
-			}
-			told(t, lost)
-		})
+func TestLongTokenThatHasEndedOnTheCurrentRelease(t *testing.T) {
+	tokenEnds(t, testserver.EtcdOptions{Password: "s3cret", Current: true})
+}
+
+func tokenEnds(t *testing.T, o testserver.EtcdOptions) {
+	srv := testserver.Etcd(t, o)
+	own := testserver.EtcdGrant{Prefix: "locks/", Read: true, Write: true}
+	u := srv.AddUser("ann", "x", own)
+	b, other := mustOpen(t, u+"/locks"), mustOpen(t, u+"/locks")
+	waitTurn := func(what string) {
+		t.Helper()
+		held, w := request("", driver.Exclusive), request("", driver.Exclusive)
+		w.Name, w.Queue = held.Name, true
+		acquire(t, other, held)
+		refused(t, b, w, driver.ErrHeld)
+		ctx, cancel := context.WithTimeout(t.Context(), hangs)
+		defer cancel()
+		watch, err := b.Watch(ctx, w)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		defer watch.Close()
+		quiet(t, watch)
+		release(t, other, held)
+		signalled(t, watch)
+		acquire(t, b, w)
+		release(t, b, w)
 	}
+	waitTurn("with its token")
+	endTokens(t, srv, "ann")
+	waitTurn("without it")
+
+	endTokens(t, srv, "ann")
+	r, lost := watched(request("", driver.Exclusive))
+	acquire(t, b, r)
+	eventually(t, "the hold is watched", func() bool { return watchedHolds(b) == 1 })
+	if err := other.Release(t.Context(), r.Hold); err != nil {
+		t.Fatal(err)
+	}
+	told(t, lost)
 }
 
 // endTokens makes the servers forget the logins of a user, by a change of the password to

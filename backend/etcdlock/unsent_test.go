@@ -11,6 +11,7 @@ import (
 
 // An attempt without a lease to use fails with ErrUnsent: no server keeps the shared one alive.
 func TestRefusedConnectionsSendNothing(t *testing.T) {
+	t.Parallel()
 	ways := waysTo(t, []string{testserver.SharedEtcd(t).Addr()})
 	b := openAll(t, ways, nil)
 	brief := func() driver.Request {
