@@ -13,6 +13,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	srv := testserver.SharedZooKeeper(t)
 	var proxies sync.Map // of driver.Backend
 	drivertest.Run(t, drivertest.Harness{
@@ -37,6 +38,7 @@ func TestConformance(t *testing.T) {
 
 // In an ensemble each connection asks another server, which may be behind the others.
 func TestConformanceOfAnEnsemble(t *testing.T) {
+	t.Parallel()
 	g := testserver.SharedZooKeeperCluster(t)
 	drivertest.Run(t, drivertest.Harness{
 		TTL:  2 * time.Second,

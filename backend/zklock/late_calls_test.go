@@ -10,6 +10,7 @@ import (
 )
 
 func TestLateCalls(t *testing.T) {
+	t.Parallel()
 	faultfuzz.Run(t, faultfuzz.Case{
 		Servers: []string{testserver.SharedZooKeeper(t).Addr()},
 		Rate:    0.02,

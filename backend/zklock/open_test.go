@@ -11,11 +11,12 @@ import (
 // On a slow network the shortest session ends before it is asked anything: Open tries
 // again.
 func TestOpenWhereShortSessionsEnd(t *testing.T) {
+	t.Parallel()
 	srv := testserver.SharedZooKeeper(t) // with sessions of 0.4 s
 	p := faultproxy.New(t, srv.Addr())
 	p.Delay(time.Second)
 	time.AfterFunc(1500*time.Millisecond, func() { p.Delay(0) })
-	b, err := Open(t.Context(), "zk://"+p.Addr())
+	b, err := Open(t.Context(), "zk://"+p.Addr()+"?timeout=1m")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ func TestRefusedConnectionsSendNothing(t *testing.T) {
 	srv := testserver.SharedZooKeeper(t)
 	for what, queue := range map[string]bool{"try": false, "wait": true} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			p := faultproxy.New(t, srv.Addr())
 			b := open(t, strings.Replace(srv.URL(), srv.Addr(), p.Addr(), 1))
 			acquire(t, b, request("", driver.Exclusive))

@@ -82,8 +82,8 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedZooKeeper(t)
 	failsToOpen(t, srv.URL()+"/not/there", true, "chroot /not/there does not exist")
-	failsToOpen(t, "zk://u:hunter2@127.0.0.1:1,127.0.0.1:2/?timeout=2s", false, "none of 127.0.0.1:1, 127.0.0.1:2 ", "refused")
-	failsToOpen(t, "zks://"+srv.Addr()+"?timeout=2s", false, srv.Addr(), "TLS")
+	failsToOpen(t, "zk://u:hunter2@127.0.0.1:1,127.0.0.1:2/?timeout=30s", false, "none of 127.0.0.1:1, 127.0.0.1:2 ", "refused")
+	failsToOpen(t, "zks://"+srv.Addr()+"?timeout=30s", false, srv.Addr(), "TLS")
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestTLS(t *testing.T) {
 	r := request("", driver.Exclusive)
 	acquire(t, b, r)
 	release(t, b, r)
-	failsToOpen(t, "zk://"+srv.SecureAddr()+"?timeout=3s", false, srv.SecureAddr(), "TLS")
+	failsToOpen(t, "zk://"+srv.SecureAddr()+"?timeout=30s", false, srv.SecureAddr(), "TLS")
 }
 
 // The bounds of sessions are the server's, and are learnt.

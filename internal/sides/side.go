@@ -14,7 +14,7 @@ import (
 )
 
 // Patience is how long tests wait for what must come.
-const Patience = 30 * time.Second
+const Patience = 2 * time.Minute
 
 // Side is one participant of one kind.
 type Side interface {

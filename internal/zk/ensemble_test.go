@@ -9,7 +9,7 @@ import (
 	"github.com/distlock/distlock/internal/testserver"
 )
 
-func TestEnsemble(t *testing.T) {
+func TestLongEnsemble(t *testing.T) {
 	t.Parallel()
 	g := testserver.ZooKeeperCluster(t, testserver.ZooKeeperOptions{})
 	t.Run("the deadline passes first", func(t *testing.T) { deadlinePassesFirst(t, g) })

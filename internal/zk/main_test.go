@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 // leftBehind waits for the goroutines of sessions to end, and returns those that don't.
 func leftBehind() string {
 	var left []string
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		buf := make([]byte, 1<<20)
 		left = left[:0]
 		for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
@@ -42,7 +42,7 @@ func leftBehind() string {
 }
 
 // patience is how long a test waits for what has to come.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // soon is a context for what has to come.
 func soon(t testing.TB) context.Context {

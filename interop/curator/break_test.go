@@ -14,7 +14,7 @@ import (
 
 // Inspect shows who holds and who waits, of both sides, in their order, with the UUIDs
 // of their nodes and the address that Curator writes.
-func TestInspect(t *testing.T) {
+func TestLongInspect(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		s := newSides(t, single(t), e, mutex)
 		s.on(s.th, "lock").Wait(t)
@@ -55,7 +55,7 @@ func (s *sides) inspect(t *testing.T) distlock.Info {
 }
 
 // Inspect tells the modes of Java's holds.
-func TestInspectShowsModes(t *testing.T) {
+func TestLongInspectShowsModes(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		for k, want := range map[*kind]distlock.Mode{&write: distlock.Write, &read: distlock.Read, &lone: distlock.Counted} {
 			s := newSides(t, single(t), e, *k)
@@ -70,7 +70,7 @@ func TestInspectShowsModes(t *testing.T) {
 
 // What Go breaks passes at once to who waits. Java is not told: its release finds nothing
 // and says nothing, and does not touch what the next holder has.
-func TestGoBreaks(t *testing.T) {
+func TestLongGoBreaks(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		for _, k := range []kind{mutex, write, read, permit(1)} {
 			t.Run(k.Java, func(t *testing.T) { goBreaks(t, newSides(t, single(t), e, k)) })
@@ -105,7 +105,7 @@ func goBreaks(t *testing.T, s *sides) {
 
 // When Java deletes Go's node, as an operator would, the lease ends and Java's waiter has
 // the lock.
-func TestJavaDeletesGoNode(t *testing.T) {
+func TestLongJavaDeletesGoNode(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		s := newSides(t, single(t), e, mutex)
 		h := interop.Take(t, s.lock)
@@ -120,7 +120,7 @@ func TestJavaDeletesGoNode(t *testing.T) {
 }
 
 // Kinds are told apart: what Java has made of a name Go does not take for another kind.
-func TestKindsAreToldApart(t *testing.T) {
+func TestLongKindsAreToldApart(t *testing.T) {
 	family := map[string]int{"mutex": 1, "write": 2, "read": 2, "permit-2": 3}
 	kinds := []kind{mutex, write, read, permit(2)}
 	for _, javas := range kinds {

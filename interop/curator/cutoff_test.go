@@ -12,7 +12,7 @@ import (
 
 // A holder in Go that hears nothing from the server any more ends its lease before Java has
 // the lock.
-func TestGoIsCutOff(t *testing.T) {
+func TestLongGoIsCutOff(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, e *edition) {
 		t.Parallel()
@@ -40,7 +40,7 @@ func TestGoIsCutOff(t *testing.T) {
 
 // A holder in Java that hears nothing any more keeps its lock until its session has ended.
 // Curator tells its user that it is lost later than that, sometimes.
-func TestJavaIsCutOff(t *testing.T) {
+func TestLongJavaIsCutOff(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, e *edition) {
 		t.Parallel()

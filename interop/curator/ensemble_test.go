@@ -9,11 +9,11 @@ import (
 )
 
 // In an ensemble the two sides may be with servers that lag behind each other.
-func TestEnsemble(t *testing.T) {
+func TestLongEnsemble(t *testing.T) {
 	d := &deployment{testserver.SharedZooKeeperCluster(t).Addrs()}
 	t.Run("turns", func(t *testing.T) {
-		turnsAlone(t, d, mutex, 2, 40)
-		turnsAlone(t, d, multi, 1, 20)
+		turnsAlone(t, d, mutex, 2, 40, editions...)
+		turnsAlone(t, d, multi, 1, 20, editions...)
 		turnsShared(t, d, 25)
 		turnsCounted(t, d, 20)
 	})
@@ -26,7 +26,7 @@ func TestEnsemble(t *testing.T) {
 
 // The death of the leader ends no session: who held goes on holding, and who waited is
 // woken by the release.
-func TestLeaderDies(t *testing.T) {
+func TestLongLeaderDies(t *testing.T) {
 	g := testserver.ZooKeeperCluster(t, testserver.ZooKeeperOptions{})
 	d := &deployment{g.Addrs()}
 	s := newSides(t, d, current, mutex)

@@ -9,7 +9,7 @@ import (
 )
 
 // Java's Revoker asks a holder in Go, who gives its lock to the one in Java who waits.
-func TestJavaAsksGo(t *testing.T) {
+func TestLongJavaAsksGo(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		s := newSides(t, single(t), e, mutex)
 		var took []time.Duration
@@ -46,7 +46,7 @@ func (s *sides) javaAsksGo(t *testing.T) time.Duration {
 }
 
 // Go asks a holder in Java who has called makeRevocable, whose lock it waits for.
-func TestGoAsksJava(t *testing.T) {
+func TestLongGoAsksJava(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		s := newSides(t, single(t), e, mutex)
 		var took []time.Duration

@@ -12,7 +12,7 @@ import (
 )
 
 // Each side keeps the other out, also where the names are unusual.
-func TestNames(t *testing.T) {
+func TestLongNames(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		for _, k := range []kind{mutex, write, read, lone, permit(1)} {
 			for _, pattern := range []string{"NAME", "a/NAME/b", "NAME-ключ-鍵", "{NAME}:.%~", "lock-NAME", "NAME-lock-7"} {
@@ -30,7 +30,7 @@ func TestNames(t *testing.T) {
 }
 
 // Fences of Go's grants increase also where Java had the lock in between.
-func TestFencesIncrease(t *testing.T) {
+func TestLongFencesIncrease(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		for _, k := range []kind{mutex, write, lone} {
 			s, last := newSides(t, single(t), e, k), uint64(0)
@@ -51,7 +51,7 @@ func TestFencesIncrease(t *testing.T) {
 
 // Readers of both sides are in together. A writer waits for all of them, and readers who
 // come behind it wait for it.
-func TestReadersAreTogether(t *testing.T) {
+func TestLongReadersAreTogether(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		s := newSides(t, single(t), e, read)
 		ours := interop.Take(t, s.lock)
@@ -72,7 +72,7 @@ func TestReadersAreTogether(t *testing.T) {
 
 // Go turns a write lock into a read lock: Java's readers who waited come in at once, its
 // writers do not, whenever they came.
-func TestGoDowngrades(t *testing.T) {
+func TestLongGoDowngrades(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		s := newSides(t, single(t), e, read)
 		w, err := s.c.RWMutex(s.name).Lock(t.Context())
@@ -104,7 +104,7 @@ func TestGoDowngrades(t *testing.T) {
 
 // Java reads under its write lock and gives up writing: Go's readers come in, its writers
 // do not.
-func TestJavaDowngrades(t *testing.T) {
+func TestLongJavaDowngrades(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		s := newSides(t, single(t), e, read)
 		s.onKind(s.th, write, "lock").Wait(t)
@@ -138,7 +138,7 @@ func (s *sides) stand(t *testing.T, want int) {
 // A writer in Go that waits while Java downgrades stays out until Java has read. Before
 // 5.5 Java's own place is behind that of the writer, who would be let in by Java as well
 // (CURATOR-621).
-func TestJavaDowngradesBeforeAWriter(t *testing.T) {
+func TestLongJavaDowngradesBeforeAWriter(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		s := newSides(t, single(t), e, read)
 		s.onKind(s.th, write, "lock").Wait(t)
@@ -174,7 +174,7 @@ func before55(t *testing.T, version string) bool {
 func isReader(node string) bool { return strings.Contains(node, "__READ__") }
 
 // Java and Go stand in one line, and get in as they came.
-func TestOrder(t *testing.T) {
+func TestLongOrder(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		for _, k := range []kind{mutex, write} {
 			inOrder(t, newSides(t, single(t), e, k))
@@ -216,7 +216,7 @@ func (s *sides) javaPasses(t *testing.T, i int) func() time.Time {
 }
 
 // Both sides count the same permits, and nobody passes who stands in line.
-func TestPermitsAreCountedTogether(t *testing.T) {
+func TestLongPermitsAreCountedTogether(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		s := newSides(t, single(t), e, permit(3))
 		a := interop.Take(t, s.lock)

@@ -9,7 +9,7 @@ import (
 )
 
 // Whoever waits on one side is woken by a release on the other.
-func TestWakeUps(t *testing.T) {
+func TestLongWakeUps(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		for _, k := range []kind{mutex, write, read, permit(1)} {
 			t.Run(k.Java, func(t *testing.T) { wakeUps(t, single(t), e, k, 40) })
