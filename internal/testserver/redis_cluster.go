@@ -81,10 +81,11 @@ func (g *RedisClusterGroup) Owner(slot int) *RedisServer {
 func (g *RedisClusterGroup) Masters() []*RedisServer {
 	g.tb.Helper()
 	var masters []*RedisServer
-	v, err := clusterView(g.any())
-	if err != nil {
-		g.tb.Fatalf("testserver: %v", err)
-	}
+	var v view
+	g.await("no view of the cluster", func() (err error) {
+		v, err = clusterView(g.any())
+		return err
+	})
 	for _, n := range v {
 		if len(n.slots) > 0 {
 			masters = append(masters, g.byID(n.id))

@@ -13,10 +13,7 @@ func TestPairs(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedZooKeeper(t)
 	c := dial(t, Config{Servers: []string{srv.Addr()}, Timeout: 20 * time.Second})
-	ctx, root := t.Context(), "/pairs"
-	if _, _, err := c.Create(ctx, root, nil, Container); err != nil {
-		t.Fatal(err)
-	}
+	ctx, root := t.Context(), place(t, c)
 	e, err := c.CreateAndList(ctx, root+"/x-", nil)
 	if err != nil {
 		t.Fatal(err)
