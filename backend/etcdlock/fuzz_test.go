@@ -19,6 +19,7 @@ import (
 // requests and answers.
 type scene struct {
 	name    string
+	patient time.Duration // until a call is cut off
 	modes   []driver.Mode
 	readers atomic.Int32
 	writers atomic.Int32
@@ -55,7 +56,7 @@ func (s *scene) turn(ctx context.Context, b *Backend, rnd *rand.Rand) error {
 
 // call makes a call that is cut off before long.
 func (s *scene) call(ctx context.Context, f func(context.Context) (driver.Grant, error)) (driver.Grant, error) {
-	ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, s.patient)
 	defer cancel()
 	g, err := f(ctx)
 	if err != nil && !errors.Is(err, driver.ErrHeld) && !errors.Is(err, driver.ErrLost) {
@@ -114,6 +115,11 @@ func lostReplies(t *testing.T, grants int32) {
 	srv := testserver.SharedEtcd(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
+	admin, first := shared(t), request("", driver.Exclusive)
+	start := time.Now()
+	acquire(t, admin, first)
+	release(t, admin, first)
+	patient := max(300*time.Millisecond, 10*time.Since(start))
 	var proxies []*faultproxy.Proxy
 	var backends []*Backend
 	for i := range 3 {
@@ -123,8 +129,8 @@ func lostReplies(t *testing.T, grants int32) {
 		p.Storm(seed+uint64(i), 0.01, "")
 	}
 	scenes := []*scene{
-		{name: request("", 0).Name, modes: []driver.Mode{driver.Exclusive}},
-		{name: request("", 0).Name, modes: []driver.Mode{driver.Write, driver.Read, driver.Read}},
+		{name: request("", 0).Name, patient: patient, modes: []driver.Mode{driver.Exclusive}},
+		{name: request("", 0).Name, patient: patient, modes: []driver.Mode{driver.Write, driver.Read, driver.Read}},
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -148,7 +154,6 @@ func lostReplies(t *testing.T, grants int32) {
 		p.Storm(0, 0, "")
 	}
 	wg.Wait()
-	admin := shared(t)
 	for _, s := range scenes {
 		t.Logf("%v: %d grants, %d calls without an answer", s.modes, s.grants.Load(), s.unclear.Load())
 		if s.grants.Load() < grants && !t.Failed() {

@@ -90,7 +90,7 @@ func (l *load) open(name string) *program {
 		w := faultproxy.New(l.t, addr)
 		p.ways, hosts = append(p.ways, w), append(hosts, w.Addr())
 	}
-	b, err := etcdlock.Open(l.t.Context(), "etcd://"+strings.Join(hosts, ",")+"/hard?timeout=20s")
+	b, err := etcdlock.Open(l.t.Context(), "etcd://"+strings.Join(hosts, ",")+"/hard?timeout=2m")
 	if err != nil {
 		l.t.Fatalf("%s: %v", name, err)
 	}

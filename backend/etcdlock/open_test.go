@@ -16,10 +16,18 @@ import (
 	"google.golang.org/grpc"
 )
 
+// patiently is a URL whose Open waits for a loaded machine.
+func patiently(url string) string {
+	if strings.Contains(url, "?") {
+		return url + "&timeout=2m"
+	}
+	return url + "?timeout=2m"
+}
+
 // mustOpen is a backend that ends with the test.
 func mustOpen(t testing.TB, url string) *Backend {
 	t.Helper()
-	b, err := Open(t.Context(), url)
+	b, err := Open(t.Context(), patiently(url))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ func TestConformance(t *testing.T) {
 		TTL: 2 * time.Second, // a client that waits for the processor must not take the network for broken
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			p := faultproxy.New(t, srv.Addr())
-			b, err := Open(ctx, "zk://"+p.Addr())
+			b, err := Open(ctx, patiently("zk://"+p.Addr()))
 			if err != nil {
 				return nil, err
 			}
@@ -42,6 +42,6 @@ func TestConformanceOfAnEnsemble(t *testing.T) {
 	g := testserver.SharedZooKeeperCluster(t)
 	drivertest.Run(t, drivertest.Harness{
 		TTL:  2 * time.Second,
-		Open: func(ctx context.Context) (driver.Backend, error) { return driver.Open(ctx, g.URL()) },
+		Open: func(ctx context.Context) (driver.Backend, error) { return driver.Open(ctx, patiently(g.URL())) },
 	})
 }

@@ -80,7 +80,7 @@ func (h *hard) open(name string, ttl time.Duration) *program {
 		w := faultproxy.New(h.t, addr)
 		p.ways, hosts = append(p.ways, w), append(hosts, w.Addr())
 	}
-	b, err := zklock.Open(h.t.Context(), "zk://"+strings.Join(hosts, ","))
+	b, err := zklock.Open(h.t.Context(), "zk://"+strings.Join(hosts, ",")+"?timeout=2m")
 	if err != nil {
 		h.t.Fatalf("%s: %v", name, err)
 	}

@@ -3,6 +3,7 @@ package zklock
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,9 +15,17 @@ import (
 // patience is how long tests wait for what must happen, on a loaded machine too.
 const patience = 2 * time.Minute
 
+// patiently is a URL whose Open waits for a loaded machine.
+func patiently(url string) string {
+	if strings.Contains(url, "?") {
+		return url + "&timeout=2m"
+	}
+	return url + "?timeout=2m"
+}
+
 func open(t testing.TB, url string) *Backend {
 	t.Helper()
-	b, err := Open(t.Context(), url)
+	b, err := Open(t.Context(), patiently(url))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ func TestLateCalls(t *testing.T) {
 		Servers: []string{testserver.SharedZooKeeper(t).Addr()},
 		Rate:    0.02,
 		Open: func(ctx context.Context, addrs []string) (driver.Backend, error) {
-			return Open(ctx, "zk://"+addrs[0])
+			return Open(ctx, patiently("zk://"+addrs[0]))
 		},
 	})
 }

@@ -20,7 +20,7 @@ func TestSequenceNumbersRunOut(t *testing.T) {
 	t.Parallel()
 	const last = 1<<31 - 1<<20 - 1
 	srv := testserver.ZooKeeperCountedTo(t, "/full", last)
-	b, err := zklock.Open(t.Context(), srv.URL())
+	b, err := zklock.Open(t.Context(), srv.URL()+"?timeout=2m")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,11 +11,7 @@ import (
 
 // A node may end before its watch is noted: the wait is armed anew then.
 func TestNodeEndsWhileItIsArmed(t *testing.T) {
-	b, err := Open(t.Context(), testserver.SharedZooKeeper(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := open(t, testserver.SharedZooKeeper(t).URL())
 	s, err := b.session(t.Context(), time.Second)
 	if err != nil {
 		t.Fatal(err)
