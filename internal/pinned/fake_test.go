@@ -23,6 +23,7 @@ type fakeServer struct {
 	down    bool          // links have ended, and none can be killed
 	blocked chan struct{} // Ping does not return until it is closed; nil: it does
 	rolling chan struct{} // nor does the driver's rollback
+	late    bool          // Number answers when its context ends, as a driver may
 }
 
 func newFake(t *testing.T) (*fakeServer, *Backend) {
@@ -123,7 +124,12 @@ func (k *fakeLink) Wait(context.Context, Lock, time.Duration) (bool, error) {
 	return false, errors.New("nobody waits here")
 }
 
-func (k *fakeLink) Number(context.Context, Lock) (uint64, error) { return k.f.next(), nil }
+func (k *fakeLink) Number(ctx context.Context, _ Lock) (uint64, error) {
+	if k.f.late {
+		<-ctx.Done()
+	}
+	return k.f.next(), nil
+}
 
 func (k *fakeLink) Confirm(context.Context, Lock) error { return nil }
 

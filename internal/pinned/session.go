@@ -58,6 +58,10 @@ func (s *session) doFor(ctx context.Context, extra time.Duration, f func(context
 	own, cancel := context.WithDeadline(s.b.life, end.Add(extra))
 	defer cancel()
 	err := f(own)
+	if err == nil && own.Err() != nil {
+		s.die(errSilent) // a driver may close the connection then, and still hand over the answer
+		return errSilent
+	}
 	if err == nil && extra > 0 {
 		sent = time.Now() // it has been waiting there, not silent
 	}
