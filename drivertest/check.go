@@ -29,10 +29,10 @@ type Harness struct {
 	TTL time.Duration
 
 	// Slack is how late an expiry or a signal may come on a loaded machine. It costs
-	// time only where a backend is late. 0: 5 s, or TTL if that is more.
+	// time only where a backend is late. 0: 15 s, or TTL if that is more.
 	Slack time.Duration
 
-	// Timeout bounds one check. 0: 30 s and 40 TTLs.
+	// Timeout bounds one check. 0: 60 s and 40 TTLs.
 	Timeout time.Duration
 
 	// Parallel is how many checks run at once under Run. 0: 8.
@@ -207,10 +207,10 @@ func (h *Harness) settle(ctx context.Context, doing *activity) (config, error) {
 		c.TTL = max(300*time.Millisecond, c.caps.MinTTL)
 	}
 	if c.Slack == 0 {
-		c.Slack = max(5*time.Second, c.TTL)
+		c.Slack = max(15*time.Second, c.TTL)
 	}
 	if c.Timeout == 0 {
-		c.Timeout = 30*time.Second + 40*c.TTL
+		c.Timeout = time.Minute + 40*c.TTL
 	}
 	return c, nil
 }

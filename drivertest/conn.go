@@ -16,6 +16,33 @@ type conn struct {
 	driver.Backend
 	label  string
 	closed bool
+	due    time.Time // a wrong answer after that may be the machine's fault; zero: never
+}
+
+// within returns c for calls that rely on a life which was anchored at since. A wrong answer
+// after the end of that life breaks no promise: the check came too late to tell.
+func (c *conn) within(since time.Time, life time.Duration) *conn {
+	limited := *c
+	if due := since.Add(life); c.due.IsZero() || due.Before(c.due) {
+		limited.due = due
+	}
+	return &limited
+}
+
+// broke is scene.broke, unless the check was too slow.
+func (c *conn) broke(format string, args ...any) {
+	if !c.due.IsZero() && !time.Now().Before(c.due) {
+		c.fail(errSlow)
+		return
+	}
+	c.scene.broke(format, args...)
+}
+
+// want breaks the promise unless ok.
+func (c *conn) want(ok bool, format string, args ...any) {
+	if !ok {
+		c.broke(format, args...)
+	}
 }
 
 func (c *conn) call(name string) (end func()) {
@@ -32,11 +59,12 @@ func (c *conn) acquire(r driver.Request) (driver.Grant, error) {
 	return g, err
 }
 
-// take must be granted.
+// take must be granted. A session can end during an attempt that takes long for its TTL.
 func (c *conn) take(r driver.Request, rule string) driver.Grant {
 	if c.over() {
 		return driver.Grant{}
 	}
+	c = c.within(time.Now(), r.TTL/2)
 	g, err := c.acquire(r)
 	if err != nil {
 		c.broke("%s: Acquire on connection %s answered %s; want a grant", rule, c.label, answer(err))
@@ -79,18 +107,9 @@ func (c *conn) heldError(g driver.Grant, err error, rule string) *driver.HeldErr
 	return &driver.HeldError{}
 }
 
-// shutOut must be refused as long as a hold may be relied on that was anchored at
-// since. If it was granted later than that, the check came too late to tell.
+// shutOut must be refused as long as a hold may be relied on that was anchored at since.
 func (c *conn) shutOut(r driver.Request, since time.Time, life time.Duration, rule string) *driver.HeldError {
-	if c.over() {
-		return &driver.HeldError{}
-	}
-	g, err := c.acquire(r)
-	if err == nil && time.Since(since) >= life {
-		c.fail(errSlow)
-		return &driver.HeldError{}
-	}
-	return c.heldError(g, err, rule)
+	return c.within(since, life).refused(r, rule)
 }
 
 // fails must answer with an error of this kind.

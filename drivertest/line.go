@@ -124,11 +124,7 @@ var lineChecks = []promise{{
 		since := time.Now()
 		s.b.refused(queued(s.brief(s.rival(r))), "a lock has one holder at a time")
 		s.a.free(r.Hold, nil, "the holder releases")
-		g, err := s.a.acquire(s.rival(r))
-		if err == nil && time.Since(since) >= s.TTL {
-			s.fail(errSlow)
-		}
-		retry := s.a.heldError(g, err, "a try does not pass a place in line").Retry
+		retry := s.a.shutOut(s.rival(r), since, s.TTL, "a try does not pass a place in line").Retry
 		s.want(retry <= s.TTL+s.TTL/10, "HeldError.Retry is the end of a dead place: got %v for a place of %v", retry, s.TTL)
 	},
 }, {

@@ -187,6 +187,38 @@ func TestSlowMachine(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	for _, name := range []string{"renew/extends", "again/restarts-ttl", "again/late", "renew/late", "fixed/renewed", "shared/downgrade-late", "ttl/expires"} {
+		if err := try(t, frail, checkNamed(t, name)); err != nil {
+			t.Errorf("%s, on connections that end: %v", name, err)
+		}
+	}
+}
+
+// frail is a slow machine before a connection that ends when it is silent for a TTL: a call that
+// takes so long has an unknown outcome.
+func frail(_ *lab, p *patched) {
+	var answered sync.Map // times by owner
+	acquire, renew := p.acquire, p.renew
+	call := func(h driver.Hold, f func() error) error {
+		since, _ := answered.LoadOrStore(h.Owner, time.Now())
+		time.Sleep(400 * time.Millisecond)
+		if time.Since(since.(time.Time)) >= h.TTL {
+			return errors.New("the connection was silent for too long")
+		}
+		answered.Store(h.Owner, time.Now())
+		return f()
+	}
+	p.acquire = func(ctx context.Context, r driver.Request) (g driver.Grant, err error) {
+		err = call(r.Hold, func() (err error) { g, err = acquire(ctx, r); return err })
+		return g, err
+	}
+	p.renew = func(ctx context.Context, holds []driver.Hold) []error {
+		errs := make([]error, len(holds))
+		for i, h := range holds {
+			errs[i] = call(h, func() error { return renew(ctx, []driver.Hold{h})[0] })
+		}
+		return errs
+	}
 }
 
 // TestUnreachable shows that a store that can't be reached is not taken for a broken

@@ -142,19 +142,16 @@ var renewChecks = []promise{{
 // lengthened takes r's lock for the short TTL and renews it for the long one. Where a session
 // can't give a hold a longer life, it is taken for the long one, by another owner.
 func (s *scene) lengthened(r driver.Request) driver.Request {
-	since := time.Now()
-	s.a.take(s.brief(r), "a free lock is granted")
-	for _, err := range s.a.renewAll([]driver.Hold{r.Hold}, "the holder renews for longer") {
-		switch {
-		case errors.Is(err, driver.ErrLost) && time.Since(since) >= s.TTL:
-			s.fail(errSlow)
-		case s.caps.Session && errors.Is(err, driver.ErrUnsupported):
-			s.a.free(r.Hold, nil, "the holder releases")
+	c := s.a.within(time.Now(), s.TTL)
+	c.take(s.brief(r), "a free lock is granted")
+	for _, err := range c.renewAll([]driver.Hold{r.Hold}, "the holder renews for longer") {
+		if s.caps.Session && errors.Is(err, driver.ErrUnsupported) {
+			c.free(r.Hold, nil, "the holder releases")
 			r.Owner = driver.NewOwner()
 			s.a.take(r, "a released lock is free")
-		default:
-			s.want(err == nil, "the holder renews for longer: Renew on connection A answered %s; want success", answer(err))
+			continue
 		}
+		c.want(err == nil, "the holder renews for longer: Renew on connection A answered %s; want success", answer(err))
 	}
 	return r
 }
@@ -172,11 +169,6 @@ func (s *scene) outlives(r driver.Request, rule string) {
 func (s *scene) renewLate(r driver.Request, since time.Time) time.Time {
 	s.sleep(r.TTL * 6 / 10)
 	now := time.Now()
-	for _, err := range s.a.renewAll([]driver.Hold{r.Hold}, "the holder renews") {
-		if errors.Is(err, driver.ErrLost) && time.Since(since) >= r.TTL {
-			s.fail(errSlow)
-		}
-		s.want(err == nil, "a live hold is renewed: Renew answered %s", answer(err))
-	}
+	s.a.within(since, r.TTL).renew(r.Hold, nil, "a live hold is renewed")
 	return now
 }

@@ -101,17 +101,21 @@ func (c *conn) fallSilent() {
 	}
 }
 
-// expired makes a hold that has ended and that nobody has looked at since: its twin,
-// taken later for as long, was seen to end. It returns a connection that can still
-// speak for its owner.
+// expired makes a hold that has ended and, unless it was a session's, that nobody has looked at
+// since: its twin, taken later for as long, was seen to end. It returns a connection that can
+// still speak for its owner.
 func (s *scene) expired() (driver.Request, *conn) {
 	r, twin := s.brief(s.request()), s.brief(s.requestFor("twin"))
 	s.a.take(r, "a free lock is granted")
 	s.a.take(twin, "a free lock is granted")
 	s.a.fallSilent()
 	s.b.eventually(s.rival(twin), s.TTL, "a hold without renewal ends with its TTL")
-	if s.caps.Session {
-		return r, s.b
+	if !s.caps.Session {
+		return r, s.a
 	}
-	return r, s.a
+	// A session may be several connections, which end one by one.
+	next := s.rival(r)
+	s.b.eventually(next, s.TTL, "the end of a session ends its holds")
+	s.b.free(next.Hold, nil, "the holder releases")
+	return r, s.b
 }
