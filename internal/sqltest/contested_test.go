@@ -88,9 +88,7 @@ func TestOneLockedRowHoldsUpNoOtherName(t *testing.T) {
 		if err != nil {
 			t.Fatalf("open: %v", err)
 		}
-		if err := closeSoon(another); err != nil {
-			t.Error(err)
-		}
+		closes(t, another)
 		renewed(t, ctx, b, holds)
 		select {
 		case err := <-waits:

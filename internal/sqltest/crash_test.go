@@ -82,7 +82,7 @@ func ousts(t *testing.T, held *distlock.Lease, next <-chan grant, fault func()) 
 func (g grant) supplants(t *testing.T, held *distlock.Lease, lost time.Time) {
 	t.Helper()
 	g.outranks(t, held.Fence())
-	if both := lost.Sub(g.at); both > life {
+	if both := lost.Sub(g.at); both > 2*life {
 		t.Errorf("two believed to hold for %v", both)
 	}
 }
@@ -119,6 +119,7 @@ func TestHoldersConnectionsAreKilled(t *testing.T) {
 	each(t, func(t *testing.T, s strategy) {
 		t.Parallel()
 		c := newScene(t, s, s.kind.shared(t))
+		c.life = 2 * life
 		user := c.user()
 		held := c.party(user).take(t)
 		next := c.party(c.user()).follow(t, held)
@@ -127,7 +128,7 @@ func TestHoldersConnectionsAreKilled(t *testing.T) {
 			ousts(t, held, next, kill)
 			return
 		}
-		defer c.often(c.life/10, kill)()
+		defer c.often(life/10, kill)()
 		endures(t, held, next, c.life)
 	})
 }
@@ -137,17 +138,16 @@ func TestHoldersProcessIsKilled(t *testing.T) {
 	each(t, func(t *testing.T, s strategy) {
 		t.Parallel()
 		c := newScene(t, s, s.kind.shared(t))
+		started := time.Now()
 		cmd, fence := c.child()
 		next := c.party(c.user()).follow(t, nil)
 		cmd.Process.Kill()
-		start := time.Now()
+		killed := time.Now()
 		g := awaitGrant(t, next)
 		g.succeeds(t, fence)
-		took := g.at.Sub(start)
-		figure(t, "the next had it after %v", ms(took))
-		// It was renewed before a third of the TTL had passed.
-		if s.leased && took < life/3 {
-			t.Errorf("a hold of %v is over after %v", life, took)
+		figure(t, "the next had it after %v", ms(g.at.Sub(killed)))
+		if lived := g.at.Sub(started); s.leased && lived < life {
+			t.Errorf("a hold of %v was over within %v", life, lived)
 		}
 	})
 }
@@ -220,25 +220,36 @@ func TestServerIsKilledAndRestarted(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
 			srv := k.own(t)
-			var casts []*cast
-			for _, s := range strategies {
-				if s.kind == k {
-					casts = append(casts, newCast(t, s, srv))
-				}
-			}
-			killed := time.Now()
-			srv.Kill()
-			srv.Start()
-			up := time.Now()
-			figure(t, "it answers again after %v", ms(up.Sub(killed)))
-			for _, c := range casts {
-				t.Run(c.scene.name, func(t *testing.T) {
-					t.Parallel()
-					c.resolve(t, killed, up)
-				})
+			for ttl := 4 * life; !restart(t, k, srv, ttl); ttl *= 3 {
+				t.Logf("the machine was too slow for a TTL of %v", ttl)
 			}
 		})
 	}
+}
+
+// restart is false if it took so long that holds of this TTL may have ended.
+func restart(t *testing.T, k *kind, srv *server, ttl time.Duration) bool {
+	var casts []*cast
+	for _, s := range strategies {
+		if s.kind == k {
+			casts = append(casts, newCast(t, s, srv, ttl))
+		}
+	}
+	killed := time.Now()
+	srv.Kill()
+	srv.Start()
+	up := time.Now()
+	figure(t, "it answers again after %v", ms(up.Sub(killed)))
+	if up.Sub(killed) > ttl/2 {
+		return false
+	}
+	for _, c := range casts {
+		t.Run(c.scene.name, func(t *testing.T) {
+			t.Parallel()
+			c.resolve(t, killed, up)
+		})
+	}
+	return true
 }
 
 // cast is who is there when a server dies.
@@ -249,10 +260,10 @@ type cast struct {
 	next  <-chan grant
 }
 
-func newCast(t *testing.T, s strategy, srv *server) *cast {
+func newCast(t *testing.T, s strategy, srv *server, ttl time.Duration) *cast {
 	t.Helper()
 	c := &cast{scene: newScene(t, s, srv)}
-	c.scene.life = 5 * life
+	c.scene.life = ttl
 	c.held = c.scene.party(c.scene.user()).take(t)
 	c.ended = watch(c.held)
 	c.next = c.scene.party(c.scene.user()).follow(t, c.held)

@@ -14,8 +14,8 @@ import (
 	"github.com/distlock/distlock"
 )
 
-// kills is how many connections TestRandomKills ends for each strategy.
-var kills = flag.Int("kills", 80, "connections that TestRandomKills ends for each strategy")
+// kills is how many connections TestLongRandomKills ends for each strategy.
+var kills = flag.Int("kills", 80, "connections that TestLongRandomKills ends for each strategy")
 
 // mob is a client with a few goroutines that want the same locks, while its connections are ended.
 type mob struct {
@@ -31,7 +31,11 @@ type mob struct {
 
 // Connections are ended at random, and waits are cut short: each call comes to its end all the same,
 // locks stay usable, nobody unlocks what he has lost, and Close returns.
-func TestRandomKills(t *testing.T) {
+func TestRandomKills(t *testing.T) { killRandomly(t, 15) }
+
+func TestLongRandomKills(t *testing.T) { killRandomly(t, *kills) }
+
+func killRandomly(t *testing.T, kills int) {
 	t.Parallel()
 	eachOnConnections(t, func(t *testing.T, s strategy) {
 		c := newScene(t, s, s.kind.shared(t))
@@ -50,13 +54,11 @@ func TestRandomKills(t *testing.T) {
 				}
 			})
 		}
-		c.killAtRandom(user, *kills)
+		c.killAtRandom(user, kills)
 		stop()
-		all.Wait()
-		if err := closeSoon(p.Client); err != nil {
-			t.Errorf("close: %v", err)
-		}
-		figure(t, "%d connections ended: %d holds, %d of them lost, %d waits cut short", *kills, m.holds, m.lost, m.cut)
+		ends(t, "Lock or Unlock", all.Wait)
+		closes(t, p.Client)
+		figure(t, "%d connections ended: %d holds, %d of them lost, %d waits cut short", kills, m.holds, m.lost, m.cut)
 		if m.holds == 0 || m.cut == 0 {
 			t.Error("the test proves nothing")
 		}
@@ -118,7 +120,12 @@ func (m *mob) last(name string) uint64 {
 // killAtRandom ends so many connections of a user, one after the other.
 func (c *scene) killAtRandom(userURL string, n int) {
 	db := c.srv.DB(c.t, c.database)
+	last := time.Now()
 	for done := 0; done < n && !c.t.Failed(); {
+		if time.Since(last) > patience {
+			c.t.Error("nobody makes connections any more")
+			return
+		}
 		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
 		id, err := c.anyConnection(db, userURL)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -130,6 +137,7 @@ func (c *scene) killAtRandom(userURL string, n int) {
 		}
 		if _, err := db.ExecContext(c.t.Context(), fmt.Sprintf(c.kind.killOne, id)); err == nil { // else it has gone
 			done++
+			last = time.Now()
 		}
 	}
 }

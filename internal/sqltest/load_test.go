@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	waiters  = 200
-	backends = 10 // that they are spread over
-	rivals   = 16
+	few, many = 40, 200 // waiters
+	backends  = 10      // that they are spread over
+	rivals    = 16
 )
 
 // crowd is many who want one lock, through a few backends.
 type crowd struct {
-	scene   *scene
+	size    int
 	ledger  *ledger.Ledger
 	clients []*distlock.Client
 	left    sync.WaitGroup
@@ -29,9 +29,9 @@ type crowd struct {
 
 // wantAll makes all want the lock, once each.
 func (c *crowd) wantAll(t *testing.T) {
-	for i := range waiters {
+	for i := range c.size {
 		c.left.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 			defer cancel()
 			m := c.clients[i%len(c.clients)].Mutex(lockName)
 			if err := c.ledger.Hold(ctx, fmt.Sprint("waiter ", i), m, 0); err != nil {
@@ -42,47 +42,60 @@ func (c *crowd) wantAll(t *testing.T) {
 }
 
 // served waits until all have had it, and asks often for a number in the meantime.
-func (c *crowd) served(number func() int) (most int) {
+func (c *crowd) served(t *testing.T, number func() int) (most int) {
 	done := make(chan struct{})
 	go func() {
 		c.left.Wait()
 		close(done)
 	}()
-	for {
-		most = max(most, number())
-		select {
-		case <-done:
-			return most
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
-// 200 wait for one lock: they take few connections of the server, while they wait and while
-// the lock goes around.
-func TestWaitersTakeFewConnections(t *testing.T) {
-	each(t, func(t *testing.T, s strategy) {
-		c := newScene(t, s, s.kind.shared(t))
-		held := c.party(c.user()).take(t)
-		user := c.user()
-		all := &crowd{scene: c, ledger: ledger.New()}
-		for range backends {
-			all.clients = append(all.clients, c.party(user).Client)
-		}
-		all.wantAll(t)
-		waiting := c.watchConnections(user, time.Second)
-		start := time.Now()
-		if err := held.Unlock(t.Context()); err != nil {
-			t.Error(err)
-		}
-		moving := all.served(func() int { return c.countConnections(user) })
-		all.ledger.Judge(t, waiters)
-		figure(t, "%d waiters in %d backends: %d connections while they wait, %d while the lock goes around, which took %v",
-			waiters, backends, waiting, moving, ms(time.Since(start)))
-		if most := backends * s.waiting; waiting > most || moving > most {
-			t.Errorf("want at most %d connections", most)
+	ends(t, "a waiter's Lock", func() {
+		for {
+			most = max(most, number())
+			select {
+			case <-done:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
 		}
 	})
+	return most
+}
+
+// Many wait for one lock: they take few connections of the server, while they wait and while
+// the lock goes around.
+func TestWaitersTakeFewConnections(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s strategy) {
+		t.Parallel()
+		waitersTakeFewConnections(t, s, few)
+	})
+}
+
+func TestLongManyWaitersTakeFewConnections(t *testing.T) {
+	each(t, func(t *testing.T, s strategy) { waitersTakeFewConnections(t, s, many) })
+}
+
+func waitersTakeFewConnections(t *testing.T, s strategy, waiters int) {
+	c := newScene(t, s, s.kind.shared(t))
+	held := c.party(c.user()).take(t)
+	user := c.user()
+	all := &crowd{size: waiters, ledger: ledger.New()}
+	for range backends {
+		all.clients = append(all.clients, c.party(user).Client)
+	}
+	all.wantAll(t)
+	waiting := c.watchConnections(user, time.Second)
+	start := time.Now()
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	moving := all.served(t, func() int { return c.countConnections(user) })
+	all.ledger.Judge(t, waiters)
+	figure(t, "%d waiters in %d backends: %d connections while they wait, %d while the lock goes around, which took %v",
+		waiters, backends, waiting, moving, ms(time.Since(start)))
+	if most := backends * s.waiting; waiting > most || moving > most {
+		t.Errorf("want at most %d connections", most)
+	}
 }
 
 // watchConnections is how many connections a user had at most for a while.
@@ -94,22 +107,32 @@ func (c *scene) watchConnections(userURL string, d time.Duration) (most int) {
 	return most
 }
 
-// A pool that has just the connections that are documented serves 200 waiters.
+// A pool that has just the connections that are documented serves many waiters.
 func TestSmallPoolServesAll(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s strategy) {
-		for _, limit := range s.pools {
-			c := newScene(t, s, s.kind.shared(t))
-			all := &crowd{scene: c, ledger: ledger.New()}
-			for range backends {
-				all.clients = append(all.clients, c.pooled(limit))
-			}
-			start := time.Now()
-			all.wantAll(t)
-			all.left.Wait()
-			all.ledger.Judge(t, waiters)
-			figure(t, "%d waiters in %d backends of %d connections were served in %v", waiters, backends, limit, ms(time.Since(start)))
-		}
+		t.Parallel()
+		smallPoolServes(t, s, few)
 	})
+}
+
+func TestLongSmallPoolServesMany(t *testing.T) {
+	each(t, func(t *testing.T, s strategy) { smallPoolServes(t, s, many) })
+}
+
+func smallPoolServes(t *testing.T, s strategy, waiters int) {
+	for _, limit := range s.pools {
+		c := newScene(t, s, s.kind.shared(t))
+		all := &crowd{size: waiters, ledger: ledger.New()}
+		for range backends {
+			all.clients = append(all.clients, c.pooled(limit))
+		}
+		start := time.Now()
+		all.wantAll(t)
+		ends(t, "a waiter's Lock", all.left.Wait)
+		all.ledger.Judge(t, waiters)
+		figure(t, "%d waiters in %d backends of %d connections were served in %v", waiters, backends, limit, ms(time.Since(start)))
+	}
 }
 
 // pooled is a client on a pool that is limited.
@@ -129,33 +152,40 @@ func (c *scene) pooled(limit int) *distlock.Client {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.t.Cleanup(func() { client.Close() })
+	c.t.Cleanup(func() { ends(c.t, "Close", func() { client.Close() }) })
 	return client
 }
 
 // 16 backends contend for one lock, and then for locks that nobody has had before, which is
 // where rows are inserted.
 func TestContentionIsNoError(t *testing.T) {
-	each(t, func(t *testing.T, s strategy) {
-		c := newScene(t, s, s.kind.shared(t))
-		user, before := c.user(), c.countDeadlocks()
-		var clients []*distlock.Client
-		for range rivals {
-			clients = append(clients, c.party(user).Client)
-		}
-		book := ledger.New()
-		d := time.Second
-		if s.clean {
-			d = 3 * time.Second
-		}
-		c.contend(book, clients, d, func(int) string { return lockName })
-		known := book.Times(lockName)
-		c.contend(book, clients, time.Second, func(round int) string { return fmt.Sprint("new ", round) })
-		book.Judge(t, rivals)
-		c.judgeErrors(user, c.countDeadlocks()-before)
-		all, _ := book.Holds()
-		figure(t, "%d rivals: %d holds of one lock in %v, %d of new ones in 1 s", rivals, known, d, all-known)
-	})
+	each(t, func(t *testing.T, s strategy) { contention(t, s, 200*time.Millisecond) })
+}
+
+func TestLongContentionIsNoError(t *testing.T) {
+	each(t, func(t *testing.T, s strategy) { contention(t, s, time.Second) })
+}
+
+// contention lasts for two units or four.
+func contention(t *testing.T, s strategy, unit time.Duration) {
+	c := newScene(t, s, s.kind.shared(t))
+	user, before := c.user(), c.countDeadlocks()
+	var clients []*distlock.Client
+	for range rivals {
+		clients = append(clients, c.party(user).Client)
+	}
+	book := ledger.New()
+	d := unit
+	if s.clean {
+		d = 3 * unit
+	}
+	c.contend(book, clients, d, func(int) string { return lockName })
+	known := book.Times(lockName)
+	c.contend(book, clients, unit, func(round int) string { return fmt.Sprint("new ", round) })
+	book.Judge(t, rivals)
+	c.judgeErrors(user, c.countDeadlocks()-before)
+	all, _ := book.Holds()
+	figure(t, "%d rivals: %d holds of one lock in %v, %d of new ones in %v", rivals, known, d, all-known, unit)
 }
 
 // contend lets all take the locks of as many rounds as there is time for.
@@ -172,7 +202,7 @@ func (c *scene) contend(book *ledger.Ledger, clients []*distlock.Client, d time.
 			}
 		})
 	}
-	all.Wait()
+	ends(c.t, "Lock or Unlock", all.Wait)
 }
 
 func (c *scene) takeTurn(book *ledger.Ledger, who string, m *distlock.Mutex) error {
@@ -210,7 +240,9 @@ func (c *scene) judgeErrors(userURL string, deadlocks int) {
 
 // 16 processes of a fleet start at once, on a database that has no tables yet.
 func TestAllCreateAtOnce(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s strategy) {
+		t.Parallel()
 		srv := s.kind.shared(t)
 		c := &scene{strategy: s, t: t, srv: srv, database: srv.database(t), life: life}
 		var all sync.WaitGroup
@@ -224,6 +256,6 @@ func TestAllCreateAtOnce(t *testing.T) {
 				b.Close()
 			})
 		}
-		all.Wait()
+		ends(t, "Open", all.Wait)
 	})
 }

@@ -34,23 +34,19 @@ func (c *scene) backend(userURL string) driver.Backend {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() {
-		if err := closeSoon(b); err != nil {
-			c.t.Errorf("close: %v", err)
-		}
+		closes(c.t, b)
 	})
 	return b
 }
 
-// closeSoon closes a backend, which must not take for ever.
-func closeSoon(b interface{ Close() error }) error {
-	done := make(chan error, 1)
-	go func() { done <- b.Close() }()
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(patience):
-		return errors.New("it does not return")
-	}
+// closes closes a backend or a client, which must not take for ever.
+func closes(t *testing.T, b interface{ Close() error }) {
+	t.Helper()
+	ends(t, "Close", func() {
+		if err := b.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
 }
 
 func exclusive(name string) driver.Request {
@@ -103,12 +99,15 @@ func TestUnlockOfALostLock(t *testing.T) {
 		c := newScene(t, s, s.kind.shared(t))
 		user := c.user()
 		holder, next := c.party(user), c.party(c.user())
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
 		for range 12 {
-			held := holder.take(t)
+			held, err := holder.Mutex(lockName).Lock(ctx) // a connection may still be about to end
+			if err != nil {
+				t.Fatal(err)
+			}
 			c.killConnections(user)
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			successor, err := next.Mutex(lockName).Lock(ctx)
-			cancel()
 			if err != nil {
 				t.Fatal(err)
 			}

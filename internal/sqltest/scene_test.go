@@ -1,11 +1,14 @@
 package sqltest
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net/url"
 	"os"
+	"runtime/pprof"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,7 +22,7 @@ const (
 	// life is the TTL of locks whose holder meets with a fault.
 	life = 3 * time.Second
 	// patience is how long a busy machine may take for what takes ms, or a few TTLs.
-	patience = 30 * time.Second
+	patience = time.Minute
 	// lockName is what all want.
 	lockName = "stock"
 )
@@ -28,7 +31,25 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(childEnv); url != "" {
 		holdUntilKilled(url)
 	}
+	flag.Set("test.parallel", "12") // tests wait, most of the time
 	os.Exit(testserver.Run(m))
+}
+
+// ends waits for what must come to its end, and names it if it does not.
+func ends(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(3 * patience):
+		var all bytes.Buffer
+		pprof.Lookup("goroutine").WriteTo(&all, 1)
+		t.Fatalf("%s: it does not end\n%s", what, all.Bytes())
+	}
 }
 
 // scene is a database with the tables of a strategy in it.
@@ -161,13 +182,7 @@ func (c *scene) open(ctx context.Context, userURL string) (*party, error) {
 
 // close ends a client, which must not take for ever: its server may be gone or silent.
 func (p *party) close(t *testing.T) func() {
-	return func() {
-		start := time.Now()
-		p.Close()
-		if took := time.Since(start); took > patience {
-			t.Errorf("Close took %v", took)
-		}
-	}
+	return func() { ends(t, "Close", func() { p.Close() }) }
 }
 
 // take takes the lock, which must be free.
@@ -195,7 +210,7 @@ func (p *party) follow(t *testing.T, holder *distlock.Lease) <-chan grant {
 	go func() {
 		lease, err := p.Mutex(lockName).Lock(t.Context())
 		g := grant{lease: lease, err: err, at: time.Now()}
-		g.shown = holder != nil && holder.Context().Err() == nil
+		g.shown = holder != nil && holder.Err() == nil
 		granted <- g
 	}()
 	select {
