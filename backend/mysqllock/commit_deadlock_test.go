@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"testing"
-	"time"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -15,7 +14,7 @@ func TestCommitAfterADeadlockStoresNothing(t *testing.T) {
 	b, db, r := forUpdateHold(t)
 	do(t, db, "CREATE TABLE pair (n INT PRIMARY KEY, v INT) ENGINE=InnoDB", "INSERT INTO pair VALUES (1, 0), (2, 0)")
 	err := b.Commit(t.Context(), r.Owner, func(tx *sql.Tx) error {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patient)
 		defer cancel()
 		deadlock(t, ctx, db, tx)
 		_, err := tx.ExecContext(ctx, "INSERT INTO work VALUES (1)")

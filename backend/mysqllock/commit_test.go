@@ -121,7 +121,7 @@ func TestKilledConnectionsAreToldSoon(t *testing.T) {
 	}
 	select {
 	case <-lost:
-	case <-time.After(15 * time.Second):
+	case <-time.After(patient):
 		t.Error("OnLost was not called, though the server has closed the connection")
 	}
 	if errs := b.Renew(t.Context(), []driver.Hold{r.Hold}); !errors.Is(errs[0], driver.ErrLost) {

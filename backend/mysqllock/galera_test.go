@@ -27,7 +27,7 @@ func galeraNode(t *testing.T, port, cluster string, more ...string) *testserver.
 }
 
 // A cluster of one node, which is enough to be one.
-func TestGalera(t *testing.T) {
+func TestLongGalera(t *testing.T) {
 	t.Parallel()
 	srv := galeraNode(t, "0", "", "--wsrep-new-cluster")
 	url := srv.Database(t) + "?create=true&strategy="
@@ -45,7 +45,7 @@ func TestGalera(t *testing.T) {
 
 // A cluster whose nodes all take writes has several clocks: it is refused, unless all write
 // to one node.
-func TestGaleraOfTwo(t *testing.T) {
+func TestLongGaleraOfTwo(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

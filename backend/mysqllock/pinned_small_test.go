@@ -28,14 +28,17 @@ func TestSmallestPool(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer b.Close()
-		soon, cancel := context.WithTimeout(ctx, 5*time.Second) // spares are kept for longer
-		defer cancel()
-		if err := db.PingContext(soon); err != nil {
+		ping := func() error {
+			soon, cancel := context.WithTimeout(ctx, 8*time.Second) // spares are kept for longer
+			defer cancel()
+			return db.PingContext(soon)
+		}
+		if err := ping(); err != nil {
 			t.Errorf("after New: %v", err)
 		}
 		r := request("x", 30*time.Second)
 		take(t, b, r)
-		if err := db.PingContext(soon); err != nil {
+		if err := ping(); err != nil {
 			t.Errorf("beside a hold: %v", err)
 		}
 		if err := b.Release(t.Context(), r.Hold); err != nil {

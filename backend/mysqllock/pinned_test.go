@@ -3,6 +3,7 @@ package mysqllock
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
@@ -20,6 +21,7 @@ func TestConformanceOfForUpdate(t *testing.T) {
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{Args: []string{"--max-connections=2000"}})
 	url := srv.Database(t) + "?create=true&strategy=forupdate"
 	drivertest.Run(t, drivertest.Harness{
-		Open: func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) },
+		Open:    func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) },
+		Timeout: 3 * time.Minute,
 	})
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // patient is the bound of waits for what must happen.
-const patient = 30 * time.Second
+const patient = time.Minute
 
 // rowPool opens a pool of its own; change may be nil.
 func rowPool(t testing.TB, rawURL string, change func(*mysql.Config)) *sql.DB {
@@ -59,7 +59,7 @@ func rowAt(t testing.TB, rawURL string) *Backend {
 // asks is a request of a fresh owner.
 func asks(name string, mode driver.Mode) driver.Request {
 	return driver.Request{
-		Hold:   driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: mode, TTL: time.Minute},
+		Hold:   driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: mode, TTL: 10 * time.Minute},
 		Limit:  2,
 		Fences: 1,
 	}

@@ -67,7 +67,7 @@ func lent(t *testing.T, rawURL string, level Level, conns int) (*Backend, *sql.D
 // within runs what must come to its end, on whatever machine.
 func within(t *testing.T, what string, f func(ctx context.Context)) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	done := make(chan struct{})
 	go func() {
@@ -76,7 +76,7 @@ func within(t *testing.T, what string, f func(ctx context.Context)) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(40 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatalf("%s does not end", what)
 	}
 }

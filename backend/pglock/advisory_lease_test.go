@@ -12,36 +12,32 @@ import (
 // What a connection is asked for outlasts the end of an attempt on it, which ends a transaction.
 func TestLeaseOutlastsAnAttempt(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		version string
-		level   Level
-	}{
-		"session on the oldest": {"12", Session},
-		"session":               {"", Session},
-		"transaction":           {"", Transaction},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pg := testserver.SharedPostgres(t)
-			if c.version != "" {
-				pg = testserver.SharedPostgresVersion(t, c.version)
-			}
-			b := open(t, with(t, pg.Database(t), "strategy", "advisory", "level", string(c.level), "create", "true"))
-			d := newAdvisoryDialect(b.site)
-			held, refused := pinLink(t, d), pinLink(t, d)
-			l := pinned.Lock{Name: "lock", Key: d.Key("lock"), Owner: driver.NewOwner(), Trial: true}
-			wantTaken(t, held, l, true)
-			wantTaken(t, refused, l, false)
-			if err := refused.Lease(t.Context(), time.Hour); err != nil {
-				t.Fatal(err)
-			}
-			if err := refused.Undo(t.Context(), l); err != nil {
-				t.Fatal(err)
-			}
-			if got := silence(t, refused); got != "1h" {
-				t.Errorf("the server ends a connection that is silent for %s, want 1h", got)
-			}
-		})
+	pg := testserver.SharedPostgres(t)
+	for _, level := range []Level{Session, Transaction} {
+		t.Run(string(level), func(t *testing.T) { leaseOutlastsAnAttempt(t, pg, level) })
+	}
+}
+
+func TestLongLeaseOutlastsAnAttemptOnTheOldest(t *testing.T) {
+	t.Parallel()
+	leaseOutlastsAnAttempt(t, testserver.SharedPostgresVersion(t, "12"), Session)
+}
+
+func leaseOutlastsAnAttempt(t *testing.T, pg *testserver.PostgresServer, level Level) {
+	b := open(t, with(t, pg.Database(t), "strategy", "advisory", "level", string(level), "create", "true"))
+	d := newAdvisoryDialect(b.site)
+	held, refused := pinLink(t, d), pinLink(t, d)
+	l := pinned.Lock{Name: "lock", Key: d.Key("lock"), Owner: driver.NewOwner(), Trial: true}
+	wantTaken(t, held, l, true)
+	wantTaken(t, refused, l, false)
+	if err := refused.Lease(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := refused.Undo(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	if got := silence(t, refused); got != "1h" {
+		t.Errorf("the server ends a connection that is silent for %s, want 1h", got)
 	}
 }
 

@@ -64,12 +64,12 @@ func TestConformanceOfAdvisoryTransaction(t *testing.T) {
 	t.Parallel()
 	pg := testserver.Postgres(t, testserver.PostgresOptions{Version: "18", Settings: []string{"max_connections=600"}})
 	h := severable(t, pg, with(t, hastyAt(t, pg), levels["transaction"]...))
-	h.Parallel, h.Slack, h.Timeout = 4, 15*time.Second, 3*time.Minute
+	h.Parallel, h.Timeout = 4, 3*time.Minute
 	suite(t, h)
 }
 
 // The oldest version ends silent connections only while they are in a transaction.
-func TestConformanceOfAdvisorySessionOnTheOldest(t *testing.T) {
+func TestLongConformanceOfAdvisorySessionOnTheOldest(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgresVersion(t, "12")
 	suite(t, severable(t, pg, with(t, hastyAt(t, pg), levels["session"]...)))

@@ -41,11 +41,19 @@ func (b *borrower) Close() error {
 	return b.Backend.Close()
 }
 
-// Each handle comes through a proxy of its own, which cuts it off where that is wanted. The
-// server is of the oldest version.
 func TestConformanceOfAUsersDB(t *testing.T) {
 	t.Parallel()
-	pg := testserver.SharedPostgresVersion(t, "12")
+	usersDB(t, testserver.SharedPostgres(t))
+}
+
+func TestLongConformanceOfAUsersDBOnTheOldest(t *testing.T) {
+	t.Parallel()
+	usersDB(t, testserver.SharedPostgresVersion(t, "12"))
+}
+
+// usersDB runs the suite. Each handle comes through a proxy of its own, which cuts it off where that
+// is wanted.
+func usersDB(t *testing.T, pg *testserver.PostgresServer) {
 	url := hastyAt(t, pg)
 	var ways sync.Map
 	suite(t, drivertest.Harness{
@@ -69,11 +77,19 @@ func TestConformanceOfAUsersDB(t *testing.T) {
 	})
 }
 
-// Two connections are the fewest with which a backend listens. The server is of the newest
-// version.
 func TestConformanceOfAUsersPool(t *testing.T) {
 	t.Parallel()
-	url := with(t, hastyAt(t, testserver.SharedPostgresVersion(t, "18")), "pool_max_conns", "2")
+	usersPool(t, testserver.SharedPostgres(t))
+}
+
+func TestLongConformanceOfAUsersPoolOnTheNewest(t *testing.T) {
+	t.Parallel()
+	usersPool(t, testserver.SharedPostgresVersion(t, "18"))
+}
+
+// usersPool runs the suite. Two connections are the fewest with which a backend listens.
+func usersPool(t *testing.T, pg *testserver.PostgresServer) {
+	url := with(t, hastyAt(t, pg), "pool_max_conns", "2")
 	suite(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) {
 		pool, err := pgxpool.New(ctx, url)
 		if err != nil {

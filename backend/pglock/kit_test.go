@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"context"
+	"flag"
 	"net/url"
 	"os"
 	"strings"
@@ -13,7 +14,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
+func TestMain(m *testing.M) {
+	flag.Set("test.parallel", "8") // tests wait, most of the time
+	os.Exit(testserver.Run(m))
+}
 
 // with is a URL with more parameters: key, value, key, value.
 func with(t testing.TB, rawURL string, params ...string) string {
@@ -67,7 +71,7 @@ func hastyAt(t testing.TB, pg *testserver.PostgresServer) string {
 
 // request is one for a lock that is held alone.
 func request(name string) driver.Request {
-	return driver.Request{Hold: driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: minute}, Fences: 1}
+	return driver.Request{Hold: driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: minutes}, Fences: 1}
 }
 
 // take makes sure of a lock.
@@ -80,8 +84,8 @@ func take(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {
 	return g
 }
 
-// minute is a TTL that no test outlasts.
-const minute = time.Minute
+// minutes is a TTL that no test outlasts.
+const minutes = 10 * time.Minute
 
 func mustConfig(t testing.TB, rawURL string) *pgx.ConnConfig {
 	t.Helper()

@@ -13,7 +13,7 @@ import (
 )
 
 // An administrator's transaction keeps one row locked: its hold is unknown, and ten others
-// live on for several TTLs, renewed by the same calls.
+// live on for longer than their TTL, renewed by the same calls.
 func TestHoldsBesideALockedRow(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Read} {
@@ -28,7 +28,7 @@ func TestHoldsBesideALockedRow(t *testing.T) {
 }
 
 func besideALockedRow(t *testing.T, b, other *Backend, db *sql.DB, mode driver.Mode) {
-	const ttl, rounds = 3 * time.Second, 10
+	const ttl, rounds = 3 * time.Second, 5
 	holds := make([]driver.Hold, 10)
 	for i := range holds {
 		holds[i] = driver.Hold{Name: fmt.Sprint("job ", i), Owner: driver.NewOwner(), Mode: mode, TTL: ttl}
@@ -72,7 +72,7 @@ func besideALockedRow(t *testing.T, b, other *Backend, db *sql.DB, mode driver.M
 // before it must.
 func renewBeside(t *testing.T, b *Backend, holds []driver.Hold) []error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	errs := b.Renew(ctx, holds)
 	if ctx.Err() != nil {
@@ -148,7 +148,7 @@ func TestPoolBesideLockedRows(t *testing.T) {
 		}
 	}()
 	eventually(t, "all connections are in use", func() bool { return b.site.db.Stats().InUse >= maxConns })
-	bounded, stop := context.WithTimeout(ctx, 30*time.Second)
+	bounded, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
 	for range 3 {
 		if err := b.Renew(bounded, []driver.Hold{mine.Hold})[0]; err != nil {

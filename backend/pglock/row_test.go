@@ -48,7 +48,7 @@ func ready(t testing.TB, w driver.Watch) {
 	t.Helper()
 	select {
 	case <-w.Ready:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no signal")
 	}
 }
@@ -56,7 +56,7 @@ func ready(t testing.TB, w driver.Watch) {
 // eventually waits until something is so.
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("never so: %s", what)
 		}

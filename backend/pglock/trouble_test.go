@@ -17,7 +17,7 @@ import (
 
 // A release is one also while PostgreSQL has no room for what it is to tell: some session
 // that listens keeps a transaction open, and its queue is full.
-func TestReleasesWhileNobodyCanBeNotified(t *testing.T) {
+func TestLongReleasesWhileNobodyCanBeNotified(t *testing.T) {
 	t.Parallel()
 	pg := testserver.Postgres(t, testserver.PostgresOptions{Version: "18", Settings: []string{"max_notify_queue_pages=64"}})
 	plain := pg.Database(t)

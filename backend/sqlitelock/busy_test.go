@@ -34,7 +34,7 @@ func writeLock(t *testing.T, path string) (unlock func()) {
 
 func TestContextEndsWhileAnotherWrites(t *testing.T) {
 	path := lockFile(t)
-	b := connect(t, path)
+	b := connectWith(t, path, &Options{BusyTimeout: time.Hour})
 	mine := request("mine", driver.Exclusive, long)
 	take(t, b, mine)
 	unlock := writeLock(t, path)
@@ -48,14 +48,10 @@ func TestContextEndsWhileAnotherWrites(t *testing.T) {
 	}
 	for name, call := range calls {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		start := time.Now()
-		err := call(ctx)
+		err := call(ctx) // would wait for an hour without its context
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) || !unknown(err) {
 			t.Errorf("%s: %v; want an unknown outcome that matches the deadline", name, err)
-		}
-		if d := time.Since(start); d > time.Second {
-			t.Errorf("%s: returned %v after its context", name, d)
 		}
 	}
 	info, err := b.Inspect(t.Context(), "mine")

@@ -38,15 +38,15 @@ func TestProcesses(t *testing.T) {
 func TestKilledHolder(t *testing.T) {
 	path := lockFile(t)
 	b := connect(t, path)
-	c := spawn(t, "hold", path, "x", "500ms")
+	c := spawn(t, "hold", path, "x", "2s")
 	first, err := strconv.ParseUint(c.line(t), 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
 	held := refused(t, b, request("x", driver.Exclusive, long))
 	c.kill(t)
-	if held.Retry <= 0 || held.Retry > 500*time.Millisecond {
-		t.Fatalf("Retry %v; want the rest of 500ms", held.Retry)
+	if held.Retry <= 0 || held.Retry > 2*time.Second {
+		t.Fatalf("Retry %v; want the rest of 2s", held.Retry)
 	}
 	g, err := poll(t.Context(), b, request("x", driver.Exclusive, long))
 	if err != nil {

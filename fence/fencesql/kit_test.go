@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 
 // patience is how long tests wait for what must come.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // opened is a database of a test's own.
 type opened struct {
