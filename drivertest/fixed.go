@@ -38,11 +38,12 @@ var fixedChecks = []promise{{
 	every: true,
 	needs: need{fixed: true},
 	run: func(s *scene) {
+		earlier := time.Now()
 		s.a.take(s.brief(s.requestFor("earlier")), "a free lock is granted")
 		s.sleep(s.TTL / 3)
 		r := fixed(s.brief(s.request()))
 		since := time.Now()
-		g := s.a.take(r, "a free lock is granted")
+		g := s.a.within(earlier, s.TTL).take(r, "a free lock is granted")
 		s.want(g.TTL >= r.TTL || s.over(), "a fixed hold does not share what is left of a session: got a grant of %v, asked for %v", g.TTL, r.TTL)
 		s.sleep(r.TTL * 8 / 10)
 		s.b.shutOut(s.rival(r), since, r.TTL, "a fixed hold lives for its TTL")
@@ -54,8 +55,9 @@ var fixedChecks = []promise{{
 	needs: need{fixed: true},
 	run: func(s *scene) {
 		kept, r := s.brief(s.requestFor("kept")), fixed(s.brief(s.request()))
+		since := time.Now()
 		s.a.take(kept, "a free lock is granted")
-		s.a.take(r, "a free lock is granted")
+		s.a.within(since, s.TTL).take(r, "a free lock is granted")
 		s.whileRenewed(kept, func() {
 			s.b.eventually(s.rival(r), s.TTL, "a fixed hold ends with its TTL, whatever becomes of the session")
 		})

@@ -106,8 +106,9 @@ func (c *conn) fallSilent() {
 // still speak for its owner.
 func (s *scene) expired() (driver.Request, *conn) {
 	r, twin := s.brief(s.request()), s.brief(s.requestFor("twin"))
+	since := time.Now()
 	s.a.take(r, "a free lock is granted")
-	s.a.take(twin, "a free lock is granted")
+	s.a.within(since, s.TTL).take(twin, "a free lock is granted")
 	s.a.fallSilent()
 	s.b.eventually(s.rival(twin), s.TTL, "a hold without renewal ends with its TTL")
 	if !s.caps.Session {

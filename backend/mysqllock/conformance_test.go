@@ -39,6 +39,7 @@ func conform(t *testing.T, s Strategy) {
 	}
 	var proxies sync.Map
 	h := drivertest.Harness{
+		Parallel: 4, // beside other suites
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			p := faultproxy.New(t, u.Host)
 			proxied := *u

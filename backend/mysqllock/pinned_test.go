@@ -22,6 +22,6 @@ func TestConformanceOfForUpdate(t *testing.T) {
 	url := srv.Database(t) + "?create=true&strategy=forupdate"
 	drivertest.Run(t, drivertest.Harness{
 		Open:    func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) },
-		Timeout: 3 * time.Minute,
+		Timeout: 3 * time.Minute, Parallel: 4,
 	})
 }

@@ -64,7 +64,7 @@ func TestConformanceOfAdvisoryTransaction(t *testing.T) {
 	t.Parallel()
 	pg := testserver.Postgres(t, testserver.PostgresOptions{Version: "18", Settings: []string{"max_connections=600"}})
 	h := severable(t, pg, with(t, hastyAt(t, pg), levels["transaction"]...))
-	h.Parallel, h.Timeout = 4, 3*time.Minute
+	h.Timeout = 3 * time.Minute
 	suite(t, h)
 }
 

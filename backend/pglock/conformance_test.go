@@ -14,13 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// room is for two suites at once: they wait, most of all, but not when there are many.
-var room = make(chan struct{}, 2)
-
-// suite runs the conformance suite.
+// suite runs the conformance suite, beside others.
 func suite(t *testing.T, h drivertest.Harness) {
-	room <- struct{}{}
-	defer func() { <-room }()
+	h.Parallel = 4
 	drivertest.Run(t, h)
 }
 
