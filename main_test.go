@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 // do not.
 func leftBehind() string {
 	var left []string
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); runtime.Gosched() {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); runtime.Gosched() {
 		buf := make([]byte, 1<<20)
 		left = left[:0]
 		for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {

@@ -15,13 +15,15 @@ import (
 // An outage of half of the TTL, and of a little more, costs no lease, whenever it begins,
 // whether requests get no answer or connections are refused. The margin, a tenth of 3 s and a
 // thirtieth of 30 s, is what the bounds differ by.
-func TestOutagesThatAreNotNoticed(t *testing.T) {
+func TestOutagesThatAreNotNoticed(t *testing.T)     { outagesAreNotNoticed(t, 50) }
+func TestLongOutagesThatAreNotNoticed(t *testing.T) { outagesAreNotNoticed(t, 300) }
+
+func outagesAreNotNoticed(t *testing.T, phases int) {
 	for ttl, part := range map[time.Duration]float64{3 * time.Second: 0.54, 30 * time.Second: 0.59} {
 		for what, outage := range map[string]renewer{"no answer": hang, "refused": refuse} {
 			length := time.Duration(part * float64(ttl))
 			t.Run(fmt.Sprintf("%s for %v at %v", what, length, ttl), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					const phases = 300
 					if lost := outages(t, ttl, length, phases, outage); lost > 0 {
 						t.Errorf("%d of %d leases were lost", lost, phases)
 					}

@@ -69,6 +69,7 @@ func try(t *testing.T, c *distlock.Client, n int) int {
 
 const (
 	manyTries      = 20_000
+	someTries      = 2_000
 	manyGoroutines = 100 // as many as a client may have for its releases
 )
 
@@ -85,12 +86,15 @@ func allFree(t *testing.T, store *memlock.Store) {
 }
 
 // Attempts that were not sent need no release.
-func TestNothingSentNeedsNoRelease(t *testing.T) {
+func TestNothingSentNeedsNoRelease(t *testing.T)     { nothingSent(t, someTries) }
+func TestLongNothingSentNeedsNoRelease(t *testing.T) { nothingSent(t, manyTries) }
+
+func nothingSent(t *testing.T, tries int) {
 	ofEachLife(t, func(t *testing.T, _ *memlock.Store, r *rig) {
 		outage(r, false, driver.Unsent(errNetwork))
 		c := client(t, r, nil)
-		if most := try(t, c, manyTries); most > manyGoroutines {
-			t.Errorf("%d goroutines for %d tries", most, manyTries)
+		if most := try(t, c, tries); most > manyGoroutines {
+			t.Errorf("%d goroutines for %d tries", most, tries)
 		}
 		time.Sleep(time.Minute)
 		if n := r.releases.Load(); n > 0 {
@@ -176,13 +180,16 @@ func TestUnlockOfALostLockAfterNothingWasSent(t *testing.T) {
 
 // However many attempts have no answer, a few goroutines release their locks soon after the
 // outage.
-func TestOutageOfManyTries(t *testing.T) {
+func TestOutageOfManyTries(t *testing.T)     { outageOfTries(t, someTries) }
+func TestLongOutageOfManyTries(t *testing.T) { outageOfTries(t, manyTries) }
+
+func outageOfTries(t *testing.T, tries int) {
 	ofEachLife(t, func(t *testing.T, store *memlock.Store, r *rig) {
 		acquire := r.acquire
 		outage(r, true, errNetwork)
 		c := client(t, r, &distlock.Options{TTL: 10 * time.Minute})
-		if most := try(t, c, manyTries); most > manyGoroutines {
-			t.Errorf("%d goroutines for %d tries", most, manyTries)
+		if most := try(t, c, tries); most > manyGoroutines {
+			t.Errorf("%d goroutines for %d tries", most, tries)
 		}
 		time.Sleep(time.Minute)
 		before := r.releases.Load()
@@ -194,8 +201,8 @@ func TestOutageOfManyTries(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		allFree(t, store)
 		time.Sleep(time.Minute)
-		if n := r.releases.Load(); n > 3*manyTries {
-			t.Errorf("%d releases of %d", n, manyTries)
+		if n := r.releases.Load(); n > 3*int64(tries) {
+			t.Errorf("%d releases of %d", n, tries)
 		}
 	})
 }
@@ -257,7 +264,7 @@ func TestSilentReleasesBesideOthers(t *testing.T) {
 }
 
 // Where holds live as long as the session, a full backlog refuses further attempts.
-func TestNoMoreThanCanBeReleased(t *testing.T) {
+func TestLargeNoMoreThanCanBeReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
 		r := newSession(store)
@@ -288,7 +295,7 @@ func TestNoMoreThanCanBeReleased(t *testing.T) {
 }
 
 // Where holds end by their TTL, a full backlog drops releases.
-func TestBacklogIsBounded(t *testing.T) {
+func TestLargeBacklogIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
 		r := &rig{Backend: store.Connect()}

@@ -45,17 +45,29 @@ func (b *blocking) begin(n int) {
 	b.most = max(b.most, b.calls)
 }
 
+// silentHolds are holds of which some are bad, and the server's round trip.
+type silentHolds struct {
+	holds, bad int
+	ttl, rtt   time.Duration
+}
+
 // A hold whose renewal gets no answer, and blocks its whole call each time, costs no other
 // hold its life, and no more than a bounded number of calls run at once.
 func TestSilentHoldsLeaveTheirBatch(t *testing.T) {
-	for _, test := range []struct {
-		holds, bad int
-		ttl, rtt   time.Duration
-	}{
-		{2, 1, ttl, 0}, {10, 1, ttl, time.Second},
+	silentHoldsLeave(t, []silentHolds{
+		{2, 1, ttl, 0}, {10, 1, ttl, time.Second}, {200, 2, ttl, 50 * time.Millisecond}, {1000, 10, ttl / 10, 5 * time.Millisecond},
+	})
+}
+
+func TestLongSilentHoldsLeaveTheirBatch(t *testing.T) {
+	silentHoldsLeave(t, []silentHolds{
 		{1000, 1, ttl, 50 * time.Millisecond}, {1000, 10, ttl, 50 * time.Millisecond}, {5000, 10, ttl, 10 * time.Millisecond},
-		{1000, 1, ttl / 10, 10 * time.Millisecond}, {1000, 10, ttl / 10, 5 * time.Millisecond},
-	} {
+		{1000, 1, ttl / 10, 10 * time.Millisecond},
+	})
+}
+
+func silentHoldsLeave(t *testing.T, tests []silentHolds) {
+	for _, test := range tests {
 		t.Run(fmt.Sprintf("%d of %d at %v", test.bad, test.holds, test.ttl), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				backend := &blocking{rtt: test.rtt}
