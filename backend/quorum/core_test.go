@@ -158,7 +158,10 @@ func requestFor(name string) driver.Request {
 
 // Answers and requests are lost at random, members come and go. There is one holder at
 // a time, fences increase, and when it is over nothing is left anywhere.
-func TestLostRepliesFuzz(t *testing.T) {
+func TestLostRepliesFuzz(t *testing.T)     { loseReplies(t, 15*time.Second) }
+func TestLongLostRepliesFuzz(t *testing.T) { loseReplies(t, 5*time.Minute) }
+
+func loseReplies(t *testing.T, length time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		cl := newCluster(t, 5)
 		var inside atomic.Int32
@@ -173,7 +176,7 @@ func TestLostRepliesFuzz(t *testing.T) {
 			wires = append(wires, w)
 			clients = append(clients, client(t, b, &distlock.Options{TTL: 3 * time.Second}))
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), length)
 		for i, c := range clients {
 			wg.Go(func() {
 				for ctx.Err() == nil {
@@ -194,7 +197,7 @@ func TestLostRepliesFuzz(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		cl.empty()
 		t.Logf("%d turns", turns)
-		if turns < 50 {
+		if turns < int(length/time.Second) {
 			t.Errorf("only %d turns", turns)
 		}
 	})

@@ -114,7 +114,7 @@ func TestLatecomer(t *testing.T) {
 	}
 	w.Close()
 	there.Store(true)
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		take(t, b, r)
 		info, err := store.Connect().Inspect(t.Context(), r.Name)
 		if err != nil || time.Now().After(deadline) {

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 // leftBehind waits for goroutines to end, and returns those that do not.
 func leftBehind() string {
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		buf := make([]byte, 1<<20)
 		var left []string
 		for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
