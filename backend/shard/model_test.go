@@ -206,21 +206,27 @@ func places(lists [2][]set) [][2][]int {
 	return all
 }
 
-// try searches all placements.
+// try searches all placements, until both have the lock in one.
 func (m model) try(a, b []set) (states int, both bool) {
 	m.lists = [2][]set{a, b}
 	for _, m.place = range places(m.lists) {
-		n, found := m.search()
-		states, both = states+n, both || found
+		n, both := m.search()
+		if states += n; both {
+			return states, true
+		}
 	}
-	return states, both
+	return states, false
 }
 
 // Two lists whose majorities meet are never at work at the same time.
-func TestModel(t *testing.T) {
+func TestModel(t *testing.T)     { listsThatMeet(t, 3, 10, 1_000) }
+func TestLongModel(t *testing.T) { listsThatMeet(t, 4, 30, 10_000) }
+
+func listsThatMeet(t *testing.T, members, leastPairs, leastStates int) {
 	states, pairs, unmet := 0, 0, 0
-	for a := set(1); a < 16; a++ {
-		for b := a + 1; b < 16; b++ {
+	all := set(1) << members
+	for a := set(1); a < all; a++ {
+		for b := a + 1; b < all; b++ {
 			if !a.meets(b) {
 				unmet++
 				continue
@@ -233,15 +239,18 @@ func TestModel(t *testing.T) {
 		}
 	}
 	t.Logf("%d pairs of lists, %d states, none with two holders; %d pairs without a common member in all majorities", pairs, states, unmet)
-	if pairs < 30 || states < 10_000 {
+	if pairs < leastPairs || states < leastStates {
 		t.Errorf("only %d pairs and %d states", pairs, states)
 	}
 }
 
 // Who has two lists gets along with those who have either, whatever the lists are.
-func TestModelOfAChange(t *testing.T) {
+func TestModelOfAChange(t *testing.T)     { changes(t, [][2]set{{0b0011, 0b0110}, {0b0001, 0b0010}}) }
+func TestLongModelOfAChange(t *testing.T) { changes(t, [][2]set{{0b0011, 0b0111}, {0b0111, 0b0101}}) }
+
+func changes(t *testing.T, cases [][2]set) {
 	states := 0
-	for _, c := range [][2]set{{0b0011, 0b0111}, {0b0111, 0b0101}, {0b0011, 0b0110}, {0b0001, 0b0010}} {
+	for _, c := range cases {
 		old, now := c[0], c[1]
 		for _, other := range [][]set{{old}, {now}, {old, now}} {
 			n, both := model{}.try([]set{old, now}, other)
