@@ -88,7 +88,7 @@ func TestOversellJudges(t *testing.T) {
 }
 
 func TestOversellUnreachable(t *testing.T) {
-	code, out, err := inProcess("demo", "oversell", "--json", "--url", "redis://127.0.0.1:1")
+	code, out, err := inProcess("demo", "oversell", "--json", "--url", "redis://127.0.0.1:1", "--stock", "2", "--processes", "2")
 	if code != exitUnreachable || out != "" || strings.Count(err, "\n") != 1 {
 		t.Errorf("got %d, %q, %q", code, out, err)
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"io"
 	"os"
 	"os/exec"
@@ -33,6 +34,10 @@ func TestMain(m *testing.M) {
 	}
 	// A program with the race detector sleeps for a second at its end, by default.
 	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	// Most tests wait for processes. The default is one test per processor.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
 	os.Exit(testserver.Run(m))
 }
 
@@ -44,7 +49,7 @@ func unset(t *testing.T, name string) {
 }
 
 // patience is how long a test waits for what must come.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // process is a running distlock.
 type process struct {

@@ -224,7 +224,7 @@ func TestMinHold(t *testing.T) {
 	finishWith(t, url, 75, "run", "--no-wait", "cron", "--", "true")
 	finishWith(t, url, 0, "run", "--no-wait", "--skip-ok", "cron", "--", "false")
 	finishWith(t, url, 0, "run", "--min-hold", "1ms", "cron2", "--", "true")
-	finishWith(t, url, 0, "run", "--wait", "20s", "cron2", "--", "true")
+	finishWith(t, url, 0, "run", "--wait", "1m", "cron2", "--", "true")
 }
 
 // A command that was not started leaves no lock behind.

@@ -86,39 +86,57 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
+// withPasswords are URLs that hold a password, some of them malformed.
+var withPasswords = []string{
+	"redis://user:s3cr3t-word@127.0.0.1:1",
+	"redis://:s3cr3t-word@127.0.0.1:1/0",
+	"redis://user:s3cr3t-word@127.0.0.1:port",
+	"redis://user:s3cr3t-word/x@127.0.0.1:1",
+	"redis://user:s3cr3t-word#x@127.0.0.1:1",
+	"redis://user:s3cr3t-word%zz@127.0.0.1:1",
+	"redis://user:s3cr3t%2Dword@127.0.0.1:1/?bogus=1",
+	"redis://127.0.0.1:1/?password=s3cr3t-word",
+	"bogus://user:s3cr3t-word@host",
+	"//user:s3cr3t-word@host",
+	"sqlite://user:s3cr3t-word@host/x.db",
+	"mem://user:s3cr3t-word@host",
+	"mysql://user:s3cr3t-word@127.0.0.1:1/app",
+	"mysql://user:s3cr3t-word@127.0.0.1:1",
+	"mysql://user:s3cr3t-word/x@127.0.0.1:1/app",
+	"mysql://user:s3cr3t-word?x@127.0.0.1:1/app",
+	"postgres://user:s3cr3t-word@127.0.0.1:1/app",
+	"postgres://user:s3cr3t-word@127.0.0.1:1/app?bogus=1",
+}
+
 func TestNoPassword(t *testing.T) {
-	for _, url := range []string{
-		"redis://user:s3cr3t-word@127.0.0.1:1",
-		"redis://:s3cr3t-word@127.0.0.1:1/0",
-		"redis://user:s3cr3t-word@127.0.0.1:port",
-		"redis://user:s3cr3t-word/x@127.0.0.1:1",
-		"redis://user:s3cr3t-word#x@127.0.0.1:1",
-		"redis://user:s3cr3t-word%zz@127.0.0.1:1",
-		"redis://user:s3cr3t%2Dword@127.0.0.1:1/?bogus=1",
-		"redis://127.0.0.1:1/?password=s3cr3t-word",
-		"bogus://user:s3cr3t-word@host",
-		"//user:s3cr3t-word@host",
-		"sqlite://user:s3cr3t-word@host/x.db",
-		"mem://user:s3cr3t-word@host",
-		"mysql://user:s3cr3t-word@127.0.0.1:1/app",
-		"mysql://user:s3cr3t-word@127.0.0.1:1",
-		"mysql://user:s3cr3t-word/x@127.0.0.1:1/app",
-		"mysql://user:s3cr3t-word?x@127.0.0.1:1/app",
-		"postgres://user:s3cr3t-word@127.0.0.1:1/app",
-		"postgres://user:s3cr3t-word@127.0.0.1:1/app?bogus=1",
-	} {
+	for _, url := range withPasswords {
 		for _, args := range [][]string{
 			{"--url", url, "ls"}, {"--url=" + url, "show", "x"}, {"--url", url, "run", "x", "--", "true"}, {"verify", url},
-			{"verify", "--json", url}, {"--url", url, "demo", "oversell"}, {url}, {"ls", url, url}, {"--" + url},
+			{"verify", "--json", url}, {url}, {"ls", url, url}, {"--" + url},
 		} {
-			code, out, err := inProcess(args...)
-			if text := out + err; strings.Contains(text, "s3cr3t") {
-				t.Errorf("%q tells the password: %s", args, text)
-			}
-			if code != exitUsage && code != exitUnreachable {
-				t.Errorf("%q: exit code %d; want %d or %d", args, code, exitUsage, exitUnreachable)
-			}
+			tellsNoPassword(t, args...)
 		}
+	}
+	demosTellNoPassword(t, withPasswords[:4])
+}
+
+func TestLongNoPassword(t *testing.T) { demosTellNoPassword(t, withPasswords) }
+
+// The buyers of a demo are processes of their own, which get the URL.
+func demosTellNoPassword(t *testing.T, urls []string) {
+	for _, url := range urls {
+		tellsNoPassword(t, "--url", url, "demo", "oversell", "--stock", "1", "--processes", "1", "--workers", "1")
+	}
+}
+
+func tellsNoPassword(t *testing.T, args ...string) {
+	t.Helper()
+	code, out, err := inProcess(args...)
+	if text := out + err; strings.Contains(text, "s3cr3t") {
+		t.Errorf("%q tells the password: %s", args, text)
+	}
+	if code != exitUsage && code != exitUnreachable {
+		t.Errorf("%q: exit code %d; want %d or %d", args, code, exitUsage, exitUnreachable)
 	}
 }
 

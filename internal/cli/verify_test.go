@@ -11,15 +11,18 @@ import (
 
 func TestVerify(t *testing.T) {
 	for _, url := range []string{"mem:", "mem:shared", lockFile(t) + "?busy_timeout=1m"} {
-		code, out, err := inProcess("verify", url, "--run", "^(caps|exclusion|fence|release|cut)/", "--ttl", "1s")
-		if code != 0 || err != "" {
-			t.Fatalf("%s: got %d, %q\n%s", url, code, err, out)
-		}
-		for _, want := range []string{"\nok           fence/", "\nnot claimed  cut/acquire ", " 0 broken, 0 not run\n"} {
-			if !strings.Contains(out, want) {
-				t.Errorf("%s: no %q in\n%s", url, want, out)
+		t.Run(url, func(t *testing.T) {
+			t.Parallel()
+			code, out, err := inProcess("verify", url, "--run", "^(caps|exclusion|fence|release|cut)/", "--ttl", "1s")
+			if code != 0 || err != "" {
+				t.Fatalf("got %d, %q\n%s", code, err, out)
 			}
-		}
+			for _, want := range []string{"\nok           fence/", "\nnot claimed  cut/acquire ", " 0 broken, 0 not run\n"} {
+				if !strings.Contains(out, want) {
+					t.Errorf("no %q in\n%s", want, out)
+				}
+			}
+		})
 	}
 }
 
