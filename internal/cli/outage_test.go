@@ -93,7 +93,7 @@ func TestSignalEndsTheWaitForASilentServer(t *testing.T) {
 	release()
 	p.send(syscall.SIGINT)
 	p.must(128 + 2)
-	if text := patient.errors.String(); strings.Contains(text, "close: ") {
+	if text := patient.errors.String(); text != "" {
 		t.Errorf("it took as long as one without a signal: %s", text)
 	}
 }
