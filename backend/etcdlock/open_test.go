@@ -216,10 +216,11 @@ func TestOpenUsersAndPasswords(t *testing.T) {
 }
 
 func TestOpenWithoutLeader(t *testing.T) {
+	t.Parallel()
 	s := grpc.NewServer()
 	etcdserverpb.RegisterMaintenanceServer(s, &aged{version: "3.5.0"})
 	at := serve(t, s)
-	openFails(t, "a member that is alone", "etcd://"+at+"?timeout=300ms", false, at+": it has no leader", "within 300ms")
+	openFails(t, "a member that is alone", "etcd://"+at+"?timeout=3s", false, at+": it has no leader", "within 3s")
 }
 
 func TestLongOpenWithoutLeader(t *testing.T) {
