@@ -68,7 +68,7 @@ func unknown(err error) bool { return err != nil && failed(err) }
 
 func TestBusyTimeout(t *testing.T) {
 	path := lockFile(t)
-	b := connectWith(t, path, &Options{BusyTimeout: 30 * time.Millisecond})
+	b := connectWith(t, path, &Options{BusyTimeout: time.Second}) // which its Close needs, too
 	defer writeLock(t, path)()
 	_, err := b.Acquire(t.Context(), request("x", driver.Exclusive, long))
 	if !unknown(err) || !busy(err) {

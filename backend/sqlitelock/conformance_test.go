@@ -3,6 +3,7 @@ package sqlitelock
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
@@ -11,6 +12,6 @@ import (
 func TestConformance(t *testing.T) {
 	path := lockFile(t)
 	drivertest.Run(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) {
-		return OpenFile(ctx, path, nil)
+		return OpenFile(ctx, path, &Options{BusyTimeout: time.Minute})
 	}})
 }

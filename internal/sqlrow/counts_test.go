@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -150,7 +151,9 @@ func TestRenewalsOfAllSorts(t *testing.T) {
 }
 
 // Sixteen processes share one row: whoever is slower tries again, and nobody is refused.
-func TestReadersCompete(t *testing.T) {
+func TestReadersCompete(t *testing.T) { synctest.Test(t, readersCompete) }
+
+func readersCompete(t *testing.T) {
 	f := newFake()
 	// Everybody's statements take a moment, so that all look before one writes.
 	f.before = func(string) error { time.Sleep(time.Millisecond); return nil }
