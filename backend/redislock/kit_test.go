@@ -35,7 +35,7 @@ var patientOpeners = []opener{{"url", func(t testing.TB, addr string, opts Optio
 
 func openOwn(t testing.TB, addr string, opts Options) *Backend {
 	t.Helper()
-	return openAt(t, ownURL(addr, opts), opts)
+	return openAt(t, ownURL(addr, opts)+"&timeout="+tooLong.String(), opts)
 }
 
 func ownURL(addr string, opts Options) string {
@@ -67,7 +67,7 @@ func openAt(t testing.TB, url string, opts Options) *Backend {
 
 func openGoRedis(t testing.TB, addr string, opts Options) *Backend {
 	t.Helper()
-	return openGoRedisWith(t, &redis.Options{Addr: addr}, opts)
+	return openGoRedisWith(t, &redis.Options{Addr: addr, ReadTimeout: tooLong}, opts)
 }
 
 func openGoRedisWith(t testing.TB, o *redis.Options, opts Options) *Backend {
@@ -80,7 +80,7 @@ func openGoRedisWith(t testing.TB, o *redis.Options, opts Options) *Backend {
 
 func openRueidis(t testing.TB, addr string, opts Options) *Backend {
 	t.Helper()
-	return openRueidisWith(t, addr, 3*time.Second, opts)
+	return openRueidisWith(t, addr, tooLong, opts)
 }
 
 func openRueidisWith(t testing.TB, addr string, timeout time.Duration, opts Options) *Backend {
