@@ -58,7 +58,7 @@ func (e *Error) Error() string {
 	b.WriteString(e.Op)
 	if e.Name != "" {
 		b.WriteString(" ")
-		b.WriteString(quote(e.Name))
+		b.WriteString(driver.Quote(e.Name))
 	}
 	said := ""
 	if e.Err != nil {

@@ -43,7 +43,7 @@ func (m *MultiLock) check() error {
 	}
 	for i, l := range m.locks[1:] {
 		if byPlace(m.locks[i], l) == 0 {
-			return invalid("lock %q of %s is named twice", l.s.name, l.c.caps.Name)
+			return invalid("lock %s of %s is named twice", driver.Quote(l.s.name), l.c.caps.Name)
 		}
 	}
 	return nil

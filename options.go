@@ -3,7 +3,6 @@ package distlock
 import (
 	"fmt"
 	"maps"
-	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -306,11 +305,11 @@ func checkName(name string) error {
 	case name == "":
 		return invalid("the lock's name is empty")
 	case !utf8.ValidString(name):
-		return invalid("the lock's name is not UTF-8: %q", name)
+		return invalid("the lock's name is not UTF-8: %s", driver.Quote(name))
 	}
 	for i := range len(name) {
 		if name[i] == 0 {
-			return invalid("the lock's name has a NUL byte: %q", name)
+			return invalid("the lock's name has a NUL byte: %s", driver.Quote(name))
 		}
 	}
 	return nil
@@ -323,10 +322,3 @@ func invalid(format string, args ...any) error {
 func defaultMargin(ttl time.Duration) time.Duration { return min(ttl/10, time.Second) }
 
 func defaultCallTimeout(ttl time.Duration) time.Duration { return min(ttl/3, 5*time.Second) }
-
-func quote(s string) string {
-	if len(s) > 100 {
-		s = s[:100] + "…"
-	}
-	return strconv.Quote(s)
-}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // The facts that a driver reports. They are wrapped with what the driver knows
@@ -104,3 +105,19 @@ type unsentError struct{ err error }
 func (e *unsentError) Error() string        { return e.err.Error() }
 func (e *unsentError) Is(target error) bool { return target == ErrUnsent }
 func (e *unsentError) Unwrap() error        { return e.err }
+
+// quoted is how much of a name Quote shows, in bytes.
+const quoted = 100
+
+// Quote returns a lock's name, or another text of a caller's, in quotes for an error. Of a
+// long one it shows the beginning and the length: some stores take names of megabytes.
+func Quote(name string) string {
+	if len(name) <= quoted {
+		return strconv.Quote(name)
+	}
+	end := quoted
+	for !utf8.RuneStart(name[end]) && end > quoted-utf8.UTFMax {
+		end--
+	}
+	return strconv.Quote(name[:end]+"…") + fmt.Sprintf(" (%d bytes)", len(name))
+}

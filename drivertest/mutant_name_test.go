@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"context"
+	"fmt"
 	"path"
 	"regexp"
 	"slices"
@@ -72,6 +73,16 @@ var nameMutants = []mutant{{
 	renamed(func(n string) string { return regexp.MustCompile(`[^\w /]`).ReplaceAllString(n, "_") }),
 }, {
 	"a colon begins a comment", "names/prefixes", renamed(func(n string) string { before, _, _ := strings.Cut(n, ":"); return before }),
+}, {
+	"errors quote all of a name", "names/long-error", func(_ *lab, p *patched) {
+		release := p.release
+		p.release = func(ctx context.Context, h driver.Hold) error {
+			if err := release(ctx, h); err != nil {
+				return fmt.Errorf("release %q: %w", h.Name, err)
+			}
+			return nil
+		}
+	},
 }, {
 	"names that can't be are taken", "names/refused", pickyBut(func(p, plain *patched) { p.acquire = plain.acquire }),
 }, {

@@ -1,7 +1,9 @@
 package drivertest
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -73,6 +75,23 @@ var nameChecks = []promise{{
 		s.apartAs(names)
 	},
 }, {
+	name:  "names/long-error",
+	text:  "An error quotes the beginning of a long name only.",
+	every: true,
+	run: func(s *scene) {
+		long := s.requestFor(strings.Repeat("long ", 20_000))
+		ended, cancel := context.WithCancel(s.ctx)
+		cancel()
+		s.a.shortErrors(s.ctx, long)
+		s.b.shortErrors(ended, s.rival(long))
+		s.b.shortErrors(s.ctx, s.rival(long))
+		for _, other := range s.modes() {
+			r := s.rival(long)
+			r.Mode, r.Limit = other, long.Limit+1
+			s.b.shortErrors(s.ctx, r)
+		}
+	},
+}, {
 	name:  "names/refused",
 	text:  "A name that the store can't have is refused with ErrInvalid by every call, before anything is taken.",
 	needs: need{refuses: true},
@@ -137,6 +156,44 @@ func (c *conn) unseen(name, rule string) {
 	defer c.call("Inspect")()
 	_, err := i.Inspect(c.ctx, name)
 	c.want(errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrSkip), "%s: Inspect on connection %s answered %s; want ErrInvalid", rule, c.label, answer(err))
+}
+
+// longestError is more than an error needs to say, and much less than a long name.
+const longestError = 4096
+
+// shortErrors makes each call about r, and wants those that fail to have a short error.
+func (c *conn) shortErrors(ctx context.Context, r driver.Request) {
+	if c.over() {
+		return
+	}
+	stranger := r.Hold
+	stranger.Owner = driver.NewOwner()
+	c.remember(r.Hold)
+	failed := func(call string, err error) {
+		c.want(err == nil || len(err.Error()) <= longestError,
+			"an error quotes the beginning of a long name only: that of %s on connection %s has %d bytes, the name %d", call, c.label, len(fmt.Sprint(err)), len(r.Name))
+	}
+	defer c.call("a call with a long name")()
+	_, err := c.Acquire(ctx, r)
+	failed("Acquire", err)
+	for _, err := range c.Renew(ctx, []driver.Hold{stranger}) {
+		failed("Renew", err)
+	}
+	failed("Release", c.Release(ctx, stranger))
+	if w, ok := c.Backend.(driver.Waiter); ok {
+		watch, err := w.Watch(ctx, r)
+		if err == nil {
+			watch.Close()
+		}
+		failed("Watch", err)
+	}
+	if i, ok := c.Backend.(driver.Inspector); ok {
+		_, err := i.Inspect(ctx, r.Name)
+		failed("Inspect", err)
+	}
+	if v, ok := c.Backend.(driver.Revoker); ok {
+		failed("Revoke", v.Revoke(ctx, stranger))
+	}
 }
 
 // apart wants names to be different locks: all can be held at once, and each is held

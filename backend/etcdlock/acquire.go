@@ -43,7 +43,7 @@ func (b *Backend) attempt(ctx context.Context, r *driver.Request) (driver.Grant,
 	start := time.Now()
 	c := b.claims.get(r.Owner)
 	if c != nil && c.name != r.Name {
-		return driver.Grant{}, fmt.Errorf("%w: owner %s has %q already", driver.ErrInvalid, r.Owner, c.name)
+		return driver.Grant{}, fmt.Errorf("%w: owner %s has %s already", driver.ErrInvalid, r.Owner, driver.Quote(c.name))
 	}
 	l, err := b.leaseFor(ctx, c, r)
 	if err != nil {
@@ -174,7 +174,7 @@ func (b *Backend) enter(ctx context.Context, start time.Time, l *lease, r *drive
 	all := readRow(folder, resp.Responses[1].GetResponseRange().Kvs)
 	place := all.find(r.Owner)
 	if place < 0 {
-		return driver.Grant{}, fmt.Errorf("the servers answered without the key %q, which was just written", c.key)
+		return driver.Grant{}, fmt.Errorf("the servers answered without the key %s, which was just written", driver.Quote(c.key))
 	}
 	if own := &all[place]; own.key != c.key {
 		return b.adopt(ctx, start, c, r, all[:place], own)

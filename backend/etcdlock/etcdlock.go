@@ -139,7 +139,7 @@ func (b *Backend) fail(op, name string, err error) error {
 	if b.closed.Load() && !driver.Final(err) {
 		err = fmt.Errorf("closed meanwhile: %w", err)
 	}
-	return fmt.Errorf("etcdlock: %s %q: %w", op, name, err)
+	return fmt.Errorf("etcdlock: %s %s: %w", op, driver.Quote(name), err)
 }
 
 // unsure reports whether what a call with this error asked for may have been done, or may
@@ -159,4 +159,4 @@ func unsure(err error) bool {
 	return false
 }
 
-func lost(name string) error { return fmt.Errorf("etcdlock: %q: %w", name, driver.ErrLost) }
+func lost(name string) error { return fmt.Errorf("etcdlock: %s: %w", driver.Quote(name), driver.ErrLost) }

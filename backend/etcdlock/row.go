@@ -64,9 +64,9 @@ func mismatch(ahead row, r *driver.Request) error {
 func sameKind(mode driver.Mode, limit int, r *driver.Request) error {
 	switch {
 	case !mode.SameKind(r.Mode):
-		return fmt.Errorf("%w: %q is in use as %v, asked for as %v", driver.ErrInvalid, r.Name, mode, r.Mode)
+		return fmt.Errorf("%w: %s is in use as %v, asked for as %v", driver.ErrInvalid, driver.Quote(r.Name), mode, r.Mode)
 	case r.Mode == driver.Counted && limit != r.Limit:
-		return fmt.Errorf("%w: %q is in use with limit %d, asked for with %d", driver.ErrInvalid, r.Name, limit, r.Limit)
+		return fmt.Errorf("%w: %s is in use with limit %d, asked for with %d", driver.ErrInvalid, driver.Quote(r.Name), limit, r.Limit)
 	}
 	return nil
 }

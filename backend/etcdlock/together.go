@@ -95,7 +95,7 @@ func (b *Backend) openBids(bids []*bid) error {
 	for _, x := range bids {
 		old := b.claims.get(x.r.Owner)
 		if old != nil && old.name != x.r.Name {
-			return fmt.Errorf("%w: owner %s has %q already", driver.ErrInvalid, x.r.Owner, old.name)
+			return fmt.Errorf("%w: owner %s has %s already", driver.ErrInvalid, x.r.Owner, driver.Quote(old.name))
 		}
 		if x.known = old != nil; x.known && old.create > 0 {
 			if err := becomes(old.mode, old.limit, x.r); err != nil {

@@ -61,7 +61,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	if _, err := b.begin(ctx); err != nil {
 		return driver.Watch{}, err
 	}
-	return driver.Watch{}, fmt.Errorf("etcdlock: watch %q: %w", r.Name, ctx.Err())
+	return driver.Watch{}, fmt.Errorf("etcdlock: watch %s: %w", driver.Quote(r.Name), ctx.Err())
 }
 
 // begin arms the watch for the first time.

@@ -74,7 +74,7 @@ func (l *lock) judge(r *driver.Request, now time.Duration) (mine int, err error)
 	case mine >= 0 && l.holders[mine].mode == driver.Read && r.Mode == driver.Write:
 		return -1, fmt.Errorf("%w: a read hold can't become a write hold", driver.ErrUnsupported)
 	case l.fence >= maxFence:
-		return -1, fmt.Errorf("%w: %q has used up its fences", driver.ErrInvalid, r.Name)
+		return -1, fmt.Errorf("%w: %s has used up its fences", driver.ErrInvalid, driver.Quote(r.Name))
 	}
 	return mine, nil
 }
@@ -91,10 +91,10 @@ func (l *lock) agrees(r *driver.Request) error {
 		return nil
 	}
 	if !seen.mode.SameKind(r.Mode) {
-		return fmt.Errorf("%w: %q is in use as %v, asked for as %v", driver.ErrInvalid, r.Name, seen.mode, r.Mode)
+		return fmt.Errorf("%w: %s is in use as %v, asked for as %v", driver.ErrInvalid, driver.Quote(r.Name), seen.mode, r.Mode)
 	}
 	if r.Mode == driver.Counted && r.Limit != l.limit {
-		return fmt.Errorf("%w: %q is in use with limit %d, asked for with %d", driver.ErrInvalid, r.Name, l.limit, r.Limit)
+		return fmt.Errorf("%w: %s is in use with limit %d, asked for with %d", driver.ErrInvalid, driver.Quote(r.Name), l.limit, r.Limit)
 	}
 	return nil
 }

@@ -169,5 +169,5 @@ func validTTL(ttl time.Duration) error {
 }
 
 func lost(name string) error {
-	return fmt.Errorf("memlock: %q: %w", name, driver.ErrLost)
+	return fmt.Errorf("memlock: %s: %w", driver.Quote(name), driver.ErrLost)
 }

@@ -31,7 +31,7 @@ func (l *lock) ask(h driver.Hold) (func(), error) {
 	case i < 0:
 		return nil, lost(h.Name)
 	case l.holders[i].onRevoke == nil:
-		return nil, fmt.Errorf("memlock: %w: the holder of %q has not agreed to be asked for it", driver.ErrUnsupported, h.Name)
+		return nil, fmt.Errorf("memlock: %w: the holder of %s has not agreed to be asked for it", driver.ErrUnsupported, driver.Quote(h.Name))
 	case l.holders[i].asked:
 		return nil, nil
 	}

@@ -225,5 +225,5 @@ func (s *site) wrap(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("mysqllock: %s %q: %w", op, name, err)
+	return fmt.Errorf("mysqllock: %s %s: %w", op, driver.Quote(name), err)
 }

@@ -243,7 +243,7 @@ func (v *ballot) count() (driver.Grant, error, bool) {
 	case v.last > 0 && v.in(raised) >= q:
 		return v.won()
 	case n.final > n.of-q:
-		return driver.Grant{}, fmt.Errorf("quorum: acquire %q: %w", v.r.Name, n.finalErr), true
+		return driver.Grant{}, fmt.Errorf("quorum: acquire %s: %w", driver.Quote(v.r.Name), n.finalErr), true
 	case n.held+n.final > n.of-q && v.last == 0:
 		return v.refused(n)
 	case v.b.worthWaiting(v.asked):

@@ -44,14 +44,14 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 			t.add(b.members[r.member], r.err)
 			s.add(r.info)
 		case <-ctx.Done():
-			return driver.Info{Name: name}, fmt.Errorf("quorum: inspect %q: %w", name, ctx.Err())
+			return driver.Info{Name: name}, fmt.Errorf("quorum: inspect %s: %w", driver.Quote(name), ctx.Err())
 		}
 	}
 	switch {
 	case skips > t.of-b.majority:
 		return driver.Info{Name: name}, driver.ErrSkip
 	case t.final > t.of-b.majority:
-		return driver.Info{Name: name}, fmt.Errorf("quorum: inspect %q: %w", name, t.finalErr)
+		return driver.Info{Name: name}, fmt.Errorf("quorum: inspect %s: %w", driver.Quote(name), t.finalErr)
 	case t.yes < b.majority:
 		return driver.Info{Name: name}, t.unknown("inspect", name)
 	}

@@ -48,7 +48,7 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 		case <-lingered:
 		case <-ctx.Done():
 			if lingered == nil {
-				return fmt.Errorf("quorum: release %q: %w", h.Name, ctx.Err())
+				return fmt.Errorf("quorum: release %s: %w", driver.Quote(h.Name), ctx.Err())
 			}
 		}
 		break
@@ -69,11 +69,11 @@ type answer struct {
 func (b *Backend) released(h driver.Hold, t *tally) error {
 	switch {
 	case t.lost > t.of-b.majority:
-		return fmt.Errorf("quorum: %q: %w", h.Name, driver.ErrLost)
+		return fmt.Errorf("quorum: %s: %w", driver.Quote(h.Name), driver.ErrLost)
 	case t.yes >= b.majority:
 		return nil
 	case t.final > t.of-b.majority:
-		return fmt.Errorf("quorum: release %q: %w", h.Name, t.finalErr)
+		return fmt.Errorf("quorum: release %s: %w", driver.Quote(h.Name), t.finalErr)
 	}
 	return t.unknown("release", h.Name)
 }

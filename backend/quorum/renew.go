@@ -87,7 +87,7 @@ var errPending = errors.New("no decision yet")
 func (n *renewal) doubt(i int) error {
 	t := &n.tallies[i]
 	if t.final > t.of-n.b.majority {
-		return fmt.Errorf("quorum: renew %q: %w", n.holds[i].Name, t.finalErr)
+		return fmt.Errorf("quorum: renew %s: %w", driver.Quote(n.holds[i].Name), t.finalErr)
 	}
 	err := t.unknown("renew", n.holds[i].Name)
 	if n.ctx.Err() != nil {
@@ -171,7 +171,7 @@ func (n *renewal) decide(i int) {
 		n.errs[i] = nil
 		n.b.holds.renewed(h, n.start.Add(h.TTL))
 	case t.lost > t.of-n.b.majority:
-		n.errs[i] = fmt.Errorf("quorum: %q: %w", h.Name, driver.ErrLost)
+		n.errs[i] = fmt.Errorf("quorum: %s: %w", driver.Quote(h.Name), driver.ErrLost)
 		// Nobody releases what is lost, and the votes that are left keep others out.
 		n.b.cleanAll(n.ctx, h, n.b.holds.drop(h.Owner))
 	default:

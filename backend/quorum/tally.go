@@ -61,7 +61,7 @@ func (t *tally) unknown(op, name string) error {
 	if n := len(t.doubts); n > 0 {
 		counts = append(counts, fmt.Sprintf("%d failed", n))
 	}
-	err := fmt.Errorf("quorum: %s %q: %w (of %d members %s)", op, name, errNoAnswer, t.of, strings.Join(counts, ", "))
+	err := fmt.Errorf("quorum: %s %s: %w (of %d members %s)", op, driver.Quote(name), errNoAnswer, t.of, strings.Join(counts, ", "))
 	err = errors.Join(append([]error{err}, t.doubts...)...)
 	if t.unsent == t.of {
 		err = driver.Unsent(err)

@@ -63,11 +63,11 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 func (t *tally) unarmed(ctx context.Context, name string, majority int) error {
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("quorum: watch %q: %w", name, ctx.Err())
+		return fmt.Errorf("quorum: watch %s: %w", driver.Quote(name), ctx.Err())
 	case t.answered() == 0:
 		return driver.ErrSkip
 	case t.final > t.of-majority:
-		return fmt.Errorf("quorum: watch %q: %w", name, t.finalErr)
+		return fmt.Errorf("quorum: watch %s: %w", driver.Quote(name), t.finalErr)
 	}
 	return t.unknown("watch", name)
 }

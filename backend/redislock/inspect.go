@@ -27,7 +27,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 		return driver.Info{}, b.fail("inspect", name, err)
 	}
 	if !s.isLock() {
-		return driver.Info{}, fmt.Errorf("redislock: %w: the key %q holds other data, a %s", driver.ErrInvalid, n, s.kind)
+		return driver.Info{}, fmt.Errorf("redislock: %w: the key %s holds other data, a %s", driver.ErrInvalid, driver.Quote(n), s.kind)
 	}
 	info := driver.Info{Name: name, WaiterCount: -1}
 	switch s.kind {

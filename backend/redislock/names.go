@@ -29,10 +29,10 @@ func (b *Backend) checkName(name string) error {
 		}
 	}
 	if rule := reserved(key); rule != "" {
-		return fmt.Errorf("%w: the name %q: keys that %s belong to other locks, which keep their data there", driver.ErrInvalid, key, rule)
+		return fmt.Errorf("%w: the name %s: keys that %s belong to other locks, which keep their data there", driver.ErrInvalid, driver.Quote(key), rule)
 	}
 	if inner, ok := braced(key); ok && b.layout.span == 1 {
-		return fmt.Errorf("%w: the name %q: in the layout %q it would share keys with %q; use that", driver.ErrInvalid, key, Redisson, inner)
+		return fmt.Errorf("%w: the name %s: in the layout %q it would share keys with %s; use that", driver.ErrInvalid, driver.Quote(key), Redisson, driver.Quote(inner))
 	}
 	return nil
 }

@@ -325,9 +325,9 @@ func checkTTL(ttl time.Duration) error {
 // unknown as any other failure, but says why.
 func (b *Backend) fail(op, name string, err error) error {
 	if b.closed.Load() && !driver.Final(err) {
-		return fmt.Errorf("redislock: %s %q: closed meanwhile: %w", op, name, err)
+		return fmt.Errorf("redislock: %s %s: closed meanwhile: %w", op, driver.Quote(name), err)
 	}
-	return fmt.Errorf("redislock: %s %q: %w", op, name, err)
+	return fmt.Errorf("redislock: %s %s: %w", op, driver.Quote(name), err)
 }
 
 // millis is a TTL as Redis wants it.

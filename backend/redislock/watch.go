@@ -73,7 +73,7 @@ func watchError(name string, err error) error {
 	if re := (*replyError)(nil); errors.As(err, &re) && re.is("NOPERM") {
 		return fmt.Errorf("%w: %w", driver.ErrSkip, re)
 	}
-	return fmt.Errorf("redislock: watch %q: %w", name, err)
+	return fmt.Errorf("redislock: watch %s: %w", driver.Quote(name), err)
 }
 
 // watch is one armed wait. All but the Go channels is guarded by the hub's mutex.

@@ -38,7 +38,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 // held from now on.
 func (b *Backend) reserve(ctx context.Context, p place, r driver.Request) error {
 	if err := b.roll.cover(ctx, p.members(), r.TTL); err != nil {
-		return driver.Unsent(fmt.Errorf("shard: %q: %w", r.Name, err))
+		return driver.Unsent(fmt.Errorf("shard: %s: %w", driver.Quote(r.Name), err))
 	}
 	b.holds.note(r.Owner, r.Mode, time.Now().Add(r.TTL))
 	return nil
@@ -116,7 +116,7 @@ func (b *Backend) acquireBoth(ctx context.Context, p place, r driver.Request) (d
 		err = renewOne(ctx, p.second, r.Hold)
 	}
 	if err != nil {
-		return driver.Grant{}, fmt.Errorf("shard: %q: its fence could not be raised: %v", r.Name, err)
+		return driver.Grant{}, fmt.Errorf("shard: %s: its fence could not be raised: %v", driver.Quote(r.Name), err)
 	}
 	return grant, nil
 }

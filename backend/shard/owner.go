@@ -61,11 +61,11 @@ func (o *Owner) Mine(key string) bool { return o.self != "" && o.Of(key) == o.se
 // while others have the key it answers the context's error. f's error is passed on.
 func (o *Owner) Do(ctx context.Context, key string, f func(context.Context) error) error {
 	if !o.Mine(key) {
-		return fmt.Errorf("%w: %q has %q", ErrElsewhere, o.Of(key), key)
+		return fmt.Errorf("%w: %q has %s", ErrElsewhere, o.Of(key), driver.Quote(key))
 	}
 	leave, err := o.turns.Enter(ctx, key)
 	if err != nil {
-		return fmt.Errorf("shard: waiting for key %q: %w", key, err)
+		return fmt.Errorf("shard: waiting for key %s: %w", driver.Quote(key), err)
 	}
 	defer leave()
 	return f(ctx)

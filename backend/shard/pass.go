@@ -36,7 +36,7 @@ func (b *Backend) release(ctx context.Context, p place, h driver.Hold) error {
 		}
 	}
 	if unknown == nil && lost == len(p.members()) {
-		return fmt.Errorf("shard: %q: %w", h.Name, driver.ErrLost)
+		return fmt.Errorf("shard: %s: %w", driver.Quote(h.Name), driver.ErrLost)
 	}
 	return unknown
 }

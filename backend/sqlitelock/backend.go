@@ -125,7 +125,7 @@ func (b *Backend) wrap(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("sqlitelock: %s %q: %w", op, name, err)
+	return fmt.Errorf("sqlitelock: %s %s: %w", op, driver.Quote(name), err)
 }
 
 // wrapRead is wrap for readers, whom Close may have cut short.

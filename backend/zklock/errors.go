@@ -40,12 +40,12 @@ func (b *Backend) fail(what, name string, err error) error {
 	case b.isClosed():
 		return driver.ErrClosed
 	case driver.Final(err):
-		return fmt.Errorf("zklock: %s %q: %w", what, name, err)
+		return fmt.Errorf("zklock: %s %s: %w", what, driver.Quote(name), err)
 	}
 	if why := b.opts.never(err); why != "" {
-		return fmt.Errorf("zklock: %s %q: %w: %s: %w", what, name, driver.ErrInvalid, why, err)
+		return fmt.Errorf("zklock: %s %s: %w: %s: %w", what, driver.Quote(name), driver.ErrInvalid, why, err)
 	}
-	return fmt.Errorf("zklock: %s %q: %w", what, name, err)
+	return fmt.Errorf("zklock: %s %s: %w", what, driver.Quote(name), err)
 }
 
 // never says why asking again is no use; empty: it may be.
@@ -80,10 +80,10 @@ func conflict(path string, n node) error {
 	if what == "" {
 		what = "a recipe that is not known here"
 	}
-	return fmt.Errorf("%w: %s is in use as %s: it has the node %s", driver.ErrInvalid, path, what, n.name)
+	return fmt.Errorf("%w: %s is in use as %s: it has the node %s", driver.ErrInvalid, driver.Quote(path), what, n.name)
 }
 
 // overflow refuses a path whose numbers are used up.
 func overflow(path string, n node) error {
-	return fmt.Errorf("%w: ZooKeeper's sequence numbers are used up at %s (%s): delete that node when nobody holds or waits, so that they begin anew", driver.ErrInvalid, path, n.key)
+	return fmt.Errorf("%w: ZooKeeper's sequence numbers are used up at %s (%s): delete that node when nobody holds or waits, so that they begin anew", driver.ErrInvalid, driver.Quote(path), n.key)
 }

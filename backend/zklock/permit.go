@@ -56,7 +56,7 @@ func (s *session) survey(ctx context.Context, path string) (survey, error) {
 func checkLimit(path string, leases row, limit int) error {
 	for _, n := range leases {
 		if n.limit != 0 && n.limit != limit {
-			return fmt.Errorf("%w: the semaphore %s has %d permits for those who use it, not %d", driver.ErrInvalid, path, n.limit, limit)
+			return fmt.Errorf("%w: the semaphore %s has %d permits for those who use it, not %d", driver.ErrInvalid, driver.Quote(path), n.limit, limit)
 		}
 	}
 	return nil

@@ -34,7 +34,7 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 			continue
 		}
 		if h.TTL > p.s.ttl {
-			errs[i] = fmt.Errorf("zklock: renew %q: %w: it shares a session for a TTL of %v, which can't become %v", h.Name, driver.ErrUnsupported, p.s.ttl, h.TTL)
+			errs[i] = fmt.Errorf("zklock: renew %s: %w: it shares a session for a TTL of %v, which can't become %v", driver.Quote(h.Name), driver.ErrUnsupported, p.s.ttl, h.TTL)
 			continue
 		}
 		bySession[p.s] = append(bySession[p.s], renewal{p, h.TTL, &errs[i]})
@@ -86,9 +86,9 @@ func (s *session) prove(ctx context.Context, batch []renewal, start time.Time) {
 			case sessionOver(err):
 				*r.err = driver.ErrLost
 			case err != nil:
-				*r.err = fmt.Errorf("zklock: renew %q: %w", r.p.name, err)
+				*r.err = fmt.Errorf("zklock: renew %s: %w", driver.Quote(r.p.name), err)
 			case deadline.Before(start.Add(r.ttl)):
-				*r.err = fmt.Errorf("zklock: renew %q: %w", r.p.name, errUnproven)
+				*r.err = fmt.Errorf("zklock: renew %s: %w", driver.Quote(r.p.name), errUnproven)
 			}
 		}
 		return

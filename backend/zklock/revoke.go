@@ -39,7 +39,7 @@ func (b *Backend) revoke(ctx context.Context, h driver.Hold) error {
 		return driver.ErrLost
 	}
 	if !readNote(n.node, n.data).Revocable {
-		return fmt.Errorf("%w: the holder of %s has not agreed to be asked", driver.ErrUnsupported, n.path)
+		return fmt.Errorf("%w: the holder of %s has not agreed to be asked", driver.ErrUnsupported, driver.Quote(n.path))
 	}
 	_, err = s.conn.Set(ctx, n.path, []byte(revokeData), -1)
 	if errors.Is(err, zk.ErrNoNode) {

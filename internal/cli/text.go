@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/distlock/distlock/driver"
 )
 
 // plain is s as it may be printed: what would move the cursor of a terminal, or
@@ -18,7 +20,7 @@ func plain(s string) string {
 }
 
 // quoted is a name in a message.
-func quoted(s string) string { return strconv.Quote(s) }
+func quoted(s string) string { return driver.Quote(s) }
 
 // quotedAll is a list of names in a message.
 func quotedAll(names []string) string {

@@ -213,7 +213,7 @@ func (b *Backend) fail(call, name string, err error) error {
 	case b.life.Err() != nil:
 		return driver.ErrClosed
 	}
-	return fmt.Errorf("%s: %s %q: %w", b.Package, call, name, err)
+	return fmt.Errorf("%s: %s %s: %w", b.Package, call, driver.Quote(name), err)
 }
 
 // detached runs f on its own, in the turn of a key, and waits for it or for the end of ctx. A

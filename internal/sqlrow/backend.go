@@ -104,5 +104,5 @@ func (b *Backend) wrap(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %s %q: %w", b.options.Package, op, name, err)
+	return fmt.Errorf("%s: %s %s: %w", b.options.Package, op, driver.Quote(name), err)
 }

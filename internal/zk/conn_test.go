@@ -66,7 +66,7 @@ func TestServersErrorsSayWhatIsWrong(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, a.err, a.want)
 		}
 	}
-	want := "zk: delete " + dir + "/none: no such node"
+	want := `zk: delete "` + dir + `/none": no such node`
 	if err := c.Delete(ctx, dir+"/none", -1); err.Error() != want {
 		t.Errorf("the error says %q, want %q", err, want)
 	}

@@ -3,6 +3,8 @@ package zk
 import (
 	"errors"
 	"fmt"
+
+	"github.com/distlock/distlock/driver"
 )
 
 // What the server answers.
@@ -76,6 +78,6 @@ type callError struct {
 	err  error
 }
 
-func (e *callError) Error() string { return fmt.Sprintf("zk: %v %s: %v", e.op, e.path, e.err) }
+func (e *callError) Error() string { return fmt.Sprintf("zk: %v %s: %v", e.op, driver.Quote(e.path), e.err) }
 
 func (e *callError) Unwrap() error { return e.err }
