@@ -378,6 +378,11 @@ func TestInspectListBreak(t *testing.T) {
 		if len(names) != 1 || names[0] != "jobs/a" {
 			t.Errorf("List: %v", names)
 		}
+		info.Holders[0].Foreign = true
+		if err := c.Break(t.Context(), info); !errors.Is(err, distlock.ErrInvalid) || lease.Err() != nil {
+			t.Errorf("Break of a foreign holder: %v, want ErrInvalid", err)
+		}
+		info.Holders[0].Foreign = false
 		if err := c.Break(t.Context(), info); err != nil {
 			t.Errorf("Break: %v", err)
 		}

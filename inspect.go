@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -58,7 +59,13 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 // this Client learn of it at once, others at their next renewal, or earlier where the
 // backend tells them; until then they believe to hold, so be sure that they are dead or
 // stopped.
+//
+// ErrInvalid if a holder is Foreign, and nothing is broken: it may be another program's data,
+// which would be deleted. To break it all the same set its Foreign to false first.
 func (c *Client) Break(ctx context.Context, info Info) error {
+	if slices.ContainsFunc(info.Holders, func(h Holder) bool { return h.Foreign }) {
+		return fail("break", info.Name, invalid("it was not written by distlock: another library's lock, or other data"))
+	}
 	return c.eachHolder(ctx, "break", info, func(ctx context.Context, h driver.Hold) error {
 		err := c.backend.Release(ctx, h)
 		if own := c.watchdog.find(h.Owner); own != nil && (err == nil || errors.Is(err, ErrLost)) {

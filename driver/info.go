@@ -34,5 +34,9 @@ type Holder struct {
 	// without end.
 	Left time.Duration
 
+	// Foreign says that the backend does not know the form of what is stored: it is the
+	// lock of another library or script, or other data.
+	Foreign bool
+
 	Meta map[string]string // as given in Request.Meta
 }

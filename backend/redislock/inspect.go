@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -26,8 +25,8 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	if err != nil {
 		return driver.Info{}, b.fail("inspect", name, err)
 	}
-	if !s.isLock() {
-		return driver.Info{}, fmt.Errorf("redislock: %w: the key %s holds other data, a %s", driver.ErrInvalid, driver.Quote(n), s.kind)
+	if !b.layout.isLock(s) {
+		return driver.Info{}, b.fail("inspect", name, b.noLock(name, "a "+s.kind))
 	}
 	info := driver.Info{Name: name, WaiterCount: -1}
 	switch s.kind {
@@ -71,33 +70,20 @@ type seen struct {
 	note    string
 }
 
-// isLock tells locks, also those of other clients, from other data. A plain lock of
-// whatever client has an end.
-func (s sight) isLock() bool {
+// isLock tells locks of this layout from other data. Those of other libraries are locks too.
+func (l *layout) isLock(s sight) bool {
+	redisson := l.span == 1
 	switch s.kind {
 	case "none", "semaphore":
 		return true
 	case "string":
-		_, err := strconv.Atoi(s.value) // a semaphore's counter
-		return s.left >= 0 || isOwner(s.value) || err == nil
+		_, err := strconv.Atoi(s.value)
+		return !redisson && isLockString(s.value, s.left) || redisson && err == nil && s.left == -1 // free permits
 	case "hash":
-		return s.value != "" || len(s.holders) == 1 && isField(s.holders[0].written)
+		return (s.value == "read" || s.value == "write") && s.left != -1 ||
+			redisson && s.value == "" && len(s.holders) == 1 && fieldForm.MatchString(s.holders[0].written)
 	}
 	return false
-}
-
-// isOwner reports whether a value begins with a UUID.
-func isOwner(value string) bool {
-	return len(value) >= ownerLen && len(permitID(value[:ownerLen])) == 16
-}
-
-// isField reports whether a hash's field is that of a holder: UUID, colon, thread.
-func isField(written string) bool {
-	if !isOwner(written) || len(written) < ownerLen+2 || written[ownerLen] != ':' {
-		return false
-	}
-	_, err := strconv.ParseInt(written[ownerLen+1:], 10, 64)
-	return err == nil
 }
 
 var errAnswer = errors.New("unexpected answer")
@@ -149,7 +135,7 @@ func integer(v any) int64 { n, _ := v.(int64); return n }
 // showString: a string is a lock of the SET NX world, or the free permits of a
 // semaphore that nobody uses.
 func (b *Backend) showString(info *driver.Info, s sight) {
-	if _, err := strconv.Atoi(s.value); err == nil && s.left == -1 && b.layout.span == 1 {
+	if b.layout.span == 1 {
 		return
 	}
 	info.Mode = driver.Exclusive
@@ -159,8 +145,8 @@ func (b *Backend) showString(info *driver.Info, s sight) {
 // stringHolder reads the value of a string lock: ours, or anybody's.
 func (b *Backend) stringHolder(value string, now time.Duration, left int64) driver.Holder {
 	h := driver.Holder{Mode: driver.Exclusive, Held: -1, Left: lifeLeft(left)}
-	if !b.layout.readNote(value, now, &h) {
-		h.Owner = value
+	if !noteForm.MatchString(value) || !b.layout.readNote(value, now, &h) {
+		h.Owner, h.Foreign = value, true
 	}
 	return h
 }

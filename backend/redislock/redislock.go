@@ -181,7 +181,7 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 	reply, err := b.take(ctx, rec, r)
 	if err != nil {
-		return driver.Grant{}, b.fail("acquire", r.Name, err)
+		return driver.Grant{}, b.fail("acquire", r.Name, b.named(r.Name, err))
 	}
 	b.hub.answered(r.Owner)
 	id, ok := reply.(string)

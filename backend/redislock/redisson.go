@@ -13,7 +13,7 @@ func redissonLayout() *layout {
 		line:    javaLine, linePrefix: javaLinePrefix,
 	}
 	l.recipes[driver.Exclusive] = &recipe{
-		take:   compose("fence_token", "hold", "line", "line_stand", "hash_take"),
+		take:   compose("fence_token", "hold", "foreign", "line", "line_stand", "hash_take"),
 		keep:   compose("fence_token", "ask", "lost", "keep", "hash_keep"),
 		drop:   compose("ask", "lost", "publish", "line", "line_drop", "hash_drop"),
 		writer: field,

@@ -5,7 +5,7 @@ import "github.com/distlock/distlock/driver"
 // addReadWrite adds Redisson's RReadWriteLock, which both layouts have.
 func addReadWrite(l *layout, fences string) {
 	write := &recipe{
-		take:   compose(fences, "hold", "write_take"),
+		take:   compose(fences, "hold", "foreign", "write_take"),
 		keep:   compose(fences, "ask", "lost", "keep", "hash_keep"),
 		drop:   compose("ask", "lost", "publish", "readers", "rw_drop"),
 		writer: field,
@@ -20,7 +20,7 @@ func addReadWrite(l *layout, fences string) {
 		span:     l.span,
 	}
 	read := *write
-	read.take = compose(fences, "hold", "publish", "read_take")
+	read.take = compose(fences, "hold", "foreign", "publish", "read_take")
 	read.keep = compose(fences, "ask", "lost", "keep", "readers", "read_keep")
 	read.keeper, read.kept, read.span = nil, 3, 1
 	read.takeArgs = func(name string, _ driver.Request) []string { return []string{rwChannel(name)} }

@@ -48,5 +48,6 @@ func composeIn(v speech, files []string) version {
 
 var (
 	inspectScript = compose("inspect")
-	listScript    = compose("list")
+	listStrings   = compose("foreign", "list_strings")
+	listHashes    = compose("foreign", "list_hashes")
 )

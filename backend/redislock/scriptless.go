@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,6 +82,9 @@ func (p *scriptless) take(ctx context.Context, r driver.Request) (uint64, error)
 	}
 	p.b.hub.answered(r.Owner)
 	again := !s.taken && ownedBy(s.value, r.Owner)
+	if !s.taken && !again && !isLockString(s.value, s.left) {
+		return 0, p.b.noLock(r.Name, noToken(s.left))
+	}
 	if !s.taken && !again {
 		return 0, p.b.refused(ctx, r, []any{s.left, s.value})
 	}
@@ -152,6 +156,9 @@ func (p *scriptless) attempt(ctx context.Context, r driver.Request) (attempted, 
 		p.old.Store(true) // and nothing was taken
 		return p.attempt(ctx, r)
 	}
+	if err := p.otherType(r.Name, first.err); err != nil {
+		return attempted{}, err
+	}
 	if first.err != nil {
 		return attempted{}, unsent.Mark(explain(first.err))
 	}
@@ -163,7 +170,7 @@ func (p *scriptless) attempt(ctx context.Context, r driver.Request) (attempted, 
 	if old {
 		s.taken, s.value = first.reply != nil, text(rest[0].reply)
 		if err := rest[0].err; err != nil {
-			return s, explain(err)
+			return s, cmp.Or(p.otherType(r.Name, err), explain(err))
 		}
 		rest = rest[1:]
 	}
@@ -173,6 +180,14 @@ func (p *scriptless) attempt(ctx context.Context, r driver.Request) (attempted, 
 		s.trouble = p.b.replicas.check(l.acks)
 	}
 	return s, nil
+}
+
+// otherType is the error for a key that is no string; nil for other errors.
+func (p *scriptless) otherType(name string, err error) error {
+	if re, is := asReply(err); !is || !re.is("WRONGTYPE") {
+		return nil
+	}
+	return p.b.noLock(name, "no string")
 }
 
 // draw takes an id from the fence counter.

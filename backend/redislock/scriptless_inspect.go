@@ -65,7 +65,7 @@ func (p *scriptless) locks(ctx context.Context, keys []string) ([]string, error)
 		re, refused := asReply(a.err)
 		switch {
 		case a.err == nil:
-			if value := text(a.reply); len(value) == ownerLen+1 && value[ownerLen] == ' ' && isOwner(value) {
+			if value := text(a.reply); noteStart.MatchString(value) {
 				held = append(held, keys[i])
 			}
 		case !refused || !re.is("WRONGTYPE"):

@@ -13,7 +13,7 @@ import (
 // Elsewhere it has a TTL, that of its longest permit, and goes with the last one.
 func addCounted(l *layout, fences string, stays bool) {
 	l.recipes[driver.Counted] = &recipe{
-		take:   compose(fences, "hold", "publish", "permit", "permit_take"),
+		take:   compose(fences, "hold", "foreign", "publish", "permit", "permit_take"),
 		keep:   compose(fences, "ask", "lost", "keep", "permit", "permit_keep"),
 		drop:   compose("ask", "lost", "publish", "permit", "permit_drop"),
 		writer: permitID,

@@ -28,7 +28,7 @@ func stringLayout(strict bool) *layout {
 		l.counter = slotCounter
 	}
 	l.recipes[driver.Exclusive] = &recipe{
-		take:    compose("fence_stream", "string_take_free", "line", "line_stand", "string_take"),
+		take:    compose("fence_stream", "string_take_free", "foreign", "line", "line_stand", "string_take"),
 		keep:    compose("fence_stream", "ask", "lost", "keep", "string_keep"),
 		drop:    compose("ask", "publish", "string_drop_alone", "lost", "line", "line_drop", "string_drop"),
 		writer:  func(owner string) string { return owner },

@@ -32,7 +32,8 @@ type holderJSON struct {
 	Host    string            `json:"host"`
 	PID     *int              `json:"pid"`
 	Program string            `json:"program"`
-	Meta    map[string]string `json:"meta"` // what else the holder tells
+	Foreign bool              `json:"foreign,omitempty"` // another library's lock, or other data
+	Meta    map[string]string `json:"meta"`              // what else the holder tells
 }
 
 func toJSON(info distlock.Info, now time.Time) lockJSON {
@@ -52,7 +53,7 @@ func toJSON(info distlock.Info, now time.Time) lockJSON {
 func holderToJSON(h distlock.Holder, now time.Time) holderJSON {
 	j := holderJSON{
 		Mode: h.Mode.String(), Owner: h.Owner, HeldMS: millis(h.Held), LeftMS: millis(h.Left),
-		Host: h.Meta["host"], Program: h.Meta["program"], Meta: otherMeta(h),
+		Foreign: h.Foreign, Host: h.Meta["host"], Program: h.Meta["program"], Meta: otherMeta(h),
 	}
 	if h.Fence != 0 {
 		n := fence(h)

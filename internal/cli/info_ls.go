@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"io"
 	"slices"
 	"strconv"
@@ -69,7 +70,7 @@ func underPrefix(prefix string) string {
 }
 
 // list describes all locks under a prefix, sorted by name. What became free between
-// being listed and being looked at is left out.
+// being listed and being looked at is left out, and so is other data that looked like a lock.
 func list(ctx context.Context, c *distlock.Client, prefix string) ([]distlock.Info, error) {
 	var names []string
 	for name, err := range c.List(ctx, prefix) {
@@ -82,6 +83,9 @@ func list(ctx context.Context, c *distlock.Client, prefix string) ([]distlock.In
 	var infos []distlock.Info
 	for _, name := range names {
 		info, err := c.Inspect(ctx, name)
+		if errors.Is(err, distlock.ErrInvalid) {
+			continue // other data, by now
+		}
 		if err != nil {
 			return nil, err
 		}

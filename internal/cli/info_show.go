@@ -83,5 +83,8 @@ func writeHolder(w io.Writer, title string, h distlock.Holder, now time.Time) {
 	for _, key := range slices.Sorted(maps.Keys(meta)) {
 		fmt.Fprintf(w, "  %s\t%s\n", plain(key), plain(meta[key]))
 	}
-	fmt.Fprintf(w, "  owner\t%s\n", h.Owner)
+	if h.Foreign {
+		fmt.Fprintf(w, "  foreign\tanother library's lock, or other data\n")
+	}
+	fmt.Fprintf(w, "  owner\t%s\n", plain(h.Owner))
 }

@@ -10,7 +10,7 @@ import (
 )
 
 func (a *app) unlockCommand() *cobra.Command {
-	var ask, force bool
+	var ask, force, foreign bool
 	cmd := &cobra.Command{
 		Use:   "unlock --ask|--force NAME",
 		Short: "Ask for a lock, or break one whose holder is dead or stopped",
@@ -23,6 +23,9 @@ not listen.
 Unlock --force takes a lock away from all who hold it. They learn of it at their next
 renewal only, and until then they go on: be sure that they are dead or stopped.
 
+On a Redis that other programs use, a string with a TTL may be the lock of another library
+or other data. --force leaves it alone unless you give --foreign too, which deletes it.
+
 Both are about those that hold now and about nobody who gets the lock later.
 A lock of a dead process ends by itself with its TTL; see "left" in distlock show.
 Exit code 1: nobody holds the lock.`,
@@ -34,6 +37,8 @@ Exit code 1: nobody holds the lock.`,
 			switch {
 			case ask && force:
 				return usage("unlock: --ask and --force exclude each other; want one of them")
+			case foreign && !force:
+				return usage("unlock: --foreign goes with --force")
 			case !ask && !force:
 				return usage("unlock: say distlock unlock --ask NAME to ask the holder for it; one that is taken away goes on until its next renewal, beside whoever gets the lock next: if it is dead or stopped for sure, say distlock unlock --force NAME")
 			}
@@ -43,12 +48,27 @@ Exit code 1: nobody holds the lock.`,
 			if ask {
 				return a.unlock(args[0], "asked", (*distlock.Client).Revoke)
 			}
-			return a.unlock(args[0], "broke", (*distlock.Client).Break)
+			return a.unlock(args[0], "broke", func(c *distlock.Client, ctx context.Context, info distlock.Info) error {
+				return breakLock(c, ctx, info, foreign)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&ask, "ask", false, "ask the holder to give it back")
 	cmd.Flags().BoolVar(&force, "force", false, "yes, break it")
+	cmd.Flags().BoolVar(&foreign, "foreign", false, "with --force: also if another program wrote it")
 	return cmd
+}
+
+// breakLock breaks a lock. One in a form that is not known has to be meant.
+func breakLock(c *distlock.Client, ctx context.Context, info distlock.Info, foreign bool) error {
+	for i, h := range info.Holders {
+		if h.Foreign && !foreign {
+			return usage("unlock: %s has a value that distlock did not write: another library's lock, or other data, which --force would delete; if it is a lock whose holder is dead for sure, say distlock unlock --force --foreign NAME",
+				quoted(info.Name))
+		}
+		info.Holders[i].Foreign = false
+	}
+	return c.Break(ctx, info)
 }
 
 // unlock does something about all who hold a lock.

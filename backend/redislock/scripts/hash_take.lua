@@ -5,16 +5,23 @@ local call = redis.call
 local again, others, ttl = false, '', ARGV[2]
 if call('EXISTS', KEYS[1], KEYS[3]) > 0 then
   line, places, scores = KEYS[3], KEYS[4], KEYS[5]
-  local seen = call('HMGET', KEYS[1], ARGV[1], 'mode')
-  if seen[2] then
+  local seen, other = read('HMGET', KEYS[1], ARGV[1], 'mode')
+  if other then
+    return other
+  end
+  local left = call('PTTL', KEYS[1])
+  if isMode(seen[2], left) then
     return redis.error_reply('INVALID this name is a read/write lock')
+  end
+  if not seen[1] and left ~= -2 and not isHeld(KEYS[1]) then
+    return noLock('a hash with other fields than an RLock')
   end
   again = seen[1]
   if again then
     sweep(clock())
-    ttl = math.max(ttl, call('PTTL', KEYS[1]))
+    ttl = math.max(ttl, left)
   else
-    local left = refuse(ARGV[1], call('PTTL', KEYS[1]), ARGV[4] == '1', tonumber(ARGV[2]))
+    left = refuse(ARGV[1], left, ARGV[4] == '1', tonumber(ARGV[2]))
     if left then
       return {left}
     end

@@ -3,10 +3,13 @@
 -- nobody holds a permit.
 local call = redis.call
 local stays = ARGV[6] == '1'
-local free = call('GET', KEYS[1])
+local free, other = read('GET', KEYS[1])
+if other then
+  return other
+end
 local ends = free and call('PTTL', KEYS[1])
-if free and (not string.match(free, '^-?%d+$') or (ends >= 0 and call('EXISTS', KEYS[3]) == 0)) then
-  return redis.error_reply('INVALID this name is a mutex')
+if free and not (string.match(free, '^-?%d+$') and (ends == -1 and stays or call('EXISTS', KEYS[3]) == 1)) then
+  return isLockString(free, ends) and redis.error_reply('INVALID this name is a mutex') or noLock('a string that is no semaphore')
 end
 free = free and tonumber(free)
 

@@ -2,16 +2,19 @@
 -- ARGV: field, TTL, "owner meta ", channel.
 local call = redis.call
 local writer = ARGV[1] .. ':write'
-local seen = call('HMGET', KEYS[1], 'mode', ARGV[1], writer)
-if seen[1] == 'write' and not seen[3] then
-  return {call('PTTL', KEYS[1])}
+local seen, other = read('HMGET', KEYS[1], 'mode', ARGV[1], writer)
+if other then
+  return other
 end
-if not seen[1] and call('EXISTS', KEYS[1]) == 1 then
-  return redis.error_reply('INVALID this name is a mutex')
+local left = call('PTTL', KEYS[1])
+if left ~= -2 and not isMode(seen[1], left) then
+  return isHeld(KEYS[1]) and redis.error_reply('INVALID this name is a mutex') or noLock('a hash with other fields than a read/write lock')
+end
+if seen[1] == 'write' and not seen[3] then
+  return {left}
 end
 
 local id = fence(KEYS[4])
-local left = call('PTTL', KEYS[1])
 local ttl = ARGV[2]
 if seen[2] or seen[3] then
   ttl = math.max(ttl, seen[3] and left or call('PTTL', KEYS[3]))

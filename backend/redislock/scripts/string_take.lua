@@ -2,13 +2,20 @@
 local call = redis.call
 line, places = KEYS[2], KEYS[3]
 local first, ttl = '', ARGV[2]
-local value = call('GET', KEYS[1])
+local value, other = read('GET', KEYS[1])
+if other then
+  return other
+end
 if value and string.sub(value, 1, 37) == string.sub(ARGV[1], 1, 37) then
   first = ',' .. string.match(value, '[^ ,]*$')
   ttl = math.max(ttl, call('PTTL', KEYS[1]))
   sweep(clock())
 else
-  local left = refuse(string.sub(ARGV[1], 1, 36), call('PTTL', KEYS[1]), ARGV[3] == '1', tonumber(ARGV[2]))
+  local left = call('PTTL', KEYS[1])
+  if value and not isLockString(value, left) then
+    return noLock(left == -1 and 'a string without a TTL' or 'a string that is no token')
+  end
+  left = refuse(string.sub(ARGV[1], 1, 36), left, ARGV[3] == '1', tonumber(ARGV[2]))
   if left then
     return {left, value}
   end

@@ -2,12 +2,16 @@
 -- "owner meta ".
 local call = redis.call
 local writer = ARGV[1] .. ':write'
-local seen = call('HMGET', KEYS[1], 'mode', writer)
+local seen, other = read('HMGET', KEYS[1], 'mode', writer)
+if other then
+  return other
+end
 if seen[1] and not seen[2] then
-  return {call('PTTL', KEYS[1])}
+  local left = call('PTTL', KEYS[1])
+  return isMode(seen[1], left) and {left} or noLock('a hash with other fields than a read/write lock')
 end
 if not seen[1] and call('EXISTS', KEYS[1]) == 1 then
-  return redis.error_reply('INVALID this name is a mutex')
+  return isHeld(KEYS[1]) and redis.error_reply('INVALID this name is a mutex') or noLock('a hash with other fields than a read/write lock')
 end
 local id = fence(KEYS[4])
 call('HSET', KEYS[1], 'mode', 'write', writer, 1)

@@ -1,0 +1,14 @@
+-- Which of these hashes are locks that somebody holds. KEYS: the names. ARGV: whether RLocks
+-- are. Answer: a 1 or 0 for each name.
+local answer = {}
+for i, key in ipairs(KEYS) do
+  local mode = redis.pcall('HGET', key, 'mode')
+  local isLock
+  if type(mode) == 'string' then
+    isLock = isMode(mode, redis.call('PTTL', key))
+  elseif not mode then
+    isLock = ARGV[1] == '1' and isHeld(key)
+  end
+  answer[i] = isLock and '1' or '0'
+end
+return table.concat(answer)
