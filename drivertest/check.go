@@ -32,11 +32,19 @@ type Harness struct {
 	// time only where a backend is late. 0: 15 s, or TTL if that is more.
 	Slack time.Duration
 
-	// Timeout bounds one check. 0: 60 s and 40 TTLs.
+	// Timeout bounds one check, and each of its modes if Serial. 0: 60 s and 40 TTLs.
 	Timeout time.Duration
 
 	// Parallel is how many checks run at once under Run. 0: 8.
 	Parallel int
+
+	// Serial runs the modes of a check one after the other. Then a check has at most two
+	// connections open at once; otherwise two for each mode.
+	Serial bool
+
+	// Holds is how many locks renew/big-batch, and a check of names, holds at once on one
+	// connection, for a backend to which each costs a connection of a server. 0: up to 200.
+	Holds int
 
 	// Cut cuts one connection, made by Open, off from its store: from then on its
 	// calls get no answer, as behind a broken network, until restore is called. nil:
@@ -54,8 +62,8 @@ type Check struct {
 	Promise string // one sentence for people
 
 	// Run tries the promise on the store. nil: kept. ErrNotClaimed: not made. Any
-	// other error names what was broken and how. It returns when ctx ends or the
-	// harness's Timeout has passed, also when the backend hangs, and leaves no holds
+	// other error names what was broken and how, and wraps the backend's answer if that
+	// was an error. It returns when ctx ends or the harness's Timeout has passed, also when the backend hangs, and leaves no holds
 	// behind.
 	Run func(ctx context.Context, h *Harness) error
 }
@@ -97,7 +105,27 @@ func (p promise) check(ctx context.Context, h *Harness) error {
 	if !p.needs.met(cfg.caps, h) {
 		return ErrNotClaimed
 	}
-	return bounded(ctx, cfg.Timeout, doing, func(ctx context.Context) error { return p.play(ctx, cfg, doing) })
+	modes := p.modes(cfg)
+	limit := cfg.Timeout
+	if cfg.Serial {
+		limit *= time.Duration(len(modes))
+	}
+	return bounded(ctx, limit, doing, func(ctx context.Context) error { return p.play(ctx, cfg, doing, modes) })
+}
+
+// modes lists those that the promise is about.
+func (p promise) modes(cfg config) []driver.Mode {
+	modes := []driver.Mode{cfg.alone()}
+	if p.every {
+		modes = cfg.modes()
+	}
+	if p.needs.line {
+		modes = slices.DeleteFunc(modes, func(m driver.Mode) bool { return cfg.caps.LineOf(m) == driver.Never })
+	}
+	if p.needs.revocable {
+		modes = slices.DeleteFunc(modes, func(m driver.Mode) bool { return !cfg.caps.Revocable.Has(m) })
+	}
+	return modes
 }
 
 // bounded runs f, and leaves it alone if it goes on long after its context has ended.
@@ -119,22 +147,19 @@ func bounded(ctx context.Context, limit time.Duration, doing *activity, f func(c
 	}
 }
 
-// play runs the promise in all the modes that it is about, at the same time.
-func (p promise) play(ctx context.Context, cfg config, doing *activity) error {
-	modes := []driver.Mode{cfg.alone()}
-	if p.every {
-		modes = cfg.modes()
-	}
-	if p.needs.line {
-		modes = slices.DeleteFunc(modes, func(m driver.Mode) bool { return cfg.caps.LineOf(m) == driver.Never })
-	}
-	if p.needs.revocable {
-		modes = slices.DeleteFunc(modes, func(m driver.Mode) bool { return !cfg.caps.Revocable.Has(m) })
-	}
+// play runs the promise in these modes, at the same time unless the harness is Serial.
+func (p promise) play(ctx context.Context, cfg config, doing *activity, modes []driver.Mode) error {
 	errs := make([]error, len(modes))
 	var wg sync.WaitGroup
 	for i, mode := range modes {
-		wg.Go(func() { errs[i] = p.perform(ctx, cfg, doing, mode) })
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+			defer cancel()
+			errs[i] = p.perform(ctx, cfg, doing, mode)
+		})
+		if cfg.Serial {
+			wg.Wait()
+		}
 	}
 	wg.Wait()
 	if !p.every {

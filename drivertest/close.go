@@ -135,6 +135,7 @@ func (c *conn) optionalClosed(r driver.Request) {
 func leavesNoGoroutine(s *scene) {
 	r := s.request()
 	s.a.take(r, "a free lock is granted")
+	s.b.close()
 	id := driver.NewOwner()
 	pprof.Do(s.ctx, pprof.Labels("drivertest", id), func(context.Context) {
 		c := s.open("C")

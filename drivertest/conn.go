@@ -2,7 +2,6 @@ package drivertest
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -215,6 +214,6 @@ func (c *conn) optional(err error, call string) {
 	case errors.Is(err, driver.ErrSkip):
 		c.fail(ErrNotClaimed)
 	case err != nil:
-		c.fail(fmt.Errorf("%s on connection %s answered %s; want success", call, c.label, answer(err)))
+		c.broke("%s on connection %s answered %s; want success", call, c.label, answer(err))
 	}
 }

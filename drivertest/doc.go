@@ -9,7 +9,7 @@
 //		})
 //	}
 //
-// Each [Check] is one promise. It works through two or three connections that know
+// Each [Check] is one promise. It works through two connections at a time that know
 // nothing of each other, as two processes would, since what one connection remembers
 // proves nothing. It returns an error that names the broken promise and the answer
 // that broke it, so the suite also runs without package testing, against a live store.

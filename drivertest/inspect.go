@@ -95,6 +95,7 @@ var inspectChecks = []promise{{
 	every: true,
 	run: func(s *scene) {
 		var names []string
+		s.lists(s.prefix)
 		for i := range 60 {
 			r := s.requestFor(fmt.Sprint("name ", i))
 			s.a.take(r, "a free lock is granted")
@@ -122,6 +123,7 @@ var inspectChecks = []promise{{
 	text: "A prefix is taken as it is: no character of it is a wildcard or folded.",
 	run: func(s *scene) {
 		var names []string
+		s.lists(s.prefix)
 		for _, n := range []string{"a_b", "axb", "a%b", "aXXb", "a*b", "a?b", "a[bc]d", "abd", "A_B", `a\b`, `a\\b`, "a", "é", "É", "{a}", "a'b"} {
 			r := s.requestFor(n)
 			if s.refusal(r.Name) {
@@ -138,6 +140,7 @@ var inspectChecks = []promise{{
 	name: "inspect/list-stops",
 	text: "List ends when yield returns false.",
 	run: func(s *scene) {
+		s.lists(s.prefix)
 		for i := range 5 {
 			s.a.take(s.requestFor(fmt.Sprint(i)), "a free lock is granted")
 		}

@@ -58,11 +58,19 @@ func (l *lab) refuses(name string) (refused bool) {
 }
 
 // try runs one check against a fresh lab, in no real time.
-func try(t *testing.T, alter func(*lab, *patched), c Check) (err error) {
+func try(t *testing.T, alter func(*lab, *patched), c Check) error {
+	t.Helper()
+	return tryWith(t, alter, c, func(*Harness) {})
+}
+
+// tryWith is try with a harness that is adjusted first.
+func tryWith(t *testing.T, alter func(*lab, *patched), c Check, adjust func(*Harness)) (err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(alter)
-		err = c.Run(t.Context(), l.harness())
+		h := l.harness()
+		adjust(h)
+		err = c.Run(t.Context(), h)
 		close(l.end)
 		time.Sleep(time.Minute) // lets the goroutines of a defect end
 	})

@@ -196,8 +196,8 @@ func (c *conn) shortErrors(ctx context.Context, r driver.Request) {
 	}
 }
 
-// apart wants names to be different locks: all can be held at once, and each is held
-// by its own holder only.
+// apart wants names to be different locks: all can be held at once, as far as Harness.Holds
+// allows, and each is held by its own holder only.
 func (s *scene) apart(names ...string) {
 	full := make([]string, len(names))
 	for i, n := range names {
@@ -208,6 +208,15 @@ func (s *scene) apart(names ...string) {
 
 func (s *scene) apartAs(names []string) {
 	names = slices.DeleteFunc(slices.Clone(names), s.refusal)
+	for len(names) > 0 && !s.over() {
+		n := s.atOnce(len(names))
+		s.apartFrom(names[:n], names[n:])
+		names = names[n:]
+	}
+}
+
+// apartFrom holds some names at once, and wants the others to be free meanwhile.
+func (s *scene) apartFrom(names, others []string) {
 	held := make([]driver.Request, len(names))
 	for i, name := range names {
 		held[i] = s.request()
@@ -216,6 +225,14 @@ func (s *scene) apartAs(names []string) {
 	}
 	for _, r := range held {
 		s.named(r.Name, func() { s.b.refused(s.rival(r), "a name is one lock") })
+	}
+	for _, name := range others {
+		r := s.request()
+		r.Name = name
+		s.named(name, func() {
+			s.b.take(r, "names that differ are different locks")
+			s.b.free(r.Hold, nil, "the holder releases")
+		})
 	}
 	for _, r := range held {
 		s.named(r.Name, func() { s.a.free(r.Hold, nil, "a release ends the hold of its name only") })

@@ -125,16 +125,16 @@ var renewChecks = []promise{{
 	},
 }, {
 	name: "renew/big-batch",
-	text: "A batch of hundreds renews them all.",
+	text: "A batch of all that one connection holds renews them all.",
 	run: func(s *scene) {
 		var holds []driver.Hold
-		for i := range 200 {
+		for i := range s.atOnce(200) {
 			r := s.requestFor(fmt.Sprint(i))
 			s.a.take(r, "a free lock is granted")
 			holds = append(holds, r.Hold)
 		}
-		for i, err := range s.a.renewAll(holds, "200 holds") {
-			s.want(err == nil, "a batch of hundreds renews them all: hold %d got %s", i+1, answer(err))
+		for i, err := range s.a.renewAll(holds, "many holds") {
+			s.want(err == nil, "a big batch renews them all: hold %d got %s", i+1, answer(err))
 		}
 	},
 }}

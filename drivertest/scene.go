@@ -52,7 +52,7 @@ func (n need) lined(c driver.Caps) bool {
 	return c.Line != driver.Never
 }
 
-// scene is one run of one promise: two connections to one store, names that nobody
+// scene is one run of one promise: two connections at a time to one store, names that nobody
 // else uses, and the first thing that went wrong. After that all its helpers do
 // nothing, so that a check reads as a straight line.
 type scene struct {
@@ -106,8 +106,23 @@ func (s *scene) fail(err error) {
 
 // broke ends the scene: a promise was broken.
 func (s *scene) broke(format string, args ...any) {
-	s.fail(fmt.Errorf(format, args...))
+	b := &brokenError{text: fmt.Sprintf(format, args...)}
+	for _, arg := range args {
+		if err, ok := arg.(error); ok {
+			b.causes = append(b.causes, err)
+		}
+	}
+	s.fail(b)
 }
+
+// brokenError says which promise was broken, and wraps the answers that it quotes.
+type brokenError struct {
+	text   string
+	causes []error
+}
+
+func (e *brokenError) Error() string   { return e.text }
+func (e *brokenError) Unwrap() []error { return e.causes }
 
 // want breaks the promise unless ok.
 func (s *scene) want(ok bool, format string, args ...any) {
@@ -189,6 +204,14 @@ func (s *scene) sleep(d time.Duration) {
 
 // pause is how long to wait between two attempts.
 func (s *scene) pause() time.Duration { return max(2*time.Millisecond, min(s.caps.Poll, s.TTL/20)) }
+
+// atOnce is how many of n locks one connection may hold at once.
+func (s *scene) atOnce(n int) int {
+	if s.Holds > 0 {
+		return min(n, s.Holds)
+	}
+	return n
+}
 
 // together runs f for 0 to n-1 at the same time.
 func together(n int, f func(i int)) {
@@ -276,10 +299,10 @@ func (a *activity) String() string {
 	return strings.Join(slices.Compact(calls), ", ")
 }
 
-// answer describes an error as a result of a call.
-func answer(err error) string {
+// answer describes the result of a call, and wraps its error.
+func answer(err error) error {
 	if err == nil {
-		return "success"
+		return &brokenError{text: "success"}
 	}
 	kind := "an unknown outcome"
 	for _, k := range []error{driver.ErrHeld, driver.ErrLost, driver.ErrInvalid, driver.ErrUnsupported, driver.ErrClosed} {
@@ -287,7 +310,7 @@ func answer(err error) string {
 			kind = nameOf(k)
 		}
 	}
-	return fmt.Sprintf("%s (%v)", kind, err)
+	return fmt.Errorf("%s (%w)", kind, err)
 }
 
 func nameOf(kind error) string {
