@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -36,7 +37,7 @@ func newScissors(o *redis.Options) *scissors {
 func (s *scissors) connect(ctx context.Context, network, addr string) (net.Conn, error) {
 	raw, err := s.dial(ctx, network, addr)
 	if err != nil {
-		return nil, err
+		return undialed{fmt.Errorf("%w", err)}, nil // go-redis unwraps it once
 	}
 	c := &cuttable{Conn: raw}
 	s.mu.Lock()
@@ -187,3 +188,17 @@ type unread struct{}
 func (unread) Control(func(uintptr)) error    { return nil }
 func (unread) Read(func(uintptr) bool) error  { return nil }
 func (unread) Write(func(uintptr) bool) error { return nil }
+
+// undialed stands for a connection that could not be made: each use fails for that reason.
+// go-redis writes the errors of a dialer into a log that is the program's, and by default
+// its standard error.
+type undialed struct{ err error }
+
+func (c undialed) Read([]byte) (int, error)         { return 0, c.err }
+func (c undialed) Write([]byte) (int, error)        { return 0, c.err }
+func (c undialed) Close() error                     { return nil }
+func (c undialed) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (c undialed) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (c undialed) SetDeadline(time.Time) error      { return c.err }
+func (c undialed) SetReadDeadline(time.Time) error  { return c.err }
+func (c undialed) SetWriteDeadline(time.Time) error { return c.err }

@@ -76,6 +76,7 @@ func ownGoRedis(server *redis.Options) *goRedisServer {
 	o.PoolSize, o.PipelinePoolSize = 1, -1
 	o.Protocol = 2
 	o.DialerRetries = 1      // the core tries again
+	o.MaxRetries = -1        // a greeting that failed would wait for itself
 	o.DisableIdentity = true // needs a permission more
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	so := o

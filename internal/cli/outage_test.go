@@ -97,3 +97,21 @@ func TestSignalEndsTheWaitForASilentServer(t *testing.T) {
 		t.Errorf("it took as long as one without a signal: %s", text)
 	}
 }
+
+// A server that is killed is told by lines of distlock's own, and not by its Redis client.
+func TestGoneServerIsToldOnce(t *testing.T) {
+	t.Parallel()
+	s := testserver.Redis(t)
+	p := start(t, s.URL(), "run", "--ttl", "2s", "door", "--", "sh", "-c", "echo ready; exec sleep 60")
+	p.out.await(t, "ready")
+	s.Kill()
+	p.must(exitLost)
+	q := finish(t, s.URL(), "show", "door")
+	for _, text := range []string{p.errors.String(), q.errors.String()} {
+		for line := range strings.Lines(text) {
+			if !strings.HasPrefix(line, "distlock: ") {
+				t.Errorf("the standard error has %q", line)
+			}
+		}
+	}
+}
