@@ -1,7 +1,7 @@
 // Package distlock gives the programs of a fleet one lock over the coordinator that
 // they already run.
 //
-//	backend, err := distlock.Open(ctx, "redis://localhost:6379") // import _ ".../backend/redislock"
+//	backend, err := distlock.Open(ctx, "redis://localhost:6379?prefix=locks:") // import _ ".../backend/redislock"
 //	locks, err := distlock.New(backend, nil)
 //	defer locks.Close()
 //

@@ -159,4 +159,6 @@ func unsure(err error) bool {
 	return false
 }
 
-func lost(name string) error { return fmt.Errorf("etcdlock: %s: %w", driver.Quote(name), driver.ErrLost) }
+func lost(name string) error {
+	return fmt.Errorf("etcdlock: %s: %w", driver.Quote(name), driver.ErrLost)
+}

@@ -82,8 +82,9 @@
 //
 // A semaphore's counter goes with its last permit in the layout "string". In the
 // layout "redisson" it stays, as Java wants it: a waiter in Java that finds it gone
-// waits for ever. So semaphores shared with Java need layout=redisson. A semaphore that
-// Java gave a TTL is not used.
+// waits for ever. So semaphores shared with Java need layout=redisson: in the layout
+// "string" a counter without a TTL is other data until somebody holds a permit. A
+// semaphore that Java gave a TTL is not used.
 //
 // # Fences
 //
@@ -106,9 +107,14 @@
 // one made for that Owner. A release whose answer was lost is not repeated here, since
 // the second answer would say that the lock had been lost.
 //
-// Inspect knows locks of other clients by their form: a string with a TTL, and what
-// Redisson writes; other data is ErrInvalid. List names only those that can be told
-// from other data by themselves: not the random strings of SET NX.
+// # Other data
+//
+// A key whose value no lock library wrote is ErrInvalid for Acquire and Inspect: another
+// type, a hash in another form than Redisson's, a string without a TTL that is no UUID and
+// not 32 hex digits, a JSON object, or a string of more than 1024 bytes. Other strings are
+// respected as locks of other clients, in the layout "string", and Inspect shows them as
+// Foreign. List names only locks in distlock's and Redisson's forms. A prefix keeps locks
+// apart from other data.
 //
 // # Replicas
 //

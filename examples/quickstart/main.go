@@ -18,7 +18,7 @@ func main() {
 }
 
 func run(ctx context.Context, url string) error {
-	backend, err := distlock.Open(ctx, url) // or redis://localhost:6379
+	backend, err := distlock.Open(ctx, url) // or redis://localhost:6379?prefix=locks:
 	if err != nil {
 		return err
 	}

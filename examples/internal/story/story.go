@@ -43,7 +43,7 @@ func Main(tell func(ctx context.Context, s *Story) error) {
 }
 
 func run(tell func(context.Context, *Story) error) error {
-	url := flag.String("url", "", "where the locks are, such as redis://localhost:6379; a SQLite file by default")
+	url := flag.String("url", "", "where the locks are, such as redis://localhost:6379?prefix=locks: (a SQLite file by default)")
 	flag.Parse()
 	if *url == "" {
 		dir, err := os.MkdirTemp("", "distlock-example")
