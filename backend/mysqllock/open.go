@@ -40,7 +40,7 @@ type strategy interface {
 //	mysql://user@/app?socket=/run/mysqld/mysqld.sock&strategy=session
 //
 // Parameters: strategy (row, unique, version, forupdate, session), table, create and onewriter,
-// see Options; tls (false, true, skip-verify, preferred), and for tls=true the files ca, cert and
+// see Options; max_connections, the limit of the pool, by default none; tls (false, true, skip-verify, preferred), and for tls=true the files ca, cert and
 // key; socket; timeout, readTimeout and writeTimeout as durations; and of the MySQL
 // driver connectionAttributes, allowNativePasswords, allowCleartextPasswords and
 // allowFallbackToPlaintext. What can never work is ErrInvalid; no error shows a password.
@@ -56,7 +56,7 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 }
 
 func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
-	config, opts, err := readURL(u)
+	config, opts, limit, err := readURL(u)
 	if err != nil {
 		return nil, err
 	}
@@ -65,6 +65,7 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 		return nil, fmt.Errorf("%w: mysqllock: %w", driver.ErrInvalid, err)
 	}
 	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(limit)
 	db.SetMaxIdleConns(maxIdle)
 	b, err := open(ctx, db, opts, true)
 	if err != nil {

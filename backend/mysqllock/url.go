@@ -20,18 +20,23 @@ const dialTimeout = 5 * time.Second
 // its answer any more: it would come late. It is tried again for as long as somebody does.
 const lockWait = "1"
 
-// readURL says where the server is and how to use it.
-func readURL(u *url.URL) (*mysql.Config, *Options, error) {
+// mostConns bounds parameter max_connections: it is the most that a server can have.
+const mostConns = 100_000
+
+// readURL says where the server is, how to use it, and through how many connections; 0: as
+// many as it takes.
+func readURL(u *url.URL) (config *mysql.Config, opts *Options, limit int, err error) {
 	p := driver.NewParams(u)
-	config, err := readConfig(u, p)
+	config, err = readConfig(u, p)
 	errs := []error{err}
-	opts := &Options{Strategy: readStrategy(p), Table: p.String("table", ""), Create: p.Bool("create", false),
+	opts = &Options{Strategy: readStrategy(p), Table: p.String("table", ""), Create: p.Bool("create", false),
 		OneWriter: p.Bool("onewriter", false)}
 	if opts.Strategy.leases() {
 		config.Params["innodb_lock_wait_timeout"] = lockWait
 	}
+	limit = p.Int("max_connections", 0, 1, mostConns)
 	errs = append(errs, readPlace(u, p, config))
-	return config, opts, errors.Join(append(errs, p.Err())...)
+	return config, opts, limit, errors.Join(append(errs, p.Err())...)
 }
 
 func readStrategy(p *driver.Params) Strategy {

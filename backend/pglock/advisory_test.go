@@ -40,7 +40,7 @@ func openNamed(ctx context.Context, rawURL string) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts, err := readOptions(u)
+	opts, _, err := readOptions(u)
 	if err != nil {
 		return nil, err
 	}

@@ -26,9 +26,10 @@ func init() {
 //	postgres://app:secret@db1,db2/app?target_session_attrs=read-write
 //	postgres:///app?host=/var/run/postgresql&strategy=advisory&level=transaction
 //
-// Parameters of its own are strategy, level, table and create, see Options; all others are
-// pgx's, which knows libpq's, and takes what it doesn't know for a setting of the server.
-// It opens connections as it needs them, 16 at most with strategy Row.
+// Parameters of its own are strategy, level, table and create, see Options, and
+// max_connections, the limit of the pool: by default 16 with strategy Row and none with
+// Advisory. All others are pgx's, which knows libpq's, and takes what it doesn't know for a
+// setting of the server. It opens connections as it needs them.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
@@ -41,7 +42,7 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 }
 
 func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
-	opts, err := readOptions(u)
+	opts, limit, err := readOptions(u)
 	if err != nil {
 		return nil, err
 	}
@@ -49,18 +50,14 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	limit := maxConns
-	if opts.Strategy == Advisory {
-		limit = 0 // those who wait and those who hold need one each
-	}
 	return start(ctx, &site{db: openPool(config, limit), limit: limit, owned: true}, opts)
 }
 
 // ours are the parameters that pgx is not shown.
-var ours = []string{"strategy", "level", "table", "create"}
+var ours = []string{"strategy", "level", "table", "create", "max_connections"}
 
-// readOptions reads our own parameters.
-func readOptions(u *url.URL) (*Options, error) {
+// readOptions reads our own parameters. The limit is of connections; 0: none.
+func readOptions(u *url.URL) (opts *Options, limit int, err error) {
 	own := url.Values{}
 	for key, values := range u.Query() {
 		if slices.Contains(ours, key) {
@@ -68,13 +65,18 @@ func readOptions(u *url.URL) (*Options, error) {
 		}
 	}
 	p := driver.NewParams(&url.URL{RawQuery: own.Encode()})
-	opts := &Options{
+	opts = &Options{
 		Strategy: Strategy(p.Choice("strategy", string(Row), string(Advisory))),
 		Level:    Level(p.String("level", "")),
 		Table:    p.String("table", ""),
 		Create:   p.Bool("create", false),
 	}
-	return opts, p.Err()
+	limit = maxConns
+	if opts.Strategy == Advisory {
+		limit = 0 // those who wait and those who hold need one each
+	}
+	limit = p.Int("max_connections", limit, 1, mostConns)
+	return opts, limit, p.Err()
 }
 
 // readConfig gives pgx the rest of the URL.

@@ -11,9 +11,12 @@ import (
 )
 
 const (
-	// maxConns bounds a pool of our own. More write no faster, and a server has a hundred
+	// maxConns bounds a pool of our own unless its URL does. More write no faster, and a server has a hundred
 	// connections for all its users.
 	maxConns = 16
+
+	// mostConns bounds parameter max_connections: it is more than a server can have.
+	mostConns = 100_000
 
 	// maxIdleTime is for how long a connection is kept that nobody uses.
 	maxIdleTime = time.Minute

@@ -221,7 +221,7 @@ func (b *Backend) reserve() error {
 		}
 	}
 	if b.room() <= 0 {
-		return fmt.Errorf("the pool's limit of %d connections leaves no room for another held lock: one is kept for others; raise SetMaxOpenConns", b.DB.Stats().MaxOpenConnections)
+		return fmt.Errorf("the pool's limit of %d connections leaves no room for another held lock: one is kept for others; raise SetMaxOpenConns, or max_connections in a URL", b.DB.Stats().MaxOpenConnections)
 	}
 	b.opens++
 	return nil

@@ -56,7 +56,7 @@ func (b *Backend) probe(ctx context.Context) error {
 // CheckPool refuses a pool whose limit is too low.
 func CheckPool(db *sql.DB) error {
 	if n := db.Stats().MaxOpenConnections; n > 0 && n < minPool {
-		return fmt.Errorf("%w: the pool's limit is %d; locks on connections need %d at least: raise SetMaxOpenConns", driver.ErrInvalid, n, minPool)
+		return fmt.Errorf("%w: the pool's limit is %d; locks on connections need %d at least: raise SetMaxOpenConns, or max_connections in a URL", driver.ErrInvalid, n, minPool)
 	}
 	return nil
 }
