@@ -78,6 +78,8 @@ type callError struct {
 	err  error
 }
 
-func (e *callError) Error() string { return fmt.Sprintf("zk: %v %s: %v", e.op, driver.Quote(e.path), e.err) }
+func (e *callError) Error() string {
+	return fmt.Sprintf("zk: %v %s: %v", e.op, driver.Quote(e.path), e.err)
+}
 
 func (e *callError) Unwrap() error { return e.err }
