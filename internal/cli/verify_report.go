@@ -99,7 +99,7 @@ func unreachable(err error) bool {
 	return strings.Contains(err.Error(), fullRedis)
 }
 
-// What servers answer that take no more connections.
+// The answers of servers that take no more connections.
 var (
 	fullMySQL    = []uint16{1040, 1203, 1226} // of the server, of the user, of an account
 	fullPostgres = []string{"53300", "57P03"} // of the server, the user or the database; or it is starting or ending

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,7 +53,7 @@ func measure(ctx context.Context, o *verifyOptions, b driver.Backend) (room, err
 	if g, ok := b.(gauge); ok {
 		free, err := g.FreeConnections(ctx)
 		if err != nil {
-			return room{}, fmt.Errorf("verify: how many connections are free: %w", err)
+			return room{}, exit(exitUnreachable, "verify: not run: the server does not tell how many connections are free: %w", err)
 		}
 		budget = min(budget, (free+own)/2)
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/distlock/distlock/internal/testserver"
 )
 
-// greedy are checks that need many connections, when nothing limits them.
+// greedy matches checks that take many connections when nothing limits them.
 const greedy = "^(exclusion/race|names/spaces|renew/(batch|big-batch)|watch/release|close/goroutines)$"
 
 // sqlServer is a server as far as these tests use it.
