@@ -278,7 +278,7 @@ func TestTimeoutsOfTheSession(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
 	plain := pg.Database(t)
-	database := with(t, plain, "create", "true", "statement_timeout", "2s", "lock_timeout", "100ms", "idle_in_transaction_session_timeout", "100ms", "idle_session_timeout", "100ms")
+	database := with(t, plain, "create", "true", "statement_timeout", "2s", "lock_timeout", "100ms", "idle_in_transaction_session_timeout", "1s", "idle_session_timeout", "1s")
 	a, b := open(t, database), open(t, database)
 	mine, theirs := request("lock"), request("lock")
 	take(t, a, mine)

@@ -150,7 +150,7 @@ func (s *PostgresServer) launch() error {
 
 func (s *PostgresServer) arguments(port int) []string {
 	args := []string{"-D", s.data(), "-h", "127.0.0.1", "-p", strconv.Itoa(port), "-k", ""}
-	settings := []string{"max_connections=300", "log_line_prefix=%m [%p] %q%u@%d %e ", "log_checkpoints=off", "dynamic_shared_memory_type=mmap"}
+	settings := []string{"max_connections=800", "log_line_prefix=%m [%p] %q%u@%d %e ", "log_checkpoints=off", "dynamic_shared_memory_type=mmap"}
 	if s.options.ReadOnly {
 		settings = append(settings, "default_transaction_read_only=on")
 	}
