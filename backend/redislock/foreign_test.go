@@ -43,8 +43,8 @@ func TestOtherDataIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := raw(t, testserver.SharedRedis(t).Addr())
 			for what, write := range otherData {
-				for _, r := range attempts(b.Backend) {
-					refusesOther(t, b.Backend, c, what, write, r)
+				for _, r := range attempts(b) {
+					refusesOther(t, b, c, what, write, r)
 				}
 			}
 		})
@@ -160,13 +160,13 @@ func TestOwnLocksAreNotForeign(t *testing.T) {
 				}
 				r := request("", m)
 				r.Meta = map[string]string{"note": strings.Repeat("long {note} ", 500)}
-				acquire(t, b.Backend, r)
+				acquire(t, b, r)
 				again := request(r.Name, m)
 				if m == driver.Read {
 					again.Mode = driver.Write
 				}
 				if m != driver.Counted {
-					refused(t, b.Backend, again, driver.ErrHeld)
+					refused(t, b, again, driver.ErrHeld)
 				}
 				info, err := b.Inspect(t.Context(), r.Name)
 				if err != nil || len(info.Holders) != 1 || info.Holders[0].Foreign {
@@ -177,18 +177,16 @@ func TestOwnLocksAreNotForeign(t *testing.T) {
 	}
 }
 
-// foreignRig is a backend, and how it is opened.
-type foreignRig struct{ *Backend }
-
-func foreignRigs(t *testing.T) map[string]foreignRig {
+// foreignRigs are backends in each way to keep plain locks.
+func foreignRigs(t *testing.T) map[string]*Backend {
 	srv := testserver.SharedRedis(t)
-	open := func(o Options) foreignRig {
+	open := func(o Options) *Backend {
 		o.Prefix = "app:"
-		return foreignRig{openOwn(t, srv.Addr(), o)}
+		return openOwn(t, srv.Addr(), o)
 	}
 	old := open(Options{Scripts: ScriptsOff})
 	old.scriptless.old.Store(true)
-	return map[string]foreignRig{
+	return map[string]*Backend{
 		"string": open(Options{}), "redisson": open(Options{Layout: Redisson}),
 		"scriptless": open(Options{Scripts: ScriptsOff}), "scriptless as before 7.0": old,
 	}
@@ -209,7 +207,7 @@ func TestBreakComparesTheValue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := raw(t, testserver.SharedRedis(t).Addr())
 			r := request("", driver.Exclusive)
-			acquire(t, b.Backend, r)
+			acquire(t, b, r)
 			info, err := b.Inspect(t.Context(), r.Name)
 			if err != nil || len(info.Holders) != 1 {
 				t.Fatalf("%+v, %v", info, err)
@@ -231,11 +229,8 @@ func TestBothRulesForTokensAgree(t *testing.T) {
 	rigs := foreignRigs(t)
 	c := raw(t, testserver.SharedRedis(t).Addr())
 	uuid, hex := driver.NewOwner(), strings.ReplaceAll(driver.NewOwner(), "-", "")
-	var values []string
-	for _, v := range []string{"", "x", "1", "{", "}", "{}", "{]", "[]", "[1]", `{"a":1}`, "{}\n", " {}", uuid, hex, uuid + " a=b 5-1", uuid + "x", hex + "x",
-		uuid[:35], hex[:31], strings.ToUpper(uuid), strings.Repeat("x", 1024), strings.Repeat("x", 1025), uuid + " " + strings.Repeat("x", 2000), uuid + strings.Repeat("x", 2000)} {
-		values = append(values, v)
-	}
+	values := []string{"", "x", "1", "{", "}", "{}", "{]", "[]", "[1]", `{"a":1}`, "{}\n", " {}", uuid, hex, uuid + " a=b 5-1", uuid + "x", hex + "x",
+		uuid[:35], hex[:31], strings.ToUpper(uuid), strings.Repeat("x", 1024), strings.Repeat("x", 1025), uuid + " " + strings.Repeat("x", 2000), uuid + strings.Repeat("x", 2000)}
 	for _, value := range values {
 		for _, ttl := range []time.Duration{0, time.Minute} {
 			var got []string
