@@ -37,7 +37,7 @@ func TestSequenceNumbersRunOut(t *testing.T) {
 		t.Error(err)
 	}
 	for range 2 {
-		if _, err := c.Mutex("full").Lock(t.Context()); !errors.Is(err, distlock.ErrInvalid) || !strings.Contains(err.Error(), "sequence numbers are used up at /full") {
+		if _, err := c.Mutex("full").Lock(t.Context()); !errors.Is(err, distlock.ErrInvalid) || !strings.Contains(err.Error(), `sequence numbers are used up at "/full"`) {
 			t.Errorf("beyond: %v", err)
 		}
 	}
