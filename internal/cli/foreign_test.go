@@ -57,14 +57,14 @@ func TestShowOfForeignValues(t *testing.T) {
 	wantOutput(t, `
 name  token
 mode  exclusive
-waiters  ?
+waiters  -
 
 holder 1
   mode  exclusive
   left  DUR unless renewed
-  host  ?
-  pid  ?
-  program  ?
+  host  -
+  pid  -
+  program  -
   foreign  another library's lock, or other data
   owner  \x1b[H
 `, "--url", srv.URL(), "show", "token")
