@@ -159,14 +159,14 @@ func TestVerifyBesideOthers(t *testing.T) {
 			if most > 20+3 { // and those of the other client
 				t.Errorf("%s, %s: the server counted %d connections, want 20 at most", name, params, most)
 			}
-			s.leave(10)
+			s.leave(14) // the other client has up to 4, as some that it closed still count
 			code, out, most = s.verify()
-			t.Logf("%s, %s: %d connections of 10", name, params, most)
+			t.Logf("%s, %s: %d connections of 14", name, params, most)
 			switch {
 			case i == 0 && code != 0:
-				t.Errorf("%s, %s, 10 left: exit code %d\n%s", name, params, code, out)
+				t.Errorf("%s, %s, few left: exit code %d\n%s", name, params, code, out)
 			case i > 0 && (code != exitUnreachable || !strings.Contains(out, "not run: a check needs 19 connections, and half of those")):
-				t.Errorf("%s, %s, 10 left: exit code %d\n%s", name, params, code, out)
+				t.Errorf("%s, %s, few left: exit code %d\n%s", name, params, code, out)
 			}
 		}
 		s := newSite(t, k, k.strategies[0])
