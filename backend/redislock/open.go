@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,8 +77,10 @@ func (t *target) tell(err error) error {
 	switch {
 	case driver.Final(err):
 		return err
-	case errors.Is(err, context.DeadlineExceeded):
-		text = strings.ReplaceAll(text, context.DeadlineExceeded.Error(), "no answer within "+t.server.DialTimeout.String())
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		// Either may end first: the context of the question, or the timeout of the connection.
+		silence := "no answer within " + t.server.DialTimeout.String()
+		text = strings.NewReplacer(context.DeadlineExceeded.Error(), silence, os.ErrDeadlineExceeded.Error(), silence).Replace(text)
 		if secure {
 			text += "; does the server speak TLS?"
 		}
