@@ -13,9 +13,9 @@ import (
 // few makes a harness for a store with few connections.
 func few(h *Harness) { h.Serial, h.Holds = true, 2 }
 
-// TestMutantsOnFewConnections shows that the suite finds as much on a store with few
+// TestLongMutantsOnFewConnections shows that the suite finds as much on a store with few
 // connections, but for a defect of big batches.
-func TestMutantsOnFewConnections(t *testing.T) {
+func TestLongMutantsOnFewConnections(t *testing.T) {
 	for _, m := range mutants() {
 		if m.check == "renew/big-batch" {
 			continue

@@ -104,7 +104,7 @@ func (s *scene) hold(ctx context.Context, b *Backend, r driver.Request, g driver
 // Lost requests and answers never make two holders, and leave nothing behind.
 func TestLostRepliesNeverMakeTwoHolders(t *testing.T) {
 	t.Parallel()
-	lostReplies(t, 30)
+	lostReplies(t, 10)
 }
 
 func TestLongLostRepliesNeverMakeTwoHolders(t *testing.T) { lostReplies(t, 500) }

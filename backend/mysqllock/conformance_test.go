@@ -2,7 +2,6 @@ package mysqllock
 
 import (
 	"context"
-	"flag"
 	"net/url"
 	"os"
 	"sync"
@@ -14,10 +13,7 @@ import (
 	"github.com/distlock/distlock/internal/testserver"
 )
 
-func TestMain(m *testing.M) {
-	flag.Set("test.parallel", "8") // tests wait, most of the time
-	os.Exit(testserver.Run(m))
-}
+func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 
 func TestConformanceOfUniqueIndex(t *testing.T) {
 	t.Parallel()

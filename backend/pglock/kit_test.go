@@ -2,7 +2,6 @@ package pglock
 
 import (
 	"context"
-	"flag"
 	"net/url"
 	"os"
 	"strings"
@@ -14,10 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-func TestMain(m *testing.M) {
-	flag.Set("test.parallel", "8") // tests wait, most of the time
-	os.Exit(testserver.Run(m))
-}
+func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 
 // with is a URL with more parameters: key, value, key, value.
 func with(t testing.TB, rawURL string, params ...string) string {

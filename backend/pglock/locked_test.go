@@ -128,7 +128,7 @@ func refusedInTime(t *testing.T, b *Backend, holds []driver.Hold, end time.Time)
 
 // Names whose rows are locked do not use the pool up: with as many attempts at them as it
 // has connections, another hold is renewed.
-func TestPoolBesideLockedRows(t *testing.T) {
+func TestLongPoolBesideLockedRows(t *testing.T) {
 	t.Parallel()
 	plain := testserver.SharedPostgres(t).Database(t)
 	b := open(t, with(t, plain, "create", "true"))

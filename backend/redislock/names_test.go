@@ -110,6 +110,7 @@ func akin(name string) []string {
 // No lock has the name of a key that stands beside another lock, and the locks that are
 // allowed leave others as they are.
 func TestKeysBesideALockAreNoNames(t *testing.T) {
+	t.Parallel()
 	srv := testserver.Redis(t)
 	c := raw(t, srv.Addr())
 	for _, o := range []Options{{}, {Layout: Redisson}, {Scripts: ScriptsOff}} {

@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"io"
 	"os"
 	"os/exec"
@@ -34,10 +33,6 @@ func TestMain(m *testing.M) {
 	}
 	// A program with the race detector sleeps for a second at its end, by default.
 	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
-	// Most tests wait for processes. The default is one test per processor.
-	if err := flag.Set("test.parallel", "6"); err != nil {
-		panic(err)
-	}
 	os.Exit(testserver.Run(m))
 }
 

@@ -64,7 +64,7 @@ func TestVerifyUnreachable(t *testing.T) {
 }
 
 // Names that a store can't have are no broken promise, if all calls refuse them.
-func TestVerifyCluster(t *testing.T) {
+func TestLongVerifyCluster(t *testing.T) {
 	url := "redis+cluster://" + testserver.SharedRedisCluster(t).Addrs()[0]
 	code, out, err := inProcess("verify", url, "--run", "^names/(start|punctuation|refused)$")
 	if code != 0 || !strings.Contains(out, "3 kept, 0 not claimed") {

@@ -30,8 +30,8 @@ import (
 )
 
 var (
-	callsFlag = flag.Int("late.calls", 400, "how many calls each case of the tests with late requests makes")
-	holdFlag  = flag.Duration("late.hold", 2*time.Second, "the longest that these tests hold a request back")
+	callsFlag = flag.Int("late.calls", 150, "how many calls each case of the tests with late requests makes")
+	holdFlag  = flag.Duration("late.hold", time.Second, "the longest that these tests hold a request back")
 	seedFlag  = flag.Uint64("late.seed", 0, "seed of what these tests lose and hold back; 0: another one each time")
 )
 

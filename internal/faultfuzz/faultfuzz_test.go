@@ -2,7 +2,6 @@ package faultfuzz
 
 import (
 	"context"
-	"flag"
 	"os"
 	"sync"
 	"testing"
@@ -13,13 +12,7 @@ import (
 	"github.com/distlock/distlock/internal/testserver"
 )
 
-func TestMain(m *testing.M) {
-	// The tests mostly wait. The default is one test per processor.
-	if err := flag.Set("test.parallel", "6"); err != nil {
-		panic(err)
-	}
-	os.Exit(testserver.Run(m))
-}
+func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 
 func redis(t *testing.T, change func(driver.Backend) driver.Backend) Case {
 	return Case{

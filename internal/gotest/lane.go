@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 )
 
 // lane is one go test command.
@@ -21,8 +22,11 @@ type lane struct {
 }
 
 func (l *lane) start(o options) error {
-	args := append([]string{"test", "-json"}, l.flags...)
-	args = append(append(args, o.flags...), l.packages...)
+	own := len(o.flags) // what follows -args is the tests'
+	if i := slices.Index(o.flags, "-args"); i >= 0 {
+		own = i
+	}
+	args := slices.Concat([]string{"test", "-json"}, l.flags, o.flags[:own], l.packages, o.flags[own:])
 	l.cmd = exec.Command("go", args...)
 	l.cmd.Dir, l.cmd.Stderr = o.dir, os.Stderr
 	var err error

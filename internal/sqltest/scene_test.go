@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"net/url"
 	"os"
@@ -31,7 +30,6 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(childEnv); url != "" {
 		holdUntilKilled(url)
 	}
-	flag.Set("test.parallel", "12") // tests wait, most of the time
 	os.Exit(testserver.Run(m))
 }
 

@@ -34,6 +34,7 @@
 package testserver
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -56,7 +57,12 @@ var exits struct {
 //
 // Packages without a TestMain work too: where the system can tie a child's life to
 // its parent's, the servers die with the test process.
+//
+// Eight parallel tests run at once, unless -parallel says otherwise: most of the time they wait.
 func Run(m *testing.M) int {
+	if err := flag.Set("test.parallel", "8"); err != nil { // m.Run parses the command line afterwards
+		panic(err)
+	}
 	code := m.Run()
 	exits.Lock()
 	defer exits.Unlock()
