@@ -37,7 +37,7 @@ func (b *borrower) Close() error {
 	return b.Backend.Close()
 }
 
-func TestConformanceOfAUsersDB(t *testing.T) {
+func TestLongConformanceOfAUsersDB(t *testing.T) {
 	t.Parallel()
 	usersDB(t, testserver.SharedPostgres(t))
 }
@@ -73,7 +73,7 @@ func usersDB(t *testing.T, pg *testserver.PostgresServer) {
 	})
 }
 
-func TestConformanceOfAUsersPool(t *testing.T) {
+func TestLongConformanceOfAUsersPool(t *testing.T) {
 	t.Parallel()
 	usersPool(t, testserver.SharedPostgres(t))
 }
@@ -96,7 +96,7 @@ func usersPool(t *testing.T, pg *testserver.PostgresServer) {
 	}})
 }
 
-func TestConformanceBehindAPooler(t *testing.T) {
+func TestLongConformanceBehindAPooler(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
 	url := with(t, testserver.PgBouncer(t, pg, testserver.PgBouncerOptions{}).Via(hasty(t)), "create", "true")
