@@ -15,12 +15,12 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 
-func TestConformanceOfUniqueIndex(t *testing.T) {
+func TestLongConformanceOfUniqueIndex(t *testing.T) {
 	t.Parallel()
 	conform(t, UniqueIndex)
 }
 
-func TestConformanceOfVersion(t *testing.T) {
+func TestLongConformanceOfVersion(t *testing.T) {
 	t.Parallel()
 	conform(t, Version)
 }

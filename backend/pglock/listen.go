@@ -87,7 +87,8 @@ func (b *bell) attend(pg *pgx.Conn) error {
 		case b.retire():
 			return errUnused
 		default:
-			return b.ask(pg.PgConn(), "-- is anybody there?")
+			// The server's list of sessions shows what this one is for.
+			return b.ask(pg.PgConn(), "-- LISTEN "+b.channel+" goes on")
 		}
 	}
 }

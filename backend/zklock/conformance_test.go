@@ -37,7 +37,7 @@ func TestConformance(t *testing.T) {
 }
 
 // In an ensemble each connection asks another server, which may be behind the others.
-func TestConformanceOfAnEnsemble(t *testing.T) {
+func TestLongConformanceOfAnEnsemble(t *testing.T) {
 	t.Parallel()
 	g := testserver.SharedZooKeeperCluster(t)
 	drivertest.Run(t, drivertest.Harness{
