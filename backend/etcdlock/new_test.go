@@ -51,7 +51,7 @@ func TestNewWithClientsThatAreNotServed(t *testing.T) {
 
 func TestNewWithoutServer(t *testing.T) {
 	t.Parallel()
-	dead, life := deadAddr(t), newClient(t, deadAddr(t))
+	dead, life := testserver.DeadAddr(t), newClient(t, testserver.DeadAddr(t))
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + dead}, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)

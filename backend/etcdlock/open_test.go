@@ -83,16 +83,6 @@ func TestURLs(t *testing.T) {
 	}
 }
 
-// deadAddr is where nobody listens.
-func deadAddr(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // mute is a server that takes connections and says what it is told to, which may be
 // nothing.
 func mute(t *testing.T, says string) string {
@@ -116,7 +106,7 @@ func mute(t *testing.T, says string) string {
 
 func TestOpenUnreachable(t *testing.T) {
 	t.Parallel()
-	one, other := deadAddr(t), deadAddr(t)
+	one, other := testserver.DeadAddr(t), testserver.DeadAddr(t)
 	for _, login := range []string{"", "ann:s3cret@"} {
 		start := time.Now()
 		openFails(t, "nobody listens", "etcd://"+login+one+","+other+"?timeout=10m", false, one, other, "connection refused")

@@ -87,20 +87,15 @@ func TestOpenWithoutLeaveToAskTheVersion(t *testing.T) {
 }
 
 func TestOpenUnreachable(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dead := l.Addr().String()
-	l.Close()
-	_, err = Open(t.Context(), "redis://:s3cret@"+dead)
+	dead := testserver.DeadAddr(t)
+	_, err := Open(t.Context(), "redis://:s3cret@"+dead)
 	unknown(t, "nobody listens", err)
 	if err == nil || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), dead) {
 		t.Errorf("nobody listens: %v", err)
 	}
 
-	// Somebody listens and says nothing.
-	l, err = net.Listen("tcp", "127.0.0.1:0")
+	// A server listens and says nothing.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
