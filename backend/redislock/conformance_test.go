@@ -14,19 +14,17 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 
-// The suite with each layout, and with each client.
+// The suite with each layout, and with rueidis.
 func TestConformance(t *testing.T) {
-	conformEach(t, func(client string, layout Layout) bool {
-		return client == "url" || (client == "rueidis") == (layout == Redisson)
-	})
+	conformEach(t, func(client string, layout Layout) bool { return client == "url" || isShort(client, layout) })
 }
 
-// The suite with the other layout of the users' clients.
+// The suite with a user's clients. That of a URL is go-redis too.
 func TestLongConformance(t *testing.T) {
-	conformEach(t, func(client string, layout Layout) bool {
-		return client != "url" && (client == "rueidis") == (layout == String)
-	})
+	conformEach(t, func(client string, layout Layout) bool { return client != "url" && !isShort(client, layout) })
 }
+
+func isShort(client string, layout Layout) bool { return client == "rueidis" && layout == Redisson }
 
 func conformEach(t *testing.T, which func(client string, layout Layout) bool) {
 	srv := testserver.SharedRedis(t)

@@ -77,7 +77,7 @@ func clusterWaysIn(d time.Duration) []way {
 	return []way{{"url", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
 		return openThrough(t, fmt.Sprintf("redis+cluster://%s?timeout=%v", strings.Join(addrs, ","), d), opts, n)
 	}}, {"go-redis", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
-		c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Dialer: n.dial, ReadTimeout: d})
+		c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Dialer: n.dial, ReadTimeout: d, MaintNotificationsConfig: noUpgrades})
 		b, err := NewGoRedis(c, &opts)
 		return closing(t, opened(t, b, err), func() { c.Close() })
 	}}, {"rueidis", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {

@@ -56,7 +56,7 @@ var patientWays = map[string]func(t *testing.T, addr string) *Backend{
 	"no scripts": endlessly("&scripts=off"),
 	"replicas":   endlessly("&replicas=1&replica_timeout=10s"),
 	"go-redis": func(t *testing.T, addr string) *Backend {
-		c := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Hour})
+		c := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Hour, MaintNotificationsConfig: noUpgrades})
 		b, err := NewGoRedis(c, nil)
 		return closing(t, opened(t, b, err), func() { c.Close() })
 	},

@@ -85,7 +85,7 @@ func TestKeyspaceOfACluster(t *testing.T) {
 func TestKeyspaceOfADatabase(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	notifying(t, srv)
-	c := redis.NewClient(&redis.Options{Addr: srv.Addr(), DB: 3})
+	c := redis.NewClient(&redis.Options{Addr: srv.Addr(), DB: 3, MaintNotificationsConfig: noUpgrades})
 	t.Cleanup(func() { c.Close() })
 	b, err := Open(t.Context(), srv.URL()+"/3?keyspace=true")
 	wakesWithoutMessages(t, opened(t, b, err), func(string) *redis.Client { return c })

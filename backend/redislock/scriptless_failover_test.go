@@ -35,7 +35,7 @@ var serviceOpeners = []struct {
 	b, err := newBackend(to.connect(), &opts)
 	return opened(t, b, err)
 }}, {"go-redis", func(t testing.TB, s *service, opts Options) *Backend {
-	c := redis.NewClient(&redis.Options{Dialer: s.dial})
+	c := redis.NewClient(&redis.Options{Dialer: s.dial, MaintNotificationsConfig: noUpgrades})
 	b, err := NewGoRedis(c, &opts)
 	return closing(t, opened(t, b, err), func() { c.Close() })
 }}}

@@ -47,9 +47,13 @@ func eachScriptless(t *testing.T, test func(t *testing.T, srv *testserver.RedisS
 	}
 }
 
-func TestScriptlessConformance(t *testing.T) {
+func TestScriptlessConformance(t *testing.T) { conformScriptless(t, scriptlessOpeners[:1]) }
+
+func TestLongScriptlessConformance(t *testing.T) { conformScriptless(t, scriptlessOpeners[1:]) }
+
+func conformScriptless(t *testing.T, openers []opener) {
 	srv := noScripts(t)
-	for _, o := range scriptlessOpeners {
+	for _, o := range openers {
 		t.Run(o.name, func(t *testing.T) {
 			t.Parallel()
 			conform(t, srv, o, Options{})
