@@ -21,6 +21,7 @@ import (
 // Proxy passes bytes between clients and one server. Its methods may be called at any
 // time, by any goroutine.
 type Proxy struct {
+	tb     testing.TB
 	l      net.Listener
 	target string
 
@@ -46,7 +47,7 @@ func New(tb testing.TB, target string) *Proxy {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	p := &Proxy{l: l, target: target, late: late{now: make(chan struct{})}}
+	p := &Proxy{tb: tb, l: l, target: target, late: late{now: make(chan struct{})}}
 	p.loseReply.Store("")
 	p.loseRequest.Store("")
 	// Whose goroutines are counted shall not count these.

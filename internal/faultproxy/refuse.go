@@ -3,6 +3,7 @@ package faultproxy
 import (
 	"context"
 	"errors"
+	"net"
 	"testing"
 	"time"
 
@@ -12,7 +13,22 @@ import (
 // Refuse closes all connections and refuses new ones from now on.
 func (p *Proxy) Refuse() {
 	p.l.Close()
+	p.keepPort()
 	p.Cut()
+}
+
+// keepPort makes a connection from the proxy's port, so that no other server listens there. It
+// fails while the port still has connections, which have the same effect.
+func (p *Proxy) keepPort() {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return
+	}
+	defer other.Close()
+	from := net.Dialer{LocalAddr: p.l.Addr()}
+	if conn, err := from.Dial("tcp", other.Addr().String()); err == nil {
+		p.tb.Cleanup(func() { conn.Close() })
+	}
 }
 
 // AwaitUnsent makes attempts through a proxy that refuses connections until one fails with
