@@ -21,7 +21,7 @@ func TestFixedLeaseIsTrustedAsAsked(t *testing.T) {
 		"lock": func(t *testing.T, c *distlock.Client) *distlock.Lease {
 			return mustLock(t, c.RWMutex("x", distlock.WithoutRenewal()))
 		},
-		"together": func(t *testing.T, c *distlock.Client) *distlock.Lease {
+		"several": func(t *testing.T, c *distlock.Client) *distlock.Lease {
 			m, err := distlock.Multi(c.RWMutex("x", distlock.WithoutRenewal()), c.Mutex("y")).TryLock(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -43,12 +43,6 @@ func TestFixedLeaseIsTrustedAsAsked(t *testing.T) {
 				r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
 					req.TTL *= 2 // what is left of the session
 					return next(ctx, req)
-				}
-				r.all = func(ctx context.Context, rs []driver.Request, next allAcquirer) ([]driver.Grant, error) {
-					for i := range rs {
-						rs[i].TTL *= 2
-					}
-					return next(ctx, rs)
 				}
 				c, other := client(t, r, nil), client(t, store.Connect(), nil)
 				start := time.Now()

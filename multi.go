@@ -55,19 +55,10 @@ func (m *MultiLock) Lock(ctx context.Context) (*MultiLease, error) {
 	return m.take(ctx, "lock", lock.lock)
 }
 
-// TryLock makes one attempt; see Mutex.TryLock. If all locks are of one client whose backend
-// can take several in one step (driver.Together), then it does: nobody ever sees some of them held and
-// others not. Elsewhere it is an attempt at each, one after the other.
+// TryLock makes one attempt at each lock, one after the other, and releases those that it has
+// got if one is refused; see Mutex.TryLock.
 func (m *MultiLock) TryLock(ctx context.Context) (*MultiLease, error) {
-	const op = "trylock"
-	if m.bad != nil {
-		return nil, fail(op, "", m.bad)
-	}
-	lease, err := m.tryTogether(ctx, op)
-	if errors.Is(err, driver.ErrSkip) {
-		return m.take(ctx, op, lock.try)
-	}
-	return lease, err
+	return m.take(ctx, "trylock", lock.try)
 }
 
 // Do runs f while it holds all locks; see Mutex.Do. The context of f ends when any

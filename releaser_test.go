@@ -140,24 +140,6 @@ func TestNothingSentAfterSomethingWas(t *testing.T) {
 	}
 }
 
-// An attempt at several locks that was not sent needs no release.
-func TestNothingSentOfSeveral(t *testing.T) {
-	r := newRig()
-	r.all = func(context.Context, []driver.Request, allAcquirer) ([]driver.Grant, error) {
-		return nil, driver.Unsent(errNetwork)
-	}
-	c := client(t, r, nil)
-	if _, err := distlock.Multi(c.Mutex("a"), c.Mutex("b")).TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
-		t.Errorf("TryLock: %v, want ErrUnavailable", err)
-	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	if n := r.releases.Load(); n > 0 {
-		t.Errorf("%d releases", n)
-	}
-}
-
 // Unlock of a lost lock returns ErrLost, even if its first release was not sent.
 func TestUnlockOfALostLockAfterNothingWasSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -193,9 +193,6 @@ func TestRevokeBeforeMultiReturns(t *testing.T) {
 		c := client(t, r, nil)
 		fences := make(chan uint64, 1)
 		option := distlock.Revocable(func(l *distlock.Lease) { fences <- distlock.FenceOf(l.Context(), "a") })
-		r.all = func(context.Context, []driver.Request, allAcquirer) ([]driver.Grant, error) {
-			return nil, driver.ErrSkip
-		}
 		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
 			g, err := next(ctx, req)
 			if req.Name == "b" {

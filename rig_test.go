@@ -18,11 +18,10 @@ var errNetwork = errors.New("connection reset")
 // rig is a backend in memory whose calls can be counted, delayed and lost.
 type rig struct {
 	*memlock.Backend
-	acquires, alls, renews, releases, closes atomic.Int64
+	acquires, renews, releases, closes atomic.Int64
 
 	mu      sync.Mutex
 	acquire func(ctx context.Context, r driver.Request, next acquirer) (driver.Grant, error)
-	all     func(ctx context.Context, rs []driver.Request, next allAcquirer) ([]driver.Grant, error)
 	renew   func(ctx context.Context, holds []driver.Hold, next renewer) []error
 	release func(ctx context.Context, h driver.Hold, next releaser) error
 	caps    func(driver.Caps) driver.Caps
@@ -30,10 +29,9 @@ type rig struct {
 }
 
 type (
-	acquirer    = func(context.Context, driver.Request) (driver.Grant, error)
-	allAcquirer = func(context.Context, []driver.Request) ([]driver.Grant, error)
-	renewer     = func(context.Context, []driver.Hold) []error
-	releaser    = func(context.Context, driver.Hold) error
+	acquirer = func(context.Context, driver.Request) (driver.Grant, error)
+	renewer  = func(context.Context, []driver.Hold) []error
+	releaser = func(context.Context, driver.Hold) error
 )
 
 // newRig makes a rig where nobody can stand in line, so that grants carry spans of
@@ -69,17 +67,6 @@ func (r *rig) Acquire(ctx context.Context, req driver.Request) (driver.Grant, er
 		return hook(ctx, req, r.Backend.Acquire)
 	}
 	return r.Backend.Acquire(ctx, req)
-}
-
-func (r *rig) AcquireAll(ctx context.Context, rs []driver.Request) ([]driver.Grant, error) {
-	r.alls.Add(1)
-	r.mu.Lock()
-	hook := r.all
-	r.mu.Unlock()
-	if hook != nil {
-		return hook(ctx, rs, r.Backend.AcquireAll)
-	}
-	return r.Backend.AcquireAll(ctx, rs)
 }
 
 func (r *rig) Renew(ctx context.Context, holds []driver.Hold) []error {

@@ -126,26 +126,6 @@ func (s *stormy) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 		func() (driver.Grant, error) { return s.acquire(r, r.TTL) })
 }
 
-func (s *stormy) AcquireAll(ctx context.Context, rs []driver.Request) ([]driver.Grant, error) {
-	var owners []string
-	for _, r := range rs {
-		owners = append(owners, r.Owner)
-	}
-	now := func() ([]driver.Grant, error) {
-		var lasting []driver.Request
-		for _, r := range rs {
-			lasting = append(lasting, s.lasting(r))
-		}
-		grants, err := s.Backend.AcquireAll(context.Background(), lasting)
-		for i := range grants {
-			grants[i].TTL = rs[i].TTL
-		}
-		return grants, err
-	}
-	late := func() ([]driver.Grant, error) { return s.Backend.AcquireAll(context.Background(), rs) }
-	return call(ctx, s, owners, now, late)
-}
-
 func (s *stormy) Renew(ctx context.Context, holds []driver.Hold) []error {
 	var owners []string
 	for _, h := range holds {

@@ -203,8 +203,3 @@ func (b *backend) Revoke(ctx context.Context, h driver.Hold) error {
 	}
 	return b.Backend.Revoke(ctx, h)
 }
-
-// AcquireAll is left to attempts one by one.
-func (b *backend) AcquireAll(context.Context, []driver.Request) ([]driver.Grant, error) {
-	return nil, driver.ErrSkip
-}

@@ -96,16 +96,6 @@ type Revoker interface {
 	Revoke(ctx context.Context, h Hold) error
 }
 
-// Together is what a backend implements if it can take several locks in one step.
-type Together interface {
-	// AcquireAll makes one attempt to make each request's Owner hold, of all of them or
-	// of none, and answers the grants in their order. The names differ. It is as Acquire
-	// without Queue in all else: an Owner that holds already is granted again. A *HeldError
-	// says that somebody holds, or stands in line for, at least one of them; its Name may tell
-	// which. After an unknown outcome all may be held. ErrSkip: these can't be taken in one step, nothing was asked.
-	AcquireAll(ctx context.Context, rs []Request) ([]Grant, error)
-}
-
 // Hold names one owner's hold on one lock.
 type Hold struct {
 	Name  string

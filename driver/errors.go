@@ -42,9 +42,6 @@ type HeldError struct {
 	// the holder's TTL or of a dead place in line. 0: not known.
 	Retry time.Duration
 
-	// Name is the lock's, if the attempt was at several of them and told. Else it is empty.
-	Name string
-
 	// Holders are those in the way, as far as the attempt told.
 	Holders []Holder
 }

@@ -74,7 +74,7 @@ func Checks() []Check {
 	for _, subject := range [][]promise{
 		capsChecks, exclusionChecks, againChecks, ttlChecks, renewChecks, releaseChecks,
 		fenceChecks, sharedChecks, countedChecks, kindChecks, lineChecks, watchChecks,
-		revokeChecks, togetherChecks, fixedChecks, nameChecks, inspectChecks, ctxChecks, closeChecks, cutChecks,
+		revokeChecks, fixedChecks, nameChecks, inspectChecks, ctxChecks, closeChecks, cutChecks,
 	} {
 		for _, p := range subject {
 			all = append(all, Check{Name: p.name, Promise: p.text, Run: p.check})

@@ -121,8 +121,6 @@ func (c *conn) optionalClosed(r driver.Request) {
 	if c.caps.Revocable.Has(r.Mode) {
 		closed("Revoke", c.ask(r.Hold))
 	}
-	_, err := c.acquireAll([]driver.Request{r})
-	closed("AcquireAll", err)
 	if i, ok := c.Backend.(driver.Inspector); ok {
 		_, err := i.Inspect(c.ctx, r.Name)
 		closed("Inspect", err)

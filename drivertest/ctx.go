@@ -103,29 +103,6 @@ var ctxChecks = []promise{{
 		s.b.revoke(r.Hold, nil, "a holder can be asked after an unknown answer")
 		s.hears(ear, "a holder that was asked is told")
 	},
-}, {
-	name:  "ctx/together",
-	text:  "AcquireAll with a context that has ended is no grant, and no fact about the locks.",
-	every: true,
-	run: func(s *scene) {
-		t, ok := s.a.Backend.(driver.Together)
-		if s.over() || !ok {
-			s.fail(ErrNotClaimed)
-			return
-		}
-		rs := s.several()
-		s.a.unknown("AcquireAll", func(ctx context.Context) error {
-			_, err := t.AcquireAll(ctx, rs)
-			for _, r := range rs {
-				s.a.remember(r.Hold)
-			}
-			return err
-		})
-		for _, r := range rs {
-			s.a.giveUp(r)
-			s.b.take(s.rival(r), "what an unknown answer may have taken is gone after a Release")
-		}
-	},
 }}
 
 // unknown makes a call with a context that has ended. It must answer an error, and

@@ -115,7 +115,7 @@ func (l *lab) connect() *patched {
 	mem := l.store.Connect()
 	p := &patched{lab: l, mem: mem, caps: mem.Caps(), restored: make(chan struct{})}
 	p.acquire, p.release, p.inspect, p.list, p.close = mem.Acquire, mem.Release, mem.Inspect, mem.List, mem.Close
-	p.renew, p.watch, p.revoke, p.all = mem.Renew, p.watchThroughCuts, mem.Revoke, mem.AcquireAll
+	p.renew, p.watch, p.revoke = mem.Renew, p.watchThroughCuts, mem.Revoke
 	return p
 }
 
@@ -255,13 +255,6 @@ func (p *patched) Revoke(ctx context.Context, h driver.Hold) error {
 		return err
 	}
 	return p.revoke(ctx, h)
-}
-
-func (p *patched) AcquireAll(ctx context.Context, rs []driver.Request) ([]driver.Grant, error) {
-	if err := p.network(ctx); err != nil {
-		return nil, err
-	}
-	return p.all(ctx, rs)
 }
 
 func (p *patched) Close() error { return p.close() }

@@ -21,7 +21,7 @@ type mutant struct {
 }
 
 func mutants() []mutant {
-	return slices.Concat(holdMutants, fenceMutants, modeMutants, lineMutants, watchMutants, revokeMutants, togetherMutants, fixedMutants, nameMutants, lifeMutants)
+	return slices.Concat(holdMutants, fenceMutants, modeMutants, lineMutants, watchMutants, revokeMutants, fixedMutants, nameMutants, lifeMutants)
 }
 
 // TestEveryCheckCanFail shows that there is no check without a mutant of its own.
@@ -141,7 +141,7 @@ func TestNotClaimed(t *testing.T) {
 		"counted/limit": "mutex only", "line/fifo": "no line", "line/permits": "line of mutexes only", "fence/span": "mutex only", "fence/floor": "mutex only",
 		"shared/downgrade": "no downgrade", "watch/release": "nothing optional", "inspect/holder": "nothing optional",
 		"inspect/list": "nothing optional", "renew/shorten": "session", "close/ends-session": "as memlock",
-		"revoke/asks": "nothing optional", "together/all": "nothing optional", "fixed/ends": "session", "fixed/not-early": "as memlock",
+		"revoke/asks": "nothing optional", "fixed/ends": "session", "fixed/not-early": "as memlock",
 	} {
 		if err := try(t, sane[backend], checkNamed(t, check)); !errors.Is(err, ErrNotClaimed) {
 			t.Errorf("%s on a backend %q: got %v, want ErrNotClaimed", check, backend, err)

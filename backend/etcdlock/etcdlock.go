@@ -52,7 +52,6 @@ var (
 	_ driver.Backend   = (*Backend)(nil)
 	_ driver.Waiter    = (*Backend)(nil)
 	_ driver.Inspector = (*Backend)(nil)
-	_ driver.Together  = (*Backend)(nil)
 )
 
 // newBackend makes a backend that asks the servers nothing yet.

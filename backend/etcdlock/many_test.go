@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -64,11 +65,17 @@ func manyHeld(t *testing.T, n int) {
 		rs[i].OnLost = func() { lost.Add(1) }
 		holds[i] = rs[i].Hold
 	}
-	for some := range slices.Chunk(rs, 100) {
-		if _, err := b.AcquireAll(t.Context(), some); err != nil {
-			t.Fatal(err)
-		}
+	var taking sync.WaitGroup
+	for some := range slices.Chunk(rs, (n+99)/100) {
+		taking.Go(func() {
+			for _, r := range some {
+				if _, err := b.Acquire(t.Context(), r); err != nil {
+					t.Error(err)
+				}
+			}
+		})
 	}
+	taking.Wait()
 	rs = nil
 	eventually(t, "all keys are watched", func() bool { return watchedHolds(b) == n+1 })
 	after, now := heap()

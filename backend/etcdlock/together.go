@@ -15,47 +15,6 @@ import (
 // maxOps is how many operations etcd takes in one transaction if it is not told otherwise.
 const maxOps = 128
 
-// AcquireAll takes several locks in one transaction, or none of them.
-func (b *Backend) AcquireAll(ctx context.Context, rs []driver.Request) ([]driver.Grant, error) {
-	ctx, err := b.begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if len(rs) > maxOps {
-		return nil, fmt.Errorf("etcdlock: %d locks in one transaction: %w", len(rs), driver.ErrSkip)
-	}
-	for i := range rs {
-		if err := valid(&rs[i]); err != nil {
-			return nil, err
-		}
-	}
-	err = errLeaseGone
-	var grants []driver.Grant
-	for i := 0; i < maxAnew && errors.Is(err, errLeaseGone); i++ {
-		grants, err = b.attemptAll(ctx, rs)
-	}
-	switch {
-	case err == nil, errors.Is(err, driver.ErrHeld):
-		return grants, err
-	case errors.Is(err, rpctypes.ErrTooManyOps):
-		return nil, fmt.Errorf("etcdlock: %w: %w", driver.ErrSkip, err)
-	}
-	return nil, b.fail("acquire together", rs[0].Name, err)
-}
-
-func (b *Backend) attemptAll(ctx context.Context, rs []driver.Request) ([]driver.Grant, error) {
-	start := time.Now()
-	bids := make([]*bid, len(rs))
-	for i := range rs {
-		l, err := b.leaseFor(ctx, b.claims.get(rs[i].Owner), &rs[i])
-		if err != nil {
-			return nil, err
-		}
-		bids[i] = &bid{r: &rs[i], l: l}
-	}
-	return b.together(ctx, start, bids)
-}
-
 // bid is one lock's part in a transaction that takes all or nothing and leaves nothing
 // behind.
 type bid struct {

@@ -36,7 +36,6 @@ var (
 	_ driver.Waiter    = (*Backend)(nil)
 	_ driver.Inspector = (*Backend)(nil)
 	_ driver.Revoker   = (*Backend)(nil)
-	_ driver.Together  = (*Backend)(nil)
 )
 
 // Backend is one connection to a [Store]. It is safe for concurrent use.

@@ -148,35 +148,3 @@ func once(f func()) func() {
 	}
 	return sync.OnceFunc(f)
 }
-
-// AcquireAll is the member's if one has all the names, and ErrSkip otherwise.
-func (b *Backend) AcquireAll(ctx context.Context, rs []driver.Request) ([]driver.Grant, error) {
-	if err := b.begin(ctx); err != nil {
-		return nil, err
-	}
-	defer b.tasks.Done()
-	if len(rs) == 0 {
-		return nil, driver.ErrSkip
-	}
-	p := b.place(rs[0].Name)
-	all, ok := p.first.Backend.(driver.Together)
-	if !ok {
-		return nil, driver.ErrSkip
-	}
-	asked := make([]driver.Request, len(rs))
-	for i, r := range rs {
-		if own := b.place(r.Name); own != p || own.second != nil {
-			return nil, driver.ErrSkip
-		}
-		if err := b.valid(&r); err != nil {
-			return nil, err
-		}
-		asked[i] = b.adapt(p.first, r)
-	}
-	for _, r := range rs {
-		if err := b.reserve(ctx, p, r); err != nil {
-			return nil, err
-		}
-	}
-	return all.AcquireAll(ctx, asked)
-}

@@ -154,19 +154,6 @@ func TestRenewalForTooLong(t *testing.T) {
 	}
 }
 
-// Several locks are taken in one step where one member has them all.
-func TestTogether(t *testing.T) {
-	p := newCluster(t, "a", "b").process("a b")
-	one, two := request(at(t, "a", "a", "b")), request(at(t, "b", "a", "b"))
-	if _, err := p.AcquireAll(t.Context(), []driver.Request{one, two}); !errors.Is(err, driver.ErrSkip) {
-		t.Errorf("at two members: %v, want ErrSkip", err)
-	}
-	grants, err := p.AcquireAll(t.Context(), []driver.Request{one})
-	if err != nil || len(grants) != 1 {
-		t.Errorf("at one member: %v, %v", grants, err)
-	}
-}
-
 // spread is the URL of a shard; each member is NAME=URL, after joining or leaving and a
 // space if it is.
 func spread(members ...string) string {

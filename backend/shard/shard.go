@@ -83,7 +83,6 @@ var (
 	_ driver.Waiter    = (*Backend)(nil)
 	_ driver.Inspector = (*Backend)(nil)
 	_ driver.Revoker   = (*Backend)(nil)
-	_ driver.Together  = (*Backend)(nil)
 )
 
 // New spreads locks over members. They are its own from then on: Close closes them. If

@@ -40,7 +40,6 @@ var (
 	_ driver.Waiter    = (*Member)(nil)
 	_ driver.Inspector = (*Member)(nil)
 	_ driver.Revoker   = (*Member)(nil)
-	_ driver.Together  = (*Member)(nil)
 )
 
 // New stands in for the member at url, whose opening failed with err. It says that it can
@@ -181,18 +180,6 @@ func (m *Member) Revoke(ctx context.Context, h driver.Hold) error {
 		return r.Revoke(ctx, h)
 	}
 	return fmt.Errorf("%w: asking a holder", driver.ErrUnsupported)
-}
-
-// AcquireAll is the member's, if it has come and has one.
-func (m *Member) AcquireAll(ctx context.Context, rs []driver.Request) ([]driver.Grant, error) {
-	b, err := m.get(ctx)
-	if err != nil {
-		return nil, driver.Unsent(err)
-	}
-	if t, ok := b.(driver.Together); ok {
-		return t.AcquireAll(ctx, rs)
-	}
-	return nil, driver.ErrSkip
 }
 
 // Close ends a try under way, too.
