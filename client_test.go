@@ -266,7 +266,7 @@ func TestCloseOfADeadBackend(t *testing.T) {
 func TestBadNamesAndOptions(t *testing.T) {
 	r := newRig()
 	r.caps = func(c driver.Caps) driver.Caps {
-		c.MinTTL, c.MaxTTL, c.Line = time.Second, time.Hour, driver.Never
+		c.MinTTL, c.MaxTTL, c.Queueing = time.Second, time.Hour, driver.QueueNever
 		c.Modes = driver.Modes(driver.Exclusive, driver.Counted)
 		return c
 	}
@@ -379,24 +379,24 @@ func TestInspectListBreak(t *testing.T) {
 			t.Errorf("List: %v", names)
 		}
 		info.Holders[0].Foreign = true
-		if err := c.Break(t.Context(), info); !errors.Is(err, distlock.ErrInvalid) || lease.Err() != nil {
-			t.Errorf("Break of a foreign holder: %v, want ErrInvalid", err)
+		if err := c.ForceUnlock(t.Context(), info); !errors.Is(err, distlock.ErrInvalid) || lease.Err() != nil {
+			t.Errorf("ForceUnlock of a foreign holder: %v, want ErrInvalid", err)
 		}
 		info.Holders[0].Foreign = false
-		if err := c.Break(t.Context(), info); err != nil {
-			t.Errorf("Break: %v", err)
+		if err := c.ForceUnlock(t.Context(), info); err != nil {
+			t.Errorf("ForceUnlock: %v", err)
 		}
 		successor := mustLock(t, c.Mutex("jobs/a"))
-		if err := c.Break(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("Break of what is gone: %v, want ErrLost", err)
+		if err := c.ForceUnlock(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
+			t.Errorf("ForceUnlock of what is gone: %v, want ErrLost", err)
 		}
 		time.Sleep(time.Minute)
 		if successor.Err() != nil {
-			t.Errorf("Break hit the successor: %v", successor.Err())
+			t.Errorf("ForceUnlock hit the successor: %v", successor.Err())
 		}
 		mustUnlock(t, successor)
-		if err := c.Break(t.Context(), distlock.Info{Name: "jobs/a"}); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("Break of nobody: %v", err)
+		if err := c.ForceUnlock(t.Context(), distlock.Info{Name: "jobs/a"}); !errors.Is(err, distlock.ErrLost) {
+			t.Errorf("ForceUnlock of nobody: %v", err)
 		}
 	})
 }
@@ -465,7 +465,7 @@ func TestBreakOfOnesOwnHold(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Break(t.Context(), info); err != nil {
+		if err := c.ForceUnlock(t.Context(), info); err != nil {
 			t.Fatal(err)
 		}
 		if !errors.Is(lease.Err(), distlock.ErrLost) {

@@ -153,7 +153,7 @@ func (k *contender) request(onLost func()) driver.Request {
 		}
 		r.OnRevoke = k.wish.tell
 	}
-	if k.s.passable() && (k.c.caps.LineOf(k.s.mode) == driver.Never || k.c.caps.SpanLife > 0) {
+	if k.s.passable() && (k.c.caps.QueueingOf(k.s.mode) == driver.QueueNever || k.c.caps.SpanLife > 0) {
 		r.Fences = uint64(k.s.handoffMax) + 1
 	}
 	return r
@@ -161,8 +161,8 @@ func (k *contender) request(onLost func()) driver.Request {
 
 // queues reports whether a refused attempt leaves a place in line.
 func (k *contender) queues() bool {
-	line := k.c.caps.LineOf(k.s.mode)
-	return !k.once && (line == driver.Always || line == driver.OnRequest && k.s.fair)
+	line := k.c.caps.QueueingOf(k.s.mode)
+	return !k.once && (line == driver.QueueAlways || line == driver.QueueOnRequest && k.s.fair)
 }
 
 // granted makes the lease, and gives the role free.
@@ -242,7 +242,7 @@ func (k *contender) note(err error) {
 // arm arms the watch and reports whether it did so just now: then what happened
 // before it was armed must be looked at by another attempt.
 func (k *contender) arm() bool {
-	w, ok := k.c.backend.(driver.Waiter)
+	w, ok := k.c.backend.(driver.Watcher)
 	if !ok || k.watch != nil || k.unwatch || k.last != nil && !errors.Is(k.last, ErrHeld) {
 		return false
 	}

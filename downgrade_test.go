@@ -165,7 +165,7 @@ func TestDowngradeOfABrokenHold(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				if err := other.Break(ctx, info); err != nil {
+				if err := other.ForceUnlock(ctx, info); err != nil {
 					t.Error(err)
 				}
 				writer := mustLock(t, other.RWMutex("x"))

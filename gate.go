@@ -170,7 +170,7 @@ func (g *gate) yield(now instant) (d time.Duration, listen bool) {
 		return 0, false
 	}
 	p.probed = now
-	if _, pushed := g.c.backend.(driver.Waiter); pushed {
+	if _, pushed := g.c.backend.(driver.Watcher); pushed {
 		return 2*rtt + 100*time.Microsecond, false
 	}
 	return min(2*g.c.caps.Poll, 2*time.Millisecond), false

@@ -232,7 +232,7 @@ func shortSpans(caps driver.Caps) driver.Caps {
 func TestFairWhereAModeHasALine(t *testing.T) {
 	r := newRig()
 	r.caps = func(c driver.Caps) driver.Caps {
-		c.Lined = driver.Modes(driver.Exclusive)
+		c.QueuedModes = driver.Modes(driver.Exclusive)
 		return c
 	}
 	c := client(t, r, nil)
@@ -353,7 +353,7 @@ func TestLossDuringHandOffs(t *testing.T) {
 		mustUnlock(t, first)
 		lease := <-second
 		info, _ := c.Inspect(t.Context(), "x")
-		if err := c.Break(t.Context(), info); err != nil {
+		if err := c.ForceUnlock(t.Context(), info); err != nil {
 			t.Fatal(err)
 		}
 		<-lease.Context().Done()

@@ -99,7 +99,7 @@ func (h *hold) finish() { h.ended, h.halfway = true, h.turning }
 
 // lineUnknown: others may stand in line by now. sh.mu is held.
 func (h *hold) lineUnknown(now instant) bool {
-	return h.c.caps.LineOf(h.mode) != driver.Never && now-h.told >= h.c.caps.SpanLife
+	return h.c.caps.QueueingOf(h.mode) != driver.QueueNever && now-h.told >= h.c.caps.SpanLife
 }
 
 // newLease makes the next lease on the hold, for a Lock called with ctx. sh.mu is held.

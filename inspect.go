@@ -54,7 +54,7 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 	}
 }
 
-// Break releases by force what info shows as holding: those owners and no others,
+// ForceUnlock releases by force what info shows as holding: those owners and no others,
 // so that it can't hit a successor. ErrLost if none of them held any more. Holders in
 // this Client learn of it at once, others at their next renewal, or earlier where the
 // backend tells them; until then they believe to hold, so be sure that they are dead or
@@ -62,11 +62,11 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 //
 // ErrInvalid if a holder is Foreign, and nothing is broken: it may be another program's data,
 // which would be deleted. To break it all the same set its Foreign to false first.
-func (c *Client) Break(ctx context.Context, info Info) error {
+func (c *Client) ForceUnlock(ctx context.Context, info Info) error {
 	if slices.ContainsFunc(info.Holders, func(h Holder) bool { return h.Foreign }) {
-		return fail("break", info.Name, invalid("it was not written by distlock: another library's lock, or other data"))
+		return fail("forceunlock", info.Name, invalid("it was not written by distlock: another library's lock, or other data"))
 	}
-	return c.eachHolder(ctx, "break", info, func(ctx context.Context, h driver.Hold) error {
+	return c.eachHolder(ctx, "forceunlock", info, func(ctx context.Context, h driver.Hold) error {
 		err := c.backend.Release(ctx, h)
 		if own := c.watchdog.find(h.Owner); own != nil && (err == nil || errors.Is(err, ErrLost)) {
 			own.lose(errBroken, false)

@@ -99,7 +99,7 @@ func WithoutRenewal() LockOption {
 }
 
 // Fair makes waiters first come, first served over all processes, if the backend
-// can (Caps.Line), else ErrUnsupported. Every waiter has its own place at the
+// can (Caps.Queueing), else ErrUnsupported. Every waiter has its own place at the
 // backend then, and nothing is handed on inside the process: fair is slower.
 func Fair() LockOption {
 	return LockOption{func(s *spec) { s.fair = true }}
@@ -243,7 +243,7 @@ func (s *spec) check(caps driver.Caps) error {
 		return fmt.Errorf("%w: %s can't do %s locks (it can: %s)", ErrUnsupported, caps.Name, s.mode, caps.Modes)
 	case s.mode == Counted && s.limit < 1:
 		return invalid("a semaphore of %d permits; want at least 1", s.limit)
-	case s.fair && caps.LineOf(s.mode) == driver.Never:
+	case s.fair && caps.QueueingOf(s.mode) == driver.QueueNever:
 		return fmt.Errorf("%w: %s locks can't be fair at %s: their waiters do not stand in line there", ErrUnsupported, s.mode, caps.Name)
 	case s.revoked != nil && !caps.Revocable.Has(s.mode):
 		return fmt.Errorf("%w: %s can't ask the holders of %s locks for them, so that they can't be Revocable", ErrUnsupported, caps.Name, s.mode)

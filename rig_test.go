@@ -39,7 +39,7 @@ type (
 func newRig() *rig { return &rig{Backend: memlock.New(), caps: withoutLine} }
 
 func withoutLine(caps driver.Caps) driver.Caps {
-	caps.Line = driver.Never
+	caps.Queueing = driver.QueueNever
 	return caps
 }
 

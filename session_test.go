@@ -292,7 +292,7 @@ func TestRoleStaysAmongEquals(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := memlock.NewStore()
-				r := &rig{Backend: store.Connect(), caps: func(caps driver.Caps) driver.Caps { caps.Line = driver.Always; return caps }}
+				r := &rig{Backend: store.Connect(), caps: func(caps driver.Caps) driver.Caps { caps.Queueing = driver.QueueAlways; return caps }}
 				c, other := client(t, r, nil), client(t, store.Connect(), nil)
 				held := mustLock(t, other.Mutex("x"))
 				ctx, cancel := context.WithCancel(t.Context())

@@ -22,12 +22,12 @@ var stormWorlds = flag.Int("storm.worlds", 1, "how many worlds TestStorm makes f
 // stormKind is a kind of backend.
 type stormKind struct {
 	session, fixed bool
-	line           driver.Line
+	line           driver.Queueing
 	spanLife       time.Duration
 }
 
 func (k stormKind) set(c *driver.Caps) {
-	c.Session, c.Fixed, c.Line, c.SpanLife = k.session, k.fixed, k.line, k.spanLife
+	c.Session, c.Fixed, c.Queueing, c.SpanLife = k.session, k.fixed, k.line, k.spanLife
 }
 
 // TestStorm: everything that locks can do, at once, on backends of every kind that lose
@@ -35,7 +35,7 @@ func (k stormKind) set(c *driver.Caps) {
 // once, and in the end nothing is left.
 func TestStorm(t *testing.T) {
 	for _, life := range []stormKind{{}, {session: true}, {session: true, fixed: true}} {
-		for _, line := range []driver.Line{driver.Never, driver.OnRequest, driver.Always} {
+		for _, line := range []driver.Queueing{driver.QueueNever, driver.QueueOnRequest, driver.QueueAlways} {
 			for _, spans := range []time.Duration{0, time.Millisecond} {
 				kind := stormKind{life.session, life.fixed, line, spans}
 				t.Run(fmt.Sprintf("session %v, fixed %v, line %v, spans %v", kind.session, kind.fixed, line, spans), func(t *testing.T) {
@@ -213,7 +213,7 @@ func (b *belief) options(c *distlock.Client) (opts []distlock.LockOption) {
 		distlock.WithoutRenewal(), distlock.MinHold(rand.N(200 * time.Millisecond)), distlock.Reentrant(),
 		distlock.MaxHold(200*time.Millisecond + rand.N(2*time.Second)), distlock.Revocable(b.tell),
 	}
-	if c.Caps().Line != driver.Never {
+	if c.Caps().Queueing != driver.QueueNever {
 		all = append(all, distlock.Fair())
 	}
 	for _, o := range all {

@@ -133,7 +133,7 @@ func TestLostAsAFact(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := client(t, r, nil).Break(t.Context(), info); err != nil {
+		if err := client(t, r, nil).ForceUnlock(t.Context(), info); err != nil {
 			t.Fatal(err)
 		}
 		start := time.Now()

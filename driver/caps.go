@@ -69,26 +69,26 @@ func (s ModeSet) String() string {
 	return strings.Join(names, " ")
 }
 
-// Line says whether waiters stand in line at the coordinator.
-type Line uint8
+// Queueing says whether waiters have a queue at the coordinator.
+type Queueing uint8
 
-// The kinds of lines. Never: a refused request leaves nothing behind, and Queue is
-// ErrUnsupported. OnRequest: it leaves a place if Request.Queue asks for it.
-// Always: whoever waits stands in line.
+// The kinds of queueing. QueueNever: a refused request leaves nothing behind, and Request.Queue
+// is ErrUnsupported. QueueOnRequest: a refused request leaves a place in the queue if
+// Request.Queue is set. QueueAlways: every waiter has a place in the queue.
 const (
-	Never Line = iota
-	OnRequest
-	Always
+	QueueNever Queueing = iota
+	QueueOnRequest
+	QueueAlways
 )
 
-// String is the line's name in lower case.
-func (l Line) String() string {
+// String returns the name in lower case: "never", "on request", "always".
+func (l Queueing) String() string {
 	switch l {
-	case Never:
+	case QueueNever:
 		return "never"
-	case OnRequest:
+	case QueueOnRequest:
 		return "on request"
-	case Always:
+	case QueueAlways:
 		return "always"
 	}
 	return "invalid"
@@ -122,18 +122,18 @@ type Caps struct {
 	Session   bool // holds also end with the backend's session
 	Fixed     bool // with Session: a hold with Request.Fixed ends after its TTL also while the session lives on
 	Downgrade bool // a Write hold can become Read without being given up
-	Line      Line
+	Queueing  Queueing
 
-	// Lined are the modes that Line is about, in all others it is Never; zero means
+	// QueuedModes are the modes that Queueing is about; it is QueueNever in all others. Zero means
 	// all of Modes.
-	Lined ModeSet
+	QueuedModes ModeSet
 
 	// Revocable are the modes whose holders can be asked for their lock: see Revoker. Zero in
 	// backends that are no Revokers.
 	Revocable ModeSet
 
 	// SpanLife is for how long after the answer of a grant its span of fences may be used
-	// where there is a line: until then nobody asks whether others have come to stand in it. Zero
+	// where there is a queue: until then the core does not ask whether it is still empty. Zero
 	// means that no spans are asked for there, and each hand-off asks.
 	SpanLife time.Duration
 
@@ -145,8 +145,8 @@ type Caps struct {
 	Poll time.Duration
 }
 
-// Intersect is what both can do, for combinators. The name is c's. Line is that of both,
-// or Never if they differ.
+// Intersect returns what both can do, for combinators. The name is c's. Queueing is that of both,
+// or QueueNever if they differ.
 func (c Caps) Intersect(o Caps) Caps {
 	c.Modes &= o.Modes
 	c.Fence = c.Fence && o.Fence
@@ -155,8 +155,8 @@ func (c Caps) Intersect(o Caps) Caps {
 	c.Fixed = c.Fixed && o.Fixed
 	c.Revocable &= o.Revocable
 	c.Downgrade = c.Downgrade && o.Downgrade
-	c.Line, c.Lined = c.intersectLines(o)
-	if c.SpanLife = min(c.SpanLife, o.SpanLife); c.Line == Never {
+	c.Queueing, c.QueuedModes = c.intersectQueueing(o)
+	if c.SpanLife = min(c.SpanLife, o.SpanLife); c.Queueing == QueueNever {
 		c.SpanLife = 0
 	}
 	c.MinTTL = max(c.MinTTL, o.MinTTL)
@@ -167,27 +167,27 @@ func (c Caps) Intersect(o Caps) Caps {
 	return c
 }
 
-// intersectLines is the Line of both, and the modes of c in which they agree on it.
-func (c Caps) intersectLines(o Caps) (Line, ModeSet) {
+// intersectQueueing returns the Queueing of both, and the modes of c in which they agree on it.
+func (c Caps) intersectQueueing(o Caps) (Queueing, ModeSet) {
 	var agreed ModeSet
 	for m := Exclusive; m <= Counted; m++ {
-		if line := c.LineOf(m); c.Modes.Has(m) && line != Never && line == o.LineOf(m) {
+		if line := c.QueueingOf(m); c.Modes.Has(m) && line != QueueNever && line == o.QueueingOf(m) {
 			agreed |= Modes(m)
 		}
 	}
 	switch agreed {
 	case 0:
-		return Never, 0
+		return QueueNever, 0
 	case c.Modes:
-		return c.Line, 0
+		return c.Queueing, 0
 	}
-	return c.Line, agreed
+	return c.Queueing, agreed
 }
 
-// LineOf is Line for locks of one mode.
-func (c Caps) LineOf(m Mode) Line {
-	if c.Lined != 0 && !c.Lined.Has(m) {
-		return Never
+// QueueingOf returns Queueing for locks of mode m.
+func (c Caps) QueueingOf(m Mode) Queueing {
+	if c.QueuedModes != 0 && !c.QueuedModes.Has(m) {
+		return QueueNever
 	}
-	return c.Line
+	return c.Queueing
 }

@@ -20,9 +20,9 @@ type Backend interface {
 	// Caps.Downgrade). An attempt never shortens the life of a hold: it may arrive
 	// late, after a Renew for longer.
 	//
-	// A *HeldError says that somebody else holds. With r.Queue a place in line
-	// stays for r.TTL after this attempt, or as long as the session. Nobody passes
-	// a place in line: also a request without Queue is refused while one stands.
+	// A *HeldError says that another Owner holds. With r.Queue a place in the queue
+	// stays for r.TTL after this attempt, or as long as the session. No request
+	// passes a place in the queue, not even one without Queue.
 	//
 	// ErrInvalid, ErrUnsupported and ErrClosed are final: nothing was taken. ErrUnsent
 	// means that the attempt was not sent: nothing was taken, and the core does not
@@ -40,7 +40,7 @@ type Backend interface {
 	// one keeps it.
 	Renew(ctx context.Context, holds []Hold) []error
 
-	// Release ends Owner's hold, its place in line, or a lock that a closed Watch
+	// Release ends Owner's hold, its place in the queue, or a lock that a closed Watch
 	// had taken for it. Only Name, Owner and Mode of h are needed; they may come
 	// from an Info, which makes the force unlock: it cannot hit a successor.
 	// ErrLost: Owner had nothing.
@@ -52,9 +52,9 @@ type Backend interface {
 	Close() error
 }
 
-// Waiter is what a backend implements if its coordinator can push. The core
+// Watcher is what a backend implements if its coordinator can push. The core
 // polls without it.
-type Waiter interface {
+type Watcher interface {
 	// Watch returns once it is armed: whatever happens from then on that may let r
 	// in is signalled. ctx bounds the arming only. ErrSkip means: as if this
 	// backend had no Watch.
@@ -91,7 +91,7 @@ type Inspector interface {
 type Revoker interface {
 	// Revoke asks h's Owner to release, and leaves it to the holder to do so: nil says
 	// that it was asked, or had been. h may come from an Info; Name, Owner and Mode are needed.
-	// ErrLost: Owner does not hold; it may stand in line. ErrUnsupported: h's mode is not
+	// ErrLost: Owner does not hold; it may wait in the queue. ErrUnsupported: h's mode is not
 	// in Caps.Revocable, or the holder has not agreed to be asked, as far as the coordinator knows.
 	Revoke(ctx context.Context, h Hold) error
 }
@@ -131,14 +131,14 @@ type Request struct {
 	// releases it in time.
 	Fixed bool
 
-	// Queue keeps a place in line when the request is refused. The core sets it
-	// only where Caps.LineOf(Mode) is not Never.
+	// Queue keeps a place in the queue when the request is refused. The core sets it
+	// only where Caps.QueueingOf(Mode) is not Never.
 	Queue bool
 
 	// Fences is how many consecutive fences are wanted, for hand-off inside the
-	// process; at least 1. More than 1 only for Exclusive and Write, and where there is
-	// a line only if Caps.SpanLife says so: who may find someone in line asks again at
-	// each hand-off.
+	// process; at least 1. More than 1 only for Exclusive and Write, and where there is a
+	// queue only if Caps.SpanLife allows it: elsewhere each hand-off asks again, since the
+	// queue may not be empty any more.
 	Fences uint64
 
 	// Meta is kept beside the hold for Inspect: host, pid, program, free text.
@@ -164,10 +164,10 @@ type Request struct {
 // Grant is what a successful Acquire brings.
 type Grant struct {
 	// Fence … Fence+Fences-1 are this hold's. Fences is at least 1 and at most
-	// what was asked; 1 where others stand in line.
+	// what was asked; 1 where others wait in the queue.
 	Fence, Fences uint64
 
-	// Queued says that others stand in line: no hand-off past them.
+	// Queued says that others wait in the queue: no hand-off past them.
 	Queued bool
 
 	// TTL is the truth, counted from before the call. It is at least what was

@@ -18,7 +18,7 @@ func TestModes(t *testing.T) {
 	if driver.AllModes.String() != "exclusive write read counted" {
 		t.Errorf("all modes: %v", driver.AllModes)
 	}
-	if driver.Mode(0).String() != "invalid" || driver.Mode(9).String() != "invalid" || driver.Line(9).String() != "invalid" {
+	if driver.Mode(0).String() != "invalid" || driver.Mode(9).String() != "invalid" || driver.Queueing(9).String() != "invalid" {
 		t.Error("names for what does not exist")
 	}
 	if !driver.Read.SameKind(driver.Write) || driver.Read.SameKind(driver.Exclusive) || driver.Read.Alone() || !driver.Write.Alone() {
@@ -68,7 +68,7 @@ func TestFinal(t *testing.T) {
 
 func TestIntersect(t *testing.T) {
 	one := driver.Caps{
-		Name: "one", Modes: driver.AllModes, Fence: true, Floor: true, Downgrade: true, Line: driver.OnRequest,
+		Name: "one", Modes: driver.AllModes, Fence: true, Floor: true, Downgrade: true, Queueing: driver.QueueOnRequest,
 		Revocable: driver.Modes(driver.Exclusive, driver.Counted), MinTTL: time.Second, Poll: time.Second,
 	}
 	two := driver.Caps{

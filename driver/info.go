@@ -8,14 +8,14 @@ type Info struct {
 	Mode    Mode // of the lock's kind as seen: Exclusive, Write, Read or Counted; 0 when free
 	Limit   int  // Counted: permits in all
 	Holders []Holder
-	Waiters []Holder // those who stand in line, in their order, as far as the coordinator knows
+	Waiters []Holder // those in the queue, in its order, as far as the coordinator knows
 
 	// WaiterCount is at least len(Waiters): some coordinators know how many wait
 	// and not who. -1: not known.
 	WaiterCount int
 }
 
-// Holder is somebody who holds or stands in line.
+// Holder is one that holds, or waits in the queue.
 type Holder struct {
 	// Owner identifies the hold. It is what a force unlock names, so a program that
 	// shows an Info to people who may not break locks leaves it out.
@@ -26,7 +26,7 @@ type Holder struct {
 	// the holder's process the current one can be greater. 0: not known.
 	Fence uint64
 
-	// Held is how long it has been holding, or standing in line, by the
+	// Held is how long it has been holding, or waiting in the queue, by the
 	// coordinator's clock; negative: not known.
 	Held time.Duration
 

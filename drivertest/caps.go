@@ -11,11 +11,11 @@ var capsChecks = []promise{{
 		s.want(c.Modes.Has(driver.Exclusive) || c.Modes.Has(driver.Write), "Caps has a mode that excludes all others: got %v", c.Modes)
 		s.want(c.Modes&^driver.AllModes == 0, "Caps has known modes only: got %b", c.Modes)
 		s.want(c.Modes.Has(driver.Read) == c.Modes.Has(driver.Write), "Read and Write come together: got %v", c.Modes)
-		s.want(c.Line <= driver.Always, "Caps.Line is one of the three: got %d", c.Line)
-		s.want(c.Modes&c.Lined == c.Lined, "Caps.Lined are claimed modes: got %v of %v", c.Lined, c.Modes)
+		s.want(c.Queueing <= driver.QueueAlways, "Caps.Queueing is one of the three: got %d", c.Queueing)
+		s.want(c.Modes&c.QueuedModes == c.QueuedModes, "Caps.QueuedModes are claimed modes: got %v of %v", c.QueuedModes, c.Modes)
 		s.want(c.Modes&c.Revocable == c.Revocable, "Caps.Revocable are claimed modes: got %v of %v", c.Revocable, c.Modes)
 		s.want(c.Session || !c.Fixed, "Caps.Fixed is about holds that share the life of a session")
-		s.want(c.SpanLife >= 0 && (c.SpanLife == 0 || c.Line == driver.OnRequest), "Caps.SpanLife is for spans beside a line: got %v", c.SpanLife)
+		s.want(c.SpanLife >= 0 && (c.SpanLife == 0 || c.Queueing == driver.QueueOnRequest), "Caps.SpanLife is for spans beside a line: got %v", c.SpanLife)
 		s.want(c.MinTTL >= 0 && c.Poll >= 0 && (c.MaxTTL == 0 || c.MaxTTL >= c.MinTTL), "bounds of the TTL are in order: got %v to %v", c.MinTTL, c.MaxTTL)
 		s.want(!c.Downgrade || c.Modes.Has(driver.Write), "only a backend with Write and Read can downgrade")
 	},
@@ -42,7 +42,7 @@ var capsChecks = []promise{{
 	text:  "A place in line is refused with ErrUnsupported in modes without a line.",
 	every: true,
 	run: func(s *scene) {
-		if s.caps.LineOf(s.mode) != driver.Never {
+		if s.caps.QueueingOf(s.mode) != driver.QueueNever {
 			return
 		}
 		r := s.request()

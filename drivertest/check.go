@@ -120,7 +120,7 @@ func (p promise) modes(cfg config) []driver.Mode {
 		modes = cfg.modes()
 	}
 	if p.needs.line {
-		modes = slices.DeleteFunc(modes, func(m driver.Mode) bool { return cfg.caps.LineOf(m) == driver.Never })
+		modes = slices.DeleteFunc(modes, func(m driver.Mode) bool { return cfg.caps.QueueingOf(m) == driver.QueueNever })
 	}
 	if p.needs.revocable {
 		modes = slices.DeleteFunc(modes, func(m driver.Mode) bool { return !cfg.caps.Revocable.Has(m) })

@@ -113,7 +113,7 @@ func (c *conn) optionalClosed(r driver.Request) {
 	closed := func(name string, err error) {
 		c.want(errors.Is(err, driver.ErrClosed) || errors.Is(err, driver.ErrSkip), "a call after Close is refused: %s answered %s; want ErrClosed", name, answer(err))
 	}
-	if w, ok := c.Backend.(driver.Waiter); ok {
+	if w, ok := c.Backend.(driver.Watcher); ok {
 		watch, err := w.Watch(c.ctx, r)
 		closed("Watch", err)
 		bell{watch, c}.end()
@@ -138,7 +138,7 @@ func leavesNoGoroutine(s *scene) {
 	pprof.Do(s.ctx, pprof.Labels("drivertest", id), func(context.Context) {
 		c := s.open("C")
 		c.refused(s.rival(r), "a lock has one holder at a time")
-		if w, ok := c.Backend.(driver.Waiter); ok && !s.over() {
+		if w, ok := c.Backend.(driver.Watcher); ok && !s.over() {
 			if watch, err := w.Watch(s.ctx, s.rival(r)); err == nil {
 				watch.Close()
 			}

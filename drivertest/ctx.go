@@ -54,7 +54,7 @@ var ctxChecks = []promise{{
 	name: "ctx/watch",
 	text: "Watch with a context that has ended does not arm.",
 	run: func(s *scene) {
-		w, ok := s.a.Backend.(driver.Waiter)
+		w, ok := s.a.Backend.(driver.Watcher)
 		if s.over() || !ok {
 			s.fail(ErrNotClaimed)
 			return

@@ -70,7 +70,7 @@ var lifeMutants = []mutant{{
 	"Close releases", "close/releases-nothing",
 	func(l *lab, p *patched) {
 		session(l, p)
-		p.caps.Session, p.caps.Line = false, driver.OnRequest
+		p.caps.Session, p.caps.Queueing = false, driver.QueueOnRequest
 	},
 }, {
 	"a session outlives Close", "close/ends-session",

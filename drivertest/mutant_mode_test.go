@@ -144,17 +144,17 @@ var modeMutants = []mutant{{
 	func(_ *lab, p *patched) { p.caps.Modes = driver.Modes(driver.Exclusive) },
 }, {
 	"a place is accepted where no line is claimed", "caps/unclaimed-line",
-	func(_ *lab, p *patched) { p.caps.Line = driver.Never },
+	func(_ *lab, p *patched) { p.caps.Queueing = driver.QueueNever },
 }, {
 	"a place is accepted in a mode that has no line", "caps/unclaimed-line",
-	func(_ *lab, p *patched) { p.caps.Lined = driver.Modes(driver.Exclusive) },
+	func(_ *lab, p *patched) { p.caps.QueuedModes = driver.Modes(driver.Exclusive) },
 }, {
 	"spans that live beside no line", "caps/sensible",
-	func(_ *lab, p *patched) { p.caps.Line, p.caps.SpanLife = driver.Never, time.Millisecond },
+	func(_ *lab, p *patched) { p.caps.Queueing, p.caps.SpanLife = driver.QueueNever, time.Millisecond },
 }, {
 	"a line is claimed for a mode that is not", "caps/sensible",
 	func(_ *lab, p *patched) {
-		p.caps.Modes, p.caps.Lined = driver.Modes(driver.Exclusive), driver.Modes(driver.Counted)
+		p.caps.Modes, p.caps.QueuedModes = driver.Modes(driver.Exclusive), driver.Modes(driver.Counted)
 	},
 }, {
 	"a downgrade that is not claimed is accepted", "caps/unclaimed-downgrade",

@@ -83,15 +83,15 @@ var sane = map[string]func(*lab, *patched){
 		}
 	},
 	"no line": func(_ *lab, p *patched) {
-		p.caps.Line = driver.Never
+		p.caps.Queueing = driver.QueueNever
 		p.acquire = refuse(p.acquire, func(r driver.Request) bool { return r.Queue })
 	},
 	"line of mutexes only": func(_ *lab, p *patched) {
-		p.caps.Lined = driver.Modes(driver.Exclusive)
+		p.caps.QueuedModes = driver.Modes(driver.Exclusive)
 		p.acquire = refuse(p.acquire, func(r driver.Request) bool { return r.Queue && r.Mode != driver.Exclusive })
 	},
 	"mutex only": func(_ *lab, p *patched) {
-		p.caps.Modes, p.caps.Line, p.caps.Downgrade, p.caps.Floor, p.caps.Fence = driver.Modes(driver.Exclusive), driver.Never, false, false, false
+		p.caps.Modes, p.caps.Queueing, p.caps.Downgrade, p.caps.Floor, p.caps.Fence = driver.Modes(driver.Exclusive), driver.QueueNever, false, false, false
 		p.caps.Revocable = p.caps.Modes
 		p.acquire = refuse(p.acquire, func(r driver.Request) bool { return r.Queue || r.Mode != driver.Exclusive })
 	},
@@ -286,7 +286,7 @@ func fixedSession(l *lab, p *patched) {
 func session(_ *lab, p *patched) {
 	const endless = 24 * time.Hour
 	own := p.caps.Fixed
-	p.caps.Session, p.caps.Line = true, driver.Always
+	p.caps.Session, p.caps.Queueing = true, driver.QueueAlways
 	mine := make(chan map[string]driver.Hold, 1)
 	mine <- map[string]driver.Hold{}
 	acquire, all, renew, end := p.acquire, p.all, p.renew, p.close

@@ -135,7 +135,7 @@ func (s *scene) refusedName(name string) {
 
 // unwatchable must be refused, or left out.
 func (c *conn) unwatchable(r driver.Request, rule string) {
-	w, ok := c.Backend.(driver.Waiter)
+	w, ok := c.Backend.(driver.Watcher)
 	if !ok || c.over() {
 		return
 	}
@@ -180,7 +180,7 @@ func (c *conn) shortErrors(ctx context.Context, r driver.Request) {
 		failed("Renew", err)
 	}
 	failed("Release", c.Release(ctx, stranger))
-	if w, ok := c.Backend.(driver.Waiter); ok {
+	if w, ok := c.Backend.(driver.Watcher); ok {
 		watch, err := w.Watch(ctx, r)
 		if err == nil {
 			watch.Close()

@@ -45,11 +45,11 @@ func (n need) met(c driver.Caps, h *Harness) bool {
 // lined: all the modes that a promise about the line is about have one.
 func (n need) lined(c driver.Caps) bool {
 	for m := driver.Exclusive; m <= driver.Counted; m++ {
-		if n.modes.Has(m) && c.LineOf(m) == driver.Never {
+		if n.modes.Has(m) && c.QueueingOf(m) == driver.QueueNever {
 			return false
 		}
 	}
-	return c.Line != driver.Never
+	return c.Queueing != driver.QueueNever
 }
 
 // scene is one run of one promise: two connections at a time to one store, names that nobody

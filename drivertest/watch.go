@@ -238,7 +238,7 @@ func (c *conn) watchWith(ctx context.Context, r driver.Request) bell {
 		return bell{c: c}
 	}
 	defer c.call("Watch")()
-	w, ok := c.Backend.(driver.Waiter)
+	w, ok := c.Backend.(driver.Watcher)
 	if !ok {
 		c.fail(ErrNotClaimed)
 		return bell{c: c}

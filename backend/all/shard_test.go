@@ -50,7 +50,7 @@ func TestShardOfAllKinds(t *testing.T) {
 		defer c.Close()
 		clients = append(clients, c)
 	}
-	owner, err := shard.NewOwner("", "redis", "etcd", "sqlite", "quorum")
+	owner, err := shard.NewRouter("", "redis", "etcd", "sqlite", "quorum")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,7 @@ type Backend struct {
 
 var (
 	_ driver.Backend   = (*Backend)(nil)
-	_ driver.Waiter    = (*Backend)(nil)
+	_ driver.Watcher   = (*Backend)(nil)
 	_ driver.Inspector = (*Backend)(nil)
 )
 
@@ -63,7 +63,7 @@ func newBackend(client *clientv3.Client, opts *Options) (*Backend, error) {
 	b.caps = driver.Caps{
 		Name: opts.Name, Modes: driver.AllModes,
 		Fence: true, Session: true, Fixed: true, Downgrade: true,
-		Line: driver.Always, MinTTL: time.Second, MaxTTL: maxTTL,
+		Queueing: driver.QueueAlways, MinTTL: time.Second, MaxTTL: maxTTL,
 	}
 	if b.caps.Name == "" {
 		b.caps.Name = nameOf(addrsOf(client), b.prefix)

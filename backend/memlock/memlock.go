@@ -33,7 +33,7 @@ import (
 
 var (
 	_ driver.Backend   = (*Backend)(nil)
-	_ driver.Waiter    = (*Backend)(nil)
+	_ driver.Watcher   = (*Backend)(nil)
 	_ driver.Inspector = (*Backend)(nil)
 	_ driver.Revoker   = (*Backend)(nil)
 )
@@ -55,7 +55,7 @@ func (b *Backend) Caps() driver.Caps {
 		Fence:     true,
 		Floor:     true,
 		Downgrade: true,
-		Line:      driver.OnRequest,
+		Queueing:  driver.QueueOnRequest,
 		Revocable: driver.AllModes,
 		Poll:      time.Millisecond,
 		MinTTL:    time.Millisecond,

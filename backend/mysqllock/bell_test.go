@@ -25,7 +25,7 @@ func handOver(t testing.TB, a, b driver.Backend, name string, times int, held ti
 	for range times {
 		next := asks(r.Name, r.Mode)
 		refused(t, waiter, next)
-		w, err := waiter.(driver.Waiter).Watch(t.Context(), next)
+		w, err := waiter.(driver.Watcher).Watch(t.Context(), next)
 		if err != nil {
 			t.Fatal(err)
 		}

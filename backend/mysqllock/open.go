@@ -29,7 +29,7 @@ type Backend struct {
 // it may answer any with driver.ErrSkip.
 type strategy interface {
 	driver.Backend
-	driver.Waiter
+	driver.Watcher
 	driver.Inspector
 }
 

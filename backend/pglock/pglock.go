@@ -16,7 +16,7 @@ import (
 // strategy is what Backend is made of. Methods that one lacks answer driver.ErrSkip.
 type strategy interface {
 	driver.Backend
-	driver.Waiter
+	driver.Watcher
 	driver.Inspector
 }
 
@@ -30,7 +30,7 @@ type Backend struct {
 
 var (
 	_ driver.Backend   = (*Backend)(nil)
-	_ driver.Waiter    = (*Backend)(nil)
+	_ driver.Watcher   = (*Backend)(nil)
 	_ driver.Inspector = (*Backend)(nil)
 )
 

@@ -24,7 +24,7 @@ type odd struct {
 
 func (o *odd) Caps() driver.Caps {
 	c := o.Backend.Caps()
-	c.Line = driver.Never
+	c.Queueing = driver.QueueNever
 	if o.caps != nil {
 		o.caps(&c)
 	}

@@ -68,7 +68,7 @@ type member struct {
 
 var (
 	_ driver.Backend   = (*Backend)(nil)
-	_ driver.Waiter    = (*Backend)(nil)
+	_ driver.Watcher   = (*Backend)(nil)
 	_ driver.Inspector = (*Backend)(nil)
 )
 
@@ -157,7 +157,7 @@ func (b *Backend) merge(members []driver.Caps) driver.Caps {
 	}
 	c.Modes &^= driver.Modes(driver.Counted)
 	c.Fence = c.Fence && c.Floor // the second round is a Floor
-	c.Line, c.Lined, c.SpanLife, c.Revocable = driver.Never, 0, 0, 0
+	c.Queueing, c.QueuedModes, c.SpanLife, c.Revocable = driver.QueueNever, 0, 0, 0
 	c.Session = sessions > len(b.members)-b.majority
 	if c.MaxTTL > 0 {
 		c.MaxTTL = time.Duration(float64(c.MaxTTL-driftFloor) / (1 + b.opts.Drift))

@@ -125,7 +125,7 @@ func TestNewRefuses(t *testing.T) {
 func TestCaps(t *testing.T) {
 	b, _ := newCluster(t, 3).process()
 	c := b.Caps()
-	if c.Modes != driver.Modes(driver.Exclusive, driver.Read, driver.Write) || c.Line != driver.Never || !c.Fence || !c.Floor || !c.Downgrade || c.Session {
+	if c.Modes != driver.Modes(driver.Exclusive, driver.Read, driver.Write) || c.Queueing != driver.QueueNever || !c.Fence || !c.Floor || !c.Downgrade || c.Session {
 		t.Errorf("%+v", c)
 	}
 	_, err := b.Acquire(t.Context(), request(driver.Counted))

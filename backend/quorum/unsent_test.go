@@ -22,7 +22,7 @@ type scripted struct {
 
 func (m *scripted) Caps() driver.Caps {
 	c := m.Backend.Caps()
-	c.Name, c.Line = m.name, driver.Never
+	c.Name, c.Queueing = m.name, driver.QueueNever
 	return c
 }
 

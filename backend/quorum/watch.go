@@ -88,8 +88,8 @@ type watch struct {
 // arm arms at one member. One that waits natively might take the lock there, and then
 // several waiters could each keep some members from all others: it is left out.
 func (w *watch) arm(values context.Context, m *member, r driver.Request, i int) error {
-	waiter, ok := m.Backend.(driver.Waiter)
-	if !ok || m.Caps().Line == driver.Always {
+	waiter, ok := m.Backend.(driver.Watcher)
+	if !ok || m.Caps().Queueing == driver.QueueAlways {
 		return driver.ErrSkip
 	}
 	r.TTL += w.b.drift(r.TTL)

@@ -140,7 +140,7 @@ type link struct {
 // Caps deny what a quorum has no use for.
 func (l *link) Caps() driver.Caps {
 	c := l.Backend.Caps()
-	c.Line = driver.Never
+	c.Queueing = driver.QueueNever
 	return c
 }
 

@@ -60,7 +60,7 @@ func attempts(b *Backend) []driver.Request {
 		}
 		r := request("", m)
 		all = append(all, r)
-		if b.caps.LineOf(m) != driver.Never {
+		if b.caps.QueueingOf(m) != driver.QueueNever {
 			r = request("", m)
 			r.Queue = true
 			all = append(all, r)
@@ -133,7 +133,7 @@ func TestTokensOfOthersHold(t *testing.T) {
 			c := raw(t, testserver.SharedRedis(t).Addr())
 			for library, token := range tokens {
 				r := request("", driver.Exclusive)
-				r.Queue = b.caps.LineOf(r.Mode) != driver.Never
+				r.Queue = b.caps.QueueingOf(r.Mode) != driver.QueueNever
 				c.Set(bg, b.prefix+r.Name, token.value, token.ttl)
 				_, err := b.Acquire(t.Context(), r)
 				held := (*driver.HeldError)(nil)

@@ -30,7 +30,7 @@ const stormRate = 0.15
 // fuzzed is a Backend, or a broken one.
 type fuzzed interface {
 	driver.Backend
-	driver.Waiter
+	driver.Watcher
 }
 
 // fuzzer lets owners in several processes use one name while the network loses

@@ -50,7 +50,7 @@ func holdAll(t *testing.T, b *Backend) (names []string) {
 			names = append(names, r.Name)
 		}
 	}
-	if b.caps.LineOf(driver.Exclusive) != driver.Never {
+	if b.caps.QueueingOf(driver.Exclusive) != driver.QueueNever {
 		first, second := request("", driver.Exclusive), request("", driver.Exclusive)
 		second.Name, second.Queue = first.Name, true
 		acquire(t, b, first)

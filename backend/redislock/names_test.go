@@ -55,7 +55,7 @@ func lifeOf(t *testing.T, b *Backend, c *redis.Client, name string, during func(
 		if mode == driver.Read {
 			other.Mode = driver.Write
 		}
-		other.Queue = b.Caps().LineOf(other.Mode) != driver.Never
+		other.Queue = b.Caps().QueueingOf(other.Mode) != driver.QueueNever
 		s.inspect(name)
 		s.acquire("lock", r)
 		during()

@@ -40,7 +40,7 @@ func TestSemaphoreIsNoMutex(t *testing.T) {
 		counted := request("", driver.Counted)
 		acquire(t, openOwn(t, srv.Addr(), Options{Layout: o.Layout}), counted)
 		b := openOwn(t, srv.Addr(), o)
-		for _, queue := range []bool{false, b.Caps().Line != driver.Never} {
+		for _, queue := range []bool{false, b.Caps().Queueing != driver.QueueNever} {
 			mutex := request(counted.Name, driver.Exclusive)
 			mutex.Queue = queue
 			err := refused(t, b, mutex, driver.ErrInvalid)

@@ -84,7 +84,7 @@ type Backend struct {
 
 var (
 	_ driver.Backend   = (*Backend)(nil)
-	_ driver.Waiter    = (*Backend)(nil)
+	_ driver.Watcher   = (*Backend)(nil)
 	_ driver.Inspector = (*Backend)(nil)
 )
 
@@ -116,7 +116,7 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 	b.caps = driver.Caps{
 		Name: opts.Name, Modes: driver.AllModes,
 		Fence: true, Floor: true, Downgrade: true,
-		Line: driver.OnRequest, Lined: driver.Modes(driver.Exclusive),
+		Queueing: driver.QueueOnRequest, QueuedModes: driver.Modes(driver.Exclusive),
 		MinTTL: 10 * time.Millisecond, MaxTTL: maxTTL,
 	}
 	if b.layout.span > 1 {
@@ -148,7 +148,7 @@ func (b *Backend) withoutScripts() error {
 	}
 	b.scriptless = newScriptless(b)
 	b.caps.Modes, b.caps.Downgrade = driver.Modes(driver.Exclusive), false
-	b.caps.Line, b.caps.Lined, b.caps.SpanLife = driver.Never, 0, 0
+	b.caps.Queueing, b.caps.QueuedModes, b.caps.SpanLife = driver.QueueNever, 0, 0
 	return nil
 }
 
@@ -170,7 +170,7 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := checkTTL(r.TTL); err != nil {
 		return driver.Grant{}, err
 	}
-	if r.Queue && b.caps.LineOf(r.Mode) == driver.Never {
+	if r.Queue && b.caps.QueueingOf(r.Mode) == driver.QueueNever {
 		return driver.Grant{}, fmt.Errorf("%w: a place in line for a %v lock: in Redis only exclusive locks have a line, and it needs scripts", driver.ErrUnsupported, r.Mode)
 	}
 	if r.Mode == driver.Counted && r.Limit < 1 {

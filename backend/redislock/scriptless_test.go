@@ -98,7 +98,7 @@ func openAged(t testing.TB, addr string, opts Options) *Backend {
 func TestScriptlessIsFoundOut(t *testing.T) {
 	srv := noScripts(t)
 	b := openOwn(t, srv.Addr(), Options{})
-	if c := b.Caps(); c.Modes != driver.Modes(driver.Exclusive) || c.Downgrade || c.Line != driver.Never {
+	if c := b.Caps(); c.Modes != driver.Modes(driver.Exclusive) || c.Downgrade || c.Queueing != driver.QueueNever {
 		t.Errorf("caps %+v", c)
 	}
 	for _, mode := range []driver.Mode{driver.Write, driver.Read, driver.Counted} {

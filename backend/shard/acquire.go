@@ -49,7 +49,7 @@ func (b *Backend) valid(r *driver.Request) error {
 	switch {
 	case !b.caps.Modes.Has(r.Mode) || r.Mode == 0:
 		return fmt.Errorf("%w: shard: mode %v: not every member has it", driver.ErrUnsupported, r.Mode)
-	case r.Queue && b.caps.LineOf(r.Mode) == driver.Never:
+	case r.Queue && b.caps.QueueingOf(r.Mode) == driver.QueueNever:
 		return fmt.Errorf("%w: shard: a place in line: not every member has one, or the list of members is changing", driver.ErrUnsupported)
 	case r.Mode == driver.Read && !b.caps.Downgrade && b.holds.mode(r.Owner) == driver.Write:
 		return fmt.Errorf("%w: shard: a downgrade: not every member can do it", driver.ErrUnsupported)

@@ -36,9 +36,9 @@ func Example() {
 	// <nil>
 }
 
-func ExampleOwner() {
+func ExampleRouter() {
 	ctx := context.Background()
-	owner, err := shard.NewOwner("web-0", "web-0", "web-1", "web-2") // this instance, and all
+	owner, err := shard.NewRouter("web-0", "web-0", "web-1", "web-2") // this instance, and all
 	if err != nil {
 		log.Fatal(err)
 	}

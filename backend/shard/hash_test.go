@@ -68,7 +68,7 @@ func TestFewNamesMove(t *testing.T) {
 
 // Other versions, and other programs, must place names alike.
 func TestPlacesNeverChange(t *testing.T) {
-	o, err := NewOwner("", "c", "a", "b")
+	o, err := NewRouter("", "c", "a", "b")
 	if err != nil {
 		t.Fatal(err)
 	}

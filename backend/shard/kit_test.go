@@ -244,7 +244,7 @@ func request(name string) driver.Request {
 
 // at is a name that a list's hashing gives to a member.
 func at(t testing.TB, member string, list ...string) string {
-	o, err := shard.NewOwner("", list...)
+	o, err := shard.NewRouter("", list...)
 	if err != nil {
 		t.Fatal(err)
 	}

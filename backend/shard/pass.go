@@ -48,9 +48,9 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	}
 	defer b.tasks.Done()
 	p := b.place(r.Name)
-	w, ok := p.first.Backend.(driver.Waiter)
+	w, ok := p.first.Backend.(driver.Watcher)
 	// One that waits natively would take the lock for somebody who did not ask for a place.
-	odd := p.first.Caps().Line == driver.Always && b.caps.LineOf(r.Mode) != driver.Always
+	odd := p.first.Caps().Queueing == driver.QueueAlways && b.caps.QueueingOf(r.Mode) != driver.QueueAlways
 	if !ok || odd || p.second != nil {
 		return driver.Watch{}, driver.ErrSkip
 	}

@@ -80,7 +80,7 @@ type member struct {
 
 var (
 	_ driver.Backend   = (*Backend)(nil)
-	_ driver.Waiter    = (*Backend)(nil)
+	_ driver.Watcher   = (*Backend)(nil)
 	_ driver.Inspector = (*Backend)(nil)
 	_ driver.Revoker   = (*Backend)(nil)
 )
@@ -187,7 +187,7 @@ func (b *Backend) merge() (driver.Caps, error) {
 	}
 	c.MaxTTL = c.Longest() / 2 // an entry lives for longer than any lock
 	if len(b.lists) == 2 {
-		c.Line, c.Lined, c.SpanLife = driver.Never, 0, 0
+		c.Queueing, c.QueuedModes, c.SpanLife = driver.QueueNever, 0, 0
 		c.Fence = c.Fence && c.Floor
 	}
 	c.Name = "shard(" + strings.ReplaceAll(b.lists[len(b.lists)-1].text, ",", " ") + ")"

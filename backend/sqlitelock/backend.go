@@ -76,7 +76,7 @@ func (b *Backend) Caps() driver.Caps {
 		Fence:     true,
 		Floor:     true,
 		Downgrade: true,
-		Line:      driver.OnRequest,
+		Queueing:  driver.QueueOnRequest,
 		MinTTL:    claims.MinTTL,
 		MaxTTL:    claims.MaxTTL,
 		Poll:      time.Millisecond,

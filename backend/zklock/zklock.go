@@ -29,7 +29,7 @@ type Backend struct {
 
 var (
 	_ driver.Backend   = (*Backend)(nil)
-	_ driver.Waiter    = (*Backend)(nil)
+	_ driver.Watcher   = (*Backend)(nil)
 	_ driver.Inspector = (*Backend)(nil)
 	_ driver.Revoker   = (*Backend)(nil)
 )
@@ -40,7 +40,7 @@ func newBackend(o *options, least, most time.Duration) *Backend {
 		opts: o, sessions: map[time.Duration]*session{}, places: map[string]*place{}, watches: map[string]*watch{},
 		caps: driver.Caps{
 			Name: o.name, Modes: driver.AllModes, Revocable: driver.AllModes,
-			Fence: true, Session: true, Downgrade: true, Line: driver.Always,
+			Fence: true, Session: true, Downgrade: true, Queueing: driver.QueueAlways,
 			MinTTL: least / share, MaxTTL: most / share,
 		},
 	}

@@ -68,7 +68,7 @@ func breakLock(c *distlock.Client, ctx context.Context, info distlock.Info, fore
 		}
 		info.Holders[i].Foreign = false
 	}
-	return c.Break(ctx, info)
+	return c.ForceUnlock(ctx, info)
 }
 
 // unlock does something about all who hold a lock.

@@ -37,7 +37,7 @@ type Member struct {
 
 var (
 	_ driver.Backend   = (*Member)(nil)
-	_ driver.Waiter    = (*Member)(nil)
+	_ driver.Watcher   = (*Member)(nil)
 	_ driver.Inspector = (*Member)(nil)
 	_ driver.Revoker   = (*Member)(nil)
 )
@@ -140,7 +140,7 @@ func (m *Member) Watch(ctx context.Context, r driver.Request) (driver.Watch, err
 	if err != nil {
 		return driver.Watch{}, err
 	}
-	if w, ok := b.(driver.Waiter); ok {
+	if w, ok := b.(driver.Watcher); ok {
 		return w.Watch(ctx, r)
 	}
 	return driver.Watch{}, driver.ErrSkip

@@ -24,7 +24,7 @@ type Options struct {
 }
 
 // Backend keeps locks in rows of a table. Its methods are safe for concurrent use. It
-// implements driver.Backend, driver.Waiter and driver.Inspector.
+// implements driver.Backend, driver.Watcher and driver.Inspector.
 type Backend struct {
 	dialect Dialect
 	options Options
@@ -58,7 +58,7 @@ func (b *Backend) Caps() driver.Caps {
 		Fence:     true,
 		Floor:     true,
 		Downgrade: true,
-		Line:      driver.OnRequest,
+		Queueing:  driver.QueueOnRequest,
 		SpanLife:  time.Millisecond,
 		MinTTL:    claims.MinTTL,
 		MaxTTL:    claims.MaxTTL,

@@ -86,7 +86,7 @@ func goBreaks(t *testing.T, s *sides) {
 		t.Fatalf("info: %+v", info)
 	}
 	start := time.Now()
-	if err := s.c.Break(t.Context(), info); err != nil {
+	if err := s.c.ForceUnlock(t.Context(), info); err != nil {
 		t.Fatal(err)
 	}
 	g := waiter.Granted(t)
@@ -95,7 +95,7 @@ func goBreaks(t *testing.T, s *sides) {
 	}
 	s.on(s.th, "mine").Says(t, "true")
 	s.on(s.th, "unlock").Wait(t)
-	if err := s.c.Break(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
+	if err := s.c.ForceUnlock(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
 		t.Errorf("broken again: %v", err)
 	}
 	interop.IsHeld(t, s.lock)

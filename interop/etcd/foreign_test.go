@@ -66,14 +66,14 @@ func TestBreakPeers(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.Waits(t)
-		if err := us.Break(t.Context(), info); err != nil {
+		if err := us.ForceUnlock(t.Context(), info); err != nil {
 			t.Fatal(err)
 		}
 		g := w.Granted(t)
 		if g.Fence() <= h.Fence() {
 			t.Errorf("fence %d came after %d", g.Fence(), h.Fence())
 		}
-		if err := us.Break(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
+		if err := us.ForceUnlock(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
 			t.Errorf("broken again: %v", err)
 		}
 		if err := h.Unlock(t.Context()); err != nil {

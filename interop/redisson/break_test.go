@@ -103,12 +103,12 @@ func goBreaks(t *testing.T, d *deployment, k kind) {
 	if err != nil || len(info.Holders) != 1 {
 		t.Fatalf("inspect: %+v, %v", info, err)
 	}
-	if err := s.c.Break(t.Context(), info); err != nil {
+	if err := s.c.ForceUnlock(t.Context(), info); err != nil {
 		t.Fatal(err)
 	}
 	h := interop.Take(t, s.lock)
 	s.javaUnlocks(s.th, held).Refused(t, "Illegal") // MonitorState, or Argument for a permit
-	if err := s.c.Break(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
+	if err := s.c.ForceUnlock(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
 		t.Errorf("broken again: %v", err)
 	}
 	if k.Sharing != "reading" {

@@ -113,7 +113,7 @@ func (c *cable) Release(ctx context.Context, h driver.Hold) error {
 }
 
 func (c *cable) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
-	if w, ok := c.Backend.(driver.Waiter); ok && !c.cut.Load() {
+	if w, ok := c.Backend.(driver.Watcher); ok && !c.cut.Load() {
 		return w.Watch(ctx, r)
 	}
 	return driver.Watch{}, driver.ErrSkip

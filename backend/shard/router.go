@@ -13,7 +13,7 @@ import (
 // ErrElsewhere is what Do answers for a key that another instance has.
 var ErrElsewhere = errors.New("shard: another instance has this key")
 
-// Owner routes each key to one of several instances of a program, by the same hashing as
+// Router routes each key to one of several instances of a program, by the same hashing as
 // locks to members. Where all requests for a key come to the instance that has it, a mutex of
 // that process does instead of a distributed lock. It is safe for concurrent use.
 //
@@ -21,19 +21,19 @@ var ErrElsewhere = errors.New("shard: another instance has this key")
 // instances, as during every deployment and every change of scale, can both believe to have a
 // key; so can an instance that was replaced and does not know it yet. Where that may do
 // harm keep a lock or a fence behind it: it then costs little, since it is rarely contended.
-type Owner struct {
+type Router struct {
 	self      string
 	instances []string
 	seeds     []uint64
 	turns     turns.Turns[string]
 }
 
-// NewOwner routes to the given instances; self is the one that this process is, or empty
+// NewRouter routes to the given instances; self is the one that this process is, or empty
 // for a process that only routes. Names must be the same in every process, and should be
 // stable, as those of a StatefulSet are, so that a restart moves no keys. The order does not
 // matter. ErrInvalid says what is wrong with the names.
-func NewOwner(self string, instances ...string) (*Owner, error) {
-	o := &Owner{self: self, instances: slices.Sorted(slices.Values(instances))}
+func NewRouter(self string, instances ...string) (*Router, error) {
+	o := &Router{self: self, instances: slices.Sorted(slices.Values(instances))}
 	switch {
 	case len(instances) == 0:
 		return nil, fmt.Errorf("%w: shard: no instances", driver.ErrInvalid)
@@ -51,15 +51,15 @@ func NewOwner(self string, instances ...string) (*Owner, error) {
 }
 
 // Of is the instance that has key.
-func (o *Owner) Of(key string) string { return o.instances[pick(o.seeds, key)] }
+func (o *Router) Of(key string) string { return o.instances[pick(o.seeds, key)] }
 
 // Mine reports whether this instance has key.
-func (o *Owner) Mine(key string) bool { return o.self != "" && o.Of(key) == o.self }
+func (o *Router) Mine(key string) bool { return o.self != "" && o.Of(key) == o.self }
 
-// Do calls f while no other Do of this Owner runs for key. For a key of another instance
+// Do calls f while no other Do of this Router runs for key. For a key of another instance
 // it answers ErrElsewhere and does not call f: pass the request on to Of(key). If ctx ends
 // while others have the key it answers the context's error. f's error is passed on.
-func (o *Owner) Do(ctx context.Context, key string, f func(context.Context) error) error {
+func (o *Router) Do(ctx context.Context, key string, f func(context.Context) error) error {
 	if !o.Mine(key) {
 		return fmt.Errorf("%w: %q has %s", ErrElsewhere, o.Of(key), driver.Quote(key))
 	}

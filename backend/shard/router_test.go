@@ -18,7 +18,7 @@ func TestOwnerAgrees(t *testing.T) {
 	for i := range 1000 {
 		key, mine := fmt.Sprint("order:", i), 0
 		for n, list := range lists {
-			o, err := shard.NewOwner(fmt.Sprint("web-", n), list...)
+			o, err := shard.NewRouter(fmt.Sprint("web-", n), list...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -34,7 +34,7 @@ func TestOwnerAgrees(t *testing.T) {
 
 func TestOwnerDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o, err := shard.NewOwner("a", "a", "b")
+		o, err := shard.NewRouter("a", "a", "b")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,11 +78,11 @@ func TestOwnerDo(t *testing.T) {
 
 func TestOwnerRefuses(t *testing.T) {
 	for _, c := range [][]string{{""}, {"a"}, {"", "a", "a"}, {"", "a", ""}, {"c", "a", "b"}} {
-		if _, err := shard.NewOwner(c[0], c[1:]...); !errors.Is(err, driver.ErrInvalid) {
+		if _, err := shard.NewRouter(c[0], c[1:]...); !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%q: %v", c, err)
 		}
 	}
-	if o, err := shard.NewOwner("", "a"); err != nil || o.Mine("x") {
+	if o, err := shard.NewRouter("", "a"); err != nil || o.Mine("x") {
 		t.Errorf("one that only routes has a key: %v", err)
 	}
 }
