@@ -109,7 +109,7 @@ func akin(name string) []string {
 
 // No lock has the name of a key that stands beside another lock, and the locks that are
 // allowed leave others as they are.
-func TestKeysBesideALockAreNoNames(t *testing.T) {
+func TestLongKeysBesideALockAreNoNames(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Redis(t)
 	c := raw(t, srv.Addr())

@@ -146,7 +146,7 @@ func (s *site) connect() error {
 
 // Others are never refused, and the server counts 20 connections of verify at most, whether it
 // has its usual limit or few left.
-func TestVerifyBesideOthers(t *testing.T) {
+func TestLongVerifyBesideOthers(t *testing.T) {
 	t.Parallel()
 	for name, k := range kinds(t) {
 		for i, params := range k.strategies {
