@@ -33,7 +33,7 @@ test: servers ## run the tests with the race detector (minutes)
 test-long: servers ## run what takes longer: fuzzing, old servers, other languages, the core fifty times (a quarter of an hour)
 	$(GO) build -race ./...
 	$(GOTEST) -hang 5m $(LONG) -- $(RACE) -timeout 20m -run '^TestLong[A-Z]'
-	$(GO) run ./internal/gotest -hang 5m $(LATE) -- -vet=off -timeout 20m -run '^Test(Long)?LateCalls' -args -late.calls=10000
+	$(GO) run ./internal/gotest -hang 5m $(LATE) -- -vet=off -timeout 20m -run '^Test(Long)?LateCalls' -args -late.calls=2000
 	$(GO) test -vet=off -timeout 15m -run 'TestStorm$$' . -args -storm.worlds 556
 	$(GO) test $(RACE) -timeout 15m -count=50 -skip '^Test(Large|Long)[A-Z]' . ./driver
 	cd interop/strings && $(GO) test $(RACE) -timeout 5m ./...
