@@ -22,7 +22,7 @@ var (
 )
 
 // fewOps is how many operations of each mode the short test with lost replies has.
-const fewOps = 200
+const fewOps = 500
 
 // stormRate is how many requests of the fuzz, or their answers, are lost.
 const stormRate = 0.15
