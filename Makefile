@@ -30,7 +30,7 @@ test: servers ## run the tests with the race detector (minutes)
 	$(GO) build -race ./...
 	$(GOTEST) -- $(RACE) -timeout 20m -skip '^TestLong[A-Z]'
 
-test-long: servers ## run what takes longer: fuzzing, old servers, other languages, the core fifty times (a quarter of an hour)
+test-long: servers ## run what takes longer: fuzzing, old servers, other languages, the core fifty times (25 minutes)
 	$(GO) build -race ./...
 	$(GOTEST) -hang 5m $(LONG) -- $(RACE) -timeout 20m -run '^TestLong[A-Z]'
 	$(GO) run ./internal/gotest -hang 5m $(LATE) -- -vet=off -timeout 20m -run '^Test(Long)?LateCalls' -args -late.calls=2000
