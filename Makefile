@@ -15,6 +15,8 @@ SERIAL = ./backend/etcdlock ./backend/redislock ./backend/zklock ./fence/fencere
 LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | grep -v '^./\(bench\|interop/etcd\|interop/strings\|interop/zk\)/' | xargs -n1 dirname | sort -u)
 # Packages of backends whose requests are held back until they do harm, if there is any to do.
 LATE = ./backend/etcdlock ./backend/mysqllock ./backend/pglock ./backend/redislock ./backend/zklock
+# Tests of the core with thousands of calls, which do not run fifty times.
+ONCE = ^Test(Large|Long)[A-Z]|Outage|SilentHolds|SilentReleases|NothingSent
 GOTEST = $(GO) run ./internal/gotest -serial '$(SERIAL)' -slowest 10
 RACE = -race -shuffle=on -vet=off
 
@@ -35,7 +37,7 @@ test-long: servers ## run what takes longer: fuzzing, old servers, other languag
 	$(GOTEST) -hang 5m $(LONG) -- $(RACE) -timeout 20m -run '^TestLong[A-Z]'
 	$(GO) run ./internal/gotest -hang 5m $(LATE) -- -vet=off -timeout 20m -run '^Test(Long)?LateCalls' -args -late.calls=2000
 	$(GO) test -vet=off -timeout 15m -run 'TestStorm$$' . -args -storm.worlds 556
-	$(GO) test $(RACE) -timeout 15m -count=50 -skip '^Test(Large|Long)[A-Z]' . ./driver
+	$(GO) test $(RACE) -timeout 20m -count=50 -skip '$(ONCE)' . ./driver
 	cd interop/strings && $(GO) test $(RACE) -timeout 5m ./...
 	cd interop/etcd && $(GO) test $(RACE) -timeout 15m ./...
 	cd interop/zk && $(GO) test $(RACE) -timeout 5m ./...
