@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit"
 	"github.com/distlock/distlock/internal/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -22,7 +23,7 @@ func heap() (bytes uint64, goroutines int) {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return m.HeapAlloc, runtime.NumGoroutine()
+	return m.HeapAlloc, testkit.Goroutines()
 }
 
 // Many held locks have one lease, and one stream that watches their keys. Each costs memory,

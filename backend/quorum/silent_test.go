@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +12,7 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/backend/quorum"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit"
 )
 
 // With a minority silent every call takes no longer than with all well. What the silent
@@ -217,7 +217,7 @@ func TestManyRemains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3)
 		b, w := c.process()
-		before := runtime.NumGoroutine()
+		before := testkit.Goroutines()
 		var held []driver.Request
 		for i := range 1000 {
 			r := request(driver.Exclusive)
@@ -233,7 +233,7 @@ func TestManyRemains(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second)
-		if n := runtime.NumGoroutine() - before; n > 10 {
+		if n := testkit.Goroutines() - before; n > 10 {
 			t.Errorf("%d goroutines wait for a silent member", n)
 		}
 		if calls := w.calls.Load(); calls > 7000 {
@@ -274,12 +274,12 @@ func TestCallsDoNotPileUp(t *testing.T) {
 				take(t, b, mine)
 				synctest.Wait()
 				w.cut(2)
-				before := runtime.NumGoroutine()
+				before := testkit.Goroutines()
 				for range 2000 {
 					call(b, mine, r)
 					time.Sleep(50 * time.Millisecond)
 				}
-				if n := runtime.NumGoroutine() - before; n > 200 {
+				if n := testkit.Goroutines() - before; n > 200 {
 					t.Errorf("%d goroutines wait for a silent member", n)
 				}
 				w.restore()

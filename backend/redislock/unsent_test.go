@@ -3,12 +3,12 @@ package redislock
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"testing"
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/faultproxy"
+	"github.com/distlock/distlock/internal/testkit"
 	"github.com/distlock/distlock/internal/testserver"
 )
 
@@ -44,12 +44,12 @@ func tryAtADeadServer(t *testing.T, tries int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, most := runtime.NumGoroutine(), 0
+	before, most := testkit.Goroutines(), 0
 	for i := range tries {
 		if _, err := c.Mutex(fmt.Sprint(i)).TryLock(t.Context()); !errors.Is(err, distlock.ErrUnavailable) {
 			t.Fatalf("try %d: %v", i, err)
 		}
-		most = max(most, runtime.NumGoroutine()-before)
+		most = max(most, testkit.Goroutines()-before)
 	}
 	if most > 100 {
 		t.Errorf("%d goroutines", most)
