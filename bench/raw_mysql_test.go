@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/go-sql-driver/mysql"
 )
 

@@ -13,7 +13,7 @@ import (
 	_ "github.com/distlock/distlock/backend/all"
 	"github.com/distlock/distlock/backend/shard"
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }

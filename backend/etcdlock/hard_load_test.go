@@ -12,9 +12,9 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/etcdlock"
-	"github.com/distlock/distlock/internal/faultproxy"
-	"github.com/distlock/distlock/internal/ledger"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/exclusion"
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 )
@@ -51,7 +51,7 @@ func (p *program) pass() {
 // load is programs that take turns on a few locks of one cluster while somebody breaks
 // things.
 type load struct {
-	*ledger.Ledger
+	*exclusion.Ledger
 	t        testing.TB
 	g        *testserver.EtcdClusterGroup
 	programs []*program
@@ -68,7 +68,7 @@ const contended = "hot"
 
 func startLoad(t testing.TB, g *testserver.EtcdClusterGroup) *load {
 	t.Helper()
-	l := &load{Ledger: ledger.New(), t: t, g: g}
+	l := &load{Ledger: exclusion.New(), t: t, g: g}
 	l.ctx, l.stop = context.WithCancel(t.Context())
 	for i := range 4 {
 		p := l.open(fmt.Sprintf("program %d", i))

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/faultfuzz"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/faultfuzz"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 func TestLateCalls(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 func forUpdateHold(t *testing.T) (*Backend, *sql.DB, driver.Request) {

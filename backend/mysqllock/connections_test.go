@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 func TestFreeConnections(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/pinned"
+	"github.com/distlock/distlock/internal/connlock"
 )
 
 // forUpdate is the strategy ForUpdate: a row that is locked by an open transaction. Another row
@@ -15,7 +15,7 @@ import (
 type forUpdate struct{ connections }
 
 // forUpdateBackend also commits the caller's work.
-type forUpdateBackend struct{ *pinned.Backend }
+type forUpdateBackend struct{ *connlock.Backend }
 
 func newForUpdate(ctx context.Context, s *site) (strategy, error) {
 	d := &forUpdate{connections{site: s, table: quoted(s.opts.Table)}}
@@ -54,7 +54,7 @@ func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx
 
 // Pin makes a link. Gaps are not locked at this isolation level. What is sent when the
 // server has ended the transaction is not to be committed.
-func (d *forUpdate) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (pinned.Link, error) {
+func (d *forUpdate) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Link, error) {
 	k, err := d.pin(ctx, conn, lease)
 	if err == nil {
 		err = k.exec(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -67,7 +67,7 @@ func (d *forUpdate) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration
 
 // Evict ends the connection of a holder. A release takes the owner's name out of the row,
 // so one that is there holds, or its connection has died.
-func (d *forUpdate) Evict(ctx context.Context, l pinned.Lock) (bool, error) {
+func (d *forUpdate) Evict(ctx context.Context, l connlock.Lock) (bool, error) {
 	return d.evict(ctx, l, func(mark string) string { return marked(mark) + " IS NOT NULL" })
 }
 
@@ -85,7 +85,7 @@ func (v server) noWait() string {
 }
 
 // Take leaves the transaction open if the lock is refused: the next attempt uses it.
-func (k *forUpdateLink) Take(ctx context.Context, l pinned.Lock) (number uint64, ok bool, err error) {
+func (k *forUpdateLink) Take(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
 	if k.c.server.noWait() == "" {
 		if err := k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = 1"); err != nil {
 			return 0, false, err
@@ -96,7 +96,7 @@ func (k *forUpdateLink) Take(ctx context.Context, l pinned.Lock) (number uint64,
 }
 
 // take locks the row. Where there is none nothing is locked, and it is made.
-func (k *forUpdateLink) take(ctx context.Context, l pinned.Lock, how string) (bool, error) {
+func (k *forUpdateLink) take(ctx context.Context, l connlock.Lock, how string) (bool, error) {
 	ok, err := k.lock(ctx, l, how)
 	if absent(err) {
 		if err = k.makeRow(ctx, l); err == nil {
@@ -109,7 +109,7 @@ func (k *forUpdateLink) take(ctx context.Context, l pinned.Lock, how string) (bo
 	return ok, err
 }
 
-func (k *forUpdateLink) lock(ctx context.Context, l pinned.Lock, how string) (bool, error) {
+func (k *forUpdateLink) lock(ctx context.Context, l connlock.Lock, how string) (bool, error) {
 	tx, err := k.tx.Begin(ctx)
 	if err != nil {
 		return false, err
@@ -119,7 +119,7 @@ func (k *forUpdateLink) lock(ctx context.Context, l pinned.Lock, how string) (bo
 
 // makeRow makes the row that is locked. Somebody else may have made and locked it by now:
 // then this waits for as short as all servers can.
-func (k *forUpdateLink) makeRow(ctx context.Context, l pinned.Lock) error {
+func (k *forUpdateLink) makeRow(ctx context.Context, l connlock.Lock) error {
 	err := k.exec(ctx, "SET @distlock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = 1")
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func (k *forUpdateLink) makeRow(ctx context.Context, l pinned.Lock) error {
 
 // Wait lets the server wait for whole seconds. The setting is as it was for the caller's
 // work. A wait that is killed has an error.
-func (k *forUpdateLink) Wait(ctx context.Context, l pinned.Lock, slice time.Duration) (bool, error) {
+func (k *forUpdateLink) Wait(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
 	if err := k.exec(ctx, fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %d", max(1, int(slice/time.Second)))); err != nil {
 		return false, err
 	}
@@ -148,11 +148,11 @@ func (k *forUpdateLink) Wait(ctx context.Context, l pinned.Lock, slice time.Dura
 }
 
 // Number is not called: what the transaction writes ends with it.
-func (k *forUpdateLink) Number(context.Context, pinned.Lock) (uint64, error) {
+func (k *forUpdateLink) Number(context.Context, connlock.Lock) (uint64, error) {
 	return 0, driver.ErrUnsupported
 }
 
-func (k *forUpdateLink) Confirm(ctx context.Context, _ pinned.Lock) error {
+func (k *forUpdateLink) Confirm(ctx context.Context, _ connlock.Lock) error {
 	return k.exec(ctx, "SAVEPOINT "+whole)
 }
 
@@ -172,7 +172,7 @@ func (k *forUpdateLink) end(ctx context.Context, how string) error {
 }
 
 // Undo also takes another mark: the row may say that the owner has the lock on this link.
-func (k *forUpdateLink) Undo(ctx context.Context, _ pinned.Lock) error {
+func (k *forUpdateLink) Undo(ctx context.Context, _ connlock.Lock) error {
 	if err := k.end(ctx, "ROLLBACK"); err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (k *forUpdateLink) Undo(ctx context.Context, _ pinned.Lock) error {
 const clearTime = time.Second
 
 // Drop first takes the owner's name out of the row, for Evict. Undo does without.
-func (k *forUpdateLink) Drop(ctx context.Context, l pinned.Lock) error {
+func (k *forUpdateLink) Drop(ctx context.Context, l connlock.Lock) error {
 	soon, cancel := context.WithTimeout(ctx, clearTime)
 	defer cancel()
 	_, err := k.c.db.ExecContext(soon, "UPDATE "+k.c.table+" SET owner = '' WHERE k = "+k.c.row(l)+" AND owner = "+literal(l.Owner))

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/pinned"
+	"github.com/distlock/distlock/internal/connlock"
 )
 
 // Numbers of the server's errors about connections.
@@ -69,7 +69,7 @@ func pinnedShape(o Options) shape {
 }
 
 // open makes a backend of a dialect.
-func (c *connections) open(ctx context.Context, d pinned.Dialect, solo bool) (*pinned.Backend, error) {
+func (c *connections) open(ctx context.Context, d connlock.Dialect, solo bool) (*connlock.Backend, error) {
 	if c.server.galera {
 		return nil, fmt.Errorf("%w: mysqllock: strategy %s excludes on one node only, and this is a Galera cluster: use strategy %s", driver.ErrUnsupported, c.opts.Strategy, Row)
 	}
@@ -80,7 +80,7 @@ func (c *connections) open(ctx context.Context, d pinned.Dialect, solo bool) (*p
 	if err := c.checkReads(ctx, pinnedShape(c.opts)); err != nil {
 		return nil, openError(c.site, err)
 	}
-	return pinned.New(ctx, pinned.Config{DB: c.db, Dialect: d, Package: "mysqllock", Name: c.site.name, Solo: solo, Apart: solo})
+	return connlock.New(ctx, connlock.Config{DB: c.db, Dialect: d, Package: "mysqllock", Name: c.site.name, Solo: solo, Apart: solo})
 }
 
 // Cancel ends a statement.
@@ -127,7 +127,7 @@ func kill(ctx context.Context, q asker, what string) error {
 }
 
 // asker is a connection, a transaction or a pool.
-type asker = pinned.Asker
+type asker = connlock.Asker
 
 // markOf is a user-level lock that a link has as long as it lives. A server that starts again
 // gives out its connections' numbers once more, and hides those of other users: neither is so
@@ -139,7 +139,7 @@ func marked(mark string) string { return "IS_USED_LOCK(" + markOf(mark) + ")" }
 
 // evict ends the connection that has the lock for its Owner. The row is locked meanwhile:
 // a successor has to write it before it holds. has is a condition on the connection's mark.
-func (c *connections) evict(ctx context.Context, l pinned.Lock, has func(mark string) string) (bool, error) {
+func (c *connections) evict(ctx context.Context, l connlock.Lock, has func(mark string) string) (bool, error) {
 	tx, err := c.db.BeginTx(ctx, nil)
 	if err != nil {
 		return false, err
@@ -160,13 +160,13 @@ func (c *connections) evict(ctx context.Context, l pinned.Lock, has func(mark st
 }
 
 // row is the key of a lock's row that has its number.
-func (c *connections) row(l pinned.Lock) string { return "'" + c.hash(l.Name) + "'" }
+func (c *connections) row(l connlock.Lock) string { return "'" + c.hash(l.Name) + "'" }
 
 // lock is the key of a row that is only locked.
-func (c *connections) lock(l pinned.Lock) string { return "'#" + c.hash(l.Name)[1:] + "'" }
+func (c *connections) lock(l connlock.Lock) string { return "'#" + c.hash(l.Name)[1:] + "'" }
 
 // Forget removes a lock's rows.
-func (c *connections) Forget(ctx context.Context, l pinned.Lock) error {
+func (c *connections) Forget(ctx context.Context, l connlock.Lock) error {
 	_, err := c.db.ExecContext(ctx, "DELETE FROM "+c.table+" WHERE k IN ("+c.row(l)+", "+c.lock(l)+")")
 	return err
 }
@@ -190,13 +190,13 @@ func literal(text string) string {
 }
 
 // Number writes a lock's number for a link.
-func (c *connections) Number(ctx context.Context, l pinned.Lock, id string) (uint64, error) {
+func (c *connections) Number(ctx context.Context, l connlock.Lock, id string) (uint64, error) {
 	_, mark, _ := strings.Cut(id, "/")
 	return c.next(ctx, c.db, l, mark)
 }
 
 // next writes a lock's next number, and who has it.
-func (c *connections) next(ctx context.Context, q asker, l pinned.Lock, mark string) (uint64, error) {
+func (c *connections) next(ctx context.Context, q asker, l connlock.Lock, mark string) (uint64, error) {
 	meta, err := json.Marshal(l.Meta)
 	if err != nil {
 		return 0, err
@@ -228,14 +228,14 @@ func (c *connections) count(ctx context.Context, q asker, text string) (uint64, 
 // link is a pinned connection.
 type link struct {
 	c    *connections
-	tx   pinned.Tx
+	tx   connlock.Tx
 	id   string // the server's number of the connection
 	mark string
 }
 
 // pin asks the server to end the connection when it is silent for too long.
 func (c *connections) pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (link, error) {
-	k := link{c: c, tx: pinned.Tx{Conn: conn}, mark: newMark()}
+	k := link{c: c, tx: connlock.Tx{Conn: conn}, mark: newMark()}
 	var got int
 	if err := conn.QueryRowContext(ctx, "SELECT CONNECTION_ID(), GET_LOCK("+markOf(k.mark)+", 0)").Scan(&k.id, &got); err != nil {
 		return k, err
@@ -267,7 +267,7 @@ func (k *link) Lease(ctx context.Context, lease time.Duration) error {
 func (k *link) Ping(ctx context.Context) error { return k.exec(ctx, "DO 1") }
 
 // Confirm: a link that answers has its locks.
-func (k *link) Confirm(ctx context.Context, _ pinned.Lock) error { return k.Ping(ctx) }
+func (k *link) Confirm(ctx context.Context, _ connlock.Lock) error { return k.Ping(ctx) }
 
 // Alive lets the driver look, as it does when a pool takes a connection.
 func (k *link) Alive() error {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
 )
 
 // A holder that is cut off stops trusting before the server gives its lock to the next.

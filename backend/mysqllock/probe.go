@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/pinned"
+	"github.com/distlock/distlock/internal/connlock"
 )
 
 // server is what a strategy may need to know of the server.
@@ -78,7 +78,7 @@ func (s *site) refuseWriters(ctx context.Context) error {
 // probeSessions refuses a proxy that shares out sessions, for strategies whose locks belong
 // to one.
 func (s *site) probeSessions(ctx context.Context) error {
-	if err := pinned.CheckPool(s.db); err != nil {
+	if err := connlock.CheckPool(s.db); err != nil {
 		return err
 	}
 	holder, err := s.db.Conn(ctx)

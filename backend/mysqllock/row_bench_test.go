@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // BenchmarkRowPair is a lock and its release, each goroutine with a lock of its own, beside

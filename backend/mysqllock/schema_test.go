@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // What Schema prints can be run as it is, and again, and is all that a strategy needs.

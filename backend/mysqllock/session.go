@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/pinned"
+	"github.com/distlock/distlock/internal/connlock"
 )
 
 // sessions is the strategy Session: GET_LOCK on connections that many holds share.
@@ -28,7 +28,7 @@ func sessionDDL(o Options) []string {
 }
 
 // Pin makes a link.
-func (d *sessions) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (pinned.Link, error) {
+func (d *sessions) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Link, error) {
 	k, err := d.pin(ctx, conn, lease)
 	if err == nil {
 		err = k.exec(ctx, d.server.hasty())
@@ -47,7 +47,7 @@ func (v server) hasty() string {
 }
 
 // Evict ends the connection of a holder, and all its locks.
-func (d *sessions) Evict(ctx context.Context, l pinned.Lock) (bool, error) {
+func (d *sessions) Evict(ctx context.Context, l connlock.Lock) (bool, error) {
 	return d.evict(ctx, l, func(mark string) string {
 		return "COALESCE(IS_USED_LOCK('" + l.Key + "') = " + marked(mark) + ", 0)"
 	})
@@ -56,7 +56,7 @@ func (d *sessions) Evict(ctx context.Context, l pinned.Lock) (bool, error) {
 type sessionLink struct{ link }
 
 // Take tries, and then writes the number.
-func (k *sessionLink) Take(ctx context.Context, l pinned.Lock) (number uint64, ok bool, err error) {
+func (k *sessionLink) Take(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
 	ok, err = yes(ctx, k.tx.Asker(), "SELECT GET_LOCK('"+l.Key+"', 0)")
 	if err == nil && ok && !l.Apart {
 		number, err = k.Number(ctx, l)
@@ -65,11 +65,11 @@ func (k *sessionLink) Take(ctx context.Context, l pinned.Lock) (number uint64, o
 }
 
 // Wait: a statement that is killed answers as one whose time is over.
-func (k *sessionLink) Wait(ctx context.Context, l pinned.Lock, slice time.Duration) (bool, error) {
+func (k *sessionLink) Wait(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
 	return yes(ctx, k.tx.Asker(), fmt.Sprintf("SELECT GET_LOCK('%s', %d)", l.Key, max(1, int(slice/time.Second))))
 }
 
-func (k *sessionLink) Number(ctx context.Context, l pinned.Lock) (uint64, error) {
+func (k *sessionLink) Number(ctx context.Context, l connlock.Lock) (uint64, error) {
 	n, err := k.c.next(ctx, k.tx.Asker(), l, k.mark)
 	if number(err) == errLockWait {
 		return 0, nil
@@ -78,11 +78,11 @@ func (k *sessionLink) Number(ctx context.Context, l pinned.Lock) (uint64, error)
 }
 
 // Undo gives back what the link has, if it has: the server says so without a warning.
-func (k *sessionLink) Undo(ctx context.Context, l pinned.Lock) error {
+func (k *sessionLink) Undo(ctx context.Context, l connlock.Lock) error {
 	return k.exec(ctx, "DO RELEASE_LOCK('"+l.Key+"')")
 }
 
-func (k *sessionLink) Drop(ctx context.Context, l pinned.Lock) error {
+func (k *sessionLink) Drop(ctx context.Context, l connlock.Lock) error {
 	var had sql.NullInt64 // NULL: nobody has it
 	err := k.tx.Asker().QueryRowContext(ctx, "SELECT RELEASE_LOCK('"+l.Key+"')").Scan(&had)
 	if err == nil && had.Int64 != 1 {

@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/pinned"
+	"github.com/distlock/distlock/internal/connlock"
 	"github.com/jackc/pgx/v5"
 )
 
 // advisory is the strategy. See package pinned for what it does with connections.
-type advisory struct{ *pinned.Backend }
+type advisory struct{ *connlock.Backend }
 
 // advisoryDialect says it in PostgreSQL's words.
 type advisoryDialect struct {
@@ -39,7 +39,7 @@ func newAdvisory(ctx context.Context, s *site) (strategy, error) {
 	if _, err := s.ensure(ctx, advisoryRelation(s.opts.Table)); err != nil {
 		return nil, err
 	}
-	b, err := pinned.New(ctx, pinned.Config{DB: s.db, Dialect: d, Package: "pglock", Name: s.name, Solo: d.solo, Apart: d.solo || d.closed()})
+	b, err := connlock.New(ctx, connlock.Config{DB: s.db, Dialect: d, Package: "pglock", Name: s.name, Solo: d.solo, Apart: d.solo || d.closed()})
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func cutID(id string) (pid int, start string) {
 
 // Evict ends the connection that has the lock for its Owner. The row is locked meanwhile: a
 // successor has to write it before it holds.
-func (d *advisoryDialect) Evict(ctx context.Context, l pinned.Lock) (bool, error) {
+func (d *advisoryDialect) Evict(ctx context.Context, l connlock.Lock) (bool, error) {
 	tx, err := d.db.BeginTx(ctx, nil)
 	if err != nil {
 		return false, err
@@ -183,18 +183,18 @@ func (d *advisoryDialect) Evict(ctx context.Context, l pinned.Lock) (bool, error
 }
 
 // thisLock are a lock's rows of pg_locks.
-func thisLock(l pinned.Lock) string {
+func thisLock(l connlock.Lock) string {
 	return `locktype = 'advisory' AND granted AND objsubid = 1 AND (classid::bigint << 32) | objid::bigint = ` + l.Key +
 		` AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 }
 
 // Number writes a lock's number for a link.
-func (d *advisoryDialect) Number(ctx context.Context, l pinned.Lock, id string) (uint64, error) {
+func (d *advisoryDialect) Number(ctx context.Context, l connlock.Lock, id string) (uint64, error) {
 	return d.next(ctx, d.db, l, id)
 }
 
 // next writes a lock's next number, and who has it.
-func (d *advisoryDialect) next(ctx context.Context, q querier, l pinned.Lock, id string) (number uint64, err error) {
+func (d *advisoryDialect) next(ctx context.Context, q querier, l connlock.Lock, id string) (number uint64, err error) {
 	args, err := d.row(l, id)
 	if err != nil {
 		return 0, err
@@ -204,13 +204,13 @@ func (d *advisoryDialect) next(ctx context.Context, q querier, l pinned.Lock, id
 }
 
 // row is what is written of a grant.
-func (d *advisoryDialect) row(l pinned.Lock, id string) ([]any, error) {
+func (d *advisoryDialect) row(l connlock.Lock, id string) ([]any, error) {
 	meta, err := json.Marshal(l.Meta)
 	return []any{d.hashOf(l.Name), l.Name, l.Owner, id, string(meta)}, err
 }
 
 // Forget has nothing to do: a trial writes nothing, so that nobody needs the right to delete.
-func (d *advisoryDialect) Forget(context.Context, pinned.Lock) error { return nil }
+func (d *advisoryDialect) Forget(context.Context, connlock.Lock) error { return nil }
 
 // Definite: an error that the server sent, other than that the connection ends. It rolls back
 // without one where a statement of the transaction had failed before.
@@ -225,8 +225,8 @@ func (d *advisoryDialect) Definite(err error) bool {
 // Pin asks the server to end the connection when it is silent for too long. Before version
 // 14 it does so in transactions only: so the connection stays in an empty one, which
 // neither has a snapshot nor holds anything else back.
-func (d *advisoryDialect) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (pinned.Link, error) {
-	k := advisoryLink{d: d, tx: pinned.Tx{Conn: conn}, closed: d.closed()}
+func (d *advisoryDialect) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Link, error) {
+	k := advisoryLink{d: d, tx: connlock.Tx{Conn: conn}, closed: d.closed()}
 	const start = `to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
 	err := conn.QueryRowContext(ctx, `SELECT pid || ' ' || `+start+` FROM pg_stat_activity WHERE pid = pg_backend_pid()`).Scan(&k.id)
 	if err == nil {

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/pinned"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/connlock"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // What a connection is asked for outlasts the end of an attempt on it, which ends a transaction.
@@ -27,7 +27,7 @@ func leaseOutlastsAnAttempt(t *testing.T, pg *testserver.PostgresServer, level L
 	b := open(t, with(t, pg.Database(t), "strategy", "advisory", "level", string(level), "create", "true"))
 	d := newAdvisoryDialect(b.site)
 	held, refused := pinLink(t, d), pinLink(t, d)
-	l := pinned.Lock{Name: "lock", Key: d.Key("lock"), Owner: driver.NewOwner(), Trial: true}
+	l := connlock.Lock{Name: "lock", Key: d.Key("lock"), Owner: driver.NewOwner(), Trial: true}
 	wantTaken(t, held, l, true)
 	wantTaken(t, refused, l, false)
 	if err := refused.Lease(t.Context(), time.Hour); err != nil {
@@ -41,7 +41,7 @@ func leaseOutlastsAnAttempt(t *testing.T, pg *testserver.PostgresServer, level L
 	}
 }
 
-func pinLink(t *testing.T, d *advisoryDialect) pinned.Link {
+func pinLink(t *testing.T, d *advisoryDialect) connlock.Link {
 	t.Helper()
 	conn, err := d.db.Conn(t.Context())
 	if err != nil {
@@ -55,7 +55,7 @@ func pinLink(t *testing.T, d *advisoryDialect) pinned.Link {
 	return k
 }
 
-func wantTaken(t *testing.T, k pinned.Link, l pinned.Lock, want bool) {
+func wantTaken(t *testing.T, k connlock.Link, l connlock.Lock, want bool) {
 	t.Helper()
 	if _, ok, err := k.Take(t.Context(), l); ok != want || err != nil {
 		t.Fatalf("taken: %v, %v", ok, err)
@@ -63,9 +63,9 @@ func wantTaken(t *testing.T, k pinned.Link, l pinned.Lock, want bool) {
 }
 
 // silence is for how long the server lets a connection be silent in a transaction.
-func silence(t *testing.T, k pinned.Link) (d string) {
+func silence(t *testing.T, k connlock.Link) (d string) {
 	t.Helper()
-	tx := &pinned.Tx{}
+	tx := &connlock.Tx{}
 	switch k := k.(type) {
 	case *advisoryTx:
 		tx = &k.tx

@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/pinned"
+	"github.com/distlock/distlock/internal/connlock"
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // advisoryLink is a connection with locks of its session.
 type advisoryLink struct {
 	d      *advisoryDialect
-	tx     pinned.Tx
+	tx     connlock.Tx
 	id     string
 	closed bool // it stays in an empty transaction between statements
 	inTx   bool
@@ -101,7 +101,7 @@ func hangUp(raw any) error {
 
 // Take tries, and writes the number in the same statement. In an empty transaction it would be
 // undone with that. Whether a statement that found the row locked has taken the lock is not known.
-func (k *advisoryLink) Take(ctx context.Context, l pinned.Lock) (number uint64, ok bool, err error) {
+func (k *advisoryLink) Take(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
 	if l.Apart || l.Trial {
 		ok, err = k.try(ctx, l)
 		return 0, ok, err
@@ -120,16 +120,16 @@ func (k *advisoryLink) Take(ctx context.Context, l pinned.Lock) (number uint64, 
 	return 0, ok, err
 }
 
-func (k *advisoryLink) try(ctx context.Context, l pinned.Lock) (ok bool, err error) {
+func (k *advisoryLink) try(ctx context.Context, l connlock.Lock) (ok bool, err error) {
 	err = k.tx.Asker().QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1::bigint)", l.Key).Scan(&ok)
 	return ok, err
 }
 
 // querier is a connection, a transaction or a pool.
-type querier = pinned.Asker
+type querier = connlock.Asker
 
 // Number writes on the lock's own connection. 0: somebody keeps the row locked.
-func (k *advisoryLink) Number(ctx context.Context, l pinned.Lock) (uint64, error) {
+func (k *advisoryLink) Number(ctx context.Context, l connlock.Lock) (uint64, error) {
 	number, err := k.d.next(ctx, k.tx.Asker(), l, k.id)
 	if code(err) == lockTimeout {
 		return 0, nil
@@ -138,12 +138,12 @@ func (k *advisoryLink) Number(ctx context.Context, l pinned.Lock) (uint64, error
 }
 
 // Confirm: a link that answers has its locks.
-func (k *advisoryLink) Confirm(ctx context.Context, _ pinned.Lock) error { return k.Ping(ctx) }
+func (k *advisoryLink) Confirm(ctx context.Context, _ connlock.Lock) error { return k.Ping(ctx) }
 
 // Wait waits for the lock of a transaction, and then takes that of the session, which it is
 // certain to get. An error while waiting leaves nothing after the rollback; pg_advisory_lock
 // may report one and have the lock all the same.
-func (k *advisoryLink) Wait(ctx context.Context, l pinned.Lock, slice time.Duration) (bool, error) {
+func (k *advisoryLink) Wait(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
 	if k.inTx {
 		if err := k.exec(ctx, "ROLLBACK"); err != nil {
 			return false, err
@@ -177,7 +177,7 @@ func (k *advisoryLink) rollBack(ctx context.Context) error {
 
 // Undo looks whether the session has the lock: to give back what it doesn't have would be a
 // warning in the server's log.
-func (k *advisoryLink) Undo(ctx context.Context, l pinned.Lock) error {
+func (k *advisoryLink) Undo(ctx context.Context, l connlock.Lock) error {
 	if k.inTx {
 		if err := k.rollBack(ctx); err != nil {
 			return err
@@ -187,7 +187,7 @@ func (k *advisoryLink) Undo(ctx context.Context, l pinned.Lock) error {
 }
 
 // Drop: the server says whether it was held.
-func (k *advisoryLink) Drop(ctx context.Context, l pinned.Lock) error {
+func (k *advisoryLink) Drop(ctx context.Context, l connlock.Lock) error {
 	var had bool
 	err := k.tx.Asker().QueryRowContext(ctx, "SELECT pg_advisory_unlock($1::bigint)", l.Key).Scan(&had)
 	if err == nil && !had {

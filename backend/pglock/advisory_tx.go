@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/pinned"
+	"github.com/distlock/distlock/internal/connlock"
 )
 
 // advisoryTx is a connection with the lock of its transaction. Numbers are written by other
@@ -35,7 +35,7 @@ func (k *advisoryTx) finish(ctx context.Context, end func(*sql.Tx) error) error 
 }
 
 // Take leaves the transaction open if the lock is refused: the next attempt uses it.
-func (k *advisoryTx) Take(ctx context.Context, l pinned.Lock) (number uint64, ok bool, err error) {
+func (k *advisoryTx) Take(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
 	tx, err := k.tx.Begin(ctx)
 	if err != nil {
 		return 0, false, err
@@ -46,12 +46,12 @@ func (k *advisoryTx) Take(ctx context.Context, l pinned.Lock) (number uint64, ok
 }
 
 // Number is not called: what the transaction writes ends with it.
-func (k *advisoryTx) Number(context.Context, pinned.Lock) (uint64, error) {
+func (k *advisoryTx) Number(context.Context, connlock.Lock) (uint64, error) {
 	return 0, driver.ErrUnsupported
 }
 
 // Wait leaves the settings as the caller's work expects them.
-func (k *advisoryTx) Wait(ctx context.Context, l pinned.Lock, slice time.Duration) (bool, error) {
+func (k *advisoryTx) Wait(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
 	tx, err := k.tx.Begin(ctx)
 	if err != nil {
 		return false, err
@@ -65,7 +65,7 @@ func (k *advisoryTx) Wait(ctx context.Context, l pinned.Lock, slice time.Duratio
 	return k.has, err
 }
 
-func (k *advisoryTx) Undo(ctx context.Context, _ pinned.Lock) error {
+func (k *advisoryTx) Undo(ctx context.Context, _ connlock.Lock) error {
 	if err := k.finish(ctx, (*sql.Tx).Rollback); err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (k *advisoryTx) Undo(ctx context.Context, _ pinned.Lock) error {
 }
 
 // Drop leaves an empty transaction for the next attempt, which saves that a round trip.
-func (k *advisoryTx) Drop(ctx context.Context, _ pinned.Lock) error {
+func (k *advisoryTx) Drop(ctx context.Context, _ connlock.Lock) error {
 	k.has = false
 	return k.exec(ctx, "ROLLBACK AND CHAIN")
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // Three connections are the administrators'.

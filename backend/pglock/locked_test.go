@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // An administrator's transaction keeps one row locked: its hold is unknown, and ten others

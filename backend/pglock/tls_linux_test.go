@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // What a URL says of TLS is for pgx, and connections that have died are found below it.

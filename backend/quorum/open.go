@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/latecomer"
+	"github.com/distlock/distlock/internal/lazymember"
 )
 
 func init() {
@@ -229,12 +229,12 @@ func closeAll(backends []driver.Backend) {
 }
 
 // standIn is a member that is down. It must be able to do what the others can.
-func standIn(url string, others []driver.Caps, err error) *latecomer.Member {
+func standIn(url string, others []driver.Caps, err error) *lazymember.Member {
 	want := others[0]
 	for _, c := range others {
 		want = want.Intersect(c)
 	}
-	return latecomer.New(url, want, func(c driver.Caps) error { return lacks(c, want) }, err)
+	return lazymember.New(url, want, func(c driver.Caps) error { return lacks(c, want) }, err)
 }
 
 // lacks says what a member can't do that the quorum has promised.

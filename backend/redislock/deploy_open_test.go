@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 )

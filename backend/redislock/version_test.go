@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // Redis 6.2 runs scripts a little differently, and words their errors otherwise.

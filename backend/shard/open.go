@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/latecomer"
+	"github.com/distlock/distlock/internal/lazymember"
 )
 
 func init() {
@@ -121,7 +121,7 @@ func standIn(name, url string, others []driver.Caps, err error) driver.Backend {
 		want = want.Intersect(c)
 	}
 	want.Name, want.Poll = name, 0
-	return latecomer.New(url, want, func(c driver.Caps) error {
+	return lazymember.New(url, want, func(c driver.Caps) error {
 		both := want.Intersect(c)
 		if both.Poll = 0; both != want || c.Session != want.Session {
 			return fmt.Errorf("%w: it can do less than the other members: %+v, want %+v", driver.ErrUnsupported, c, want)

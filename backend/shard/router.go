@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/turns"
+	"github.com/distlock/distlock/internal/keyedmutex"
 )
 
 // ErrElsewhere is what Do answers for a key that another instance has.
@@ -25,7 +25,7 @@ type Router struct {
 	self      string
 	instances []string
 	seeds     []uint64
-	turns     turns.Turns[string]
+	turns     keyedmutex.Turns[string]
 }
 
 // NewRouter routes to the given instances; self is the one that this process is, or empty

@@ -14,9 +14,9 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/zklock"
-	"github.com/distlock/distlock/internal/faultproxy"
-	"github.com/distlock/distlock/internal/ledger"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/exclusion"
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/internal/zk"
 )
 
@@ -41,7 +41,7 @@ func (p *program) each(do func(*faultproxy.Proxy)) {
 
 // hard is programs that take turns on a few locks while somebody breaks things.
 type hard struct {
-	*ledger.Ledger
+	*exclusion.Ledger
 	t        *testing.T
 	g        *testserver.ZooKeeperGroup
 	admin    *zk.Conn
@@ -55,7 +55,7 @@ const contended = "hard/hot"
 
 func startHard(t *testing.T) *hard {
 	t.Helper()
-	h := &hard{Ledger: ledger.New(), t: t, g: testserver.ZooKeeperCluster(t, testserver.ZooKeeperOptions{})}
+	h := &hard{Ledger: exclusion.New(), t: t, g: testserver.ZooKeeperCluster(t, testserver.ZooKeeperOptions{})}
 	var err error
 	if h.admin, err = zk.Dial(t.Context(), zk.Config{Servers: h.g.Addrs(), Timeout: keptTTL}); err != nil {
 		t.Fatal(err)

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/internal/faultproxy"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // On a slow network the shortest session ends before it is asked anything: Open tries

@@ -5,7 +5,7 @@ package main
 import (
 	"os"
 
-	"github.com/distlock/distlock/internal/cli"
+	"github.com/distlock/distlock/cmd/distlock/internal/cli"
 )
 
 func main() { os.Exit(cli.Main()) }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/distlock/distlock/fence"
 	"github.com/distlock/distlock/fence/fenceredis"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 )

@@ -8,7 +8,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
-	"github.com/distlock/distlock/internal/turns"
+	"github.com/distlock/distlock/internal/keyedmutex"
 )
 
 // Options of a Backend.
@@ -29,7 +29,7 @@ type Backend struct {
 	dialect Dialect
 	options Options
 	bell    Bell
-	lanes   turns.Turns[Key]
+	lanes   keyedmutex.Turns[Key]
 	hub     hub
 	patient chan struct{} // has an entry for each renewal that waits for a row
 

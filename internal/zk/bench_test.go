@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // BenchmarkPairs makes a node, lists its parent, and deletes it: what an uncontended lock

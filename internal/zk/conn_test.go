@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 func TestNodesAreMadeReadChangedAndDeleted(t *testing.T) {

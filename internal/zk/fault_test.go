@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/internal/faultproxy"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // behind is a session with the server of all tests, on a network that can be broken.

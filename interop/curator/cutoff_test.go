@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/internal/faultproxy"
-	"github.com/distlock/distlock/internal/interop"
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/interop"
 )
 
 // A holder in Go that hears nothing from the server any more ends its lease before Java has

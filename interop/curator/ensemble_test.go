@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/distlock/distlock/internal/interop"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/interop"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // In an ensemble the two sides may be with servers that lag behind each other.

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/internal/interop"
+	"github.com/distlock/distlock/internal/testkit/interop"
 )
 
 // party is who takes turns.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/internal/sides"
+	"github.com/distlock/distlock/internal/testkit/peers"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
@@ -33,13 +33,13 @@ func mortalMutex(t *testing.T, d *deployment, name string) func() {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sides.Take(t, mutexSide{s}, name)
+	peers.Take(t, mutexSide{s}, name)
 	return func() { c.Close() }
 }
 
 func mortalV3lock(t *testing.T, d *deployment, name string) func() {
 	c := d.client(t)
-	sides.Take(t, leaseV3lock(t, c, shortLife), name)
+	peers.Take(t, leaseV3lock(t, c, shortLife), name)
 	return func() { c.Close() }
 }
 
@@ -61,7 +61,7 @@ func TestPeerDies(t *testing.T) {
 				t.Parallel()
 				c, name := d.client(t), newName()
 				die := mortal(t, d, name)
-				w := sides.StartWaiter(t, d.distlock(t, nil), name)
+				w := peers.StartWaiter(t, d.distlock(t, nil), name)
 				inLine(t, c, name, 2)
 				before := created(t, c, line(t, c, name)[0])
 				if g := freed(t, c, name, w, die); g.Fence() <= before {
@@ -76,7 +76,7 @@ func TestDistlockDies(t *testing.T) {
 	eachPeer(t, func(t *testing.T, d *deployment, p peer) {
 		name := newName()
 		child := startChild(t, d, name)
-		w := sides.StartWaiter(t, p.open(t, d), name)
+		w := peers.StartWaiter(t, p.open(t, d), name)
 		c := d.client(t)
 		inLine(t, c, name, 2)
 		freed(t, c, name, w, func() { child.Process.Kill() })
@@ -84,7 +84,7 @@ func TestDistlockDies(t *testing.T) {
 }
 
 // freed expects that a waiter gets the lock when the lease of its holder, which dies, ends.
-func freed(t *testing.T, c *clientv3.Client, name string, w sides.Waiter, die func()) sides.Grant {
+func freed(t *testing.T, c *clientv3.Client, name string, w peers.Waiter, die func()) peers.Grant {
 	t.Helper()
 	asked := time.Now()
 	left := leaseLeft(t, c, line(t, c, name)[0])
@@ -97,7 +97,7 @@ func freed(t *testing.T, c *clientv3.Client, name string, w sides.Waiter, die fu
 	if g.At.Sub(asked) < left || took > shortLife+grace {
 		t.Errorf("want between %v and %v", left, shortLife+grace)
 	}
-	sides.Give(t, g)
+	peers.Give(t, g)
 	return g
 }
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/internal/sides"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/peers"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 )
@@ -63,7 +63,7 @@ func eachPeer(t *testing.T, test func(t *testing.T, d *deployment, p peer)) {
 // eachPeerAlone does so beside itself only.
 func eachPeerAlone(t *testing.T, test func(t *testing.T, d *deployment, p peer)) {
 	eachReleaseAlone(t, func(t *testing.T, d *deployment) {
-		for _, p := range peers {
+		for _, p := range libraries {
 			t.Run(p.name, func(t *testing.T) {
 				t.Parallel()
 				test(t, d, p)
@@ -103,7 +103,7 @@ func line(t *testing.T, c *clientv3.Client, name string) []string {
 func inLine(t *testing.T, c *clientv3.Client, name string, n int) []string {
 	t.Helper()
 	var keys []string
-	sides.Eventually(t, "the line has not the length that it should have", func() bool {
+	peers.Eventually(t, "the line has not the length that it should have", func() bool {
 		keys = line(t, c, name)
 		return len(keys) == n
 	})

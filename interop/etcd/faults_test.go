@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/internal/sides"
+	"github.com/distlock/distlock/internal/testkit/peers"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
@@ -21,14 +21,14 @@ import (
 func TestManyOnOneSession(t *testing.T) {
 	eachRelease(t, func(t *testing.T, d *deployment) {
 		session := newSession(t, d.client(t))
-		if most := sides.Crowd(t, session, newName()); most < 2 {
+		if most := peers.Crowd(t, session, newName()); most < 2 {
 			t.Errorf("concurrency.Mutex: at most %d inside at once: has it been mended?", most)
 		} else {
 			t.Logf("concurrency.Mutex: %d inside at once", most)
 		}
 		us := d.distlock(t, nil)
-		for kind, s := range map[string]sides.Side{"distlock": us, "distlock without hand-off": us.With(distlock.WithHandoff(0, 0))} {
-			if most := sides.Crowd(t, s, newName()); most != 1 {
+		for kind, s := range map[string]peers.Side{"distlock": us, "distlock without hand-off": us.With(distlock.WithHandoff(0, 0))} {
+			if most := peers.Crowd(t, s, newName()); most != 1 {
 				t.Errorf("%s: %d inside at once", kind, most)
 			}
 		}
@@ -41,12 +41,12 @@ func TestTryUnderRace(t *testing.T) {
 	const rounds, racers = 50, 32
 	eachRelease(t, func(t *testing.T, d *deployment) {
 		c := d.client(t)
-		var them, us []sides.Tryer
+		var them, us []peers.Tryer
 		for range racers {
 			them = append(them, newSession(t, c))
 			us = append(us, shared(t, c))
 		}
-		count := func(all []sides.Tryer) (won [3]int) {
+		count := func(all []peers.Tryer) (won [3]int) {
 			for range rounds {
 				won[min(race(t, all), 2)]++
 			}
@@ -65,15 +65,15 @@ func TestTryUnderRace(t *testing.T) {
 
 // race lets all try until they have begun so many tries since the first of them has given
 // the lock back, and returns how many got it.
-func race(t *testing.T, all []sides.Tryer) (winners int) {
+func race(t *testing.T, all []peers.Tryer) (winners int) {
 	t.Helper()
 	const tries = 100
 	var wg sync.WaitGroup
 	var released atomic.Bool
 	var late atomic.Int64
-	holds := make([]sides.Held, len(all))
+	holds := make([]peers.Held, len(all))
 	name := newName()
-	h := sides.Take(t, all[0], name)
+	h := peers.Take(t, all[0], name)
 	for i, s := range all[1:] {
 		wg.Go(func() {
 			for late.Load() < tries && holds[i] == nil {
@@ -89,13 +89,13 @@ func race(t *testing.T, all []sides.Tryer) (winners int) {
 			}
 		})
 	}
-	sides.Give(t, h)
+	peers.Give(t, h)
 	released.Store(true)
 	wg.Wait()
 	for _, h := range holds {
 		if h != nil {
 			winners++
-			sides.Give(t, h)
+			peers.Give(t, h)
 		}
 	}
 	return winners
@@ -106,8 +106,8 @@ func race(t *testing.T, all []sides.Tryer) (winners int) {
 func TestWaiterLosesItsLease(t *testing.T) {
 	eachRelease(t, func(t *testing.T, d *deployment) {
 		c, name, holder := d.client(t), newName(), d.distlock(t, nil)
-		h := sides.Take(t, holder, name)
-		w := sides.StartWaiter(t, newMutex(t, d), name)
+		h := peers.Take(t, holder, name)
+		w := peers.StartWaiter(t, newMutex(t, d), name)
 		revokeLease(t, c, inLine(t, c, name, 2)[1])
 		inLine(t, c, name, 1)
 		time.Sleep(time.Second)
@@ -115,27 +115,27 @@ func TestWaiterLosesItsLease(t *testing.T) {
 		case g := <-w.Got:
 			t.Errorf("concurrency.Mutex: the waiter was told at once (%v): has it been mended?", g.Err)
 		default:
-			sides.Give(t, h)
+			peers.Give(t, h)
 			if g := <-w.Got; !errors.Is(g.Err, concurrency.ErrSessionExpired) {
 				t.Errorf("concurrency.Mutex: the waiter was told %v", g.Err)
 			}
 		}
 
-		h = sides.Take(t, holder, name)
-		w = sides.StartWaiter(t, d.distlock(t, nil), name)
+		h = peers.Take(t, holder, name)
+		w = peers.StartWaiter(t, d.distlock(t, nil), name)
 		before := inLine(t, c, name, 2)[1]
 		revokeLease(t, c, before)
-		sides.Eventually(t, "distlock's waiter does not stand in line again", func() bool {
+		peers.Eventually(t, "distlock's waiter does not stand in line again", func() bool {
 			now := line(t, c, name)
 			return len(now) == 2 && now[1] != before
 		})
 		w.Waits(t)
-		sides.Give(t, h)
+		peers.Give(t, h)
 		g := w.Granted(t)
 		if keys := line(t, c, name); len(keys) != 1 {
 			t.Errorf("distlock's waiter has the lock by %q", keys)
 		}
-		sides.Give(t, g)
+		peers.Give(t, g)
 	})
 }
 
@@ -156,12 +156,12 @@ func revokeLease(t *testing.T, c *clientv3.Client, key string) {
 func TestNamesInNames(t *testing.T) {
 	eachRelease(t, func(t *testing.T, d *deployment) {
 		c, us, them, outer := d.client(t), d.distlock(t, nil), newMutex(t, d), newName()
-		for kind, holder := range map[string]sides.Side{"distlock": us, "concurrency.Mutex": newMutex(t, d)} {
-			inner := sides.Take(t, holder, outer+"/b")
-			h := sides.Take(t, us, outer)
-			w := sides.StartWaiter(t, them, outer)
+		for kind, holder := range map[string]peers.Side{"distlock": us, "concurrency.Mutex": newMutex(t, d)} {
+			inner := peers.Take(t, holder, outer+"/b")
+			h := peers.Take(t, us, outer)
+			w := peers.StartWaiter(t, them, outer)
 			inLine(t, c, outer, 3)
-			sides.Give(t, h)
+			peers.Give(t, h)
 			time.Sleep(settled)
 			select {
 			case <-w.Got:
@@ -171,8 +171,8 @@ func TestNamesInNames(t *testing.T) {
 			if h, err := us.Try(t.Context(), outer); h != nil || err != nil {
 				t.Errorf("distlock passes a waiter: %v, %v", h, err)
 			}
-			sides.Give(t, inner)
-			sides.Give(t, w.Granted(t))
+			peers.Give(t, inner)
+			peers.Give(t, w.Granted(t))
 		}
 	})
 }

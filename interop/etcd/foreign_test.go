@@ -6,17 +6,17 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/internal/sides"
+	"github.com/distlock/distlock/internal/testkit/peers"
 )
 
 // distlock shows who holds a lock and who waits for it, on whichever side.
 func TestInspectShowsPeers(t *testing.T) {
 	eachPeer(t, func(t *testing.T, d *deployment, p peer) {
 		c, name, us := d.client(t), newName(), d.distlock(t, nil)
-		h := sides.Take(t, p.open(t, d), name)
-		second := sides.StartWaiter(t, d.distlock(t, nil), name)
+		h := peers.Take(t, p.open(t, d), name)
+		second := peers.StartWaiter(t, d.distlock(t, nil), name)
 		inLine(t, c, name, 2)
-		third := sides.StartWaiter(t, p.open(t, d), name)
+		third := peers.StartWaiter(t, p.open(t, d), name)
 		keys := inLine(t, c, name, 3)
 
 		info, err := us.Inspect(t.Context(), name)
@@ -33,16 +33,16 @@ func TestInspectShowsPeers(t *testing.T) {
 		if now := line(t, c, name); !slices.Equal(now, keys) {
 			t.Errorf("looking has changed the line from %q to %q", keys, now)
 		}
-		sides.Give(t, h)
-		sides.Give(t, second.Granted(t))
-		sides.Give(t, third.Granted(t))
+		peers.Give(t, h)
+		peers.Give(t, second.Granted(t))
+		peers.Give(t, third.Granted(t))
 		if info, err := us.Inspect(t.Context(), name); err != nil || len(info.Holders)+len(info.Waiters) > 0 {
 			t.Errorf("inspect of a free lock: %+v, %v", info, err)
 		}
 	})
 }
 
-func listed(t *testing.T, s sides.Distlock, prefix string) (names []string) {
+func listed(t *testing.T, s peers.Distlock, prefix string) (names []string) {
 	t.Helper()
 	for name, err := range s.List(t.Context(), prefix) {
 		if err != nil {
@@ -58,8 +58,8 @@ func listed(t *testing.T, s sides.Distlock, prefix string) (names []string) {
 func TestBreakPeers(t *testing.T) {
 	eachPeer(t, func(t *testing.T, d *deployment, p peer) {
 		c, name, us := d.client(t), newName(), d.distlock(t, nil)
-		h := sides.Take(t, p.open(t, d), name)
-		w := sides.StartWaiter(t, d.distlock(t, nil), name)
+		h := peers.Take(t, p.open(t, d), name)
+		w := peers.StartWaiter(t, d.distlock(t, nil), name)
 		inLine(t, c, name, 2)
 		info, err := us.Inspect(t.Context(), name)
 		if err != nil {
@@ -82,7 +82,7 @@ func TestBreakPeers(t *testing.T) {
 		if keys := line(t, c, name); len(keys) != 1 {
 			t.Errorf("distlock holds by %q", keys)
 		}
-		sides.Give(t, g)
+		peers.Give(t, g)
 	})
 }
 
@@ -91,11 +91,11 @@ func TestPeerTries(t *testing.T) {
 	eachRelease(t, func(t *testing.T, d *deployment) {
 		us, them, name := d.distlock(t, nil), newMutex(t, d).(mutexSide), newName()
 		for range 20 {
-			h := sides.Take(t, us, name)
+			h := peers.Take(t, us, name)
 			if got, err := them.Try(t.Context(), name); got != nil || err != nil {
 				t.Fatalf("the peer got what distlock holds: %v, %v", got, err)
 			}
-			sides.Give(t, h)
+			peers.Give(t, h)
 			h, err := them.Try(t.Context(), name)
 			if h == nil || err != nil {
 				t.Fatalf("the peer does not get what is free: %v", err)
@@ -103,7 +103,7 @@ func TestPeerTries(t *testing.T) {
 			if got, err := us.Try(t.Context(), name); got != nil || err != nil {
 				t.Fatalf("distlock got what the peer holds: %v, %v", got, err)
 			}
-			sides.Give(t, h)
+			peers.Give(t, h)
 		}
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/distlock/distlock/internal/sides"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/peers"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // etcdctlSide is etcdctl lock, a process for each lock.
@@ -24,8 +24,8 @@ type etcdctlSide struct {
 	fifo string // what a command that it runs reads, until it is told to end
 }
 
-func newEtcdctl(current bool) func(t *testing.T, d *deployment) sides.Side {
-	return func(t *testing.T, d *deployment) sides.Side {
+func newEtcdctl(current bool) func(t *testing.T, d *deployment) peers.Side {
+	return func(t *testing.T, d *deployment) peers.Side {
 		fifo := filepath.Join(t.TempDir(), "fifo")
 		if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 			t.Fatal(err)
@@ -35,7 +35,7 @@ func newEtcdctl(current bool) func(t *testing.T, d *deployment) sides.Side {
 }
 
 // Lock runs a command under the lock, which tells the fence and waits.
-func (s etcdctlSide) Lock(_ context.Context, name string) (sides.Held, error) {
+func (s etcdctlSide) Lock(_ context.Context, name string) (peers.Held, error) {
 	// Opened for both, so that neither open nor write waits for the command to read.
 	end, err := os.OpenFile(s.fifo, os.O_RDWR, 0)
 	if err != nil {

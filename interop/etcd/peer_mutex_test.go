@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/distlock/distlock/internal/sides"
+	"github.com/distlock/distlock/internal/testkit/peers"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
@@ -13,7 +13,7 @@ import (
 // mutexSide is a session of concurrency's, and so one participant.
 type mutexSide struct{ *concurrency.Session }
 
-func newMutex(t *testing.T, d *deployment) sides.Side { return newSession(t, d.client(t)) }
+func newMutex(t *testing.T, d *deployment) peers.Side { return newSession(t, d.client(t)) }
 
 func newSession(t *testing.T, c *clientv3.Client) mutexSide {
 	t.Helper()
@@ -29,12 +29,12 @@ func (s mutexSide) mutex(name string) *concurrency.Mutex {
 	return concurrency.NewMutex(s.Session, prefix+name)
 }
 
-func (s mutexSide) Lock(ctx context.Context, name string) (sides.Held, error) {
+func (s mutexSide) Lock(ctx context.Context, name string) (peers.Held, error) {
 	m := s.mutex(name)
 	return mutexHeld{m}, m.Lock(ctx)
 }
 
-func (s mutexSide) Try(ctx context.Context, name string) (sides.Held, error) {
+func (s mutexSide) Try(ctx context.Context, name string) (peers.Held, error) {
 	m := s.mutex(name)
 	err := m.TryLock(ctx)
 	switch {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/internal/sides"
+	"github.com/distlock/distlock/internal/testkit/peers"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 )
@@ -16,7 +16,7 @@ type v3lockSide struct {
 	lease   clientv3.LeaseID
 }
 
-func newV3lock(t *testing.T, d *deployment) sides.Side { return leaseV3lock(t, d.client(t), lease) }
+func newV3lock(t *testing.T, d *deployment) peers.Side { return leaseV3lock(t, d.client(t), lease) }
 
 func leaseV3lock(t *testing.T, c *clientv3.Client, ttl time.Duration) v3lockSide {
 	t.Helper()
@@ -35,7 +35,7 @@ func leaseV3lock(t *testing.T, c *clientv3.Client, ttl time.Duration) v3lockSide
 	return v3lockSide{v3lockpb.NewLockClient(c.ActiveConnection()), l.ID}
 }
 
-func (s v3lockSide) Lock(ctx context.Context, name string) (sides.Held, error) {
+func (s v3lockSide) Lock(ctx context.Context, name string) (peers.Held, error) {
 	r, err := s.service.Lock(ctx, &v3lockpb.LockRequest{Name: []byte(prefix + name), Lease: int64(s.lease)})
 	return v3lockHeld{s, r}, err
 }

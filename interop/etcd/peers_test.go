@@ -4,17 +4,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/internal/sides"
+	"github.com/distlock/distlock/internal/testkit/peers"
 )
 
 // peer is one of etcd's own kinds of locks.
 type peer struct {
 	name string
-	open func(t *testing.T, d *deployment) sides.Side
+	open func(t *testing.T, d *deployment) peers.Side
 	slow bool // a process for each lock
 }
 
-var peers = []peer{
+var libraries = []peer{
 	{name: "concurrency.Mutex", open: newMutex},
 	{name: "v3lock", open: newV3lock},
 	{name: "etcdctl", open: newEtcdctl(false), slow: true},

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/internal/sides"
+	"github.com/distlock/distlock/internal/testkit/peers"
 )
 
 // Two clients of distlock and two of a peer take turns on one lock.
@@ -15,7 +15,7 @@ func TestTurns(t *testing.T) {
 			turns = 40
 		}
 		name := newName()
-		sides.Turns(t, name, turns, map[string][]sides.Side{
+		peers.Turns(t, name, turns, map[string][]peers.Side{
 			"distlock": {d.distlock(t, nil), d.distlock(t, nil)}, p.name: {p.open(t, d), p.open(t, d)},
 		})
 		if left := line(t, d.client(t), name); len(left) != 0 {
@@ -38,8 +38,8 @@ func TestWakeUps(t *testing.T) {
 		}
 		c, us, them := d.client(t), d.distlock(t, nil), p.open(t, d)
 		queued := func(name string) { inLine(t, c, name, 2) }
-		sides.WakeUps(t, rounds, us, them, newName, queued)
-		sides.WakeUps(t, rounds, them, us, newName, func(name string) {
+		peers.WakeUps(t, rounds, us, them, newName, queued)
+		peers.WakeUps(t, rounds, them, us, newName, func(name string) {
 			queued(name)
 			time.Sleep(settled)
 		})

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/internal/interop"
+	"github.com/distlock/distlock/internal/testkit/interop"
 )
 
 var jvms = &interop.JVMs{Class: "distlock.interop.RedissonPeer"}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/internal/interop"
+	"github.com/distlock/distlock/internal/testkit/interop"
 )
 
 // nothing excludes nobody, and has one token for all.

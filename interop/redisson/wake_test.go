@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/internal/interop"
+	"github.com/distlock/distlock/internal/testkit/interop"
 )
 
 // Whoever waits on one side is woken by a release on the other.

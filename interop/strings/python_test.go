@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // python is a process with redis-py, which does one call after the other.

@@ -12,7 +12,7 @@ import (
 	"github.com/bsm/redislock"
 	"github.com/distlock/distlock"
 	ours "github.com/distlock/distlock/backend/redislock"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/go-redsync/redsync/v4"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/internal/sides"
+	"github.com/distlock/distlock/internal/testkit/peers"
 	"github.com/go-zookeeper/zk"
 )
 
@@ -18,27 +18,27 @@ func TestWaiterWithoutItsNode(t *testing.T) {
 	c := connect(t)
 	t.Run("zk.Lock", func(t *testing.T) {
 		name := newName()
-		h := sides.Take(t, newLockSide(t), name)
+		h := peers.Take(t, newLockSide(t), name)
 		w := waitWithoutNode(t, c, newLockSide(t), name)
 		inLine(t, c, name, 1)
-		sides.Give(t, h)
+		peers.Give(t, h)
 		w.Granted(t)
 		if nodes := line(t, c, name); len(nodes) != 0 {
 			t.Fatalf("the waiter has the lock by %q: has it been mended?", nodes)
 		}
-		sides.Give(t, sides.Take(t, newLockSide(t), name))
+		peers.Give(t, peers.Take(t, newLockSide(t), name))
 		t.Log("two held the lock at once")
 	})
-	for kind, open := range map[string]func(*testing.T) sides.Side{
-		"distlock beside zk.Lock": newLockSide, "distlock": func(t *testing.T) sides.Side { return newDistlock(t) },
+	for kind, open := range map[string]func(*testing.T) peers.Side{
+		"distlock beside zk.Lock": newLockSide, "distlock": func(t *testing.T) peers.Side { return newDistlock(t) },
 	} {
 		t.Run(kind, func(t *testing.T) {
 			name, third := newName(), newDistlock(t)
-			h := sides.Take(t, open(t), name)
+			h := peers.Take(t, open(t), name)
 			w := waitWithoutNode(t, c, newDistlock(t), name)
 			inLine(t, c, name, 2) // it has another one
 			w.Waits(t)
-			sides.Give(t, h)
+			peers.Give(t, h)
 			g := w.Granted(t)
 			if nodes := line(t, c, name); len(nodes) != 1 {
 				t.Errorf("the waiter has the lock by %q", nodes)
@@ -46,18 +46,18 @@ func TestWaiterWithoutItsNode(t *testing.T) {
 			if other, err := third.Try(t.Context(), name); other != nil || err != nil {
 				t.Errorf("two hold the lock at once: %v, %v", other, err)
 			}
-			sides.Give(t, g)
-			sides.Give(t, sides.Take(t, third, name))
+			peers.Give(t, g)
+			peers.Give(t, peers.Take(t, third, name))
 		})
 	}
 }
 
 // waitWithoutNode lets a side wait for a lock that somebody holds, and deletes its node,
 // as an operator might.
-func waitWithoutNode(t *testing.T, c *zk.Conn, s sides.Side, name string) sides.Waiter {
+func waitWithoutNode(t *testing.T, c *zk.Conn, s peers.Side, name string) peers.Waiter {
 	t.Helper()
 	holder := inLine(t, c, name, 1)[0]
-	w := sides.StartWaiter(t, s, name)
+	w := peers.StartWaiter(t, s, name)
 	nodes := inLine(t, c, name, 2)
 	i := slices.IndexFunc(nodes, func(n string) bool { return n != holder })
 	if err := c.Delete("/"+name+"/"+nodes[i], -1); err != nil {
@@ -70,8 +70,8 @@ func waitWithoutNode(t *testing.T, c *zk.Conn, s sides.Side, name string) sides.
 // behind: all others wait for that, as long as the session lives.
 func TestForeignChild(t *testing.T) {
 	c := connect(t)
-	for kind, open := range map[string]func(*testing.T) sides.Side{
-		"zk.Lock": newLockSide, "distlock": func(t *testing.T) sides.Side { return newDistlock(t) },
+	for kind, open := range map[string]func(*testing.T) peers.Side{
+		"zk.Lock": newLockSide, "distlock": func(t *testing.T) peers.Side { return newDistlock(t) },
 	} {
 		name := newName()
 		for _, path := range []string{"/" + name, "/" + name + "/config"} {
@@ -88,7 +88,7 @@ func TestForeignChild(t *testing.T) {
 			t.Errorf("%s leaves %q", kind, nodes)
 		}
 		if ours {
-			sides.Give(t, h)
+			peers.Give(t, h)
 		}
 	}
 }
@@ -96,10 +96,10 @@ func TestForeignChild(t *testing.T) {
 // Goroutines that share a session exclude each other.
 func TestManyOnOneSession(t *testing.T) {
 	us := newDistlock(t)
-	for kind, s := range map[string]sides.Side{
+	for kind, s := range map[string]peers.Side{
 		"zk.Lock": newLockSide(t), "distlock": us, "distlock without hand-off": us.With(distlock.WithHandoff(0, 0)),
 	} {
-		if most := sides.Crowd(t, s, newName()); most != 1 {
+		if most := peers.Crowd(t, s, newName()); most != 1 {
 			t.Errorf("%s: %d inside at once", kind, most)
 		}
 	}

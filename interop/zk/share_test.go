@@ -3,13 +3,13 @@ package zk
 import (
 	"testing"
 
-	"github.com/distlock/distlock/internal/sides"
+	"github.com/distlock/distlock/internal/testkit/peers"
 )
 
 // Two clients of distlock and two of zk.Lock take turns on one lock.
 func TestTurns(t *testing.T) {
 	name := newName()
-	sides.Turns(t, name, 250, map[string][]sides.Side{
+	peers.Turns(t, name, 250, map[string][]peers.Side{
 		"distlock": {newDistlock(t), newDistlock(t)}, "zk.Lock": {newLockSide(t), newLockSide(t)},
 	})
 	if left := line(t, connect(t), name); len(left) != 0 {
@@ -21,6 +21,6 @@ func TestTurns(t *testing.T) {
 func TestWakeUps(t *testing.T) {
 	c, us, them := connect(t), newDistlock(t), newLockSide(t)
 	queued := func(name string) { inLine(t, c, name, 2) }
-	sides.WakeUps(t, 60, us, them, newName, queued)
-	sides.WakeUps(t, 60, them, us, newName, queued)
+	peers.WakeUps(t, 60, us, them, newName, queued)
+	peers.WakeUps(t, 60, them, us, newName, queued)
 }

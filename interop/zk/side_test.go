@@ -10,8 +10,8 @@ import (
 
 	"github.com/distlock/distlock"
 	_ "github.com/distlock/distlock/backend/zklock"
-	"github.com/distlock/distlock/internal/sides"
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/peers"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/go-zookeeper/zk"
 )
 
@@ -22,19 +22,19 @@ const lease = 30 * time.Second
 
 func newName() string { return "test-" + rand.Text() }
 
-func newDistlock(t *testing.T) sides.Distlock {
+func newDistlock(t *testing.T) peers.Distlock {
 	t.Helper()
 	b, err := distlock.Open(t.Context(), testserver.SharedZooKeeper(t).URL())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return sides.NewDistlock(t, b, nil)
+	return peers.NewDistlock(t, b, nil)
 }
 
 // lockSide is zk.Lock on a session of its own.
 type lockSide struct{ *zk.Conn }
 
-func newLockSide(t *testing.T) sides.Side { return lockSide{connect(t)} }
+func newLockSide(t *testing.T) peers.Side { return lockSide{connect(t)} }
 
 // connect logs nothing.
 func connect(t *testing.T) *zk.Conn {
@@ -52,7 +52,7 @@ type silent struct{}
 func (silent) Printf(string, ...any) {}
 
 // Lock knows no context.
-func (s lockSide) Lock(_ context.Context, name string) (sides.Held, error) {
+func (s lockSide) Lock(_ context.Context, name string) (peers.Held, error) {
 	l := zk.NewLock(s.Conn, "/"+name, zk.WorldACL(zk.PermAll))
 	return lockHeld{l}, l.Lock()
 }
@@ -76,7 +76,7 @@ func line(t *testing.T, c *zk.Conn, name string) []string {
 func inLine(t *testing.T, c *zk.Conn, name string, n int) []string {
 	t.Helper()
 	var nodes []string
-	sides.Eventually(t, "the line has not the length that it should have", func() bool {
+	peers.Eventually(t, "the line has not the length that it should have", func() bool {
 		nodes = line(t, c, name)
 		return len(nodes) == n
 	})

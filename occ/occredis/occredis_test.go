@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/occ"
 	"github.com/distlock/distlock/occ/occredis"
 	"github.com/redis/go-redis/v9"

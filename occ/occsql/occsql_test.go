@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/distlock/distlock/internal/testserver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/occ"
 	"github.com/distlock/distlock/occ/occsql"
 	"github.com/go-sql-driver/mysql"

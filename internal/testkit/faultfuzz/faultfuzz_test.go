@@ -1,0 +1,130 @@
+package faultfuzz
+
+import (
+	"context"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/backend/redislock"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
+
+func redis(t *testing.T, change func(driver.Backend) driver.Backend) Case {
+	return Case{
+		Servers: []string{testserver.SharedRedis(t).Addr()},
+		Text:    "late:",
+		Rate:    0.2,
+		Open: func(ctx context.Context, addrs []string) (driver.Backend, error) {
+			b, err := redislock.Open(ctx, "redis://"+addrs[0])
+			if err != nil {
+				return nil, err
+			}
+			return change(b), nil
+		},
+	}
+}
+
+// setter is a backend whose renewals set a life, also to less than was left.
+type setter struct{ driver.Backend }
+
+func (b setter) Renew(ctx context.Context, holds []driver.Hold) []error {
+	var all []driver.Hold
+	for _, h := range holds {
+		h.Shorten = true
+		all = append(all, h)
+	}
+	return b.Backend.Renew(ctx, all)
+}
+
+// rememberer never renews for less than is left, as far as it knows itself: its server
+// knows nothing of that, so that only a late renewal does harm.
+type rememberer struct {
+	driver.Backend
+	mu   sync.Mutex
+	ends map[string]time.Time
+}
+
+func (b *rememberer) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	b.mu.Lock()
+	if end := time.Now().Add(r.TTL); end.After(b.ends[r.Owner]) {
+		b.ends[r.Owner] = end
+	}
+	b.mu.Unlock()
+	return b.Backend.Acquire(ctx, r)
+}
+
+func (b *rememberer) Renew(ctx context.Context, holds []driver.Hold) []error {
+	var all []driver.Hold
+	b.mu.Lock()
+	for _, h := range holds {
+		now := time.Now()
+		h.TTL, h.Shorten = max(h.TTL, b.ends[h.Owner].Sub(now)+time.Millisecond), true
+		b.ends[h.Owner] = now.Add(h.TTL)
+		all = append(all, h)
+	}
+	b.mu.Unlock()
+	return b.Backend.Renew(ctx, all)
+}
+
+// yes says that everything is renewed, though it may be lost.
+type yes struct{ driver.Backend }
+
+func (b yes) Renew(ctx context.Context, holds []driver.Hold) []error {
+	b.Backend.Renew(ctx, holds)
+	return make([]error, len(holds))
+}
+
+// content is a backend that releases what others have got in the meantime, with success.
+type content struct{ driver.Backend }
+
+func (b content) Release(ctx context.Context, h driver.Hold) error {
+	if err := b.Backend.Release(ctx, h); !driver.Final(err) {
+		return nil
+	}
+	return driver.ErrClosed
+}
+
+// old is a backend with one fence for all.
+type old struct{ driver.Backend }
+
+func (b old) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	g, err := b.Backend.Acquire(ctx, r)
+	g.Fence = 7
+	return g, err
+}
+
+// The test with late requests catches what it is for.
+func TestMistakesAreCaught(t *testing.T) {
+	for name, change := range map[string]func(driver.Backend) driver.Backend{
+		"a renewal sets a life":                 func(b driver.Backend) driver.Backend { return setter{b} },
+		"a renewal without an answer is a yes":  func(b driver.Backend) driver.Backend { return yes{b} },
+		"a release that found nothing is a yes": func(b driver.Backend) driver.Backend { return content{b} },
+		"fences do not increase":                func(b driver.Backend) driver.Backend { return old{b} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mustBeCaught(t, change)
+		})
+	}
+}
+
+// The same for a mistake that needs the rarest order of events.
+func TestLongMistakesAreCaught(t *testing.T) {
+	mustBeCaught(t, func(b driver.Backend) driver.Backend { // a late renewal sets a life
+		return &rememberer{Backend: b, ends: map[string]time.Time{}}
+	})
+}
+
+func mustBeCaught(t *testing.T, change func(driver.Backend) driver.Backend) {
+	t.Helper()
+	r := Play(t, redis(t, change), 1, 100_000, 2*time.Second)
+	if len(r.Faults) == 0 {
+		t.Fatalf("not caught: %s", r)
+	}
+	t.Log(r.Faults[0])
+}

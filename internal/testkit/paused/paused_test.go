@@ -1,0 +1,221 @@
+// Package paused tests what a holder of a lock does to the data that the lock protects if it
+// is paused for longer than its lease: with a fence and without.
+package paused
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	_ "github.com/distlock/distlock/backend/all"
+	"github.com/distlock/distlock/fence"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 6 && os.Args[1] == childArg {
+		if err := hold(context.Background(), os.Args[2], os.Args[3], os.Args[4], os.Args[5] == fenced); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(testserver.Run(m))
+}
+
+const (
+	childArg = "hold"
+	fenced   = "fenced"
+	plain    = "plain"
+	name     = "stock:7"
+	ttl      = 600 * time.Millisecond
+)
+
+// open connects to locks and to what they protect.
+func open(ctx context.Context, storeKind, lockURL, dataURL string) (*distlock.Client, store, error) {
+	backend, err := distlock.Open(ctx, lockURL)
+	if err != nil {
+		return nil, nil, err
+	}
+	locks, err := distlock.New(backend, &distlock.Options{TTL: ttl})
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := kinds[storeKind].open(dataURL)
+	return locks, s, err
+}
+
+// hold is the holder that will be paused: a program as there are many, that looks whether
+// it still has the lock and then writes.
+func hold(ctx context.Context, storeKind, lockURL, dataURL string, withFence bool) error {
+	locks, s, err := open(ctx, storeKind, lockURL, dataURL)
+	if err != nil {
+		return err
+	}
+	n, f, err := readUnderLock(ctx, locks, s, withFence)
+	if err != nil {
+		return err
+	}
+	fmt.Println("looked")
+	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
+		return err
+	}
+	err = s.write(ctx, n-1, f)
+	if err != nil && !errors.Is(err, fence.ErrStale) {
+		return err
+	}
+	fmt.Println("stale:", err != nil)
+	return nil
+}
+
+// readUnderLock takes the lock and reads. It does so again if it finds that it has lost the
+// lock already: the machine may be slow.
+func readUnderLock(ctx context.Context, locks *distlock.Client, s store, withFence bool) (n int, f uint64, err error) {
+	for {
+		lease, err := locks.Mutex(name).Lock(ctx)
+		if err != nil {
+			return 0, 0, err
+		}
+		f = fenceOf(lease, withFence)
+		n, err = s.read(ctx, f)
+		if err != nil || lease.Err() == nil {
+			return n, f, err
+		}
+	}
+}
+
+func fenceOf(lease *distlock.Lease, withFence bool) uint64 {
+	if withFence {
+		return lease.Fence()
+	}
+	return 0
+}
+
+// A hundred are in stock. A holder reads that, looks whether it has the lock, and is
+// paused before it sells one. Its lease ends, and another sells ten. Then it goes on.
+func TestPausedHolder(t *testing.T) {
+	for storeKind, k := range kinds {
+		t.Run(storeKind, func(t *testing.T) {
+			t.Parallel()
+			t.Run(plain, func(t *testing.T) {
+				if stale, left := overtake(t, storeKind, k, false); stale || left != 99 {
+					t.Errorf("stale: %v, %d are left; want the ten to be lost", stale, left)
+				}
+			})
+			t.Run(fenced, func(t *testing.T) {
+				if stale, left := overtake(t, storeKind, k, true); !stale || left != 90 {
+					t.Errorf("stale: %v, %d are left; want the paused one to be refused", stale, left)
+				}
+			})
+		})
+	}
+}
+
+// overtake returns whether the paused holder was refused, and how many are left at last.
+func overtake(t *testing.T, storeKind string, k kind, withFence bool) (stale bool, left int) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	lockURL, dataURL := k.start(t)
+	locks, s, err := open(ctx, storeKind, lockURL, dataURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer locks.Close()
+	if err := s.write(ctx, 100, 0); err != nil {
+		t.Fatal(err)
+	}
+	c := startChild(t, storeKind, lockURL, dataURL, withFence)
+	c.expect(t, "looked")
+	c.signal(t, syscall.SIGSTOP)
+	if err := locks.Mutex(name).Do(ctx, func(ctx context.Context) error {
+		f := fenceOf(distlock.FromContext(ctx), withFence)
+		n, err := s.read(ctx, f)
+		if err != nil {
+			return err
+		}
+		return s.write(ctx, n-10, f)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c.signal(t, syscall.SIGCONT)
+	answer := c.finish(t)
+	left, err = s.read(ctx, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer == "stale: true", left
+}
+
+// child is the process that is paused.
+type child struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+func startChild(t *testing.T, storeKind, lockURL, dataURL string, withFence bool) *child {
+	t.Helper()
+	mode := plain
+	if withFence {
+		mode = fenced
+	}
+	cmd := exec.Command(os.Args[0], childArg, storeKind, lockURL, dataURL, mode)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testserver.Spawn(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return &child{cmd, in, bufio.NewReader(out)}
+}
+
+func (c *child) line(t *testing.T) string {
+	t.Helper()
+	line, err := c.out.ReadString('\n')
+	if err != nil {
+		t.Fatalf("the child says %q, %v", line, err)
+	}
+	return strings.TrimSpace(line)
+}
+
+func (c *child) expect(t *testing.T, want string) {
+	t.Helper()
+	if line := c.line(t); line != want {
+		t.Fatalf("the child says %q, want %q", line, want)
+	}
+}
+
+func (c *child) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := c.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// finish lets the child write, and returns what it says to that.
+func (c *child) finish(t *testing.T) string {
+	t.Helper()
+	if _, err := io.WriteString(c.in, "go on\n"); err != nil {
+		t.Fatal(err)
+	}
+	return c.line(t)
+}

@@ -1,0 +1,68 @@
+package sqltest
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+// childEnv is the URL of the backend of a child: a process that holds the lock and is going
+// to be killed.
+const childEnv = "DISTLOCK_SQLTEST_CHILD"
+
+// child starts one, and answers its fence.
+func (c *scene) child() (cmd *exec.Cmd, fence uint64) {
+	t := c.t
+	t.Helper()
+	cmd = exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+c.url(c.user()))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testserver.Spawn(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if _, bad := fmt.Sscanf(line, "holds with fence %d\n", &fence); bad != nil {
+		t.Fatalf("the child says %q, %v", line, err)
+	}
+	return cmd, fence
+}
+
+// holdUntilKilled is the child.
+func holdUntilKilled(url string) {
+	fence, err := hold(context.Background(), url)
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Printf("holds with fence %d\n", fence)
+	select {}
+}
+
+func hold(ctx context.Context, url string) (fence uint64, err error) {
+	b, err := distlock.Open(ctx, url)
+	if err != nil {
+		return 0, err
+	}
+	c, err := distlock.New(b, &distlock.Options{TTL: life})
+	if err != nil {
+		return 0, err
+	}
+	l, err := c.Mutex(lockName).Lock(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return l.Fence(), nil
+}

@@ -1,0 +1,282 @@
+package sqltest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
+)
+
+// succeeds expects that the one who follows a holder has a greater fence, and that nobody
+// believed to hold any more when he got the lock.
+func (g grant) succeeds(t *testing.T, fence uint64) {
+	t.Helper()
+	if g.shown {
+		t.Errorf("two hold: the one before has not learnt of his loss")
+	}
+	g.outranks(t, fence)
+}
+
+// outranks expects of the one who follows a holder that he has a greater fence.
+func (g grant) outranks(t *testing.T, fence uint64) {
+	t.Helper()
+	if g.lease.Fence() <= fence {
+		t.Errorf("fence %d came after %d", g.lease.Fence(), fence)
+	}
+	if err := g.lease.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// endures expects that a hold lives on over several renewals after a fault; then it is given
+// up and the next has it.
+func endures(t *testing.T, held *distlock.Lease, next <-chan grant, ttl time.Duration) {
+	t.Helper()
+	ended := watch(held)
+	select {
+	case at := <-ended:
+		t.Fatalf("the hold was lost at %v: %v", at, held.Err())
+	case g := <-next:
+		t.Fatalf("another has the lock that is held: %v, %v", g.lease, g.err)
+	case <-time.After(5 * ttl / 4):
+	}
+	start := time.Now()
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Errorf("unlock: %v", err)
+	}
+	g := awaitGrant(t, next)
+	g.succeeds(t, held.Fence())
+	figure(t, "hold lived on; after Unlock the next had it in %v", ms(g.at.Sub(start)))
+}
+
+// breaks expects that a hold is lost by a fault, and that the next then has the lock.
+func breaks(t *testing.T, held *distlock.Lease, next <-chan grant, fault func()) {
+	t.Helper()
+	ended := watch(held)
+	start := time.Now()
+	fault()
+	g := awaitGrant(t, next)
+	at := lost(t, held, ended)
+	g.succeeds(t, held.Fence())
+	figure(t, "holder's context ended after %v, the next had it after %v", ms(at.Sub(start)), ms(g.at.Sub(start)))
+}
+
+// ousts expects that a hold is lost by a fault that the server knows of at once, and the holder
+// only when he looks: for so long two may believe to hold, and fences tell them apart.
+func ousts(t *testing.T, held *distlock.Lease, next <-chan grant, fault func()) {
+	t.Helper()
+	ended := watch(held)
+	start := time.Now()
+	fault()
+	g := awaitGrant(t, next)
+	at := lost(t, held, ended)
+	figure(t, "holder's context ended after %v, the next had it after %v", ms(at.Sub(start)), ms(g.at.Sub(start)))
+	g.supplants(t, held, at)
+}
+
+// supplants expects of the one who follows a holder that he has a greater fence, and that the
+// holder, whose hold the server has ended, believed no longer than it takes to look.
+func (g grant) supplants(t *testing.T, held *distlock.Lease, lost time.Time) {
+	t.Helper()
+	g.outranks(t, held.Fence())
+	if both := lost.Sub(g.at); both > 2*life {
+		t.Errorf("two believed to hold for %v", both)
+	}
+}
+
+// often does something again and again, from now until stop.
+func (c *scene) often(pause time.Duration, do func()) (stop func()) {
+	ctx, cancel := context.WithCancel(c.t.Context())
+	var done sync.WaitGroup
+	done.Go(func() {
+		for ctx.Err() == nil {
+			do()
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+		}
+	})
+	return func() {
+		cancel()
+		done.Wait()
+	}
+}
+
+// figure logs what documentation may say of a strategy.
+func figure(t *testing.T, format string, args ...any) {
+	t.Helper()
+	t.Logf("%s: "+format, append([]any{t.Name()}, args...)...)
+}
+
+func ms(d time.Duration) time.Duration { return d.Round(time.Millisecond / 10) }
+
+func TestHoldersConnectionsAreKilled(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s strategy) {
+		t.Parallel()
+		c := newScene(t, s, s.kind.shared(t))
+		c.life = 2 * life
+		user := c.user()
+		held := c.party(user).take(t)
+		next := c.party(c.user()).follow(t, held)
+		kill := func() { c.killConnections(user) }
+		if !s.leased {
+			ousts(t, held, next, kill)
+			return
+		}
+		defer c.often(life/10, kill)()
+		endures(t, held, next, c.life)
+	})
+}
+
+func TestHoldersProcessIsKilled(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s strategy) {
+		t.Parallel()
+		c := newScene(t, s, s.kind.shared(t))
+		started := time.Now()
+		cmd, fence := c.child()
+		next := c.party(c.user()).follow(t, nil)
+		cmd.Process.Kill()
+		killed := time.Now()
+		g := awaitGrant(t, next)
+		g.succeeds(t, fence)
+		figure(t, "the next had it after %v", ms(g.at.Sub(killed)))
+		if lived := g.at.Sub(started); s.leased && lived < life {
+			t.Errorf("a hold of %v was over within %v", life, lived)
+		}
+	})
+}
+
+func TestHolderIsPartitioned(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s strategy) {
+		t.Parallel()
+		c := newScene(t, s, s.kind.shared(t))
+		net := faultproxy.New(t, c.srv.Addr())
+		held := c.party(through(net.Addr(), c.user())).take(t)
+		next := c.party(c.user()).follow(t, held)
+		breaks(t, held, next, net.Silence)
+	})
+}
+
+// A waiter whose connections end waits on with others.
+func TestWaitersConnectionsAreKilled(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s strategy) {
+		t.Parallel()
+		c := newScene(t, s, s.kind.shared(t))
+		user := c.user()
+		held := c.party(c.user()).take(t)
+		next := c.party(user).follow(t, held)
+		if !c.leased {
+			c.awaitBlocked(user)
+		}
+		c.killConnections(user)
+		start := time.Now()
+		if err := held.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		g := awaitGrant(t, next)
+		g.succeeds(t, held.Fence())
+		figure(t, "the next had it %v after Unlock", ms(g.at.Sub(start)))
+	})
+}
+
+// A waiter who is cut off may be at the head of the server's own queue: nobody has to wait
+// for long for one who does not hear that he has got the lock.
+func TestWaiterIsPartitioned(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s strategy) {
+		t.Parallel()
+		c := newScene(t, s, s.kind.shared(t))
+		net := faultproxy.New(t, c.srv.Addr())
+		held := c.party(c.user()).take(t)
+		cutOff := c.user()
+		c.party(through(net.Addr(), cutOff)).follow(t, nil)
+		if !c.leased {
+			c.awaitBlocked(cutOff)
+		}
+		next := c.party(c.user()).follow(t, nil)
+		net.Silence()
+		start := time.Now()
+		if err := held.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		g := awaitGrant(t, next)
+		g.succeeds(t, held.Fence())
+		figure(t, "the next had it %v after Unlock", ms(g.at.Sub(start)))
+	})
+}
+
+// All strategies of a database go through one restart, with TTLs that outlast it.
+func TestServerIsKilledAndRestarted(t *testing.T) {
+	t.Parallel()
+	for _, k := range []*kind{mariaDB, postgreSQL} {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			srv := k.own(t)
+			for ttl := 4 * life; !restart(t, k, srv, ttl); ttl *= 3 {
+				t.Logf("the machine was too slow for a TTL of %v", ttl)
+			}
+		})
+	}
+}
+
+// restart is false if it took so long that holds of this TTL may have ended.
+func restart(t *testing.T, k *kind, srv *server, ttl time.Duration) bool {
+	var casts []*cast
+	for _, s := range strategies {
+		if s.kind == k {
+			casts = append(casts, newCast(t, s, srv, ttl))
+		}
+	}
+	killed := time.Now()
+	srv.Kill()
+	srv.Start()
+	up := time.Now()
+	figure(t, "it answers again after %v", ms(up.Sub(killed)))
+	if up.Sub(killed) > ttl/2 {
+		return false
+	}
+	for _, c := range casts {
+		t.Run(c.scene.name, func(t *testing.T) {
+			t.Parallel()
+			c.resolve(t, killed, up)
+		})
+	}
+	return true
+}
+
+// cast is who is there when a server dies.
+type cast struct {
+	scene *scene
+	held  *distlock.Lease
+	ended <-chan time.Time
+	next  <-chan grant
+}
+
+func newCast(t *testing.T, s strategy, srv *server, ttl time.Duration) *cast {
+	t.Helper()
+	c := &cast{scene: newScene(t, s, srv)}
+	c.scene.life = ttl
+	c.held = c.scene.party(c.scene.user()).take(t)
+	c.ended = watch(c.held)
+	c.next = c.scene.party(c.scene.user()).follow(t, c.held)
+	return c
+}
+
+func (c *cast) resolve(t *testing.T, killed, up time.Time) {
+	if c.scene.leased {
+		endures(t, c.held, c.next, c.scene.life)
+		return
+	}
+	g := awaitGrant(t, c.next)
+	at := lost(t, c.held, c.ended)
+	g.supplants(t, c.held, at) // a server can be back before the holder has looked
+	figure(t, "holder's context ended after %v, the next had it %v after the server was back", ms(at.Sub(killed)), ms(g.at.Sub(up)))
+}

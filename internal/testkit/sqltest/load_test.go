@@ -1,0 +1,261 @@
+package sqltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/exclusion"
+)
+
+const (
+	few, many = 40, 200 // waiters
+	backends  = 10      // that they are spread over
+	rivals    = 16
+)
+
+// crowd is many who want one lock, through a few backends.
+type crowd struct {
+	size    int
+	ledger  *exclusion.Ledger
+	clients []*distlock.Client
+	left    sync.WaitGroup
+}
+
+// wantAll makes all want the lock, once each.
+func (c *crowd) wantAll(t *testing.T) {
+	for i := range c.size {
+		c.left.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+			defer cancel()
+			m := c.clients[i%len(c.clients)].Mutex(lockName)
+			if err := c.ledger.Hold(ctx, fmt.Sprint("waiter ", i), m, 0); err != nil {
+				t.Errorf("waiter %d: %v", i, err)
+			}
+		})
+	}
+}
+
+// served waits until all have had it, and asks often for a number in the meantime.
+func (c *crowd) served(t *testing.T, number func() int) (most int) {
+	done := make(chan struct{})
+	go func() {
+		c.left.Wait()
+		close(done)
+	}()
+	ends(t, "a waiter's Lock", func() {
+		for {
+			most = max(most, number())
+			select {
+			case <-done:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	})
+	return most
+}
+
+// Many wait for one lock: they take few connections of the server, while they wait and while
+// the lock goes around.
+func TestWaitersTakeFewConnections(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s strategy) {
+		t.Parallel()
+		waitersTakeFewConnections(t, s, few)
+	})
+}
+
+func TestLongManyWaitersTakeFewConnections(t *testing.T) {
+	each(t, func(t *testing.T, s strategy) { waitersTakeFewConnections(t, s, many) })
+}
+
+func waitersTakeFewConnections(t *testing.T, s strategy, waiters int) {
+	c := newScene(t, s, s.kind.shared(t))
+	held := c.party(c.user()).take(t)
+	user := c.user()
+	all := &crowd{size: waiters, ledger: exclusion.New()}
+	for range backends {
+		all.clients = append(all.clients, c.party(user).Client)
+	}
+	all.wantAll(t)
+	waiting := c.watchConnections(user, time.Second)
+	start := time.Now()
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	moving := all.served(t, func() int { return c.countConnections(user) })
+	all.ledger.Judge(t, waiters)
+	figure(t, "%d waiters in %d backends: %d connections while they wait, %d while the lock goes around, which took %v",
+		waiters, backends, waiting, moving, ms(time.Since(start)))
+	if most := backends * s.waiting; waiting > most || moving > most {
+		t.Errorf("want at most %d connections", most)
+	}
+}
+
+// watchConnections is how many connections a user had at most for a while.
+func (c *scene) watchConnections(userURL string, d time.Duration) (most int) {
+	c.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		most = max(most, c.countConnections(userURL))
+	}
+	return most
+}
+
+// A pool that has just the connections that are documented serves many waiters.
+func TestSmallPoolServesAll(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s strategy) {
+		t.Parallel()
+		smallPoolServes(t, s, few)
+	})
+}
+
+func TestLongSmallPoolServesMany(t *testing.T) {
+	each(t, func(t *testing.T, s strategy) { smallPoolServes(t, s, many) })
+}
+
+func smallPoolServes(t *testing.T, s strategy, waiters int) {
+	for _, limit := range s.pools {
+		c := newScene(t, s, s.kind.shared(t))
+		all := &crowd{size: waiters, ledger: exclusion.New()}
+		for range backends {
+			all.clients = append(all.clients, c.pooled(limit))
+		}
+		start := time.Now()
+		all.wantAll(t)
+		ends(t, "a waiter's Lock", all.left.Wait)
+		all.ledger.Judge(t, waiters)
+		figure(t, "%d waiters in %d backends of %d connections were served in %v", waiters, backends, limit, ms(time.Since(start)))
+	}
+}
+
+// pooled is a client on a pool that is limited.
+func (c *scene) pooled(limit int) *distlock.Client {
+	c.t.Helper()
+	db := c.srv.DB(c.t, c.database)
+	db.SetMaxOpenConns(limit)
+	query, err := url.ParseQuery(c.query)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	b, err := c.kind.open(c.t.Context(), db, query)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	client, err := distlock.New(b, &distlock.Options{TTL: c.life})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { ends(c.t, "Close", func() { client.Close() }) })
+	return client
+}
+
+// 16 backends contend for one lock, and then for locks that nobody has had before, which is
+// where rows are inserted.
+func TestContentionIsNoError(t *testing.T) {
+	each(t, func(t *testing.T, s strategy) { contention(t, s, 200*time.Millisecond) })
+}
+
+func TestLongContentionIsNoError(t *testing.T) {
+	each(t, func(t *testing.T, s strategy) { contention(t, s, time.Second) })
+}
+
+// contention lasts for two units or four.
+func contention(t *testing.T, s strategy, unit time.Duration) {
+	c := newScene(t, s, s.kind.shared(t))
+	user, before := c.user(), c.countDeadlocks()
+	var clients []*distlock.Client
+	for range rivals {
+		clients = append(clients, c.party(user).Client)
+	}
+	book := exclusion.New()
+	d := unit
+	if s.clean {
+		d = 3 * unit
+	}
+	c.contend(book, clients, d, func(int) string { return lockName })
+	known := book.Times(lockName)
+	c.contend(book, clients, unit, func(round int) string { return fmt.Sprint("new ", round) })
+	book.Judge(t, rivals)
+	c.judgeErrors(user, c.countDeadlocks()-before)
+	all, _ := book.Holds()
+	figure(t, "%d rivals: %d holds of one lock in %v, %d of new ones in %v", rivals, known, d, all-known, unit)
+}
+
+// contend lets all take the locks of as many rounds as there is time for.
+func (c *scene) contend(book *exclusion.Ledger, clients []*distlock.Client, d time.Duration, name func(round int) string) {
+	end := time.Now().Add(d)
+	var all sync.WaitGroup
+	for i, client := range clients {
+		all.Go(func() {
+			for round := 0; time.Now().Before(end); round++ {
+				if err := c.takeTurn(book, fmt.Sprint("rival ", i), client.Mutex(name(round))); err != nil {
+					c.t.Errorf("rival %d: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	ends(c.t, "Lock or Unlock", all.Wait)
+}
+
+func (c *scene) takeTurn(book *exclusion.Ledger, who string, m *distlock.Mutex) error {
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	lease, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	book.Enter(who, lease)
+	book.Leave(lease)
+	if err := lease.Unlock(ctx); err != nil && !errors.Is(err, distlock.ErrLost) {
+		return err
+	}
+	return nil
+}
+
+// judgeErrors counts the errors that the server answered a user, or met with by itself.
+func (c *scene) judgeErrors(userURL string, deadlocks int) {
+	c.t.Helper()
+	answered := c.srv.errors(nameOf(userURL))
+	figure(c.t, "the server answered %d duplicate keys, deadlocks and the like, and counted %d deadlocks", len(answered), deadlocks)
+	if !c.clean {
+		return
+	}
+	for i, line := range answered {
+		if i < 3 {
+			c.t.Errorf("the server answered: %s", line)
+		}
+	}
+	if deadlocks != 0 {
+		c.t.Errorf("%d deadlocks, want none", deadlocks)
+	}
+}
+
+// 16 processes of a fleet start at once, on a database that has no tables yet.
+func TestAllCreateAtOnce(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s strategy) {
+		t.Parallel()
+		srv := s.kind.shared(t)
+		c := &scene{strategy: s, t: t, srv: srv, database: srv.database(t), life: life}
+		var all sync.WaitGroup
+		for range rivals {
+			all.Go(func() {
+				b, err := distlock.Open(t.Context(), c.url(c.database)+"&create=true")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				b.Close()
+			})
+		}
+		ends(t, "Open", all.Wait)
+	})
+}

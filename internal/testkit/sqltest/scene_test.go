@@ -1,0 +1,257 @@
+package sqltest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"runtime/pprof"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+const (
+	// life is the TTL of locks whose holder meets with a fault.
+	life = 3 * time.Second
+	// patience is how long a busy machine may take for what takes ms, or a few TTLs.
+	patience = time.Minute
+	// lockName is what all want.
+	lockName = "stock"
+)
+
+func TestMain(m *testing.M) {
+	if url := os.Getenv(childEnv); url != "" {
+		holdUntilKilled(url)
+	}
+	os.Exit(testserver.Run(m))
+}
+
+// ends waits for what must come to its end, and names it if it does not.
+func ends(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(3 * patience):
+		var all bytes.Buffer
+		pprof.Lookup("goroutine").WriteTo(&all, 1)
+		t.Fatalf("%s: it does not end\n%s", what, all.Bytes())
+	}
+}
+
+// scene is a database with the tables of a strategy in it.
+type scene struct {
+	strategy
+	t        *testing.T
+	srv      *server
+	database string
+	life     time.Duration // the TTL
+}
+
+func newScene(t *testing.T, s strategy, srv *server) *scene {
+	t.Helper()
+	c := &scene{strategy: s, t: t, srv: srv, database: srv.database(t), life: life}
+	b, err := distlock.Open(t.Context(), c.url(c.database)+"&create=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// user is a new user's URL of the database.
+func (c *scene) user() string {
+	c.t.Helper()
+	return c.srv.user(c.t, c.database)
+}
+
+// killConnections ends all connections that a user has, at the server.
+func (c *scene) killConnections(userURL string) {
+	c.t.Helper()
+	c.srv.Exec(c.t, fmt.Sprintf(c.kind.kill, nameOf(userURL)))
+}
+
+// countConnections counts those that a user has.
+func (c *scene) countConnections(userURL string) int {
+	c.t.Helper()
+	return c.count(fmt.Sprintf(c.kind.connections, nameOf(userURL)))
+}
+
+// countDeadlocks counts those of the server's whole life.
+func (c *scene) countDeadlocks() int {
+	c.t.Helper()
+	return c.count(c.kind.deadlocks)
+}
+
+// awaitBlocked waits until a user's statement is waiting for a lock at the server.
+func (c *scene) awaitBlocked(userURL string) {
+	c.t.Helper()
+	c.awaitSome(c.kind.blocked, userURL)
+}
+
+// awaitStuck waits until one has been waiting for so long that it is no other statement.
+func (c *scene) awaitStuck(userURL string) {
+	c.t.Helper()
+	c.awaitSome(c.kind.stuck, userURL)
+}
+
+func (c *scene) awaitSome(query, userURL string) {
+	c.t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if c.count(fmt.Sprintf(query, nameOf(userURL))) > 0 {
+			return
+		}
+	}
+	c.t.Fatal("nobody waits at the server")
+}
+
+func (c *scene) count(query string) (n int) {
+	c.t.Helper()
+	if _, err := fmt.Sscan(c.srv.Ask(c.t, query), &n); err != nil {
+		c.t.Fatal(err)
+	}
+	return n
+}
+
+// url adds what makes a backend of the strategy to the URL of the database.
+func (c *scene) url(database string) string {
+	if strings.Contains(database, "?") {
+		return database + "&" + c.query
+	}
+	return database + "?" + c.query
+}
+
+// through leads a URL to another address.
+func through(addr, rawURL string) string {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		panic(err)
+	}
+	u.Host = addr
+	return u.String()
+}
+
+// party is somebody with a backend of his own.
+type party struct {
+	*distlock.Client
+	waits chan struct{} // closed when somebody of it starts to wait
+}
+
+// party opens a backend as a user, closed with the test.
+func (c *scene) party(userURL string) *party {
+	c.t.Helper()
+	p, err := c.open(c.t.Context(), userURL)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(p.close(c.t))
+	return p
+}
+
+func (c *scene) open(ctx context.Context, userURL string) (*party, error) {
+	b, err := distlock.Open(ctx, c.url(userURL))
+	if err != nil {
+		return nil, err
+	}
+	p := &party{waits: make(chan struct{})}
+	var once atomic.Bool
+	p.Client, err = distlock.New(b, &distlock.Options{TTL: c.life, Observer: &distlock.Observer{
+		Waiting: func(distlock.Event) {
+			if !once.Swap(true) {
+				close(p.waits)
+			}
+		},
+	}})
+	return p, err
+}
+
+// close ends a client, which must not take for ever: its server may be gone or silent.
+func (p *party) close(t *testing.T) func() {
+	return func() { ends(t, "Close", func() { p.Close() }) }
+}
+
+// take takes the lock, which must be free.
+func (p *party) take(t *testing.T) *distlock.Lease {
+	t.Helper()
+	l, err := p.Mutex(lockName).TryLock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// grant is what a waiter got in the end.
+type grant struct {
+	lease *distlock.Lease
+	err   error
+	at    time.Time
+	shown bool // that the one who held before still believed to hold
+}
+
+// follow starts to wait for the lock that another holds.
+func (p *party) follow(t *testing.T, holder *distlock.Lease) <-chan grant {
+	t.Helper()
+	granted := make(chan grant, 1)
+	go func() {
+		lease, err := p.Mutex(lockName).Lock(t.Context())
+		g := grant{lease: lease, err: err, at: time.Now()}
+		g.shown = holder != nil && holder.Err() == nil
+		granted <- g
+	}()
+	select {
+	case <-p.waits:
+	case <-time.After(patience):
+		t.Fatal("the next does not even wait")
+	}
+	return granted
+}
+
+// awaitGrant is what follow has started.
+func awaitGrant(t *testing.T, granted <-chan grant) grant {
+	t.Helper()
+	select {
+	case g := <-granted:
+		if g.err != nil {
+			t.Fatalf("the next does not get the lock: %v", g.err)
+		}
+		return g
+	case <-time.After(patience):
+		t.Fatal("the next does not get the lock")
+		panic("not reached")
+	}
+}
+
+// watch sends when a lease has ended.
+func watch(l *distlock.Lease) <-chan time.Time {
+	ended := make(chan time.Time, 1)
+	context.AfterFunc(l.Context(), func() { ended <- time.Now() })
+	return ended
+}
+
+// lost is when a lease was lost, of which watch was told.
+func lost(t *testing.T, l *distlock.Lease, ended <-chan time.Time) time.Time {
+	t.Helper()
+	select {
+	case at := <-ended:
+		if cause := context.Cause(l.Context()); !errors.Is(cause, distlock.ErrLost) {
+			t.Errorf("the holder's context ended with %v, want ErrLost", cause)
+		}
+		return at
+	case <-time.After(patience):
+		t.Fatal("the holder believes on")
+		panic("not reached")
+	}
+}

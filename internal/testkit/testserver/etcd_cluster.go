@@ -1,0 +1,159 @@
+package testserver
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
+)
+
+// EtcdClusterGroup is three members of one etcd cluster. A leader that dies is replaced
+// in about a second.
+type EtcdClusterGroup struct {
+	ensemble[*EtcdServer]
+	links []*faultproxy.Proxy // through which each member is reached by the others
+}
+
+// EtcdCluster starts a cluster of the test's own, and returns when all members have a
+// leader. It takes about two seconds. No lease is shorter than a second.
+func EtcdCluster(tb testing.TB, o EtcdOptions) *EtcdClusterGroup {
+	tb.Helper()
+	g := startEtcdCluster(tb, o, func(s *EtcdServer) *faultproxy.Proxy { return faultproxy.New(tb, loopback(s.peer)) })
+	tb.Cleanup(g.end)
+	return g
+}
+
+var sharedEtcdCluster shared[*EtcdClusterGroup]
+
+// SharedEtcdCluster is a cluster that all tests of the process use: none may stop any of
+// it, or cut it in parts.
+func SharedEtcdCluster(tb testing.TB) *EtcdClusterGroup {
+	tb.Helper()
+	direct := func(*EtcdServer) *faultproxy.Proxy { return nil }
+	g := *sharedEtcdCluster.get(func() *EtcdClusterGroup { return startEtcdCluster(tb, EtcdOptions{}, direct) })
+	g.tb = tb
+	return &g
+}
+
+// URL is how etcdlock.Open reaches the cluster; as EtcdServer.URL.
+func (g *EtcdClusterGroup) URL() string {
+	s := g.members[0]
+	return s.options.url("root", s.options.Password, s.cert, s.key, g.Addrs()...)
+}
+
+// vote is the leader of two members at least; not asked is old, and it is not that.
+func (g *EtcdClusterGroup) vote(old *EtcdServer) (*EtcdServer, error) {
+	votes, ids := map[string]int{}, map[string]*EtcdServer{}
+	for _, s := range g.without(old) {
+		self, leader, err := s.leader()
+		if err == nil {
+			ids[self] = s
+			votes[leader]++
+		}
+	}
+	for id, n := range votes {
+		if n > 1 && ids[id] != nil {
+			return ids[id], nil
+		}
+	}
+	return nil, fmt.Errorf("the members name %v: %w", votes, errNotYet)
+}
+
+// leader is whom the server takes for the leader, itself maybe.
+func (s *EtcdServer) leader() (self, leader string, err error) {
+	token, err := s.login(pollTimeout)
+	if err != nil {
+		return "", "", err
+	}
+	var status struct {
+		Header struct {
+			Member string `json:"member_id"`
+		}
+		Leader string
+	}
+	err = s.postWithin(pollTimeout, "/v3/maintenance/status", token, body{}, &status)
+	return status.Header.Member, status.Leader, err
+}
+
+// Isolate cuts a member off from the others; clients reach it as before. Heal ends it.
+// A cluster is in two parts at most: another call changes which.
+func (g *EtcdClusterGroup) Isolate(s *EtcdServer) {
+	g.tb.Helper()
+	if runtime.GOOS != "linux" {
+		g.tb.Fatal("testserver: only Linux tells whose a connection is")
+	}
+	for i, link := range g.links {
+		if g.members[i] == s {
+			link.Silence()
+			continue
+		}
+		link.Sever(s.owns)
+	}
+}
+
+// Heal lets all members reach each other again.
+func (g *EtcdClusterGroup) Heal() {
+	for _, link := range g.links {
+		link.Pass()
+	}
+}
+
+// AddUser is that of the members; the URL has all of them.
+func (g *EtcdClusterGroup) AddUser(name, password string, grants ...EtcdGrant) string {
+	g.tb.Helper()
+	s := g.Leader()
+	s.AddUser(name, password, grants...)
+	return s.options.url(name, password, s.cert, s.key, g.Addrs()...)
+}
+
+func (g *EtcdClusterGroup) end() {
+	for _, s := range g.members {
+		s.end()
+	}
+}
+
+// startEtcdCluster starts three members; link is what stands in front of a member's peer
+// port, if anything does.
+func startEtcdCluster(tb testing.TB, o EtcdOptions, link func(*EtcdServer) *faultproxy.Proxy) *EtcdClusterGroup {
+	tb.Helper()
+	// As few elections as may be are those of a busy machine.
+	o.Args = append([]string{"--heartbeat-interval", "50", "--election-timeout", "500"}, o.Args...)
+	g := &EtcdClusterGroup{}
+	g.tb, g.elected = tb, g.vote
+	for i := range 3 {
+		g.members = append(g.members, newEtcd(tb, o, fmt.Sprintf("etcd%d", i)))
+	}
+	err := launch(func(int) error { return g.start(link) })
+	if err == nil {
+		err = g.members[0].protect()
+	}
+	if err != nil {
+		g.end()
+		tb.Fatalf("testserver: %v", err)
+	}
+	return g
+}
+
+func (g *EtcdClusterGroup) start(link func(*EtcdServer) *faultproxy.Proxy) error {
+	var all []string
+	g.links = nil
+	for _, s := range g.members {
+		if err := s.settle(); err != nil {
+			return err
+		}
+		s.public = loopback(s.peer)
+		if l := link(s); l != nil {
+			g.links = append(g.links, l)
+			s.public = l.Addr()
+		}
+		all = append(all, s.name+"=http://"+s.public)
+	}
+	// No member answers before it has a leader, for which it takes two.
+	for _, s := range g.members {
+		s.members = strings.Join(all, ",")
+		s.args = s.arguments()
+	}
+	return startTogether(g.processes()...)
+}
