@@ -11,7 +11,11 @@ import (
 // signalFamily sends a signal to the process, and to its children if it is one that forks.
 func (p *Process) signalFamily(s os.Signal) error {
 	if !p.family {
-		return p.cmd.Process.Signal(s)
+		err := p.cmd.Process.Signal(s)
+		if s == pause {
+			awaitState([]*os.Process{p.cmd.Process}, "TZX")
+		}
+		return err
 	}
 	p.cmd.Process.Signal(pause) // it must not fork, nor see its children die
 	awaitState([]*os.Process{p.cmd.Process}, "TZX")
@@ -19,8 +23,11 @@ func (p *Process) signalFamily(s os.Signal) error {
 	for _, child := range children {
 		child.Signal(s)
 	}
-	if s == kill {
+	switch s {
+	case kill:
 		awaitState(children, "ZX")
+	case pause:
+		awaitState(children, "TZX")
 	}
 	return p.cmd.Process.Signal(s)
 }
