@@ -3,6 +3,7 @@ package testserver
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -52,17 +53,23 @@ func (p *Process) children() []*os.Process {
 func awaitState(all []*os.Process, states string) {
 	deadline := time.Now().Add(startTimeout)
 	for _, p := range all {
-		for time.Now().Before(deadline) && !strings.Contains(states, stateOf(p.Pid)) {
+		for time.Now().Before(deadline) && !inState(p.Pid, states) {
 			time.Sleep(100 * time.Microsecond)
 		}
 	}
 }
 
-// stateOf is the letter of a process's state; empty if there is none, or the system doesn't
-// tell.
-func stateOf(pid int) string {
-	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	state, _, _ := strings.Cut(rest, " ")
-	return state
+// inState reports whether all threads of a process are in one of some states, or gone. It is true
+// where the system does not tell.
+func inState(pid int, states string) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, thread := range threads {
+		stat, _ := os.ReadFile(thread)
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		state, _, _ := strings.Cut(rest, " ")
+		if !strings.Contains(states, state) {
+			return false
+		}
+	}
+	return true
 }
