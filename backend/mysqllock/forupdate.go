@@ -52,9 +52,9 @@ func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx
 	return fmt.Errorf("%w: mysqllock: Commit is for strategy %s", driver.ErrUnsupported, ForUpdate)
 }
 
-// Pin makes a link. Gaps are not locked at this isolation level. What is sent when the
+// NewConn makes a link. Gaps are not locked at this isolation level. What is sent when the
 // server has ended the transaction is not to be committed.
-func (d *forUpdate) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Link, error) {
+func (d *forUpdate) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
 	k, err := d.pin(ctx, conn, lease)
 	if err == nil {
 		err = k.exec(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -65,9 +65,9 @@ func (d *forUpdate) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration
 	return &forUpdateLink{link: k}, err
 }
 
-// Evict ends the connection of a holder. A release takes the owner's name out of the row,
+// KillHolder ends the connection of a holder. A release takes the owner's name out of the row,
 // so one that is there holds, or its connection has died.
-func (d *forUpdate) Evict(ctx context.Context, l connlock.Lock) (bool, error) {
+func (d *forUpdate) KillHolder(ctx context.Context, l connlock.Lock) (bool, error) {
 	return d.evict(ctx, l, func(mark string) string { return marked(mark) + " IS NOT NULL" })
 }
 
@@ -84,8 +84,8 @@ func (v server) noWait() string {
 	return ""
 }
 
-// Take leaves the transaction open if the lock is refused: the next attempt uses it.
-func (k *forUpdateLink) Take(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
+// TryLock leaves the transaction open if the lock is refused: the next attempt uses it.
+func (k *forUpdateLink) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
 	if k.c.server.noWait() == "" {
 		if err := k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = 1"); err != nil {
 			return 0, false, err
@@ -134,9 +134,9 @@ func (k *forUpdateLink) makeRow(ctx context.Context, l connlock.Lock) error {
 	return k.end(ctx, "COMMIT")
 }
 
-// Wait lets the server wait for whole seconds. The setting is as it was for the caller's
+// WaitLock lets the server wait for whole seconds. The setting is as it was for the caller's
 // work. A wait that is killed has an error.
-func (k *forUpdateLink) Wait(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
+func (k *forUpdateLink) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
 	if err := k.exec(ctx, fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %d", max(1, int(slice/time.Second)))); err != nil {
 		return false, err
 	}
@@ -166,7 +166,7 @@ func (k *forUpdateLink) end(ctx context.Context, how string) error {
 	err := k.exec(ctx, how)
 	if err == nil && k.lent {
 		k.lent = false
-		k.tx.Leave(ctx)
+		k.tx.Detach(ctx)
 	}
 	return err
 }
@@ -187,8 +187,8 @@ func (k *forUpdateLink) Undo(ctx context.Context, _ connlock.Lock) error {
 // clearTime bounds the wait for a row that somebody keeps locked.
 const clearTime = time.Second
 
-// Drop first takes the owner's name out of the row, for Evict. Undo does without.
-func (k *forUpdateLink) Drop(ctx context.Context, l connlock.Lock) error {
+// Unlock first takes the owner's name out of the row, for Evict. Undo does without.
+func (k *forUpdateLink) Unlock(ctx context.Context, l connlock.Lock) error {
 	soon, cancel := context.WithTimeout(ctx, clearTime)
 	defer cancel()
 	_, err := k.c.db.ExecContext(soon, "UPDATE "+k.c.table+" SET owner = '' WHERE k = "+k.c.row(l)+" AND owner = "+literal(l.Owner))

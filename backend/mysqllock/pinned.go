@@ -80,7 +80,7 @@ func (c *connections) open(ctx context.Context, d connlock.Dialect, solo bool) (
 	if err := c.checkReads(ctx, pinnedShape(c.opts)); err != nil {
 		return nil, openError(c.site, err)
 	}
-	return connlock.New(ctx, connlock.Config{DB: c.db, Dialect: d, Package: "mysqllock", Name: c.site.name, Solo: solo, Apart: solo})
+	return connlock.New(ctx, connlock.Config{DB: c.db, Dialect: d, Package: "mysqllock", Name: c.site.name, OnePerConn: solo, SeparateNumbers: solo})
 }
 
 // Cancel ends a statement.
@@ -127,7 +127,7 @@ func kill(ctx context.Context, q asker, what string) error {
 }
 
 // asker is a connection, a transaction or a pool.
-type asker = connlock.Asker
+type asker = connlock.Querier
 
 // markOf is a user-level lock that a link has as long as it lives. A server that starts again
 // gives out its connections' numbers once more, and hides those of other users: neither is so
@@ -165,14 +165,14 @@ func (c *connections) row(l connlock.Lock) string { return "'" + c.hash(l.Name) 
 // lock is the key of a row that is only locked.
 func (c *connections) lock(l connlock.Lock) string { return "'#" + c.hash(l.Name)[1:] + "'" }
 
-// Forget removes a lock's rows.
-func (c *connections) Forget(ctx context.Context, l connlock.Lock) error {
+// RemoveProbe removes a lock's rows.
+func (c *connections) RemoveProbe(ctx context.Context, l connlock.Lock) error {
 	_, err := c.db.ExecContext(ctx, "DELETE FROM "+c.table+" WHERE k IN ("+c.row(l)+", "+c.lock(l)+")")
 	return err
 }
 
-// Definite: an error that the server sent, other than that it ends.
-func (c *connections) Definite(err error) bool {
+// CommitRefused: an error that the server sent, other than that it ends.
+func (c *connections) CommitRefused(err error) bool {
 	switch number(err) {
 	case 0, errInterrupted, errShutdown, errKilled:
 		return false

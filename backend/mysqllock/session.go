@@ -27,8 +27,8 @@ func sessionDDL(o Options) []string {
 	return pinnedDDL(o, "the numbers of grants; the locks are in the server's memory.")
 }
 
-// Pin makes a link.
-func (d *sessions) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Link, error) {
+// NewConn makes a link.
+func (d *sessions) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
 	k, err := d.pin(ctx, conn, lease)
 	if err == nil {
 		err = k.exec(ctx, d.server.hasty())
@@ -46,8 +46,8 @@ func (v server) hasty() string {
 	return "SET SESSION innodb_lock_wait_timeout = " + seconds + ", lock_wait_timeout = " + seconds
 }
 
-// Evict ends the connection of a holder, and all its locks.
-func (d *sessions) Evict(ctx context.Context, l connlock.Lock) (bool, error) {
+// KillHolder ends the connection of a holder, and all its locks.
+func (d *sessions) KillHolder(ctx context.Context, l connlock.Lock) (bool, error) {
 	return d.evict(ctx, l, func(mark string) string {
 		return "COALESCE(IS_USED_LOCK('" + l.Key + "') = " + marked(mark) + ", 0)"
 	})
@@ -55,22 +55,22 @@ func (d *sessions) Evict(ctx context.Context, l connlock.Lock) (bool, error) {
 
 type sessionLink struct{ link }
 
-// Take tries, and then writes the number.
-func (k *sessionLink) Take(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
-	ok, err = yes(ctx, k.tx.Asker(), "SELECT GET_LOCK('"+l.Key+"', 0)")
-	if err == nil && ok && !l.Apart {
+// TryLock tries, and then writes the number.
+func (k *sessionLink) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
+	ok, err = yes(ctx, k.tx.Querier(), "SELECT GET_LOCK('"+l.Key+"', 0)")
+	if err == nil && ok && !l.SeparateNumber {
 		number, err = k.Number(ctx, l)
 	}
 	return number, ok && err == nil, err
 }
 
-// Wait: a statement that is killed answers as one whose time is over.
-func (k *sessionLink) Wait(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
-	return yes(ctx, k.tx.Asker(), fmt.Sprintf("SELECT GET_LOCK('%s', %d)", l.Key, max(1, int(slice/time.Second))))
+// WaitLock: a statement that is killed answers as one whose time is over.
+func (k *sessionLink) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
+	return yes(ctx, k.tx.Querier(), fmt.Sprintf("SELECT GET_LOCK('%s', %d)", l.Key, max(1, int(slice/time.Second))))
 }
 
 func (k *sessionLink) Number(ctx context.Context, l connlock.Lock) (uint64, error) {
-	n, err := k.c.next(ctx, k.tx.Asker(), l, k.mark)
+	n, err := k.c.next(ctx, k.tx.Querier(), l, k.mark)
 	if number(err) == errLockWait {
 		return 0, nil
 	}
@@ -82,9 +82,9 @@ func (k *sessionLink) Undo(ctx context.Context, l connlock.Lock) error {
 	return k.exec(ctx, "DO RELEASE_LOCK('"+l.Key+"')")
 }
 
-func (k *sessionLink) Drop(ctx context.Context, l connlock.Lock) error {
+func (k *sessionLink) Unlock(ctx context.Context, l connlock.Lock) error {
 	var had sql.NullInt64 // NULL: nobody has it
-	err := k.tx.Asker().QueryRowContext(ctx, "SELECT RELEASE_LOCK('"+l.Key+"')").Scan(&had)
+	err := k.tx.Querier().QueryRowContext(ctx, "SELECT RELEASE_LOCK('"+l.Key+"')").Scan(&had)
 	if err == nil && had.Int64 != 1 {
 		err = fmt.Errorf("%w: the server does not know of the lock", driver.ErrLost)
 	}

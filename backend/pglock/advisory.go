@@ -39,7 +39,7 @@ func newAdvisory(ctx context.Context, s *site) (strategy, error) {
 	if _, err := s.ensure(ctx, advisoryRelation(s.opts.Table)); err != nil {
 		return nil, err
 	}
-	b, err := connlock.New(ctx, connlock.Config{DB: s.db, Dialect: d, Package: "pglock", Name: s.name, Solo: d.solo, Apart: d.solo || d.closed()})
+	b, err := connlock.New(ctx, connlock.Config{DB: s.db, Dialect: d, Package: "pglock", Name: s.name, OnePerConn: d.solo, SeparateNumbers: d.solo || d.closed()})
 	if err != nil {
 		return nil, err
 	}
@@ -157,9 +157,9 @@ func cutID(id string) (pid int, start string) {
 	return pid, start
 }
 
-// Evict ends the connection that has the lock for its Owner. The row is locked meanwhile: a
+// KillHolder ends the connection that has the lock for its Owner. The row is locked meanwhile: a
 // successor has to write it before it holds.
-func (d *advisoryDialect) Evict(ctx context.Context, l connlock.Lock) (bool, error) {
+func (d *advisoryDialect) KillHolder(ctx context.Context, l connlock.Lock) (bool, error) {
 	tx, err := d.db.BeginTx(ctx, nil)
 	if err != nil {
 		return false, err
@@ -209,12 +209,12 @@ func (d *advisoryDialect) row(l connlock.Lock, id string) ([]any, error) {
 	return []any{d.hashOf(l.Name), l.Name, l.Owner, id, string(meta)}, err
 }
 
-// Forget has nothing to do: a trial writes nothing, so that nobody needs the right to delete.
-func (d *advisoryDialect) Forget(context.Context, connlock.Lock) error { return nil }
+// RemoveProbe has nothing to do: a trial writes nothing, so that nobody needs the right to delete.
+func (d *advisoryDialect) RemoveProbe(context.Context, connlock.Lock) error { return nil }
 
-// Definite: an error that the server sent, other than that the connection ends. It rolls back
+// CommitRefused: an error that the server sent, other than that the connection ends. It rolls back
 // without one where a statement of the transaction had failed before.
-func (d *advisoryDialect) Definite(err error) bool {
+func (d *advisoryDialect) CommitRefused(err error) bool {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return true
 	}
@@ -222,10 +222,10 @@ func (d *advisoryDialect) Definite(err error) bool {
 	return state != "" && !strings.HasPrefix(state, "08") && !strings.HasPrefix(state, "57P") && !strings.HasPrefix(state, "XX") && state != "57014"
 }
 
-// Pin asks the server to end the connection when it is silent for too long. Before version
+// NewConn asks the server to end the connection when it is silent for too long. Before version
 // 14 it does so in transactions only: so the connection stays in an empty one, which
 // neither has a snapshot nor holds anything else back.
-func (d *advisoryDialect) Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Link, error) {
+func (d *advisoryDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
 	k := advisoryLink{d: d, tx: connlock.Tx{Conn: conn}, closed: d.closed()}
 	const start = `to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
 	err := conn.QueryRowContext(ctx, `SELECT pid || ' ' || `+start+` FROM pg_stat_activity WHERE pid = pg_backend_pid()`).Scan(&k.id)

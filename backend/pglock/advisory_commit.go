@@ -22,7 +22,7 @@ import (
 // and the server ends a transaction that is silent for a TTL. The work must not end the
 // transaction itself.
 func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx) error) error {
-	if a, ok := b.strategy.(advisory); ok && a.Solo {
+	if a, ok := b.strategy.(advisory); ok && a.OnePerConn {
 		return a.Commit(ctx, owner, work)
 	}
 	return fmt.Errorf("%w: pglock: Commit is for strategy %s at level %s", driver.ErrUnsupported, Advisory, Transaction)

@@ -27,7 +27,7 @@ func leaseOutlastsAnAttempt(t *testing.T, pg *testserver.PostgresServer, level L
 	b := open(t, with(t, pg.Database(t), "strategy", "advisory", "level", string(level), "create", "true"))
 	d := newAdvisoryDialect(b.site)
 	held, refused := pinLink(t, d), pinLink(t, d)
-	l := connlock.Lock{Name: "lock", Key: d.Key("lock"), Owner: driver.NewOwner(), Trial: true}
+	l := connlock.Lock{Name: "lock", Key: d.Key("lock"), Owner: driver.NewOwner(), Probe: true}
 	wantTaken(t, held, l, true)
 	wantTaken(t, refused, l, false)
 	if err := refused.Lease(t.Context(), time.Hour); err != nil {
@@ -41,13 +41,13 @@ func leaseOutlastsAnAttempt(t *testing.T, pg *testserver.PostgresServer, level L
 	}
 }
 
-func pinLink(t *testing.T, d *advisoryDialect) connlock.Link {
+func pinLink(t *testing.T, d *advisoryDialect) connlock.Conn {
 	t.Helper()
 	conn, err := d.db.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := d.Pin(t.Context(), conn, time.Minute)
+	k, err := d.NewConn(t.Context(), conn, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,15 +55,15 @@ func pinLink(t *testing.T, d *advisoryDialect) connlock.Link {
 	return k
 }
 
-func wantTaken(t *testing.T, k connlock.Link, l connlock.Lock, want bool) {
+func wantTaken(t *testing.T, k connlock.Conn, l connlock.Lock, want bool) {
 	t.Helper()
-	if _, ok, err := k.Take(t.Context(), l); ok != want || err != nil {
+	if _, ok, err := k.TryLock(t.Context(), l); ok != want || err != nil {
 		t.Fatalf("taken: %v, %v", ok, err)
 	}
 }
 
 // silence is for how long the server lets a connection be silent in a transaction.
-func silence(t *testing.T, k connlock.Link) (d string) {
+func silence(t *testing.T, k connlock.Conn) (d string) {
 	t.Helper()
 	tx := &connlock.Tx{}
 	switch k := k.(type) {
@@ -72,7 +72,7 @@ func silence(t *testing.T, k connlock.Link) (d string) {
 	case *advisoryLink:
 		tx = &k.tx
 	}
-	if err := tx.Asker().QueryRowContext(t.Context(), "SHOW idle_in_transaction_session_timeout").Scan(&d); err != nil {
+	if err := tx.Querier().QueryRowContext(t.Context(), "SHOW idle_in_transaction_session_timeout").Scan(&d); err != nil {
 		t.Fatal(err)
 	}
 	return d

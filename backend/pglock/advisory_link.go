@@ -99,10 +99,10 @@ func hangUp(raw any) error {
 	return nil
 }
 
-// Take tries, and writes the number in the same statement. In an empty transaction it would be
+// TryLock tries, and writes the number in the same statement. In an empty transaction it would be
 // undone with that. Whether a statement that found the row locked has taken the lock is not known.
-func (k *advisoryLink) Take(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
-	if l.Apart || l.Trial {
+func (k *advisoryLink) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
+	if l.SeparateNumber || l.Probe {
 		ok, err = k.try(ctx, l)
 		return 0, ok, err
 	}
@@ -110,7 +110,7 @@ func (k *advisoryLink) Take(ctx context.Context, l connlock.Lock) (number uint64
 	if err != nil {
 		return 0, false, err
 	}
-	err = k.tx.Asker().QueryRowContext(ctx, k.d.take, append(args, l.Key)...).Scan(&ok, &number)
+	err = k.tx.Querier().QueryRowContext(ctx, k.d.take, append(args, l.Key)...).Scan(&ok, &number)
 	if code(err) != lockTimeout {
 		return number, ok, err
 	}
@@ -121,16 +121,16 @@ func (k *advisoryLink) Take(ctx context.Context, l connlock.Lock) (number uint64
 }
 
 func (k *advisoryLink) try(ctx context.Context, l connlock.Lock) (ok bool, err error) {
-	err = k.tx.Asker().QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1::bigint)", l.Key).Scan(&ok)
+	err = k.tx.Querier().QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1::bigint)", l.Key).Scan(&ok)
 	return ok, err
 }
 
 // querier is a connection, a transaction or a pool.
-type querier = connlock.Asker
+type querier = connlock.Querier
 
 // Number writes on the lock's own connection. 0: somebody keeps the row locked.
 func (k *advisoryLink) Number(ctx context.Context, l connlock.Lock) (uint64, error) {
-	number, err := k.d.next(ctx, k.tx.Asker(), l, k.id)
+	number, err := k.d.next(ctx, k.tx.Querier(), l, k.id)
 	if code(err) == lockTimeout {
 		return 0, nil
 	}
@@ -140,10 +140,10 @@ func (k *advisoryLink) Number(ctx context.Context, l connlock.Lock) (uint64, err
 // Confirm: a link that answers has its locks.
 func (k *advisoryLink) Confirm(ctx context.Context, _ connlock.Lock) error { return k.Ping(ctx) }
 
-// Wait waits for the lock of a transaction, and then takes that of the session, which it is
+// WaitLock waits for the lock of a transaction, and then takes that of the session, which it is
 // certain to get. An error while waiting leaves nothing after the rollback; pg_advisory_lock
 // may report one and have the lock all the same.
-func (k *advisoryLink) Wait(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
+func (k *advisoryLink) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
 	if k.inTx {
 		if err := k.exec(ctx, "ROLLBACK"); err != nil {
 			return false, err
@@ -186,10 +186,10 @@ func (k *advisoryLink) Undo(ctx context.Context, l connlock.Lock) error {
 	return k.exec(ctx, `SELECT pg_advisory_unlock(`+l.Key+`) FROM pg_locks WHERE pid = pg_backend_pid() AND `+thisLock(l))
 }
 
-// Drop: the server says whether it was held.
-func (k *advisoryLink) Drop(ctx context.Context, l connlock.Lock) error {
+// Unlock: the server says whether it was held.
+func (k *advisoryLink) Unlock(ctx context.Context, l connlock.Lock) error {
 	var had bool
-	err := k.tx.Asker().QueryRowContext(ctx, "SELECT pg_advisory_unlock($1::bigint)", l.Key).Scan(&had)
+	err := k.tx.Querier().QueryRowContext(ctx, "SELECT pg_advisory_unlock($1::bigint)", l.Key).Scan(&had)
 	if err == nil && !had {
 		err = fmt.Errorf("%w: the server does not know of the lock", driver.ErrLost)
 	}

@@ -34,8 +34,8 @@ func (k *advisoryTx) finish(ctx context.Context, end func(*sql.Tx) error) error 
 	return k.tx.Finish(ctx, end)
 }
 
-// Take leaves the transaction open if the lock is refused: the next attempt uses it.
-func (k *advisoryTx) Take(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
+// TryLock leaves the transaction open if the lock is refused: the next attempt uses it.
+func (k *advisoryTx) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
 	tx, err := k.tx.Begin(ctx)
 	if err != nil {
 		return 0, false, err
@@ -50,8 +50,8 @@ func (k *advisoryTx) Number(context.Context, connlock.Lock) (uint64, error) {
 	return 0, driver.ErrUnsupported
 }
 
-// Wait leaves the settings as the caller's work expects them.
-func (k *advisoryTx) Wait(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
+// WaitLock leaves the settings as the caller's work expects them.
+func (k *advisoryTx) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
 	tx, err := k.tx.Begin(ctx)
 	if err != nil {
 		return false, err
@@ -72,8 +72,8 @@ func (k *advisoryTx) Undo(ctx context.Context, _ connlock.Lock) error {
 	return k.Ping(ctx)
 }
 
-// Drop leaves an empty transaction for the next attempt, which saves that a round trip.
-func (k *advisoryTx) Drop(ctx context.Context, _ connlock.Lock) error {
+// Unlock leaves an empty transaction for the next attempt, which saves that a round trip.
+func (k *advisoryTx) Unlock(ctx context.Context, _ connlock.Lock) error {
 	k.has = false
 	return k.exec(ctx, "ROLLBACK AND CHAIN")
 }

@@ -35,7 +35,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 
 func (b *Backend) lockOf(r driver.Request) Lock {
 	l := Lock{Name: r.Name, Key: b.Dialect.Key(r.Name), Owner: r.Owner, Meta: r.Meta}
-	l.Apart = b.Apart || b.isContested(l.Key)
+	l.SeparateNumber = b.SeparateNumbers || b.isContested(l.Key)
 	return l
 }
 
@@ -69,7 +69,7 @@ func (b *Backend) attempt(ctx context.Context, l Lock, r driver.Request) (uint64
 // take asks a link for a lock. The number is 0 if it is not written yet.
 func (b *Backend) take(ctx context.Context, s *session, l Lock) (h *hold, number uint64, err error) {
 	err = s.do(ctx, func(own context.Context) error {
-		n, ok, err := s.link.Take(own, l)
+		n, ok, err := s.link.TryLock(own, l)
 		switch {
 		case err != nil:
 			s.undo(l, err)
@@ -111,7 +111,7 @@ func (b *Backend) again(ctx context.Context, h *hold, l Lock, r driver.Request) 
 
 // number asks the hold's link for its next number; 0 if that is to be written elsewhere.
 func (h *hold) number(ctx context.Context, l Lock) (number uint64, err error) {
-	if l.Apart {
+	if l.SeparateNumber {
 		return 0, nil
 	}
 	err = h.s.do(ctx, func(own context.Context) (err error) {

@@ -55,7 +55,7 @@ func TestLeaveIsBounded(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		x.Leave(ctx)
+		x.Detach(ctx)
 		if err := x.Exec(t.Context(), "anything"); !errors.Is(err, sql.ErrTxDone) {
 			t.Errorf("Exec: %v, want ErrTxDone", err)
 		}

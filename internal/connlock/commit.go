@@ -129,7 +129,7 @@ func (h *hold) store(ctx context.Context) error {
 		return nil
 	case errors.Is(err, sql.ErrTxDone):
 		return h.rollBack(fmt.Errorf("the transaction had ended before its work was done: %w", err))
-	case h.s.b.Dialect.Definite(err):
+	case h.s.b.Dialect.CommitRefused(err):
 		return h.rollBack(fmt.Errorf("the server refused to commit, and nothing of the work is stored: %w", err))
 	}
 	h.listen(nil)

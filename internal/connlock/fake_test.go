@@ -48,7 +48,7 @@ func fakeRequest(name string) lock.Request {
 
 func (f *fakeServer) Key(name string) string { return name }
 
-func (f *fakeServer) Pin(_ context.Context, conn *sql.Conn, _ time.Duration) (Link, error) {
+func (f *fakeServer) NewConn(_ context.Context, conn *sql.Conn, _ time.Duration) (Conn, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.links++
@@ -75,7 +75,7 @@ func (f *fakeServer) set(down bool) {
 	f.down = down
 }
 
-func (f *fakeServer) Evict(context.Context, Lock) (bool, error) { return false, nil }
+func (f *fakeServer) KillHolder(context.Context, Lock) (bool, error) { return false, nil }
 
 func (f *fakeServer) Number(context.Context, Lock, string) (uint64, error) { return f.next(), nil }
 
@@ -86,9 +86,9 @@ func (f *fakeServer) next() uint64 {
 	return f.numbers
 }
 
-func (f *fakeServer) Forget(context.Context, Lock) error { return nil }
+func (f *fakeServer) RemoveProbe(context.Context, Lock) error { return nil }
 
-func (f *fakeServer) Definite(error) bool { return false }
+func (f *fakeServer) CommitRefused(error) bool { return false }
 
 type fakeLink struct {
 	f    *fakeServer
@@ -110,7 +110,7 @@ func (k *fakeLink) Ping(context.Context) error {
 	return nil
 }
 
-func (k *fakeLink) Take(_ context.Context, l Lock) (number uint64, ok bool, err error) {
+func (k *fakeLink) TryLock(_ context.Context, l Lock) (number uint64, ok bool, err error) {
 	k.f.mu.Lock()
 	by := k.f.has[l.Key]
 	if by == nil {
@@ -120,7 +120,7 @@ func (k *fakeLink) Take(_ context.Context, l Lock) (number uint64, ok bool, err 
 	return k.f.next(), by == nil || by == k, nil
 }
 
-func (k *fakeLink) Wait(context.Context, Lock, time.Duration) (bool, error) {
+func (k *fakeLink) WaitLock(context.Context, Lock, time.Duration) (bool, error) {
 	return false, errors.New("nobody waits here")
 }
 
@@ -133,7 +133,7 @@ func (k *fakeLink) Number(ctx context.Context, _ Lock) (uint64, error) {
 
 func (k *fakeLink) Confirm(context.Context, Lock) error { return nil }
 
-func (k *fakeLink) Drop(_ context.Context, l Lock) error {
+func (k *fakeLink) Unlock(_ context.Context, l Lock) error {
 	if err := k.f.answer(); err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ const contestedTime = time.Minute
 // somebody keeps the row locked: the link is free for its other holds meanwhile. The link is asked
 // once the number is written. If it has the lock then, no successor has got a smaller number.
 func (b *Backend) number(ctx context.Context, h *hold, l Lock) (uint64, error) {
-	if !l.Apart {
+	if !l.SeparateNumber {
 		b.contest(l.Key)
 	}
 	number, err := b.Dialect.Number(ctx, l, h.s.link.ID())

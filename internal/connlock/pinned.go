@@ -14,12 +14,12 @@ import (
 
 // Lock is what a link is asked for.
 type Lock struct {
-	Name  string
-	Key   string // what the server locks
-	Owner string
-	Meta  map[string]string
-	Trial bool // it is nobody's: whether it is granted is all that matters, and no number
-	Apart bool // the link does not write its number
+	Name           string
+	Key            string // what the server locks
+	Owner          string
+	Meta           map[string]string
+	Probe          bool // it is nobody's: whether it is granted is all that matters, and no number
+	SeparateNumber bool // the link does not write its number
 }
 
 // Dialect speaks to one kind of server.
@@ -27,9 +27,9 @@ type Dialect interface {
 	// Key is what the server locks for a name. Different names may have one key.
 	Key(name string) string
 
-	// Pin makes a link of a fresh connection, which the server ends when it is silent for
+	// NewConn makes a link of a fresh connection, which the server ends when it is silent for
 	// longer than lease.
-	Pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (Link, error)
+	NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (Conn, error)
 
 	// Cancel ends the statement that a link has under way, through another connection.
 	Cancel(ctx context.Context, id string) error
@@ -37,23 +37,23 @@ type Dialect interface {
 	// Kill ends a link through another connection. nil: it has gone.
 	Kill(ctx context.Context, id string) error
 
-	// Evict ends the link of another process that has l for its Owner, if there is one.
-	Evict(ctx context.Context, l Lock) (was bool, err error)
+	// KillHolder ends the link of another process that has l for its Owner, if there is one.
+	KillHolder(ctx context.Context, l Lock) (was bool, err error)
 
 	// Number writes the next number of a lock that the link with this ID has, through another
 	// connection.
 	Number(ctx context.Context, l Lock, id string) (uint64, error)
 
-	// Forget removes what a Trial has left in tables, if anything.
-	Forget(ctx context.Context, l Lock) error
+	// RemoveProbe removes what a Trial has left in tables, if anything.
+	RemoveProbe(ctx context.Context, l Lock) error
 
-	// Definite reports whether err is the server's word that it did not commit.
-	Definite(err error) bool
+	// CommitRefused reports whether err is the server's word that it did not commit.
+	CommitRefused(err error) bool
 }
 
-// Link is one pinned connection. Its methods send statements, one at a time; they are not
+// Conn is one pinned connection. Its methods send statements, one at a time; they are not
 // called again before the last has returned.
-type Link interface {
+type Conn interface {
 	// ID is what Cancel and Kill know the connection by.
 	ID() string
 
@@ -63,12 +63,12 @@ type Link interface {
 	// Ping asks the server something.
 	Ping(ctx context.Context) error
 
-	// Take makes one attempt, and answers the number of the grant; 0 if Dialect.Number is to
+	// TryLock makes one attempt, and answers the number of the grant; 0 if Dialect.Number is to
 	// write it: with Apart, or because somebody keeps its row locked, for which it does not wait.
-	Take(ctx context.Context, l Lock) (number uint64, ok bool, err error)
+	TryLock(ctx context.Context, l Lock) (number uint64, ok bool, err error)
 
-	// Wait is Take for up to slice, without a number.
-	Wait(ctx context.Context, l Lock, slice time.Duration) (ok bool, err error)
+	// WaitLock is Take for up to slice, without a number.
+	WaitLock(ctx context.Context, l Lock, slice time.Duration) (ok bool, err error)
 
 	// Number is the next number of a lock that this link has; 0 as in Take. Not with Apart.
 	Number(ctx context.Context, l Lock) (uint64, error)
@@ -76,8 +76,8 @@ type Link interface {
 	// Confirm asks the server on this link, after Dialect.Number. nil: the link has the lock.
 	Confirm(ctx context.Context, l Lock) error
 
-	// Drop gives a lock back that this link has. ErrLost: the server says that it had not.
-	Drop(ctx context.Context, l Lock) error
+	// Unlock gives a lock back that this link has. ErrLost: the server says that it had not.
+	Unlock(ctx context.Context, l Lock) error
 
 	// Undo is asked after an error of Take or Wait. nil: this link does not have the lock,
 	// and can be used.
@@ -98,12 +98,12 @@ type Link interface {
 
 // Config makes a Backend.
 type Config struct {
-	DB      *sql.DB
-	Dialect Dialect
-	Package string // as errors begin: "pglock"
-	Name    string // for Caps
-	Solo    bool   // a link has one lock
-	Apart   bool   // links write no numbers: what they write ends with their transaction
+	DB              *sql.DB
+	Dialect         Dialect
+	Package         string // as errors begin: "pglock"
+	Name            string // for Caps
+	OnePerConn      bool   // a link has one lock
+	SeparateNumbers bool   // links write no numbers: what they write ends with their transaction
 }
 
 // The bounds of TTLs. Less than a second is less than a connection takes to be made

@@ -81,7 +81,7 @@ func (b *Backend) vacant(lease time.Duration) *session {
 
 // share lets others use the link too, if links have many locks. b.mu is held.
 func (b *Backend) share(s *session) {
-	if !b.Solo && !s.common && !s.dead {
+	if !b.OnePerConn && !s.common && !s.dead {
 		s.common = true
 		b.shared[s.lease] = append(b.shared[s.lease], s)
 	}
@@ -234,7 +234,7 @@ func (b *Backend) pin(ctx context.Context, lease time.Duration) (*session, error
 		return nil, err
 	}
 	sent := time.Now()
-	link, err := b.Dialect.Pin(ctx, conn, lease)
+	link, err := b.Dialect.NewConn(ctx, conn, lease)
 	if err != nil {
 		Discard(conn)
 		return nil, err

@@ -23,7 +23,7 @@ func (b *Backend) probe(ctx context.Context) error {
 	if err := CheckPool(b.DB); err != nil {
 		return err
 	}
-	l := Lock{Name: "distlock probe " + driver.NewOwner(), Owner: driver.NewOwner(), Trial: true}
+	l := Lock{Name: "distlock probe " + driver.NewOwner(), Owner: driver.NewOwner(), Probe: true}
 	l.Key = b.Dialect.Key(l.Name)
 	one, err := b.pin(ctx, probeLease)
 	if err != nil {
@@ -36,7 +36,7 @@ func (b *Backend) probe(ctx context.Context) error {
 	}
 	err = exclude(ctx, one.link, two.link, l)
 	if err == nil {
-		err = b.Dialect.Forget(ctx, l)
+		err = b.Dialect.RemoveProbe(ctx, l)
 	}
 	if err != nil {
 		one.link.Close()
@@ -62,19 +62,19 @@ func CheckPool(db *sql.DB) error {
 }
 
 // exclude tries whether two links exclude each other.
-func exclude(ctx context.Context, one, two Link, l Lock) error {
+func exclude(ctx context.Context, one, two Conn, l Lock) error {
 	for _, step := range []struct {
-		link Link
+		link Conn
 		want bool
 		drop bool
 	}{{one, true, false}, {two, false, false}, {one, true, true}, {two, true, true}} {
 		if step.link == one && step.drop {
-			if err := one.Drop(ctx, l); err != nil {
+			if err := one.Unlock(ctx, l); err != nil {
 				return err
 			}
 			continue
 		}
-		_, ok, err := step.link.Take(ctx, l)
+		_, ok, err := step.link.TryLock(ctx, l)
 		if err != nil {
 			return err
 		}
@@ -82,5 +82,5 @@ func exclude(ctx context.Context, one, two Link, l Lock) error {
 			return fmt.Errorf("%w: two connections do not exclude each other: the server, or a pooler or proxy before it, does not keep what belongs to a connection", driver.ErrUnsupported)
 		}
 	}
-	return errors.Join(two.Drop(ctx, l))
+	return errors.Join(two.Unlock(ctx, l))
 }

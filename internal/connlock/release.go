@@ -38,7 +38,7 @@ func (b *Backend) release(ctx context.Context, d driver.Hold) error {
 	case err != nil:
 		return err
 	}
-	was, err := b.Dialect.Evict(ctx, Lock{Name: d.Name, Key: b.Dialect.Key(d.Name), Owner: d.Owner})
+	was, err := b.Dialect.KillHolder(ctx, Lock{Name: d.Name, Key: b.Dialect.Key(d.Name), Owner: d.Owner})
 	if err == nil && !was {
 		err = driver.ErrLost
 	}
@@ -52,7 +52,7 @@ func (b *Backend) drop(ctx context.Context, h *hold) error {
 	var gone error
 	err := h.s.do(ctx, func(own context.Context) error {
 		h.listen(nil) // who releases needs no news, and who waits may have the lock before this ends
-		err := h.s.link.Drop(own, h.lock)
+		err := h.s.link.Unlock(own, h.lock)
 		if err != nil {
 			h.s.undo(h.lock, err)
 		}

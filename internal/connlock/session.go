@@ -16,7 +16,7 @@ var errGone = errors.New("the connection was lost")
 // session is a link and what it holds.
 type session struct {
 	b     *Backend
-	link  Link
+	link  Conn
 	lease time.Duration // the class that it belongs to
 
 	lane  chan struct{} // holds a token while nobody sends

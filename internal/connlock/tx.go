@@ -18,16 +18,16 @@ type Tx struct {
 	stuck  chan struct{} // closed when Leave has an answer after all; nil: nothing is missing
 }
 
-// Asker sends statements.
-type Asker interface {
+// Querier sends statements.
+type Querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Asker is what statements are to be sent through: the transaction while there is one. Sent
+// Querier is what statements are to be sent through: the transaction while there is one. Sent
 // through the connection, a statement that finds it broken would close it, and database/sql
 // waits for the end of the transaction before it does that.
-func (t *Tx) Asker() Asker {
+func (t *Tx) Querier() Querier {
 	if t.tx != nil {
 		return t.tx
 	}
@@ -37,7 +37,7 @@ func (t *Tx) Asker() Asker {
 // Exec sends a statement. [sql.ErrTxDone]: the caller's work had ended the transaction, and
 // there is none from now on.
 func (t *Tx) Exec(ctx context.Context, text string) error {
-	_, err := t.Asker().ExecContext(ctx, text)
+	_, err := t.Querier().ExecContext(ctx, text)
 	if errors.Is(err, sql.ErrTxDone) && t.stuck == nil {
 		t.forget()
 	}
@@ -85,10 +85,10 @@ func (t *Tx) Finish(ctx context.Context, end func(*sql.Tx) error) error {
 	return err
 }
 
-// Leave lets go of a transaction that a statement has ended, so that nobody can use it any more. The
+// Detach lets go of a transaction that a statement has ended, so that nobody can use it any more. The
 // driver may send another statement for that, which nothing cuts short: when ctx ends first
 // the connection is of no use any more.
-func (t *Tx) Leave(ctx context.Context) {
+func (t *Tx) Detach(ctx context.Context) {
 	if t.tx == nil {
 		return
 	}

@@ -24,7 +24,7 @@ type watch struct {
 	s       *session      // which it has, or nil; for run alone
 
 	mu      sync.Mutex
-	waiting Link // in a statement that may be cancelled, or nil
+	waiting Conn // in a statement that may be cancelled, or nil
 }
 
 // Watch waits natively, and takes the lock for r's Owner. ErrSkip if too many wait already,
@@ -141,7 +141,7 @@ func (w *watch) wait() (got bool, err error) {
 		defer cancel()
 		defer context.AfterFunc(w.forced, cancel)()
 		w.waitsOn(s.link)
-		ok, err := s.link.Wait(own, w.lock, slice)
+		ok, err := s.link.WaitLock(own, w.lock, slice)
 		w.waitsOn(nil)
 		switch {
 		case err != nil:
@@ -211,7 +211,7 @@ func (w *watch) end() {
 
 // waitsOn notes the link on which it waits. It returns when no cancellation is under way any
 // more: that would hit the link's next statement.
-func (w *watch) waitsOn(k Link) {
+func (w *watch) waitsOn(k Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.waiting = k
