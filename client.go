@@ -41,24 +41,29 @@ type Client struct {
 	longest atomic.Int64 // the greatest CallTimeout of a lock
 }
 
-// Open makes a backend of a URL. Its scheme must have been registered by an import:
+// Open connects to the backend of a URL, and returns a client on it. The URL's scheme must have been
+// registered by an import:
 //
 //	import _ "github.com/distlock/distlock/backend/redislock"
 //
-// or backend/all for every one. A URL that is malformed, of an unknown scheme or
-// with unknown parameters is ErrInvalid; a backend that can't be reached is
-// ErrUnavailable. Errors never show a password.
-func Open(ctx context.Context, url string) (driver.Backend, error) {
+// or backend/all for every one. A nil opts means all defaults. A malformed URL, an unknown scheme
+// or parameter, and options that contradict each other or the backend are ErrInvalid; a backend
+// that can't be reached is ErrUnavailable. Errors never show a password.
+func Open(ctx context.Context, url string, opts *Options) (*Client, error) {
 	b, err := driver.Open(ctx, url)
 	if err != nil {
 		return nil, fail("open", driver.Redact(url), err)
 	}
-	return b, nil
+	c, err := New(b, opts)
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return c, nil
 }
 
-// New makes a client on a backend, which it owns from then on: Close closes it.
-// A nil opts means all defaults. Options that contradict each other or the
-// backend are ErrInvalid, and the backend stays the caller's.
+// New returns a client on a backend that the caller has made. The client owns the backend from then
+// on: Close closes it. A nil opts means all defaults. New returns ErrInvalid for options that
+// contradict each other or the backend; then the backend stays the caller's.
 func New(b driver.Backend, opts *Options) (*Client, error) {
 	if b == nil {
 		return nil, fail("new", "", invalid("the backend is nil; open one, for instance with memlock.New"))

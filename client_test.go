@@ -338,7 +338,7 @@ func TestOpen(t *testing.T) {
 		"redis://u:s3/cret@localhost:1/": "malformed",
 	}
 	for url, says := range cases {
-		_, err := distlock.Open(t.Context(), url)
+		_, err := distlock.Open(t.Context(), url, nil)
 		if !errors.Is(err, distlock.ErrInvalid) || !strings.Contains(fmt.Sprint(err), says) {
 			t.Errorf("%s: %v, want ErrInvalid that says %q", url, err, says)
 		}
@@ -346,11 +346,15 @@ func TestOpen(t *testing.T) {
 			t.Errorf("%s: the error shows a password: %v", url, err)
 		}
 	}
-	b, err := distlock.Open(t.Context(), "mem:")
+	if _, err := distlock.Open(t.Context(), "mem:", &distlock.Options{TTL: -1}); !errors.Is(err, distlock.ErrInvalid) {
+		t.Errorf("a TTL of -1: %v, want ErrInvalid", err)
+	}
+	c, err := distlock.Open(t.Context(), "mem:", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	mustUnlock(t, mustLock(t, client(t, b, nil).Mutex("x")))
+	defer c.Close()
+	mustUnlock(t, mustLock(t, c.Mutex("x")))
 }
 
 func TestInspectListBreak(t *testing.T) {

@@ -1,8 +1,7 @@
 // Package distlock gives the programs of a fleet one lock over the coordinator that
 // they already run.
 //
-//	backend, err := distlock.Open(ctx, "redis://localhost:6379?prefix=locks:") // import _ ".../backend/redislock"
-//	locks, err := distlock.New(backend, nil)
+//	locks, err := distlock.Open(ctx, "redis://localhost:6379?prefix=locks:", nil) // import _ ".../backend/redislock"
 //	defer locks.Close()
 //
 //	err = locks.Mutex("order:555").Do(ctx, func(ctx context.Context) error {

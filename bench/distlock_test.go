@@ -19,7 +19,7 @@ import (
 // openDistlockAt lets the backend use its own client, as everybody who opens a URL does.
 func openDistlockAt(scheme string) func(addr string, ttl time.Duration) (client, error) {
 	return func(addr string, ttl time.Duration) (client, error) {
-		b, err := distlock.Open(context.Background(), scheme+addr)
+		b, err := driver.Open(context.Background(), scheme+addr)
 		if err != nil {
 			return nil, err
 		}

@@ -39,11 +39,7 @@ func TestShardOfAllKinds(t *testing.T) {
 	all := shardURL(redis, etcd, sqlite, quorum)
 	var clients []*distlock.Client
 	for range 2 {
-		b, err := distlock.Open(t.Context(), all)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := distlock.New(b, nil)
+		c, err := distlock.Open(t.Context(), all, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,7 +69,7 @@ func TestShardOfAllKinds(t *testing.T) {
 	for _, other := range [][]string{{redis}, {etcd}, {sqlite}, {quorum}, {redis, etcd, sqlite}} {
 		group, _, _ := strings.Cut(all, "&")
 		_, list, _ := strings.Cut(shardURL(other...), "&")
-		_, err := distlock.Open(t.Context(), group+"&"+list)
+		_, err := driver.Open(t.Context(), group+"&"+list)
 		if !errors.Is(err, distlock.ErrInvalid) || !strings.Contains(fmt.Sprint(err), "works with the list etcd,quorum,redis,sqlite") {
 			t.Errorf("%v: %v", other, err)
 		}

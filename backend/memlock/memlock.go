@@ -1,8 +1,8 @@
 // Package memlock keeps locks in the memory of one process: for tests, for programs
 // that run alone, and to see what the other backends promise in its plainest form.
 //
-//	locks, err := distlock.Open(ctx, "mem:")       // a store of its own
-//	locks, err := distlock.Open(ctx, "mem:jobs")   // shared by all who open mem:jobs in this process
+//	locks, err := distlock.Open(ctx, "mem:", nil)       // a store of its own
+//	locks, err := distlock.Open(ctx, "mem:jobs", nil)   // shared by all who open mem:jobs in this process
 //
 // Or without a URL: [New] has a store of its own, and each [Store.Connect] is an
 // independent connection to one store, as another process would have to a

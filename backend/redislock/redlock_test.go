@@ -322,11 +322,7 @@ func TestRedlockContenders(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*tooLong)
 	defer cancel()
 	for range processes {
-		b, err := distlock.Open(t.Context(), ms.url())
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := distlock.New(b, nil)
+		c, err := distlock.Open(t.Context(), ms.url(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

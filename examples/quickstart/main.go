@@ -18,11 +18,7 @@ func main() {
 }
 
 func run(ctx context.Context, url string) error {
-	backend, err := distlock.Open(ctx, url) // or redis://localhost:6379?prefix=locks:
-	if err != nil {
-		return err
-	}
-	locks, err := distlock.New(backend, nil)
+	locks, err := distlock.Open(ctx, url, nil) // or redis://localhost:6379?prefix=locks:
 	if err != nil {
 		return err
 	}

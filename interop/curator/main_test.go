@@ -20,11 +20,7 @@ func TestMain(m *testing.M) {
 // holdAll is a Go process that holds a lock of every kind until it is killed.
 func holdAll(url, _, name string) error {
 	ctx := context.Background()
-	b, err := distlock.Open(ctx, url)
-	if err != nil {
-		return err
-	}
-	c, err := distlock.New(b, &distlock.Options{TTL: shortLife})
+	c, err := distlock.Open(ctx, url, &distlock.Options{TTL: shortLife})
 	if err != nil {
 		return err
 	}

@@ -51,11 +51,7 @@ func untilKilled(url, name string) {
 }
 
 func hold(ctx context.Context, url, name string) error {
-	b, err := distlock.Open(ctx, url)
-	if err != nil {
-		return err
-	}
-	c, err := distlock.New(b, &distlock.Options{TTL: shortLife})
+	c, err := distlock.Open(ctx, url, &distlock.Options{TTL: shortLife})
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"testing"
 
-	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
@@ -14,6 +13,6 @@ import (
 func TestConformanceOnTheCurrentRelease(t *testing.T) {
 	url := testserver.SharedCurrentEtcd(t).URL() + "/conformance/"
 	drivertest.Run(t, drivertest.Harness{
-		Open: func(ctx context.Context) (driver.Backend, error) { return distlock.Open(ctx, url) },
+		Open: func(ctx context.Context) (driver.Backend, error) { return driver.Open(ctx, url) },
 	})
 }

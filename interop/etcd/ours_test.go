@@ -5,6 +5,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/etcdlock"
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/peers"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -15,7 +16,7 @@ func (d *deployment) url() string { return d.URL() + "/" + prefix }
 // distlock is a client with a connection of its own.
 func (d *deployment) distlock(t *testing.T, opts *distlock.Options) peers.Distlock {
 	t.Helper()
-	b, err := distlock.Open(t.Context(), d.url())
+	b, err := driver.Open(t.Context(), d.url())
 	if err != nil {
 		t.Fatal(err)
 	}

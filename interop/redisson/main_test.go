@@ -21,12 +21,8 @@ func TestMain(m *testing.M) {
 // fair one, until it is killed.
 func act(url, role, name string) error {
 	ctx := context.Background()
-	b, err := distlock.Open(ctx, url)
-	if err != nil {
-		return err
-	}
 	stands := make(chan struct{}, 1)
-	c, err := distlock.New(b, &distlock.Options{TTL: shortLife, Observer: &distlock.Observer{Waiting: func(distlock.Event) { stands <- struct{}{} }}})
+	c, err := distlock.Open(ctx, url, &distlock.Options{TTL: shortLife, Observer: &distlock.Observer{Waiting: func(distlock.Event) { stands <- struct{}{} }}})
 	if err != nil {
 		return err
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock"
 	_ "github.com/distlock/distlock/backend/zklock"
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/peers"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/go-zookeeper/zk"
@@ -24,7 +24,7 @@ func newName() string { return "test-" + rand.Text() }
 
 func newDistlock(t *testing.T) peers.Distlock {
 	t.Helper()
-	b, err := distlock.Open(t.Context(), testserver.SharedZooKeeper(t).URL())
+	b, err := driver.Open(t.Context(), testserver.SharedZooKeeper(t).URL())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func (s *Story) Hosts(ctx context.Context, n int) ([]*Host, error) {
 }
 
 func (s *Story) host(ctx context.Context, name string) (*Host, error) {
-	backend, err := distlock.Open(ctx, s.url)
+	backend, err := driver.Open(ctx, s.url)
 	if err != nil {
 		return nil, err
 	}

@@ -43,11 +43,7 @@ func NewName(t *testing.T) string {
 // Client is a client of the backend at a URL, with connections of its own.
 func Client(t *testing.T, url string, opts *distlock.Options) *distlock.Client {
 	t.Helper()
-	b, err := distlock.Open(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := distlock.New(b, opts)
+	c, err := distlock.Open(t.Context(), url, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

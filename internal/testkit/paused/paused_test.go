@@ -42,11 +42,7 @@ const (
 
 // open connects to locks and to what they protect.
 func open(ctx context.Context, storeKind, lockURL, dataURL string) (*distlock.Client, store, error) {
-	backend, err := distlock.Open(ctx, lockURL)
-	if err != nil {
-		return nil, nil, err
-	}
-	locks, err := distlock.New(backend, &distlock.Options{TTL: ttl})
+	locks, err := distlock.Open(ctx, lockURL, &distlock.Options{TTL: ttl})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -52,11 +52,7 @@ func holdUntilKilled(url string) {
 }
 
 func hold(ctx context.Context, url string) (fence uint64, err error) {
-	b, err := distlock.Open(ctx, url)
-	if err != nil {
-		return 0, err
-	}
-	c, err := distlock.New(b, &distlock.Options{TTL: life})
+	c, err := distlock.Open(ctx, url, &distlock.Options{TTL: life})
 	if err != nil {
 		return 0, err
 	}

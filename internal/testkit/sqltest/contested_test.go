@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -84,7 +83,7 @@ func TestOneLockedRowHoldsUpNoOtherName(t *testing.T) {
 		if err := b.Release(ctx, other.Hold); err != nil {
 			t.Errorf("another name: %v", err)
 		}
-		another, err := distlock.Open(ctx, c.url(c.user()))
+		another, err := driver.Open(ctx, c.url(c.user()))
 		if err != nil {
 			t.Fatalf("open: %v", err)
 		}

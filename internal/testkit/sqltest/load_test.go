@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/exclusion"
 )
 
@@ -248,7 +249,7 @@ func TestAllCreateAtOnce(t *testing.T) {
 		var all sync.WaitGroup
 		for range rivals {
 			all.Go(func() {
-				b, err := distlock.Open(t.Context(), c.url(c.database)+"&create=true")
+				b, err := driver.Open(t.Context(), c.url(c.database)+"&create=true")
 				if err != nil {
 					t.Error(err)
 					return

@@ -29,7 +29,7 @@ func eachOnConnections(t *testing.T, f func(t *testing.T, s strategy)) {
 // backend opens a backend as a user, closed with the test.
 func (c *scene) backend(userURL string) driver.Backend {
 	c.t.Helper()
-	b, err := distlock.Open(c.t.Context(), c.url(userURL))
+	b, err := driver.Open(c.t.Context(), c.url(userURL))
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -62,7 +63,7 @@ type scene struct {
 func newScene(t *testing.T, s strategy, srv *server) *scene {
 	t.Helper()
 	c := &scene{strategy: s, t: t, srv: srv, database: srv.database(t), life: life}
-	b, err := distlock.Open(t.Context(), c.url(c.database)+"&create=true")
+	b, err := driver.Open(t.Context(), c.url(c.database)+"&create=true")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,19 +163,16 @@ func (c *scene) party(userURL string) *party {
 }
 
 func (c *scene) open(ctx context.Context, userURL string) (*party, error) {
-	b, err := distlock.Open(ctx, c.url(userURL))
-	if err != nil {
-		return nil, err
-	}
 	p := &party{waits: make(chan struct{})}
 	var once atomic.Bool
-	p.Client, err = distlock.New(b, &distlock.Options{TTL: c.life, Observer: &distlock.Observer{
+	client, err := distlock.Open(ctx, c.url(userURL), &distlock.Options{TTL: c.life, Observer: &distlock.Observer{
 		Waiting: func(distlock.Event) {
 			if !once.Swap(true) {
 				close(p.waits)
 			}
 		},
 	}})
+	p.Client = client
 	return p, err
 }
 

@@ -17,12 +17,8 @@ func memory() string { return "mem:" + driver.NewOwner() }
 // tenant holds locks in the memory of the test, where the program sees them too.
 func tenant(t *testing.T, url, pid string) *distlock.Client {
 	t.Helper()
-	b, err := distlock.Open(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
 	meta := map[string]string{"host": "db1", "pid": pid, "program": "backup", "job": "nightly\n"}
-	c, err := distlock.New(b, &distlock.Options{TTL: time.Hour, Meta: meta})
+	c, err := distlock.Open(t.Context(), url, &distlock.Options{TTL: time.Hour, Meta: meta})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -99,7 +99,15 @@ func (a *app) openBackend(ctx context.Context) (driver.Backend, error) {
 func openURL(ctx context.Context, rawURL string) (driver.Backend, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	return distlock.Open(ctx, rawURL)
+	b, err := driver.Open(ctx, rawURL)
+	if err != nil {
+		kind := distlock.ErrUnavailable
+		if driver.Final(err) {
+			kind = distlock.ErrInvalid
+		}
+		return nil, &distlock.Error{Op: "open", Name: driver.Redact(rawURL), Kind: kind, Err: err}
+	}
+	return b, nil
 }
 
 // newClient makes a client on b, which is closed if that fails.
