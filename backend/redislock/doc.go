@@ -18,7 +18,7 @@
 //
 // Parameters: layout (string, redisson), prefix (put before every name), timeout (of
 // connecting, and of one answer; default 5s; what takes longer counts as lost), pubsub
-// (see PubSub), keyspace (true, false; see Options), replicas and replica_timeout (see
+// (see PubSub), replicas and replica_timeout (see
 // Replicas), scripts (auto, off; see Without scripts). With Sentinel: sentinel_user and
 // sentinel_password, if the sentinels want a login. With TLS: ca, a file of certificates
 // to trust instead of the system's; cert and key, files with the user's own;
@@ -170,8 +170,7 @@
 // In a cluster CLUSTER SLOTS besides, and for sharded messages PUBSUB SHARDNUMSUB,
 // SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE on the same channels. A user who may not ask
 // PUBSUB SHARDNUMSUB gets classic messages: where others have sharded ones, say
-// pubsub=on. With Options.Keyspace the channels __keyspace@* besides, and CLIENT INFO for
-// a database other than 0.
+// pubsub=on.
 //
 // Without SUBSCRIBE waiters poll. A right to run scripts that is withdrawn later is
 // ErrInvalid for those who want a lock; who holds one is not told that it is lost, and

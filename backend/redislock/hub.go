@@ -26,14 +26,13 @@ const (
 // Watches only change what is wanted. A station for each server makes its connection
 // agree with it.
 type hub struct {
-	client   client
-	voice    *voice
-	keyspace *keyspace
-	round    time.Duration
-	ctx      context.Context // ends with the hub
-	cancel   context.CancelFunc
-	wg       sync.WaitGroup
-	watches  atomic.Int64
+	client  client
+	voice   *voice
+	round   time.Duration
+	ctx     context.Context // ends with the hub
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	watches atomic.Int64
 
 	mu       sync.Mutex
 	channels map[string]*channel
@@ -41,11 +40,10 @@ type hub struct {
 	stations map[server]*station // whose goroutine lives
 }
 
-func newHub(c client, v *voice, k *keyspace) *hub {
+func newHub(c client, v *voice) *hub {
 	h := &hub{
 		client:   c,
 		voice:    v,
-		keyspace: k,
 		round:    defaultRound,
 		channels: map[string]*channel{},
 		owners:   map[string]*watch{},
@@ -68,8 +66,8 @@ func (h *hub) close() {
 	}
 }
 
-// add lets w listen to topics of the lock key.
-func (h *hub) add(ctx context.Context, w *watch, key string, topics []topic) error {
+// add lets w listen to a topic of the lock key.
+func (h *hub) add(ctx context.Context, w *watch, key string, t topic) error {
 	at, err := h.client.at(ctx, key)
 	if err != nil {
 		return err
@@ -82,14 +80,12 @@ func (h *hub) add(ctx context.Context, w *watch, key string, topics []topic) err
 	if h.ctx.Err() != nil {
 		return driver.ErrClosed
 	}
-	for _, t := range topics {
-		if !t.ofKey() || h.keyspace.wanted.Load() {
-			h.join(w, key, t, at)
-		}
-	}
+	h.join(w, key, t, at)
 	h.owners[w.owner] = w
 	h.watches.Add(1)
-	w.armIfLive()
+	if w.channel.live {
+		w.arm(nil)
+	}
 	return nil
 }
 
@@ -101,7 +97,7 @@ func (h *hub) join(w *watch, key string, t topic, at server) {
 		h.channels[t.name] = c
 		h.settle(c, at)
 	}
-	w.channels = append(w.channels, c)
+	w.channel = c
 	c.watches = append(c.watches, w)
 	c.idle, c.at.idle = 0, 0
 	if !c.live {
@@ -132,33 +128,15 @@ func (h *hub) forget(c *channel) {
 	c.at.leave(c)
 }
 
-// deafen lets all watches go on without what is told of keys.
-func (h *hub) deafen() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, c := range h.channels {
-		if !c.ofKey() {
-			continue
-		}
-		h.forget(c)
-		for _, w := range c.watches {
-			w.channels = w.channels[:1]
-			w.armIfLive()
-		}
-	}
-}
-
 func (h *hub) remove(w *watch) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, c := range w.channels {
-		c.watches = slices.DeleteFunc(c.watches, func(x *watch) bool { return x == w })
-	}
+	c := w.channel
+	c.watches = slices.DeleteFunc(c.watches, func(x *watch) bool { return x == w })
 	if h.owners[w.owner] == w {
 		delete(h.owners, w.owner)
 	}
 	h.watches.Add(-1)
-	c := w.channels[0]
 	if w.woken {
 		c.wake(1)
 	}
@@ -176,6 +154,6 @@ func (h *hub) answered(owner string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if w := h.owners[owner]; w != nil && len(w.ready) == 0 {
-		w.asked()
+		w.woken = false
 	}
 }

@@ -47,9 +47,6 @@ func ownURL(addr string, opts Options) string {
 	if opts.Scripts != "" {
 		url += "&scripts=" + string(opts.Scripts)
 	}
-	if opts.Keyspace {
-		url += "&keyspace=true"
-	}
 	if opts.Replicas > 0 {
 		url += fmt.Sprintf("&replicas=%d&replica_timeout=%v", opts.Replicas, opts.ReplicaTimeout)
 	}

@@ -104,7 +104,7 @@ func akin(name string) []string {
 	for _, channel := range []string{freeChannel(name), lockChannel(name), rwChannel(name), permitsChannel(name)} {
 		names = append(names, channel, channel+":"+driver.NewOwner())
 	}
-	return slices.DeleteFunc(append(names, "__keyspace@0__:"+name), func(n string) bool { return n == name })
+	return slices.DeleteFunc(names, func(n string) bool { return n == name })
 }
 
 // No lock has the name of a key that stands beside another lock, and the locks that are

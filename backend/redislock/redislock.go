@@ -46,13 +46,6 @@ type Options struct {
 	// PubSub is PubSubAuto if empty.
 	PubSub PubSub
 
-	// Keyspace lets waiters also listen for the end of the lock's key, which the server
-	// tells if its notify-keyspace-events has K, g and x: so those wake at once who wait
-	// for a holder that publishes nothing, as most other libraries. It is of no use to
-	// semaphores. Where the server does not tell, or its user may not listen, nothing is
-	// different.
-	Keyspace bool
-
 	// Replicas is how many replicas must have acknowledged a lock before it counts as
 	// taken or renewed; 0, the default, does not ask them. An attempt that too few
 	// acknowledge is given back, and is an error that says how many there were. See
@@ -76,7 +69,6 @@ type Backend struct {
 	caps       driver.Caps
 	meta       lastMeta
 	voice      *voice
-	keyspace   keyspace
 	hub        *hub
 	closed     atomic.Bool
 	once       sync.Once
@@ -97,8 +89,7 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 	if b.voice, err = newVoice(opts.PubSub, c.strict()); err != nil {
 		return nil, err
 	}
-	b.keyspace.wanted.Store(opts.Keyspace)
-	b.hub = newHub(c, b.voice, &b.keyspace)
+	b.hub = newHub(c, b.voice)
 	if err := b.checkPrefix(); err != nil {
 		return nil, fmt.Errorf("prefix: %w", err)
 	}

@@ -56,10 +56,6 @@ func (s *station) run() {
 			err = s.serve(n, l)
 			l.close()
 		}
-		if s.hub.keyspace.giveUp(err) {
-			s.hub.deafen()
-			continue
-		}
 		if err != nil {
 			// Those who have waited since before are not kept waiting for a server that
 			// can't be reached or refuses.

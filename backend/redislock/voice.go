@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync/atomic"
 
 	"github.com/distlock/distlock/driver"
@@ -101,10 +100,10 @@ func (v *voice) learn(ctx context.Context, c client) error {
 // publish are the commands that tell those who wait.
 func (v *voice) publish(channel, message string) [][]string {
 	var commands [][]string
-	if v.tells(channel, true) {
+	if v.tells(true) {
 		commands = append(commands, []string{"SPUBLISH", channel, message})
 	}
-	if v.tells(channel, false) {
+	if v.tells(false) {
 		commands = append(commands, []string{"PUBLISH", channel, message})
 	}
 	return commands
@@ -113,35 +112,22 @@ func (v *voice) publish(channel, message string) [][]string {
 // each calls f for each way with the channels that are told in it, the sharded one last.
 func (v *voice) each(ctx context.Context, channels []string, f func(ctx context.Context, sharded bool, channels []string) error) error {
 	for _, isSharded := range []bool{false, true} {
-		var told []string
-		for _, c := range channels {
-			if v.tells(c, isSharded) {
-				told = append(told, c)
-			}
-		}
-		if len(told) == 0 {
+		if len(channels) == 0 || !v.tells(isSharded) {
 			continue
 		}
-		if err := f(ctx, isSharded, told); err != nil {
+		if err := f(ctx, isSharded, channels); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tells reports whether a channel's messages come in this way. What servers tell of keys
-// is never sharded.
-func (v *voice) tells(channel string, isSharded bool) bool {
-	switch s := v.speech(); {
-	case strings.HasPrefix(channel, keyspaceStart):
-		return !isSharded
-	case s == bothWays:
-		return true
-	default:
-		return isSharded == (s == sharded)
-	}
+// tells reports whether messages come in this way.
+func (v *voice) tells(isSharded bool) bool {
+	s := v.speech()
+	return s == bothWays || isSharded == (s == sharded)
 }
 
 // last reports whether what was said of a channel is the last word: the ways take turns
 // as each has them.
-func (v *voice) last(e event) bool { return e.sharded || !v.tells(e.channel, true) }
+func (v *voice) last(e event) bool { return e.sharded || !v.tells(true) }

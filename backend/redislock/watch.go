@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -18,7 +16,6 @@ import (
 //
 // When the connection was lost and is back, all are woken, since messages may have
 // been missed. A hold that ends by its TTL sends no message: HeldError.Retry says when.
-// With Options.Keyspace the end of the lock's key is a message too.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	rec, err := b.recipe(r.Hold)
 	if err != nil {
@@ -26,11 +23,8 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	}
 	_, braces := braced(b.prefix + r.Name)
 	w := &watch{owner: r.Owner, alone: r.Queue, braces: braces, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
-	topics, err := b.topics(ctx, rec, r)
-	if err == nil {
-		err = b.hub.add(ctx, w, b.prefix+r.Name, topics)
-	}
-	if err != nil {
+	name := b.prefix + r.Name
+	if err := b.hub.add(ctx, w, name, topic{rec.waitsOn(name, r), rec.wakes}); err != nil {
 		return driver.Watch{}, err
 	}
 	select {
@@ -51,23 +45,6 @@ type topic struct {
 	wakes func(message string) int
 }
 
-// ofKey: it tells what becomes of a key, and not what others publish.
-func (t topic) ofKey() bool { return strings.HasPrefix(t.name, keyspaceStart) }
-
-// topics of r. A permit ends without the end of a key.
-func (b *Backend) topics(ctx context.Context, rec *recipe, r driver.Request) ([]topic, error) {
-	name := b.prefix + r.Name
-	list := []topic{{rec.waitsOn(name, r), rec.wakes}}
-	if r.Mode == driver.Counted {
-		return list, nil
-	}
-	channel, err := b.keyspace.channel(ctx, b.client, name)
-	if channel != "" {
-		list = append(list, topic{channel, keyEnds})
-	}
-	return list, err
-}
-
 // watchError: who may not subscribe must poll.
 func watchError(name string, err error) error {
 	if re := (*replyError)(nil); errors.As(err, &re) && re.is("NOPERM") {
@@ -78,28 +55,20 @@ func watchError(name string, err error) error {
 
 // watch is one armed wait. All but the Go channels is guarded by the hub's mutex.
 type watch struct {
-	owner    string
-	channels []*channel    // the first is where a release is told
-	ready    chan struct{} // holds a signal that was not taken yet
-	armed    chan error    // gets one answer
-	isArmed  bool
-	alone    bool // its first channel is of no use to another
-	braces   bool // it waits for {a}, whose channel is that of a
-	woken    bool // and has not asked since
-	early    bool // and what woke it was the key's end: the release is still to be told
+	owner   string
+	channel *channel
+	ready   chan struct{} // holds a signal that was not taken yet
+	armed   chan error    // gets one answer
+	isArmed bool
+	alone   bool // its channel is of no use to another
+	braces  bool // it waits for {a}, whose channel is that of a
+	woken   bool // and has not asked since
 }
 
 func (w *watch) arm(err error) {
 	if !w.isArmed {
 		w.isArmed = true
 		w.armed <- err
-	}
-}
-
-// armIfLive arms a watch that hears all it wants to.
-func (w *watch) armIfLive() {
-	if !slices.ContainsFunc(w.channels, func(c *channel) bool { return !c.live }) {
-		w.arm(nil)
 	}
 }
 
@@ -114,9 +83,6 @@ func (w *watch) wake() bool {
 	}
 }
 
-// asked: what woke w is used up.
-func (w *watch) asked() { w.woken, w.early = false, false }
-
 // channel is a subscription and those who use it.
 type channel struct {
 	topic
@@ -130,24 +96,13 @@ type channel struct {
 
 // wake wakes up to n watches that have no signal yet, the oldest first; where some stand
 // in line and some do not, so many of each, and so many for each of the locks a and {a},
-// since a message does not say which of them it is about. A release that ends the key is
-// told twice: who was woken by the first, and has not asked since, is one of those that
-// the second one wakes.
+// since a message does not say which of them it is about.
 func (c *channel) wake(n int) {
 	type kind struct{ alone, braces bool }
 	woken := map[kind]int{}
 	for _, w := range c.watches {
 		k := kind{w.alone, w.braces}
-		if woken[k] >= n {
-			continue
-		}
-		told := w.early && !c.ofKey()
-		if told {
-			w.early = false
-		} else if told = w.wake(); told {
-			w.early = c.ofKey()
-		}
-		if told {
+		if woken[k] < n && w.wake() {
 			woken[k]++
 		}
 	}
@@ -168,6 +123,6 @@ func (c *channel) confirmed() {
 		if w.isArmed {
 			w.wake()
 		}
-		w.armIfLive()
+		w.arm(nil)
 	}
 }
