@@ -53,17 +53,17 @@ func (b *bell) start(run func()) bool {
 	return true
 }
 
-// Tag is the user-level lock that is released when k is rung for.
-func (b *bell) Tag(k sqlrow.Key) string { return b.ringer.tag(slotOf(k)) }
+// Address is the user-level lock that is released when k is rung for.
+func (b *bell) Address(k sqlrow.Key) string { return b.ringer.tag(slotOf(k)) }
 
 // tags are the Tags of all slots, divided by commas; "-" where there is none.
 func (b *bell) tags() string { return b.ringer.tags() }
 
-// Ring rings for k.
-func (b *bell) Ring(k sqlrow.Key) { b.ringer.ring(slotOf(k)) }
+// Notify rings for k.
+func (b *bell) Notify(k sqlrow.Key) { b.ringer.ring(slotOf(k)) }
 
 // Listen makes an ear for k.
-func (b *bell) Listen(sqlrow.Key) sqlrow.Ear { return &ear{bell: b} }
+func (b *bell) Listen(sqlrow.Key) sqlrow.Listener { return &ear{bell: b} }
 
 // Close ends the sessions, with all locks in them.
 func (b *bell) Close() error {

@@ -60,7 +60,7 @@ func drain(w driver.Watch) {
 	}
 }
 
-// bellOf is a backend's bell when it is ready.
+// addressOf is a backend's bell when it is ready.
 func bellOf(t testing.TB, b *Backend) *bell {
 	t.Helper()
 	hasBell(t, b)
@@ -101,11 +101,11 @@ func TestBellHandsOver(t *testing.T) {
 var someKey = sqlrow.KeyOf("some")
 
 // hears listens in the background.
-func hears(t *testing.T, e sqlrow.Ear, tag string) <-chan string {
+func hears(t *testing.T, e sqlrow.Listener, tag string) <-chan string {
 	t.Helper()
 	result := make(chan string, 1)
 	go func() {
-		rang, silent := e.Hear(t.Context(), tag)
+		rang, silent := e.Wait(t.Context(), tag)
 		result <- map[[2]bool]string{{true, false}: "rang", {false, true}: "silent", {false, false}: "nothing"}[[2]bool{rang, silent}]
 	}()
 	return result
@@ -126,16 +126,16 @@ func TestBellIsHeard(t *testing.T) {
 	ringer, waiter := bellOf(t, rowAt(t, u)), bellOf(t, rowAt(t, u))
 	ear := waiter.Listen(someKey)
 	defer ear.Close()
-	tag := ringer.Tag(someKey)
+	tag := ringer.Address(someKey)
 	for range 3 {
 		got := hears(t, ear, tag) // the row may name the old lock for long
 		listening(t, db)
-		ringer.Ring(someKey)
+		ringer.Notify(someKey)
 		if r := <-got; r != "rang" {
 			t.Fatalf("after a ring: %s", r)
 		}
 	}
-	until(t, "the last ring is over", func() bool { return strings.HasSuffix(ringer.Tag(someKey), "/3") })
+	until(t, "the last ring is over", func() bool { return strings.HasSuffix(ringer.Address(someKey), "/3") })
 	late := waiter.Listen(someKey)
 	defer late.Close()
 	if r := <-hears(t, late, tag); r != "rang" {
@@ -148,7 +148,7 @@ func TestBellIsHeard(t *testing.T) {
 		t.Errorf("what was heard is heard again: %s", r)
 	default:
 	}
-	ringer.Ring(someKey)
+	ringer.Notify(someKey)
 	if r := <-got; r != "rang" {
 		t.Errorf("after another ring: %s", r)
 	}
@@ -169,7 +169,7 @@ func TestBellOfTheDead(t *testing.T) {
 			t.Errorf("%q: %s", tag, r)
 		}
 	}
-	tag := ringer.Tag(someKey)
+	tag := ringer.Address(someKey)
 	got := hears(t, ear, tag)
 	listening(t, db)
 	do(t, db, fmt.Sprint("KILL ", ask(t, db, "SELECT IS_USED_LOCK('"+tag+"')")))
@@ -180,8 +180,8 @@ func TestBellOfTheDead(t *testing.T) {
 		t.Errorf("when it is dead: %s", r)
 	}
 	until(t, "there is another", func() bool {
-		ringer.Ring(someKey) // by which it notices
-		next := ringer.Tag(someKey)
+		ringer.Notify(someKey) // by which it notices
+		next := ringer.Address(someKey)
 		return next != "" && !strings.HasPrefix(next, tag[:20])
 	})
 }
@@ -237,7 +237,7 @@ func TestBellEndsWithClose(t *testing.T) {
 	bellOf(t, holder)
 	pool := rowPool(t, u, nil)
 	waiter := rowOn(t, pool)
-	tag := bellOf(t, waiter).Tag(someKey)
+	tag := bellOf(t, waiter).Address(someKey)
 	r := asks("x", driver.Exclusive)
 	take(t, holder, r)
 	if _, err := waiter.Watch(t.Context(), asks("x", driver.Exclusive)); err != nil {

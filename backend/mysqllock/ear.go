@@ -35,9 +35,9 @@ type wait struct {
 // Arm needs nothing: what is rung before the ear listens is seen by the number.
 func (e *ear) Arm(context.Context) error { return nil }
 
-// Hear waits for the user-level lock that the tag names. A statement that waits
+// Wait waits for the user-level lock that the tag names. A statement that waits
 // goes on when ctx ends, since the next call most often wants the same.
-func (e *ear) Hear(ctx context.Context, tag string) (rang, silent bool) {
+func (e *ear) Wait(ctx context.Context, tag string) (rang, silent bool) {
 	b, number, ok := splitTag(tag)
 	switch {
 	case !ok:

@@ -76,7 +76,7 @@ func newRow(ctx context.Context, s *site) (strategy, error) {
 	if err := d.prepare(ctx, quoted(s.opts.Table)); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
-	o := sqlrow.Options{Package: "mysqllock", Name: s.name, Bell: func(*sqlrow.Backend) sqlrow.Bell { return d.bell }}
+	o := sqlrow.Options{Package: "mysqllock", Name: s.name, Notifier: func(*sqlrow.Backend) sqlrow.Notifier { return d.bell }}
 	return &row{sqlrow.New(d, o), d}, nil
 }
 

@@ -75,21 +75,21 @@ func (d *rowDialect) run(ctx context.Context, stmt *sql.Stmt, args ...any) (n, i
 }
 
 // Take is one UPDATE.
-func (d *rowDialect) Take(ctx context.Context, t sqlrow.Taking) (number int64, err error) {
+func (d *rowDialect) Take(ctx context.Context, t sqlrow.TakeRequest) (number int64, err error) {
 	k := sqlrow.KeyOf(t.Name)
-	_, number, err = d.run(ctx, d.take, uint8(t.Kind), []byte(t.Owner), t.TTL.Microseconds(), t.Meta, orNull(t.Bell),
+	_, number, err = d.run(ctx, d.take, uint8(t.Kind), []byte(t.Owner), t.TTL.Microseconds(), t.Meta, orNull(t.Address),
 		k[:], int64(sqlrow.MaxNumber), []byte(t.Owner), uint8(t.Kind))
 	return number, err
 }
 
 // Free is one UPDATE.
-func (d *rowDialect) Free(ctx context.Context, h sqlrow.Held) (freed, waited bool, err error) {
+func (d *rowDialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited bool, err error) {
 	n, waiting, err := d.run(ctx, d.free, h.Key[:], []byte(h.Owner))
 	return n > 0, waiting > 0, err
 }
 
 // Extend is one UPDATE for all.
-func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.Held, e sqlrow.Extension) (n int, until int64, err error) {
+func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlrow.Extension) (n int, until int64, err error) {
 	size, padded := padded(holds)
 	var args []any
 	for _, h := range padded {
@@ -153,7 +153,7 @@ func scanRow(rows *sql.Rows, now *int64, r *sqlrow.Row) (there bool, err error) 
 		return false, err
 	}
 	copy(r.Key[:], k)
-	r.Name, r.Owner, r.Bell = string(name), string(owner), string(bell)
+	r.Name, r.Owner, r.Address = string(name), string(owner), string(bell)
 	r.Rev, r.Waiting, r.Number, r.Granted = rev.Int64, waiting.Int64, number.Int64, granted.Int64
 	r.Since, r.Until, r.Claimed, r.Limit = since.Int64, until.Int64, claimed.Int64, int(lim.Int64)
 	if kind.Int64 == int64(uint8(kind.Int64)) {
@@ -178,7 +178,7 @@ func (d *rowDialect) Swap(ctx context.Context, r sqlrow.Row, _ bool) (done, wait
 func stateOf(r sqlrow.Row) []any {
 	return []any{
 		uint8(r.Kind), r.Limit, r.Number, orNull(r.Owner), r.Granted, r.Since, r.Until,
-		r.Meta, orNull(r.Bell), r.Claims, r.Claimed,
+		r.Meta, orNull(r.Address), r.Claims, r.Claimed,
 	}
 }
 

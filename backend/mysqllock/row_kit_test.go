@@ -94,5 +94,5 @@ func until(t testing.TB, what string, ok func() bool) {
 func hasBell(t testing.TB, b *Backend) {
 	t.Helper()
 	bell := b.strategy.(*row).dialect.bell
-	until(t, "the ringer is ready", func() bool { return bell.Tag([32]byte{}) != "" })
+	until(t, "the ringer is ready", func() bool { return bell.Address([32]byte{}) != "" })
 }

@@ -50,14 +50,14 @@ func newBell(s *site, channel string, rows waker) *bell {
 	return b
 }
 
-// Tag is nothing: all releases are told to all who listen.
-func (b *bell) Tag(sqlrow.Key) string { return "" }
+// Address is nothing: all releases are told to all who listen.
+func (b *bell) Address(sqlrow.Key) string { return "" }
 
-// Ring does nothing: the statement that released has told.
-func (b *bell) Ring(sqlrow.Key) {}
+// Notify does nothing: the statement that released has told.
+func (b *bell) Notify(sqlrow.Key) {}
 
 // Listen makes an ear; all share the connection.
-func (b *bell) Listen(sqlrow.Key) sqlrow.Ear {
+func (b *bell) Listen(sqlrow.Key) sqlrow.Listener {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ears++
@@ -98,8 +98,8 @@ func (e *ear) Arm(ctx context.Context) (err error) {
 	}
 }
 
-// Hear waits while the bell listens.
-func (e *ear) Hear(ctx context.Context, _ string) (rang, silent bool) {
+// Wait waits while the bell listens.
+func (e *ear) Wait(ctx context.Context, _ string) (rang, silent bool) {
 	select {
 	case <-e.now.over:
 		return false, true

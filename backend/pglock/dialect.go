@@ -22,14 +22,14 @@ func newDialect(s *site, channel string) *dialect {
 	return &dialect{site: s, sql: newStatements(s.opts.Table, channel)}
 }
 
-func (d *dialect) Take(ctx context.Context, t sqlrow.Taking) (number int64, err error) {
+func (d *dialect) Take(ctx context.Context, t sqlrow.TakeRequest) (number int64, err error) {
 	key := sqlrow.KeyOf(t.Name)
 	_, err = d.one(ctx, d.sql.take, []any{&number}, key[:], t.Owner, int64(t.Kind), t.TTL.Microseconds(),
 		string(t.Meta), int64(sqlrow.MaxNumber))
 	return number, err
 }
 
-func (d *dialect) Free(ctx context.Context, h sqlrow.Held) (freed, waited bool, err error) {
+func (d *dialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited bool, err error) {
 	err = d.tell(true, func(tell bool) error {
 		freed, err = d.one(ctx, d.sql.free, []any{&waited, new(any)}, h.Key[:], h.Owner, tell)
 		return err
@@ -37,7 +37,7 @@ func (d *dialect) Free(ctx context.Context, h sqlrow.Held) (freed, waited bool, 
 	return freed, waited, err
 }
 
-func (d *dialect) Extend(ctx context.Context, holds []sqlrow.Held, e sqlrow.Extension) (n int, until int64, err error) {
+func (d *dialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlrow.Extension) (n int, until int64, err error) {
 	keys, owners := make([]sqlrow.Key, len(holds)), make([]string, len(holds))
 	for i, h := range holds {
 		keys[i], owners[i] = h.Key, h.Owner

@@ -38,7 +38,7 @@ func newRow(ctx context.Context, s *site) (strategy, error) {
 	d := newDialect(s, t.channel())
 	opts := sqlrow.Options{Package: "pglock", Name: s.name}
 	if s.listens() {
-		opts.Bell = func(b *sqlrow.Backend) sqlrow.Bell { return newBell(s, t.channel(), b) }
+		opts.Notifier = func(b *sqlrow.Backend) sqlrow.Notifier { return newBell(s, t.channel(), b) }
 	}
 	return sqlrow.New(d, opts), nil
 }

@@ -22,7 +22,7 @@ type Claim struct {
 	Fence        int64 // of the hold; 0: a place
 	Since, Until int64
 	Meta         string // JSON, see EncodeMeta
-	Bell         string // where its end can be heard of, for backends that keep this
+	Address      string // where its end can be heard of, for backends that keep this
 }
 
 // Holds reports whether c is a hold and not a place.

@@ -31,19 +31,19 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 }
 
 func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	meta, err := b.admit(ctx, r)
+	meta, err := b.validate(ctx, r)
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	c := claims.Claim{Owner: r.Owner, Mode: r.Mode, Meta: meta, Bell: b.tag(KeyOf(r.Name))}
+	c := claims.Claim{Owner: r.Owner, Mode: r.Mode, Meta: meta, Address: b.address(KeyOf(r.Name))}
 	if r.Mode.Alone() {
 		if g, err := b.take(ctx, r, c); err != nil || g.Fence > 0 {
 			return g, err
 		}
 	}
 	var g driver.Grant
-	err = b.change(ctx, r.Name, func(s *state) (v verdict) {
-		g, v = s.admit(r, c)
+	err = b.change(ctx, r.Name, func(s *state) (v decision) {
+		g, v = s.decide(r, c)
 		return v
 	})
 	if errors.Is(err, errBusy) {
@@ -55,8 +55,8 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return g, nil
 }
 
-// admit refuses what no row can hold, and encodes the request's Meta.
-func (b *Backend) admit(ctx context.Context, r driver.Request) (meta string, err error) {
+// validate refuses what no row can hold, and encodes the request's Meta.
+func (b *Backend) validate(ctx context.Context, r driver.Request) (meta string, err error) {
 	if err := b.open(ctx); err != nil {
 		return "", err
 	}
@@ -81,9 +81,9 @@ func (b *Backend) admit(ctx context.Context, r driver.Request) (meta string, err
 
 // take is the attempt by one statement. No fence: it did not help.
 func (b *Backend) take(ctx context.Context, r driver.Request, c claims.Claim) (driver.Grant, error) {
-	number, err := b.dialect.Take(ctx, Taking{
+	number, err := b.dialect.Take(ctx, TakeRequest{
 		Name: r.Name, Kind: r.Mode, Owner: r.Owner,
-		TTL: wholeMicros(r.TTL), Meta: bytesOf(c.Meta), Bell: c.Bell,
+		TTL: wholeMicros(r.TTL), Meta: bytesOf(c.Meta), Address: c.Address,
 	})
 	if err != nil || number == 0 {
 		return driver.Grant{}, unsent.Mark(err)
@@ -92,28 +92,28 @@ func (b *Backend) take(ctx context.Context, r driver.Request, c claims.Claim) (d
 	return driver.Grant{Fence: uint64(number) << claims.SpanBits, Fences: alone.Fences(r), TTL: r.TTL}, nil
 }
 
-// admit decides on a request whose claim would be c.
-func (s *state) admit(r driver.Request, c claims.Claim) (driver.Grant, verdict) {
+// decide decides on a request whose claim would be c.
+func (s *state) decide(r driver.Request, c claims.Claim) (driver.Grant, decision) {
 	if err := s.Check(r); err != nil {
-		return driver.Grant{}, verdict{err: err}
+		return driver.Grant{}, decision{err: err}
 	}
 	if ahead := s.Blockers(r); len(ahead) > 0 {
 		refusal := claims.Refusal(ahead, s.now)
 		if r.Queue {
-			s.stand(r, c)
+			s.enqueue(r, c)
 		}
-		return driver.Grant{}, verdict{write: r.Queue, err: refusal}
+		return driver.Grant{}, decision{write: r.Queue, err: refusal}
 	}
 	return s.grant(r, c)
 }
 
 // grant makes r's owner hold.
-func (s *state) grant(r driver.Request, c claims.Claim) (driver.Grant, verdict) {
+func (s *state) grant(r driver.Request, c claims.Claim) (driver.Grant, decision) {
 	number, err := s.Next(s.now / micro)
 	if err != nil {
-		return driver.Grant{}, verdict{err: err}
+		return driver.Grant{}, decision{err: err}
 	}
-	v := verdict{write: true}
+	v := decision{write: true}
 	c.Since, c.Until = s.now, s.ends(r.TTL)
 	if own, ok := s.Claim(r.Owner); ok && own.Holds() {
 		c.Since, c.Until, v.frees = own.Since, max(c.Until, own.Until), own.Mode != r.Mode
@@ -124,8 +124,8 @@ func (s *state) grant(r driver.Request, c claims.Claim) (driver.Grant, verdict) 
 	return driver.Grant{Fence: uint64(c.Fence), Fences: s.Fences(r), Queued: s.Queued(r.Owner), TTL: r.TTL}, v
 }
 
-// stand keeps r's place in line, or gives it one.
-func (s *state) stand(r driver.Request, c claims.Claim) {
+// enqueue keeps r's place in line, or gives it one.
+func (s *state) enqueue(r driver.Request, c claims.Claim) {
 	c.Ticket, c.Since = s.NextTicket(), s.now
 	if own, ok := s.Claim(r.Owner); ok {
 		c.Ticket, c.Since = own.Ticket, own.Since

@@ -19,19 +19,19 @@ type Options struct {
 	// Name is Caps.Name.
 	Name string
 
-	// Bell makes the bell, which may call Wake and WakeAll of the backend. nil: waiters poll.
-	Bell func(*Backend) Bell
+	// Notifier makes the bell, which may call Wake and WakeAll of the backend. nil: waiters poll.
+	Notifier func(*Backend) Notifier
 }
 
 // Backend keeps locks in rows of a table. Its methods are safe for concurrent use. It
 // implements driver.Backend, driver.Watcher and driver.Inspector.
 type Backend struct {
-	dialect Dialect
-	options Options
-	bell    Bell
-	lanes   keyedmutex.Turns[Key]
-	hub     hub
-	patient chan struct{} // has an entry for each renewal that waits for a row
+	dialect  Dialect
+	options  Options
+	notifier Notifier
+	changing keyedmutex.Turns[Key]
+	watchers watcherSet
+	rowWaits chan struct{} // has an entry for each renewal that waits for a row
 
 	ctx    context.Context // ends with the backend
 	cancel context.CancelFunc
@@ -41,11 +41,11 @@ type Backend struct {
 
 // New makes a backend of a table that exists. It asks the database nothing.
 func New(d Dialect, o Options) *Backend {
-	b := &Backend{dialect: d, options: o, patient: make(chan struct{}, maxPatient)}
+	b := &Backend{dialect: d, options: o, rowWaits: make(chan struct{}, maxRowWaits)}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
-	b.hub.init(b)
-	if o.Bell != nil {
-		b.bell = o.Bell(b)
+	b.watchers.init(b)
+	if o.Notifier != nil {
+		b.notifier = o.Notifier(b)
 	}
 	return b
 }
@@ -66,17 +66,17 @@ func (b *Backend) Caps() driver.Caps {
 }
 
 // Wake tells those who wait for k that it may be free. It does not block.
-func (b *Backend) Wake(k Key) { b.hub.wake(k) }
+func (b *Backend) Wake(k Key) { b.watchers.wake(k) }
 
 // WakeAll is Wake for every lock, for when news may have been missed.
-func (b *Backend) WakeAll() { b.hub.wakeAll() }
+func (b *Backend) WakeAll() { b.watchers.wakeAll() }
 
-// tag is what a row says of claims of this backend.
-func (b *Backend) tag(k Key) string {
-	if b.bell == nil {
+// address is what a row says of claims of this backend.
+func (b *Backend) address(k Key) string {
+	if b.notifier == nil {
 		return ""
 	}
-	return b.bell.Tag(k)
+	return b.notifier.Address(k)
 }
 
 // open refuses calls after Close, and those that nobody waits for any more.
@@ -91,9 +91,9 @@ func (b *Backend) open(ctx context.Context) error {
 // released by another backend or their TTL has passed.
 func (b *Backend) Close() error {
 	b.once.Do(func() {
-		b.hub.close()
-		if b.bell != nil {
-			b.err = b.wrap("close", "", b.bell.Close())
+		b.watchers.close()
+		if b.notifier != nil {
+			b.err = b.wrap("close", "", b.notifier.Close())
 		}
 	})
 	return b.err

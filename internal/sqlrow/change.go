@@ -19,8 +19,8 @@ const (
 // errBusy says that the row was changed by others, or locked, whenever it was to be written.
 var errBusy = errors.New("others change the row of this lock all the time, or keep it locked: nothing was done")
 
-// verdict is what a decision leads to.
-type verdict struct {
+// decision is what a decision leads to.
+type decision struct {
 	write bool  // the state was changed
 	frees bool  // and that may let others in
 	err   error // the answer, once it is written
@@ -28,8 +28,8 @@ type verdict struct {
 
 // change reads name's row, lets decide change it, and writes it if nobody changed it in the
 // meantime; else it starts again. Callers of this process take turns.
-func (b *Backend) change(ctx context.Context, name string, decide func(*state) verdict) error {
-	leave, err := b.lanes.Enter(ctx, KeyOf(name))
+func (b *Backend) change(ctx context.Context, name string, decide func(*state) decision) error {
+	leave, err := b.changing.Enter(ctx, KeyOf(name))
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (b *Backend) change(ctx context.Context, name string, decide func(*state) v
 		took = max(took, time.Since(asked))
 		s.leeway = minLeeway + 2*took
 		asked = time.Now()
-		done, err := b.settle(ctx, name, s, decide(s))
+		done, err := b.writeDecision(ctx, name, s, decide(s))
 		took = max(took, time.Since(asked))
 		if done || err != nil {
 			return err
@@ -79,7 +79,7 @@ func Pause(ctx context.Context, misses int) error {
 // look reads one row.
 func (b *Backend) look(ctx context.Context, name string) (*state, error) {
 	k := KeyOf(name)
-	states, err := b.lookAll(ctx, []Held{{Key: k}})
+	states, err := b.lookAll(ctx, []HoldKey{{Key: k}})
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (b *Backend) look(ctx context.Context, name string) (*state, error) {
 }
 
 // lookAll reads the rows of up to MaxExtend holds.
-func (b *Backend) lookAll(ctx context.Context, holds []Held) (func(Key) (*state, error), error) {
+func (b *Backend) lookAll(ctx context.Context, holds []HoldKey) (func(Key) (*state, error), error) {
 	keys := make([]Key, len(holds))
 	for i, h := range holds {
 		keys[i] = h.Key
@@ -103,8 +103,8 @@ func (b *Backend) lookAll(ctx context.Context, holds []Held) (func(Key) (*state,
 	return func(k Key) (*state, error) { return read(byKey[k], now) }, nil
 }
 
-// settle writes what was decided. done is false if somebody else was faster.
-func (b *Backend) settle(ctx context.Context, name string, s *state, v verdict) (done bool, err error) {
+// writeDecision writes what was decided. done is false if somebody else was faster.
+func (b *Backend) writeDecision(ctx context.Context, name string, s *state, v decision) (done bool, err error) {
 	if !v.write {
 		return true, v.err
 	}
@@ -123,15 +123,15 @@ func (b *Backend) settle(ctx context.Context, name string, s *state, v verdict) 
 		return false, err
 	}
 	if v.frees {
-		b.freed(row.Key, waited)
+		b.announce(row.Key, waited)
 	}
 	return true, v.err
 }
 
-// freed tells those who wait, here and elsewhere.
-func (b *Backend) freed(k Key, waited bool) {
+// announce tells those who wait, here and elsewhere.
+func (b *Backend) announce(k Key, waited bool) {
 	b.Wake(k)
-	if waited && b.bell != nil {
-		b.bell.Ring(k)
+	if waited && b.notifier != nil {
+		b.notifier.Notify(k)
 	}
 }

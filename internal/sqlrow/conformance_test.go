@@ -24,7 +24,7 @@ func TestConformanceWithBell(t *testing.T) {
 	f.skew = -1000 * time.Hour
 	drivertest.Run(t, drivertest.Harness{
 		Open: func(context.Context) (driver.Backend, error) {
-			return New(f, Options{Package: "test", Name: "test", Bell: p.join}), nil
+			return New(f, Options{Package: "test", Name: "test", Notifier: p.join}), nil
 		},
 	})
 }

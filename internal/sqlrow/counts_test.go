@@ -228,7 +228,7 @@ func TestLaneEndsWithContext(t *testing.T) {
 	}
 	close(leave)
 	wg.Wait()
-	if n := b.lanes.Len(); n != 0 {
+	if n := b.changing.Len(); n != 0 {
 		t.Errorf("%d lanes are left", n)
 	}
 }

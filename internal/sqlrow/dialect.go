@@ -30,7 +30,7 @@ type Row struct {
 	Granted      int64  // the Number of the Owner's grant
 	Since, Until int64  // 0 without an Owner, as Granted
 	Meta         []byte // JSON, as the Owner gave it
-	Bell         string // Bell.Tag of the Owner's backend
+	Address      string // Bell.Tag of the Owner's backend
 
 	Claims  []byte // everything else: readers, permits, places in line
 	Claimed int64  // when the last of Claims ends; 0 without
@@ -43,18 +43,18 @@ type Row struct {
 	Earliest, Latest int64
 }
 
-// Taking is a wish to hold alone.
-type Taking struct {
-	Name  string
-	Kind  driver.Mode // Exclusive or Write
-	Owner string
-	TTL   time.Duration // in whole µs
-	Meta  []byte
-	Bell  string
+// TakeRequest is a wish to hold alone.
+type TakeRequest struct {
+	Name    string
+	Kind    driver.Mode // Exclusive or Write
+	Owner   string
+	TTL     time.Duration // in whole µs
+	Meta    []byte
+	Address string
 }
 
-// Held names a hold in a row.
-type Held struct {
+// HoldKey names a hold in a row.
+type HoldKey struct {
 	Key   Key
 	Owner string
 }
@@ -90,14 +90,14 @@ type Dialect interface {
 	//	unless t.Owner holds already.
 	//
 	// It answers the new Number; 0: nothing was changed.
-	Take(ctx context.Context, t Taking) (number int64, err error)
+	Take(ctx context.Context, t TakeRequest) (number int64, err error)
 
 	// Free ends h if it holds alone and its time is not over (Until > now): owner, meta and
 	// bell become NULL, granted, since and until 0, rev = rev+1. Claims stay.
 	//
 	// waited says that Waiting > now. A dialect that can tell those who wait in the same
 	// statement does so.
-	Free(ctx context.Context, h Held) (freed, waited bool, err error)
+	Free(ctx context.Context, h HoldKey) (freed, waited bool, err error)
 
 	// Extend renews those holds that hold alone, whose time is not over and whose rows are
 	// not locked:
@@ -107,7 +107,7 @@ type Dialect interface {
 	//
 	// It answers how many there were, and now+TTL, which means nothing if there were none.
 	// There are at most MaxExtend of them, each of another row.
-	Extend(ctx context.Context, holds []Held, e Extension) (n int, until int64, err error)
+	Extend(ctx context.Context, holds []HoldKey, e Extension) (n int, until int64, err error)
 
 	// Look reads rows, at most MaxExtend. Keys without a row are left out. now is that of the
 	// same statement; a row that changes at the time is seen as before or after, not between.
@@ -138,38 +138,38 @@ const MaxExtend = 256
 // MaxNumber is the greatest number of a grant: its fence stays below 1<<63.
 const MaxNumber = claims.MaxNumber
 
-// Bell lets a release be heard by waiters in other processes. What a bell fails to tell
+// Notifier lets a release be heard by waiters in other processes. What a bell fails to tell
 // costs a delay only: the row is the truth, and is looked at from time to time.
-type Bell interface {
-	// Tag is what a row is to say of a hold or place in line of this backend, so that
+type Notifier interface {
+	// Address is what a row is to say of a hold or place in line of this backend, so that
 	// others find its bell; "" if nothing. It does not block; it may start what makes the
 	// next answer better.
-	Tag(k Key) string
+	Address(k Key) string
 
-	// Ring is called after a change that may let others in, to a row that said that somebody
+	// Notify is called after a change that may let others in, to a row that said that somebody
 	// listens. It does not block.
-	Ring(k Key)
+	Notify(k Key)
 
 	// Listen makes an ear for one lock. It does not block.
-	Listen(k Key) Ear
+	Listen(k Key) Listener
 
 	// Close ends goroutines and connections. It is called when all ears are closed. Tag and
 	// Ring may be called later, and do nothing then.
 	Close() error
 }
 
-// Ear listens for one lock. Its methods are called one after the other.
-type Ear interface {
+// Listener listens for one lock. Its methods are called one after the other.
+type Listener interface {
 	// Arm readies what is needed to hear. It is called each time before the row is marked and
 	// looked at, and returns when nothing that is told after that is missed. After an error the row
 	// is polled for a while.
 	Arm(ctx context.Context) error
 
-	// Hear blocks until the bell of the tag has rung since it was last heard, true, or until
+	// Wait blocks until the bell of the tag has rung since it was last heard, true, or until
 	// ctx ends, false. tag is that of whoever is in the way, as the row had it after Arm; "" if it
 	// has none. silent says that there is nothing to hear, or no means to: poll.
 	// A bell that calls Backend.Wake instead waits for the end of ctx.
-	Hear(ctx context.Context, tag string) (rang, silent bool)
+	Wait(ctx context.Context, tag string) (rang, silent bool)
 
 	// Close ends the ear.
 	Close()

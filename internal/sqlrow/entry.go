@@ -10,42 +10,42 @@ import (
 	"github.com/distlock/distlock/internal/claims"
 )
 
-// entry is a claim as it stands in Row.Claims.
-type entry struct {
-	Owner  string `json:"owner"`
-	Mode   uint8  `json:"mode"`             // a driver.Mode
-	Number int64  `json:"number,omitempty"` // of a hold's grant
-	Ticket int64  `json:"ticket,omitempty"` // of a place in line
-	Since  int64  `json:"since"`            // µs
-	Until  int64  `json:"until"`            // µs
-	Bell   string `json:"bell,omitempty"`
-	Meta   string `json:"meta,omitempty"`
+// claimRecord is a claim as it stands in Row.Claims.
+type claimRecord struct {
+	Owner   string `json:"owner"`
+	Mode    uint8  `json:"mode"`             // a driver.Mode
+	Number  int64  `json:"number,omitempty"` // of a hold's grant
+	Ticket  int64  `json:"ticket,omitempty"` // of a place in line
+	Since   int64  `json:"since"`            // µs
+	Until   int64  `json:"until"`            // µs
+	Address string `json:"address,omitempty"`
+	Meta    string `json:"meta,omitempty"`
 }
 
-func entryOf(c claims.Claim) entry {
-	return entry{
+func recordOf(c claims.Claim) claimRecord {
+	return claimRecord{
 		Owner: c.Owner, Mode: uint8(c.Mode), Number: c.Fence >> claims.SpanBits, Ticket: c.Ticket,
-		Since: c.Since / micro, Until: c.Until / micro, Bell: c.Bell, Meta: c.Meta,
+		Since: c.Since / micro, Until: c.Until / micro, Address: c.Address, Meta: c.Meta,
 	}
 }
 
-func (e entry) claim() claims.Claim {
+func (e claimRecord) claim() claims.Claim {
 	return claims.Claim{
 		Owner: e.Owner, Mode: driver.Mode(e.Mode), Fence: e.Number << claims.SpanBits, Ticket: e.Ticket,
-		Since: e.Since * micro, Until: e.Until * micro, Bell: e.Bell, Meta: e.Meta,
+		Since: e.Since * micro, Until: e.Until * micro, Address: e.Address, Meta: e.Meta,
 	}
 }
 
-func encode(list []entry) ([]byte, error) {
+func encode(list []claimRecord) ([]byte, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
 	return json.Marshal(list)
 }
 
-// entries are all claims in the row, those included that have ended.
-func (r Row) entries() ([]entry, error) {
-	var list []entry
+// records are all claims in the row, those included that have ended.
+func (r Row) records() ([]claimRecord, error) {
+	var list []claimRecord
 	if len(r.Claims) > 0 {
 		d := json.NewDecoder(bytes.NewReader(r.Claims))
 		d.DisallowUnknownFields()
@@ -54,16 +54,16 @@ func (r Row) entries() ([]entry, error) {
 		}
 	}
 	if r.Owner != "" {
-		list = append(list, entry{
+		list = append(list, claimRecord{
 			Owner: r.Owner, Mode: uint8(r.Kind), Number: r.Granted,
-			Since: r.Since, Until: r.Until, Bell: r.Bell, Meta: string(r.Meta),
+			Since: r.Since, Until: r.Until, Address: r.Address, Meta: string(r.Meta),
 		})
 	}
 	return list, nil
 }
 
 // check looks for what makes no sense.
-func (r Row) check(list []entry) error {
+func (r Row) check(list []claimRecord) error {
 	lined := r.Kind == driver.Counted || r.Kind.Alone()
 	switch {
 	case r.Rev < 0 || r.Rev == 0 && r.Name != "" || r.Number < 0 || r.Number > MaxNumber:
@@ -82,7 +82,7 @@ func (r Row) check(list []entry) error {
 // maxMicros is the last moment in µs that is one in ns too.
 const maxMicros = math.MaxInt64 / micro
 
-func (e entry) check(kind driver.Mode) error {
+func (e claimRecord) check(kind driver.Mode) error {
 	switch {
 	case e.Owner == "":
 		return fmt.Errorf("a claim without an owner")

@@ -46,7 +46,7 @@ func (f *fake) counted() map[string]int {
 	return c
 }
 
-func (f *fake) Take(ctx context.Context, t Taking) (int64, error) {
+func (f *fake) Take(ctx context.Context, t TakeRequest) (int64, error) {
 	now, err := f.begin(ctx, "take")
 	defer f.mu.Unlock()
 	r, ok := f.rows[KeyOf(t.Name)]
@@ -58,7 +58,7 @@ func (f *fake) Take(ctx context.Context, t Taking) (int64, error) {
 		r.Since = now
 	}
 	r.Number = max(r.Number+1, now)
-	r.Granted, r.Owner, r.Until, r.Meta, r.Bell = r.Number, t.Owner, max(r.Until, now+t.TTL.Microseconds()), t.Meta, t.Bell
+	r.Granted, r.Owner, r.Until, r.Meta, r.Address = r.Number, t.Owner, max(r.Until, now+t.TTL.Microseconds()), t.Meta, t.Address
 	r.Kind, r.Limit, r.Claims, r.Claimed = t.Kind, 0, nil, 0
 	f.put(r)
 	return r.Number, nil
@@ -69,19 +69,19 @@ func (f *fake) put(r Row) {
 	f.rows[r.Key] = r
 }
 
-func (f *fake) Free(ctx context.Context, h Held) (freed, waited bool, err error) {
+func (f *fake) Free(ctx context.Context, h HoldKey) (freed, waited bool, err error) {
 	now, err := f.begin(ctx, "free")
 	defer f.mu.Unlock()
 	r := f.rows[h.Key]
 	if err != nil || r.Owner != h.Owner || r.Until <= now {
 		return false, false, err
 	}
-	r.Owner, r.Granted, r.Since, r.Until, r.Meta, r.Bell = "", 0, 0, 0, nil, ""
+	r.Owner, r.Granted, r.Since, r.Until, r.Meta, r.Address = "", 0, 0, 0, nil, ""
 	f.put(r)
 	return true, r.Waiting > now, nil
 }
 
-func (f *fake) Extend(ctx context.Context, holds []Held, e Extension) (n int, until int64, err error) {
+func (f *fake) Extend(ctx context.Context, holds []HoldKey, e Extension) (n int, until int64, err error) {
 	now, err := f.begin(ctx, "extend")
 	defer f.mu.Unlock()
 	until = now + e.TTL.Microseconds()
@@ -170,16 +170,16 @@ type party struct {
 // guest is a backend's part of it.
 type guest struct{ p *party }
 
-func (p *party) join(b *Backend) Bell {
+func (p *party) join(b *Backend) Notifier {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.backends = append(p.backends, b)
 	return guest{p}
 }
 
-func (guest) Tag(Key) string { return "party" }
+func (guest) Address(Key) string { return "party" }
 
-func (g guest) Ring(k Key) {
+func (g guest) Notify(k Key) {
 	g.p.mu.Lock()
 	defer g.p.mu.Unlock()
 	for _, b := range g.p.backends {
@@ -187,15 +187,15 @@ func (g guest) Ring(k Key) {
 	}
 }
 
-func (guest) Listen(Key) Ear { return patientEar{} }
-func (guest) Close() error   { return nil }
+func (guest) Listen(Key) Listener { return patientEar{} }
+func (guest) Close() error        { return nil }
 
 type patientEar struct{}
 
 func (patientEar) Arm(context.Context) error { return nil }
 func (patientEar) Close()                    {}
 
-func (patientEar) Hear(ctx context.Context, _ string) (rang, silent bool) {
+func (patientEar) Wait(ctx context.Context, _ string) (rang, silent bool) {
 	<-ctx.Done()
 	return false, false
 }

@@ -18,8 +18,8 @@ func (b *Backend) watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	if err := b.open(ctx); err != nil {
 		return driver.Watch{}, err
 	}
-	w := &watch{request: r, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
-	l, err := b.hub.join(w)
+	w := &rowWaiter{request: r, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
+	l, err := b.watchers.add(w)
 	if err != nil {
 		return driver.Watch{}, err
 	}
@@ -31,109 +31,109 @@ func (b *Backend) watch(ctx context.Context, r driver.Request) (driver.Watch, er
 		err = driver.ErrClosed
 	}
 	if err != nil {
-		b.hub.part(l, w)
+		b.watchers.remove(l, w)
 		return driver.Watch{}, err
 	}
-	return driver.Watch{Ready: w.ready, Close: func() { b.hub.part(l, w) }}, nil
+	return driver.Watch{Ready: w.ready, Close: func() { b.watchers.remove(l, w) }}, nil
 }
 
-// watch is one armed wait.
-type watch struct {
+// rowWaiter is one armed wait.
+type rowWaiter struct {
 	request driver.Request
 	ready   chan struct{} // holds a signal that was not taken yet
 	armed   chan error    // gets one answer
 	isArmed bool          // it got it; guarded by the hub's mutex
 }
 
-func (w *watch) arm(err error) {
+func (w *rowWaiter) arm(err error) {
 	if !w.isArmed {
 		w.isArmed = true
 		w.armed <- err
 	}
 }
 
-func (w *watch) wake() {
+func (w *rowWaiter) wake() {
 	select {
 	case w.ready <- struct{}{}:
 	default:
 	}
 }
 
-// hub has the listeners, one for each lock that is waited for here.
-type hub struct {
+// watcherSet has the listeners, one for each lock that is waited for here.
+type watcherSet struct {
 	b  *Backend
 	wg sync.WaitGroup
 
-	mu        sync.Mutex
-	listeners map[Key]*listener
+	mu    sync.Mutex
+	byKey map[Key]*rowWatcher
 }
 
-func (h *hub) init(b *Backend) { h.b, h.listeners = b, map[Key]*listener{} }
+func (h *watcherSet) init(b *Backend) { h.b, h.byKey = b, map[Key]*rowWatcher{} }
 
-func (h *hub) join(w *watch) (*listener, error) {
+func (h *watcherSet) add(w *rowWaiter) (*rowWatcher, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.b.ctx.Err() != nil {
 		return nil, driver.ErrClosed
 	}
 	k := KeyOf(w.request.Name)
-	l := h.listeners[k]
+	l := h.byKey[k]
 	if l == nil {
-		l = newListener(h, k, w.request.Name)
-		h.listeners[k] = l
+		l = newRowWatcher(h, k, w.request.Name)
+		h.byKey[k] = l
 		h.wg.Go(l.run)
 	}
-	l.watches[w] = struct{}{}
+	l.waiters[w] = struct{}{}
 	if l.live {
 		w.arm(nil)
-		l.nudge()
+		l.lookAgain()
 	}
 	return l, nil
 }
 
-func (h *hub) part(l *listener, w *watch) {
+func (h *watcherSet) remove(l *rowWatcher, w *rowWaiter) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(l.watches, w)
+	delete(l.waiters, w)
 }
 
-// deserted ends a listener for which nobody waits any more.
-func (h *hub) deserted(l *listener) bool {
+// removeUnused ends a listener for which nobody waits any more.
+func (h *watcherSet) removeUnused(l *rowWatcher) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(l.watches) > 0 && h.b.ctx.Err() == nil {
+	if len(l.waiters) > 0 && h.b.ctx.Err() == nil {
 		return false
 	}
-	delete(h.listeners, l.key)
+	delete(h.byKey, l.key)
 	return true
 }
 
 // wake signals those who wait for k, and lets their listener look at the row again.
-func (h *hub) wake(k Key) {
+func (h *watcherSet) wake(k Key) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if l := h.listeners[k]; l != nil {
+	if l := h.byKey[k]; l != nil {
 		l.wake()
-		l.nudge()
+		l.lookAgain()
 	}
 }
 
-func (h *hub) signal(l *listener) {
+func (h *watcherSet) signal(l *rowWatcher) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l.wake()
 }
 
-func (h *hub) wakeAll() {
+func (h *watcherSet) wakeAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, l := range h.listeners {
+	for _, l := range h.byKey {
 		l.wake()
-		l.nudge()
+		l.lookAgain()
 	}
 }
 
-func (h *hub) close() {
+func (h *watcherSet) close() {
 	h.mu.Lock()
 	h.b.cancel()
 	h.mu.Unlock()

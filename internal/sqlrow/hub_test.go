@@ -24,12 +24,12 @@ func newDoorbell() *doorbell {
 	return &doorbell{heard: make(chan string, 1000), rings: make(chan struct{})}
 }
 
-func (d *doorbell) Tag(Key) string            { return "door" }
-func (d *doorbell) Ring(Key)                  {}
-func (d *doorbell) Listen(Key) Ear            { return d }
+func (d *doorbell) Address(Key) string        { return "door" }
+func (d *doorbell) Notify(Key)                {}
+func (d *doorbell) Listen(Key) Listener       { return d }
 func (d *doorbell) Arm(context.Context) error { return d.armErr }
 
-func (d *doorbell) Hear(ctx context.Context, tag string) (rang, silent bool) {
+func (d *doorbell) Wait(ctx context.Context, tag string) (rang, silent bool) {
 	select {
 	case d.heard <- tag:
 	default:
@@ -54,7 +54,7 @@ func (d *doorbell) Close() {}
 
 func startWith(t *testing.T, f *fake, d *doorbell) *Backend {
 	t.Helper()
-	b := New(f, Options{Package: "test", Name: "test", Bell: func(*Backend) Bell { return door{d} }})
+	b := New(f, Options{Package: "test", Name: "test", Notifier: func(*Backend) Notifier { return door{d} }})
 	t.Cleanup(func() { b.Close() })
 	return b
 }

@@ -18,18 +18,18 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 	}
 	k := KeyOf(h.Name)
 	if h.Mode.Alone() {
-		freed, waited, err := b.dialect.Free(ctx, Held{k, h.Owner})
+		freed, waited, err := b.dialect.Free(ctx, HoldKey{k, h.Owner})
 		if freed {
-			b.freed(k, waited)
+			b.announce(k, waited)
 		}
 		if freed || err != nil {
 			return err
 		}
 	}
-	return b.change(ctx, h.Name, func(s *state) verdict {
+	return b.change(ctx, h.Name, func(s *state) decision {
 		if !s.remove(h.Owner) {
-			return verdict{err: driver.ErrLost}
+			return decision{err: driver.ErrLost}
 		}
-		return verdict{write: true, frees: true}
+		return decision{write: true, frees: true}
 	})
 }

@@ -13,7 +13,7 @@ import (
 // Renew makes holds live for their TTL at least: of those that exclude all others, as many
 // as may be in one statement, and those that share a lock by a change of its row.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
-	n := &renewal{b: b, ctx: ctx, holds: holds, answers: make([]error, len(holds))}
+	n := &renewCall{b: b, ctx: ctx, holds: holds, answers: make([]error, len(holds))}
 	if err := b.open(ctx); err != nil {
 		n.answerAll(err)
 	} else {
@@ -25,28 +25,28 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	return n.answers
 }
 
-// renewal is one call of Renew. Holds are meant by their index.
-type renewal struct {
+// renewCall is one call of Renew. Holds are meant by their index.
+type renewCall struct {
 	b       *Backend
 	ctx     context.Context
 	holds   []driver.Hold
 	answers []error
 }
 
-func (n *renewal) answerAll(err error) {
+func (n *renewCall) answerAll(err error) {
 	for i := range n.answers {
 		n.answers[i] = err
 	}
 }
 
-func (n *renewal) answerThese(list []int, err error) {
+func (n *renewCall) answerThese(list []int, err error) {
 	for _, i := range list {
 		n.answers[i] = err
 	}
 }
 
-func (n *renewal) run() {
-	batches, single := n.sort()
+func (n *renewCall) run() {
+	batches, single := n.split()
 	for what, list := range batches {
 		for len(list) > 0 {
 			size := min(len(list), MaxExtend)
@@ -57,8 +57,8 @@ func (n *renewal) run() {
 	n.renewSingly(single)
 }
 
-// sort divides the holds: those that can be renewed by one statement, and those that can't.
-func (n *renewal) sort() (batches map[Extension][]int, single []int) {
+// split divides the holds: those that can be renewed by one statement, and those that can't.
+func (n *renewCall) split() (batches map[Extension][]int, single []int) {
 	batches = map[Extension][]int{}
 	seen := map[string]bool{}
 	for i, h := range n.holds {
@@ -86,7 +86,7 @@ var ErrLocked = errors.New("the lock's row is locked by a transaction of another
 
 // extend renews by one statement, and returns those that need another. Holds whose rows
 // are locked do not keep it from the others, and are tried again.
-func (n *renewal) extend(what Extension, list []int) (left []int) {
+func (n *renewCall) extend(what Extension, list []int) (left []int) {
 	for miss := range MaxLocked {
 		err := Pause(n.ctx, miss)
 		if err == nil {
@@ -102,23 +102,23 @@ func (n *renewal) extend(what Extension, list []int) (left []int) {
 			return left
 		}
 	}
-	other, list, err := n.await(what, list)
+	other, list, err := n.extendWaiting(what, list)
 	n.answerThese(list, err)
 	return append(left, other...)
 }
 
-// maxPatient is how many renewals of a backend wait for rows at once: each has a connection.
-const maxPatient = 2
+// maxRowWaits is how many renewals of a backend wait for rows at once: each has a connection.
+const maxRowWaits = 2
 
-// await waits for a locked row, if nobody else's answer is held up by that: where many change a row
+// extendWaiting waits for a locked row, if nobody else's answer is held up by that: where many change a row
 // all the time, and take long to commit, one that only looks finds it locked for too long.
-func (n *renewal) await(what Extension, list []int) (left, locked []int, err error) {
+func (n *renewCall) extendWaiting(what Extension, list []int) (left, locked []int, err error) {
 	if len(n.holds) > 1 {
 		return nil, list, ErrLocked
 	}
 	select {
-	case n.b.patient <- struct{}{}:
-		defer func() { <-n.b.patient }()
+	case n.b.rowWaits <- struct{}{}:
+		defer func() { <-n.b.rowWaits }()
 	default:
 		return nil, list, ErrLocked
 	}
@@ -131,10 +131,10 @@ func (n *renewal) await(what Extension, list []int) (left, locked []int, err err
 }
 
 // extendOnce answers what it can. left hold in another mode, the rows of locked are locked.
-func (n *renewal) extendOnce(what Extension, list []int) (left, locked []int, err error) {
-	held := make([]Held, len(list))
+func (n *renewCall) extendOnce(what Extension, list []int) (left, locked []int, err error) {
+	held := make([]HoldKey, len(list))
 	for j, i := range list {
-		held[j] = Held{KeyOf(n.holds[i].Name), n.holds[i].Owner}
+		held[j] = HoldKey{KeyOf(n.holds[i].Name), n.holds[i].Owner}
 	}
 	done, until, err := n.b.dialect.Extend(n.ctx, held, what)
 	if err != nil {
@@ -146,12 +146,12 @@ func (n *renewal) extendOnce(what Extension, list []int) (left, locked []int, er
 	if done == 0 {
 		until = math.MaxInt64
 	}
-	return n.sift(what, list, held, until)
+	return n.findUnrenewed(what, list, held, until)
 }
 
-// sift finds out which of the holds that were meant were renewed: those that have all that
+// findUnrenewed finds out which of the holds that were meant were renewed: those that have all that
 // was asked for, with a life until then.
-func (n *renewal) sift(what Extension, list []int, held []Held, until int64) (left, locked []int, err error) {
+func (n *renewCall) findUnrenewed(what Extension, list []int, held []HoldKey, until int64) (left, locked []int, err error) {
 	states, err := n.b.lookAll(n.ctx, held)
 	if err != nil {
 		return nil, list, err
@@ -178,7 +178,7 @@ func (n *renewal) sift(what Extension, list []int, held []Held, until int64) (le
 const parallel = 4
 
 // renewSingly looks at the rows of the holds, and changes those that need it.
-func (n *renewal) renewSingly(list []int) {
+func (n *renewCall) renewSingly(list []int) {
 	byName := map[string][]int{}
 	for _, i := range list {
 		byName[n.holds[i].Name] = append(byName[n.holds[i].Name], i)
@@ -196,8 +196,8 @@ func (n *renewal) renewSingly(list []int) {
 }
 
 // renewOne renews the holds of one lock.
-func (n *renewal) renewOne(name string, list []int) {
-	err := n.b.change(n.ctx, name, func(s *state) (v verdict) {
+func (n *renewCall) renewOne(name string, list []int) {
+	err := n.b.change(n.ctx, name, func(s *state) (v decision) {
 		for _, i := range list {
 			changed, err := s.renew(n.holds[i])
 			n.answers[i] = err

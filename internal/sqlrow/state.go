@@ -33,7 +33,7 @@ func wholeMicros(d time.Duration) time.Duration {
 func read(row Row, now int64) (*state, error) {
 	s := &state{row: row, now: now * micro}
 	s.Kind, s.Limit, s.Number = row.Kind, row.Limit, row.Number
-	entries, err := row.entries()
+	entries, err := row.records()
 	if err == nil {
 		err = row.check(entries)
 	}
@@ -56,15 +56,15 @@ func (s *state) write(name string) (Row, error) {
 		Kind: s.Kind, Limit: s.Limit, Number: s.Number,
 		Earliest: s.now / micro, Latest: (s.now + int64(s.leeway)) / micro,
 	}
-	var rest []entry
+	var rest []claimRecord
 	for _, c := range s.Claims {
-		e := entryOf(c)
+		e := recordOf(c)
 		if !c.Holds() || !c.Mode.Alone() {
 			rest = append(rest, e)
 			r.Claimed = max(r.Claimed, e.Until)
 			continue
 		}
-		r.Owner, r.Granted, r.Since, r.Until, r.Bell = e.Owner, e.Number, e.Since, e.Until, e.Bell
+		r.Owner, r.Granted, r.Since, r.Until, r.Address = e.Owner, e.Number, e.Since, e.Until, e.Address
 		r.Meta = bytesOf(e.Meta)
 	}
 	var err error

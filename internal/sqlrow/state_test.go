@@ -15,8 +15,8 @@ import (
 func full() Row {
 	return Row{
 		Key: KeyOf("x"), Name: "x", Kind: driver.Write, Number: 9, Rev: 3,
-		Owner: "w", Granted: 7, Since: 100, Until: 2000, Meta: []byte(`{"pid":"1"}`), Bell: "b1",
-		Claims: []byte(`[{"owner":"r","mode":3,"ticket":1,"since":200,"until":1500,"bell":"b2"},` +
+		Owner: "w", Granted: 7, Since: 100, Until: 2000, Meta: []byte(`{"pid":"1"}`), Address: "b1",
+		Claims: []byte(`[{"owner":"r","mode":3,"ticket":1,"since":200,"until":1500,"address":"b2"},` +
 			`{"owner":"v","mode":2,"ticket":2,"since":300,"until":1800,"meta":"{}"}]`),
 		Claimed: 1800,
 	}
@@ -82,7 +82,7 @@ func TestOddRows(t *testing.T) {
 
 // One listens to whom one must wait for last; to nobody if it can be any of several.
 func TestBellOf(t *testing.T) {
-	a, b := claims.Claim{Owner: "a", Bell: "a"}, claims.Claim{Owner: "b", Bell: "b"}
+	a, b := claims.Claim{Owner: "a", Address: "a"}, claims.Claim{Owner: "b", Address: "b"}
 	for _, c := range []struct {
 		ahead []claims.Claim
 		mode  driver.Mode
@@ -95,7 +95,7 @@ func TestBellOf(t *testing.T) {
 		{[]claims.Claim{a, b}, driver.Counted, "", false},
 		{[]claims.Claim{b, b}, driver.Counted, "b", true},
 	} {
-		if tag, found := bellOf(c.ahead, c.mode); tag != c.tag || found != c.found {
+		if tag, found := addressOf(c.ahead, c.mode); tag != c.tag || found != c.found {
 			t.Errorf("%v of %v: %q, %v", c.mode, c.ahead, tag, found)
 		}
 	}
