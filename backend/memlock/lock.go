@@ -3,130 +3,150 @@ package memlock
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
-// maxFence keeps fences in a signed 64-bit number, with room for the last span.
-const maxFence = 1<<63 - 1<<32
+const (
+	// maxFence keeps fences in a signed 64-bit number, with room for the last span.
+	maxFence = 1<<63 - 1<<32
 
-// claim is a hold or a place in line. Its times are instants of the store.
-type claim struct {
+	// reportedHolders bounds the holders in a refusal. One of ten thousand permits stays
+	// cheap to try.
+	reportedHolders = 8
+)
+
+// entry is a hold or a place in the queue. Its times count from the store's epoch.
+type entry struct {
 	owner        string
 	mode         driver.Mode
-	asked        bool   // onRevoke was called
-	fence        uint64 // 0 in line
+	revoked      bool   // onRevoke was called
+	fence        uint64 // 0 in the queue
 	since, until time.Duration
 	meta         map[string]string
 	onRevoke     func()
 }
 
-// lock is what is known of a name. Its shard's mutex guards it.
-type lock struct {
-	fence   uint64 // greatest ever given
-	limit   int    // of the Counted claims
-	holders []claim
-	line    []claim
-	watches []*watch
+// watcher is one request that waits for a signal.
+type watcher struct {
+	closed *atomic.Bool // of its connection
+	owner  string
+	mode   driver.Mode
+	limit  int
+	ready  wait.Signal
 }
 
-func (l *lock) idle() bool { return len(l.holders)+len(l.line)+len(l.watches) == 0 }
-
-// sweep drops what has ended.
-func (l *lock) sweep(now time.Duration) {
-	dead := func(c claim) bool { return c.until <= now }
-	l.holders = slices.DeleteFunc(l.holders, dead)
-	l.line = slices.DeleteFunc(l.line, dead)
+// lockState is the state of one name. Its shard's mutex guards it.
+type lockState struct {
+	fence    uint64 // greatest ever granted
+	limit    int    // of the Counted entries
+	holders  []entry
+	queue    []entry
+	watchers []*watcher
 }
 
-func find(claims []claim, owner string) int {
-	for i := range claims {
-		if claims[i].owner == owner {
+func (l *lockState) idle() bool { return len(l.holders)+len(l.queue)+len(l.watchers) == 0 }
+
+// expire removes the entries whose TTL has passed.
+func (l *lockState) expire(now time.Duration) {
+	expired := func(e entry) bool { return e.until <= now }
+	l.holders = slices.DeleteFunc(l.holders, expired)
+	l.queue = slices.DeleteFunc(l.queue, expired)
+}
+
+func find(entries []entry, owner string) int {
+	for i := range entries {
+		if entries[i].owner == owner {
 			return i
 		}
 	}
 	return -1
 }
 
-func (l *lock) acquire(r *driver.Request, now time.Duration) (driver.Grant, error) {
-	mine, err := l.judge(r, now)
+func (l *lockState) acquire(r *driver.Request, now time.Duration) (driver.Grant, error) {
+	own, err := l.check(r, now)
 	if err == nil {
-		return l.grant(r, mine, now), nil
+		return l.grant(r, own, now), nil
 	}
 	if r.Queue && errors.Is(err, driver.ErrHeld) {
-		l.stand(r, now)
+		l.enqueue(r, now)
 	}
 	return driver.Grant{}, err
 }
 
-// judge says why r can't hold now, or which of the holders it is already; -1: none.
-func (l *lock) judge(r *driver.Request, now time.Duration) (mine int, err error) {
-	l.sweep(now)
-	if err := l.agrees(r); err != nil {
+// check returns an error if r can't hold now, else the index of the hold that its Owner
+// already has, or -1.
+func (l *lockState) check(r *driver.Request, now time.Duration) (own int, err error) {
+	l.expire(now)
+	if err := l.checkKind(r); err != nil {
 		return -1, err
 	}
-	mine = find(l.holders, r.Owner)
+	own = find(l.holders, r.Owner)
 	switch {
-	case mine < 0 && !l.admits(r.Owner, r.Mode, r.Limit):
+	case own < 0 && !l.admits(r.Owner, r.Mode, r.Limit):
 		return -1, l.refusal(r, now)
-	case mine >= 0 && l.holders[mine].mode == driver.Read && r.Mode == driver.Write:
+	case own >= 0 && l.holders[own].mode == driver.Read && r.Mode == driver.Write:
 		return -1, fmt.Errorf("%w: a read hold can't become a write hold", driver.ErrUnsupported)
 	case l.fence >= maxFence:
 		return -1, fmt.Errorf("%w: %s has used up its fences", driver.ErrInvalid, driver.Quote(r.Name))
 	}
-	return mine, nil
+	return own, nil
 }
 
-// agrees refuses what can't go with those who hold or wait.
-func (l *lock) agrees(r *driver.Request) error {
-	var seen *claim
+// checkKind returns ErrInvalid if the name is in use as another kind of lock or with
+// another limit.
+func (l *lockState) checkKind(r *driver.Request) error {
+	var used *entry
 	switch {
 	case len(l.holders) > 0:
-		seen = &l.holders[0]
-	case len(l.line) > 0:
-		seen = &l.line[0]
+		used = &l.holders[0]
+	case len(l.queue) > 0:
+		used = &l.queue[0]
 	default:
 		return nil
 	}
-	if !seen.mode.SameKind(r.Mode) {
-		return fmt.Errorf("%w: %s is in use as %v, asked for as %v", driver.ErrInvalid, driver.Quote(r.Name), seen.mode, r.Mode)
+	if !used.mode.SameKind(r.Mode) {
+		return fmt.Errorf("%w: %s is in use as %v, requested as %v", driver.ErrInvalid, driver.Quote(r.Name), used.mode, r.Mode)
 	}
 	if r.Mode == driver.Counted && r.Limit != l.limit {
-		return fmt.Errorf("%w: %s is in use with limit %d, asked for with %d", driver.ErrInvalid, driver.Quote(r.Name), l.limit, r.Limit)
+		return fmt.Errorf("%w: %s is in use with limit %d, requested with %d", driver.ErrInvalid, driver.Quote(r.Name), l.limit, r.Limit)
 	}
 	return nil
 }
 
-// excludes reports whether a claim keeps out a request that comes after it. For
-// permits it means: counts against the limit.
-func excludes(claim, request driver.Mode) bool {
-	return claim != driver.Read || request != driver.Read
+// excludes reports whether an entry keeps out a later request. For permits it reports
+// whether the entry counts against the limit.
+func excludes(entry, request driver.Mode) bool {
+	return entry != driver.Read || request != driver.Read
 }
 
-// admits reports whether there is room beside the holders and those ahead in line.
-func (l *lock) admits(owner string, mode driver.Mode, limit int) bool {
-	inWay := 0
+// admits reports whether there is room beside the holders and the waiters ahead of owner.
+func (l *lockState) admits(owner string, mode driver.Mode, limit int) bool {
+	blockers := 0
 	for i := range l.holders {
 		if excludes(l.holders[i].mode, mode) {
-			inWay++
+			blockers++
 		}
 	}
 	for i := range l.ahead(owner) {
-		if excludes(l.line[i].mode, mode) {
-			inWay++
+		if excludes(l.queue[i].mode, mode) {
+			blockers++
 		}
 	}
-	return inWay < room(mode, limit)
+	return blockers < room(mode, limit)
 }
 
-// ahead is the part of the line before owner; all of it if owner has no place.
-func (l *lock) ahead(owner string) []claim {
-	if i := find(l.line, owner); i >= 0 {
-		return l.line[:i]
+// ahead returns the part of the queue before owner: all of it if owner has no place.
+func (l *lockState) ahead(owner string) []entry {
+	if i := find(l.queue, owner); i >= 0 {
+		return l.queue[:i]
 	}
-	return l.line
+	return l.queue
 }
 
 func room(mode driver.Mode, limit int) int {
@@ -136,48 +156,72 @@ func room(mode driver.Mode, limit int) int {
 	return 1
 }
 
-// grant enters what judge has let in.
-func (l *lock) grant(r *driver.Request, mine int, now time.Duration) driver.Grant {
-	if i := find(l.line, r.Owner); i >= 0 {
-		l.line = slices.Delete(l.line, i, i+1)
+// refusal names the holders in r's way, and the time after which it is let in if they
+// neither renew nor release.
+func (l *lockState) refusal(r *driver.Request, now time.Duration) *driver.HeldError {
+	held := new(driver.HeldError)
+	var buf [16]time.Duration
+	ends := buf[:0]
+	for _, e := range l.holders {
+		if excludes(e.mode, r.Mode) {
+			ends = append(ends, e.until)
+			if len(held.Holders) < reportedHolders {
+				held.Holders = append(held.Holders, e.describe(now))
+			}
+		}
 	}
-	g := driver.Grant{Fence: l.fence + 1, Fences: l.span(r), Queued: len(l.line) > 0, TTL: r.TTL}
+	for _, e := range l.ahead(r.Owner) {
+		if excludes(e.mode, r.Mode) {
+			ends = append(ends, e.until)
+		}
+	}
+	slices.Sort(ends)
+	held.Retry = ends[len(ends)-room(r.Mode, r.Limit)] - now
+	return held
+}
+
+// grant makes r hold after check has admitted it.
+func (l *lockState) grant(r *driver.Request, own int, now time.Duration) driver.Grant {
+	if i := find(l.queue, r.Owner); i >= 0 {
+		l.queue = slices.Delete(l.queue, i, i+1)
+	}
+	g := driver.Grant{Fence: l.fence + 1, Fences: l.span(r), Queued: len(l.queue) > 0, TTL: r.TTL}
 	l.fence = g.Last()
 	l.limit = r.Limit
-	c := claim{owner: r.Owner, mode: r.Mode, fence: g.Fence, since: now, until: now + r.TTL, meta: r.Meta, onRevoke: r.OnRevoke}
-	if mine < 0 {
-		l.holders = append(l.holders, c)
+	e := entry{owner: r.Owner, mode: r.Mode, fence: g.Fence, since: now, until: now + r.TTL, meta: r.Meta, onRevoke: r.OnRevoke}
+	if own < 0 {
+		l.holders = append(l.holders, e)
 		return g
 	}
-	old := l.holders[mine]
-	c.since, c.asked, c.until = old.since, old.asked, max(c.until, old.until)
-	l.holders[mine] = c
-	if c.mode != old.mode {
-		l.wake()
+	old := l.holders[own]
+	e.since, e.revoked, e.until = old.since, old.revoked, max(e.until, old.until)
+	l.holders[own] = e
+	if e.mode != old.mode {
+		l.notifyAdmitted()
 	}
 	return g
 }
 
-// span is how many fences a grant gets: one where others stand in line or the owner
-// itself asked for a place, since those are not to be passed by a hand-off.
-func (l *lock) span(r *driver.Request) uint64 {
-	if !r.Mode.Alone() || r.Queue || len(l.line) > 0 {
+// span returns the number of fences of a grant. It is 1 where hand-offs could pass
+// waiters in the queue, or the request itself asked for a place there.
+func (l *lockState) span(r *driver.Request) uint64 {
+	if !r.Mode.Alone() || r.Queue || len(l.queue) > 0 {
 		return 1
 	}
 	return min(max(r.Fences, 1), 1<<31)
 }
 
-// stand gives r a place in line, or keeps the one it has for another TTL.
-func (l *lock) stand(r *driver.Request, now time.Duration) {
+// enqueue gives r a place in the queue, or prolongs the one that it has.
+func (l *lockState) enqueue(r *driver.Request, now time.Duration) {
 	l.limit = r.Limit
-	if i := find(l.line, r.Owner); i >= 0 {
-		l.line[i].until = now + r.TTL
+	if i := find(l.queue, r.Owner); i >= 0 {
+		l.queue[i].until = now + r.TTL
 		return
 	}
-	l.line = append(l.line, claim{owner: r.Owner, mode: r.Mode, since: now, until: now + r.TTL, meta: r.Meta})
+	l.queue = append(l.queue, entry{owner: r.Owner, mode: r.Mode, since: now, until: now + r.TTL, meta: r.Meta})
 }
 
-func (l *lock) renew(h *driver.Hold, now time.Duration) error {
+func (l *lockState) renew(h *driver.Hold, now time.Duration) error {
 	i := find(l.holders, h.Owner)
 	if i < 0 {
 		return lost(h.Name)
@@ -190,19 +234,59 @@ func (l *lock) renew(h *driver.Hold, now time.Duration) error {
 	shorter := until < l.holders[i].until
 	l.holders[i].until = until
 	if shorter {
-		l.wakeAll()
+		// The waiters were refused with a later time.
+		for _, w := range l.watchers {
+			w.ready.Notify()
+		}
 	}
 	return nil
 }
 
-func (l *lock) release(name, owner string, now time.Duration) error {
+func (l *lockState) release(name, owner string) error {
 	if i := find(l.holders, owner); i >= 0 {
 		l.holders = slices.Delete(l.holders, i, i+1)
-	} else if i := find(l.line, owner); i >= 0 {
-		l.line = slices.Delete(l.line, i, i+1)
+	} else if i := find(l.queue, owner); i >= 0 {
+		l.queue = slices.Delete(l.queue, i, i+1)
 	} else {
 		return lost(name)
 	}
-	l.wake()
+	l.notifyAdmitted()
 	return nil
+}
+
+// notifyAdmitted signals the watchers whose request would be granted now.
+func (l *lockState) notifyAdmitted() {
+	for _, w := range l.watchers {
+		if l.admits(w.owner, w.mode, w.limit) {
+			w.ready.Notify()
+		}
+	}
+}
+
+// revoke returns the function that asks h.Owner for its lock; nil if it was called before.
+func (l *lockState) revoke(h driver.Hold) (func(), error) {
+	i := find(l.holders, h.Owner)
+	switch {
+	case i < 0:
+		return nil, lost(h.Name)
+	case l.holders[i].onRevoke == nil:
+		return nil, fmt.Errorf("memlock: %w: the holder of %s does not accept revocation", driver.ErrUnsupported, driver.Quote(h.Name))
+	case l.holders[i].revoked:
+		return nil, nil
+	}
+	l.holders[i].revoked = true
+	return l.holders[i].onRevoke, nil
+}
+
+func lost(name string) error {
+	return fmt.Errorf("memlock: %s: %w", driver.Quote(name), driver.ErrLost)
+}
+
+// describe returns e as Inspect and refusals report it.
+func (e entry) describe(now time.Duration) driver.Holder {
+	return driver.Holder{
+		Owner: e.owner, Mode: e.mode, Fence: e.fence,
+		Held: now - e.since, Left: e.until - now,
+		Meta: maps.Clone(e.meta),
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -57,8 +58,8 @@ func TestExactTTL(t *testing.T) {
 	})
 }
 
-// Retry of a semaphore is when the first permit ends, of a writer when the last reader
-// ends, and of a place when all before it have ended.
+// Retry is when the first permit of a semaphore ends, when a writer's last reader ends, and when
+// all places before a place in the queue have ended.
 func TestRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New()
@@ -72,20 +73,20 @@ func TestRetry(t *testing.T) {
 			name string
 			held []time.Duration
 			mode driver.Mode
-			ask  driver.Mode
+			next driver.Mode
 			want time.Duration
 		}{
 			{"mutex", []time.Duration{5}, driver.Exclusive, driver.Exclusive, 5},
-			{"behind a place", []time.Duration{5, 9}, driver.Exclusive, driver.Exclusive, 9},
+			{"queued", []time.Duration{5, 9}, driver.Exclusive, driver.Exclusive, 9},
 			{"writer", []time.Duration{4, 8, 6}, driver.Read, driver.Write, 8},
 			{"reader", []time.Duration{7}, driver.Write, driver.Read, 7},
 			{"permits", []time.Duration{6, 3, 5}, driver.Counted, driver.Counted, 3},
-			{"permits behind a place", []time.Duration{6, 3, 5, 4}, driver.Counted, driver.Counted, 4},
+			{"permits, queued", []time.Duration{6, 3, 5, 4}, driver.Counted, driver.Counted, 4},
 		} {
 			for _, s := range c.held {
 				take(c.name, c.mode, s*time.Second)
 			}
-			held, ok := errors.AsType[*driver.HeldError](take(c.name, c.ask, time.Second))
+			held, ok := errors.AsType[*driver.HeldError](take(c.name, c.next, time.Second))
 			if !ok || held.Retry != c.want*time.Second {
 				t.Errorf("%s: got %+v, want %vs", c.name, held, int(c.want))
 			}
@@ -93,8 +94,7 @@ func TestRetry(t *testing.T) {
 	})
 }
 
-// Names whose holds ended, with or without a release, are forgotten, and fences rise all
-// the same.
+// Names are forgotten after a release or an expiry, and their fences still rise.
 func TestForgetsNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewStore()
@@ -114,7 +114,7 @@ func TestForgetsNames(t *testing.T) {
 			left += len(s.shards[i].locks)
 		}
 		if left > 10*shards {
-			t.Errorf("%d names are remembered after 20000 that ended", left)
+			t.Errorf("%d names are remembered after 20000 expired", left)
 		}
 		if g := take(t, b, request("lock")); g.Fence <= first.Fence {
 			t.Errorf("fence %d after %d", g.Fence, first.Fence)
@@ -122,7 +122,7 @@ func TestForgetsNames(t *testing.T) {
 	})
 }
 
-// What released by all is left to nobody: no name, no watch.
+// Releases and closes leave nothing behind: no name, no watch.
 func TestLeavesNothing(t *testing.T) {
 	s := NewStore()
 	b, other := s.Connect(), s.Connect()
@@ -144,7 +144,7 @@ func TestLeavesNothing(t *testing.T) {
 	}
 }
 
-// A shortened hold wakes those who were told of a later end.
+// A shortened hold wakes the waiters that were refused with a later end.
 func TestShortenedHoldWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New()
@@ -158,7 +158,7 @@ func TestShortenedHoldWakes(t *testing.T) {
 	})
 }
 
-// Only those wake whom a release lets in: of a line the first.
+// A release wakes only the waiter that it lets in: the first in the queue.
 func TestNoHerd(t *testing.T) {
 	b := New()
 	r := request("lock")
@@ -173,7 +173,7 @@ func TestNoHerd(t *testing.T) {
 	b.Release(t.Context(), r.Hold)
 	for i, w := range watches {
 		if woken := len(w.Ready) > 0; woken != (i == 0) {
-			t.Errorf("place %d woken: %v", i, woken)
+			t.Errorf("waiter %d woken: %v", i, woken)
 		}
 		w.Close()
 	}
@@ -243,7 +243,7 @@ func TestUpgradeIsRefused(t *testing.T) {
 	}
 }
 
-// Fences never leave the signed range, whatever floor is asked for.
+// Fences never leave the signed range.
 func TestFenceBounds(t *testing.T) {
 	b := New()
 	r := request("lock")
@@ -265,7 +265,7 @@ func TestFenceBounds(t *testing.T) {
 	}
 }
 
-// Connections that come and go while others work disturb nobody.
+// Connections that come and go do not disturb others.
 func TestConnectionsComeAndGo(t *testing.T) {
 	s := NewStore()
 	var wg sync.WaitGroup
@@ -288,4 +288,54 @@ func TestConnectionsComeAndGo(t *testing.T) {
 	}
 	wg.Wait()
 	take(t, s.Connect(), request("lock"))
+}
+
+func open(t *testing.T, url string) driver.Backend {
+	t.Helper()
+	b, err := driver.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// Connections to mem:NAME share a store, those to mem: don't.
+func TestOpen(t *testing.T) {
+	for _, c := range []struct {
+		one, two string
+		shared   bool
+	}{
+		{"mem:", "mem:", false},
+		{"mem:jobs", "mem:jobs", true},
+		{"mem:jobs", "mem:Jobs", false},
+		{"mem:team/a b", "mem:team/a%20b", true},
+	} {
+		one, two := open(t, c.one), open(t, c.two)
+		r := request(driver.NewOwner())
+		take(t, one, r)
+		_, err := two.Acquire(t.Context(), request(r.Name))
+		if errors.Is(err, driver.ErrHeld) != c.shared {
+			t.Errorf("%s and %s: got %v, want shared %v", c.one, c.two, err, c.shared)
+		}
+		if same := one.Caps().Name == two.Caps().Name; same != c.shared {
+			t.Errorf("%s and %s are named %q and %q", c.one, c.two, one.Caps().Name, two.Caps().Name)
+		}
+		one.Release(t.Context(), r.Hold)
+	}
+}
+
+func TestOpenInvalid(t *testing.T) {
+	for url, want := range map[string]string{
+		"mem:jobs?ttl=5s":      `unknown parameter "ttl"`,
+		"mem://localhost":      "want mem:",
+		"mem:/jobs":            "want mem:",
+		"mem:jobs#1":           "want mem:",
+		"mem://user:secret@/x": "want mem:",
+		"mem:%zz":              "URL",
+	} {
+		_, err := driver.Open(t.Context(), url)
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
 }
