@@ -22,7 +22,7 @@ type advisory struct{ *connlock.Backend }
 
 // advisoryDialect says it in PostgreSQL's words.
 type advisoryDialect struct {
-	*site
+	*database
 	solo   bool // locks of transactions
 	number string
 	take   string
@@ -31,12 +31,12 @@ type advisoryDialect struct {
 // lockTimeout is what the server answers at the end of a wait.
 const lockTimeout = "55P03"
 
-func newAdvisory(ctx context.Context, s *site) (strategy, error) {
+func newAdvisory(ctx context.Context, s *database) (strategy, error) {
 	if s.pooled {
 		return nil, fmt.Errorf("%w: advisory locks belong to a connection, and a pooler gives each transaction another one: connect past it, or use strategy %s", driver.ErrUnsupported, Row)
 	}
 	d := newAdvisoryDialect(s)
-	if _, err := s.ensure(ctx, advisoryRelation(s.opts.Table)); err != nil {
+	if _, err := s.ensureTable(ctx, advisoryTable(s.opts.Table)); err != nil {
 		return nil, err
 	}
 	b, err := connlock.New(ctx, connlock.Config{DB: s.db, Dialect: d, Package: "pglock", Name: s.name, OnePerConn: d.solo, SeparateNumbers: d.solo || d.closed()})
@@ -50,26 +50,26 @@ func newAdvisory(ctx context.Context, s *site) (strategy, error) {
 // 14 the server ends silent ones only there.
 func (d *advisoryDialect) closed() bool { return d.version < 140000 && !d.solo }
 
-func newAdvisoryDialect(s *site) *advisoryDialect {
+func newAdvisoryDialect(s *database) *advisoryDialect {
 	table := quote(s.opts.Table)
 	fence := `INSERT INTO ` + table + ` AS t (k, name, number, owner, link, since, meta) %s
 		ON CONFLICT (k) DO UPDATE SET number = greatest(t.number + 1, excluded.number), owner = excluded.owner, link = excluded.link,
 			since = excluded.since, meta = excluded.meta RETURNING number`
 	const row = `$1::bytea, $2::text, ` + clock + `, $3::text, $4::text, ` + clock + `, $5::text`
 	return &advisoryDialect{
-		site:   s,
-		solo:   s.opts.Level == Transaction,
-		number: fmt.Sprintf(fence, `VALUES (`+row+`)`),
+		database: s,
+		solo:     s.opts.Level == Transaction,
+		number:   fmt.Sprintf(fence, `VALUES (`+row+`)`),
 		take: `WITH got AS MATERIALIZED (SELECT pg_try_advisory_lock($6::bigint) AS ok), fence AS (` +
 			fmt.Sprintf(fence, `SELECT `+row+` FROM got WHERE ok`) +
 			`) SELECT got.ok, coalesce((SELECT number FROM fence), 0) FROM got`,
 	}
 }
 
-// advisoryRelation has the numbers of grants, and who got the last one: the lock itself is
+// advisoryTable has the numbers of grants, and who got the last one: the lock itself is
 // nowhere but in the server's memory.
-func advisoryRelation(table string) *relation {
-	return &relation{table: table, storage: "fillfactor = 50", columns: []column{
+func advisoryTable(table string) *tableSpec {
+	return &tableSpec{table: table, storage: "fillfactor = 50", columns: []columnSpec{
 		{name: "k", kind: "bytea", note: "SHA-256 of the table's and the lock's name"},
 		{name: "name", kind: "text"},
 		{name: "number", kind: "bigint", note: "of the last grant; its fence is 1024 times that"},
@@ -80,7 +80,7 @@ func advisoryRelation(table string) *relation {
 	}}
 }
 
-func advisorySchema(o Options) string { return advisoryRelation(o.Table).ddl() }
+func advisorySchema(o Options) string { return advisoryTable(o.Table).ddl() }
 
 // hashOf names a lock in its row. Tables are apart, as their locks are.
 func (d *advisoryDialect) hashOf(name string) []byte {
@@ -218,7 +218,7 @@ func (d *advisoryDialect) CommitRefused(err error) bool {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return true
 	}
-	state := code(err)
+	state := sqlState(err)
 	return state != "" && !strings.HasPrefix(state, "08") && !strings.HasPrefix(state, "57P") && !strings.HasPrefix(state, "XX") && state != "57014"
 }
 
@@ -226,7 +226,7 @@ func (d *advisoryDialect) CommitRefused(err error) bool {
 // 14 it does so in transactions only: so the connection stays in an empty one, which
 // neither has a snapshot nor holds anything else back.
 func (d *advisoryDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
-	k := advisoryLink{d: d, tx: connlock.Tx{Conn: conn}, closed: d.closed()}
+	k := sessionConn{d: d, tx: connlock.Tx{Conn: conn}, closed: d.closed()}
 	const start = `to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
 	err := conn.QueryRowContext(ctx, `SELECT pid || ' ' || `+start+` FROM pg_stat_activity WHERE pid = pg_backend_pid()`).Scan(&k.id)
 	if err == nil {
@@ -243,7 +243,7 @@ func (d *advisoryDialect) NewConn(ctx context.Context, conn *sql.Conn, lease tim
 		return nil, err
 	}
 	if d.solo {
-		return &advisoryTx{advisoryLink: k}, nil
+		return &txConn{sessionConn: k}, nil
 	}
 	return &k, nil
 }

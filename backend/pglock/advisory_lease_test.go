@@ -25,7 +25,7 @@ func TestLongLeaseOutlastsAnAttemptOnTheOldest(t *testing.T) {
 
 func leaseOutlastsAnAttempt(t *testing.T, pg *testserver.PostgresServer, level Level) {
 	b := open(t, with(t, pg.Database(t), "strategy", "advisory", "level", string(level), "create", "true"))
-	d := newAdvisoryDialect(b.site)
+	d := newAdvisoryDialect(b.database)
 	held, refused := pinLink(t, d), pinLink(t, d)
 	l := connlock.Lock{Name: "lock", Key: d.Key("lock"), Owner: driver.NewOwner(), Probe: true}
 	wantTaken(t, held, l, true)
@@ -67,9 +67,9 @@ func silence(t *testing.T, k connlock.Conn) (d string) {
 	t.Helper()
 	tx := &connlock.Tx{}
 	switch k := k.(type) {
-	case *advisoryTx:
+	case *txConn:
 		tx = &k.tx
-	case *advisoryLink:
+	case *sessionConn:
 		tx = &k.tx
 	}
 	if err := tx.Querier().QueryRowContext(t.Context(), "SHOW idle_in_transaction_session_timeout").Scan(&d); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// advisoryLink is a connection with locks of its session.
-type advisoryLink struct {
+// sessionConn is a connection with locks of its session.
+type sessionConn struct {
 	d      *advisoryDialect
 	tx     connlock.Tx
 	id     string
@@ -20,7 +20,7 @@ type advisoryLink struct {
 	inTx   bool
 }
 
-func (k *advisoryLink) ID() string { return k.id }
+func (k *sessionConn) ID() string { return k.id }
 
 // rowTime is for how long a statement of a link waits for a row or table that somebody keeps
 // locked. The other locks of the link can't be renewed meanwhile.
@@ -28,7 +28,7 @@ const rowTime = 50 * time.Millisecond
 
 // settings let the server notice soon that a waiting client has died, and don't let it end
 // a long transaction.
-func (k *advisoryLink) settings(ctx context.Context) error {
+func (k *sessionConn) settings(ctx context.Context) error {
 	text := "SET default_transaction_isolation = 'read committed'"
 	if !k.d.solo { // the caller's work may wait
 		text += fmt.Sprintf("; SET lock_timeout = %d", rowTime.Milliseconds())
@@ -42,12 +42,12 @@ func (k *advisoryLink) settings(ctx context.Context) error {
 	return k.exec(ctx, text)
 }
 
-func (k *advisoryLink) exec(ctx context.Context, text string) error {
+func (k *sessionConn) exec(ctx context.Context, text string) error {
 	return k.tx.Exec(ctx, text)
 }
 
 // Lease: the timeout is for whole ms. A transaction that is rolled back would take it back.
-func (k *advisoryLink) Lease(ctx context.Context, lease time.Duration) error {
+func (k *sessionConn) Lease(ctx context.Context, lease time.Duration) error {
 	ms := (lease + time.Millisecond - 1) / time.Millisecond
 	text := fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", ms)
 	if k.d.version >= 140000 {
@@ -60,7 +60,7 @@ func (k *advisoryLink) Lease(ctx context.Context, lease time.Duration) error {
 }
 
 // Ping also begins a new empty transaction, if the last one has ended with an error.
-func (k *advisoryLink) Ping(ctx context.Context) error {
+func (k *sessionConn) Ping(ctx context.Context) error {
 	if k.closed && !k.inTx {
 		return k.idle(ctx)
 	}
@@ -68,7 +68,7 @@ func (k *advisoryLink) Ping(ctx context.Context) error {
 }
 
 // idle leaves the connection as it is between statements.
-func (k *advisoryLink) idle(ctx context.Context) error {
+func (k *sessionConn) idle(ctx context.Context) error {
 	if !k.closed || k.inTx {
 		return nil
 	}
@@ -78,10 +78,10 @@ func (k *advisoryLink) idle(ctx context.Context) error {
 }
 
 // Alive sees what the server has sent unasked, such as that it has closed the connection.
-func (k *advisoryLink) Alive() error {
+func (k *sessionConn) Alive() error {
 	return k.tx.Raw(func(raw any) error {
 		c, ok := raw.(*stdlib.Conn)
-		if !ok || canLook && alive(c.Conn().PgConn().Conn()) {
+		if !ok || canPeek && socketAlive(c.Conn().PgConn().Conn()) {
 			return nil
 		}
 		//lint:ignore SA1019 Ping sends something, which would prolong the lease; this takes a millisecond
@@ -101,7 +101,7 @@ func hangUp(raw any) error {
 
 // TryLock tries, and writes the number in the same statement. In an empty transaction it would be
 // undone with that. Whether a statement that found the row locked has taken the lock is not known.
-func (k *advisoryLink) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
+func (k *sessionConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
 	if l.SeparateNumber || l.Probe {
 		ok, err = k.try(ctx, l)
 		return 0, ok, err
@@ -111,7 +111,7 @@ func (k *advisoryLink) TryLock(ctx context.Context, l connlock.Lock) (number uin
 		return 0, false, err
 	}
 	err = k.tx.Querier().QueryRowContext(ctx, k.d.take, append(args, l.Key)...).Scan(&ok, &number)
-	if code(err) != lockTimeout {
+	if sqlState(err) != lockTimeout {
 		return number, ok, err
 	}
 	if err = k.Undo(ctx, l); err == nil {
@@ -120,7 +120,7 @@ func (k *advisoryLink) TryLock(ctx context.Context, l connlock.Lock) (number uin
 	return 0, ok, err
 }
 
-func (k *advisoryLink) try(ctx context.Context, l connlock.Lock) (ok bool, err error) {
+func (k *sessionConn) try(ctx context.Context, l connlock.Lock) (ok bool, err error) {
 	err = k.tx.Querier().QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1::bigint)", l.Key).Scan(&ok)
 	return ok, err
 }
@@ -129,21 +129,21 @@ func (k *advisoryLink) try(ctx context.Context, l connlock.Lock) (ok bool, err e
 type querier = connlock.Querier
 
 // Number writes on the lock's own connection. 0: somebody keeps the row locked.
-func (k *advisoryLink) Number(ctx context.Context, l connlock.Lock) (uint64, error) {
+func (k *sessionConn) Number(ctx context.Context, l connlock.Lock) (uint64, error) {
 	number, err := k.d.next(ctx, k.tx.Querier(), l, k.id)
-	if code(err) == lockTimeout {
+	if sqlState(err) == lockTimeout {
 		return 0, nil
 	}
 	return number, err
 }
 
 // Confirm: a link that answers has its locks.
-func (k *advisoryLink) Confirm(ctx context.Context, _ connlock.Lock) error { return k.Ping(ctx) }
+func (k *sessionConn) Confirm(ctx context.Context, _ connlock.Lock) error { return k.Ping(ctx) }
 
 // WaitLock waits for the lock of a transaction, and then takes that of the session, which it is
 // certain to get. An error while waiting leaves nothing after the rollback; pg_advisory_lock
 // may report one and have the lock all the same.
-func (k *advisoryLink) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
+func (k *sessionConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
 	if k.inTx {
 		if err := k.exec(ctx, "ROLLBACK"); err != nil {
 			return false, err
@@ -155,7 +155,7 @@ func (k *advisoryLink) WaitLock(ctx context.Context, l connlock.Lock, slice time
 		k.inTx = false
 		return true, k.idle(ctx)
 	}
-	if code(err) != lockTimeout {
+	if sqlState(err) != lockTimeout {
 		return false, err
 	}
 	return false, k.rollBack(ctx)
@@ -166,7 +166,7 @@ func waiting(slice time.Duration) string {
 	return fmt.Sprintf("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = %d; ", slice.Milliseconds())
 }
 
-func (k *advisoryLink) rollBack(ctx context.Context) error {
+func (k *sessionConn) rollBack(ctx context.Context) error {
 	err := k.exec(ctx, "ROLLBACK")
 	if err == nil {
 		k.inTx = false
@@ -177,7 +177,7 @@ func (k *advisoryLink) rollBack(ctx context.Context) error {
 
 // Undo looks whether the session has the lock: to give back what it doesn't have would be a
 // warning in the server's log.
-func (k *advisoryLink) Undo(ctx context.Context, l connlock.Lock) error {
+func (k *sessionConn) Undo(ctx context.Context, l connlock.Lock) error {
 	if k.inTx {
 		if err := k.rollBack(ctx); err != nil {
 			return err
@@ -187,7 +187,7 @@ func (k *advisoryLink) Undo(ctx context.Context, l connlock.Lock) error {
 }
 
 // Unlock: the server says whether it was held.
-func (k *advisoryLink) Unlock(ctx context.Context, l connlock.Lock) error {
+func (k *sessionConn) Unlock(ctx context.Context, l connlock.Lock) error {
 	var had bool
 	err := k.tx.Querier().QueryRowContext(ctx, "SELECT pg_advisory_unlock($1::bigint)", l.Key).Scan(&had)
 	if err == nil && !had {
@@ -196,11 +196,11 @@ func (k *advisoryLink) Unlock(ctx context.Context, l connlock.Lock) error {
 	return err
 }
 
-func (k *advisoryLink) Tx() *sql.Tx { return nil }
+func (k *sessionConn) Tx() *sql.Tx { return nil }
 
-func (k *advisoryLink) Commit(context.Context) error { return driver.ErrUnsupported }
+func (k *sessionConn) Commit(context.Context) error { return driver.ErrUnsupported }
 
-func (k *advisoryLink) Close() {
+func (k *sessionConn) Close() {
 	k.tx.Raw(hangUp)
 	k.tx.Close()
 }

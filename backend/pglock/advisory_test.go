@@ -49,7 +49,7 @@ func openNamed(ctx context.Context, rawURL string) (*Backend, error) {
 		return nil, err
 	}
 	opts.Name = "postgres://proxied"
-	return start(ctx, &site{db: openPool(config, 0), owned: true}, opts)
+	return start(ctx, &database{db: openPool(config, 0), owned: true}, opts)
 }
 
 func TestConformanceOfAdvisorySession(t *testing.T) {

@@ -9,33 +9,33 @@ import (
 	"github.com/distlock/distlock/internal/connlock"
 )
 
-// advisoryTx is a connection with the lock of its transaction. Numbers are written by other
+// txConn is a connection with the lock of its transaction. Numbers are written by other
 // connections: what the transaction writes ends with it.
-type advisoryTx struct {
-	advisoryLink
+type txConn struct {
+	sessionConn
 	has bool // the transaction has the lock
 }
 
-func (k *advisoryTx) Ping(ctx context.Context) error { return k.exec(ctx, "SELECT 1") }
+func (k *txConn) Ping(ctx context.Context) error { return k.exec(ctx, "SELECT 1") }
 
 // Lease is for the connection: a transaction that has nothing, and would take it back at its end, is
 // ended before. One that has the lock keeps it for as long as that.
-func (k *advisoryTx) Lease(ctx context.Context, lease time.Duration) error {
+func (k *txConn) Lease(ctx context.Context, lease time.Duration) error {
 	if !k.has {
 		if err := k.finish(ctx, (*sql.Tx).Rollback); err != nil {
 			return err
 		}
 	}
-	return k.advisoryLink.Lease(ctx, lease)
+	return k.sessionConn.Lease(ctx, lease)
 }
 
-func (k *advisoryTx) finish(ctx context.Context, end func(*sql.Tx) error) error {
+func (k *txConn) finish(ctx context.Context, end func(*sql.Tx) error) error {
 	k.has = false
 	return k.tx.Finish(ctx, end)
 }
 
 // TryLock leaves the transaction open if the lock is refused: the next attempt uses it.
-func (k *advisoryTx) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
+func (k *txConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
 	tx, err := k.tx.Begin(ctx)
 	if err != nil {
 		return 0, false, err
@@ -46,26 +46,26 @@ func (k *advisoryTx) TryLock(ctx context.Context, l connlock.Lock) (number uint6
 }
 
 // Number is not called: what the transaction writes ends with it.
-func (k *advisoryTx) Number(context.Context, connlock.Lock) (uint64, error) {
+func (k *txConn) Number(context.Context, connlock.Lock) (uint64, error) {
 	return 0, driver.ErrUnsupported
 }
 
 // WaitLock leaves the settings as the caller's work expects them.
-func (k *advisoryTx) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
+func (k *txConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
 	tx, err := k.tx.Begin(ctx)
 	if err != nil {
 		return false, err
 	}
 	const after = "; SET LOCAL statement_timeout TO DEFAULT; SET LOCAL lock_timeout TO DEFAULT"
 	_, err = tx.ExecContext(ctx, waiting(slice)+"SELECT pg_advisory_xact_lock("+l.Key+")"+after)
-	if code(err) == lockTimeout {
+	if sqlState(err) == lockTimeout {
 		return false, k.Undo(ctx, l)
 	}
 	k.has = err == nil
 	return k.has, err
 }
 
-func (k *advisoryTx) Undo(ctx context.Context, _ connlock.Lock) error {
+func (k *txConn) Undo(ctx context.Context, _ connlock.Lock) error {
 	if err := k.finish(ctx, (*sql.Tx).Rollback); err != nil {
 		return err
 	}
@@ -73,11 +73,11 @@ func (k *advisoryTx) Undo(ctx context.Context, _ connlock.Lock) error {
 }
 
 // Unlock leaves an empty transaction for the next attempt, which saves that a round trip.
-func (k *advisoryTx) Unlock(ctx context.Context, _ connlock.Lock) error {
+func (k *txConn) Unlock(ctx context.Context, _ connlock.Lock) error {
 	k.has = false
 	return k.exec(ctx, "ROLLBACK AND CHAIN")
 }
 
-func (k *advisoryTx) Tx() *sql.Tx { return k.tx.Current() }
+func (k *txConn) Tx() *sql.Tx { return k.tx.Current() }
 
-func (k *advisoryTx) Commit(ctx context.Context) error { return k.finish(ctx, (*sql.Tx).Commit) }
+func (k *txConn) Commit(ctx context.Context) error { return k.finish(ctx, (*sql.Tx).Commit) }

@@ -152,7 +152,7 @@ func TestAdvisoryCloseWithoutANetwork(t *testing.T) {
 			_, err := a.Acquire(context.Background(), other)
 			answer <- err
 		}()
-		eventually(t, "the call is under way", func() bool { return a.site.db.Stats().OpenConnections > 0 })
+		eventually(t, "the call is under way", func() bool { return a.database.db.Stats().OpenConnections > 0 })
 		within(t, "Close", func(context.Context) { a.Close() })
 		within(t, "Acquire", func(context.Context) {
 			if err := <-answer; !errors.Is(err, driver.ErrClosed) {

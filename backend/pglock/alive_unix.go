@@ -7,12 +7,12 @@ import (
 	"syscall"
 )
 
-// canLook says that alive costs no round trip.
-const canLook = true
+// canPeek says that alive costs no round trip.
+const canPeek = true
 
-// alive looks whether a connection that nobody uses was closed by the other side, or has
+// socketAlive looks whether a connection that nobody uses was closed by the other side, or has
 // been told something: a server says why it ends a session. It sends nothing.
-func alive(conn net.Conn) bool {
+func socketAlive(conn net.Conn) bool {
 	if t, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = t.NetConn() // below TLS
 	}

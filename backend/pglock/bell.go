@@ -16,10 +16,10 @@ type waker interface {
 	WakeAll()
 }
 
-// bell is strategy Row's: it listens for releases, for all waiters of a backend, with one
+// releaseListener is strategy Row's: it listens for releases, for all waiters of a backend, with one
 // goroutine and one connection, which it has while somebody waits and a little longer.
-type bell struct {
-	site    *site
+type releaseListener struct {
+	site    *database
 	channel string
 	rows    waker
 
@@ -28,44 +28,44 @@ type bell struct {
 	done sync.WaitGroup
 
 	mu   sync.Mutex
-	now  *hearing // nil: there is no goroutine
+	now  *subscription // nil: there is no goroutine
 	ears int
 	used bool // since the last look at it
 }
 
-// hearing is one try to listen.
-type hearing struct {
+// subscription is one try to listen.
+type subscription struct {
 	ready chan struct{} // closed when it listens, or has failed
 	err   error         // why it has failed; set before ready is closed
 	over  chan struct{} // closed when it listens no more
 }
 
-func newHearing() *hearing {
-	return &hearing{ready: make(chan struct{}), over: make(chan struct{})}
+func newHearing() *subscription {
+	return &subscription{ready: make(chan struct{}), over: make(chan struct{})}
 }
 
-func newBell(s *site, channel string, rows waker) *bell {
-	b := &bell{site: s, channel: channel, rows: rows}
+func newBell(s *database, channel string, rows waker) *releaseListener {
+	b := &releaseListener{site: s, channel: channel, rows: rows}
 	b.life, b.end = context.WithCancel(context.Background())
 	return b
 }
 
 // Address is nothing: all releases are told to all who listen.
-func (b *bell) Address(sqlrow.Key) string { return "" }
+func (b *releaseListener) Address(sqlrow.Key) string { return "" }
 
 // Notify does nothing: the statement that released has told.
-func (b *bell) Notify(sqlrow.Key) {}
+func (b *releaseListener) Notify(sqlrow.Key) {}
 
 // Listen makes an ear; all share the connection.
-func (b *bell) Listen(sqlrow.Key) sqlrow.Listener {
+func (b *releaseListener) Listen(sqlrow.Key) sqlrow.Listener {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ears++
-	return &ear{bell: b}
+	return &releaseWaiter{bell: b}
 }
 
 // start is the hearing of the moment.
-func (b *bell) start() (*hearing, error) {
+func (b *releaseListener) start() (*subscription, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.life.Err() != nil {
@@ -79,14 +79,14 @@ func (b *bell) start() (*hearing, error) {
 	return b.now, nil
 }
 
-// ear waits for one lock, of which the bell tells the backend itself.
-type ear struct {
-	bell *bell
-	now  *hearing // as of the last Arm
+// releaseWaiter waits for one lock, of which the bell tells the backend itself.
+type releaseWaiter struct {
+	bell *releaseListener
+	now  *subscription // as of the last Arm
 }
 
 // Arm returns when the bell listens, or could not.
-func (e *ear) Arm(ctx context.Context) (err error) {
+func (e *releaseWaiter) Arm(ctx context.Context) (err error) {
 	if e.now, err = e.bell.start(); err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (e *ear) Arm(ctx context.Context) (err error) {
 }
 
 // Wait waits while the bell listens.
-func (e *ear) Wait(ctx context.Context, _ string) (rang, silent bool) {
+func (e *releaseWaiter) Wait(ctx context.Context, _ string) (rang, silent bool) {
 	select {
 	case <-e.now.over:
 		return false, true
@@ -109,7 +109,7 @@ func (e *ear) Wait(ctx context.Context, _ string) (rang, silent bool) {
 }
 
 // Close leaves the connection to others, who may come soon.
-func (e *ear) Close() {
+func (e *releaseWaiter) Close() {
 	e.bell.mu.Lock()
 	defer e.bell.mu.Unlock()
 	e.bell.ears--
@@ -117,7 +117,7 @@ func (e *ear) Close() {
 }
 
 // Close ends the goroutine and the connection.
-func (b *bell) Close() error {
+func (b *releaseListener) Close() error {
 	b.mu.Lock()
 	b.end()
 	b.mu.Unlock()
@@ -132,7 +132,7 @@ const (
 )
 
 // run listens again and again until nobody needs it any more.
-func (b *bell) run(h *hearing) {
+func (b *releaseListener) run(h *subscription) {
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		err := b.listen(h)
 		select {
@@ -153,7 +153,7 @@ func (b *bell) run(h *hearing) {
 }
 
 // rest waits; false says that the ear was closed.
-func (b *bell) rest(pause time.Duration) bool {
+func (b *releaseListener) rest(pause time.Duration) bool {
 	select {
 	case <-time.After(pause):
 		return true
@@ -163,7 +163,7 @@ func (b *bell) rest(pause time.Duration) bool {
 }
 
 // next begins another try, if anybody needs it.
-func (b *bell) next() *hearing {
+func (b *releaseListener) next() *subscription {
 	if b.retire() {
 		return nil
 	}
@@ -174,7 +174,7 @@ func (b *bell) next() *hearing {
 }
 
 // retire makes the goroutine the last to be needed: true says that it is to end.
-func (b *bell) retire() bool {
+func (b *releaseListener) retire() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.used || b.ears > 0 {

@@ -17,6 +17,6 @@ const sqlFree = `SELECT least(
 // Connections that are reserved for administrators do not count. A pooler in between may
 // take fewer.
 func (b *Backend) FreeConnections(ctx context.Context) (free int, err error) {
-	err = b.site.row(ctx, sqlFree).Scan(&free)
+	err = b.database.queryRow(ctx, sqlFree).Scan(&free)
 	return max(free, 0), explain(err)
 }

@@ -53,7 +53,7 @@ func wantFree(t *testing.T, b *Backend, want int) {
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()
 	url := with(t, testserver.SharedPostgres(t).Database(t), "create", "true")
-	if n := open(t, with(t, url, "max_connections", "5")).site.db.Stats().MaxOpenConnections; n != 5 {
+	if n := open(t, with(t, url, "max_connections", "5")).database.db.Stats().MaxOpenConnections; n != 5 {
 		t.Errorf("the pool's limit is %d, want 5", n)
 	}
 	for _, wrong := range []string{"0", "-1", "many"} {

@@ -12,24 +12,24 @@ import (
 	"github.com/distlock/distlock/internal/sqlrow"
 )
 
-// dialect is strategy Row in PostgreSQL's words.
-type dialect struct {
-	*site
-	sql *statements
+// rowDialect is strategy Row in PostgreSQL's words.
+type rowDialect struct {
+	*database
+	sql *rowStatements
 }
 
-func newDialect(s *site, channel string) *dialect {
-	return &dialect{site: s, sql: newStatements(s.opts.Table, channel)}
+func newRowDialect(s *database, channel string) *rowDialect {
+	return &rowDialect{database: s, sql: newRowStatements(s.opts.Table, channel)}
 }
 
-func (d *dialect) Take(ctx context.Context, t sqlrow.TakeRequest) (number int64, err error) {
+func (d *rowDialect) Take(ctx context.Context, t sqlrow.TakeRequest) (number int64, err error) {
 	key := sqlrow.KeyOf(t.Name)
 	_, err = d.one(ctx, d.sql.take, []any{&number}, key[:], t.Owner, int64(t.Kind), t.TTL.Microseconds(),
 		string(t.Meta), int64(sqlrow.MaxNumber))
 	return number, err
 }
 
-func (d *dialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited bool, err error) {
+func (d *rowDialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited bool, err error) {
 	err = d.tell(true, func(tell bool) error {
 		freed, err = d.one(ctx, d.sql.free, []any{&waited, new(any)}, h.Key[:], h.Owner, tell)
 		return err
@@ -37,7 +37,7 @@ func (d *dialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited boo
 	return freed, waited, err
 }
 
-func (d *dialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlrow.Extension) (n int, until int64, err error) {
+func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlrow.Extension) (n int, until int64, err error) {
 	keys, owners := make([]sqlrow.Key, len(holds)), make([]string, len(holds))
 	for i, h := range holds {
 		keys[i], owners[i] = h.Key, h.Owner
@@ -47,7 +47,7 @@ func (d *dialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlrow.E
 		text = d.sql.await
 	}
 	err = d.again(ctx, func() error {
-		rows, err := d.rows(ctx, text, keyList(keys), textList(owners), e.Floor, e.TTL.Microseconds(), e.Shorten)
+		rows, err := d.query(ctx, text, keyList(keys), textList(owners), e.Floor, e.TTL.Microseconds(), e.Shorten)
 		if err != nil {
 			return err
 		}
@@ -62,9 +62,9 @@ func (d *dialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlrow.E
 	return n, until, err
 }
 
-func (d *dialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, found []sqlrow.Row, err error) {
+func (d *rowDialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, found []sqlrow.Row, err error) {
 	err = d.again(ctx, func() error {
-		rows, err := d.rows(ctx, d.sql.look, keyList(keys))
+		rows, err := d.query(ctx, d.sql.look, keyList(keys))
 		if err != nil {
 			return err
 		}
@@ -90,12 +90,12 @@ func (d *dialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, found
 	return now, found, err
 }
 
-func (d *dialect) Insert(ctx context.Context, r sqlrow.Row) (bool, error) {
+func (d *rowDialect) Insert(ctx context.Context, r sqlrow.Row) (bool, error) {
 	n, err := d.change(ctx, d.sql.insert, r.Key[:], r.Name, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Granted, r.Since, r.Until, string(r.Meta), string(r.Claims), r.Claimed, r.Waiting, r.Earliest, r.Latest)
 	return n == 1, err
 }
 
-func (d *dialect) Swap(ctx context.Context, r sqlrow.Row, frees bool) (done, waited bool, err error) {
+func (d *rowDialect) Swap(ctx context.Context, r sqlrow.Row, frees bool) (done, waited bool, err error) {
 	err = d.tell(frees, func(tell bool) error {
 		done, err = d.one(ctx, d.sql.swap, []any{&waited, new(any)}, r.Key[:], r.Rev, int64(r.Kind), int64(r.Limit), r.Number, r.Owner, r.Granted, r.Since, r.Until, string(r.Meta), string(r.Claims), r.Claimed, tell, r.Earliest, r.Latest)
 		return err
@@ -105,22 +105,22 @@ func (d *dialect) Swap(ctx context.Context, r sqlrow.Row, frees bool) (done, wai
 
 // tell runs a statement that is to tell those who listen. If the server has no room for
 // news it has given all of it up: then those who wait find out by looking.
-func (d *dialect) tell(tell bool, statement func(tell bool) error) error {
+func (d *rowDialect) tell(tell bool, statement func(tell bool) error) error {
 	err := statement(tell)
-	if tell && code(err) == queueFull {
+	if tell && sqlState(err) == queueFull {
 		return statement(false)
 	}
 	return err
 }
 
-func (d *dialect) Mark(ctx context.Context, k sqlrow.Key, span time.Duration) error {
+func (d *rowDialect) Mark(ctx context.Context, k sqlrow.Key, span time.Duration) error {
 	_, err := d.change(ctx, d.sql.mark, k[:], span.Microseconds())
 	return err
 }
 
-func (d *dialect) Names(ctx context.Context, prefix, after string, limit int) (names []string, err error) {
+func (d *rowDialect) Names(ctx context.Context, prefix, after string, limit int) (names []string, err error) {
 	err = d.again(ctx, func() error {
-		rows, err := d.rows(ctx, d.sql.names, []byte(prefix), []byte(after), int64(limit))
+		rows, err := d.query(ctx, d.sql.names, []byte(prefix), []byte(after), int64(limit))
 		if err != nil {
 			return err
 		}
@@ -141,8 +141,8 @@ func (d *dialect) Names(ctx context.Context, prefix, after string, limit int) (n
 var errReplica = errors.New("a replica has answered, which may not know the last of what happened: the connections must be to the primary")
 
 // one runs a statement that answers a row, or none: false.
-func (d *dialect) one(ctx context.Context, query string, into []any, args ...any) (bool, error) {
-	err := d.again(ctx, func() error { return d.row(ctx, query, args...).Scan(into...) })
+func (d *rowDialect) one(ctx context.Context, query string, into []any, args ...any) (bool, error) {
+	err := d.again(ctx, func() error { return d.queryRow(ctx, query, args...).Scan(into...) })
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -150,10 +150,10 @@ func (d *dialect) one(ctx context.Context, query string, into []any, args ...any
 }
 
 // change runs a statement that changes rows, and counts them.
-func (d *dialect) change(ctx context.Context, query string, args ...any) (int, error) {
+func (d *rowDialect) change(ctx context.Context, query string, args ...any) (int, error) {
 	var n int64
 	err := d.again(ctx, func() error {
-		done, err := d.db.ExecContext(ctx, query, append(d.mode(), args...)...)
+		done, err := d.db.ExecContext(ctx, query, append(d.queryArgs(), args...)...)
 		if err == nil {
 			n, err = done.RowsAffected()
 		}
@@ -166,7 +166,7 @@ func (d *dialect) change(ctx context.Context, query string, args ...any) (int, e
 const tries = 20
 
 // again runs a statement until it is not in conflict with others.
-func (d *dialect) again(ctx context.Context, statement func() error) (err error) {
+func (d *rowDialect) again(ctx context.Context, statement func() error) (err error) {
 	for n := range tries {
 		if err = statement(); !undone(err) {
 			break
@@ -183,7 +183,7 @@ func (d *dialect) again(ctx context.Context, statement func() error) (err error)
 // undone says that PostgreSQL has given a statement up and undone it in whole, or, when it
 // ended an idle session, has not begun it.
 func undone(err error) bool {
-	c := code(err)
+	c := sqlState(err)
 	return c == conflict || c == deadlock || c == idleTooLong
 }
 

@@ -34,16 +34,16 @@ const (
 	queueFull      = "54000" // and whatever else is too much
 )
 
-// code is the SQLSTATE of an error, whichever driver it comes from; empty if it has none.
-func code(err error) string {
+// sqlState is the SQLSTATE of an error, whichever driver it comes from; empty if it has none.
+func sqlState(err error) string {
 	if e := (interface{ SQLState() string })(nil); errors.As(err, &e) {
 		return e.SQLState()
 	}
 	return ""
 }
 
-// hopeless says what can't get better by asking again.
-var hopeless = map[string]string{
+// finalErrors says what can't get better by asking again.
+var finalErrors = map[string]string{
 	badLogin:    "the user is not let in: check the name, and pg_hba.conf on the server",
 	badPassword: "the user is not let in: the password is wrong, or has expired (ALTER ROLE … VALID UNTIL)",
 	noDatabase:  "the database does not exist",
@@ -64,10 +64,10 @@ func explain(err error) error {
 	if err == nil || driver.Final(err) {
 		return err
 	}
-	why, known := hopeless[code(err)]
+	why, known := finalErrors[sqlState(err)]
 	switch {
 	case !known && strings.Contains(err.Error(), "password authentication failed"):
-		why, known = hopeless[badPassword], true // PgBouncer has one code for all its refusals
+		why, known = finalErrors[badPassword], true // PgBouncer has one code for all its refusals
 	case !known && strings.Contains(err.Error(), "unsupported startup parameter"):
 		why, known = "a parameter of the URL is not known to the pooler (ignore_startup_parameters)", true
 	}
@@ -80,8 +80,8 @@ func explain(err error) error {
 // explainCall is explain for a backend in use. A server that can't be written is then one
 // that has a successor, or will be one itself.
 func explainCall(err error) error {
-	if code(err) == readOnly {
-		return fmt.Errorf("%s: %w", hopeless[readOnly], err)
+	if sqlState(err) == readOnly {
+		return fmt.Errorf("%s: %w", finalErrors[readOnly], err)
 	}
 	return explain(err)
 }

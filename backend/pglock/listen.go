@@ -30,7 +30,7 @@ const (
 
 // listen listens on a connection of the pool until that ends, or nobody needs it. A
 // connection that has listened is closed and not given back.
-func (b *bell) listen(h *hearing) error {
+func (b *releaseListener) listen(h *subscription) error {
 	ctx, cancel := context.WithTimeout(b.life, poolPatience)
 	conn, err := b.site.db.Conn(ctx)
 	cancel()
@@ -51,7 +51,7 @@ func (b *bell) listen(h *hearing) error {
 	return why
 }
 
-func (b *bell) listenOn(pg *pgx.Conn, h *hearing) error {
+func (b *releaseListener) listenOn(pg *pgx.Conn, h *subscription) error {
 	if err := b.ask(pg.PgConn(), b.sqlListen()); err != nil {
 		return fmt.Errorf("LISTEN: %w", err)
 	}
@@ -64,7 +64,7 @@ func (b *bell) listenOn(pg *pgx.Conn, h *hearing) error {
 }
 
 // sqlListen also keeps the server from ending a session that is to be idle.
-func (b *bell) sqlListen() string {
+func (b *releaseListener) sqlListen() string {
 	listen := "LISTEN " + b.channel
 	if b.site.version >= 14_00_00 {
 		listen = "SET idle_session_timeout = 0; " + listen
@@ -74,7 +74,7 @@ func (b *bell) sqlListen() string {
 
 // attend tells what is notified for a while, and then makes sure that the connection is
 // needed, and there still.
-func (b *bell) attend(pg *pgx.Conn) error {
+func (b *releaseListener) attend(pg *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(b.life, calm)
 	defer cancel()
 	for {
@@ -94,7 +94,7 @@ func (b *bell) attend(pg *pgx.Conn) error {
 }
 
 // tell wakes whom a notification is about. A user's own handler may have swallowed it.
-func (b *bell) tell(n *pgconn.Notification) {
+func (b *releaseListener) tell(n *pgconn.Notification) {
 	if n == nil {
 		b.rows.WakeAll()
 	} else if k, ok := keyOf(n.Payload); ok {
@@ -111,7 +111,7 @@ func keyOf(text string) (sqlrow.Key, bool) {
 	return sqlrow.Key(k), true
 }
 
-func (b *bell) ask(pg *pgconn.PgConn, query string) error {
+func (b *releaseListener) ask(pg *pgconn.PgConn, query string) error {
 	ctx, cancel := context.WithTimeout(b.life, patience)
 	defer cancel()
 	return pg.Exec(ctx, query).Close()

@@ -156,7 +156,7 @@ func TestLongPoolBesideLockedRows(t *testing.T) {
 			<-attempts
 		}
 	}()
-	eventually(t, "all connections are in use", func() bool { return b.site.db.Stats().InUse >= maxConns })
+	eventually(t, "all connections are in use", func() bool { return b.database.db.Stats().InUse >= maxConns })
 	bounded, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
 	for range 3 {

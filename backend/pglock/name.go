@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// nameOf is the database's address, the same in whatever order somebody named the hosts.
+// coordinatorName is the database's address, the same in whatever order somebody named the hosts.
 // What another driver than pgx was told isn't known, so there the server says where it is.
-func nameOf(f facts, pg *pgx.Conn) string {
+func coordinatorName(f serverFacts, pg *pgx.Conn) string {
 	hosts := []string{address(f.addr, uint16(f.port))}
 	if pg != nil {
 		config := pg.Config()

@@ -50,7 +50,7 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, &site{db: openPool(config, limit), limit: limit, owned: true}, opts)
+	return start(ctx, &database{db: openPool(config, limit), limit: limit, owned: true}, opts)
 }
 
 // ours are the parameters that pgx is not shown.

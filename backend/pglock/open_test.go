@@ -133,7 +133,7 @@ func TestOpenRefusesOtherEncodings(t *testing.T) {
 }
 
 func TestServersTooOldAreRefused(t *testing.T) {
-	old := facts{version: 11_22_00, encoding: "UTF8", client: "UTF8"}
+	old := serverFacts{version: 11_22_00, encoding: "UTF8", client: "UTF8"}
 	wantRefusal(t, old.check(), "want 12 or later")
 	old.version = 12_00_00
 	if err := old.check(); err != nil {

@@ -23,9 +23,9 @@ type strategy interface {
 // Backend keeps locks in PostgreSQL. It is safe for concurrent use.
 type Backend struct {
 	strategy
-	site *site
-	once sync.Once
-	err  error
+	database *database
+	once     sync.Once
+	err      error
 }
 
 var (
@@ -34,18 +34,18 @@ var (
 	_ driver.Inspector = (*Backend)(nil)
 )
 
-// site is the database as a strategy finds it.
-type site struct {
-	db      *sql.DB
-	opts    Options // complete
-	version int     // as server_version_num has it: 150018
-	user    string
-	name    string // for Caps.Name: "postgres://db1:5432/app?table=public.distlock_locks"
-	pgx     bool   // connections are those of package stdlib
-	direct  bool   // they seem to be the server's own
-	pooled  bool   // a pooler gives each transaction another connection
-	limit   int    // of connections, as far as it is known; 0: none
-	owned   bool   // db is closed with the backend
+// database is the database as a strategy finds it.
+type database struct {
+	db        *sql.DB
+	opts      Options // complete
+	version   int     // as server_version_num has it: 150018
+	user      string
+	name      string // for Caps.Name: "postgres://db1:5432/app?table=public.distlock_locks"
+	pgx       bool   // connections are those of package stdlib
+	unproxied bool   // they seem to be the server's own
+	pooled    bool   // a pooler gives each transaction another connection
+	limit     int    // of connections, as far as it is known; 0: none
+	owned     bool   // db is closed with the backend
 }
 
 // New makes a backend of the user's own database handle, which stays the user's: Close
@@ -55,7 +55,7 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (*Backend, error) {
 	if db == nil {
 		return nil, fmt.Errorf("%w: the database handle is nil", driver.ErrInvalid)
 	}
-	return start(ctx, &site{db: db, limit: db.Stats().MaxOpenConnections}, opts)
+	return start(ctx, &database{db: db, limit: db.Stats().MaxOpenConnections}, opts)
 }
 
 // NewPool is New for a pgx pool.
@@ -66,13 +66,13 @@ func NewPool(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Backend, 
 	limit := int(pool.Config().MaxConns)
 	db := stdlib.OpenDBFromPool(pool)
 	db.SetMaxOpenConns(limit)
-	return start(ctx, &site{db: db, limit: limit, owned: true}, opts)
+	return start(ctx, &database{db: db, limit: limit, owned: true}, opts)
 }
 
 // start makes a backend of a site that knows its db only. It closes one that is owned if
 // it fails.
-func start(ctx context.Context, s *site, opts *Options) (*Backend, error) {
-	b := &Backend{site: s}
+func start(ctx context.Context, s *database, opts *Options) (*Backend, error) {
+	b := &Backend{database: s}
 	err := b.start(ctx, opts)
 	if err != nil {
 		return nil, errors.Join(err, s.close())
@@ -81,20 +81,20 @@ func start(ctx context.Context, s *site, opts *Options) (*Backend, error) {
 }
 
 func (b *Backend) start(ctx context.Context, opts *Options) (err error) {
-	if b.site.opts, err = opts.complete(); err != nil {
+	if b.database.opts, err = opts.complete(); err != nil {
 		return err
 	}
-	if err := b.site.learn(ctx); err != nil {
+	if err := b.database.inspect(ctx); err != nil {
 		return fmt.Errorf("pglock: open: %w", err)
 	}
-	switch b.site.opts.Strategy {
+	switch b.database.opts.Strategy {
 	case Advisory:
-		if err := b.site.unpooled(); err != nil {
+		if err := b.database.unpooled(); err != nil {
 			return err
 		}
-		b.strategy, err = newAdvisory(ctx, b.site)
+		b.strategy, err = newAdvisory(ctx, b.database)
 	default:
-		b.strategy, err = newRow(ctx, b.site)
+		b.strategy, err = newRow(ctx, b.database)
 	}
 	return err
 }
@@ -102,31 +102,31 @@ func (b *Backend) start(ctx context.Context, opts *Options) (err error) {
 // Close ends the backend's goroutines, and the connections that it held or opened. What is
 // held by Row stays until its TTL has passed; what is held by Advisory is let go.
 func (b *Backend) Close() error {
-	b.once.Do(func() { b.err = errors.Join(b.strategy.Close(), b.site.close()) })
+	b.once.Do(func() { b.err = errors.Join(b.strategy.Close(), b.database.close()) })
 	return b.err
 }
 
-func (s *site) close() error {
+func (s *database) close() error {
 	if !s.owned {
 		return nil
 	}
 	return s.db.Close()
 }
 
-// mode is what a statement's arguments begin with. Behind a pooler pgx is not to prepare
+// queryArgs is what a statement's arguments begin with. Behind a pooler pgx is not to prepare
 // statements, which belong to a connection.
-func (s *site) mode() []any {
+func (s *database) queryArgs() []any {
 	if s.pooled && s.pgx {
 		return []any{pgx.QueryExecModeExec}
 	}
 	return nil
 }
 
-// row and rows run a query.
-func (s *site) row(ctx context.Context, query string, args ...any) *sql.Row {
-	return s.db.QueryRowContext(ctx, query, append(s.mode(), args...)...)
+// queryRow and rows run a query.
+func (s *database) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
+	return s.db.QueryRowContext(ctx, query, append(s.queryArgs(), args...)...)
 }
 
-func (s *site) rows(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return s.db.QueryContext(ctx, query, append(s.mode(), args...)...)
+func (s *database) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return s.db.QueryContext(ctx, query, append(s.queryArgs(), args...)...)
 }

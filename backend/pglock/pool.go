@@ -28,10 +28,10 @@ const (
 func openPool(config *pgx.ConnConfig, limit int) *sql.DB {
 	db := stdlib.OpenDB(*config,
 		stdlib.OptionShouldPing(func(_ context.Context, p stdlib.ShouldPingParams) bool {
-			return !canLook && p.IdleDuration > time.Second
+			return !canPeek && p.IdleDuration > time.Second
 		}),
 		stdlib.OptionResetSession(func(_ context.Context, pg *pgx.Conn) error {
-			if !alive(pg.PgConn().Conn()) {
+			if !socketAlive(pg.PgConn().Conn()) {
 				return sqldriver.ErrBadConn
 			}
 			return nil

@@ -19,22 +19,22 @@ const poolerPatience = 5 * time.Second
 // findPooler finds out whether a pooler gives each transaction another connection to the
 // server. Two clients tell: one inside a transaction, which must have a connection of its
 // own, and one outside, which must have the same as before.
-func (s *site) findPooler(ctx context.Context) (pooled bool, err error) {
+func (s *database) findPooler(ctx context.Context) (pooled bool, err error) {
 	if s.limit == 1 {
 		return true, nil // as far as can be told
 	}
 	bounded := ctx
-	if !s.direct {
+	if !s.unproxied {
 		var cancel context.CancelFunc
 		bounded, cancel = context.WithTimeout(ctx, poolerPatience)
 		defer cancel()
 	}
 	pooled, err = s.tryTwo(bounded)
-	if err == nil && !pooled && s.pgx && !s.direct {
+	if err == nil && !pooled && s.pgx && !s.unproxied {
 		pooled, err = s.deaf(bounded)
 	}
 	switch {
-	case err != nil && ctx.Err() == nil && bounded.Err() != nil, code(err) == badProtocol:
+	case err != nil && ctx.Err() == nil && bounded.Err() != nil, sqlState(err) == badProtocol:
 		return true, nil // one of statements refuses a transaction
 	case err != nil:
 		return false, fmt.Errorf("looking for a pooler: %w", explain(err))
@@ -46,7 +46,7 @@ func (s *site) findPooler(ctx context.Context) (pooled bool, err error) {
 // one of them the same connection some times.
 const rounds = 5
 
-func (s *site) tryTwo(ctx context.Context) (pooled bool, err error) {
+func (s *database) tryTwo(ctx context.Context) (pooled bool, err error) {
 	idle, err := s.db.Conn(ctx)
 	if err != nil {
 		return false, err
@@ -65,8 +65,8 @@ func (s *site) tryTwo(ctx context.Context) (pooled bool, err error) {
 }
 
 // compare is one round.
-func (s *site) compare(ctx context.Context, idle, busy *sql.Conn, was int) (bool, error) {
-	if _, err := busy.ExecContext(ctx, "BEGIN", s.mode()...); err != nil {
+func (s *database) compare(ctx context.Context, idle, busy *sql.Conn, was int) (bool, error) {
+	if _, err := busy.ExecContext(ctx, "BEGIN", s.queryArgs()...); err != nil {
 		return false, err
 	}
 	other, err := s.process(ctx, busy)
@@ -77,7 +77,7 @@ func (s *site) compare(ctx context.Context, idle, busy *sql.Conn, was int) (bool
 	if other != was {
 		still, err = s.process(ctx, idle)
 	}
-	if _, end := busy.ExecContext(ctx, "ROLLBACK", s.mode()...); err != nil || end != nil {
+	if _, end := busy.ExecContext(ctx, "ROLLBACK", s.queryArgs()...); err != nil || end != nil {
 		return false, errors.Join(err, end)
 	}
 	// Where several take turns it is soon that of another process.
@@ -87,7 +87,7 @@ func (s *site) compare(ctx context.Context, idle, busy *sql.Conn, was int) (bool
 
 // deaf finds out whether a connection that waits is told nothing. It is what remains of a
 // pooler that two clients have failed to find, while many others used it.
-func (s *site) deaf(ctx context.Context) (deaf bool, err error) {
+func (s *database) deaf(ctx context.Context) (deaf bool, err error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return false, err
@@ -102,7 +102,7 @@ func (s *site) deaf(ctx context.Context) (deaf bool, err error) {
 	if err := pg.PgConn().Exec(ctx, "LISTEN "+channel).Close(); err != nil {
 		return false, err
 	}
-	if _, err := s.db.ExecContext(ctx, "NOTIFY "+channel, s.mode()...); err != nil {
+	if _, err := s.db.ExecContext(ctx, "NOTIFY "+channel, s.queryArgs()...); err != nil {
 		return false, err
 	}
 	_, err = pg.WaitForNotification(ctx)
@@ -110,8 +110,8 @@ func (s *site) deaf(ctx context.Context) (deaf bool, err error) {
 }
 
 // process is the server's process that answers a connection.
-func (s *site) process(ctx context.Context, conn *sql.Conn) (pid int, err error) {
-	return pid, conn.QueryRowContext(ctx, "SELECT pg_backend_pid()", s.mode()...).Scan(&pid)
+func (s *database) process(ctx context.Context, conn *sql.Conn) (pid int, err error) {
+	return pid, conn.QueryRowContext(ctx, "SELECT pg_backend_pid()", s.queryArgs()...).Scan(&pid)
 }
 
 // giveBack gives a connection back to the pool, or closes it after an error, since it may
@@ -125,7 +125,7 @@ func giveBack(conn *sql.Conn, err error) error {
 }
 
 // unpooled refuses what needs a connection to itself.
-func (s *site) unpooled() error {
+func (s *database) unpooled() error {
 	if !s.pooled {
 		return nil
 	}
@@ -133,7 +133,7 @@ func (s *site) unpooled() error {
 		driver.ErrInvalid, Advisory, s.connections(), Row)
 }
 
-func (s *site) connections() string {
+func (s *database) connections() string {
 	if s.limit == 1 {
 		return "the one connection that the pool allows"
 	}

@@ -42,7 +42,7 @@ func TestPoolersAreFound(t *testing.T) {
 
 func wantPooled(t *testing.T, pg *testserver.PostgresServer, url string, want bool) {
 	t.Helper()
-	s := &site{db: pg.DB(t, url), pgx: true, pooled: true}
+	s := &database{db: pg.DB(t, url), pgx: true, pooled: true}
 	if is, err := s.findPooler(t.Context()); is != want || err != nil {
 		t.Errorf("%v, %v, want %v", is, err, want)
 	}
@@ -68,7 +68,7 @@ func TestABusyPoolerIsFound(t *testing.T) {
 	for range 20 {
 		wantPooled(t, pg, via, true)
 	}
-	s := &site{db: pg.DB(t, via), pgx: true, pooled: true}
+	s := &database{db: pg.DB(t, via), pgx: true, pooled: true}
 	bounded, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if deaf, err := s.deaf(bounded); !deaf && err == nil {

@@ -14,8 +14,8 @@ import (
 // oldest is the oldest version of PostgreSQL that this package is for.
 const oldest = 12
 
-// facts are what a server says of itself and of the session.
-type facts struct {
+// serverFacts are what a server says of itself and of the session.
+type serverFacts struct {
 	version           int
 	replica, readOnly bool
 	encoding, client  string // encodings of the database and of the session
@@ -30,13 +30,13 @@ const sqlFacts = `SELECT current_setting('server_version_num')::int, pg_is_in_re
 	current_setting('transaction_read_only') = 'on', current_setting('server_encoding'), current_setting('client_encoding'),
 	current_database(), current_user, pg_backend_pid(), coalesce(host(inet_server_addr()), ''), coalesce(inet_server_port(), 0)`
 
-// learn finds out what there is, and refuses what no locks can be kept in.
-func (s *site) learn(ctx context.Context) error {
+// inspect finds out what there is, and refuses what no locks can be kept in.
+func (s *database) inspect(ctx context.Context) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return explain(err)
 	}
-	f, pg, err := s.ask(ctx, conn)
+	f, pg, err := s.queryFacts(ctx, conn)
 	if err := errors.Join(err, conn.Close()); err != nil {
 		return explain(err)
 	}
@@ -45,11 +45,11 @@ func (s *site) learn(ctx context.Context) error {
 	}
 	s.version, s.user = f.version, f.user
 	if s.name = s.opts.Name; s.name == "" {
-		s.name = nameOf(f, pg)
+		s.name = coordinatorName(f, pg)
 	}
 	s.pgx = pg != nil
-	s.direct = s.pgx && pg.PgConn().PID() == f.pid // a pooler makes up the number of the process
-	if s.opts.Strategy == Row && (!s.pgx || s.direct) {
+	s.unproxied = s.pgx && pg.PgConn().PID() == f.pid // a pooler makes up the number of the process
+	if s.opts.Strategy == Row && (!s.pgx || s.unproxied) {
 		return nil
 	}
 	s.pooled = true // so that nothing is prepared
@@ -57,9 +57,9 @@ func (s *site) learn(ctx context.Context) error {
 	return err
 }
 
-// ask asks a connection, and tells which one of pgx's it is, if it is. It does so in
+// queryFacts asks a connection, and tells which one of pgx's it is, if it is. It does so in
 // one trip, which works behind every pooler.
-func (s *site) ask(ctx context.Context, conn *sql.Conn) (f facts, pg *pgx.Conn, err error) {
+func (s *database) queryFacts(ctx context.Context, conn *sql.Conn) (f serverFacts, pg *pgx.Conn, err error) {
 	if pg, err = pgxOf(conn); err != nil {
 		return f, nil, err
 	}
@@ -84,7 +84,7 @@ func pgxOf(conn *sql.Conn) (pg *pgx.Conn, err error) {
 }
 
 // check refuses servers that can't keep locks.
-func (f *facts) check() error {
+func (f *serverFacts) check() error {
 	why := ""
 	switch {
 	case f.version < oldest*10000:

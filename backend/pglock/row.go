@@ -6,10 +6,10 @@ import (
 	"github.com/distlock/distlock/internal/sqlrow"
 )
 
-// rowRelation is the table of strategy Row. Every change leaves the key alone and finds
+// rowTable is the table of strategy Row. Every change leaves the key alone and finds
 // room in its page, so that no index is touched (a HOT update).
-func rowRelation(table string) *relation {
-	return &relation{table: table, storage: "fillfactor = 50", columns: []column{
+func rowTable(table string) *tableSpec {
+	return &tableSpec{table: table, storage: "fillfactor = 50", columns: []columnSpec{
 		{name: "k", kind: "bytea", note: "SHA-256 of the name"},
 		{name: "name", kind: "text"},
 		{name: "kind", kind: "smallint", note: "1: mutex, 2: read/write lock, 4: semaphore"},
@@ -27,15 +27,15 @@ func rowRelation(table string) *relation {
 	}}
 }
 
-func rowSchema(o Options) string { return rowRelation(o.Table).ddl() }
+func rowSchema(o Options) string { return rowTable(o.Table).ddl() }
 
 // newRow makes strategy Row of a table that is there, or is to be made.
-func newRow(ctx context.Context, s *site) (strategy, error) {
-	t, err := s.ensure(ctx, rowRelation(s.opts.Table))
+func newRow(ctx context.Context, s *database) (strategy, error) {
+	t, err := s.ensureTable(ctx, rowTable(s.opts.Table))
 	if err != nil {
 		return nil, err
 	}
-	d := newDialect(s, t.channel())
+	d := newRowDialect(s, t.channel())
 	opts := sqlrow.Options{Package: "pglock", Name: s.name}
 	if s.listens() {
 		opts.Notifier = func(b *sqlrow.Backend) sqlrow.Notifier { return newBell(s, t.channel(), b) }
@@ -44,6 +44,6 @@ func newRow(ctx context.Context, s *site) (strategy, error) {
 }
 
 // listens says whether there can be a connection that listens, with one left for calls.
-func (s *site) listens() bool {
+func (s *database) listens() bool {
 	return s.pgx && !s.pooled && s.limit != 1
 }

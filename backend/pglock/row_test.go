@@ -171,7 +171,7 @@ func TestWaitersShareAConnection(t *testing.T) {
 		w.Close()
 	}
 	eventually(t, "nobody listens", func() bool { return sessions(t, pg, database, listening) == "0" })
-	if n := waiters[0].site.db.Stats().OpenConnections; n > maxConns {
+	if n := waiters[0].database.db.Stats().OpenConnections; n > maxConns {
 		t.Errorf("%d connections for 100 waiters", n)
 	}
 }
@@ -246,7 +246,7 @@ func TestNotifiesOnlyWhoWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	found, err := a.site.look(t.Context(), rowRelation("distlock_locks"))
+	found, err := a.database.findTable(t.Context(), rowTable("distlock_locks"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +292,7 @@ func TestTimeoutsOfTheSession(t *testing.T) {
 	if _, err := tx.Exec("SELECT 1 FROM distlock_locks FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Release(t.Context(), mine.Hold); err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) || code(err) != "55P03" {
+	if err := a.Release(t.Context(), mine.Hold); err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) || sqlState(err) != "55P03" {
 		t.Errorf("a row that somebody else keeps locked: %v", err)
 	}
 	tx.Rollback()
@@ -337,7 +337,7 @@ func contend(t *testing.T, b *Backend, i int) {
 }
 
 func TestConflictsAreMetWithRetries(t *testing.T) {
-	d := &dialect{}
+	d := &rowDialect{}
 	for _, c := range []string{conflict, deadlock, idleTooLong} {
 		n := 0
 		err := d.again(t.Context(), func() error {

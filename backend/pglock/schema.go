@@ -18,15 +18,15 @@ func Schema(opts Options) string {
 	return rowSchema(o)
 }
 
-// relation is a table as a strategy wants it. The first column is its key.
-type relation struct {
+// tableSpec is a table as a strategy wants it. The first column is its key.
+type tableSpec struct {
 	table   string
-	columns []column
+	columns []columnSpec
 	storage string // parameters of WITH, if any
 }
 
-// column is one of a relation. Kind is its type in the words of format_type.
-type column struct {
+// columnSpec is one of a relation. Kind is its type in the words of format_type.
+type columnSpec struct {
 	name, kind string
 	null       bool   // it may be NULL
 	extra      string // of its definition, such as a default
@@ -34,7 +34,7 @@ type column struct {
 }
 
 // ddl makes the relation if it isn't there.
-func (r *relation) ddl() string {
+func (r *tableSpec) ddl() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "CREATE TABLE IF NOT EXISTS %s (\n", quote(r.table))
 	for _, c := range r.columns {
@@ -47,7 +47,7 @@ func (r *relation) ddl() string {
 	return b.String() + ";\n"
 }
 
-func (c *column) ddl() string {
+func (c *columnSpec) ddl() string {
 	def := fmt.Sprintf("%-8s%s", c.name, c.kind)
 	if !c.null {
 		def += " NOT NULL"

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// statements are those of strategy Row for one table. Parameters have casts, so that
+// rowStatements are those of strategy Row for one table. Parameters have casts, so that
 // they mean the same however a driver sends them.
-type statements struct{ take, free, extend, await, look, insert, swap, mark, names string }
+type rowStatements struct{ take, free, extend, await, look, insert, swap, mark, names string }
 
 // clock is the server's, in µs since 1970, when the statement came. A statement that had to
 // wait for a row thus takes the lock for less time than was asked, never for more than the
@@ -30,13 +30,13 @@ func extend(which, how string) string {
 	WHERE t.k = s.k RETURNING {now} + $4::bigint`
 }
 
-// newStatements fills in the table and the channel, which are words.
-func newStatements(table, channel string) *statements {
+// newRowStatements fills in the table and the channel, which are words.
+func newRowStatements(table, channel string) *rowStatements {
 	fill := func(sql string) string {
 		sql = strings.NewReplacer("{tell}", tell, "{bounded}", bounded).Replace(sql)
 		return strings.NewReplacer("{t}", quote(table), "{now}", clock, "{channel}", channel, "{row}", rowColumns).Replace(sql)
 	}
-	return &statements{
+	return &rowStatements{
 		take: fill(`UPDATE {t} SET number = greatest(number + 1, {now}), granted = greatest(number + 1, {now}), kind = $3::smallint, lim = 0, owner = $2::text,
 	since = CASE WHEN owner = $2::text AND until > {now} THEN since ELSE {now} END, until = greatest(until, {now} + $4::bigint),
 	meta = nullif($5::text, ''), claims = NULL, claimed = 0, rev = rev + 1
@@ -66,7 +66,7 @@ func newStatements(table, channel string) *statements {
 var rowColumns = func() string {
 	var list strings.Builder
 	list.WriteString("encode(t.k, 'hex')") // as the setting bytea_output does not change it
-	for _, c := range rowRelation("").columns[1:] {
+	for _, c := range rowTable("").columns[1:] {
 		zero := "0"
 		if c.kind == "text" {
 			zero = "''"

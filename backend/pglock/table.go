@@ -13,11 +13,11 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// ensure makes sure that there is a table as r wants it, which the user may use.
-func (s *site) ensure(ctx context.Context, r *relation) (*found, error) {
-	t, err := s.look(ctx, r)
+// ensureTable makes sure that there is a table as r wants it, which the user may use.
+func (s *database) ensureTable(ctx context.Context, r *tableSpec) (*tableInfo, error) {
+	t, err := s.findTable(ctx, r)
 	if err == nil && t.id == 0 && s.opts.Create {
-		t, err = s.create(ctx, r)
+		t, err = s.createTable(ctx, r)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pglock: table %s: %w", r.table, s.explainTable(err))
@@ -35,8 +35,8 @@ func (s *site) ensure(ctx context.Context, r *relation) (*found, error) {
 	return &t, nil
 }
 
-// found is a table as it is there; one without an id isn't.
-type found struct {
+// tableInfo is a table as it is there; one without an id isn't.
+type tableInfo struct {
 	id      uint32
 	path    string // schema and name
 	kind    string // relkind and relpersistence of pg_class: "rp" is what we want
@@ -59,11 +59,11 @@ const sqlColumns = `SELECT a.attname, format_type(a.atttypid, a.atttypmod),
 	a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''
 	FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped`
 
-// look finds out what there is. Names of tables are words, so they may stand in a string.
-func (s *site) look(ctx context.Context, r *relation) (found, error) {
-	t := found{columns: map[string]string{}}
+// findTable finds out what there is. Names of tables are words, so they may stand in a string.
+func (s *database) findTable(ctx context.Context, r *tableSpec) (tableInfo, error) {
+	t := tableInfo{columns: map[string]string{}}
 	regclass := "'" + quote(r.table) + "'"
-	row := s.row(ctx, fmt.Sprintf(sqlFind, regclass))
+	row := s.queryRow(ctx, fmt.Sprintf(sqlFind, regclass))
 	err := row.Scan(&t.id, &t.path, &t.kind, &t.hidden, &t.unique, &t.lacks)
 	if errors.Is(err, sql.ErrNoRows) {
 		return t, nil
@@ -71,7 +71,7 @@ func (s *site) look(ctx context.Context, r *relation) (found, error) {
 	if err != nil {
 		return t, err
 	}
-	rows, err := s.rows(ctx, fmt.Sprintf(sqlColumns, regclass))
+	rows, err := s.query(ctx, fmt.Sprintf(sqlColumns, regclass))
 	if err != nil {
 		return t, err
 	}
@@ -90,18 +90,18 @@ func (s *site) look(ctx context.Context, r *relation) (found, error) {
 	return t, rows.Err()
 }
 
-// create makes the table. Others may do so at the same moment: then PostgreSQL may find
+// createTable makes the table. Others may do so at the same moment: then PostgreSQL may find
 // a name in its catalogue that wasn't there when it looked.
-func (s *site) create(ctx context.Context, r *relation) (found, error) {
-	_, err := s.db.ExecContext(ctx, r.ddl(), s.mode()...)
-	if c := code(err); err != nil && c != duplicateTable && c != duplicateType && c != duplicateKey {
-		return found{}, err
+func (s *database) createTable(ctx context.Context, r *tableSpec) (tableInfo, error) {
+	_, err := s.db.ExecContext(ctx, r.ddl(), s.queryArgs()...)
+	if c := sqlState(err); err != nil && c != duplicateTable && c != duplicateType && c != duplicateKey {
+		return tableInfo{}, err
 	}
-	return s.look(ctx, r)
+	return s.findTable(ctx, r)
 }
 
 // check says what is wrong with a table, in words that follow its name.
-func (t *found) check(r *relation) error {
+func (t *tableInfo) check(r *tableSpec) error {
 	switch {
 	case t.id == 0:
 		return errors.New("does not exist: make it with what `distlock schema postgres` prints, or open with create=true")
@@ -130,14 +130,14 @@ func (t *found) check(r *relation) error {
 }
 
 // channel is what those notify and listen to who use the table, by whatever name.
-func (t *found) channel() string {
+func (t *tableInfo) channel() string {
 	sum := sha256.Sum256([]byte(t.path))
 	return "distlock_" + hex.EncodeToString(sum[:8])
 }
 
 // explainTable says which right is missing where a table can't be seen or made.
-func (s *site) explainTable(err error) error {
-	switch code(err) {
+func (s *database) explainTable(err error) error {
+	switch sqlState(err) {
 	case noRights:
 		return fmt.Errorf("%w: user %s may not make it, or not use its schema: GRANT USAGE, CREATE ON SCHEMA … TO %s, or have an administrator run what `distlock schema postgres` prints, and GRANT SELECT, INSERT, UPDATE: %w",
 			driver.ErrInvalid, s.user, s.user, err)

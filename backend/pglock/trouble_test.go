@@ -53,7 +53,7 @@ func fillQueue(t *testing.T, url string) {
 	db := testserver.SharedPostgres(t).DB(t, url)
 	for range 1000 {
 		if _, err := db.Exec("SELECT pg_notify('something', $1)", strings.Repeat("x", 7900)); err != nil {
-			if code(err) != queueFull {
+			if sqlState(err) != queueFull {
 				t.Fatal(err)
 			}
 			return
@@ -102,7 +102,7 @@ func TestListeningEndsWhileOthersAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "b listens", func() bool { return sessions(t, pg, database, listening) == "1" })
-	found, err := b.site.look(t.Context(), rowRelation("distlock_locks"))
+	found, err := b.database.findTable(t.Context(), rowTable("distlock_locks"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestAttemptThatIsOvertaken(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		_, err := b.Acquire(context.Background(), mine)
-		for code(err) == lockTimeout { // on a machine that is slow
+		for sqlState(err) == lockTimeout { // on a machine that is slow
 			_, err = b.Acquire(context.Background(), mine)
 		}
 		done <- err
@@ -203,7 +203,7 @@ func TestAttemptThatIsOvertaken(t *testing.T) {
 	if err := errors.Join(err, tx.Commit(), <-done); err != nil {
 		t.Fatal(err)
 	}
-	err = b.site.row(t.Context(), "SELECT until FROM distlock_locks WHERE name = '"+mine.Name+"'").Scan(&until)
+	err = b.database.queryRow(t.Context(), "SELECT until FROM distlock_locks WHERE name = '"+mine.Name+"'").Scan(&until)
 	if err != nil || until < later {
 		t.Errorf("the hold ends %d µs too early, %v", later-until, err)
 	}

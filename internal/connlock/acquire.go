@@ -15,7 +15,7 @@ const spanBits = 10
 // Acquire makes one attempt. A grant always says that others may stand in line: the queue
 // is the server's, and a hand-off would pass it.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := b.check(r.Hold); err != nil {
+	if err := b.validate(r.Hold); err != nil {
 		return driver.Grant{}, err
 	}
 	if r.Queue {
@@ -23,59 +23,59 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 	l := b.lockOf(r)
 	var number uint64
-	err := b.detached(ctx, l.Key, func(own context.Context) (err error) {
+	err := b.withKey(ctx, l.Key, func(own context.Context) (err error) {
 		number, err = b.attempt(own, l, r)
 		return err
 	})
 	if err != nil {
-		return driver.Grant{}, b.fail("acquire", r.Name, err)
+		return driver.Grant{}, b.wrapError("acquire", r.Name, err)
 	}
 	return driver.Grant{Fence: number << spanBits, Fences: 1, Queued: true, TTL: r.TTL}, nil
 }
 
 func (b *Backend) lockOf(r driver.Request) Lock {
 	l := Lock{Name: r.Name, Key: b.Dialect.Key(r.Name), Owner: r.Owner, Meta: r.Meta}
-	l.SeparateNumber = b.SeparateNumbers || b.isContested(l.Key)
+	l.SeparateNumber = b.SeparateNumbers || b.isRowLocked(l.Key)
 	return l
 }
 
 // attempt is one try, in the turn of the key.
 func (b *Backend) attempt(ctx context.Context, l Lock, r driver.Request) (uint64, error) {
 	if h := b.holdOf(r.Hold); h != nil {
-		return b.again(ctx, h, l, r)
+		return b.regrant(ctx, h, l, r)
 	}
-	if err := b.exorcise(ctx, r.Owner); err != nil {
+	if err := b.killOrphanOf(ctx, r.Owner); err != nil {
 		return 0, err
 	}
-	s, err := b.seat(ctx, l, class(r.TTL))
+	s, err := b.connFor(ctx, l, leaseClass(r.TTL))
 	if err != nil {
 		return 0, driver.Unsent(err) // it is the link that is missing
 	}
-	defer b.leave(s)
-	h, number, err := b.take(ctx, s, l)
+	defer b.endAttempt(s)
+	h, number, err := b.tryOn(ctx, s, l)
 	if err != nil {
 		return 0, err
 	}
 	if number == 0 {
-		if number, err = b.number(ctx, h, l); err != nil {
+		if number, err = b.writeNumber(ctx, h, l); err != nil {
 			b.giveBack(h, err)
 			return 0, err
 		}
 	}
-	h.listen(r.OnLost)
+	h.setOnLost(r.OnLost)
 	return number, nil
 }
 
-// take asks a link for a lock. The number is 0 if it is not written yet.
-func (b *Backend) take(ctx context.Context, s *session, l Lock) (h *hold, number uint64, err error) {
+// tryOn asks a link for a lock. The number is 0 if it is not written yet.
+func (b *Backend) tryOn(ctx context.Context, s *lockConn, l Lock) (h *connHold, number uint64, err error) {
 	err = s.do(ctx, func(own context.Context) error {
-		n, ok, err := s.link.TryLock(own, l)
+		n, ok, err := s.conn.TryLock(own, l)
 		switch {
 		case err != nil:
 			s.undo(l, err)
 			return err
 		case ok:
-			number, h = n, b.taken(s, l)
+			number, h = n, b.addHold(s, l)
 		}
 		return nil
 	})
@@ -85,52 +85,52 @@ func (b *Backend) take(ctx context.Context, s *session, l Lock) (h *hold, number
 	return h, number, err
 }
 
-// taken enters a lock that s has got. Its lane is held.
-func (b *Backend) taken(s *session, l Lock) *hold {
+// addHold enters a lock that s has got. Its lane is held.
+func (b *Backend) addHold(s *lockConn, l Lock) *connHold {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.enter(s, l, nil)
+	return b.enterHold(s, l, nil)
 }
 
-// again grants a hold once more: a statement on its own link, which gives it a new number.
-func (b *Backend) again(ctx context.Context, h *hold, l Lock, r driver.Request) (uint64, error) {
-	if r.TTL > h.s.lease {
-		if err := h.s.prolong(ctx, r.TTL); err != nil {
+// regrant grants a hold once more: a statement on its own link, which gives it a new number.
+func (b *Backend) regrant(ctx context.Context, h *connHold, l Lock, r driver.Request) (uint64, error) {
+	if r.TTL > h.conn.lease {
+		if err := h.conn.extend(ctx, r.TTL); err != nil {
 			return 0, err
 		}
 	}
 	number, err := h.number(ctx, l)
 	if err == nil && number == 0 {
-		number, err = b.number(ctx, h, l)
+		number, err = b.writeNumber(ctx, h, l)
 	}
 	if err == nil {
-		h.listen(r.OnLost)
+		h.setOnLost(r.OnLost)
 	}
 	return number, err
 }
 
 // number asks the hold's link for its next number; 0 if that is to be written elsewhere.
-func (h *hold) number(ctx context.Context, l Lock) (number uint64, err error) {
+func (h *connHold) number(ctx context.Context, l Lock) (number uint64, err error) {
 	if l.SeparateNumber {
 		return 0, nil
 	}
-	err = h.s.do(ctx, func(own context.Context) (err error) {
-		if number, err = h.s.link.Number(own, l); err != nil {
-			h.s.check(err)
+	err = h.conn.do(ctx, func(own context.Context) (err error) {
+		if number, err = h.conn.conn.Number(own, l); err != nil {
+			h.conn.pingAfter(err)
 		}
 		return err
 	})
 	return number, err
 }
 
-// check ends a link that does not answer any more, after an error. Its lane is held.
-func (s *session) check(cause error) {
-	ctx, cancel := context.WithTimeout(s.b.life, lastResort)
+// pingAfter ends a link that does not answer any more, after an error. Its lane is held.
+func (s *lockConn) pingAfter(cause error) {
+	ctx, cancel := context.WithTimeout(s.b.life, cleanupTime)
 	defer cancel()
 	sent := time.Now()
-	if err := s.link.Ping(ctx); err != nil {
-		s.die(fmt.Errorf("%w: %w", cause, err))
+	if err := s.conn.Ping(ctx); err != nil {
+		s.lose(fmt.Errorf("%w: %w", cause, err))
 		return
 	}
-	s.sent = sent
+	s.lastSent = sent
 }

@@ -39,33 +39,33 @@ func (b *Backend) Close() error {
 func (b *Backend) endAll() {
 	b.tasks.Wait()
 	b.mu.Lock()
-	links := slices.Collect(maps.Keys(b.links))
+	links := slices.Collect(maps.Keys(b.conns))
 	b.mu.Unlock()
 	var wg sync.WaitGroup
 	for _, s := range links {
-		wg.Go(s.end)
+		wg.Go(s.shutDown)
 	}
 	wg.Wait()
 }
 
-// end closes a link with its backend. The caller's work may have it, in a statement that has no
+// shutDown closes a link with its backend. The caller's work may have it, in a statement that has no
 // end: that is ended through another connection, if there is one, and otherwise the link is closed
 // when the work is done.
-func (s *session) end() {
+func (s *lockConn) shutDown() {
 	select {
-	case <-s.lane:
+	case <-s.sem:
 	default:
-		ctx, cancel := context.WithTimeout(context.Background(), lastResort)
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTime)
 		defer cancel()
-		s.b.Dialect.Kill(ctx, s.link.ID())
+		s.b.Dialect.Kill(ctx, s.conn.ID())
 		select {
-		case <-s.lane:
+		case <-s.sem:
 		case <-ctx.Done():
 			return
 		}
 	}
-	defer func() { s.lane <- struct{}{} }()
+	defer func() { s.sem <- struct{}{} }()
 	if !s.isDead() {
-		s.link.Close()
+		s.conn.Close()
 	}
 }

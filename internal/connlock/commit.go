@@ -19,20 +19,20 @@ func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx
 	if err != nil {
 		return err
 	}
-	leave, err := b.turns.Enter(ctx, h.lock.Key)
+	leave, err := b.keyMutex.Enter(ctx, h.lock.Key)
 	if err != nil {
-		return b.fail("commit", h.lock.Name, err)
+		return b.wrapError("commit", h.lock.Name, err)
 	}
 	defer leave()
-	own, end := b.within(ctx)
+	own, end := b.bounded(ctx)
 	defer end()
-	return b.fail("commit", h.lock.Name, h.commit(own, work))
+	return b.wrapError("commit", h.lock.Name, h.commit(own, work))
 }
 
-func (b *Backend) holdFor(owner string) (*hold, error) {
+func (b *Backend) holdFor(owner string) (*connHold, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	h := b.holds[owner]
+	h := b.byOwner[owner]
 	switch {
 	case b.closed:
 		return nil, driver.ErrClosed
@@ -43,30 +43,30 @@ func (b *Backend) holdFor(owner string) (*hold, error) {
 }
 
 // commit is Commit in the turn of the key.
-func (h *hold) commit(ctx context.Context, work func(tx *sql.Tx) error) error {
-	if err := h.s.prolong(ctx, h.s.lease); err != nil {
-		return h.lostBy(err)
+func (h *connHold) commit(ctx context.Context, work func(tx *sql.Tx) error) error {
+	if err := h.conn.extend(ctx, h.conn.lease); err != nil {
+		return h.lossOr(err)
 	}
 	select {
-	case <-h.s.lane:
+	case <-h.conn.sem:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { h.s.lane <- struct{}{} }()
+	defer func() { h.conn.sem <- struct{}{} }()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if !h.s.b.still(h) || !h.starts(true) {
-		return h.lostBy(errGone)
+	if !h.conn.b.isCurrent(h) || !h.setWorking(true) {
+		return h.lossOr(errGone)
 	}
 	finished := false
 	defer func() {
-		h.starts(false)
+		h.setWorking(false)
 		if !finished { // the work has panicked
 			h.rollBack(nil)
 		}
 	}()
-	err := work(h.s.link.Tx())
+	err := work(h.conn.conn.Tx())
 	finished = true
 	if err == nil {
 		err = ctx.Err()
@@ -77,75 +77,75 @@ func (h *hold) commit(ctx context.Context, work func(tx *sql.Tx) error) error {
 	if h.wasRevoked() {
 		return h.rollBack(fmt.Errorf("%w: it was released before its work was done; nothing of that is stored", driver.ErrLost))
 	}
-	return h.store(ctx)
+	return h.commitTx(ctx)
 }
 
-// lostBy says that the hold is lost, if it is.
-func (h *hold) lostBy(err error) error {
-	if h.s.b.still(h) {
+// lossOr says that the hold is lost, if it is.
+func (h *connHold) lossOr(err error) error {
+	if h.conn.b.isCurrent(h) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", driver.ErrLost, err)
 }
 
-// starts notes that the caller's work has the link, or has it no more.
-func (h *hold) starts(work bool) bool {
+// setWorking notes that the caller's work has the link, or has it no more.
+func (h *connHold) setWorking(work bool) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.working = work
 	return !h.lost
 }
 
-func (h *hold) wasRevoked() bool {
+func (h *connHold) wasRevoked() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.revoked
 }
 
 // rollBack ends the hold without its work. The lane is held.
-func (h *hold) rollBack(cause error) error {
-	ctx, cancel := context.WithTimeout(h.s.b.life, lastResort)
+func (h *connHold) rollBack(cause error) error {
+	ctx, cancel := context.WithTimeout(h.conn.b.life, cleanupTime)
 	defer cancel()
-	h.listen(nil)
-	if err := h.s.link.Undo(ctx, h.lock); err != nil {
-		h.s.die(err)
+	h.setOnLost(nil)
+	if err := h.conn.conn.Undo(ctx, h.lock); err != nil {
+		h.conn.lose(err)
 		if cause != nil && !errors.Is(cause, driver.ErrLost) {
 			return fmt.Errorf("%w: its connection was lost, and nothing of the work is stored: %w", driver.ErrLost, cause)
 		}
 		return cause
 	}
-	h.over()
+	h.finish()
 	return cause
 }
 
-// store commits. The lane is held.
-func (h *hold) store(ctx context.Context) error {
+// commitTx commits. The lane is held.
+func (h *connHold) commitTx(ctx context.Context) error {
 	sent := time.Now()
-	err := h.s.link.Commit(ctx)
+	err := h.conn.conn.Commit(ctx)
 	switch {
 	case err == nil:
-		h.s.answered(sent)
-		h.over()
+		h.conn.answered(sent)
+		h.finish()
 		return nil
 	case errors.Is(err, sql.ErrTxDone):
 		return h.rollBack(fmt.Errorf("the transaction had ended before its work was done: %w", err))
-	case h.s.b.Dialect.CommitRefused(err):
+	case h.conn.b.Dialect.CommitRefused(err):
 		return h.rollBack(fmt.Errorf("the server refused to commit, and nothing of the work is stored: %w", err))
 	}
-	h.listen(nil)
-	h.s.die(err)
+	h.setOnLost(nil)
+	h.conn.lose(err)
 	return fmt.Errorf("no answer to the commit: the outcome is unknown, the work may be stored or not: %w", err)
 }
 
-// over ends a hold in order. Its link has no transaction.
-func (h *hold) over() {
-	b := h.s.b
+// finish ends a hold in order. Its link has no transaction.
+func (h *connHold) finish() {
+	b := h.conn.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.holds[h.lock.Owner] != h {
+	if b.byOwner[h.lock.Owner] != h {
 		return
 	}
-	b.committed(h.lock.Owner)
-	b.forget(h)
-	b.settle(h.s)
+	b.noteCommitted(h.lock.Owner)
+	b.removeHold(h)
+	b.keepIfUnused(h.conn)
 }

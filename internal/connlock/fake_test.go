@@ -17,7 +17,7 @@ import (
 type fakeServer struct {
 	mu      sync.Mutex
 	links   int
-	has     map[string]*fakeLink // by key
+	has     map[string]*fakeLockConn // by key
 	numbers uint64
 
 	down    bool          // links have ended, and none can be killed
@@ -28,7 +28,7 @@ type fakeServer struct {
 
 func newFake(t *testing.T) (*fakeServer, *Backend) {
 	t.Helper()
-	f := &fakeServer{has: map[string]*fakeLink{}}
+	f := &fakeServer{has: map[string]*fakeLockConn{}}
 	b, err := New(t.Context(), Config{DB: f.pool(t), Dialect: f, Package: "fake", Name: "fake"})
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func (f *fakeServer) NewConn(_ context.Context, conn *sql.Conn, _ time.Duration)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.links++
-	return &fakeLink{f: f, id: strconv.Itoa(f.links), conn: conn}, nil
+	return &fakeLockConn{f: f, id: strconv.Itoa(f.links), conn: conn}, nil
 }
 
 func (f *fakeServer) Cancel(context.Context, string) error { return nil }
@@ -90,17 +90,17 @@ func (f *fakeServer) RemoveProbe(context.Context, Lock) error { return nil }
 
 func (f *fakeServer) CommitRefused(error) bool { return false }
 
-type fakeLink struct {
+type fakeLockConn struct {
 	f    *fakeServer
 	id   string
 	conn *sql.Conn
 }
 
-func (k *fakeLink) ID() string { return k.id }
+func (k *fakeLockConn) ID() string { return k.id }
 
-func (k *fakeLink) Lease(context.Context, time.Duration) error { return nil }
+func (k *fakeLockConn) Lease(context.Context, time.Duration) error { return nil }
 
-func (k *fakeLink) Ping(context.Context) error {
+func (k *fakeLockConn) Ping(context.Context) error {
 	k.f.mu.Lock()
 	blocked := k.f.blocked
 	k.f.mu.Unlock()
@@ -110,7 +110,7 @@ func (k *fakeLink) Ping(context.Context) error {
 	return nil
 }
 
-func (k *fakeLink) TryLock(_ context.Context, l Lock) (number uint64, ok bool, err error) {
+func (k *fakeLockConn) TryLock(_ context.Context, l Lock) (number uint64, ok bool, err error) {
 	k.f.mu.Lock()
 	by := k.f.has[l.Key]
 	if by == nil {
@@ -120,20 +120,20 @@ func (k *fakeLink) TryLock(_ context.Context, l Lock) (number uint64, ok bool, e
 	return k.f.next(), by == nil || by == k, nil
 }
 
-func (k *fakeLink) WaitLock(context.Context, Lock, time.Duration) (bool, error) {
+func (k *fakeLockConn) WaitLock(context.Context, Lock, time.Duration) (bool, error) {
 	return false, errors.New("nobody waits here")
 }
 
-func (k *fakeLink) Number(ctx context.Context, _ Lock) (uint64, error) {
+func (k *fakeLockConn) Number(ctx context.Context, _ Lock) (uint64, error) {
 	if k.f.late {
 		<-ctx.Done()
 	}
 	return k.f.next(), nil
 }
 
-func (k *fakeLink) Confirm(context.Context, Lock) error { return nil }
+func (k *fakeLockConn) Confirm(context.Context, Lock) error { return nil }
 
-func (k *fakeLink) Unlock(_ context.Context, l Lock) error {
+func (k *fakeLockConn) Unlock(_ context.Context, l Lock) error {
 	if err := k.f.answer(); err != nil {
 		return err
 	}
@@ -143,15 +143,15 @@ func (k *fakeLink) Unlock(_ context.Context, l Lock) error {
 	return nil
 }
 
-func (k *fakeLink) Undo(context.Context, Lock) error { return k.f.answer() }
+func (k *fakeLockConn) Undo(context.Context, Lock) error { return k.f.answer() }
 
-func (k *fakeLink) Alive() error { return k.f.answer() }
+func (k *fakeLockConn) Alive() error { return k.f.answer() }
 
-func (k *fakeLink) Tx() *sql.Tx { return nil }
+func (k *fakeLockConn) Tx() *sql.Tx { return nil }
 
-func (k *fakeLink) Commit(context.Context) error { return nil }
+func (k *fakeLockConn) Commit(context.Context) error { return nil }
 
-func (k *fakeLink) Close() { k.conn.Close() }
+func (k *fakeLockConn) Close() { k.conn.Close() }
 
 // fakeConnector, fakeConn and fakeTx are a driver of database/sql that only knows transactions.
 type fakeConnector struct{ f *fakeServer }

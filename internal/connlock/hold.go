@@ -7,10 +7,10 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// hold is a lock that a link has for an owner.
-type hold struct {
+// connHold is a lock that a link has for an owner.
+type connHold struct {
 	lock  Lock
-	s     *session
+	conn  *lockConn
 	since time.Time
 
 	mu      sync.Mutex
@@ -20,54 +20,54 @@ type hold struct {
 	revoked bool // it was released in the middle of that
 }
 
-// enter notes a hold. b.mu is held.
-func (b *Backend) enter(s *session, l Lock, onLost func()) *hold {
-	h := &hold{lock: l, s: s, since: time.Now(), onLost: onLost}
+// enterHold notes a hold. b.mu is held.
+func (b *Backend) enterHold(s *lockConn, l Lock, onLost func()) *connHold {
+	h := &connHold{lock: l, conn: s, since: time.Now(), onLost: onLost}
 	s.holds[l.Owner] = h
-	b.holds[l.Owner] = h
-	b.keys[l.Key] = h
-	delete(b.over, l.Owner)
+	b.byOwner[l.Owner] = h
+	b.byKey[l.Key] = h
+	delete(b.committed, l.Owner)
 	delete(b.lost, l.Owner)
 	return h
 }
 
-// forget removes a hold. b.mu is held.
-func (b *Backend) forget(h *hold) {
-	delete(h.s.holds, h.lock.Owner)
-	delete(b.holds, h.lock.Owner)
-	delete(b.keys, h.lock.Key)
+// removeHold removes a hold. b.mu is held.
+func (b *Backend) removeHold(h *connHold) {
+	delete(h.conn.holds, h.lock.Owner)
+	delete(b.byOwner, h.lock.Owner)
+	delete(b.byKey, h.lock.Key)
 }
 
-// end removes a hold whose lock was given back.
-func (b *Backend) end(h *hold) {
+// endHold removes a hold whose lock was given back.
+func (b *Backend) endHold(h *connHold) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.holds[h.lock.Owner] == h {
-		b.forget(h)
+	if b.byOwner[h.lock.Owner] == h {
+		b.removeHold(h)
 	}
-	b.settle(h.s)
+	b.keepIfUnused(h.conn)
 }
 
 // holdOf is what an owner holds of a name, or nil.
-func (b *Backend) holdOf(d driver.Hold) *hold {
+func (b *Backend) holdOf(d driver.Hold) *connHold {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	h := b.holds[d.Owner]
+	h := b.byOwner[d.Owner]
 	if h == nil || h.lock.Name != d.Name {
 		return nil
 	}
 	return h
 }
 
-// holds reports whether h is a hold still.
-func (b *Backend) still(h *hold) bool {
+// holds reports whether h is a hold isCurrent.
+func (b *Backend) isCurrent(h *connHold) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.holds[h.lock.Owner] == h
+	return b.byOwner[h.lock.Owner] == h
 }
 
-// tellLost calls OnLost, once.
-func (h *hold) tellLost() {
+// notifyLost calls OnLost, once.
+func (h *connHold) notifyLost() {
 	h.mu.Lock()
 	f := h.onLost
 	if h.lost {
@@ -80,8 +80,8 @@ func (h *hold) tellLost() {
 	}
 }
 
-// listen takes the OnLost of a later grant. It is called if the hold was lost in the meantime.
-func (h *hold) listen(onLost func()) {
+// setOnLost takes the OnLost of a later grant. It is called if the hold was lost in the meantime.
+func (h *connHold) setOnLost(onLost func()) {
 	h.mu.Lock()
 	h.onLost = onLost
 	lost := h.lost
@@ -91,6 +91,6 @@ func (h *hold) listen(onLost func()) {
 	}
 }
 
-func (h *hold) holder() driver.Holder {
+func (h *connHold) holder() driver.Holder {
 	return driver.Holder{Owner: h.lock.Owner, Mode: driver.Exclusive, Held: time.Since(h.since), Left: -1, Meta: h.lock.Meta}
 }

@@ -115,37 +115,37 @@ const (
 
 // Bounds of what is used at once.
 const (
-	maxShared  = 4                // links for the holds of one TTL, beyond which they share
-	maxHolds   = 1000             // of one link
-	maxWaits   = 16               // links that wait; the rest polls
-	maxIdle    = 16               // links without a hold that are kept
-	slice      = 10 * time.Second // of one wait
-	lastResort = 2 * time.Second  // for what cleans up
-	closeTime  = 15 * time.Second // for Close
+	maxShared   = 4                // links for the holds of one TTL, beyond which they share
+	maxHolds    = 1000             // of one link
+	maxWaiting  = 16               // links that wait; the rest polls
+	maxIdle     = 16               // links without a hold that are kept
+	waitSlice   = 10 * time.Second // of one wait
+	cleanupTime = 2 * time.Second  // for what cleans up
+	closeTime   = 15 * time.Second // for Close
 )
 
 // Backend keeps locks on connections. It is safe for concurrent use.
 type Backend struct {
 	Config
-	caps  driver.Caps
-	life  context.Context // ends with Close
-	stop  context.CancelFunc
-	tasks sync.WaitGroup
-	turns keyedmutex.Turns[string]
+	caps     driver.Caps
+	life     context.Context // ends with Close
+	stop     context.CancelFunc
+	tasks    sync.WaitGroup
+	keyMutex keyedmutex.Turns[string]
 
-	mu        sync.Mutex
-	closed    bool
-	links     map[*session]struct{}        // all that are open
-	shared    map[time.Duration][]*session // by lease: those that have holds, or may get some
-	idle      map[time.Duration][]*session // by lease: those that nobody uses
-	holds     map[string]*hold             // by owner
-	keys      map[string]*hold             // by key
-	ghosts    map[string]*ghost            // by owner
-	over      map[string]time.Time         // owners whose holds ended with their commit
-	lost      map[string]time.Time         // owners whose holds were lost
-	opens     int                          // links that are being opened
-	contested map[string]time.Time         // keys with a row that somebody keeps locked
-	waits     int                          // links that wait
+	mu         sync.Mutex
+	closed     bool
+	conns      map[*lockConn]struct{}        // all that are open
+	shared     map[time.Duration][]*lockConn // by lease: those that have holds, or may get some
+	idle       map[time.Duration][]*lockConn // by lease: those that nobody uses
+	byOwner    map[string]*connHold          // by owner
+	byKey      map[string]*connHold          // by key
+	orphans    map[string]*orphan            // by owner
+	committed  map[string]time.Time          // owners whose holds ended with their commit
+	lost       map[string]time.Time          // owners whose holds were lost
+	opening    int                           // links that are being opened
+	lockedRows map[string]time.Time          // keys with a row that somebody keeps locked
+	waiting    int                           // links that wait
 }
 
 // New makes a backend, after it has seen that two links exclude each other.
@@ -155,16 +155,16 @@ func New(ctx context.Context, c Config) (*Backend, error) {
 		caps: driver.Caps{
 			Name: c.Name, Modes: driver.Modes(driver.Exclusive), Fence: true, Session: true, MinTTL: minTTL, MaxTTL: maxTTL,
 		},
-		links: map[*session]struct{}{}, shared: map[time.Duration][]*session{}, idle: map[time.Duration][]*session{},
-		holds: map[string]*hold{}, keys: map[string]*hold{}, ghosts: map[string]*ghost{},
-		over: map[string]time.Time{}, lost: map[string]time.Time{}, contested: map[string]time.Time{},
+		conns: map[*lockConn]struct{}{}, shared: map[time.Duration][]*lockConn{}, idle: map[time.Duration][]*lockConn{},
+		byOwner: map[string]*connHold{}, byKey: map[string]*connHold{}, orphans: map[string]*orphan{},
+		committed: map[string]time.Time{}, lost: map[string]time.Time{}, lockedRows: map[string]time.Time{},
 	}
 	b.life, b.stop = context.WithCancel(context.Background())
 	if err := b.probe(ctx); err != nil {
 		b.Close()
 		return nil, fmt.Errorf("%s: open: %w", c.Package, err)
 	}
-	b.begin(b.keepVigil)
+	b.goTask(b.watchConns)
 	return b, nil
 }
 
@@ -179,8 +179,8 @@ func (b *Backend) Inspect(context.Context, string) (driver.Info, error) {
 // List is not implemented.
 func (b *Backend) List(context.Context, string, func(string) bool) error { return driver.ErrSkip }
 
-// begin runs f in the background, unless the backend is closed.
-func (b *Backend) begin(f func()) bool {
+// goTask runs f in the background, unless the backend is closed.
+func (b *Backend) goTask(f func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.closed {
@@ -189,8 +189,8 @@ func (b *Backend) begin(f func()) bool {
 	return !b.closed
 }
 
-// check refuses what can't be asked for.
-func (b *Backend) check(h driver.Hold) error {
+// validate refuses what can't be asked for.
+func (b *Backend) validate(h driver.Hold) error {
 	b.mu.Lock()
 	closed := b.closed
 	b.mu.Unlock()
@@ -205,8 +205,8 @@ func (b *Backend) check(h driver.Hold) error {
 	return nil
 }
 
-// fail says of an error which call it ended. Facts stay what they are.
-func (b *Backend) fail(call, name string, err error) error {
+// wrapError says of an error which call it ended. Facts stay what they are.
+func (b *Backend) wrapError(call, name string, err error) error {
 	switch {
 	case err == nil || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrClosed):
 		return err
@@ -216,32 +216,32 @@ func (b *Backend) fail(call, name string, err error) error {
 	return fmt.Errorf("%s: %s %s: %w", b.Package, call, driver.Quote(name), err)
 }
 
-// detached runs f on its own, in the turn of a key, and waits for it or for the end of ctx. A
+// withKey runs f on its own, in the turn of a key, and waits for it or for the end of ctx. A
 // statement that is under way must not be cut short with its caller: that would end the
 // link, and all that it holds.
-func (b *Backend) detached(ctx context.Context, key string, f func(context.Context) error) error {
+func (b *Backend) withKey(ctx context.Context, key string, f func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	leave, err := b.turns.Enter(ctx, key)
+	leave, err := b.keyMutex.Enter(ctx, key)
 	if err != nil {
 		return err
 	}
-	return b.apart(ctx, func(own context.Context) error {
+	return b.detach(ctx, func(own context.Context) error {
 		defer leave()
 		return f(own)
 	}, leave)
 }
 
-// apart is detached without a turn. unused is called if f is not.
-func (b *Backend) apart(ctx context.Context, f func(context.Context) error, unused func()) error {
+// detach is detached without a turn. unused is called if f is not.
+func (b *Backend) detach(ctx context.Context, f func(context.Context) error, unused func()) error {
 	done := make(chan error, 1)
 	task := func() {
-		own, end := b.within(ctx)
+		own, end := b.bounded(ctx)
 		defer end()
 		done <- f(own)
 	}
-	if !b.begin(task) {
+	if !b.goTask(task) {
 		unused()
 		return driver.ErrClosed
 	}
@@ -253,8 +253,8 @@ func (b *Backend) apart(ctx context.Context, f func(context.Context) error, unus
 	}
 }
 
-// within is a context that also ends with the backend.
-func (b *Backend) within(ctx context.Context) (own context.Context, end func()) {
+// bounded is a context that also ends with the backend.
+func (b *Backend) bounded(ctx context.Context) (own context.Context, end func()) {
 	own, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(b.life, cancel)
 	return own, func() { stop(); cancel() }

@@ -8,8 +8,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// class makes of TTLs that hardly differ one: it rounds to two digits, never down.
-func class(ttl time.Duration) time.Duration {
+// leaseClass makes of TTLs that hardly differ one: it rounds to two digits, never down.
+func leaseClass(ttl time.Duration) time.Duration {
 	ttl = min(max(ttl, minTTL), maxTTL)
 	step := time.Millisecond
 	for step*100 <= ttl {
@@ -18,57 +18,57 @@ func class(ttl time.Duration) time.Duration {
 	return (ttl + step - 1) / step * step
 }
 
-// seat finds a link for an attempt, which may be one with holds; leave says that the
+// connFor finds a link for an attempt, which may be one with holds; leave says that the
 // attempt is over. It refuses what a hold of this process is in the way of: that link would
 // get the lock again. Both happen at one moment, so that no hold comes in between.
-func (b *Backend) seat(ctx context.Context, l Lock, lease time.Duration) (*session, error) {
+func (b *Backend) connFor(ctx context.Context, l Lock, lease time.Duration) (*lockConn, error) {
 	b.mu.Lock()
-	if held := b.inTheWay(l); held != nil {
+	if held := b.heldHere(l); held != nil {
 		b.mu.Unlock()
 		return nil, held
 	}
-	if s := b.vacant(lease); s != nil {
-		s.users++
+	if s := b.pickShared(lease); s != nil {
+		s.attempts++
 		b.mu.Unlock()
 		return s, nil
 	}
 	b.mu.Unlock()
-	s, err := b.open(ctx, lease)
+	s, err := b.openConn(ctx, lease)
 	if err != nil {
 		return nil, err
 	}
 	// It is not among the shared ones yet, so it has not got the lock meanwhile.
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if held := b.inTheWay(l); held != nil {
-		b.rest(s)
+	if held := b.heldHere(l); held != nil {
+		b.keepIdle(s)
 		return nil, held
 	}
 	b.share(s)
-	s.users++
+	s.attempts++
 	return s, nil
 }
 
-// inTheWay says that a hold of this process excludes l. b.mu is held.
-func (b *Backend) inTheWay(l Lock) error {
-	if h := b.keys[l.Key]; h != nil {
+// heldHere says that a hold of this process excludes l. b.mu is held.
+func (b *Backend) heldHere(l Lock) error {
+	if h := b.byKey[l.Key]; h != nil {
 		return &driver.HeldError{Holders: []driver.Holder{h.holder()}}
 	}
 	return nil
 }
 
-// vacant is a link for an attempt, or nil if one is to be opened. b.mu is held.
-func (b *Backend) vacant(lease time.Duration) *session {
-	var least *session
+// pickShared is a link for an attempt, or nil if one is to be opened. b.mu is held.
+func (b *Backend) pickShared(lease time.Duration) *lockConn {
+	var least *lockConn
 	for _, s := range b.shared[lease] {
-		if s.users == 0 && len(s.holds) < maxHolds {
+		if s.attempts == 0 && len(s.holds) < maxHolds {
 			return s
 		}
-		if least == nil || s.users < least.users {
+		if least == nil || s.attempts < least.attempts {
 			least = s
 		}
 	}
-	if s := b.spare(lease); s != nil {
+	if s := b.takeIdle(lease); s != nil {
 		b.share(s)
 		return s
 	}
@@ -80,19 +80,19 @@ func (b *Backend) vacant(lease time.Duration) *session {
 }
 
 // share lets others use the link too, if links have many locks. b.mu is held.
-func (b *Backend) share(s *session) {
-	if !b.OnePerConn && !s.common && !s.dead {
-		s.common = true
+func (b *Backend) share(s *lockConn) {
+	if !b.OnePerConn && !s.isShared && !s.dead {
+		s.isShared = true
 		b.shared[s.lease] = append(b.shared[s.lease], s)
 	}
 }
 
-// spare is a link that nobody uses, and that the server has not ended. b.mu is held.
-func (b *Backend) spare(lease time.Duration) *session {
+// takeIdle is a link that nobody uses, and that the server has not ended. b.mu is held.
+func (b *Backend) takeIdle(lease time.Duration) *lockConn {
 	for n := len(b.idle[lease]); n > 0; n = len(b.idle[lease]) {
 		s := b.idle[lease][n-1]
 		b.idle[lease] = b.idle[lease][:n-1]
-		if time.Since(s.idle) < lease/2 && s.link.Alive() == nil {
+		if time.Since(s.idleSince) < lease/2 && s.conn.Alive() == nil {
 			return s
 		}
 		b.remove(s)
@@ -101,42 +101,42 @@ func (b *Backend) spare(lease time.Duration) *session {
 	return nil
 }
 
-// leave ends an attempt on a link, or a hold.
-func (b *Backend) leave(s *session) {
+// endAttempt ends an attempt on a link, or a hold.
+func (b *Backend) endAttempt(s *lockConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.users--
-	b.settle(s)
+	s.attempts--
+	b.keepIfUnused(s)
 }
 
-// settle puts a link aside that is not used any more. b.mu is held.
-func (b *Backend) settle(s *session) {
-	if s.users > 0 || len(s.holds) > 0 || s.dead {
+// keepIfUnused puts a link aside that is not used any more. b.mu is held.
+func (b *Backend) keepIfUnused(s *lockConn) {
+	if s.attempts > 0 || len(s.holds) > 0 || s.dead {
 		return
 	}
-	s.common = false
+	s.isShared = false
 	b.shared[s.lease] = without(b.shared[s.lease], s)
-	b.rest(s)
+	b.keepIdle(s)
 }
 
-// rest keeps a link for the next who needs one, for a while. b.mu is held.
-func (b *Backend) rest(s *session) {
-	if s.longer || len(b.idle[s.lease]) >= maxIdle {
+// keepIdle keeps a link for the next who needs one, for a while. b.mu is held.
+func (b *Backend) keepIdle(s *lockConn) {
+	if s.longerLease || len(b.idle[s.lease]) >= maxIdle {
 		b.remove(s)
 		b.discard(s)
 		return
 	}
-	s.idle = time.Now()
+	s.idleSince = time.Now()
 	b.idle[s.lease] = append(b.idle[s.lease], s)
 }
 
 // discard closes a link that holds nothing. b.mu is held.
-func (b *Backend) discard(s *session) {
+func (b *Backend) discard(s *lockConn) {
 	if !b.closed {
-		b.tasks.Go(s.link.Close)
+		b.tasks.Go(s.conn.Close)
 		return
 	}
-	s.link.Close()
+	s.conn.Close()
 }
 
 // room is how many more connections may be taken: one is left for others. b.mu is held.
@@ -145,42 +145,42 @@ func (b *Backend) room() int {
 	if limit <= 0 {
 		return maxHolds
 	}
-	return limit - 1 - len(b.links) - b.opens
+	return limit - 1 - len(b.conns) - b.opening
 }
 
-// open makes a link that is on no list.
-func (b *Backend) open(ctx context.Context, lease time.Duration) (*session, error) {
-	if s := b.adopt(ctx, lease); s != nil {
+// openConn makes a link that is on no list.
+func (b *Backend) openConn(ctx context.Context, lease time.Duration) (*lockConn, error) {
+	if s := b.reuseIdle(ctx, lease); s != nil {
 		return s, nil
 	}
 	if err := b.reserve(); err != nil {
 		return nil, err
 	}
-	s, err := b.pin(ctx, lease)
+	s, err := b.dial(ctx, lease)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.opens--
+	b.opening--
 	switch {
 	case err != nil:
 		return nil, err
 	case b.closed:
-		s.link.Close()
+		s.conn.Close()
 		return nil, driver.ErrClosed
 	}
-	b.links[s] = struct{}{}
+	b.conns[s] = struct{}{}
 	return s, nil
 }
 
-// adopt makes a link of one that nobody uses, of another TTL; nil if there is none. A statement is
+// reuseIdle makes a link of one that nobody uses, of another TTL; nil if there is none. A statement is
 // a small part of a connection.
-func (b *Backend) adopt(ctx context.Context, lease time.Duration) *session {
-	s := b.stray()
+func (b *Backend) reuseIdle(ctx context.Context, lease time.Duration) *lockConn {
+	s := b.takeAnyIdle()
 	if s == nil {
 		return nil
 	}
 	err := s.do(ctx, func(own context.Context) error {
-		s.limit = lease
-		return s.link.Lease(own, lease)
+		s.maxSilence = lease
+		return s.conn.Lease(own, lease)
 	})
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -195,12 +195,12 @@ func (b *Backend) adopt(ctx context.Context, lease time.Duration) *session {
 	return nil
 }
 
-// stray is a link that nobody uses, of any TTL.
-func (b *Backend) stray() *session {
+// takeAnyIdle is a link that nobody uses, of any TTL.
+func (b *Backend) takeAnyIdle() *lockConn {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for lease := range b.idle {
-		if s := b.spare(lease); s != nil {
+		if s := b.takeIdle(lease); s != nil {
 			return s
 		}
 	}
@@ -223,12 +223,12 @@ func (b *Backend) reserve() error {
 	if b.room() <= 0 {
 		return fmt.Errorf("the pool's limit of %d connections leaves no room for another held lock: one is kept for others; raise SetMaxOpenConns, or max_connections in a URL", b.DB.Stats().MaxOpenConnections)
 	}
-	b.opens++
+	b.opening++
 	return nil
 }
 
-// pin takes a connection out of the pool.
-func (b *Backend) pin(ctx context.Context, lease time.Duration) (*session, error) {
+// dial takes a connection out of the pool.
+func (b *Backend) dial(ctx context.Context, lease time.Duration) (*lockConn, error) {
 	conn, err := b.DB.Conn(ctx)
 	if err != nil {
 		return nil, err
@@ -239,7 +239,7 @@ func (b *Backend) pin(ctx context.Context, lease time.Duration) (*session, error
 		Discard(conn)
 		return nil, err
 	}
-	s := &session{b: b, link: link, lease: lease, limit: lease, sent: sent, lane: make(chan struct{}, 1), holds: map[string]*hold{}}
-	s.lane <- struct{}{}
+	s := &lockConn{b: b, conn: link, lease: lease, maxSilence: lease, lastSent: sent, sem: make(chan struct{}, 1), holds: map[string]*connHold{}}
+	s.sem <- struct{}{}
 	return s, nil
 }

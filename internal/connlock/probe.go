@@ -25,30 +25,30 @@ func (b *Backend) probe(ctx context.Context) error {
 	}
 	l := Lock{Name: "distlock probe " + driver.NewOwner(), Owner: driver.NewOwner(), Probe: true}
 	l.Key = b.Dialect.Key(l.Name)
-	one, err := b.pin(ctx, probeLease)
+	one, err := b.dial(ctx, probeLease)
 	if err != nil {
 		return err
 	}
-	two, err := b.pin(ctx, probeLease)
+	two, err := b.dial(ctx, probeLease)
 	if err != nil {
-		one.link.Close()
+		one.conn.Close()
 		return err
 	}
-	err = exclude(ctx, one.link, two.link, l)
+	err = exclude(ctx, one.conn, two.conn, l)
 	if err == nil {
 		err = b.Dialect.RemoveProbe(ctx, l)
 	}
 	if err != nil {
-		one.link.Close()
-		two.link.Close()
+		one.conn.Close()
+		two.conn.Close()
 		return err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, s := range []*session{one, two} {
+	for _, s := range []*lockConn{one, two} {
 		s.answered(time.Now())
-		b.links[s] = struct{}{}
-		b.settle(s)
+		b.conns[s] = struct{}{}
+		b.keepIfUnused(s)
 	}
 	return nil
 }

@@ -15,9 +15,9 @@ var errBusy = errors.New("its transaction is at the caller's work, which must en
 // Renew sends one statement for each link that has some of the holds.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	errs := make([]error, len(holds))
-	batches := map[*session]*batch{}
+	batches := map[*lockConn]*renewBatch{}
 	for i, d := range holds {
-		if errs[i] = b.check(d); errs[i] != nil {
+		if errs[i] = b.validate(d); errs[i] != nil {
 			continue
 		}
 		h := b.holdOf(d)
@@ -25,12 +25,12 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 		case h == nil:
 			errs[i] = driver.ErrLost
 		case h.isWorking():
-			errs[i] = b.fail("renew", d.Name, errBusy)
+			errs[i] = b.wrapError("renew", d.Name, errBusy)
 		default:
-			if batches[h.s] == nil {
-				batches[h.s] = &batch{}
+			if batches[h.conn] == nil {
+				batches[h.conn] = &renewBatch{}
 			}
-			batches[h.s].add(i, h, d.TTL)
+			batches[h.conn].add(i, h, d.TTL)
 		}
 	}
 	var wg sync.WaitGroup
@@ -41,36 +41,36 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	return errs
 }
 
-// batch is what is to be renewed on one link.
-type batch struct {
+// renewBatch is what is to be renewed on one link.
+type renewBatch struct {
 	at    []int
-	holds []*hold
+	holds []*connHold
 	ttl   time.Duration
 }
 
-func (t *batch) add(i int, h *hold, ttl time.Duration) {
+func (t *renewBatch) add(i int, h *connHold, ttl time.Duration) {
 	t.at, t.holds, t.ttl = append(t.at, i), append(t.holds, h), max(t.ttl, ttl)
 }
 
-func (t *batch) renew(ctx context.Context, s *session, errs []error) {
+func (t *renewBatch) renew(ctx context.Context, s *lockConn, errs []error) {
 	err := ctx.Err()
 	if err == nil {
-		err = s.b.apart(ctx, func(own context.Context) error { return s.prolong(own, t.ttl) }, func() {})
+		err = s.b.detach(ctx, func(own context.Context) error { return s.extend(own, t.ttl) }, func() {})
 	}
 	for n, i := range t.at {
 		h := t.holds[n]
 		switch {
 		case errors.Is(err, driver.ErrClosed):
 			errs[i] = err
-		case !s.b.still(h):
+		case !s.b.isCurrent(h):
 			errs[i] = driver.ErrLost
 		default:
-			errs[i] = s.b.fail("renew", h.lock.Name, err)
+			errs[i] = s.b.wrapError("renew", h.lock.Name, err)
 		}
 	}
 }
 
-func (h *hold) isWorking() bool {
+func (h *connHold) isWorking() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.working

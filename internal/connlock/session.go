@@ -13,53 +13,53 @@ var errSilent = errors.New("the connection had no answer for the TTL of its hold
 // errGone is the answer on a link that was given up.
 var errGone = errors.New("the connection was lost")
 
-// session is a link and what it holds.
-type session struct {
+// lockConn is a link and what it holds.
+type lockConn struct {
 	b     *Backend
-	link  Conn
+	conn  Conn
 	lease time.Duration // the class that it belongs to
 
-	lane  chan struct{} // holds a token while nobody sends
-	limit time.Duration // for how long it may be silent; guarded by lane
-	sent  time.Time     // when the last answered statement was sent; guarded by lane
+	sem        chan struct{} // holds a token while nobody sends
+	maxSilence time.Duration // for how long it may be silent; guarded by lane
+	lastSent   time.Time     // when the last answered statement was sent; guarded by lane
 
 	// Guarded by Backend.mu.
-	holds  map[string]*hold // by owner
-	users  int              // attempts under way
-	dead   bool
-	idle   time.Time
-	common bool // it is among Backend.shared
-	longer bool // it may be silent for longer than its lease, for the sake of one hold
+	holds       map[string]*connHold // by owner
+	attempts    int                  // attempts under way
+	dead        bool
+	idleSince   time.Time
+	isShared    bool // it is among Backend.shared
+	longerLease bool // it may be silent for longer than its lease, for the sake of one hold
 }
 
 // do sends statements, when no other are under way. They end with the link's trust and not
 // with ctx, which bounds the wait for the lane only.
-func (s *session) do(ctx context.Context, f func(context.Context) error) error {
+func (s *lockConn) do(ctx context.Context, f func(context.Context) error) error {
 	return s.doFor(ctx, 0, f)
 }
 
 // doFor is do for statements that take up to extra.
-func (s *session) doFor(ctx context.Context, extra time.Duration, f func(context.Context) error) error {
+func (s *lockConn) doFor(ctx context.Context, extra time.Duration, f func(context.Context) error) error {
 	select {
-	case <-s.lane:
+	case <-s.sem:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { s.lane <- struct{}{} }()
+	defer func() { s.sem <- struct{}{} }()
 	if s.isDead() {
 		return errGone
 	}
 	sent := time.Now()
-	end := s.sent.Add(s.limit)
+	end := s.lastSent.Add(s.maxSilence)
 	if !sent.Before(end) {
-		s.die(errSilent)
+		s.lose(errSilent)
 		return errSilent
 	}
 	own, cancel := context.WithDeadline(s.b.life, end.Add(extra))
 	defer cancel()
 	err := f(own)
 	if err == nil && own.Err() != nil {
-		s.die(errSilent) // a driver may close the connection then, and still hand over the answer
+		s.lose(errSilent) // a driver may close the connection then, and still hand over the answer
 		return errSilent
 	}
 	if err == nil && extra > 0 {
@@ -72,57 +72,57 @@ func (s *session) doFor(ctx context.Context, extra time.Duration, f func(context
 }
 
 // answered notes when something was sent that has been answered. The lane is held.
-func (s *session) answered(sent time.Time) { s.sent = sent }
+func (s *lockConn) answered(sent time.Time) { s.lastSent = sent }
 
-func (s *session) isDead() bool {
+func (s *lockConn) isDead() bool {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	return s.dead
 }
 
-// prolong is a statement that lets the link live for at least ttl from now on. An error
+// extend is a statement that lets the link live for at least ttl from now on. An error
 // ends it.
-func (s *session) prolong(ctx context.Context, ttl time.Duration) error {
+func (s *lockConn) extend(ctx context.Context, ttl time.Duration) error {
 	return s.do(ctx, func(own context.Context) error {
 		err := error(nil)
-		if ttl > s.limit {
-			err = s.link.Lease(own, ttl)
+		if ttl > s.maxSilence {
+			err = s.conn.Lease(own, ttl)
 		} else {
-			err = s.link.Ping(own)
+			err = s.conn.Ping(own)
 		}
 		if err != nil {
-			s.die(err)
+			s.lose(err)
 			return fmt.Errorf("%w: %w", errGone, err)
 		}
-		if ttl > s.limit {
-			s.limit = ttl
-			s.outlast()
+		if ttl > s.maxSilence {
+			s.maxSilence = ttl
+			s.noteLongerLease()
 		}
 		return nil
 	})
 }
 
-// outlast notes that the link is not as others of its lease. Who died with it would keep the next
+// noteLongerLease notes that the link is not as others of its lease. Who died with it would keep the next
 // waiting for longer than its TTL.
-func (s *session) outlast() {
+func (s *lockConn) noteLongerLease() {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
-	s.longer = true
+	s.longerLease = true
 }
 
 // undo is for a link after an error: it does not have the lock after that, or is dead. Its
 // lane is held.
-func (s *session) undo(l Lock, cause error) {
-	ctx, cancel := context.WithTimeout(s.b.life, lastResort)
+func (s *lockConn) undo(l Lock, cause error) {
+	ctx, cancel := context.WithTimeout(s.b.life, cleanupTime)
 	defer cancel()
-	if err := s.link.Undo(ctx, l); err != nil {
-		s.die(errors.Join(cause, err), l.Owner)
+	if err := s.conn.Undo(ctx, l); err != nil {
+		s.lose(errors.Join(cause, err), l.Owner)
 	}
 }
 
-// die ends a link: its holds are lost. The owners of what it was asked for may have got it.
+// lose ends a link: its holds are lost. The owners of what it was asked for may have got it.
 // Its lane is held, or nobody can be in it.
-func (s *session) die(cause error, suspects ...string) {
+func (s *lockConn) lose(cause error, suspects ...string) {
 	b := s.b
 	b.mu.Lock()
 	if s.dead {
@@ -130,29 +130,29 @@ func (s *session) die(cause error, suspects ...string) {
 		return
 	}
 	b.remove(s)
-	var gone []*hold
+	var gone []*connHold
 	for owner, h := range s.holds {
 		gone = append(gone, h)
 		suspects = append(suspects, owner)
-		b.forget(h)
+		b.removeHold(h)
 	}
-	b.miss(gone)
+	b.noteLost(gone)
 	closed := b.closed
-	b.haunt(s, suspects)
+	b.trackOrphan(s, suspects)
 	b.mu.Unlock()
-	s.link.Close()
+	s.conn.Close()
 	if closed {
 		return
 	}
 	for _, h := range gone {
-		h.tellLost()
+		h.notifyLost()
 	}
 }
 
 // remove takes a link out of all lists. b.mu is held.
-func (b *Backend) remove(s *session) {
+func (b *Backend) remove(s *lockConn) {
 	s.dead = true
-	delete(b.links, s)
+	delete(b.conns, s)
 	b.shared[s.lease] = without(b.shared[s.lease], s)
 	b.idle[s.lease] = without(b.idle[s.lease], s)
 	if len(b.shared[s.lease]) == 0 {
@@ -163,8 +163,8 @@ func (b *Backend) remove(s *session) {
 	}
 }
 
-func without(all []*session, s *session) []*session {
-	var rest []*session
+func without(all []*lockConn, s *lockConn) []*lockConn {
+	var rest []*lockConn
 	for _, o := range all {
 		if o != s {
 			rest = append(rest, o)

@@ -9,8 +9,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// watch waits in the server's queue, on a link of its own.
-type watch struct {
+// queueWait waits in the server's queue, on a link of its own.
+type queueWait struct {
 	b     *Backend
 	lock  Lock
 	lease time.Duration
@@ -21,7 +21,7 @@ type watch struct {
 	forced  context.Context // to end, though nobody answers
 	force   context.CancelFunc
 	done    chan struct{} // closed when it takes nothing more
-	s       *session      // which it has, or nil; for run alone
+	conn    *lockConn     // which it has, or nil; for run alone
 
 	mu      sync.Mutex
 	waiting Conn // in a statement that may be cancelled, or nil
@@ -30,88 +30,88 @@ type watch struct {
 // Watch waits natively, and takes the lock for r's Owner. ErrSkip if too many wait already,
 // or if the pool has no connection to spare for it.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
-	if err := b.check(r.Hold); err != nil {
+	if err := b.validate(r.Hold); err != nil {
 		return driver.Watch{}, err
 	}
 	if err := ctx.Err(); err != nil {
-		return driver.Watch{}, b.fail("watch", r.Name, err)
+		return driver.Watch{}, b.wrapError("watch", r.Name, err)
 	}
-	if !b.mayWait() {
+	if !b.reserveWait() {
 		return driver.Watch{}, driver.ErrSkip
 	}
-	w := &watch{b: b, lock: b.lockOf(r), lease: class(r.TTL), ready: make(chan struct{}, 1), done: make(chan struct{})}
+	w := &queueWait{b: b, lock: b.lockOf(r), lease: leaseClass(r.TTL), ready: make(chan struct{}, 1), done: make(chan struct{})}
 	w.closing, w.close = context.WithCancel(b.life)
 	w.forced, w.force = context.WithCancel(b.life)
-	own, end := b.within(ctx)
+	own, end := b.bounded(ctx)
 	defer end()
-	if err := w.board(own); err != nil {
-		b.waited()
+	if err := w.connect(own); err != nil {
+		b.endWait()
 		w.close()
 		w.force()
-		return driver.Watch{}, b.fail("watch", r.Name, err)
+		return driver.Watch{}, b.wrapError("watch", r.Name, err)
 	}
-	if !b.begin(w.run) {
+	if !b.goTask(w.run) {
 		return driver.Watch{}, driver.ErrClosed
 	}
-	return driver.Watch{Ready: w.ready, Close: w.end}, nil
+	return driver.Watch{Ready: w.ready, Close: w.stop}, nil
 }
 
-// mayWait counts a waiter, if there is room for one. Half of a limited pool is for waiters,
+// reserveWait counts a waiter, if there is room for one. Half of a limited pool is for waiters,
 // at most.
-func (b *Backend) mayWait() bool {
+func (b *Backend) reserveWait() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	most := maxWaits
+	most := maxWaiting
 	if limit := b.DB.Stats().MaxOpenConnections; limit > 0 {
 		most = min(most, (limit-1)/2)
 	}
-	if b.waits >= most {
+	if b.waiting >= most {
 		return false
 	}
-	b.waits++
+	b.waiting++
 	return true
 }
 
-func (b *Backend) waited() {
+func (b *Backend) endWait() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.waits--
+	b.waiting--
 }
 
-// board finds a link to wait on.
-func (w *watch) board(ctx context.Context) error {
+// connect finds a link to wait on.
+func (w *queueWait) connect(ctx context.Context) error {
 	b := w.b
 	b.mu.Lock()
-	s := b.spare(w.lease)
+	s := b.takeIdle(w.lease)
 	b.mu.Unlock()
 	if s == nil {
 		var err error
-		if s, err = b.open(ctx, w.lease); err != nil {
+		if s, err = b.openConn(ctx, w.lease); err != nil {
 			return err
 		}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.users++
-	w.s = s
+	s.attempts++
+	w.conn = s
 	return nil
 }
 
 // run waits until it has the lock or is closed.
-func (w *watch) run() {
+func (w *queueWait) run() {
 	defer close(w.done)
-	defer w.b.waited()
+	defer w.b.endWait()
 	defer w.close()
 	defer w.force()
 	for w.closing.Err() == nil {
-		if w.s == nil && w.board(w.closing) != nil {
+		if w.conn == nil && w.connect(w.closing) != nil {
 			w.signal() // who waits may do better by itself
 			w.pause()
 			continue
 		}
 		got, err := w.wait()
 		if got || err != nil || w.closing.Err() != nil {
-			w.off()
+			w.disconnect()
 		}
 		switch {
 		case got:
@@ -122,32 +122,32 @@ func (w *watch) run() {
 			w.pause()
 		}
 	}
-	if w.s != nil {
-		w.off()
+	if w.conn != nil {
+		w.disconnect()
 	}
 }
 
-// off leaves its link.
-func (w *watch) off() {
-	w.b.leave(w.s)
-	w.s = nil
+// disconnect leaves its link.
+func (w *queueWait) disconnect() {
+	w.b.endAttempt(w.conn)
+	w.conn = nil
 }
 
 // wait waits for a slice.
-func (w *watch) wait() (got bool, err error) {
-	s := w.s
-	err = s.doFor(w.closing, slice+lastResort, func(own context.Context) error {
+func (w *queueWait) wait() (got bool, err error) {
+	s := w.conn
+	err = s.doFor(w.closing, waitSlice+cleanupTime, func(own context.Context) error {
 		own, cancel := context.WithCancel(own)
 		defer cancel()
 		defer context.AfterFunc(w.forced, cancel)()
-		w.waitsOn(s.link)
-		ok, err := s.link.WaitLock(own, w.lock, slice)
-		w.waitsOn(nil)
+		w.setWaiting(s.conn)
+		ok, err := s.conn.WaitLock(own, w.lock, waitSlice)
+		w.setWaiting(nil)
 		switch {
 		case err != nil:
 			s.undo(w.lock, err)
 			return err
-		case ok && !w.arrive(s):
+		case ok && !w.granted(s):
 			s.undo(w.lock, errors.New("it was not needed"))
 		case ok:
 			got = true
@@ -157,29 +157,29 @@ func (w *watch) wait() (got bool, err error) {
 	return got, err
 }
 
-// arrive enters what the wait has brought, unless the Owner has it already. The lock
+// granted enters what the wait has brought, unless the Owner has it already. The lock
 // is this link's: a hold of this process that should be in the way is none any more.
-func (w *watch) arrive(s *session) bool {
+func (w *queueWait) granted(s *lockConn) bool {
 	b := w.b
 	b.mu.Lock()
-	if b.holds[w.lock.Owner] != nil || b.closed {
+	if b.byOwner[w.lock.Owner] != nil || b.closed {
 		b.mu.Unlock()
 		return false
 	}
-	stale := b.keys[w.lock.Key]
+	stale := b.byKey[w.lock.Key]
 	if stale != nil {
-		b.forget(stale)
+		b.removeHold(stale)
 	}
-	b.enter(s, w.lock, nil)
+	b.enterHold(s, w.lock, nil)
 	b.share(s)
 	b.mu.Unlock()
 	if stale != nil {
-		stale.tellLost()
+		stale.notifyLost()
 	}
 	return true
 }
 
-func (w *watch) signal() {
+func (w *queueWait) signal() {
 	select {
 	case w.ready <- struct{}{}:
 	default:
@@ -187,38 +187,38 @@ func (w *watch) signal() {
 }
 
 // pause is after what did not work.
-func (w *watch) pause() {
+func (w *queueWait) pause() {
 	select {
 	case <-w.closing.Done():
 	case <-time.After(200 * time.Millisecond):
 	}
 }
 
-// end cancels the wait, and returns when nothing more is taken: it is cancelled until
+// stop cancels the wait, and returns when nothing more is taken: it is cancelled until
 // that is answered, since one that comes too early hits nothing.
-func (w *watch) end() {
+func (w *queueWait) stop() {
 	w.close()
-	ctx, cancel := context.WithTimeout(w.b.life, lastResort)
+	ctx, cancel := context.WithTimeout(w.b.life, cleanupTime)
 	defer cancel()
-	for ctx.Err() == nil && !w.over(time.Millisecond) {
+	for ctx.Err() == nil && !w.doneWithin(time.Millisecond) {
 		w.cancel(ctx)
-		if w.over(20 * time.Millisecond) {
+		if w.doneWithin(20 * time.Millisecond) {
 			return
 		}
 	}
-	w.giveUp()
+	w.endByForce()
 }
 
-// waitsOn notes the link on which it waits. It returns when no cancellation is under way any
+// setWaiting notes the link on which it waits. It returns when no cancellation is under way any
 // more: that would hit the link's next statement.
-func (w *watch) waitsOn(k Conn) {
+func (w *queueWait) setWaiting(k Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.waiting = k
 }
 
 // cancel ends the wait, if it is there. Without an answer the link is closed later.
-func (w *watch) cancel(ctx context.Context) {
+func (w *queueWait) cancel(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.waiting != nil {
@@ -226,7 +226,7 @@ func (w *watch) cancel(ctx context.Context) {
 	}
 }
 
-func (w *watch) over(soon time.Duration) bool {
+func (w *queueWait) doneWithin(soon time.Duration) bool {
 	t := time.NewTimer(soon)
 	defer t.Stop()
 	select {
@@ -237,9 +237,9 @@ func (w *watch) over(soon time.Duration) bool {
 	}
 }
 
-// giveUp leaves a wait that can't be cancelled: no server answers. What it is granted
+// endByForce leaves a wait that can't be cancelled: no server answers. What it is granted
 // can't be used, and ends by the server's own clock.
-func (w *watch) giveUp() {
+func (w *queueWait) endByForce() {
 	w.force()
 	<-w.done
 }
