@@ -136,7 +136,7 @@ func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:]
 
 // create makes a node of the place and lists its siblings, in one round trip. Missing
 // parents are made. Unless the error says that nothing was made, the place is in doubt.
-func (p *place) create(ctx context.Context, prefix string, data []byte) (zk.Entry, error) {
+func (p *place) create(ctx context.Context, prefix string, data []byte) (zk.Created, error) {
 	dir := prefix[:strings.LastIndexByte(prefix, '/')]
 	for {
 		e, err := p.s.conn.CreateAndList(ctx, prefix, data)

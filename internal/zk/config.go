@@ -13,41 +13,42 @@ import (
 	"time"
 )
 
-// Config says which servers a session is for, and how it is reached.
+// Config describes the servers and the session.
 type Config struct {
-	// Servers are addresses, host:port, of one ensemble. They are tried in random
+	// Servers are the addresses, host:port, of one ensemble. They are tried in random
 	// order.
 	Servers []string
 
-	// Chroot is the node below which all paths are meant; empty: the root. It must
-	// exist.
+	// Chroot is the node that all paths are relative to. It must exist. Default: the
+	// root.
 	Chroot string
 
-	// Timeout is how long the session shall live when nothing is heard of it. The
-	// servers put bounds to it: see Conn.Timeout. Default: 10 seconds.
+	// Timeout is the session timeout to request. The servers bound it: see Conn.Timeout.
+	// Default: 10 seconds.
 	Timeout time.Duration
 
 	// User and Password log in with the scheme "digest".
 	User, Password string
 
-	// Private lets only this user do anything with the nodes that it creates.
+	// Private gives only this user access to the nodes that the session creates.
 	Private bool
 
-	// TLS is for servers that want it. Without a ServerName it is the server's host.
+	// TLS enables TLS. An empty ServerName means the server's host.
 	TLS *tls.Config
 
 	// Dial makes connections. Default: net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	// MaxRequest is how long a request may be, in bytes: the servers' jute.maxbuffer,
-	// above which they end the connection. Default: 1 MiB − 1, like theirs.
+	// MaxRequest is the greatest length of a request, in bytes: the servers'
+	// jute.maxbuffer, above which they close the connection. Default: 1 MiB - 1, as
+	// theirs.
 	MaxRequest int
 
-	// MaxAnswer is how long an answer may be, in bytes. Default: 16 MiB.
+	// MaxAnswer is the greatest length of an answer, in bytes. Default: 16 MiB.
 	MaxAnswer int
 }
 
-// withDefaults is the configuration with everything set, or what is wrong with it.
+// withDefaults validates c and sets its defaults.
 func (c Config) withDefaults() (Config, error) {
 	switch {
 	case len(c.Servers) == 0:
@@ -55,7 +56,7 @@ func (c Config) withDefaults() (Config, error) {
 	case c.Timeout < 0 || c.MaxRequest < 0 || c.MaxAnswer < 0:
 		return c, errors.New("zk: a timeout or limit is negative")
 	case c.Private && c.User == "":
-		return c, errors.New("zk: Private wants a User that the nodes belong to")
+		return c, errors.New("zk: Private needs a User")
 	}
 	c.Chroot = strings.TrimSuffix(c.Chroot, "/")
 	if err := checkPath(c.Chroot); c.Chroot != "" && err != nil {
@@ -72,7 +73,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// connect makes a connection that is ready for the handshake.
+// connect makes a TCP or TLS connection.
 func (c *Config) connect(ctx context.Context, addr string) (net.Conn, error) {
 	conn, err := c.Dial(ctx, "tcp", addr)
 	if err != nil || c.TLS == nil {
@@ -99,15 +100,15 @@ func checkPath(path string) error {
 	return nil
 }
 
-// full is a path as the server knows it.
-func (c *Config) full(path string) string {
+// absolute returns a path as the server knows it.
+func (c *Config) absolute(path string) string {
 	if c.Chroot != "" && path == "/" {
 		return c.Chroot
 	}
 	return c.Chroot + path
 }
 
-// below is a path of the server's as the caller knows it.
-func (c *Config) below(full string) string {
+// relative returns a server's path as the caller knows it.
+func (c *Config) relative(full string) string {
 	return cmp.Or(strings.TrimPrefix(full, c.Chroot), "/")
 }

@@ -1,128 +1,73 @@
+// Package zk is a ZooKeeper client for locks: a session that is never silently replaced by
+// another, a context on every call, several requests in one round trip, watches that can
+// be cancelled, and a deadline until which the session certainly lives.
 package zk
 
 import (
 	"context"
-	"errors"
+	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/distlock/distlock/internal/wait"
 )
 
-// Conn is one session, which is never replaced by another: when it is over, it is over.
-// It moves to another server when the connection breaks. All methods may be called by
-// any number of goroutines at once; what one goroutine asks is done in that order.
+// Conn is one session. It moves to another server when its connection breaks, and is
+// never replaced by another session. All methods may be called concurrently; the requests
+// of one goroutine are executed in their order.
 type Conn struct {
-	cfg     Config
-	who     identity
-	next    int           // which server is tried next
-	kick    chan struct{} // there is something to write
-	done    chan struct{} // the session is over
-	stopped chan struct{} // its goroutines have ended
+	cfg        Config
+	identity   identity
+	nextServer int           // index in cfg.Servers
+	toWrite    wait.Signal   // the queue has grown
+	done       chan struct{} // the session is over
+	stopped    chan struct{} // its goroutines have ended
 
-	// ctx ends when the session does: with that attempts to connect.
-	ctx    context.Context
+	ctx    context.Context // ends with the session
 	cancel context.CancelFunc
 
-	mu      sync.Mutex
-	err     error // why the session is over
-	closing bool
-	queue   []*call // not written yet
-	flying  fifo    // written, in the order of their answers
-	watches map[spot]*watching
-	proof   proof
-	heard   time.Time // when the server sent something last
-	zxid    int64     // the last transaction that it told of
-	xid     int32
+	mu           sync.Mutex
+	err          error // why the session is over
+	closing      bool
+	queue        []*rpc // not written yet
+	inFlight     fifo   // written and unanswered
+	watches      watchTable
+	proof        proof
+	lastReceived time.Time // when the server last sent something
+	zxid         int64     // the last transaction that a server reported
+	xid          int32
 }
 
-// Dial opens a session. It asks each server once, and returns when one has made the
-// session, knows the user, and finds the chroot, or gives up after ten
-// seconds. The session lasts beyond ctx: until
-// Close.
-func Dial(ctx context.Context, cfg Config) (*Conn, error) {
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		return nil, err
-	}
-	c := &Conn{
-		cfg: cfg, watches: map[spot]*watching{},
-		kick: make(chan struct{}, 1), done: make(chan struct{}), stopped: make(chan struct{}),
-	}
+// identity proves to a server that a session is ours.
+type identity struct {
+	id       int64
+	password []byte
+}
+
+func newConn(cfg Config) *Conn {
+	c := &Conn{cfg: cfg, toWrite: wait.NewSignal(), done: make(chan struct{}), stopped: make(chan struct{})}
+	c.watches = watchTable{mu: &c.mu, entries: map[watchKey]*watchEntry{}, remove: c.removeWatch}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	first, err := c.open(ctx)
-	if err != nil {
-		c.cancel()
-		return nil, err
-	}
-	go c.run(first)
-	if err := c.lookAround(ctx); err != nil {
-		c.abort()
-		return nil, err
-	}
-	return c, nil
+	return c
 }
 
-// open asks each server once for a new session. A short one too may take its time.
-func (c *Conn) open(ctx context.Context) (*wire, error) {
-	var errs []error
-	ctx, cancel := context.WithTimeout(ctx, maxPatience)
-	defer cancel()
-	for left := len(c.cfg.Servers); left > 0; left-- {
-		conn, w, err := c.try(ctx, remaining(ctx)/time.Duration(left))
-		if err == nil {
-			c.who = w.identity
-			c.proof.timeout = w.timeout
-			c.proof.created(w.sentAt)
-			return newWire(c, conn, w.sentAt), nil
-		}
-		errs = append(errs, err)
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	return nil, fmt.Errorf("zk: no server opens a session: %w", errors.Join(errs...))
-}
+// Session returns the session's number, as in Stat.EphemeralOwner.
+func (c *Conn) Session() int64 { return c.identity.id }
 
-// remaining is how long a context with a deadline lasts.
-func remaining(ctx context.Context) time.Duration {
-	deadline, _ := ctx.Deadline()
-	return time.Until(deadline)
-}
-
-// lookAround finds out what can be known right after the handshake.
-func (c *Conn) lookAround(ctx context.Context) error {
-	_, _, err := c.Get(ctx, "/")
-	switch {
-	case errors.Is(err, ErrNoNode):
-		return fmt.Errorf("zk: %s: %w", c.cfg.Chroot, ErrNoChroot)
-	case errors.Is(err, ErrNoAuth):
-		return nil // it is there
-	}
-	return err
-}
-
-// abort ends a session that nobody has got to know.
-func (c *Conn) abort() {
-	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout())
-	defer cancel()
-	c.Close(ctx)
-}
-
-// Session is the number of the session, as in Stat.EphemeralOwner.
-func (c *Conn) Session() int64 { return c.who.id }
-
-// Timeout is what the servers made of the timeout that was asked for.
+// Timeout returns the session timeout that the servers have granted.
 func (c *Conn) Timeout() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.proof.timeout
 }
 
-// Deadline is until when the servers certainly don't end the session by themselves,
-// whatever has happened since. It moves on while the session does well: right after
-// that between a half and three quarters of the timeout are left, if the servers answer
-// within a twenty-fifth of it. Once it has passed
-// nobody here knows: only Done tells of a fact.
+// Deadline returns the time until which the servers certainly don't end the session by
+// themselves, whatever has happened since. It advances while the session is healthy: just
+// after that, between a half and three quarters of the timeout are left if the servers
+// answer within a twenty-fifth of it. A deadline that has passed proves nothing: only Done
+// reports the session's end.
 func (c *Conn) Deadline() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,54 +77,15 @@ func (c *Conn) Deadline() time.Time {
 // Done is closed when the session is over: the servers said so, or Close was called.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err is why the session is over: ErrSessionExpired, ErrAuthFailed or ErrClosed. It is
-// nil before Done is closed.
+// Err returns why the session is over: ErrSessionExpired, ErrAuthFailed or ErrClosed. It
+// is nil until Done is closed.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Close ends the session, with its ephemeral nodes and watches. An error means that the
-// servers haven't confirmed it before ctx ended: they end the session when its timeout
-// has passed. Either way nothing can be asked any more. Calls that wait for an answer
-// get it first, while ctx lasts.
-func (c *Conn) Close(ctx context.Context) error {
-	err := c.sayGoodbye(ctx)
-	c.end(ErrClosed)
-	select {
-	case <-c.stopped:
-	case <-ctx.Done():
-	}
-	return err
-}
-
-func (c *Conn) sayGoodbye(ctx context.Context) error {
-	c.mu.Lock()
-	first := !c.closing && c.err == nil
-	c.closing = true
-	c.mu.Unlock()
-	if !first {
-		select {
-		case <-c.done:
-			return nil
-		case <-ctx.Done():
-			return fmt.Errorf("zk: close: %w", ctx.Err())
-		}
-	}
-	k := newCall(opCloseSession, "")
-	k.repeat = true
-	err := c.do(ctx, k)
-	if errors.Is(err, ErrSessionExpired) {
-		return nil
-	}
-	if err == nil {
-		k.free()
-	}
-	return err
-}
-
-// end makes the session over. Only the first reason counts.
+// end ends the session. Only the first reason counts.
 func (c *Conn) end(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,4 +95,271 @@ func (c *Conn) end(why error) {
 	c.err = why
 	close(c.done)
 	c.cancel()
+}
+
+// rpc is a request and its answer.
+type rpc struct {
+	opcode     opcode
+	path       string // as the caller knows it, for errors
+	frame      []byte // the request; its length and xid are set when it is written
+	xid        int32  // 0: the connection's next
+	idempotent bool   // it may be sent again
+	internal   bool   // it serves one connection and ends with that; no caller waits for it
+
+	stage   stage
+	sentAt  time.Time
+	resends int
+
+	watch  *Watch // that it sets
+	done   chan struct{}
+	err    error
+	answer rpcAnswer
+}
+
+// stage is the progress of an rpc. Conn.mu guards it.
+type stage int
+
+const (
+	queued    stage = iota // not written yet
+	sent                   // written, at least in part
+	answered               // its result is set, and done has been notified
+	abandoned              // written, but the caller has gone
+)
+
+// rpcAnswer holds the results of a request, as far as its opcode has them.
+type rpcAnswer struct {
+	created  string
+	data     []byte
+	children []string
+	stat     Stat
+	results  []multiResult
+}
+
+const (
+	frameHead  = 12 // length, xid, opcode
+	maxResends = 3
+)
+
+var rpcs = sync.Pool{New: func() any { return &rpc{done: make(chan struct{}, 1)} }}
+
+// newRPC returns a request to which only the head is written.
+func newRPC(o opcode, path string) *rpc {
+	q := rpcs.Get().(*rpc)
+	*q = rpc{opcode: o, path: path, frame: append(q.frame[:0], make([]byte, frameHead)...), done: q.done}
+	binary.BigEndian.PutUint32(q.frame[8:], uint32(o))
+	return q
+}
+
+// free recycles an rpc to which no other reference exists.
+func (q *rpc) free() {
+	*q = rpc{frame: q.frame, done: q.done}
+	rpcs.Put(q)
+}
+
+func (q *rpc) error(err error) error { return &opError{q.opcode, q.path, err} }
+
+// assignXID completes the frame when it is written.
+func (q *rpc) assignXID(xid int32) {
+	binary.BigEndian.PutUint32(q.frame, uint32(len(q.frame)-4))
+	binary.BigEndian.PutUint32(q.frame[4:], uint32(xid))
+	q.xid = xid
+}
+
+// commits reports whether an answer without an error proves that a majority of the servers
+// has agreed.
+func (q *rpc) commits() bool {
+	switch q.opcode {
+	case opCreate2, opCreateContainer, opDelete, opSetData, opMulti:
+		return true
+	}
+	return false
+}
+
+// decode reads an answer without an error.
+func (q *rpc) decode(d *decoder) error {
+	a := &q.answer
+	switch q.opcode {
+	case opCreate2, opCreateContainer:
+		a.created, a.stat = d.text(), d.stat()
+	case opGetData:
+		a.data, a.stat = d.buffer(), d.stat()
+	case opSetData:
+		a.stat = d.stat()
+	case opGetChildren2:
+		a.children, a.stat = d.texts(), d.stat()
+	case opMulti:
+		a.results = d.multiResults()
+	}
+	if d.bad {
+		return errProtocol
+	}
+	return nil
+}
+
+// do sends a request and waits for its answer. It frees the rpc.
+func (c *Conn) do(ctx context.Context, q *rpc) (rpcAnswer, error) {
+	if err := c.submit(ctx, q); err != nil {
+		return rpcAnswer{}, err
+	}
+	return c.await(ctx, q)
+}
+
+// submit queues requests to be written one right after the other. On an error it queues
+// none, and frees them.
+func (c *Conn) submit(ctx context.Context, qs ...*rpc) error {
+	for _, q := range qs {
+		if err := c.validate(ctx, q); err != nil {
+			return reject(qs, q, err)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.closedError(qs[0]); err != nil {
+		return reject(qs, qs[0], err)
+	}
+	for _, q := range qs {
+		c.queue = append(c.queue, q)
+		c.watches.requested(q.watch)
+	}
+	c.toWrite.Notify()
+	return nil
+}
+
+func (c *Conn) validate(ctx context.Context, q *rpc) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if len(q.frame)-4 > c.cfg.MaxRequest {
+		return ErrTooLarge
+	}
+	if q.path != "" {
+		return checkPath(q.path)
+	}
+	return nil
+}
+
+// closedError returns why the session takes no requests any more.
+func (c *Conn) closedError(q *rpc) error {
+	if c.err == nil && c.closing && q.opcode != opCloseSession {
+		return ErrClosed
+	}
+	return c.err
+}
+
+func reject(qs []*rpc, bad *rpc, why error) error {
+	err := bad.error(fmt.Errorf("%w: %w", ErrNotSent, why))
+	for _, q := range qs {
+		q.free()
+	}
+	return err
+}
+
+// await returns when the request is answered or ctx ends. It frees the rpc.
+func (c *Conn) await(ctx context.Context, q *rpc) (rpcAnswer, error) {
+	select {
+	case <-q.done:
+	case <-ctx.Done():
+		if err := c.abandon(q, ctx.Err()); err != nil {
+			return rpcAnswer{}, err
+		}
+		<-q.done
+	}
+	defer q.free()
+	if q.err != nil {
+		return rpcAnswer{}, q.error(q.err)
+	}
+	return q.answer, nil
+}
+
+// abandon gives up a request, unless it has been answered: then it returns nil.
+func (c *Conn) abandon(q *rpc, why error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch q.stage {
+	case queued:
+		if i := slices.Index(c.queue, q); i >= 0 {
+			c.queue = slices.Delete(c.queue, i, i+1)
+		}
+		if q.resends == 0 {
+			why = fmt.Errorf("%w: %w", ErrNotSent, why)
+		}
+		err := q.error(why)
+		c.drop(q)
+		return err
+	case sent:
+		q.stage = abandoned
+		return q.error(why)
+	}
+	return nil
+}
+
+// finish reports a result to the caller of a request. c.mu is held, as in drop.
+func (c *Conn) finish(q *rpc, err error) {
+	if err != nil && q.stage == queued && q.resends == 0 {
+		err = fmt.Errorf("%w: %w", ErrNotSent, err)
+	}
+	if q.internal || q.stage == abandoned {
+		c.watches.answered(q.watch, err == nil, false)
+		q.free()
+		return
+	}
+	c.watches.answered(q.watch, err == nil, err == nil)
+	q.err, q.stage = err, answered
+	q.done <- struct{}{}
+}
+
+// drop removes a request that will not be answered and has no caller.
+func (c *Conn) drop(q *rpc) {
+	c.watches.answered(q.watch, false, false)
+	q.free()
+}
+
+// removeWatch queues the removal of a server's watch. c.mu is held.
+func (c *Conn) removeWatch(at watchKey) {
+	if c.err != nil {
+		return
+	}
+	q := newRPC(opRemoveWatches, "")
+	q.internal = true
+	q.frame = appendInt(appendText(q.frame, at.path), int32(at.kind))
+	c.queue = append(c.queue, q)
+	c.toWrite.Notify()
+}
+
+// fifo is a queue of rpcs in the order of their answers.
+type fifo struct {
+	list []*rpc
+	head int
+}
+
+func (f *fifo) push(q *rpc) { f.list = append(f.list, q) }
+
+// first returns the rpc that is answered next, or nil.
+func (f *fifo) first() *rpc {
+	if f.head == len(f.list) {
+		return nil
+	}
+	return f.list[f.head]
+}
+
+func (f *fifo) pop() *rpc {
+	q := f.first()
+	if q == nil {
+		return nil
+	}
+	f.list[f.head] = nil
+	f.head++
+	if f.head == len(f.list) {
+		f.list, f.head = f.list[:0], 0
+	} else if f.head >= 64 && f.head > len(f.list)/2 {
+		f.list, f.head = removeFirst(f.list, f.head), 0
+	}
+	return q
+}
+
+// removeFirst removes the first n rpcs, and reuses the memory.
+func removeFirst(list []*rpc, n int) []*rpc {
+	rest := copy(list, list[n:])
+	clear(list[rest:])
+	return list[:rest]
 }

@@ -228,7 +228,7 @@ func TestDialSaysWhatIsWrong(t *testing.T) {
 		"no servers":          {},
 		"refused":             {Servers: []string{"127.0.0.1:1"}},
 		"negative":            {Servers: []string{addr}, Timeout: -1},
-		"wants a User":        {Servers: []string{addr}, Private: true},
+		"needs a User":        {Servers: []string{addr}, Private: true},
 		"begins with a slash": {Servers: []string{addr}, Chroot: "x"},
 	} {
 		if _, err := Dial(soon(t), cfg); err == nil || !strings.Contains(err.Error(), want) {
@@ -251,7 +251,7 @@ func TestPatienceIsNoLongerThanTheSession(t *testing.T) {
 	} {
 		patience := timeout / beatPart
 		for range 20 {
-			patience = morePatience(patience, timeout)
+			patience = longerTimeout(patience, timeout)
 		}
 		if patience != most {
 			t.Errorf("in the end %v, for a session of %v", patience, timeout)

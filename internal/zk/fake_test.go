@@ -17,9 +17,9 @@ import (
 // fake is a server that answers as a test wants.
 type fake struct {
 	net.Listener
-	conns    atomic.Int32                            // how many have shaken hands
-	readOnly bool                                    // it says so
-	answer   func(conn int, xid int32, o op) message // what it answers a request with
+	conns    atomic.Int32                                // how many have shaken hands
+	readOnly bool                                        // it says so
+	answer   func(conn int, xid int32, o opcode) message // what it answers a request with
 }
 
 // message is an answer: with raw nothing else counts.
@@ -42,7 +42,7 @@ func (m message) bytes(xid int32) []byte {
 }
 
 // good answers everything that a session asks by itself.
-func good(o op) message {
+func good(o opcode) message {
 	switch o {
 	case opMulti:
 		return message{body: appendMultiEnd(nil)}
@@ -86,7 +86,7 @@ func (f *fake) serve(c net.Conn) {
 			return
 		}
 		d := &decoder{b: b}
-		xid, o := d.int(), op(d.int())
+		xid, o := d.int(), opcode(d.int())
 		if _, err := c.Write(f.answer(n, xid, o).bytes(xid)); err != nil {
 			return
 		}
@@ -108,7 +108,7 @@ func readMessage(r io.Reader) ([]byte, error) {
 
 func TestServerThatIsTooOld(t *testing.T) {
 	t.Parallel()
-	addr := startFake(t, &fake{answer: func(_ int, _ int32, o op) message {
+	addr := startFake(t, &fake{answer: func(_ int, _ int32, o opcode) message {
 		if o == opCreate2 || o == opCreateContainer {
 			return message{code: -6}
 		}
@@ -126,7 +126,7 @@ func TestServerThatIsTooOld(t *testing.T) {
 func TestRefusedUserIsFinal(t *testing.T) {
 	t.Parallel()
 	var refuse atomic.Bool
-	addr := startFake(t, &fake{answer: func(n int, _ int32, o op) message {
+	addr := startFake(t, &fake{answer: func(n int, _ int32, o opcode) message {
 		if o == opAuth && refuse.Load() {
 			return message{code: -115}
 		}
@@ -164,7 +164,7 @@ func TestNonsenseEndsTheConnectionOnly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := &fake{}
-			f.answer = func(n int, _ int32, o op) message {
+			f.answer = func(n int, _ int32, o opcode) message {
 				if n == 1 && o == opSetData {
 					return nonsense
 				}
@@ -183,7 +183,7 @@ func TestNonsenseEndsTheConnectionOnly(t *testing.T) {
 
 func TestTooLongConcernsOneCall(t *testing.T) {
 	t.Parallel()
-	f := &fake{answer: func(_ int, _ int32, o op) message {
+	f := &fake{answer: func(_ int, _ int32, o opcode) message {
 		if o == opGetChildren2 {
 			return message{body: bytes.Repeat([]byte{1}, 5000)}
 		}
@@ -204,7 +204,7 @@ func TestTooLongConcernsOneCall(t *testing.T) {
 func TestServerThatCanOnlyBeRead(t *testing.T) {
 	t.Parallel()
 	addr := startFake(t, &fake{readOnly: true})
-	if _, err := Dial(soon(t), Config{Servers: []string{addr}}); err == nil || !strings.Contains(err.Error(), "only be read") {
+	if _, err := Dial(soon(t), Config{Servers: []string{addr}}); err == nil || !strings.Contains(err.Error(), "read-only") {
 		t.Errorf("dial: %v", err)
 	}
 }
@@ -213,7 +213,7 @@ func TestServerThatCanOnlyBeRead(t *testing.T) {
 // the session isn't over.
 func TestOnlyWritesMoveTheDeadline(t *testing.T) {
 	t.Parallel()
-	addr := startFake(t, &fake{answer: func(_ int, _ int32, o op) message {
+	addr := startFake(t, &fake{answer: func(_ int, _ int32, o opcode) message {
 		if o == opMulti {
 			return message{code: -6}
 		}

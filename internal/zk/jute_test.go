@@ -45,17 +45,17 @@ func FuzzReceived(f *testing.F) {
 	f.Add(frame(1, 5, 0, 0xff, 0xff, 0xff, 0xff, 1), int32(opMulti))
 	f.Add(frame(xidEvent, -1, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 2, '/', 'a'), int32(opGetData))
 	f.Fuzz(func(t *testing.T, message []byte, what int32) {
-		c := &Conn{watches: map[spot]*watching{}, kick: make(chan struct{}, 1), done: make(chan struct{}), cancel: func() {}}
-		c.proof.connected(c.heard)
-		k := newCall(op(what), "/a")
+		c := newConn(Config{})
+		c.proof.connected(c.lastReceived)
+		k := newRPC(opcode(what), "/a")
 		k.xid, k.stage = 1, sent
-		c.flying.push(k)
+		c.inFlight.push(k)
 		events := 0
-		at := spot{"/a", kindData}
-		c.watches[at] = &watching{list: []*Watch{{c: c, spot: at, f: func(Event) { events++ }}}}
-		err := c.received(message, true)
-		if answered := len(k.done) == 1; answered == (c.flying.first() != nil) || events > 1 {
-			t.Errorf("answered %v, %d in flight, %d events, %v", answered, len(c.flying.list), events, err)
+		at := watchKey{"/a", kindData}
+		c.watches.entry(at).watches = []*Watch{{table: &c.watches, key: at, f: func(Event) { events++ }}}
+		err := c.handleMessage(message, true)
+		if answered := len(k.done) == 1; answered == (c.inFlight.first() != nil) || events > 1 {
+			t.Errorf("answered %v, %d in flight, %d events, %v", answered, len(c.inFlight.list), events, err)
 		}
 	})
 }
@@ -83,7 +83,7 @@ func FuzzWelcome(f *testing.F) {
 	f.Add(append(appendText(appendLong(appendInt(appendInt(nil, 0), 4000), 7), make([]byte, passwordSize)), 0), int64(7))
 	f.Add(appendInt(nil, 0), int64(0))
 	f.Fuzz(func(t *testing.T, message []byte, id int64) {
-		var w welcome
+		var w connectResponse
 		err := w.decode(&decoder{b: message}, identity{id: id})
 		if err == nil && (w.timeout <= 0 || w.id == 0 || id != 0 && w.id != id) {
 			t.Errorf("accepted %+v for session %d", w, id)

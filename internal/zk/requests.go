@@ -1,123 +1,236 @@
 package zk
 
-import "context"
+import (
+	"context"
+	"errors"
+	"path"
+)
 
-// Create makes a node and returns its path, to which the server has added digits if it
-// is sequential.
+// Create makes a node and returns its path. The server adds digits to the path of a
+// sequential node.
 func (c *Conn) Create(ctx context.Context, path string, data []byte, mode Mode) (string, Stat, error) {
-	k := c.creation(path, data, mode)
-	if err := c.do(ctx, k); err != nil {
+	a, err := c.do(ctx, c.createRPC(path, data, mode))
+	if err != nil {
 		return "", Stat{}, err
 	}
-	defer k.free()
-	return c.cfg.below(k.created), k.stat, nil
+	return c.cfg.relative(a.created), a.stat, nil
 }
 
-func (c *Conn) creation(path string, data []byte, mode Mode) *call {
-	k := newCall(mode.op(), path)
-	k.frame = c.appendNode(k.frame, path, data, mode)
-	return k
+func (c *Conn) createRPC(path string, data []byte, mode Mode) *rpc {
+	q := newRPC(mode.opcode(), path)
+	q.frame = c.appendNode(q.frame, path, data, mode)
+	return q
 }
 
 func (c *Conn) appendNode(b []byte, path string, data []byte, mode Mode) []byte {
-	b = appendText(appendText(b, c.cfg.full(path)), data)
+	b = appendText(appendText(b, c.cfg.absolute(path)), data)
 	return appendInt(appendACL(b, c.cfg.Private), int32(mode))
 }
 
-// Delete removes a node that has this version; −1: any.
+// Delete deletes a node if it has this version; -1 means any.
 func (c *Conn) Delete(ctx context.Context, path string, version int32) error {
-	k := newCall(opDelete, path)
-	k.frame = appendInt(appendText(k.frame, c.cfg.full(path)), version)
-	return c.ask(ctx, k)
-}
-
-// ask is do for an answer that says no more.
-func (c *Conn) ask(ctx context.Context, k *call) error {
-	err := c.do(ctx, k)
-	if err == nil {
-		k.free()
-	}
+	q := newRPC(opDelete, path)
+	q.frame = appendInt(appendText(q.frame, c.cfg.absolute(path)), version)
+	_, err := c.do(ctx, q)
 	return err
 }
 
-// Set changes the data of a node that has this version; −1: any.
+// Set changes the data of a node if it has this version; -1 means any.
 func (c *Conn) Set(ctx context.Context, path string, data []byte, version int32) (Stat, error) {
-	k := c.setting(path, data, version)
-	if err := c.do(ctx, k); err != nil {
-		return Stat{}, err
-	}
-	defer k.free()
-	return k.stat, nil
+	a, err := c.do(ctx, c.setRPC(path, data, version))
+	return a.stat, err
 }
 
-func (c *Conn) setting(path string, data []byte, version int32) *call {
-	k := newCall(opSetData, path)
-	k.frame = appendText(appendText(k.frame, c.cfg.full(path)), data)
-	k.frame = appendInt(k.frame, version)
-	return k
+func (c *Conn) setRPC(path string, data []byte, version int32) *rpc {
+	q := newRPC(opSetData, path)
+	q.frame = appendText(appendText(q.frame, c.cfg.absolute(path)), data)
+	q.frame = appendInt(q.frame, version)
+	return q
 }
 
-// Sync lets what is read later know all that was done anywhere before. Without it a
-// server may be behind.
+// Sync brings this session's server up to date: later reads see everything that was
+// committed before.
 func (c *Conn) Sync(ctx context.Context, path string) error {
-	k := newCall(opSync, path)
-	k.repeat = true
-	k.frame = appendText(k.frame, c.cfg.full(path))
-	return c.ask(ctx, k)
+	_, err := c.do(ctx, c.syncRPC(path))
+	return err
+}
+
+func (c *Conn) syncRPC(path string) *rpc {
+	q := newRPC(opSync, path)
+	q.idempotent = true
+	q.frame = appendText(q.frame, c.cfg.absolute(path))
+	return q
 }
 
 // Get reads a node.
 func (c *Conn) Get(ctx context.Context, path string) ([]byte, Stat, error) {
-	data, stat, _, err := c.get(ctx, path, nil)
-	return data, stat, err
+	a, err := c.do(ctx, c.readRPC(opGetData, path, nil))
+	return a.data, a.stat, err
 }
 
-// GetW reads a node and calls f when it is changed or deleted, or the session ends:
-// once. f must not block: nothing else is received before it returns.
+// GetW reads a node and calls f once, when the node is changed or deleted or the session
+// ends. f must not block: nothing else is received before it returns.
 func (c *Conn) GetW(ctx context.Context, path string, f func(Event)) ([]byte, Stat, *Watch, error) {
-	return c.get(ctx, path, f)
-}
-
-func (c *Conn) get(ctx context.Context, path string, f func(Event)) ([]byte, Stat, *Watch, error) {
-	k := c.reading(opGetData, path, kindData, f)
-	w := k.watch
-	if err := c.do(ctx, k); err != nil {
+	w := c.newWatch(path, kindData, f)
+	a, err := c.do(ctx, c.readRPC(opGetData, path, w))
+	if err != nil {
 		return nil, Stat{}, nil, err
 	}
-	defer k.free()
-	return k.data, k.stat, w, nil
+	return a.data, a.stat, w, nil
 }
 
-// Children lists the names of a node's children, in no order, with the node's Stat.
+// Children returns the names of a node's children, unordered, and the node's Stat.
 func (c *Conn) Children(ctx context.Context, path string) ([]string, Stat, error) {
-	names, stat, _, err := c.children(ctx, path, nil)
-	return names, stat, err
+	a, err := c.do(ctx, c.readRPC(opGetChildren2, path, nil))
+	return a.children, a.stat, err
 }
 
-// ChildrenW lists a node's children and calls f when one comes or goes, or the node is
-// deleted, or the session ends: once, as in GetW.
+// ChildrenW lists a node's children and calls f once, as GetW does, when a child is
+// created or deleted, or the node is deleted, or the session ends.
 func (c *Conn) ChildrenW(ctx context.Context, path string, f func(Event)) ([]string, Stat, *Watch, error) {
-	return c.children(ctx, path, f)
-}
-
-func (c *Conn) children(ctx context.Context, path string, f func(Event)) ([]string, Stat, *Watch, error) {
-	k := c.reading(opGetChildren2, path, kindChildren, f)
-	w := k.watch
-	if err := c.do(ctx, k); err != nil {
+	w := c.newWatch(path, kindChildren, f)
+	a, err := c.do(ctx, c.readRPC(opGetChildren2, path, w))
+	if err != nil {
 		return nil, Stat{}, nil, err
 	}
-	defer k.free()
-	return k.children, k.stat, w, nil
+	return a.children, a.stat, w, nil
 }
 
-// reading is a call that reads a node, and watches it if there is an f.
-func (c *Conn) reading(o op, path string, what kind, f func(Event)) *call {
-	k := newCall(o, path)
-	k.repeat = true
-	full := c.cfg.full(path)
-	k.frame = appendBool(appendText(k.frame, full), f != nil)
-	if f != nil {
-		k.watch = &Watch{c: c, spot: spot{full, what}, f: f}
+func (c *Conn) newWatch(path string, kind watchKind, f func(Event)) *Watch {
+	return &Watch{table: &c.watches, key: watchKey{c.cfg.absolute(path), kind}, f: f}
+}
+
+// readRPC reads a node, and sets w unless it is nil.
+func (c *Conn) readRPC(o opcode, path string, w *Watch) *rpc {
+	q := newRPC(o, path)
+	q.idempotent, q.watch = true, w
+	q.frame = appendBool(appendText(q.frame, c.cfg.absolute(path)), w != nil)
+	return q
+}
+
+// Created is a node that was made, and its parent as it was right after that.
+type Created struct {
+	Path     string
+	Stat     Stat
+	Children []string // names of all nodes below the parent, unordered
+	Parent   Stat
+}
+
+// CreateAndList makes an ephemeral sequential node and lists its parent's children,
+// which include it, in one round trip. If Path is set despite an error, the node exists
+// and only the list is missing.
+func (c *Conn) CreateAndList(ctx context.Context, name string, data []byte) (Created, error) {
+	var n Created
+	create := c.createRPC(name, data, EphemeralSequential)
+	list, err := c.thenList(ctx, create, path.Dir(name), func(a rpcAnswer) {
+		n.Path, n.Stat = c.cfg.relative(a.created), a.stat
+	})
+	n.Children, n.Parent = list.children, list.stat
+	return n, err
+}
+
+// SyncAndList lists a node's children after a Sync, in one round trip.
+func (c *Conn) SyncAndList(ctx context.Context, path string) ([]string, Stat, error) {
+	list, err := c.thenList(ctx, c.syncRPC(path), path, func(rpcAnswer) {})
+	return list.children, list.stat, err
+}
+
+// SetAndList changes a node's data as Set does, and then lists the children of another
+// node, in one round trip. If set is not zero despite an error, the data was changed and
+// only the list is missing.
+func (c *Conn) SetAndList(ctx context.Context, path string, data []byte, version int32, parent string) (set Stat, children []string, err error) {
+	list, err := c.thenList(ctx, c.setRPC(path, data, version), parent, func(a rpcAnswer) { set = a.stat })
+	return set, list.children, err
+}
+
+// thenList sends a request and a listing right behind it. It passes the first answer to
+// done, and returns the second.
+func (c *Conn) thenList(ctx context.Context, first *rpc, dir string, done func(rpcAnswer)) (rpcAnswer, error) {
+	list := c.readRPC(opGetChildren2, dir, nil)
+	if err := c.submit(ctx, first, list); err != nil {
+		return rpcAnswer{}, err
 	}
-	return k
+	a, err := c.await(ctx, first)
+	if err != nil {
+		if c.abandon(list, context.Canceled) == nil {
+			c.await(ctx, list)
+		}
+		return rpcAnswer{}, err
+	}
+	done(a)
+	return c.await(ctx, list)
+}
+
+// Node is a node that was read, or why it could not be.
+type Node struct {
+	Data []byte
+	Stat Stat
+	Err  error
+}
+
+// GetAll reads several nodes in one round trip, though not all at one moment.
+func (c *Conn) GetAll(ctx context.Context, paths []string) ([]Node, error) {
+	if len(paths) == 0 {
+		return nil, ctx.Err()
+	}
+	qs := make([]*rpc, len(paths))
+	for i, p := range paths {
+		qs[i] = c.readRPC(opGetData, p, nil)
+	}
+	if err := c.submit(ctx, qs...); err != nil {
+		return nil, err
+	}
+	nodes := make([]Node, len(qs))
+	for i, q := range qs {
+		a, err := c.await(ctx, q)
+		nodes[i] = Node{a.data, a.stat, err}
+	}
+	return nodes, nil
+}
+
+// CheckAll checks in one transaction that nodes exist. It needs a majority of the
+// servers, so it also proves that the session lives. It returns the index of a node that
+// doesn't exist, or -1.
+func (c *Conn) CheckAll(ctx context.Context, paths []string) (missing int, err error) {
+	q := newRPC(opMulti, "")
+	q.idempotent = true
+	for _, path := range paths {
+		q.frame = appendMultiPart(q.frame, opCheck)
+		q.frame = appendInt(appendText(q.frame, c.cfg.absolute(path)), -1)
+	}
+	q.frame = appendMultiEnd(q.frame)
+	a, err := c.do(ctx, q)
+	if err != nil {
+		return -1, err
+	}
+	for i, r := range a.results {
+		switch err := codeError(int32(r)); {
+		case errors.Is(err, ErrNoNode):
+			return i, nil
+		case err != nil:
+			return -1, &opError{opMulti, "", err}
+		}
+	}
+	return -1, nil
+}
+
+// Replace makes an ephemeral node and deletes another, in one transaction. ErrNoNode means
+// that the other node, or the new one's parent, doesn't exist.
+func (c *Conn) Replace(ctx context.Context, old, path string, data []byte) error {
+	q := newRPC(opMulti, path)
+	q.frame = appendMultiPart(q.frame, opCreate)
+	q.frame = c.appendNode(q.frame, path, data, Ephemeral)
+	q.frame = appendMultiPart(q.frame, opDelete)
+	q.frame = appendInt(appendText(q.frame, c.cfg.absolute(old)), -1)
+	q.frame = appendMultiEnd(q.frame)
+	a, err := c.do(ctx, q)
+	if err != nil {
+		return err
+	}
+	for _, r := range a.results {
+		if r != 0 && r != multiNotTried {
+			return &opError{opMulti, path, codeError(int32(r))}
+		}
+	}
+	return nil
 }

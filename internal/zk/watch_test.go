@@ -88,7 +88,7 @@ func TestCancelRemovesTheServersWatch(t *testing.T) {
 	if _, err := c.Set(soon(t), dir, nil, -1); err != nil || len(first)+len(second) > 0 {
 		t.Errorf("a cancelled watch was told, or %v", err)
 	}
-	if n := len(c.watches); n > 0 {
+	if n := len(c.watches.entries); n > 0 {
 		t.Errorf("%d spots are still watched here", n)
 	}
 }

@@ -1,0 +1,397 @@
+package zk
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// dialSession connects to one server and opens or resumes a session there.
+func (c *Config) dialSession(ctx context.Context, addr string, own identity, zxid int64) (net.Conn, connectResponse, error) {
+	conn, err := c.connect(ctx, addr)
+	if err != nil {
+		return nil, connectResponse{}, err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	w, err := handshake(conn, own, c.Timeout, zxid)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		conn.Close()
+		return nil, w, fmt.Errorf("%s: %w", addr, err)
+	}
+	return conn, w, nil
+}
+
+// connectResponse is a server's answer to a handshake.
+type connectResponse struct {
+	identity
+	timeout time.Duration
+	sentAt  time.Time // when the request was sent
+}
+
+const (
+	maxConnectResponse = 1 << 10
+	passwordSize       = 16
+)
+
+// handshake opens a session on a new connection, or resumes the session of own.
+func handshake(conn net.Conn, own identity, timeout time.Duration, zxid int64) (connectResponse, error) {
+	w := connectResponse{sentAt: time.Now()}
+	if _, err := conn.Write(connectRequest(own, timeout, zxid)); err != nil {
+		return w, err
+	}
+	var head [4]byte
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
+		return w, fmt.Errorf("the server doesn't serve: %w", err)
+	}
+	size := binary.BigEndian.Uint32(head[:])
+	if size > maxConnectResponse {
+		return w, fmt.Errorf("%w: not ZooKeeper's protocol", errProtocol)
+	}
+	b := make([]byte, size)
+	if _, err := io.ReadFull(conn, b); err != nil {
+		return w, err
+	}
+	return w, w.decode(&decoder{b: b}, own)
+}
+
+func connectRequest(own identity, timeout time.Duration, zxid int64) []byte {
+	b := make([]byte, 4, 64)
+	b = appendInt(b, 0) // the protocol's version
+	b = appendLong(b, zxid)
+	b = appendInt(b, int32(min(timeout.Milliseconds(), 1<<31-1)))
+	b = appendLong(b, own.id)
+	if own.password == nil {
+		own.password = make([]byte, passwordSize)
+	}
+	b = appendText(b, own.password)
+	b = appendBool(b, false) // no read-only server
+	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
+	return b
+}
+
+func (w *connectResponse) decode(d *decoder, own identity) error {
+	d.int()
+	w.timeout = time.Duration(d.int()) * time.Millisecond
+	w.id, w.password = d.long(), d.buffer()
+	readOnly := len(d.b) > 0 && d.bool() // absent before 3.4
+	switch {
+	case d.bad:
+		return errProtocol
+	case w.timeout <= 0 && own.id != 0:
+		return ErrSessionExpired
+	case w.timeout <= 0 || w.id == 0 || own.id != 0 && w.id != own.id:
+		return fmt.Errorf("%w: another session than requested", errProtocol)
+	case readOnly:
+		return errors.New("the server is read-only: it has lost the other servers")
+	}
+	return nil
+}
+
+// serverConn is a session's connection to one server, after the handshake.
+type serverConn struct {
+	c        *Conn
+	net      net.Conn
+	lastBeat time.Time // when a write that needs a majority was last sent
+	closed   chan struct{}
+}
+
+func newServerConn(c *Conn, conn net.Conn, lastBeat time.Time) *serverConn {
+	return &serverConn{c: c, net: conn, lastBeat: lastBeat, closed: make(chan struct{})}
+}
+
+// serve sends requests and receives answers until the connection breaks or the session
+// ends.
+func (s *serverConn) serve() {
+	stop := context.AfterFunc(s.c.ctx, func() { s.net.Close() })
+	defer stop()
+	s.c.queueIntroduction()
+	var writer sync.WaitGroup
+	writer.Go(s.write)
+	s.read()
+	s.net.Close()
+	close(s.closed)
+	writer.Wait()
+}
+
+// queueIntroduction puts the login, and the watches that the server doesn't know, before
+// all other requests.
+func (c *Conn) queueIntroduction() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lastReceived = time.Now()
+	var first []*rpc
+	if c.cfg.User != "" {
+		first = append(first, c.login())
+	}
+	first = append(first, c.renewWatches()...)
+	c.queue = append(first, c.queue...)
+}
+
+func (c *Conn) login() *rpc {
+	q := newRPC(opAuth, "")
+	q.xid, q.internal = xidAuth, true
+	q.frame = appendInt(q.frame, 0)
+	q.frame = appendText(q.frame, "digest")
+	q.frame = appendText(q.frame, c.cfg.User+":"+c.cfg.Password)
+	return q
+}
+
+// maxPaths bounds the length of the paths in one request that sets watches.
+const maxPaths = 128 << 10
+
+// renewWatches sets all watches at a new server. It fires those whose nodes have changed
+// since the last transaction that this session knows of.
+func (c *Conn) renewWatches() []*rpc {
+	var list []*rpc
+	var data, children []string
+	size := 0
+	flush := func() {
+		if size > 0 {
+			list = append(list, c.setWatches(data, children))
+		}
+		data, children, size = nil, nil, 0
+	}
+	for _, at := range c.watches.rearm() {
+		if at.kind == kindData {
+			data = append(data, at.path)
+		} else {
+			children = append(children, at.path)
+		}
+		if size += len(at.path) + 4; size >= min(maxPaths, c.cfg.MaxRequest/2) {
+			flush()
+		}
+	}
+	flush()
+	return list
+}
+
+func (c *Conn) setWatches(data, children []string) *rpc {
+	q := newRPC(opSetWatches, "")
+	q.xid, q.internal = xidSetWatches, true
+	q.frame = appendLong(q.frame, c.zxid)
+	q.frame = appendTexts(q.frame, data)
+	q.frame = appendTexts(q.frame, nil) // nodes that must not exist
+	q.frame = appendTexts(q.frame, children)
+	return q
+}
+
+// maxFlush is how much is written at once.
+const maxFlush = 64 << 10
+
+func (s *serverConn) write() {
+	defer s.net.Close()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var buf []byte
+	for {
+		var idle time.Duration
+		buf, idle = s.nextWrite(buf[:0])
+		switch {
+		case len(buf) > 0:
+			if _, err := s.net.Write(buf); err != nil {
+				return
+			}
+			continue
+		case idle <= 0:
+			return
+		}
+		timer.Reset(idle)
+		select {
+		case <-s.c.toWrite:
+		case <-timer.C:
+		case <-s.closed:
+			return
+		}
+	}
+}
+
+// nextWrite appends all queued requests to buf. If there are none, idle is how long the
+// writer may wait; 0 means that the server has been silent for too long.
+func (s *serverConn) nextWrite(buf []byte) (_ []byte, idle time.Duration) {
+	c, now := s.c, time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	every := c.proof.timeout / beatPart
+	if now.Sub(s.lastBeat) >= every {
+		c.queue = append(c.queue, newHeartbeat())
+		s.lastBeat = now
+	}
+	n := 0
+	for ; n < len(c.queue) && len(buf) < maxFlush; n++ {
+		q := c.queue[n]
+		c.markSent(q, now)
+		buf = append(buf, q.frame...)
+		if q.commits() {
+			s.lastBeat = now
+		}
+	}
+	c.queue = removeFirst(c.queue, n)
+	idle = s.lastBeat.Add(every).Sub(now)
+	if oldest := c.inFlight.first(); oldest != nil {
+		idle = min(idle, later(oldest.sentAt, c.lastReceived).Add(2*every).Sub(now))
+	}
+	if n > 0 {
+		s.net.SetWriteDeadline(now.Add(2 * every))
+	}
+	return buf, idle
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// newHeartbeat returns a write that changes nothing: it proves that the session lives.
+func newHeartbeat() *rpc {
+	q := newRPC(opMulti, "")
+	q.internal = true
+	q.frame = appendMultiEnd(q.frame)
+	return q
+}
+
+func (c *Conn) markSent(q *rpc, now time.Time) {
+	xid := q.xid
+	if xid >= 0 { // a resent request gets a new xid
+		c.xid = max(c.xid+1, 1)
+		xid = c.xid
+	}
+	q.assignXID(xid)
+	q.stage, q.sentAt = sent, now
+	c.inFlight.push(q)
+}
+
+const (
+	answerHead = 16 // xid, transaction, error
+	maxFrame   = 1 << 30
+	keepBuffer = 64 << 10
+)
+
+// read handles messages until the connection breaks or becomes unusable.
+func (s *serverConn) read() {
+	r := bufio.NewReaderSize(s.net, 16<<10)
+	var buf []byte
+	for {
+		frame, whole, err := readFrame(r, buf, s.c.cfg.MaxAnswer)
+		if err != nil || s.c.handleMessage(frame, whole) != nil {
+			return
+		}
+		if buf = frame[:0]; cap(buf) > keepBuffer {
+			buf = nil
+		}
+	}
+}
+
+// readFrame reads a message into buf, or into a larger one. Of a message above the limit
+// it returns only the head.
+func readFrame(r *bufio.Reader, buf []byte, limit int) (frame []byte, whole bool, err error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, false, err
+	}
+	size := int(int32(binary.BigEndian.Uint32(head[:])))
+	if size < answerHead || size > maxFrame {
+		return nil, false, errProtocol
+	}
+	kept := size
+	if size > max(limit, answerHead) {
+		kept = answerHead
+	}
+	if cap(buf) < kept {
+		buf = make([]byte, kept)
+	}
+	if _, err := io.ReadFull(r, buf[:kept]); err != nil {
+		return nil, false, err
+	}
+	_, err = io.CopyN(io.Discard, r, int64(size-kept))
+	return buf[:kept], kept == size, err
+}
+
+// handleMessage returns an error if the connection can't be used any more.
+func (c *Conn) handleMessage(frame []byte, whole bool) error {
+	d := &decoder{b: frame}
+	xid, zxid, code := d.int(), d.long(), d.int()
+	if xid == xidEvent {
+		return c.handleEvent(d)
+	}
+	q := c.popInFlight(zxid)
+	if q == nil {
+		return errProtocol
+	}
+	err := codeError(code)
+	switch {
+	case q.xid != xid:
+		err = errProtocol
+	case err == nil && !whole:
+		err = ErrTooLarge
+	case err == nil:
+		err = q.decode(d)
+	}
+	return c.complete(q, code, err)
+}
+
+func (c *Conn) handleEvent(d *decoder) error {
+	e := Event{Type: EventType(d.int())}
+	d.int() // the state of the connection
+	path := d.text()
+	if d.bad {
+		return errProtocol
+	}
+	e.Path = c.cfg.relative(path)
+	c.mu.Lock()
+	fired := c.watches.fire(e.Type, path)
+	c.mu.Unlock()
+	for _, w := range fired {
+		w.f(e)
+	}
+	return nil
+}
+
+// popInFlight returns the request that an answer belongs to.
+func (c *Conn) popInFlight(zxid int64) *rpc {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lastReceived = time.Now()
+	c.zxid = max(c.zxid, zxid)
+	return c.inFlight.pop()
+}
+
+// complete finishes a request, and the session if the server says that it is over.
+func (c *Conn) complete(q *rpc, code int32, err error) error {
+	broken := errors.Is(err, errProtocol)
+	if broken {
+		err = fmt.Errorf("%w: %w", ErrConnectionLoss, err)
+	}
+	goodbye := q.opcode == opCloseSession
+	c.mu.Lock()
+	if err == nil && q.commits() {
+		c.proof.agreed(q.sentAt)
+	}
+	c.proof.answered(q.sentAt, c.lastReceived)
+	c.finish(q, err)
+	c.mu.Unlock()
+	switch {
+	case goodbye && err == nil:
+		c.end(ErrClosed)
+		return ErrClosed
+	case errors.Is(err, ErrSessionExpired):
+		c.end(ErrSessionExpired)
+		return err
+	case errors.Is(err, ErrAuthFailed):
+		c.end(ErrAuthFailed)
+		return err
+	case broken || code == codeMoved:
+		return err
+	}
+	return nil
+}

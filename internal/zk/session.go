@@ -1,0 +1,214 @@
+package zk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// Dial opens a session. It tries each server once, for ten seconds in all, until one has
+// opened the session, accepted the user and found the chroot. The session is independent
+// of ctx: it lasts until Close.
+func Dial(ctx context.Context, cfg Config) (*Conn, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	c := newConn(cfg)
+	first, err := c.openSession(ctx)
+	if err != nil {
+		c.cancel()
+		return nil, err
+	}
+	go c.run(first)
+	if err := c.checkChroot(ctx); err != nil {
+		c.closeUnused()
+		return nil, err
+	}
+	return c, nil
+}
+
+const (
+	minPause          = 5 * time.Millisecond
+	maxPause          = time.Second
+	maxAttemptTimeout = 10 * time.Second
+	midAttemptTimeout = 2 * time.Second
+)
+
+// openSession requests a new session from each server in turn.
+func (c *Conn) openSession(ctx context.Context) (*serverConn, error) {
+	var errs []error
+	ctx, cancel := context.WithTimeout(ctx, maxAttemptTimeout)
+	defer cancel()
+	deadline, _ := ctx.Deadline()
+	for left := len(c.cfg.Servers); left > 0; left-- {
+		conn, w, err := c.dialNext(ctx, time.Until(deadline)/time.Duration(left))
+		if err == nil {
+			c.identity = w.identity
+			c.proof.timeout = w.timeout
+			c.proof.created(w.sentAt)
+			return newServerConn(c, conn, w.sentAt), nil
+		}
+		errs = append(errs, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, fmt.Errorf("zk: no server opens a session: %w", errors.Join(errs...))
+}
+
+// dialNext connects to the next server.
+func (c *Conn) dialNext(ctx context.Context, timeout time.Duration) (net.Conn, connectResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	addr := c.cfg.Servers[c.nextServer]
+	c.nextServer = (c.nextServer + 1) % len(c.cfg.Servers)
+	c.mu.Lock()
+	zxid := c.zxid
+	c.mu.Unlock()
+	return c.cfg.dialSession(ctx, addr, c.identity, zxid)
+}
+
+func (c *Conn) checkChroot(ctx context.Context) error {
+	_, _, err := c.Get(ctx, "/")
+	switch {
+	case errors.Is(err, ErrNoNode):
+		return fmt.Errorf("zk: %s: %w", c.cfg.Chroot, ErrNoChroot)
+	case errors.Is(err, ErrNoAuth):
+		return nil // it exists
+	}
+	return err
+}
+
+func (c *Conn) closeUnused() {
+	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout())
+	defer cancel()
+	c.Close(ctx)
+}
+
+// Close ends the session, with its ephemeral nodes and watches. An error means that the
+// servers haven't confirmed it before ctx ended: they end the session after its timeout.
+// In both cases later requests fail with ErrClosed. Requests that are in flight get their
+// answers first, while ctx lasts.
+func (c *Conn) Close(ctx context.Context) error {
+	err := c.sendClose(ctx)
+	c.end(ErrClosed)
+	select {
+	case <-c.stopped:
+	case <-ctx.Done():
+	}
+	return err
+}
+
+func (c *Conn) sendClose(ctx context.Context) error {
+	c.mu.Lock()
+	first := !c.closing && c.err == nil
+	c.closing = true
+	c.mu.Unlock()
+	if !first {
+		select {
+		case <-c.done:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("zk: close: %w", ctx.Err())
+		}
+	}
+	q := newRPC(opCloseSession, "")
+	q.idempotent = true
+	_, err := c.do(ctx, q)
+	if errors.Is(err, ErrSessionExpired) {
+		return nil
+	}
+	return err
+}
+
+// run serves one connection after the other until the session is over.
+func (c *Conn) run(s *serverConn) {
+	defer close(c.stopped)
+	for s != nil {
+		s.serve()
+		c.requeueInFlight()
+		s = c.reconnect()
+	}
+	c.failPending()
+}
+
+// requeueInFlight handles the requests that were sent and not answered: idempotent ones
+// are queued before all others, the rest fail.
+func (c *Conn) requeueInFlight() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var again []*rpc
+	for q := c.inFlight.pop(); q != nil; q = c.inFlight.pop() {
+		switch {
+		case q.stage == abandoned:
+			c.drop(q)
+		case q.idempotent && q.resends < maxResends:
+			q.stage, q.resends = queued, q.resends+1
+			again = append(again, q)
+		default:
+			c.finish(q, ErrConnectionLoss)
+		}
+	}
+	for _, q := range c.queue {
+		if q.internal {
+			c.finish(q, ErrConnectionLoss)
+		} else {
+			again = append(again, q)
+		}
+	}
+	c.queue = again
+}
+
+// reconnect resumes the session at another server, however long that takes. It returns nil
+// when the session is over.
+func (c *Conn) reconnect() *serverConn {
+	timeout, round := c.Timeout()/beatPart, 0
+	for tries := 1; c.ctx.Err() == nil; tries++ {
+		conn, w, err := c.dialNext(c.ctx, timeout)
+		switch {
+		case err == nil:
+			return c.resumed(conn, w)
+		case errors.Is(err, ErrSessionExpired):
+			c.end(ErrSessionExpired)
+		case tries%len(c.cfg.Servers) == 0: // all have been tried
+			wait.Sleep(c.ctx, wait.Backoff(round, minPause, maxPause))
+			round, timeout = round+1, longerTimeout(timeout, c.Timeout())
+		}
+	}
+	return nil
+}
+
+// longerTimeout is for the attempts of the next round, after no server has resumed the
+// session. Servers without a majority don't answer. None of them may use up the session's
+// time, which the others need once they have a leader again.
+func longerTimeout(last, session time.Duration) time.Duration {
+	return min(2*last, max(session, midAttemptTimeout), maxAttemptTimeout)
+}
+
+func (c *Conn) resumed(conn net.Conn, w connectResponse) *serverConn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.proof.timeout = w.timeout
+	c.proof.connected(w.sentAt)
+	return newServerConn(c, conn, time.Time{})
+}
+
+// failPending fails all requests and notifies all watches of the session's end.
+func (c *Conn) failPending() {
+	c.mu.Lock()
+	why := c.err
+	for _, q := range c.queue {
+		c.finish(q, why)
+	}
+	c.queue = nil
+	fired := c.watches.fireAll()
+	c.mu.Unlock()
+	for _, w := range fired {
+		w.f(Event{Type: EventSession, Path: c.cfg.relative(w.key.path), Err: why})
+	}
+}
