@@ -86,15 +86,15 @@ func (a *app) oversell(o *demoOptions) error {
 	if o.url, err = a.demoURL(dir); err != nil {
 		return err
 	}
-	without, err := o.openDay(ctx, "")
+	without, err := o.trial(ctx, "")
 	if err != nil {
 		return err
 	}
-	with, err := o.openDay(ctx, o.url)
+	with, err := o.trial(ctx, o.url)
 	if err != nil {
 		return err
 	}
-	return a.tell(o, without, with)
+	return a.reportDays(o, without, with)
 }
 
 // demoURL is where the locks of the demo are kept. Only a server that all processes
@@ -112,8 +112,8 @@ func (a *app) demoURL(dir string) (string, error) {
 	return u, nil
 }
 
-// openDay lets the buyers in, with a lock if url is not empty, until all is sold.
-func (o *demoOptions) openDay(ctx context.Context, url string) (*day, error) {
+// trial lets the buyers in, with a lock if url is not empty, until all is sold.
+func (o *demoOptions) trial(ctx context.Context, url string) (*trial, error) {
 	path := filepath.Join(o.dir, fmt.Sprintf("shop-%t.db", url != ""))
 	s, err := openShop(ctx, path)
 	if err != nil {
@@ -123,9 +123,9 @@ func (o *demoOptions) openDay(ctx context.Context, url string) (*day, error) {
 	if err := s.fill(ctx, o.stock); err != nil {
 		return nil, err
 	}
-	d := &day{stock: o.stock}
+	d := &trial{stock: o.stock, processes: o.processes, workers: o.workers}
 	began := time.Now()
-	if d.visits, err = o.sendBuyers(ctx, order{Shop: path, URL: url, Workers: o.workers, Think: o.think}); err != nil {
+	if d.visits, err = sendBuyers(ctx, o.processes, order{Shop: path, URL: url, Workers: o.workers, Think: o.think}); err != nil {
 		return nil, err
 	}
 	d.took = time.Since(began)
@@ -133,14 +133,14 @@ func (o *demoOptions) openDay(ctx context.Context, url string) (*day, error) {
 	return d, err
 }
 
-// tell prints what came of it, and fails if the lock did not keep its promise.
-func (a *app) tell(o *demoOptions, without, with *day) error {
+// reportDays prints what came of it, and fails if the lock did not keep its promise.
+func (a *app) reportDays(o *demoOptions, without, with *trial) error {
 	if o.svg != "" {
-		if err := os.WriteFile(o.svg, drawHolds(o, with), 0o644); err != nil {
+		if err := os.WriteFile(o.svg, drawHolds(with), 0o644); err != nil {
 			return err
 		}
 	}
-	if err := a.printTallies(o, without, with); err != nil {
+	if err := a.printTallies(without, with, o.json); err != nil {
 		return err
 	}
 	switch {

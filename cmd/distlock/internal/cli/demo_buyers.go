@@ -3,10 +3,12 @@ package cli
 import (
 	"bufio"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	_ "modernc.org/sqlite" // the driver "sqlite" of database/sql
 
 	"github.com/distlock/distlock"
 )
@@ -38,10 +41,10 @@ type visit struct {
 }
 
 // sendBuyers starts the processes, lets them go at once, and collects the visits.
-func (o *demoOptions) sendBuyers(ctx context.Context, what order) ([]visit, error) {
+func sendBuyers(ctx context.Context, processes int, what order) ([]visit, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	crowd := make([]*buyers, o.processes)
+	crowd := make([]*buyerProcess, processes)
 	for i := range crowd {
 		b, err := startBuyers(ctx, what)
 		if err != nil {
@@ -69,8 +72,8 @@ func (o *demoOptions) sendBuyers(ctx context.Context, what order) ([]visit, erro
 	return all, nil
 }
 
-// buyers is a process of buyers, from outside.
-type buyers struct {
+// buyerProcess is a process of buyers, from outside.
+type buyerProcess struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
 	out    *bufio.Reader
@@ -79,12 +82,12 @@ type buyers struct {
 	once   sync.Once
 }
 
-func startBuyers(ctx context.Context, what order) (*buyers, error) {
+func startBuyers(ctx context.Context, what order) (*buyerProcess, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	b := &buyers{cmd: exec.CommandContext(ctx, self, "demo", "buyers")}
+	b := &buyerProcess{cmd: exec.CommandContext(ctx, self, "demo", "buyers")}
 	b.cmd.Stderr = &b.stderr
 	if b.in, err = b.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -101,7 +104,7 @@ func startBuyers(ctx context.Context, what order) (*buyers, error) {
 }
 
 // end ends the process, if it has not ended by itself.
-func (b *buyers) end() {
+func (b *buyerProcess) end() {
 	b.once.Do(func() {
 		b.in.Close()
 		b.ended = b.cmd.Wait()
@@ -109,7 +112,7 @@ func (b *buyers) end() {
 }
 
 // await waits for a line.
-func (b *buyers) await(want string) error {
+func (b *buyerProcess) await(want string) error {
 	line, err := b.out.ReadString('\n')
 	if err == nil && strings.TrimSpace(line) == want {
 		return nil
@@ -117,7 +120,7 @@ func (b *buyers) await(want string) error {
 	return b.failure(err)
 }
 
-func (b *buyers) visits(process int) ([]visit, error) {
+func (b *buyerProcess) visits(process int) ([]visit, error) {
 	var visits []visit
 	if err := json.NewDecoder(b.out).Decode(&visits); err != nil {
 		return nil, b.failure(err)
@@ -129,7 +132,7 @@ func (b *buyers) visits(process int) ([]visit, error) {
 }
 
 // failure is why the process did not answer, in its own words and with its code.
-func (b *buyers) failure(err error) error {
+func (b *buyerProcess) failure(err error) error {
 	b.end()
 	why := reason(errors.New(strings.TrimSpace(b.stderr.String())))
 	if why == "" {
@@ -245,4 +248,81 @@ func (c *crowd) buy(ctx context.Context) (more bool, err error) {
 		c.mu.Unlock()
 	}
 	return more, err
+}
+
+// shop is a SQLite file with one kind of item and a row for each sale.
+type shop struct{ db *sql.DB }
+
+func openShop(ctx context.Context, path string) (*shop, error) {
+	q := url.Values{
+		"_txlock": {"immediate"},
+		"_pragma": {"busy_timeout(20000)", "journal_mode(wal)", "synchronous(off)"},
+	}
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+q.Encode())
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(1)
+	if err := db.PingContext(ctx); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return &shop{db}, nil
+}
+
+func (s *shop) close() error { return s.db.Close() }
+
+// fill opens the shop with so many items.
+func (s *shop) fill(ctx context.Context, stock int) error {
+	_, err := s.db.ExecContext(ctx, `
+		CREATE TABLE item (stock INTEGER NOT NULL);
+		CREATE TABLE sale (number INTEGER PRIMARY KEY AUTOINCREMENT, fence INTEGER NOT NULL)`)
+	if err == nil {
+		_, err = s.db.ExecContext(ctx, `INSERT INTO item (stock) VALUES (?)`, stock)
+	}
+	return err
+}
+
+// buy is what goes wrong without a lock: it reads the stock, thinks, and writes back
+// one less, whatever others wrote meanwhile. It reports false if nothing was left.
+func (s *shop) buy(ctx context.Context, think time.Duration) (bool, error) {
+	var stock int
+	if err := s.db.QueryRowContext(ctx, `SELECT stock FROM item`).Scan(&stock); err != nil || stock == 0 {
+		return false, err
+	}
+	time.Sleep(think)
+	return true, s.sell(ctx, stock-1, distlock.Fence(ctx))
+}
+
+// sell writes the new stock and the sale.
+func (s *shop) sell(ctx context.Context, stock int, fence uint64) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // does nothing after Commit
+	if _, err := tx.ExecContext(ctx, `UPDATE item SET stock = ?`, stock); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, `INSERT INTO sale (fence) VALUES (?)`, int64(fence)); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// fences are the fences of all sales, in the order of the sales.
+func (s *shop) fences(ctx context.Context) ([]uint64, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT fence FROM sale ORDER BY number`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var fences []uint64
+	for rows.Next() {
+		var f int64
+		if err := rows.Scan(&f); err != nil {
+			return nil, err
+		}
+		fences = append(fences, uint64(f))
+	}
+	return fences, rows.Err()
 }

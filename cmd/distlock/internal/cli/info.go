@@ -1,11 +1,18 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strconv"
+	"text/tabwriter"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/distlock/distlock"
 )
@@ -100,4 +107,310 @@ func writeJSON(w io.Writer, v any) error {
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
+}
+
+func (a *app) lsCommand() *cobra.Command {
+	asJSON := false
+	cmd := &cobra.Command{
+		Use:   "ls [PREFIX]",
+		Short: "Say who holds what",
+		Long: `Ls lists the locks that are held or waited for, with a line for each holder: how
+the lock is held, its fence, since when, how long until it ends if it is not renewed,
+by whom, and how many wait. With a PREFIX only the names that begin with it.
+
+A dash stands for what the server does not tell. etcd and ZooKeeper do not record since
+when a lock is held, and ZooKeeper does not tell when it would end. Less is known of
+locks that other programs hold.`,
+		Example: `  distlock ls
+  distlock ls deploy: --json | jq -r '.[].name'`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usage("ls: got %d arguments; want one prefix or none", len(args))
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.ls(append(args, "")[0], asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	return cmd
+}
+
+func (a *app) ls(prefix string, asJSON bool) error {
+	ctx, cancel := interruptible()
+	defer cancel()
+	c, err := a.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer a.closeClient(c)
+	infos, err := list(ctx, c, prefix)
+	switch {
+	case err != nil:
+		return err
+	case asJSON:
+		return writeJSON(a.out, allToJSON(infos))
+	case len(infos) == 0:
+		a.warnf("no locks are held%s", underPrefix(prefix))
+		return nil
+	}
+	return writeTable(a.out, infos)
+}
+
+func underPrefix(prefix string) string {
+	if prefix == "" {
+		return ""
+	}
+	return " under " + quoted(prefix)
+}
+
+// list describes all locks under a prefix, sorted by name. What became free between
+// being listed and being looked at is left out, and so is other data that looked like a lock.
+func list(ctx context.Context, c *distlock.Client, prefix string) ([]distlock.Info, error) {
+	var names []string
+	for name, err := range c.List(ctx, prefix) {
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var infos []distlock.Info
+	for _, name := range names {
+		info, err := c.Inspect(ctx, name)
+		if errors.Is(err, distlock.ErrInvalid) {
+			continue // other data, by now
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(info.Holders) > 0 || info.WaiterCount > 0 {
+			infos = append(infos, info)
+		}
+	}
+	return infos, nil
+}
+
+func allToJSON(infos []distlock.Info) []lockJSON {
+	all := []lockJSON{}
+	for _, info := range infos {
+		all = append(all, toJSON(info, time.Now()))
+	}
+	return all
+}
+
+// unknown stands for what the server does not tell.
+const unknown = "-"
+
+// writeTable writes a line for each holder, and one for a lock that is only waited for.
+func writeTable(w io.Writer, infos []distlock.Info) error {
+	var t table
+	t.add("NAME", "MODE", "FENCE", "HELD", "LEFT", "HOST", "PID", "PROGRAM", "WAITERS")
+	for _, info := range infos {
+		if len(info.Holders) == 0 {
+			t.add(plain(info.Name), "free", "-", "-", "-", "-", "-", "-", waiters(info))
+		}
+		for _, h := range info.Holders {
+			t.add(plain(info.Name), h.Mode.String(), fence(h), known(h.Held), known(h.Left),
+				metaOf(h, "host"), metaOf(h, "pid"), metaOf(h, "program"), waiters(info))
+		}
+	}
+	return t.write(w)
+}
+
+func fence(h distlock.Holder) string {
+	if h.Fence == 0 {
+		return unknown
+	}
+	return strconv.FormatUint(h.Fence, 10)
+}
+
+func known(d time.Duration) string {
+	if d < 0 {
+		return unknown
+	}
+	return short(d)
+}
+
+func metaOf(h distlock.Holder, key string) string {
+	if v := h.Meta[key]; v != "" {
+		return plain(v)
+	}
+	return unknown
+}
+
+func waiters(info distlock.Info) string {
+	if info.WaiterCount < 0 {
+		return unknown
+	}
+	return strconv.Itoa(info.WaiterCount)
+}
+
+func (a *app) showCommand() *cobra.Command {
+	asJSON := false
+	cmd := &cobra.Command{
+		Use:   "show NAME",
+		Short: "Say all that is known of one lock",
+		Long: `Show describes a lock, those who hold it and those who wait. What the server does not
+tell is left out or a dash: see distlock help ls.`,
+		Example: "  distlock show backup",
+		Args:    exactly(1, "the name of one lock"),
+		RunE:    func(_ *cobra.Command, args []string) error { return a.show(args[0], asJSON) },
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
+	return cmd
+}
+
+func (a *app) show(name string, asJSON bool) error {
+	ctx, cancel := interruptible()
+	defer cancel()
+	c, err := a.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer a.closeClient(c)
+	info, err := c.Inspect(ctx, name)
+	switch {
+	case err != nil:
+		return err
+	case asJSON:
+		return writeJSON(a.out, toJSON(info, time.Now()))
+	}
+	return writeInfo(a.out, info, time.Now())
+}
+
+// writeInfo writes a lock in full.
+func writeInfo(w io.Writer, info distlock.Info, now time.Time) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "name\t%s\n", plain(info.Name))
+	fmt.Fprintf(t, "mode\t%s\n", modeOf(info))
+	if info.Limit > 0 {
+		fmt.Fprintf(t, "permits\t%d of %d taken\n", len(info.Holders), info.Limit)
+	}
+	fmt.Fprintf(t, "waiters\t%s\n", waiters(info))
+	for i, h := range info.Holders {
+		writeHolder(t, fmt.Sprintf("holder %d", i+1), h, now)
+	}
+	for i, h := range info.Waiters {
+		writeHolder(t, fmt.Sprintf("waiter %d", i+1), h, now)
+	}
+	return t.Flush()
+}
+
+func writeHolder(w io.Writer, title string, h distlock.Holder, now time.Time) {
+	fmt.Fprintf(w, "\n%s\n", title)
+	fmt.Fprintf(w, "  mode\t%s\n", h.Mode)
+	if h.Fence != 0 {
+		fmt.Fprintf(w, "  fence\t%d\n", h.Fence)
+	}
+	if h.Held >= 0 {
+		fmt.Fprintf(w, "  since\t%s (%s)\n", now.Add(-h.Held).Format(time.RFC3339), short(h.Held))
+	}
+	if h.Left >= 0 {
+		fmt.Fprintf(w, "  left\t%s unless renewed\n", short(h.Left))
+	}
+	for _, key := range []string{"host", "pid", "program"} {
+		fmt.Fprintf(w, "  %s\t%s\n", key, metaOf(h, key))
+	}
+	meta := otherMeta(h)
+	for _, key := range slices.Sorted(maps.Keys(meta)) {
+		fmt.Fprintf(w, "  %s\t%s\n", plain(key), plain(meta[key]))
+	}
+	if h.Foreign {
+		fmt.Fprintf(w, "  foreign\tanother library's lock, or other data\n")
+	}
+	fmt.Fprintf(w, "  owner\t%s\n", plain(h.Owner))
+}
+
+func (a *app) unlockCommand() *cobra.Command {
+	var ask, force, foreign bool
+	cmd := &cobra.Command{
+		Use:   "unlock --ask|--force NAME",
+		Short: "Ask for a lock, or break one whose holder is dead or stopped",
+		Long: `Unlock --ask asks all who hold a lock to give it back, if the server can pass that on:
+ZooKeeper can, the others can not.
+It does not wait until they do, which is up to them: distlock run stops its command,
+programs do what they were written to do. Exit code 1 also says that a holder does
+not listen.
+
+Unlock --force takes a lock away from all who hold it. They learn of it at their next
+renewal only, and until then they go on: be sure that they are dead or stopped.
+
+On a Redis that other programs use, a string with a TTL may be the lock of another library
+or other data. --force leaves it alone unless you give --foreign too, which deletes it.
+
+Both are about those that hold now and about nobody who gets the lock later.
+A lock of a dead process ends by itself with its TTL; see "left" in distlock show.
+Exit code 1: nobody holds the lock.`,
+		Example: "  distlock --url zk://localhost:2181 unlock --ask backup\n  distlock show backup\n  distlock unlock --force backup",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := exactly(1, "the name of one lock")(cmd, args); err != nil {
+				return err
+			}
+			switch {
+			case ask && force:
+				return usage("unlock: --ask and --force exclude each other; want one of them")
+			case foreign && !force:
+				return usage("unlock: --foreign goes with --force")
+			case !ask && !force:
+				return usage("unlock: say distlock unlock --ask NAME to ask the holder for it; one that is taken away goes on until its next renewal, beside whoever gets the lock next: if it is dead or stopped for sure, say distlock unlock --force NAME")
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			if ask {
+				return a.unlock(args[0], "asked", (*distlock.Client).Revoke)
+			}
+			return a.unlock(args[0], "broke", func(c *distlock.Client, ctx context.Context, info distlock.Info) error {
+				return breakLock(c, ctx, info, foreign)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&ask, "ask", false, "ask the holder to give it back")
+	cmd.Flags().BoolVar(&force, "force", false, "yes, break it")
+	cmd.Flags().BoolVar(&foreign, "foreign", false, "with --force: also if another program wrote it")
+	return cmd
+}
+
+// breakLock breaks a lock. One in a form that is not known has to be meant.
+func breakLock(c *distlock.Client, ctx context.Context, info distlock.Info, foreign bool) error {
+	for i, h := range info.Holders {
+		if h.Foreign && !foreign {
+			return usage("unlock: %s has a value that distlock did not write: another library's lock, or other data, which --force would delete; if it is a lock whose holder is dead for sure, say distlock unlock --force --foreign NAME",
+				quoted(info.Name))
+		}
+		info.Holders[i].Foreign = false
+	}
+	return c.ForceUnlock(ctx, info)
+}
+
+// unlock does something about all who hold a lock.
+func (a *app) unlock(name, did string, do func(*distlock.Client, context.Context, distlock.Info) error) error {
+	ctx, cancel := interruptible()
+	defer cancel()
+	c, err := a.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer a.closeClient(c)
+	info, err := c.Inspect(ctx, name)
+	if err != nil {
+		return err
+	}
+	if len(info.Holders) > 0 {
+		err = do(c, ctx, info)
+	}
+	switch {
+	case len(info.Holders) == 0 || errors.Is(err, distlock.ErrLost):
+		return exit(exitFailure, "unlock: nobody holds %s", quoted(name))
+	case errors.Is(err, distlock.ErrUnsupported) && c.Caps().Revocable.Has(info.Mode):
+		return exit(exitFailure, "unlock: a holder of %s does not listen to those who ask for it", quoted(name))
+	case err != nil:
+		return err
+	}
+	for _, h := range info.Holders {
+		a.printf("%s %s: %s hold, fence %s, %s\n", did, plain(name), h.Mode, fence(h), plain(describe([]distlock.Holder{h})))
+	}
+	return nil
 }

@@ -19,7 +19,7 @@ type job struct {
 	lease     *distlock.MultiLease
 	asked     <-chan struct{}
 	signals   *signals
-	say       func(format string, args ...any)
+	warnf     func(format string, args ...any)
 
 	losing bool
 }
@@ -50,7 +50,7 @@ func (j *job) watch(p *os.Process, ended <-chan error) error {
 			return err
 		case <-j.signals.ch:
 		case <-j.asked:
-			j.say("somebody asks for the lock; killing %s", j.argv[0])
+			j.warnf("somebody asks for the lock; killing %s", j.argv[0])
 			_ = p.Kill()
 		case <-lost:
 			lost = nil
@@ -58,7 +58,7 @@ func (j *job) watch(p *os.Process, ended <-chan error) error {
 			if j.onLoss == lossIgnore {
 				continue
 			}
-			j.say("%s; killing %s", reason(j.lease.Err()), j.argv[0])
+			j.warnf("%s; killing %s", reason(j.lease.Err()), j.argv[0])
 			_ = p.Kill()
 		}
 	}

@@ -5,11 +5,13 @@ package cli
 import (
 	"errors"
 	"os"
+	"os/signal"
 	"runtime"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 
 	"github.com/distlock/distlock"
 )
@@ -23,7 +25,7 @@ type job struct {
 	lease     *distlock.MultiLease
 	asked     <-chan struct{} // somebody asks for a lock
 	signals   *signals
-	say       func(format string, args ...any)
+	warnf     func(format string, args ...any)
 
 	losing bool // notice was given, or the lock was lost
 	tty    *terminal
@@ -38,7 +40,7 @@ func (j *job) run() (int, error) {
 	j.states = make(chan unix.WaitStatus)
 	j.signals.listen(catchable()...)
 	started := make(chan error)
-	go j.attend(started)
+	go j.startAndWait(started)
 	if err := <-started; err != nil {
 		return 0, cantRun(j.argv[0], err)
 	}
@@ -53,9 +55,9 @@ func (j *job) run() (int, error) {
 	return state.ExitStatus(), nil
 }
 
-// attend starts the command and waits for it, all on one thread: where a child's
+// startAndWait starts the command and waits for it, all on one thread: where a child's
 // life can be tied to its parent's, it is tied to the thread that started it.
-func (j *job) attend(started chan<- error) {
+func (j *job) startAndWait(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	p, err := os.StartProcess(j.path, j.argv, &os.ProcAttr{
@@ -70,7 +72,7 @@ func (j *job) attend(started chan<- error) {
 	for {
 		state, err := waitFor(j.pid)
 		if err != nil {
-			j.say("%s: can't tell how it ended: %w", j.argv[0], err)
+			j.warnf("%s: can't tell how it ended: %w", j.argv[0], err)
 			state = exitFailure << 8 // as if it had ended with that code
 		}
 		j.states <- state
@@ -118,7 +120,7 @@ func (j *job) watch() unix.WaitStatus {
 			}
 			j.stopped(state.StopSignal())
 		case sig := <-j.signals.ch:
-			j.passOn(sig.(syscall.Signal))
+			j.forward(sig.(syscall.Signal))
 		case <-deadline.C:
 			if d := j.untilNotice(); d > 0 {
 				deadline.Reset(d)
@@ -140,7 +142,7 @@ func (j *job) stopWhenAsked() {
 	if j.losing {
 		return
 	}
-	j.say("somebody asks for the lock; stopping %s", j.argv[0])
+	j.warnf("somebody asks for the lock; stopping %s", j.argv[0])
 	j.stop()
 }
 
@@ -166,11 +168,11 @@ func (j *job) giveNotice() {
 	}
 	j.losing = true
 	if j.onLoss == lossKill {
-		j.say("the lock can't be renewed; killing %s", j.argv[0])
+		j.warnf("the lock can't be renewed; killing %s", j.argv[0])
 		j.signal(unix.SIGKILL)
 		return
 	}
-	j.say("the lock can't be renewed; stopping %s, which has %s to end", j.argv[0], short(left))
+	j.warnf("the lock can't be renewed; stopping %s, which has %s to end", j.argv[0], short(left))
 	j.stop()
 }
 
@@ -178,10 +180,10 @@ func (j *job) giveNotice() {
 func (j *job) lost() {
 	j.losing = true
 	if j.onLoss == lossIgnore {
-		j.say("%s; %s goes on without the lock", reason(j.lease.Err()), j.argv[0])
+		j.warnf("%s; %s goes on without the lock", reason(j.lease.Err()), j.argv[0])
 		return
 	}
-	j.say("%s; killing %s", reason(j.lease.Err()), j.argv[0])
+	j.warnf("%s; killing %s", reason(j.lease.Err()), j.argv[0])
 	j.signal(unix.SIGKILL)
 }
 
@@ -209,8 +211,8 @@ func (j *job) signal(sig syscall.Signal) {
 	}
 }
 
-// passOn passes on a signal that this process got.
-func (j *job) passOn(sig syscall.Signal) {
+// forward passes on a signal that this process got.
+func (j *job) forward(sig syscall.Signal) {
 	switch sig {
 	case unix.SIGPIPE: // caught so that a closed pipe ends a message and no more
 	case unix.SIGCONT:
@@ -232,7 +234,7 @@ func (j *job) stopped(by syscall.Signal) {
 		j.resume()
 		return
 	}
-	j.say("stopped; the lock is lost if it is not continued within %s", short(time.Until(firstDeadline(j.lease.Leases()))))
+	j.warnf("stopped; the lock is lost if it is not continued within %s", short(time.Until(firstDeadline(j.lease.Leases()))))
 	// The whole job stops, as it would have without distlock.
 	_ = unix.Kill(0, unix.SIGSTOP)
 }
@@ -259,4 +261,83 @@ func catchable() []os.Signal {
 		}
 	}
 	return all
+}
+
+// terminal is the controlling terminal on standard input. Only the group that
+// stands before it may read from it and gets its ctrl-C. Methods of nil do nothing.
+type terminal struct {
+	fd    int
+	own   int // this process's group
+	state *term.State
+}
+
+func stdinTerminal() *terminal {
+	t := &terminal{fd: int(os.Stdin.Fd()), own: unix.Getpgrp()}
+	if _, err := t.group(); err != nil {
+		return nil
+	}
+	state, err := term.GetState(t.fd)
+	if err != nil {
+		return nil
+	}
+	t.state = state
+	return t
+}
+
+// group is the group that stands before the terminal.
+func (t *terminal) group() (int, error) { return unix.IoctlGetInt(t.fd, unix.TIOCGPGRP) }
+
+// before reports whether this process's group stands before the terminal, and not,
+// say, a shell that started it in the background.
+func (t *terminal) before() bool {
+	if t == nil {
+		return false
+	}
+	group, err := t.group()
+	return err == nil && group == t.own
+}
+
+// give puts the command's group before the terminal if this one stands there.
+func (t *terminal) give(group int) {
+	if t.before() {
+		t.put(group)
+	}
+}
+
+// takeBack puts this group where the command's stands.
+func (t *terminal) takeBack(group int) {
+	if t == nil {
+		return
+	}
+	if now, err := t.group(); err == nil && now == group {
+		t.put(t.own)
+	}
+}
+
+// stayUnstopped lets this process write to the terminal, and change who stands before
+// it, while the command's group does. To be called after the command was started,
+// which would inherit it.
+func (t *terminal) stayUnstopped() {
+	if t != nil {
+		signal.Ignore(unix.SIGTTOU)
+	}
+}
+
+// put changes who stands before the terminal. What fails is left to the shell.
+func (t *terminal) put(group int) {
+	_ = unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group)
+}
+
+// restore undoes what a command that was killed did to the terminal.
+func (t *terminal) restore() {
+	if t != nil {
+		_ = term.Restore(t.fd, t.state)
+	}
+}
+
+// alone reports whether no shell could continue this process if it stopped: it
+// leads the session itself.
+func alone() bool {
+	session, err := unix.Getsid(0)
+	return err == nil && session == os.Getpid()
 }

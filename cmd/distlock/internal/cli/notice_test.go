@@ -33,7 +33,7 @@ func TestReportsOffTheTerminal(t *testing.T) {
 			n.client = c
 			name := "door"
 			n.name.Store(&name)
-			stop := n.show(t.Context(), nil)
+			stop := n.start(t.Context(), nil)
 			time.Sleep(test.after)
 			stop()
 			if got := strings.Count(w.String(), "\n"); got != test.lines {
@@ -52,7 +52,7 @@ func TestReportsAnUnreachableServer(t *testing.T) {
 		var w bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())
 		n := newNotice(&w, false, func(s string) string { return strings.ReplaceAll(s, "s3cr3t", "xxxxx") })
-		stop := n.show(ctx, errors.New("distlock: dial s3cr3t: connection refused"))
+		stop := n.start(ctx, errors.New("distlock: dial s3cr3t: connection refused"))
 		time.Sleep(firstReport + time.Second)
 		cancel()
 		stop()

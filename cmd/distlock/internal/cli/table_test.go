@@ -29,7 +29,7 @@ func TestNoticeOfWideCharactersFitsTheTerminal(t *testing.T) {
 	}{
 		{"abcdef", 6, "abcdef"}, {"abcdef", 5, "abcd…"}, {"订单订单", 8, "订单订单"}, {"订单订单", 7, "订单订…"}, {"订单订单", 6, "订单…"},
 	} {
-		if got := cut(test.line, test.width); got != test.want {
+		if got := truncate(test.line, test.width); got != test.want {
 			t.Errorf("%q in %d columns: got %q; want %q", test.line, test.width, got, test.want)
 		}
 	}

@@ -3,12 +3,19 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/spf13/cobra"
 
+	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
 )
@@ -111,11 +118,11 @@ func (a *app) verify(o *verifyOptions) error {
 	report.Backend = b.Caps().Name
 	bounded, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	r, err := measure(bounded, o, b)
+	r, err := measureLimits(bounded, o, b)
 	if err != nil {
 		return err
 	}
-	for _, result := range examine(bounded, o, b, r, checks) {
+	for _, result := range runChecks(bounded, o, b, r, checks) {
 		r := <-result
 		report.add(r)
 		if !o.json {
@@ -128,9 +135,9 @@ func (a *app) verify(o *verifyOptions) error {
 	return a.conclude(o, &report)
 }
 
-// examine runs the checks, some at once, and returns where each result will come
+// runChecks runs the checks, some at once, and returns where each result will come
 // from, in their order.
-func examine(ctx context.Context, o *verifyOptions, b driver.Backend, r room, checks []drivertest.Check) []chan checkJSON {
+func runChecks(ctx context.Context, o *verifyOptions, b driver.Backend, r limits, checks []drivertest.Check) []chan checkJSON {
 	limited, _ := capped(o.url, r.conns)
 	h := &drivertest.Harness{Open: opener(limited), TTL: o.ttl, Refuses: refuser(ctx, b), Serial: r.serial, Holds: r.holds}
 	results := make([]chan checkJSON, len(checks))
@@ -145,7 +152,7 @@ func examine(ctx context.Context, o *verifyOptions, b driver.Backend, r room, ch
 		i++
 		return i - 1
 	}
-	for range r.lanes {
+	for range r.parallel {
 		go func() {
 			for n := take(); n < len(checks); n = take() {
 				results[n] <- runCheck(ctx, checks[n], h)
@@ -179,4 +186,245 @@ func opener(rawURL string) func(context.Context) (driver.Backend, error) {
 		rawURL = "mem:verify-" + driver.NewOwner()
 	}
 	return func(ctx context.Context) (driver.Backend, error) { return openURL(ctx, rawURL) }
+}
+
+const (
+	// mostConns is how many connections verify takes at most, as the server counts them.
+	mostConns = 20
+
+	// openConns bounds the first backend, which answers questions only. It is the fewest
+	// with which locks that live on connections can be opened.
+	openConns = 3
+
+	// perCheck is how many backends a check may cost the server: its two, and the two before
+	// them, which are closed but may still count.
+	perCheck = 4
+)
+
+// limits is how much of a server the checks may use.
+type limits struct {
+	parallel int  // checks at once
+	conns    int  // for each backend that has a pool; 0: any number
+	holds    int  // on each backend at once; 0: any number
+	serial   bool // the modes of a check take turns
+}
+
+// connCounter is a backend that knows how many connections its server has left.
+type connCounter interface {
+	FreeConnections(ctx context.Context) (int, error)
+}
+
+// measureLimits finds out how much verify may use, b included: half of the connections that are
+// left, and mostConns at most. Memory and files have no connections.
+func measureLimits(ctx context.Context, o *verifyOptions, b driver.Backend) (limits, error) {
+	u, err := driver.ParseURL(o.url)
+	if err != nil || u.Scheme == "mem" || u.Scheme == "sqlite" {
+		return limits{parallel: o.parallel}, err
+	}
+	r, own, least := limits{conns: 1, serial: true}, 1, 1
+	if _, pools := capped(o.url, openConns); pools {
+		r.conns = 2 // one listens
+		if b.Caps().Session {
+			r.conns, own, least = 4, openConns, 4 // two hold, one waits, and one is for all else
+		}
+	}
+	budget := mostConns
+	if g, ok := b.(connCounter); ok {
+		free, err := g.FreeConnections(ctx)
+		if err != nil {
+			return limits{}, exit(exitUnreachable, "verify: not run: the server does not tell how many connections are free: %w", err)
+		}
+		budget = min(budget, (free+own)/2)
+	}
+	r.conns = min(r.conns, (budget-own)/perCheck)
+	if r.conns < least {
+		return limits{}, exit(exitUnreachable, "verify: not run: a check needs %d connections, and half of those that the server has left for this user are %d; close some, or raise the limit of the server, the user or the database",
+			own+perCheck*least, budget)
+	}
+	r.parallel = min(o.parallel, (budget-own)/(perCheck*r.conns))
+	if q := u.Query(); q.Get("strategy") == "forupdate" || q.Get("level") == "transaction" {
+		r.holds = r.conns - 2
+	}
+	return r, nil
+}
+
+// capped returns rawURL with a limit for the pools that it makes, those of members
+// included, and reports whether it makes any. A lower limit of its own stays.
+func capped(rawURL string, conns int) (limited string, pools bool) {
+	const key = "max_connections"
+	u, err := driver.ParseURL(rawURL)
+	if err != nil || conns == 0 {
+		return rawURL, false
+	}
+	q := u.Query()
+	for _, values := range q {
+		for i, value := range values {
+			at := strings.LastIndex(value[:max(strings.Index(value, "://"), 0)], "=") + 1 // a member may have a name
+			member, is := capped(value[at:], conns)
+			values[i], pools = value[:at]+member, pools || is
+		}
+	}
+	if slices.Contains([]string{"mysql", "postgres", "postgresql"}, u.Scheme) {
+		pools = true
+		if own, err := strconv.Atoi(q.Get(key)); !q.Has(key) || err == nil && own > conns {
+			q.Set(key, strconv.Itoa(conns))
+		}
+	}
+	if !pools {
+		return rawURL, false
+	}
+	u.RawQuery = q.Encode()
+	return u.String(), true
+}
+
+// The results of a check.
+const (
+	resultOK         = "ok"
+	resultNotClaimed = "not claimed"
+	resultBroken     = "broken"
+	resultNotRun     = "not run"
+)
+
+// The reasons of checks that were not run, in part.
+const (
+	reasonTime        = "the time was up; give a longer --timeout"
+	reasonUnreachable = "the server can't be reached, or refuses connections: "
+)
+
+// checkJSON is the result of one check.
+type checkJSON struct {
+	Name    string `json:"name"`
+	Promise string `json:"promise"`
+	Result  string `json:"result"`           // ok, not claimed, broken, not run
+	Reason  string `json:"reason,omitempty"` // of broken and not run
+	TookMS  int64  `json:"took_ms"`
+}
+
+func runCheck(ctx context.Context, c drivertest.Check, h *drivertest.Harness) checkJSON {
+	r := checkJSON{Name: c.Name, Promise: c.Promise, Result: resultOK}
+	began := time.Now()
+	err := ctx.Err()
+	if err == nil {
+		err = c.Run(ctx, h)
+	}
+	r.TookMS = time.Since(began).Milliseconds()
+	switch {
+	case err == nil:
+	case errors.Is(err, drivertest.ErrNotClaimed):
+		r.Result = resultNotClaimed
+	case ctx.Err() != nil:
+		r.Result, r.Reason = resultNotRun, reasonTime
+	case unreachable(err):
+		r.Result, r.Reason = resultNotRun, reasonUnreachable+oneLine(err)
+	default:
+		r.Result, r.Reason = resultBroken, oneLine(err)
+		if err := probe(ctx, h); err != nil {
+			r.Result, r.Reason = resultNotRun, reasonUnreachable+oneLine(err)
+		}
+	}
+	return r
+}
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// probe answers why the server can't be reached, as the reason for which a check has failed.
+func probe(ctx context.Context, h *drivertest.Harness) error {
+	b, err := h.Open(ctx)
+	if err == nil {
+		b.Close()
+	}
+	if err == nil || !unreachable(err) {
+		return nil
+	}
+	return err
+}
+
+// unreachable reports whether an error comes of a connection that was not made. Open
+// says so itself; calls on a backend that needs another connection do in other ways.
+func unreachable(err error) bool {
+	if errors.Is(err, distlock.ErrUnavailable) || errors.Is(err, driver.ErrUnsent) {
+		return true
+	}
+	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "dial" {
+		return true
+	}
+	if e, ok := errors.AsType[*mysql.MySQLError](err); ok {
+		return slices.Contains(fullMySQL, e.Number)
+	}
+	if e, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err); ok {
+		return slices.Contains(fullPostgres, e.SQLState())
+	}
+	return strings.Contains(err.Error(), fullRedis)
+}
+
+// The answers of servers that take no more connections.
+var (
+	fullMySQL    = []uint16{1040, 1203, 1226} // of the server, of the user, of an account
+	fullPostgres = []string{"53300", "57P03"} // of the server, the user or the database; or it is starting or ending
+	fullRedis    = "max number of clients reached"
+)
+
+// line is the result in a line.
+func (r checkJSON) line() string {
+	word := r.Result
+	if word == resultBroken {
+		word = "BROKEN"
+	}
+	line := fmt.Sprintf("%-11s  %-34s  %s", word, r.Name, r.Promise)
+	if r.Reason != "" {
+		line += " -- " + r.Reason
+	}
+	return line
+}
+
+// verifyJSON is the whole of verify --json.
+type verifyJSON struct {
+	URL        string      `json:"url"`
+	Backend    string      `json:"backend"`
+	OK         int         `json:"ok"`
+	NotClaimed int         `json:"not_claimed"`
+	Broken     int         `json:"broken"`
+	NotRun     int         `json:"not_run"`
+	unreached  int         // of those not run
+	Checks     []checkJSON `json:"checks"`
+}
+
+func (v *verifyJSON) add(r checkJSON) {
+	v.Checks = append(v.Checks, r)
+	switch r.Result {
+	case resultOK:
+		v.OK++
+	case resultNotClaimed:
+		v.NotClaimed++
+	case resultBroken:
+		v.Broken++
+	case resultNotRun:
+		v.NotRun++
+		if strings.HasPrefix(r.Reason, reasonUnreachable) {
+			v.unreached++
+		}
+	}
+}
+
+func (a *app) conclude(o *verifyOptions, v *verifyJSON) error {
+	if o.json {
+		for i := range v.Checks {
+			v.Checks[i].Reason = scrub(v.Checks[i].Reason, a.secrets)
+		}
+		if err := writeJSON(a.out, v); err != nil {
+			return err
+		}
+	} else {
+		a.printf("%s: %d kept, %d not claimed, %d broken, %d not run\n", plain(v.Backend), v.OK, v.NotClaimed, v.Broken, v.NotRun)
+	}
+	switch {
+	case v.Broken == 0 && v.unreached > 0:
+		return &exitError{code: exitUnreachable}
+	case v.Broken > 0 || v.NotRun > 0:
+		return &exitError{code: exitFailure}
+	}
+	return nil
 }

@@ -2,27 +2,17 @@ package cli
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
+	"runtime"
+	"runtime/debug"
+	"strings"
 
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
 )
-
-// app is one run of the program.
-type app struct {
-	url      text   // --url
-	local    bool   // --local
-	location string // the URL that was opened
-	out      io.Writer
-	err      io.Writer
-	secrets  []string // to be kept out of messages
-}
 
 // Main runs the program with the arguments of the process, and returns its exit code.
 func Main() int {
@@ -46,19 +36,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 		a.warn(err)
 	}
 	return codeOf(err)
-}
-
-// printer is the standard output, which remembers that something could not be written. It
-// is used by one goroutine.
-type printer struct {
-	w   io.Writer
-	err error
-}
-
-func (p *printer) Write(b []byte) (int, error) {
-	n, err := p.w.Write(b)
-	p.err = cmp.Or(p.err, err)
-	return n, err
 }
 
 const rootHelp = `distlock holds a lock while a command runs, tells who holds what, and checks the
@@ -106,24 +83,74 @@ func noCommand(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// exactly wants n arguments, named in what.
-func exactly(n int, what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) == n {
-			return nil
-		}
-		return usage("%s: got %d arguments; want %s", cmd.Name(), len(args), what)
+// helpCommand takes the place of cobra's own, which finds nothing wrong with the
+// name of no command.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Say what a command does",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return usage("help: unknown command %q; see distlock help", strings.Join(args, " "))
+			}
+			about.InitDefaultHelpFlag()
+			about.InitDefaultVersionFlag()
+			return about.Help()
+		},
 	}
 }
 
-// interruptible is a context that ends when somebody wants the program to end.
-func interruptible() (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+func (a *app) completionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "completion SHELL",
+		Short: "Print what makes a shell complete distlock's arguments",
+		Long:  "Completion prints a script for bash, zsh, fish or powershell.",
+		Example: `  source <(distlock completion bash)
+  distlock completion fish > ~/.config/fish/completions/distlock.fish`,
+		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
+		Args:      exactly(1, "one of bash, zsh, fish and powershell"),
+		RunE:      func(cmd *cobra.Command, args []string) error { return a.complete(cmd.Root(), args[0]) },
+	}
 }
 
-func (a *app) printf(format string, args ...any) { fmt.Fprintf(a.out, format, args...) }
+func (a *app) complete(root *cobra.Command, shell string) error {
+	switch shell {
+	case "bash":
+		return root.GenBashCompletionV2(a.out, true)
+	case "zsh":
+		return root.GenZshCompletion(a.out)
+	case "fish":
+		return root.GenFishCompletion(a.out, true)
+	case "powershell":
+		return root.GenPowerShellCompletionWithDesc(a.out)
+	}
+	return usage("completion: unknown shell %q; want one of bash, zsh, fish and powershell", shell)
+}
 
-func (a *app) warnf(format string, args ...any) { a.warn(fmt.Errorf(format, args...)) }
+// version is what the Go toolchain knows of this build.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "(unknown)"
+	}
+	v := cmp.Or(info.Main.Version, "(devel)")
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && len(s.Value) >= 12 && v == "(devel)" {
+			v += " " + s.Value[:12]
+		}
+	}
+	return v + " " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
+}
 
-// warn prints an error. If that fails there is nobody left to tell.
-func (a *app) warn(err error) { _, _ = io.WriteString(a.err, message(err, a.secrets)) }
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Say which version this is",
+		Args:  exactly(0, "none"),
+		RunE: func(*cobra.Command, []string) error {
+			a.printf("distlock %s\n", version())
+			return nil
+		},
+	}
+}

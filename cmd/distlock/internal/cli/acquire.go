@@ -5,30 +5,34 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/term"
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 )
 
-// wayPause is how long a run that was asked for a lock while it waited for another lets
+// yieldPause is how long a run that was asked for a lock while it waited for another lets
 // those go first who asked.
-const wayPause = time.Second
+const yieldPause = time.Second
 
 // otherKindPause is how often a name is looked at that is in use for another kind
 // of lock. No server signals when that ends.
 const otherKindPause = 100 * time.Millisecond
 
-// answerTime is how long a server may take to answer until it counts as one that
+// answerTimeout is how long a server may take to answer until it counts as one that
 // does not.
-const answerTime = time.Second
+const answerTimeout = time.Second
 
-// taker takes the locks of one run.
-type taker struct {
+// acquirer takes the locks of one run.
+type acquirer struct {
 	o      *runOptions
 	began  time.Time
 	client *distlock.Client
@@ -37,14 +41,14 @@ type taker struct {
 	notice *notice
 }
 
-func (a *app) newTaker(ctx context.Context, o *runOptions) (*taker, error) {
+func (a *app) newAcquirer(ctx context.Context, o *runOptions) (*acquirer, error) {
 	began := time.Now()
 	n := newNotice(a.err, o.quiet, func(s string) string { return scrub(s, a.secrets) })
 	b, err := a.openWithin(ctx, o, n, began)
 	if err != nil {
 		return nil, err
 	}
-	if err := o.suits(b.Caps()); err != nil {
+	if err := o.checkBackend(b.Caps()); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
 	c, err := newClient(b, o.clientOptions(n.observer()))
@@ -53,7 +57,7 @@ func (a *app) newTaker(ctx context.Context, o *runOptions) (*taker, error) {
 	}
 	n.client = c
 	asked := make(chan struct{}, 1)
-	return &taker{o: o, began: began, client: c, locks: distlock.Multi(o.lockers(c, asked)...), asked: asked, notice: n}, nil
+	return &acquirer{o: o, began: began, client: c, locks: distlock.Multi(o.lockers(c, asked)...), asked: asked, notice: n}, nil
 }
 
 // openWithin connects to where the locks are kept. With --wait a server that can't be
@@ -65,7 +69,7 @@ func (a *app) openWithin(ctx context.Context, o *runOptions, n *notice, began ti
 	}
 	ctx, cancel := context.WithDeadline(ctx, began.Add(o.wait))
 	defer cancel()
-	defer n.show(ctx, err)()
+	defer n.start(ctx, err)()
 	for errors.Is(err, distlock.ErrUnavailable) && pausing(ctx, otherKindPause/2+rand.N(otherKindPause)) {
 		b, again := openURL(ctx, a.location)
 		if again == nil {
@@ -78,12 +82,12 @@ func (a *app) openWithin(ctx context.Context, o *runOptions, n *notice, began ti
 	return nil, cmp.Or(caughtBy(ctx), err)
 }
 
-// take makes one attempt, and waits if that is refused and waiting is wanted. So
+// acquire makes one attempt, and waits if that is refused and waiting is wanted. So
 // --wait bounds the wait and nothing else: however short it is, the server is asked.
-func (t *taker) take(ctx context.Context) (*distlock.MultiLease, error) {
+func (t *acquirer) acquire(ctx context.Context) (*distlock.MultiLease, error) {
 	began := time.Now()
-	lease, refused := t.attempt(t.locks.TryLock(ctx))
-	if lease != nil || t.o.noWait || !t.passing(refused) {
+	lease, refused := t.heldIfOtherKind(t.locks.TryLock(ctx))
+	if lease != nil || t.o.noWait || !t.transient(refused) {
 		return lease, explain(refused, 0)
 	}
 	if err := t.selfHeld(ctx); err != nil {
@@ -94,7 +98,7 @@ func (t *taker) take(ctx context.Context) (*distlock.MultiLease, error) {
 		ctx, cancel = context.WithDeadline(ctx, t.began.Add(t.o.wait))
 		defer cancel()
 	}
-	defer t.notice.show(ctx, nil)()
+	defer t.notice.start(ctx, nil)()
 	lease, err := t.wait(ctx, refused)
 	return lease, explain(err, time.Since(began))
 }
@@ -102,7 +106,7 @@ func (t *taker) take(ctx context.Context) (*distlock.MultiLease, error) {
 // wait waits until the locks are held or ctx ends. What ends with the time alone is
 // no reason to give up: that one of several was lost during the wait for the next,
 // or that a name is in use for another kind of lock.
-func (t *taker) wait(ctx context.Context, refused error) (*distlock.MultiLease, error) {
+func (t *acquirer) wait(ctx context.Context, refused error) (*distlock.MultiLease, error) {
 	for {
 		asked, pause := time.Now(), otherKindPause/2+rand.N(otherKindPause)
 		lease, wanted, err := t.lock(ctx)
@@ -110,25 +114,25 @@ func (t *taker) wait(ctx context.Context, refused error) (*distlock.MultiLease, 
 		case lease != nil:
 			return lease, nil
 		case wanted:
-			pause = wayPause
+			pause = yieldPause
 		case errors.Is(err, distlock.ErrHeld):
 			refused = err
-		case errors.Is(err, distlock.ErrUnavailable) && time.Since(asked) > answerTime:
+		case errors.Is(err, distlock.ErrUnavailable) && time.Since(asked) > answerTimeout:
 			refused = err // and not the end of a short wait that no answer fits into
-		case ctx.Err() == nil && !t.passing(err):
+		case ctx.Err() == nil && !t.transient(err):
 			return nil, err
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, t.current(ctx, refused)
+			return nil, t.confirm(ctx, refused)
 		}
 	}
 }
 
 // lock waits until the locks are held. Whoever has some of them and is asked for one gives
 // all back.
-func (t *taker) lock(ctx context.Context) (lease *distlock.MultiLease, wanted bool, err error) {
+func (t *acquirer) lock(ctx context.Context) (lease *distlock.MultiLease, wanted bool, err error) {
 	select {
 	case <-t.asked: // that was about an earlier attempt
 	default:
@@ -145,7 +149,7 @@ func (t *taker) lock(ctx context.Context) (lease *distlock.MultiLease, wanted bo
 		case <-stop:
 		}
 	}()
-	lease, err = t.attempt(t.locks.Lock(ctx))
+	lease, err = t.heldIfOtherKind(t.locks.Lock(ctx))
 	close(stop)
 	<-stopped
 	if lease != nil && wanted {
@@ -156,9 +160,9 @@ func (t *taker) lock(ctx context.Context) (lease *distlock.MultiLease, wanted bo
 
 // selfHeld refuses to wait for a lock that the distlock run holds under which this one runs:
 // that would wait for the end of its own command.
-func (t *taker) selfHeld(ctx context.Context) error {
+func (t *acquirer) selfHeld(ctx context.Context) error {
 	owners := strings.Split(os.Getenv("DISTLOCK_OWNER"), "\n")
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	for _, name := range t.o.names {
 		if !slices.Contains(strings.Split(os.Getenv("DISTLOCK_NAME"), "\n"), name) {
@@ -172,12 +176,12 @@ func (t *taker) selfHeld(ctx context.Context) error {
 	return nil
 }
 
-// current is a refusal that may be old: the server may have gone since it gave it.
-func (t *taker) current(waited context.Context, refused error) error {
+// confirm is a refusal that may be old: the server may have gone since it gave it.
+func (t *acquirer) confirm(waited context.Context, refused error) error {
 	if caughtBy(waited) != nil || !errors.Is(refused, distlock.ErrHeld) {
 		return refused
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
 	if _, err := t.client.Inspect(ctx, t.o.names[0]); errors.Is(err, distlock.ErrUnavailable) || ctx.Err() != nil {
 		return err
@@ -185,9 +189,9 @@ func (t *taker) current(waited context.Context, refused error) error {
 	return refused
 }
 
-// attempt turns the refusal of a name that is in use for another kind of lock into
+// heldIfOtherKind turns the refusal of a name that is in use for another kind of lock into
 // that of a busy one: here it is the same.
-func (t *taker) attempt(lease *distlock.MultiLease, err error) (*distlock.MultiLease, error) {
+func (t *acquirer) heldIfOtherKind(lease *distlock.MultiLease, err error) (*distlock.MultiLease, error) {
 	if !errors.Is(err, distlock.ErrInvalid) {
 		return lease, err
 	}
@@ -211,8 +215,8 @@ func heldBy(info distlock.Info) *distlock.HeldError {
 	return e
 }
 
-// passing reports whether an error may go away by waiting.
-func (t *taker) passing(err error) bool {
+// transient reports whether an error may go away by waiting.
+func (t *acquirer) transient(err error) bool {
 	return errors.Is(err, distlock.ErrHeld) || errors.Is(err, distlock.ErrUnavailable) || errors.Is(err, distlock.ErrLost)
 }
 
@@ -230,4 +234,117 @@ func explain(err error, waited time.Duration) error {
 		return fmt.Errorf("%s is %w; gave up after %v", what, held, waited.Round(time.Millisecond))
 	}
 	return fmt.Errorf("%s is %w", what, held)
+}
+
+// notice says what a run waits for, and how long: on a terminal in a line that is kept up
+// to date, elsewhere in a line now and then, so that a log shows why nothing happens.
+type notice struct {
+	client *distlock.Client // nil while the server can't be reached
+	w      io.Writer
+	quiet  bool
+	width  func() int             // of the terminal; nil: there is none
+	name   atomic.Pointer[string] // of the lock that is waited for
+	hide   func(string) string    // keeps secrets out of a line
+}
+
+// The pauses before the first and between later lines off a terminal.
+const (
+	firstReport = 5 * time.Second
+	nextReports = 30 * time.Second
+)
+
+func newNotice(w io.Writer, quiet bool, hide func(string) string) *notice {
+	n := &notice{w: w, quiet: quiet, hide: hide}
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		n.width = func() int {
+			if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
+				return width
+			}
+			return 80
+		}
+	}
+	return n
+}
+
+// observer tells the notice which lock is waited for.
+func (n *notice) observer() *distlock.Observer {
+	return &distlock.Observer{Waiting: func(e distlock.Event) { n.name.Store(&e.Name) }}
+}
+
+// start says what is waited for until the function that it returns is called, which
+// removes the line from a terminal. unreachable is why there is no client yet.
+func (n *notice) start(ctx context.Context, unreachable error) (stop func()) {
+	if n.quiet {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		if n.width == nil {
+			n.report(ctx, unreachable)
+			return
+		}
+		n.update(ctx, unreachable)
+		fmt.Fprint(n.w, "\r\x1b[K")
+	}()
+	return func() {
+		cancel()
+		<-gone
+	}
+}
+
+// update keeps a line of a terminal up to date until ctx ends.
+func (n *notice) update(ctx context.Context, unreachable error) {
+	began := time.Now()
+	for pause := 50 * time.Millisecond; pausing(ctx, pause); pause = time.Second {
+		if line := n.line(ctx, unreachable, time.Since(began)); line != "" {
+			fmt.Fprint(n.w, "\r"+truncate(line, n.width()-1)+"\x1b[K")
+		}
+	}
+}
+
+// report writes a line now and then until ctx ends.
+func (n *notice) report(ctx context.Context, unreachable error) {
+	began := time.Now()
+	for pause := firstReport; pausing(ctx, pause); pause = nextReports {
+		if line := n.line(ctx, unreachable, time.Since(began)); line != "" && ctx.Err() == nil {
+			fmt.Fprintln(n.w, line)
+		}
+	}
+}
+
+// pausing waits for d, and reports false if ctx ends before.
+func pausing(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// line says what is waited for; it is empty if nothing is.
+func (n *notice) line(ctx context.Context, unreachable error, waited time.Duration) string {
+	what := ""
+	switch name := n.name.Load(); {
+	case unreachable != nil:
+		what = "the server (" + n.hide(reason(unreachable)) + ")"
+	case name != nil:
+		what = quoted(*name) + n.holders(ctx, *name)
+	default:
+		return ""
+	}
+	return fmt.Sprintf("distlock: waiting for %s (%v)", what, waited.Round(time.Second))
+}
+
+// holders says who holds a lock, as far as that is known within a second.
+func (n *notice) holders(ctx context.Context, name string) string {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	info, err := n.client.Inspect(ctx, name)
+	if err != nil || len(info.Holders) == 0 {
+		return ""
+	}
+	return ", " + plain(describe(info.Holders))
 }

@@ -1,16 +1,70 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
+	"os/signal"
 	"regexp"
 	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
 
 	"github.com/distlock/distlock"
 )
+
+// urlVariable is the environment variable that stands in for --url.
+const urlVariable = "DISTLOCK_URL"
+
+// app is one run of the program.
+type app struct {
+	url      text   // --url
+	local    bool   // --local
+	location string // the URL that was opened
+	out      io.Writer
+	err      io.Writer
+	secrets  []string // to be kept out of messages
+}
+
+// printer is the standard output, which remembers that something could not be written. It
+// is used by one goroutine.
+type printer struct {
+	w   io.Writer
+	err error
+}
+
+func (p *printer) Write(b []byte) (int, error) {
+	n, err := p.w.Write(b)
+	p.err = cmp.Or(p.err, err)
+	return n, err
+}
+
+func (a *app) printf(format string, args ...any) { fmt.Fprintf(a.out, format, args...) }
+
+func (a *app) warnf(format string, args ...any) { a.warn(fmt.Errorf(format, args...)) }
+
+// warn prints an error. If that fails there is nobody left to tell.
+func (a *app) warn(err error) { _, _ = io.WriteString(a.err, message(err, a.secrets)) }
+
+// interruptible is a context that ends when somebody wants the program to end.
+func interruptible() (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+}
+
+// exactly wants n arguments, named in what.
+func exactly(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == n {
+			return nil
+		}
+		return usage("%s: got %d arguments; want %s", cmd.Name(), len(args), what)
+	}
+}
 
 // The exit codes; those above 63 are the ones of sysexits.h and of the shell.
 const (

@@ -2,19 +2,26 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
 	"os/signal"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/distlock/distlock"
 )
 
 // signals is what others tell the program by signals, in their order.
 type signals struct {
 	ch      chan os.Signal
-	hurried error // the silent end by a signal that came while locks were given back
+	aborted error // the silent end by a signal that came while locks were given back
 }
 
 // newSignals begins to listen to those that end a wait.
@@ -54,15 +61,15 @@ func (s *signals) interrupt(parent context.Context) (ctx context.Context, end fu
 	})
 }
 
-// moment is what a server that answers needs. It keeps a signal that was sent to the
+// lastMoment is what a server that answers needs. It keeps a signal that was sent to the
 // command too, and comes when that has ended, from leaving the lock behind.
-const moment = 100 * time.Millisecond
+const lastMoment = 100 * time.Millisecond
 
 // giveBack runs f, which gives back what the server keeps, for no longer than limit,
 // and only for a moment more after a signal that ends programs. What is not given
 // back ends with its TTL.
 func (s *signals) giveBack(limit time.Duration, f func() error) error {
-	if s.hurried != nil {
+	if s.aborted != nil {
 		return nil
 	}
 	done := make(chan error, 1)
@@ -76,10 +83,10 @@ func (s *signals) giveBack(limit time.Duration, f func() error) error {
 		case sig := <-s.ch:
 			if by == nil && ends(sig) {
 				by = &exitError{code: signalCode(sig)}
-				timeUp = time.After(moment)
+				timeUp = time.After(lastMoment)
 			}
 		case <-timeUp:
-			s.hurried = by
+			s.aborted = by
 			return nil
 		}
 	}
@@ -121,4 +128,70 @@ func signalCode(sig os.Signal) int {
 		return exitSignal + int(n)
 	}
 	return exitFailure
+}
+
+// lookUp finds a command as a shell would, before any lock is taken.
+func lookUp(command string) (string, error) {
+	path, err := exec.LookPath(command)
+	switch {
+	case err == nil, errors.Is(err, exec.ErrDot):
+		return path, nil
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+		return "", exit(exitNotFound, "%s: command not found", command)
+	}
+	return "", cantRun(command, err)
+}
+
+func cantRun(command string, err error) error {
+	if e := (*exec.Error)(nil); errors.As(err, &e) {
+		err = e.Err
+	}
+	if e := (*fs.PathError)(nil); errors.As(err, &e) {
+		err = e.Err
+	}
+	return exit(exitCantRun, "%s: can't be run: %w", command, err)
+}
+
+// jobEnv is env, and what the command is told of its locks: a line for each, in the
+// order of names.
+func jobEnv(env, names []string, leases []*distlock.Lease) []string {
+	byName := map[string]*distlock.Lease{}
+	for _, l := range leases {
+		byName[l.Name()] = l
+	}
+	var fences, owners []string
+	for _, name := range names {
+		fences = append(fences, strconv.FormatUint(byName[name].Fence(), 10))
+		owners = append(owners, byName[name].Owner())
+	}
+	return setEnv(env, map[string]string{
+		"DISTLOCK_NAME":     strings.Join(names, "\n"),
+		"DISTLOCK_FENCE":    strings.Join(fences, "\n"),
+		"DISTLOCK_OWNER":    strings.Join(owners, "\n"),
+		"DISTLOCK_DEADLINE": firstDeadline(leases).UTC().Format(stamp),
+	})
+}
+
+// setEnv replaces variables: those of a run around this one must not shadow them.
+func setEnv(env []string, vars map[string]string) []string {
+	env = slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
+		key, _, _ := strings.Cut(pair, "=")
+		_, ours := vars[key]
+		return ours
+	})
+	for key, value := range vars {
+		env = append(env, fmt.Sprintf("%s=%s", key, value))
+	}
+	return env
+}
+
+// firstDeadline is when the first of the leases ends if none is renewed.
+func firstDeadline(leases []*distlock.Lease) time.Time {
+	first := leases[0].Deadline()
+	for _, l := range leases[1:] {
+		if d := l.Deadline(); d.Before(first) {
+			first = d
+		}
+	}
+	return first
 }
