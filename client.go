@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/renew"
 )
 
 // Client makes locks on one backend. It is safe for concurrent use; a program
@@ -27,7 +28,7 @@ type Client struct {
 
 	shards   [64]shard
 	seed     maphash.Seed
-	watchdog watchdog
+	watchdog *renew.Watchdog
 	releaser *releaser
 	calls    calls
 
@@ -80,7 +81,7 @@ func New(b driver.Backend, opts *Options) (*Client, error) {
 	for i := range c.shards {
 		c.shards[i].gates = map[string]*gate{}
 	}
-	c.watchdog.c = c
+	c.watchdog = renew.New(renew.Config{Life: c.life, Now: c.now, Renew: b.Renew, Tasks: &c.tasks})
 	c.releaser = newReleaser(c)
 	return c, nil
 }
@@ -114,7 +115,7 @@ func (c *Client) fillOptions() error {
 		return invalid("Options.CallTimeout %v; want no negative time", o.CallTimeout)
 	}
 	probe := c.newSpec("any", Exclusive, 0, nil)
-	c.calls.timeout = probe.callTimeout
+	c.calls.timeout = probe.terms.CallTimeout
 	return probe.checkTimes(c.caps)
 }
 
@@ -131,22 +132,23 @@ func processMeta(meta map[string]string) map[string]string {
 // newSpec is the client's defaults changed by opts.
 func (c *Client) newSpec(name string, mode Mode, limit int, opts []LockOption) *spec {
 	s := &spec{
-		name: name, mode: mode, limit: limit, ttl: c.opts.TTL, margin: c.opts.Margin, callTimeout: c.opts.CallTimeout,
+		name: name, mode: mode, limit: limit,
 		handoffMax: max(c.opts.HandoffMax, 0), handoffWindow: c.opts.HandoffWindow,
-		maxHold: c.opts.MaxHold, meta: c.opts.Meta,
+		meta:  c.opts.Meta,
+		terms: renew.Terms{TTL: c.opts.TTL, Margin: c.opts.Margin, CallTimeout: c.opts.CallTimeout, MaxHold: c.opts.MaxHold},
 	}
 	for _, o := range opts {
 		if o.apply != nil {
 			o.apply(s)
 		}
 	}
-	if s.margin == 0 {
-		s.margin = defaultMargin(s.ttl)
+	if s.terms.Margin == 0 {
+		s.terms.Margin = defaultMargin(s.terms.TTL)
 	}
-	if s.callTimeout == 0 {
-		s.callTimeout = defaultCallTimeout(s.ttl)
+	if s.terms.CallTimeout == 0 {
+		s.terms.CallTimeout = renew.DefaultCallTimeout(s.terms.TTL)
 	}
-	for d := int64(s.callTimeout); ; {
+	for d := int64(s.terms.CallTimeout); ; {
 		if old := c.longest.Load(); old >= d || c.longest.CompareAndSwap(old, d) {
 			break
 		}
@@ -226,16 +228,16 @@ func (c *Client) dismissWaiters() {
 // releaseAll ends and releases every hold, many at a time, and returns how many were left when
 // ctx ended. Those that get no answer soon are asked for once more when all others are released.
 func (c *Client) releaseAll(ctx context.Context) int {
-	silent := failing(c.watchdog.all(), func(h *hold) bool { return h.closeDown(ctx) })
-	return len(failing(silent, func(h *hold) bool {
-		err := h.giveUp(ctx)
+	silent := failing(c.watchdog.Close(), func(h renew.Holder) bool { return h.(*hold).closeDown(ctx) })
+	return len(failing(silent, func(h renew.Holder) bool {
+		err := h.(*hold).giveUp(ctx)
 		return err == nil || errors.Is(err, ErrLost)
 	}))
 }
 
 // failing calls f for all holds, many at a time, and returns those for which it was false.
-func failing(holds []*hold, f func(*hold) bool) (left []*hold) {
-	work := make(chan *hold)
+func failing(holds []renew.Holder, f func(renew.Holder) bool) (left []renew.Holder) {
+	work := make(chan renew.Holder)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	for range min(len(holds), 64) {

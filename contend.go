@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/renew"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // Bounds of the waiting loop.
@@ -55,8 +57,8 @@ func (k *contender) giveUpWaiting(err error) error {
 // attempt that succeeds is a fresh grant, anchored before its own call: nothing is
 // inferred from having been next in line.
 func (k *contender) contend() (*Lease, error) {
-	k.c.tasks.begin()
-	defer k.c.tasks.end()
+	k.c.tasks.Begin()
+	defer k.c.tasks.End()
 	if k.c.isClosed() {
 		return nil, k.leave(fail(k.op, k.s.name, ErrClosed))
 	}
@@ -113,7 +115,7 @@ func (k *contender) attempt() (*Lease, error) {
 		k.owner = driver.NewOwner()
 	}
 	news := &news{}
-	ctx, cancel := k.c.calls.context(k.ctx, k.s.callTimeout)
+	ctx, cancel := k.c.calls.context(k.ctx, k.s.terms.CallTimeout)
 	start := k.c.now()
 	grant, err := k.c.backend.Acquire(ctx, k.request(news.tell))
 	cancel()
@@ -123,7 +125,7 @@ func (k *contender) attempt() (*Lease, error) {
 	now := k.c.now()
 	k.unsure = true
 	switch {
-	case now >= start+k.s.trusted(grant)-k.s.margin:
+	case now >= start+k.s.trusted(grant)-k.s.terms.Margin:
 		return nil, errLate
 	case k.ctx.Err() != nil:
 		return nil, k.ctx.Err()
@@ -144,8 +146,8 @@ func (k *contender) standBack() error {
 // request is what the backend is asked for.
 func (k *contender) request(onLost func()) driver.Request {
 	r := driver.Request{
-		Hold:  driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.ttl},
-		Limit: k.s.limit, Fixed: k.s.fixed, Queue: k.queues(), Fences: 1, Meta: k.s.meta, OnLost: onLost,
+		Hold:  driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.terms.TTL},
+		Limit: k.s.limit, Fixed: k.s.terms.Fixed, Queue: k.queues(), Fences: 1, Meta: k.s.meta, OnLost: onLost,
 	}
 	if k.s.revoked != nil {
 		if k.wish == nil {
@@ -174,9 +176,9 @@ func (k *contender) granted(news *news, start, now instant, grant driver.Grant) 
 	if h.row.count == 0 {
 		h.row.since = now
 	}
-	h.asked.Store(int64(h.s.ttl))
+	h.asked.Store(int64(h.s.terms.TTL))
 	lease := h.newLease(k.ctx, now)
-	if !k.c.watchdog.add(h, start, k.s.trusted(grant)) {
+	if !k.c.watchdog.Add(&h.life, h, &k.s.terms, start, k.s.trusted(grant)) {
 		return nil, ErrClosed
 	}
 	k.settle(h, now-start)
@@ -223,7 +225,7 @@ func (k *contender) note(err error) {
 	// An attempt without an answer may land after later ones were answered.
 	k.unsure = k.unsure || !errors.Is(err, driver.ErrUnsent) && (!held || k.queues())
 	if k.ctx.Err() != nil && !held {
-		err = cmp.Or(k.last, errNoAnswer)
+		err = cmp.Or(k.last, renew.ErrNoAnswer)
 	}
 	k.last = err
 	if k.g == nil {
@@ -249,7 +251,7 @@ func (k *contender) arm() bool {
 	if k.owner == "" {
 		k.owner = driver.NewOwner()
 	}
-	ctx, cancel := context.WithTimeout(k.ctx, k.s.callTimeout)
+	ctx, cancel := context.WithTimeout(k.ctx, k.s.terms.CallTimeout)
 	defer cancel()
 	watch, err := w.Watch(ctx, k.request(nil))
 	if errors.Is(err, driver.ErrSkip) {
@@ -269,7 +271,7 @@ func (k *contender) arm() bool {
 func (k *contender) bound() time.Duration {
 	held := (*HeldError)(nil)
 	if !errors.As(k.last, &held) {
-		return jitter(backoff(k.round, firstPause, min(maxWait, k.s.ttl/3)))
+		return wait.Jitter(wait.Backoff(k.round, firstPause, min(maxWait, k.s.terms.TTL/3)))
 	}
 	d := maxWait
 	if k.watch == nil {
@@ -277,9 +279,9 @@ func (k *contender) bound() time.Duration {
 	}
 	if k.queues() {
 		// The place in line lives for a TTL after the last attempt.
-		d = min(d, k.s.ttl/5)
+		d = min(d, k.s.terms.TTL/5)
 	}
-	d = jitter(d)
+	d = wait.Jitter(d)
 	if held.Retry > 0 {
 		d = min(d, max(held.Retry, minRetry)+time.Millisecond)
 	}
@@ -291,7 +293,7 @@ func (k *contender) pollPause() time.Duration {
 	if poll <= 0 {
 		poll = defaultPoll
 	}
-	return backoff(k.round/2, poll, 16*poll)
+	return wait.Backoff(k.round/2, poll, 16*poll)
 }
 
 // pause waits for a signal, for d, or for the end of it all.
@@ -345,7 +347,7 @@ func (k *contender) pass() {
 	}
 	g.line.pop()
 	k.yield = 0
-	k.c.tasks.begin()
+	k.c.tasks.Begin()
 	w.ch <- delivery{role: k.role}
 	g.sh.mu.Unlock()
 }
@@ -356,7 +358,7 @@ func (k *contender) drop() {
 		k.watch.Close()
 	}
 	if k.unsure {
-		k.c.abandon(driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.ttl}, nil)
+		k.c.abandon(driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.terms.TTL}, nil)
 	}
 	k.role = role{}
 }

@@ -21,23 +21,23 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 	defer h.turned()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	b, err := h.c.watchdog.claim(ctx, stop, h)
+	claim, err := h.c.watchdog.Claim(ctx, stop, &h.life)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, h.trust()-h.c.now())
+	ctx, cancel := context.WithTimeout(ctx, h.life.Trust()-h.c.now())
 	defer cancel()
 	start, grant, err := h.askDowngrade(ctx)
 	if err == nil && h.becomeReader(l, grant) {
-		h.c.watchdog.settle(b, h, start, h.s.trusted(grant))
+		claim.Settle(start, h.s.trusted(grant))
 		return nil
 	}
-	h.c.watchdog.settle(b, h, 0, 0)
+	claim.Settle(0, 0)
 	if driver.Final(err) {
 		return err // nothing was changed
 	}
 	err = cmp.Or(err, ErrLost)
-	h.lose(err, true)
+	h.Lose(err, true)
 	h.mayBeBack()
 	if h.takeRemains() {
 		// The backend may have it as a reader by now.
@@ -72,7 +72,7 @@ func (h *hold) turned() {
 
 func (h *hold) askDowngrade(ctx context.Context) (start instant, grant driver.Grant, err error) {
 	told := &news{h: h}
-	r := driver.Request{Hold: h.request(h.s.ttl), Fixed: h.s.fixed, Fences: 1, Meta: h.s.meta, OnLost: told.tell}
+	r := driver.Request{Hold: h.Request(h.s.terms.TTL), Fixed: h.s.terms.Fixed, Fences: 1, Meta: h.s.meta, OnLost: told.tell}
 	r.Mode = Read
 	if h.s.revoked != nil && h.c.caps.Revocable.Has(Read) {
 		r.OnRevoke = (&news{h: h, wish: true}).tell

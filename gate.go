@@ -86,7 +86,7 @@ func (g *gate) busy() error {
 // heldHere is the refusal by a hold of this process. sh.mu is held.
 func (g *gate) heldHere() error {
 	h := g.held
-	holder := Holder{Owner: h.owner, Mode: h.mode, Held: g.c.now() - h.since, Left: h.trust() - g.c.now(), Meta: h.s.meta}
+	holder := Holder{Owner: h.owner, Mode: h.mode, Held: g.c.now() - h.since, Left: h.life.Trust() - g.c.now(), Meta: h.s.meta}
 	if h.lease != nil {
 		holder.Fence = h.lease.Fence()
 	}
@@ -103,7 +103,7 @@ func (g *gate) handOn(h *hold, now instant) bool {
 	if h.row.count >= h.s.handoffMax || now-h.row.since >= h.s.handoffWindow || h.queued {
 		return false
 	}
-	if h.turning || h.wanted || h.asks() != h.s.ttl || !g.c.watchdog.handOn(h, now) {
+	if h.turning || h.wanted || h.asks() != h.s.terms.TTL || !g.c.watchdog.HandOn(&h.life, now) {
 		return false
 	}
 	if h.next > h.last || h.lineUnknown(now) {
@@ -119,13 +119,13 @@ func (g *gate) handOn(h *hold, now instant) bool {
 // handOnForRefence makes the next in line the contender, with the Owner that still
 // holds: its attempt brings a greater fence for one round trip. sh.mu is held.
 func (g *gate) handOnForRefence(h *hold) bool {
-	if !g.c.watchdog.removeIdle(h) {
+	if !g.c.watchdog.RemoveIdle(&h.life) {
 		return false
 	}
 	h.ended = true
 	g.held = nil
 	g.contender = true
-	g.c.tasks.begin()
+	g.c.tasks.Begin()
 	row := row{h.row.since, h.row.count + 1}
 	g.line.pop().ch <- delivery{role: role{owner: h.owner, unsure: true, row: row, last: &HeldError{}}}
 	return true
@@ -141,7 +141,7 @@ func (g *gate) promote() {
 		g.contender = true
 		r := role{last: g.refusal}
 		r.yield, r.listen = g.yield(g.c.now())
-		g.c.tasks.begin()
+		g.c.tasks.Begin()
 		w.ch <- delivery{role: r}
 		return
 	}

@@ -4,25 +4,19 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/renew"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // instant is a point in time as the time since the client was made.
 type instant = time.Duration
 
-const never instant = math.MaxInt64
-
-var (
-	errDeadline = errors.New("it could not be renewed in time")
-	errMaxHold  = errors.New("it was held for MaxHold")
-	errBackend  = errors.New("the backend says that it is gone")
-	errBroken   = errors.New("it was broken")
-)
+var errBroken = errors.New("it was broken")
 
 // hold is what one Owner holds at the backend. It is renewed and released as one;
 // leases come and go on it by hand-off and re-entry.
@@ -51,9 +45,8 @@ type hold struct {
 	unproven  bool    // lost on doubt: the backend may still have it
 	regranted bool    // as a reader: news may be of the time before
 
-	end   atomic.Int64 // instant when trust in it ends; moved by the watchdog only
 	asked atomic.Int64 // the greatest TTL that the backend was asked for; raised under sh.mu
-	r     renewal      // guarded by watchdog.mu
+	life  renew.Hold
 }
 
 // row is a series of hand-offs of one hold.
@@ -61,8 +54,6 @@ type row struct {
 	since instant
 	count int
 }
-
-func (h *hold) trust() instant { return instant(h.end.Load()) }
 
 // asks is the greatest TTL that the backend was asked for, and may still keep.
 func (h *hold) asks() time.Duration { return time.Duration(h.asked.Load()) }
@@ -79,15 +70,15 @@ func (h *hold) asksFor(l *Lease, ttl time.Duration) error {
 	return nil
 }
 
-// request names the hold to the backend. Its mode changes under a claim only, when nothing else
+// Request names the hold to the backend. Its mode changes under a claim only, when nothing else
 // is asked for it.
-func (h *hold) request(ttl time.Duration) driver.Hold {
+func (h *hold) Request(ttl time.Duration) driver.Hold {
 	return driver.Hold{Name: h.s.name, Owner: h.owner, Mode: h.mode, TTL: ttl}
 }
 
 // remains is what a hold that has ended may have left at the backend.
 func (h *hold) remains() driver.Hold {
-	r := h.request(h.asks())
+	r := h.Request(h.asks())
 	if h.halfway {
 		r.Mode = Read
 	}
@@ -135,10 +126,10 @@ func (h *hold) unlock(ctx context.Context, l *Lease) error {
 		return nil
 	}
 	h.finish()
-	h.c.tasks.begin()
-	defer h.c.tasks.end()
+	h.c.tasks.Begin()
+	defer h.c.tasks.End()
 	h.sh.mu.Unlock()
-	ctx, cancel := h.c.calls.context(context.WithoutCancel(ctx), h.s.callTimeout)
+	ctx, cancel := h.c.calls.context(context.WithoutCancel(ctx), h.s.terms.CallTimeout)
 	defer cancel()
 	err := h.giveUp(ctx)
 	h.vacate()
@@ -193,13 +184,13 @@ func (h *hold) leaveGate() {
 // and released later instead.
 func (h *hold) giveUp(ctx context.Context) error {
 	if rest := h.minHoldLeft(); rest > 0 && h.c.caps.Session {
-		h.c.watchdog.keep(h)
+		h.c.watchdog.Keep(&h.life)
 		h.c.after(rest, h.letGo)
 		return nil
 	}
-	if !h.c.watchdog.remove(ctx, h) {
+	if !h.c.watchdog.Remove(ctx, &h.life) {
 		h.letGoLater()
-		return fail("unlock", h.s.name, errNoAnswer)
+		return fail("unlock", h.s.name, renew.ErrNoAnswer)
 	}
 	if rest := h.minHoldLeft(); rest > 0 {
 		return h.endIn(ctx, rest)
@@ -212,8 +203,8 @@ func (h *hold) minHoldLeft() time.Duration { return h.since + h.s.minHold - h.c.
 
 // letGo ends what was kept for MinHold.
 func (h *hold) letGo() {
-	h.c.watchdog.forget(h)
-	h.c.abandon(h.remains(), h.c.watchdog.inFlight(h))
+	h.c.watchdog.Forget(&h.life)
+	h.c.abandon(h.remains(), h.c.watchdog.InFlight(&h.life))
 }
 
 // letGoLater is letGo once MinHold is over. If the client is closed before, the hold ends with
@@ -227,7 +218,7 @@ func (h *hold) letGoLater() {
 }
 
 func (h *hold) release(ctx context.Context) error {
-	trusted := h.c.now() < h.trust()
+	trusted := h.c.now() < h.life.Trust()
 	tries := 0
 	err := h.insist(ctx, 4, func() error {
 		err := h.c.backend.Release(ctx, h.remains())
@@ -255,9 +246,9 @@ func (h *hold) endIn(ctx context.Context, d time.Duration) error {
 	last := h.remains()
 	last.TTL, last.Shorten = max(d, h.c.caps.MinTTL), true
 	holds := []driver.Hold{last}
-	err := h.insist(ctx, 4, func() error { return answer(h.c.backend.Renew(ctx, holds), 0) })
+	err := h.insist(ctx, 4, func() error { return renew.Answer(h.c.backend.Renew(ctx, holds), 0) })
 	if err == nil {
-		if h.asks() > h.s.ttl {
+		if h.asks() > h.s.terms.TTL {
 			h.letGoLater() // an Extend without an answer may land after this
 		}
 		return nil
@@ -275,15 +266,15 @@ func (h *hold) insist(ctx context.Context, tries int, f func() error) error {
 		if err == nil || errors.Is(err, ErrLost) || driver.Final(err) || try+1 == tries {
 			return err
 		}
-		if !sleep(ctx, jitter(backoff(try, 5*time.Millisecond, h.s.callTimeout/4))) {
+		if wait.Sleep(ctx, wait.Jitter(wait.Backoff(try, 5*time.Millisecond, h.s.terms.CallTimeout/4))) != nil {
 			return err
 		}
 	}
 }
 
-// lose ends the hold and all its leases because of why. unproven says that the
+// Lose ends the hold and all its leases because of why. unproven says that the
 // backend may still have it.
-func (h *hold) lose(why error, unproven bool) {
+func (h *hold) Lose(why error, unproven bool) {
 	h.sh.mu.Lock()
 	if h.ended {
 		h.sh.mu.Unlock()
@@ -296,14 +287,14 @@ func (h *hold) lose(why error, unproven bool) {
 	leases := h.leases()
 	held := h.c.now() - h.since
 	mode := h.mode
-	if unproven && (h.c.caps.Session || h.asks() > h.s.ttl) {
+	if unproven && (h.c.caps.Session || h.asks() > h.s.terms.TTL) {
 		// Others may keep the session alive, and the hold with it, or an Extend has made it
 		// last longer than it was trusted. A Close that finds the hold ended waits for this.
-		h.c.after(h.trust()+h.s.margin-h.c.now(), h.dropRemains)
+		h.c.after(h.life.Trust()+h.s.terms.Margin-h.c.now(), h.dropRemains)
 	}
 	h.sh.mu.Unlock()
 
-	h.c.watchdog.forget(h)
+	h.c.watchdog.Forget(&h.life)
 	err := h.lostError(why)
 	live := false
 	for _, l := range leases {
@@ -312,6 +303,24 @@ func (h *hold) lose(why error, unproven bool) {
 	h.vacate()
 	if live {
 		emit(h.c.watch.Lost, Event{Name: h.s.name, Mode: mode, Owner: h.owner, Fence: leases[0].Fence(), Held: held, Err: err})
+	}
+}
+
+// Warn tells the user that the lease is going to be lost.
+func (h *hold) Warn() {
+	if l := h.outermost(); l != nil {
+		go h.s.warn(l.handle())
+	}
+}
+
+// Answered tells the observer how a renewal was answered.
+func (h *hold) Answered(err error) {
+	event := Event{Name: h.s.name, Mode: h.s.mode, Owner: h.owner, Err: err}
+	switch {
+	case err == nil:
+		emit(h.c.watch.Renewed, event)
+	case !errors.Is(err, ErrLost):
+		emit(h.c.watch.Doubtful, event)
 	}
 }
 
@@ -357,7 +366,7 @@ func (h *hold) lostError(why error) error {
 // be in the way of others. The Owner proves that no successor is hit.
 func (h *hold) dropRemains() {
 	if h.takeRemains() {
-		h.c.abandon(h.remains(), h.c.watchdog.inFlight(h))
+		h.c.abandon(h.remains(), h.c.watchdog.InFlight(&h.life))
 	}
 }
 
@@ -385,18 +394,34 @@ func (h *hold) closeDown(ctx context.Context) bool {
 	for _, l := range leases {
 		l.end(ErrClosed)
 	}
-	ctx, cancel := context.WithTimeout(ctx, h.s.callTimeout/4)
+	ctx, cancel := context.WithTimeout(ctx, h.s.terms.CallTimeout/4)
 	defer cancel()
-	if h.minHoldLeft() > 0 || !h.c.watchdog.remove(ctx, h) {
+	if h.minHoldLeft() > 0 || !h.c.watchdog.Remove(ctx, &h.life) {
 		return false
 	}
 	err := h.c.backend.Release(ctx, h.remains())
 	return err == nil || errors.Is(err, ErrLost)
 }
 
-// extend makes the hold last for at least d from now, for its lease l.
+// extend makes the hold last for at least d from now, for its lease l, by a renewal of its own.
 func (h *hold) extend(ctx context.Context, l *Lease, d time.Duration) error {
-	ctx, stop := context.WithTimeout(ctx, h.s.callTimeout)
+	ctx, stop := context.WithTimeout(ctx, h.s.terms.CallTimeout)
 	defer stop()
-	return h.c.watchdog.extend(ctx, stop, h, l, d)
+	claim, err := h.c.watchdog.Claim(ctx, stop, &h.life)
+	if err != nil {
+		return err
+	}
+	ttl, err := claim.Extension(d)
+	if err == nil && ttl > 0 {
+		err = h.asksFor(l, ttl)
+	}
+	if err != nil || ttl == 0 {
+		claim.Settle(0, 0)
+		return err
+	}
+	err = claim.Renew(ttl)
+	if errors.Is(err, ErrLost) {
+		h.dropRemains()
+	}
+	return err
 }

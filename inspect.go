@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/renew"
 )
 
 // Info tells who holds a lock and who waits for it.
@@ -68,8 +69,9 @@ func (c *Client) ForceUnlock(ctx context.Context, info Info) error {
 	}
 	return c.eachHolder(ctx, "forceunlock", info, func(ctx context.Context, h driver.Hold) error {
 		err := c.backend.Release(ctx, h)
-		if own := c.watchdog.find(h.Owner); own != nil && (err == nil || errors.Is(err, ErrLost)) {
-			own.lose(errBroken, false)
+		own := c.watchdog.Find(func(o renew.Holder) bool { return o.(*hold).owner == h.Owner })
+		if own != nil && (err == nil || errors.Is(err, ErrLost)) {
+			own.Lose(errBroken, false)
 		}
 		return err
 	})

@@ -13,9 +13,9 @@ type tasks struct {
 	idle chan struct{} // of one
 }
 
-func (t *tasks) begin() { t.n.Add(1) }
+func (t *tasks) Begin() { t.n.Add(1) }
 
-func (t *tasks) end() {
+func (t *tasks) End() {
 	if t.n.Add(-1) == 0 {
 		select {
 		case t.idle <- struct{}{}:
@@ -50,7 +50,7 @@ type delay struct {
 
 // after calls f in d, or when the client closes. f must not block.
 func (c *Client) after(d time.Duration, f func()) {
-	c.tasks.begin()
+	c.tasks.Begin()
 	c.delays.mu.Lock()
 	defer c.delays.mu.Unlock()
 	if c.delays.closed {
@@ -65,7 +65,7 @@ func (c *Client) after(d time.Duration, f func()) {
 }
 
 func (c *Client) run(x *delay) {
-	defer c.tasks.end()
+	defer c.tasks.End()
 	c.delays.mu.Lock()
 	delete(c.delays.pending, x)
 	c.delays.mu.Unlock()

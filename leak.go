@@ -27,7 +27,7 @@ func (l *Lease) core() *Lease {
 
 // forUser returns the handle of a new lease.
 func (l *Lease) forUser() *Lease {
-	if l.h.c.watch.Leaked == nil || l.h.s.fixed {
+	if l.h.c.watch.Leaked == nil || l.h.s.terms.Fixed {
 		return l
 	}
 	w := &leakWatch{core: l}

@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/distlock/distlock/internal/renew"
 )
 
 // Lease is one hold of a lock, from Lock to Unlock or loss. It is safe for
@@ -151,8 +153,8 @@ func (l *Lease) Err() error {
 	l = l.core()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err == nil && l.h.c.now() >= l.h.trust() {
-		return l.h.lostError(errDeadline)
+	if l.err == nil && l.h.c.now() >= l.h.life.Trust() {
+		return l.h.lostError(renew.ErrDeadline)
 	}
 	return l.err
 }
@@ -182,7 +184,7 @@ func (l *Lease) Owner() string { return l.h.owner }
 
 // Deadline is when the lease will be lost if it is not renewed until then: counted
 // from before the last successful request, less the margin. Renewals move it.
-func (l *Lease) Deadline() time.Time { return l.h.c.base.Add(l.h.trust()) }
+func (l *Lease) Deadline() time.Time { return l.h.c.base.Add(l.h.life.Trust()) }
 
 // Unlock releases the lock. It does so even if ctx has ended, within a bound of
 // about CallTimeout, and ends the lease's context first.
@@ -222,7 +224,7 @@ func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
 		return &Error{Op: op, Name: l.Name(), Kind: kindOf(err), Err: err}
 	}
 	caps := l.h.c.caps
-	if most := caps.Longest() - l.h.s.margin; d <= 0 || d > most {
+	if most := caps.Longest() - l.h.s.terms.Margin; d <= 0 || d > most {
 		return fail(op, l.Name(), invalid("extension by %v; want more than 0 and at most the maximum of %s less the margin, %v", d, caps.Name, most))
 	}
 	if err := l.h.extend(ctx, l.core(), max(d, caps.MinTTL)); err != nil {

@@ -1,6 +1,10 @@
 package distlock
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/distlock/distlock/internal/renew"
+)
 
 // news brings a backend's word to the hold that it is about, which may not have been
 // made yet: that the hold is gone, or that somebody asks for the lock.
@@ -39,5 +43,5 @@ func (n *news) bring(h *hold) {
 		h.tellRevoked()
 		return
 	}
-	h.lose(errBackend, false)
+	h.Lose(renew.ErrGone, false)
 }

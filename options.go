@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/renew"
 )
 
 // Mode is how a lock is held: Exclusive, Write, Read or Counted.
@@ -87,7 +88,7 @@ type LockOption struct{ apply func(*spec) }
 
 // WithTTL sets the TTL of this lock; see Options.TTL.
 func WithTTL(ttl time.Duration) LockOption {
-	return LockOption{func(s *spec) { s.ttl = ttl }}
+	return LockOption{func(s *spec) { s.terms.TTL = ttl }}
 }
 
 // WithoutRenewal makes the lease a fixed one: it ends by itself after its TTL,
@@ -95,7 +96,7 @@ func WithTTL(ttl time.Duration) LockOption {
 // and that must not hold on if it hangs. Others get the lock when the TTL is over, also
 // where holds share the life of a session (Caps.Session) and others of them are renewed.
 func WithoutRenewal() LockOption {
-	return LockOption{func(s *spec) { s.fixed = true }}
+	return LockOption{func(s *spec) { s.terms.Fixed = true }}
 }
 
 // Fair makes waiters first come, first served over all processes, if the backend
@@ -136,7 +137,7 @@ func WithHandoff(max int, window time.Duration) LockOption {
 // Each lease has the full d, also one that was handed on inside this process; re-entered
 // ones share that of the first. Default: Options.MaxHold.
 func MaxHold(d time.Duration) LockOption {
-	return LockOption{func(s *spec) { s.maxHold, s.maxHoldSet = d, true }}
+	return LockOption{func(s *spec) { s.terms.MaxHold, s.maxHoldSet = d, true }}
 }
 
 // MinHold keeps the lock from others until d after its grant, also when it is
@@ -152,7 +153,7 @@ func MinHold(d time.Duration) LockOption {
 // in d because it could not be renewed; at most once until a renewal succeeds. Use
 // it to bring work to a safe point.
 func WarnBefore(d time.Duration, f func(*Lease)) LockOption {
-	return LockOption{func(s *spec) { s.warnBefore, s.warn = d, f }}
+	return LockOption{func(s *spec) { s.terms.WarnBefore, s.warn = d, f }}
 }
 
 // Revocable agrees to be asked for the lock: f is called, in a goroutine of its own and at
@@ -179,19 +180,16 @@ type spec struct {
 	name          string
 	mode          Mode
 	limit         int
-	ttl, margin   time.Duration
-	callTimeout   time.Duration
-	fixed, fair   bool
+	terms         renew.Terms
+	fair          bool
 	reentrant     bool
 	policy        LossPolicy
 	handoffMax    int
 	handoffWindow time.Duration
 	waitAtMost    time.Duration
 	waitAtMostSet bool
-	maxHold       time.Duration
 	maxHoldSet    bool
 	minHold       time.Duration
-	warnBefore    time.Duration
 	warn          func(*Lease)
 	revoked       func(*Lease)
 	meta          map[string]string
@@ -204,28 +202,28 @@ func (s *spec) heirTo(o *spec) bool {
 	if s == o {
 		return s.passable()
 	}
-	return s.passable() && o.passable() && s.sameRequest(o) && s.policy == o.policy && s.margin == o.margin && s.maxHold == o.maxHold &&
+	return s.passable() && o.passable() && s.sameRequest(o) && s.policy == o.policy && s.terms.Margin == o.terms.Margin && s.terms.MaxHold == o.terms.MaxHold &&
 		s.revoked == nil && o.revoked == nil && s.handoffMax == o.handoffMax && s.handoffWindow == o.handoffWindow
 }
 
 // passable reports whether a hold can be handed on at all: it is not shared, and
 // nothing of it is tied to the single lease.
 func (s *spec) passable() bool {
-	return s.mode.Alone() && !s.fixed && !s.fair && s.handoffMax > 0 && s.minHold == 0 && s.warn == nil
+	return s.mode.Alone() && !s.terms.Fixed && !s.fair && s.handoffMax > 0 && s.minHold == 0 && s.warn == nil
 }
 
 // sameRequest reports whether a request made for o may be continued for s: all that the
 // coordinator may have noted of it is the same.
 func (s *spec) sameRequest(o *spec) bool {
-	return s == o || s.mode == o.mode && s.limit == o.limit && s.ttl == o.ttl && s.fixed == o.fixed &&
+	return s == o || s.mode == o.mode && s.limit == o.limit && s.terms.TTL == o.terms.TTL && s.terms.Fixed == o.terms.Fixed &&
 		(s.revoked == nil) == (o.revoked == nil) && !s.ownMeta && !o.ownMeta
 }
 
 // trusted is for how long a grant is trusted: without renewal for no longer than was asked, also
 // where the backend grants what is left of a session.
 func (s *spec) trusted(g driver.Grant) time.Duration {
-	if s.fixed {
-		return min(g.TTL, s.ttl)
+	if s.terms.Fixed {
+		return min(g.TTL, s.terms.TTL)
 	}
 	return g.TTL
 }
@@ -260,26 +258,26 @@ func (s *spec) checkTimes(caps driver.Caps) error {
 		return err
 	}
 	switch {
-	case s.ttl <= 0:
-		return invalid("TTL %v; want more than 0", s.ttl)
-	case s.ttl < caps.MinTTL:
-		return invalid("TTL %v is below the minimum of %s, %v", s.ttl, caps.Name, caps.MinTTL)
-	case caps.MaxTTL > 0 && s.ttl > caps.MaxTTL:
-		return invalid("TTL %v is above the maximum of %s, %v", s.ttl, caps.Name, caps.MaxTTL)
-	case s.margin < 0 || s.margin >= s.ttl:
-		return invalid("margin %v; want it between 0 and the TTL, %v", s.margin, s.ttl)
-	case s.maxHoldSet && s.maxHold <= 0:
-		return invalid("MaxHold %v; want more than 0", s.maxHold)
+	case s.terms.TTL <= 0:
+		return invalid("TTL %v; want more than 0", s.terms.TTL)
+	case s.terms.TTL < caps.MinTTL:
+		return invalid("TTL %v is below the minimum of %s, %v", s.terms.TTL, caps.Name, caps.MinTTL)
+	case caps.MaxTTL > 0 && s.terms.TTL > caps.MaxTTL:
+		return invalid("TTL %v is above the maximum of %s, %v", s.terms.TTL, caps.Name, caps.MaxTTL)
+	case s.terms.Margin < 0 || s.terms.Margin >= s.terms.TTL:
+		return invalid("margin %v; want it between 0 and the TTL, %v", s.terms.Margin, s.terms.TTL)
+	case s.maxHoldSet && s.terms.MaxHold <= 0:
+		return invalid("MaxHold %v; want more than 0", s.terms.MaxHold)
 	case s.waitAtMostSet && s.waitAtMost <= 0:
 		return invalid("WaitAtMost %v; want more than 0 (TryLock does not wait)", s.waitAtMost)
 	case s.minHold < 0:
 		return invalid("MinHold %v; want no negative time", s.minHold)
 	case s.minHold > caps.Longest() && !caps.Session:
 		return invalid("MinHold %v is above the maximum of %s, %v", s.minHold, caps.Name, caps.Longest())
-	case s.maxHold > 0 && s.minHold > s.maxHold:
-		return invalid("MinHold %v is more than MaxHold %v", s.minHold, s.maxHold)
-	case s.warn != nil && (s.warnBefore <= 0 || s.warnBefore >= s.ttl-s.margin):
-		return invalid("WarnBefore %v; want it between 0 and TTL less margin, %v", s.warnBefore, s.ttl-s.margin)
+	case s.terms.MaxHold > 0 && s.minHold > s.terms.MaxHold:
+		return invalid("MinHold %v is more than MaxHold %v", s.minHold, s.terms.MaxHold)
+	case s.warn != nil && (s.terms.WarnBefore <= 0 || s.terms.WarnBefore >= s.terms.TTL-s.terms.Margin):
+		return invalid("WarnBefore %v; want it between 0 and TTL less margin, %v", s.terms.WarnBefore, s.terms.TTL-s.terms.Margin)
 	}
 	return nil
 }
@@ -290,8 +288,8 @@ func (s *spec) checkGreatest() error {
 		name string
 		d    time.Duration
 	}{
-		{"TTL", s.ttl}, {"margin", s.margin}, {"CallTimeout", s.callTimeout}, {"hand-off window", s.handoffWindow},
-		{"MaxHold", s.maxHold}, {"MinHold", s.minHold}, {"WarnBefore", s.warnBefore},
+		{"TTL", s.terms.TTL}, {"margin", s.terms.Margin}, {"CallTimeout", s.terms.CallTimeout}, {"hand-off window", s.handoffWindow},
+		{"MaxHold", s.terms.MaxHold}, {"MinHold", s.minHold}, {"WarnBefore", s.terms.WarnBefore},
 	} {
 		if o.d > driver.MaxTTL {
 			return invalid("%s %v; want at most %v", o.name, o.d, driver.MaxTTL)
@@ -320,5 +318,3 @@ func invalid(format string, args ...any) error {
 }
 
 func defaultMargin(ttl time.Duration) time.Duration { return min(ttl/10, time.Second) }
-
-func defaultCallTimeout(ttl time.Duration) time.Duration { return min(ttl/3, 5*time.Second) }

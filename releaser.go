@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/renew"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // Bounds of the background releases.
@@ -59,7 +61,7 @@ func newReleaser(c *Client) *releaser {
 
 // abandon releases h in the background, once a call for its Owner that is in flight is over.
 func (c *Client) abandon(h driver.Hold, inFlight <-chan struct{}) {
-	c.tasks.begin()
+	c.tasks.Begin()
 	r := c.releaser
 	r.left.Add(1)
 	r.mu.Lock()
@@ -92,7 +94,7 @@ func (r *releaser) add(h driver.Hold) {
 		r.queue.Pop()
 		r.done()
 	}
-	r.put(&release{hold: h, end: r.c.now() + h.TTL + defaultCallTimeout(h.TTL)})
+	r.put(&release{hold: h, end: r.c.now() + h.TTL + renew.DefaultCallTimeout(h.TTL)})
 }
 
 // put queues a release and starts a goroutine for it if there may be one more. mu is held.
@@ -116,7 +118,7 @@ func (r *releaser) put(x *release) {
 
 func (r *releaser) done() {
 	r.left.Add(-1)
-	r.c.tasks.end()
+	r.c.tasks.End()
 }
 
 // room returns an error while the backlog is full and holds do not end by themselves: a further
@@ -132,7 +134,7 @@ func (r *releaser) room() error {
 // keep all goroutines busy.
 func (r *releaser) try() {
 	for x := r.take(&r.trying, 0); x != nil; x = r.take(&r.trying, 0) {
-		r.ask(x, defaultCallTimeout(x.hold.TTL)/4)
+		r.ask(x, renew.DefaultCallTimeout(x.hold.TTL)/4)
 	}
 }
 
@@ -147,7 +149,7 @@ func (r *releaser) retry() {
 			return
 		}
 		failures++
-		if r.ask(x, defaultCallTimeout(x.hold.TTL)) {
+		if r.ask(x, renew.DefaultCallTimeout(x.hold.TTL)) {
 			failures = 0
 		}
 	}
@@ -158,8 +160,8 @@ func (r *releaser) pause(failures int) {
 	r.mu.Lock()
 	limit := maxWait * time.Duration(r.retrying+1) / 2
 	r.mu.Unlock()
-	if !sleep(r.c.life, jitter(backoff(failures, firstPause, limit))) {
-		sleep(r.ctx, firstPause) // Close waits for the backlog
+	if wait.Sleep(r.c.life, wait.Jitter(wait.Backoff(failures, firstPause, limit))) != nil {
+		_ = wait.Sleep(r.ctx, firstPause) // Close waits for the backlog
 	}
 }
 

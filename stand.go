@@ -87,7 +87,7 @@ func (k *contender) take(d delivery) (*Lease, error) {
 		return d.lease, nil
 	}
 	k.role = d.role
-	defer k.c.tasks.end() // begun by whoever delivered it
+	defer k.c.tasks.End() // begun by whoever delivered it
 	return k.contend()
 }
 
@@ -120,9 +120,9 @@ func (k *contender) decline(d delivery) {
 	switch {
 	case d.err != nil:
 	case d.lease != nil:
-		k.c.tasks.begin()
+		k.c.tasks.Begin()
 		go func() {
-			defer k.c.tasks.end()
+			defer k.c.tasks.End()
 			// Its error, if any, is told to the observer.
 			_ = d.lease.Unlock(k.ctx)
 		}()
@@ -130,7 +130,7 @@ func (k *contender) decline(d delivery) {
 		last := cmp.Or(k.last, d.role.last)
 		k.role = d.role
 		k.pass()
-		k.c.tasks.end()
+		k.c.tasks.End()
 		k.last = last
 	}
 }

@@ -1,0 +1,184 @@
+// Package renew keeps holds alive. A Watchdog renews all holds of a client in batches, warns before
+// a hold is lost, and reports its loss in time.
+//
+// Instants are durations since the client was made, by a monotonic clock.
+package renew
+
+import (
+	"errors"
+	"math"
+	"math/bits"
+	"sync/atomic"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// Causes of a loss.
+var (
+	ErrDeadline = errors.New("it could not be renewed in time")
+	ErrMaxHold  = errors.New("it was held for MaxHold")
+	ErrGone     = errors.New("the backend says that it is gone")
+	ErrNoAnswer = errors.New("the backend gave no answer for it")
+)
+
+// instant is a point in time, as the time since the client was made.
+type instant = time.Duration
+
+const never instant = math.MaxInt64
+
+// Terms are what the user has asked for. They do not change.
+type Terms struct {
+	TTL         time.Duration
+	Margin      time.Duration // trust ends so long before the TTL
+	CallTimeout time.Duration
+	MaxHold     time.Duration // 0: no limit
+	WarnBefore  time.Duration // 0: no warning
+	Fixed       bool          // it is not renewed by itself
+}
+
+// Holder is what the Watchdog needs of a hold. It calls the methods from its own goroutines, under
+// no mutex.
+type Holder interface {
+	// Request returns the hold as the backend knows it, to be renewed for ttl. It is the exception:
+	// it is called under the Watchdog's mutex, or for a Claim.
+	Request(ttl time.Duration) driver.Hold
+
+	// Lose ends the hold. unknown says that the backend may still have it.
+	Lose(why error, unknown bool)
+
+	// Warn says that Terms.WarnBefore is left.
+	Warn()
+
+	// Answered says what a call of Renew returned for the hold.
+	Answered(err error)
+}
+
+// Hold is the Watchdog's part of a hold. The zero value is not watched.
+type Hold struct {
+	holder Holder
+	terms  *Terms
+	end    atomic.Int64 // the instant at which trust ends; moved by the Watchdog only
+
+	// Guarded by the Watchdog's mutex. Calls to the backend are made from a round's copy.
+	index   int           // in the queue; -1 once removed
+	ttl     time.Duration // of renewals; Terms.TTL, or more after an extension
+	next    instant       // when the Watchdog has to look at it
+	due     instant       // when to renew, unless it is capped; never for a fixed one
+	warn    instant       // when to warn; never if that is done or not wanted
+	granted instant       // the end by the last answer of the backend
+	limit   instant       // the end by MaxHold
+	capped  bool          // limit comes before granted
+	fixed   bool          // it is not renewed by itself
+	round   *round        // the renewal in flight
+	tries   int           // renewals without an answer, in a row
+	unknown error         // what the last of them returned
+	waits   bool          // it is in Watchdog.retry
+}
+
+// Trust returns the instant until which the hold is trusted.
+func (h *Hold) Trust() time.Duration { return instant(h.end.Load()) }
+
+// extendTrust moves the end of trust after a grant or a renewal that was requested at start. It never
+// moves it back, since neither shortens a life at the backend. The Watchdog's mutex is held.
+func (h *Hold) extendTrust(start instant, ttl time.Duration) {
+	h.granted = max(start+ttl-h.terms.Margin, h.granted)
+	h.tries, h.unknown = 0, nil
+	h.due, h.warn = never, never
+	if !h.fixed {
+		h.due = start + ttl/3
+	}
+	h.setEnd()
+	if h.terms.WarnBefore > 0 {
+		h.warn = h.Trust() - h.terms.WarnBefore
+	}
+}
+
+func (h *Hold) setEnd() {
+	h.capped = h.granted >= h.limit
+	h.end.Store(int64(min(h.granted, h.limit)))
+}
+
+// schedule sets next to the first of what may come before the end.
+func (h *Hold) schedule() {
+	h.next = h.warn
+	if h.round == nil && !h.capped {
+		h.next = min(h.next, h.due)
+	}
+}
+
+// at is when the Watchdog has to look at h, or its end.
+func (h *Hold) at() instant { return min(h.next, h.Trust()) }
+
+// dueBy reports whether the Watchdog looks at h now. A renewal is taken a little early if others are
+// due, so that batches are large and timers few.
+func (h *Hold) dueBy(now instant) bool {
+	return h.at() <= now || h.round == nil && !h.capped && h.at() == h.due && h.due-h.ttl/16 <= now
+}
+
+// whyEnded returns why trust has ended.
+func (h *Hold) whyEnded() error {
+	switch {
+	case h.capped:
+		return ErrMaxHold
+	case h.unknown != nil:
+		return h.unknown
+	}
+	return ErrDeadline
+}
+
+// retryLater plans another renewal after one without an answer.
+func (h *Hold) retryLater(now instant, err error) {
+	h.unknown = err
+	if h.fixed || h.capped {
+		return
+	}
+	pause := wait.Jitter(wait.Backoff(h.tries, h.ttl/60, h.ttl/12))
+	h.due = now + min(pause, max((h.Trust()-now)/4, h.terms.TTL/120))
+	h.tries++
+}
+
+// patience returns how long a call for h may take: a quarter of its TTL. After calls without an
+// answer it is half of the time that is left, so that another one follows, and no longer than
+// other calls may take, since holds with a shorter TTL wait for the end of such calls.
+func (h *Hold) patience(now instant) time.Duration {
+	left := h.Trust() - now
+	if h.tries > 0 {
+		if left > h.ttl/30 {
+			left /= 2
+		}
+		left = min(left, max(h.terms.CallTimeout, DefaultCallTimeout(h.ttl)))
+	}
+	return min(left, h.ttl/4)
+}
+
+// DefaultCallTimeout returns how long a call for a hold of ttl may take: a third of it, and no longer
+// than 5 s.
+func DefaultCallTimeout(ttl time.Duration) time.Duration { return min(ttl/3, 5*time.Second) }
+
+// scale groups renewals of similar TTL, which may share a call.
+func (h *Hold) scale() int { return bits.Len64(uint64(h.ttl)) }
+
+// holdHeap is a heap by Hold.at.
+type holdHeap []*Hold
+
+func (q holdHeap) Len() int           { return len(q) }
+func (q holdHeap) Less(i, j int) bool { return q[i].at() < q[j].at() }
+func (q holdHeap) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+func (q *holdHeap) Push(x any) {
+	h := x.(*Hold)
+	h.index = len(*q)
+	*q = append(*q, h)
+}
+func (q *holdHeap) Pop() any {
+	last := len(*q) - 1
+	h := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	h.index = -1
+	return h
+}

@@ -1,0 +1,280 @@
+package renew_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/renew"
+)
+
+var errNetwork = errors.New("network down")
+
+// rig is a Watchdog on a backend that a test makes answer as it likes.
+type rig struct {
+	*renew.Watchdog
+	start time.Time
+
+	mu    sync.Mutex
+	calls [][]driver.Hold
+	renew func(context.Context, driver.Hold) error
+	tasks sync.WaitGroup
+}
+
+func (r *rig) Begin() { r.tasks.Add(1) }
+func (r *rig) End()   { r.tasks.Done() }
+
+func newRig(t *testing.T) *rig {
+	r := &rig{start: time.Now(), renew: func(context.Context, driver.Hold) error { return nil }}
+	life, end := context.WithCancel(context.Background())
+	r.Watchdog = renew.New(renew.Config{Life: life, Now: r.now, Renew: r.call, Tasks: r})
+	t.Cleanup(func() {
+		end()
+		r.Close()
+		r.tasks.Wait()
+	})
+	return r
+}
+
+func (r *rig) now() time.Duration { return time.Since(r.start) }
+
+func (r *rig) call(ctx context.Context, holds []driver.Hold) []error {
+	r.mu.Lock()
+	r.calls = append(r.calls, holds)
+	f := r.renew
+	r.mu.Unlock()
+	errs := make([]error, len(holds))
+	for i, h := range holds {
+		errs[i] = f(ctx, h)
+	}
+	return errs
+}
+
+// renewals returns how many calls there were, and forgets them.
+func (r *rig) renewals() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := len(r.calls)
+	r.calls = nil
+	return n
+}
+
+func (r *rig) answer(f func(context.Context, driver.Hold) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.renew = f
+}
+
+// holder records what the Watchdog says.
+type holder struct {
+	renew.Hold
+	r     *rig
+	name  string
+	terms renew.Terms
+
+	mu       sync.Mutex
+	lost     error
+	unknown  bool
+	lostAt   time.Duration
+	warnedAt time.Duration
+	answers  int
+}
+
+func (h *holder) Request(ttl time.Duration) driver.Hold {
+	return driver.Hold{Name: h.name, Owner: "o", Mode: driver.Exclusive, TTL: ttl}
+}
+
+func (h *holder) Lose(why error, unknown bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lost, h.unknown, h.lostAt = why, unknown, h.r.now()
+}
+
+func (h *holder) Warn() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.warnedAt = h.r.now()
+}
+
+func (h *holder) Answered(error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.answers++
+}
+
+// add puts a hold with a TTL of 30 s under watch; change may change its terms.
+func (r *rig) add(t *testing.T, name string, change func(*renew.Terms)) *holder {
+	t.Helper()
+	h := &holder{r: r, name: name, terms: renew.Terms{TTL: 30 * time.Second, Margin: time.Second, CallTimeout: 5 * time.Second}}
+	if change != nil {
+		change(&h.terms)
+	}
+	if !r.Add(&h.Hold, h, &h.terms, r.now(), h.terms.TTL) {
+		t.Fatal("the Watchdog has ended")
+	}
+	return h
+}
+
+// heard returns how many renewals were answered, and when the holder was warned.
+func (h *holder) heard() (answers int, warnedAt time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.answers, h.warnedAt
+}
+
+// lostBy fails unless h was lost for that reason, at that time.
+func (h *holder) lostBy(t *testing.T, why error, unknown bool, at time.Duration) {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !errors.Is(h.lost, why) || h.unknown != unknown || h.lostAt != at {
+		t.Errorf("%s: lost after %v: %v, unknown %v; want after %v: %v, unknown %v", h.name, h.lostAt, h.lost, h.unknown, at, why, unknown)
+	}
+}
+
+func each(t *testing.T, tests map[string]func(*testing.T, *rig)) {
+	for what, test := range tests {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, newRig(t)) })
+		})
+	}
+}
+
+func TestWatchdog(t *testing.T) {
+	each(t, map[string]func(*testing.T, *rig){
+		"a hold is renewed at a third of its TTL": func(t *testing.T, r *rig) {
+			h := r.add(t, "a", nil)
+			time.Sleep(9 * time.Second)
+			if n := r.renewals(); n != 0 {
+				t.Errorf("%d renewals after 9 s", n)
+			}
+			time.Sleep(2 * time.Second)
+			answers, _ := h.heard()
+			if n := r.renewals(); n != 1 || h.Trust() < 38*time.Second || answers != 1 {
+				t.Errorf("%d renewals after 11 s, trusted until %v", n, h.Trust())
+			}
+		},
+		"holds that are due together share a call": func(t *testing.T, r *rig) {
+			for i := range 100 {
+				r.add(t, fmt.Sprint(i), nil)
+			}
+			time.Sleep(11 * time.Second)
+			if n := r.renewals(); n != 1 {
+				t.Errorf("%d calls for 100 holds", n)
+			}
+		},
+		"without answers a hold is lost a margin before its end": func(t *testing.T, r *rig) {
+			r.answer(func(context.Context, driver.Hold) error { return errNetwork })
+			h := r.add(t, "a", nil)
+			time.Sleep(time.Minute)
+			h.lostBy(t, errNetwork, true, 29*time.Second)
+			if n := r.renewals(); n < 3 {
+				t.Errorf("%d renewals, want some more", n)
+			}
+		},
+		"a hold that the backend does not have is lost": func(t *testing.T, r *rig) {
+			r.answer(func(context.Context, driver.Hold) error { return driver.ErrLost })
+			h := r.add(t, "a", nil)
+			time.Sleep(time.Minute)
+			h.lostBy(t, renew.ErrGone, false, 10*time.Second)
+		},
+		"a silent hold does not stall others": func(t *testing.T, r *rig) {
+			r.answer(func(ctx context.Context, h driver.Hold) error {
+				if h.Name != "silent" {
+					return nil
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			silent, other := r.add(t, "silent", nil), r.add(t, "other", nil)
+			time.Sleep(10 * time.Minute)
+			silent.lostBy(t, context.DeadlineExceeded, true, 29*time.Second)
+			other.lostBy(t, nil, false, 0)
+		},
+		"a fixed hold is not renewed": func(t *testing.T, r *rig) {
+			h := r.add(t, "a", func(terms *renew.Terms) { terms.Fixed = true })
+			time.Sleep(time.Minute)
+			h.lostBy(t, renew.ErrDeadline, true, 29*time.Second)
+			if n := r.renewals(); n != 0 {
+				t.Errorf("%d renewals", n)
+			}
+		},
+		"MaxHold ends a hold that is renewed": func(t *testing.T, r *rig) {
+			h := r.add(t, "a", func(terms *renew.Terms) { terms.MaxHold = time.Minute })
+			time.Sleep(2 * time.Minute)
+			h.lostBy(t, renew.ErrMaxHold, true, time.Minute)
+		},
+		"a hold that is going to be lost is warned": func(t *testing.T, r *rig) {
+			r.answer(func(context.Context, driver.Hold) error { return errNetwork })
+			h := r.add(t, "a", func(terms *renew.Terms) { terms.WarnBefore = 5 * time.Second })
+			time.Sleep(time.Minute)
+			if _, at := h.heard(); at != 24*time.Second {
+				t.Errorf("warned after %v, want 24s", at)
+			}
+		},
+		"after Close nothing is renewed and nothing can be added": func(t *testing.T, r *rig) {
+			h := r.add(t, "a", nil)
+			if all := r.Close(); len(all) != 1 || all[0] != renew.Holder(h) {
+				t.Errorf("Close returned %v", all)
+			}
+			time.Sleep(time.Minute)
+			if n := r.renewals(); n != 0 || r.Add(&renew.Hold{}, h, &h.terms, r.now(), time.Minute) {
+				t.Errorf("%d renewals, or a hold was added", n)
+			}
+		},
+	})
+}
+
+func TestClaim(t *testing.T) {
+	each(t, map[string]func(*testing.T, *rig){
+		"a claimed hold is not renewed, and ends in time": func(t *testing.T, r *rig) {
+			h := r.add(t, "a", nil)
+			if _, err := r.Claim(t.Context(), func() {}, &h.Hold); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			h.lostBy(t, renew.ErrDeadline, true, 29*time.Second)
+			if n := r.renewals(); n != 0 {
+				t.Errorf("%d renewals", n)
+			}
+		},
+		"a claim waits for a renewal in flight": func(t *testing.T, r *rig) {
+			r.answer(func(context.Context, driver.Hold) error { time.Sleep(2 * time.Second); return nil })
+			h := r.add(t, "a", nil)
+			time.Sleep(11 * time.Second)
+			claim, err := r.Claim(t.Context(), func() {}, &h.Hold)
+			if err != nil || r.now() != 12*time.Second {
+				t.Errorf("claimed after %v: %v", r.now(), err)
+			}
+			if ttl, err := claim.Extension(time.Hour); ttl != time.Hour+time.Second || err != nil {
+				t.Errorf("Extension: %v, %v", ttl, err)
+			}
+			if err := claim.Renew(time.Hour + time.Second); err != nil || h.Trust() != time.Hour+12*time.Second {
+				t.Errorf("trusted until %v: %v", h.Trust(), err)
+			}
+		},
+		"Remove stops the call of a claim": func(t *testing.T, r *rig) {
+			h := r.add(t, "a", nil)
+			ctx, stop := context.WithCancel(t.Context())
+			claim, err := r.Claim(ctx, stop, &h.Hold)
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				<-ctx.Done()
+				claim.Settle(0, 0)
+			}()
+			if !r.Remove(t.Context(), &h.Hold) || ctx.Err() == nil {
+				t.Error("the call was not stopped")
+			}
+			if _, err := r.Claim(t.Context(), stop, &h.Hold); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("claim of a hold that was removed: %v", err)
+			}
+		},
+	})
+}

@@ -1,0 +1,210 @@
+package renew
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/distlock/distlock/driver"
+)
+
+const (
+	// maxBatch is how many holds one call of Renew is given: few enough that an Unlock of one
+	// of them does not wait long for the others.
+	maxBatch = 1000
+
+	// maxRetries is how many calls for holds without an answer run at once. Holds that never get an
+	// answer occupy some of them; the others renew the rest.
+	maxRetries = 32
+
+	// retryShares is the number of calls that such holds are shared out to: a hold
+	// that blocks its call delays few others, and after an outage few calls renew all.
+	retryShares = 8 * maxRetries
+)
+
+// round is one call of Renew, or what a Claim asks for one hold.
+type round struct {
+	holds    []*Hold
+	requests []driver.Hold
+	retry    bool // of holds without an answer
+	done     chan struct{}
+	ctx      context.Context
+	stop     context.CancelFunc // ends the call
+}
+
+// loss is a hold that is no longer trusted.
+type loss struct {
+	h   *Hold
+	why error
+}
+
+// tick does what is due.
+func (w *Watchdog) tick() {
+	w.mu.Lock()
+	w.armed = never
+	lost, warned, due := w.collect(w.Now())
+	rounds := append(w.split(due), w.retries()...)
+	w.arm()
+	w.mu.Unlock()
+
+	w.start(rounds)
+	for _, l := range lost {
+		l.h.holder.Lose(l.why, true)
+	}
+	for _, h := range warned {
+		h.holder.Warn()
+	}
+}
+
+// collect takes what is due from the queue: by their scale the holds whose last renewal was
+// answered; the others go to w.retry. w.mu is held.
+func (w *Watchdog) collect(now instant) (lost []loss, warned []*Hold, due map[int][]*Hold) {
+	due = map[int][]*Hold{}
+	for len(w.queue) > 0 && w.queue[0].dueBy(now) {
+		h := w.queue[0]
+		switch {
+		case now >= h.Trust():
+			w.take(h)
+			lost = append(lost, loss{h, h.whyEnded()})
+			continue
+		case now >= h.warn:
+			h.warn = never
+			warned = append(warned, h)
+		default:
+			h.due = never // until the answer
+			if h.waits = h.tries > 0; h.waits {
+				w.retry = append(w.retry, h)
+			} else {
+				due[h.scale()] = append(due[h.scale()], h)
+			}
+		}
+		h.schedule()
+		heap.Fix(&w.queue, 0)
+	}
+	return lost, warned, due
+}
+
+// split shares out holds whose last renewal was answered. w.mu is held.
+func (w *Watchdog) split(due map[int][]*Hold) []*round {
+	var rounds []*round
+	for _, holds := range due {
+		for part := range slices.Chunk(holds, maxBatch) {
+			rounds = append(rounds, w.round(part))
+		}
+	}
+	return rounds
+}
+
+// retries shares out holds without an answer, as long as there is room for another call. Holds
+// with fewer attempts come first, and share no call with the others. w.mu is held.
+func (w *Watchdog) retries() []*round {
+	if w.closed || len(w.retry) == 0 || w.retrying == maxRetries {
+		return nil
+	}
+	slices.SortStableFunc(w.retry, func(a, b *Hold) int {
+		return cmp.Or(cmp.Compare(a.tries, b.tries), cmp.Compare(a.scale(), b.scale()))
+	})
+	size := min((len(w.retry)+retryShares-1)/retryShares, maxBatch)
+	var rounds []*round
+	for ; len(w.retry) > 0 && w.retrying < maxRetries; w.retrying++ {
+		n := 1
+		for n < min(size, len(w.retry)) && w.retry[n].tries == w.retry[0].tries && w.retry[n].scale() == w.retry[0].scale() {
+			n++
+		}
+		r := w.round(slices.Clone(w.retry[:n]))
+		r.retry = true
+		rounds = append(rounds, r)
+		w.retry = slices.Delete(w.retry, 0, n)
+	}
+	return rounds
+}
+
+// round plans one call for holds. w.mu is held.
+func (w *Watchdog) round(holds []*Hold) *round {
+	r := &round{holds: holds, requests: make([]driver.Hold, len(holds)), done: make(chan struct{})}
+	now := w.Now()
+	bound := holds[0].patience(now)
+	for i, h := range holds {
+		h.round, h.waits = r, false
+		r.requests[i] = h.holder.Request(h.ttl)
+		bound = min(bound, h.patience(now))
+	}
+	r.ctx, r.stop = context.WithTimeout(w.Life, bound)
+	return r
+}
+
+// start makes the calls.
+func (w *Watchdog) start(rounds []*round) {
+	for _, r := range rounds {
+		w.Tasks.Begin()
+		go func() {
+			defer w.Tasks.End()
+			w.call(r)
+		}()
+	}
+}
+
+// call makes the call of a round and applies the answers, which it returns: ErrLost also
+// for a hold that ended meanwhile.
+func (w *Watchdog) call(r *round) []error {
+	defer r.stop()
+	start := w.Now()
+	answers := w.Renew(r.ctx, r.requests)
+
+	errs := make([]error, len(r.holds))
+	var lost []*Hold
+	w.mu.Lock()
+	for i, h := range r.holds {
+		errs[i] = Answer(answers, i)
+		h.round = nil
+		switch {
+		case h.index < 0: // it was taken away meanwhile
+			errs[i] = cmp.Or(errs[i], driver.ErrLost)
+		case errors.Is(errs[i], driver.ErrLost):
+			heap.Remove(&w.queue, h.index)
+			lost = append(lost, h)
+		default:
+			w.apply(h, start, r.requests[i], errs[i])
+		}
+	}
+	if r.retry {
+		w.retrying--
+	}
+	more := w.retries()
+	w.arm()
+	close(r.done)
+	w.mu.Unlock()
+
+	w.start(more)
+	for _, h := range lost {
+		h.holder.Lose(ErrGone, false)
+	}
+	for i, h := range r.holds {
+		h.holder.Answered(errs[i])
+	}
+	return errs
+}
+
+// apply enters the answer to a renewal. w.mu is held.
+func (w *Watchdog) apply(h *Hold, start instant, request driver.Hold, err error) {
+	if err != nil {
+		h.retryLater(w.Now(), err)
+	} else {
+		if !h.fixed {
+			h.ttl = max(h.ttl, request.TTL)
+		}
+		h.extendTrust(start, request.TTL)
+	}
+	h.schedule()
+	heap.Fix(&w.queue, h.index)
+}
+
+// Answer returns what Renew answered for its i-th hold.
+func Answer(answers []error, i int) error {
+	if i >= len(answers) {
+		return ErrNoAnswer
+	}
+	return answers[i]
+}
