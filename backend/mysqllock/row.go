@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS %s (
   since   BIGINT NOT NULL,
   until   BIGINT NOT NULL,
   meta    MEDIUMBLOB NULL,                 -- who the owner is, as JSON
-  bell    VARBINARY(%d) NULL,              -- the user-level lock to wait for until the owner releases
+  address VARBINARY(%d) NULL,              -- the user-level lock that the owner releases to notify waiters
   claims  MEDIUMBLOB NULL,                 -- readers, permits and places in line, as JSON
   claimed BIGINT NOT NULL,                 -- when the last of them ends
   rev     BIGINT NOT NULL,                 -- raised by each change
@@ -34,10 +34,10 @@ CREATE TABLE IF NOT EXISTS %s (
 ) ENGINE=InnoDB;
 `
 
-const bellLength = 64
+const addressLength = 64
 
 func rowDDL(o Options) []string {
-	return []string{fmt.Sprintf(rowTable, quoted(o.Table), sqlrow.MaxOwner, bellLength)}
+	return []string{fmt.Sprintf(rowTable, quoted(o.Table), sqlrow.MaxOwner, addressLength)}
 }
 
 func rowShape(o Options) shape {
@@ -46,7 +46,7 @@ func rowShape(o Options) shape {
 		{name: "name", types: []string{"blob", "mediumblob", "longblob"}},
 		{name: "kind", types: []string{"tinyint", "smallint", "int", "bigint"}},
 		{name: "owner", types: bytesType, length: sqlrow.MaxOwner},
-		{name: "bell", types: bytesType, length: bellLength},
+		{name: "address", types: bytesType, length: addressLength},
 		{name: "meta", types: []string{"mediumblob", "longblob"}},
 		{name: "claims", types: []string{"mediumblob", "longblob"}},
 	}}
@@ -72,11 +72,11 @@ func newRow(ctx context.Context, s *site) (strategy, error) {
 	if err := s.probeBytes(ctx); err != nil {
 		return nil, err
 	}
-	d := &rowDialect{site: s, bell: newBell(s.db)}
+	d := &rowDialect{site: s, notifier: newNotifier(s.db)}
 	if err := d.prepare(ctx, quoted(s.opts.Table)); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
-	o := sqlrow.Options{Package: "mysqllock", Name: s.name, Notifier: func(*sqlrow.Backend) sqlrow.Notifier { return d.bell }}
+	o := sqlrow.Options{Package: "mysqllock", Name: s.name, Notifier: func(*sqlrow.Backend) sqlrow.Notifier { return d.notifier }}
 	return &row{sqlrow.New(d, o), d}, nil
 }
 

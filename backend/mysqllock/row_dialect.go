@@ -15,8 +15,8 @@ import (
 // rowDialect is the table of strategy Row. Its statements are prepared once on each
 // connection, so that each is one round trip in every pool.
 type rowDialect struct {
-	site *site
-	bell *bell
+	site     *site
+	notifier *notifier
 
 	take, free, swap, insert, mark, names *sql.Stmt
 	await                                 *sql.Stmt // extend for one hold, which waits
@@ -98,7 +98,7 @@ func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlro
 	for _, h := range padded {
 		args = append(args, h.Key[:], []byte(h.Owner))
 	}
-	args = append(args, e.TTL.Microseconds(), !e.Shorten, e.Floor, d.bell.tags())
+	args = append(args, e.TTL.Microseconds(), !e.Shorten, e.Floor, orNull(d.notifier.Address(sqlrow.Key{})))
 	var renewed int64
 	if e.Wait {
 		renewed, until, err = d.site.changeOnce(ctx, d.await, args)
@@ -145,15 +145,15 @@ func (d *rowDialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, fo
 
 // scanRow reads the clock, and the row beside it if there is one.
 func scanRow(rows *sql.Rows, now *int64, r *sqlrow.Row) (there bool, err error) {
-	var k, name, owner, bell []byte
+	var k, name, owner, address []byte
 	var rev, waiting, kind, lim, number, granted, since, until, claimed sql.NullInt64
 	err = rows.Scan(now, &k, &name, &rev, &waiting,
-		&kind, &lim, &number, &owner, &granted, &since, &until, &r.Meta, &bell, &r.Claims, &claimed)
+		&kind, &lim, &number, &owner, &granted, &since, &until, &r.Meta, &address, &r.Claims, &claimed)
 	if err != nil || k == nil {
 		return false, err
 	}
 	copy(r.Key[:], k)
-	r.Name, r.Owner, r.Address = string(name), string(owner), string(bell)
+	r.Name, r.Owner, r.Address = string(name), string(owner), string(address)
 	r.Rev, r.Waiting, r.Number, r.Granted = rev.Int64, waiting.Int64, number.Int64, granted.Int64
 	r.Since, r.Until, r.Claimed, r.Limit = since.Int64, until.Int64, claimed.Int64, int(lim.Int64)
 	if kind.Int64 == int64(uint8(kind.Int64)) {

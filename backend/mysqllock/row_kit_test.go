@@ -9,6 +9,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/sqlrow"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -90,9 +91,12 @@ func until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// hasBell waits until the backend has its bell, of which the next hold's row tells.
-func hasBell(t testing.TB, b *Backend) {
+// notifierOf returns a backend's notifier when it has an address.
+func notifierOf(t testing.TB, b *Backend) *notifier {
 	t.Helper()
-	bell := b.strategy.(*row).dialect.bell
-	until(t, "the ringer is ready", func() bool { return bell.Address([32]byte{}) != "" })
+	n := b.strategy.(*row).dialect.notifier
+	until(t, "the notifier is ready", func() bool { return n.Address(someKey) != "" })
+	return n
 }
+
+var someKey = sqlrow.KeyOf("some")

@@ -8,7 +8,7 @@ import (
 // What of a row is written by Insert and Swap, and what Look reads, in the order of
 // parameters and results.
 var (
-	rowState   = []string{"kind", "lim", "number", "owner", "granted", "since", "until", "meta", "bell", "claims", "claimed"}
+	rowState   = []string{"kind", "lim", "number", "owner", "granted", "since", "until", "meta", "address", "claims", "claimed"}
 	rowColumns = append([]string{"k", "name", "rev", "waiting"}, rowState...)
 )
 
@@ -19,14 +19,14 @@ var (
 // sqlTake tells the number through the insert id, for which no other round trip is needed.
 const sqlTake = `UPDATE {table} SET
 granted = LAST_INSERT_ID(GREATEST(number + 1, {now})), number = GREATEST(number + 1, {now}),
-since = IF(until > {now}, since, {now}), kind = ?, lim = 0, owner = ?, until = GREATEST(until, {now} + ?), meta = ?, bell = ?,
+since = IF(until > {now}, since, {now}), kind = ?, lim = 0, owner = ?, until = GREATEST(until, {now} + ?), meta = ?, address = ?,
 claims = NULL, claimed = 0, rev = rev + 1
 WHERE k = ? AND claimed <= {now} AND number < ? AND (until <= {now} OR owner = ? AND kind = ?)`
 
 // sqlFree tells through the insert id whether somebody listens.
 const sqlFree = `UPDATE {table} SET
 waiting = LAST_INSERT_ID(IF(waiting > {now}, waiting, 0)),
-owner = NULL, granted = 0, since = 0, until = 0, meta = NULL, bell = NULL, rev = rev + 1
+owner = NULL, granted = 0, since = 0, until = 0, meta = NULL, address = NULL, rev = rev + 1
 WHERE k = ? AND owner = ? AND until > {now}`
 
 // sqlSwap tells it too.
@@ -37,12 +37,12 @@ waiting = LAST_INSERT_ID(IF(waiting > {now}, waiting, 0)), {state = ?}, rev = re
 // sqlExtend renews many holds, and tells the end of their lives through the insert id. The
 // keys lead to the rows, and each must have its own owner. A row that is locked is left
 // out, and no other row is locked on the way: LIMIT makes a table of the keys, which comes
-// first. The bells of all slots come in one parameter: see ringer.tags.
+// first.
 const sqlExtend = `{update} (SELECT k AS id FROM {table} FORCE INDEX (PRIMARY)
 WHERE k IN ({keys}) AND (k, owner) IN ({holds}) AND until > {now} LIMIT {count} FOR UPDATE {skip}) s
 STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) ON k = s.id SET
 until = {longer}, number = GREATEST(number, ?),
-bell = NULLIF(SUBSTRING_INDEX(SUBSTRING_INDEX(?, ',', 1 + (ASCII(k) & 63)), ',', -1), '-'), rev = rev + 1`
+address = ?, rev = rev + 1`
 
 // sqlLook has a row of its own for the clock, which is wanted also if nothing is found.
 const sqlLook = `SELECT {now}, {columns} FROM (SELECT 1 AS one) o LEFT JOIN {table} l ON l.k IN ({keys})`

@@ -220,7 +220,7 @@ func rowRenews(t *testing.T, many int) {
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{Args: []string{"--innodb-flush-log-at-trx-commit=2"}})
 	u := srv.Database(t)
 	b, db := rowAt(t, u), srv.DB(t, u)
-	hasBell(t, b)
+	notifierOf(t, b)
 	holds := make([]driver.Hold, many)
 	var wg sync.WaitGroup
 	for part := range slices.Chunk(holds, many/10) {
@@ -246,8 +246,8 @@ func rowRenews(t *testing.T, many int) {
 	if want := int64(many / 250); run != want {
 		t.Errorf("%d renewals took %d statements; want %d", many, run, want)
 	}
-	if n := ask(t, db, "SELECT COUNT(*) FROM distlock_locks WHERE bell LIKE 'distlock/%'"); n != int64(many) {
-		t.Errorf("%d of %d rows name a bell", n, many)
+	if n := ask(t, db, "SELECT COUNT(*) FROM distlock_locks WHERE address LIKE 'distlock/%'"); n != int64(many) {
+		t.Errorf("%d of %d rows have an address", n, many)
 	}
 	holds[17].Owner = driver.NewOwner()
 	for i, err := range b.Renew(t.Context(), holds[:300]) {
@@ -278,7 +278,7 @@ func TestRowStatementsOfEachCall(t *testing.T) {
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{})
 	u := srv.Database(t)
 	b, db := rowAt(t, u), srv.DB(t, u)
-	hasBell(t, b)
+	notifierOf(t, b)
 	warm := asks("mutex", driver.Exclusive)
 	take(t, b, warm)
 	gives(t, b, warm)

@@ -1,0 +1,247 @@
+package mysqllock
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/internal/sqlrow"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// notifier wakes waiters in other processes through user-level locks, which the server grants to
+// the next session as soon as they are released. It decides nothing: the rows do.
+//
+// A backend that holds a lock keeps one user-level lock in a session of its own, and its rows name
+// it. To notify is to take the lock with the next number, and then to release the old one. All
+// sessions that wait for the old one are granted it in turn. A session that comes later finds it
+// free and knows that it missed a notification. No user-level lock is used twice, so a session that
+// was cut off while it had one keeps no other session waiting.
+type notifier struct {
+	db      *sql.DB
+	pending wait.Signal   // a notification to be sent
+	conns   chan struct{} // has an entry for each connection that waits
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex
+	running bool
+	used    time.Time                // when an address was last wanted
+	id      string                   // of the session; empty if there is none
+	number  int64                    // of the lock that the session has
+	waits   map[string]*notifierWait // by the id of the notifier that is waited for
+}
+
+const (
+	notifierIdle    = time.Minute      // a session that is not used for so long ends
+	notifierPing    = 10 * time.Second // how often the session is checked
+	notifierLife    = 60               // seconds of silence after which the server ends the session
+	notifierRetry   = time.Second      // pause after a failure
+	notifierTimeout = 5 * time.Second  // for one statement
+
+	// maxWaitConns is how many connections of a backend wait, each for one other process.
+	// Waiters beyond that poll.
+	maxWaitConns = 4
+)
+
+func newNotifier(db *sql.DB) *notifier {
+	n := &notifier{db: db, pending: wait.NewSignal(), conns: make(chan struct{}, maxWaitConns), waits: map[string]*notifierWait{}}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	return n
+}
+
+// Address returns the name of the user-level lock that the next notification releases. It is empty
+// until the session that has the lock is ready.
+func (n *notifier) Address(sqlrow.Key) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.used = time.Now()
+	if !n.running {
+		n.running = n.start(n.run)
+	}
+	if n.id == "" {
+		return ""
+	}
+	return userLock(n.id, n.number)
+}
+
+// Notify notifies all listeners of this backend's address. Notifications that are not yet sent
+// count as one.
+func (n *notifier) Notify(sqlrow.Key) { n.pending.Notify() }
+
+// Listen returns a listener for one row.
+func (n *notifier) Listen(sqlrow.Key) sqlrow.Listener { return &listener{notifier: n} }
+
+// Close ends all sessions of the notifier, with their user-level locks.
+func (n *notifier) Close() error {
+	n.mu.Lock()
+	n.cancel()
+	n.mu.Unlock()
+	n.wg.Wait()
+	return nil
+}
+
+// start starts a goroutine unless the notifier is closed. The mutex is held.
+func (n *notifier) start(run func()) bool {
+	if n.ctx.Err() != nil {
+		return false
+	}
+	n.wg.Go(run)
+	return true
+}
+
+// run keeps a session for as long as it is used.
+func (n *notifier) run() {
+	for n.needed() {
+		err := n.serve()
+		n.setLock("", 0)
+		if err != nil {
+			_ = wait.Sleep(n.ctx, notifierRetry)
+		}
+	}
+}
+
+// needed reports whether the session is used. If not, the goroutine ends.
+func (n *notifier) needed() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.running = n.ctx.Err() == nil && time.Since(n.used) < notifierIdle
+	return n.running
+}
+
+func (n *notifier) setLock(id string, number int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.id, n.number = id, number
+}
+
+// serve sends notifications through one session until that fails or is not used. Its connection
+// is not reused: it has a lock, and a timeout of its own.
+func (n *notifier) serve() error {
+	if !reserveConn(n.db) {
+		return errors.New("the pool has no connection to spare")
+	}
+	defer unreserveConn(n.db)
+	conn, err := n.db.Conn(n.ctx)
+	if err != nil {
+		return err
+	}
+	defer discard(conn)
+	ctx, cancel := context.WithTimeout(n.ctx, notifierTimeout)
+	defer cancel()
+	if _, err := conn.ExecContext(ctx, fmt.Sprintf("SET SESSION wait_timeout = %d", notifierLife)); err != nil {
+		return err
+	}
+	var random [8]byte
+	rand.Read(random[:])
+	id := hex.EncodeToString(random[:])
+	err = n.succeed(conn, "GET_LOCK('"+userLock(id, 0)+"', 0)")
+	for number := int64(0); err == nil; number++ {
+		n.setLock(id, number)
+		if wanted, err := n.awaitPending(conn); err != nil || !wanted {
+			return err
+		}
+		// The new lock is taken first, so that there is one at any time.
+		err = n.succeed(conn, "GET_LOCK('"+userLock(id, number+1)+"', 0) + RELEASE_LOCK('"+userLock(id, number)+"') = 2")
+	}
+	return err
+}
+
+// succeed evaluates an expression, which must be 1.
+func (n *notifier) succeed(conn *sql.Conn, expression string) error {
+	ctx, cancel := context.WithTimeout(n.ctx, notifierTimeout)
+	defer cancel()
+	var result sql.NullInt64
+	err := conn.QueryRowContext(ctx, "SELECT "+expression).Scan(&result)
+	if err == nil && result.Int64 != 1 {
+		err = errors.New("the notifier's session does not have its lock")
+	}
+	return err
+}
+
+// awaitPending waits for a notification to be sent. It returns false when the session is not used
+// any more.
+func (n *notifier) awaitPending(conn *sql.Conn) (bool, error) {
+	tick := time.NewTicker(notifierPing)
+	defer tick.Stop()
+	for {
+		select {
+		case <-n.pending:
+			return true, nil
+		case <-tick.C:
+			if err := n.succeed(conn, "1"); err != nil || !n.needed() {
+				return false, err
+			}
+		case <-n.ctx.Done():
+			return false, nil
+		}
+	}
+}
+
+// own reports whether an id is that of this notifier's session.
+func (n *notifier) own(id string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return id == n.id
+}
+
+// userLock returns the name of a user-level lock. It is in lower case and has at most 64 bytes,
+// which all servers distinguish.
+func userLock(id string, number int64) string {
+	return "distlock/" + id + "/" + strconv.FormatInt(number, 10)
+}
+
+// addressForm matches the names that userLock returns. Nothing else gets into a statement.
+var addressForm = regexp.MustCompile(`^distlock/([0-9a-f]{16})/([0-9]{1,15})$`)
+
+func splitAddress(address string) (id string, number int64, ok bool) {
+	parts := addressForm.FindStringSubmatch(address)
+	if parts == nil {
+		return "", 0, false
+	}
+	number, err := strconv.ParseInt(parts[2], 10, 64)
+	return parts[1], number, err == nil
+}
+
+// discard closes a connection instead of returning it to the pool.
+func discard(conn *sql.Conn) {
+	_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn })
+	_ = conn.Close()
+}
+
+// reserved counts the connections that notifiers and listeners keep, by pool.
+var reserved = struct {
+	sync.Mutex
+	conns map[*sql.DB]int
+}{conns: map[*sql.DB]int{}}
+
+// reserveConn reports whether one more connection may be kept: at most half of those of a limited
+// pool, so that statements find one.
+func reserveConn(db *sql.DB) bool {
+	reserved.Lock()
+	defer reserved.Unlock()
+	limit := db.Stats().MaxOpenConnections
+	if limit > 0 && reserved.conns[db] >= limit/2 {
+		return false
+	}
+	reserved.conns[db]++
+	return true
+}
+
+func unreserveConn(db *sql.DB) {
+	reserved.Lock()
+	defer reserved.Unlock()
+	if reserved.conns[db]--; reserved.conns[db] == 0 {
+		delete(reserved.conns, db)
+	}
+}

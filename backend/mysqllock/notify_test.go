@@ -1,0 +1,288 @@
+package mysqllock
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/sqlrow"
+)
+
+// handOver lets a lock go back and forth between two backends, each of which waits while
+// the other holds, and measures from the release to the next grant.
+func handOver(t testing.TB, a, b driver.Backend, name string, times int, held time.Duration) []time.Duration {
+	t.Helper()
+	took := make([]time.Duration, 0, times)
+	holder, waiter := a, b
+	r := asks(name, driver.Exclusive)
+	take(t, holder, r)
+	for range times {
+		next := asks(r.Name, r.Mode)
+		refused(t, waiter, next)
+		w, err := waiter.(driver.Watcher).Watch(t.Context(), next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused(t, waiter, next)
+		time.Sleep(held)
+		drain(w)
+		start := time.Now()
+		gives(t, holder, r)
+		for {
+			select {
+			case <-w.Ready:
+			case <-time.After(patient):
+				t.Fatal("the release was not signalled")
+			}
+			if _, err := waiter.Acquire(t.Context(), next); err == nil {
+				break
+			}
+		}
+		took = append(took, time.Since(start))
+		w.Close()
+		holder, waiter, r = waiter, holder, next
+	}
+	gives(t, holder, r)
+	slices.Sort(took)
+	return took
+}
+
+func drain(w driver.Watch) {
+	select {
+	case <-w.Ready:
+	default:
+	}
+}
+
+// A release notifies waiters if there are any, and only then.
+func TestReleaseNotifiesWaiters(t *testing.T) {
+	t.Parallel()
+	u, _ := database(t, Row)
+	a, b := rowAt(t, u), rowAt(t, u)
+	name := "hand-over"
+	sent := func() (total int64) {
+		for _, backend := range []*Backend{a, b} {
+			_, number, _ := splitAddress(notifierOf(t, backend).Address(someKey))
+			total += number
+		}
+		return total
+	}
+	for range 10 {
+		r := asks(name, driver.Exclusive)
+		take(t, a, r)
+		gives(t, a, r)
+	}
+	if n := sent(); n != 0 {
+		t.Errorf("%d notifications without a waiter", n)
+	}
+	took := handOver(t, a, b, name, 20, 20*time.Millisecond)
+	t.Logf("from a release to the next grant: p50 %v, longest %v", took[10], took[19])
+	if n := sent(); n < 10 {
+		t.Errorf("20 releases with a waiter sent %d notifications", n)
+	}
+}
+
+// waits calls Wait in the background until it has an answer.
+func waits(t *testing.T, l sqlrow.Listener, address string) <-chan string {
+	t.Helper()
+	result := make(chan string, 1)
+	go func() {
+		for t.Context().Err() == nil {
+			switch notified, silent := l.Wait(t.Context(), address); {
+			case notified:
+				result <- "notified"
+				return
+			case silent:
+				result <- "silent"
+				return
+			}
+		}
+	}()
+	return result
+}
+
+// listening waits until a session waits for a user-level lock.
+func listening(t *testing.T, db *sql.DB) {
+	t.Helper()
+	until(t, "a session listens", func() bool {
+		return ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock' AND DB = DATABASE()") > 0
+	})
+}
+
+// Each notification is received once: by a listener that waits, or by one that comes too late.
+func TestNotificationsAreReceived(t *testing.T) {
+	t.Parallel()
+	u, db := database(t, Row)
+	notifier, waiter := notifierOf(t, rowAt(t, u)), notifierOf(t, rowAt(t, u))
+	l := waiter.Listen(someKey)
+	defer l.Close()
+	address := notifier.Address(someKey)
+	for range 3 {
+		got := waits(t, l, address) // a row may have the old address for long
+		listening(t, db)
+		notifier.Notify(someKey)
+		if r := <-got; r != "notified" {
+			t.Fatalf("after a notification: %s", r)
+		}
+	}
+	until(t, "the last notification is sent", func() bool { return strings.HasSuffix(notifier.Address(someKey), "/3") })
+	late := waiter.Listen(someKey)
+	defer late.Close()
+	if r := <-waits(t, late, address); r != "notified" {
+		t.Errorf("after three notifications that were missed: %s", r)
+	}
+	got := waits(t, late, address)
+	listening(t, db)
+	select {
+	case r := <-got:
+		t.Errorf("a notification is received again: %s", r)
+	default:
+	}
+	notifier.Notify(someKey)
+	if r := <-got; r != "notified" {
+		t.Errorf("after another notification: %s", r)
+	}
+}
+
+// Listeners for several rows of one process share a connection.
+func TestListenersShareAConnection(t *testing.T) {
+	t.Parallel()
+	u, db := database(t, Row)
+	notifier, waiter := notifierOf(t, rowAt(t, u)), notifierOf(t, rowAt(t, u))
+	address := notifier.Address(someKey)
+	silences := make(chan bool, 20)
+	for range cap(silences) {
+		l := waiter.Listen(someKey)
+		defer l.Close()
+		go func() {
+			_, silent := l.Wait(t.Context(), address)
+			silences <- silent
+		}()
+	}
+	listening(t, db)
+	if n := len(waiter.conns); n != 1 {
+		t.Errorf("%d connections wait for one process", n)
+	}
+	notifier.Notify(someKey)
+	for range cap(silences) {
+		if <-silences {
+			t.Error("a listener that shares a connection is silent")
+		}
+	}
+}
+
+// Without a notifier there is nothing to wait for, and no listener waits.
+func TestListenersOfADeadNotifier(t *testing.T) {
+	t.Parallel()
+	u, db := database(t, Row)
+	notifier, waiter := notifierOf(t, rowAt(t, u)), notifierOf(t, rowAt(t, u))
+	l := waiter.Listen(someKey)
+	defer l.Close()
+	const id = "distlock/0123456789abcdef/"
+	for _, address := range []string{
+		"", "x", "distlock/", id, id + "x", id + "-3", id + "x'", "x" + id + "2", id + "2\n", id + "9999999999999999", id + "2",
+	} {
+		if r := <-waits(t, l, address); r != "silent" {
+			t.Errorf("%q: %s", address, r)
+		}
+	}
+	address := notifier.Address(someKey)
+	got := waits(t, l, address)
+	listening(t, db)
+	do(t, db, fmt.Sprint("KILL ", ask(t, db, "SELECT IS_USED_LOCK('"+address+"')")))
+	if r := <-got; r != "notified" {
+		t.Errorf("when the notifier dies: %s; want it to notify", r)
+	}
+	if r := <-waits(t, l, address); r != "silent" {
+		t.Errorf("when it is dead: %s", r)
+	}
+	until(t, "there is another", func() bool {
+		notifier.Notify(someKey) // which finds the dead session
+		next := notifier.Address(someKey)
+		return next != "" && !strings.HasPrefix(next, address[:20])
+	})
+}
+
+// However many wait, few connections do.
+func TestWaitersTakeFewConnections(t *testing.T) {
+	t.Parallel()
+	u, db := database(t, Row)
+	pool := rowPool(t, u, nil)
+	waiter := rowOn(t, pool)
+	notifierOf(t, waiter)
+	var closes []func()
+	watch := func(name string) {
+		w, err := waiter.Watch(t.Context(), asks(name, driver.Exclusive))
+		if err != nil {
+			t.Fatal(err)
+		}
+		closes = append(closes, w.Close)
+	}
+	hold := func(name string) {
+		holder := rowAt(t, u)
+		notifierOf(t, holder)
+		take(t, holder, asks(name, driver.Exclusive))
+	}
+	hold("lock 0")
+	for range 200 {
+		watch("lock 0")
+	}
+	listening(t, db)
+	inUse := func() int { reserved.Lock(); defer reserved.Unlock(); return reserved.conns[pool] }
+	if n := inUse(); n != 2 {
+		t.Errorf("200 waiters for one lock keep %d connections; want a notifier's and a listener's", n)
+	}
+	for i := range maxWaitConns + 2 {
+		name := fmt.Sprint("lock ", i+1)
+		hold(name)
+		watch(name)
+	}
+	until(t, "all connections wait", func() bool { return inUse() == 1+maxWaitConns })
+	for range 50 {
+		if n := inUse(); n > 1+maxWaitConns {
+			t.Fatalf("waiters for locks of many processes keep %d connections", n)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	for _, f := range closes {
+		f()
+	}
+}
+
+// Close leaves nothing behind: no goroutine, and no session with a user-level lock.
+func TestCloseEndsTheNotifier(t *testing.T) {
+	u, db := database(t, Row)
+	before := runtime.NumGoroutine()
+	holder := rowAt(t, u)
+	notifierOf(t, holder)
+	pool := rowPool(t, u, nil)
+	waiter := rowOn(t, pool)
+	address := notifierOf(t, waiter).Address(someKey)
+	r := asks("x", driver.Exclusive)
+	take(t, holder, r)
+	if _, err := waiter.Watch(t.Context(), asks("x", driver.Exclusive)); err != nil {
+		t.Fatal(err)
+	}
+	listening(t, db)
+	if err := errors.Join(waiter.Close(), holder.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if n := pool.Stats().InUse; n != 0 {
+		t.Errorf("%d connections are in use after Close", n)
+	}
+	if err := pool.PingContext(t.Context()); err != nil {
+		t.Errorf("the caller's pool: %v", err)
+	}
+	until(t, "the server has ended the sessions", func() bool {
+		return ask(t, db, "SELECT IS_FREE_LOCK('"+address+"')") == 1 &&
+			ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock' AND DB = DATABASE()") == 0
+	})
+	pool.Close()
+	until(t, "goroutines have ended", func() bool { return runtime.NumGoroutine() <= before+8 })
+}
