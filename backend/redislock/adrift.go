@@ -8,15 +8,6 @@ import (
 	"sync/atomic"
 )
 
-// unanswered is the error of a caller that has given up on a command, which may still be
-// executed until landed is closed.
-type unanswered struct {
-	error
-	landed <-chan struct{}
-}
-
-func (u *unanswered) Unwrap() error { return u.error }
-
 // adrift are the attempts to acquire that were given up, and may still be executed: a later
 // command may go through another connection. The release of one's Owner waits for it, or
 // else it would leave a lock behind of which nobody knows. Nothing else of an Owner must be in

@@ -65,10 +65,9 @@ func TestCertificatesOfServers(t *testing.T) {
 		if !c.trusted {
 			_, roots = certificate(t, c.shows)
 		}
-		to := &target{addrs: []string{"10.9.9.9:1", c.users}}
 		here, there := net.Pipe()
 		go tls.Server(there, &tls.Config{Certificates: []tls.Certificate{cert}}).HandshakeContext(t.Context())
-		err := tls.Client(here, to.certified(&tls.Config{RootCAs: roots}, c.addr)).HandshakeContext(t.Context())
+		err := tls.Client(here, certified(&tls.Config{RootCAs: roots}, c.addr, []string{"10.9.9.9:1", c.users})).HandshakeContext(t.Context())
 		here.Close()
 		there.Close()
 		if (err == nil) != c.ok {

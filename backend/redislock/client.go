@@ -223,41 +223,6 @@ func (e *replyError) is(code string) bool {
 	return strings.HasPrefix(e.text, code+" ") || strings.Contains(e.text, ": "+code+" ")
 }
 
-// run runs a script, whose first key says where.
-func (b *Backend) run(ctx context.Context, s *script, keys, args []string) (any, error) {
-	return b.runBy(ctx, s, keys, args, func(command []string) (any, error) { return b.client.do(ctx, keys[0], command) })
-}
-
-// runBy runs a script that send sends.
-func (b *Backend) runBy(ctx context.Context, s *script, keys, args []string, send func(command []string) (any, error)) (any, error) {
-	if err := b.voice.learn(ctx, b.client); err != nil {
-		return nil, explain(err)
-	}
-	v := s.in(b.voice.speech())
-	command := make([]string, 0, 3+len(keys)+len(args))
-	command = append(command, "EVALSHA", v.sha, itoa(len(keys)))
-	command = append(append(command, keys...), args...)
-	reply, err := send(command)
-	if err == nil {
-		return reply, nil
-	}
-	if re := (*replyError)(nil); errors.As(err, &re) && re.is("NOSCRIPT") {
-		// The server is new or was restarted. It has not run anything.
-		command[0], command[1] = "EVAL", v.source
-		reply, err = send(command)
-	}
-	if deniesScripts(err) {
-		return nil, fmt.Errorf("%w: the server's user may not run scripts; without them there are exclusive locks: scripts=off in a URL, or Options.Scripts: %w", driver.ErrInvalid, err)
-	}
-	return reply, explain(err)
-}
-
-// deniesScripts reports whether the server refused to run a script, or any.
-func deniesScripts(err error) bool {
-	re, is := asReply(err)
-	return is && (re.is("NOPERM") && strings.Contains(re.text, "'eval") || re.isUnknown())
-}
-
 // isUnknown reports whether the server doesn't know the command.
 func (e *replyError) isUnknown() bool {
 	return e.is("ERR") && strings.Contains(e.text, "unknown command")
@@ -282,24 +247,32 @@ type worded struct {
 func (e *worded) Error() string   { return e.text }
 func (e *worded) Unwrap() []error { return e.cause }
 
+// reworded is err in words for people.
+func reworded(text string, err error) error { return &worded{text, []error{err}} }
+
 // wrong is ErrInvalid in these words.
 func wrong(text string, cause error) error {
 	return &worded{driver.ErrInvalid.Error() + ": " + text, []error{driver.ErrInvalid, cause}}
 }
 
-// explain makes facts of the server's errors that are facts, and leaves the others,
+// unanswered is the error of a caller that has given up on a command, which may still be
+// executed until landed is closed.
+type unanswered struct {
+	error
+	landed <-chan struct{}
+}
+
+func (u *unanswered) Unwrap() error { return u.error }
+
+// explainServer turns the errors of a connection that are facts into such, and leaves the others,
 // which say nothing of what became of the command.
-func explain(err error) error {
+func explainServer(err error) error {
 	re, is := asReply(err)
 	if !is || driver.Final(err) {
 		return err
 	}
 	plain := &replyError{text: withoutScript(re.text), cause: re.cause}
 	switch {
-	case re.is("INVALID"):
-		return fmt.Errorf("%w: %s", driver.ErrInvalid, strings.TrimPrefix(plain.text, "INVALID "))
-	case re.is("WRONGTYPE"):
-		return wrong("this name is used for another kind of lock, or for other data", re)
 	case re.is("NOAUTH"):
 		return wrong("the server wants a user or password, and was given none", re)
 	case re.is("WRONGPASS"):
@@ -313,3 +286,47 @@ func explain(err error) error {
 	}
 	return err
 }
+
+// The schemes of servers' names, each also with TLS but the socket's.
+const (
+	toServer    = "redis"
+	toSocket    = "redis+unix"
+	toSentinels = "redis+sentinel"
+	toCluster   = "redis+cluster"
+)
+
+// serverName names a server and its database.
+func serverName(scheme, addr string, db int) string {
+	return fmt.Sprintf("%s://%s/%d", scheme, addr, db)
+}
+
+// errUnexpected is that of an answer of another form than the command has.
+var errUnexpected = errors.New("unexpected answer")
+
+func textOf(v any) string  { s, _ := v.(string); return s }
+func numberOf(v any) int64 { n, _ := v.(int64); return n }
+
+// newSingle is the client of one server.
+func newSingle(s server) client { return single{s} }
+
+// sameError are n answers that failed for the same reason.
+func sameError(n int, err error) []answer { return answers(n, answer{err: err}) }
+
+// transient reports whether err says that a server did not execute the command, since another one
+// has the key, or it is not ready.
+func transient(err error) bool {
+	why, _ := verdictOf(err)
+	return why != executed
+}
+
+// errClientClosed is that of a user's client which is closed, or has closed its connections to a
+// server for good.
+var errClientClosed = errors.New("the client is closed")
+
+// clientClosed makes a library's error errClientClosed too.
+func clientClosed(err error) error { return closedError{err} }
+
+type closedError struct{ error }
+
+func (e closedError) Unwrap() error        { return e.error }
+func (e closedError) Is(target error) bool { return target == errClientClosed }

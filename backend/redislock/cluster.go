@@ -21,6 +21,12 @@ type cluster struct {
 	title string
 }
 
+// newCluster is the client of a Redis Cluster: seeds are the addresses of servers to ask first, and
+// dial makes a server of an address.
+func newCluster(title string, seeds func(ctx context.Context) ([]string, error), dial reacher) client {
+	return newRouter(&cluster{title: title, seeds: seeds, dial: dial})
+}
+
 func (c *cluster) every() time.Duration { return 0 }
 func (c *cluster) slotted() bool        { return true }
 func (c *cluster) strict() bool         { return true }
@@ -70,26 +76,26 @@ func noCluster(err error) error {
 	if re, is := asReply(err); is && (re.isUnknown() || strings.Contains(re.text, "cluster support disabled")) {
 		return fmt.Errorf("%w: the server is not part of a Redis Cluster: want redis:// or redis+sentinel://", driver.ErrInvalid)
 	}
-	return explain(err)
+	return explainServer(err)
 }
 
 // readSlots reads the answer of CLUSTER SLOTS that the server at origin gave.
 func readSlots(reply any, origin string) (table, error) {
 	list, ok := reply.([]any)
 	if !ok {
-		return nil, errAnswer
+		return nil, errUnexpected
 	}
 	var t table
 	for _, entry := range list {
 		e, ok := entry.([]any)
 		if !ok || len(e) < 3 {
-			return nil, errAnswer
+			return nil, errUnexpected
 		}
 		owner, ok := e[2].([]any)
 		if !ok || len(owner) < 2 {
-			return nil, errAnswer
+			return nil, errUnexpected
 		}
-		t = append(t, span{int(integer(e[0])), int(integer(e[1])), endpoint(text(owner[0]), integer(owner[1]), origin)})
+		t = append(t, span{int(numberOf(e[0])), int(numberOf(e[1])), endpoint(textOf(owner[0]), numberOf(owner[1]), origin)})
 	}
 	slices.SortFunc(t, func(a, b span) int { return a.first - b.first })
 	return t, nil

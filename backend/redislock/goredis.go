@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"reflect"
 	"sync"
 	"time"
 
@@ -14,48 +13,18 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// NewGoRedis makes a backend of a go-redis client, which stays the caller's: Close
-// leaves it open. opts may be nil. The client is a *redis.Client, also one of
-// NewFailoverClient, or a *redis.ClusterClient, also one of NewFailoverClusterClient.
-//
-// A *redis.Ring is ErrUnsupported: while its shards come and go two of them have the
-// same name, and so may two holders.
-//
-// Commands that come while others are on their way are sent together, on one connection
-// of the client's pool. They are not repeated, whatever the client's MaxRetries say: the
-// core must know that an answer was lost. And they return when their context ends,
-// also if the client was made without ContextTimeoutEnabled.
-func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
-	if isNil(c) {
-		return nil, fmt.Errorf("%w: want a go-redis client, not nil", driver.ErrInvalid)
-	}
+// fromGoRedisClient makes a client of a go-redis client, which stays the caller's, and returns how
+// long that waits for an answer.
+func fromGoRedisClient(c redis.UniversalClient) (client, time.Duration, error) {
 	switch c := c.(type) {
 	case *redis.Client:
-		return newPatient(single{usersGoRedis(c)}, opts, c.Options().ReadTimeout)
+		return single{usersGoRedis(c)}, c.Options().ReadTimeout, nil
 	case *redis.ClusterClient:
-		return newPatient(newRouter(goRedisCluster(c)), opts, c.Options().ReadTimeout)
+		return newRouter(goRedisCluster(c)), c.Options().ReadTimeout, nil
 	case *redis.Ring:
-		return nil, fmt.Errorf("%w: a Ring: while its shards come and go a name has two places, and a lock could have two holders", driver.ErrUnsupported)
+		return nil, 0, fmt.Errorf("%w: a Ring: while its shards come and go a name has two places, and a lock could have two holders", driver.ErrUnsupported)
 	}
-	return nil, fmt.Errorf("%w: a go-redis client of type %T", driver.ErrUnsupported, c)
-}
-
-// newPatient makes a backend of a client that waits so long for an answer.
-func newPatient(c client, opts *Options, timeout time.Duration) (*Backend, error) {
-	b, err := newBackend(c, opts)
-	if err == nil {
-		err = b.replicas.within(timeout)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return b, nil
-}
-
-// isNil: an interface may hold a pointer that is nil.
-func isNil(client any) bool {
-	v := reflect.ValueOf(client)
-	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+	return nil, 0, fmt.Errorf("%w: a go-redis client of type %T", driver.ErrUnsupported, c)
 }
 
 func usersGoRedis(c *redis.Client) *goRedisServer {
@@ -147,7 +116,7 @@ func (c *goRedisServer) doAll(ctx context.Context, commands [][]string) []answer
 		list[i] = c.command(ctx, args)
 	}
 	if err := c.pipe.do(ctx, list...); err != nil {
-		return answers(len(list), answer{err: err})
+		return sameError(len(list), err)
 	}
 	return results(list)
 }
@@ -226,6 +195,9 @@ func fromGoRedis(err error) error {
 	}
 	if re := redis.Error(nil); errors.As(err, &re) {
 		return &replyError{text: re.Error(), cause: err}
+	}
+	if errors.Is(err, redis.ErrClosed) {
+		return clientClosed(err)
 	}
 	return err
 }

@@ -15,14 +15,13 @@ type lane struct {
 func (l *lane) send(ctx context.Context, commands [][]string) []answer {
 	if l.conn == nil {
 		if err := l.open(ctx); err != nil {
-			return answers(len(commands), answer{err: err})
+			return sameError(len(commands), err)
 		}
 	}
 	got := l.conn.doAll(ctx, commands)
 	broken := lostError(got) != nil
 	for _, a := range got {
-		why, _ := verdictOf(a.err)
-		l.doubt = l.doubt || broken || why != executed
+		l.doubt = l.doubt || broken || transient(a.err)
 	}
 	if l.doubt || l.replaced(ctx) {
 		l.end(true)

@@ -95,3 +95,16 @@ func braced(name string) (inner string, ok bool) {
 	inner, closed := strings.CutSuffix(inner, "}")
 	return inner, open && closed && inner != "" && !strings.ContainsRune(inner, '{')
 }
+
+// oneSlot is nil if all keys and channels of a lock lie in one slot, as a cluster
+// demands: they begin or end with the name, which is put in braces if it has none.
+func oneSlot(name string) error {
+	if !strings.ContainsAny(name, "{}") {
+		return nil
+	}
+	if tag, ok := hashTag(name); ok && tag != "" {
+		return nil
+	}
+	return fmt.Errorf("%w: the name %s: a Redis Cluster takes what stands between the first { and the next } as the place of a lock's keys, and here there is nothing: want a name without braces, or such as a{b}c",
+		driver.ErrInvalid, driver.Quote(name))
+}

@@ -7,14 +7,17 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
 )
 
 func init() {
@@ -89,20 +92,18 @@ func (t *target) tell(err error) error {
 	case !secure && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)):
 		text += "; does the server want TLS, as in rediss://?"
 	}
-	return &worded{text, []error{err}}
+	return reworded(text, err)
 }
 
 // connect makes the client; nothing is sent yet.
 func (t *target) connect() client {
 	switch t.scheme {
 	case toCluster:
-		return newRouter(&cluster{title: t.name(),
-			seeds: func(context.Context) ([]string, error) { return t.addrs, nil },
-			dial: func(_ context.Context, addr string) (server, error) {
-				return ownGoRedis(t.to(t.server, addr)), nil
-			}})
+		return newCluster(t.name(),
+			func(context.Context) ([]string, error) { return t.addrs, nil },
+			func(_ context.Context, addr string) (server, error) { return ownGoRedis(t.to(t.server, addr)), nil })
 	case toSentinels:
-		return newRouter(&sentinels{addrs: t.addrs, master: t.master, title: t.name(),
+		return newSentinel(sentinelOptions{addrs: t.addrs, master: t.master, title: t.name(),
 			ask: func(addr string) server { return ownGoRedis(t.to(t.sentinel, addr)) },
 			dial: func(addr string) server {
 				o := t.to(t.server, addr)
@@ -110,7 +111,7 @@ func (t *target) connect() client {
 				return ownGoRedis(o)
 			}})
 	}
-	return single{ownGoRedis(t.to(t.server, t.addrs[0]))}
+	return newSingle(ownGoRedis(t.to(t.server, t.addrs[0])))
 }
 
 // mastersOnly refuses a server that has become a replica: what it knows may be old.
@@ -218,6 +219,55 @@ func (h hello) old() error {
 	return nil
 }
 
-func serverName(scheme, addr string, db int) string {
-	return fmt.Sprintf("%s://%s/%d", scheme, addr, db)
+// NewRueidis makes a backend of a rueidis client, which stays the caller's: Close
+// leaves it open. opts may be nil. It may be of any mode: of one server, of Sentinel, or
+// of a cluster.
+//
+// rueidis tells neither its database nor the name of Sentinel's master: see
+// Options.Name.
+func NewRueidis(c rueidis.Client, opts *Options) (*Backend, error) {
+	if isNil(c) {
+		return nil, fmt.Errorf("%w: want a rueidis client, not nil", driver.ErrInvalid)
+	}
+	return newBackend(fromRueidisClient(c), opts)
+}
+
+// NewGoRedis makes a backend of a go-redis client, which stays the caller's: Close
+// leaves it open. opts may be nil. The client is a *redis.Client, also one of
+// NewFailoverClient, or a *redis.ClusterClient, also one of NewFailoverClusterClient.
+//
+// A *redis.Ring is ErrUnsupported: while its shards come and go two of them have the
+// same name, and so may two holders.
+//
+// Commands that come while others are on their way are sent together, on one connection
+// of the client's pool. They are not repeated, whatever the client's MaxRetries say: the
+// core must know that an answer was lost. And they return when their context ends,
+// also if the client was made without ContextTimeoutEnabled.
+func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
+	if isNil(c) {
+		return nil, fmt.Errorf("%w: want a go-redis client, not nil", driver.ErrInvalid)
+	}
+	client, timeout, err := fromGoRedisClient(c)
+	if err != nil {
+		return nil, err
+	}
+	return newPatient(client, opts, timeout)
+}
+
+// newPatient makes a backend of a client that waits so long for an answer.
+func newPatient(c client, opts *Options, timeout time.Duration) (*Backend, error) {
+	b, err := newBackend(c, opts)
+	if err == nil {
+		err = b.replicas.within(timeout)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// isNil: an interface may hold a pointer that is nil.
+func isNil(client any) bool {
+	v := reflect.ValueOf(client)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/redis/go-redis/v9"
-	"github.com/redis/rueidis"
 )
 
 // router is the client of several servers: those of a cluster, or the one that
@@ -148,7 +146,7 @@ func (r *router) doAll(ctx context.Context, key string, commands [][]string) []a
 		return why, addr, got[0].err
 	})
 	if got == nil {
-		got = answers(len(commands), answer{err: err})
+		got = sameError(len(commands), err)
 	}
 	return got
 }
@@ -200,7 +198,7 @@ func (r *router) suspect(s server, err error) {
 	if re := (*replyError)(nil); err == nil || errors.As(err, &re) {
 		return
 	}
-	if errors.Is(err, redis.ErrClosed) || errors.Is(err, rueidis.ErrClosing) {
+	if errors.Is(err, errClientClosed) {
 		r.forget(s)
 	}
 	r.refresh()

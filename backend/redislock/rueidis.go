@@ -2,30 +2,21 @@ package redislock
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"maps"
 	"slices"
 	"time"
 
-	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/redis/rueidis"
 )
 
-// NewRueidis makes a backend of a rueidis client, which stays the caller's: Close
-// leaves it open. opts may be nil. It may be of any mode: of one server, of Sentinel, or
-// of a cluster.
-//
-// rueidis tells neither its database nor the name of Sentinel's master: see
-// Options.Name.
-func NewRueidis(c rueidis.Client, opts *Options) (*Backend, error) {
-	if isNil(c) {
-		return nil, fmt.Errorf("%w: want a rueidis client, not nil", driver.ErrInvalid)
-	}
+// fromRueidisClient makes a client of a rueidis client, which stays the caller's.
+func fromRueidisClient(c rueidis.Client) client {
 	if c.Mode() == rueidis.ClientModeCluster {
-		return newBackend(newRouter(rueidisCluster(c)), opts)
+		return newRouter(rueidisCluster(c))
 	}
-	return newBackend(single{&rueidisServer{client: c}}, opts)
+	return single{&rueidisServer{client: c}}
 }
 
 // rueidisServer sends commands through rueidis, which joins those of many goroutines
@@ -110,6 +101,9 @@ func fromRueidis(r rueidis.RedisResult) (any, error) {
 func rueidisError(err error) error {
 	if re, ok := rueidis.IsRedisErr(err); ok {
 		return &replyError{text: re.Error(), cause: err}
+	}
+	if errors.Is(err, rueidis.ErrClosing) {
+		return clientClosed(err)
 	}
 	return err
 }

@@ -1,10 +1,15 @@
 package redislock
 
 import (
+	"context"
 	"crypto/sha1"
 	"embed"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"strings"
+
+	"github.com/distlock/distlock/driver"
 )
 
 //go:embed scripts/*.lua
@@ -51,3 +56,53 @@ var (
 	listStrings   = compose("foreign", "list_strings")
 	listHashes    = compose("foreign", "list_hashes")
 )
+
+// run runs a script, whose first key says where.
+func (b *Backend) run(ctx context.Context, s *script, keys, args []string) (any, error) {
+	return b.runBy(ctx, s, keys, args, func(command []string) (any, error) { return b.client.do(ctx, keys[0], command) })
+}
+
+// runBy runs a script that send sends.
+func (b *Backend) runBy(ctx context.Context, s *script, keys, args []string, send func(command []string) (any, error)) (any, error) {
+	if err := b.voice.learn(ctx, b.client); err != nil {
+		return nil, explain(err)
+	}
+	v := s.in(b.voice.speech())
+	command := make([]string, 0, 3+len(keys)+len(args))
+	command = append(command, "EVALSHA", v.sha, itoa(len(keys)))
+	command = append(append(command, keys...), args...)
+	reply, err := send(command)
+	if err == nil {
+		return reply, nil
+	}
+	if re := (*replyError)(nil); errors.As(err, &re) && re.is("NOSCRIPT") {
+		// The server is new or was restarted. It has not run anything.
+		command[0], command[1] = "EVAL", v.source
+		reply, err = send(command)
+	}
+	if deniesScripts(err) {
+		return nil, fmt.Errorf("%w: the server's user may not run scripts; without them there are exclusive locks: scripts=off in a URL, or Options.Scripts: %w", driver.ErrInvalid, err)
+	}
+	return reply, explain(err)
+}
+
+// deniesScripts reports whether the server refused to run a script, or any.
+func deniesScripts(err error) bool {
+	re, is := asReply(err)
+	return is && (re.is("NOPERM") && strings.Contains(re.text, "'eval") || re.isUnknown())
+}
+
+// explain makes facts of the server's errors that are facts, and leaves the others,
+// which say nothing of what became of the command.
+func explain(err error) error {
+	re, is := asReply(err)
+	switch {
+	case !is || driver.Final(err):
+		return err
+	case re.is("INVALID"):
+		return fmt.Errorf("%w: %s", driver.ErrInvalid, strings.TrimPrefix(withoutScript(re.text), "INVALID "))
+	case re.is("WRONGTYPE"):
+		return wrong("this name is used for another kind of lock, or for other data", re)
+	}
+	return explainServer(err)
+}

@@ -256,7 +256,7 @@ func (p *scriptless) lost(ctx context.Context, name string) error {
 	}
 	err := l.answers[0].err
 	_, is := asReply(err)
-	if why, _ := verdictOf(err); why != executed || err != nil && !is {
+	if transient(err) || err != nil && !is {
 		return explain(err)
 	}
 	return driver.ErrLost

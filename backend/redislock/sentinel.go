@@ -16,14 +16,22 @@ import (
 // was replaced, and can still be reached, takes locks for this long and until they answer.
 const watched = time.Second
 
-// sentinels are the place of a server that Redis Sentinel watches: they know which one
-// is the master.
-type sentinels struct {
+// sentinelOptions say where sentinels are, and how to reach them and their master.
+type sentinelOptions struct {
 	addrs  []string
 	master string
 	ask    func(addr string) server // a sentinel
 	dial   func(addr string) server // a master
 	title  string
+}
+
+// newSentinel is the client of the master that sentinels name.
+func newSentinel(o sentinelOptions) client { return newRouter(&sentinels{sentinelOptions: o}) }
+
+// sentinels are the place of a server that Redis Sentinel watches: they know which one
+// is the master.
+type sentinels struct {
+	sentinelOptions
 
 	mu     sync.Mutex
 	asked  map[string]server // sentinels, by address
@@ -67,13 +75,13 @@ func (s *sentinels) masterBy(ctx context.Context, addr string) (string, error) {
 	case errors.As(err, &re) && (re.is("NOAUTH") || re.is("WRONGPASS")):
 		return "", wrong(fmt.Sprintf("the sentinel %s wants another user or password: sentinel_user, sentinel_password", addr), err)
 	case err != nil:
-		return "", fmt.Errorf("sentinel %s: %w", addr, explain(err))
+		return "", fmt.Errorf("sentinel %s: %w", addr, explainServer(err))
 	case reply == nil:
 		return "", fmt.Errorf("%w: the sentinel %s knows no master named %q", driver.ErrInvalid, addr, s.master)
 	case len(list) != 2:
-		return "", fmt.Errorf("sentinel %s: %w", addr, errAnswer)
+		return "", fmt.Errorf("sentinel %s: %w", addr, errUnexpected)
 	default:
-		return net.JoinHostPort(text(list[0]), text(list[1])), nil
+		return net.JoinHostPort(textOf(list[0]), textOf(list[1])), nil
 	}
 }
 

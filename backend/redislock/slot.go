@@ -1,11 +1,9 @@
 package redislock
 
 import (
-	"fmt"
+	"strconv"
 	"strings"
 	"sync"
-
-	"github.com/distlock/distlock/driver"
 )
 
 // slots is how many pieces a cluster's keys are divided into.
@@ -57,7 +55,7 @@ var crcTable = func() (table [256]uint16) {
 var slotTags = sync.OnceValue(func() *[slots]string {
 	var tags [slots]string
 	for n, left := 0, slots; left > 0; n++ {
-		tag := itoa(n)
+		tag := strconv.Itoa(n)
 		if at := &tags[crc16(tag)%slots]; *at == "" {
 			*at = tag
 			left--
@@ -65,16 +63,3 @@ var slotTags = sync.OnceValue(func() *[slots]string {
 	}
 	return &tags
 })
-
-// oneSlot is nil if all keys and channels of a lock lie in one slot, as a cluster
-// demands: they begin or end with the name, which is put in braces if it has none.
-func oneSlot(name string) error {
-	if !strings.ContainsAny(name, "{}") {
-		return nil
-	}
-	if tag, ok := hashTag(name); ok && tag != "" {
-		return nil
-	}
-	return fmt.Errorf("%w: the name %s: a Redis Cluster takes what stands between the first { and the next } as the place of a lock's keys, and here there is nothing: want a name without braces, or such as a{b}c",
-		driver.ErrInvalid, driver.Quote(name))
-}

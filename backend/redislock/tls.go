@@ -9,11 +9,11 @@ import (
 
 // certified wants the server at addr to show a certificate for its address. Servers that
 // call each other by numbers may also show one for a name by which the user knows them.
-func (t *target) certified(c *tls.Config, addr string) *tls.Config {
+func certified(c *tls.Config, addr string, users []string) *tls.Config {
 	c = c.Clone()
 	host, _, _ := net.SplitHostPort(addr)
 	c.ServerName = host
-	names := t.hostnames()
+	names := hostnames(users)
 	if net.ParseIP(host) == nil || len(names) == 0 {
 		return c
 	}
@@ -29,10 +29,10 @@ func (t *target) certified(c *tls.Config, addr string) *tls.Config {
 	return c
 }
 
-// hostnames are the hosts in the URL that are not mere numbers.
-func (t *target) hostnames() []string {
+// hostnames are the hosts in addresses that are not mere numbers.
+func hostnames(addrs []string) []string {
 	var names []string
-	for _, addr := range t.addrs {
+	for _, addr := range addrs {
 		if host, _, _ := net.SplitHostPort(addr); net.ParseIP(host) == nil {
 			names = append(names, host)
 		}

@@ -24,14 +24,6 @@ type target struct {
 	sentinel *redis.Options // how to reach them
 }
 
-// The schemes, each also with TLS but the socket's.
-const (
-	toServer    = "redis"
-	toSocket    = "redis+unix"
-	toSentinels = "redis+sentinel"
-	toCluster   = "redis+cluster"
-)
-
 // schemes are those that Open knows.
 var schemes = []string{
 	toServer, "rediss", toSocket, toSentinels, "rediss+sentinel", toCluster, "rediss+cluster",
@@ -143,7 +135,7 @@ func (t *target) to(o *redis.Options, addr string) *redis.Options {
 	own := *o
 	own.Addr = addr
 	if o.TLSConfig != nil {
-		own.TLSConfig = t.certified(o.TLSConfig, addr)
+		own.TLSConfig = certified(o.TLSConfig, addr, t.addrs)
 	}
 	return &own
 }

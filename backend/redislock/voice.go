@@ -86,10 +86,10 @@ func (v *voice) learn(ctx context.Context, c client) error {
 	if err != nil && !refused && ctx.Err() == nil {
 		refused, err = ask()
 	}
-	switch why, _ := verdictOf(err); {
+	switch {
 	case err == nil:
 		v.settle(sharded)
-	case refused && why == executed:
+	case refused && !transient(err):
 		v.settle(classic)
 	default:
 		return fmt.Errorf("asking whether messages are sharded: %w", err)
