@@ -22,7 +22,7 @@ type adrift struct {
 
 // note remembers an attempt if it ended with an error that says so.
 func (a *adrift) note(owner string, err error) {
-	u := (*unanswered)(nil)
+	u := (*UnansweredError)(nil)
 	if err == nil || !errors.As(err, &u) {
 		return
 	}
@@ -35,7 +35,7 @@ func (a *adrift) note(owner string, err error) {
 	if a.byOwner == nil {
 		a.byOwner = map[string][]<-chan struct{}{}
 	}
-	a.byOwner[owner] = append(a.byOwner[owner], u.landed)
+	a.byOwner[owner] = append(a.byOwner[owner], u.Done)
 	a.some.Store(true)
 }
 

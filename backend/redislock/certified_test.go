@@ -67,7 +67,7 @@ func TestCertificatesOfServers(t *testing.T) {
 		}
 		here, there := net.Pipe()
 		go tls.Server(there, &tls.Config{Certificates: []tls.Certificate{cert}}).HandshakeContext(t.Context())
-		err := tls.Client(here, certified(&tls.Config{RootCAs: roots}, c.addr, []string{"10.9.9.9:1", c.users})).HandshakeContext(t.Context())
+		err := tls.Client(here, CertifiedFor(&tls.Config{RootCAs: roots}, c.addr, []string{"10.9.9.9:1", c.users})).HandshakeContext(t.Context())
 		here.Close()
 		there.Close()
 		if (err == nil) != c.ok {

@@ -4,137 +4,132 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/distlock/distlock/driver"
 )
 
-// client is where commands go: to one server, or to one of several that has the key.
-type client interface {
-	// do sends one command to the server that has the key; to any if key is empty.
+// Client is where commands go: to one server, or to one of several that has the key.
+type Client interface {
+	// Do sends one command to the server that has the key; to any if key is empty.
 	// What the server refused without executing it, since another one has the key or
 	// it is not ready, may be sent again; otherwise it is server.do.
-	do(ctx context.Context, key string, args []string) (any, error)
+	Do(ctx context.Context, key string, args []string) (any, error)
 
-	// doAll sends commands for one key, as server.doAll.
-	doAll(ctx context.Context, key string, commands [][]string) []answer
+	// DoAll sends commands for one key, as server.DoAll.
+	DoAll(ctx context.Context, key string, commands [][]string) []Answer
 
-	// at is the server that has the key now; any if key is empty.
-	at(ctx context.Context, key string) (server, error)
+	// At is the server that has the key now; any if key is empty.
+	At(ctx context.Context, key string) (Server, error)
 
-	// all are the servers that have keys.
-	all(ctx context.Context) ([]server, error)
+	// All are the servers that have keys.
+	All(ctx context.Context) ([]Server, error)
 
-	// slot says which commands may share a script: those for keys of the same slot.
-	slot(key string) int
+	// Slot says which commands may share a script: those for keys of the same slot.
+	Slot(key string) int
 
-	// doubt says that a server does not seem to be the right one any more.
-	doubt()
+	// Refresh says that a server does not seem to be the right one any more.
+	Refresh()
 
-	// slotted reports whether different servers have different keys.
-	slotted() bool
+	// Slotted reports whether different servers have different keys.
+	Slotted() bool
 
-	// strict reports whether the servers refuse a script with keys of several slots.
-	strict() bool
+	// Strict reports whether the servers refuse a script with keys of several slots.
+	Strict() bool
 
-	// name is what Caps call the store.
-	name() string
+	// Name is what Caps call the store.
+	Name() string
 
-	// close frees what was made for us; the user's own client stays as it is.
-	close()
+	// Close frees what was made for us; the user's own client stays as it is.
+	Close()
 }
 
-// server is one Redis server, reached by a client library.
-type server interface {
-	// do sends one command, once: an answer that was lost is an error and not a
+// Server is one Redis server, reached by a client library.
+type Server interface {
+	// Do sends one command, once: an answer that was lost is an error and not a
 	// reason to send again. It returns when ctx ends. A later command is not executed
 	// before one that was given up, as long as the connection lives, unless the error
-	// is an *unanswered. An error that the server answered is a *replyError.
+	// is an *unanswered. An error that the server answered is a *ReplyError.
 	//
 	// The reply is an int64, a string, nil or a []any of these.
-	do(ctx context.Context, args []string) (any, error)
+	Do(ctx context.Context, args []string) (any, error)
 
-	// doAll does the same with several commands, on one connection with none of
+	// DoAll does the same with several commands, on one connection with none of
 	// anybody else's between them. There is an answer for each.
-	doAll(ctx context.Context, commands [][]string) []answer
+	DoAll(ctx context.Context, commands [][]string) []Answer
 
-	// conn gives the caller a connection of its own.
-	conn(ctx context.Context) (conn, error)
+	// Dedicated gives the caller a connection of its own.
+	Dedicated(ctx context.Context) (DedicatedConn, error)
 
-	// listen opens a connection for subscriptions. Its events go to on, one after
+	// Listen opens a connection for subscriptions. Its events go to on, one after
 	// the other; after close or a failure there are no more.
-	listen(ctx context.Context, on func(event)) (listener, error)
+	Listen(ctx context.Context, on func(Event)) (Listener, error)
 
-	// name is scheme, address and database.
-	name() string
+	// Name is scheme, address and database.
+	Name() string
 
-	close()
+	Close()
 }
 
-// conn is a connection that nobody else uses. It is for one caller at a time.
-type conn interface {
-	// doAll is as server.doAll. An error that is no *replyError breaks the connection.
-	doAll(ctx context.Context, commands [][]string) []answer
+// DedicatedConn is a connection that nobody else uses. It is for one caller at a time.
+type DedicatedConn interface {
+	// DoAll is as server.DoAll. An error that is no *ReplyError breaks the connection.
+	DoAll(ctx context.Context, commands [][]string) []Answer
 
-	// close gives it back; a broken one is thrown away.
-	close(broken bool)
+	// Close gives it back; a broken one is thrown away.
+	Close(broken bool)
 }
 
-// answer is what became of one command.
-type answer struct {
-	reply any
-	err   error
+// Answer is what became of one command.
+type Answer struct {
+	Reply any
+	Err   error
 }
 
-// answers are n times the same.
-func answers(n int, a answer) []answer {
-	list := make([]answer, n)
-	for i := range list {
-		list[i] = a
-	}
-	return list
-}
+// FailAll returns n answers that failed with err.
+func FailAll(n int, err error) []Answer { return slices.Repeat([]Answer{{Err: err}}, n) }
 
-func firstError(list []answer) error {
+func FirstError(list []Answer) error {
 	for _, a := range list {
-		if a.err != nil {
-			return a.err
+		if a.Err != nil {
+			return a.Err
 		}
 	}
 	return nil
 }
 
-// lostError is the first error that the server did not answer.
-func lostError(list []answer) error {
+// TransportError is the first error that the server did not answer.
+func TransportError(list []Answer) error {
 	for _, a := range list {
-		if _, is := asReply(a.err); a.err != nil && !is {
-			return a.err
+		if _, is := AsReply(a.Err); a.Err != nil && !is {
+			return a.Err
 		}
 	}
 	return nil
 }
 
-// single is the client of one server.
-type single struct{ server }
+// singleClient is the client of one server.
+type singleClient struct{ Server }
 
-func (s single) do(ctx context.Context, _ string, args []string) (reply any, err error) {
+func (s singleClient) Do(ctx context.Context, _ string, args []string) (reply any, err error) {
 	again(ctx, func() verdict {
 		var why verdict
-		reply, err = s.server.do(ctx, args)
+		reply, err = s.Server.Do(ctx, args)
 		why, _ = verdictOf(err)
 		return why
 	})
 	return reply, lonely(err)
 }
 
-func (s single) doAll(ctx context.Context, _ string, commands [][]string) (got []answer) {
+func (s singleClient) DoAll(ctx context.Context, _ string, commands [][]string) (got []Answer) {
 	again(ctx, func() verdict {
-		got = s.server.doAll(ctx, commands)
+		got = s.Server.DoAll(ctx, commands)
 		why, _ := verdictOfAll(commands, got)
 		return why
 	})
 	for i := range got {
-		got[i].err = lonely(got[i].err)
+		got[i].Err = lonely(got[i].Err)
 	}
 	return got
 }
@@ -151,86 +146,86 @@ func lonely(err error) error {
 	if err == nil {
 		return nil
 	}
-	if re, is := asReply(err); is && (re.is("MOVED") || re.is("ASK") || re.is("CROSSSLOT")) {
+	if re, is := AsReply(err); is && (re.HasCode("MOVED") || re.HasCode("ASK") || re.HasCode("CROSSSLOT")) {
 		return fmt.Errorf("%w: the server is part of a Redis Cluster: want redis+cluster://, or a client for clusters: %w", driver.ErrInvalid, re)
 	}
 	return err
 }
 
-func (s single) slot(string) int { return 0 }
-func (s single) strict() bool    { return false }
-func (s single) slotted() bool   { return false }
-func (s single) doubt()          {}
+func (s singleClient) Slot(string) int { return 0 }
+func (s singleClient) Strict() bool    { return false }
+func (s singleClient) Slotted() bool   { return false }
+func (s singleClient) Refresh()        {}
 
-func (s single) at(context.Context, string) (server, error) { return s.server, nil }
-func (s single) all(context.Context) ([]server, error)      { return []server{s.server}, nil }
+func (s singleClient) At(context.Context, string) (Server, error) { return s.Server, nil }
+func (s singleClient) All(context.Context) ([]Server, error)      { return []Server{s.Server}, nil }
 
-// doubt: a request to the server that has the key has had no answer for too long.
-func doubt(c client, key string) {
-	at, err := c.at(context.Background(), key)
+// Reconnect: a request to the server that has the key has had no answer for too long.
+func Reconnect(c Client, key string) {
+	at, err := c.At(context.Background(), key)
 	if err != nil {
 		return
 	}
-	if s, ok := at.(interface{ doubt() }); ok {
-		s.doubt()
+	if s, ok := at.(interface{ Reconnect() }); ok {
+		s.Reconnect()
 	}
 }
 
-// listener is a connection for subscriptions. What comes of a call is an event.
-type listener interface {
-	subscribe(ctx context.Context, sharded bool, channels []string) error
-	unsubscribe(ctx context.Context, sharded bool, channels []string) error
-	close()
+// Listener is a connection for subscriptions. What comes of a call is an event.
+type Listener interface {
+	Subscribe(ctx context.Context, sharded bool, channels []string) error
+	Unsubscribe(ctx context.Context, sharded bool, channels []string) error
+	Close()
 }
 
-// event is what a listener reports: exactly one of a confirmed subscription, a
+// Event is what a listener reports: exactly one of a confirmed subscription, a
 // message, and the error that ended the connection.
-type event struct {
-	kind             eventKind
-	channel, message string
-	sharded          bool
-	err              error
+type Event struct {
+	Kind             EventKind
+	Channel, Message string
+	Sharded          bool
+	Err              error
 }
 
-type eventKind uint8
+type EventKind uint8
 
 const (
-	confirmed eventKind = iota + 1
-	received
-	ended // a subscription, asked or not
-	broken
+	Subscribed EventKind = iota + 1
+	Received
+	Unsubscribed // a subscription, asked or not
+	Broken
 )
 
-// replyError is an error that the server answered.
-type replyError struct {
-	text  string
-	cause error // the library's
+// ReplyError is an error that the server answered.
+type ReplyError struct {
+	Text  string
+	Cause error // the library's
 }
 
-func (e *replyError) Error() string { return "redis: " + e.text }
-func (e *replyError) Unwrap() error { return e.cause }
+func (e *ReplyError) Error() string { return "redis: " + e.Text }
+func (e *ReplyError) Unwrap() error { return e.Cause }
 
-// asReply is the server's error in err, if it is one.
-func asReply(err error) (*replyError, bool) {
-	re := (*replyError)(nil)
+// AsReply is the server's error in err, if it is one.
+func AsReply(err error) (*ReplyError, bool) {
+	re := (*ReplyError)(nil)
 	is := errors.As(err, &re)
 	return re, is
 }
 
-// is reports whether the server's error has this code. A server before 7.0 puts what a
+// HasCode reports whether the server's error has this code. A server before 7.0 puts what a
 // script's command answered into the middle of the text.
-func (e *replyError) is(code string) bool {
-	return strings.HasPrefix(e.text, code+" ") || strings.Contains(e.text, ": "+code+" ")
+func (e *ReplyError) HasCode(code string) bool {
+	return strings.HasPrefix(e.Text, code+" ") || strings.Contains(e.Text, ": "+code+" ")
 }
 
-// isUnknown reports whether the server doesn't know the command.
-func (e *replyError) isUnknown() bool {
-	return e.is("ERR") && strings.Contains(e.text, "unknown command")
+// UnknownCommand reports whether the server doesn't know the command.
+func (e *ReplyError) UnknownCommand() bool {
+	return e.HasCode("ERR") && strings.Contains(e.Text, "unknown command")
 }
 
-// withoutScript leaves out where in a script an error happened, which is of no use to
+// WithoutScript leaves out where in a script an error happened, which is of no use to
 // the user. A server before 7.0 says that first, a later one last.
-func withoutScript(text string) string {
+func WithoutScript(text string) string {
 	if _, at, ok := strings.Cut(text, ": @user_script:"); ok {
 		_, text, _ = strings.Cut(at, ": ")
 	}
@@ -247,41 +242,42 @@ type worded struct {
 func (e *worded) Error() string   { return e.text }
 func (e *worded) Unwrap() []error { return e.cause }
 
-// reworded is err in words for people.
-func reworded(text string, err error) error { return &worded{text, []error{err}} }
+// Reworded is err in words for people.
+func Reworded(text string, err error) error { return &worded{text, []error{err}} }
 
-// wrong is ErrInvalid in these words.
-func wrong(text string, cause error) error {
+// Invalid is ErrInvalid in these words.
+func Invalid(text string, cause error) error {
 	return &worded{driver.ErrInvalid.Error() + ": " + text, []error{driver.ErrInvalid, cause}}
 }
 
-// unanswered is the error of a caller that has given up on a command, which may still be
-// executed until landed is closed.
-type unanswered struct {
-	error
-	landed <-chan struct{}
+// UnansweredError is the error of a caller that has given up on a command, which may still be
+// executed until Done is closed.
+type UnansweredError struct {
+	Err  error
+	Done <-chan struct{}
 }
 
-func (u *unanswered) Unwrap() error { return u.error }
+func (u *UnansweredError) Error() string { return u.Err.Error() }
+func (u *UnansweredError) Unwrap() error { return u.Err }
 
-// explainServer turns the errors of a connection that are facts into such, and leaves the others,
+// Explain turns the errors of a connection that are facts into such, and leaves the others,
 // which say nothing of what became of the command.
-func explainServer(err error) error {
-	re, is := asReply(err)
+func Explain(err error) error {
+	re, is := AsReply(err)
 	if !is || driver.Final(err) {
 		return err
 	}
-	plain := &replyError{text: withoutScript(re.text), cause: re.cause}
+	plain := &ReplyError{Text: WithoutScript(re.Text), Cause: re.Cause}
 	switch {
-	case re.is("NOAUTH"):
-		return wrong("the server wants a user or password, and was given none", re)
-	case re.is("WRONGPASS"):
-		return wrong("the server refuses this user or password", re)
-	case strings.Contains(re.text, "DB index is out of range"):
-		return wrong("the server has no database of this number", re)
-	case re.is("READONLY"):
+	case re.HasCode("NOAUTH"):
+		return Invalid("the server wants a user or password, and was given none", re)
+	case re.HasCode("WRONGPASS"):
+		return Invalid("the server refuses this user or password", re)
+	case strings.Contains(re.Text, "DB index is out of range"):
+		return Invalid("the server has no database of this number", re)
+	case re.HasCode("READONLY"):
 		return fmt.Errorf("the server is a replica, or has become one: %w", plain)
-	case re.is("NOPERM"):
+	case re.HasCode("NOPERM"):
 		return fmt.Errorf("%w: the server's user may not do this (docs/backends/redis.md lists what it needs): %w", driver.ErrInvalid, plain)
 	}
 	return err
@@ -289,14 +285,14 @@ func explainServer(err error) error {
 
 // The schemes of servers' names, each also with TLS but the socket's.
 const (
-	toServer    = "redis"
-	toSocket    = "redis+unix"
-	toSentinels = "redis+sentinel"
-	toCluster   = "redis+cluster"
+	SchemeServer   = "redis"
+	SchemeSocket   = "redis+unix"
+	SchemeSentinel = "redis+sentinel"
+	SchemeCluster  = "redis+cluster"
 )
 
-// serverName names a server and its database.
-func serverName(scheme, addr string, db int) string {
+// ServerName names a server and its database.
+func ServerName(scheme, addr string, db int) string {
 	return fmt.Sprintf("%s://%s/%d", scheme, addr, db)
 }
 
@@ -306,27 +302,24 @@ var errUnexpected = errors.New("unexpected answer")
 func textOf(v any) string  { s, _ := v.(string); return s }
 func numberOf(v any) int64 { n, _ := v.(int64); return n }
 
-// newSingle is the client of one server.
-func newSingle(s server) client { return single{s} }
+// NewSingle is the client of one server.
+func NewSingle(s Server) Client { return singleClient{s} }
 
-// sameError are n answers that failed for the same reason.
-func sameError(n int, err error) []answer { return answers(n, answer{err: err}) }
-
-// transient reports whether err says that a server did not execute the command, since another one
+// NotExecuted reports whether err says that a server did not execute the command, since another one
 // has the key, or it is not ready.
-func transient(err error) bool {
+func NotExecuted(err error) bool {
 	why, _ := verdictOf(err)
 	return why != executed
 }
 
-// errClientClosed is that of a user's client which is closed, or has closed its connections to a
+// ErrClientClosed is that of a user's client which is closed, or has closed its connections to a
 // server for good.
-var errClientClosed = errors.New("the client is closed")
+var ErrClientClosed = errors.New("the client is closed")
 
-// clientClosed makes a library's error errClientClosed too.
-func clientClosed(err error) error { return closedError{err} }
+// ClientClosed makes a library's error ErrClientClosed too.
+func ClientClosed(err error) error { return closedError{err} }
 
 type closedError struct{ error }
 
 func (e closedError) Unwrap() error        { return e.error }
-func (e closedError) Is(target error) bool { return target == errClientClosed }
+func (e closedError) Is(target error) bool { return target == ErrClientClosed }

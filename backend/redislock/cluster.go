@@ -21,9 +21,9 @@ type cluster struct {
 	title string
 }
 
-// newCluster is the client of a Redis Cluster: seeds are the addresses of servers to ask first, and
+// NewCluster is the client of a Redis Cluster: seeds are the addresses of servers to ask first, and
 // dial makes a server of an address.
-func newCluster(title string, seeds func(ctx context.Context) ([]string, error), dial reacher) client {
+func NewCluster(title string, seeds func(ctx context.Context) ([]string, error), dial reacher) Client {
 	return newRouter(&cluster{title: title, seeds: seeds, dial: dial})
 }
 
@@ -33,7 +33,7 @@ func (c *cluster) strict() bool         { return true }
 func (c *cluster) name() string         { return c.title }
 func (c *cluster) close()               {}
 
-func (c *cluster) open(ctx context.Context, addr string) (server, error) { return c.dial(ctx, addr) }
+func (c *cluster) open(ctx context.Context, addr string) (Server, error) { return c.dial(ctx, addr) }
 
 func (c *cluster) look(ctx context.Context, known []string, at reacher) (table, error) {
 	if len(known) > 0 {
@@ -57,7 +57,7 @@ func (c *cluster) askOneOf(ctx context.Context, addrs []string, at reacher) (tab
 		if err != nil {
 			return nil, err
 		}
-		reply, err := s.do(ctx, []string{"CLUSTER", "SLOTS"})
+		reply, err := s.Do(ctx, []string{"CLUSTER", "SLOTS"})
 		if err != nil {
 			return nil, noCluster(err)
 		}
@@ -73,10 +73,10 @@ var errNoSlots = errors.New("no server has any slot")
 
 // noCluster explains why a server did not say where slots are.
 func noCluster(err error) error {
-	if re, is := asReply(err); is && (re.isUnknown() || strings.Contains(re.text, "cluster support disabled")) {
+	if re, is := AsReply(err); is && (re.UnknownCommand() || strings.Contains(re.Text, "cluster support disabled")) {
 		return fmt.Errorf("%w: the server is not part of a Redis Cluster: want redis:// or redis+sentinel://", driver.ErrInvalid)
 	}
-	return explainServer(err)
+	return Explain(err)
 }
 
 // readSlots reads the answer of CLUSTER SLOTS that the server at origin gave.

@@ -81,7 +81,7 @@ func TestScriptlessCommandsOfEachCall(t *testing.T) {
 	trips := 0
 	f := b.scriptless.of(0, "")
 	send := f.send
-	f.send = func(ctx context.Context, commands [][]string) []answer {
+	f.send = func(ctx context.Context, commands [][]string) []Answer {
 		trips++
 		return send(ctx, commands)
 	}

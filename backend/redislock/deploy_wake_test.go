@@ -98,11 +98,11 @@ func TestClusterRenewsWhatItCan(t *testing.T) {
 		r.TTL = time.Hour
 		acquire(t, b, r)
 		holds = append(holds, r.Hold)
-		at, err := b.client.at(t.Context(), r.Name)
+		at, err := b.client.At(t.Context(), r.Name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		dead[r.Name] = strings.Contains(at.name(), frozen.Addr())
+		dead[r.Name] = strings.Contains(at.Name(), frozen.Addr())
 	}
 	frozen.Pause()
 	defer frozen.Resume()

@@ -13,7 +13,7 @@ import (
 // while it is away wait, and go with the next trip, in their order. It is for what must
 // have a connection by itself, or keeps one busy: WATCH and WAIT.
 type ferry struct {
-	send  func(ctx context.Context, commands [][]string) []answer
+	send  func(ctx context.Context, commands [][]string) []Answer
 	kept  func() bool // the next trip goes on the connection of the last; nil: nobody knows
 	rest  func()      // nobody waits; may be nil
 	back  func()      // the same, without the mutex
@@ -24,7 +24,7 @@ type ferry struct {
 	mu      sync.Mutex
 	waiting []*load
 	away    bool
-	overdue overdue
+	overdue Overdue
 
 	// Those below are for who makes the trips.
 	comparing []*load
@@ -56,8 +56,8 @@ func (f *ferries) of(slot int, key string) *ferry {
 // new is the ferry that is used from now on. The mutex is held.
 func (f *ferries) new(slot int, key string) *ferry {
 	made := f.build(key)
-	made.overdue.limit = defaultTimeout
-	made.overdue.fire = func() { f.leave(slot, key, made) }
+	made.overdue.Limit = DefaultTimeout
+	made.overdue.Fire = func() { f.leave(slot, key, made) }
 	made.back = func() { f.back(slot, key, made) }
 	if f.bySlot == nil {
 		f.bySlot, f.left = map[int]*ferry{}, map[int]*ferry{}
@@ -102,8 +102,8 @@ type load struct {
 	guards   []guard
 	acked    bool // the replicas are asked
 
-	answers []answer
-	acks    answer
+	answers []Answer
+	acks    Answer
 	err     error // of the guards
 
 	gone  atomic.Bool // the caller has given up
@@ -125,7 +125,7 @@ func (f *ferry) do(ctx context.Context, l *load) error {
 		return nil
 	case <-ctx.Done():
 		l.gone.Store(true)
-		return &unanswered{ctx.Err(), l.done}
+		return &UnansweredError{ctx.Err(), l.done}
 	}
 }
 
@@ -136,10 +136,10 @@ func (f *ferry) add(ctx context.Context, loads ...*load) {
 	switch {
 	case len(f.waiting) == 0:
 	case f.away:
-		f.overdue.behind(ctx)
+		f.overdue.Behind(ctx)
 	default:
 		f.away = true
-		f.overdue.begin(false)
+		f.overdue.Begin(false)
 		go f.cross()
 	}
 }
@@ -147,7 +147,7 @@ func (f *ferry) add(ctx context.Context, loads ...*load) {
 func (f *ferry) isOverdue() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.away && f.overdue.due()
+	return f.away && f.overdue.Due()
 }
 
 // handOver gives away those who wait.
@@ -156,7 +156,7 @@ func (f *ferry) handOver() []*load {
 	defer f.mu.Unlock()
 	loads := f.waiting
 	f.waiting = nil
-	f.overdue.begin(false)
+	f.overdue.Begin(false)
 	return loads
 }
 
@@ -179,7 +179,7 @@ func (f *ferry) cross() {
 				f.comparing = append(f.comparing, l)
 				continue
 			}
-			t.add(l, l.commands, func(got []answer) { l.answers = got })
+			t.add(l, l.commands, func(got []Answer) { l.answers = got })
 			t.end(l)
 		}
 		f.askReplicas(&t)
@@ -200,9 +200,9 @@ func (f *ferry) cross() {
 func (f *ferry) next() (loads []*load, more bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := min(len(f.waiting), maxPipeline)
+	n := min(len(f.waiting), MaxPipeline)
 	loads, f.waiting = f.waiting[:n:n], f.waiting[n:]
-	f.overdue.begin(len(f.waiting) > 0)
+	f.overdue.Begin(len(f.waiting) > 0)
 	loads = slices.DeleteFunc(loads, func(l *load) bool {
 		gone := l.gone.Load()
 		if gone {
@@ -226,7 +226,7 @@ func (f *ferry) askReplicas(t *trip) {
 	if len(asked) == 0 {
 		return
 	}
-	t.add(nil, [][]string{f.wait}, func(got []answer) {
+	t.add(nil, [][]string{f.wait}, func(got []Answer) {
 		for _, l := range asked {
 			l.acks = got[0]
 		}
@@ -244,10 +244,10 @@ type trip struct {
 
 type part struct {
 	n    int
-	read func([]answer)
+	read func([]Answer)
 }
 
-func (t *trip) add(l *load, commands [][]string, read func([]answer)) {
+func (t *trip) add(l *load, commands [][]string, read func([]Answer)) {
 	t.commands = append(t.commands, commands...)
 	t.parts = append(t.parts, part{len(commands), read})
 	if l != nil {
@@ -257,13 +257,13 @@ func (t *trip) add(l *load, commands [][]string, read func([]answer)) {
 
 func (t *trip) end(l *load) { t.ended = append(t.ended, l) }
 
-func (t *trip) make(send func(context.Context, [][]string) []answer) {
+func (t *trip) make(send func(context.Context, [][]string) []Answer) {
 	if len(t.commands) == 0 {
 		return
 	}
 	// Those who wait give up by themselves; the connection has a timeout of its own.
 	got := send(context.Background(), t.commands)
-	t.broken = lostError(got)
+	t.broken = TransportError(got)
 	for _, p := range t.parts {
 		p.read(got[:p.n])
 		got = got[p.n:]

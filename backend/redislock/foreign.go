@@ -51,10 +51,10 @@ func (b *Backend) noLock(name, data string) error {
 
 // named puts the key into a script's answer about other data.
 func (b *Backend) named(name string, err error) error {
-	re, is := asReply(err)
-	if !is || !re.is("NOLOCK") {
+	re, is := AsReply(err)
+	if !is || !re.HasCode("NOLOCK") {
 		return err
 	}
-	_, data, _ := strings.Cut(withoutScript(re.text), "NOLOCK ")
+	_, data, _ := strings.Cut(WithoutScript(re.Text), "NOLOCK ")
 	return b.noLock(name, data)
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// fromGoRedisClient makes a client of a go-redis client, which stays the caller's, and returns how
+// FromGoRedis makes a client of a go-redis client, which stays the caller's, and returns how
 // long that waits for an answer.
-func fromGoRedisClient(c redis.UniversalClient) (client, time.Duration, error) {
+func FromGoRedis(c redis.UniversalClient) (Client, time.Duration, error) {
 	switch c := c.(type) {
 	case *redis.Client:
-		return single{usersGoRedis(c)}, c.Options().ReadTimeout, nil
+		return singleClient{usersGoRedis(c)}, c.Options().ReadTimeout, nil
 	case *redis.ClusterClient:
 		return newRouter(goRedisCluster(c)), c.Options().ReadTimeout, nil
 	case *redis.Ring:
@@ -31,16 +31,18 @@ func usersGoRedis(c *redis.Client) *goRedisServer {
 	return &goRedisServer{client: c, pipe: newPipeline(func() *pipeConn { return &pipeConn{client: c} })}
 }
 
-// defaultTimeout is how long an answer may take if nobody says so.
-const defaultTimeout = 5 * time.Second
+// DefaultTimeout is how long an answer may take if nobody says so.
+const DefaultTimeout = 5 * time.Second
 
 // lanes is how many connections one server may have for WATCH: one for each slot that is
 // busy.
 const lanes = 16
 
-// ownGoRedis is the client that Open makes: one for commands, which has one connection,
+// NewServer is the client that Open makes: one for commands, which has one connection,
 // one for subscriptions, whose connections must not be cut, and one for lanes.
-func ownGoRedis(server *redis.Options) *goRedisServer {
+func NewServer(server *redis.Options) Server { return newGoRedisServer(server) }
+
+func newGoRedisServer(server *redis.Options) *goRedisServer {
 	o := *server
 	o.PoolSize, o.PipelinePoolSize = 1, -1
 	o.Protocol = 2
@@ -76,9 +78,9 @@ type goRedisServer struct {
 	closed bool
 }
 
-// doubt says that a connection of this server's does not answer, and that others may not
+// Reconnect says that a connection of this server's does not answer, and that others may not
 // either: new ones are to be used. What is under way has its time.
-func (c *goRedisServer) doubt() {
+func (c *goRedisServer) Reconnect() {
 	c.pipe.leave(true)
 	if c.subscriber == nil {
 		return
@@ -89,7 +91,7 @@ func (c *goRedisServer) doubt() {
 		return
 	}
 	c.former, c.lanes = c.lanes, c.spare()
-	time.AfterFunc(c.pipe.overdue.limit, c.dropFormer)
+	time.AfterFunc(c.pipe.overdue.Limit, c.dropFormer)
 }
 
 func (c *goRedisServer) dropFormer() {
@@ -101,7 +103,7 @@ func (c *goRedisServer) dropFormer() {
 	}
 }
 
-func (c *goRedisServer) do(ctx context.Context, args []string) (any, error) {
+func (c *goRedisServer) Do(ctx context.Context, args []string) (any, error) {
 	cmd := c.command(ctx, args)
 	if err := c.pipe.do(ctx, cmd); err != nil {
 		return nil, err
@@ -110,29 +112,29 @@ func (c *goRedisServer) do(ctx context.Context, args []string) (any, error) {
 	return reply, fromGoRedis(err)
 }
 
-func (c *goRedisServer) doAll(ctx context.Context, commands [][]string) []answer {
+func (c *goRedisServer) DoAll(ctx context.Context, commands [][]string) []Answer {
 	list := make([]once, len(commands))
 	for i, args := range commands {
 		list[i] = c.command(ctx, args)
 	}
 	if err := c.pipe.do(ctx, list...); err != nil {
-		return sameError(len(list), err)
+		return FailAll(len(list), err)
 	}
 	return results(list)
 }
 
-func results(list []once) []answer {
-	got := make([]answer, len(list))
+func results(list []once) []Answer {
+	got := make([]Answer, len(list))
 	for i, cmd := range list {
 		reply, err := cmd.Result()
-		got[i] = answer{reply, fromGoRedis(err)}
+		got[i] = Answer{reply, fromGoRedis(err)}
 	}
 	return got
 }
 
-// conn of a client that is ours comes from the pool for lanes: that for commands has a
+// Dedicated of a client that is ours comes from the pool for lanes: that for commands has a
 // single connection.
-func (c *goRedisServer) conn(context.Context) (conn, error) {
+func (c *goRedisServer) Dedicated(context.Context) (DedicatedConn, error) {
 	if c.subscriber == nil {
 		return &goRedisConn{conn: c.client.Conn()}, nil
 	}
@@ -146,7 +148,7 @@ type goRedisConn struct {
 	lost bool // it failed, which the library knows
 }
 
-func (c *goRedisConn) doAll(ctx context.Context, commands [][]string) []answer {
+func (c *goRedisConn) DoAll(ctx context.Context, commands [][]string) []Answer {
 	list := make([]once, len(commands))
 	pipe := c.conn.Pipeline()
 	for i, args := range commands {
@@ -155,13 +157,13 @@ func (c *goRedisConn) doAll(ctx context.Context, commands [][]string) []answer {
 	}
 	pipe.Exec(ctx)
 	got := results(list)
-	c.lost = c.lost || lostError(got) != nil
+	c.lost = c.lost || TransportError(got) != nil
 	return got
 }
 
-// close lets the server end a connection that works and is not to be used again: the library
+// Close lets the server end a connection that works and is not to be used again: the library
 // would give it to the next caller.
-func (c *goRedisConn) close(broken bool) {
+func (c *goRedisConn) Close(broken bool) {
 	if broken && !c.lost {
 		c.conn.Process(context.Background(), once{redis.NewCmd(context.Background(), "QUIT")})
 	}
@@ -194,28 +196,28 @@ func fromGoRedis(err error) error {
 		return nil
 	}
 	if re := redis.Error(nil); errors.As(err, &re) {
-		return &replyError{text: re.Error(), cause: err}
+		return &ReplyError{Text: re.Error(), Cause: err}
 	}
 	if errors.Is(err, redis.ErrClosed) {
-		return clientClosed(err)
+		return ClientClosed(err)
 	}
 	return err
 }
 
-func (c *goRedisServer) name() string {
+func (c *goRedisServer) Name() string {
 	o := c.client.Options()
 	switch {
 	case o.Addr == "FailoverClient":
-		return serverName(toSentinels, "", o.DB) // it does not tell the master's name
+		return ServerName(SchemeSentinel, "", o.DB) // it does not tell the master's name
 	case o.Network == "unix":
-		return serverName("redis+unix", o.Addr, o.DB)
+		return ServerName("redis+unix", o.Addr, o.DB)
 	case o.TLSConfig != nil:
-		return serverName("rediss", o.Addr, o.DB)
+		return ServerName("rediss", o.Addr, o.DB)
 	}
-	return serverName("redis", o.Addr, o.DB)
+	return ServerName("redis", o.Addr, o.DB)
 }
 
-func (c *goRedisServer) close() {
+func (c *goRedisServer) Close() {
 	if c.subscriber == nil {
 		return
 	}
@@ -228,7 +230,7 @@ func (c *goRedisServer) close() {
 	c.dropFormer()
 }
 
-func (c *goRedisServer) listen(ctx context.Context, on func(event)) (listener, error) {
+func (c *goRedisServer) Listen(ctx context.Context, on func(Event)) (Listener, error) {
 	client := c.client
 	if c.subscriber != nil {
 		client = c.subscriber.client
@@ -241,7 +243,7 @@ func (c *goRedisServer) listen(ctx context.Context, on func(event)) (listener, e
 	}
 	go func() {
 		defer close(l.done)
-		on(event{kind: broken, err: fromGoRedis(l.receive(ctx, on))})
+		on(Event{Kind: Broken, Err: fromGoRedis(l.receive(ctx, on))})
 	}()
 	return l, nil
 }
@@ -251,15 +253,15 @@ type goRedisListener struct {
 	done   chan struct{}
 }
 
-// subscribe asks for sharded channels one by one: they may lie in several slots.
-func (l *goRedisListener) subscribe(ctx context.Context, sharded bool, channels []string) error {
+// Subscribe asks for sharded channels one by one: they may lie in several slots.
+func (l *goRedisListener) Subscribe(ctx context.Context, sharded bool, channels []string) error {
 	if sharded {
 		return oneByOne(channels, func(c string) error { return l.pubsub.SSubscribe(ctx, c) })
 	}
 	return l.pubsub.Subscribe(ctx, channels...)
 }
 
-func (l *goRedisListener) unsubscribe(ctx context.Context, sharded bool, channels []string) error {
+func (l *goRedisListener) Unsubscribe(ctx context.Context, sharded bool, channels []string) error {
 	if sharded {
 		return oneByOne(channels, func(c string) error { return l.pubsub.SUnsubscribe(ctx, c) })
 	}
@@ -275,27 +277,27 @@ func oneByOne(channels []string, do func(channel string) error) error {
 	return nil
 }
 
-func (l *goRedisListener) close() {
+func (l *goRedisListener) Close() {
 	l.pubsub.Close()
 	<-l.done
 }
 
 // subscription is the event of what a server said of one. What is of no interest has no
 // kind.
-func subscription(kind, channel string) event {
-	kinds := map[string]eventKind{"subscribe": confirmed, "ssubscribe": confirmed, "unsubscribe": ended, "sunsubscribe": ended}
-	return event{kind: kinds[kind], channel: channel, sharded: kind == "ssubscribe" || kind == "sunsubscribe"}
+func subscription(kind, channel string) Event {
+	kinds := map[string]EventKind{"subscribe": Subscribed, "ssubscribe": Subscribed, "unsubscribe": Unsubscribed, "sunsubscribe": Unsubscribed}
+	return Event{Kind: kinds[kind], Channel: channel, Sharded: kind == "ssubscribe" || kind == "sunsubscribe"}
 }
 
-// healthCheck is how long a subscription may be silent before it is asked for a sign
+// HealthCheck is how long a subscription may be silent before it is asked for a sign
 // of life.
-const healthCheck = 5 * time.Second
+const HealthCheck = 5 * time.Second
 
 // receive reports what comes until the connection ends, or has been silent for twice
-// healthCheck, though asked.
-func (l *goRedisListener) receive(ctx context.Context, on func(event)) error {
+// HealthCheck, though asked.
+func (l *goRedisListener) receive(ctx context.Context, on func(Event)) error {
 	for asked := false; ; {
-		m, err := l.pubsub.ReceiveTimeout(ctx, healthCheck)
+		m, err := l.pubsub.ReceiveTimeout(ctx, HealthCheck)
 		if silent := net.Error(nil); errors.As(err, &silent) && silent.Timeout() && !asked {
 			asked, err = true, l.pubsub.Ping(ctx)
 			m = nil
@@ -309,7 +311,7 @@ func (l *goRedisListener) receive(ctx context.Context, on func(event)) error {
 		case *redis.Subscription:
 			on(subscription(m.Kind, m.Channel))
 		case *redis.Message:
-			on(event{kind: received, channel: m.Channel, message: m.Payload})
+			on(Event{Kind: Received, Channel: m.Channel, Message: m.Payload})
 		}
 	}
 }

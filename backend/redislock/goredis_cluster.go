@@ -14,7 +14,7 @@ import (
 // client's own connections.
 func goRedisCluster(c *redis.ClusterClient) place {
 	o := c.Options()
-	scheme := toCluster
+	scheme := SchemeCluster
 	if o.TLSConfig != nil {
 		scheme = "rediss+cluster"
 	}
@@ -25,7 +25,7 @@ func goRedisCluster(c *redis.ClusterClient) place {
 			clients, err := r.nodes(ctx)
 			return addrsOf(clients), err
 		},
-		dial: func(ctx context.Context, addr string) (server, error) { return r.node(ctx, addr) },
+		dial: func(ctx context.Context, addr string) (Server, error) { return r.node(ctx, addr) },
 	}
 	if o.ClusterSlots != nil {
 		return &arranged{cluster: p, slots: o.ClusterSlots}
@@ -93,7 +93,7 @@ func addrsOf(clients []*redis.Client) []string {
 }
 
 // node finds a server by its address, as it calls itself or as the client reaches it.
-func (r *roll) node(ctx context.Context, addr string) (server, error) {
+func (r *roll) node(ctx context.Context, addr string) (Server, error) {
 	clients, err := r.nodes(ctx)
 	if err != nil {
 		return nil, err

@@ -93,8 +93,8 @@ func (f *ferry) beginGuards(t *trip) {
 		for _, g := range guards {
 			watch, get = append(watch, g.key), append(get, g.key)
 		}
-		t.add(nil, append([][]string{watch, get}, lefts(guards)...), func(got []answer) {
-			if lostError(got) != nil {
+		t.add(nil, append([][]string{watch, get}, lefts(guards)...), func(got []Answer) {
+			if TransportError(got) != nil {
 				return // see loseGuards
 			}
 			l.see(guards, got)
@@ -116,14 +116,14 @@ func lefts(guards []*guard) (commands [][]string) {
 }
 
 // see compares what the keys have with what they should.
-func (l *load) see(guards []*guard, got []answer) {
+func (l *load) see(guards []*guard, got []Answer) {
 	for _, a := range got {
-		if a.err != nil {
-			l.err = explain(a.err)
+		if a.Err != nil {
+			l.err = explain(a.Err)
 			return
 		}
 	}
-	values, ok := got[1].reply.([]any)
+	values, ok := got[1].Reply.([]any)
 	if !ok || len(values) != len(guards) {
 		l.err = errAnswer
 		return
@@ -134,7 +134,7 @@ func (l *load) see(guards []*guard, got []answer) {
 			g.fate = foreign
 		}
 		if g.life > 0 {
-			g.writes[0][2] = strconv.FormatInt(max(g.life, integer(left[0].reply)), 10)
+			g.writes[0][2] = strconv.FormatInt(max(g.life, integer(left[0].Reply)), 10)
 			left = left[1:]
 		}
 	}
@@ -159,18 +159,18 @@ func (f *ferry) finishGuards(t *trip) {
 	}
 	f.watched = nil
 	if len(loads) == 0 {
-		t.add(nil, [][]string{{"UNWATCH"}}, func([]answer) {})
+		t.add(nil, [][]string{{"UNWATCH"}}, func([]Answer) {})
 		return
 	}
 	t.loads = append(t.loads, loads...)
-	t.add(nil, append(commands, []string{"EXEC"}), func(got []answer) { f.executed(t, loads, got) })
+	t.add(nil, append(commands, []string{"EXEC"}), func(got []Answer) { f.executed(t, loads, got) })
 }
 
 // executed reads the answers to a transaction.
-func (f *ferry) executed(t *trip, loads []*load, got []answer) {
-	results, done := got[len(got)-1].reply.([]any)
-	err := firstError(got)
-	_, refused := asReply(err) // and nothing was done
+func (f *ferry) executed(t *trip, loads []*load, got []Answer) {
+	results, done := got[len(got)-1].Reply.([]any)
+	err := FirstError(got)
+	_, refused := AsReply(err) // and nothing was done
 	for _, l := range loads {
 		switch {
 		case done:

@@ -172,40 +172,40 @@ func outlivesConnection(t *testing.T, ttl time.Duration) error {
 
 // muteOnce is a server whose first connection for subscriptions never answers.
 type muteOnce struct {
-	server
+	Server
 	conns int
-	on    func(event)
+	on    func(Event)
 }
 
-func (m *muteOnce) listen(_ context.Context, on func(event)) (listener, error) {
+func (m *muteOnce) Listen(_ context.Context, on func(Event)) (Listener, error) {
 	m.conns++
 	m.on = on
 	return m, nil
 }
 
-func (m *muteOnce) subscribe(_ context.Context, sharded bool, channels []string) error {
+func (m *muteOnce) Subscribe(_ context.Context, sharded bool, channels []string) error {
 	for _, c := range channels {
 		if m.conns > 1 {
-			m.on(event{kind: confirmed, channel: c, sharded: sharded})
+			m.on(Event{Kind: Subscribed, Channel: c, Sharded: sharded})
 		}
 	}
 	return nil
 }
 
-func (m *muteOnce) unsubscribe(context.Context, bool, []string) error { return nil }
-func (m *muteOnce) name() string                                      { return "mute" }
-func (m *muteOnce) close()                                            {}
+func (m *muteOnce) Unsubscribe(context.Context, bool, []string) error { return nil }
+func (m *muteOnce) Name() string                                      { return "mute" }
+func (m *muteOnce) Close()                                            {}
 
 // A subscription that is not confirmed is asked for again on a new connection, long before
 // the silence of the old one would count as its end.
 func TestUnconfirmedSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := newBackend(single{&muteOnce{}}, nil)
+		b, err := newBackend(NewSingle(&muteOnce{}), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer b.Close()
-		ctx, cancel := timeout(t, healthCheck)
+		ctx, cancel := timeout(t, HealthCheck)
 		defer cancel()
 		for {
 			w, err := b.Watch(ctx, request("", driver.Exclusive))

@@ -26,7 +26,7 @@ const (
 // Watches only change what is wanted. A station for each server makes its connection
 // agree with it.
 type hub struct {
-	client  client
+	client  Client
 	voice   *voice
 	round   time.Duration
 	ctx     context.Context // ends with the hub
@@ -37,17 +37,17 @@ type hub struct {
 	mu       sync.Mutex
 	channels map[string]*channel
 	owners   map[string]*watch
-	stations map[server]*station // whose goroutine lives
+	stations map[Server]*station // whose goroutine lives
 }
 
-func newHub(c client, v *voice) *hub {
+func newHub(c Client, v *voice) *hub {
 	h := &hub{
 		client:   c,
 		voice:    v,
 		round:    defaultRound,
 		channels: map[string]*channel{},
 		owners:   map[string]*watch{},
-		stations: map[server]*station{},
+		stations: map[Server]*station{},
 	}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h
@@ -68,7 +68,7 @@ func (h *hub) close() {
 
 // add lets w listen to a topic of the lock key.
 func (h *hub) add(ctx context.Context, w *watch, key string, t topic) error {
-	at, err := h.client.at(ctx, key)
+	at, err := h.client.At(ctx, key)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (h *hub) add(ctx context.Context, w *watch, key string, t topic) error {
 }
 
 // join adds w to a topic's channel. The mutex is held.
-func (h *hub) join(w *watch, key string, t topic, at server) {
+func (h *hub) join(w *watch, key string, t topic, at Server) {
 	c := h.channels[t.name]
 	if c == nil {
 		c = &channel{topic: t, key: key}
@@ -106,7 +106,7 @@ func (h *hub) join(w *watch, key string, t topic, at server) {
 }
 
 // settle gives a channel to a server's station. The mutex is held.
-func (h *hub) settle(c *channel, at server) {
+func (h *hub) settle(c *channel, at Server) {
 	s := h.stations[at]
 	if s == nil {
 		s = &station{hub: h, server: at, changed: make(chan struct{}, 1), channels: map[string]*channel{}}

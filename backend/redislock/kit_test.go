@@ -99,18 +99,18 @@ func openRueidisWith(t testing.TB, addr string, timeout time.Duration, opts Opti
 
 // closing makes the backend's Close end the client as well, which is the test's.
 func closing(t testing.TB, b *Backend, end func()) *Backend {
-	b.client = &closer{client: b.client, end: end}
+	b.client = &closer{Client: b.client, end: end}
 	t.Cleanup(func() { b.Close() })
 	return b
 }
 
 type closer struct {
-	client
+	Client
 	end func()
 }
 
-func (c *closer) close() {
-	c.client.close()
+func (c *closer) Close() {
+	c.Client.Close()
 	c.end()
 }
 
@@ -327,4 +327,13 @@ func (m *messages) next(channel, payload string) {
 	if msg.Channel != channel || msg.Payload != payload {
 		m.t.Errorf("message %q on %s, want %q on %s", msg.Payload, msg.Channel, payload, channel)
 	}
+}
+
+// serverOf is the server of a backend that has one.
+func serverOf(b *Backend) Server {
+	s, err := b.client.At(context.Background(), "")
+	if err != nil {
+		panic(err)
+	}
+	return s
 }

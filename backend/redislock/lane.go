@@ -5,23 +5,23 @@ import "context"
 // lane is a connection that a ferry has to itself, while it has something to send, to
 // the server that has a key.
 type lane struct {
-	client client
+	client Client
 	key    string
-	conn   conn // nil: the next trip opens one
-	at     server
+	conn   DedicatedConn // nil: the next trip opens one
+	at     Server
 	doubt  bool // whether that server has the key
 }
 
-func (l *lane) send(ctx context.Context, commands [][]string) []answer {
+func (l *lane) send(ctx context.Context, commands [][]string) []Answer {
 	if l.conn == nil {
 		if err := l.open(ctx); err != nil {
-			return sameError(len(commands), err)
+			return FailAll(len(commands), err)
 		}
 	}
-	got := l.conn.doAll(ctx, commands)
-	broken := lostError(got) != nil
+	got := l.conn.DoAll(ctx, commands)
+	broken := TransportError(got) != nil
 	for _, a := range got {
-		l.doubt = l.doubt || broken || transient(a.err)
+		l.doubt = l.doubt || broken || NotExecuted(a.Err)
 	}
 	if l.doubt || l.replaced(ctx) {
 		l.end(true)
@@ -32,7 +32,7 @@ func (l *lane) send(ctx context.Context, commands [][]string) []answer {
 // replaced reports whether another server has the key now, which is the master: a lane
 // that is never at rest must not stay with the one before for as long as that answers.
 func (l *lane) replaced(ctx context.Context) bool {
-	at, err := l.client.at(ctx, l.key)
+	at, err := l.client.At(ctx, l.key)
 	return err == nil && at != l.at
 }
 
@@ -42,15 +42,15 @@ func (l *lane) kept() bool { return l.conn != nil }
 // right server: one that has the key, and is no replica.
 func (l *lane) open(ctx context.Context) error {
 	if l.doubt {
-		if _, err := l.client.do(ctx, l.key, []string{"DEL", tagged(l.key) + probeSuffix}); err != nil {
+		if _, err := l.client.Do(ctx, l.key, []string{"DEL", tagged(l.key) + probeSuffix}); err != nil {
 			return explain(err)
 		}
 		l.doubt = false
 	}
-	at, err := l.client.at(ctx, l.key)
+	at, err := l.client.At(ctx, l.key)
 	if err == nil {
 		l.at = at
-		l.conn, err = at.conn(ctx)
+		l.conn, err = at.Dedicated(ctx)
 	}
 	l.doubt = err != nil
 	return err
@@ -60,7 +60,7 @@ func (l *lane) rest() { l.end(false) }
 
 func (l *lane) end(broken bool) {
 	if l.conn != nil {
-		l.conn.close(broken)
+		l.conn.Close(broken)
 		l.conn = nil
 	}
 }

@@ -22,7 +22,7 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	if b.closed.Load() {
 		return driver.ErrClosed
 	}
-	servers, err := b.client.all(ctx)
+	servers, err := b.client.All(ctx)
 	if err != nil {
 		return fmt.Errorf("redislock: list: %w", explain(err))
 	}
@@ -65,11 +65,11 @@ func (b *Backend) passes(prefix string) []*pass {
 
 // listOne shows the names of one server's locks; more: show wants more. All passes ask for
 // a page in one trip.
-func (b *Backend) listOne(ctx context.Context, s server, prefix string, show func(name string) bool) (more bool, err error) {
+func (b *Backend) listOne(ctx context.Context, s Server, prefix string, show func(name string) bool) (more bool, err error) {
 	byType := true
 	for passes := b.passes(prefix); len(passes) > 0; {
-		pages := s.doAll(ctx, scans(passes, byType))
-		if re, is := asReply(pages[0].err); is && byType && strings.Contains(re.text, "syntax error") {
+		pages := s.DoAll(ctx, scans(passes, byType))
+		if re, is := AsReply(pages[0].Err); is && byType && strings.Contains(re.Text, "syntax error") {
 			byType = false // which came with Redis 6.0
 			continue
 		}
@@ -107,11 +107,11 @@ func scans(passes []*pass, byType bool) (commands [][]string) {
 }
 
 // next returns the names that p finds on a page.
-func (p *pass) next(ctx context.Context, page answer) ([]string, error) {
-	if page.err != nil {
-		return nil, explain(page.err)
+func (p *pass) next(ctx context.Context, page Answer) ([]string, error) {
+	if page.Err != nil {
+		return nil, explain(page.Err)
 	}
-	list, ok := page.reply.([]any)
+	list, ok := page.Reply.([]any)
 	if !ok || len(list) != 2 {
 		return nil, errAnswer
 	}
@@ -153,7 +153,7 @@ func (b *Backend) locks(ctx context.Context, keys []string, ask func(keys []stri
 	bySlot := map[int][]string{}
 	for _, key := range keys {
 		if b.checkName(strings.TrimPrefix(key, b.prefix)) == nil {
-			slot := b.client.slot(key)
+			slot := b.client.Slot(key)
 			bySlot[slot] = append(bySlot[slot], key)
 		}
 	}

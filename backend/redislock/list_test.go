@@ -121,7 +121,7 @@ func TestListWithoutTypes(t *testing.T) {
 		b := openOwn(t, srv.Addr(), o)
 		fill(t, raw(t, srv.Addr()), "other:", 100, "string", "number", "hash", "list", "set", "zset")
 		want := holdAll(t, b)
-		typeless := &typelessClient{client: b.client}
+		typeless := &typelessClient{Client: b.client}
 		b.client = typeless
 		if got := listed(t, b); !slices.Equal(got, want) {
 			t.Errorf("%+v: listed %q, want %q", o, got, want)
@@ -129,18 +129,18 @@ func TestListWithoutTypes(t *testing.T) {
 		if typeless.refused == 0 {
 			t.Errorf("%+v: the server was never asked by type", o)
 		}
-		b.client = typeless.client
+		b.client = typeless.Client
 	}
 }
 
 // typelessClient has servers that refuse TYPE in SCAN.
 type typelessClient struct {
-	client
+	Client
 	refused int
 }
 
-func (c *typelessClient) all(ctx context.Context) (servers []server, err error) {
-	all, err := c.client.all(ctx)
+func (c *typelessClient) All(ctx context.Context) (servers []Server, err error) {
+	all, err := c.Client.All(ctx)
 	for _, s := range all {
 		servers = append(servers, typelessServer{s, c})
 	}
@@ -148,14 +148,14 @@ func (c *typelessClient) all(ctx context.Context) (servers []server, err error) 
 }
 
 type typelessServer struct {
-	server
+	Server
 	c *typelessClient
 }
 
-func (s typelessServer) doAll(ctx context.Context, commands [][]string) []answer {
+func (s typelessServer) DoAll(ctx context.Context, commands [][]string) []Answer {
 	if commands[0][0] == "SCAN" && slices.Contains(commands[0], "TYPE") {
 		s.c.refused++
-		return answers(len(commands), answer{err: &replyError{text: "ERR syntax error"}})
+		return FailAll(len(commands), &ReplyError{Text: "ERR syntax error"})
 	}
-	return s.server.doAll(ctx, commands)
+	return s.Server.DoAll(ctx, commands)
 }

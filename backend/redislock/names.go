@@ -23,7 +23,7 @@ var reservedEnds = []string{permitsSuffix, holdSuffix, probeSuffix, ":distlock_g
 // places, and those whose keys are, or may become, another lock's.
 func (b *Backend) checkName(name string) error {
 	key := b.prefix + name
-	if b.client.strict() {
+	if b.client.Strict() {
 		if err := oneSlot(key); err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func (b *Backend) checkPrefix() error {
 	if at := slices.IndexFunc(reservedStarts, func(s string) bool { return strings.HasPrefix(b.prefix, s) }); at >= 0 {
 		return fmt.Errorf("%w: %q: keys that begin with %q belong to other locks", driver.ErrInvalid, b.prefix, reservedStarts[at])
 	}
-	if b.client.strict() {
+	if b.client.Strict() {
 		return oneSlot(b.prefix)
 	}
 	return nil
@@ -102,7 +102,7 @@ func oneSlot(name string) error {
 	if !strings.ContainsAny(name, "{}") {
 		return nil
 	}
-	if tag, ok := hashTag(name); ok && tag != "" {
+	if tag, ok := HashTag(name); ok && tag != "" {
 		return nil
 	}
 	return fmt.Errorf("%w: the name %s: a Redis Cluster takes what stands between the first { and the next } as the place of a lock's keys, and here there is nothing: want a name without braces, or such as a{b}c",

@@ -44,7 +44,7 @@ func TestSemaphoreIsNoMutex(t *testing.T) {
 			mutex := request(counted.Name, driver.Exclusive)
 			mutex.Queue = queue
 			err := refused(t, b, mutex, driver.ErrInvalid)
-			if re, is := asReply(err); is && strings.Contains(err.Error(), re.text) {
+			if re, is := AsReply(err); is && strings.Contains(err.Error(), re.Text) {
 				t.Errorf("%+v: %v: Redis' own words are of no use", o, err)
 			}
 		}

@@ -48,16 +48,16 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	c := t.connect()
 	b, err := t.open(opening, c)
 	if err != nil {
-		c.close()
+		c.Close()
 		if ctx.Err() == nil {
 			err = t.tell(err)
 		}
-		return nil, fmt.Errorf("redislock: open %s: %w", c.name(), err)
+		return nil, fmt.Errorf("redislock: open %s: %w", c.Name(), err)
 	}
 	return b, nil
 }
 
-func (t *target) open(ctx context.Context, c client) (*Backend, error) {
+func (t *target) open(ctx context.Context, c Client) (*Backend, error) {
 	b, err := newPatient(c, t.opts, t.server.ReadTimeout)
 	if err == nil {
 		err = t.check(ctx, c)
@@ -92,26 +92,26 @@ func (t *target) tell(err error) error {
 	case !secure && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)):
 		text += "; does the server want TLS, as in rediss://?"
 	}
-	return reworded(text, err)
+	return Reworded(text, err)
 }
 
 // connect makes the client; nothing is sent yet.
-func (t *target) connect() client {
+func (t *target) connect() Client {
 	switch t.scheme {
-	case toCluster:
-		return newCluster(t.name(),
+	case SchemeCluster:
+		return NewCluster(t.name(),
 			func(context.Context) ([]string, error) { return t.addrs, nil },
-			func(_ context.Context, addr string) (server, error) { return ownGoRedis(t.to(t.server, addr)), nil })
-	case toSentinels:
-		return newSentinel(sentinelOptions{addrs: t.addrs, master: t.master, title: t.name(),
-			ask: func(addr string) server { return ownGoRedis(t.to(t.sentinel, addr)) },
-			dial: func(addr string) server {
+			func(_ context.Context, addr string) (Server, error) { return NewServer(t.to(t.server, addr)), nil })
+	case SchemeSentinel:
+		return NewSentinel(SentinelOptions{Addrs: t.addrs, Master: t.master, Name: t.name(),
+			DialSentinel: func(addr string) Server { return NewServer(t.to(t.sentinel, addr)) },
+			DialMaster: func(addr string) Server {
 				o := t.to(t.server, addr)
 				o.OnConnect = mastersOnly
-				return ownGoRedis(o)
+				return NewServer(o)
 			}})
 	}
-	return newSingle(ownGoRedis(t.to(t.server, t.addrs[0])))
+	return NewSingle(NewServer(t.to(t.server, t.addrs[0])))
 }
 
 // mastersOnly refuses a server that has become a replica: what it knows may be old.
@@ -123,24 +123,24 @@ func mastersOnly(ctx context.Context, conn *redis.Conn) error {
 	return nil // who may not ask finds out when writing
 }
 
-var errReplica = &replyError{text: "READONLY this server is a replica"}
+var errReplica = &ReplyError{Text: "READONLY this server is a replica"}
 
 // oldest is the first version with all that the scripts need.
 const oldest = 6
 
 // check refuses servers that are too old, and those that are not what the URL says.
 // HELLO came with 6.0; who may not ask is left to find out.
-func (t *target) check(ctx context.Context, c client) error {
-	s, err := c.at(ctx, "")
+func (t *target) check(ctx context.Context, c Client) error {
+	s, err := c.At(ctx, "")
 	if err != nil {
 		return err
 	}
-	reply, err := s.do(ctx, []string{"HELLO"})
-	re, is := asReply(err)
+	reply, err := s.Do(ctx, []string{"HELLO"})
+	re, is := AsReply(err)
 	switch {
-	case is && re.isUnknown():
+	case is && re.UnknownCommand():
 		return fmt.Errorf("%w: the server is older than Redis %d.0", driver.ErrInvalid, oldest)
-	case is && re.is("NOPERM"):
+	case is && re.HasCode("NOPERM"):
 		return nil
 	case err != nil:
 		return err
@@ -157,9 +157,9 @@ func (t *target) fits(h hello) error {
 	switch {
 	case h.mode == "sentinel":
 		return fmt.Errorf("%w: this is a sentinel: want redis+sentinel://%s/NAME-OF-THE-MASTER", driver.ErrInvalid, netaddr.Listed(t.addrs))
-	case h.mode == "cluster" && t.scheme != toCluster:
+	case h.mode == "cluster" && t.scheme != SchemeCluster:
 		return fmt.Errorf("%w: the server is part of a Redis Cluster: want redis+cluster://%s", driver.ErrInvalid, netaddr.Listed(t.addrs))
-	case h.replica() && t.scheme == toServer:
+	case h.replica() && t.scheme == SchemeServer:
 		return fmt.Errorf("%w: the server is a replica: want its master, or a redis+sentinel:// URL, which finds it", driver.ErrInvalid)
 	}
 	return nil
@@ -169,11 +169,11 @@ func (t *target) fits(h hello) error {
 // with a script that no server has.
 func (b *Backend) checkScripts(ctx context.Context) error {
 	for _, question := range [][]string{{"EVALSHA", strings.Repeat("0", 40), "0"}, {"EVAL", "return 1", "0"}} {
-		_, err := b.client.do(ctx, "", question)
+		_, err := b.client.Do(ctx, "", question)
 		if deniesScripts(err) {
 			return b.withoutScripts()
 		}
-		if _, is := asReply(err); err != nil && !is {
+		if _, is := AsReply(err); err != nil && !is {
 			return err
 		}
 	}
@@ -229,7 +229,7 @@ func NewRueidis(c rueidis.Client, opts *Options) (*Backend, error) {
 	if isNil(c) {
 		return nil, fmt.Errorf("%w: want a rueidis client, not nil", driver.ErrInvalid)
 	}
-	return newBackend(fromRueidisClient(c), opts)
+	return newBackend(FromRueidis(c), opts)
 }
 
 // NewGoRedis makes a backend of a go-redis client, which stays the caller's: Close
@@ -247,7 +247,7 @@ func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
 	if isNil(c) {
 		return nil, fmt.Errorf("%w: want a go-redis client, not nil", driver.ErrInvalid)
 	}
-	client, timeout, err := fromGoRedisClient(c)
+	client, timeout, err := FromGoRedis(c)
 	if err != nil {
 		return nil, err
 	}
@@ -255,7 +255,7 @@ func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
 }
 
 // newPatient makes a backend of a client that waits so long for an answer.
-func newPatient(c client, opts *Options, timeout time.Duration) (*Backend, error) {
+func newPatient(c Client, opts *Options, timeout time.Duration) (*Backend, error) {
 	b, err := newBackend(c, opts)
 	if err == nil {
 		err = b.replicas.within(timeout)

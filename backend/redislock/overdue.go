@@ -9,29 +9,29 @@ import (
 // reason to make a new connection.
 const leastPatience = 100 * time.Millisecond
 
-// overdue finds out when a request that is under way on a connection has had no answer for
+// Overdue finds out when a request that is under way on a connection has had no answer for
 // so long that those behind it must go on another one: for half of the time that one of
 // them has. Its owner's mutex guards it, but for fire, which is called without.
-type overdue struct {
-	limit time.Duration // of a caller that has no deadline
-	fire  func()
+type Overdue struct {
+	Limit time.Duration // of a caller that has no deadline
+	Fire  func()
 
 	began time.Time
 	at    time.Time // zero: nobody waits
 	timer *time.Timer
 }
 
-// begin: a request goes out. Behind it are others already if left.
-func (o *overdue) begin(left bool) {
+// Begin: a request goes out. Behind it are others already if left.
+func (o *Overdue) Begin(left bool) {
 	o.began, o.at = time.Now(), time.Time{}
 	if left {
-		o.behind(context.Background())
+		o.Behind(context.Background())
 	}
 }
 
-// behind: a caller with this context waits behind the request.
-func (o *overdue) behind(ctx context.Context) {
-	has := o.limit
+// Behind: a caller with this context waits behind the request.
+func (o *Overdue) Behind(ctx context.Context) {
+	has := o.Limit
 	if end, ok := ctx.Deadline(); ok {
 		has = min(has, time.Until(end))
 	}
@@ -42,11 +42,11 @@ func (o *overdue) behind(ctx context.Context) {
 	}
 	o.at = at
 	if o.timer == nil {
-		o.timer = time.AfterFunc(time.Until(at), o.fire)
+		o.timer = time.AfterFunc(time.Until(at), o.Fire)
 		return
 	}
 	o.timer.Reset(time.Until(at))
 }
 
-// due reports whether somebody has waited for long enough.
-func (o *overdue) due() bool { return !o.at.IsZero() && !time.Now().Before(o.at) }
+// Due reports whether somebody has waited for long enough.
+func (o *Overdue) Due() bool { return !o.at.IsZero() && !time.Now().Before(o.at) }

@@ -14,8 +14,8 @@ type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
 
-// maxPipeline bounds what is sent at once.
-const maxPipeline = 512
+// MaxPipeline bounds what is sent at once.
+const MaxPipeline = 512
 
 // pipeline sends the commands of many goroutines through one connection at a time:
 // those that come while others are on their way wait, and are then sent together. So
@@ -34,7 +34,7 @@ type pipeline struct {
 	old     *pipeConn // was left, and has not ended; may be nil
 	waiting []*pending
 	sending bool // through now
-	overdue overdue
+	overdue Overdue
 	closed  bool
 }
 
@@ -46,11 +46,11 @@ type pipeConn struct {
 
 func newPipeline(open func() *pipeConn) *pipeline {
 	p := &pipeline{open: open, now: open()}
-	p.overdue.limit = p.now.client.Options().ReadTimeout
-	if p.overdue.limit <= 0 {
-		p.overdue.limit = defaultTimeout
+	p.overdue.Limit = p.now.client.Options().ReadTimeout
+	if p.overdue.Limit <= 0 {
+		p.overdue.Limit = DefaultTimeout
 	}
-	p.overdue.fire = func() { p.leave(false) }
+	p.overdue.Fire = func() { p.leave(false) }
 	return p
 }
 
@@ -68,7 +68,7 @@ func (p *pipeline) do(ctx context.Context, cmds ...once) error {
 	p.mu.Lock()
 	if p.now.alone != nil && !p.sending {
 		p.sending = true
-		p.overdue.begin(false)
+		p.overdue.Begin(false)
 		c := p.now
 		p.mu.Unlock()
 		return p.doAlone(ctx, c, cmds)
@@ -77,10 +77,10 @@ func (p *pipeline) do(ctx context.Context, cmds ...once) error {
 	p.waiting = append(p.waiting, x)
 	if !p.sending {
 		p.sending = true
-		p.overdue.begin(false)
+		p.overdue.Begin(false)
 		go p.send(p.now)
 	} else {
-		p.overdue.behind(ctx)
+		p.overdue.Behind(ctx)
 	}
 	p.mu.Unlock()
 	select {
@@ -90,7 +90,7 @@ func (p *pipeline) do(ctx context.Context, cmds ...once) error {
 		if p.withdraw(x) {
 			return ctx.Err()
 		}
-		return &unanswered{ctx.Err(), x.done}
+		return &UnansweredError{ctx.Err(), x.done}
 	}
 }
 
@@ -129,7 +129,7 @@ func (p *pipeline) doAlone(ctx context.Context, c *pipeConn, cmds []once) error 
 	p.mu.Unlock()
 	if cmds[len(cmds)-1].Err() != nil && ctx.Err() != nil {
 		if wasCut {
-			return &unanswered{ctx.Err(), landed}
+			return &UnansweredError{ctx.Err(), landed}
 		}
 		return ctx.Err()
 	}
@@ -148,7 +148,7 @@ func (p *pipeline) drain(c *pipeConn, landed chan struct{}) {
 func (p *pipeline) leave(known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.sending && p.old == nil && !p.closed && (known || p.overdue.due()) {
+	if p.sending && p.old == nil && !p.closed && (known || p.overdue.Due()) {
 		p.replace()
 	}
 }
@@ -157,7 +157,7 @@ func (p *pipeline) leave(known bool) {
 func (p *pipeline) replace() {
 	p.old, p.now = p.now, p.open()
 	p.sending = len(p.waiting) > 0
-	p.overdue.begin(false)
+	p.overdue.Begin(false)
 	if p.sending {
 		go p.send(p.now)
 	}
@@ -167,7 +167,7 @@ func (p *pipeline) replace() {
 func (p *pipeline) end(c *pipeConn) {
 	p.old = nil
 	c.close()
-	if p.sending && !p.closed && p.overdue.due() {
+	if p.sending && !p.closed && p.overdue.Due() {
 		p.replace()
 	}
 }
@@ -217,10 +217,10 @@ func (p *pipeline) next(c *pipeConn) []*pending {
 		p.sending, p.waiting = false, nil
 		return nil
 	}
-	n := min(len(p.waiting), maxPipeline)
+	n := min(len(p.waiting), MaxPipeline)
 	batch := p.waiting[:n:n]
 	p.waiting = p.waiting[n:]
-	p.overdue.begin(len(p.waiting) > 0)
+	p.overdue.Begin(len(p.waiting) > 0)
 	return batch
 }
 

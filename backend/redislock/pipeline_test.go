@@ -18,8 +18,8 @@ func TestPipelineForgetsWhatWasNotSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c := ownGoRedis(&redis.Options{Addr: l.Addr().String(), DialTimeout: time.Minute, ReadTimeout: time.Minute})
-	defer c.close()
+	c := newGoRedisServer(&redis.Options{Addr: l.Addr().String(), DialTimeout: time.Minute, ReadTimeout: time.Minute})
+	defer c.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	for range 2000 {

@@ -32,11 +32,11 @@ func verdictOf(err error) (why verdict, addr string) {
 	if err == nil {
 		return executed, ""
 	}
-	re, is := asReply(err)
+	re, is := AsReply(err)
 	if !is {
 		return executed, ""
 	}
-	words := strings.Fields(re.text)
+	words := strings.Fields(re.Text)
 	switch words = append(words, "", "", ""); words[0] {
 	case "MOVED", "ASK":
 		addr := told(words[2])
@@ -50,7 +50,7 @@ func verdictOf(err error) (why verdict, addr string) {
 	case "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN":
 		return notNow, ""
 	}
-	if re.is("READONLY") {
+	if re.HasCode("READONLY") {
 		return notNow, ""
 	}
 	return executed, ""
@@ -108,7 +108,7 @@ func asking(commands [][]string) [][]string {
 }
 
 // unasked are the answers without those to ASKING.
-func unasked(sent [][]string, got []answer) []answer {
+func unasked(sent [][]string, got []Answer) []Answer {
 	kept := got[:0]
 	for i, a := range got {
 		if sent[i][0] != "ASKING" {
@@ -119,9 +119,9 @@ func unasked(sent [][]string, got []answer) []answer {
 }
 
 // verdictOfAll is that of commands of which none was executed.
-func verdictOfAll(commands [][]string, got []answer) (why verdict, addr string) {
+func verdictOfAll(commands [][]string, got []Answer) (why verdict, addr string) {
 	for i, a := range got {
-		switch w, to := verdictOf(a.err); {
+		switch w, to := verdictOf(a.Err); {
 		case w != executed:
 			if why == executed {
 				why, addr = w, to
@@ -134,13 +134,13 @@ func verdictOfAll(commands [][]string, got []answer) (why verdict, addr string) 
 }
 
 // harmless is what a command answered that was for no key, or for nothing.
-func harmless(command string, a answer) bool {
+func harmless(command string, a Answer) bool {
 	switch command {
 	case "MULTI", "DISCARD", "WAIT", "UNWATCH":
 		return true
 	case "EXEC":
-		re := (*replyError)(nil)
-		return errors.As(a.err, &re) && re.is("EXECABORT")
+		re := (*ReplyError)(nil)
+		return errors.As(a.Err, &re) && re.HasCode("EXECABORT")
 	}
 	return false
 }

@@ -20,8 +20,26 @@ func TestVerdicts(t *testing.T) {
 		"ERR MOVED 12 10.0.0.1:6379": {executed, ""},
 		"UNBLOCKED force unblock":    {executed, ""},
 	} {
-		if why, addr := verdictOf(&replyError{text: text}); why != want.why || addr != want.addr {
+		if why, addr := verdictOf(&ReplyError{Text: text}); why != want.why || addr != want.addr {
 			t.Errorf("%s: %v %q, want %v %q", text, why, addr, want.why, want.addr)
+		}
+	}
+}
+
+func TestErrorCodes(t *testing.T) {
+	for _, c := range []struct {
+		text, code string
+		want       bool
+	}{
+		{"WRONGTYPE Operation against", "WRONGTYPE", true},
+		{"ERR Error running script (call to f_1): @user_script:3: WRONGTYPE Operation against", "WRONGTYPE", true},
+		{"ERR user_script:9: WRONGTYPE Operation", "WRONGTYPE", true},
+		{"ERR the word WRONGTYPE", "WRONGTYPE", false},
+		{"NOSCRIPT No matching script", "NOSCRIPT", true},
+		{"NOSCRIPTS", "NOSCRIPT", false},
+	} {
+		if got := (&ReplyError{Text: c.text}).HasCode(c.code); got != c.want {
+			t.Errorf("%q is %s: %v", c.text, c.code, got)
 		}
 	}
 }

@@ -59,7 +59,7 @@ type Options struct {
 
 // Backend keeps locks in Redis. It is safe for concurrent use.
 type Backend struct {
-	client     client
+	client     Client
 	layout     *layout
 	prefix     string
 	replicas   replicas
@@ -80,13 +80,13 @@ var (
 	_ driver.Inspector = (*Backend)(nil)
 )
 
-func newBackend(c client, opts *Options) (*Backend, error) {
+func newBackend(c Client, opts *Options) (*Backend, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
 	b := &Backend{client: c, prefix: opts.Prefix}
 	var err error
-	if b.voice, err = newVoice(opts.PubSub, c.strict()); err != nil {
+	if b.voice, err = newVoice(opts.PubSub, c.Strict()); err != nil {
 		return nil, err
 	}
 	b.hub = newHub(c, b.voice)
@@ -95,7 +95,7 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 	}
 	switch opts.Layout {
 	case "", String:
-		b.layout = stringLayout(c.strict())
+		b.layout = stringLayout(c.Strict())
 	case Redisson:
 		b.layout = redissonLayout()
 	default:
@@ -115,11 +115,11 @@ func newBackend(c client, opts *Options) (*Backend, error) {
 		b.caps.SpanLife = spanLife
 	}
 	if b.caps.Name == "" {
-		b.caps.Name = c.name()
+		b.caps.Name = c.Name()
 	}
 	b.acks.build = func(key string) *ferry {
-		return &ferry{wait: b.replicas.command(), doubt: func() { doubt(b.client, key) }, send: func(ctx context.Context, commands [][]string) []answer {
-			return b.client.doAll(ctx, key, commands)
+		return &ferry{wait: b.replicas.command(), doubt: func() { Reconnect(b.client, key) }, send: func(ctx context.Context, commands [][]string) []Answer {
+			return b.client.DoAll(ctx, key, commands)
 		}}
 	}
 	switch opts.Scripts {
@@ -223,7 +223,7 @@ func (b *Backend) counts(ctx context.Context, name, value string) bool {
 		return false
 	}
 	key := b.prefix + name
-	reply, err := b.client.do(ctx, key, []string{"EXISTS", permitsKey(key)})
+	reply, err := b.client.Do(ctx, key, []string{"EXISTS", permitsKey(key)})
 	return err == nil && reply == int64(1)
 }
 
@@ -281,7 +281,7 @@ func (b *Backend) Close() error {
 	b.closed.Store(true)
 	b.once.Do(func() {
 		b.hub.cancel()
-		b.client.close()
+		b.client.Close()
 		b.hub.close()
 	})
 	return nil

@@ -77,7 +77,7 @@ func (b *Backend) batches(holds []driver.Hold, errs []error) []batch {
 			floors = append(floors, batch{recipe: rec, floor: h.Floor, at: []int{i}})
 			continue
 		}
-		at := share{h.Mode, b.client.slot(b.prefix + h.Name)}
+		at := share{h.Mode, b.client.Slot(b.prefix + h.Name)}
 		x := open[at]
 		if x == nil {
 			x = &batch{recipe: rec}

@@ -53,11 +53,11 @@ func (r replicas) command() []string {
 }
 
 // check reads WAIT's answer.
-func (r replicas) check(a answer) error {
-	if a.err != nil {
-		return fmt.Errorf("asking the replicas: %w", explain(a.err))
+func (r replicas) check(a Answer) error {
+	if a.Err != nil {
+		return fmt.Errorf("asking the replicas: %w", explain(a.Err))
 	}
-	if have := integer(a.reply); have < int64(r.need) {
+	if have := integer(a.Reply); have < int64(r.need) {
 		return &shortage{have: have, replicas: r}
 	}
 	return nil
@@ -80,7 +80,7 @@ func (b *Backend) runAcked(ctx context.Context, s *script, keys, args []string) 
 		reply, err = b.run(ctx, s, keys, args)
 		return reply, nil, err
 	}
-	if b.client.slotted() {
+	if b.client.Slotted() {
 		return b.runAckedThere(ctx, s, keys, args)
 	}
 	l := &load{acked: true}
@@ -97,7 +97,7 @@ func (b *Backend) runAcked(ctx context.Context, s *script, keys, args []string) 
 // runBehind runs a script that asks no replica. It does not overtake one that does, and
 // was given up: a release would come before the acquire.
 func (b *Backend) runBehind(ctx context.Context, s *script, keys, args []string) (any, error) {
-	if b.replicas.need == 0 || b.client.slotted() {
+	if b.replicas.need == 0 || b.client.Slotted() {
 		return b.run(ctx, s, keys, args)
 	}
 	return b.runBy(ctx, s, keys, args, func(command []string) (any, error) {
@@ -107,19 +107,19 @@ func (b *Backend) runBehind(ctx context.Context, s *script, keys, args []string)
 
 // ferried sends the one command of a load.
 func (b *Backend) ferried(ctx context.Context, key string, l *load) (any, error) {
-	if err := b.acks.of(b.client.slot(key), key).do(ctx, l); err != nil {
+	if err := b.acks.of(b.client.Slot(key), key).do(ctx, l); err != nil {
 		return nil, err
 	}
-	return l.answers[0].reply, l.answers[0].err
+	return l.answers[0].Reply, l.answers[0].Err
 }
 
 // runAckedThere asks the replicas of the server that has the keys.
 func (b *Backend) runAckedThere(ctx context.Context, s *script, keys, args []string) (reply any, missing, err error) {
-	var acks answer
+	var acks Answer
 	reply, err = b.runBy(ctx, s, keys, args, func(command []string) (any, error) {
-		got := b.client.doAll(ctx, keys[0], [][]string{command, b.replicas.command()})
+		got := b.client.DoAll(ctx, keys[0], [][]string{command, b.replicas.command()})
 		acks = got[1]
-		return got[0].reply, got[0].err
+		return got[0].Reply, got[0].Err
 	})
 	if err != nil {
 		return nil, nil, err
@@ -165,8 +165,8 @@ func (b *Backend) checkWait(ctx context.Context) error {
 	if b.replicas.need == 0 {
 		return nil
 	}
-	_, err := b.client.do(ctx, "", []string{"WAIT", "0", "1"})
-	if re, is := asReply(err); is && re.isUnknown() {
+	_, err := b.client.Do(ctx, "", []string{"WAIT", "0", "1"})
+	if re, is := AsReply(err); is && re.UnknownCommand() {
 		return fmt.Errorf("%w: the server can't wait for replicas: %w", driver.ErrUnsupported, err)
 	}
 	return err

@@ -16,7 +16,7 @@ func TestReplicasOfAnAbandonedAcquire(t *testing.T) {
 		warm(t, b, driver.Exclusive)
 		f := b.acks.of(0, r.Name)
 		send, under, on := f.send, make(chan struct{}), make(chan struct{})
-		f.send = func(ctx context.Context, commands [][]string) []answer {
+		f.send = func(ctx context.Context, commands [][]string) []Answer {
 			under <- struct{}{}
 			<-on
 			return send(ctx, commands)

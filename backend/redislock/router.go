@@ -27,7 +27,7 @@ type router struct {
 
 	mu      sync.Mutex
 	table   table
-	servers map[string]server // by address
+	servers map[string]Server // by address
 	looking *looking          // nil: nobody looks
 	looked  time.Time         // when the last look began
 	ended   time.Time         // when it ended, well or not
@@ -39,7 +39,7 @@ type place interface {
 	look(ctx context.Context, known []string, at reacher) (table, error)
 
 	// open makes a server of an address that look named.
-	open(ctx context.Context, addr string) (server, error)
+	open(ctx context.Context, addr string) (Server, error)
 
 	// every is how old a table may be that is in use; 0: any age.
 	every() time.Duration
@@ -52,7 +52,7 @@ type place interface {
 	close()
 }
 
-type reacher func(ctx context.Context, addr string) (server, error)
+type reacher func(ctx context.Context, addr string) (Server, error)
 
 // table says who has which slots. It is in order.
 type table []span
@@ -107,54 +107,54 @@ type looking struct {
 }
 
 const (
-	lookTime = 3 * time.Second        // a look may take
-	lookGap  = 50 * time.Millisecond  // between the beginnings of two
-	oldGrace = 10 * time.Second       // that a server out of the table still has to answer
-	stale    = 600 * time.Millisecond // a request waits for a look after a pause, if it must
+	lookTime   = 3 * time.Second        // a look may take
+	RefreshGap = 50 * time.Millisecond  // between the beginnings of two
+	oldGrace   = 10 * time.Second       // that a server out of the table still has to answer
+	stale      = 600 * time.Millisecond // a request waits for a look after a pause, if it must
 )
 
 func newRouter(p place) *router {
-	r := &router{place: p, servers: map[string]server{}}
+	r := &router{place: p, servers: map[string]Server{}}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
 }
 
-func (r *router) do(ctx context.Context, key string, args []string) (any, error) {
-	var a answer
-	err := r.route(ctx, key, func(s server, asked bool) (verdict, string, error) {
+func (r *router) Do(ctx context.Context, key string, args []string) (any, error) {
+	var a Answer
+	err := r.route(ctx, key, func(s Server, asked bool) (verdict, string, error) {
 		if asked {
-			a = s.doAll(ctx, [][]string{{"ASKING"}, args})[1]
+			a = s.DoAll(ctx, [][]string{{"ASKING"}, args})[1]
 		} else {
-			a.reply, a.err = s.do(ctx, args)
+			a.Reply, a.Err = s.Do(ctx, args)
 		}
-		why, addr := verdictOf(a.err)
-		return why, addr, a.err
+		why, addr := verdictOf(a.Err)
+		return why, addr, a.Err
 	})
-	return a.reply, err
+	return a.Reply, err
 }
 
-func (r *router) doAll(ctx context.Context, key string, commands [][]string) []answer {
-	var got []answer
-	err := r.route(ctx, key, func(s server, asked bool) (verdict, string, error) {
+func (r *router) DoAll(ctx context.Context, key string, commands [][]string) []Answer {
+	var got []Answer
+	err := r.route(ctx, key, func(s Server, asked bool) (verdict, string, error) {
 		if asked {
 			sent := asking(commands)
-			got = unasked(sent, s.doAll(ctx, sent))
+			got = unasked(sent, s.DoAll(ctx, sent))
 		} else {
-			got = s.doAll(ctx, commands)
+			got = s.DoAll(ctx, commands)
 		}
 		why, addr := verdictOfAll(commands, got)
-		return why, addr, got[0].err
+		return why, addr, got[0].Err
 	})
 	if got == nil {
-		got = sameError(len(commands), err)
+		got = FailAll(len(commands), err)
 	}
 	return got
 }
 
 // route sends to the server that has the key, and follows where it is sent on.
-func (r *router) route(ctx context.Context, key string, send func(s server, asked bool) (verdict, string, error)) error {
+func (r *router) route(ctx context.Context, key string, send func(s Server, asked bool) (verdict, string, error)) error {
 	var p pauses
-	var s server
+	var s Server
 	var err error
 	to, asked := "", false
 	for sent := 1; ; sent++ {
@@ -168,7 +168,7 @@ func (r *router) route(ctx context.Context, key string, send func(s server, aske
 		}
 		asked = why == ask
 		if why == moved {
-			r.move(slotOf(key), to)
+			r.move(SlotOf(key), to)
 		}
 		if sent == mostSends {
 			return err
@@ -185,48 +185,48 @@ func (r *router) route(ctx context.Context, key string, send func(s server, aske
 }
 
 // reach is the server at an address, or the one that has the key.
-func (r *router) reach(ctx context.Context, key, addr string) (server, error) {
+func (r *router) reach(ctx context.Context, key, addr string) (Server, error) {
 	if addr != "" {
 		return r.open(ctx, addr)
 	}
-	return r.at(ctx, key)
+	return r.At(ctx, key)
 }
 
 // suspect looks whether a server that did not answer is still the one. A user's client
 // closes its connections to a server that left the cluster, for good.
-func (r *router) suspect(s server, err error) {
-	if re := (*replyError)(nil); err == nil || errors.As(err, &re) {
+func (r *router) suspect(s Server, err error) {
+	if re := (*ReplyError)(nil); err == nil || errors.As(err, &re) {
 		return
 	}
-	if errors.Is(err, errClientClosed) {
+	if errors.Is(err, ErrClientClosed) {
 		r.forget(s)
 	}
 	r.refresh()
 }
 
-func (r *router) forget(s server) {
+func (r *router) forget(s Server) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.servers, func(_ string, other server) bool { return other == s })
+	maps.DeleteFunc(r.servers, func(_ string, other Server) bool { return other == s })
 }
 
-func (r *router) at(ctx context.Context, key string) (server, error) {
+func (r *router) At(ctx context.Context, key string) (Server, error) {
 	t, err := r.current(ctx)
 	if err != nil {
 		return nil, err
 	}
 	addr := t[0].addr
 	if key != "" && r.place.slotted() {
-		addr = t.owner(slotOf(key))
+		addr = t.owner(SlotOf(key))
 	}
 	if addr == "" {
 		r.refresh()
-		return nil, fmt.Errorf("no server of the cluster has slot %d", slotOf(key))
+		return nil, fmt.Errorf("no server of the cluster has slot %d", SlotOf(key))
 	}
 	return r.open(ctx, addr)
 }
 
-func (r *router) all(ctx context.Context) ([]server, error) {
+func (r *router) All(ctx context.Context) ([]Server, error) {
 	if err := r.wait(ctx, r.refresh()); err != nil {
 		return nil, err
 	}
@@ -234,7 +234,7 @@ func (r *router) all(ctx context.Context) ([]server, error) {
 	if err != nil {
 		return nil, err
 	}
-	var list []server
+	var list []Server
 	for _, addr := range t.addrs() {
 		s, err := r.open(ctx, addr)
 		if err != nil {
@@ -301,7 +301,7 @@ func (r *router) refresh() *looking {
 		return l
 	}
 	r.looking = l
-	gap := time.Until(r.looked.Add(lookGap))
+	gap := time.Until(r.looked.Add(RefreshGap))
 	r.wg.Go(func() { r.look(l, gap) })
 	return l
 }
@@ -344,7 +344,7 @@ func (r *router) move(slot int, addr string) {
 }
 
 // open is the server at an address.
-func (r *router) open(ctx context.Context, addr string) (server, error) {
+func (r *router) open(ctx context.Context, addr string) (Server, error) {
 	r.mu.Lock()
 	s, ok := r.servers[addr]
 	r.mu.Unlock()
@@ -358,7 +358,7 @@ func (r *router) open(ctx context.Context, addr string) (server, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if other, ok := r.servers[addr]; ok || r.ctx.Err() != nil {
-		s.close()
+		s.Close()
 		if !ok {
 			return nil, driver.ErrClosed
 		}
@@ -379,35 +379,35 @@ func (r *router) expire() {
 	}
 }
 
-func (r *router) drop(addr string, s server) {
+func (r *router) drop(addr string, s Server) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.servers[addr] == s && !slices.Contains(r.table.addrs(), addr) {
 		delete(r.servers, addr)
-		s.close()
+		s.Close()
 	}
 }
 
-func (r *router) slot(name string) int {
+func (r *router) Slot(name string) int {
 	if r.place.slotted() {
-		return slotOf(name)
+		return SlotOf(name)
 	}
 	return 0
 }
 
-func (r *router) doubt()        { r.refresh() }
-func (r *router) slotted() bool { return r.place.slotted() }
-func (r *router) strict() bool  { return r.place.strict() }
-func (r *router) name() string  { return r.place.name() }
+func (r *router) Refresh()      { r.refresh() }
+func (r *router) Slotted() bool { return r.place.slotted() }
+func (r *router) Strict() bool  { return r.place.strict() }
+func (r *router) Name() string  { return r.place.name() }
 
-func (r *router) close() {
+func (r *router) Close() {
 	r.mu.Lock()
 	r.cancel()
 	servers := r.servers
-	r.servers = map[string]server{}
+	r.servers = map[string]Server{}
 	r.mu.Unlock()
 	for _, s := range servers {
-		s.close()
+		s.Close()
 	}
 	r.place.close()
 	r.wg.Wait()

@@ -2,47 +2,94 @@ package redislock
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
 )
 
-// routerOf is the router of a backend for several servers.
-func routerOf(b *Backend) *router {
-	c := b.client
-	if x, ok := c.(*closer); ok {
-		c = x.client
+// proxies lie between one client and its servers: one before each.
+type proxies struct {
+	t      testing.TB
+	mu     sync.Mutex
+	byAddr map[string]*faultproxy.Proxy
+}
+
+func (n *proxies) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", n.before(addr).Addr())
+}
+
+func (n *proxies) before(addr string) *faultproxy.Proxy {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.byAddr[addr] == nil {
+		n.byAddr[addr] = faultproxy.New(n.t, addr)
 	}
-	return c.(*router)
+	return n.byAddr[addr]
+}
+
+// clusterRouters makes a router by each client library, of clients that wait for an answer for an
+// hour. go-redis waits for a second: it asks servers itself, one after the other.
+var clusterRouters = map[string]func(t *testing.T, addrs []string, n *proxies) *router{
+	"own": func(t *testing.T, addrs []string, n *proxies) *router {
+		return NewCluster("", func(context.Context) ([]string, error) { return addrs, nil }, func(_ context.Context, addr string) (Server, error) {
+			return NewServer(&redis.Options{Addr: addr, Dialer: n.dial, ReadTimeout: time.Hour}), nil
+		}).(*router)
+	},
+	"go-redis": func(t *testing.T, addrs []string, n *proxies) *router {
+		c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Dialer: n.dial, ReadTimeout: time.Second})
+		t.Cleanup(func() { c.Close() })
+		client, _, err := FromGoRedis(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return client.(*router)
+	},
+	"rueidis": func(t *testing.T, addrs []string, n *proxies) *router {
+		c, err := rueidis.NewClient(rueidis.ClientOption{
+			InitAddress: addrs, DisableCache: true, ConnWriteTimeout: time.Hour,
+			DialCtxFn: func(ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+				return n.dial(ctx, "", addr)
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		return FromRueidis(c).(*router)
+	},
 }
 
 // One server of many that does not answer is in nobody's way who asks where slots are.
 func TestLookPastASilentServer(t *testing.T) {
 	g := testserver.SharedRedisCluster(t)
-	ways := clusterWaysIn(time.Hour)        // what waits for the silent one does not return
-	ways[1] = clusterWaysIn(time.Second)[1] // go-redis itself asks any server, and waits for its timeout
-	for _, w := range ways {
-		t.Run(w.name, func(t *testing.T) {
+	for name, open := range clusterRouters {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNetwork(t)
-			b := w.open(t, g.Addrs(), Options{}, n)
-			r := routerOf(b)
-			lock := request("", driver.Exclusive)
-			acquire(t, b, lock)
-			release(t, b, lock)
-			n.proxy(g.Masters()[0].Addr()).Silence()
+			n := &proxies{t: t, byAddr: map[string]*faultproxy.Proxy{}}
+			r := open(t, g.Addrs(), n)
+			t.Cleanup(r.Close)
+			for _, key := range []string{"a", "b", "c"} {
+				if _, err := r.Do(t.Context(), key, []string{"EXISTS", key}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			n.before(g.Masters()[0].Addr()).Silence()
 			for range 5 {
 				if err := r.wait(t.Context(), r.refresh()); err != nil {
 					t.Errorf("look: %v", err)
 				}
 			}
 			for range 5 {
-				ctx, cancel := timeout(t, 50*time.Millisecond)
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				r.open(ctx, "127.0.0.1:1")
 				cancel()
 			}
@@ -54,11 +101,12 @@ func TestLookPastASilentServer(t *testing.T) {
 // who is there.
 func TestFindingAServerIsShared(t *testing.T) {
 	g := testserver.SharedRedisCluster(t)
-	b := clusterWays[1].open(t, g.Addrs(), Options{}, newNetwork(t))
+	r := clusterRouters["go-redis"](t, g.Addrs(), &proxies{t: t, byAddr: map[string]*faultproxy.Proxy{}})
+	t.Cleanup(r.Close)
 	before := slotCalls(t, g)
 	var wg sync.WaitGroup
 	for range 1000 {
-		wg.Go(func() { routerOf(b).open(context.Background(), "127.0.0.1:1") })
+		wg.Go(func() { r.open(context.Background(), "127.0.0.1:1") })
 	}
 	wg.Wait()
 	if n := slotCalls(t, g) - before; n > 500 {
@@ -74,7 +122,7 @@ type moving struct {
 	mute bool // nobody says where the server is
 }
 
-func (m *moving) open(_ context.Context, addr string) (server, error) {
+func (m *moving) open(_ context.Context, addr string) (Server, error) {
 	return &namedServer{addr: addr}, nil
 }
 
@@ -95,11 +143,11 @@ func (m *moving) set(addr string, mute bool) {
 }
 
 type namedServer struct {
-	server
+	Server
 	addr string
 }
 
-func (*namedServer) close() {}
+func (*namedServer) Close() {}
 
 // The first request after a pause does not go to a master that was replaced meanwhile; with
 // nobody to say so it does, soon.
@@ -107,10 +155,10 @@ func TestMasterReplacedInAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &moving{addr: "one"}
 		r := newRouter(m)
-		defer r.close()
+		defer r.Close()
 		at := func(want string) {
 			t.Helper()
-			s, err := r.at(t.Context(), "")
+			s, err := r.At(t.Context(), "")
 			if err != nil || s.(*namedServer).addr != want {
 				t.Errorf("the server is %v, %v, want %s", s, err, want)
 			}
@@ -137,12 +185,12 @@ func TestMuteSentinelsTakeNobodysTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &moving{addr: "one"}
 		r := newRouter(m)
-		defer r.close()
-		r.at(t.Context(), "")
+		defer r.Close()
+		r.At(t.Context(), "")
 		m.set("one", true)
 		for range 200 {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-			if _, err := r.at(ctx, ""); err != nil || ctx.Err() != nil {
+			if _, err := r.At(ctx, ""); err != nil || ctx.Err() != nil {
 				t.Errorf("after looking for the server: %v, %v", err, ctx.Err())
 			}
 			cancel()
@@ -155,7 +203,9 @@ func TestMuteSentinelsTakeNobodysTime(t *testing.T) {
 func slotCalls(t *testing.T, g *testserver.RedisClusterGroup) (n int) {
 	t.Helper()
 	for _, addr := range g.Addrs() {
-		info, err := raw(t, addr).InfoMap(t.Context(), "commandstats").Result()
+		c := redis.NewClient(&redis.Options{Addr: addr})
+		t.Cleanup(func() { c.Close() })
+		info, err := c.InfoMap(t.Context(), "commandstats").Result()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,4 +218,21 @@ func slotCalls(t *testing.T, g *testserver.RedisClusterGroup) (n int) {
 func callsIn(stat string) (n int) {
 	fmt.Sscanf(stat, "calls=%d", &n)
 	return n
+}
+
+func TestSlots(t *testing.T) {
+	// As CLUSTER KEYSLOT answers.
+	for key, want := range map[string]int{
+		"": 0, "123456789": 12739, "foo": 12182, "{foo}bar": 12182, "a{foo}{bar}": 12182,
+		"foo{}{bar}": 8363, "foo{{bar}}zap": 4015, "{user1000}.following": 3443,
+	} {
+		if got := SlotOf(key); got != want {
+			t.Errorf("slot of %q: %d, want %d", key, got, want)
+		}
+	}
+	for slot, tag := range SlotTags() {
+		if got := SlotOf("distlock:fence:{" + tag + "}"); got != slot || len(tag) > 6 {
+			t.Fatalf("tag %q of slot %d lies in %d", tag, slot, got)
+		}
+	}
 }

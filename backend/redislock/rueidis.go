@@ -11,12 +11,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// fromRueidisClient makes a client of a rueidis client, which stays the caller's.
-func fromRueidisClient(c rueidis.Client) client {
+// FromRueidis makes a client of a rueidis client, which stays the caller's.
+func FromRueidis(c rueidis.Client) Client {
 	if c.Mode() == rueidis.ClientModeCluster {
 		return newRouter(rueidisCluster(c))
 	}
-	return single{&rueidisServer{client: c}}
+	return singleClient{&rueidisServer{client: c}}
 }
 
 // rueidisServer sends commands through rueidis, which joins those of many goroutines
@@ -25,21 +25,21 @@ type rueidisServer struct {
 	client rueidis.Client
 }
 
-// do gives the keys as mere arguments: rueidis then uses one connection for all, and
+// Do gives the keys as mere arguments: rueidis then uses one connection for all, and
 // keeps the order of commands. It would close a connection on which a deadline passed,
 // and with it that order: so it sees only that the context ends, not when.
-func (c *rueidisServer) do(ctx context.Context, args []string) (any, error) {
+func (c *rueidisServer) Do(ctx context.Context, args []string) (any, error) {
 	return fromRueidis(c.client.Do(undated(ctx), c.command(args)))
 }
 
-func (c *rueidisServer) doAll(ctx context.Context, commands [][]string) []answer {
+func (c *rueidisServer) DoAll(ctx context.Context, commands [][]string) []Answer {
 	list := make([]rueidis.Completed, len(commands))
 	for i, args := range commands {
 		list[i] = c.command(args)
 	}
-	got := make([]answer, len(list))
+	got := make([]Answer, len(list))
 	for i, r := range c.client.DoMulti(undated(ctx), list...) {
-		got[i].reply, got[i].err = fromRueidis(r)
+		got[i].Reply, got[i].Err = fromRueidis(r)
 	}
 	return got
 }
@@ -48,8 +48,8 @@ func (c *rueidisServer) command(args []string) rueidis.Completed {
 	return c.client.B().Arbitrary(args[0]).Args(args[1:]...).Build()
 }
 
-// conn takes a connection out of the library's pool.
-func (c *rueidisServer) conn(context.Context) (conn, error) {
+// Dedicated takes a connection out of the library's pool.
+func (c *rueidisServer) Dedicated(context.Context) (DedicatedConn, error) {
 	own, release := c.client.Dedicate()
 	return &rueidisConn{own, release}, nil
 }
@@ -59,21 +59,21 @@ type rueidisConn struct {
 	release func()
 }
 
-func (c *rueidisConn) doAll(ctx context.Context, commands [][]string) []answer {
+func (c *rueidisConn) DoAll(ctx context.Context, commands [][]string) []Answer {
 	list := make([]rueidis.Completed, len(commands))
 	for i, args := range commands {
 		list[i] = c.B().Arbitrary(args[0]).Args(args[1:]...).Build()
 	}
-	got := make([]answer, len(list))
+	got := make([]Answer, len(list))
 	for i, r := range c.DoMulti(undated(ctx), list...) {
-		got[i].reply, got[i].err = fromRueidis(r)
+		got[i].Reply, got[i].Err = fromRueidis(r)
 	}
 	return got
 }
 
-func (c *rueidisConn) close(broken bool) {
+func (c *rueidisConn) Close(broken bool) {
 	if broken {
-		c.Close()
+		c.DedicatedClient.Close()
 	}
 	c.release()
 }
@@ -100,28 +100,28 @@ func fromRueidis(r rueidis.RedisResult) (any, error) {
 
 func rueidisError(err error) error {
 	if re, ok := rueidis.IsRedisErr(err); ok {
-		return &replyError{text: re.Error(), cause: err}
+		return &ReplyError{Text: re.Error(), Cause: err}
 	}
 	if errors.Is(err, rueidis.ErrClosing) {
-		return clientClosed(err)
+		return ClientClosed(err)
 	}
 	return err
 }
 
-func (c *rueidisServer) name() string {
+func (c *rueidisServer) Name() string {
 	if c.client.Mode() == rueidis.ClientModeSentinel {
-		return toSentinels
+		return SchemeSentinel
 	}
-	return toServer + "://" + netaddr.Listed(slices.Collect(maps.Keys(c.client.Nodes())))
+	return SchemeServer + "://" + netaddr.Listed(slices.Collect(maps.Keys(c.client.Nodes())))
 }
 
-func (c *rueidisServer) close() {}
+func (c *rueidisServer) Close() {}
 
-func (c *rueidisServer) listen(_ context.Context, on func(event)) (listener, error) {
+func (c *rueidisServer) Listen(_ context.Context, on func(Event)) (Listener, error) {
 	conn, release := c.client.Dedicate()
 	ended := conn.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) {
-			on(event{kind: received, channel: m.Channel, message: m.Message})
+			on(Event{Kind: Received, Channel: m.Channel, Message: m.Message})
 		},
 		OnSubscription: func(s rueidis.PubSubSubscription) {
 			on(subscription(s.Kind, s.Channel))
@@ -131,7 +131,7 @@ func (c *rueidisServer) listen(_ context.Context, on func(event)) (listener, err
 	go func() {
 		defer close(l.done)
 		if err := <-ended; err != nil {
-			on(event{kind: broken, err: err})
+			on(Event{Kind: Broken, Err: err})
 		}
 	}()
 	return l, nil
@@ -143,14 +143,14 @@ type rueidisListener struct {
 	done    chan struct{}
 }
 
-func (l *rueidisListener) subscribe(ctx context.Context, sharded bool, channels []string) error {
+func (l *rueidisListener) Subscribe(ctx context.Context, sharded bool, channels []string) error {
 	if sharded {
 		return oneByOne(channels, func(c string) error { return l.do(ctx, l.conn.B().Ssubscribe().Channel(c).Build()) })
 	}
 	return l.do(ctx, l.conn.B().Subscribe().Channel(channels...).Build())
 }
 
-func (l *rueidisListener) unsubscribe(ctx context.Context, sharded bool, channels []string) error {
+func (l *rueidisListener) Unsubscribe(ctx context.Context, sharded bool, channels []string) error {
 	if sharded {
 		return oneByOne(channels, func(c string) error { return l.do(ctx, l.conn.B().Sunsubscribe().Channel(c).Build()) })
 	}
@@ -168,8 +168,8 @@ func (l *rueidisListener) do(ctx context.Context, cmd rueidis.Completed) error {
 	return rueidisError(l.conn.Do(endless{ctx}, cmd).Error())
 }
 
-// close closes the connection, rather than give it back with its subscriptions.
-func (l *rueidisListener) close() {
+// Close closes the connection, rather than give it back with its subscriptions.
+func (l *rueidisListener) Close() {
 	l.conn.Close()
 	l.release()
 	<-l.done

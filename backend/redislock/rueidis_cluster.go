@@ -13,9 +13,9 @@ import (
 // rueidisCluster is the place of a user's rueidis client of a cluster.
 func rueidisCluster(c rueidis.Client) place {
 	return &cluster{
-		title: toCluster,
+		title: SchemeCluster,
 		seeds: func(context.Context) ([]string, error) { return slices.Collect(maps.Keys(c.Nodes())), nil },
-		dial: func(_ context.Context, addr string) (server, error) {
+		dial: func(_ context.Context, addr string) (Server, error) {
 			return &rueidisNode{cluster: c, addr: addr}, nil
 		},
 	}
@@ -43,9 +43,9 @@ func (n *rueidisNode) known() *rueidisServer {
 	return n.node
 }
 
-func (n *rueidisNode) do(ctx context.Context, args []string) (any, error) {
+func (n *rueidisNode) Do(ctx context.Context, args []string) (any, error) {
 	if s := n.known(); s != nil {
-		return s.do(ctx, args)
+		return s.Do(ctx, args)
 	}
 	return fromRueidis(n.cluster.Do(undated(ctx), n.routed(args)))
 }
@@ -70,9 +70,9 @@ func keyAt(args []string) int {
 	return 0
 }
 
-func (n *rueidisNode) doAll(ctx context.Context, commands [][]string) []answer {
+func (n *rueidisNode) DoAll(ctx context.Context, commands [][]string) []Answer {
 	if s := n.known(); s != nil {
-		return s.doAll(ctx, commands)
+		return s.DoAll(ctx, commands)
 	}
 	list := make([]rueidis.Completed, 0, len(commands))
 	for _, args := range commands {
@@ -81,29 +81,29 @@ func (n *rueidisNode) doAll(ctx context.Context, commands [][]string) []answer {
 		}
 	}
 	results := n.cluster.DoMulti(undated(ctx), list...)
-	got := make([]answer, 0, len(commands))
+	got := make([]Answer, 0, len(commands))
 	for _, args := range commands {
 		if args[0] == "ASKING" {
-			got = append(got, answer{reply: "OK"})
+			got = append(got, Answer{Reply: "OK"})
 			continue
 		}
-		var a answer
-		a.reply, a.err = fromRueidis(results[0])
+		var a Answer
+		a.Reply, a.Err = fromRueidis(results[0])
 		got, results = append(got, a), results[1:]
 	}
 	return got
 }
 
-func (n *rueidisNode) listen(ctx context.Context, on func(event)) (listener, error) {
+func (n *rueidisNode) Listen(ctx context.Context, on func(Event)) (Listener, error) {
 	if s := n.known(); s != nil {
-		return s.listen(ctx, on)
+		return s.Listen(ctx, on)
 	}
 	return nil, n.unmet()
 }
 
-func (n *rueidisNode) conn(ctx context.Context) (conn, error) {
+func (n *rueidisNode) Dedicated(ctx context.Context) (DedicatedConn, error) {
 	if s := n.known(); s != nil {
-		return s.conn(ctx)
+		return s.Dedicated(ctx)
 	}
 	return nil, n.unmet()
 }
@@ -112,5 +112,5 @@ func (n *rueidisNode) unmet() error {
 	return fmt.Errorf("rueidis has not met the server %s yet", n.addr)
 }
 
-func (n *rueidisNode) name() string { return n.addr }
-func (n *rueidisNode) close()       {}
+func (n *rueidisNode) Name() string { return n.addr }
+func (n *rueidisNode) Close()       {}

@@ -59,7 +59,7 @@ var (
 
 // run runs a script, whose first key says where.
 func (b *Backend) run(ctx context.Context, s *script, keys, args []string) (any, error) {
-	return b.runBy(ctx, s, keys, args, func(command []string) (any, error) { return b.client.do(ctx, keys[0], command) })
+	return b.runBy(ctx, s, keys, args, func(command []string) (any, error) { return b.client.Do(ctx, keys[0], command) })
 }
 
 // runBy runs a script that send sends.
@@ -75,7 +75,7 @@ func (b *Backend) runBy(ctx context.Context, s *script, keys, args []string, sen
 	if err == nil {
 		return reply, nil
 	}
-	if re := (*replyError)(nil); errors.As(err, &re) && re.is("NOSCRIPT") {
+	if re := (*ReplyError)(nil); errors.As(err, &re) && re.HasCode("NOSCRIPT") {
 		// The server is new or was restarted. It has not run anything.
 		command[0], command[1] = "EVAL", v.source
 		reply, err = send(command)
@@ -88,21 +88,21 @@ func (b *Backend) runBy(ctx context.Context, s *script, keys, args []string, sen
 
 // deniesScripts reports whether the server refused to run a script, or any.
 func deniesScripts(err error) bool {
-	re, is := asReply(err)
-	return is && (re.is("NOPERM") && strings.Contains(re.text, "'eval") || re.isUnknown())
+	re, is := AsReply(err)
+	return is && (re.HasCode("NOPERM") && strings.Contains(re.Text, "'eval") || re.UnknownCommand())
 }
 
 // explain makes facts of the server's errors that are facts, and leaves the others,
 // which say nothing of what became of the command.
 func explain(err error) error {
-	re, is := asReply(err)
+	re, is := AsReply(err)
 	switch {
 	case !is || driver.Final(err):
 		return err
-	case re.is("INVALID"):
-		return fmt.Errorf("%w: %s", driver.ErrInvalid, strings.TrimPrefix(withoutScript(re.text), "INVALID "))
-	case re.is("WRONGTYPE"):
-		return wrong("this name is used for another kind of lock, or for other data", re)
+	case re.HasCode("INVALID"):
+		return fmt.Errorf("%w: %s", driver.ErrInvalid, strings.TrimPrefix(WithoutScript(re.Text), "INVALID "))
+	case re.HasCode("WRONGTYPE"):
+		return Invalid("this name is used for another kind of lock, or for other data", re)
 	}
-	return explainServer(err)
+	return Explain(err)
 }

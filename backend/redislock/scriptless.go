@@ -44,7 +44,7 @@ func newScriptless(b *Backend) *scriptless {
 	p := &scriptless{b: b, rec: b.layout.recipes[driver.Exclusive]}
 	p.build = func(key string) *ferry {
 		l := &lane{client: b.client, key: key}
-		return &ferry{send: l.send, kept: l.kept, rest: l.rest, doubt: func() { doubt(b.client, key) }, wait: b.replicas.command()}
+		return &ferry{send: l.send, kept: l.kept, rest: l.rest, doubt: func() { Reconnect(b.client, key) }, wait: b.replicas.command()}
 	}
 	return p
 }
@@ -52,7 +52,7 @@ func newScriptless(b *Backend) *scriptless {
 // do sends what is for a lock, and for others in its slot.
 func (p *scriptless) do(ctx context.Context, name string, l *load) error {
 	name = p.b.prefix + name
-	return p.of(p.b.client.slot(name), name).do(ctx, l)
+	return p.of(p.b.client.Slot(name), name).do(ctx, l)
 }
 
 // errEnded: a hold ended just before its TTL was to be restarted.
@@ -152,30 +152,30 @@ func (p *scriptless) attempt(ctx context.Context, r driver.Request) (attempted, 
 		return attempted{}, err
 	}
 	first := l.answers[0]
-	if re, is := asReply(first.err); is && !old && strings.Contains(re.text, "syntax error") {
+	if re, is := AsReply(first.Err); is && !old && strings.Contains(re.Text, "syntax error") {
 		p.old.Store(true) // and nothing was taken
 		return p.attempt(ctx, r)
 	}
-	if err := p.otherType(r.Name, first.err); err != nil {
+	if err := p.otherType(r.Name, first.Err); err != nil {
 		return attempted{}, err
 	}
-	if first.err != nil {
-		return attempted{}, unsent.Mark(explain(first.err))
+	if first.Err != nil {
+		return attempted{}, unsent.Mark(explain(first.Err))
 	}
-	if err := lostError(l.answers); err != nil {
+	if err := TransportError(l.answers); err != nil {
 		return attempted{}, err
 	}
-	s := attempted{taken: first.reply == nil, value: text(first.reply)}
+	s := attempted{taken: first.Reply == nil, value: text(first.Reply)}
 	rest := l.answers[1:]
 	if old {
-		s.taken, s.value = first.reply != nil, text(rest[0].reply)
-		if err := rest[0].err; err != nil {
+		s.taken, s.value = first.Reply != nil, text(rest[0].Reply)
+		if err := rest[0].Err; err != nil {
 			return s, cmp.Or(p.otherType(r.Name, err), explain(err))
 		}
 		rest = rest[1:]
 	}
-	s.left, s.queued, s.id = integer(rest[0].reply), integer(rest[1].reply) > 0, text(rest[2].reply)
-	s.trouble = explain(firstError(rest))
+	s.left, s.queued, s.id = integer(rest[0].Reply), integer(rest[1].Reply) > 0, text(rest[2].Reply)
+	s.trouble = explain(FirstError(rest))
 	if l.acked && s.trouble == nil {
 		s.trouble = p.b.replicas.check(l.acks)
 	}
@@ -184,7 +184,7 @@ func (p *scriptless) attempt(ctx context.Context, r driver.Request) (attempted, 
 
 // otherType is the error for a key that is no string; nil for other errors.
 func (p *scriptless) otherType(name string, err error) error {
-	if re, is := asReply(err); !is || !re.is("WRONGTYPE") {
+	if re, is := AsReply(err); !is || !re.HasCode("WRONGTYPE") {
 		return nil
 	}
 	return p.b.noLock(name, "no string")
@@ -212,10 +212,10 @@ func (p *scriptless) number(ctx context.Context, name, id string) (uint64, error
 			return 0, err
 		}
 		// The first is refused if others were quicker.
-		if err := l.answers[1].err; err != nil {
+		if err := l.answers[1].Err; err != nil {
 			return 0, explain(err)
 		}
-		id = text(l.answers[1].reply)
+		id = text(l.answers[1].Reply)
 	}
 	return 0, errors.New("the fence counter is used up again and again")
 }
@@ -254,9 +254,9 @@ func (p *scriptless) lost(ctx context.Context, name string) error {
 	if err := p.do(ctx, name, l); err != nil {
 		return err
 	}
-	err := l.answers[0].err
-	_, is := asReply(err)
-	if transient(err) || err != nil && !is {
+	err := l.answers[0].Err
+	_, is := AsReply(err)
+	if NotExecuted(err) || err != nil && !is {
 		return explain(err)
 	}
 	return driver.ErrLost

@@ -101,19 +101,19 @@ func TestScriptlessConnectionGivenUpInBetween(t *testing.T) {
 
 // replacing is a client that is told which server is the master.
 type replacing struct {
-	client
-	now atomic.Pointer[goRedisServer]
+	Client
+	now atomic.Value
 }
 
-func (r *replacing) at(context.Context, string) (server, error) { return r.now.Load(), nil }
+func (r *replacing) At(context.Context, string) (Server, error) { return r.now.Load().(Server), nil }
 
 // Callers without a pause do not keep the connection to a master that was replaced, and that
 // still answers.
 func TestScriptlessLeavesAReplacedMaster(t *testing.T) {
 	old, now := testserver.Redis(t), testserver.Redis(t)
 	b, other := openOwn(t, old.Addr(), Options{Scripts: ScriptsOff}), openOwn(t, now.Addr(), Options{})
-	r := &replacing{client: b.client}
-	r.now.Store(b.client.(single).server.(*goRedisServer))
+	r := &replacing{Client: b.client}
+	r.now.Store(serverOf(b))
 	b.client = r
 	f := b.scriptless.of(0, "")
 	late, done := request("", driver.Exclusive), make(chan error, 2)
@@ -130,7 +130,7 @@ func TestScriptlessLeavesAReplacedMaster(t *testing.T) {
 	}
 	goOn := holdTrip(f, b, func() {
 		board(late)
-		r.now.Store(other.client.(single).server.(*goRedisServer))
+		r.now.Store(serverOf(other))
 	})
 	board(request("", driver.Exclusive))
 	goOn()
@@ -149,7 +149,7 @@ func TestScriptlessLeavesAReplacedMaster(t *testing.T) {
 func holdTrip(f *ferry, b *Backend, next func()) (goOn func()) {
 	under, on, send := make(chan struct{}), make(chan struct{}), f.send
 	trips := 0
-	f.send = func(ctx context.Context, commands [][]string) []answer {
+	f.send = func(ctx context.Context, commands [][]string) []Answer {
 		switch trips++; trips {
 		case 1:
 			close(under)

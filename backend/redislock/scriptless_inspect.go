@@ -12,34 +12,34 @@ import (
 // look sees what plain commands tell of a name in one round trip. Of Redisson's locks
 // that is who holds, and not what is kept beside each hold.
 func (p *scriptless) look(ctx context.Context, name string) (sight, error) {
-	got := p.b.client.doAll(ctx, name, [][]string{
+	got := p.b.client.DoAll(ctx, name, [][]string{
 		{"TYPE", name}, {"TIME"}, {"PTTL", name}, {"GET", name},
 		{"HGET", name, "mode"}, {"HKEYS", name},
 		{"EXISTS", permitsKey(name)}, {"LRANGE", p.b.layout.line(name)[0], "0", "-1"},
 	})
 	// Some are asked of a key of another type.
-	var needed []answer
-	s := sight{kind: text(got[0].reply), now: clock(got[1].reply), left: integer(got[2].reply)}
+	var needed []Answer
+	s := sight{kind: text(got[0].Reply), now: clock(got[1].Reply), left: integer(got[2].Reply)}
 	switch s.kind {
 	case "string":
-		s.value = text(got[3].reply)
-		needed = []answer{got[3], got[6]}
-		if integer(got[6].reply) > 0 {
+		s.value = text(got[3].Reply)
+		needed = []Answer{got[3], got[6]}
+		if integer(got[6].Reply) > 0 {
 			return sight{}, fmt.Errorf("%w: to tell who holds a semaphore, without scripts", driver.ErrUnsupported)
 		}
 	case "hash":
-		s.value = text(got[4].reply)
+		s.value = text(got[4].Reply)
 		needed = got[4:6]
-		for _, field := range texts(got[5].reply) {
+		for _, field := range texts(got[5].Reply) {
 			if field != "mode" {
 				s.holders = append(s.holders, seen{written: field, left: s.left})
 			}
 		}
 	}
-	if err := firstError(append(got[:3:3], needed...)); err != nil {
+	if err := FirstError(append(got[:3:3], needed...)); err != nil {
 		return sight{}, explain(err)
 	}
-	s.waiters = lineOf(texts(got[7].reply))
+	s.waiters = lineOf(texts(got[7].Reply))
 	return s, nil
 }
 
@@ -61,15 +61,15 @@ func (p *scriptless) locks(ctx context.Context, keys []string) ([]string, error)
 		commands[i] = []string{"GETRANGE", key, "0", itoa(ownerLen)}
 	}
 	var held []string
-	for i, a := range p.b.client.doAll(ctx, keys[0], commands) {
-		re, refused := asReply(a.err)
+	for i, a := range p.b.client.DoAll(ctx, keys[0], commands) {
+		re, refused := AsReply(a.Err)
 		switch {
-		case a.err == nil:
-			if value := text(a.reply); noteStart.MatchString(value) {
+		case a.Err == nil:
+			if value := text(a.Reply); noteStart.MatchString(value) {
 				held = append(held, keys[i])
 			}
-		case !refused || !re.is("WRONGTYPE"):
-			return nil, explain(a.err)
+		case !refused || !re.HasCode("WRONGTYPE"):
+			return nil, explain(a.Err)
 		}
 	}
 	return held, nil

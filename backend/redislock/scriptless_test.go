@@ -67,23 +67,23 @@ func TestLongScriptlessConformanceOfRedis6(t *testing.T) {
 }
 
 // aged is a server that has no SET … NX GET yet.
-type aged struct{ server }
+type aged struct{ Server }
 
-func (s aged) conn(ctx context.Context) (conn, error) {
-	c, err := s.server.conn(ctx)
+func (s aged) Dedicated(ctx context.Context) (DedicatedConn, error) {
+	c, err := s.Server.Dedicated(ctx)
 	return agedConn{c}, err
 }
 
-type agedConn struct{ conn }
+type agedConn struct{ DedicatedConn }
 
-func (c agedConn) doAll(ctx context.Context, commands [][]string) []answer {
-	got := c.conn.doAll(ctx, commands)
+func (c agedConn) DoAll(ctx context.Context, commands [][]string) []Answer {
+	got := c.DedicatedConn.DoAll(ctx, commands)
 	for i, command := range commands {
 		if command[0] == "SET" && command[len(command)-1] == "GET" {
-			if got[i].err == nil && got[i].reply == nil {
-				c.conn.doAll(ctx, [][]string{{"DEL", command[1]}})
+			if got[i].Err == nil && got[i].Reply == nil {
+				c.DedicatedConn.DoAll(ctx, [][]string{{"DEL", command[1]}})
 			}
-			got[i] = answer{err: &replyError{text: "ERR syntax error"}}
+			got[i] = Answer{Err: &ReplyError{Text: "ERR syntax error"}}
 		}
 	}
 	return got
@@ -91,7 +91,7 @@ func (c agedConn) doAll(ctx context.Context, commands [][]string) []answer {
 
 func openAged(t testing.TB, addr string, opts Options) *Backend {
 	b := openOwn(t, addr, opts)
-	b.client = single{aged{b.client.(single).server}}
+	b.client = NewSingle(aged{serverOf(b)})
 	return b
 }
 
@@ -286,30 +286,30 @@ func TestScriptlessManyGoroutines(t *testing.T) {
 
 // meddler changes something between the trip that looks and the one that writes.
 type meddler struct {
-	server
+	Server
 	before func()
 }
 
-func (s *meddler) conn(ctx context.Context) (conn, error) {
-	c, err := s.server.conn(ctx)
+func (s *meddler) Dedicated(ctx context.Context) (DedicatedConn, error) {
+	c, err := s.Server.Dedicated(ctx)
 	return meddlerConn{c, s}, err
 }
 
 type meddlerConn struct {
-	conn
+	DedicatedConn
 	s *meddler
 }
 
-func (c meddlerConn) doAll(ctx context.Context, commands [][]string) []answer {
+func (c meddlerConn) DoAll(ctx context.Context, commands [][]string) []Answer {
 	if commands[0][0] == "MULTI" {
 		c.s.before()
 	}
-	return c.conn.doAll(ctx, commands)
+	return c.DedicatedConn.DoAll(ctx, commands)
 }
 
 func meddle(b *Backend) *meddler {
-	m := &meddler{server: b.client.(single).server, before: func() {}}
-	b.client = single{m}
+	m := &meddler{Server: serverOf(b), before: func() {}}
+	b.client = NewSingle(m)
 	return m
 }
 
@@ -360,9 +360,9 @@ func TestScriptlessConnectionEndsInBetween(t *testing.T) {
 	})
 }
 
-func killing(send func(context.Context, [][]string) []answer, kill func()) func(context.Context, [][]string) []answer {
+func killing(send func(context.Context, [][]string) []Answer, kill func()) func(context.Context, [][]string) []Answer {
 	var once sync.Once
-	return func(ctx context.Context, commands [][]string) []answer {
+	return func(ctx context.Context, commands [][]string) []Answer {
 		if commands[0][0] == "MULTI" {
 			once.Do(kill)
 		}

@@ -16,45 +16,47 @@ import (
 // was replaced, and can still be reached, takes locks for this long and until they answer.
 const watched = time.Second
 
-// sentinelOptions say where sentinels are, and how to reach them and their master.
-type sentinelOptions struct {
-	addrs  []string
-	master string
-	ask    func(addr string) server // a sentinel
-	dial   func(addr string) server // a master
-	title  string
+// SentinelOptions say where sentinels are, and how to reach them and their master.
+type SentinelOptions struct {
+	Addrs        []string
+	Master       string
+	DialSentinel func(addr string) Server // a sentinel
+	DialMaster   func(addr string) Server // a master
+	Name         string
 }
 
-// newSentinel is the client of the master that sentinels name.
-func newSentinel(o sentinelOptions) client { return newRouter(&sentinels{sentinelOptions: o}) }
+// NewSentinel is the client of the master that sentinels name.
+func NewSentinel(o SentinelOptions) Client { return newRouter(&sentinels{SentinelOptions: o}) }
 
 // sentinels are the place of a server that Redis Sentinel watches: they know which one
 // is the master.
 type sentinels struct {
-	sentinelOptions
+	SentinelOptions
 
 	mu     sync.Mutex
-	asked  map[string]server // sentinels, by address
+	asked  map[string]Server // sentinels, by address
 	closed bool
 }
 
-func (s *sentinels) open(_ context.Context, addr string) (server, error) { return s.dial(addr), nil }
-func (s *sentinels) every() time.Duration                                { return watched }
-func (s *sentinels) slotted() bool                                       { return false }
-func (s *sentinels) strict() bool                                        { return false }
-func (s *sentinels) name() string                                        { return s.title }
+func (s *sentinels) open(_ context.Context, addr string) (Server, error) {
+	return s.DialMaster(addr), nil
+}
+func (s *sentinels) every() time.Duration { return watched }
+func (s *sentinels) slotted() bool        { return false }
+func (s *sentinels) strict() bool         { return false }
+func (s *sentinels) name() string         { return s.Name }
 
 func (s *sentinels) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
 	for _, c := range s.asked {
-		c.close()
+		c.Close()
 	}
 }
 
 func (s *sentinels) look(ctx context.Context, _ []string, _ reacher) (table, error) {
-	addr, err := first(ctx, shuffled(s.addrs), s.masterBy)
+	addr, err := first(ctx, shuffled(s.Addrs), s.masterBy)
 	if err != nil {
 		return nil, err
 	}
@@ -67,17 +69,17 @@ func (s *sentinels) masterBy(ctx context.Context, addr string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	reply, err := c.do(ctx, []string{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", s.master})
-	re := (*replyError)(nil)
+	reply, err := c.Do(ctx, []string{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", s.Master})
+	re := (*ReplyError)(nil)
 	switch list, _ := reply.([]any); {
-	case errors.As(err, &re) && strings.Contains(re.text, "unknown command"):
+	case errors.As(err, &re) && strings.Contains(re.Text, "unknown command"):
 		return "", fmt.Errorf("%w: the server at %s is no sentinel: want the addresses of sentinels, or redis:// for a server without", driver.ErrInvalid, addr)
-	case errors.As(err, &re) && (re.is("NOAUTH") || re.is("WRONGPASS")):
-		return "", wrong(fmt.Sprintf("the sentinel %s wants another user or password: sentinel_user, sentinel_password", addr), err)
+	case errors.As(err, &re) && (re.HasCode("NOAUTH") || re.HasCode("WRONGPASS")):
+		return "", Invalid(fmt.Sprintf("the sentinel %s wants another user or password: sentinel_user, sentinel_password", addr), err)
 	case err != nil:
-		return "", fmt.Errorf("sentinel %s: %w", addr, explainServer(err))
+		return "", fmt.Errorf("sentinel %s: %w", addr, Explain(err))
 	case reply == nil:
-		return "", fmt.Errorf("%w: the sentinel %s knows no master named %q", driver.ErrInvalid, addr, s.master)
+		return "", fmt.Errorf("%w: the sentinel %s knows no master named %q", driver.ErrInvalid, addr, s.Master)
 	case len(list) != 2:
 		return "", fmt.Errorf("sentinel %s: %w", addr, errUnexpected)
 	default:
@@ -85,17 +87,17 @@ func (s *sentinels) masterBy(ctx context.Context, addr string) (string, error) {
 	}
 }
 
-func (s *sentinels) sentinel(addr string) (server, error) {
+func (s *sentinels) sentinel(addr string) (Server, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, driver.ErrClosed
 	}
 	if s.asked == nil {
-		s.asked = map[string]server{}
+		s.asked = map[string]Server{}
 	}
 	if s.asked[addr] == nil {
-		s.asked[addr] = s.ask(addr)
+		s.asked[addr] = s.DialSentinel(addr)
 	}
 	return s.asked[addr], nil
 }

@@ -9,16 +9,16 @@ import (
 // slots is how many pieces a cluster's keys are divided into.
 const slots = 16384
 
-// slotOf is the slot of a key: that of the text between its first { and the next }, if
+// SlotOf is the slot of a key: that of the text between its first { and the next }, if
 // there is any, else of the whole key.
-func slotOf(key string) int {
-	if tag, ok := hashTag(key); ok {
+func SlotOf(key string) int {
+	if tag, ok := HashTag(key); ok {
 		key = tag
 	}
 	return int(crc16(key)) % slots
 }
 
-func hashTag(key string) (tag string, ok bool) {
+func HashTag(key string) (tag string, ok bool) {
 	_, rest, ok := strings.Cut(key, "{")
 	if !ok {
 		return "", false
@@ -51,8 +51,8 @@ var crcTable = func() (table [256]uint16) {
 	return table
 }()
 
-// slotTags has for each slot a text that lies in it, the shortest number that does.
-var slotTags = sync.OnceValue(func() *[slots]string {
+// SlotTags has for each slot a text that lies in it, the shortest number that does.
+var SlotTags = sync.OnceValue(func() *[slots]string {
 	var tags [slots]string
 	for n, left := 0, slots; left > 0; n++ {
 		tag := strconv.Itoa(n)

@@ -13,7 +13,7 @@ import (
 // Everything but the channel is guarded by the hub's mutex.
 type station struct {
 	hub     *hub
-	server  server
+	server  Server
 	changed chan struct{} // holds a signal that something is wanted
 
 	channels map[string]*channel
@@ -50,17 +50,17 @@ func (s *station) run() {
 	backoff := shortestBackoff
 	for !s.finished() {
 		n := s.newSession()
-		l, err := s.server.listen(s.hub.ctx, func(e event) { s.on(n, e) })
+		l, err := s.server.Listen(s.hub.ctx, func(e Event) { s.on(n, e) })
 		if err == nil {
 			backoff = shortestBackoff
 			err = s.serve(n, l)
-			l.close()
+			l.Close()
 		}
 		if err != nil {
 			// Those who have waited since before are not kept waiting for a server that
 			// can't be reached or refuses.
 			s.failUnarmed(err)
-			s.hub.client.doubt()
+			s.hub.client.Refresh()
 			s.pause(backoff)
 			backoff = min(2*backoff, longestBackoff)
 			s.rehome()
@@ -103,7 +103,7 @@ func (s *station) newSession() *session {
 }
 
 // serve keeps the connection in agreement with what is wanted; nil: nothing is.
-func (s *station) serve(n *session, l listener) error {
+func (s *station) serve(n *session, l Listener) error {
 	tick := time.NewTicker(s.hub.round)
 	defer tick.Stop()
 	for {
@@ -144,7 +144,7 @@ func (s *station) rehome() {
 	h.mu.Unlock()
 	for name, key := range keys {
 		ctx, cancel := context.WithTimeout(h.ctx, defaultRound)
-		at, err := h.client.at(ctx, key)
+		at, err := h.client.At(ctx, key)
 		cancel()
 		if err != nil || at == s.server {
 			continue
@@ -171,7 +171,7 @@ func (s *station) leave(c *channel) {
 }
 
 // sync sends what is missing.
-func (s *station) sync(n *session, l listener) error {
+func (s *station) sync(n *session, l Listener) error {
 	s.hub.mu.Lock()
 	for _, c := range s.channels {
 		if c.idle > keepChannel {
@@ -195,10 +195,10 @@ func (s *station) sync(n *session, l listener) error {
 		n.waits = time.Now()
 	}
 	s.hub.mu.Unlock()
-	if err := s.hub.voice.each(s.hub.ctx, less, l.unsubscribe); err != nil {
+	if err := s.hub.voice.each(s.hub.ctx, less, l.Unsubscribe); err != nil {
 		return err
 	}
-	return s.hub.voice.each(s.hub.ctx, more, l.subscribe)
+	return s.hub.voice.each(s.hub.ctx, more, l.Subscribe)
 }
 
 // tidy counts a round for what is not used. The mutex is held.
@@ -214,32 +214,32 @@ func (s *station) tidy() {
 }
 
 // on is called by the connection of session n.
-func (s *station) on(n *session, e event) {
+func (s *station) on(n *session, e Event) {
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
 	if s.session != n {
 		return
 	}
 	n.waits = time.Time{}
-	c := s.channels[e.channel]
-	switch e.kind {
-	case confirmed:
-		if s.hub.voice.last(e) && down(n.asked, e.channel) && c != nil && c.asked {
+	c := s.channels[e.Channel]
+	switch e.Kind {
+	case Subscribed:
+		if s.hub.voice.last(e) && down(n.asked, e.Channel) && c != nil && c.asked {
 			c.confirmed()
 		}
-	case ended:
-		if s.hub.voice.last(e) && n.left[e.channel] > 0 {
-			down(n.left, e.channel)
-		} else if e.sharded && c != nil {
+	case Unsubscribed:
+		if s.hub.voice.last(e) && n.left[e.Channel] > 0 {
+			down(n.left, e.Channel)
+		} else if e.Sharded && c != nil {
 			s.moved(c)
 		}
-	case received:
+	case Received:
 		if c != nil {
-			c.wake(c.wakes(e.message))
+			c.wake(c.wakes(e.Message))
 		}
-	case broken:
+	case Broken:
 		select {
-		case n.broken <- e.err:
+		case n.broken <- e.Err:
 		default:
 		}
 	}
@@ -249,9 +249,9 @@ func (s *station) on(n *session, e event) {
 // say where to; the next round asks. The mutex is held.
 func (s *station) moved(c *channel) {
 	c.live = false
-	s.hub.client.doubt()
+	s.hub.client.Refresh()
 	s.hub.wg.Go(func() {
-		s.pause(shortestBackoff + lookGap)
+		s.pause(shortestBackoff + RefreshGap)
 		s.rehome()
 		s.hub.mu.Lock()
 		defer s.hub.mu.Unlock()

@@ -46,8 +46,8 @@ func stringLayout(strict bool) *layout {
 // slotCounter is the counter for the names of one slot: a script of a cluster reaches
 // no other. A prefix with a hash tag has all its names in one.
 func slotCounter(prefix, name string) string {
-	if _, ok := hashTag(prefix); ok {
+	if _, ok := HashTag(prefix); ok {
 		return prefix + counterName
 	}
-	return prefix + counterName + ":{" + slotTags()[slotOf(prefix+name)] + "}"
+	return prefix + counterName + ":{" + SlotTags()[SlotOf(prefix+name)] + "}"
 }

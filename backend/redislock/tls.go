@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// certified wants the server at addr to show a certificate for its address. Servers that
+// CertifiedFor wants the server at addr to show a certificate for its address. Servers that
 // call each other by numbers may also show one for a name by which the user knows them.
-func certified(c *tls.Config, addr string, users []string) *tls.Config {
+func CertifiedFor(c *tls.Config, addr string, users []string) *tls.Config {
 	c = c.Clone()
 	host, _, _ := net.SplitHostPort(addr)
 	c.ServerName = host

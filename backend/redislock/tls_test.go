@@ -27,7 +27,7 @@ func TestStalledWrite(t *testing.T) {
 	srv.Pause()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := b.client.do(ctx, "", []string{"ECHO", large}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := b.client.Do(ctx, "", []string{"ECHO", large}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a large command: %v", err)
 	}
 	srv.Resume()
@@ -100,22 +100,4 @@ func TestTLS(t *testing.T) {
 	release(t, b, late)
 	release(t, b, r)
 	signalled(t, w)
-}
-
-func TestErrorCodes(t *testing.T) {
-	for _, c := range []struct {
-		text, code string
-		want       bool
-	}{
-		{"WRONGTYPE Operation against", "WRONGTYPE", true},
-		{"ERR Error running script (call to f_1): @user_script:3: WRONGTYPE Operation against", "WRONGTYPE", true},
-		{"ERR user_script:9: WRONGTYPE Operation", "WRONGTYPE", true},
-		{"ERR the word WRONGTYPE", "WRONGTYPE", false},
-		{"NOSCRIPT No matching script", "NOSCRIPT", true},
-		{"NOSCRIPTS", "NOSCRIPT", false},
-	} {
-		if got := (&replyError{text: c.text}).is(c.code); got != c.want {
-			t.Errorf("%q is %s: %v", c.text, c.code, got)
-		}
-	}
 }

@@ -26,7 +26,7 @@ type target struct {
 
 // schemes are those that Open knows.
 var schemes = []string{
-	toServer, "rediss", toSocket, toSentinels, "rediss+sentinel", toCluster, "rediss+cluster",
+	SchemeServer, "rediss", SchemeSocket, SchemeSentinel, "rediss+sentinel", SchemeCluster, "rediss+cluster",
 }
 
 // readURL says where the servers are and how to use them.
@@ -34,7 +34,7 @@ func readURL(u *url.URL) (*target, error) {
 	plain, secure := strings.CutPrefix(u.Scheme, "rediss")
 	t := &target{scheme: u.Scheme}
 	if secure {
-		t.scheme = toServer + plain
+		t.scheme = SchemeServer + plain
 	}
 	p := driver.NewParams(u)
 	t.readParams(u, p)
@@ -64,9 +64,9 @@ func (t *target) readParams(u *url.URL, p *driver.Params) {
 		ReplicaTimeout: p.Duration("replica_timeout", 0),
 	}
 	switch t.scheme {
-	case toSocket:
+	case SchemeSocket:
 		t.server.DB = p.Int("db", 0, 0, 1<<20)
-	case toSentinels:
+	case SchemeSentinel:
 		o := *t.server
 		o.Username, o.Password = p.String("sentinel_user", ""), p.String("sentinel_password", "")
 		t.sentinel = &o
@@ -84,7 +84,7 @@ func (t *target) readTLS(p *driver.Params) error {
 }
 
 func (t *target) readPlace(u *url.URL) error {
-	if t.scheme == toSocket {
+	if t.scheme == SchemeSocket {
 		if u.Path == "" || u.Host != "" {
 			return fmt.Errorf("%w: want redis+unix:///path/to/socket?db=0, with three slashes", driver.ErrInvalid)
 		}
@@ -92,7 +92,7 @@ func (t *target) readPlace(u *url.URL) error {
 		return nil
 	}
 	port := "6379"
-	if t.scheme == toSentinels {
+	if t.scheme == SchemeSentinel {
 		port = "26379"
 	}
 	var err error
@@ -101,11 +101,11 @@ func (t *target) readPlace(u *url.URL) error {
 	}
 	db := strings.Trim(u.Path, "/")
 	switch t.scheme {
-	case toServer:
+	case SchemeServer:
 		if len(t.addrs) > 1 {
 			return fmt.Errorf("%w: one server has one host: want redis+sentinel:// or redis+cluster:// for several", driver.ErrInvalid)
 		}
-	case toSentinels:
+	case SchemeSentinel:
 		t.master, db, _ = strings.Cut(db, "/")
 		if t.master == "" {
 			return fmt.Errorf("%w: want the name of the master that the sentinels watch, as in redis+sentinel://host1,host2,host3/mymaster", driver.ErrInvalid)
@@ -123,7 +123,7 @@ func (t *target) readDB(db string) error {
 		// It may be a piece of a password with a slash in it: it is not quoted.
 		return fmt.Errorf("%w: the database is not a number, as in redis://localhost:6379/0; characters such as / # ? @ in a password must be %%-encoded", driver.ErrInvalid)
 	}
-	if t.scheme == toCluster && n != 0 {
+	if t.scheme == SchemeCluster && n != 0 {
 		return fmt.Errorf("%w: a Redis Cluster has no database but 0", driver.ErrInvalid)
 	}
 	t.server.DB = n
@@ -135,7 +135,7 @@ func (t *target) to(o *redis.Options, addr string) *redis.Options {
 	own := *o
 	own.Addr = addr
 	if o.TLSConfig != nil {
-		own.TLSConfig = certified(o.TLSConfig, addr, t.addrs)
+		own.TLSConfig = CertifiedFor(o.TLSConfig, addr, t.addrs)
 	}
 	return &own
 }
@@ -147,10 +147,10 @@ func (t *target) name() string {
 		scheme = "rediss" + strings.TrimPrefix(scheme, "redis")
 	}
 	switch t.scheme {
-	case toCluster:
+	case SchemeCluster:
 		return scheme + "://" + netaddr.Listed(t.addrs)
-	case toSentinels:
-		return serverName(scheme, netaddr.Listed(t.addrs)+"/"+t.master, t.server.DB)
+	case SchemeSentinel:
+		return ServerName(scheme, netaddr.Listed(t.addrs)+"/"+t.master, t.server.DB)
 	}
-	return serverName(scheme, t.addrs[0], t.server.DB)
+	return ServerName(scheme, t.addrs[0], t.server.DB)
 }

@@ -11,11 +11,11 @@ import (
 
 // saying is a client that answers whatever it is asked with an error, or not at all.
 type saying struct {
-	client
+	Client
 	err error
 }
 
-func (s saying) do(ctx context.Context, _ string, _ []string) (any, error) {
+func (s saying) Do(ctx context.Context, _ string, _ []string) (any, error) {
 	if s.err == nil {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -36,7 +36,7 @@ func TestVoiceLearns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = v.learn(t.Context(), saying{err: &replyError{text: text}})
+		err = v.learn(t.Context(), saying{err: &ReplyError{Text: text}})
 		if got := v.speech(); got != want || (err == nil) != (want != unsettled) {
 			t.Errorf("%s: settled as %d, want %d; %v", text, got, want, err)
 		}
@@ -67,11 +67,11 @@ func TestVoiceLearnsInTime(t *testing.T) {
 
 // stumbling is a client whose first connection has died unnoticed.
 type stumbling struct {
-	client
+	Client
 	asked int
 }
 
-func (s *stumbling) do(context.Context, string, []string) (any, error) {
+func (s *stumbling) Do(context.Context, string, []string) (any, error) {
 	if s.asked++; s.asked == 1 {
 		return nil, io.EOF
 	}

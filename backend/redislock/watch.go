@@ -47,7 +47,7 @@ type topic struct {
 
 // watchError: who may not subscribe must poll.
 func watchError(name string, err error) error {
-	if re := (*replyError)(nil); errors.As(err, &re) && re.is("NOPERM") {
+	if re := (*ReplyError)(nil); errors.As(err, &re) && re.HasCode("NOPERM") {
 		return fmt.Errorf("%w: %w", driver.ErrSkip, re)
 	}
 	return fmt.Errorf("redislock: watch %s: %w", driver.Quote(name), err)
