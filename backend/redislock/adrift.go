@@ -6,6 +6,8 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 )
 
 // adrift are the attempts to acquire that were given up, and may still be executed: a later
@@ -22,7 +24,7 @@ type adrift struct {
 
 // note remembers an attempt if it ended with an error that says so.
 func (a *adrift) note(owner string, err error) {
-	u := (*UnansweredError)(nil)
+	u := (*redisconn.UnansweredError)(nil)
 	if err == nil || !errors.As(err, &u) {
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -81,7 +82,7 @@ func TestScriptlessCommandsOfEachCall(t *testing.T) {
 	trips := 0
 	f := b.scriptless.of(0, "")
 	send := f.send
-	f.send = func(ctx context.Context, commands [][]string) []Answer {
+	f.send = func(ctx context.Context, commands [][]string) []redisconn.Answer {
 		trips++
 		return send(ctx, commands)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
@@ -219,7 +220,7 @@ func TestCallersGiveUpAtRandom(t *testing.T) {
 
 // countingClient counts the commands that callers send.
 type countingClient struct {
-	Client
+	redisconn.Client
 	commands atomic.Int64
 }
 

@@ -7,13 +7,15 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 )
 
 // ferry takes the commands of many callers to the server together: those that come
 // while it is away wait, and go with the next trip, in their order. It is for what must
 // have a connection by itself, or keeps one busy: WATCH and WAIT.
 type ferry struct {
-	send  func(ctx context.Context, commands [][]string) []Answer
+	send  func(ctx context.Context, commands [][]string) []redisconn.Answer
 	kept  func() bool // the next trip goes on the connection of the last; nil: nobody knows
 	rest  func()      // nobody waits; may be nil
 	back  func()      // the same, without the mutex
@@ -24,7 +26,7 @@ type ferry struct {
 	mu      sync.Mutex
 	waiting []*load
 	away    bool
-	overdue Overdue
+	overdue redisconn.Overdue
 
 	// Those below are for who makes the trips.
 	comparing []*load
@@ -56,7 +58,7 @@ func (f *ferries) of(slot int, key string) *ferry {
 // new is the ferry that is used from now on. The mutex is held.
 func (f *ferries) new(slot int, key string) *ferry {
 	made := f.build(key)
-	made.overdue.Limit = DefaultTimeout
+	made.overdue.Limit = redisconn.DefaultTimeout
 	made.overdue.Fire = func() { f.leave(slot, key, made) }
 	made.back = func() { f.back(slot, key, made) }
 	if f.bySlot == nil {
@@ -102,8 +104,8 @@ type load struct {
 	guards   []guard
 	acked    bool // the replicas are asked
 
-	answers []Answer
-	acks    Answer
+	answers []redisconn.Answer
+	acks    redisconn.Answer
 	err     error // of the guards
 
 	gone  atomic.Bool // the caller has given up
@@ -125,7 +127,7 @@ func (f *ferry) do(ctx context.Context, l *load) error {
 		return nil
 	case <-ctx.Done():
 		l.gone.Store(true)
-		return &UnansweredError{ctx.Err(), l.done}
+		return &redisconn.UnansweredError{Err: ctx.Err(), Done: l.done}
 	}
 }
 
@@ -179,7 +181,7 @@ func (f *ferry) cross() {
 				f.comparing = append(f.comparing, l)
 				continue
 			}
-			t.add(l, l.commands, func(got []Answer) { l.answers = got })
+			t.add(l, l.commands, func(got []redisconn.Answer) { l.answers = got })
 			t.end(l)
 		}
 		f.askReplicas(&t)
@@ -200,7 +202,7 @@ func (f *ferry) cross() {
 func (f *ferry) next() (loads []*load, more bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := min(len(f.waiting), MaxPipeline)
+	n := min(len(f.waiting), redisconn.MaxPipeline)
 	loads, f.waiting = f.waiting[:n:n], f.waiting[n:]
 	f.overdue.Begin(len(f.waiting) > 0)
 	loads = slices.DeleteFunc(loads, func(l *load) bool {
@@ -226,7 +228,7 @@ func (f *ferry) askReplicas(t *trip) {
 	if len(asked) == 0 {
 		return
 	}
-	t.add(nil, [][]string{f.wait}, func(got []Answer) {
+	t.add(nil, [][]string{f.wait}, func(got []redisconn.Answer) {
 		for _, l := range asked {
 			l.acks = got[0]
 		}
@@ -244,10 +246,10 @@ type trip struct {
 
 type part struct {
 	n    int
-	read func([]Answer)
+	read func([]redisconn.Answer)
 }
 
-func (t *trip) add(l *load, commands [][]string, read func([]Answer)) {
+func (t *trip) add(l *load, commands [][]string, read func([]redisconn.Answer)) {
 	t.commands = append(t.commands, commands...)
 	t.parts = append(t.parts, part{len(commands), read})
 	if l != nil {
@@ -257,13 +259,13 @@ func (t *trip) add(l *load, commands [][]string, read func([]Answer)) {
 
 func (t *trip) end(l *load) { t.ended = append(t.ended, l) }
 
-func (t *trip) make(send func(context.Context, [][]string) []Answer) {
+func (t *trip) make(send func(context.Context, [][]string) []redisconn.Answer) {
 	if len(t.commands) == 0 {
 		return
 	}
 	// Those who wait give up by themselves; the connection has a timeout of its own.
 	got := send(context.Background(), t.commands)
-	t.broken = TransportError(got)
+	t.broken = redisconn.TransportError(got)
 	for _, p := range t.parts {
 		p.read(got[:p.n])
 		got = got[p.n:]

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -51,10 +52,10 @@ func (b *Backend) noLock(name, data string) error {
 
 // named puts the key into a script's answer about other data.
 func (b *Backend) named(name string, err error) error {
-	re, is := AsReply(err)
+	re, is := redisconn.AsReply(err)
 	if !is || !re.HasCode("NOLOCK") {
 		return err
 	}
-	_, data, _ := strings.Cut(WithoutScript(re.Text), "NOLOCK ")
+	_, data, _ := strings.Cut(redisconn.WithoutScript(re.Text), "NOLOCK ")
 	return b.noLock(name, data)
 }

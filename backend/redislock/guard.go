@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 )
 
 // guard changes a key if it is Owner's, for servers that run no scripts: on one trip the
@@ -93,8 +95,8 @@ func (f *ferry) beginGuards(t *trip) {
 		for _, g := range guards {
 			watch, get = append(watch, g.key), append(get, g.key)
 		}
-		t.add(nil, append([][]string{watch, get}, lefts(guards)...), func(got []Answer) {
-			if TransportError(got) != nil {
+		t.add(nil, append([][]string{watch, get}, lefts(guards)...), func(got []redisconn.Answer) {
+			if redisconn.TransportError(got) != nil {
 				return // see loseGuards
 			}
 			l.see(guards, got)
@@ -116,7 +118,7 @@ func lefts(guards []*guard) (commands [][]string) {
 }
 
 // see compares what the keys have with what they should.
-func (l *load) see(guards []*guard, got []Answer) {
+func (l *load) see(guards []*guard, got []redisconn.Answer) {
 	for _, a := range got {
 		if a.Err != nil {
 			l.err = explain(a.Err)
@@ -159,18 +161,18 @@ func (f *ferry) finishGuards(t *trip) {
 	}
 	f.watched = nil
 	if len(loads) == 0 {
-		t.add(nil, [][]string{{"UNWATCH"}}, func([]Answer) {})
+		t.add(nil, [][]string{{"UNWATCH"}}, func([]redisconn.Answer) {})
 		return
 	}
 	t.loads = append(t.loads, loads...)
-	t.add(nil, append(commands, []string{"EXEC"}), func(got []Answer) { f.executed(t, loads, got) })
+	t.add(nil, append(commands, []string{"EXEC"}), func(got []redisconn.Answer) { f.executed(t, loads, got) })
 }
 
 // executed reads the answers to a transaction.
-func (f *ferry) executed(t *trip, loads []*load, got []Answer) {
+func (f *ferry) executed(t *trip, loads []*load, got []redisconn.Answer) {
 	results, done := got[len(got)-1].Reply.([]any)
-	err := FirstError(got)
-	_, refused := AsReply(err) // and nothing was done
+	err := redisconn.FirstError(got)
+	_, refused := redisconn.AsReply(err) // and nothing was done
 	for _, l := range loads {
 		switch {
 		case done:

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
@@ -172,12 +173,12 @@ func outlivesConnection(t *testing.T, ttl time.Duration) error {
 
 // muteOnce is a server whose first connection for subscriptions never answers.
 type muteOnce struct {
-	Server
+	redisconn.Server
 	conns int
-	on    func(Event)
+	on    func(redisconn.Event)
 }
 
-func (m *muteOnce) Listen(_ context.Context, on func(Event)) (Listener, error) {
+func (m *muteOnce) Listen(_ context.Context, on func(redisconn.Event)) (redisconn.Listener, error) {
 	m.conns++
 	m.on = on
 	return m, nil
@@ -186,7 +187,7 @@ func (m *muteOnce) Listen(_ context.Context, on func(Event)) (Listener, error) {
 func (m *muteOnce) Subscribe(_ context.Context, sharded bool, channels []string) error {
 	for _, c := range channels {
 		if m.conns > 1 {
-			m.on(Event{Kind: Subscribed, Channel: c, Sharded: sharded})
+			m.on(redisconn.Event{Kind: redisconn.Subscribed, Channel: c, Sharded: sharded})
 		}
 	}
 	return nil
@@ -200,12 +201,12 @@ func (m *muteOnce) Close()                                            {}
 // the silence of the old one would count as its end.
 func TestUnconfirmedSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := newBackend(NewSingle(&muteOnce{}), nil)
+		b, err := newBackend(redisconn.NewSingle(&muteOnce{}), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer b.Close()
-		ctx, cancel := timeout(t, HealthCheck)
+		ctx, cancel := timeout(t, redisconn.HealthCheck)
 		defer cancel()
 		for {
 			w, err := b.Watch(ctx, request("", driver.Exclusive))

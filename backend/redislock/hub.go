@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -26,7 +27,7 @@ const (
 // Watches only change what is wanted. A station for each server makes its connection
 // agree with it.
 type hub struct {
-	client  Client
+	client  redisconn.Client
 	voice   *voice
 	round   time.Duration
 	ctx     context.Context // ends with the hub
@@ -37,17 +38,17 @@ type hub struct {
 	mu       sync.Mutex
 	channels map[string]*channel
 	owners   map[string]*watch
-	stations map[Server]*station // whose goroutine lives
+	stations map[redisconn.Server]*station // whose goroutine lives
 }
 
-func newHub(c Client, v *voice) *hub {
+func newHub(c redisconn.Client, v *voice) *hub {
 	h := &hub{
 		client:   c,
 		voice:    v,
 		round:    defaultRound,
 		channels: map[string]*channel{},
 		owners:   map[string]*watch{},
-		stations: map[Server]*station{},
+		stations: map[redisconn.Server]*station{},
 	}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h
@@ -90,7 +91,7 @@ func (h *hub) add(ctx context.Context, w *watch, key string, t topic) error {
 }
 
 // join adds w to a topic's channel. The mutex is held.
-func (h *hub) join(w *watch, key string, t topic, at Server) {
+func (h *hub) join(w *watch, key string, t topic, at redisconn.Server) {
 	c := h.channels[t.name]
 	if c == nil {
 		c = &channel{topic: t, key: key}
@@ -106,7 +107,7 @@ func (h *hub) join(w *watch, key string, t topic, at Server) {
 }
 
 // settle gives a channel to a server's station. The mutex is held.
-func (h *hub) settle(c *channel, at Server) {
+func (h *hub) settle(c *channel, at redisconn.Server) {
 	s := h.stations[at]
 	if s == nil {
 		s = &station{hub: h, server: at, changed: make(chan struct{}, 1), channels: map[string]*channel{}}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -105,7 +106,7 @@ func closing(t testing.TB, b *Backend, end func()) *Backend {
 }
 
 type closer struct {
-	Client
+	redisconn.Client
 	end func()
 }
 
@@ -330,7 +331,7 @@ func (m *messages) next(channel, payload string) {
 }
 
 // serverOf is the server of a backend that has one.
-func serverOf(b *Backend) Server {
+func serverOf(b *Backend) redisconn.Server {
 	s, err := b.client.At(context.Background(), "")
 	if err != nil {
 		panic(err)

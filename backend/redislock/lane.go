@@ -1,27 +1,31 @@
 package redislock
 
-import "context"
+import (
+	"context"
+
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
+)
 
 // lane is a connection that a ferry has to itself, while it has something to send, to
 // the server that has a key.
 type lane struct {
-	client Client
+	client redisconn.Client
 	key    string
-	conn   DedicatedConn // nil: the next trip opens one
-	at     Server
+	conn   redisconn.DedicatedConn // nil: the next trip opens one
+	at     redisconn.Server
 	doubt  bool // whether that server has the key
 }
 
-func (l *lane) send(ctx context.Context, commands [][]string) []Answer {
+func (l *lane) send(ctx context.Context, commands [][]string) []redisconn.Answer {
 	if l.conn == nil {
 		if err := l.open(ctx); err != nil {
-			return FailAll(len(commands), err)
+			return redisconn.FailAll(len(commands), err)
 		}
 	}
 	got := l.conn.DoAll(ctx, commands)
-	broken := TransportError(got) != nil
+	broken := redisconn.TransportError(got) != nil
 	for _, a := range got {
-		l.doubt = l.doubt || broken || NotExecuted(a.Err)
+		l.doubt = l.doubt || broken || redisconn.NotExecuted(a.Err)
 	}
 	if l.doubt || l.replaced(ctx) {
 		l.end(true)

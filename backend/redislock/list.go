@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -65,11 +66,11 @@ func (b *Backend) passes(prefix string) []*pass {
 
 // listOne shows the names of one server's locks; more: show wants more. All passes ask for
 // a page in one trip.
-func (b *Backend) listOne(ctx context.Context, s Server, prefix string, show func(name string) bool) (more bool, err error) {
+func (b *Backend) listOne(ctx context.Context, s redisconn.Server, prefix string, show func(name string) bool) (more bool, err error) {
 	byType := true
 	for passes := b.passes(prefix); len(passes) > 0; {
 		pages := s.DoAll(ctx, scans(passes, byType))
-		if re, is := AsReply(pages[0].Err); is && byType && strings.Contains(re.Text, "syntax error") {
+		if re, is := redisconn.AsReply(pages[0].Err); is && byType && strings.Contains(re.Text, "syntax error") {
 			byType = false // which came with Redis 6.0
 			continue
 		}
@@ -107,7 +108,7 @@ func scans(passes []*pass, byType bool) (commands [][]string) {
 }
 
 // next returns the names that p finds on a page.
-func (p *pass) next(ctx context.Context, page Answer) ([]string, error) {
+func (p *pass) next(ctx context.Context, page redisconn.Answer) ([]string, error) {
 	if page.Err != nil {
 		return nil, explain(page.Err)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
@@ -135,11 +136,11 @@ func TestListWithoutTypes(t *testing.T) {
 
 // typelessClient has servers that refuse TYPE in SCAN.
 type typelessClient struct {
-	Client
+	redisconn.Client
 	refused int
 }
 
-func (c *typelessClient) All(ctx context.Context) (servers []Server, err error) {
+func (c *typelessClient) All(ctx context.Context) (servers []redisconn.Server, err error) {
 	all, err := c.Client.All(ctx)
 	for _, s := range all {
 		servers = append(servers, typelessServer{s, c})
@@ -148,14 +149,14 @@ func (c *typelessClient) All(ctx context.Context) (servers []Server, err error) 
 }
 
 type typelessServer struct {
-	Server
+	redisconn.Server
 	c *typelessClient
 }
 
-func (s typelessServer) DoAll(ctx context.Context, commands [][]string) []Answer {
+func (s typelessServer) DoAll(ctx context.Context, commands [][]string) []redisconn.Answer {
 	if commands[0][0] == "SCAN" && slices.Contains(commands[0], "TYPE") {
 		s.c.refused++
-		return FailAll(len(commands), &ReplyError{Text: "ERR syntax error"})
+		return redisconn.FailAll(len(commands), &redisconn.ReplyError{Text: "ERR syntax error"})
 	}
 	return s.Server.DoAll(ctx, commands)
 }

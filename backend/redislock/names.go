@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -102,7 +103,7 @@ func oneSlot(name string) error {
 	if !strings.ContainsAny(name, "{}") {
 		return nil
 	}
-	if tag, ok := HashTag(name); ok && tag != "" {
+	if tag, ok := redisconn.HashTag(name); ok && tag != "" {
 		return nil
 	}
 	return fmt.Errorf("%w: the name %s: a Redis Cluster takes what stands between the first { and the next } as the place of a lock's keys, and here there is nothing: want a name without braces, or such as a{b}c",

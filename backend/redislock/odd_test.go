@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
@@ -44,7 +45,7 @@ func TestSemaphoreIsNoMutex(t *testing.T) {
 			mutex := request(counted.Name, driver.Exclusive)
 			mutex.Queue = queue
 			err := refused(t, b, mutex, driver.ErrInvalid)
-			if re, is := AsReply(err); is && strings.Contains(err.Error(), re.Text) {
+			if re, is := redisconn.AsReply(err); is && strings.Contains(err.Error(), re.Text) {
 				t.Errorf("%+v: %v: Redis' own words are of no use", o, err)
 			}
 		}

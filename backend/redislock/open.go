@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/redis/go-redis/v9"
@@ -57,7 +58,7 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	return b, nil
 }
 
-func (t *target) open(ctx context.Context, c Client) (*Backend, error) {
+func (t *target) open(ctx context.Context, c redisconn.Client) (*Backend, error) {
 	b, err := newPatient(c, t.opts, t.server.ReadTimeout)
 	if err == nil {
 		err = t.check(ctx, c)
@@ -92,26 +93,28 @@ func (t *target) tell(err error) error {
 	case !secure && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)):
 		text += "; does the server want TLS, as in rediss://?"
 	}
-	return Reworded(text, err)
+	return redisconn.Reworded(text, err)
 }
 
 // connect makes the client; nothing is sent yet.
-func (t *target) connect() Client {
+func (t *target) connect() redisconn.Client {
 	switch t.scheme {
-	case SchemeCluster:
-		return NewCluster(t.name(),
+	case redisconn.SchemeCluster:
+		return redisconn.NewCluster(t.name(),
 			func(context.Context) ([]string, error) { return t.addrs, nil },
-			func(_ context.Context, addr string) (Server, error) { return NewServer(t.to(t.server, addr)), nil })
-	case SchemeSentinel:
-		return NewSentinel(SentinelOptions{Addrs: t.addrs, Master: t.master, Name: t.name(),
-			DialSentinel: func(addr string) Server { return NewServer(t.to(t.sentinel, addr)) },
-			DialMaster: func(addr string) Server {
+			func(_ context.Context, addr string) (redisconn.Server, error) {
+				return redisconn.NewServer(t.to(t.server, addr)), nil
+			})
+	case redisconn.SchemeSentinel:
+		return redisconn.NewSentinel(redisconn.SentinelOptions{Addrs: t.addrs, Master: t.master, Name: t.name(),
+			DialSentinel: func(addr string) redisconn.Server { return redisconn.NewServer(t.to(t.sentinel, addr)) },
+			DialMaster: func(addr string) redisconn.Server {
 				o := t.to(t.server, addr)
 				o.OnConnect = mastersOnly
-				return NewServer(o)
+				return redisconn.NewServer(o)
 			}})
 	}
-	return NewSingle(NewServer(t.to(t.server, t.addrs[0])))
+	return redisconn.NewSingle(redisconn.NewServer(t.to(t.server, t.addrs[0])))
 }
 
 // mastersOnly refuses a server that has become a replica: what it knows may be old.
@@ -123,20 +126,20 @@ func mastersOnly(ctx context.Context, conn *redis.Conn) error {
 	return nil // who may not ask finds out when writing
 }
 
-var errReplica = &ReplyError{Text: "READONLY this server is a replica"}
+var errReplica = &redisconn.ReplyError{Text: "READONLY this server is a replica"}
 
 // oldest is the first version with all that the scripts need.
 const oldest = 6
 
 // check refuses servers that are too old, and those that are not what the URL says.
 // HELLO came with 6.0; who may not ask is left to find out.
-func (t *target) check(ctx context.Context, c Client) error {
+func (t *target) check(ctx context.Context, c redisconn.Client) error {
 	s, err := c.At(ctx, "")
 	if err != nil {
 		return err
 	}
 	reply, err := s.Do(ctx, []string{"HELLO"})
-	re, is := AsReply(err)
+	re, is := redisconn.AsReply(err)
 	switch {
 	case is && re.UnknownCommand():
 		return fmt.Errorf("%w: the server is older than Redis %d.0", driver.ErrInvalid, oldest)
@@ -157,9 +160,9 @@ func (t *target) fits(h hello) error {
 	switch {
 	case h.mode == "sentinel":
 		return fmt.Errorf("%w: this is a sentinel: want redis+sentinel://%s/NAME-OF-THE-MASTER", driver.ErrInvalid, netaddr.Listed(t.addrs))
-	case h.mode == "cluster" && t.scheme != SchemeCluster:
+	case h.mode == "cluster" && t.scheme != redisconn.SchemeCluster:
 		return fmt.Errorf("%w: the server is part of a Redis Cluster: want redis+cluster://%s", driver.ErrInvalid, netaddr.Listed(t.addrs))
-	case h.replica() && t.scheme == SchemeServer:
+	case h.replica() && t.scheme == redisconn.SchemeServer:
 		return fmt.Errorf("%w: the server is a replica: want its master, or a redis+sentinel:// URL, which finds it", driver.ErrInvalid)
 	}
 	return nil
@@ -173,7 +176,7 @@ func (b *Backend) checkScripts(ctx context.Context) error {
 		if deniesScripts(err) {
 			return b.withoutScripts()
 		}
-		if _, is := AsReply(err); err != nil && !is {
+		if _, is := redisconn.AsReply(err); err != nil && !is {
 			return err
 		}
 	}
@@ -229,7 +232,7 @@ func NewRueidis(c rueidis.Client, opts *Options) (*Backend, error) {
 	if isNil(c) {
 		return nil, fmt.Errorf("%w: want a rueidis client, not nil", driver.ErrInvalid)
 	}
-	return newBackend(FromRueidis(c), opts)
+	return newBackend(redisconn.FromRueidis(c), opts)
 }
 
 // NewGoRedis makes a backend of a go-redis client, which stays the caller's: Close
@@ -247,7 +250,7 @@ func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
 	if isNil(c) {
 		return nil, fmt.Errorf("%w: want a go-redis client, not nil", driver.ErrInvalid)
 	}
-	client, timeout, err := FromGoRedis(c)
+	client, timeout, err := redisconn.FromGoRedis(c)
 	if err != nil {
 		return nil, err
 	}
@@ -255,7 +258,7 @@ func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
 }
 
 // newPatient makes a backend of a client that waits so long for an answer.
-func newPatient(c Client, opts *Options, timeout time.Duration) (*Backend, error) {
+func newPatient(c redisconn.Client, opts *Options, timeout time.Duration) (*Backend, error) {
 	b, err := newBackend(c, opts)
 	if err == nil {
 		err = b.replicas.within(timeout)

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -59,7 +60,7 @@ type Options struct {
 
 // Backend keeps locks in Redis. It is safe for concurrent use.
 type Backend struct {
-	client     Client
+	client     redisconn.Client
 	layout     *layout
 	prefix     string
 	replicas   replicas
@@ -80,7 +81,7 @@ var (
 	_ driver.Inspector = (*Backend)(nil)
 )
 
-func newBackend(c Client, opts *Options) (*Backend, error) {
+func newBackend(c redisconn.Client, opts *Options) (*Backend, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
@@ -118,7 +119,7 @@ func newBackend(c Client, opts *Options) (*Backend, error) {
 		b.caps.Name = c.Name()
 	}
 	b.acks.build = func(key string) *ferry {
-		return &ferry{wait: b.replicas.command(), doubt: func() { Reconnect(b.client, key) }, send: func(ctx context.Context, commands [][]string) []Answer {
+		return &ferry{wait: b.replicas.command(), doubt: func() { redisconn.Reconnect(b.client, key) }, send: func(ctx context.Context, commands [][]string) []redisconn.Answer {
 			return b.client.DoAll(ctx, key, commands)
 		}}
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/unsent"
 )
@@ -53,7 +54,7 @@ func (r replicas) command() []string {
 }
 
 // check reads WAIT's answer.
-func (r replicas) check(a Answer) error {
+func (r replicas) check(a redisconn.Answer) error {
 	if a.Err != nil {
 		return fmt.Errorf("asking the replicas: %w", explain(a.Err))
 	}
@@ -115,7 +116,7 @@ func (b *Backend) ferried(ctx context.Context, key string, l *load) (any, error)
 
 // runAckedThere asks the replicas of the server that has the keys.
 func (b *Backend) runAckedThere(ctx context.Context, s *script, keys, args []string) (reply any, missing, err error) {
-	var acks Answer
+	var acks redisconn.Answer
 	reply, err = b.runBy(ctx, s, keys, args, func(command []string) (any, error) {
 		got := b.client.DoAll(ctx, keys[0], [][]string{command, b.replicas.command()})
 		acks = got[1]
@@ -166,7 +167,7 @@ func (b *Backend) checkWait(ctx context.Context) error {
 		return nil
 	}
 	_, err := b.client.Do(ctx, "", []string{"WAIT", "0", "1"})
-	if re, is := AsReply(err); is && re.UnknownCommand() {
+	if re, is := redisconn.AsReply(err); is && re.UnknownCommand() {
 		return fmt.Errorf("%w: the server can't wait for replicas: %w", driver.ErrUnsupported, err)
 	}
 	return err

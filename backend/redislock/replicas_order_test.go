@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -16,7 +17,7 @@ func TestReplicasOfAnAbandonedAcquire(t *testing.T) {
 		warm(t, b, driver.Exclusive)
 		f := b.acks.of(0, r.Name)
 		send, under, on := f.send, make(chan struct{}), make(chan struct{})
-		f.send = func(ctx context.Context, commands [][]string) []Answer {
+		f.send = func(ctx context.Context, commands [][]string) []redisconn.Answer {
 			under <- struct{}{}
 			<-on
 			return send(ctx, commands)

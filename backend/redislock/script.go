@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -75,7 +76,7 @@ func (b *Backend) runBy(ctx context.Context, s *script, keys, args []string, sen
 	if err == nil {
 		return reply, nil
 	}
-	if re := (*ReplyError)(nil); errors.As(err, &re) && re.HasCode("NOSCRIPT") {
+	if re := (*redisconn.ReplyError)(nil); errors.As(err, &re) && re.HasCode("NOSCRIPT") {
 		// The server is new or was restarted. It has not run anything.
 		command[0], command[1] = "EVAL", v.source
 		reply, err = send(command)
@@ -88,21 +89,21 @@ func (b *Backend) runBy(ctx context.Context, s *script, keys, args []string, sen
 
 // deniesScripts reports whether the server refused to run a script, or any.
 func deniesScripts(err error) bool {
-	re, is := AsReply(err)
+	re, is := redisconn.AsReply(err)
 	return is && (re.HasCode("NOPERM") && strings.Contains(re.Text, "'eval") || re.UnknownCommand())
 }
 
 // explain makes facts of the server's errors that are facts, and leaves the others,
 // which say nothing of what became of the command.
 func explain(err error) error {
-	re, is := AsReply(err)
+	re, is := redisconn.AsReply(err)
 	switch {
 	case !is || driver.Final(err):
 		return err
 	case re.HasCode("INVALID"):
-		return fmt.Errorf("%w: %s", driver.ErrInvalid, strings.TrimPrefix(WithoutScript(re.Text), "INVALID "))
+		return fmt.Errorf("%w: %s", driver.ErrInvalid, strings.TrimPrefix(redisconn.WithoutScript(re.Text), "INVALID "))
 	case re.HasCode("WRONGTYPE"):
-		return Invalid("this name is used for another kind of lock, or for other data", re)
+		return redisconn.Invalid("this name is used for another kind of lock, or for other data", re)
 	}
-	return Explain(err)
+	return redisconn.Explain(err)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/unsent"
 )
@@ -44,7 +45,7 @@ func newScriptless(b *Backend) *scriptless {
 	p := &scriptless{b: b, rec: b.layout.recipes[driver.Exclusive]}
 	p.build = func(key string) *ferry {
 		l := &lane{client: b.client, key: key}
-		return &ferry{send: l.send, kept: l.kept, rest: l.rest, doubt: func() { Reconnect(b.client, key) }, wait: b.replicas.command()}
+		return &ferry{send: l.send, kept: l.kept, rest: l.rest, doubt: func() { redisconn.Reconnect(b.client, key) }, wait: b.replicas.command()}
 	}
 	return p
 }
@@ -152,7 +153,7 @@ func (p *scriptless) attempt(ctx context.Context, r driver.Request) (attempted, 
 		return attempted{}, err
 	}
 	first := l.answers[0]
-	if re, is := AsReply(first.Err); is && !old && strings.Contains(re.Text, "syntax error") {
+	if re, is := redisconn.AsReply(first.Err); is && !old && strings.Contains(re.Text, "syntax error") {
 		p.old.Store(true) // and nothing was taken
 		return p.attempt(ctx, r)
 	}
@@ -162,7 +163,7 @@ func (p *scriptless) attempt(ctx context.Context, r driver.Request) (attempted, 
 	if first.Err != nil {
 		return attempted{}, unsent.Mark(explain(first.Err))
 	}
-	if err := TransportError(l.answers); err != nil {
+	if err := redisconn.TransportError(l.answers); err != nil {
 		return attempted{}, err
 	}
 	s := attempted{taken: first.Reply == nil, value: text(first.Reply)}
@@ -175,7 +176,7 @@ func (p *scriptless) attempt(ctx context.Context, r driver.Request) (attempted, 
 		rest = rest[1:]
 	}
 	s.left, s.queued, s.id = integer(rest[0].Reply), integer(rest[1].Reply) > 0, text(rest[2].Reply)
-	s.trouble = explain(FirstError(rest))
+	s.trouble = explain(redisconn.FirstError(rest))
 	if l.acked && s.trouble == nil {
 		s.trouble = p.b.replicas.check(l.acks)
 	}
@@ -184,7 +185,7 @@ func (p *scriptless) attempt(ctx context.Context, r driver.Request) (attempted, 
 
 // otherType is the error for a key that is no string; nil for other errors.
 func (p *scriptless) otherType(name string, err error) error {
-	if re, is := AsReply(err); !is || !re.HasCode("WRONGTYPE") {
+	if re, is := redisconn.AsReply(err); !is || !re.HasCode("WRONGTYPE") {
 		return nil
 	}
 	return p.b.noLock(name, "no string")
@@ -255,8 +256,8 @@ func (p *scriptless) lost(ctx context.Context, name string) error {
 		return err
 	}
 	err := l.answers[0].Err
-	_, is := AsReply(err)
-	if NotExecuted(err) || err != nil && !is {
+	_, is := redisconn.AsReply(err)
+	if redisconn.NotExecuted(err) || err != nil && !is {
 		return explain(err)
 	}
 	return driver.ErrLost

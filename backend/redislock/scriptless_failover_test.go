@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
@@ -101,11 +102,13 @@ func TestScriptlessConnectionGivenUpInBetween(t *testing.T) {
 
 // replacing is a client that is told which server is the master.
 type replacing struct {
-	Client
+	redisconn.Client
 	now atomic.Value
 }
 
-func (r *replacing) At(context.Context, string) (Server, error) { return r.now.Load().(Server), nil }
+func (r *replacing) At(context.Context, string) (redisconn.Server, error) {
+	return r.now.Load().(redisconn.Server), nil
+}
 
 // Callers without a pause do not keep the connection to a master that was replaced, and that
 // still answers.
@@ -149,7 +152,7 @@ func TestScriptlessLeavesAReplacedMaster(t *testing.T) {
 func holdTrip(f *ferry, b *Backend, next func()) (goOn func()) {
 	under, on, send := make(chan struct{}), make(chan struct{}), f.send
 	trips := 0
-	f.send = func(ctx context.Context, commands [][]string) []Answer {
+	f.send = func(ctx context.Context, commands [][]string) []redisconn.Answer {
 		switch trips++; trips {
 		case 1:
 			close(under)

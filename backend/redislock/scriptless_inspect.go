@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -18,12 +19,12 @@ func (p *scriptless) look(ctx context.Context, name string) (sight, error) {
 		{"EXISTS", permitsKey(name)}, {"LRANGE", p.b.layout.line(name)[0], "0", "-1"},
 	})
 	// Some are asked of a key of another type.
-	var needed []Answer
+	var needed []redisconn.Answer
 	s := sight{kind: text(got[0].Reply), now: clock(got[1].Reply), left: integer(got[2].Reply)}
 	switch s.kind {
 	case "string":
 		s.value = text(got[3].Reply)
-		needed = []Answer{got[3], got[6]}
+		needed = []redisconn.Answer{got[3], got[6]}
 		if integer(got[6].Reply) > 0 {
 			return sight{}, fmt.Errorf("%w: to tell who holds a semaphore, without scripts", driver.ErrUnsupported)
 		}
@@ -36,7 +37,7 @@ func (p *scriptless) look(ctx context.Context, name string) (sight, error) {
 			}
 		}
 	}
-	if err := FirstError(append(got[:3:3], needed...)); err != nil {
+	if err := redisconn.FirstError(append(got[:3:3], needed...)); err != nil {
 		return sight{}, explain(err)
 	}
 	s.waiters = lineOf(texts(got[7].Reply))
@@ -62,7 +63,7 @@ func (p *scriptless) locks(ctx context.Context, keys []string) ([]string, error)
 	}
 	var held []string
 	for i, a := range p.b.client.DoAll(ctx, keys[0], commands) {
-		re, refused := AsReply(a.Err)
+		re, refused := redisconn.AsReply(a.Err)
 		switch {
 		case a.Err == nil:
 			if value := text(a.Reply); noteStart.MatchString(value) {

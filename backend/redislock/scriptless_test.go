@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
@@ -67,23 +68,23 @@ func TestLongScriptlessConformanceOfRedis6(t *testing.T) {
 }
 
 // aged is a server that has no SET … NX GET yet.
-type aged struct{ Server }
+type aged struct{ redisconn.Server }
 
-func (s aged) Dedicated(ctx context.Context) (DedicatedConn, error) {
+func (s aged) Dedicated(ctx context.Context) (redisconn.DedicatedConn, error) {
 	c, err := s.Server.Dedicated(ctx)
 	return agedConn{c}, err
 }
 
-type agedConn struct{ DedicatedConn }
+type agedConn struct{ redisconn.DedicatedConn }
 
-func (c agedConn) DoAll(ctx context.Context, commands [][]string) []Answer {
+func (c agedConn) DoAll(ctx context.Context, commands [][]string) []redisconn.Answer {
 	got := c.DedicatedConn.DoAll(ctx, commands)
 	for i, command := range commands {
 		if command[0] == "SET" && command[len(command)-1] == "GET" {
 			if got[i].Err == nil && got[i].Reply == nil {
 				c.DedicatedConn.DoAll(ctx, [][]string{{"DEL", command[1]}})
 			}
-			got[i] = Answer{Err: &ReplyError{Text: "ERR syntax error"}}
+			got[i] = redisconn.Answer{Err: &redisconn.ReplyError{Text: "ERR syntax error"}}
 		}
 	}
 	return got
@@ -91,7 +92,7 @@ func (c agedConn) DoAll(ctx context.Context, commands [][]string) []Answer {
 
 func openAged(t testing.TB, addr string, opts Options) *Backend {
 	b := openOwn(t, addr, opts)
-	b.client = NewSingle(aged{serverOf(b)})
+	b.client = redisconn.NewSingle(aged{serverOf(b)})
 	return b
 }
 
@@ -286,21 +287,21 @@ func TestScriptlessManyGoroutines(t *testing.T) {
 
 // meddler changes something between the trip that looks and the one that writes.
 type meddler struct {
-	Server
+	redisconn.Server
 	before func()
 }
 
-func (s *meddler) Dedicated(ctx context.Context) (DedicatedConn, error) {
+func (s *meddler) Dedicated(ctx context.Context) (redisconn.DedicatedConn, error) {
 	c, err := s.Server.Dedicated(ctx)
 	return meddlerConn{c, s}, err
 }
 
 type meddlerConn struct {
-	DedicatedConn
+	redisconn.DedicatedConn
 	s *meddler
 }
 
-func (c meddlerConn) DoAll(ctx context.Context, commands [][]string) []Answer {
+func (c meddlerConn) DoAll(ctx context.Context, commands [][]string) []redisconn.Answer {
 	if commands[0][0] == "MULTI" {
 		c.s.before()
 	}
@@ -309,7 +310,7 @@ func (c meddlerConn) DoAll(ctx context.Context, commands [][]string) []Answer {
 
 func meddle(b *Backend) *meddler {
 	m := &meddler{Server: serverOf(b), before: func() {}}
-	b.client = NewSingle(m)
+	b.client = redisconn.NewSingle(m)
 	return m
 }
 
@@ -360,9 +361,9 @@ func TestScriptlessConnectionEndsInBetween(t *testing.T) {
 	})
 }
 
-func killing(send func(context.Context, [][]string) []Answer, kill func()) func(context.Context, [][]string) []Answer {
+func killing(send func(context.Context, [][]string) []redisconn.Answer, kill func()) func(context.Context, [][]string) []redisconn.Answer {
 	var once sync.Once
-	return func(ctx context.Context, commands [][]string) []Answer {
+	return func(ctx context.Context, commands [][]string) []redisconn.Answer {
 		if commands[0][0] == "MULTI" {
 			once.Do(kill)
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -20,7 +21,7 @@ func TestNamesInOneSlot(t *testing.T) {
 			readerKey(name, "o"), freeChannel(name), lockChannel(name), rwChannel(name), permitsChannel(name)}
 		keys = append(append(keys, javaLine(name)...), ownLine(name)...)
 		for _, key := range keys {
-			together = together && SlotOf(key) == SlotOf(name)
+			together = together && redisconn.SlotOf(key) == redisconn.SlotOf(name)
 		}
 		if together != ok {
 			t.Errorf("%q: keys in one slot: %v", name, together)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 )
 
 // station is a hub's connection to one server. One goroutine, which lives while anything
@@ -13,7 +15,7 @@ import (
 // Everything but the channel is guarded by the hub's mutex.
 type station struct {
 	hub     *hub
-	server  Server
+	server  redisconn.Server
 	changed chan struct{} // holds a signal that something is wanted
 
 	channels map[string]*channel
@@ -50,7 +52,7 @@ func (s *station) run() {
 	backoff := shortestBackoff
 	for !s.finished() {
 		n := s.newSession()
-		l, err := s.server.Listen(s.hub.ctx, func(e Event) { s.on(n, e) })
+		l, err := s.server.Listen(s.hub.ctx, func(e redisconn.Event) { s.on(n, e) })
 		if err == nil {
 			backoff = shortestBackoff
 			err = s.serve(n, l)
@@ -103,7 +105,7 @@ func (s *station) newSession() *session {
 }
 
 // serve keeps the connection in agreement with what is wanted; nil: nothing is.
-func (s *station) serve(n *session, l Listener) error {
+func (s *station) serve(n *session, l redisconn.Listener) error {
 	tick := time.NewTicker(s.hub.round)
 	defer tick.Stop()
 	for {
@@ -171,7 +173,7 @@ func (s *station) leave(c *channel) {
 }
 
 // sync sends what is missing.
-func (s *station) sync(n *session, l Listener) error {
+func (s *station) sync(n *session, l redisconn.Listener) error {
 	s.hub.mu.Lock()
 	for _, c := range s.channels {
 		if c.idle > keepChannel {
@@ -214,7 +216,7 @@ func (s *station) tidy() {
 }
 
 // on is called by the connection of session n.
-func (s *station) on(n *session, e Event) {
+func (s *station) on(n *session, e redisconn.Event) {
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
 	if s.session != n {
@@ -223,21 +225,21 @@ func (s *station) on(n *session, e Event) {
 	n.waits = time.Time{}
 	c := s.channels[e.Channel]
 	switch e.Kind {
-	case Subscribed:
+	case redisconn.Subscribed:
 		if s.hub.voice.last(e) && down(n.asked, e.Channel) && c != nil && c.asked {
 			c.confirmed()
 		}
-	case Unsubscribed:
+	case redisconn.Unsubscribed:
 		if s.hub.voice.last(e) && n.left[e.Channel] > 0 {
 			down(n.left, e.Channel)
 		} else if e.Sharded && c != nil {
 			s.moved(c)
 		}
-	case Received:
+	case redisconn.Received:
 		if c != nil {
 			c.wake(c.wakes(e.Message))
 		}
-	case Broken:
+	case redisconn.Broken:
 		select {
 		case n.broken <- e.Err:
 		default:
@@ -251,7 +253,7 @@ func (s *station) moved(c *channel) {
 	c.live = false
 	s.hub.client.Refresh()
 	s.hub.wg.Go(func() {
-		s.pause(shortestBackoff + RefreshGap)
+		s.pause(shortestBackoff + redisconn.RefreshGap)
 		s.rehome()
 		s.hub.mu.Lock()
 		defer s.hub.mu.Unlock()

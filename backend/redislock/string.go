@@ -3,6 +3,7 @@ package redislock
 import (
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -46,8 +47,8 @@ func stringLayout(strict bool) *layout {
 // slotCounter is the counter for the names of one slot: a script of a cluster reaches
 // no other. A prefix with a hash tag has all its names in one.
 func slotCounter(prefix, name string) string {
-	if _, ok := HashTag(prefix); ok {
+	if _, ok := redisconn.HashTag(prefix); ok {
 		return prefix + counterName
 	}
-	return prefix + counterName + ":{" + SlotTags()[SlotOf(prefix+name)] + "}"
+	return prefix + counterName + ":{" + redisconn.SlotTags()[redisconn.SlotOf(prefix+name)] + "}"
 }

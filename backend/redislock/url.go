@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/redis/go-redis/v9"
@@ -26,7 +27,7 @@ type target struct {
 
 // schemes are those that Open knows.
 var schemes = []string{
-	SchemeServer, "rediss", SchemeSocket, SchemeSentinel, "rediss+sentinel", SchemeCluster, "rediss+cluster",
+	redisconn.SchemeServer, "rediss", redisconn.SchemeSocket, redisconn.SchemeSentinel, "rediss+sentinel", redisconn.SchemeCluster, "rediss+cluster",
 }
 
 // readURL says where the servers are and how to use them.
@@ -34,7 +35,7 @@ func readURL(u *url.URL) (*target, error) {
 	plain, secure := strings.CutPrefix(u.Scheme, "rediss")
 	t := &target{scheme: u.Scheme}
 	if secure {
-		t.scheme = SchemeServer + plain
+		t.scheme = redisconn.SchemeServer + plain
 	}
 	p := driver.NewParams(u)
 	t.readParams(u, p)
@@ -64,9 +65,9 @@ func (t *target) readParams(u *url.URL, p *driver.Params) {
 		ReplicaTimeout: p.Duration("replica_timeout", 0),
 	}
 	switch t.scheme {
-	case SchemeSocket:
+	case redisconn.SchemeSocket:
 		t.server.DB = p.Int("db", 0, 0, 1<<20)
-	case SchemeSentinel:
+	case redisconn.SchemeSentinel:
 		o := *t.server
 		o.Username, o.Password = p.String("sentinel_user", ""), p.String("sentinel_password", "")
 		t.sentinel = &o
@@ -84,7 +85,7 @@ func (t *target) readTLS(p *driver.Params) error {
 }
 
 func (t *target) readPlace(u *url.URL) error {
-	if t.scheme == SchemeSocket {
+	if t.scheme == redisconn.SchemeSocket {
 		if u.Path == "" || u.Host != "" {
 			return fmt.Errorf("%w: want redis+unix:///path/to/socket?db=0, with three slashes", driver.ErrInvalid)
 		}
@@ -92,7 +93,7 @@ func (t *target) readPlace(u *url.URL) error {
 		return nil
 	}
 	port := "6379"
-	if t.scheme == SchemeSentinel {
+	if t.scheme == redisconn.SchemeSentinel {
 		port = "26379"
 	}
 	var err error
@@ -101,11 +102,11 @@ func (t *target) readPlace(u *url.URL) error {
 	}
 	db := strings.Trim(u.Path, "/")
 	switch t.scheme {
-	case SchemeServer:
+	case redisconn.SchemeServer:
 		if len(t.addrs) > 1 {
 			return fmt.Errorf("%w: one server has one host: want redis+sentinel:// or redis+cluster:// for several", driver.ErrInvalid)
 		}
-	case SchemeSentinel:
+	case redisconn.SchemeSentinel:
 		t.master, db, _ = strings.Cut(db, "/")
 		if t.master == "" {
 			return fmt.Errorf("%w: want the name of the master that the sentinels watch, as in redis+sentinel://host1,host2,host3/mymaster", driver.ErrInvalid)
@@ -123,7 +124,7 @@ func (t *target) readDB(db string) error {
 		// It may be a piece of a password with a slash in it: it is not quoted.
 		return fmt.Errorf("%w: the database is not a number, as in redis://localhost:6379/0; characters such as / # ? @ in a password must be %%-encoded", driver.ErrInvalid)
 	}
-	if t.scheme == SchemeCluster && n != 0 {
+	if t.scheme == redisconn.SchemeCluster && n != 0 {
 		return fmt.Errorf("%w: a Redis Cluster has no database but 0", driver.ErrInvalid)
 	}
 	t.server.DB = n
@@ -135,7 +136,7 @@ func (t *target) to(o *redis.Options, addr string) *redis.Options {
 	own := *o
 	own.Addr = addr
 	if o.TLSConfig != nil {
-		own.TLSConfig = CertifiedFor(o.TLSConfig, addr, t.addrs)
+		own.TLSConfig = redisconn.CertifiedFor(o.TLSConfig, addr, t.addrs)
 	}
 	return &own
 }
@@ -147,10 +148,10 @@ func (t *target) name() string {
 		scheme = "rediss" + strings.TrimPrefix(scheme, "redis")
 	}
 	switch t.scheme {
-	case SchemeCluster:
+	case redisconn.SchemeCluster:
 		return scheme + "://" + netaddr.Listed(t.addrs)
-	case SchemeSentinel:
-		return ServerName(scheme, netaddr.Listed(t.addrs)+"/"+t.master, t.server.DB)
+	case redisconn.SchemeSentinel:
+		return redisconn.ServerName(scheme, netaddr.Listed(t.addrs)+"/"+t.master, t.server.DB)
 	}
-	return ServerName(scheme, t.addrs[0], t.server.DB)
+	return redisconn.ServerName(scheme, t.addrs[0], t.server.DB)
 }

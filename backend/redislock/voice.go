@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -73,13 +74,13 @@ func (v *voice) speech() speech  { return speech(v.settled.Load()) }
 // learn asks the server if it is for it to say. One that is not ready does not say. The
 // question changes nothing, so a connection that had died unnoticed may be met once: that
 // is no reason to leave the outcome of the call that needs the answer unknown.
-func (v *voice) learn(ctx context.Context, c Client) error {
+func (v *voice) learn(ctx context.Context, c redisconn.Client) error {
 	if v.speech() != unsettled {
 		return nil
 	}
 	ask := func() (bool, error) {
 		_, err := c.Do(ctx, "", []string{"PUBSUB", "SHARDNUMSUB", "0"})
-		_, refused := AsReply(err)
+		_, refused := redisconn.AsReply(err)
 		return refused, err
 	}
 	refused, err := ask()
@@ -89,7 +90,7 @@ func (v *voice) learn(ctx context.Context, c Client) error {
 	switch {
 	case err == nil:
 		v.settle(sharded)
-	case refused && !NotExecuted(err):
+	case refused && !redisconn.NotExecuted(err):
 		v.settle(classic)
 	default:
 		return fmt.Errorf("asking whether messages are sharded: %w", err)
@@ -130,4 +131,4 @@ func (v *voice) tells(isSharded bool) bool {
 
 // last reports whether what was said of a channel is the last word: the ways take turns
 // as each has them.
-func (v *voice) last(e Event) bool { return e.Sharded || !v.tells(true) }
+func (v *voice) last(e redisconn.Event) bool { return e.Sharded || !v.tells(true) }

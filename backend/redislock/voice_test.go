@@ -7,11 +7,13 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 )
 
 // saying is a client that answers whatever it is asked with an error, or not at all.
 type saying struct {
-	Client
+	redisconn.Client
 	err error
 }
 
@@ -36,7 +38,7 @@ func TestVoiceLearns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = v.learn(t.Context(), saying{err: &ReplyError{Text: text}})
+		err = v.learn(t.Context(), saying{err: &redisconn.ReplyError{Text: text}})
 		if got := v.speech(); got != want || (err == nil) != (want != unsettled) {
 			t.Errorf("%s: settled as %d, want %d; %v", text, got, want, err)
 		}
@@ -67,7 +69,7 @@ func TestVoiceLearnsInTime(t *testing.T) {
 
 // stumbling is a client whose first connection has died unnoticed.
 type stumbling struct {
-	Client
+	redisconn.Client
 	asked int
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -47,7 +48,7 @@ type topic struct {
 
 // watchError: who may not subscribe must poll.
 func watchError(name string, err error) error {
-	if re := (*ReplyError)(nil); errors.As(err, &re) && re.HasCode("NOPERM") {
+	if re := (*redisconn.ReplyError)(nil); errors.As(err, &re) && re.HasCode("NOPERM") {
 		return fmt.Errorf("%w: %w", driver.ErrSkip, re)
 	}
 	return fmt.Errorf("redislock: watch %s: %w", driver.Quote(name), err)

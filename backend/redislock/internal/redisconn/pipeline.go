@@ -1,4 +1,4 @@
-package redislock
+package redisconn
 
 import (
 	"context"
@@ -90,7 +90,7 @@ func (p *pipeline) do(ctx context.Context, cmds ...once) error {
 		if p.withdraw(x) {
 			return ctx.Err()
 		}
-		return &UnansweredError{ctx.Err(), x.done}
+		return &UnansweredError{Err: ctx.Err(), Done: x.done}
 	}
 }
 
@@ -129,7 +129,7 @@ func (p *pipeline) doAlone(ctx context.Context, c *pipeConn, cmds []once) error 
 	p.mu.Unlock()
 	if cmds[len(cmds)-1].Err() != nil && ctx.Err() != nil {
 		if wasCut {
-			return &UnansweredError{ctx.Err(), landed}
+			return &UnansweredError{Err: ctx.Err(), Done: landed}
 		}
 		return ctx.Err()
 	}
