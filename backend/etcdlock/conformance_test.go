@@ -31,8 +31,8 @@ func conform(t *testing.T, addrs []string) {
 	drivertest.Run(t, drivertest.Harness{
 		Parallel: 16, // they wait, most of all
 		Open: func(context.Context) (driver.Backend, error) {
-			all := waysTo(t, addrs)
-			b := openAll(t, all, &Options{Name: "etcd://proxied", Prefix: "conform/"})
+			all := proxiesTo(t, addrs)
+			b := openThrough(t, all, &Options{Name: "etcd://proxied", Prefix: "conform/"})
 			ways.Store(b, all)
 			return b, nil
 		},
@@ -50,8 +50,8 @@ func conform(t *testing.T, addrs []string) {
 	})
 }
 
-// waysTo are proxies of one's own to servers.
-func waysTo(t testing.TB, addrs []string) []*faultproxy.Proxy {
+// proxiesTo are proxies of one's own to servers.
+func proxiesTo(t testing.TB, addrs []string) []*faultproxy.Proxy {
 	t.Helper()
 	var all []*faultproxy.Proxy
 	for _, addr := range addrs {
@@ -60,8 +60,8 @@ func waysTo(t testing.TB, addrs []string) []*faultproxy.Proxy {
 	return all
 }
 
-// openAll makes a backend that reaches the members of a cluster by these ways.
-func openAll(t testing.TB, ways []*faultproxy.Proxy, opts *Options) *Backend {
+// openThrough makes a backend that reaches the members of a cluster by these ways.
+func openThrough(t testing.TB, ways []*faultproxy.Proxy, opts *Options) *Backend {
 	t.Helper()
 	var addrs []string
 	for _, p := range ways {

@@ -11,11 +11,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// isLeaderless: a server has refused since it has no leader.
-func isLeaderless(err error) bool { return errors.Is(err, rpctypes.ErrNoLeader) }
+// noLeader: a server has refused since it has no leader.
+func noLeader(err error) bool { return errors.Is(err, rpctypes.ErrNoLeader) }
 
-// unsendable: the client has refused to send that much.
-func unsendable(err error) bool {
+// tooLargeToSend: the client has refused to send that much.
+func tooLargeToSend(err error) bool {
 	return status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "trying to send message larger")
 }
 
@@ -31,7 +31,7 @@ func explain(err error) error {
 		{rpctypes.ErrAuthFailed, "wrong user or password"},
 		{rpctypes.ErrRequestTooLarge, "name and metadata are too large for the server"},
 	} {
-		if errors.Is(rpctypes.Error(err), known.err) || known.err == rpctypes.ErrRequestTooLarge && unsendable(err) {
+		if errors.Is(rpctypes.Error(err), known.err) || known.err == rpctypes.ErrRequestTooLarge && tooLargeToSend(err) {
 			return fmt.Errorf("%w: %s: %w", driver.ErrInvalid, known.text, err)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// closeTime bounds what Close asks of the servers: to end the leases.
-const closeTime = 3 * time.Second
+// closeTimeout bounds what Close asks of the servers: to end the leases.
+const closeTimeout = 3 * time.Second
 
 // maxTTL is the longest that etcd gives a lease.
 const maxTTL = 9_000_000_000 * time.Second
@@ -34,18 +34,18 @@ type Options struct {
 
 // Backend keeps locks in etcd. It is safe for concurrent use.
 type Backend struct {
-	client *clientv3.Client
-	prefix string
-	caps   driver.Caps
-	claims claims
-	leases leases
-	late   late
-	ferry  ferry
-	hub    *hub
-	young  young
-	closed atomic.Bool
-	once   sync.Once
-	end    func() // of a client that is the backend's own
+	client      *clientv3.Client
+	prefix      string
+	caps        driver.Caps
+	owners      owners
+	leases      leases
+	tombstones  tombstones
+	batcher     txnBatcher
+	stream      *watchStream
+	delayed     delayedWatches
+	closed      atomic.Bool
+	once        sync.Once
+	closeClient func() // of a client that is the backend's own
 }
 
 var (
@@ -66,14 +66,14 @@ func newBackend(client *clientv3.Client, opts *Options) (*Backend, error) {
 		Queueing: driver.QueueAlways, MinTTL: time.Second, MaxTTL: maxTTL,
 	}
 	if b.caps.Name == "" {
-		b.caps.Name = nameOf(addrsOf(client), b.prefix)
+		b.caps.Name = clusterName(addrsOf(client), b.prefix)
 	}
-	b.claims.init()
-	b.leases.init(client, b.forgetLease)
-	b.late.init(b.deleteKeys)
-	b.young.init(b.guard)
-	b.ferry.init(client)
-	b.hub = newHub(client.ActiveConnection)
+	b.owners.init()
+	b.leases.init(client, b.leaseEnded)
+	b.tombstones.init(b.deleteKeys)
+	b.delayed.init(b.watchHolds)
+	b.batcher.init(client)
+	b.stream = newWatchStream(client.ActiveConnection)
 	return b, nil
 }
 
@@ -85,22 +85,22 @@ func (b *Backend) Caps() driver.Caps { return b.caps }
 func (b *Backend) Close() error {
 	b.once.Do(func() {
 		b.closed.Store(true)
-		b.young.close()
-		b.late.close()
-		b.hub.close()
-		b.ferry.close()
+		b.delayed.close()
+		b.tombstones.close()
+		b.stream.close()
+		b.batcher.close()
 		b.leases.close()
-		if b.end != nil {
-			b.end()
+		if b.closeClient != nil {
+			b.closeClient()
 		}
 	})
 	return nil
 }
 
-// begin refuses calls after Close, and those that nobody waits for any more: what was
+// prepare refuses calls after Close, and those that nobody waits for any more: what was
 // never sent can't land late. What a call asks with the context that it returns is refused
 // at once by a server that has no leader; else that would keep it for seconds.
-func (b *Backend) begin(ctx context.Context) (context.Context, error) {
+func (b *Backend) prepare(ctx context.Context) (context.Context, error) {
 	if b.closed.Load() {
 		return ctx, fmt.Errorf("etcdlock: %w", driver.ErrClosed)
 	}
@@ -110,8 +110,8 @@ func (b *Backend) begin(ctx context.Context) (context.Context, error) {
 	return clientv3.WithRequireLeader(ctx), nil
 }
 
-// valid refuses what could never be granted.
-func valid(r *driver.Request) error {
+// validRequest refuses what could never be granted.
+func validRequest(r *driver.Request) error {
 	switch {
 	case r.Name == "" || r.Owner == "":
 		return fmt.Errorf("%w: a request needs a name and an owner", driver.ErrInvalid)
@@ -141,14 +141,14 @@ func (b *Backend) fail(op, name string, err error) error {
 	return fmt.Errorf("etcdlock: %s %s: %w", op, driver.Quote(name), err)
 }
 
-// unsure reports whether what a call with this error asked for may have been done, or may
+// outcomeUnknown reports whether what a call with this error asked for may have been done, or may
 // still be.
-func unsure(err error) bool {
+func outcomeUnknown(err error) bool {
 	refused := rpctypes.EtcdError{}
 	switch {
 	case !errors.As(err, &refused):
-		return !unsendable(err)
-	case isLeaderless(err):
+		return !tooLargeToSend(err)
+	case noLeader(err):
 		return false // see begin
 	}
 	switch refused.Code() {
@@ -158,6 +158,6 @@ func unsure(err error) bool {
 	return false
 }
 
-func lost(name string) error {
+func errLostHold(name string) error {
 	return fmt.Errorf("etcdlock: %s: %w", driver.Quote(name), driver.ErrLost)
 }

@@ -12,38 +12,38 @@ import (
 )
 
 const (
-	// afloat is how many transactions are under way before those who come later wait for
+	// maxInFlight is how many transactions are under way before those who come later wait for
 	// each other.
-	afloat = 2
+	maxInFlight = 2
 
-	// maxLoad is how many sail together at most: fewer than etcd's limit of operations in
+	// maxBatch is how many sail together at most: fewer than etcd's limit of operations in
 	// one transaction, which counts theirs as well.
-	maxLoad = 64
+	maxBatch = 64
 
-	// shoreTime is how long a transaction waits to be taken along before it goes by itself:
+	// maxDelay is how long a transaction waits to be taken along before it goes by itself:
 	// those under way may have gone to a server that does not answer.
-	shoreTime = 250 * time.Millisecond
+	maxDelay = 250 * time.Millisecond
 )
 
-// ferry takes transactions to the servers, those of many callers as parts of one. A
+// txnBatcher takes transactions to the servers, those of many callers as parts of one. A
 // transaction costs what gRPC and the servers' log take for it, more than what is in it.
 //
 // All parts see what was before the whole: so no two of them are about the same lock.
-type ferry struct {
+type txnBatcher struct {
 	kv     clientv3.KV
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	mu       sync.Mutex
-	under    int // ways
-	ashore   []*passenger
-	most     int
-	patience time.Duration
+	inFlight int // ways
+	pending  []*pendingTxn
+	maxBatch int
+	maxDelay time.Duration
 }
 
-// passenger is a transaction that waits to be taken along.
-type passenger struct {
+// pendingTxn is a transaction that waits to be taken along.
+type pendingTxn struct {
 	ctx    context.Context
 	folder string
 	txn    clientv3.Op
@@ -52,23 +52,23 @@ type passenger struct {
 	err    error
 }
 
-func (f *ferry) init(kv clientv3.KV) {
-	f.kv, f.most, f.patience = kv, maxLoad, shoreTime
+func (f *txnBatcher) init(kv clientv3.KV) {
+	f.kv, f.maxBatch, f.maxDelay = kv, maxBatch, maxDelay
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 }
 
 // commit commits a transaction about the lock in a folder.
-func (f *ferry) commit(ctx context.Context, folder string, txn clientv3.Op) (*clientv3.TxnResponse, error) {
+func (f *txnBatcher) commit(ctx context.Context, folder string, txn clientv3.Op) (*clientv3.TxnResponse, error) {
 	f.mu.Lock()
-	if f.under < afloat {
-		f.under++
+	if f.inFlight < maxInFlight {
+		f.inFlight++
 		f.mu.Unlock()
-		defer f.back()
-		return f.take(ctx, txn)
+		defer f.done()
+		return f.do(ctx, txn)
 	}
-	p := &passenger{ctx: ctx, folder: folder, txn: txn, done: make(chan struct{})}
-	f.ashore = append(f.ashore, p)
-	hurry := time.NewTimer(f.patience)
+	p := &pendingTxn{ctx: ctx, folder: folder, txn: txn, done: make(chan struct{})}
+	f.pending = append(f.pending, p)
+	hurry := time.NewTimer(f.maxDelay)
 	f.mu.Unlock()
 	defer hurry.Stop()
 	for {
@@ -76,47 +76,47 @@ func (f *ferry) commit(ctx context.Context, folder string, txn clientv3.Op) (*cl
 		case <-p.done:
 			return p.resp, p.err
 		case <-hurry.C:
-			if f.leave(p) {
-				return f.take(ctx, txn)
+			if f.remove(p) {
+				return f.do(ctx, txn)
 			}
 		case <-ctx.Done():
-			f.leave(p)
+			f.remove(p)
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// leave takes back what was not sent yet; false if it was.
-func (f *ferry) leave(p *passenger) bool {
+// remove takes back what was not sent yet; false if it was.
+func (f *txnBatcher) remove(p *pendingTxn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	i := slices.Index(f.ashore, p)
+	i := slices.Index(f.pending, p)
 	if i >= 0 {
-		f.ashore = slices.Delete(f.ashore, i, i+1)
+		f.pending = slices.Delete(f.pending, i, i+1)
 	}
 	return i >= 0
 }
 
-// back has those who wait sail, after somebody has returned.
-func (f *ferry) back() {
+// done has those who wait sail, after somebody has returned.
+func (f *txnBatcher) done() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	load := f.board()
+	load := f.nextBatch()
 	if len(load) == 0 {
-		f.under--
+		f.inFlight--
 		return
 	}
 	f.wg.Go(func() {
-		defer f.back()
-		f.sail(load)
+		defer f.done()
+		f.send(load)
 	})
 }
 
-// board is who sails next: of each lock the first. The mutex is held.
-func (f *ferry) board() (load []*passenger) {
-	folders := make(map[string]bool, min(len(f.ashore), f.most))
-	f.ashore = slices.DeleteFunc(f.ashore, func(p *passenger) bool {
-		if folders[p.folder] || len(load) == f.most {
+// nextBatch is who sails next: of each lock the first. The mutex is held.
+func (f *txnBatcher) nextBatch() (load []*pendingTxn) {
+	folders := make(map[string]bool, min(len(f.pending), f.maxBatch))
+	f.pending = slices.DeleteFunc(f.pending, func(p *pendingTxn) bool {
+		if folders[p.folder] || len(load) == f.maxBatch {
 			return false
 		}
 		folders[p.folder] = true
@@ -126,38 +126,38 @@ func (f *ferry) board() (load []*passenger) {
 	return load
 }
 
-func (f *ferry) sail(load []*passenger) {
+func (f *txnBatcher) send(load []*pendingTxn) {
 	if len(load) == 1 {
-		f.land(load[0], nil, nil)
+		f.resolve(load[0], nil, nil)
 		return
 	}
-	ctx, cancel := f.span(load)
+	ctx, cancel := f.sharedContext(load)
 	defer cancel()
 	txns := make([]clientv3.Op, len(load))
 	for i, p := range load {
 		txns[i] = p.txn
 	}
-	resp, err := f.take(ctx, clientv3.OpTxn(nil, txns, nil))
-	if err != nil && !unsure(err) {
-		f.refused(load, err)
+	resp, err := f.do(ctx, clientv3.OpTxn(nil, txns, nil))
+	if err != nil && !outcomeUnknown(err) {
+		f.sendEach(load, err)
 		return
 	}
 	for i, p := range load {
-		f.land(p, answerTo(resp, i), err)
+		f.resolve(p, replyOf(resp, i), err)
 	}
 }
 
-// land tells a passenger what became of it. Without an answer or an error it goes alone.
-func (f *ferry) land(p *passenger, resp *clientv3.TxnResponse, err error) {
+// resolve tells a passenger what became of it. Without an answer or an error it goes alone.
+func (f *txnBatcher) resolve(p *pendingTxn, resp *clientv3.TxnResponse, err error) {
 	if resp == nil && err == nil {
-		resp, err = f.take(p.ctx, p.txn)
+		resp, err = f.do(p.ctx, p.txn)
 	}
 	p.resp, p.err = resp, err
 	close(p.done)
 }
 
-// answerTo is the answer to one passenger. That of a part has no header.
-func answerTo(all *clientv3.TxnResponse, i int) *clientv3.TxnResponse {
+// replyOf is the answer to one passenger. That of a part has no header.
+func replyOf(all *clientv3.TxnResponse, i int) *clientv3.TxnResponse {
 	if all == nil {
 		return nil
 	}
@@ -165,23 +165,23 @@ func answerTo(all *clientv3.TxnResponse, i int) *clientv3.TxnResponse {
 	return &clientv3.TxnResponse{Header: all.Header, Succeeded: own.Succeeded, Responses: own.Responses}
 }
 
-// refused sends each alone: one may have been why the servers refused all, or there were
+// sendEach sends each alone: one may have been why the servers refused all, or there were
 // too many.
-func (f *ferry) refused(load []*passenger, err error) {
+func (f *txnBatcher) sendEach(load []*pendingTxn, err error) {
 	if errors.Is(err, rpctypes.ErrTooManyOps) {
 		f.mu.Lock()
-		f.most = max(min(f.most, len(load)/2), 1)
+		f.maxBatch = max(min(f.maxBatch, len(load)/2), 1)
 		f.mu.Unlock()
 	}
 	var wg sync.WaitGroup
 	for _, p := range load {
-		wg.Go(func() { f.land(p, nil, nil) })
+		wg.Go(func() { f.resolve(p, nil, nil) })
 	}
 	wg.Wait()
 }
 
-// span is the time that all have together.
-func (f *ferry) span(load []*passenger) (context.Context, context.CancelFunc) {
+// sharedContext is the time that all have together.
+func (f *txnBatcher) sharedContext(load []*pendingTxn) (context.Context, context.CancelFunc) {
 	var last time.Time
 	for _, p := range load {
 		end, ok := p.ctx.Deadline()
@@ -195,23 +195,23 @@ func (f *ferry) span(load []*passenger) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(f.ctx, last)
 }
 
-// take is one transaction's way to the servers. They are not told when it will be given
+// do is one transaction's way to the servers. They are not told when it will be given
 // up: keeping that in mind for each request costs them, and gRPC, a tenth of its time.
-func (f *ferry) take(ctx context.Context, txn clientv3.Op) (*clientv3.TxnResponse, error) {
-	resp, err := f.kv.Do(untold{ctx}, txn)
+func (f *txnBatcher) do(ctx context.Context, txn clientv3.Op) (*clientv3.TxnResponse, error) {
+	resp, err := f.kv.Do(noDeadline{ctx}, txn)
 	if err != nil {
 		return nil, err
 	}
 	return resp.Txn(), nil
 }
 
-// untold ends as its context does, and does not say when.
-type untold struct{ context.Context }
+// noDeadline ends as its context does, and does not say when.
+type noDeadline struct{ context.Context }
 
-func (untold) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (noDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 // close ends what sails together.
-func (f *ferry) close() {
+func (f *txnBatcher) close() {
 	f.mu.Lock()
 	f.cancel()
 	f.mu.Unlock()

@@ -14,31 +14,31 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// moor keeps all ashore until the result is called, with the number of those who must have
+// holdBack keeps all ashore until the result is called, with the number of those who must have
 // come by then.
-func moor(t *testing.T, b *Backend) (sail func(n int)) {
-	f := &b.ferry
+func holdBack(t *testing.T, b *Backend) (sail func(n int)) {
+	f := &b.batcher
 	f.mu.Lock()
-	f.under += afloat
-	f.patience = time.Hour
+	f.inFlight += maxInFlight
+	f.maxDelay = time.Hour
 	f.mu.Unlock()
 	return func(n int) {
 		t.Helper()
 		eventually(t, "all wait for the ferry", func() bool {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			return len(f.ashore) == n
+			return len(f.pending) == n
 		})
-		for range afloat {
-			f.back()
+		for range maxInFlight {
+			f.done()
 		}
 	}
 }
 
-func TestTransactionsSailTogether(t *testing.T) {
+func TestTransactionsShareBatches(t *testing.T) {
 	b := shared(t)
 	acquire(t, b, request("", driver.Exclusive)) // which makes the lease
-	sail := moor(t, b)
+	sail := holdBack(t, b)
 	const names, each = 30, 3
 	var wg sync.WaitGroup
 	var won [names]atomic.Int64
@@ -67,10 +67,10 @@ func TestTransactionsSailTogether(t *testing.T) {
 }
 
 // Who gave up before the ferry left is not taken along.
-func TestWhoGivesUpStaysAshore(t *testing.T) {
+func TestCanceledTransactionIsNotSent(t *testing.T) {
 	b, admin := shared(t), shared(t)
 	acquire(t, b, request("", driver.Exclusive))
-	sail := moor(t, b)
+	sail := holdBack(t, b)
 	r := request("", driver.Exclusive)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
@@ -79,9 +79,9 @@ func TestWhoGivesUpStaysAshore(t *testing.T) {
 		gone <- err
 	}()
 	eventually(t, "it waits", func() bool {
-		b.ferry.mu.Lock()
-		defer b.ferry.mu.Unlock()
-		return len(b.ferry.ashore) == 1
+		b.batcher.mu.Lock()
+		defer b.batcher.mu.Unlock()
+		return len(b.batcher.pending) == 1
 	})
 	cancel()
 	if err := <-gone; !errors.Is(err, context.Canceled) {
@@ -93,12 +93,12 @@ func TestWhoGivesUpStaysAshore(t *testing.T) {
 
 // What the servers refuse to one they do not refuse to those who came at the same time;
 // nor what they refuse because there are too many.
-func TestOneIsRefused(t *testing.T) {
+func TestOneRefusalDoesNotFailTheBatch(t *testing.T) {
 	for name, args := range map[string][]string{"lease": nil, "operations": {"--max-txn-ops", "6"}} {
 		t.Run(name, func(t *testing.T) {
 			b := openAt(t, testserver.Etcd(t, testserver.EtcdOptions{Args: args}).Addr(), nil)
 			acquire(t, b, request("", driver.Exclusive))
-			sail := moor(t, b)
+			sail := holdBack(t, b)
 			const good = 20
 			var wg sync.WaitGroup
 			for range good {
@@ -110,7 +110,7 @@ func TestOneIsRefused(t *testing.T) {
 			}
 			wg.Go(func() {
 				bad := clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpPut("bad", "", clientv3.WithLease(7))}, nil)
-				if _, err := b.ferry.commit(t.Context(), "bad/", bad); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+				if _, err := b.batcher.commit(t.Context(), "bad/", bad); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 					t.Errorf("a lease that is not there: %v", err)
 				}
 			})
@@ -122,33 +122,33 @@ func TestOneIsRefused(t *testing.T) {
 
 // However often a lock is taken, the servers have few keys to remember: until they compact
 // their history each attempt goes through all that there ever were.
-func TestKeysAreUsedAgain(t *testing.T) {
+func TestKeysAreReused(t *testing.T) {
 	b := shared(t)
 	r := request("", driver.Exclusive)
 	seen := map[string]bool{}
 	for range 20 {
 		next := request(r.Name, driver.Exclusive)
 		acquire(t, b, next)
-		seen[b.claims.get(next.Owner).key] = true
+		seen[b.owners.get(next.Owner).key] = true
 		release(t, b, next)
 	}
 	if len(seen) != 1 {
 		t.Errorf("%d keys for a lock that one at a time had", len(seen))
 	}
-	if n := len(b.claims.keys); n != 0 {
+	if n := len(b.owners.byKey); n != 0 {
 		t.Errorf("%d keys are remembered without a claim", n)
 	}
 }
 
 // Transactions on their way to a server that does not answer keep nobody else from
 // going.
-func TestFerryThatDoesNotReturn(t *testing.T) {
+func TestHangingBatchDelaysNobody(t *testing.T) {
 	b := shared(t)
 	acquire(t, b, request("", driver.Exclusive)) // which makes the lease
-	moor(t, b)
-	b.ferry.mu.Lock()
-	b.ferry.patience = time.Millisecond
-	b.ferry.mu.Unlock()
+	holdBack(t, b)
+	b.batcher.mu.Lock()
+	b.batcher.maxDelay = time.Millisecond
+	b.batcher.mu.Unlock()
 	r := request("", driver.Exclusive)
 	acquire(t, b, r)
 	release(t, b, r)

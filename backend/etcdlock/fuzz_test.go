@@ -15,9 +15,9 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// scene is one name that owners in several processes use while the network loses
+// replyLossRun is one name that owners in several processes use while the network loses
 // requests and answers.
-type scene struct {
+type replyLossRun struct {
 	name    string
 	patient time.Duration // until a call is cut off
 	modes   []driver.Mode
@@ -29,7 +29,7 @@ type scene struct {
 }
 
 // turn is an attempt of one owner, and what follows.
-func (s *scene) turn(ctx context.Context, b *Backend, rnd *rand.Rand) error {
+func (s *replyLossRun) turn(ctx context.Context, b *Backend, rnd *rand.Rand) error {
 	r := request(s.name, s.modes[rnd.IntN(len(s.modes))])
 	r.Queue, r.Fixed = rnd.IntN(2) == 0, rnd.IntN(4) == 0
 	for range 1 + rnd.IntN(4) {
@@ -55,7 +55,7 @@ func (s *scene) turn(ctx context.Context, b *Backend, rnd *rand.Rand) error {
 }
 
 // call makes a call that is cut off before long.
-func (s *scene) call(ctx context.Context, f func(context.Context) (driver.Grant, error)) (driver.Grant, error) {
+func (s *replyLossRun) call(ctx context.Context, f func(context.Context) (driver.Grant, error)) (driver.Grant, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.patient)
 	defer cancel()
 	g, err := f(ctx)
@@ -66,7 +66,7 @@ func (s *scene) call(ctx context.Context, f func(context.Context) (driver.Grant,
 }
 
 // hold looks who else holds, and asks for the lock again now and then.
-func (s *scene) hold(ctx context.Context, b *Backend, r driver.Request, g driver.Grant, rnd *rand.Rand) error {
+func (s *replyLossRun) hold(ctx context.Context, b *Backend, r driver.Request, g driver.Grant, rnd *rand.Rand) error {
 	s.grants.Add(1)
 	mine := &s.writers
 	if r.Mode == driver.Read {
@@ -128,7 +128,7 @@ func lostReplies(t *testing.T, grants int32) {
 		backends = append(backends, openAt(t, p.Addr(), nil))
 		p.Storm(seed+uint64(i), 0.01, "")
 	}
-	scenes := []*scene{
+	scenes := []*replyLossRun{
 		{name: request("", 0).Name, patient: patient, modes: []driver.Mode{driver.Exclusive}},
 		{name: request("", 0).Name, patient: patient, modes: []driver.Mode{driver.Write, driver.Read, driver.Read}},
 	}
@@ -159,6 +159,6 @@ func lostReplies(t *testing.T, grants int32) {
 		if s.grants.Load() < grants && !t.Failed() {
 			t.Errorf("%v: too few grants", s.modes)
 		}
-		eventually(t, "nothing is left", func() bool { return len(keys(t, admin, s.name)) == 0 })
+		eventually(t, "nothing is left", func() bool { return len(storedKeys(t, admin, s.name)) == 0 })
 	}
 }

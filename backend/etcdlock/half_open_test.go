@@ -30,8 +30,8 @@ func TestRenewalOnForgottenConnections(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ways := waysTo(t, addrs)
-			b := openAll(t, ways, nil)
+			ways := proxiesTo(t, addrs)
+			b := openThrough(t, ways, nil)
 			r := request("", driver.Exclusive)
 			acquire(t, b, r)
 			for range 2 {

@@ -10,38 +10,38 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// fate is what becomes of a transaction.
-type fate int
+// txnFate is what becomes of a transaction.
+type txnFate int
 
 const (
-	passed   fate = iota
-	muted         // it is done, and the answer is lost
-	heldBack      // the caller is told that time is up, and it is done later
+	passed   txnFate = iota
+	muted            // it is done, and the answer is lost
+	heldBack         // the caller is told that time is up, and it is done later
 )
 
-// slowKV is a KV whose next transactions have these fates.
-type slowKV struct {
+// delayedKV is a KV whose next transactions have these fates.
+type delayedKV struct {
 	clientv3.KV
 
 	mu    sync.Mutex
-	fates []fate
+	fates []txnFate
 	held  []clientv3.Op
 }
 
-// slow puts a slowKV before a backend's client.
-func slow(b *Backend) *slowKV {
-	kv := &slowKV{KV: b.client.KV}
+// delayCalls puts a delayedKV before a backend's client.
+func delayCalls(b *Backend) *delayedKV {
+	kv := &delayedKV{KV: b.client.KV}
 	b.client.KV = kv
 	return kv
 }
 
-func (kv *slowKV) next(fates ...fate) {
+func (kv *delayedKV) next(fates ...txnFate) {
 	kv.mu.Lock()
 	defer kv.mu.Unlock()
 	kv.fates = fates
 }
 
-func (kv *slowKV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error) {
+func (kv *delayedKV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error) {
 	kv.mu.Lock()
 	f := passed
 	if len(kv.fates) > 0 {
@@ -61,10 +61,10 @@ func (kv *slowKV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, 
 	return resp, err
 }
 
-func (kv *slowKV) Txn(ctx context.Context) clientv3.Txn { return &slowTxn{kv: kv, ctx: ctx} }
+func (kv *delayedKV) Txn(ctx context.Context) clientv3.Txn { return &slowTxn{kv: kv, ctx: ctx} }
 
 // deliver does what was held back.
-func (kv *slowKV) deliver(t testing.TB) {
+func (kv *delayedKV) deliver(t testing.TB) {
 	t.Helper()
 	if len(kv.held) == 0 {
 		t.Fatal("nothing was held back")
@@ -77,7 +77,7 @@ func (kv *slowKV) deliver(t testing.TB) {
 }
 
 type slowTxn struct {
-	kv        *slowKV
+	kv        *delayedKV
 	ctx       context.Context
 	cmps      []clientv3.Cmp
 	then, els []clientv3.Op
@@ -100,22 +100,22 @@ func TestAttemptThatIsDoneLate(t *testing.T) {
 		queue bool
 		// before brings about that the next attempt has these fates.
 		before func(t *testing.T, b, other *Backend, r *driver.Request)
-		fates  []fate
+		fates  []txnFate
 	}{
 		"a place in line": {driver.Read, true, func(t *testing.T, _, other *Backend, r *driver.Request) {
 			acquire(t, other, request(r.Name, driver.Read))
-		}, []fate{heldBack}},
+		}, []txnFate{heldBack}},
 		"a hold asked for again": {driver.Exclusive, false, func(t *testing.T, b, _ *Backend, r *driver.Request) {
 			acquire(t, b, *r)
-		}, []fate{heldBack}},
+		}, []txnFate{heldBack}},
 		"a downgrade": {driver.Write, false, func(t *testing.T, b, _ *Backend, r *driver.Request) {
 			acquire(t, b, *r)
 			r.Mode = driver.Read
-		}, []fate{heldBack}},
+		}, []txnFate{heldBack}},
 		"a try after one without an answer": {driver.Exclusive, false, func(t *testing.T, b, _ *Backend, r *driver.Request) {
-			slow(b).next(muted)
+			delayCalls(b).next(muted)
 			refused(t, b, *r, context.DeadlineExceeded)
-		}, []fate{passed, heldBack}},
+		}, []txnFate{passed, heldBack}},
 		"a permit out of the line": {driver.Counted, true, func(t *testing.T, b, other *Backend, r *driver.Request) {
 			r.Limit = 1
 			first := *r
@@ -123,17 +123,17 @@ func TestAttemptThatIsDoneLate(t *testing.T) {
 			acquire(t, other, first)
 			refused(t, b, *r, driver.ErrHeld)
 			release(t, other, first)
-		}, []fate{passed, heldBack}},
+		}, []txnFate{passed, heldBack}},
 		"a hold of another connection": {driver.Exclusive, true, func(t *testing.T, _, other *Backend, r *driver.Request) {
 			acquire(t, other, *r)
-		}, []fate{passed, heldBack}},
+		}, []txnFate{passed, heldBack}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, other := shared(t), shared(t)
 			r := request("", c.mode)
 			r.TTL, r.Queue = 20*time.Second, c.queue
 			c.before(t, b, other, &r)
-			kv := slow(b)
+			kv := delayCalls(b)
 			kv.next(c.fates...)
 			refused(t, b, r, context.DeadlineExceeded)
 			acquire(t, b, r)
@@ -143,7 +143,7 @@ func TestAttemptThatIsDoneLate(t *testing.T) {
 				t.Fatal(err)
 			}
 			kv.deliver(t)
-			own := keys(t, other, r.Name)
+			own := storedKeys(t, other, r.Name)
 			left, err := other.client.TimeToLive(t.Context(), own[own.find(r.Owner)].lease)
 			if err != nil || left.TTL < 3000 {
 				t.Errorf("lives for %d s, %v", left.TTL, err)

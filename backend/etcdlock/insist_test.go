@@ -14,7 +14,7 @@ import (
 )
 
 // What one server does not answer is asked of the next in time, and on a new connection.
-func TestInsist(t *testing.T) {
+func TestHedge(t *testing.T) {
 	silence := errors.New("silence")
 	for _, c := range []struct {
 		name    string
@@ -47,7 +47,7 @@ func TestInsist(t *testing.T) {
 					}
 					return 1, answer
 				}
-				_, err := insist(ctx,
+				_, err := hedge(ctx,
 					func(ctx context.Context) (int, error) { return give(ctx, c.answers[asked.Add(1)-1]) },
 					func(ctx context.Context) (int, error) { return give(ctx, c.fresh) })
 				synctest.Wait() // for a question at the moment of the answer
@@ -63,8 +63,8 @@ func TestInsist(t *testing.T) {
 // keeps what it holds.
 func TestLongRenewalsGoOnWithoutOneMember(t *testing.T) {
 	g := testserver.EtcdCluster(t, testserver.EtcdOptions{})
-	ways := waysTo(t, g.Addrs())
-	b := openAll(t, ways, nil)
+	ways := proxiesTo(t, g.Addrs())
+	b := openThrough(t, ways, nil)
 	r := request("", driver.Exclusive)
 	r.TTL = 5 * time.Minute // outlives all renewals
 	acquire(t, b, r)

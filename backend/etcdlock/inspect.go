@@ -11,31 +11,31 @@ import (
 )
 
 const (
-	listPage  = 200 // keys that List reads at once
-	maxLeases = 64  // leases that Inspect asks after
+	listPageSize = 200 // keys that List reads at once
+	maxLeases    = 64  // leases that Inspect asks after
 )
 
 // Inspect tells who holds and who stands in line. Holds of other programs are shown as
 // those of a mutex, with an Owner made of their key.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
 	info := driver.Info{Name: name}
-	ctx, err := b.begin(ctx)
+	ctx, err := b.prepare(ctx)
 	if err != nil {
 		return info, err
 	}
-	all, err := b.row(ctx, name)
+	all, err := b.readQueue(ctx, name)
 	if err != nil {
 		return info, b.fail("inspect", name, err)
 	}
 	if len(all) == 0 {
 		return info, nil
 	}
-	left, err := b.left(ctx, all)
+	left, err := b.timeLeft(ctx, all)
 	if err != nil {
 		return info, b.fail("inspect", name, err)
 	}
 	info.Mode, info.Limit = all[0].mode, all[0].Limit
-	holding := all.holding()
+	holding := all.holderCount()
 	for i := range all {
 		h := all[i].holder()
 		if d, ok := left[all[i].lease]; ok {
@@ -52,8 +52,8 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	return info, nil
 }
 
-// left asks how long leases live on.
-func (b *Backend) left(ctx context.Context, all row) (map[clientv3.LeaseID]time.Duration, error) {
+// timeLeft asks how long leases live on.
+func (b *Backend) timeLeft(ctx context.Context, all lockQueue) (map[clientv3.LeaseID]time.Duration, error) {
 	left := map[clientv3.LeaseID]time.Duration{}
 	for i := range all {
 		id := all[i].lease
@@ -72,7 +72,7 @@ func (b *Backend) left(ctx context.Context, all row) (map[clientv3.LeaseID]time.
 // List yields the names below which there are keys with a lease. It reads page by page:
 // names taken or left meanwhile may be missed.
 func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
-	ctx, err := b.begin(ctx)
+	ctx, err := b.prepare(ctx)
 	if err != nil {
 		return err
 	}
@@ -84,12 +84,12 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	seen := map[string]bool{}
 	for {
 		// Servers from 3.7 on that are asked for keys only leave out the leases as well.
-		resp, err := b.client.Get(ctx, from, clientv3.WithRange(to), clientv3.WithLimit(listPage))
+		resp, err := b.client.Get(ctx, from, clientv3.WithRange(to), clientv3.WithLimit(listPageSize))
 		if err != nil {
 			return b.fail("list", prefix, err)
 		}
 		for _, kv := range resp.Kvs {
-			name, ok := b.nameOf(string(kv.Key))
+			name, ok := b.lockName(string(kv.Key))
 			if !ok || kv.Lease == 0 || seen[name] || !strings.HasPrefix(name, prefix) {
 				continue
 			}
@@ -104,8 +104,8 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	}
 }
 
-// nameOf is the name of the lock that a key belongs to, if it is one's.
-func (b *Backend) nameOf(key string) (string, bool) {
+// lockName is the name of the lock that a key belongs to, if it is one's.
+func (b *Backend) lockName(key string) (string, bool) {
 	rest, ok := strings.CutPrefix(key, b.prefix)
 	i := strings.LastIndexByte(rest, '/')
 	if !ok || i < 1 {

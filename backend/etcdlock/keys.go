@@ -22,16 +22,16 @@ import (
 // folder is where the keys of a lock lie.
 func (b *Backend) folder(name string) string { return b.prefix + name + "/" }
 
-// end is the first key behind those in a folder.
-func end(folder string) string { return folder[:len(folder)-1] + "0" }
+// folderEnd is the first key behind those in a folder.
+func folderEnd(folder string) string { return folder[:len(folder)-1] + "0" }
 
-func tail(lease clientv3.LeaseID, slot string) string {
+func keySuffix(lease clientv3.LeaseID, slot string) string {
 	return strconv.FormatInt(int64(lease), 16) + "-" + slot
 }
 
-// note is the value of a key, as JSON. Keys with any other value are those of other
+// keyValue is the value of a key, as JSON. Keys with any other value are those of other
 // programs, and mean a mutex.
-type note struct {
+type keyValue struct {
 	Mode  string            `json:"distlock"` // exclusive, write, read, counted
 	Owner string            `json:"owner"`
 	Limit int               `json:"limit,omitempty"`
@@ -39,8 +39,8 @@ type note struct {
 	Meta  map[string]string `json:"meta,omitempty"`
 }
 
-func noteOf(r *driver.Request, later bool) string {
-	n := note{Mode: r.Mode.String(), Owner: r.Owner, Later: later, Meta: r.Meta}
+func encodeValue(r *driver.Request, later bool) string {
+	n := keyValue{Mode: r.Mode.String(), Owner: r.Owner, Later: later, Meta: r.Meta}
 	if r.Mode == driver.Counted {
 		n.Limit = r.Limit
 	}
@@ -51,35 +51,35 @@ func noteOf(r *driver.Request, later bool) string {
 	return string(text)
 }
 
-// entry is a key of a lock.
-type entry struct {
-	note
-	mode        driver.Mode
-	key, owner  string
-	create, mod int64 // revisions
-	lease       clientv3.LeaseID
-	moved       bool // to another lease than the one it was made with
-	foreign     bool
+// lockKey is a key of a lock.
+type lockKey struct {
+	keyValue
+	mode              driver.Mode
+	key, owner        string
+	created, modified int64 // revisions
+	lease             clientv3.LeaseID
+	otherLease        bool // to another lease than the one it was made with
+	foreign           bool
 }
 
-// readEntry reads a key that lies in a folder; false if it belongs to another lock, the
+// parseKey reads a key that lies in a folder; false if it belongs to another lock, the
 // name of which goes on behind the slash.
-func readEntry(folder string, kv *mvccpb.KeyValue) (entry, bool) {
-	e := entry{key: string(kv.Key), create: kv.CreateRevision, mod: kv.ModRevision, lease: clientv3.LeaseID(kv.Lease)}
+func parseKey(folder string, kv *mvccpb.KeyValue) (lockKey, bool) {
+	e := lockKey{key: string(kv.Key), created: kv.CreateRevision, modified: kv.ModRevision, lease: clientv3.LeaseID(kv.Lease)}
 	rest := e.key[len(folder):]
 	if strings.Contains(rest, "/") {
 		return e, false
 	}
 	first, _, ours := strings.Cut(rest, "-")
-	if json.Unmarshal(kv.Value, &e.note) == nil && ours && e.Owner != "" {
-		e.mode = modeNamed(e.note.Mode)
+	if json.Unmarshal(kv.Value, &e.keyValue) == nil && ours && e.Owner != "" {
+		e.mode = modeNamed(e.keyValue.Mode)
 	}
 	if e.mode == 0 {
-		e.note, e.mode, e.foreign = note{}, driver.Exclusive, true
-		e.owner = foreignOwner(rest, e.create)
+		e.keyValue, e.mode, e.foreign = keyValue{}, driver.Exclusive, true
+		e.owner = foreignOwner(rest, e.created)
 		return e, true
 	}
-	e.owner, e.moved = e.Owner, first != strconv.FormatInt(kv.Lease, 16)
+	e.owner, e.otherLease = e.Owner, first != strconv.FormatInt(kv.Lease, 16)
 	return e, true
 }
 
@@ -98,12 +98,12 @@ func foreignOwner(rest string, create int64) string {
 	return rest + "@" + strconv.FormatInt(create, 10)
 }
 
-func (e *entry) holder() driver.Holder {
+func (e *lockKey) holder() driver.Holder {
 	h := driver.Holder{Owner: e.owner, Mode: e.mode, Held: -1, Left: -1, Meta: e.Meta}
 	// Who came when others were before it has a fence that is not written down, and what
 	// moves a key to another lease is no grant.
-	if !e.Later && !e.moved && !e.foreign {
-		h.Fence = uint64(e.mod)
+	if !e.Later && !e.otherLease && !e.foreign {
+		h.Fence = uint64(e.modified)
 	}
 	return h
 }

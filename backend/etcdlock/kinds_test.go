@@ -40,7 +40,7 @@ func TestOwnersKeyKeepsItsKind(t *testing.T) {
 			change(&r)
 			refused(t, other, r, driver.ErrInvalid)
 		}
-		if all := keys(t, b, permit.Name); len(all) != 2 || all[0].mode != driver.Counted || all[0].Limit != 2 {
+		if all := storedKeys(t, b, permit.Name); len(all) != 2 || all[0].mode != driver.Counted || all[0].Limit != 2 {
 			t.Errorf("queue %v: %+v", queue, all)
 		}
 	}

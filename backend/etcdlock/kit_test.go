@@ -35,7 +35,7 @@ func openAt(t testing.TB, addr string, opts *Options) *Backend {
 	t.Helper()
 	c := newClient(t, addr)
 	b := backendOf(t, c, opts)
-	b.end = func() { c.Close() }
+	b.closeClient = func() { c.Close() }
 	return b
 }
 
@@ -102,15 +102,15 @@ func armWatch(t testing.TB, b *Backend, r driver.Request) driver.Watch {
 	return w
 }
 
-// hangs is how long a test waits for what happens in seconds at most, on a loaded machine too.
-const hangs = 2 * time.Minute
+// testTimeout is how long a test waits for what happens in seconds at most, on a loaded machine too.
+const testTimeout = 2 * time.Minute
 
-// signalled waits until a watch is signalled.
-func signalled(t testing.TB, w driver.Watch) {
+// awaitSignal waits until a watch is signalled.
+func awaitSignal(t testing.TB, w driver.Watch) {
 	t.Helper()
 	select {
 	case <-w.Ready:
-	case <-time.After(hangs):
+	case <-time.After(testTimeout):
 		t.Fatal("no signal")
 	}
 }
@@ -118,17 +118,17 @@ func signalled(t testing.TB, w driver.Watch) {
 // eventually waits until a condition holds.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(hangs); !cond(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never happened: %s", what)
 		}
 	}
 }
 
-// keys are what lies in the folder of a lock, and whose lease it has.
-func keys(t testing.TB, b *Backend, name string) row {
+// storedKeys are what lies in the folder of a lock, and whose lease it has.
+func storedKeys(t testing.TB, b *Backend, name string) lockQueue {
 	t.Helper()
-	all, err := b.row(t.Context(), name)
+	all, err := b.readQueue(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,7 @@ func TestClientThatWasClosed(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, testserver.SharedEtcd(t).Addr())
 	b := backendOf(t, client, nil)
-	r, _ := watched(request("", driver.Exclusive))
+	r, _ := withOnLost(request("", driver.Exclusive))
 	acquire(t, b, r)
 	w := queued(request(r.Name, driver.Exclusive))
 	refused(t, b, w, driver.ErrHeld)
@@ -79,6 +79,6 @@ func TestClientThatWasClosed(t *testing.T) {
 	start := time.Now()
 	b.Close()
 	if took := time.Since(start); took > time.Minute {
-		t.Errorf("Close took %v, which waits for %v", took, closeTime)
+		t.Errorf("Close took %v, which waits for %v", took, closeTimeout)
 	}
 }

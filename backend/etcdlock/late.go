@@ -8,46 +8,46 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// lateAges are when after its release a key is deleted again: a write that got no answer
+// deleteAges are when after its release a key is deleted again: a write that got no answer
 // may be done as long as a server works on it, which is for some seconds, or the network
 // holds it back.
-var lateAges = []time.Duration{time.Second, 4 * time.Second, 15 * time.Second, time.Minute, 5 * time.Minute}
+var deleteAges = []time.Duration{time.Second, 4 * time.Second, 15 * time.Second, time.Minute, 5 * time.Minute}
 
-// barTime is how long after its release such a key is not used again: what was sent for
+// tombstoneLife is how long after its release such a key is not used again: what was sent for
 // it, also these deletions, must not hit whoever has it next.
-const barTime = 10 * time.Minute
+const tombstoneLife = 10 * time.Minute
 
-// late deletes the keys of released Owners that may still be written.
-type late struct {
+// tombstones deletes the keys of released Owners that may still be written.
+type tombstones struct {
 	delete func(ctx context.Context, keys []string) error
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	mu     sync.Mutex
-	keys   map[string]*lateKey
+	keys   map[string]*tombstone
 	owners map[string]string // their keys
 	timer  *time.Timer       // set as long as there are keys
 }
 
-type lateKey struct {
-	owner string // who must not come again; empty if that is nobody
-	since time.Time
-	round int // of lateAges, that comes next
+type tombstone struct {
+	owner     string // who must not come again; empty if that is nobody
+	since     time.Time
+	deletions int // of deleteAges, that comes next
 }
 
-// over: it has been deleted for the last time.
-func (k *lateKey) over() bool { return k.round == len(lateAges) }
+// finished: it has been deleted for the last time.
+func (k *tombstone) finished() bool { return k.deletions == len(deleteAges) }
 
-func (s *late) init(delete func(ctx context.Context, keys []string) error) {
-	s.delete, s.keys, s.owners = delete, map[string]*lateKey{}, map[string]string{}
+func (s *tombstones) init(delete func(ctx context.Context, keys []string) error) {
+	s.delete, s.keys, s.owners = delete, map[string]*tombstone{}, map[string]string{}
 	s.ctx, s.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 }
 
-func (s *late) add(key, owner string) {
+func (s *tombstones) add(key, owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.keys[key] = &lateKey{owner: owner, since: time.Now()}
+	s.keys[key] = &tombstone{owner: owner, since: time.Now()}
 	if owner != "" {
 		s.owners[owner] = key
 	}
@@ -55,28 +55,28 @@ func (s *late) add(key, owner string) {
 }
 
 // has reports whether a key may still be written or deleted.
-func (s *late) has(key string) bool {
+func (s *tombstones) has(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.keys[key] != nil
 }
 
-// bars reports whether an owner has such a key.
-func (s *late) bars(owner string) bool {
+// hasOwner reports whether an owner has such a key.
+func (s *tombstones) hasOwner(owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.owners[owner] != ""
 }
 
 // arm sets the timer, if it is not set. The mutex is held.
-func (s *late) arm() {
+func (s *tombstones) arm() {
 	if s.timer == nil && s.ctx.Err() == nil {
-		s.timer = time.AfterFunc(lateAges[0], s.tick)
+		s.timer = time.AfterFunc(deleteAges[0], s.tick)
 	}
 }
 
 // tick begins a round.
-func (s *late) tick() {
+func (s *tombstones) tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
@@ -90,16 +90,16 @@ func (s *late) tick() {
 	})
 }
 
-func (s *late) due() []string {
+func (s *tombstones) due() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var keys []string
 	for key, k := range s.keys {
 		switch age := time.Since(k.since); {
-		case k.over() && age > barTime:
+		case k.finished() && age > tombstoneLife:
 			delete(s.keys, key)
 			delete(s.owners, k.owner)
-		case !k.over() && age >= lateAges[k.round] && len(keys) < maxOps:
+		case !k.finished() && age >= deleteAges[k.deletions] && len(keys) < maxOps:
 			keys = append(keys, key)
 		}
 	}
@@ -107,12 +107,12 @@ func (s *late) due() []string {
 }
 
 // done ends a round. What had no answer stays due.
-func (s *late) done(keys []string, err error) {
+func (s *tombstones) done(keys []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, key := range keys {
 		if k := s.keys[key]; k != nil && err == nil {
-			k.round++
+			k.deletions++
 		}
 	}
 	s.timer = nil
@@ -121,7 +121,7 @@ func (s *late) done(keys []string, err error) {
 	}
 }
 
-func (s *late) close() {
+func (s *tombstones) close() {
 	s.mu.Lock()
 	s.cancel()
 	if s.timer != nil {

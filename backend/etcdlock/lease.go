@@ -16,27 +16,27 @@ import (
 // lease is one of the backend's. All holds with the same TTL share one; a fixed hold has
 // its own. Nothing keeps a lease alive but the calls that need it.
 type lease struct {
-	id    clientv3.LeaseID
-	secs  int64 // asked for
-	fixed bool
-	turn  chan struct{} // whoever keeps it alive before a call goes on
+	id      clientv3.LeaseID
+	seconds int64 // asked for
+	fixed   bool
+	keeping chan struct{} // whoever keeps it alive before a call goes on
 
-	mu   sync.Mutex
-	sent time.Time // when the last keep-alive that was answered was sent
-	ttl  time.Duration
-	term uint64 // of the leader that answered it
-	gone bool
+	mu    sync.Mutex
+	sent  time.Time // when the last keep-alive that was answered was sent
+	ttl   time.Duration
+	term  uint64 // of the leader that answered it
+	ended bool
 }
 
-// until is when the servers may end the lease.
-func (l *lease) until() time.Time {
+// expiry is when the servers may end the lease.
+func (l *lease) expiry() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sent.Add(l.ttl)
 }
 
-// life is the TTL that the servers gave.
-func (l *lease) life() time.Duration {
+// granted is the TTL that the servers gave.
+func (l *lease) granted() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ttl
@@ -46,14 +46,14 @@ func (l *lease) life() time.Duration {
 func (l *lease) spent() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.gone {
+	if l.ended {
 		return 1
 	}
 	return min(float64(time.Since(l.sent))/float64(l.ttl), 1)
 }
 
-// under is the term of the leader that answered the last keep-alive.
-func (l *lease) under() uint64 {
+// leaderTerm is the term of the leader that answered the last keep-alive.
+func (l *lease) leaderTerm() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.term
@@ -62,29 +62,29 @@ func (l *lease) under() uint64 {
 // leases are those of a backend.
 type leases struct {
 	client *clientv3.Client
-	ended  func(clientv3.LeaseID) // is told of a lease that is gone
+	onEnd  func(clientv3.LeaseID) // is told of a lease that is gone
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
-	shared map[int64]*making           // by TTL in seconds
+	shared map[int64]*sharedLease      // by TTL in seconds
 	all    map[clientv3.LeaseID]*lease // to be revoked at the end
 	spare  *lease                      // made for a fixed hold that was refused
 }
 
-// making is a shared lease, or the attempt to have one.
-type making struct {
+// sharedLease is a shared lease, or the attempt to have one.
+type sharedLease struct {
 	done chan struct{}
 	l    *lease
 	err  error
 }
 
 func (s *leases) init(client *clientv3.Client, ended func(clientv3.LeaseID)) {
-	s.client, s.ended = client, ended
+	s.client, s.onEnd = client, ended
 	s.ctx, s.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
-	s.shared, s.all = map[int64]*making{}, map[clientv3.LeaseID]*lease{}
+	s.shared, s.all = map[int64]*sharedLease{}, map[clientv3.LeaseID]*lease{}
 }
 
 // seconds is a TTL as etcd counts it.
@@ -93,7 +93,7 @@ func seconds(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / t
 // forTTL is the lease that holds of this TTL share. At least half of its life is left.
 func (s *leases) forTTL(ctx context.Context, ttl time.Duration) (*lease, error) {
 	for {
-		l, err := s.common(ctx, seconds(ttl))
+		l, err := s.sharedFor(ctx, seconds(ttl))
 		if err != nil {
 			return nil, err
 		}
@@ -109,33 +109,33 @@ func (s *leases) refresh(ctx context.Context, l *lease) error {
 	case spent < 0.25:
 		return nil
 	case spent < 0.5:
-		s.prolongLater(l)
+		s.keepAliveLater(l)
 		return nil
 	}
 	// Without its turn yet somebody else may do it meanwhile.
-	return s.prolongOnce(ctx, l, 0.25)
+	return s.keepAliveIfSpent(ctx, l, 0.25)
 }
 
-// named is the lease with this id, which may be another backend's.
-func (s *leases) named(id clientv3.LeaseID) *lease {
+// byID is the lease with this id, which may be another backend's.
+func (s *leases) byID(id clientv3.LeaseID) *lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l := s.all[id]; l != nil {
 		return l
 	}
-	return &lease{id: id, turn: make(chan struct{}, 1)}
+	return &lease{id: id, keeping: make(chan struct{}, 1)}
 }
 
-// common is the shared lease of so many seconds, made if there is none that lives.
-func (s *leases) common(ctx context.Context, secs int64) (*lease, error) {
+// sharedFor is the shared lease of so many seconds, made if there is none that lives.
+func (s *leases) sharedFor(ctx context.Context, secs int64) (*lease, error) {
 	for {
 		s.mu.Lock()
 		m := s.shared[secs]
-		if m == nil || m.over() {
+		if m == nil || m.ended() {
 			if m != nil && m.l != nil {
 				delete(s.all, m.l.id)
 			}
-			m = &making{done: make(chan struct{})}
+			m = &sharedLease{done: make(chan struct{})}
 			s.shared[secs] = m
 			s.mu.Unlock()
 			m.l, m.err = s.grant(ctx, secs)
@@ -154,8 +154,8 @@ func (s *leases) common(ctx context.Context, secs int64) (*lease, error) {
 	}
 }
 
-// over: what was made is of no use any more.
-func (m *making) over() bool {
+// ended: what was made is of no use any more.
+func (m *sharedLease) ended() bool {
 	select {
 	case <-m.done:
 		return m.err != nil || m.l.spent() >= 1
@@ -165,7 +165,7 @@ func (m *making) over() bool {
 }
 
 func (s *leases) grant(ctx context.Context, secs int64) (*lease, error) {
-	l := &lease{secs: secs, turn: make(chan struct{}, 1), sent: time.Now()}
+	l := &lease{seconds: secs, keeping: make(chan struct{}, 1), sent: time.Now()}
 	resp, err := s.client.Grant(ctx, secs)
 	if err != nil {
 		return nil, err
@@ -181,13 +181,13 @@ func (s *leases) grant(ctx context.Context, secs int64) (*lease, error) {
 	return l, nil
 }
 
-// own is a lease for one hold, with all of its life.
-func (s *leases) own(ctx context.Context, ttl time.Duration) (*lease, error) {
+// dedicated is a lease for one hold, with all of its life.
+func (s *leases) dedicated(ctx context.Context, ttl time.Duration) (*lease, error) {
 	if l := s.swapSpare(nil); l != nil {
-		if l.secs == seconds(ttl) && s.prolong(ctx, l) == nil {
+		if l.seconds == seconds(ttl) && s.keepAlive(ctx, l) == nil {
 			return l, nil
 		}
-		s.giveUp(l)
+		s.revokeLater(l)
 	}
 	l, err := s.grant(ctx, seconds(ttl))
 	if err == nil {
@@ -196,10 +196,10 @@ func (s *leases) own(ctx context.Context, ttl time.Duration) (*lease, error) {
 	return l, err
 }
 
-// unused keeps a fixed hold's lease, to which no key was ever attached, for the next one.
-func (s *leases) unused(l *lease) {
+// keepSpare keeps a fixed hold's lease, to which no key was ever attached, for the next one.
+func (s *leases) keepSpare(l *lease) {
 	if old := s.swapSpare(l); old != nil {
-		s.giveUp(old)
+		s.revokeLater(old)
 	}
 }
 
@@ -210,41 +210,43 @@ func (s *leases) swapSpare(l *lease) (old *lease) {
 	return old
 }
 
-// prolongLater keeps a lease alive in the background.
-func (s *leases) prolongLater(l *lease) {
+// keepAliveLater keeps a lease alive in the background.
+func (s *leases) keepAliveLater(l *lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || len(l.turn) > 0 {
+	if s.closed || len(l.keeping) > 0 {
 		return
 	}
 	s.wg.Go(func() {
-		ctx, cancel := context.WithDeadline(s.ctx, l.until())
+		ctx, cancel := context.WithDeadline(s.ctx, l.expiry())
 		defer cancel()
-		s.prolongOnce(ctx, l, 0.25)
+		s.keepAliveIfSpent(ctx, l, 0.25)
 	})
 }
 
-// prolongOnce keeps a lease alive if more of its TTL is spent than so much, also when
+// keepAliveIfSpent keeps a lease alive if more of its TTL is spent than so much, also when
 // many want that at once.
-func (s *leases) prolongOnce(ctx context.Context, l *lease, spent float64) error {
+func (s *leases) keepAliveIfSpent(ctx context.Context, l *lease, spent float64) error {
 	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
+	case l.keeping <- struct{}{}:
+		defer func() { <-l.keeping }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	if l.spent() <= spent {
 		return nil
 	}
-	return s.prolong(ctx, l)
+	return s.keepAlive(ctx, l)
 }
 
-// prolong keeps a lease alive. ErrLeaseNotFound is a fact, and ends all its holds.
-func (s *leases) prolong(ctx context.Context, l *lease) error {
-	ask := func(ctx context.Context, on *grpc.ClientConn) (kept, error) { return keepAlive(ctx, on, l.id) }
-	k, err := insist(ctx, func(ctx context.Context) (kept, error) { return ask(ctx, s.client.ActiveConnection()) }, onNew(s.client, ask))
+// keepAlive keeps a lease alive. ErrLeaseNotFound is a fact, and ends all its holds.
+func (s *leases) keepAlive(ctx context.Context, l *lease) error {
+	ask := func(ctx context.Context, on *grpc.ClientConn) (keepAliveReply, error) {
+		return keepAliveOnce(ctx, on, l.id)
+	}
+	k, err := hedge(ctx, func(ctx context.Context) (keepAliveReply, error) { return ask(ctx, s.client.ActiveConnection()) }, onNewConn(s.client, ask))
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		s.lost(l)
+		s.markEnded(l)
 		return err
 	}
 	if err != nil {
@@ -260,44 +262,44 @@ func (s *leases) prolong(ctx context.Context, l *lease) error {
 
 var errOldLeader = errors.New("the lease was kept alive by a leader that has been replaced")
 
-// prove makes sure that the last keep-alive was answered by the leader that has committed a
+// ensureTerm makes sure that the last keep-alive was answered by the leader that has committed a
 // transaction, or by a later one. A leader that was replaced while it was paused may still
 // answer keep-alives; its successor, who ends leases, knows nothing of them.
-func (s *leases) prove(ctx context.Context, l *lease, term uint64) error {
+func (s *leases) ensureTerm(ctx context.Context, l *lease, term uint64) error {
 	for range 3 {
-		if l.under() >= term {
+		if l.leaderTerm() >= term {
 			return nil
 		}
-		if err := s.prolong(ctx, l); err != nil {
+		if err := s.keepAlive(ctx, l); err != nil {
 			return err
 		}
 	}
 	return errOldLeader
 }
 
-// lost notes that a lease has ended.
-func (s *leases) lost(l *lease) {
+// markEnded notes that a lease has ended.
+func (s *leases) markEnded(l *lease) {
 	l.mu.Lock()
-	l.gone = true
+	l.ended = true
 	l.mu.Unlock()
 	s.mu.Lock()
 	delete(s.all, l.id)
 	s.mu.Unlock()
-	s.ended(l.id)
+	s.onEnd(l.id)
 }
 
-// kept is an answered keep-alive.
-type kept struct {
+// keepAliveReply is an answered keep-alive.
+type keepAliveReply struct {
 	sent time.Time // when it was asked for
 	ttl  time.Duration
 	term uint64 // the leader's
 }
 
-// keepAlive makes one attempt. That of clientv3 repeats itself, without a pause, for as
+// keepAliveOnce makes one attempt. That of clientv3 repeats itself, without a pause, for as
 // long as no server answers. A stream of one message is a call, and costs less: for each
 // stream the client logs in anew, if it has a password.
-func keepAlive(ctx context.Context, on *grpc.ClientConn, id clientv3.LeaseID) (kept, error) {
-	k, resp := kept{sent: time.Now()}, &pb.LeaseKeepAliveResponse{}
+func keepAliveOnce(ctx context.Context, on *grpc.ClientConn, id clientv3.LeaseID) (keepAliveReply, error) {
+	k, resp := keepAliveReply{sent: time.Now()}, &pb.LeaseKeepAliveResponse{}
 	err := on.Invoke(ctx, pb.Lease_LeaseKeepAlive_FullMethodName, &pb.LeaseKeepAliveRequest{ID: int64(id)}, resp)
 	if err != nil {
 		return k, clientv3.ContextError(ctx, err)
@@ -309,8 +311,8 @@ func keepAlive(ctx context.Context, on *grpc.ClientConn, id clientv3.LeaseID) (k
 	return k, nil
 }
 
-// giveUp ends a fixed hold's lease, which nobody needs any more.
-func (s *leases) giveUp(l *lease) {
+// revokeLater ends a fixed hold's lease, which nobody needs any more.
+func (s *leases) revokeLater(l *lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -321,7 +323,7 @@ func (s *leases) giveUp(l *lease) {
 }
 
 func (s *leases) revoke(id clientv3.LeaseID) {
-	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(context.Background()), closeTime)
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(context.Background()), closeTimeout)
 	defer cancel()
 	s.client.Revoke(ctx, id)
 }

@@ -17,14 +17,14 @@ func TestRenewForLonger(t *testing.T) {
 		r := request("", driver.Exclusive)
 		r.TTL, r.Fixed = 20*time.Second, fixed
 		acquire(t, b, r)
-		before := keys(t, admin, r.Name)[0]
+		before := storedKeys(t, admin, r.Name)[0]
 		longer := r.Hold
 		longer.TTL = time.Hour
 		if errs := b.Renew(t.Context(), []driver.Hold{longer}); errs[0] != nil {
 			t.Fatal(errs[0])
 		}
-		after := keys(t, admin, r.Name)[0]
-		if after.create != before.create || after.lease == before.lease {
+		after := storedKeys(t, admin, r.Name)[0]
+		if after.created != before.created || after.lease == before.lease {
 			t.Errorf("fixed %v: moved from %+v to %+v", fixed, before, after)
 		}
 		// The old lease is of no use to the hold any more.
@@ -50,18 +50,18 @@ func TestRenewalThatShortens(t *testing.T) {
 	b, admin := shared(t), shared(t)
 	r := request("", driver.Exclusive)
 	acquire(t, b, r)
-	before := keys(t, admin, r.Name)[0]
+	before := storedKeys(t, admin, r.Name)[0]
 	last := r.Hold
 	last.TTL, last.Shorten = 10*time.Second, true
 	if err := b.Renew(t.Context(), []driver.Hold{last})[0]; err != nil {
 		t.Fatal(err)
 	}
-	after := keys(t, admin, r.Name)[0]
+	after := storedKeys(t, admin, r.Name)[0]
 	granted, err := admin.client.TimeToLive(t.Context(), after.lease)
 	if err != nil || after.lease == before.lease || granted.GrantedTTL > 10 {
 		t.Errorf("it has a lease of %d s, %v", granted.GrantedTTL, err)
 	}
-	eventually(t, "the hold ends", func() bool { return len(keys(t, admin, r.Name)) == 0 })
+	eventually(t, "the hold ends", func() bool { return len(storedKeys(t, admin, r.Name)) == 0 })
 }
 
 // A move to another lease that had no answer may be done late: not after the key was moved
@@ -71,23 +71,23 @@ func TestLateMoveToAnotherLease(t *testing.T) {
 	r := request("", driver.Exclusive)
 	r.TTL, r.Fixed = 20*time.Second, true
 	acquire(t, b, r)
-	c := b.claims.get(r.Owner)
-	first := c.mod
-	unsure, err := b.leases.own(t.Context(), 30*time.Second)
+	c := b.owners.get(r.Owner)
+	first := c.modified
+	unsure, err := b.leases.dedicated(t.Context(), 30*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.claims.moving(c, unsure)
+	b.owners.leaseChanging(c, unsure)
 	longer := r.Hold
 	longer.TTL = time.Minute
 	if err := b.Renew(t.Context(), []driver.Hold{longer})[0]; err != nil {
 		t.Fatal(err)
 	}
-	late := &renewal{b: b, ctx: t.Context()}
-	if _, err := late.attach(c.key, c.create, first, unsure); !errors.Is(err, errMoved) {
+	late := &renewCall{b: b, ctx: t.Context()}
+	if _, err := late.attachLease(c.key, c.created, first, unsure); !errors.Is(err, errMoved) {
 		t.Errorf("the late move: %v", err)
 	}
-	if now := keys(t, b, r.Name)[0].lease; now != c.lease.id {
+	if now := storedKeys(t, b, r.Name)[0].lease; now != c.lease.id {
 		t.Errorf("the key has lease %x, and its holder trusts in %x", now, c.lease.id)
 	}
 	release(t, b, r)
@@ -95,11 +95,11 @@ func TestLateMoveToAnotherLease(t *testing.T) {
 
 // A fixed hold ends by itself while others of its TTL are renewed, and takes its lease
 // with it when it is released.
-func TestFixedHoldsHaveALifeOfTheirOwn(t *testing.T) {
+func TestFixedHoldEndsByItself(t *testing.T) {
 	t.Parallel()
 	b, admin := shared(t), shared(t)
 	for ttl := time.Second; ; ttl *= 4 {
-		err := fixedEndsBeside(t, b, ttl)
+		err := fixedHoldEnds(t, b, ttl)
 		if err == nil {
 			break
 		}
@@ -112,7 +112,7 @@ func TestFixedHoldsHaveALifeOfTheirOwn(t *testing.T) {
 	again := request("", driver.Exclusive)
 	again.Fixed = true
 	acquire(t, b, again)
-	lease := keys(t, admin, again.Name)[0].lease
+	lease := storedKeys(t, admin, again.Name)[0].lease
 	release(t, b, again)
 	eventually(t, "the lease ends with the hold", func() bool {
 		left, err := admin.client.TimeToLive(t.Context(), lease)
@@ -120,13 +120,13 @@ func TestFixedHoldsHaveALifeOfTheirOwn(t *testing.T) {
 	})
 }
 
-// fixedEndsBeside waits until a fixed hold ends beside one of the same TTL that is renewed. It
+// fixedHoldEnds waits until a fixed hold ends beside one of the same TTL that is renewed. It
 // returns an error if the renewed one was lost.
-func fixedEndsBeside(t *testing.T, b *Backend, ttl time.Duration) error {
+func fixedHoldEnds(t *testing.T, b *Backend, ttl time.Duration) error {
 	t.Helper()
 	renewed, fixed := request("", driver.Exclusive), request("", driver.Exclusive)
 	renewed.TTL, fixed.TTL, fixed.Fixed = ttl, ttl, true
-	fixed, lost := watched(fixed)
+	fixed, lost := withOnLost(fixed)
 	for _, r := range []driver.Request{renewed, fixed} {
 		if _, err := b.Acquire(t.Context(), r); err != nil {
 			return err
@@ -135,10 +135,10 @@ func fixedEndsBeside(t *testing.T, b *Backend, ttl time.Duration) error {
 	var err error
 	eventually(t, "the fixed hold ends", func() bool {
 		err = b.Renew(t.Context(), []driver.Hold{renewed.Hold})[0]
-		return err != nil || len(keys(t, b, fixed.Name)) == 0
+		return err != nil || len(storedKeys(t, b, fixed.Name)) == 0
 	})
 	if err == nil {
-		told(t, lost)
+		awaitLost(t, lost)
 	}
 	return err
 }
@@ -169,7 +169,7 @@ func TestRefusedFixedTriesShareALease(t *testing.T) {
 		t.Errorf("granted for %v", g.TTL)
 	}
 	acquire(t, b, second)
-	if one, two := keys(t, admin, granted.Name)[0].lease, keys(t, admin, second.Name)[0].lease; one != all[0].id || two == one {
+	if one, two := storedKeys(t, admin, granted.Name)[0].lease, storedKeys(t, admin, second.Name)[0].lease; one != all[0].id || two == one {
 		t.Errorf("holds have the leases %x and %x, the tries had %x", one, two, all[0].id)
 	}
 	// One that has ended is not given to anybody.
@@ -199,14 +199,14 @@ func TestLeaseIsFreshWhenUsed(t *testing.T) {
 	b := shared(t)
 	first, next := request("", driver.Exclusive), request("", driver.Exclusive)
 	acquire(t, b, first)
-	l := b.claims.get(first.Owner).lease
+	l := b.owners.get(first.Owner).lease
 	l.mu.Lock()
 	l.sent = l.sent.Add(-l.ttl * 6 / 10)
 	l.mu.Unlock()
 	if g := acquire(t, b, next); g.TTL < next.TTL {
 		t.Errorf("granted for %v of %v", g.TTL, next.TTL)
 	}
-	if b.claims.get(next.Owner).lease != l {
+	if b.owners.get(next.Owner).lease != l {
 		t.Error("another lease")
 	}
 }
@@ -218,7 +218,7 @@ func TestIdleLeaseEnds(t *testing.T) {
 	r := request("", driver.Exclusive)
 	r.TTL = 3 * time.Second
 	acquire(t, b, r)
-	l := b.claims.get(r.Owner).lease
+	l := b.owners.get(r.Owner).lease
 	release(t, b, r)
 	eventually(t, "the idle lease has ended", func() bool {
 		left, err := b.client.TimeToLive(t.Context(), l.id)
@@ -241,14 +241,14 @@ func TestCloseEndsTheSession(t *testing.T) {
 	acquire(t, admin, request(fixed.Name, driver.Exclusive))
 }
 
-// foreign takes a lock as the official clients do.
-func foreign(t *testing.T, b *Backend, name string) (key string, lease clientv3.LeaseID) {
+// acquireForeign takes a lock as the official clients do.
+func acquireForeign(t *testing.T, b *Backend, name string) (key string, lease clientv3.LeaseID) {
 	t.Helper()
 	l, err := b.client.Grant(t.Context(), 60)
 	if err != nil {
 		t.Fatal(err)
 	}
-	key = b.folder(name) + tail(l.ID, "")
+	key = b.folder(name) + keySuffix(l.ID, "")
 	key = key[:len(key)-1]
 	if _, err := b.client.Put(t.Context(), key, "", clientv3.WithLease(l.ID)); err != nil {
 		t.Fatal(err)
@@ -262,7 +262,7 @@ func TestHoldsOfOtherPrograms(t *testing.T) {
 	b := shared(t)
 	for mode := driver.Exclusive; mode <= driver.Counted; mode++ {
 		r := request("", mode)
-		key, lease := foreign(t, b, r.Name)
+		key, lease := acquireForeign(t, b, r.Name)
 		refused(t, b, r, driver.ErrHeld)
 		info, err := b.Inspect(t.Context(), r.Name)
 		if err != nil || len(info.Holders) != 1 || info.Holders[0].Mode != driver.Exclusive || info.Holders[0].Left < 50*time.Second {
@@ -278,7 +278,7 @@ func TestHoldsOfOtherPrograms(t *testing.T) {
 		if err := b.Release(t.Context(), seen); err != nil {
 			t.Fatalf("%v: force unlock: %v", mode, err)
 		}
-		signalled(t, watch)
+		awaitSignal(t, watch)
 		acquire(t, b, w)
 		watch.Close()
 		release(t, b, w)

@@ -10,15 +10,15 @@ import (
 	"google.golang.org/grpc"
 )
 
-// login logs in without the token of the last time if that is what a server refuses.
+// loginAfresh logs in without the token of the last time if that is what a server refuses.
 // Servers before 3.5 do so, once it has ended or they were restarted, and the client would
 // send it with one login after the other, for ever.
-func (t *target) login(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (t *urlConfig) loginAfresh(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	err := invoke(ctx, method, req, reply, cc, opts...)
 	if method != pb.Auth_Authenticate_FullMethodName || !errors.Is(rpctypes.Error(err), rpctypes.ErrInvalidAuthToken) {
 		return err
 	}
-	client, err := clientv3.New(t.anybody().config(ctx))
+	client, err := clientv3.New(t.withoutLogin().config(ctx))
 	if err != nil {
 		return err
 	}
@@ -31,8 +31,8 @@ func (t *target) login(ctx context.Context, method string, req, reply any, cc *g
 	return err
 }
 
-// anybody is the same target for somebody who does not log in.
-func (t *target) anybody() *target {
+// withoutLogin is the same target for somebody who does not log in.
+func (t *urlConfig) withoutLogin() *urlConfig {
 	a := *t
 	a.user, a.password = "", ""
 	return &a

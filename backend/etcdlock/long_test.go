@@ -87,7 +87,7 @@ func TestReadsInALongLine(t *testing.T) {
 			if held, _ := errors.AsType[*driver.HeldError](refused(t, b, last, driver.ErrHeld)); len(held.Holders) != 0 {
 				t.Errorf("held by one that is gone: %+v", held.Holders)
 			}
-			quiet(t, w)
+			awaitQuiet(t, w)
 			slices.SortFunc(line, func(a, b driver.Request) int { return int(createOf(holder, a) - createOf(holder, b)) })
 			for i, r := range line {
 				release(t, holder, r)
@@ -95,10 +95,10 @@ func TestReadsInALongLine(t *testing.T) {
 					refused(t, b, last, driver.ErrHeld)
 				}
 			}
-			signalled(t, w)
+			awaitSignal(t, w)
 			acquire(t, b, last)
 		})
 	}
 }
 
-func createOf(b *Backend, r driver.Request) int64 { return b.claims.get(r.Owner).create }
+func createOf(b *Backend, r driver.Request) int64 { return b.owners.get(r.Owner).created }

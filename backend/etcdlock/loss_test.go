@@ -12,18 +12,18 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// told waits for an OnLost.
-func told(t testing.TB, lost <-chan struct{}) {
+// awaitLost waits for an OnLost.
+func awaitLost(t testing.TB, lost <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-lost:
-	case <-time.After(hangs):
+	case <-time.After(testTimeout):
 		t.Fatal("nobody told the holder")
 	}
 }
 
-// quiet waits until a watch has been silent for a while.
-func quiet(t testing.TB, w driver.Watch) {
+// awaitQuiet waits until a watch has been silent for a while.
+func awaitQuiet(t testing.TB, w driver.Watch) {
 	t.Helper()
 	eventually(t, "the watch is quiet", func() bool {
 		select {
@@ -35,22 +35,22 @@ func quiet(t testing.TB, w driver.Watch) {
 	})
 }
 
-// watched makes a request that says on a channel when it is lost.
-func watched(r driver.Request) (driver.Request, chan struct{}) {
+// withOnLost makes a request that says on a channel when it is lost.
+func withOnLost(r driver.Request) (driver.Request, chan struct{}) {
 	lost := make(chan struct{}, 2)
 	r.OnLost = func() { lost <- struct{}{} }
 	return r, lost
 }
 
-func TestHolderHearsThatItsKeyWasDeleted(t *testing.T) {
+func TestHolderIsNotifiedOfKeyDeletion(t *testing.T) {
 	b, admin := shared(t), shared(t)
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Read, driver.Counted} {
-		r, lost := watched(request("", mode))
+		r, lost := withOnLost(request("", mode))
 		acquire(t, b, r)
-		if _, err := admin.client.Delete(t.Context(), keys(t, admin, r.Name)[0].key); err != nil {
+		if _, err := admin.client.Delete(t.Context(), storedKeys(t, admin, r.Name)[0].key); err != nil {
 			t.Fatal(err)
 		}
-		told(t, lost)
+		awaitLost(t, lost)
 		if errs := b.Renew(t.Context(), []driver.Hold{r.Hold}); !errors.Is(errs[0], driver.ErrLost) {
 			t.Errorf("%v: renew after the loss: %v", mode, errs[0])
 		}
@@ -65,10 +65,10 @@ func TestHolderHearsThatItsKeyWasDeleted(t *testing.T) {
 }
 
 // A break by another connection is heard too, and one's own release is not.
-func TestHolderHearsOfForceUnlock(t *testing.T) {
+func TestHolderIsNotifiedOfForceUnlock(t *testing.T) {
 	b, admin := shared(t), shared(t)
-	r, lost := watched(request("", driver.Exclusive))
-	quiet, none := watched(request("", driver.Exclusive))
+	r, lost := withOnLost(request("", driver.Exclusive))
+	quiet, none := withOnLost(request("", driver.Exclusive))
 	acquire(t, b, r)
 	acquire(t, b, quiet)
 	info, err := admin.Inspect(t.Context(), r.Name)
@@ -76,15 +76,15 @@ func TestHolderHearsOfForceUnlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "both keys are watched", func() bool {
-		b.claims.mu.Lock()
-		defer b.claims.mu.Unlock()
-		return b.claims.m[r.Owner].sub != nil && b.claims.m[quiet.Owner].sub != nil
+		b.owners.mu.Lock()
+		defer b.owners.mu.Unlock()
+		return b.owners.byOwner[r.Owner].watch != nil && b.owners.byOwner[quiet.Owner].watch != nil
 	})
 	release(t, b, quiet)
 	if err := admin.Release(t.Context(), driver.Hold{Name: r.Name, Owner: info.Holders[0].Owner, Mode: driver.Exclusive}); err != nil {
 		t.Fatal(err)
 	}
-	told(t, lost)
+	awaitLost(t, lost)
 	if len(none) > 0 {
 		t.Error("told of its own release")
 	}
@@ -93,11 +93,11 @@ func TestHolderHearsOfForceUnlock(t *testing.T) {
 // The end of the lease is the end of all its holds, a fact; later ones get a new lease.
 func TestEndOfTheLease(t *testing.T) {
 	b, admin := shared(t), shared(t)
-	one, lostOne := watched(request("", driver.Exclusive))
-	two, lostTwo := watched(request("", driver.Write))
+	one, lostOne := withOnLost(request("", driver.Exclusive))
+	two, lostTwo := withOnLost(request("", driver.Write))
 	acquire(t, b, one)
 	acquire(t, b, two)
-	old := keys(t, admin, one.Name)[0].lease
+	old := storedKeys(t, admin, one.Name)[0].lease
 	if _, err := admin.client.Revoke(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestEndOfTheLease(t *testing.T) {
 	if g := acquire(t, b, three); g.TTL < 29*time.Second {
 		t.Errorf("granted for %v", g.TTL)
 	}
-	if now := keys(t, admin, three.Name)[0].lease; now == old {
+	if now := storedKeys(t, admin, three.Name)[0].lease; now == old {
 		t.Error("the next hold has the lease that ended")
 	}
 	// Renew has told already what a watch may have been quicker to tell.
@@ -124,13 +124,13 @@ func TestAcquireOnALeaseThatHasEnded(t *testing.T) {
 	for i, queue := range []bool{true, false} {
 		first := request("", driver.Exclusive)
 		acquire(t, b, first)
-		if _, err := admin.client.Revoke(t.Context(), keys(t, admin, first.Name)[0].lease); err != nil {
+		if _, err := admin.client.Revoke(t.Context(), storedKeys(t, admin, first.Name)[0].lease); err != nil {
 			t.Fatal(err)
 		}
 		r := request("", driver.Exclusive)
 		r.Queue = queue
 		acquire(t, b, r)
-		if len(keys(t, admin, r.Name)) != 1 {
+		if len(storedKeys(t, admin, r.Name)) != 1 {
 			t.Errorf("case %d: no key", i)
 		}
 	}
@@ -152,7 +152,7 @@ func TestWaiterTakesANewPlace(t *testing.T) {
 			behind := queued(request(r.Name, driver.Exclusive))
 			refused(t, admin, behind, driver.ErrHeld)
 
-			place := keys(t, admin, r.Name)[1]
+			place := storedKeys(t, admin, r.Name)[1]
 			var err error
 			if how == "key" {
 				_, err = admin.client.Delete(t.Context(), place.key)
@@ -162,18 +162,18 @@ func TestWaiterTakesANewPlace(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			signalled(t, watch)
+			awaitSignal(t, watch)
 			refused(t, b, w, driver.ErrHeld)
-			all := keys(t, admin, r.Name)
+			all := storedKeys(t, admin, r.Name)
 			if len(all) != 3 || all[2].owner != w.Owner {
 				t.Fatalf("not at the end of the line: %v", all)
 			}
 			// The watch has moved to the one that is before it now.
 			release(t, admin, r)
 			acquire(t, admin, behind)
-			quiet(t, watch)
+			awaitQuiet(t, watch)
 			release(t, admin, behind)
-			signalled(t, watch)
+			awaitSignal(t, watch)
 			acquire(t, b, w)
 		})
 	}
@@ -185,7 +185,7 @@ func TestCompactionWhileWaiting(t *testing.T) {
 	srv := testserver.Etcd(t, testserver.EtcdOptions{})
 	p := faultproxy.New(t, srv.Addr())
 	b, admin := openAt(t, p.Addr(), nil), openAt(t, srv.Addr(), nil)
-	held, lost := watched(request("", driver.Exclusive))
+	held, lost := withOnLost(request("", driver.Exclusive))
 	acquire(t, b, held)
 	r := request("", driver.Exclusive)
 	acquire(t, admin, r)
@@ -194,9 +194,9 @@ func TestCompactionWhileWaiting(t *testing.T) {
 	watch := armWatch(t, b, w)
 	defer watch.Close()
 	eventually(t, "the hold is watched", func() bool {
-		b.claims.mu.Lock()
-		defer b.claims.mu.Unlock()
-		return b.claims.m[held.Owner].sub != nil
+		b.owners.mu.Lock()
+		defer b.owners.mu.Unlock()
+		return b.owners.byOwner[held.Owner].watch != nil
 	})
 	var revision int64
 	for i := range 20 {
@@ -212,7 +212,7 @@ func TestCompactionWhileWaiting(t *testing.T) {
 	p.Silence()
 	release(t, admin, r)
 	p.Pass()
-	signalled(t, watch)
+	awaitSignal(t, watch)
 	for {
 		_, err := b.Acquire(t.Context(), w)
 		if err == nil {
@@ -222,10 +222,10 @@ func TestCompactionWhileWaiting(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := admin.client.Delete(t.Context(), keys(t, admin, held.Name)[0].key); err != nil {
+	if _, err := admin.client.Delete(t.Context(), storedKeys(t, admin, held.Name)[0].key); err != nil {
 		t.Fatal(err)
 	}
-	told(t, lost)
+	awaitLost(t, lost)
 }
 
 // A server that hangs, with its connections open, keeps a waiter from hearing for some
@@ -241,13 +241,13 @@ func TestStreamThatHangs(t *testing.T) {
 	refused(t, b, w, driver.ErrHeld)
 	watch := armWatch(t, b, w)
 	defer watch.Close()
-	quiet(t, watch)
-	b.hub.mu.Lock()
-	b.hub.pending++ // an answer that never comes
-	b.hub.mu.Unlock()
-	signalled(t, watch)
+	awaitQuiet(t, watch)
+	b.stream.mu.Lock()
+	b.stream.pending++ // an answer that never comes
+	b.stream.mu.Unlock()
+	awaitSignal(t, watch)
 	release(t, admin, r)
-	signalled(t, watch)
+	awaitSignal(t, watch)
 	acquire(t, b, w)
 }
 
@@ -258,20 +258,20 @@ func TestLateKeyIsDeleted(t *testing.T) {
 	r := queued(request("", driver.Exclusive))
 	other := request("", driver.Exclusive)
 	acquire(t, b, other) // which makes the lease
-	l := b.claims.get(other.Owner).lease
-	c, err := b.open(&r, l)
+	l := b.owners.get(other.Owner).lease
+	c, err := b.openOwner(&r, l)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.failed(c, l, context.DeadlineExceeded)
+	b.recordFailure(c, l, context.DeadlineExceeded)
 	if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
 		t.Fatalf("release of what is not there yet: %v", err)
 	}
-	if _, err := b.client.Do(t.Context(), put(c.key, l, &r, false)); err != nil {
+	if _, err := b.client.Do(t.Context(), putKey(c.key, l, &r, false)); err != nil {
 		t.Fatal(err)
 	}
 	refused(t, admin, request(r.Name, driver.Exclusive), driver.ErrHeld)
 	refused(t, b, r, driver.ErrInvalid)
-	eventually(t, "the late key is deleted", func() bool { return len(keys(t, admin, r.Name)) == 0 })
+	eventually(t, "the late key is deleted", func() bool { return len(storedKeys(t, admin, r.Name)) == 0 })
 	acquire(t, admin, request(r.Name, driver.Exclusive))
 }

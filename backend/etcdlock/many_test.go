@@ -53,7 +53,7 @@ func manyHeld(t *testing.T, n int) {
 	}
 	defer client.Close()
 	b := backendOf(t, client, nil)
-	warm, _ := watched(request("", driver.Exclusive))
+	warm, _ := withOnLost(request("", driver.Exclusive))
 	acquire(t, b, warm)
 	eventually(t, "the stream is open", func() bool { return watchedHolds(b) == 1 })
 
@@ -118,16 +118,16 @@ func manyHeld(t *testing.T, n int) {
 
 // watchedHolds is how many holds are watched; 0 while a watch is not live yet.
 func watchedHolds(b *Backend) int {
-	b.claims.mu.Lock()
-	defer b.claims.mu.Unlock()
-	b.hub.mu.Lock()
-	defer b.hub.mu.Unlock()
-	if b.hub.pending > 0 {
+	b.owners.mu.Lock()
+	defer b.owners.mu.Unlock()
+	b.stream.mu.Lock()
+	defer b.stream.mu.Unlock()
+	if b.stream.pending > 0 {
 		return 0
 	}
 	n := 0
-	for _, c := range b.claims.m {
-		if c.sub != nil {
+	for _, c := range b.owners.byOwner {
+		if c.watch != nil {
 			n++
 		}
 	}
@@ -135,7 +135,7 @@ func watchedHolds(b *Backend) int {
 }
 
 // Names that are used for a moment, by a try or in vain, leave nothing in the backend.
-func TestNothingIsRemembered(t *testing.T) {
+func TestNoStateIsLeft(t *testing.T) {
 	b, other := shared(t), shared(t)
 	r := request("", driver.Exclusive)
 	acquire(t, other, r)
@@ -151,16 +151,16 @@ func TestNothingIsRemembered(t *testing.T) {
 		watch.Close()
 		release(t, b, w)
 	}
-	b.claims.mu.Lock()
-	claims, watches := len(b.claims.m), len(b.claims.watches)
-	b.claims.mu.Unlock()
-	b.hub.mu.Lock()
-	subs := len(b.hub.subs)
-	b.hub.mu.Unlock()
+	b.owners.mu.Lock()
+	claims, watches := len(b.owners.byOwner), len(b.owners.watches)
+	b.owners.mu.Unlock()
+	b.stream.mu.Lock()
+	subs := len(b.stream.watches)
+	b.stream.mu.Unlock()
 	if claims+watches+subs != 0 {
 		t.Errorf("%d claims, %d watches, %d on the stream", claims, watches, subs)
 	}
-	if left := keys(t, other, r.Name); len(left) != 1 {
+	if left := storedKeys(t, other, r.Name); len(left) != 1 {
 		t.Errorf("keys: %v", left)
 	}
 }

@@ -24,12 +24,12 @@ import (
 // 3s, and gRPC's MaxDelay to 2s. With a password, and servers before 3.5, Open is what to
 // use: there a client can't log in again once its token has ended.
 func New(client *clientv3.Client, opts *Options) (*Backend, error) {
-	if err := usableClient(client); err != nil {
+	if err := checkClient(client); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(client.Ctx(), defaultTimeout)
 	defer cancel()
-	b, err := meet(ctx, client, opts)
+	b, err := newCheckedBackend(ctx, client, opts)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("no answer within %v: %w", defaultTimeout, err)
@@ -39,9 +39,9 @@ func New(client *clientv3.Client, opts *Options) (*Backend, error) {
 	return b, nil
 }
 
-// usableClient refuses clients that have no connection of their own, or do something else
+// checkClient refuses clients that have no connection of their own, or do something else
 // with keys than that would.
-func usableClient(c *clientv3.Client) error {
+func checkClient(c *clientv3.Client) error {
 	switch {
 	case c == nil:
 		return fmt.Errorf("%w: the client is nil", driver.ErrInvalid)
@@ -60,11 +60,11 @@ func usableClient(c *clientv3.Client) error {
 	return nil
 }
 
-// meet makes a backend that knows what its servers can do.
-func meet(ctx context.Context, client *clientv3.Client, opts *Options) (*Backend, error) {
+// newCheckedBackend makes a backend that knows what its servers can do.
+func newCheckedBackend(ctx context.Context, client *clientv3.Client, opts *Options) (*Backend, error) {
 	b, err := newBackend(client, opts)
 	if err == nil {
-		b.caps.MinTTL, err = learn(ctx, client, b.prefix)
+		b.caps.MinTTL, err = minTTL(ctx, client, b.prefix)
 	}
 	return b, err
 }
@@ -80,9 +80,9 @@ func addrsOf(c *clientv3.Client) []string {
 	return addrs
 }
 
-// learn is the shortest TTL that the server grants. It also finds out whether the server
+// minTTL is the shortest TTL that the server grants. It also finds out whether the server
 // wants a login, which who makes leases isn't asked for.
-func learn(ctx context.Context, client *clientv3.Client, prefix string) (time.Duration, error) {
+func minTTL(ctx context.Context, client *clientv3.Client, prefix string) (time.Duration, error) {
 	_, err := client.Get(ctx, prefix+"distlock", clientv3.WithCountOnly())
 	if err != nil && !errors.Is(err, rpctypes.ErrPermissionDenied) { // there may be names for which it isn't
 		return 0, err

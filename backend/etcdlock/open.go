@@ -34,7 +34,7 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 }
 
 func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
-	t, err := readURL(u)
+	t, err := parseURL(u)
 	if err != nil {
 		return nil, err
 	}
@@ -53,8 +53,8 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	return b, nil
 }
 
-func (t *target) open(ctx context.Context) (*Backend, error) {
-	if err := t.reach(ctx); err != nil {
+func (t *urlConfig) open(ctx context.Context) (*Backend, error) {
+	if err := t.probe(ctx); err != nil {
 		return nil, err
 	}
 	most, cancel := mostOf(ctx)
@@ -64,7 +64,7 @@ func (t *target) open(ctx context.Context) (*Backend, error) {
 		return b, err
 	}
 	// A server may have lost its leader without knowing it at first.
-	if why := t.reach(ctx); why != nil {
+	if why := t.probe(ctx); why != nil {
 		return nil, why
 	}
 	return nil, err
@@ -76,23 +76,23 @@ func mostOf(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, end.Add(-time.Until(end)/4))
 }
 
-func (t *target) start(ctx context.Context) (*Backend, error) {
+func (t *urlConfig) start(ctx context.Context) (*Backend, error) {
 	client, end, err := t.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	b, err := meet(ctx, client, t.opts)
+	b, err := newCheckedBackend(ctx, client, t.opts)
 	if err != nil {
 		end()
 		return nil, err
 	}
-	b.end = end
+	b.closeClient = end
 	return b, nil
 }
 
 // connect makes a client that is logged in, and what ends it. It lives on when ctx ends
 // later.
-func (t *target) connect(ctx context.Context) (client *clientv3.Client, end func(), err error) {
+func (t *urlConfig) connect(ctx context.Context) (client *clientv3.Client, end func(), err error) {
 	life, cancel := context.WithCancel(context.Background())
 	stop := context.AfterFunc(ctx, cancel)
 	client, err = clientv3.New(t.config(life))

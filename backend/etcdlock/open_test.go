@@ -77,7 +77,7 @@ func TestURLs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if to, err := readURL(u); err != nil || to.opts.Name != want {
+		if to, err := parseURL(u); err != nil || to.opts.Name != want {
 			t.Errorf("%s: %+v, %v: want the name %s", raw, to, err, want)
 		}
 	}

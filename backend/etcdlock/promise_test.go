@@ -32,7 +32,7 @@ func wait(ctx context.Context, b *Backend, r driver.Request) (driver.Grant, erro
 		}
 		select {
 		case <-w.Ready:
-		case <-time.After(hangs):
+		case <-time.After(testTimeout):
 			return g, errors.New("not signalled")
 		case <-ctx.Done():
 			return g, ctx.Err()
@@ -123,7 +123,7 @@ func TestTriesRaceForOneWinner(t *testing.T) {
 			t.Fatalf("round %d: %d winners, want 1", round, winners.Load())
 		}
 		i := slices.IndexFunc(won[:], func(r driver.Request) bool { return r.Owner != "" })
-		if left := keys(t, backends[0], name); len(left) != 1 || left[0].owner != won[i].Owner {
+		if left := storedKeys(t, backends[0], name); len(left) != 1 || left[0].owner != won[i].Owner {
 			t.Fatalf("round %d: the losers left keys: %v", round, left)
 		}
 		release(t, backends[i%len(backends)], won[i])

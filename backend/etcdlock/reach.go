@@ -18,11 +18,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// reach returns when one of the servers has answered that it has a leader. If none does,
+// probe returns when one of the servers has answered that it has a leader. If none does,
 // the error says of each what is wrong with it. A client would try again and again, and
 // say in the end that time is up.
-func (t *target) reach(ctx context.Context) error {
-	anybody := t.anybody()
+func (t *urlConfig) probe(ctx context.Context) error {
+	anybody := t.withoutLogin()
 	anybody.timeout *= 2 // let ctx be what ends
 	client, err := clientv3.New(anybody.config(ctx))
 	if err != nil {
@@ -36,18 +36,18 @@ func (t *target) reach(ctx context.Context) error {
 	defer cancel()
 	for i, endpoint := range t.endpoints() {
 		asking.Go(func() {
-			err := t.ask(ctx, client, endpoint)
+			err := t.probeServer(ctx, client, endpoint)
 			if err != nil {
 				err = fmt.Errorf("%s: %w", t.addrs[i], err)
 			}
 			answers <- err
 		})
 	}
-	return firstGood(answers, len(t.addrs))
+	return firstSuccess(answers, len(t.addrs))
 }
 
-// firstGood returns nil as soon as one answer is, an answer that is final, or else all.
-func firstGood(answers <-chan error, n int) (all error) {
+// firstSuccess returns nil as soon as one answer is, an answer that is final, or else all.
+func firstSuccess(answers <-chan error, n int) (all error) {
 	for range n {
 		switch err := <-answers; {
 		case err == nil || driver.Final(err):
@@ -61,46 +61,46 @@ func firstGood(answers <-chan error, n int) (all error) {
 	return all
 }
 
-// ask returns nil once the server has a leader. An election takes about a second.
-func (t *target) ask(ctx context.Context, client *clientv3.Client, endpoint string) error {
+// probeServer returns nil once the server has a leader. An election takes about a second.
+func (t *urlConfig) probeServer(ctx context.Context, client *clientv3.Client, endpoint string) error {
 	conn, err := client.Dial(endpoint)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	err = t.inquire(ctx, conn)
-	for errors.Is(err, errLeaderless) && ctx.Err() == nil {
+	err = t.checkStatus(ctx, conn)
+	for errors.Is(err, errNoLeader) && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-time.After(50 * time.Millisecond):
 		}
-		if again := t.inquire(ctx, conn); ctx.Err() == nil {
+		if again := t.checkStatus(ctx, conn); ctx.Err() == nil {
 			err = again
 		}
 	}
 	return err
 }
 
-var errLeaderless = errors.New("it has no leader: a majority of the members is down or cut off")
+var errNoLeader = errors.New("it has no leader: a majority of the members is down or cut off")
 
-// inquire asks a server once whether it is of use.
-func (t *target) inquire(ctx context.Context, conn *grpc.ClientConn) error {
+// checkStatus asks a server once whether it is of use.
+func (t *urlConfig) checkStatus(ctx context.Context, conn *grpc.ClientConn) error {
 	answer, err := etcdserverpb.NewMaintenanceClient(conn).Status(ctx, &etcdserverpb.StatusRequest{})
 	switch code := status.Code(err); {
 	case code == codes.InvalidArgument || code == codes.PermissionDenied || code == codes.Unauthenticated:
 		return nil // newer servers tell nobody who has not logged in, which comes later
 	case err != nil:
-		return t.tell(ctx, err)
+		return t.readableError(ctx, err)
 	case tooOld(answer.Version):
-		return fmt.Errorf("%w: the server is etcd %s: want %s or later", driver.ErrInvalid, answer.Version, oldest)
+		return fmt.Errorf("%w: the server is etcd %s: want %s or later", driver.ErrInvalid, answer.Version, minVersion)
 	case answer.Leader == 0:
-		return errLeaderless
+		return errNoLeader
 	}
 	return nil
 }
 
-// tell puts what gRPC says of a connection into words for people.
-func (t *target) tell(ctx context.Context, err error) error {
+// readableError puts what gRPC says of a connection into words for people.
+func (t *urlConfig) readableError(ctx context.Context, err error) error {
 	s, _ := status.FromError(err)
 	text := strings.TrimPrefix(s.Message(), "connection error: desc = ")
 	if plain, err := strconv.Unquote(text); err == nil {
@@ -110,11 +110,11 @@ func (t *target) tell(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("no answer: %w", ctx.Err())
 	}
-	return errors.New(text + t.guess(s.Code(), text))
+	return errors.New(text + t.hint(s.Code(), text))
 }
 
-// guess is what the user may have to change if a server answers so.
-func (t *target) guess(code codes.Code, text string) string {
+// hint is what the user may have to change if a server answers so.
+func (t *urlConfig) hint(code codes.Code, text string) string {
 	ends := func(how ...string) bool {
 		return slices.ContainsFunc(how, func(h string) bool { return strings.HasSuffix(text, h) })
 	}
@@ -133,8 +133,8 @@ func (t *target) guess(code codes.Code, text string) string {
 	return ""
 }
 
-// oldest is the first version that lets a client name its watches and ask how far they are.
-const oldest = "3.4"
+// minVersion is the first version that lets a client name its watches and ask how far they are.
+const minVersion = "3.4"
 
 func tooOld(version string) bool {
 	var major, minor int

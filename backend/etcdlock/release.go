@@ -10,26 +10,26 @@ import (
 // Release ends a hold or a place in line, in one round trip if this backend has made it.
 // Of another program's hold it deletes the key that Inspect has seen, and no later one.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
-	ctx, err := b.begin(ctx)
+	ctx, err := b.prepare(ctx)
 	if err != nil {
 		return err
 	}
-	c := b.claims.get(h.Owner)
+	c := b.owners.get(h.Owner)
 	if c == nil || c.name != h.Name {
 		return b.releaseOther(ctx, h)
 	}
 	// A key whose revision is not known is deleted whoever has it: nobody must get it soon.
-	b.claims.change(c, func() { c.onLost, c.stray = nil, c.stray || c.create == 0 })
-	deleted, err := b.delete(ctx, h.Name, c.key, c.create)
+	b.owners.update(c, func() { c.onLost, c.lateWrite = nil, c.lateWrite || c.created == 0 })
+	deleted, err := b.delete(ctx, h.Name, c.key, c.created)
 	if err != nil {
 		return b.fail("release", h.Name, err)
 	}
-	b.claims.drop(c)
-	if c.unsure || c.stray {
-		b.late.add(c.key, h.Owner)
+	b.owners.forget(c)
+	if c.unknown || c.lateWrite {
+		b.tombstones.add(c.key, h.Owner)
 	}
 	if !deleted {
-		return lost(h.Name)
+		return errLostHold(h.Name)
 	}
 	return nil
 }
@@ -38,9 +38,9 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 func (b *Backend) delete(ctx context.Context, name, key string, create int64) (bool, error) {
 	var is []clientv3.Cmp
 	if create > 0 {
-		is = append(is, still(key, create))
+		is = append(is, createdAt(key, create))
 	}
-	resp, err := b.ferry.commit(ctx, b.folder(name), clientv3.OpTxn(is, []clientv3.Op{clientv3.OpDelete(key)}, nil))
+	resp, err := b.batcher.commit(ctx, b.folder(name), clientv3.OpTxn(is, []clientv3.Op{clientv3.OpDelete(key)}, nil))
 	if err != nil {
 		return false, err
 	}
@@ -49,45 +49,45 @@ func (b *Backend) delete(ctx context.Context, name, key string, create int64) (b
 
 // releaseOther ends what another connection or another program has.
 func (b *Backend) releaseOther(ctx context.Context, h driver.Hold) error {
-	e, err := b.look(ctx, h)
+	e, err := b.findKey(ctx, h)
 	if err != nil {
 		return err
 	}
-	deleted, err := b.delete(ctx, h.Name, e.key, e.create)
+	deleted, err := b.delete(ctx, h.Name, e.key, e.created)
 	if err != nil {
 		return b.fail("release", h.Name, err)
 	}
 	if !deleted {
-		return lost(h.Name)
+		return errLostHold(h.Name)
 	}
 	return nil
 }
 
-// look finds the key of an Owner who is not known here. ErrLost: there is none.
-func (b *Backend) look(ctx context.Context, h driver.Hold) (*entry, error) {
-	all, err := b.row(ctx, h.Name)
+// findKey finds the key of an Owner who is not known here. ErrLost: there is none.
+func (b *Backend) findKey(ctx context.Context, h driver.Hold) (*lockKey, error) {
+	all, err := b.readQueue(ctx, h.Name)
 	if err != nil {
 		return nil, b.fail("look up", h.Name, err)
 	}
 	place := all.find(h.Owner)
 	if place < 0 {
-		return nil, lost(h.Name)
+		return nil, errLostHold(h.Name)
 	}
 	return &all[place], nil
 }
 
-// row reads the keys of a lock.
-func (b *Backend) row(ctx context.Context, name string) (row, error) {
-	all, _, err := b.rowUnder(ctx, name)
+// readQueue reads the keys of a lock.
+func (b *Backend) readQueue(ctx context.Context, name string) (lockQueue, error) {
+	all, _, err := b.readQueueTerm(ctx, name)
 	return all, err
 }
 
-// rowUnder also answers the leader's term.
-func (b *Backend) rowUnder(ctx context.Context, name string) (row, uint64, error) {
+// readQueueTerm also answers the leader's term.
+func (b *Backend) readQueueTerm(ctx context.Context, name string) (lockQueue, uint64, error) {
 	folder := b.folder(name)
-	resp, err := b.client.Get(ctx, folder, clientv3.WithRange(end(folder)))
+	resp, err := b.client.Get(ctx, folder, clientv3.WithRange(folderEnd(folder)))
 	if err != nil {
 		return nil, 0, err
 	}
-	return readRow(folder, resp.Kvs), resp.Header.RaftTerm, nil
+	return parseQueue(folder, resp.Kvs), resp.Header.RaftTerm, nil
 }

@@ -13,11 +13,11 @@ import (
 	"google.golang.org/grpc"
 )
 
-// maxAtOnce bounds the requests that one Renew has under way.
-const maxAtOnce = 8
+// maxParallel bounds the requests that one Renew has under way.
+const maxParallel = 8
 
-// renewal is a Renew: the answers, and what is to be asked for them.
-type renewal struct {
+// renewCall is a Renew: the answers, and what is to be asked for them.
+type renewCall struct {
 	b     *Backend
 	ctx   context.Context
 	start time.Time
@@ -27,53 +27,53 @@ type renewal struct {
 	wg    sync.WaitGroup
 }
 
-// part is a hold of a renewal that this backend has made.
-type part struct {
+// renewedHold is a hold of a renewal that this backend has made.
+type renewedHold struct {
 	i int
-	c *claim
+	c *ownerState
 }
 
 // Renew keeps the leases of the holds alive and looks whether their keys are there: a
 // request for each lease, and one for each 128 holds, side by side.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
-	r := &renewal{b: b, start: time.Now(), holds: holds, errs: make([]error, len(holds)), slots: make(chan struct{}, maxAtOnce)}
+	r := &renewCall{b: b, start: time.Now(), holds: holds, errs: make([]error, len(holds)), slots: make(chan struct{}, maxParallel)}
 	var err error
-	if r.ctx, err = b.begin(ctx); err != nil {
-		r.all(err)
+	if r.ctx, err = b.prepare(ctx); err != nil {
+		r.failAll(err)
 		return r.errs
 	}
-	byLease := map[*lease][]part{}
+	byLease := map[*lease][]renewedHold{}
 	for i := range holds {
-		c := b.claims.get(holds[i].Owner)
+		c := b.owners.get(holds[i].Owner)
 		invalid := validTTL(holds[i].TTL)
 		switch {
 		case invalid != nil:
 			r.errs[i] = b.fail("renew", holds[i].Name, invalid)
-		case c == nil || c.name != holds[i].Name || c.create == 0:
-			r.do(func() { r.errs[i] = r.other(&holds[i]) })
+		case c == nil || c.name != holds[i].Name || c.created == 0:
+			r.run(func() { r.errs[i] = r.renewOther(&holds[i]) })
 		case c.fence == 0:
-			r.errs[i] = lost(holds[i].Name)
-		case c.lease == nil || c.lease.life() < holds[i].TTL || holds[i].Shorten:
-			r.do(func() { r.errs[i] = r.move(&holds[i], c) })
+			r.errs[i] = errLostHold(holds[i].Name)
+		case c.lease == nil || c.lease.granted() < holds[i].TTL || holds[i].Shorten:
+			r.run(func() { r.errs[i] = r.moveHold(&holds[i], c) })
 		default:
-			byLease[c.lease] = append(byLease[c.lease], part{i, c})
+			byLease[c.lease] = append(byLease[c.lease], renewedHold{i, c})
 		}
 	}
 	for l, parts := range byLease {
-		r.lease(l, parts)
+		r.renewLease(l, parts)
 	}
 	r.wg.Wait()
 	return r.errs
 }
 
-func (r *renewal) all(err error) {
+func (r *renewCall) failAll(err error) {
 	for i := range r.errs {
 		r.errs[i] = err
 	}
 }
 
-// do runs f beside others.
-func (r *renewal) do(f func()) {
+// run runs f beside others.
+func (r *renewCall) run(f func()) {
 	r.wg.Go(func() {
 		r.slots <- struct{}{}
 		defer func() { <-r.slots }()
@@ -81,82 +81,82 @@ func (r *renewal) do(f func()) {
 	})
 }
 
-// lease renews the holds of one lease.
-func (r *renewal) lease(l *lease, parts []part) {
+// renewLease renews the holds of one lease.
+func (r *renewCall) renewLease(l *lease, parts []renewedHold) {
 	var kept error
 	done := make(chan struct{})
 	r.wg.Go(func() {
 		defer close(done)
-		kept = r.b.leases.prolong(r.ctx, l)
+		kept = r.b.leases.keepAlive(r.ctx, l)
 	})
 	for len(parts) > 0 {
 		n := min(len(parts), maxOps)
 		some := parts[:n]
 		parts = parts[n:]
-		r.do(func() {
-			term := r.check(some)
+		r.run(func() {
+			term := r.checkKeys(some)
 			<-done
 			kept := kept
-			if kept == nil && l.under() < term {
+			if kept == nil && l.leaderTerm() < term {
 				kept = errOldLeader
 			}
 			for _, p := range some {
 				if r.errs[p.i] == nil && kept != nil {
-					r.errs[p.i] = r.answer(&r.holds[p.i], kept, rpctypes.ErrLeaseNotFound)
+					r.errs[p.i] = r.holdError(&r.holds[p.i], kept, rpctypes.ErrLeaseNotFound)
 				}
 			}
 		})
 	}
 }
 
-// answer is what an error means for a hold, of which one may say that it is gone.
-func (r *renewal) answer(h *driver.Hold, err, gone error) error {
+// holdError is what an error means for a hold, of which one may say that it is gone.
+func (r *renewCall) holdError(h *driver.Hold, err, gone error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, gone):
-		return lost(h.Name)
+		return errLostHold(h.Name)
 	}
 	return r.b.fail("renew", h.Name, err)
 }
 
-// check looks whether keys are the ones that were granted, and answers the leader's term.
-func (r *renewal) check(parts []part) uint64 {
-	claims := make([]*claim, len(parts))
+// checkKeys looks whether keys are the ones that were granted, and answers the leader's term.
+func (r *renewCall) checkKeys(parts []renewedHold) uint64 {
+	claims := make([]*ownerState, len(parts))
 	for i, p := range parts {
 		claims[i] = p.c
 	}
-	gone, term, err := r.b.missing(r.ctx, claims)
+	gone, term, err := r.b.missingKeys(r.ctx, claims)
 	for i, p := range parts {
 		switch {
 		case err != nil:
 			r.errs[p.i] = r.b.fail("renew", p.c.name, err)
 		case gone[i]:
-			r.b.claims.drop(p.c)
-			r.errs[p.i] = lost(p.c.name)
+			r.b.owners.forget(p.c)
+			r.errs[p.i] = errLostHold(p.c.name)
 		}
 	}
 	return term
 }
 
-// missing tells which claims' keys are not there any more, and the leader's term.
-func (b *Backend) missing(ctx context.Context, claims []*claim) (gone []bool, term uint64, err error) {
+// missingKeys tells which claims' keys are not there any more, and the leader's term.
+func (b *Backend) missingKeys(ctx context.Context, claims []*ownerState) (gone []bool, term uint64, err error) {
 	var are []clientv3.Cmp
 	var looks []clientv3.Op
 	for _, c := range claims {
-		are = append(are, still(c.key, c.create))
+		are = append(are, createdAt(c.key, c.created))
 		looks = append(looks, clientv3.OpGet(c.key, clientv3.WithKeysOnly()))
 	}
 	ask := func(ctx context.Context, kv clientv3.KV) (*clientv3.TxnResponse, error) {
 		return kv.Txn(ctx).If(are...).Else(looks...).Commit()
 	}
-	resp, err := insist(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) { return ask(ctx, b.client) },
-		onNew(b.client, func(ctx context.Context, on *grpc.ClientConn) (*clientv3.TxnResponse, error) {
+	resp, err := hedge(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) { return ask(ctx, b.client) },
+		onNewConn(b.client, func(ctx context.Context, on *grpc.ClientConn) (*clientv3.TxnResponse, error) {
 			return ask(ctx, clientv3.NewKVFromKVClient(pb.NewKVClient(on), b.client))
 		}))
 	if errors.Is(err, rpctypes.ErrTooManyOps) && len(claims) > 1 {
-		first, term, err := b.missing(ctx, claims[:len(claims)/2])
-		second, term2, err2 := b.missing(ctx, claims[len(claims)/2:])
+		first, term, err := b.missingKeys(ctx, claims[:len(claims)/2])
+		second, term2, err2 := b.missingKeys(ctx, claims[len(claims)/2:])
 		return append(first, second...), max(term, term2), errors.Join(err, err2)
 	}
 	if err != nil {
@@ -166,71 +166,71 @@ func (b *Backend) missing(ctx context.Context, claims []*claim) (gone []bool, te
 	for i, c := range claims {
 		if !resp.Succeeded {
 			kvs := resp.Responses[i].GetResponseRange().Kvs
-			gone[i] = len(kvs) == 0 || kvs[0].CreateRevision != c.create
+			gone[i] = len(kvs) == 0 || kvs[0].CreateRevision != c.created
 		}
 	}
 	return gone, resp.Header.RaftTerm, nil
 }
 
-// move attaches a hold's key to a lease that lives long enough.
-func (r *renewal) move(h *driver.Hold, c *claim) error {
+// moveHold attaches a hold's key to a lease that lives long enough.
+func (r *renewCall) moveHold(h *driver.Hold, c *ownerState) error {
 	from, err := r.b.leaseOf(r.ctx, c)
 	if err == nil && from == nil {
 		err = driver.ErrLost
 	}
 	if err != nil {
-		return r.moveAnswer(h, c, err)
+		return r.moveError(h, c, err)
 	}
 	l, err := r.leaseFor(h, from, c.fixed)
 	if err != nil {
 		return r.b.fail("renew", h.Name, err)
 	}
-	r.b.claims.moving(c, l)
-	answer, err := r.attach(c.key, c.create, c.mod, l)
+	r.b.owners.leaseChanging(c, l)
+	answer, err := r.attachLease(c.key, c.created, c.modified, l)
 	if err != nil {
-		return r.moveAnswer(h, c, err)
+		return r.moveError(h, c, err)
 	}
-	r.b.claims.moved(c, l, answer.Revision)
-	return r.moveAnswer(h, c, r.b.leases.prove(r.ctx, l, answer.RaftTerm))
+	r.b.owners.leaseChanged(c, l, answer.Revision)
+	return r.moveError(h, c, r.b.leases.ensureTerm(r.ctx, l, answer.RaftTerm))
 }
 
-// moveAnswer is what the outcome of a move means for a hold.
-func (r *renewal) moveAnswer(h *driver.Hold, c *claim, err error) error {
+// moveError is what the outcome of a move means for a hold.
+func (r *renewCall) moveError(h *driver.Hold, c *ownerState, err error) error {
 	switch {
 	case errors.Is(err, driver.ErrLost):
-		r.b.claims.drop(c)
+		r.b.owners.forget(c)
 	case errors.Is(err, errMoved):
-		r.b.claims.change(c, func() { c.mod = 0 })
+		r.b.owners.update(c, func() { c.modified = 0 })
 	}
-	return r.answer(h, err, driver.ErrLost)
+	return r.holdError(h, err, driver.ErrLost)
 }
 
 // leaseFor is a lease that lives for at least the hold's TTL from the start of the renewal:
 // the one that the key has, if it does.
-func (r *renewal) leaseFor(h *driver.Hold, from *lease, fixed bool) (*lease, error) {
+func (r *renewCall) leaseFor(h *driver.Hold, from *lease, fixed bool) (*lease, error) {
 	if h.Shorten {
-		return r.b.leases.own(r.ctx, h.TTL)
+		return r.b.leases.dedicated(r.ctx, h.TTL)
 	}
-	err := r.b.leases.prolong(r.ctx, from)
-	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) || err == nil && from.life() >= h.TTL {
+	err := r.b.leases.keepAlive(r.ctx, from)
+	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) || err == nil && from.granted() >= h.TTL {
 		return from, err
 	}
 	if fixed {
-		return r.b.leases.own(r.ctx, h.TTL)
+		return r.b.leases.dedicated(r.ctx, h.TTL)
 	}
 	l, err := r.b.leases.forTTL(r.ctx, h.TTL)
-	if err == nil && l.until().Before(r.start.Add(h.TTL)) {
-		err = r.b.leases.prolong(r.ctx, l)
+	if err == nil && l.expiry().Before(r.start.Add(h.TTL)) {
+		err = r.b.leases.keepAlive(r.ctx, l)
 	}
 	return l, err
 }
 
 var errMoved = errors.New("the key was attached to another lease meanwhile")
 
-// attach moves a key to a lease, unless something was written to it meanwhile: so an earlier
+// attachLease moves a key to a lease, unless something was written to it meanwhile: so an earlier
 // attempt that had no answer can't undo that later on. ErrLost: the key is not there.
-func (r *renewal) attach(key string, create, mod int64, l *lease) (*pb.ResponseHeader, error) {
-	resp, err := r.b.client.Txn(r.ctx).If(unchanged(key, mod)).
+func (r *renewCall) attachLease(key string, create, mod int64, l *lease) (*pb.ResponseHeader, error) {
+	resp, err := r.b.client.Txn(r.ctx).If(modifiedAt(key, mod)).
 		Then(clientv3.OpPut(key, "", clientv3.WithIgnoreValue(), clientv3.WithLease(l.id))).
 		Else(clientv3.OpGet(key)).Commit()
 	if err != nil {
@@ -245,25 +245,25 @@ func (r *renewal) attach(key string, create, mod int64, l *lease) (*pb.ResponseH
 	return resp.Header, err
 }
 
-// other renews a hold that another connection has made: the lease is kept alive as it is.
-func (r *renewal) other(h *driver.Hold) error {
-	all, term, err := r.b.rowUnder(r.ctx, h.Name)
+// renewOther renews a hold that another connection has made: the lease is kept alive as it is.
+func (r *renewCall) renewOther(h *driver.Hold) error {
+	all, term, err := r.b.readQueueTerm(r.ctx, h.Name)
 	if err != nil {
 		return r.b.fail("renew", h.Name, err)
 	}
 	place := all.find(h.Owner)
-	if place < 0 || place >= all.holding() || all[place].foreign {
-		return lost(h.Name)
+	if place < 0 || place >= all.holderCount() || all[place].foreign {
+		return errLostHold(h.Name)
 	}
 	own := &all[place]
-	theirs := r.b.leases.named(own.lease)
+	theirs := r.b.leases.byID(own.lease)
 	l, err := r.leaseFor(h, theirs, true)
 	if err != nil {
-		return r.answer(h, err, rpctypes.ErrLeaseNotFound)
+		return r.holdError(h, err, rpctypes.ErrLeaseNotFound)
 	}
 	if l != theirs {
-		_, err = r.attach(own.key, own.create, own.mod, l)
-		return r.answer(h, err, driver.ErrLost)
+		_, err = r.attachLease(own.key, own.created, own.modified, l)
+		return r.holdError(h, err, driver.ErrLost)
 	}
-	return r.answer(h, r.b.leases.prove(r.ctx, l, term), rpctypes.ErrLeaseNotFound)
+	return r.holdError(h, r.b.leases.ensureTerm(r.ctx, l, term), rpctypes.ErrLeaseNotFound)
 }

@@ -53,7 +53,7 @@ func everyCall(t *testing.T, b *Backend, name string) {
 		t.Errorf("%+v, %v", info, err)
 	}
 	release(t, b, first)
-	signalled(t, w)
+	awaitSignal(t, w)
 	w.Close()
 	acquire(t, b, second)
 	release(t, b, second)

@@ -9,30 +9,30 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// row are the keys of a lock in the order in which they were created: those who hold,
+// lockQueue are the keys of a lock in the order in which they were created: those who hold,
 // then those who stand in line.
-type row []entry
+type lockQueue []lockKey
 
-func readRow(folder string, kvs []*mvccpb.KeyValue) row {
-	var all row
+func parseQueue(folder string, kvs []*mvccpb.KeyValue) lockQueue {
+	var all lockQueue
 	for _, kv := range kvs {
-		if e, ok := readEntry(folder, kv); ok {
+		if e, ok := parseKey(folder, kv); ok {
 			all = append(all, e)
 		}
 	}
-	slices.SortFunc(all, func(a, b entry) int {
-		return cmp.Or(cmp.Compare(a.create, b.create), cmp.Compare(a.key, b.key))
+	slices.SortFunc(all, func(a, b lockKey) int {
+		return cmp.Or(cmp.Compare(a.created, b.created), cmp.Compare(a.key, b.key))
 	})
 	return all
 }
 
 // find is the first key of an owner; -1 if there is none.
-func (all row) find(owner string) int {
-	return slices.IndexFunc(all, func(e entry) bool { return e.owner == owner })
+func (all lockQueue) find(owner string) int {
+	return slices.IndexFunc(all, func(e lockKey) bool { return e.owner == owner })
 }
 
 // blocker is the last of the keys ahead that keeps a request out; nil if it is let in.
-func blocker(ahead row, mode driver.Mode, limit int) *entry {
+func blocker(ahead lockQueue, mode driver.Mode, limit int) *lockKey {
 	permits := 0
 	for i := len(ahead) - 1; i >= 0; i-- {
 		e := &ahead[i]
@@ -50,18 +50,18 @@ func blocker(ahead row, mode driver.Mode, limit int) *entry {
 	return nil
 }
 
-// mismatch refuses a request that can't go with who holds. The keys of other programs
+// checkHolders refuses a request that can't go with who holds. The keys of other programs
 // keep out every kind, and are in nobody's way longer than they last.
-func mismatch(ahead row, r *driver.Request) error {
-	i := slices.IndexFunc(ahead, func(e entry) bool { return !e.foreign })
+func checkHolders(ahead lockQueue, r *driver.Request) error {
+	i := slices.IndexFunc(ahead, func(e lockKey) bool { return !e.foreign })
 	if i < 0 {
 		return nil
 	}
-	return sameKind(ahead[i].mode, ahead[i].Limit, r)
+	return checkKind(ahead[i].mode, ahead[i].Limit, r)
 }
 
-// sameKind refuses a request for another kind of lock, or another limit, than is in use.
-func sameKind(mode driver.Mode, limit int, r *driver.Request) error {
+// checkKind refuses a request for another kind of lock, or another limit, than is in use.
+func checkKind(mode driver.Mode, limit int, r *driver.Request) error {
 	switch {
 	case !mode.SameKind(r.Mode):
 		return fmt.Errorf("%w: %s is in use as %v, asked for as %v", driver.ErrInvalid, driver.Quote(r.Name), mode, r.Mode)
@@ -71,17 +71,17 @@ func sameKind(mode driver.Mode, limit int, r *driver.Request) error {
 	return nil
 }
 
-// becomes refuses what the Owner's own key can't become. A reader's never becomes a
+// checkConversion refuses what the Owner's own key can't become. A reader's never becomes a
 // writer's, not even in line: others may have been let in beside it.
-func becomes(mode driver.Mode, limit int, r *driver.Request) error {
+func checkConversion(mode driver.Mode, limit int, r *driver.Request) error {
 	if mode == driver.Read && r.Mode == driver.Write {
 		return errUpgrade
 	}
-	return sameKind(mode, limit, r)
+	return checkKind(mode, limit, r)
 }
 
-// holding is how many from the front hold: the first, and those who share with it.
-func (all row) holding() int {
+// holderCount is how many from the front hold: the first, and those who share with it.
+func (all lockQueue) holderCount() int {
 	n := min(len(all), 1)
 	for n < len(all) && all[n].shares(&all[0], n) {
 		n++
@@ -91,7 +91,7 @@ func (all row) holding() int {
 
 // shares reports whether e holds beside the first if so many hold before it, all of the
 // first one's kind.
-func (e *entry) shares(first *entry, before int) bool {
+func (e *lockKey) shares(first *lockKey, before int) bool {
 	switch e.mode {
 	case driver.Read:
 		return first.mode == driver.Read
@@ -101,10 +101,10 @@ func (e *entry) shares(first *entry, before int) bool {
 	return false
 }
 
-// held is the refusal by those who hold.
-func (all row) held() error {
+// heldError is the refusal by those who hold.
+func (all lockQueue) heldError() error {
 	e := &driver.HeldError{}
-	for i := range all.holding() {
+	for i := range all.holderCount() {
 		e.Holders = append(e.Holders, all[i].holder())
 	}
 	return e

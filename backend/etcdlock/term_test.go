@@ -13,10 +13,10 @@ import (
 	"google.golang.org/grpc"
 )
 
-// deposed is a member that was the leader when it was paused. It answers keep-alives as
+// replacedLeader is a member that was the leader when it was paused. It answers keep-alives as
 // of its own term, since they need nobody else, and transactions as of the term of the
 // leader that replaced it.
-type deposed struct {
+type replacedLeader struct {
 	pb.UnimplementedLeaseServer
 	pb.UnimplementedKVServer
 	term, knows atomic.Uint64 // the cluster's, the member's
@@ -24,15 +24,15 @@ type deposed struct {
 	meanwhile   atomic.Pointer[func()] // before the next keep-alive is answered
 }
 
-func (s *deposed) LeaseGrant(_ context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
+func (s *replacedLeader) LeaseGrant(_ context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
 	return &pb.LeaseGrantResponse{Header: &pb.ResponseHeader{RaftTerm: s.term.Load()}, ID: 7, TTL: r.TTL}, nil
 }
 
-func (s *deposed) LeaseRevoke(context.Context, *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
+func (s *replacedLeader) LeaseRevoke(context.Context, *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
 	return &pb.LeaseRevokeResponse{}, nil
 }
 
-func (s *deposed) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
+func (s *replacedLeader) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 	for {
 		r, err := stream.Recv()
 		if err != nil {
@@ -46,17 +46,17 @@ func (s *deposed) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 	}
 }
 
-func (s *deposed) Txn(context.Context, *pb.TxnRequest) (*pb.TxnResponse, error) {
+func (s *replacedLeader) Txn(context.Context, *pb.TxnRequest) (*pb.TxnResponse, error) {
 	return &pb.TxnResponse{Header: &pb.ResponseHeader{RaftTerm: s.term.Load(), Revision: 9}, Succeeded: true}, nil
 }
 
-func serveDeposed(t *testing.T) (*deposed, *Backend) {
+func serveReplacedLeader(t *testing.T) (*replacedLeader, *Backend) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, srv := &deposed{}, grpc.NewServer()
+	s, srv := &replacedLeader{}, grpc.NewServer()
 	s.term.Store(5)
 	s.knows.Store(5)
 	pb.RegisterLeaseServer(srv, s)
@@ -69,7 +69,7 @@ func serveDeposed(t *testing.T) (*deposed, *Backend) {
 // What a leader says of a lease after it has been replaced is not believed: its successor
 // ends the lease when it sees fit.
 func TestKeepAliveByAReplacedLeader(t *testing.T) {
-	s, b := serveDeposed(t)
+	s, b := serveReplacedLeader(t)
 	r := request("", driver.Exclusive)
 	acquire(t, b, r)
 	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
@@ -92,7 +92,7 @@ func TestKeepAliveByAReplacedLeader(t *testing.T) {
 
 // The first grant after a change of leaders asks the new one how long the lease has.
 func TestGrantAfterAChangeOfLeaders(t *testing.T) {
-	s, b := serveDeposed(t)
+	s, b := serveReplacedLeader(t)
 	acquire(t, b, request("", driver.Exclusive))
 	s.term.Store(6)
 	s.knows.Store(6)
@@ -109,17 +109,17 @@ func TestGrantAfterAChangeOfLeaders(t *testing.T) {
 // Who is granted a lock has somebody who will tell of its loss, also if the lease was found
 // to have ended before the grant was complete.
 func TestGrantOnALeaseThatEndsMeanwhile(t *testing.T) {
-	s, b := serveDeposed(t)
+	s, b := serveReplacedLeader(t)
 	first := request("", driver.Exclusive)
 	acquire(t, b, first)
-	l := b.claims.get(first.Owner).lease
+	l := b.owners.get(first.Owner).lease
 	s.term.Store(6)
 	s.knows.Store(6)
-	ends := func() { b.leases.lost(l) }
+	ends := func() { b.leases.markEnded(l) }
 	s.meanwhile.Store(&ends)
 	r := request("", driver.Exclusive)
 	acquire(t, b, r)
-	if c := b.claims.get(r.Owner); c == nil || c.lease == l {
+	if c := b.owners.get(r.Owner); c == nil || c.lease == l {
 		t.Errorf("granted on a lease that has ended: %+v", c)
 	}
 }

@@ -20,7 +20,7 @@ const maxOps = 128
 type bid struct {
 	r     *driver.Request
 	l     *lease
-	c     *claim
+	c     *ownerState
 	known bool         // the Owner had a key before
 	cmp   clientv3.Cmp // what must be as it was seen
 }
@@ -52,21 +52,21 @@ func (b *Backend) together(ctx context.Context, start time.Time, bids []*bid) ([
 
 func (b *Backend) openBids(bids []*bid) error {
 	for _, x := range bids {
-		old := b.claims.get(x.r.Owner)
+		old := b.owners.get(x.r.Owner)
 		if old != nil && old.name != x.r.Name {
 			return fmt.Errorf("%w: owner %s has %s already", driver.ErrInvalid, x.r.Owner, driver.Quote(old.name))
 		}
-		if x.known = old != nil; x.known && old.create > 0 {
-			if err := becomes(old.mode, old.limit, x.r); err != nil {
+		if x.known = old != nil; x.known && old.created > 0 {
+			if err := checkConversion(old.mode, old.limit, x.r); err != nil {
 				return err
 			}
 		}
 	}
 	for _, x := range bids {
-		x.cmp = vacant(b.folder(x.r.Name))
-		x.c = b.claims.get(x.r.Owner)
-		if x.c == nil || x.c.create == 0 {
-			c, err := b.open(x.r, x.l)
+		x.cmp = folderEmpty(b.folder(x.r.Name))
+		x.c = b.owners.get(x.r.Owner)
+		if x.c == nil || x.c.created == 0 {
+			c, err := b.openOwner(x.r, x.l)
 			if err != nil {
 				return err
 			}
@@ -81,12 +81,12 @@ func (b *Backend) commit(ctx context.Context, bids []*bid) (*clientv3.TxnRespons
 	var puts, lists []clientv3.Op
 	for _, x := range bids {
 		cmps = append(cmps, x.cmp)
-		puts = append(puts, put(x.c.key, x.l, x.r, false))
-		lists = append(lists, list(b.folder(x.r.Name)))
-		b.claims.moving(x.c, x.l)
+		puts = append(puts, putKey(x.c.key, x.l, x.r, false))
+		lists = append(lists, getFolder(b.folder(x.r.Name)))
+		b.owners.leaseChanging(x.c, x.l)
 	}
 	if len(bids) == 1 {
-		return b.ferry.commit(ctx, b.folder(bids[0].r.Name), clientv3.OpTxn(cmps, puts, lists))
+		return b.batcher.commit(ctx, b.folder(bids[0].r.Name), clientv3.OpTxn(cmps, puts, lists))
 	}
 	return b.client.Txn(ctx).If(cmps...).Then(puts...).Else(lists...).Commit()
 }
@@ -96,45 +96,45 @@ func (b *Backend) commit(ctx context.Context, bids []*bid) (*clientv3.TxnRespons
 func (b *Backend) review(ctx context.Context, bids []*bid, resp *clientv3.TxnResponse) error {
 	for i, x := range bids {
 		kvs := (*pb.RangeResponse)(resp.Responses[i].GetResponseRange()).Kvs
-		if err := b.reviewBid(ctx, x, readRow(b.folder(x.r.Name), kvs), resp.Header.Revision); err != nil {
+		if err := b.reviewBid(ctx, x, parseQueue(b.folder(x.r.Name), kvs), resp.Header.Revision); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (b *Backend) reviewBid(ctx context.Context, x *bid, all row, revision int64) error {
+func (b *Backend) reviewBid(ctx context.Context, x *bid, all lockQueue, revision int64) error {
 	place := all.find(x.r.Owner)
 	if place < 0 {
-		x.cmp = since(b.folder(x.r.Name), revision)
-		if x.known && x.c.create > 0 { // its key is gone
+		x.cmp = folderUnchanged(b.folder(x.r.Name), revision)
+		if x.known && x.c.created > 0 { // its key is gone
 			x.known = false
-			if _, err := b.open(x.r, x.l); err != nil {
+			if _, err := b.openOwner(x.r, x.l); err != nil {
 				return err
 			}
 		}
 		place = len(all)
 	} else {
 		own := &all[place]
-		if err := becomes(own.mode, own.Limit, x.r); err != nil {
+		if err := checkConversion(own.mode, own.Limit, x.r); err != nil {
 			return err
 		}
-		l, err := b.leaseAfter(ctx, b.leases.named(own.lease), x.r)
+		l, err := b.leaseAfter(ctx, b.leases.byID(own.lease), x.r)
 		if err != nil {
 			return err
 		}
-		x.known, x.l, x.cmp = true, l, unchanged(own.key, own.mod)
-		b.claims.change(x.c, func() {
-			b.claims.rekey(x.c, own.key)
-			x.c.create = own.create
+		x.known, x.l, x.cmp = true, l, modifiedAt(own.key, own.modified)
+		b.owners.update(x.c, func() {
+			b.owners.setKey(x.c, own.key)
+			x.c.created = own.created
 		})
 	}
 	ahead := all[:place]
-	if err := mismatch(ahead, x.r); err != nil {
+	if err := checkHolders(ahead, x.r); err != nil {
 		return err
 	}
 	if by := blocker(ahead, x.r.Mode, x.r.Limit); by != nil {
-		return all.held()
+		return all.heldError()
 	}
 	return nil
 }
@@ -142,17 +142,17 @@ func (b *Backend) reviewBid(ctx context.Context, x *bid, all row, revision int64
 func (b *Backend) grantBids(ctx context.Context, bids []*bid, start time.Time, answer *pb.ResponseHeader) ([]driver.Grant, error) {
 	grants := make([]driver.Grant, len(bids))
 	for _, x := range bids {
-		b.claims.change(x.c, func() {
-			x.c.unsure = false
-			if x.c.create == 0 {
-				x.c.create = answer.Revision
+		b.owners.update(x.c, func() {
+			x.c.unknown = false
+			if x.c.created == 0 {
+				x.c.created = answer.Revision
 			}
 		})
-		b.claims.moved(x.c, x.l, answer.Revision)
+		b.owners.leaseChanged(x.c, x.l, answer.Revision)
 	}
 	for i, x := range bids {
 		var err error
-		if grants[i], err = b.grant(ctx, x.c, x.l, x.r, start, answer, x.known); err != nil {
+		if grants[i], err = b.finishGrant(ctx, x.c, x.l, x.r, start, answer, x.known); err != nil {
 			return nil, err
 		}
 	}
@@ -162,14 +162,14 @@ func (b *Backend) grantBids(ctx context.Context, bids []*bid, start time.Time, a
 // dropBids forgets what was not written.
 func (b *Backend) dropBids(bids []*bid) {
 	for _, x := range bids {
-		if x.known || x.c.unsure {
+		if x.known || x.c.unknown {
 			continue
 		}
-		if x.l.fixed && x.l == x.c.lease && !x.c.stray {
-			b.claims.change(x.c, func() { x.c.lease = nil })
-			b.leases.unused(x.l)
+		if x.l.fixed && x.l == x.c.lease && !x.c.lateWrite {
+			b.owners.update(x.c, func() { x.c.lease = nil })
+			b.leases.keepSpare(x.l)
 		}
-		b.claims.drop(x.c)
+		b.owners.forget(x.c)
 	}
 }
 
@@ -177,20 +177,20 @@ func (b *Backend) failedBids(ctx context.Context, bids []*bid, err error) error 
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		b.dropBids(bids)
 		for _, x := range bids {
-			if err := b.leases.prolong(ctx, x.l); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			if err := b.leases.keepAlive(ctx, x.l); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 				return err
 			}
 		}
-		return errLeaseGone
+		return errLeaseEnded
 	}
-	if !unsure(err) {
+	if !outcomeUnknown(err) {
 		b.dropBids(bids)
 		return err
 	}
 	for _, x := range bids {
-		b.claims.change(x.c, func() {
-			x.c.unsure = x.c.unsure || x.c.create == 0
-			x.c.stray = x.c.stray || x.c.unsure
+		b.owners.update(x.c, func() {
+			x.c.unknown = x.c.unknown || x.c.created == 0
+			x.c.lateWrite = x.c.lateWrite || x.c.unknown
 		})
 	}
 	return err

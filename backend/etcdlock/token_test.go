@@ -32,16 +32,16 @@ func tokenEnds(t *testing.T, o testserver.EtcdOptions) {
 		w.Name, w.Queue = held.Name, true
 		acquire(t, other, held)
 		refused(t, b, w, driver.ErrHeld)
-		ctx, cancel := context.WithTimeout(t.Context(), hangs)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		defer cancel()
 		watch, err := b.Watch(ctx, w)
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 		defer watch.Close()
-		quiet(t, watch)
+		awaitQuiet(t, watch)
 		release(t, other, held)
-		signalled(t, watch)
+		awaitSignal(t, watch)
 		acquire(t, b, w)
 		release(t, b, w)
 	}
@@ -50,13 +50,13 @@ func tokenEnds(t *testing.T, o testserver.EtcdOptions) {
 	waitTurn("without it")
 
 	endTokens(t, srv, "ann")
-	r, lost := watched(request("", driver.Exclusive))
+	r, lost := withOnLost(request("", driver.Exclusive))
 	acquire(t, b, r)
 	eventually(t, "the hold is watched", func() bool { return watchedHolds(b) == 1 })
 	if err := other.Release(t.Context(), r.Hold); err != nil {
 		t.Fatal(err)
 	}
-	told(t, lost)
+	awaitLost(t, lost)
 }
 
 // endTokens makes the servers forget the logins of a user, by a change of the password to

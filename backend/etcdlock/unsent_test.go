@@ -12,8 +12,8 @@ import (
 // An attempt without a lease to use fails with ErrUnsent: no server keeps the shared one alive.
 func TestRefusedConnectionsSendNothing(t *testing.T) {
 	t.Parallel()
-	ways := waysTo(t, []string{testserver.SharedEtcd(t).Addr()})
-	b := openAll(t, ways, nil)
+	ways := proxiesTo(t, []string{testserver.SharedEtcd(t).Addr()})
+	b := openThrough(t, ways, nil)
 	brief := func() driver.Request {
 		r := request("", driver.Exclusive)
 		r.TTL = 3 * time.Second

@@ -19,13 +19,13 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// target is what a URL says: where servers are, and how to use them.
-type target struct {
+// urlConfig is what a URL says: where servers are, and how to use them.
+type urlConfig struct {
 	scheme         string
 	addrs          []string
 	user, password string
 	tls            *tls.Config // nil: none
-	servername     string      // that certificates are for; empty: that of the address
+	serverName     string      // that certificates are for; empty: that of the address
 	timeout        time.Duration
 	opts           *Options
 }
@@ -35,31 +35,31 @@ var schemes = []string{"etcd", "etcds"}
 
 const defaultPort = "2379"
 
-// readURL says where the servers are and how to use them.
-func readURL(u *url.URL) (*target, error) {
+// parseURL says where the servers are and how to use them.
+func parseURL(u *url.URL) (*urlConfig, error) {
 	addrs, err := netaddr.Of(u, defaultPort)
 	if err != nil {
 		return nil, err
 	}
 	p := driver.NewParams(u)
-	t := &target{scheme: u.Scheme, addrs: addrs, user: u.User.Username(), timeout: p.Duration("timeout", defaultTimeout)}
+	t := &urlConfig{scheme: u.Scheme, addrs: addrs, user: u.User.Username(), timeout: p.Duration("timeout", defaultTimeout)}
 	t.password, _ = u.User.Password()
 	if (t.user == "") != (t.password == "") {
 		return nil, fmt.Errorf("%w: want a user and a password, or neither, as in etcd://user:password@host; etcd knows the user of a certificate by itself", driver.ErrInvalid)
 	}
 	if u.Scheme == "etcds" {
 		t.tls, err = netaddr.TLS(p)
-		t.servername = p.String("servername", "")
+		t.serverName = p.String("servername", "")
 	} else if err := netaddr.NoTLS(u, "etcds", "servername"); err != nil {
 		return nil, err
 	}
-	t.opts = &Options{Prefix: prefix(u.Path)}
-	t.opts.Name = nameOf(t.addrs, t.opts.Prefix)
+	t.opts = &Options{Prefix: folderPrefix(u.Path)}
+	t.opts.Name = clusterName(t.addrs, t.opts.Prefix)
 	return t, errors.Join(err, p.Err())
 }
 
-// prefix is a path as a folder of keys.
-func prefix(path string) string {
+// folderPrefix is a path as a folder of keys.
+func folderPrefix(path string) string {
 	p := strings.TrimPrefix(path, "/")
 	if p == "" || strings.HasSuffix(p, "/") {
 		return p
@@ -67,13 +67,13 @@ func prefix(path string) string {
 	return p + "/"
 }
 
-// nameOf is the same in whatever order somebody wrote the hosts, and with TLS or without.
-func nameOf(addrs []string, prefix string) string {
+// clusterName is the same in whatever order somebody wrote the hosts, and with TLS or without.
+func clusterName(addrs []string, prefix string) string {
 	return "etcd://" + netaddr.Listed(addrs) + "/" + prefix
 }
 
 // endpoints are the addresses in the client's words.
-func (t *target) endpoints() []string {
+func (t *urlConfig) endpoints() []string {
 	scheme := "http://"
 	if t.tls != nil {
 		scheme = "https://"
@@ -89,41 +89,41 @@ func (t *target) endpoints() []string {
 // seconds at the earliest, and servers want to be asked no sooner than after five; what
 // was sent and is not acknowledged by the server's system ends it sooner.
 const (
-	askIdle     = 10 * time.Second
-	askPatience = 3 * time.Second
+	keepAliveTime    = 10 * time.Second
+	keepAliveTimeout = 3 * time.Second
 )
 
 // config is the client's. Whoever is down is tried again soon: gRPC's own pauses grow to
 // two minutes.
-func (t *target) config(ctx context.Context) clientv3.Config {
+func (t *urlConfig) config(ctx context.Context) clientv3.Config {
 	redial := backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}
 	c := clientv3.Config{
 		Endpoints: t.endpoints(), Username: t.user, Password: t.password, TLS: t.tls,
-		DialTimeout: t.timeout, DialKeepAliveTime: askIdle, DialKeepAliveTimeout: askPatience,
+		DialTimeout: t.timeout, DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout,
 		Context: ctx, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: redial, MinConnectTimeout: t.timeout})},
 	}
 	if t.user != "" {
-		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(t.login))
+		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(t.loginAfresh))
 	}
-	if t.servername != "" {
-		own := &named{credentials.NewTLS(t.tls), t.servername}
+	if t.serverName != "" {
+		own := &serverNameCreds{credentials.NewTLS(t.tls), t.serverName}
 		c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(own))
 	}
 	return c
 }
 
-// named wants every server to show a certificate for one name. The ServerName in a
+// serverNameCreds wants every server to show a certificate for one name. The ServerName in a
 // tls.Config is not for that: gRPC replaces it by the address.
-type named struct {
+type serverNameCreds struct {
 	credentials.TransportCredentials
 	name string
 }
 
-func (n *named) ClientHandshake(ctx context.Context, _ string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (n *serverNameCreds) ClientHandshake(ctx context.Context, _ string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return n.TransportCredentials.ClientHandshake(ctx, n.name, c)
 }
 
-func (n *named) Clone() credentials.TransportCredentials {
-	return &named{n.TransportCredentials.Clone(), n.name}
+func (n *serverNameCreds) Clone() credentials.TransportCredentials {
+	return &serverNameCreds{n.TransportCredentials.Clone(), n.name}
 }
