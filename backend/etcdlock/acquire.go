@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -12,20 +13,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// errLeaseEnded ends an attempt whose lease turned out to have ended, or whose key has: it
-// begins anew, and nothing was taken.
+// errLeaseEnded ends an attempt whose lease or key has ended. Nothing was acquired, and the attempt
+// starts over.
 var errLeaseEnded = errors.New("the lease has ended")
 
-// maxRestarts bounds how often an attempt begins anew.
+// maxRestarts bounds how often an attempt starts over.
 const maxRestarts = 4
 
-// Acquire makes one attempt: in one round trip, if the shared lease is fresh enough.
+// Acquire makes one attempt, in one round trip if the shared lease is fresh enough.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	ctx, err := b.prepare(ctx)
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	if err := validRequest(&r); err != nil {
+	if err := b.validate(&r); err != nil {
 		return driver.Grant{}, err
 	}
 	err = errLeaseEnded
@@ -39,78 +40,79 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return driver.Grant{}, b.fail("acquire", r.Name, err)
 }
 
+func (b *Backend) validate(r *driver.Request) error {
+	if strings.ContainsRune(r.Owner, '/') {
+		return fmt.Errorf("%w: owner %q: want one without a slash", driver.ErrInvalid, r.Owner)
+	}
+	return r.Validate(b.caps)
+}
+
 func (b *Backend) attempt(ctx context.Context, r *driver.Request) (driver.Grant, error) {
 	start := time.Now()
-	c := b.owners.get(r.Owner)
-	if c != nil && c.name != r.Name {
-		return driver.Grant{}, fmt.Errorf("%w: owner %s has %s already", driver.ErrInvalid, r.Owner, driver.Quote(c.name))
+	o := b.owners.get(r.Owner)
+	if o != nil && o.name != r.Name {
+		return driver.Grant{}, fmt.Errorf("%w: owner %s has %s already", driver.ErrInvalid, r.Owner, driver.Quote(o.name))
 	}
-	l, err := b.leaseFor(ctx, c, r)
+	l, err := b.leaseFor(ctx, o, r)
 	if err != nil {
-		if c == nil {
-			err = driver.Unsent(err) // a lease has no keys yet
+		if o == nil {
+			err = driver.Unsent(err) // the lease has no keys yet
 		}
 		return driver.Grant{}, err
 	}
-	c = b.owners.get(r.Owner) // which may have ended with its lease
-	switch {
-	case c != nil && c.created > 0:
-		return b.reacquire(ctx, start, c, l, r)
+	switch o = b.owners.get(r.Owner); { // it may have ended with its lease
+	case o != nil && o.created > 0:
+		return b.reacquire(ctx, start, o, l, r)
 	case r.Queue:
 		return b.enqueue(ctx, start, l, r)
 	}
-	grants, err := b.together(ctx, start, []*bid{{r: r, l: l}})
+	return b.try(ctx, start, l, r)
+}
+
+// leaseFor returns the lease for a request.
+func (b *Backend) leaseFor(ctx context.Context, o *ownerState, r *driver.Request) (*lease, error) {
+	if o == nil {
+		return b.leaseAfter(ctx, nil, r)
+	}
+	current, err := b.leaseOf(ctx, o)
 	if err != nil {
-		return driver.Grant{}, err
-	}
-	return grants[0], nil
-}
-
-// leaseFor is the lease for a request of an Owner that may have a claim.
-func (b *Backend) leaseFor(ctx context.Context, c *ownerState, r *driver.Request) (*lease, error) {
-	var had *lease
-	if c != nil {
-		var err error
-		if had, err = b.leaseOf(ctx, c); err != nil {
-			return nil, err
-		}
-	}
-	return b.leaseAfter(ctx, had, r)
-}
-
-// leaseOf is the lease that a claim's key is attached to: the servers are asked if that is
-// in doubt. nil: the key is gone.
-func (b *Backend) leaseOf(ctx context.Context, c *ownerState) (*lease, error) {
-	if c.lease != nil && (c.modified > 0 || c.created == 0) {
-		return c.lease, nil
-	}
-	resp, err := b.client.Get(ctx, c.key)
-	if err != nil || len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != c.created {
 		return nil, err
 	}
-	b.owners.update(c, func() { c.modified = resp.Kvs[0].ModRevision })
+	return b.leaseAfter(ctx, current, r)
+}
+
+// leaseOf returns the lease of an Owner's key, and asks the servers if that isn't known. It
+// returns nil if the key is gone.
+func (b *Backend) leaseOf(ctx context.Context, o *ownerState) (*lease, error) {
+	if o.lease != nil && (o.modified > 0 || o.created == 0) {
+		return o.lease, nil
+	}
+	resp, err := b.client.Get(ctx, o.key)
+	if err != nil || len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != o.created {
+		return nil, err
+	}
+	b.owners.update(o, func() { o.modified = resp.Kvs[0].ModRevision })
 	return b.leases.byID(clientv3.LeaseID(resp.Kvs[0].Lease)), nil
 }
 
-// leaseAfter is the lease for a request whose Owner may have a key with another one. It
-// keeps that if it lives for long enough: an attempt shortens no hold, and one after one
-// without an answer goes on with the same key. The lease of a fixed hold is its own, and
-// fresh.
-func (b *Backend) leaseAfter(ctx context.Context, had *lease, r *driver.Request) (*lease, error) {
+// leaseAfter returns the lease for a request whose Owner may have a key with another one. It keeps
+// that lease if its TTL is long enough: an attempt never shortens a hold. A fixed hold gets a
+// lease of its own.
+func (b *Backend) leaseAfter(ctx context.Context, current *lease, r *driver.Request) (*lease, error) {
 	ttl := r.TTL
-	if had != nil {
-		ask := b.leases.refresh
-		if had.fixed {
-			ask = b.leases.keepAlive
+	if current != nil {
+		refresh := b.leases.refresh
+		if current.fixed {
+			refresh = b.leases.keepAlive
 		}
-		switch err := ask(ctx, had); {
-		case errors.Is(err, rpctypes.ErrLeaseNotFound): // and the key with it
+		switch err := refresh(ctx, current); {
+		case errors.Is(err, rpctypes.ErrLeaseNotFound): // and the key has ended with it
 		case err != nil:
 			return nil, err
-		case had.granted() >= r.TTL && (had.fixed || !r.Fixed):
-			return had, nil
+		case current.granted() >= r.TTL && (current.fixed || !r.Fixed):
+			return current, nil
 		default:
-			ttl = max(ttl, had.granted())
+			ttl = max(ttl, current.granted())
 		}
 	}
 	if r.Fixed {
@@ -119,135 +121,201 @@ func (b *Backend) leaseAfter(ctx context.Context, had *lease, r *driver.Request)
 	return b.leases.forTTL(ctx, ttl)
 }
 
-// folderEmpty: nothing lies in the folder.
-func folderEmpty(folder string) clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(folder).WithRange(folderEnd(folder)), "=", 0)
-}
-
-// folderUnchanged: nothing was written in the folder after a revision.
-func folderUnchanged(folder string, revision int64) clientv3.Cmp {
-	return clientv3.Compare(clientv3.ModRevision(folder).WithRange(folderEnd(folder)), "<", revision+1)
-}
-
-// createdAt: the key is the one that was created then.
-func createdAt(key string, create int64) clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(key), "=", create)
-}
-
-// modifiedAt: nothing was written to the key after that revision. Whatever is written on
-// this condition is not done late, after something else was.
-func modifiedAt(key string, mod int64) clientv3.Cmp {
-	return clientv3.Compare(clientv3.ModRevision(key), "=", mod)
-}
-
-func getFolder(folder string) clientv3.Op {
-	return clientv3.OpGet(folder, clientv3.WithRange(folderEnd(folder)))
-}
-
-func putKey(key string, l *lease, r *driver.Request, later bool) clientv3.Op {
-	return clientv3.OpPut(key, encodeValue(r, later), clientv3.WithLease(l.id))
-}
-
-// putNewKey puts a key in line that is not there yet. Done late it changes nothing: by then
-// its Owner has it, perhaps with a lease that lives longer.
-func putNewKey(key string, l *lease, r *driver.Request) clientv3.Op {
-	return clientv3.OpTxn([]clientv3.Cmp{createdAt(key, 0)}, []clientv3.Op{putKey(key, l, r, true)}, nil)
-}
-
-// enqueue makes a key for an Owner that has none, or may have this one, at the end of the
-// line. If nothing is ahead of it, it is a hold.
-func (b *Backend) enqueue(ctx context.Context, start time.Time, l *lease, r *driver.Request) (driver.Grant, error) {
-	c, err := b.openOwner(r, l)
+// try makes an attempt that writes the key only if it is granted by that, so that tries never
+// block each other. It expects an empty folder at first. If there are keys that the request may
+// join, as readers join readers, it repeats the write on the condition that they are unchanged.
+func (b *Backend) try(ctx context.Context, start time.Time, l *lease, r *driver.Request) (driver.Grant, error) {
+	folder := b.folder(r.Name)
+	hadKey := b.owners.get(r.Owner) != nil // perhaps: an earlier attempt had no answer
+	o, err := b.owners.open(folder, r, l)
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	folder := b.folder(r.Name)
-	resp, err := b.batcher.commit(ctx, folder, clientv3.OpTxn(
-		[]clientv3.Cmp{folderEmpty(folder)},
-		[]clientv3.Op{putKey(c.key, l, r, false)},
-		[]clientv3.Op{putNewKey(c.key, l, r), getFolder(folder)}))
-	if err != nil {
-		return driver.Grant{}, b.recordFailure(c, l, err)
-	}
-	if resp.Succeeded {
-		b.recordCreated(c, resp.Header.Revision)
-		return b.finishGrant(ctx, c, l, r, start, resp.Header, false)
-	}
-	all := parseQueue(folder, resp.Responses[1].GetResponseRange().Kvs)
-	place := all.find(r.Owner)
-	if place < 0 {
-		return driver.Grant{}, fmt.Errorf("the servers answered without the key %s, which was just written", driver.Quote(c.key))
-	}
-	if own := &all[place]; own.key != c.key {
-		return b.adopt(ctx, start, c, r, all[:place], own)
-	}
-	b.recordCreated(c, all[place].created)
-	if !resp.Responses[0].GetResponseTxn().Succeeded {
-		b.recordFound(c, &all[place])
-		return driver.Grant{}, errLeaseEnded
-	}
-	ahead := all[:place]
-	if checkHolders(ahead, r) != nil {
-		return driver.Grant{}, b.removeRefused(ctx, c, r)
-	}
-	if by := blocker(ahead, r.Mode, r.Limit); by != nil {
-		b.owners.setBlocker(c, ahead, by)
-		return driver.Grant{}, all.heldError()
-	}
-	return b.finishGrant(ctx, c, l, r, start, resp.Header, false)
-}
-
-// recordCreated notes the revision that has created the key.
-func (b *Backend) recordCreated(c *ownerState, revision int64) {
-	b.owners.update(c, func() { c.created, c.modified, c.unknown = revision, revision, false })
-}
-
-// recordFound notes what an earlier attempt without an answer has written.
-func (b *Backend) recordFound(c *ownerState, own *lockKey) {
-	b.owners.update(c, func() {
-		c.created, c.modified, c.mode, c.limit = own.created, own.modified, own.mode, own.Limit
-		if own.lease != c.lease.id {
-			c.lease = nil
+	for cond := folderEmpty(folder); ; {
+		b.owners.leaseChanging(o, l)
+		resp, err := b.batcher.commit(ctx, folder, clientv3.OpTxn(
+			[]clientv3.Cmp{cond}, []clientv3.Op{putKey(o.key, l.id, r, false)}, []clientv3.Op{getFolder(folder)}))
+		if err != nil {
+			return driver.Grant{}, b.recordFailure(o, l, err)
 		}
-	})
+		revision := resp.Header.Revision
+		if resp.Succeeded {
+			b.owners.update(o, func() {
+				if o.unknown = false; o.created == 0 {
+					o.created = revision
+				}
+			})
+			b.owners.leaseChanged(o, l, revision)
+			return b.finishGrant(ctx, o, l, r, start, resp.Header, hadKey)
+		}
+		q := parseQueue(folder, resp.Responses[0].GetResponseRange().Kvs)
+		i := q.find(r.Owner)
+		if i >= 0 {
+			hadKey, cond = true, modifiedAt(q[i].key, q[i].modified)
+			l, err = b.recoverKey(ctx, o, &q[i], r)
+		} else {
+			i, cond = len(q), folderUnchanged(folder, revision)
+			if o.created > 0 { // its key is gone
+				hadKey = false
+				if o, err = b.owners.open(folder, r, l); err != nil {
+					return driver.Grant{}, err
+				}
+			}
+		}
+		if err == nil {
+			err = checkHolders(q[:i], r)
+		}
+		if err == nil && blocker(q[:i], r.Mode, r.Limit) != nil {
+			err = q.heldError()
+		}
+		if err != nil {
+			b.abandon(o, l)
+			return driver.Grant{}, err
+		}
+	}
 }
 
-// recordFailure notes what a write without an answer may have left behind.
-func (b *Backend) recordFailure(c *ownerState, l *lease, err error) error {
-	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		b.owners.forget(c)
-		b.leases.markEnded(l)
-		return errLeaseEnded
+// recoverKey continues with the key that an earlier attempt without an answer has written. It
+// returns the lease for the next write.
+func (b *Backend) recoverKey(ctx context.Context, o *ownerState, own *lockKey, r *driver.Request) (*lease, error) {
+	if err := checkConversion(own.mode, own.Limit, r); err != nil {
+		return nil, err
 	}
-	if outcomeUnknown(err) {
-		b.owners.update(c, func() { c.unknown, c.lateWrite = true, true })
-	} else if !c.unknown {
-		b.owners.forget(c)
+	l, err := b.leaseAfter(ctx, b.leases.byID(own.lease), r)
+	if err != nil {
+		return nil, err
+	}
+	b.owners.update(o, func() {
+		b.owners.setKey(o, own.key)
+		o.created = own.created
+	})
+	return l, nil
+}
+
+// abandon forgets an Owner whose key was certainly not written.
+func (b *Backend) abandon(o *ownerState, l *lease) {
+	if o.unknown || o.created > 0 {
+		return
+	}
+	if l != nil && l.fixed && l == o.lease && !o.lateWrite {
+		b.owners.update(o, func() { o.lease = nil })
+		b.leases.keepSpare(l)
+	}
+	b.owners.forget(o)
+}
+
+// recordFailure records that the write of a key has failed, or may have been executed.
+func (b *Backend) recordFailure(o *ownerState, l *lease, err error) error {
+	switch isNew := o.created == 0; {
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		if isNew {
+			b.owners.forget(o)
+		}
+		return b.leaseError(l, err)
+	case !outcomeUnknown(err):
+		b.abandon(o, l)
+	case isNew:
+		b.owners.update(o, func() { o.unknown, o.lateWrite = true, true })
 	}
 	return err
 }
 
-// removeRefused deletes the key of a request that can't go with who holds. If that one has
-// gone meanwhile, it may have been an attempt as mistaken as this one.
-func (b *Backend) removeRefused(ctx context.Context, c *ownerState, r *driver.Request) error {
-	folder := b.folder(r.Name)
-	resp, err := b.client.Txn(ctx).Then(clientv3.OpDelete(c.key), getFolder(folder)).Commit()
-	if err != nil {
-		return b.recordLateDelete(c, err)
+// leaseError makes an attempt start over if its lease has ended.
+func (b *Backend) leaseError(l *lease, err error) error {
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		b.leases.markEnded(l)
+		return errLeaseEnded
 	}
-	b.owners.forget(c)
-	all := parseQueue(folder, resp.Responses[1].GetResponseRange().Kvs)
-	if err := checkHolders(all, r); err != nil {
-		return err
-	}
-	return all.heldError()
+	return err
 }
 
-// adopt makes an older key of the same Owner, which another connection has made, the one
-// of this claim.
-func (b *Backend) adopt(ctx context.Context, start time.Time, c *ownerState, r *driver.Request, ahead lockQueue, own *lockKey) (driver.Grant, error) {
+func (b *Backend) recordCreated(o *ownerState, revision int64) {
+	b.owners.update(o, func() { o.created, o.modified, o.unknown = revision, revision, false })
+}
+
+// enqueue creates a key at the end of the queue. If nothing blocks it, it is a hold. The Owner has
+// no key, or may have this one from an attempt without an answer.
+func (b *Backend) enqueue(ctx context.Context, start time.Time, l *lease, r *driver.Request) (driver.Grant, error) {
+	folder := b.folder(r.Name)
+	o, err := b.owners.open(folder, r, l)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	resp, err := b.batcher.commit(ctx, folder, clientv3.OpTxn(
+		[]clientv3.Cmp{folderEmpty(folder)},
+		[]clientv3.Op{putKey(o.key, l.id, r, false)},
+		[]clientv3.Op{putNewKey(o.key, l.id, r), getFolder(folder)}))
+	if err != nil {
+		return driver.Grant{}, b.recordFailure(o, l, err)
+	}
+	if resp.Succeeded {
+		b.recordCreated(o, resp.Header.Revision)
+		return b.finishGrant(ctx, o, l, r, start, resp.Header, false)
+	}
+	q := parseQueue(folder, resp.Responses[1].GetResponseRange().Kvs)
+	i := q.find(r.Owner)
+	if i < 0 {
+		return driver.Grant{}, fmt.Errorf("the servers answered without the key %s, which was just written", driver.Quote(o.key))
+	}
+	own, ahead := &q[i], q[:i]
+	if own.key != o.key {
+		return b.adopt(ctx, start, o, r, ahead, own)
+	}
+	b.recordCreated(o, own.created)
+	if !resp.Responses[0].GetResponseTxn().Succeeded {
+		b.owners.update(o, func() { // an earlier attempt has written it
+			o.modified, o.mode, o.limit = own.modified, own.mode, own.Limit
+			if own.lease != l.id {
+				o.lease = nil
+			}
+		})
+		return driver.Grant{}, errLeaseEnded
+	}
+	if checkHolders(ahead, r) != nil {
+		return driver.Grant{}, b.dequeue(ctx, o, r)
+	}
+	if by := blocker(ahead, r.Mode, r.Limit); by != nil {
+		b.owners.setBlocker(o, ahead, by)
+		return driver.Grant{}, q.heldError()
+	}
+	return b.finishGrant(ctx, o, l, r, start, resp.Header, false)
+}
+
+// dequeue deletes the key of a request that is for another kind of lock than the keys ahead. If
+// these are gone by then they may have been a mistake too.
+func (b *Backend) dequeue(ctx context.Context, o *ownerState, r *driver.Request) error {
+	q, err := b.deleteOwnKey(ctx, o)
+	if err != nil {
+		return err
+	}
+	if err := checkHolders(q, r); err != nil {
+		return err
+	}
+	return q.heldError()
+}
+
+// deleteOwnKey deletes an Owner's key, and returns the queue without it.
+func (b *Backend) deleteOwnKey(ctx context.Context, o *ownerState) (lockQueue, error) {
+	folder := b.folder(o.name)
+	resp, err := b.client.Txn(ctx).Then(clientv3.OpDelete(o.key), getFolder(folder)).Commit()
+	if err != nil {
+		return nil, b.recordLateDelete(o, err)
+	}
+	b.owners.forget(o)
+	return parseQueue(folder, resp.Responses[1].GetResponseRange().Kvs), nil
+}
+
+// recordLateDelete records that a deletion without an answer may hit the key late.
+func (b *Backend) recordLateDelete(o *ownerState, err error) error {
+	b.owners.update(o, func() { o.lateWrite = o.lateWrite || outcomeUnknown(err) })
+	return err
+}
+
+// adopt continues with an older key of the same Owner, which another connection has created.
+func (b *Backend) adopt(ctx context.Context, start time.Time, o *ownerState, r *driver.Request, ahead lockQueue, own *lockKey) (driver.Grant, error) {
 	if err := checkConversion(own.mode, own.Limit, r); err != nil {
-		return driver.Grant{}, errors.Join(err, b.discard(ctx, c))
+		_, deleted := b.deleteOwnKey(ctx, o)
+		return driver.Grant{}, errors.Join(err, deleted)
 	}
 	l, err := b.leaseAfter(ctx, b.leases.byID(own.lease), r)
 	if err != nil {
@@ -255,46 +323,122 @@ func (b *Backend) adopt(ctx context.Context, start time.Time, c *ownerState, r *
 	}
 	by := blocker(ahead, r.Mode, r.Limit)
 	resp, err := b.client.Txn(ctx).If(modifiedAt(own.key, own.modified)).
-		Then(putKey(own.key, l, r, by != nil), clientv3.OpDelete(c.key)).
-		Else(clientv3.OpDelete(c.key)).Commit()
+		Then(putKey(own.key, l.id, r, by != nil), clientv3.OpDelete(o.key)).
+		Else(clientv3.OpDelete(o.key)).Commit()
 	if err != nil {
-		return driver.Grant{}, b.recordLateDelete(c, err)
+		return driver.Grant{}, b.recordLateDelete(o, err)
 	}
 	if !resp.Succeeded {
-		b.owners.forget(c)
+		b.owners.forget(o)
 		return driver.Grant{}, errLeaseEnded
 	}
-	b.owners.update(c, func() {
-		b.owners.setKey(c, own.key)
-		c.created, c.unknown = own.created, false
+	b.owners.update(o, func() {
+		b.owners.setKey(o, own.key)
+		o.created, o.unknown = own.created, false
 	})
-	b.owners.leaseChanged(c, l, resp.Header.Revision)
+	b.owners.leaseChanged(o, l, resp.Header.Revision)
 	if by != nil {
-		b.owners.setBlocker(c, ahead, by)
+		b.owners.setBlocker(o, ahead, by)
 		return driver.Grant{}, append(ahead, *own).heldError()
 	}
-	return b.finishGrant(ctx, c, l, r, start, resp.Header, false)
+	return b.finishGrant(ctx, o, l, r, start, resp.Header, false)
 }
 
-// discard deletes a key that an attempt has made for nothing.
-func (b *Backend) discard(ctx context.Context, c *ownerState) error {
-	_, err := b.client.Delete(ctx, c.key)
-	if err != nil {
-		return b.recordLateDelete(c, err)
+// reacquire makes an attempt for an Owner that has a key. It reads a waiter's queue, and writes a
+// hold again, for a greater fence.
+func (b *Backend) reacquire(ctx context.Context, start time.Time, o *ownerState, l *lease, r *driver.Request) (driver.Grant, error) {
+	if err := checkConversion(o.mode, o.limit, r); err != nil {
+		return driver.Grant{}, err
 	}
-	b.owners.forget(c)
-	return nil
+	write := o.fence > 0 || l != o.lease || r.Mode != o.mode
+	if o.ahead > shortQueue && len(o.blockedWhile) > 0 && !write {
+		if err := b.checkBlocked(ctx, o); err != nil {
+			return driver.Grant{}, err
+		}
+	}
+	folder := b.folder(r.Name)
+	ops := []clientv3.Op{
+		clientv3.OpGet(folder, clientv3.WithRange(folderEnd(folder)), clientv3.WithMaxCreateRev(o.created)),
+		clientv3.OpGet(folder, clientv3.WithRange(folderEnd(folder)), clientv3.WithCountOnly()),
+	}
+	cond := createdAt(o.key, o.created)
+	if write {
+		cond = modifiedAt(o.key, o.modified)
+		b.owners.leaseChanging(o, l)
+		ops = append(ops, putKey(o.key, l.id, r, o.fence == 0))
+	}
+	resp, err := b.batcher.commit(ctx, folder, clientv3.OpTxn([]clientv3.Cmp{cond}, ops, []clientv3.Op{getFolder(folder)}))
+	if err != nil {
+		return driver.Grant{}, b.leaseError(l, err)
+	}
+	kvs := resp.Responses[0].GetResponseRange().Kvs
+	q := parseQueue(folder, kvs)
+	if !resp.Succeeded {
+		return driver.Grant{}, b.keyChanged(o, q)
+	}
+	if write {
+		b.owners.leaseChanged(o, l, resp.Header.Revision)
+	}
+	b.owners.update(o, func() { o.mode = r.Mode })
+	ahead := q[:max(q.find(r.Owner), 0)]
+	if by := blocker(ahead, r.Mode, r.Limit); by != nil {
+		if err := checkHolders(ahead, r); err != nil && o.fence == 0 {
+			return driver.Grant{}, b.dequeue(ctx, o, r)
+		}
+		b.owners.setBlocker(o, ahead, by)
+		return driver.Grant{}, q.heldError()
+	}
+	if !write && r.Mode == driver.Counted {
+		return b.rewriteKey(ctx, start, o, l, r)
+	}
+	queued := resp.Responses[1].GetResponseRange().Count > int64(len(kvs))
+	return b.finishGrant(ctx, o, l, r, start, resp.Header, queued)
 }
 
-// recordLateDelete notes that a deletion without an answer may come to the key late, whoever has it
-// then.
-func (b *Backend) recordLateDelete(c *ownerState, err error) error {
-	b.owners.update(c, func() { c.lateWrite = c.lateWrite || outcomeUnknown(err) })
-	return err
+// checkBlocked refuses a waiter far back in the queue while it is blocked as before: a thousand
+// waiters would otherwise read five hundred keys each. It returns nil if the queue must be read.
+func (b *Backend) checkBlocked(ctx context.Context, o *ownerState) error {
+	conds := append(o.blockedWhile, createdAt(o.key, o.created))
+	resp, err := b.client.Txn(ctx).If(conds...).Then(clientv3.OpGet(o.front.key)).Commit()
+	if err != nil || !resp.Succeeded {
+		return err
+	}
+	first := parseQueue(b.folder(o.name), resp.Responses[0].GetResponseRange().Kvs)
+	if len(first) > 0 && first[0].created != o.front.created {
+		first = nil // the slot was reused
+	}
+	return first.heldError()
 }
 
-// finishGrant makes the claim a hold, with the revision of the answer as its fence.
-func (b *Backend) finishGrant(ctx context.Context, c *ownerState, l *lease, r *driver.Request, start time.Time, answer *pb.ResponseHeader, queued bool) (driver.Grant, error) {
+// rewriteKey writes the key of a semaphore's waiter that is granted: only a write has a revision
+// that no other permit's answer has.
+func (b *Backend) rewriteKey(ctx context.Context, start time.Time, o *ownerState, l *lease, r *driver.Request) (driver.Grant, error) {
+	folder := b.folder(r.Name)
+	resp, err := b.client.Txn(ctx).If(modifiedAt(o.key, o.modified)).
+		Then(putKey(o.key, l.id, r, false)).Else(getFolder(folder)).Commit()
+	if err != nil {
+		return driver.Grant{}, b.leaseError(l, err)
+	}
+	if !resp.Succeeded {
+		return driver.Grant{}, b.keyChanged(o, parseQueue(folder, resp.Responses[0].GetResponseRange().Kvs))
+	}
+	b.owners.leaseChanged(o, l, resp.Header.Revision)
+	return b.finishGrant(ctx, o, l, r, start, resp.Header, false)
+}
+
+// keyChanged records that a key is gone, or that an earlier attempt without an answer was executed
+// meanwhile. The attempt starts over.
+func (b *Backend) keyChanged(o *ownerState, q lockQueue) error {
+	if i := q.find(o.owner); i >= 0 && q[i].key == o.key && q[i].created == o.created {
+		b.owners.update(o, func() { o.lease, o.modified = nil, q[i].modified })
+	} else {
+		b.owners.forget(o)
+	}
+	return errLeaseEnded
+}
+
+// finishGrant makes the key a hold, with the revision of the answer as its fence.
+func (b *Backend) finishGrant(ctx context.Context, o *ownerState, l *lease, r *driver.Request, start time.Time, answer *pb.ResponseHeader, queued bool) (driver.Grant, error) {
 	switch err := b.leases.ensureTerm(ctx, l, answer.RaftTerm); {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return driver.Grant{}, errLeaseEnded
@@ -302,15 +446,15 @@ func (b *Backend) finishGrant(ctx context.Context, c *ownerState, l *lease, r *d
 		return driver.Grant{}, err
 	}
 	fence := uint64(answer.Revision)
-	gone := false
-	b.owners.update(c, func() {
-		c.fence, c.mode, c.limit, c.onLost = fence, r.Mode, r.Limit, r.OnLost
-		c.position, c.keysAhead, c.blocker, c.blockedWhile = 0, nil, "", nil
-		gone = c.ended
+	ended := false
+	b.owners.update(o, func() {
+		o.fence, o.mode, o.limit, o.onLost = fence, r.Mode, r.Limit, r.OnLost
+		o.ahead, o.keysAhead, o.blocker, o.blockedWhile = 0, nil, "", nil
+		ended = o.ended
 	})
-	if gone { // by word of another call, before there was anybody to be told
+	if ended { // found by another call, before there was an OnLost to call
 		return driver.Grant{}, errLeaseEnded
 	}
-	b.delayed.add(c)
+	b.owners.delayed.add(o)
 	return driver.Grant{Fence: fence, Fences: 1, Queued: queued, TTL: l.expiry().Sub(start)}, nil
 }

@@ -78,7 +78,7 @@ func BenchmarkContended(b *testing.B) {
 				lock := <-backends
 				defer func() { backends <- lock }()
 				r := request(name, driver.Exclusive)
-				if _, err := wait(ctx, lock, r); err != nil {
+				if _, err := acquireQueued(ctx, lock, r); err != nil {
 					return err
 				}
 				return lock.Release(ctx, r.Hold)
@@ -100,7 +100,7 @@ func BenchmarkHandoff(b *testing.B) {
 			released <- time.Now()
 			holder.Release(b.Context(), r.Hold)
 		})
-		if _, err := wait(b.Context(), waiter, next); err != nil {
+		if _, err := acquireQueued(b.Context(), waiter, next); err != nil {
 			b.Fatal(err)
 		}
 		took = append(took, time.Since(<-released))

@@ -30,7 +30,7 @@ func holdBack(t *testing.T, b *Backend) (sail func(n int)) {
 			return len(f.pending) == n
 		})
 		for range maxInFlight {
-			f.done()
+			f.flush()
 		}
 	}
 }

@@ -12,36 +12,36 @@ import (
 
 const (
 	listPageSize = 200 // keys that List reads at once
-	maxLeases    = 64  // leases that Inspect asks after
+	maxLeases    = 64  // leases whose TTLs Inspect reads
 )
 
-// Inspect tells who holds and who stands in line. Holds of other programs are shown as
-// those of a mutex, with an Owner made of their key.
+// Inspect returns the holders and waiters of a lock. Holds of other programs are shown as those of
+// a mutex, with an Owner made from their key.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
 	info := driver.Info{Name: name}
 	ctx, err := b.prepare(ctx)
 	if err != nil {
 		return info, err
 	}
-	all, err := b.readQueue(ctx, name)
+	q, _, err := b.readQueue(ctx, name)
 	if err != nil {
 		return info, b.fail("inspect", name, err)
 	}
-	if len(all) == 0 {
+	if len(q) == 0 {
 		return info, nil
 	}
-	left, err := b.timeLeft(ctx, all)
+	left, err := b.timeLeft(ctx, q)
 	if err != nil {
 		return info, b.fail("inspect", name, err)
 	}
-	info.Mode, info.Limit = all[0].mode, all[0].Limit
-	holding := all.holderCount()
-	for i := range all {
-		h := all[i].holder()
-		if d, ok := left[all[i].lease]; ok {
+	info.Mode, info.Limit = q[0].mode, q[0].Limit
+	holders := q.holderCount()
+	for i := range q {
+		h := q[i].holder()
+		if d, ok := left[q[i].lease]; ok {
 			h.Left = d
 		}
-		if i < holding {
+		if i < holders {
 			info.Holders = append(info.Holders, h)
 		} else {
 			h.Fence = 0
@@ -52,11 +52,11 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	return info, nil
 }
 
-// timeLeft asks how long leases live on.
-func (b *Backend) timeLeft(ctx context.Context, all lockQueue) (map[clientv3.LeaseID]time.Duration, error) {
+// timeLeft returns how long the leases of the keys still live.
+func (b *Backend) timeLeft(ctx context.Context, q lockQueue) (map[clientv3.LeaseID]time.Duration, error) {
 	left := map[clientv3.LeaseID]time.Duration{}
-	for i := range all {
-		id := all[i].lease
+	for i := range q {
+		id := q[i].lease
 		if _, known := left[id]; known || id == 0 || len(left) == maxLeases {
 			continue
 		}
@@ -69,8 +69,8 @@ func (b *Backend) timeLeft(ctx context.Context, all lockQueue) (map[clientv3.Lea
 	return left, nil
 }
 
-// List yields the names below which there are keys with a lease. It reads page by page:
-// names taken or left meanwhile may be missed.
+// List yields the names of locks that have keys with a lease. It reads page by page, and may miss
+// names that are taken or left meanwhile.
 func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
 	ctx, err := b.prepare(ctx)
 	if err != nil {
@@ -83,7 +83,7 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	}
 	seen := map[string]bool{}
 	for {
-		// Servers from 3.7 on that are asked for keys only leave out the leases as well.
+		// Not WithKeysOnly: from etcd 3.7 on that leaves out the leases as well.
 		resp, err := b.client.Get(ctx, from, clientv3.WithRange(to), clientv3.WithLimit(listPageSize))
 		if err != nil {
 			return b.fail("list", prefix, err)
@@ -104,14 +104,14 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	}
 }
 
-// lockName is the name of the lock that a key belongs to, if it is one's.
+// lockName returns the name of the lock that a key belongs to; false if there is none.
 func (b *Backend) lockName(key string) (string, bool) {
 	rest, ok := strings.CutPrefix(key, b.prefix)
 	i := strings.LastIndexByte(rest, '/')
 	if !ok || i < 1 {
 		return "", false
 	}
-	first, _, _ := strings.Cut(rest[i+1:], "-")
-	_, err := strconv.ParseUint(first, 16, 64)
+	lease, _, _ := strings.Cut(rest[i+1:], "-")
+	_, err := strconv.ParseUint(lease, 16, 64)
 	return rest[:i], err == nil
 }

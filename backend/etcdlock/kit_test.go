@@ -41,10 +41,7 @@ func openAt(t testing.TB, addr string, opts *Options) *Backend {
 
 func backendOf(t testing.TB, c *clientv3.Client, opts *Options) *Backend {
 	t.Helper()
-	b, err := newBackend(c, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newBackend(c, opts)
 	t.Cleanup(func() { b.Close() })
 	return b
 }
@@ -128,9 +125,9 @@ func eventually(t testing.TB, what string, cond func() bool) {
 // storedKeys are what lies in the folder of a lock, and whose lease it has.
 func storedKeys(t testing.TB, b *Backend, name string) lockQueue {
 	t.Helper()
-	all, err := b.readQueue(t.Context(), name)
+	q, _, err := b.readQueue(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return all
+	return q
 }

@@ -48,7 +48,7 @@ func TestKeyOfAnUnknownReleaseIsNotReused(t *testing.T) {
 	acquire(t, b, other) // which makes the lease
 	l := b.owners.get(other.Owner).lease
 	r := queued(request("", driver.Exclusive))
-	c, err := b.openOwner(&r, l)
+	c, err := b.owners.open(b.folder(r.Name), &r, l)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -259,7 +259,7 @@ func TestLateKeyIsDeleted(t *testing.T) {
 	other := request("", driver.Exclusive)
 	acquire(t, b, other) // which makes the lease
 	l := b.owners.get(other.Owner).lease
-	c, err := b.openOwner(&r, l)
+	c, err := b.owners.open(b.folder(r.Name), &r, l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestLateKeyIsDeleted(t *testing.T) {
 	if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
 		t.Fatalf("release of what is not there yet: %v", err)
 	}
-	if _, err := b.client.Do(t.Context(), putKey(c.key, l, &r, false)); err != nil {
+	if _, err := b.client.Do(t.Context(), putKey(c.key, l.id, &r, false)); err != nil {
 		t.Fatal(err)
 	}
 	refused(t, admin, request(r.Name, driver.Exclusive), driver.ErrHeld)

@@ -152,7 +152,7 @@ func TestNoStateIsLeft(t *testing.T) {
 		release(t, b, w)
 	}
 	b.owners.mu.Lock()
-	claims, watches := len(b.owners.byOwner), len(b.owners.watches)
+	claims, watches := len(b.owners.byOwner), len(b.owners.waiting)
 	b.owners.mu.Unlock()
 	b.stream.mu.Lock()
 	subs := len(b.stream.watches)

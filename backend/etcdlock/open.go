@@ -2,15 +2,38 @@ package etcdlock
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
+	"reflect"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/netaddr"
+	"github.com/distlock/distlock/internal/wait"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+)
+
+// schemes has the URL schemes that Open accepts.
+var schemes = []string{"etcd", "etcds"}
+
+const (
+	defaultPort    = "2379"
+	defaultTimeout = 5 * time.Second
 )
 
 func init() {
@@ -19,12 +42,10 @@ func init() {
 	}
 }
 
-const defaultTimeout = 5 * time.Second
-
-// Open connects to the servers of a URL; the package's comment tells its forms. It
-// returns when a server has answered that has a leader, or none does, or ctx has ended, or
-// the timeout passed. A wrong user or password, and servers that are too old, are
-// ErrInvalid. What the user may do with which keys is found out with the first lock.
+// Open connects to the servers of a URL, whose forms the package documentation lists. It returns
+// once a server with a leader has answered, or none can, or ctx or the timeout has ended. A wrong
+// user or password, and servers that are too old, are ErrInvalid. Permissions for keys are not
+// checked before the first lock.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil || !slices.Contains(schemes, u.Scheme) {
@@ -33,81 +54,403 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	return openURL(ctx, u)
 }
 
-func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
-	t, err := parseURL(u)
+// New makes a backend of the user's own client, which Close leaves open. It asks the servers for
+// their shortest TTL, for five seconds at most. A client whose KV, Watcher or Lease was replaced,
+// as by package namespace, is ErrInvalid: use Options.Prefix instead.
+//
+// The client should notice within a TTL that a server is silent, and reconnect as soon: Open sets
+// DialKeepAliveTime to 10s, DialKeepAliveTimeout to 3s, and gRPC's MaxDelay to 2s. Use Open for
+// servers before 3.5 with a password: there a client can't log in again after its token has ended.
+func New(client *clientv3.Client, opts *Options) (*Backend, error) {
+	if err := checkClient(client); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(client.Ctx(), defaultTimeout)
+	defer cancel()
+	b := newBackend(client, opts)
+	if err := b.readMinTTL(ctx); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("no answer within %v: %w", defaultTimeout, err)
+		}
+		return nil, fmt.Errorf("etcdlock: %s: %w", netaddr.Listed(client.Endpoints()), explain(err))
+	}
+	return b, nil
+}
+
+// checkClient refuses clients without a connection, and those that change keys.
+func checkClient(c *clientv3.Client) error {
+	switch {
+	case c == nil:
+		return fmt.Errorf("%w: the client is nil", driver.ErrInvalid)
+	case c.ActiveConnection() == nil:
+		return fmt.Errorf("%w: the client has no connection: want one made by clientv3.New", driver.ErrInvalid)
+	case c.Ctx().Err() != nil:
+		return fmt.Errorf("%w: the client is closed", driver.ErrInvalid)
+	}
+	for field, is := range map[string][2]any{
+		"KV": {c.KV, clientv3.NewKV(c)}, "Watcher": {c.Watcher, clientv3.NewWatcher(c)}, "Lease": {c.Lease, clientv3.NewLease(c)},
+	} {
+		if reflect.TypeOf(is[0]) != reflect.TypeOf(is[1]) {
+			return fmt.Errorf("%w: the client's %s was replaced by a %T: want that of clientv3.New; use Options.Prefix to separate locks", driver.ErrInvalid, field, is[0])
+		}
+	}
+	return nil
+}
+
+// newBackend makes a backend without a request to the servers.
+func newBackend(client *clientv3.Client, opts *Options) *Backend {
+	if opts == nil {
+		opts = &Options{}
+	}
+	b := &Backend{client: client, prefix: opts.Prefix}
+	b.caps = driver.Caps{
+		Name: opts.Name, Modes: driver.AllModes,
+		Fence: true, Session: true, Fixed: true, Downgrade: true,
+		Queueing: driver.QueueAlways, MinTTL: time.Second,
+	}
+	if b.caps.Name == "" {
+		b.caps.Name = clusterName(addrsOf(client), b.prefix)
+	}
+	b.stream = newWatchStream(client.ActiveConnection)
+	b.batcher.init(client)
+	b.leases.init(client, b.owners.leaseEnded)
+	b.owners.init(&b.leases, b.stream)
+	b.owners.delayed.due = b.watchHolds
+	b.owners.tombstones.init(b.deleteKeys)
+	return b
+}
+
+// addrsOf returns a client's endpoints without their schemes.
+func addrsOf(c *clientv3.Client) []string {
+	addrs := c.Endpoints()
+	for i, endpoint := range addrs {
+		if _, addr, ok := strings.Cut(endpoint, "://"); ok {
+			addrs[i] = strings.TrimSuffix(addr, "/")
+		}
+	}
+	return addrs
+}
+
+// clusterName is the same for all orders of the hosts, with TLS or without.
+func clusterName(addrs []string, prefix string) string {
+	return "etcd://" + netaddr.Listed(addrs) + "/" + prefix
+}
+
+// readMinTTL reads the shortest TTL that the server grants. It also finds out whether the server
+// wants a login, which a lease alone doesn't need.
+func (b *Backend) readMinTTL(ctx context.Context) error {
+	_, err := b.client.Get(ctx, b.prefix+"distlock", clientv3.WithCountOnly())
+	if err != nil && !errors.Is(err, rpctypes.ErrPermissionDenied) { // the user may have other names
+		return err
+	}
+	lease, err := b.client.Grant(ctx, 1)
+	if err != nil {
+		return err
+	}
+	b.client.Revoke(ctx, lease.ID) // otherwise it ends by itself, soon
+	b.caps.MinTTL = time.Duration(lease.TTL) * time.Second
+	return nil
+}
+
+// urlConfig is the content of a URL.
+type urlConfig struct {
+	scheme         string
+	addrs          []string
+	user, password string
+	tls            *tls.Config // nil: none
+	serverName     string      // of certificates; empty: the host
+	timeout        time.Duration
+	opts           *Options
+}
+
+func parseURL(u *url.URL) (*urlConfig, error) {
+	addrs, err := netaddr.Of(u, defaultPort)
 	if err != nil {
 		return nil, err
 	}
-	opening, cancel := context.WithTimeout(ctx, t.timeout)
+	p := driver.NewParams(u)
+	c := &urlConfig{scheme: u.Scheme, addrs: addrs, user: u.User.Username(), timeout: p.Duration("timeout", defaultTimeout)}
+	c.password, _ = u.User.Password()
+	if (c.user == "") != (c.password == "") {
+		return nil, fmt.Errorf("%w: want a user and a password, or neither, as in etcd://user:password@host; etcd knows the user of a certificate by itself", driver.ErrInvalid)
+	}
+	if u.Scheme == "etcds" {
+		c.tls, err = netaddr.TLS(p)
+		c.serverName = p.String("servername", "")
+	} else if err := netaddr.NoTLS(u, "etcds", "servername"); err != nil {
+		return nil, err
+	}
+	prefix := strings.TrimPrefix(u.Path, "/")
+	if prefix != "" && !strings.HasSuffix(prefix, "/") {
+		prefix += "/"
+	}
+	c.opts = &Options{Prefix: prefix, Name: clusterName(addrs, prefix)}
+	return c, errors.Join(err, p.Err())
+}
+
+func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
+	c, err := parseURL(u)
+	if err != nil {
+		return nil, err
+	}
+	opening, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	b, err := t.open(opening)
+	b, err := c.open(opening)
 	if err != nil {
 		switch {
 		case ctx.Err() != nil && !errors.Is(err, ctx.Err()):
 			err = fmt.Errorf("%w: %w", ctx.Err(), err)
 		case ctx.Err() == nil && opening.Err() != nil:
-			err = fmt.Errorf("no answer within %v: %w", t.timeout, err)
+			err = fmt.Errorf("no answer within %v: %w", c.timeout, err)
 		}
-		return nil, fmt.Errorf("etcdlock: open %s://%s: %w", t.scheme, netaddr.Listed(t.addrs), err)
+		return nil, fmt.Errorf("etcdlock: open %s://%s: %w", c.scheme, netaddr.Listed(c.addrs), err)
 	}
 	return b, nil
 }
 
-func (t *urlConfig) open(ctx context.Context) (*Backend, error) {
-	if err := t.probe(ctx); err != nil {
+func (c *urlConfig) open(ctx context.Context) (*Backend, error) {
+	if err := c.probe(ctx); err != nil {
 		return nil, err
 	}
-	most, cancel := mostOf(ctx)
+	// A quarter of the time is left to find out why it failed.
+	end, _ := ctx.Deadline()
+	connecting, cancel := context.WithDeadline(ctx, end.Add(-time.Until(end)/4))
 	defer cancel()
-	b, err := t.start(most)
+	b, err := c.connect(connecting)
 	if err = explain(err); err == nil || driver.Final(err) {
 		return b, err
 	}
 	// A server may have lost its leader without knowing it at first.
-	if why := t.probe(ctx); why != nil {
-		return nil, why
+	if reason := c.probe(ctx); reason != nil {
+		return nil, reason
 	}
 	return nil, err
 }
 
-// mostOf leaves a quarter of the time for finding out what went wrong.
-func mostOf(ctx context.Context) (context.Context, context.CancelFunc) {
-	end, _ := ctx.Deadline()
-	return context.WithDeadline(ctx, end.Add(-time.Until(end)/4))
-}
-
-func (t *urlConfig) start(ctx context.Context) (*Backend, error) {
-	client, end, err := t.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	b, err := newCheckedBackend(ctx, client, t.opts)
-	if err != nil {
-		end()
-		return nil, err
-	}
-	b.closeClient = end
-	return b, nil
-}
-
-// connect makes a client that is logged in, and what ends it. It lives on when ctx ends
-// later.
-func (t *urlConfig) connect(ctx context.Context) (client *clientv3.Client, end func(), err error) {
+// connect makes a backend with a client of its own, which outlives ctx.
+func (c *urlConfig) connect(ctx context.Context) (*Backend, error) {
 	life, cancel := context.WithCancel(context.Background())
 	stop := context.AfterFunc(ctx, cancel)
-	client, err = clientv3.New(t.config(life))
-	end = func() {
+	client, err := clientv3.New(c.clientConfig(life))
+	if !stop() {
+		err = ctx.Err() // the client only knows its own context
+	}
+	closeClient := func() {
 		if client != nil {
 			client.Close()
 		}
 		cancel()
 	}
-	if !stop() {
-		err = ctx.Err() // the client knows of its own context only
-	}
 	if err != nil {
-		end()
-		return nil, nil, err
+		closeClient()
+		return nil, err
 	}
-	return client, end, nil
+	b := newBackend(client, c.opts)
+	if err := b.readMinTTL(ctx); err != nil {
+		closeClient()
+		return nil, err
+	}
+	b.closeClient = closeClient
+	return b, nil
+}
+
+// endpoints returns the addresses as clientv3 wants them.
+func (c *urlConfig) endpoints() []string {
+	scheme := "http://"
+	if c.tls != nil {
+		scheme = "https://"
+	}
+	var list []string
+	for _, addr := range c.addrs {
+		list = append(list, scheme+addr)
+	}
+	return list
+}
+
+// gRPC probes a silent connection after ten seconds at the earliest, and servers allow that every
+// five seconds. Data that the server's system doesn't acknowledge ends a connection sooner.
+const (
+	keepAliveTime    = 10 * time.Second
+	keepAliveTimeout = 3 * time.Second
+)
+
+// clientConfig reconnects soon to a server that was down: gRPC's own pauses grow to two minutes.
+func (c *urlConfig) clientConfig(ctx context.Context) clientv3.Config {
+	redial := backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}
+	config := clientv3.Config{
+		Endpoints: c.endpoints(), Username: c.user, Password: c.password, TLS: c.tls,
+		DialTimeout: c.timeout, DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout,
+		Context: ctx, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: redial, MinConnectTimeout: c.timeout})},
+	}
+	if c.user != "" {
+		config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(c.login))
+	}
+	if c.serverName != "" {
+		creds := &serverNameCreds{credentials.NewTLS(c.tls), c.serverName}
+		config.DialOptions = append(config.DialOptions, grpc.WithTransportCredentials(creds))
+	}
+	return config
+}
+
+// serverNameCreds wants every server to show a certificate for one name: gRPC replaces the
+// ServerName of a tls.Config by the address.
+type serverNameCreds struct {
+	credentials.TransportCredentials
+	name string
+}
+
+func (n *serverNameCreds) ClientHandshake(ctx context.Context, _ string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return n.TransportCredentials.ClientHandshake(ctx, n.name, c)
+}
+
+func (n *serverNameCreds) Clone() credentials.TransportCredentials {
+	return &serverNameCreds{n.TransportCredentials.Clone(), n.name}
+}
+
+// login logs in without a token if the server refuses the old one. Servers before 3.5 do so once it
+// has ended, or they were restarted, and the client would send it with every login.
+func (c *urlConfig) login(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	err := invoke(ctx, method, req, reply, cc, opts...)
+	if method != pb.Auth_Authenticate_FullMethodName || !errors.Is(rpctypes.Error(err), rpctypes.ErrInvalidAuthToken) {
+		return err
+	}
+	client, err := clientv3.New(c.withoutLogin().clientConfig(ctx))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	resp, err := pb.NewAuthClient(client.ActiveConnection()).Authenticate(ctx, req.(*pb.AuthenticateRequest))
+	if err == nil {
+		answer := reply.(*pb.AuthenticateResponse)
+		answer.Header, answer.Token = resp.Header, resp.Token
+	}
+	return err
+}
+
+func (c *urlConfig) withoutLogin() *urlConfig {
+	a := *c
+	a.user, a.password = "", ""
+	return &a
+}
+
+// probe returns nil once a server has answered that it has a leader. If none does, the error names
+// the reason for each. A client would retry until its time is up, and say no more.
+func (c *urlConfig) probe(ctx context.Context) error {
+	anonymous := c.withoutLogin()
+	anonymous.timeout *= 2 // ctx ends first
+	client, err := clientv3.New(anonymous.clientConfig(ctx))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	errs := make(chan error, len(c.addrs))
+	var probes sync.WaitGroup
+	defer probes.Wait()
+	defer cancel()
+	for i, endpoint := range c.endpoints() {
+		probes.Go(func() {
+			err := c.probeServer(ctx, client, endpoint)
+			if err != nil {
+				err = fmt.Errorf("%s: %w", c.addrs[i], err)
+			}
+			errs <- err
+		})
+	}
+	return firstSuccess(errs, len(c.addrs))
+}
+
+// firstSuccess returns the first nil or final error, or all errors.
+func firstSuccess(errs <-chan error, n int) (all error) {
+	for range n {
+		switch err := <-errs; {
+		case err == nil || driver.Final(err):
+			return err
+		case all == nil:
+			all = err
+		default:
+			all = fmt.Errorf("%w; %w", all, err)
+		}
+	}
+	return all
+}
+
+// probeServer returns nil once the server has a leader. An election takes about a second.
+func (c *urlConfig) probeServer(ctx context.Context, client *clientv3.Client, endpoint string) error {
+	conn, err := client.Dial(endpoint)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	err = c.checkStatus(ctx, conn)
+	for errors.Is(err, errNoLeader) && wait.Sleep(ctx, 50*time.Millisecond) == nil {
+		if again := c.checkStatus(ctx, conn); ctx.Err() == nil {
+			err = again
+		}
+	}
+	return err
+}
+
+var errNoLeader = errors.New("it has no leader: a majority of the members is down or cut off")
+
+// checkStatus returns an error if the server can't be used now.
+func (c *urlConfig) checkStatus(ctx context.Context, conn *grpc.ClientConn) error {
+	answer, err := pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{})
+	switch code := status.Code(err); {
+	case code == codes.InvalidArgument || code == codes.PermissionDenied || code == codes.Unauthenticated:
+		return nil // newer servers want a login first
+	case err != nil:
+		return c.readableError(ctx, err)
+	case tooOld(answer.Version):
+		return fmt.Errorf("%w: the server is etcd %s: want %s or later", driver.ErrInvalid, answer.Version, minVersion)
+	case answer.Leader == 0:
+		return errNoLeader
+	}
+	return nil
+}
+
+// readableError strips gRPC's wrapping from a connection error.
+func (c *urlConfig) readableError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("no answer: %w", ctx.Err())
+	}
+	s, _ := status.FromError(err)
+	text := strings.TrimPrefix(s.Message(), "connection error: desc = ")
+	if plain, err := strconv.Unquote(text); err == nil {
+		text = plain
+	}
+	text = strings.TrimPrefix(strings.TrimPrefix(text, "transport: "), "Error while dialing: ")
+	return errors.New(text + c.hint(s.Code(), text))
+}
+
+// hint returns what the user may have to change after a connection error.
+func (c *urlConfig) hint(code codes.Code, text string) string {
+	endsIn := func(suffixes ...string) bool {
+		return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(text, s) })
+	}
+	switch secure := c.tls != nil; {
+	case code == codes.Unimplemented:
+		return ": this is no etcd server, or an old one"
+	case secure && strings.Contains(text, "handshake failed") && endsIn("EOF", "connection reset by peer", "a TLS handshake"):
+		return "; does the server speak TLS?"
+	case secure && endsIn("bad certificate", "certificate required", "broken pipe", "connection reset by peer"):
+		return "; does the server want a client certificate, or another one: parameters cert and key?"
+	case !secure && endsIn("EOF", "broken pipe", "connection reset by peer"):
+		return "; does the server want TLS, as in etcds://?"
+	case strings.Contains(text, "server preface"):
+		return ": this is no etcd server"
+	}
+	return ""
+}
+
+// minVersion is the first version in which a client chooses the ids of its watches.
+const minVersion = "3.4"
+
+func tooOld(version string) bool {
+	var major, minor int
+	if n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor); n < 2 {
+		return false
+	}
+	return major < 3 || major == 3 && minor < 4
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// wait stands in line until the request is granted, as the core does.
-func wait(ctx context.Context, b *Backend, r driver.Request) (driver.Grant, error) {
+// acquireQueued stands in line until the request is granted, as the core does.
+func acquireQueued(ctx context.Context, b *Backend, r driver.Request) (driver.Grant, error) {
 	r.Queue = true
 	g, err := b.Acquire(ctx, r)
 	if !errors.Is(err, driver.ErrHeld) {
@@ -62,7 +62,7 @@ func TestOneHolderAtATimeOnOneClient(t *testing.T) {
 				wg.Go(func() {
 					for range 6 {
 						r := request(name, driver.Exclusive)
-						g, err := wait(t.Context(), b, r)
+						g, err := acquireQueued(t.Context(), b, r)
 						if err != nil {
 							t.Error(err)
 							return
@@ -156,7 +156,7 @@ func TestHandoffIsQuick(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		if _, err := wait(ctx, waiter, next); err != nil {
+		if _, err := acquireQueued(ctx, waiter, next); err != nil {
 			t.Fatal(err)
 		}
 		took = append(took, time.Since(<-released))

@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,10 +14,10 @@ import (
 	"google.golang.org/grpc"
 )
 
-// maxParallel bounds the requests that one Renew has under way.
+// maxParallel bounds the requests that one Renew has in flight.
 const maxParallel = 8
 
-// renewCall is a Renew: the answers, and what is to be asked for them.
+// renewCall is a call of Renew.
 type renewCall struct {
 	b     *Backend
 	ctx   context.Context
@@ -27,52 +28,48 @@ type renewCall struct {
 	wg    sync.WaitGroup
 }
 
-// renewedHold is a hold of a renewal that this backend has made.
+// renewedHold is a hold that this backend has created.
 type renewedHold struct {
-	i int
-	c *ownerState
+	i int // in renewCall.holds
+	o *ownerState
 }
 
-// Renew keeps the leases of the holds alive and looks whether their keys are there: a
-// request for each lease, and one for each 128 holds, side by side.
+// Renew keeps the leases of the holds alive and checks that their keys exist: one request for each
+// lease, and one for each 128 holds, in parallel.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	r := &renewCall{b: b, start: time.Now(), holds: holds, errs: make([]error, len(holds)), slots: make(chan struct{}, maxParallel)}
 	var err error
 	if r.ctx, err = b.prepare(ctx); err != nil {
-		r.failAll(err)
+		for i := range r.errs {
+			r.errs[i] = err
+		}
 		return r.errs
 	}
 	byLease := map[*lease][]renewedHold{}
 	for i := range holds {
-		c := b.owners.get(holds[i].Owner)
-		invalid := validTTL(holds[i].TTL)
+		h, o := &holds[i], b.owners.get(holds[i].Owner)
+		invalid := h.ValidateRenewal()
 		switch {
 		case invalid != nil:
-			r.errs[i] = b.fail("renew", holds[i].Name, invalid)
-		case c == nil || c.name != holds[i].Name || c.created == 0:
-			r.run(func() { r.errs[i] = r.renewOther(&holds[i]) })
-		case c.fence == 0:
-			r.errs[i] = errLostHold(holds[i].Name)
-		case c.lease == nil || c.lease.granted() < holds[i].TTL || holds[i].Shorten:
-			r.run(func() { r.errs[i] = r.moveHold(&holds[i], c) })
+			r.errs[i] = b.fail("renew", h.Name, invalid)
+		case o == nil || o.name != h.Name || o.created == 0:
+			r.run(func() { r.errs[i] = r.renewOther(h) })
+		case o.fence == 0:
+			r.errs[i] = errLostHold(h.Name)
+		case o.lease == nil || o.lease.granted() < h.TTL || h.Shorten:
+			r.run(func() { r.errs[i] = r.changeLease(h, o) })
 		default:
-			byLease[c.lease] = append(byLease[c.lease], renewedHold{i, c})
+			byLease[o.lease] = append(byLease[o.lease], renewedHold{i, o})
 		}
 	}
-	for l, parts := range byLease {
-		r.renewLease(l, parts)
+	for l, renewed := range byLease {
+		r.renewLease(l, renewed)
 	}
 	r.wg.Wait()
 	return r.errs
 }
 
-func (r *renewCall) failAll(err error) {
-	for i := range r.errs {
-		r.errs[i] = err
-	}
-}
-
-// run runs f beside others.
+// run runs f in parallel with others.
 func (r *renewCall) run(f func()) {
 	r.wg.Go(func() {
 		r.slots <- struct{}{}
@@ -82,17 +79,14 @@ func (r *renewCall) run(f func()) {
 }
 
 // renewLease renews the holds of one lease.
-func (r *renewCall) renewLease(l *lease, parts []renewedHold) {
+func (r *renewCall) renewLease(l *lease, renewed []renewedHold) {
 	var kept error
 	done := make(chan struct{})
 	r.wg.Go(func() {
 		defer close(done)
 		kept = r.b.leases.keepAlive(r.ctx, l)
 	})
-	for len(parts) > 0 {
-		n := min(len(parts), maxOps)
-		some := parts[:n]
-		parts = parts[n:]
+	for some := range slices.Chunk(renewed, maxOps) {
 		r.run(func() {
 			term := r.checkKeys(some)
 			<-done
@@ -100,16 +94,16 @@ func (r *renewCall) renewLease(l *lease, parts []renewedHold) {
 			if kept == nil && l.leaderTerm() < term {
 				kept = errOldLeader
 			}
-			for _, p := range some {
-				if r.errs[p.i] == nil && kept != nil {
-					r.errs[p.i] = r.holdError(&r.holds[p.i], kept, rpctypes.ErrLeaseNotFound)
+			for _, h := range some {
+				if r.errs[h.i] == nil {
+					r.errs[h.i] = r.holdError(&r.holds[h.i], kept, rpctypes.ErrLeaseNotFound)
 				}
 			}
 		})
 	}
 }
 
-// holdError is what an error means for a hold, of which one may say that it is gone.
+// holdError returns the error for a hold. It is lost if err is gone.
 func (r *renewCall) holdError(h *driver.Hold, err, gone error) error {
 	switch {
 	case err == nil:
@@ -120,93 +114,93 @@ func (r *renewCall) holdError(h *driver.Hold, err, gone error) error {
 	return r.b.fail("renew", h.Name, err)
 }
 
-// checkKeys looks whether keys are the ones that were granted, and answers the leader's term.
-func (r *renewCall) checkKeys(parts []renewedHold) uint64 {
-	claims := make([]*ownerState, len(parts))
-	for i, p := range parts {
-		claims[i] = p.c
+// checkKeys checks that keys are those of the grants, and returns the leader's term.
+func (r *renewCall) checkKeys(renewed []renewedHold) uint64 {
+	states := make([]*ownerState, len(renewed))
+	for i, h := range renewed {
+		states[i] = h.o
 	}
-	gone, term, err := r.b.missingKeys(r.ctx, claims)
-	for i, p := range parts {
+	missing, term, err := r.b.missingKeys(r.ctx, states)
+	for i, h := range renewed {
 		switch {
 		case err != nil:
-			r.errs[p.i] = r.b.fail("renew", p.c.name, err)
-		case gone[i]:
-			r.b.owners.forget(p.c)
-			r.errs[p.i] = errLostHold(p.c.name)
+			r.errs[h.i] = r.b.fail("renew", h.o.name, err)
+		case missing[i]:
+			r.b.owners.forget(h.o)
+			r.errs[h.i] = errLostHold(h.o.name)
 		}
 	}
 	return term
 }
 
-// missingKeys tells which claims' keys are not there any more, and the leader's term.
-func (b *Backend) missingKeys(ctx context.Context, claims []*ownerState) (gone []bool, term uint64, err error) {
-	var are []clientv3.Cmp
-	var looks []clientv3.Op
-	for _, c := range claims {
-		are = append(are, createdAt(c.key, c.created))
-		looks = append(looks, clientv3.OpGet(c.key, clientv3.WithKeysOnly()))
+// missingKeys reports which Owners' keys are gone, and the leader's term.
+func (b *Backend) missingKeys(ctx context.Context, states []*ownerState) (missing []bool, term uint64, err error) {
+	var conds []clientv3.Cmp
+	var gets []clientv3.Op
+	for _, o := range states {
+		conds = append(conds, createdAt(o.key, o.created))
+		gets = append(gets, clientv3.OpGet(o.key, clientv3.WithKeysOnly()))
 	}
-	ask := func(ctx context.Context, kv clientv3.KV) (*clientv3.TxnResponse, error) {
-		return kv.Txn(ctx).If(are...).Else(looks...).Commit()
+	send := func(ctx context.Context, kv clientv3.KV) (*clientv3.TxnResponse, error) {
+		return kv.Txn(ctx).If(conds...).Else(gets...).Commit()
 	}
-	resp, err := hedge(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) { return ask(ctx, b.client) },
-		onNewConn(b.client, func(ctx context.Context, on *grpc.ClientConn) (*clientv3.TxnResponse, error) {
-			return ask(ctx, clientv3.NewKVFromKVClient(pb.NewKVClient(on), b.client))
+	resp, err := hedge(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) { return send(ctx, b.client) },
+		onNewConn(b.client, func(ctx context.Context, conn *grpc.ClientConn) (*clientv3.TxnResponse, error) {
+			return send(ctx, clientv3.NewKVFromKVClient(pb.NewKVClient(conn), b.client))
 		}))
-	if errors.Is(err, rpctypes.ErrTooManyOps) && len(claims) > 1 {
-		first, term, err := b.missingKeys(ctx, claims[:len(claims)/2])
-		second, term2, err2 := b.missingKeys(ctx, claims[len(claims)/2:])
+	if errors.Is(err, rpctypes.ErrTooManyOps) && len(states) > 1 {
+		half := len(states) / 2
+		first, term, err := b.missingKeys(ctx, states[:half])
+		second, term2, err2 := b.missingKeys(ctx, states[half:])
 		return append(first, second...), max(term, term2), errors.Join(err, err2)
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	gone = make([]bool, len(claims))
-	for i, c := range claims {
+	missing = make([]bool, len(states))
+	for i, o := range states {
 		if !resp.Succeeded {
 			kvs := resp.Responses[i].GetResponseRange().Kvs
-			gone[i] = len(kvs) == 0 || kvs[0].CreateRevision != c.created
+			missing[i] = len(kvs) == 0 || kvs[0].CreateRevision != o.created
 		}
 	}
-	return gone, resp.Header.RaftTerm, nil
+	return missing, resp.Header.RaftTerm, nil
 }
 
-// moveHold attaches a hold's key to a lease that lives long enough.
-func (r *renewCall) moveHold(h *driver.Hold, c *ownerState) error {
-	from, err := r.b.leaseOf(r.ctx, c)
+// changeLease attaches a hold's key to a lease whose TTL is long enough.
+func (r *renewCall) changeLease(h *driver.Hold, o *ownerState) error {
+	from, err := r.b.leaseOf(r.ctx, o)
 	if err == nil && from == nil {
 		err = driver.ErrLost
 	}
 	if err != nil {
-		return r.moveError(h, c, err)
+		return r.changeError(h, o, err)
 	}
-	l, err := r.leaseFor(h, from, c.fixed)
+	l, err := r.leaseFor(h, from, o.fixed)
 	if err != nil {
 		return r.b.fail("renew", h.Name, err)
 	}
-	r.b.owners.leaseChanging(c, l)
-	answer, err := r.attachLease(c.key, c.created, c.modified, l)
+	r.b.owners.leaseChanging(o, l)
+	answer, err := r.attachLease(o.key, o.created, o.modified, l)
 	if err != nil {
-		return r.moveError(h, c, err)
+		return r.changeError(h, o, err)
 	}
-	r.b.owners.leaseChanged(c, l, answer.Revision)
-	return r.moveError(h, c, r.b.leases.ensureTerm(r.ctx, l, answer.RaftTerm))
+	r.b.owners.leaseChanged(o, l, answer.Revision)
+	return r.changeError(h, o, r.b.leases.ensureTerm(r.ctx, l, answer.RaftTerm))
 }
 
-// moveError is what the outcome of a move means for a hold.
-func (r *renewCall) moveError(h *driver.Hold, c *ownerState, err error) error {
+func (r *renewCall) changeError(h *driver.Hold, o *ownerState, err error) error {
 	switch {
 	case errors.Is(err, driver.ErrLost):
-		r.b.owners.forget(c)
+		r.b.owners.forget(o)
 	case errors.Is(err, errMoved):
-		r.b.owners.update(c, func() { c.modified = 0 })
+		r.b.owners.update(o, func() { o.modified = 0 })
 	}
 	return r.holdError(h, err, driver.ErrLost)
 }
 
-// leaseFor is a lease that lives for at least the hold's TTL from the start of the renewal:
-// the one that the key has, if it does.
+// leaseFor returns a lease that lives for at least the hold's TTL from the start of the call: the
+// key's own if possible.
 func (r *renewCall) leaseFor(h *driver.Hold, from *lease, fixed bool) (*lease, error) {
 	if h.Shorten {
 		return r.b.leases.dedicated(r.ctx, h.TTL)
@@ -227,10 +221,10 @@ func (r *renewCall) leaseFor(h *driver.Hold, from *lease, fixed bool) (*lease, e
 
 var errMoved = errors.New("the key was attached to another lease meanwhile")
 
-// attachLease moves a key to a lease, unless something was written to it meanwhile: so an earlier
-// attempt that had no answer can't undo that later on. ErrLost: the key is not there.
-func (r *renewCall) attachLease(key string, create, mod int64, l *lease) (*pb.ResponseHeader, error) {
-	resp, err := r.b.client.Txn(r.ctx).If(modifiedAt(key, mod)).
+// attachLease attaches a key to a lease, unless the key was written meanwhile: so an earlier
+// attempt without an answer can't undo it later. ErrLost: the key is gone.
+func (r *renewCall) attachLease(key string, created, modified int64, l *lease) (*pb.ResponseHeader, error) {
+	resp, err := r.b.client.Txn(r.ctx).If(modifiedAt(key, modified)).
 		Then(clientv3.OpPut(key, "", clientv3.WithIgnoreValue(), clientv3.WithLease(l.id))).
 		Else(clientv3.OpGet(key)).Commit()
 	if err != nil {
@@ -238,31 +232,30 @@ func (r *renewCall) attachLease(key string, create, mod int64, l *lease) (*pb.Re
 	}
 	if !resp.Succeeded {
 		err = driver.ErrLost
-		if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 && kvs[0].CreateRevision == create {
+		if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 && kvs[0].CreateRevision == created {
 			err = errMoved
 		}
 	}
 	return resp.Header, err
 }
 
-// renewOther renews a hold that another connection has made: the lease is kept alive as it is.
+// renewOther renews a hold that another connection has created, if possible with its lease.
 func (r *renewCall) renewOther(h *driver.Hold) error {
-	all, term, err := r.b.readQueueTerm(r.ctx, h.Name)
+	q, term, err := r.b.readQueue(r.ctx, h.Name)
 	if err != nil {
 		return r.b.fail("renew", h.Name, err)
 	}
-	place := all.find(h.Owner)
-	if place < 0 || place >= all.holderCount() || all[place].foreign {
+	i := q.find(h.Owner)
+	if i < 0 || i >= q.holderCount() || q[i].foreign {
 		return errLostHold(h.Name)
 	}
-	own := &all[place]
-	theirs := r.b.leases.byID(own.lease)
-	l, err := r.leaseFor(h, theirs, true)
+	current := r.b.leases.byID(q[i].lease)
+	l, err := r.leaseFor(h, current, true)
 	if err != nil {
 		return r.holdError(h, err, rpctypes.ErrLeaseNotFound)
 	}
-	if l != theirs {
-		_, err = r.attachLease(own.key, own.created, own.modified, l)
+	if l != current {
+		_, err = r.attachLease(q[i].key, q[i].created, q[i].modified, l)
 		return r.holdError(h, err, driver.ErrLost)
 	}
 	return r.holdError(h, r.b.leases.ensureTerm(r.ctx, l, term), rpctypes.ErrLeaseNotFound)

@@ -8,48 +8,51 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// pollDelays are when after arming a watch asks to look anyway. A server may take a watch for
-// one of the past, if something is written while it is armed, and tell such watches what
-// they missed every 100 ms only.
+// pollDelays is when a watch signals anyway after it has started. If a key is written just then,
+// the server may count the watch as one on the past, which it serves every 100 ms only.
 var pollDelays = []time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 12 * time.Millisecond, 30 * time.Millisecond}
 
-// releaseWatch waits for one Owner. Who stands in line watches the key that keeps it out, and
-// its own; who does not, all keys of the lock.
+// releaseWatch waits for one Owner. If that is in the queue, it watches the key of its blocker and
+// its own key, and all keys of the lock otherwise.
 type releaseWatch struct {
 	b      *Backend
 	folder string
 	owner  string
 	mode   driver.Mode
 	limit  int
-	ready  chan struct{}
-	live   chan struct{} // closed when first armed
+	ready  wait.Signal
+	live   chan struct{} // closed when first started
 
-	mu           sync.Mutex
-	watches      []*keyWatch
-	watchedKeys  []string // what they watch: own key, key ahead; or nothing
-	keysAhead    []string // of a permit: those before it
-	startedCount int
-	announced    bool
-	closed       bool
-	timer        *time.Timer
-	polls        int
-	isNext       bool // the lock may be let go of at any moment
+	mu          sync.Mutex
+	watches     []*keyWatch
+	watchedKeys []string // own key, blocker; empty: all
+	keysAhead   []string // of a semaphore
+	startCount  int      // of the watches
+	isLive      bool
+	closed      bool
+	timer       *time.Timer
+	polls       int
+	isNext      bool // no other waiter is before it
 }
 
-// Watch returns when the servers watch. Who is signalled asks again, and is thereby
-// watching what keeps it out then.
+// Watch returns when the servers watch. A waiter that is signalled must retry, which also moves
+// the watch to its next blocker.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	ctx, err := b.prepare(ctx)
 	if err != nil {
 		return driver.Watch{}, err
 	}
-	if err := validRequest(&r); err != nil {
+	if err := b.validate(&r); err != nil {
 		return driver.Watch{}, err
 	}
-	w := &releaseWatch{b: b, folder: b.folder(r.Name), owner: r.Owner, mode: r.Mode, limit: r.Limit, ready: make(chan struct{}, 1), live: make(chan struct{})}
+	w := &releaseWatch{
+		b: b, folder: b.folder(r.Name), owner: r.Owner, mode: r.Mode, limit: r.Limit,
+		ready: wait.NewSignal(), live: make(chan struct{}),
+	}
 	w.start(r.Name)
 	select {
 	case <-w.live:
@@ -64,29 +67,32 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	return driver.Watch{}, fmt.Errorf("etcdlock: watch %s: %w", driver.Quote(r.Name), ctx.Err())
 }
 
-// start arms the watch for the first time.
 func (w *releaseWatch) start(name string) {
 	s := &w.b.owners
 	s.mu.Lock()
-	c := s.byOwner[w.owner]
-	placed := c != nil && c.name == name && c.created > 0 && c.blocker != ""
-	if placed {
-		s.watches[w.owner] = w
+	o := s.byOwner[w.owner]
+	inQueue := o != nil && o.name == name && o.created > 0 && o.blocker != ""
+	if inQueue {
+		s.waiting[w.owner] = w
 	}
 	s.mu.Unlock()
-	if placed {
-		w.follow(c)
+	if inQueue {
+		w.follow(o)
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.watches = []*keyWatch{w.b.stream.watch(&keyWatch{keyHandler: w, key: w.folder, end: folderEnd(w.folder), puts: w.mode == driver.Read})}
+	w.watches = []*keyWatch{w.watchFolder()}
 }
 
-// follow watches what stands in the way of a place in line.
-func (w *releaseWatch) follow(c *ownerState) {
+func (w *releaseWatch) watchFolder() *keyWatch {
+	return w.b.stream.watch(&keyWatch{keyHandler: w, key: w.folder, end: folderEnd(w.folder), puts: w.mode == driver.Read})
+}
+
+// follow watches the blocker of a waiter.
+func (w *releaseWatch) follow(o *ownerState) {
 	w.b.owners.mu.Lock()
-	own, block, quick, ahead := c.key, c.blocker, c.isNext, slices.Clone(c.keysAhead)
+	own, blocker, isNext, ahead := o.key, o.blocker, o.isNext, slices.Clone(o.keysAhead)
 	w.b.owners.mu.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -94,39 +100,39 @@ func (w *releaseWatch) follow(c *ownerState) {
 	if w.closed {
 		return
 	}
-	of := []string{own, block}
-	if w.mode == driver.Counted {
-		// Any of those before it may be the one that makes room.
-		of = []string{own, w.folder}
+	keys := []string{own, blocker}
+	if w.mode == driver.Counted { // any permit ahead may make room
+		keys = []string{own, w.folder}
 	}
-	if slices.Equal(of, w.watchedKeys) {
+	if slices.Equal(keys, w.watchedKeys) {
 		return
 	}
-	for _, s := range w.watches {
-		w.b.stream.unwatch(s)
+	for _, old := range w.watches {
+		w.b.stream.unwatch(old)
 	}
-	w.watchedKeys, w.isNext, w.startedCount, w.polls = of, quick, 0, 0
-	next := &keyWatch{keyHandler: w, key: block, puts: w.mode == driver.Read}
+	w.watchedKeys, w.isNext, w.startCount, w.polls = keys, isNext, 0, 0
+	w.watches = []*keyWatch{w.b.stream.watch(&keyWatch{keyHandler: w, key: own})}
 	if w.mode == driver.Counted {
-		next = &keyWatch{keyHandler: w, key: w.folder, end: folderEnd(w.folder)}
+		w.watches = append(w.watches, w.watchFolder())
+	} else {
+		next := &keyWatch{keyHandler: w, key: blocker, puts: w.mode == driver.Read}
+		w.watches = append(w.watches, w.b.stream.watch(next))
 	}
-	w.watches = []*keyWatch{w.b.stream.watch(&keyWatch{keyHandler: w, key: own}), w.b.stream.watch(next)}
 }
 
-// started: a watch is live. What happened before that has to be looked for.
+// started signals once all watches are live: they don't report earlier events.
 func (w *releaseWatch) started(bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.startedCount++
-	if w.closed || w.startedCount < len(w.watches) {
+	w.startCount++
+	if w.closed || w.startCount < len(w.watches) {
 		return
 	}
-	if !w.announced {
-		// The caller looks itself when it hears that the watch is armed.
-		w.announced = true
-		close(w.live)
+	if !w.isLive {
+		w.isLive = true
+		close(w.live) // the caller of Watch retries then
 	} else {
-		w.signal()
+		w.ready.Notify()
 	}
 	if w.isNext && w.polls == 0 {
 		w.pollLater()
@@ -139,15 +145,15 @@ func (w *releaseWatch) pollLater() {
 		w.timer.Stop()
 	}
 	if w.polls < len(pollDelays) && !w.closed {
-		w.timer = time.AfterFunc(pollDelays[w.polls], w.pollNow)
+		w.timer = time.AfterFunc(pollDelays[w.polls], w.poll)
 		w.polls++
 	}
 }
 
-func (w *releaseWatch) pollNow() {
+func (w *releaseWatch) poll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.signal()
+	w.ready.Notify()
 	w.pollLater()
 }
 
@@ -155,44 +161,33 @@ func (w *releaseWatch) event(ev *mvccpb.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mayUnblock(ev) {
-		w.signal()
+		w.ready.Notify()
 	}
 }
 
-// mayUnblock reports whether an event may be good news, or news of the own key.
+// mayUnblock reports whether the waiter may be granted after an event, or has lost its own key.
 func (w *releaseWatch) mayUnblock(ev *mvccpb.Event) bool {
-	e, ok := parseKey(w.folder, ev.Kv)
+	k, ok := parseKey(w.folder, ev.Kv)
 	switch {
 	case !ok:
 		return false // another lock's, with a longer name
 	case ev.Type == mvccpb.PUT:
-		// A writer that has become a reader; those that still write are no news.
-		return e.mode == driver.Read
-	}
-	key := e.key
-	if w.mode != driver.Counted || len(w.watchedKeys) == 0 || key == w.watchedKeys[0] {
+		return k.mode == driver.Read // a downgrade
+	case w.mode != driver.Counted || len(w.watchedKeys) == 0 || k.key == w.watchedKeys[0]:
 		return true
 	}
-	i := slices.Index(w.keysAhead, key)
+	i := slices.Index(w.keysAhead, k.key)
 	if i >= 0 {
 		w.keysAhead = slices.Delete(w.keysAhead, i, i+1)
 	}
 	return i >= 0 && len(w.keysAhead) < w.limit
 }
 
-// signal rings. The mutex is held.
-func (w *releaseWatch) signal() {
-	select {
-	case w.ready <- struct{}{}:
-	default:
-	}
-}
-
 func (w *releaseWatch) close() {
 	s := &w.b.owners
 	s.mu.Lock()
-	if s.watches[w.owner] == w {
-		delete(s.watches, w.owner)
+	if s.waiting[w.owner] == w {
+		delete(s.waiting, w.owner)
 	}
 	s.mu.Unlock()
 	w.mu.Lock()
@@ -201,8 +196,45 @@ func (w *releaseWatch) close() {
 	if w.timer != nil {
 		w.timer.Stop()
 	}
-	for _, s := range w.watches {
-		w.b.stream.unwatch(s)
+	for _, old := range w.watches {
+		w.b.stream.unwatch(old)
 	}
 	w.watches = nil
+}
+
+// watchHolds watches the keys of holds from their grants on. It verifies those whose watch was
+// interrupted.
+func (b *Backend) watchHolds(holds []*ownerState) {
+	var unverified []*ownerState
+	b.owners.mu.Lock()
+	for _, o := range holds {
+		switch {
+		case o.ended || o.fence == 0 || o.onLost == nil:
+		case o.watch == nil:
+			o.watch = b.stream.watch(&keyWatch{keyHandler: o, key: o.key, start: int64(o.fence) + 1})
+		case o.unverified:
+			o.unverified = false
+			unverified = append(unverified, o)
+		}
+	}
+	b.owners.mu.Unlock()
+	for some := range slices.Chunk(unverified, maxOps) {
+		b.verifyHolds(some)
+	}
+}
+
+// verifyHolds notifies holders whose keys are gone. Without an answer it leaves that to the next
+// renewal.
+func (b *Backend) verifyHolds(holds []*ownerState) {
+	ctx, cancel := context.WithTimeout(b.stream.ctx, replyTimeout)
+	defer cancel()
+	missing, _, err := b.missingKeys(ctx, holds)
+	if err != nil {
+		return
+	}
+	for i, o := range holds {
+		if missing[i] {
+			b.owners.markLost(o)
+		}
+	}
 }

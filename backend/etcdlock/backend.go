@@ -1,0 +1,90 @@
+package etcdlock
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/distlock/distlock/driver"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Options configures a Backend. The zero value is the default.
+type Options struct {
+	// Prefix precedes every lock's name. It separates the locks of several applications, and
+	// is what an etcd role grants access to.
+	Prefix string
+
+	// Name is the name of the cluster in Caps. It must be the same in every process. The
+	// default is made from the client's endpoints.
+	Name string
+}
+
+// Backend keeps locks in etcd. It is safe for concurrent use.
+type Backend struct {
+	client      *clientv3.Client
+	prefix      string
+	caps        driver.Caps
+	owners      owners
+	leases      leases
+	batcher     txnBatcher
+	stream      *watchStream
+	closed      atomic.Bool
+	once        sync.Once
+	closeClient func() // nil: the client is the user's
+}
+
+var (
+	_ driver.Backend   = (*Backend)(nil)
+	_ driver.Watcher   = (*Backend)(nil)
+	_ driver.Inspector = (*Backend)(nil)
+)
+
+// Caps returns the backend's capabilities.
+func (b *Backend) Caps() driver.Caps { return b.caps }
+
+// Close ends the session. It revokes the leases, so that the servers delete the keys of all holds
+// and waiters. Without an answer within three seconds these end with their TTL.
+func (b *Backend) Close() error {
+	b.once.Do(func() {
+		b.closed.Store(true)
+		b.owners.close()
+		b.stream.close()
+		b.batcher.close()
+		b.leases.close()
+		if b.closeClient != nil {
+			b.closeClient()
+		}
+	})
+	return nil
+}
+
+// folder returns the folder of a lock's keys.
+func (b *Backend) folder(name string) string { return b.prefix + name + "/" }
+
+// prepare refuses calls after Close, and those whose context has ended: a request that was never
+// sent can't land late. With the context that it returns, a server without a leader refuses
+// requests at once, instead of keeping them for seconds.
+func (b *Backend) prepare(ctx context.Context) (context.Context, error) {
+	if b.closed.Load() {
+		return ctx, fmt.Errorf("etcdlock: %w", driver.ErrClosed)
+	}
+	if err := ctx.Err(); err != nil {
+		return ctx, fmt.Errorf("etcdlock: %w", err)
+	}
+	return clientv3.WithRequireLeader(ctx), nil
+}
+
+// fail adds the operation to an error, and what the user can do about it.
+func (b *Backend) fail(op, name string, err error) error {
+	err = explain(err)
+	if b.closed.Load() && !driver.Final(err) {
+		err = fmt.Errorf("closed meanwhile: %w", err)
+	}
+	return fmt.Errorf("etcdlock: %s %s: %w", op, driver.Quote(name), err)
+}
+
+func errLostHold(name string) error {
+	return fmt.Errorf("etcdlock: %s: %w", driver.Quote(name), driver.ErrLost)
+}

@@ -1,0 +1,408 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+)
+
+// lease is an etcd lease. All holds with the same TTL share one; a fixed hold has its own. Only
+// the calls that need a lease keep it alive.
+type lease struct {
+	id      clientv3.LeaseID
+	seconds int64 // requested
+	fixed   bool
+	keeping chan struct{} // a mutex of the calls that keep it alive
+
+	mu    sync.Mutex
+	sent  time.Time // when the last answered keep-alive was sent
+	ttl   time.Duration
+	term  uint64 // of the leader that answered it
+	ended bool
+}
+
+// expiry returns when the servers may end the lease.
+func (l *lease) expiry() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sent.Add(l.ttl)
+}
+
+// granted returns the TTL that the servers gave.
+func (l *lease) granted() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ttl
+}
+
+// spent returns the part of the TTL that has passed since the last keep-alive, at most 1.
+func (l *lease) spent() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return 1
+	}
+	return min(float64(time.Since(l.sent))/float64(l.ttl), 1)
+}
+
+// leaderTerm returns the term of the leader that answered the last keep-alive.
+func (l *lease) leaderTerm() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.term
+}
+
+// leases has the leases of a backend.
+type leases struct {
+	client *clientv3.Client
+	onEnd  func(clientv3.LeaseID) // called for a lease that has ended
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	shared map[int64]*sharedLease      // by TTL in seconds
+	all    map[clientv3.LeaseID]*lease // which close revokes
+	spare  *lease                      // made for a fixed hold that was refused
+}
+
+// sharedLease is the lease of a TTL, or the grant in progress.
+type sharedLease struct {
+	done chan struct{}
+	l    *lease
+	err  error
+}
+
+func (s *leases) init(client *clientv3.Client, onEnd func(clientv3.LeaseID)) {
+	s.client, s.onEnd = client, onEnd
+	s.ctx, s.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
+	s.shared, s.all = map[int64]*sharedLease{}, map[clientv3.LeaseID]*lease{}
+}
+
+// seconds rounds a TTL up.
+func seconds(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / time.Second) }
+
+// forTTL returns the lease that holds of this TTL share, with at least half of its TTL left.
+func (s *leases) forTTL(ctx context.Context, ttl time.Duration) (*lease, error) {
+	for {
+		l, err := s.sharedFor(ctx, seconds(ttl))
+		if err != nil {
+			return nil, err
+		}
+		if err := s.refresh(ctx, l); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return l, err
+		}
+	}
+}
+
+// sharedFor returns the shared lease of a TTL. It creates one if none lives.
+func (s *leases) sharedFor(ctx context.Context, secs int64) (*lease, error) {
+	for {
+		s.mu.Lock()
+		m := s.shared[secs]
+		if m == nil || m.ended() {
+			if m != nil && m.l != nil {
+				delete(s.all, m.l.id)
+			}
+			m = &sharedLease{done: make(chan struct{})}
+			s.shared[secs] = m
+			s.mu.Unlock()
+			m.l, m.err = s.grant(ctx, secs)
+			close(m.done)
+			return m.l, m.err
+		}
+		s.mu.Unlock()
+		select {
+		case <-m.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if m.err == nil {
+			return m.l, nil
+		}
+	}
+}
+
+// ended reports whether the grant has failed, or its lease has ended.
+func (m *sharedLease) ended() bool {
+	select {
+	case <-m.done:
+		return m.err != nil || m.l.spent() >= 1
+	default:
+		return false
+	}
+}
+
+func (s *leases) grant(ctx context.Context, secs int64) (*lease, error) {
+	l := &lease{seconds: secs, keeping: make(chan struct{}, 1), sent: time.Now()}
+	resp, err := s.client.Grant(ctx, secs)
+	if err != nil {
+		return nil, err
+	}
+	l.id, l.ttl, l.term = resp.ID, time.Duration(resp.TTL)*time.Second, resp.RaftTerm
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		go s.revoke(l.id) // close doesn't wait any more
+		return nil, driver.ErrClosed
+	}
+	s.all[l.id] = l
+	return l, nil
+}
+
+// dedicated returns a lease for one fixed hold, with its whole TTL left.
+func (s *leases) dedicated(ctx context.Context, ttl time.Duration) (*lease, error) {
+	if l := s.swapSpare(nil); l != nil {
+		if l.seconds == seconds(ttl) && s.keepAlive(ctx, l) == nil {
+			return l, nil
+		}
+		s.revokeLater(l)
+	}
+	l, err := s.grant(ctx, seconds(ttl))
+	if err == nil {
+		l.fixed = true
+	}
+	return l, err
+}
+
+// keepSpare keeps the lease of a refused fixed hold, which has no keys, for the next one.
+func (s *leases) keepSpare(l *lease) {
+	if old := s.swapSpare(l); old != nil {
+		s.revokeLater(old)
+	}
+}
+
+func (s *leases) swapSpare(l *lease) (old *lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, s.spare = s.spare, l
+	return old
+}
+
+// byID returns the lease with this id, which may be another backend's.
+func (s *leases) byID(id clientv3.LeaseID) *lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.all[id]; l != nil {
+		return l
+	}
+	return &lease{id: id, keeping: make(chan struct{}, 1)}
+}
+
+// refresh makes sure that at least half of a lease's TTL is left.
+func (s *leases) refresh(ctx context.Context, l *lease) error {
+	switch spent := l.spent(); {
+	case spent < 0.25:
+		return nil
+	case spent < 0.5:
+		s.refreshLater(l)
+		return nil
+	}
+	return s.keepAliveOnce(ctx, l)
+}
+
+// refreshLater keeps a lease alive in the background.
+func (s *leases) refreshLater(l *lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(l.keeping) > 0 {
+		return
+	}
+	s.wg.Go(func() {
+		ctx, cancel := context.WithDeadline(s.ctx, l.expiry())
+		defer cancel()
+		s.keepAliveOnce(ctx, l)
+	})
+}
+
+// keepAliveOnce keeps a lease alive, unless another call has done so just before.
+func (s *leases) keepAliveOnce(ctx context.Context, l *lease) error {
+	select {
+	case l.keeping <- struct{}{}:
+		defer func() { <-l.keeping }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if l.spent() <= 0.25 {
+		return nil
+	}
+	return s.keepAlive(ctx, l)
+}
+
+// keepAlive keeps a lease alive. ErrLeaseNotFound is a fact, and ends all its holds.
+func (s *leases) keepAlive(ctx context.Context, l *lease) error {
+	send := func(ctx context.Context, conn *grpc.ClientConn) (keepAliveReply, error) {
+		return sendKeepAlive(ctx, conn, l.id)
+	}
+	k, err := hedge(ctx, func(ctx context.Context) (keepAliveReply, error) {
+		return send(ctx, s.client.ActiveConnection())
+	}, onNewConn(s.client, send))
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		s.markEnded(l)
+	}
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.sent.Before(k.sent) {
+		l.sent, l.ttl, l.term = k.sent, k.ttl, k.term
+	}
+	return nil
+}
+
+// keepAliveReply is an answered keep-alive.
+type keepAliveReply struct {
+	sent time.Time
+	ttl  time.Duration
+	term uint64 // the leader's
+}
+
+// sendKeepAlive makes one attempt. The client's own method repeats itself, without a pause, until
+// a server answers. A stream of one message is a unary call, and cheaper: the client logs in anew
+// for each stream, if it has a password.
+func sendKeepAlive(ctx context.Context, conn *grpc.ClientConn, id clientv3.LeaseID) (keepAliveReply, error) {
+	k, resp := keepAliveReply{sent: time.Now()}, &pb.LeaseKeepAliveResponse{}
+	err := conn.Invoke(ctx, pb.Lease_LeaseKeepAlive_FullMethodName, &pb.LeaseKeepAliveRequest{ID: int64(id)}, resp)
+	if err != nil {
+		return k, clientv3.ContextError(ctx, err)
+	}
+	if resp.TTL <= 0 {
+		return k, rpctypes.ErrLeaseNotFound
+	}
+	k.ttl, k.term = time.Duration(resp.TTL)*time.Second, resp.Header.GetRaftTerm()
+	return k, nil
+}
+
+var errOldLeader = errors.New("the lease was kept alive by a leader that has been replaced")
+
+// ensureTerm makes sure that the last keep-alive was answered by the leader that has committed a
+// transaction, or by a later one. A leader that was replaced while it was paused may still answer
+// keep-alives, and its successor, which ends leases, doesn't know of them.
+func (s *leases) ensureTerm(ctx context.Context, l *lease, term uint64) error {
+	for range 3 {
+		if l.leaderTerm() >= term {
+			return nil
+		}
+		if err := s.keepAlive(ctx, l); err != nil {
+			return err
+		}
+	}
+	return errOldLeader
+}
+
+// markEnded records that a lease has ended.
+func (s *leases) markEnded(l *lease) {
+	l.mu.Lock()
+	l.ended = true
+	l.mu.Unlock()
+	s.mu.Lock()
+	delete(s.all, l.id)
+	s.mu.Unlock()
+	s.onEnd(l.id)
+}
+
+// revokeLater revokes the lease of a fixed hold in the background.
+func (s *leases) revokeLater(l *lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	delete(s.all, l.id)
+	s.wg.Go(func() { s.revoke(l.id) })
+}
+
+// closeTimeout bounds how long Close tries to revoke leases.
+const closeTimeout = 3 * time.Second
+
+func (s *leases) revoke(id clientv3.LeaseID) {
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(context.Background()), closeTimeout)
+	defer cancel()
+	s.client.Revoke(ctx, id)
+}
+
+// close revokes all leases, as far as the servers answer in time.
+func (s *leases) close() {
+	s.cancel()
+	s.mu.Lock()
+	s.closed = true
+	for id := range s.all {
+		s.wg.Go(func() { s.revoke(id) })
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+}
+
+// hedgeRounds is the number of parts into which hedge divides its time.
+const hedgeRounds = 3
+
+// hedge sends a request, and sends it again whenever a part of the time has passed without an
+// answer, or the answer leaves the outcome unknown. The client takes its servers in turn, so the
+// next one may answer. All its connections may be silent though the servers are well, as when a
+// firewall has forgotten them, and gRPC takes 13 seconds to notice: so repetitions also go
+// over a new connection. The request must be idempotent.
+func hedge[T any](ctx context.Context, own, fresh func(context.Context) (T, error)) (T, error) {
+	end, bounded := ctx.Deadline()
+	if !bounded {
+		return own(ctx)
+	}
+	type reply struct {
+		resp T
+		err  error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	replies := make(chan reply, 2*hedgeRounds)
+	waiting := 0
+	send := func(f func(context.Context) (T, error)) {
+		waiting++
+		go func() {
+			resp, err := f(ctx)
+			replies <- reply{resp, err}
+		}()
+	}
+	tick := time.NewTicker(max(time.Until(end)/hedgeRounds, time.Millisecond))
+	defer tick.Stop()
+	for round := 0; ; {
+		if round < hedgeRounds {
+			send(own)
+			if round > 0 {
+				send(fresh)
+			}
+			round++
+		}
+		select {
+		case last := <-replies:
+			waiting--
+			final := last.err == nil || !outcomeUnknown(last.err) && !noLeader(last.err)
+			if final || round == hedgeRounds && waiting == 0 || ctx.Err() != nil {
+				return last.resp, last.err
+			}
+		case <-tick.C:
+		}
+	}
+}
+
+// onNewConn returns a function that sends a request over a new connection to one of the client's
+// servers.
+func onNewConn[T any](client *clientv3.Client, send func(context.Context, *grpc.ClientConn) (T, error)) func(context.Context) (T, error) {
+	return func(ctx context.Context) (resp T, err error) {
+		servers := client.Endpoints()
+		conn, err := client.Dial(servers[rand.IntN(len(servers))])
+		if err != nil {
+			return resp, err
+		}
+		defer conn.Close()
+		return send(ctx, conn)
+	}
+}

@@ -1,0 +1,312 @@
+package etcdlock
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/distlock/distlock/driver"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// A hold, or a place in the queue, is a key:
+//
+//	prefix name / lease-in-hex - slot
+//
+// The keys of the official clients end after the lease. The key below "prefix name /" that was
+// created first holds; no client reads what follows that slash. The slot lets one lease have
+// many keys of one name. One Owner at a time uses a slot, so that an attempt without an
+// answer can be repeated.
+
+// maxOps is the default limit of operations in one etcd transaction.
+const maxOps = 128
+
+// folderEnd returns the first key after those in a folder.
+func folderEnd(folder string) string { return folder[:len(folder)-1] + "0" }
+
+// keySuffix returns a key without its folder.
+func keySuffix(lease clientv3.LeaseID, slot string) string {
+	return strconv.FormatInt(int64(lease), 16) + "-" + slot
+}
+
+// keyValue is the value of a key, as JSON. Any other value is another program's, and means a
+// mutex.
+type keyValue struct {
+	Mode  string            `json:"distlock"` // exclusive, write, read, counted
+	Owner string            `json:"owner"`
+	Limit int               `json:"limit,omitempty"`
+	Later bool              `json:"later,omitempty"` // not granted by this write
+	Meta  map[string]string `json:"meta,omitempty"`
+}
+
+func encodeValue(r *driver.Request, later bool) string {
+	v := keyValue{Mode: r.Mode.String(), Owner: r.Owner, Later: later, Meta: r.Meta}
+	if r.Mode == driver.Counted {
+		v.Limit = r.Limit
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // strings and numbers only
+	}
+	return string(text)
+}
+
+// lockKey is a key of a lock, as read from etcd.
+type lockKey struct {
+	keyValue
+	mode              driver.Mode
+	key, owner        string
+	created, modified int64 // revisions
+	lease             clientv3.LeaseID
+	moved             bool // from the lease it was created with
+	foreign           bool // another program's
+}
+
+// parseKey parses a key in a folder. It returns false if the key belongs to another lock, whose
+// name continues after the slash.
+func parseKey(folder string, kv *mvccpb.KeyValue) (lockKey, bool) {
+	k := lockKey{key: string(kv.Key), created: kv.CreateRevision, modified: kv.ModRevision, lease: clientv3.LeaseID(kv.Lease)}
+	rest := k.key[len(folder):]
+	if strings.Contains(rest, "/") {
+		return k, false
+	}
+	lease, _, slotted := strings.Cut(rest, "-")
+	if json.Unmarshal(kv.Value, &k.keyValue) == nil && slotted && k.Owner != "" {
+		k.mode = parseMode(k.keyValue.Mode)
+	}
+	if k.mode == 0 {
+		// Other programs reuse their keys: only the revision distinguishes their holds.
+		k.keyValue, k.mode, k.foreign = keyValue{}, driver.Exclusive, true
+		k.owner = rest + "@" + strconv.FormatInt(k.created, 10)
+		return k, true
+	}
+	k.owner, k.moved = k.Owner, lease != strconv.FormatInt(kv.Lease, 16)
+	return k, true
+}
+
+func parseMode(s string) driver.Mode {
+	for m := driver.Exclusive; m <= driver.Counted; m++ {
+		if m.String() == s {
+			return m
+		}
+	}
+	return 0
+}
+
+func (k *lockKey) holder() driver.Holder {
+	h := driver.Holder{Owner: k.owner, Mode: k.mode, Held: -1, Left: -1, Meta: k.Meta}
+	// The fence is the revision of the grant, unless that is not the last write to the key.
+	if !k.Later && !k.moved && !k.foreign {
+		h.Fence = uint64(k.modified)
+	}
+	return h
+}
+
+// lockQueue has the keys of a lock in the order of their creation: first the holders, then the
+// waiters.
+type lockQueue []lockKey
+
+func parseQueue(folder string, kvs []*mvccpb.KeyValue) lockQueue {
+	var q lockQueue
+	for _, kv := range kvs {
+		if k, ok := parseKey(folder, kv); ok {
+			q = append(q, k)
+		}
+	}
+	slices.SortFunc(q, func(a, b lockKey) int {
+		return cmp.Or(cmp.Compare(a.created, b.created), cmp.Compare(a.key, b.key))
+	})
+	return q
+}
+
+// find returns the index of an Owner's first key; -1 if there is none.
+func (q lockQueue) find(owner string) int {
+	return slices.IndexFunc(q, func(k lockKey) bool { return k.owner == owner })
+}
+
+// holderCount returns how many keys at the front hold: the first, and those that share with it.
+func (q lockQueue) holderCount() int {
+	n := min(len(q), 1)
+	for n < len(q) && q[n].shares(&q[0], n) {
+		n++
+	}
+	return n
+}
+
+// shares reports whether k holds beside the first key, with this number of holders before it.
+func (k *lockKey) shares(first *lockKey, before int) bool {
+	switch k.mode {
+	case driver.Read:
+		return first.mode == driver.Read
+	case driver.Counted:
+		return first.mode == driver.Counted && k.Limit == first.Limit && before < k.Limit
+	}
+	return false
+}
+
+// heldError returns the refusal that names the holders.
+func (q lockQueue) heldError() error {
+	e := &driver.HeldError{}
+	for i := range q.holderCount() {
+		e.Holders = append(e.Holders, q[i].holder())
+	}
+	return e
+}
+
+// blocker returns the last of the keys ahead that blocks a request; nil if it is granted.
+func blocker(ahead lockQueue, mode driver.Mode, limit int) *lockKey {
+	permits := 0
+	for i := len(ahead) - 1; i >= 0; i-- {
+		k := &ahead[i]
+		switch {
+		case mode == driver.Read && k.mode == driver.Read:
+		case mode == driver.Counted && k.mode == driver.Counted && k.Limit == limit:
+			permits++
+		default:
+			return k
+		}
+	}
+	if mode == driver.Counted && permits >= limit {
+		return &ahead[len(ahead)-1]
+	}
+	return nil
+}
+
+// shortQueue is the number of keys ahead up to which each attempt reads all of them.
+const shortQueue = 16
+
+// blockedWhile returns conditions under which a request stays blocked: its blocker is there,
+// and, for a reader, hasn't become a reader; for a permit, none of the last permits ahead is
+// gone. It returns nil where those would be too many.
+func blockedWhile(ahead lockQueue, by *lockKey, mode driver.Mode, limit int) []clientv3.Cmp {
+	switch {
+	case mode == driver.Read:
+		return []clientv3.Cmp{modifiedAt(by.key, by.modified)}
+	case mode != driver.Counted || by.mode != driver.Counted || by.Limit != limit:
+		return []clientv3.Cmp{createdAt(by.key, by.created)}
+	case limit > shortQueue:
+		return nil
+	}
+	var conds []clientv3.Cmp
+	for _, k := range ahead[len(ahead)-limit:] {
+		conds = append(conds, createdAt(k.key, k.created))
+	}
+	return conds
+}
+
+// checkHolders returns an error if a request is for another kind of lock than those ahead. The
+// keys of other programs block all kinds, but only as long as they exist.
+func checkHolders(ahead lockQueue, r *driver.Request) error {
+	i := slices.IndexFunc(ahead, func(k lockKey) bool { return !k.foreign })
+	if i < 0 {
+		return nil
+	}
+	return checkKind(ahead[i].mode, ahead[i].Limit, r)
+}
+
+// checkKind returns an error if a request is for another kind of lock, or another limit, than is
+// in use.
+func checkKind(mode driver.Mode, limit int, r *driver.Request) error {
+	switch {
+	case !mode.SameKind(r.Mode):
+		return fmt.Errorf("%w: %s is in use as %v, requested as %v", driver.ErrInvalid, driver.Quote(r.Name), mode, r.Mode)
+	case r.Mode == driver.Counted && limit != r.Limit:
+		return fmt.Errorf("%w: %s is in use with limit %d, requested with %d", driver.ErrInvalid, driver.Quote(r.Name), limit, r.Limit)
+	}
+	return nil
+}
+
+// checkConversion returns an error if an Owner's own key can't become what is requested. A read
+// key never becomes a write key, not even in the queue: readers behind it may hold already.
+func checkConversion(mode driver.Mode, limit int, r *driver.Request) error {
+	if mode == driver.Read && r.Mode == driver.Write {
+		return fmt.Errorf("%w: a read hold can't become a write hold", driver.ErrUnsupported)
+	}
+	return checkKind(mode, limit, r)
+}
+
+// folderEmpty: there are no keys in the folder.
+func folderEmpty(folder string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(folder).WithRange(folderEnd(folder)), "=", 0)
+}
+
+// folderUnchanged: no key in the folder was written after the revision.
+func folderUnchanged(folder string, revision int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(folder).WithRange(folderEnd(folder)), "<", revision+1)
+}
+
+// createdAt: the key was created at the revision; 0: it doesn't exist.
+func createdAt(key string, revision int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(key), "=", revision)
+}
+
+// modifiedAt: the key was last written at the revision. A write on this condition can't land
+// late, after another write.
+func modifiedAt(key string, revision int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(key), "=", revision)
+}
+
+func getFolder(folder string) clientv3.Op {
+	return clientv3.OpGet(folder, clientv3.WithRange(folderEnd(folder)))
+}
+
+func putKey(key string, lease clientv3.LeaseID, r *driver.Request, later bool) clientv3.Op {
+	return clientv3.OpPut(key, encodeValue(r, later), clientv3.WithLease(lease))
+}
+
+// putNewKey creates a key at the end of the queue. It never overwrites one: a late write must not
+// move a key back to a shorter lease.
+func putNewKey(key string, lease clientv3.LeaseID, r *driver.Request) clientv3.Op {
+	return clientv3.OpTxn([]clientv3.Cmp{createdAt(key, 0)}, []clientv3.Op{putKey(key, lease, r, true)}, nil)
+}
+
+// noLeader: a server without a leader has refused a call.
+func noLeader(err error) bool { return errors.Is(err, rpctypes.ErrNoLeader) }
+
+// tooLargeToSend: the client has refused to send a request of this size.
+func tooLargeToSend(err error) bool {
+	return status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "trying to send message larger")
+}
+
+// outcomeUnknown reports whether a call that returned err may have been executed, or may still
+// be.
+func outcomeUnknown(err error) bool {
+	refused := rpctypes.EtcdError{}
+	switch {
+	case !errors.As(err, &refused):
+		return !tooLargeToSend(err)
+	case noLeader(err):
+		return false // see Backend.prepare
+	}
+	switch refused.Code() {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown, codes.Internal:
+		return true
+	}
+	return false
+}
+
+// explain makes those errors ErrInvalid that no repetition changes. All others stay unknown.
+func explain(err error) error {
+	for _, known := range []struct {
+		err  error
+		text string
+	}{
+		{rpctypes.ErrPermissionDenied, "the server's user may not do this (docs/backends/etcd.md lists the permissions)"},
+		{rpctypes.ErrUserEmpty, "the server wants a user and a password, as in etcd://user:password@host"},
+		{rpctypes.ErrAuthFailed, "wrong user or password"},
+		{rpctypes.ErrRequestTooLarge, "name and metadata are too large for the server"},
+	} {
+		if errors.Is(rpctypes.Error(err), known.err) || known.err == rpctypes.ErrRequestTooLarge && tooLargeToSend(err) {
+			return fmt.Errorf("%w: %s: %w", driver.ErrInvalid, known.text, err)
+		}
+	}
+	return err
+}
