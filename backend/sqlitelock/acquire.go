@@ -8,22 +8,9 @@ import (
 	"github.com/distlock/distlock/internal/claims"
 )
 
-const (
-	sqlLock = `
-INSERT INTO locks (name, kind, lim, number) VALUES (?, ?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, lim = excluded.lim, number = excluded.number`
-
-	sqlClaim = `
-INSERT INTO claims (name, owner, mode, ticket, fence, since, until, meta) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (name, owner) DO UPDATE SET mode = excluded.mode, ticket = excluded.ticket,
-	fence = excluded.fence, since = excluded.since, until = excluded.until, meta = excluded.meta`
-
-	sqlBury = `DELETE FROM claims WHERE name = ? AND until <= ?`
-)
-
 // Acquire makes one attempt, in one transaction.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := claims.CheckRequest(r); err != nil {
+	if err := r.Validate(b.Caps()); err != nil {
 		return driver.Grant{}, b.wrap("acquire", r.Name, err)
 	}
 	meta, err := claims.EncodeMeta(r.Meta)
@@ -43,26 +30,26 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 
 func (t *tx) acquire(r driver.Request, meta string) (driver.Grant, error) {
 	now := t.clock.now()
-	l, err := look(context.Background(), t.look, r.Name, t.clock.boot, now)
+	l, err := load(context.Background(), t.load, r.Name, t.clock.boot, now)
 	if err != nil {
 		return driver.Grant{}, err
 	}
 	if err := l.Check(r); err != nil {
 		return driver.Grant{}, err
 	}
-	if ahead := l.Blockers(r); len(ahead) > 0 {
+	if blockers := l.Blockers(r); len(blockers) > 0 {
 		if r.Queue {
-			if err := t.stand(l, r, meta, now); err != nil {
+			if err := t.enqueue(l, r, meta, now); err != nil {
 				return driver.Grant{}, err
 			}
 		}
-		return driver.Grant{}, claims.Refusal(ahead, now)
+		return driver.Grant{}, claims.Refusal(blockers, now)
 	}
 	return t.grant(l, r, meta, now)
 }
 
 // grant makes r's owner hold.
-func (t *tx) grant(l *lock, r driver.Request, meta string, now int64) (driver.Grant, error) {
+func (t *tx) grant(l *lockState, r driver.Request, meta string, now int64) (driver.Grant, error) {
 	number, err := l.Next(wallMicros())
 	if err != nil {
 		return driver.Grant{}, err
@@ -74,11 +61,11 @@ func (t *tx) grant(l *lock, r driver.Request, meta string, now int64) (driver.Gr
 			t.freed = append(t.freed, r.Name)
 		}
 	}
-	if err := t.exec(t.lock, r.Name, claims.KindOf(r.Mode), r.Limit, number); err != nil {
+	if err := execute(t.putLock, r.Name, claims.KindOf(r.Mode), r.Limit, number); err != nil {
 		return driver.Grant{}, err
 	}
 	if l.fresh {
-		t.fresh++
+		t.added++
 	}
 	fence := number << claims.SpanBits
 	if err := t.write(l, r, 0, fence, since, until, meta, now); err != nil {
@@ -87,8 +74,8 @@ func (t *tx) grant(l *lock, r driver.Request, meta string, now int64) (driver.Gr
 	return driver.Grant{Fence: uint64(fence), Fences: l.Fences(r), Queued: l.Queued(r.Owner), TTL: time.Duration(until - now)}, nil
 }
 
-// stand keeps r's place in line, or gives it one.
-func (t *tx) stand(l *lock, r driver.Request, meta string, now int64) error {
+// enqueue gives r a place in the queue, or prolongs the one that it has.
+func (t *tx) enqueue(l *lockState, r driver.Request, meta string, now int64) error {
 	place := claims.Claim{Ticket: l.NextTicket(), Since: now}
 	if own, ok := l.Claim(r.Owner); ok {
 		place = own
@@ -96,12 +83,12 @@ func (t *tx) stand(l *lock, r driver.Request, meta string, now int64) error {
 	return t.write(l, r, place.Ticket, 0, place.Since, max(place.Until, now+int64(r.TTL)), meta, now)
 }
 
-// write stores r's claim, and buries those that have ended.
-func (t *tx) write(l *lock, r driver.Request, ticket, fence, since, until int64, meta string, now int64) error {
-	if l.dead > 0 {
-		if err := t.exec(t.bury, r.Name, now); err != nil {
+// write stores r's claim, and deletes the expired ones.
+func (t *tx) write(l *lockState, r driver.Request, ticket, fence, since, until int64, meta string, now int64) error {
+	if l.expired > 0 {
+		if err := execute(t.deleteExpired, r.Name, now); err != nil {
 			return err
 		}
 	}
-	return t.exec(t.claim, r.Name, r.Owner, r.Mode, ticket, fence, since, until, meta)
+	return execute(t.putClaim, r.Name, r.Owner, r.Mode, ticket, fence, since, until, meta)
 }

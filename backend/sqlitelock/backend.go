@@ -6,69 +6,88 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // Backend is an open lock file. Its methods are safe for concurrent use.
 type Backend struct {
-	path  string
-	clock clock
-	db    *sql.DB
-	look  *sql.Stmt // for readers; the writer has its own
-	w     *writer
-	bell  *bell
+	path        string
+	clock       clock
+	busyTimeout time.Duration
+	db          *sql.DB
+	loadStmt    *sql.Stmt // for readers; the writer has its own
+	w           *writer
+	notifier    *notifier
 
-	closing chan struct{} // closed by Close
-	once    sync.Once
-	patient time.Duration // how long Close waits for the writer
+	life context.Context // ends with Close
+	end  context.CancelFunc
 }
 
 // start sets the file up and starts the writer.
-func start(ctx context.Context, db *sql.DB, path string, opt Options, clk clock) (*Backend, error) {
-	b := &Backend{path: path, clock: clk, db: db, closing: make(chan struct{}), patient: opt.BusyTimeout}
+func start(ctx context.Context, db *sql.DB, path string, busyTimeout time.Duration, clk clock) (*Backend, error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
+	b := &Backend{path: path, clock: clk, busyTimeout: busyTimeout, db: db}
+	b.life, b.end = context.WithCancel(context.Background())
 	b.w = &writer{
-		conn: conn, stmts: &stmts{}, clock: clk, path: path, patience: opt.BusyTimeout,
-		jobs: make(chan *job), closing: b.closing, done: make(chan struct{}),
+		conn: conn, clock: clk, path: path, busyTimeout: busyTimeout,
+		jobs: make(chan *job), life: b.life, done: make(chan struct{}),
 		sweep: sweeper{idle: sweepIdle},
 	}
 	if err := b.prepare(ctx); err != nil {
+		b.end()
 		return nil, errors.Join(err, b.shut())
 	}
 	go b.w.run(b.shut)
 	return b, nil
 }
 
-// prepare does what may fail of start.
+// prepare does the part of start that can fail.
 func (b *Backend) prepare(ctx context.Context) (err error) {
 	// SQLite's own waiting is slow to notice that a busy file is free.
 	if _, err := b.w.conn.ExecContext(ctx, "PRAGMA busy_timeout=0"); err != nil {
 		return err
 	}
-	if err := setUp(ctx, b.w.conn, b.clock.boot, b.patient); err != nil {
+	if err := b.setUp(ctx); err != nil {
 		return err
 	}
 	if b.w.file, err = os.Stat(b.path); err != nil {
 		return err
 	}
-	if b.bell, err = newBell(b.path); err != nil {
+	if b.notifier, err = newNotifier(b.path); err != nil {
 		return err
 	}
-	b.w.bell = b.bell
-	if b.look, err = b.db.PrepareContext(ctx, sqlLook); err != nil {
+	b.w.notifier = b.notifier
+	if b.loadStmt, err = b.db.PrepareContext(ctx, sqlLoad); err != nil {
 		return err
 	}
 	return b.w.stmts.prepare(ctx, b.w.conn)
 }
 
-// Caps: all modes, fences, and lines on request.
+// setUp sets the file up as soon as no other process writes.
+func (b *Backend) setUp(ctx context.Context) error {
+	start := time.Now()
+	for try := 0; ; try++ {
+		err := setUp(ctx, b.w.conn, b.clock.boot)
+		if !isBusy(err) {
+			return err
+		}
+		if time.Since(start) > b.busyTimeout {
+			return tooBusy(b.busyTimeout, err)
+		}
+		if ended := wait.Sleep(ctx, busyPause(try)); ended != nil {
+			return fmt.Errorf("%w: %w", ended, err)
+		}
+	}
+}
+
+// Caps returns all modes, fences, and queues on request.
 func (b *Backend) Caps() driver.Caps {
 	return driver.Caps{
 		Name:      "sqlite:" + b.path,
@@ -83,44 +102,49 @@ func (b *Backend) Caps() driver.Caps {
 	}
 }
 
-// Close ends the backend's goroutine and connections. Holds stay until they are
-// released by another backend or their TTL has passed. An error says that the disk
-// still works on a write; the rest is closed when it is done.
+// Watch signals releases of the lock and of places in its queue. It works on Linux;
+// elsewhere it returns ErrSkip.
+func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	if b.closed() {
+		return driver.Watch{}, b.wrap("watch", r.Name, driver.ErrClosed)
+	}
+	if err := ctx.Err(); err != nil {
+		return driver.Watch{}, b.wrap("watch", r.Name, err)
+	}
+	w, err := b.notifier.watch(r.Name)
+	return w, b.wrap("watch", r.Name, err)
+}
+
+// Close ends the backend's goroutines and connections. Holds stay until another backend
+// releases them or their TTL has passed. An error about a write that takes too long means
+// that the rest is closed once the disk has finished it.
 func (b *Backend) Close() error {
-	b.once.Do(func() { close(b.closing) })
-	t := time.NewTimer(b.patient)
+	b.end()
+	t := time.NewTimer(b.busyTimeout)
 	defer t.Stop()
 	select {
 	case <-b.w.done:
 		return b.w.err
 	case <-t.C:
-		return fmt.Errorf("sqlitelock: close %s: the last write takes longer than %v", b.path, b.patient)
+		return fmt.Errorf("sqlitelock: close %s: the last write takes longer than %v", b.path, b.busyTimeout)
 	}
 }
 
-// shut closes what the backend opened, once the writer has ended or when it could
-// not start.
+// shut closes everything that start opened, after the writer has ended or could not start.
 func (b *Backend) shut() error {
 	errs := []error{b.w.stmts.close()}
-	if b.look != nil {
-		errs = append(errs, b.look.Close())
+	if b.loadStmt != nil {
+		errs = append(errs, b.loadStmt.Close())
 	}
-	if b.bell != nil {
-		errs = append(errs, b.bell.close())
+	if b.notifier != nil {
+		errs = append(errs, b.notifier.close())
 	}
 	return errors.Join(append(errs, b.w.conn.Close(), b.db.Close())...)
 }
 
-func (b *Backend) closed() bool {
-	select {
-	case <-b.closing:
-		return true
-	default:
-		return false
-	}
-}
+func (b *Backend) closed() bool { return b.life.Err() != nil }
 
-// wrap says what failed.
+// wrap adds the operation and the name to err.
 func (b *Backend) wrap(op, name string, err error) error {
 	if err == nil {
 		return nil
@@ -128,7 +152,7 @@ func (b *Backend) wrap(op, name string, err error) error {
 	return fmt.Errorf("sqlitelock: %s %s: %w", op, driver.Quote(name), err)
 }
 
-// wrapRead is wrap for readers, whom Close may have cut short.
+// wrapRead is like wrap, for readers that Close may have interrupted.
 func (b *Backend) wrapRead(op, name string, err error) error {
 	if err != nil && b.closed() {
 		err = driver.ErrClosed

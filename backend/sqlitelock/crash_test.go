@@ -11,7 +11,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// TestProcesses has processes add to one number.
+// TestProcesses lets processes add to one number under a lock.
 func TestProcesses(t *testing.T) {
 	const processes, turns = 4, 200
 	path := lockFile(t)
@@ -87,7 +87,7 @@ func TestKilledInTransaction(t *testing.T) {
 // openAt opens path with a clock of its own, as after a reboot.
 func openAt(t *testing.T, path, boot string, now int64) *Backend {
 	t.Helper()
-	o, err := (*Options)(nil).complete()
+	o, err := (*Options)(nil).withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// TestTwoHosts has somebody of another boot use the file at the same time.
+// TestTwoHosts opens the file in another boot at the same time.
 func TestTwoHosts(t *testing.T) {
 	path := lockFile(t)
 	here := openAt(t, path, "here", int64(time.Hour))

@@ -2,52 +2,48 @@
 //
 //	b, err := sqlitelock.Open(ctx, "sqlite:/var/lib/app/locks.db")
 //
-// There is no server. The file is made when it doesn't exist, and holds nothing but
-// locks: a database of another program is refused, not extended, since its long
-// transactions would stall renewals. It must be on a local disk, and be used by one
-// host only; its directory needs room for files beside it (-wal, -shm, -bell).
-// Never remove the file while it is in use. A backend that finds it gone answers
-// with errors, but those who open the path anew don't see the locks in the old one.
+// There is no server. Open makes the file if it doesn't exist. The file holds nothing but
+// locks: the database of another program is refused, since its long transactions would
+// stall renewals. It must be on a local disk and be used by one host only. Its directory
+// needs room for the files -wal, -shm and -bell beside it. Never remove the file while it
+// is in use: a backend that has it open returns errors then, but a process that opens the
+// path anew does not see the locks in the old file.
 //
-// # What it can do
+// # Capabilities
 //
-// All modes, fair lines on request, fences with spans, floors, downgrades, and
-// Inspect and List in full. Every attempt is one transaction that begins with the
-// write lock. Calls that come together, from any number of goroutines, share a
-// transaction.
+// All modes, fair queues on request, spans of fences, floors, downgrades, and full Inspect
+// and List. Each attempt is one transaction, which begins with the write lock. Concurrent
+// calls of one process share a transaction.
 //
 // # Crashes
 //
-// A killed process leaves a whole file; its holds end with their TTL. A reboot or a
-// power loss ends every hold, since nobody who held is alive: the file remembers
-// the boot that its holds belong to. That is why synchronous=normal is the default
-// although the last moments before a power loss may be undone with it. What is left
-// at risk is a fence: it repeats if the host's clock, too, comes back with an
-// earlier time than it had. On hosts whose clock doesn't run without power use
-// synchronous=full, which costs about the time of one disk flush per call.
+// A killed process leaves a whole file, and its holds end with their TTL. A reboot or a
+// power loss ends all holds, since their holders are dead: the file records the boot that
+// its holds belong to. So synchronous=normal is safe as the default, although a power loss
+// may undo the last moments. Only fences are at risk: one repeats if the host's clock
+// comes back with an earlier time as well. Use synchronous=full on hosts whose clock doesn't run
+// without power. It costs about one disk flush per call.
 //
-// On a full disk grants and releases fail with errors of unknown outcome; what is
-// held stays held, and ends with its TTL.
+// On a full disk grants and releases fail with an unknown outcome. Existing holds stay,
+// and end with their TTL.
 //
 // # Time
 //
-// On Linux holds end by CLOCK_MONOTONIC, which all processes of a host share. It
-// doesn't jump, and it is the clock that Go's runtime measures leases with: while
-// the host is suspended both stand still, so no hold ends under a sleeping holder.
-// The offsets of time namespaces are taken out. Elsewhere there is no such clock
-// that is known to be shared; holds end by the wall clock, so a jump of it moves
-// their ends, and they outlive a reboot until their TTL has passed.
+// On Linux holds end by CLOCK_MONOTONIC, which all processes of a host share. It doesn't
+// jump, and Go's runtime measures leases with it too: both stand still while the host is
+// suspended, so no hold ends while its holder sleeps. The offsets of time namespaces are
+// subtracted. Other systems have no clock that is known to be shared, and holds end by the
+// wall clock: a jump moves their ends, and they survive a reboot until their TTL has passed.
 //
 // # Fences
 //
-// A fence is the grant's number times 1024, plus the hand-off inside the process.
-// Numbers increase by one, and are at least the wall clock in µs: fences increase
-// over a lost file too, and last until the year 2255. Rows of names that were not
-// used for a minute are removed bit by bit; the numbers of new rows lie above theirs
-// in any case.
+// A fence is the grant's number times 1024, plus the hand-off inside the process. Numbers
+// increase by one and are at least the wall clock in µs. So fences also increase if the
+// file is lost, and last until the year 2255. Rows of names that were not used for a
+// minute are removed bit by bit; the numbers of new rows lie above theirs.
 //
 // # Waiting
 //
-// On Linux a release wakes waiters in other processes in about a millisecond, through
-// inotify on the -bell file; nobody polls. Elsewhere waiters poll.
+// On Linux a release wakes waiters in other processes within about a millisecond, through
+// inotify on the -bell file. Elsewhere waiters poll.
 package sqlitelock

@@ -10,8 +10,8 @@ import (
 	"github.com/distlock/distlock/internal/claims"
 )
 
-// ahead is a fence that the clock reaches in an hour: to a later grant it is as if
-// the clock had been set back by that.
+// ahead returns a fence that the clock reaches in an hour. To a later grant it is as if the
+// clock had been set back by an hour.
 func ahead() uint64 { return uint64(time.Now().Add(time.Hour).UnixMicro()) << claims.SpanBits }
 
 func TestFencesAfterClockWentBack(t *testing.T) {
@@ -43,16 +43,16 @@ func TestFencesAfterLostFile(t *testing.T) {
 func TestFenceSpans(t *testing.T) {
 	b := connect(t, lockFile(t))
 	for _, c := range []struct {
-		mode         driver.Mode
-		asked, given uint64
+		mode               driver.Mode
+		requested, granted uint64
 	}{
 		{driver.Exclusive, 128, 128}, {driver.Exclusive, 0, 1}, {driver.Exclusive, 5000, claims.Span},
 		{driver.Write, 128, 128}, {driver.Read, 128, 1}, {driver.Counted, 128, 1},
 	} {
 		r := request(fmt.Sprint(c), c.mode, long)
-		r.Fences = c.asked
-		if g := take(t, b, r); g.Fences != c.given {
-			t.Errorf("%v asked for %d: got %d; want %d", c.mode, c.asked, g.Fences, c.given)
+		r.Fences = c.requested
+		if g := take(t, b, r); g.Fences != c.granted {
+			t.Errorf("%v requested %d: got %d; want %d", c.mode, c.requested, g.Fences, c.granted)
 		}
 	}
 }
@@ -82,7 +82,7 @@ func TestSweptNameKeepsItsFences(t *testing.T) {
 	sweep := func() {
 		t.Helper()
 		if err := b.w.do(t.Context(), false, func(t *tx) error {
-			return t.sweepRows(&sweeper{}, int64(r.Floor>>claims.SpanBits))
+			return new(sweeper).step(t.statements, int64(r.Floor>>claims.SpanBits), t.clock.now())
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func rows(t *testing.T, b *Backend) int {
 	return n
 }
 
-// TestSweepKeepsPace uses ever new names.
+// TestSweepKeepsPace uses a new name for each lock.
 func TestSweepKeepsPace(t *testing.T) {
 	b := connect(t, lockFile(t))
 	held := request("held", driver.Exclusive, long)

@@ -7,27 +7,21 @@ import (
 	"github.com/distlock/distlock/internal/claims"
 )
 
-const (
-	sqlBoot = `SELECT count(*) FROM meta WHERE boot = ?`
-
-	sqlList = `SELECT DISTINCT name FROM claims WHERE name >= ? AND name > ? AND until > ? ORDER BY name LIMIT ?`
-)
-
-// Inspect describes a lock, without waiting for anybody who writes.
+// Inspect describes a lock. It does not wait for writers.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
 	if b.closed() {
 		return driver.Info{}, b.wrap("inspect", name, driver.ErrClosed)
 	}
 	now := b.clock.now()
-	l, err := look(ctx, b.look, name, b.clock.boot, now)
+	l, err := load(ctx, b.loadStmt, name, b.clock.boot, now)
 	if err != nil {
 		return driver.Info{}, b.wrapRead("inspect", name, err)
 	}
 	return l.Info(name, now), nil
 }
 
-// List yields the names that are held or waited for, in the order of their bytes.
-// yield may call the backend.
+// List yields the names that have holders or waiters, in the order of their bytes. yield
+// may call the backend.
 func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
 	if b.closed() {
 		return b.wrap("list", prefix, driver.ErrClosed)
@@ -50,7 +44,7 @@ func (b *Backend) checkBoot(ctx context.Context) error {
 	return nil
 }
 
-// page reads names from prefix on, those with the prefix first.
+// page reads the next names after a name. They are in order, so those with the prefix come first.
 func (b *Backend) page(ctx context.Context, prefix, after string) ([]string, error) {
 	rows, err := b.db.QueryContext(ctx, sqlList, prefix, after, b.clock.now(), claims.ListPage)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	_ "modernc.org/sqlite" // the driver "sqlite" of database/sql
+	lib "modernc.org/sqlite/lib"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -22,35 +23,34 @@ func init() {
 	driver.Register("sqlite", func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
 }
 
-// Durability says what a power loss may take.
+// Durability is what a power loss may undo.
 type Durability string
 
 // The durabilities. A killed process never loses anything.
 const (
-	// Normal: a power loss may undo the last moments. Nobody holds a lock after it
-	// anyway, and the clock keeps fences increasing, unless it too went back. The
-	// default, and several times faster.
+	// Normal is the default, and several times faster: a power loss may undo the last
+	// moments. It ends all holds anyway, and the clock keeps fences increasing, unless it
+	// goes back as well.
 	Normal Durability = "normal"
 
-	// Full: every grant and release is on disk before it is answered. For hosts
-	// whose clock forgets the time without power.
+	// Full writes each grant and release to the disk before it is answered. It is for
+	// hosts whose clock forgets the time without power.
 	Full Durability = "full"
 )
 
 // Options for OpenFile. The zero value, like a nil pointer, means the defaults.
 type Options struct {
-	// Synchronous is Normal unless it says Full. Processes that share a file should
+	// Synchronous is Normal or Full; empty means Normal. Processes that share a file should
 	// agree.
 	Synchronous Durability
 
-	// BusyTimeout bounds how long a call waits while another process writes,
-	// beside its context. 0: 5 s.
+	// BusyTimeout bounds how long a call waits while another process writes. Zero means 5 s.
 	BusyTimeout time.Duration
 }
 
 const defaultBusyTimeout = 5 * time.Second
 
-func (o *Options) complete() (Options, error) {
+func (o *Options) withDefaults() (Options, error) {
 	var c Options
 	if o != nil {
 		c = *o
@@ -70,15 +70,15 @@ func (o *Options) complete() (Options, error) {
 	return c, nil
 }
 
-// Open opens the lock file of a URL, and makes it if it doesn't exist:
+// Open opens the lock file at a URL, and makes it if it doesn't exist:
 //
 //	sqlite:/var/lib/app/locks.db
 //	sqlite:///var/lib/app/locks.db
 //	sqlite:locks.db?synchronous=full&busy_timeout=2s
 //
-// The characters % ? # of a path are %-encoded. Parameters: synchronous (normal,
-// full) and busy_timeout, see Options. The directory must exist. What can never
-// work is ErrInvalid.
+// The characters % ? # of a path are %-encoded. The parameters synchronous (normal, full)
+// and busy_timeout are described at Options. The directory must exist. The error is
+// ErrInvalid if the file can never be opened.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Scheme != "sqlite" {
@@ -127,9 +127,9 @@ func urlPath(u *url.URL) (string, error) {
 	return path, nil
 }
 
-// OpenFile is Open for a path.
+// OpenFile is like Open, with a path.
 func OpenFile(ctx context.Context, path string, opt *Options) (*Backend, error) {
-	o, err := opt.complete()
+	o, err := opt.withDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -148,8 +148,8 @@ func OpenFile(ctx context.Context, path string, opt *Options) (*Backend, error) 
 	return b, nil
 }
 
-// checkPath finds the file's one true path, and what is wrong with it that SQLite
-// would only call "unable to open database file".
+// checkPath returns the absolute path without symbolic links. Its errors say what SQLite
+// only calls "unable to open database file".
 func checkPath(path string) (string, error) {
 	if path == "" || strings.ContainsRune(path, 0) {
 		return "", fmt.Errorf("%w: no path; want one such as sqlite:/path/to/locks.db", driver.ErrInvalid)
@@ -185,7 +185,7 @@ func checkDir(dir string) error {
 	return checkDisk(dir)
 }
 
-// open does the part of OpenFile whose errors openError sorts.
+// open does the part of OpenFile whose errors openError classifies.
 func open(ctx context.Context, path string, opt Options, clk clock) (*Backend, error) {
 	db, err := sql.Open("sqlite", dsn(path, opt))
 	if err != nil {
@@ -193,10 +193,10 @@ func open(ctx context.Context, path string, opt Options, clk clock) (*Backend, e
 	}
 	db.SetMaxOpenConns(maxConns)
 	db.SetMaxIdleConns(maxConns)
-	return start(ctx, db, path, opt, clk)
+	return start(ctx, db, path, opt.BusyTimeout, clk)
 }
 
-// maxConns leaves two connections to Inspect and List beside the writer's.
+// maxConns leaves two connections for Inspect and List beside the writer's.
 const maxConns = 3
 
 func dsn(path string, opt Options) string {
@@ -209,4 +209,25 @@ func dsn(path string, opt Options) string {
 		fmt.Sprintf("synchronous(%s)", opt.Synchronous),
 	}, "_error_rc": {"1"}}
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
+}
+
+// permanent explains the result codes that a retry can't change.
+var permanent = map[int]string{
+	lib.SQLITE_NOTADB:   "is not an SQLite database",
+	lib.SQLITE_CORRUPT:  "is a damaged SQLite database",
+	lib.SQLITE_READONLY: "can't be written: check the permissions of the file and its directory, which needs room for -wal and -shm files",
+	lib.SQLITE_CANTOPEN: "can't be opened: check the permissions of the file and its directory, which needs room for -wal and -shm files",
+	lib.SQLITE_PERM:     "can't be opened: check the permissions of the file and its directory",
+	lib.SQLITE_AUTH:     "can't be opened: check the permissions of the file and its directory",
+}
+
+// openError classifies an error that came while opening path.
+func openError(path string, err error) error {
+	if driver.Final(err) {
+		return err
+	}
+	if reason, ok := permanent[resultCode(err)]; ok {
+		return fmt.Errorf("%w: %s %s: %w", driver.ErrInvalid, path, reason, err)
+	}
+	return fmt.Errorf("sqlitelock: open %s: %w", path, err)
 }

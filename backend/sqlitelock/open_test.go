@@ -101,7 +101,7 @@ func TestOptionsRefused(t *testing.T) {
 	}
 }
 
-// foreign makes a database by statements of another program.
+// foreign makes the database of another program.
 func foreign(t *testing.T, script string) string {
 	t.Helper()
 	path := lockFile(t)
@@ -192,12 +192,12 @@ func TestOpenInContext(t *testing.T) {
 	wantIs(t, err, context.Canceled)
 }
 
-// The first one makes the tables, and has to wait for who writes.
+// The first Open makes the tables, and has to wait for other writers.
 func TestOpenWhileAnotherWrites(t *testing.T) {
 	path := lockFile(t)
 	defer writeLock(t, path)()
 	_, err := OpenFile(t.Context(), path, &Options{BusyTimeout: 30 * time.Millisecond})
-	if !unknown(err) || !busy(err) {
+	if !unknown(err) || !isBusy(err) {
 		t.Errorf("got %v; want SQLITE_BUSY as an unknown outcome", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)

@@ -8,15 +8,13 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-const sqlRelease = `DELETE FROM claims WHERE name = ? AND owner = ? RETURNING until`
-
-// Release ends a hold or a place in line, by a single statement.
+// Release ends a hold or a place in the queue, with a single statement.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
-	err := b.w.do(ctx, true, func(t *tx) error { return t.drop(h) })
+	err := b.w.do(ctx, true, func(t *tx) error { return t.delete(h) })
 	return b.wrap("release", h.Name, err)
 }
 
-func (t *tx) drop(h driver.Hold) error {
+func (t *tx) delete(h driver.Hold) error {
 	now := t.clock.now()
 	var until int64
 	err := t.release.QueryRowContext(context.Background(), h.Name, h.Owner).Scan(&until)

@@ -7,21 +7,15 @@ import (
 	"github.com/distlock/distlock/internal/claims"
 )
 
-const (
-	sqlRenew   = `UPDATE claims SET until = max(until, ?) WHERE name = ? AND owner = ? AND fence > 0 AND until > ?`
-	sqlShorten = `UPDATE claims SET until = ? WHERE name = ? AND owner = ? AND fence > 0 AND until > ?`
-	sqlFloor   = `UPDATE locks SET number = max(number, ?) WHERE name = ?`
-)
+// renewBatch bounds the holds that one transaction renews. It keeps other callers waiting
+// for about a millisecond.
+const renewBatch = 128
 
-// renewChunk is how many holds are renewed in one transaction: they keep other
-// callers waiting for about a millisecond.
-const renewChunk = 128
-
-// Renew prolongs holds, some at a time.
+// Renew prolongs holds, up to renewBatch in one transaction.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	answers := make([]error, 0, len(holds))
 	for len(holds) > 0 {
-		n := min(len(holds), renewChunk)
+		n := min(len(holds), renewBatch)
 		answers = append(answers, b.renew(ctx, holds[:n])...)
 		holds = holds[n:]
 	}
@@ -50,7 +44,7 @@ func (t *tx) renewAll(holds []driver.Hold) ([]error, error) {
 	facts := make([]error, len(holds))
 	for i, h := range holds {
 		err := t.renewOne(h)
-		if failed(err) {
+		if isUnknown(err) {
 			return nil, err
 		}
 		facts[i] = err
@@ -59,13 +53,13 @@ func (t *tx) renewAll(holds []driver.Hold) ([]error, error) {
 }
 
 func (t *tx) renewOne(h driver.Hold) error {
-	if err := claims.CheckRenewal(h); err != nil {
+	if err := h.ValidateRenewal(); err != nil {
 		return err
 	}
 	now := t.clock.now()
 	stmt := t.renew
 	if h.Shorten {
-		// Waiters were told that they need not ask before its old end.
+		// The waiters were refused with a later end.
 		stmt, t.freed = t.shorten, append(t.freed, h.Name)
 	}
 	res, err := stmt.ExecContext(context.Background(), now+int64(h.TTL), h.Name, h.Owner, now)
@@ -81,5 +75,5 @@ func (t *tx) renewOne(h driver.Hold) error {
 	case h.Floor == 0:
 		return nil
 	}
-	return t.exec(t.floor, int64(h.Floor>>claims.SpanBits), h.Name)
+	return execute(t.raiseFence, int64(h.Floor>>claims.SpanBits), h.Name)
 }

@@ -5,38 +5,36 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
-// writer is the one goroutine of a backend that writes. SQLite has one writer per
-// file: calls that come while it is at work share the next transaction, and so
-// its price. It also lets every call return when its context ends, whatever the
-// disk does; and since it works in the order of the calls, nothing of an abandoned
-// Acquire lands after the Release that follows it.
+// writer is the one goroutine of a backend that writes. SQLite has one writer per file, so
+// calls that come while it works share the next transaction, and so its cost. The goroutine
+// also lets a call return when its context ends, whatever the disk does. Jobs run in the
+// order of the calls: an abandoned Acquire never lands after the Release that follows it.
 type writer struct {
-	conn     *sql.Conn
-	stmts    *stmts
-	clock    clock
-	path     string
-	file     os.FileInfo
-	patience time.Duration
-	bell     *bell
+	conn        *sql.Conn
+	stmts       statements
+	clock       clock
+	path        string
+	file        os.FileInfo
+	busyTimeout time.Duration
+	notifier    *notifier
+	sweep       sweeper
 
-	jobs    chan *job
-	closing <-chan struct{}
-	done    chan struct{} // closed when the writer has ended
-	err     error         // of closing, then
-
-	sweep sweeper
+	jobs chan *job
+	life context.Context // ends with Close
+	done chan struct{}   // closed when the writer has ended
+	err  error           // of closing, then
 }
 
-// job is one call's share of a transaction. run may run more than once; what it
-// did is true only when done says so.
+// job is one call's share of a transaction. run may be called more than once. Its effects
+// are committed once done receives the result.
 type job struct {
 	ctx    context.Context
 	run    func(*tx) error
@@ -47,22 +45,22 @@ type job struct {
 
 // tx is the transaction that jobs run in.
 type tx struct {
-	*stmts
+	*statements
 	clock clock
-	fresh int      // rows added to locks
-	freed []string // names that others may now get
+	added int      // rows of locks
+	freed []string // names that may have become free
 }
 
-// Bounds of a batch and of the pauses between looks at a busy file. SQLite's own
-// busy handler sleeps up to 100 ms, which starves processes that meet a fast one.
+// The bounds of a batch, and of the pauses between tries at a busy file. SQLite's own busy
+// handler sleeps up to 100 ms, and starves beside a process that writes fast.
 const (
 	maxBatch   = 128
 	firstPause = 20 * time.Microsecond
 	maxPause   = 2 * time.Millisecond
 )
 
-// do has the writer run a job, and waits for its outcome. An error of ctx says that
-// the outcome is unknown.
+// do has the writer run a job, and waits for the result. An error of ctx means that the
+// outcome is unknown.
 func (w *writer) do(ctx context.Context, single bool, run func(*tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -70,7 +68,7 @@ func (w *writer) do(ctx context.Context, single bool, run func(*tx) error) error
 	j := &job{ctx: ctx, run: run, single: single, start: time.Now(), done: make(chan error, 1)}
 	select {
 	case w.jobs <- j:
-	case <-w.closing:
+	case <-w.life.Done():
 		return driver.ErrClosed
 	case <-ctx.Done():
 		return ctx.Err()
@@ -83,7 +81,7 @@ func (w *writer) do(ctx context.Context, single bool, run func(*tx) error) error
 	}
 }
 
-// run serves jobs until the backend is closed, then shuts it.
+// run serves jobs until the backend is closed, then calls shut.
 func (w *writer) run(shut func() error) {
 	defer func() {
 		w.err = shut()
@@ -91,22 +89,16 @@ func (w *writer) run(shut func() error) {
 	}()
 	for {
 		select {
-		case <-w.closing:
+		case <-w.life.Done():
 			return
 		case j := <-w.jobs:
 			w.serve(w.gather([]*job{j}))
-			w.tidy()
+			w.sweepSome()
 		}
 	}
 }
 
-func jitter(pause time.Duration) time.Duration { return pause/2 + rand.N(pause) }
-
-func tooBusy(patience time.Duration, err error) error {
-	return fmt.Errorf("another process has been writing for %v: %w", patience, err)
-}
-
-// gather adds the jobs that wait to be taken.
+// gather adds the jobs that are waiting.
 func (w *writer) gather(batch []*job) []*job {
 	for len(batch) < maxBatch {
 		select {
@@ -121,16 +113,14 @@ func (w *writer) gather(batch []*job) []*job {
 
 // serve runs a batch as soon as no other process writes.
 func (w *writer) serve(batch []*job) {
-	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+	for try := 0; ; try++ {
 		err := w.attempt(batch)
-		if !busy(err) {
+		if !isBusy(err) {
 			return
 		}
-		select {
-		case <-w.closing:
+		if wait.Sleep(w.life, busyPause(try)) != nil {
 			answer(batch, driver.ErrClosed)
 			return
-		case <-time.After(jitter(pause)):
 		}
 		batch = w.gather(w.dismiss(batch, err))
 		if len(batch) == 0 {
@@ -139,14 +129,16 @@ func (w *writer) serve(batch []*job) {
 	}
 }
 
+func busyPause(try int) time.Duration { return wait.Jitter(wait.Backoff(try, firstPause, maxPause)) }
+
 // dismiss answers the jobs that have waited long enough, and returns the others.
 func (w *writer) dismiss(batch []*job, err error) []*job {
 	return slices.DeleteFunc(batch, func(j *job) bool {
 		switch {
 		case j.ctx.Err() != nil:
 			j.done <- fmt.Errorf("%w: %w", j.ctx.Err(), err)
-		case time.Since(j.start) > w.patience:
-			j.done <- tooBusy(w.patience, err)
+		case time.Since(j.start) > w.busyTimeout:
+			j.done <- tooBusy(w.busyTimeout, err)
 		default:
 			return false
 		}
@@ -154,8 +146,12 @@ func (w *writer) dismiss(batch []*job, err error) []*job {
 	})
 }
 
-// attempt runs a batch and answers its jobs, unless the file is busy. When a batch
-// fails each job is run by itself, so that none pays for another's error.
+func tooBusy(timeout time.Duration, err error) error {
+	return fmt.Errorf("another process has been writing for %v: %w", timeout, err)
+}
+
+// attempt runs a batch and answers its jobs, unless the file is busy. If a batch fails,
+// each job runs by itself, so that the others don't pay for one job's error.
 func (w *writer) attempt(batch []*job) error {
 	if err := w.checkFile(); err != nil {
 		answer(batch, err)
@@ -163,7 +159,7 @@ func (w *writer) attempt(batch []*job) error {
 	}
 	err := w.transact(batch)
 	switch {
-	case err == nil || busy(err):
+	case err == nil || isBusy(err):
 		return err
 	case len(batch) == 1:
 		answer(batch, err)
@@ -175,8 +171,8 @@ func (w *writer) attempt(batch []*job) error {
 	return nil
 }
 
-// checkFile finds out that somebody removed or replaced the file: whoever opens
-// the path now doesn't see our locks.
+// checkFile returns an error if the file was removed or replaced: processes that open the
+// path now don't see its locks.
 func (w *writer) checkFile() error {
 	now, err := os.Stat(w.path)
 	if err != nil {
@@ -188,45 +184,57 @@ func (w *writer) checkFile() error {
 	return nil
 }
 
-// transact runs the jobs in one transaction and answers them if it was committed.
-// A job's refusal is its answer; its failure fails the batch.
+// transact runs the jobs in one transaction, and answers them once it is committed. A fact
+// that a job reports is its answer; any other error fails the batch.
 func (w *writer) transact(batch []*job) error {
-	t := &tx{stmts: w.stmts, clock: w.clock}
-	alone := len(batch) == 1 && batch[0].single
-	if !alone {
-		if err := t.exec(t.begin); err != nil {
+	t := &tx{statements: &w.stmts, clock: w.clock}
+	bare := len(batch) == 1 && batch[0].single
+	if !bare {
+		if err := execute(t.begin); err != nil {
 			return err
 		}
 	}
 	answers := make([]error, len(batch))
 	for i, j := range batch {
-		if answers[i] = j.run(t); failed(answers[i]) {
-			return w.rollback(alone, answers[i])
+		if answers[i] = j.run(t); isUnknown(answers[i]) {
+			return w.rollback(bare, answers[i])
 		}
 	}
-	if !alone {
-		if err := t.exec(t.commit); err != nil {
-			return w.rollback(alone, err)
+	if !bare {
+		if err := execute(t.commit); err != nil {
+			return w.rollback(bare, err)
 		}
 	}
-	w.bell.ring(t.freed, w.clock.now())
-	w.sweep.credit += t.fresh
+	w.notifier.notify(t.freed, w.clock.now())
+	w.sweep.added += t.added
 	for i, j := range batch {
 		j.done <- answers[i]
 	}
 	return nil
 }
 
-func (w *writer) rollback(alone bool, err error) error {
-	if !alone {
-		// Some errors have ended the transaction already; then this one fails.
-		_ = w.stmts.exec(w.stmts.rollback)
+func (w *writer) rollback(bare bool, err error) error {
+	if !bare {
+		// Some errors have ended the transaction already.
+		_ = execute(w.stmts.rollback)
 	}
 	return err
 }
 
-// failed tells the failures of a job from the facts that it reports.
-func failed(err error) bool {
+// sweepSome makes a step of the sweeper when it is due. If it fails, its rows wait for the next round.
+func (w *writer) sweepSome() {
+	if w.sweep.added < sweepEvery {
+		return
+	}
+	w.sweep.added = 0
+	run := func(t *tx) error {
+		return w.sweep.step(t.statements, wallMicros()-w.sweep.idle.Microseconds(), t.clock.now())
+	}
+	_ = w.transact([]*job{{run: run, done: make(chan error, 1)}})
+}
+
+// isUnknown reports whether err is an error and not one of the driver's facts.
+func isUnknown(err error) bool {
 	return err != nil && !driver.Final(err) && !errors.Is(err, driver.ErrHeld) && !errors.Is(err, driver.ErrLost)
 }
 

@@ -1,6 +1,9 @@
 package sqlitelock
 
 import (
+	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -9,8 +12,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// TestBellBetweenProcesses has a waiter hear a child's release, and no other.
-func TestBellBetweenProcesses(t *testing.T) {
+// A child's release wakes the waiter for its lock, and no other.
+func TestNotifyBetweenProcesses(t *testing.T) {
 	path := lockFile(t)
 	b := connect(t, path)
 	mine, other := watch(t, b, "mine"), watch(t, b, "other")
@@ -18,7 +21,7 @@ func TestBellBetweenProcesses(t *testing.T) {
 	select {
 	case <-mine.Ready:
 	case <-time.After(time.Minute):
-		t.Fatal("a release in another process was not heard")
+		t.Fatal("a release in another process did not wake the waiter")
 	}
 	select {
 	case <-other.Ready:
@@ -39,15 +42,15 @@ func watch(t *testing.T, b *Backend, name string) driver.Watch {
 	return w
 }
 
-func TestBellSilentAfterClose(t *testing.T) {
+func TestWatchEndsWithClose(t *testing.T) {
 	b := connect(t, lockFile(t))
 	w, err := b.Watch(t.Context(), request("x", driver.Exclusive, long))
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.Close()
-	if len(b.bell.watchers) != 0 {
-		t.Errorf("%d watchers after Close", len(b.bell.watchers))
+	if len(b.notifier.watchers) != 0 {
+		t.Errorf("%d watchers after Close", len(b.notifier.watchers))
 	}
 }
 
@@ -63,21 +66,53 @@ func TestRemoteDisk(t *testing.T) {
 	}
 	// The numbers are the kernel's and, for the last two, those of the file systems' own sources.
 	for name, magic := range map[string]uint32{"FUSE": 0x65735546, "9p": 0x01021997, "GFS2": 0x01161970, "OCFS2": 0x7461636f, "Lustre": 0x0bd00bd0, "GPFS": 0x47504653} {
-		if remote[magic] == "" {
-			t.Errorf("%s is taken for a local disk", name)
+		if remoteDisks[magic] == "" {
+			t.Errorf("%s is accepted as a local disk", name)
 		}
 	}
 }
 
-func TestNamespaceShift(t *testing.T) {
+func TestNamespaceOffset(t *testing.T) {
 	for text, want := range map[string]int64{
 		"monotonic           0         0\nboottime            0         0\n": 0,
 		"monotonic   -3600   500\nboottime  7  0\n":                          -3600*int64(time.Second) + 500,
 		"1 10 0\n7 20 0\n": 10 * int64(time.Second),
 		"":                 0,
 	} {
-		if got := parseShift([]byte(text)); got != want {
+		if got := parseOffset([]byte(text)); got != want {
 			t.Errorf("%q: %d; want %d", text, got, want)
 		}
+	}
+}
+
+// The notifier's file has the permissions of the database, whatever the umask is, so that all
+// users of the database can open it.
+func TestNotifierFileIsLikeTheDatabase(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o022))
+	path := filepath.Join(t.TempDir(), "locks.db")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o660); err != nil {
+		t.Fatal(err)
+	}
+	connect(t, path)
+	fi, err := os.Stat(path + "-bell")
+	if err != nil || fi.Mode().Perm() != 0o660 {
+		t.Errorf("-bell: %v, %v", fi.Mode(), err)
+	}
+}
+
+// Without the notifier's file waiters poll, and nothing fails.
+func TestNoNotifierFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "locks.db")
+	if err := os.Mkdir(path+"-bell", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b := connect(t, path)
+	r := request("x", 1, long)
+	take(t, b, r)
+	if err := b.Release(t.Context(), r.Hold); err != nil {
+		t.Error(err)
 	}
 }

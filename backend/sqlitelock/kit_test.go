@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,6 +16,75 @@ import (
 
 	"github.com/distlock/distlock/driver"
 )
+
+// long is a TTL that doesn't end within a test.
+const long = time.Hour
+
+func lockFile(t testing.TB) string {
+	t.Helper()
+	return filepath.Join(t.TempDir(), "locks.db")
+}
+
+// connect opens path, as another process would.
+func connect(t testing.TB, path string) *Backend {
+	t.Helper()
+	return connectWith(t, path, nil)
+}
+
+func connectWith(t testing.TB, path string, opt *Options) *Backend {
+	t.Helper()
+	b, err := OpenFile(context.Background(), path, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+func request(name string, mode driver.Mode, ttl time.Duration) driver.Request {
+	r := driver.Request{Hold: driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: mode, TTL: ttl}, Fences: 1}
+	if mode == driver.Counted {
+		r.Limit = 2
+	}
+	return r
+}
+
+func take(t testing.TB, b *Backend, r driver.Request) driver.Grant {
+	t.Helper()
+	g, err := b.Acquire(t.Context(), r)
+	if err != nil {
+		t.Fatalf("acquire %q: %v", r.Name, err)
+	}
+	return g
+}
+
+func refused(t testing.TB, b *Backend, r driver.Request) *driver.HeldError {
+	t.Helper()
+	g, err := b.Acquire(t.Context(), r)
+	var held *driver.HeldError
+	if !errors.As(err, &held) {
+		t.Fatalf("acquire %q: %+v, %v; want a refusal", r.Name, g, err)
+	}
+	return held
+}
+
+func free(t testing.TB, b *Backend, r driver.Request) {
+	t.Helper()
+	if err := b.Release(t.Context(), r.Hold); err != nil {
+		t.Fatalf("release %q: %v", r.Name, err)
+	}
+}
+
+func wantIs(t testing.TB, err, target error) {
+	t.Helper()
+	if !errors.Is(err, target) {
+		t.Fatalf("got %v; want %v", err, target)
+	}
+}
 
 // The test binary is its own child process: with childEnv set it plays a role.
 const childEnv = "SQLITELOCK_TEST_CHILD"
@@ -71,7 +141,7 @@ func selfPath(t testing.TB) string {
 	return path
 }
 
-// line is what the child says next.
+// line returns the next line of the child's output.
 func (c *child) line(t testing.TB) string {
 	t.Helper()
 	s, err := c.out.ReadString('\n')
@@ -81,7 +151,7 @@ func (c *child) line(t testing.TB) string {
 	return strings.TrimSpace(s)
 }
 
-// kill ends the child by SIGKILL, and returns when it is gone.
+// kill ends the child with SIGKILL, and returns when it is gone.
 func (c *child) kill(t testing.TB) {
 	t.Helper()
 	if err := c.cmd.Process.Kill(); err != nil {
@@ -90,7 +160,7 @@ func (c *child) kill(t testing.TB) {
 	_ = c.cmd.Wait()
 }
 
-// finish waits for the child to end well.
+// finish waits for the child to succeed.
 func (c *child) finish(t testing.TB) {
 	t.Helper()
 	rest, _ := io.ReadAll(c.out)
@@ -144,7 +214,7 @@ func addOne(path string, fence uint64) error {
 	return os.WriteFile(path, fmt.Appendf(nil, "%d %d", n+1, fence), 0o600)
 }
 
-// poll asks until it gets the lock.
+// poll retries until it gets the lock.
 func poll(ctx context.Context, b *Backend, r driver.Request) (driver.Grant, error) {
 	for {
 		g, err := b.Acquire(ctx, r)
@@ -159,7 +229,7 @@ func poll(ctx context.Context, b *Backend, r driver.Request) (driver.Grant, erro
 	}
 }
 
-// holdRole takes a lock and says its fence.
+// holdRole takes a lock and prints its fence.
 func holdRole(args []string) error {
 	b, err := OpenFile(context.Background(), args[0], nil)
 	if err != nil {
@@ -192,14 +262,14 @@ func stuckRole(args []string) error {
 	})
 }
 
-// openRole says what opening a path brings.
+// openRole opens a path and prints the error.
 func openRole(args []string) error {
 	_, err := OpenFile(context.Background(), args[0], nil)
 	fmt.Printf("%t %v\n", errors.Is(err, driver.ErrInvalid), err)
 	return nil
 }
 
-// turnRole takes a lock and gives it back.
+// turnRole takes and releases a lock.
 func turnRole(args []string) error {
 	ctx := context.Background()
 	b, err := OpenFile(ctx, args[0], nil)

@@ -17,9 +17,9 @@ func queue(name string, mode driver.Mode, ttl time.Duration) driver.Request {
 	return r
 }
 
-// TestLine has readers and writers in line: readers that meet only readers ahead
-// enter together, and nobody passes.
-func TestLine(t *testing.T) {
+// Readers with only readers ahead of them in the queue enter together, and no request passes
+// the queue.
+func TestQueue(t *testing.T) {
 	b := connect(t, lockFile(t))
 	w1, w2 := request("x", driver.Write, long), queue("x", driver.Write, long)
 	r1, r2, r3 := queue("x", driver.Read, long), queue("x", driver.Read, long), queue("x", driver.Read, long)
@@ -33,13 +33,13 @@ func TestLine(t *testing.T) {
 	}
 	order := []string{r1.Owner, r2.Owner, w2.Owner, r3.Owner}
 	if got := owners(info.Waiters); !slices.Equal(got, order) || info.WaiterCount != 4 {
-		t.Errorf("line %v; want %v", got, order)
+		t.Errorf("queue %v; want %v", got, order)
 	}
 	free(t, b, w1)
 	take(t, b, r2)
 	take(t, b, r1)
 	if held := refused(t, b, r3); len(held.Holders) != 1 || held.Holders[0].Owner != w2.Owner {
-		t.Errorf("in the way: %+v; want the writer in line", held.Holders)
+		t.Errorf("in the way: %+v; want the queued writer", held.Holders)
 	}
 	free(t, b, w2)
 	take(t, b, r3)
@@ -53,27 +53,27 @@ func owners(hs []driver.Holder) []string {
 	return o
 }
 
-// TestDeadPlace has a place end by the clock, ahead of a living one.
-func TestDeadPlace(t *testing.T) {
+// A place in the queue expires ahead of a living one.
+func TestExpiredPlace(t *testing.T) {
 	var now int64
 	path := lockFile(t)
 	b := openAt(t, path, "boot", 0)
 	b.w.clock.now = func() int64 { return now }
 	holder := request("x", driver.Counted, 10*time.Second)
 	holder.Limit = 1
-	dead, alive := holder, holder
-	dead.Owner, dead.TTL, dead.Queue = driver.NewOwner(), time.Second, true
+	expired, alive := holder, holder
+	expired.Owner, expired.TTL, expired.Queue = driver.NewOwner(), time.Second, true
 	alive.Owner, alive.TTL, alive.Queue = driver.NewOwner(), time.Minute, true
 	take(t, b, holder)
-	refused(t, b, dead)
+	refused(t, b, expired)
 	refused(t, b, alive)
 	free(t, b, holder)
 	if held := refused(t, b, alive); held.Retry != time.Second {
-		t.Errorf("Retry %v; want the dead place's end in 1s", held.Retry)
+		t.Errorf("Retry %v; want the expired place's end in 1s", held.Retry)
 	}
 	now = int64(time.Second)
 	take(t, b, alive)
-	wantIs(t, b.Release(t.Context(), dead.Hold), driver.ErrLost)
+	wantIs(t, b.Release(t.Context(), expired.Hold), driver.ErrLost)
 }
 
 func TestList(t *testing.T) {
@@ -113,7 +113,7 @@ func TestList(t *testing.T) {
 func TestRenewMany(t *testing.T) {
 	b := connect(t, lockFile(t))
 	var holds []driver.Hold
-	for i := range 3*renewChunk + 1 {
+	for i := range 3*renewBatch + 1 {
 		r := request(fmt.Sprint("x", i), driver.Exclusive, long)
 		if i%10 != 0 {
 			take(t, b, r)

@@ -11,7 +11,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// writeLock keeps all others from writing until unlock is called.
+// writeLock keeps others from writing until unlock is called.
 func writeLock(t *testing.T, path string) (unlock func()) {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+path)
@@ -56,24 +56,24 @@ func TestContextEndsWhileAnotherWrites(t *testing.T) {
 	}
 	info, err := b.Inspect(t.Context(), "mine")
 	if err != nil || len(info.Holders) != 1 {
-		t.Errorf("a reader waits for nobody: %+v, %v", info, err)
+		t.Errorf("a reader does not wait for writers: %+v, %v", info, err)
 	}
 	// The writer drops abandoned jobs before it takes in another one.
 	b.w.jobs <- &job{ctx: t.Context(), run: func(*tx) error { return nil }, start: time.Now(), done: make(chan error, 1)}
 	unlock()
-	// What was abandoned doesn't land later.
+	// The abandoned jobs don't land later.
 	take(t, b, request("x", driver.Exclusive, long))
 	free(t, b, mine)
 }
 
-func unknown(err error) bool { return err != nil && failed(err) }
+func unknown(err error) bool { return err != nil && isUnknown(err) }
 
 func TestBusyTimeout(t *testing.T) {
 	path := lockFile(t)
 	b := connectWith(t, path, &Options{BusyTimeout: time.Second}) // which its Close needs, too
 	defer writeLock(t, path)()
 	_, err := b.Acquire(t.Context(), request("x", driver.Exclusive, long))
-	if !unknown(err) || !busy(err) {
+	if !unknown(err) || !isBusy(err) {
 		t.Fatalf("got %v; want SQLITE_BUSY as an unknown outcome", err)
 	}
 }
@@ -115,7 +115,7 @@ func TestFileRemoved(t *testing.T) {
 	}
 }
 
-// TestFull has SQLite run out of pages.
+// TestFull lets SQLite run out of pages.
 func TestFull(t *testing.T) {
 	b := connect(t, lockFile(t))
 	mine := request("mine", driver.Exclusive, long)
@@ -157,7 +157,7 @@ func fill(t *testing.T, b *Backend) error {
 	return nil
 }
 
-// TestOneFailureInABatch has a job that fails beside jobs that don't.
+// TestOneFailureInABatch runs a job that fails beside jobs that don't.
 func TestOneFailureInABatch(t *testing.T) {
 	b := connect(t, lockFile(t))
 	bad := errors.New("bad")
@@ -195,7 +195,7 @@ func TestOneFailureInABatch(t *testing.T) {
 	}
 }
 
-// Who opens a file that is in use writes nothing, so it waits for nobody who writes.
+// Opening a file that is in use writes nothing, so it does not wait for writers.
 func TestOpenAgainWhileAnotherWrites(t *testing.T) {
 	path := lockFile(t)
 	connect(t, path)

@@ -1,0 +1,180 @@
+package sqlitelock
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// notifier wakes waiters in other processes. A release changes the slot of its name in a
+// small file next to the database. Waiters watch the file with inotify, and look whether
+// their slot has changed. A notification that is lost, because a process was killed, costs
+// a delay: the core retries by itself.
+type notifier struct {
+	file *os.File
+
+	mu       sync.Mutex
+	watchers map[*slotWatcher]struct{}
+	closed   bool
+	events   *os.File      // inotify, from the first slotWatcher on
+	ended    chan struct{} // closed when no more events are read
+}
+
+// slotWatcher waits for its slot to differ from seen.
+type slotWatcher struct {
+	slot  int64
+	seen  uint64
+	ready wait.Signal
+}
+
+const (
+	slots    = 4096
+	slotSize = 8
+)
+
+func slotOf(name string) int64 {
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, name)
+	return int64(h.Sum32()%slots) * slotSize
+}
+
+// newNotifier opens the file, or makes it with the permissions and the owner of the
+// database, as SQLite does with its own files. If it can't be opened, waiters poll.
+func newNotifier(path string) (*notifier, error) {
+	like, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	n := &notifier{watchers: map[*slotWatcher]struct{}{}}
+	n.file, err = os.OpenFile(path+"-bell", os.O_RDWR|os.O_CREATE|os.O_EXCL, like.Mode().Perm())
+	if err == nil {
+		copyOwner(n.file, like)
+		return n, nil
+	}
+	if n.file, err = os.OpenFile(path+"-bell", os.O_RDWR, 0); err != nil {
+		n.file = nil
+	}
+	return n, nil
+}
+
+// copyOwner gives f the permissions of another file, whatever the umask is, and its owner if
+// this process may.
+func copyOwner(f *os.File, like os.FileInfo) {
+	_ = f.Chmod(like.Mode().Perm())
+	if st, ok := like.Sys().(*syscall.Stat_t); ok {
+		_ = f.Chown(int(st.Uid), int(st.Gid))
+	}
+}
+
+// notify wakes the waiters for names.
+func (n *notifier) notify(names []string, now int64) {
+	if n.file == nil {
+		return
+	}
+	var slot [slotSize]byte
+	binary.NativeEndian.PutUint64(slot[:], uint64(now))
+	for _, name := range names {
+		// If it fails, waiters retry by themselves.
+		_, _ = n.file.WriteAt(slot[:], slotOf(name))
+	}
+}
+
+// watch returns an armed watch.
+func (n *notifier) watch(name string) (driver.Watch, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.start(); err != nil {
+		return driver.Watch{}, err
+	}
+	w := &slotWatcher{slot: slotOf(name), ready: wait.NewSignal()}
+	w.seen = n.read(w.slot)
+	n.watchers[w] = struct{}{}
+	return driver.Watch{Ready: w.ready, Close: func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.watchers, w)
+	}}, nil
+}
+
+// start makes the kernel report changes, once.
+func (n *notifier) start() error {
+	switch {
+	case n.closed:
+		return driver.ErrClosed
+	case n.file == nil:
+		return driver.ErrSkip
+	case n.events != nil:
+		return nil
+	}
+	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("%w: inotify: %w", driver.ErrSkip, err)
+	}
+	events := os.NewFile(uintptr(fd), "inotify")
+	// By descriptor: the path may lead to another file by now.
+	if _, err := unix.InotifyAddWatch(fd, fmt.Sprintf("/proc/self/fd/%d", n.file.Fd()), unix.IN_MODIFY); err != nil {
+		return errors.Join(fmt.Errorf("%w: inotify: %w", driver.ErrSkip, err), events.Close())
+	}
+	n.events, n.ended = events, make(chan struct{})
+	go n.readEvents()
+	return nil
+}
+
+// readEvents wakes watchers until the notifier is closed.
+func (n *notifier) readEvents() {
+	defer close(n.ended)
+	buf := make([]byte, 4096)
+	for {
+		if _, err := n.events.Read(buf); err != nil {
+			return
+		}
+		n.wake()
+	}
+}
+
+func (n *notifier) wake() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for w := range n.watchers {
+		now := n.read(w.slot)
+		if now == w.seen {
+			continue
+		}
+		w.seen = now
+		w.ready.Notify()
+	}
+}
+
+// read returns a slot's value; 0 where nothing was ever written.
+func (n *notifier) read(slot int64) uint64 {
+	var v [slotSize]byte
+	_, _ = n.file.ReadAt(v[:], slot)
+	return binary.NativeEndian.Uint64(v[:])
+}
+
+// close is called after the last notify.
+func (n *notifier) close() error {
+	n.mu.Lock()
+	n.closed = true
+	events := n.events
+	n.mu.Unlock()
+	switch {
+	case n.file == nil:
+		return nil
+	case events == nil:
+		return n.file.Close()
+	}
+	err := events.Close()
+	<-n.ended
+	return errors.Join(err, n.file.Close())
+}

@@ -1,0 +1,331 @@
+package sqlitelock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"modernc.org/sqlite"
+	lib "modernc.org/sqlite/lib"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
+)
+
+// The file's header has the mark "dlck" and the version of the tables.
+const (
+	applicationID = 0x646c636b
+	schemaVersion = 1
+)
+
+// In claims, fence is 0 for a place in the queue, and ticket is 0 for a hold. Times are in
+// nanoseconds of the clock that meta.boot names. meta.swept is at least the number of
+// every lock whose row was swept.
+const schema = `
+CREATE TABLE meta (
+	boot  TEXT NOT NULL,
+	swept INTEGER NOT NULL
+) STRICT;
+CREATE TABLE locks (
+	name   TEXT PRIMARY KEY,
+	kind   INTEGER NOT NULL,
+	lim    INTEGER NOT NULL,
+	number INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE claims (
+	name   TEXT NOT NULL,
+	owner  TEXT NOT NULL,
+	mode   INTEGER NOT NULL,
+	ticket INTEGER NOT NULL,
+	fence  INTEGER NOT NULL,
+	since  INTEGER NOT NULL,
+	until  INTEGER NOT NULL,
+	meta   TEXT NOT NULL,
+	PRIMARY KEY (name, owner)
+) STRICT, WITHOUT ROWID;
+INSERT INTO meta VALUES ('', 0);
+`
+
+const (
+	// sqlLoad reads all of one name. It returns no row if another boot has taken the file over.
+	sqlLoad = `
+SELECT m.swept, coalesce(l.kind, 0), coalesce(l.lim, 0), coalesce(l.number, 0),
+       c.owner, c.mode, c.ticket, c.fence, c.since, c.until, c.meta
+FROM meta m LEFT JOIN locks l ON l.name = ?1 LEFT JOIN claims c ON c.name = ?1
+WHERE m.boot = ?2`
+
+	sqlPutLock = `
+INSERT INTO locks (name, kind, lim, number) VALUES (?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, lim = excluded.lim, number = excluded.number`
+
+	sqlPutClaim = `
+INSERT INTO claims (name, owner, mode, ticket, fence, since, until, meta) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (name, owner) DO UPDATE SET mode = excluded.mode, ticket = excluded.ticket,
+	fence = excluded.fence, since = excluded.since, until = excluded.until, meta = excluded.meta`
+
+	sqlDeleteExpired = `DELETE FROM claims WHERE name = ? AND until <= ?`
+
+	sqlRenew      = `UPDATE claims SET until = max(until, ?) WHERE name = ? AND owner = ? AND fence > 0 AND until > ?`
+	sqlShorten    = `UPDATE claims SET until = ? WHERE name = ? AND owner = ? AND fence > 0 AND until > ?`
+	sqlRaiseFence = `UPDATE locks SET number = max(number, ?) WHERE name = ?`
+	sqlRelease    = `DELETE FROM claims WHERE name = ? AND owner = ? RETURNING until`
+
+	sqlSweepEnd     = `SELECT max(name) FROM (SELECT name FROM locks WHERE name > ? ORDER BY name LIMIT ?)`
+	sqlSweepClaims  = `DELETE FROM claims WHERE name > ? AND name <= ? AND until <= ?`
+	sqlSweepNumbers = `UPDATE meta SET swept = max(swept, ?)`
+	sqlSweepLocks   = `
+DELETE FROM locks WHERE name > ? AND name <= ? AND number <= ?
+AND NOT EXISTS (SELECT 1 FROM claims WHERE claims.name = locks.name)`
+
+	sqlBoot = `SELECT count(*) FROM meta WHERE boot = ?`
+	sqlList = `SELECT DISTINCT name FROM claims WHERE name >= ? AND name > ? AND until > ? ORDER BY name LIMIT ?`
+)
+
+// clock is the clock by which holds end.
+type clock struct {
+	// boot names the life of the clock. Holds of another boot are dead.
+	boot string
+
+	// now returns nanoseconds, the same for all processes of the host.
+	now func() int64
+}
+
+// wallMicros returns the wall clock in µs. It may jump: grants only use it as the lower
+// bound of their numbers.
+func wallMicros() int64 { return time.Now().UnixMicro() }
+
+// resultCode returns SQLite's primary result code; 0 if err is not SQLite's.
+func resultCode(err error) int {
+	if e := (*sqlite.Error)(nil); errors.As(err, &e) {
+		return e.Code() & 0xff
+	}
+	return 0
+}
+
+// isBusy reports whether err says that another process was writing, so nothing was done.
+func isBusy(err error) bool { return resultCode(err) == lib.SQLITE_BUSY }
+
+var errAnotherBoot = fmt.Errorf("%w: a process on another host or boot has taken the lock file over; it must be used on one host only", driver.ErrInvalid)
+
+// setUp makes the tables of a new file, turns WAL on, and makes the file of this boot. Several
+// processes may do so at once.
+func setUp(ctx context.Context, conn *sql.Conn, boot string) error {
+	// The header comes first, so that the database of another program stays untouched.
+	fresh, err := checkHeader(ctx, conn)
+	if err != nil {
+		return err
+	}
+	var mode string
+	if err := conn.QueryRowContext(ctx, "PRAGMA journal_mode=WAL").Scan(&mode); err != nil {
+		return err
+	}
+	if mode != "wal" {
+		return fmt.Errorf("%w: the disk can't share memory between processes (journal mode %s instead of wal)", driver.ErrInvalid, mode)
+	}
+	if !fresh {
+		// A file of this boot needs no write, for which a busy process could make it wait.
+		if stored, err := bootOf(ctx, conn); err != nil || stored == boot {
+			return err
+		}
+	}
+	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+		return err
+	}
+	err = migrate(ctx, conn, boot)
+	if err == nil {
+		_, err = conn.ExecContext(ctx, "COMMIT")
+	}
+	if err != nil {
+		// Some errors have ended the transaction already.
+		_, _ = conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
+	}
+	return err
+}
+
+// checkHeader reports whether the file is new. It returns ErrInvalid for a file that is
+// neither new nor made by a known version.
+func checkHeader(ctx context.Context, conn *sql.Conn) (fresh bool, err error) {
+	var app, version, tables int64
+	row := conn.QueryRowContext(ctx, `SELECT
+		(SELECT application_id FROM pragma_application_id),
+		(SELECT user_version FROM pragma_user_version),
+		(SELECT count(*) FROM sqlite_schema)`)
+	if err := row.Scan(&app, &version, &tables); err != nil {
+		return false, err
+	}
+	switch {
+	case app == 0 && version == 0 && tables == 0:
+		return true, nil
+	case app != applicationID:
+		return false, fmt.Errorf("%w: this is the database of another program; distlock wants a file of its own", driver.ErrInvalid)
+	case version > schemaVersion:
+		return false, fmt.Errorf("%w: the file has schema version %d, this program knows %d: a newer distlock made it", driver.ErrInvalid, version, schemaVersion)
+	case version != schemaVersion:
+		return false, fmt.Errorf("%w: the file has schema version %d, which never existed", driver.ErrInvalid, version)
+	}
+	return false, nil
+}
+
+// migrate makes the tables in a new file, and deletes the holds of an earlier boot.
+func migrate(ctx context.Context, conn *sql.Conn, boot string) error {
+	fresh, err := checkHeader(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if fresh {
+		header := fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)
+		if _, err := conn.ExecContext(ctx, header+schema); err != nil {
+			return err
+		}
+	}
+	if stored, err := bootOf(ctx, conn); err != nil || stored == boot {
+		return err
+	}
+	if _, err := conn.ExecContext(ctx, "DELETE FROM claims"); err != nil {
+		return err
+	}
+	_, err = conn.ExecContext(ctx, "UPDATE meta SET boot = ?", boot)
+	return err
+}
+
+// bootOf returns the boot that the file's holds belong to.
+func bootOf(ctx context.Context, conn *sql.Conn) (boot string, err error) {
+	err = conn.QueryRowContext(ctx, "SELECT boot FROM meta").Scan(&boot)
+	return boot, err
+}
+
+// lockState is what the file has of one name.
+type lockState struct {
+	claims.Lock
+	fresh   bool // there is no row yet
+	expired int  // rows of claims that have ended
+	swept   int64
+}
+
+// load reads name as of now, with a statement of sqlLoad.
+func load(ctx context.Context, stmt *sql.Stmt, name, boot string, now int64) (*lockState, error) {
+	rows, err := stmt.QueryContext(ctx, name, boot)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var l *lockState
+	for rows.Next() {
+		if l == nil {
+			l = &lockState{}
+		}
+		if err := l.scan(rows, now); err != nil {
+			return nil, err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	if l == nil {
+		return nil, errAnotherBoot
+	}
+	l.fresh, l.Number = l.Number == 0, max(l.Number, l.swept)
+	l.Sort()
+	return l, nil
+}
+
+func (l *lockState) scan(rows *sql.Rows, now int64) error {
+	var owner, meta sql.NullString
+	var mode, ticket, fence, since, until sql.NullInt64
+	err := rows.Scan(&l.swept, &l.Kind, &l.Limit, &l.Number, &owner, &mode, &ticket, &fence, &since, &until, &meta)
+	if err != nil || !owner.Valid {
+		return err
+	}
+	if until.Int64 <= now {
+		l.expired++
+		return nil
+	}
+	l.Claims = append(l.Claims, claims.Claim{
+		Owner: owner.String, Mode: driver.Mode(mode.Int64), Ticket: ticket.Int64, Fence: fence.Int64,
+		Since: since.Int64, Until: until.Int64, Meta: meta.String,
+	})
+	return nil
+}
+
+// statements are the writer's prepared statements. They run without a context: each is
+// short, and callers do not wait for the writer beyond their own context.
+type statements struct {
+	begin, commit, rollback *sql.Stmt
+
+	load, putLock, putClaim, deleteExpired *sql.Stmt
+	renew, shorten, raiseFence, release    *sql.Stmt
+	sweepEnd, sweepClaims                  *sql.Stmt
+	sweepNumbers, sweepLocks               *sql.Stmt
+
+	all []*sql.Stmt
+}
+
+func (s *statements) prepare(ctx context.Context, conn *sql.Conn) error {
+	for stmt, text := range map[**sql.Stmt]string{
+		&s.begin: "BEGIN IMMEDIATE", &s.commit: "COMMIT", &s.rollback: "ROLLBACK",
+		&s.load: sqlLoad, &s.putLock: sqlPutLock, &s.putClaim: sqlPutClaim, &s.deleteExpired: sqlDeleteExpired,
+		&s.renew: sqlRenew, &s.shorten: sqlShorten, &s.raiseFence: sqlRaiseFence, &s.release: sqlRelease,
+		&s.sweepEnd: sqlSweepEnd, &s.sweepClaims: sqlSweepClaims,
+		&s.sweepNumbers: sqlSweepNumbers, &s.sweepLocks: sqlSweepLocks,
+	} {
+		p, err := conn.PrepareContext(ctx, text)
+		if err != nil {
+			return err
+		}
+		*stmt, s.all = p, append(s.all, p)
+	}
+	return nil
+}
+
+// close must come before the connection's Close. Otherwise SQLite keeps the file open, and
+// leaves the WAL beside it.
+func (s *statements) close() error {
+	var errs []error
+	for _, stmt := range s.all {
+		errs = append(errs, stmt.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func execute(s *sql.Stmt, args ...any) error {
+	_, err := s.ExecContext(context.Background(), args...)
+	return err
+}
+
+// The pace of the sweeper: it visits two rows for each row added, in steps.
+const (
+	sweepEvery = 128
+	sweepStep  = 2 * sweepEvery
+	sweepIdle  = time.Minute
+)
+
+// sweeper removes the rows of names that were not used for a while, so that a program that
+// locks "order:1", "order:2" and so on has a file of bounded size. It raises meta.swept to
+// at least their numbers, and every new row starts above it.
+type sweeper struct {
+	idle  time.Duration // how long a name is unused before its row goes
+	added int           // rows since the last step
+	after string        // where the next step begins
+}
+
+// step visits the next rows, and removes those whose last grant had a number up to limit.
+func (s *sweeper) step(st *statements, limit, now int64) error {
+	var end sql.NullString
+	if err := st.sweepEnd.QueryRowContext(context.Background(), s.after, sweepStep).Scan(&end); err != nil {
+		return err
+	}
+	after := s.after
+	s.after = end.String
+	if !end.Valid {
+		return nil
+	}
+	if err := execute(st.sweepClaims, after, end, now); err != nil {
+		return err
+	}
+	if err := execute(st.sweepNumbers, limit); err != nil {
+		return err
+	}
+	return execute(st.sweepLocks, after, end, limit)
+}
