@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -45,7 +46,7 @@ func (c *conn) want(ok bool, format string, args ...any) {
 }
 
 func (c *conn) call(name string) (end func()) {
-	return c.doing.begin(name + " on connection " + c.label)
+	return c.activity.begin(name + " on connection " + c.label)
 }
 
 // acquire makes an attempt and remembers what it may have left in the store.
@@ -216,4 +217,128 @@ func (c *conn) optional(err error, call string) {
 	case err != nil:
 		c.broke("%s on connection %s answered %s; want success", call, c.label, answer(err))
 	}
+}
+
+// fallSilent lets the connection do as a process that died: it renews nothing, and a
+// session ends.
+func (c *conn) fallSilent() {
+	if c.caps.Session {
+		c.close()
+	}
+}
+
+// seen is the one hold on r's lock, as Inspect tells it.
+func (c *conn) seen(r driver.Request) driver.Hold {
+	info := c.inspect(r.Name)
+	if len(info.Holders) != 1 {
+		c.want(c.over(), "Inspect tells who holds: got %d holders, want 1", len(info.Holders))
+		return r.Hold
+	}
+	return driver.Hold{Name: info.Name, Owner: info.Holders[0].Owner, Mode: info.Holders[0].Mode}
+}
+
+func tryOnce(c *conn, r driver.Request) (driver.Grant, bool) {
+	g, err := c.acquire(r)
+	if err != nil {
+		if !errors.Is(err, driver.ErrHeld) {
+			c.heldError(g, err, "an attempt is granted or refused")
+		}
+		c.sleep(c.pause())
+	}
+	return g, err == nil
+}
+
+// armedWatch is an armed watch of a scene; nil Ready if the scene is over.
+type armedWatch struct {
+	driver.Watch
+	c *conn
+}
+
+// watch arms a watch for r, or ends the scene if the backend can't.
+func (c *conn) watch(r driver.Request) armedWatch { return c.watchWith(c.ctx, r) }
+
+func (c *conn) watchWith(ctx context.Context, r driver.Request) armedWatch {
+	if c.over() {
+		return armedWatch{c: c}
+	}
+	defer c.call("Watch")()
+	w, ok := c.Backend.(driver.Watcher)
+	if !ok {
+		c.fail(ErrNotClaimed)
+		return armedWatch{c: c}
+	}
+	watch, err := w.Watch(ctx, r)
+	if c.optional(err, "Watch"); err != nil {
+		return armedWatch{c: c}
+	}
+	c.remember(r.Hold)
+	return armedWatch{watch, c}
+}
+
+// wantSignal must be signalled in time.
+func (b armedWatch) wantSignal(rule string) {
+	if b.c.over() {
+		return
+	}
+	select {
+	case _, open := <-b.Ready:
+		b.c.want(open, "Ready is not closed")
+	case <-time.After(b.c.Slack):
+		b.c.broke("%s: no signal on connection %s within %v", rule, b.c.label, b.c.Slack)
+	case <-b.c.ctx.Done():
+		b.c.broke("%s: no signal on connection %s until the check timed out", rule, b.c.label)
+	}
+}
+
+// drain drops a spare signal.
+func (b armedWatch) drain() {
+	select {
+	case <-b.Ready:
+	default:
+	}
+}
+
+// end closes the watch, also when the scene is over.
+func (b armedWatch) end() {
+	if b.Close != nil {
+		defer b.c.call("Watch.Close")()
+		b.Close()
+	}
+}
+
+// giveUp releases whatever r's owner may have, as the core does after each wait that
+// brought nothing.
+func (c *conn) giveUp(r driver.Request) {
+	if !c.over() {
+		defer c.call("Release")()
+		c.Release(c.ctx, r.Hold)
+	}
+}
+
+// revoke must answer with an error of this kind; nil: success.
+func (c *conn) revoke(h driver.Hold, kind error, rule string) {
+	if c.over() {
+		return
+	}
+	err := c.ask(h)
+	c.want(errors.Is(err, kind), "%s: Revoke on connection %s answered %s; want %s", rule, c.label, answer(err), nameOf(kind))
+}
+
+// revokeSilent must succeed or tell that this holder can't be asked.
+func (c *conn) revokeSilent(h driver.Hold, who string) {
+	if c.over() {
+		return
+	}
+	err := c.ask(h)
+	c.want(err == nil || errors.Is(err, driver.ErrUnsupported), "%s is asked in vain: Revoke on connection %s answered %s; want success or ErrUnsupported", who, c.label, answer(err))
+}
+
+// ask calls Revoke with what it may rely on, and no more.
+func (c *conn) ask(h driver.Hold) error {
+	r, ok := c.Backend.(driver.Revoker)
+	if !ok {
+		return driver.ErrUnsupported
+	}
+	defer c.call("Revoke")()
+	return r.Revoke(c.ctx, driver.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode})
 }

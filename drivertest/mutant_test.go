@@ -21,7 +21,7 @@ type mutant struct {
 }
 
 func mutants() []mutant {
-	return slices.Concat(holdMutants, fenceMutants, modeMutants, lineMutants, watchMutants, revokeMutants, fixedMutants, nameMutants, lifeMutants)
+	return slices.Concat(holdMutants, fenceMutants, modeMutants, queueMutants, watchMutants, revokeMutants, fixedMutants, nameMutants, lifeMutants)
 }
 
 // TestEveryCheckCanFail shows that there is no check without a mutant of its own.

@@ -4,64 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 )
-
-// cleanupTime bounds what a check does after its end to leave nothing behind.
-const cleanupTime = 5 * time.Second
-
-// openTime bounds the first connection, if Harness.Timeout does not.
-const openTime = 30 * time.Second
-
-// need is what a backend has to claim for a promise to be about it.
-type need struct {
-	modes     driver.ModeSet
-	fence     bool
-	floor     bool
-	downgrade bool
-	line      bool
-	ownTTL    bool // each hold ends by its own TTL, not with a session
-	session   bool
-	fixed     bool // a session backend's fixed holds end by their TTL
-	revocable bool
-	cut       bool // Harness.Cut
-	refuses   bool // Harness.Refuses
-}
-
-func (n need) met(c driver.Caps, h *Harness) bool {
-	return c.Modes&n.modes == n.modes &&
-		(c.Fence || !n.fence) && (c.Floor || !n.floor) && (c.Downgrade || !n.downgrade) &&
-		(!n.line || n.lined(c)) && (!c.Session || !n.ownTTL) && (c.Session || !n.session) &&
-		(c.Fixed || !n.fixed) && (c.Revocable != 0 || !n.revocable) &&
-		(h.Cut != nil || !n.cut) && (h.Refuses != nil || !n.refuses)
-}
-
-// lined: all the modes that a promise about the line is about have one.
-func (n need) lined(c driver.Caps) bool {
-	for m := driver.Exclusive; m <= driver.Counted; m++ {
-		if n.modes.Has(m) && c.QueueingOf(m) == driver.QueueNever {
-			return false
-		}
-	}
-	return c.Queueing != driver.QueueNever
-}
 
 // scene is one run of one promise: two connections at a time to one store, names that nobody
 // else uses, and the first thing that went wrong. After that all its helpers do
 // nothing, so that a check reads as a straight line.
 type scene struct {
 	config
-	ctx    context.Context
-	doing  *activity
-	mode   driver.Mode // of the requests it makes
-	prefix string      // of the names it uses
-	a, b   *conn
+	ctx      context.Context
+	activity *activity
+	mode     driver.Mode // of the requests it makes
+	prefix   string      // of the names it uses
+	a, b     *conn
 
 	mu     sync.Mutex
 	broken error
@@ -69,9 +28,9 @@ type scene struct {
 	left   map[string]driver.Hold // by owner: what may have to be released
 }
 
-func newScene(ctx context.Context, cfg config, doing *activity, mode driver.Mode) *scene {
+func newScene(ctx context.Context, cfg config, calls *activity, mode driver.Mode) *scene {
 	s := &scene{
-		config: cfg, ctx: ctx, doing: doing, mode: mode,
+		config: cfg, ctx: ctx, activity: calls, mode: mode,
 		prefix: "drivertest " + driver.NewOwner()[:13] + " ",
 		left:   map[string]driver.Hold{},
 	}
@@ -82,7 +41,7 @@ func newScene(ctx context.Context, cfg config, doing *activity, mode driver.Mode
 // open makes another connection. It is never nil; after a failure it is of no use, as
 // the scene is over.
 func (s *scene) open(label string) *conn {
-	defer s.doing.begin("Open")()
+	defer s.activity.begin("Open")()
 	b, err := s.Open(s.ctx)
 	if err != nil {
 		s.fail(fmt.Errorf("drivertest: open: %w", err))
@@ -121,7 +80,8 @@ type brokenError struct {
 	causes []error
 }
 
-func (e *brokenError) Error() string   { return e.text }
+func (e *brokenError) Error() string { return e.text }
+
 func (e *brokenError) Unwrap() []error { return e.causes }
 
 // want breaks the promise unless ok.
@@ -147,6 +107,236 @@ func (s *scene) err() error {
 }
 
 func (s *scene) over() bool { return s.err() != nil }
+
+// sleep waits for d or the end of the check.
+func (s *scene) sleep(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-s.ctx.Done():
+	}
+}
+
+// pause is how long to wait between two attempts.
+func (s *scene) pause() time.Duration { return max(2*time.Millisecond, min(s.caps.Poll, s.TTL/20)) }
+
+// atOnce is how many of n locks one connection may hold at once.
+func (s *scene) atOnce(n int) int {
+	if s.Holds > 0 {
+		return min(n, s.Holds)
+	}
+	return n
+}
+
+// together runs f for 0 to n-1 at the same time.
+func together(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { f(i) })
+	}
+	wg.Wait()
+}
+
+// remember notes that h may have to be released when the scene ends.
+func (s *scene) remember(h driver.Hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left[h.Owner] = h
+}
+
+func (s *scene) forget(owner string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.left, owner)
+}
+
+// cleanUp releases what may be left and closes the connections.
+func (s *scene) cleanUp() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), cleanupTime)
+	defer cancel()
+	defer s.activity.begin("cleaning up")()
+	s.release(ctx)
+	for _, c := range s.conns {
+		if !c.closed {
+			c.Backend.Close()
+		}
+	}
+}
+
+func (s *scene) release(ctx context.Context) {
+	var via driver.Backend
+	for _, c := range s.conns {
+		if !c.closed {
+			via = c.Backend
+		}
+	}
+	if via == nil && len(s.left) > 0 {
+		b, err := s.Open(ctx)
+		if err != nil {
+			return
+		}
+		defer b.Close()
+		via = b
+	}
+	for _, h := range s.left {
+		via.Release(ctx, h)
+	}
+}
+
+// answer describes the result of a call, and wraps its error.
+func answer(err error) error {
+	if err == nil {
+		return &brokenError{text: "success"}
+	}
+	kind := "an unknown outcome"
+	for _, k := range []error{driver.ErrHeld, driver.ErrLost, driver.ErrInvalid, driver.ErrUnsupported, driver.ErrClosed} {
+		if errors.Is(err, k) {
+			kind = nameOf(k)
+		}
+	}
+	return fmt.Errorf("%s (%w)", kind, err)
+}
+
+func nameOf(kind error) string {
+	switch {
+	case kind == nil:
+		return "success"
+	case errors.Is(kind, driver.ErrHeld):
+		return "ErrHeld"
+	case errors.Is(kind, driver.ErrLost):
+		return "ErrLost"
+	case errors.Is(kind, driver.ErrInvalid):
+		return "ErrInvalid"
+	case errors.Is(kind, driver.ErrUnsupported):
+		return "ErrUnsupported"
+	}
+	return "ErrClosed"
+}
+
+// expired makes a hold that has ended and, unless it was a session's, that nobody has looked at
+// since: its twin, taken later for as long, was seen to end. It returns a connection that can
+// still speak for its owner.
+func (s *scene) expired() (driver.Request, *conn) {
+	r, twin := s.brief(s.request()), s.brief(s.requestFor("twin"))
+	since := time.Now()
+	s.a.take(r, "a free lock is granted")
+	s.a.within(since, s.TTL).take(twin, "a free lock is granted")
+	s.a.fallSilent()
+	s.b.eventually(s.rival(twin), s.TTL, "a hold without renewal ends with its TTL")
+	if !s.caps.Session {
+		return r, s.a
+	}
+	// A session may be several connections, which end one by one.
+	next := s.rival(r)
+	s.b.eventually(next, s.TTL, "the end of a session ends its holds")
+	s.b.free(next.Hold, nil, "the holder releases")
+	return r, s.b
+}
+
+// lengthened takes r's lock for the short TTL and renews it for the long one. Where a session
+// can't give a hold a longer life, it is taken for the long one, by another owner.
+func (s *scene) lengthened(r driver.Request) driver.Request {
+	c := s.a.within(time.Now(), s.TTL)
+	c.take(s.brief(r), "a free lock is granted")
+	for _, err := range c.renewAll([]driver.Hold{r.Hold}, "the holder renews for longer") {
+		if s.caps.Session && errors.Is(err, driver.ErrUnsupported) {
+			c.free(r.Hold, nil, "the holder releases")
+			r.Owner = driver.NewOwner()
+			s.a.take(r, "a released lock is free")
+			continue
+		}
+		c.want(err == nil, "the holder renews for longer: Renew on connection A answered %s; want success", answer(err))
+	}
+	return r
+}
+
+// outlives waits until a hold of the short TTL would have ended, and wants that of r to live.
+func (s *scene) outlives(r driver.Request, rule string) {
+	s.sleep(s.TTL * 14 / 10)
+	s.b.refused(s.rival(r), rule)
+	s.a.renew(r.Hold, nil, rule)
+}
+
+// renewLate renews, when more than half of the TTL has passed, what was anchored at
+// since, and returns an instant before that. If the machine was too slow to be in
+// time, the scene is over.
+func (s *scene) renewLate(r driver.Request, since time.Time) time.Time {
+	s.sleep(r.TTL * 6 / 10)
+	now := time.Now()
+	s.a.within(since, r.TTL).renew(r.Hold, nil, "a live hold is renewed")
+	return now
+}
+
+// whileRenewed runs f while A renews a hold, which must be alive at the end: else the
+// machine was too slow to tell.
+func (s *scene) whileRenewed(kept driver.Request, f func()) {
+	renew := func() {
+		for _, err := range s.a.renewAll([]driver.Hold{kept.Hold}, "the holder renews") {
+			if errors.Is(err, driver.ErrLost) {
+				s.fail(errSlow)
+			}
+		}
+	}
+	stop := make(chan struct{})
+	var renewing sync.WaitGroup
+	renewing.Go(func() {
+		for {
+			renew()
+			select {
+			case <-stop:
+				return
+			case <-time.After(s.TTL / 4):
+			}
+		}
+	})
+	f()
+	close(stop)
+	renewing.Wait()
+	renew()
+}
+
+// rises wants later's fences to be above all of earlier's.
+func (s *scene) rises(earlier, later driver.Grant, what string) {
+	if s.caps.Fence && earlier.Fence > 0 && !s.over() {
+		s.want(later.Fence > earlier.Last(), "fences strictly increase, %s: got %d after %d to %d", what, later.Fence, earlier.Fence, earlier.Last())
+	}
+}
+
+func (s *scene) above(floor uint64, g driver.Grant) {
+	s.want(g.Fence > floor || s.over(), "a later fence is above the floor: got %d, floor %d", g.Fence, floor)
+}
+
+// queueUp makes rivals of r stand in line, one on each of the connections.
+func (s *scene) queueUp(r driver.Request, via ...*conn) []driver.Request {
+	var waiters []driver.Request
+	for _, c := range via {
+		w := s.rival(r)
+		c.refused(queued(w), "a lock has one holder at a time")
+		waiters = append(waiters, w)
+	}
+	return waiters
+}
+
+// wantRevoked wants an OnRevoke to be called soon.
+func (s *scene) wantRevoked(e *revocations, rule string) {
+	if s.over() {
+		return
+	}
+	select {
+	case <-e.first:
+	case <-s.ctx.Done():
+	case <-time.After(s.Slack):
+		s.broke("%s: OnRevoke was not called within %v", rule, s.Slack)
+	}
+}
+
+// wantNotRevoked wants an OnRevoke not to be called.
+func (s *scene) wantNotRevoked(e *revocations, rule string) {
+	if s.over() {
+		return
+	}
+	s.sleep(10 * s.pause())
+	s.want(e.calls.Load() == 0, "%s: OnRevoke was called %d times", rule, e.calls.Load())
+}
 
 // request asks for the scene's lock for a new owner, for longer than the check takes.
 func (s *scene) request() driver.Request { return s.requestFor("lock") }
@@ -194,137 +384,51 @@ func stranger(r driver.Request) driver.Hold {
 	return h
 }
 
-// sleep waits for d or the end of the check.
-func (s *scene) sleep(d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-s.ctx.Done():
+// permit asks for one of limit permits.
+func (s *scene) permit(limit int) driver.Request {
+	r := s.requestIn(driver.Counted, "lock")
+	r.Limit = limit
+	return r
+}
+
+func (s *scene) reader() driver.Request { return s.requestIn(driver.Read, "lock") }
+
+func (s *scene) writer() driver.Request { return s.requestIn(driver.Write, "lock") }
+
+// asReader asks for a downgrade of w.
+func asReader(w driver.Request) driver.Request {
+	w.Mode = driver.Read
+	return w
+}
+
+// pair asks for a lock that two may hold at once if its mode allows that.
+func (s *scene) pair() driver.Request {
+	r := s.request()
+	if r.Mode == driver.Counted {
+		r.Limit = 2
 	}
+	return r
 }
 
-// pause is how long to wait between two attempts.
-func (s *scene) pause() time.Duration { return max(2*time.Millisecond, min(s.caps.Poll, s.TTL/20)) }
-
-// atOnce is how many of n locks one connection may hold at once.
-func (s *scene) atOnce(n int) int {
-	if s.Holds > 0 {
-		return min(n, s.Holds)
-	}
-	return n
-}
-
-// together runs f for 0 to n-1 at the same time.
-func together(n int, f func(i int)) {
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() { f(i) })
-	}
-	wg.Wait()
-}
-
-// remember notes that h may have to be released when the scene ends.
-func (s *scene) remember(h driver.Hold) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.left[h.Owner] = h
-}
-
-func (s *scene) forget(owner string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.left, owner)
-}
-
-// leave releases what may be left and closes the connections.
-func (s *scene) leave() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), cleanupTime)
-	defer cancel()
-	defer s.doing.begin("cleaning up")()
-	s.release(ctx)
-	for _, c := range s.conns {
-		if !c.closed {
-			c.Backend.Close()
+// onRevoke is r with an OnRevoke.
+func onRevoke(r driver.Request) (driver.Request, *revocations) {
+	e := &revocations{first: make(chan struct{})}
+	r.OnRevoke = func() {
+		if e.calls.Add(1) == 1 {
+			close(e.first)
 		}
 	}
+	return r, e
 }
 
-func (s *scene) release(ctx context.Context) {
-	var via driver.Backend
-	for _, c := range s.conns {
-		if !c.closed {
-			via = c.Backend
-		}
-	}
-	if via == nil && len(s.left) > 0 {
-		b, err := s.Open(ctx)
-		if err != nil {
-			return
-		}
-		defer b.Close()
-		via = b
-	}
-	for _, h := range s.left {
-		via.Release(ctx, h)
-	}
+// revocations counts the calls of an OnRevoke.
+type revocations struct {
+	calls atomic.Int32
+	first chan struct{} // closed by the first call
 }
 
-// activity knows which calls are under way, to name the one that hangs.
-type activity struct {
-	mu    sync.Mutex
-	calls map[*string]struct{}
-}
-
-func (a *activity) begin(call string) (end func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.calls == nil {
-		a.calls = map[*string]struct{}{}
-	}
-	a.calls[&call] = struct{}{}
-	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		delete(a.calls, &call)
-	}
-}
-
-func (a *activity) String() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var calls []string
-	for c := range maps.Keys(a.calls) {
-		calls = append(calls, *c)
-	}
-	slices.Sort(calls)
-	return strings.Join(slices.Compact(calls), ", ")
-}
-
-// answer describes the result of a call, and wraps its error.
-func answer(err error) error {
-	if err == nil {
-		return &brokenError{text: "success"}
-	}
-	kind := "an unknown outcome"
-	for _, k := range []error{driver.ErrHeld, driver.ErrLost, driver.ErrInvalid, driver.ErrUnsupported, driver.ErrClosed} {
-		if errors.Is(err, k) {
-			kind = nameOf(k)
-		}
-	}
-	return fmt.Errorf("%s (%w)", kind, err)
-}
-
-func nameOf(kind error) string {
-	switch {
-	case kind == nil:
-		return "success"
-	case errors.Is(kind, driver.ErrHeld):
-		return "ErrHeld"
-	case errors.Is(kind, driver.ErrLost):
-		return "ErrLost"
-	case errors.Is(kind, driver.ErrInvalid):
-		return "ErrInvalid"
-	case errors.Is(kind, driver.ErrUnsupported):
-		return "ErrUnsupported"
-	}
-	return "ErrClosed"
+// fixed is r as one that nobody is going to renew.
+func fixed(r driver.Request) driver.Request {
+	r.Fixed = true
+	return r
 }

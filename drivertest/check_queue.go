@@ -6,13 +6,11 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-var line = need{line: true}
-
-var lineChecks = []promise{{
+var queueChecks = []promise{{
 	name:  "line/fifo",
 	text:  "Those who stand in line get in one by one, in the order in which they came.",
 	every: true,
-	needs: line,
+	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
@@ -31,7 +29,7 @@ var lineChecks = []promise{{
 	name:  "line/no-passing",
 	text:  "Nobody passes a place in line: a try without Queue is refused too.",
 	every: true,
-	needs: line,
+	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
@@ -44,7 +42,7 @@ var lineChecks = []promise{{
 }, {
 	name:  "line/repeat-keeps-place",
 	text:  "Asking again keeps the place that one has.",
-	needs: line,
+	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
@@ -58,7 +56,7 @@ var lineChecks = []promise{{
 	name:  "line/place-lives",
 	text:  "A place stays for the TTL after the attempt that asked for it.",
 	every: true,
-	needs: line,
+	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
@@ -71,7 +69,7 @@ var lineChecks = []promise{{
 }, {
 	name:  "line/repeat-restarts-place",
 	text:  "Asking again keeps the place for another TTL.",
-	needs: line,
+	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		w := s.brief(s.rival(r))
@@ -88,7 +86,7 @@ var lineChecks = []promise{{
 	name:  "line/place-ends",
 	text:  "The place of one who asks no more ends, and a try gets in.",
 	every: true,
-	needs: line,
+	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		s.b.take(r, "a free lock is granted")
@@ -101,7 +99,7 @@ var lineChecks = []promise{{
 	name:  "line/dead-place-lets-next-in",
 	text:  "The place of one who asks no more does not block those behind it.",
 	every: true,
-	needs: line,
+	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		s.b.take(r, "a free lock is granted")
@@ -117,7 +115,7 @@ var lineChecks = []promise{{
 }, {
 	name:  "line/retry",
 	text:  "A refusal because of a place tells no later end than that place has.",
-	needs: need{line: true, ownTTL: true},
+	needs: need{queue: true, ownTTL: true},
 	run: func(s *scene) {
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
@@ -131,7 +129,7 @@ var lineChecks = []promise{{
 	name:  "line/release-leaves",
 	text:  "Release ends a place in line, once.",
 	every: true,
-	needs: line,
+	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
@@ -146,7 +144,7 @@ var lineChecks = []promise{{
 	name:  "line/place-is-no-hold",
 	text:  "A place in line can't be renewed as a hold.",
 	every: true,
-	needs: line,
+	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
@@ -158,21 +156,21 @@ var lineChecks = []promise{{
 }, {
 	name:  "line/queued",
 	text:  "A grant tells that others stand in line, and then reserves no span.",
-	needs: line,
+	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		r.Fences = 10
 		s.a.take(r, "a free lock is granted")
 		waiters := s.queueUp(r, s.b, s.b)
-		s.others(s.a.take(r, "a line does not stop the holder from asking again"))
+		s.wantQueued(s.a.take(r, "a line does not stop the holder from asking again"))
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.others(s.b.take(queued(waiters[0]), "the first in line gets in"))
+		s.wantQueued(s.b.take(queued(waiters[0]), "the first in line gets in"))
 	},
 }, {
 	name:  "line/holder-keeps-holding",
 	text:  "A line changes nothing for the holder.",
 	every: true,
-	needs: line,
+	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
@@ -184,7 +182,7 @@ var lineChecks = []promise{{
 }, {
 	name:  "line/reader-behind-writer",
 	text:  "A new reader does not pass a writer in line.",
-	needs: need{line: true, modes: driver.Modes(driver.Write, driver.Read)},
+	needs: need{queue: true, modes: driver.Modes(driver.Write, driver.Read)},
 	run: func(s *scene) {
 		r, w := s.reader(), s.writer()
 		s.a.take(r, "a free lock is granted")
@@ -199,7 +197,7 @@ var lineChecks = []promise{{
 }, {
 	name:  "line/readers-behind-writer-share",
 	text:  "Readers that stand behind a writer get in together after it.",
-	needs: need{line: true, modes: driver.Modes(driver.Write, driver.Read)},
+	needs: need{queue: true, modes: driver.Modes(driver.Write, driver.Read)},
 	run: func(s *scene) {
 		w, one, two := s.writer(), s.reader(), s.reader()
 		s.a.take(w, "a free lock is granted")
@@ -212,7 +210,7 @@ var lineChecks = []promise{{
 }, {
 	name:  "line/permits",
 	text:  "A permit that is released goes to the first in line.",
-	needs: need{line: true, modes: driver.Modes(driver.Counted)},
+	needs: need{queue: true, modes: driver.Modes(driver.Counted)},
 	run: func(s *scene) {
 		one, two, w := s.permit(2), s.permit(2), s.permit(2)
 		s.a.take(one, "permits up to the limit")
@@ -224,19 +222,8 @@ var lineChecks = []promise{{
 	},
 }}
 
-// queueUp makes rivals of r stand in line, one on each of the connections.
-func (s *scene) queueUp(r driver.Request, via ...*conn) []driver.Request {
-	var waiters []driver.Request
-	for _, c := range via {
-		w := s.rival(r)
-		c.refused(queued(w), "a lock has one holder at a time")
-		waiters = append(waiters, w)
-	}
-	return waiters
-}
-
-// others wants g to tell that somebody stands in line.
-func (s *scene) others(g driver.Grant) {
+// wantQueued wants g to tell that somebody stands in line.
+func (s *scene) wantQueued(g driver.Grant) {
 	s.want(s.over() || g.Queued, "a grant tells that others stand in line: Grant.Queued is false")
 	s.want(s.over() || g.Fences <= 1, "where others stand in line no span is reserved: got %d fences", g.Fences)
 }

@@ -5,6 +5,21 @@ import (
 	"testing"
 )
 
+// Checks lists all promises, subject by subject.
+func Checks() []Check {
+	var all []Check
+	for _, subject := range [][]promise{
+		capsChecks, exclusionChecks, againChecks, ttlChecks, renewChecks, releaseChecks,
+		fenceChecks, sharedChecks, countedChecks, kindChecks, queueChecks, watchChecks,
+		revokeChecks, fixedChecks, nameChecks, inspectChecks, ctxChecks, closeChecks, cutChecks,
+	} {
+		for _, p := range subject {
+			all = append(all, Check{Name: p.name, Promise: p.text, Run: p.check})
+		}
+	}
+	return all
+}
+
 // Run runs every check as a parallel subtest. Checks that wait for an expiry do so at
 // the same time, so the whole suite takes seconds.
 func Run(t *testing.T, h Harness) {

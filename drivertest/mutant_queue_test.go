@@ -8,7 +8,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-var lineMutants = []mutant{{
+var queueMutants = []mutant{{
 	"a place is passed by a try", "line/no-passing", passing(func(r driver.Request) bool { return !r.Queue }),
 }, {
 	"the last to come is the first to get in", "line/fifo", passing(func(r driver.Request) bool { return r.Queue }),

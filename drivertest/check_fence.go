@@ -165,17 +165,6 @@ var fenceChecks = []promise{{
 	},
 }}
 
-// rises wants later's fences to be above all of earlier's.
-func (s *scene) rises(earlier, later driver.Grant, what string) {
-	if s.caps.Fence && earlier.Fence > 0 && !s.over() {
-		s.want(later.Fence > earlier.Last(), "fences strictly increase, %s: got %d after %d to %d", what, later.Fence, earlier.Fence, earlier.Last())
-	}
-}
-
-func (s *scene) above(floor uint64, g driver.Grant) {
-	s.want(g.Fence > floor || s.over(), "a later fence is above the floor: got %d, floor %d", g.Fence, floor)
-}
-
 // takeUnlessKept must be granted, unless the backend keeps the name for another kind
 // of lock.
 func (c *conn) takeUnlessKept(r driver.Request) (driver.Grant, bool) {

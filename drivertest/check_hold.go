@@ -1,0 +1,276 @@
+package drivertest
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+var exclusionChecks = []promise{{
+	name:  "exclusion/two-connections",
+	text:  "What one connection holds is refused to another.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		s.b.refused(s.rival(r), "a lock has one holder at a time")
+		s.b.refused(s.rival(r), "a refusal does not wear off")
+	},
+}, {
+	name:  "exclusion/one-connection",
+	text:  "Two owners exclude each other on one connection too.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		s.a.refused(s.rival(r), "holding is by owner, not by connection")
+	},
+}, {
+	name:  "exclusion/free-after-release",
+	text:  "A released lock is granted to the next at once.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		s.a.free(r.Hold, nil, "the holder releases")
+		s.b.take(s.rival(r), "a released lock is free")
+	},
+}, {
+	name:  "exclusion/refusal-takes-nothing",
+	text:  "A refused attempt without Queue leaves nothing behind.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		refused := s.rival(r)
+		s.a.take(r, "a free lock is granted")
+		s.b.refused(refused, "a lock has one holder at a time")
+		s.a.free(r.Hold, nil, "the holder releases")
+		s.b.free(refused.Hold, driver.ErrLost, "a refused attempt has nothing to release")
+		s.a.take(s.rival(r), "a refused attempt does not stand in the way later")
+	},
+}, {
+	name:  "exclusion/race",
+	text:  "Of many attempts at one moment exactly one is granted.",
+	every: true,
+	run: func(s *scene) {
+		for range 12 {
+			race(s)
+		}
+	},
+}, {
+	name:  "exclusion/counter",
+	text:  "What is done under the lock is never done by two at once.",
+	every: true,
+	run:   countUnderLock,
+}}
+
+// race lets 16 owners on each of two connections try at one moment. Nobody may win while
+// a backend of several members gives back what the race before left there, so a race that
+// nobody won is run again, twice at most.
+func race(s *scene) {
+	winners := 0
+	for try := 0; try < 3 && winners == 0 && !s.over(); try++ {
+		if try > 0 {
+			s.sleep(s.pause())
+		}
+		winners = raceOnce(s)
+	}
+	s.want(winners == 1 || winners == 0 && s.over(), "exactly one of many attempts at one moment is granted: got %d grants", winners)
+}
+
+// raceOnce answers how many won. The winner releases where it was granted: what is still
+// under way for it there could come after a release on another connection.
+func raceOnce(s *scene) int {
+	first := s.request()
+	var won atomic.Pointer[func()]
+	var winners atomic.Int32
+	start, begun := make(chan struct{}), time.Now()
+	time.AfterFunc(time.Millisecond, func() { close(start) })
+	together(32, func(i int) {
+		c, r := s.a, s.rival(first)
+		if i%2 == 1 {
+			c = s.b
+		}
+		<-start
+		g, err := c.acquire(r)
+		if err == nil {
+			release := func() { c.free(r.Hold, nil, "the winner releases") }
+			won.Store(&release)
+			winners.Add(1)
+		} else {
+			c.heldError(g, err, "an attempt is granted or refused")
+		}
+	})
+	if winners.Load() == 0 && time.Since(begun) > s.TTL/2 {
+		s.fail(errSlow) // a grant may have come too late to be one
+	}
+	if release := won.Load(); release != nil {
+		(*release)()
+	}
+	return int(winners.Load())
+}
+
+// countUnderLock lets 4 owners on each connection add one to a number in two steps
+// that only a lock makes safe. It goes on for 240 turns or a second and a half.
+func countUnderLock(s *scene) {
+	const turns = 240
+	var number, last atomic.Uint64
+	until := time.Now().Add(1500 * time.Millisecond)
+	together(8, func(i int) {
+		c := s.a
+		if i%2 == 1 {
+			c = s.b
+		}
+		for time.Now().Before(until) && number.Load() < turns && !s.over() {
+			r := s.rival(s.request())
+			if g, ok := tryOnce(c, r); ok {
+				n := number.Load()
+				s.want(!s.caps.Fence || g.Fence > last.Swap(g.Last()), "fences strictly increase from holder to holder: got %d", g.Fence)
+				s.sleep(50 * time.Microsecond)
+				s.want(number.Swap(n+1) == n, "one holder at a time: two worked under the lock at once")
+				c.free(r.Hold, nil, "the holder releases")
+			}
+		}
+	})
+	s.want(number.Load() > 0 || s.over(), "a lock that is released again and again is granted again and again")
+}
+
+var againChecks = []promise{{
+	name:  "again/same-owner",
+	text:  "Asking again with the same Owner is granted, under greater fences.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		first := s.a.take(r, "a free lock is granted")
+		second := s.a.take(r, "the same Owner asked again is the same hold")
+		s.rises(first, second, "the same Owner asked again")
+		s.b.refused(s.rival(r), "an Owner that asked again holds on")
+	},
+}, {
+	name:  "again/released-once",
+	text:  "A hold that was asked for many times ends with one Release.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		for range 3 {
+			s.a.take(r, "the same Owner asked again is the same hold")
+		}
+		s.a.free(r.Hold, nil, "the holder releases")
+		s.b.take(s.rival(r), "the same Owner asked again counts once: one Release frees it")
+		s.a.free(r.Hold, driver.ErrLost, "the same Owner asked again counts once: nothing is left of it")
+	},
+}, {
+	name:  "again/counts-once",
+	text:  "An Owner that asks again for its permit takes no second one.",
+	needs: need{modes: driver.Modes(driver.Counted)},
+	run: func(s *scene) {
+		r := s.permit(2)
+		s.a.take(r, "a free permit is granted")
+		s.a.take(r, "the same Owner asked again is the same hold")
+		s.b.take(s.permit(2), "the same Owner asked again counts once: the second of two permits is free")
+		s.b.refused(s.permit(2), "no more permits than the limit")
+	},
+}, {
+	name:  "again/restarts-ttl",
+	text:  "Asking again with the same Owner restarts the TTL.",
+	every: true,
+	run: func(s *scene) {
+		r := s.brief(s.request())
+		first := time.Now()
+		s.a.take(r, "a free lock is granted")
+		s.sleep(r.TTL * 6 / 10)
+		since := time.Now()
+		s.a.within(first, r.TTL).take(r, "the same Owner asked again is the same hold")
+		s.sleep(r.TTL * 6 / 10)
+		s.b.shutOut(s.rival(r), since, r.TTL, "asking again restarts the TTL")
+	},
+}, {
+	name:  "again/late",
+	text:  "An attempt that arrives late, after a renewal for longer, shortens nothing.",
+	every: true,
+	run: func(s *scene) {
+		r := s.lengthened(s.request())
+		s.a.take(s.brief(r), "the same Owner asked again is the same hold")
+		s.outlives(r, "an attempt for less than is left does not shorten a hold")
+	},
+}}
+
+var releaseChecks = []promise{{
+	name:  "release/only-by-owner",
+	text:  "Releasing for somebody who does not hold is ErrLost and frees nothing.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		s.b.free(stranger(r), driver.ErrLost, "only the owner releases")
+		s.a.free(stranger(r), driver.ErrLost, "only the owner releases, also on the holder's connection")
+		s.b.refused(s.rival(r), "only the owner releases: the hold of another was ended")
+		s.a.renew(r.Hold, nil, "only the owner releases: the hold of another was ended")
+	},
+}, {
+	name:  "release/twice",
+	text:  "A second Release is ErrLost.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		s.a.free(r.Hold, nil, "the holder releases")
+		s.a.free(r.Hold, driver.ErrLost, "a released hold can't be released again")
+	},
+}, {
+	name:  "release/never-held",
+	text:  "Releasing what was never held is ErrLost.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.free(r.Hold, driver.ErrLost, "what was never held can't be released")
+		s.b.take(r, "Release of nothing leaves the lock free")
+	},
+}, {
+	name:  "release/expired",
+	text:  "Releasing a hold that has ended is ErrLost.",
+	every: true,
+	run: func(s *scene) {
+		r, c := s.expired()
+		c.free(r.Hold, driver.ErrLost, "a hold that has ended can't be released")
+		s.b.take(s.rival(r), "the lock of a hold that has ended is free")
+	},
+}, {
+	name:  "release/leaves-successor",
+	text:  "Releasing a hold that has ended leaves its successor alone.",
+	every: true,
+	run: func(s *scene) {
+		r, c := s.expired()
+		next := s.rival(r)
+		s.b.take(next, "the lock of a hold that has ended is free")
+		c.free(r.Hold, driver.ErrLost, "a hold that has a successor can't be released")
+		s.b.renew(next.Hold, nil, "a late Release leaves the successor alone")
+		s.b.refused(s.rival(r), "a late Release leaves the successor alone")
+	},
+}, {
+	name:  "release/force",
+	text:  "Any connection can end a hold that Inspect has told it of.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		s.b.free(s.b.seen(r), nil, "what Inspect tells is enough to release")
+		s.b.take(s.rival(r), "a lock that was released by force is free")
+		s.a.renew(r.Hold, driver.ErrLost, "a hold that was released by force is lost")
+	},
+}, {
+	name:  "release/force-spares-successor",
+	text:  "A hold that was inspected can be released, its successor can't by that.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		seen := s.b.seen(r)
+		s.a.free(r.Hold, nil, "the holder releases")
+		next := s.rival(r)
+		s.a.take(next, "a released lock is free")
+		s.b.free(seen, driver.ErrLost, "a force unlock can't hit a successor")
+		s.a.renew(next.Hold, nil, "a force unlock can't hit a successor")
+	},
+}}

@@ -1,0 +1,283 @@
+package drivertest
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+var ttlChecks = []promise{{
+	name:  "ttl/granted",
+	text:  "A grant tells a TTL of at least what was asked for.",
+	every: true,
+	needs: need{ownTTL: true},
+	run: func(s *scene) {
+		r := s.request()
+		r.TTL = s.TTL + 123456*time.Nanosecond
+		s.a.take(r, "a free lock is granted") // which looks at every grant's TTL
+	},
+}, {
+	name:  "ttl/expires",
+	text:  "A hold that nobody renews ends, and the lock is granted to the next.",
+	every: true,
+	run: func(s *scene) {
+		r := s.brief(s.request())
+		s.a.take(r, "a free lock is granted")
+		s.a.fallSilent()
+		s.b.eventually(s.rival(r), s.TTL, "a hold without renewal ends with its TTL")
+	},
+}, {
+	name:  "ttl/not-early",
+	text:  "A hold lives for at least its TTL, counted from before the call.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		// Not a multiple of anything that a coordinator may count in.
+		r.TTL = s.TTL + s.TTL/3 + 9900*time.Microsecond
+		since := time.Now()
+		g := s.a.take(r, "a free lock is granted")
+		s.sleep(r.TTL * 6 / 10)
+		rival := s.rival(r)
+		if s.caps.Session {
+			s.b.shutOut(rival, since, g.TTL, "a hold lives for its TTL")
+			return
+		}
+		s.b.eventually(rival, r.TTL, "a hold without renewal ends with its TTL")
+		lived := time.Since(since)
+		s.want(lived >= g.TTL || s.over(), "a hold lives for its TTL: %v asked, %v granted, but the next was let in after %v", r.TTL, g.TTL, lived)
+	},
+}, {
+	name:  "ttl/longest",
+	text:  "A hold of the greatest TTL is as any: no sum with it overflows.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		r.TTL = s.caps.Longest()
+		s.a.take(r, "a free lock is granted for the greatest TTL")
+		rival := s.rival(r)
+		s.b.refused(rival, "a hold of the greatest TTL excludes others")
+		s.a.renew(r.Hold, nil, "a hold of the greatest TTL is renewed")
+		s.b.refused(rival, "a renewed hold of the greatest TTL excludes others")
+		s.a.free(r.Hold, nil, "the holder releases")
+		s.b.take(rival, "a released lock is free")
+	},
+}, {
+	name:  "ttl/retry",
+	text:  "A refusal tells when the holder's TTL ends, if it tells anything.",
+	every: true,
+	needs: need{ownTTL: true},
+	run: func(s *scene) {
+		r := s.request()
+		since := time.Now()
+		s.a.take(r, "a free lock is granted")
+		retry := s.b.refused(s.rival(r), "a lock has one holder at a time").Retry
+		if retry == 0 || s.over() {
+			return
+		}
+		s.want(retry <= r.TTL+r.TTL/10, "HeldError.Retry is the end of the holder's TTL: got %v with a TTL of %v", retry, r.TTL)
+		s.want(retry >= r.TTL-r.TTL/10-time.Since(since), "HeldError.Retry is the end of the holder's TTL: got %v with a TTL of %v", retry, r.TTL)
+	},
+}, {
+	name:  "ttl/retry-is-enough",
+	text:  "After the time that a refusal tells the lock is granted.",
+	needs: need{ownTTL: true},
+	run: func(s *scene) {
+		r := s.brief(s.request())
+		since := time.Now()
+		s.a.take(r, "a free lock is granted")
+		rival := s.rival(r)
+		retry := s.b.shutOut(rival, since, r.TTL, "a lock has one holder at a time").Retry
+		s.want(retry >= 0, "HeldError.Retry is not negative: got %v", retry)
+		s.sleep(retry)
+		s.b.eventually(rival, 0, "HeldError.Retry is when time alone lets the request in")
+	},
+}}
+
+var renewChecks = []promise{{
+	name:  "renew/extends",
+	text:  "A renewed hold lives for its TTL from the renewal on.",
+	every: true,
+	run: func(s *scene) {
+		r := s.brief(s.request())
+		since := time.Now()
+		s.a.take(r, "a free lock is granted")
+		since = s.renewLate(r, since)
+		s.sleep(r.TTL * 6 / 10)
+		s.b.shutOut(s.rival(r), since, r.TTL, "a renewed hold lives for its TTL from the renewal on")
+	},
+}, {
+	name:  "renew/late",
+	text:  "A renewal that arrives late, after one for longer, shortens nothing.",
+	every: true,
+	run: func(s *scene) {
+		r := s.lengthened(s.request())
+		s.a.renew(s.brief(r).Hold, nil, "a renewal arrives late")
+		s.outlives(r, "a renewal for less than is left does not shorten a hold")
+	},
+}, {
+	name:  "renew/shorten",
+	text:  "A renewal with Shorten sets the remaining life to the TTL, also if more was left.",
+	every: true,
+	needs: need{ownTTL: true},
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		last := s.brief(r).Hold
+		last.Shorten = true
+		s.a.renew(last, nil, "the holder lets the lock end by itself")
+		s.b.eventually(s.rival(r), s.TTL, "Renew with Shorten sets the remaining life to the TTL, also to less")
+	},
+}, {
+	name:  "renew/never-revives",
+	text:  "Renewing a hold that has ended is ErrLost and does not revive it.",
+	every: true,
+	run: func(s *scene) {
+		r, c := s.expired()
+		c.renew(r.Hold, driver.ErrLost, "a hold that has ended can't be renewed")
+		s.b.take(s.rival(r), "a late Renew does not revive a hold that has ended")
+	},
+}, {
+	name:  "renew/leaves-successor",
+	text:  "Renewing a hold that has ended leaves the lock to its successor.",
+	every: true,
+	run: func(s *scene) {
+		r, c := s.expired()
+		next := s.rival(r)
+		s.b.take(next, "the lock of a hold that has ended is free")
+		c.renew(r.Hold, driver.ErrLost, "a hold that has a successor can't be renewed")
+		s.b.renew(next.Hold, nil, "a late Renew leaves the successor alone")
+		s.b.refused(s.rival(r), "a late Renew leaves the successor alone")
+	},
+}, {
+	name:  "renew/only-by-owner",
+	text:  "Renewing for somebody who does not hold is ErrLost and does not prolong the hold.",
+	every: true,
+	run: func(s *scene) {
+		r := s.brief(s.request())
+		s.a.take(r, "a free lock is granted")
+		other := stranger(r)
+		other.TTL = s.long()
+		s.b.renew(other, driver.ErrLost, "only the owner renews")
+		s.a.renew(other, driver.ErrLost, "only the owner renews, also on the holder's connection")
+		s.a.fallSilent()
+		s.b.eventually(s.rival(r), s.TTL, "only the owner renews: the hold of another was prolonged")
+	},
+}, {
+	name:  "renew/never-held",
+	text:  "Renewing what was never held is ErrLost and takes nothing.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.renew(r.Hold, driver.ErrLost, "what was never held can't be renewed")
+		s.b.take(s.rival(r), "Renew does not acquire")
+	},
+}, {
+	name:  "renew/after-release",
+	text:  "Renewing a released hold is ErrLost and does not revive it.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		s.a.free(r.Hold, nil, "the holder releases")
+		s.a.renew(r.Hold, driver.ErrLost, "a released hold can't be renewed")
+		s.b.take(s.rival(r), "a late Renew does not revive a released hold")
+	},
+}, {
+	name:  "renew/batch",
+	text:  "A batch is answered hold by hold, in its order.",
+	every: true,
+	run: func(s *scene) {
+		live, lives := s.requestFor("live"), s.requestFor("lives")
+		gone, taken := s.requestFor("gone"), s.requestFor("taken")
+		for _, r := range []driver.Request{live, lives, gone} {
+			s.a.take(r, "a free lock is granted")
+		}
+		s.a.free(gone.Hold, nil, "the holder releases")
+		s.b.take(taken, "a free lock is granted")
+		never := s.requestFor("never")
+		holds := []driver.Hold{live.Hold, gone.Hold, stranger(taken), lives.Hold, never.Hold, stranger(live)}
+		want := []error{nil, driver.ErrLost, driver.ErrLost, nil, driver.ErrLost, driver.ErrLost}
+		for i, err := range s.a.renewAll(holds, "a mixed batch") {
+			s.want(errors.Is(err, want[i]), "a batch is answered in its order: hold %d of %d got %s; want %s", i+1, len(holds), answer(err), nameOf(want[i]))
+		}
+	},
+}, {
+	name: "renew/empty-batch",
+	text: "A batch of nothing has no answers.",
+	run: func(s *scene) {
+		s.want(len(s.a.renewAll(nil, "no holds")) == 0, "a batch of nothing has no answers")
+		s.want(len(s.a.renewAll([]driver.Hold{}, "no holds")) == 0, "a batch of nothing has no answers")
+	},
+}, {
+	name: "renew/big-batch",
+	text: "A batch of all that one connection holds renews them all.",
+	run: func(s *scene) {
+		var holds []driver.Hold
+		for i := range s.atOnce(200) {
+			r := s.requestFor(fmt.Sprint(i))
+			s.a.take(r, "a free lock is granted")
+			holds = append(holds, r.Hold)
+		}
+		for i, err := range s.a.renewAll(holds, "many holds") {
+			s.want(err == nil, "a big batch renews them all: hold %d got %s", i+1, answer(err))
+		}
+	},
+}}
+
+var fixedChecks = []promise{{
+	name:  "fixed/as-any",
+	text:  "A hold that nobody is going to renew excludes others, and is released, as any other.",
+	every: true,
+	run: func(s *scene) {
+		r := fixed(s.request())
+		first := s.a.take(r, "a free lock is granted")
+		s.b.refused(s.rival(r), "a lock has one holder at a time")
+		s.rises(first, s.a.take(r, "the same Owner asked again is the same hold"), "the same Owner asked again")
+		s.a.free(r.Hold, nil, "the holder releases")
+		s.b.take(s.rival(r), "a released lock is free")
+	},
+}, {
+	name:  "fixed/renewed",
+	text:  "A fixed hold that is renewed all the same lives for its TTL from then on.",
+	every: true,
+	run: func(s *scene) {
+		r := fixed(s.brief(s.request()))
+		since := time.Now()
+		s.a.take(r, "a free lock is granted")
+		since = s.renewLate(r, since)
+		s.sleep(r.TTL * 6 / 10)
+		s.b.shutOut(s.rival(r), since, r.TTL, "a renewed hold lives for its TTL from the renewal on")
+	},
+}, {
+	name:  "fixed/not-early",
+	text:  "A fixed hold has a life of its own, which is no shorter than its TTL.",
+	every: true,
+	needs: need{fixed: true},
+	run: func(s *scene) {
+		earlier := time.Now()
+		s.a.take(s.brief(s.requestFor("earlier")), "a free lock is granted")
+		s.sleep(s.TTL / 3)
+		r := fixed(s.brief(s.request()))
+		since := time.Now()
+		g := s.a.within(earlier, s.TTL).take(r, "a free lock is granted")
+		s.want(g.TTL >= r.TTL || s.over(), "a fixed hold does not share what is left of a session: got a grant of %v, asked for %v", g.TTL, r.TTL)
+		s.sleep(r.TTL * 8 / 10)
+		s.b.shutOut(s.rival(r), since, r.TTL, "a fixed hold lives for its TTL")
+	},
+}, {
+	name:  "fixed/ends",
+	text:  "A fixed hold ends after its TTL though another one of the same connection is renewed.",
+	every: true,
+	needs: need{fixed: true},
+	run: func(s *scene) {
+		kept, r := s.brief(s.requestFor("kept")), fixed(s.brief(s.request()))
+		since := time.Now()
+		s.a.take(kept, "a free lock is granted")
+		s.a.within(since, s.TTL).take(r, "a free lock is granted")
+		s.whileRenewed(kept, func() {
+			s.b.eventually(s.rival(r), s.TTL, "a fixed hold ends with its TTL, whatever becomes of the session")
+		})
+	},
+}}

@@ -1,0 +1,434 @@
+package drivertest
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+var capsChecks = []promise{{
+	name: "caps/sensible",
+	text: "Caps has a name, a mode that excludes all others, both sides of a read/write lock or none, and bounds in order.",
+	run: func(s *scene) {
+		c := s.caps
+		s.want(c.Name != "", "Caps has a name")
+		s.want(c.Modes.Has(driver.Exclusive) || c.Modes.Has(driver.Write), "Caps has a mode that excludes all others: got %v", c.Modes)
+		s.want(c.Modes&^driver.AllModes == 0, "Caps has known modes only: got %b", c.Modes)
+		s.want(c.Modes.Has(driver.Read) == c.Modes.Has(driver.Write), "Read and Write come together: got %v", c.Modes)
+		s.want(c.Queueing <= driver.QueueAlways, "Caps.Queueing is one of the three: got %d", c.Queueing)
+		s.want(c.Modes&c.QueuedModes == c.QueuedModes, "Caps.QueuedModes are claimed modes: got %v of %v", c.QueuedModes, c.Modes)
+		s.want(c.Modes&c.Revocable == c.Revocable, "Caps.Revocable are claimed modes: got %v of %v", c.Revocable, c.Modes)
+		s.want(c.Session || !c.Fixed, "Caps.Fixed is about holds that share the life of a session")
+		s.want(c.SpanLife >= 0 && (c.SpanLife == 0 || c.Queueing == driver.QueueOnRequest), "Caps.SpanLife is for spans beside a line: got %v", c.SpanLife)
+		s.want(c.MinTTL >= 0 && c.Poll >= 0 && (c.MaxTTL == 0 || c.MaxTTL >= c.MinTTL), "bounds of the TTL are in order: got %v to %v", c.MinTTL, c.MaxTTL)
+		s.want(!c.Downgrade || c.Modes.Has(driver.Write), "only a backend with Write and Read can downgrade")
+	},
+}, {
+	name: "caps/constant",
+	text: "Caps says the same on every connection.",
+	run: func(s *scene) {
+		if !s.over() {
+			s.want(s.a.Caps() == s.b.Caps(), "Caps is the same on every connection: %+v and %+v", s.a.Caps(), s.b.Caps())
+		}
+	},
+}, {
+	name: "caps/unclaimed-mode",
+	text: "A mode that Caps does not claim is refused with ErrUnsupported.",
+	run: func(s *scene) {
+		for m := driver.Exclusive; m <= driver.Counted; m++ {
+			if !s.caps.Modes.Has(m) {
+				s.a.fails(s.requestIn(m, m.String()), driver.ErrUnsupported, "a mode that is not claimed is refused")
+			}
+		}
+	},
+}, {
+	name:  "caps/unclaimed-line",
+	text:  "A place in line is refused with ErrUnsupported in modes without a line.",
+	every: true,
+	run: func(s *scene) {
+		if s.caps.QueueingOf(s.mode) != driver.QueueNever {
+			return
+		}
+		r := s.request()
+		s.a.fails(queued(r), driver.ErrUnsupported, "a place in line is refused where there is no line")
+		s.a.take(r, "a refused place takes nothing")
+		s.b.fails(queued(s.rival(r)), driver.ErrUnsupported, "a place in line is refused where there is no line")
+	},
+}, {
+	name:  "caps/unclaimed-revoke",
+	text:  "Asking a holder is refused with ErrUnsupported in modes that Caps.Revocable does not have.",
+	every: true,
+	run: func(s *scene) {
+		if s.caps.Revocable.Has(s.mode) {
+			return
+		}
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		s.b.revoke(r.Hold, driver.ErrUnsupported, "a holder is not asked in a mode that is not claimed")
+		s.a.renew(r.Hold, nil, "a holder that can't be asked holds on")
+	},
+}, {
+	name:  "caps/unclaimed-downgrade",
+	text:  "A downgrade is refused with ErrUnsupported where Caps does not claim it, and the Write hold stays.",
+	needs: need{modes: driver.Modes(driver.Write, driver.Read)},
+	run: func(s *scene) {
+		if s.caps.Downgrade {
+			return
+		}
+		write := s.requestIn(driver.Write, "lock")
+		s.a.take(write, "a free lock is granted")
+		read := write
+		read.Mode = driver.Read
+		s.a.fails(read, driver.ErrUnsupported, "a downgrade that is not claimed is refused")
+		other := s.rival(write)
+		other.Mode = driver.Read
+		s.b.refused(other, "a refused downgrade leaves the Write hold")
+	},
+}}
+
+var sharedChecks = []promise{{
+	name:  "shared/readers-share",
+	text:  "Many readers hold at once.",
+	needs: readWrite,
+	run: func(s *scene) {
+		for range 4 {
+			s.a.take(s.reader(), "readers share")
+			s.b.take(s.reader(), "readers share")
+		}
+	},
+}, {
+	name:  "shared/writer-excludes-readers",
+	text:  "Beside a writer there is no reader.",
+	needs: readWrite,
+	run: func(s *scene) {
+		w := s.writer()
+		s.a.take(w, "a free lock is granted")
+		s.b.refused(s.reader(), "no reader beside a writer")
+		s.a.refused(s.reader(), "no reader beside a writer")
+		s.a.free(w.Hold, nil, "the holder releases")
+		s.b.take(s.reader(), "a released lock is free")
+	},
+}, {
+	name:  "shared/reader-excludes-writer",
+	text:  "Beside readers there is no writer, until the last has gone.",
+	needs: readWrite,
+	run: func(s *scene) {
+		one, two := s.reader(), s.reader()
+		s.a.take(one, "a free lock is granted")
+		s.b.take(two, "readers share")
+		s.b.refused(s.writer(), "no writer beside a reader")
+		s.a.free(one.Hold, nil, "the holder releases")
+		s.a.refused(s.writer(), "no writer beside the last reader")
+		s.b.free(two.Hold, nil, "the holder releases")
+		s.a.take(s.writer(), "without readers the lock is free")
+	},
+}, {
+	name:  "shared/readers-expire-alone",
+	text:  "A reader's end by itself ends no other reader's hold.",
+	needs: need{modes: driver.Modes(driver.Write, driver.Read), ownTTL: true},
+	run: func(s *scene) {
+		brief, long := s.brief(s.reader()), s.reader()
+		s.a.take(long, "a free lock is granted")
+		s.a.take(brief, "readers share")
+		s.sleep(s.TTL + s.TTL/5)
+		s.b.refused(s.writer(), "a reader holds on when another's TTL ends")
+		s.a.free(long.Hold, nil, "the holder releases")
+		s.b.eventually(s.writer(), s.TTL, "the last reader's end frees the lock")
+	},
+}, {
+	name:  "shared/fence-above-ended",
+	text:  "A reader's fence is above those of all holds that had ended before.",
+	needs: need{modes: driver.Modes(driver.Write, driver.Read), fence: true},
+	run: func(s *scene) {
+		var last driver.Grant
+		for i := range 8 {
+			r := s.reader()
+			if i%2 == 1 {
+				r = s.writer()
+			}
+			g := s.a.take(r, "a free lock is granted")
+			s.rises(last, g, "readers and writers in turn")
+			s.a.free(r.Hold, nil, "the holder releases")
+			last = g
+		}
+	},
+}, {
+	name:  "shared/writer-fence-above-readers",
+	text:  "A writer's fence is above those of all readers before it, also while others read.",
+	needs: need{modes: driver.Modes(driver.Write, driver.Read), fence: true},
+	run: func(s *scene) {
+		one, two := s.reader(), s.reader()
+		first := s.a.take(one, "a free lock is granted")
+		second := s.b.take(two, "readers share")
+		s.a.free(one.Hold, nil, "the holder releases")
+		three := s.reader()
+		third := s.a.take(three, "readers share")
+		s.rises(first, third, "a reader after one that has left")
+		s.b.free(two.Hold, nil, "the holder releases")
+		s.a.free(three.Hold, nil, "the holder releases")
+		w := s.b.take(s.writer(), "without readers the lock is free")
+		s.rises(second, w, "a writer after readers")
+		s.rises(third, w, "a writer after readers")
+	},
+}, {
+	name:  "shared/race",
+	text:  "Under load a writer is always alone and readers never meet one.",
+	needs: readWrite,
+	run:   raceReadersAndWriters,
+}, {
+	name:  "shared/downgrade",
+	text:  "A Write hold asked for as Read becomes one: readers get in, writers don't.",
+	needs: downgrades,
+	run: func(s *scene) {
+		w := s.writer()
+		s.a.take(w, "a free lock is granted")
+		s.b.refused(s.reader(), "no reader beside a writer")
+		r := asReader(w)
+		s.a.take(r, "a writer can become a reader")
+		reader := s.reader()
+		s.b.take(reader, "readers share with a downgraded writer")
+		s.b.refused(s.writer(), "no writer beside a downgraded one")
+		s.b.free(reader.Hold, nil, "the holder releases")
+		s.b.refused(s.writer(), "no writer beside a downgraded one")
+		s.a.free(r.Hold, nil, "a downgraded hold ends with one Release")
+		s.b.take(s.writer(), "a released lock is free")
+	},
+}, {
+	name:  "shared/downgrade-late",
+	text:  "A downgrade does not shorten a hold, and one that arrives late shortens nothing.",
+	needs: downgrades,
+	run: func(s *scene) {
+		r := s.lengthened(s.writer())
+		s.a.take(asReader(s.brief(r)), "a writer can become a reader")
+		r = asReader(r)
+		s.outlives(r, "a downgrade for less than is left does not shorten a hold")
+		s.a.take(asReader(s.brief(r)), "a downgrade arrives late")
+		s.outlives(r, "a downgrade that arrives late does not shorten a hold")
+	},
+}, {
+	name:  "shared/downgrade-fence",
+	text:  "A downgrade is a grant: its fence is above the writer's.",
+	needs: need{modes: driver.Modes(driver.Write, driver.Read), downgrade: true, fence: true},
+	run: func(s *scene) {
+		w := s.writer()
+		first := s.a.take(w, "a free lock is granted")
+		s.rises(first, s.a.take(asReader(w), "a writer can become a reader"), "a downgrade")
+	},
+}, {
+	name:  "shared/downgrade-race",
+	text:  "No other writer gets in while a writer becomes a reader.",
+	needs: downgrades,
+	run: func(s *scene) {
+		for range 10 {
+			w := s.writer()
+			s.a.take(w, "a free lock is granted")
+			together(5, func(i int) {
+				switch {
+				case i == 0:
+					s.a.take(asReader(w), "a writer can become a reader")
+				case i%2 == 0:
+					s.a.refused(s.writer(), "no other writer during a downgrade")
+				default:
+					s.b.refused(s.writer(), "no other writer during a downgrade")
+				}
+			})
+			s.b.refused(s.writer(), "no writer beside a downgraded one")
+			s.a.free(asReader(w).Hold, nil, "a downgraded hold ends with one Release")
+		}
+	},
+}}
+
+// raceReadersAndWriters lets two writers and six readers work for a quarter of a
+// second.
+func raceReadersAndWriters(s *scene) {
+	var readers, writers atomic.Int32
+	until := time.Now().Add(250 * time.Millisecond)
+	together(8, func(i int) {
+		c, make, mine := s.a, s.reader, &readers
+		if i%2 == 1 {
+			c = s.b
+		}
+		if i < 2 {
+			make, mine = s.writer, &writers
+		}
+		for time.Now().Before(until) && !s.over() {
+			r := make()
+			if _, ok := tryOnce(c, r); !ok {
+				continue
+			}
+			mine.Add(1)
+			s.sleep(50 * time.Microsecond)
+			w, rd := writers.Load(), readers.Load()
+			s.want(w == 0 || w == 1 && rd == 0, "a writer is alone: %d writers and %d readers at once", w, rd)
+			mine.Add(-1)
+			c.free(r.Hold, nil, "the holder releases")
+			s.sleep(s.pause())
+		}
+	})
+}
+
+var countedChecks = []promise{{
+	name:  "counted/limit",
+	text:  "As many permits as the limit, and not one more.",
+	needs: semaphore,
+	run: func(s *scene) {
+		for range 2 {
+			s.a.take(s.permit(4), "permits up to the limit")
+			s.b.take(s.permit(4), "permits up to the limit")
+		}
+		s.a.refused(s.permit(4), "no more permits than the limit")
+		s.b.refused(s.permit(4), "no more permits than the limit")
+	},
+}, {
+	name:  "counted/release-frees-one",
+	text:  "A released permit lets one in.",
+	needs: semaphore,
+	run: func(s *scene) {
+		one, two := s.permit(2), s.permit(2)
+		s.a.take(one, "permits up to the limit")
+		s.b.take(two, "permits up to the limit")
+		s.a.free(one.Hold, nil, "the holder releases")
+		s.b.take(s.permit(2), "a released permit is free")
+		s.b.refused(s.permit(2), "a released permit lets one in, not two")
+	},
+}, {
+	name:  "counted/double-release-frees-one",
+	text:  "A permit that is released twice lets one in, not two.",
+	needs: semaphore,
+	run: func(s *scene) {
+		one, two := s.permit(2), s.permit(2)
+		s.a.take(one, "permits up to the limit")
+		s.b.take(two, "permits up to the limit")
+		s.a.free(one.Hold, nil, "the holder releases")
+		s.a.free(one.Hold, driver.ErrLost, "a released permit can't be released again")
+		s.b.take(s.permit(2), "a released permit is free")
+		s.b.refused(s.permit(2), "a permit released twice lets one in, not two")
+	},
+}, {
+	name:  "counted/race",
+	text:  "Of many attempts at one moment exactly the limit is granted, with distinct fences.",
+	needs: semaphore,
+	run:   racePermits,
+}, {
+	name:  "counted/distinct-fences",
+	text:  "No two permits have the same fence.",
+	needs: need{modes: driver.Modes(driver.Counted), fence: true},
+	run: func(s *scene) {
+		seen := map[uint64]bool{}
+		for range 4 {
+			for _, c := range []*conn{s.a, s.b} {
+				g := c.take(s.permit(8), "permits up to the limit")
+				s.want(!seen[g.Fence], "permits have distinct fences: %d was given twice", g.Fence)
+				seen[g.Fence] = true
+			}
+		}
+	},
+}, {
+	name:  "counted/other-limit",
+	text:  "Another limit than that in use is ErrInvalid, and takes nothing.",
+	needs: semaphore,
+	run: func(s *scene) {
+		r := s.permit(3)
+		s.a.take(r, "permits up to the limit")
+		s.b.fails(s.permit(2), driver.ErrInvalid, "all users of a semaphore agree on its limit")
+		s.b.fails(s.permit(4), driver.ErrInvalid, "all users of a semaphore agree on its limit")
+		s.b.take(s.permit(3), "an attempt with another limit takes nothing")
+		s.b.take(s.permit(3), "an attempt with another limit takes nothing")
+		s.b.refused(s.permit(3), "an attempt with another limit does not change it")
+	},
+}, {
+	name:  "counted/expired-permit",
+	text:  "A permit whose TTL ended is free again, and only that one.",
+	needs: semaphore,
+	run: func(s *scene) {
+		s.b.take(s.permit(2), "permits up to the limit")
+		s.a.take(s.brief(s.permit(2)), "permits up to the limit")
+		s.a.fallSilent()
+		s.b.eventually(s.permit(2), s.TTL, "a permit without renewal ends with its TTL")
+		s.b.refused(s.permit(2), "the end of a permit lets one in, not two")
+	},
+}, {
+	name:  "counted/renew-one",
+	text:  "Renewing one permit prolongs no other.",
+	needs: need{modes: driver.Modes(driver.Counted), ownTTL: true},
+	run: func(s *scene) {
+		one, two := s.permit(2), s.brief(s.permit(2))
+		s.a.take(one, "permits up to the limit")
+		s.a.take(two, "permits up to the limit")
+		s.a.renew(one.Hold, nil, "the holder renews")
+		s.b.eventually(s.permit(2), s.TTL, "renewing one permit prolongs no other")
+		s.a.renew(two.Hold, driver.ErrLost, "a permit that has ended can't be renewed")
+		s.a.renew(one.Hold, nil, "the end of a permit ends no other")
+	},
+}}
+
+func racePermits(s *scene) {
+	const limit = 3
+	for range 8 {
+		var won [16]driver.Request
+		var winners atomic.Int32
+		together(len(won), func(i int) {
+			c, r := s.a, s.permit(limit)
+			if i%2 == 1 {
+				c = s.b
+			}
+			if g, err := c.acquire(r); err == nil {
+				won[i] = r
+				winners.Add(1)
+			} else {
+				c.heldError(g, err, "an attempt is granted or refused")
+			}
+		})
+		s.want(winners.Load() == limit, "exactly the limit is granted: got %d of %d permits", winners.Load(), limit)
+		for _, r := range won {
+			if r.Owner != "" {
+				s.a.free(r.Hold, nil, "the holder releases")
+			}
+		}
+	}
+}
+
+var kindChecks = []promise{{
+	name:  "kinds/never-independent",
+	text:  "Two kinds of lock under one name are not both granted.",
+	every: true,
+	run: func(s *scene) {
+		for _, other := range s.modes() {
+			if other.SameKind(s.mode) {
+				continue
+			}
+			r := s.requestFor("as " + other.String())
+			s.a.take(r, "a free lock is granted")
+			s.b.excluded(s.requestIn(other, "as "+other.String()))
+			s.a.renew(r.Hold, nil, "an attempt as another kind leaves the holder alone")
+		}
+	},
+}, {
+	name:  "kinds/free-again",
+	text:  "An attempt as another kind leaves nothing behind.",
+	every: true,
+	run: func(s *scene) {
+		for _, other := range s.modes() {
+			if other.SameKind(s.mode) {
+				continue
+			}
+			r := s.requestFor("as " + other.String())
+			s.a.take(r, "a free lock is granted")
+			s.b.excluded(s.requestIn(other, "as "+other.String()))
+			s.a.free(r.Hold, nil, "the holder releases")
+			s.b.take(s.rival(r), "an attempt as another kind does not stand in the way later")
+		}
+	},
+}}
+
+// excluded must be refused, as held or as invalid.
+func (c *conn) excluded(r driver.Request) {
+	if c.over() {
+		return
+	}
+	_, err := c.acquire(r)
+	c.want(errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrInvalid),
+		"kinds of lock under one name are not independent: Acquire as %v answered %s; want ErrHeld or ErrInvalid", r.Mode, answer(err))
+}

@@ -1,0 +1,381 @@
+package drivertest
+
+import (
+	"context"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+var watchChecks = []promise{{
+	name:  "watch/release",
+	text:  "A release on another connection is signalled, and the lock can be taken.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		waiter := s.rival(r)
+		w := s.b.watch(waiter)
+		s.a.free(r.Hold, nil, "the holder releases")
+		w.wantSignal("a release is signalled")
+		s.b.take(waiter, "after the signal the lock is granted")
+		w.end()
+	},
+}, {
+	name: "watch/same-connection",
+	text: "A release on the watching connection is signalled too.",
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		w := s.a.watch(s.rival(r))
+		s.a.free(r.Hold, nil, "the holder releases")
+		w.wantSignal("a release is signalled, also on the same connection")
+		w.end()
+	},
+}, {
+	name: "watch/armed-on-return",
+	text: "When Watch has returned it is armed: a release right after that is not missed.",
+	run: func(s *scene) {
+		for range 15 {
+			r := s.request()
+			s.a.take(r, "a free lock is granted")
+			waiter := s.rival(r)
+			w := s.b.watch(waiter)
+			s.a.free(r.Hold, nil, "the holder releases")
+			w.wantSignal("Watch is armed when it returns: the release right after it was missed")
+			w.end()
+			s.b.take(waiter, "after the signal the lock is granted")
+			s.b.free(waiter.Hold, nil, "the holder releases")
+		}
+	},
+}, {
+	name: "watch/again",
+	text: "A watch signals again if the first signal did not help.",
+	run: func(s *scene) {
+		r, faster := s.request(), s.request()
+		s.a.take(r, "a free lock is granted")
+		w := s.b.watch(s.rival(r))
+		s.a.free(r.Hold, nil, "the holder releases")
+		w.wantSignal("a release is signalled")
+		if _, err := s.a.acquire(faster); err == nil {
+			w.drain()
+			s.a.free(faster.Hold, nil, "the holder releases")
+			w.wantSignal("each release is signalled, not only the first")
+		}
+		w.end()
+	},
+}, {
+	name: "watch/all-that-may-enter",
+	text: "A waiter that goes away does not swallow the signal for another.",
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		one, two := s.rival(r), s.rival(r)
+		goes, stays := s.a.watch(one), s.b.watch(two)
+		s.a.free(r.Hold, nil, "the holder releases")
+		goes.end()
+		s.a.giveUp(one)
+		stays.wantSignal("a release is signalled to all whom it may let in")
+		s.b.take(two, "after the signal the lock is granted")
+		stays.end()
+	},
+}, {
+	name: "watch/ctx-bounds-arming",
+	text: "The context of Watch bounds the arming only.",
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		ctx, cancel := context.WithCancel(s.ctx)
+		w := s.b.watchWith(ctx, s.rival(r))
+		cancel()
+		s.sleep(s.pause())
+		s.a.free(r.Hold, nil, "the holder releases")
+		w.wantSignal("the context of Watch bounds the arming only")
+		w.end()
+	},
+}, {
+	name: "watch/quiet",
+	text: "While nothing happens nothing is signalled, or not for ever.",
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		w := s.b.watch(s.rival(r))
+		quiet := time.After(150 * time.Millisecond)
+		for spare := 0; !s.over(); spare++ {
+			select {
+			case _, open := <-w.Ready:
+				s.want(open, "Ready is not closed")
+				s.want(spare < 10, "a signal tells that something happened: %d came while nothing did", spare+1)
+				continue
+			case <-quiet:
+			}
+			break
+		}
+		w.end()
+	},
+}, {
+	name:  "watch/closed-takes-nothing",
+	text:  "After its Close a watch takes nothing, and Ready is not closed.",
+	every: true,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		w := s.b.watch(s.rival(r))
+		w.drain()
+		w.end()
+		s.a.free(r.Hold, nil, "the holder releases")
+		s.sleep(4 * s.pause())
+		s.a.take(s.rival(r), "a closed watch takes nothing")
+		if !s.over() {
+			select {
+			case _, open := <-w.Ready:
+				s.want(open, "Ready is not closed")
+			default:
+			}
+		}
+	},
+}, {
+	name:  "watch/place-left",
+	text:  "Who stands in line is signalled when all before it have left.",
+	needs: queueing,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		waiters := s.queueUp(r, s.a, s.b)
+		w := s.b.watch(queued(waiters[1]))
+		s.a.free(r.Hold, nil, "the holder releases")
+		s.a.free(waiters[0].Hold, nil, "Release ends a place in line")
+		w.wantSignal("leaving the line is signalled to the next")
+		s.b.take(queued(waiters[1]), "those behind a place that was left move up")
+		w.end()
+	},
+}, {
+	name:  "watch/line-moves",
+	text:  "Each in line is signalled when its turn comes.",
+	needs: queueing,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		waiters := s.queueUp(r, s.a, s.b)
+		first, second := s.a.watch(queued(waiters[0])), s.b.watch(queued(waiters[1]))
+		s.a.free(r.Hold, nil, "the holder releases")
+		first.wantSignal("a release is signalled to the first in line")
+		s.a.take(queued(waiters[0]), "the first in line gets in")
+		first.end()
+		second.drain()
+		s.a.free(waiters[0].Hold, nil, "the holder releases")
+		second.wantSignal("a release is signalled to the next in line")
+		s.b.take(queued(waiters[1]), "the next in line gets in")
+		second.end()
+	},
+}, {
+	name:  "watch/downgrade",
+	text:  "A downgrade is signalled to readers.",
+	needs: downgrades,
+	run: func(s *scene) {
+		w, r := s.writer(), s.reader()
+		s.a.take(w, "a free lock is granted")
+		watch := s.b.watch(r)
+		s.a.take(asReader(w), "a writer can become a reader")
+		watch.wantSignal("a downgrade is signalled to readers")
+		s.b.take(r, "readers share with a downgraded writer")
+		watch.end()
+	},
+}, {
+	name:  "watch/last-reader",
+	text:  "The last reader's release is signalled to a writer.",
+	needs: readWrite,
+	run: func(s *scene) {
+		one, two, w := s.reader(), s.reader(), s.writer()
+		s.a.take(one, "a free lock is granted")
+		s.b.take(two, "readers share")
+		watch := s.b.watch(w)
+		s.a.free(one.Hold, nil, "the holder releases")
+		watch.drain()
+		s.b.free(two.Hold, nil, "the holder releases")
+		watch.wantSignal("the last reader's release is signalled to a writer")
+		s.b.take(w, "without readers the lock is free")
+		watch.end()
+	},
+}, {
+	name:  "watch/permit",
+	text:  "Each released permit is signalled.",
+	needs: semaphore,
+	run: func(s *scene) {
+		one, two, waiter := s.permit(2), s.permit(2), s.permit(2)
+		s.a.take(one, "permits up to the limit")
+		s.a.take(two, "permits up to the limit")
+		w := s.b.watch(waiter)
+		s.a.free(two.Hold, nil, "the holder releases")
+		w.wantSignal("a released permit is signalled")
+		s.b.take(waiter, "a released permit is free")
+		w.end()
+	},
+}, {
+	name: "watch/forced-release",
+	text: "A release that names a hold from another connection is signalled.",
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		w := s.b.watch(s.rival(r))
+		s.b.free(s.b.seen(r), nil, "what Inspect tells is enough to release")
+		w.wantSignal("a release by force is signalled")
+		w.end()
+	},
+}}
+
+var revokeChecks = []promise{{
+	name:  "revoke/asks",
+	text:  "A holder that agreed to it is told soon that somebody asks for its lock.",
+	every: true,
+	needs: revocable,
+	run: func(s *scene) {
+		r, asked := onRevoke(s.request())
+		s.a.take(r, "a free lock is granted")
+		s.b.revoke(r.Hold, nil, "a holder can be asked for its lock")
+		s.wantRevoked(asked, "a holder that was asked is told")
+	},
+}, {
+	name:  "revoke/takes-nothing",
+	text:  "A holder that was asked holds on until it releases.",
+	every: true,
+	needs: revocable,
+	run: func(s *scene) {
+		r, asked := onRevoke(s.request())
+		s.a.take(r, "a free lock is granted")
+		s.b.revoke(r.Hold, nil, "a holder can be asked for its lock")
+		s.wantRevoked(asked, "a holder that was asked is told")
+		s.b.refused(s.rival(r), "Revoke takes nothing from the holder")
+		s.a.renew(r.Hold, nil, "Revoke takes nothing from the holder")
+		s.a.free(r.Hold, nil, "Revoke takes nothing from the holder")
+		s.b.take(s.rival(r), "a lock that was asked for and released is free")
+	},
+}, {
+	name:  "revoke/once",
+	text:  "A holder that is asked again and again is told once.",
+	every: true,
+	needs: revocable,
+	run: func(s *scene) {
+		r, asked := onRevoke(s.request())
+		s.a.take(r, "a free lock is granted")
+		for _, c := range []*conn{s.b, s.a, s.b} {
+			c.revoke(r.Hold, nil, "a holder can be asked again")
+		}
+		s.wantRevoked(asked, "a holder that was asked is told")
+		s.sleep(10 * s.pause())
+		s.want(asked.calls.Load() == 1, "OnRevoke is called at most once: it was called %d times", asked.calls.Load())
+	},
+}, {
+	name:  "revoke/only-the-named",
+	text:  "Nobody is asked but the holder that is named.",
+	every: true,
+	needs: revocable,
+	run: func(s *scene) {
+		r, asked := onRevoke(s.pair())
+		beside, other := onRevoke(s.pair())
+		if r.Mode.Alone() {
+			beside.Name += " beside"
+		}
+		s.a.take(beside, "a free lock is granted")
+		s.a.take(r, "a free lock is granted")
+		s.b.revoke(r.Hold, nil, "a holder can be asked for its lock")
+		s.wantRevoked(asked, "a holder that was asked is told")
+		s.wantNotRevoked(other, "nobody is asked but the holder that is named")
+	},
+}, {
+	name:  "revoke/lost",
+	text:  "Asking somebody who does not hold is ErrLost, and asks nobody.",
+	every: true,
+	needs: revocable,
+	run: func(s *scene) {
+		r, asked := onRevoke(s.request())
+		s.b.revoke(r.Hold, driver.ErrLost, "who never held can't be asked")
+		s.a.take(r, "a free lock is granted")
+		s.b.revoke(stranger(r), driver.ErrLost, "who does not hold can't be asked")
+		s.a.revoke(stranger(r), driver.ErrLost, "who does not hold can't be asked, also on the holder's connection")
+		s.a.free(r.Hold, nil, "the holder releases")
+		s.b.revoke(r.Hold, driver.ErrLost, "who has released can't be asked")
+		s.wantNotRevoked(asked, "nobody is asked but the holder that is named")
+	},
+}, {
+	name:  "revoke/expired",
+	text:  "Asking for a hold that has ended is ErrLost.",
+	every: true,
+	needs: revocable,
+	run: func(s *scene) {
+		r, c := s.expired()
+		c.revoke(r.Hold, driver.ErrLost, "a hold that has ended can't be asked for")
+	},
+}, {
+	name:  "revoke/leaves-successor",
+	text:  "Asking a holder that was inspected does not ask its successor.",
+	every: true,
+	needs: revocable,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		seen := s.b.seen(r)
+		s.a.free(r.Hold, nil, "the holder releases")
+		next, asked := onRevoke(s.rival(r))
+		next.Mode = r.Mode
+		s.a.take(next, "a released lock is free")
+		s.b.revoke(seen, driver.ErrLost, "who has released can't be asked")
+		s.wantNotRevoked(asked, "a successor is not asked for its predecessor")
+	},
+}, {
+	name:  "revoke/not-in-line",
+	text:  "Who stands in line can't be asked, and the holder is not asked for it.",
+	every: true,
+	needs: need{revocable: true, queue: true},
+	run: func(s *scene) {
+		r, asked := onRevoke(s.request())
+		s.a.take(r, "a free lock is granted")
+		w := s.queueUp(r, s.b)[0]
+		w.Mode = s.mode
+		s.b.revoke(w.Hold, driver.ErrLost, "who stands in line does not hold")
+		s.wantNotRevoked(asked, "nobody is asked but the holder that is named")
+	},
+}, {
+	name:  "revoke/latest",
+	text:  "A hold that was asked for again is told by what it was asked for with last.",
+	every: true,
+	needs: revocable,
+	run: func(s *scene) {
+		r, first := onRevoke(s.request())
+		s.a.take(r, "a free lock is granted")
+		r, latest := onRevoke(r)
+		s.a.take(r, "the same Owner asked again is the same hold")
+		s.b.revoke(r.Hold, nil, "a holder can be asked for its lock")
+		s.wantRevoked(latest, "the OnRevoke of an Owner's latest grant counts")
+		s.want(first.calls.Load() == 0, "the OnRevoke of an Owner's latest grant counts: that of an earlier one was called")
+	},
+}, {
+	name:  "revoke/unasked",
+	text:  "OnRevoke is not called for a hold that nobody asked for.",
+	every: true,
+	needs: revocable,
+	run: func(s *scene) {
+		r, asked := onRevoke(s.request())
+		s.a.take(r, "a free lock is granted")
+		s.a.renew(r.Hold, nil, "the holder renews")
+		s.a.take(r, "the same Owner asked again is the same hold")
+		s.b.refused(s.rival(r), "a lock has one holder at a time")
+		s.a.free(r.Hold, nil, "the holder releases")
+		s.b.take(s.rival(r), "a released lock is free")
+		s.wantNotRevoked(asked, "OnRevoke tells that somebody asked")
+	},
+}, {
+	name:  "revoke/without-consent",
+	text:  "A holder that has not agreed to be asked holds on.",
+	every: true,
+	needs: revocable,
+	run: func(s *scene) {
+		r := s.request()
+		s.a.take(r, "a free lock is granted")
+		s.b.revokeSilent(r.Hold, "a holder that has not agreed")
+		s.sleep(10 * s.pause())
+		s.b.refused(s.rival(r), "a holder that has not agreed holds on")
+		s.a.renew(r.Hold, nil, "a holder that has not agreed holds on")
+		s.a.free(r.Hold, nil, "a holder that has not agreed holds on")
+	},
+}}

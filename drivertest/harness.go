@@ -1,0 +1,169 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// ErrNotClaimed is what a check answers when the backend does not claim what the
+// check is about, and properly refuses it where it could be asked for it.
+var ErrNotClaimed = errors.New("drivertest: not claimed by this backend")
+
+// Harness tells the suite how to reach one store. Only Open is needed.
+type Harness struct {
+	// Open makes a new, independent connection to the same store, as another
+	// process would have. The suite closes what it opens. It is called from several
+	// goroutines at once.
+	Open func(ctx context.Context) (driver.Backend, error)
+
+	// TTL is the TTL of holds whose end is waited for. 0: 300 ms, or Caps.MinTTL if
+	// that is more.
+	TTL time.Duration
+
+	// Slack is how late an expiry or a signal may come on a loaded machine. It costs
+	// time only where a backend is late. 0: 15 s, or TTL if that is more.
+	Slack time.Duration
+
+	// Timeout bounds one check, and each of its modes if Serial. 0: 60 s and 40 TTLs.
+	Timeout time.Duration
+
+	// Parallel is how many checks run at once under Run. 0: 8.
+	Parallel int
+
+	// Serial runs the modes of a check one after the other. Then a check has at most two
+	// connections open at once; otherwise two for each mode.
+	Serial bool
+
+	// Holds is how many locks renew/big-batch, and a check of names, holds at once on one
+	// connection, for a backend to which each costs a connection of a server. 0: up to 200.
+	Holds int
+
+	// Cut cuts one connection, made by Open, off from its store: from then on its
+	// calls get no answer, as behind a broken network, until restore is called. nil:
+	// what needs it answers ErrNotClaimed.
+	Cut func(b driver.Backend) (restore func())
+
+	// Refuses says which names the store can't have: the backend must answer them with
+	// ErrInvalid, and nothing else. nil: none.
+	Refuses func(name string) bool
+}
+
+// Check is one promise of a backend.
+type Check struct {
+	Name    string // subject and promise: "release/only-by-owner"
+	Promise string // one sentence for people
+
+	// Run tries the promise on the store. nil: kept. ErrNotClaimed: not made. Any
+	// other error names what was broken and how, and wraps the backend's answer if that
+	// was an error. It returns when ctx ends or the harness's Timeout has passed, also when the backend hangs, and leaves no holds
+	// behind.
+	Run func(ctx context.Context, h *Harness) error
+}
+
+// errSlow says that a hold may rightly have ended before the check came to look.
+var errSlow = errors.New("drivertest: machine or store too slow for Harness.TTL; give a longer one")
+
+// config is a Harness with its defaults filled in.
+type config struct {
+	Harness
+	caps driver.Caps
+}
+
+// applyDefaults fills in the defaults, which depend on the backend's capabilities.
+func (h *Harness) applyDefaults(ctx context.Context, calls *activity) (config, error) {
+	if h.Open == nil {
+		return config{}, errors.New("drivertest: Harness.Open is nil")
+	}
+	defer calls.begin("Open and Close")()
+	b, err := h.Open(ctx)
+	if err != nil {
+		return config{}, fmt.Errorf("drivertest: open: %w", err)
+	}
+	c := config{Harness: *h, caps: b.Caps()}
+	if err := b.Close(); err != nil {
+		return config{}, fmt.Errorf("drivertest: close: %w", err)
+	}
+	if c.TTL == 0 {
+		c.TTL = max(300*time.Millisecond, c.caps.MinTTL)
+	}
+	if c.Slack == 0 {
+		c.Slack = max(15*time.Second, c.TTL)
+	}
+	if c.Timeout == 0 {
+		c.Timeout = time.Minute + 40*c.TTL
+	}
+	return c, nil
+}
+
+// modes lists the claimed modes.
+func (c config) modes() []driver.Mode {
+	var modes []driver.Mode
+	for m := driver.Exclusive; m <= driver.Counted; m++ {
+		if c.caps.Modes.Has(m) {
+			modes = append(modes, m)
+		}
+	}
+	return modes
+}
+
+// alone is a claimed mode that excludes all others.
+func (c config) alone() driver.Mode {
+	if c.caps.Modes.Has(driver.Write) && !c.caps.Modes.Has(driver.Exclusive) {
+		return driver.Write
+	}
+	return driver.Exclusive
+}
+
+// long is the TTL of holds that must not end by themselves.
+func (c config) long() time.Duration {
+	d := max(2*time.Minute, 2*c.Timeout)
+	if c.caps.MaxTTL > 0 {
+		d = min(d, c.caps.MaxTTL)
+	}
+	return d
+}
+
+// cleanupTime bounds what a check does after its end to leave nothing behind.
+const cleanupTime = 5 * time.Second
+
+// openTime bounds the first connection, if Harness.Timeout does not.
+const openTime = 30 * time.Second
+
+// activity knows which calls are under way, to name the one that hangs.
+type activity struct {
+	mu    sync.Mutex
+	calls map[*string]struct{}
+}
+
+func (a *activity) begin(call string) (end func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.calls == nil {
+		a.calls = map[*string]struct{}{}
+	}
+	a.calls[&call] = struct{}{}
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.calls, &call)
+	}
+}
+
+func (a *activity) String() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var calls []string
+	for c := range maps.Keys(a.calls) {
+		calls = append(calls, *c)
+	}
+	slices.Sort(calls)
+	return strings.Join(slices.Compact(calls), ", ")
+}
