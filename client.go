@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,31 +13,19 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/release"
 	"github.com/distlock/distlock/internal/renew"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // Client makes locks on one backend. It is safe for concurrent use; a program
 // needs one per backend.
 type Client struct {
-	backend driver.Backend
-	caps    driver.Caps
-	opts    Options
-	watch   Observer
-	base    time.Time // instants are durations since base, which is monotonic
-
-	shards   [64]shard
-	seed     maphash.Seed
-	watchdog *renew.Watchdog
-	releaser *releaser
-	calls    calls
-
-	done    chan struct{}   // closed by Close
-	life    context.Context // of renewals; ends with Close
-	die     context.CancelFunc
+	env
+	queues  queues
+	die     context.CancelFunc // of life
 	closing sync.Once
-	closed  error // what Close returns
-	tasks   tasks // contenders and background releases
-	delays  delays
+	closed  error        // what Close returns
 	longest atomic.Int64 // the greatest CallTimeout of a lock
 }
 
@@ -69,8 +56,8 @@ func New(b driver.Backend, opts *Options) (*Client, error) {
 	if b == nil {
 		return nil, fail("new", "", invalid("the backend is nil; open one, for instance with memlock.New"))
 	}
-	c := &Client{backend: b, caps: b.Caps(), base: time.Now(), done: make(chan struct{}), seed: maphash.MakeSeed()}
-	c.tasks.idle = make(chan struct{}, 1)
+	c := &Client{env: env{backend: b, caps: b.Caps(), base: time.Now(), done: make(chan struct{})}}
+	c.tasks.idle = wait.NewSignal()
 	c.life, c.die = context.WithCancel(context.Background())
 	if opts != nil {
 		c.opts = *opts
@@ -78,11 +65,9 @@ func New(b driver.Backend, opts *Options) (*Client, error) {
 	if err := c.fillOptions(); err != nil {
 		return nil, fail("new", "", err)
 	}
-	for i := range c.shards {
-		c.shards[i].gates = map[string]*gate{}
-	}
+	c.queues.init(&c.env)
 	c.watchdog = renew.New(renew.Config{Life: c.life, Now: c.now, Renew: b.Renew, Tasks: &c.tasks})
-	c.releaser = newReleaser(c)
+	c.releaser = release.New(release.Config{Life: c.life, Now: c.now, Release: b.Release, Session: c.caps.Session, Tasks: &c.tasks})
 	return c, nil
 }
 
@@ -101,7 +86,7 @@ func (c *Client) fillOptions() error {
 		o.HandoffWindow = DefaultHandoffWindow
 	}
 	if o.Observer != nil {
-		c.watch = *o.Observer
+		c.observer = *o.Observer
 	}
 	o.Meta = processMeta(o.Meta)
 	switch {
@@ -157,10 +142,6 @@ func (c *Client) newSpec(name string, mode Mode, limit int, opts []LockOption) *
 	return s
 }
 
-// now is the monotonic time since the client was made. Trust in holds is reckoned
-// in it and in nothing else.
-func (c *Client) now() time.Duration { return time.Since(c.base) }
-
 // Caps says what the client's backend can do.
 func (c *Client) Caps() driver.Caps { return c.caps }
 
@@ -177,23 +158,14 @@ func (c *Client) Close() error {
 	return c.closed
 }
 
-func (c *Client) isClosed() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
-	}
-}
-
 func (c *Client) shutdown() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Duration(c.longest.Load()))
 	defer cancel()
-	c.dismissWaiters()
+	c.queues.dismiss()
 	c.delays.hurry()
 	left := c.releaseAll(ctx)
 	idle := c.tasks.wait(ctx)
-	unanswered := c.releaser.stop() - left
+	unanswered := c.releaser.Stop() - left
 	err := c.backend.Close()
 	c.calls.close()
 	switch {
@@ -209,20 +181,6 @@ func (c *Client) shutdown() error {
 		return fail("close", "", err)
 	}
 	return nil
-}
-
-// dismissWaiters answers everyone in a local line. Contenders see c.done themselves.
-func (c *Client) dismissWaiters() {
-	for i := range c.shards {
-		s := &c.shards[i]
-		s.mu.Lock()
-		for _, g := range s.gates {
-			for w := g.line.pop(); w != nil; w = g.line.pop() {
-				w.ch <- delivery{err: ErrClosed}
-			}
-		}
-		s.mu.Unlock()
-	}
 }
 
 // releaseAll ends and releases every hold, many at a time, and returns how many were left when

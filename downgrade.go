@@ -12,22 +12,22 @@ import (
 
 // downgrade turns a Write hold into a Read hold.
 func (h *hold) downgrade(ctx context.Context, l *Lease) error {
-	if !h.c.caps.Downgrade {
-		return fmt.Errorf("%w: %s can't downgrade", ErrUnsupported, h.c.caps.Name)
+	if !h.env.caps.Downgrade {
+		return fmt.Errorf("%w: %s can't downgrade", ErrUnsupported, h.env.caps.Name)
 	}
-	if err := h.turn(l); err != nil {
+	if err := h.beginDowngrade(l); err != nil {
 		return err
 	}
-	defer h.turned()
+	defer h.endDowngrade()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	claim, err := h.c.watchdog.Claim(ctx, stop, &h.life)
+	claim, err := h.env.watchdog.Claim(ctx, stop, &h.life)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, h.life.Trust()-h.c.now())
+	ctx, cancel := context.WithTimeout(ctx, h.life.Trust()-h.env.now())
 	defer cancel()
-	start, grant, err := h.askDowngrade(ctx)
+	start, grant, err := h.requestDowngrade(ctx)
 	if err == nil && h.becomeReader(l, grant) {
 		claim.Settle(start, h.s.trusted(grant))
 		return nil
@@ -41,7 +41,7 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 	h.mayBeBack()
 	if h.takeRemains() {
 		// The backend may have it as a reader by now.
-		h.c.abandon(h.remains(), nil)
+		h.env.releaser.Add(h.remains(), nil)
 	}
 	if !errors.Is(err, ErrLost) {
 		err = fmt.Errorf("%w: %w", ErrLost, err)
@@ -49,37 +49,37 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 	return err
 }
 
-// turn claims the hold for a downgrade: until turned it is neither handed on nor
+// beginDowngrade claims the hold for a downgrade: until turned it is neither handed on nor
 // entered for writing.
-func (h *hold) turn(l *Lease) error {
+func (h *hold) beginDowngrade(l *Lease) error {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
 	switch {
 	case h.ended:
 		return ErrLost
-	case h.mode != Write || len(h.nested) > 0 || h.lease != l || h.turning:
+	case h.mode != Write || len(h.nested) > 0 || h.lease != l || h.downgrading:
 		return invalid("only a lease that holds for writing and was not re-entered can be downgraded")
 	}
-	h.turning = true
+	h.downgrading = true
 	return nil
 }
 
-func (h *hold) turned() {
+func (h *hold) endDowngrade() {
 	h.sh.mu.Lock()
-	h.turning = false
+	h.downgrading = false
 	h.sh.mu.Unlock()
 }
 
-func (h *hold) askDowngrade(ctx context.Context) (start instant, grant driver.Grant, err error) {
-	told := &news{h: h}
-	r := driver.Request{Hold: h.Request(h.s.terms.TTL), Fixed: h.s.terms.Fixed, Fences: 1, Meta: h.s.meta, OnLost: told.tell}
+func (h *hold) requestDowngrade(ctx context.Context) (start instant, grant driver.Grant, err error) {
+	told := &holdSignal{h: h}
+	r := driver.Request{Hold: h.Request(h.s.terms.TTL), Fixed: h.s.terms.Fixed, Fences: 1, Meta: h.s.meta, OnLost: told.notify}
 	r.Mode = Read
-	if h.s.revoked != nil && h.c.caps.Revocable.Has(Read) {
-		r.OnRevoke = (&news{h: h, wish: true}).tell
+	if h.s.revoked != nil && h.env.caps.Revocable.Has(Read) {
+		r.OnRevoke = (&holdSignal{h: h, revoke: true}).notify
 	}
-	err = h.insist(ctx, math.MaxInt, func() error {
-		start = h.c.now()
-		grant, err = h.c.backend.Acquire(ctx, r)
+	err = h.retry(ctx, math.MaxInt, func() error {
+		start = h.env.now()
+		grant, err = h.env.backend.Acquire(ctx, r)
 		if errors.Is(err, ErrHeld) {
 			// Nobody else can hold beside a writer. A grant after this would be a new hold.
 			return fmt.Errorf("%w: %v", ErrLost, err)
@@ -93,7 +93,7 @@ func (h *hold) askDowngrade(ctx context.Context) (start instant, grant driver.Gr
 func (h *hold) mayBeBack() {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
-	h.unproven = h.unproven || h.gone
+	h.mayRemain = h.mayRemain || h.gone
 }
 
 // becomeReader makes the hold one for reading and leaves the gate, so that other
@@ -108,7 +108,7 @@ func (h *hold) becomeReader(l *Lease, grant driver.Grant) bool {
 	l.mu.Lock()
 	l.fence = grant.Fence
 	l.mu.Unlock()
-	h.leaveGate()
-	h.g = nil
+	h.leaveQueue()
+	h.queue = nil
 	return true
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,60 +14,57 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// instant is a point in time as the time since the client was made.
-type instant = time.Duration
-
 var errBroken = errors.New("it was broken")
 
 // hold is what one Owner holds at the backend. It is renewed and released as one;
 // leases come and go on it by hand-off and re-entry.
 type hold struct {
-	c     *Client
+	env   *env
 	s     *spec
 	sh    *shard
 	owner string
 
 	// Guarded by sh.mu.
-	g         *gate // whose local hold it is; nil for shared, counted and fair holds
-	mode      Mode
-	lease     *Lease   // the present one
-	nested    []*Lease // re-entered ones
-	since     instant  // when the present lease got it
-	row       row
-	next      uint64  // the next fence of the span
-	last      uint64  // the last fence of the span
-	told      instant // when the backend said whether others stand in line there
-	queued    bool    // they do
-	turning   bool    // a downgrade is under way
-	wanted    bool    // somebody asked for the lock
-	ended     bool    // released, lost, or passed on for a re-fence
-	halfway   bool    // it ended during a downgrade: it may be a reader's at the backend
-	gone      bool    // lost as a fact
-	unproven  bool    // lost on doubt: the backend may still have it
-	regranted bool    // as a reader: news may be of the time before
+	queue        *localQueue // whose local hold it is; nil for shared, counted and fair holds
+	mode         Mode
+	lease        *Lease   // the present one
+	nested       []*Lease // re-entered ones
+	since        instant  // when the present lease got it
+	streak       handoffStreak
+	next         uint64  // the next fence of the span
+	last         uint64  // the last fence of the span
+	queueKnownAt instant // when the backend said whether others stand in line there
+	queued       bool    // they do
+	downgrading  bool    // a downgrade is under way
+	revoked      bool    // somebody asked for the lock
+	ended        bool    // released, lost, or passed on for a re-fence
+	halfway      bool    // it ended during a downgrade: it may be a reader's at the backend
+	gone         bool    // lost as a fact
+	mayRemain    bool    // lost on doubt: the backend may still have it
+	regranted    bool    // as a reader: news may be of the time before
 
-	asked atomic.Int64 // the greatest TTL that the backend was asked for; raised under sh.mu
-	life  renew.Hold
+	longestTTL atomic.Int64 // the greatest TTL that the backend was asked for; raised under sh.mu
+	life       renew.Hold
 }
 
-// row is a series of hand-offs of one hold.
-type row struct {
+// handoffStreak is a series of hand-offs of one hold.
+type handoffStreak struct {
 	since instant
 	count int
 }
 
-// asks is the greatest TTL that the backend was asked for, and may still keep.
-func (h *hold) asks() time.Duration { return time.Duration(h.asked.Load()) }
+// requestedTTL is the greatest TTL that the backend was asked for, and may still keep.
+func (h *hold) requestedTTL() time.Duration { return time.Duration(h.longestTTL.Load()) }
 
-// asksFor notes that the backend is going to be asked for ttl, so that the hold is not handed on
+// requestTTL notes that the backend is going to be asked for ttl, so that the hold is not handed on
 // to a lease that is to leave less. It fails if l does not hold any more.
-func (h *hold) asksFor(l *Lease, ttl time.Duration) error {
+func (h *hold) requestTTL(l *Lease, ttl time.Duration) error {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
 	if h.ended || h.lease != l && !slices.Contains(h.nested, l) {
 		return cmp.Or(l.Err(), ErrLost)
 	}
-	h.asked.Store(int64(max(h.asks(), ttl)))
+	h.longestTTL.Store(int64(max(h.requestedTTL(), ttl)))
 	return nil
 }
 
@@ -78,19 +76,19 @@ func (h *hold) Request(ttl time.Duration) driver.Hold {
 
 // remains is what a hold that has ended may have left at the backend.
 func (h *hold) remains() driver.Hold {
-	r := h.Request(h.asks())
+	r := h.Request(h.requestedTTL())
 	if h.halfway {
 		r.Mode = Read
 	}
 	return r
 }
 
-// finish marks the hold as ended. sh.mu is held.
-func (h *hold) finish() { h.ended, h.halfway = true, h.turning }
+// markEnded marks the hold as ended. sh.mu is held.
+func (h *hold) markEnded() { h.ended, h.halfway = true, h.downgrading }
 
-// lineUnknown: others may stand in line by now. sh.mu is held.
-func (h *hold) lineUnknown(now instant) bool {
-	return h.c.caps.QueueingOf(h.mode) != driver.QueueNever && now-h.told >= h.c.caps.SpanLife
+// queueUnknown: others may stand in line by now. sh.mu is held.
+func (h *hold) queueUnknown(now instant) bool {
+	return h.env.caps.QueueingOf(h.mode) != driver.QueueNever && now-h.queueKnownAt >= h.env.caps.SpanLife
 }
 
 // newLease makes the next lease on the hold, for a Lock called with ctx. sh.mu is held.
@@ -115,26 +113,26 @@ func (h *hold) unlock(ctx context.Context, l *Lease) error {
 		h.sh.mu.Unlock()
 		return nil
 	}
-	now := h.c.now()
+	now := h.env.now()
 	var event Event
-	if h.c.watch.Released != nil {
+	if h.env.observer.Released != nil {
 		event = h.event(l, now)
 	}
-	if h.g != nil && h.g.handOn(h, now) {
+	if h.queue != nil && h.queue.handOff(h, now) {
 		h.sh.mu.Unlock()
-		emit(h.c.watch.Released, event)
+		emit(h.env.observer.Released, event)
 		return nil
 	}
-	h.finish()
-	h.c.tasks.Begin()
-	defer h.c.tasks.End()
+	h.markEnded()
+	h.env.tasks.Begin()
+	defer h.env.tasks.End()
 	h.sh.mu.Unlock()
-	ctx, cancel := h.c.calls.context(context.WithoutCancel(ctx), h.s.terms.CallTimeout)
+	ctx, cancel := h.env.calls.context(context.WithoutCancel(ctx), h.s.terms.CallTimeout)
 	defer cancel()
 	err := h.giveUp(ctx)
-	h.vacate()
+	h.leaveQueueLocking()
 	event.Err = err
-	emit(h.c.watch.Released, event)
+	emit(h.env.observer.Released, event)
 	return err
 }
 
@@ -157,39 +155,39 @@ func (h *hold) event(l *Lease, now instant) Event {
 	return Event{Name: h.s.name, Mode: h.mode, Owner: h.owner, Fence: l.Fence(), Held: now - h.since}
 }
 
-// vacate lets the gate's next waiter try at the backend.
-func (h *hold) vacate() {
+// leaveQueueLocking lets the gate's next waiter try at the backend.
+func (h *hold) leaveQueueLocking() {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
-	h.leaveGate()
+	h.leaveQueue()
 }
 
-// leaveGate is vacate with sh.mu held.
-func (h *hold) leaveGate() {
-	if h.g == nil {
+// leaveQueue is vacate with sh.mu held.
+func (h *hold) leaveQueue() {
+	if h.queue == nil {
 		return
 	}
-	if h.g.held == h {
-		h.g.held = nil
-		h.g.past.released = h.c.now()
-		if h.wanted {
-			h.g.past.foreign = h.c.now()
+	if h.queue.held == h {
+		h.queue.held = nil
+		h.queue.history.released = h.env.now()
+		if h.revoked {
+			h.queue.history.foreign = h.env.now()
 		}
 	}
-	h.g.promote()
+	h.queue.promote()
 }
 
 // giveUp stops the renewal, waits for one in flight, and releases the hold or lets
 // it end by MinHold, all within ctx. Where a session would end it sooner, it is renewed
 // and released later instead.
 func (h *hold) giveUp(ctx context.Context) error {
-	if rest := h.minHoldLeft(); rest > 0 && h.c.caps.Session {
-		h.c.watchdog.Keep(&h.life)
-		h.c.after(rest, h.letGo)
+	if rest := h.minHoldLeft(); rest > 0 && h.env.caps.Session {
+		h.env.watchdog.Keep(&h.life)
+		h.env.after(rest, h.releaseKept)
 		return nil
 	}
-	if !h.c.watchdog.Remove(ctx, &h.life) {
-		h.letGoLater()
+	if !h.env.watchdog.Remove(ctx, &h.life) {
+		h.releaseLater()
 		return fail("unlock", h.s.name, renew.ErrNoAnswer)
 	}
 	if rest := h.minHoldLeft(); rest > 0 {
@@ -199,29 +197,29 @@ func (h *hold) giveUp(ctx context.Context) error {
 }
 
 // minHoldLeft is how long the hold has to be kept for MinHold.
-func (h *hold) minHoldLeft() time.Duration { return h.since + h.s.minHold - h.c.now() }
+func (h *hold) minHoldLeft() time.Duration { return h.since + h.s.minHold - h.env.now() }
 
-// letGo ends what was kept for MinHold.
-func (h *hold) letGo() {
-	h.c.watchdog.Forget(&h.life)
-	h.c.abandon(h.remains(), h.c.watchdog.InFlight(&h.life))
+// releaseKept ends what was kept for MinHold.
+func (h *hold) releaseKept() {
+	h.env.watchdog.Forget(&h.life)
+	h.env.releaser.Add(h.remains(), h.env.watchdog.InFlight(&h.life))
 }
 
-// letGoLater is letGo once MinHold is over. If the client is closed before, the hold ends with
+// releaseLater is releaseKept once MinHold is over. If the client is closed before, the hold ends with
 // its TTL.
-func (h *hold) letGoLater() {
-	h.c.after(h.minHoldLeft(), func() {
+func (h *hold) releaseLater() {
+	h.env.after(h.minHoldLeft(), func() {
 		if h.minHoldLeft() <= 0 {
-			h.letGo()
+			h.releaseKept()
 		}
 	})
 }
 
 func (h *hold) release(ctx context.Context) error {
-	trusted := h.c.now() < h.life.Trust()
+	trusted := h.env.now() < h.life.Trust()
 	tries := 0
-	err := h.insist(ctx, 4, func() error {
-		err := h.c.backend.Release(ctx, h.remains())
+	err := h.retry(ctx, 4, func() error {
+		err := h.env.backend.Release(ctx, h.remains())
 		if !errors.Is(err, driver.ErrUnsent) {
 			tries++
 		}
@@ -236,7 +234,7 @@ func (h *hold) release(ctx context.Context) error {
 	case errors.Is(err, ErrLost) || driver.Final(err):
 		return fail("unlock", h.s.name, err)
 	}
-	h.c.abandon(h.remains(), nil)
+	h.env.releaser.Add(h.remains(), nil)
 	return fail("unlock", h.s.name, err)
 }
 
@@ -244,23 +242,23 @@ func (h *hold) release(ctx context.Context) error {
 // ends first.
 func (h *hold) endIn(ctx context.Context, d time.Duration) error {
 	last := h.remains()
-	last.TTL, last.Shorten = max(d, h.c.caps.MinTTL), true
+	last.TTL, last.Shorten = max(d, h.env.caps.MinTTL), true
 	holds := []driver.Hold{last}
-	err := h.insist(ctx, 4, func() error { return renew.Answer(h.c.backend.Renew(ctx, holds), 0) })
+	err := h.retry(ctx, 4, func() error { return renew.Answer(h.env.backend.Renew(ctx, holds), 0) })
 	if err == nil {
-		if h.asks() > h.s.terms.TTL {
-			h.letGoLater() // an Extend without an answer may land after this
+		if h.requestedTTL() > h.s.terms.TTL {
+			h.releaseLater() // an Extend without an answer may land after this
 		}
 		return nil
 	}
 	if !errors.Is(err, ErrLost) && !driver.Final(err) {
-		h.letGoLater()
+		h.releaseLater()
 	}
 	return fail("unlock", h.s.name, err)
 }
 
-// insist calls f until it is answered, some times within ctx.
-func (h *hold) insist(ctx context.Context, tries int, f func() error) error {
+// retry calls f until it is answered, some times within ctx.
+func (h *hold) retry(ctx context.Context, tries int, f func() error) error {
 	for try := 0; ; try++ {
 		err := f()
 		if err == nil || errors.Is(err, ErrLost) || driver.Final(err) || try+1 == tries {
@@ -280,29 +278,29 @@ func (h *hold) Lose(why error, unproven bool) {
 		h.sh.mu.Unlock()
 		return
 	}
-	h.finish()
-	h.unproven = unproven || h.regranted
-	h.gone = !h.unproven
-	unproven = h.unproven
+	h.markEnded()
+	h.mayRemain = unproven || h.regranted
+	h.gone = !h.mayRemain
+	unproven = h.mayRemain
 	leases := h.leases()
-	held := h.c.now() - h.since
+	held := h.env.now() - h.since
 	mode := h.mode
-	if unproven && (h.c.caps.Session || h.asks() > h.s.terms.TTL) {
+	if unproven && (h.env.caps.Session || h.requestedTTL() > h.s.terms.TTL) {
 		// Others may keep the session alive, and the hold with it, or an Extend has made it
 		// last longer than it was trusted. A Close that finds the hold ended waits for this.
-		h.c.after(h.life.Trust()+h.s.terms.Margin-h.c.now(), h.dropRemains)
+		h.env.after(h.life.Trust()+h.s.terms.Margin-h.env.now(), h.dropRemains)
 	}
 	h.sh.mu.Unlock()
 
-	h.c.watchdog.Forget(&h.life)
+	h.env.watchdog.Forget(&h.life)
 	err := h.lostError(why)
 	live := false
 	for _, l := range leases {
 		live = l.end(err) || live
 	}
-	h.vacate()
+	h.leaveQueueLocking()
 	if live {
-		emit(h.c.watch.Lost, Event{Name: h.s.name, Mode: mode, Owner: h.owner, Fence: leases[0].Fence(), Held: held, Err: err})
+		emit(h.env.observer.Lost, Event{Name: h.s.name, Mode: mode, Owner: h.owner, Fence: leases[0].Fence(), Held: held, Err: err})
 	}
 }
 
@@ -318,9 +316,9 @@ func (h *hold) Answered(err error) {
 	event := Event{Name: h.s.name, Mode: h.s.mode, Owner: h.owner, Err: err}
 	switch {
 	case err == nil:
-		emit(h.c.watch.Renewed, event)
+		emit(h.env.observer.Renewed, event)
 	case !errors.Is(err, ErrLost):
-		emit(h.c.watch.Doubtful, event)
+		emit(h.env.observer.Doubtful, event)
 	}
 }
 
@@ -333,12 +331,12 @@ func (h *hold) leases() []*Lease {
 	return append(all, h.nested...)
 }
 
-// tellRevoked tells the holder, once, that somebody asks for the lock, which goes to
+// deliverRevoke tells the holder, once, that somebody asks for the lock, which goes to
 // others from then on.
-func (h *hold) tellRevoked() {
+func (h *hold) deliverRevoke() {
 	h.sh.mu.Lock()
-	told := h.wanted
-	h.wanted = true
+	told := h.revoked
+	h.revoked = true
 	h.sh.mu.Unlock()
 	if told {
 		return
@@ -366,7 +364,7 @@ func (h *hold) lostError(why error) error {
 // be in the way of others. The Owner proves that no successor is hit.
 func (h *hold) dropRemains() {
 	if h.takeRemains() {
-		h.c.abandon(h.remains(), h.c.watchdog.InFlight(&h.life))
+		h.env.releaser.Add(h.remains(), h.env.watchdog.InFlight(&h.life))
 	}
 }
 
@@ -375,8 +373,8 @@ func (h *hold) dropRemains() {
 func (h *hold) takeRemains() bool {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
-	unproven := h.unproven
-	h.unproven = false
+	unproven := h.mayRemain
+	h.mayRemain = false
 	return unproven
 }
 
@@ -388,7 +386,7 @@ func (h *hold) closeDown(ctx context.Context) bool {
 		h.sh.mu.Unlock()
 		return true
 	}
-	h.finish()
+	h.markEnded()
 	leases := h.leases()
 	h.sh.mu.Unlock()
 	for _, l := range leases {
@@ -396,10 +394,10 @@ func (h *hold) closeDown(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, h.s.terms.CallTimeout/4)
 	defer cancel()
-	if h.minHoldLeft() > 0 || !h.c.watchdog.Remove(ctx, &h.life) {
+	if h.minHoldLeft() > 0 || !h.env.watchdog.Remove(ctx, &h.life) {
 		return false
 	}
-	err := h.c.backend.Release(ctx, h.remains())
+	err := h.env.backend.Release(ctx, h.remains())
 	return err == nil || errors.Is(err, ErrLost)
 }
 
@@ -407,13 +405,13 @@ func (h *hold) closeDown(ctx context.Context) bool {
 func (h *hold) extend(ctx context.Context, l *Lease, d time.Duration) error {
 	ctx, stop := context.WithTimeout(ctx, h.s.terms.CallTimeout)
 	defer stop()
-	claim, err := h.c.watchdog.Claim(ctx, stop, &h.life)
+	claim, err := h.env.watchdog.Claim(ctx, stop, &h.life)
 	if err != nil {
 		return err
 	}
 	ttl, err := claim.Extension(d)
 	if err == nil && ttl > 0 {
-		err = h.asksFor(l, ttl)
+		err = h.requestTTL(l, ttl)
 	}
 	if err != nil || ttl == 0 {
 		claim.Settle(0, 0)
@@ -424,4 +422,44 @@ func (h *hold) extend(ctx context.Context, l *Lease, d time.Duration) error {
 		h.dropRemains()
 	}
 	return err
+}
+
+// holdSignal brings a backend's word to the hold that it is about, which may not have been
+// made yet: that the hold is gone, or that somebody asks for the lock.
+type holdSignal struct {
+	mu       sync.Mutex
+	revoke   bool // it is that somebody asks for the lock
+	received bool
+	h        *hold
+}
+
+func (n *holdSignal) notify() {
+	n.mu.Lock()
+	n.received = true
+	h := n.h
+	n.mu.Unlock()
+	if h != nil {
+		go n.deliver(h)
+	}
+}
+
+func (n *holdSignal) attach(h *hold) {
+	n.mu.Lock()
+	n.h = h
+	come := n.received
+	n.mu.Unlock()
+	switch {
+	case come && n.revoke:
+		go n.deliver(h) // it calls the user
+	case come:
+		n.deliver(h)
+	}
+}
+
+func (n *holdSignal) deliver(h *hold) {
+	if n.revoke {
+		h.deliverRevoke()
+		return
+	}
+	h.Lose(renew.ErrGone, false)
 }

@@ -11,12 +11,6 @@ import (
 	"github.com/distlock/distlock/internal/renew"
 )
 
-// Info tells who holds a lock and who waits for it.
-type Info = driver.Info
-
-// Holder is somebody who holds a lock or waits for it.
-type Holder = driver.Holder
-
 // Inspect tells who holds the lock called name: since when, until when, with which
 // fence, from which host and process, and who waits. A free lock has no Holders.
 // ErrUnsupported if the backend can't tell.

@@ -3,9 +3,12 @@ package distlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
+	"weak"
 
 	"github.com/distlock/distlock/internal/renew"
 )
@@ -45,18 +48,18 @@ func (c *leaseContext) inherited(key any) any {
 	return c.values.Value(key)
 }
 
-// joined marks a parent whose end also ends the lease's context.
-type joined struct{ context.Context }
+// endsWith marks a parent whose end also ends the lease's context.
+type endsWith struct{ context.Context }
 
-// under is the context of a wait for a lease whose context is to descend from another,
+// childOf is the context of a wait for a lease whose context is to descend from another,
 // and to end with it.
-type under struct {
+type childOf struct {
 	context.Context
 	parent context.Context
 }
 
-// atMost is the context of a wait that ends sooner than that of the caller.
-type atMost struct {
+// boundedWait is the context of a wait that ends sooner than that of the caller.
+type boundedWait struct {
 	context.Context
 	caller context.Context
 }
@@ -99,13 +102,13 @@ func (l *Lease) made() *leaseContext {
 // the first has them.
 func (l *Lease) ancestors() (end, values context.Context) {
 	parent := l.ctx
-	if p, ok := parent.(atMost); ok {
+	if p, ok := parent.(boundedWait); ok {
 		parent = p.caller
 	}
 	switch p := parent.(type) {
-	case joined:
+	case endsWith:
 		return p.Context, nil
-	case under:
+	case childOf:
 		return p.parent, nil
 	}
 	return context.Background(), parent
@@ -153,7 +156,7 @@ func (l *Lease) Err() error {
 	l = l.core()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err == nil && l.h.c.now() >= l.h.life.Trust() {
+	if l.err == nil && l.h.env.now() >= l.h.life.Trust() {
 		return l.h.lostError(renew.ErrDeadline)
 	}
 	return l.err
@@ -184,7 +187,7 @@ func (l *Lease) Owner() string { return l.h.owner }
 
 // Deadline is when the lease will be lost if it is not renewed until then: counted
 // from before the last successful request, less the margin. Renewals move it.
-func (l *Lease) Deadline() time.Time { return l.h.c.base.Add(l.h.life.Trust()) }
+func (l *Lease) Deadline() time.Time { return l.h.env.base.Add(l.h.life.Trust()) }
 
 // Unlock releases the lock. It does so even if ctx has ended, within a bound of
 // about CallTimeout, and ends the lease's context first.
@@ -223,7 +226,7 @@ func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
 	if err := l.Err(); err != nil {
 		return &Error{Op: op, Name: l.Name(), Kind: kindOf(err), Err: err}
 	}
-	caps := l.h.c.caps
+	caps := l.h.env.caps
 	if most := caps.Longest() - l.h.s.terms.Margin; d <= 0 || d > most {
 		return fail(op, l.Name(), invalid("extension by %v; want more than 0 and at most the maximum of %s less the margin, %v", d, caps.Name, most))
 	}
@@ -273,4 +276,82 @@ func FenceOf(ctx context.Context, name string) uint64 {
 func FromContext(ctx context.Context) *Lease {
 	l, _ := ctx.Value(leaseKey{}).(*Lease)
 	return l
+}
+
+// leakWatch connects the lease that a hold refers to, its core, with the handle that the user has.
+// Nothing of the client leads to the handle, so that its end shows that no Unlock can follow. Both
+// are one Lease if leaks are not reported.
+type leakWatch struct {
+	core   *Lease
+	handle weak.Pointer[Lease]
+	stack  []uintptr // of the call that took it; set before the user has the handle
+}
+
+// core is the lease that the hold refers to, which has the state.
+func (l *Lease) core() *Lease {
+	if l.leak == nil {
+		return l
+	}
+	return l.leak.core
+}
+
+// forUser returns the handle of a new lease.
+func (l *Lease) forUser() *Lease {
+	if l.h.env.observer.Leaked == nil || l.h.s.terms.Fixed {
+		return l
+	}
+	w := &leakWatch{core: l}
+	handle := &Lease{h: l.h, ctx: l.ctx, leak: w}
+	w.handle = weak.Make(handle)
+	l.ctx, l.leak = nil, w
+	runtime.AddCleanup(handle, (*leakWatch).report, w)
+	return handle
+}
+
+// handle is what the user has of the core l. If the user has dropped it, it is another, by
+// which the lease can be unlocked.
+func (l *Lease) handle() *Lease {
+	if l.leak == nil {
+		return l
+	}
+	if handle := l.leak.handle.Value(); handle != nil {
+		return handle
+	}
+	return &Lease{h: l.h, ctx: context.Background(), leak: l.leak}
+}
+
+// recordStack records where l was taken, if its leak would be reported. l may be nil.
+func (l *Lease) recordStack() {
+	if l == nil || l.leak == nil {
+		return
+	}
+	var pcs [32]uintptr
+	l.leak.stack = append([]uintptr(nil), pcs[:runtime.Callers(2, pcs[:])]...)
+}
+
+// report reports a leak if the lease is held. The runtime calls it once the handle is unreachable.
+func (w *leakWatch) report() {
+	l := w.core
+	if l.Err() != nil {
+		return
+	}
+	l.h.sh.mu.Lock()
+	event := l.h.event(l, l.h.env.now())
+	l.h.sh.mu.Unlock()
+	event.Stack = trace(w.stack)
+	emit(l.h.env.observer.Leaked, event)
+}
+
+// trace describes a stack, without the calls of this package on top.
+func trace(stack []uintptr) string {
+	var b strings.Builder
+	for frames := runtime.CallersFrames(stack); ; {
+		f, more := frames.Next()
+		if b.Len() > 0 || !strings.HasPrefix(f.Function, "github.com/distlock/distlock.") {
+			fmt.Fprintf(&b, "%s\n\t%s:%d\n", f.Function, f.File, f.Line)
+		}
+		if !more {
+			return b.String()
+		}
+	}
 }

@@ -1,6 +1,11 @@
 package distlock
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
 
 // lock is what every kind of lock is made of: a client and a spec.
 type lock struct {
@@ -45,4 +50,237 @@ func (m *Mutex) TryLock(ctx context.Context) (*Lease, error) { return m.l.try(ct
 // before f returned, even if f saw no error.
 func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context) error) error {
 	return m.l.do(ctx, f)
+}
+
+// RWMutex is a lock that many may hold for reading or one for writing. Like a
+// Mutex it is a name and options, not a state. Unless the backend keeps a line,
+// readers may starve writers.
+type RWMutex struct{ w, r lock }
+
+// RWMutex names a read/write lock; see Client.Mutex.
+func (c *Client) RWMutex(name string, opts ...LockOption) *RWMutex {
+	return &RWMutex{
+		w: lock{c, c.newSpec(name, Write, 0, opts)},
+		r: lock{c, c.newSpec(name, Read, 0, opts)},
+	}
+}
+
+func (m *RWMutex) one() lock { return m.w }
+
+// Lock waits for the lock for writing; see Mutex.Lock. Lease.Downgrade makes it a
+// lock for reading without a moment between.
+func (m *RWMutex) Lock(ctx context.Context) (*Lease, error) { return m.w.lock(ctx, "lock") }
+
+// RLock waits for the lock for reading; see Mutex.Lock.
+func (m *RWMutex) RLock(ctx context.Context) (*Lease, error) { return m.r.lock(ctx, "rlock") }
+
+// TryLock makes one attempt to hold for writing; see Mutex.TryLock.
+func (m *RWMutex) TryLock(ctx context.Context) (*Lease, error) { return m.w.try(ctx, "trylock") }
+
+// TryRLock makes one attempt to hold for reading; see Mutex.TryLock.
+func (m *RWMutex) TryRLock(ctx context.Context) (*Lease, error) { return m.r.try(ctx, "tryrlock") }
+
+// Do runs f while it holds the lock for writing; see Mutex.Do.
+func (m *RWMutex) Do(ctx context.Context, f func(ctx context.Context) error) error {
+	return m.w.do(ctx, f)
+}
+
+// RDo runs f while it holds the lock for reading; see Mutex.Do.
+func (m *RWMutex) RDo(ctx context.Context, f func(ctx context.Context) error) error {
+	return m.r.do(ctx, f)
+}
+
+// Reader is the read side, for Multi.
+func (m *RWMutex) Reader() Locker { return reader{m.r} }
+
+type reader struct{ l lock }
+
+func (r reader) one() lock { return r.l }
+
+// Semaphore lets a number of holders in at once. Each permit is a lease with its
+// own fence, and is freed if its holder dies. Like a Mutex it is a name and
+// options, not a state.
+type Semaphore struct{ l lock }
+
+// Semaphore names a counted lock of limit permits. All users of a name must agree
+// on the limit: another one is refused with ErrInvalid while permits are held.
+func (c *Client) Semaphore(name string, limit int, opts ...LockOption) *Semaphore {
+	return &Semaphore{lock{c, c.newSpec(name, Counted, limit, opts)}}
+}
+
+func (s *Semaphore) one() lock { return s.l }
+
+// Acquire waits for a permit; see Mutex.Lock.
+func (s *Semaphore) Acquire(ctx context.Context) (*Lease, error) { return s.l.lock(ctx, "acquire") }
+
+// TryAcquire makes one attempt to get a permit; see Mutex.TryLock.
+func (s *Semaphore) TryAcquire(ctx context.Context) (*Lease, error) {
+	return s.l.try(ctx, "tryacquire")
+}
+
+// Do runs f while it holds a permit; see Mutex.Do.
+func (s *Semaphore) Do(ctx context.Context, f func(ctx context.Context) error) error {
+	return s.l.do(ctx, f)
+}
+
+// lock waits until the lock is held or ctx is done.
+func (l lock) lock(ctx context.Context, op string) (*Lease, error) {
+	lease, err := l.wait(ctx, op)
+	lease.recordStack()
+	return lease, err
+}
+
+// wait is lock without a stack, for leases that can't leak.
+func (l lock) wait(ctx context.Context, op string) (*Lease, error) {
+	if lease, err := l.begin(ctx, op); lease != nil || err != nil {
+		return lease, err
+	}
+	if err := l.waitsForItself(ctx); err != nil {
+		return nil, fail(op, l.s.name, err)
+	}
+	ctx, cancel := l.bounded(ctx)
+	defer cancel()
+	k := &contender{env: &l.c.env, queues: &l.c.queues, s: l.s, op: op, ctx: ctx, start: l.c.now()}
+	if l.s.fair {
+		return k.contend()
+	}
+	return k.enqueue()
+}
+
+// bounded returns the context of a wait: ctx, which WaitAtMost may end sooner.
+func (l lock) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if l.s.waitAtMost == 0 {
+		return ctx, func() {}
+	}
+	wait, cancel := context.WithTimeoutCause(ctx, l.s.waitAtMost, fmt.Errorf("it waited for %v", l.s.waitAtMost))
+	return boundedWait{wait, ctx}, cancel
+}
+
+// try makes one attempt.
+func (l lock) try(ctx context.Context, op string) (*Lease, error) {
+	lease, err := l.attempt(ctx, op)
+	lease.recordStack()
+	return lease, err
+}
+
+// attempt is try without a stack.
+func (l lock) attempt(ctx context.Context, op string) (*Lease, error) {
+	if lease, err := l.begin(ctx, op); lease != nil || err != nil {
+		return lease, err
+	}
+	k, err := l.besideQueue(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	return k.contend()
+}
+
+// besideQueue makes a contender for one attempt, unless what is known in this process
+// refuses it.
+func (l lock) besideQueue(ctx context.Context, op string) (contender, error) {
+	sh := l.c.queues.shard(l.s.name)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	g := l.c.queues.queueOf(sh, l.s.name)
+	if err := g.busy(); err != nil {
+		return contender{}, fail(op, l.s.name, err)
+	}
+	g.tries++
+	return contender{env: &l.c.env, queues: &l.c.queues, queue: g, s: l.s, op: op, ctx: ctx, start: l.c.now(), once: true}, nil
+}
+
+// begin checks what needs no backend; a lease means that the lock was re-entered.
+func (l lock) begin(ctx context.Context, op string) (*Lease, error) {
+	if err := l.check(ctx, op); err != nil || !l.s.reentrant {
+		return nil, err
+	}
+	return l.reenter(ctx), nil
+}
+
+// check says why nobody need be asked.
+func (l lock) check(ctx context.Context, op string) error {
+	switch {
+	case l.s.bad != nil:
+		return fail(op, l.s.name, l.s.bad)
+	case l.c.isClosed():
+		return fail(op, l.s.name, ErrClosed)
+	case ctx.Err() != nil:
+		return cutShort(op, l.s.name, ctx, nil)
+	}
+	return nil
+}
+
+// waitsForItself refuses a wait for a lock that the caller holds by ctx, which nobody but
+// the caller could end.
+func (l lock) waitsForItself(ctx context.Context) error {
+	for outer := FromContext(ctx); outer != nil; outer = outer.outer() {
+		if outer.h.s.name != l.s.name || outer.h.env.caps.Name != l.c.caps.Name || outer.Err() != nil {
+			continue
+		}
+		if mode := outer.Mode(); !mode.Alone() && mode == l.s.mode && l.s.limit != 1 {
+			continue
+		}
+		if l.s.reentrant {
+			return invalid("the caller holds it as %v, by its context, and so would wait for itself; a hold can't be raised to %v: unlock it first, or take it as %v at once", outer.Mode(), l.s.mode, l.s.mode)
+		}
+		return invalid("the caller holds it, by its context, and so would wait for itself; make the lock Reentrant, or pass a context from outside")
+	}
+	return nil
+}
+
+// reenter makes another lease on the hold that ctx travels with, if there is one
+// that covers the mode.
+func (l lock) reenter(ctx context.Context) *Lease {
+	for outer := FromContext(ctx); outer != nil; outer = outer.outer() {
+		h := outer.h
+		if h.env == &l.c.env && h.s.name == l.s.name && outer.Err() == nil {
+			return h.enter(outer, ctx, l.s.mode)
+		}
+	}
+	return nil
+}
+
+// enter adds a lease to a hold, or returns nil if mode asks for more than it has.
+func (h *hold) enter(outer *Lease, ctx context.Context, mode Mode) *Lease {
+	outer = outer.core()
+	h.sh.mu.Lock()
+	defer h.sh.mu.Unlock()
+	covered := mode == h.mode && !h.downgrading || mode == Read && h.mode == Write
+	if h.ended || !covered || h.lease != outer && !slices.Contains(h.nested, outer) {
+		return nil
+	}
+	lease := &Lease{h: h, fence: outer.Fence(), ctx: ctx}
+	h.nested = append(h.nested, lease)
+	return lease.forUser()
+}
+
+// do runs f under the lock.
+func (l lock) do(ctx context.Context, f func(context.Context) error) error {
+	lease, err := l.wait(endsWith{ctx}, "do")
+	if err != nil {
+		return err
+	}
+	return lease.run(f)
+}
+
+// run runs f under the lease's context and unlocks, also if f panics.
+func (l *Lease) run(f func(context.Context) error) (err error) {
+	ctx := l.Context()
+	defer func() {
+		err = join(err, l.Unlock(ctx))
+	}()
+	return f(ctx)
+}
+
+// join joins the error of the work with that of the lock, unless the work's says the
+// same: it returned the cause of its context.
+func join(work, lock error) error {
+	e := (*Error)(nil)
+	switch {
+	case lock == nil, errors.As(lock, &e) && e.Err != nil && errors.Is(work, e.Err):
+		return work
+	case work == nil:
+		return lock
+	}
+	return errors.Join(work, lock)
 }

@@ -1,6 +1,28 @@
 package distlock
 
-import "time"
+import (
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Info tells who holds a lock and who waits for it.
+type Info = driver.Info
+
+// Holder is somebody who holds a lock or waits for it.
+type Holder = driver.Holder
+
+// Mode is how a lock is held: Exclusive, Write, Read or Counted.
+type Mode = driver.Mode
+
+// The modes: a Mutex is Exclusive, the sides of an RWMutex are Write and Read, a
+// permit of a Semaphore is Counted.
+const (
+	Exclusive = driver.Exclusive
+	Write     = driver.Write
+	Read      = driver.Read
+	Counted   = driver.Counted
+)
 
 // Observer is told what happens to a client's locks, so that metrics and traces
 // can be made of it. Every field may be nil. The functions are called in line, by

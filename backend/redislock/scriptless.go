@@ -99,7 +99,7 @@ func (p *scriptless) take(ctx context.Context, r driver.Request) (uint64, error)
 	return n, err
 }
 
-// standBack gives up what was taken past those who stand in line, which scripts made. It
+// giveBack gives up what was taken past those who stand in line, which scripts made. It
 // tells the first of them and nobody else: else r's own waiter would come again at once.
 func (p *scriptless) standBack(ctx context.Context, r driver.Request) error {
 	err := p.b.voice.learn(ctx, p.b.client)

@@ -99,7 +99,7 @@ func (a *attempt) permit(ctx context.Context) (driver.Grant, error) {
 	return g, err
 }
 
-// leaveLine lets the next one come. Nothing waits for that.
+// leaveQueue lets the next one come. Nothing waits for that.
 func (p *place) leaveLine() {
 	s, lock := p.s, p.lock
 	p.lock = ""

@@ -1,4 +1,5 @@
-package distlock
+// Package release releases in the background what a client may hold without a user.
+package release
 
 import (
 	"container/heap"
@@ -15,14 +16,15 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// Bounds of the background releases.
+// Bounds.
 const (
-	maxBacklog  = 1 << 15 // releases without an answer
-	maxTrying   = 16      // goroutines that make first tries
-	maxRetrying = 8       // goroutines that make further tries
+	firstPause  = 20 * time.Millisecond // between retries without an answer, doubling
+	maxBacklog  = 1 << 15               // releases without an answer
+	maxTrying   = 16                    // goroutines that make first tries
+	maxRetrying = 8                     // goroutines that make further tries
 )
 
-// releaser releases in the background whatever an Owner may hold without a user. It repeats each
+// Releaser releases in the background whatever an Owner may hold without a user. It repeats each
 // release until the backend answers or the TTL has passed. Where a hold may live as long as a
 // session, it repeats the release until the client is closed.
 //
@@ -30,8 +32,8 @@ const (
 // release is made at once. Retries pause while the backend gives no answer. They take the release
 // with the fewest tries first, so that a silent part of the backend does not delay the releases
 // at the other parts for long.
-type releaser struct {
-	c    *Client
+type Releaser struct {
+	Config
 	ctx  context.Context // of every call
 	end  context.CancelFunc
 	left atomic.Int64 // releases without an answer
@@ -45,24 +47,37 @@ type releaser struct {
 	stopped  bool
 }
 
-// release is one background release.
-type release struct {
+// pending is a release without an answer.
+type pending struct {
 	hold  driver.Hold
-	end   instant // by then the hold has ended by its TTL
+	end   time.Duration // by then the hold has ended by its TTL
 	tries int
 	turn  uint64 // orders releases with as many tries
 }
 
-func newReleaser(c *Client) *releaser {
-	r := &releaser{c: c, inFlight: map[<-chan struct{}][]driver.Hold{}}
+// Config is what a Releaser needs of its client.
+type Config struct {
+	Life    context.Context // of the client; once it has ended retries hardly pause
+	Now     func() time.Duration
+	Release func(context.Context, driver.Hold) error // the backend's
+	Session bool                                     // holds do not end by themselves
+	Tasks   interface {                              // counts the releases that the client's Close waits for
+		Begin()
+		End()
+	}
+}
+
+// New returns a Releaser without releases.
+func New(c Config) *Releaser {
+	r := &Releaser{Config: c, inFlight: map[<-chan struct{}][]driver.Hold{}}
 	r.ctx, r.end = context.WithCancel(context.Background())
 	return r
 }
 
-// abandon releases h in the background, once a call for its Owner that is in flight is over.
-func (c *Client) abandon(h driver.Hold, inFlight <-chan struct{}) {
-	c.tasks.Begin()
-	r := c.releaser
+// Add releases h in the background. If inFlight is not nil, Add first waits in the background until
+// it is closed: a call for the same Owner is in flight.
+func (r *Releaser) Add(h driver.Hold, inFlight <-chan struct{}) {
+	r.Tasks.Begin()
 	r.left.Add(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,7 +92,7 @@ func (c *Client) abandon(h driver.Hold, inFlight <-chan struct{}) {
 	}
 }
 
-func (r *releaser) addAfter(inFlight <-chan struct{}) {
+func (r *Releaser) addAfter(inFlight <-chan struct{}) {
 	<-inFlight
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,17 +103,17 @@ func (r *releaser) addAfter(inFlight <-chan struct{}) {
 }
 
 // add queues a new release. If the backlog is full it drops another one, whose hold ends with its
-// TTL. Where holds do not, room keeps the backlog from growing. mu is held.
-func (r *releaser) add(h driver.Hold) {
-	if len(r.queue) >= maxBacklog && !r.c.caps.Session {
+// TTL. Where holds do not, Room keeps the backlog from growing. mu is held.
+func (r *Releaser) add(h driver.Hold) {
+	if len(r.queue) >= maxBacklog && !r.Session {
 		r.queue.Pop()
 		r.done()
 	}
-	r.put(&release{hold: h, end: r.c.now() + h.TTL + renew.DefaultCallTimeout(h.TTL)})
+	r.put(&pending{hold: h, end: r.Now() + h.TTL + renew.DefaultCallTimeout(h.TTL)})
 }
 
 // put queues a release and starts a goroutine for it if there may be one more. mu is held.
-func (r *releaser) put(x *release) {
+func (r *Releaser) put(x *pending) {
 	if r.stopped {
 		r.done()
 		return
@@ -116,15 +131,15 @@ func (r *releaser) put(x *release) {
 	}
 }
 
-func (r *releaser) done() {
+func (r *Releaser) done() {
 	r.left.Add(-1)
-	r.c.tasks.End()
+	r.Tasks.End()
 }
 
-// room returns an error while the backlog is full and holds do not end by themselves: a further
+// Room returns an error while the backlog is full and holds do not end by themselves: a further
 // attempt might take a lock that is never released.
-func (r *releaser) room() error {
-	if n := r.left.Load(); n >= maxBacklog && r.c.caps.Session {
+func (r *Releaser) Room() error {
+	if n := r.left.Load(); n >= maxBacklog && r.Session {
 		return driver.Unsent(fmt.Errorf("%d background releases have no answer yet, so no more locks are taken", n))
 	}
 	return nil
@@ -132,14 +147,14 @@ func (r *releaser) room() error {
 
 // try makes first tries. Their timeout is short, so that a silent part of the backend does not
 // keep all goroutines busy.
-func (r *releaser) try() {
+func (r *Releaser) try() {
 	for x := r.take(&r.trying, 0); x != nil; x = r.take(&r.trying, 0) {
 		r.ask(x, renew.DefaultCallTimeout(x.hold.TTL)/4)
 	}
 }
 
 // retry makes further tries, with a pause after each one without an answer.
-func (r *releaser) retry() {
+func (r *Releaser) retry() {
 	for failures := 1; ; {
 		if failures > 0 {
 			r.pause(failures - 1)
@@ -156,23 +171,23 @@ func (r *releaser) retry() {
 }
 
 // pause limits all retries together to about two calls per second.
-func (r *releaser) pause(failures int) {
+func (r *Releaser) pause(failures int) {
 	r.mu.Lock()
-	limit := maxWait * time.Duration(r.retrying+1) / 2
+	limit := time.Second * time.Duration(r.retrying+1) / 2
 	r.mu.Unlock()
-	if wait.Sleep(r.c.life, wait.Jitter(wait.Backoff(failures, firstPause, limit))) != nil {
+	if wait.Sleep(r.Life, wait.Jitter(wait.Backoff(failures, firstPause, limit))) != nil {
 		_ = wait.Sleep(r.ctx, firstPause) // Close waits for the backlog
 	}
 }
 
 // take returns the next release. It returns nil if there is none with at most that many tries;
 // then the calling goroutine, which n counts, has to end.
-func (r *releaser) take(n *int, most int) *release {
+func (r *Releaser) take(n *int, most int) *pending {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.queue) > 0 && r.queue[0].tries <= most {
-		x := heap.Pop(&r.queue).(*release)
-		if r.c.now() < x.end || r.c.caps.Session && !r.c.isClosed() {
+		x := heap.Pop(&r.queue).(*pending)
+		if r.Now() < x.end || r.Session && r.Life.Err() == nil {
 			return x
 		}
 		r.done()
@@ -182,11 +197,11 @@ func (r *releaser) take(n *int, most int) *release {
 }
 
 // ask makes one call and reports whether the backend answered. If not, it queues x again.
-func (r *releaser) ask(x *release, timeout time.Duration) bool {
+func (r *Releaser) ask(x *pending, timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(r.ctx, timeout)
 	defer cancel()
-	err := r.c.backend.Release(ctx, x.hold)
-	if err == nil || errors.Is(err, ErrLost) || driver.Final(err) {
+	err := r.Release(ctx, x.hold)
+	if err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) {
 		r.done()
 		return true
 	}
@@ -197,8 +212,8 @@ func (r *releaser) ask(x *release, timeout time.Duration) bool {
 	return false
 }
 
-// stop ends all releases and returns how many had no answer.
-func (r *releaser) stop() int {
+// Stop ends all releases and returns how many had no answer.
+func (r *Releaser) Stop() int {
 	r.end()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,11 +226,11 @@ func (r *releaser) stop() int {
 }
 
 // releaseQueue is a heap with the fewest tries first.
-type releaseQueue []*release
+type releaseQueue []*pending
 
 func (q releaseQueue) Len() int      { return len(q) }
 func (q releaseQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *releaseQueue) Push(x any)   { *q = append(*q, x.(*release)) }
+func (q *releaseQueue) Push(x any)   { *q = append(*q, x.(*pending)) }
 
 func (q releaseQueue) Less(i, j int) bool {
 	if q[i].tries != q[j].tries {

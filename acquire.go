@@ -1,0 +1,494 @@
+package distlock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/renew"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// Bounds of the waiting loop.
+const (
+	maxWait     = time.Second           // a wait for a signal ends after about this
+	minRetry    = 50 * time.Millisecond // HeldError.Retry is not trusted below
+	defaultPoll = 10 * time.Millisecond
+	firstPause  = 20 * time.Millisecond // after an unknown answer, doubling to maxWait
+)
+
+var errLate = errors.New("the grant arrived after its own end")
+
+// contender is a caller that talks to the backend.
+type contender struct {
+	role
+	env         *env
+	queues      *queues
+	queue       *localQueue // nil for fair locks, which have a place of their own at the backend
+	s           *spec
+	op          string
+	ctx         context.Context
+	start       instant
+	once        bool // a try: one attempt, beside the line
+	toldWaiting bool // the observer knows
+	unwatch     bool // the backend has no watch
+	round       int
+}
+
+func (k *contender) cut() error { return cutShort(k.op, k.s.name, k.ctx, k.last) }
+
+func (k *contender) tellWaiting() {
+	if !k.toldWaiting {
+		k.toldWaiting = true
+		emit(k.env.observer.Waiting, Event{Name: k.s.name, Mode: k.s.mode})
+	}
+}
+
+func (k *contender) giveUpWaiting(err error) error {
+	if k.toldWaiting {
+		emit(k.env.observer.GaveUp, Event{Name: k.s.name, Mode: k.s.mode, Waited: k.env.now() - k.start, Err: err})
+	}
+	return err
+}
+
+// contend is the waiting loop: try, arm the watch, try again, wait, and so on. The
+// attempt that succeeds is a fresh grant, anchored before its own call: nothing is
+// inferred from having been next in line.
+func (k *contender) contend() (*Lease, error) {
+	k.env.tasks.Begin()
+	defer k.env.tasks.End()
+	if k.env.isClosed() {
+		return nil, k.leave(fail(k.op, k.s.name, ErrClosed))
+	}
+	if err := k.letOthersGoFirst(); err != nil {
+		return nil, k.leave(err)
+	}
+	for {
+		lease, err := k.attempt()
+		switch {
+		case lease != nil:
+			return lease, nil
+		case driver.Final(err) && k.env.isClosed():
+			return nil, k.leave(fail(k.op, k.s.name, ErrClosed))
+		case driver.Final(err):
+			return nil, k.leave(fail(k.op, k.s.name, err))
+		}
+		k.recordAnswer(err) // before a Close, too, which releases what had no answer
+		if k.env.isClosed() {
+			return nil, k.leave(fail(k.op, k.s.name, ErrClosed))
+		}
+		if k.ctx.Err() != nil {
+			return nil, k.leave(k.cut())
+		}
+		if k.once {
+			return nil, k.leave(fail(k.op, k.s.name, err))
+		}
+		k.tellWaiting()
+		if k.arm() {
+			continue
+		}
+		if err := k.pause(k.bound()); err != nil {
+			return nil, k.leave(err)
+		}
+		k.round++
+	}
+}
+
+func (k *contender) letOthersGoFirst() error {
+	if k.yield == 0 {
+		return nil
+	}
+	if k.listen {
+		k.arm()
+	}
+	return k.pause(k.yield)
+}
+
+// attempt asks the backend once.
+func (k *contender) attempt() (*Lease, error) {
+	if err := k.env.releaser.Room(); err != nil {
+		return nil, err
+	}
+	if k.owner == "" {
+		k.owner = driver.NewOwner()
+	}
+	news := &holdSignal{}
+	ctx, cancel := k.env.calls.context(k.ctx, k.s.terms.CallTimeout)
+	start := k.env.now()
+	grant, err := k.env.backend.Acquire(ctx, k.request(news.notify))
+	cancel()
+	if err != nil {
+		return nil, err
+	}
+	now := k.env.now()
+	k.unknown = true
+	switch {
+	case now >= start+k.s.trusted(grant)-k.s.terms.Margin:
+		return nil, errLate
+	case k.ctx.Err() != nil:
+		return nil, k.ctx.Err()
+	case k.streak.count > 0 && grant.Queued:
+		return nil, k.giveBack()
+	}
+	return k.granted(news, start, now, grant)
+}
+
+// giveBack gives back a hold that was to be handed on, since the re-fence showed
+// that somebody elsewhere stands in line. Its Owner asks no more: a release without an
+// answer may land late.
+func (k *contender) giveBack() error {
+	k.drop()
+	return &HeldError{}
+}
+
+// request is what the backend is asked for.
+func (k *contender) request(onLost func()) driver.Request {
+	r := driver.Request{
+		Hold:  driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.terms.TTL},
+		Limit: k.s.limit, Fixed: k.s.terms.Fixed, Queue: k.takesPlace(), Fences: 1, Meta: k.s.meta, OnLost: onLost,
+	}
+	if k.s.revoked != nil {
+		if k.revoke == nil {
+			k.revoke = &holdSignal{revoke: true}
+		}
+		r.OnRevoke = k.revoke.notify
+	}
+	if k.s.canHandOff() && (k.env.caps.QueueingOf(k.s.mode) == driver.QueueNever || k.env.caps.SpanLife > 0) {
+		r.Fences = uint64(k.s.handoffMax) + 1
+	}
+	return r
+}
+
+// takesPlace reports whether a refused attempt leaves a place in line.
+func (k *contender) takesPlace() bool {
+	line := k.env.caps.QueueingOf(k.s.mode)
+	return !k.once && (line == driver.QueueAlways || line == driver.QueueOnRequest && k.s.fair)
+}
+
+// granted makes the lease, and gives the role free.
+func (k *contender) granted(news *holdSignal, start, now instant, grant driver.Grant) (*Lease, error) {
+	h := &hold{
+		env: k.env, s: k.s, sh: k.queues.shard(k.s.name), owner: k.owner, mode: k.s.mode,
+		next: grant.Fence, last: grant.Last(), queued: grant.Queued, queueKnownAt: now, streak: k.streak,
+	}
+	if h.streak.count == 0 {
+		h.streak.since = now
+	}
+	h.longestTTL.Store(int64(h.s.terms.TTL))
+	lease := h.newLease(k.ctx, now)
+	if !k.env.watchdog.Add(&h.life, h, &k.s.terms, start, k.s.trusted(grant)) {
+		return nil, ErrClosed
+	}
+	k.enterQueue(h, now-start)
+	if k.watch != nil {
+		k.watch.Close()
+		k.watch = nil
+	}
+	news.attach(h)
+	if k.s.revoked != nil {
+		k.revoke.attach(h)
+	}
+	emit(k.env.observer.Granted, Event{Name: k.s.name, Mode: k.s.mode, Owner: h.owner, Fence: grant.Fence, Waited: now - k.start})
+	return lease, nil
+}
+
+// enterQueue enters a new hold at the gate.
+func (k *contender) enterQueue(h *hold, rtt time.Duration) {
+	if k.queue == nil {
+		return
+	}
+	g := k.queue
+	g.sh.mu.Lock()
+	defer g.sh.mu.Unlock()
+	g.history.rtt = rtt
+	if k.once {
+		g.tries--
+	} else {
+		g.contender = false
+		g.refusal = nil
+	}
+	if k.s.mode.Alone() && !h.ended {
+		h.queue = g
+		g.held = h
+	}
+	g.promote()
+}
+
+// recordAnswer remembers what an attempt was answered.
+func (k *contender) recordAnswer(err error) {
+	held := errors.Is(err, ErrHeld)
+	if held {
+		k.streak = handoffStreak{}
+	}
+	// An attempt without an answer may land after later ones were answered.
+	k.unknown = k.unknown || !errors.Is(err, driver.ErrUnsent) && (!held || k.takesPlace())
+	if k.ctx.Err() != nil && !held {
+		err = cmp.Or(k.last, renew.ErrNoAnswer)
+	}
+	k.last = err
+	if k.queue == nil {
+		return
+	}
+	k.queue.sh.mu.Lock()
+	defer k.queue.sh.mu.Unlock()
+	if held && k.queue.held == nil {
+		k.queue.history.foreign = k.env.now()
+	}
+	if !k.once {
+		k.queue.refusal = err
+	}
+}
+
+// arm arms the watch and reports whether it did so just now: then what happened
+// before it was armed must be looked at by another attempt.
+func (k *contender) arm() bool {
+	w, ok := k.env.backend.(driver.Watcher)
+	if !ok || k.watch != nil || k.unwatch || k.last != nil && !errors.Is(k.last, ErrHeld) {
+		return false
+	}
+	if k.owner == "" {
+		k.owner = driver.NewOwner()
+	}
+	ctx, cancel := context.WithTimeout(k.ctx, k.s.terms.CallTimeout)
+	defer cancel()
+	watch, err := w.Watch(ctx, k.request(nil))
+	if errors.Is(err, driver.ErrSkip) {
+		k.unwatch = true
+		return false
+	}
+	// A backend that waits natively may take the lock for this Owner from now on.
+	k.unknown = k.unknown || !errors.Is(err, driver.ErrUnsent)
+	if err != nil {
+		return false
+	}
+	k.watch = &watch
+	return true
+}
+
+// bound is how long to wait for a signal before the next attempt.
+func (k *contender) bound() time.Duration {
+	held := (*HeldError)(nil)
+	if !errors.As(k.last, &held) {
+		return wait.Jitter(wait.Backoff(k.round, firstPause, min(maxWait, k.s.terms.TTL/3)))
+	}
+	d := maxWait
+	if k.watch == nil {
+		d = k.pollPause()
+	}
+	if k.takesPlace() {
+		// The place in line lives for a TTL after the last attempt.
+		d = min(d, k.s.terms.TTL/5)
+	}
+	d = wait.Jitter(d)
+	if held.Retry > 0 {
+		d = min(d, max(held.Retry, minRetry)+time.Millisecond)
+	}
+	return d
+}
+
+func (k *contender) pollPause() time.Duration {
+	poll := k.env.caps.Poll
+	if poll <= 0 {
+		poll = defaultPoll
+	}
+	return wait.Backoff(k.round/2, poll, 16*poll)
+}
+
+// pause waits for a signal, for d, or for the end of it all.
+func (k *contender) pause(d time.Duration) error {
+	var ready <-chan struct{}
+	if k.watch != nil {
+		ready = k.watch.Ready
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ready:
+	case <-t.C:
+	case <-k.ctx.Done():
+		return k.cut()
+	case <-k.env.done:
+		return fail(k.op, k.s.name, ErrClosed)
+	}
+	return nil
+}
+
+// leave ends the contender without a lease: the role passes on.
+func (k *contender) leave(err error) error {
+	k.pass()
+	return k.giveUpWaiting(err)
+}
+
+// pass gives the role to the next in line, or gives it up.
+func (k *contender) pass() {
+	g := k.queue
+	if g == nil || k.once {
+		k.drop()
+		if g != nil {
+			g.sh.mu.Lock()
+			g.tries--
+			g.promote()
+			g.sh.mu.Unlock()
+		}
+		return
+	}
+	g.sh.mu.Lock()
+	w := g.waiters.head
+	if w == nil || !w.s.sameRequest(k.s) || k.streak.count > 0 && !w.s.canTakeOver(k.s) || k.env.isClosed() {
+		g.sh.mu.Unlock()
+		k.drop()
+		g.sh.mu.Lock()
+		g.contender = false
+		g.promote()
+		g.sh.mu.Unlock()
+		return
+	}
+	g.waiters.pop()
+	k.yield = 0
+	k.env.tasks.Begin()
+	w.ch <- delivery{role: k.role}
+	g.sh.mu.Unlock()
+}
+
+// drop ends what belongs to the role.
+func (k *contender) drop() {
+	if k.watch != nil {
+		k.watch.Close()
+	}
+	if k.unknown {
+		k.env.releaser.Add(driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.terms.TTL}, nil)
+	}
+	k.role = role{}
+}
+
+// enqueue waits for a lease or for the role of the contender.
+func (k *contender) enqueue() (*Lease, error) {
+	sh := k.queues.shard(k.s.name)
+	sh.mu.Lock()
+	g := k.queues.queueOf(sh, k.s.name)
+	k.queue = g
+	if !g.contender && g.held == nil && g.waiters.head == nil {
+		if k.s.mode.Alone() {
+			g.contender = true
+			g.refusal = nil
+			k.yield, k.listen = g.yield(k.start)
+			sh.mu.Unlock()
+			return k.contend()
+		}
+		g.tries++
+		sh.mu.Unlock()
+		return k.tryThenEnqueue()
+	}
+	w := k.join(g)
+	sh.mu.Unlock()
+	return k.await(w)
+}
+
+// tryThenEnqueue asks beside the line and stands in it only if refused: holds that
+// share need no order among themselves.
+func (k *contender) tryThenEnqueue() (*Lease, error) {
+	k.once = true
+	lease, err := k.contend()
+	if lease != nil || k.ctx.Err() != nil || !errors.Is(err, ErrHeld) && !errors.Is(err, ErrUnavailable) {
+		return lease, err
+	}
+	k.once = false
+	sh := k.queues.shard(k.s.name)
+	sh.mu.Lock()
+	w := k.join(k.queues.queueOf(sh, k.s.name))
+	k.queue.promote()
+	sh.mu.Unlock()
+	return k.await(w)
+}
+
+// join takes the last place in g's line. sh.mu is held.
+func (k *contender) join(g *localQueue) *waiter {
+	k.queue = g
+	w := g.sh.waiter(k.ctx, k.s)
+	g.waiters.push(w)
+	return w
+}
+
+// await takes what is delivered to w, or leaves the line when ctx ends.
+func (k *contender) await(w *waiter) (*Lease, error) {
+	k.tellWaiting()
+	if k.env.isClosed() {
+		// Close may have looked at the line before w stood in it.
+		return nil, k.leaveQueue(w, fail(k.op, k.s.name, ErrClosed))
+	}
+	var d delivery
+	select {
+	case d = <-w.ch:
+	case <-k.ctx.Done():
+		return nil, k.leaveQueue(w, nil)
+	}
+	k.queue.sh.mu.Lock()
+	k.queue.sh.recycle(w)
+	k.queue.sh.mu.Unlock()
+	return k.receive(d)
+}
+
+// receive goes on with what was delivered. Whoever's ctx has ended declines.
+func (k *contender) receive(d delivery) (*Lease, error) {
+	switch {
+	case d.err != nil:
+		return nil, k.giveUpWaiting(fail(k.op, k.s.name, d.err))
+	case k.ctx.Err() != nil:
+		k.decline(d)
+		return nil, k.giveUpWaiting(k.cut())
+	case d.lease != nil:
+		if told := k.env.observer.HandedOn; told != nil {
+			told(Event{Name: k.s.name, Mode: k.s.mode, Owner: d.lease.h.owner, Fence: d.lease.Fence(), Waited: k.env.now() - k.start})
+		}
+		return d.lease, nil
+	}
+	k.role = d.role
+	defer k.env.tasks.End() // begun by whoever delivered it
+	return k.contend()
+}
+
+// leaveQueue leaves without a trace, also if something was delivered meanwhile.
+func (k *contender) leaveQueue(w *waiter, err error) error {
+	sh := k.queue.sh
+	sh.mu.Lock()
+	if err == nil {
+		k.last = k.queue.whyWaiting()
+	}
+	if w.queued {
+		k.queue.waiters.remove(w)
+		k.queue.promote()
+	} else {
+		d := <-w.ch
+		sh.mu.Unlock()
+		k.decline(d)
+		sh.mu.Lock()
+	}
+	sh.recycle(w)
+	sh.mu.Unlock()
+	if err == nil {
+		err = k.cut()
+	}
+	return k.giveUpWaiting(err)
+}
+
+// decline passes on what was delivered to someone who has gone.
+func (k *contender) decline(d delivery) {
+	switch {
+	case d.err != nil:
+	case d.lease != nil:
+		k.env.tasks.Begin()
+		go func() {
+			defer k.env.tasks.End()
+			// Its error, if any, is told to the observer.
+			_ = d.lease.Unlock(k.ctx)
+		}()
+	default:
+		last := cmp.Or(k.last, d.role.last)
+		k.role = d.role
+		k.pass()
+		k.env.tasks.End()
+		k.last = last
+	}
+}

@@ -1,0 +1,181 @@
+package distlock
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/release"
+	"github.com/distlock/distlock/internal/renew"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// instant is a point in time as the time since the client was made.
+type instant = time.Duration
+
+const longAgo instant = -time.Hour
+
+// env is what the parts of a client share.
+type env struct {
+	backend  driver.Backend
+	caps     driver.Caps
+	opts     Options
+	observer Observer
+	base     time.Time // instants are durations since base, which is monotonic
+
+	watchdog *renew.Watchdog
+	releaser *release.Releaser
+	calls    calls
+	tasks    tasks // contenders and background releases
+	delays   delays
+
+	done chan struct{}   // closed by Close
+	life context.Context // of renewals; ends with Close
+}
+
+// now is the monotonic time since the client was made. Trust in holds is reckoned
+// in it and in nothing else.
+func (e *env) now() time.Duration { return time.Since(e.base) }
+
+func (e *env) isClosed() bool {
+	select {
+	case <-e.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// tasks counts what Close has to wait for.
+type tasks struct {
+	n    atomic.Int64
+	idle wait.Signal
+}
+
+func (t *tasks) Begin() { t.n.Add(1) }
+
+func (t *tasks) End() {
+	if t.n.Add(-1) == 0 {
+		t.idle.Notify()
+	}
+}
+
+// wait waits until there are none, or ctx ends: then it reports false.
+func (t *tasks) wait(ctx context.Context) bool {
+	for t.n.Load() > 0 {
+		select {
+		case <-t.idle:
+		case <-ctx.Done():
+			return t.n.Load() == 0
+		}
+	}
+	return true
+}
+
+// delays are calls that are made later.
+type delays struct {
+	mu      sync.Mutex
+	pending map[*delay]struct{}
+	closed  bool
+}
+
+type delay struct {
+	timer *time.Timer
+	f     func()
+}
+
+// after calls f in d, or when the client closes. f must not block.
+func (e *env) after(d time.Duration, f func()) {
+	e.tasks.Begin()
+	e.delays.mu.Lock()
+	defer e.delays.mu.Unlock()
+	if e.delays.closed {
+		d = 0
+	}
+	x := &delay{f: f}
+	x.timer = time.AfterFunc(d, func() { e.runDelayed(x) })
+	if e.delays.pending == nil {
+		e.delays.pending = map[*delay]struct{}{}
+	}
+	e.delays.pending[x] = struct{}{}
+}
+
+func (e *env) runDelayed(x *delay) {
+	defer e.tasks.End()
+	e.delays.mu.Lock()
+	delete(e.delays.pending, x)
+	e.delays.mu.Unlock()
+	x.f()
+}
+
+// hurry makes all delayed calls now.
+func (d *delays) hurry() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	for x := range d.pending {
+		if x.timer.Stop() {
+			x.timer.Reset(0)
+		}
+	}
+}
+
+// calls makes the contexts that bound calls to the backend. A context with a timer
+// of its own for each call costs more than the rest of an uncontended lock in this
+// package, so calls that begin at about the same time share one.
+type calls struct {
+	timeout time.Duration
+
+	mu     sync.Mutex
+	shared context.Context
+	cancel context.CancelFunc
+	until  time.Time // when shared gets too short for new calls
+}
+
+// context is parent, bounded by d. The caller must call the function when the call
+// is over.
+func (c *calls) context(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if parent.Done() != nil || d != c.timeout {
+		return context.WithTimeout(parent, d)
+	}
+	return &call{c.slot(), parent}, func() {}
+}
+
+// slot is a context that ends in between three quarters of the timeout and all of it.
+func (c *calls) slot() context.Context {
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.shared == nil || !now.Before(c.until) {
+		// The one before ends by its timer: others may be using it.
+		c.shared, c.cancel = context.WithTimeout(context.Background(), c.timeout)
+		c.until = now.Add(c.timeout / 4)
+	}
+	return c.shared
+}
+
+// close ends the calls that are still under way, when the backend is closed.
+func (c *calls) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cancel != nil {
+		c.cancel()
+	}
+}
+
+// call is a context with the end of one and the values of another.
+type call struct {
+	context.Context
+	values context.Context
+}
+
+// Value asks the shared context first, which has nothing but what package context
+// looks for to make children of it cheap.
+func (c *call) Value(key any) any {
+	if v := c.Context.Value(key); v != nil {
+		return v
+	}
+	return c.values.Value(key)
+}

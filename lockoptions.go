@@ -1,0 +1,258 @@
+package distlock
+
+import (
+	"fmt"
+	"maps"
+	"time"
+	"unicode/utf8"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/renew"
+)
+
+// LockOption changes one lock from its client's Options.
+type LockOption struct{ apply func(*spec) }
+
+// WithTTL sets the TTL of this lock; see Options.TTL.
+func WithTTL(ttl time.Duration) LockOption {
+	return LockOption{func(s *spec) { s.terms.TTL = ttl }}
+}
+
+// WithoutRenewal makes the lease a fixed one: it ends by itself after its TTL,
+// less the margin, and only Extend prolongs it. For work whose length is known,
+// and that must not hold on if it hangs. Others get the lock when the TTL is over, also
+// where holds share the life of a session (Caps.Session) and others of them are renewed.
+func WithoutRenewal() LockOption {
+	return LockOption{func(s *spec) { s.terms.Fixed = true }}
+}
+
+// Fair makes waiters first come, first served over all processes, if the backend
+// can (Caps.Queueing), else ErrUnsupported. Every waiter has its own place at the
+// backend then, and nothing is handed on inside the process: fair is slower.
+func Fair() LockOption {
+	return LockOption{func(s *spec) { s.fair = true }}
+}
+
+// Reentrant lets a Lock whose context descends from a lease's context of the same
+// lock, with a mode that the lease covers, succeed at once under the same hold. The
+// hold ends when it was unlocked as often as it was locked.
+func Reentrant() LockOption {
+	return LockOption{func(s *spec) { s.reentrant = true }}
+}
+
+// WaitAtMost bounds the wait for this lock, beside ctx, and nothing else: in Do the work
+// may take longer. A wait that it ends matches context.DeadlineExceeded and the last answer
+// of the backend. Default: no bound but ctx.
+func WaitAtMost(d time.Duration) LockOption {
+	return LockOption{func(s *spec) { s.waitAtMost, s.waitAtMostSet = d, true }}
+}
+
+// OnLost sets what happens to the work under a lost lease. Default Interrupt.
+func OnLost(p LossPolicy) LockOption {
+	return LockOption{func(s *spec) { s.policy = p }}
+}
+
+// WithHandoff sets for this lock how often and for how long in a row it may be
+// passed on inside this process; see Options.HandoffMax and HandoffWindow. A max of
+// 0 passes nothing on.
+func WithHandoff(max int, window time.Duration) LockOption {
+	return LockOption{func(s *spec) { s.handoffMax, s.handoffWindow = max, window }}
+}
+
+// MaxHold ends the lease, as if it were lost, after it was held for d: a stuck
+// holder is not renewed for ever. The lock is free for others at most one TTL later.
+// Each lease has the full d, also one that was handed on inside this process; re-entered
+// ones share that of the first. Default: Options.MaxHold.
+func MaxHold(d time.Duration) LockOption {
+	return LockOption{func(s *spec) { s.terms.MaxHold, s.maxHoldSet = d, true }}
+}
+
+// MinHold keeps the lock from others until d after its grant, also when it is
+// unlocked sooner and the process then ends: a job that takes a moment is not run
+// again at once by a host whose clock is behind. Unlock does not wait for it. A
+// process that dies before it unlocks keeps the lock for its TTL. Where holds end with
+// a session (Caps.Session) MinHold lasts until Client.Close at most.
+func MinHold(d time.Duration) LockOption {
+	return LockOption{func(s *spec) { s.minHold = d }}
+}
+
+// WarnBefore calls f, in a goroutine of its own, when the lease is going to be lost
+// in d because it could not be renewed; at most once until a renewal succeeds. Use
+// it to bring work to a safe point.
+func WarnBefore(d time.Duration, f func(*Lease)) LockOption {
+	return LockOption{func(s *spec) { s.terms.WarnBefore, s.warn = d, f }}
+}
+
+// Revocable agrees to be asked for the lock: f is called, in a goroutine of its own and at
+// most once for a lease, when somebody asks by Client.Revoke, by distlock unlock --ask, or as
+// the coordinator's other users do. That is a request and no more: the lease lives on until
+// Unlock, which then hands the lock to no waiter of this process but gives it back. f may be
+// called before Lock has returned, and while Unlock is called. ErrUnsupported if the backend
+// can't (Caps.Revocable).
+func Revocable(f func(*Lease)) LockOption {
+	return LockOption{func(s *spec) { s.revoked = f }}
+}
+
+// WithMeta adds to the metadata that Inspect shows for this lock.
+func WithMeta(meta map[string]string) LockOption {
+	return LockOption{func(s *spec) {
+		merged := maps.Clone(s.meta)
+		maps.Copy(merged, meta)
+		s.meta, s.ownMeta = merged, true
+	}}
+}
+
+// LossPolicy says what happens to the work under a lease that is lost.
+type LossPolicy int
+
+const (
+	// Interrupt cancels the lease's context, with cause ErrLost, before the lock
+	// can belong to someone else. The default.
+	Interrupt LossPolicy = iota
+	// Continue lets the work go on; only Lease.Err and the Observer tell.
+	Continue
+)
+
+// spec is a lock's name and all its options.
+type spec struct {
+	name          string
+	mode          Mode
+	limit         int
+	terms         renew.Terms
+	fair          bool
+	reentrant     bool
+	policy        LossPolicy
+	handoffMax    int
+	handoffWindow time.Duration
+	waitAtMost    time.Duration
+	waitAtMostSet bool
+	maxHoldSet    bool
+	minHold       time.Duration
+	warn          func(*Lease)
+	revoked       func(*Lease)
+	meta          map[string]string
+	ownMeta       bool
+	bad           error // what check says
+}
+
+// canTakeOver reports whether a hold taken for o may be handed on to a waiter with s.
+func (s *spec) canTakeOver(o *spec) bool {
+	if s == o {
+		return s.canHandOff()
+	}
+	return s.canHandOff() && o.canHandOff() && s.sameRequest(o) && s.policy == o.policy && s.terms.Margin == o.terms.Margin && s.terms.MaxHold == o.terms.MaxHold &&
+		s.revoked == nil && o.revoked == nil && s.handoffMax == o.handoffMax && s.handoffWindow == o.handoffWindow
+}
+
+// canHandOff reports whether a hold can be handed on at all: it is not shared, and
+// nothing of it is tied to the single lease.
+func (s *spec) canHandOff() bool {
+	return s.mode.Alone() && !s.terms.Fixed && !s.fair && s.handoffMax > 0 && s.minHold == 0 && s.warn == nil
+}
+
+// sameRequest reports whether a request made for o may be continued for s: all that the
+// coordinator may have noted of it is the same.
+func (s *spec) sameRequest(o *spec) bool {
+	return s == o || s.mode == o.mode && s.limit == o.limit && s.terms.TTL == o.terms.TTL && s.terms.Fixed == o.terms.Fixed &&
+		(s.revoked == nil) == (o.revoked == nil) && !s.ownMeta && !o.ownMeta
+}
+
+// trusted is for how long a grant is trusted: without renewal for no longer than was asked, also
+// where the backend grants what is left of a session.
+func (s *spec) trusted(g driver.Grant) time.Duration {
+	if s.terms.Fixed {
+		return min(g.TTL, s.terms.TTL)
+	}
+	return g.TTL
+}
+
+// check says what is wrong with a lock's name or options on this backend.
+func (s *spec) check(caps driver.Caps) error {
+	if err := checkName(s.name); err != nil {
+		return err
+	}
+	if err := s.checkTimes(caps); err != nil {
+		return err
+	}
+	switch {
+	case !caps.Modes.Has(s.mode):
+		return fmt.Errorf("%w: %s can't do %s locks (it can: %s)", ErrUnsupported, caps.Name, s.mode, caps.Modes)
+	case s.mode == Counted && s.limit < 1:
+		return invalid("a semaphore of %d permits; want at least 1", s.limit)
+	case s.fair && caps.QueueingOf(s.mode) == driver.QueueNever:
+		return fmt.Errorf("%w: %s locks can't be fair at %s: their waiters do not stand in line there", ErrUnsupported, s.mode, caps.Name)
+	case s.revoked != nil && !caps.Revocable.Has(s.mode):
+		return fmt.Errorf("%w: %s can't ask the holders of %s locks for them, so that they can't be Revocable", ErrUnsupported, caps.Name, s.mode)
+	case s.handoffMax < 0 || s.handoffWindow < 0:
+		return invalid("hand-off of %d within %v; want no negative numbers", s.handoffMax, s.handoffWindow)
+	case s.policy != Interrupt && s.policy != Continue:
+		return invalid("loss policy %d; want Interrupt or Continue", s.policy)
+	}
+	return nil
+}
+
+func (s *spec) checkTimes(caps driver.Caps) error {
+	if err := s.checkGreatest(); err != nil {
+		return err
+	}
+	switch {
+	case s.terms.TTL <= 0:
+		return invalid("TTL %v; want more than 0", s.terms.TTL)
+	case s.terms.TTL < caps.MinTTL:
+		return invalid("TTL %v is below the minimum of %s, %v", s.terms.TTL, caps.Name, caps.MinTTL)
+	case caps.MaxTTL > 0 && s.terms.TTL > caps.MaxTTL:
+		return invalid("TTL %v is above the maximum of %s, %v", s.terms.TTL, caps.Name, caps.MaxTTL)
+	case s.terms.Margin < 0 || s.terms.Margin >= s.terms.TTL:
+		return invalid("margin %v; want it between 0 and the TTL, %v", s.terms.Margin, s.terms.TTL)
+	case s.maxHoldSet && s.terms.MaxHold <= 0:
+		return invalid("MaxHold %v; want more than 0", s.terms.MaxHold)
+	case s.waitAtMostSet && s.waitAtMost <= 0:
+		return invalid("WaitAtMost %v; want more than 0 (TryLock does not wait)", s.waitAtMost)
+	case s.minHold < 0:
+		return invalid("MinHold %v; want no negative time", s.minHold)
+	case s.minHold > caps.Longest() && !caps.Session:
+		return invalid("MinHold %v is above the maximum of %s, %v", s.minHold, caps.Name, caps.Longest())
+	case s.terms.MaxHold > 0 && s.minHold > s.terms.MaxHold:
+		return invalid("MinHold %v is more than MaxHold %v", s.minHold, s.terms.MaxHold)
+	case s.warn != nil && (s.terms.WarnBefore <= 0 || s.terms.WarnBefore >= s.terms.TTL-s.terms.Margin):
+		return invalid("WarnBefore %v; want it between 0 and TTL less margin, %v", s.terms.WarnBefore, s.terms.TTL-s.terms.Margin)
+	}
+	return nil
+}
+
+// checkGreatest refuses times that sums have no room for.
+func (s *spec) checkGreatest() error {
+	for _, o := range [...]struct {
+		name string
+		d    time.Duration
+	}{
+		{"TTL", s.terms.TTL}, {"margin", s.terms.Margin}, {"CallTimeout", s.terms.CallTimeout}, {"hand-off window", s.handoffWindow},
+		{"MaxHold", s.terms.MaxHold}, {"MinHold", s.minHold}, {"WarnBefore", s.terms.WarnBefore},
+	} {
+		if o.d > driver.MaxTTL {
+			return invalid("%s %v; want at most %v", o.name, o.d, driver.MaxTTL)
+		}
+	}
+	return nil
+}
+
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return invalid("the lock's name is empty")
+	case !utf8.ValidString(name):
+		return invalid("the lock's name is not UTF-8: %s", driver.Quote(name))
+	}
+	for i := range len(name) {
+		if name[i] == 0 {
+			return invalid("the lock's name has a NUL byte: %s", driver.Quote(name))
+		}
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
+}
+
+func defaultMargin(ttl time.Duration) time.Duration { return min(ttl/10, time.Second) }
