@@ -3,14 +3,18 @@ package testserver
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -194,4 +198,153 @@ func (s *EtcdServer) request(method, path, token string, body io.Reader, into an
 		return err
 	}
 	return json.NewDecoder(resp.Body).Decode(into)
+}
+
+// EtcdOptions say how etcd's servers are set up. The zero value is one that anybody may
+// use; alone, it grants leases of a second, the least that etcd can.
+type EtcdOptions struct {
+	// Password is that of the user root. With it, nobody may do anything who has not
+	// logged in; AddUser makes others.
+	Password string
+
+	// TLS lets the server speak nothing else to its clients, and want a certificate of
+	// theirs. The server's own does: see TLSConfig and Files.
+	TLS bool
+
+	// Args are further options, as on etcd's command line. What is given twice counts
+	// as given last: "--election-timeout", "1000", "--heartbeat-interval", "100" are
+	// etcd's own, with which no lease is shorter than two seconds.
+	Args []string
+
+	// Current asks for the current release instead of the installed one: the release that
+	// the module in interop/etcd requires, built by Go, which takes minutes the first time.
+	Current bool
+}
+
+// url is that of servers, for one of their users.
+func (o *EtcdOptions) url(user, password, cert, key string, addrs ...string) string {
+	u := url.URL{Scheme: "etcd", Host: strings.Join(addrs, ",")}
+	if password != "" {
+		u.User = url.UserPassword(user, password)
+	}
+	if o.TLS {
+		u.Scheme = "etcds"
+		u.RawQuery = url.Values{"ca": {cert}, "cert": {cert}, "key": {key}}.Encode()
+	}
+	return u.String()
+}
+
+// useTLS prepares the certificate, if one is wanted.
+func (s *EtcdServer) useTLS() (err error) {
+	if !s.options.TLS {
+		return nil
+	}
+	c := ownCertificate()
+	if s.cert, s.key, err = c.write(s.dir); err != nil {
+		return err
+	}
+	own, err := tls.X509KeyPair(c.cert, c.key)
+	s.tls = c.trust()
+	s.tls.Certificates = []tls.Certificate{own}
+	return err
+}
+
+func (s *EtcdServer) tlsArgs() []string {
+	if s.tls == nil {
+		return nil
+	}
+	return []string{"--cert-file", s.cert, "--key-file", s.key, "--trusted-ca-file", s.cert, "--client-cert-auth"}
+}
+
+func (s *EtcdServer) clientURL() string {
+	if s.tls != nil {
+		return "https://" + s.Addr()
+	}
+	return "http://" + s.Addr()
+}
+
+// TLSConfig is how clients reach the server; nil if it doesn't speak TLS.
+func (s *EtcdServer) TLSConfig() *tls.Config {
+	if s.tls == nil {
+		return nil
+	}
+	return s.tls.Clone()
+}
+
+// Files are the server's certificate, which signs itself, and its key, in PEM form; empty
+// without TLS.
+func (s *EtcdServer) Files() (cert, key string) { return s.cert, s.key }
+
+// etcdModule is the package of a program of etcd's current release, and of its module,
+// by the name that it has as a program.
+var etcdModule = map[string]string{"etcd": "go.etcd.io/etcd/server/v3", "etcdctl": "go.etcd.io/etcd/etcdctl/v3"}
+
+var etcdctl = &program{name: "etcdctl", env: "DISTLOCK_TEST_ETCDCTL", dirs: []string{"/usr/bin", "/usr/local/bin"}, debian: "etcd-client"}
+
+var sharedCurrentEtcd shared[*EtcdServer]
+
+// SharedCurrentEtcd is SharedEtcd of the current release; see EtcdOptions.Current.
+func SharedCurrentEtcd(tb testing.TB) *EtcdServer {
+	tb.Helper()
+	return sharedCurrentEtcd.get(func() *EtcdServer { return startEtcd(tb, EtcdOptions{Current: true}) })
+}
+
+// Etcdctl is the path of etcd's command: the installed one, or that of the current
+// release.
+func Etcdctl(tb testing.TB, current bool) string {
+	tb.Helper()
+	find := etcdctl.find
+	if current {
+		find = func() (string, error) { return currentEtcd("etcdctl") }
+	}
+	path, err := find()
+	if err != nil {
+		missing(tb, "etcd", err)
+	}
+	return path
+}
+
+// program is the path of the server that is wanted.
+func (o EtcdOptions) program() (string, error) {
+	if o.Current {
+		return currentEtcd("etcd")
+	}
+	return etcdServer.find()
+}
+
+// currentEtcd returns the path of a program of the release that interop/etcd requires, which
+// make servers builds into the user's cache.
+func currentEtcd(name string) (string, error) {
+	if path := os.Getenv("DISTLOCK_TEST_CURRENT_" + strings.ToUpper(name)); path != "" {
+		return path, nil
+	}
+	path, err := currentEtcdPath(name)
+	if err != nil {
+		return "", err
+	}
+	return cached(path)
+}
+
+func currentEtcdPath(name string) (string, error) {
+	version, err := inEtcdModule("list", "-m", "-f", "{{.Version}}", etcdModule[name])
+	return userCache(name + "-" + strings.TrimSpace(version)), err
+}
+
+// inEtcdModule runs go in the module that says what the current release is.
+func inEtcdModule(args ...string) (string, error) {
+	_, here, _, ok := runtime.Caller(0)
+	if !ok {
+		return "", fmt.Errorf("the folder of this source is not known: is it built with -trimpath?")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = filepath.Join(filepath.Dir(here), "..", "..", "..", "interop", "etcd")
+	var failed strings.Builder
+	cmd.Stderr = &failed
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("go %s in %s: %w: %s", strings.Join(args, " "), cmd.Dir, err, tail(failed.String(), 500))
+	}
+	return string(out), err
 }

@@ -1,7 +1,6 @@
 package testserver
 
 import (
-	"context"
 	"crypto/sha256"
 	"fmt"
 	"io/fs"
@@ -10,16 +9,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 var (
 	jdk   = &program{name: "javac", env: "DISTLOCK_TEST_JAVAC", debian: "openjdk-17-jdk-headless"}
 	maven = &program{name: "mvn", env: "DISTLOCK_TEST_MAVEN", debian: "maven"}
 )
-
-// mavenTimeout is how long Maven may take, which may have all to download.
-const mavenTimeout = 10 * time.Minute
 
 // JavaProject is a Maven project that tests run. It must put peer.jar and lib/ into its
 // target.
@@ -53,13 +48,6 @@ func Java(tb testing.TB, p JavaProject, class string) *exec.Cmd {
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", classes, class)
 }
 
-// Spawn starts a child process that ends with the test process, however that dies,
-// where the system can do this.
-func Spawn(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = dieWithParent()
-	return spawn(cmd)
-}
-
 // built returns the folder with what the project was built to.
 func (p JavaProject) built() (target string, err error) {
 	name, err := p.fingerprint()
@@ -67,18 +55,6 @@ func (p JavaProject) built() (target string, err error) {
 		return "", err
 	}
 	return cached(filepath.Join(userCache(name), "target"))
-}
-
-// provide builds the project.
-func (p JavaProject) provide() (string, error) {
-	if target, err := p.built(); err == nil {
-		return target, nil
-	}
-	name, err := p.fingerprint()
-	if err != nil {
-		return "", err
-	}
-	return userCache(name), p.build(userCache(name))
 }
 
 // fingerprint names the content of a project.
@@ -121,53 +97,37 @@ func (p JavaProject) eachSource(f func(path string, content []byte) error) error
 	return nil
 }
 
-// build builds a copy of the project, and puts it in place when it is complete:
-// several processes may be doing this.
-func (p JavaProject) build(built string) error {
-	mvn, err := maven.find()
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(built), 0o755); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp(filepath.Dir(built), "build-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	if err := p.copySources(dir); err != nil {
-		return err
-	}
-	if runMaven(mvn, dir, "-o") != nil { // nothing to download: nobody has to be asked
-		if err := runMaven(mvn, dir); err != nil {
-			return err
-		}
-	}
-	if err := os.Rename(dir, built); err != nil && !os.IsExist(err) {
-		return err
-	}
-	return nil
+var redisPy = &program{
+	name: "python3", env: "DISTLOCK_TEST_PYTHON", dirs: []string{"/usr/bin"}, debian: "python3-redis",
+	works: func(path string) bool { return exec.Command(path, "-c", "import redis").Run() == nil },
 }
 
-func (p JavaProject) copySources(dir string) error {
-	return p.eachSource(func(path string, content []byte) error {
-		path = filepath.Join(dir, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		return os.WriteFile(path, content, 0o644)
-	})
+// RedisPy is the path of a Python 3 that has redis-py.
+func RedisPy(tb testing.TB) string {
+	tb.Helper()
+	path, err := redisPy.find()
+	if err != nil {
+		missing(tb, "redis-py", err)
+	}
+	return path
 }
 
-func runMaven(mvn, dir string, args ...string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), mavenTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, mvn, append([]string{"-q", "-B", "package"}, args...)...)
-	cmd.Dir = dir
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%s package: %w: %s", mvn, err, tail(string(out), 1000))
+// debianCurator name what else they need themselves, all but what writes the log.
+var debianCurator = &jars{
+	env: "DISTLOCK_TEST_CURATOR",
+	files: []string{
+		"/usr/share/java/curator-recipes.jar", "/usr/share/java/curator-framework.jar", "/usr/share/java/curator-client.jar",
+		"/usr/share/java/slf4j-simple.jar",
+	},
+	debian: "libcurator-recipes-java",
+}
+
+// DebianCurator are the jars of the Apache Curator that the system has: Debian's is an
+// old one with which many deployments run.
+func DebianCurator(tb testing.TB) []string {
+	tb.Helper()
+	if err := debianCurator.find(); err != nil {
+		missing(tb, "curator", err)
 	}
-	return nil
+	return filepath.SplitList(debianCurator.classPath())
 }

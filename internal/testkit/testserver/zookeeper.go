@@ -1,6 +1,8 @@
 package testserver
 
 import (
+	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -134,13 +136,6 @@ func (s *ZooKeeperServer) ok() error {
 
 func (s *ZooKeeperServer) data() string { return filepath.Join(s.dir, "data") }
 
-// jars are Java libraries that a coordinator needs.
-type jars struct {
-	env    string // environment variable that overrides files
-	files  []string
-	debian string
-}
-
 // zooKeeperJars name what else they need themselves, all but what writes the log, and
 // half of what speaks TLS.
 var zooKeeperJars = &jars{
@@ -152,21 +147,125 @@ var zooKeeperJars = &jars{
 	debian: "zookeeper",
 }
 
-// find fails if the libraries are not there.
-func (j *jars) find() error {
-	if os.Getenv(j.env) != "" {
-		return nil
-	}
-	if _, err := os.Stat(j.files[0]); err != nil {
-		return fmt.Errorf("%w, and %s names no other; run make servers, or install it (Debian: package %s)", err, j.env, j.debian)
-	}
-	return nil
+// ZooKeeperOptions say how servers are set up. The zero value is servers that anybody
+// may use, with sessions from 0.4 seconds to 10 minutes.
+type ZooKeeperOptions struct {
+	// Tick is the server's unit of time: sessions end between their timeout and one
+	// tick later. Default: 200 ms.
+	Tick time.Duration
+
+	// MinSession and MaxSession are the bounds that the server puts on a session's
+	// timeout. Default: two ticks, and 10 minutes.
+	MinSession, MaxSession time.Duration
+
+	// ContainerCheck is how often empty containers are looked for, to be removed.
+	// Default: one minute.
+	ContainerCheck time.Duration
+
+	// TLS gives the server, one that is alone, a second port for clients, which speaks
+	// nothing else.
+	TLS bool
+
+	// Config are further lines of the configuration: "jute.maxbuffer=1000".
+	Config []string
+
+	// Args are further options of Java: "-Dzookeeper.readonly.enabled=true".
+	Args []string
 }
 
-// classPath is Java's -cp.
-func (j *jars) classPath() string {
-	if path := os.Getenv(j.env); path != "" {
-		return path
+// write makes the server's folder and command line.
+func (o ZooKeeperOptions) write(s *ZooKeeperServer) error {
+	o.Tick = cmp.Or(o.Tick, 200*time.Millisecond)
+	o.MinSession = cmp.Or(o.MinSession, 2*o.Tick)
+	o.MaxSession = cmp.Or(o.MaxSession, 10*time.Minute)
+	o.ContainerCheck = cmp.Or(o.ContainerCheck, time.Minute)
+	if err := os.MkdirAll(s.data(), 0o700); err != nil {
+		return err
 	}
-	return strings.Join(j.files, string(filepath.ListSeparator))
+	if o.TLS {
+		more, err := s.useTLS()
+		if err != nil {
+			return err
+		}
+		o.Config = append(more, o.Config...)
+	}
+	file := filepath.Join(s.dir, "zoo.cfg")
+	s.args = o.args(file)
+	return os.WriteFile(file, []byte(strings.Join(o.lines(s), "\n")), 0o600)
+}
+
+func (o ZooKeeperOptions) lines(s *ZooKeeperServer) []string {
+	return append([]string{
+		"dataDir=" + s.data(),
+		fmt.Sprint("clientPort=", s.port),
+		"clientPortAddress=127.0.0.1",
+		fmt.Sprint("tickTime=", o.Tick.Milliseconds()),
+		fmt.Sprint("minSessionTimeout=", o.MinSession.Milliseconds()),
+		fmt.Sprint("maxSessionTimeout=", o.MaxSession.Milliseconds()),
+		"maxClientCnxns=0",
+		"4lw.commands.whitelist=*",
+		"admin.enableServer=false",
+	}, o.Config...)
+}
+
+// args let the server start quickly and write without waiting for the disk.
+func (o ZooKeeperOptions) args(file string) []string {
+	args := append([]string{
+		"-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
+		"-Djava.net.preferIPv4Stack=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+		"-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=64",
+		fmt.Sprint("-Dznode.container.checkIntervalMs=", o.ContainerCheck.Milliseconds()),
+	}, o.Args...)
+	return append(args, "-cp", zooKeeperJars.classPath(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", file)
+}
+
+// zooKeeperTLS is how a server speaks TLS.
+type zooKeeperTLS struct {
+	port   int
+	cert   string // file
+	config *tls.Config
+}
+
+// SecureAddr is the host and port that speaks TLS.
+func (s *ZooKeeperServer) SecureAddr() string { return loopback(s.tls.port) }
+
+// TLSConfig is how clients reach SecureAddr.
+func (s *ZooKeeperServer) TLSConfig() *tls.Config { return s.tls.config.Clone() }
+
+// speaks succeeds if the second port is open, which the server sees to last.
+func (t *zooKeeperTLS) speaks() error {
+	if t == nil {
+		return nil
+	}
+	c, err := tls.DialWithDialer(&net.Dialer{Timeout: pollTimeout}, "tcp", loopback(t.port), t.config)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// useTLS is the lines of the configuration that give the server a port with TLS.
+func (s *ZooKeeperServer) useTLS() ([]string, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	own := ownCertificate()
+	cert, _, err := own.write(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	store := filepath.Join(s.dir, "store.pem")
+	if err := os.WriteFile(store, append(own.key, own.cert...), 0o600); err != nil {
+		return nil, err
+	}
+	s.tls = &zooKeeperTLS{port: port, cert: cert, config: own.trust()}
+	return []string{
+		fmt.Sprint("secureClientPort=", port),
+		"secureClientPortAddress=127.0.0.1",
+		"serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+		"ssl.keyStore.location=" + store,
+		"ssl.trustStore.location=" + cert,
+		"ssl.clientAuth=none",
+	}, nil
 }
