@@ -14,109 +14,114 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/connlock"
+	"github.com/distlock/distlock/internal/wait"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// advisory is the strategy. See package pinned for what it does with connections.
+// advisory is the strategy. Package connlock manages its connections.
 type advisory struct{ *connlock.Backend }
 
-// advisoryDialect says it in PostgreSQL's words.
+// newAdvisory makes strategy Advisory.
+func newAdvisory(ctx context.Context, db *database) (advisory, error) {
+	d := newAdvisoryDialect(db)
+	if _, err := db.ensureTable(ctx, advisoryTable(db.opts.Table)); err != nil {
+		return advisory{}, err
+	}
+	b, err := connlock.New(ctx, connlock.Config{
+		DB: db.db, Dialect: d, Package: "pglock", Name: db.name,
+		OnePerConn: d.ofTx, SeparateNumbers: d.ofTx || d.staysInTx,
+	})
+	return advisory{b}, err
+}
+
+// advisoryDialect implements connlock's dialect for PostgreSQL.
 type advisoryDialect struct {
 	*database
-	solo   bool // locks of transactions
-	number string
-	take   string
+	ofTx bool // locks belong to transactions
+
+	// staysInTx: connections stay in an empty transaction between statements, which has no snapshot and holds
+	// nothing back. Before version 14 the server ends silent connections only in transactions.
+	staysInTx bool
+
+	sqlNumber string // writes the number of a grant
+	sqlTry    string // tries a lock, and writes the number
 }
 
-// lockTimeout is what the server answers at the end of a wait.
-const lockTimeout = "55P03"
-
-func newAdvisory(ctx context.Context, s *database) (strategy, error) {
-	if s.pooled {
-		return nil, fmt.Errorf("%w: advisory locks belong to a connection, and a pooler gives each transaction another one: connect past it, or use strategy %s", driver.ErrUnsupported, Row)
-	}
-	d := newAdvisoryDialect(s)
-	if _, err := s.ensureTable(ctx, advisoryTable(s.opts.Table)); err != nil {
-		return nil, err
-	}
-	b, err := connlock.New(ctx, connlock.Config{DB: s.db, Dialect: d, Package: "pglock", Name: s.name, OnePerConn: d.solo, SeparateNumbers: d.solo || d.closed()})
-	if err != nil {
-		return nil, err
-	}
-	return advisory{b}, nil
-}
-
-// closed says that connections stay in an empty transaction between statements: before version
-// 14 the server ends silent ones only there.
-func (d *advisoryDialect) closed() bool { return d.version < 140000 && !d.solo }
-
-func newAdvisoryDialect(s *database) *advisoryDialect {
-	table := quote(s.opts.Table)
-	fence := `INSERT INTO ` + table + ` AS t (k, name, number, owner, link, since, meta) %s
+func newAdvisoryDialect(db *database) *advisoryDialect {
+	table := quote(db.opts.Table)
+	write := `INSERT INTO ` + table + ` AS t (k, name, number, owner, link, since, meta) %s
 		ON CONFLICT (k) DO UPDATE SET number = greatest(t.number + 1, excluded.number), owner = excluded.owner, link = excluded.link,
 			since = excluded.since, meta = excluded.meta RETURNING number`
 	const row = `$1::bytea, $2::text, ` + clock + `, $3::text, $4::text, ` + clock + `, $5::text`
+	ofTx := db.opts.Level == Transaction
 	return &advisoryDialect{
-		database: s,
-		solo:     s.opts.Level == Transaction,
-		number:   fmt.Sprintf(fence, `VALUES (`+row+`)`),
-		take: `WITH got AS MATERIALIZED (SELECT pg_try_advisory_lock($6::bigint) AS ok), fence AS (` +
-			fmt.Sprintf(fence, `SELECT `+row+` FROM got WHERE ok`) +
+		database: db, ofTx: ofTx, staysInTx: !ofTx && db.version < 14_00_00,
+		sqlNumber: fmt.Sprintf(write, `VALUES (`+row+`)`),
+		sqlTry: `WITH got AS MATERIALIZED (SELECT pg_try_advisory_lock($6::bigint) AS ok), fence AS (` +
+			fmt.Sprintf(write, `SELECT `+row+` FROM got WHERE ok`) +
 			`) SELECT got.ok, coalesce((SELECT number FROM fence), 0) FROM got`,
 	}
 }
 
-// advisoryTable has the numbers of grants, and who got the last one: the lock itself is
-// nowhere but in the server's memory.
-func advisoryTable(table string) *tableSpec {
-	return &tableSpec{table: table, storage: "fillfactor = 50", columns: []columnSpec{
-		{name: "k", kind: "bytea", note: "SHA-256 of the table's and the lock's name"},
-		{name: "name", kind: "text"},
-		{name: "number", kind: "bigint", note: "of the last grant; its fence is 1024 times that"},
-		{name: "owner", kind: "text", note: "who got it"},
-		{name: "link", kind: "text", note: "on which connection"},
-		{name: "since", kind: "bigint", note: "µs since 1970"},
-		{name: "meta", kind: "text", note: "JSON"},
-	}}
-}
-
-func advisorySchema(o Options) string { return advisoryTable(o.Table).ddl() }
-
-// hashOf names a lock in its row. Tables are apart, as their locks are.
-func (d *advisoryDialect) hashOf(name string) []byte {
+// hash identifies a lock's row. The table's name is part of it, since locks of different tables do not
+// exclude each other.
+func (d *advisoryDialect) hash(name string) []byte {
 	sum := sha256.Sum256([]byte("distlock\x00" + d.opts.Table + "\x00" + name))
 	return sum[:]
 }
 
-// Key is 64 bits of the hash, which is all that the server has for a lock.
+// Key returns 64 bits of the hash, which is all that the server knows of a lock.
 func (d *advisoryDialect) Key(name string) string {
-	return strconv.FormatInt(int64(binary.BigEndian.Uint64(d.hashOf(name))), 10)
+	return strconv.FormatInt(int64(binary.BigEndian.Uint64(d.hash(name))), 10)
 }
 
-// Cancel ends a statement. The link's number may have been given to another connection
-// since, so its start is compared too.
+// NewConn prepares a connection, which the server then ends when it is silent for too long.
+func (d *advisoryDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
+	c := sessionConn{d: d, tx: connlock.Tx{Conn: conn}}
+	const start = `to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
+	err := conn.QueryRowContext(ctx, `SELECT pid || ' ' || `+start+` FROM pg_stat_activity WHERE pid = pg_backend_pid()`).Scan(&c.id)
+	if err == nil {
+		err = c.exec(ctx, c.settings())
+	}
+	if err == nil {
+		err = c.Lease(ctx, lease)
+	}
+	if err == nil {
+		err = c.idle(ctx)
+	}
+	if err != nil {
+		conn.Raw(hangUp)
+		return nil, err
+	}
+	if d.ofTx {
+		return &txConn{sessionConn: c}, nil
+	}
+	return &c, nil
+}
+
+// Cancel cancels a connection's statement. Its process number may belong to another connection by now, so
+// the start is compared too.
 func (d *advisoryDialect) Cancel(ctx context.Context, id string) error {
 	return d.signal(ctx, d.db, "pg_cancel_backend(pid)", id)
 }
-
-// killTime bounds the wait for the end of a connection.
-const killTime = 5 * time.Second
 
 // Kill ends a connection, and waits a little for its end.
 func (d *advisoryDialect) Kill(ctx context.Context, id string) error {
 	return d.kill(ctx, d.db, id)
 }
 
-// kill is Kill by a pool or in a transaction, which sees again and again what it has seen
-// once, unless it is told to look anew.
-func (d *advisoryDialect) kill(ctx context.Context, q querier, id string) error {
+// killTime bounds the wait for the end of a connection.
+const killTime = 5 * time.Second
+
+func (d *advisoryDialect) kill(ctx context.Context, q connlock.Querier, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, killTime)
 	defer cancel()
-	signal := "pg_terminate_backend(pid)"
-	if d.version >= 140000 {
-		signal = "pg_terminate_backend(pid, 1000)"
+	call := "pg_terminate_backend(pid)"
+	if d.version >= 14_00_00 {
+		call = "pg_terminate_backend(pid, 1000)"
 	}
-	if err := d.signal(ctx, q, signal, id); err != nil {
+	if err := d.signal(ctx, q, call, id); err != nil {
 		return err
 	}
 	for {
@@ -124,49 +129,48 @@ func (d *advisoryDialect) kill(ctx context.Context, q querier, id string) error 
 		if err != nil || !lives {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the connection has not ended yet: %w", ctx.Err())
-		case <-time.After(time.Millisecond):
+		if err := wait.Sleep(ctx, time.Millisecond); err != nil {
+			return fmt.Errorf("the connection has not ended yet: %w", err)
 		}
 	}
 }
 
-// lives reports whether the server lists a connection now.
-func (d *advisoryDialect) lives(ctx context.Context, q querier, id string) (is bool, err error) {
-	if _, err := q.ExecContext(ctx, `SELECT pg_stat_clear_snapshot()`); err != nil {
-		return false, err
-	}
-	pid, start := cutID(id)
-	err = q.QueryRowContext(ctx, `SELECT count(*) > 0 FROM pg_stat_activity WHERE `+itself, pid, start).Scan(&is)
-	return is, err
-}
+// thisConn selects a connection by its ID.
+const thisConn = `pid = $1::int AND backend_start = $2::timestamptz`
 
-// itself is a connection by its ID.
-const itself = `pid = $1::int AND backend_start = $2::timestamptz`
-
-func (d *advisoryDialect) signal(ctx context.Context, q querier, call, id string) error {
-	pid, start := cutID(id)
-	_, err := q.ExecContext(ctx, `SELECT `+call+` FROM pg_stat_activity WHERE `+itself, pid, start)
+func (d *advisoryDialect) signal(ctx context.Context, q connlock.Querier, call, id string) error {
+	pid, start := splitID(id)
+	_, err := q.ExecContext(ctx, `SELECT `+call+` FROM pg_stat_activity WHERE `+thisConn, pid, start)
 	return err
 }
 
-func cutID(id string) (pid int, start string) {
+// lives reports whether the server lists a connection now. Inside a transaction the list would stay as
+// it was first seen, so that is cleared.
+func (d *advisoryDialect) lives(ctx context.Context, q connlock.Querier, id string) (is bool, err error) {
+	if _, err := q.ExecContext(ctx, `SELECT pg_stat_clear_snapshot()`); err != nil {
+		return false, err
+	}
+	pid, start := splitID(id)
+	err = q.QueryRowContext(ctx, `SELECT count(*) > 0 FROM pg_stat_activity WHERE `+thisConn, pid, start).Scan(&is)
+	return is, err
+}
+
+func splitID(id string) (pid int, start string) {
 	number, start, _ := strings.Cut(id, " ")
 	pid, _ = strconv.Atoi(number)
 	return pid, start
 }
 
-// KillHolder ends the connection that has the lock for its Owner. The row is locked meanwhile: a
-// successor has to write it before it holds.
+// KillHolder ends the connection that has the lock for its Owner. The row stays locked meanwhile, since a
+// successor must write it before it holds.
 func (d *advisoryDialect) KillHolder(ctx context.Context, l connlock.Lock) (bool, error) {
 	tx, err := d.db.BeginTx(ctx, nil)
 	if err != nil {
 		return false, err
 	}
 	defer tx.Rollback()
-	var link string
-	err = tx.QueryRowContext(ctx, `SELECT link FROM `+quote(d.opts.Table)+` WHERE k = $1::bytea AND owner = $2::text FOR UPDATE`, d.hashOf(l.Name), l.Owner).Scan(&link)
+	var id string
+	err = tx.QueryRowContext(ctx, `SELECT link FROM `+quote(d.opts.Table)+` WHERE k = $1::bytea AND owner = $2::text FOR UPDATE`, d.hash(l.Name), l.Owner).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -174,46 +178,45 @@ func (d *advisoryDialect) KillHolder(ctx context.Context, l connlock.Lock) (bool
 		return false, err
 	}
 	var has bool
-	pid, start := cutID(link)
-	err = tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE `+itself+` AND `+thisLock(l)+`)`, pid, start).Scan(&has)
+	pid, start := splitID(id)
+	err = tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE `+thisConn+` AND `+thisLock(l)+`)`, pid, start).Scan(&has)
 	if err != nil || !has {
 		return false, err
 	}
-	return true, d.kill(ctx, tx, link) // there may be no other connection
+	return true, d.kill(ctx, tx, id) // the pool may have no other connection
 }
 
-// thisLock are a lock's rows of pg_locks.
+// thisLock selects a lock's holders from pg_locks.
 func thisLock(l connlock.Lock) string {
 	return `locktype = 'advisory' AND granted AND objsubid = 1 AND (classid::bigint << 32) | objid::bigint = ` + l.Key +
 		` AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 }
 
-// Number writes a lock's number for a link.
+// Number writes a lock's next number through a connection of the pool.
 func (d *advisoryDialect) Number(ctx context.Context, l connlock.Lock, id string) (uint64, error) {
-	return d.next(ctx, d.db, l, id)
+	return d.writeNumber(ctx, d.db, l, id)
 }
 
-// next writes a lock's next number, and who has it.
-func (d *advisoryDialect) next(ctx context.Context, q querier, l connlock.Lock, id string) (number uint64, err error) {
-	args, err := d.row(l, id)
+func (d *advisoryDialect) writeNumber(ctx context.Context, q connlock.Querier, l connlock.Lock, id string) (number uint64, err error) {
+	args, err := d.grantRow(l, id)
 	if err != nil {
 		return 0, err
 	}
-	err = q.QueryRowContext(ctx, d.number, args...).Scan(&number)
+	err = q.QueryRowContext(ctx, d.sqlNumber, args...).Scan(&number)
 	return number, err
 }
 
-// row is what is written of a grant.
-func (d *advisoryDialect) row(l connlock.Lock, id string) ([]any, error) {
+// grantRow returns the values that are written for a grant.
+func (d *advisoryDialect) grantRow(l connlock.Lock, id string) ([]any, error) {
 	meta, err := json.Marshal(l.Meta)
-	return []any{d.hashOf(l.Name), l.Name, l.Owner, id, string(meta)}, err
+	return []any{d.hash(l.Name), l.Name, l.Owner, id, string(meta)}, err
 }
 
-// RemoveProbe has nothing to do: a trial writes nothing, so that nobody needs the right to delete.
+// RemoveProbe does nothing: a probe writes nothing, so that users need no right to delete.
 func (d *advisoryDialect) RemoveProbe(context.Context, connlock.Lock) error { return nil }
 
-// CommitRefused: an error that the server sent, other than that the connection ends. It rolls back
-// without one where a statement of the transaction had failed before.
+// CommitRefused reports whether the server refused to commit: it sent an error other than the end of the
+// connection, or it rolled back, since an earlier statement had failed.
 func (d *advisoryDialect) CommitRefused(err error) bool {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return true
@@ -222,28 +225,264 @@ func (d *advisoryDialect) CommitRefused(err error) bool {
 	return state != "" && !strings.HasPrefix(state, "08") && !strings.HasPrefix(state, "57P") && !strings.HasPrefix(state, "XX") && state != "57014"
 }
 
-// NewConn asks the server to end the connection when it is silent for too long. Before version
-// 14 it does so in transactions only: so the connection stays in an empty one, which
-// neither has a snapshot nor holds anything else back.
-func (d *advisoryDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
-	k := sessionConn{d: d, tx: connlock.Tx{Conn: conn}, closed: d.closed()}
-	const start = `to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
-	err := conn.QueryRowContext(ctx, `SELECT pid || ' ' || `+start+` FROM pg_stat_activity WHERE pid = pg_backend_pid()`).Scan(&k.id)
-	if err == nil {
-		err = k.settings(ctx)
-	}
-	if err == nil {
-		err = k.Lease(ctx, lease)
-	}
-	if err == nil {
-		err = k.idle(ctx)
-	}
-	if err != nil {
-		conn.Raw(hangUp)
-		return nil, err
-	}
-	if d.solo {
-		return &txConn{sessionConn: k}, nil
-	}
-	return &k, nil
+// sessionConn is a connection with locks of its session.
+type sessionConn struct {
+	d    *advisoryDialect
+	tx   connlock.Tx
+	id   string
+	inTx bool // in the empty transaction, see staysInTx
 }
+
+func (c *sessionConn) ID() string { return c.id }
+
+// rowTime is how long a statement waits for a locked row or table. The connection's other locks can't be
+// renewed meanwhile.
+const rowTime = 50 * time.Millisecond
+
+// settings let the server notice soon that a waiting client has died, and keep it from ending a long
+// transaction.
+func (c *sessionConn) settings() string {
+	text := "SET default_transaction_isolation = 'read committed'"
+	if !c.d.ofTx { // the caller's work may wait
+		text += fmt.Sprintf("; SET lock_timeout = %d", rowTime.Milliseconds())
+	}
+	if c.d.version >= 14_00_00 {
+		text += "; SET client_connection_check_interval = 1000"
+	}
+	if c.d.version >= 17_00_00 {
+		text += "; SET transaction_timeout = 0"
+	}
+	return text
+}
+
+func (c *sessionConn) exec(ctx context.Context, text string) error {
+	return c.tx.Exec(ctx, text)
+}
+
+// Lease rounds up to whole ms. It commits the setting, since a rollback would undo it.
+func (c *sessionConn) Lease(ctx context.Context, lease time.Duration) error {
+	ms := (lease + time.Millisecond - 1) / time.Millisecond
+	text := fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", ms)
+	if c.d.version >= 14_00_00 {
+		text += fmt.Sprintf("; SET idle_session_timeout = %d", ms)
+	}
+	if c.inTx {
+		text += "; COMMIT AND CHAIN"
+	}
+	return c.exec(ctx, text)
+}
+
+// Ping also begins a new empty transaction, if the last one has ended with an error.
+func (c *sessionConn) Ping(ctx context.Context) error {
+	if c.d.staysInTx && !c.inTx {
+		return c.idle(ctx)
+	}
+	return c.exec(ctx, "SELECT 1")
+}
+
+// idle brings the connection to its state between statements.
+func (c *sessionConn) idle(ctx context.Context) error {
+	if !c.d.staysInTx || c.inTx {
+		return nil
+	}
+	err := c.exec(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED")
+	c.inTx = err == nil
+	return err
+}
+
+// Alive notices what the server has sent unasked, such as the end of the connection.
+func (c *sessionConn) Alive() error {
+	return c.tx.Raw(func(raw any) error {
+		conn, ok := raw.(*stdlib.Conn)
+		if !ok || canPeek && socketAlive(conn.Conn().PgConn().Conn()) {
+			return nil
+		}
+		//lint:ignore SA1019 Ping sends something, which would prolong the lease; this takes a millisecond
+		return conn.Conn().PgConn().CheckConn()
+	})
+}
+
+// TryLock tries, and writes the number in the same statement. If that finds the row locked, it is not known
+// whether it has taken the lock. In an empty transaction the number would be undone with it.
+func (c *sessionConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
+	if l.SeparateNumber || l.Probe {
+		ok, err = c.tryOnly(ctx, l)
+		return 0, ok, err
+	}
+	args, err := c.d.grantRow(l, c.id)
+	if err != nil {
+		return 0, false, err
+	}
+	err = c.tx.Querier().QueryRowContext(ctx, c.d.sqlTry, append(args, l.Key)...).Scan(&ok, &number)
+	if sqlState(err) != lockTimeout {
+		return number, ok, err
+	}
+	if err = c.Undo(ctx, l); err == nil {
+		ok, err = c.tryOnly(ctx, l)
+	}
+	return 0, ok, err
+}
+
+func (c *sessionConn) tryOnly(ctx context.Context, l connlock.Lock) (ok bool, err error) {
+	err = c.tx.Querier().QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1::bigint)", l.Key).Scan(&ok)
+	return ok, err
+}
+
+// WaitLock waits for a transaction's lock, and then takes the session's, which can't fail. If the wait ends
+// with an error, a rollback leaves nothing; pg_advisory_lock may report an error and have the
+// lock.
+func (c *sessionConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
+	if c.inTx {
+		if err := c.exec(ctx, "ROLLBACK"); err != nil {
+			return false, err
+		}
+	}
+	c.inTx = true
+	err := c.exec(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED; "+waitSettings(slice)+"SELECT pg_advisory_xact_lock("+l.Key+"); SELECT pg_try_advisory_lock("+l.Key+"); COMMIT")
+	if err == nil {
+		c.inTx = false
+		return true, c.idle(ctx)
+	}
+	if sqlState(err) != lockTimeout {
+		return false, err
+	}
+	return false, c.rollBack(ctx)
+}
+
+// waitSettings are the settings of a wait. The user's own shorter timeouts are meant for other statements.
+func waitSettings(slice time.Duration) string {
+	return fmt.Sprintf("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = %d; ", slice.Milliseconds())
+}
+
+func (c *sessionConn) rollBack(ctx context.Context) error {
+	err := c.exec(ctx, "ROLLBACK")
+	if err == nil {
+		c.inTx = false
+		err = c.idle(ctx)
+	}
+	return err
+}
+
+// Number writes on the lock's own connection. It returns 0 if the row is locked.
+func (c *sessionConn) Number(ctx context.Context, l connlock.Lock) (uint64, error) {
+	number, err := c.d.writeNumber(ctx, c.tx.Querier(), l, c.id)
+	if sqlState(err) == lockTimeout {
+		return 0, nil
+	}
+	return number, err
+}
+
+// Confirm pings: a connection that answers has its locks.
+func (c *sessionConn) Confirm(ctx context.Context, _ connlock.Lock) error { return c.Ping(ctx) }
+
+// Undo unlocks if the session has the lock. Unlocking without would be a warning in the server's
+// log.
+func (c *sessionConn) Undo(ctx context.Context, l connlock.Lock) error {
+	if c.inTx {
+		if err := c.rollBack(ctx); err != nil {
+			return err
+		}
+	}
+	return c.exec(ctx, `SELECT pg_advisory_unlock(`+l.Key+`) FROM pg_locks WHERE pid = pg_backend_pid() AND `+thisLock(l))
+}
+
+func (c *sessionConn) Unlock(ctx context.Context, l connlock.Lock) error {
+	var had bool
+	err := c.tx.Querier().QueryRowContext(ctx, "SELECT pg_advisory_unlock($1::bigint)", l.Key).Scan(&had)
+	if err == nil && !had {
+		err = fmt.Errorf("%w: the server does not know of the lock", driver.ErrLost)
+	}
+	return err
+}
+
+func (c *sessionConn) Tx() *sql.Tx { return nil }
+
+func (c *sessionConn) Commit(context.Context) error { return driver.ErrUnsupported }
+
+func (c *sessionConn) Close() {
+	c.tx.Raw(hangUp)
+	c.tx.Close()
+}
+
+// hangUp closes a connection of pgx's. A pgx pool would otherwise take it back as it is.
+func hangUp(raw any) error {
+	if c, ok := raw.(*stdlib.Conn); ok {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		c.Conn().Close(ctx)
+	}
+	return nil
+}
+
+// txConn is a connection with the lock of its transaction. Numbers are written through other connections,
+// since the transaction's writes may be rolled back.
+type txConn struct {
+	sessionConn
+	has bool // the transaction has the lock
+}
+
+func (c *txConn) Ping(ctx context.Context) error { return c.exec(ctx, "SELECT 1") }
+
+// Lease is a setting of the connection. A transaction without the lock is ended first, since its
+// rollback would undo the setting. A transaction with the lock keeps the setting as long as it lasts.
+func (c *txConn) Lease(ctx context.Context, lease time.Duration) error {
+	if !c.has {
+		if err := c.finish(ctx, (*sql.Tx).Rollback); err != nil {
+			return err
+		}
+	}
+	return c.sessionConn.Lease(ctx, lease)
+}
+
+func (c *txConn) finish(ctx context.Context, end func(*sql.Tx) error) error {
+	c.has = false
+	return c.tx.Finish(ctx, end)
+}
+
+// TryLock leaves the transaction open if the lock is refused: the next attempt uses it.
+func (c *txConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
+	tx, err := c.tx.Begin(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	err = tx.QueryRowContext(ctx, "SELECT pg_try_advisory_xact_lock($1::bigint)", l.Key).Scan(&ok)
+	c.has = c.has || ok
+	return 0, ok, err
+}
+
+// Number is not called: the transaction's writes may be rolled back.
+func (c *txConn) Number(context.Context, connlock.Lock) (uint64, error) {
+	return 0, driver.ErrUnsupported
+}
+
+// WaitLock restores the settings for the caller's work.
+func (c *txConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
+	tx, err := c.tx.Begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	const after = "; SET LOCAL statement_timeout TO DEFAULT; SET LOCAL lock_timeout TO DEFAULT"
+	_, err = tx.ExecContext(ctx, waitSettings(slice)+"SELECT pg_advisory_xact_lock("+l.Key+")"+after)
+	if sqlState(err) == lockTimeout {
+		return false, c.Undo(ctx, l)
+	}
+	c.has = err == nil
+	return c.has, err
+}
+
+func (c *txConn) Undo(ctx context.Context, _ connlock.Lock) error {
+	if err := c.finish(ctx, (*sql.Tx).Rollback); err != nil {
+		return err
+	}
+	return c.Ping(ctx)
+}
+
+// Unlock leaves an empty transaction, which saves the next attempt a round trip.
+func (c *txConn) Unlock(ctx context.Context, _ connlock.Lock) error {
+	c.has = false
+	return c.exec(ctx, "ROLLBACK AND CHAIN")
+}
+
+func (c *txConn) Tx() *sql.Tx { return c.tx.Current() }
+
+func (c *txConn) Commit(ctx context.Context) error { return c.finish(ctx, (*sql.Tx).Commit) }

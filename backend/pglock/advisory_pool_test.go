@@ -120,5 +120,5 @@ func TestAdvisoryLeavesAConnectionForOthers(t *testing.T) {
 	small := pg.DB(t, pg.Database(t))
 	small.SetMaxOpenConns(1)
 	_, err := New(t.Context(), small, &Options{Strategy: Advisory, Create: true})
-	wantRefusal(t, err, "one connection")
+	wantRefusal(t, err, "the pool's limit is 1")
 }

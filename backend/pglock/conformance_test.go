@@ -99,6 +99,6 @@ func usersPool(t *testing.T, pg *testserver.PostgresServer) {
 func TestLongConformanceBehindAPooler(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
-	url := with(t, testserver.PgBouncer(t, pg, testserver.PgBouncerOptions{}).Via(hasty(t)), "create", "true")
+	url := with(t, testserver.PgBouncer(t, pg, testserver.PgBouncerOptions{}).Via(hasty(t)), "create", "true", "pooler", "transaction")
 	suite(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) }})
 }

@@ -1,43 +1,49 @@
-// Package pglock keeps locks in PostgreSQL 12 or later, for teams that have it already.
+// Package pglock keeps locks in PostgreSQL 12 or later, for teams that run it already.
 //
 //	b, err := pglock.Open(ctx, "postgres://app:secret@db1:5432/app?create=true")
 //
-// There are two strategies, which know nothing of each other's locks. All users of a name
-// choose the same.
+// There are two strategies. Their locks do not exclude each other, so all users of a name must
+// choose the same one.
 //
 // # Row
 //
-// [Row], the default, keeps a row for each lock in a table. It can do everything: all modes,
-// fair lines on request, fences with spans, floors, downgrades, Inspect and List. No
-// connection is held for a lock, and no transaction stays open between two calls. What is
-// held survives a restart of the server, and ends with its TTL by the server's clock if its
-// holder dies.
+// [Row], the default, keeps a table row for each lock. It supports everything: all modes, fair
+// queues on request, fences with spans, floors, downgrades, Inspect and List. A held lock occupies
+// no connection, and no transaction stays open between two calls. Holds survive a restart of the
+// server. If its holder dies, a hold ends with its TTL, by the server's clock.
 //
-// While somebody waits one connection of the pool listens, for all who wait in this
-// backend. It is closed, not given back, about ten seconds after the last of them. A release
-// notifies only if the row says that somebody listens. Behind a pooler in transaction mode,
-// with a pool of one connection, and with another driver than pgx, waiters poll.
+// While there are waiters, one connection of the pool listens for all of them. It is closed, not
+// returned, about ten seconds after the last waiter. A release notifies only if the row says that
+// there are listeners. Waiters poll behind a pooler in transaction mode, with a pool of one
+// connection, and with a driver other than pgx.
 //
-// Rows are never deleted: their numbers are what fences are made of. A fence is the grant's
-// number times 1024, plus the hand-off inside the process. Numbers increase by one, and are
-// at least the server's clock in µs, so that they increase over a lost table too.
+// Rows are never deleted, since fences are made from their numbers. A fence is the grant's number
+// times 1024, plus the hand-off inside the process. Numbers increase by one, and are at least the
+// server's clock in µs, so that they increase even if the table is lost.
 //
-// What PostgreSQL gives up because of others (40001, 40P01) is repeated, so sessions may
-// have any isolation level. Other errors of the server are of unknown outcome, unless they
+// Statements that PostgreSQL aborts because of others (40001, 40P01) are retried, so sessions may
+// have any isolation level. After other errors of the server the outcome is unknown, unless they
 // say that the table or a right is missing.
 //
 // # Advisory
 //
-// [Advisory] uses PostgreSQL's advisory locks, which belong to connections. It is for
-// mutexes, without Inspect and List. A holder that dies lets go when its socket closes, one that
-// is cut off when its TTL is over; one that loses its connection loses the lock. A release from
-// another process kills the holder's connection. Behind a pooler in transaction mode it is refused.
+// [Advisory] uses PostgreSQL's advisory locks, which belong to connections. It is for mutexes, and
+// has no Inspect and List. If a holder dies, its lock is free once its socket closes; if it is cut
+// off, after its TTL. A holder that loses its connection loses the lock. A release from another
+// process kills the holder's connection.
 //
-// It takes connections out of the pool, and closes them when it is done. At level [Session]
-// up to four have the locks of one TTL, 1000 each; at level [Transaction] each lock has one. Up to
-// 16 wait, and at most half of a limited pool; the rest polls. One of a limited pool is always left.
-// A wait is made of slices of ten seconds, each of which is an error in PostgreSQL's log.
+// The strategy takes connections out of the pool and closes them afterwards. At level [Session] up
+// to four connections keep the locks of one TTL, 1000 each; at level [Transaction] each lock has
+// its own. Up to 16 more wait, but no more than half of a limited pool; other waiters poll. One
+// connection of a limited pool is always left. Waits are cut into slices of ten seconds; each slice
+// that ends without the lock is an error in PostgreSQL's log.
 //
 // At level Transaction the caller's work can join the lock's transaction, see [Backend.Commit].
-// Nothing renews meanwhile.
+// The lease is not renewed meanwhile.
+//
+// # Poolers
+//
+// A pooler in transaction mode must be declared by [Options].Pooler or pooler=transaction: then
+// statements are not prepared, and waiters poll. Advisory can't be used behind one. With pgx a pooler that
+// is not declared is noticed, and refused.
 package pglock

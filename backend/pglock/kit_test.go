@@ -13,7 +13,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
+func TestMain(m *testing.M) {
+	idleCheck = 300 * time.Millisecond
+	os.Exit(testserver.Run(m))
+}
 
 // with is a URL with more parameters: key, value, key, value.
 func with(t testing.TB, rawURL string, params ...string) string {

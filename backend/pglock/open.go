@@ -2,16 +2,20 @@ package pglock
 
 import (
 	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
 	"fmt"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// schemes are those that Open knows. libpq has both.
+// schemes are the URL schemes that libpq knows.
 var schemes = []string{"postgres", "postgresql"}
 
 func init() {
@@ -26,10 +30,10 @@ func init() {
 //	postgres://app:secret@db1,db2/app?target_session_attrs=read-write
 //	postgres:///app?host=/var/run/postgresql&strategy=advisory&level=transaction
 //
-// Parameters of its own are strategy, level, table and create, see Options, and
-// max_connections, the limit of the pool: by default 16 with strategy Row and none with
-// Advisory. All others are pgx's, which knows libpq's, and takes what it doesn't know for a
-// setting of the server. It opens connections as it needs them.
+// The parameters strategy, level, table, create and pooler set the [Options]. max_connections limits the
+// pool: 16 is the default with Row, and Advisory has no limit. All other parameters
+// are pgx's, which knows libpq's and passes unknown ones to the server as settings. Connections are
+// opened as they are needed.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
@@ -53,14 +57,14 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	return start(ctx, &database{db: openPool(config, limit), limit: limit, owned: true}, opts)
 }
 
-// ours are the parameters that pgx is not shown.
-var ours = []string{"strategy", "level", "table", "create", "max_connections"}
+// ownParams are the parameters that pgx does not see.
+var ownParams = []string{"strategy", "level", "table", "create", "pooler", "max_connections"}
 
-// readOptions reads our own parameters. The limit is of connections; 0: none.
+// readOptions reads distlock's own parameters. A limit of 0 connections means none.
 func readOptions(u *url.URL) (opts *Options, limit int, err error) {
 	own := url.Values{}
 	for key, values := range u.Query() {
-		if slices.Contains(ours, key) {
+		if slices.Contains(ownParams, key) {
 			own[key] = values
 		}
 	}
@@ -70,12 +74,13 @@ func readOptions(u *url.URL) (opts *Options, limit int, err error) {
 		Level:    Level(p.String("level", "")),
 		Table:    p.String("table", ""),
 		Create:   p.Bool("create", false),
+		Pooler:   Pooler(p.String("pooler", "")),
 	}
 	limit = maxConns
 	if opts.Strategy == Advisory {
-		limit = 0 // those who wait and those who hold need one each
+		limit = 0 // each hold and each waiter may need its own connection
 	}
-	limit = p.Int("max_connections", limit, 1, mostConns)
+	limit = p.Int("max_connections", limit, 1, maxLimit)
 	return opts, limit, p.Err()
 }
 
@@ -85,7 +90,7 @@ func readConfig(u *url.URL) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: URL: malformed query", driver.ErrInvalid)
 	}
-	for _, key := range ours {
+	for _, key := range ownParams {
 		query.Del(key)
 	}
 	theirs := *u
@@ -95,4 +100,35 @@ func readConfig(u *url.URL) (*pgx.ConnConfig, error) {
 		return nil, explainConfig(err)
 	}
 	return config, nil
+}
+
+const (
+	// maxConns is the default limit of a pool made from a URL. More connections write no faster, and
+	// a server has a hundred for all its users.
+	maxConns = 16
+
+	// maxLimit bounds the parameter max_connections. No server allows more.
+	maxLimit = 100_000
+
+	// maxIdleTime is how long an unused connection is kept.
+	maxIdleTime = time.Minute
+)
+
+// openPool opens a pool which checks a connection's socket before it is used again: a statement sent to a
+// server that has gone would have an unknown outcome.
+func openPool(config *pgx.ConnConfig, limit int) *sql.DB {
+	db := stdlib.OpenDB(*config,
+		stdlib.OptionShouldPing(func(_ context.Context, p stdlib.ShouldPingParams) bool {
+			return !canPeek && p.IdleDuration > time.Second
+		}),
+		stdlib.OptionResetSession(func(_ context.Context, pg *pgx.Conn) error {
+			if !socketAlive(pg.PgConn().Conn()) {
+				return sqldriver.ErrBadConn
+			}
+			return nil
+		}))
+	db.SetMaxOpenConns(limit)
+	db.SetMaxIdleConns(maxConns)
+	db.SetConnMaxIdleTime(maxIdleTime)
+	return db
 }

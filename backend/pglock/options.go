@@ -32,32 +32,48 @@ const (
 	Transaction Level = "transaction"
 )
 
-// Options are how a Backend uses PostgreSQL. The zero value, like a nil pointer, means the
+// Pooler is the mode of a pooler between client and server, in PgBouncer's words.
+type Pooler string
+
+// The modes of poolers.
+const (
+	// SessionPooler gives a client the same connection of the server until the client disconnects.
+	SessionPooler Pooler = "session"
+
+	// TransactionPooler may give each transaction, or each statement, another connection.
+	TransactionPooler Pooler = "transaction"
+)
+
+// Options are how a Backend uses PostgreSQL. The zero value and a nil pointer mean the
 // defaults. All users of a lock must agree on Strategy and Table.
 type Options struct {
 	// Strategy is Row if empty.
 	Strategy Strategy
 
-	// Level is Session if empty. It may be given with Advisory only.
+	// Level is Session if empty. It may be set with Advisory only.
 	Level Level
 
-	// Table is the table that the strategy keeps its rows in, with or without a schema;
-	// letters, digits and underscores. The default is distlock_locks for Row and
-	// distlock_fences for Advisory.
+	// Table is the strategy's table, with or without a schema: letters, digits and underscores.
+	// The default is distlock_locks for Row and distlock_fences for Advisory.
 	Table string
 
-	// Create makes the table if it isn't there. Without it a missing table is ErrInvalid.
+	// Create makes the table if it is missing. Without it a missing table is ErrInvalid.
 	Create bool
 
-	// Name is what Caps call the database; it must be the same in every process. The
-	// default is made of the server's address, the database and the table.
+	// Pooler is the mode of a pooler in between. If empty, there must be none: one that is noticed
+	// is ErrInvalid. Drivers other than pgx don't notice any, so with them Advisory needs SessionPooler here,
+	// which also says that there is no pooler.
+	Pooler Pooler
+
+	// Name identifies the database in Caps; it must be the same in every process. The default
+	// is made of the server's address, the database and the table.
 	Name string
 }
 
 // defaultTables are the tables of the strategies.
 var defaultTables = map[Strategy]string{Row: "distlock_locks", Advisory: "distlock_fences"}
 
-// complete has the defaults filled in, and refuses what makes no sense.
+// complete returns the options with defaults, or an error for invalid ones.
 func (o *Options) complete() (Options, error) {
 	var c Options
 	if o != nil {
@@ -76,35 +92,38 @@ func (o *Options) complete() (Options, error) {
 }
 
 func (o *Options) check() error {
-	if o.Strategy != Row && o.Strategy != Advisory {
+	switch {
+	case o.Strategy != Row && o.Strategy != Advisory:
 		return fmt.Errorf("%w: strategy %q: want %s or %s", driver.ErrInvalid, o.Strategy, Row, Advisory)
-	}
-	if o.Strategy != Advisory && o.Level != "" {
+	case o.Strategy != Advisory && o.Level != "":
 		return fmt.Errorf("%w: a level is for strategy %s only", driver.ErrInvalid, Advisory)
-	}
-	if o.Level != "" && o.Level != Session && o.Level != Transaction {
+	case o.Level != "" && o.Level != Session && o.Level != Transaction:
 		return fmt.Errorf("%w: level %q: want %s or %s", driver.ErrInvalid, o.Level, Session, Transaction)
+	case o.Pooler != "" && o.Pooler != SessionPooler && o.Pooler != TransactionPooler:
+		return fmt.Errorf("%w: pooler %q: want %s or %s", driver.ErrInvalid, o.Pooler, SessionPooler, TransactionPooler)
+	case o.Pooler == TransactionPooler && o.Strategy == Advisory:
+		return fmt.Errorf("%w: pooler=%s: advisory locks belong to a connection, and such a pooler changes it: connect to the server itself, or use strategy %s", driver.ErrInvalid, TransactionPooler, Row)
 	}
 	return checkTable(o.Table)
 }
 
-// longest is how many bytes PostgreSQL keeps of a name; it cuts off the rest.
-const longest = 63
+// maxNameBytes is how many bytes PostgreSQL keeps of a name; it cuts off the rest.
+const maxNameBytes = 63
 
 var word = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// checkTable refuses names that would have to be escaped, or that would be cut.
+// checkTable refuses names that PostgreSQL would cut, or that would need escaping.
 func checkTable(table string) error {
 	parts := strings.Split(table, ".")
 	for _, part := range parts {
-		if !word.MatchString(part) || len(part) > longest || len(parts) > 2 {
-			return fmt.Errorf("%w: table %q: want a name such as locks or app.locks, of letters, digits and underscores, each part of %d at most", driver.ErrInvalid, table, longest)
+		if !word.MatchString(part) || len(part) > maxNameBytes || len(parts) > 2 {
+			return fmt.Errorf("%w: table %q: want a name such as locks or app.locks, of letters, digits and underscores, each part of %d at most", driver.ErrInvalid, table, maxNameBytes)
 		}
 	}
 	return nil
 }
 
-// quote makes an identifier of a table's name that was checked.
+// quote returns a checked table name as an SQL identifier.
 func quote(table string) string {
 	return `"` + strings.ReplaceAll(table, ".", `"."`) + `"`
 }

@@ -1,77 +1,38 @@
 package pglock
 
 import (
-	"context"
-	"fmt"
-	"sync"
+	"database/sql"
 	"testing"
-	"time"
 
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// A pooler is found also if nobody else uses it, and whichever connection it gives next.
-func TestPoolersAreFound(t *testing.T) {
+// A pooler that the URL does not declare is noticed, in whatever mode it is.
+func TestPoolersMustBeDeclared(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
-	url := pg.Database(t)
-	for _, c := range []struct {
-		mode     string
-		settings []string
-		want     bool
-	}{
-		{"transaction", nil, true},
-		{"transaction", []string{"default_pool_size=1"}, true},
-		{"transaction", []string{"default_pool_size=2", "server_round_robin=1"}, true},
-		{"transaction", []string{"default_pool_size=3", "min_pool_size=3", "server_round_robin=1"}, true},
-		{"statement", nil, true},
-		{"session", nil, false},
-		{"session", []string{"default_pool_size=1"}, true}, // nothing could be found out
-	} {
-		t.Run(fmt.Sprint(c.mode, c.settings), func(t *testing.T) {
-			t.Parallel()
-			via := testserver.PgBouncer(t, pg, testserver.PgBouncerOptions{Mode: c.mode, Settings: c.settings}).Via(url)
-			wantPooled(t, pg, via, c.want)
-			if c.want {
-				refused(t, with(t, via, "strategy", "advisory"), "pooler")
-			}
-		})
+	plain := pg.Database(t)
+	url := with(t, plain, "create", "true")
+	for mode, pooler := range map[string]Pooler{"transaction": TransactionPooler, "statement": TransactionPooler, "session": SessionPooler} {
+		via := testserver.PgBouncer(t, pg, testserver.PgBouncerOptions{Mode: mode}).Via(url)
+		for _, strategy := range []Strategy{Row, Advisory} {
+			refused(t, with(t, via, "strategy", string(strategy)), "pooler=session", "pooler=transaction")
+		}
+		everything(t, open(t, with(t, via, "pooler", string(pooler))))
+		if pooler == SessionPooler {
+			open(t, with(t, via, "pooler", string(pooler), "strategy", "advisory"))
+		}
 	}
-	wantPooled(t, pg, url, false)
+	refused(t, with(t, url, "pooler", "transaction", "strategy", "advisory"), "such a pooler", "strategy row")
+	refused(t, with(t, url, "pooler", "yes"), "want session or transaction")
 }
 
-func wantPooled(t *testing.T, pg *testserver.PostgresServer, url string, want bool) {
-	t.Helper()
-	s := &database{db: pg.DB(t, url), pgx: true, pooled: true}
-	if is, err := s.findPooler(t.Context()); is != want || err != nil {
-		t.Errorf("%v, %v, want %v", is, err, want)
-	}
-}
-
-// While many use a pooler it may give two clients the same connections again and again.
-func TestABusyPoolerIsFound(t *testing.T) {
+// With another driver than pgx no pooler is noticed, so advisory locks need the user's word.
+func TestAdvisoryWithAnotherDriverNeedsAWordOfPoolers(t *testing.T) {
 	t.Parallel()
-	pg := testserver.SharedPostgres(t)
-	via := testserver.PgBouncer(t, pg, testserver.PgBouncerOptions{}).Via(pg.Database(t)) + "&default_query_exec_mode=exec"
-	others := pg.DB(t, via)
-	ctx, stop := context.WithCancel(t.Context())
-	var busy sync.WaitGroup
-	defer busy.Wait()
-	defer stop()
-	for range 6 {
-		busy.Go(func() {
-			for ctx.Err() == nil {
-				others.ExecContext(ctx, "SELECT pg_sleep(0.001)")
-			}
-		})
-	}
-	for range 20 {
-		wantPooled(t, pg, via, true)
-	}
-	s := &database{db: pg.DB(t, via), pgx: true, pooled: true}
-	bounded, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	if deaf, err := s.deaf(bounded); !deaf && err == nil {
-		t.Error("a connection that a pooler has given away hears")
-	}
+	db := sql.OpenDB(plainConnector{stdlib.GetConnector(*mustConfig(t, testserver.SharedPostgres(t).Database(t)))})
+	defer db.Close()
+	_, err := New(t.Context(), db, &Options{Strategy: Advisory, Create: true})
+	wantRefusal(t, err, "pooler=session")
 }

@@ -337,10 +337,9 @@ func contend(t *testing.T, b *Backend, i int) {
 }
 
 func TestConflictsAreMetWithRetries(t *testing.T) {
-	d := &rowDialect{}
 	for _, c := range []string{conflict, deadlock, idleTooLong} {
 		n := 0
-		err := d.again(t.Context(), func() error {
+		err := retry(t.Context(), func() error {
 			if n++; n < 3 {
 				return fmt.Errorf("as wrapped: %w", &pgconn.PgError{Code: c})
 			}
@@ -351,7 +350,7 @@ func TestConflictsAreMetWithRetries(t *testing.T) {
 		}
 	}
 	n := 0
-	err := d.again(t.Context(), func() error { n++; return &pgconn.PgError{Code: shuttingDown} })
+	err := retry(t.Context(), func() error { n++; return &pgconn.PgError{Code: shuttingDown} })
 	if n != 1 || err == nil {
 		t.Errorf("what may have been done was done %d times: %v", n, err)
 	}

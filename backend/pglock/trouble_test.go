@@ -120,11 +120,11 @@ func TestListeningEndsWhileOthersAreTold(t *testing.T) {
 // Anybody may notify anything.
 func TestOddNotifications(t *testing.T) {
 	var heard odd
-	b := newBell(nil, "", &heard)
+	b := newReleaseListener(nil, "", &heard)
 	for _, payload := range []string{"", "x", "abc", strings.Repeat("ab", 31), strings.Repeat("ab", 33), strings.Repeat("ab", 4000), strings.Repeat("g", 64)} {
-		b.tell(&pgconn.Notification{Payload: payload})
+		b.wake(&pgconn.Notification{Payload: payload})
 	}
-	if b.tell(&pgconn.Notification{Payload: strings.Repeat("ab", 32)}); heard != 1 {
+	if b.wake(&pgconn.Notification{Payload: strings.Repeat("ab", 32)}); heard != 1 {
 		t.Errorf("%d locks were woken, want 1", heard)
 	}
 }
