@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// pairs runs f in so many goroutines, b.N times in all.
+// pairs runs f in goroutines, b.N times in all.
 func pairs(b *testing.B, goroutines int, f func(ctx context.Context, name string) error) {
 	var wg sync.WaitGroup
 	var left atomic.Int64
@@ -33,8 +33,8 @@ func pairs(b *testing.B, goroutines int, f func(ctx context.Context, name string
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pairs/s")
 }
 
-// BenchmarkPair is an acquire and a release of a lock that nobody else wants, beside a
-// bare write with a lease and its deletion.
+// BenchmarkPair acquires and releases an uncontended lock, beside a raw put with a lease and its
+// deletion.
 func BenchmarkPair(b *testing.B) {
 	lock := openAt(b, testserver.SharedEtcd(b).Addr(), nil)
 	lease, err := lock.client.Grant(b.Context(), 600)
@@ -63,8 +63,7 @@ func BenchmarkPair(b *testing.B) {
 	}
 }
 
-// BenchmarkContended is a lock that so many want at once, each through a session of its
-// own.
+// BenchmarkContended acquires and releases one lock from several backends at once.
 func BenchmarkContended(b *testing.B) {
 	for _, n := range []int{2, 16} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -87,7 +86,7 @@ func BenchmarkContended(b *testing.B) {
 	}
 }
 
-// BenchmarkHandoff is from just before the release to the grant of who has waited for 8 ms.
+// BenchmarkHandoff measures from just before the release to the grant of a waiter of 8 ms.
 func BenchmarkHandoff(b *testing.B) {
 	holder, waiter := shared(b), shared(b)
 	var took []time.Duration

@@ -12,7 +12,7 @@ import (
 
 func report(context.Context, uint64) error { return nil }
 
-// A program that has a client already brings it along.
+// A program can use a client that it has already.
 func ExampleNew() {
 	if err := run(context.Background(), "localhost:2379"); err != nil {
 		log.Print(err)

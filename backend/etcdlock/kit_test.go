@@ -1,12 +1,15 @@
 package etcdlock
 
 import (
+	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -14,8 +17,8 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
-// newClient is a client as a program would make it, that is quick to connect again. addr
-// may be several, divided by commas.
+// newClient makes a client as a program would, which reconnects quickly. addr is one address or
+// several, separated by commas.
 func newClient(t testing.TB, addr string) *clientv3.Client {
 	t.Helper()
 	again := backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, MaxDelay: 50 * time.Millisecond}
@@ -46,10 +49,10 @@ func backendOf(t testing.TB, c *clientv3.Client, opts *Options) *Backend {
 	return b
 }
 
-// shared is a backend on the server that all tests use.
+// shared makes a backend on the server that all tests share.
 func shared(t testing.TB) *Backend { return openAt(t, testserver.SharedEtcd(t).Addr(), nil) }
 
-// request is for a fresh Owner, and a name of its own if name is empty.
+// request makes a request for a new Owner, with a new name if name is empty.
 func request(name string, mode driver.Mode) driver.Request {
 	if name == "" {
 		name = "test " + driver.NewOwner()
@@ -99,10 +102,10 @@ func armWatch(t testing.TB, b *Backend, r driver.Request) driver.Watch {
 	return w
 }
 
-// testTimeout is how long a test waits for what happens in seconds at most, on a loaded machine too.
+// testTimeout bounds what takes seconds at most, on a busy machine too.
 const testTimeout = 2 * time.Minute
 
-// awaitSignal waits until a watch is signalled.
+// awaitSignal waits until a watch signals.
 func awaitSignal(t testing.TB, w driver.Watch) {
 	t.Helper()
 	select {
@@ -122,7 +125,7 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// storedKeys are what lies in the folder of a lock, and whose lease it has.
+// storedKeys returns the keys of a lock.
 func storedKeys(t testing.TB, b *Backend, name string) lockQueue {
 	t.Helper()
 	q, _, err := b.readQueue(t.Context(), name)
@@ -130,4 +133,102 @@ func storedKeys(t testing.TB, b *Backend, name string) lockQueue {
 		t.Fatal(err)
 	}
 	return q
+}
+
+func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
+
+// proxiesTo makes a proxy to each server.
+func proxiesTo(t testing.TB, addrs []string) []*faultproxy.Proxy {
+	t.Helper()
+	var all []*faultproxy.Proxy
+	for _, addr := range addrs {
+		all = append(all, faultproxy.New(t, addr))
+	}
+	return all
+}
+
+// openThrough makes a backend that reaches the members of a cluster through proxies.
+func openThrough(t testing.TB, proxies []*faultproxy.Proxy, opts *Options) *Backend {
+	t.Helper()
+	var addrs []string
+	for _, p := range proxies {
+		addrs = append(addrs, p.Addr())
+	}
+	return openAt(t, strings.Join(addrs, ","), opts)
+}
+
+// patiently adds a timeout that is long enough for a busy machine.
+func patiently(url string) string {
+	if strings.Contains(url, "?") {
+		return url + "&timeout=2m"
+	}
+	return url + "?timeout=2m"
+}
+
+// mustOpen opens a backend that is closed with the test.
+func mustOpen(t testing.TB, url string) *Backend {
+	t.Helper()
+	b, err := Open(t.Context(), patiently(url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+// acquireQueued waits in the queue until the request is granted, as the core does.
+func acquireQueued(ctx context.Context, b *Backend, r driver.Request) (driver.Grant, error) {
+	r.Queue = true
+	g, err := b.Acquire(ctx, r)
+	if !errors.Is(err, driver.ErrHeld) {
+		return g, err
+	}
+	w, err := b.Watch(ctx, r)
+	if err != nil {
+		return g, err
+	}
+	defer w.Close()
+	for {
+		g, err := b.Acquire(ctx, r)
+		if !errors.Is(err, driver.ErrHeld) {
+			return g, err
+		}
+		select {
+		case <-w.Ready:
+		case <-time.After(testTimeout):
+			return g, errors.New("not signalled")
+		case <-ctx.Done():
+			return g, ctx.Err()
+		}
+	}
+}
+
+// awaitLost waits for an OnLost.
+func awaitLost(t testing.TB, lost <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-lost:
+	case <-time.After(testTimeout):
+		t.Fatal("the holder was not notified")
+	}
+}
+
+// awaitQuiet waits until a watch has not signalled for a while.
+func awaitQuiet(t testing.TB, w driver.Watch) {
+	t.Helper()
+	eventually(t, "the watch is quiet", func() bool {
+		select {
+		case <-w.Ready:
+			return false
+		case <-time.After(100 * time.Millisecond):
+			return true
+		}
+	})
+}
+
+// withOnLost returns a request whose loss is sent to the channel.
+func withOnLost(r driver.Request) (driver.Request, chan struct{}) {
+	lost := make(chan struct{}, 2)
+	r.OnLost = func() { lost <- struct{}{} }
+	return r, lost
 }

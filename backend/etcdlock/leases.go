@@ -238,7 +238,7 @@ func (s *leases) keepAliveOnce(ctx context.Context, l *lease) error {
 	return s.keepAlive(ctx, l)
 }
 
-// keepAlive keeps a lease alive. ErrLeaseNotFound is a fact, and ends all its holds.
+// keepAlive keeps a lease alive. ErrLeaseNotFound is final: all its holds have ended.
 func (s *leases) keepAlive(ctx context.Context, l *lease) error {
 	send := func(ctx context.Context, conn *grpc.ClientConn) (keepAliveReply, error) {
 		return sendKeepAlive(ctx, conn, l.id)

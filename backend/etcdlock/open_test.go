@@ -13,29 +13,13 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/namespace"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 )
 
-// patiently is a URL whose Open waits for a loaded machine.
-func patiently(url string) string {
-	if strings.Contains(url, "?") {
-		return url + "&timeout=2m"
-	}
-	return url + "?timeout=2m"
-}
-
-// mustOpen is a backend that ends with the test.
-func mustOpen(t testing.TB, url string) *Backend {
-	t.Helper()
-	b, err := Open(t.Context(), patiently(url))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { b.Close() })
-	return b
-}
-
-// openFails opens a URL that can't be opened; the error has all the words, and no password.
+// openFails checks that Open fails, with all the words in the error and without the password.
 func openFails(t *testing.T, what, url string, final bool, words ...string) {
 	t.Helper()
 	b, err := Open(t.Context(), url)
@@ -50,7 +34,7 @@ func openFails(t *testing.T, what, url string, final bool, words ...string) {
 		}
 	}
 	if driver.Final(err) != final || strings.Contains(err.Error(), "s3cret") {
-		t.Errorf("%s: %v; is a fact: %v", what, err, driver.Final(err))
+		t.Errorf("%s: %v; final: %v", what, err, driver.Final(err))
 	}
 }
 
@@ -83,9 +67,8 @@ func TestURLs(t *testing.T) {
 	}
 }
 
-// mute is a server that takes connections and says what it is told to, which may be
-// nothing.
-func mute(t *testing.T, says string) string {
+// serveText starts a server that accepts connections and sends a text, perhaps empty.
+func serveText(t *testing.T, says string) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -109,13 +92,13 @@ func TestOpenUnreachable(t *testing.T) {
 	one, other := testserver.DeadAddr(t), testserver.DeadAddr(t)
 	for _, login := range []string{"", "ann:s3cret@"} {
 		start := time.Now()
-		openFails(t, "nobody listens", "etcd://"+login+one+","+other+"?timeout=10m", false, one, other, "connection refused")
+		openFails(t, "no server", "etcd://"+login+one+","+other+"?timeout=10m", false, one, other, "connection refused")
 		openFails(t, "no such host", "etcd://"+login+"no-such-host.invalid?timeout=10m", false, "no-such-host.invalid:2379", "no such host")
 		if took := time.Since(start); took > time.Minute {
-			t.Errorf("it took %v to hear that nobody listens", took)
+			t.Errorf("it took %v to find no server", took)
 		}
 	}
-	silent := mute(t, "")
+	silent := serveText(t, "")
 	openFails(t, "silence", "etcd://ann:s3cret@"+silent+","+one+"?timeout=300ms", false, silent+": no answer", one+": ", "within 300ms")
 	openFails(t, "silence instead of TLS", "etcds://"+silent+"?timeout=300ms", false, silent+": no answer")
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -129,7 +112,7 @@ func TestOpenUnreachable(t *testing.T) {
 
 func TestOpenOtherProtocols(t *testing.T) {
 	for _, says := range []string{"HTTP/1.1 400 Bad Request\r\n\r\n", "-ERR unknown command\r\n", strings.Repeat("x", 100_000)} {
-		openFails(t, says[:4], "etcd://"+mute(t, says), false, "no etcd server")
+		openFails(t, says[:4], "etcd://"+serveText(t, says), false, "no etcd server")
 	}
 	plain := httptest.NewServer(nil)
 	defer plain.Close()
@@ -149,27 +132,27 @@ func serve(t *testing.T, s *grpc.Server) string {
 	return l.Addr().String()
 }
 
-// aged is a server of some version.
-type aged struct {
+// versionServer is a server that only reports a version.
+type versionServer struct {
 	etcdserverpb.UnimplementedMaintenanceServer
 	version string
 	leader  uint64
 }
 
-func (a *aged) Status(context.Context, *etcdserverpb.StatusRequest) (*etcdserverpb.StatusResponse, error) {
+func (a *versionServer) Status(context.Context, *etcdserverpb.StatusRequest) (*etcdserverpb.StatusResponse, error) {
 	return &etcdserverpb.StatusResponse{Version: a.version, Leader: a.leader}, nil
 }
 
-func TestOpenServersOfAnAge(t *testing.T) {
+func TestOpenServerVersions(t *testing.T) {
 	for version, old := range map[string]bool{"3.2.32": true, "2.3.8": true, "3.3.27": true, "3.4.0": false, "3.10.1": false, "4.0.0": false, "unheard-of": false} {
 		s := grpc.NewServer()
-		etcdserverpb.RegisterMaintenanceServer(s, &aged{version: version, leader: 1})
+		etcdserverpb.RegisterMaintenanceServer(s, &versionServer{version: version, leader: 1})
 		u := "etcd://" + serve(t, s)
 		if old {
 			openFails(t, version, u, true, version, "want 3.4")
 			continue
 		}
-		// It has nothing else of a server.
+		// It has no other service.
 		openFails(t, version, u, false, "unknown service")
 	}
 }
@@ -186,7 +169,7 @@ func TestOpenWithTLS(t *testing.T) {
 	openFails(t, "no TLS where it is wanted", "etcd://"+secure.Addr(), false, "etcds://")
 	openFails(t, "TLS where there is none", "etcds://"+plain.Addr()+query, false, "does the server speak TLS?")
 	openFails(t, "no certificate", "etcds://"+secure.Addr()+"?ca="+cert, false, "cert and key")
-	openFails(t, "a certificate that nobody vouches for", "etcds://"+secure.Addr(), false, "unknown authority")
+	openFails(t, "a certificate of an unknown authority", "etcds://"+secure.Addr(), false, "unknown authority")
 	openFails(t, "a certificate for another name", secure.URL()+"&servername=example.org", false, "example.org")
 }
 
@@ -201,14 +184,14 @@ func TestOpenUsersAndPasswords(t *testing.T) {
 	mustOpen(t, srv.URL())
 	srv.AddUser("p@ss/word", "p@ss/s3cret", testserver.EtcdGrant{Prefix: "locks/a", Read: true, Write: true})
 	mustOpen(t, at("p@ss/word", "p@ss/s3cret"))
-	// A password is no harm where none is wanted.
+	// A password without authentication is ignored.
 	mustOpen(t, strings.Replace(at("root", "s3cret"), srv.Addr(), testserver.SharedEtcd(t).Addr(), 1))
 }
 
 func TestOpenWithoutLeader(t *testing.T) {
 	t.Parallel()
 	s := grpc.NewServer()
-	etcdserverpb.RegisterMaintenanceServer(s, &aged{version: "3.5.0"})
+	etcdserverpb.RegisterMaintenanceServer(s, &versionServer{version: "3.5.0"})
 	at := serve(t, s)
 	openFails(t, "a member that is alone", "etcd://"+at+"?timeout=3s", false, at+": it has no leader", "within 3s")
 }
@@ -226,7 +209,7 @@ func TestLongOpenWithoutLeader(t *testing.T) {
 	eventually(t, "the member knows that it is alone", func() bool { return alone(t, left) })
 	openFails(t, "one of three", g.URL()+"?timeout=5s", false, left.Addr()+": it has no leader", others[0].Addr()+": connect", "within 5s")
 
-	// One that comes in time is waited for.
+	// Open waits for a majority.
 	opened := make(chan error)
 	go func() {
 		b, err := Open(t.Context(), "etcd://"+left.Addr()+"?timeout=2m")
@@ -241,11 +224,70 @@ func TestLongOpenWithoutLeader(t *testing.T) {
 	}
 }
 
-func TestOpenLearnsTheShortestTTL(t *testing.T) {
+func TestOpenReadsTheShortestTTL(t *testing.T) {
 	slow := testserver.Etcd(t, testserver.EtcdOptions{Args: []string{"--heartbeat-interval", "100", "--election-timeout", "2000"}})
 	for want, srv := range map[time.Duration]*testserver.EtcdServer{time.Second: testserver.SharedEtcd(t), 3 * time.Second: slow} {
 		if got := mustOpen(t, srv.URL()).Caps().MinTTL; got != want {
 			t.Errorf("%s: shortest TTL %v, want %v", srv.Addr(), got, want)
 		}
+	}
+}
+
+// New reads the shortest TTL too, and leaves the client open.
+func TestNew(t *testing.T) {
+	addr := testserver.SharedEtcd(t).Addr()
+	c := newClient(t, addr)
+	b, err := New(c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := b.Caps(); got.MinTTL != time.Second || got.Name != "etcd://"+addr+"/" {
+		t.Errorf("%+v", got)
+	}
+	acquire(t, b, request("", driver.Exclusive))
+	b.Close()
+	if _, err := c.Get(t.Context(), "k"); err != nil {
+		t.Errorf("the user's client after Close: %v", err)
+	}
+}
+
+func TestNewWithUnusableClients(t *testing.T) {
+	addr := testserver.SharedEtcd(t).Addr()
+	closed, kv, watcher, lease := newClient(t, addr), newClient(t, addr), newClient(t, addr), newClient(t, addr)
+	closed.Close()
+	kv.KV = namespace.NewKV(kv.KV, "ours/")
+	watcher.Watcher = namespace.NewWatcher(watcher.Watcher, "ours/")
+	lease.Lease = namespace.NewLease(lease.Lease, "ours/")
+	for word, c := range map[string]*clientv3.Client{
+		"nil": nil, "closed": closed, "no connection": clientv3.NewCtxClient(t.Context()),
+		"KV": kv, "Watcher": watcher, "Lease": lease,
+	} {
+		if _, err := New(c, nil); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), word) {
+			t.Errorf("%s: %v", word, err)
+		}
+	}
+}
+
+func TestNewWithoutServer(t *testing.T) {
+	t.Parallel()
+	dead, life := testserver.DeadAddr(t), newClient(t, testserver.DeadAddr(t))
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + dead}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	start := time.Now()
+	_, err = New(c, nil)
+	if !errors.Is(err, context.DeadlineExceeded) || driver.Final(err) || !strings.Contains(err.Error(), dead) || time.Since(start) > time.Minute {
+		t.Errorf("no server: %v after %v", err, time.Since(start))
+	}
+	time.AfterFunc(50*time.Millisecond, func() { life.Close() })
+	if _, err := New(life, nil); err == nil || driver.Final(err) {
+		t.Errorf("a client that is closed meanwhile: %v", err)
+	}
+
+	srv := testserver.Etcd(t, testserver.EtcdOptions{Password: "s3cret"})
+	if _, err := New(newClient(t, srv.Addr()), nil); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "user") {
+		t.Errorf("a server that wants a login: %v", err)
 	}
 }

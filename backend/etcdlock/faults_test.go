@@ -5,18 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/faultfuzz"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// replyLossRun is one name that owners in several processes use while the network loses
-// requests and answers.
+// replyLossRun is a lock that owners in several processes use while the network loses requests and
+// replies.
 type replyLossRun struct {
 	name    string
 	patient time.Duration // until a call is cut off
@@ -28,8 +30,8 @@ type replyLossRun struct {
 	unclear atomic.Int32
 }
 
-// turn is an attempt of one owner, and what follows.
-func (s *replyLossRun) turn(ctx context.Context, b *Backend, rnd *rand.Rand) error {
+// attempt makes an attempt for a new Owner, and releases it.
+func (s *replyLossRun) attempt(ctx context.Context, b *Backend, rnd *rand.Rand) error {
 	r := request(s.name, s.modes[rnd.IntN(len(s.modes))])
 	r.Queue, r.Fixed = rnd.IntN(2) == 0, rnd.IntN(4) == 0
 	for range 1 + rnd.IntN(4) {
@@ -54,7 +56,7 @@ func (s *replyLossRun) turn(ctx context.Context, b *Backend, rnd *rand.Rand) err
 	}
 }
 
-// call makes a call that is cut off before long.
+// call makes a call with a short timeout.
 func (s *replyLossRun) call(ctx context.Context, f func(context.Context) (driver.Grant, error)) (driver.Grant, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.patient)
 	defer cancel()
@@ -65,7 +67,7 @@ func (s *replyLossRun) call(ctx context.Context, f func(context.Context) (driver
 	return g, err
 }
 
-// hold looks who else holds, and asks for the lock again now and then.
+// hold checks for other holders, and acquires again or renews a few times.
 func (s *replyLossRun) hold(ctx context.Context, b *Backend, r driver.Request, g driver.Grant, rnd *rand.Rand) error {
 	s.grants.Add(1)
 	mine := &s.writers
@@ -95,13 +97,13 @@ func (s *replyLossRun) hold(ctx context.Context, b *Backend, r driver.Request, g
 			return fmt.Errorf("a holder asked again, or renewed: %w", err)
 		}
 		if err != nil {
-			return nil // no fence to speak of
+			return nil // outcome unknown
 		}
 	}
 	return nil
 }
 
-// Lost requests and answers never make two holders, and leave nothing behind.
+// Lost requests and replies never make two holders, and leave nothing behind.
 func TestLostRepliesNeverMakeTwoHolders(t *testing.T) {
 	t.Parallel()
 	lostReplies(t, 10)
@@ -109,7 +111,7 @@ func TestLostRepliesNeverMakeTwoHolders(t *testing.T) {
 
 func TestLongLostRepliesNeverMakeTwoHolders(t *testing.T) { lostReplies(t, 500) }
 
-// lostReplies plays until each scene has so many grants.
+// lostReplies runs until each lock was granted so many times.
 func lostReplies(t *testing.T, grants int32) {
 	t.Helper()
 	srv := testserver.SharedEtcd(t)
@@ -140,7 +142,7 @@ func lostReplies(t *testing.T, grants int32) {
 		wg.Go(func() {
 			for ctx.Err() == nil && !t.Failed() {
 				s := scenes[rnd.IntN(len(scenes))]
-				if err := s.turn(ctx, backends[i%len(backends)], rnd); err != nil {
+				if err := s.attempt(ctx, backends[i%len(backends)], rnd); err != nil {
 					t.Errorf("%v: %v", s.modes, err)
 				}
 			}
@@ -160,5 +162,70 @@ func lostReplies(t *testing.T, grants int32) {
 			t.Errorf("%v: too few grants", s.modes)
 		}
 		eventually(t, "nothing is left", func() bool { return len(storedKeys(t, admin, s.name)) == 0 })
+	}
+}
+
+func TestLateCalls(t *testing.T) {
+	t.Parallel()
+	faultfuzz.Run(t, faultfuzz.Case{
+		Servers: []string{testserver.SharedEtcd(t).Addr()},
+		Rate:    0.02,
+		Open: func(ctx context.Context, addrs []string) (driver.Backend, error) {
+			return Open(ctx, patiently("etcd://"+addrs[0]))
+		},
+	})
+}
+
+// An attempt without a usable lease fails with ErrUnsent when no server can keep the shared lease alive.
+func TestRefusedConnectionsSendNothing(t *testing.T) {
+	t.Parallel()
+	proxies := proxiesTo(t, []string{testserver.SharedEtcd(t).Addr()})
+	b := openThrough(t, proxies, nil)
+	brief := func() driver.Request {
+		r := request("", driver.Exclusive)
+		r.TTL = 3 * time.Second
+		return r
+	}
+	acquire(t, b, brief())
+	proxies[0].Refuse()
+	faultproxy.AwaitUnsent(t, b, brief)
+}
+
+// forget makes the open connections silent, as a NAT or a firewall does that forgets them. New ones
+// pass.
+func forget(p *faultproxy.Proxy) {
+	var old atomic.Bool
+	old.Store(true)
+	p.Sever(func(net.Conn) bool { return old.Load() })
+	old.Store(false)
+}
+
+// A holder whose connections are silent renews over new ones. This client has no keep-alive of its own,
+// so it never notices.
+func TestRenewalOnForgottenConnections(t *testing.T) {
+	for name, addrs := range map[string][]string{
+		"server":  {testserver.SharedEtcd(t).Addr()},
+		"cluster": testserver.SharedEtcdCluster(t).Addrs(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxies := proxiesTo(t, addrs)
+			b := openThrough(t, proxies, nil)
+			r := request("", driver.Exclusive)
+			acquire(t, b, r)
+			for range 2 {
+				for _, p := range proxies {
+					forget(p)
+				}
+				eventually(t, "the hold is renewed", func() bool {
+					ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+					defer cancel()
+					return b.Renew(ctx, []driver.Hold{r.Hold})[0] == nil
+				})
+			}
+			for _, p := range proxies {
+				p.Pass() // for Close
+			}
+		})
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// parseLine makes a row of letters: x exclusive, w write, r read, 2 and 3 permits of so many.
-func parseLine(s string) lockQueue {
+// parseLetters makes a queue of letters: x exclusive, w write, r read; a digit is a permit with this limit.
+func parseLetters(s string) lockQueue {
 	var all lockQueue
 	for i, c := range s {
 		e := lockKey{key: s[:i+1], created: int64(i + 1), owner: s[:i+1]}
@@ -38,9 +38,9 @@ func TestBlocker(t *testing.T) {
 		{"rrr", 'r', 0}, {"w", 'r', 1}, {"wr", 'r', 1}, {"rwr", 'r', 2}, {"wrwr", 'r', 3}, {"x", 'r', 1}, {"2", 'r', 1},
 		{"2", '2', 0}, {"22", '2', 2}, {"222", '2', 3}, {"33", '3', 0}, {"3", '2', 1}, {"2x", '3', 2}, {"x2", '2', 1},
 	} {
-		e := parseLine(string(c.next))[0]
+		e := parseLetters(string(c.next))[0]
 		got := 0
-		if by := blocker(parseLine(c.ahead), e.mode, e.Limit); by != nil {
+		if by := blocker(parseLetters(c.ahead), e.mode, e.Limit); by != nil {
 			got = int(by.created)
 		}
 		if got != c.blocker {
@@ -53,7 +53,7 @@ func TestHolderCount(t *testing.T) {
 	for s, want := range map[string]int{
 		"": 0, "x": 1, "xx": 1, "w": 1, "wr": 1, "r": 1, "rr": 2, "rrwr": 2, "22": 2, "222": 2, "333": 3, "2": 1, "x2": 1, "rx": 1,
 	} {
-		if got := parseLine(s).holderCount(); got != want {
+		if got := parseLetters(s).holderCount(); got != want {
 			t.Errorf("of %q %d hold, want %d", s, got, want)
 		}
 	}
@@ -68,8 +68,8 @@ func TestCheckHolders(t *testing.T) {
 		{"", 'x', ""}, {"x", 'x', ""}, {"w", 'r', ""}, {"r", 'w', ""}, {"2", '2', ""},
 		{"x", 'r', "in use as exclusive"}, {"r", 'x', "in use as read"}, {"x", '2', "in use as exclusive"}, {"3", '2', "in use with limit 3"},
 	} {
-		e := parseLine(string(c.next))[0]
-		err := checkHolders(parseLine(c.ahead), &driver.Request{Hold: driver.Hold{Mode: e.mode}, Limit: e.Limit})
+		e := parseLetters(string(c.next))[0]
+		err := checkHolders(parseLetters(c.ahead), &driver.Request{Hold: driver.Hold{Mode: e.mode}, Limit: e.Limit})
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q behind %q: %v, want %q", c.next, c.ahead, err, c.want)
 		}

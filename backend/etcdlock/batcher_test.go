@@ -14,9 +14,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// holdBack keeps all ashore until the result is called, with the number of those who must have
-// come by then.
-func holdBack(t *testing.T, b *Backend) (sail func(n int)) {
+// holdBack keeps all transactions pending until release is called with their expected number.
+func holdBack(t *testing.T, b *Backend) (release func(n int)) {
 	f := &b.batcher
 	f.mu.Lock()
 	f.inFlight += maxInFlight
@@ -24,7 +23,7 @@ func holdBack(t *testing.T, b *Backend) (sail func(n int)) {
 	f.mu.Unlock()
 	return func(n int) {
 		t.Helper()
-		eventually(t, "all wait for the ferry", func() bool {
+		eventually(t, "all are pending", func() bool {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			return len(f.pending) == n
@@ -37,8 +36,8 @@ func holdBack(t *testing.T, b *Backend) (sail func(n int)) {
 
 func TestTransactionsShareBatches(t *testing.T) {
 	b := shared(t)
-	acquire(t, b, request("", driver.Exclusive)) // which makes the lease
-	sail := holdBack(t, b)
+	acquire(t, b, request("", driver.Exclusive)) // grants the lease
+	release := holdBack(t, b)
 	const names, each = 30, 3
 	var wg sync.WaitGroup
 	var won [names]atomic.Int64
@@ -57,7 +56,7 @@ func TestTransactionsShareBatches(t *testing.T) {
 			})
 		}
 	}
-	sail(names * each)
+	release(names * each)
 	wg.Wait()
 	for i := range won {
 		if n := won[i].Load(); n != 1 {
@@ -66,11 +65,11 @@ func TestTransactionsShareBatches(t *testing.T) {
 	}
 }
 
-// Who gave up before the ferry left is not taken along.
+// A transaction whose caller gave up while it was pending isn't sent.
 func TestCanceledTransactionIsNotSent(t *testing.T) {
 	b, admin := shared(t), shared(t)
 	acquire(t, b, request("", driver.Exclusive))
-	sail := holdBack(t, b)
+	release := holdBack(t, b)
 	r := request("", driver.Exclusive)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
@@ -87,18 +86,18 @@ func TestCanceledTransactionIsNotSent(t *testing.T) {
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	sail(0)
+	release(0)
 	acquire(t, admin, request(r.Name, driver.Exclusive))
 }
 
-// What the servers refuse to one they do not refuse to those who came at the same time;
-// nor what they refuse because there are too many.
+// If a server refuses a batch, because of one transaction or because of their number, the others
+// succeed.
 func TestOneRefusalDoesNotFailTheBatch(t *testing.T) {
 	for name, args := range map[string][]string{"lease": nil, "operations": {"--max-txn-ops", "6"}} {
 		t.Run(name, func(t *testing.T) {
 			b := openAt(t, testserver.Etcd(t, testserver.EtcdOptions{Args: args}).Addr(), nil)
 			acquire(t, b, request("", driver.Exclusive))
-			sail := holdBack(t, b)
+			release := holdBack(t, b)
 			const good = 20
 			var wg sync.WaitGroup
 			for range good {
@@ -114,37 +113,16 @@ func TestOneRefusalDoesNotFailTheBatch(t *testing.T) {
 					t.Errorf("a lease that is not there: %v", err)
 				}
 			})
-			sail(good + 1)
+			release(good + 1)
 			wg.Wait()
 		})
 	}
 }
 
-// However often a lock is taken, the servers have few keys to remember: until they compact
-// their history each attempt goes through all that there ever were.
-func TestKeysAreReused(t *testing.T) {
+// Requests to a server that doesn't answer delay no other transaction.
+func TestHangingBatchDelaysNoOther(t *testing.T) {
 	b := shared(t)
-	r := request("", driver.Exclusive)
-	seen := map[string]bool{}
-	for range 20 {
-		next := request(r.Name, driver.Exclusive)
-		acquire(t, b, next)
-		seen[b.owners.get(next.Owner).key] = true
-		release(t, b, next)
-	}
-	if len(seen) != 1 {
-		t.Errorf("%d keys for a lock that one at a time had", len(seen))
-	}
-	if n := len(b.owners.byKey); n != 0 {
-		t.Errorf("%d keys are remembered without a claim", n)
-	}
-}
-
-// Transactions on their way to a server that does not answer keep nobody else from
-// going.
-func TestHangingBatchDelaysNobody(t *testing.T) {
-	b := shared(t)
-	acquire(t, b, request("", driver.Exclusive)) // which makes the lease
+	acquire(t, b, request("", driver.Exclusive)) // grants the lease
 	holdBack(t, b)
 	b.batcher.mu.Lock()
 	b.batcher.maxDelay = time.Millisecond

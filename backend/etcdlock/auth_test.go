@@ -10,10 +10,12 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 )
 
-// A user needs the keys of the locks, to read and to write, and nothing else.
-func TestRights(t *testing.T) {
+// A user needs to read and write the keys of the locks, and nothing else.
+func TestPermissions(t *testing.T) {
 	srv := testserver.Etcd(t, testserver.EtcdOptions{Password: "s3cret"})
 	both := func(prefix string) testserver.EtcdGrant {
 		return testserver.EtcdGrant{Prefix: prefix, Read: true, Write: true}
@@ -24,7 +26,7 @@ func TestRights(t *testing.T) {
 	writer := srv.AddUser("writer", "x", testserver.EtcdGrant{Prefix: "locks/", Write: true})
 	nobody := srv.AddUser("nobody", "x")
 	for _, u := range []string{all, one} {
-		everyCall(t, mustOpen(t, u+"/locks"), "order")
+		callAll(t, mustOpen(t, u+"/locks"), "order")
 	}
 	for who, u := range map[string]string{"one": one, "reader": reader, "writer": writer, "nobody": nobody} {
 		b := mustOpen(t, u+"/locks")
@@ -38,8 +40,8 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// everyCall makes each call that a backend has.
-func everyCall(t *testing.T, b *Backend, name string) {
+// callAll calls each method of a backend.
+func callAll(t *testing.T, b *Backend, name string) {
 	t.Helper()
 	first, second := request(name, driver.Exclusive), request(name, driver.Exclusive)
 	acquire(t, b, first)
@@ -59,8 +61,8 @@ func everyCall(t *testing.T, b *Backend, name string) {
 	release(t, b, second)
 }
 
-// Who may do nothing any more hears so, in whatever they do.
-func TestRightsAreWithdrawn(t *testing.T) {
+// A user whose permissions were withdrawn gets an error from each call.
+func TestWithdrawnPermissions(t *testing.T) {
 	srv := testserver.Etcd(t, testserver.EtcdOptions{})
 	b := mustOpen(t, srv.URL()+"/locks")
 	r := request("order", driver.Exclusive)
@@ -68,11 +70,11 @@ func TestRightsAreWithdrawn(t *testing.T) {
 	srv.Protect("s3cret")
 	refused(t, b, request("order", driver.Exclusive), driver.ErrInvalid)
 	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err == nil || errors.Is(err, driver.ErrLost) {
-		t.Errorf("renew: %v: that is no fact", err)
+		t.Errorf("renew: %v, want an unknown outcome", err)
 	}
 }
 
-// A TTL below what the servers grant is refused, and not stretched.
+// A TTL below the servers' minimum is refused, and not raised.
 func TestShortTTL(t *testing.T) {
 	srv := testserver.Etcd(t, testserver.EtcdOptions{Args: []string{"--heartbeat-interval", "100", "--election-timeout", "1000"}})
 	b := mustOpen(t, srv.URL())
@@ -86,5 +88,67 @@ func TestShortTTL(t *testing.T) {
 	}
 	if err := locks.Mutex("a").Do(t.Context(), func(context.Context) error { return nil }); err != nil {
 		t.Error(err)
+	}
+}
+
+// The watch stream outlives the token with which it was opened. The server refuses new watches then,
+// and they are requested again with a new token.
+func TestTokenThatHasEnded(t *testing.T) {
+	t.Parallel()
+	tokenEnds(t, testserver.EtcdOptions{Password: "s3cret"})
+}
+
+func TestLongTokenThatHasEndedOnTheCurrentRelease(t *testing.T) {
+	tokenEnds(t, testserver.EtcdOptions{Password: "s3cret", Current: true})
+}
+
+func tokenEnds(t *testing.T, o testserver.EtcdOptions) {
+	srv := testserver.Etcd(t, o)
+	own := testserver.EtcdGrant{Prefix: "locks/", Read: true, Write: true}
+	u := srv.AddUser("ann", "x", own)
+	b, other := mustOpen(t, u+"/locks"), mustOpen(t, u+"/locks")
+	waitTurn := func(what string) {
+		t.Helper()
+		held, w := request("", driver.Exclusive), request("", driver.Exclusive)
+		w.Name, w.Queue = held.Name, true
+		acquire(t, other, held)
+		refused(t, b, w, driver.ErrHeld)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+		defer cancel()
+		watch, err := b.Watch(ctx, w)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		defer watch.Close()
+		awaitQuiet(t, watch)
+		release(t, other, held)
+		awaitSignal(t, watch)
+		acquire(t, b, w)
+		release(t, b, w)
+	}
+	waitTurn("with its token")
+	endTokens(t, srv, "ann")
+	waitTurn("without it")
+
+	endTokens(t, srv, "ann")
+	r, lost := withOnLost(request("", driver.Exclusive))
+	acquire(t, b, r)
+	eventually(t, "the hold is watched", func() bool { return watchedHolds(b) == 1 })
+	if err := other.Release(t.Context(), r.Hold); err != nil {
+		t.Fatal(err)
+	}
+	awaitLost(t, lost)
+}
+
+// endTokens ends the logins of a user, by setting the same password again.
+func endTokens(t *testing.T, srv *testserver.EtcdServer, user string) {
+	t.Helper()
+	root, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Username: "root", Password: "s3cret", Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if _, err := root.UserChangePassword(t.Context(), user, "x"); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,0 +1,78 @@
+package etcdlock
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// acquireForeign acquires a lock as the official clients do.
+func acquireForeign(t *testing.T, b *Backend, name string) (key string, lease clientv3.LeaseID) {
+	t.Helper()
+	l, err := b.client.Grant(t.Context(), 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key = b.folder(name) + keySuffix(l.ID, "")
+	key = key[:len(key)-1]
+	if _, err := b.client.Put(t.Context(), key, "", clientv3.WithLease(l.ID)); err != nil {
+		t.Fatal(err)
+	}
+	return key, l.ID
+}
+
+// A key of another program blocks all kinds of lock, is shown, and can be deleted; its successor of the
+// same name can't.
+func TestHoldsOfOtherPrograms(t *testing.T) {
+	b := shared(t)
+	for mode := driver.Exclusive; mode <= driver.Counted; mode++ {
+		r := request("", mode)
+		key, lease := acquireForeign(t, b, r.Name)
+		refused(t, b, r, driver.ErrHeld)
+		info, err := b.Inspect(t.Context(), r.Name)
+		if err != nil || len(info.Holders) != 1 || info.Holders[0].Mode != driver.Exclusive || info.Holders[0].Left < 50*time.Second {
+			t.Fatalf("%v: shown as %+v, %v", mode, info, err)
+		}
+		seen := driver.Hold{Name: r.Name, Owner: info.Holders[0].Owner, Mode: driver.Exclusive, TTL: r.TTL}
+		if errs := b.Renew(t.Context(), []driver.Hold{seen}); !errors.Is(errs[0], driver.ErrLost) {
+			t.Errorf("%v: renewed another program's hold: %v", mode, errs[0])
+		}
+		w := queued(request(r.Name, mode))
+		refused(t, b, w, driver.ErrHeld)
+		watch := armWatch(t, b, w)
+		if err := b.Release(t.Context(), seen); err != nil {
+			t.Fatalf("%v: force unlock: %v", mode, err)
+		}
+		awaitSignal(t, watch)
+		acquire(t, b, w)
+		watch.Close()
+		release(t, b, w)
+		if _, err := b.client.Put(t.Context(), key, "", clientv3.WithLease(lease)); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Release(t.Context(), seen); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("%v: force unlock of a successor: %v", mode, err)
+		}
+		var listed []string
+		if err := b.List(t.Context(), r.Name, func(name string) bool { listed = append(listed, name); return true }); err != nil || len(listed) != 1 {
+			t.Errorf("%v: listed %q, %v", mode, listed, err)
+		}
+	}
+}
+
+// A key without a lease is no lock.
+func TestListLeavesOutData(t *testing.T) {
+	b := shared(t)
+	name := request("", driver.Exclusive).Name
+	for _, key := range []string{name, name + "/config", name + "/7587", name + "/a/b"} {
+		if _, err := b.client.Put(t.Context(), key, "data"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.List(t.Context(), name, func(name string) bool { t.Errorf("listed %q", name); return true }); err != nil {
+		t.Error(err)
+	}
+}
