@@ -80,18 +80,14 @@ func TestScriptlessCommandsOfEachCall(t *testing.T) {
 	b := openOwn(t, srv.Addr(), Options{})
 	warm(t, b, driver.Exclusive)
 	trips := 0
-	f := b.scriptless.of(0, "")
-	send := f.send
-	f.send = func(ctx context.Context, commands [][]string) []redisconn.Answer {
-		trips++
-		return send(ctx, commands)
-	}
+	b.client = redisconn.NewSingle(&tripCounter{serverOf(b), &trips})
+	meddle(b, func([][]string) { trips++ })
 	want := map[string]string{
-		"lock":    "1 trips: EXISTS PTTL SET XADD",
-		"again":   "3 trips: EXEC EXISTS MGET MULTI PEXPIRE PTTL×2 SET WATCH XADD",
-		"refused": "1 trips: EXISTS PTTL SET XADD",
+		"lock":    "1 trips: EXISTS GET PTTL SET XADD",
+		"again":   "3 trips: EXEC EXISTS GET MGET MULTI PEXPIRE PTTL×2 SET WATCH XADD",
+		"refused": "1 trips: EXISTS GET PTTL SET XADD",
 		"renew":   "2 trips: EXEC MGET MULTI PEXPIRE PTTL WATCH",
-		"unlock":  "2 trips: DEL EXEC LINDEX MGET MULTI PUBLISH WATCH",
+		"unlock":  "2 trips: DEL EXEC LINDEX MGET MULTI PTTL PUBLISH WATCH",
 	}
 	usage(t, srv)
 	for _, call := range callsOf(t, b, driver.Exclusive) {
@@ -104,6 +100,22 @@ func TestScriptlessCommandsOfEachCall(t *testing.T) {
 			t.Errorf("%s takes %s; want %s", call.name, got, want[call.name])
 		}
 	}
+}
+
+// tripCounter counts what is sent on the shared connection.
+type tripCounter struct {
+	redisconn.Server
+	trips *int
+}
+
+func (s *tripCounter) Do(ctx context.Context, args []string) (any, error) {
+	*s.trips++
+	return s.Server.Do(ctx, args)
+}
+
+func (s *tripCounter) DoAll(ctx context.Context, commands [][]string) []redisconn.Answer {
+	*s.trips++
+	return s.Server.DoAll(ctx, commands)
 }
 
 type lockCall struct {

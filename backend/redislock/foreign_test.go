@@ -184,11 +184,9 @@ func foreignRigs(t *testing.T) map[string]*Backend {
 		o.Prefix = "app:"
 		return openOwn(t, srv.Addr(), o)
 	}
-	old := open(Options{Scripts: ScriptsOff})
-	old.scriptless.old.Store(true)
 	return map[string]*Backend{
 		"string": open(Options{}), "redisson": open(Options{Layout: Redisson}),
-		"scriptless": open(Options{Scripts: ScriptsOff}), "scriptless as before 7.0": old,
+		"scriptless": open(Options{Scripts: ScriptsOff}),
 	}
 }
 
@@ -234,7 +232,7 @@ func TestBothRulesForTokensAgree(t *testing.T) {
 	for _, value := range values {
 		for _, ttl := range []time.Duration{0, time.Minute} {
 			var got []string
-			for _, rig := range []string{"string", "scriptless", "scriptless as before 7.0"} {
+			for _, rig := range []string{"string", "scriptless"} {
 				b, r := rigs[rig], request("", driver.Exclusive)
 				c.Set(bg, b.prefix+r.Name, value, ttl)
 				_, err := b.Acquire(t.Context(), r)

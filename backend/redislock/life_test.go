@@ -143,16 +143,15 @@ func TestLateAttemptKeepsItsPlace(t *testing.T) {
 func TestScriptlessRenewalBesideAnExtension(t *testing.T) {
 	srv := noScripts(t)
 	b, c := openOwn(t, srv.Addr(), Options{}), raw(t, srv.Addr())
-	m := meddle(b)
 	r := request("", driver.Exclusive)
 	acquire(t, b, r)
 	var extended time.Time
-	m.before = func() {
+	meddleBetween(b, func() {
 		if extended.IsZero() {
 			c.PExpire(t.Context(), r.Name, time.Hour)
 			extended = endOf(t, c, r)
 		}
-	}
+	})
 	renewed(t, b, r.Hold)
 	if end := endOf(t, c, r); extended.IsZero() || end.Before(extended) {
 		t.Errorf("ends at %v, want %v or later", end, extended)

@@ -64,7 +64,6 @@ type Backend struct {
 	layout     *layout
 	prefix     string
 	replicas   replicas
-	acks       ferries     // for what replicas must acknowledge
 	adrift     adrift      // what was given up, and may still happen
 	scriptless *scriptless // nil if scripts are used
 	caps       driver.Caps
@@ -117,11 +116,6 @@ func newBackend(c redisconn.Client, opts *Options) (*Backend, error) {
 	}
 	if b.caps.Name == "" {
 		b.caps.Name = c.Name()
-	}
-	b.acks.build = func(key string) *ferry {
-		return &ferry{wait: b.replicas.command(), doubt: func() { redisconn.Reconnect(b.client, key) }, send: func(ctx context.Context, commands [][]string) []redisconn.Answer {
-			return b.client.DoAll(ctx, key, commands)
-		}}
 	}
 	switch opts.Scripts {
 	case "", ScriptsAuto:
@@ -266,7 +260,7 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if rec.dropArgs != nil {
 		args = append(args, rec.dropArgs(name)...)
 	}
-	reply, err := b.runBehind(ctx, rec.drop, rec.keys(name, h.Owner), args)
+	reply, err := b.run(ctx, rec.drop, rec.keys(name, h.Owner), args)
 	if err != nil {
 		return b.fail("release", h.Name, err)
 	}

@@ -81,44 +81,9 @@ func (b *Backend) runAcked(ctx context.Context, s *script, keys, args []string) 
 		reply, err = b.run(ctx, s, keys, args)
 		return reply, nil, err
 	}
-	if b.client.Slotted() {
-		return b.runAckedThere(ctx, s, keys, args)
-	}
-	l := &load{acked: true}
-	reply, err = b.runBy(ctx, s, keys, args, func(command []string) (any, error) {
-		l = &load{acked: true, commands: [][]string{command}}
-		return b.ferried(ctx, keys[0], l)
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	return reply, b.replicas.check(l.acks), nil
-}
-
-// runBehind runs a script that asks no replica. It does not overtake one that does, and
-// was given up: a release would come before the acquire.
-func (b *Backend) runBehind(ctx context.Context, s *script, keys, args []string) (any, error) {
-	if b.replicas.need == 0 || b.client.Slotted() {
-		return b.run(ctx, s, keys, args)
-	}
-	return b.runBy(ctx, s, keys, args, func(command []string) (any, error) {
-		return b.ferried(ctx, keys[0], &load{commands: [][]string{command}})
-	})
-}
-
-// ferried sends the one command of a load.
-func (b *Backend) ferried(ctx context.Context, key string, l *load) (any, error) {
-	if err := b.acks.of(b.client.Slot(key), key).do(ctx, l); err != nil {
-		return nil, err
-	}
-	return l.answers[0].Reply, l.answers[0].Err
-}
-
-// runAckedThere asks the replicas of the server that has the keys.
-func (b *Backend) runAckedThere(ctx context.Context, s *script, keys, args []string) (reply any, missing, err error) {
 	var acks redisconn.Answer
 	reply, err = b.runBy(ctx, s, keys, args, func(command []string) (any, error) {
-		got := b.client.DoAll(ctx, keys[0], [][]string{command, b.replicas.command()})
+		got := b.sendAcked(ctx, keys[0], command)
 		acks = got[1]
 		return got[0].Reply, got[0].Err
 	})
@@ -126,6 +91,24 @@ func (b *Backend) runAckedThere(ctx context.Context, s *script, keys, args []str
 		return nil, nil, err
 	}
 	return reply, b.replicas.check(acks), nil
+}
+
+// sendAcked sends a command and WAIT. A connection does nothing else while WAIT waits, so
+// they have one of their own; in a cluster they share that of all commands.
+func (b *Backend) sendAcked(ctx context.Context, key string, command []string) []redisconn.Answer {
+	commands := [][]string{command, b.replicas.command()}
+	if b.client.Slotted() {
+		return b.client.DoAll(ctx, key, commands)
+	}
+	var got []redisconn.Answer
+	err := dedicated(ctx, b.client, key, func(send func([][]string) []redisconn.Answer) (bool, error) {
+		got = send(commands)
+		return redisconn.NotExecuted(got[0].Err), nil
+	})
+	if err != nil {
+		return redisconn.FailAll(2, err)
+	}
+	return got
 }
 
 // take runs the script that takes, and gives back at once what too few replicas have, so

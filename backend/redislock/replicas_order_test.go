@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -15,13 +14,11 @@ func TestReplicasOfAnAbandonedAcquire(t *testing.T) {
 		master, _ := replicated(t)
 		b, r := o.open(t, master.Addr(), patient(String)), request("", driver.Exclusive)
 		warm(t, b, driver.Exclusive)
-		f := b.acks.of(0, r.Name)
-		send, under, on := f.send, make(chan struct{}), make(chan struct{})
-		f.send = func(ctx context.Context, commands [][]string) []redisconn.Answer {
-			under <- struct{}{}
+		under, on := make(chan struct{}), make(chan struct{})
+		meddle(b, func([][]string) {
+			close(under)
 			<-on
-			return send(ctx, commands)
-		}
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { <-under; cancel() }()
 		_, err := b.Acquire(ctx, r)
@@ -33,7 +30,6 @@ func TestReplicasOfAnAbandonedAcquire(t *testing.T) {
 			t.Errorf("the release has overtaken the acquire: %v", err)
 		case <-time.After(50 * time.Millisecond):
 		}
-		go func() { <-under }()
 		close(on)
 		if err := <-released; err != nil {
 			t.Errorf("release: %v", err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync/atomic"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
@@ -20,7 +19,7 @@ type Scripts string
 // The choices.
 const (
 	// ScriptsAuto is the default: Open finds out whether the server lets its user run
-	// scripts. With a client that was brought scripts are used.
+	// scripts. With a client of the caller's scripts are used.
 	ScriptsAuto Scripts = "auto"
 
 	// ScriptsOff is for servers and users that may not run scripts.
@@ -30,41 +29,25 @@ const (
 var errNoScripts = fmt.Errorf("%w: the server's user may not run scripts, which all but exclusive locks need", driver.ErrUnsupported)
 
 // scriptless keeps exclusive locks of the layout "string" without scripts. A lock looks as
-// scripts write it, so that both keep each other out, under fences of one counter; but
+// scripts write it, so that both exclude each other, under fences of one counter; but
 // its value lacks its fence, which is not known yet when the value is written.
 type scriptless struct {
-	b   *Backend
-	rec *recipe
-	ferries
-
-	// old: the server has no SET … NX GET, which came with 7.0.
-	old atomic.Bool
+	b    *Backend
+	rec  *recipe
+	wait [][]string // waits for replicas; nil without replicas
 }
 
 func newScriptless(b *Backend) *scriptless {
 	p := &scriptless{b: b, rec: b.layout.recipes[driver.Exclusive]}
-	p.build = func(key string) *ferry {
-		l := &lane{client: b.client, key: key}
-		return &ferry{send: l.send, kept: l.kept, rest: l.rest, doubt: func() { redisconn.Reconnect(b.client, key) }, wait: b.replicas.command()}
+	if b.replicas.need > 0 {
+		p.wait = [][]string{b.replicas.command()}
 	}
 	return p
 }
 
-// do sends what is for a lock, and for others in its slot.
-func (p *scriptless) do(ctx context.Context, name string, l *load) error {
-	name = p.b.prefix + name
-	return p.of(p.b.client.Slot(name), name).do(ctx, l)
-}
-
-// errEnded: a hold ended just before its TTL was to be restarted.
-var errEnded = errors.New("it ended while it was taken again")
-
-// acquire makes one attempt, in one round trip; in three, if r's Owner holds already.
+// acquire makes one attempt, in one round trip; in three if r's Owner holds already.
 func (p *scriptless) acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	n, err := p.take(ctx, r)
-	if errors.Is(err, errEnded) {
-		n, err = p.take(ctx, r)
-	}
 	if errors.Is(err, driver.ErrHeld) {
 		return driver.Grant{}, err
 	}
@@ -74,130 +57,89 @@ func (p *scriptless) acquire(ctx context.Context, r driver.Request) (driver.Gran
 	return driver.Grant{Fence: n * p.rec.span, Fences: min(max(r.Fences, 1), p.rec.span), TTL: r.TTL}, nil
 }
 
-// take returns the number that the counter gave. What follows the SET is harmless if
-// that was refused, or tells by whom.
+// take returns the number that the counter gave. If the SET is refused, the commands behind
+// it change nothing but the counter, and tell who holds the lock.
 func (p *scriptless) take(ctx context.Context, r driver.Request) (uint64, error) {
-	s, err := p.attempt(ctx, r)
-	if err != nil {
+	name := p.b.prefix + r.Name
+	got := p.b.client.DoAll(ctx, name, append([][]string{
+		{"SET", name, p.b.meta.noteStart(r.Owner, r.Meta), "NX", "PX", millis(r.TTL)},
+		{"GET", name}, {"PTTL", name}, {"EXISTS", p.b.layout.line(name)[0]}, p.draw(r.Name, "*"),
+	}, p.wait...))
+	set, value, id := got[0], got[1], text(got[4].Reply)
+	if set.Err != nil {
+		return 0, unsent.Mark(explain(set.Err))
+	}
+	if err := redisconn.TransportError(got); err != nil {
 		return 0, err
 	}
 	p.b.hub.answered(r.Owner)
-	again := !s.taken && ownedBy(s.value, r.Owner)
-	if !s.taken && !again && !isLockString(s.value, s.left) {
-		return 0, p.b.noLock(r.Name, noToken(s.left))
+	if set.Reply == nil && !ownedBy(text(value.Reply), r.Owner) {
+		return 0, p.refuse(ctx, r, value, got[2])
 	}
-	if !s.taken && !again {
-		return 0, p.b.refused(ctx, r, []any{s.left, s.value})
+	err := explain(redisconn.FirstError(got[:5]))
+	switch {
+	case set.Reply == nil && err == nil:
+		err = p.retake(ctx, r)
+	case err == nil && p.wait != nil:
+		err = p.b.replicas.check(got[5])
 	}
-	if s.taken && s.queued && s.trouble == nil {
+	if set.Reply != nil && err == nil && integer(got[3].Reply) > 0 {
 		return 0, p.standBack(ctx, r)
 	}
-	n, err := p.settle(ctx, r, s, again)
-	if err != nil && !again {
+	n := uint64(0)
+	if err == nil {
+		n, err = p.number(ctx, r.Name, id)
+	}
+	if err != nil && set.Reply != nil {
 		err = p.b.giveBack(ctx, r, err)
 	}
 	return n, err
 }
 
-// giveBack gives up what was taken past those who stand in line, which scripts made. It
-// tells the first of them and nobody else: else r's own waiter would come again at once.
+// refuse returns the error of an attempt that found another value, and what is left of it.
+func (p *scriptless) refuse(ctx context.Context, r driver.Request, value, left redisconn.Answer) error {
+	if re, is := redisconn.AsReply(value.Err); is && re.HasCode("WRONGTYPE") {
+		return p.b.noLock(r.Name, "no string")
+	}
+	if err := cmp.Or(value.Err, left.Err); err != nil {
+		return explain(err)
+	}
+	ms := integer(left.Reply)
+	if !isLockString(text(value.Reply), ms) {
+		return p.b.noLock(r.Name, noToken(ms))
+	}
+	return p.b.refused(ctx, r, []any{ms, value.Reply})
+}
+
+// retake restarts the TTL of a lock that r's Owner holds already.
+func (p *scriptless) retake(ctx context.Context, r driver.Request) error {
+	err := p.renew(ctx, []driver.Hold{r.Hold})[0]
+	if errors.Is(err, driver.ErrLost) {
+		return errors.New("the lock ended while it was taken again")
+	}
+	return err
+}
+
+// standBack gives up a lock that was taken before those in the queue, which clients with
+// scripts keep. Only the first of them is notified: a message to all would wake r's own waiter.
 func (p *scriptless) standBack(ctx context.Context, r driver.Request) error {
 	err := p.b.voice.learn(ctx, p.b.client)
 	if err == nil {
 		err = p.free(ctx, r.Hold, nil)
 	}
 	if err != nil && !errors.Is(err, driver.ErrLost) {
-		return fmt.Errorf("others stand in line; it is not certain that it was released: %v", err)
+		return fmt.Errorf("others are queued; it is not certain that it was released: %v", err)
 	}
 	return &driver.HeldError{}
 }
 
-// settle does what is left to do for a lock that r's Owner holds, and returns the number
-// that the counter gave.
-func (p *scriptless) settle(ctx context.Context, r driver.Request, s attempted, again bool) (uint64, error) {
-	if s.trouble != nil {
-		return 0, s.trouble
-	}
-	if again {
-		err := p.renew(ctx, []driver.Hold{r.Hold})[0]
-		if errors.Is(err, driver.ErrLost) {
-			return 0, errEnded
-		}
-		if err != nil {
-			return 0, err
-		}
-	}
-	return p.number(ctx, r.Name, s.id)
-}
-
-// attempted is what an attempt saw.
-type attempted struct {
-	taken   bool // just now
-	value   string
-	left    int64
-	queued  bool
-	id      string
-	trouble error // which makes the lock of no use if it was taken
-}
-
-func (p *scriptless) attempt(ctx context.Context, r driver.Request) (attempted, error) {
-	name, old := p.b.prefix+r.Name, p.old.Load()
-	set := []string{"SET", name, p.b.meta.noteStart(r.Owner, r.Meta), "NX", "PX", millis(r.TTL)}
-	commands := [][]string{set, {"GET", name}}
-	if !old {
-		commands = [][]string{append(set, "GET")}
-	}
-	l := &load{acked: p.b.replicas.need > 0, commands: append(commands,
-		[]string{"PTTL", name}, []string{"EXISTS", p.b.layout.line(name)[0]}, p.draw(r.Name, "*"))}
-	if err := p.do(ctx, r.Name, l); err != nil {
-		return attempted{}, err
-	}
-	first := l.answers[0]
-	if re, is := redisconn.AsReply(first.Err); is && !old && strings.Contains(re.Text, "syntax error") {
-		p.old.Store(true) // and nothing was taken
-		return p.attempt(ctx, r)
-	}
-	if err := p.otherType(r.Name, first.Err); err != nil {
-		return attempted{}, err
-	}
-	if first.Err != nil {
-		return attempted{}, unsent.Mark(explain(first.Err))
-	}
-	if err := redisconn.TransportError(l.answers); err != nil {
-		return attempted{}, err
-	}
-	s := attempted{taken: first.Reply == nil, value: text(first.Reply)}
-	rest := l.answers[1:]
-	if old {
-		s.taken, s.value = first.Reply != nil, text(rest[0].Reply)
-		if err := rest[0].Err; err != nil {
-			return s, cmp.Or(p.otherType(r.Name, err), explain(err))
-		}
-		rest = rest[1:]
-	}
-	s.left, s.queued, s.id = integer(rest[0].Reply), integer(rest[1].Reply) > 0, text(rest[2].Reply)
-	s.trouble = explain(redisconn.FirstError(rest))
-	if l.acked && s.trouble == nil {
-		s.trouble = p.b.replicas.check(l.acks)
-	}
-	return s, nil
-}
-
-// otherType is the error for a key that is no string; nil for other errors.
-func (p *scriptless) otherType(name string, err error) error {
-	if re, is := redisconn.AsReply(err); !is || !re.HasCode("WRONGTYPE") {
-		return nil
-	}
-	return p.b.noLock(name, "no string")
-}
-
-// draw takes an id from the fence counter.
+// draw is the command that takes an id from the fence counter.
 func (p *scriptless) draw(name, id string) []string {
 	return []string{"XADD", p.b.layout.counter(p.b.prefix, name), "MAXLEN", "0", id, "", ""}
 }
 
-// number is the number of an id. Where the thousand of a millisecond are used up, that
-// of the next millisecond is drawn in advance, as scripts do.
+// number returns the number of an id. A millisecond has a thousand: behind them, number
+// draws from the next millisecond in advance, as scripts do.
 func (p *scriptless) number(ctx context.Context, name, id string) (uint64, error) {
 	for range maxTries {
 		ms, seq, _ := strings.Cut(id, "-")
@@ -208,20 +150,17 @@ func (p *scriptless) number(ctx context.Context, name, id string) (uint64, error
 		if err != nil {
 			return 0, err
 		}
-		l := &load{commands: [][]string{p.draw(name, strconv.FormatUint(n+1, 10)+"-0"), p.draw(name, "*")}}
-		if err := p.do(ctx, name, l); err != nil {
-			return 0, err
-		}
-		// The first is refused if others were quicker.
-		if err := l.answers[1].Err; err != nil {
+		// The first is refused if another client was quicker.
+		got := p.b.client.DoAll(ctx, p.b.prefix+name, [][]string{p.draw(name, strconv.FormatUint(n+1, 10)+"-0"), p.draw(name, "*")})
+		if err := got[1].Err; err != nil {
 			return 0, explain(err)
 		}
-		id = text(l.answers[1].Reply)
+		id = text(got[1].Reply)
 	}
 	return 0, errors.New("the fence counter is used up again and again")
 }
 
-// release ends a hold, in two round trips; in three, if somebody stands in line.
+// release ends a hold, in two round trips; in three if there is a queue.
 func (p *scriptless) release(ctx context.Context, h driver.Hold) error {
 	if err := p.b.voice.learn(ctx, p.b.client); err != nil {
 		return explain(err)
@@ -229,70 +168,61 @@ func (p *scriptless) release(ctx context.Context, h driver.Hold) error {
 	return p.free(ctx, h, p.b.voice.publish(p.rec.channel(p.b.prefix+h.Name), "0"))
 }
 
-// free ends a hold and sends messages with that, and one to the first in line, if any.
+// free ends a hold and publishes messages with that, and one to the first in the queue, if any.
 func (p *scriptless) free(ctx context.Context, h driver.Hold, messages [][]string) error {
 	name := p.b.prefix + h.Name
 	writes := append([][]string{{"DEL", name}, {"LINDEX", p.b.layout.line(name)[0], "0"}}, messages...)
-	l := &load{guards: []guard{{key: name, owner: h.Owner, writes: writes}}}
-	if err := p.do(ctx, h.Name, l); err != nil {
+	c := &change{key: name, owner: h.Owner, writes: writes}
+	if err := p.change(ctx, []*change{c}, nil); err != nil {
 		return err
 	}
-	g := &l.guards[0]
-	if g.fate == foreign {
-		return p.lost(ctx, h.Name)
+	if !c.made {
+		return p.lost(ctx, name)
 	}
-	if first := text(g.second()); first != "" && l.err == nil {
-		// The lock is free by now; who is not told finds out by itself.
-		p.do(ctx, h.Name, &load{commands: p.b.voice.publish(p.rec.channel(name)+":"+first, "0")})
+	if first := text(c.results[1]); first != "" {
+		// The lock is free by now. A waiter that is not notified finds that out by itself.
+		p.b.client.DoAll(ctx, name, p.b.voice.publish(p.rec.channel(name)+":"+first, "0"))
 	}
-	return l.err
+	return nil
 }
 
-// lost is the error of a hold that is gone, which only a master knows. A replica refuses
-// to write, were it nothing: the fence counter is beyond this.
+// lost returns the error of a hold that is gone. Only a master knows that: a replica
+// refuses the write, which changes nothing.
 func (p *scriptless) lost(ctx context.Context, name string) error {
-	l := &load{commands: [][]string{p.draw(name, "0-1")}}
-	if err := p.do(ctx, name, l); err != nil {
+	if err := probe(ctx, p.b.client, name); err != nil {
 		return err
-	}
-	err := l.answers[0].Err
-	_, is := redisconn.AsReply(err)
-	if redisconn.NotExecuted(err) || err != nil && !is {
-		return explain(err)
 	}
 	return driver.ErrLost
 }
 
 // renew renews holds of one slot, in two round trips.
 func (p *scriptless) renew(ctx context.Context, holds []driver.Hold) []error {
-	l := &load{acked: p.b.replicas.need > 0, guards: make([]guard, len(holds))}
+	changes := make([]*change, len(holds))
 	for i, h := range holds {
 		name := p.b.prefix + h.Name
-		writes := [][]string{{"PEXPIRE", name, millis(h.TTL)}}
+		c := &change{key: name, owner: h.Owner, writes: [][]string{{"PEXPIRE", name, millis(h.TTL)}}}
 		if h.Floor >= p.rec.span {
-			writes = append(writes, p.draw(h.Name, p.b.layout.floorID(h.Floor)))
+			c.writes = append(c.writes, p.draw(h.Name, p.b.layout.floorID(h.Floor)))
 		}
-		l.guards[i] = guard{key: name, owner: h.Owner, writes: writes}
 		if !h.Shorten {
-			l.guards[i].life = inMillis(h.TTL)
+			c.atLeast = inMillis(h.TTL)
 		}
+		changes[i] = c
 	}
 	errs := make([]error, len(holds))
-	err := p.do(ctx, holds[0].Name, l)
-	answered := err == nil
-	if answered {
-		err = l.err
-		if err == nil && l.acked {
-			err = p.b.replicas.check(l.acks)
+	err := p.change(ctx, changes, p.wait)
+	if errors.Is(err, errChanging) && len(holds) > 1 {
+		// One key that others change must not cost the other holds their renewal.
+		for i := range holds {
+			errs[i] = p.renew(ctx, holds[i:i+1])[0]
 		}
+		return errs
 	}
 	lost := error(nil)
-	for i, h := range holds {
+	for i := range holds {
 		errs[i] = err
-		if answered && l.guards[i].fate == foreign {
-			if lost == nil {
-				lost = p.lost(ctx, h.Name)
-			}
+		if short := (*shortage)(nil); (err == nil || errors.As(err, &short)) && !changes[i].made {
+			lost = cmp.Or(lost, p.lost(ctx, changes[i].key))
 			errs[i] = lost
 		}
 	}
@@ -310,4 +240,115 @@ func (p *scriptless) renewBatch(ctx context.Context, holds []driver.Hold, x batc
 		}
 		errs[x.at[k]] = err
 	}
+}
+
+// change is a change of a key that belongs to an Owner.
+type change struct {
+	key, owner string
+	writes     [][]string // the first answers 0 if the key is gone
+
+	// atLeast is the TTL in ms of the PEXPIRE that the first write is. What is left of the
+	// key's life counts if it is more, because a renewal may arrive late. Zero: the write is
+	// sent as it is.
+	atLeast int64
+
+	made    bool
+	results []any // of the writes
+}
+
+// maxTries is how often a change is tried again because a key was changed meanwhile.
+const maxTries = 5
+
+var errChanging = errors.New("the lock was changed again and again while it was looked at")
+
+// change makes those changes whose keys belong to their Owners. All keys lie in one slot.
+// The command wait, if any, waits for replicas.
+func (p *scriptless) change(ctx context.Context, list []*change, wait [][]string) error {
+	return dedicated(ctx, p.b.client, list[0].key, func(send func([][]string) []redisconn.Answer) (bool, error) {
+		for range maxTries {
+			got := send(look(list))
+			owned, err := compare(list, got)
+			err = cmp.Or(err, ctx.Err())
+			if redisconn.TransportError(got) != nil || misdirected(got) {
+				return misdirected(got), explain(err)
+			}
+			if len(owned) == 0 || err != nil {
+				send([][]string{{"UNWATCH"}})
+				return false, err
+			}
+			commands := [][]string{{"MULTI"}}
+			for _, c := range owned {
+				commands = append(commands, c.writes...)
+			}
+			got = send(append(append(commands, []string{"EXEC"}), wait...))
+			exec := got[len(commands)]
+			if results, ok := exec.Reply.([]any); ok {
+				if err = apply(owned, results); err == nil && wait != nil {
+					err = p.b.replicas.check(got[len(got)-1])
+				}
+				return false, err
+			}
+			if exec.Err != nil {
+				return misdirected(got), explain(cmp.Or(redisconn.TransportError(got), redisconn.FirstError(got)))
+			}
+		}
+		return false, errChanging
+	})
+}
+
+// look watches and reads the keys, and asks for what is left of their lives.
+func look(list []*change) [][]string {
+	watch, get := []string{"WATCH"}, []string{"MGET"}
+	commands := [][]string{nil, nil}
+	for _, c := range list {
+		watch, get = append(watch, c.key), append(get, c.key)
+		commands = append(commands, []string{"PTTL", c.key})
+	}
+	commands[0], commands[1] = watch, get
+	return commands
+}
+
+// compare returns the changes whose keys belong to their Owners.
+func compare(list []*change, got []redisconn.Answer) (owned []*change, err error) {
+	if err := redisconn.FirstError(got); err != nil {
+		return nil, explain(err)
+	}
+	values, ok := got[1].Reply.([]any)
+	if !ok || len(values) != len(list) {
+		return nil, errAnswer
+	}
+	for i, c := range list {
+		if value, is := values[i].(string); !is || !ownedBy(value, c.owner) {
+			continue
+		}
+		if c.atLeast > 0 {
+			c.writes[0][2] = strconv.FormatInt(max(c.atLeast, integer(got[2+i].Reply)), 10)
+		}
+		owned = append(owned, c)
+	}
+	return owned, nil
+}
+
+// apply reads the results of a transaction.
+func apply(owned []*change, results []any) (err error) {
+	for _, c := range owned {
+		if len(results) < len(c.writes) {
+			return errAnswer
+		}
+		c.results, results = results[:len(c.writes)], results[len(c.writes):]
+		c.made = c.results[0] != int64(0)
+		for _, r := range c.results {
+			// A fence counter beyond a floor refuses to be raised to it.
+			if failed, is := r.(error); is && !strings.Contains(failed.Error(), "equal or smaller") {
+				err = fmt.Errorf("not all was done: %w", failed)
+			}
+		}
+	}
+	return err
+}
+
+// ownedBy reports whether the value of a plain lock is owner's. The Owner of a lock that is
+// not distlock's is the whole value, as Inspect shows it.
+func ownedBy(value, owner string) bool {
+	return value == owner || len(owner) == ownerLen && strings.HasPrefix(value, owner+" ")
 }

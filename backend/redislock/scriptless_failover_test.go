@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
@@ -41,10 +42,9 @@ var serviceOpeners = []struct {
 	return closing(t, opened(t, b, err), func() { c.Close() })
 }}}
 
-// A failover behind one address: the connection to the old master is given up since it
-// refuses one caller's command, while it watches a key for another caller. At the new
+// A failover behind one address, between the look at a key and the change. At the new
 // master that key is a successor's lock, and the change must not be made there.
-func TestScriptlessConnectionGivenUpInBetween(t *testing.T) {
+func TestScriptlessFailoverInBetween(t *testing.T) {
 	for _, o := range serviceOpeners {
 		for _, op := range []string{"release", "renew"} {
 			t.Run(o.name+"/"+op, func(t *testing.T) {
@@ -59,32 +59,16 @@ func TestScriptlessConnectionGivenUpInBetween(t *testing.T) {
 				acquire(t, openOwn(t, now.Addr(), Options{Scripts: ScriptsOff}), successor)
 				before := raw(t, now.Addr()).PExpireTime(t.Context(), mine.Name).Val()
 
-				f := b.scriptless.of(0, "")
-				goOn := holdTrip(f, b, func() { demote(t, old); s.now.Store(now) })
-				results := make(chan error)
-				go func() {
-					mine.TTL *= 2
-					if op == "renew" {
-						results <- b.Renew(t.Context(), []driver.Hold{mine.Hold})[0]
-						return
-					}
-					results <- b.Release(t.Context(), mine.Hold)
-				}()
-				refusedThere := make(chan error)
-				go func() {
-					_, err := b.Acquire(t.Context(), request("", driver.Exclusive))
-					refusedThere <- err
-				}()
-				eventually(t, "both are to go on one trip", func() bool {
-					f.mu.Lock()
-					defer f.mu.Unlock()
-					return len(f.waiting) == 2
-				})
-				goOn()
-				if err := <-results; err == nil {
+				meddleBetween(b, func() { demote(t, old); s.now.Store(now) })
+				var err error
+				if mine.TTL *= 2; op == "renew" {
+					err = b.Renew(t.Context(), []driver.Hold{mine.Hold})[0]
+				} else {
+					err = b.Release(t.Context(), mine.Hold)
+				}
+				if err == nil {
 					t.Errorf("%s of a hold that the new master doesn't know: no error", op)
 				}
-				<-refusedThere
 				c := raw(t, now.Addr())
 				if value := c.Get(t.Context(), mine.Name).Val(); !ownedBy(value, successor.Owner) {
 					t.Errorf("the successor's lock is %q", value)
@@ -103,68 +87,27 @@ func TestScriptlessConnectionGivenUpInBetween(t *testing.T) {
 // replacing is a client that is told which server is the master.
 type replacing struct {
 	redisconn.Client
-	now atomic.Value
+	now redisconn.Server
 }
 
-func (r *replacing) At(context.Context, string) (redisconn.Server, error) {
-	return r.now.Load().(redisconn.Server), nil
-}
+func (r *replacing) At(context.Context, string) (redisconn.Server, error) { return r.now, nil }
 
-// Callers without a pause do not keep the connection to a master that was replaced, and that
-// still answers.
+// A master that was replaced, and still answers, is left at once.
 func TestScriptlessLeavesAReplacedMaster(t *testing.T) {
 	old, now := testserver.Redis(t), testserver.Redis(t)
 	b, other := openOwn(t, old.Addr(), Options{Scripts: ScriptsOff}), openOwn(t, now.Addr(), Options{})
-	r := &replacing{Client: b.client}
-	r.now.Store(serverOf(b))
-	b.client = r
-	f := b.scriptless.of(0, "")
-	late, done := request("", driver.Exclusive), make(chan error, 2)
-	board := func(r driver.Request) {
-		go func() {
-			_, err := b.Acquire(t.Context(), r)
-			done <- err
-		}()
-		eventually(t, "the next trip has something to take", func() bool {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			return len(f.waiting) == 1
-		})
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	acquire(t, other, r)
+	to := &replacing{b.client, serverOf(b)}
+	b.client = to
+	renewed(t, b, r.Hold)
+	to.now = serverOf(other)
+	r.TTL = time.Hour
+	renewed(t, b, r.Hold)
+	if left := raw(t, now.Addr()).PTTL(t.Context(), r.Name).Val(); left < time.Hour/2 {
+		t.Errorf("%v are left at the new master, want the renewal there", left)
 	}
-	goOn := holdTrip(f, b, func() {
-		board(late)
-		r.now.Store(serverOf(other))
-	})
-	board(request("", driver.Exclusive))
-	goOn()
-	for range 2 {
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := raw(t, now.Addr()).Exists(t.Context(), late.Name).Val(); n != 1 {
-		t.Error("the lock was taken at the master before")
-	}
-}
-
-// holdTrip begins a trip that does not end before the function is called; the next one
-// begins with next.
-func holdTrip(f *ferry, b *Backend, next func()) (goOn func()) {
-	under, on, send := make(chan struct{}), make(chan struct{}), f.send
-	trips := 0
-	f.send = func(ctx context.Context, commands [][]string) []redisconn.Answer {
-		switch trips++; trips {
-		case 1:
-			close(under)
-			<-on
-		case 2:
-			next()
-		}
-		return send(ctx, commands)
-	}
-	go b.Acquire(context.Background(), request("", driver.Exclusive))
-	<-under
-	return func() { close(on) }
 }
 
 func demote(t *testing.T, s *testserver.RedisServer) {

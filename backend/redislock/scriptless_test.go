@@ -62,40 +62,6 @@ func conformScriptless(t *testing.T, openers []opener) {
 	}
 }
 
-// Redis 6 has no SET … NX GET.
-func TestLongScriptlessConformanceOfRedis6(t *testing.T) {
-	conform(t, noScripts(t), opener{"", openAged}, Options{})
-}
-
-// aged is a server that has no SET … NX GET yet.
-type aged struct{ redisconn.Server }
-
-func (s aged) Dedicated(ctx context.Context) (redisconn.DedicatedConn, error) {
-	c, err := s.Server.Dedicated(ctx)
-	return agedConn{c}, err
-}
-
-type agedConn struct{ redisconn.DedicatedConn }
-
-func (c agedConn) DoAll(ctx context.Context, commands [][]string) []redisconn.Answer {
-	got := c.DedicatedConn.DoAll(ctx, commands)
-	for i, command := range commands {
-		if command[0] == "SET" && command[len(command)-1] == "GET" {
-			if got[i].Err == nil && got[i].Reply == nil {
-				c.DedicatedConn.DoAll(ctx, [][]string{{"DEL", command[1]}})
-			}
-			got[i] = redisconn.Answer{Err: &redisconn.ReplyError{Text: "ERR syntax error"}}
-		}
-	}
-	return got
-}
-
-func openAged(t testing.TB, addr string, opts Options) *Backend {
-	b := openOwn(t, addr, opts)
-	b.client = redisconn.NewSingle(aged{serverOf(b)})
-	return b
-}
-
 func TestScriptlessIsFoundOut(t *testing.T) {
 	srv := noScripts(t)
 	b := openOwn(t, srv.Addr(), Options{})
@@ -285,10 +251,10 @@ func TestScriptlessManyGoroutines(t *testing.T) {
 	})
 }
 
-// meddler changes something between the trip that looks and the one that writes.
+// meddler calls before ahead of what is sent on a connection of its own.
 type meddler struct {
 	redisconn.Server
-	before func()
+	before func(commands [][]string)
 }
 
 func (s *meddler) Dedicated(ctx context.Context) (redisconn.DedicatedConn, error) {
@@ -302,28 +268,44 @@ type meddlerConn struct {
 }
 
 func (c meddlerConn) DoAll(ctx context.Context, commands [][]string) []redisconn.Answer {
-	if commands[0][0] == "MULTI" {
-		c.s.before()
-	}
+	c.s.before(commands)
 	return c.DedicatedConn.DoAll(ctx, commands)
 }
 
-func meddle(b *Backend) *meddler {
-	m := &meddler{Server: serverOf(b), before: func() {}}
-	b.client = redisconn.NewSingle(m)
-	return m
+// meddle calls before ahead of what b sends on connections of its own.
+func meddle(b *Backend, before func(commands [][]string)) {
+	b.client = meddling{b.client, before}
 }
 
-// Whoever changes a key between the look and the change is noticed; it costs the others
+type meddling struct {
+	redisconn.Client
+	before func(commands [][]string)
+}
+
+func (m meddling) At(ctx context.Context, key string) (redisconn.Server, error) {
+	at, err := m.Client.At(ctx, key)
+	return &meddler{at, m.before}, err
+}
+
+// meddleBetween calls before between the look at a key and the change.
+func meddleBetween(b *Backend, before func()) {
+	meddle(b, func(commands [][]string) {
+		if commands[0][0] == "MULTI" {
+			before()
+		}
+	})
+}
+
+// A change of a key between the look and the change is noticed. It costs the other holds
 // of that batch another look.
 func TestScriptlessSeesChanges(t *testing.T) {
 	srv := noScripts(t)
 	b, c, ctx := openOwn(t, srv.Addr(), Options{}), raw(t, srv.Addr()), t.Context()
-	m := meddle(b)
 	mine, stolen := request("", driver.Exclusive), request("", driver.Exclusive)
 	acquire(t, b, mine)
 	acquire(t, b, stolen)
-	m.before = func() { c.Set(ctx, stolen.Name, "theirs", 0) }
+	between := func() { c.Set(ctx, stolen.Name, "theirs", 0) }
+	meddleBetween(b, func() { between() })
 	errs := b.Renew(ctx, []driver.Hold{mine.Hold, stolen.Hold})
 	if errs[0] != nil || !errors.Is(errs[1], driver.ErrLost) {
 		t.Errorf("renewals: %v", errs)
@@ -336,12 +318,12 @@ func TestScriptlessSeesChanges(t *testing.T) {
 	restless := request("", driver.Exclusive)
 	acquire(t, b, restless)
 	looks := 0
-	m.before = func() { looks++; c.PExpire(ctx, restless.Name, time.Hour) }
+	between = func() { looks++; c.PExpire(ctx, restless.Name, time.Hour) }
 	unknown(t, "release", b.Release(ctx, restless.Hold))
 	if looks != maxTries {
 		t.Errorf("looked at %d times, want %d", looks, maxTries)
 	}
-	m.before = func() {}
+	between = func() {}
 	release(t, b, restless)
 }
 
@@ -350,8 +332,10 @@ func TestScriptlessConnectionEndsInBetween(t *testing.T) {
 	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
 		r, c := request("", driver.Exclusive), raw(t, srv.Addr())
 		acquire(t, b, r)
-		kill := func() { c.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") }
-		b.scriptless.of(0, "").send = killing(b.scriptless.of(0, "").send, kill)
+		var once sync.Once
+		meddleBetween(b, func() {
+			once.Do(func() { c.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") })
+		})
 		unknown(t, "release", b.Release(t.Context(), r.Hold))
 		eventually(t, "the lock is still held", func() bool {
 			_, err := b.Acquire(t.Context(), request(r.Name, driver.Exclusive))
@@ -359,16 +343,6 @@ func TestScriptlessConnectionEndsInBetween(t *testing.T) {
 		})
 		release(t, b, r)
 	})
-}
-
-func killing(send func(context.Context, [][]string) []redisconn.Answer, kill func()) func(context.Context, [][]string) []redisconn.Answer {
-	var once sync.Once
-	return func(ctx context.Context, commands [][]string) []redisconn.Answer {
-		if commands[0][0] == "MULTI" {
-			once.Do(kill)
-		}
-		return send(ctx, commands)
-	}
 }
 
 // The right to run scripts is withdrawn while locks are held: that is said, and no hold

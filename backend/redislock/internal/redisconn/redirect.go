@@ -133,10 +133,10 @@ func verdictOfAll(commands [][]string, got []Answer) (why verdict, addr string) 
 	return why, addr
 }
 
-// harmless is what a command answered that was for no key, or for nothing.
+// harmless reports whether a command changed nothing.
 func harmless(command string, a Answer) bool {
 	switch command {
-	case "MULTI", "DISCARD", "WAIT", "UNWATCH":
+	case "MULTI", "DISCARD", "WAIT", "UNWATCH", "GET", "PTTL", "EXISTS":
 		return true
 	case "EXEC":
 		re := (*ReplyError)(nil)
