@@ -124,9 +124,9 @@
 // 1 replicas have it", which the core tries again as long as its caller waits. Renewals
 // ask the replicas too: one that too few acknowledge counts as unknown, so that a lease
 // whose master has lost its replicas ends in time. Releases don't ask: one that a
-// failover undoes is made up for by the TTL. Those who ask at the same time ask once.
-// While WAIT waits, the connection does nothing else; replica_timeout should be well
-// below a quarter of the shortest TTL.
+// failover undoes is made up for by the TTL. While WAIT waits, its connection does nothing
+// else: outside a cluster, it is one of the client's pool that the call has to itself.
+// replica_timeout should be well below a quarter of the shortest TTL.
 //
 // Too few replicas are no reason not to open: they may come later.
 //
@@ -147,12 +147,11 @@
 // with a client of yours set Options.Scripts to ScriptsOff. A place in a line that others
 // keep is not passed.
 //
-// A lock is taken in one round trip, by SET NX GET (before Redis 7.0, SET NX and GET) and
-// XADD. It is renewed and released in two: WATCH and MGET (to renew, PTTL besides),
-// then MULTI, the change, and EXEC. A lock that is asked for again by its Owner takes three. Calls that come at the same
-// time share their trips (in a cluster: those for one slot), and a connection of the client's pool. A refused attempt uses up a
-// fence. The value of a lock lacks its fence, so Inspect does not show it. A counter
-// that is lost and asked again within the same millisecond may repeat a fence, where
+// A lock is taken in one round trip, by SET NX, GET and XADD. It is renewed and released in
+// two, on a connection of the client's pool that the call has to itself: WATCH, MGET and PTTL,
+// then MULTI, the change, and EXEC. If its Owner acquires it again, that takes three. A refused
+// attempt uses up a fence. The value of a lock lacks its fence, so Inspect does not show it. A
+// counter that is lost and used again within the same millisecond may repeat a fence, where
 // scripts look at the clock's microseconds. Inspect shows who holds a read/write lock or
 // an RLock of others, without the metadata, and no semaphores; List shows plain locks only.
 //
