@@ -11,77 +11,69 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Acquire makes one attempt at the member that has the name. While the list changes and
-// the name's member with it, the attempt is made at the old one and then at the new one, and
-// holds if both grant it.
+// Acquire makes one attempt at the member that has the name. While the name's member
+// changes, it makes one at the old member and then one at the new one, and holds if both
+// grant it.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := b.begin(ctx); err != nil {
 		return driver.Grant{}, err
 	}
 	defer b.tasks.Done()
-	if err := b.valid(&r); err != nil {
+	if err := b.validate(&r); err != nil {
 		return driver.Grant{}, err
 	}
-	p, known := b.place(r.Name), b.holds.mode(r.Owner) != 0
-	if err := b.reserve(ctx, p, r); err != nil {
+	t, known := b.targetOf(r.Name), b.owners.mode(r.Owner) != 0
+	if err := b.reserve(ctx, t, r); err != nil {
 		return driver.Grant{}, err
 	}
-	grant, err := b.acquire(ctx, p, r)
+	grant, err := b.acquire(ctx, t, r)
 	refused := !r.Queue && (errors.Is(err, driver.ErrHeld) || driver.Final(err))
 	if refused || !known && errors.Is(err, driver.ErrUnsent) {
-		b.holds.drop(r.Owner)
+		b.owners.remove(r.Owner)
 	}
 	return grant, err
 }
 
-// reserve sees to it that the entries outlive what is asked for, and notes that it may be
-// held from now on.
-func (b *Backend) reserve(ctx context.Context, p place, r driver.Request) error {
-	if err := b.roll.cover(ctx, p.members(), r.TTL); err != nil {
+// reserve makes sure that the registrations outlive the request, and notes that its Owner
+// may hold from now on.
+func (b *Backend) reserve(ctx context.Context, t target, r driver.Request) error {
+	if err := b.membership.cover(ctx, t.members(), r.TTL); err != nil {
 		return driver.Unsent(fmt.Errorf("shard: %s: %w", driver.Quote(r.Name), err))
 	}
-	b.holds.note(r.Owner, r.Mode, time.Now().Add(r.TTL))
+	b.owners.add(r.Owner, r.Mode, time.Now().Add(r.TTL))
 	return nil
 }
 
-// valid refuses what some member could not do, so that no name is special.
-func (b *Backend) valid(r *driver.Request) error {
+// validate refuses what some member can't do, so that no name is special.
+func (b *Backend) validate(r *driver.Request) error {
+	err := r.Validate(b.caps)
 	switch {
-	case !b.caps.Modes.Has(r.Mode) || r.Mode == 0:
-		return fmt.Errorf("%w: shard: mode %v: not every member has it", driver.ErrUnsupported, r.Mode)
-	case r.Queue && b.caps.QueueingOf(r.Mode) == driver.QueueNever:
-		return fmt.Errorf("%w: shard: a place in line: not every member has one, or the list of members is changing", driver.ErrUnsupported)
-	case r.Mode == driver.Read && !b.caps.Downgrade && b.holds.mode(r.Owner) == driver.Write:
+	case err != nil:
+		return fmt.Errorf("shard: %w", err)
+	case r.Mode == driver.Read && !b.caps.Downgrade && b.owners.mode(r.Owner) == driver.Write:
 		return fmt.Errorf("%w: shard: a downgrade: not every member can do it", driver.ErrUnsupported)
 	case strings.HasPrefix(r.Name, reserved):
-		return fmt.Errorf("%w: shard: names that begin with %s are for its own records", driver.ErrInvalid, reserved)
+		return fmt.Errorf("%w: shard: names that begin with %s are for its own registrations", driver.ErrInvalid, reserved)
 	}
 	if !b.caps.Revocable.Has(r.Mode) {
 		r.OnRevoke = nil
 	}
-	return validTTL(r.TTL)
-}
-
-// validTTL refuses a TTL that entries could not outlive.
-func validTTL(d time.Duration) error {
-	if d <= 0 || d > maxTTL {
-		return fmt.Errorf("%w: shard: TTL %v: want more than 0 and at most %v", driver.ErrInvalid, d, time.Duration(maxTTL))
-	}
 	return nil
 }
 
-func (b *Backend) acquire(ctx context.Context, p place, r driver.Request) (driver.Grant, error) {
-	if p.second != nil {
-		return b.acquireBoth(ctx, p, r)
+func (b *Backend) acquire(ctx context.Context, t target, r driver.Request) (driver.Grant, error) {
+	if t.second != nil {
+		return b.acquireBoth(ctx, t, r)
 	}
-	grant, err := p.first.Acquire(ctx, b.adapt(p.first, r))
+	grant, err := t.first.Acquire(ctx, b.adapt(t.first, r))
 	if err != nil {
-		err = p.first.wrap(err)
+		err = t.first.wrap(err)
 	}
 	return grant, err
 }
 
-// adapt gives a hold a life of its own where others have one and a session would prolong it.
+// adapt gives a hold a TTL of its own at a member where the session would prolong it, if other
+// members have TTLs.
 func (b *Backend) adapt(m *member, r driver.Request) driver.Request {
 	if m.Caps().Session && !b.caps.Session {
 		r.Fixed = true
@@ -89,21 +81,18 @@ func (b *Backend) adapt(m *member, r driver.Request) driver.Request {
 	return r
 }
 
-// wrap names the member in an error.
-func (m *member) wrap(err error) error { return fmt.Errorf("shard: member %s: %w", m.name, err) }
-
-// acquireBoth asks the member of the old list first: so of those who have both lists
-// nobody waits for a lock while they keep another one from it. The fence is the greater of
-// two that increase, and the other counter is raised to it, for those with one list only.
-func (b *Backend) acquireBoth(ctx context.Context, p place, r driver.Request) (driver.Grant, error) {
+// acquireBoth locks at the old list's member first. As all processes with both lists use this
+// order, they don't block each other. The fence is the greater of the two, and the other
+// counter is raised to it, for processes that have only one of the lists.
+func (b *Backend) acquireBoth(ctx context.Context, t target, r driver.Request) (driver.Grant, error) {
 	r.Fences, r.OnLost, r.OnRevoke = 1, once(r.OnLost), once(r.OnRevoke)
-	first, err := p.first.Acquire(ctx, b.adapt(p.first, r))
+	first, err := t.first.Acquire(ctx, b.adapt(t.first, r))
 	if err != nil {
-		return driver.Grant{}, p.first.wrap(err)
+		return driver.Grant{}, t.first.wrap(err)
 	}
-	second, err := p.second.Acquire(ctx, b.adapt(p.second, r))
+	second, err := t.second.Acquire(ctx, b.adapt(t.second, r))
 	if err != nil {
-		return driver.Grant{}, b.giveBack(ctx, p, r.Hold, err)
+		return driver.Grant{}, b.giveBack(ctx, t, r.Hold, err)
 	}
 	grant := driver.Grant{Fence: max(first.Fence, second.Fence), Fences: 1, TTL: min(first.TTL, second.TTL)}
 	if !b.caps.Fence {
@@ -111,9 +100,9 @@ func (b *Backend) acquireBoth(ctx context.Context, p place, r driver.Request) (d
 	}
 	r.Floor = grant.Fence
 	if first.Fence < grant.Fence {
-		err = renewOne(ctx, p.first, r.Hold)
+		err = t.first.renewOne(ctx, r.Hold)
 	} else if second.Fence < grant.Fence {
-		err = renewOne(ctx, p.second, r.Hold)
+		err = t.second.renewOne(ctx, r.Hold)
 	}
 	if err != nil {
 		return driver.Grant{}, fmt.Errorf("shard: %s: its fence could not be raised: %v", driver.Quote(r.Name), err)
@@ -121,19 +110,19 @@ func (b *Backend) acquireBoth(ctx context.Context, p place, r driver.Request) (d
 	return grant, nil
 }
 
-// giveBack ends an attempt that the second member has refused, and answers why it came to
-// nothing; if it may have left something the answer is that nobody knows.
-func (b *Backend) giveBack(ctx context.Context, p place, h driver.Hold, err error) error {
-	if err = p.second.wrap(err); !errors.Is(err, driver.ErrHeld) && !driver.Final(err) {
+// giveBack ends an attempt that the second member has refused, and returns the refusal. The
+// outcome is unknown if the attempt may have left something.
+func (b *Backend) giveBack(ctx context.Context, t target, h driver.Hold, err error) error {
+	if err = t.second.wrap(err); !errors.Is(err, driver.ErrHeld) && !driver.Final(err) {
 		return sent(err)
 	}
-	if back := p.first.Release(ctx, h); back != nil && !errors.Is(back, driver.ErrLost) {
-		return fmt.Errorf("shard: member %s refused (%v), and %s could not be told: %v", p.second.name, err, p.first.name, back)
+	if back := t.first.Release(ctx, h); back != nil && !errors.Is(back, driver.ErrLost) {
+		return fmt.Errorf("shard: member %s refused (%v), and the release at %s failed: %v", t.second.name, err, t.first.name, back)
 	}
 	return err
 }
 
-// sent returns err without ErrUnsent, for a request that was sent in part.
+// sent returns err without ErrUnsent, for a request that was sent to one of two members.
 func sent(err error) error {
 	if errors.Is(err, driver.ErrUnsent) {
 		return errors.New(err.Error())
@@ -141,10 +130,42 @@ func sent(err error) error {
 	return err
 }
 
-// once is a function that calls f once, also if two members have the same news.
+// once returns a function that calls f once, also if both members call it.
 func once(f func()) func() {
 	if f == nil {
 		return nil
 	}
 	return sync.OnceFunc(f)
+}
+
+// Release ends a hold or a place in the queue.
+func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
+	if err := b.begin(ctx); err != nil {
+		return err
+	}
+	defer b.tasks.Done()
+	err := b.release(ctx, b.targetOf(h.Name), h)
+	if err == nil || errors.Is(err, driver.ErrLost) {
+		b.owners.remove(h.Owner)
+	}
+	return err
+}
+
+// release releases at one or both members. The hold is lost only if no member had it.
+func (b *Backend) release(ctx context.Context, t target, h driver.Hold) error {
+	lost, unknown := 0, error(nil)
+	for _, m := range t.members() {
+		switch err := m.Release(ctx, h); {
+		case errors.Is(err, driver.ErrLost):
+			lost++
+		case err != nil:
+			if unknown = m.wrap(err); len(t.members()) > 1 {
+				unknown = sent(unknown)
+			}
+		}
+	}
+	if unknown == nil && lost == len(t.members()) {
+		return fmt.Errorf("shard: %s: %w", driver.Quote(h.Name), driver.ErrLost)
+	}
+	return unknown
 }

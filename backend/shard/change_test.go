@@ -12,8 +12,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// A process with another list is refused while one with the old list lives, and let in
-// as soon as that has closed.
+// A process with another list is refused until the one with the old list has closed.
 func TestAnotherListIsRefused(t *testing.T) {
 	for _, other := range []string{"a b c d", "a b", "b c", "c d", "c"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -30,8 +29,8 @@ func TestAnotherListIsRefused(t *testing.T) {
 	}
 }
 
-// Who dies without a Close keeps others out for as long as the record was to last.
-func TestTheDeadAreAwaited(t *testing.T) {
+// A process that dies without Close keeps other lists out for Options.Record.
+func TestDeadProcessKeepsOthersOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "a", "b", "c")
 		dead := c.process("a b")
@@ -47,8 +46,8 @@ func TestTheDeadAreAwaited(t *testing.T) {
 	})
 }
 
-// A record outlives the locks: also those of a process that has closed.
-func TestLocksThatAreLeftKeepOthersOut(t *testing.T) {
+// A registration outlives the locks, also after Close.
+func TestLocksAfterCloseKeepOthersOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "a", "b", "c")
 		one := c.process("a b")
@@ -63,8 +62,8 @@ func TestLocksThatAreLeftKeepOthersOut(t *testing.T) {
 	})
 }
 
-// The way to another list: every process in its turn gets along with those that are
-// there, and at each moment one has the lock.
+// A rolling change of the list: each new process is compatible with the running ones, and one
+// process has the lock at each moment.
 func TestChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "a", "b", "c", "d")
@@ -120,15 +119,15 @@ func TestChange(t *testing.T) {
 	})
 }
 
-// r2 is a request whose Owner follows from the name.
+// r2 returns a request whose Owner follows from the name.
 func r2(name string) driver.Request {
 	r := request(name)
 	r.Owner = fmt.Sprintf("00000000-0000-4000-8000-%012x", len(name))
 	return r
 }
 
-// Someone who holds at the new member alone, since they have the new list, keeps those
-// out who have both; what these had taken at the old member is given back.
+// A process with only the new list holds at the new member alone. A process with both lists is
+// refused there, and releases what it has taken at the old member.
 func TestARefusalAtTheNewMemberLeavesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "a", "b")
@@ -143,7 +142,7 @@ func TestARefusalAtTheNewMemberLeavesNothing(t *testing.T) {
 	})
 }
 
-// A lock that is lost at one of its two members is lost, and the other half goes as well.
+// A lock that is lost at one of its two members is lost, and released at the other.
 func TestHalfALockIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "a", "b")
@@ -161,8 +160,7 @@ func TestHalfALockIsLost(t *testing.T) {
 	})
 }
 
-// With the answers of one member of three missing, and of any one, two lists that differ
-// by one member still exclude each other.
+// Two lists that differ by one member exclude each other, with any member down for each.
 func TestRefusedWithAMemberDown(t *testing.T) {
 	for _, down := range []string{"a", "b", "c"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -180,8 +178,7 @@ func TestRefusedWithAMemberDown(t *testing.T) {
 	}
 }
 
-// A member that has forgotten all gets its entries back, and until then none of its locks
-// is given out by those who know.
+// A member that loses its memory gets its registrations back.
 func TestAMemberForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "a", "b", "c")
@@ -196,7 +193,7 @@ func TestAMemberForgets(t *testing.T) {
 }
 
 // Groups do not see each other.
-func TestTheNamesOfRecordsAreReserved(t *testing.T) {
+func TestRegistrationNamesAreReserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newCluster(t, "a").process("a")
 		_, err := p.Acquire(t.Context(), request("distlock:shard:x"))

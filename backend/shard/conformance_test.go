@@ -33,7 +33,7 @@ func TestConformanceOfAChange(t *testing.T) {
 	}})
 }
 
-// Each member is a quorum, of one: how quorums of more settle is tested there.
+// Each member is a quorum of one member.
 func TestConformanceWithQuorums(t *testing.T) {
 	a, b, c := memlock.NewStore(), memlock.NewStore(), memlock.NewStore()
 	drivertest.Run(t, drivertest.Harness{TTL: 1500 * time.Millisecond, Open: func(ctx context.Context) (driver.Backend, error) {

@@ -14,8 +14,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// A member that is down costs its locks: those of the others are taken, renewed and
-// released, for hours, also by processes that start meanwhile. It comes back by itself.
+// While a member is down, the locks of the others work for hours, also in processes that start
+// meanwhile. The member comes back by itself.
 func TestAMemberIsDown(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -56,8 +56,8 @@ func TestAMemberIsDown(t *testing.T) {
 	}
 }
 
-// Without a majority nothing is taken, and what is held is lost in time, since nobody with
-// another list would be noticed.
+// Without a majority nothing is granted and holds are lost in time, since a process with another
+// list would not be noticed.
 func TestWithoutAMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "a", "b", "c")
@@ -112,8 +112,8 @@ func TestRenewDoesNotWaitForASlowMember(t *testing.T) {
 	})
 }
 
-// Where a hold shares a session its TTL can't become longer. Records do, for a lock with a
-// longer TTL, and there is no moment at which they do not stand.
+// Where a hold shares a session its TTL can't be prolonged. Registrations are replaced for a lock
+// with a longer TTL, and there is always one.
 func TestLongerTTLAtSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "a", "b", "c")
@@ -138,8 +138,8 @@ func TestLongerTTLAtSessions(t *testing.T) {
 	})
 }
 
-// A renewal for longer than can be recorded is refused: with an overflow, the entries would
-// seem to outlive the hold.
+// A renewal with an excessive TTL is refused: after an overflow the registrations would seem to
+// outlive the hold.
 func TestRenewalForTooLong(t *testing.T) {
 	p := newCluster(t, "a", "b", "c").process("a b c")
 	r := request("lock")
@@ -154,8 +154,8 @@ func TestRenewalForTooLong(t *testing.T) {
 	}
 }
 
-// spread is the URL of a shard; each member is NAME=URL, after joining or leaving and a
-// space if it is.
+// spread returns the URL of a shard. Each member is NAME=URL, with "joining " or "leaving " in
+// front.
 func spread(members ...string) string {
 	var parts []string
 	for _, m := range members {

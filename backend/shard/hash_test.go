@@ -23,8 +23,8 @@ func seedsOf(members ...string) []uint64 {
 	return seeds
 }
 
-// No member has more than 4 % above or below its part of 100 000 names: of 10 members
-// chance alone gives 1 % as a standard deviation.
+// Of 100 000 names each member's part is within 4 % of an equal one. Chance alone gives 1 % as a
+// standard deviation, for 10 members.
 func TestSpreadIsEven(t *testing.T) {
 	for _, n := range []int{2, 3, 5, 10} {
 		var members []string

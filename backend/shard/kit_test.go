@@ -44,7 +44,7 @@ func leftBehind() string {
 
 var errDown = errors.New("connection refused")
 
-// cluster is some stores, and what lies between them and those who connect.
+// cluster has some stores and the connections to them.
 type cluster struct {
 	t      testing.TB
 	stores map[string]*memlock.Store
@@ -65,12 +65,12 @@ type wire struct {
 	mu    sync.Mutex
 	down  bool                     // calls fail
 	hangs bool                     // calls have no answer
-	gone  error                    // the error of calls, none of which is sent; nil: they are
+	gone  error                    // returned by calls, which are not sent; nil: they are sent
 	fixed map[string]time.Duration // TTLs by Owner, beyond which Renew can't go, as in a session; nil: it can
-	other *memlock.Backend         // what the member is since it forgot all; nil: it did not
+	other *memlock.Backend         // replaces the member after it lost its memory
 }
 
-// replace makes the member forget all.
+// replace makes the member lose its memory.
 func (w *wire) replace(s *memlock.Store) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,7 +144,7 @@ func (w *wire) Renew(ctx context.Context, holds []driver.Hold) []error {
 	return w.to().Renew(ctx, holds)
 }
 
-// life is how long a hold was made for, where that can't change.
+// life returns the TTL of a hold, where it can't change.
 func (w *wire) life(owner string) (time.Duration, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,7 +184,7 @@ func (c *cluster) open(list string) (*process, error) {
 	return c.openCut(list, "")
 }
 
-// openCut is open with members that are down.
+// openCut is like open, with members that are down.
 func (c *cluster) openCut(list, down string) (*process, error) {
 	p := &process{wires: map[string]*wire{}}
 	var members []shard.Member
@@ -221,13 +221,13 @@ func (c *cluster) process(list string) *process {
 	return p
 }
 
-// refused checks that a list is refused since another one is in use.
+// refused checks that a list is refused because another one is in use.
 func (c *cluster) refused(list, other string) {
 	c.t.Helper()
 	p, err := c.open(list)
 	if err == nil {
 		p.Close()
-		c.t.Fatalf("%s was let in beside %s", list, other)
+		c.t.Fatalf("%s was accepted beside %s", list, other)
 	}
 	mine := strings.ReplaceAll(list, " ", ",")
 	if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "list is "+mine) || !strings.Contains(err.Error(), "the list "+other) {
@@ -242,7 +242,7 @@ func request(name string) driver.Request {
 	}
 }
 
-// at is a name that a list's hashing gives to a member.
+// at returns a name that a list's hashing gives to a member.
 func at(t testing.TB, member string, list ...string) string {
 	o, err := shard.NewRouter("", list...)
 	if err != nil {

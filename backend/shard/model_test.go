@@ -6,16 +6,16 @@ import (
 	"testing"
 )
 
-// model is two processes, their lists, and one lock. Time is left out: a process stops
-// to believe in an entry before that ends, and to trust a lock before its entries do.
+// model has two processes, their lists, and one lock. It has no time: a process stops relying on a
+// registration before it ends, and on a lock before its registrations end.
 type model struct {
 	lists [2][]set // of each process
 
 	place [2][]int // where each takes the lock, in order
 
-	blind    bool // mutant: nobody looks
-	fewer    int  // mutant: so many entries less than a majority are enough
-	careless bool // mutant: locks are taken without a look at the entries
+	blind    bool // mutant: processes don't look for other lists
+	fewer    int  // mutant: a majority minus this number of registrations suffices
+	careless bool // mutant: locks are taken without registrations
 }
 
 // set is of members 0 … 3.
@@ -34,22 +34,22 @@ func (s set) len() int {
 // meets reports whether every majority of s has a member in every majority of o.
 func (s set) meets(o set) bool { return s.len()/2+1+o.len()/2+1 > (s | o).len() }
 
-// stand is how an entry stands.
-type stand uint8
+// regState is the state of a registration.
+type regState uint8
 
 const (
-	none     stand = iota
-	made           // and nobody has looked yet
-	entered        // nobody with another list was there
-	doubtful       // it may stand, but its process does not believe so
+	none       regState = iota
+	made                // before looking for other lists
+	registered          // no other list was found
+	doubtful            // it may exist, but its process does not rely on it
 )
 
 // state is a state of the model.
 type state struct {
-	entries [2][4]stand
-	lock    [4]int8 // who has it at this member: 1 or 2; 0: nobody
-	trying  [2]bool
-	trusted [2]bool
+	registrations [2][4]regState
+	lock          [4]int8 // the process that has it at this member: 1 or 2; 0: none
+	trying        [2]bool
+	trusted       [2]bool
 }
 
 func (m *model) compatible() bool {
@@ -62,14 +62,14 @@ func (m *model) covers(s *state, p int) bool {
 		return true
 	}
 	for _, at := range m.place[p] {
-		if s.entries[p][at] != entered {
+		if s.registrations[p][at] != registered {
 			return false
 		}
 	}
 	for _, l := range m.lists[p] {
 		n := 0
 		for i := range 4 {
-			if l.has(i) && s.entries[p][i] == entered {
+			if l.has(i) && s.registrations[p][i] == registered {
 				n++
 			}
 		}
@@ -80,9 +80,9 @@ func (m *model) covers(s *state, p int) bool {
 	return true
 }
 
-// next are the states after one step of process p.
+// next yields the states after one step of process p.
 func (m *model) next(s state, p int, add func(state)) {
-	m.entryStep(s, p, add)
+	m.registrationStep(s, p, add)
 	busy := s.trying[p] || s.trusted[p]
 	mine := int8(p + 1)
 	if !busy && !slices.Contains(s.lock[:], mine) && m.covers(&s, p) {
@@ -93,7 +93,7 @@ func (m *model) next(s state, p int, add func(state)) {
 	if s.trying[p] {
 		m.take(s, p, add)
 	}
-	if busy { // its end, or that of its trust; what is left at the members is dropped below
+	if busy { // the attempt, or its trust, ends; the members' part is dropped below
 		n := s
 		n.trying[p], n.trusted[p] = false, false
 		add(n)
@@ -125,37 +125,37 @@ func (m *model) take(s state, p int, add func(state)) {
 	}
 }
 
-// entryStep is a step of one of p's entries.
-func (m *model) entryStep(s state, p int, add func(state)) {
+// registrationStep is a step of one of p's registrations.
+func (m *model) registrationStep(s state, p int, add func(state)) {
 	for at := range 4 {
 		if !slices.ContainsFunc(m.lists[p], func(l set) bool { return l.has(at) }) {
 			continue
 		}
 		n := s
-		switch e := &n.entries[p][at]; *e {
+		switch e := &n.registrations[p][at]; *e {
 		case none:
 			*e = made
 		case made:
-			*e = entered
-			if s.entries[1-p][at] != none && !m.compatible() && !m.blind {
+			*e = registered
+			if s.registrations[1-p][at] != none && !m.compatible() && !m.blind {
 				*e = none
 			}
-		case entered:
+		case registered:
 			*e = doubtful
 			if (s.trying[p] || s.trusted[p]) && !m.covers(&n, p) {
-				continue // entries outlive what is taken under them
+				continue // registrations outlive the locks taken under them
 			}
 		case doubtful:
 			*e = none
 			back := s
-			back.entries[p][at] = entered // a renewal says that it has stood all the time
+			back.registrations[p][at] = registered // a renewal shows that it existed all the time
 			add(back)
 		}
 		add(n)
 	}
 }
 
-// search looks at every state that can be reached, and says whether both trust the lock in one.
+// search visits all reachable states, and reports whether both trust the lock in one.
 func (m *model) search() (states int, both bool) {
 	seen, todo := map[state]bool{{}: true}, []state{{}}
 	for len(todo) > 0 {
@@ -176,7 +176,7 @@ func (m *model) search() (states int, both bool) {
 	return len(seen), false
 }
 
-// places are the ways in which hashing can place a name: the first of a list in some order.
+// places returns the ways in which hashing can place a name: the first of a list in some order.
 func places(lists [2][]set) [][2][]int {
 	var all [][2][]int
 	var order func(rest set, done []int)
@@ -206,7 +206,7 @@ func places(lists [2][]set) [][2][]int {
 	return all
 }
 
-// try searches all placements, until both have the lock in one.
+// try searches all placements until both have the lock in one.
 func (m model) try(a, b []set) (states int, both bool) {
 	m.lists = [2][]set{a, b}
 	for _, m.place = range places(m.lists) {
@@ -218,7 +218,7 @@ func (m model) try(a, b []set) (states int, both bool) {
 	return states, false
 }
 
-// Two lists whose majorities meet are never at work at the same time.
+// Two lists whose majorities meet are never in use at the same time.
 func TestModel(t *testing.T)     { listsThatMeet(t, 3, 10, 1_000) }
 func TestLongModel(t *testing.T) { listsThatMeet(t, 4, 30, 10_000) }
 
@@ -244,7 +244,7 @@ func listsThatMeet(t *testing.T, members, leastPairs, leastStates int) {
 	}
 }
 
-// Who has two lists gets along with those who have either, whatever the lists are.
+// A process with two lists is compatible with processes that have either, for any lists.
 func TestModelOfAChange(t *testing.T)     { changes(t, [][2]set{{0b0011, 0b0110}, {0b0001, 0b0010}}) }
 func TestLongModelOfAChange(t *testing.T) { changes(t, [][2]set{{0b0011, 0b0111}, {0b0111, 0b0101}}) }
 
@@ -263,17 +263,17 @@ func changes(t *testing.T, cases [][2]set) {
 	t.Logf("%d states, none with two holders", states)
 }
 
-// Each part is needed: the model finds two holders without it.
+// Each part is needed: without it the model finds two holders.
 func TestModelFindsWhatIsMissing(t *testing.T) {
 	for name, c := range map[string]struct {
 		model
 		a, b []set
 	}{
-		"nobody looks":                     {model{blind: true}, []set{0b0011}, []set{0b0111}},
-		"one entry less than a majority":   {model{fewer: 1}, []set{0b0111}, []set{0b1111}},
-		"locks without entries":            {model{careless: true}, []set{0b0111}, []set{0b1111}},
-		"majorities that need not meet":    {model{}, []set{0b0111}, []set{0b1110}},
-		"one list of two, of three needed": {model{}, []set{0b0011}, []set{0b1100}},
+		"nobody looks":                          {model{blind: true}, []set{0b0011}, []set{0b0111}},
+		"one registration less than a majority": {model{fewer: 1}, []set{0b0111}, []set{0b1111}},
+		"locks without registrations":           {model{careless: true}, []set{0b0111}, []set{0b1111}},
+		"majorities that need not meet":         {model{}, []set{0b0111}, []set{0b1110}},
+		"one list of two, of three needed":      {model{}, []set{0b0011}, []set{0b1100}},
 	} {
 		if _, both := c.try(c.a, c.b); !both {
 			t.Errorf("%s: no state with two holders was found", name)

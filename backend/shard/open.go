@@ -17,10 +17,10 @@ func init() {
 	driver.Register("shard", func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
 }
 
-// Open makes a Backend of a URL; the package's comment tells its form. The members'
-// packages must be imported. Members that are down join when they can be reached, as long as
-// a majority is there; one that can never be a member, with a wrong password say, is an
-// error. The rest is as with New.
+// Open makes a Backend from a URL, whose form is in the package's comment. The members'
+// packages must be imported. If a majority of the members can be opened, those that are down
+// join later. A member that can never join, for a wrong password say, is an error. Otherwise
+// Open is like New.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
@@ -35,7 +35,7 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 const form = "URL: want shard:?member=NAME=URL&member=NAME=URL, each NAME=URL %-encoded"
 
 func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
-	members, urls, opts, err := readURL(u)
+	members, urls, opts, err := parseURL(u)
 	if err != nil {
 		return nil, err
 	}
@@ -50,8 +50,8 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	return b, nil
 }
 
-// readURL reads the members, with no backend yet, and their URLs.
-func readURL(u *url.URL) ([]Member, []string, *Options, error) {
+// parseURL returns the members, without backends yet, and their URLs.
+func parseURL(u *url.URL) ([]Member, []string, *Options, error) {
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("%w: URL: malformed query", driver.ErrInvalid)
@@ -79,7 +79,7 @@ func readURL(u *url.URL) ([]Member, []string, *Options, error) {
 	return members, urls, opts, p.Err()
 }
 
-// openAll opens the members at once. Stand-ins take the places of those that are down.
+// openAll opens all members at once. Lazy members replace those that are down.
 func openAll(ctx context.Context, members []Member, urls []string) error {
 	errs := make([]error, len(members))
 	var wg sync.WaitGroup
@@ -105,17 +105,17 @@ func openAll(ctx context.Context, members []Member, urls []string) error {
 	}
 	for i, err := range errs {
 		if err != nil {
-			members[i].Backend = standIn(members[i].Name, urls[i], caps, err)
+			members[i].Backend = lazyMember(members[i].Name, urls[i], caps, err)
 		}
 	}
 	return nil
 }
 
-// openTimeout is how long members have that are slow to be opened.
+// openTimeout bounds the opening of the members.
 const openTimeout = 5 * time.Second
 
-// standIn is a member that is down. It must be able to do what all others can.
-func standIn(name, url string, others []driver.Caps, err error) driver.Backend {
+// lazyMember returns a member that is opened later. It must be able to do what all others can.
+func lazyMember(name, url string, others []driver.Caps, err error) driver.Backend {
 	want := others[0]
 	for _, c := range others {
 		want = want.Intersect(c)

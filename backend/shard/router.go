@@ -5,68 +5,205 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/keyedmutex"
 )
 
-// ErrElsewhere is what Do answers for a key that another instance has.
+// ErrElsewhere is returned by Do for the keys of other instances.
 var ErrElsewhere = errors.New("shard: another instance has this key")
 
-// Router routes each key to one of several instances of a program, by the same hashing as
-// locks to members. Where all requests for a key come to the instance that has it, a mutex of
-// that process does instead of a distributed lock. It is safe for concurrent use.
+// Router routes each key to one of several instances of a program, by the same hashing that
+// places locks. Where all requests for a key reach its instance, a mutex of that process can
+// replace a distributed lock. It is safe for concurrent use.
 //
-// It is a calculation and not an agreement. Two processes with different lists of
-// instances, as during every deployment and every change of scale, can both believe to have a
-// key; so can an instance that was replaced and does not know it yet. Where that may do
-// harm keep a lock or a fence behind it: it then costs little, since it is rarely contended.
+// It is a calculation and not an agreement. Two processes with different lists of instances,
+// as during every deployment, can both believe they have a key. So can an instance that was
+// replaced and does not know it yet. Where that does harm, keep a lock or a fence behind it:
+// that is cheap, since the lock is rarely contended.
 type Router struct {
 	self      string
 	instances []string
 	seeds     []uint64
-	turns     keyedmutex.Turns[string]
+	mutex     keyedmutex.Mutex[string]
 }
 
-// NewRouter routes to the given instances; self is the one that this process is, or empty
-// for a process that only routes. Names must be the same in every process, and should be
-// stable, as those of a StatefulSet are, so that a restart moves no keys. The order does not
-// matter. ErrInvalid says what is wrong with the names.
+// NewRouter returns a Router for the given instances. self is the name of this process's
+// instance, or empty for a process that only routes. Names must be the same in every process,
+// and should be stable, like those of a StatefulSet, so that a restart moves no keys. Their order
+// does not matter. The error is ErrInvalid if names are empty or given twice.
 func NewRouter(self string, instances ...string) (*Router, error) {
-	o := &Router{self: self, instances: slices.Sorted(slices.Values(instances))}
+	r := &Router{self: self, instances: slices.Sorted(slices.Values(instances))}
 	switch {
 	case len(instances) == 0:
 		return nil, fmt.Errorf("%w: shard: no instances", driver.ErrInvalid)
-	case o.instances[0] == "":
+	case r.instances[0] == "":
 		return nil, fmt.Errorf("%w: shard: an instance has no name", driver.ErrInvalid)
-	case len(slices.Compact(slices.Clone(o.instances))) < len(instances):
-		return nil, fmt.Errorf("%w: shard: an instance is given twice: %q", driver.ErrInvalid, o.instances)
+	case len(slices.Compact(slices.Clone(r.instances))) < len(instances):
+		return nil, fmt.Errorf("%w: shard: an instance is given twice: %q", driver.ErrInvalid, r.instances)
 	case self != "" && !slices.Contains(instances, self):
-		return nil, fmt.Errorf("%w: shard: this instance, %q, is none of %q", driver.ErrInvalid, self, o.instances)
+		return nil, fmt.Errorf("%w: shard: this instance, %q, is none of %q", driver.ErrInvalid, self, r.instances)
 	}
-	for _, name := range o.instances {
-		o.seeds = append(o.seeds, hash(name))
+	for _, name := range r.instances {
+		r.seeds = append(r.seeds, hash(name))
 	}
-	return o, nil
+	return r, nil
 }
 
-// Of is the instance that has key.
-func (o *Router) Of(key string) string { return o.instances[pick(o.seeds, key)] }
+// Of returns the instance that has key.
+func (r *Router) Of(key string) string { return r.instances[pick(r.seeds, key)] }
 
 // Mine reports whether this instance has key.
-func (o *Router) Mine(key string) bool { return o.self != "" && o.Of(key) == o.self }
+func (r *Router) Mine(key string) bool { return r.self != "" && r.Of(key) == r.self }
 
-// Do calls f while no other Do of this Router runs for key. For a key of another instance
-// it answers ErrElsewhere and does not call f: pass the request on to Of(key). If ctx ends
-// while others have the key it answers the context's error. f's error is passed on.
-func (o *Router) Do(ctx context.Context, key string, f func(context.Context) error) error {
-	if !o.Mine(key) {
-		return fmt.Errorf("%w: %q has %s", ErrElsewhere, o.Of(key), driver.Quote(key))
+// Do calls f while no other Do of this Router runs for key, and returns f's error. For a key
+// of another instance it returns ErrElsewhere: pass the request on to Of(key). If ctx ends
+// while other calls have the key it returns the context's error.
+func (r *Router) Do(ctx context.Context, key string, f func(context.Context) error) error {
+	if !r.Mine(key) {
+		return fmt.Errorf("%w: %q has %s", ErrElsewhere, r.Of(key), driver.Quote(key))
 	}
-	leave, err := o.turns.Enter(ctx, key)
+	unlock, err := r.mutex.Lock(ctx, key)
 	if err != nil {
 		return fmt.Errorf("shard: waiting for key %s: %w", driver.Quote(key), err)
 	}
-	defer leave()
+	defer unlock()
 	return f(ctx)
+}
+
+// State says which of two lists has a member while the list changes.
+type State uint8
+
+// The states. A Joining member is not in the old list, which other processes may still
+// have. A Leaving member is not in the new one. While there are such members, a lock whose
+// member changes is taken at both, the old one first.
+const (
+	Staying State = iota
+	Joining
+	Leaving
+)
+
+type member struct {
+	driver.Backend
+	name  string
+	state State
+}
+
+// wrap adds the member's name to err.
+func (m *member) wrap(err error) error { return fmt.Errorf("shard: member %s: %w", m.name, err) }
+
+// renewOne renews one hold.
+func (m *member) renewOne(ctx context.Context, h driver.Hold) error {
+	if errs := m.Renew(ctx, []driver.Hold{h}); len(errs) == 1 {
+		return errs[0]
+	}
+	return errNoAnswer
+}
+
+var errNoAnswer = errors.New("the member gave no answer")
+
+// list is a list of members that locks are placed by.
+type list struct {
+	text    string // the names, which other processes compare
+	members []*member
+	seeds   []uint64
+}
+
+func newList(members []*member) *list {
+	l := &list{members: slices.Clone(members)}
+	// All processes need the same order, in which equal scores are decided.
+	slices.SortFunc(l.members, func(a, b *member) int { return strings.Compare(a.name, b.name) })
+	var names []string
+	for _, m := range l.members {
+		names = append(names, m.name)
+		l.seeds = append(l.seeds, hash(m.name))
+	}
+	l.text = strings.Join(names, ",")
+	return l
+}
+
+// member returns the member that has a name.
+func (l *list) member(name string) *member { return l.members[pick(l.seeds, name)] }
+
+// majority returns the number of members at which the list must be registered.
+func (l *list) majority() int { return len(l.members)/2 + 1 }
+
+// makeLists returns one list, or the old and the new one while members come or go.
+func makeLists(members []*member) ([]*list, error) {
+	var before, after []*member
+	for _, m := range members {
+		if m.state != Joining {
+			before = append(before, m)
+		}
+		if m.state != Leaving {
+			after = append(after, m)
+		}
+	}
+	switch {
+	case len(members) == 0:
+		return nil, fmt.Errorf("%w: shard: no members", driver.ErrInvalid)
+	case len(before) == 0:
+		return nil, fmt.Errorf("%w: shard: all members are joining: add those that other processes use now", driver.ErrInvalid)
+	case len(after) == 0:
+		return nil, fmt.Errorf("%w: shard: all members are leaving", driver.ErrInvalid)
+	case len(before) == len(members) && len(after) == len(members):
+		return []*list{newList(after)}, nil
+	}
+	return []*list{newList(before), newList(after)}, nil
+}
+
+// target has the members at which a name is locked. second is nil unless the name's member
+// changes.
+type target struct{ first, second *member }
+
+func targetOf(lists []*list, name string) target {
+	t := target{first: lists[0].member(name)}
+	if len(lists) == 2 {
+		if m := lists[1].member(name); m != t.first {
+			t.second = m
+		}
+	}
+	return t
+}
+
+// members returns one or two members.
+func (t target) members() []*member {
+	if t.second == nil {
+		return []*member{t.first}
+	}
+	return []*member{t.first, t.second}
+}
+
+// pick returns the index of the member that has a name: the one with the greatest score
+// (rendezvous or highest random weight hashing, Thaler and Ravishankar 1998). A new member
+// takes names from all others and moves no other name. When a member goes, the names of
+// the others stay. seeds are the hashes of the members' names; there is at least one.
+func pick(seeds []uint64, name string) int {
+	h, best := hash(name), 0
+	for i := range seeds {
+		if score(seeds[i], h) > score(seeds[best], h) {
+			best = i
+		}
+	}
+	return best
+}
+
+// score must never change: programs of different versions have to agree.
+func score(member, name uint64) uint64 { return mix(member ^ name) }
+
+// hash is FNV-1a, mixed.
+func hash(s string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return mix(h)
+}
+
+// mix is the finalizer of SplitMix64: each bit of x changes about half of the result's bits.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Every key has one instance, whoever is asked, and in whatever order the list is given.
+// Each key has one instance, in all processes and with any order of the list.
 func TestOwnerAgrees(t *testing.T) {
 	lists := [][]string{{"web-0", "web-1", "web-2"}, {"web-2", "web-0", "web-1"}, {"web-1", "web-2", "web-0"}}
 	for i := range 1000 {

@@ -8,7 +8,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// ErrUnsent of a member is passed on, unless the other member of two was sent something.
+// A member's ErrUnsent is passed on, unless something was sent to the other member.
 func TestUnsent(t *testing.T) {
 	for what, c := range map[string]struct {
 		list, down string

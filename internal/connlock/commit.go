@@ -19,7 +19,7 @@ func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx
 	if err != nil {
 		return err
 	}
-	leave, err := b.keyMutex.Enter(ctx, h.lock.Key)
+	leave, err := b.keyMutex.Lock(ctx, h.lock.Key)
 	if err != nil {
 		return b.wrapError("commit", h.lock.Name, err)
 	}

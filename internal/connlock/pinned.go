@@ -131,7 +131,7 @@ type Backend struct {
 	life     context.Context // ends with Close
 	stop     context.CancelFunc
 	tasks    sync.WaitGroup
-	keyMutex keyedmutex.Turns[string]
+	keyMutex keyedmutex.Mutex[string]
 
 	mu         sync.Mutex
 	closed     bool
@@ -223,7 +223,7 @@ func (b *Backend) withKey(ctx context.Context, key string, f func(context.Contex
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	leave, err := b.keyMutex.Enter(ctx, key)
+	leave, err := b.keyMutex.Lock(ctx, key)
 	if err != nil {
 		return err
 	}

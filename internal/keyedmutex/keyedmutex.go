@@ -1,4 +1,4 @@
-// Package keyedmutex lets callers who want the same key come one after the other.
+// Package keyedmutex has a mutex for each key.
 package keyedmutex
 
 import (
@@ -6,57 +6,57 @@ import (
 	"sync"
 )
 
-// Turns gives turns, for each key apart. The zero value is ready, and safe for concurrent
-// use. Keys that nobody wants take no room.
-type Turns[K comparable] struct {
-	mu sync.Mutex
-	m  map[K]*turn
+// Mutex is a set of mutexes, one for each key. The zero value is ready, and safe for
+// concurrent use. Unused keys take no memory.
+type Mutex[K comparable] struct {
+	mu   sync.Mutex
+	keys map[K]*key
 }
 
-type turn struct {
-	taken chan struct{} // holds a token while somebody has it
-	users int           // who have it or wait for it
+type key struct {
+	locked chan struct{} // holds a token while the key is locked
+	users  int           // calls that have it or wait for it
 }
 
-// Enter waits for the caller's turn, which leave ends; it is called once. If ctx ends first
-// its error is returned.
-func (t *Turns[K]) Enter(ctx context.Context, key K) (leave func(), err error) {
-	own := t.join(key)
+// Lock locks k, and returns the function that unlocks it, which is called once. If ctx ends
+// first it returns its error.
+func (m *Mutex[K]) Lock(ctx context.Context, k K) (unlock func(), err error) {
+	e := m.acquire(k)
 	select {
-	case own.taken <- struct{}{}:
-		return func() { <-own.taken; t.part(key, own) }, nil
+	case e.locked <- struct{}{}:
+		return func() { <-e.locked; m.release(k, e) }, nil
 	case <-ctx.Done():
-		t.part(key, own)
+		m.release(k, e)
 		return nil, ctx.Err()
 	}
 }
 
-// Len is how many keys somebody wants.
-func (t *Turns[K]) Len() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.m)
+// Len returns the number of keys in use.
+func (m *Mutex[K]) Len() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.keys)
 }
 
-func (t *Turns[K]) join(key K) *turn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	own := t.m[key]
-	if own == nil {
-		own = &turn{taken: make(chan struct{}, 1)}
-		if t.m == nil {
-			t.m = map[K]*turn{}
+func (m *Mutex[K]) acquire(k K) *key {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.keys[k]
+	if e == nil {
+		e = &key{locked: make(chan struct{}, 1)}
+		if m.keys == nil {
+			m.keys = map[K]*key{}
 		}
-		t.m[key] = own
+		m.keys[k] = e
 	}
-	own.users++
-	return own
+	e.users++
+	return e
 }
 
-func (t *Turns[K]) part(key K, own *turn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if own.users--; own.users == 0 {
-		delete(t.m, key)
+func (m *Mutex[K]) release(k K, e *key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e.users--; e.users == 0 {
+		delete(m.keys, k)
 	}
 }

@@ -29,7 +29,7 @@ type Backend struct {
 	dialect  Dialect
 	options  Options
 	notifier Notifier
-	changing keyedmutex.Turns[Key]
+	changing keyedmutex.Mutex[Key]
 	watchers watcherSet
 	rowWaits chan struct{} // has an entry for each renewal that waits for a row
 

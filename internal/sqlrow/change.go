@@ -29,7 +29,7 @@ type decision struct {
 // change reads name's row, lets decide change it, and writes it if nobody changed it in the
 // meantime; else it starts again. Callers of this process take turns.
 func (b *Backend) change(ctx context.Context, name string, decide func(*state) decision) error {
-	leave, err := b.changing.Enter(ctx, KeyOf(name))
+	leave, err := b.changing.Lock(ctx, KeyOf(name))
 	if err != nil {
 		return err
 	}

@@ -12,70 +12,52 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// State says in which of two lists a member is while the list changes.
-type State uint8
-
-// The states. A member that is Joining is not in the list that other processes may
-// still have, one that is Leaving not in the one they are to have. Where there is one of
-// either, each lock whose member changes is taken at both, the old one first.
-const (
-	Staying State = iota
-	Joining
-	Leaving
-)
-
 // Member is one of the backends that locks are spread over.
 type Member struct {
-	// Name places the locks: it has to be the same in every process and must not change
-	// when the member's address does. It consists of A-Z, a-z, 0-9, and . _ - and has at most 64.
+	// Name decides which locks the member has. It must be the same in every process, and must not
+	// change with the member's address. It has at most 64 of A-Z a-z 0-9 . _ -
 	Name string
 
 	Backend driver.Backend
 	State   State
 }
 
-// Options are how a Backend uses its members. The zero value is the default.
+// Options configure a Backend. The zero value means the defaults.
 type Options struct {
-	// Group is the name of those who share these locks. Groups with members in common may
-	// have different lists, and must not use the same lock names. At most 64 bytes of UTF-8
-	// without NUL. Default: none.
+	// Group names the processes that share these locks. Groups with common members may have
+	// different lists, and must not use the same lock names. It has at most 64 bytes of UTF-8
+	// without NUL. The default is empty.
 	Group string
 
-	// Record is for how long the list stays recorded at the members when a process dies
-	// without a Close, at least; it is twice the longest TTL in use if that is longer. Until
-	// then no process with another list is let in. At least 1 s. 0: one minute.
+	// Record is the TTL of the list's registration at each member, or twice the longest TTL of
+	// a lock in use if that is longer. After a process has died without Close, processes with
+	// another list are refused for that time. It is at least 1 s. Zero means one minute.
 	Record time.Duration
 }
 
 const (
 	defaultRecord = time.Minute
-	maxTTL        = 1 << 61
+	maxRecord     = 1 << 61
 )
 
-// reserved begins the names of the locks that record lists. A group's name follows.
+// reserved is the prefix of the locks that register lists. A group's name follows.
 const reserved = "distlock:shard:"
 
 // Backend spreads locks over its members. It is safe for concurrent use.
 type Backend struct {
-	members []*member
-	lists   []*list
-	caps    driver.Caps
-	roll    *roll
-	holds   holds
+	members    []*member
+	lists      []*list
+	caps       driver.Caps
+	membership *membership
+	owners     owners
 
-	life   context.Context // of what is done in the background
+	life   context.Context // of background tasks; ends with Close
 	end    context.CancelFunc
 	mu     sync.Mutex
 	closed bool
 	tasks  sync.WaitGroup
 	once   sync.Once
 	err    error // of closing the members
-}
-
-type member struct {
-	driver.Backend
-	name  string
-	state State
 }
 
 var (
@@ -85,13 +67,12 @@ var (
 	_ driver.Revoker   = (*Backend)(nil)
 )
 
-// New spreads locks over members. They are its own from then on: Close closes them. If
-// New fails they are still the caller's.
+// New spreads locks over members. Close closes them. If New fails, they remain the caller's.
 //
-// It records its list at the members, and needs a majority of them for that. If a process
-// with another list is seen it answers ErrInvalid, and names both lists.
+// New registers its list at the members, and needs a majority of them for that. If it finds a
+// process with another list it returns ErrInvalid with both lists.
 func New(ctx context.Context, members []Member, opts *Options) (*Backend, error) {
-	o, err := opts.settle()
+	o, err := opts.withDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -112,17 +93,17 @@ func New(ctx context.Context, members []Member, opts *Options) (*Backend, error)
 		return nil, err
 	}
 	b.life, b.end = context.WithCancel(context.Background())
-	b.roll = newRoll(reserved+o.Group, b.lists, b.members, b.record(o.Record))
-	b.roll.start()
-	if err := b.roll.first(ctx); err != nil {
-		b.roll.close(true)
+	b.membership = newMembership(reserved+o.Group, b.lists, b.members, b.registrationTTL(o.Record))
+	b.membership.start()
+	if err := b.membership.awaitFirst(ctx); err != nil {
+		b.membership.close(true)
 		b.end()
 		return nil, err
 	}
 	return b, nil
 }
 
-func (o *Options) settle() (Options, error) {
+func (o *Options) withDefaults() (Options, error) {
 	if o == nil {
 		o = &Options{}
 	}
@@ -130,7 +111,7 @@ func (o *Options) settle() (Options, error) {
 	if s.Record == 0 {
 		s.Record = defaultRecord
 	}
-	if s.Record < time.Second || s.Record > maxTTL {
+	if s.Record < time.Second || s.Record > maxRecord {
 		return s, fmt.Errorf("%w: shard: Record %v: want at least 1 s, or 0 for the default", driver.ErrInvalid, s.Record)
 	}
 	if len(s.Group) > 64 || !utf8.ValidString(s.Group) || strings.Contains(s.Group, "\x00") {
@@ -139,7 +120,7 @@ func (o *Options) settle() (Options, error) {
 	return s, nil
 }
 
-// checkNames wants words, each once: they stand in lists with commas.
+// checkNames returns ErrInvalid for names that are not unique, or can't be in a list with commas.
 func checkNames(members []*member) error {
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 	seen := map[string]bool{}
@@ -159,8 +140,8 @@ func checkNames(members []*member) error {
 	return nil
 }
 
-// record is how long entries live: within the members' bounds.
-func (b *Backend) record(d time.Duration) time.Duration {
+// registrationTTL returns d within the members' bounds.
+func (b *Backend) registrationTTL(d time.Duration) time.Duration {
 	for _, m := range b.members {
 		c := m.Caps()
 		d = min(max(d, c.MinTTL), c.Longest())
@@ -168,7 +149,7 @@ func (b *Backend) record(d time.Duration) time.Duration {
 	return d
 }
 
-// merge is what all members can do.
+// merge returns what all members can do.
 func (b *Backend) merge() (driver.Caps, error) {
 	c := b.members[0].Caps()
 	sessions := 0
@@ -179,13 +160,13 @@ func (b *Backend) merge() (driver.Caps, error) {
 			sessions++
 		}
 		if _, ok := m.Backend.(driver.Inspector); !ok || !own.Modes.Has(driver.Read) {
-			return c, fmt.Errorf("%w: shard: member %s (%s) has no shared locks that can be inspected, by which lists are recorded", driver.ErrUnsupported, m.name, own.Name)
+			return c, fmt.Errorf("%w: shard: member %s (%s) has no shared locks that can be inspected, which are needed to register lists", driver.ErrUnsupported, m.name, own.Name)
 		}
 	}
 	if err := b.checkSessions(sessions); err != nil {
 		return c, err
 	}
-	c.MaxTTL = c.Longest() / 2 // an entry lives for longer than any lock
+	c.MaxTTL = c.Longest() / 2 // a registration outlives every lock
 	if len(b.lists) == 2 {
 		c.Queueing, c.QueuedModes, c.SpanLife = driver.QueueNever, 0, 0
 		c.Fence = c.Fence && c.Floor
@@ -194,8 +175,8 @@ func (b *Backend) merge() (driver.Caps, error) {
 	return c, nil
 }
 
-// checkSessions refuses to mix what can't be mixed: of a hold that has a TTL nobody
-// expects that it lives on with a session.
+// checkSessions returns ErrUnsupported if some members' holds can only live with their
+// session: where others have TTLs, no caller expects that a hold outlives its own.
 func (b *Backend) checkSessions(sessions int) error {
 	if sessions == 0 || sessions == len(b.members) {
 		return nil
@@ -208,11 +189,11 @@ func (b *Backend) checkSessions(sessions int) error {
 	return nil
 }
 
-// Caps is what all members can do. While members join or leave there are no places in
-// line, and fences only where all members can raise theirs (Caps.Floor).
+// Caps returns what all members can do. While members join or leave there are no queues,
+// and fences only if all members can raise theirs (Caps.Floor).
 func (b *Backend) Caps() driver.Caps { return b.caps }
 
-// begin opens a call, unless the backend is closed; tasks.Done ends it.
+// begin starts a call unless the backend is closed. tasks.Done ends it.
 func (b *Backend) begin(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -226,15 +207,15 @@ func (b *Backend) begin(ctx context.Context) error {
 	return nil
 }
 
-// Close closes the members. The record of the list is taken away first if nothing is held;
-// else it stays until the holds have ended by themselves.
+// Close closes the members. If nothing is held it deregisters the list first. Otherwise the
+// registrations stay until the holds have ended by themselves.
 func (b *Backend) Close() error {
 	b.once.Do(func() {
 		b.mu.Lock()
 		b.closed = true
 		b.mu.Unlock()
 		b.end()
-		b.roll.close(!b.holds.any())
+		b.membership.close(!b.owners.any())
 		b.err = b.closeMembers()
 		b.tasks.Wait()
 	})
@@ -253,4 +234,70 @@ func (b *Backend) closeMembers() error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// targetOf returns the members at which a name is locked.
+func (b *Backend) targetOf(name string) target { return targetOf(b.lists, name) }
+
+// owners records how, and until when at most, this backend's Owners may hold. It never
+// decides whether a lock is held.
+type owners struct {
+	mu sync.Mutex
+	m  map[string]possibleHold
+}
+
+type possibleHold struct {
+	mode  driver.Mode
+	until time.Time
+}
+
+// add notes that owner may hold from now on.
+func (o *owners) add(owner string, mode driver.Mode, until time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.m == nil {
+		o.m = map[string]possibleHold{}
+	}
+	// Visiting two for each one added keeps those few that ended without a release.
+	visits, now := 2, time.Now()
+	for owner, h := range o.m {
+		if h.until.Before(now) {
+			delete(o.m, owner)
+		}
+		if visits--; visits == 0 {
+			break
+		}
+	}
+	if h := o.m[owner]; h.until.After(until) {
+		until = h.until // this request may be refused
+	}
+	o.m[owner] = possibleHold{mode, until}
+}
+
+func (o *owners) remove(owner string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.m, owner)
+}
+
+// mode returns the mode in which owner may hold; 0 if it can't.
+func (o *owners) mode(owner string) driver.Mode {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if h, ok := o.m[owner]; ok && time.Now().Before(h.until) {
+		return h.mode
+	}
+	return 0
+}
+
+// any reports whether an Owner may hold.
+func (o *owners) any() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, h := range o.m {
+		if time.Now().Before(h.until) {
+			return true
+		}
+	}
+	return false
 }
