@@ -13,7 +13,7 @@ import (
 
 // Bounds of the waiting loop.
 const (
-	maxWait     = time.Second           // a wait for a signal ends after about this
+	maxWait     = time.Second           // a wait for a signal ends after about this long
 	minRetry    = 50 * time.Millisecond // HeldError.Retry is not trusted below
 	defaultPoll = 10 * time.Millisecond
 	firstPause  = 20 * time.Millisecond // after an unknown answer, doubling to maxWait
@@ -26,13 +26,13 @@ type contender struct {
 	role
 	env         *env
 	queues      *queues
-	queue       *localQueue // nil for fair locks, which have a place of their own at the backend
+	queue       *localQueue // nil for fair locks, whose place is in the queue of the backend
 	s           *spec
 	op          string
 	ctx         context.Context
 	start       instant
-	once        bool // a try: one attempt, beside the line
-	toldWaiting bool // the observer knows
+	once        bool // one attempt, beside the queue
+	toldWaiting bool // the observer was told of the wait
 	unwatch     bool // the backend has no watch
 	round       int
 }
@@ -53,9 +53,8 @@ func (k *contender) giveUpWaiting(err error) error {
 	return err
 }
 
-// contend is the waiting loop: try, arm the watch, try again, wait, and so on. The
-// attempt that succeeds is a fresh grant, anchored before its own call: nothing is
-// inferred from having been next in line.
+// contend is the waiting loop: try, arm the watch, try again, wait, and so on. Trust in a grant
+// starts before the call that brought it, and is never inferred from a place in the queue.
 func (k *contender) contend() (*Lease, error) {
 	k.env.tasks.Begin()
 	defer k.env.tasks.End()
@@ -135,15 +134,14 @@ func (k *contender) attempt() (*Lease, error) {
 	return k.granted(news, start, now, grant)
 }
 
-// giveBack gives back a hold that was to be handed on, since the re-fence showed
-// that somebody elsewhere stands in line. Its Owner asks no more: a release without an
-// answer may land late.
+// giveBack releases a hold that was to be handed off, since the re-fence showed that another process
+// has a place in the queue. Its Owner is not used again: a release without an answer may arrive late.
 func (k *contender) giveBack() error {
 	k.drop()
 	return &HeldError{}
 }
 
-// request is what the backend is asked for.
+// request returns the next request to the backend.
 func (k *contender) request(onLost func()) driver.Request {
 	r := driver.Request{
 		Hold:  driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.terms.TTL},
@@ -161,13 +159,13 @@ func (k *contender) request(onLost func()) driver.Request {
 	return r
 }
 
-// takesPlace reports whether a refused attempt leaves a place in line.
+// takesPlace reports whether a refused attempt leaves a place in the queue of the backend.
 func (k *contender) takesPlace() bool {
 	line := k.env.caps.QueueingOf(k.s.mode)
 	return !k.once && (line == driver.QueueAlways || line == driver.QueueOnRequest && k.s.fair)
 }
 
-// granted makes the lease, and gives the role free.
+// granted makes the lease and ends the role.
 func (k *contender) granted(news *holdSignal, start, now instant, grant driver.Grant) (*Lease, error) {
 	h := &hold{
 		env: k.env, s: k.s, sh: k.queues.shard(k.s.name), owner: k.owner, mode: k.s.mode,
@@ -194,7 +192,7 @@ func (k *contender) granted(news *holdSignal, start, now instant, grant driver.G
 	return lease, nil
 }
 
-// enterQueue enters a new hold at the gate.
+// enterQueue makes the queue know a new hold.
 func (k *contender) enterQueue(h *hold, rtt time.Duration) {
 	if k.queue == nil {
 		return
@@ -216,7 +214,7 @@ func (k *contender) enterQueue(h *hold, rtt time.Duration) {
 	g.promote()
 }
 
-// recordAnswer remembers what an attempt was answered.
+// recordAnswer records the answer to an attempt.
 func (k *contender) recordAnswer(err error) {
 	held := errors.Is(err, ErrHeld)
 	if held {
@@ -241,8 +239,8 @@ func (k *contender) recordAnswer(err error) {
 	}
 }
 
-// arm arms the watch and reports whether it did so just now: then what happened
-// before it was armed must be looked at by another attempt.
+// arm arms the watch. It reports whether it did so just now: then another attempt has to find out
+// what happened before the watch was armed.
 func (k *contender) arm() bool {
 	w, ok := k.env.backend.(driver.Watcher)
 	if !ok || k.watch != nil || k.unwatch || k.last != nil && !errors.Is(k.last, ErrHeld) {
@@ -258,7 +256,7 @@ func (k *contender) arm() bool {
 		k.unwatch = true
 		return false
 	}
-	// A backend that waits natively may take the lock for this Owner from now on.
+	// From now on a backend that waits natively may take the lock for this Owner.
 	k.unknown = k.unknown || !errors.Is(err, driver.ErrUnsent)
 	if err != nil {
 		return false
@@ -267,7 +265,7 @@ func (k *contender) arm() bool {
 	return true
 }
 
-// bound is how long to wait for a signal before the next attempt.
+// bound returns how long to wait for a signal before the next attempt.
 func (k *contender) bound() time.Duration {
 	held := (*HeldError)(nil)
 	if !errors.As(k.last, &held) {
@@ -278,7 +276,7 @@ func (k *contender) bound() time.Duration {
 		d = k.pollPause()
 	}
 	if k.takesPlace() {
-		// The place in line lives for a TTL after the last attempt.
+		// The place in the queue lives for a TTL after the last attempt.
 		d = min(d, k.s.terms.TTL/5)
 	}
 	d = wait.Jitter(d)
@@ -296,7 +294,7 @@ func (k *contender) pollPause() time.Duration {
 	return wait.Backoff(k.round/2, poll, 16*poll)
 }
 
-// pause waits for a signal, for d, or for the end of it all.
+// pause waits for a signal, but no longer than d.
 func (k *contender) pause(d time.Duration) error {
 	var ready <-chan struct{}
 	if k.watch != nil {
@@ -315,13 +313,13 @@ func (k *contender) pause(d time.Duration) error {
 	return nil
 }
 
-// leave ends the contender without a lease: the role passes on.
+// leave ends the contender without a lease, and passes its role on.
 func (k *contender) leave(err error) error {
 	k.pass()
 	return k.giveUpWaiting(err)
 }
 
-// pass gives the role to the next in line, or gives it up.
+// pass gives the role to the next waiter, or ends it.
 func (k *contender) pass() {
 	g := k.queue
 	if g == nil || k.once {
@@ -363,7 +361,7 @@ func (k *contender) drop() {
 	k.role = role{}
 }
 
-// enqueue waits for a lease or for the role of the contender.
+// enqueue waits in the queue for a lease or for the role of the contender.
 func (k *contender) enqueue() (*Lease, error) {
 	sh := k.queues.shard(k.s.name)
 	sh.mu.Lock()
@@ -386,8 +384,8 @@ func (k *contender) enqueue() (*Lease, error) {
 	return k.await(w)
 }
 
-// tryThenEnqueue asks beside the line and stands in it only if refused: holds that
-// share need no order among themselves.
+// tryThenEnqueue makes one attempt beside the queue, and enters the queue if that is refused: shared
+// holds need no order among themselves.
 func (k *contender) tryThenEnqueue() (*Lease, error) {
 	k.once = true
 	lease, err := k.contend()
@@ -403,7 +401,7 @@ func (k *contender) tryThenEnqueue() (*Lease, error) {
 	return k.await(w)
 }
 
-// join takes the last place in g's line. sh.mu is held.
+// join takes the last place in g. sh.mu is held.
 func (k *contender) join(g *localQueue) *waiter {
 	k.queue = g
 	w := g.sh.waiter(k.ctx, k.s)
@@ -411,11 +409,11 @@ func (k *contender) join(g *localQueue) *waiter {
 	return w
 }
 
-// await takes what is delivered to w, or leaves the line when ctx ends.
+// await receives what is delivered to w, or leaves the queue when ctx ends.
 func (k *contender) await(w *waiter) (*Lease, error) {
 	k.tellWaiting()
 	if k.env.isClosed() {
-		// Close may have looked at the line before w stood in it.
+		// Close may have emptied the queue before w joined it.
 		return nil, k.leaveQueue(w, fail(k.op, k.s.name, ErrClosed))
 	}
 	var d delivery
@@ -430,7 +428,7 @@ func (k *contender) await(w *waiter) (*Lease, error) {
 	return k.receive(d)
 }
 
-// receive goes on with what was delivered. Whoever's ctx has ended declines.
+// receive goes on with what was delivered, or declines it if ctx has ended.
 func (k *contender) receive(d delivery) (*Lease, error) {
 	switch {
 	case d.err != nil:
@@ -445,11 +443,11 @@ func (k *contender) receive(d delivery) (*Lease, error) {
 		return d.lease, nil
 	}
 	k.role = d.role
-	defer k.env.tasks.End() // begun by whoever delivered it
+	defer k.env.tasks.End() // begun with the delivery
 	return k.contend()
 }
 
-// leaveQueue leaves without a trace, also if something was delivered meanwhile.
+// leaveQueue leaves the queue. It declines what was delivered meanwhile.
 func (k *contender) leaveQueue(w *waiter, err error) error {
 	sh := k.queue.sh
 	sh.mu.Lock()
@@ -473,7 +471,7 @@ func (k *contender) leaveQueue(w *waiter, err error) error {
 	return k.giveUpWaiting(err)
 }
 
-// decline passes on what was delivered to someone who has gone.
+// decline passes on what was delivered to a caller that has given up.
 func (k *contender) decline(d delivery) {
 	switch {
 	case d.err != nil:
@@ -481,7 +479,7 @@ func (k *contender) decline(d delivery) {
 		k.env.tasks.Begin()
 		go func() {
 			defer k.env.tasks.End()
-			// Its error, if any, is told to the observer.
+			// The observer gets its error.
 			_ = d.lease.Unlock(k.ctx)
 		}()
 	default:

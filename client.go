@@ -18,8 +18,8 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// Client makes locks on one backend. It is safe for concurrent use; a program
-// needs one per backend.
+// Client makes locks on one backend. It is safe for concurrent use. A program needs one per
+// backend.
 type Client struct {
 	env
 	queues  queues
@@ -104,7 +104,7 @@ func (c *Client) fillOptions() error {
 	return probe.checkTimes(c.caps)
 }
 
-// processMeta is meta with what identifies this process.
+// processMeta returns meta with what identifies this process.
 func processMeta(meta map[string]string) map[string]string {
 	m := map[string]string{"pid": strconv.Itoa(os.Getpid()), "program": filepath.Base(os.Args[0])}
 	if host, err := os.Hostname(); err == nil {
@@ -114,7 +114,7 @@ func processMeta(meta map[string]string) map[string]string {
 	return m
 }
 
-// newSpec is the client's defaults changed by opts.
+// newSpec returns the client's defaults, changed by opts.
 func (c *Client) newSpec(name string, mode Mode, limit int, opts []LockOption) *spec {
 	s := &spec{
 		name: name, mode: mode, limit: limit,
@@ -142,13 +142,13 @@ func (c *Client) newSpec(name string, mode Mode, limit int, opts []LockOption) *
 	return s
 }
 
-// Caps says what the client's backend can do.
+// Caps returns what the client's backend can do.
 func (c *Client) Caps() driver.Caps { return c.caps }
 
-// Close ends the client: waiting calls return ErrClosed, every lease's context is
-// cancelled with that cause, every hold is released, and the backend is closed. It
-// is bounded by a few CallTimeouts; the error says if something could not be released
-// by then: it ends with its TTL. Calling it again returns the same.
+// Close ends the client: waiting calls return ErrClosed, every lease's context is cancelled with
+// that cause, every hold is released, and the backend is closed. Close takes a few CallTimeouts at
+// most. Its error says what could not be released by then; that ends with its TTL. Another call
+// returns the same.
 func (c *Client) Close() error {
 	c.closing.Do(func() {
 		close(c.done)
@@ -183,8 +183,8 @@ func (c *Client) shutdown() error {
 	return nil
 }
 
-// releaseAll ends and releases every hold, many at a time, and returns how many were left when
-// ctx ended. Those that get no answer soon are asked for once more when all others are released.
+// releaseAll ends and releases every hold, many at a time, and returns how many were left when ctx
+// ended. It calls the backend once more for the holds without an answer, after all others.
 func (c *Client) releaseAll(ctx context.Context) int {
 	silent := failing(c.watchdog.Close(), func(h renew.Holder) bool { return h.(*hold).closeDown(ctx) })
 	return len(failing(silent, func(h renew.Holder) bool {
@@ -193,7 +193,7 @@ func (c *Client) releaseAll(ctx context.Context) int {
 	}))
 }
 
-// failing calls f for all holds, many at a time, and returns those for which it was false.
+// failing calls f for all holds, many at a time, and returns the holds for which it was false.
 func failing(holds []renew.Holder, f func(renew.Holder) bool) (left []renew.Holder) {
 	work := make(chan renew.Holder)
 	var wg sync.WaitGroup

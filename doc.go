@@ -5,7 +5,7 @@
 //	defer locks.Close()
 //
 //	err = locks.Mutex("order:555").Do(ctx, func(ctx context.Context) error {
-//		// ctx ends, with cause distlock.ErrLost, before the lock can belong to someone else
+//		// ctx ends, with cause distlock.ErrLost, before another process can hold the lock
 //		return stock.Deduct(ctx, sku, distlock.Fence(ctx))
 //	})
 //
@@ -15,35 +15,31 @@
 //
 // # What is promised
 //
-// A lease ends in one of two ways. Unlock ends it. Or it is lost: its backend says
-// so, or it could not be renewed until its deadline, which is counted from before
-// the last successful request and lies a margin before the backend's TTL. Either
-// way the lease's context ends, with the reason as its cause, before the backend
-// gives the lock to another.
+// A lease ends by Unlock, or it is lost: its backend says so, or it could not be renewed until its
+// deadline. The deadline is counted from before the last successful request, and lies a margin before
+// the end of the backend's TTL. In both cases the lease's context ends, with the reason as its cause,
+// before the backend grants the lock to another Owner.
 //
 // Every lease has a fence, a number greater than those of all leases before it.
 // Only a holder releases its lock. A process that dies loses its locks when their
-// TTL is over. A wait is woken by the release where the coordinator can push, and
-// in any case bounded. An answer that was lost counts as unknown: the same request
-// is repeated, or what it may have taken is released.
+// TTL is over. Where the coordinator can push, the release wakes a waiter; elsewhere a waiter polls. If
+// an answer is lost, the outcome is unknown: the same request is repeated, or what it may have taken is
+// released.
 //
 // # What is not
 //
-// No lock can stop a program that is paused, in the middle of a write, for longer
-// than its TTL: its context ends in time and the program does not see it. Whoever
-// must be safe from that gives the fence to what it writes to, with the first read
-// or before, and has smaller fences refused there.
+// No lock can stop a program that is paused for longer than its TTL in the middle of a write: its
+// context ends in time, but the program does not see it. To be protected against that, pass the fence
+// to the storage with, or before, the first read, and let it reject smaller fences.
 //
-// What a coordinator forgets it can't protect: a Redis that loses its memory gives
-// a held lock away. Fences go on increasing even then. docs/guarantees.md has the
-// whole table, backend by failure.
+// A coordinator that forgets can't protect: a Redis that loses its memory grants a held lock again.
+// Fences go on increasing even then. docs/guarantees.md has the whole table, backend by failure.
 //
 // # Many goroutines
 //
-// However many goroutines of a process want one lock, one of them talks to the
-// backend. A lock that is released while others of the process wait is handed on to
-// the next, first come first served, under the next of the fences that the grant
-// reserved, for the price of a channel send. That is bounded by count and by time
-// ([Options]), then the lock goes back to where other processes wait. All leases of
-// a client are renewed by one timer, in batches.
+// However many goroutines of a process want one lock, one of them talks to the backend. A lock that
+// is released while others of the process wait is handed off to the next one, first come first served,
+// under the next of the fences that the grant reserved, for the price of a channel send. That is bounded
+// by count and by time ([Options]); then the lock is released to the backend, where other processes
+// wait. All leases of a client are renewed by one timer, in batches.
 package distlock

@@ -34,7 +34,7 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 	}
 	claim.Settle(0, 0)
 	if driver.Final(err) {
-		return err // nothing was changed
+		return err // nothing has changed
 	}
 	err = cmp.Or(err, ErrLost)
 	h.Lose(err, true)
@@ -49,8 +49,7 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 	return err
 }
 
-// beginDowngrade claims the hold for a downgrade: until turned it is neither handed on nor
-// entered for writing.
+// beginDowngrade keeps the hold, until endDowngrade, from being handed off or entered for writing.
 func (h *hold) beginDowngrade(l *Lease) error {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
@@ -81,7 +80,7 @@ func (h *hold) requestDowngrade(ctx context.Context) (start instant, grant drive
 		start = h.env.now()
 		grant, err = h.env.backend.Acquire(ctx, r)
 		if errors.Is(err, ErrHeld) {
-			// Nobody else can hold beside a writer. A grant after this would be a new hold.
+			// No other Owner can hold beside a writer. A grant after this would be a new hold.
 			return fmt.Errorf("%w: %v", ErrLost, err)
 		}
 		return err
@@ -89,15 +88,15 @@ func (h *hold) requestDowngrade(ctx context.Context) (start instant, grant drive
 	return start, grant, err
 }
 
-// mayBeBack notes that a hold that was lost as a fact may have been granted anew by a downgrade.
+// mayBeBack records that a downgrade may have granted anew what was lost as a fact.
 func (h *hold) mayBeBack() {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
 	h.mayRemain = h.mayRemain || h.gone
 }
 
-// becomeReader makes the hold one for reading and leaves the gate, so that other
-// readers come in beside it. It reports false if the hold ended meanwhile.
+// becomeReader makes the hold one for reading. It leaves the queue, so that other readers can be
+// granted beside it. It reports false if the hold ended meanwhile.
 func (h *hold) becomeReader(l *Lease, grant driver.Grant) bool {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()

@@ -35,8 +35,8 @@ type env struct {
 	life context.Context // of renewals; ends with Close
 }
 
-// now is the monotonic time since the client was made. Trust in holds is reckoned
-// in it and in nothing else.
+// now returns the monotonic time since the client was made. Trust in holds is computed in it and in
+// nothing else.
 func (e *env) now() time.Duration { return time.Since(e.base) }
 
 func (e *env) isClosed() bool {
@@ -48,7 +48,7 @@ func (e *env) isClosed() bool {
 	}
 }
 
-// tasks counts what Close has to wait for.
+// tasks counts what Close waits for.
 type tasks struct {
 	n    atomic.Int64
 	idle wait.Signal
@@ -62,7 +62,7 @@ func (t *tasks) End() {
 	}
 }
 
-// wait waits until there are none, or ctx ends: then it reports false.
+// wait waits until there are none. It reports false if ctx ends first.
 func (t *tasks) wait(ctx context.Context) bool {
 	for t.n.Load() > 0 {
 		select {
@@ -122,9 +122,9 @@ func (d *delays) hurry() {
 	}
 }
 
-// calls makes the contexts that bound calls to the backend. A context with a timer
-// of its own for each call costs more than the rest of an uncontended lock in this
-// package, so calls that begin at about the same time share one.
+// calls makes the contexts that bound calls to the backend. A context with a timer of its own for
+// each call costs more than the rest of an uncontended lock in this package, so calls that begin at
+// about the same time share one.
 type calls struct {
 	timeout time.Duration
 
@@ -134,8 +134,8 @@ type calls struct {
 	until  time.Time // when shared gets too short for new calls
 }
 
-// context is parent, bounded by d. The caller must call the function when the call
-// is over.
+// context returns a child of parent that is bounded by d. The caller calls the function once the
+// call is over.
 func (c *calls) context(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if parent.Done() != nil || d != c.timeout {
 		return context.WithTimeout(parent, d)
@@ -143,7 +143,7 @@ func (c *calls) context(parent context.Context, d time.Duration) (context.Contex
 	return &call{c.slot(), parent}, func() {}
 }
 
-// slot is a context that ends in between three quarters of the timeout and all of it.
+// slot returns a context that ends after between three quarters of the timeout and all of it.
 func (c *calls) slot() context.Context {
 	now := time.Now()
 	c.mu.Lock()
@@ -156,7 +156,7 @@ func (c *calls) slot() context.Context {
 	return c.shared
 }
 
-// close ends the calls that are still under way, when the backend is closed.
+// close ends the calls in flight when the backend is closed.
 func (c *calls) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,8 +171,8 @@ type call struct {
 	values context.Context
 }
 
-// Value asks the shared context first, which has nothing but what package context
-// looks for to make children of it cheap.
+// Value looks in the shared context first, which has only what package context looks for to make
+// cheap children of it.
 func (c *call) Value(key any) any {
 	if v := c.Context.Value(key); v != nil {
 		return v

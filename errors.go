@@ -9,27 +9,26 @@ import (
 )
 
 // The kinds of errors. Every error of this package is an *Error of one of these
-// kinds; compare with errors.Is. The last column answers "may I be holding it?".
+// kinds; compare with errors.Is.
 var (
-	// ErrHeld: someone else holds the lock. Try again later. No. The holder and the
-	// time left, as far as they are known, are in a *HeldError (errors.As).
+	// ErrHeld: another Owner holds the lock, and the caller does not. Try again later. The holder and
+	// the time left, as far as they are known, are in a *HeldError (errors.As).
 	ErrHeld = driver.ErrHeld
 
-	// ErrLost: the lock was held and no longer certainly is. Stop and take it anew.
-	// Treat as no.
+	// ErrLost: the lock was held, and it is not certain any more. Stop the work and lock again.
 	ErrLost = driver.ErrLost
 
-	// ErrUnavailable: the backend could not be asked, or its answer was lost. Try
-	// again. Not known; what may have been taken is released in the background.
+	// ErrUnavailable: the backend could not be reached, or its answer was lost. Try again. A lock
+	// that may have been taken is released in the background.
 	ErrUnavailable = errors.New("distlock: backend unavailable")
 
-	// ErrUnsupported: this backend can't. No.
+	// ErrUnsupported: this backend can't. Nothing was taken.
 	ErrUnsupported = driver.ErrUnsupported
 
-	// ErrInvalid: a bad name, option or URL. No.
+	// ErrInvalid: a bad name, option or URL. Nothing was taken.
 	ErrInvalid = driver.ErrInvalid
 
-	// ErrClosed: the client is closed. No.
+	// ErrClosed: the client is closed. Nothing was taken.
 	ErrClosed = driver.ErrClosed
 
 	// ErrReleased is the cause of a lease's context that ended by Unlock, and what
@@ -37,8 +36,7 @@ var (
 	ErrReleased = errors.New("distlock: lock released")
 )
 
-// HeldError tells who is in the way and when time alone may clear it. It matches
-// ErrHeld.
+// HeldError says who holds the lock, and when time alone may free it. It matches ErrHeld.
 type HeldError = driver.HeldError
 
 // Error is what every call of this package returns when it fails. errors.Is finds
@@ -48,7 +46,7 @@ type Error struct {
 	Op   string // "lock", "trylock", "unlock", "renew", "extend", …
 	Name string // of the lock; empty if the call had none
 	Kind error  // one of the variables above; nil if a context ended before anything was asked
-	Err  error  // what is known beyond, or nil
+	Err  error  // more details, or nil
 }
 
 // Error is one line: operation, name, kind and cause.
@@ -89,7 +87,7 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
-// fail wraps what a driver said into an *Error of the right kind.
+// fail wraps the error of a driver into an *Error of the right kind.
 func fail(op, name string, err error) *Error {
 	return &Error{Op: op, Name: name, Kind: kindOf(err), Err: err}
 }
@@ -103,8 +101,8 @@ func kindOf(err error) error {
 	return ErrUnavailable
 }
 
-// cutShort is the error of a wait that ended with its context: it matches the
-// context's error, its cause, and the last answer.
+// cutShort returns the error of a wait that ended with its context. It matches the context's error,
+// its cause, and the last answer.
 func cutShort(op, name string, ctx context.Context, last error) error {
 	why := whyDone(ctx)
 	if last == nil {
@@ -113,7 +111,7 @@ func cutShort(op, name string, ctx context.Context, last error) error {
 	return &Error{Op: op, Name: name, Kind: kindOf(last), Err: &pair{why, last, "%s while waiting: %s"}}
 }
 
-// whyDone is the error of a context that has ended, with its cause if that says more.
+// whyDone returns the error of a context that has ended, with its cause if that says more.
 func whyDone(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {

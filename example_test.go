@@ -26,7 +26,7 @@ func ExampleMutex_Do() {
 	defer locks.Close()
 	stock := 1
 	err := locks.Mutex("order:555").Do(context.Background(), func(ctx context.Context) error {
-		// ctx ends, with cause distlock.ErrLost, before the lock can belong to someone else.
+		// ctx ends, with cause distlock.ErrLost, before another process can hold the lock.
 		stock--
 		fmt.Println("fenced:", distlock.Fence(ctx) > 0)
 		return nil

@@ -16,8 +16,8 @@ import (
 
 var errBroken = errors.New("it was broken")
 
-// hold is what one Owner holds at the backend. It is renewed and released as one;
-// leases come and go on it by hand-off and re-entry.
+// hold is what one Owner holds at the backend. It is renewed and released as one. Leases come and
+// go on it by hand-off and re-entry.
 type hold struct {
 	env   *env
 	s     *spec
@@ -25,25 +25,25 @@ type hold struct {
 	owner string
 
 	// Guarded by sh.mu.
-	queue        *localQueue // whose local hold it is; nil for shared, counted and fair holds
+	queue        *localQueue // which knows it; nil for shared, counted and fair holds
 	mode         Mode
 	lease        *Lease   // the present one
 	nested       []*Lease // re-entered ones
-	since        instant  // when the present lease got it
+	since        instant  // when the present lease began
 	streak       handoffStreak
 	next         uint64  // the next fence of the span
 	last         uint64  // the last fence of the span
-	queueKnownAt instant // when the backend said whether others stand in line there
-	queued       bool    // they do
-	downgrading  bool    // a downgrade is under way
-	revoked      bool    // somebody asked for the lock
+	queueKnownAt instant // when the backend said whether its queue is empty
+	queued       bool    // its queue is not empty
+	downgrading  bool    // a downgrade is in progress
+	revoked      bool    // its release was requested
 	ended        bool    // released, lost, or passed on for a re-fence
 	halfway      bool    // it ended during a downgrade: it may be a reader's at the backend
 	gone         bool    // lost as a fact
-	mayRemain    bool    // lost on doubt: the backend may still have it
-	regranted    bool    // as a reader: news may be of the time before
+	mayRemain    bool    // lost without proof: the backend may still have it
+	regranted    bool    // as a reader: a signal may be about the time before
 
-	longestTTL atomic.Int64 // the greatest TTL that the backend was asked for; raised under sh.mu
+	longestTTL atomic.Int64 // the greatest TTL of a request; raised under sh.mu
 	life       renew.Hold
 }
 
@@ -53,11 +53,11 @@ type handoffStreak struct {
 	count int
 }
 
-// requestedTTL is the greatest TTL that the backend was asked for, and may still keep.
+// requestedTTL returns the greatest TTL of a request, which the backend may still keep.
 func (h *hold) requestedTTL() time.Duration { return time.Duration(h.longestTTL.Load()) }
 
-// requestTTL notes that the backend is going to be asked for ttl, so that the hold is not handed on
-// to a lease that is to leave less. It fails if l does not hold any more.
+// requestTTL records that ttl is going to be requested, so that the hold is not handed off to a
+// lease with a shorter one. It fails if l does not hold any more.
 func (h *hold) requestTTL(l *Lease, ttl time.Duration) error {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
@@ -68,13 +68,13 @@ func (h *hold) requestTTL(l *Lease, ttl time.Duration) error {
 	return nil
 }
 
-// Request names the hold to the backend. Its mode changes under a claim only, when nothing else
-// is asked for it.
+// Request returns the hold as the backend knows it. Its mode changes only under a claim, when there
+// is no other request for it.
 func (h *hold) Request(ttl time.Duration) driver.Hold {
 	return driver.Hold{Name: h.s.name, Owner: h.owner, Mode: h.mode, TTL: ttl}
 }
 
-// remains is what a hold that has ended may have left at the backend.
+// remains returns what a hold that has ended may have left at the backend.
 func (h *hold) remains() driver.Hold {
 	r := h.Request(h.requestedTTL())
 	if h.halfway {
@@ -86,7 +86,8 @@ func (h *hold) remains() driver.Hold {
 // markEnded marks the hold as ended. sh.mu is held.
 func (h *hold) markEnded() { h.ended, h.halfway = true, h.downgrading }
 
-// queueUnknown: others may stand in line by now. sh.mu is held.
+// queueUnknown reports whether waiters may have entered the queue of the backend by now. sh.mu is
+// held.
 func (h *hold) queueUnknown(now instant) bool {
 	return h.env.caps.QueueingOf(h.mode) != driver.QueueNever && now-h.queueKnownAt >= h.env.caps.SpanLife
 }
@@ -101,7 +102,7 @@ func (h *hold) newLease(ctx context.Context, now instant) *Lease {
 	return h.lease.forUser()
 }
 
-// unlock ends one lease's part in the hold: the last one hands it on or releases it.
+// unlock ends one lease's part in the hold. The last one hands the hold off or releases it.
 func (h *hold) unlock(ctx context.Context, l *Lease) error {
 	h.sh.mu.Lock()
 	if h.ended {
@@ -130,14 +131,14 @@ func (h *hold) unlock(ctx context.Context, l *Lease) error {
 	ctx, cancel := h.env.calls.context(context.WithoutCancel(ctx), h.s.terms.CallTimeout)
 	defer cancel()
 	err := h.giveUp(ctx)
-	h.leaveQueueLocking()
+	h.endLocally()
 	event.Err = err
 	emit(h.env.observer.Released, event)
 	return err
 }
 
-// stillEntered takes l from the leases on the hold and reports whether others are
-// left. sh.mu is held.
+// stillEntered removes l from the leases on the hold, and reports whether others are left. sh.mu is
+// held.
 func (h *hold) stillEntered(l *Lease) bool {
 	if h.lease == l {
 		h.lease = nil
@@ -155,14 +156,14 @@ func (h *hold) event(l *Lease, now instant) Event {
 	return Event{Name: h.s.name, Mode: h.mode, Owner: h.owner, Fence: l.Fence(), Held: now - h.since}
 }
 
-// leaveQueueLocking lets the gate's next waiter try at the backend.
-func (h *hold) leaveQueueLocking() {
+// endLocally lets the next waiter of this process become the contender.
+func (h *hold) endLocally() {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
 	h.leaveQueue()
 }
 
-// leaveQueue is vacate with sh.mu held.
+// leaveQueue is endLocally with sh.mu held.
 func (h *hold) leaveQueue() {
 	if h.queue == nil {
 		return
@@ -177,9 +178,9 @@ func (h *hold) leaveQueue() {
 	h.queue.promote()
 }
 
-// giveUp stops the renewal, waits for one in flight, and releases the hold or lets
-// it end by MinHold, all within ctx. Where a session would end it sooner, it is renewed
-// and released later instead.
+// giveUp stops the renewal, waits for one in flight, and releases the hold or lets it end by
+// MinHold, all within ctx. Where a session would end the hold sooner, giveUp goes on renewing it,
+// and it is released later.
 func (h *hold) giveUp(ctx context.Context) error {
 	if rest := h.minHoldLeft(); rest > 0 && h.env.caps.Session {
 		h.env.watchdog.Keep(&h.life)
@@ -196,10 +197,10 @@ func (h *hold) giveUp(ctx context.Context) error {
 	return h.release(ctx)
 }
 
-// minHoldLeft is how long the hold has to be kept for MinHold.
+// minHoldLeft returns how long the hold has to be kept for MinHold.
 func (h *hold) minHoldLeft() time.Duration { return h.since + h.s.minHold - h.env.now() }
 
-// releaseKept ends what was kept for MinHold.
+// releaseKept releases a hold that was kept for MinHold.
 func (h *hold) releaseKept() {
 	h.env.watchdog.Forget(&h.life)
 	h.env.releaser.Add(h.remains(), h.env.watchdog.InFlight(&h.life))
@@ -238,8 +239,7 @@ func (h *hold) release(ctx context.Context) error {
 	return fail("unlock", h.s.name, err)
 }
 
-// endIn lets the hold end by itself after d, so that it does also if this process
-// ends first.
+// endIn lets the hold end by itself after d, also if this process ends before.
 func (h *hold) endIn(ctx context.Context, d time.Duration) error {
 	last := h.remains()
 	last.TTL, last.Shorten = max(d, h.env.caps.MinTTL), true
@@ -247,7 +247,7 @@ func (h *hold) endIn(ctx context.Context, d time.Duration) error {
 	err := h.retry(ctx, 4, func() error { return renew.Answer(h.env.backend.Renew(ctx, holds), 0) })
 	if err == nil {
 		if h.requestedTTL() > h.s.terms.TTL {
-			h.releaseLater() // an Extend without an answer may land after this
+			h.releaseLater() // an Extend without an answer may arrive after this
 		}
 		return nil
 	}
@@ -257,7 +257,7 @@ func (h *hold) endIn(ctx context.Context, d time.Duration) error {
 	return fail("unlock", h.s.name, err)
 }
 
-// retry calls f until it is answered, some times within ctx.
+// retry calls f until it is answered, but not more often than tries, and only within ctx.
 func (h *hold) retry(ctx context.Context, tries int, f func() error) error {
 	for try := 0; ; try++ {
 		err := f()
@@ -270,23 +270,23 @@ func (h *hold) retry(ctx context.Context, tries int, f func() error) error {
 	}
 }
 
-// Lose ends the hold and all its leases because of why. unproven says that the
-// backend may still have it.
-func (h *hold) Lose(why error, unproven bool) {
+// Lose ends the hold and all its leases because of why. mayRemain says that the backend may still
+// have the hold.
+func (h *hold) Lose(why error, mayRemain bool) {
 	h.sh.mu.Lock()
 	if h.ended {
 		h.sh.mu.Unlock()
 		return
 	}
 	h.markEnded()
-	h.mayRemain = unproven || h.regranted
+	h.mayRemain = mayRemain || h.regranted
 	h.gone = !h.mayRemain
-	unproven = h.mayRemain
+	mayRemain = h.mayRemain
 	leases := h.leases()
 	held := h.env.now() - h.since
 	mode := h.mode
-	if unproven && (h.env.caps.Session || h.requestedTTL() > h.s.terms.TTL) {
-		// Others may keep the session alive, and the hold with it, or an Extend has made it
+	if mayRemain && (h.env.caps.Session || h.requestedTTL() > h.s.terms.TTL) {
+		// Other holds may keep the session alive, and this one with it, or an Extend has made it
 		// last longer than it was trusted. A Close that finds the hold ended waits for this.
 		h.env.after(h.life.Trust()+h.s.terms.Margin-h.env.now(), h.dropRemains)
 	}
@@ -298,13 +298,13 @@ func (h *hold) Lose(why error, unproven bool) {
 	for _, l := range leases {
 		live = l.end(err) || live
 	}
-	h.leaveQueueLocking()
+	h.endLocally()
 	if live {
 		emit(h.env.observer.Lost, Event{Name: h.s.name, Mode: mode, Owner: h.owner, Fence: leases[0].Fence(), Held: held, Err: err})
 	}
 }
 
-// Warn tells the user that the lease is going to be lost.
+// Warn warns the user that the lease is going to be lost.
 func (h *hold) Warn() {
 	if l := h.outermost(); l != nil {
 		go h.s.warn(l.handle())
@@ -322,7 +322,7 @@ func (h *hold) Answered(err error) {
 	}
 }
 
-// leases are all on the hold, the outermost first. sh.mu is held.
+// leases returns all leases on the hold, the outermost first. sh.mu is held.
 func (h *hold) leases() []*Lease {
 	var all []*Lease
 	if h.lease != nil {
@@ -331,8 +331,7 @@ func (h *hold) leases() []*Lease {
 	return append(all, h.nested...)
 }
 
-// deliverRevoke tells the holder, once, that somebody asks for the lock, which goes to
-// others from then on.
+// deliverRevoke calls the user's Revocable function, once. From then on the hold is not handed off.
 func (h *hold) deliverRevoke() {
 	h.sh.mu.Lock()
 	told := h.revoked
@@ -346,7 +345,7 @@ func (h *hold) deliverRevoke() {
 	}
 }
 
-// outermost is the lease that the holder has had for longest; nil if there is none.
+// outermost returns the lease that was taken first; nil if there is none.
 func (h *hold) outermost() *Lease {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
@@ -360,26 +359,25 @@ func (h *hold) lostError(why error) error {
 	return &Error{Op: "hold", Name: h.s.name, Kind: ErrLost, Err: why}
 }
 
-// dropRemains releases in the background what was lost on doubt only: it may still
-// be in the way of others. The Owner proves that no successor is hit.
+// dropRemains releases in the background a hold that was lost without proof, since it may still be
+// in the way of others. Its Owner proves that no successor is released.
 func (h *hold) dropRemains() {
 	if h.takeRemains() {
 		h.env.releaser.Add(h.remains(), h.env.watchdog.InFlight(&h.life))
 	}
 }
 
-// takeRemains reports whether something may remain at the backend that is the caller's
-// to release.
+// takeRemains reports whether the caller has to release what may remain at the backend.
 func (h *hold) takeRemains() bool {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()
-	unproven := h.mayRemain
+	mayRemain := h.mayRemain
 	h.mayRemain = false
-	return unproven
+	return mayRemain
 }
 
-// closeDown ends the hold because the client closes, and reports whether it is released. If
-// not, or if MinHold keeps it, its caller gives it up.
+// closeDown ends the hold because the client closes, and reports whether it is released. If not, or
+// if MinHold keeps it, the caller calls giveUp.
 func (h *hold) closeDown(ctx context.Context) bool {
 	h.sh.mu.Lock()
 	if h.ended {
@@ -424,11 +422,11 @@ func (h *hold) extend(ctx context.Context, l *Lease, d time.Duration) error {
 	return err
 }
 
-// holdSignal brings a backend's word to the hold that it is about, which may not have been
-// made yet: that the hold is gone, or that somebody asks for the lock.
+// holdSignal delivers a signal of the backend to its hold, which may not have been made yet: the
+// hold is lost, or its release is requested.
 type holdSignal struct {
 	mu       sync.Mutex
-	revoke   bool // it is that somebody asks for the lock
+	revoke   bool // it requests the release
 	received bool
 	h        *hold
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/distlock/distlock/internal/renew"
 )
 
-// Inspect tells who holds the lock called name: since when, until when, with which
-// fence, from which host and process, and who waits. A free lock has no Holders.
-// ErrUnsupported if the backend can't tell.
+// Inspect returns the holders and waiters of the lock called name: since when, until when, with
+// which fence, from which host and process. A free lock has no Holders. ErrUnsupported if the
+// backend has no inspection.
 func (c *Client) Inspect(ctx context.Context, name string) (Info, error) {
 	in, err := c.inspector("inspect", name)
 	if err != nil {
@@ -49,14 +49,14 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[string, erro
 	}
 }
 
-// ForceUnlock releases by force what info shows as holding: those owners and no others,
-// so that it can't hit a successor. ErrLost if none of them held any more. Holders in
-// this Client learn of it at once, others at their next renewal, or earlier where the
-// backend tells them; until then they believe to hold, so be sure that they are dead or
-// stopped.
+// ForceUnlock releases the holders in info: those owners and no others, so that it can't hit a
+// successor. ErrLost if none of them held any more. Holders in this Client are notified at once,
+// others at their next renewal, or earlier where the backend notifies them. Until then they believe
+// that they hold, so be sure that they are dead or stopped.
 //
-// ErrInvalid if a holder is Foreign, and nothing is broken: it may be another program's data,
-// which would be deleted. To break it all the same set its Foreign to false first.
+// ForceUnlock returns ErrInvalid if a holder is Foreign, and releases nothing: it may be data of
+// another program, which would be deleted. To delete it all the same, set its Foreign to false
+// first.
 func (c *Client) ForceUnlock(ctx context.Context, info Info) error {
 	if slices.ContainsFunc(info.Holders, func(h Holder) bool { return h.Foreign }) {
 		return fail("forceunlock", info.Name, invalid("it was not written by distlock: another library's lock, or other data"))
@@ -71,13 +71,13 @@ func (c *Client) ForceUnlock(ctx context.Context, info Info) error {
 	})
 }
 
-// Revoke asks those whom info shows as holding to give the lock back, if they took it with
-// Revocable: those owners and no others, so that it can't ask a successor. Whether and when
-// they do is up to them. nil says that they were asked; where the coordinator does not know
-// who agreed to it, as in ZooKeeper, also those are asked who do not listen.
+// Revoke requests the release from the holders in info that took the lock with Revocable: those
+// owners and no others, so that it can't hit a successor. They decide whether and when to release.
+// nil says that the request was made. Where the coordinator does not know which holders are
+// Revocable, as in ZooKeeper, it is made to all.
 //
-// ErrLost if none of them held any more. ErrUnsupported if the backend can't ask, or if a
-// holder has not agreed to it: if there are several the others were asked all the same.
+// ErrLost if none of them held any more. ErrUnsupported if the backend can't make such requests, or
+// if a holder is not Revocable; the request is made to the others all the same.
 func (c *Client) Revoke(ctx context.Context, info Info) error {
 	r, ok := c.backend.(driver.Revoker)
 	if !ok && !c.isClosed() {
@@ -96,8 +96,7 @@ func (c *Client) cantAsk() error {
 	return fmt.Errorf("%w: %s can't ask holders for their locks", ErrUnsupported, c.caps.Name)
 }
 
-// eachHolder calls the backend for all holders that were inspected. It is enough if one of
-// them still holds.
+// eachHolder calls the backend for all holders in info. One that still holds is enough.
 func (c *Client) eachHolder(ctx context.Context, op string, info Info, call func(context.Context, driver.Hold) error) error {
 	if c.isClosed() {
 		return fail(op, info.Name, ErrClosed)

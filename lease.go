@@ -24,7 +24,7 @@ type Lease struct {
 	leak  *leakWatch      // nil if leaks are not reported
 }
 
-// leaseContext is a lease's context and what ends it.
+// leaseContext is a lease's context, with the function that ends it.
 type leaseContext struct {
 	context.Context // its end; it does not lead to the lease
 	cancel          context.CancelCauseFunc
@@ -58,7 +58,7 @@ type childOf struct {
 	parent context.Context
 }
 
-// boundedWait is the context of a wait that ends sooner than that of the caller.
+// boundedWait is the context of a wait that ends sooner than the caller's.
 type boundedWait struct {
 	context.Context
 	caller context.Context
@@ -66,10 +66,10 @@ type boundedWait struct {
 
 type leaseKey struct{}
 
-// Context ends when the lease does: with cause ErrReleased by Unlock, with cause
-// ErrLost no later than the lease's deadline (unless OnLost(Continue)), with cause
-// ErrClosed by Client.Close. It has the values of the context that Lock was called
-// with, and not its end. A Reentrant lock knows its hold by it.
+// Context returns a context that ends with the lease: with cause ErrReleased by Unlock, with cause
+// ErrLost no later than the lease's deadline (unless OnLost(Continue)), with cause ErrClosed by
+// Client.Close. It has the values of the context that Lock was called with, but does not end with
+// it. A Reentrant lock finds its hold by it.
 func (l *Lease) Context() context.Context {
 	core := l.core()
 	core.mu.Lock()
@@ -90,7 +90,7 @@ func (l *Lease) Context() context.Context {
 	return c
 }
 
-// made is the lease's context; nil if it was not made yet. The core's mu is held.
+// made returns the lease's context; nil if it was not made yet. The core's mu is held.
 func (l *Lease) made() *leaseContext {
 	if c, ok := l.ctx.(*leaseContext); ok && c.lease == l {
 		return c
@@ -98,8 +98,8 @@ func (l *Lease) made() *leaseContext {
 	return nil
 }
 
-// ancestors returns the context that ends the lease's, and the one that has its values; nil if
-// the first has them.
+// ancestors returns the context that ends the lease's context, and the one that has its values; nil
+// if the first has them.
 func (l *Lease) ancestors() (end, values context.Context) {
 	parent := l.ctx
 	if p, ok := parent.(boundedWait); ok {
@@ -114,7 +114,7 @@ func (l *Lease) ancestors() (end, values context.Context) {
 	return context.Background(), parent
 }
 
-// outer is the lease that the context of Lock descends from, or nil.
+// outer returns the lease that the context of Lock descends from, or nil.
 func (l *Lease) outer() *Lease {
 	core := l.core()
 	core.mu.Lock()
@@ -149,9 +149,9 @@ func (l *Lease) end(err error) bool {
 	return true
 }
 
-// Err is nil while the lease is held, matches ErrLost once it was lost, ErrReleased
-// after Unlock, and ErrClosed after Client.Close. It looks at the clock itself: it
-// never says nil after the deadline.
+// Err returns nil while the lease is held. The error matches ErrLost once the lease was lost,
+// ErrReleased after Unlock, and ErrClosed after Client.Close. Err compares the clock itself: it
+// never returns nil after the deadline.
 func (l *Lease) Err() error {
 	l = l.core()
 	l.mu.Lock()
@@ -162,9 +162,9 @@ func (l *Lease) Err() error {
 	return l.err
 }
 
-// Fence is the lease's fencing token: greater than that of every lease that held
-// the lock before. Give it to whatever the lock protects, with the first read or
-// before, and let it refuse smaller ones. 0 if the backend has no fences.
+// Fence returns the lease's fencing token, which is greater than the fence of every lease that held
+// the lock before. Pass it to the storage that the lock protects, with or before the first read,
+// and let the storage reject smaller ones. Fence returns 0 if the backend has no fences.
 func (l *Lease) Fence() uint64 {
 	l = l.core()
 	l.mu.Lock()
@@ -172,31 +172,30 @@ func (l *Lease) Fence() uint64 {
 	return l.fence
 }
 
-// Name is the lock's name.
+// Name returns the lock's name.
 func (l *Lease) Name() string { return l.h.s.name }
 
-// Mode is how the lock is held. Downgrade changes it from Write to Read.
+// Mode returns how the lock is held. Downgrade changes it from Write to Read.
 func (l *Lease) Mode() Mode {
 	l.h.sh.mu.Lock()
 	defer l.h.sh.mu.Unlock()
 	return l.h.mode
 }
 
-// Owner identifies the hold at the backend; Inspect shows it.
+// Owner returns the name of the hold at the backend, which Inspect shows.
 func (l *Lease) Owner() string { return l.h.owner }
 
-// Deadline is when the lease will be lost if it is not renewed until then: counted
-// from before the last successful request, less the margin. Renewals move it.
+// Deadline returns when the lease is lost unless it is renewed before. It is counted from before
+// the last successful request, less the margin. Renewals move it.
 func (l *Lease) Deadline() time.Time { return l.h.env.base.Add(l.h.life.Trust()) }
 
-// Unlock releases the lock. It does so even if ctx has ended, within a bound of
-// about CallTimeout, and ends the lease's context first.
+// Unlock releases the lock, after it has ended the lease's context. It does so even if ctx has
+// ended, and takes about CallTimeout at most.
 //
-// It returns nil once the backend confirmed. ErrLost says that the lease was lost
-// before: nothing of its successor is touched. ErrUnavailable says that there was no
-// answer: the release is tried on in the background, and the lock ends with its TTL
-// at the latest. Called again it has nothing to do and returns nil at once, or ErrLost
-// as before.
+// It returns nil once the backend has confirmed. ErrLost says that the lease was lost before; a
+// successor is not touched. ErrUnavailable says that there was no answer: the release is retried in
+// the background, and the lock ends with its TTL at the latest. Another call returns at once: nil,
+// or ErrLost as before.
 func (l *Lease) Unlock(ctx context.Context) error {
 	core := l.core()
 	ended := core.end(ErrReleased)
@@ -208,7 +207,7 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	err, lctx := core.err, core.made()
 	core.mu.Unlock()
 	if lctx != nil {
-		lctx.cancel(err) // that of OnLost(Continue) went on
+		lctx.cancel(err) // with OnLost(Continue) it went on
 	}
 	if errors.Is(err, ErrReleased) {
 		return nil
@@ -217,10 +216,10 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	return &Error{Op: "unlock", Name: l.h.s.name, Kind: kindOf(err), Err: err}
 }
 
-// Extend makes the lease last for at least d from now, and nothing shorter. A
-// renewed lease is renewed by at least d from then on. ErrInvalid if that is beyond
-// MaxHold, or beyond the backend's maximum less the margin; ErrLost if the lease is lost; ErrUnavailable if
-// there was no answer: then its old deadline holds.
+// Extend makes the lease last for at least d from now. It never shortens it. A lease that is
+// renewed is renewed by at least d from then on. Extend returns ErrInvalid if d goes beyond
+// MaxHold, or beyond the backend's maximum less the margin; ErrLost if the lease is lost;
+// ErrUnavailable if there was no answer: then the old deadline holds.
 func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
 	const op = "extend"
 	if err := l.Err(); err != nil {
@@ -236,11 +235,11 @@ func (l *Lease) Extend(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// Downgrade turns a lease that holds an RWMutex for writing into one that holds it
-// for reading, with nobody writing in between, under a greater fence. ErrInvalid if
-// it does not hold for writing, or if it was re-entered; ErrUnsupported if the
-// backend can't. If the backend gives no answer until ctx or the lease ends, the
-// lease is lost, since nobody knows which of the two it is.
+// Downgrade turns a lease that holds an RWMutex for writing into one that holds it for reading,
+// under a greater fence. No writer gets the lock in between. It returns ErrInvalid if the lease
+// does not hold for writing or was re-entered, and ErrUnsupported if the backend can't downgrade.
+// If the backend gives no answer until ctx or the lease ends, the lease is lost, since its mode is
+// not known.
 func (l *Lease) Downgrade(ctx context.Context) error {
 	const op = "downgrade"
 	if err := l.Err(); err != nil {
@@ -252,8 +251,8 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 	return nil
 }
 
-// Fence is the fencing token of the innermost lease that ctx descends from, 0 if
-// there is none; see Lease.Fence.
+// Fence returns the fencing token of the innermost lease that ctx descends from, 0 if there is
+// none; see Lease.Fence.
 func Fence(ctx context.Context) uint64 {
 	if l := FromContext(ctx); l != nil {
 		return l.Fence()
@@ -261,8 +260,8 @@ func Fence(ctx context.Context) uint64 {
 	return 0
 }
 
-// FenceOf is the fencing token of the lease of the lock called name that ctx
-// descends from, 0 if there is none. For work under several locks.
+// FenceOf returns the fencing token of the lease of the lock called name that ctx descends from, 0
+// if there is none. It is for work under several locks.
 func FenceOf(ctx context.Context, name string) uint64 {
 	for l := FromContext(ctx); l != nil; l = l.outer() {
 		if l.Name() == name {
@@ -272,22 +271,22 @@ func FenceOf(ctx context.Context, name string) uint64 {
 	return 0
 }
 
-// FromContext is the innermost lease that ctx descends from, or nil.
+// FromContext returns the innermost lease that ctx descends from, or nil.
 func FromContext(ctx context.Context) *Lease {
 	l, _ := ctx.Value(leaseKey{}).(*Lease)
 	return l
 }
 
-// leakWatch connects the lease that a hold refers to, its core, with the handle that the user has.
-// Nothing of the client leads to the handle, so that its end shows that no Unlock can follow. Both
-// are one Lease if leaks are not reported.
+// leakWatch connects a lease's core, which the hold refers to, with the handle that the user has.
+// Nothing in the client leads to the handle, so that no Unlock can follow once the handle is
+// unreachable. If leaks are not reported, both are one Lease.
 type leakWatch struct {
 	core   *Lease
 	handle weak.Pointer[Lease]
-	stack  []uintptr // of the call that took it; set before the user has the handle
+	stack  []uintptr // of the call of Lock; set before the user has the handle
 }
 
-// core is the lease that the hold refers to, which has the state.
+// core returns the lease that the hold refers to, which has the state.
 func (l *Lease) core() *Lease {
 	if l.leak == nil {
 		return l
@@ -308,8 +307,8 @@ func (l *Lease) forUser() *Lease {
 	return handle
 }
 
-// handle is what the user has of the core l. If the user has dropped it, it is another, by
-// which the lease can be unlocked.
+// handle returns the user's handle of the core l. If the user has dropped it, it returns another,
+// by which the lease can be unlocked.
 func (l *Lease) handle() *Lease {
 	if l.leak == nil {
 		return l
@@ -342,7 +341,7 @@ func (w *leakWatch) report() {
 	emit(l.h.env.observer.Leaked, event)
 }
 
-// trace describes a stack, without the calls of this package on top.
+// trace formats a stack, without the calls of this package on top.
 func trace(stack []uintptr) string {
 	var b strings.Builder
 	for frames := runtime.CallersFrames(stack); ; {

@@ -10,7 +10,7 @@ import (
 	"github.com/distlock/distlock/internal/renew"
 )
 
-// LockOption changes one lock from its client's Options.
+// LockOption changes an option of one lock.
 type LockOption struct{ apply func(*spec) }
 
 // WithTTL sets the TTL of this lock; see Options.TTL.
@@ -18,31 +18,31 @@ func WithTTL(ttl time.Duration) LockOption {
 	return LockOption{func(s *spec) { s.terms.TTL = ttl }}
 }
 
-// WithoutRenewal makes the lease a fixed one: it ends by itself after its TTL,
-// less the margin, and only Extend prolongs it. For work whose length is known,
-// and that must not hold on if it hangs. Others get the lock when the TTL is over, also
-// where holds share the life of a session (Caps.Session) and others of them are renewed.
+// WithoutRenewal makes the lease a fixed one: it ends by itself after its TTL, less the margin, and
+// only Extend prolongs it. It is for work of known length that must not keep the lock if it hangs.
+// Other processes get the lock when the TTL is over, also where holds share the life of a session
+// (Caps.Session) and other holds of the session are renewed.
 func WithoutRenewal() LockOption {
 	return LockOption{func(s *spec) { s.terms.Fixed = true }}
 }
 
-// Fair makes waiters first come, first served over all processes, if the backend
-// can (Caps.Queueing), else ErrUnsupported. Every waiter has its own place at the
-// backend then, and nothing is handed on inside the process: fair is slower.
+// Fair makes waiters first come, first served over all processes. It is ErrUnsupported if the
+// backend keeps no queue (Caps.Queueing). Every waiter then has its own place at the backend, and
+// nothing is handed off inside the process: fair is slower.
 func Fair() LockOption {
 	return LockOption{func(s *spec) { s.fair = true }}
 }
 
-// Reentrant lets a Lock whose context descends from a lease's context of the same
-// lock, with a mode that the lease covers, succeed at once under the same hold. The
-// hold ends when it was unlocked as often as it was locked.
+// Reentrant lets a Lock succeed at once, under the same hold, if its context descends from a
+// lease's context of the same lock with a mode that covers it. The hold ends when it was unlocked
+// as often as it was locked.
 func Reentrant() LockOption {
 	return LockOption{func(s *spec) { s.reentrant = true }}
 }
 
-// WaitAtMost bounds the wait for this lock, beside ctx, and nothing else: in Do the work
-// may take longer. A wait that it ends matches context.DeadlineExceeded and the last answer
-// of the backend. Default: no bound but ctx.
+// WaitAtMost bounds the wait for this lock, and nothing else: in Do the work may take longer. The
+// error of a wait that it ends matches context.DeadlineExceeded and the last answer of the backend.
+// Default: no bound but ctx.
 func WaitAtMost(d time.Duration) LockOption {
 	return LockOption{func(s *spec) { s.waitAtMost, s.waitAtMostSet = d, true }}
 }
@@ -52,43 +52,41 @@ func OnLost(p LossPolicy) LockOption {
 	return LockOption{func(s *spec) { s.policy = p }}
 }
 
-// WithHandoff sets for this lock how often and for how long in a row it may be
-// passed on inside this process; see Options.HandoffMax and HandoffWindow. A max of
-// 0 passes nothing on.
+// WithHandoff sets for this lock how often and for how long in a row it may be handed off inside
+// this process; see Options.HandoffMax and HandoffWindow. With a max of 0 it is never handed off.
 func WithHandoff(max int, window time.Duration) LockOption {
 	return LockOption{func(s *spec) { s.handoffMax, s.handoffWindow = max, window }}
 }
 
-// MaxHold ends the lease, as if it were lost, after it was held for d: a stuck
-// holder is not renewed for ever. The lock is free for others at most one TTL later.
-// Each lease has the full d, also one that was handed on inside this process; re-entered
-// ones share that of the first. Default: Options.MaxHold.
+// MaxHold ends the lease, as if it were lost, after it was held for d, so that a stuck holder is
+// not renewed for ever. Other processes get the lock at most one TTL later. Each lease has the full
+// d, also after a hand-off inside this process; re-entered leases share the d of the first.
+// Default: Options.MaxHold.
 func MaxHold(d time.Duration) LockOption {
 	return LockOption{func(s *spec) { s.terms.MaxHold, s.maxHoldSet = d, true }}
 }
 
-// MinHold keeps the lock from others until d after its grant, also when it is
-// unlocked sooner and the process then ends: a job that takes a moment is not run
-// again at once by a host whose clock is behind. Unlock does not wait for it. A
-// process that dies before it unlocks keeps the lock for its TTL. Where holds end with
-// a session (Caps.Session) MinHold lasts until Client.Close at most.
+// MinHold keeps the lock from others until d after its grant, even if it is unlocked sooner and the
+// process then ends: a short job is not run again at once by a host whose clock is behind. Unlock
+// does not wait for it. A process that dies before it unlocks keeps the lock for its TTL. Where
+// holds end with a session (Caps.Session), MinHold lasts until Client.Close at most.
 func MinHold(d time.Duration) LockOption {
 	return LockOption{func(s *spec) { s.minHold = d }}
 }
 
-// WarnBefore calls f, in a goroutine of its own, when the lease is going to be lost
-// in d because it could not be renewed; at most once until a renewal succeeds. Use
-// it to bring work to a safe point.
+// WarnBefore calls f, in a goroutine of its own, when the lease is going to be lost in d because it
+// could not be renewed. f is called at most once until a renewal succeeds. Use it to bring work to
+// a safe point.
 func WarnBefore(d time.Duration, f func(*Lease)) LockOption {
 	return LockOption{func(s *spec) { s.terms.WarnBefore, s.warn = d, f }}
 }
 
-// Revocable agrees to be asked for the lock: f is called, in a goroutine of its own and at
-// most once for a lease, when somebody asks by Client.Revoke, by distlock unlock --ask, or as
-// the coordinator's other users do. That is a request and no more: the lease lives on until
-// Unlock, which then hands the lock to no waiter of this process but gives it back. f may be
-// called before Lock has returned, and while Unlock is called. ErrUnsupported if the backend
-// can't (Caps.Revocable).
+// Revocable calls f, in a goroutine of its own and at most once for a lease, when another program
+// requests the release: by Client.Revoke, by distlock unlock --ask, or as the coordinator's other
+// users do. It is only a request: the lease lives on until Unlock, which then releases the lock to
+// the backend and hands it off to no waiter of this process. f may be called before Lock has
+// returned, and while Unlock is called. Revocable is ErrUnsupported if the backend has no such
+// requests (Caps.Revocable).
 func Revocable(f func(*Lease)) LockOption {
 	return LockOption{func(s *spec) { s.revoked = f }}
 }
@@ -102,14 +100,14 @@ func WithMeta(meta map[string]string) LockOption {
 	}}
 }
 
-// LossPolicy says what happens to the work under a lease that is lost.
+// LossPolicy is what happens to the work under a lease that is lost.
 type LossPolicy int
 
 const (
 	// Interrupt cancels the lease's context, with cause ErrLost, before the lock
-	// can belong to someone else. The default.
+	// can belong to another Owner. It is the default.
 	Interrupt LossPolicy = iota
-	// Continue lets the work go on; only Lease.Err and the Observer tell.
+	// Continue lets the work go on; only Lease.Err and the Observer report the loss.
 	Continue
 )
 
@@ -132,10 +130,10 @@ type spec struct {
 	revoked       func(*Lease)
 	meta          map[string]string
 	ownMeta       bool
-	bad           error // what check says
+	bad           error // the error of check
 }
 
-// canTakeOver reports whether a hold taken for o may be handed on to a waiter with s.
+// canTakeOver reports whether a hold taken for o may be handed off to a waiter with s.
 func (s *spec) canTakeOver(o *spec) bool {
 	if s == o {
 		return s.canHandOff()
@@ -144,21 +142,21 @@ func (s *spec) canTakeOver(o *spec) bool {
 		s.revoked == nil && o.revoked == nil && s.handoffMax == o.handoffMax && s.handoffWindow == o.handoffWindow
 }
 
-// canHandOff reports whether a hold can be handed on at all: it is not shared, and
-// nothing of it is tied to the single lease.
+// canHandOff reports whether a hold can be handed off at all: it is not shared, and no option ties
+// it to one lease.
 func (s *spec) canHandOff() bool {
 	return s.mode.Alone() && !s.terms.Fixed && !s.fair && s.handoffMax > 0 && s.minHold == 0 && s.warn == nil
 }
 
-// sameRequest reports whether a request made for o may be continued for s: all that the
-// coordinator may have noted of it is the same.
+// sameRequest reports whether a request for o may be continued for s: everything that the
+// coordinator may have recorded is the same.
 func (s *spec) sameRequest(o *spec) bool {
 	return s == o || s.mode == o.mode && s.limit == o.limit && s.terms.TTL == o.terms.TTL && s.terms.Fixed == o.terms.Fixed &&
 		(s.revoked == nil) == (o.revoked == nil) && !s.ownMeta && !o.ownMeta
 }
 
-// trusted is for how long a grant is trusted: without renewal for no longer than was asked, also
-// where the backend grants what is left of a session.
+// trusted returns for how long a grant is trusted: without renewal for no longer than was
+// requested, also where the backend grants what is left of a session.
 func (s *spec) trusted(g driver.Grant) time.Duration {
 	if s.terms.Fixed {
 		return min(g.TTL, s.terms.TTL)
@@ -166,7 +164,7 @@ func (s *spec) trusted(g driver.Grant) time.Duration {
 	return g.TTL
 }
 
-// check says what is wrong with a lock's name or options on this backend.
+// check returns what is wrong with a lock's name or options on this backend.
 func (s *spec) check(caps driver.Caps) error {
 	if err := checkName(s.name); err != nil {
 		return err
@@ -180,9 +178,9 @@ func (s *spec) check(caps driver.Caps) error {
 	case s.mode == Counted && s.limit < 1:
 		return invalid("a semaphore of %d permits; want at least 1", s.limit)
 	case s.fair && caps.QueueingOf(s.mode) == driver.QueueNever:
-		return fmt.Errorf("%w: %s locks can't be fair at %s: their waiters do not stand in line there", ErrUnsupported, s.mode, caps.Name)
+		return fmt.Errorf("%w: %s locks can't be fair at %s: their waiters have no queue there", ErrUnsupported, s.mode, caps.Name)
 	case s.revoked != nil && !caps.Revocable.Has(s.mode):
-		return fmt.Errorf("%w: %s can't ask the holders of %s locks for them, so that they can't be Revocable", ErrUnsupported, caps.Name, s.mode)
+		return fmt.Errorf("%w: %s can't request the release of %s locks, so that they can't be Revocable", ErrUnsupported, caps.Name, s.mode)
 	case s.handoffMax < 0 || s.handoffWindow < 0:
 		return invalid("hand-off of %d within %v; want no negative numbers", s.handoffMax, s.handoffWindow)
 	case s.policy != Interrupt && s.policy != Continue:
@@ -220,7 +218,7 @@ func (s *spec) checkTimes(caps driver.Caps) error {
 	return nil
 }
 
-// checkGreatest refuses times that sums have no room for.
+// checkGreatest refuses times that would overflow in sums.
 func (s *spec) checkGreatest() error {
 	for _, o := range [...]struct {
 		name string

@@ -49,20 +49,20 @@ func (m *MultiLock) check() error {
 	return nil
 }
 
-// Lock waits until all are held or ctx is done; see Mutex.Lock. If one of those
-// that it has got is lost while it waits for the next, it gives up with ErrLost.
+// Lock waits until all are held or ctx is done; see Mutex.Lock. If a lock that it has taken is lost
+// while it waits for the next one, it gives up with ErrLost.
 func (m *MultiLock) Lock(ctx context.Context) (*MultiLease, error) {
 	return m.take(ctx, "lock", lock.lock)
 }
 
-// TryLock makes one attempt at each lock, one after the other, and releases those that it has
-// got if one is refused; see Mutex.TryLock.
+// TryLock makes one attempt at each lock, one after the other. If one is refused, it releases the
+// others; see Mutex.TryLock.
 func (m *MultiLock) TryLock(ctx context.Context) (*MultiLease, error) {
 	return m.take(ctx, "trylock", lock.try)
 }
 
-// Do runs f while it holds all locks; see Mutex.Do. The context of f ends when any
-// of them is lost. Fence(ctx) is the fence of the last in order; FenceOf tells each.
+// Do runs f while it holds all locks; see Mutex.Do. The context of f ends when any of them is lost.
+// Fence(ctx) is the fence of the last in order; FenceOf returns each.
 func (m *MultiLock) Do(ctx context.Context, f func(ctx context.Context) error) error {
 	lease, err := m.take(endsWith{ctx}, "do", lock.lock)
 	if err != nil {
@@ -71,8 +71,8 @@ func (m *MultiLock) Do(ctx context.Context, f func(ctx context.Context) error) e
 	return lease.run(f)
 }
 
-// take takes the locks in order, each under the context of the one before: whatever
-// ends one ends all that came after.
+// take takes the locks in order, each under the context of the one before: the end of one ends all
+// that came after it.
 func (m *MultiLock) take(ctx context.Context, op string, one func(lock, context.Context, string) (*Lease, error)) (*MultiLease, error) {
 	if m.bad != nil {
 		return nil, fail(op, "", m.bad)
@@ -88,8 +88,8 @@ func (m *MultiLock) take(ctx context.Context, op string, one func(lock, context.
 	return all, nil
 }
 
-// next takes one more. The wait for it ends with ctx, and with any of those that
-// are held already.
+// next takes one more lock. The wait for it ends with ctx, and with any of the leases that are held
+// already.
 func (m *MultiLease) next(ctx context.Context, op string, l lock, one func(lock, context.Context, string) (*Lease, error)) (*Lease, error) {
 	if len(m.leases) == 0 {
 		return one(l, ctx, op)
@@ -101,16 +101,16 @@ func (m *MultiLease) next(ctx context.Context, op string, l lock, one func(lock,
 	return one(l, childOf{wait, parent}, op)
 }
 
-// MultiLease is the leases of a MultiLock. It is safe for concurrent use.
+// MultiLease has the leases of a MultiLock. It is safe for concurrent use.
 type MultiLease struct{ leases []*Lease }
 
-// Leases are the leases in the order in which they were taken: by name.
+// Leases returns the leases in the order in which they were taken: by name.
 func (m *MultiLease) Leases() []*Lease { return slices.Clone(m.leases) }
 
-// Context ends when any of the leases does; see Lease.Context.
+// Context returns a context that ends when any of the leases does; see Lease.Context.
 func (m *MultiLease) Context() context.Context { return m.leases[len(m.leases)-1].Context() }
 
-// Err is the first error among the leases; see Lease.Err.
+// Err returns the first error among the leases; see Lease.Err.
 func (m *MultiLease) Err() error {
 	for _, l := range m.leases {
 		if err := l.Err(); err != nil {
@@ -120,7 +120,7 @@ func (m *MultiLease) Err() error {
 	return nil
 }
 
-// Unlock releases all, the last first, whatever becomes of each; see Lease.Unlock.
+// Unlock releases all leases, the last first, even if some fail; see Lease.Unlock.
 func (m *MultiLease) Unlock(ctx context.Context) error {
 	var errs []error
 	for _, l := range slices.Backward(m.leases) {

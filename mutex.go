@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// lock is what every kind of lock is made of: a client and a spec.
+// lock is the common part of all kinds of locks: a client and a spec.
 type lock struct {
 	c *Client
 	s *spec
@@ -17,12 +17,12 @@ type lock struct {
 // value of RWMutex.Reader, or a *Semaphore (one permit).
 type Locker interface{ one() lock }
 
-// Mutex is an exclusive lock. It is a name and options, not a state: it may be
-// copied, made anew, and used by many goroutines at once. All state is in a Lease.
+// Mutex is an exclusive lock. It is a name and options, not a state: it may be copied, made anew,
+// and used by many goroutines at once. All state is in a Lease.
 type Mutex struct{ l lock }
 
-// Mutex names an exclusive lock. Bad names and options are reported by the first
-// call that uses them, as ErrInvalid or ErrUnsupported.
+// Mutex returns an exclusive lock. Bad names and options are reported by the first call that uses
+// them, as ErrInvalid or ErrUnsupported.
 func (c *Client) Mutex(name string, opts ...LockOption) *Mutex {
 	return &Mutex{lock{c, c.newSpec(name, Exclusive, 0, opts)}}
 }
@@ -34,30 +34,28 @@ func (m *Mutex) one() lock { return m.l }
 //
 // A wait that ctx ends returns an *Error that matches ctx.Err() and the last answer
 // of the backend (ErrHeld, ErrUnavailable). An unreachable backend does not end the
-// wait. ErrInvalid, ErrUnsupported and ErrClosed end it at once. So does ctx if it is that
-// of a lease which holds the lock and keeps this one out (ErrInvalid): the caller would
-// wait for itself.
+// wait. ErrInvalid, ErrUnsupported and ErrClosed end it at once. It is also ErrInvalid if ctx belongs
+// to a lease that keeps this lock from being granted: the caller would wait for itself.
 func (m *Mutex) Lock(ctx context.Context) (*Lease, error) { return m.l.lock(ctx, "lock") }
 
-// TryLock makes one attempt. ErrHeld if someone else holds the lock or is before
-// the caller in line; ErrUnavailable if the backend did not answer in time.
+// TryLock makes one attempt. It returns ErrHeld if another Owner holds the lock or is ahead in the
+// queue, and ErrUnavailable if the backend did not answer in time.
 func (m *Mutex) TryLock(ctx context.Context) (*Lease, error) { return m.l.try(ctx, "trylock") }
 
 // Do runs f while it holds the lock. The context of f is the lease's, and ends with
 // ctx too. If f panics the lock is released and the panic goes on.
 //
-// The error joins that of f with that of the lock: ErrLost if the lease was lost
+// The error joins the error of f and the error of the lock, which is ErrLost if the lease was lost
 // before f returned, even if f saw no error.
 func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context) error) error {
 	return m.l.do(ctx, f)
 }
 
-// RWMutex is a lock that many may hold for reading or one for writing. Like a
-// Mutex it is a name and options, not a state. Unless the backend keeps a line,
-// readers may starve writers.
+// RWMutex is a lock that many may hold for reading or one for writing. Like a Mutex it is a name
+// and options, not a state. Unless the backend keeps a queue, readers may starve writers.
 type RWMutex struct{ w, r lock }
 
-// RWMutex names a read/write lock; see Client.Mutex.
+// RWMutex returns a read/write lock; see Client.Mutex.
 func (c *Client) RWMutex(name string, opts ...LockOption) *RWMutex {
 	return &RWMutex{
 		w: lock{c, c.newSpec(name, Write, 0, opts)},
@@ -68,7 +66,7 @@ func (c *Client) RWMutex(name string, opts ...LockOption) *RWMutex {
 func (m *RWMutex) one() lock { return m.w }
 
 // Lock waits for the lock for writing; see Mutex.Lock. Lease.Downgrade makes it a
-// lock for reading without a moment between.
+// lock for reading, and no writer gets it in between.
 func (m *RWMutex) Lock(ctx context.Context) (*Lease, error) { return m.w.lock(ctx, "lock") }
 
 // RLock waits for the lock for reading; see Mutex.Lock.
@@ -102,8 +100,8 @@ func (r reader) one() lock { return r.l }
 // options, not a state.
 type Semaphore struct{ l lock }
 
-// Semaphore names a counted lock of limit permits. All users of a name must agree
-// on the limit: another one is refused with ErrInvalid while permits are held.
+// Semaphore returns a counted lock of limit permits. All users of a name must agree on the limit:
+// another one is refused with ErrInvalid while permits are held.
 func (c *Client) Semaphore(name string, limit int, opts ...LockOption) *Semaphore {
 	return &Semaphore{lock{c, c.newSpec(name, Counted, limit, opts)}}
 }
@@ -175,8 +173,8 @@ func (l lock) attempt(ctx context.Context, op string) (*Lease, error) {
 	return k.contend()
 }
 
-// besideQueue makes a contender for one attempt, unless what is known in this process
-// refuses it.
+// besideQueue makes a contender for one attempt, unless this process knows already that it would be
+// refused.
 func (l lock) besideQueue(ctx context.Context, op string) (contender, error) {
 	sh := l.c.queues.shard(l.s.name)
 	sh.mu.Lock()
@@ -189,7 +187,7 @@ func (l lock) besideQueue(ctx context.Context, op string) (contender, error) {
 	return contender{env: &l.c.env, queues: &l.c.queues, queue: g, s: l.s, op: op, ctx: ctx, start: l.c.now(), once: true}, nil
 }
 
-// begin checks what needs no backend; a lease means that the lock was re-entered.
+// begin checks what needs no backend. A lease means that the lock was re-entered.
 func (l lock) begin(ctx context.Context, op string) (*Lease, error) {
 	if err := l.check(ctx, op); err != nil || !l.s.reentrant {
 		return nil, err
@@ -197,7 +195,7 @@ func (l lock) begin(ctx context.Context, op string) (*Lease, error) {
 	return l.reenter(ctx), nil
 }
 
-// check says why nobody need be asked.
+// check returns why the backend need not be called.
 func (l lock) check(ctx context.Context, op string) error {
 	switch {
 	case l.s.bad != nil:
@@ -210,8 +208,8 @@ func (l lock) check(ctx context.Context, op string) error {
 	return nil
 }
 
-// waitsForItself refuses a wait for a lock that the caller holds by ctx, which nobody but
-// the caller could end.
+// waitsForItself refuses to wait for a lock that the caller holds by ctx: only the caller could end
+// such a wait.
 func (l lock) waitsForItself(ctx context.Context) error {
 	for outer := FromContext(ctx); outer != nil; outer = outer.outer() {
 		if outer.h.s.name != l.s.name || outer.h.env.caps.Name != l.c.caps.Name || outer.Err() != nil {
@@ -228,8 +226,7 @@ func (l lock) waitsForItself(ctx context.Context) error {
 	return nil
 }
 
-// reenter makes another lease on the hold that ctx travels with, if there is one
-// that covers the mode.
+// reenter makes another lease on the hold of ctx, if that covers the mode.
 func (l lock) reenter(ctx context.Context) *Lease {
 	for outer := FromContext(ctx); outer != nil; outer = outer.outer() {
 		h := outer.h
@@ -240,7 +237,7 @@ func (l lock) reenter(ctx context.Context) *Lease {
 	return nil
 }
 
-// enter adds a lease to a hold, or returns nil if mode asks for more than it has.
+// enter adds a lease to the hold. It returns nil if mode asks for more than the hold has.
 func (h *hold) enter(outer *Lease, ctx context.Context, mode Mode) *Lease {
 	outer = outer.core()
 	h.sh.mu.Lock()
@@ -272,8 +269,8 @@ func (l *Lease) run(f func(context.Context) error) (err error) {
 	return f(ctx)
 }
 
-// join joins the error of the work with that of the lock, unless the work's says the
-// same: it returned the cause of its context.
+// join joins the error of the work with the error of the lock, unless both say the same: the work
+// returned the cause of its context.
 func join(work, lock error) error {
 	e := (*Error)(nil)
 	switch {

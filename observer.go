@@ -6,10 +6,10 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Info tells who holds a lock and who waits for it.
+// Info says who holds a lock and who waits for it.
 type Info = driver.Info
 
-// Holder is somebody who holds a lock or waits for it.
+// Holder is a holder of a lock, or a waiter for it.
 type Holder = driver.Holder
 
 // Mode is how a lock is held: Exclusive, Write, Read or Counted.
@@ -24,25 +24,25 @@ const (
 	Counted   = driver.Counted
 )
 
-// Observer is told what happens to a client's locks, so that metrics and traces
-// can be made of it. Every field may be nil. The functions are called in line, by
-// many goroutines at once: they must be quick and must not call the client.
+// Observer is notified of what happens to a client's locks, for metrics and traces. Every field may
+// be nil. The functions are called inline, by many goroutines at once: they must be quick and must
+// not call the client.
 type Observer struct {
-	Waiting  func(Event) // a caller starts to wait, in line inside the process or at the backend
+	Waiting  func(Event) // a caller starts to wait, inside the process or at the backend
 	GaveUp   func(Event) // a caller stopped waiting: Err says why, Waited how long
 	Granted  func(Event) // the backend granted a lock: Waited, Fence
 	HandedOn func(Event) // a waiter of this process got the lock without the backend: Waited, Fence
 	Renewed  func(Event) // a hold was renewed
-	Doubtful func(Event) // a renewal had no answer (Err); it is tried again until the lease's deadline
+	Doubtful func(Event) // a renewal had no answer (Err); it is retried until the lease's deadline
 	Lost     func(Event) // a lease was lost: Err says why, Held how long it was held
 	Released func(Event) // a lease was unlocked: Held; Err if the backend did not confirm
 
-	// Leaked is called when the garbage collector finds that a lease is held and that
-	// nothing refers to it, or to a context that descends from its own: no Unlock can follow. Stack
-	// says where it was taken. The lock stays held and is renewed, since the work under it
-	// may still be going on; Options.MaxHold ends it. Leases with WithoutRenewal are not
-	// reported, as they end by themselves. Of the locks of a MultiLease at least the last is reported.
-	// While Leaked is not nil, each Lock also records its stack.
+	// Leaked is called when the garbage collector finds that a lease is held and that nothing
+	// refers to it, or to a context that descends from its own: no Unlock can follow. Stack is
+	// where it was taken. The lock stays held and is renewed, since the work under it may still be
+	// in progress; Options.MaxHold ends it. Leases with WithoutRenewal are not reported, as they
+	// end by themselves. Of the locks of a MultiLease at least the last is reported. While Leaked
+	// is not nil, each Lock also records its stack.
 	Leaked func(Event)
 }
 

@@ -4,46 +4,44 @@ import (
 	"time"
 )
 
-// Options configure a Client. The zero value of a field means its default.
-// Nonsense is refused by New, not mended. No time, here or in a LockOption, may be greater
+// Options configure a Client. The zero value of a field means its default. New returns ErrInvalid
+// for invalid values; it does not correct them. No time, here or in a LockOption, may be greater
 // than ten years (driver.MaxTTL).
 type Options struct {
-	// TTL is how long a lock outlives a process that died: the backend frees it
-	// when it was not renewed for so long. Default 30 s. Shorter frees the locks of
-	// dead processes sooner; longer survives longer pauses and outages: no lease is lost in an
-	// outage of half of the TTL.
+	// TTL is how long a lock outlives a process that died: the backend frees it when it was not
+	// renewed for so long. Default 30 s. A shorter TTL frees the locks of dead processes sooner. A
+	// longer one survives longer pauses and outages: no lease is lost in an outage of half of the
+	// TTL.
 	TTL time.Duration
 
-	// Margin is how long before the end of the TTL a lease is given up if it could
-	// not be renewed; it pays for clocks of different speed and for the time that
-	// it takes to stop. Less than TTL. Default: a tenth of the TTL, 1 s at most.
+	// Margin is how long before the end of the TTL a lease is lost if it could not be renewed. It
+	// makes up for clocks of different speed, and for the time that the work needs to stop. Less
+	// than TTL. Default: a tenth of the TTL, 1 s at most.
 	Margin time.Duration
 
-	// HandoffMax is how often in a row a held lock may be passed on inside this
-	// process before it goes back to the backend, where other processes may wait.
-	// Default 1023; -1 passes nothing on.
+	// HandoffMax is how often in a row a held lock may be handed off inside this process before it
+	// is released to the backend, where other processes may wait. Default 1023; -1 means never.
 	HandoffMax int
 
-	// HandoffWindow is for how long in a row a held lock may be passed on inside
-	// this process. Default 1 ms: the longest that a waiter elsewhere is delayed by
-	// hand-offs. Raise it for throughput, at the price of longer waits elsewhere.
+	// HandoffWindow is for how long in a row a held lock may be handed off inside this process.
+	// Default 1 ms: the longest that hand-offs delay a waiter elsewhere. Raise it for throughput,
+	// at the price of longer waits elsewhere.
 	HandoffWindow time.Duration
 
-	// MaxHold is the MaxHold of all locks that give none of their own; see the LockOption. It
-	// ends leases whose Unlock was forgotten, which would be renewed until the client is
-	// closed. Choose it well above the longest work; a lock that is rightly held for
-	// longer gives a greater MaxHold of its own. Default: no limit.
+	// MaxHold is the MaxHold of all locks without one of their own; see the LockOption. It ends
+	// leases whose Unlock was forgotten, which would be renewed until the client is closed. Choose
+	// it well above the longest work; give a lock that is rightly held for longer a greater MaxHold
+	// of its own. Default: no limit.
 	MaxHold time.Duration
 
-	// CallTimeout bounds one call to the backend. A call without an answer by then
-	// is tried again. Default: a third of the TTL, 5 s at most.
+	// CallTimeout bounds one call to the backend. A call without an answer by then is retried.
+	// Default: a third of the TTL, 5 s at most.
 	CallTimeout time.Duration
 
-	// Meta is shown by Inspect to whoever asks who holds a lock. host, pid and
-	// program are added unless they are set here.
+	// Meta is shown by Inspect. host, pid and program are added unless they are set here.
 	Meta map[string]string
 
-	// Observer is told what happens. Default: nobody.
+	// Observer is notified of what happens. Default: none.
 	Observer *Observer
 }
 

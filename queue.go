@@ -10,14 +10,13 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// A localQueue stands before each name that is in use in this process. Of all who want
-// the lock one, the contender, talks to the backend; the others wait in line. While
-// an exclusive lock is held in this process nobody contends: the lease is handed
-// on to the next in line, within bounds, or released and the next one contends.
+// localQueue is the queue of one name in this process. One of the callers that want the lock, the
+// contender, talks to the backend; the others wait in the queue. While the process holds an
+// exclusive lock there is no contender: the lease is handed off to the next waiter, within bounds,
+// or it is released and the next waiter becomes the contender.
 //
-// What travels to the next in line is a lease, or the role of the contender with
-// all that belongs to it: the Owner that the backend may know, the armed watch, and
-// the last answer.
+// The next waiter receives a lease, or the role of the contender with everything that belongs to
+// it: the Owner that the backend may know, the armed watch, and the last answer.
 type localQueue struct {
 	env  *env
 	sh   *shard
@@ -25,32 +24,32 @@ type localQueue struct {
 
 	// Guarded by sh.mu.
 	waiters   waiterList
-	contender bool  // somebody has the role
+	contender bool  // there is one
 	refusal   error // the contender's last answer, once it waits
 	held      *hold // the exclusive hold of this process
-	tries     int   // attempts beside the line
+	tries     int   // attempts beside the queue
 	history   history
 }
 
-// history is what a gate remembers, also when nobody needs it for a moment.
+// history is what a queue remembers, also while no caller needs it.
 type history struct {
 	hash     uint64        // of the name
-	foreign  instant       // when somebody elsewhere was last seen holding
-	probed   instant       // when the gate last yielded just to see
+	foreign  instant       // when another process was last seen to hold
+	probed   instant       // when the contender last yielded without a reason
 	released instant       // when the lock was last given back to the backend
 	rtt      time.Duration // of the last grant
 }
 
-// shard is a part of the gates under one mutex.
+// shard is a part of the queues under one mutex.
 type shard struct {
 	mu     sync.Mutex
 	queues map[string]*localQueue
 	spare  []*waiter
-	past   [16]history // of gates that are gone, as far as there is room
+	past   [16]history // of queues that were dropped, as far as there is room
 	_      [64]byte    // shards in use at once do not share a cache line
 }
 
-// queues are the gates of a client.
+// queues are the local queues of a client.
 type queues struct {
 	env    *env
 	shards [64]shard
@@ -82,7 +81,7 @@ func (q *queues) dismiss() {
 	}
 }
 
-// queueOf finds or makes the gate of name, whose shard is sh. sh.mu is held.
+// queueOf finds or makes the queue of name, whose shard is sh. sh.mu is held.
 func (q *queues) queueOf(sh *shard, name string) *localQueue {
 	g := sh.queues[name]
 	if g == nil {
@@ -98,8 +97,8 @@ func (q *queues) queueOf(sh *shard, name string) *localQueue {
 
 func (sh *shard) historyOf(hash uint64) *history { return &sh.past[hash>>32%uint64(len(sh.past))] }
 
-// busy says why a single attempt would be refused: the lock is held here, or
-// someone here was refused before and waits. sh.mu is held.
+// busy returns why a single attempt would be refused: this process holds the lock, or a caller in it
+// was refused before and waits. sh.mu is held.
 func (g *localQueue) busy() error {
 	switch {
 	case g.held != nil:
@@ -112,7 +111,7 @@ func (g *localQueue) busy() error {
 	return nil
 }
 
-// heldHere is the refusal by a hold of this process. sh.mu is held.
+// heldHere returns the refusal by a hold of this process. sh.mu is held.
 func (g *localQueue) heldHere() error {
 	h := g.held
 	holder := Holder{Owner: h.owner, Mode: h.mode, Held: g.env.now() - h.since, Left: h.life.Trust() - g.env.now(), Meta: h.s.meta}
@@ -122,8 +121,8 @@ func (g *localQueue) heldHere() error {
 	return &HeldError{Holders: []Holder{holder}}
 }
 
-// handOff gives the hold to the next in line if the bounds allow it: as a lease
-// under the next reserved fence, or as the role to have it re-fenced. sh.mu is held.
+// handOff gives the hold to the next waiter if the bounds allow it: as a lease under the next
+// reserved fence, or as the role of the contender, which has it re-fenced. sh.mu is held.
 func (g *localQueue) handOff(h *hold, now instant) bool {
 	w := g.waiters.head
 	if w == nil || g.contender || g.held != h || !w.s.canTakeOver(h.s) {
@@ -136,7 +135,7 @@ func (g *localQueue) handOff(h *hold, now instant) bool {
 		return false
 	}
 	if h.next > h.last || h.queueUnknown(now) {
-		// Who asks for the lock during a re-fence would ask nobody.
+		// A revocation that arrives during a re-fence would find no hold.
 		return h.s.revoked == nil && g.handOffForRefence(h)
 	}
 	h.streak.count++
@@ -145,8 +144,8 @@ func (g *localQueue) handOff(h *hold, now instant) bool {
 	return true
 }
 
-// handOffForRefence makes the next in line the contender, with the Owner that still
-// holds: its attempt brings a greater fence for one round trip. sh.mu is held.
+// handOffForRefence makes the next waiter the contender, with the Owner that still holds. Its
+// attempt brings a greater fence for one round trip. sh.mu is held.
 func (g *localQueue) handOffForRefence(h *hold) bool {
 	if !g.env.watchdog.RemoveIdle(&h.life) {
 		return false
@@ -160,8 +159,8 @@ func (g *localQueue) handOffForRefence(h *hold) bool {
 	return true
 }
 
-// promote makes the next in line the contender, if there is none and nothing is
-// held here, and drops the gate if nobody needs it. sh.mu is held.
+// promote makes the next waiter the contender if there is none and the process does not hold the
+// lock. It drops a queue that is not needed any more. sh.mu is held.
 func (g *localQueue) promote() {
 	if g.contender || g.held != nil {
 		return
@@ -180,12 +179,11 @@ func (g *localQueue) promote() {
 	}
 }
 
-// yield is how long a contender lets others go first that comes back right after
-// this process gave the lock back: long enough to hear another's release if someone
-// elsewhere was seen lately; else, now and then, just long enough to see whether
-// there is someone. Without it the process that released would win nearly every
-// race, since its attempt follows its release while others still hear of it.
-// sh.mu is held.
+// yield returns how long a contender waits before its first attempt if this process has just released
+// the lock. If another process was seen lately, it is long enough to be notified of that process's
+// release. Otherwise it is, now and then, just long enough to find out whether there is another
+// process. Without it the process that released would win nearly every race, since its attempt
+// follows its release while others are still being notified. sh.mu is held.
 func (g *localQueue) yield(now instant) (d time.Duration, listen bool) {
 	const lately, seldom = time.Second, 20 * time.Millisecond
 	p := &g.history
@@ -205,7 +203,7 @@ func (g *localQueue) yield(now instant) (d time.Duration, listen bool) {
 	return min(2*g.env.caps.Poll, 2*time.Millisecond), false
 }
 
-// whyWaiting is the last answer as someone in line knows it. sh.mu is held.
+// whyWaiting returns the last answer, as a waiter in the queue knows it. sh.mu is held.
 func (g *localQueue) whyWaiting() error {
 	if g.held != nil {
 		return g.heldHere()
@@ -216,26 +214,26 @@ func (g *localQueue) whyWaiting() error {
 	return &HeldError{}
 }
 
-// delivery is what a waiter in line gets: a lease, the contender's role, or an error.
+// delivery is what a waiter receives: a lease, the role of the contender, or an error.
 type delivery struct {
 	lease *Lease
 	role  role
 	err   error
 }
 
-// role is what travels from one contender to the next.
+// role is what one contender passes on to the next.
 type role struct {
 	owner   string        // an Owner to ask with; empty: a fresh one
 	watch   *driver.Watch // armed for owner, or nil
-	revoke  *holdSignal   // that somebody asks for owner's lock; nil if it is not Revocable
-	streak  handoffStreak // of the hand-offs that owner's hold went through
+	revoke  *holdSignal   // a revocation of owner's hold; nil if it is not Revocable
+	streak  handoffStreak // the hand-offs of owner's hold
 	last    error         // the last answer
-	yield   time.Duration // let others go first
-	listen  bool          // … until one of them is heard
+	yield   time.Duration // wait so long before the first attempt
+	listen  bool          // … or until another process has released
 	unknown bool          // the backend may know owner: it must be granted or released
 }
 
-// waiter is a place in the line inside the process.
+// waiter is a place in the queue.
 type waiter struct {
 	s          *spec
 	ctx        context.Context // of its Lock
@@ -244,7 +242,7 @@ type waiter struct {
 	queued     bool
 }
 
-// waiterList is a FIFO from which anyone can leave.
+// waiterList is a FIFO that a waiter can leave at any time.
 type waiterList struct{ head, tail *waiter }
 
 func (l *waiterList) push(w *waiter) {
@@ -280,8 +278,8 @@ func (l *waiterList) remove(w *waiter) {
 	w.prev, w.next, w.queued = nil, nil, false
 }
 
-// waiter takes a spare waiter or makes one. sh.mu is held. Waiters are kept here
-// and not in a sync.Pool, since channels may not cross synctest bubbles.
+// waiter takes a spare waiter or makes one. Spare waiters are kept here and not in a sync.Pool,
+// since channels may not cross synctest bubbles. sh.mu is held.
 func (sh *shard) waiter(ctx context.Context, s *spec) *waiter {
 	if n := len(sh.spare); n > 0 {
 		w := sh.spare[n-1]

@@ -94,12 +94,12 @@ func (l Queueing) String() string {
 	return "invalid"
 }
 
-// MaxTTL is the greatest TTL that the core asks for: ten years. A driver's sums of an instant and
-// a TTL, in whatever unit, must have room for it and for the little that a combinator adds.
+// MaxTTL is the greatest TTL that the core requests: ten years. A driver's sums of an instant and a
+// TTL, in whatever unit, must have room for it and for the little that a combinator adds.
 const MaxTTL = 10 * 365 * 24 * time.Hour
 
-// Longest is the greatest TTL that may be asked for: MaxTTL, or the constant of that name if it is
-// zero or greater.
+// Longest returns the greatest TTL that may be requested: MaxTTL, or the constant of that name if
+// it is zero or greater.
 func (c Caps) Longest() time.Duration {
 	if c.MaxTTL > 0 {
 		return min(c.MaxTTL, MaxTTL)
@@ -107,13 +107,12 @@ func (c Caps) Longest() time.Duration {
 	return MaxTTL
 }
 
-// Caps is what a backend can do. It is a value, so that combinators can intersect
-// it. The conformance suite proves every claim, and that what is not claimed is
-// refused with ErrUnsupported.
+// Caps is what a backend can do. It is a value, so that combinators can intersect it. The
+// conformance suite proves every claim, and that everything else is refused with ErrUnsupported.
 type Caps struct {
-	// Name says which coordinator this is, in the same words from every process,
-	// without credentials: "redis://db1:6379/0". Locks of several coordinators are
-	// taken in the order of lock name, then this name.
+	// Name identifies the coordinator, in the same words from every process, without credentials:
+	// "redis://db1:6379/0". Locks of several coordinators are taken in the order of lock name, then
+	// this name.
 	Name string
 
 	Modes     ModeSet
@@ -124,17 +123,17 @@ type Caps struct {
 	Downgrade bool // a Write hold can become Read without being given up
 	Queueing  Queueing
 
-	// QueuedModes are the modes that Queueing is about; it is QueueNever in all others. Zero means
-	// all of Modes.
+	// QueuedModes are the modes for which Queueing is true; for all others it is QueueNever. Zero
+	// means all of Modes.
 	QueuedModes ModeSet
 
-	// Revocable are the modes whose holders can be asked for their lock: see Revoker. Zero in
+	// Revocable are the modes whose holders can be requested to release: see Revoker. Zero for
 	// backends that are no Revokers.
 	Revocable ModeSet
 
-	// SpanLife is for how long after the answer of a grant its span of fences may be used
-	// where there is a queue: until then the core does not ask whether it is still empty. Zero
-	// means that no spans are asked for there, and each hand-off asks.
+	// SpanLife is for how long after a grant its span of fences may be used where there is a queue:
+	// until then the core does not check whether the queue is still empty. Zero means that no spans
+	// are requested there, and each hand-off checks.
 	SpanLife time.Duration
 
 	// MinTTL and MaxTTL bound the TTL of a hold; zero means no bound but the constant MaxTTL.
@@ -145,8 +144,8 @@ type Caps struct {
 	Poll time.Duration
 }
 
-// Intersect returns what both can do, for combinators. The name is c's. Queueing is that of both,
-// or QueueNever if they differ.
+// Intersect returns what both can do, for combinators. The name is c's. Queueing is QueueNever for
+// modes in which they differ.
 func (c Caps) Intersect(o Caps) Caps {
 	c.Modes &= o.Modes
 	c.Fence = c.Fence && o.Fence

@@ -5,81 +5,73 @@ import (
 	"time"
 )
 
-// Backend is a connection to a coordinator. All methods are safe for concurrent
-// use, and return when their context ends.
+// Backend is a connection to a coordinator. All methods are safe for concurrent use, and return
+// when their context ends.
 type Backend interface {
-	// Caps says what the backend can do. It is constant over the backend's life.
+	// Caps returns what the backend can do. It is constant over the backend's life.
 	Caps() Caps
 
-	// Acquire makes one attempt to make r.Owner hold r.Name. It always asks the
-	// coordinator, never its own memory.
+	// Acquire makes one attempt to make r.Owner hold r.Name. It always calls the coordinator, and
+	// never answers from its own memory.
 	//
-	// A nil error says that r.Owner holds. If it held already, the hold lives for at
-	// least r.TTL from now on and its fences are greater than all it had before; with
-	// Mode Read while it held with Write, the hold was downgraded (see
-	// Caps.Downgrade). An attempt never shortens the life of a hold: it may arrive
-	// late, after a Renew for longer.
+	// A nil error says that r.Owner holds. If it held already, the hold lives for at least r.TTL
+	// from now on, and its fences are greater than all that it had before; with Mode Read while it
+	// held with Write, the hold was downgraded (see Caps.Downgrade). An attempt never shortens the
+	// life of a hold: it may arrive late, after a Renew for longer.
 	//
-	// A *HeldError says that another Owner holds. With r.Queue a place in the queue
-	// stays for r.TTL after this attempt, or as long as the session. No request
-	// passes a place in the queue, not even one without Queue.
+	// A *HeldError says that another Owner holds. With r.Queue a place in the queue stays for r.TTL
+	// after this attempt, or as long as the session. No request passes a place in the queue, not
+	// even one without Queue.
 	//
-	// ErrInvalid, ErrUnsupported and ErrClosed are final: nothing was taken. ErrUnsent
-	// means that the attempt was not sent: nothing was taken, and the core does not
-	// release Owner because of it. Any other error means that the outcome is unknown.
+	// ErrInvalid, ErrUnsupported and ErrClosed are final: nothing was taken. ErrUnsent means that
+	// the attempt was not sent: nothing was taken, and the core does not release Owner because of
+	// it. After any other error the outcome is unknown.
 	Acquire(ctx context.Context, r Request) (Grant, error)
 
-	// Renew makes each hold live for at least its TTL from now on, and answers each in
-	// the slice, which has the length of holds. It never shortens a life, except with
-	// Hold.Shorten: a renewal may arrive late, after one for longer. nil: the hold
-	// lives for at least TTL, counted from before the call. ErrLost: Owner does not
-	// hold, a fact; it is not revived. Anything else: unknown.
+	// Renew makes each hold live for at least its TTL from now on, and answers each in a slice with
+	// the length of holds. It never shortens a life, except with Hold.Shorten: a renewal may arrive
+	// late, after one for longer. nil: the hold lives for at least TTL, counted from before the
+	// call. ErrLost: Owner does not hold, as a fact, and the hold is not revived. Any other error:
+	// unknown.
 	//
-	// An answer for one hold does not wait for that of another longer than the
-	// coordinator makes it: what has no answer when ctx ends is unknown, what has
-	// one keeps it.
+	// The answer for one hold waits for another no longer than the coordinator makes it wait. When
+	// ctx ends, a hold without an answer is unknown, and the others keep theirs.
 	Renew(ctx context.Context, holds []Hold) []error
 
-	// Release ends Owner's hold, its place in the queue, or a lock that a closed Watch
-	// had taken for it. Only Name, Owner and Mode of h are needed; they may come
-	// from an Info, which makes the force unlock: it cannot hit a successor.
-	// ErrLost: Owner had nothing.
+	// Release ends Owner's hold, its place in the queue, or a lock that a closed Watch had taken
+	// for it. Only Name, Owner and Mode of h are needed. They may come from an Info, which is how a
+	// lock is unlocked by force: a successor can't be hit. ErrLost: Owner had nothing.
 	Release(ctx context.Context, h Hold) error
 
-	// Close ends every goroutine, connection and subscription of the backend. It
-	// does not release holds; session backends end the session, which does.
-	// Calls after Close return ErrClosed.
+	// Close ends every goroutine, connection and subscription of the backend. It does not release
+	// holds; session backends end the session, which does. Calls after Close return ErrClosed.
 	Close() error
 }
 
-// Watcher is what a backend implements if its coordinator can push. The core
-// polls without it.
+// Watcher is implemented by a backend whose coordinator can push. Without it the core polls.
 type Watcher interface {
-	// Watch returns once it is armed: whatever happens from then on that may let r
-	// in is signalled. ctx bounds the arming only. ErrSkip means: as if this
-	// backend had no Watch.
+	// Watch returns once it is armed: from then on everything that may let r be granted is
+	// signalled. ctx bounds the arming only. ErrSkip means: as if this backend had no Watch.
 	//
-	// A backend that waits natively may take the lock for r.Owner in the
-	// meantime, also if it returns an error other than ErrSkip; the next Acquire of
-	// that Owner says so.
+	// A backend that waits natively may take the lock for r.Owner in the meantime, also if it
+	// returns an error other than ErrSkip. The next Acquire of that Owner reports it.
 	Watch(ctx context.Context, r Request) (Watch, error)
 }
 
 // Watch is one armed wait.
 type Watch struct {
-	// Ready fires again and again: after whatever, but the passing of time, may
-	// let the request in. A spare signal costs an attempt, a missing one a delay.
-	// It is not closed.
+	// Ready fires again and again: after everything, except the passing of time, that may let the
+	// request be granted. A superfluous signal costs an attempt, a missing one a delay. It is not
+	// closed.
 	Ready <-chan struct{}
 
-	// Close ends the watch. After it returned nothing more is taken. It is called
-	// exactly once.
+	// Close ends the watch. After it has returned nothing more is taken. It is called exactly once.
 	Close func()
 }
 
-// Inspector is what a backend implements if it can tell who holds what.
+// Inspector is implemented by a backend that can tell the holders and waiters of a lock.
 type Inspector interface {
-	// Inspect describes name; an Info without Holders means that it is free.
+	// Inspect describes name. An Info without Holders means that it is free.
 	Inspect(ctx context.Context, name string) (Info, error)
 
 	// List calls yield for each name with the prefix that is held or waited for,
@@ -87,12 +79,12 @@ type Inspector interface {
 	List(ctx context.Context, prefix string, yield func(name string) bool) error
 }
 
-// Revoker is what a backend implements if a holder can be asked to give its lock back.
+// Revoker is implemented by a backend that can request the release of a lock from its holder.
 type Revoker interface {
-	// Revoke asks h's Owner to release, and leaves it to the holder to do so: nil says
-	// that it was asked, or had been. h may come from an Info; Name, Owner and Mode are needed.
-	// ErrLost: Owner does not hold; it may wait in the queue. ErrUnsupported: h's mode is not
-	// in Caps.Revocable, or the holder has not agreed to be asked, as far as the coordinator knows.
+	// Revoke requests the release from h's Owner, which decides whether to release. nil says that
+	// the request is made, or had been made before. h may come from an Info; Name, Owner and Mode
+	// are needed. ErrLost: Owner does not hold; it may wait in the queue. ErrUnsupported: h's mode
+	// is not in Caps.Revocable, or the holder is not revocable, as far as the coordinator knows.
 	Revoke(ctx context.Context, h Hold) error
 }
 
@@ -106,9 +98,9 @@ type Hold struct {
 	// never down.
 	TTL time.Duration
 
-	// Floor makes Renew raise the name's fence counter so that every later grant's
-	// fence is greater than Floor; atomically with the check that Owner holds.
-	// Zero asks for nothing. See Caps.Floor.
+	// Floor makes Renew raise the name's fence counter so that the fence of every later grant is
+	// greater than Floor; atomically with the check that Owner holds. Zero means no floor. See
+	// Caps.Floor.
 	Floor uint64
 
 	// Shorten makes Renew set the remaining life to exactly TTL, also if more is left.
@@ -125,10 +117,9 @@ type Request struct {
 	// must agree on it; a driver that sees another limit answers ErrInvalid.
 	Limit int
 
-	// Fixed says that the hold is not going to be renewed, unless somebody asks for more time
-	// by a Renew: it is to end by itself after TTL. Where holds share the life of a session,
-	// which others prolong, it gets a life of its own if Caps.Fixed says so; else the core
-	// releases it in time.
+	// Fixed says that the hold is not going to be renewed, except by an Extend: it ends by itself
+	// after TTL. Where holds share the life of a session, which other holds prolong, it gets a life
+	// of its own if Caps.Fixed says so. Otherwise the core releases it in time.
 	Fixed bool
 
 	// Queue keeps a place in the queue when the request is refused. The core sets it
@@ -141,39 +132,38 @@ type Request struct {
 	// queue may not be empty any more.
 	Fences uint64
 
-	// Meta is kept beside the hold for Inspect: host, pid, program, free text.
-	// It must not be changed, and is not changed by the core.
+	// Meta is stored with the hold for Inspect: host, pid, program, free text. It must not be
+	// changed, and the core does not change it.
 	Meta map[string]string
 
-	// OnLost, if not nil, is called at most once when the backend learns by itself
-	// that the hold is gone: a session that ended, a deleted key. It may be called
-	// before Acquire returns, from any goroutine; it does not block. Backends
-	// without such news never call it. That of an Owner's latest grant counts.
+	// OnLost, if not nil, is called at most once when the backend learns by itself that the hold is
+	// gone: a session that ended, a deleted key. It may be called before Acquire returns, from any
+	// goroutine. It does not block. Backends without such signals never call it. Only the OnLost of
+	// an Owner's latest grant counts.
 	//
-	// It is a function and not a channel in Grant so that ten thousand holds need
-	// no ten thousand goroutines to listen.
+	// It is a function and not a channel in Grant, so that ten thousand holds need no ten thousand
+	// goroutines to listen.
 	OnLost func()
 
-	// OnRevoke, if not nil, agrees to be asked for the lock: it is called at most once,
-	// soon after somebody asked by a Revoker's Revoke. Otherwise it is as OnLost; an Owner
-	// that was asked and is granted again need not be told again. Set only for the modes of
-	// Caps.Revocable.
+	// OnRevoke, if not nil, makes the hold revocable: it is called at most once, soon after a
+	// Revoke for the hold. Otherwise it is like OnLost. It need not be called again for an Owner
+	// that was granted again after it. It is set only for the modes of Caps.Revocable.
 	OnRevoke func()
 }
 
-// Grant is what a successful Acquire brings.
+// Grant is the result of a successful Acquire.
 type Grant struct {
-	// Fence … Fence+Fences-1 are this hold's. Fences is at least 1 and at most
-	// what was asked; 1 where others wait in the queue.
+	// Fence … Fence+Fences-1 are the fences of this hold. Fences is at least 1 and at most what was
+	// requested; 1 where others wait in the queue.
 	Fence, Fences uint64
 
-	// Queued says that others wait in the queue: no hand-off past them.
+	// Queued says that others wait in the queue: no hand-off may pass them.
 	Queued bool
 
-	// TTL is the truth, counted from before the call. It is at least what was
-	// asked, except for sessions that have less left.
+	// TTL is the life of the hold, counted from before the call. It is at least what was requested,
+	// except for sessions that have less left.
 	TTL time.Duration
 }
 
-// Last is the greatest fence of the grant.
+// Last returns the greatest fence of the grant.
 func (g Grant) Last() uint64 { return g.Fence + g.Fences - 1 }

@@ -10,19 +10,19 @@ import (
 )
 
 // The facts that a driver reports. They are wrapped with what the driver knows
-// beyond; compare with errors.Is. Any other error of a driver means "unknown".
+// beyond; compare with errors.Is. Any other error of a driver means that the outcome is unknown.
 var (
-	// ErrHeld: somebody else holds the lock. Drivers return it as a *HeldError.
+	// ErrHeld: another Owner holds the lock. Drivers return it as a *HeldError.
 	ErrHeld = errors.New("distlock: held by someone else")
 
-	// ErrLost: Owner does not hold, as a fact. Never for a mere doubt.
+	// ErrLost: Owner does not hold, as a fact. It is never returned for a mere suspicion.
 	ErrLost = errors.New("distlock: lock lost")
 
 	// ErrInvalid: the request can never succeed: a name that is used for another
 	// kind of lock, another limit, a key with another type.
 	ErrInvalid = errors.New("distlock: invalid request")
 
-	// ErrUnsupported: this backend can't.
+	// ErrUnsupported: this backend can't do it.
 	ErrUnsupported = errors.New("distlock: not supported by this backend")
 
 	// ErrClosed: the backend was closed.
@@ -36,13 +36,13 @@ var (
 	ErrSkip = errors.New("distlock: driver skips this call")
 )
 
-// HeldError says that somebody else holds. It matches ErrHeld.
+// HeldError says that another Owner holds. It matches ErrHeld.
 type HeldError struct {
-	// Retry is when the passing of time alone may let the request in: the end of
-	// the holder's TTL or of a dead place in line. 0: not known.
+	// Retry is when the passing of time alone may let the request be granted: the end of the
+	// holder's TTL, or of a dead place in the queue. 0: not known.
 	Retry time.Duration
 
-	// Holders are those in the way, as far as the attempt told.
+	// Holders are those in the way, as far as the attempt has found out.
 	Holders []Holder
 }
 
@@ -83,8 +83,7 @@ func (h Holder) String() string {
 	return strings.Join(parts, " ")
 }
 
-// Final reports whether err is an answer after which nothing was taken and asking
-// again is no use.
+// Final reports whether nothing was taken and a retry would be useless.
 func Final(err error) bool {
 	return errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnsupported) || errors.Is(err, ErrClosed)
 }

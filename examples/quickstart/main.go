@@ -25,7 +25,7 @@ func run(ctx context.Context, url string) error {
 	defer locks.Close()
 
 	return locks.Mutex("order:555").Do(ctx, func(ctx context.Context) error {
-		// ctx ends, with cause distlock.ErrLost, before the lock can belong to someone else.
+		// ctx ends, with cause distlock.ErrLost, before another process can hold the lock.
 		return deduct(ctx, "sku-1", distlock.Fence(ctx))
 	})
 }
