@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -25,7 +26,7 @@ func eachWay(t *testing.T, ways []way, test func(t *testing.T, w way)) {
 // either side has. Nobody polls here.
 func TestClusterWakes(t *testing.T) {
 	g := testserver.SharedRedisCluster(t)
-	for _, p := range []PubSub{PubSubAuto, PubSubOn, PubSubOff, PubSubBoth} {
+	for _, p := range []PubSub{PubSubAuto, PubSubOn, PubSubOff} {
 		t.Run(string(p), func(t *testing.T) {
 			eachWay(t, clusterWays, func(t *testing.T, w way) {
 				for _, mode := range []driver.Mode{driver.Exclusive, driver.Counted} {
@@ -54,7 +55,7 @@ func TestClusterAutoIsSharded(t *testing.T) {
 		r := request("", driver.Exclusive)
 		watch := armWatch(t, b, r)
 		defer watch.Close()
-		if got := b.voice.speech(); got != sharded {
+		if got := b.pubsub.Mode(); got != redisconn.PubSubSharded {
 			t.Errorf("messages travel as %d", got)
 		}
 		c := raw(t, g.NodeOf(r.Name).Addr())
@@ -66,7 +67,7 @@ func TestClusterAutoIsSharded(t *testing.T) {
 
 func TestPubSubOutsideCluster(t *testing.T) {
 	srv := testserver.SharedRedis(t)
-	for _, p := range []PubSub{PubSubOn, PubSubBoth, "loud"} {
+	for _, p := range []PubSub{PubSubOn, "both", "loud"} {
 		if _, err := Open(t.Context(), srv.URL()+"?pubsub="+string(p)); !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%s: %v", p, err)
 		}

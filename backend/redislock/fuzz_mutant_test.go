@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -109,16 +110,16 @@ func (b denier) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 // changed is a script with another piece in place of one that it must have once.
 func changed(t *testing.T, s *script, e edit) *script {
 	t.Helper()
-	source := strings.Replace(s.in(classic).source, e.old, e.new, 1)
+	source := strings.Replace(s.in(redisconn.PubSubClassic).source, e.old, e.new, 1)
 	sum := sha1.Sum([]byte(source))
-	return &script{classic: version{source: source, sha: hex.EncodeToString(sum[:])}}
+	return &script{redisconn.PubSubClassic: version{source: source, sha: hex.EncodeToString(sum[:])}}
 }
 
 func (m fuzzMutant) apply(t *testing.T, b *Backend) fuzzed {
 	for _, e := range m.edits {
 		r := b.layout.recipes[e.mode]
 		take, drop := changed(t, r.take, e), changed(t, r.drop, e)
-		if take.in(classic) == r.take.in(classic) && drop.in(classic) == r.drop.in(classic) {
+		if take.in(redisconn.PubSubClassic) == r.take.in(redisconn.PubSubClassic) && drop.in(redisconn.PubSubClassic) == r.drop.in(redisconn.PubSubClassic) {
 			t.Errorf("no script of %v has %q", e.mode, e.old)
 		}
 		r.take, r.drop = take, drop

@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -62,35 +61,6 @@ func TestAbandonedAcquireLandsBeforeItsRelease(t *testing.T) {
 			t.Error("the lock is held by an owner that was released")
 		}
 	})
-}
-
-// Watches that come just when the hub goes to sleep are armed, by one connection.
-func TestWatchWhileTheHubGoesToSleep(t *testing.T) {
-	t.Parallel()
-	srv := testserver.Redis(t)
-	var wg sync.WaitGroup
-	for range 30 {
-		wg.Go(func() {
-			b := openOwn(t, srv.Addr(), Options{})
-			b.hub.round = 10 * time.Millisecond
-			armWatch(t, b, request("x", driver.Exclusive)).Close()
-			for asleep := false; !asleep; {
-				b.hub.mu.Lock()
-				asleep = len(b.hub.stations) == 0
-				b.hub.mu.Unlock()
-				time.Sleep(100 * time.Microsecond)
-			}
-			for i := range 5 {
-				w, err := b.Watch(t.Context(), request(fmt.Sprint(i), driver.Exclusive))
-				if err != nil {
-					t.Errorf("watch %d: %v", i, err)
-					return
-				}
-				defer w.Close()
-			}
-		})
-	}
-	wg.Wait()
 }
 
 func TestCloseWhileTheServerIsFrozen(t *testing.T) {

@@ -7,11 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
@@ -169,54 +167,4 @@ func outlivesConnection(t *testing.T, ttl time.Duration) error {
 	case <-lease.Context().Done():
 		return context.Cause(lease.Context())
 	}
-}
-
-// muteOnce is a server whose first connection for subscriptions never answers.
-type muteOnce struct {
-	redisconn.Server
-	conns int
-	on    func(redisconn.Event)
-}
-
-func (m *muteOnce) Listen(_ context.Context, on func(redisconn.Event)) (redisconn.Listener, error) {
-	m.conns++
-	m.on = on
-	return m, nil
-}
-
-func (m *muteOnce) Subscribe(_ context.Context, sharded bool, channels []string) error {
-	for _, c := range channels {
-		if m.conns > 1 {
-			m.on(redisconn.Event{Kind: redisconn.Subscribed, Channel: c, Sharded: sharded})
-		}
-	}
-	return nil
-}
-
-func (m *muteOnce) Unsubscribe(context.Context, bool, []string) error { return nil }
-func (m *muteOnce) Name() string                                      { return "mute" }
-func (m *muteOnce) Close()                                            {}
-
-// A subscription that is not confirmed is asked for again on a new connection, long before
-// the silence of the old one would count as its end.
-func TestUnconfirmedSubscription(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, err := newBackend(redisconn.NewSingle(&muteOnce{}), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer b.Close()
-		ctx, cancel := timeout(t, redisconn.HealthCheck)
-		defer cancel()
-		for {
-			w, err := b.Watch(ctx, request("", driver.Exclusive))
-			if err == nil {
-				w.Close()
-				return
-			}
-			if ctx.Err() != nil {
-				t.Fatalf("not armed: %v", err)
-			}
-		}
-	})
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
@@ -25,7 +26,7 @@ func serverTime(t *testing.T, c *redis.Client, s *script, keys, args []string) t
 	var now *redis.TimeCmd
 	_, err := c.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
 		now = p.Time(t.Context())
-		p.Eval(t.Context(), s.in(classic).source, keys, words...)
+		p.Eval(t.Context(), s.in(redisconn.PubSubClassic).source, keys, words...)
 		return nil
 	})
 	if err != nil && err != redis.Nil {

@@ -64,7 +64,7 @@ func (t *target) open(ctx context.Context, c redisconn.Client) (*Backend, error)
 		err = t.check(ctx, c)
 	}
 	if err == nil {
-		err = b.voice.learn(ctx, c)
+		_, err = b.pubsub.Detect(ctx, c)
 	}
 	if err == nil && t.opts.Scripts == ScriptsAuto {
 		err = b.checkScripts(ctx)

@@ -60,18 +60,19 @@ type Options struct {
 
 // Backend keeps locks in Redis. It is safe for concurrent use.
 type Backend struct {
-	client     redisconn.Client
-	layout     *layout
-	prefix     string
-	replicas   replicas
-	adrift     adrift      // what was given up, and may still happen
-	scriptless *scriptless // nil if scripts are used
-	caps       driver.Caps
-	meta       lastMeta
-	voice      *voice
-	hub        *hub
-	closed     atomic.Bool
-	once       sync.Once
+	client        redisconn.Client
+	layout        *layout
+	prefix        string
+	replicas      replicas
+	adrift        adrift      // what was given up, and may still happen
+	scriptless    *scriptless // nil if scripts are used
+	caps          driver.Caps
+	meta          lastMeta
+	pubsub        *redisconn.PubSub
+	subscriptions *redisconn.Subscriptions
+	releases      *releaseNotifier
+	closed        atomic.Bool
+	once          sync.Once
 }
 
 var (
@@ -86,10 +87,13 @@ func newBackend(c redisconn.Client, opts *Options) (*Backend, error) {
 	}
 	b := &Backend{client: c, prefix: opts.Prefix}
 	var err error
-	if b.voice, err = newVoice(opts.PubSub, c.Strict()); err != nil {
+	mode, err := opts.PubSub.mode(c)
+	if err != nil {
 		return nil, err
 	}
-	b.hub = newHub(c, b.voice)
+	b.pubsub = redisconn.NewPubSub(mode)
+	b.subscriptions = redisconn.NewSubscriptions(c, b.pubsub)
+	b.releases = newReleaseNotifier(b.subscriptions)
 	if err := b.checkPrefix(); err != nil {
 		return nil, fmt.Errorf("prefix: %w", err)
 	}
@@ -169,7 +173,7 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err != nil {
 		return driver.Grant{}, b.fail("acquire", r.Name, b.named(r.Name, err))
 	}
-	b.hub.answered(r.Owner)
+	b.releases.retried(r.Owner)
 	id, ok := reply.(string)
 	if !ok {
 		return driver.Grant{}, b.refused(ctx, r, reply)
@@ -275,9 +279,9 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 func (b *Backend) Close() error {
 	b.closed.Store(true)
 	b.once.Do(func() {
-		b.hub.cancel()
+		b.subscriptions.Cancel()
 		b.client.Close()
-		b.hub.close()
+		b.subscriptions.Close()
 	})
 	return nil
 }

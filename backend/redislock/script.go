@@ -17,26 +17,26 @@ import (
 var sources embed.FS
 
 // script is a Lua script, in a version for each way to publish.
-type script [bothWays + 1]version
+type script [redisconn.PubSubSharded + 1]version
 
 // version is a script and the name that a server which knows it goes by.
 type version struct{ source, sha string }
 
-func (s *script) in(v speech) version { return s[v] }
+func (s *script) in(mode redisconn.PubSubMode) version { return s[mode] }
 
 // publishers are the files that publish in each way.
-var publishers = [...]string{classic: "publish", sharded: "spublish", bothWays: "publish_both"}
+var publishers = [...]string{redisconn.PubSubClassic: "publish", redisconn.PubSubSharded: "spublish"}
 
 // compose makes a script of several files: what the last one needs comes first.
 func compose(files ...string) *script {
 	var s script
-	for v := classic; v <= bothWays; v++ {
+	for v := redisconn.PubSubClassic; v <= redisconn.PubSubSharded; v++ {
 		s[v] = composeIn(v, files)
 	}
 	return &s
 }
 
-func composeIn(v speech, files []string) version {
+func composeIn(v redisconn.PubSubMode, files []string) version {
 	var b strings.Builder
 	for _, file := range files {
 		if file == "publish" {
@@ -65,10 +65,11 @@ func (b *Backend) run(ctx context.Context, s *script, keys, args []string) (any,
 
 // runBy runs a script that send sends.
 func (b *Backend) runBy(ctx context.Context, s *script, keys, args []string, send func(command []string) (any, error)) (any, error) {
-	if err := b.voice.learn(ctx, b.client); err != nil {
+	mode, err := b.pubsub.Detect(ctx, b.client)
+	if err != nil {
 		return nil, explain(err)
 	}
-	v := s.in(b.voice.speech())
+	v := s.in(mode)
 	command := make([]string, 0, 3+len(keys)+len(args))
 	command = append(command, "EVALSHA", v.sha, itoa(len(keys)))
 	command = append(append(command, keys...), args...)

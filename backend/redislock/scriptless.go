@@ -72,7 +72,7 @@ func (p *scriptless) take(ctx context.Context, r driver.Request) (uint64, error)
 	if err := redisconn.TransportError(got); err != nil {
 		return 0, err
 	}
-	p.b.hub.answered(r.Owner)
+	p.b.releases.retried(r.Owner)
 	if set.Reply == nil && !ownedBy(text(value.Reply), r.Owner) {
 		return 0, p.refuse(ctx, r, value, got[2])
 	}
@@ -123,7 +123,7 @@ func (p *scriptless) retake(ctx context.Context, r driver.Request) error {
 // standBack gives up a lock that was taken before those in the queue, which clients with
 // scripts keep. Only the first of them is notified: a message to all would wake r's own waiter.
 func (p *scriptless) standBack(ctx context.Context, r driver.Request) error {
-	err := p.b.voice.learn(ctx, p.b.client)
+	_, err := p.b.pubsub.Detect(ctx, p.b.client)
 	if err == nil {
 		err = p.free(ctx, r.Hold, nil)
 	}
@@ -162,10 +162,10 @@ func (p *scriptless) number(ctx context.Context, name, id string) (uint64, error
 
 // release ends a hold, in two round trips; in three if there is a queue.
 func (p *scriptless) release(ctx context.Context, h driver.Hold) error {
-	if err := p.b.voice.learn(ctx, p.b.client); err != nil {
+	if _, err := p.b.pubsub.Detect(ctx, p.b.client); err != nil {
 		return explain(err)
 	}
-	return p.free(ctx, h, p.b.voice.publish(p.rec.channel(p.b.prefix+h.Name), "0"))
+	return p.free(ctx, h, [][]string{p.b.pubsub.Publish(p.rec.channel(p.b.prefix+h.Name), "0")})
 }
 
 // free ends a hold and publishes messages with that, and one to the first in the queue, if any.
@@ -181,7 +181,7 @@ func (p *scriptless) free(ctx context.Context, h driver.Hold, messages [][]strin
 	}
 	if first := text(c.results[1]); first != "" {
 		// The lock is free by now. A waiter that is not notified finds that out by itself.
-		p.b.client.DoAll(ctx, name, p.b.voice.publish(p.rec.channel(name)+":"+first, "0"))
+		p.b.client.DoAll(ctx, name, [][]string{p.b.pubsub.Publish(p.rec.channel(name)+":"+first, "0")})
 	}
 	return nil
 }

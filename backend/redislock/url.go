@@ -59,7 +59,7 @@ func (t *target) readParams(u *url.URL, p *driver.Params) {
 	t.opts = &Options{
 		Layout:         Layout(p.Choice("layout", string(String), string(Redisson))),
 		Prefix:         p.String("prefix", ""),
-		PubSub:         PubSub(p.Choice("pubsub", string(PubSubAuto), string(PubSubOn), string(PubSubOff), string(PubSubBoth))),
+		PubSub:         PubSub(p.Choice("pubsub", string(PubSubAuto), string(PubSubOn), string(PubSubOff))),
 		Scripts:        Scripts(p.Choice("scripts", string(ScriptsAuto), string(ScriptsOff))),
 		Replicas:       p.Int("replicas", 0, 0, maxReplicas),
 		ReplicaTimeout: p.Duration("replica_timeout", 0),

@@ -4,28 +4,66 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
 
-// Watch subscribes to the channel on which the end of a hold is published. All watches
-// of a backend share one connection, and those of a lock one subscription. A message
-// wakes as many of them as it lets in: one, if the lock is exclusive. One that was
-// woken and leaves without having asked again hands the message on. Whoever stands in
-// line has a channel of its own.
+// PubSub says how a release is published. All users of a lock must agree on it: a waiter that uses
+// another way is not notified, and polls.
+type PubSub string
+
+// The choices. They are Redisson's.
+const (
+	// PubSubAuto is the default: sharded in a cluster whose servers know it and let their
+	// user ask (PUBSUB SHARDNUMSUB), else classic.
+	PubSubAuto PubSub = "auto"
+
+	// PubSubOn is sharded: SPUBLISH and SSUBSCRIBE. Only a cluster has that.
+	PubSubOn PubSub = "on"
+
+	// PubSubOff is classic: PUBLISH and SUBSCRIBE.
+	PubSubOff PubSub = "off"
+)
+
+// mode returns the mode of p for a client, which is unknown if the server is to be asked.
+func (p PubSub) mode(c redisconn.Client) (redisconn.PubSubMode, error) {
+	switch p {
+	case "", PubSubAuto:
+		if c.Strict() {
+			return redisconn.PubSubUnknown, nil
+		}
+		return redisconn.PubSubClassic, nil
+	case PubSubOff:
+		return redisconn.PubSubClassic, nil
+	case PubSubOn:
+		if !c.Strict() {
+			return 0, fmt.Errorf("%w: pubsub %q: only a Redis Cluster has sharded messages: want %q or %q", driver.ErrInvalid, p, PubSubAuto, PubSubOff)
+		}
+		return redisconn.PubSubSharded, nil
+	}
+	return 0, fmt.Errorf("%w: pubsub %q: want %q, %q or %q", driver.ErrInvalid, p, PubSubAuto, PubSubOn, PubSubOff)
+}
+
+// Watch subscribes to the channel on which a release is published. All watches of a backend share
+// one connection to a server, and all watches of a lock share one subscription. A message wakes as
+// many of them as it lets in: one, if the lock is exclusive. A watch that was woken and is closed
+// before its owner has retried passes the message on. A queued waiter has a channel of its own.
 //
-// When the connection was lost and is back, all are woken, since messages may have
-// been missed. A hold that ends by its TTL sends no message: HeldError.Retry says when.
+// All watches are woken once a lost connection is back, since messages may have been missed. A hold
+// that ends by its TTL publishes nothing: HeldError.Retry says when it ends.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	rec, err := b.recipe(r.Hold)
 	if err != nil {
 		return driver.Watch{}, err
 	}
-	_, braces := braced(b.prefix + r.Name)
-	w := &watch{owner: r.Owner, alone: r.Queue, braces: braces, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
 	name := b.prefix + r.Name
-	if err := b.hub.add(ctx, w, name, topic{rec.waitsOn(name, r), rec.wakes}); err != nil {
+	_, braces := braced(name)
+	w := &releaseWaiter{owner: r.Owner, queued: r.Queue, braces: braces, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
+	if err := b.releases.add(ctx, w, name, rec.waitsOn(name, r), rec.wakes); err != nil {
 		return driver.Watch{}, err
 	}
 	select {
@@ -34,19 +72,13 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 		err = ctx.Err()
 	}
 	if err != nil {
-		b.hub.remove(w)
+		b.releases.remove(w)
 		return driver.Watch{}, watchError(r.Name, err)
 	}
-	return driver.Watch{Ready: w.ready, Close: func() { b.hub.remove(w) }}, nil
+	return driver.Watch{Ready: w.ready, Close: func() { b.releases.remove(w) }}, nil
 }
 
-// topic is what a watch listens to.
-type topic struct {
-	name  string
-	wakes func(message string) int
-}
-
-// watchError: who may not subscribe must poll.
+// watchError lets a user who may not subscribe poll.
 func watchError(name string, err error) error {
 	if re := (*redisconn.ReplyError)(nil); errors.As(err, &re) && re.HasCode("NOPERM") {
 		return fmt.Errorf("%w: %w", driver.ErrSkip, re)
@@ -54,19 +86,95 @@ func watchError(name string, err error) error {
 	return fmt.Errorf("redislock: watch %s: %w", driver.Quote(name), err)
 }
 
-// watch is one armed wait. All but the Go channels is guarded by the hub's mutex.
-type watch struct {
+// releaseNotifier wakes a backend's waiters when releases are published.
+type releaseNotifier struct {
+	subscriptions *redisconn.Subscriptions
+	waiters       atomic.Int64
+
+	mu       sync.Mutex
+	channels map[string]*releaseChannel
+	byOwner  map[string]*releaseWaiter
+}
+
+func newReleaseNotifier(s *redisconn.Subscriptions) *releaseNotifier {
+	return &releaseNotifier{subscriptions: s, channels: map[string]*releaseChannel{}, byOwner: map[string]*releaseWaiter{}}
+}
+
+// add lets w wait for messages on a channel of the lock key. lets says how many a message lets in.
+func (n *releaseNotifier) add(ctx context.Context, w *releaseWaiter, key, channel string, lets func(message string) int) error {
+	n.mu.Lock()
+	c := n.channels[channel]
+	if c == nil {
+		c = &releaseChannel{n: n, name: channel, lets: lets}
+		n.channels[channel] = c
+	}
+	w.channel = c
+	c.waiters = append(c.waiters, w)
+	n.byOwner[w.owner] = w
+	n.waiters.Add(1)
+	n.mu.Unlock()
+	confirmed, err := n.subscriptions.Join(ctx, key, channel, c)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err != nil {
+		n.forget(w)
+		return err
+	}
+	if confirmed {
+		w.arm(nil)
+	}
+	return nil
+}
+
+// remove ends w's wait. A message that has woken it goes to the next.
+func (n *releaseNotifier) remove(w *releaseWaiter) {
+	n.mu.Lock()
+	n.forget(w)
+	n.mu.Unlock()
+	n.subscriptions.Leave(w.channel.name, !w.queued)
+}
+
+// forget removes w and passes on what has woken it. The mutex is held.
+func (n *releaseNotifier) forget(w *releaseWaiter) {
+	c := w.channel
+	c.waiters = slices.DeleteFunc(c.waiters, func(x *releaseWaiter) bool { return x == w })
+	if len(c.waiters) == 0 {
+		delete(n.channels, c.name)
+	}
+	if n.byOwner[w.owner] == w {
+		delete(n.byOwner, w.owner)
+	}
+	n.waiters.Add(-1)
+	if w.woken {
+		c.wake(1)
+	}
+}
+
+// retried notes that owner has retried, so that the message that woke it is used up.
+func (n *releaseNotifier) retried(owner string) {
+	if n.waiters.Load() == 0 {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if w := n.byOwner[owner]; w != nil && len(w.ready) == 0 {
+		w.woken = false
+	}
+}
+
+// releaseWaiter is one watch. The notifier's mutex guards everything but the Go channels.
+type releaseWaiter struct {
 	owner   string
-	channel *channel
+	channel *releaseChannel
 	ready   chan struct{} // holds a signal that was not taken yet
 	armed   chan error    // gets one answer
 	isArmed bool
-	alone   bool // its channel is of no use to another
-	braces  bool // it waits for {a}, whose channel is that of a
-	woken   bool // and has not asked since
+	queued  bool // its channel is of no use to another
+	braces  bool // it waits for {a}, whose channel is a's too
+	woken   bool // and has not retried since
 }
 
-func (w *watch) arm(err error) {
+func (w *releaseWaiter) arm(err error) {
 	if !w.isArmed {
 		w.isArmed = true
 		w.armed <- err
@@ -74,7 +182,7 @@ func (w *watch) arm(err error) {
 }
 
 // wake reports whether w had no signal yet.
-func (w *watch) wake() bool {
+func (w *releaseWaiter) wake() bool {
 	select {
 	case w.ready <- struct{}{}:
 		w.woken = true
@@ -84,46 +192,52 @@ func (w *watch) wake() bool {
 	}
 }
 
-// channel is a subscription and those who use it.
-type channel struct {
-	topic
-	key     string   // of the lock
-	at      *station // where it is heard
-	watches []*watch
-	asked   bool // SUBSCRIBE was sent on the present connection
-	live    bool // and confirmed
-	idle    int  // how many rounds it has had no watch
+// releaseChannel is a channel and its waiters.
+type releaseChannel struct {
+	n       *releaseNotifier
+	name    string
+	lets    func(message string) int
+	waiters []*releaseWaiter
 }
 
-// wake wakes up to n watches that have no signal yet, the oldest first; where some stand
-// in line and some do not, so many of each, and so many for each of the locks a and {a},
-// since a message does not say which of them it is about.
-func (c *channel) wake(n int) {
-	type kind struct{ alone, braces bool }
+// wake wakes up to n waiters that have no signal yet, the oldest first. It wakes that many of each
+// kind: queued and not, and for each of the locks a and {a}, since a message does not say which of
+// them it is about.
+func (c *releaseChannel) wake(n int) {
+	type kind struct{ queued, braces bool }
 	woken := map[kind]int{}
-	for _, w := range c.watches {
-		k := kind{w.alone, w.braces}
+	for _, w := range c.waiters {
+		k := kind{w.queued, w.braces}
 		if woken[k] < n && w.wake() {
 			woken[k]++
 		}
 	}
 }
 
-// fail gives those up who are not armed yet.
-func (c *channel) fail(err error) {
-	for _, w := range c.watches {
-		w.arm(err)
-	}
-}
-
-// confirmed: those who wait for the subscription have it now; those who had it
-// before may have missed messages.
-func (c *channel) confirmed() {
-	c.live = true
-	for _, w := range c.watches {
+// Subscribed arms the new waiters. The others may have missed messages.
+func (c *releaseChannel) Subscribed() {
+	c.n.mu.Lock()
+	defer c.n.mu.Unlock()
+	for _, w := range c.waiters {
 		if w.isArmed {
 			w.wake()
 		}
 		w.arm(nil)
+	}
+}
+
+// Received wakes as many waiters as the message lets in.
+func (c *releaseChannel) Received(message string) {
+	c.n.mu.Lock()
+	defer c.n.mu.Unlock()
+	c.wake(c.lets(message))
+}
+
+// Failed fails the waiters that are not armed yet.
+func (c *releaseChannel) Failed(err error) {
+	c.n.mu.Lock()
+	defer c.n.mu.Unlock()
+	for _, w := range c.waiters {
+		w.arm(err)
 	}
 }
