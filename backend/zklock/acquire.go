@@ -4,21 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// maxTries bounds how often one attempt begins anew because its node or session has
-// gone meanwhile.
+// maxTries bounds how often a call starts again because its node or its session ended.
 const maxTries = 3
 
-// Acquire makes one attempt. A request with Queue makes its node at once: one round trip
-// if the lock is free. A try looks first, so as not to disturb those in line; ZooKeeper
-// can't do both in one step, so that a try may be refused because of another one that is
-// about to be refused.
+// Acquire makes one attempt. A request with Queue makes its node at once: that is one
+// round trip if the lock is free. A try without Queue looks first, so as not to delay the
+// queue. ZooKeeper can't do both in one step: two concurrent tries may both be refused.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	err := b.checkRequest(r)
 	if err != nil {
@@ -27,29 +24,14 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	a := &attempt{b: b, r: r, start: time.Now()}
 	for range maxTries {
 		var g driver.Grant
-		if g, err = a.make(ctx); err == nil {
+		if g, err = a.try(ctx); err == nil {
 			return g, nil
 		}
-		if !errors.Is(err, errGone) && !sessionOver(err) {
+		if !errors.Is(err, errNodeGone) && !sessionOver(err) {
 			break
 		}
 	}
 	return driver.Grant{}, b.fail("acquire", r.Name, err)
-}
-
-func (b *Backend) checkRequest(r driver.Request) error {
-	if err := b.check(r.Hold); err != nil {
-		return err
-	}
-	switch {
-	case !isUUID(r.Owner):
-		return fmt.Errorf("%w: Owner %q: want a UUID", driver.ErrInvalid, r.Owner)
-	case r.TTL > b.caps.MaxTTL:
-		return fmt.Errorf("%w: TTL %v: want at most %v", driver.ErrInvalid, r.TTL, b.caps.MaxTTL)
-	case r.Mode == driver.Counted && r.Limit < 1:
-		return fmt.Errorf("%w: a semaphore of %d permits: want at least 1", driver.ErrInvalid, r.Limit)
-	}
-	return nil
 }
 
 // attempt is one call of Acquire.
@@ -57,211 +39,388 @@ type attempt struct {
 	b     *Backend
 	r     driver.Request
 	start time.Time
-	p     *place
-	fresh bool // the place was made by this attempt
+	t     *ticket
+	fresh bool // the ticket was made by this attempt
 }
 
-func (a *attempt) make(ctx context.Context) (driver.Grant, error) {
-	if err := a.place(ctx); err != nil {
-		if a.p == nil {
+func (a *attempt) try(ctx context.Context) (driver.Grant, error) {
+	if err := a.findTicket(ctx); err != nil {
+		if a.t == nil {
 			err = driver.Unsent(err)
 		}
 		return driver.Grant{}, err
 	}
-	g, err := a.ask(ctx)
-	switch p := a.p; {
+	g, err := a.advance(ctx)
+	switch t := a.t; {
 	case err == nil:
 		return g, nil
 	case sessionOver(err):
-		p.s.outlive(ctx)
+		t.s.awaitEnd(ctx)
 		fallthrough
-	case errors.Is(err, errGone):
-		p.end(true)
-		a.b.drop(p)
-	case a.fresh && !p.doubt && p.node == "" && p.lock == "":
-		a.b.drop(p) // it came to nothing
+	case errors.Is(err, errNodeGone):
+		t.markGone(true)
+		a.b.removeTicket(t)
+	case a.fresh && !t.unknown && t.node == "" && t.queueNode == "":
+		a.b.removeTicket(t)
 		err = driver.Unsent(err)
-	case driver.Final(a.b.fail("", "", err)) && !p.holds():
-		return g, a.giveBack(ctx, err)
+	case driver.Final(a.b.fail("", "", err)) && !t.holds():
+		return g, a.undo(ctx, err)
 	}
 	return g, err
 }
 
-// place is the Owner's, or a new one in a session that lives.
-func (a *attempt) place(ctx context.Context) error {
-	a.p, a.fresh = a.b.placeOf(a.r.Hold), false
-	if a.p != nil {
-		return a.p.settle(ctx)
+// findTicket finds the Owner's ticket, or makes one in an open session.
+func (a *attempt) findTicket(ctx context.Context) error {
+	a.t, a.fresh = a.b.ticketOf(a.r.Hold), false
+	if a.t != nil {
+		if !a.t.unknown {
+			return nil
+		}
+		err := a.t.resolve(ctx)
+		if err == nil {
+			a.t.watchHeld()
+		}
+		return err
 	}
 	s, err := a.b.session(ctx, a.r.TTL)
 	if err != nil {
 		return err
 	}
 	if !a.r.Queue {
-		if err := a.look(ctx, s); err != nil {
+		if err := a.peek(ctx, s); err != nil {
 			return err
 		}
 	}
 	a.fresh = true
-	a.p, err = a.b.enter(s, a.r)
+	a.t, err = a.b.addTicket(s, a.r)
 	return err
 }
 
-// look finds out for a try whether the lock is free, before anything is made.
-func (a *attempt) look(ctx context.Context, s *session) error {
-	path, k := pathOf(a.r.Name), kindOf(a.r.Mode)
-	if k == leaseKind {
-		return a.lookForPermit(ctx, s, path)
+// peek refuses a try if the lock isn't free.
+func (a *attempt) peek(ctx context.Context, s *session) error {
+	path := pathOf(a.r.Name)
+	if a.r.Mode == driver.Counted {
+		return a.peekPermits(ctx, s, path)
 	}
-	f, _, err := s.listNow(ctx, path)
+	l, _, err := s.listNow(ctx, path)
 	if err != nil {
 		return err
 	}
-	if n, is := f.row.stranger(len(f.row), k); is {
-		return conflict(path, n)
+	if n, is := l.nodes.otherKind(len(l.nodes), a.r.Mode); is {
+		return conflictError(path, n)
 	}
-	if _, is := f.row.blocker(len(f.row), k); is {
-		return heldBy(f.row[0])
+	if _, is := l.nodes.blocker(len(l.nodes), a.r.Mode); is {
+		return heldBy(l.nodes[0])
 	}
 	return nil
 }
 
-// list reads what is below a path, which need not exist.
-func (s *session) list(ctx context.Context, path string) (family, zk.Stat, error) {
-	children, stat, err := s.conn.Children(ctx, path)
-	if errors.Is(err, zk.ErrNoNode) {
-		err = nil
-	}
-	return readFamily(children), stat, err
-}
-
-// listNow is list with all that was done anywhere before: a server may be behind.
-func (s *session) listNow(ctx context.Context, path string) (family, zk.Stat, error) {
-	children, stat, err := s.conn.SyncAndList(ctx, path)
-	if errors.Is(err, zk.ErrNoNode) {
-		err = nil
-	}
-	return readFamily(children), stat, err
-}
-
-// relist lists the siblings of a node of the place: if one is in the way, once more, since
-// it may be gone, and the server be behind.
-func (p *place) relist(ctx context.Context, dir, path string, k kind) (family, zk.Stat, error) {
-	f, stat, err := p.s.list(ctx, dir)
-	if me := f.row.index(base(path)); err == nil && me >= 0 {
-		if _, is := f.row.blocker(me, k); is {
-			return p.s.listNow(ctx, dir)
-		}
-	}
-	return f, stat, err
-}
-
-// heldBy is the refusal because of those nodes.
-func heldBy(nodes ...node) *driver.HeldError {
-	e := &driver.HeldError{}
-	for _, n := range nodes {
-		e.Holders = append(e.Holders, driver.Holder{Owner: n.owner, Mode: n.kind.mode(), Held: -1, Left: -1})
-	}
-	return e
-}
-
-// ask brings the place to a grant or a refusal.
-func (a *attempt) ask(ctx context.Context) (driver.Grant, error) {
-	p := a.p
+// advance takes the next step from the ticket's state.
+func (a *attempt) advance(ctx context.Context) (driver.Grant, error) {
+	t := a.t
 	switch {
-	case p.holds() && p.node == "":
-		return driver.Grant{}, a.lost() // while it was to become another
-	case p.holds() && p.mode == driver.Write && a.r.Mode == driver.Read:
+	case t.holds() && t.node == "":
+		return driver.Grant{}, a.lost() // during a downgrade
+	case t.holds() && t.mode == driver.Write && a.r.Mode == driver.Read:
 		return a.downgrade(ctx)
-	case p.mode != a.r.Mode:
-		return driver.Grant{}, fmt.Errorf("%w: Owner has a place as %v already", driver.ErrInvalid, p.mode)
-	case p.holds():
-		return a.again(ctx)
-	case p.mode == driver.Counted:
-		return a.permit(ctx)
+	case t.mode != a.r.Mode:
+		return driver.Grant{}, fmt.Errorf("%w: the Owner already has the lock, or waits for it, as %v", driver.ErrInvalid, t.mode)
+	case t.holds():
+		return a.regrant(ctx)
+	case t.mode == driver.Counted:
+		return a.acquirePermit(ctx)
 	}
-	return a.stand(ctx)
+	return a.enqueue(ctx)
 }
 
-// stand makes the node, or looks at it again, and is granted if nobody is in the way.
-func (a *attempt) stand(ctx context.Context) (driver.Grant, error) {
-	p, k := a.p, kindOf(a.p.mode)
-	var f family
+// enqueue makes the ticket's node, or lists it again. The grant follows once no node
+// blocks it.
+func (a *attempt) enqueue(ctx context.Context) (driver.Grant, error) {
+	t := a.t
+	var l listing
 	var parent zk.Stat
-	if p.node == "" {
-		e, err := p.create(ctx, p.prefix(), p.data)
+	if t.node == "" {
+		n, err := t.create(ctx, t.prefix(), t.data)
 		if err != nil {
 			return driver.Grant{}, err
 		}
-		p.node, f, parent = e.Path, readFamily(e.Children), e.Parent
+		t.node, l, parent = n.Path, readListing(n.Children), n.Parent
 	} else {
 		var err error
-		if f, parent, err = p.relist(ctx, p.path, p.node, k); err != nil {
+		if l, parent, err = t.relist(ctx, t.node, t.mode); err != nil {
 			return driver.Grant{}, err
 		}
 	}
-	me, err := p.among(f.row, p.node)
+	me, err := t.position(l.nodes, t.node)
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	if n, is := f.row.stranger(me, k); is {
-		return driver.Grant{}, conflict(p.path, n)
+	if n, is := l.nodes.otherKind(me, t.mode); is {
+		return driver.Grant{}, conflictError(t.path, n)
 	}
-	if _, is := f.row.blocker(me, k); is {
-		return driver.Grant{}, a.refuse(ctx, f.row[0])
+	if _, is := l.nodes.blocker(me, t.mode); is {
+		return driver.Grant{}, a.refuse(ctx, l.nodes[0])
 	}
-	if f.locks || f.leases {
-		if err := p.checkPermits(ctx); err != nil {
+	if l.hasLocks || l.hasLeases {
+		if err := t.checkPermits(ctx); err != nil {
 			return driver.Grant{}, err
 		}
 	}
-	return a.grant(uint64(parent.Pzxid), f.row.waits(me, k))
+	return a.grant(parent.Pzxid, l.nodes.hasWaiter(me, t.mode))
 }
 
-// among is the index of a node of the place. Numbers that are used up are refused.
-func (p *place) among(r row, path string) (int, error) {
-	me := r.index(base(path))
-	if me < 0 {
-		return 0, errGone
-	}
-	for _, n := range r {
-		if n.usedUp() {
-			return 0, overflow(path[:strings.LastIndexByte(path, '/')], n)
+// checkPermits refuses a mutex where the path is in use as a semaphore. The queue comes
+// first, since those who have left it have a lease by then.
+func (t *ticket) checkPermits(ctx context.Context) error {
+	for _, end := range []string{locksNode, leasesNode} {
+		l, _, err := t.s.list(ctx, t.path+"/"+end)
+		if err != nil {
+			return err
+		}
+		if len(l.nodes) > 0 {
+			return conflictError(t.path, node{name: end + "/" + l.nodes[0].name, mode: driver.Counted})
 		}
 	}
-	return me, nil
+	return nil
 }
 
-// refuse is for a place behind others. A try leaves nothing, unless it had a place before.
+// regrant grants a hold again. The fence is the transaction that rewrites the node's data,
+// which also proves that the node exists.
+func (a *attempt) regrant(ctx context.Context) (driver.Grant, error) {
+	t := a.t
+	if string(t.data) != revokeData {
+		t.data = encodeData(a.r)
+	}
+	fence, waiters, err := t.rewrite(ctx)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	return a.grant(fence, t.hasWaiter(waiters))
+}
+
+// downgrade replaces a writer's node by a reader's with the same number, in one
+// transaction: so no other writer can come between. Curator does so since 5.5, in two
+// steps. The listing includes the writer's end, so the fence is above the writer's.
+func (a *attempt) downgrade(ctx context.Context) (driver.Grant, error) {
+	t := a.t
+	w, _ := parseNode(nodeName(t.node))
+	reader := t.path + "/" + prefixOf(t.owner) + infixOf(driver.Read) + w.seq
+	t.data = encodeData(a.r)
+	t.unwatchHeld()
+	switch err := t.s.conn.Replace(ctx, t.node, reader, t.data); {
+	case errors.Is(err, zk.ErrNoNode):
+		return driver.Grant{}, a.lost()
+	case err != nil && notApplied(err):
+		t.watchHeld()
+		return driver.Grant{}, err
+	case err != nil:
+		t.unknown = true
+		return driver.Grant{}, err
+	}
+	t.mode, t.node, t.version = driver.Read, reader, 0
+	l, parent, err := t.s.list(ctx, t.path)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	me, err := t.position(l.nodes, t.node)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	return a.grant(parent.Pzxid, l.nodes.hasWaiter(me, driver.Read))
+}
+
+// lost is for a hold that disappeared during a downgrade: others may have held since.
+func (a *attempt) lost() error {
+	a.t.markGone(true)
+	a.b.removeTicket(a.t)
+	return driver.ErrLost
+}
+
+// refuse is for a ticket behind others. A try that made its ticket removes it again.
 func (a *attempt) refuse(ctx context.Context, holders ...node) error {
 	held := heldBy(holders...)
 	if a.r.Queue || !a.fresh {
 		a.b.rearm(a.r.Owner)
 		return held
 	}
-	return a.giveBack(ctx, held)
+	return a.undo(ctx, held)
 }
 
-// giveBack deletes what the attempt has made, and returns why; or another error if that
-// is not certain to be done.
-func (a *attempt) giveBack(ctx context.Context, why error) error {
-	if _, err := a.p.clear(ctx); err != nil {
-		return fmt.Errorf("giving a place back: %w", err)
+// undo deletes the attempt's nodes, and returns why. It returns another error if they may
+// still exist.
+func (a *attempt) undo(ctx context.Context, why error) error {
+	if _, err := a.t.deleteNodes(ctx); err != nil {
+		return fmt.Errorf("deleting the nodes of a refused attempt: %w", err)
 	}
-	a.b.drop(a.p)
+	a.b.removeTicket(a.t)
 	return why
 }
 
-// grant is for a place that holds. All it says is as of the answers it was made from.
-func (a *attempt) grant(fence uint64, queued bool) (driver.Grant, error) {
-	p := a.p
-	ttl := p.s.conn.Deadline().Sub(a.start)
+// grant turns the ticket into a hold.
+func (a *attempt) grant(fence int64, queued bool) (driver.Grant, error) {
+	t := a.t
+	ttl := t.s.conn.Deadline().Sub(a.start)
 	if ttl <= 0 {
-		return driver.Grant{}, errUnproven
+		return driver.Grant{}, errUnconfirmed
 	}
-	if !p.hold(a.r) {
-		return driver.Grant{}, errGone
+	if !t.markHeld(a.r) {
+		return driver.Grant{}, errNodeGone
 	}
-	a.b.guard(p)
-	return driver.Grant{Fence: fence, Fences: 1, Queued: queued, TTL: ttl}, nil
+	t.scheduleWatch()
+	return driver.Grant{Fence: uint64(fence), Fences: 1, Queued: queued, TTL: ttl}, nil
+}
+
+// A semaphore is Curator's SemaphoreV2. Its waiters queue below locks, as for a mutex. The
+// first of them makes a node below leases, and holds once that is among the first N, where
+// N is the number of permits; then it leaves the queue. A try makes its lease at once if
+// there are permits for itself and all queued waiters. The order of the leases decides, and
+// no lease gets before another: so there are never more than N holders.
+
+// peekPermits refuses a try if the permits don't suffice for the waiters and itself.
+func (a *attempt) peekPermits(ctx context.Context, s *session, path string) error {
+	all, err := s.readContents(ctx, path)
+	if err != nil {
+		return err
+	}
+	if len(all.nodes) > 0 {
+		return conflictError(path, all.nodes[0])
+	}
+	if err := checkLimit(path, all.leases, a.r.Limit); err != nil {
+		return err
+	}
+	if len(all.leases)+len(all.locks) >= a.r.Limit {
+		return heldBy(all.leases...)
+	}
+	return nil
+}
+
+// checkLimit refuses a limit that differs from the limit of existing leases. Curator's
+// leases have none.
+func checkLimit(path string, leases nodeList, limit int) error {
+	for _, n := range leases {
+		if n.limit != 0 && n.limit != limit {
+			return fmt.Errorf("%w: the semaphore %s is in use with %d permits, not %d", driver.ErrInvalid, driver.Quote(path), n.limit, limit)
+		}
+	}
+	return nil
+}
+
+// acquirePermit gets to the head of the queue and then among the first leases.
+func (a *attempt) acquirePermit(ctx context.Context) (driver.Grant, error) {
+	t := a.t
+	if a.r.Queue || t.queueNode != "" {
+		if err := a.advanceQueue(ctx); err != nil {
+			return driver.Grant{}, err
+		}
+	}
+	leases, fence, err := a.takeLease(ctx)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	me, err := t.position(leases, t.node)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	if err := checkLimit(t.path, leases[:me], a.r.Limit); err != nil {
+		return driver.Grant{}, err
+	}
+	if me >= a.r.Limit {
+		return driver.Grant{}, a.refuse(ctx, leases[:min(a.r.Limit, len(leases))]...)
+	}
+	if err := t.checkOtherKinds(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	if fence == 0 {
+		if fence, _, err = t.rewrite(ctx); err != nil {
+			return driver.Grant{}, err
+		}
+	}
+	g, err := a.grant(fence, len(leases) > a.r.Limit)
+	if err == nil && t.queueNode != "" {
+		t.leaveQueue()
+	}
+	return g, err
+}
+
+// advanceQueue makes the ticket's node in the queue, or lists it again. It returns nil at
+// the head of the queue.
+func (a *attempt) advanceQueue(ctx context.Context) error {
+	t := a.t
+	var queue nodeList
+	if t.queueNode == "" {
+		n, err := t.create(ctx, t.queueDir()+"/"+prefixOf(t.owner)+infixOf(driver.Exclusive), t.data)
+		if err != nil {
+			return err
+		}
+		t.queueNode, queue = n.Path, readListing(n.Children).nodes
+	} else {
+		l, _, err := t.relist(ctx, t.queueNode, driver.Exclusive)
+		if err != nil {
+			return err
+		}
+		queue = l.nodes
+	}
+	me, err := t.position(queue, t.queueNode)
+	if errors.Is(err, errNodeGone) {
+		return t.startOver(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if _, is := queue.blocker(me, driver.Exclusive); is {
+		return a.refuse(ctx, queue[0])
+	}
+	return nil
+}
+
+// takeLease makes the ticket's lease, or lists it again. The fence is the transaction that
+// made it if no lease has come or gone since: then it is above the fences of all that have
+// ended. Otherwise it is 0, and the lease must be rewritten.
+func (a *attempt) takeLease(ctx context.Context) (leases nodeList, fence int64, err error) {
+	t := a.t
+	if t.node != "" {
+		l, _, err := t.s.listNow(ctx, t.dir())
+		if err == nil && l.nodes.index(nodeName(t.node)) < 0 {
+			err = t.startOver(ctx)
+		}
+		return l.nodes, 0, err
+	}
+	n, err := t.create(ctx, t.prefix(), t.data)
+	if err != nil {
+		return nil, 0, err
+	}
+	t.node = n.Path
+	if n.Parent.Pzxid == n.Stat.Czxid {
+		fence = n.Stat.Czxid
+	}
+	return readListing(n.Children).nodes, fence, nil
+}
+
+// startOver is for a ticket that has lost one of its nodes: it deletes the other.
+func (t *ticket) startOver(ctx context.Context) error {
+	if _, err := t.deleteNodes(ctx); err != nil {
+		return err
+	}
+	return errNodeGone
+}
+
+// checkOtherKinds refuses a permit where the path is in use as another kind of lock. It
+// looks for other nodes after making a lease; the other kinds look for leases after making
+// their node. So one of the two sees the other.
+func (t *ticket) checkOtherKinds(ctx context.Context) error {
+	l, _, err := t.s.list(ctx, t.path)
+	if err == nil && len(l.nodes) > 0 {
+		return conflictError(t.path, l.nodes[0])
+	}
+	return err
+}
+
+// leaveQueue lets the next waiter advance, in the background.
+func (t *ticket) leaveQueue() {
+	s, node := t.s, t.queueNode
+	t.queueNode = ""
+	s.deleteInBackground(func(ctx context.Context) error {
+		_, err := s.deleteOwn(ctx, node)
+		return err
+	})
 }

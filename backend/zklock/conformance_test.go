@@ -2,12 +2,15 @@ package zklock
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/faultfuzz"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -17,7 +20,7 @@ func TestConformance(t *testing.T) {
 	srv := testserver.SharedZooKeeper(t)
 	var proxies sync.Map // of driver.Backend
 	drivertest.Run(t, drivertest.Harness{
-		TTL: 2 * time.Second, // a client that waits for the processor must not take the network for broken
+		TTL: 2 * time.Second, // on a busy machine a client must not consider the network broken
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			p := faultproxy.New(t, srv.Addr())
 			b, err := Open(ctx, patiently("zk://"+p.Addr()))
@@ -36,7 +39,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// In an ensemble each connection asks another server, which may be behind the others.
+// In an ensemble each connection uses another server, which may lag behind the others.
 func TestLongConformanceOfAnEnsemble(t *testing.T) {
 	t.Parallel()
 	g := testserver.SharedZooKeeperCluster(t)
@@ -44,4 +47,133 @@ func TestLongConformanceOfAnEnsemble(t *testing.T) {
 		TTL:  2 * time.Second,
 		Open: func(ctx context.Context) (driver.Backend, error) { return driver.Open(ctx, patiently(g.URL())) },
 	})
+}
+
+func TestLateCalls(t *testing.T) {
+	t.Parallel()
+	faultfuzz.Run(t, faultfuzz.Case{
+		Servers: []string{testserver.SharedZooKeeper(t).Addr()},
+		Rate:    0.02,
+		Open: func(ctx context.Context, addrs []string) (driver.Backend, error) {
+			return Open(ctx, patiently("zk://"+addrs[0]))
+		},
+	})
+}
+
+// Requests, answers and connections are lost all the time. There is one holder at a time,
+// fences increase, and no nodes are left behind.
+func TestStorm(t *testing.T) { storms(t, 40) }
+
+func TestLongStorm(t *testing.T) { storms(t, 1000) }
+
+// storms runs, for each mode, until there were so many grants and half as many unknown outcomes.
+func storms(t *testing.T, grants int32) {
+	t.Helper()
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Counted} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			srv := testserver.SharedZooKeeper(t)
+			s := &storm{t: t, name: "test " + driver.NewOwner(), mode: mode, wanted: grants}
+			var wg sync.WaitGroup
+			var proxies []*faultproxy.Proxy
+			for seed := range 2 {
+				p := faultproxy.New(t, srv.Addr())
+				b := open(t, "zk://"+p.Addr())
+				p.Storm(uint64(seed), 0.1, "")
+				proxies = append(proxies, p)
+				for i := range 4 {
+					wg.Go(func() { s.work(b, i) })
+				}
+			}
+			for !s.enough() && !t.Failed() {
+				time.Sleep(time.Millisecond)
+			}
+			for _, p := range proxies {
+				p.Storm(0, 0, "")
+			}
+			wg.Wait()
+			t.Logf("%d grants, %d unknown outcomes", s.grants.Load(), s.unknown.Load())
+			op := admin(t)
+			for _, dir := range []string{"", "/" + leasesNode, "/" + locksNode} {
+				path := pathOf(s.name) + dir
+				eventually(t, "nothing is left", func() bool { return len(nodes(t, op, path)) == 0 })
+			}
+		})
+	}
+}
+
+// storm is work under a lock on a bad network.
+type storm struct {
+	t               *testing.T
+	name            string
+	mode            driver.Mode
+	wanted          int32 // grants
+	inside          atomic.Int32
+	last            atomic.Uint64
+	grants, unknown atomic.Int32
+}
+
+func (s *storm) enough() bool {
+	return s.grants.Load() >= s.wanted && s.unknown.Load() >= s.wanted/2
+}
+
+// work takes turns as the core would: after an unknown outcome it retries for the same
+// Owner, or gives up and releases it until there is an answer.
+func (s *storm) work(b *Backend, i int) {
+	for turn := 0; !s.enough() && !s.t.Failed(); turn++ {
+		r := request(s.name, s.mode)
+		r.Limit, r.Queue = 1, (turn+i)%3 > 0
+		g, err := s.take(b, r)
+		if err == nil {
+			s.hold(g)
+		}
+		s.release(b, r)
+	}
+}
+
+// take tries a few times.
+func (s *storm) take(b *Backend, r driver.Request) (g driver.Grant, err error) {
+	for range 5 {
+		if g, err = s.try(b, r); err == nil {
+			return g, nil
+		}
+		if !errors.Is(err, driver.ErrHeld) {
+			s.unknown.Add(1)
+		}
+		if driver.Final(err) || errors.Is(err, driver.ErrLost) {
+			s.t.Errorf("acquire: %v", err)
+		}
+	}
+	return g, err
+}
+
+func (s *storm) try(b *Backend, r driver.Request) (driver.Grant, error) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), 500*time.Millisecond)
+	defer cancel()
+	return b.Acquire(ctx, r)
+}
+
+func (s *storm) hold(g driver.Grant) {
+	s.grants.Add(1)
+	if n := s.inside.Add(1); n != 1 {
+		s.t.Errorf("%d holders at once", n)
+	}
+	if before := s.last.Swap(g.Fence); before >= g.Fence {
+		s.t.Errorf("fence %d after %d", g.Fence, before)
+	}
+	time.Sleep(time.Millisecond)
+	s.inside.Add(-1)
+}
+
+func (s *storm) release(b *Backend, r driver.Request) {
+	for range 100 {
+		ctx, cancel := context.WithTimeout(s.t.Context(), 500*time.Millisecond)
+		err := b.Release(ctx, r.Hold)
+		cancel()
+		if err == nil || errors.Is(err, driver.ErrLost) {
+			return
+		}
+		s.unknown.Add(1)
+	}
+	s.t.Error("no answer to a release")
 }

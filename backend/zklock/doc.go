@@ -1,59 +1,58 @@
 // Package zklock keeps locks in ZooKeeper (3.5 or later), in the format of Apache
-// Curator's recipes, so that programs in Java take turns with those in Go.
+// Curator's recipes, so that Go and Java programs can share locks.
 //
 //	b, err := zklock.Open(ctx, "zk://host1:2181,host2:2181/chroot")
 //
-// The lock called "orders/555" is the node /orders/555 below the chroot. Curator's
-// recipes on that path, through a client with the chroot in its connect string, are the
-// same lock:
+// The lock "orders/555" is the node /orders/555 below the chroot. For a Curator client
+// with the chroot in its connect string, these recipes on that path are the same lock:
 //
 //   - Mutex: InterProcessMutex;
 //   - RWMutex: InterProcessReadWriteLock;
 //   - Semaphore: InterProcessSemaphoreV2 with as many leases as the limit.
 //
-// zk.Lock of go-zookeeper/zk is the same as a Mutex. What ZooKeeper can't have in a path is
-// written as %XX, so that any name will do.
+// zk.Lock of go-zookeeper/zk is the same as a Mutex. Characters that a ZooKeeper path can't
+// contain are written as %XX, so any name is possible.
 //
 // # URL
 //
 //	zk://user:password@host1:2181,host2:2181/chroot?timeout=5s&acl=creator
 //	zks://host1:2281/chroot?ca=authority.pem&cert=own.pem&key=own-key.pem
 //
-// The port is 2181 unless given. A user is logged in with the scheme "digest". The chroot
-// must exist. zks is with TLS: ca names a file with authorities to be trusted, cert and key
-// the user's own certificate.
+// The default port is 2181. A user logs in with the scheme "digest". The chroot must
+// exist. zks uses TLS: ca names a file with trusted authorities, cert and key the client's
+// own certificate.
 //
 //	timeout  how long opening a session may take; default 5s
-//	acl      open (default): what is made can be changed by everybody, as Curator has it;
-//	         creator: by the URL's user only
+//	acl      open (default): everybody has access to the nodes, as in Curator;
+//	         creator: only the URL's user
 //
 // # Sessions
 //
-// Locks with the same TTL share a session of twice that: what can be proven is that a
-// session lives for another half of its timeout. The bounds that the servers put on
-// sessions are learnt by Open, and half of them bound the TTL. When a session ends all its
-// holds are lost, and their places in line; a new one is another session, to which nothing
-// of the old one belongs. A session is kept alive as long as the process lives, also for
-// holds that nobody renews: those end when they are released.
+// Locks with the same TTL share a session, whose timeout is twice the TTL: a session
+// provably lives for another half of its timeout. Open learns the servers' bounds for a
+// session timeout, and half of them bound the TTL. When a session ends all its holds are
+// lost, and its waiters leave the queues. Nothing is carried over to its successor. A
+// session stays alive as long as the process, also for holds that are not renewed: these
+// last until they are released.
 //
 // # Fences
 //
 // A fence is the number of a transaction, which ZooKeeper counts for all nodes together.
-// That of a grant is the last one which changed the children of the lock's path, as the
-// listing shows that let the holder in. When a holder asks again it is the one that wrote
-// its node's data. So fences increase:
+// It is the last transaction that changed the children of the lock's path, as seen in the
+// listing that granted the lock. When a holder acquires again it is the transaction that
+// rewrote the data of its node. So fences increase:
 //
-//   - What a holder is given later comes from a later transaction.
-//   - A holder that has ended was seen to be gone by whoever holds next. The deletion of its
-//     node was a later transaction than all that wrote to it, and changed the children: so
-//     the next fence is at least that number.
-//   - The node's own creation, which others use, would go back: a waiter's node is older
-//     than what the holder before it may have been given meanwhile.
-//   - A lock's path that was removed and made anew has been made by a later transaction.
-//   - Permits are held side by side, so the listing may be the same for two of them. Their
-//     fence is the transaction that made their own node, if no other has come or gone
-//     since, and else one that writes to it.
+//   - A holder's later fences come from later transactions.
+//   - The next holder has seen the previous one's node deleted. The deletion is a later
+//     transaction than all writes to that node, and it changed the children: so the next
+//     fence is at least that number.
+//   - The creation of the holder's own node, which other clients use, could go back: a
+//     waiter's node may be older than a fence of the holder before it.
+//   - If a lock's path is deleted and made again, that is a later transaction.
+//   - Permits are held side by side, so two of them may see the same listing. A permit's
+//     fence is the transaction that made its own node if no other lease has come or gone
+//     since, and otherwise one that rewrites it.
 //
-// Readers that hold at the same time may have the same fence; it is above those of all
+// Readers that hold at the same time may have the same fence. It is above the fences of all
 // writers that have ended.
 package zklock

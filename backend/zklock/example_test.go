@@ -11,7 +11,7 @@ import (
 
 func report(context.Context, uint64) error { return nil }
 
-// A lock that a Java service knows as InterProcessMutex on /job, through a client with the
+// A Java service shares this lock by an InterProcessMutex on /job and a client with the
 // chroot in its connect string.
 func ExampleOpen() {
 	if err := run(context.Background(), "zk://localhost:2181/app"); err != nil {
@@ -36,14 +36,14 @@ func run(ctx context.Context, url string) error {
 	})
 }
 
-// A holder that can be asked stops at a safe point and gives the lock back.
+// A revocable holder stops at a safe point and releases the lock.
 func ExampleOpen_revocable() {
-	if err := yieldingly(context.Background(), "zk://localhost:2181/app"); err != nil {
+	if err := runRevocable(context.Background(), "zk://localhost:2181/app"); err != nil {
 		log.Print(err)
 	}
 }
 
-func yieldingly(ctx context.Context, url string) error {
+func runRevocable(ctx context.Context, url string) error {
 	backend, err := zklock.Open(ctx, url)
 	if err != nil {
 		return err
@@ -54,12 +54,12 @@ func yieldingly(ctx context.Context, url string) error {
 	}
 	defer locks.Close()
 
-	asked := make(chan struct{})
-	job := locks.Mutex("job", distlock.Revocable(func(*distlock.Lease) { close(asked) }))
+	revoked := make(chan struct{})
+	job := locks.Mutex("job", distlock.Revocable(func(*distlock.Lease) { close(revoked) }))
 	return job.Do(ctx, func(ctx context.Context) error {
 		for part := range uint64(1000) {
 			select {
-			case <-asked: // somebody called Client.Revoke, distlock unlock --ask, or Curator's Revoker
+			case <-revoked: // by Client.Revoke, distlock unlock --ask, or Curator's Revoker
 				return nil
 			default:
 			}

@@ -26,7 +26,7 @@ const (
 	patience = 3 * time.Minute
 )
 
-// program is one of those that want locks, with a way of its own to each server.
+// program is a client with a proxy of its own to each server.
 type program struct {
 	name  string
 	ways  []*faultproxy.Proxy
@@ -39,7 +39,7 @@ func (p *program) each(do func(*faultproxy.Proxy)) {
 	}
 }
 
-// hard is programs that take turns on a few locks while somebody breaks things.
+// hard runs programs that contend for a few locks while servers and networks fail.
 type hard struct {
 	*exclusion.Ledger
 	t        *testing.T
@@ -47,10 +47,10 @@ type hard struct {
 	admin    *zk.Conn
 	programs []*program
 	keeper   *program
-	kept     *distlock.Lease // by the keeper, all the time
+	kept     *distlock.Lease // held by the keeper throughout
 }
 
-// contended is the lock that all want.
+// contended is the lock that all programs contend for.
 const contended = "hard/hot"
 
 func startHard(t *testing.T) *hard {
@@ -90,8 +90,7 @@ func (h *hard) open(name string, ttl time.Duration) *program {
 	return p
 }
 
-// work lets all take turns until the result is called, which returns when none does any
-// more.
+// work lets all programs contend until stop is called, which waits for them.
 func (h *hard) work() (stop func()) {
 	ctx, cancel := context.WithCancel(h.t.Context())
 	var wg sync.WaitGroup
@@ -110,18 +109,18 @@ func (h *hard) work() (stop func()) {
 	return func() { cancel(); wg.Wait() }
 }
 
-// goesOn waits until the lock has been taken so many times more.
+// goesOn waits until the lock has been acquired so many times more.
 func (h *hard) goesOn(what string, times int) {
 	h.t.Helper()
 	began := time.Now()
 	for range times {
 		last := h.Fence(contended)
-		h.await(what+": somebody gets the lock", func() bool { return h.Fence(contended) != last })
+		h.await(what+": the lock is acquired", func() bool { return h.Fence(contended) != last })
 	}
-	h.t.Logf("%s: taken %d times more within %v", what, times, time.Since(began).Round(time.Millisecond))
+	h.t.Logf("%s: acquired %d times more within %v", what, times, time.Since(began).Round(time.Millisecond))
 }
 
-// day is one on which something breaks.
+// day is one kind of failure.
 type day struct {
 	what string
 	live func(*hard)
@@ -145,8 +144,8 @@ func TestLongHardDays(t *testing.T) {
 	}...)
 }
 
-// live lets all take turns while one thing breaks after the other. Nobody holds a lock while
-// another does, and work goes on afterwards: there are so many holds at least.
+// live lets all programs contend while one thing fails after the other. Holds must exclude
+// each other, and work must go on afterwards, with at least so many holds.
 func live(t *testing.T, holds int, days ...day) {
 	t.Helper()
 	h := startHard(t)
@@ -190,7 +189,7 @@ func isolate(h *hard, s *testserver.ZooKeeperServer) {
 	h.g.AwaitReady()
 }
 
-// cutOffHolder cuts off programs that hold, each in another way.
+// cutOffHolder cuts off holders in several ways.
 func cutOffHolder(h *hard) {
 	silent := h.programs[1]
 	h.loses("silence", silent, func() { silent.each((*faultproxy.Proxy).Silence) })
@@ -199,7 +198,8 @@ func cutOffHolder(h *hard) {
 	h.losesWith("a leader that is cut off", h.programs[3], h.g.Leader())
 }
 
-// losesWith lets a program hold a lock that is left alone with a server.
+// losesWith lets a program hold the lock while it reaches only one server, which is then
+// isolated.
 func (h *hard) losesWith(what string, p *program, s *testserver.ZooKeeperServer) {
 	for i, other := range h.g.Members() {
 		if other != s {
@@ -212,8 +212,8 @@ func (h *hard) losesWith(what string, p *program, s *testserver.ZooKeeperServer)
 	h.g.AwaitReady()
 }
 
-// loses lets a program hold the lock until cut has cut it off. The lease must have ended
-// by the time that another holds, of which the ledger keeps account.
+// loses lets a program hold the lock until cut has cut it off. The ledger checks that the
+// lease has ended before the next hold begins.
 func (h *hard) loses(what string, p *program, cut func()) {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(h.t.Context())
@@ -245,7 +245,7 @@ func (h *hard) await(what string, is func() bool) {
 	}
 }
 
-// moveHolder cuts the connections of all, again and again: sessions go on elsewhere.
+// moveHolder cuts all connections repeatedly: the sessions continue at other servers.
 func moveHolder(h *hard) {
 	for range 5 {
 		for _, p := range h.programs {
@@ -255,9 +255,9 @@ func moveHolder(h *hard) {
 	}
 }
 
-// deleteNodes deletes the nodes of a lock, one after the other: who waits goes on waiting,
-// who holds is told that the lock is lost, and fences go on increasing when the lock's own
-// node was deleted.
+// deleteNodes deletes the nodes of a lock one after the other. A waiter goes on waiting, a
+// holder is notified of the loss, and fences increase even after the lock's path was
+// deleted.
 func deleteNodes(h *hard) {
 	const name = "hard/deleted"
 	holder, err := h.programs[0].locks.Mutex(name).Lock(h.t.Context())
@@ -301,7 +301,7 @@ func deleteNodes(h *hard) {
 	}
 }
 
-// nodes waits until a lock has so many, and returns them in their order.
+// nodes waits until a lock has n nodes, and returns them in their order.
 func (h *hard) nodes(name string, n int) []string {
 	h.t.Helper()
 	var names []string
@@ -334,7 +334,7 @@ func storm(h *hard) {
 	}
 }
 
-// end closes all programs: nothing of them may be left.
+// end closes all programs, and waits until none of their nodes is left.
 func (h *hard) end() {
 	h.kept.Unlock(h.t.Context())
 	for _, p := range append(h.programs, h.keeper) {
@@ -345,7 +345,7 @@ func (h *hard) end() {
 	h.await("no nodes are left", func() bool { return len(h.left()) == 0 })
 }
 
-// left is the nodes of all locks.
+// left returns the nodes of all locks.
 func (h *hard) left() (left []string) {
 	locks, _, err := h.admin.Children(h.t.Context(), "/hard")
 	if err != nil {

@@ -1,111 +1,152 @@
 package zklock
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// Inspect describes a lock. Of those that were taken by Curator it shows what is in their
-// nodes, mostly the address of their host. The Owner of a node without a UUID is its name.
+// Inspect describes a lock. The Meta of Curator's holders is the content of their nodes,
+// usually the address of their host. The Owner of a node without a UUID is its name.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
-	if err := b.check(driver.Hold{Name: name, Mode: driver.Exclusive}); err != nil {
+	if err := b.checkHold(driver.Hold{Name: name, Mode: driver.Exclusive}); err != nil {
 		return driver.Info{}, err
 	}
-	s, err := b.any(ctx)
+	_, state, err := b.readState(ctx, name)
 	if err != nil {
 		return driver.Info{}, b.fail("inspect", name, err)
 	}
-	seen, err := b.see(ctx, s, name)
-	if err != nil {
-		return driver.Info{}, b.fail("inspect", name, err)
-	}
-	info := driver.Info{Name: name, Holders: told(seen.holders), Waiters: told(seen.waiters)}
+	info := driver.Info{Name: name, Holders: holdersOf(state.holders), Waiters: holdersOf(state.waiters)}
 	info.WaiterCount = len(info.Waiters)
-	if len(seen.holders) > 0 {
-		info.Mode = seen.holders[0].kind.mode()
+	if len(state.holders) > 0 {
+		info.Mode = state.holders[0].node.mode
 	}
 	if info.Mode == driver.Counted {
-		for _, n := range seen.holders {
+		for _, n := range state.holders {
 			info.Limit = max(info.Limit, n.limit)
 		}
 	}
 	return info, nil
 }
 
-// sight is who holds and who waits, in their order.
-type sight struct{ holders, waiters []seen }
+// holdersOf converts nodes for Inspect. Only the server's clock could say how long they
+// have existed, and clients can't read it.
+func holdersOf(nodes []stateNode) []driver.Holder {
+	var holders []driver.Holder
+	for _, n := range nodes {
+		holders = append(holders, driver.Holder{
+			Owner: n.owner, Mode: n.held, Held: -1, Left: -1, Meta: decodeData(n.node, n.data).Meta,
+		})
+	}
+	return holders
+}
 
-// seen is a node with its data.
-type seen struct {
+// Revoke asks a holder for its lock by writing to its node, as Curator's Revoker does. It
+// also works for Curator's mutexes that were made revocable.
+func (b *Backend) Revoke(ctx context.Context, h driver.Hold) error {
+	if err := b.checkHold(h); err != nil {
+		return err
+	}
+	err := b.revoke(ctx, h)
+	if errors.Is(err, driver.ErrLost) {
+		return err
+	}
+	if err != nil {
+		return b.fail("revoke", h.Name, err)
+	}
+	return nil
+}
+
+func (b *Backend) revoke(ctx context.Context, h driver.Hold) error {
+	s, state, err := b.readState(ctx, h.Name)
+	if err != nil {
+		return err
+	}
+	n, is := state.holder(h.Owner)
+	if !is {
+		return driver.ErrLost
+	}
+	if !decodeData(n.node, n.data).Revocable {
+		return fmt.Errorf("%w: the holder of %s is not revocable", driver.ErrUnsupported, driver.Quote(n.path))
+	}
+	_, err = s.conn.Set(ctx, n.path, []byte(revokeData), -1)
+	if errors.Is(err, zk.ErrNoNode) {
+		return driver.ErrLost
+	}
+	return err
+}
+
+// lockState holds the nodes of a lock in their order.
+type lockState struct{ holders, waiters []stateNode }
+
+type stateNode struct {
 	node
 	path string
-	mode driver.Mode
+	held driver.Mode // in which the Owner holds or waits
 	data []byte
 }
 
-// see reads all of a lock: names first, and then data. What is gone by then is left out.
-func (b *Backend) see(ctx context.Context, s *session, name string) (sight, error) {
-	path := pathOf(name)
-	all, err := s.survey(ctx, path)
+// readState reads the nodes of a lock, first their names and then their data. It leaves
+// out nodes that are gone by then.
+func (b *Backend) readState(ctx context.Context, name string) (*session, lockState, error) {
+	s, err := b.anySession(ctx)
 	if err != nil {
-		return sight{}, err
+		return nil, lockState{}, err
 	}
-	found := all.sight(path)
-	if err := s.read(ctx, &found.holders); err != nil {
-		return sight{}, err
+	path := pathOf(name)
+	all, err := s.readContents(ctx, path)
+	if err != nil {
+		return nil, lockState{}, err
 	}
-	return found, s.read(ctx, &found.waiters)
+	state := all.state(path)
+	if err := s.read(ctx, &state.holders); err != nil {
+		return nil, lockState{}, err
+	}
+	return s, state, s.read(ctx, &state.waiters)
 }
 
-// sight parts those who hold from those who wait. The first in line holds, or will as
-// soon as it asks.
-func (v survey) sight(path string) sight {
-	var found sight
-	for i, n := range v.row {
-		one := seen{node: n, path: path + "/" + n.name, mode: n.kind.mode()}
-		if _, waits := v.row.blocker(i, n.kind); waits || n.kind == foreignKind {
-			found.waiters = append(found.waiters, one)
+// state separates holders from waiters. The first in the queue counts as a holder: it
+// holds, or will with its next attempt.
+func (c contents) state(path string) lockState {
+	var state lockState
+	for i, n := range c.nodes {
+		one := stateNode{node: n, path: path + "/" + n.name, held: cmp.Or(n.mode, driver.Counted)}
+		if _, waits := c.nodes.blocker(i, n.mode); waits || n.mode == foreign {
+			state.waiters = append(state.waiters, one)
 		} else {
-			found.holders = append(found.holders, one)
+			state.holders = append(state.holders, one)
 		}
 	}
-	for i, n := range v.leases {
-		if limit := v.leases.limit(); limit == 0 && len(v.locks.of(n.owner)) == 0 || i < limit {
-			found.holders = append(found.holders, seen{node: n, path: path + "/" + leasesNode + "/" + n.name, mode: driver.Counted})
+	for i, n := range c.leases {
+		if limit := c.leases.limit(); limit == 0 && len(c.locks.ofOwner(n.owner)) == 0 || i < limit {
+			state.holders = append(state.holders, stateNode{node: n, path: path + "/" + leasesNode + "/" + n.name, held: driver.Counted})
 		}
 	}
-	for _, n := range v.locks {
-		if _, holds := found.holder(n.owner); !holds {
-			found.waiters = append(found.waiters, seen{node: n, path: path + "/" + locksNode + "/" + n.name, mode: driver.Counted})
+	for _, n := range c.locks {
+		if _, holds := state.holder(n.owner); !holds {
+			state.waiters = append(state.waiters, stateNode{node: n, path: path + "/" + locksNode + "/" + n.name, held: driver.Counted})
 		}
 	}
-	return found
+	return state
 }
 
-// limit is how many permits there are; 0: nobody told.
-func (r row) limit() int {
-	limit := 0
-	for _, n := range r {
-		limit = max(limit, n.limit)
-	}
-	return limit
-}
-
-// holder is the node by which an Owner holds.
-func (f sight) holder(owner string) (seen, bool) {
-	for _, n := range f.holders {
+// holder returns the node by which an Owner holds.
+func (l lockState) holder(owner string) (stateNode, bool) {
+	for _, n := range l.holders {
 		if n.owner == owner {
 			return n, true
 		}
 	}
-	return seen{}, false
+	return stateNode{}, false
 }
 
-// read fetches the data of nodes, and leaves out those that are gone.
-func (s *session) read(ctx context.Context, nodes *[]seen) error {
+// read reads the data of nodes, and removes those that are gone.
+func (s *session) read(ctx context.Context, nodes *[]stateNode) error {
 	paths := make([]string, len(*nodes))
 	for i, n := range *nodes {
 		paths[i] = n.path
@@ -114,7 +155,7 @@ func (s *session) read(ctx context.Context, nodes *[]seen) error {
 	if err != nil {
 		return err
 	}
-	var there []seen
+	var there []stateNode
 	for i, a := range answers {
 		switch {
 		case errors.Is(a.Err, zk.ErrNoNode):
@@ -130,14 +171,82 @@ func (s *session) read(ctx context.Context, nodes *[]seen) error {
 	return nil
 }
 
-// told are nodes as Inspect tells of them. How long they have been there only the
-// server's clock could tell, for which it can't be asked.
-func told(nodes []seen) []driver.Holder {
-	var holders []driver.Holder
-	for _, n := range nodes {
-		holders = append(holders, driver.Holder{
-			Owner: n.owner, Mode: n.mode, Held: -1, Left: -1, Meta: readNote(n.node, n.data).Meta,
-		})
+// List finds the locks that are held or waited for. It visits all nodes below the chroot
+// that may be a lock with the prefix or lie above one, so it is meant for people and not for
+// programs.
+func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
+	if b.isClosed() {
+		return driver.ErrClosed
 	}
-	return holders
+	s, err := b.anySession(ctx)
+	if err == nil {
+		err = s.conn.Sync(ctx, "/")
+	}
+	if err == nil {
+		w := &walk{s: s, prefix: prefix, yield: yield}
+		_, err = w.visit(ctx, "")
+	}
+	if err != nil {
+		return b.fail("list", prefix, err)
+	}
+	return nil
+}
+
+type walk struct {
+	s      *session
+	prefix string
+	yield  func(name string) bool
+}
+
+// visit yields a path and everything below it. It returns false once yield has.
+func (w *walk) visit(ctx context.Context, path string) (more bool, err error) {
+	children, _, err := w.s.conn.Children(ctx, cmp.Or(path, "/"))
+	if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNoAuth) {
+		return true, nil // it is gone, or hidden from this user
+	}
+	if err != nil {
+		return false, err
+	}
+	if path != "" {
+		if more, err := w.show(ctx, path, children); err != nil || !more {
+			return false, err
+		}
+	}
+	for _, child := range children {
+		if !w.mayMatch(path, child) {
+			continue
+		}
+		if more, err := w.visit(ctx, path+"/"+child); err != nil || !more {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// mayMatch reports whether a child is not part of the lock at path, and itself or a
+// descendant may have the prefix.
+func (w *walk) mayMatch(path, child string) bool {
+	if path != "" && isLockNode(child) || path == "" && child == reserved {
+		return false
+	}
+	name, ok := nameOf(path + "/" + child)
+	return ok && (strings.HasPrefix(name, w.prefix) || strings.HasPrefix(w.prefix, name+"/"))
+}
+
+// show yields the name of a path if it is a lock in use.
+func (w *walk) show(ctx context.Context, path string, children []string) (more bool, err error) {
+	name, ok := nameOf(path)
+	if !ok || !strings.HasPrefix(name, w.prefix) {
+		return true, nil
+	}
+	l := readListing(children)
+	used := len(l.nodes) > 0
+	if !used && (l.hasLocks || l.hasLeases) {
+		all, err := w.s.readContents(ctx, path)
+		if err != nil {
+			return false, err
+		}
+		used = len(all.leases)+len(all.locks) > 0
+	}
+	return !used || w.yield(name), nil
 }

@@ -3,6 +3,7 @@ package zklock
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -12,10 +13,10 @@ import (
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// patience is how long tests wait for what must happen, on a loaded machine too.
+// patience bounds how long tests wait, for a loaded machine.
 const patience = 2 * time.Minute
 
-// patiently is a URL whose Open waits for a loaded machine.
+// patiently gives a URL's Open the time that a loaded machine needs.
 func patiently(url string) string {
 	if strings.Contains(url, "?") {
 		return url + "&timeout=2m"
@@ -33,14 +34,14 @@ func open(t testing.TB, url string) *Backend {
 	return b
 }
 
-// pair is two backends of one server.
+// pair opens two backends of one server.
 func pair(t testing.TB) (a, b *Backend) {
 	t.Helper()
 	url := testserver.SharedZooKeeper(t).URL()
 	return open(t, url), open(t, url)
 }
 
-// dial is a session of another program.
+// dial opens a session of another program.
 func dial(t testing.TB, addr string, timeout time.Duration) *zk.Conn {
 	t.Helper()
 	c, err := zk.Dial(t.Context(), zk.Config{Servers: []string{addr}, Timeout: timeout})
@@ -60,8 +61,7 @@ func admin(t testing.TB) *zk.Conn {
 	return dial(t, testserver.SharedZooKeeper(t).Addr(), 20*time.Second)
 }
 
-// request is for a fresh Owner, who stands in line, and a name of its own if name is
-// empty.
+// request makes a queueing request of a new Owner. Without a name it gets a new one.
 func request(name string, mode driver.Mode) driver.Request {
 	if name == "" {
 		name = "test " + driver.NewOwner()
@@ -115,17 +115,17 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// nodes are what is below a path, by their kinds.
-func nodes(t testing.TB, c *zk.Conn, path string) row {
+// nodes lists the lock nodes below a path.
+func nodes(t testing.TB, c *zk.Conn, path string) nodeList {
 	t.Helper()
 	children, _, err := c.SyncAndList(t.Context(), path)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
 		t.Fatal(err)
 	}
-	return readFamily(children).row
+	return readListing(children).nodes
 }
 
-// remove deletes a node, as an operator does.
+// remove deletes a node, as an operator would.
 func remove(t testing.TB, c *zk.Conn, path string) {
 	t.Helper()
 	if err := c.Delete(t.Context(), path, -1); err != nil {
@@ -133,7 +133,7 @@ func remove(t testing.TB, c *zk.Conn, path string) {
 	}
 }
 
-// makeNode makes a node, as another program does, and its parents.
+// makeNode makes a node and its parents, as another program would.
 func makeNode(t testing.TB, c *zk.Conn, path, data string, mode zk.Mode) string {
 	t.Helper()
 	for {
@@ -144,6 +144,8 @@ func makeNode(t testing.TB, c *zk.Conn, path, data string, mode zk.Mode) string 
 			}
 			return made
 		}
-		makeNode(t, c, path[:len(path)-len(base(path))-1], "", zk.Container)
+		makeNode(t, c, path[:len(path)-len(nodeName(path))-1], "", zk.Container)
 	}
 }
+
+func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }

@@ -1,18 +1,23 @@
 package zklock
 
 import (
+	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/netaddr"
+	"github.com/distlock/distlock/internal/wait"
 	"github.com/distlock/distlock/internal/zk"
+)
+
+const (
+	scheme       = "zk"
+	secureScheme = "zks"
 )
 
 func init() {
@@ -21,9 +26,9 @@ func init() {
 	}
 }
 
-// Open connects to the servers of a URL; the package's comment tells its form. It returns
-// when one of them has answered, or ctx has ended, or the timeout passed. Servers that
-// are too old, a chroot that does not exist, and a user whom they refuse, are ErrInvalid.
+// Open connects to the servers of a URL, whose form is in the package comment. It returns
+// when a server has answered, ctx has ended, or the URL's timeout has passed. It returns
+// ErrInvalid if the servers are too old, the chroot does not exist, or the user is refused.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
@@ -42,60 +47,97 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	}
 	opening, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	least, most, err := o.learn(opening)
+	least, most, err := o.learnBounds(opening)
 	if err != nil {
 		switch {
 		case ctx.Err() != nil:
 			err = fmt.Errorf("%w: %w", ctx.Err(), err)
 		case opening.Err() != nil:
-			err = fmt.Errorf("no answer within %v: %w", o.timeout, o.tell(err))
+			err = fmt.Errorf("no answer within %v: %w", o.timeout, o.explain(err))
 		default:
-			err = o.tell(err)
+			err = o.explain(err)
 		}
 		return nil, fmt.Errorf("zklock: open %s: %w", o.name, err)
 	}
 	return newBackend(o, least, most), nil
 }
 
-// Timeouts that no server grants.
+func readURL(u *url.URL) (*serverOptions, error) {
+	p := driver.NewParams(u)
+	o := &serverOptions{user: u.User.Username(), timeout: p.Duration("timeout", 5*time.Second)}
+	o.password, _ = u.User.Password()
+	o.private = p.Choice("acl", "open", "creator") == "creator"
+	var errs []error
+	if u.Scheme == secureScheme {
+		var err error
+		o.tls, err = netaddr.TLS(p)
+		errs = append(errs, err)
+	} else if err := netaddr.NoTLS(u, secureScheme); err != nil {
+		return nil, err
+	}
+	var err error
+	o.servers, err = netaddr.Of(u, "2181")
+	errs = append(errs, err, o.readChroot(u), o.checkUser(), p.Err())
+	o.name = u.Scheme + "://" + netaddr.Listed(o.servers) + cmp.Or(o.chroot, "/")
+	return o, errors.Join(errs...)
+}
+
+func (o *serverOptions) readChroot(u *url.URL) error {
+	o.chroot = strings.TrimSuffix(u.Path, "/")
+	for _, segment := range strings.Split(o.chroot, "/")[min(1, len(o.chroot)):] {
+		if o.chroot != "" && (segment == "" || segment == "." || segment == ".." || escapeRunes(segment, "") != segment) {
+			return fmt.Errorf("%w: the chroot is not a valid ZooKeeper path", driver.ErrInvalid)
+		}
+	}
+	if o.chroot == "/"+reserved || strings.HasPrefix(o.chroot, "/"+reserved+"/") {
+		return fmt.Errorf("%w: the chroot is below /%s, which ZooKeeper reserves", driver.ErrInvalid, reserved)
+	}
+	return nil
+}
+
+func (o *serverOptions) checkUser() error {
+	switch {
+	case o.user == "" && o.private:
+		return fmt.Errorf("%w: parameter acl=creator needs a user and a password in the URL", driver.ErrInvalid)
+	case o.user == "" && o.password != "":
+		return fmt.Errorf("%w: a password without a user", driver.ErrInvalid)
+	case strings.Contains(o.user, ":"):
+		return fmt.Errorf("%w: ZooKeeper's users can't have a colon in their names", driver.ErrInvalid)
+	}
+	return nil
+}
+
+// Session timeouts that no server grants.
 const (
 	tooShort = time.Millisecond
-	tooLong  = 24 * 24 * time.Hour // in ms it just is an int32
+	tooLong  = 24 * 24 * time.Hour // in ms it fits an int32
 )
 
-// learn asks for sessions that are too long and too short, and is told what the servers
-// make of that.
-func (o *options) learn(ctx context.Context) (least, most time.Duration, err error) {
-	all := o.config(tooLong)
-	all.Chroot = ""
-	if most, err = o.probe(ctx, all, "/"+reserved+"/config"); err != nil {
+// learnBounds requests sessions with a timeout that is too long and one that is too short,
+// to learn the servers' bounds.
+func (o *serverOptions) learnBounds(ctx context.Context) (least, most time.Duration, err error) {
+	longest := o.config(tooLong)
+	longest.Chroot = ""
+	if most, err = o.probe(ctx, longest, "/"+reserved+"/config"); err != nil {
 		return 0, 0, err
 	}
 	for {
-		// The servers answer: but so short a session may end before it is told of, or asked.
+		// The servers do answer. But such a short session may end before its first request.
 		least, err = o.probe(ctx, o.config(tooShort))
-		if err == nil || o.never(err) != "" || ctx.Err() != nil {
+		if err == nil || o.permanent(err) != "" || ctx.Err() != nil {
 			return least, most, err
 		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-		}
+		wait.Sleep(ctx, 10*time.Millisecond)
 	}
 }
 
-// probe makes a session for a moment. Nodes that it looks for have been there since 3.5,
-// which also brought what else is needed.
-func (o *options) probe(ctx context.Context, config zk.Config, nodes ...string) (time.Duration, error) {
+// probe opens a session for a moment and returns its timeout. The nodes exist since 3.5.
+func (o *serverOptions) probe(ctx context.Context, config zk.Config, nodes ...string) (time.Duration, error) {
 	c, err := zk.Dial(ctx, config)
 	if err != nil {
 		return 0, err
 	}
-	defer func() {
-		bye, cancel := context.WithTimeout(ctx, goodbye)
-		defer cancel()
-		c.Close(bye) // without an answer the session ends by its timeout
-	}()
+	defer closeConn(ctx, c)
 	for _, node := range nodes {
 		_, _, err := c.Get(ctx, node)
 		if errors.Is(err, zk.ErrNoNode) {
@@ -106,24 +148,4 @@ func (o *options) probe(ctx context.Context, config zk.Config, nodes ...string) 
 		}
 	}
 	return c.Timeout(), nil
-}
-
-// tell puts what the network said into words for people.
-func (o *options) tell(err error) error {
-	if why := o.never(err); why != "" {
-		return fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
-	}
-	if driver.Final(err) {
-		return err
-	}
-	hint := ""
-	switch record := (tls.RecordHeaderError{}); {
-	case errors.As(err, &record):
-		hint = "; the servers do not speak TLS there: want zk:// and not zks://"
-	case o.tls != nil:
-		hint = "; do the servers speak TLS there?"
-	case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
-		hint = "; do the servers want TLS, as in zks://?"
-	}
-	return fmt.Errorf("none of %s opened a session: %w%s", strings.Join(o.servers, ", "), err, hint)
 }

@@ -12,10 +12,9 @@ import (
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// ZooKeeper's sequence numbers have 31 bits. The last of them is given again and again, and
-// negative ones to those who come at once, so that the order of nodes is not that of their
-// creation: Curator's users would hold side by side. A lock is refused before that, as
-// long as there is room for others to wait.
+// ZooKeeper's sequence numbers have 31 bits. Then the last one is repeated, and concurrent
+// creates get negative numbers: the order of the nodes is lost, and Curator's clients would
+// hold side by side. A lock is refused before that, while waiters still have numbers left.
 func TestSequenceNumbersRunOut(t *testing.T) {
 	t.Parallel()
 	const last = 1<<31 - 1<<20 - 1

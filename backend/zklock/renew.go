@@ -11,59 +11,62 @@ import (
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// What one request proves at most: so many holds, with so many bytes of paths.
+// Bounds of one request that verifies holds: their number, and the length of their paths.
 const (
 	batchSize  = 500
 	batchBytes = 256 << 10
 )
 
-// Renew proves that the nodes of all holds exist, in one request for 500 of a session.
-// What has to be kept alive is the session, which keeps itself alive; so a TTL can't be
-// raised above that with which the hold was taken.
+// Renew verifies that the nodes of all holds exist, in one request for 500 holds of a
+// session. The session keeps itself alive. So a TTL can't exceed the TTL with which the
+// hold was acquired.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	errs := make([]error, len(holds))
-	bySession := map[*session][]renewal{}
+	bySession := map[*session][]nodeCheck{}
 	for i, h := range holds {
-		if errs[i] = b.check(h); errs[i] != nil {
+		if errs[i] = b.checkHold(h); errs[i] != nil {
 			continue
 		}
-		p := b.placeOf(h)
-		if p == nil || !p.holds() {
-			// A hold that is not known here is none of this backend's sessions.
+		if errs[i] = h.ValidateRenewal(); errs[i] != nil {
+			continue
+		}
+		t := b.ticketOf(h)
+		if t == nil || !t.holds() {
 			errs[i] = driver.ErrLost
 			continue
 		}
-		if h.TTL > p.s.ttl {
-			errs[i] = fmt.Errorf("zklock: renew %s: %w: it shares a session for a TTL of %v, which can't become %v", driver.Quote(h.Name), driver.ErrUnsupported, p.s.ttl, h.TTL)
+		if h.TTL > t.s.ttl {
+			errs[i] = fmt.Errorf("zklock: renew %s: %w: it shares a session for a TTL of %v, which can't become %v", driver.Quote(h.Name), driver.ErrUnsupported, t.s.ttl, h.TTL)
 			continue
 		}
-		bySession[p.s] = append(bySession[p.s], renewal{p, h.TTL, &errs[i]})
+		bySession[t.s] = append(bySession[t.s], nodeCheck{t, h.TTL, &errs[i]})
 	}
 	start := time.Now()
 	var wg sync.WaitGroup
-	for s, batch := range bySession {
-		for len(batch) > 0 {
-			n := fitting(batch)
-			some := batch[:n:n]
-			wg.Go(func() { s.prove(ctx, some, start) })
-			batch = batch[n:]
+	for s, checks := range bySession {
+		for len(checks) > 0 {
+			n := fitting(checks)
+			batch := checks[:n:n]
+			wg.Go(func() { s.verify(ctx, batch, start) })
+			checks = checks[n:]
 		}
 	}
 	wg.Wait()
 	return errs
 }
 
-type renewal struct {
-	p   *place
+// nodeCheck is the renewal of one hold.
+type nodeCheck struct {
+	t   *ticket
 	ttl time.Duration
 	err *error
 }
 
-// fitting is how many of the first go into one request.
-func fitting(batch []renewal) int {
-	n, size := 1, len(batch[0].p.node)
-	for n < min(len(batch), batchSize) {
-		if size += len(batch[n].p.node); size > batchBytes {
+// fitting returns how many checks fit into one request.
+func fitting(checks []nodeCheck) int {
+	n, size := 1, len(checks[0].t.node)
+	for n < min(len(checks), batchSize) {
+		if size += len(checks[n].t.node); size > batchBytes {
 			break
 		}
 		n++
@@ -71,59 +74,60 @@ func fitting(batch []renewal) int {
 	return n
 }
 
-// prove asks for all nodes in one transaction: that proves also how long the session lives.
-func (s *session) prove(ctx context.Context, batch []renewal, start time.Time) {
+// verify checks all nodes in one transaction, which also proves until when the session
+// lives.
+func (s *session) verify(ctx context.Context, batch []nodeCheck, start time.Time) {
 	for len(batch) > 0 {
-		missing, err := s.conn.CheckAll(ctx, nodesOf(batch))
+		missing, err := s.conn.CheckAll(ctx, pathsOf(batch))
 		if err == nil && missing >= 0 {
 			batch[missing].lost()
 			batch = s.present(ctx, append(batch[:missing:missing], batch[missing+1:]...))
 			continue
 		}
 		deadline := s.conn.Deadline()
-		for _, r := range batch {
+		for _, c := range batch {
 			switch {
 			case sessionOver(err):
-				*r.err = driver.ErrLost
+				*c.err = driver.ErrLost
 			case err != nil:
-				*r.err = fmt.Errorf("zklock: renew %s: %w", driver.Quote(r.p.name), err)
-			case deadline.Before(start.Add(r.ttl)):
-				*r.err = fmt.Errorf("zklock: renew %s: %w", driver.Quote(r.p.name), errUnproven)
+				*c.err = fmt.Errorf("zklock: renew %s: %w", driver.Quote(c.t.name), err)
+			case deadline.Before(start.Add(c.ttl)):
+				*c.err = fmt.Errorf("zklock: renew %s: %w", driver.Quote(c.t.name), errUnconfirmed)
 			}
 		}
 		return
 	}
 }
 
-func nodesOf(batch []renewal) []string {
+func pathsOf(batch []nodeCheck) []string {
 	paths := make([]string, len(batch))
-	for i, r := range batch {
-		paths[i] = r.p.node
+	for i, c := range batch {
+		paths[i] = c.t.node
 	}
 	return paths
 }
 
-// present leaves those whose nodes are not seen to be missing: a transaction tells of one
-// only.
-func (s *session) present(ctx context.Context, batch []renewal) []renewal {
-	nodes, err := s.conn.GetAll(ctx, nodesOf(batch))
+// present removes the holds whose nodes are missing, since a failed transaction names only
+// one of them.
+func (s *session) present(ctx context.Context, batch []nodeCheck) []nodeCheck {
+	nodes, err := s.conn.GetAll(ctx, pathsOf(batch))
 	if err != nil {
 		return batch
 	}
-	var there []renewal
-	for i, r := range batch {
+	var there []nodeCheck
+	for i, c := range batch {
 		if errors.Is(nodes[i].Err, zk.ErrNoNode) {
-			r.lost()
+			c.lost()
 		} else {
-			there = append(there, r)
+			there = append(there, c)
 		}
 	}
 	return there
 }
 
 // lost is for a hold whose node is gone.
-func (r renewal) lost() {
-	*r.err = driver.ErrLost
-	r.p.end(true)
-	r.p.s.b.drop(r.p)
+func (c nodeCheck) lost() {
+	*c.err = driver.ErrLost
+	c.t.markGone(true)
+	c.t.s.b.removeTicket(c.t)
 }

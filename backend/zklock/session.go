@@ -2,21 +2,21 @@ package zklock
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// share is how much longer a session's timeout is than the TTL of its holds. After any
-// answered write it is certain that the session lives for another half of its timeout,
-// or a renewal says that it is not: see zk.Conn.Deadline.
-const share = 2
+// timeoutFactor is the ratio of a session's timeout to the TTL of its holds. After any
+// answered write the session certainly lives for another half of its timeout, or a renewal
+// reports that it may not: see zk.Conn.Deadline.
+const timeoutFactor = 2
 
-// session is what all holds of one TTL share: when it ends they end. It is opened for
-// the first of them and never replaced: a new one is another session.
+// session is shared by all holds of one TTL, which end with it. It is opened for the first
+// of them and never replaced: its successor is another session.
 type session struct {
 	b     *Backend
 	ttl   time.Duration // of the holds
@@ -25,24 +25,14 @@ type session struct {
 	err   error
 
 	// Guarded by Backend.mu.
-	places int
-	idle   time.Time // since when it has none
-	reaper *time.Timer
-	fresh  []*place // holds whose nodes are to be watched
-	ripe   []*place // those among them that come first
-	vigil  bool     // and somebody is about to do it
+	tickets      int
+	idle         time.Time // since when it has no tickets
+	idleTimer    *time.Timer
+	toWatch      []*ticket // holds whose nodes are to be watched soon
+	delayedWatch bool      // runDelayedWatch is running
 }
 
-// roundUp makes of TTLs that hardly differ one: it rounds to two digits, never down.
-func roundUp(ttl time.Duration) time.Duration {
-	step := time.Millisecond
-	for step*100 <= ttl {
-		step *= 10
-	}
-	return (ttl + step - 1) / step * step
-}
-
-// session is the one for a TTL, which lives.
+// session returns an open session for a TTL.
 func (b *Backend) session(ctx context.Context, ttl time.Duration) (*session, error) {
 	ttl = min(max(roundUp(ttl), b.caps.MinTTL), b.caps.MaxTTL)
 	b.mu.Lock()
@@ -51,21 +41,35 @@ func (b *Backend) session(ctx context.Context, ttl time.Duration) (*session, err
 		return nil, driver.ErrClosed
 	}
 	s := b.sessions[ttl]
-	if s == nil || s.ended() {
+	if s == nil || s.unusable() {
 		s = &session{b: b, ttl: ttl, ready: make(chan struct{})}
 		b.sessions[ttl] = s
 		b.tasks.Go(s.live)
 	}
 	b.mu.Unlock()
-	return s, s.await(ctx)
+	select {
+	case <-s.ready:
+		return s, s.err
+	case <-ctx.Done():
+		return s, fmt.Errorf("zklock: opening a session: %w", ctx.Err())
+	}
 }
 
-// any is a session for questions, about locks that are nobody's here: one that is open,
-// or a new one.
-func (b *Backend) any(ctx context.Context) (*session, error) {
+// roundUp rounds a TTL up to two digits, so that similar TTLs share a session.
+func roundUp(ttl time.Duration) time.Duration {
+	step := time.Millisecond
+	for step*100 <= ttl {
+		step *= 10
+	}
+	return (ttl + step - 1) / step * step
+}
+
+// anySession returns a session for requests that concern no ticket: an open one if
+// possible.
+func (b *Backend) anySession(ctx context.Context) (*session, error) {
 	b.mu.Lock()
 	for _, s := range b.sessions {
-		if s.opened() && !s.ended() && time.Now().Before(s.conn.Deadline()) {
+		if isDone(s.ready) && !s.unusable() && time.Now().Before(s.conn.Deadline()) {
 			b.mu.Unlock()
 			return s, nil
 		}
@@ -74,145 +78,241 @@ func (b *Backend) any(ctx context.Context) (*session, error) {
 	return b.session(ctx, b.caps.MaxTTL)
 }
 
-// opened reports whether it was opened, in vain or not.
-func (s *session) opened() bool {
+func isDone(c <-chan struct{}) bool {
 	select {
-	case <-s.ready:
+	case <-c:
 		return true
 	default:
 		return false
 	}
 }
 
-// ended reports whether it is of no use any more.
-func (s *session) ended() bool { return s.opened() && (s.err != nil || s.over()) }
+// unusable reports whether the session could not be opened, or has ended.
+func (s *session) unusable() bool { return isDone(s.ready) && (s.err != nil || s.over()) }
 
-func (s *session) await(ctx context.Context) error {
+// over reports whether the session has ended, as a fact.
+func (s *session) over() bool { return isDone(s.conn.Done()) }
+
+// awaitEnd waits for the end of a session after an answer has said that it is over.
+func (s *session) awaitEnd(ctx context.Context) {
 	select {
-	case <-s.ready:
-		return s.err
+	case <-s.conn.Done():
 	case <-ctx.Done():
-		return fmt.Errorf("zklock: opening a session: %w", ctx.Err())
 	}
 }
 
-// live opens the session and waits for its end, which is that of all its holds.
+// live opens the session, waits for its end, and then ends all its holds.
 func (s *session) live() {
 	b := s.b
 	ctx, cancel := context.WithTimeout(b.life, b.opts.timeout)
 	defer cancel()
-	conn, err := zk.Dial(ctx, b.opts.config(s.ttl*share))
-	if err == nil && conn.Timeout() < s.ttl*share {
+	conn, err := zk.Dial(ctx, b.opts.config(s.ttl*timeoutFactor))
+	if err == nil && conn.Timeout() < s.ttl*timeoutFactor {
 		err = fmt.Errorf("%w: the server grants sessions of %v only", driver.ErrInvalid, conn.Timeout())
-		b.bid(conn)
+		closeConn(context.Background(), conn)
 	}
 	if err != nil {
-		s.err = b.opts.tell(err)
-		b.forget(s)
+		s.err = b.opts.explain(err)
+		b.removeSession(s)
 		close(s.ready)
 		return
 	}
 	s.conn = conn
 	close(s.ready)
 	b.mu.Lock()
-	s.rest()
+	s.startIdleTimer()
 	b.mu.Unlock()
 	select {
 	case <-conn.Done():
 	case <-b.life.Done():
-		b.bid(conn)
+		closeConn(context.Background(), conn)
 	}
-	b.bury(s)
+	b.removeSession(s)
+	b.endTickets(s)
 }
 
-// bid says goodbye. The server ends the session's nodes at once if it hears of it.
-func (b *Backend) bid(conn *zk.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+// closeConn ends a session, and with it its nodes. If the servers don't answer within
+// three seconds they do so after its timeout.
+func closeConn(ctx context.Context, conn *zk.Conn) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	conn.Close(ctx) // without an answer the session ends by its timeout
+	conn.Close(ctx)
 }
 
-// goodbye bounds the wait for the server's answer when a session is closed.
-const goodbye = 3 * time.Second
-
-// forget makes room for a successor.
-func (b *Backend) forget(s *session) {
+func (b *Backend) removeSession(s *session) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.sessions[s.ttl] == s {
 		delete(b.sessions, s.ttl)
 	}
-	if s.reaper != nil {
-		s.reaper.Stop()
+	if s.idleTimer != nil {
+		s.idleTimer.Stop()
 	}
 }
 
-// bury ends all places of a session, and tells those who held.
-func (b *Backend) bury(s *session) {
-	b.forget(s)
+// endTickets ends all tickets of a session, and reports the holds among them as lost.
+func (b *Backend) endTickets(s *session) {
 	b.mu.Lock()
-	var gone []*place
-	for owner, p := range b.places {
-		if p.s == s {
-			gone = append(gone, p)
-			delete(b.places, owner)
+	var gone []*ticket
+	for owner, t := range b.tickets {
+		if t.s == s {
+			gone = append(gone, t)
+			delete(b.tickets, owner)
 		}
 	}
 	closed := b.closed
 	b.mu.Unlock()
-	for _, p := range gone {
-		p.end(!closed)
+	for _, t := range gone {
+		t.markGone(!closed)
 	}
 }
 
-// over reports whether the session has ended, as a fact.
-func (s *session) over() bool {
-	select {
-	case <-s.conn.Done():
-		return true
-	default:
-		return false
-	}
-}
-
-// idleTime is how long a session without places stays open.
+// idleTime is how long a session without tickets stays open.
 const idleTime = time.Minute
 
-// rest lets a session end that nobody comes to use. b.mu is held.
-func (s *session) rest() {
-	if s.places > 0 {
+// startIdleTimer is for a session that may have no tickets. b.mu is held.
+func (s *session) startIdleTimer() {
+	if s.tickets > 0 {
 		return
 	}
 	s.idle = time.Now()
-	if s.reaper == nil {
-		s.reaper = time.AfterFunc(idleTime, s.reap)
+	if s.idleTimer == nil {
+		s.idleTimer = time.AfterFunc(idleTime, s.closeIdle)
 	}
 }
 
-func (s *session) reap() {
+func (s *session) closeIdle() {
 	b := s.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s.reaper == nil || b.closed || b.sessions[s.ttl] != s {
+	if s.idleTimer == nil || b.closed || b.sessions[s.ttl] != s {
 		return
 	}
-	if left := idleTime - time.Since(s.idle); s.places > 0 || left > 0 {
-		s.reaper.Reset(max(left, idleTime/2))
+	if left := idleTime - time.Since(s.idle); s.tickets > 0 || left > 0 {
+		s.idleTimer.Reset(max(left, idleTime/2))
 		return
 	}
 	delete(b.sessions, s.ttl)
-	b.tasks.Go(func() { b.bid(s.conn) })
+	b.tasks.Go(func() { closeConn(context.Background(), s.conn) })
 }
 
-// outlive waits for the end of a session of which an answer has said that it is over.
-func (s *session) outlive(ctx context.Context) {
-	select {
-	case <-s.conn.Done():
-	case <-ctx.Done():
+// ticket is what an Owner has at the servers: a hold, a queued attempt, or whatever an
+// attempt of unknown outcome has left. It belongs to the session in which it began.
+//
+// The core makes one call at a time for an Owner. So mu guards only the fields that
+// notifications of the servers change too.
+type ticket struct {
+	s         *session
+	owner     string
+	name      string
+	path      string // of the lock
+	mode      driver.Mode
+	limit     int
+	node      string // its path, or "" if there is none yet
+	queueNode string // of a semaphore: the node below locks
+	unknown   bool   // there may be nodes whose paths are unknown
+	data      []byte // of node
+	version   int32  // of data
+
+	mu         sync.Mutex
+	granted    bool
+	released   bool   // or about to be
+	gone       bool   // its node or its session has ended
+	watched    bool   // the servers will report changes of the node
+	heldAt     string // the node that is to be watched
+	revokeSent bool   // the holder was notified of a revocation
+	onLost     func()
+	onRevoke   func()
+}
+
+// ticketOf returns an Owner's ticket for a lock, if its session lives.
+func (b *Backend) ticketOf(h driver.Hold) *ticket {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if t := b.tickets[h.Owner]; t != nil && t.name == h.Name && !t.s.over() {
+		return t
+	}
+	return nil
+}
+
+// addTicket makes a ticket, before any node of it.
+func (b *Backend) addTicket(s *session, r driver.Request) (*ticket, error) {
+	t := &ticket{
+		s: s, owner: r.Owner, name: r.Name, path: pathOf(r.Name), mode: r.Mode, limit: r.Limit, data: encodeData(r),
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, driver.ErrClosed
+	}
+	b.tickets[r.Owner] = t
+	s.tickets++
+	return t, nil
+}
+
+// removeTicket forgets a ticket without nodes.
+func (b *Backend) removeTicket(t *ticket) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.tickets[t.owner] == t {
+		delete(b.tickets, t.owner)
+		t.s.tickets--
+		t.s.startIdleTimer()
 	}
 }
 
-// sessionOver: err says, as a fact, that everything of the session is gone.
-func sessionOver(err error) bool {
-	return errors.Is(err, zk.ErrSessionExpired) || errors.Is(err, zk.ErrAuthFailed) || errors.Is(err, zk.ErrClosed)
+// holds reports whether the ticket is a hold, as far as is known here.
+func (t *ticket) holds() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.isHold()
+}
+
+func (t *ticket) isHold() bool { return t.granted && !t.released && !t.gone }
+
+// markHeld turns the ticket into a hold. It returns false if the ticket is already gone.
+func (t *ticket) markHeld(r driver.Request) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.granted, t.heldAt, t.onLost, t.onRevoke = true, t.node, r.OnLost, r.OnRevoke
+	return !t.gone
+}
+
+// markReleased prevents the end of the node from being reported as a loss.
+func (t *ticket) markReleased() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.released = true
+}
+
+// markGone is for a ticket whose nodes are gone. It may notify the holder, once.
+func (t *ticket) markGone(notify bool) {
+	t.mu.Lock()
+	notify = notify && t.isHold() && t.onLost != nil
+	t.gone = true
+	onLost := t.onLost
+	t.mu.Unlock()
+	if notify {
+		onLost()
+	}
+}
+
+// dir returns the path below which the ticket's node is.
+func (t *ticket) dir() string {
+	if t.mode == driver.Counted {
+		return t.path + "/" + leasesNode
+	}
+	return t.path
+}
+
+// queueDir returns the path below which a semaphore's waiters queue.
+func (t *ticket) queueDir() string { return t.path + "/" + locksNode }
+
+// prefix returns the path of the ticket's node, without the number.
+func (t *ticket) prefix() string {
+	name := t.dir() + "/" + prefixOf(t.owner)
+	if t.mode == driver.Counted {
+		name += limitPart(t.limit)
+	}
+	return name + infixOf(t.mode)
 }

@@ -7,31 +7,32 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// Watch watches the nodes whose end may let the Owner in: that before its own, as one who
-// is next in line, and its own, which somebody may delete. An Owner without a place waits
-// for the line to be empty. After a signal it is armed again when the Owner has been
-// refused once more, and soon in any case.
+// Watch watches the nodes whose end may let the Owner in: the node that blocks it, and its
+// own node, which an operator may delete. An Owner without a ticket waits for an empty
+// queue. After a notification the watch is set again once the Owner has been refused, or
+// shortly after.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	if err := b.checkRequest(r); err != nil {
 		return driver.Watch{}, err
 	}
-	w := &watch{b: b, r: r, ready: make(chan struct{}, 1)}
+	w := &queueWatch{b: b, r: r, ready: wait.NewSignal()}
 	if err := w.arm(ctx); err != nil {
 		w.close()
 		return driver.Watch{}, b.fail("watch", r.Name, err)
 	}
-	if !b.listens(w) {
+	if !b.addWatch(w) {
 		w.close()
 		return driver.Watch{}, driver.ErrClosed
 	}
 	return driver.Watch{Ready: w.ready, Close: w.close}, nil
 }
 
-// listens makes a watch known, unless the backend is closed.
-func (b *Backend) listens(w *watch) bool {
+// addWatch returns false if the backend is closed.
+func (b *Backend) addWatch(w *queueWatch) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.closed {
@@ -40,42 +41,39 @@ func (b *Backend) listens(w *watch) bool {
 	return !b.closed
 }
 
-// watch is one armed wait.
-type watch struct {
+// queueWatch is a waiter's watch.
+type queueWatch struct {
 	b     *Backend
 	r     driver.Request
-	ready chan struct{} // holds a signal that was not taken yet
+	ready wait.Signal
 
-	arming sync.Mutex // held by who arms
+	arming sync.Mutex // held by arm
 
 	mu     sync.Mutex
 	closed bool
-	fired  bool        // something has happened since it began to arm
-	armed  []*zk.Watch // at the servers; none: something has happened
-	timer  *time.Timer // until it is armed again
+	fired  bool        // since arm began
+	armed  []*zk.Watch // at the servers; empty once it has fired
+	timer  *time.Timer // calls rearm
 }
 
 const (
-	rearmSoon  = 5 * time.Millisecond   // if the Owner does not ask meanwhile
-	rearmLater = 100 * time.Millisecond // if there was nothing to watch, or no answer
+	rearmSoon  = 5 * time.Millisecond   // if the Owner makes no attempt until then
+	rearmLater = 100 * time.Millisecond // if there was no node to watch, or no answer
 )
 
-// signal tells the Owner to ask. It has nothing armed then.
-func (w *watch) signal(rearm time.Duration) {
+// notify wakes the Owner, and disarms the watch.
+func (w *queueWatch) notify(rearm time.Duration) {
 	w.disarm(func() {
 		w.fired = true
 		if !w.closed {
-			w.timer = time.AfterFunc(rearm, func() { w.b.begin(w.rearm) })
+			w.timer = time.AfterFunc(rearm, func() { w.b.goTask(w.rearm) })
 		}
 	})
-	select {
-	case w.ready <- struct{}{}:
-	default:
-	}
+	w.ready.Notify()
 }
 
-// disarm ends what is armed, and changes the watch with w.mu held.
-func (w *watch) disarm(change func()) {
+// disarm cancels the servers' watches, and calls change with w.mu held.
+func (w *queueWatch) disarm(change func()) {
 	w.mu.Lock()
 	old := w.armed
 	w.armed = nil
@@ -90,30 +88,30 @@ func (w *watch) disarm(change func()) {
 	}
 }
 
-// rearm arms a watch that has nothing armed.
+// rearm arms an Owner's watch, if it has one that is not armed.
 func (b *Backend) rearm(owner string) {
 	b.mu.Lock()
 	w := b.watches[owner]
 	b.mu.Unlock()
 	if w != nil {
-		b.begin(w.rearm)
+		b.goTask(w.rearm)
 	}
 }
 
-func (w *watch) rearm() {
+func (w *queueWatch) rearm() {
 	if w.idle() && w.arm(w.b.life) != nil {
-		w.signal(rearmLater)
+		w.notify(rearmLater)
 	}
 }
 
-// idle: it is open, and nothing is armed.
-func (w *watch) idle() bool {
+// idle reports whether the watch is open and not armed.
+func (w *queueWatch) idle() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return !w.closed && len(w.armed) == 0
 }
 
-func (w *watch) close() {
+func (w *queueWatch) close() {
 	w.disarm(func() { w.closed = true })
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
@@ -122,13 +120,13 @@ func (w *watch) close() {
 	}
 }
 
-// arm looks what is in the way and watches that. If nothing is it signals.
-func (w *watch) arm(ctx context.Context) error {
+// arm watches the nodes that block the Owner. If there are none it notifies the Owner.
+func (w *queueWatch) arm(ctx context.Context) error {
 	w.arming.Lock()
 	defer w.arming.Unlock()
-	v := &view{w: w, path: pathOf(w.r.Name)}
-	if p := w.b.placeOf(w.r.Hold); p != nil {
-		v.s, v.placed = p.s, true
+	v := &lockView{w: w, path: pathOf(w.r.Name)}
+	if t := w.b.ticketOf(w.r.Hold); t != nil {
+		v.s, v.queued = t.s, true
 	} else {
 		s, err := w.b.session(ctx, w.r.TTL)
 		if err != nil {
@@ -141,19 +139,19 @@ func (w *watch) arm(ctx context.Context) error {
 		free, err := v.watch(ctx)
 		switch {
 		case errors.Is(err, zk.ErrNoNode):
-			continue // what was to be watched is gone already
+			continue // the node ended before it was watched
 		case err != nil:
 			return err
 		case free:
-			w.signal(rearmLater)
+			w.notify(rearmLater)
 		}
 		return nil
 	}
 }
 
-// keep notes what is armed at the servers, if nothing has happened meanwhile: it may be
-// this that has.
-func (w *watch) keep(zw *zk.Watch) {
+// keep records a watch at the servers. If the queueWatch has fired meanwhile it cancels the
+// watch: that may be the one that fired.
+func (w *queueWatch) keep(zw *zk.Watch) {
 	w.mu.Lock()
 	late := w.closed || w.fired
 	if !late {
@@ -165,83 +163,76 @@ func (w *watch) keep(zw *zk.Watch) {
 	}
 }
 
-// view is how a watch sees its lock.
-type view struct {
-	w      *watch
+// lockView is a waiter's view of its lock.
+type lockView struct {
+	w      *queueWatch
 	s      *session
 	path   string
-	placed bool // the Owner has a place
+	queued bool // the Owner has a ticket
 }
 
-// watch arms what is needed, or tells that nothing is in the way.
-func (v *view) watch(ctx context.Context) (free bool, err error) {
+// watch watches what blocks the Owner, or reports that nothing does.
+func (v *lockView) watch(ctx context.Context) (free bool, err error) {
 	if v.w.r.Mode == driver.Counted {
-		return v.watchPermit(ctx)
+		return v.watchPermits(ctx)
 	}
-	return v.watchBlocker(ctx, v.path, kindOf(v.w.r.Mode))
+	return v.watchBlocker(ctx, v.path, v.w.r.Mode)
 }
 
-// watchBlocker watches who is in the way of the Owner's node below dir, and that node.
-func (v *view) watchBlocker(ctx context.Context, dir string, k kind) (free bool, err error) {
-	f, _, err := v.s.list(ctx, dir)
+// watchBlocker watches the node that blocks the Owner's node below dir, and that node.
+func (v *lockView) watchBlocker(ctx context.Context, dir string, m driver.Mode) (free bool, err error) {
+	l, _, err := v.s.list(ctx, dir)
 	if err != nil {
 		return false, err
 	}
-	me := f.row.indexOf(v.w.r.Owner)
-	if me < 0 && v.placed {
-		return true, nil // to ask again makes a new one
+	me := l.nodes.indexOfOwner(v.w.r.Owner)
+	if me < 0 && v.queued {
+		return true, nil // the next attempt makes a new node
 	}
 	if me < 0 {
-		me = len(f.row)
+		me = len(l.nodes)
 	}
-	blocker, is := f.row.blocker(me, k)
+	blocker, is := l.nodes.blocker(me, m)
 	if !is {
 		return true, nil
 	}
-	if err := v.watchNode(ctx, dir+"/"+blocker.name); err != nil || me == len(f.row) {
+	if err := v.watchNode(ctx, dir+"/"+blocker.name); err != nil || me == len(l.nodes) {
 		return false, err
 	}
-	return false, v.watchNode(ctx, dir+"/"+f.row[me].name)
+	return false, v.watchNode(ctx, dir+"/"+l.nodes[me].name)
 }
 
-func (v *view) watchNode(ctx context.Context, path string) error {
-	_, _, zw, err := v.s.conn.GetW(ctx, path, v.w.happened)
+func (v *lockView) watchNode(ctx context.Context, path string) error {
+	_, _, zw, err := v.s.conn.GetW(ctx, path, v.w.changed)
 	if err == nil {
 		v.w.keep(zw)
 	}
 	return err
 }
 
-// happened is told by the servers.
-func (w *watch) happened(zk.Event) { w.signal(rearmSoon) }
+// changed is called by the session's connection.
+func (w *queueWatch) changed(zk.Event) { w.notify(rearmSoon) }
 
-// watchPermit watches the one before in the line; at its head, the leases.
-func (v *view) watchPermit(ctx context.Context) (free bool, err error) {
-	if !v.placed {
-		return v.watchRoom(ctx)
+// watchPermits watches the blocker in the queue, or the leases at the head of the queue.
+func (v *lockView) watchPermits(ctx context.Context) (free bool, err error) {
+	if !v.queued {
+		leases, err := v.watchChildren(ctx, leasesNode)
+		if err != nil {
+			return false, err
+		}
+		locks, err := v.watchChildren(ctx, locksNode)
+		return len(leases)+len(locks) < v.w.r.Limit, err
 	}
-	if free, err = v.watchBlocker(ctx, v.path+"/"+locksNode, mutexKind); err != nil || !free {
+	if free, err = v.watchBlocker(ctx, v.path+"/"+locksNode, driver.Exclusive); err != nil || !free {
 		return false, err
 	}
 	leases, err := v.watchChildren(ctx, leasesNode)
-	// Without a lease it is to ask again, which makes one.
-	return leases.indexOf(v.w.r.Owner) < v.w.r.Limit, err
+	return leases.indexOfOwner(v.w.r.Owner) < v.w.r.Limit, err // without a lease (-1) the next attempt makes one
 }
 
-// watchRoom is for an Owner without a place.
-func (v *view) watchRoom(ctx context.Context) (free bool, err error) {
-	leases, err := v.watchChildren(ctx, leasesNode)
-	if err != nil {
-		return false, err
-	}
-	locks, err := v.watchChildren(ctx, locksNode)
-	return len(leases)+len(locks) < v.w.r.Limit, err
-}
-
-// watchChildren lists what is below a part of the lock, and watches for changes. What is
-// not there is empty.
-func (v *view) watchChildren(ctx context.Context, part string) (row, error) {
-	children, _, zw, err := v.s.conn.ChildrenW(ctx, v.path+"/"+part, v.w.happened)
+// watchChildren lists and watches the nodes below a part of the lock, which may not exist.
+func (v *lockView) watchChildren(ctx context.Context, part string) (nodeList, error) {
+	children, _, zw, err := v.s.conn.ChildrenW(ctx, v.path+"/"+part, v.w.changed)
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil, nil
 	}
@@ -249,5 +240,151 @@ func (v *view) watchChildren(ctx context.Context, part string) (row, error) {
 		return nil, err
 	}
 	v.w.keep(zw)
-	return readFamily(children).row, nil
+	return readListing(children).nodes, nil
+}
+
+// watchDelay is the least age of a hold before its node is watched. Most holds end sooner,
+// and need no watch. Revocable holds are watched at once.
+const watchDelay = 100 * time.Millisecond
+
+// scheduleWatch watches a hold's node, after watchDelay: an operator may delete it, or a
+// client may revoke the lock.
+func (t *ticket) scheduleWatch() {
+	s, b := t.s, t.s.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	needed, urgent := t.needsWatch()
+	switch {
+	case b.closed || !needed:
+		return
+	case urgent:
+		b.tasks.Go(t.watchNode)
+		return
+	}
+	s.toWatch = append(s.toWatch, t)
+	if !s.delayedWatch {
+		s.delayedWatch = true
+		b.tasks.Go(s.runDelayedWatch)
+	}
+}
+
+// needsWatch reports whether the hold's node has to be watched, and whether that is urgent.
+// The caller must watch it.
+func (t *ticket) needsWatch() (needed, urgent bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	needed = t.isHold() && !t.watched && t.heldAt != ""
+	t.watched = t.watched || needed
+	return needed, t.onRevoke != nil
+}
+
+// runDelayedWatch watches nodes until there are no new ones. It leaves each of them for one
+// round, so that all have reached watchDelay.
+func (s *session) runDelayedWatch() {
+	var due []*ticket
+	for {
+		wait.Sleep(s.b.life, watchDelay)
+		s.b.mu.Lock()
+		next := s.toWatch
+		s.toWatch = nil
+		s.delayedWatch = len(due)+len(next) > 0
+		goesOn := s.delayedWatch
+		s.b.mu.Unlock()
+		if !goesOn || s.over() {
+			return
+		}
+		s.watchAll(due)
+		due = next
+	}
+}
+
+// watchAll watches nodes, several at a time.
+func (s *session) watchAll(tickets []*ticket) {
+	const width = 64
+	slots := make(chan struct{}, width)
+	var wg sync.WaitGroup
+	for _, t := range tickets {
+		slots <- struct{}{}
+		wg.Go(func() {
+			t.watchNode()
+			<-slots
+		})
+	}
+	wg.Wait()
+}
+
+// watchNode reads and watches the node of a hold.
+func (t *ticket) watchNode() {
+	b := t.s.b
+	node := t.watchedNode()
+	if node == "" {
+		return
+	}
+	data, _, _, err := t.s.conn.GetW(b.life, node, func(zk.Event) { t.watchEnded(node) })
+	switch {
+	case err == nil:
+		if string(data) == revokeData {
+			t.notifyRevoke()
+		}
+	case errors.Is(err, zk.ErrNoNode):
+		if t.watchedNode() == node {
+			t.markGone(true)
+			b.removeTicket(t)
+		}
+	case !sessionOver(err):
+		t.watchEnded(node)
+	}
+}
+
+// watchEnded schedules the next watch of a node, if it still is the ticket's.
+func (t *ticket) watchEnded(node string) {
+	t.mu.Lock()
+	still := t.heldAt == node
+	if still {
+		t.watched = false
+	}
+	t.mu.Unlock()
+	if still {
+		t.scheduleWatch()
+	}
+}
+
+// unwatchHeld is for a hold whose node is about to be replaced: the old node's end is no
+// loss.
+func (t *ticket) unwatchHeld() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.heldAt, t.watched = "", false
+}
+
+// watchHeld is for a hold whose node is known again.
+func (t *ticket) watchHeld() {
+	t.mu.Lock()
+	t.heldAt = t.node
+	t.mu.Unlock()
+	t.scheduleWatch()
+}
+
+// watchedNode returns the node of a hold, or "" if the ticket is none.
+func (t *ticket) watchedNode() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.isHold() {
+		return ""
+	}
+	return t.heldAt
+}
+
+// notifyRevoke notifies the holder of a revocation, once.
+func (t *ticket) notifyRevoke() {
+	t.mu.Lock()
+	onRevoke := t.onRevoke
+	if t.revokeSent || t.released || t.gone {
+		onRevoke = nil
+	}
+	t.revokeSent = t.revokeSent || onRevoke != nil
+	t.mu.Unlock()
+	if onRevoke != nil {
+		onRevoke()
+	}
 }

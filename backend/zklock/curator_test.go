@@ -23,39 +23,39 @@ func TestRevocation(t *testing.T) {
 			t.Parallel()
 			a, b := pair(t)
 			for _, sides := range [][2]*Backend{{a, b}, {b, a}} {
-				holder, asker := sides[0], sides[1]
+				holder, revoker := sides[0], sides[1]
 				r := request("", mode)
 				var calls atomic.Int32
-				asked := make(chan struct{})
+				revoked := make(chan struct{})
 				r.OnRevoke = func() {
 					if calls.Add(1) == 1 {
-						close(asked)
+						close(revoked)
 					}
 				}
 				acquire(t, holder, r)
-				info, err := asker.Inspect(t.Context(), r.Name)
+				info, err := revoker.Inspect(t.Context(), r.Name)
 				if err != nil || len(info.Holders) != 1 {
 					t.Fatalf("%+v, %v", info, err)
 				}
 				seen := driver.Hold{Name: r.Name, Owner: info.Holders[0].Owner, Mode: info.Holders[0].Mode}
-				if err := asker.Revoke(t.Context(), seen); err != nil {
+				if err := revoker.Revoke(t.Context(), seen); err != nil {
 					t.Fatal(err)
 				}
-				signalled(t, "the holder is asked", asked)
-				// What the asker wrote outlives the holder's own writing.
+				signalled(t, "the holder is notified of the revocation", revoked)
+				// The revocation survives the holder's own write.
 				before := acquire(t, holder, r)
 				if after := acquire(t, holder, r); after.Fence <= before.Fence {
 					t.Errorf("fence %d after %d", after.Fence, before.Fence)
 				}
-				if err := asker.Revoke(t.Context(), seen); err != nil {
+				if err := revoker.Revoke(t.Context(), seen); err != nil {
 					t.Error(err)
 				}
 				release(t, holder, r)
-				if err := asker.Revoke(t.Context(), seen); !errors.Is(err, driver.ErrLost) {
+				if err := revoker.Revoke(t.Context(), seen); !errors.Is(err, driver.ErrLost) {
 					t.Errorf("after the release: %v", err)
 				}
 				if n := calls.Load(); n != 1 {
-					t.Errorf("asked %d times", n)
+					t.Errorf("revoked %d times", n)
 				}
 			}
 		})
@@ -97,7 +97,7 @@ func TestCuratorsHolders(t *testing.T) {
 			t.Errorf("%v: revoke: %v, want %v", c.mode, err, c.revoke)
 		}
 		if data, _, err := java.Get(t.Context(), path); c.revoke == nil && (string(data) != revokeData || err != nil) {
-			t.Errorf("%v: asked by %q, %v", c.mode, data, err)
+			t.Errorf("%v: revoked by %q, %v", c.mode, data, err)
 		}
 		if err := a.Release(t.Context(), h); err != nil {
 			t.Errorf("%v: release by force: %v", c.mode, err)
@@ -107,7 +107,7 @@ func TestCuratorsHolders(t *testing.T) {
 	}
 }
 
-// zk.Lock's nodes have no UUID: they are known by their names.
+// zk.Lock's nodes have no UUID: their names serve as Owners.
 func TestPeersNodeIsReleasedByItsName(t *testing.T) {
 	t.Parallel()
 	a, _ := pair(t)
@@ -115,10 +115,10 @@ func TestPeersNodeIsReleasedByItsName(t *testing.T) {
 	r := request("", driver.Exclusive)
 	path := makeNode(t, peer, pathOf(r.Name)+"/_c_0123abcd456789abcdef0123456789ab-lock-", "", zk.EphemeralSequential)
 	info, err := a.Inspect(t.Context(), r.Name)
-	if err != nil || len(info.Holders) != 1 || info.Holders[0].Owner != base(path) {
+	if err != nil || len(info.Holders) != 1 || info.Holders[0].Owner != nodeName(path) {
 		t.Fatalf("%+v, %v", info, err)
 	}
-	h := driver.Hold{Name: r.Name, Owner: base(path), Mode: driver.Exclusive}
+	h := driver.Hold{Name: r.Name, Owner: nodeName(path), Mode: driver.Exclusive}
 	if err := a.Revoke(t.Context(), h); !errors.Is(err, driver.ErrUnsupported) {
 		t.Errorf("revoke: %v", err)
 	}
@@ -128,8 +128,8 @@ func TestPeersNodeIsReleasedByItsName(t *testing.T) {
 	acquire(t, a, r)
 }
 
-// Children that are no part of a lock do not count, and other kinds of locks do.
-func TestStrangersBelowThePath(t *testing.T) {
+// Children that are no lock nodes don't count. Nodes of other kinds of locks do.
+func TestOtherKindsBelowThePath(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)
 	op := admin(t)
@@ -153,8 +153,8 @@ func TestStrangersBelowThePath(t *testing.T) {
 	acquire(t, a, r)
 }
 
-// A writer of Curator that becomes a reader has a node for reading with the number of that
-// for writing since 5.5, and one with a later number before.
+// When a writer of Curator becomes a reader, its reader node has the writer's number since
+// 5.5, and a later number before.
 func TestBothFormsOfDowngrade(t *testing.T) {
 	t.Parallel()
 	a, _ := pair(t)
@@ -162,8 +162,8 @@ func TestBothFormsOfDowngrade(t *testing.T) {
 	r := request("", driver.Read)
 	owner, writer := curator(t, java, pathOf(r.Name), "__WRIT__", "")
 	refused(t, a, r, driver.ErrHeld)
-	n, _ := parseNode(base(writer))
-	reader := makeNode(t, java, pathOf(r.Name)+"/_c_"+owner+"-__READ__"+n.key, "", zk.Ephemeral)
+	n, _ := parseNode(nodeName(writer))
+	reader := makeNode(t, java, pathOf(r.Name)+"/_c_"+owner+"-__READ__"+n.seq, "", zk.Ephemeral)
 	remove(t, java, writer)
 	acquire(t, a, r)
 	w := request(r.Name, driver.Write)
@@ -202,7 +202,7 @@ func TestDowngradeKeepsTheNumber(t *testing.T) {
 		t.Errorf("fence %d after %d", after.Fence, g.Fence)
 	}
 	got := nodes(t, op, path)
-	if len(got) != 2 || got[0].key != before.key || got[0].kind != readKind || got[0].owner != w.Owner {
+	if len(got) != 2 || got[0].seq != before.seq || got[0].mode != driver.Read || got[0].owner != w.Owner {
 		t.Errorf("%+v, before %+v", got, before)
 	}
 	refused(t, b, waiter, driver.ErrHeld)
@@ -253,7 +253,7 @@ func TestSemaphoreWithCurator(t *testing.T) {
 	refused(t, b, try, driver.ErrHeld)
 }
 
-// Who finds the name in use as another kind has made nothing, whoever came first.
+// Of two kinds of locks on one name at most one is granted. The other leaves no node.
 func TestKindsAtOnce(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)

@@ -1,0 +1,290 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/internal/zk"
+)
+
+// The servers delete empty containers at any moment, also between a listing and a create.
+func TestParentsComeAndGo(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	op := admin(t)
+	name := "test " + driver.NewOwner() + "/nested/lock"
+	path := pathOf(name)
+	stop := make(chan struct{})
+	var reaper sync.WaitGroup
+	reaper.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for p := path; p != ""; p = p[:len(p)-len(nodeName(p))-1] {
+				op.Delete(context.Background(), p, -1) // not while it has children
+			}
+		}
+	})
+	var last uint64
+	for i := range 60 {
+		r := request(name, driver.Exclusive)
+		r.Queue = i%2 == 0
+		g := acquire(t, []*Backend{a, b}[i%3%2], r)
+		if g.Fence <= last {
+			t.Errorf("fence %d after %d", g.Fence, last)
+		}
+		last = g.Fence
+		release(t, []*Backend{a, b}[i%3%2], r)
+	}
+	close(stop)
+	reaper.Wait()
+}
+
+// Numbers near the end of their range are refused: after an overflow newcomers would come
+// first.
+func TestSequenceOverflow(t *testing.T) {
+	t.Parallel()
+	a, _ := pair(t)
+	op := admin(t)
+	for _, number := range []string{"2147000000", "-2147483648", "-000000001"} {
+		for _, mode := range []driver.Mode{driver.Exclusive, driver.Read, driver.Write, driver.Counted} {
+			r := request("", mode)
+			dir := pathOf(r.Name)
+			if mode == driver.Counted {
+				dir += "/" + leasesNode
+			}
+			odd := makeNode(t, op, dir+"/_c_"+driver.NewOwner()+"-"+infixOf(mode)+number, "", zk.Ephemeral)
+			refused(t, a, r, driver.ErrInvalid)
+			if left := nodes(t, op, dir); len(left) != 1 {
+				t.Errorf("%v: left behind: %+v", mode, left)
+			}
+			remove(t, op, odd)
+			acquire(t, a, r)
+			release(t, a, r)
+		}
+	}
+}
+
+func TestSharedSessionExcludes(t *testing.T) {
+	t.Parallel()
+	a := open(t, testserver.SharedZooKeeper(t).URL())
+	name := "test " + driver.NewOwner()
+	var inside atomic.Int32
+	var last atomic.Uint64
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for range 4 {
+				r := request(name, driver.Exclusive)
+				g, err := await(t, a, r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if n := inside.Add(1); n != 1 {
+					t.Errorf("%d holders at once", n)
+				}
+				if before := last.Swap(g.Fence); before >= g.Fence {
+					t.Errorf("fence %d after %d", g.Fence, before)
+				}
+				time.Sleep(2 * time.Millisecond)
+				inside.Add(-1)
+				if err := a.Release(t.Context(), r.Hold); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// await waits as the core does, but only for notifications.
+func await(t *testing.T, b *Backend, r driver.Request) (driver.Grant, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	g, err := b.Acquire(ctx, r)
+	if err == nil || !errors.Is(err, driver.ErrHeld) {
+		return g, err
+	}
+	w, err := b.Watch(ctx, r)
+	if err != nil {
+		return g, err
+	}
+	defer w.Close()
+	for {
+		if g, err = b.Acquire(ctx, r); err == nil || !errors.Is(err, driver.ErrHeld) {
+			return g, err
+		}
+		select {
+		case <-w.Ready:
+		case <-ctx.Done():
+			return g, ctx.Err()
+		}
+	}
+}
+
+// The create of an attempt without an answer may still be on its way, at a server that the
+// session has left. Only a request behind it, at the leader, certainly sees its node.
+func TestResolveAsksTheLeader(t *testing.T) {
+	t.Parallel()
+	p := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr())
+	b := open(t, "zk://"+p.Addr())
+	r := request("", driver.Exclusive)
+	acquire(t, b, r)
+	release(t, b, r)
+	r.Owner = driver.NewOwner()
+	p.LoseReply(r.Owner)
+	if g, err := b.Acquire(t.Context(), r); err == nil {
+		t.Fatalf("granted without an answer: %+v", g)
+	}
+	const sync = "\x00\x00\x00\x09" // the opcode, before a path with its length
+	path := pathOf(r.Name)
+	p.LoseRequest(sync + "\x00\x00\x00" + string(byte(len(path))) + path)
+	release(t, b, r)
+	if p.Lost() != 2 {
+		t.Error("there was no sync before the listing")
+	}
+}
+
+// A holder that acquires again does not overwrite a revocation.
+func TestRegrantKeepsTheRevocation(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	op := admin(t)
+	r := request("", driver.Exclusive)
+	r.OnRevoke = func() {}
+	acquire(t, a, r)
+	if err := b.Revoke(t.Context(), r.Hold); err != nil {
+		t.Fatal(err)
+	}
+	path := pathOf(r.Name)
+	for range 3 {
+		acquire(t, a, r)
+		data, _, err := op.Get(t.Context(), path+"/"+nodes(t, op, path)[0].name)
+		if err != nil || string(data) != revokeData {
+			t.Fatalf("the node's data is %q, %v", data, err)
+		}
+	}
+}
+
+// A message above the servers' limit is never sent, since they would close the shared
+// connection. The error is final.
+func TestTooLarge(t *testing.T) {
+	for name, url := range map[string]string{
+		"server": testserver.SharedZooKeeper(t).URL(), "ensemble": testserver.SharedZooKeeperCluster(t).URL(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := open(t, url)
+			kept := request("", driver.Exclusive)
+			acquire(t, b, kept)
+			session := b.ticketOf(kept.Hold).s
+			for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Counted} {
+				for _, queue := range []bool{false, true} {
+					fits, meta := request("", mode), request("", mode)
+					fits.Queue, meta.Queue = queue, queue
+					fits.Meta = map[string]string{"note": strings.Repeat("x", 1000<<10)}
+					acquire(t, b, fits)
+					release(t, b, fits)
+					meta.Meta = map[string]string{"note": strings.Repeat("x", 1<<20)}
+					refused(t, b, meta, driver.ErrInvalid)
+					long := request(strings.Repeat("x", 1<<20), mode)
+					long.Queue = queue
+					refused(t, b, long, driver.ErrInvalid)
+				}
+			}
+			acquire(t, b, kept)
+			if b.ticketOf(kept.Hold).s != session {
+				t.Error("the session was lost")
+			}
+		})
+	}
+}
+
+// A TTL that no session can have is refused at once.
+func TestTooLong(t *testing.T) {
+	b := open(t, testserver.SharedZooKeeper(t).URL())
+	most := b.Caps().MaxTTL
+	for _, ttl := range []time.Duration{most, most + 1, math.MaxInt64} {
+		r := request("", driver.Exclusive)
+		r.TTL = ttl
+		if ttl == most {
+			acquire(t, b, r)
+		} else {
+			refused(t, b, r, driver.ErrInvalid)
+		}
+	}
+}
+
+// Whichever message is lost, a downgrade that is retried until there is an answer leaves
+// one reader node.
+func TestDowngradeWithoutAnAnswer(t *testing.T) {
+	for what, lose := range map[string]func(*faultproxy.Proxy){
+		"reader's request": func(p *faultproxy.Proxy) { p.LoseRequest(infixOf(driver.Read)) },
+		"reader's answer":  func(p *faultproxy.Proxy) { p.LoseReply(infixOf(driver.Read)) },
+		"writer's request": func(p *faultproxy.Proxy) { p.LoseRequest(infixOf(driver.Write)) },
+		"writer's answer":  func(p *faultproxy.Proxy) { p.LoseReply(infixOf(driver.Write)) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr())
+			a, b := open(t, "zk://"+p.Addr()), open(t, testserver.SharedZooKeeper(t).URL())
+			op := admin(t)
+			r := request("", driver.Write)
+			r.OnLost = func() { t.Error("a downgrade was reported as a loss") }
+			before := acquire(t, a, r)
+			lose(p)
+			r.Mode = driver.Read
+			g, err := a.Acquire(t.Context(), r)
+			for ; err != nil; g, err = a.Acquire(t.Context(), r) {
+				if driver.Final(err) || errors.Is(err, driver.ErrLost) {
+					t.Fatal(err)
+				}
+			}
+			if p.Lost() != 1 || g.Fence <= before.Fence {
+				t.Errorf("%d lost; fence %d after %d", p.Lost(), g.Fence, before.Fence)
+			}
+			other := request(r.Name, driver.Read)
+			acquire(t, b, other)
+			release(t, b, other)
+			path := pathOf(r.Name)
+			if left := nodes(t, op, path); len(left) != 1 || left[0].mode != driver.Read || left[0].owner != r.Owner {
+				t.Errorf("a reader has %+v", left)
+			}
+			release(t, a, r)
+			if left := nodes(t, op, path); len(left) != 0 {
+				t.Errorf("left: %+v", left)
+			}
+		})
+	}
+}
+
+// An attempt fails with ErrUnsent while connections are refused.
+func TestRefusedConnectionsSendNothing(t *testing.T) {
+	srv := testserver.SharedZooKeeper(t)
+	for what, queue := range map[string]bool{"try": false, "wait": true} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := faultproxy.New(t, srv.Addr())
+			b := open(t, strings.Replace(srv.URL(), srv.Addr(), p.Addr(), 1))
+			acquire(t, b, request("", driver.Exclusive))
+			p.Refuse()
+			faultproxy.AwaitUnsent(t, b, func() driver.Request {
+				r := request("", driver.Exclusive)
+				r.Queue = queue
+				return r
+			})
+		})
+	}
+}

@@ -1,0 +1,221 @@
+package zklock
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/zk"
+)
+
+// Backend keeps locks in ZooKeeper. It is safe for concurrent use.
+type Backend struct {
+	opts *serverOptions
+	caps driver.Caps
+
+	life  context.Context // ends with Close
+	stop  context.CancelFunc
+	tasks sync.WaitGroup
+
+	mu       sync.Mutex
+	closed   bool
+	sessions map[time.Duration]*session // by the TTL of their holds
+	tickets  map[string]*ticket         // by Owner
+	watches  map[string]*queueWatch     // by Owner
+}
+
+var (
+	_ driver.Backend   = (*Backend)(nil)
+	_ driver.Watcher   = (*Backend)(nil)
+	_ driver.Inspector = (*Backend)(nil)
+	_ driver.Revoker   = (*Backend)(nil)
+)
+
+// newBackend is for servers that grant session timeouts from least to most.
+func newBackend(o *serverOptions, least, most time.Duration) *Backend {
+	b := &Backend{
+		opts: o, sessions: map[time.Duration]*session{}, tickets: map[string]*ticket{}, watches: map[string]*queueWatch{},
+		caps: driver.Caps{
+			Name: o.name, Modes: driver.AllModes, Revocable: driver.AllModes,
+			Fence: true, Session: true, Downgrade: true, Queueing: driver.QueueAlways,
+			MinTTL: least / timeoutFactor, MaxTTL: most / timeoutFactor,
+		},
+	}
+	b.life, b.stop = context.WithCancel(context.Background())
+	return b
+}
+
+// Caps describes the backend. The bounds of a TTL are half of the servers' bounds for a
+// session timeout.
+func (b *Backend) Caps() driver.Caps { return b.caps }
+
+// Close ends the sessions, and with them all holds and queued attempts.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	b.stop()
+	b.tasks.Wait()
+	return nil
+}
+
+func (b *Backend) isClosed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closed
+}
+
+// goTask runs f in the background, unless the backend is closed.
+func (b *Backend) goTask(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		b.tasks.Go(f)
+	}
+}
+
+// checkRequest returns an error for a request that can't be granted.
+func (b *Backend) checkRequest(r driver.Request) error {
+	if b.isClosed() {
+		return driver.ErrClosed
+	}
+	if err := r.Validate(b.caps); err != nil {
+		return err
+	}
+	switch {
+	case !isUUID(r.Owner):
+		return fmt.Errorf("%w: Owner %q: want a UUID", driver.ErrInvalid, r.Owner)
+	case r.TTL > b.caps.MaxTTL:
+		return fmt.Errorf("%w: TTL %v: want at most %v", driver.ErrInvalid, r.TTL, b.caps.MaxTTL)
+	}
+	return nil
+}
+
+// checkHold returns an error for a hold that can't exist.
+func (b *Backend) checkHold(h driver.Hold) error {
+	switch {
+	case b.isClosed():
+		return driver.ErrClosed
+	case !b.caps.Modes.Has(h.Mode):
+		return fmt.Errorf("%w: mode %v", driver.ErrUnsupported, h.Mode)
+	case h.Name == "":
+		return fmt.Errorf("%w: a lock without a name", driver.ErrInvalid)
+	}
+	return nil
+}
+
+var (
+	// errNodeGone means that a ticket's node was deleted: the attempt starts again.
+	errNodeGone = errors.New("the lock's node is gone")
+
+	errUnconfirmed = errors.New("the servers have not confirmed that the session lives long enough")
+	errSessions    = errors.New("one session after the other has ended")
+)
+
+// refusals are errors of requests that changed nothing.
+var refusals = []error{
+	zk.ErrNotSent, zk.ErrNoNode, zk.ErrNodeExists, zk.ErrNoAuth, zk.ErrBadArguments, zk.ErrNoChildren,
+	zk.ErrUnimplemented, zk.ErrTooLarge, zk.ErrSessionExpired, zk.ErrAuthFailed, driver.ErrInvalid,
+}
+
+func notApplied(err error) bool {
+	for _, refusal := range refusals {
+		if errors.Is(err, refusal) {
+			return true
+		}
+	}
+	return false
+}
+
+// sessionOver reports whether err proves that all nodes of the session are gone.
+func sessionOver(err error) bool {
+	return errors.Is(err, zk.ErrSessionExpired) || errors.Is(err, zk.ErrAuthFailed) || errors.Is(err, zk.ErrClosed)
+}
+
+// fail wraps the error of a call. Permanent errors become ErrInvalid.
+func (b *Backend) fail(what, name string, err error) error {
+	if held := (*driver.HeldError)(nil); errors.As(err, &held) {
+		return held
+	}
+	if b.isClosed() {
+		return driver.ErrClosed
+	}
+	if why := b.opts.permanent(err); why != "" && !driver.Final(err) {
+		err = fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
+	}
+	return fmt.Errorf("zklock: %s %s: %w", what, driver.Quote(name), err)
+}
+
+// serverOptions are the options of a URL.
+type serverOptions struct {
+	name           string // for Caps
+	servers        []string
+	chroot         string
+	user, password string
+	private        bool // only the user has access to the nodes
+	tls            *tls.Config
+	timeout        time.Duration // for opening a session
+	dial           func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+// config returns the configuration of a session with a timeout.
+func (o *serverOptions) config(timeout time.Duration) zk.Config {
+	return zk.Config{
+		Servers: o.servers, Chroot: o.chroot, Timeout: timeout,
+		User: o.user, Password: o.password, Private: o.private, TLS: o.tls, Dial: o.dial,
+	}
+}
+
+// permanent says why a retry is useless, or returns "".
+func (o *serverOptions) permanent(err error) string {
+	switch {
+	case errors.Is(err, zk.ErrNoAuth):
+		if o.user == "" {
+			return "it is not permitted, and the URL has no user"
+		}
+		return fmt.Sprintf("it is not permitted to the user %q with this password", o.user)
+	case errors.Is(err, zk.ErrAuthFailed):
+		return fmt.Sprintf("the servers refuse the user %q", o.user)
+	case errors.Is(err, zk.ErrNoChroot):
+		return fmt.Sprintf("the chroot %s does not exist: create it first", o.chroot)
+	case errors.Is(err, zk.ErrNoChildren):
+		return "a part of the lock's path is another program's ephemeral node"
+	case errors.Is(err, zk.ErrBadArguments):
+		return "the servers refuse the path"
+	case errors.Is(err, zk.ErrTooLarge) && errors.Is(err, zk.ErrNotSent):
+		return "the name and the metadata are too long"
+	case errors.Is(err, zk.ErrUnimplemented):
+		return tooOld
+	}
+	return ""
+}
+
+const tooOld = "the servers are older than ZooKeeper 3.5"
+
+// explain adds to a failure to open a session what the user may do about it.
+func (o *serverOptions) explain(err error) error {
+	if why := o.permanent(err); why != "" {
+		return fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
+	}
+	if driver.Final(err) {
+		return err
+	}
+	hint := ""
+	switch record := (tls.RecordHeaderError{}); {
+	case errors.As(err, &record):
+		hint = "; the servers do not speak TLS there: want zk:// and not zks://"
+	case o.tls != nil:
+		hint = "; do the servers speak TLS there?"
+	case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
+		hint = "; do the servers want TLS, as in zks://?"
+	}
+	return fmt.Errorf("none of %s opened a session: %w%s", strings.Join(o.servers, ", "), err, hint)
+}

@@ -1,0 +1,260 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
+	"github.com/distlock/distlock/internal/zk"
+)
+
+// list reads the nodes below a path, which need not exist.
+func (s *session) list(ctx context.Context, path string) (listing, zk.Stat, error) {
+	children, stat, err := s.conn.Children(ctx, path)
+	return existing(children, stat, err)
+}
+
+// listNow is list behind a sync, since the server may lag behind the others.
+func (s *session) listNow(ctx context.Context, path string) (listing, zk.Stat, error) {
+	children, stat, err := s.conn.SyncAndList(ctx, path)
+	return existing(children, stat, err)
+}
+
+func existing(children []string, stat zk.Stat, err error) (listing, zk.Stat, error) {
+	if errors.Is(err, zk.ErrNoNode) {
+		err = nil
+	}
+	return readListing(children), stat, err
+}
+
+// relist lists the siblings of a node of the ticket. If one blocks it, relist asks again
+// with listNow.
+func (t *ticket) relist(ctx context.Context, path string, m driver.Mode) (listing, zk.Stat, error) {
+	l, stat, err := t.s.list(ctx, parentOf(path))
+	if me := l.nodes.index(nodeName(path)); err == nil && me >= 0 {
+		if _, is := l.nodes.blocker(me, m); is {
+			return t.s.listNow(ctx, parentOf(path))
+		}
+	}
+	return l, stat, err
+}
+
+// position returns the index of a node of the ticket. It returns an error if the path's
+// sequence numbers are used up.
+func (t *ticket) position(l nodeList, path string) (int, error) {
+	me := l.index(nodeName(path))
+	if me < 0 {
+		return 0, errNodeGone
+	}
+	for _, n := range l {
+		if n.exhausted() {
+			return 0, exhaustedError(parentOf(path), n)
+		}
+	}
+	return me, nil
+}
+
+// contents are all nodes of a lock.
+type contents struct{ nodes, leases, locks nodeList }
+
+func (s *session) readContents(ctx context.Context, path string) (contents, error) {
+	var lists [3]nodeList
+	var errs [3]error
+	var wg sync.WaitGroup
+	for i, end := range []string{"", "/" + leasesNode, "/" + locksNode} {
+		wg.Go(func() {
+			l, _, err := s.listNow(ctx, path+end)
+			lists[i], errs[i] = l.nodes, err
+		})
+	}
+	wg.Wait()
+	return contents{lists[0], lists[1], lists[2]}, errors.Join(errs[:]...)
+}
+
+// create makes a node of the ticket and its missing parents. It lists the siblings in the
+// same round trip. Unless the error shows that there is no node, the ticket becomes
+// unknown.
+func (t *ticket) create(ctx context.Context, prefix string, data []byte) (zk.Created, error) {
+	for {
+		n, err := t.s.conn.CreateAndList(ctx, prefix, data)
+		switch {
+		case err == nil:
+			return n, nil
+		case errors.Is(err, zk.ErrNoNode) && n.Path == "":
+			// The servers may delete the empty parent again before the next attempt.
+			if err = t.s.makeContainer(ctx, parentOf(prefix)); err == nil {
+				continue
+			}
+			return n, err
+		}
+		t.unknown = !notApplied(err) || n.Path != ""
+		return n, err
+	}
+}
+
+// makeContainer makes a node that the servers delete once it has become empty, and those
+// above it.
+func (s *session) makeContainer(ctx context.Context, path string) error {
+	for {
+		_, _, err := s.conn.Create(ctx, path, nil, zk.Container)
+		switch i := strings.LastIndexByte(path, '/'); {
+		case err == nil, errors.Is(err, zk.ErrNodeExists):
+			return nil
+		case errors.Is(err, zk.ErrNoNode) && i > 0:
+			if err := s.makeContainer(ctx, path[:i]); err != nil {
+				return err
+			}
+		case errors.Is(err, zk.ErrNoNode):
+			return fmt.Errorf("%w: %w", driver.ErrInvalid, zk.ErrNoChroot)
+		default:
+			return err
+		}
+	}
+}
+
+// waitersDir returns the path below which the waiters for the ticket's end are.
+func (t *ticket) waitersDir() string {
+	if t.mode == driver.Counted {
+		return t.queueDir()
+	}
+	return t.path
+}
+
+func (t *ticket) hasWaiter(waiters nodeList) bool {
+	if t.mode == driver.Counted {
+		return len(waiters)-len(waiters.ofOwner(t.owner)) > 0
+	}
+	me := waiters.index(nodeName(t.node))
+	return me < 0 || waiters.hasWaiter(me, t.mode)
+}
+
+// rewrite writes the data of the ticket's node, and lists its waiters. It preserves a
+// revocation. The transaction is a fence.
+func (t *ticket) rewrite(ctx context.Context) (fence int64, waiters nodeList, err error) {
+	for {
+		stat, children, err := t.s.conn.SetAndList(ctx, t.node, t.data, t.version, t.waitersDir())
+		switch {
+		case stat.Mzxid != 0 && (err == nil || errors.Is(err, zk.ErrNoNode)): // a queue that doesn't exist is empty
+			t.version = stat.Version
+			return stat.Mzxid, readListing(children).nodes, nil
+		case errors.Is(err, zk.ErrNoNode):
+			return 0, nil, errNodeGone
+		case !errors.Is(err, zk.ErrBadVersion):
+			return 0, nil, err
+		}
+		found, stat, err := t.s.conn.Get(ctx, t.node)
+		if errors.Is(err, zk.ErrNoNode) {
+			return 0, nil, errNodeGone
+		}
+		if err != nil {
+			return 0, nil, err
+		}
+		t.version = stat.Version
+		if string(found) == revokeData {
+			t.data = found
+		}
+	}
+}
+
+// resolve finds the nodes of an unknown ticket. It deletes nodes of the Owner that belong
+// to an older session.
+func (t *ticket) resolve(ctx context.Context) error {
+	if !t.unknown {
+		return nil
+	}
+	node, m, err := t.find(ctx, t.dir())
+	if err != nil {
+		return err
+	}
+	if t.node = node; node != "" {
+		t.mode = m // a downgrade may have succeeded
+	}
+	if t.mode == driver.Counted {
+		if t.queueNode, _, err = t.find(ctx, t.queueDir()); err != nil {
+			return err
+		}
+	}
+	t.unknown = false
+	return nil
+}
+
+// find returns the path of the Owner's node below dir, or "". A create that was sent to
+// another server may still be on its way: so find syncs with the leader first.
+func (t *ticket) find(ctx context.Context, dir string) (path string, m driver.Mode, err error) {
+	l, _, err := t.s.listNow(ctx, dir)
+	if err != nil {
+		return "", 0, err
+	}
+	for _, n := range l.nodes.ofOwner(t.owner) {
+		candidate := dir + "/" + n.name
+		switch _, stat, err := t.s.conn.Get(ctx, candidate); {
+		case errors.Is(err, zk.ErrNoNode):
+		case err != nil:
+			return "", 0, err
+		case stat.EphemeralOwner == t.s.conn.Session():
+			path, m = candidate, n.mode
+		default:
+			if _, err := t.s.delete(ctx, candidate); err != nil {
+				return "", 0, err
+			}
+		}
+	}
+	return path, m, nil
+}
+
+// deleteNodes deletes the ticket's nodes, and reports whether there were any.
+func (t *ticket) deleteNodes(ctx context.Context) (had bool, err error) {
+	if err := t.resolve(ctx); err != nil && !sessionOver(err) {
+		return false, err
+	}
+	for _, node := range []*string{&t.node, &t.queueNode} {
+		if *node == "" {
+			continue
+		}
+		was, err := t.s.deleteOwn(ctx, *node)
+		if err != nil {
+			return had, err
+		}
+		had, *node = had || was, ""
+	}
+	return had, nil
+}
+
+// deleteOwn deletes a node of this session, which ends with it. It reports whether the
+// node existed.
+func (s *session) deleteOwn(ctx context.Context, path string) (bool, error) {
+	had, err := s.delete(ctx, path)
+	if sessionOver(err) {
+		return false, nil
+	}
+	return had, err
+}
+
+// delete deletes a node of any session. It reports whether the node existed.
+func (s *session) delete(ctx context.Context, path string) (bool, error) {
+	err := s.conn.Delete(ctx, path, -1)
+	if errors.Is(err, zk.ErrNoNode) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+const deleteRetry = 100 * time.Millisecond
+
+// deleteInBackground calls f until it succeeds or the session is over.
+func (s *session) deleteInBackground(f func(context.Context) error) {
+	b := s.b
+	b.goTask(func() {
+		for b.life.Err() == nil && !s.over() {
+			if err := f(b.life); err == nil || b.opts.permanent(err) != "" {
+				return
+			}
+			wait.Sleep(b.life, deleteRetry)
+		}
+	})
+}
