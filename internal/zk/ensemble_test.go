@@ -16,8 +16,8 @@ func TestLongEnsemble(t *testing.T) {
 	t.Run("a session moves to another server", func(t *testing.T) { sessionMoves(t, g) })
 }
 
-// The servers of an ensemble disagree for a while on who serves: whatever happens, the
-// deadline has passed when they end the session.
+// For a while the servers of an ensemble may disagree on the leader. In each case the
+// deadline passes before they end the session.
 func deadlinePassesFirst(t *testing.T, g *testserver.ZooKeeperGroup) {
 	observer := dial(t, Config{Servers: g.Addrs(), Timeout: 30 * time.Second})
 	for name, member := range map[string]func() *testserver.ZooKeeperServer{
@@ -37,7 +37,7 @@ func deadlinePassesFirst(t *testing.T, g *testserver.ZooKeeperGroup) {
 				t.Errorf("the node was gone %v before the deadline", deadline.Sub(at))
 			}
 			g.Heal()
-			receive(t, "the holder learns of it", holder.Done())
+			receive(t, "the holder is notified", holder.Done())
 			if err := holder.Err(); !errors.Is(err, ErrSessionExpired) {
 				t.Errorf("the session is over: %v", err)
 			}
@@ -45,8 +45,9 @@ func deadlinePassesFirst(t *testing.T, g *testserver.ZooKeeperGroup) {
 	}
 }
 
-// held is a short session with a server, whose deadline has moved on, and a channel that
-// tells when its node has gone. On a busy machine a session may end before that.
+// held returns a short session with a server, after its deadline has advanced, and a
+// channel that receives the time at which its node ended. On a busy machine a session may
+// end before that.
 func held(t *testing.T, observer *Conn, addr string) (*Conn, chan time.Time) {
 	t.Helper()
 	path := place(t, observer) + "/held"
@@ -54,7 +55,7 @@ func held(t *testing.T, observer *Conn, addr string) (*Conn, chan time.Time) {
 		holder := dial(t, Config{Servers: []string{addr}, Timeout: 2 * time.Second})
 		_, _, err := holder.Create(soon(t), path, nil, Ephemeral)
 		if err == nil {
-			err = observer.Sync(soon(t), path) // its server may be behind
+			err = observer.Sync(soon(t), path) // its server may lag
 		}
 		gone := make(chan time.Time, 1)
 		if err == nil {
@@ -70,11 +71,11 @@ func held(t *testing.T, observer *Conn, addr string) (*Conn, chan time.Time) {
 		t.Logf("once more: %v", err)
 		holder.Close(soon(t))
 	}
-	t.Fatal("no session lives")
+	t.Fatal("no session lasted")
 	return nil, nil
 }
 
-// A session outlives the server that it is connected to, with its nodes and watches.
+// A session survives the server that it is connected to, with its nodes and watches.
 func sessionMoves(t *testing.T, g *testserver.ZooKeeperGroup) {
 	c, other := at(t, g.Addrs()...), at(t, g.Addrs()...)
 	dir := place(t, other)
@@ -97,13 +98,13 @@ func sessionMoves(t *testing.T, g *testserver.ZooKeeperGroup) {
 	}
 }
 
-// moves reports whether a session's deadline is a later one than at first.
+// moves returns a function that reports whether a session's deadline has advanced.
 func moves(c *Conn) func() bool {
 	first := c.Deadline()
 	return func() bool { return c.Deadline().After(first) }
 }
 
-// lastAnswer reads until that fails, and says when it did last without failing.
+// lastAnswer reads until that fails. The result returns the time of the last success.
 func lastAnswer(c *Conn) func() time.Time {
 	ctx, cancel := context.WithCancel(context.Background())
 	last := make(chan time.Time, 1)

@@ -13,7 +13,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// behind is a session with the server of all tests, on a network that can be broken.
+// behind opens a session with the shared server through a proxy.
 func behind(t *testing.T, timeout time.Duration) (*Conn, *faultproxy.Proxy) {
 	t.Helper()
 	p := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr())
@@ -28,16 +28,16 @@ func TestLostAnswerLeavesTheOutcomeOpen(t *testing.T) {
 	if _, _, err := c.Create(soon(t), dir+"/a", nil, Ephemeral); !errors.Is(err, ErrConnectionLoss) || errors.Is(err, ErrNotSent) {
 		t.Errorf("create: %v", err)
 	}
-	// The session goes on, and knows what it has done.
+	// The session goes on, and the node exists.
 	if _, stat, err := c.Get(soon(t), dir+"/a"); err != nil || stat.EphemeralOwner != c.Session() {
-		t.Errorf("what was made: %+v, %v", stat, err)
+		t.Errorf("the created node: %+v, %v", stat, err)
 	}
 	p.LoseReply(dir + "/a")
 	if err := c.Delete(soon(t), dir+"/a", -1); !errors.Is(err, ErrConnectionLoss) {
 		t.Errorf("delete: %v", err)
 	}
 	if _, _, err := c.Get(soon(t), dir+"/a"); !errors.Is(err, ErrNoNode) {
-		t.Errorf("what was deleted: %v", err)
+		t.Errorf("the deleted node: %v", err)
 	}
 }
 
@@ -50,7 +50,7 @@ func TestLostRequestLeavesTheOutcomeOpen(t *testing.T) {
 		t.Errorf("create: %v", err)
 	}
 	if _, _, err := c.Get(soon(t), dir+"/a"); !errors.Is(err, ErrNoNode) {
-		t.Errorf("what was never made: %v", err)
+		t.Errorf("a node that was never made: %v", err)
 	}
 }
 
@@ -70,14 +70,14 @@ func TestReadsAreRepeated(t *testing.T) {
 	if p.Lost() != 2 {
 		t.Errorf("%d were lost, want 2", p.Lost())
 	}
-	// Not for ever: what breaks a connection each time is told.
+	// Not forever: a read that breaks each connection fails.
 	p.Storm(1, 1, dir+"/a")
 	if _, _, err := c.Get(soon(t), dir+"/a"); !errors.Is(err, ErrConnectionLoss) {
 		t.Errorf("get that always fails: %v", err)
 	}
 }
 
-// The list may be lost when the node is not.
+// The listing may be lost while the node exists.
 func TestListLostAfterCreate(t *testing.T) {
 	t.Parallel()
 	c, p := behind(t, long)
@@ -88,7 +88,7 @@ func TestListLostAfterCreate(t *testing.T) {
 		t.Errorf("both lost: %+v, %v", e, err)
 	}
 	if names, _, err := c.Children(soon(t), dir); err != nil || len(names) != 1 {
-		t.Errorf("what was made: %q, %v", names, err)
+		t.Errorf("the created node: %q, %v", names, err)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestCallsWaitForTheNetwork(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		_, _, err := c.Create(ctx, dir+"/x", nil, Ephemeral)
-		return errors.Is(err, ErrNotSent) // nothing is left of it
+		return errors.Is(err, ErrNotSent) // the old request is gone
 	})
 	var wg sync.WaitGroup
 	for range 10 {
@@ -159,7 +159,7 @@ func TestSilentServerIsLeft(t *testing.T) {
 	}
 }
 
-// silentServerIsLeft returns the error that ends a session with two servers of which one is
+// silentServerIsLeft returns the error that ends a session with two servers, one of them
 // silent.
 func silentServerIsLeft(t *testing.T, timeout time.Duration) error {
 	t.Helper()
@@ -169,7 +169,7 @@ func silentServerIsLeft(t *testing.T, timeout time.Duration) error {
 	dir := place(t, c)
 	node(t, c, dir+"/e")
 	p.Silence()
-	// Whichever server it was, the session is taken up at one that answers.
+	// The session resumes at the server that answers.
 	moved := moves(c)
 	eventually(t, "the deadline moves on", func() bool { return moved() || c.Err() != nil })
 	_, stat, err := c.Get(soon(t), dir+"/e")
@@ -207,7 +207,7 @@ func TestExpiryIsAFactOnlyWhenTheServerSaysSo(t *testing.T) {
 		t.Errorf("the session is over: %v", err)
 	}
 	if e := receive(t, "the watch ends", told); e.Type != EventSession || !errors.Is(e.Err, ErrSessionExpired) {
-		t.Errorf("the watch was told %+v", e)
+		t.Errorf("the watch received %+v", e)
 	}
 	if err := c.Delete(soon(t), path, -1); !errors.Is(err, ErrSessionExpired) {
 		t.Errorf("a call: %v", err)
@@ -229,7 +229,7 @@ func TestCloseWithoutANetwork(t *testing.T) {
 	}
 }
 
-// A close whose answer is lost is said again.
+// A close whose answer is lost is sent again.
 func TestCloseIsRepeated(t *testing.T) {
 	t.Parallel()
 	c, p := behind(t, long)
@@ -268,8 +268,8 @@ func TestDialTriesEachServer(t *testing.T) {
 	}
 }
 
-// Every fault at once, under load: what is reported as done is done, and the session
-// lives on.
+// All faults at once, under load: a success that was reported is one, and the session goes
+// on.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	c, p := behind(t, long)
@@ -301,7 +301,7 @@ func TestStorm(t *testing.T) {
 	}
 	for path := range made {
 		if !slices.Contains(names, path[len(dir)+1:]) {
-			t.Errorf("%s was made, and is not there", path)
+			t.Errorf("%s was made and does not exist", path)
 		}
 	}
 	if p.Lost() < 5 || len(made) < 100 {

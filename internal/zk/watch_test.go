@@ -12,7 +12,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// watchers is how many watches the server keeps.
+// watchers returns how many watches the server has.
 func watchers(t *testing.T, srv *testserver.ZooKeeperServer, path string) int {
 	t.Helper()
 	answer, err := srv.Ask("wchp")
@@ -32,7 +32,7 @@ func watchData(t *testing.T, c *Conn, path string) (*Watch, chan Event) {
 	return w, events
 }
 
-func TestWatchesTellOnce(t *testing.T) {
+func TestWatchesNotifyOnce(t *testing.T) {
 	t.Parallel()
 	c, other := shared(t), shared(t)
 	dir := place(t, other)
@@ -62,10 +62,10 @@ func TestWatchesTellOnce(t *testing.T) {
 		t.Errorf("event %+v", e)
 	}
 	if err := c.Sync(soon(t), dir); err != nil || len(one)+len(two)+len(three)+len(children) > 0 {
-		t.Errorf("told again; %v", err)
+		t.Errorf("notified again; %v", err)
 	}
 	if _, _, w, err := c.GetW(soon(t), dir+"/e", func(Event) {}); !errors.Is(err, ErrNoNode) || w != nil {
-		t.Errorf("a watch on nothing: %v, %v", w, err)
+		t.Errorf("a watch on a missing node: %v, %v", w, err)
 	}
 }
 
@@ -86,14 +86,14 @@ func TestCancelRemovesTheServersWatch(t *testing.T) {
 		t.Errorf("the server's watch is still there, or %v", err)
 	}
 	if _, err := c.Set(soon(t), dir, nil, -1); err != nil || len(first)+len(second) > 0 {
-		t.Errorf("a cancelled watch was told, or %v", err)
+		t.Errorf("a cancelled watch was notified, or %v", err)
 	}
 	if n := len(c.watches.entries); n > 0 {
-		t.Errorf("%d spots are still watched here", n)
+		t.Errorf("%d entries are left", n)
 	}
 }
 
-// One that comes while another goes must not lose its watch to the other's end.
+// A watch that is set while another is cancelled must survive that.
 func TestWatchesComeAndGo(t *testing.T) {
 	t.Parallel()
 	c, other := shared(t), shared(t)
@@ -117,7 +117,7 @@ func TestWatchesComeAndGo(t *testing.T) {
 	wg.Wait()
 }
 
-// A call that nobody waits for any more may have set a watch.
+// An abandoned call may have set a watch.
 func TestAbandonedWatchIsRemoved(t *testing.T) {
 	t.Parallel()
 	srv := testserver.ZooKeeper(t, testserver.ZooKeeperOptions{})
@@ -149,7 +149,7 @@ func TestWatchesSurviveTheConnection(t *testing.T) {
 	if _, _, _, err := c.ChildrenW(soon(t), dir, func(e Event) { children <- e }); err != nil {
 		t.Fatal(err)
 	}
-	// What happens while nothing is heard is told afterwards.
+	// Changes during a disconnection are reported afterwards.
 	p.Silence()
 	if _, err := other.Set(soon(t), dir+"/changed", nil, -1); err != nil {
 		t.Fatal(err)
@@ -159,23 +159,23 @@ func TestWatchesSurviveTheConnection(t *testing.T) {
 	}
 	p.Pass()
 	for want, events := range map[EventType]chan Event{EventDataChanged: changed, EventDeleted: deleted, EventChildrenChanged: children} {
-		if e := receive(t, "what happened meanwhile", events); e.Type != want {
+		if e := receive(t, "the change meanwhile", events); e.Type != want {
 			t.Errorf("event %+v, want type %d", e, want)
 		}
 	}
-	// What has not happened is watched for again.
+	// Unchanged nodes are watched again.
 	if len(same) > 0 {
-		t.Errorf("told of nothing: %+v", <-same)
+		t.Errorf("told no paths: %+v", <-same)
 	}
 	if err := other.Delete(soon(t), dir+"/same", -1); err != nil {
 		t.Fatal(err)
 	}
-	if e := receive(t, "what happened later", same); e.Type != EventDeleted {
+	if e := receive(t, "the later change", same); e.Type != EventDeleted {
 		t.Errorf("event %+v", e)
 	}
 }
 
-// More watches than fit into one request.
+// The watches don't fit into one request.
 func TestManyWatchesSurviveTheConnection(t *testing.T) {
 	t.Parallel()
 	c, p := behind(t, long)

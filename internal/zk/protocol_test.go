@@ -3,107 +3,96 @@ package zk
 import (
 	"bufio"
 	"bytes"
-	"encoding/binary"
 	"errors"
-	"io"
-	"net"
+	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 )
 
-// fake is a server that answers as a test wants.
-type fake struct {
-	net.Listener
-	conns    atomic.Int32                                // how many have shaken hands
-	readOnly bool                                        // it says so
-	answer   func(conn int, xid int32, o opcode) message // what it answers a request with
+func TestJuteReadsWhatItWrites(t *testing.T) {
+	b := appendLong(appendInt(nil, -7), 1<<40)
+	b = appendBool(appendBool(b, true), false)
+	b = appendTexts(appendText(appendText(b, "é"), []byte{0, 1}), []string{"a", ""})
+	d := &decoder{b: b}
+	if v := d.int(); v != -7 {
+		t.Errorf("int %d", v)
+	}
+	if v := d.long(); v != 1<<40 {
+		t.Errorf("long %d", v)
+	}
+	if a, b := d.bool(), d.bool(); !a || b {
+		t.Errorf("bools %v, %v", a, b)
+	}
+	if s, b, l := d.text(), d.buffer(), d.texts(); s != "é" || !bytes.Equal(b, []byte{0, 1}) || !slices.Equal(l, []string{"a", ""}) {
+		t.Errorf("%q, %v, %q", s, b, l)
+	}
+	if d.bad || len(d.b) > 0 {
+		t.Errorf("bad %v, left %v", d.bad, d.b)
+	}
+	if d.int(); !d.bad {
+		t.Error("read beyond the end")
+	}
 }
 
-// message is an answer: with raw nothing else counts.
-type message struct {
-	xid  int32 // 0: the request's
-	code int32
-	body []byte
-	raw  []byte
+// FuzzReceived checks that every message is accepted or refused, without a panic, and with
+// no more memory than was sent.
+func FuzzReceived(f *testing.F) {
+	frame := func(xid int32, zxid int64, code int32, rest ...byte) []byte {
+		return append(appendInt(appendLong(appendInt(nil, xid), zxid), code), rest...)
+	}
+	f.Add(frame(1, 5, 0), int32(opDelete))
+	f.Add(frame(1, 5, -101), int32(opGetData))
+	f.Add(frame(1, 5, 0, 0x7f, 0xff, 0xff, 0xff), int32(opGetChildren2))
+	f.Add(frame(1, 5, 0, 0, 0, 0, 1, 0, 0, 0, 1, 'x'), int32(opGetChildren2))
+	f.Add(frame(1, 5, 0, 0xff, 0xff, 0xff, 0xff, 1), int32(opMulti))
+	f.Add(frame(xidEvent, -1, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 2, '/', 'a'), int32(opGetData))
+	f.Fuzz(func(t *testing.T, message []byte, what int32) {
+		c := newConn(Config{})
+		c.proof.connected(c.lastReceived)
+		k := newRPC(opcode(what), "/a")
+		k.xid, k.stage = 1, sent
+		c.inFlight.push(k)
+		events := 0
+		at := watchKey{"/a", kindData}
+		c.watches.entry(at).watches = []*Watch{{table: &c.watches, key: at, f: func(Event) { events++ }}}
+		err := c.handleMessage(message, true)
+		if answered := len(k.done) == 1; answered == (c.inFlight.first() != nil) || events > 1 {
+			t.Errorf("answered %v, %d in flight, %d events, %v", answered, len(c.inFlight.list), events, err)
+		}
+	})
 }
 
-func (m message) bytes(xid int32) []byte {
-	if m.raw != nil {
-		return m.raw
-	}
-	if m.xid != 0 {
-		xid = m.xid
-	}
-	b := appendInt(appendLong(appendInt(nil, xid), 1), m.code)
-	return appendText([]byte(nil), append(b, m.body...))
-}
-
-// good answers everything that a session asks by itself.
-func good(o opcode) message {
-	switch o {
-	case opMulti:
-		return message{body: appendMultiEnd(nil)}
-	case opGetData:
-		return message{body: append(appendText([]byte(nil), "data"), make([]byte, 68)...)}
-	}
-	return message{}
-}
-
-func startFake(t *testing.T, f *fake) string {
-	t.Helper()
-	var err error
-	if f.Listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
-	var conns sync.WaitGroup
-	conns.Go(func() {
+func FuzzFrames(f *testing.F) {
+	f.Add([]byte{0, 0, 0, 16, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16})
+	f.Add([]byte{0xff, 0, 0, 0})
+	f.Add(append([]byte{0, 0, 0, 200}, make([]byte, 200)...))
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		const limit = 100
+		r := bufio.NewReader(bytes.NewReader(stream))
 		for {
-			c, err := f.Accept()
+			frame, whole, err := readFrame(r, nil, limit)
 			if err != nil {
 				return
 			}
-			conns.Go(func() { defer c.Close(); f.serve(c) })
+			if len(frame) < answerHead || len(frame) > limit || !whole && len(frame) != answerHead {
+				t.Fatalf("a frame of %d bytes, whole %v", len(frame), whole)
+			}
 		}
 	})
-	t.Cleanup(func() { f.Close(); conns.Wait() })
-	return f.Addr().String()
 }
 
-func (f *fake) serve(c net.Conn) {
-	r := bufio.NewReader(c)
-	if _, err := readMessage(r); err != nil {
-		return
-	}
-	n := int(f.conns.Add(1))
-	welcome := appendText(appendLong(appendInt(appendInt(nil, 0), 10_000), 7), make([]byte, passwordSize))
-	c.Write(appendText([]byte(nil), appendBool(welcome, f.readOnly)))
-	for {
-		b, err := readMessage(r)
-		if err != nil {
-			return
+func FuzzWelcome(f *testing.F) {
+	f.Add(append(appendText(appendLong(appendInt(appendInt(nil, 0), 4000), 7), make([]byte, passwordSize)), 0), int64(7))
+	f.Add(appendInt(nil, 0), int64(0))
+	f.Fuzz(func(t *testing.T, message []byte, id int64) {
+		var w connectResponse
+		err := w.decode(&decoder{b: message}, identity{id: id})
+		if err == nil && (w.timeout <= 0 || w.id == 0 || id != 0 && w.id != id) {
+			t.Errorf("accepted %+v for session %d", w, id)
 		}
-		d := &decoder{b: b}
-		xid, o := d.int(), opcode(d.int())
-		if _, err := c.Write(f.answer(n, xid, o).bytes(xid)); err != nil {
-			return
-		}
-		if o == opCloseSession {
-			return
-		}
-	}
-}
-
-func readMessage(r io.Reader) ([]byte, error) {
-	var size [4]byte
-	if _, err := io.ReadFull(r, size[:]); err != nil {
-		return nil, err
-	}
-	b := make([]byte, binary.BigEndian.Uint32(size[:]))
-	_, err := io.ReadFull(r, b)
-	return b, err
+	})
 }
 
 func TestServerThatIsTooOld(t *testing.T) {
@@ -150,7 +139,7 @@ func TestRefusedUserIsFinal(t *testing.T) {
 	}
 }
 
-func TestNonsenseEndsTheConnectionOnly(t *testing.T) {
+func TestMalformedMessageEndsOnlyTheConnection(t *testing.T) {
 	t.Parallel()
 	for name, nonsense := range map[string]message{
 		"negative length":     {raw: []byte{0xff, 0, 0, 0}},
@@ -201,7 +190,7 @@ func TestTooLongConcernsOneCall(t *testing.T) {
 	}
 }
 
-func TestServerThatCanOnlyBeRead(t *testing.T) {
+func TestReadOnlyServerIsRefused(t *testing.T) {
 	t.Parallel()
 	addr := startFake(t, &fake{readOnly: true})
 	if _, err := Dial(soon(t), Config{Servers: []string{addr}}); err == nil || !strings.Contains(err.Error(), "read-only") {
@@ -209,8 +198,8 @@ func TestServerThatCanOnlyBeRead(t *testing.T) {
 	}
 }
 
-// A server that answers reads but does no writes proves nothing: the deadline passes, and
-// the session isn't over.
+// A server that answers only reads proves nothing: the deadline passes, but the session
+// isn't over.
 func TestOnlyWritesMoveTheDeadline(t *testing.T) {
 	t.Parallel()
 	addr := startFake(t, &fake{answer: func(_ int, _ int32, o opcode) message {
