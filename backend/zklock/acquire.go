@@ -13,9 +13,9 @@ import (
 // maxTries bounds how often a call starts again because its node or its session ended.
 const maxTries = 3
 
-// Acquire makes one attempt. A request with Queue makes its node at once: that is one
-// round trip if the lock is free. A try without Queue looks first, so as not to delay the
-// queue. ZooKeeper can't do both in one step: two concurrent tries may both be refused.
+// Acquire makes one attempt. A request with Queue makes its node at once: that is one round trip if
+// the lock is free. A try without Queue looks first, so as not to delay the queue. ZooKeeper can't
+// do both in one step: two concurrent tries may both be refused.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	err := b.checkRequest(r)
 	if err != nil {
@@ -133,8 +133,7 @@ func (a *attempt) advance(ctx context.Context) (driver.Grant, error) {
 	return a.enqueue(ctx)
 }
 
-// enqueue makes the ticket's node, or lists it again. The grant follows once no node
-// blocks it.
+// enqueue makes the ticket's node, or lists it again. The grant follows once no node blocks it.
 func (a *attempt) enqueue(ctx context.Context) (driver.Grant, error) {
 	t := a.t
 	var l listing
@@ -169,8 +168,8 @@ func (a *attempt) enqueue(ctx context.Context) (driver.Grant, error) {
 	return a.grant(parent.Pzxid, l.nodes.hasWaiter(me, t.mode))
 }
 
-// checkPermits refuses a mutex where the path is in use as a semaphore. The queue comes
-// first, since those who have left it have a lease by then.
+// checkPermits refuses a mutex where the path is in use as a semaphore. The queue comes first,
+// since those who have left it have a lease by then.
 func (t *ticket) checkPermits(ctx context.Context) error {
 	for _, end := range []string{locksNode, leasesNode} {
 		l, _, err := t.s.list(ctx, t.path+"/"+end)
@@ -184,8 +183,8 @@ func (t *ticket) checkPermits(ctx context.Context) error {
 	return nil
 }
 
-// regrant grants a hold again. The fence is the transaction that rewrites the node's data,
-// which also proves that the node exists.
+// regrant grants a hold again. The fence is the transaction that rewrites the node's data, which
+// also proves that the node exists.
 func (a *attempt) regrant(ctx context.Context) (driver.Grant, error) {
 	t := a.t
 	if string(t.data) != revokeData {
@@ -198,9 +197,9 @@ func (a *attempt) regrant(ctx context.Context) (driver.Grant, error) {
 	return a.grant(fence, t.hasWaiter(waiters))
 }
 
-// downgrade replaces a writer's node by a reader's with the same number, in one
-// transaction: so no other writer can come between. Curator does so since 5.5, in two
-// steps. The listing includes the writer's end, so the fence is above the writer's.
+// downgrade replaces a writer's node by a reader's with the same number, in one transaction: so no
+// other writer can come between. Curator does so since 5.5, in two steps. The listing includes the
+// writer's end, so the fence is above the writer's.
 func (a *attempt) downgrade(ctx context.Context) (driver.Grant, error) {
 	t := a.t
 	w, _ := parseNode(nodeName(t.node))
@@ -246,8 +245,8 @@ func (a *attempt) refuse(ctx context.Context, holders ...node) error {
 	return a.undo(ctx, held)
 }
 
-// undo deletes the attempt's nodes, and returns why. It returns another error if they may
-// still exist.
+// undo deletes the attempt's nodes, and returns why. It returns another error if they may still
+// exist.
 func (a *attempt) undo(ctx context.Context, why error) error {
 	if _, err := a.t.deleteNodes(ctx); err != nil {
 		return fmt.Errorf("deleting the nodes of a refused attempt: %w", err)
@@ -270,11 +269,11 @@ func (a *attempt) grant(fence int64, queued bool) (driver.Grant, error) {
 	return driver.Grant{Fence: uint64(fence), Fences: 1, Queued: queued, TTL: ttl}, nil
 }
 
-// A semaphore is Curator's SemaphoreV2. Its waiters queue below locks, as for a mutex. The
-// first of them makes a node below leases, and holds once that is among the first N, where
-// N is the number of permits; then it leaves the queue. A try makes its lease at once if
-// there are permits for itself and all queued waiters. The order of the leases decides, and
-// no lease gets before another: so there are never more than N holders.
+// A semaphore is Curator's SemaphoreV2. Its waiters queue below locks, as for a mutex. The first of
+// them makes a node below leases, and holds once that is among the first N, where N is the number
+// of permits; then it leaves the queue. A try makes its lease at once if there are permits for
+// itself and all queued waiters. The order of the leases decides, and no lease gets before another:
+// so there are never more than N holders.
 
 // peekPermits refuses a try if the permits don't suffice for the waiters and itself.
 func (a *attempt) peekPermits(ctx context.Context, s *session, path string) error {
@@ -294,8 +293,8 @@ func (a *attempt) peekPermits(ctx context.Context, s *session, path string) erro
 	return nil
 }
 
-// checkLimit refuses a limit that differs from the limit of existing leases. Curator's
-// leases have none.
+// checkLimit refuses a limit that differs from the limit of existing leases. Curator's leases have
+// none.
 func checkLimit(path string, leases nodeList, limit int) error {
 	for _, n := range leases {
 		if n.limit != 0 && n.limit != limit {
@@ -342,8 +341,8 @@ func (a *attempt) acquirePermit(ctx context.Context) (driver.Grant, error) {
 	return g, err
 }
 
-// advanceQueue makes the ticket's node in the queue, or lists it again. It returns nil at
-// the head of the queue.
+// advanceQueue makes the ticket's node in the queue, or lists it again. It returns nil at the head
+// of the queue.
 func (a *attempt) advanceQueue(ctx context.Context) error {
 	t := a.t
 	var queue nodeList
@@ -373,9 +372,9 @@ func (a *attempt) advanceQueue(ctx context.Context) error {
 	return nil
 }
 
-// takeLease makes the ticket's lease, or lists it again. The fence is the transaction that
-// made it if no lease has come or gone since: then it is above the fences of all that have
-// ended. Otherwise it is 0, and the lease must be rewritten.
+// takeLease makes the ticket's lease, or lists it again. The fence is the transaction that made it
+// if no lease has come or gone since: then it is above the fences of all that have ended. Otherwise
+// it is 0, and the lease must be rewritten.
 func (a *attempt) takeLease(ctx context.Context) (leases nodeList, fence int64, err error) {
 	t := a.t
 	if t.node != "" {
@@ -404,9 +403,9 @@ func (t *ticket) startOver(ctx context.Context) error {
 	return errNodeGone
 }
 
-// checkOtherKinds refuses a permit where the path is in use as another kind of lock. It
-// looks for other nodes after making a lease; the other kinds look for leases after making
-// their node. So one of the two sees the other.
+// checkOtherKinds refuses a permit where the path is in use as another kind of lock. It looks for
+// other nodes after making a lease; the other kinds look for leases after making their node. So one
+// of the two sees the other.
 func (t *ticket) checkOtherKinds(ctx context.Context) error {
 	l, _, err := t.s.list(ctx, t.path)
 	if err == nil && len(l.nodes) > 0 {

@@ -52,8 +52,7 @@ func TestParentsComeAndGo(t *testing.T) {
 	reaper.Wait()
 }
 
-// Numbers near the end of their range are refused: after an overflow newcomers would come
-// first.
+// Numbers near the end of their range are refused: after an overflow newcomers would come first.
 func TestSequenceOverflow(t *testing.T) {
 	t.Parallel()
 	a, _ := pair(t)
@@ -135,8 +134,8 @@ func await(t *testing.T, b *Backend, r driver.Request) (driver.Grant, error) {
 	}
 }
 
-// The create of an attempt without an answer may still be on its way, at a server that the
-// session has left. Only a request behind it, at the leader, certainly sees its node.
+// The create of an attempt without an answer may still be on its way, at a server that the session
+// has left. Only a request behind it, at the leader, certainly sees its node.
 func TestResolveAsksTheLeader(t *testing.T) {
 	t.Parallel()
 	p := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr())
@@ -179,8 +178,8 @@ func TestRegrantKeepsTheRevocation(t *testing.T) {
 	}
 }
 
-// A message above the servers' limit is never sent, since they would close the shared
-// connection. The error is final.
+// A message above the servers' limit is never sent, since they would close the shared connection.
+// The error is final.
 func TestTooLarge(t *testing.T) {
 	for name, url := range map[string]string{
 		"server": testserver.SharedZooKeeper(t).URL(), "ensemble": testserver.SharedZooKeeperCluster(t).URL(),
@@ -227,8 +226,8 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// Whichever message is lost, a downgrade that is retried until there is an answer leaves
-// one reader node.
+// Whichever message is lost, a downgrade that is retried until there is an answer leaves one reader
+// node.
 func TestDowngradeWithoutAnAnswer(t *testing.T) {
 	for what, lose := range map[string]func(*faultproxy.Proxy){
 		"reader's request": func(p *faultproxy.Proxy) { p.LoseRequest(infixOf(driver.Read)) },

@@ -53,8 +53,8 @@ func newBackend(o *serverOptions, least, most time.Duration) *Backend {
 	return b
 }
 
-// Caps describes the backend. The bounds of a TTL are half of the servers' bounds for a
-// session timeout.
+// Caps describes the backend. The bounds of a TTL are half of the servers' bounds for a session
+// timeout.
 func (b *Backend) Caps() driver.Caps { return b.caps }
 
 // Close ends the sessions, and with them all holds and queued attempts.

@@ -10,8 +10,8 @@ import (
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// BenchmarkPair acquires and releases uncontended locks, and compares that with the least
-// possible: creating and deleting a node.
+// BenchmarkPair acquires and releases uncontended locks, and compares that with the least possible:
+// creating and deleting a node.
 func BenchmarkPair(b *testing.B) {
 	srv := testserver.SharedZooKeeper(b)
 	locks := open(b, srv.URL())

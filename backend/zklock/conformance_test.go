@@ -60,8 +60,8 @@ func TestLateCalls(t *testing.T) {
 	})
 }
 
-// Requests, answers and connections are lost all the time. There is one holder at a time,
-// fences increase, and no nodes are left behind.
+// Requests, answers and connections are lost all the time. There is one holder at a time, fences
+// increase, and no nodes are left behind.
 func TestStorm(t *testing.T) { storms(t, 40) }
 
 func TestLongStorm(t *testing.T) { storms(t, 1000) }
@@ -117,8 +117,8 @@ func (s *storm) enough() bool {
 	return s.grants.Load() >= s.wanted && s.unknown.Load() >= s.wanted/2
 }
 
-// work takes turns as the core would: after an unknown outcome it retries for the same
-// Owner, or gives up and releases it until there is an answer.
+// work takes turns as the core would: after an unknown outcome it retries for the same Owner, or
+// gives up and releases it until there is an answer.
 func (s *storm) work(b *Backend, i int) {
 	for turn := 0; !s.enough() && !s.t.Failed(); turn++ {
 		r := request(s.name, s.mode)

@@ -153,8 +153,8 @@ func TestOtherKindsBelowThePath(t *testing.T) {
 	acquire(t, a, r)
 }
 
-// When a writer of Curator becomes a reader, its reader node has the writer's number since
-// 5.5, and a later number before.
+// When a writer of Curator becomes a reader, its reader node has the writer's number since 5.5, and
+// a later number before.
 func TestBothFormsOfDowngrade(t *testing.T) {
 	t.Parallel()
 	a, _ := pair(t)

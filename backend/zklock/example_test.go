@@ -11,8 +11,8 @@ import (
 
 func report(context.Context, uint64) error { return nil }
 
-// A Java service shares this lock by an InterProcessMutex on /job and a client with the
-// chroot in its connect string.
+// A Java service shares this lock by an InterProcessMutex on /job and a client with the chroot in
+// its connect string.
 func ExampleOpen() {
 	if err := run(context.Background(), "zk://localhost:2181/app"); err != nil {
 		log.Print(err)
@@ -30,7 +30,8 @@ func run(ctx context.Context, url string) error {
 	}
 	defer locks.Close()
 
-	// Was: lock := zk.NewLock(conn, "/job", zk.WorldACL(zk.PermAll)); lock.Lock(); defer lock.Unlock()
+	// Was: lock := zk.NewLock(conn, "/job", zk.WorldACL(zk.PermAll)); lock.Lock(); defer
+	// lock.Unlock()
 	return locks.Mutex("job").Do(ctx, func(ctx context.Context) error {
 		return report(ctx, distlock.Fence(ctx)) // ctx ends in time if the lock is lost
 	})

@@ -144,8 +144,8 @@ func TestLongHardDays(t *testing.T) {
 	}...)
 }
 
-// live lets all programs contend while one thing fails after the other. Holds must exclude
-// each other, and work must go on afterwards, with at least so many holds.
+// live lets all programs contend while one thing fails after the other. Holds must exclude each
+// other, and work must go on afterwards, with at least so many holds.
 func live(t *testing.T, holds int, days ...day) {
 	t.Helper()
 	h := startHard(t)
@@ -198,8 +198,7 @@ func cutOffHolder(h *hard) {
 	h.losesWith("a leader that is cut off", h.programs[3], h.g.Leader())
 }
 
-// losesWith lets a program hold the lock while it reaches only one server, which is then
-// isolated.
+// losesWith lets a program hold the lock while it reaches only one server, which is then isolated.
 func (h *hard) losesWith(what string, p *program, s *testserver.ZooKeeperServer) {
 	for i, other := range h.g.Members() {
 		if other != s {
@@ -212,8 +211,8 @@ func (h *hard) losesWith(what string, p *program, s *testserver.ZooKeeperServer)
 	h.g.AwaitReady()
 }
 
-// loses lets a program hold the lock until cut has cut it off. The ledger checks that the
-// lease has ended before the next hold begins.
+// loses lets a program hold the lock until cut has cut it off. The ledger checks that the lease has
+// ended before the next hold begins.
 func (h *hard) loses(what string, p *program, cut func()) {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(h.t.Context())
@@ -255,9 +254,8 @@ func moveHolder(h *hard) {
 	}
 }
 
-// deleteNodes deletes the nodes of a lock one after the other. A waiter goes on waiting, a
-// holder is notified of the loss, and fences increase even after the lock's path was
-// deleted.
+// deleteNodes deletes the nodes of a lock one after the other. A waiter goes on waiting, a holder
+// is notified of the loss, and fences increase even after the lock's path was deleted.
 func deleteNodes(h *hard) {
 	const name = "hard/deleted"
 	holder, err := h.programs[0].locks.Mutex(name).Lock(h.t.Context())

@@ -11,8 +11,8 @@ import (
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// Inspect describes a lock. The Meta of Curator's holders is the content of their nodes,
-// usually the address of their host. The Owner of a node without a UUID is its name.
+// Inspect describes a lock. The Meta of Curator's holders is the content of their nodes, usually
+// the address of their host. The Owner of a node without a UUID is its name.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
 	if err := b.checkHold(driver.Hold{Name: name, Mode: driver.Exclusive}); err != nil {
 		return driver.Info{}, err
@@ -34,8 +34,8 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	return info, nil
 }
 
-// holdersOf converts nodes for Inspect. Only the server's clock could say how long they
-// have existed, and clients can't read it.
+// holdersOf converts nodes for Inspect. Only the server's clock could say how long they have
+// existed, and clients can't read it.
 func holdersOf(nodes []stateNode) []driver.Holder {
 	var holders []driver.Holder
 	for _, n := range nodes {
@@ -46,8 +46,8 @@ func holdersOf(nodes []stateNode) []driver.Holder {
 	return holders
 }
 
-// Revoke asks a holder for its lock by writing to its node, as Curator's Revoker does. It
-// also works for Curator's mutexes that were made revocable.
+// Revoke asks a holder for its lock by writing to its node, as Curator's Revoker does. It also
+// works for Curator's mutexes that were made revocable.
 func (b *Backend) Revoke(ctx context.Context, h driver.Hold) error {
 	if err := b.checkHold(h); err != nil {
 		return err
@@ -91,8 +91,8 @@ type stateNode struct {
 	data []byte
 }
 
-// readState reads the nodes of a lock, first their names and then their data. It leaves
-// out nodes that are gone by then.
+// readState reads the nodes of a lock, first their names and then their data. It leaves out nodes
+// that are gone by then.
 func (b *Backend) readState(ctx context.Context, name string) (*session, lockState, error) {
 	s, err := b.anySession(ctx)
 	if err != nil {
@@ -110,8 +110,8 @@ func (b *Backend) readState(ctx context.Context, name string) (*session, lockSta
 	return s, state, s.read(ctx, &state.waiters)
 }
 
-// state separates holders from waiters. The first in the queue counts as a holder: it
-// holds, or will with its next attempt.
+// state separates holders from waiters. The first in the queue counts as a holder: it holds, or
+// will with its next attempt.
 func (c contents) state(path string) lockState {
 	var state lockState
 	for i, n := range c.nodes {
@@ -171,9 +171,8 @@ func (s *session) read(ctx context.Context, nodes *[]stateNode) error {
 	return nil
 }
 
-// List finds the locks that are held or waited for. It visits all nodes below the chroot
-// that may be a lock with the prefix or lie above one, so it is meant for people and not for
-// programs.
+// List finds the locks that are held or waited for. It visits all nodes below the chroot that may
+// be a lock with the prefix or lie above one, so it is meant for people and not for programs.
 func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
 	if b.isClosed() {
 		return driver.ErrClosed
@@ -223,8 +222,8 @@ func (w *walk) visit(ctx context.Context, path string) (more bool, err error) {
 	return true, nil
 }
 
-// mayMatch reports whether a child is not part of the lock at path, and itself or a
-// descendant may have the prefix.
+// mayMatch reports whether a child is not part of the lock at path, and itself or a descendant may
+// have the prefix.
 func (w *walk) mayMatch(path, child string) bool {
 	if path != "" && isLockNode(child) || path == "" && child == reserved {
 		return false

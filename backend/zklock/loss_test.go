@@ -14,8 +14,8 @@ import (
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// A waiter whose node was deleted must not get the lock because no node is before its old
-// number: zk.Lock of go-zookeeper/zk grants it then, and to another waiter too.
+// A waiter whose node was deleted must not get the lock because no node is before its old number:
+// zk.Lock of go-zookeeper/zk grants it then, and to another waiter too.
 func TestWaiterWithoutItsNodeDoesNotHold(t *testing.T) {
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Read} {
 		t.Run(mode.String(), func(t *testing.T) {

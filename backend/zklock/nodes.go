@@ -32,8 +32,8 @@ func existing(children []string, stat zk.Stat, err error) (listing, zk.Stat, err
 	return readListing(children), stat, err
 }
 
-// relist lists the siblings of a node of the ticket. If one blocks it, relist asks again
-// with listNow.
+// relist lists the siblings of a node of the ticket. If one blocks it, relist asks again with
+// listNow.
 func (t *ticket) relist(ctx context.Context, path string, m driver.Mode) (listing, zk.Stat, error) {
 	l, stat, err := t.s.list(ctx, parentOf(path))
 	if me := l.nodes.index(nodeName(path)); err == nil && me >= 0 {
@@ -44,8 +44,8 @@ func (t *ticket) relist(ctx context.Context, path string, m driver.Mode) (listin
 	return l, stat, err
 }
 
-// position returns the index of a node of the ticket. It returns an error if the path's
-// sequence numbers are used up.
+// position returns the index of a node of the ticket. It returns an error if the path's sequence
+// numbers are used up.
 func (t *ticket) position(l nodeList, path string) (int, error) {
 	me := l.index(nodeName(path))
 	if me < 0 {
@@ -76,9 +76,8 @@ func (s *session) readContents(ctx context.Context, path string) (contents, erro
 	return contents{lists[0], lists[1], lists[2]}, errors.Join(errs[:]...)
 }
 
-// create makes a node of the ticket and its missing parents. It lists the siblings in the
-// same round trip. Unless the error shows that there is no node, the ticket becomes
-// unknown.
+// create makes a node of the ticket and its missing parents. It lists the siblings in the same
+// round trip. Unless the error shows that there is no node, the ticket becomes unknown.
 func (t *ticket) create(ctx context.Context, prefix string, data []byte) (zk.Created, error) {
 	for {
 		n, err := t.s.conn.CreateAndList(ctx, prefix, data)
@@ -97,8 +96,7 @@ func (t *ticket) create(ctx context.Context, prefix string, data []byte) (zk.Cre
 	}
 }
 
-// makeContainer makes a node that the servers delete once it has become empty, and those
-// above it.
+// makeContainer makes a node that the servers delete once it has become empty, and those above it.
 func (s *session) makeContainer(ctx context.Context, path string) error {
 	for {
 		_, _, err := s.conn.Create(ctx, path, nil, zk.Container)
@@ -133,8 +131,8 @@ func (t *ticket) hasWaiter(waiters nodeList) bool {
 	return me < 0 || waiters.hasWaiter(me, t.mode)
 }
 
-// rewrite writes the data of the ticket's node, and lists its waiters. It preserves a
-// revocation. The transaction is a fence.
+// rewrite writes the data of the ticket's node, and lists its waiters. It preserves a revocation.
+// The transaction is a fence.
 func (t *ticket) rewrite(ctx context.Context) (fence int64, waiters nodeList, err error) {
 	for {
 		stat, children, err := t.s.conn.SetAndList(ctx, t.node, t.data, t.version, t.waitersDir())
@@ -161,8 +159,8 @@ func (t *ticket) rewrite(ctx context.Context) (fence int64, waiters nodeList, er
 	}
 }
 
-// resolve finds the nodes of an unknown ticket. It deletes nodes of the Owner that belong
-// to an older session.
+// resolve finds the nodes of an unknown ticket. It deletes nodes of the Owner that belong to an
+// older session.
 func (t *ticket) resolve(ctx context.Context) error {
 	if !t.unknown {
 		return nil
@@ -183,8 +181,8 @@ func (t *ticket) resolve(ctx context.Context) error {
 	return nil
 }
 
-// find returns the path of the Owner's node below dir, or "". A create that was sent to
-// another server may still be on its way: so find syncs with the leader first.
+// find returns the path of the Owner's node below dir, or "". A create that was sent to another
+// server may still be on its way: so find syncs with the leader first.
 func (t *ticket) find(ctx context.Context, dir string) (path string, m driver.Mode, err error) {
 	l, _, err := t.s.listNow(ctx, dir)
 	if err != nil {
@@ -225,8 +223,8 @@ func (t *ticket) deleteNodes(ctx context.Context) (had bool, err error) {
 	return had, nil
 }
 
-// deleteOwn deletes a node of this session, which ends with it. It reports whether the
-// node existed.
+// deleteOwn deletes a node of this session, which ends with it. It reports whether the node
+// existed.
 func (s *session) deleteOwn(ctx context.Context, path string) (bool, error) {
 	had, err := s.delete(ctx, path)
 	if sessionOver(err) {

@@ -26,9 +26,9 @@ func init() {
 	}
 }
 
-// Open connects to the servers of a URL, whose form is in the package comment. It returns
-// when a server has answered, ctx has ended, or the URL's timeout has passed. It returns
-// ErrInvalid if the servers are too old, the chroot does not exist, or the user is refused.
+// Open connects to the servers of a URL, whose form is in the package comment. It returns when a
+// server has answered, ctx has ended, or the URL's timeout has passed. It returns ErrInvalid if the
+// servers are too old, the chroot does not exist, or the user is refused.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
@@ -113,8 +113,8 @@ const (
 	tooLong  = 24 * 24 * time.Hour // in ms it fits an int32
 )
 
-// learnBounds requests sessions with a timeout that is too long and one that is too short,
-// to learn the servers' bounds.
+// learnBounds requests sessions with a timeout that is too long and one that is too short, to learn
+// the servers' bounds.
 func (o *serverOptions) learnBounds(ctx context.Context) (least, most time.Duration, err error) {
 	longest := o.config(tooLong)
 	longest.Chroot = ""

@@ -12,9 +12,9 @@ import (
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// ZooKeeper's sequence numbers have 31 bits. Then the last one is repeated, and concurrent
-// creates get negative numbers: the order of the nodes is lost, and Curator's clients would
-// hold side by side. A lock is refused before that, while waiters still have numbers left.
+// ZooKeeper's sequence numbers have 31 bits. Then the last one is repeated, and concurrent creates
+// get negative numbers: the order of the nodes is lost, and Curator's clients would hold side by
+// side. A lock is refused before that, while waiters still have numbers left.
 func TestSequenceNumbersRunOut(t *testing.T) {
 	t.Parallel()
 	const last = 1<<31 - 1<<20 - 1

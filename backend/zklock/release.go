@@ -6,9 +6,9 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Release deletes the nodes of an Owner. If it fails, the deletion goes on in the
-// background until the session ends. An Owner without a ticket may belong to another
-// process: its nodes are found by their names.
+// Release deletes the nodes of an Owner. If it fails, the deletion goes on in the background until
+// the session ends. An Owner without a ticket may belong to another process: its nodes are found by
+// their names.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if err := b.checkHold(h); err != nil {
 		return err
@@ -41,8 +41,8 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) (had bool, err err
 	return had, nil
 }
 
-// releaseByName deletes the nodes of an Owner, whichever session they belong to. The end
-// of the session that it uses says nothing about them: it continues in another one.
+// releaseByName deletes the nodes of an Owner, whichever session they belong to. The end of the
+// session that it uses says nothing about them: it continues in another one.
 func (b *Backend) releaseByName(ctx context.Context, h driver.Hold) (had bool, err error) {
 	for range maxTries {
 		s, err := b.anySession(ctx)

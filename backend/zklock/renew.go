@@ -17,9 +17,8 @@ const (
 	batchBytes = 256 << 10
 )
 
-// Renew verifies that the nodes of all holds exist, in one request for 500 holds of a
-// session. The session keeps itself alive. So a TTL can't exceed the TTL with which the
-// hold was acquired.
+// Renew verifies that the nodes of all holds exist, in one request for 500 holds of a session. The
+// session keeps itself alive. So a TTL can't exceed the TTL with which the hold was acquired.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	errs := make([]error, len(holds))
 	bySession := map[*session][]nodeCheck{}
@@ -74,8 +73,7 @@ func fitting(checks []nodeCheck) int {
 	return n
 }
 
-// verify checks all nodes in one transaction, which also proves until when the session
-// lives.
+// verify checks all nodes in one transaction, which also proves until when the session lives.
 func (s *session) verify(ctx context.Context, batch []nodeCheck, start time.Time) {
 	for len(batch) > 0 {
 		missing, err := s.conn.CheckAll(ctx, pathsOf(batch))
@@ -107,8 +105,8 @@ func pathsOf(batch []nodeCheck) []string {
 	return paths
 }
 
-// present removes the holds whose nodes are missing, since a failed transaction names only
-// one of them.
+// present removes the holds whose nodes are missing, since a failed transaction names only one of
+// them.
 func (s *session) present(ctx context.Context, batch []nodeCheck) []nodeCheck {
 	nodes, err := s.conn.GetAll(ctx, pathsOf(batch))
 	if err != nil {

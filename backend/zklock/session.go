@@ -10,13 +10,13 @@ import (
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// timeoutFactor is the ratio of a session's timeout to the TTL of its holds. After any
-// answered write the session certainly lives for another half of its timeout, or a renewal
-// reports that it may not: see zk.Conn.Deadline.
+// timeoutFactor is the ratio of a session's timeout to the TTL of its holds. After any answered
+// write the session certainly lives for another half of its timeout, or a renewal reports that it
+// may not: see zk.Conn.Deadline.
 const timeoutFactor = 2
 
-// session is shared by all holds of one TTL, which end with it. It is opened for the first
-// of them and never replaced: its successor is another session.
+// session is shared by all holds of one TTL, which end with it. It is opened for the first of them
+// and never replaced: its successor is another session.
 type session struct {
 	b     *Backend
 	ttl   time.Duration // of the holds
@@ -64,8 +64,7 @@ func roundUp(ttl time.Duration) time.Duration {
 	return (ttl + step - 1) / step * step
 }
 
-// anySession returns a session for requests that concern no ticket: an open one if
-// possible.
+// anySession returns a session for requests that concern no ticket: an open one if possible.
 func (b *Backend) anySession(ctx context.Context) (*session, error) {
 	b.mu.Lock()
 	for _, s := range b.sessions {
@@ -131,8 +130,8 @@ func (s *session) live() {
 	b.endTickets(s)
 }
 
-// closeConn ends a session, and with it its nodes. If the servers don't answer within
-// three seconds they do so after its timeout.
+// closeConn ends a session, and with it its nodes. If the servers don't answer within three seconds
+// they do so after its timeout.
 func closeConn(ctx context.Context, conn *zk.Conn) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -196,11 +195,11 @@ func (s *session) closeIdle() {
 	b.tasks.Go(func() { closeConn(context.Background(), s.conn) })
 }
 
-// ticket is what an Owner has at the servers: a hold, a queued attempt, or whatever an
-// attempt of unknown outcome has left. It belongs to the session in which it began.
+// ticket is what an Owner has at the servers: a hold, a queued attempt, or whatever an attempt of
+// unknown outcome has left. It belongs to the session in which it began.
 //
-// The core makes one call at a time for an Owner. So mu guards only the fields that
-// notifications of the servers change too.
+// The core makes one call at a time for an Owner. So mu guards only the fields that notifications
+// of the servers change too.
 type ticket struct {
 	s         *session
 	owner     string

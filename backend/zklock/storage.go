@@ -15,8 +15,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// A lock's path is its name: "orders/555" is /orders/555 below the chroot. These bytes are
-// written as %XX, as in URLs:
+// A lock's path is its name: "orders/555" is /orders/555 below the chroot. These bytes are written
+// as %XX, as in URLs:
 //
 //   - characters that ZooKeeper refuses;
 //   - the segments "." and "..", and "zookeeper" at the top, which ZooKeeper reserves;
@@ -24,8 +24,8 @@ import (
 //     names of its nodes;
 //   - a % that would otherwise be read as the beginning of an escape.
 //
-// An empty segment is %00, which occurs in no name. So every name has a path of its own,
-// and plain names have the same paths as in Curator.
+// An empty segment is %00, which occurs in no name. So every name has a path of its own, and plain
+// names have the same paths as in Curator.
 
 const (
 	emptySegment = "%00"
@@ -100,8 +100,8 @@ func escapeRunes(s, more string) string {
 	return b.String() + s[done:]
 }
 
-// forbidden reports whether ZooKeeper refuses paths with a character, which it checks in
-// UTF-16. Invalid UTF-8 can't be sent.
+// forbidden reports whether ZooKeeper refuses paths with a character, which it checks in UTF-16.
+// Invalid UTF-8 can't be sent.
 func forbidden(r rune, size int) bool {
 	switch {
 	case r == utf8.RuneError && size == 1:
@@ -146,14 +146,14 @@ func unescapeSegment(s string) string {
 	return string(b)
 }
 
-// The children of a lock's path have Curator's names: "_c_", the Owner's UUID, "-", an
-// infix for the mode, and the sequence number that ZooKeeper appends.
+// The children of a lock's path have Curator's names: "_c_", the Owner's UUID, "-", an infix for
+// the mode, and the sequence number that ZooKeeper appends.
 const (
 	protection = "_c_"
 	ownerLen   = 36
 
-	// The waiters of a semaphore queue below locks, as for a mutex. The first of them
-	// takes a node below leases.
+	// The waiters of a semaphore queue below locks, as for a mutex. The first of them takes a node
+	// below leases.
 	locksNode  = "locks"
 	leasesNode = "leases"
 )
@@ -225,8 +225,8 @@ func isUUID(s string) bool {
 	return err == nil
 }
 
-// isSequence reports whether s is a number as ZooKeeper appends it: of ten characters at
-// least, and negative after an overflow.
+// isSequence reports whether s is a number as ZooKeeper appends it: of ten characters at least, and
+// negative after an overflow.
 func isSequence(s string) bool {
 	if len(s) < 10 || len(s) > 11 {
 		return false
@@ -235,9 +235,9 @@ func isSequence(s string) bool {
 	return strings.Trim(digits, "0123456789") == "" && (len(s) == 10 || digits != s)
 }
 
-// maxSeq is close to the last sequence number, 2147483647. After that, ZooKeeper repeats
-// it, or gives negative numbers to concurrent creates: the order is lost, and the parent's
-// Stat doesn't change with new nodes.
+// maxSeq is close to the last sequence number, 2147483647. After that, ZooKeeper repeats it, or
+// gives negative numbers to concurrent creates: the order is lost, and the parent's Stat doesn't
+// change with new nodes.
 const maxSeq = "2146435072" // 1<<31 - 1<<20
 
 // exhausted reports whether numbers from this one on are unreliable.
@@ -264,8 +264,8 @@ func parentOf(path string) string { return path[:strings.LastIndexByte(path, '/'
 
 func nodeName(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
-// nodeList holds the nodes of a lock, sorted by their numbers as text, as Curator does. A
-// reader that was a writer has the writer's number.
+// nodeList holds the nodes of a lock, sorted by their numbers as text, as Curator does. A reader
+// that was a writer has the writer's number.
 type nodeList []node
 
 // listing is the children of a lock's path.
@@ -316,8 +316,8 @@ func (l nodeList) ofOwner(owner string) nodeList {
 	return own
 }
 
-// blocker returns the node that the node at index me, of this mode, waits for. A new
-// node's index would be len(l). Readers wait only for the last writer before them.
+// blocker returns the node that the node at index me, of this mode, waits for. A new node's index
+// would be len(l). Readers wait only for the last writer before them.
 func (l nodeList) blocker(me int, m driver.Mode) (node, bool) {
 	for i := me - 1; i >= 0; i-- {
 		if me < len(l) && l[i].seq == l[me].seq {
@@ -385,8 +385,8 @@ func heldBy(nodes ...node) *driver.HeldError {
 // revokeData replaces a node's data when its lock is revoked, as in Curator.
 const revokeData = "__REVOKE__"
 
-// nodeData is the content of a node. Curator reads no data but revokeData. Its own nodes
-// contain their host's address, or nothing if they are revocable.
+// nodeData is the content of a node. Curator reads no data but revokeData. Its own nodes contain
+// their host's address, or nothing if they are revocable.
 type nodeData struct {
 	Distlock *nodeDataBody `json:"distlock"`
 }

@@ -105,8 +105,8 @@ func TestNodesAreSortedByTheirNumbersAsText(t *testing.T) {
 	}
 }
 
-// line makes nodes of r, w and m (reader, writer, mutex) with numbers from 1 on. R is a
-// writer that became a reader, with the number of the node before it.
+// line makes nodes of r, w and m (reader, writer, mutex) with numbers from 1 on. R is a writer that
+// became a reader, with the number of the node before it.
 func line(kinds string) nodeList {
 	var names []string
 	number := 0

@@ -11,10 +11,9 @@ import (
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// Watch watches the nodes whose end may let the Owner in: the node that blocks it, and its
-// own node, which an operator may delete. An Owner without a ticket waits for an empty
-// queue. After a notification the watch is set again once the Owner has been refused, or
-// shortly after.
+// Watch watches the nodes whose end may let the Owner in: the node that blocks it, and its own
+// node, which an operator may delete. An Owner without a ticket waits for an empty queue. After a
+// notification the watch is set again once the Owner has been refused, or shortly after.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	if err := b.checkRequest(r); err != nil {
 		return driver.Watch{}, err
@@ -47,7 +46,9 @@ type queueWatch struct {
 	r     driver.Request
 	ready wait.Signal
 
-	arming sync.Mutex // held by arm
+	arming sync.Mutex // held by arm, which sets:
+	s      *session
+	queued bool // the Owner has a ticket
 
 	mu     sync.Mutex
 	closed bool
@@ -124,19 +125,19 @@ func (w *queueWatch) close() {
 func (w *queueWatch) arm(ctx context.Context) error {
 	w.arming.Lock()
 	defer w.arming.Unlock()
-	v := &lockView{w: w, path: pathOf(w.r.Name)}
-	if t := w.b.ticketOf(w.r.Hold); t != nil {
-		v.s, v.queued = t.s, true
+	t := w.b.ticketOf(w.r.Hold)
+	if w.queued = t != nil; w.queued {
+		w.s = t.s
 	} else {
 		s, err := w.b.session(ctx, w.r.TTL)
 		if err != nil {
 			return err
 		}
-		v.s = s
+		w.s = s
 	}
 	for {
 		w.disarm(func() { w.fired = false })
-		free, err := v.watch(ctx)
+		free, err := w.watchLock(ctx)
 		switch {
 		case errors.Is(err, zk.ErrNoNode):
 			continue // the node ended before it was watched
@@ -149,8 +150,8 @@ func (w *queueWatch) arm(ctx context.Context) error {
 	}
 }
 
-// keep records a watch at the servers. If the queueWatch has fired meanwhile it cancels the
-// watch: that may be the one that fired.
+// keep records a watch at the servers. If the queueWatch has fired meanwhile it cancels the watch:
+// that may be the one that fired.
 func (w *queueWatch) keep(zw *zk.Watch) {
 	w.mu.Lock()
 	late := w.closed || w.fired
@@ -163,30 +164,22 @@ func (w *queueWatch) keep(zw *zk.Watch) {
 	}
 }
 
-// lockView is a waiter's view of its lock.
-type lockView struct {
-	w      *queueWatch
-	s      *session
-	path   string
-	queued bool // the Owner has a ticket
-}
-
-// watch watches what blocks the Owner, or reports that nothing does.
-func (v *lockView) watch(ctx context.Context) (free bool, err error) {
-	if v.w.r.Mode == driver.Counted {
-		return v.watchPermits(ctx)
+// watchLock watches what blocks the Owner, or reports that nothing does.
+func (w *queueWatch) watchLock(ctx context.Context) (free bool, err error) {
+	if w.r.Mode == driver.Counted {
+		return w.watchPermits(ctx)
 	}
-	return v.watchBlocker(ctx, v.path, v.w.r.Mode)
+	return w.watchBlocker(ctx, pathOf(w.r.Name), w.r.Mode)
 }
 
 // watchBlocker watches the node that blocks the Owner's node below dir, and that node.
-func (v *lockView) watchBlocker(ctx context.Context, dir string, m driver.Mode) (free bool, err error) {
-	l, _, err := v.s.list(ctx, dir)
+func (w *queueWatch) watchBlocker(ctx context.Context, dir string, m driver.Mode) (free bool, err error) {
+	l, _, err := w.s.list(ctx, dir)
 	if err != nil {
 		return false, err
 	}
-	me := l.nodes.indexOfOwner(v.w.r.Owner)
-	if me < 0 && v.queued {
+	me := l.nodes.indexOfOwner(w.r.Owner)
+	if me < 0 && w.queued {
 		return true, nil // the next attempt makes a new node
 	}
 	if me < 0 {
@@ -196,16 +189,16 @@ func (v *lockView) watchBlocker(ctx context.Context, dir string, m driver.Mode) 
 	if !is {
 		return true, nil
 	}
-	if err := v.watchNode(ctx, dir+"/"+blocker.name); err != nil || me == len(l.nodes) {
+	if err := w.watchNode(ctx, dir+"/"+blocker.name); err != nil || me == len(l.nodes) {
 		return false, err
 	}
-	return false, v.watchNode(ctx, dir+"/"+l.nodes[me].name)
+	return false, w.watchNode(ctx, dir+"/"+l.nodes[me].name)
 }
 
-func (v *lockView) watchNode(ctx context.Context, path string) error {
-	_, _, zw, err := v.s.conn.GetW(ctx, path, v.w.changed)
+func (w *queueWatch) watchNode(ctx context.Context, path string) error {
+	_, _, zw, err := w.s.conn.GetW(ctx, path, w.changed)
 	if err == nil {
-		v.w.keep(zw)
+		w.keep(zw)
 	}
 	return err
 }
@@ -214,41 +207,41 @@ func (v *lockView) watchNode(ctx context.Context, path string) error {
 func (w *queueWatch) changed(zk.Event) { w.notify(rearmSoon) }
 
 // watchPermits watches the blocker in the queue, or the leases at the head of the queue.
-func (v *lockView) watchPermits(ctx context.Context) (free bool, err error) {
-	if !v.queued {
-		leases, err := v.watchChildren(ctx, leasesNode)
+func (w *queueWatch) watchPermits(ctx context.Context) (free bool, err error) {
+	if !w.queued {
+		leases, err := w.watchChildren(ctx, leasesNode)
 		if err != nil {
 			return false, err
 		}
-		locks, err := v.watchChildren(ctx, locksNode)
-		return len(leases)+len(locks) < v.w.r.Limit, err
+		locks, err := w.watchChildren(ctx, locksNode)
+		return len(leases)+len(locks) < w.r.Limit, err
 	}
-	if free, err = v.watchBlocker(ctx, v.path+"/"+locksNode, driver.Exclusive); err != nil || !free {
+	if free, err = w.watchBlocker(ctx, pathOf(w.r.Name)+"/"+locksNode, driver.Exclusive); err != nil || !free {
 		return false, err
 	}
-	leases, err := v.watchChildren(ctx, leasesNode)
-	return leases.indexOfOwner(v.w.r.Owner) < v.w.r.Limit, err // without a lease (-1) the next attempt makes one
+	leases, err := w.watchChildren(ctx, leasesNode)
+	return leases.indexOfOwner(w.r.Owner) < w.r.Limit, err // without a lease (-1) the next attempt makes one
 }
 
 // watchChildren lists and watches the nodes below a part of the lock, which may not exist.
-func (v *lockView) watchChildren(ctx context.Context, part string) (nodeList, error) {
-	children, _, zw, err := v.s.conn.ChildrenW(ctx, v.path+"/"+part, v.w.changed)
+func (w *queueWatch) watchChildren(ctx context.Context, part string) (nodeList, error) {
+	children, _, zw, err := w.s.conn.ChildrenW(ctx, pathOf(w.r.Name)+"/"+part, w.changed)
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	v.w.keep(zw)
+	w.keep(zw)
 	return readListing(children).nodes, nil
 }
 
-// watchDelay is the least age of a hold before its node is watched. Most holds end sooner,
-// and need no watch. Revocable holds are watched at once.
+// watchDelay is the least age of a hold before its node is watched. Most holds end sooner, and need
+// no watch. Revocable holds are watched at once.
 const watchDelay = 100 * time.Millisecond
 
-// scheduleWatch watches a hold's node, after watchDelay: an operator may delete it, or a
-// client may revoke the lock.
+// scheduleWatch watches a hold's node, after watchDelay: an operator may delete it, or a client may
+// revoke the lock.
 func (t *ticket) scheduleWatch() {
 	s, b := t.s, t.s.b
 	b.mu.Lock()
@@ -268,8 +261,8 @@ func (t *ticket) scheduleWatch() {
 	}
 }
 
-// needsWatch reports whether the hold's node has to be watched, and whether that is urgent.
-// The caller must watch it.
+// needsWatch reports whether the hold's node has to be watched, and whether that is urgent. The
+// caller must watch it.
 func (t *ticket) needsWatch() (needed, urgent bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -278,8 +271,8 @@ func (t *ticket) needsWatch() (needed, urgent bool) {
 	return needed, t.onRevoke != nil
 }
 
-// runDelayedWatch watches nodes until there are no new ones. It leaves each of them for one
-// round, so that all have reached watchDelay.
+// runDelayedWatch watches nodes until there are no new ones. It leaves each of them for one round,
+// so that all have reached watchDelay.
 func (s *session) runDelayedWatch() {
 	var due []*ticket
 	for {
@@ -349,8 +342,7 @@ func (t *ticket) watchEnded(node string) {
 	}
 }
 
-// unwatchHeld is for a hold whose node is about to be replaced: the old node's end is no
-// loss.
+// unwatchHeld is for a hold whose node is about to be replaced: the old node's end is no loss.
 func (t *ticket) unwatchHeld() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

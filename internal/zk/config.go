@@ -15,16 +15,14 @@ import (
 
 // Config describes the servers and the session.
 type Config struct {
-	// Servers are the addresses, host:port, of one ensemble. They are tried in random
-	// order.
+	// Servers are the addresses, host:port, of one ensemble. They are tried in random order.
 	Servers []string
 
-	// Chroot is the node that all paths are relative to. It must exist. Default: the
-	// root.
+	// Chroot is the node that all paths are relative to. It must exist. Default: the root.
 	Chroot string
 
-	// Timeout is the session timeout to request. The servers bound it: see Conn.Timeout.
-	// Default: 10 seconds.
+	// Timeout is the session timeout to request. The servers bound it: see Conn.Timeout. Default:
+	// 10 seconds.
 	Timeout time.Duration
 
 	// User and Password log in with the scheme "digest".
@@ -39,9 +37,8 @@ type Config struct {
 	// Dial makes connections. Default: net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	// MaxRequest is the greatest length of a request, in bytes: the servers'
-	// jute.maxbuffer, above which they close the connection. Default: 1 MiB - 1, as
-	// theirs.
+	// MaxRequest is the greatest length of a request, in bytes: the servers' jute.maxbuffer, above
+	// which they close the connection. Default: 1 MiB - 1, as theirs.
 	MaxRequest int
 
 	// MaxAnswer is the greatest length of an answer, in bytes. Default: 16 MiB.

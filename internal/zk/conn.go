@@ -1,6 +1,6 @@
-// Package zk is a ZooKeeper client for locks: a session that is never silently replaced by
-// another, a context on every call, several requests in one round trip, watches that can
-// be cancelled, and a deadline until which the session certainly lives.
+// Package zk is a ZooKeeper client for locks: a session that is never silently replaced by another,
+// a context on every call, several requests in one round trip, watches that can be cancelled, and a
+// deadline until which the session certainly lives.
 package zk
 
 import (
@@ -14,9 +14,9 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// Conn is one session. It moves to another server when its connection breaks, and is
-// never replaced by another session. All methods may be called concurrently; the requests
-// of one goroutine are executed in their order.
+// Conn is one session. It moves to another server when its connection breaks, and is never replaced
+// by another session. All methods may be called concurrently; the requests of one goroutine are
+// executed in their order.
 type Conn struct {
 	cfg        Config
 	identity   identity
@@ -63,11 +63,10 @@ func (c *Conn) Timeout() time.Duration {
 	return c.proof.timeout
 }
 
-// Deadline returns the time until which the servers certainly don't end the session by
-// themselves, whatever has happened since. It advances while the session is healthy: just
-// after that, between a half and three quarters of the timeout are left if the servers
-// answer within a twenty-fifth of it. A deadline that has passed proves nothing: only Done
-// reports the session's end.
+// Deadline returns the time until which the servers certainly don't end the session by themselves,
+// whatever has happened since. It advances while the session is healthy: just after that, between a
+// half and three quarters of the timeout are left if the servers answer within a twenty-fifth of
+// it. A deadline that has passed proves nothing: only Done reports the session's end.
 func (c *Conn) Deadline() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,8 +76,8 @@ func (c *Conn) Deadline() time.Time {
 // Done is closed when the session is over: the servers said so, or Close was called.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err returns why the session is over: ErrSessionExpired, ErrAuthFailed or ErrClosed. It
-// is nil until Done is closed.
+// Err returns why the session is over: ErrSessionExpired, ErrAuthFailed or ErrClosed. It is nil
+// until Done is closed.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,8 +164,8 @@ func (q *rpc) assignXID(xid int32) {
 	q.xid = xid
 }
 
-// commits reports whether an answer without an error proves that a majority of the servers
-// has agreed.
+// commits reports whether an answer without an error proves that a majority of the servers has
+// agreed.
 func (q *rpc) commits() bool {
 	switch q.opcode {
 	case opCreate2, opCreateContainer, opDelete, opSetData, opMulti:
@@ -204,8 +203,8 @@ func (c *Conn) do(ctx context.Context, q *rpc) (rpcAnswer, error) {
 	return c.await(ctx, q)
 }
 
-// submit queues requests to be written one right after the other. On an error it queues
-// none, and frees them.
+// submit queues requests to be written one right after the other. On an error it queues none, and
+// frees them.
 func (c *Conn) submit(ctx context.Context, qs ...*rpc) error {
 	for _, q := range qs {
 		if err := c.validate(ctx, q); err != nil {

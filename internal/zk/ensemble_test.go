@@ -16,8 +16,8 @@ func TestLongEnsemble(t *testing.T) {
 	t.Run("a session moves to another server", func(t *testing.T) { sessionMoves(t, g) })
 }
 
-// For a while the servers of an ensemble may disagree on the leader. In each case the
-// deadline passes before they end the session.
+// For a while the servers of an ensemble may disagree on the leader. In each case the deadline
+// passes before they end the session.
 func deadlinePassesFirst(t *testing.T, g *testserver.ZooKeeperGroup) {
 	observer := dial(t, Config{Servers: g.Addrs(), Timeout: 30 * time.Second})
 	for name, member := range map[string]func() *testserver.ZooKeeperServer{
@@ -45,9 +45,8 @@ func deadlinePassesFirst(t *testing.T, g *testserver.ZooKeeperGroup) {
 	}
 }
 
-// held returns a short session with a server, after its deadline has advanced, and a
-// channel that receives the time at which its node ended. On a busy machine a session may
-// end before that.
+// held returns a short session with a server, after its deadline has advanced, and a channel that
+// receives the time at which its node ended. On a busy machine a session may end before that.
 func held(t *testing.T, observer *Conn, addr string) (*Conn, chan time.Time) {
 	t.Helper()
 	path := place(t, observer) + "/held"

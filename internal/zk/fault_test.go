@@ -159,8 +159,7 @@ func TestSilentServerIsLeft(t *testing.T) {
 	}
 }
 
-// silentServerIsLeft returns the error that ends a session with two servers, one of them
-// silent.
+// silentServerIsLeft returns the error that ends a session with two servers, one of them silent.
 func silentServerIsLeft(t *testing.T, timeout time.Duration) error {
 	t.Helper()
 	srv := testserver.SharedZooKeeper(t)
@@ -268,8 +267,7 @@ func TestDialTriesEachServer(t *testing.T) {
 	}
 }
 
-// All faults at once, under load: a success that was reported is one, and the session goes
-// on.
+// All faults at once, under load: a success that was reported is one, and the session goes on.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	c, p := behind(t, long)

@@ -92,8 +92,8 @@ func place(t testing.TB, c *Conn) string {
 	return path
 }
 
-// node makes an ephemeral node. On a busy machine a server may be silent for longer than a
-// short session waits for it.
+// node makes an ephemeral node. On a busy machine a server may be silent for longer than a short
+// session waits for it.
 func node(t testing.TB, c *Conn, path string) {
 	t.Helper()
 	_, _, err := c.Create(soon(t), path, nil, Ephemeral)

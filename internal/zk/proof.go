@@ -7,17 +7,16 @@ import (
 
 // proof computes until when the session certainly lives at the servers.
 //
-// An answer from a server doesn't prove that. Only the leader ends sessions, and it counts
-// from when it last heard of one. The other servers answer pings and reads themselves, and
-// report active sessions to the leader twice per tick. A server that is cut off from the
-// leader, or a leader that is cut off from the others, still answers for syncLimit ticks:
-// 10 seconds with usual settings.
+// An answer from a server doesn't prove that. Only the leader ends sessions, and it counts from
+// when it last heard of one. The other servers answer pings and reads themselves, and report active
+// sessions to the leader twice per tick. A server that is cut off from the leader, or a leader that
+// is cut off from the others, still answers for syncLimit ticks: 10 seconds with usual settings.
 //
-// So only answers to writes count, to which a majority has agreed. They prove that after
-// the request was sent, the server was connected to the leader and the leader to a
-// majority. What the same server had answered a quarter of the timeout earlier was
-// reported to the leader by then, because the servers allow no timeout below two ticks.
-// A leader that is elected later gives every session its full timeout again.
+// So only answers to writes count, to which a majority has agreed. They prove that after the
+// request was sent, the server was connected to the leader and the leader to a majority. What the
+// same server had answered a quarter of the timeout earlier was reported to the leader by then,
+// because the servers allow no timeout below two ticks. A leader that is elected later gives every
+// session its full timeout again.
 type proof struct {
 	timeout time.Duration
 	marks   []mark // thinned out
@@ -46,16 +45,16 @@ func (p *proof) created(at time.Time) {
 	p.until = at.Add(p.timeout)
 }
 
-// answered is for any request, sent at a time and answered now. Until now it may have been
-// on its way.
+// answered is for any request, sent at a time and answered now. Until now it may have been on its
+// way.
 func (p *proof) answered(at, now time.Time) {
 	if at.Sub(p.marks[len(p.marks)-1].sent) >= p.timeout/markPart {
 		p.marks = append(p.marks, mark{at, now})
 	}
 }
 
-// agreed is for a write that was sent at a time and succeeded. The leader knows of a
-// handshake at once.
+// agreed is for a write that was sent at a time and succeeded. The leader knows of a handshake at
+// once.
 func (p *proof) agreed(at time.Time) {
 	reported := at.Add(-p.timeout / reportPart)
 	later := 1

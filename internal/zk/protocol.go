@@ -80,8 +80,8 @@ type Stat struct {
 	Pzxid          int64 // the last transaction that changed its children
 }
 
-// Jute, ZooKeeper's encoding: numbers are big-endian; strings, buffers and lists begin
-// with their length, which is -1 for null.
+// Jute, ZooKeeper's encoding: numbers are big-endian; strings, buffers and lists begin with their
+// length, which is -1 for null.
 
 func appendInt(b []byte, v int32) []byte { return binary.BigEndian.AppendUint32(b, uint32(v)) }
 
@@ -197,8 +197,8 @@ func (d *decoder) stat() Stat {
 	}
 }
 
-// multiResult is the error code of one part of a multi. If a part fails nothing is done:
-// the parts before it have 0, and those behind it multiNotTried.
+// multiResult is the error code of one part of a multi. If a part fails nothing is done: the parts
+// before it have 0, and those behind it multiNotTried.
 type multiResult int32
 
 const (
@@ -238,8 +238,8 @@ var (
 
 // Errors that end the session. They are facts, and final.
 var (
-	// ErrSessionExpired means that the server ended the session: its ephemeral nodes
-	// are gone, or will be before any later request is served.
+	// ErrSessionExpired means that the server ended the session: its ephemeral nodes are gone, or
+	// will be before any later request is served.
 	ErrSessionExpired = errors.New("the session has expired")
 
 	// ErrAuthFailed means that the server refuses the user.
@@ -250,15 +250,15 @@ var (
 )
 
 var (
-	// ErrConnectionLoss means that the request was sent and no answer came: it may have
-	// been executed, or may be a little later.
+	// ErrConnectionLoss means that the request was sent and no answer came: it may have been
+	// executed, or may be a little later.
 	ErrConnectionLoss = errors.New("the connection broke before the answer came")
 
 	// ErrNotSent means that the request never left this process.
 	ErrNotSent = errors.New("not sent")
 
-	// ErrTooLarge means that a request or an answer is longer than a message may be.
-	// Such a request is not sent.
+	// ErrTooLarge means that a request or an answer is longer than a message may be. Such a request
+	// is not sent.
 	ErrTooLarge = errors.New("longer than a message may be")
 
 	// ErrNoChroot means that the chroot doesn't exist.
@@ -274,8 +274,8 @@ var codes = map[int32]error{
 	-111: ErrNotEmpty, -112: ErrSessionExpired, -115: ErrAuthFailed, codeMoved: ErrConnectionLoss,
 }
 
-// codeMoved means that the session is in use on another connection. This request was
-// refused, but one before it may have been executed.
+// codeMoved means that the session is in use on another connection. This request was refused, but
+// one before it may have been executed.
 const codeMoved = -118
 
 func codeError(code int32) error {

@@ -36,8 +36,8 @@ func TestJuteReadsWhatItWrites(t *testing.T) {
 	}
 }
 
-// FuzzReceived checks that every message is accepted or refused, without a panic, and with
-// no more memory than was sent.
+// FuzzReceived checks that every message is accepted or refused, without a panic, and with no more
+// memory than was sent.
 func FuzzReceived(f *testing.F) {
 	frame := func(xid int32, zxid int64, code int32, rest ...byte) []byte {
 		return append(appendInt(appendLong(appendInt(nil, xid), zxid), code), rest...)
@@ -198,8 +198,7 @@ func TestReadOnlyServerIsRefused(t *testing.T) {
 	}
 }
 
-// A server that answers only reads proves nothing: the deadline passes, but the session
-// isn't over.
+// A server that answers only reads proves nothing: the deadline passes, but the session isn't over.
 func TestOnlyWritesMoveTheDeadline(t *testing.T) {
 	t.Parallel()
 	addr := startFake(t, &fake{answer: func(_ int, _ int32, o opcode) message {

@@ -6,8 +6,8 @@ import (
 	"path"
 )
 
-// Create makes a node and returns its path. The server adds digits to the path of a
-// sequential node.
+// Create makes a node and returns its path. The server adds digits to the path of a sequential
+// node.
 func (c *Conn) Create(ctx context.Context, path string, data []byte, mode Mode) (string, Stat, error) {
 	a, err := c.do(ctx, c.createRPC(path, data, mode))
 	if err != nil {
@@ -48,8 +48,8 @@ func (c *Conn) setRPC(path string, data []byte, version int32) *rpc {
 	return q
 }
 
-// Sync brings this session's server up to date: later reads see everything that was
-// committed before.
+// Sync brings this session's server up to date: later reads see everything that was committed
+// before.
 func (c *Conn) Sync(ctx context.Context, path string) error {
 	_, err := c.do(ctx, c.syncRPC(path))
 	return err
@@ -68,8 +68,8 @@ func (c *Conn) Get(ctx context.Context, path string) ([]byte, Stat, error) {
 	return a.data, a.stat, err
 }
 
-// GetW reads a node and calls f once, when the node is changed or deleted or the session
-// ends. f must not block: nothing else is received before it returns.
+// GetW reads a node and calls f once, when the node is changed or deleted or the session ends. f
+// must not block: nothing else is received before it returns.
 func (c *Conn) GetW(ctx context.Context, path string, f func(Event)) ([]byte, Stat, *Watch, error) {
 	w := c.newWatch(path, kindData, f)
 	a, err := c.do(ctx, c.readRPC(opGetData, path, w))
@@ -85,8 +85,8 @@ func (c *Conn) Children(ctx context.Context, path string) ([]string, Stat, error
 	return a.children, a.stat, err
 }
 
-// ChildrenW lists a node's children and calls f once, as GetW does, when a child is
-// created or deleted, or the node is deleted, or the session ends.
+// ChildrenW lists a node's children and calls f once, as GetW does, when a child is created or
+// deleted, or the node is deleted, or the session ends.
 func (c *Conn) ChildrenW(ctx context.Context, path string, f func(Event)) ([]string, Stat, *Watch, error) {
 	w := c.newWatch(path, kindChildren, f)
 	a, err := c.do(ctx, c.readRPC(opGetChildren2, path, w))
@@ -116,9 +116,9 @@ type Created struct {
 	Parent   Stat
 }
 
-// CreateAndList makes an ephemeral sequential node and lists its parent's children,
-// which include it, in one round trip. If Path is set despite an error, the node exists
-// and only the list is missing.
+// CreateAndList makes an ephemeral sequential node and lists its parent's children, which include
+// it, in one round trip. If Path is set despite an error, the node exists and only the list is
+// missing.
 func (c *Conn) CreateAndList(ctx context.Context, name string, data []byte) (Created, error) {
 	var n Created
 	create := c.createRPC(name, data, EphemeralSequential)
@@ -135,16 +135,16 @@ func (c *Conn) SyncAndList(ctx context.Context, path string) ([]string, Stat, er
 	return list.children, list.stat, err
 }
 
-// SetAndList changes a node's data as Set does, and then lists the children of another
-// node, in one round trip. If set is not zero despite an error, the data was changed and
-// only the list is missing.
+// SetAndList changes a node's data as Set does, and then lists the children of another node, in one
+// round trip. If set is not zero despite an error, the data was changed and only the list is
+// missing.
 func (c *Conn) SetAndList(ctx context.Context, path string, data []byte, version int32, parent string) (set Stat, children []string, err error) {
 	list, err := c.thenList(ctx, c.setRPC(path, data, version), parent, func(a rpcAnswer) { set = a.stat })
 	return set, list.children, err
 }
 
-// thenList sends a request and a listing right behind it. It passes the first answer to
-// done, and returns the second.
+// thenList sends a request and a listing right behind it. It passes the first answer to done, and
+// returns the second.
 func (c *Conn) thenList(ctx context.Context, first *rpc, dir string, done func(rpcAnswer)) (rpcAnswer, error) {
 	list := c.readRPC(opGetChildren2, dir, nil)
 	if err := c.submit(ctx, first, list); err != nil {
@@ -188,9 +188,8 @@ func (c *Conn) GetAll(ctx context.Context, paths []string) ([]Node, error) {
 	return nodes, nil
 }
 
-// CheckAll checks in one transaction that nodes exist. It needs a majority of the
-// servers, so it also proves that the session lives. It returns the index of a node that
-// doesn't exist, or -1.
+// CheckAll checks in one transaction that nodes exist. It needs a majority of the servers, so it
+// also proves that the session lives. It returns the index of a node that doesn't exist, or -1.
 func (c *Conn) CheckAll(ctx context.Context, paths []string) (missing int, err error) {
 	q := newRPC(opMulti, "")
 	q.idempotent = true
@@ -214,8 +213,8 @@ func (c *Conn) CheckAll(ctx context.Context, paths []string) (missing int, err e
 	return -1, nil
 }
 
-// Replace makes an ephemeral node and deletes another, in one transaction. ErrNoNode means
-// that the other node, or the new one's parent, doesn't exist.
+// Replace makes an ephemeral node and deletes another, in one transaction. ErrNoNode means that the
+// other node, or the new one's parent, doesn't exist.
 func (c *Conn) Replace(ctx context.Context, old, path string, data []byte) error {
 	q := newRPC(opMulti, path)
 	q.frame = appendMultiPart(q.frame, opCreate)

@@ -195,8 +195,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// BenchmarkPairs makes a node, lists its parent, and deletes it, as an uncontended lock
-// does.
+// BenchmarkPairs makes a node, lists its parent, and deletes it, as an uncontended lock does.
 func BenchmarkPairs(b *testing.B) {
 	for _, n := range []int{1, 16, 128} {
 		b.Run(fmt.Sprint("goroutines=", n), func(b *testing.B) { benchmarkPairs(b, n) })

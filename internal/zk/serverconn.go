@@ -108,8 +108,7 @@ func newServerConn(c *Conn, conn net.Conn, lastBeat time.Time) *serverConn {
 	return &serverConn{c: c, net: conn, lastBeat: lastBeat, closed: make(chan struct{})}
 }
 
-// serve sends requests and receives answers until the connection breaks or the session
-// ends.
+// serve sends requests and receives answers until the connection breaks or the session ends.
 func (s *serverConn) serve() {
 	stop := context.AfterFunc(s.c.ctx, func() { s.net.Close() })
 	defer stop()
@@ -122,8 +121,8 @@ func (s *serverConn) serve() {
 	writer.Wait()
 }
 
-// queueIntroduction puts the login, and the watches that the server doesn't know, before
-// all other requests.
+// queueIntroduction puts the login, and the watches that the server doesn't know, before all other
+// requests.
 func (c *Conn) queueIntroduction() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,8 +147,8 @@ func (c *Conn) login() *rpc {
 // maxPaths bounds the length of the paths in one request that sets watches.
 const maxPaths = 128 << 10
 
-// renewWatches sets all watches at a new server. It fires those whose nodes have changed
-// since the last transaction that this session knows of.
+// renewWatches sets all watches at a new server. It fires those whose nodes have changed since the
+// last transaction that this session knows of.
 func (c *Conn) renewWatches() []*rpc {
 	var list []*rpc
 	var data, children []string
@@ -214,8 +213,8 @@ func (s *serverConn) write() {
 	}
 }
 
-// nextWrite appends all queued requests to buf. If there are none, idle is how long the
-// writer may wait; 0 means that the server has been silent for too long.
+// nextWrite appends all queued requests to buf. If there are none, idle is how long the writer may
+// wait; 0 means that the server has been silent for too long.
 func (s *serverConn) nextWrite(buf []byte) (_ []byte, idle time.Duration) {
 	c, now := s.c, time.Now()
 	c.mu.Lock()
@@ -292,8 +291,8 @@ func (s *serverConn) read() {
 	}
 }
 
-// readFrame reads a message into buf, or into a larger one. Of a message above the limit
-// it returns only the head.
+// readFrame reads a message into buf, or into a larger one. Of a message above the limit it returns
+// only the head.
 func readFrame(r *bufio.Reader, buf []byte, limit int) (frame []byte, whole bool, err error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// Dial opens a session. It tries each server once, for ten seconds in all, until one has
-// opened the session, accepted the user and found the chroot. The session is independent
-// of ctx: it lasts until Close.
+// Dial opens a session. It tries each server once, for ten seconds in all, until one has opened the
+// session, accepted the user and found the chroot. The session is independent of ctx: it lasts
+// until Close.
 func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -90,10 +90,10 @@ func (c *Conn) closeUnused() {
 	c.Close(ctx)
 }
 
-// Close ends the session, with its ephemeral nodes and watches. An error means that the
-// servers haven't confirmed it before ctx ended: they end the session after its timeout.
-// In both cases later requests fail with ErrClosed. Requests that are in flight get their
-// answers first, while ctx lasts.
+// Close ends the session, with its ephemeral nodes and watches. An error means that the servers
+// haven't confirmed it before ctx ended: they end the session after its timeout. In both cases
+// later requests fail with ErrClosed. Requests that are in flight get their answers first, while
+// ctx lasts.
 func (c *Conn) Close(ctx context.Context) error {
 	err := c.sendClose(ctx)
 	c.end(ErrClosed)
@@ -137,8 +137,8 @@ func (c *Conn) run(s *serverConn) {
 	c.failPending()
 }
 
-// requeueInFlight handles the requests that were sent and not answered: idempotent ones
-// are queued before all others, the rest fail.
+// requeueInFlight handles the requests that were sent and not answered: idempotent ones are queued
+// before all others, the rest fail.
 func (c *Conn) requeueInFlight() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,8 +164,8 @@ func (c *Conn) requeueInFlight() {
 	c.queue = again
 }
 
-// reconnect resumes the session at another server, however long that takes. It returns nil
-// when the session is over.
+// reconnect resumes the session at another server, however long that takes. It returns nil when the
+// session is over.
 func (c *Conn) reconnect() *serverConn {
 	timeout, round := c.Timeout()/beatPart, 0
 	for tries := 1; c.ctx.Err() == nil; tries++ {
@@ -183,9 +183,9 @@ func (c *Conn) reconnect() *serverConn {
 	return nil
 }
 
-// longerTimeout is for the attempts of the next round, after no server has resumed the
-// session. Servers without a majority don't answer. None of them may use up the session's
-// time, which the others need once they have a leader again.
+// longerTimeout is for the attempts of the next round, after no server has resumed the session.
+// Servers without a majority don't answer. None of them may use up the session's time, which the
+// others need once they have a leader again.
 func longerTimeout(last, session time.Duration) time.Duration {
 	return min(2*last, max(session, midAttemptTimeout), maxAttemptTimeout)
 }

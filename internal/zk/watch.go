@@ -29,8 +29,8 @@ type Watch struct {
 	f     func(Event)
 }
 
-// Cancel ends the watch. The server's watch ends too if this was the only one for its
-// node. Cancel doesn't wait: f may still be running, or about to.
+// Cancel ends the watch. The server's watch ends too if this was the only one for its node. Cancel
+// doesn't wait: f may still be running, or about to.
 func (w *Watch) Cancel() {
 	w.table.mu.Lock()
 	defer w.table.mu.Unlock()
@@ -76,16 +76,15 @@ func (t *watchTable) entry(at watchKey) *watchEntry {
 	return e
 }
 
-// requested records that a request which sets w is queued. w may be nil, here and in
-// answered.
+// requested records that a request which sets w is queued. w may be nil, here and in answered.
 func (t *watchTable) requested(w *Watch) {
 	if w != nil {
 		t.entry(w.key).requests++
 	}
 }
 
-// answered records the end of a request that sets w: whether the server has its watch
-// now, and whether the caller still wants it.
+// answered records the end of a request that sets w: whether the server has its watch now, and
+// whether the caller still wants it.
 func (t *watchTable) answered(w *Watch, armed, wanted bool) {
 	if w == nil {
 		return
@@ -99,8 +98,8 @@ func (t *watchTable) answered(w *Watch, armed, wanted bool) {
 	t.tidy(w.key, e)
 }
 
-// tidy removes an entry without watches. While one is requested the entry stays: the
-// server can't tell that watch from the old one.
+// tidy removes an entry without watches. While one is requested the entry stays: the server can't
+// tell that watch from the old one.
 func (t *watchTable) tidy(at watchKey, e *watchEntry) {
 	if len(e.watches) > 0 || e.requests > 0 {
 		return
