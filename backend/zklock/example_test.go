@@ -30,8 +30,7 @@ func run(ctx context.Context, url string) error {
 	}
 	defer locks.Close()
 
-	// Was: lock := zk.NewLock(conn, "/job", zk.WorldACL(zk.PermAll)); lock.Lock(); defer
-	// lock.Unlock()
+	// Was: lock := zk.NewLock(conn, "/job", zk.WorldACL(zk.PermAll)); lock.Lock(); defer lock.Unlock()
 	return locks.Mutex("job").Do(ctx, func(ctx context.Context) error {
 		return report(ctx, distlock.Fence(ctx)) // ctx ends in time if the lock is lost
 	})
