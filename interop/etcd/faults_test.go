@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,16 +14,15 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// What is wrong with etcd's own locks, reproduced with them, and not so with distlock in
-// the same place.
+// Bugs of etcd's own locks, reproduced with them, and absent from distlock in the same place.
 
-// A session of concurrency's is one participant, however many mutexes are made of it: its
-// goroutines are in the section together, and nobody says so.
+// All goroutines that lock through one session of package concurrency hold the lock at once, without an
+// error.
 func TestManyOnOneSession(t *testing.T) {
 	eachRelease(t, func(t *testing.T, d *deployment) {
 		session := newSession(t, d.client(t))
 		if most := peers.Crowd(t, session, newName()); most < 2 {
-			t.Errorf("concurrency.Mutex: at most %d inside at once: has it been mended?", most)
+			t.Errorf("concurrency.Mutex: at most %d inside at once: has it been fixed?", most)
 		} else {
 			t.Logf("concurrency.Mutex: %d inside at once", most)
 		}
@@ -35,8 +35,8 @@ func TestManyOnOneSession(t *testing.T) {
 	})
 }
 
-// A TryLock of concurrency's writes a key and removes it again, which others take for a
-// holder: while many try, nobody gets a lock that is free.
+// TryLock of package concurrency writes a key and removes it again, which others take for a holder: while
+// many try, none gets a free lock.
 func TestTryUnderRace(t *testing.T) {
 	const rounds, racers = 50, 32
 	eachRelease(t, func(t *testing.T, d *deployment) {
@@ -44,16 +44,16 @@ func TestTryUnderRace(t *testing.T) {
 		var them, us []peers.Tryer
 		for range racers {
 			them = append(them, newSession(t, c))
-			us = append(us, shared(t, c))
+			us = append(us, distlockOn(t, c))
 		}
 		count := func(all []peers.Tryer) (won [3]int) {
 			for range rounds {
-				won[min(race(t, all), 2)]++
+				won[min(countWinners(t, all), 2)]++
 			}
 			return won
 		}
 		if won := count(them); won[0] < rounds/10 || won[2] > 0 {
-			t.Errorf("concurrency.Mutex: rounds with no, one, more winners: %d: has it been mended?", won)
+			t.Errorf("concurrency.Mutex: rounds with no, one, more winners: %d: has it been fixed?", won)
 		} else {
 			t.Logf("concurrency.Mutex: rounds with no, one, more winners: %d", won)
 		}
@@ -63,9 +63,9 @@ func TestTryUnderRace(t *testing.T) {
 	})
 }
 
-// race lets all try until they have begun so many tries since the first of them has given
-// the lock back, and returns how many got it.
-func race(t *testing.T, all []peers.Tryer) (winners int) {
+// countWinners runs tries from all sides until they have begun 100 since the first side has released the
+// lock, and returns how many were granted.
+func countWinners(t *testing.T, all []peers.Tryer) (winners int) {
 	t.Helper()
 	const tries = 100
 	var wg sync.WaitGroup
@@ -101,45 +101,45 @@ func race(t *testing.T, all []peers.Tryer) (winners int) {
 	return winners
 }
 
-// A waiter of concurrency's whose lease is gone is out of the line, and waits on all the
-// same, to be told in the end. One of distlock's stands in line again.
+// A waiter of package concurrency whose lease has ended is out of the queue, waits on all the same, and is
+// notified in the end. A waiter of distlock queues again.
 func TestWaiterLosesItsLease(t *testing.T) {
 	eachRelease(t, func(t *testing.T, d *deployment) {
 		c, name, holder := d.client(t), newName(), d.distlock(t, nil)
 		h := peers.Take(t, holder, name)
 		w := peers.StartWaiter(t, newMutex(t, d), name)
-		revokeLease(t, c, inLine(t, c, name, 2)[1])
-		inLine(t, c, name, 1)
+		revokeLease(t, c, awaitKeys(t, c, name, 2)[1])
+		awaitKeys(t, c, name, 1)
 		time.Sleep(time.Second)
 		select {
 		case g := <-w.Got:
-			t.Errorf("concurrency.Mutex: the waiter was told at once (%v): has it been mended?", g.Err)
+			t.Errorf("concurrency.Mutex: the waiter was notified at once (%v): has it been fixed?", g.Err)
 		default:
 			peers.Give(t, h)
 			if g := <-w.Got; !errors.Is(g.Err, concurrency.ErrSessionExpired) {
-				t.Errorf("concurrency.Mutex: the waiter was told %v", g.Err)
+				t.Errorf("concurrency.Mutex: the waiter got %v", g.Err)
 			}
 		}
 
 		h = peers.Take(t, holder, name)
 		w = peers.StartWaiter(t, d.distlock(t, nil), name)
-		before := inLine(t, c, name, 2)[1]
+		before := awaitKeys(t, c, name, 2)[1]
 		revokeLease(t, c, before)
-		peers.Eventually(t, "distlock's waiter does not stand in line again", func() bool {
-			now := line(t, c, name)
+		peers.Eventually(t, "distlock's waiter does not queue again", func() bool {
+			now := lockKeys(t, c, name)
 			return len(now) == 2 && now[1] != before
 		})
 		w.Waits(t)
 		peers.Give(t, h)
 		g := w.Granted(t)
-		if keys := line(t, c, name); len(keys) != 1 {
+		if keys := lockKeys(t, c, name); len(keys) != 1 {
 			t.Errorf("distlock's waiter has the lock by %q", keys)
 		}
 		peers.Give(t, g)
 	})
 }
 
-// revokeLease ends the lease that a key is attached to.
+// revokeLease revokes the lease of a key.
 func revokeLease(t *testing.T, c *clientv3.Client, key string) {
 	t.Helper()
 	r, err := c.Get(t.Context(), key)
@@ -151,8 +151,8 @@ func revokeLease(t *testing.T, c *clientv3.Client, key string) {
 	}
 }
 
-// Whoever locks "a" by etcd's own ways waits for the holders of "a/b" too: their keys
-// begin alike. distlock tells them apart, and excludes the peers all the same.
+// Etcd's own waiters for "a" also wait for the holders of "a/b", since their keys have the same prefix.
+// distlock distinguishes them, and excludes the peers all the same.
 func TestNamesInNames(t *testing.T) {
 	eachRelease(t, func(t *testing.T, d *deployment) {
 		c, us, them, outer := d.client(t), d.distlock(t, nil), newMutex(t, d), newName()
@@ -160,19 +160,53 @@ func TestNamesInNames(t *testing.T) {
 			inner := peers.Take(t, holder, outer+"/b")
 			h := peers.Take(t, us, outer)
 			w := peers.StartWaiter(t, them, outer)
-			inLine(t, c, outer, 3)
+			awaitKeys(t, c, outer, 3)
 			peers.Give(t, h)
-			time.Sleep(settled)
+			time.Sleep(catchUpDelay)
 			select {
 			case <-w.Got:
-				t.Errorf("concurrency.Mutex does not wait for a %s with a longer name: has it been mended?", kind)
+				t.Errorf("concurrency.Mutex does not wait for a %s with a longer name: has it been fixed?", kind)
 			default:
 			}
 			if h, err := us.Try(t.Context(), outer); h != nil || err != nil {
-				t.Errorf("distlock passes a waiter: %v, %v", h, err)
+				t.Errorf("distlock overtakes a waiter: %v, %v", h, err)
 			}
 			peers.Give(t, inner)
 			peers.Give(t, w.Granted(t))
 		}
+	})
+}
+
+// The service of an old server grants a lock whose key is gone, to a waiter that has lost its lease
+// meanwhile. No other client, and not distlock, honours that lock.
+func TestV3lockWithoutItsKey(t *testing.T) {
+	eachRelease(t, func(t *testing.T, d *deployment) {
+		c, name := d.client(t), newName()
+		us := d.distlock(t, nil)
+		h := peers.Take(t, us, name)
+		w := peers.StartWaiter(t, leaseV3lock(t, c, leaseTTL), name)
+		revokeLease(t, c, awaitKeys(t, c, name, 2)[1])
+		awaitKeys(t, c, name, 1)
+		w.Waits(t)
+		peers.Give(t, h)
+		g := <-w.Got
+		switch {
+		case d.current && (g.Err == nil || !strings.Contains(g.Err.Error(), "session is expired")):
+			t.Errorf("the service of the current release says %v", g.Err)
+		case !d.current && g.Err != nil:
+			t.Errorf("the service of the old release says %v: has it been fixed?", g.Err)
+		}
+		next := peers.Take(t, us, name)
+		info, err := us.Inspect(t.Context(), name)
+		if err != nil || len(info.Holders) != 1 || info.Holders[0].Fence != next.Fence() || len(info.Waiters) != 0 {
+			t.Errorf("inspect: %+v, %v", info, err)
+		}
+		if g.Err == nil {
+			peers.Give(t, g) // whose key is gone
+		}
+		if keys := lockKeys(t, c, name); len(keys) != 1 {
+			t.Errorf("distlock holds by %q", keys)
+		}
+		peers.Give(t, next)
 	})
 }

@@ -1,8 +1,8 @@
-"""Takes locks with redis-py, as told: one line of JSON in, one out.
+"""Executes lock calls with redis-py: one line of JSON in, one out.
 
 lock:   {"do": "lock", "name": …, "ttl": ms, "wait": true or false} -> {"id": …} or {"error": "busy"}
-unlock: {"do": "unlock", "id": …}                                   -> {} or {"error": "not mine"}
-extend: {"do": "extend", "id": …, "ttl": ms}                        -> {} or {"error": "not mine"}
+unlock: {"do": "unlock", "id": …}                                   -> {} or {"error": "not held"}
+extend: {"do": "extend", "id": …, "ttl": ms}                        -> {} or {"error": "not held"}
 """
 
 import json
@@ -16,7 +16,7 @@ client = redis.Redis(host=host, port=int(port))
 locks = {}
 
 
-def take(call):
+def acquire(call):
     lock = client.lock(call["name"], timeout=call["ttl"] / 1000, sleep=0.005, thread_local=False)
     if not lock.acquire(blocking=call["wait"]):
         return {"error": "busy"}
@@ -24,7 +24,7 @@ def take(call):
     return {"id": len(locks) - 1}
 
 
-def give(call):
+def release(call):
     locks[call["id"]].release()
     return {}
 
@@ -34,14 +34,14 @@ def extend(call):
     return {}
 
 
-calls = {"lock": take, "unlock": give, "extend": extend}
+calls = {"lock": acquire, "unlock": release, "extend": extend}
 
 for line in sys.stdin:
     call = json.loads(line)
     try:
         answer = calls[call["do"]](call)
     except LockError:  # also LockNotOwnedError
-        answer = {"error": "not mine"}
+        answer = {"error": "not held"}
     except Exception as e:
         answer = {"error": repr(e)}
     print(json.dumps(answer), flush=True)

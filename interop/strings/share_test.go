@@ -1,48 +1,28 @@
 package strings
 
 import (
+	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/peers"
 )
 
-func take(t *testing.T, s side, name string, ttl time.Duration) held {
-	t.Helper()
-	h, err := s.try(t.Context(), name, ttl)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
-}
-
-func busy(t *testing.T, who string, s side, name string) {
-	t.Helper()
-	if _, err := s.try(t.Context(), name, time.Minute); !errors.Is(err, errBusy) {
-		t.Errorf("%s takes what somebody else holds: %v", who, err)
-	}
-}
-
-func is(t *testing.T, what string, got, want error) {
-	t.Helper()
-	if !errors.Is(got, want) {
-		t.Errorf("%s: %v, want %v", what, got, want)
-	}
-}
-
-// A peer's lock keeps distlock out, which neither breaks nor extends it, and shows it.
+// A peer's lock excludes distlock, which neither breaks nor extends it, and shows it.
 func TestPeerHolds(t *testing.T) {
 	eachPeer(t, func(t *testing.T, peer func(*testing.T) side) {
 		ctx, c, name := t.Context(), newRedis(t), newName()
 		us := openDistlock(t, prefix)
-		theirs := take(t, peer(t), name, time.Hour)
+		theirs := mustTry(t, peer(t), name, time.Hour)
 		value, ends := c.Get(ctx, prefix+name).Val(), c.PExpireTime(ctx, prefix+name).Val()
 
 		for range 3 {
-			busy(t, "distlock", us, name)
+			expectBusy(t, "distlock", us, name)
 		}
 		info, err := us.c.Inspect(ctx, name)
 		if err != nil || len(info.Holders) != 1 {
@@ -53,40 +33,39 @@ func TestPeerHolds(t *testing.T) {
 			t.Errorf("inspect shows %+v, the value is %q", info, value)
 		}
 		for n := range us.c.List(ctx, name) {
-			t.Errorf("a plain string can't be told from other data, but is listed: %q", n)
+			t.Errorf("a plain string could be any data, but is listed: %q", n)
 		}
 		if v, e := c.Get(ctx, prefix+name).Val(), c.PExpireTime(ctx, prefix+name).Val(); v != value || e != ends {
 			t.Errorf("their lock was %q until %v, is %q until %v", value, ends, v, e)
 		}
-		is(t, "their extend", theirs.extend(ctx, time.Hour), nil)
-		is(t, "their unlock", theirs.unlock(ctx), nil)
-		is(t, "our unlock", take(t, us, name, time.Minute).unlock(ctx), nil)
+		expectError(t, "their extend", theirs.extend(ctx, time.Hour), nil)
+		expectError(t, "their unlock", theirs.unlock(ctx), nil)
+		expectError(t, "our unlock", mustTry(t, us, name, time.Minute).unlock(ctx), nil)
 	})
 }
 
-// Whose lock ran out can't touch that of the next, whoever of both it is.
-func TestLateOnesTouchNothing(t *testing.T) {
+// A holder whose lock has expired can't touch the next holder's lock, on either side.
+func TestExpiredLocksTouchNothing(t *testing.T) {
 	eachPeer(t, func(t *testing.T, peer func(*testing.T) side) {
 		ctx, c, us, them := t.Context(), newRedis(t), openDistlock(t, prefix), peer(t)
 		for name, roles := range map[string][2]side{"theirs ran out": {them, us}, "ours ran out": {us, them}} {
 			name += newName()
-			late := take(t, roles[0], name, time.Minute)
-			c.Del(ctx, prefix+name) // its time is up
-			next := take(t, roles[1], name, time.Minute)
+			late := mustTry(t, roles[0], name, time.Minute)
+			c.Del(ctx, prefix+name) // it expires
+			next := mustTry(t, roles[1], name, time.Minute)
 			value, ends := c.Get(ctx, prefix+name).Val(), c.PExpireTime(ctx, prefix+name).Val()
-			is(t, name+": extend", late.extend(ctx, time.Hour), errNotMine)
-			is(t, name+": unlock", late.unlock(ctx), errNotMine)
-			busy(t, name, roles[0], name)
+			expectError(t, name+": extend", late.extend(ctx, time.Hour), errNotHeld)
+			expectError(t, name+": unlock", late.unlock(ctx), errNotHeld)
+			expectBusy(t, name, roles[0], name)
 			if v, e := c.Get(ctx, prefix+name).Val(), c.PExpireTime(ctx, prefix+name).Val(); v != value || e != ends {
 				t.Errorf("%s: the lock was %q until %v, is %q until %v", name, value, ends, v, e)
 			}
-			is(t, name+": unlock by the next", next.unlock(ctx), nil)
+			expectError(t, name+": unlock by the next", next.unlock(ctx), nil)
 		}
 	})
 }
 
-// The peers publish nothing: distlock finds out by its poll, long before the lock would have
-// ended; and they by theirs.
+// The peers publish nothing: distlock's waiters poll, long before the lock would end, and so do theirs.
 func TestWakeUpByPoll(t *testing.T) {
 	const rounds = 3
 	eachPeer(t, func(t *testing.T, peer func(*testing.T) side) {
@@ -105,11 +84,11 @@ func TestWakeUpByPoll(t *testing.T) {
 	})
 }
 
-// wakeUp is how long it takes a waiter to get a lock that its holder gives up.
+// wakeUp returns the time from a release to the waiter's grant.
 func wakeUp(t *testing.T, waiter, holder side) time.Duration {
 	t.Helper()
 	name := newName()
-	h := take(t, holder, name, time.Hour)
+	h := mustTry(t, holder, name, time.Hour)
 	var at time.Time
 	var w sync.WaitGroup
 	w.Go(func() {
@@ -119,11 +98,43 @@ func wakeUp(t *testing.T, waiter, holder side) time.Duration {
 			return
 		}
 		at = time.Now()
-		is(t, "unlock", l.unlock(t.Context()), nil)
+		expectError(t, "unlock", l.unlock(t.Context()), nil)
 	})
-	time.Sleep(100 * time.Millisecond) // it may as well come later: that is no mistake
+	time.Sleep(100 * time.Millisecond) // a late waiter does no harm
 	start := time.Now()
-	is(t, "unlock", h.unlock(t.Context()), nil)
+	expectError(t, "unlock", h.unlock(t.Context()), nil)
 	w.Wait()
 	return at.Sub(start)
+}
+
+// contender is a side that polls quickly, so that the libraries compete for each turn.
+type contender struct{ side }
+
+func (c contender) Lock(ctx context.Context, name string) (peers.Held, error) {
+	for {
+		h, err := c.try(ctx, name, time.Minute)
+		if !errors.Is(err, errBusy) {
+			return contenderHeld{h}, err
+		}
+		time.Sleep(rand.N(time.Millisecond))
+	}
+}
+
+type contenderHeld struct{ held }
+
+// Unlock leaves the others time for a turn.
+func (h contenderHeld) Unlock(ctx context.Context) error {
+	defer time.Sleep(rand.N(time.Millisecond))
+	return h.unlock(ctx)
+}
+
+func (contenderHeld) Fence() uint64 { return 0 }
+
+// Two clients of each library take turns on one lock.
+func TestTurns(t *testing.T) {
+	eachPeer(t, func(t *testing.T, peer func(*testing.T) side) {
+		peers.Turns(t, newName(), 300, map[string][]peers.Side{
+			"distlock": {contender{newDistlock(t)}, contender{newDistlock(t)}}, "peer": {contender{peer(t)}, contender{peer(t)}},
+		})
+	})
 }

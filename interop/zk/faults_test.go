@@ -9,22 +9,21 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// What is wrong with zk.Lock, reproduced with it, and not so with distlock in the same
-// place.
+// Bugs of zk.Lock, reproduced with it, and absent from distlock in the same place.
 
-// A waiter of zk.Lock never looks for its own node: when that is gone, it takes the lock
-// at its turn all the same, and so does the next, who has a node.
+// A waiter of zk.Lock never checks its own node. When that is gone, it takes the lock in its turn all the
+// same, and so does the next waiter, which has a node.
 func TestWaiterWithoutItsNode(t *testing.T) {
 	c := connect(t)
 	t.Run("zk.Lock", func(t *testing.T) {
 		name := newName()
 		h := peers.Take(t, newLockSide(t), name)
-		w := waitWithoutNode(t, c, newLockSide(t), name)
-		inLine(t, c, name, 1)
+		w := startWaiterWithoutNode(t, c, newLockSide(t), name)
+		awaitNodes(t, c, name, 1)
 		peers.Give(t, h)
 		w.Granted(t)
-		if nodes := line(t, c, name); len(nodes) != 0 {
-			t.Fatalf("the waiter has the lock by %q: has it been mended?", nodes)
+		if nodes := lockNodes(t, c, name); len(nodes) != 0 {
+			t.Fatalf("the waiter has the lock by %q: has it been fixed?", nodes)
 		}
 		peers.Give(t, peers.Take(t, newLockSide(t), name))
 		t.Log("two held the lock at once")
@@ -35,12 +34,12 @@ func TestWaiterWithoutItsNode(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			name, third := newName(), newDistlock(t)
 			h := peers.Take(t, open(t), name)
-			w := waitWithoutNode(t, c, newDistlock(t), name)
-			inLine(t, c, name, 2) // it has another one
+			w := startWaiterWithoutNode(t, c, newDistlock(t), name)
+			awaitNodes(t, c, name, 2) // it has another one
 			w.Waits(t)
 			peers.Give(t, h)
 			g := w.Granted(t)
-			if nodes := line(t, c, name); len(nodes) != 1 {
+			if nodes := lockNodes(t, c, name); len(nodes) != 1 {
 				t.Errorf("the waiter has the lock by %q", nodes)
 			}
 			if other, err := third.Try(t.Context(), name); other != nil || err != nil {
@@ -52,13 +51,12 @@ func TestWaiterWithoutItsNode(t *testing.T) {
 	}
 }
 
-// waitWithoutNode lets a side wait for a lock that somebody holds, and deletes its node,
-// as an operator might.
-func waitWithoutNode(t *testing.T, c *zk.Conn, s peers.Side, name string) peers.Waiter {
+// startWaiterWithoutNode starts a waiter for a lock that is held, and deletes its node.
+func startWaiterWithoutNode(t *testing.T, c *zk.Conn, s peers.Side, name string) peers.Waiter {
 	t.Helper()
-	holder := inLine(t, c, name, 1)[0]
+	holder := awaitNodes(t, c, name, 1)[0]
 	w := peers.StartWaiter(t, s, name)
-	nodes := inLine(t, c, name, 2)
+	nodes := awaitNodes(t, c, name, 2)
 	i := slices.IndexFunc(nodes, func(n string) bool { return n != holder })
 	if err := c.Delete("/"+name+"/"+nodes[i], -1); err != nil {
 		t.Fatal(err)
@@ -66,8 +64,8 @@ func waitWithoutNode(t *testing.T, c *zk.Conn, s peers.Side, name string) peers.
 	return w
 }
 
-// A child of the lock's node that is no lock makes zk.Lock fail and leave its own node
-// behind: all others wait for that, as long as the session lives.
+// A child of the lock's node that is no lock makes zk.Lock fail and leave its own node behind. All others
+// wait for that, as long as the session lives.
 func TestForeignChild(t *testing.T) {
 	c := connect(t)
 	for kind, open := range map[string]func(*testing.T) peers.Side{
@@ -84,7 +82,7 @@ func TestForeignChild(t *testing.T) {
 		if ours != (err == nil) {
 			t.Errorf("%s beside a foreign child: %v", kind, err)
 		}
-		if nodes := line(t, c, name); len(nodes) != 2 {
+		if nodes := lockNodes(t, c, name); len(nodes) != 2 {
 			t.Errorf("%s leaves %q", kind, nodes)
 		}
 		if ours {

@@ -12,15 +12,15 @@ func TestTurns(t *testing.T) {
 	peers.Turns(t, name, 250, map[string][]peers.Side{
 		"distlock": {newDistlock(t), newDistlock(t)}, "zk.Lock": {newLockSide(t), newLockSide(t)},
 	})
-	if left := line(t, connect(t), name); len(left) != 0 {
+	if left := lockNodes(t, connect(t), name); len(left) != 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }
 
-// Whoever waits on one side is woken by a release on the other.
+// A waiter on one side is woken by a release on the other.
 func TestWakeUps(t *testing.T) {
 	c, us, them := connect(t), newDistlock(t), newLockSide(t)
-	queued := func(name string) { inLine(t, c, name, 2) }
+	queued := func(name string) { awaitNodes(t, c, name, 2) }
 	peers.WakeUps(t, 60, us, them, newName, queued)
 	peers.WakeUps(t, 60, them, us, newName, queued)
 }

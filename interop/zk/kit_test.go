@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 
-// lease is how long sessions live without a sign of life.
-const lease = 30 * time.Second
+// sessionTimeout outlasts the tests.
+const sessionTimeout = 30 * time.Second
 
 func newName() string { return "test-" + rand.Text() }
 
@@ -36,10 +36,10 @@ type lockSide struct{ *zk.Conn }
 
 func newLockSide(t *testing.T) peers.Side { return lockSide{connect(t)} }
 
-// connect logs nothing.
+// connect opens a session without a log.
 func connect(t *testing.T) *zk.Conn {
 	t.Helper()
-	c, _, err := zk.Connect([]string{testserver.SharedZooKeeper(t).Addr()}, lease, zk.WithLogger(silent{}), zk.WithEventCallback(func(zk.Event) {}))
+	c, _, err := zk.Connect([]string{testserver.SharedZooKeeper(t).Addr()}, sessionTimeout, zk.WithLogger(silent{}), zk.WithEventCallback(func(zk.Event) {}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
-// Lock knows no context.
+// Lock ignores the context: zk.Lock takes none.
 func (s lockSide) Lock(_ context.Context, name string) (peers.Held, error) {
 	l := zk.NewLock(s.Conn, "/"+name, zk.WorldACL(zk.PermAll))
 	return lockHeld{l}, l.Lock()
@@ -60,10 +60,11 @@ func (s lockSide) Lock(_ context.Context, name string) (peers.Held, error) {
 type lockHeld struct{ *zk.Lock }
 
 func (h lockHeld) Unlock(context.Context) error { return h.Lock.Unlock() }
-func (h lockHeld) Fence() uint64                { return 0 } // it has none
 
-// line are the nodes of those who hold a lock or wait for it, in no order.
-func line(t *testing.T, c *zk.Conn, name string) []string {
+func (h lockHeld) Fence() uint64 { return 0 } // it has none
+
+// lockNodes returns the nodes of a lock's holders and waiters, in no order.
+func lockNodes(t *testing.T, c *zk.Conn, name string) []string {
 	t.Helper()
 	nodes, _, err := c.Children("/" + name)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
@@ -72,12 +73,12 @@ func line(t *testing.T, c *zk.Conn, name string) []string {
 	return nodes
 }
 
-// inLine waits until so many hold the lock or wait for it, and returns their nodes.
-func inLine(t *testing.T, c *zk.Conn, name string, n int) []string {
+// awaitNodes waits until a lock has n nodes, and returns them.
+func awaitNodes(t *testing.T, c *zk.Conn, name string, n int) []string {
 	t.Helper()
 	var nodes []string
-	peers.Eventually(t, "the line has not the length that it should have", func() bool {
-		nodes = line(t, c, name)
+	peers.Eventually(t, "the queue does not reach the expected length", func() bool {
+		nodes = lockNodes(t, c, name)
 		return len(nodes) == n
 	})
 	return nodes
