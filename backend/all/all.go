@@ -1,8 +1,8 @@
-// Package all makes every URL scheme known to distlock.Open:
+// Package all registers every URL scheme with distlock.Open:
 //
 //	import _ "github.com/distlock/distlock/backend/all"
 //
-// A program that uses one coordinator imports that backend alone, and links no more
+// A program that uses one coordinator imports only that backend, and links no more
 // than it needs.
 package all
 

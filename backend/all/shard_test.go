@@ -26,8 +26,8 @@ func shardURL(members ...string) string {
 	return "shard:?group=" + driver.NewOwner() + "&" + strings.Join(parts, "&")
 }
 
-// A shard of real coordinators, each of another kind, and a quorum: locks exclude each
-// other at each of them, and each records the list, so that another one is refused.
+// A shard of four kinds of members, also a quorum. Locks exclude each
+// other at each member, and each has the list, so that another one is refused.
 func TestShardOfAllKinds(t *testing.T) {
 	dir := t.TempDir()
 	redis := "redis=" + testserver.SharedRedis(t).URL()

@@ -12,8 +12,7 @@ import (
 	"github.com/distlock/distlock/drivertest"
 )
 
-// Each connection has connections of its own to five stores that know nothing of each
-// other. A cut one reaches none of them.
+// Each backend has connections of its own to five independent stores. A cut connection reaches none.
 func TestConformance(t *testing.T) {
 	for _, n := range []int{1, 5} {
 		t.Run(string(rune('0'+n)), func(t *testing.T) {

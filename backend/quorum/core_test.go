@@ -24,7 +24,7 @@ func client(t testing.TB, b driver.Backend, opts *distlock.Options) *distlock.Cl
 	return c
 }
 
-// empty fails the test unless all members are, for every name.
+// empty fails the test unless all members are empty.
 func (c *cluster) empty() {
 	c.t.Helper()
 	for i, s := range c.stores {
@@ -35,8 +35,8 @@ func (c *cluster) empty() {
 	}
 }
 
-// Waiters of one process get the lock from hand to hand, each with a fence of its own
-// out of a span that a majority has set aside.
+// Waiters of one process get the lock by hand-off, each with a fence of its own from a span that
+// a majority has reserved.
 func TestHandOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cl := newCluster(t, 5)
@@ -113,8 +113,8 @@ func TestReadersWritersAndDowngrade(t *testing.T) {
 	})
 }
 
-// While a majority lives a lease lives; when it dies the lease is lost in time, and
-// before any other could hold.
+// A lease lives while a majority lives. When that fails the lease is lost in time, before another
+// client could hold.
 func TestLeaseEndsWithTheMajority(t *testing.T) {
 	for name, fault := range map[string]func(*wire, ...int){"dead": (*wire).kill, "silent": (*wire).cut} {
 		t.Run(name, func(t *testing.T) {
@@ -156,8 +156,8 @@ func requestFor(name string) driver.Request {
 	return r
 }
 
-// Answers and requests are lost at random, members come and go. There is one holder at
-// a time, fences increase, and when it is over nothing is left anywhere.
+// Answers and requests are lost at random, members come and go. There is one holder at a time,
+// fences increase, and in the end no member keeps a hold.
 func TestLostRepliesFuzz(t *testing.T)     { loseReplies(t, 15*time.Second) }
 func TestLongLostRepliesFuzz(t *testing.T) { loseReplies(t, time.Minute) }
 

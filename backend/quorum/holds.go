@@ -7,79 +7,79 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// holds is what this backend was granted and has not released. It is never asked
-// whether somebody holds: it says which Owners must not lose the votes they have by an
-// attempt that fails, and what to ask for at a member that has to be won back.
-type holds struct {
+// grantedHolds are the holds that this backend was granted and has not released. They never
+// decide whether a lock is held. They tell which Owners must not lose their votes by an
+// attempt that fails, and what to request from a member that has lost its vote.
+type grantedHolds struct {
 	mu sync.Mutex
-	m  map[string]*hold
+	m  map[string]*grantedHold
 }
 
-// hold is what is known of one Owner's hold. holds.mu guards it.
-type hold struct {
+// grantedHold is one Owner's hold. grantedHolds.mu guards it.
+type grantedHold struct {
 	request driver.Request // as it was granted last
 	last    uint64         // the greatest fence
-	until   time.Time      // what was granted or renewed lives at least until then
+	until   time.Time      // it lives until then at least
 	kept    time.Time      // members may keep votes until then
-	ending  bool           // it is to end by itself: nothing is won back
-	asking  bool           // an Acquire is under way, or nobody knows what came of one
-	missed  []int          // by member: renewals in a row that found nothing there
-	news    *news
+	ending  bool           // it is to end by itself: no votes are won back
+	pending bool           // an Acquire is running, or its outcome is unknown
+	missed  []int          // by member: consecutive renewals that found no vote there
+	loss    *lossSignal
 }
 
-// granted enters a hold. What was renewed for longer before lives on.
-func (hs *holds) granted(r driver.Request, last uint64, until, kept time.Time, members int, n *news) {
+// granted adds a hold. A life that was renewed for longer before stays.
+func (hs *grantedHolds) granted(r driver.Request, last uint64, until, kept time.Time, members int, loss *lossSignal) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	if hs.m == nil {
-		hs.m = map[string]*hold{}
+		hs.m = map[string]*grantedHold{}
 	}
-	hs.tidy()
-	h := &hold{request: r, last: last, until: until, kept: kept, missed: make([]int, members), news: n}
+	hs.removeExpired()
+	h := &grantedHold{request: r, last: last, until: until, kept: kept, missed: make([]int, members), loss: loss}
 	if old := hs.m[r.Owner]; old != nil {
 		h.until, h.kept = later(until, old.until), later(kept, old.kept)
 	}
 	hs.m[r.Owner] = h
 }
 
-// tidy looks at two entries for each one that is added, which is enough to keep those in
-// the minority that ended without a release.
-func (hs *holds) tidy() {
-	looks, now := 2, time.Now()
+// removeExpired visits two holds for each one added, which keeps those that ended without a
+// release in the minority.
+func (hs *grantedHolds) removeExpired() {
+	visits, now := 2, time.Now()
 	for owner, h := range hs.m {
 		if now.After(h.until) && now.After(h.kept) {
 			delete(hs.m, owner)
 		}
-		if looks--; looks == 0 {
+		if visits--; visits == 0 {
 			return
 		}
 	}
 }
 
-// ask notes that an Acquire for owner is under way, and reports whether owner may hold.
-func (hs *holds) ask(owner string) (known bool, mode driver.Mode) {
+// acquiring notes that an Acquire for owner is running, and reports whether owner may hold.
+func (hs *grantedHolds) acquiring(owner string) (known bool, mode driver.Mode) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h := hs.m[owner]
 	if h == nil || time.Now().After(h.until) {
 		return false, 0
 	}
-	h.asking = true
+	h.pending = true
 	return true, h.request.Mode
 }
 
-// undecided says that an Acquire for owner is over and did not come to a decision;
-// unchanged if it is known to have changed nothing.
-func (hs *holds) undecided(owner string, unchanged bool) {
+// undecided notes that an Acquire for owner ended without a decision. unchanged says that it
+// is known to have changed nothing.
+func (hs *grantedHolds) undecided(owner string, unchanged bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	if h := hs.m[owner]; h != nil {
-		h.asking = !unchanged
+		h.pending = !unchanged
 	}
 }
 
-// renewing notes that members are asked to keep a hold until then.
-func (hs *holds) renewing(r driver.Hold, until time.Time) {
+// renewing notes that members may keep a hold until then.
+func (hs *grantedHolds) renewing(r driver.Hold, until time.Time) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	if h := hs.m[r.Owner]; h != nil {
@@ -88,7 +88,7 @@ func (hs *holds) renewing(r driver.Hold, until time.Time) {
 }
 
 // renewed moves the end of a hold that a majority has renewed.
-func (hs *holds) renewed(r driver.Hold, until time.Time) {
+func (hs *grantedHolds) renewed(r driver.Hold, until time.Time) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h := hs.m[r.Owner]
@@ -102,9 +102,9 @@ func (hs *holds) renewed(r driver.Hold, until time.Time) {
 	h.last = max(h.last, r.Floor)
 }
 
-// drop forgets an Owner who was released or has lost, and tells until when members may
-// keep votes for it, as far as that is known.
-func (hs *holds) drop(owner string) (kept time.Time) {
+// remove removes an Owner whose hold is released or lost. It returns until when members may keep
+// votes for it, as far as known.
+func (hs *grantedHolds) remove(owner string) (kept time.Time) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	if h := hs.m[owner]; h != nil {
@@ -121,9 +121,9 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// found enters what a renewal found at a member, and reports whether the hold has been
-// missing there twice in a row.
-func (hs *holds) found(owner string, member int, there bool) (missing bool) {
+// found stores whether a renewal found the hold at a member, and reports whether it was missing
+// there twice in a row.
+func (hs *grantedHolds) found(owner string, member int, there bool) (missing bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h := hs.m[owner]
@@ -138,9 +138,9 @@ func (hs *holds) found(owner string, member int, there bool) (missing bool) {
 	return h.missed[member] >= 2
 }
 
-// wanted is what to ask for where a live hold is missing; false if there is none that
-// may be won back now.
-func (hs *holds) wanted(owner string) (hold, bool) {
+// wanted returns the hold to request where it is missing. It returns false if votes must not be
+// won back now.
+func (hs *grantedHolds) wanted(owner string) (grantedHold, bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h := hs.m[owner]
@@ -148,10 +148,63 @@ func (hs *holds) wanted(owner string) (hold, bool) {
 	if h != nil {
 		left = time.Until(h.until)
 	}
-	if left <= 0 || h.asking || h.ending {
-		return hold{}, false
+	if left <= 0 || h.pending || h.ending {
+		return grantedHold{}, false
 	}
 	w := *h
 	w.request.TTL = max(w.request.TTL, left)
 	return w, true
+}
+
+// lossSignal counts the members that reported by themselves that a hold is lost. It calls
+// onLost when the remaining ones are no majority.
+type lossSignal struct {
+	mu     sync.Mutex
+	lost   []bool // by member
+	may    int    // number of members that may lose it
+	onLost func() // nil after it was called
+}
+
+func newLossSignal(members, majority int, onLost func()) *lossSignal {
+	if onLost == nil {
+		return nil
+	}
+	return &lossSignal{lost: make([]bool, members), may: members - majority, onLost: onLost}
+}
+
+// member returns the OnLost function for member i; nil if there is no onLost.
+func (s *lossSignal) member(i int) func() {
+	if s == nil {
+		return nil
+	}
+	return func() { s.memberLost(i) }
+}
+
+func (s *lossSignal) memberLost(i int) {
+	s.mu.Lock()
+	s.lost[i] = true
+	count := 0
+	for _, lost := range s.lost {
+		if lost {
+			count++
+		}
+	}
+	var onLost func()
+	if count > s.may {
+		onLost, s.onLost = s.onLost, nil
+	}
+	s.mu.Unlock()
+	if onLost != nil {
+		onLost()
+	}
+}
+
+// regained notes that member i has the hold again.
+func (s *lossSignal) regained(i int) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost[i] = false
 }

@@ -19,8 +19,8 @@ func extend(t testing.TB, b driver.Backend, r driver.Request, ttl time.Duration)
 	renewed(t, b, r)
 }
 
-// A hold that was renewed for longer is not given up by an attempt without a decision, also if
-// a renewal or an attempt for less came in between.
+// An attempt without a decision does not release a hold that was renewed for longer, also after a
+// renewal or an attempt for less.
 func TestRenewalForLessKeepsTheVotes(t *testing.T) {
 	for name, less := range map[string]func(t *testing.T, b driver.Backend, r driver.Request){
 		"renew":   func(t *testing.T, b driver.Backend, r driver.Request) { renewed(t, b, r) },
@@ -66,8 +66,8 @@ func TestVoteIsWonBackForTheLongerLife(t *testing.T) {
 	})
 }
 
-// A member that was silent during a release is told when it answers again, as long as it may
-// keep the vote: for the longest life that it was asked for, also if no majority answered.
+// A release is retried at a silent member for as long as that may keep the vote: for the longest
+// life that was requested, also if no majority answered.
 func TestRemainsOfALongerLife(t *testing.T) {
 	long := func(r driver.Request) driver.Request {
 		r.TTL = time.Hour
@@ -134,7 +134,7 @@ func TestShortenEndsTheHold(t *testing.T) {
 	})
 }
 
-// generous is a member that tells a longer life than it was asked for.
+// generous is a member that reports a longer life than requested.
 type generous struct{ *odd }
 
 func (g generous) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -143,8 +143,8 @@ func (g generous) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return grant, err
 }
 
-// Drift is added for the TTL that is asked for, so no more is believed: after an hour, a
-// member's clock may be minutes ahead.
+// The drift is for the requested TTL, so a longer one is not trusted: after an hour a member's clock
+// may be minutes ahead.
 func TestLongerGrantsAreNotBelieved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, err := quorum.New([]driver.Backend{generous{&odd{Backend: memlock.New()}}}, nil)
@@ -159,7 +159,7 @@ func TestLongerGrantsAreNotBelieved(t *testing.T) {
 	})
 }
 
-// strict is a member that refuses odd TTLs, and keeps what it was asked for.
+// strict is a member that refuses odd TTLs, and records the requested ones.
 type strict struct {
 	*odd
 	asked time.Duration
@@ -171,7 +171,7 @@ func (m *strict) Renew(ctx context.Context, holds []driver.Hold) []error {
 	return m.odd.Renew(ctx, holds)
 }
 
-// The drift of a TTL that is nearly the longest that there is makes no negative one.
+// The drift does not make a nearly maximal TTL negative.
 func TestLongestTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &strict{odd: &odd{Backend: memlock.New()}}

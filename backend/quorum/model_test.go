@@ -8,52 +8,51 @@ import (
 	"testing"
 )
 
-// The protocol as a state machine, of which every reachable state is looked at. It
-// mirrors the code as follows.
+// This is the protocol as a state machine, of which every reachable state is visited. It mirrors
+// the code as follows.
 //
-//   - An attempt is one Owner. It asks all members (acquire.go, ask); a request lands at
-//     any later moment or never, also when the attempt has long been given up, and so
-//     does the answer. A refusal has no effect, so it is one that has not landed yet:
-//     that covers the favourite of a split vote, who asks again (split.go).
-//   - When some majority of those that granted has been heard of, whichever answers came
-//     first, the fences are numbered from the greatest of theirs on (number), and members
-//     whose counter is below the last are asked to raise it (secure). That request, too,
-//     lands at any moment; the member looks at the Owner.
-//   - When a majority is raised the attempt holds (won), and believes so until its
-//     deadline, or until it releases. It is given up at any moment before.
-//   - What is done is released in any order, at any moment or never (clean), or expires.
-//     A member lets a hold expire only after its Owner's deadline: members are asked for
-//     longer (drift), and count from later on. So the end of belief, whatever it is, comes
-//     before either. Renewal postpones the deadline; here it just has not come yet.
-//   - With extends, a life is short or long. A holder sends a renewal for the short life, and
-//     then one for the long life, each of which lands at any moment or never. When a majority
-//     has done the latter it trusts the long life, and members may end short ones (extend).
-//     A request for less than is left, also an attempt that lands late, shortens nothing.
-//   - A member that crashes with its memory is one that messages do not reach for a
-//     while, which any message may do. One that crashes without is empty. A holder may
-//     win back its vote there (renew.go, winBack).
-//   - A delayed restart is one after all TTLs that had begun before it: whoever counted
-//     the member's vote has come to its deadline, or was renewed by a majority of others.
+//   - An attempt is one Owner. It asks all members (acquire.go, ask). A request lands at any later
+//     moment or never, also after the attempt was given up, and so does the answer. A refusal has
+//     no effect, so it is the same as a request that has not landed yet. That covers the favourite
+//     of a split vote, which asks again (refused).
+//   - When the attempt has heard of a majority, whichever answers came first, it chooses the
+//     fences from the greatest of theirs on (chooseFences), and asks members whose counter is
+//     below the last one to raise it (raise). That request, too, lands at any moment; the member
+//     checks the Owner.
+//   - When a majority has raised, the attempt holds (won), and relies on it until its deadline, or
+//     until it releases. It may be given up at any moment before.
+//   - The hold of a finished attempt is released in any order, at any moment or never (release), or
+//     expires. A member lets a hold expire only after its Owner's deadline: requests to members
+//     are for longer (drift), and members count from later on. Renewal postpones the deadline.
+//   - With extends, a life is short or long. A holder sends a renewal for the short life, and then
+//     one for the long life, each of which lands at any moment or never. When a majority has done
+//     the latter it relies on the long life, and members may end short ones (extend). A request
+//     for less than is left, also an attempt that lands late, shortens nothing.
+//   - A member that crashes with its memory is the same as one that messages do not reach for a
+//     while. One that crashes without it is empty. A holder may win back its vote there (renew.go,
+//     winBack).
+//   - A delayed restart comes after all TTLs that had begun before it: an attempt that counted the
+//     member's vote has come to its deadline, or was renewed by a majority of others.
 const (
 	modelMembers  = 3
 	modelAttempts = 3
 	modelMajority = modelMembers/2 + 1
 )
 
-// model is the protocol, and what is wrong with it.
+// model is the protocol, and its mutation.
 type model struct {
 	attempts     int   // at most modelAttempts
-	span         uint8 // fences that each attempt asks for
-	refence      bool  // holders ask again, once, as for a hand-off or a downgrade
+	span         uint8 // fences that each attempt requests
+	refence      bool  // holders acquire again, once, as for a hand-off or a downgrade
 	extends      bool  // holders renew for longer, and their earlier renewals land late
-	setsLife     bool  // a renewal ends what was asked for longer
-	attemptSets  bool  // an attempt does
+	setsLife     bool  // a renewal may shorten a longer life
+	attemptSets  bool  // an attempt may
 	majority     int
 	noWriteBack  bool  // one round only
-	blind        bool  // the member writes the counter back whoever holds
-	uneven       bool  // a member's counter is ahead, as an attempt that failed leaves it
+	blind        bool  // the member raises its counter without checking the Owner
+	uneven       bool  // a member's counter is ahead, as a failed attempt leaves it
 	clockJumps   bool  // members let holds expire at any moment
-	crashes      uint8 // of members, which forget all
+	crashes      uint8 // of members, which lose their memory
 	delayed      bool  // … and restart late
 	clockCounter bool  // … with a counter that goes on from a clock
 }
@@ -64,20 +63,20 @@ const (
 	voting phase = iota
 	raising
 	holding
-	ended // released, given up, or at its deadline: members may let go
+	ended // released, given up, or at its deadline: members may end its hold
 )
 
 type mail uint8
 
 const (
 	sent   mail = iota // the request is on its way
-	landed             // the member has granted; the attempt knows when it likes
+	landed             // the member has granted; the attempt learns of it at any moment
 	raise              // the request to raise is on its way
-	done               // the member has raised, or nothing that comes matters any more
+	done               // the member has raised, or later messages no longer matter
 )
 
-// world is one state. It is comparable; column is all that concerns one member, so that
-// worlds that differ in the members' order can be made the same.
+// world is one state. It is comparable. column has the state of one member, so that worlds that
+// differ only in the members' order can be made equal.
 type world struct {
 	columns  [modelMembers]column
 	attempts [modelAttempts]attempt
@@ -99,13 +98,13 @@ type column struct {
 type attempt struct {
 	phase phase
 	last  uint8
-	again bool // it had held, and asks again
+	again bool // it held before, and acquires again
 	long  bool // a majority has renewed it for the long life
 }
 
 func (a attempt) believes() bool { return a.phase == holding || a.again && a.phase != ended }
 
-// number is the column as one, so that columns have an order.
+// number returns the column as a number, so that columns have an order.
 func (c column) number() uint64 {
 	n := uint64(c.owner)<<8 | uint64(c.counter)
 	if c.down {
@@ -125,14 +124,14 @@ func (c column) number() uint64 {
 	return n
 }
 
-// step is a possible next state. broken says which promise it breaks.
+// step is a possible next state. broken names the promise that it breaks.
 type step struct {
 	world
 	what   string
 	broken string
 }
 
-// next are all steps from w.
+// next returns all steps from w.
 func (m model) next(w world) []step {
 	var steps []step
 	add := func(what string, change func(*world) (broken string)) {
@@ -156,7 +155,7 @@ func (m model) next(w world) []step {
 	return steps
 }
 
-// forget drops what makes no difference any more, so that there are fewer states.
+// forget removes what no longer makes a difference, so that there are fewer states.
 func (m model) forget(w *world) {
 	for i := range w.columns {
 		c := &w.columns[i]
@@ -177,7 +176,7 @@ func (m model) forget(w *world) {
 
 type adder func(what string, change func(*world) string)
 
-// ofAttempt are the steps that a client makes by itself.
+// ofAttempt returns the steps that a client makes by itself.
 func (m model) ofAttempt(w world, a int, add adder) {
 	at := w.attempts[a]
 	if at.phase == voting {
@@ -210,7 +209,7 @@ func (m model) ofAttempt(w world, a int, add adder) {
 	}
 }
 
-// extend are the steps of renewals: an early one for the short life, and one for the long.
+// extend returns the steps of renewals: an early one for the short life, and one for the long.
 func (m model) extend(w world, a, i int, add adder) {
 	c, at := w.columns[i], w.attempts[a]
 	if !m.extends || c.owner != uint8(a+1) {
@@ -232,7 +231,7 @@ func (m model) extend(w world, a, i int, add adder) {
 	}
 }
 
-// extended is how many members keep the lock of a for the long life.
+// extended returns the number of members that keep the lock of a for the long life.
 func (w *world) extended(a int) int {
 	n := 0
 	for _, c := range w.columns {
@@ -243,8 +242,7 @@ func (w *world) extended(a int) int {
 	return n
 }
 
-// majorities are the greatest fences of the sets of members whose grants a may have
-// heard of when they are as many as it needs.
+// majorities returns the greatest fence of each majority of grants that a may have heard of.
 func (w *world) majorities(a, need int) []uint8 {
 	var greatest []uint8
 	for set := range 1 << modelMembers {
@@ -262,7 +260,7 @@ func (w *world) majorities(a, need int) []uint8 {
 	return greatest
 }
 
-// count is how many members' mail with an attempt has come this far.
+// count returns the number of members whose mail with an attempt has come this far.
 func (w *world) count(a int, m mail) int {
 	n := 0
 	for _, c := range w.columns {
@@ -314,11 +312,11 @@ func (m model) win(n *world, a int) string {
 	return ""
 }
 
-// ofMember are the steps of one member, and of the mail between it and an attempt.
+// ofMember returns the steps of one member, and of the mail between it and an attempt.
 func (m model) ofMember(w world, a, i int, add adder) {
 	c, at := w.columns[i], w.attempts[a]
 	mine := c.owner == uint8(a+1)
-	// Attempts are alike: it is enough to look at those that begin in their order.
+	// Attempts are alike: it suffices that they begin in order.
 	if c.mails[a] == sent && (c.owner == 0 || mine) && (a == 0 || w.begun(a-1) || w.attempts[a-1].again) {
 		add(fmt.Sprintf("a member grants %d to %d", c.counter+1, a), func(n *world) string {
 			n.columns[i].grant(a, m.attemptSets)
@@ -370,7 +368,7 @@ func (c *column) raise(a int, last uint8, blind bool) {
 	c.counter = max(c.counter, last)
 }
 
-// ofCrashes are the ends and beginnings of members that keep nothing in mind.
+// ofCrashes returns the crashes and restarts of members that lose their memory.
 func (m model) ofCrashes(w world, i int, add adder) {
 	c := w.columns[i]
 	if !c.down && w.crashes < m.crashes {
@@ -391,7 +389,7 @@ func (m model) ofCrashes(w world, i int, add adder) {
 	}
 }
 
-// mayRestart reports whether nobody relies on a vote that member i has forgotten.
+// mayRestart reports whether no attempt relies on a vote that member i has forgotten.
 func (w *world) mayRestart(i int) bool {
 	for a, at := range w.attempts {
 		if at.phase == ended || w.columns[i].mails[a] == sent {
@@ -410,8 +408,8 @@ func (w *world) mayRestart(i int) bool {
 	return true
 }
 
-// check looks at every state, the nearest first, and returns how many there are and the
-// way to the first that breaks a promise.
+// check visits every state, the nearest first. It returns their number and the path to the first
+// one that breaks a promise.
 func (m model) check() (states int, trace []string) {
 	type entry struct {
 		world
@@ -441,15 +439,15 @@ func (m model) check() (states int, trace []string) {
 	return len(all), nil
 }
 
-// modelCase is a change of the protocol, and which promise that breaks, if any.
+// modelCase is a mutation of the protocol, and the promise that it breaks, if any.
 type modelCase struct {
 	name   string
 	change func(*model)
 	broken string
 }
 
-// The protocol keeps its promises in every order of events, and each of its parts is
-// needed: without it a way is found that breaks one.
+// The protocol keeps its promises in every order of events. Each of its parts is needed: without it
+// a promise is broken.
 func TestModel(t *testing.T) {
 	search(t, []modelCase{
 		{"as it is", func(m *model) {}, ""},

@@ -14,7 +14,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// odd is a member some of whose answers are others.
+// odd is a member with replaced answers.
 type odd struct {
 	*memlock.Backend
 	caps    func(*driver.Caps)
@@ -52,7 +52,7 @@ func (o *odd) Release(ctx context.Context, h driver.Hold) error {
 	return o.Backend.Release(ctx, h)
 }
 
-// odds is a quorum of members that are made odd.
+// odds is a quorum of odd members.
 func odds(t testing.TB, c *cluster, change func(*odd)) *quorum.Backend {
 	var members []driver.Backend
 	for _, s := range c.stores {
@@ -68,7 +68,7 @@ func odds(t testing.TB, c *cluster, change func(*odd)) *quorum.Backend {
 	return b
 }
 
-// A member that granted, and then refuses for good to raise its counter, keeps no vote.
+// A member that granted, and then refuses to raise its counter, keeps no vote.
 func TestRefusedRaiseLeavesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2)
@@ -95,7 +95,7 @@ func TestRefusedRaiseLeavesNothing(t *testing.T) {
 	})
 }
 
-// A member that is back, and silent again before it was told all, is tried in peace.
+// A member that is back, and silent again before all releases reached it, is retried slowly.
 func TestSweepIsPatient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 1)
@@ -125,7 +125,7 @@ func TestSweepIsPatient(t *testing.T) {
 	})
 }
 
-// A downgrade that can't be is refused, and changes nothing: lost votes are still won back.
+// A refused downgrade changes nothing: lost votes are still won back.
 func TestRefusedDowngradeChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3)

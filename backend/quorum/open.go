@@ -21,11 +21,10 @@ func init() {
 	}
 }
 
-// Open makes a quorum of a URL; the package's comment tells its form. The members'
-// packages must be imported. It succeeds when a majority of the members has been
-// opened: the others join when they can be reached. Otherwise the error names what was
-// wrong with each. A member that can never be one, with a wrong password say, is an error
-// in any case, since it would be missed only when another one fails.
+// Open makes a quorum from a URL, whose form is in the package's comment. The members' packages
+// must be imported. It succeeds when a majority of the members can be opened; the others join
+// later. Otherwise the error says what is wrong with each member. A member that can never join, for
+// a wrong password say, is always an error: else it would be missed only when another one fails.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
@@ -38,11 +37,11 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 }
 
 func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
-	urls, opts, err := readURL(u)
+	urls, opts, err := parseURL(u)
 	if err != nil {
 		return nil, err
 	}
-	names, err := nameAll(urls)
+	names, err := memberNames(urls)
 	if err != nil {
 		return nil, err
 	}
@@ -58,8 +57,8 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	return b, nil
 }
 
-// readURL takes the quorum's own parameters out of a URL, and makes the members' URLs.
-func readURL(u *url.URL) ([]*url.URL, *Options, error) {
+// parseURL returns the members' URLs and the quorum's own parameters.
+func parseURL(u *url.URL) ([]*url.URL, *Options, error) {
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: URL: malformed query", driver.ErrInvalid)
@@ -75,10 +74,10 @@ func readURL(u *url.URL) ([]*url.URL, *Options, error) {
 	if u.Scheme == "quorum" {
 		delete(query, "member")
 		for key, v := range query {
-			own[key] = v // unknown, and refused as such
+			own[key] = v // unknown, so parseOptions refuses it
 		}
 	}
-	opts, err := readOptions(own)
+	opts, err := parseOptions(own)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -86,12 +85,12 @@ func readURL(u *url.URL) ([]*url.URL, *Options, error) {
 	if u.Scheme == "quorum" {
 		urls, err = parseMembers(u, members)
 	} else {
-		urls = membersByHost(u, query)
+		urls = splitHosts(u, query)
 	}
 	return urls, opts, err
 }
 
-func readOptions(query url.Values) (*Options, error) {
+func parseOptions(query url.Values) (*Options, error) {
 	p := driver.NewParams(&url.URL{RawQuery: query.Encode()})
 	o := &Options{MemberTimeout: p.Duration("member_timeout", 0)}
 	drift := p.String("drift", "")
@@ -101,14 +100,14 @@ func readOptions(query url.Values) (*Options, error) {
 	if drift != "" {
 		d, err := strconv.ParseFloat(drift, 64)
 		if err != nil || !(d > 0 && d <= 0.5) {
-			return nil, fmt.Errorf("%w: URL: parameter drift=%s: want a part of the TTL such as 0.01, at most 0.5", driver.ErrInvalid, drift)
+			return nil, fmt.Errorf("%w: URL: parameter drift=%s: want a fraction of the TTL such as 0.01, at most 0.5", driver.ErrInvalid, drift)
 		}
 		o.Drift = d
 	}
 	return o, nil
 }
 
-// parseMembers reads the URLs in quorum:?member=…&member=….
+// parseMembers returns the URLs in quorum:?member=…&member=….
 func parseMembers(u *url.URL, members []string) ([]*url.URL, error) {
 	if len(members) == 0 || u.Host != "" || u.Opaque != "" || u.Path != "" || u.User != nil {
 		return nil, fmt.Errorf("%w: URL: want quorum:?member=URL&member=URL&member=URL, each URL %%-encoded", driver.ErrInvalid)
@@ -124,8 +123,8 @@ func parseMembers(u *url.URL, members []string) ([]*url.URL, error) {
 	return urls, nil
 }
 
-// membersByHost makes one URL of each host, alike in all else.
-func membersByHost(u *url.URL, query url.Values) []*url.URL {
+// splitHosts returns one URL for each host, with the rest of u.
+func splitHosts(u *url.URL, query url.Values) []*url.URL {
 	var urls []*url.URL
 	for _, host := range driver.Hosts(u, "6379") {
 		m := *u
@@ -136,9 +135,9 @@ func membersByHost(u *url.URL, query url.Values) []*url.URL {
 	return urls
 }
 
-// nameAll names members by where they are: what they call themselves is not known of
-// those that are down. Two databases of one server are one member.
-func nameAll(urls []*url.URL) ([]string, error) {
+// memberNames returns names made of the URLs: the Caps of members that are down are not known.
+// Two databases of one server are the same member.
+func memberNames(urls []*url.URL) ([]string, error) {
 	names, servers := make([]string, len(urls)), make([]string, len(urls))
 	for i, u := range urls {
 		names[i] = (&url.URL{Scheme: u.Scheme, Opaque: u.Opaque, Host: u.Host, Path: u.Path}).String()
@@ -146,11 +145,11 @@ func nameAll(urls []*url.URL) ([]string, error) {
 			servers[i] = names[i]
 		}
 	}
-	return names, unique(servers)
+	return names, checkUnique(servers)
 }
 
-// openAll opens the members at once. Those that fail, or take much longer than a
-// majority, are latecomers.
+// openAll opens all members at once. Lazy members replace those that fail, or take much longer
+// than a majority.
 func openAll(ctx context.Context, urls []*url.URL, names []string) ([]driver.Backend, []driver.Caps, error) {
 	backends, errs := make([]driver.Backend, len(urls)), make([]error, len(urls))
 	var wg sync.WaitGroup
@@ -166,21 +165,21 @@ func openAll(ctx context.Context, urls []*url.URL, names []string) ([]driver.Bac
 		})
 	}
 	wg.Wait()
-	caps, err := judge(backends, errs, names)
+	caps, err := checkOpened(backends, errs, names)
 	if err != nil {
 		closeAll(backends)
 		return nil, nil, err
 	}
 	for i, u := range urls {
 		if backends[i] == nil {
-			backends[i] = standIn(u.String(), caps, errs[i])
+			backends[i] = lazyMember(u.String(), caps, errs[i])
 		}
 	}
 	return backends, caps, nil
 }
 
-// judge tells what the members that were opened can do, if they are good enough.
-func judge(backends []driver.Backend, errs []error, names []string) ([]driver.Caps, error) {
+// checkOpened returns the Caps of the members that were opened, if they suffice.
+func checkOpened(backends []driver.Backend, errs []error, names []string) ([]driver.Caps, error) {
 	var caps []driver.Caps
 	var servers []string
 	wrong := false
@@ -197,12 +196,12 @@ func judge(backends []driver.Backend, errs []error, names []string) ([]driver.Ca
 	case len(caps) < majority:
 		return nil, fmt.Errorf("quorum: %d of %d members could be opened, need %d: %w", len(caps), len(names), majority, failures(names, errs))
 	case wrong:
-		return nil, fmt.Errorf("quorum: a member that can't be one: %w", failures(names, errs))
+		return nil, fmt.Errorf("quorum: a member can never join: %w", failures(names, errs))
 	}
-	return caps, unique(servers)
+	return caps, checkUnique(servers)
 }
 
-// failures says which members failed and how. What is said of several is said once.
+// failures returns the members' errors. Members with the same error share one.
 func failures(names []string, errs []error) error {
 	of := map[string][]string{}
 	for i, err := range errs {
@@ -228,17 +227,17 @@ func closeAll(backends []driver.Backend) {
 	}
 }
 
-// standIn is a member that is down. It must be able to do what the others can.
-func standIn(url string, others []driver.Caps, err error) *lazymember.Member {
+// lazyMember returns a member that is opened later. It must be able to do what the others can.
+func lazyMember(url string, others []driver.Caps, err error) *lazymember.Member {
 	want := others[0]
 	for _, c := range others {
 		want = want.Intersect(c)
 	}
-	return lazymember.New(url, want, func(c driver.Caps) error { return lacks(c, want) }, err)
+	return lazymember.New(url, want, func(c driver.Caps) error { return checkCaps(c, want) }, err)
 }
 
-// lacks says what a member can't do that the quorum has promised.
-func lacks(c, want driver.Caps) error {
+// checkCaps returns an error if a member can't do what the quorum has promised.
+func checkCaps(c, want driver.Caps) error {
 	if both := c.Intersect(want); both.Modes != want.Modes || both.Floor != want.Floor || both.Fence != want.Fence ||
 		both.Downgrade != want.Downgrade || both.MinTTL != want.MinTTL || both.MaxTTL != want.MaxTTL {
 		return fmt.Errorf("%w: it can do less than the other members: %+v, want %+v", driver.ErrUnsupported, c, want)

@@ -15,7 +15,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// ofMembers is the URL of a quorum of any members.
+// ofMembers returns the URL of a quorum of any members.
 func ofMembers(urls ...string) string {
 	return "quorum:?" + url.Values{"member": urls}.Encode()
 }
@@ -69,7 +69,7 @@ func TestOpenRefuses(t *testing.T) {
 
 var schemes atomic.Int64
 
-// late registers a scheme whose members can be opened when they are said to be there.
+// late registers a scheme whose members can be opened once the test allows it.
 func late() (scheme string, there *atomic.Bool, store *memlock.Store) {
 	scheme = fmt.Sprintf("late%d", schemes.Add(1)) // the registry outlives a repeated test
 	there, store = new(atomic.Bool), memlock.NewStore()
@@ -82,9 +82,7 @@ func late() (scheme string, there *atomic.Bool, store *memlock.Store) {
 	return scheme, there, store
 }
 
-// A member that is down at first joins when it comes; it is asked now and then, and by
-// calls that are made anyway.
-// A server that goes by two addresses has one vote all the same.
+// A member that is down at first joins later. A server with two addresses has one vote.
 func TestOpenOneServerByTwoNames(t *testing.T) {
 	scheme, there, _ := late()
 	there.Store(true)
@@ -132,7 +130,7 @@ func TestLatecomer(t *testing.T) {
 	}
 }
 
-// Without a majority the error names each that failed, and nothing stays open.
+// Without a majority the error names each failed member, and all are closed.
 func TestOpenWithoutAMajority(t *testing.T) {
 	one, there, _ := late()
 	two, _, _ := late()

@@ -15,7 +15,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// cluster is some stores, to which processes connect over wires of their own.
+// cluster has stores, to which each process connects over a wire of its own.
 type cluster struct {
 	t      testing.TB
 	stores []*memlock.Store
@@ -61,7 +61,7 @@ func (c *cluster) votes(h driver.Hold) int {
 	return n
 }
 
-// leavesNothing waits until all is quiet: then no member keeps the lock for owner.
+// leavesNothing waits until all calls are done, and checks that no member keeps the lock for owner.
 func (c *cluster) leavesNothing(t *testing.T, h driver.Hold) {
 	t.Helper()
 	synctest.Wait()
@@ -139,7 +139,7 @@ func TestCaps(t *testing.T) {
 	}
 }
 
-// A hold is lost when no majority is left, and what is left of it is released.
+// A hold without a majority is lost, and its remaining votes are released.
 func TestLostIsAFact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 5)
@@ -163,8 +163,8 @@ func TestLostIsAFact(t *testing.T) {
 	})
 }
 
-// A release of which too few know says neither that the Owner held nor that it did not: those
-// that answered ErrLost may have granted a successor together with those that are silent.
+// A release with too few answers reports neither that the Owner held nor that it did not: the
+// members that answered ErrLost may have granted a successor together with the silent ones.
 func TestReleaseOfWhichTooFewKnow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3)
@@ -187,7 +187,7 @@ func TestReleaseOfWhichTooFewKnow(t *testing.T) {
 	})
 }
 
-// A batch's answer does not wait for a member that is slow.
+// A batch does not wait for a slow member.
 func TestRenewDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3)
@@ -218,7 +218,7 @@ func TestRenewDoesNotWait(t *testing.T) {
 	})
 }
 
-// One call for an Owner at a time at each member, though nobody waits for the slow one.
+// Each member gets one call at a time for an Owner, although calls do not wait for slow members.
 func TestCallsForAnOwnerAreInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3)
@@ -242,7 +242,7 @@ func TestCallsForAnOwnerAreInOrder(t *testing.T) {
 	})
 }
 
-// OnLost of single members is passed on when no majority is left.
+// OnLost is called when the members that have not called it are no majority.
 func TestOnLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, w := newCluster(t, 3).process()
@@ -261,7 +261,7 @@ func TestOnLost(t *testing.T) {
 	})
 }
 
-// A member that can't tell who holds, or push, is done without.
+// Members that can't inspect or push are left out.
 func TestOptionalCalls(t *testing.T) {
 	var bare []driver.Backend
 	for range 3 {
@@ -284,7 +284,7 @@ func TestOptionalCalls(t *testing.T) {
 	}
 }
 
-// Several splits of a vote settle themselves: one attempt of many at a moment wins.
+// Split votes are resolved: one of many concurrent attempts wins.
 func TestSplitVote(t *testing.T) {
 	c := newCluster(t, 5)
 	for round := range 40 {

@@ -3,70 +3,80 @@ package quorum
 import (
 	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
-// unknownTTL is for how long a hold is released whose TTL nobody has told.
-const unknownTTL = 30 * time.Second
+const (
+	// defaultTTL bounds the retries of a release whose hold has an unknown TTL.
+	defaultTTL = 30 * time.Second
 
-// linger is how long to wait for the rest when a majority has answered.
-func (b *Backend) linger(began time.Time, ttl time.Duration) time.Duration {
-	return min(10*time.Millisecond+time.Since(began), b.timeout(ttl)/4)
-}
+	// A silent member gets one pending release at a time, after pauses from firstRetry, doubled
+	// each time, up to longestRetry. One that is back gets parallelReleases at once.
+	firstRetry       = 10 * time.Millisecond
+	longestRetry     = time.Second
+	parallelReleases = 16
+)
 
-// Release ends Owner's hold on all members, and returns when a majority has said that
-// it is gone: those suffice for the next to get in. The others get a moment more, since
-// with votes that are still there the next ones are more likely to split theirs. Members
-// that do not answer are told again and again in the background, until they do or the TTL
-// has passed.
+// Release ends Owner's hold at all members. It returns once a majority has released it, which
+// suffices for the next holder. The other members get a moment more, since remaining votes
+// make it more likely that the next vote is split. Members that do not answer are retried
+// in the background until they do or the TTL has passed.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if err := b.begin(ctx); err != nil {
 		return err
 	}
 	defer b.tasks.Done()
-	if err := b.canHold(h.Mode); err != nil {
+	if err := b.checkMode(h.Mode); err != nil {
 		return err
 	}
-	kept := b.holds.drop(h.Owner)
+	kept := b.holds.remove(h.Owner)
 	answers := make(chan answer, len(b.members))
 	for i, m := range b.members {
-		b.clean(ctx, m, h, kept, func(err error) { answers <- answer{i, err} })
+		b.release(ctx, m, h, kept, func(err error) { answers <- answer{i, err} })
 	}
-	t, pending := tally{of: len(b.members)}, b.everyone()
-	began, lingered := time.Now(), (<-chan time.Time)(nil)
+	t, pending := tally{of: len(b.members)}, b.allMembers()
+	start, late := time.Now(), (<-chan time.Time)(nil)
 	for b.worthWaiting(pending.has) {
-		if lingered == nil && t.released(b.majority) {
-			lingered = time.After(b.linger(began, h.TTL))
+		if late == nil && t.releaseDecided(b.majority) {
+			late = time.After(b.linger(start, h.TTL))
 		}
 		select {
 		case a := <-answers:
 			pending[a.member] = false
 			t.add(b.members[a.member], a.err)
 			continue
-		case <-lingered:
+		case <-late:
 		case <-ctx.Done():
-			if lingered == nil {
+			if late == nil {
 				return fmt.Errorf("quorum: release %s: %w", driver.Quote(h.Name), ctx.Err())
 			}
 		}
 		break
 	}
-	return b.released(h, &t)
+	return b.releaseResult(h, &t)
 }
 
-// answer is what one member said.
-type answer struct {
-	member int
-	err    error
+// linger returns how long to wait for the other members after a decision.
+func (b *Backend) linger(start time.Time, ttl time.Duration) time.Duration {
+	return min(10*time.Millisecond+time.Since(start), b.timeout(ttl)/4)
 }
 
-// released makes the answer of all. It is nil only if a majority has released, and ErrLost
-// only if those who said so leave no majority that Owner could have had. Between the two
-// nothing tells whether Owner held when the release began: a successor may have been granted
-// by those that said ErrLost and those that said nothing. Released again, the Owner is lost.
-func (b *Backend) released(h driver.Hold, t *tally) error {
+// releaseDecided reports whether more answers would not change the result.
+func (t *tally) releaseDecided(majority int) bool {
+	return t.yes >= majority || t.lost > t.of-majority || t.final > t.of-majority
+}
+
+// releaseResult returns nil if a majority has released. It returns ErrLost if so many members
+// did not have the hold that Owner can't have had a majority. Between the two the outcome is
+// unknown: Owner may have held when the release began, or a successor may have been granted
+// by the members that reported ErrLost and those that were silent. A repeated release
+// returns ErrLost.
+func (b *Backend) releaseResult(h driver.Hold, t *tally) error {
 	switch {
 	case t.lost > t.of-b.majority:
 		return fmt.Errorf("quorum: %s: %w", driver.Quote(h.Name), driver.ErrLost)
@@ -75,53 +85,94 @@ func (b *Backend) released(h driver.Hold, t *tally) error {
 	case t.final > t.of-b.majority:
 		return fmt.Errorf("quorum: release %s: %w", driver.Quote(h.Name), t.finalErr)
 	}
-	return t.unknown("release", h.Name)
+	return t.unknownErr("release", h.Name)
 }
 
-// released reports whether more answers would change nothing.
-func (t *tally) released(majority int) bool {
-	return t.yes >= majority || t.lost > t.of-majority || t.final > t.of-majority
+// releaseAll releases h at all members in the background.
+func (b *Backend) releaseAll(values context.Context, h driver.Hold, kept time.Time) {
+	for _, m := range b.members {
+		b.release(values, m, h, kept, func(error) {})
+	}
 }
 
-// clean releases h at m. If m does not answer it is released in the background until m
-// does, the TTL has passed and it is kept no longer, or the Owner is asked for anew. told, if
-// not nil, gets the first answer.
-func (b *Backend) clean(values context.Context, m *member, h driver.Hold, kept time.Time, told func(error)) {
+// release releases h at m in the background. If m does not answer, it retries until m answers,
+// m keeps the hold no longer, or the Owner is requested again. done gets the first answer.
+func (b *Backend) release(values context.Context, m *member, h driver.Hold, kept time.Time, done func(error)) {
 	ttl := h.TTL
 	if ttl <= 0 {
-		ttl = unknownTTL
+		ttl = defaultTTL
 	}
-	end := later(b.atMembers(ttl), kept)
-	b.send(m, cleans, []string{h.Owner}, func(spared bool) {
-		err := errSpared
-		if !spared {
-			err = b.releaseAt(values, m, h)
+	end := later(b.endAtMembers(ttl), kept)
+	b.send(m, forRelease, []string{h.Owner}, func(replaced bool) {
+		if replaced { // the later call releases too, or wants to keep the hold
+			done(errReplaced)
+			return
 		}
-		switch {
-		case spared: // what comes next cleans, or wants to keep it
-		case isUnknown(err):
-			b.leave(m, h, end)
-		default:
-			m.remains.forget(h.Owner)
+		err := b.callRelease(values, m, h)
+		if isUnknown(err) {
+			b.retryRelease(m, h, end)
+		} else {
+			m.releases.remove(h.Owner)
 		}
-		if told != nil {
-			told(err)
-		}
+		done(err)
 	})
 }
 
-// releaseAt makes one call to a member.
-func (b *Backend) releaseAt(values context.Context, m *member, h driver.Hold) error {
-	ctx, cancel := b.bound(values, h.TTL)
+func (b *Backend) callRelease(values context.Context, m *member, h driver.Hold) error {
+	ctx, cancel := b.callContext(values, h.TTL)
 	defer cancel()
 	err := m.Release(ctx, h)
 	m.note(err)
 	return err
 }
 
-// cleanAll releases h everywhere, in the background.
-func (b *Backend) cleanAll(values context.Context, h driver.Hold, kept time.Time) {
-	for _, m := range b.members {
-		b.clean(values, m, h, kept, nil)
+// retryRelease releases h at m in the background, until end. The caller has begun a task.
+func (b *Backend) retryRelease(m *member, h driver.Hold, end time.Time) {
+	if m.releases.add(h, end) {
+		b.tasks.Add(1)
+		go func() {
+			defer b.tasks.Done()
+			b.retryReleases(m)
+		}()
 	}
+}
+
+// retryReleases runs until m has no pending releases. When the backend closes it tries once more.
+func (b *Backend) retryReleases(m *member) {
+	n, try := 1, 0
+	for {
+		closing := n == 1 && wait.Sleep(b.open, wait.Jitter(wait.Backoff(try, firstRetry, longestRetry))) != nil
+		holds := m.releases.next(n)
+		switch {
+		case len(holds) == 0:
+			return
+		case b.tryReleases(m, holds):
+			n, try = parallelReleases, 0
+		case closing:
+			return
+		default:
+			n, try = 1, try+1
+		}
+	}
+}
+
+// tryReleases releases holds at m, and reports whether m answered at least one.
+func (b *Backend) tryReleases(m *member, holds []driver.Hold) bool {
+	var wg sync.WaitGroup
+	var answered atomic.Bool
+	for _, h := range holds {
+		wg.Add(1)
+		b.send(m, forRetry, []string{h.Owner}, func(bool) {
+			defer wg.Done()
+			if !m.releases.has(h.Owner) {
+				return // the Owner was requested again
+			}
+			if !isUnknown(b.callRelease(context.Background(), m, h)) {
+				m.releases.remove(h.Owner)
+				answered.Store(true)
+			}
+		})
+	}
+	wg.Wait()
+	return answered.Load()
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/distlock/distlock/internal/testkit"
 )
 
-// With a minority silent every call takes no longer than with all well. What the silent
-// ones missed is made up for when they are back, and Close waits for nobody for long.
+// With a silent minority calls take no longer than without. Missed releases are repeated when the
+// members are back, and Close does not wait for them for long.
 func TestSilentMinority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 5)
@@ -67,7 +67,7 @@ func TestSilentMinority(t *testing.T) {
 	})
 }
 
-// Without a majority nothing is granted, and nothing stays at those that would.
+// Without a majority nothing is granted, and members keep no votes.
 func TestSilentMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 5)
@@ -101,7 +101,7 @@ func ctxFor(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// A vote that a member gives after the attempt has failed is given back.
+// A vote that comes after the attempt has failed is released.
 func TestLateVoteIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3)
@@ -124,8 +124,8 @@ func TestLateVoteIsGivenBack(t *testing.T) {
 	})
 }
 
-// A hold outlives the restart of all members, one after the other: votes are won back,
-// and fences too, since the counters are raised.
+// A hold survives the restart of all members, one after the other: votes are won back, and the
+// counters are raised.
 func TestVotesAreWonBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3)
@@ -161,7 +161,7 @@ func TestVotesAreWonBack(t *testing.T) {
 	})
 }
 
-// renewed renews, and lets stragglers come in.
+// renewed renews, and waits for late answers.
 func renewed(t testing.TB, b driver.Backend, r driver.Request) {
 	t.Helper()
 	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
@@ -170,7 +170,7 @@ func renewed(t testing.TB, b driver.Backend, r driver.Request) {
 	synctest.Wait()
 }
 
-// What is lost as a fact, was released, or failed as a re-fence, is not won back.
+// A hold that was lost, released, or failed to raise its fence is not won back.
 func TestReleasedIsNotWonBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3)
@@ -189,7 +189,7 @@ func TestReleasedIsNotWonBack(t *testing.T) {
 	})
 }
 
-// An attempt of an Owner that holds leaves its votes alone if it fails.
+// A failed attempt of an Owner that holds does not release its votes.
 func TestFailedRefenceKeepsTheVotes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3)
@@ -211,8 +211,7 @@ func TestFailedRefenceKeepsTheVotes(t *testing.T) {
 	})
 }
 
-// What a silent member was not told is remembered, and costs no goroutine each. When it
-// is back it is told all.
+// Missed releases of a silent member take no goroutine each. When the member is back it gets all.
 func TestManyRemains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3)
@@ -237,7 +236,7 @@ func TestManyRemains(t *testing.T) {
 			t.Errorf("%d goroutines wait for a silent member", n)
 		}
 		if calls := w.calls.Load(); calls > 7000 {
-			t.Errorf("%d calls: a silent member is asked for each that remains", calls)
+			t.Errorf("%d calls: a silent member is called for each pending release", calls)
 		}
 		left := func() (n int) {
 			c.stores[1].Connect().List(t.Context(), "", func(string) bool { n++; return true })
@@ -254,9 +253,8 @@ func TestManyRemains(t *testing.T) {
 	})
 }
 
-// Calls that nobody waits for any more do not pile up before a member that does not
-// answer: neither those of a waiter who tries again and again, nor renewals that come
-// quicker than the member's timeout.
+// Calls do not pile up at a silent member: neither a waiter's repeated attempts, nor renewals that
+// come faster than the member's timeout.
 func TestCallsDoNotPileUp(t *testing.T) {
 	for name, call := range map[string]func(b *quorum.Backend, mine, r driver.Request){
 		"attempts": func(b *quorum.Backend, _, r driver.Request) { b.Acquire(context.Background(), r) },

@@ -11,8 +11,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// A vote that is split is settled also where somebody who is gone has some of it: one of
-// those who are there wins at once, whichever member's vote is missing.
+// A split vote is resolved although a dead attempt has some votes: a living one wins at once,
+// whichever member's vote is missing.
 func TestSplitVoteWithTheDead(t *testing.T) {
 	for _, split := range []string{"-ab", "a-b", "ab-", "-aabb", "aa-bb", "aabb-", "-abba", "-abcd", "ab-cd", "abcd-", "-aabc", "-abcc", "--abc", "a--bc", "abc--"} {
 		t.Run(split, func(t *testing.T) {
@@ -28,7 +28,7 @@ func TestSplitVoteWithTheDead(t *testing.T) {
 	}
 }
 
-// seize lets one who is gone hold at the members that are marked with a dash.
+// seize lets a dead attempt hold at the members that are marked with a dash.
 func (c *cluster) seize(t *testing.T, split string) {
 	for i, who := range split {
 		if who == '-' {
@@ -39,8 +39,8 @@ func (c *cluster) seize(t *testing.T, split string) {
 	}
 }
 
-// race lets those who are named try at one moment, each nearest to the members that are
-// marked with its name. It returns the attempts that were granted.
+// race starts the named attempts at the same time, each nearest to the members that are marked
+// with its name. It returns the attempts that were granted.
 func (c *cluster) race(t *testing.T, split string) (won []driver.Request) {
 	names := slices.Compact(slices.Sorted(slices.Values([]rune(split))))
 	granted := make(chan driver.Request, len(names))

@@ -8,23 +8,24 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
-// gather is how long after the first member's signal the others' are awaited: a release
-// reaches the members one after the other, and an attempt after the first would be
-// refused by the rest.
-const gather = 2 * time.Millisecond
+// signalDelay is how long to wait for the signals of a majority after the first one: a release
+// reaches the members one after the other, and an attempt after the first would be refused by
+// the rest.
+const signalDelay = 2 * time.Millisecond
 
-// Watch arms at all members that can push, and returns when a majority of the members
-// is armed, or as many as there are. It signals when a majority has, or a moment after
-// the first. One member is enough, since a release is told at each; with a member down a
-// signal can be missed, which costs a delay.
+// Watch watches at all members that can push. It returns when a majority has been armed, or all
+// members that can be. It signals when a majority has signalled, or a moment after the first
+// member. One armed member suffices, since a release reaches all; if a signal is lost with a
+// member, the waiter is delayed.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	if err := b.begin(ctx); err != nil {
 		return driver.Watch{}, err
 	}
 	defer b.tasks.Done()
-	w := &watch{b: b, ready: make(chan struct{}, 1), signal: make(chan int, len(b.members)), stop: make(chan struct{})}
+	w := &mergedWatch{b: b, ready: wait.NewSignal(), signals: make(chan int, len(b.members)), stop: make(chan struct{})}
 	armed := make(chan answer, len(b.members))
 	for i, m := range b.members {
 		b.tasks.Add(1)
@@ -33,7 +34,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 			armed <- answer{i, w.arm(ctx, m, r, i)}
 		}()
 	}
-	n, pending, t := 0, b.everyone(), tally{of: len(b.members)}
+	n, pending, t := 0, b.allMembers(), tally{of: len(b.members)}
 	for n < b.majority && b.worthWaiting(pending.has) {
 		select {
 		case a := <-armed:
@@ -59,7 +60,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	return driver.Watch{Ready: w.ready, Close: w.close}, nil
 }
 
-// unarmed says why no member is armed.
+// unarmed returns the reason why no member is armed.
 func (t *tally) unarmed(ctx context.Context, name string, majority int) error {
 	switch {
 	case ctx.Err() != nil:
@@ -69,33 +70,33 @@ func (t *tally) unarmed(ctx context.Context, name string, majority int) error {
 	case t.final > t.of-majority:
 		return fmt.Errorf("quorum: watch %s: %w", driver.Quote(name), t.finalErr)
 	}
-	return t.unknown("watch", name)
+	return t.unknownErr("watch", name)
 }
 
-// watch merges the members' watches.
-type watch struct {
-	b      *Backend
-	ready  chan struct{}
-	signal chan int // which member's watch fired
-	stop   chan struct{}
+// mergedWatch merges the members' watches.
+type mergedWatch struct {
+	b       *Backend
+	ready   wait.Signal
+	signals chan int // members whose watch signalled
+	stop    chan struct{}
 
 	mu     sync.Mutex
 	closed bool
 	inner  []driver.Watch
-	fwd    sync.WaitGroup
+	fwd    sync.WaitGroup // of forward
 }
 
-// arm arms at one member. One that waits natively might take the lock there, and then
-// several waiters could each keep some members from all others: it is left out.
-func (w *watch) arm(values context.Context, m *member, r driver.Request, i int) error {
-	waiter, ok := m.Backend.(driver.Watcher)
+// arm arms the watch of one member. It skips members that always queue: a watch might take the
+// lock there, and several waiters could each keep some members from the others.
+func (w *mergedWatch) arm(values context.Context, m *member, r driver.Request, i int) error {
+	watcher, ok := m.Backend.(driver.Watcher)
 	if !ok || m.Caps().Queueing == driver.QueueAlways {
 		return driver.ErrSkip
 	}
 	r.TTL += w.b.drift(r.TTL)
-	ctx, cancel := w.b.bound(values, r.TTL)
+	ctx, cancel := w.b.callContext(values, r.TTL)
 	defer cancel()
-	inner, err := waiter.Watch(ctx, r)
+	inner, err := watcher.Watch(ctx, r)
 	if m.note(err); err != nil {
 		return err
 	}
@@ -114,35 +115,35 @@ func (w *watch) arm(values context.Context, m *member, r driver.Request, i int) 
 var errLateArm = errors.New("armed too late")
 
 // forward passes a member's signals on.
-func (w *watch) forward(ready <-chan struct{}, member int) {
+func (w *mergedWatch) forward(ready <-chan struct{}, member int) {
 	for {
 		select {
 		case <-ready:
 		case <-w.stop:
 			return
-		case <-w.b.closing:
-			w.ring() // for the waiter to find out
+		case <-w.b.open.Done():
+			w.ready.Notify() // the waiter's next attempt returns ErrClosed
 			return
 		}
 		select {
-		case w.signal <- member:
+		case w.signals <- member:
 		case <-w.stop:
 			return
 		}
 	}
 }
 
-// merge signals when a majority of the members has, or a moment after the first.
-func (w *watch) merge(majority int) {
+// merge signals when a majority of the members has signalled, or signalDelay after the first.
+func (w *mergedWatch) merge(majority int) {
 	fired := map[int]bool{}
-	t := time.NewTimer(gather)
+	t := time.NewTimer(signalDelay)
 	defer t.Stop()
 	t.Stop()
 	for {
 		select {
-		case member := <-w.signal:
+		case member := <-w.signals:
 			if len(fired) == 0 {
-				t.Reset(gather)
+				t.Reset(signalDelay)
 			}
 			if fired[member] = true; len(fired) < majority {
 				continue
@@ -151,23 +152,16 @@ func (w *watch) merge(majority int) {
 		case <-t.C:
 		case <-w.stop:
 			return
-		case <-w.b.closing:
+		case <-w.b.open.Done():
 			return
 		}
 		clear(fired)
-		w.ring()
+		w.ready.Notify()
 	}
 }
 
-func (w *watch) ring() {
-	select {
-	case w.ready <- struct{}{}:
-	default:
-	}
-}
-
-// close ends the members' watches; one that arms later is closed when it has.
-func (w *watch) close() {
+// close ends the members' watches. One that is armed later is closed by arm.
+func (w *mergedWatch) close() {
 	w.mu.Lock()
 	w.closed = true
 	inner := w.inner

@@ -14,8 +14,8 @@ import (
 
 var errReset = errors.New("connection reset")
 
-// wire is what lies between one process and the members: each can be cut off, so that
-// calls get no answer, and answers can be lost at random.
+// wire connects one process with the members. Each can be cut off, so that calls get no answer, and
+// answers can be lost at random.
 type wire struct {
 	gates []gate
 	calls atomic.Int64
@@ -43,7 +43,7 @@ func (w *wire) slow(member int, d time.Duration) {
 	g.wait = d
 }
 
-// replace makes a member forget all.
+// replace makes a member lose its memory.
 func (w *wire) replace(member int, s *memlock.Store) {
 	g := &w.gates[member]
 	g.mu.Lock()
@@ -51,7 +51,7 @@ func (w *wire) replace(member int, s *memlock.Store) {
 	g.member.Backend = s.Connect()
 }
 
-// lose lets a member tell that an owner's hold is gone.
+// lose makes a member report that an owner's hold is lost.
 func (w *wire) lose(member int, owner string) {
 	g := &w.gates[member]
 	g.mu.Lock()
@@ -59,7 +59,7 @@ func (w *wire) lose(member int, owner string) {
 	g.onLost[owner]()
 }
 
-// enter counts the calls under way for an owner.
+// enter counts the running calls for an owner.
 func (w *wire) enter(member int, owner string) (leave func()) {
 	g := &w.gates[member]
 	g.mu.Lock()
@@ -114,7 +114,7 @@ func (w *wire) kill(members ...int) {
 	}
 }
 
-// pick is all if none is named.
+// pick returns all members if none is named.
 func (w *wire) pick(members []int) []*gate {
 	var all []*gate
 	for i := range w.gates {
@@ -137,7 +137,7 @@ type link struct {
 	member int
 }
 
-// Caps deny what a quorum has no use for.
+// Caps leave out what a quorum does not use.
 func (l *link) Caps() driver.Caps {
 	c := l.Backend.Caps()
 	c.Queueing = driver.QueueNever

@@ -1,5 +1,4 @@
-// Package lazymember stands in for a member of a combinator that could not be opened with
-// the others.
+// Package lazymember replaces a member of a combinator that could not be opened with the others.
 package lazymember
 
 import (
@@ -11,14 +10,13 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Members are tried again after tryAgain, each time for at most openTimeout.
 const (
-	tryAgain    = 250 * time.Millisecond
+	retryPause  = 250 * time.Millisecond
 	openTimeout = 5 * time.Second
 )
 
-// Member is a backend that could not be opened with the others. Calls to it try again
-// in the background, and have no answer until that succeeds. It is safe for concurrent use.
+// Member is a backend that is opened later. Each call retries the opening if retryPause has
+// passed, and fails until it succeeds. It is safe for concurrent use.
 type Member struct {
 	url  string
 	caps driver.Caps
@@ -28,10 +26,10 @@ type Member struct {
 	end  context.CancelFunc
 
 	mu      sync.Mutex
-	backend driver.Backend // nil until it has come
-	opening chan struct{}  // closed when the try under way is over; nil if none is
+	backend driver.Backend // nil until it is opened
+	opening chan struct{}  // closed when the running try ends; nil if none is running
 	err     error          // of the last try
-	next    time.Time      // no try before
+	next    time.Time      // of the next try, at the earliest
 	closed  bool
 }
 
@@ -42,16 +40,16 @@ var (
 	_ driver.Revoker   = (*Member)(nil)
 )
 
-// New stands in for the member at url, whose opening failed with err. It says that it can
-// do what caps say; when it comes, fits says whether what it can do will do.
+// New returns a Member for url, whose opening failed with err. Until it is opened it claims caps.
+// An opened backend is used if fits accepts its Caps.
 func New(url string, caps driver.Caps, fits func(driver.Caps) error, err error) *Member {
-	m := &Member{url: url, caps: caps, fits: fits, err: err, next: time.Now().Add(tryAgain)}
+	m := &Member{url: url, caps: caps, fits: fits, err: err, next: time.Now().Add(retryPause)}
 	m.life, m.end = context.WithCancel(context.Background())
 	return m
 }
 
-// get is the member, if it comes before ctx ends.
-func (m *Member) get(ctx context.Context) (driver.Backend, error) {
+// await returns the backend if it can be opened before ctx ends.
+func (m *Member) await(ctx context.Context) (driver.Backend, error) {
 	m.mu.Lock()
 	if m.backend == nil && m.opening == nil && !m.closed && !time.Now().Before(m.next) {
 		m.opening = make(chan struct{})
@@ -70,10 +68,10 @@ func (m *Member) get(ctx context.Context) (driver.Backend, error) {
 	defer m.mu.Unlock()
 	switch {
 	case m.closed:
-		return nil, fmt.Errorf("latecomer: %w", driver.ErrClosed)
+		return nil, fmt.Errorf("lazymember: %w", driver.ErrClosed)
 	case m.backend == nil:
-		// Whatever the try said, it is no fact about a lock.
-		return nil, fmt.Errorf("the member has not come yet: %v", m.err)
+		// %v: the error of the opening is no fact about a lock.
+		return nil, fmt.Errorf("the member is not open yet: %v", m.err)
 	}
 	return m.backend, nil
 }
@@ -90,7 +88,7 @@ func (m *Member) open(done chan struct{}) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.opening, m.err, m.next = nil, err, time.Now().Add(tryAgain)
+	m.opening, m.err, m.next = nil, err, time.Now().Add(retryPause)
 	switch {
 	case err != nil:
 	case m.closed:
@@ -100,21 +98,21 @@ func (m *Member) open(done chan struct{}) {
 	}
 }
 
-// Caps is what was assumed of the member.
+// Caps returns the capabilities that were assumed of the member.
 func (m *Member) Caps() driver.Caps { return m.caps }
 
-// Acquire makes one attempt, if the member has come.
+// Acquire makes one attempt. It is unsent if the member is not open.
 func (m *Member) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	b, err := m.get(ctx)
+	b, err := m.await(ctx)
 	if err != nil {
 		return driver.Grant{}, driver.Unsent(err)
 	}
 	return b.Acquire(ctx, r)
 }
 
-// Renew renews, if the member has come.
+// Renew renews holds if the member is open.
 func (m *Member) Renew(ctx context.Context, holds []driver.Hold) []error {
-	b, err := m.get(ctx)
+	b, err := m.await(ctx)
 	if err == nil {
 		return b.Renew(ctx, holds)
 	}
@@ -125,18 +123,18 @@ func (m *Member) Renew(ctx context.Context, holds []driver.Hold) []error {
 	return errs
 }
 
-// Release releases, if the member has come.
+// Release ends a hold if the member is open.
 func (m *Member) Release(ctx context.Context, h driver.Hold) error {
-	b, err := m.get(ctx)
+	b, err := m.await(ctx)
 	if err != nil {
 		return err
 	}
 	return b.Release(ctx, h)
 }
 
-// Watch is the member's, if it has come and has one.
+// Watch returns the member's watch if it is open.
 func (m *Member) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
-	b, err := m.get(ctx)
+	b, err := m.await(ctx)
 	if err != nil {
 		return driver.Watch{}, err
 	}
@@ -146,9 +144,9 @@ func (m *Member) Watch(ctx context.Context, r driver.Request) (driver.Watch, err
 	return driver.Watch{}, driver.ErrSkip
 }
 
-// Inspect is the member's, if it has come and has one.
+// Inspect describes a lock if the member is open.
 func (m *Member) Inspect(ctx context.Context, name string) (driver.Info, error) {
-	b, err := m.get(ctx)
+	b, err := m.await(ctx)
 	if err != nil {
 		return driver.Info{}, err
 	}
@@ -158,9 +156,9 @@ func (m *Member) Inspect(ctx context.Context, name string) (driver.Info, error) 
 	return driver.Info{}, driver.ErrSkip
 }
 
-// List is the member's, if it has come and has one.
+// List lists the member's locks if it is open.
 func (m *Member) List(ctx context.Context, prefix string, yield func(string) bool) error {
-	b, err := m.get(ctx)
+	b, err := m.await(ctx)
 	if err != nil {
 		return err
 	}
@@ -170,19 +168,19 @@ func (m *Member) List(ctx context.Context, prefix string, yield func(string) boo
 	return driver.ErrSkip
 }
 
-// Revoke is the member's, if it has come and has one.
+// Revoke revokes a hold if the member is open.
 func (m *Member) Revoke(ctx context.Context, h driver.Hold) error {
-	b, err := m.get(ctx)
+	b, err := m.await(ctx)
 	if err != nil {
 		return err
 	}
 	if r, ok := b.(driver.Revoker); ok {
 		return r.Revoke(ctx, h)
 	}
-	return fmt.Errorf("%w: asking a holder", driver.ErrUnsupported)
+	return fmt.Errorf("%w: revocation", driver.ErrUnsupported)
 }
 
-// Close ends a try under way, too.
+// Close closes the member, and ends a running try.
 func (m *Member) Close() error {
 	m.mu.Lock()
 	m.closed = true

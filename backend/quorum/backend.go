@@ -1,0 +1,323 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Options configure a Backend. The zero value means the defaults.
+type Options struct {
+	// Name is the name in Caps. It must be the same in every process. The default consists of
+	// the members' names in alphabetical order.
+	Name string
+
+	// MemberTimeout bounds one call to one member. The quorum decides without a member that
+	// is silent for longer. Zero means an eighth of the TTL, at least 50 ms and at most 1 s.
+	MemberTimeout time.Duration
+
+	// Drift is how much faster than the caller's clock a member's clock may run, as a fraction
+	// of the TTL: requests to members have the TTL + Drift·TTL + 2 ms. It is at most 0.5. Zero
+	// means 0.01, one percent.
+	Drift float64
+}
+
+const (
+	defaultDrift = 0.01
+	driftFloor   = 2 * time.Millisecond // for clocks that count milliseconds
+
+	shortestTimeout = 50 * time.Millisecond
+	longestTimeout  = time.Second
+)
+
+// Backend takes locks at a majority of its members. It is safe for concurrent use.
+type Backend struct {
+	members  []*member
+	majority int
+	opts     Options
+	caps     driver.Caps
+	holds    grantedHolds
+
+	open  context.Context // ends when Close begins
+	close context.CancelFunc
+	life  context.Context // of all calls to members; ends later
+	end   context.CancelFunc
+
+	mu    sync.Mutex
+	tasks sync.WaitGroup // guarded by mu while it may be 0
+	once  sync.Once
+	err   error // of closing the members
+}
+
+var (
+	_ driver.Backend   = (*Backend)(nil)
+	_ driver.Watcher   = (*Backend)(nil)
+	_ driver.Inspector = (*Backend)(nil)
+)
+
+// New makes one backend from independent members. Close closes them. If New fails, they remain
+// the caller's.
+//
+// Any number of members is allowed. None of 1 or 2 may fail, one of 3 or 4, two of 5: so an even
+// number costs a member and gains nothing. Two members with one name are ErrInvalid, since one
+// server must not have two votes.
+func New(members []driver.Backend, opts *Options) (*Backend, error) {
+	names := make([]string, len(members))
+	var caps []driver.Caps
+	for i, m := range members {
+		if m == nil {
+			return nil, fmt.Errorf("%w: quorum: member %d is nil", driver.ErrInvalid, i+1)
+		}
+		caps = append(caps, m.Caps())
+		names[i] = caps[i].Name
+	}
+	return assemble(members, names, caps, opts)
+}
+
+// assemble is like New, with the members' names, and the Caps of those that are reachable.
+func assemble(backends []driver.Backend, names []string, caps []driver.Caps, opts *Options) (*Backend, error) {
+	o, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	sorted := slices.Sorted(slices.Values(names))
+	if len(names) == 0 {
+		return nil, fmt.Errorf("%w: quorum: no members: want 3 or 5", driver.ErrInvalid)
+	}
+	if err := checkUnique(names); err != nil {
+		return nil, err
+	}
+	b := &Backend{majority: len(names)/2 + 1, opts: o}
+	for i, m := range backends {
+		b.members = append(b.members, &member{Backend: m, name: names[i]})
+	}
+	b.open, b.close = context.WithCancel(context.Background())
+	b.life, b.end = context.WithCancel(context.Background())
+	b.caps = b.merge(caps)
+	if b.caps.Name = o.Name; o.Name == "" {
+		b.caps.Name = "quorum(" + strings.Join(sorted, " ") + ")"
+	}
+	return b, nil
+}
+
+// checkUnique returns ErrInvalid if two members are the same server.
+func checkUnique(names []string) error {
+	seen := map[string]bool{}
+	for _, name := range names {
+		if seen[name] {
+			return fmt.Errorf("%w: quorum: %s is a member twice; one server must not have two votes", driver.ErrInvalid, name)
+		}
+		seen[name] = true
+	}
+	return nil
+}
+
+func (o *Options) withDefaults() (Options, error) {
+	if o == nil {
+		o = &Options{}
+	}
+	s := *o
+	if s.MemberTimeout < 0 {
+		return s, fmt.Errorf("%w: quorum: MemberTimeout %v: want a positive duration, or 0 for the default", driver.ErrInvalid, s.MemberTimeout)
+	}
+	if !(s.Drift >= 0 && s.Drift <= 0.5) {
+		return s, fmt.Errorf("%w: quorum: Drift %v: want a fraction of the TTL such as 0.01, at most 0.5", driver.ErrInvalid, s.Drift)
+	}
+	if s.Drift == 0 {
+		s.Drift = defaultDrift
+	}
+	return s, nil
+}
+
+// merge returns what a majority of these members can do.
+func (b *Backend) merge(members []driver.Caps) driver.Caps {
+	c := members[0]
+	sessions := 0
+	for _, m := range members {
+		c = c.Intersect(m)
+		if m.Session {
+			sessions++
+		}
+	}
+	c.Modes &^= driver.Modes(driver.Counted)
+	c.Fence = c.Fence && c.Floor // the second round is a Floor
+	c.Queueing, c.QueuedModes, c.SpanLife, c.Revocable = driver.QueueNever, 0, 0, 0
+	c.Session = sessions > len(b.members)-b.majority
+	if c.MaxTTL > 0 {
+		c.MaxTTL = time.Duration(float64(c.MaxTTL-driftFloor) / (1 + b.opts.Drift))
+	}
+	return c
+}
+
+// Caps returns what all members can do, without semaphores, queues and revocation.
+func (b *Backend) Caps() driver.Caps { return b.caps }
+
+// drift returns how much longer than ttl members are to hold. It is zero for a TTL so long
+// that the sum would overflow.
+func (b *Backend) drift(ttl time.Duration) time.Duration {
+	d := time.Duration(float64(ttl)*b.opts.Drift) + driftFloor
+	if ttl > math.MaxInt64-d {
+		return 0
+	}
+	return d
+}
+
+// endAtMembers returns when a hold that is requested now has ended at all members, if the
+// calls arrive in time.
+func (b *Backend) endAtMembers(ttl time.Duration) time.Time {
+	return time.Now().Add(ttl + b.drift(ttl))
+}
+
+// timeout bounds one call to one member.
+func (b *Backend) timeout(ttl time.Duration) time.Duration {
+	if b.opts.MemberTimeout > 0 {
+		return b.opts.MemberTimeout
+	}
+	if ttl <= 0 {
+		return longestTimeout
+	}
+	return min(max(ttl/8, shortestTimeout), longestTimeout)
+}
+
+// begin starts a call unless the backend is closed. tasks.Done ends it.
+func (b *Backend) begin(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open.Err() != nil {
+		return fmt.Errorf("quorum: %w", driver.ErrClosed)
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("quorum: %w", err)
+	}
+	b.tasks.Add(1)
+	return nil
+}
+
+// Close retries pending releases once, within one member's timeout, and closes the members.
+func (b *Backend) Close() error {
+	b.once.Do(func() {
+		b.mu.Lock()
+		b.close()
+		b.mu.Unlock()
+		b.await(min(b.timeout(0), longestTimeout))
+		b.end()
+		b.await(longestTimeout)
+		b.err = b.closeMembers()
+	})
+	return b.err
+}
+
+// await waits up to d for running tasks.
+func (b *Backend) await(d time.Duration) {
+	idle := make(chan struct{})
+	go func() {
+		b.tasks.Wait()
+		close(idle)
+	}()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-idle:
+	case <-t.C:
+	}
+}
+
+func (b *Backend) closeMembers() error {
+	errs := make([]error, len(b.members))
+	var wg sync.WaitGroup
+	for i, m := range b.members {
+		wg.Go(func() {
+			if err := m.Close(); err != nil {
+				errs[i] = fmt.Errorf("quorum: close %s: %w", m.name, err)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// checkMode returns ErrUnsupported for modes that a majority can't keep.
+func (b *Backend) checkMode(m driver.Mode) error {
+	switch {
+	case m == driver.Counted:
+		return fmt.Errorf("%w: quorum: semaphores: of 2 permits, 3 users could each win 2 of 3 members", driver.ErrUnsupported)
+	case !b.caps.Modes.Has(m):
+		return fmt.Errorf("%w: quorum: mode %v: not every member has it", driver.ErrUnsupported, m)
+	}
+	return nil
+}
+
+// errReplaced is the answer to a call that was not made.
+var errReplaced = errors.New("it was still busy with an earlier call when a later one came")
+
+// send calls f in the background, after the calls to m for these Owners that were sent before.
+// replaced says that a later call makes this one superfluous; a call forVote or forRetry never
+// is. The caller has begun a task.
+func (b *Backend) send(m *member, p purpose, owners []string, f func(replaced bool)) {
+	c := m.queue.add(p, owners)
+	b.tasks.Add(1)
+	go func() {
+		defer b.tasks.Done()
+		defer m.queue.remove(c)
+		c.wait()
+		f(m.queue.isReplaced(c))
+	}()
+}
+
+// callContext returns the context of one call to a member. It has the values of the caller's
+// context but does not end with it, so that the result of a call is always known.
+func (b *Backend) callContext(values context.Context, ttl time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(&valueContext{b.life, values}, b.timeout(ttl))
+}
+
+// valueContext has the end of one context and the values of another.
+type valueContext struct {
+	context.Context
+	values context.Context
+}
+
+func (c *valueContext) Value(key any) any {
+	if v := c.Context.Value(key); v != nil {
+		return v
+	}
+	return c.values.Value(key)
+}
+
+// worthWaiting reports whether to wait for the pending members: if one of them answered its last
+// call, or if the members that did are no majority.
+func (b *Backend) worthWaiting(pending func(member int) bool) bool {
+	waiting, answering := false, 0
+	for i, m := range b.members {
+		silent := m.silent.Load()
+		if !silent {
+			answering++
+		}
+		if pending(i) {
+			if !silent {
+				return true
+			}
+			waiting = true
+		}
+	}
+	return waiting && answering < b.majority
+}
+
+// memberSet is a set of members, by index.
+type memberSet []bool
+
+func (s memberSet) has(member int) bool { return s[member] }
+
+func (b *Backend) allMembers() memberSet {
+	s := make(memberSet, len(b.members))
+	for i := range s {
+		s[i] = true
+	}
+	return s
+}
