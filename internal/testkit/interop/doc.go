@@ -1,7 +1,6 @@
-// Package interop is what tests need that let distlock and another library share locks:
-// a JVM with the other library that is driven in lines, a ledger that notices who should
-// not be there together, crowds that take turns before it, waiters, and Go processes that are
-// going to be killed.
+// Package interop helps to test that distlock shares locks with a Java library: a JVM with that library,
+// commanded line by line; a ledger that detects overlapping holds; parties that take turns under it;
+// waiters; and Go processes that are killed.
 //
-// The Java half is in src: the Maven projects of interop/… are compiled with it.
+// The Java half is in src. The Maven projects of interop/… are compiled with it.
 package interop

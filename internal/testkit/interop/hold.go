@@ -1,18 +1,22 @@
 package interop
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// Eventually returns when ok is true.
+// Eventually waits until ok returns true.
 func Eventually(t *testing.T, otherwise func() string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(Patience); !ok(); time.Sleep(time.Millisecond) {
@@ -22,7 +26,7 @@ func Eventually(t *testing.T, otherwise func() string, ok func() bool) {
 	}
 }
 
-// Await is what comes from a channel, which it does soon.
+// Await receives from a channel.
 func Await[T any](t *testing.T, c <-chan T, what string) (v T) {
 	t.Helper()
 	select {
@@ -35,12 +39,12 @@ func Await[T any](t *testing.T, c <-chan T, what string) (v T) {
 
 var names atomic.Int64
 
-// NewName is a name of the test's own.
+// NewName returns a name that no other test uses.
 func NewName(t *testing.T) string {
 	return fmt.Sprintf("%s-%d", strings.ReplaceAll(t.Name(), "/", "-"), names.Add(1))
 }
 
-// Client is a client of the backend at a URL, with connections of its own.
+// Client opens a client of the backend at a URL, with connections of its own.
 func Client(t *testing.T, url string, opts *distlock.Options) *distlock.Client {
 	t.Helper()
 	c, err := distlock.Open(t.Context(), url, opts)
@@ -56,14 +60,14 @@ type Locker struct {
 	Lock, Try func(context.Context) (Hold, error)
 }
 
-// Hold is what remains of a Lease or a MultiLease.
+// Hold is what Lease and MultiLease have in common.
 type Hold interface {
 	Unlock(context.Context) error
 	Err() error
 	Context() context.Context
 }
 
-// Fence is the fence of a hold that has one, otherwise 0.
+// Fence returns the fence of a hold; 0 if it has none.
 func Fence(h Hold) uint64 {
 	if l, ok := h.(interface{ Fence() uint64 }); ok {
 		return l.Fence()
@@ -71,7 +75,7 @@ func Fence(h Hold) uint64 {
 	return 0
 }
 
-// heldBy makes a hold of what a lock returned.
+// heldBy makes a Hold of a lock's results.
 func heldBy[L Hold](l L, err error) (Hold, error) {
 	if err != nil {
 		return nil, err
@@ -86,31 +90,31 @@ func lockerOf[L Hold](lock, try func(context.Context) (L, error)) Locker {
 	}
 }
 
-// Mutex is a mutex.
+// Mutex returns a mutex.
 func Mutex(c *distlock.Client, name string) Locker {
 	m := c.Mutex(name)
 	return lockerOf(m.Lock, m.TryLock)
 }
 
-// Queue is a fair mutex.
+// Queue returns a fair mutex.
 func Queue(c *distlock.Client, name string) Locker {
 	m := c.Mutex(name, distlock.Fair())
 	return lockerOf(m.Lock, m.TryLock)
 }
 
-// Writer is the write lock of a read/write lock.
+// Writer returns the write lock of a read/write lock.
 func Writer(c *distlock.Client, name string) Locker {
 	m := c.RWMutex(name)
 	return lockerOf(m.Lock, m.TryLock)
 }
 
-// Reader is the read lock of a read/write lock.
+// Reader returns the read lock of a read/write lock.
 func Reader(c *distlock.Client, name string) Locker {
 	m := c.RWMutex(name)
 	return lockerOf(m.RLock, m.TryRLock)
 }
 
-// Permit is a semaphore with a number of permits.
+// Permit returns a semaphore with a number of permits.
 func Permit(limit int) func(c *distlock.Client, name string) Locker {
 	return func(c *distlock.Client, name string) Locker {
 		s := c.Semaphore(name, limit)
@@ -118,7 +122,7 @@ func Permit(limit int) func(c *distlock.Client, name string) Locker {
 	}
 }
 
-// Several is a multi-lock of the mutexes in a name with commas.
+// Several returns a multi-lock of the mutexes in a name with commas.
 func Several(c *distlock.Client, name string) Locker {
 	var all []distlock.Locker
 	for part := range strings.SplitSeq(name, ",") {
@@ -142,7 +146,7 @@ func Give(t *testing.T, h Hold) {
 	}
 }
 
-// IsHeld expects that the lock can't be had now.
+// IsHeld expects that the lock is held.
 func IsHeld(t *testing.T, l Locker) {
 	t.Helper()
 	if h, err := l.Try(t.Context()); !errors.Is(err, distlock.ErrHeld) {
@@ -150,7 +154,7 @@ func IsHeld(t *testing.T, l Locker) {
 	}
 }
 
-// Grant is what a waiter got, and when.
+// Grant is the result of a wait.
 type Grant struct {
 	Hold
 	At  time.Time
@@ -160,14 +164,14 @@ type Grant struct {
 // Waiter waits for a lock on the Go side.
 type Waiter chan Grant
 
-// Wait lets somebody wait for a lock.
+// Wait starts a goroutine that waits for a lock.
 func Wait(t *testing.T, l Locker) Waiter {
 	w := make(Waiter, 1)
 	go func() { w <- lock(t, l) }()
 	return w
 }
 
-// Pass lets somebody wait for a lock and release it at once.
+// Pass starts a goroutine that waits for a lock and releases it at once.
 func Pass(t *testing.T, l Locker) Waiter {
 	w := make(Waiter, 1)
 	go func() {
@@ -197,7 +201,7 @@ func (w Waiter) Granted(t *testing.T) Grant {
 	return g
 }
 
-// LearnsLoss expects that a lease ends within its life, as one that was lost.
+// LearnsLoss expects that a hold ends within its TTL, as lost.
 func LearnsLoss(t *testing.T, h Hold, life time.Duration) {
 	t.Helper()
 	start := time.Now()
@@ -212,4 +216,49 @@ func LearnsLoss(t *testing.T, h Hold, life time.Duration) {
 	if err := h.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
 		t.Errorf("unlock: %v", err)
 	}
+}
+
+// A child is a Go process that is killed: the test's program, in a role.
+const (
+	childEnv = "DISTLOCK_INTEROP_CHILD" // its URL
+	roleEnv  = "DISTLOCK_INTEROP_ROLE"
+	nameEnv  = "DISTLOCK_INTEROP_NAME"
+)
+
+// StartChild starts a Go process in a role. It returns once RunChild's act has returned there.
+func StartChild(t *testing.T, url, role, name string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+url, roleEnv+"="+role, nameEnv+"="+name)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testserver.Spawn(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != role+"\n" {
+		t.Fatalf("the child says %q, %v", line, err)
+	}
+	return cmd
+}
+
+// RunChild runs act and never returns in a child. In other processes it returns at once. It is for
+// TestMain.
+func RunChild(act func(url, role, name string) error) {
+	url, role := os.Getenv(childEnv), os.Getenv(roleEnv)
+	if url == "" {
+		return
+	}
+	if err := act(url, role, os.Getenv(nameEnv)); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println(role)
+	select {}
 }

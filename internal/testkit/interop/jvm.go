@@ -17,16 +17,16 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// Patience is how long a call may take that is not meant to wait.
+// Patience bounds a call that isn't meant to wait.
 const Patience = 3 * time.Minute
 
-// JVM is a process of a class that is a Peer (Peer.java).
+// JVM is a process that runs a Peer class (Peer.java).
 type JVM struct {
 	cmd *exec.Cmd
 	in  io.Writer
 
 	connecting sync.Mutex
-	connected  map[string]string // names of clients by what they are connected to
+	connected  map[string]string // client names by key
 
 	mu    sync.Mutex
 	last  int
@@ -36,13 +36,13 @@ type JVM struct {
 // JVMs are processes of one class, which the tests of a package share: a JVM starts slowly.
 type JVMs struct {
 	Class string                       // of the Maven project in the package's folder
-	Jars  func(tb testing.TB) []string // what it runs with in place of what the project names; nil: that
+	Jars  func(tb testing.TB) []string // instead of those of the project; nil: the project's
 
 	mu  sync.Mutex
 	all []*JVM
 }
 
-// Shared is one of the processes that all tests use, counted from 0.
+// Shared returns one of the shared processes, counted from 0.
 func (js *JVMs) Shared(t *testing.T, i int) *JVM {
 	t.Helper()
 	js.mu.Lock()
@@ -53,7 +53,7 @@ func (js *JVMs) Shared(t *testing.T, i int) *JVM {
 	return js.all[i]
 }
 
-// Start starts a process of the test's own.
+// Start starts a process for one test.
 func (js *JVMs) Start(t *testing.T) *JVM {
 	t.Helper()
 	project := testserver.JavaProject{Dir: ".", Sources: []string{"../../internal/testkit/interop"}}
@@ -78,8 +78,7 @@ func (js *JVMs) Start(t *testing.T) *JVM {
 	return j
 }
 
-// Disconnect closes, in all shared processes, the clients with the keys that are stale, by
-// the call "close name".
+// Disconnect closes the clients with stale keys in all shared processes, by the call "close name".
 func (js *JVMs) Disconnect(t *testing.T, stale func(key string) bool) {
 	t.Helper()
 	js.mu.Lock()
@@ -89,7 +88,7 @@ func (js *JVMs) Disconnect(t *testing.T, stale func(key string) bool) {
 	}
 }
 
-// read passes answers on until the process ends.
+// read dispatches replies until the process ends.
 func (j *JVM) read(out io.Reader) {
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
@@ -104,7 +103,7 @@ func (j *JVM) read(out io.Reader) {
 	}
 }
 
-// Kill ends the process as a crash would.
+// Kill kills the process.
 func (j *JVM) Kill() {
 	j.cmd.Process.Kill()
 	j.cmd.Wait()
@@ -112,8 +111,8 @@ func (j *JVM) Kill() {
 
 var clients atomic.Int64
 
-// Client is the name of the process's client for a key, which says what it is connected
-// to. If there is none yet, it is made by the call "connect name words…".
+// Client returns the name of the process's client for a key, which stands for what it is connected to.
+// The call "connect name words…" creates it first.
 func (j *JVM) Client(t *testing.T, key string, words ...string) string {
 	t.Helper()
 	j.connecting.Lock()
@@ -138,16 +137,16 @@ func (j *JVM) disconnect(t *testing.T, stale func(key string) bool) {
 	}
 }
 
-// Thread is a Java thread, which owns the locks that it takes.
+// Thread is a Java thread. It owns the locks that it takes.
 type Thread struct {
 	j    *JVM
 	name string
 }
 
-// Thread is the thread of that name, which begins with its first call.
+// Thread returns the thread of that name, which starts with its first call.
 func (j *JVM) Thread(name string) *Thread { return &Thread{j, name} }
 
-// Parks returns when the thread has nothing left to do but wait for news of a lock.
+// Parks waits until the thread is parked, which it only is while it waits for a lock.
 func (th *Thread) Parks(t *testing.T) {
 	t.Helper()
 	Eventually(t, func() string { return th.name + " does not wait" }, func() bool {
@@ -155,13 +154,13 @@ func (th *Thread) Parks(t *testing.T) {
 	})
 }
 
-// Call is what a thread was asked to do.
+// Call is a call in a thread.
 type Call struct {
 	words []string
 	reply chan string
 }
 
-// Call asks the thread to do something when it has done what it was asked before.
+// Call starts a call once the thread's earlier calls have ended.
 func (th *Thread) Call(words ...string) *Call {
 	c := &Call{words: words, reply: make(chan string, 1)}
 	j := th.j
@@ -174,7 +173,7 @@ func (th *Thread) Call(words ...string) *Call {
 	return c
 }
 
-// result is the answer, or Java's exception.
+// result returns the reply, or Java's exception.
 func (c *Call) result(t *testing.T) ([]string, error) {
 	t.Helper()
 	select {
@@ -189,7 +188,7 @@ func (c *Call) result(t *testing.T) ([]string, error) {
 	}
 }
 
-// Wait is the answer, which is no exception.
+// Wait returns the reply. An exception fails the test.
 func (c *Call) Wait(t *testing.T) []string {
 	t.Helper()
 	reply, err := c.result(t)
@@ -199,7 +198,7 @@ func (c *Call) Wait(t *testing.T) []string {
 	return reply
 }
 
-// Says expects an answer of one word.
+// Says expects a reply of one word.
 func (c *Call) Says(t *testing.T, want string) {
 	t.Helper()
 	if got := c.Wait(t)[0]; got != want {
@@ -215,7 +214,7 @@ func (c *Call) Refused(t *testing.T, exception string) {
 	}
 }
 
-// At is the instant in the first word of an answer.
+// At returns the time in the first word of a reply.
 func At(t *testing.T, reply []string) time.Time {
 	t.Helper()
 	ns, err := strconv.ParseInt(reply[0], 10, 64)
@@ -225,5 +224,5 @@ func At(t *testing.T, reply []string) time.Time {
 	return time.Unix(0, ns)
 }
 
-// Millis is a duration as Java's calls take it.
+// Millis formats a duration for Java.
 func Millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

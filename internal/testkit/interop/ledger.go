@@ -12,23 +12,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Ledger notices visitors who should not be there together: they say that they come and
-// go, look at who else is there, and add one to a number by a read and a write with a
-// moment between. Ledger.java does the same with the same keys of the shared Redis.
+// Ledger detects overlapping holds. A visitor counts itself in and out, checks for others, and increments
+// a number by a read and a write. Ledger.java does the same with the same keys of the shared Redis.
 type Ledger struct {
 	c     *redis.Client
 	name  string
 	limit int
 }
 
-// NewLedger is a ledger in which up to limit may be inside who are counted.
+// NewLedger makes a ledger that admits up to limit counted visitors at once.
 func NewLedger(t *testing.T, limit int) *Ledger {
 	c := redis.NewClient(&redis.Options{Addr: testserver.SharedRedis(t).Addr()})
 	t.Cleanup(func() { c.Close() })
 	return &Ledger{c, "ledger:" + NewName(t), limit}
 }
 
-// words name the ledger to Java.
+// words names the ledger to Java.
 func (l *Ledger) words() []string {
 	host, port, _ := net.SplitHostPort(l.c.Options().Addr)
 	return []string{host, port, l.name, strconv.Itoa(l.limit)}
@@ -47,7 +46,7 @@ func (l *Ledger) expect(ctx context.Context, kept bool, format string, args ...a
 	}
 }
 
-// alone is the visit of one who shares with nobody.
+// alone is an exclusive visit.
 func (l *Ledger) alone(ctx context.Context, token uint64) {
 	l.expect(ctx, l.c.Incr(ctx, l.key("inside")).Val() == 1, "another was inside")
 	l.expect(ctx, l.number(ctx, "readers") == 0, "a reader was inside")
@@ -64,7 +63,7 @@ func (l *Ledger) alone(ctx context.Context, token uint64) {
 	l.c.Decr(ctx, l.key("inside"))
 }
 
-// reading is the visit of one who shares with others who read.
+// reading is a visit that readers share.
 func (l *Ledger) reading(ctx context.Context) {
 	if l.c.Incr(ctx, l.key("readers")).Val() > 1 {
 		l.c.Incr(ctx, l.key("together"))
@@ -75,14 +74,14 @@ func (l *Ledger) reading(ctx context.Context) {
 	l.c.Decr(ctx, l.key("readers"))
 }
 
-// counted is the visit of one of a limited number.
+// counted is a visit of a limited number of visitors.
 func (l *Ledger) counted(ctx context.Context) {
 	n := l.c.Incr(ctx, l.key("inside")).Val()
 	l.expect(ctx, n <= int64(l.limit), "%d were inside", n)
 	if n > 1 {
 		l.c.Incr(ctx, l.key("together"))
 	}
-	time.Sleep(5 * time.Millisecond) // that some meet who may
+	time.Sleep(5 * time.Millisecond) // so that visits overlap
 	l.c.Incr(ctx, l.key("count"))
 	l.c.Decr(ctx, l.key("inside"))
 }
@@ -98,12 +97,12 @@ func (l *Ledger) visit(ctx context.Context, sharing string, token uint64) {
 	}
 }
 
-// Book is what the ledger says in the end.
+// Book is the record of a ledger.
 type Book struct {
-	Count      uint64   // visits that were counted
-	Turnovers  uint64   // visits alone by another side than the last
-	Together   uint64   // visits that met another
-	Complaints []string // what should not have been
+	Count      uint64   // all visits that increment
+	Turnovers  uint64   // exclusive visits by another side than the last
+	Together   uint64   // visits that overlapped another
+	Complaints []string // violations
 }
 
 func (l *Ledger) close(t *testing.T) Book {

@@ -13,14 +13,14 @@ import (
 	"github.com/distlock/distlock"
 )
 
-// How visits are shared.
+// The ways of sharing a lock.
 const (
 	Alone   = "alone"
 	Reading = "reading"
 	Counted = "counted"
 )
 
-// Kind is a kind of lock, as both sides know it.
+// Kind is a kind of lock that both sides know.
 type Kind struct {
 	Java    string // Java's word for it
 	Sharing string // Alone, Reading or Counted
@@ -35,16 +35,14 @@ type Pair struct {
 	Client *distlock.Client
 }
 
-// Party is who takes turns: some threads in each JVM, and as many goroutines with each Go
-// client.
+// Party is a number of threads in each JVM, and as many goroutines with each Go client.
 type Party struct {
 	Kind    Kind
 	Threads int
 	Turns   int // of each
 }
 
-// Play lets everybody take their turns, and returns how many there were and what the
-// ledger says of them.
+// Play runs all parties, and returns the number of turns and the ledger's record.
 func Play(t *testing.T, pairs []Pair, name string, l *Ledger, parties ...Party) (turns int, b Book) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
@@ -96,13 +94,13 @@ func raise(longest *atomic.Int64, d time.Duration) {
 	}
 }
 
-// Round is a duration as the log shows it.
+// Round rounds a duration for the log.
 func Round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// Since is the rounded time since an instant.
+// Since returns the rounded time since start.
 func Since(start time.Time) time.Duration { return Round(time.Since(start)) }
 
-// Exclude lets a party take turns, and expects that nobody meets anybody.
+// Exclude runs a party, and expects that no holds overlap.
 func Exclude(t *testing.T, pairs []Pair, name string, p Party) {
 	t.Helper()
 	turns, b := Play(t, pairs, name, NewLedger(t, 1), p)
@@ -112,7 +110,7 @@ func Exclude(t *testing.T, pairs []Pair, name string, p Party) {
 	}
 }
 
-// ExcludeWriters expects that nobody meets a writer, and that readers meet readers.
+// ExcludeWriters expects that no hold overlaps a writer's, and that readers overlap.
 func ExcludeWriters(t *testing.T, pairs []Pair, name string, writers, readers Party) {
 	t.Helper()
 	_, b := Play(t, pairs, name, NewLedger(t, 1), writers, readers)
@@ -120,7 +118,7 @@ func ExcludeWriters(t *testing.T, pairs []Pair, name string, writers, readers Pa
 	b.metEachOther(t)
 }
 
-// Admit expects that no more are inside than a semaphore's permits, and that some meet.
+// Admit expects that no more than a semaphore's permits overlap, and that some do.
 func Admit(t *testing.T, pairs []Pair, name string, p Party) {
 	t.Helper()
 	turns, b := Play(t, pairs, name, NewLedger(t, p.Kind.Limit), p)
@@ -128,7 +126,7 @@ func Admit(t *testing.T, pairs []Pair, name string, p Party) {
 	b.metEachOther(t)
 }
 
-// isClean expects no complaints and so many visits.
+// isClean expects no complaints, and this number of visits.
 func (b Book) isClean(t *testing.T, visits int) {
 	t.Helper()
 	for i, c := range b.Complaints {
@@ -147,5 +145,22 @@ func (b Book) metEachOther(t *testing.T) {
 	t.Helper()
 	if b.Together == 0 {
 		t.Error("no two were inside together")
+	}
+}
+
+// Prompt bounds the time in which a waiter is woken. Locks end much later by themselves.
+const Prompt = 10 * time.Second
+
+// poll is below the interval at which a Go client polls.
+const poll = 400 * time.Millisecond
+
+// Judge expects that all waiters were woken promptly, and most of them before they would have polled.
+func Judge(t *testing.T, what string, took []time.Duration) {
+	t.Helper()
+	slices.Sort(took)
+	p50, p99, longest := took[len(took)/2], took[len(took)*99/100], took[len(took)-1]
+	t.Logf("%s after: p50 %v, p99 %v (%d times)", what, Round(p50), Round(p99), len(took))
+	if longest > Prompt || p50 > poll {
+		t.Errorf("%s after %v, and half of them after %v; want less than %v and %v", what, longest, p50, Prompt, poll)
 	}
 }
