@@ -400,7 +400,7 @@ func TestInspectListBreak(t *testing.T) {
 		}
 		mustUnlock(t, successor)
 		if err := c.ForceUnlock(t.Context(), distlock.Info{Name: "jobs/a"}); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("ForceUnlock of nobody: %v", err)
+			t.Errorf("ForceUnlock without holders: %v", err)
 		}
 	})
 }
@@ -419,7 +419,7 @@ func TestObserver(t *testing.T) {
 		r := newRig()
 		c := client(t, r, &distlock.Options{HandoffWindow: time.Hour, Observer: &distlock.Observer{
 			Waiting: note("waiting"), GaveUp: note("gave up"), Granted: note("granted"), HandedOn: note("handed on"),
-			Renewed: note("renewed"), Doubtful: note("doubtful"), Lost: note("lost"), Released: note("released"),
+			Renewed: note("renewed"), Unanswered: note("unanswered"), Lost: note("lost"), Released: note("released"),
 		}})
 		m := c.Mutex("x")
 		first := mustLock(t, m)
@@ -444,7 +444,7 @@ func TestObserver(t *testing.T) {
 			"gave up x waited 0s held 0s true",
 			"released x waited 0s held 15s false",
 			"handed on x waited 15s held 0s false",
-			"doubtful x waited 0s held 0s true",
+			"unanswered x waited 0s held 0s true",
 		}
 		if len(log) > 6 && log[5] == want[6] {
 			log[5], log[6] = log[6], log[5] // told by two goroutines
@@ -460,7 +460,7 @@ func TestObserver(t *testing.T) {
 	})
 }
 
-// Who breaks a lock that somebody in the same program holds ends that one's context at once.
+// ForceUnlock ends the context of a holder in the same client at once.
 func TestBreakOfOnesOwnHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, newRig(), nil)

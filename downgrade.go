@@ -29,10 +29,10 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 	defer cancel()
 	start, grant, err := h.requestDowngrade(ctx)
 	if err == nil && h.becomeReader(l, grant) {
-		claim.Settle(start, h.s.trusted(grant))
+		claim.End(start, h.s.trusted(grant))
 		return nil
 	}
-	claim.Settle(0, 0)
+	claim.End(0, 0)
 	if driver.Final(err) {
 		return err // nothing has changed
 	}

@@ -69,10 +69,10 @@ func TestNothingOutlivesAnUnansweredExtend(t *testing.T) {
 		deaf bool          // no later renewal has an answer
 		want time.Duration // when others get the lock
 	}{
-		"fixed":     {opts: []distlock.LockOption{distlock.WithoutRenewal()}, want: ttl},
-		"MaxHold":   {opts: []distlock.LockOption{distlock.MaxHold(2 * time.Hour)}, want: 2*time.Hour + time.Second},
-		"in doubt":  {deaf: true, want: ttl},
-		"continued": {opts: []distlock.LockOption{distlock.OnLost(distlock.Continue)}, deaf: true, want: ttl},
+		"fixed":      {opts: []distlock.LockOption{distlock.WithoutRenewal()}, want: ttl},
+		"MaxHold":    {opts: []distlock.LockOption{distlock.MaxHold(2 * time.Hour)}, want: 2*time.Hour + time.Second},
+		"no answers": {deaf: true, want: ttl},
+		"continued":  {opts: []distlock.LockOption{distlock.OnLost(distlock.Continue)}, deaf: true, want: ttl},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -318,7 +318,7 @@ func (h *hold) Answered(err error) {
 	case err == nil:
 		emit(h.env.observer.Renewed, event)
 	case !errors.Is(err, ErrLost):
-		emit(h.env.observer.Doubtful, event)
+		emit(h.env.observer.Unanswered, event)
 	}
 }
 
@@ -412,7 +412,7 @@ func (h *hold) extend(ctx context.Context, l *Lease, d time.Duration) error {
 		err = h.requestTTL(l, ttl)
 	}
 	if err != nil || ttl == 0 {
-		claim.Settle(0, 0)
+		claim.End(0, 0)
 		return err
 	}
 	err = claim.Renew(ttl)

@@ -18,7 +18,7 @@ func leaks(t testing.TB, opts *distlock.Options) (*distlock.Client, chan distloc
 	return client(t, memlock.New(), opts), reports
 }
 
-// collected waits for the report of a leak, and fails if it is not that of want. What became
+// collected waits for the report of a leak, and fails if it is another one than want. What became
 // unreachable with it or before has been reported by then, but for what only it referred to.
 func collected(t testing.TB, reports <-chan distlock.Event, want string) distlock.Event {
 	t.Helper()
@@ -39,7 +39,7 @@ func collected(t testing.TB, reports <-chan distlock.Event, want string) distloc
 	}
 }
 
-// nothing fails if a leak is reported before that of a lease which is dropped now.
+// nothing fails if a leak is reported before a lease is that is dropped now.
 func nothing(t testing.TB, c *distlock.Client, reports <-chan distlock.Event) {
 	t.Helper()
 	for range 3 {
@@ -90,7 +90,7 @@ func TestLeak(t *testing.T) {
 			}
 			return lease, err
 		},
-		"of which somebody knows the end only": func(ctx context.Context, c *distlock.Client) (*distlock.Lease, error) {
+		"of which only the end is known": func(ctx context.Context, c *distlock.Client) (*distlock.Lease, error) {
 			lease, err := c.Mutex("x").Lock(ctx)
 			if err == nil {
 				done := lease.Context().Done()
@@ -270,7 +270,7 @@ func TestRevokeOfALeak(t *testing.T) {
 	free(t, c, "x")
 }
 
-// The context of a leaked lease that somebody still waits for ends with the lease.
+// The context of a leaked lease that is still waited for ends with the lease.
 func TestLossOfALeak(t *testing.T) {
 	c, reports := leaks(t, &distlock.Options{MaxHold: time.Second})
 	done := func() <-chan struct{} { return mustLock(t, c.Mutex("x")).Context().Done() }()

@@ -28,14 +28,14 @@ const (
 // be nil. The functions are called inline, by many goroutines at once: they must be quick and must
 // not call the client.
 type Observer struct {
-	Waiting  func(Event) // a caller starts to wait, inside the process or at the backend
-	GaveUp   func(Event) // a caller stopped waiting: Err says why, Waited how long
-	Granted  func(Event) // the backend granted a lock: Waited, Fence
-	HandedOn func(Event) // a waiter of this process got the lock without the backend: Waited, Fence
-	Renewed  func(Event) // a hold was renewed
-	Doubtful func(Event) // a renewal had no answer (Err); it is retried until the lease's deadline
-	Lost     func(Event) // a lease was lost: Err says why, Held how long it was held
-	Released func(Event) // a lease was unlocked: Held; Err if the backend did not confirm
+	Waiting    func(Event) // a caller starts to wait, inside the process or at the backend
+	GaveUp     func(Event) // a caller stopped waiting: Err says why, Waited how long
+	Granted    func(Event) // the backend granted a lock: Waited, Fence
+	HandedOn   func(Event) // a waiter of this process got the lock without the backend: Waited, Fence
+	Renewed    func(Event) // a hold was renewed
+	Unanswered func(Event) // a renewal had no answer (Err); it is retried until the lease's deadline
+	Lost       func(Event) // a lease was lost: Err says why, Held how long it was held
+	Released   func(Event) // a lease was unlocked: Held; Err if the backend did not confirm
 
 	// Leaked is called when the garbage collector finds that a lease is held and that nothing
 	// refers to it, or to a context that descends from its own: no Unlock can follow. Stack is

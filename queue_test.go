@@ -170,8 +170,8 @@ func TestHandOffByRefence(t *testing.T) {
 	})
 }
 
-// Whoever stands in line at the backend is not passed by hand-offs, not even by one
-// who was in line in this process before.
+// A hand-off passes no place in the queue of the backend, not even for a waiter that was in the
+// queue of this process before.
 func TestNoHandOffPastAFairWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
@@ -179,7 +179,7 @@ func TestNoHandOffPastAFairWaiter(t *testing.T) {
 		m := a.Mutex("x", distlock.WithHandoff(1000, time.Hour))
 		first := mustLock(t, m)
 		second, third := waiter(t, t.Context(), m), waiter(t, t.Context(), m)
-		mustUnlock(t, first) // nobody stands in line yet: handed on
+		mustUnlock(t, first) // the queue is empty yet: handed off
 		lease := <-second
 		fair := waiter(t, t.Context(), b.Mutex("x", distlock.Fair()))
 		mustUnlock(t, lease)
@@ -250,7 +250,7 @@ func TestFairWhereAModeHasALine(t *testing.T) {
 	}
 }
 
-// Whoever gives up leaves no trace and loses nobody's place.
+// A waiter that gives up leaves nothing behind, and the others keep their places.
 func TestGivingUpInLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
@@ -320,7 +320,7 @@ func TestLossPassesTheRoleOn(t *testing.T) {
 		ctx := lost.Context()
 		got := waiter(t, t.Context(), m)
 		start := time.Now()
-		lease := <-got // nobody has called Unlock
+		lease := <-got // Unlock was not called
 		if ctx.Err() == nil {
 			t.Error("the next holder came before the lost lease's context ended")
 		}
@@ -459,7 +459,7 @@ func TestTryDuringAnAttempt(t *testing.T) {
 	})
 }
 
-// A try does not pass those who wait in this process.
+// A try does not pass the waiters of this process.
 func TestTryBehindALocalWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()

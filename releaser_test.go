@@ -220,7 +220,7 @@ func TestCloseAmidAnOutage(t *testing.T) {
 	})
 }
 
-// Releases without an answer delay those of other locks only for a moment.
+// Releases without an answer delay the releases of other locks only for a moment.
 func TestSilentReleasesBesideOthers(t *testing.T) {
 	ofEachLife(t, func(t *testing.T, store *memlock.Store, r *rig) {
 		acquire := r.acquire

@@ -28,7 +28,7 @@ func inspect(t testing.TB, c *distlock.Client, name string) distlock.Info {
 	return info
 }
 
-// ask asks whoever holds.
+// ask requests the release from all holders.
 func ask(t testing.TB, c *distlock.Client, name string) {
 	t.Helper()
 	if err := c.Revoke(t.Context(), inspect(t, c, name)); err != nil {
@@ -85,7 +85,7 @@ func TestRevokeSparesSuccessors(t *testing.T) {
 	})
 }
 
-// speechless is a backend that can ask nobody.
+// speechless is a backend without revocation.
 type speechless struct{ driver.Backend }
 
 func (b speechless) Caps() driver.Caps {
@@ -115,13 +115,13 @@ func TestRevokeErrors(t *testing.T) {
 		info distlock.Info
 		want error
 	}{
-		"a free lock":                 {c, distlock.Info{Name: "free"}, distlock.ErrLost},
-		"who has not agreed":          {c, inspect(t, c, "silent"), distlock.ErrUnsupported},
-		"a backend that can't":        {mute, inspect(t, c, "silent"), distlock.ErrUnsupported},
-		"a backend that skips it":     {skips, inspect(t, c, "silent"), distlock.ErrUnsupported},
-		"a free lock that can't":      {mute, distlock.Info{Name: "free"}, distlock.ErrUnsupported},
-		"a client that is closed":     {closed, inspect(t, c, "silent"), distlock.ErrClosed},
-		"somebody who does not exist": {c, distlock.Info{Name: "silent", Holders: []distlock.Holder{{Owner: "nobody"}}}, distlock.ErrLost},
+		"a free lock":                  {c, distlock.Info{Name: "free"}, distlock.ErrLost},
+		"who has not agreed":           {c, inspect(t, c, "silent"), distlock.ErrUnsupported},
+		"a backend that can't":         {mute, inspect(t, c, "silent"), distlock.ErrUnsupported},
+		"a backend that skips it":      {skips, inspect(t, c, "silent"), distlock.ErrUnsupported},
+		"a free lock that can't":       {mute, distlock.Info{Name: "free"}, distlock.ErrUnsupported},
+		"a client that is closed":      {closed, inspect(t, c, "silent"), distlock.ErrClosed},
+		"an Owner that does not exist": {c, distlock.Info{Name: "silent", Holders: []distlock.Holder{{Owner: "none"}}}, distlock.ErrLost},
 	} {
 		var e *distlock.Error
 		if err := test.c.Revoke(t.Context(), test.info); !errors.Is(err, test.want) || !errors.As(err, &e) || e.Op != "revoke" || e.Name == "" {
@@ -180,7 +180,7 @@ func TestRevokeBeforeLockReturns(t *testing.T) {
 		lease := mustLock(t, c.Mutex("x", option))
 		synctest.Wait()
 		if len(asked) != 1 || <-asked != lease || r.acquires.Load() < 2 {
-			t.Error("whoever was asked before Lock returned was not told")
+			t.Error("a revocation before Lock returned was not delivered")
 		}
 		mustUnlock(t, lease)
 	})
@@ -209,13 +209,13 @@ func TestRevokeBeforeMultiReturns(t *testing.T) {
 		}
 		mustUnlock(t, lease.Leases()[0])
 		if lease.Leases()[1].Context().Err() == nil {
-			t.Error("the context of the second lease outlives that of the first")
+			t.Error("the context of the second lease outlives the context of the first")
 		}
 		mustUnlock(t, lease.Leases()[1])
 	})
 }
 
-// Within a span the present lease is told. What was asked for is handed to nobody of this
+// Within a span the present lease is notified. A lock whose release was requested is not handed off in this
 // process, and others come first.
 func TestRevokeAmongHandOffs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -245,7 +245,7 @@ func TestRevokeAmongHandOffs(t *testing.T) {
 	})
 }
 
-// A lease that was handed on to somebody who has not looked yet can be asked for.
+// The release of a lease can be requested before the hand-off has reached its waiter.
 func TestRevokeRacesHandOff(t *testing.T) {
 	r := newRig()
 	c := client(t, r, &distlock.Options{HandoffWindow: time.Hour})
@@ -300,14 +300,14 @@ func TestRevocableIsNotRefenced(t *testing.T) {
 	})
 }
 
-// A lock that was asked for goes to those who wait elsewhere first.
+// A lock whose release was requested goes to waiters elsewhere first.
 func TestRevokedLockGoesElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
 		a, b := client(t, store.Connect(), &distlock.Options{HandoffWindow: time.Hour}), client(t, store.Connect(), nil)
 		option, asked := told()
 		m := a.Mutex("x", option)
-		for range 4 { // those who just released let others go first now and then anyway
+		for range 4 { // a process that has just released yields now and then anyway
 			mustLock(t, m)
 			here, there := waiter(t, t.Context(), m), waiter(t, t.Context(), b.Mutex("x"))
 			ask(t, b, "x")
@@ -378,7 +378,7 @@ func TestLockReturnsWhileTold(t *testing.T) {
 	})
 }
 
-// A lock is handed on to nobody who listens otherwise.
+// A lock is not handed off to a waiter with another Revocable.
 func TestRevokeAmongUnequals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, newRig(), &distlock.Options{HandoffWindow: time.Hour})
@@ -423,7 +423,7 @@ func TestRevokeDowngradedAndReentered(t *testing.T) {
 	})
 }
 
-// Who comes after one that was asked and has gone is not told for it.
+// A request for release is not delivered to the next holder.
 func TestRevokeIsNotInherited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()

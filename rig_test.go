@@ -34,7 +34,7 @@ type (
 	releaser = func(context.Context, driver.Hold) error
 )
 
-// newRig makes a rig where nobody can stand in line, so that grants carry spans of
+// newRig makes a rig without a queue, so that grants carry spans of
 // fences. One without caps of its own has a line on request.
 func newRig() *rig { return &rig{Backend: memlock.New(), caps: withoutLine} }
 

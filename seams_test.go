@@ -171,7 +171,7 @@ func TestNoHandOffOfAnExtendedHold(t *testing.T) {
 	})
 }
 
-// What an Unlock could not release is tried on for as long as it may last.
+// A release without an answer is retried for as long as the hold may last.
 func TestReleaseGoesOnForAnExtendedHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -313,7 +313,7 @@ func (b *tracked) Renew(ctx context.Context, hs []driver.Hold) []error {
 // The core never makes two calls at once for one Owner.
 func TestOneCallAtATimePerOwner(t *testing.T) {
 	scenes := map[string]func(*testing.T, *tracked, *distlock.Client){
-		"unlock after a loss on doubt": func(t *testing.T, b *tracked, c *distlock.Client) {
+		"unlock after a loss without proof": func(t *testing.T, b *tracked, c *distlock.Client) {
 			b.set(func(r *rig) { r.renew = blackHole })
 			l := mustLock(t, c.Mutex("x"))
 			<-l.Context().Done()
@@ -352,7 +352,7 @@ func TestOneCallAtATimePerOwner(t *testing.T) {
 }
 
 // A release without an answer may land late: its Owner asks for nothing any more.
-func TestLateReleaseHitsNobody(t *testing.T) {
+func TestLateReleaseHitsNoSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
 		r := &rig{Backend: store.Connect()}
@@ -368,7 +368,7 @@ func TestLateReleaseHitsNobody(t *testing.T) {
 			}
 			return errNetwork
 		}
-		mustUnlock(t, first) // handed on, and given back since somebody stands in line
+		mustUnlock(t, first) // handed off, and released since another process has a place in the queue
 		<-fair
 		time.Sleep(time.Second)
 		r.set(func(r *rig) { r.release = nil })

@@ -40,7 +40,7 @@ func TestWaitForOneself(t *testing.T) {
 	})
 }
 
-// What does not wait for itself is let in as before.
+// A caller that does not wait for itself is granted as before.
 func TestNoWaitForOneself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, memlock.New(), nil)

@@ -44,12 +44,12 @@ func TestEndsWhereTheSessionLivesOn(t *testing.T) {
 		deaf bool // renewals have no answer
 		want time.Duration
 	}{
-		"fixed":               {opts: []distlock.LockOption{distlock.WithoutRenewal()}, want: ttl},
-		"fixed, short":        {opts: []distlock.LockOption{distlock.WithoutRenewal(), distlock.WithTTL(10 * time.Second)}, want: 10 * time.Second},
-		"MaxHold":             {opts: []distlock.LockOption{distlock.MaxHold(time.Minute)}, want: time.Minute + time.Second},
-		"MaxHold of less":     {opts: []distlock.LockOption{distlock.MaxHold(time.Second)}, want: 2 * time.Second},
-		"doubt":               {deaf: true, want: ttl},
-		"doubt, and going on": {opts: []distlock.LockOption{distlock.OnLost(distlock.Continue)}, deaf: true, want: ttl},
+		"fixed":                    {opts: []distlock.LockOption{distlock.WithoutRenewal()}, want: ttl},
+		"fixed, short":             {opts: []distlock.LockOption{distlock.WithoutRenewal(), distlock.WithTTL(10 * time.Second)}, want: 10 * time.Second},
+		"MaxHold":                  {opts: []distlock.LockOption{distlock.MaxHold(time.Minute)}, want: time.Minute + time.Second},
+		"MaxHold of less":          {opts: []distlock.LockOption{distlock.MaxHold(time.Second)}, want: 2 * time.Second},
+		"no answers":               {deaf: true, want: ttl},
+		"no answers, and Continue": {opts: []distlock.LockOption{distlock.OnLost(distlock.Continue)}, deaf: true, want: ttl},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestCloseBesideALostLeaseInASession(t *testing.T) {
 	})
 }
 
-// What could not be released is tried on for as long as the session may live.
+// A release without an answer is retried for as long as the session may live.
 func TestReleaseGoesOnInASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newSession(memlock.NewStore())
@@ -154,7 +154,7 @@ func TestReleaseGoesOnInASession(t *testing.T) {
 	})
 }
 
-// However much could not be released, it is no storm of calls for as long as nobody answers.
+// However many releases have no answer, they are not retried all at once.
 func TestReleasesGoOnOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 500
@@ -186,7 +186,7 @@ func TestReleasesGoOnOneByOne(t *testing.T) {
 	})
 }
 
-// The backend is told which holds nobody is going to renew.
+// The backend learns which holds are not going to be renewed.
 func TestFixedIsTold(t *testing.T) {
 	r := newRig()
 	var mu sync.Mutex
@@ -254,7 +254,7 @@ func TestCloseEndsMinHoldInASession(t *testing.T) {
 	})
 }
 
-// What nobody renews is not either after a downgrade.
+// A fixed hold is not renewed after a downgrade either.
 func TestDowngradeStaysFixed(t *testing.T) {
 	r := newRig()
 	fixed := make(chan bool, 2)
@@ -274,7 +274,7 @@ func TestDowngradeStaysFixed(t *testing.T) {
 	mustUnlock(t, lease)
 }
 
-// A place in line is continued by nobody who asks for something else with it.
+// A place in the queue is not continued for another request.
 func TestRoleStaysAmongEquals(t *testing.T) {
 	fixed, revocable := distlock.WithoutRenewal(), distlock.Revocable(func(*distlock.Lease) {})
 	for what, test := range map[string]struct {

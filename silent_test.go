@@ -128,7 +128,7 @@ func TestManyHoldsAfterAnOutage(t *testing.T) {
 	})
 }
 
-// A hold that waits for its turn among those in doubt can be extended and unlocked meanwhile.
+// A hold that waits for a retry can be extended and unlocked meanwhile.
 func TestInDoubtAndExtended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		backend := &blocking{}

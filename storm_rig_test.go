@@ -18,7 +18,7 @@ type stormy struct {
 	*memlock.Backend
 	w    *world
 	caps driver.Caps
-	sets string // what sets a life, as no driver may, so that a late one shortens it: "renewals", "attempts"
+	sets string // the requests that set a life, as no driver may, so that a late one shortens it: "renewals", "attempts"
 
 	mu   sync.Mutex
 	busy map[string]bool // by Owner

@@ -65,7 +65,7 @@ func TestStormFindsShortenedLives(t *testing.T) {
 	}
 }
 
-// storm makes one world and returns what was wrong in it. What sets lives, if not empty, breaks
+// storm makes one world and returns what was wrong in it. sets, if not empty, breaks
 // the driver's contract.
 func storm(t *testing.T, kind stormKind, sets string) []string {
 	w := &world{store: memlock.NewStore()}
@@ -110,7 +110,7 @@ func (w *world) run(t *testing.T, kind stormKind, sets string) {
 	start := time.Now()
 	wg.Wait()
 	if d := time.Since(start); d > endless/2 {
-		w.errorf("it took %v: something was held by nobody", d)
+		w.errorf("it took %v: a lock was held without a holder", d)
 	}
 	// An attempt that lands after its release ends with its TTL.
 	time.Sleep(5 * time.Minute)
@@ -308,7 +308,7 @@ func (b *belief) workLonger(l *distlock.Lease) {
 	time.Sleep(rand.N(15 * time.Second))
 }
 
-// ask asks whoever holds.
+// ask requests the release from all holders.
 func (b *belief) ask(ctx context.Context) {
 	conn := b.store.Connect()
 	for _, name := range []string{"m", "n", "rw", "s"} {

@@ -100,7 +100,7 @@ func lostOnDoubt(t *testing.T, renew func(context.Context, []driver.Hold, renewe
 		t.Errorf("Err: %v, want ErrLost", err)
 	}
 	r.set(func(r *rig) { r.acquire = nil })
-	mustUnlock(t, mustLock(t, c.Mutex("x"))) // what doubt left at the backend is gone
+	mustUnlock(t, mustLock(t, c.Mutex("x"))) // nothing is left at the backend
 }
 
 // A late answer counts from when it was asked for.
@@ -245,7 +245,7 @@ func TestOneStallDoesNotSpread(t *testing.T) {
 		for i := range 5 {
 			leases = append(leases, mustLock(t, c.Mutex(fmt.Sprint(i))))
 		}
-		time.Sleep(25 * time.Second) // the dead one is in doubt, in batches of its own
+		time.Sleep(25 * time.Second) // the dead one has no answers, and is in batches of its own
 		start := time.Now()
 		for _, l := range leases {
 			if l.Err() != nil {

@@ -74,7 +74,7 @@ func (f *Fake) Hold(name string) (release func()) {
 	})
 }
 
-// Lose takes a lock away from all who hold it, as if somebody had deleted it. Their
+// Lose takes a lock away from all of its holders, as if it had been deleted. Their
 // leases are lost when Lose returns. The test fails if the lock is not held.
 func (f *Fake) Lose(name string) {
 	f.tb.Helper()
@@ -91,7 +91,7 @@ func (f *Fake) Lose(name string) {
 	}
 }
 
-// Down cuts the client off from its backend, until Up. What it holds is lost at the
+// Down cuts the client off from its backend, until Up. Its holds are lost at the
 // deadlines of the leases.
 func (f *Fake) Down() { f.backend.setDown(true) }
 

@@ -79,11 +79,11 @@ func malformed(err error) error {
 	return fmt.Errorf("%w: malformed URL (%s; characters such as / # ? @ in a password must be %%-encoded)", ErrInvalid, strings.TrimSpace(cause))
 }
 
-// Redact hides the password of a URL, for messages. What can't be parsed, or may hold
+// Redact hides the password of a URL, for messages. A text that can't be parsed, or may hold
 // a password in another place, becomes its scheme alone.
 func Redact(rawURL string) string {
 	u, err := ParseURL(rawURL)
-	// An @ further on is likely that of a password with a slash or question mark in it.
+	// An @ further on is likely to end a password with a slash or question mark in it.
 	if err != nil || strings.Contains(u.Opaque+u.Path+u.RawQuery+u.Fragment, "@") {
 		scheme, _, _ := strings.Cut(rawURL, ":")
 		return scheme + ":…"

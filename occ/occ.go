@@ -79,7 +79,7 @@ func Update[T any](
 	opts ...Option,
 ) (T, error) {
 	var none T
-	o, err := settle(opts)
+	o, err := applyDefaults(opts)
 	if err != nil {
 		return none, err
 	}
@@ -125,7 +125,7 @@ func try[T any](
 	return value, true, nil
 }
 
-func settle(opts []Option) (options, error) {
+func applyDefaults(opts []Option) (options, error) {
 	o := options{attempts: DefaultAttempts, first: DefaultFirst, most: DefaultMost}
 	for _, opt := range opts {
 		opt(&o)

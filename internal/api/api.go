@@ -32,7 +32,7 @@ func Listing(root string) (string, error) {
 	return b.String(), nil
 }
 
-// packages finds the folders with Go files, but for those that nobody imports.
+// packages finds the folders with Go files that users can import.
 func packages(root string) ([]string, error) {
 	var dirs []string
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

@@ -31,7 +31,7 @@ type timed struct {
 
 // pack is a package whose tests run.
 type pack struct {
-	output  map[string]*strings.Builder // by test; that of "" is the package's
+	output  map[string]*strings.Builder // by test; "" is the package
 	running map[string]time.Time        // by test: its last sign of life
 	told    map[string]bool             // the tests that were reported to hang
 	failed  int
@@ -66,7 +66,7 @@ func (r *report) of(name string) *pack {
 	return p
 }
 
-// note follows one test. What a test that passed has said is forgotten.
+// note follows one test. The output of a test that passed is dropped.
 func (p *pack) note(e event) {
 	switch e.Action {
 	case "run", "cont":

@@ -267,7 +267,7 @@ func TestClaim(t *testing.T) {
 			}
 			go func() {
 				<-ctx.Done()
-				claim.Settle(0, 0)
+				claim.End(0, 0)
 			}()
 			if !r.Remove(t.Context(), &h.Hold) || ctx.Err() == nil {
 				t.Error("the call was not stopped")

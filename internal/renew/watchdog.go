@@ -174,7 +174,7 @@ func (w *Watchdog) Close() []Holder {
 }
 
 // Claim keeps the Watchdog from renewing h, once a renewal in flight is done, so that its caller
-// can call the backend for h. It ends by one of the Claim's methods Renew and Settle. A Remove that
+// can call the backend for h. It ends by one of the Claim's methods Renew and End. A Remove that
 // can't wait so long calls stop, which ends ctx. Claim returns ErrLost if h is not watched any more.
 func (w *Watchdog) Claim(ctx context.Context, stop context.CancelFunc, h *Hold) (Claim, error) {
 	for ctx.Err() == nil {
@@ -228,8 +228,8 @@ func (c Claim) Renew(ttl time.Duration) error {
 	return c.w.call(c.round)[0]
 }
 
-// Settle ends the claim. A ttl says that the hold was granted again, by a request made at start.
-func (c Claim) Settle(start instant, ttl time.Duration) {
+// End ends the claim. A ttl says that the hold was granted again, by a request made at start.
+func (c Claim) End(start instant, ttl time.Duration) {
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
 	c.h.round = nil
