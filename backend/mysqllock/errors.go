@@ -6,12 +6,12 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // Numbers of the server's errors.
@@ -65,29 +65,24 @@ func undone(err error) bool {
 	return errors.Is(err, sqldriver.ErrBadConn)
 }
 
-// The retries of what was undone. A deadlock's victim that comes back at once would meet
-// the same rivals again.
+// A deadlock's victim that comes back at once would meet the same rivals again.
 const (
 	maxTries   = 12
 	firstPause = 500 * time.Microsecond
 	maxPause   = 20 * time.Millisecond
 )
 
-// insist runs one statement that commits by itself, again for as long as it was undone.
-// What is left then is an error of unknown outcome to the core, which asks again.
-func insist(ctx context.Context, run func() error) error {
-	pause := firstPause
-	for try := 1; ; try++ {
+// retryUndone runs a statement that commits by itself, again while it is undone. An error that is
+// left is an unknown outcome to the core, which tries again.
+func retryUndone(ctx context.Context, run func() error) error {
+	for try := 0; ; try++ {
 		err := run()
-		if !undone(err) || try == maxTries {
+		if !undone(err) || try == maxTries-1 {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-time.After(pause/2 + rand.N(pause)):
+		if ended := wait.Sleep(ctx, wait.Jitter(wait.Backoff(try, firstPause, maxPause))); ended != nil {
+			return fmt.Errorf("%w: %w", ended, err)
 		}
-		pause = min(2*pause, maxPause)
 	}
 }
 

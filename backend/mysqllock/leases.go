@@ -4,67 +4,68 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
+	"github.com/distlock/distlock/internal/sqlrow"
+	"github.com/distlock/distlock/internal/unsent"
 )
 
-// leases are what UniqueIndex and Version have in common: a table with one row for each
-// lock that is held, with an owner and the end of its lease.
+// leases is the part that UniqueIndex and Version share: a table in which a row names the owner of
+// a lock and the end of its lease.
+//
+// Statements are texts without parameters, so that each is one round trip in every pool. In
+// templates {name}, {owner}, {ttl} and the like stand for values, see fill.
 type leases struct {
 	*site
-	naming naming
-	table  string // quoted
+	naming  naming
+	table   string // quoted
+	index   string // that makes names unique, quoted
+	columns columnsOf
+	closed  atomic.Bool
 
-	columns columnsOf // of the table; since and meta may be missing in one that others made
-	index   string    // that makes names unique, quoted
-	bump    string    // what else a renewal sets, with a comma at its end and the floor as parameter
+	// take makes r's owner hold the lock, unless another owner holds it (HeldError). It returns the
+	// number of the grant, or 0 if the row has changed meanwhile.
+	take func(ctx context.Context, r driver.Request, meta []byte) (number int64, err error)
 
-	// revision is the column that bump raises; 0 without.
-	revision string
-
-	twice bool // there is a second table: read and others have the name twice
-
-	read, free, list *sql.Stmt
-	raise            *sql.Stmt // makes later fences greater, if a renewal does not
-	renewals         chunks
-	all              []*sql.Stmt
-
-	shut atomic.Bool
+	read   string // template of a SELECT for look
+	free   string // template of a statement that ends a hold
+	listed string // a condition of the rows that List looks at
+	bump   string // template of another assignment of a renewal
+	raise  string // template of a statement that raises later fences above {floor}, if bump does not
 }
 
 const (
-	// minTTL is about the longest that one write takes on a busy server: what is
-	// shorter would end before it is known.
+	// minTTL is about the longest that one write takes on a busy server. A shorter hold would end
+	// before its grant is known.
 	minTTL = 10 * time.Millisecond
 
-	// maxTTL keeps the sum of a clock and a TTL far from overflow.
-	maxTTL = 100 * 365 * 24 * time.Hour
-
-	// maxMeta is what a BLOB holds.
+	// maxMeta is the size of a BLOB.
 	maxMeta = 1<<16 - 1
+
+	// maxMisses is how often an attempt finds that the row has changed since it was read. Another
+	// owner held the lock each time.
+	maxMisses = 3
+
+	// maxRenewBatch is how many holds one statement renews.
+	maxRenewBatch = 64
+
+	// ownerLength is the length of a UUID.
+	ownerLength = 36
+
+	// live is the condition that a lease lasts. A lease without an end, which another program may
+	// have written, does.
+	live = "(expires > " + clockSQL + " OR expires IS NULL)"
+
+	// own is the condition that the owner's lease lasts.
+	own = "name = {name} AND owner = {owner} AND " + live
 )
-
-// live is the condition that a lease lasts. A lease without an end, which another
-// program may have written, does.
-const live = "(expires > " + clockSQL + " OR expires IS NULL)"
-
-// leaseColumns are those of every such table.
-func leaseColumns() []column {
-	return []column{
-		{name: "name", types: textTypes},
-		{name: "owner", types: textTypes, length: ownerLength},
-		{name: "expires", types: bigType},
-		{name: "since", types: bigType, optional: true},
-		{name: "meta", types: longTypes, optional: true},
-	}
-}
-
-// ownerLength is that of a UUID.
-const ownerLength = 36
 
 // newLeases checks the tables, the first of which has the leases.
 func newLeases(ctx context.Context, s *site, shapes ...shape) (*leases, error) {
@@ -79,94 +80,83 @@ func newLeases(ctx context.Context, s *site, shapes ...shape) (*leases, error) {
 	if err != nil {
 		return nil, s.misfit(shapes[0], err)
 	}
-	l := &leases{site: s, naming: n, table: quoted(s.opts.Table), columns: columns, revision: "0"}
+	l := &leases{site: s, naming: n, table: quoted(s.opts.Table), columns: columns}
 	l.index, err = s.indexOf(ctx, shapes[0])
 	return l, err
 }
 
-// has tells whether the table has a column.
-func (l *leases) has(column string) bool {
-	_, ok := l.columns[column]
-	return ok
+// leaseColumns returns the columns of every such table.
+func leaseColumns(more ...column) []column {
+	return append([]column{
+		{name: "name", types: textTypes},
+		{name: "owner", types: textTypes, length: ownerLength},
+		{name: "expires", types: bigType},
+		{name: "since", types: bigType, optional: true},
+		{name: "meta", types: longTypes, optional: true},
+	}, more...)
 }
 
-// fill names columns beside expressions for them, without those that the table lacks.
-func (l *leases) fill(pairs ...[2]string) (names, values, sets []string) {
-	for _, p := range pairs {
-		if l.has(p[0]) {
-			names, values, sets = append(names, p[0]), append(values, p[1]), append(sets, p[0]+" = "+p[1])
-		}
-	}
-	return names, values, sets
-}
-
-// args are the parameters of a statement that fill made, without those of columns that the
+// assign returns assignments of pairs of columns and values, without those of columns that the
 // table lacks.
-func (l *leases) args(pairs ...arg) []any {
-	var values []any
-	for _, p := range pairs {
-		if p.column == "" || l.has(p.column) {
-			values = append(values, p.value)
+func (l *leases) assign(pairs ...string) string {
+	var all []string
+	for pair := range slices.Chunk(pairs, 2) {
+		if _, ok := l.columns[pair[0]]; ok {
+			all = append(all, pair[0]+" = "+pair[1])
 		}
 	}
-	return values
+	return strings.Join(all, ", ")
 }
 
-// arg is a parameter, and the column that it is for.
-type arg struct {
-	column string
-	value  any
+// column returns a column of the row t, or a value for a table that lacks it.
+func (l *leases) column(name, instead string) string {
+	if _, ok := l.columns[name]; ok {
+		return "t." + name
+	}
+	return instead
 }
 
-// Caps: a mutex with fences.
+// readTemplate returns the template for look. The parameters are expressions over the row t.
+func (l *leases) readTemplate(version, number, owner, join string) string {
+	return "SELECT " + clockSQL + ", t.name IS NOT NULL, " + version + ", " + number + ", " + owner + ", " +
+		l.column("since", "0") + ", t.expires, " + l.column("meta", "''") +
+		" FROM (SELECT 1) one LEFT JOIN " + l.table + " t ON t.name = {name}" + join
+}
+
+// fill writes values into a template: pairs of placeholders and values.
+func fill(template string, h driver.Hold, pairs ...string) string {
+	pairs = append(pairs, "{name}", literal(h.Name), "{owner}", literal(h.Owner), "{ttl}", micros(h.TTL),
+		"{floor}", strconv.FormatUint(h.Floor>>claims.SpanBits, 10))
+	return strings.NewReplacer(pairs...).Replace(template)
+}
+
+// micros writes a TTL in µs, rounded up.
+func micros(ttl time.Duration) string {
+	return strconv.FormatInt(int64((ttl+time.Microsecond-1)/time.Microsecond), 10)
+}
+
+// Caps reports a mutex with fences.
 func (l *leases) Caps() driver.Caps {
 	return driver.Caps{
-		Name: l.name, Modes: driver.Modes(driver.Exclusive), Fence: true, Floor: true, MinTTL: minTTL, MaxTTL: maxTTL,
+		Name: l.name, Modes: driver.Modes(driver.Exclusive), Fence: true, Floor: true, MinTTL: minTTL,
 	}
 }
 
-// Watch: the server has nothing that would tell.
+// Watch is not supported: nothing notifies of a release.
 func (l *leases) Watch(context.Context, driver.Request) (driver.Watch, error) {
 	return driver.Watch{}, driver.ErrSkip
 }
 
-// Close ends the use of the pool, which the Backend closes if it is its own.
+// Close refuses later calls.
 func (l *leases) Close() error {
-	l.shut.Store(true)
-	var errs []error
-	for _, stmt := range l.all {
-		errs = append(errs, stmt.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// stmt prepares a statement, on each connection when it is first used there.
-func (l *leases) stmt(ctx context.Context, into **sql.Stmt, text string) error {
-	stmt, err := l.db.PrepareContext(ctx, text)
-	if err != nil {
-		return err
-	}
-	*into, l.all = stmt, append(l.all, stmt)
+	l.closed.Store(true)
 	return nil
 }
 
-// run runs a statement that commits by itself, and tells how many rows it changed.
-func (l *leases) run(ctx context.Context, stmt *sql.Stmt, args ...any) (n int64, err error) {
-	n, _, err = l.change(ctx, stmt, args)
-	return n, err
-}
-
-// numbered runs a statement that commits by itself, and tells what it made the insert id;
-// 0: it meant no row.
-func (l *leases) numbered(ctx context.Context, stmt *sql.Stmt, args []any) (number int64, err error) {
-	_, number, err = l.change(ctx, stmt, args)
-	return number, err
-}
-
-// check refuses what can never be.
-func (l *leases) check(h driver.Hold) error {
+// validate refuses calls after Close, and holds that the table can't have.
+func (l *leases) validate(h driver.Hold) error {
 	switch {
-	case l.shut.Load():
+	case l.closed.Load():
 		return driver.ErrClosed
 	case h.Mode != driver.Exclusive:
 		return fmt.Errorf("%w: strategy %s has exclusive locks only", driver.ErrUnsupported, l.opts.Strategy)
@@ -174,53 +164,247 @@ func (l *leases) check(h driver.Hold) error {
 	return l.naming.check(h.Name)
 }
 
-func (l *leases) checkRequest(r driver.Request) error {
-	if err := l.check(r.Hold); err != nil {
-		return err
+// Acquire reads the row, and takes the lock if it is free.
+func (l *leases) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	number, err := l.acquire(ctx, r)
+	if err != nil {
+		return driver.Grant{}, l.wrap("acquire", r.Name, err)
 	}
-	if r.Queue {
-		return fmt.Errorf("%w: strategy %s has no line", driver.ErrUnsupported, l.opts.Strategy)
-	}
-	return checkTTL(r.TTL)
+	return granted(r, number)
 }
 
-func checkTTL(ttl time.Duration) error {
-	if ttl <= 0 || ttl > maxTTL {
-		return fmt.Errorf("%w: TTL %v: want more than 0 and at most %v", driver.ErrInvalid, ttl, maxTTL)
+func (l *leases) acquire(ctx context.Context, r driver.Request) (number int64, err error) {
+	if err := l.validate(r.Hold); err != nil {
+		return 0, err
 	}
-	return nil
-}
-
-// micros is a TTL in the server's unit, never shorter than it is.
-func micros(ttl time.Duration) int64 {
-	return int64((ttl + time.Microsecond - 1) / time.Microsecond)
+	if err := r.Validate(l.Caps()); err != nil {
+		return 0, err
+	}
+	meta, err := encodeMeta(r.Meta)
+	if err != nil {
+		return 0, err
+	}
+	for range maxMisses {
+		if number, err := l.take(ctx, r, meta); err != nil || number > 0 {
+			return number, err
+		}
+	}
+	return 0, &driver.HeldError{Retry: minTTL}
 }
 
 func encodeMeta(meta map[string]string) ([]byte, error) {
 	if len(meta) == 0 {
-		return []byte{}, nil
+		return nil, nil
 	}
 	text, err := json.Marshal(meta)
 	if err == nil && len(text) > maxMeta {
-		err = fmt.Errorf("%w: what is kept beside a lock has %d bytes, at most %d are possible", driver.ErrInvalid, len(text), maxMeta)
+		err = fmt.Errorf("%w: the meta data has %d bytes, at most %d are possible", driver.ErrInvalid, len(text), maxMeta)
 	}
 	return text, err
 }
 
-// Release ends a hold, by a single statement.
+// Release ends a hold by one statement.
 func (l *leases) Release(ctx context.Context, h driver.Hold) error {
-	err := l.check(h)
-	if err != nil {
-		return l.wrap("release", h.Name, err)
+	return l.wrap("release", h.Name, l.release(ctx, h))
+}
+
+func (l *leases) release(ctx context.Context, h driver.Hold) error {
+	if err := l.validate(h); err != nil {
+		return err
 	}
-	n, err := l.run(ctx, l.free, h.Name, h.Owner)
+	n, _, err := l.changeText(ctx, fill(l.free, h))
 	if err == nil && n == 0 {
 		err = driver.ErrLost
 	}
-	return l.wrap("release", h.Name, err)
+	return err
 }
 
-// wrap says what failed.
+// Renew makes holds last for their TTL at least.
+func (l *leases) Renew(ctx context.Context, holds []driver.Hold) []error {
+	errs := make([]error, len(holds))
+	type terms struct {
+		ttl     time.Duration
+		floor   uint64
+		shorten bool
+	}
+	alike := map[terms][]int{}
+	for i, h := range holds {
+		if errs[i] = l.validate(h); errs[i] == nil {
+			errs[i] = h.ValidateRenewal()
+		}
+		if errs[i] == nil {
+			t := terms{h.TTL, h.Floor, h.Shorten}
+			alike[t] = append(alike[t], i)
+		}
+	}
+	for _, indices := range alike {
+		for batch := range slices.Chunk(indices, maxRenewBatch) {
+			l.renewBatch(ctx, holds, batch, errs)
+		}
+	}
+	for i, err := range errs {
+		errs[i] = l.wrap("renew", holds[i].Name, err)
+	}
+	return errs
+}
+
+// renewBatch renews the holds at indices, which have the same terms, by one statement. If that does
+// not renew all of them, each is renewed by itself.
+func (l *leases) renewBatch(ctx context.Context, holds []driver.Hold, indices []int, errs []error) {
+	if len(indices) > 1 && (l.raise == "" || holds[indices[0]].Floor>>claims.SpanBits == 0) {
+		batch := make([]driver.Hold, len(indices))
+		for j, i := range indices {
+			batch[j] = holds[i]
+		}
+		if n, _, err := l.changeText(ctx, l.renewal(batch)); err == nil && n == int64(len(batch)) {
+			return
+		}
+	}
+	for _, i := range indices {
+		errs[i] = l.renew(ctx, holds[i])
+	}
+}
+
+// renewal returns the statement that renews holds with the same terms. Rows that are locked are
+// left out, and no other rows are locked on the way, as by sqlExtend.
+func (l *leases) renewal(holds []driver.Hold) string {
+	which := make([]string, len(holds))
+	for i, h := range holds {
+		which[i] = fill("name = {name} AND owner = {owner}", h)
+	}
+	keep := "1"
+	if holds[0].Shorten {
+		keep = "0"
+	}
+	return l.server.updateJoin() + " (SELECT name AS id FROM " + l.table + " FORCE INDEX (" + l.index + ") WHERE (" +
+		strings.Join(which, " OR ") + ") AND " + live + " LIMIT " + strconv.Itoa(len(holds)) + " FOR UPDATE " + l.server.skipLocked() + ") s" +
+		" STRAIGHT_JOIN " + l.table + " FORCE INDEX (" + l.index + ") ON name = s.id SET " +
+		fill(l.bump+"expires = "+longerSQL("expires", "{ttl}", keep), holds[0])
+}
+
+// renew renews one hold, after later fences were raised above its Floor.
+func (l *leases) renew(ctx context.Context, h driver.Hold) error {
+	if l.raise != "" && h.Floor>>claims.SpanBits > 0 {
+		if err := l.changeOwn(ctx, h, fill(l.raise, h)); err != nil {
+			return err
+		}
+	}
+	return l.changeOwn(ctx, h, l.renewal([]driver.Hold{h}))
+}
+
+// changeOwn runs a statement that changes the row of a hold and sets the insert id. It tries again
+// while the row is locked.
+func (l *leases) changeOwn(ctx context.Context, h driver.Hold, text string) error {
+	for miss := range sqlrow.MaxLocked {
+		if err := sqlrow.Pause(ctx, miss); err != nil {
+			return err
+		}
+		if _, changed, err := l.changeText(ctx, text); err != nil || changed > 0 {
+			return err
+		}
+		row, err := l.look(ctx, h.Name)
+		if err != nil {
+			return err
+		}
+		if !row.held() || row.owner != h.Owner {
+			return driver.ErrLost
+		}
+	}
+	return sqlrow.ErrLocked
+}
+
+// leaseRow is the row of a name when it was read.
+type leaseRow struct {
+	now     int64 // the server's clock
+	exists  bool
+	version int64 // of the row; 0 for UniqueIndex
+	number  int64 // of the grant
+	owner   string
+	since   int64
+	expires sql.NullInt64
+	meta    []byte
+}
+
+// look reads a name's row without waiting for writers.
+func (l *leases) look(ctx context.Context, name string) (leaseRow, error) {
+	var row leaseRow
+	var version, number, since sql.NullInt64
+	var owner sql.NullString
+	err := l.db.QueryRowContext(ctx, fill(l.read, driver.Hold{Name: name})).
+		Scan(&row.now, &row.exists, &version, &number, &owner, &since, &row.expires, &row.meta)
+	row.version, row.number, row.owner, row.since = version.Int64, number.Int64, owner.String, since.Int64
+	return row, err
+}
+
+// lookFor reads the row for an attempt. It returns a HeldError if another owner holds the lock, and
+// the time since which r's owner holds it or will.
+func (l *leases) lookFor(ctx context.Context, r driver.Request) (row leaseRow, since string, err error) {
+	row, err = l.look(ctx, r.Name)
+	switch {
+	case err != nil:
+		return row, "", unsent.Mark(err)
+	case !row.held():
+		row.since = row.now
+	case row.owner != r.Owner:
+		err = &driver.HeldError{Retry: max(row.left(), 0), Holders: []driver.Holder{row.holder()}}
+	}
+	return row, strconv.FormatInt(row.since, 10), err
+}
+
+// held reports whether the lease lasts.
+func (r leaseRow) held() bool {
+	return r.exists && r.owner != "" && (!r.expires.Valid || r.expires.Int64 > r.now)
+}
+
+// left returns how long the lease lasts; it is negative for a lease without an end.
+func (r leaseRow) left() time.Duration {
+	if !r.expires.Valid {
+		return -1
+	}
+	return time.Duration(r.expires.Int64-r.now) * time.Microsecond
+}
+
+func (r leaseRow) holder() driver.Holder {
+	h := driver.Holder{
+		Owner: r.owner, Mode: driver.Exclusive, Fence: uint64(max(r.number, 0)) << claims.SpanBits, Left: r.left(), Held: -1,
+	}
+	if r.since > 0 {
+		h.Held = time.Duration(max(r.now-r.since, 0)) * time.Microsecond
+	}
+	_ = json.Unmarshal(r.meta, &h.Meta) // another program may have written anything
+	return h
+}
+
+// Inspect describes a lock.
+func (l *leases) Inspect(ctx context.Context, name string) (driver.Info, error) {
+	i := driver.Info{Name: name, WaiterCount: -1}
+	if err := l.validate(driver.Hold{Name: name, Mode: driver.Exclusive}); err != nil {
+		return i, l.wrap("inspect", name, err)
+	}
+	row, err := l.look(ctx, name)
+	if err == nil && row.held() {
+		i.Mode, i.Holders = driver.Exclusive, []driver.Holder{row.holder()}
+	}
+	return i, l.wrap("inspect", name, err)
+}
+
+// List yields the names that are held, in the order of their bytes. yield may call the backend.
+func (l *leases) List(ctx context.Context, prefix string, yield func(name string) bool) error {
+	if l.closed.Load() {
+		return l.wrap("list", prefix, driver.ErrClosed)
+	}
+	err := claims.Pages(prefix, func(after string) ([]string, error) {
+		rows, err := l.db.QueryContext(ctx, fmt.Sprintf("SELECT name FROM %s WHERE name >= %s AND name > %s AND %s ORDER BY name LIMIT %d",
+			l.table, literal(prefix), literal(after), l.listed+live, claims.ListPage))
+		if err != nil {
+			return nil, err
+		}
+		return claims.ScanNames(rows)
+	}, yield)
+	return l.wrap("list", prefix, err)
+}
+
+// wrap names the call that failed.
 func (s *site) wrap(op, name string, err error) error {
 	if err == nil {
 		return nil

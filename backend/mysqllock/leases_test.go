@@ -167,7 +167,7 @@ func takeExpired(t *testing.T, b *Backend, r driver.Request) error {
 		_, err := b.Acquire(t.Context(), r)
 		return err
 	}
-	taken, err := u.takeOver(t.Context(), r, nil)
+	taken, err := u.takeRow(t.Context(), r, nil)
 	if err == nil && !taken {
 		err = driver.ErrHeld
 	}

@@ -101,7 +101,7 @@ func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlro
 	args = append(args, e.TTL.Microseconds(), !e.Shorten, e.Floor, orNull(d.notifier.Address(sqlrow.Key{})))
 	var renewed int64
 	if e.Wait {
-		renewed, until, err = d.site.changeOnce(ctx, d.await, args)
+		renewed, until, err = changed(d.await.ExecContext(ctx, args...))
 	} else {
 		renewed, until, err = d.run(ctx, d.extend[size], args...)
 	}

@@ -58,7 +58,7 @@ WHERE k > ? AND (until > {now} OR claimed > {now}) AND LEFT(name, ?) = ? ORDER B
 // rowSQL completes a statement for so many holds.
 func rowSQL(text, table string, v server, holds int) string {
 	return strings.NewReplacer(
-		"{table}", table, "{now}", clockSQL, "{longer}", longerSQL("until"), "{update}", v.updateJoin(), "{skip}", v.skipLocked(),
+		"{table}", table, "{now}", clockSQL, "{longer}", longerSQL("until", "?", "?"), "{update}", v.updateJoin(), "{skip}", v.skipLocked(),
 		"{columns}", strings.Join(rowColumns, ", "),
 		"{state = ?}", strings.Join(rowState, " = ?, ")+" = ?",
 		"{?}", listOf("?", len(rowState)), "{count}", strconv.Itoa(holds),

@@ -31,21 +31,10 @@ type found struct {
 	length    int    // in characters, or in bytes for binary strings
 	collation string // empty: none, bytes are compared
 	needed    bool   // an INSERT has to name it
-	counts    bool   // AUTO_INCREMENT: the insert id of an INSERT is its value
 }
 
 // columnsOf are the columns of a table; none: there is no such table.
 type columnsOf map[string]found
-
-// counts tells whether the insert id of an INSERT is the table's own.
-func (c columnsOf) counts() bool {
-	for _, f := range c {
-		if f.counts {
-			return true
-		}
-	}
-	return false
-}
 
 // The types of columns.
 var (
@@ -111,8 +100,7 @@ func (s *site) look(ctx context.Context, sh shape) (columnsOf, error) {
 	}
 	schema, table := split(sh.table)
 	rows, err := s.db.QueryContext(ctx, `SELECT LOWER(COLUMN_NAME), LOWER(DATA_TYPE), COALESCE(CHARACTER_MAXIMUM_LENGTH, 0), COALESCE(COLLATION_NAME, ''),
-IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL AND LOWER(EXTRA) NOT LIKE '%auto_increment%' AND LOWER(EXTRA) NOT LIKE '%generated%',
-LOWER(EXTRA) LIKE '%auto_increment%'
+IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL AND LOWER(EXTRA) NOT LIKE '%auto_increment%' AND LOWER(EXTRA) NOT LIKE '%generated%'
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ?`, schema, table)
 	if err != nil {
 		return nil, err
@@ -126,7 +114,7 @@ func scanColumns(rows *sql.Rows) (columnsOf, error) {
 	for rows.Next() {
 		var name string
 		var f found
-		if err := rows.Scan(&name, &f.kind, &f.length, &f.collation, &f.needed, &f.counts); err != nil {
+		if err := rows.Scan(&name, &f.kind, &f.length, &f.collation, &f.needed); err != nil {
 			return nil, err
 		}
 		columns[name] = f

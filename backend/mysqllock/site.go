@@ -37,41 +37,9 @@ func (s *site) make(ctx context.Context) (strategy, error) {
 	return nil, fmt.Errorf("%w: strategy %q", driver.ErrInvalid, s.opts.Strategy)
 }
 
-// change runs a prepared statement that changes rows and commits by itself. id is what it
-// made the insert id of a row that it meant, also if that was as it should be, and is not
-// among the n changed ones.
+// change runs a prepared statement that changes rows and commits by itself. It returns the number
+// of changed rows, and the insert id that the statement set for a row, changed or not.
 func (s *site) change(ctx context.Context, stmt *sql.Stmt, args []any) (n, id int64, err error) {
-	if err := s.checkSize(args); err != nil {
-		return 0, 0, err
-	}
-	err = insist(ctx, func() error {
-		n, id, err = s.changeOnce(ctx, stmt, args)
-		return err
-	})
-	if why := hopelessCall(err); why != "" {
-		err = fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
-	}
-	return n, id, err
-}
-
-// changeOnce is change without another try.
-func (s *site) changeOnce(ctx context.Context, stmt *sql.Stmt, args []any) (n, id int64, err error) {
-	res, err := stmt.ExecContext(ctx, args...)
-	if err != nil {
-		return 0, 0, err
-	}
-	n, err = res.RowsAffected()
-	if err == nil {
-		id, err = res.LastInsertId()
-	}
-	return n, id, err
-}
-
-// argSize is what a parameter takes beside its bytes, and more.
-const argSize = 16
-
-// checkSize refuses what the server would answer by closing the connection.
-func (s *site) checkSize(args []any) error {
 	size := int64(0)
 	for _, a := range args {
 		size += argSize
@@ -82,10 +50,41 @@ func (s *site) checkSize(args []any) error {
 			size += int64(len(a))
 		}
 	}
+	return s.changeSized(ctx, size, func() (sql.Result, error) { return stmt.ExecContext(ctx, args...) })
+}
+
+// argSize is more than a parameter takes beside its bytes.
+const argSize = 16
+
+// changeText is change for a text without parameters.
+func (s *site) changeText(ctx context.Context, text string) (n, id int64, err error) {
+	return s.changeSized(ctx, int64(len(text)), func() (sql.Result, error) { return s.db.ExecContext(ctx, text) })
+}
+
+// changeSized refuses a statement to which the server would respond by closing the connection.
+func (s *site) changeSized(ctx context.Context, size int64, run func() (sql.Result, error)) (n, id int64, err error) {
 	if s.server.packet > 0 && size > s.server.packet {
-		return fmt.Errorf("%w: %s: %d bytes, at most %d are possible", driver.ErrInvalid, packetTooLarge, size, s.server.packet)
+		return 0, 0, fmt.Errorf("%w: %s: %d bytes, at most %d are possible", driver.ErrInvalid, packetTooLarge, size, s.server.packet)
 	}
-	return nil
+	err = retryUndone(ctx, func() error {
+		n, id, err = changed(run())
+		return err
+	})
+	if why := hopelessCall(err); why != "" {
+		err = fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
+	}
+	return n, id, err
+}
+
+func changed(res sql.Result, err error) (n, id int64, _ error) {
+	if err != nil {
+		return 0, 0, err
+	}
+	n, err = res.RowsAffected()
+	if err == nil {
+		id, err = res.LastInsertId()
+	}
+	return n, id, err
 }
 
 // checkStrategy refuses a strategy that the server, or what is in front of it, can't have.
@@ -105,11 +104,11 @@ func (s *site) checkStrategy(ctx context.Context) error {
 // clockSQL is the server's clock in µs since 1970, as of the statement's start.
 const clockSQL = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
-// longerSQL is the end of a hold that lives for the first parameter, in µs, from the
-// statement's start on, and not less long than before unless the second one is 0. The
-// insert id tells what the first parameter leads to.
-func longerSQL(column string) string {
-	return "GREATEST(LAST_INSERT_ID(" + clockSQL + " + ?), IF(?, COALESCE(" + column + ", 0), 0))"
+// longerSQL returns the end of a hold that lasts for ttl, in µs, from the statement's start on. If
+// keep is 1 and not 0, the hold ends no earlier than before. The insert id becomes the end that
+// ttl alone leads to.
+func longerSQL(column, ttl, keep string) string {
+	return "GREATEST(LAST_INSERT_ID(" + clockSQL + " + " + ttl + "), IF(" + keep + ", COALESCE(" + column + ", 0), 0))"
 }
 
 // skipLocked makes a SELECT … FOR UPDATE leave out rows that a transaction of somebody else

@@ -2,29 +2,20 @@ package mysqllock
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
-	"sync"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/unsent"
 )
 
-// unique is the strategy UniqueIndex: who inserts the row of a name holds it, and deletes it
-// to unlock. An expired row is taken over by a statement that names the end of its lease.
-// Fences come from a second table, whose rows are never deleted.
+// unique is the strategy UniqueIndex: the owner that inserts the row of a name holds the lock, and
+// deletes the row to unlock. An expired row is taken over by one conditional statement. Fences come
+// from a second table, whose rows are never deleted.
 type unique struct {
 	*leases
-	fences string // the second table, quoted
-
-	add, over    *sql.Stmt // insert, and take over
-	count, begin *sql.Stmt // take a number, and the first one of a name
-	dead, bury   *sql.Stmt // of the sweeper
-
-	stop   context.CancelFunc // of the sweeper
-	sweeps sync.WaitGroup
+	insert, takeOver   string // templates
+	count, startNumber string // templates of the next number, and of a name's first one
 }
 
 func uniqueDDL(o Options) []string {
@@ -35,7 +26,7 @@ CREATE TABLE IF NOT EXISTS %s (
   owner   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   expires BIGINT NULL,                -- NULL: never
   since   BIGINT NOT NULL DEFAULT 0,
-  meta    BLOB NULL                   -- who holds, as JSON
+  meta    BLOB NULL                   -- about the owner, as JSON
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 `, quoted(o.Table), nameLength), fmt.Sprintf(`-- The numbers of grants, one row for each name that was ever locked. Deleting rows is safe
 -- only if the clock never goes back: numbers then go on from it.
@@ -47,137 +38,74 @@ CREATE TABLE IF NOT EXISTS %s (
 `, quoted(fencesOf(o.Table)), nameLength)}
 }
 
-// fencesOf is the second table's name.
+// fencesOf returns the name of the second table.
 func fencesOf(table string) string { return table + "_fences" }
 
 func newUnique(ctx context.Context, s *site) (strategy, error) {
+	fences := fencesOf(s.opts.Table)
 	l, err := newLeases(ctx, s, shape{table: s.opts.Table, key: "name", columns: leaseColumns()},
-		shape{table: fencesOf(s.opts.Table), key: "name", columns: []column{
+		shape{table: fences, key: "name", columns: []column{
 			{name: "name", types: bytesType, length: nameLength}, {name: "number", types: bigType}, {name: "floor", types: bigType}}})
 	if err != nil {
 		return nil, err
 	}
-	l.twice = true
-	u := &unique{leases: l, fences: quoted(fencesOf(s.opts.Table)), stop: func() {}}
-	if err := u.prepare(ctx); err != nil {
-		return nil, errors.Join(err, u.Close())
-	}
-	u.startSweeper()
+	fences = quoted(fences)
+	u := &unique{leases: l}
+	l.take = u.take
+	l.read = l.readTemplate("0", "f.number", "COALESCE(NULLIF(t.owner, ''), '?')", " LEFT JOIN "+fences+" f ON f.name = {name}")
+	l.free = "DELETE FROM " + l.table + " WHERE " + own
+	l.raise = s.server.updateJoin() + " (SELECT f.name AS id FROM " + l.table + " t FORCE INDEX (" + l.index + ") STRAIGHT_JOIN " + fences + " f ON f.name = {name}" +
+		" WHERE t.name = {name} AND t.owner = {owner} AND " + live + " LIMIT 1 FOR UPDATE " + s.server.skipLocked() + ") s" +
+		" STRAIGHT_JOIN " + fences + " ON name = s.id SET floor = LAST_INSERT_ID(GREATEST(floor, {floor}))"
+	u.insert = "INSERT INTO " + l.table + " SET " +
+		l.assign("name", "{name}", "owner", "{owner}", "expires", clockSQL+" + {ttl}", "since", clockSQL, "meta", "{meta}")
+	u.takeOver = "UPDATE " + l.table + " SET " +
+		l.assign("owner", "{owner}", "expires", "GREATEST(LAST_INSERT_ID("+clockSQL+" + {ttl}), COALESCE(expires, 0))", "since", "{since}", "meta", "{meta}") +
+		" WHERE name = {name} AND (owner = {owner} OR expires <= " + clockSQL + ")"
+	// The lock's row is read for sharing, so that no other owner takes it before the number is written.
+	held := l.table + " WHERE " + own + " LOCK IN SHARE MODE"
+	u.count = "UPDATE " + fences + " SET number = LAST_INSERT_ID(GREATEST(number + 1, floor + 1, " + clockSQL + ")) WHERE name = {name} AND EXISTS (SELECT 1 FROM " + held + ")"
+	u.startNumber = "INSERT IGNORE INTO " + fences + " (name, number) SELECT {name}, LAST_INSERT_ID(" + clockSQL + ") FROM " + held
 	return u, nil
 }
 
-// prepare makes the statements.
-func (u *unique) prepare(ctx context.Context) error {
-	names, values, _ := u.fill([2]string{"owner", "?"}, [2]string{"expires", clockSQL + " + ?"},
-		[2]string{"since", clockSQL}, [2]string{"meta", "?"})
-	_, _, sets := u.fill([2]string{"owner", "?"}, [2]string{"expires", "GREATEST(LAST_INSERT_ID(" + clockSQL + " + ?), COALESCE(expires, 0))"}, [2]string{"since", "?"}, [2]string{"meta", "?"})
-	mine := " WHERE name = ? AND owner = ? AND " + live
-	// The lock's row is read for sharing: else it could become another's before the counter is changed.
-	ifMine := " WHERE name = ? AND EXISTS (SELECT 1 FROM " + u.table + mine + " LOCK IN SHARE MODE)"
-	for _, s := range []struct {
-		into **sql.Stmt
-		text string
-	}{
-		{&u.read, u.readSQL("0", "f.number", "COALESCE(NULLIF(t.owner, ''), '?')", " LEFT JOIN "+u.fences+" f ON f.name = ?")},
-		{&u.list, u.listSQL("")},
-		{&u.add, "INSERT INTO " + u.table + " (name, " + strings.Join(names, ", ") + ") VALUES (?, " + strings.Join(values, ", ") + ")"},
-		{&u.over, "UPDATE " + u.table + " SET " + strings.Join(sets, ", ") + " WHERE name = ? AND (owner = ? OR expires <= " + clockSQL + ")"},
-		{&u.count, "UPDATE " + u.fences + " SET number = LAST_INSERT_ID(GREATEST(number + 1, floor + 1, " + clockSQL + "))" + ifMine},
-		{&u.begin, "INSERT IGNORE INTO " + u.fences + " (name, number) SELECT ?, LAST_INSERT_ID(" + clockSQL + ") FROM " + u.table + mine + " LOCK IN SHARE MODE"},
-		{&u.free, "DELETE FROM " + u.table + mine},
-		{&u.raise, u.server.updateJoin() + " (SELECT f.name AS id FROM " + u.table + " t FORCE INDEX (" + u.index + ") STRAIGHT_JOIN " + u.fences + " f ON f.name = ?" +
-			" WHERE t.name = ? AND t.owner = ? AND " + live + " LIMIT 1 FOR UPDATE " + u.server.skipLocked() + ") s" +
-			" STRAIGHT_JOIN " + u.fences + " ON name = s.id SET floor = LAST_INSERT_ID(GREATEST(floor, ?))"},
-		{&u.dead, "SELECT name, owner, expires FROM " + u.table + " WHERE expires <= " + clockSQL + " - ? LIMIT ?"},
-		{&u.bury, "DELETE FROM " + u.table + " WHERE name = ? AND owner = ? AND expires = ? AND expires <= " + clockSQL},
-	} {
-		if err := u.stmt(ctx, s.into, s.text); err != nil {
-			return err
+// take makes r's owner hold, and then takes a number.
+func (u *unique) take(ctx context.Context, r driver.Request, meta []byte) (number int64, err error) {
+	_, _, err = u.changeText(ctx, fill(u.insert, r.Hold, "{meta}", literal(string(meta))))
+	if duplicate(err) {
+		var taken bool
+		if taken, err = u.takeRow(ctx, r, meta); err == nil && !taken {
+			return 0, nil
 		}
-	}
-	return u.prepareRenewals(ctx)
-}
-
-// Acquire inserts the row, or takes it over if its lease has ended.
-func (u *unique) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	meta, err := encodeMeta(r.Meta)
-	if err == nil {
-		err = u.checkRequest(r)
 	}
 	if err != nil {
-		return driver.Grant{}, u.wrap("acquire", r.Name, err)
+		return 0, unsent.Mark(err)
 	}
-	g, err := u.acquire(ctx, r, meta)
-	return g, u.wrap("acquire", r.Name, err)
+	number, err = u.number(ctx, r.Hold)
+	if err == nil && number == 0 {
+		err = errors.New("the lease ended before its fence was there")
+	}
+	return number, err
 }
 
-// acquire tries a few times: a row that is gone when it is looked at can be inserted. It does
-// so also if the lease ended, on a slow server, before its number was there.
-func (u *unique) acquire(ctx context.Context, r driver.Request, meta []byte) (driver.Grant, error) {
-	var late error
-	for range maxMisses {
-		taken, err := u.take(ctx, r, meta)
-		if err != nil && late == nil {
-			err = unsent.Mark(err)
-		}
-		if err != nil {
-			return driver.Grant{}, err
-		}
-		if !taken {
-			continue
-		}
-		number, err := u.number(ctx, r)
-		if err != nil {
-			return driver.Grant{}, err
-		}
-		if number > 0 {
-			return granted(r, number)
-		}
-		late = errors.New("the lease ended before its fence was there")
-	}
-	if late != nil {
-		return driver.Grant{}, late
-	}
-	return driver.Grant{}, &driver.HeldError{Retry: minTTL}
-}
-
-// take makes r's owner hold, without a number yet.
-func (u *unique) take(ctx context.Context, r driver.Request, meta []byte) (bool, error) {
-	_, err := u.run(ctx, u.add, u.args(arg{"", r.Name}, arg{"", r.Owner}, arg{"", micros(r.TTL)}, arg{"meta", meta})...)
-	if duplicate(err) {
-		return u.takeOver(ctx, r, meta)
-	}
-	return err == nil, err
-}
-
-// takeOver takes a row that is there, if it is r's own or its lease has ended. It does so
-// by one statement with that condition: a row that was renewed meanwhile is let alone.
-func (u *unique) takeOver(ctx context.Context, r driver.Request, meta []byte) (bool, error) {
-	row, err := u.look(ctx, r.Name)
-	switch {
-	case err != nil || !row.there:
+// takeRow takes a row that exists, if it is r's own or its lease has ended. The statement checks
+// this again: a row that was renewed meanwhile is left alone.
+func (u *unique) takeRow(ctx context.Context, r driver.Request, meta []byte) (bool, error) {
+	row, since, err := u.lookFor(ctx, r)
+	if err != nil || !row.exists {
 		return false, err
-	case row.held() && row.owner != r.Owner:
-		return false, row.refusal()
 	}
-	since := row.now
-	if row.held() {
-		since = row.since
-	}
-	taken, err := u.numbered(ctx, u.over, u.args(arg{"", r.Owner}, arg{"", micros(r.TTL)}, arg{"since", since}, arg{"meta", meta},
-		arg{"", r.Name}, arg{"", r.Owner}))
+	_, taken, err := u.changeText(ctx, fill(u.takeOver, r.Hold, "{since}", since, "{meta}", literal(string(meta))))
 	return taken > 0, err
 }
 
-// number takes the number of r's grant, on condition that r's owner holds: a number that
-// was taken too late would be greater than that of the next holder. 0: it does not hold.
-func (u *unique) number(ctx context.Context, r driver.Request) (int64, error) {
-	args := u.twofold(r.Name, r.Owner)
-	for _, stmt := range []*sql.Stmt{u.count, u.begin, u.count} {
-		number, err := u.numbered(ctx, stmt, args)
-		if err != nil || number > 0 {
-			return number, err
+// number takes the number of h's grant if h's owner holds the lock, else 0: a number that is taken
+// too late would be greater than that of the next holder.
+func (u *unique) number(ctx context.Context, h driver.Hold) (number int64, err error) {
+	for _, template := range []string{u.count, u.startNumber, u.count} {
+		if _, number, err = u.changeText(ctx, fill(template, h)); err != nil || number > 0 {
+			break
 		}
 	}
-	return 0, nil
+	return number, err
 }
