@@ -5,9 +5,11 @@ package claims
 
 import (
 	"cmp"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -154,4 +156,116 @@ func (l *Lock) Info(name string, now int64) driver.Info {
 		i.Mode, i.Limit = i.Holders[0].Mode, l.Limit
 	}
 	return i
+}
+
+// A fence is a grant's number followed by SpanBits bits for the hand-offs inside its
+// process. The number is one more than the last, and at least the clock in µs since
+// 1970: so it increases over a lost store too. Fences stay below 1<<63, and room is
+// left for them until the year 2255.
+const (
+	SpanBits  = 10
+	Span      = 1 << SpanBits
+	MaxNumber = 1<<(63-SpanBits) - 1
+)
+
+// Next is the number of the next grant; wall is the clock in µs since 1970.
+func (l *Lock) Next(wall int64) (int64, error) {
+	n := max(l.Number+1, wall)
+	if n > MaxNumber {
+		return 0, fmt.Errorf("%w: the fences of this name are used up", driver.ErrInvalid)
+	}
+	return n, nil
+}
+
+// Fences is how many fences of a span r gets: one where somebody stands in line, and
+// for shared holds, which are never handed on.
+func (l *Lock) Fences(r driver.Request) uint64 {
+	if !r.Mode.Alone() || l.Queued(r.Owner) {
+		return 1
+	}
+	return min(max(r.Fences, 1), Span)
+}
+
+const (
+	// MinTTL is about the longest that one write to a slow disk takes: what is shorter
+	// would end before it is known.
+	MinTTL = 10 * time.Millisecond
+
+	// MaxTTL keeps the sum of a clock and a TTL far from overflow.
+	MaxTTL = 100 * 365 * 24 * time.Hour
+)
+
+// CheckRequest refuses what the core never asks for.
+func CheckRequest(r driver.Request) error {
+	switch {
+	case r.Mode == 0 || !driver.AllModes.Has(r.Mode):
+		return fmt.Errorf("%w: mode %v", driver.ErrUnsupported, r.Mode)
+	case r.Name == "" || r.Owner == "":
+		return fmt.Errorf("%w: a request needs a name and an owner", driver.ErrInvalid)
+	case r.Mode == driver.Counted && r.Limit < 1:
+		return fmt.Errorf("%w: limit %d: want at least 1", driver.ErrInvalid, r.Limit)
+	}
+	return checkTTL(r.TTL)
+}
+
+// CheckRenewal refuses renewals that the core never asks for.
+func CheckRenewal(h driver.Hold) error {
+	if h.Floor>>SpanBits > MaxNumber {
+		return fmt.Errorf("%w: floor %d is no fence: want less than 1<<63", driver.ErrInvalid, h.Floor)
+	}
+	return checkTTL(h.TTL)
+}
+
+func checkTTL(ttl time.Duration) error {
+	if ttl <= 0 || ttl > MaxTTL {
+		return fmt.Errorf("%w: TTL %v: want more than 0 and at most %v", driver.ErrInvalid, ttl, MaxTTL)
+	}
+	return nil
+}
+
+// EncodeMeta is meta as JSON, empty if there is none.
+func EncodeMeta(meta map[string]string) (string, error) {
+	if len(meta) == 0 {
+		return "", nil
+	}
+	text, err := json.Marshal(meta)
+	return string(text), err
+}
+
+// ListPage is how many names List reads at a time, so that no reader keeps old versions of
+// rows alive while a caller looks at names.
+const ListPage = 512
+
+// Pages yields the names with the prefix, in their order, until yield returns false. page
+// reads the next ListPage names after one, from the prefix on.
+func Pages(prefix string, page func(after string) ([]string, error), yield func(name string) bool) error {
+	for after := ""; ; {
+		names, err := page(after)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if !strings.HasPrefix(name, prefix) || !yield(name) {
+				return nil
+			}
+		}
+		if len(names) < ListPage {
+			return nil
+		}
+		after = names[len(names)-1]
+	}
+}
+
+// ScanNames reads rows of one column, and closes them.
+func ScanNames(rows *sql.Rows) ([]string, error) {
+	defer rows.Close()
+	var names []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	return names, rows.Err()
 }

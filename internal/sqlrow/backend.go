@@ -1,3 +1,13 @@
+// Package sqlrow keeps locks in rows of a table, in whatever database a Dialect speaks
+// to. A row is the truth about one lock, and is never deleted: its number is what fences
+// are made of.
+//
+// Who wants a lock alone takes it by one conditional UPDATE, and gives it back by another.
+// All else (readers, permits, places in line) is a list in the row, which is read, decided upon
+// here, and written if the row is still the same. No transaction stays open between two
+// statements: a process that hangs keeps nobody out but by what it holds.
+//
+// The server's clock counts, read in the statement that uses it.
 package sqlrow
 
 import (
@@ -105,4 +115,62 @@ func (b *Backend) wrap(op, name string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s: %s %s: %w", b.options.Package, op, driver.Quote(name), err)
+}
+
+// Inspect describes a lock. It waits for nobody.
+func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
+	i, err := b.inspect(ctx, name)
+	return i, b.wrap("inspect", name, err)
+}
+
+func (b *Backend) inspect(ctx context.Context, name string) (driver.Info, error) {
+	if err := b.open(ctx); err != nil {
+		return driver.Info{}, err
+	}
+	s, err := b.look(ctx, name)
+	if err != nil {
+		return driver.Info{}, err
+	}
+	return s.Info(name, s.now), nil
+}
+
+// List yields the names that are held or waited for. yield may call the backend.
+func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
+	return b.wrap("list", prefix, b.list(ctx, prefix, yield))
+}
+
+func (b *Backend) list(ctx context.Context, prefix string, yield func(name string) bool) error {
+	return claims.Pages(prefix, func(after string) ([]string, error) {
+		if err := b.open(ctx); err != nil {
+			return nil, err
+		}
+		return b.dialect.Names(ctx, prefix, after, claims.ListPage)
+	}, yield)
+}
+
+// look reads one row.
+func (b *Backend) look(ctx context.Context, name string) (*state, error) {
+	k := KeyOf(name)
+	states, err := b.lookAll(ctx, []HoldKey{{Key: k}})
+	if err != nil {
+		return nil, err
+	}
+	return states(k)
+}
+
+// lookAll reads the rows of up to MaxExtend holds.
+func (b *Backend) lookAll(ctx context.Context, holds []HoldKey) (func(Key) (*state, error), error) {
+	keys := make([]Key, len(holds))
+	for i, h := range holds {
+		keys[i] = h.Key
+	}
+	now, rows, err := b.dialect.Look(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	byKey := make(map[Key]Row, len(rows))
+	for _, r := range rows {
+		byKey[r.Key] = r
+	}
+	return func(k Key) (*state, error) { return read(byKey[k], now) }, nil
 }

@@ -62,7 +62,7 @@ func (n *renewCall) split() (batches map[Extension][]int, single []int) {
 	batches = map[Extension][]int{}
 	seen := map[string]bool{}
 	for i, h := range n.holds {
-		if err := claims.CheckRenewal(h); err != nil {
+		if err := h.ValidateRenewal(); err != nil {
 			n.answers[i] = err
 			continue
 		}
