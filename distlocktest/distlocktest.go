@@ -1,17 +1,17 @@
-// Package distlocktest has locks for tests of code that takes locks: in memory, and they are
-// held by another, lost, or cut off from their backend when a test says so.
+// Package distlocktest provides locks for tests of code that uses locks. They are in memory. A test can
+// hold them as another client, take them away, or cut off their backend.
 //
 //	fake := distlocktest.New(t)
 //	shop := NewShop(fake.Client)          // your code, which takes *distlock.Client or a *distlock.Mutex of it
 //
-//	release := fake.Hold("order:555")     // Lock waits, TryLock answers ErrHeld
+//	release := fake.Hold("order:555")     // Lock waits, TryLock returns ErrHeld
 //	release()
-//	fake.Lose("order:555")                // the context of the lease that your code has ends, with cause ErrLost
-//	fake.Down()                           // calls answer ErrUnavailable, waits go on, leases are lost at their deadline
+//	fake.Lose("order:555")                // the lease's context ends with cause ErrLost
+//	fake.Down()                           // calls return ErrUnavailable, waits go on, leases are lost at their deadline
 //	fake.Up()
 //
-// The client is a real one on a real backend, so that fences, hand-off and errors are as they
-// are in production. Under testing/synctest deadlines pass in no time.
+// The client is a real one with a real backend: fences, hand-off and errors are as in production. Under
+// testing/synctest deadlines pass in no time.
 package distlocktest
 
 import (
@@ -26,9 +26,9 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Fake is a client and the means to trouble it. It is safe for concurrent use.
+// Fake is a client and the means to disturb it. It is safe for concurrent use.
 type Fake struct {
-	// Client is what the code under test is given.
+	// Client is for the code under test.
 	Client *distlock.Client
 
 	tb      testing.TB
@@ -36,15 +36,15 @@ type Fake struct {
 	backend *backend
 }
 
-// New makes a client with default options on memory of its own. It is closed when the test
-// ends.
+// New returns a Fake whose client has default options and a memory backend of its own. The client
+// is closed when the test ends.
 func New(tb testing.TB) *Fake { return NewWith(tb, nil) }
 
 // NewWith is New with options.
 func NewWith(tb testing.TB, opts *distlock.Options) *Fake {
 	tb.Helper()
 	store := memlock.NewStore()
-	b := &backend{Backend: store.Connect(), onLost: map[hold]func(){}}
+	b := &backend{Backend: store.Connect(), onLost: map[ownerHold]func(){}}
 	c, err := distlock.New(b, opts)
 	if err != nil {
 		tb.Fatal(err)
@@ -57,25 +57,25 @@ func NewWith(tb testing.TB, opts *distlock.Options) *Fake {
 	return &Fake{Client: c, tb: tb, store: store, backend: b}
 }
 
-// Hold makes another client hold a mutex until release is called. The test fails if the lock
-// is taken.
+// Hold holds a mutex as another client until release is called. The test fails if the lock is held
+// already.
 func (f *Fake) Hold(name string) (release func()) {
 	f.tb.Helper()
 	other := f.store.Connect()
 	h := driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: 24 * time.Hour}
 	meta := map[string]string{"program": "another program"}
 	if _, err := other.Acquire(context.Background(), driver.Request{Hold: h, Fences: 1, Meta: meta}); err != nil {
-		f.tb.Fatalf("distlocktest: %q can't be held by another: %v", name, err)
+		f.tb.Fatalf("distlocktest: %q can't be held by another client: %v", name, err)
 	}
 	return sync.OnceFunc(func() {
 		if err := other.Release(context.Background(), h); err != nil {
-			f.tb.Errorf("distlocktest: %q can't be released by another: %v", name, err)
+			f.tb.Errorf("distlocktest: %q can't be released by the other client: %v", name, err)
 		}
 	})
 }
 
-// Lose takes a lock away from all of its holders, as if it had been deleted. Their
-// leases are lost when Lose returns. The test fails if the lock is not held.
+// Lose releases a lock of all its holders, as an operator might. Their leases are lost when Lose
+// returns. The test fails if the lock is not held.
 func (f *Fake) Lose(name string) {
 	f.tb.Helper()
 	admin := f.store.Connect()
@@ -87,27 +87,26 @@ func (f *Fake) Lose(name string) {
 		if err := admin.Release(context.Background(), driver.Hold{Name: name, Owner: h.Owner, Mode: h.Mode}); err != nil {
 			f.tb.Errorf("distlocktest: %q: %v", name, err)
 		}
-		f.backend.lose(hold{name, h.Owner})
+		f.backend.lose(ownerHold{name, h.Owner})
 	}
 }
 
-// Down cuts the client off from its backend, until Up. Its holds are lost at the
-// deadlines of the leases.
+// Down cuts the client off from its backend, until Up. Its leases are lost at their deadlines.
 func (f *Fake) Down() { f.backend.setDown(true) }
 
-// Up ends Down.
+// Up reconnects the client.
 func (f *Fake) Up() { f.backend.setDown(false) }
 
-// hold names an owner's hold on a lock.
-type hold struct{ name, owner string }
+// ownerHold identifies an Owner's hold on a lock.
+type ownerHold struct{ name, owner string }
 
-// backend is memory that can be cut off.
+// backend is a memory backend that can be cut off.
 type backend struct {
 	*memlock.Backend
 
 	mu     sync.Mutex
 	down   bool
-	onLost map[hold]func()
+	onLost map[ownerHold]func()
 }
 
 var errDown = errors.New("distlocktest: the backend is down")
@@ -124,8 +123,8 @@ func (b *backend) setDown(down bool) {
 	b.down = down
 }
 
-// lose tells the holder that its hold is gone.
-func (b *backend) lose(h hold) {
+// lose notifies the holder of a loss.
+func (b *backend) lose(h ownerHold) {
 	b.mu.Lock()
 	f := b.onLost[h]
 	delete(b.onLost, h)
@@ -135,7 +134,7 @@ func (b *backend) lose(h hold) {
 	}
 }
 
-// Acquire remembers who has to be told of a loss.
+// Acquire records the holder's OnLost.
 func (b *backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if b.isDown() {
 		return driver.Grant{}, errDown
@@ -143,13 +142,13 @@ func (b *backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	g, err := b.Backend.Acquire(ctx, r)
 	if err == nil && r.OnLost != nil {
 		b.mu.Lock()
-		b.onLost[hold{r.Name, r.Owner}] = r.OnLost
+		b.onLost[ownerHold{r.Name, r.Owner}] = r.OnLost
 		b.mu.Unlock()
 	}
 	return g, err
 }
 
-// Renew answers nothing while the backend is down.
+// Renew fails while the backend is down.
 func (b *backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	if !b.isDown() {
 		return b.Backend.Renew(ctx, holds)
@@ -161,13 +160,13 @@ func (b *backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	return errs
 }
 
-// Release forgets who has to be told of a loss.
+// Release removes the holder's OnLost.
 func (b *backend) Release(ctx context.Context, h driver.Hold) error {
 	if b.isDown() {
 		return errDown
 	}
 	b.mu.Lock()
-	delete(b.onLost, hold{h.Name, h.Owner})
+	delete(b.onLost, ownerHold{h.Name, h.Owner})
 	b.mu.Unlock()
 	return b.Backend.Release(ctx, h)
 }

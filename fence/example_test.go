@@ -10,7 +10,7 @@ import (
 	"github.com/distlock/distlock/fence"
 )
 
-// A holder that was overtaken is refused when it comes back, be it to write.
+// A paused holder is refused when it continues.
 func ExampleMemory() {
 	ctx := context.Background()
 	var guard fence.Memory
@@ -27,7 +27,7 @@ func ExampleMemory() {
 	fmt.Println(err)
 	// Output:
 	// 90 true
-	// stale fence: 33 for "stock:7", where 34 was before; another has held the lock since
+	// stale fence: 33 for "stock:7" after 34; another client has held the lock since
 }
 
 // The fence comes from the lease.
@@ -53,8 +53,8 @@ func ExampleMemory_Enter() {
 	// Output: 99 <nil>
 }
 
-// A guard of your own compares, remembers and writes in one step, here under a mutex or
-// in whatever way the store has.
+// A guard of your own compares, remembers and writes in one atomic step, in the way that the store
+// provides.
 func ExampleCheck() {
 	stored := struct{ fence, value uint64 }{34, 90}
 	write := func(f, value uint64) error {

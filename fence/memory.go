@@ -6,16 +6,15 @@ import (
 	"sync"
 )
 
-// Memory guards what a process keeps in its own memory. The zero value is ready, and
-// safe for concurrent use.
+// Memory guards data in the memory of one process. The zero value is ready to use. It is safe for
+// concurrent use.
 //
-// Those who present the same fence are inside together, since they work for the same
-// holder. One with a greater fence waits until they have left, while nobody with a smaller
-// one gets in any more.
+// Calls with the same fence are inside together, since they work for the same holder. A call with a
+// greater fence waits until they have left, and meanwhile calls with smaller fences are refused.
 //
-// It keeps the name and the fence of every resource that it has ever seen, about 100
-// bytes each: one that is forgotten would be open to anyone. Use it for data that ends
-// with the process. What is kept elsewhere needs its guard there.
+// It keeps the name and the fence of every resource that it has seen, about 100 bytes each:
+// forgetting one would accept any fence again. Use it for data that ends with the process. Data
+// elsewhere needs a guard there.
 type Memory struct {
 	mu    sync.Mutex
 	rooms map[string]*room
@@ -25,13 +24,12 @@ type Memory struct {
 type room struct {
 	seen   uint64        // the greatest fence that was presented
 	under  uint64        // the fence of those inside
-	inside int           // how many
-	empty  chan struct{} // closed when the last one leaves; nil while nobody waits for it
+	inside int           // number of calls inside
+	empty  chan struct{} // closed when the last one leaves; nil while no call waits
 }
 
-// Enter is that of Guard. If ctx ends first, its error is returned, and smaller fences
-// are refused all the same. Don't enter a resource under another fence while inside: it
-// waits for yourself.
+// Enter implements Guard. If ctx ends first Enter returns its error, and smaller fences are still
+// refused. Don't enter a resource under another fence while inside: that would deadlock.
 func (m *Memory) Enter(ctx context.Context, resource string, fence uint64) (leave func(), err error) {
 	if err := Valid(resource, fence); err != nil {
 		return nil, err
@@ -62,8 +60,8 @@ func (m *Memory) Do(ctx context.Context, resource string, fence uint64, f func()
 	return f()
 }
 
-// Forget drops what is known of a resource that is gone for good, and reports whether it
-// did: not while somebody is inside.
+// Forget removes a resource that no longer exists. It returns false, and does nothing, while a call
+// is inside.
 func (m *Memory) Forget(resource string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -74,7 +72,7 @@ func (m *Memory) Forget(resource string) bool {
 	return true
 }
 
-// try lets a fence in, refuses it, or returns what to wait for.
+// try accepts a fence, refuses it, or returns a channel to wait for.
 func (m *Memory) try(resource string, fence uint64) (*room, <-chan struct{}, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -42,7 +42,7 @@ func TestMemoryLetsOnlyGreaterFencesIn(t *testing.T) {
 	}
 }
 
-func TestStaleErrorTells(t *testing.T) {
+func TestStaleErrorDetails(t *testing.T) {
 	var m fence.Memory
 	enter(t, &m, 34)()
 	_, err := m.Enter(t.Context(), "a", 33)
@@ -50,13 +50,13 @@ func TestStaleErrorTells(t *testing.T) {
 	if !errors.As(err, &stale) || *stale != (fence.StaleError{Resource: "a", Fence: 33, Seen: 34}) {
 		t.Errorf("%+v", stale)
 	}
-	const want = `stale fence: 33 for "a", where 34 was before; another has held the lock since`
+	const want = `stale fence: 33 for "a" after 34; another client has held the lock since`
 	if err.Error() != want {
 		t.Errorf("%q", err)
 	}
 }
 
-// A greater fence waits for smaller ones to leave, and lets none in any more.
+// A greater fence waits for smaller ones to leave, and blocks new ones.
 func TestMemoryWaitsForTheSmaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m fence.Memory
@@ -84,7 +84,7 @@ func TestMemoryWaitsForTheSmaller(t *testing.T) {
 	})
 }
 
-// One that waited while a greater came is stale by then.
+// A fence that was waiting when a greater one came is stale.
 func TestMemoryIsPassedByTheGreatest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m fence.Memory

@@ -1,13 +1,12 @@
-// Package occ updates without a lock: read, compute, and store if nobody else has stored
-// meanwhile; if somebody has, do it again (optimistic concurrency control).
+// Package occ updates values without a lock: it reads, computes, and stores if the value is still the
+// same, and otherwise starts again (optimistic concurrency control).
 //
 //	total, err := occ.Update(ctx, load, change, store)
 //
-// It is right where one record changes by a quick computation, and writers seldom meet. It
-// needs no lease, no clock and no fence: a process that pauses for an hour between its read and
-// its write finds that its write is refused. Take a lock instead when the work has effects
-// that can't be taken back or done twice (a payment, a mail), takes long, touches several stores, or
-// when so many write one record that most of their work would be for nothing.
+// It suits a quick change of one record for which writers seldom compete. It needs no lease, no clock
+// and no fence: if a process pauses for an hour between its read and its write, the write is refused.
+// Take a lock if the work has effects that can't be undone or repeated (a payment, a mail), if it
+// takes long or uses several stores, or if so many writers compete that most of their work is wasted.
 //
 // Packages occsql and occredis have load and store for databases and for Redis.
 package occ
@@ -20,9 +19,9 @@ import (
 	"time"
 )
 
-// ErrConflict is what Update answers when others were faster in every attempt. Nothing was
+// ErrConflict is returned by Update if another writer was faster in every attempt. Nothing was
 // stored.
-var ErrConflict = errors.New("occ: others have changed the value each time")
+var ErrConflict = errors.New("occ: another writer was faster in each attempt")
 
 // Defaults of Update.
 const (
@@ -31,46 +30,46 @@ const (
 	DefaultMost     = 250 * time.Millisecond
 )
 
-// Option changes how Update tries.
-type Option func(*options)
+// Option configures Update.
+type Option func(*updateOptions)
 
-type options struct {
+type updateOptions struct {
 	attempts    int
 	first, most time.Duration
 	onConflict  func(attempt int)
 }
 
-// Attempts is how often Update tries at most; at least 1. Default: DefaultAttempts. More
-// help where many write at the same time.
-func Attempts(n int) Option { return func(o *options) { o.attempts = n } }
+// Attempts bounds the number of attempts; at least 1. Default: DefaultAttempts. Many concurrent
+// writers need more.
+func Attempts(n int) Option { return func(o *updateOptions) { o.attempts = n } }
 
-// Backoff bounds the pause after a conflict: it is random, below first after the first
-// one, below twice as much after each further one, and never above most. Both are positive.
-// Defaults: DefaultFirst, DefaultMost. first should be about as long as a load and a store take.
+// Backoff bounds the pause after a conflict. The pause is random: at first below first, then below
+// twice as much after each further conflict, and never above most. Both are positive. Defaults:
+// DefaultFirst, DefaultMost. first should be about the duration of a load and a store.
 func Backoff(first, most time.Duration) Option {
-	return func(o *options) { o.first, o.most = first, most }
+	return func(o *updateOptions) { o.first, o.most = first, most }
 }
 
-// OnConflict is called after each attempt, from 1 on, in which somebody else was faster; to
-// count them. Many conflicts are the sign to take a lock instead.
-func OnConflict(f func(attempt int)) Option { return func(o *options) { o.onConflict = f } }
+// OnConflict sets a function that is called after each attempt, from 1 on, in which another writer
+// was faster. If there are many conflicts, take a lock instead.
+func OnConflict(f func(attempt int)) Option { return func(o *updateOptions) { o.onConflict = f } }
 
-// Update loads a value, changes it, and stores the new one if the old one is still there.
-// Otherwise it waits a moment and begins anew. It returns the value that was stored.
+// Update loads a value, changes it, and stores the new value if the old one is still there.
+// Otherwise it waits a moment and starts again. It returns the value that was stored.
 //
-// change may be called several times, each time with what load has just read. It must do
-// nothing but compute: no writes, no messages. It must not alter what it is given in place,
-// if store compares it (slices, maps, pointers).
+// change may be called several times, each time with a newly loaded value. It must only compute: no
+// writes, no messages. It must not modify its argument in place if store compares that (slices,
+// maps, pointers).
 //
-// store answers true if it has stored the new value in place of the old one, and false if
-// that was there no more; comparison and change must be one step. T has what store needs for
-// that: a version that was read with the value, or the value itself.
+// store returns true if it has replaced the old value by the new one, and false if the old value
+// was no longer there. Comparing and replacing must be one atomic step. T contains what store
+// compares: a version that was read with the value, or the value itself.
 //
-// An error of load, change or store ends Update and is returned as it is, wrapped by
-// nobody. One of load or change says that nothing was stored. One of store may leave open
-// whether it was, as when the connection broke; so it is not tried again. When ctx ends while
-// Update waits its error is returned, and nothing was stored. After the last attempt the error
-// is ErrConflict. An Option of no sense is an error at once.
+// Update returns an error of load, change or store unchanged. After an error of load or change
+// nothing was stored. After an error of store the outcome may be unknown, as when a connection
+// broke, so Update doesn't retry. If ctx ends while Update waits, Update returns its error, and
+// nothing was stored. After the last attempt the error is ErrConflict. Invalid options are an error
+// at once.
 func Update[T any](
 	ctx context.Context,
 	load func(ctx context.Context) (T, error),
@@ -100,7 +99,7 @@ func Update[T any](
 	}
 }
 
-// try is one attempt. The value is that of T's zero value unless it was stored.
+// try makes one attempt. It returns T's zero value unless it has stored a value.
 func try[T any](
 	ctx context.Context,
 	load func(ctx context.Context) (T, error),
@@ -125,8 +124,8 @@ func try[T any](
 	return value, true, nil
 }
 
-func applyDefaults(opts []Option) (options, error) {
-	o := options{attempts: DefaultAttempts, first: DefaultFirst, most: DefaultMost}
+func applyDefaults(opts []Option) (updateOptions, error) {
+	o := updateOptions{attempts: DefaultAttempts, first: DefaultFirst, most: DefaultMost}
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -139,8 +138,8 @@ func applyDefaults(opts []Option) (options, error) {
 	return o, nil
 }
 
-// pause is how long to wait after an attempt, so that those who met do not meet again.
-func (o *options) pause(attempt int) time.Duration {
+// pause returns a random time to wait after an attempt, so that competing writers separate.
+func (o *updateOptions) pause(attempt int) time.Duration {
 	bound := o.first
 	for range attempt - 1 {
 		if bound >= o.most/2 {
@@ -152,6 +151,7 @@ func (o *options) pause(attempt int) time.Duration {
 	return rand.N(bound) + 1
 }
 
+// sleep is internal/wait's Sleep: this package imports the standard library only.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

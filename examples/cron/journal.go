@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// journal stands for a table that outlives every host.
+// journal stands for a table that survives every host.
 type journal struct {
 	mu           sync.Mutex
 	began, ended []int // ticks
@@ -30,7 +30,7 @@ func (j *journal) end(tick int) {
 	j.ended = append(j.ended, tick)
 }
 
-// dies says, once, whether the host that asks dies at the tick.
+// dies reports, once, whether the calling host dies at the tick.
 func (j *journal) dies(tick int) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()

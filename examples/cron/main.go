@@ -1,11 +1,10 @@
-// Cron is a job that three hosts have in their schedules, so that it runs also if one of
-// them is down. It is to run once at each tick, not three times.
+// Cron is a job in the schedules of three hosts, so that it also runs while one of them is down. It
+// must run once at each tick, not three times.
 //
-// Each host takes the lock at each tick, looks into the journal whether the tick's run is
-// done, and runs it if it isn't. The lock makes them take turns; the journal is what
-// knows. At the third tick the host that runs the job dies in the middle. Nobody releases
-// its lock: it ends by itself, when its TTL of two seconds is over. Then another host
-// sees that the run isn't done, and does it from the start, and all catch up.
+// At each tick each host acquires the lock, checks the journal whether the tick's run is done, and runs
+// it if it isn't. The lock makes the hosts take turns; the journal has the state. At the third tick the
+// host that runs the job dies in the middle. Its lock expires after its TTL of two seconds. Then another
+// host finds that the run isn't done, and does it from the start, and all catch up.
 package main
 
 import (
@@ -27,16 +26,16 @@ const (
 func main() {
 	story.Main(func(ctx context.Context, s *story.Story) error {
 		s.Title("Three hosts with the same schedule")
-		if _, err := tell(ctx, s, &journal{}, run); err != nil {
+		if _, err := simulate(ctx, s, &journal{}, run); err != nil {
 			return err
 		}
 		s.Title("Under a lock, and one of them dies at tick 3")
-		_, err := tell(ctx, s, &journal{fatal: fatal}, runLocked)
+		_, err := simulate(ctx, s, &journal{fatal: fatal}, runLocked)
 		return err
 	})
 }
 
-// run does the tick's run unless it is done, which is right for one host at a time.
+// run runs the tick's job unless it is done, which is correct for one host at a time.
 func run(_ context.Context, h *story.Host, j *journal, tick int) error {
 	if j.done(tick) {
 		return nil
@@ -53,8 +52,8 @@ func run(_ context.Context, h *story.Host, j *journal, tick int) error {
 	return nil
 }
 
-// runLocked is the same for one host at a time. One lock for all ticks, so that runs do
-// not overlap when one takes longer than the interval.
+// runLocked calls run on one host at a time. All ticks use one lock, so that runs do not overlap
+// when one takes longer than the interval.
 func runLocked(ctx context.Context, h *story.Host, j *journal, tick int) error {
 	return h.Mutex("cron:report").Do(ctx, func(ctx context.Context) error {
 		return run(ctx, h, j, tick)
@@ -63,8 +62,8 @@ func runLocked(ctx context.Context, h *story.Host, j *journal, tick int) error {
 
 var errDead = errors.New("the host is dead")
 
-// tell lets all hosts follow the schedule, and returns their journal.
-func tell(ctx context.Context, s *story.Story, j *journal, run func(context.Context, *story.Host, *journal, int) error) (*journal, error) {
+// simulate lets all hosts follow the schedule, and returns their journal.
+func simulate(ctx context.Context, s *story.Story, j *journal, run func(context.Context, *story.Host, *journal, int) error) (*journal, error) {
 	all, err := s.Hosts(ctx, hosts)
 	if err != nil {
 		return nil, err

@@ -8,17 +8,17 @@ import (
 	"github.com/distlock/distlock/examples/internal/story"
 )
 
-// term is the time for which one host led.
+// term is the time during which one host led.
 type term struct {
 	host   *story.Host
 	number int
 	lease  *distlock.Lease
 	began  time.Time
 	cause  error // why it ended
-	early  bool  // whether it began while the term before was not over
+	early  bool  // it began before the previous term had ended
 }
 
-// chronicle has all terms, in their order.
+// chronicle records all terms in their order.
 type chronicle struct {
 	mu    sync.Mutex
 	terms []*term

@@ -1,12 +1,12 @@
 // Leader is three hosts of which one leads, for as long as it can.
 //
-// Leading is work under a lock. When the leader's cable is cut it can't renew its lock,
-// and nobody can tell it that it lost it. Nobody has to: its lease has a deadline, counted
-// from before the last renewal that was answered, and the context of its work ends then.
-// The lock goes to another host a little later, never before.
+// Leading is work under a lock. When the leader's cable is cut it can't renew its lock, and can't be
+// notified that it has lost it. That isn't needed: its lease has a deadline, counted from before the
+// last answered renewal, and the context of its work ends then. The lock goes to another host a little
+// later, never before.
 //
-// The next leader is asked to stop, as for an upgrade. It gives its lock back, and the
-// third leads at once.
+// The next leader is asked to stop, as for an upgrade. It releases its lock, and the third host leads at
+// once.
 package main
 
 import (
@@ -18,18 +18,18 @@ import (
 	"github.com/distlock/distlock/examples/internal/story"
 )
 
-// while is how long the leaders lead before something happens.
+// while is how long a leader leads before the next event.
 const while = 200 * time.Millisecond
 
 func main() {
 	story.Main(func(ctx context.Context, s *story.Story) error {
 		s.Title("Three hosts, one leader")
-		_, err := tell(ctx, s)
+		_, err := simulate(ctx, s)
 		return err
 	})
 }
 
-// campaign leads again and again, until ctx ends.
+// campaign leads repeatedly until ctx ends.
 func campaign(ctx context.Context, h *story.Host, c *chronicle) error {
 	for ctx.Err() == nil {
 		err := h.Mutex("leader").Do(ctx, func(ctx context.Context) error {
@@ -43,18 +43,17 @@ func campaign(ctx context.Context, h *story.Host, c *chronicle) error {
 	return nil
 }
 
-// lead is the work that one host does at a time. Whatever it calls gets ctx and ends with
-// the term. What can't be called off gets distlock.Fence(ctx), and refuses those of older
-// terms.
+// lead is the work of one host at a time. Everything it calls gets ctx and ends with the term. Work
+// that can't be cancelled gets distlock.Fence(ctx), and refuses the fences of older terms.
 func lead(ctx context.Context, h *story.Host, c *chronicle) {
 	t := c.begin(h, distlock.FromContext(ctx))
 	<-ctx.Done()
 	c.end(t, context.Cause(ctx))
 }
 
-// tell lets three hosts campaign, cuts the first leader's cable, stops the second leader,
-// and returns who led when.
-func tell(ctx context.Context, s *story.Story) ([]*term, error) {
+// simulate lets three hosts campaign, cuts the first leader's cable, stops the second leader, and
+// returns who led when.
+func simulate(ctx context.Context, s *story.Story) ([]*term, error) {
 	hosts, err := s.Hosts(ctx, 3)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 )
 
 func TestALeaderStepsDownBeforeTheNextLeads(t *testing.T) {
-	terms, err := tell(t.Context(), storytest.New(t))
+	terms, err := simulate(t.Context(), storytest.New(t))
 	if err != nil || len(terms) != 3 {
 		t.Fatalf("%d terms, %v", len(terms), err)
 	}
@@ -26,6 +26,6 @@ func TestALeaderStepsDownBeforeTheNextLeads(t *testing.T) {
 		}
 	}
 	if !errors.Is(terms[0].cause, distlock.ErrLost) {
-		t.Errorf("the first term ended by %v; its lock was to be lost", terms[0].cause)
+		t.Errorf("the first term ended by %v; its lock should have been lost", terms[0].cause)
 	}
 }

@@ -1,9 +1,9 @@
-// Migration is three hosts that are started together with a new version of a program.
-// Each brings the database up to date before it serves. This time prices in euros become
-// prices in cents, which is right once: done twice, a cup costs 90 000 cents.
+// Migration is three hosts that start a new version of a program at the same time. Each brings the
+// database up to date before it serves. This time prices in euros become prices in cents, which must
+// happen once: done twice, a cup costs 90 000 cents.
 //
-// Without a lock all of them see the old version, and all of them migrate. Under a lock
-// the first migrates; the others wait, see that it is done, and skip it.
+// Without a lock all of them see the old version, and all of them migrate. Under a lock the first one
+// migrates; the others wait, see that it is done, and skip it.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 	})
 }
 
-// start looks and migrates, which is right for one host at a time.
+// start checks the version and migrates, which is correct for one host at a time.
 func start(_ context.Context, h *story.Host, db *database) error {
 	if db.look() >= target {
 		h.Say("sees that it is done")
@@ -44,15 +44,15 @@ func start(_ context.Context, h *story.Host, db *database) error {
 	return nil
 }
 
-// startLocked is the same for one host at a time. The lock is renewed for as long as the
-// migration takes.
+// startLocked calls start on one host at a time. The lock is renewed for as long as the migration
+// takes.
 func startLocked(ctx context.Context, h *story.Host, db *database) error {
 	return h.Mutex("migrate:shop").Do(ctx, func(ctx context.Context) error {
 		return start(ctx, h, db)
 	})
 }
 
-// deploy starts all hosts, and returns what a cup costs then.
+// deploy starts all hosts, and returns the price of a cup afterwards.
 func deploy(ctx context.Context, s *story.Story, start func(context.Context, *story.Host, *database) error) (price int, err error) {
 	all, err := s.Hosts(ctx, hosts)
 	if err != nil {
@@ -64,7 +64,7 @@ func deploy(ctx context.Context, s *story.Story, start func(context.Context, *st
 	return db.price, err
 }
 
-// database stands for one: look and each step of migrate are statements.
+// database stands for a real one: look and each step of migrate are statements.
 type database struct {
 	mu      sync.Mutex
 	version int

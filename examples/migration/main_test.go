@@ -9,8 +9,8 @@ import (
 	"github.com/distlock/distlock/examples/internal/storytest"
 )
 
-// Whoever is late would see that it is done, and nothing would be wrong: so nobody
-// migrates before all have looked.
+// A late host would see that the migration is done, and nothing would go wrong. So no host migrates
+// before all have looked.
 func TestWithoutALockItRunsMoreThanOnce(t *testing.T) {
 	var looked sync.WaitGroup
 	looked.Add(hosts)
@@ -24,7 +24,7 @@ func TestWithoutALockItRunsMoreThanOnce(t *testing.T) {
 		return nil
 	}
 	if price, err := deploy(t.Context(), storytest.New(t), unlucky); err != nil || price <= cents {
-		t.Errorf("a cup costs %d, %v; it was to go wrong", price, err)
+		t.Errorf("a cup costs %d, %v; it should have gone wrong", price, err)
 	}
 }
 

@@ -1,5 +1,5 @@
-// The example of the README: two goroutines, or two processes, deduct from one stock
-// and never sell the last item twice.
+// Quickstart is the example of the README: two goroutines, or two processes, deduct from one stock and
+// never sell the last item twice.
 package main
 
 import (

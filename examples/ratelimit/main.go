@@ -1,9 +1,9 @@
-// Ratelimit is four hosts that call an API which allows three calls at once, over the
-// whole fleet, and blocks who sends more.
+// Ratelimit is four hosts that call an API which allows three calls at once, over the whole fleet, and
+// blocks clients that send more.
 //
-// A limit in each host doesn't know of the others. A semaphore has three permits for all
-// of them; who gets one calls, and gives it back. The permit of a host that dies comes
-// back by itself, when its TTL is over.
+// A limit in each host doesn't know of the other hosts. A semaphore has three permits for all of them: a
+// worker with a permit calls, and then releases it. The permit of a host that dies becomes free when its
+// TTL has passed.
 package main
 
 import (
@@ -24,11 +24,11 @@ const (
 func main() {
 	story.Main(func(ctx context.Context, s *story.Story) error {
 		s.Title("Sixteen workers on four hosts call an API that allows three calls at once")
-		if _, err := tell(ctx, s, call); err != nil {
+		if _, err := simulate(ctx, s, call); err != nil {
 			return err
 		}
 		s.Title("The same, with permits")
-		_, err := tell(ctx, s, callWithPermit)
+		_, err := simulate(ctx, s, callWithPermit)
 		return err
 	})
 }
@@ -39,15 +39,15 @@ func call(_ context.Context, h *story.Host, a *api) error {
 	return nil
 }
 
-// callWithPermit waits for a permit of the fleet's.
+// callWithPermit waits for one of the fleet's permits.
 func callWithPermit(ctx context.Context, h *story.Host, a *api) error {
 	return h.Semaphore("api", limit).Do(ctx, func(ctx context.Context) error {
 		return call(ctx, h, a)
 	})
 }
 
-// tell lets all workers call, and returns how many calls were under way at once at most.
-func tell(ctx context.Context, s *story.Story, call func(context.Context, *story.Host, *api) error) (most int, err error) {
+// simulate lets all workers call, and returns the maximum number of concurrent calls.
+func simulate(ctx context.Context, s *story.Story, call func(context.Context, *story.Host, *api) error) (most int, err error) {
 	fleet, err := s.Hosts(ctx, hosts)
 	if err != nil {
 		return 0, err
@@ -64,13 +64,13 @@ func tell(ctx context.Context, s *story.Story, call func(context.Context, *story
 	return a.most, err
 }
 
-// api stands for somebody else's.
+// api stands for another company's service.
 type api struct {
 	mu                sync.Mutex
 	now, most, served int
 }
 
-// call returns how many calls were under way with it.
+// call returns the number of concurrent calls, including itself.
 func (a *api) call() int {
 	a.mu.Lock()
 	a.now++
@@ -87,7 +87,7 @@ func (a *api) call() int {
 	return now
 }
 
-// bar shows how many calls were under way, and which were too many.
+// bar draws the number of concurrent calls, and how many were too many.
 func bar(n int) string {
 	return strings.Repeat("■", min(n, limit)) + strings.Repeat("✗", max(n-limit, 0))
 }

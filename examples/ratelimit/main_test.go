@@ -7,13 +7,13 @@ import (
 )
 
 func TestWithoutPermitsTheLimitIsPassed(t *testing.T) {
-	if most, err := tell(t.Context(), storytest.New(t), call); err != nil || most <= limit {
-		t.Errorf("%d calls at once, %v; it was to go wrong", most, err)
+	if most, err := simulate(t.Context(), storytest.New(t), call); err != nil || most <= limit {
+		t.Errorf("%d calls at once, %v; it should have gone wrong", most, err)
 	}
 }
 
 func TestWithPermitsItIsNeverPassed(t *testing.T) {
-	if most, err := tell(t.Context(), storytest.New(t), callWithPermit); err != nil || most > limit {
+	if most, err := simulate(t.Context(), storytest.New(t), callWithPermit); err != nil || most > limit {
 		t.Errorf("%d calls at once, %v", most, err)
 	}
 }

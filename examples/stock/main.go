@@ -1,9 +1,9 @@
-// Stock is a shop that has four cups, three hosts that sell them, and two customers
-// at each. A sale reads how many are left, takes the payment, and writes one less.
+// Stock is a shop that has four cups, three hosts that sell them, and two customers at each. A sale
+// reads how many cups are left, takes the payment, and writes one less.
 //
-// Without a lock two sales read the same number while a payment is on its way. Each
-// writes one less, so that of two cups sold one is deducted: the shop sells more cups
-// than it has. The same sale under a lock can't.
+// Without a lock two sales read the same number while a payment is on its way. Both write one less, so
+// two cups are sold and one is deducted: the shop sells more cups than it has. Under a lock this can't
+// happen.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 	})
 }
 
-// sell sells a cup, if there is one. What it does is right for one customer at a time.
+// sell sells a cup, if there is one. It is correct for one customer at a time.
 func sell(_ context.Context, _ *story.Host, cups *shelf) (bool, error) {
 	left := cups.count()
 	if left == 0 {
@@ -44,7 +44,7 @@ func sell(_ context.Context, _ *story.Host, cups *shelf) (bool, error) {
 	return true, nil
 }
 
-// sellLocked is the same for one customer at a time, on whatever host.
+// sellLocked calls sell for one customer at a time, over all hosts.
 func sellLocked(ctx context.Context, host *story.Host, cups *shelf) (sold bool, err error) {
 	err = host.Mutex("stock:cup").Do(ctx, func(ctx context.Context) error {
 		sold, err = sell(ctx, host, cups)
@@ -53,8 +53,7 @@ func sellLocked(ctx context.Context, host *story.Host, cups *shelf) (sold bool, 
 	return sold, err
 }
 
-// open lets all customers buy until they are told that there are no cups, and returns
-// how many were sold.
+// open lets all customers buy until there are no cups left, and returns how many were sold.
 func open(ctx context.Context, s *story.Story, sell func(context.Context, *story.Host, *shelf) (bool, error)) (int, error) {
 	hosts, err := s.Hosts(ctx, 3)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 func TestWithoutALockMoreAreSoldThanThereAre(t *testing.T) {
 	s := storytest.New(t)
 	if sold, err := open(t.Context(), s, sell); err != nil || sold <= cups {
-		t.Errorf("sold %d of %d, %v; it was to go wrong", sold, cups, err)
+		t.Errorf("sold %d of %d, %v; it should have gone wrong", sold, cups, err)
 	}
 }
 

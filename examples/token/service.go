@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// tokens are a pair that the service gives together.
+// tokens are a pair that the service issues together.
 type tokens struct{ access, refresh string }
 
-// fleet is what the hosts share: where they keep the tokens.
+// fleet is the state that the hosts share.
 type fleet struct {
 	service *service
 	mu      sync.Mutex
@@ -34,7 +34,7 @@ func (f *fleet) save(t tokens) {
 	f.stored = t
 }
 
-// service stands for somebody else's, with refresh tokens that are good for one use.
+// service stands for another company's service. Its refresh tokens are valid once.
 type service struct {
 	mu        sync.Mutex
 	issued    int
@@ -44,7 +44,7 @@ type service struct {
 
 var errTheft = errors.New("this refresh token was used before: all tokens are void")
 
-// issue gives new tokens, and voids those before.
+// issue returns new tokens, and voids the old ones.
 func (s *service) issue() tokens {
 	s.issued++
 	s.valid = tokens{fmt.Sprintf("access-%d", s.issued), fmt.Sprintf("refresh-%d", s.issued)}
@@ -63,7 +63,7 @@ func (s *service) refresh(token string) (tokens, error) {
 	return s.issue(), nil
 }
 
-// end is what time does to an access token.
+// end expires an access token.
 func (s *service) end(access string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,18 +10,17 @@ import (
 	"github.com/distlock/distlock/fence"
 )
 
-// Options of a handler. The zero value is the default.
+// Options configures a handler. The zero value is the default.
 type Options struct {
-	// Resource names what a request is about; one name is guarded by one lock. Default:
-	// the URL's path. A request for which it returns "" is refused with 400.
+	// Resource returns the resource of a request; each belongs to one lock. Default: the URL's
+	// path. A request for which it returns "" is refused with 400.
 	Resource func(*http.Request) string
 
-	// Optional lets requests without the header through, unchecked: for a while, until all
-	// clients send it.
+	// Optional accepts requests without the header, unchecked, until all clients send it.
 	Optional bool
 
-	// StaleStatus is the answer to a stale fence: http.StatusPreconditionFailed, the
-	// default, or http.StatusConflict.
+	// StaleStatus is the status for a stale fence: http.StatusPreconditionFailed, the default, or
+	// http.StatusConflict.
 	StaleStatus int
 }
 
@@ -31,12 +30,12 @@ type handler struct {
 	guard fence.Guard
 }
 
-// New puts a check before a handler. A request goes on to it if guard lets its fence in,
-// and is inside until the handler has returned; it waits while others are inside under a
-// smaller fence. With guard nil the header is only read: the handler gives Fence to what
-// checks it, and its error to Refuse. o may be nil.
+// New wraps a handler with a check. A request reaches it once guard has accepted the fence, and is
+// inside until the handler returns. It waits while requests are inside under a smaller fence. With
+// a nil guard the header is only read: the handler passes Fence to a guard of its own, and that
+// guard's error to Refuse. o may be nil.
 //
-// ErrInvalid: no handler, or another StaleStatus.
+// New returns ErrInvalid for a nil handler and for another StaleStatus.
 func New(next http.Handler, guard fence.Guard, o *Options) (http.Handler, error) {
 	h := &handler{next: next, guard: guard}
 	if o != nil {
@@ -90,7 +89,7 @@ func (h *handler) enter(r *http.Request, f uint64) (leave func(), err error) {
 	return h.guard.Enter(r.Context(), resource, f)
 }
 
-// carried is what a request's context has of it.
+// carried is what New's handler adds to a request's context.
 type carried struct {
 	fence       uint64
 	staleStatus int
@@ -98,17 +97,17 @@ type carried struct {
 
 type carriedKey struct{}
 
-// Fence is the fence that a request was let in with, given the request's context; 0 if it
-// came without one, or not through New's handler. Transport.Fence may be this function, for
-// a server that asks another one in the holder's name.
+// Fence returns the fence of a request, from its context. It is 0 if the request had none or did
+// not pass New's handler. Transport.Fence may be this function, for a server that calls another one
+// on the holder's behalf.
 func Fence(ctx context.Context) uint64 {
 	c, _ := ctx.Value(carriedKey{}).(carried)
 	return c.fence
 }
 
-// Refuse answers a request whose fence was found to be stale by what its handler asked: err
-// matches fence.ErrStale. It reports whether it did, and leaves other errors to you. Call
-// it before anything is written.
+// Refuse answers a request if err matches fence.ErrStale, as the error of a guard in its handler.
+// It reports whether it did; other errors are left to the caller. Call it before anything is
+// written.
 func Refuse(w http.ResponseWriter, r *http.Request, err error) bool {
 	if !errors.Is(err, fence.ErrStale) {
 		return false
@@ -118,12 +117,12 @@ func Refuse(w http.ResponseWriter, r *http.Request, err error) bool {
 	return true
 }
 
-// refuse tells no fence, and nothing of the guard.
+// refuse reveals no fence, and nothing of the guard.
 func refuse(w http.ResponseWriter, staleStatus int, err error) {
 	switch {
 	case errors.Is(err, fence.ErrStale):
 		w.Header().Set(Header, stale)
-		http.Error(w, "stale fence: another has held the lock since; take it anew and begin with reading", staleStatus)
+		http.Error(w, "stale fence: another client has held the lock since; acquire it again and start with reading", staleStatus)
 	case errors.Is(err, errMissing):
 		http.Error(w, err.Error(), http.StatusPreconditionRequired)
 	case errors.Is(err, fence.ErrInvalid):

@@ -8,19 +8,18 @@ import (
 	"github.com/distlock/distlock/fence"
 )
 
-// Transport sends the fence of each request's context with it. It is safe for concurrent
-// use if Base is.
+// Transport adds the fence of each request's context. It is safe for concurrent use if Base is.
 type Transport struct {
-	// Fence finds the fence in a request's context: distlock.Fence for programs with one
-	// lock. Under several locks use one Transport for each, with distlock.FenceOf and the
-	// lock's name. 0: none is sent.
+	// Fence finds the fence in a request's context: distlock.Fence for programs with one lock. For
+	// several locks use one Transport each, with distlock.FenceOf and the lock's name. If it
+	// returns 0 no fence is sent.
 	Fence func(context.Context) uint64
 
 	// Base sends the request; nil means http.DefaultTransport.
 	Base http.RoundTripper
 }
 
-// RoundTrip is that of http.RoundTripper. A header that the request has already stays.
+// RoundTrip implements http.RoundTripper. It keeps a header that the request already has.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	base := t.Base
 	if base == nil {
@@ -37,9 +36,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return base.RoundTrip(r)
 }
 
-// Stale is a *fence.StaleError if the answer says that the request's fence is stale, and nil
-// otherwise. Its Resource is the URL's path, since the server does not tell how it calls
-// the resource.
+// Stale returns a *fence.StaleError if the answer says that the request's fence is stale, and
+// otherwise nil. Its Resource is the URL's path, since the answer doesn't contain the resource.
 func Stale(response *http.Response) error {
 	if response.Header.Get(Header) != stale {
 		return nil

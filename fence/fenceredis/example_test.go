@@ -41,7 +41,7 @@ func sell(ctx context.Context, guard *fenceredis.Guard, f uint64) error {
 	keys := []string{"stock:7"}
 	left, err := guard.Run(ctx, "stock:7", f, "return tonumber(redis.call('GET', KEYS[1]) or 0)", keys, nil)
 	if err != nil {
-		return err // fence.ErrStale: another has held the lock since
+		return err // fence.ErrStale: another client has held the lock since
 	}
 	rest := []string{strconv.FormatInt(left.(int64)-1, 10)}
 	_, err = guard.Run(ctx, "stock:7", f, "redis.call('SET', KEYS[1], ARGV[1])", keys, rest)

@@ -10,38 +10,38 @@ import (
 	"github.com/distlock/distlock/fence"
 )
 
-// Eval runs a Lua script in Redis and returns its answer as the usual clients do: an
-// int64, a string, nil, or a []any of these. It may use EVALSHA. The package's comment has
-// it for go-redis and rueidis, in a line each.
+// Eval runs a Lua script in Redis and returns its result as the usual clients do: an int64, a
+// string, nil, or a []any of these. It may use EVALSHA. The package comment has one line each for
+// go-redis and rueidis.
 type Eval func(ctx context.Context, script string, keys, args []string) (any, error)
 
 // Guard checks fences in Redis. It is safe for concurrent use if its Eval is.
 type Guard struct{ eval Eval }
 
-// New makes a Guard that runs its scripts with eval.
+// New returns a Guard that runs its scripts with eval.
 func New(eval Eval) *Guard { return &Guard{eval} }
 
 //go:embed guard.lua
 var guardScript string
 
-// Enter presents a fence for a resource, before its first read. Smaller ones are refused
-// from then on: with a *fence.StaleError. Present the fence again with each write, by Run:
-// Enter alone keeps nobody out who comes later.
+// Enter presents a fence for a resource, before its first read. From then on smaller ones are
+// refused with a *fence.StaleError. Present the fence again with each write, by Run: Enter alone
+// doesn't stop later writers.
 //
-// ErrInvalid: fence 0, or a resource without a Key. Other errors are Redis's; after those
-// that leave the outcome open the same call may be repeated.
+// It returns ErrInvalid for fence 0 and for a resource without a Key. Other errors come from Redis;
+// if the outcome is unknown the call may be repeated.
 func (g *Guard) Enter(ctx context.Context, resource string, f uint64) error {
 	_, err := g.Run(ctx, resource, f, "", nil, nil)
 	return err
 }
 
-// Run presents a fence and, if it is let in, runs a script in the same step, with KEYS and
-// ARGV as given. What it returns is Run's answer; a table of errors is an error. The
-// script is the body of a function: it may return, and has no shebang line. In a cluster
-// all keys must be in the slot of the resource, see Key.
+// Run presents a fence and, if it is accepted, runs a script in the same step, with KEYS and ARGV
+// as given. It returns the script's result; an error reply is an error. The script is the body of a
+// function: it may return, and has no shebang line. In a cluster all keys must be in the slot of
+// the resource, see Key.
 //
-// Errors are those of Enter; with ErrStale the script has not run. Clients may send a
-// script again whose answer was lost.
+// Run has the errors of Enter. After ErrStale the script has not run. Clients may resend a script
+// whose answer was lost.
 func (g *Guard) Run(ctx context.Context, resource string, f uint64, script string, keys, args []string) (any, error) {
 	key, err := Key(resource)
 	if err != nil {
@@ -61,7 +61,7 @@ func (g *Guard) Run(ctx context.Context, resource string, f uint64, script strin
 	return read(resource, f, answer)
 }
 
-// read takes the script's answer apart: {"in", answer} or {"stale", fence}.
+// read parses the script's result: {"in", result} or {"stale", fence}.
 func read(resource string, f uint64, answer any) (any, error) {
 	list, ok := answer.([]any)
 	if !ok || len(list) == 0 {

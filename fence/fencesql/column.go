@@ -11,20 +11,18 @@ import (
 	"github.com/distlock/distlock/fence"
 )
 
-// Names says where a Column is.
+// Names locates a Column.
 type Names struct {
-	Table string // may have its schema and a dot before it
+	Table string // optionally schema.table
 	Key   string // the column that identifies a row: its primary key, or unique
 	Fence string // the column with the fence: BIGINT NOT NULL DEFAULT 0
 }
 
-// Column is the fence that a row of one of your tables carries itself. Names are quoted:
-// spell them as the database does. Its methods may be called concurrently, but not for one
-// transaction.
+// Column is the fence in a row of your own table. Names are quoted: spell them as the database
+// does. Its methods may be called concurrently, but not for one transaction.
 //
-// What is protected is a row. Enter, read, compute and write in one transaction; or read
-// after Enter, and write later by one statement that compares the fence itself, and ask
-// Changed what it did:
+// It protects the row. Enter, read, compute and write in one transaction. Or read after Enter and
+// write later, by one statement that compares the fence itself, and pass its result to Changed:
 //
 //	result, err := db.ExecContext(ctx, `UPDATE stock SET quantity = ?, fence = ?
 //		WHERE sku = ? AND fence <= ?`, quantity, f, sku, f)
@@ -32,27 +30,27 @@ type Names struct {
 //		err = column.Changed(ctx, db, result, sku, f)
 //	}
 type Column struct {
-	place
-	name  string // of the table, for people
+	fenceColumn
+	name  string // of the table, in errors
 	enter enterer
 	look  string
 }
 
-// NewColumn makes a Column. Nothing is asked of the database yet.
+// NewColumn returns a Column. It does not access the database.
 func NewColumn(d Dialect, n Names) (*Column, error) {
-	p, err := newPlace(d, n.Table, n.Key, n.Fence)
+	p, err := newFenceColumn(d, n.Table, n.Key, n.Fence)
 	if err != nil {
 		return nil, err
 	}
 	look := p.sql("SELECT $f FROM $t WHERE $k = :k")
 	if d != SQLite {
-		look += " FOR UPDATE" // the row as it is, and not as the transaction sees it
+		look += " FOR UPDATE" // the latest row, and not the one that the transaction sees
 	}
-	return &Column{place: p, name: n.Table, enter: p.enterColumn(), look: look}, nil
+	return &Column{fenceColumn: p, name: n.Table, enter: p.enterColumn(), look: look}, nil
 }
 
-// Enter presents a fence for the row with that key: what Guard.Enter is for a resource.
-// The row must exist: sql.ErrNoRows.
+// Enter presents a fence for the row with a key, as Guard.Enter does for a resource. It returns
+// sql.ErrNoRows if there is no such row.
 func (c *Column) Enter(ctx context.Context, tx Tx, key any, f uint64) error {
 	resource := c.resource(key)
 	if err := valid(tx, resource, f); err != nil {
@@ -64,22 +62,21 @@ func (c *Column) Enter(ctx context.Context, tx Tx, key any, f uint64) error {
 	return nil
 }
 
-// Do is what Guard.Do is, for the row with that key.
+// Do does the same as Guard.Do for the row with a key.
 func (c *Column) Do(ctx context.Context, db *sql.DB, key any, f uint64, do func(tx *sql.Tx) error) error {
 	return inside(ctx, db, func(tx *sql.Tx) error { return c.Enter(ctx, tx, key, f) }, do)
 }
 
-// Changed tells what an UPDATE or DELETE did whose WHERE is "key = … AND fence <= f" and
-// nothing else, and whose UPDATE sets the fence to f. nil: it took place. A
-// *fence.StaleError: a greater fence was there. sql.ErrNoRows: there is no such row. tx is
-// where it was executed, a transaction or a *sql.DB; the row is looked at only if none was
-// counted.
+// Changed evaluates the result of an UPDATE or DELETE whose WHERE clause is exactly "key = … AND
+// fence <= f". An UPDATE must set the fence to f. Changed returns nil if the row was changed, a
+// *fence.StaleError if it has a greater fence, and sql.ErrNoRows if there is no such row. tx is the
+// transaction or *sql.DB that executed the statement. Changed reads the row only if the statement
+// changed none.
 //
-// MySQL counts the rows that changed, and none if they held these values already: that
-// is nil here.
+// MySQL doesn't count rows that had the new values already: Changed returns nil for them.
 //
-// Such a statement alone protects values that were not read before, or were read after
-// Enter. See the rule in package fence.
+// Alone, such a statement protects values that were not read before, or were read after Enter. See
+// the rule in package fence.
 func (c *Column) Changed(ctx context.Context, tx Tx, result sql.Result, key any, f uint64) error {
 	resource := c.resource(key)
 	if err := fence.Valid(resource, f); err != nil {
@@ -92,7 +89,7 @@ func (c *Column) Changed(ctx context.Context, tx Tx, result sql.Result, key any,
 	case n == 1:
 		return nil
 	case n > 1:
-		return c.explain(resource, fmt.Errorf("%w key: it has changed %d rows", fence.ErrInvalid, n))
+		return c.explain(resource, fmt.Errorf("%w key: the statement changed %d rows", fence.ErrInvalid, n))
 	}
 	seen, err := scan(tx.QueryRowContext(ctx, c.look, key))
 	if err == nil {
@@ -107,9 +104,9 @@ func (c *Column) Changed(ctx context.Context, tx Tx, result sql.Result, key any,
 	return nil
 }
 
-var errNoChange = errors.New("nothing was changed, though no greater fence is there; does WHERE ask for more than key and fence?")
+var errNoChange = errors.New("nothing was changed, though there is no greater fence; does WHERE compare more than key and fence?")
 
-// resource is how errors call a row.
+// resource returns the name of a row in errors.
 func (c *Column) resource(key any) string {
 	form := "%s %v"
 	if b, is := key.([]byte); is && !utf8.Valid(b) {

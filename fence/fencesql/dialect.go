@@ -10,7 +10,7 @@ import (
 	"github.com/distlock/distlock/fence"
 )
 
-// Dialect says which database it is.
+// Dialect is a database.
 type Dialect int
 
 // The dialects.
@@ -20,7 +20,7 @@ const (
 	SQLite                      // SQLite 3.35 or later
 )
 
-// String is the database's name.
+// String returns the database's name.
 func (d Dialect) String() string {
 	switch d {
 	case MySQL:
@@ -33,26 +33,26 @@ func (d Dialect) String() string {
 	return fmt.Sprintf("dialect %d", int(d))
 }
 
-// Tx is what Enter needs of a transaction: a *sql.Tx, one of a library that embeds it, or
-// a *sql.Conn on which a transaction was begun by hand.
+// Tx is the part of a transaction that Enter needs: a *sql.Tx, a type that embeds it, or a
+// *sql.Conn on which a transaction was begun by hand.
 type Tx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// place is where a fence is stored, with its names quoted.
-type place struct {
+// fenceColumn is where a fence is stored. Its names are quoted.
+type fenceColumn struct {
 	dialect            Dialect
 	table, key, column string
 }
 
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-func newPlace(d Dialect, table, key, column string) (place, error) {
+func newFenceColumn(d Dialect, table, key, column string) (fenceColumn, error) {
 	if d < MySQL || d > SQLite {
-		return place{}, fmt.Errorf("fencesql: %w %v: want MySQL, Postgres or SQLite", fence.ErrInvalid, d)
+		return fenceColumn{}, fmt.Errorf("fencesql: %w %v: want MySQL, Postgres or SQLite", fence.ErrInvalid, d)
 	}
-	p := place{dialect: d}
+	p := fenceColumn{dialect: d}
 	schema, name, qualified := strings.Cut(table, ".")
 	parts := []string{schema}
 	if qualified {
@@ -60,7 +60,7 @@ func newPlace(d Dialect, table, key, column string) (place, error) {
 	}
 	for _, part := range append(parts, key, column) {
 		if !identifier.MatchString(part) {
-			return place{}, fmt.Errorf("fencesql: %w name %q: want letters, digits and _, for a table with its schema and a dot before it at most", fence.ErrInvalid, part)
+			return fenceColumn{}, fmt.Errorf("fencesql: %w name %q: want letters, digits and _, for a table with its schema and a dot before it at most", fence.ErrInvalid, part)
 		}
 	}
 	for i, part := range parts {
@@ -77,9 +77,9 @@ func (d Dialect) quote(name string) string {
 	return `"` + name + `"`
 }
 
-// sql puts the names for $t, $k and $f into a statement, and ? for :k and :f where the
-// database wants that: they must then come in the order of the arguments.
-func (p place) sql(statement string) string {
+// sql inserts the names for $t, $k and $f into a statement, and the placeholders for :k and :f.
+// With ? the placeholders must be in the order of the arguments.
+func (p fenceColumn) sql(statement string) string {
 	k, f := "$1", "$2"
 	switch p.dialect {
 	case MySQL:

@@ -1,50 +1,48 @@
-// Package fencesql checks fencing tokens in the transaction that uses the data, in MySQL
-// and MariaDB, PostgreSQL, and SQLite, through database/sql and no driver in particular.
+// Package fencesql checks fencing tokens in the transaction that uses the data, in MySQL and MariaDB,
+// PostgreSQL, and SQLite, through database/sql and any driver.
 //
 //	guard, err := fencesql.New(fencesql.Postgres, nil)
 //
 //	err = guard.Do(ctx, db, "stock:7", distlock.Fence(ctx), func(tx *sql.Tx) error {
 //		// read, compute, write, all through tx
 //	})
-//	// errors.Is(err, fence.ErrStale): another has held the lock meanwhile
+//	// errors.Is(err, fence.ErrStale): another client has held the lock since
 //
-// # Two places for the fence
+// # Where the fence is stored
 //
-// A Guard is a table of its own, distlock_guards(resource, fence), whose rows are made when
-// they are needed; nothing is added to your tables. A Column is one of your own tables, in
-// the row that is protected.
+// A Guard has a table of its own, distlock_guards(resource, fence), and inserts rows as needed. A
+// Column is a column of your own table, in the protected row.
 //
-// Either way Enter raises the stored fence to the one presented, or refuses it, and the row
-// stays locked until the transaction ends. Others who enter the same resource wait for
-// that, so that everything in the transaction after Enter is one step.
+// In both cases Enter raises the stored fence to the presented one, or refuses it, and keeps the row
+// locked until the transaction ends. Other transactions that enter the same resource wait for that:
+// everything after Enter is one atomic step.
 //
 // # Enter first
 //
-// Call Enter before the transaction's first read; Do does. Under REPEATABLE READ a
-// transaction goes on seeing what was there at its first read, and what was read before
-// Enter may be old.
+// Call Enter before the transaction's first read, as Do does. Under REPEATABLE READ a transaction
+// continues to see the data of its first read, so data that was read before Enter may be stale.
 //
-//   - PostgreSQL refuses such a transaction when it enters (SQLSTATE 40001), SQLite too
-//     (SQLITE_BUSY_SNAPSHOT). Under REPEATABLE READ and SERIALIZABLE PostgreSQL also refuses
-//     one that had to wait in Enter. Roll back and begin again: nothing was done.
-//   - MySQL refuses nothing. Enter notices if the guarded row is not what the transaction
-//     sees, and answers ErrSnapshot. It can't notice others who entered with the same fence,
-//     as one holder's own transactions do: there it is up to you to enter first.
+//   - PostgreSQL refuses such a transaction when it enters (SQLSTATE 40001), and so does SQLite
+//     (SQLITE_BUSY_SNAPSHOT). Under REPEATABLE READ and SERIALIZABLE, PostgreSQL also refuses one
+//     that had to wait in Enter. Roll back and start again: nothing was done.
+//   - MySQL refuses nothing. Enter returns ErrSnapshot if the guarded row differs from the one that the
+//     transaction sees. It can't detect transactions with the same fence, which belong to the same
+//     holder: in these, call Enter first.
 //
-// Where several servers can be written to and rows are locked in each by itself (Galera,
-// group replication with several primaries) let all transactions of a resource go to one.
+// In clusters with several writable servers that lock rows separately (Galera, group replication with
+// several primaries), send all transactions of a resource to one server.
 //
-// A transaction in which a holder is paused keeps others waiting, as any open transaction
-// does; nothing is lost. If that must be bounded set idle_in_transaction_session_timeout
-// (PostgreSQL), idle_transaction_timeout (MariaDB) or wait_timeout (MySQL). Work that takes
-// long is better read in one transaction and written in another, with Enter in both.
+// A transaction whose holder is paused blocks others, as any open transaction does; nothing is lost. To
+// bound that, set idle_in_transaction_session_timeout (PostgreSQL), idle_transaction_timeout (MariaDB)
+// or wait_timeout (MySQL). For long work, read in one transaction and write in another, with Enter in
+// both.
 //
 // # Cost
 //
-// One statement in PostgreSQL and SQLite. In MySQL two or three short ones, for the sake of
-// ErrSnapshot. The transaction writes one row more.
+// Enter takes one statement in PostgreSQL and SQLite. In MySQL it takes two or three short ones, for
+// ErrSnapshot. The transaction writes one additional row.
 //
-// In SQLite set busy_timeout, since others wait for the write lock. A transaction may be
-// deferred if it enters first. Otherwise begin it with BEGIN IMMEDIATE (with modernc's
-// driver: _txlock=immediate).
+// In SQLite set busy_timeout, since transactions wait for the write lock. A transaction that enters
+// first may be deferred. Otherwise begin it with BEGIN IMMEDIATE (with modernc's driver:
+// _txlock=immediate).
 package fencesql

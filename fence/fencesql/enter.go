@@ -10,21 +10,19 @@ import (
 	"github.com/distlock/distlock/fence"
 )
 
-// ErrSnapshot says that a transaction in MySQL has read before Enter, and that others
-// have entered since: it would go on reading what was there before. Roll back, and begin
-// again with Enter.
-var ErrSnapshot = errors.New("the transaction read before Enter, and sees what is no longer so")
+// ErrSnapshot means that a transaction in MySQL has read before Enter, and others have entered
+// since: it would continue to read old data. Roll back, and start again with Enter.
+var ErrSnapshot = errors.New("the transaction read before Enter and sees old data")
 
-// enterer raises a stored fence, or finds out that it can't. resource is the name of the
-// key, for people.
+// enterer raises a stored fence, or refuses. resource is the name of the key in errors.
 type enterer func(ctx context.Context, tx Tx, key any, resource string, f uint64) error
 
-// enterTable makes the row if it is absent.
-func (p place) enterTable() enterer {
+// enterTable inserts the row if it is absent.
+func (p fenceColumn) enterTable() enterer {
 	switch p.dialect {
 	case MySQL:
-		// No change: it locks the row that exists, and no gap, which a locking read of an
-		// absent one would. One more, since 0 means that the row was made.
+		// This changes nothing. It locks an existing row and no gap, which a locking read of an
+		// absent row would. It adds one since 0 means that the row was inserted.
 		return p.enterMySQL(lockByInsert(p.sql(
 			"INSERT INTO $t ($k, $f) VALUES (:k, :f) ON DUPLICATE KEY UPDATE $f = LAST_INSERT_ID($f + 1) - 1")))
 	case SQLite:
@@ -33,8 +31,8 @@ func (p place) enterTable() enterer {
 	return raiseBy(p.sql("INSERT INTO $t AS g ($k, $f) VALUES (:k, :f) ON CONFLICT ($k) DO UPDATE SET $f = GREATEST(g.$f, excluded.$f) RETURNING g.$f"))
 }
 
-// enterColumn needs the row to be there.
-func (p place) enterColumn() enterer {
+// enterColumn requires the row.
+func (p fenceColumn) enterColumn() enterer {
 	switch p.dialect {
 	case MySQL:
 		return p.enterMySQL(lockByRead(p.sql("SELECT $f FROM $t WHERE $k = :k FOR UPDATE")))
@@ -44,7 +42,7 @@ func (p place) enterColumn() enterer {
 	return raiseBy(p.sql("UPDATE $t SET $f = GREATEST($f, :f) WHERE $k = :k RETURNING $f"))
 }
 
-// raiseBy is one statement, which answers the greater of both fences.
+// raiseBy runs one statement, which returns the greater of both fences.
 func raiseBy(statement string) enterer {
 	return func(ctx context.Context, tx Tx, key any, resource string, f uint64) error {
 		seen, err := scan(tx.QueryRowContext(ctx, statement, key, int64(f)))
@@ -55,8 +53,7 @@ func raiseBy(statement string) enterer {
 	}
 }
 
-// locker locks the row, or makes it, and returns its fence as it is now, whatever the
-// transaction sees.
+// locker locks the row, or inserts it, and returns its latest fence, whatever the transaction sees.
 type locker func(ctx context.Context, tx Tx, key any, f uint64) (now uint64, err error)
 
 func lockByRead(statement string) locker {
@@ -79,10 +76,10 @@ func lockByInsert(statement string) locker {
 	}
 }
 
-// enterMySQL compares what the row holds with what the transaction sees of it, before it
-// changes that, since it would see its own change. A row that was said to be new is looked
-// at as well: what stands between may not tell what LAST_INSERT_ID was.
-func (p place) enterMySQL(lock locker) enterer {
+// enterMySQL compares the fence in the row with the one that the transaction sees, before it
+// changes the row, since it would see its own change. It also checks a row that seems to be new: a
+// proxy may not pass on LAST_INSERT_ID.
+func (p fenceColumn) enterMySQL(lock locker) enterer {
 	see := p.sql("SELECT $f FROM $t WHERE $k = :k")
 	raise := p.sql("UPDATE $t SET $f = :f WHERE $k = :k")
 	return func(ctx context.Context, tx Tx, key any, resource string, f uint64) error {
@@ -116,22 +113,22 @@ func scan(row *sql.Row) (uint64, error) {
 	return uint64(n.Int64), nil
 }
 
-// valid looks at what a caller brings.
+// valid checks a caller's arguments.
 func valid(tx Tx, resource string, f uint64) error {
 	if err := fence.Valid(resource, f); err != nil {
 		return fmt.Errorf("fencesql: %w", err)
 	}
 	if _, is := tx.(interface{ SetMaxOpenConns(int) }); is { // *sql.DB, and what embeds it
-		return fmt.Errorf("fencesql: %w transaction: a %T would let the row go before the data is used; begin one, or call Do", fence.ErrInvalid, tx)
+		return fmt.Errorf("fencesql: %w transaction: a %T would unlock the row before the data is used; begin a transaction, or call Do", fence.ErrInvalid, tx)
 	}
-	if f >= math.MaxInt64 { // one more is needed in MySQL
+	if f >= math.MaxInt64 { // MySQL adds one
 		return fmt.Errorf("fencesql: %w fence %d: it does not fit a BIGINT", fence.ErrInvalid, f)
 	}
 	return nil
 }
 
-// explain says where it was.
-func (p place) explain(resource string, err error) error {
+// explain adds the table to an error.
+func (p fenceColumn) explain(resource string, err error) error {
 	if errors.Is(err, fence.ErrStale) {
 		return fmt.Errorf("fencesql: %w", err)
 	}

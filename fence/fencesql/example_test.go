@@ -103,7 +103,7 @@ func ExampleGuard_Enter() {
 	fmt.Println(sell(33, 1)) // a holder that was paused
 	// Output:
 	// <nil>
-	// fencesql: stale fence: 33 for "stock:7", where 34 was before; another has held the lock since
+	// fencesql: stale fence: 33 for "stock:7" after 34; another client has held the lock since
 }
 
 // The row carries its fence. Reading takes a transaction, since it presents the fence;

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// attempts is how often a transaction is begun in which nothing but Enter has failed.
+// attempts bounds how often a transaction is started again because Enter failed.
 const attempts = 10
 
-// inside does something in a transaction after it has entered.
+// inside calls do in a transaction that has entered.
 func inside(ctx context.Context, db *sql.DB, enter, do func(tx *sql.Tx) error) error {
 	tx, err := begin(ctx, db, enter)
 	for n := 1; n < attempts && ctx.Err() == nil && conflicts(err); n++ {
@@ -20,7 +20,7 @@ func inside(ctx context.Context, db *sql.DB, enter, do func(tx *sql.Tx) error) e
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // there is nothing left to roll back after Commit
+	defer func() { _ = tx.Rollback() }() // no effect after Commit
 	if err := do(tx); err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func inside(ctx context.Context, db *sql.DB, enter, do func(tx *sql.Tx) error) e
 	return nil
 }
 
-// begin leaves no transaction open if it can't enter.
+// begin begins a transaction and enters. On an error it leaves none open.
 func begin(ctx context.Context, db *sql.DB, enter func(tx *sql.Tx) error) (*sql.Tx, error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -43,8 +43,8 @@ func begin(ctx context.Context, db *sql.DB, enter func(tx *sql.Tx) error) (*sql.
 	return tx, nil
 }
 
-// conflicts reports a deadlock or a serialization failure: SQLSTATE 40xxx, which the
-// drivers for PostgreSQL tell by a method and that for MySQL in its text.
+// conflicts reports whether err is a deadlock or a serialization failure: SQLSTATE 40xxx.
+// PostgreSQL's drivers report it by a method, and MySQL's in the text.
 func conflicts(err error) bool {
 	var state interface{ SQLState() string }
 	if errors.As(err, &state) {

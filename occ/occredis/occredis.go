@@ -1,8 +1,8 @@
-// Package occredis is package occ for values in Redis, Valkey and their like. A script
-// compares and sets: unlike WATCH and MULTI it needs no connection of its own.
+// Package occredis is package occ for values in Redis, Valkey and compatible servers. A script compares
+// and sets: unlike WATCH and MULTI it needs no connection of its own.
 //
-// It has no Redis client: it is given a function that runs a script, as fenceredis is.
-// With go-redis:
+// It contains no Redis client: it takes a function that runs a script, as fenceredis does. With
+// go-redis:
 //
 //	values := occredis.New(func(ctx context.Context, script string, keys, args []string) (any, error) {
 //		return redis.NewScript(script).Run(ctx, client, keys, args).Result()
@@ -10,10 +10,10 @@
 //
 // With rueidis: rueidis.NewLuaScript(script).Exec(ctx, client, keys, args).ToAny().
 //
-// The value itself is compared, so there is no version to keep, and other writers need not
-// take part: whatever they store is noticed. A value that changed and changed back is the
-// same. Clients should not send a script again whose answer was lost, or a change is made twice
-// (go-redis: MaxRetries: -1, and no ClusterClient, which does so whatever it is told).
+// It compares the value itself. So there is no version to maintain, and changes by any other writer
+// are detected, except a value that changed and changed back. The client must not resend a script whose
+// answer was lost, or a change may be made twice (go-redis: MaxRetries: -1, and no ClusterClient, which
+// ignores that).
 package occredis
 
 import (
@@ -24,29 +24,30 @@ import (
 	"github.com/distlock/distlock/occ"
 )
 
-// Eval runs a script; the same as fenceredis's.
+// Eval runs a script. It is the same as fenceredis's.
 type Eval = fenceredis.Eval
 
-// Values are the string values of a Redis. They are safe for concurrent use if their Eval is.
+// Values are the string values of a Redis server. They are safe for concurrent use if their Eval
+// is.
 type Values struct{ eval Eval }
 
-// New makes Values whose scripts eval runs.
+// New returns Values whose scripts eval runs.
 func New(eval Eval) *Values { return &Values{eval} }
 
-// Value is what a key has. One that does not exist is the zero Value.
+// Value is the value of a key. If the key does not exist it is the zero Value.
 type Value struct {
 	Text   string // any bytes
 	Exists bool
 }
 
-// Answers are in tables, since clients make an error of a nil that stands alone.
+// Results are in tables, since clients return an error for a nil that stands alone.
 const (
 	loadScript = `
 local v = redis.call('GET', KEYS[1])
 if v then return {v} end
 return {}`
 
-	// ARGV: 1 if the old value existed, that, and the new one. KEEPTTL is Redis 6.0's.
+	// ARGV: 1 if the key existed, its old value, and the new one. KEEPTTL needs Redis 6.0.
 	storeScript = `
 local v = redis.call('GET', KEYS[1])
 if v == false and ARGV[1] == '0' or v and ARGV[1] == '1' and v == ARGV[2] then
@@ -56,9 +57,9 @@ end
 return {}`
 )
 
-// Update changes the value of key, and returns the new one; the key is made if it does not
-// exist, and keeps the time to live that it has. The errors are those of occ.Update: change may
-// run several times, and an error of it ends Update with nothing stored. Needs Redis 6.0.
+// Update changes the value of key, and returns the new one. It creates a key that does not exist,
+// and keeps the TTL of an existing one. Its errors are those of occ.Update: change may run several
+// times, and an error of change ends Update with nothing stored. It needs Redis 6.0.
 func (v *Values) Update(ctx context.Context, key string, change func(Value) (string, error), opts ...occ.Option) (string, error) {
 	load := func(ctx context.Context) (old Value, err error) {
 		texts, err := v.run(ctx, loadScript, key)
@@ -66,7 +67,7 @@ func (v *Values) Update(ctx context.Context, key string, change func(Value) (str
 			return old, err
 		}
 		if old.Text, old.Exists = texts[0].(string); !old.Exists {
-			err = fmt.Errorf("occredis: %q: Eval answered a %T in the table: want a string", key, texts[0])
+			err = fmt.Errorf("occredis: %q: Eval returned a %T in the table: want a string", key, texts[0])
 		}
 		return old, err
 	}
@@ -93,7 +94,7 @@ func (v *Values) run(ctx context.Context, script, key string, args ...string) ([
 	}
 	list, ok := answer.([]any)
 	if !ok {
-		return nil, fmt.Errorf("occredis: %q: Eval answered a %T: want what the client makes of a table, a []any", key, answer)
+		return nil, fmt.Errorf("occredis: %q: Eval returned a %T: want a []any", key, answer)
 	}
 	return list, nil
 }

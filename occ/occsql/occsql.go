@@ -1,6 +1,6 @@
 // Package occsql is package occ for rows with a version column, through database/sql.
 //
-// For a single value, with the columns named once:
+// For a single value, name the columns once:
 //
 //	stock, err := occsql.NewColumn[int](occsql.MySQL, occsql.Names{Table: "stock", Key: "sku", Value: "quantity", Version: "version"})
 //	left, err := stock.Update(ctx, db, "apple", func(n int) (int, error) { return n - 1, nil })
@@ -9,19 +9,18 @@
 //
 // # The version column
 //
-// A BIGINT NOT NULL DEFAULT 0 that every writer raises: one that does not is overwritten.
-// Comparing a version and not the value notices also a value that changed and changed back.
-// An updated_at column does not do: two changes can have one time.
+// It is a BIGINT NOT NULL DEFAULT 0. Every writer must raise it: the change of a writer that doesn't is
+// overwritten. Comparing a version instead of the value also detects a value that changed and changed
+// back. An updated_at column is no replacement: two changes may have the same time.
 //
-// # How many rows an UPDATE says
+// # Row counts of an UPDATE
 //
-// MySQL and MariaDB count the rows that changed, not those that were found (unless the client
-// asks for clientFoundRows). An UPDATE that sets a column to what it is counts 0, just as one
-// whose version did not match. "version = version + 1" in the statement makes both counts the
-// same, in all databases.
+// MySQL and MariaDB count the rows that changed, not those that matched (unless the client sets
+// clientFoundRows). An UPDATE that sets a column to its old value counts 0, as one whose version did
+// not match. With "version = version + 1" in the statement both counts are the same, in all databases.
 //
-// Each statement is a transaction of its own. Inside one that is longer a retry reads the same
-// snapshot again and again (REPEATABLE READ, MySQL's default): use SELECT … FOR UPDATE there.
+// Each statement is a transaction of its own. Inside a longer transaction each retry would read the same
+// snapshot (REPEATABLE READ, MySQL's default): use SELECT … FOR UPDATE there.
 package occsql
 
 import (
@@ -36,7 +35,7 @@ import (
 	"github.com/distlock/distlock/occ"
 )
 
-// Dialect says which database it is; the same as fencesql's.
+// Dialect is a database. It is the same as fencesql's.
 type Dialect = fencesql.Dialect
 
 // The dialects.
@@ -46,16 +45,18 @@ const (
 	SQLite   = fencesql.SQLite
 )
 
-// Stored makes occ's answer of what ExecContext returned for an UPDATE (or DELETE) whose
-// WHERE has the primary key and the version that was read, and which raises the version:
+// Stored converts the result of ExecContext to the result of occ's store. The statement is an
+// UPDATE (or DELETE) whose WHERE clause has the primary key and the version that was read, and it
+// raises the version:
 //
 //	return occsql.Stored(db.ExecContext(ctx, `UPDATE stock SET quantity = ?, version = version + 1
 //		WHERE sku = ? AND version = ?`, n, sku, old.version))
 //
-// One row: true. None: false, somebody was faster; or there is no such row, which load then
-// says. More are an error, since WHERE did not name one row; they have been changed. A
-// serialization failure or a deadlock of MySQL's (SQLSTATE 40001) is false.
-// Other errors are passed on; after those of the connection nobody knows whether it was stored.
+// For one row it returns true. For none it returns false: another writer was faster, or the row is
+// gone, which load then reports. More rows are an error, since the WHERE clause did not identify
+// one row; they have been changed. For a serialization failure, or a deadlock in MySQL (SQLSTATE
+// 40001), it returns false. It passes other errors on; after a connection error the outcome is
+// unknown.
 func Stored(result sql.Result, err error) (bool, error) {
 	if refused(err) {
 		return false, nil
@@ -68,13 +69,13 @@ func Stored(result sql.Result, err error) (bool, error) {
 	case err != nil:
 		return false, fmt.Errorf("occsql: the statement was executed, and its effect is unknown: %w", err)
 	case n > 1:
-		return false, fmt.Errorf("occsql: the statement has changed %d rows: want one, by its primary key and version", n)
+		return false, fmt.Errorf("occsql: the statement changed %d rows: want one, by its primary key and version", n)
 	}
 	return n == 1, nil
 }
 
-// refused reports SQLSTATE 40001, which the drivers for PostgreSQL tell by a method and that
-// for MySQL in its text: the statement was rolled back.
+// refused reports whether err is SQLSTATE 40001, after which the statement was rolled back.
+// PostgreSQL's drivers report it by a method, and MySQL's in the text.
 func refused(err error) bool {
 	var state interface{ SQLState() string }
 	if errors.As(err, &state) {
@@ -83,22 +84,22 @@ func refused(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "(40001)")
 }
 
-// Names says where a Column is. They are quoted: spell them as the database does.
+// Names locates a Column. Names are quoted: spell them as the database does.
 type Names struct {
-	Table   string // may have its schema and a dot before it
+	Table   string // optionally schema.table
 	Key     string // identifies a row: the primary key, or unique
 	Value   string
 	Version string // BIGINT NOT NULL DEFAULT 0
 }
 
-// Column is a column that is updated by package occ. It is safe for concurrent use.
+// Column is a column that package occ updates. It is safe for concurrent use.
 type Column[T any] struct {
 	load, store string
 	table       string
 }
 
-// NewColumn makes a Column whose values are scanned into T, and given to the driver as T.
-// The error says which name can't be one. Nothing is asked of the database yet.
+// NewColumn returns a Column whose values are scanned into T, and passed to the driver as T. It
+// returns an error for an invalid name. It does not access the database.
 func NewColumn[T any](d Dialect, n Names) (*Column[T], error) {
 	if d != MySQL && d != Postgres && d != SQLite {
 		return nil, fmt.Errorf("occsql: %v: want MySQL, Postgres or SQLite", d)
@@ -138,28 +139,27 @@ func quote(d Dialect, name string) string {
 	return `"` + name + `"`
 }
 
-// row is what was read.
-type row[T any] struct {
+// versioned is a value with its version.
+type versioned[T any] struct {
 	value   T
 	version int64
 }
 
-// Update changes the value in the row with that key, and returns the new one. The errors
-// are those of occ.Update: a row that does not exist is sql.ErrNoRows. change may run several
-// times, and an error of it ends Update with nothing stored. db must not be inside a
-// transaction.
+// Update changes the value in the row with a key, and returns the new one. Its errors are those of
+// occ.Update, and sql.ErrNoRows for a row that does not exist. change may run several times, and an
+// error of change ends Update with nothing stored. db must not be inside a transaction.
 func (c *Column[T]) Update(ctx context.Context, db *sql.DB, key any, change func(T) (T, error), opts ...occ.Option) (T, error) {
-	load := func(ctx context.Context) (r row[T], err error) {
+	load := func(ctx context.Context) (r versioned[T], err error) {
 		if err = db.QueryRowContext(ctx, c.load, key).Scan(&r.value, &r.version); err != nil {
 			err = fmt.Errorf("occsql: %s %v: %w", c.table, key, err)
 		}
 		return r, err
 	}
-	compute := func(_ context.Context, old row[T]) (r row[T], err error) {
+	compute := func(_ context.Context, old versioned[T]) (r versioned[T], err error) {
 		r.value, err = change(old.value)
 		return r, err
 	}
-	store := func(ctx context.Context, old, new row[T]) (bool, error) {
+	store := func(ctx context.Context, old, new versioned[T]) (bool, error) {
 		stored, err := Stored(db.ExecContext(ctx, c.store, new.value, key, old.version))
 		if err != nil {
 			err = fmt.Errorf("occsql: %s %v: %w", c.table, key, err)

@@ -11,12 +11,12 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// TTL of the locks of all hosts: short, so that nobody waits long for one that died,
-// and as long as every backend needs it.
+// TTL is the TTL of all locks: short, so that the lock of a dead host becomes free soon, and long
+// enough for every backend.
 const TTL = 2 * time.Second
 
-// Host is one machine of the fleet: a client with a connection of its own, which
-// knows of the others by the locks only.
+// Host is one machine of the fleet: a client with a connection of its own, which knows the other
+// hosts only by the locks.
 type Host struct {
 	*distlock.Client
 	Name  string
@@ -24,7 +24,7 @@ type Host struct {
 	cable *cable
 }
 
-// Hosts connects so many hosts.
+// Hosts connects n hosts.
 func (s *Story) Hosts(ctx context.Context, n int) ([]*Host, error) {
 	var hosts []*Host
 	for i := range n {
@@ -55,13 +55,13 @@ func (s *Story) host(ctx context.Context, name string) (*Host, error) {
 	return h, nil
 }
 
-// Say tells that the host did something just now.
+// Say reports that the host did something just now.
 func (h *Host) Say(format string, args ...any) { h.story.Say(h.Name, format, args...) }
 
-// Unplug makes every call of the host to its locks fail until Plug.
+// Unplug makes all of the host's calls to its backend fail, until Plug.
 func (h *Host) Unplug() { h.cable.cut.Store(true) }
 
-// Plug mends what Unplug cut.
+// Plug undoes Unplug.
 func (h *Host) Plug() { h.cable.cut.Store(false) }
 
 // Die ends the host as a power cut does: it releases nothing.
@@ -70,7 +70,7 @@ func (h *Host) Die() error {
 	return h.cable.Backend.Close()
 }
 
-// Close closes the host's client. A dead host has nothing left to say.
+// Close closes the host's client. It ignores errors of a host that is cut off.
 func (h *Host) Close() error {
 	err := h.Client.Close()
 	if h.cable.cut.Load() {
@@ -79,7 +79,7 @@ func (h *Host) Close() error {
 	return err
 }
 
-// cable is what connects a host with its backend.
+// cable connects a host with its backend.
 type cable struct {
 	driver.Backend
 	cut atomic.Bool

@@ -1,6 +1,5 @@
-// Package story is what the examples share, so that each of them shows its lock and
-// little else: a flag that says where the locks are, hosts that use them, and lines
-// that say when who did what.
+// Package story is shared by the examples, so that each of them shows its locks and little else. It has
+// a flag for the locks' backend, hosts that use them, and a log of what each host does.
 package story
 
 import (
@@ -15,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	_ "github.com/distlock/distlock/backend/all" // whatever --url names
+	_ "github.com/distlock/distlock/backend/all" // all backends that --url may name
 )
 
 // Story is one run of an example. It is safe for concurrent use.
@@ -28,21 +27,21 @@ type Story struct {
 	hosts []*Host
 }
 
-// New begins a story whose locks are at url and which is told to out.
+// New starts a story with locks at url, which it writes to out.
 func New(url string, out io.Writer) *Story {
 	return &Story{url: url, out: out, began: time.Now()}
 }
 
-// Main tells a story to whoever started the program, with locks in a SQLite file of
-// its own unless --url names a backend. It ends the program if the story fails.
-func Main(tell func(ctx context.Context, s *Story) error) {
-	if err := run(tell); err != nil {
+// Main runs a story and writes it to standard output. The locks are in a SQLite file of its own
+// unless --url names a backend. It exits with an error if the story fails.
+func Main(play func(ctx context.Context, s *Story) error) {
+	if err := run(play); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(tell func(context.Context, *Story) error) error {
+func run(play func(context.Context, *Story) error) error {
 	url := flag.String("url", "", "where the locks are, such as redis://localhost:6379?prefix=locks: (a SQLite file by default)")
 	flag.Parse()
 	if *url == "" {
@@ -56,24 +55,24 @@ func run(tell func(context.Context, *Story) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	s := New(*url, os.Stdout)
-	return errors.Join(tell(ctx, s), s.Close())
+	return errors.Join(play(ctx, s), s.Close())
 }
 
-// Title begins a part of the story.
+// Title writes the title of the next part.
 func (s *Story) Title(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fmt.Fprintf(s.out, "\n%s\n\n", text)
 }
 
-// Say tells that who did something just now.
+// Say writes that who did something just now.
 func (s *Story) Say(who, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fmt.Fprintf(s.out, "%6.2f s  %-10s %s\n", time.Since(s.began).Seconds(), who, fmt.Sprintf(format, args...))
 }
 
-// Close closes the hosts, and the locks that they hold with them.
+// Close closes the hosts, and with them the locks that they hold.
 func (s *Story) Close() error {
 	s.mu.Lock()
 	hosts := s.hosts
@@ -86,7 +85,7 @@ func (s *Story) Close() error {
 	return err
 }
 
-// Together runs f on every host at once, and waits for all.
+// Together runs f on all hosts concurrently, and waits for them.
 func Together(hosts []*Host, f func(h *Host) error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(hosts))

@@ -1,4 +1,4 @@
-// Package storytest lets tests tell the examples' stories.
+// Package storytest runs the examples' stories in tests.
 package storytest
 
 import (
@@ -8,8 +8,7 @@ import (
 	"github.com/distlock/distlock/examples/internal/story"
 )
 
-// New begins a story whose locks are in a SQLite file of the test's, and which is told
-// to the test's log.
+// New starts a story with locks in a SQLite file of the test, which it writes to the test's log.
 func New(t *testing.T) *story.Story {
 	t.Helper()
 	s := story.New("sqlite:"+filepath.Join(t.TempDir(), "locks.db"), t.Output())
