@@ -17,8 +17,8 @@ import (
 // maxParallel bounds the requests that one Renew has in flight.
 const maxParallel = 8
 
-// renewCall is a call of Renew.
-type renewCall struct {
+// leaseRenewal is a call of Renew.
+type leaseRenewal struct {
 	b     *Backend
 	ctx   context.Context
 	start time.Time
@@ -30,14 +30,14 @@ type renewCall struct {
 
 // renewedHold is a hold that this backend has created.
 type renewedHold struct {
-	i int // in renewCall.holds
+	i int // in leaseRenewal.holds
 	o *ownerState
 }
 
 // Renew keeps the leases of the holds alive and checks that their keys exist: one request for each
 // lease, and one for each 128 holds, in parallel.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
-	r := &renewCall{b: b, start: time.Now(), holds: holds, errs: make([]error, len(holds)), slots: make(chan struct{}, maxParallel)}
+	r := &leaseRenewal{b: b, start: time.Now(), holds: holds, errs: make([]error, len(holds)), slots: make(chan struct{}, maxParallel)}
 	var err error
 	if r.ctx, err = b.prepare(ctx); err != nil {
 		for i := range r.errs {
@@ -70,7 +70,7 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 }
 
 // run runs f in parallel with others.
-func (r *renewCall) run(f func()) {
+func (r *leaseRenewal) run(f func()) {
 	r.wg.Go(func() {
 		r.slots <- struct{}{}
 		defer func() { <-r.slots }()
@@ -79,7 +79,7 @@ func (r *renewCall) run(f func()) {
 }
 
 // renewLease renews the holds of one lease.
-func (r *renewCall) renewLease(l *lease, renewed []renewedHold) {
+func (r *leaseRenewal) renewLease(l *lease, renewed []renewedHold) {
 	var kept error
 	done := make(chan struct{})
 	r.wg.Go(func() {
@@ -104,7 +104,7 @@ func (r *renewCall) renewLease(l *lease, renewed []renewedHold) {
 }
 
 // holdError returns the error for a hold. It is lost if err is gone.
-func (r *renewCall) holdError(h *driver.Hold, err, gone error) error {
+func (r *leaseRenewal) holdError(h *driver.Hold, err, gone error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -115,7 +115,7 @@ func (r *renewCall) holdError(h *driver.Hold, err, gone error) error {
 }
 
 // checkKeys checks that keys are those of the grants, and returns the leader's term.
-func (r *renewCall) checkKeys(renewed []renewedHold) uint64 {
+func (r *leaseRenewal) checkKeys(renewed []renewedHold) uint64 {
 	states := make([]*ownerState, len(renewed))
 	for i, h := range renewed {
 		states[i] = h.o
@@ -168,7 +168,7 @@ func (b *Backend) missingKeys(ctx context.Context, states []*ownerState) (missin
 }
 
 // changeLease attaches a hold's key to a lease whose TTL is long enough.
-func (r *renewCall) changeLease(h *driver.Hold, o *ownerState) error {
+func (r *leaseRenewal) changeLease(h *driver.Hold, o *ownerState) error {
 	from, err := r.b.leaseOf(r.ctx, o)
 	if err == nil && from == nil {
 		err = driver.ErrLost
@@ -189,7 +189,7 @@ func (r *renewCall) changeLease(h *driver.Hold, o *ownerState) error {
 	return r.changeError(h, o, r.b.leases.ensureTerm(r.ctx, l, answer.RaftTerm))
 }
 
-func (r *renewCall) changeError(h *driver.Hold, o *ownerState, err error) error {
+func (r *leaseRenewal) changeError(h *driver.Hold, o *ownerState, err error) error {
 	switch {
 	case errors.Is(err, driver.ErrLost):
 		r.b.owners.forget(o)
@@ -201,7 +201,7 @@ func (r *renewCall) changeError(h *driver.Hold, o *ownerState, err error) error 
 
 // leaseFor returns a lease that lives for at least the hold's TTL from the start of the call: the
 // key's own if possible.
-func (r *renewCall) leaseFor(h *driver.Hold, from *lease, fixed bool) (*lease, error) {
+func (r *leaseRenewal) leaseFor(h *driver.Hold, from *lease, fixed bool) (*lease, error) {
 	if h.Shorten {
 		return r.b.leases.dedicated(r.ctx, h.TTL)
 	}
@@ -223,7 +223,7 @@ var errMoved = errors.New("the key was attached to another lease meanwhile")
 
 // attachLease attaches a key to a lease, unless the key was written meanwhile: so an earlier
 // attempt without an answer can't undo it later. ErrLost: the key is gone.
-func (r *renewCall) attachLease(key string, created, modified int64, l *lease) (*pb.ResponseHeader, error) {
+func (r *leaseRenewal) attachLease(key string, created, modified int64, l *lease) (*pb.ResponseHeader, error) {
 	resp, err := r.b.client.Txn(r.ctx).If(modifiedAt(key, modified)).
 		Then(clientv3.OpPut(key, "", clientv3.WithIgnoreValue(), clientv3.WithLease(l.id))).
 		Else(clientv3.OpGet(key)).Commit()
@@ -240,7 +240,7 @@ func (r *renewCall) attachLease(key string, created, modified int64, l *lease) (
 }
 
 // renewOther renews a hold that another connection has created, if possible with its lease.
-func (r *renewCall) renewOther(h *driver.Hold) error {
+func (r *leaseRenewal) renewOther(h *driver.Hold) error {
 	q, term, err := r.b.readQueue(r.ctx, h.Name)
 	if err != nil {
 		return r.b.fail("renew", h.Name, err)

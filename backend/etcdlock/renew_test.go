@@ -82,7 +82,7 @@ func TestLateMoveToAnotherLease(t *testing.T) {
 	if err := b.Renew(t.Context(), []driver.Hold{longer})[0]; err != nil {
 		t.Fatal(err)
 	}
-	late := &renewCall{b: b, ctx: t.Context()}
+	late := &leaseRenewal{b: b, ctx: t.Context()}
 	if _, err := late.attachLease(c.key, c.created, first, unsure); !errors.Is(err, errMoved) {
 		t.Errorf("the late move: %v", err)
 	}
