@@ -126,7 +126,7 @@ func (b *Backend) leaseAfter(ctx context.Context, current *lease, r *driver.Requ
 // join, as readers join readers, it repeats the write on the condition that they are unchanged.
 func (b *Backend) try(ctx context.Context, start time.Time, l *lease, r *driver.Request) (driver.Grant, error) {
 	folder := b.folder(r.Name)
-	hadKey := b.owners.get(r.Owner) != nil // perhaps: an earlier attempt had no answer
+	hadKey := b.owners.get(r.Owner) != nil // from an attempt without an answer: others may be queued behind it
 	o, err := b.owners.open(folder, r, l)
 	if err != nil {
 		return driver.Grant{}, err

@@ -246,8 +246,7 @@ func (s *owners) leaseEnded(id clientv3.LeaseID) {
 	}
 }
 
-// started: a watch that begins with the grant misses nothing. After any other the key has to be
-// verified.
+// started has the key verified, unless the watch began with the grant and has missed nothing.
 func (o *ownerState) started(missed bool) {
 	if missed {
 		o.owners.update(o, func() { o.unverified = true })
@@ -255,7 +254,7 @@ func (o *ownerState) started(missed bool) {
 	}
 }
 
-// event: the key was deleted, or its lease has ended.
+// event reports the loss: the key was deleted, or its lease has ended.
 func (o *ownerState) event(*mvccpb.Event) { o.owners.markLost(o) }
 
 // watchAfter is the age from which on a hold's key is watched. Most holds end before, and cost no

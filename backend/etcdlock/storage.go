@@ -233,23 +233,23 @@ func checkConversion(mode driver.Mode, limit int, r *driver.Request) error {
 	return checkKind(mode, limit, r)
 }
 
-// folderEmpty: there are no keys in the folder.
+// folderEmpty holds if there are no keys in the folder.
 func folderEmpty(folder string) clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(folder).WithRange(folderEnd(folder)), "=", 0)
 }
 
-// folderUnchanged: no key in the folder was written after the revision.
+// folderUnchanged holds if no key in the folder was written after the revision.
 func folderUnchanged(folder string, revision int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(folder).WithRange(folderEnd(folder)), "<", revision+1)
 }
 
-// createdAt: the key was created at the revision; 0: it doesn't exist.
+// createdAt holds if the key was created at the revision; 0: if it doesn't exist.
 func createdAt(key string, revision int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(key), "=", revision)
 }
 
-// modifiedAt: the key was last written at the revision. A write on this condition can't land
-// late, after another write.
+// modifiedAt holds if the key was last written at the revision. A write on this condition can't
+// land late, after another write.
 func modifiedAt(key string, revision int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(key), "=", revision)
 }
@@ -268,10 +268,10 @@ func putNewKey(key string, lease clientv3.LeaseID, r *driver.Request) clientv3.O
 	return clientv3.OpTxn([]clientv3.Cmp{createdAt(key, 0)}, []clientv3.Op{putKey(key, lease, r, true)}, nil)
 }
 
-// noLeader: a server without a leader has refused a call.
+// noLeader reports whether a server without a leader has refused a call.
 func noLeader(err error) bool { return errors.Is(err, rpctypes.ErrNoLeader) }
 
-// tooLargeToSend: the client has refused to send a request of this size.
+// tooLargeToSend reports whether the client has refused to send a request of this size.
 func tooLargeToSend(err error) bool {
 	return status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "trying to send message larger")
 }
