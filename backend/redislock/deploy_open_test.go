@@ -131,7 +131,7 @@ func TestNamesOfDeployments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		to, err := readURL(u)
+		to, err := parseURL(u)
 		if err != nil || to.name() != want {
 			t.Errorf("%s: %s, %v; want %s", url, to.name(), err, want)
 		}

@@ -105,7 +105,7 @@ func openThrough(t testing.TB, url string, opts Options, n *network) *Backend {
 	if err != nil {
 		t.Fatal(err)
 	}
-	to, err := readURL(u)
+	to, err := parseURL(u)
 	if err != nil {
 		t.Fatal(err)
 	}

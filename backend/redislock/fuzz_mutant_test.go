@@ -118,11 +118,11 @@ func changed(t *testing.T, s *script, e edit) *script {
 func (m fuzzMutant) apply(t *testing.T, b *Backend) fuzzed {
 	for _, e := range m.edits {
 		r := b.layout.recipes[e.mode]
-		take, drop := changed(t, r.take, e), changed(t, r.drop, e)
-		if take.in(redisconn.PubSubClassic) == r.take.in(redisconn.PubSubClassic) && drop.in(redisconn.PubSubClassic) == r.drop.in(redisconn.PubSubClassic) {
+		take, drop := changed(t, r.acquire, e), changed(t, r.release, e)
+		if take.in(redisconn.PubSubClassic) == r.acquire.in(redisconn.PubSubClassic) && drop.in(redisconn.PubSubClassic) == r.release.in(redisconn.PubSubClassic) {
 			t.Errorf("no script of %v has %q", e.mode, e.old)
 		}
-		r.take, r.drop = take, drop
+		r.acquire, r.release = take, drop
 	}
 	if m.wrap != nil {
 		return m.wrap(b)

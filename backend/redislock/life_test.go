@@ -72,27 +72,27 @@ func TestLivesAreRoundedUp(t *testing.T) {
 		for range 20 {
 			for _, mode := range allModes {
 				r, rec := request("", mode), b.layout.recipes[mode]
-				keys, args := b.takeCall(rec, r)
-				asked := serverTime(t, c, rec.take, keys, args)
+				keys, args := b.acquireCall(rec, r)
+				asked := serverTime(t, c, rec.acquire, keys, args)
 				wantLife(t, mode.String(), asked, endOf(t, c, r), r.TTL)
 
 				r.TTL *= 2
-				keys, args = b.takeCall(rec, r)
-				asked = serverTime(t, c, rec.take, keys, args)
+				keys, args = b.acquireCall(rec, r)
+				asked = serverTime(t, c, rec.acquire, keys, args)
 				wantLife(t, mode.String()+" again", asked, endOf(t, c, r), r.TTL)
 
 				r.TTL *= 2
-				args = []string{rec.keepsAs(r.Owner), lifeArg(r.Hold)}
-				asked = serverTime(t, c, rec.keep, keys[:rec.kept], args)
+				args = []string{rec.renewalField(r.Owner), lifeArg(r.Hold)}
+				asked = serverTime(t, c, rec.renew, keys[:rec.renewalKeys], args)
 				wantLife(t, mode.String()+" renewed", asked, endOf(t, c, r), r.TTL)
 				if mode != driver.Exclusive {
 					continue
 				}
 				next := request(r.Name, mode)
 				next.Queue = true
-				keys, args = b.takeCall(rec, next)
-				asked = serverTime(t, c, rec.take, keys, args)
-				wantLife(t, "place", asked, scoreOf(t, c, b.layout.line(r.Name)[1], rec.writer(next.Owner)), next.TTL)
+				keys, args = b.acquireCall(rec, next)
+				asked = serverTime(t, c, rec.acquire, keys, args)
+				wantLife(t, "place", asked, scoreOf(t, c, b.layout.queueKeys(r.Name)[1], rec.field(next.Owner)), next.TTL)
 			}
 		}
 	})
@@ -170,11 +170,11 @@ func TestTTLOutOfRange(t *testing.T) {
 				continue
 			}
 			r := request("", mode)
-			r.TTL = b.Caps().MaxTTL
+			r.TTL = driver.MaxTTL
 			acquire(t, b, r)
 			renewed(t, b, r.Hold)
 			next := request(r.Name, mode)
-			for _, next.TTL = range []time.Duration{-1, 0, b.Caps().MaxTTL + 1, math.MaxInt64} {
+			for _, next.TTL = range []time.Duration{-1, 0, 2*driver.MaxTTL + 1, math.MaxInt64} {
 				refused(t, b, next, driver.ErrInvalid)
 				if err := b.Renew(t.Context(), []driver.Hold{next.Hold})[0]; !errors.Is(err, driver.ErrInvalid) {
 					t.Errorf("%+v %v: renew for %v: %v, want ErrInvalid", o, mode, next.TTL, err)

@@ -12,9 +12,9 @@ import (
 // stand in it: each has one place, and it ends when it should.
 func TestLineLosesAKey(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {
-		keys := ownLine
+		keys := ownQueueKeys
 		if layout == Redisson {
-			keys = javaLine
+			keys = javaQueueKeys
 		}
 		for i, lost := range keys("NAME") {
 			b, c, r := heldLine(t, layout)
@@ -22,7 +22,7 @@ func TestLineLosesAKey(t *testing.T) {
 			var written []string
 			for range 3 {
 				w := stands(t, b, r.Name)
-				line, written = append(line, w), append(written, b.layout.recipes[w.Mode].writer(w.Owner))
+				line, written = append(line, w), append(written, b.layout.recipes[w.Mode].field(w.Owner))
 			}
 			c.Del(t.Context(), keys(r.Name)[i])
 			for range 2 {

@@ -86,8 +86,8 @@ func TestRetryIsTheEndOfTheFirstPlace(t *testing.T) {
 			}
 		}
 		// By its end the first is gone, for Inspect and for all that asks.
-		member := b.layout.recipes[driver.Exclusive].writer(first.Owner)
-		c.ZAdd(t.Context(), b.layout.line(r.Name)[1], zOf(member, 1))
+		member := b.layout.recipes[driver.Exclusive].field(first.Owner)
+		c.ZAdd(t.Context(), b.layout.queueKeys(r.Name)[1], zOf(member, 1))
 		info, err := b.Inspect(t.Context(), r.Name)
 		if err != nil || len(info.Waiters) != 1 || info.Waiters[0].Owner != second.Owner {
 			t.Errorf("inspect: %+v, %v", info, err)

@@ -20,7 +20,7 @@ func isToken(line string) bool { return strings.HasPrefix(line, "redisson_lock_t
 // javaEnd is when Java takes the place of a field in a line for dead.
 func javaEnd(t *testing.T, c *redis.Client, name, field string) time.Time {
 	t.Helper()
-	return scoreOf(t, c, javaLine(name)[2], field)
+	return scoreOf(t, c, javaQueueKeys(name)[2], field)
 }
 
 func TestLineBehindJava(t *testing.T) {
@@ -39,8 +39,8 @@ func TestLineBehindJava(t *testing.T) {
 		t.Errorf("inspect: %+v, %v", info, err)
 	}
 	// Java gets in, and unlocks.
-	c.LPop(t.Context(), javaLine(r.Name)[0])
-	c.ZRem(t.Context(), javaLine(r.Name)[2], javaField)
+	c.LPop(t.Context(), javaQueueKeys(r.Name)[0])
+	c.ZRem(t.Context(), javaQueueKeys(r.Name)[2], javaField)
 	refused(t, b, request(r.Name, driver.Exclusive), driver.ErrHeld)
 	acquire(t, b, w)
 }
@@ -80,8 +80,8 @@ func TestPlaceThatJavaDropped(t *testing.T) {
 	b, c, r := heldLine(t, Redisson)
 	w := stands(t, b, r.Name)
 	queueJava(t, c, r.Name, javaField, time.Minute)
-	c.LPop(t.Context(), javaLine(r.Name)[0])
-	c.ZRem(t.Context(), javaLine(r.Name)[2], field(w.Owner))
+	c.LPop(t.Context(), javaQueueKeys(r.Name)[0])
+	c.ZRem(t.Context(), javaQueueKeys(r.Name)[2], field(w.Owner))
 	release(t, b, r)
 	acquire(t, b, w)
 	expect(t, dump(t, c, w),
@@ -92,14 +92,14 @@ func TestPlaceThatJavaDropped(t *testing.T) {
 // Java never drops one without a score, and would wait for ever.
 func TestJavaHeadWithoutAScore(t *testing.T) {
 	b, c, r := heldLine(t, Redisson)
-	c.RPush(t.Context(), javaLine(r.Name)[0], javaField)
+	c.RPush(t.Context(), javaQueueKeys(r.Name)[0], javaField)
 	release(t, b, r)
 	var held *driver.HeldError
 	err := refused(t, b, r, driver.ErrHeld)
 	if !errors.As(err, &held) || held.Retry <= 0 || held.Retry > 31*time.Second {
 		t.Errorf("refused with %v, want an end within 30 s", err)
 	}
-	c.ZAdd(t.Context(), javaLine(r.Name)[2], zOf(javaField, 1))
+	c.ZAdd(t.Context(), javaQueueKeys(r.Name)[2], zOf(javaField, 1))
 	acquire(t, b, r)
 }
 

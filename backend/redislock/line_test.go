@@ -59,7 +59,7 @@ func TestLineOnTheWire(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {
 		b, c, r := heldLine(t, layout)
 		w := stands(t, b, r.Name)
-		own := b.layout.recipes[driver.Exclusive].waitsOn(r.Name, w)
+		own := b.layout.recipes[driver.Exclusive].channelFor(r.Name, w)
 		m := listen(t, c, own)
 		for range 2 { // asking again changes nothing
 			refused(t, b, w, driver.ErrHeld)

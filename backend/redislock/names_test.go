@@ -80,7 +80,7 @@ const javaOwner = "8743c9c0-0795-4907-87fd-6c719a6b4586:52"
 // keysBeside are the keys that may be there because a name is used: those that the server
 // has meanwhile, those that it may have in either layout, and Java's.
 func keysBeside(t *testing.T, b *Backend, c *redis.Client, name string) []string {
-	keys := append(ownLine(name), javaLine(name)...)
+	keys := append(ownQueueKeys(name), javaQueueKeys(name)...)
 	keys = append(keys, b.layout.counter(b.prefix, name), "distlock:fence", slotCounter("", name), "app:distlock:fence", slotCounter("app:", name), slotCounter("{app}", name),
 		tokenKey(name), permitsKey(name), tagged(name)+":timeout",
 		holdKey(name, driver.NewOwner()), holdKey(name, javaOwner), readerKey(name, driver.NewOwner()), readerKey(name, javaOwner),
@@ -98,8 +98,8 @@ func keysBeside(t *testing.T, b *Backend, c *redis.Client, name string) []string
 	return slices.Compact(keys)
 }
 
-// akin are names that share something with another one, but no key of it.
-func akin(name string) []string {
+// similarNames are names that share something with another one, but no key of it.
+func similarNames(name string) []string {
 	names := []string{strings.Trim(name, "{}"), "{" + name + "}", name + ":timeout", name + ":distlock", name + ":1"}
 	for _, channel := range []string{freeChannel(name), lockChannel(name), rwChannel(name), permitsChannel(name)} {
 		names = append(names, channel, channel+":"+driver.NewOwner())
@@ -127,7 +127,7 @@ func TestLongKeysBesideALockAreNoNames(t *testing.T) {
 			}
 			c.FlushDB(t.Context())
 			want := lifeOf(t, b, c, name, func() {})
-			for _, other := range akin(name) {
+			for _, other := range similarNames(name) {
 				if !refuses(t, b, c, other) {
 					leavesAlone(t, b, c, other, name, want)
 				}

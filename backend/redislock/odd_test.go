@@ -63,8 +63,8 @@ func TestReleaseTellsALiveFairWaiter(t *testing.T) {
 	r := request("", driver.Exclusive)
 	acquire(t, b, r)
 	now := time.Now().UnixMilli()
-	c.RPush(t.Context(), javaLine(r.Name)[0], "dead:1", "live:2")
-	c.ZAdd(t.Context(), javaLine(r.Name)[2], redis.Z{Score: float64(now - 1000), Member: "dead:1"}, redis.Z{Score: float64(now + 300000), Member: "live:2"})
+	c.RPush(t.Context(), javaQueueKeys(r.Name)[0], "dead:1", "live:2")
+	c.ZAdd(t.Context(), javaQueueKeys(r.Name)[2], redis.Z{Score: float64(now - 1000), Member: "dead:1"}, redis.Z{Score: float64(now + 300000), Member: "live:2"})
 	live := c.Subscribe(t.Context(), lockChannel(r.Name)+":live:2")
 	defer live.Close()
 	if _, err := live.Receive(t.Context()); err != nil {

@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 }
 
 func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
-	t, err := readURL(u)
+	t, err := parseURL(u)
 	if err != nil {
 		return nil, err
 	}
@@ -51,15 +52,16 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	if err != nil {
 		c.Close()
 		if ctx.Err() == nil {
-			err = t.tell(err)
+			err = t.explainOpen(err)
 		}
 		return nil, fmt.Errorf("redislock: open %s: %w", c.Name(), err)
 	}
 	return b, nil
 }
 
-func (t *target) open(ctx context.Context, c redisconn.Client) (*Backend, error) {
+func (t *urlTarget) open(ctx context.Context, c redisconn.Client) (*Backend, error) {
 	b, err := newPatient(c, t.opts, t.server.ReadTimeout)
+	copies, _ := newReplicas(t.opts.Replicas, t.opts.ReplicaTimeout) // newPatient has checked them
 	if err == nil {
 		err = t.check(ctx, c)
 	}
@@ -67,16 +69,16 @@ func (t *target) open(ctx context.Context, c redisconn.Client) (*Backend, error)
 		_, err = b.pubsub.Detect(ctx, c)
 	}
 	if err == nil && t.opts.Scripts == ScriptsAuto {
-		err = b.checkScripts(ctx)
+		err = b.checkScripts(ctx, copies)
 	}
 	if err == nil {
-		err = b.checkWait(ctx)
+		err = copies.ready(ctx, c)
 	}
 	return b, explain(err)
 }
 
-// tell puts what the network said into words for people. It is as unknown as before.
-func (t *target) tell(err error) error {
+// explainOpen puts what the network said into words for people. It is as unknown as before.
+func (t *urlTarget) explainOpen(err error) error {
 	text, secure := err.Error(), t.server.TLSConfig != nil
 	switch {
 	case driver.Final(err):
@@ -97,30 +99,30 @@ func (t *target) tell(err error) error {
 }
 
 // connect makes the client; nothing is sent yet.
-func (t *target) connect() redisconn.Client {
+func (t *urlTarget) connect() redisconn.Client {
 	switch t.scheme {
 	case redisconn.SchemeCluster:
 		return redisconn.NewCluster(t.name(),
 			func(context.Context) ([]string, error) { return t.addrs, nil },
 			func(_ context.Context, addr string) (redisconn.Server, error) {
-				return redisconn.NewServer(t.to(t.server, addr)), nil
+				return redisconn.NewServer(t.optionsFor(t.server, addr)), nil
 			})
 	case redisconn.SchemeSentinel:
 		return redisconn.NewSentinel(redisconn.SentinelOptions{Addrs: t.addrs, Master: t.master, Name: t.name(),
-			DialSentinel: func(addr string) redisconn.Server { return redisconn.NewServer(t.to(t.sentinel, addr)) },
+			DialSentinel: func(addr string) redisconn.Server { return redisconn.NewServer(t.optionsFor(t.sentinel, addr)) },
 			DialMaster: func(addr string) redisconn.Server {
-				o := t.to(t.server, addr)
+				o := t.optionsFor(t.server, addr)
 				o.OnConnect = mastersOnly
 				return redisconn.NewServer(o)
 			}})
 	}
-	return redisconn.NewSingle(redisconn.NewServer(t.to(t.server, t.addrs[0])))
+	return redisconn.NewSingle(redisconn.NewServer(t.optionsFor(t.server, t.addrs[0])))
 }
 
 // mastersOnly refuses a server that has become a replica: what it knows may be old.
 func mastersOnly(ctx context.Context, conn *redis.Conn) error {
 	reply, err := conn.Do(ctx, "HELLO").Result()
-	if err == nil && readHello(reply).replica() {
+	if err == nil && parseHello(reply).replica() {
 		return errReplica
 	}
 	return nil // who may not ask finds out when writing
@@ -128,12 +130,12 @@ func mastersOnly(ctx context.Context, conn *redis.Conn) error {
 
 var errReplica = &redisconn.ReplyError{Text: "READONLY this server is a replica"}
 
-// oldest is the first version with all that the scripts need.
-const oldest = 6
+// minMajorVersion is the first version with all that the scripts need.
+const minMajorVersion = 6
 
 // check refuses servers that are too old, and those that are not what the URL says.
 // HELLO came with 6.0; who may not ask is left to find out.
-func (t *target) check(ctx context.Context, c redisconn.Client) error {
+func (t *urlTarget) check(ctx context.Context, c redisconn.Client) error {
 	s, err := c.At(ctx, "")
 	if err != nil {
 		return err
@@ -142,21 +144,21 @@ func (t *target) check(ctx context.Context, c redisconn.Client) error {
 	re, is := redisconn.AsReply(err)
 	switch {
 	case is && re.UnknownCommand():
-		return fmt.Errorf("%w: the server is older than Redis %d.0", driver.ErrInvalid, oldest)
+		return fmt.Errorf("%w: the server is older than Redis %d.0", driver.ErrInvalid, minMajorVersion)
 	case is && re.HasCode("NOPERM"):
 		return nil
 	case err != nil:
 		return err
 	}
-	h := readHello(reply)
-	if err := h.old(); err != nil {
+	h := parseHello(reply)
+	if err := h.tooOld(); err != nil {
 		return err
 	}
-	return t.fits(h)
+	return t.matches(h)
 }
 
-// fits checks that the server is what the URL says.
-func (t *target) fits(h hello) error {
+// matches checks that the server is what the URL says.
+func (t *urlTarget) matches(h helloReply) error {
 	switch {
 	case h.mode == "sentinel":
 		return fmt.Errorf("%w: this is a sentinel: want redis+sentinel://%s/NAME-OF-THE-MASTER", driver.ErrInvalid, netaddr.Listed(t.addrs))
@@ -170,11 +172,11 @@ func (t *target) fits(h hello) error {
 
 // checkScripts does without scripts if the server's user may not run them. That is asked
 // with a script that no server has.
-func (b *Backend) checkScripts(ctx context.Context) error {
+func (b *Backend) checkScripts(ctx context.Context, copies replicas) error {
 	for _, question := range [][]string{{"EVALSHA", strings.Repeat("0", 40), "0"}, {"EVAL", "return 1", "0"}} {
 		_, err := b.client.Do(ctx, "", question)
 		if deniesScripts(err) {
-			return b.withoutScripts()
+			return b.withoutScripts(copies)
 		}
 		if _, is := redisconn.AsReply(err); err != nil && !is {
 			return err
@@ -183,12 +185,12 @@ func (b *Backend) checkScripts(ctx context.Context) error {
 	return nil
 }
 
-// hello is what a server says of itself.
-type hello struct{ server, version, mode, role string }
+// helloReply is what a server says of itself.
+type helloReply struct{ server, version, mode, role string }
 
-// readHello reads the answer of either protocol: a map or a flat list.
-func readHello(reply any) hello {
-	var h hello
+// parseHello reads the answer of either protocol: a map or a flat list.
+func parseHello(reply any) helloReply {
+	var h helloReply
 	fields := map[string]*string{"server": &h.server, "version": &h.version, "mode": &h.mode, "role": &h.role}
 	set := func(key, value any) {
 		if f := fields[text(key)]; f != nil {
@@ -212,12 +214,12 @@ func readHello(reply any) hello {
 	return h
 }
 
-func (h hello) replica() bool { return h.role == "replica" || h.role == "slave" }
+func (h helloReply) replica() bool { return h.role == "replica" || h.role == "slave" }
 
-func (h hello) old() error {
+func (h helloReply) tooOld() error {
 	major, _, _ := strings.Cut(h.version, ".")
-	if n, err := strconv.Atoi(major); h.server == "redis" && err == nil && n < oldest {
-		return fmt.Errorf("%w: the server is Redis %s: want %d.0 or later", driver.ErrInvalid, h.version, oldest)
+	if n, err := strconv.Atoi(major); h.server == "redis" && err == nil && n < minMajorVersion {
+		return fmt.Errorf("%w: the server is Redis %s: want %d.0 or later", driver.ErrInvalid, h.version, minMajorVersion)
 	}
 	return nil
 }
@@ -260,8 +262,8 @@ func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
 // newPatient makes a backend of a client that waits so long for an answer.
 func newPatient(c redisconn.Client, opts *Options, timeout time.Duration) (*Backend, error) {
 	b, err := newBackend(c, opts)
-	if err == nil {
-		err = b.replicas.within(timeout)
+	if err == nil && opts != nil {
+		err = replicas{opts.Replicas, cmp.Or(opts.ReplicaTimeout, defaultReplicaTimeout)}.within(timeout)
 	}
 	if err != nil {
 		return nil, err
@@ -273,4 +275,221 @@ func newPatient(c redisconn.Client, opts *Options, timeout time.Duration) (*Back
 func isNil(client any) bool {
 	v := reflect.ValueOf(client)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// urlTarget is what a URL says: where servers are, and how to use them.
+type urlTarget struct {
+	scheme string   // without TLS's s
+	addrs  []string // of servers, or of sentinels
+	server *redis.Options
+	opts   *Options
+
+	master   string         // that the sentinels watch
+	sentinel *redis.Options // how to reach them
+}
+
+// schemes are those that Open knows.
+var schemes = []string{
+	redisconn.SchemeServer, "rediss", redisconn.SchemeSocket, redisconn.SchemeSentinel, "rediss+sentinel", redisconn.SchemeCluster, "rediss+cluster",
+}
+
+// parseURL says where the servers are and how to use them.
+func parseURL(u *url.URL) (*urlTarget, error) {
+	plain, secure := strings.CutPrefix(u.Scheme, "rediss")
+	t := &urlTarget{scheme: u.Scheme}
+	if secure {
+		t.scheme = redisconn.SchemeServer + plain
+	}
+	p := driver.NewParams(u)
+	t.parseParams(u, p)
+	var errs []error
+	if secure {
+		errs = append(errs, t.parseTLS(p))
+	} else if err := netaddr.NoTLS(u, "rediss"); err != nil {
+		return nil, err
+	}
+	errs = append(errs, p.Err(), t.parseAddrs(u))
+	return t, errors.Join(errs...)
+}
+
+func (t *urlTarget) parseParams(u *url.URL, p *driver.Params) {
+	timeout := p.Duration("timeout", 5*time.Second)
+	t.server = &redis.Options{
+		Network: "tcp", Username: u.User.Username(),
+		DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout, PoolTimeout: timeout,
+	}
+	t.server.Password, _ = u.User.Password()
+	t.opts = &Options{
+		Layout:         Layout(p.Choice("layout", string(String), string(Redisson))),
+		Prefix:         p.String("prefix", ""),
+		PubSub:         PubSub(p.Choice("pubsub", string(PubSubAuto), string(PubSubOn), string(PubSubOff))),
+		Scripts:        Scripts(p.Choice("scripts", string(ScriptsAuto), string(ScriptsOff))),
+		Replicas:       p.Int("replicas", 0, 0, maxReplicas),
+		ReplicaTimeout: p.Duration("replica_timeout", 0),
+	}
+	switch t.scheme {
+	case redisconn.SchemeSocket:
+		t.server.DB = p.Int("db", 0, 0, 1<<20)
+	case redisconn.SchemeSentinel:
+		o := *t.server
+		o.Username, o.Password = p.String("sentinel_user", ""), p.String("sentinel_password", "")
+		t.sentinel = &o
+	}
+}
+
+// parseTLS says how servers, and sentinels, are to be trusted.
+func (t *urlTarget) parseTLS(p *driver.Params) error {
+	config, err := netaddr.TLS(p)
+	t.server.TLSConfig = config
+	if t.sentinel != nil && p.Bool("sentinel_tls", true) {
+		t.sentinel.TLSConfig = config
+	}
+	return err
+}
+
+func (t *urlTarget) parseAddrs(u *url.URL) error {
+	if t.scheme == redisconn.SchemeSocket {
+		if u.Path == "" || u.Host != "" {
+			return fmt.Errorf("%w: want redis+unix:///path/to/socket?db=0, with three slashes", driver.ErrInvalid)
+		}
+		t.server.Network, t.addrs = "unix", []string{u.Path}
+		return nil
+	}
+	port := "6379"
+	if t.scheme == redisconn.SchemeSentinel {
+		port = "26379"
+	}
+	var err error
+	if t.addrs, err = netaddr.Of(u, port); err != nil {
+		return err
+	}
+	db := strings.Trim(u.Path, "/")
+	switch t.scheme {
+	case redisconn.SchemeServer:
+		if len(t.addrs) > 1 {
+			return fmt.Errorf("%w: one server has one host: want redis+sentinel:// or redis+cluster:// for several", driver.ErrInvalid)
+		}
+	case redisconn.SchemeSentinel:
+		t.master, db, _ = strings.Cut(db, "/")
+		if t.master == "" {
+			return fmt.Errorf("%w: want the name of the master that the sentinels watch, as in redis+sentinel://host1,host2,host3/mymaster", driver.ErrInvalid)
+		}
+	}
+	return t.parseDB(db)
+}
+
+func (t *urlTarget) parseDB(db string) error {
+	if db == "" {
+		return nil
+	}
+	n, err := strconv.Atoi(db)
+	if err != nil || n < 0 {
+		// It may be a piece of a password with a slash in it: it is not quoted.
+		return fmt.Errorf("%w: the database is not a number, as in redis://localhost:6379/0; characters such as / # ? @ in a password must be %%-encoded", driver.ErrInvalid)
+	}
+	if t.scheme == redisconn.SchemeCluster && n != 0 {
+		return fmt.Errorf("%w: a Redis Cluster has no database but 0", driver.ErrInvalid)
+	}
+	t.server.DB = n
+	return nil
+}
+
+// optionsFor are the options for the server at an address.
+func (t *urlTarget) optionsFor(o *redis.Options, addr string) *redis.Options {
+	own := *o
+	own.Addr = addr
+	if o.TLSConfig != nil {
+		own.TLSConfig = redisconn.CertifiedFor(o.TLSConfig, addr, t.addrs)
+	}
+	return &own
+}
+
+// name is the same in whatever order somebody wrote the hosts.
+func (t *urlTarget) name() string {
+	scheme := t.scheme
+	if t.server.TLSConfig != nil {
+		scheme = "rediss" + strings.TrimPrefix(scheme, "redis")
+	}
+	switch t.scheme {
+	case redisconn.SchemeCluster:
+		return scheme + "://" + netaddr.Listed(t.addrs)
+	case redisconn.SchemeSentinel:
+		return redisconn.ServerName(scheme, netaddr.Listed(t.addrs)+"/"+t.master, t.server.DB)
+	}
+	return redisconn.ServerName(scheme, t.addrs[0], t.server.DB)
+}
+
+func newBackend(c redisconn.Client, opts *Options) (*Backend, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	copies, err := newReplicas(opts.Replicas, opts.ReplicaTimeout)
+	if err != nil {
+		return nil, err
+	}
+	mode, err := opts.PubSub.mode(c)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newStore(c, redisconn.NewPubSub(mode), opts)
+	if err != nil {
+		return nil, err
+	}
+	b := &Backend{store: s, subscriptions: redisconn.NewSubscriptions(c, s.pubsub), caps: driver.Caps{
+		Name: opts.Name, Modes: driver.AllModes,
+		Fence: true, Floor: true, Downgrade: true,
+		Queueing: driver.QueueOnRequest, QueuedModes: driver.Modes(driver.Exclusive),
+		MinTTL: 10 * time.Millisecond,
+	}}
+	b.releases = newReleaseNotifier(b.subscriptions)
+	if s.layout.span > 1 {
+		// A script for each hand-off would make locks that are not fair a hundred times slower.
+		b.caps.SpanLife = spanLife
+	}
+	if b.caps.Name == "" {
+		b.caps.Name = c.Name()
+	}
+	return b, b.choose(opts.Scripts, copies)
+}
+
+// choose chooses the storage.
+func (b *Backend) choose(scripts Scripts, copies replicas) error {
+	switch {
+	case scripts == ScriptsOff:
+		return b.withoutScripts(copies)
+	case scripts != "" && scripts != ScriptsAuto:
+		return fmt.Errorf("%w: scripts %q: want %q or %q", driver.ErrInvalid, scripts, ScriptsAuto, ScriptsOff)
+	case copies.need > 0:
+		b.storage = acknowledged{scripted{b.store}, copies}
+	default:
+		b.storage = scripted{b.store}
+	}
+	return nil
+}
+
+// withoutScripts lets a new backend use no scripts.
+func (b *Backend) withoutScripts(copies replicas) error {
+	if b.layout.span == 1 {
+		return fmt.Errorf("%w: the layout %q needs scripts, and they are off or forbidden to the server's user", driver.ErrUnsupported, Redisson)
+	}
+	b.storage = newScriptless(b.store, copies)
+	b.caps.Modes, b.caps.Downgrade = driver.Modes(driver.Exclusive), false
+	b.caps.Queueing, b.caps.QueuedModes, b.caps.SpanLife = driver.QueueNever, 0, 0
+	return nil
+}
+
+func newStore(c redisconn.Client, p *redisconn.PubSub, o *Options) (*store, error) {
+	s := &store{client: c, pubsub: p, prefix: o.Prefix}
+	if err := s.checkPrefix(); err != nil {
+		return nil, fmt.Errorf("prefix: %w", err)
+	}
+	switch o.Layout {
+	case "", String:
+		s.layout = stringLayout(c.Strict())
+	case Redisson:
+		s.layout = redissonLayout()
+	default:
+		return nil, fmt.Errorf("%w: layout %q: want %q or %q", driver.ErrInvalid, o.Layout, String, Redisson)
+	}
+	return s, nil
 }

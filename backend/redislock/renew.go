@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -16,13 +17,6 @@ const batchSize = 500
 // maxFloor leaves room for fences above it.
 const maxFloor = 1<<63 - 1<<40
 
-// batch are holds that one script can renew together.
-type batch struct {
-	recipe *recipe
-	floor  uint64
-	at     []int // their places in the caller's slice
-}
-
 // Renew renews all holds in few scripts: one for each mode and 500 holds, and in a cluster
 // for each slot. They are sent together, and a server that does not answer delays none
 // of the others.
@@ -33,94 +27,98 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 			continue
 		}
 		// It ends the hold, as a release does.
-		if err := b.adrift.wait(ctx, h.Owner); err != nil {
+		if err := b.abandoned.wait(ctx, h.Owner); err != nil {
 			return slices.Repeat([]error{err}, len(holds))
+		}
+	}
+	renew := func(x renewBatch) {
+		for k, err := range b.storage.renew(ctx, x) {
+			if err != nil && !errors.Is(err, driver.ErrLost) {
+				err = fmt.Errorf("redislock: renew: %w", err)
+			}
+			errs[x.at[k]] = err
 		}
 	}
 	var wg sync.WaitGroup
 	batches := b.batches(holds, errs)
 	for _, x := range batches[min(1, len(batches)):] {
-		wg.Go(func() { b.renew(ctx, holds, x, errs) })
+		wg.Go(func() { renew(x) })
 	}
 	if len(batches) > 0 {
-		b.renew(ctx, holds, batches[0], errs)
+		renew(batches[0])
 	}
 	wg.Wait()
 	return errs
 }
 
-// share is what the holds of one script have in common.
-type share struct {
+// batchKey is what all holds of a batch have in common.
+type batchKey struct {
 	mode driver.Mode
 	slot int
 }
 
-// batches sorts holds by what must go in a script of its own: the mode, the slot in a
-// cluster, and a floor.
-func (b *Backend) batches(holds []driver.Hold, errs []error) []batch {
-	var full, floors []batch
-	open := map[share]*batch{}
+// batches sorts holds by mode, and in a cluster by slot. A hold with a floor has a batch of its own.
+func (b *Backend) batches(holds []driver.Hold, errs []error) []renewBatch {
+	var full []renewBatch
+	open := map[batchKey]*renewBatch{}
 	for i, h := range holds {
-		rec, err := b.recipe(h)
-		if err == nil {
-			err = checkTTL(h.TTL)
-		}
+		rec, err := b.checkRenewal(h)
 		if err != nil {
 			errs[i] = err
 			continue
 		}
-		if h.Floor > maxFloor {
-			errs[i] = fmt.Errorf("%w: a floor of %d leaves no fences below 1<<63", driver.ErrInvalid, h.Floor)
-			continue
-		}
 		if h.Floor >= b.layout.span {
-			floors = append(floors, batch{recipe: rec, floor: h.Floor, at: []int{i}})
+			full = append(full, renewBatch{recipe: rec, floor: h.Floor, holds: holds[i : i+1], at: []int{i}})
 			continue
 		}
-		at := share{h.Mode, b.client.Slot(b.prefix + h.Name)}
-		x := open[at]
+		key := batchKey{h.Mode, b.client.Slot(b.prefix + h.Name)}
+		x := open[key]
 		if x == nil {
-			x = &batch{recipe: rec}
-			open[at] = x
+			x = &renewBatch{recipe: rec}
+			open[key] = x
 		}
-		x.at = append(x.at, i)
+		x.holds, x.at = append(x.holds, h), append(x.at, i)
 		if len(x.at) == batchSize {
 			full = append(full, *x)
-			delete(open, at)
+			delete(open, key)
 		}
 	}
 	for _, x := range open {
 		full = append(full, *x)
 	}
-	return append(full, floors...)
+	return full
 }
 
-// renew fills in the errors of one batch.
-func (b *Backend) renew(ctx context.Context, holds []driver.Hold, x batch, errs []error) {
-	if b.scriptless != nil {
-		b.scriptless.renewBatch(ctx, holds, x, errs)
-		return
+func (b *Backend) checkRenewal(h driver.Hold) (*recipe, error) {
+	rec, err := b.recipe(h)
+	if err == nil {
+		err = h.ValidateRenewal()
 	}
-	keys := make([]string, 0, x.recipe.kept*len(x.at)+1)
-	args := make([]string, 0, 2*len(x.at)+1)
-	for _, i := range x.at {
-		h := holds[i]
-		keys = append(keys, x.recipe.keys(b.prefix+h.Name, h.Owner)[:x.recipe.kept]...)
-		args = append(args, x.recipe.keepsAs(h.Owner), lifeArg(h))
+	if err == nil && h.Floor > maxFloor {
+		err = fmt.Errorf("%w: a floor of %d leaves no fences below 1<<63", driver.ErrInvalid, h.Floor)
+	}
+	return rec, err
+}
+
+// renew runs the script that renews.
+func (s scripted) renew(ctx context.Context, x renewBatch) []error {
+	keys, args := s.renewCall(x)
+	reply, err := s.run(ctx, x.recipe.renew, keys, args)
+	return renewals(x, reply, err)
+}
+
+func (s *store) renewCall(x renewBatch) (keys, args []string) {
+	keys = make([]string, 0, x.recipe.renewalKeys*len(x.holds)+1)
+	args = make([]string, 0, 2*len(x.holds)+1)
+	for _, h := range x.holds {
+		keys = append(keys, x.recipe.keys(s.prefix+h.Name, h.Owner)[:x.recipe.renewalKeys]...)
+		args = append(args, x.recipe.renewalField(h.Owner), lifeArg(h))
 	}
 	if x.floor > 0 {
-		keys = append(keys, b.layout.counter(b.prefix, holds[x.at[0]].Name))
-		args = append(args, b.layout.floorID(x.floor))
+		keys = append(keys, s.layout.counter(s.prefix, x.holds[0].Name))
+		args = append(args, s.layout.floorID(x.floor))
 	}
-	answers, err := b.keep(ctx, x, keys, args)
-	for k, i := range x.at {
-		switch {
-		case answers != "" && answers[k] == '0':
-			errs[i] = driver.ErrLost
-		case err != nil:
-			errs[i] = fmt.Errorf("redislock: renew: %w", err)
-		}
-	}
+	return keys, args
 }
 
 // lifeArg returns a hold's TTL as the scripts that renew read it: negative if the life may
@@ -132,17 +130,20 @@ func lifeArg(h driver.Hold) string {
 	return millis(h.TTL)
 }
 
-// keep answers for each hold, if the server has answered. With an error nobody knows
-// whether those that are held live on: a replica that has not heard of a renewal, and
-// becomes the master, ends them when it would have without.
-func (b *Backend) keep(ctx context.Context, x batch, keys, args []string) (string, error) {
-	reply, missing, err := b.runAcked(ctx, x.recipe.keep, keys, args)
-	if err != nil {
-		return "", err
+// renewals reads the reply for a batch: a 0 for each hold that is lost. With err, it is
+// unknown whether the others live on.
+func renewals(x renewBatch, reply any, err error) []error {
+	answers := text(reply)
+	if err == nil && len(answers) != len(x.holds) {
+		err = errAnswer
 	}
-	answers, ok := reply.(string)
-	if !ok || len(answers) != len(x.at) {
-		return "", errAnswer
+	errs := slices.Repeat([]error{err}, len(x.holds))
+	if len(answers) == len(x.holds) {
+		for i := range errs {
+			if answers[i] == '0' {
+				errs[i] = driver.ErrLost
+			}
+		}
 	}
-	return answers, missing
+	return errs
 }

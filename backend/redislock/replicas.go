@@ -2,7 +2,6 @@ package redislock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -17,18 +16,17 @@ const (
 	maxReplicas           = 1000
 )
 
-// replicas are how many copies a lock needs beside the master's before it counts.
+// replicas says how many replicas must have a lock before it counts.
 //
-// Redis answers before its replicas know. WAIT, behind a write and on its connection,
-// answers how many of them know by now. It keeps other commands of that connection
-// waiting, as long as it waits itself.
+// Redis answers before its replicas have a write. WAIT, behind the write and on its connection,
+// answers how many have it by now, and keeps later commands of that connection waiting.
 type replicas struct {
 	need    int
 	timeout time.Duration
 }
 
-func newReplicas(o *Options) (replicas, error) {
-	r := replicas{o.Replicas, o.ReplicaTimeout}
+func newReplicas(need int, timeout time.Duration) (replicas, error) {
+	r := replicas{need, timeout}
 	if r.need < 0 || r.need > maxReplicas || r.timeout < 0 {
 		return r, fmt.Errorf("%w: %d replicas within %v: want 0 to %d, and no negative timeout", driver.ErrInvalid, r.need, r.timeout, maxReplicas)
 	}
@@ -41,7 +39,7 @@ func newReplicas(o *Options) (replicas, error) {
 	return r, nil
 }
 
-// within checks that an answer which comes as late as it may is still waited for.
+// within returns an error if WAIT may take longer than the client waits for an answer.
 func (r replicas) within(timeout time.Duration) error {
 	if r.need > 0 && timeout > 0 && r.timeout >= timeout {
 		return fmt.Errorf("%w: a replica timeout of %v: want less than %v, which is how long the client waits for an answer", driver.ErrInvalid, r.timeout, timeout)
@@ -59,99 +57,176 @@ func (r replicas) check(a redisconn.Answer) error {
 		return fmt.Errorf("asking the replicas: %w", explain(a.Err))
 	}
 	if have := integer(a.Reply); have < int64(r.need) {
-		return &shortage{have: have, replicas: r}
+		return &tooFewReplicas{have: have, replicas: r}
 	}
 	return nil
 }
 
-// shortage says that too few replicas have what was written. It is no fact about the
-// lock: nobody knows what a failover would make of it.
-type shortage struct {
+// tooFewReplicas says that too few replicas have what was written. That is no fact about the
+// lock: a failover may keep or lose it.
+type tooFewReplicas struct {
 	have int64
 	replicas
 }
 
-func (s *shortage) Error() string {
-	return fmt.Sprintf("%d of %d replicas have it after %v", s.have, s.need, s.timeout)
+func (e *tooFewReplicas) Error() string {
+	return fmt.Sprintf("%d of %d replicas have it after %v", e.have, e.need, e.timeout)
 }
 
-// runAcked runs a script, and tells besides what is missing of the replicas.
-func (b *Backend) runAcked(ctx context.Context, s *script, keys, args []string) (reply any, missing, err error) {
-	if b.replicas.need == 0 {
-		reply, err = b.run(ctx, s, keys, args)
-		return reply, nil, err
+// ready finds out whether the server has WAIT and lets it be used, before a lock
+// depends on it. Too few replicas are no error: more may come.
+func (r replicas) ready(ctx context.Context, c redisconn.Client) error {
+	if r.need == 0 {
+		return nil
 	}
+	_, err := c.Do(ctx, "", []string{"WAIT", "0", "1"})
+	if re, is := redisconn.AsReply(err); is && re.UnknownCommand() {
+		return fmt.Errorf("%w: the server can't wait for replicas: %w", driver.ErrUnsupported, err)
+	}
+	return err
+}
+
+// acknowledged is scripted with acknowledgement by replicas. Releases need none.
+type acknowledged struct {
+	scripted
+	replicas replicas
+}
+
+// acquire releases at once what too few replicas have, so that other clients can try.
+//
+// A reader's lock is kept: the reader may have been a writer, which still relies on its hold
+// and retries.
+func (s acknowledged) acquire(ctx context.Context, rec *recipe, r driver.Request) (driver.Grant, error) {
+	keys, args := s.acquireCall(rec, r)
+	reply, missing, err := s.runAcked(ctx, rec.acquire, keys, args)
+	if err != nil {
+		return driver.Grant{}, s.nameData(r.Name, unsent.Mark(err))
+	}
+	if missing != nil && granted(reply) {
+		if r.Mode != driver.Read {
+			missing = giveBack(ctx, s, rec, r, missing)
+		}
+		return driver.Grant{}, missing
+	}
+	return s.outcome(ctx, rec, r, reply)
+}
+
+func (s acknowledged) renew(ctx context.Context, x renewBatch) []error {
+	keys, args := s.renewCall(x)
+	reply, missing, err := s.runAcked(ctx, x.recipe.renew, keys, args)
+	if err == nil {
+		err = missing
+	}
+	return renewals(x, reply, err)
+}
+
+// runAcked runs a script; missing says that too few replicas acknowledged it.
+func (s acknowledged) runAcked(ctx context.Context, script *script, keys, args []string) (reply any, missing, err error) {
 	var acks redisconn.Answer
-	reply, err = b.runBy(ctx, s, keys, args, func(command []string) (any, error) {
-		got := b.sendAcked(ctx, keys[0], command)
+	reply, err = s.runBy(ctx, script, keys, args, func(command []string) (any, error) {
+		got := sendAcked(ctx, s.client, keys[0], [][]string{command, s.replicas.command()})
 		acks = got[1]
 		return got[0].Reply, got[0].Err
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	return reply, b.replicas.check(acks), nil
+	return reply, s.replicas.check(acks), nil
 }
 
-// sendAcked sends a command and WAIT. A connection does nothing else while WAIT waits, so
-// they have one of their own; in a cluster they share that of all commands.
-func (b *Backend) sendAcked(ctx context.Context, key string, command []string) []redisconn.Answer {
-	commands := [][]string{command, b.replicas.command()}
-	if b.client.Slotted() {
-		return b.client.DoAll(ctx, key, commands)
+// sendAcked sends commands, of which the last is WAIT. They have a connection of their own, which
+// WAIT blocks; in a cluster they share the connection of all commands.
+func sendAcked(ctx context.Context, c redisconn.Client, key string, commands [][]string) []redisconn.Answer {
+	if c.Slotted() {
+		return c.DoAll(ctx, key, commands)
 	}
 	var got []redisconn.Answer
-	err := dedicated(ctx, b.client, key, func(send func([][]string) []redisconn.Answer) (bool, error) {
+	err := dedicated(ctx, c, key, func(send func([][]string) []redisconn.Answer) (bool, error) {
 		got = send(commands)
 		return redisconn.NotExecuted(got[0].Err), nil
 	})
 	if err != nil {
-		return redisconn.FailAll(2, err)
+		return redisconn.FailAll(len(commands), err)
 	}
 	return got
 }
 
-// take runs the script that takes, and gives back at once what too few replicas have, so
-// that others can try.
+// maxTries is how often a change is tried again because a key was changed meanwhile, or another
+// server has it.
+const maxTries = 5
+
+// dedicated calls f with a connection of its own to the server that has a key. f sends
+// commands, and reports whether the server refused them because it is the wrong one: then
+// dedicated finds the right one, and calls f again.
 //
-// A reader's is kept: it may have been a writer until now, who goes on believing in its
-// hold, and asks again.
-func (b *Backend) take(ctx context.Context, rec *recipe, r driver.Request) (any, error) {
-	keys, args := b.takeCall(rec, r)
-	reply, missing, err := b.runAcked(ctx, rec.take, keys, args)
-	if err != nil || missing == nil || !granted(reply) {
-		return reply, unsent.Mark(err)
+// If ctx ends first, the error is an *redisconn.UnansweredError. The connection may be one that a firewall
+// has forgotten, so later calls go through new ones.
+func dedicated(ctx context.Context, c redisconn.Client, key string, f func(send func([][]string) []redisconn.Answer) (misdirected bool, err error)) error {
+	if err := ctx.Err(); err != nil {
+		return err
 	}
-	if r.Mode != driver.Read {
-		missing = b.giveBack(ctx, r, missing)
+	began, done, result := time.Now(), make(chan struct{}), error(nil)
+	go func() {
+		defer close(done)
+		for range maxTries {
+			wrong := false
+			if wrong, result = onConn(ctx, c, key, f); !wrong {
+				return
+			}
+			if err := probe(ctx, c, key); err != nil {
+				result = err
+				return
+			}
+		}
+	}()
+	select {
+	case <-done:
+		return result
+	case <-ctx.Done():
+		if time.Since(began) >= 100*time.Millisecond {
+			go redisconn.Reconnect(c, key)
+		}
+		return &redisconn.UnansweredError{Err: ctx.Err(), Done: done}
 	}
-	return nil, missing
 }
 
-// giveBack releases what is of no use, because of cause. If that fails, it is for the
-// core to release: then no error may be final, since that says that nothing was taken.
-func (b *Backend) giveBack(ctx context.Context, r driver.Request, cause error) error {
-	if err := b.Release(ctx, r.Hold); err != nil && !errors.Is(err, driver.ErrLost) {
-		return fmt.Errorf("%v; it is not certain that it was released: %v", cause, err)
+func onConn(ctx context.Context, c redisconn.Client, key string, f func(send func([][]string) []redisconn.Answer) (bool, error)) (misdirected bool, err error) {
+	at, err := c.At(ctx, key)
+	if err != nil {
+		return false, err
 	}
-	return cause
+	conn, err := at.Dedicated(ctx)
+	if err != nil {
+		return false, err
+	}
+	broken := false
+	// What was sent may be executed later: only the answer, or the connection's own timeout, is an end.
+	sending := context.WithoutCancel(ctx)
+	misdirected, err = f(func(commands [][]string) []redisconn.Answer {
+		got := conn.DoAll(sending, commands)
+		broken = broken || redisconn.TransportError(got) != nil
+		return got
+	})
+	conn.Close(broken || misdirected)
+	return misdirected, err
 }
 
-// granted reports whether a take's reply says that the Owner holds.
-func granted(reply any) bool {
-	_, ok := reply.(string)
-	return ok
+// misdirected reports whether a server refused commands, of which it executed none, because
+// it is not, or not any more, the one that has the key.
+func misdirected(got []redisconn.Answer) bool {
+	if redisconn.TransportError(got) != nil {
+		return false
+	}
+	for _, a := range got {
+		if redisconn.NotExecuted(a.Err) {
+			return true
+		}
+	}
+	return false
 }
 
-// checkWait finds out whether the server has WAIT and lets it be used, before a lock
-// depends on it. Too few replicas are no reason not to open: more may come.
-func (b *Backend) checkWait(ctx context.Context) error {
-	if b.replicas.need == 0 {
-		return nil
-	}
-	_, err := b.client.Do(ctx, "", []string{"WAIT", "0", "1"})
-	if re, is := redisconn.AsReply(err); is && re.UnknownCommand() {
-		return fmt.Errorf("%w: the server can't wait for replicas: %w", driver.ErrUnsupported, err)
-	}
-	return err
+// probe changes nothing, and succeeds at the server that has the key, and is a master.
+func probe(ctx context.Context, c redisconn.Client, key string) error {
+	_, err := c.Do(ctx, key, []string{"DEL", tagged(key) + probeSuffix})
+	return explain(err)
 }

@@ -7,64 +7,53 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/unsent"
 )
 
-// Scripts says whether scripts are used. Without them there are exclusive locks only.
-type Scripts string
-
-// The choices.
-const (
-	// ScriptsAuto is the default: Open finds out whether the server lets its user run
-	// scripts. With a client of the caller's scripts are used.
-	ScriptsAuto Scripts = "auto"
-
-	// ScriptsOff is for servers and users that may not run scripts.
-	ScriptsOff Scripts = "off"
-)
-
-var errNoScripts = fmt.Errorf("%w: the server's user may not run scripts, which all but exclusive locks need", driver.ErrUnsupported)
-
 // scriptless keeps exclusive locks of the layout "string" without scripts. A lock looks as
 // scripts write it, so that both exclude each other, under fences of one counter; but
 // its value lacks its fence, which is not known yet when the value is written.
 type scriptless struct {
-	b    *Backend
-	rec  *recipe
-	wait [][]string // waits for replicas; nil without replicas
+	*store
+	replicas replicas
+	wait     [][]string // waits for replicas; nil without replicas
 }
 
-func newScriptless(b *Backend) *scriptless {
-	p := &scriptless{b: b, rec: b.layout.recipes[driver.Exclusive]}
-	if b.replicas.need > 0 {
-		p.wait = [][]string{b.replicas.command()}
+func newScriptless(s *store, r replicas) *scriptless {
+	p := &scriptless{store: s, replicas: r}
+	if r.need > 0 {
+		p.wait = [][]string{r.command()}
 	}
 	return p
 }
 
 // acquire makes one attempt, in one round trip; in three if r's Owner holds already.
-func (p *scriptless) acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	n, err := p.take(ctx, r)
-	if errors.Is(err, driver.ErrHeld) {
+func (p *scriptless) acquire(ctx context.Context, rec *recipe, r driver.Request) (driver.Grant, error) {
+	n, err := p.take(ctx, rec, r)
+	if err != nil {
 		return driver.Grant{}, err
 	}
-	if err != nil {
-		return driver.Grant{}, p.b.fail("acquire", r.Name, err)
-	}
-	return driver.Grant{Fence: n * p.rec.span, Fences: min(max(r.Fences, 1), p.rec.span), TTL: r.TTL}, nil
+	return driver.Grant{Fence: n * rec.span, Fences: min(max(r.Fences, 1), rec.span), TTL: r.TTL}, nil
 }
 
 // take returns the number that the counter gave. If the SET is refused, the commands behind
 // it change nothing but the counter, and tell who holds the lock.
-func (p *scriptless) take(ctx context.Context, r driver.Request) (uint64, error) {
-	name := p.b.prefix + r.Name
-	got := p.b.client.DoAll(ctx, name, append([][]string{
-		{"SET", name, p.b.meta.noteStart(r.Owner, r.Meta), "NX", "PX", millis(r.TTL)},
-		{"GET", name}, {"PTTL", name}, {"EXISTS", p.b.layout.line(name)[0]}, p.draw(r.Name, "*"),
-	}, p.wait...))
+func (p *scriptless) take(ctx context.Context, rec *recipe, r driver.Request) (uint64, error) {
+	name := p.prefix + r.Name
+	commands := [][]string{
+		{"SET", name, p.meta.noteStart(r.Owner, r.Meta), "NX", "PX", millis(r.TTL)},
+		{"GET", name}, {"PTTL", name}, {"EXISTS", p.layout.queueKeys(name)[0]}, p.xadd(r.Name, "*"),
+	}
+	var got []redisconn.Answer
+	if p.wait != nil {
+		got = sendAcked(ctx, p.client, name, append(commands, p.wait...))
+	} else {
+		got = p.client.DoAll(ctx, name, commands)
+	}
 	set, value, id := got[0], got[1], text(got[4].Reply)
 	if set.Err != nil {
 		return 0, unsent.Mark(explain(set.Err))
@@ -72,60 +61,59 @@ func (p *scriptless) take(ctx context.Context, r driver.Request) (uint64, error)
 	if err := redisconn.TransportError(got); err != nil {
 		return 0, err
 	}
-	p.b.releases.retried(r.Owner)
 	if set.Reply == nil && !ownedBy(text(value.Reply), r.Owner) {
-		return 0, p.refuse(ctx, r, value, got[2])
+		return 0, p.refusedBy(ctx, r, value, got[2])
 	}
 	err := explain(redisconn.FirstError(got[:5]))
 	switch {
 	case set.Reply == nil && err == nil:
-		err = p.retake(ctx, r)
+		err = p.reacquire(ctx, rec, r)
 	case err == nil && p.wait != nil:
-		err = p.b.replicas.check(got[5])
+		err = p.replicas.check(got[5])
 	}
 	if set.Reply != nil && err == nil && integer(got[3].Reply) > 0 {
-		return 0, p.standBack(ctx, r)
+		return 0, p.yieldToQueue(ctx, rec, r)
 	}
 	n := uint64(0)
 	if err == nil {
 		n, err = p.number(ctx, r.Name, id)
 	}
 	if err != nil && set.Reply != nil {
-		err = p.b.giveBack(ctx, r, err)
+		err = giveBack(ctx, p, rec, r, err)
 	}
 	return n, err
 }
 
-// refuse returns the error of an attempt that found another value, and what is left of it.
-func (p *scriptless) refuse(ctx context.Context, r driver.Request, value, left redisconn.Answer) error {
+// refusedBy returns the error of an attempt that found another value.
+func (p *scriptless) refusedBy(ctx context.Context, r driver.Request, value, left redisconn.Answer) error {
 	if re, is := redisconn.AsReply(value.Err); is && re.HasCode("WRONGTYPE") {
-		return p.b.noLock(r.Name, "no string")
+		return p.noLock(r.Name, "no string")
 	}
 	if err := cmp.Or(value.Err, left.Err); err != nil {
 		return explain(err)
 	}
 	ms := integer(left.Reply)
 	if !isLockString(text(value.Reply), ms) {
-		return p.b.noLock(r.Name, noToken(ms))
+		return p.noLock(r.Name, noToken(ms))
 	}
-	return p.b.refused(ctx, r, []any{ms, value.Reply})
+	return p.refused(ctx, r, []any{ms, value.Reply})
 }
 
-// retake restarts the TTL of a lock that r's Owner holds already.
-func (p *scriptless) retake(ctx context.Context, r driver.Request) error {
-	err := p.renew(ctx, []driver.Hold{r.Hold})[0]
+// reacquire restarts the TTL of a lock that r's Owner holds already.
+func (p *scriptless) reacquire(ctx context.Context, rec *recipe, r driver.Request) error {
+	err := p.renew(ctx, renewBatch{recipe: rec, holds: []driver.Hold{r.Hold}})[0]
 	if errors.Is(err, driver.ErrLost) {
-		return errors.New("the lock ended while it was taken again")
+		return errors.New("the lock ended while it was acquired again")
 	}
 	return err
 }
 
-// standBack gives up a lock that was taken before those in the queue, which clients with
+// yieldToQueue gives up a lock that was taken before those in the queue, which clients with
 // scripts keep. Only the first of them is notified: a message to all would wake r's own waiter.
-func (p *scriptless) standBack(ctx context.Context, r driver.Request) error {
-	_, err := p.b.pubsub.Detect(ctx, p.b.client)
+func (p *scriptless) yieldToQueue(ctx context.Context, rec *recipe, r driver.Request) error {
+	_, err := p.pubsub.Detect(ctx, p.client)
 	if err == nil {
-		err = p.free(ctx, r.Hold, nil)
+		err = p.free(ctx, rec, r.Hold, nil)
 	}
 	if err != nil && !errors.Is(err, driver.ErrLost) {
 		return fmt.Errorf("others are queued; it is not certain that it was released: %v", err)
@@ -133,9 +121,9 @@ func (p *scriptless) standBack(ctx context.Context, r driver.Request) error {
 	return &driver.HeldError{}
 }
 
-// draw is the command that takes an id from the fence counter.
-func (p *scriptless) draw(name, id string) []string {
-	return []string{"XADD", p.b.layout.counter(p.b.prefix, name), "MAXLEN", "0", id, "", ""}
+// xadd is the command that takes an id from the fence counter.
+func (p *scriptless) xadd(name, id string) []string {
+	return []string{"XADD", p.layout.counter(p.prefix, name), "MAXLEN", "0", id, "", ""}
 }
 
 // number returns the number of an id. A millisecond has a thousand: behind them, number
@@ -151,7 +139,7 @@ func (p *scriptless) number(ctx context.Context, name, id string) (uint64, error
 			return 0, err
 		}
 		// The first is refused if another client was quicker.
-		got := p.b.client.DoAll(ctx, p.b.prefix+name, [][]string{p.draw(name, strconv.FormatUint(n+1, 10)+"-0"), p.draw(name, "*")})
+		got := p.client.DoAll(ctx, p.prefix+name, [][]string{p.xadd(name, strconv.FormatUint(n+1, 10)+"-0"), p.xadd(name, "*")})
 		if err := got[1].Err; err != nil {
 			return 0, explain(err)
 		}
@@ -161,51 +149,52 @@ func (p *scriptless) number(ctx context.Context, name, id string) (uint64, error
 }
 
 // release ends a hold, in two round trips; in three if there is a queue.
-func (p *scriptless) release(ctx context.Context, h driver.Hold) error {
-	if _, err := p.b.pubsub.Detect(ctx, p.b.client); err != nil {
+func (p *scriptless) release(ctx context.Context, rec *recipe, h driver.Hold) error {
+	if _, err := p.pubsub.Detect(ctx, p.client); err != nil {
 		return explain(err)
 	}
-	return p.free(ctx, h, [][]string{p.b.pubsub.Publish(p.rec.channel(p.b.prefix+h.Name), "0")})
+	return p.free(ctx, rec, h, [][]string{p.pubsub.Publish(rec.channel(p.prefix+h.Name), "0")})
 }
 
 // free ends a hold and publishes messages with that, and one to the first in the queue, if any.
-func (p *scriptless) free(ctx context.Context, h driver.Hold, messages [][]string) error {
-	name := p.b.prefix + h.Name
-	writes := append([][]string{{"DEL", name}, {"LINDEX", p.b.layout.line(name)[0], "0"}}, messages...)
+func (p *scriptless) free(ctx context.Context, rec *recipe, h driver.Hold, messages [][]string) error {
+	name := p.prefix + h.Name
+	writes := append([][]string{{"DEL", name}, {"LINDEX", p.layout.queueKeys(name)[0], "0"}}, messages...)
 	c := &change{key: name, owner: h.Owner, writes: writes}
 	if err := p.change(ctx, []*change{c}, nil); err != nil {
 		return err
 	}
 	if !c.made {
-		return p.lost(ctx, name)
+		return p.verifyLost(ctx, name)
 	}
 	if first := text(c.results[1]); first != "" {
 		// The lock is free by now. A waiter that is not notified finds that out by itself.
-		p.b.client.DoAll(ctx, name, [][]string{p.b.pubsub.Publish(p.rec.channel(name)+":"+first, "0")})
+		p.client.Do(ctx, name, p.pubsub.Publish(rec.channel(name)+":"+first, "0"))
 	}
 	return nil
 }
 
-// lost returns the error of a hold that is gone. Only a master knows that: a replica
+// verifyLost returns the error of a hold that is gone. Only a master knows that: a replica
 // refuses the write, which changes nothing.
-func (p *scriptless) lost(ctx context.Context, name string) error {
-	if err := probe(ctx, p.b.client, name); err != nil {
+func (p *scriptless) verifyLost(ctx context.Context, name string) error {
+	if err := probe(ctx, p.client, name); err != nil {
 		return err
 	}
 	return driver.ErrLost
 }
 
 // renew renews holds of one slot, in two round trips.
-func (p *scriptless) renew(ctx context.Context, holds []driver.Hold) []error {
+func (p *scriptless) renew(ctx context.Context, x renewBatch) []error {
+	holds := x.holds
 	changes := make([]*change, len(holds))
 	for i, h := range holds {
-		name := p.b.prefix + h.Name
+		name := p.prefix + h.Name
 		c := &change{key: name, owner: h.Owner, writes: [][]string{{"PEXPIRE", name, millis(h.TTL)}}}
-		if h.Floor >= p.rec.span {
-			c.writes = append(c.writes, p.draw(h.Name, p.b.layout.floorID(h.Floor)))
+		if x.floor > 0 {
+			c.writes = append(c.writes, p.xadd(h.Name, p.layout.floorID(h.Floor)))
 		}
 		if !h.Shorten {
-			c.atLeast = inMillis(h.TTL)
+			c.atLeast = ceilMillis(h.TTL)
 		}
 		changes[i] = c
 	}
@@ -214,32 +203,19 @@ func (p *scriptless) renew(ctx context.Context, holds []driver.Hold) []error {
 	if errors.Is(err, errChanging) && len(holds) > 1 {
 		// One key that others change must not cost the other holds their renewal.
 		for i := range holds {
-			errs[i] = p.renew(ctx, holds[i:i+1])[0]
+			errs[i] = p.renew(ctx, renewBatch{recipe: x.recipe, holds: holds[i : i+1]})[0]
 		}
 		return errs
 	}
 	lost := error(nil)
 	for i := range holds {
 		errs[i] = err
-		if short := (*shortage)(nil); (err == nil || errors.As(err, &short)) && !changes[i].made {
-			lost = cmp.Or(lost, p.lost(ctx, changes[i].key))
+		if short := (*tooFewReplicas)(nil); (err == nil || errors.As(err, &short)) && !changes[i].made {
+			lost = cmp.Or(lost, p.verifyLost(ctx, changes[i].key))
 			errs[i] = lost
 		}
 	}
 	return errs
-}
-
-func (p *scriptless) renewBatch(ctx context.Context, holds []driver.Hold, x batch, errs []error) {
-	picked := make([]driver.Hold, len(x.at))
-	for k, i := range x.at {
-		picked[k] = holds[i]
-	}
-	for k, err := range p.renew(ctx, picked) {
-		if err != nil && !errors.Is(err, driver.ErrLost) {
-			err = fmt.Errorf("redislock: renew: %w", err)
-		}
-		errs[x.at[k]] = err
-	}
 }
 
 // change is a change of a key that belongs to an Owner.
@@ -256,15 +232,12 @@ type change struct {
 	results []any // of the writes
 }
 
-// maxTries is how often a change is tried again because a key was changed meanwhile.
-const maxTries = 5
-
 var errChanging = errors.New("the lock was changed again and again while it was looked at")
 
 // change makes those changes whose keys belong to their Owners. All keys lie in one slot.
 // The command wait, if any, waits for replicas.
 func (p *scriptless) change(ctx context.Context, list []*change, wait [][]string) error {
-	return dedicated(ctx, p.b.client, list[0].key, func(send func([][]string) []redisconn.Answer) (bool, error) {
+	return dedicated(ctx, p.client, list[0].key, func(send func([][]string) []redisconn.Answer) (bool, error) {
 		for range maxTries {
 			got := send(look(list))
 			owned, err := compare(list, got)
@@ -284,7 +257,7 @@ func (p *scriptless) change(ctx context.Context, list []*change, wait [][]string
 			exec := got[len(commands)]
 			if results, ok := exec.Reply.([]any); ok {
 				if err = apply(owned, results); err == nil && wait != nil {
-					err = p.b.replicas.check(got[len(got)-1])
+					err = p.replicas.check(got[len(got)-1])
 				}
 				return false, err
 			}
@@ -351,4 +324,70 @@ func apply(owned []*change, results []any) (err error) {
 // not distlock's is the whole value, as Inspect shows it.
 func ownedBy(value, owner string) bool {
 	return value == owner || len(owner) == ownerLen && strings.HasPrefix(value, owner+" ")
+}
+
+// look reads a key by plain commands, in one round trip. They show the holders of Redisson's
+// locks, without the notes beside each hold.
+func (p *scriptless) look(ctx context.Context, name string) (snapshot, error) {
+	got := p.client.DoAll(ctx, name, [][]string{
+		{"TYPE", name}, {"TIME"}, {"PTTL", name}, {"GET", name},
+		{"HGET", name, "mode"}, {"HKEYS", name},
+		{"EXISTS", permitsKey(name)}, {"LRANGE", p.layout.queueKeys(name)[0], "0", "-1"},
+	})
+	// The commands for other types fail.
+	var needed []redisconn.Answer
+	s := snapshot{kind: text(got[0].Reply), now: clock(got[1].Reply), left: integer(got[2].Reply)}
+	switch s.kind {
+	case "string":
+		s.value = text(got[3].Reply)
+		needed = []redisconn.Answer{got[3], got[6]}
+		if integer(got[6].Reply) > 0 {
+			return snapshot{}, fmt.Errorf("%w: to tell who holds a semaphore, without scripts", driver.ErrUnsupported)
+		}
+	case "hash":
+		s.value = text(got[4].Reply)
+		needed = got[4:6]
+		for _, field := range texts(got[5].Reply) {
+			if field != "mode" {
+				s.holders = append(s.holders, holderRecord{written: field, left: s.left})
+			}
+		}
+	}
+	if err := redisconn.FirstError(append(got[:3:3], needed...)); err != nil {
+		return snapshot{}, explain(err)
+	}
+	s.waiters = queuedHolders(texts(got[7].Reply))
+	return s, nil
+}
+
+// clock reads TIME's answer: the time since 1970.
+func clock(reply any) time.Duration {
+	parts := texts(reply)
+	if len(parts) != 2 {
+		return 0
+	}
+	seconds, _ := strconv.ParseInt(parts[0], 10, 64)
+	micros, _ := strconv.ParseInt(parts[1], 10, 64)
+	return time.Duration(seconds)*time.Second + time.Duration(micros)*time.Microsecond
+}
+
+// locks returns the plain locks among keys that distlock took.
+func (p *scriptless) locks(ctx context.Context, _ string, keys []string) ([]string, error) {
+	commands := make([][]string, len(keys))
+	for i, key := range keys {
+		commands[i] = []string{"GETRANGE", key, "0", strconv.Itoa(ownerLen)}
+	}
+	var held []string
+	for i, a := range p.client.DoAll(ctx, keys[0], commands) {
+		re, refused := redisconn.AsReply(a.Err)
+		switch {
+		case a.Err == nil:
+			if value := text(a.Reply); noteStart.MatchString(value) {
+				held = append(held, keys[i])
+			}
+		case !refused || !re.HasCode("WRONGTYPE"):
+			return nil, explain(a.Err)
+		}
+	}
+	return held, nil
 }

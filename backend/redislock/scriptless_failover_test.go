@@ -29,7 +29,7 @@ var serviceOpeners = []struct {
 	open func(t testing.TB, s *service, opts Options) *Backend
 }{{"url", func(t testing.TB, s *service, opts Options) *Backend {
 	u, _ := driver.ParseURL("redis://service")
-	to, err := readURL(u)
+	to, err := parseURL(u)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -206,11 +206,11 @@ func TestScriptlessWrongKeys(t *testing.T) {
 func TestScriptlessFencesThroughABusyMillisecond(t *testing.T) {
 	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
 		ahead := time.Now().Add(time.Hour).UnixMilli()
-		raw(t, srv.Addr()).Do(t.Context(), "XADD", "distlock:fence", "MAXLEN", "0", itoa(int(ahead))+"-990", "", "")
+		raw(t, srv.Addr()).Do(t.Context(), "XADD", "distlock:fence", "MAXLEN", "0", fmt.Sprint(ahead)+"-990", "", "")
 		with, err := Open(t.Context(), "redis://scripts:x@"+srv.Addr())
 		with = opened(t, with, err)
 		r := request("", driver.Exclusive)
-		r.Fences = handoff
+		r.Fences = fencesPerGrant
 		last := uint64(0)
 		for i := range 40 {
 			g := acquire(t, []*Backend{b, b, with}[i%3], r)
@@ -219,7 +219,7 @@ func TestScriptlessFencesThroughABusyMillisecond(t *testing.T) {
 			}
 			last = g.Last()
 		}
-		if want := uint64(ahead+1) * perMilli * handoff; last < want || last > want+100*handoff {
+		if want := uint64(ahead+1) * perMilli * fencesPerGrant; last < want || last > want+100*fencesPerGrant {
 			t.Errorf("the last fence is %d, want a little more than %d", last, want)
 		}
 	})

@@ -19,7 +19,7 @@ func TestNamesInOneSlot(t *testing.T) {
 		together := true
 		keys := []string{holdKey(name, "o"), tokenKey(name), permitsKey(name),
 			readerKey(name, "o"), freeChannel(name), lockChannel(name), rwChannel(name), permitsChannel(name)}
-		keys = append(append(keys, javaLine(name)...), ownLine(name)...)
+		keys = append(append(keys, javaQueueKeys(name)...), ownQueueKeys(name)...)
 		for _, key := range keys {
 			together = together && redisconn.SlotOf(key) == redisconn.SlotOf(name)
 		}

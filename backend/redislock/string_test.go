@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -117,9 +118,9 @@ func TestFencesIncreaseThroughABusyMillisecond(t *testing.T) {
 	b, c := openOwn(t, srv.Addr(), Options{Prefix: "busy:"}), raw(t, srv.Addr())
 	// The clock has gone back by an hour: ids go on in the last millisecond.
 	ahead := time.Now().Add(time.Hour).UnixMilli()
-	c.Do(t.Context(), "XADD", "busy:distlock:fence", "MAXLEN", "0", itoa(int(ahead))+"-990", "", "")
+	c.Do(t.Context(), "XADD", "busy:distlock:fence", "MAXLEN", "0", fmt.Sprint(ahead)+"-990", "", "")
 	r := request("", driver.Exclusive)
-	r.Fences = handoff
+	r.Fences = fencesPerGrant
 	last := uint64(0)
 	for range 30 {
 		g := acquire(t, b, r)
@@ -128,7 +129,7 @@ func TestFencesIncreaseThroughABusyMillisecond(t *testing.T) {
 		}
 		last = g.Last()
 	}
-	if want := uint64(ahead+1) * perMilli * handoff; last < want || last > want+100*handoff {
+	if want := uint64(ahead+1) * perMilli * fencesPerGrant; last < want || last > want+100*fencesPerGrant {
 		t.Errorf("the last fence is %d, want a little more than %d", last, want)
 	}
 }
@@ -136,15 +137,15 @@ func TestFencesIncreaseThroughABusyMillisecond(t *testing.T) {
 func TestFencesStayBelow63Bits(t *testing.T) {
 	l := stringLayout(false)
 	year2255 := time.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
-	fence, err := l.fence(itoa(int(year2255)) + "-999")
-	if err != nil || fence >= 1<<63-handoff {
+	fence, err := l.fence(fmt.Sprint(year2255) + "-999")
+	if err != nil || fence >= 1<<63-fencesPerGrant {
 		t.Errorf("in the year 2255: fence %d, %v", fence, err)
 	}
 }
 
 func TestFloorIsReversed(t *testing.T) {
 	for _, l := range []*layout{stringLayout(false), redissonLayout()} {
-		for _, floor := range []uint64{1, handoff - 1, handoff, 1795225002047293, 1795225002047293 * handoff, 1<<63 - 1} {
+		for _, floor := range []uint64{1, fencesPerGrant - 1, fencesPerGrant, 1795225002047293, 1795225002047293 * fencesPerGrant, 1<<63 - 1} {
 			n, err := number64(l.floorID(floor))
 			if err != nil || (n+1)*l.span <= floor && n < 1<<62 {
 				t.Errorf("floor %d: counter %q, next fence %d: %v", floor, l.floorID(floor), (n+1)*l.span, err)

@@ -73,7 +73,7 @@ func TestTLS(t *testing.T) {
 	if _, err := Open(t.Context(), u.String()); err == nil || driver.Final(err) {
 		t.Errorf("a certificate that nobody vouches for: %v", err)
 	}
-	to, err := readURL(u)
+	to, err := parseURL(u)
 	if err != nil {
 		t.Fatal(err)
 	}

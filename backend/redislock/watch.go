@@ -63,7 +63,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	name := b.prefix + r.Name
 	_, braces := braced(name)
 	w := &releaseWaiter{owner: r.Owner, queued: r.Queue, braces: braces, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
-	if err := b.releases.add(ctx, w, name, rec.waitsOn(name, r), rec.wakes); err != nil {
+	if err := b.releases.add(ctx, w, name, rec.channelFor(name, r), rec.wakes); err != nil {
 		return driver.Watch{}, err
 	}
 	select {

@@ -1,0 +1,227 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
+	"github.com/distlock/distlock/driver"
+)
+
+// Layout is how locks are written in Redis. All users of a lock must agree on it.
+type Layout string
+
+// The layouts differ in exclusive locks. Both write read/write locks and semaphores as Redisson
+// does.
+const (
+	// String is the default: a string key, as all programs write it that lock with
+	// SET name value NX PX.
+	String Layout = "string"
+
+	// Redisson writes Redisson's RLock and RFencedLock, for locks shared with Java.
+	Redisson Layout = "redisson"
+)
+
+// Scripts says whether scripts are used. Without them there are exclusive locks only.
+type Scripts string
+
+// The choices.
+const (
+	// ScriptsAuto is the default: Open finds out whether the server lets its user run
+	// scripts. NewGoRedis and NewRueidis use scripts.
+	ScriptsAuto Scripts = "auto"
+
+	// ScriptsOff is for servers and users that may not run scripts.
+	ScriptsOff Scripts = "off"
+)
+
+// Options are how a Backend uses Redis. The zero value is the default.
+type Options struct {
+	// Layout is String if empty.
+	Layout Layout
+
+	// Prefix is put before every lock's name, to keep the locks of several
+	// applications apart. Java's side needs a NameMapper that does the same.
+	Prefix string
+
+	// Name is the server's name in Caps; it must be the same in every process.
+	// The default is made of the client's address and database.
+	Name string
+
+	// Scripts is ScriptsAuto if empty.
+	Scripts Scripts
+
+	// PubSub is PubSubAuto if empty.
+	PubSub PubSub
+
+	// Replicas is how many replicas must have acknowledged a lock before it counts as
+	// acquired or renewed. The default, 0, does not ask them. An attempt that too few
+	// acknowledge is released, and fails with an error that says how many did. See
+	// the package's comment for what that prevents.
+	Replicas int
+
+	// ReplicaTimeout is how long an attempt waits for them; the default is 1s. It must
+	// be less than the client waits for an answer, and should be much less than a TTL.
+	ReplicaTimeout time.Duration
+}
+
+// Backend keeps locks in Redis. It is safe for concurrent use.
+type Backend struct {
+	*store
+	storage       storage
+	abandoned     abandonedAcquires
+	caps          driver.Caps
+	subscriptions *redisconn.Subscriptions
+	releases      *releaseNotifier
+	closed        atomic.Bool
+	once          sync.Once
+}
+
+var (
+	_ driver.Backend   = (*Backend)(nil)
+	_ driver.Watcher   = (*Backend)(nil)
+	_ driver.Inspector = (*Backend)(nil)
+)
+
+// Caps says what the backend can do.
+func (b *Backend) Caps() driver.Caps { return b.caps }
+
+// Close ends the backend's connections: those for subscriptions, and those of a client
+// that Open made. A client given to NewGoRedis or NewRueidis stays open.
+func (b *Backend) Close() error {
+	b.closed.Store(true)
+	b.once.Do(func() {
+		b.subscriptions.Cancel()
+		b.client.Close()
+		b.subscriptions.Close()
+	})
+	return nil
+}
+
+var errNoScripts = fmt.Errorf("%w: the server's user may not run scripts, which all but exclusive locks need", driver.ErrUnsupported)
+
+// recipe returns how a hold is written, or why it can't be.
+func (b *Backend) recipe(h driver.Hold) (*recipe, error) {
+	switch {
+	case b.closed.Load():
+		return nil, driver.ErrClosed
+	case b.caps.Modes.Has(h.Mode):
+		return b.layout.recipes[h.Mode], b.checkName(h.Name)
+	case driver.AllModes.Has(h.Mode):
+		return nil, fmt.Errorf("mode %v: %w", h.Mode, errNoScripts)
+	}
+	return nil, fmt.Errorf("%w: mode %v", driver.ErrUnsupported, h.Mode)
+}
+
+// fail says which call failed, and whether the backend was closed meanwhile. That is no fact
+// about the lock, so the outcome stays unknown.
+func (b *Backend) fail(op, name string, err error) error {
+	if errors.Is(err, driver.ErrLost) {
+		return driver.ErrLost
+	}
+	if b.closed.Load() && !driver.Final(err) {
+		return fmt.Errorf("redislock: %s %s: closed meanwhile: %w", op, driver.Quote(name), err)
+	}
+	return fmt.Errorf("redislock: %s %s: %w", op, driver.Quote(name), err)
+}
+
+// checkName refuses names whose keys a cluster has in several slots, and names whose keys may be
+// another lock's.
+func (s *store) checkName(name string) error {
+	key := s.prefix + name
+	if s.client.Strict() {
+		if err := oneSlot(key); err != nil {
+			return err
+		}
+	}
+	if rule := reserved(key); rule != "" {
+		return fmt.Errorf("%w: the name %s: keys that %s belong to other locks, which keep their data there", driver.ErrInvalid, driver.Quote(key), rule)
+	}
+	if inner, ok := braced(key); ok && s.layout.span == 1 {
+		return fmt.Errorf("%w: the name %s: in the layout %q it would share keys with %s; use that", driver.ErrInvalid, driver.Quote(key), Redisson, driver.Quote(inner))
+	}
+	return nil
+}
+
+// checkPrefix refuses prefixes that no name may follow.
+func (s *store) checkPrefix() error {
+	if at := slices.IndexFunc(reservedStarts, func(start string) bool { return strings.HasPrefix(s.prefix, start) }); at >= 0 {
+		return fmt.Errorf("%w: %q: keys that begin with %q belong to other locks", driver.ErrInvalid, s.prefix, reservedStarts[at])
+	}
+	if s.client.Strict() {
+		return oneSlot(s.prefix)
+	}
+	return nil
+}
+
+// abandonedAcquires are the attempts whose callers gave up, and that may still be executed: a
+// later command may go through another connection. The release of their Owner waits for them,
+// or else it would leave a lock behind. No other calls of an Owner need an order: a late renewal
+// or attempt shortens nothing, and a released Owner does not come back.
+type abandonedAcquires struct {
+	some atomic.Bool
+
+	mu      sync.Mutex
+	byOwner map[string][]<-chan struct{}
+	sweepAt int
+}
+
+// add remembers an attempt if its error says that it may still be executed.
+func (a *abandonedAcquires) add(owner string, err error) {
+	u := (*redisconn.UnansweredError)(nil)
+	if !errors.As(err, &u) {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.byOwner) >= a.sweepAt {
+		maps.DeleteFunc(a.byOwner, func(_ string, list []<-chan struct{}) bool { return allClosed(list) })
+		a.sweepAt = 2*len(a.byOwner) + 64
+	}
+	if a.byOwner == nil {
+		a.byOwner = map[string][]<-chan struct{}{}
+	}
+	a.byOwner[owner] = append(a.byOwner[owner], u.Done)
+	a.some.Store(true)
+}
+
+// wait returns once no remembered attempt of an Owner can be executed any more.
+func (a *abandonedAcquires) wait(ctx context.Context, owner string) error {
+	if !a.some.Load() {
+		return nil
+	}
+	a.mu.Lock()
+	list := a.byOwner[owner]
+	a.mu.Unlock()
+	for _, done := range list {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.byOwner[owner]) == len(list) {
+		delete(a.byOwner, owner)
+	}
+	return nil
+}
+
+func allClosed(list []<-chan struct{}) bool {
+	for _, c := range list {
+		select {
+		case <-c:
+		default:
+			return false
+		}
+	}
+	return true
+}
