@@ -2,24 +2,18 @@ package connlock
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	"github.com/distlock/distlock/driver"
 )
 
-// spanBits make a fence of a number: the low bits are for hand-offs, as in all SQL
-// strategies, though there are none here.
+// spanBits are a fence's low bits. The SQL strategies use them for hand-offs, of which there are none here.
 const spanBits = 10
 
-// Acquire makes one attempt. A grant always says that others may stand in line: the queue
-// is the server's, and a hand-off would pass it.
+// Acquire makes one attempt. A grant always says that others may be queued: the queue is the
+// server's, and a hand-off would pass it.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := b.validate(r.Hold); err != nil {
+	if err := b.validate(r); err != nil {
 		return driver.Grant{}, err
-	}
-	if r.Queue {
-		return driver.Grant{}, fmt.Errorf("%w: a place in line", driver.ErrUnsupported)
 	}
 	l := b.lockOf(r)
 	var number uint64
@@ -33,13 +27,22 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return driver.Grant{Fence: number << spanBits, Fences: 1, Queued: true, TTL: r.TTL}, nil
 }
 
+func (b *Backend) validate(r driver.Request) error {
+	if err := r.Validate(b.caps); err != nil {
+		return err
+	}
+	return b.errIfClosed()
+}
+
 func (b *Backend) lockOf(r driver.Request) Lock {
 	l := Lock{Name: r.Name, Key: b.Dialect.Key(r.Name), Owner: r.Owner, Meta: r.Meta}
-	l.SeparateNumber = b.SeparateNumbers || b.isRowLocked(l.Key)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l.SeparateNumber = b.SeparateNumbers || b.lockedRows.has(l.Key)
 	return l
 }
 
-// attempt is one try, in the turn of the key.
+// attempt returns the number of a grant. The mutex of the key is held.
 func (b *Backend) attempt(ctx context.Context, l Lock, r driver.Request) (uint64, error) {
 	if h := b.holdOf(r.Hold); h != nil {
 		return b.regrant(ctx, h, l, r)
@@ -47,12 +50,12 @@ func (b *Backend) attempt(ctx context.Context, l Lock, r driver.Request) (uint64
 	if err := b.killOrphanOf(ctx, r.Owner); err != nil {
 		return 0, err
 	}
-	s, err := b.connFor(ctx, l, leaseClass(r.TTL))
+	c, err := b.connFor(ctx, l, leaseClass(r.TTL))
 	if err != nil {
-		return 0, driver.Unsent(err) // it is the link that is missing
+		return 0, driver.Unsent(err) // there is no connection to send it on
 	}
-	defer b.endAttempt(s)
-	h, number, err := b.tryOn(ctx, s, l)
+	defer b.endAttempt(c)
+	h, number, err := c.tryLock(ctx, l)
 	if err != nil {
 		return 0, err
 	}
@@ -66,16 +69,18 @@ func (b *Backend) attempt(ctx context.Context, l Lock, r driver.Request) (uint64
 	return number, nil
 }
 
-// tryOn asks a link for a lock. The number is 0 if it is not written yet.
-func (b *Backend) tryOn(ctx context.Context, s *lockConn, l Lock) (h *connHold, number uint64, err error) {
-	err = s.do(ctx, func(own context.Context) error {
-		n, ok, err := s.conn.TryLock(own, l)
+// tryLock tries to take a lock on a connection. The number is 0 if it is not written yet.
+func (c *lockConn) tryLock(ctx context.Context, l Lock) (h *connHold, number uint64, err error) {
+	err = c.do(ctx, func(own context.Context) error {
+		n, ok, err := c.conn.TryLock(own, l)
 		switch {
 		case err != nil:
-			s.undo(l, err)
+			c.undo(l, err)
 			return err
 		case ok:
-			number, h = n, b.addHold(s, l)
+			c.b.mu.Lock()
+			defer c.b.mu.Unlock()
+			number, h = n, c.b.enterHold(c, l)
 		}
 		return nil
 	})
@@ -85,21 +90,21 @@ func (b *Backend) tryOn(ctx context.Context, s *lockConn, l Lock) (h *connHold, 
 	return h, number, err
 }
 
-// addHold enters a lock that s has got. Its lane is held.
-func (b *Backend) addHold(s *lockConn, l Lock) *connHold {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.enterHold(s, l, nil)
-}
-
-// regrant grants a hold once more: a statement on its own link, which gives it a new number.
-func (b *Backend) regrant(ctx context.Context, h *connHold, l Lock, r driver.Request) (uint64, error) {
+// regrant grants a hold once more, with a new number.
+func (b *Backend) regrant(ctx context.Context, h *connHold, l Lock, r driver.Request) (number uint64, err error) {
 	if r.TTL > h.conn.lease {
 		if err := h.conn.extend(ctx, r.TTL); err != nil {
 			return 0, err
 		}
 	}
-	number, err := h.number(ctx, l)
+	if !l.SeparateNumber {
+		err = h.conn.do(ctx, func(own context.Context) (err error) {
+			if number, err = h.conn.conn.Number(own, l); err != nil {
+				h.conn.pingAfter(err)
+			}
+			return err
+		})
+	}
 	if err == nil && number == 0 {
 		number, err = b.writeNumber(ctx, h, l)
 	}
@@ -109,28 +114,37 @@ func (b *Backend) regrant(ctx context.Context, h *connHold, l Lock, r driver.Req
 	return number, err
 }
 
-// number asks the hold's link for its next number; 0 if that is to be written elsewhere.
-func (h *connHold) number(ctx context.Context, l Lock) (number uint64, err error) {
-	if l.SeparateNumber {
-		return 0, nil
+// writeNumber writes the number of a hold through another connection, which may take as long as the row is
+// locked. The hold's connection is free for its other holds meanwhile, and is asked afterwards: if it still has
+// the lock, no successor has got a smaller number.
+func (b *Backend) writeNumber(ctx context.Context, h *connHold, l Lock) (uint64, error) {
+	if !l.SeparateNumber {
+		b.mu.Lock()
+		b.lockedRows.add(l.Key)
+		b.mu.Unlock()
 	}
-	err = h.conn.do(ctx, func(own context.Context) (err error) {
-		if number, err = h.conn.conn.Number(own, l); err != nil {
+	b.makeRoom()
+	number, err := b.Dialect.Number(ctx, l, h.conn.conn.ID())
+	if err != nil {
+		return 0, err
+	}
+	b.mu.Lock()
+	b.lockedRows.remove(l.Key)
+	b.mu.Unlock()
+	return number, h.conn.do(ctx, func(own context.Context) error {
+		err := h.conn.conn.Confirm(own, l)
+		if err != nil {
 			h.conn.pingAfter(err)
 		}
 		return err
 	})
-	return number, err
 }
 
-// pingAfter ends a link that does not answer any more, after an error. Its lane is held.
-func (s *lockConn) pingAfter(cause error) {
-	ctx, cancel := context.WithTimeout(s.b.life, cleanupTime)
-	defer cancel()
-	sent := time.Now()
-	if err := s.conn.Ping(ctx); err != nil {
-		s.lose(fmt.Errorf("%w: %w", cause, err))
-		return
-	}
-	s.lastSent = sent
+// giveBack ends a hold that was not granted.
+func (b *Backend) giveBack(h *connHold, cause error) {
+	h.conn.do(b.ctx, func(context.Context) error {
+		h.conn.undo(h.lock, cause)
+		return nil
+	})
+	b.endHold(h)
 }

@@ -2,13 +2,30 @@ package connlock
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 )
 
-// leaseClass makes of TTLs that hardly differ one: it rounds to two digits, never down.
+const (
+	minPool   = 3    // connections of a limited pool: two to probe with, and one for others
+	maxShared = 4    // connections for the holds of one TTL; more holds share them
+	maxHolds  = 1000 // of one connection
+	maxIdle   = 16   // idle connections of one TTL that are kept
+)
+
+// CheckPool returns ErrInvalid if a pool's limit is too low.
+func CheckPool(db *sql.DB) error {
+	limit := db.Stats().MaxOpenConnections
+	if limit > 0 && limit < minPool {
+		return fmt.Errorf("%w: the pool's limit is %d; locks on connections need %d at least: raise SetMaxOpenConns, or max_connections in a URL", driver.ErrInvalid, limit, minPool)
+	}
+	return nil
+}
+
+// leaseClass rounds a TTL up to two digits, so that holds of similar TTLs can share a connection.
 func leaseClass(ttl time.Duration) time.Duration {
 	ttl = min(max(ttl, minTTL), maxTTL)
 	step := time.Millisecond
@@ -18,38 +35,38 @@ func leaseClass(ttl time.Duration) time.Duration {
 	return (ttl + step - 1) / step * step
 }
 
-// connFor finds a link for an attempt, which may be one with holds; leave says that the
-// attempt is over. It refuses what a hold of this process is in the way of: that link would
-// get the lock again. Both happen at one moment, so that no hold comes in between.
+// connFor returns a connection for an attempt, which ends with endAttempt. It refuses the attempt if it
+// conflicts with a hold of this process, since the server would grant the lock again on the hold's connection.
+// That check and the choice are one step under b.mu.
 func (b *Backend) connFor(ctx context.Context, l Lock, lease time.Duration) (*lockConn, error) {
 	b.mu.Lock()
 	if held := b.heldHere(l); held != nil {
 		b.mu.Unlock()
 		return nil, held
 	}
-	if s := b.pickShared(lease); s != nil {
-		s.attempts++
+	if c := b.pickConn(lease); c != nil {
+		c.attempts++
 		b.mu.Unlock()
-		return s, nil
+		return c, nil
 	}
 	b.mu.Unlock()
-	s, err := b.openConn(ctx, lease)
+	c, err := b.openConn(ctx, lease)
 	if err != nil {
 		return nil, err
 	}
-	// It is not among the shared ones yet, so it has not got the lock meanwhile.
+	// The connection is not shared yet, so it can't have got the lock meanwhile. Another one can.
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if held := b.heldHere(l); held != nil {
-		b.keepIdle(s)
+		b.keepIdle(c)
 		return nil, held
 	}
-	b.share(s)
-	s.attempts++
-	return s, nil
+	b.share(c)
+	c.attempts++
+	return c, nil
 }
 
-// heldHere says that a hold of this process excludes l. b.mu is held.
+// heldHere returns an error if a hold of this process excludes l. b.mu is held.
 func (b *Backend) heldHere(l Lock) error {
 	if h := b.byKey[l.Key]; h != nil {
 		return &driver.HeldError{Holders: []driver.Holder{h.holder()}}
@@ -57,20 +74,20 @@ func (b *Backend) heldHere(l Lock) error {
 	return nil
 }
 
-// pickShared is a link for an attempt, or nil if one is to be opened. b.mu is held.
-func (b *Backend) pickShared(lease time.Duration) *lockConn {
+// pickConn returns an open connection for an attempt, or nil if one must be opened. b.mu is held.
+func (b *Backend) pickConn(lease time.Duration) *lockConn {
 	var least *lockConn
-	for _, s := range b.shared[lease] {
-		if s.attempts == 0 && len(s.holds) < maxHolds {
-			return s
+	for _, c := range b.shared[lease] {
+		if c.attempts == 0 && len(c.holds) < maxHolds {
+			return c
 		}
-		if least == nil || s.attempts < least.attempts {
-			least = s
+		if least == nil || c.attempts < least.attempts {
+			least = c
 		}
 	}
-	if s := b.takeIdle(lease); s != nil {
-		b.share(s)
-		return s
+	if c := b.takeIdle(lease); c != nil {
+		b.share(c)
+		return c
 	}
 	full := len(b.shared[lease]) >= maxShared || b.room() <= 0
 	if least != nil && full && len(least.holds) < maxHolds {
@@ -79,67 +96,76 @@ func (b *Backend) pickShared(lease time.Duration) *lockConn {
 	return nil
 }
 
-// share lets others use the link too, if links have many locks. b.mu is held.
-func (b *Backend) share(s *lockConn) {
-	if !b.OnePerConn && !s.isShared && !s.dead {
-		s.isShared = true
-		b.shared[s.lease] = append(b.shared[s.lease], s)
+// share lets other attempts use a connection, if connections have many locks. b.mu is held.
+func (b *Backend) share(c *lockConn) {
+	if !b.OnePerConn && !c.isShared && !c.dead {
+		c.isShared = true
+		b.shared[c.lease] = append(b.shared[c.lease], c)
 	}
 }
 
-// takeIdle is a link that nobody uses, and that the server has not ended. b.mu is held.
+// takeIdle returns an idle connection that the server has not ended, or nil. b.mu is held.
 func (b *Backend) takeIdle(lease time.Duration) *lockConn {
 	for n := len(b.idle[lease]); n > 0; n = len(b.idle[lease]) {
-		s := b.idle[lease][n-1]
+		c := b.idle[lease][n-1]
 		b.idle[lease] = b.idle[lease][:n-1]
-		if time.Since(s.idleSince) < lease/2 && s.conn.Alive() == nil {
-			return s
+		if time.Since(c.idleSince) < lease/2 && c.conn.Alive() == nil {
+			return c
 		}
-		b.remove(s)
-		b.discard(s)
+		b.discard(c)
 	}
 	return nil
 }
 
-// endAttempt ends an attempt on a link, or a hold.
-func (b *Backend) endAttempt(s *lockConn) {
+// endAttempt ends an attempt on a connection.
+func (b *Backend) endAttempt(c *lockConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.attempts--
-	b.keepIfUnused(s)
+	c.attempts--
+	b.keepIfUnused(c)
 }
 
-// keepIfUnused puts a link aside that is not used any more. b.mu is held.
-func (b *Backend) keepIfUnused(s *lockConn) {
-	if s.attempts > 0 || len(s.holds) > 0 || s.dead {
+// endHold removes a hold whose lock was given back.
+func (b *Backend) endHold(h *connHold) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.byOwner[h.lock.Owner] == h {
+		b.removeHold(h)
+	}
+	b.keepIfUnused(h.conn)
+}
+
+// keepIfUnused makes a connection without holds and attempts idle. b.mu is held.
+func (b *Backend) keepIfUnused(c *lockConn) {
+	if c.attempts > 0 || len(c.holds) > 0 || c.dead {
 		return
 	}
-	s.isShared = false
-	b.shared[s.lease] = without(b.shared[s.lease], s)
-	b.keepIdle(s)
+	c.isShared = false
+	unlist(b.shared, c)
+	b.keepIdle(c)
 }
 
-// keepIdle keeps a link for the next who needs one, for a while. b.mu is held.
-func (b *Backend) keepIdle(s *lockConn) {
-	if s.longerLease || len(b.idle[s.lease]) >= maxIdle {
-		b.remove(s)
-		b.discard(s)
+// keepIdle keeps a connection for a while. b.mu is held.
+func (b *Backend) keepIdle(c *lockConn) {
+	if c.longerLease || len(b.idle[c.lease]) >= maxIdle {
+		b.discard(c)
 		return
 	}
-	s.idleSince = time.Now()
-	b.idle[s.lease] = append(b.idle[s.lease], s)
+	c.idleSince = time.Now()
+	b.idle[c.lease] = append(b.idle[c.lease], c)
 }
 
-// discard closes a link that holds nothing. b.mu is held.
-func (b *Backend) discard(s *lockConn) {
+// discard closes a connection without holds. b.mu is held.
+func (b *Backend) discard(c *lockConn) {
+	b.removeConn(c)
 	if !b.closed {
-		b.tasks.Go(s.conn.Close)
+		b.tasks.Go(c.conn.Close)
 		return
 	}
-	s.conn.Close()
+	c.conn.Close()
 }
 
-// room is how many more connections may be taken: one is left for others. b.mu is held.
+// room returns how many more connections may be opened: one is left for others. b.mu is held.
 func (b *Backend) room() int {
 	limit := b.DB.Stats().MaxOpenConnections
 	if limit <= 0 {
@@ -148,15 +174,15 @@ func (b *Backend) room() int {
 	return limit - 1 - len(b.conns) - b.opening
 }
 
-// openConn makes a link that is on no list.
+// openConn returns a connection that is neither shared nor idle.
 func (b *Backend) openConn(ctx context.Context, lease time.Duration) (*lockConn, error) {
-	if s := b.reuseIdle(ctx, lease); s != nil {
-		return s, nil
+	if c := b.reuseIdle(ctx, lease); c != nil {
+		return c, nil
 	}
 	if err := b.reserve(); err != nil {
 		return nil, err
 	}
-	s, err := b.dial(ctx, lease)
+	c, err := b.dial(ctx, lease)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.opening--
@@ -164,60 +190,57 @@ func (b *Backend) openConn(ctx context.Context, lease time.Duration) (*lockConn,
 	case err != nil:
 		return nil, err
 	case b.closed:
-		s.conn.Close()
+		c.conn.Close()
 		return nil, driver.ErrClosed
 	}
-	b.conns[s] = struct{}{}
-	return s, nil
+	b.conns[c] = struct{}{}
+	return c, nil
 }
 
-// reuseIdle makes a link of one that nobody uses, of another TTL; nil if there is none. A statement is
-// a small part of a connection.
+// reuseIdle gives an idle connection another lease, which is quicker than opening one. It returns nil if there
+// is none.
 func (b *Backend) reuseIdle(ctx context.Context, lease time.Duration) *lockConn {
-	s := b.takeAnyIdle()
-	if s == nil {
+	c := b.takeAnyIdle()
+	if c == nil {
 		return nil
 	}
-	err := s.do(ctx, func(own context.Context) error {
-		s.maxSilence = lease
-		return s.conn.Lease(own, lease)
+	err := c.do(ctx, func(own context.Context) error {
+		c.maxSilence = lease
+		return c.conn.Lease(own, lease)
 	})
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err == nil {
-		s.lease = lease
-		return s
+		c.lease = lease
+		return c
 	}
-	if !s.dead {
-		b.remove(s)
-		b.discard(s)
+	if !c.dead {
+		b.discard(c)
 	}
 	return nil
 }
 
-// takeAnyIdle is a link that nobody uses, of any TTL.
 func (b *Backend) takeAnyIdle() *lockConn {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for lease := range b.idle {
-		if s := b.takeIdle(lease); s != nil {
-			return s
+		if c := b.takeIdle(lease); c != nil {
+			return c
 		}
 	}
 	return nil
 }
 
-// reserve takes room for a link, if need be that of one that nobody uses.
+// reserve counts a connection that will be opened. It closes an idle one if the pool has no room.
 func (b *Backend) reserve() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, idle := range b.idle {
-		for _, s := range idle {
+		for _, c := range idle {
 			if b.room() > 0 {
 				break
 			}
-			b.remove(s)
-			b.discard(s)
+			b.discard(c)
 		}
 	}
 	if b.room() <= 0 {
@@ -227,19 +250,34 @@ func (b *Backend) reserve() error {
 	return nil
 }
 
-// dial takes a connection out of the pool.
+// makeRoom closes an idle connection if the pool has none left for a statement.
+func (b *Backend) makeRoom() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.DB.Stats(); s.MaxOpenConnections <= 0 || s.InUse < s.MaxOpenConnections {
+		return
+	}
+	for _, idle := range b.idle {
+		for _, c := range idle {
+			b.discard(c)
+			return
+		}
+	}
+}
+
+// dial takes a connection out of the pool and prepares it.
 func (b *Backend) dial(ctx context.Context, lease time.Duration) (*lockConn, error) {
-	conn, err := b.DB.Conn(ctx)
+	raw, err := b.DB.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
 	sent := time.Now()
-	link, err := b.Dialect.NewConn(ctx, conn, lease)
+	conn, err := b.Dialect.NewConn(ctx, raw, lease)
 	if err != nil {
-		Discard(conn)
+		Discard(raw)
 		return nil, err
 	}
-	s := &lockConn{b: b, conn: link, lease: lease, maxSilence: lease, lastSent: sent, sem: make(chan struct{}, 1), holds: map[string]*connHold{}}
-	s.sem <- struct{}{}
-	return s, nil
+	c := &lockConn{b: b, conn: conn, lease: lease, maxSilence: lease, lastSent: sent, sem: make(chan struct{}, 1), holds: map[string]*connHold{}}
+	c.sem <- struct{}{}
+	return c, nil
 }

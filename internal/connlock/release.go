@@ -2,6 +2,7 @@ package connlock
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -9,11 +10,10 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Release gives a lock back. One that ended with its Commit is released already. That of
-// another process ends with its link, and with it all else that this link has: nobody else
-// can give it back.
+// Release gives a lock back. After its Commit it returns nil. The lock of another process ends with its
+// connection, and so do the other locks on that connection.
 func (b *Backend) Release(ctx context.Context, d driver.Hold) error {
-	if err := b.validate(d); err != nil {
+	if err := b.errIfClosed(); err != nil {
 		return err
 	}
 	if h := b.holdOf(d); h != nil {
@@ -23,21 +23,29 @@ func (b *Backend) Release(ctx context.Context, d driver.Hold) error {
 	return b.wrapError("release", d.Name, err)
 }
 
+// revoke makes a Commit under way fail.
+func (h *connHold) revoke() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.revoked = h.working
+}
+
 func (b *Backend) release(ctx context.Context, d driver.Hold) error {
 	h := b.holdOf(d)
 	switch {
 	case h != nil:
-		return b.drop(ctx, h)
+		return b.unlock(ctx, h)
 	case b.takeCommitted(d.Owner):
 		return nil
 	}
 	err := b.killOrphanOf(ctx, d.Owner)
 	switch {
 	case b.wasLost(d.Owner):
-		return driver.ErrLost // whatever the server says: an answer that is missing now would pass for that of a release
+		return driver.ErrLost // also after an error: an unknown outcome would suggest that the release may have worked
 	case err != nil:
 		return err
 	}
+	b.makeRoom()
 	was, err := b.Dialect.KillHolder(ctx, Lock{Name: d.Name, Key: b.Dialect.Key(d.Name), Owner: d.Owner})
 	if err == nil && !was {
 		err = driver.ErrLost
@@ -45,28 +53,43 @@ func (b *Backend) release(ctx context.Context, d driver.Hold) error {
 	return err
 }
 
-// drop gives back what a link has. A link that ends before it has answered may have lost the lock
-// long before, to somebody who has it: that is a loss, and no release of unknown outcome.
-func (b *Backend) drop(ctx context.Context, h *connHold) error {
-	var dropped bool
-	var gone error
+// takeCommitted reports, once, whether an owner's hold ended with its commit.
+func (b *Backend) takeCommitted(owner string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	is := b.committed.has(owner)
+	b.committed.remove(owner)
+	return is
+}
+
+func (b *Backend) wasLost(owner string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lost.has(owner)
+}
+
+// unlock gives a hold's lock back. A connection that ends without an answer may have lost the lock long
+// before: that is a loss, and no unknown outcome.
+func (b *Backend) unlock(ctx context.Context, h *connHold) error {
+	var ended bool
+	var lost error
 	err := h.conn.do(ctx, func(own context.Context) error {
-		h.setOnLost(nil) // who releases needs no news, and who waits may have the lock before this ends
+		h.setOnLost(nil)
 		err := h.conn.conn.Unlock(own, h.lock)
 		if err != nil {
 			h.conn.undo(h.lock, err)
 		}
 		if errors.Is(err, driver.ErrLost) {
-			gone = err
+			lost = err
 		}
-		dropped = err == nil || !h.conn.isDead()
+		ended = err == nil || !h.conn.isDead()
 		return nil
 	})
 	switch {
-	case dropped:
+	case ended:
 		b.endHold(h)
-		return gone
-	case b.life.Err() != nil:
+		return lost
+	case b.ctx.Err() != nil:
 		return driver.ErrClosed
 	case !b.isCurrent(h):
 		return fmt.Errorf("%w: %w before the release was answered", driver.ErrLost, errGone)
@@ -74,50 +97,143 @@ func (b *Backend) drop(ctx context.Context, h *connHold) error {
 	return err
 }
 
-// revoke says that a Commit under way comes too late.
-func (h *connHold) revoke() {
+// Commit lets the caller's own work join the transaction that has an owner's lock, and commits it: the
+// work is stored if and only if the lock was held to the end. If the work returns an error, Commit rolls back,
+// and the lock ends too. It returns ErrLost without beginning the work if the owner does not hold the lock. If the
+// server does not answer the commit, the error says that the outcome is unknown.
+func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx) error) error {
+	h, err := b.holdFor(owner)
+	if err != nil {
+		return err
+	}
+	leave, err := b.keyMutex.Lock(ctx, h.lock.Key)
+	if err != nil {
+		return b.wrapError("commit", h.lock.Name, err)
+	}
+	defer leave()
+	own, end := b.bounded(ctx)
+	defer end()
+	return b.wrapError("commit", h.lock.Name, h.commit(own, work))
+}
+
+func (b *Backend) holdFor(owner string) (*connHold, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h := b.byOwner[owner]
+	switch {
+	case b.closed:
+		return nil, driver.ErrClosed
+	case h == nil:
+		return nil, fmt.Errorf("%s: commit: %w: the owner does not hold", b.Package, driver.ErrLost)
+	}
+	return h, nil
+}
+
+// commit is Commit with the mutex of the key.
+func (h *connHold) commit(ctx context.Context, work func(tx *sql.Tx) error) error {
+	c := h.conn
+	if err := c.extend(ctx, c.lease); err != nil {
+		return h.lossOr(err)
+	}
+	select {
+	case <-c.sem:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { c.sem <- struct{}{} }()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if !c.b.isCurrent(h) || !h.setWorking(true) {
+		return h.lossOr(errGone)
+	}
+	finished := false
+	defer func() {
+		h.setWorking(false)
+		if !finished { // the work has panicked
+			h.rollBack(nil)
+		}
+	}()
+	err := work(c.conn.Tx())
+	finished = true
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return h.rollBack(err)
+	}
+	if h.wasRevoked() {
+		return h.rollBack(fmt.Errorf("%w: it was released before its work was done, and nothing of the work is stored", driver.ErrLost))
+	}
+	return h.commitTx(ctx)
+}
+
+// lossOr returns ErrLost if the hold is lost, and else err.
+func (h *connHold) lossOr(err error) error {
+	if h.conn.b.isCurrent(h) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", driver.ErrLost, err)
+}
+
+// setWorking notes whether the caller's work has the connection. It returns false if the hold is lost.
+func (h *connHold) setWorking(working bool) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.revoked = h.working
+	h.working = working
+	return !h.lost
 }
 
-// historyTime is how long it is remembered how a hold ended that was not released.
-const historyTime = 10 * time.Minute
+func (h *connHold) wasRevoked() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.revoked
+}
 
-// noteCommitted notes that an owner's hold has ended with a commit. b.mu is held.
-func (b *Backend) noteCommitted(owner string) {
-	for o, since := range b.committed {
-		if time.Since(since) > historyTime {
-			delete(b.committed, o)
+// rollBack ends the hold without its work. The connection's sem is held.
+func (h *connHold) rollBack(cause error) error {
+	ctx, cancel := context.WithTimeout(h.conn.b.ctx, cleanupTime)
+	defer cancel()
+	h.setOnLost(nil)
+	if err := h.conn.conn.Undo(ctx, h.lock); err != nil {
+		h.conn.lose(err)
+		if cause != nil && !errors.Is(cause, driver.ErrLost) {
+			return fmt.Errorf("%w: its connection was lost, and nothing of the work is stored: %w", driver.ErrLost, cause)
 		}
+		return cause
 	}
-	b.committed[owner] = time.Now()
+	h.finish()
+	return cause
 }
 
-// takeCommitted reports whether that is so, once.
-func (b *Backend) takeCommitted(owner string) bool {
+// commitTx commits. The connection's sem is held.
+func (h *connHold) commitTx(ctx context.Context) error {
+	sent := time.Now()
+	err := h.conn.conn.Commit(ctx)
+	switch {
+	case err == nil:
+		h.conn.lastSent = sent
+		h.finish()
+		return nil
+	case errors.Is(err, sql.ErrTxDone):
+		return h.rollBack(fmt.Errorf("the transaction had ended before its work was done: %w", err))
+	case h.conn.b.Dialect.CommitRefused(err):
+		return h.rollBack(fmt.Errorf("the server refused to commit, and nothing of the work is stored: %w", err))
+	}
+	h.setOnLost(nil)
+	h.conn.lose(err)
+	return fmt.Errorf("no answer to the commit: the outcome is unknown, the work may be stored or not: %w", err)
+}
+
+// finish ends a hold whose transaction has ended.
+func (h *connHold) finish() {
+	b := h.conn.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, is := b.committed[owner]
-	delete(b.committed, owner)
-	return is
-}
-
-// noteLost notes that owners' holds were lost. b.mu is held.
-func (b *Backend) noteLost(gone []*connHold) {
-	for o, since := range b.lost {
-		if time.Since(since) > historyTime {
-			delete(b.lost, o)
-		}
+	if b.byOwner[h.lock.Owner] != h {
+		return
 	}
-	for _, h := range gone {
-		b.lost[h.lock.Owner] = time.Now()
-	}
-}
-
-func (b *Backend) wasLost(owner string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	_, is := b.lost[owner]
-	return is
+	b.committed.add(h.lock.Owner)
+	b.removeHold(h)
+	b.keepIfUnused(h.conn)
 }

@@ -9,63 +9,64 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// errBusy is the answer for a hold whose link is at work.
-var errBusy = errors.New("its transaction is at the caller's work, which must end within the TTL")
+// errBusy is returned for a hold whose connection the caller's work has.
+var errBusy = errors.New("its transaction is in use by the caller's work, which must end within the TTL")
 
-// Renew sends one statement for each link that has some of the holds.
+// Renew sends one statement on each connection that has some of the holds.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	errs := make([]error, len(holds))
 	batches := map[*lockConn]*renewBatch{}
+	closed := b.errIfClosed()
 	for i, d := range holds {
-		if errs[i] = b.validate(d); errs[i] != nil {
-			continue
-		}
 		h := b.holdOf(d)
+		invalid := d.ValidateRenewal()
 		switch {
+		case closed != nil:
+			errs[i] = closed
+		case invalid != nil:
+			errs[i] = invalid
 		case h == nil:
 			errs[i] = driver.ErrLost
 		case h.isWorking():
 			errs[i] = b.wrapError("renew", d.Name, errBusy)
 		default:
-			if batches[h.conn] == nil {
-				batches[h.conn] = &renewBatch{}
+			t := batches[h.conn]
+			if t == nil {
+				t = &renewBatch{}
+				batches[h.conn] = t
 			}
-			batches[h.conn].add(i, h, d.TTL)
+			t.indexes, t.holds, t.ttl = append(t.indexes, i), append(t.holds, h), max(t.ttl, d.TTL)
 		}
 	}
 	var wg sync.WaitGroup
-	for s, some := range batches {
-		wg.Go(func() { some.renew(ctx, s, errs) })
+	for c, t := range batches {
+		wg.Go(func() { t.renew(ctx, c, errs) })
 	}
 	wg.Wait()
 	return errs
 }
 
-// renewBatch is what is to be renewed on one link.
+// renewBatch is what is renewed on one connection.
 type renewBatch struct {
-	at    []int
-	holds []*connHold
-	ttl   time.Duration
+	indexes []int // of the holds in the call
+	holds   []*connHold
+	ttl     time.Duration
 }
 
-func (t *renewBatch) add(i int, h *connHold, ttl time.Duration) {
-	t.at, t.holds, t.ttl = append(t.at, i), append(t.holds, h), max(t.ttl, ttl)
-}
-
-func (t *renewBatch) renew(ctx context.Context, s *lockConn, errs []error) {
+func (t *renewBatch) renew(ctx context.Context, c *lockConn, errs []error) {
 	err := ctx.Err()
 	if err == nil {
-		err = s.b.detach(ctx, func(own context.Context) error { return s.extend(own, t.ttl) }, func() {})
+		err = c.b.detach(ctx, func(own context.Context) error { return c.extend(own, t.ttl) }, func() {})
 	}
-	for n, i := range t.at {
+	for n, i := range t.indexes {
 		h := t.holds[n]
 		switch {
 		case errors.Is(err, driver.ErrClosed):
 			errs[i] = err
-		case !s.b.isCurrent(h):
+		case !c.b.isCurrent(h):
 			errs[i] = driver.ErrLost
 		default:
-			errs[i] = s.b.wrapError("renew", h.lock.Name, err)
+			errs[i] = c.b.wrapError("renew", h.lock.Name, err)
 		}
 	}
 }

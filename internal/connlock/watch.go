@@ -7,30 +7,36 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
-// queueWait waits in the server's queue, on a link of its own.
+const (
+	maxWaiting = 16 // connections that wait; other waiters poll
+	retryPause = 200 * time.Millisecond
+)
+
+// queueWait is one waiter in the server's queue, on a connection of its own.
 type queueWait struct {
 	b     *Backend
 	lock  Lock
 	lease time.Duration
-	ready chan struct{} // holds a signal that was not taken yet
+	ready wait.Signal
 
 	closing context.Context
 	close   context.CancelFunc
-	forced  context.Context // to end, though nobody answers
+	forced  context.Context // ends when the server does not answer a cancellation
 	force   context.CancelFunc
-	done    chan struct{} // closed when it takes nothing more
-	conn    *lockConn     // which it has, or nil; for run alone
+	done    chan struct{} // closed when it can't take the lock any more
+	conn    *lockConn     // or nil; used by run only
 
 	mu      sync.Mutex
-	waiting Conn // in a statement that may be cancelled, or nil
+	waiting Conn // whose statement may be cancelled, or nil
 }
 
-// Watch waits natively, and takes the lock for r's Owner. ErrSkip if too many wait already,
-// or if the pool has no connection to spare for it.
+// Watch waits in the server's queue, and takes the lock for r's Owner. It returns ErrSkip if there are too
+// many waiters, and an error if the pool has no connection for it.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
-	if err := b.validate(r.Hold); err != nil {
+	if err := b.validate(r); err != nil {
 		return driver.Watch{}, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -39,9 +45,9 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	if !b.reserveWait() {
 		return driver.Watch{}, driver.ErrSkip
 	}
-	w := &queueWait{b: b, lock: b.lockOf(r), lease: leaseClass(r.TTL), ready: make(chan struct{}, 1), done: make(chan struct{})}
-	w.closing, w.close = context.WithCancel(b.life)
-	w.forced, w.force = context.WithCancel(b.life)
+	w := &queueWait{b: b, lock: b.lockOf(r), lease: leaseClass(r.TTL), ready: wait.NewSignal(), done: make(chan struct{})}
+	w.closing, w.close = context.WithCancel(b.ctx)
+	w.forced, w.force = context.WithCancel(b.ctx)
 	own, end := b.bounded(ctx)
 	defer end()
 	if err := w.connect(own); err != nil {
@@ -56,8 +62,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	return driver.Watch{Ready: w.ready, Close: w.stop}, nil
 }
 
-// reserveWait counts a waiter, if there is room for one. Half of a limited pool is for waiters,
-// at most.
+// reserveWait counts a waiter if there is room for it. Waiters get at most half of a limited pool.
 func (b *Backend) reserveWait() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -78,25 +83,6 @@ func (b *Backend) endWait() {
 	b.waiting--
 }
 
-// connect finds a link to wait on.
-func (w *queueWait) connect(ctx context.Context) error {
-	b := w.b
-	b.mu.Lock()
-	s := b.takeIdle(w.lease)
-	b.mu.Unlock()
-	if s == nil {
-		var err error
-		if s, err = b.openConn(ctx, w.lease); err != nil {
-			return err
-		}
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s.attempts++
-	w.conn = s
-	return nil
-}
-
 // run waits until it has the lock or is closed.
 func (w *queueWait) run() {
 	defer close(w.done)
@@ -105,21 +91,21 @@ func (w *queueWait) run() {
 	defer w.force()
 	for w.closing.Err() == nil {
 		if w.conn == nil && w.connect(w.closing) != nil {
-			w.signal() // who waits may do better by itself
-			w.pause()
+			w.ready.Notify() // an attempt of the waiter's own may do better
+			wait.Sleep(w.closing, retryPause)
 			continue
 		}
-		got, err := w.wait()
+		got, err := w.waitSlice()
 		if got || err != nil || w.closing.Err() != nil {
 			w.disconnect()
 		}
 		switch {
 		case got:
-			w.signal()
+			w.ready.Notify()
 			return
 		case err != nil && w.closing.Err() == nil:
-			w.signal()
-			w.pause()
+			w.ready.Notify()
+			wait.Sleep(w.closing, retryPause)
 		}
 	}
 	if w.conn != nil {
@@ -127,28 +113,46 @@ func (w *queueWait) run() {
 	}
 }
 
-// disconnect leaves its link.
+// connect gets a connection to wait on.
+func (w *queueWait) connect(ctx context.Context) error {
+	b := w.b
+	b.mu.Lock()
+	c := b.takeIdle(w.lease)
+	b.mu.Unlock()
+	if c == nil {
+		var err error
+		if c, err = b.openConn(ctx, w.lease); err != nil {
+			return err
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.attempts++
+	w.conn = c
+	return nil
+}
+
 func (w *queueWait) disconnect() {
 	w.b.endAttempt(w.conn)
 	w.conn = nil
 }
 
-// wait waits for a slice.
-func (w *queueWait) wait() (got bool, err error) {
-	s := w.conn
-	err = s.doFor(w.closing, waitSlice+cleanupTime, func(own context.Context) error {
+// waitSlice waits for one slice.
+func (w *queueWait) waitSlice() (got bool, err error) {
+	c := w.conn
+	err = c.doFor(w.closing, waitSlice+cleanupTime, func(own context.Context) error {
 		own, cancel := context.WithCancel(own)
 		defer cancel()
 		defer context.AfterFunc(w.forced, cancel)()
-		w.setWaiting(s.conn)
-		ok, err := s.conn.WaitLock(own, w.lock, waitSlice)
+		w.setWaiting(c.conn)
+		ok, err := c.conn.WaitLock(own, w.lock, waitSlice)
 		w.setWaiting(nil)
 		switch {
 		case err != nil:
-			s.undo(w.lock, err)
+			c.undo(w.lock, err)
 			return err
-		case ok && !w.granted(s):
-			s.undo(w.lock, errors.New("it was not needed"))
+		case ok && !w.granted(c):
+			c.undo(w.lock, errors.New("it was not needed"))
 		case ok:
 			got = true
 		}
@@ -157,9 +161,9 @@ func (w *queueWait) wait() (got bool, err error) {
 	return got, err
 }
 
-// granted enters what the wait has brought, unless the Owner has it already. The lock
-// is this link's: a hold of this process that should be in the way is none any more.
-func (w *queueWait) granted(s *lockConn) bool {
+// granted adds the hold, unless the Owner has the lock already. The connection has the lock, so another hold
+// of this process with the same key is stale.
+func (w *queueWait) granted(c *lockConn) bool {
 	b := w.b
 	b.mu.Lock()
 	if b.byOwner[w.lock.Owner] != nil || b.closed {
@@ -170,8 +174,8 @@ func (w *queueWait) granted(s *lockConn) bool {
 	if stale != nil {
 		b.removeHold(stale)
 	}
-	b.enterHold(s, w.lock, nil)
-	b.share(s)
+	b.enterHold(c, w.lock)
+	b.share(c)
 	b.mu.Unlock()
 	if stale != nil {
 		stale.notifyLost()
@@ -179,26 +183,19 @@ func (w *queueWait) granted(s *lockConn) bool {
 	return true
 }
 
-func (w *queueWait) signal() {
-	select {
-	case w.ready <- struct{}{}:
-	default:
-	}
+// setWaiting notes the connection whose statement may be cancelled. It returns when no cancellation is
+// under way any more, which would hit the connection's next statement.
+func (w *queueWait) setWaiting(c Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting = c
 }
 
-// pause is after what did not work.
-func (w *queueWait) pause() {
-	select {
-	case <-w.closing.Done():
-	case <-time.After(200 * time.Millisecond):
-	}
-}
-
-// stop cancels the wait, and returns when nothing more is taken: it is cancelled until
-// that is answered, since one that comes too early hits nothing.
+// stop ends the wait, and returns when the lock can't be taken any more. It cancels repeatedly, since a
+// cancellation that comes before the statement has no effect. Without an answer the connection is closed.
 func (w *queueWait) stop() {
 	w.close()
-	ctx, cancel := context.WithTimeout(w.b.life, cleanupTime)
+	ctx, cancel := context.WithTimeout(w.b.ctx, cleanupTime)
 	defer cancel()
 	for ctx.Err() == nil && !w.doneWithin(time.Millisecond) {
 		w.cancel(ctx)
@@ -206,18 +203,11 @@ func (w *queueWait) stop() {
 			return
 		}
 	}
-	w.endByForce()
+	w.force()
+	<-w.done
 }
 
-// setWaiting notes the link on which it waits. It returns when no cancellation is under way any
-// more: that would hit the link's next statement.
-func (w *queueWait) setWaiting(k Conn) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.waiting = k
-}
-
-// cancel ends the wait, if it is there. Without an answer the link is closed later.
+// cancel cancels the statement that waits, if there is one.
 func (w *queueWait) cancel(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -226,8 +216,8 @@ func (w *queueWait) cancel(ctx context.Context) {
 	}
 }
 
-func (w *queueWait) doneWithin(soon time.Duration) bool {
-	t := time.NewTimer(soon)
+func (w *queueWait) doneWithin(d time.Duration) bool {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-w.done:
@@ -235,11 +225,4 @@ func (w *queueWait) doneWithin(soon time.Duration) bool {
 	case <-t.C:
 		return false
 	}
-}
-
-// endByForce leaves a wait that can't be cancelled: no server answers. What it is granted
-// can't be used, and ends by the server's own clock.
-func (w *queueWait) endByForce() {
-	w.force()
-	<-w.done
 }

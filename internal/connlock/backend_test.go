@@ -1,0 +1,231 @@
+package connlock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	lock "github.com/distlock/distlock/driver"
+)
+
+func TestConnectionsThatDoNotExcludeEachOtherAreRefused(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{has: map[string]*fakeConn{}, loose: true}
+		_, err := New(t.Context(), Config{DB: f.pool(t), Dialect: f, Package: "fake"})
+		if !errors.Is(err, lock.ErrUnsupported) {
+			t.Errorf("%v, want ErrUnsupported", err)
+		}
+	})
+}
+
+func TestHoldsExcludeEachOther(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		mine, theirs := request("lock"), request("lock")
+		first := take(t, b, mine)
+		tries := f.get(&f.tries)
+		wantHeld(t, b, theirs)
+		if n := f.get(&f.tries); n != tries {
+			t.Error("the server was asked for a lock that this process has")
+		}
+		release(t, b, mine)
+		if next := take(t, b, theirs); next.Fence <= first.Last() {
+			t.Errorf("fence %d after %d", next.Fence, first.Last())
+		}
+		if err := b.Release(t.Context(), mine.Hold); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("a second Release: %v, want ErrLost", err)
+		}
+	})
+}
+
+// A hold lives as long as its connection is answered within the TTL, and is lost by the end of that.
+func TestSilentConnectionsAreGivenUp(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newFake(t, &fakeServer{})
+		r := request("lock")
+		lost := make(chan time.Time, 1)
+		r.OnLost = func() { lost <- time.Now() }
+		take(t, b, r)
+		for range 3 {
+			time.Sleep(r.TTL / 2)
+			if err := b.Renew(t.Context(), []lock.Hold{r.Hold})[0]; err != nil {
+				t.Fatal(err)
+			}
+		}
+		renewed := time.Now()
+		if after := (<-lost).Sub(renewed); after < r.TTL || after > r.TTL+checkInterval {
+			t.Errorf("lost %v after the last renewal, want %v", after, r.TTL)
+		}
+		if err := b.Renew(t.Context(), []lock.Hold{r.Hold})[0]; !errors.Is(err, lock.ErrLost) {
+			t.Errorf("Renew: %v, want ErrLost", err)
+		}
+	})
+}
+
+// A connection that the server has closed is noticed without a call.
+func TestClosedConnectionsAreNoticed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		r := request("lock")
+		lost := make(chan time.Time, 1)
+		r.OnLost = func() { lost <- time.Now() }
+		take(t, b, r)
+		f.set(func() { f.down = true })
+		start := time.Now()
+		if after := (<-lost).Sub(start); after > checkInterval {
+			t.Errorf("noticed after %v, want %v", after, checkInterval)
+		}
+	})
+}
+
+// One statement renews all holds of a connection.
+func TestRenewSendsOneStatementForAConnection(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		var holds []lock.Hold
+		for _, name := range []string{"a", "b", "c"} {
+			r := request(name)
+			take(t, b, r)
+			holds = append(holds, r.Hold)
+		}
+		before := f.get(&f.pings)
+		stranger := request("d").Hold
+		errs := b.Renew(t.Context(), append(holds, stranger))
+		if n := f.get(&f.pings) - before; n != 1 || errors.Join(errs[:3]...) != nil || !errors.Is(errs[3], lock.ErrLost) {
+			t.Errorf("%d statements, %v", n, errs)
+		}
+	})
+}
+
+// An answer that arrives as the trust in a connection ends is no grant: the driver may have closed the
+// connection, and still return the answer.
+func TestAnswerAtTheEndOfTrust(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		r := request("lock")
+		take(t, b, r)
+		time.Sleep(r.TTL / 2)
+		f.late = true
+		if g, err := b.Acquire(t.Context(), r); err == nil {
+			t.Errorf("granted %+v on a connection that the driver has closed", g)
+		}
+		if err := b.Renew(t.Context(), []lock.Hold{r.Hold})[0]; !errors.Is(err, lock.ErrLost) {
+			t.Errorf("Renew: %v, want ErrLost", err)
+		}
+	})
+}
+
+// A hold that was lost with its connection is ErrLost from the first Release on, though the server does not
+// answer: an unknown outcome would make ErrLost the word for a release that came true.
+func TestReleaseOfALostHold(t *testing.T) {
+	for name, noticed := range map[string]time.Duration{"noticed": time.Second, "not noticed yet": 0} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := &fakeServer{}
+				b := newFake(t, f)
+				r := request("lock")
+				take(t, b, r)
+				f.set(func() { f.down = true })
+				time.Sleep(noticed)
+				for try := range 3 {
+					if err := b.Release(t.Context(), r.Hold); !errors.Is(err, lock.ErrLost) {
+						t.Errorf("try %d: %v, want ErrLost", try, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// An owner whose connection was lost is not granted anything before that connection is killed.
+func TestOrphansAreKilledFirst(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		r := request("lock")
+		take(t, b, r)
+		f.set(func() { f.down = true })
+		time.Sleep(time.Second)
+		if _, err := b.Acquire(t.Context(), r); err == nil || !strings.Contains(err.Error(), "can't be ended") {
+			t.Errorf("%v, want an error about the lost connection", err)
+		}
+		f.set(func() { f.down = false })
+		take(t, b, r)
+		if n := f.get(&f.kills); n != 1 {
+			t.Errorf("%d connections were killed, want 1", n)
+		}
+	})
+}
+
+// Where a connection writes no number, another one does, and the first is asked afterwards.
+func TestNumbersOfLockedRows(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		r := request("lock")
+		first := take(t, b, r)
+		f.rowLocked = true
+		if g := take(t, b, r); g.Fence <= first.Fence {
+			t.Errorf("fence %d after %d", g.Fence, first.Fence)
+		}
+		release(t, b, r)
+		f.confirm = errors.New("it has ended")
+		if _, err := b.Acquire(t.Context(), r); err == nil {
+			t.Error("granted without a word of the lock's own connection")
+		}
+		f.confirm = nil
+		take(t, b, request("lock"))
+	})
+}
+
+// A statement that never returns, whatever its context says, does not keep Close from returning.
+func TestCloseIsBounded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		r := request("lock")
+		take(t, b, r)
+		blocked := make(chan struct{})
+		f.set(func() { f.blocked = blocked })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if errs := b.Renew(ctx, []lock.Hold{r.Hold}); errs[0] == nil {
+			t.Error("renewed without an answer")
+		}
+		began := time.Now()
+		if err := b.Close(); err == nil {
+			t.Error("Close does not say that a connection has not ended")
+		}
+		if took := time.Since(began); took > closeTime {
+			t.Errorf("Close took %v, want %v at most", took, closeTime)
+		}
+		close(blocked)
+		synctest.Wait()
+	})
+}
+
+func TestCallsAfterClose(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newFake(t, &fakeServer{})
+		r := request("lock")
+		take(t, b, r)
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_, acquire := b.Acquire(t.Context(), r)
+		_, watch := b.Watch(t.Context(), r)
+		for i, err := range slices.Concat([]error{acquire, watch, b.Release(t.Context(), r.Hold), b.Commit(t.Context(), r.Owner, nil)}, b.Renew(t.Context(), []lock.Hold{r.Hold})) {
+			if !errors.Is(err, lock.ErrClosed) {
+				t.Errorf("call %d: %v, want ErrClosed", i, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,325 @@
+package connlock
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"maps"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	lock "github.com/distlock/distlock/driver"
+)
+
+// fakeServer is a server in memory, and its own Dialect. Tests with a fakeServer run in virtual time.
+type fakeServer struct {
+	mu      sync.Mutex
+	opened  int // connections so far
+	pings   int
+	tries   int
+	kills   int
+	numbers uint64
+	has     map[string]*fakeConn // by key
+	waiters []*fakeConn          // all that were ever in WaitLock
+
+	limit     int           // of the pool
+	down      bool          // connections have ended, and none can be killed
+	blocked   chan struct{} // Ping does not return until it is closed; nil: it does
+	rolling   chan struct{} // nor does the driver's rollback
+	late      bool          // Number answers when its context ends, as a driver may
+	rowLocked bool          // connections write no numbers
+	deaf      bool          // Cancel has no effect
+	loose     bool          // connections do not exclude each other
+	unsure    bool          // commits have no answer
+	confirm   error         // the answer of Confirm
+}
+
+// newFake makes a backend with a fake server. Changes of the Config are optional.
+func newFake(t *testing.T, f *fakeServer, change ...func(*Config)) *Backend {
+	t.Helper()
+	f.has = map[string]*fakeConn{}
+	c := Config{DB: f.pool(t), Dialect: f, Package: "fake", Name: "fake"}
+	for _, f := range change {
+		f(&c)
+	}
+	b, err := New(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+func onePerConn(c *Config) { c.OnePerConn, c.SeparateNumbers = true, true }
+
+// bubble runs a test in virtual time.
+func bubble(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, test)
+}
+
+func (f *fakeServer) pool(t *testing.T) *sql.DB {
+	db := sql.OpenDB(fakeConnector{f})
+	db.SetMaxOpenConns(f.limit)
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+func request(name string) lock.Request {
+	return lock.Request{Hold: lock.Hold{Name: name, Owner: lock.NewOwner(), Mode: lock.Exclusive, TTL: time.Minute}, Fences: 1}
+}
+
+// take acquires a lock.
+func take(t *testing.T, b *Backend, r lock.Request) lock.Grant {
+	t.Helper()
+	g, err := b.Acquire(t.Context(), r)
+	if err != nil {
+		t.Fatalf("%s: %v", r.Name, err)
+	}
+	return g
+}
+
+func wantHeld(t *testing.T, b *Backend, r lock.Request) {
+	t.Helper()
+	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, lock.ErrHeld) {
+		t.Fatalf("%s: %v, want ErrHeld", r.Name, err)
+	}
+}
+
+func release(t *testing.T, b *Backend, r lock.Request) {
+	t.Helper()
+	if err := b.Release(t.Context(), r.Hold); err != nil {
+		t.Fatalf("%s: %v", r.Name, err)
+	}
+}
+
+// set changes the server.
+func (f *fakeServer) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// get reads one of the server's counters.
+func (f *fakeServer) get(n *int) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return *n
+}
+
+func (f *fakeServer) Key(name string) string { return name }
+
+func (f *fakeServer) NewConn(_ context.Context, conn *sql.Conn, _ time.Duration) (Conn, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.opened++
+	return &fakeConn{f: f, id: strconv.Itoa(f.opened), tx: Tx{Conn: conn}, cancelled: make(chan struct{}, 1)}, nil
+}
+
+func (f *fakeServer) Cancel(_ context.Context, id string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.waiters {
+		if c.id == id && !f.deaf {
+			select {
+			case c.cancelled <- struct{}{}:
+			default:
+			}
+		}
+	}
+	return nil
+}
+
+func (f *fakeServer) Kill(_ context.Context, id string) error {
+	if err := f.answer(); err != nil {
+		return err
+	}
+	f.set(func() { f.kills++ })
+	f.end(func(c *fakeConn) bool { return c.id == id })
+	return nil
+}
+
+// end frees the locks of some connections.
+func (f *fakeServer) end(which func(*fakeConn) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.has, func(_ string, c *fakeConn) bool { return which(c) })
+}
+
+// answer is an error while the server is down.
+func (f *fakeServer) answer() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		return errors.New("the server is down")
+	}
+	return nil
+}
+
+func (f *fakeServer) KillHolder(context.Context, Lock) (bool, error) { return false, nil }
+
+func (f *fakeServer) Number(context.Context, Lock, string) (uint64, error) { return f.next(), nil }
+
+func (f *fakeServer) next() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.numbers++
+	return f.numbers
+}
+
+func (f *fakeServer) RemoveProbe(context.Context, Lock) error { return nil }
+
+func (f *fakeServer) CommitRefused(error) bool { return false }
+
+type fakeConn struct {
+	f         *fakeServer
+	id        string
+	tx        Tx
+	cancelled chan struct{}
+}
+
+func (c *fakeConn) ID() string { return c.id }
+
+func (c *fakeConn) Lease(context.Context, time.Duration) error { return c.f.answer() }
+
+func (c *fakeConn) Ping(context.Context) error {
+	c.f.mu.Lock()
+	c.f.pings++
+	blocked := c.f.blocked
+	c.f.mu.Unlock()
+	if blocked != nil {
+		<-blocked
+	}
+	return c.f.answer()
+}
+
+func (c *fakeConn) TryLock(ctx context.Context, l Lock) (number uint64, ok bool, err error) {
+	if _, err := c.tx.Begin(ctx); err != nil {
+		return 0, false, err
+	}
+	c.f.set(func() { c.f.tries++ })
+	if !c.take(l) {
+		return 0, false, nil
+	}
+	if l.SeparateNumber || c.f.rowLocked {
+		return 0, true, nil
+	}
+	return c.f.next(), true, nil
+}
+
+func (c *fakeConn) take(l Lock) bool {
+	c.f.mu.Lock()
+	defer c.f.mu.Unlock()
+	by := c.f.has[l.Key]
+	if by == nil {
+		c.f.has[l.Key] = c
+	}
+	return by == nil || by == c || c.f.loose
+}
+
+// WaitLock looks every millisecond.
+func (c *fakeConn) WaitLock(ctx context.Context, l Lock, slice time.Duration) (bool, error) {
+	c.f.set(func() { c.f.waiters = append(c.f.waiters, c) })
+	end := time.After(slice)
+	for {
+		if c.take(l) {
+			return true, nil
+		}
+		select {
+		case <-end:
+			return false, nil
+		case <-c.cancelled:
+			return false, errors.New("cancelled")
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+func (c *fakeConn) Number(ctx context.Context, _ Lock) (uint64, error) {
+	if c.f.late {
+		<-ctx.Done()
+	}
+	if c.f.rowLocked {
+		return 0, nil
+	}
+	return c.f.next(), nil
+}
+
+func (c *fakeConn) Confirm(context.Context, Lock) error { return c.f.confirm }
+
+func (c *fakeConn) Unlock(_ context.Context, l Lock) error {
+	if err := c.f.answer(); err != nil {
+		return err
+	}
+	c.drop(l)
+	return nil
+}
+
+func (c *fakeConn) drop(l Lock) {
+	c.f.mu.Lock()
+	defer c.f.mu.Unlock()
+	if c.f.has[l.Key] == c {
+		delete(c.f.has, l.Key)
+	}
+}
+
+func (c *fakeConn) Undo(_ context.Context, l Lock) error {
+	if err := c.f.answer(); err != nil {
+		return err
+	}
+	c.drop(l)
+	return nil
+}
+
+func (c *fakeConn) Alive() error { return c.f.answer() }
+
+func (c *fakeConn) Tx() *sql.Tx { return c.tx.Current() }
+
+func (c *fakeConn) Commit(ctx context.Context) error {
+	if c.f.unsure {
+		return errors.New("no answer")
+	}
+	err := c.tx.Finish(ctx, (*sql.Tx).Commit)
+	c.f.end(func(other *fakeConn) bool { return other == c })
+	return err
+}
+
+// Close ends the connection's locks, as a server does that hears of it.
+func (c *fakeConn) Close() {
+	if c.f.answer() == nil {
+		c.f.end(func(other *fakeConn) bool { return other == c })
+	}
+	c.tx.Close()
+}
+
+// fakeConnector, rawConn and rawTx are a driver of database/sql that knows transactions only.
+type fakeConnector struct{ f *fakeServer }
+
+func (c fakeConnector) Connect(context.Context) (driver.Conn, error) { return rawConn(c), nil }
+
+func (c fakeConnector) Driver() driver.Driver { return nil }
+
+type rawConn struct{ f *fakeServer }
+
+func (c rawConn) Prepare(string) (driver.Stmt, error) { return nil, driver.ErrBadConn }
+
+func (c rawConn) Close() error { return nil }
+
+func (c rawConn) Begin() (driver.Tx, error) { return rawTx(c), nil }
+
+type rawTx struct{ f *fakeServer }
+
+func (t rawTx) Commit() error { return nil }
+
+func (t rawTx) Rollback() error {
+	if t.f.rolling != nil {
+		<-t.f.rolling
+	}
+	return nil
+}

@@ -1,0 +1,228 @@
+package connlock
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// probeLease is the lease of the connections that probe. They are the first to be used for holds of the
+// default TTL.
+const probeLease = 30 * time.Second
+
+// New makes a backend, after it has checked that two connections exclude each other.
+func New(ctx context.Context, c Config) (*Backend, error) {
+	b := &Backend{
+		Config: c,
+		caps: driver.Caps{
+			Name: c.Name, Modes: driver.Modes(driver.Exclusive), Fence: true, Session: true, MinTTL: minTTL, MaxTTL: maxTTL,
+		},
+		conns: map[*lockConn]struct{}{}, shared: map[time.Duration][]*lockConn{}, idle: map[time.Duration][]*lockConn{},
+		byOwner: map[string]*connHold{}, byKey: map[string]*connHold{}, orphans: map[string]*orphan{},
+		committed: newRecentSet(historyTime), lost: newRecentSet(historyTime), lockedRows: newRecentSet(lockedRowTime),
+	}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	if err := b.probe(ctx); err != nil {
+		b.Close()
+		return nil, fmt.Errorf("%s: open: %w", c.Package, err)
+	}
+	b.goTask(b.watchConns)
+	return b, nil
+}
+
+// probe takes a lock of its own on two connections: the second must be refused until the first has unlocked.
+func (b *Backend) probe(ctx context.Context) error {
+	if err := CheckPool(b.DB); err != nil {
+		return err
+	}
+	l := Lock{Name: "distlock probe " + driver.NewOwner(), Owner: driver.NewOwner(), Probe: true}
+	l.Key = b.Dialect.Key(l.Name)
+	one, err := b.dial(ctx, probeLease)
+	if err != nil {
+		return err
+	}
+	two, err := b.dial(ctx, probeLease)
+	if err != nil {
+		one.conn.Close()
+		return err
+	}
+	err = exclude(ctx, one.conn, two.conn, l)
+	if err == nil {
+		err = b.Dialect.RemoveProbe(ctx, l)
+	}
+	if err != nil {
+		one.conn.Close()
+		two.conn.Close()
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range []*lockConn{one, two} {
+		c.lastSent = time.Now()
+		b.conns[c] = struct{}{}
+		b.keepIfUnused(c)
+	}
+	return nil
+}
+
+// exclude returns an error if two connections do not exclude each other.
+func exclude(ctx context.Context, one, two Conn, l Lock) error {
+	try := func(c Conn, want bool) error {
+		_, ok, err := c.TryLock(ctx, l)
+		if err == nil && ok != want {
+			err = fmt.Errorf("%w: two connections do not exclude each other: the server, or a pooler or proxy before it, does not keep what belongs to a connection", driver.ErrUnsupported)
+		}
+		return err
+	}
+	for _, step := range []func() error{
+		func() error { return try(one, true) },
+		func() error { return try(two, false) },
+		func() error { return one.Unlock(ctx, l) },
+		func() error { return try(two, true) },
+		func() error { return two.Unlock(ctx, l) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// closeTime bounds Close.
+const closeTime = 15 * time.Second
+
+// Close closes the connections, and so ends all holds. Work that is under way in Commit ends with an
+// error.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return nil
+	}
+	b.closed = true
+	b.mu.Unlock()
+	b.cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.closeConns()
+	}()
+	t := time.NewTimer(closeTime)
+	defer t.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-t.C:
+		return fmt.Errorf("%s: close: a connection has not ended after %v", b.Package, closeTime)
+	}
+}
+
+// closeConns waits for background tasks, and closes the connections.
+func (b *Backend) closeConns() {
+	b.tasks.Wait()
+	b.mu.Lock()
+	conns := slices.Collect(maps.Keys(b.conns))
+	b.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, c := range conns {
+		wg.Go(c.shutDown)
+	}
+	wg.Wait()
+}
+
+// shutDown closes a connection. If the caller's work has it, in a statement that may not end, the connection is
+// killed through another one. If that fails, it is closed when the work is done.
+func (c *lockConn) shutDown() {
+	select {
+	case <-c.sem:
+	default:
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTime)
+		defer cancel()
+		c.b.Dialect.Kill(ctx, c.conn.ID())
+		select {
+		case <-c.sem:
+		case <-ctx.Done():
+			return
+		}
+	}
+	defer func() { c.sem <- struct{}{} }()
+	if !c.isDead() {
+		c.conn.Close()
+	}
+}
+
+// checkInterval is how often connections are checked. For so long two clients may believe they hold a
+// lock, if the server ends a connection and grants its lock at once.
+const checkInterval = 50 * time.Millisecond
+
+// idleTime is how long an idle connection is kept, if its lease is long enough.
+const idleTime = 10 * time.Second
+
+// watchConns checks connections until the backend is closed. It sends nothing.
+func (b *Backend) watchConns() {
+	t := time.NewTicker(checkInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			b.closeIdle()
+			for _, c := range b.holdingConns() {
+				c.loseIfDead()
+			}
+		case <-b.ctx.Done():
+			return
+		}
+	}
+}
+
+// closeIdle closes connections that have been idle for a while.
+func (b *Backend) closeIdle() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for lease, idle := range b.idle {
+		for _, c := range idle {
+			if time.Since(c.idleSince) > min(lease/3, idleTime) {
+				b.discard(c)
+			}
+		}
+	}
+}
+
+// holdingConns returns the connections that have holds.
+func (b *Backend) holdingConns() []*lockConn {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []*lockConn
+	for c := range b.conns {
+		if len(c.holds) > 0 {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// loseIfDead ends a connection that the server has closed, or that was silent for too long. A statement under way
+// finds that out by itself.
+func (c *lockConn) loseIfDead() {
+	select {
+	case <-c.sem:
+	default:
+		return
+	}
+	defer func() { c.sem <- struct{}{} }()
+	if c.isDead() {
+		return
+	}
+	err := c.conn.Alive()
+	if err == nil && time.Since(c.lastSent) >= c.maxSilence {
+		err = errSilent
+	}
+	if err != nil {
+		c.lose(err)
+	}
+}

@@ -1,0 +1,113 @@
+package connlock
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	lock "github.com/distlock/distlock/driver"
+)
+
+// Holds of similar TTLs share a connection, which is one of those that have probed.
+func TestHoldsShareAConnection(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		for i := range 100 {
+			r := request(fmt.Sprint("lock ", i))
+			r.TTL += time.Duration(i) * time.Microsecond
+			if i == 0 {
+				r.TTL -= time.Microsecond
+			}
+			take(t, b, r)
+		}
+		if n := f.get(&f.opened); n != 2 {
+			t.Errorf("%d connections for 100 holds, want those 2 that have probed", n)
+		}
+	})
+}
+
+func TestLeaseClasses(t *testing.T) {
+	for ttl, want := range map[time.Duration]time.Duration{
+		time.Millisecond:          time.Second,
+		time.Second:               time.Second,
+		1001 * time.Millisecond:   1100 * time.Millisecond,
+		30 * time.Second:          30 * time.Second,
+		time.Minute + time.Second: 61 * time.Second,
+		100*time.Second + 1:       110 * time.Second,
+		48 * time.Hour:            87_000 * time.Second,
+	} {
+		if got := leaseClass(ttl); got != want {
+			t.Errorf("%v: %v, want %v", ttl, got, want)
+		}
+	}
+}
+
+// With one lock for each connection a limited pool has room for all but one of its connections.
+func TestLimitOfThePool(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newFake(t, &fakeServer{limit: 3}, onePerConn)
+		first := request("a")
+		take(t, b, first)
+		take(t, b, request("b"))
+		_, err := b.Acquire(t.Context(), request("c"))
+		if err == nil || lock.Final(err) || errors.Is(err, lock.ErrHeld) || !strings.Contains(err.Error(), "limit of 3") {
+			t.Errorf("%v, want an error that names the limit", err)
+		}
+		if err := b.DB.PingContext(t.Context()); err != nil {
+			t.Error(err)
+		}
+		release(t, b, first)
+		take(t, b, request("c"))
+	})
+}
+
+func TestPoolsThatAreTooSmall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{limit: 2}
+		if err := CheckPool(f.pool(t)); !errors.Is(err, lock.ErrInvalid) {
+			t.Errorf("%v, want ErrInvalid", err)
+		}
+	})
+}
+
+// A pool that is used up gives way to a release of another process's hold: an idle connection is closed.
+func TestIdleConnectionsMakeRoom(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newFake(t, &fakeServer{limit: 3})
+		mine := request("mine")
+		take(t, b, mine)
+		others, err := b.DB.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer others.Close()
+		if n := b.DB.Stats().InUse; n != 3 {
+			t.Fatalf("%d connections are in use, want 3", n)
+		}
+		if err := b.Release(t.Context(), request("theirs").Hold); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("%v, want ErrLost", err)
+		}
+		synctest.Wait()
+		if n := b.DB.Stats().InUse; n != 2 {
+			t.Errorf("%d connections are in use, want 2", n)
+		}
+	})
+}
+
+// Idle connections are closed after a while, and the hold's stays.
+func TestIdleConnectionsAreClosed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newFake(t, &fakeServer{})
+		r := request("lock")
+		take(t, b, r)
+		time.Sleep(2 * idleTime)
+		synctest.Wait()
+		if n := b.DB.Stats().InUse; n != 1 {
+			t.Errorf("%d connections are in use, want the hold's", n)
+		}
+	})
+}

@@ -1,0 +1,79 @@
+package connlock
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	lock "github.com/distlock/distlock/driver"
+)
+
+func watch(t *testing.T, b *Backend, r lock.Request) lock.Watch {
+	t.Helper()
+	w, err := b.Watch(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// A wait takes the lock when it is free, over several slices, and a later Acquire is granted at once.
+func TestWaitTakesTheLock(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newFake(t, &fakeServer{})
+		mine, theirs := request("lock"), request("lock")
+		take(t, b, mine)
+		w := watch(t, b, theirs)
+		defer w.Close()
+		time.Sleep(waitSlice * 5 / 2)
+		select {
+		case <-w.Ready:
+			t.Fatal("ready while the lock is held")
+		default:
+		}
+		release(t, b, mine)
+		<-w.Ready
+		wantHeld(t, b, request("lock"))
+		take(t, b, theirs)
+		release(t, b, theirs)
+	})
+}
+
+// A wait that is given up keeps nothing, whether its cancellation is answered or not.
+func TestWaitThatIsGivenUp(t *testing.T) {
+	for name, deaf := range map[string]bool{"cancelled": false, "not answered": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				b := newFake(t, &fakeServer{deaf: deaf})
+				mine := request("lock")
+				take(t, b, mine)
+				w := watch(t, b, request("lock"))
+				synctest.Wait()
+				start := time.Now()
+				w.Close()
+				if took := time.Since(start); took > cleanupTime+time.Second || !deaf && took > time.Second {
+					t.Errorf("Close took %v", took)
+				}
+				release(t, b, mine)
+				take(t, b, request("lock"))
+			})
+		})
+	}
+}
+
+// Waiters have a bounded number of connections, and half of a limited pool at most.
+func TestWaitersAreBounded(t *testing.T) {
+	for limit, want := range map[int]int{0: maxWaiting, 7: 3} {
+		bubble(t, func(t *testing.T) {
+			b := newFake(t, &fakeServer{limit: limit})
+			take(t, b, request("lock"))
+			for range want {
+				defer watch(t, b, request("lock")).Close()
+			}
+			if _, err := b.Watch(t.Context(), request("lock")); !errors.Is(err, lock.ErrSkip) {
+				t.Errorf("limit %d: waiter %d: %v, want ErrSkip", limit, want+1, err)
+			}
+		})
+	}
+}
