@@ -237,7 +237,7 @@ func (p *program) pass() {
 
 // clusterLoad is a set of programs that take turns on a few locks of one cluster during faults.
 type clusterLoad struct {
-	*exclusion.Ledger
+	*exclusion.Checker
 	t        testing.TB
 	g        *testserver.EtcdClusterGroup
 	programs []*program
@@ -254,7 +254,7 @@ const contended = "hot"
 
 func startLoad(t testing.TB, g *testserver.EtcdClusterGroup) *clusterLoad {
 	t.Helper()
-	l := &clusterLoad{Ledger: exclusion.New(), t: t, g: g}
+	l := &clusterLoad{Checker: exclusion.New(), t: t, g: g}
 	l.ctx, l.stop = context.WithCancel(t.Context())
 	for i := range 4 {
 		p := l.open(fmt.Sprintf("program %d", i))

@@ -41,7 +41,7 @@ func (p *program) each(do func(*faultproxy.Proxy)) {
 
 // hard runs programs that contend for a few locks while servers and networks fail.
 type hard struct {
-	*exclusion.Ledger
+	*exclusion.Checker
 	t        *testing.T
 	g        *testserver.ZooKeeperGroup
 	admin    *zk.Conn
@@ -55,7 +55,7 @@ const contended = "hard/hot"
 
 func startHard(t *testing.T) *hard {
 	t.Helper()
-	h := &hard{Ledger: exclusion.New(), t: t, g: testserver.ZooKeeperCluster(t, testserver.ZooKeeperOptions{})}
+	h := &hard{Checker: exclusion.New(), t: t, g: testserver.ZooKeeperCluster(t, testserver.ZooKeeperOptions{})}
 	var err error
 	if h.admin, err = zk.Dial(t.Context(), zk.Config{Servers: h.g.Addrs(), Timeout: keptTTL}); err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ func TestManyOnOneSession(t *testing.T) {
 			t.Logf("concurrency.Mutex: %d inside at once", most)
 		}
 		us := d.distlock(t, nil)
-		for kind, s := range map[string]peers.Side{"distlock": us, "distlock without hand-off": us.With(distlock.WithHandoff(0, 0))} {
+		for kind, s := range map[string]peers.Peer{"distlock": us, "distlock without hand-off": us.With(distlock.WithHandoff(0, 0))} {
 			if most := peers.Crowd(t, s, newName()); most != 1 {
 				t.Errorf("%s: %d inside at once", kind, most)
 			}
@@ -156,7 +156,7 @@ func revokeLease(t *testing.T, c *clientv3.Client, key string) {
 func TestNamesInNames(t *testing.T) {
 	eachRelease(t, func(t *testing.T, d *deployment) {
 		c, us, them, outer := d.client(t), d.distlock(t, nil), newMutex(t, d), newName()
-		for kind, holder := range map[string]peers.Side{"distlock": us, "concurrency.Mutex": newMutex(t, d)} {
+		for kind, holder := range map[string]peers.Peer{"distlock": us, "concurrency.Mutex": newMutex(t, d)} {
 			inner := peers.Take(t, holder, outer+"/b")
 			h := peers.Take(t, us, outer)
 			w := peers.StartWaiter(t, them, outer)

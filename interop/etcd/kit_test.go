@@ -138,7 +138,7 @@ func distlockOn(t *testing.T, c *clientv3.Client) peers.Distlock {
 // peerKind is one of etcd's own kinds of lock.
 type peerKind struct {
 	name string
-	open func(t *testing.T, d *deployment) peers.Side
+	open func(t *testing.T, d *deployment) peers.Peer
 	slow bool // a process for each lock
 }
 

@@ -24,7 +24,7 @@ import (
 // mutexSide is a session of package concurrency.
 type mutexSide struct{ *concurrency.Session }
 
-func newMutex(t *testing.T, d *deployment) peers.Side { return newSession(t, d.client(t)) }
+func newMutex(t *testing.T, d *deployment) peers.Peer { return newSession(t, d.client(t)) }
 
 func newSession(t *testing.T, c *clientv3.Client) mutexSide {
 	t.Helper()
@@ -67,7 +67,7 @@ type v3lockSide struct {
 	lease   clientv3.LeaseID
 }
 
-func newV3lock(t *testing.T, d *deployment) peers.Side { return leaseV3lock(t, d.client(t), leaseTTL) }
+func newV3lock(t *testing.T, d *deployment) peers.Peer { return leaseV3lock(t, d.client(t), leaseTTL) }
 
 func leaseV3lock(t *testing.T, c *clientv3.Client, ttl time.Duration) v3lockSide {
 	t.Helper()
@@ -111,8 +111,8 @@ type etcdctlSide struct {
 	fifo string // a line in it ends the command under the lock
 }
 
-func newEtcdctl(current bool) func(t *testing.T, d *deployment) peers.Side {
-	return func(t *testing.T, d *deployment) peers.Side {
+func newEtcdctl(current bool) func(t *testing.T, d *deployment) peers.Peer {
+	return func(t *testing.T, d *deployment) peers.Peer {
 		fifo := filepath.Join(t.TempDir(), "fifo")
 		if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 			t.Fatal(err)

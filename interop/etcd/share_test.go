@@ -22,7 +22,7 @@ func TestTurns(t *testing.T) {
 			turns = 40
 		}
 		name := newName()
-		peers.Turns(t, name, turns, map[string][]peers.Side{
+		peers.Turns(t, name, turns, map[string][]peers.Peer{
 			"distlock": {d.distlock(t, nil), d.distlock(t, nil)}, p.name: {p.open(t, d), p.open(t, d)},
 		})
 		if left := lockKeys(t, d.client(t), name); len(left) != 0 {

@@ -133,7 +133,7 @@ func (contenderHeld) Fence() uint64 { return 0 }
 // Two clients of each library take turns on one lock.
 func TestTurns(t *testing.T) {
 	eachPeer(t, func(t *testing.T, peer func(*testing.T) side) {
-		peers.Turns(t, newName(), 300, map[string][]peers.Side{
+		peers.Turns(t, newName(), 300, map[string][]peers.Peer{
 			"distlock": {contender{newDistlock(t)}, contender{newDistlock(t)}}, "peer": {contender{peer(t)}, contender{peer(t)}},
 		})
 	})

@@ -28,8 +28,8 @@ func TestWaiterWithoutItsNode(t *testing.T) {
 		peers.Give(t, peers.Take(t, newLockSide(t), name))
 		t.Log("two held the lock at once")
 	})
-	for kind, open := range map[string]func(*testing.T) peers.Side{
-		"distlock beside zk.Lock": newLockSide, "distlock": func(t *testing.T) peers.Side { return newDistlock(t) },
+	for kind, open := range map[string]func(*testing.T) peers.Peer{
+		"distlock beside zk.Lock": newLockSide, "distlock": func(t *testing.T) peers.Peer { return newDistlock(t) },
 	} {
 		t.Run(kind, func(t *testing.T) {
 			name, third := newName(), newDistlock(t)
@@ -52,7 +52,7 @@ func TestWaiterWithoutItsNode(t *testing.T) {
 }
 
 // startWaiterWithoutNode starts a waiter for a lock that is held, and deletes its node.
-func startWaiterWithoutNode(t *testing.T, c *zk.Conn, s peers.Side, name string) peers.Waiter {
+func startWaiterWithoutNode(t *testing.T, c *zk.Conn, s peers.Peer, name string) peers.Waiter {
 	t.Helper()
 	holder := awaitNodes(t, c, name, 1)[0]
 	w := peers.StartWaiter(t, s, name)
@@ -68,8 +68,8 @@ func startWaiterWithoutNode(t *testing.T, c *zk.Conn, s peers.Side, name string)
 // wait for that, as long as the session lives.
 func TestForeignChild(t *testing.T) {
 	c := connect(t)
-	for kind, open := range map[string]func(*testing.T) peers.Side{
-		"zk.Lock": newLockSide, "distlock": func(t *testing.T) peers.Side { return newDistlock(t) },
+	for kind, open := range map[string]func(*testing.T) peers.Peer{
+		"zk.Lock": newLockSide, "distlock": func(t *testing.T) peers.Peer { return newDistlock(t) },
 	} {
 		name := newName()
 		for _, path := range []string{"/" + name, "/" + name + "/config"} {
@@ -94,7 +94,7 @@ func TestForeignChild(t *testing.T) {
 // Goroutines that share a session exclude each other.
 func TestManyOnOneSession(t *testing.T) {
 	us := newDistlock(t)
-	for kind, s := range map[string]peers.Side{
+	for kind, s := range map[string]peers.Peer{
 		"zk.Lock": newLockSide(t), "distlock": us, "distlock without hand-off": us.With(distlock.WithHandoff(0, 0)),
 	} {
 		if most := peers.Crowd(t, s, newName()); most != 1 {

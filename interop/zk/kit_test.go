@@ -34,7 +34,7 @@ func newDistlock(t *testing.T) peers.Distlock {
 // lockSide is zk.Lock on a session of its own.
 type lockSide struct{ *zk.Conn }
 
-func newLockSide(t *testing.T) peers.Side { return lockSide{connect(t)} }
+func newLockSide(t *testing.T) peers.Peer { return lockSide{connect(t)} }
 
 // connect opens a session without a log.
 func connect(t *testing.T) *zk.Conn {

@@ -9,7 +9,7 @@ import (
 // Two clients of distlock and two of zk.Lock take turns on one lock.
 func TestTurns(t *testing.T) {
 	name := newName()
-	peers.Turns(t, name, 250, map[string][]peers.Side{
+	peers.Turns(t, name, 250, map[string][]peers.Peer{
 		"distlock": {newDistlock(t), newDistlock(t)}, "zk.Lock": {newLockSide(t), newLockSide(t)},
 	})
 	if left := lockNodes(t, connect(t), name); len(left) != 0 {

@@ -1,6 +1,7 @@
-// Package exclusion judges who held locks when, as the programs that held them believed: from
-// when Lock returned until the lease's context ended or Unlock was called. It is for tests
-// that break networks and servers.
+// Package exclusion checks that no two holders have a lock at once, and that fences increase. A
+// lock is held from when Lock returned until the lease's context ends or Unlock is called: that
+// is what its holder believes. The package is for tests that break networks and servers, and for
+// those in which distlock shares locks with other libraries.
 package exclusion
 
 import (
@@ -14,141 +15,166 @@ import (
 	"github.com/distlock/distlock"
 )
 
-// Hold is what is written down: a *distlock.Lease, or what a test of a driver makes. It is
-// held until its Context ends.
+// Hold is a *distlock.Lease, or what a test of a driver has in its place. It is held until its
+// Context ends.
 type Hold interface {
 	Name() string
-	Fence() uint64
+	Fence() uint64 // 0: none
 	Context() context.Context
 }
 
-// Ledger is who holds what. Its methods may be called by any goroutine.
-type Ledger struct {
-	mu    sync.Mutex
-	locks map[string]*lock
-	wrong []string
-	holds int
-	lost  int
+// Checker knows all holds. Any goroutine may call its methods.
+type Checker struct {
+	mu     sync.Mutex
+	locks  map[string]*history
+	faults []string
+	holds  int
+	lost   int
 }
 
-// lock is the entries of one lock.
-type lock struct {
-	held  map[Hold]string // with the holders' names
-	fence uint64
-	times int           // that it was taken
-	taken time.Time     // when it was taken last
-	idle  time.Duration // the longest time between two takings
+// history is what happened to one lock.
+type history struct {
+	held   map[Hold]string // the holders' names
+	fence  uint64          // the last one
+	last   string          // the last holder's name
+	holds  int
+	turns  int           // holds after one by another name
+	taken  time.Time     // when it was taken last
+	unused time.Duration // the longest time between two holds
 }
 
-// New is a ledger without entries.
-func New() *Ledger { return &Ledger{locks: map[string]*lock{}} }
+// New returns a checker without holds.
+func New() *Checker { return &Checker{locks: map[string]*history{}} }
 
-// Enter writes a hold down. Nobody else may hold now, and its fence must be the greatest
-// so far. A lease that has already ended is none.
-func (l *Ledger) Enter(who string, lease Hold) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// Enter records the start of a hold. It reports a fault if the lock has another holder, or if the
+// fence is not greater than all before it. A lease that has already ended is ignored.
+func (c *Checker) Enter(who string, lease Hold) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if lease.Context().Err() != nil {
 		return
 	}
 	name := lease.Name()
-	k := l.locks[name]
-	if k == nil {
-		k = &lock{held: map[Hold]string{}, taken: time.Now()}
-		l.locks[name] = k
+	h := c.locks[name]
+	if h == nil {
+		h = &history{held: map[Hold]string{}, taken: time.Now(), last: who}
+		c.locks[name] = h
 	}
-	for other, whose := range k.held {
+	for other, holder := range h.held {
 		if other.Context().Err() == nil {
-			l.fault("%s got %s (fence %d) while %s had it (fence %d)", who, name, lease.Fence(), whose, other.Fence())
+			c.fault("%s got %s (fence %d) while %s had it (fence %d)", who, name, lease.Fence(), holder, other.Fence())
 		}
 	}
-	if lease.Fence() <= k.fence {
-		l.fault("%s got %s with fence %d after %d", who, name, lease.Fence(), k.fence)
+	if f := lease.Fence(); f != 0 && f <= h.fence {
+		c.fault("%s got %s with fence %d after %d", who, name, f, h.fence)
+	}
+	if who != h.last {
+		h.turns++
 	}
 	now := time.Now()
-	k.idle, k.taken = max(k.idle, now.Sub(k.taken)), now
-	k.held[lease], k.fence = who, lease.Fence()
-	k.times++
-	l.holds++
+	h.unused, h.taken = max(h.unused, now.Sub(h.taken)), now
+	h.held[lease], h.fence, h.last = who, lease.Fence(), who
+	h.holds++
+	c.holds++
 }
 
-// Beside is who else holds the same lock now: nobody is "".
-func (l *Ledger) Beside(lease Hold) (who string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for other, whose := range l.locks[lease.Name()].entries() {
-		if other != lease && other.Context().Err() == nil {
-			return whose
+// Leave records the end of a hold, before Unlock is called or when the lock is lost.
+func (c *Checker) Leave(lease Hold) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.locks[lease.Name()]; h != nil {
+		delete(h.held, lease)
+	}
+	if lease.Context().Err() != nil {
+		c.lost++
+	}
+}
+
+// Beside returns the name of another holder of the same lock, "" if there is none.
+func (c *Checker) Beside(lease Hold) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.locks[lease.Name()]; h != nil {
+		for other, who := range h.held {
+			if other != lease && other.Context().Err() == nil {
+				return who
+			}
 		}
 	}
 	return ""
 }
 
-// entries are none for a lock that was never held.
-func (k *lock) entries() map[Hold]string {
-	if k == nil {
-		return nil
-	}
-	return k.held
+func (c *Checker) fault(format string, args ...any) {
+	c.faults = append(c.faults, fmt.Sprintf(format, args...))
 }
 
-func (l *Ledger) fault(format string, args ...any) {
-	l.wrong = append(l.wrong, fmt.Sprintf(format, args...))
-}
-
-// Leave writes down that a hold has ended, before Unlock is called or when it is lost.
-func (l *Ledger) Leave(lease Hold) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if k := l.locks[lease.Name()]; k != nil {
-		delete(k.held, lease)
-	}
-	if lease.Context().Err() != nil {
-		l.lost++
-	}
-}
-
-// Hold takes a lock, keeps it for a while, unless it is lost earlier, and gives it back.
-func (l *Ledger) Hold(ctx context.Context, who string, m *distlock.Mutex, d time.Duration) error {
+// Hold takes a lock, keeps it for d unless it is lost earlier, and releases it.
+func (c *Checker) Hold(ctx context.Context, who string, m *distlock.Mutex, d time.Duration) error {
 	lease, err := m.Lock(ctx)
 	if err != nil {
 		return err
 	}
-	l.Enter(who, lease)
+	c.Enter(who, lease)
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
 	case <-lease.Context().Done():
 	}
-	l.Leave(lease)
-	lease.Unlock(context.WithoutCancel(ctx)) // who has lost it hears so again
+	c.Leave(lease)
+	lease.Unlock(context.WithoutCancel(ctx)) // fails if the lock was lost
 	return nil
 }
 
-// Holds is how often a lock was held so far, and how many of these holds were lost.
-func (l *Ledger) Holds() (holds, lost int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.holds, l.lost
+// visit is a hold whose end is known.
+type visit struct {
+	name  string
+	fence uint64
 }
 
-// Times is how often one lock was held so far.
-func (l *Ledger) Times(name string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if k := l.locks[name]; k != nil {
-		return k.times
+func (v *visit) Name() string             { return v.name }
+func (v *visit) Fence() uint64            { return v.fence }
+func (v *visit) Context() context.Context { return context.Background() }
+
+// Visit records a hold that lasts for d.
+func (c *Checker) Visit(who, name string, fence uint64, d time.Duration) {
+	v := &visit{name, fence}
+	c.Enter(who, v)
+	time.Sleep(d)
+	c.Leave(v)
+}
+
+// Holds returns the number of holds so far, and how many of them were lost.
+func (c *Checker) Holds() (holds, lost int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.holds, c.lost
+}
+
+// Times returns how often a lock was held so far.
+func (c *Checker) Times(name string) int { return c.history(name).holds }
+
+// Turns returns how often a lock's holder had another name than the one before.
+func (c *Checker) Turns(name string) int { return c.history(name).turns }
+
+// Fence returns the last fence of a lock.
+func (c *Checker) Fence(name string) uint64 { return c.history(name).fence }
+
+func (c *Checker) history(name string) history {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.locks[name]; h != nil {
+		return *h
 	}
-	return 0
+	return history{}
 }
 
-// Holder is who has a lock now: nobody is "". The lease is nil for another kind of Hold.
-func (l *Ledger) Holder(name string) (who string, lease *distlock.Lease) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if k := l.locks[name]; k != nil {
-		for hold, who := range k.held {
+// Holder returns the holder of a lock, "" if it is free. The lease is nil for another kind of Hold.
+func (c *Checker) Holder(name string) (who string, lease *distlock.Lease) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.locks[name]; h != nil {
+		for hold, who := range h.held {
 			if hold.Context().Err() == nil {
 				lease, _ = hold.(*distlock.Lease)
 				return who, lease
@@ -158,42 +184,31 @@ func (l *Ledger) Holder(name string) (who string, lease *distlock.Lease) {
 	return "", nil
 }
 
-// Faults are what must not have been.
-func (l *Ledger) Faults() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.wrong)
+// Faults returns the violations so far.
+func (c *Checker) Faults() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.faults)
 }
 
-// Fence is the last fence of a lock.
-func (l *Ledger) Fence(name string) uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if k := l.locks[name]; k != nil {
-		return k.fence
-	}
-	return 0
-}
+// mostLogged is the number of locks up to which Judge logs each of them.
+const mostLogged = 20
 
-// telling is the number of locks up to which it tells something to log each of them.
-const telling = 20
-
-// Judge fails the test for what must not have been, and for fewer holds than show
-// anything.
-func (l *Ledger) Judge(tb testing.TB, atLeast int) {
+// Judge fails the test if there were faults, or too few holds to show anything.
+func (c *Checker) Judge(tb testing.TB, atLeast int) {
 	tb.Helper()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, w := range l.wrong {
-		tb.Error(w)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.faults {
+		tb.Error(f)
 	}
-	if len(l.locks) <= telling {
-		for name, k := range l.locks {
-			tb.Logf("%s: nobody took it for %v at most", name, k.idle.Round(time.Millisecond))
+	if len(c.locks) <= mostLogged {
+		for name, h := range c.locks {
+			tb.Logf("%s: unused for %v at most", name, h.unused.Round(time.Millisecond))
 		}
 	}
-	tb.Logf("%d holds, %d of them lost", l.holds, l.lost)
-	if l.holds < atLeast {
-		tb.Errorf("%d holds are too few to show anything, want %d", l.holds, atLeast)
+	tb.Logf("%d holds, %d of them lost", c.holds, c.lost)
+	if c.holds < atLeast {
+		tb.Errorf("%d holds are too few to show anything, want %d", c.holds, atLeast)
 	}
 }

@@ -30,7 +30,7 @@ func take(t *testing.T, c *distlock.Client, name string) *distlock.Lease {
 	return lease
 }
 
-func TestTurnsAreRight(t *testing.T) {
+func TestTurns(t *testing.T) {
 	l, c := New(), client(t)
 	var wg sync.WaitGroup
 	for range 4 {
@@ -50,7 +50,7 @@ func TestTurnsAreRight(t *testing.T) {
 }
 
 // Two servers that know nothing of each other give one lock to two holders.
-func TestOverlapsAndFencesAreSeen(t *testing.T) {
+func TestFaults(t *testing.T) {
 	l := New()
 	one, two := take(t, client(t), "a"), take(t, client(t), "a")
 	l.Enter("one", one)
@@ -58,18 +58,35 @@ func TestOverlapsAndFencesAreSeen(t *testing.T) {
 		t.Errorf("held by %q", who)
 	}
 	l.Enter("two", two)
-	all := strings.Join(l.wrong, "; ")
-	if len(l.wrong) != 2 || !strings.Contains(all, "while one had it") || !strings.Contains(all, "after 1") {
-		t.Errorf("complaints: %s", all)
+	all := strings.Join(l.faults, "; ")
+	if len(l.faults) != 2 || !strings.Contains(all, "while one had it") || !strings.Contains(all, "after 1") {
+		t.Errorf("faults: %s", all)
 	}
 }
 
-func TestWhatHasEndedIsNoHold(t *testing.T) {
+func TestEndedLease(t *testing.T) {
 	l, c := New(), client(t)
 	lease := take(t, c, "a")
 	lease.Unlock(context.Background())
 	l.Enter("late", lease)
-	if n, _ := l.Holds(); n != 0 || len(l.wrong) > 0 {
-		t.Errorf("%d holds, %q", n, l.wrong)
+	if n, _ := l.Holds(); n != 0 || len(l.faults) > 0 {
+		t.Errorf("%d holds, %q", n, l.faults)
+	}
+}
+
+func TestVisits(t *testing.T) {
+	l := New()
+	for i, who := range []string{"a", "b", "b", "a"} {
+		l.Visit(who, "lock", uint64(i+1), 0)
+	}
+	l.Visit("a", "without fences", 0, 0)
+	l.Visit("a", "without fences", 0, 0)
+	l.Judge(t, 6)
+	if n := l.Turns("lock"); n != 2 {
+		t.Errorf("%d turns, want 2", n)
+	}
+	l.Visit("b", "lock", 4, 0)
+	if len(l.Faults()) != 1 {
+		t.Errorf("faults: %q, want one for the fence", l.Faults())
 	}
 }

@@ -23,7 +23,7 @@ const (
 // crowd is many who want one lock, through a few backends.
 type crowd struct {
 	size    int
-	ledger  *exclusion.Ledger
+	ledger  *exclusion.Checker
 	clients []*distlock.Client
 	left    sync.WaitGroup
 }
@@ -190,7 +190,7 @@ func contention(t *testing.T, s strategy, unit time.Duration) {
 }
 
 // contend lets all take the locks of as many rounds as there is time for.
-func (c *scene) contend(book *exclusion.Ledger, clients []*distlock.Client, d time.Duration, name func(round int) string) {
+func (c *scene) contend(book *exclusion.Checker, clients []*distlock.Client, d time.Duration, name func(round int) string) {
 	end := time.Now().Add(d)
 	var all sync.WaitGroup
 	for i, client := range clients {
@@ -206,7 +206,7 @@ func (c *scene) contend(book *exclusion.Ledger, clients []*distlock.Client, d ti
 	ends(c.t, "Lock or Unlock", all.Wait)
 }
 
-func (c *scene) takeTurn(book *exclusion.Ledger, who string, m *distlock.Mutex) error {
+func (c *scene) takeTurn(book *exclusion.Checker, who string, m *distlock.Mutex) error {
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
 	defer cancel()
 	lease, err := m.Lock(ctx)

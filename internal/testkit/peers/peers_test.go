@@ -7,17 +7,17 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 )
 
-// free is a lock that everybody gets at once.
+// free is a lock that every peer gets at once.
 type free struct{}
 
 func (free) Lock(context.Context, string) (Held, error) { return free{}, nil }
 func (free) Unlock(context.Context) error               { return nil }
 func (free) Fence() uint64                              { return 7 }
 
-func TestWhatExcludesPasses(t *testing.T) {
+func TestExclusion(t *testing.T) {
 	store := memlock.NewStore()
 	a, b := NewDistlock(t, store.Connect(), nil), NewDistlock(t, store.Connect(), nil)
-	Turns(t, "turns", 100, map[string][]Side{"a": {a, a}, "b": {b}})
+	Turns(t, "turns", 100, map[string][]Peer{"a": {a, a}, "b": {b}})
 	if n := Crowd(t, a, "crowd"); n != 1 {
 		t.Errorf("%d inside at once", n)
 	}
@@ -32,15 +32,8 @@ func TestWhatExcludesPasses(t *testing.T) {
 	WakeUps(t, 3, b, a, func() string { return "wake" }, func(string) {})
 }
 
-func TestWhatDoesNotExcludeIsNoticed(t *testing.T) {
-	var l ledger
-	l.inside.Store(1) // somebody else
-	l.visit("a", 7)
-	l.visit("a", 7)
-	if l.overlaps.Load() != 2 || l.stale.Load() != 1 {
-		t.Errorf("%d overlaps, %d fences too small", l.overlaps.Load(), l.stale.Load())
-	}
+func TestNoExclusion(t *testing.T) {
 	if n := Crowd(t, free{}, "crowd"); n < 2 {
-		t.Errorf("%d inside at once", n)
+		t.Errorf("%d inside at once, want 2 or more", n)
 	}
 }
