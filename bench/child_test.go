@@ -118,7 +118,7 @@ func startChild(j job) (*child, error) {
 
 func (c *child) proceed() error { return c.say("go") }
 
-// kill ends the child. What it held is left to end by itself.
+// kill ends the child. Its locks end by themselves.
 func (c *child) kill() {
 	c.stdin.Close()
 	c.cmd.Process.Kill()

@@ -8,8 +8,8 @@ import (
 	_ "github.com/lib/pq" // the driver that it wants
 )
 
-// openCirello uses cirello.io/pglock as its README does. Who finds a lock held waits for
-// the whole lease, also if it was released in between.
+// openCirello uses cirello.io/pglock as its README does. A refused client waits for
+// the whole lease, also if the lock was released in between.
 func openCirello(lease time.Duration) func(string, time.Duration) (client, error) {
 	return func(url string, _ time.Duration) (client, error) {
 		db, err := newPool("postgres", url)

@@ -37,7 +37,7 @@ var (
 )
 
 // Those on PostgreSQL. cirello.io/pglock waits for its lease, 20 s by default, after each
-// refusal; where somebody has to wait it is one second here.
+// refusal; here it is one second where a waiter is measured.
 var (
 	postgresUpdate    = contender{name: rawUpdate, open: rawPostgres(newUpdatePostgres)}
 	postgresAdvisory  = contender{name: "raw advisory", open: rawPostgres(newAdvisory)}

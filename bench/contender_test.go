@@ -55,7 +55,7 @@ var (
 	rueidislockPeer = contender{name: "rueidislock", raw: rawRueidis, open: openRueidislock}
 	rueidisPlain    = contender{name: rawRueidis, raw: rawRueidis, open: openRawRueidis, plain: true}
 	goRedisPlain    = contender{name: rawGoRedis, raw: rawGoRedis, open: openRawGoRedis, plain: true}
-	bell            = contender{name: "raw PUBLISH, receive, EVALSHA", raw: rawRueidis, open: openBell}
+	wakeup          = contender{name: "raw PUBLISH, receive, EVALSHA", raw: rawRueidis, open: openWakeup}
 )
 
 // redsync and redislock wait as long between two attempts as they are told.
@@ -99,12 +99,12 @@ var (
 		rueidisPlain, goRedisPlain, distlockDefault, distlockRueidis, distlockGoRedis,
 		redsyncDefault, redsyncQuick, redislockDefault, redislockQuick, rueidislockPeer,
 	}
-	// Where nobody waits the pause between attempts makes no difference.
+	// Without waiters the pause between attempts makes no difference.
 	uncontending = []contender{
 		rueidisPlain, goRedisPlain, distlockDefault, distlockRueidis, distlockGoRedis,
 		redsyncDefault, redislockDefault, rueidislockPeer,
 	}
-	handers = append([]contender{bell}, everybody...)
+	handers = append([]contender{wakeup}, everybody...)
 	liners  = []contender{rueidisPlain, distlockDefault, distlockTurns, distlockFair}
 	keepers = []contender{never, distlockDefault, redsyncDefault, redislockDefault, rueidislockPeer}
 )

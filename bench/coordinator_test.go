@@ -21,7 +21,7 @@ type keeper interface {
 	clear() error
 }
 
-// writer is a coordinator that somebody else can write to as well.
+// writer is a coordinator that takes unrelated writes as well.
 type writer interface {
 	// write writes what has nothing to do with locks, again and again, until stop.
 	write(every time.Duration) (stop func(), err error)

@@ -40,7 +40,7 @@ func openDistlockIn(params string) func(url string, ttl time.Duration) (client, 
 
 var openDistlock = openDistlockAt("redis://")
 
-// openDistlockFair lets all stand in one line, also those of one process.
+// openDistlockFair has all waiters in one queue, also the waiters of one process.
 func openDistlockFair(addr string, ttl time.Duration) (client, error) {
 	c, err := openDistlock(addr, ttl)
 	if err != nil {

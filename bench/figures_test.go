@@ -54,7 +54,7 @@ func median(values []float64) float64 {
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// spread is the greatest count by the smallest; +Inf if somebody got nothing.
+// spread is the greatest count by the smallest; +Inf if the smallest is 0.
 func spread(counts []int64) float64 {
 	return float64(slices.Max(counts)) / float64(slices.Min(counts))
 }

@@ -36,7 +36,7 @@ func openZkLock(addr string, ttl time.Duration) (client, error) {
 	return zkClient{c, func(name string) mutex { return zkLock{zk.NewLock(c, "/bench-locks/"+name, openToAll)} }}, err
 }
 
-// openRawZooKeeper creates and deletes ephemeral nodes. Who is refused tries again at
+// openRawZooKeeper creates and deletes ephemeral nodes. A refused client tries again at
 // once.
 func openRawZooKeeper(addr string, ttl time.Duration) (client, error) {
 	c, err := newZooKeeperClient(addr, ttl)

@@ -20,7 +20,7 @@ func handoff(at string, among []contender) scenario {
 // otherWrites is how many writes a second others make.
 const otherWrites = 200
 
-// amidWrites measures while somebody writes what has nothing to do with the lock.
+// amidWrites measures beside writes that have nothing to do with the lock.
 func amidWrites(s scenario) scenario {
 	measure := s.measure
 	s.name += "-busy"

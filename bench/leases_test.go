@@ -89,7 +89,7 @@ func (h *held) figures(j job, before, after usage) figures {
 		return v / n
 	}
 	seconds := h.Others.Elapsed.Seconds()
-	sent := after.sent - before.sent - 2*h.Others.total() // those of the other callers
+	sent := after.sent - before.sent - 2*h.Others.total() // the requests of the other callers
 	return figures{
 		{"client-CPU-%", 100 * h.CPU.Seconds() / seconds},
 		{"server-CPU-%", 100 * (after.cpu - before.cpu).Seconds() / seconds},
@@ -208,7 +208,7 @@ func disturb(cl client, j job) (*tally, error) {
 	})
 }
 
-// warmUpAlone opens connections and loads scripts, by locks that nobody contends.
+// warmUpAlone opens connections and loads scripts, by locks without contention.
 func warmUpAlone(cl client) error {
 	name := "bench:warm:" + strconv.FormatUint(rand.Uint64(), 36)
 	m := cl.mutex(name)

@@ -153,7 +153,7 @@ func newInsertDeleteMySQL(db *sql.DB, name string, ttl time.Duration) (mutex, er
 	return &insertDeleteMySQL{db, newRowMutex(name, ttl)}, nil
 }
 
-// What a MySQL answers to an INSERT.
+// The answers of MySQL to an INSERT.
 const (
 	duplicate = 1062
 	deadlock  = 1213

@@ -12,7 +12,7 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite" of database/sql
 )
 
-// sqliteFile is a SQLite file, which nobody serves. The raw locks have one of their own
+// sqliteFile is a SQLite file, which has no server. The raw locks have one of their own
 // beside it, since distlock wants its file for itself.
 type sqliteFile struct{ path string }
 
@@ -41,7 +41,7 @@ func (f sqliteFile) version() (v string, err error) {
 	return v, db.QueryRow("SELECT 'SQLite ' || sqlite_version()").Scan(&v)
 }
 
-// usage is nobody's: what is done is done in the clients.
+// usage is zero: the clients do the work.
 func (sqliteFile) usage(contender) (usage, error) { return usage{}, nil }
 
 // openSQLite has one connection, since a file has one writer, and writes as distlock does

@@ -97,35 +97,35 @@ func (m *rawGoRedisMutex) unlock() error {
 	return m.c.drop.Run(context.Background(), m.c.redis, []string{m.name}, m.owner).Err()
 }
 
-// A bell is the least that a hand-off to another process takes: a release that
+// A wakeup is the least that a hand-off to another process takes: a release that
 // publishes, a subscriber that hears it, and a script that takes the lock. It has no
 // care for lost messages, and one mutex per client.
 var (
-	bellTake = rueidis.NewLuaScript(`return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])`)
-	bellDrop = rueidis.NewLuaScript(`redis.call('DEL', KEYS[1]) return redis.call('PUBLISH', KEYS[1], '')`)
+	pubsubLock   = rueidis.NewLuaScript(`return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])`)
+	pubsubUnlock = rueidis.NewLuaScript(`redis.call('DEL', KEYS[1]) return redis.call('PUBLISH', KEYS[1], '')`)
 )
 
-func openBell(addr string, ttl time.Duration) (client, error) {
+func openWakeup(addr string, ttl time.Duration) (client, error) {
 	c, err := newRueidis(addr)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &bellClient{c, strconv.FormatInt(ttl.Milliseconds(), 10), ctx, cancel}, nil
+	return &pubsubClient{c, strconv.FormatInt(ttl.Milliseconds(), 10), ctx, cancel}, nil
 }
 
-type bellClient struct {
+type pubsubClient struct {
 	redis  rueidis.Client
 	ttl    string
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-func (c *bellClient) mutex(name string) mutex {
-	m := &bellMutex{c: c, name: name, rung: make(chan struct{}, 1)}
+func (c *pubsubClient) mutex(name string) mutex {
+	m := &pubsubMutex{c: c, name: name, notified: make(chan struct{}, 1)}
 	armed := make(chan struct{}, 1)
 	ctx := rueidis.WithOnSubscriptionHook(c.ctx, func(rueidis.PubSubSubscription) { signal(armed) })
-	go c.redis.Receive(ctx, c.redis.B().Subscribe().Channel(name).Build(), func(rueidis.PubSubMessage) { signal(m.rung) })
+	go c.redis.Receive(ctx, c.redis.B().Subscribe().Channel(name).Build(), func(rueidis.PubSubMessage) { signal(m.notified) })
 	select {
 	case <-armed:
 	case <-time.After(time.Second): // then it is slow, and its figures say so
@@ -140,31 +140,31 @@ func signal(c chan struct{}) {
 	}
 }
 
-func (c *bellClient) close() {
+func (c *pubsubClient) close() {
 	c.cancel()
 	c.redis.Close()
 }
 
-type bellMutex struct {
-	c    *bellClient
-	name string
-	rung chan struct{}
+type pubsubMutex struct {
+	c        *pubsubClient
+	name     string
+	notified chan struct{}
 }
 
-func (m *bellMutex) lock(ctx context.Context) error {
+func (m *pubsubMutex) lock(ctx context.Context) error {
 	for {
-		err := bellTake.Exec(ctx, m.c.redis, []string{m.name}, []string{"1", m.c.ttl}).Error()
+		err := pubsubLock.Exec(ctx, m.c.redis, []string{m.name}, []string{"1", m.c.ttl}).Error()
 		if !rueidis.IsRedisNil(err) {
 			return err
 		}
 		select {
-		case <-m.rung:
+		case <-m.notified:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-func (m *bellMutex) unlock() error {
-	return bellDrop.Exec(context.Background(), m.c.redis, []string{m.name}, nil).Error()
+func (m *pubsubMutex) unlock() error {
+	return pubsubUnlock.Exec(context.Background(), m.c.redis, []string{m.name}, nil).Error()
 }
