@@ -116,7 +116,7 @@ func TestLatecomer(t *testing.T) {
 		take(t, b, r)
 		info, err := store.Connect().Inspect(t.Context(), r.Name)
 		if err != nil || time.Now().After(deadline) {
-			t.Fatalf("the latecomer has no vote: %v", err)
+			t.Fatalf("the member that joined later has no vote: %v", err)
 		}
 		if len(info.Holders) == 1 {
 			break

@@ -269,7 +269,7 @@ func TestModelFindsWhatIsMissing(t *testing.T) {
 		model
 		a, b []set
 	}{
-		"nobody looks":                          {model{blind: true}, []set{0b0011}, []set{0b0111}},
+		"without looking":                       {model{blind: true}, []set{0b0011}, []set{0b0111}},
 		"one registration less than a majority": {model{fewer: 1}, []set{0b0111}, []set{0b1111}},
 		"locks without registrations":           {model{careless: true}, []set{0b0111}, []set{0b1111}},
 		"majorities that need not meet":         {model{}, []set{0b0111}, []set{0b1110}},

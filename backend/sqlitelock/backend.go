@@ -16,6 +16,7 @@ import (
 // Backend is an open lock file. Its methods are safe for concurrent use.
 type Backend struct {
 	path        string
+	caps        driver.Caps
 	clock       clock
 	busyTimeout time.Duration
 	db          *sql.DB
@@ -33,7 +34,7 @@ func start(ctx context.Context, db *sql.DB, path string, busyTimeout time.Durati
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{path: path, clock: clk, busyTimeout: busyTimeout, db: db}
+	b := &Backend{path: path, caps: capsOf(path), clock: clk, busyTimeout: busyTimeout, db: db}
 	b.life, b.end = context.WithCancel(context.Background())
 	b.w = &writer{
 		conn: conn, clock: clk, path: path, busyTimeout: busyTimeout,
@@ -88,9 +89,11 @@ func (b *Backend) setUp(ctx context.Context) error {
 }
 
 // Caps returns all modes, fences, and queues on request.
-func (b *Backend) Caps() driver.Caps {
+func (b *Backend) Caps() driver.Caps { return b.caps }
+
+func capsOf(path string) driver.Caps {
 	return driver.Caps{
-		Name:      "sqlite:" + b.path,
+		Name:      "sqlite:" + path,
 		Modes:     driver.AllModes,
 		Fence:     true,
 		Floor:     true,

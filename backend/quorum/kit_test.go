@@ -6,9 +6,12 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/backend/quorum"
 	"github.com/distlock/distlock/driver"
 )
 
@@ -246,4 +249,90 @@ func (l *link) List(ctx context.Context, prefix string, yield func(string) bool)
 		return err
 	}
 	return l.Backend.List(ctx, prefix, yield)
+}
+
+// cluster has stores, to which each process connects over a wire of its own.
+type cluster struct {
+	t      testing.TB
+	stores []*memlock.Store
+}
+
+func newCluster(t testing.TB, n int) *cluster {
+	c := &cluster{t: t}
+	for range n {
+		c.stores = append(c.stores, memlock.NewStore())
+	}
+	return c
+}
+
+// process makes a backend of its own.
+func (c *cluster) process() (*quorum.Backend, *wire) {
+	w := newWire(len(c.stores))
+	var members []driver.Backend
+	for i, s := range c.stores {
+		members = append(members, w.to(i, s.Connect()))
+	}
+	b, err := quorum.New(members, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { b.Close() })
+	return b, w
+}
+
+// votes counts the members that keep a lock for owner.
+func (c *cluster) votes(h driver.Hold) int {
+	n := 0
+	for _, s := range c.stores {
+		info, err := s.Connect().Inspect(context.Background(), h.Name)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, holder := range info.Holders {
+			if holder.Owner == h.Owner {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// leavesNothing waits until all calls are done, and checks that no member keeps the lock for owner.
+func (c *cluster) leavesNothing(t *testing.T, h driver.Hold) {
+	t.Helper()
+	synctest.Wait()
+	if n := c.votes(h); n != 0 {
+		t.Errorf("%d votes are left", n)
+	}
+}
+
+func request(mode driver.Mode) driver.Request {
+	return driver.Request{
+		Hold:   driver.Hold{Name: "lock", Owner: driver.NewOwner(), Mode: mode, TTL: 8 * time.Second},
+		Fences: 1, Limit: 1,
+	}
+}
+
+func take(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {
+	t.Helper()
+	g, err := b.Acquire(t.Context(), r)
+	if err != nil {
+		t.Fatalf("acquire: %v", err)
+	}
+	return g
+}
+
+// isUnknown fails the test unless err is neither nil nor a fact.
+func isUnknown(t testing.TB, what string, err error) {
+	t.Helper()
+	if err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrHeld) {
+		t.Errorf("%s: %v, want an unknown outcome", what, err)
+	}
+}
+
+func within(t testing.TB, what string, since time.Time, want time.Duration) {
+	t.Helper()
+	if took := time.Since(since); took > want {
+		t.Errorf("%s took %v, want at most %v", what, took, want)
+	}
 }
