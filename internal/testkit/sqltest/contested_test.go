@@ -49,8 +49,8 @@ func background(ctx context.Context, b driver.Backend, r driver.Request) <-chan 
 	return done
 }
 
-// A name whose row somebody keeps locked waits alone: other names are locked and unlocked, and what is
-// held is renewed.
+// A locked row delays its own name only: other names are locked and unlocked, and their holds
+// are renewed.
 func TestOneLockedRowHoldsUpNoOtherName(t *testing.T) {
 	t.Parallel()
 	eachOnConnections(t, func(t *testing.T, s strategy) {
@@ -110,7 +110,7 @@ func renewed(t *testing.T, ctx context.Context, b driver.Backend, holds []driver
 	}
 }
 
-// A hold whose own row somebody keeps locked is renewed and released as any other.
+// A hold whose own row is locked is renewed and released as any other.
 func TestAHoldOfALockedRow(t *testing.T) {
 	t.Parallel()
 	eachOnConnections(t, func(t *testing.T, s strategy) {

@@ -10,17 +10,17 @@ import (
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 )
 
-// succeeds expects that the one who follows a holder has a greater fence, and that nobody
-// believed to hold any more when he got the lock.
+// succeeds expects that the next holder has a greater fence, and that the previous one did not
+// believe it held any more.
 func (g grant) succeeds(t *testing.T, fence uint64) {
 	t.Helper()
 	if g.shown {
-		t.Errorf("two hold: the one before has not learnt of his loss")
+		t.Errorf("two hold: the previous holder does not know of its loss")
 	}
 	g.outranks(t, fence)
 }
 
-// outranks expects of the one who follows a holder that he has a greater fence.
+// outranks expects that the next holder has a greater fence.
 func (g grant) outranks(t *testing.T, fence uint64) {
 	t.Helper()
 	if g.lease.Fence() <= fence {
@@ -31,8 +31,8 @@ func (g grant) outranks(t *testing.T, fence uint64) {
 	}
 }
 
-// endures expects that a hold lives on over several renewals after a fault; then it is given
-// up and the next has it.
+// endures expects that a hold survives a fault for several renewals, and that the next holder gets the
+// lock after its release.
 func endures(t *testing.T, held *distlock.Lease, next <-chan grant, ttl time.Duration) {
 	t.Helper()
 	ended := watch(held)
@@ -83,7 +83,7 @@ func (g grant) supplants(t *testing.T, held *distlock.Lease, lost time.Time) {
 	t.Helper()
 	g.outranks(t, held.Fence())
 	if both := lost.Sub(g.at); both > 2*life {
-		t.Errorf("two believed to hold for %v", both)
+		t.Errorf("two believed they held for %v", both)
 	}
 }
 
@@ -229,10 +229,10 @@ func TestServerIsKilledAndRestarted(t *testing.T) {
 
 // restart is false if it took so long that holds of this TTL may have ended.
 func restart(t *testing.T, k *kind, srv *server, ttl time.Duration) bool {
-	var casts []*cast
+	var cases []*restartCase
 	for _, s := range strategies {
 		if s.kind == k {
-			casts = append(casts, newCast(t, s, srv, ttl))
+			cases = append(cases, newRestartCase(t, s, srv, ttl))
 		}
 	}
 	killed := time.Now()
@@ -243,7 +243,7 @@ func restart(t *testing.T, k *kind, srv *server, ttl time.Duration) bool {
 	if up.Sub(killed) > ttl/2 {
 		return false
 	}
-	for _, c := range casts {
+	for _, c := range cases {
 		t.Run(c.scene.name, func(t *testing.T) {
 			t.Parallel()
 			c.resolve(t, killed, up)
@@ -252,17 +252,17 @@ func restart(t *testing.T, k *kind, srv *server, ttl time.Duration) bool {
 	return true
 }
 
-// cast is who is there when a server dies.
-type cast struct {
+// restartCase is a strategy with a holder and a waiter, whose server is restarted.
+type restartCase struct {
 	scene *scene
 	held  *distlock.Lease
 	ended <-chan time.Time
 	next  <-chan grant
 }
 
-func newCast(t *testing.T, s strategy, srv *server, ttl time.Duration) *cast {
+func newRestartCase(t *testing.T, s strategy, srv *server, ttl time.Duration) *restartCase {
 	t.Helper()
-	c := &cast{scene: newScene(t, s, srv)}
+	c := &restartCase{scene: newScene(t, s, srv)}
 	c.scene.life = ttl
 	c.held = c.scene.party(c.scene.user()).take(t)
 	c.ended = watch(c.held)
@@ -270,7 +270,7 @@ func newCast(t *testing.T, s strategy, srv *server, ttl time.Duration) *cast {
 	return c
 }
 
-func (c *cast) resolve(t *testing.T, killed, up time.Time) {
+func (c *restartCase) resolve(t *testing.T, killed, up time.Time) {
 	if c.scene.leased {
 		endures(t, c.held, c.next, c.scene.life)
 		return

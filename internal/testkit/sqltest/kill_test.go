@@ -17,8 +17,8 @@ import (
 // kills is how many connections TestLongRandomKills ends for each strategy.
 var kills = flag.Int("kills", 80, "connections that TestLongRandomKills ends for each strategy")
 
-// mob is a client with a few goroutines that want the same locks, while its connections are ended.
-type mob struct {
+// contender is a client with a few goroutines that want the same locks, while its connections are ended.
+type contender struct {
 	t      *testing.T
 	client *distlock.Client
 
@@ -30,7 +30,7 @@ type mob struct {
 }
 
 // Connections are ended at random, and waits are cut short: each call comes to its end all the same,
-// locks stay usable, nobody unlocks what he has lost, and Close returns.
+// locks stay usable, a lost lock is not unlocked, and Close returns.
 func TestRandomKills(t *testing.T) { killRandomly(t, 15) }
 
 func TestLongRandomKills(t *testing.T) { killRandomly(t, *kills) }
@@ -44,7 +44,7 @@ func killRandomly(t *testing.T, kills int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := &mob{t: t, client: p.Client, greatest: map[string]uint64{}}
+		m := &contender{t: t, client: p.Client, greatest: map[string]uint64{}}
 		ctx, stop := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for range 4 {
@@ -66,7 +66,7 @@ func killRandomly(t *testing.T, kills int) {
 }
 
 // turn is one wait for a lock, a third of which are cut short, and its unlock.
-func (m *mob) turn(name string) {
+func (m *contender) turn(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if rand.IntN(3) == 0 {
@@ -98,20 +98,20 @@ func (m *mob) turn(name string) {
 	}
 }
 
-func (m *mob) count(n *int) {
+func (m *contender) count(n *int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	*n++
 }
 
-func (m *mob) granted(name string, fence uint64) {
+func (m *contender) granted(name string, fence uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.holds++
 	m.greatest[name] = max(m.greatest[name], fence)
 }
 
-func (m *mob) last(name string) uint64 {
+func (m *contender) last(name string) uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.greatest[name]
@@ -123,7 +123,7 @@ func (c *scene) killAtRandom(userURL string, n int) {
 	last := time.Now()
 	for done := 0; done < n && !c.t.Failed(); {
 		if time.Since(last) > patience {
-			c.t.Error("nobody makes connections any more")
+			c.t.Error("no connections are made any more")
 			return
 		}
 		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)

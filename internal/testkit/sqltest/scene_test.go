@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testserver.Run(m))
 }
 
-// ends waits for what must come to its end, and names it if it does not.
+// ends fails the test if f does not return.
 func ends(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -116,7 +116,7 @@ func (c *scene) awaitSome(query, userURL string) {
 			return
 		}
 	}
-	c.t.Fatal("nobody waits at the server")
+	c.t.Fatal("no statement waits at the server")
 }
 
 func (c *scene) count(query string) (n int) {
@@ -145,10 +145,10 @@ func through(addr, rawURL string) string {
 	return u.String()
 }
 
-// party is somebody with a backend of his own.
+// party is a client with a backend of its own.
 type party struct {
 	*distlock.Client
-	waits chan struct{} // closed when somebody of it starts to wait
+	waits chan struct{} // closed when it starts to wait
 }
 
 // party opens a backend as a user, closed with the test.
@@ -191,12 +191,12 @@ func (p *party) take(t *testing.T) *distlock.Lease {
 	return l
 }
 
-// grant is what a waiter got in the end.
+// grant is the result of a wait.
 type grant struct {
 	lease *distlock.Lease
 	err   error
 	at    time.Time
-	shown bool // that the one who held before still believed to hold
+	shown bool // the previous holder still believed it held
 }
 
 // follow starts to wait for the lock that another holds.
@@ -232,14 +232,14 @@ func awaitGrant(t *testing.T, granted <-chan grant) grant {
 	}
 }
 
-// watch sends when a lease has ended.
+// watch sends the time at which a lease ends.
 func watch(l *distlock.Lease) <-chan time.Time {
 	ended := make(chan time.Time, 1)
 	context.AfterFunc(l.Context(), func() { ended <- time.Now() })
 	return ended
 }
 
-// lost is when a lease was lost, of which watch was told.
+// lost returns when a lease was lost, given the channel of watch.
 func lost(t *testing.T, l *distlock.Lease, ended <-chan time.Time) time.Time {
 	t.Helper()
 	select {
@@ -249,7 +249,7 @@ func lost(t *testing.T, l *distlock.Lease, ended <-chan time.Time) time.Time {
 		}
 		return at
 	case <-time.After(patience):
-		t.Fatal("the holder believes on")
+		t.Fatal("the holder still believes it holds")
 		panic("not reached")
 	}
 }

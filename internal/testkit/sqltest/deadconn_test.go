@@ -31,16 +31,16 @@ func (c *scene) stall(owner string) (letGo func()) {
 // A lock is taken on one connection, and its number may be written through another. If the first has
 // ended meanwhile, and the next holder has its number, the late one is not granted: its fence would be
 // the greater one.
-func TestNoFenceForADeadLink(t *testing.T) {
+func TestNoFenceForADeadConnection(t *testing.T) {
 	t.Parallel()
 	eachOnConnections(t, func(t *testing.T, s strategy) {
 		c := newScene(t, s, s.kind.shared(t))
 		user := c.user()
 		first, next := c.backend(user), c.backend(c.user())
 		r, rival := exclusive(lockName), exclusive(lockName)
-		onLink := s.query == "strategy=session" // which writes on the same connection, unless the row is locked
+		sameConn := s.query == "strategy=session" // which writes on the same connection, unless the row is locked
 		var letGo func()
-		if onLink {
+		if sameConn {
 			acquire(t, first, r)
 			if err := first.Release(t.Context(), r.Hold); err != nil {
 				t.Fatal(err)
@@ -55,7 +55,7 @@ func TestNoFenceForADeadLink(t *testing.T) {
 		late := background(ctx, first, r)
 		c.awaitStuck(user)
 		c.srv.Exec(t, fmt.Sprintf(c.kind.killIdle, nameOf(user)))
-		if onLink {
+		if sameConn {
 			letGo()
 		}
 		acquire(t, next, rival)

@@ -12,8 +12,8 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// ledger is a hold, and a table that its work writes into.
-type ledger struct {
+// commitScene is a hold, and a table that its work writes into.
+type commitScene struct {
 	*Backend
 	t    *testing.T
 	db   *sql.DB // the administrator's
@@ -21,11 +21,11 @@ type ledger struct {
 	hold driver.Request
 }
 
-func newLedger(t *testing.T) *ledger {
+func newCommitScene(t *testing.T) *commitScene {
 	t.Helper()
 	pg := testserver.SharedPostgres(t)
 	url := pg.Database(t)
-	l := &ledger{t: t, db: pg.DB(t, url), net: faultproxy.New(t, pg.Addr()), hold: request("report")}
+	l := &commitScene{t: t, db: pg.DB(t, url), net: faultproxy.New(t, pg.Addr()), hold: request("report")}
 	if _, err := l.db.ExecContext(t.Context(), "CREATE TABLE work (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)"); err != nil {
 		t.Fatal(err)
 	}
@@ -35,12 +35,12 @@ func newLedger(t *testing.T) *ledger {
 	return l
 }
 
-func (l *ledger) write(tx *sql.Tx) error {
+func (l *commitScene) write(tx *sql.Tx) error {
 	_, err := tx.ExecContext(l.t.Context(), "INSERT INTO work VALUES (1)")
 	return err
 }
 
-func (l *ledger) wantStored(want int) {
+func (l *commitScene) wantStored(want int) {
 	l.t.Helper()
 	var n int
 	if err := l.db.QueryRowContext(l.t.Context(), "SELECT count(*) FROM work").Scan(&n); err != nil || n != want {
@@ -49,7 +49,7 @@ func (l *ledger) wantStored(want int) {
 }
 
 // wantOver makes sure that the lock has ended, and that to release it is no error.
-func (l *ledger) wantOver() {
+func (l *commitScene) wantOver() {
 	l.t.Helper()
 	next := request(l.hold.Name)
 	take(l.t, l, next)
@@ -59,7 +59,7 @@ func (l *ledger) wantOver() {
 
 func TestCommitStoresTheWorkAndEndsTheLock(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newCommitScene(t)
 	if err := l.Commit(t.Context(), l.hold.Owner, l.write); err != nil {
 		t.Fatal(err)
 	}
@@ -75,17 +75,17 @@ func TestCommitRollsBack(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("no")
 	for name, c := range map[string]struct {
-		then func(l *ledger, tx *sql.Tx) error
+		then func(l *commitScene, tx *sql.Tx) error
 		says string
 	}{
-		"work that fails":          {func(*ledger, *sql.Tx) error { return refused }, "no"},
-		"work that hides an error": {func(_ *ledger, tx *sql.Tx) error { tx.Exec("SELECT 1/0"); return nil }, "refused to commit"},
-		"what is checked last":     {func(l *ledger, tx *sql.Tx) error { return l.write(tx) }, "refused to commit"},
-		"work that rolls back":     {func(_ *ledger, tx *sql.Tx) error { return tx.Rollback() }, "had ended before"},
+		"work that fails":          {func(*commitScene, *sql.Tx) error { return refused }, "no"},
+		"work that hides an error": {func(_ *commitScene, tx *sql.Tx) error { tx.Exec("SELECT 1/0"); return nil }, "refused to commit"},
+		"what is checked last":     {func(l *commitScene, tx *sql.Tx) error { return l.write(tx) }, "refused to commit"},
+		"work that rolls back":     {func(_ *commitScene, tx *sql.Tx) error { return tx.Rollback() }, "had ended before"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLedger(t)
+			l := newCommitScene(t)
 			err := l.Commit(t.Context(), l.hold.Owner, func(tx *sql.Tx) error { return errors.Join(l.write(tx), c.then(l, tx)) })
 			if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "unknown") {
 				t.Errorf("%v, want %q", err, c.says)
@@ -98,7 +98,7 @@ func TestCommitRollsBack(t *testing.T) {
 
 func TestCommitEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newCommitScene(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	err := l.Commit(ctx, l.hold.Owner, func(tx *sql.Tx) error {
 		defer cancel()
@@ -113,7 +113,7 @@ func TestCommitEndsWithItsContext(t *testing.T) {
 
 func TestCommitOfWorkThatPanics(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newCommitScene(t)
 	func() {
 		defer func() {
 			if recover() != "oh" {
@@ -131,7 +131,7 @@ func TestCommitOfWorkThatPanics(t *testing.T) {
 
 func TestCommitWhoseConnectionIsKilled(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newCommitScene(t)
 	err := l.Commit(t.Context(), l.hold.Owner, func(tx *sql.Tx) error {
 		var pid int
 		err := tx.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&pid)
@@ -165,7 +165,7 @@ func TestCommitOfUnknownOutcome(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLedger(t)
+			l := newCommitScene(t)
 			err := l.Commit(t.Context(), l.hold.Owner, func(tx *sql.Tx) error {
 				c.lose(l.net)
 				return l.write(tx)
@@ -184,7 +184,7 @@ func TestCommitOfUnknownOutcome(t *testing.T) {
 // Work that doesn't end is not waited for by Close, which ends its connection.
 func TestCloseInTheMiddleOfACommit(t *testing.T) {
 	t.Parallel()
-	l := newLedger(t)
+	l := newCommitScene(t)
 	begun, result := make(chan struct{}), make(chan error, 1)
 	go func() {
 		result <- l.Commit(context.Background(), l.hold.Owner, func(tx *sql.Tx) error {
