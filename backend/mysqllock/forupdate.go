@@ -31,27 +31,6 @@ func forUpdateDDL(o Options) []string {
 	return pinnedDDL(o, "two rows for each, one that is locked, and one with the number of grants.")
 }
 
-// Commit lets work join the transaction that has a lock, and commits it: what the work
-// stores and the end of the lock are one. It is for strategy [ForUpdate]; others answer
-// ErrUnsupported. The owner is that of a lease, see its method Owner.
-//
-// If work answers an error, or ctx has ended, nothing of it is stored, and the lock has ended
-// too. A hold that is lost answers ErrLost: before the work is begun, or instead of
-// storing it. If the server's answer to the commit is missing the error says that the
-// outcome is unknown. An Unlock after Commit answers nil.
-//
-// Nothing renews the lease while the work runs, so that must end within what is left of its TTL,
-// and the server ends a transaction that is silent for a TTL. The work must not end the
-// transaction itself, nor send what MySQL commits by itself, such as DDL. An error of a
-// statement that says deadlock has ended it, too, and the lock with it: then, or if the
-// work overlooks that, nothing is stored. The isolation level is READ COMMITTED.
-func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx) error) error {
-	if f, ok := b.strategy.(forUpdateBackend); ok {
-		return f.Commit(ctx, owner, work)
-	}
-	return fmt.Errorf("%w: mysqllock: Commit is for strategy %s", driver.ErrUnsupported, ForUpdate)
-}
-
 // NewConn makes a link. Gaps are not locked at this isolation level. What is sent when the
 // server has ended the transaction is not to be committed.
 func (d *forUpdate) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"sync"
 
 	"github.com/go-sql-driver/mysql"
@@ -23,14 +24,6 @@ type Backend struct {
 	site *site
 	once sync.Once
 	err  error // of Close
-}
-
-// strategy is what a way of keeping locks does. Of the methods of Waiter and Inspector
-// it may answer any with driver.ErrSkip.
-type strategy interface {
-	driver.Backend
-	driver.Watcher
-	driver.Inspector
 }
 
 // Open connects to the database of a URL:
@@ -54,29 +47,6 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	}
 	return openURL(ctx, u)
 }
-
-func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
-	config, opts, limit, err := readURL(u)
-	if err != nil {
-		return nil, err
-	}
-	connector, err := mysql.NewConnector(config)
-	if err != nil {
-		return nil, fmt.Errorf("%w: mysqllock: %w", driver.ErrInvalid, err)
-	}
-	db := sql.OpenDB(connector)
-	db.SetMaxOpenConns(limit)
-	db.SetMaxIdleConns(maxIdle)
-	b, err := open(ctx, db, opts, true)
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
-	return b, nil
-}
-
-// maxIdle is how many connections a pool of our own keeps for calls to come: the
-// default of database/sql, 2, closes and opens connections under load.
-const maxIdle = 16
 
 // New uses a pool of the caller's, which stays the caller's: Close does not close it,
 // and its limits are not changed. Its connections are those of
@@ -106,6 +76,29 @@ func open(ctx context.Context, db *sql.DB, opts *Options, owned bool) (*Backend,
 	return &Backend{strategy: made, site: s}, nil
 }
 
+func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
+	config, opts, limit, err := readURL(u)
+	if err != nil {
+		return nil, err
+	}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, fmt.Errorf("%w: mysqllock: %w", driver.ErrInvalid, err)
+	}
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(limit)
+	db.SetMaxIdleConns(maxIdle)
+	b, err := open(ctx, db, opts, true)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return b, nil
+}
+
+// maxIdle is how many connections a pool of our own keeps for calls to come: the
+// default of database/sql, 2, closes and opens connections under load.
+const maxIdle = 16
+
 // Close ends the backend's goroutines and gives back the connections that it held; a
 // pool that Open made is closed. See driver.Backend.
 func (b *Backend) Close() error {
@@ -116,4 +109,95 @@ func (b *Backend) Close() error {
 		}
 	})
 	return b.err
+}
+
+// FreeConnections returns how many more connections the server would take from the
+// backend's user: what its own limit and that of the user leave now. One for administrators
+// beyond the limit does not count. A proxy in between may take fewer.
+func (b *Backend) FreeConnections(ctx context.Context) (int, error) {
+	db := b.site.db
+	var limit, ofUser, used int
+	err := db.QueryRowContext(ctx, "SELECT @@max_connections, @@max_user_connections").Scan(&limit, &ofUser)
+	if err != nil {
+		return 0, openError(b.site, err)
+	}
+	var name string
+	if err := db.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Threads_connected'").Scan(&name, &used); err != nil {
+		return 0, openError(b.site, err)
+	}
+	free := limit - used
+	if ofUser > 0 {
+		query := "SELECT COUNT(*) FROM information_schema.processlist WHERE user = SUBSTRING_INDEX(USER(), '@', 1)"
+		if err := db.QueryRowContext(ctx, query).Scan(&used); err != nil {
+			return 0, openError(b.site, err)
+		}
+		free = min(free, ofUser-used)
+	}
+	return max(free, 0), nil
+}
+
+// Commit lets work join the transaction that has a lock, and commits it: what the work
+// stores and the end of the lock are one. It is for strategy [ForUpdate]; others answer
+// ErrUnsupported. The owner is that of a lease, see its method Owner.
+//
+// If work answers an error, or ctx has ended, nothing of it is stored, and the lock has ended
+// too. A hold that is lost answers ErrLost: before the work is begun, or instead of
+// storing it. If the server's answer to the commit is missing the error says that the
+// outcome is unknown. An Unlock after Commit answers nil.
+//
+// Nothing renews the lease while the work runs, so that must end within what is left of its TTL,
+// and the server ends a transaction that is silent for a TTL. The work must not end the
+// transaction itself, nor send what MySQL commits by itself, such as DDL. An error of a
+// statement that says deadlock has ended it, too, and the lock with it: then, or if the
+// work overlooks that, nothing is stored. The isolation level is READ COMMITTED.
+func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx) error) error {
+	if f, ok := b.strategy.(forUpdateBackend); ok {
+		return f.Commit(ctx, owner, work)
+	}
+	return fmt.Errorf("%w: mysqllock: Commit is for strategy %s", driver.ErrUnsupported, ForUpdate)
+}
+
+// Schema is the DDL of the tables that a strategy needs, as statements that each end with a
+// semicolon, with comments. It is what Create runs. Options that are wrong make it empty.
+func Schema(o Options) string {
+	c, err := (&o).complete()
+	if err != nil {
+		return ""
+	}
+	return strings.Join(ddl(c), "\n")
+}
+
+// ddl are the statements that make a strategy's tables; o is complete.
+func ddl(o Options) []string {
+	switch o.Strategy {
+	case UniqueIndex:
+		return uniqueDDL(o)
+	case Version:
+		return versionDDL(o)
+	case ForUpdate:
+		return forUpdateDDL(o)
+	case Session:
+		return sessionDDL(o)
+	}
+	return rowDDL(o)
+}
+
+// make makes the strategy that the options name.
+func (s *site) make(ctx context.Context) (strategy, error) {
+	if err := s.checkStrategy(ctx); err != nil {
+		return nil, err
+	}
+	switch s.opts.Strategy {
+	case Row:
+		return newRow(ctx, s)
+	case UniqueIndex:
+		return newUnique(ctx, s)
+	case Version:
+		return newVersion(ctx, s)
+	case ForUpdate:
+		return newForUpdate(ctx, s)
+	case Session:
+		return newSession(ctx, s)
+	}
+	return nil, fmt.Errorf("%w: strategy %q", driver.ErrInvalid, s.opts.Strategy)
 }

@@ -1,0 +1,354 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/connlock"
+)
+
+// site is the database that locks are kept in, as the strategies get it.
+type site struct {
+	db     *sql.DB
+	opts   Options // complete
+	server server
+	name   string // for Caps.Name: the same from every process
+	owned  bool   // db was made by Open
+}
+
+// strategy is what a way of keeping locks does. Of the methods of Waiter and Inspector
+// it may answer any with driver.ErrSkip.
+type strategy interface {
+	driver.Backend
+	driver.Watcher
+	driver.Inspector
+}
+
+// server is what a strategy may need to know of the server.
+type server struct {
+	text    string // VERSION()
+	mariaDB bool
+	major   int
+	minor   int
+	galera  bool // wsrep_on: what a session locks is known to one node only
+	charset string
+	packet  int64 // max_allowed_packet
+}
+
+// probe asks the server what it is and whether locks can be kept there.
+func (s *site) probe(ctx context.Context) error {
+	var text, host, database, readOnly, mode, charset string
+	var port, autocommit int
+	var packet int64
+	row := s.db.QueryRowContext(ctx, "SELECT VERSION(), @@hostname, @@port, COALESCE(DATABASE(), ''), @@autocommit, "+
+		"CONCAT(@@read_only, @@innodb_read_only), @@sql_mode, @@character_set_connection, @@max_allowed_packet")
+	if err := row.Scan(&text, &host, &port, &database, &autocommit, &readOnly, &mode, &charset, &packet); err != nil {
+		return openError(s, err)
+	}
+	s.server = readVersion(text)
+	s.server.charset, s.server.packet = charset, packet
+	s.name = fmt.Sprintf("mysql://%s:%d/%s?table=%s", host, port, database, s.opts.Table)
+	if err := s.server.check(); err != nil {
+		return err
+	}
+	switch {
+	case strings.Trim(readOnly, "0FO") != "": // OFF in some versions
+		return fmt.Errorf("%w: mysqllock: the server is read-only (read_only is on): want the primary, not a replica", driver.ErrInvalid)
+	case autocommit == 0:
+		return fmt.Errorf("%w: mysqllock: the pool's sessions have autocommit=0, so that nothing would ever be committed: remove it from the DSN", driver.ErrInvalid)
+	case strings.Contains(mode, "EMPTY_STRING_IS_NULL"):
+		return fmt.Errorf("%w: mysqllock: the pool's sessions have sql_mode EMPTY_STRING_IS_NULL: remove it", driver.ErrInvalid)
+	case database == "" && !strings.Contains(s.opts.Table, "."):
+		return fmt.Errorf("%w: mysqllock: the pool's sessions have no database: name one in the DSN, or in the table as in app.%s", driver.ErrInvalid, s.opts.Table)
+	}
+	return s.probeGalera(ctx)
+}
+
+func (s *site) probeGalera(ctx context.Context) error {
+	var name, value string
+	err := s.db.QueryRowContext(ctx, "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'").Scan(&name, &value)
+	if absent(err) {
+		return nil
+	}
+	s.server.galera = strings.EqualFold(value, "ON")
+	return openError(s, err)
+}
+
+// refuseWriters refuses a cluster with several nodes to write to, for strategies that trust
+// in what one session keeps others from: nodes find out only at the commit, and only what
+// was written.
+func (s *site) refuseWriters(ctx context.Context) error {
+	if !s.server.galera {
+		single, err := s.show(ctx, "VARIABLES", singlePrimary)
+		if err == nil && manyWriters(false, "", single) != "" {
+			err = fmt.Errorf("%w: mysqllock: the server belongs to a replication group with several primaries, which don't know each other's sessions and row locks: want a group with a single primary, or strategy row or version", driver.ErrUnsupported)
+		}
+		return err
+	}
+	return fmt.Errorf("%w: mysqllock: the server is a node of a Galera cluster, whose nodes don't know each other's sessions and row locks: want strategy row or version", driver.ErrUnsupported)
+}
+
+// probeSessions refuses a proxy that shares out sessions, for strategies whose locks belong
+// to one.
+func (s *site) probeSessions(ctx context.Context) error {
+	if err := connlock.CheckPool(s.db); err != nil {
+		return err
+	}
+	holder, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer holder.Close()
+	rival, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer rival.Close()
+	return excludes(ctx, holder, rival)
+}
+
+// excludes tries a lock of holder's session, which must last from one statement to the
+// next, and keep rival out.
+func excludes(ctx context.Context, holder, rival *sql.Conn) error {
+	name := "distlock-" + driver.NewOwner()
+	var taken, passed, mine, freed sql.NullInt64
+	for _, q := range []struct {
+		conn *sql.Conn
+		text string
+		into *sql.NullInt64
+	}{
+		{holder, "SELECT GET_LOCK(?, 0)", &taken},
+		{rival, "SELECT GET_LOCK(?, 0)", &passed},
+		{holder, "SELECT IS_USED_LOCK(?) = CONNECTION_ID()", &mine},
+		{holder, "SELECT RELEASE_LOCK(?)", &freed},
+	} {
+		if err := q.conn.QueryRowContext(ctx, q.text, name).Scan(q.into); err != nil {
+			return err
+		}
+	}
+	if taken.Int64 != 1 || passed.Int64 != 0 || mine.Int64 != 1 || freed.Int64 != 1 {
+		return fmt.Errorf("%w: mysqllock: a lock of one session does not keep others out: is a proxy in between that shares out sessions? want the server itself, or strategy row", driver.ErrUnsupported)
+	}
+	return nil
+}
+
+// readVersion reads what VERSION() says: "8.0.36", "10.11.19-MariaDB-0+deb12u1", or with
+// a prefix for old clients "5.5.5-10.11.6-MariaDB".
+func readVersion(text string) server {
+	v := server{text: text, mariaDB: strings.Contains(strings.ToLower(text), "mariadb")}
+	if v.mariaDB {
+		text = strings.TrimPrefix(text, "5.5.5-")
+	}
+	parts := strings.SplitN(text, ".", 3)
+	if len(parts) > 1 {
+		v.major, _ = strconv.Atoi(parts[0])
+		v.minor, _ = strconv.Atoi(parts[1])
+	}
+	return v
+}
+
+func (v server) check() error {
+	major, minor, want := 5, 7, "MySQL 5.7"
+	if v.mariaDB {
+		major, minor, want = 10, 6, "MariaDB 10.6"
+	}
+	if v.major < major || v.major == major && v.minor < minor {
+		return fmt.Errorf("%w: mysqllock: the server is %s: want %s or later", driver.ErrInvalid, v.text, want)
+	}
+	return nil
+}
+
+// The end of a lease is written and compared by the clock of the server that runs the
+// statement. So there must be one such server.
+
+// checkClocks refuses what mixes the clocks of several servers, as far as it can be seen. The
+// shape's table is there.
+func (s *site) checkClocks(ctx context.Context, sh shape) error {
+	if err := s.checkWriters(ctx); err != nil {
+		return err
+	}
+	return s.checkReads(ctx, sh)
+}
+
+// checkWriters refuses a cluster whose nodes can all be written to.
+func (s *site) checkWriters(ctx context.Context) error {
+	if s.opts.OneWriter {
+		return nil
+	}
+	size, err := s.show(ctx, "STATUS", "wsrep_cluster_size")
+	if err != nil {
+		return err
+	}
+	single, err := s.show(ctx, "VARIABLES", singlePrimary)
+	if err != nil {
+		return err
+	}
+	what := manyWriters(s.server.galera, size, single)
+	if what == "" {
+		return nil
+	}
+	return fmt.Errorf("%w: mysqllock: the server belongs to %s, and a lease that one of them wrote would end by the clock of another: if all clients always write to the same one, open with onewriter=true", driver.ErrUnsupported, what)
+}
+
+// singlePrimary is a variable of servers with group replication.
+const singlePrimary = "group_replication_single_primary_mode"
+
+// manyWriters words what a server says of its cluster; empty: it is the only one to write to.
+func manyWriters(galera bool, size, single string) string {
+	switch {
+	case galera && size != "" && size != "0" && size != "1":
+		return "a Galera cluster of " + size + " nodes"
+	case strings.EqualFold(single, "OFF"):
+		return "a replication group with several primaries"
+	}
+	return ""
+}
+
+// show is a global variable or status; empty if the server has none of that name.
+func (s *site) show(ctx context.Context, kind, name string) (value string, err error) {
+	err = s.db.QueryRowContext(ctx, "SHOW GLOBAL "+kind+" LIKE '"+name+"'").Scan(&name, &value)
+	if absent(err) {
+		return "", nil
+	}
+	return value, err
+}
+
+// serverSQL tells one server from another.
+const serverSQL = "SELECT CONCAT(@@hostname, ':', @@port, ', server_id ', @@server_id) FROM (SELECT 1 AS one) o LEFT JOIN "
+
+// readTries is how often a SELECT is sent: a proxy may send some of them to the primary.
+const readTries = 4
+
+// checkReads refuses a proxy that sends a SELECT to another server than those statements that
+// write: a replica is behind, and has a clock of its own.
+func (s *site) checkReads(ctx context.Context, sh shape) error {
+	text := serverSQL + quoted(sh.table) + " ON `" + sh.key + "` = ''"
+	writer, err := s.writer(ctx, text+" FOR UPDATE")
+	if err != nil {
+		return err
+	}
+	for range readTries {
+		var reader string
+		if err := s.db.QueryRowContext(ctx, text).Scan(&reader); err != nil {
+			return err
+		}
+		if reader == writer {
+			continue
+		}
+		if now, err := s.writer(ctx, text+" FOR UPDATE"); err != nil {
+			return err
+		} else if now != writer {
+			return fmt.Errorf("mysqllock: the server that writes has changed from %s to %s", writer, now)
+		}
+		return fmt.Errorf("%w: mysqllock: a SELECT is answered by %s, and what writes by %s: a proxy in between shares them out, and the two have two clocks: want the primary itself, or a rule by which all statements of this user go there",
+			driver.ErrUnsupported, reader, writer)
+	}
+	return nil
+}
+
+// writer is the server that runs transactions.
+func (s *site) writer(ctx context.Context, text string) (name string, err error) {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return "", err
+	}
+	defer tx.Rollback()
+	err = tx.QueryRowContext(ctx, text).Scan(&name)
+	return name, err
+}
+
+// change runs a prepared statement that changes rows and commits by itself. It returns the number
+// of changed rows, and the insert id that the statement set for a row, changed or not.
+func (s *site) change(ctx context.Context, stmt *sql.Stmt, args []any) (n, id int64, err error) {
+	size := int64(0)
+	for _, a := range args {
+		size += argSize
+		switch a := a.(type) {
+		case string:
+			size += int64(len(a))
+		case []byte:
+			size += int64(len(a))
+		}
+	}
+	return s.changeSized(ctx, size, func() (sql.Result, error) { return stmt.ExecContext(ctx, args...) })
+}
+
+// argSize is more than a parameter takes beside its bytes.
+const argSize = 16
+
+// changeText is change for a text without parameters.
+func (s *site) changeText(ctx context.Context, text string) (n, id int64, err error) {
+	return s.changeSized(ctx, int64(len(text)), func() (sql.Result, error) { return s.db.ExecContext(ctx, text) })
+}
+
+// changeSized refuses a statement to which the server would respond by closing the connection.
+func (s *site) changeSized(ctx context.Context, size int64, run func() (sql.Result, error)) (n, id int64, err error) {
+	if s.server.packet > 0 && size > s.server.packet {
+		return 0, 0, fmt.Errorf("%w: %s: %d bytes, at most %d are possible", driver.ErrInvalid, packetTooLarge, size, s.server.packet)
+	}
+	err = retryUndone(ctx, func() error {
+		n, id, err = changed(run())
+		return err
+	})
+	if why := hopelessCall(err); why != "" {
+		err = fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
+	}
+	return n, id, err
+}
+
+func changed(res sql.Result, err error) (n, id int64, _ error) {
+	if err != nil {
+		return 0, 0, err
+	}
+	n, err = res.RowsAffected()
+	if err == nil {
+		id, err = res.LastInsertId()
+	}
+	return n, id, err
+}
+
+// checkStrategy refuses a strategy that the server, or what is in front of it, can't have.
+func (s *site) checkStrategy(ctx context.Context) error {
+	switch s.opts.Strategy {
+	case ForUpdate, Session:
+		if err := s.refuseWriters(ctx); err != nil {
+			return err
+		}
+		return s.probeSessions(ctx)
+	case UniqueIndex:
+		return s.refuseWriters(ctx)
+	}
+	return nil // a change of one row by one statement is safe everywhere
+}
+
+// clockSQL is the server's clock in µs since 1970, as of the statement's start.
+const clockSQL = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+
+// longerSQL returns the end of a hold that lasts for ttl, in µs, from the statement's start on. If
+// keep is 1 and not 0, the hold ends no earlier than before. The insert id becomes the end that
+// ttl alone leads to.
+func longerSQL(column, ttl, keep string) string {
+	return "GREATEST(LAST_INSERT_ID(" + clockSQL + " + " + ttl + "), IF(" + keep + ", COALESCE(" + column + ", 0), 0))"
+}
+
+// skipLocked makes a SELECT … FOR UPDATE leave out rows that a transaction of somebody else
+// has locked; empty if the server has no such words.
+func (v server) skipLocked() string {
+	if !v.mariaDB && v.major < 8 {
+		return ""
+	}
+	return "SKIP LOCKED"
+}
+
+// updateJoin begins an UPDATE of a table that is joined with one that is read in full, which
+// sessions with sql_safe_updates would refuse.
+func (v server) updateJoin() string {
+	if v.mariaDB {
+		return "SET STATEMENT sql_safe_updates = 0 FOR UPDATE"
+	}
+	return "UPDATE /*+ SET_VAR(sql_safe_updates = 0) */" // a comment to MySQL 5.7
+}
