@@ -28,25 +28,25 @@ const (
 	errNoWait      = 3572 // MySQL's NOWAIT
 )
 
-// connections is what the strategies Session and ForUpdate have in common. See package
+// connDialect is what the strategies Session and ForUpdate have in common. See package
 // pinned for what they do with connections.
-type connections struct {
-	*site
+type connDialect struct {
+	*database
 	table string // quoted
 }
 
 // hash names a lock in its rows, and for GET_LOCK, which has room for 64 characters and
 // may not tell upper from lower case. Tables are apart, as their locks are.
-func (c *connections) hash(name string) string {
+func (c *connDialect) hash(name string) string {
 	sum := sha256.Sum256([]byte("distlock\x00" + c.opts.Table + "\x00" + name))
 	return hex.EncodeToString(sum[:])
 }
 
 // Key also tells databases of one server apart.
-func (c *connections) Key(name string) string { return c.hash(c.name + "\x00" + name) }
+func (c *connDialect) Key(name string) string { return c.hash(c.name + "\x00" + name) }
 
-// pinnedDDL is the table of a strategy.
-func pinnedDDL(o Options, about string) []string {
+// connDDL is the table of a strategy.
+func connDDL(o Options, about string) []string {
 	return []string{fmt.Sprintf(`-- Locks of distlock, strategy %s: %s
 CREATE TABLE IF NOT EXISTS %s (
   k      VARBINARY(64) NOT NULL PRIMARY KEY, -- SHA-256 of the table's and the lock's name
@@ -60,8 +60,8 @@ CREATE TABLE IF NOT EXISTS %s (
 `, o.Strategy, about, quoted(o.Table))}
 }
 
-func pinnedShape(o Options) shape {
-	return shape{table: o.Table, key: "k", columns: []column{
+func connTableSpec(o Options) tableSpec {
+	return tableSpec{table: o.Table, key: "k", columns: []columnSpec{
 		{name: "k", types: bytesType, length: 64}, {name: "name", types: longTypes}, {name: "number", types: bigType},
 		{name: "owner", types: textTypes, length: ownerLength}, {name: "link", types: bigType}, {name: "since", types: bigType},
 		{name: "meta", types: longTypes},
@@ -69,44 +69,44 @@ func pinnedShape(o Options) shape {
 }
 
 // open makes a backend of a dialect.
-func (c *connections) open(ctx context.Context, d connlock.Dialect, solo bool) (*connlock.Backend, error) {
+func (c *connDialect) open(ctx context.Context, d connlock.Dialect, ddl []string, solo bool) (*connlock.Backend, error) {
 	if c.server.galera {
 		return nil, fmt.Errorf("%w: mysqllock: strategy %s excludes on one node only, and this is a Galera cluster: use strategy %s", driver.ErrUnsupported, c.opts.Strategy, Row)
 	}
-	if _, err := c.prepare(ctx, pinnedShape(c.opts)); err != nil {
-		return nil, openError(c.site, err)
+	if _, err := c.prepare(ctx, ddl, connTableSpec(c.opts)); err != nil {
+		return nil, openError(c.opts, err)
 	}
 	// A lock that a SELECT takes must not be on another server than those of other clients.
-	if err := c.checkReads(ctx, pinnedShape(c.opts)); err != nil {
-		return nil, openError(c.site, err)
+	if err := c.checkReads(ctx, c.opts.Table, "k"); err != nil {
+		return nil, openError(c.opts, err)
 	}
-	return connlock.New(ctx, connlock.Config{DB: c.db, Dialect: d, Package: "mysqllock", Name: c.site.name, OnePerConn: solo, SeparateNumbers: solo})
+	return connlock.New(ctx, connlock.Config{DB: c.db, Dialect: d, Package: "mysqllock", Name: c.database.name, OnePerConn: solo, SeparateNumbers: solo})
 }
 
 // Cancel ends a statement.
-func (c *connections) Cancel(ctx context.Context, id string) error {
+func (c *connDialect) Cancel(ctx context.Context, id string) error {
 	thread, _, _ := strings.Cut(id, "/")
 	return kill(ctx, c.db, "QUERY "+thread)
 }
 
 // Kill ends a connection.
-func (c *connections) Kill(ctx context.Context, id string) error {
+func (c *connDialect) Kill(ctx context.Context, id string) error {
 	_, mark, _ := strings.Cut(id, "/")
-	return c.end(ctx, c.db, mark)
+	return c.killMarked(ctx, c.db, mark)
 }
 
-// end ends the connection that has a mark. It has gone when the server doesn't list it any
+// killMarked ends the connection that has a mark. It has gone when the server doesn't list it any
 // more.
-func (c *connections) end(ctx context.Context, q asker, mark string) error {
+func (c *connDialect) killMarked(ctx context.Context, q querier, mark string) error {
 	var thread sql.NullString
-	if err := q.QueryRowContext(ctx, "SELECT "+marked(mark)).Scan(&thread); err != nil || !thread.Valid {
+	if err := q.QueryRowContext(ctx, "SELECT "+threadOf(mark)).Scan(&thread); err != nil || !thread.Valid {
 		return err
 	}
 	if err := kill(ctx, q, thread.String); err != nil {
 		return err
 	}
 	for {
-		lives, err := yes(ctx, q, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = "+thread.String)
+		lives, err := queryBool(ctx, q, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = "+thread.String)
 		if err != nil || !lives {
 			return err
 		}
@@ -118,7 +118,7 @@ func (c *connections) end(ctx context.Context, q asker, mark string) error {
 	}
 }
 
-func kill(ctx context.Context, q asker, what string) error {
+func kill(ctx context.Context, q querier, what string) error {
 	_, err := q.ExecContext(ctx, "KILL "+what)
 	if number(err) == errNoThread {
 		return nil
@@ -126,53 +126,53 @@ func kill(ctx context.Context, q asker, what string) error {
 	return err
 }
 
-// asker is a connection, a transaction or a pool.
-type asker = connlock.Querier
+// querier is a connection, a transaction or a pool.
+type querier = connlock.Querier
 
-// markOf is a user-level lock that a link has as long as it lives. A server that starts again
+// markLock is a user-level lock that a link has as long as it lives. A server that starts again
 // gives out its connections' numbers once more, and hides those of other users: neither is so
 // with this.
-func markOf(mark string) string { return "'distlock-link/" + mark + "'" }
+func markLock(mark string) string { return "'distlock-link/" + mark + "'" }
 
-// marked is an expression for the number of the connection that has a mark; NULL: it is gone.
-func marked(mark string) string { return "IS_USED_LOCK(" + markOf(mark) + ")" }
+// threadOf is an expression for the number of the connection that has a mark; NULL: it is gone.
+func threadOf(mark string) string { return "IS_USED_LOCK(" + markLock(mark) + ")" }
 
 // evict ends the connection that has the lock for its Owner. The row is locked meanwhile:
 // a successor has to write it before it holds. has is a condition on the connection's mark.
-func (c *connections) evict(ctx context.Context, l connlock.Lock, has func(mark string) string) (bool, error) {
+func (c *connDialect) evict(ctx context.Context, l connlock.Lock, has func(mark string) string) (bool, error) {
 	tx, err := c.db.BeginTx(ctx, nil)
 	if err != nil {
 		return false, err
 	}
 	defer tx.Rollback()
 	var mark string
-	err = tx.QueryRowContext(ctx, "SELECT link FROM "+c.table+" WHERE k = "+c.row(l)+" AND owner = "+literal(l.Owner)+" FOR UPDATE").Scan(&mark)
-	if absent(err) {
+	err = tx.QueryRowContext(ctx, "SELECT link FROM "+c.table+" WHERE k = "+c.rowKey(l)+" AND owner = "+literal(l.Owner)+" FOR UPDATE").Scan(&mark)
+	if noRows(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	if is, err := yes(ctx, tx, "SELECT "+has(mark)); err != nil || !is {
+	if is, err := queryBool(ctx, tx, "SELECT "+has(mark)); err != nil || !is {
 		return false, err
 	}
-	return true, c.end(ctx, tx, mark)
+	return true, c.killMarked(ctx, tx, mark)
 }
 
-// row is the key of a lock's row that has its number.
-func (c *connections) row(l connlock.Lock) string { return "'" + c.hash(l.Name) + "'" }
+// rowKey is the key of a lock's row that has its number.
+func (c *connDialect) rowKey(l connlock.Lock) string { return "'" + c.hash(l.Name) + "'" }
 
-// lock is the key of a row that is only locked.
-func (c *connections) lock(l connlock.Lock) string { return "'#" + c.hash(l.Name)[1:] + "'" }
+// lockKey is the key of a row that is only locked.
+func (c *connDialect) lockKey(l connlock.Lock) string { return "'#" + c.hash(l.Name)[1:] + "'" }
 
 // RemoveProbe removes a lock's rows.
-func (c *connections) RemoveProbe(ctx context.Context, l connlock.Lock) error {
-	_, err := c.db.ExecContext(ctx, "DELETE FROM "+c.table+" WHERE k IN ("+c.row(l)+", "+c.lock(l)+")")
+func (c *connDialect) RemoveProbe(ctx context.Context, l connlock.Lock) error {
+	_, err := c.db.ExecContext(ctx, "DELETE FROM "+c.table+" WHERE k IN ("+c.rowKey(l)+", "+c.lockKey(l)+")")
 	return err
 }
 
 // CommitRefused: an error that the server sent, other than that it ends.
-func (c *connections) CommitRefused(err error) bool {
+func (c *connDialect) CommitRefused(err error) bool {
 	switch number(err) {
 	case 0, errInterrupted, errShutdown, errKilled:
 		return false
@@ -181,29 +181,29 @@ func (c *connections) CommitRefused(err error) bool {
 }
 
 // Number writes a lock's number for a link.
-func (c *connections) Number(ctx context.Context, l connlock.Lock, id string) (uint64, error) {
+func (c *connDialect) Number(ctx context.Context, l connlock.Lock, id string) (uint64, error) {
 	_, mark, _ := strings.Cut(id, "/")
-	return c.next(ctx, c.db, l, mark)
+	return c.nextNumber(ctx, c.db, l, mark)
 }
 
-// next writes a lock's next number, and who has it.
-func (c *connections) next(ctx context.Context, q asker, l connlock.Lock, mark string) (uint64, error) {
+// nextNumber writes a lock's next number, and who has it.
+func (c *connDialect) nextNumber(ctx context.Context, q querier, l connlock.Lock, mark string) (uint64, error) {
 	meta, err := json.Marshal(l.Meta)
 	if err != nil {
 		return 0, err
 	}
 	write := "number = LAST_INSERT_ID(GREATEST(number + 1, " + clockSQL + ")), owner = " + literal(l.Owner) + ", link = " + mark +
 		", since = " + clockSQL + ", meta = " + literal(string(meta))
-	number, err := c.count(ctx, q, "UPDATE "+c.table+" SET "+write+" WHERE k = "+c.row(l))
+	number, err := c.runNumbered(ctx, q, "UPDATE "+c.table+" SET "+write+" WHERE k = "+c.rowKey(l))
 	if err != nil || number > 0 {
 		return number, err
 	}
-	return c.count(ctx, q, "INSERT INTO "+c.table+" (k, name, number, owner, link, since, meta) VALUES ("+c.row(l)+", "+literal(l.Name)+
+	return c.runNumbered(ctx, q, "INSERT INTO "+c.table+" (k, name, number, owner, link, since, meta) VALUES ("+c.rowKey(l)+", "+literal(l.Name)+
 		", LAST_INSERT_ID("+clockSQL+"), "+literal(l.Owner)+", "+mark+", "+clockSQL+", "+literal(string(meta))+") ON DUPLICATE KEY UPDATE "+write)
 }
 
-// count runs a statement that makes a number; 0: it found no row.
-func (c *connections) count(ctx context.Context, q asker, text string) (uint64, error) {
+// runNumbered runs a statement that makes a number; 0: it found no row.
+func (c *connDialect) runNumbered(ctx context.Context, q querier, text string) (uint64, error) {
 	res, err := q.ExecContext(ctx, text)
 	if err != nil {
 		return 0, err
@@ -216,19 +216,19 @@ func (c *connections) count(ctx context.Context, q asker, text string) (uint64, 
 	return uint64(id), err
 }
 
-// link is a pinned connection.
-type link struct {
-	c    *connections
+// lockConn is a pinned connection.
+type lockConn struct {
+	c    *connDialect
 	tx   connlock.Tx
 	id   string // the server's number of the connection
 	mark string
 }
 
-// pin asks the server to end the connection when it is silent for too long.
-func (c *connections) pin(ctx context.Context, conn *sql.Conn, lease time.Duration) (link, error) {
-	k := link{c: c, tx: connlock.Tx{Conn: conn}, mark: newMark()}
+// newLockConn asks the server to end the connection when it is silent for too long.
+func (c *connDialect) newLockConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (lockConn, error) {
+	k := lockConn{c: c, tx: connlock.Tx{Conn: conn}, mark: newMark()}
 	var got int
-	if err := conn.QueryRowContext(ctx, "SELECT CONNECTION_ID(), GET_LOCK("+markOf(k.mark)+", 0)").Scan(&k.id, &got); err != nil {
+	if err := conn.QueryRowContext(ctx, "SELECT CONNECTION_ID(), GET_LOCK("+markLock(k.mark)+", 0)").Scan(&k.id, &got); err != nil {
 		return k, err
 	}
 	if got != 1 {
@@ -245,23 +245,23 @@ func (c *connections) pin(ctx context.Context, conn *sql.Conn, lease time.Durati
 
 func newMark() string { return strconv.FormatInt(rand.Int64(), 10) }
 
-func (k *link) exec(ctx context.Context, text string) error { return k.tx.Exec(ctx, text) }
+func (k *lockConn) exec(ctx context.Context, text string) error { return k.tx.Exec(ctx, text) }
 
-func (k *link) ID() string { return k.id + "/" + k.mark }
+func (k *lockConn) ID() string { return k.id + "/" + k.mark }
 
 // Lease: the timeout is for whole seconds.
-func (k *link) Lease(ctx context.Context, lease time.Duration) error {
+func (k *lockConn) Lease(ctx context.Context, lease time.Duration) error {
 	seconds := (lease + time.Second - 1) / time.Second
 	return k.exec(ctx, "SET SESSION wait_timeout = "+strconv.FormatInt(int64(seconds), 10))
 }
 
-func (k *link) Ping(ctx context.Context) error { return k.exec(ctx, "DO 1") }
+func (k *lockConn) Ping(ctx context.Context) error { return k.exec(ctx, "DO 1") }
 
 // Confirm: a link that answers has its locks.
-func (k *link) Confirm(ctx context.Context, _ connlock.Lock) error { return k.Ping(ctx) }
+func (k *lockConn) Confirm(ctx context.Context, _ connlock.Lock) error { return k.Ping(ctx) }
 
 // Alive lets the driver look, as it does when a pool takes a connection.
-func (k *link) Alive() error {
+func (k *lockConn) Alive() error {
 	return k.tx.Raw(func(raw any) error {
 		r, ok := raw.(sqldriver.SessionResetter)
 		if ok && errors.Is(r.ResetSession(context.Background()), sqldriver.ErrBadConn) {
@@ -271,8 +271,8 @@ func (k *link) Alive() error {
 	})
 }
 
-// yes runs a statement that answers one number; NULL is an error.
-func yes(ctx context.Context, q asker, text string) (bool, error) {
+// queryBool runs a statement that answers one number; NULL is an error.
+func queryBool(ctx context.Context, q querier, text string) (bool, error) {
 	var n sql.NullInt64
 	if err := q.QueryRowContext(ctx, text).Scan(&n); err != nil {
 		return false, err
@@ -283,12 +283,12 @@ func yes(ctx context.Context, q asker, text string) (bool, error) {
 	return n.Int64 == 1, nil
 }
 
-// sessions is the strategy Session: GET_LOCK on connections that many holds share.
-type sessions struct{ connections }
+// sessionDialect is the strategy Session: GET_LOCK on connections that many holds share.
+type sessionDialect struct{ connDialect }
 
-func newSession(ctx context.Context, s *site) (strategy, error) {
-	d := &sessions{connections{site: s, table: quoted(s.opts.Table)}}
-	b, err := d.open(ctx, d, false)
+func newSession(ctx context.Context, s *database) (strategy, error) {
+	d := &sessionDialect{connDialect{database: s, table: quoted(s.opts.Table)}}
+	b, err := d.open(ctx, d, sessionDDL(s.opts), false)
 	if err != nil {
 		return nil, err
 	}
@@ -297,21 +297,21 @@ func newSession(ctx context.Context, s *site) (strategy, error) {
 
 // sessionDDL are the statements that make the strategy's tables.
 func sessionDDL(o Options) []string {
-	return pinnedDDL(o, "the numbers of grants; the locks are in the server's memory.")
+	return connDDL(o, "the numbers of grants; the locks are in the server's memory.")
 }
 
 // NewConn makes a link.
-func (d *sessions) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
-	k, err := d.pin(ctx, conn, lease)
+func (d *sessionDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
+	k, err := d.newLockConn(ctx, conn, lease)
 	if err == nil {
-		err = k.exec(ctx, d.server.hasty())
+		err = k.exec(ctx, d.server.shortWaits())
 	}
-	return &sessionLink{k}, err
+	return &sessionConn{k}, err
 }
 
-// hasty lets a session wait for no row or table, or as short as the server can: what others keep
+// shortWaits lets a session wait for no row or table, or as short as the server can: what others keep
 // locked would keep all locks of the link from being renewed.
-func (v server) hasty() string {
+func (v server) shortWaits() string {
 	seconds := "1"
 	if v.mariaDB {
 		seconds = "0"
@@ -320,17 +320,17 @@ func (v server) hasty() string {
 }
 
 // KillHolder ends the connection of a holder, and all its locks.
-func (d *sessions) KillHolder(ctx context.Context, l connlock.Lock) (bool, error) {
+func (d *sessionDialect) KillHolder(ctx context.Context, l connlock.Lock) (bool, error) {
 	return d.evict(ctx, l, func(mark string) string {
-		return "COALESCE(IS_USED_LOCK('" + l.Key + "') = " + marked(mark) + ", 0)"
+		return "COALESCE(IS_USED_LOCK('" + l.Key + "') = " + threadOf(mark) + ", 0)"
 	})
 }
 
-type sessionLink struct{ link }
+type sessionConn struct{ lockConn }
 
 // TryLock tries, and then writes the number.
-func (k *sessionLink) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
-	ok, err = yes(ctx, k.tx.Querier(), "SELECT GET_LOCK('"+l.Key+"', 0)")
+func (k *sessionConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
+	ok, err = queryBool(ctx, k.tx.Querier(), "SELECT GET_LOCK('"+l.Key+"', 0)")
 	if err == nil && ok && !l.SeparateNumber {
 		number, err = k.Number(ctx, l)
 	}
@@ -338,12 +338,12 @@ func (k *sessionLink) TryLock(ctx context.Context, l connlock.Lock) (number uint
 }
 
 // WaitLock: a statement that is killed answers as one whose time is over.
-func (k *sessionLink) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
-	return yes(ctx, k.tx.Querier(), fmt.Sprintf("SELECT GET_LOCK('%s', %d)", l.Key, max(1, int(slice/time.Second))))
+func (k *sessionConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
+	return queryBool(ctx, k.tx.Querier(), fmt.Sprintf("SELECT GET_LOCK('%s', %d)", l.Key, max(1, int(slice/time.Second))))
 }
 
-func (k *sessionLink) Number(ctx context.Context, l connlock.Lock) (uint64, error) {
-	n, err := k.c.next(ctx, k.tx.Querier(), l, k.mark)
+func (k *sessionConn) Number(ctx context.Context, l connlock.Lock) (uint64, error) {
+	n, err := k.c.nextNumber(ctx, k.tx.Querier(), l, k.mark)
 	if number(err) == errLockWait {
 		return 0, nil
 	}
@@ -351,11 +351,11 @@ func (k *sessionLink) Number(ctx context.Context, l connlock.Lock) (uint64, erro
 }
 
 // Undo gives back what the link has, if it has: the server says so without a warning.
-func (k *sessionLink) Undo(ctx context.Context, l connlock.Lock) error {
+func (k *sessionConn) Undo(ctx context.Context, l connlock.Lock) error {
 	return k.exec(ctx, "DO RELEASE_LOCK('"+l.Key+"')")
 }
 
-func (k *sessionLink) Unlock(ctx context.Context, l connlock.Lock) error {
+func (k *sessionConn) Unlock(ctx context.Context, l connlock.Lock) error {
 	var had sql.NullInt64 // NULL: nobody has it
 	err := k.tx.Querier().QueryRowContext(ctx, "SELECT RELEASE_LOCK('"+l.Key+"')").Scan(&had)
 	if err == nil && had.Int64 != 1 {
@@ -364,8 +364,8 @@ func (k *sessionLink) Unlock(ctx context.Context, l connlock.Lock) error {
 	return err
 }
 
-func (k *sessionLink) Tx() *sql.Tx { return nil }
+func (k *sessionConn) Tx() *sql.Tx { return nil }
 
-func (k *sessionLink) Commit(context.Context) error { return driver.ErrUnsupported }
+func (k *sessionConn) Commit(context.Context) error { return driver.ErrUnsupported }
 
-func (k *sessionLink) Close() { k.tx.Close() }
+func (k *sessionConn) Close() { k.tx.Close() }

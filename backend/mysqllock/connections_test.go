@@ -56,7 +56,7 @@ func openOne(t *testing.T, url string) *Backend {
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()
 	url := testserver.SharedMariaDB(t).Database(t) + "?create=true&max_connections="
-	if n := openOne(t, url+"5").site.db.Stats().MaxOpenConnections; n != 5 {
+	if n := openOne(t, url+"5").database.db.Stats().MaxOpenConnections; n != 5 {
 		t.Errorf("the pool's limit is %d, want 5", n)
 	}
 	for _, wrong := range []string{"0", "-1", "many"} {

@@ -52,8 +52,8 @@ func number(err error) uint16 {
 
 func duplicate(err error) bool { return number(err) == errDuplicate }
 
-// absent says that a query found no row.
-func absent(err error) bool { return errors.Is(err, sql.ErrNoRows) }
+// noRows says that a query found no row.
+func noRows(err error) bool { return errors.Is(err, sql.ErrNoRows) }
 
 // undone says that a statement that commits by itself failed and left nothing behind:
 // it was rolled back, or never sent.
@@ -86,8 +86,8 @@ func retryUndone(ctx context.Context, run func() error) error {
 	}
 }
 
-// hopelessCall words what the same call can't do at another time either; empty: it may.
-func hopelessCall(err error) string {
+// finalCallCause words what the same call can't do at another time either; empty: it may.
+func finalCallCause(err error) string {
 	switch number(err) {
 	case errPacket, errFunctionPacket:
 		return packetTooLarge
@@ -103,21 +103,21 @@ func hopelessCall(err error) string {
 const packetTooLarge = "this is more than the server or the pool takes (max_allowed_packet)"
 
 // openError words what keeps a backend from being opened. It never has a password.
-func openError(s *site, err error) error {
+func openError(o Options, err error) error {
 	if err == nil || driver.Final(err) {
 		return err
 	}
 	if errors.Is(err, mysql.ErrNoTLS) {
 		return fmt.Errorf("%w: mysqllock: the server has no TLS: %w", driver.ErrInvalid, err)
 	}
-	if why := hopeless(s, number(err)); why != "" {
+	if why := finalCause(o, number(err)); why != "" {
 		return fmt.Errorf("%w: mysqllock: %s: %w", driver.ErrInvalid, why, err)
 	}
 	return fmt.Errorf("mysqllock: open: %w", err)
 }
 
-// hopeless words what can't get better by asking again; empty: it may.
-func hopeless(s *site, number uint16) string {
+// finalCause words what can't get better by asking again; empty: it may.
+func finalCause(o Options, number uint16) string {
 	switch number {
 	case errWrongUser:
 		return "the server refuses user and password"
@@ -128,18 +128,18 @@ func hopeless(s *site, number uint16) string {
 	case errNoDBAccess:
 		return "the user may not use this database: GRANT SELECT, INSERT, UPDATE, DELETE on it"
 	case errNoTableRight, errNoColRight:
-		return "the user lacks a right: GRANT SELECT, INSERT, UPDATE, DELETE ON " + s.opts.Table + ", and CREATE for create=true"
+		return "the user lacks a right: GRANT SELECT, INSERT, UPDATE, DELETE ON " + o.Table + ", and CREATE for create=true"
 	case errReadOnly, errReadOnlyTx, errReadOnlyMode:
 		return "the server is read-only: want the primary, not a replica"
 	case errBinlogFormat:
 		return "the pool's sessions have isolation level READ COMMITTED, and the server logs statements: remove the level from the DSN, or set binlog_format=ROW"
 	case errNoTable:
-		return "table " + s.opts.Table + " is missing: " + s.remedy()
+		return "table " + o.Table + " is missing: " + remedy(o)
 	}
 	return ""
 }
 
 // remedy says how to make the tables.
-func (s *site) remedy() string {
-	return fmt.Sprintf("run `distlock schema mysql --strategy %s --table %s` and feed it to the server, or open with create=true", s.opts.Strategy, s.opts.Table)
+func remedy(o Options) string {
+	return fmt.Sprintf("run `distlock schema mysql --strategy %s --table %s` and feed it to the server, or open with create=true", o.Strategy, o.Table)
 }

@@ -10,16 +10,16 @@ import (
 	"github.com/distlock/distlock/internal/connlock"
 )
 
-// forUpdate is the strategy ForUpdate: a row that is locked by an open transaction. Another row
+// forUpdateDialect is the strategy ForUpdate: a row that is locked by an open transaction. Another row
 // has the number, since what the transaction writes ends with it.
-type forUpdate struct{ connections }
+type forUpdateDialect struct{ connDialect }
 
 // forUpdateBackend also commits the caller's work.
 type forUpdateBackend struct{ *connlock.Backend }
 
-func newForUpdate(ctx context.Context, s *site) (strategy, error) {
-	d := &forUpdate{connections{site: s, table: quoted(s.opts.Table)}}
-	b, err := d.open(ctx, d, true)
+func newForUpdate(ctx context.Context, s *database) (strategy, error) {
+	d := &forUpdateDialect{connDialect{database: s, table: quoted(s.opts.Table)}}
+	b, err := d.open(ctx, d, forUpdateDDL(s.opts), true)
 	if err != nil {
 		return nil, err
 	}
@@ -28,30 +28,30 @@ func newForUpdate(ctx context.Context, s *site) (strategy, error) {
 
 // forUpdateDDL are the statements that make the strategy's tables.
 func forUpdateDDL(o Options) []string {
-	return pinnedDDL(o, "two rows for each, one that is locked, and one with the number of grants.")
+	return connDDL(o, "two rows for each, one that is locked, and one with the number of grants.")
 }
 
 // NewConn makes a link. Gaps are not locked at this isolation level. What is sent when the
 // server has ended the transaction is not to be committed.
-func (d *forUpdate) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
-	k, err := d.pin(ctx, conn, lease)
+func (d *forUpdateDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
+	k, err := d.newLockConn(ctx, conn, lease)
 	if err == nil {
 		err = k.exec(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
 	}
 	if err == nil {
 		err = k.exec(ctx, "SET SESSION autocommit = 0")
 	}
-	return &forUpdateLink{link: k}, err
+	return &forUpdateConn{lockConn: k}, err
 }
 
 // KillHolder ends the connection of a holder. A release takes the owner's name out of the row,
 // so one that is there holds, or its connection has died.
-func (d *forUpdate) KillHolder(ctx context.Context, l connlock.Lock) (bool, error) {
-	return d.evict(ctx, l, func(mark string) string { return marked(mark) + " IS NOT NULL" })
+func (d *forUpdateDialect) KillHolder(ctx context.Context, l connlock.Lock) (bool, error) {
+	return d.evict(ctx, l, func(mark string) string { return threadOf(mark) + " IS NOT NULL" })
 }
 
-type forUpdateLink struct {
-	link
+type forUpdateConn struct {
+	lockConn
 	lent bool // the caller's work has had the transaction
 }
 
@@ -64,7 +64,7 @@ func (v server) noWait() string {
 }
 
 // TryLock leaves the transaction open if the lock is refused: the next attempt uses it.
-func (k *forUpdateLink) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
+func (k *forUpdateConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
 	if k.c.server.noWait() == "" {
 		if err := k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = 1"); err != nil {
 			return 0, false, err
@@ -75,9 +75,9 @@ func (k *forUpdateLink) TryLock(ctx context.Context, l connlock.Lock) (number ui
 }
 
 // take locks the row. Where there is none nothing is locked, and it is made.
-func (k *forUpdateLink) take(ctx context.Context, l connlock.Lock, how string) (bool, error) {
+func (k *forUpdateConn) take(ctx context.Context, l connlock.Lock, how string) (bool, error) {
 	ok, err := k.lock(ctx, l, how)
-	if absent(err) {
+	if noRows(err) {
 		if err = k.makeRow(ctx, l); err == nil {
 			ok, err = k.lock(ctx, l, how)
 		}
@@ -88,22 +88,22 @@ func (k *forUpdateLink) take(ctx context.Context, l connlock.Lock, how string) (
 	return ok, err
 }
 
-func (k *forUpdateLink) lock(ctx context.Context, l connlock.Lock, how string) (bool, error) {
+func (k *forUpdateConn) lock(ctx context.Context, l connlock.Lock, how string) (bool, error) {
 	tx, err := k.tx.Begin(ctx)
 	if err != nil {
 		return false, err
 	}
-	return yes(ctx, tx, "SELECT 1 FROM "+k.c.table+" WHERE k = "+k.c.lock(l)+" FOR UPDATE"+how)
+	return queryBool(ctx, tx, "SELECT 1 FROM "+k.c.table+" WHERE k = "+k.c.lockKey(l)+" FOR UPDATE"+how)
 }
 
 // makeRow makes the row that is locked. Somebody else may have made and locked it by now:
 // then this waits for as short as all servers can.
-func (k *forUpdateLink) makeRow(ctx context.Context, l connlock.Lock) error {
+func (k *forUpdateConn) makeRow(ctx context.Context, l connlock.Lock) error {
 	err := k.exec(ctx, "SET @distlock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = 1")
 	if err != nil {
 		return err
 	}
-	err = k.exec(ctx, "INSERT IGNORE INTO "+k.c.table+" (k, name, number, owner, link, since, meta) VALUES ("+k.c.lock(l)+", "+literal(l.Name)+", 0, '', 0, 0, '')")
+	err = k.exec(ctx, "INSERT IGNORE INTO "+k.c.table+" (k, name, number, owner, link, since, meta) VALUES ("+k.c.lockKey(l)+", "+literal(l.Name)+", 0, '', 0, 0, '')")
 	if as := k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = @distlock_wait"); err == nil {
 		err = as
 	}
@@ -115,7 +115,7 @@ func (k *forUpdateLink) makeRow(ctx context.Context, l connlock.Lock) error {
 
 // WaitLock lets the server wait for whole seconds. The setting is as it was for the caller's
 // work. A wait that is killed has an error.
-func (k *forUpdateLink) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
+func (k *forUpdateConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
 	if err := k.exec(ctx, fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %d", max(1, int(slice/time.Second)))); err != nil {
 		return false, err
 	}
@@ -127,11 +127,11 @@ func (k *forUpdateLink) WaitLock(ctx context.Context, l connlock.Lock, slice tim
 }
 
 // Number is not called: what the transaction writes ends with it.
-func (k *forUpdateLink) Number(context.Context, connlock.Lock) (uint64, error) {
+func (k *forUpdateConn) Number(context.Context, connlock.Lock) (uint64, error) {
 	return 0, driver.ErrUnsupported
 }
 
-func (k *forUpdateLink) Confirm(ctx context.Context, _ connlock.Lock) error {
+func (k *forUpdateConn) Confirm(ctx context.Context, _ connlock.Lock) error {
 	return k.exec(ctx, "SAVEPOINT "+whole)
 }
 
@@ -141,7 +141,7 @@ const whole = "distlock_whole"
 
 // end ends the transaction by a statement, which ctx can cut short. The next statement begins
 // another: autocommit is off. Only where the caller's work has had it, that can't be used on.
-func (k *forUpdateLink) end(ctx context.Context, how string) error {
+func (k *forUpdateConn) end(ctx context.Context, how string) error {
 	err := k.exec(ctx, how)
 	if err == nil && k.lent {
 		k.lent = false
@@ -151,12 +151,12 @@ func (k *forUpdateLink) end(ctx context.Context, how string) error {
 }
 
 // Undo also takes another mark: the row may say that the owner has the lock on this link.
-func (k *forUpdateLink) Undo(ctx context.Context, _ connlock.Lock) error {
+func (k *forUpdateConn) Undo(ctx context.Context, _ connlock.Lock) error {
 	if err := k.end(ctx, "ROLLBACK"); err != nil {
 		return err
 	}
 	mark := newMark()
-	err := k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = DEFAULT, @distlock_mark = GET_LOCK("+markOf(mark)+", 0) + RELEASE_LOCK("+markOf(k.mark)+")")
+	err := k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = DEFAULT, @distlock_mark = GET_LOCK("+markLock(mark)+", 0) + RELEASE_LOCK("+markLock(k.mark)+")")
 	if err == nil {
 		k.mark = mark
 	}
@@ -167,22 +167,22 @@ func (k *forUpdateLink) Undo(ctx context.Context, _ connlock.Lock) error {
 const clearTime = time.Second
 
 // Unlock first takes the owner's name out of the row, for Evict. Undo does without.
-func (k *forUpdateLink) Unlock(ctx context.Context, l connlock.Lock) error {
+func (k *forUpdateConn) Unlock(ctx context.Context, l connlock.Lock) error {
 	soon, cancel := context.WithTimeout(ctx, clearTime)
 	defer cancel()
-	_, err := k.c.db.ExecContext(soon, "UPDATE "+k.c.table+" SET owner = '' WHERE k = "+k.c.row(l)+" AND owner = "+literal(l.Owner))
+	_, err := k.c.db.ExecContext(soon, "UPDATE "+k.c.table+" SET owner = '' WHERE k = "+k.c.rowKey(l)+" AND owner = "+literal(l.Owner))
 	if err != nil {
 		return err
 	}
 	return k.end(ctx, "ROLLBACK")
 }
 
-func (k *forUpdateLink) Tx() *sql.Tx {
+func (k *forUpdateConn) Tx() *sql.Tx {
 	k.lent = true
 	return k.tx.Current()
 }
 
-func (k *forUpdateLink) Commit(ctx context.Context) error {
+func (k *forUpdateConn) Commit(ctx context.Context) error {
 	err := k.exec(ctx, "RELEASE SAVEPOINT "+whole)
 	if number(err) == errNoSavepoint {
 		return fmt.Errorf("%w: a deadlock had rolled the work's transaction back, or it was ended by the work: %w", driver.ErrLost, err)
@@ -193,4 +193,4 @@ func (k *forUpdateLink) Commit(ctx context.Context) error {
 	return k.end(ctx, "COMMIT")
 }
 
-func (k *forUpdateLink) Close() { k.tx.Close() }
+func (k *forUpdateConn) Close() { k.tx.Close() }

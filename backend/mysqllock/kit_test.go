@@ -29,9 +29,9 @@ func connect(t testing.TB, url string) *Backend {
 	return b
 }
 
-// database is the URL of a fresh database on the shared server, for a strategy, and a pool
+// freshDatabase is the URL of a fresh database on the shared server, for a strategy, and a pool
 // to look into it.
-func database(t testing.TB, s Strategy) (url string, db *sql.DB) {
+func freshDatabase(t testing.TB, s Strategy) (url string, db *sql.DB) {
 	t.Helper()
 	srv := testserver.SharedMariaDB(t)
 	url = srv.Database(t)

@@ -42,10 +42,10 @@ CREATE TABLE IF NOT EXISTS %s (
 // fencesOf returns the name of the second table.
 func fencesOf(table string) string { return table + "_fences" }
 
-func newUnique(ctx context.Context, s *site) (strategy, error) {
+func newUnique(ctx context.Context, s *database) (strategy, error) {
 	fences := fencesOf(s.opts.Table)
-	l, err := newLeases(ctx, s, shape{table: s.opts.Table, key: "name", columns: leaseColumns()},
-		shape{table: fences, key: "name", columns: []column{
+	l, err := newLeases(ctx, s, uniqueDDL(s.opts), tableSpec{table: s.opts.Table, key: "name", columns: leaseColumns()},
+		tableSpec{table: fences, key: "name", columns: []columnSpec{
 			{name: "name", types: bytesType, length: nameLength}, {name: "number", types: bigType}, {name: "floor", types: bigType}}})
 	if err != nil {
 		return nil, err
@@ -134,9 +134,9 @@ CREATE TABLE IF NOT EXISTS %s (
 `, quoted(o.Table), nameLength)}
 }
 
-func newVersion(ctx context.Context, s *site) (strategy, error) {
-	l, err := newLeases(ctx, s, shape{table: s.opts.Table, key: "name", columns: leaseColumns(
-		column{name: "version", types: bigType}, column{name: "number", types: bigType, optional: true})})
+func newVersion(ctx context.Context, s *database) (strategy, error) {
+	l, err := newLeases(ctx, s, versionDDL(s.opts), tableSpec{table: s.opts.Table, key: "name", columns: leaseColumns(
+		columnSpec{name: "version", types: bigType}, columnSpec{name: "number", types: bigType, optional: true})})
 	if err != nil {
 		return nil, err
 	}

@@ -23,11 +23,11 @@ import (
 // Statements are texts without parameters, so that each is one round trip in every pool. In
 // templates {name}, {owner}, {ttl} and the like stand for values, see fill.
 type leases struct {
-	*site
-	naming  naming
+	*database
+	naming  nameRules
 	table   string // quoted
 	index   string // that makes names unique, quoted
-	columns columnsOf
+	columns tableInfo
 	closed  atomic.Bool
 
 	// take makes r's owner hold the lock, unless another owner holds it (HeldError). It returns the
@@ -68,26 +68,26 @@ const (
 )
 
 // newLeases checks the tables, the first of which has the leases.
-func newLeases(ctx context.Context, s *site, shapes ...shape) (*leases, error) {
-	columns, err := s.prepare(ctx, shapes...)
+func newLeases(ctx context.Context, s *database, ddl []string, specs ...tableSpec) (*leases, error) {
+	columns, err := s.prepare(ctx, ddl, specs...)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkClocks(ctx, shapes[0]); err != nil {
+	if err := s.checkClocks(ctx, specs[0].table, specs[0].key); err != nil {
 		return nil, err
 	}
-	n, err := newNaming(columns["name"], s.server.charset)
+	n, err := newNameRules(columns["name"], s.server.charset)
 	if err != nil {
-		return nil, s.misfit(shapes[0], err)
+		return nil, s.mismatch(specs[0], err)
 	}
-	l := &leases{site: s, naming: n, table: quoted(s.opts.Table), columns: columns}
-	l.index, err = s.indexOf(ctx, shapes[0])
+	l := &leases{database: s, naming: n, table: quoted(s.opts.Table), columns: columns}
+	l.index, err = s.indexOf(ctx, specs[0])
 	return l, err
 }
 
 // leaseColumns returns the columns of every such table.
-func leaseColumns(more ...column) []column {
-	return append([]column{
+func leaseColumns(more ...columnSpec) []columnSpec {
+	return append([]columnSpec{
 		{name: "name", types: textTypes},
 		{name: "owner", types: textTypes, length: ownerLength},
 		{name: "expires", types: bigType},
@@ -405,7 +405,7 @@ func (l *leases) List(ctx context.Context, prefix string, yield func(name string
 }
 
 // wrap names the call that failed.
-func (s *site) wrap(op, name string, err error) error {
+func (s *database) wrap(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}

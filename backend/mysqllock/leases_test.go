@@ -16,8 +16,8 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// bothWays runs a test on the two strategies that keep leases in simple tables.
-func bothWays(t *testing.T, test func(t *testing.T, s Strategy)) {
+// bothLeaseStrategies runs a test on the two strategies that keep leases in simple tables.
+func bothLeaseStrategies(t *testing.T, test func(t *testing.T, s Strategy)) {
 	t.Parallel()
 	for _, s := range []Strategy{UniqueIndex, Version} {
 		t.Run(string(s), func(t *testing.T) {
@@ -40,7 +40,7 @@ func eventually(t *testing.T, what string, there func() bool) {
 // Sixteen that want one lock meet the server's deadlocks, and never see one. Fences
 // increase, and nobody holds beside another.
 func TestContention(t *testing.T) {
-	bothWays(t, func(t *testing.T, s Strategy) {
+	bothLeaseStrategies(t, func(t *testing.T, s Strategy) {
 		srv := testserver.SharedMariaDB(t)
 		if s == Version {
 			srv = testserver.MariaDB(t, testserver.MariaDBOptions{}) // which meets no deadlocks of others
@@ -104,13 +104,13 @@ func status(t *testing.T, srv *testserver.MariaDBServer, name string) int {
 
 // Of many who find an expired lease one takes it over.
 func TestTakeOverRace(t *testing.T) {
-	bothWays(t, func(t *testing.T, s Strategy) {
-		url, db := database(t, s)
+	bothLeaseStrategies(t, func(t *testing.T, s Strategy) {
+		url, db := freshDatabase(t, s)
 		b := connect(t, url)
 		for round := range 10 {
 			name := fmt.Sprint("x", round)
 			take(t, b, request(name, long))
-			do(t, db, "UPDATE "+b.site.opts.Table+" SET expires = 1 WHERE name = '"+name+"'")
+			do(t, db, "UPDATE "+b.database.opts.Table+" SET expires = 1 WHERE name = '"+name+"'")
 			var granted atomic.Int32
 			var wg sync.WaitGroup
 			for range 16 {
@@ -134,10 +134,10 @@ func TestTakeOverRace(t *testing.T) {
 // A renewal that has the row wins over a take-over that read it as expired, and waits for
 // it: the take-over sees that the lease lasts.
 func TestRenewedWhileTakenOver(t *testing.T) {
-	bothWays(t, func(t *testing.T, s Strategy) {
-		url, db := database(t, s)
+	bothLeaseStrategies(t, func(t *testing.T, s Strategy) {
+		url, db := freshDatabase(t, s)
 		b := connect(t, url)
-		table := b.site.opts.Table
+		table := b.database.opts.Table
 		take(t, b, request("x", long))
 		do(t, db, "UPDATE "+table+" SET expires = "+clockSQL+" - 1")
 		tx := begin(t, db, "SELECT * FROM "+table+" WHERE name = 'x' FOR UPDATE")
@@ -203,8 +203,8 @@ func waiting(t *testing.T, db *sql.DB, table string, n int64) {
 
 // Renewals and take-overs at the very end of a lease: never both.
 func TestRenewedAtTheEnd(t *testing.T) {
-	bothWays(t, func(t *testing.T, s Strategy) {
-		url, _ := database(t, s)
+	bothLeaseStrategies(t, func(t *testing.T, s Strategy) {
+		url, _ := freshDatabase(t, s)
 		one, two := connect(t, url), connect(t, url)
 		for round := range 12 {
 			r, rival := request(fmt.Sprint("x", round), 100*time.Millisecond), request(fmt.Sprint("x", round), long)
@@ -234,8 +234,8 @@ func TestRenewedAtTheEnd(t *testing.T) {
 
 // A holder that died holds for its TTL, and its successor has a greater fence.
 func TestCrashedHolder(t *testing.T) {
-	bothWays(t, func(t *testing.T, s Strategy) {
-		url, _ := database(t, s)
+	bothLeaseStrategies(t, func(t *testing.T, s Strategy) {
+		url, _ := freshDatabase(t, s)
 		b, err := Open(t.Context(), url)
 		if err != nil {
 			t.Fatal(err)
@@ -305,8 +305,8 @@ func TestServerRestarted(t *testing.T) {
 
 // Fences increase also if the server's clock goes back.
 func TestClockGoesBack(t *testing.T) {
-	bothWays(t, func(t *testing.T, s Strategy) {
-		url, _ := database(t, s)
+	bothLeaseStrategies(t, func(t *testing.T, s Strategy) {
+		url, _ := freshDatabase(t, s)
 		b := connect(t, url)
 		r := request("x", long)
 		first := take(t, b, r)
@@ -332,8 +332,8 @@ func TestClockGoesBack(t *testing.T) {
 
 // Many holds, of two TTLs, and some lost: each gets its own answer.
 func TestRenewMany(t *testing.T) {
-	bothWays(t, func(t *testing.T, s Strategy) {
-		url, _ := database(t, s)
+	bothLeaseStrategies(t, func(t *testing.T, s Strategy) {
+		url, _ := freshDatabase(t, s)
 		b := connect(t, url)
 		var holds []driver.Hold
 		lost := map[int]bool{3: true, 77: true, 150: true}

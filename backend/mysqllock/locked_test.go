@@ -25,7 +25,7 @@ func TestHoldsBesideALockedRow(t *testing.T) {
 			}
 			t.Run(string(s)+" "+mode.String(), func(t *testing.T) {
 				t.Parallel()
-				url, db := database(t, s)
+				url, db := freshDatabase(t, s)
 				besideALockedRow(t, connect(t, url), connect(t, url), db, mode)
 			})
 		}
@@ -44,7 +44,7 @@ func besideALockedRow(t *testing.T, b, other *Backend, db *sql.DB, mode driver.M
 	stuck := request("stuck", long)
 	stuck.Mode = mode
 	take(t, b, stuck)
-	unlock := lockRow(t, db, b.site.opts.Table, stuck.Name)
+	unlock := lockRow(t, db, b.database.opts.Table, stuck.Name)
 	defer unlock()
 	var anchor time.Time
 	for round := 0; round < rounds; {
@@ -160,11 +160,11 @@ func TestCallsOnALockedRow(t *testing.T) {
 	for _, s := range leaseStrategies {
 		t.Run(string(s), func(t *testing.T) {
 			t.Parallel()
-			url, db := database(t, s)
+			url, db := freshDatabase(t, s)
 			b := connect(t, url)
 			r := request("stuck", long)
 			take(t, b, r)
-			defer lockRow(t, db, b.site.opts.Table, r.Name)()
+			defer lockRow(t, db, b.database.opts.Table, r.Name)()
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 2)
 			go func() { _, err := b.Acquire(ctx, r); done <- err }()
@@ -186,12 +186,12 @@ func TestCallsOnALockedRow(t *testing.T) {
 // time, and take long to commit.
 func TestRenewWaitsForItsOwnRow(t *testing.T) {
 	t.Parallel()
-	url, db := database(t, Row)
+	url, db := freshDatabase(t, Row)
 	b := connect(t, url)
 	mine := request("mine", long)
 	take(t, b, mine)
 	until(t, "the hold is renewed though its row was locked", func() bool {
-		unlock := lockRow(t, db, b.site.opts.Table, mine.Name)
+		unlock := lockRow(t, db, b.database.opts.Table, mine.Name)
 		defer unlock()
 		time.AfterFunc(300*time.Millisecond, unlock)
 		return b.Renew(t.Context(), []driver.Hold{mine.Hold})[0] == nil

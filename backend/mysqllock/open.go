@@ -21,7 +21,7 @@ func init() {
 // Backend keeps locks in a database. Its methods are safe for concurrent use.
 type Backend struct {
 	strategy
-	site *site
+	database *database
 	once sync.Once
 	err  error // of Close
 }
@@ -61,19 +61,19 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (*Backend, error) {
 }
 
 func open(ctx context.Context, db *sql.DB, opts *Options, owned bool) (*Backend, error) {
-	o, err := opts.complete()
+	o, err := opts.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	s := &site{db: db, opts: o, owned: owned}
+	s := &database{db: db, opts: o, owned: owned}
 	if err := s.probe(ctx); err != nil {
 		return nil, err
 	}
-	made, err := s.make(ctx)
+	made, err := s.newStrategy(ctx)
 	if err != nil {
-		return nil, openError(s, err)
+		return nil, openError(s.opts, err)
 	}
-	return &Backend{strategy: made, site: s}, nil
+	return &Backend{strategy: made, database: s}, nil
 }
 
 func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
@@ -104,8 +104,8 @@ const maxIdle = 16
 func (b *Backend) Close() error {
 	b.once.Do(func() {
 		b.err = b.strategy.Close()
-		if b.site.owned {
-			b.err = errors.Join(b.err, b.site.db.Close())
+		if b.database.owned {
+			b.err = errors.Join(b.err, b.database.db.Close())
 		}
 	})
 	return b.err
@@ -115,21 +115,21 @@ func (b *Backend) Close() error {
 // backend's user: what its own limit and that of the user leave now. One for administrators
 // beyond the limit does not count. A proxy in between may take fewer.
 func (b *Backend) FreeConnections(ctx context.Context) (int, error) {
-	db := b.site.db
+	db := b.database.db
 	var limit, ofUser, used int
 	err := db.QueryRowContext(ctx, "SELECT @@max_connections, @@max_user_connections").Scan(&limit, &ofUser)
 	if err != nil {
-		return 0, openError(b.site, err)
+		return 0, openError(b.database.opts, err)
 	}
 	var name string
 	if err := db.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Threads_connected'").Scan(&name, &used); err != nil {
-		return 0, openError(b.site, err)
+		return 0, openError(b.database.opts, err)
 	}
 	free := limit - used
 	if ofUser > 0 {
 		query := "SELECT COUNT(*) FROM information_schema.processlist WHERE user = SUBSTRING_INDEX(USER(), '@', 1)"
 		if err := db.QueryRowContext(ctx, query).Scan(&used); err != nil {
-			return 0, openError(b.site, err)
+			return 0, openError(b.database.opts, err)
 		}
 		free = min(free, ofUser-used)
 	}
@@ -160,7 +160,7 @@ func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx
 // Schema is the DDL of the tables that a strategy needs, as statements that each end with a
 // semicolon, with comments. It is what Create runs. Options that are wrong make it empty.
 func Schema(o Options) string {
-	c, err := (&o).complete()
+	c, err := (&o).withDefaults()
 	if err != nil {
 		return ""
 	}
@@ -182,8 +182,8 @@ func ddl(o Options) []string {
 	return rowDDL(o)
 }
 
-// make makes the strategy that the options name.
-func (s *site) make(ctx context.Context) (strategy, error) {
+// newStrategy makes the strategy that the options name.
+func (s *database) newStrategy(ctx context.Context) (strategy, error) {
 	if err := s.checkStrategy(ctx); err != nil {
 		return nil, err
 	}

@@ -204,7 +204,7 @@ func TestTablesRefused(t *testing.T) {
 		"name VARBINARY(99) PRIMARY KEY, " + rest + ", meta INT)":                             "column meta is int",
 		"name VARBINARY(99) PRIMARY KEY, " + rest + ") ENGINE=MyISAM":                         "engine is MyISAM: want InnoDB",
 	} {
-		u, db := database(t, UniqueIndex)
+		u, db := freshDatabase(t, UniqueIndex)
 		do(t, db, "ALTER DATABASE CHARACTER SET latin1", "CREATE TABLE locks ("+ddl)
 		says(t, u+"&table=locks", words, "table locks", "distlock schema mysql --strategy unique")
 	}
@@ -212,7 +212,7 @@ func TestTablesRefused(t *testing.T) {
 
 func TestViewRefused(t *testing.T) {
 	t.Parallel()
-	u, db := database(t, UniqueIndex)
+	u, db := freshDatabase(t, UniqueIndex)
 	do(t, db, "CREATE TABLE real_locks (name VARBINARY(99) PRIMARY KEY, owner VARCHAR(64) NOT NULL, expires BIGINT)", "CREATE VIEW locks AS SELECT * FROM real_locks")
 	says(t, u+"&table=locks", "engine is VIEW")
 }
@@ -224,7 +224,7 @@ func TestTableOfOthers(t *testing.T) {
 		UniqueIndex: "id INT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(40) COLLATE utf8mb4_bin NOT NULL UNIQUE, owner VARCHAR(64) NOT NULL, expires BIGINT NOT NULL, at TIMESTAMP NOT NULL DEFAULT NOW()",
 		Version:     "name VARCHAR(40) COLLATE utf8mb4_bin PRIMARY KEY, version BIGINT NOT NULL, owner VARCHAR(64), expires BIGINT",
 	} {
-		u, db := database(t, s)
+		u, db := freshDatabase(t, s)
 		do(t, db, "CREATE TABLE locks ("+ddl+")")
 		if s == UniqueIndex {
 			do(t, db, uniqueDDL(Options{Table: "locks"})[1])
@@ -257,7 +257,7 @@ func TestTableOfOthers(t *testing.T) {
 func TestNameLongerThanTheColumn(t *testing.T) {
 	t.Parallel()
 	for _, s := range []Strategy{UniqueIndex, Version} {
-		u, _ := database(t, s)
+		u, _ := freshDatabase(t, s)
 		b := connect(t, u)
 		take(t, b, request(strings.Repeat("x", nameLength), long))
 		_, err := b.Acquire(t.Context(), request(strings.Repeat("x", nameLength+1), long))
@@ -331,7 +331,7 @@ func useBriefly(t *testing.T, b *Backend, what string) {
 
 func TestPoolStaysTheCallers(t *testing.T) {
 	t.Parallel()
-	_, db := database(t, Version)
+	_, db := freshDatabase(t, Version)
 	b, err := New(t.Context(), db, &Options{Strategy: Version, Create: true})
 	if err != nil {
 		t.Fatal(err)

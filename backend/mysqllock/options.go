@@ -93,7 +93,7 @@ type Options struct {
 	OneWriter bool
 }
 
-func (o *Options) complete() (Options, error) {
+func (o *Options) withDefaults() (Options, error) {
 	var c Options
 	if o != nil {
 		c = *o
@@ -101,13 +101,13 @@ func (o *Options) complete() (Options, error) {
 	c.Strategy = cmp.Or(c.Strategy, Row)
 	i := slices.Index(Strategies(), c.Strategy)
 	if i < 0 {
-		return c, fmt.Errorf("%w: strategy %q: want one of %s", driver.ErrInvalid, c.Strategy, listed())
+		return c, fmt.Errorf("%w: strategy %q: want one of %s", driver.ErrInvalid, c.Strategy, strategyNames())
 	}
 	c.Table = cmp.Or(c.Table, strategies[i].table)
 	return c, checkTable(c.Table)
 }
 
-func listed() string {
+func strategyNames() string {
 	var names []string
 	for _, s := range Strategies() {
 		names = append(names, string(s))
@@ -162,7 +162,7 @@ func readURL(u *url.URL) (config *mysql.Config, opts *Options, limit int, err er
 		config.Params["innodb_lock_wait_timeout"] = lockWait
 	}
 	limit = p.Int("max_connections", 0, 1, mostConns)
-	errs = append(errs, readPlace(u, p, config))
+	errs = append(errs, readAddress(u, p, config))
 	return config, opts, limit, errors.Join(append(errs, p.Err())...)
 }
 
@@ -209,8 +209,8 @@ func readTLS(u *url.URL, p *driver.Params, c *mysql.Config) error {
 	return err
 }
 
-// readPlace reads host and port, or the socket, and the database.
-func readPlace(u *url.URL, p *driver.Params, c *mysql.Config) error {
+// readAddress reads host and port, or the socket, and the database.
+func readAddress(u *url.URL, p *driver.Params, c *mysql.Config) error {
 	addrs, err := netaddr.Of(u, "3306")
 	if err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 
 // A holder that is cut off stops trusting before the server gives its lock to the next.
 func TestHolderIsCutOff(t *testing.T) {
-	bothPinned(t, func(t *testing.T, s Strategy) {
-		source, _ := database(t, s)
+	bothOnConnections(t, func(t *testing.T, s Strategy) {
+		source, _ := freshDatabase(t, s)
 		u, err := url.Parse(source)
 		if err != nil {
 			t.Fatal(err)
@@ -55,8 +55,8 @@ func clientOf(t *testing.T, b driver.Backend) *distlock.Client {
 
 // Waits that were given up leave nothing behind that has the lock.
 func TestCancelledWaitersLeaveNoGhosts(t *testing.T) {
-	bothPinned(t, func(t *testing.T, s Strategy) {
-		source, db := database(t, s)
+	bothOnConnections(t, func(t *testing.T, s Strategy) {
+		source, db := freshDatabase(t, s)
 		holder, waiters := connect(t, source), clientOf(t, connect(t, source))
 		r := request("x", long)
 		take(t, holder, r)

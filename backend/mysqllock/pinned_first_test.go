@@ -12,7 +12,7 @@ import (
 
 // Who comes too late for a name that nobody has ever locked is refused as soon as for any other.
 func TestFirstLocksOfANameDoNotWait(t *testing.T) {
-	url, _ := database(t, ForUpdate)
+	url, _ := freshDatabase(t, ForUpdate)
 	var all []*Backend
 	for range 4 {
 		all = append(all, connect(t, url))

@@ -9,8 +9,8 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// bothPinned runs a test for each strategy that holds connections.
-func bothPinned(t *testing.T, test func(t *testing.T, s Strategy)) {
+// bothOnConnections runs a test for each strategy that holds connections.
+func bothOnConnections(t *testing.T, test func(t *testing.T, s Strategy)) {
 	for _, s := range []Strategy{Session, ForUpdate} {
 		t.Run(string(s), func(t *testing.T) {
 			t.Parallel()

@@ -13,7 +13,7 @@ import (
 // The smallest pool that a strategy takes has a connection for others all the time.
 func TestSmallestPool(t *testing.T) {
 	const least = 3
-	bothPinned(t, func(t *testing.T, s Strategy) {
+	bothOnConnections(t, func(t *testing.T, s Strategy) {
 		srv := testserver.SharedMariaDB(t)
 		db := srv.DB(t, srv.Database(t))
 		ctx, cancel := context.WithTimeout(t.Context(), patient)

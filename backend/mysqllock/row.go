@@ -44,8 +44,8 @@ func rowDDL(o Options) []string {
 	return []string{fmt.Sprintf(rowTable, quoted(o.Table), sqlrow.MaxOwner, addressLength)}
 }
 
-func rowShape(o Options) shape {
-	sh := shape{table: o.Table, key: "k", columns: []column{
+func rowTableSpec(o Options) tableSpec {
+	sh := tableSpec{table: o.Table, key: "k", columns: []columnSpec{
 		{name: "k", types: []string{"binary", "varbinary"}, length: len(sqlrow.Key{})},
 		{name: "name", types: []string{"blob", "mediumblob", "longblob"}},
 		{name: "kind", types: []string{"tinyint", "smallint", "int", "bigint"}},
@@ -55,22 +55,22 @@ func rowShape(o Options) shape {
 		{name: "claims", types: []string{"mediumblob", "longblob"}},
 	}}
 	for _, name := range []string{"lim", "number", "granted", "since", "until", "claimed", "rev", "waiting"} {
-		sh.columns = append(sh.columns, column{name: name, types: bigType})
+		sh.columns = append(sh.columns, columnSpec{name: name, types: bigType})
 	}
 	return sh
 }
 
-// row is the strategy Row.
-type row struct {
+// rowStrategy is the strategy Row.
+type rowStrategy struct {
 	*sqlrow.Backend
 	dialect *rowDialect
 }
 
-func newRow(ctx context.Context, s *site) (strategy, error) {
-	if _, err := s.prepare(ctx, rowShape(s.opts)); err != nil {
+func newRow(ctx context.Context, s *database) (strategy, error) {
+	if _, err := s.prepare(ctx, rowDDL(s.opts), rowTableSpec(s.opts)); err != nil {
 		return nil, err
 	}
-	if err := s.checkClocks(ctx, rowShape(s.opts)); err != nil {
+	if err := s.checkClocks(ctx, s.opts.Table, "k"); err != nil {
 		return nil, err
 	}
 	if err := s.probeBytes(ctx); err != nil {
@@ -81,12 +81,12 @@ func newRow(ctx context.Context, s *site) (strategy, error) {
 		return nil, errors.Join(err, d.close())
 	}
 	o := sqlrow.Options{Package: "mysqllock", Name: s.name, Notifier: func(*sqlrow.Backend) sqlrow.Notifier { return d.notifier }}
-	return &row{sqlrow.New(d, o), d}, nil
+	return &rowStrategy{sqlrow.New(d, o), d}, nil
 }
 
 // probeBytes refuses sessions that convert what is sent: names would not be what they
 // are to other sessions.
-func (s *site) probeBytes(ctx context.Context) error {
+func (s *database) probeBytes(ctx context.Context) error {
 	stmt, err := s.db.PrepareContext(ctx, "SELECT HEX(?), @@character_set_client, @@character_set_connection")
 	if err != nil {
 		return err
@@ -108,12 +108,12 @@ func (s *site) probeBytes(ctx context.Context) error {
 }
 
 // Close also ends the use of the pool, which the Backend closes if it is its own.
-func (r *row) Close() error { return errors.Join(r.Backend.Close(), r.dialect.close()) }
+func (r *rowStrategy) Close() error { return errors.Join(r.Backend.Close(), r.dialect.close()) }
 
 // rowDialect is the table of strategy Row. Its statements are prepared once on each
 // connection, so that each is one round trip in every pool.
 type rowDialect struct {
-	site     *site
+	site     *database
 	notifier *notifier
 
 	take, free, swap, insert, mark, names *sql.Stmt

@@ -66,7 +66,7 @@ func asks(name string, mode driver.Mode) driver.Request {
 	}
 }
 
-func gives(t testing.TB, b driver.Backend, r driver.Request) {
+func release(t testing.TB, b driver.Backend, r driver.Request) {
 	t.Helper()
 	if err := b.Release(t.Context(), r.Hold); err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func until(t testing.TB, what string, ok func() bool) {
 // notifierOf returns a backend's notifier when it has an address.
 func notifierOf(t testing.TB, b *Backend) *notifier {
 	t.Helper()
-	n := b.strategy.(*row).dialect.notifier
+	n := b.strategy.(*rowStrategy).dialect.notifier
 	until(t, "the notifier is ready", func() bool { return n.Address(someKey) != "" })
 	return n
 }

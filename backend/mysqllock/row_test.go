@@ -42,7 +42,7 @@ func session(name, value string) func(*mysql.Config) {
 // Whatever a session has set, its locks are those of all others.
 func TestRowInOddSessions(t *testing.T) {
 	t.Parallel()
-	u, _ := database(t, Row)
+	u, _ := freshDatabase(t, Row)
 	usual := rowAt(t, u)
 	for what, change := range oddSessions {
 		t.Run(what, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestRowInOddSessions(t *testing.T) {
 // Where bytes are changed on their way, two sessions would not mean the same lock.
 func TestRowRefusesSessionsThatConvert(t *testing.T) {
 	t.Parallel()
-	u, _ := database(t, Row)
+	u, _ := freshDatabase(t, Row)
 	for _, collation := range []string{"utf16_general_ci", "latin1_swedish_ci"} {
 		db := rowPool(t, u, session("collation_connection", "'"+collation+"'"))
 		b, err := New(t.Context(), db, &Options{Create: true})
@@ -82,7 +82,7 @@ func wholeLife(t *testing.T, b, other driver.Backend, name string) {
 		t.Errorf("fence %d after %d", again.Fence, first.Last())
 	}
 	renews(t, b, x, nil)
-	gives(t, b, x)
+	release(t, b, x)
 	renews(t, b, x, driver.ErrLost)
 	wantIs(t, b.Release(t.Context(), x.Hold), driver.ErrLost)
 	one, two, writer := asks(name, driver.Read), asks(name, driver.Read), asks(name, driver.Write)
@@ -96,18 +96,18 @@ func wholeLife(t *testing.T, b, other driver.Backend, name string) {
 		t.Errorf("%d names are listed, %v", names, err)
 	}
 	renews(t, b, one, nil)
-	gives(t, b, one)
-	gives(t, other, two)
+	release(t, b, one)
+	release(t, other, two)
 	if last := take(t, b, writer); last.Fence <= first.Last() {
 		t.Errorf("fence %d after %d", last.Fence, first.Last())
 	}
-	gives(t, b, writer)
+	release(t, b, writer)
 }
 
 // A pool with hardly any connections is enough.
 func TestRowInSmallPools(t *testing.T) {
 	t.Parallel()
-	u, _ := database(t, Row)
+	u, _ := freshDatabase(t, Row)
 	for _, size := range []int{1, 2, 3} {
 		one, two := rowPool(t, u, nil), rowPool(t, u, nil)
 		one.SetMaxOpenConns(size)
@@ -127,7 +127,7 @@ func TestRowInSmallPools(t *testing.T) {
 // The end of a lease is by the server's clock, and never earlier than asked for.
 func TestRowUsesTheServersClock(t *testing.T) {
 	t.Parallel()
-	u, db := database(t, Row)
+	u, db := freshDatabase(t, Row)
 	b := rowAt(t, u)
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Read} {
 		r := asks("clock "+mode.String(), mode)
@@ -149,7 +149,7 @@ func TestRowUsesTheServersClock(t *testing.T) {
 // Sixteen processes on one row: nobody is refused what is free, and nothing is lost.
 func TestRowReadersOfManyProcesses(t *testing.T) {
 	t.Parallel()
-	u, db := database(t, Row)
+	u, db := freshDatabase(t, Row)
 	var wg sync.WaitGroup
 	for range 16 {
 		b := rowAt(t, u)
@@ -158,7 +158,7 @@ func TestRowReadersOfManyProcesses(t *testing.T) {
 				r := asks("readers", driver.Read)
 				take(t, b, r)
 				renews(t, b, r, nil)
-				gives(t, b, r)
+				release(t, b, r)
 			}
 		})
 	}
@@ -173,7 +173,7 @@ func TestRowReadersOfManyProcesses(t *testing.T) {
 func TestRowUnderContention(t *testing.T) {
 	t.Parallel()
 	const table = "a_row_that_many_want"
-	u, _ := database(t, Row)
+	u, _ := freshDatabase(t, Row)
 	var inside, rounds atomic.Int64
 	var last atomic.Uint64
 	var wg sync.WaitGroup
@@ -198,7 +198,7 @@ func TestRowUnderContention(t *testing.T) {
 				}
 				rounds.Add(1)
 				inside.Add(-1)
-				gives(t, b, r)
+				release(t, b, r)
 			}
 		})
 	}
@@ -281,7 +281,7 @@ func TestRowStatementsOfEachCall(t *testing.T) {
 	notifierOf(t, b)
 	warm := asks("mutex", driver.Exclusive)
 	take(t, b, warm)
-	gives(t, b, warm)
+	release(t, b, warm)
 	x, reader := asks("mutex", driver.Exclusive), asks("reader", driver.Read)
 	for _, call := range []struct {
 		what string
@@ -292,11 +292,11 @@ func TestRowStatementsOfEachCall(t *testing.T) {
 		{"lock again", 1, func() { take(t, b, x) }},
 		{"refusal", 2, func() { refused(t, b, asks("mutex", driver.Exclusive)) }},
 		{"renewal", 1, func() { renews(t, b, x, nil) }},
-		{"unlock", 1, func() { gives(t, b, x) }},
+		{"unlock", 1, func() { release(t, b, x) }},
 		{"new lock", 3, func() { take(t, b, asks("new", driver.Exclusive)) }},
 		{"first reader", 2, func() { take(t, b, reader) }},
 		{"reader's renewal", 2, func() { renews(t, b, reader, nil) }},
-		{"reader's unlock", 2, func() { gives(t, b, reader) }},
+		{"reader's unlock", 2, func() { release(t, b, reader) }},
 	} {
 		if got := statements(t, db, call.do); got != call.want {
 			t.Errorf("%s: %d statements; want %d", call.what, got, call.want)
@@ -307,7 +307,7 @@ func TestRowStatementsOfEachCall(t *testing.T) {
 // A row that another program spoilt is an error that says so, for that lock only.
 func TestRowSpoilt(t *testing.T) {
 	t.Parallel()
-	u, db := database(t, Row)
+	u, db := freshDatabase(t, Row)
 	b := rowAt(t, u)
 	for _, change := range []string{
 		"claims = '{', claimed = 9000000000000000",
@@ -330,7 +330,7 @@ func TestRowSpoilt(t *testing.T) {
 // List finds names of any length, page by page, and no others.
 func TestRowListsMany(t *testing.T) {
 	t.Parallel()
-	u, db := database(t, Row)
+	u, db := freshDatabase(t, Row)
 	b := rowAt(t, u)
 	long := strings.Repeat("é", 2000)
 	want := map[string]bool{}

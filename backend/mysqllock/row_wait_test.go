@@ -51,11 +51,11 @@ func waitingLocks(t *testing.T, db *sql.DB, n int64) {
 // finds what it did.
 func TestRowLandsLate(t *testing.T) {
 	t.Parallel()
-	u, db := database(t, Row)
+	u, db := freshDatabase(t, Row)
 	b := rowAt(t, u)
 	r := asks("late", driver.Exclusive)
 	take(t, b, r)
-	gives(t, b, r)
+	release(t, b, r)
 	free := blocked(t, db, r.Name)
 	r = asks("late", driver.Exclusive)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -88,11 +88,11 @@ func TestRowLandsLate(t *testing.T) {
 // done once.
 func TestRowAsksAgainAfterLockWaitTimeout(t *testing.T) {
 	t.Parallel()
-	u, db := database(t, Row)
+	u, db := freshDatabase(t, Row)
 	b := rowOn(t, rowPool(t, u, session("innodb_lock_wait_timeout", "1")))
 	r := asks("timeout", driver.Exclusive)
 	take(t, b, r)
-	gives(t, b, r)
+	release(t, b, r)
 	rev := "SELECT rev FROM distlock_locks WHERE name = 'timeout'"
 	before := ask(t, db, rev)
 	free := blocked(t, db, r.Name)
@@ -114,7 +114,7 @@ func TestRowAsksAgainAfterLockWaitTimeout(t *testing.T) {
 // that it lives.
 func TestRowRenewalOfALockedRow(t *testing.T) {
 	t.Parallel()
-	u, db := database(t, Row)
+	u, db := freshDatabase(t, Row)
 	b := rowAt(t, u)
 	for change, want := range map[string]error{
 		"": nil,
@@ -141,7 +141,7 @@ func TestRowRenewalOfALockedRow(t *testing.T) {
 // must not end the hold sooner.
 func TestRowAcquireThatIsOvertaken(t *testing.T) {
 	t.Parallel()
-	u, db := database(t, Row)
+	u, db := freshDatabase(t, Row)
 	b := rowAt(t, u)
 	r := asks("acquire", driver.Exclusive)
 	take(t, b, r)

@@ -24,7 +24,7 @@ func TestPacketTooLarge(t *testing.T) {
 		r.Meta = map[string]string{"note": strings.Repeat("x", 3<<19)}
 		_, err := b.Acquire(t.Context(), r)
 		wantIs(t, err, driver.ErrInvalid)
-		gives(t, b, r)
+		release(t, b, r)
 		r.Meta = map[string]string{"note": strings.Repeat("x", 1<<18)}
 		take(t, b, r)
 	}
@@ -34,15 +34,15 @@ func TestPacketTooLarge(t *testing.T) {
 func TestErrorsOfSize(t *testing.T) {
 	t.Parallel()
 	for _, n := range []uint16{errPacket, errFunctionPacket, errTooLong, errOutOfRange, errOverflow, errBadText} {
-		if hopelessCall(fmt.Errorf("call: %w", &mysql.MySQLError{Number: n})) == "" {
+		if finalCallCause(fmt.Errorf("call: %w", &mysql.MySQLError{Number: n})) == "" {
 			t.Errorf("error %d may pass", n)
 		}
 	}
-	if hopelessCall(mysql.ErrPktTooLarge) == "" {
+	if finalCallCause(mysql.ErrPktTooLarge) == "" {
 		t.Error("the pool's own limit may pass")
 	}
 	for _, err := range []error{nil, mysql.ErrInvalidConn, &mysql.MySQLError{Number: errDeadlock}} {
-		if why := hopelessCall(err); why != "" {
+		if why := finalCallCause(err); why != "" {
 			t.Errorf("%v: %s", err, why)
 		}
 	}
@@ -52,7 +52,7 @@ func TestErrorsOfSize(t *testing.T) {
 func TestTTLTooLarge(t *testing.T) {
 	t.Parallel()
 	for _, s := range leaseStrategies {
-		url, _ := database(t, s)
+		url, _ := freshDatabase(t, s)
 		b := connect(t, url)
 		r := request("x", long)
 		take(t, b, r)

@@ -18,7 +18,7 @@ func uniqueAt(t *testing.T, url string) (*Backend, *unique) {
 // from the counter: it would be greater than the holder's.
 func TestNumberComesTooLate(t *testing.T) {
 	t.Parallel()
-	url, db := database(t, UniqueIndex)
+	url, db := freshDatabase(t, UniqueIndex)
 	b, u := uniqueAt(t, url)
 	late, holder := request("x", long), request("x", long)
 	take(t, b, late)
@@ -36,7 +36,7 @@ func TestNumberComesTooLate(t *testing.T) {
 // may free it by its owner.
 func TestRowOfAnotherProgram(t *testing.T) {
 	t.Parallel()
-	url, db := database(t, UniqueIndex)
+	url, db := freshDatabase(t, UniqueIndex)
 	b, _ := uniqueAt(t, url)
 	do(t, db, "INSERT INTO distlock_unique (name, owner, expires) VALUES ('x', 'cron@db1', NULL), ('y', '', NULL)")
 	for _, name := range []string{"x", "y"} {
@@ -55,7 +55,7 @@ func TestRowOfAnotherProgram(t *testing.T) {
 // is undone as a deadlock's victim, and done again.
 func TestDeadlockIsMet(t *testing.T) {
 	t.Parallel()
-	url, db := database(t, UniqueIndex)
+	url, db := freshDatabase(t, UniqueIndex)
 	b, _ := uniqueAt(t, url)
 	old := request("x", long)
 	take(t, b, old)

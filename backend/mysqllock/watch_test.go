@@ -33,7 +33,7 @@ func handOver(t testing.TB, a, b driver.Backend, name string, times int, held ti
 		time.Sleep(held)
 		drain(w)
 		start := time.Now()
-		gives(t, holder, r)
+		release(t, holder, r)
 		for {
 			select {
 			case <-w.Ready:
@@ -48,7 +48,7 @@ func handOver(t testing.TB, a, b driver.Backend, name string, times int, held ti
 		w.Close()
 		holder, waiter, r = waiter, holder, next
 	}
-	gives(t, holder, r)
+	release(t, holder, r)
 	slices.Sort(took)
 	return took
 }
@@ -63,7 +63,7 @@ func drain(w driver.Watch) {
 // A release notifies waiters if there are any, and only then.
 func TestReleaseNotifiesWaiters(t *testing.T) {
 	t.Parallel()
-	u, _ := database(t, Row)
+	u, _ := freshDatabase(t, Row)
 	a, b := rowAt(t, u), rowAt(t, u)
 	name := "hand-over"
 	sent := func() (total int64) {
@@ -76,7 +76,7 @@ func TestReleaseNotifiesWaiters(t *testing.T) {
 	for range 10 {
 		r := asks(name, driver.Exclusive)
 		take(t, a, r)
-		gives(t, a, r)
+		release(t, a, r)
 	}
 	if n := sent(); n != 0 {
 		t.Errorf("%d notifications without a waiter", n)
@@ -118,7 +118,7 @@ func listening(t *testing.T, db *sql.DB) {
 // Each notification is received once: by a listener that waits, or by one that comes too late.
 func TestNotificationsAreReceived(t *testing.T) {
 	t.Parallel()
-	u, db := database(t, Row)
+	u, db := freshDatabase(t, Row)
 	notifier, waiter := notifierOf(t, rowAt(t, u)), notifierOf(t, rowAt(t, u))
 	l := waiter.Listen(someKey)
 	defer l.Close()
@@ -153,7 +153,7 @@ func TestNotificationsAreReceived(t *testing.T) {
 // Listeners for several rows of one process share a connection.
 func TestListenersShareAConnection(t *testing.T) {
 	t.Parallel()
-	u, db := database(t, Row)
+	u, db := freshDatabase(t, Row)
 	notifier, waiter := notifierOf(t, rowAt(t, u)), notifierOf(t, rowAt(t, u))
 	address := notifier.Address(someKey)
 	silences := make(chan bool, 20)
@@ -180,7 +180,7 @@ func TestListenersShareAConnection(t *testing.T) {
 // Without a notifier there is nothing to wait for, and no listener waits.
 func TestListenersOfADeadNotifier(t *testing.T) {
 	t.Parallel()
-	u, db := database(t, Row)
+	u, db := freshDatabase(t, Row)
 	notifier, waiter := notifierOf(t, rowAt(t, u)), notifierOf(t, rowAt(t, u))
 	l := waiter.Listen(someKey)
 	defer l.Close()
@@ -212,7 +212,7 @@ func TestListenersOfADeadNotifier(t *testing.T) {
 // However many wait, few connections do.
 func TestWaitersTakeFewConnections(t *testing.T) {
 	t.Parallel()
-	u, db := database(t, Row)
+	u, db := freshDatabase(t, Row)
 	pool := rowPool(t, u, nil)
 	waiter := rowOn(t, pool)
 	notifierOf(t, waiter)
@@ -257,7 +257,7 @@ func TestWaitersTakeFewConnections(t *testing.T) {
 
 // Close leaves nothing behind: no goroutine, and no session with a user-level lock.
 func TestCloseEndsTheNotifier(t *testing.T) {
-	u, db := database(t, Row)
+	u, db := freshDatabase(t, Row)
 	before := runtime.NumGoroutine()
 	holder := rowAt(t, u)
 	notifierOf(t, holder)

@@ -11,8 +11,8 @@ import (
 	"github.com/distlock/distlock/internal/connlock"
 )
 
-// site is the database that locks are kept in, as the strategies get it.
-type site struct {
+// database is the database that locks are kept in, as the strategies get it.
+type database struct {
 	db     *sql.DB
 	opts   Options // complete
 	server server
@@ -40,14 +40,14 @@ type server struct {
 }
 
 // probe asks the server what it is and whether locks can be kept there.
-func (s *site) probe(ctx context.Context) error {
+func (s *database) probe(ctx context.Context) error {
 	var text, host, database, readOnly, mode, charset string
 	var port, autocommit int
 	var packet int64
 	row := s.db.QueryRowContext(ctx, "SELECT VERSION(), @@hostname, @@port, COALESCE(DATABASE(), ''), @@autocommit, "+
 		"CONCAT(@@read_only, @@innodb_read_only), @@sql_mode, @@character_set_connection, @@max_allowed_packet")
 	if err := row.Scan(&text, &host, &port, &database, &autocommit, &readOnly, &mode, &charset, &packet); err != nil {
-		return openError(s, err)
+		return openError(s.opts, err)
 	}
 	s.server = readVersion(text)
 	s.server.charset, s.server.packet = charset, packet
@@ -68,20 +68,20 @@ func (s *site) probe(ctx context.Context) error {
 	return s.probeGalera(ctx)
 }
 
-func (s *site) probeGalera(ctx context.Context) error {
+func (s *database) probeGalera(ctx context.Context) error {
 	var name, value string
 	err := s.db.QueryRowContext(ctx, "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'").Scan(&name, &value)
-	if absent(err) {
+	if noRows(err) {
 		return nil
 	}
 	s.server.galera = strings.EqualFold(value, "ON")
-	return openError(s, err)
+	return openError(s.opts, err)
 }
 
-// refuseWriters refuses a cluster with several nodes to write to, for strategies that trust
+// refuseManyWriters refuses a cluster with several nodes to write to, for strategies that trust
 // in what one session keeps others from: nodes find out only at the commit, and only what
 // was written.
-func (s *site) refuseWriters(ctx context.Context) error {
+func (s *database) refuseManyWriters(ctx context.Context) error {
 	if !s.server.galera {
 		single, err := s.show(ctx, "VARIABLES", singlePrimary)
 		if err == nil && manyWriters(false, "", single) != "" {
@@ -94,7 +94,7 @@ func (s *site) refuseWriters(ctx context.Context) error {
 
 // probeSessions refuses a proxy that shares out sessions, for strategies whose locks belong
 // to one.
-func (s *site) probeSessions(ctx context.Context) error {
+func (s *database) probeSessions(ctx context.Context) error {
 	if err := connlock.CheckPool(s.db); err != nil {
 		return err
 	}
@@ -108,12 +108,12 @@ func (s *site) probeSessions(ctx context.Context) error {
 		return err
 	}
 	defer rival.Close()
-	return excludes(ctx, holder, rival)
+	return checkExclusion(ctx, holder, rival)
 }
 
-// excludes tries a lock of holder's session, which must last from one statement to the
+// checkExclusion tries a lock of holder's session, which must last from one statement to the
 // next, and keep rival out.
-func excludes(ctx context.Context, holder, rival *sql.Conn) error {
+func checkExclusion(ctx context.Context, holder, rival *sql.Conn) error {
 	name := "distlock-" + driver.NewOwner()
 	var taken, passed, mine, freed sql.NullInt64
 	for _, q := range []struct {
@@ -167,15 +167,15 @@ func (v server) check() error {
 
 // checkClocks refuses what mixes the clocks of several servers, as far as it can be seen. The
 // shape's table is there.
-func (s *site) checkClocks(ctx context.Context, sh shape) error {
+func (s *database) checkClocks(ctx context.Context, table, key string) error {
 	if err := s.checkWriters(ctx); err != nil {
 		return err
 	}
-	return s.checkReads(ctx, sh)
+	return s.checkReads(ctx, table, key)
 }
 
 // checkWriters refuses a cluster whose nodes can all be written to.
-func (s *site) checkWriters(ctx context.Context) error {
+func (s *database) checkWriters(ctx context.Context) error {
 	if s.opts.OneWriter {
 		return nil
 	}
@@ -209,9 +209,9 @@ func manyWriters(galera bool, size, single string) string {
 }
 
 // show is a global variable or status; empty if the server has none of that name.
-func (s *site) show(ctx context.Context, kind, name string) (value string, err error) {
+func (s *database) show(ctx context.Context, kind, name string) (value string, err error) {
 	err = s.db.QueryRowContext(ctx, "SHOW GLOBAL "+kind+" LIKE '"+name+"'").Scan(&name, &value)
-	if absent(err) {
+	if noRows(err) {
 		return "", nil
 	}
 	return value, err
@@ -225,8 +225,8 @@ const readTries = 4
 
 // checkReads refuses a proxy that sends a SELECT to another server than those statements that
 // write: a replica is behind, and has a clock of its own.
-func (s *site) checkReads(ctx context.Context, sh shape) error {
-	text := serverSQL + quoted(sh.table) + " ON `" + sh.key + "` = ''"
+func (s *database) checkReads(ctx context.Context, table, key string) error {
+	text := serverSQL + quoted(table) + " ON `" + key + "` = ''"
 	writer, err := s.writer(ctx, text+" FOR UPDATE")
 	if err != nil {
 		return err
@@ -251,7 +251,7 @@ func (s *site) checkReads(ctx context.Context, sh shape) error {
 }
 
 // writer is the server that runs transactions.
-func (s *site) writer(ctx context.Context, text string) (name string, err error) {
+func (s *database) writer(ctx context.Context, text string) (name string, err error) {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return "", err
@@ -263,7 +263,7 @@ func (s *site) writer(ctx context.Context, text string) (name string, err error)
 
 // change runs a prepared statement that changes rows and commits by itself. It returns the number
 // of changed rows, and the insert id that the statement set for a row, changed or not.
-func (s *site) change(ctx context.Context, stmt *sql.Stmt, args []any) (n, id int64, err error) {
+func (s *database) change(ctx context.Context, stmt *sql.Stmt, args []any) (n, id int64, err error) {
 	size := int64(0)
 	for _, a := range args {
 		size += argSize
@@ -281,12 +281,12 @@ func (s *site) change(ctx context.Context, stmt *sql.Stmt, args []any) (n, id in
 const argSize = 16
 
 // changeText is change for a text without parameters.
-func (s *site) changeText(ctx context.Context, text string) (n, id int64, err error) {
+func (s *database) changeText(ctx context.Context, text string) (n, id int64, err error) {
 	return s.changeSized(ctx, int64(len(text)), func() (sql.Result, error) { return s.db.ExecContext(ctx, text) })
 }
 
 // changeSized refuses a statement to which the server would respond by closing the connection.
-func (s *site) changeSized(ctx context.Context, size int64, run func() (sql.Result, error)) (n, id int64, err error) {
+func (s *database) changeSized(ctx context.Context, size int64, run func() (sql.Result, error)) (n, id int64, err error) {
 	if s.server.packet > 0 && size > s.server.packet {
 		return 0, 0, fmt.Errorf("%w: %s: %d bytes, at most %d are possible", driver.ErrInvalid, packetTooLarge, size, s.server.packet)
 	}
@@ -294,7 +294,7 @@ func (s *site) changeSized(ctx context.Context, size int64, run func() (sql.Resu
 		n, id, err = changed(run())
 		return err
 	})
-	if why := hopelessCall(err); why != "" {
+	if why := finalCallCause(err); why != "" {
 		err = fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
 	}
 	return n, id, err
@@ -312,15 +312,15 @@ func changed(res sql.Result, err error) (n, id int64, _ error) {
 }
 
 // checkStrategy refuses a strategy that the server, or what is in front of it, can't have.
-func (s *site) checkStrategy(ctx context.Context) error {
+func (s *database) checkStrategy(ctx context.Context) error {
 	switch s.opts.Strategy {
 	case ForUpdate, Session:
-		if err := s.refuseWriters(ctx); err != nil {
+		if err := s.refuseManyWriters(ctx); err != nil {
 			return err
 		}
 		return s.probeSessions(ctx)
 	case UniqueIndex:
-		return s.refuseWriters(ctx)
+		return s.refuseManyWriters(ctx)
 	}
 	return nil // a change of one row by one statement is safe everywhere
 }

@@ -11,31 +11,31 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// shape is what a table must look like.
-type shape struct {
+// tableSpec is what a table must look like.
+type tableSpec struct {
 	table   string   // as Options.Table
 	key     string   // the column that is unique by itself
-	columns []column // all that statements name
+	columns []columnSpec // all that statements name
 }
 
-// column is one of a shape.
-type column struct {
+// columnSpec is one of a shape.
+type columnSpec struct {
 	name     string
 	types    []string // any of them will do
 	length   int      // at least
 	optional bool
 }
 
-// found is a column as the server has it.
-type found struct {
+// columnInfo is a column as the server has it.
+type columnInfo struct {
 	kind      string // DATA_TYPE
 	length    int    // in characters, or in bytes for binary strings
 	collation string // empty: none, bytes are compared
 	needed    bool   // an INSERT has to name it
 }
 
-// columnsOf are the columns of a table; none: there is no such table.
-type columnsOf map[string]found
+// tableInfo are the columns of a table; none: there is no such table.
+type tableInfo map[string]columnInfo
 
 // The types of columns.
 var (
@@ -47,15 +47,15 @@ var (
 
 // prepare makes the tables if they are missing and Create says so, and refuses those
 // that won't do. It answers the columns of the first.
-func (s *site) prepare(ctx context.Context, shapes ...shape) (columnsOf, error) {
-	var first columnsOf
-	for i, sh := range shapes {
-		columns, err := s.look(ctx, sh)
+func (s *database) prepare(ctx context.Context, ddl []string, specs ...tableSpec) (tableInfo, error) {
+	var first tableInfo
+	for i, sh := range specs {
+		columns, err := s.readColumns(ctx, sh)
 		if number(err) == errNoTable && s.opts.Create {
-			if err := s.create(ctx); err != nil {
+			if err := s.create(ctx, ddl); err != nil {
 				return nil, err
 			}
-			columns, err = s.look(ctx, sh)
+			columns, err = s.readColumns(ctx, sh)
 		}
 		if err != nil {
 			return nil, s.missing(sh, err)
@@ -71,8 +71,8 @@ func (s *site) prepare(ctx context.Context, shapes ...shape) (columnsOf, error) 
 }
 
 // create runs the DDL, which leaves alone what exists.
-func (s *site) create(ctx context.Context) error {
-	for _, text := range ddl(s.opts) {
+func (s *database) create(ctx context.Context, ddl []string) error {
+	for _, text := range ddl {
 		_, err := s.db.ExecContext(ctx, text)
 		switch n := number(err); {
 		case n == errNoTableRight || n == errNoDBAccess:
@@ -86,16 +86,16 @@ func (s *site) create(ctx context.Context) error {
 }
 
 // missing names the table that is not there.
-func (s *site) missing(sh shape, err error) error {
+func (s *database) missing(sh tableSpec, err error) error {
 	if number(err) != errNoTable {
 		return err
 	}
-	return fmt.Errorf("%w: mysqllock: table %s is missing: %s: %w", driver.ErrInvalid, sh.table, s.remedy(), err)
+	return fmt.Errorf("%w: mysqllock: table %s is missing: %s: %w", driver.ErrInvalid, sh.table, remedy(s.opts), err)
 }
 
-// look reads a table's columns. That it can be read is asked first: what is missing and
+// readColumns reads a table's columns. That it can be read is asked first: what is missing and
 // what is forbidden then have errors of their own.
-func (s *site) look(ctx context.Context, sh shape) (columnsOf, error) {
+func (s *database) readColumns(ctx context.Context, sh tableSpec) (tableInfo, error) {
 	if _, err := s.db.ExecContext(ctx, "SELECT 1 FROM "+quoted(sh.table)+" WHERE 1 = 0"); err != nil {
 		return nil, err
 	}
@@ -110,11 +110,11 @@ FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DAT
 	return scanColumns(rows)
 }
 
-func scanColumns(rows *sql.Rows) (columnsOf, error) {
-	columns := columnsOf{}
+func scanColumns(rows *sql.Rows) (tableInfo, error) {
+	columns := tableInfo{}
 	for rows.Next() {
 		var name string
-		var f found
+		var f columnInfo
 		if err := rows.Scan(&name, &f.kind, &f.length, &f.collation, &f.needed); err != nil {
 			return nil, err
 		}
@@ -132,16 +132,16 @@ func split(name string) (schema, table string) {
 	return schema, table
 }
 
-func (s *site) checkShape(ctx context.Context, sh shape, columns columnsOf) error {
+func (s *database) checkShape(ctx context.Context, sh tableSpec, columns tableInfo) error {
 	for _, want := range sh.columns {
 		if err := want.check(columns); err != nil {
-			return s.misfit(sh, err)
+			return s.mismatch(sh, err)
 		}
 	}
 	for name, f := range columns {
-		known := slices.ContainsFunc(sh.columns, func(c column) bool { return c.name == name })
+		known := slices.ContainsFunc(sh.columns, func(c columnSpec) bool { return c.name == name })
 		if f.needed && !known {
-			return s.misfit(sh, fmt.Errorf("column %s is of another program, and has no default: give it one", name))
+			return s.mismatch(sh, fmt.Errorf("column %s is of another program, and has no default: give it one", name))
 		}
 	}
 	if err := s.checkEngine(ctx, sh); err != nil {
@@ -150,13 +150,13 @@ func (s *site) checkShape(ctx context.Context, sh shape, columns columnsOf) erro
 	return s.checkWrites(ctx, sh, columns)
 }
 
-// misfit says why a table won't do.
-func (s *site) misfit(sh shape, why error) error {
+// mismatch says why a table won't do.
+func (s *database) mismatch(sh tableSpec, why error) error {
 	return fmt.Errorf("%w: mysqllock: table %s: %w; `distlock schema mysql --strategy %s` prints what is wanted",
 		driver.ErrInvalid, sh.table, why, s.opts.Strategy)
 }
 
-func (c column) check(columns columnsOf) error {
+func (c columnSpec) check(columns tableInfo) error {
 	f, ok := columns[c.name]
 	switch {
 	case !ok && c.optional:
@@ -172,7 +172,7 @@ func (c column) check(columns columnsOf) error {
 }
 
 // checkEngine wants transactions, and a key that lets no name be there twice.
-func (s *site) checkEngine(ctx context.Context, sh shape) error {
+func (s *database) checkEngine(ctx context.Context, sh tableSpec) error {
 	schema, table := split(sh.table)
 	var engine string
 	var keys int
@@ -185,16 +185,16 @@ FROM information_schema.TABLES WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATA
 	case err != nil:
 		return err
 	case !strings.EqualFold(engine, "InnoDB"):
-		return s.misfit(sh, fmt.Errorf("its engine is %s: want InnoDB", engine))
+		return s.mismatch(sh, fmt.Errorf("its engine is %s: want InnoDB", engine))
 	case keys == 0:
-		return s.misfit(sh, fmt.Errorf("column %s is neither PRIMARY KEY nor UNIQUE by itself and in full", sh.key))
+		return s.mismatch(sh, fmt.Errorf("column %s is neither PRIMARY KEY nor UNIQUE by itself and in full", sh.key))
 	}
 	return nil
 }
 
 // indexOf is the index of a table that was checked, for statements that must not look at
 // other rows on their way.
-func (s *site) indexOf(ctx context.Context, sh shape) (quoted string, err error) {
+func (s *database) indexOf(ctx context.Context, sh tableSpec) (quoted string, err error) {
 	schema, table := split(sh.table)
 	err = s.db.QueryRowContext(ctx, `SELECT CONCAT('`+"`', REPLACE(INDEX_NAME, '`', '``'), '`"+`') FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ? AND NON_UNIQUE = 0
@@ -206,7 +206,7 @@ ORDER BY INDEX_NAME <> 'PRIMARY' LIMIT 1`, schema, table, sh.key).Scan(&quoted)
 // checkWrites tries whether the table may be written, by statements that find nothing to
 // do: a right that is missing, or a read-only server, is known now and not at the first
 // lock.
-func (s *site) checkWrites(ctx context.Context, sh shape, columns columnsOf) error {
+func (s *database) checkWrites(ctx context.Context, sh tableSpec, columns tableInfo) error {
 	var names []string
 	for _, c := range sh.columns {
 		if _, ok := columns[c.name]; ok {
@@ -230,17 +230,17 @@ func (s *site) checkWrites(ctx context.Context, sh shape, columns columnsOf) err
 // index of InnoDB, with room for a second column.
 const nameLength = 2048
 
-// naming is which names a column can hold, each as itself.
-type naming struct {
+// nameRules is which names a column can hold, each as itself.
+type nameRules struct {
 	limit  int  // in bytes, or in characters
 	text   bool // the limit is in characters
 	padded bool // spaces at the end don't count
 }
 
-// newNaming refuses a column in which two names could be equal, or one could become
+// newNameRules refuses a column in which two names could be equal, or one could become
 // another.
-func newNaming(f found, charset string) (naming, error) {
-	n := naming{limit: f.length, text: f.collation != ""}
+func newNameRules(f columnInfo, charset string) (nameRules, error) {
+	n := nameRules{limit: f.length, text: f.collation != ""}
 	if !n.text {
 		return n, nil
 	}
@@ -259,7 +259,7 @@ func newNaming(f found, charset string) (naming, error) {
 }
 
 // check refuses names that the column can't hold.
-func (n naming) check(name string) error {
+func (n nameRules) check(name string) error {
 	length, unit := len(name), "bytes"
 	if n.text {
 		length, unit = utf8.RuneCountInString(name), "characters"
