@@ -22,8 +22,8 @@ func init() {
 type Backend struct {
 	strategy
 	database *database
-	once sync.Once
-	err  error // of Close
+	once     sync.Once
+	err      error // of Close
 }
 
 // Open connects to the database of a URL:

@@ -13,8 +13,8 @@ import (
 
 // tableSpec is what a table must look like.
 type tableSpec struct {
-	table   string   // as Options.Table
-	key     string   // the column that is unique by itself
+	table   string       // as Options.Table
+	key     string       // the column that is unique by itself
 	columns []columnSpec // all that statements name
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"time"
 
@@ -13,19 +12,11 @@ import (
 	"github.com/distlock/distlock/internal/unsent"
 )
 
-// Sizes of what a row keeps. A database that is not strict would cut off what is longer.
-const (
-	MaxOwner = 64        // bytes
-	MaxName  = 1<<16 - 1 // bytes
-	MaxText  = 1<<24 - 1 // bytes of Meta, and of Claims
-	MaxLimit = math.MaxInt32
-)
-
-// busyRetry is when whoever was always slower than others asks again.
+// busyRetry is the time after which an owner retries that lost all races for the row.
 const busyRetry = 5 * time.Millisecond
 
-// Acquire makes one attempt. Whoever wants to hold alone needs one statement if nobody
-// else wants the lock; else the row is read, and written if that changes it.
+// Acquire makes one attempt. An exclusive hold takes one statement if no other owner wants the lock.
+// Otherwise the row is read, and written if that changes it.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	g, err := b.acquire(ctx, r)
 	return g, b.wrap("acquire", r.Name, err)
@@ -56,7 +47,7 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return g, nil
 }
 
-// validate refuses what no row can hold, and encodes the request's Meta.
+// validate refuses requests that no row can hold, and encodes the request's Meta.
 func (b *Backend) validate(ctx context.Context, r driver.Request) (meta string, err error) {
 	if err := b.open(ctx); err != nil {
 		return "", err
@@ -80,7 +71,7 @@ func (b *Backend) validate(ctx context.Context, r driver.Request) (meta string, 
 	return meta, nil
 }
 
-// take is the attempt by one statement. No fence: it did not help.
+// take makes an attempt by one statement. Without a fence it has changed nothing.
 func (b *Backend) take(ctx context.Context, r driver.Request, c claims.Claim) (driver.Grant, error) {
 	number, err := b.dialect.Take(ctx, TakeRequest{
 		Name: r.Name, Kind: r.Mode, Owner: r.Owner,
@@ -93,7 +84,7 @@ func (b *Backend) take(ctx context.Context, r driver.Request, c claims.Claim) (d
 	return driver.Grant{Fence: uint64(number) << claims.SpanBits, Fences: alone.Fences(r), TTL: r.TTL}, nil
 }
 
-// decide decides on a request whose claim would be c.
+// decide grants or refuses a request whose claim would be c.
 func (s *state) decide(r driver.Request, c claims.Claim) (driver.Grant, decision) {
 	if err := s.Check(r); err != nil {
 		return driver.Grant{}, decision{err: err}
@@ -125,7 +116,7 @@ func (s *state) grant(r driver.Request, c claims.Claim) (driver.Grant, decision)
 	return driver.Grant{Fence: uint64(c.Fence), Fences: s.Fences(r), Queued: s.Queued(r.Owner), TTL: r.TTL}, v
 }
 
-// enqueue keeps r's place in line, or gives it one.
+// enqueue keeps r's place in the queue, or adds one.
 func (s *state) enqueue(r driver.Request, c claims.Claim) {
 	c.Ticket, c.Since = s.NextTicket(), s.now
 	if own, ok := s.Claim(r.Owner); ok {
@@ -135,8 +126,7 @@ func (s *state) enqueue(r driver.Request, c claims.Claim) {
 	s.set(c)
 }
 
-// Release ends a hold or a place in line. A hold that excludes all others needs one
-// statement.
+// Release ends a hold or a place in the queue. An exclusive hold takes one statement.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	return b.wrap("release", h.Name, b.release(ctx, h))
 }
@@ -163,25 +153,25 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 	})
 }
 
-// maxMisses is how often a change may find that somebody else was faster. Each miss is a
-// change of somebody else's that worked.
+// maxMisses is how often a change may find that the row has changed since it was read. Each time
+// another change succeeded.
 const (
 	maxMisses = 24
 	maxPause  = 32 * time.Millisecond
 )
 
-// errBusy says that the row was changed by others, or locked, whenever it was to be written.
+// errBusy means that others changed or locked the row whenever it was to be written.
 var errBusy = errors.New("others change the row of this lock all the time, or keep it locked: nothing was done")
 
-// decision is what a decision leads to.
+// decision is the outcome of a function that changes a state.
 type decision struct {
 	write bool  // the state was changed
 	frees bool  // and that may let others in
 	err   error // the answer, once it is written
 }
 
-// change reads name's row, lets decide change it, and writes it if nobody changed it in the
-// meantime; else it starts again. Callers of this process take turns.
+// change reads name's row, lets decide change it, and writes it if it has not changed meanwhile.
+// Otherwise it starts again. Calls of this process take turns.
 func (b *Backend) change(ctx context.Context, name string, decide func(*state) decision) error {
 	leave, err := b.changing.Lock(ctx, KeyOf(name))
 	if err != nil {
@@ -210,12 +200,12 @@ func (b *Backend) change(ctx context.Context, name string, decide func(*state) d
 	return errBusy
 }
 
-// minLeeway is how long after a row was read it may be written, beside twice what a
-// statement takes. If another server wrote it, its clock differs by no more than that, and by
-// nothing in the direction in which living claims would seem to have ended.
+// minLeeway and twice the time of a statement is how long after it was read a row may be written. If
+// a server with another clock wrote it, that clock differs by no more than this, and not at all in
+// the direction in which living claims would seem to have ended.
 const minLeeway = 250 * time.Millisecond
 
-// Pause lets others finish after a miss: the more there seem to be, the longer.
+// Pause waits after a miss, longer after each one, so that others can finish.
 func Pause(ctx context.Context, misses int) error {
 	if misses == 0 {
 		return ctx.Err()
@@ -230,7 +220,7 @@ func Pause(ctx context.Context, misses int) error {
 	}
 }
 
-// writeDecision writes what was decided. done is false if somebody else was faster.
+// writeDecision writes the changed state. done is false if the row has changed since it was read.
 func (b *Backend) writeDecision(ctx context.Context, name string, s *state, v decision) (done bool, err error) {
 	if !v.write {
 		return true, v.err
@@ -255,7 +245,7 @@ func (b *Backend) writeDecision(ctx context.Context, name string, s *state, v de
 	return true, v.err
 }
 
-// announce tells those who wait, here and elsewhere.
+// announce wakes the waiters of this backend, and notifies those of others.
 func (b *Backend) announce(k Key, waited bool) {
 	b.Wake(k)
 	if waited && b.notifier != nil {

@@ -1,13 +1,12 @@
-// Package sqlrow keeps locks in rows of a table, in whatever database a Dialect speaks
-// to. A row is the truth about one lock, and is never deleted: its number is what fences
-// are made of.
+// Package sqlrow keeps locks in rows of a table. A Dialect has the statements of one database. A row
+// is the only record of a lock. It is never deleted, because fences are made of its number.
 //
-// Who wants a lock alone takes it by one conditional UPDATE, and gives it back by another.
-// All else (readers, permits, places in line) is a list in the row, which is read, decided upon
-// here, and written if the row is still the same. No transaction stays open between two
-// statements: a process that hangs keeps nobody out but by what it holds.
+// An exclusive hold is taken by one conditional UPDATE, and released by another. All other claims
+// (readers, permits, waiters in the queue) are a list in the row. The list is read, changed here, and
+// written if the row has not changed meanwhile. No transaction stays open between two statements,
+// so a process that hangs blocks others only by the locks that it holds.
 //
-// The server's clock counts, read in the statement that uses it.
+// All times are those of the server's clock, read in the statement that uses them.
 package sqlrow
 
 import (
@@ -29,9 +28,13 @@ type Options struct {
 	// Name is Caps.Name.
 	Name string
 
-	// Notifier makes the bell, which may call Wake and WakeAll of the backend. nil: waiters poll.
+	// Notifier makes the notifier, which may call Wake and WakeAll of the backend. If it is nil, waiters
+	// poll.
 	Notifier func(*Backend) Notifier
 }
+
+// maxRowWaits is how many renewals of a backend wait for locked rows at once, each on a connection.
+const maxRowWaits = 2
 
 // Backend keeps locks in rows of a table. Its methods are safe for concurrent use. It
 // implements driver.Backend, driver.Watcher and driver.Inspector.
@@ -49,7 +52,7 @@ type Backend struct {
 	err    error // of Close
 }
 
-// New makes a backend of a table that exists. It asks the database nothing.
+// New returns a backend for a table that exists. It sends no statement.
 func New(d Dialect, o Options) *Backend {
 	b := &Backend{dialect: d, options: o, rowWaits: make(chan struct{}, maxRowWaits)}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
@@ -60,7 +63,7 @@ func New(d Dialect, o Options) *Backend {
 	return b
 }
 
-// Caps: all modes, fences, and lines on request.
+// Caps reports all modes, fences, and queues on request.
 func (b *Backend) Caps() driver.Caps {
 	return driver.Caps{
 		Name:      b.options.Name,
@@ -75,13 +78,13 @@ func (b *Backend) Caps() driver.Caps {
 	}
 }
 
-// Wake tells those who wait for k that it may be free. It does not block.
+// Wake wakes the waiters for k, which may be free. It does not block.
 func (b *Backend) Wake(k Key) { b.watchers.wake(k) }
 
-// WakeAll is Wake for every lock, for when news may have been missed.
+// WakeAll wakes the waiters for all locks, after notifications may have been missed.
 func (b *Backend) WakeAll() { b.watchers.wakeAll() }
 
-// address is what a row says of claims of this backend.
+// address returns what a row stores with claims of this backend.
 func (b *Backend) address(k Key) string {
 	if b.notifier == nil {
 		return ""
@@ -89,7 +92,7 @@ func (b *Backend) address(k Key) string {
 	return b.notifier.Address(k)
 }
 
-// open refuses calls after Close, and those that nobody waits for any more.
+// open refuses calls after Close, and calls whose context has ended.
 func (b *Backend) open(ctx context.Context) error {
 	if b.ctx.Err() != nil {
 		return driver.ErrClosed
@@ -97,7 +100,7 @@ func (b *Backend) open(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Close ends the backend's goroutines, and closes the bell. Holds stay until they are
+// Close ends the backend's goroutines, and closes the notifier. Holds stay until they are
 // released by another backend or their TTL has passed.
 func (b *Backend) Close() error {
 	b.once.Do(func() {
@@ -109,7 +112,7 @@ func (b *Backend) Close() error {
 	return b.err
 }
 
-// wrap says what failed.
+// wrap names the call that failed.
 func (b *Backend) wrap(op, name string, err error) error {
 	if err == nil {
 		return nil
@@ -117,7 +120,7 @@ func (b *Backend) wrap(op, name string, err error) error {
 	return fmt.Errorf("%s: %s %s: %w", b.options.Package, op, driver.Quote(name), err)
 }
 
-// Inspect describes a lock. It waits for nobody.
+// Inspect describes a lock. It does not wait for writers.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
 	i, err := b.inspect(ctx, name)
 	return i, b.wrap("inspect", name, err)

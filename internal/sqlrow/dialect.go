@@ -3,6 +3,7 @@ package sqlrow
 import (
 	"context"
 	"crypto/sha256"
+	"math"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -12,11 +13,11 @@ import (
 // Key is the primary key of a lock's row: the SHA-256 of its name.
 type Key [sha256.Size]byte
 
-// KeyOf is the key of a name.
+// KeyOf returns the key of a name.
 func KeyOf(name string) Key { return sha256.Sum256([]byte(name)) }
 
-// Row is what the table knows of one lock. Times are µs since 1970 by the server's clock.
-// What is "" or nil here is NULL in the table.
+// Row is the row of one lock. Times are µs since 1970 by the server's clock. A "" or nil here is
+// NULL in the table.
 type Row struct {
 	Key    Key
 	Name   string
@@ -24,8 +25,8 @@ type Row struct {
 	Limit  int         // of a semaphore
 	Number int64       // of the last grant; it never decreases
 
-	// Owner holds alone, in the mode that is the row's kind, until Until. A hold whose time
-	// is over stays in the row until the next takes its place.
+	// Owner has an exclusive hold, in the mode that is the row's kind, until Until. A hold that has
+	// ended stays in the row until the next one replaces it.
 	Owner        string
 	Granted      int64  // the Number of the Owner's grant
 	Since, Until int64  // 0 without an Owner, as Granted
@@ -38,12 +39,12 @@ type Row struct {
 	Rev     int64 // raised by every change but that of Waiting; 0: there is no row
 	Waiting int64 // until when somebody listens for a release; 0: nobody
 
-	// Insert and Swap write the row only between these two times, both included, by the
-	// clock of their own statement. They are not in the table.
+	// Insert and Swap write the row only from Earliest to Latest, by the clock of their own
+	// statement. The two are not in the table.
 	Earliest, Latest int64
 }
 
-// TakeRequest is a wish to hold alone.
+// TakeRequest is a request for an exclusive hold.
 type TakeRequest struct {
 	Name    string
 	Kind    driver.Mode // Exclusive or Write
@@ -53,13 +54,13 @@ type TakeRequest struct {
 	Address string
 }
 
-// HoldKey names a hold in a row.
+// HoldKey identifies a hold in a row.
 type HoldKey struct {
 	Key   Key
 	Owner string
 }
 
-// Extension is what a renewal asks for.
+// Extension has the terms of a renewal.
 type Extension struct {
 	TTL     time.Duration // in whole µs
 	Floor   int64         // the number is raised to this
@@ -67,17 +68,17 @@ type Extension struct {
 	Wait    bool          // for the row, if it is locked, for a second at most; of one hold only
 }
 
-// Dialect is the table in the words of one database. Each method is one statement, on its
-// own: never a transaction that stays open while a client thinks. What the database did not
-// do for a reason that passes (a deadlock, a serialization failure) a dialect may ask again;
-// what may have been done it must not.
+// Dialect has the statements of one database. Each method runs one statement that commits by itself,
+// never a transaction that stays open while a client thinks. A dialect may retry a statement that
+// the database has undone (a deadlock, a serialization failure), but not one that may have taken
+// effect.
 //
-// "now" is the clock of the server that runs the statement, as it starts. Two statements may
-// have different clocks. An error is a fact of package driver or unknown.
+// "now" is the clock of the server that runs the statement, when it starts. Two statements may have
+// different clocks. An error is one of package driver, or means an unknown outcome.
 //
-// A row that is locked by a transaction of another program is left out by Extend, unless that is
-// to wait, and Swap, as if it had changed. Take, Free, Insert and Mark may wait for it, for a second or two at most
-// where the database has such a bound.
+// If a transaction of another program has locked a row, Extend (unless it is to wait) and Swap leave
+// it out, as if it had changed. Take, Free, Insert and Mark may wait for the row, for a second or
+// two at most where the database has such a limit.
 //
 // Methods are safe for concurrent use, and return when ctx ends.
 type Dialect interface {
@@ -86,91 +87,97 @@ type Dialect interface {
 	// in the same kind:
 	//
 	//	number = granted = greatest(number+1, now), owner, until = greatest(until, now+TTL),
-	//	meta, bell, kind, lim = 0, claims = NULL, claimed = 0, rev = rev+1, and since = now
+	//	meta, address, kind, lim = 0, claims = NULL, claimed = 0, rev = rev+1, and since = now
 	//	unless t.Owner holds already.
 	//
 	// It answers the new Number; 0: nothing was changed.
 	Take(ctx context.Context, t TakeRequest) (number int64, err error)
 
-	// Free ends h if it holds alone and its time is not over (Until > now): owner, meta and
-	// bell become NULL, granted, since and until 0, rev = rev+1. Claims stay.
+	// Free ends h if it is an exclusive hold that has not ended (Until > now): owner, meta and
+	// address become NULL, granted, since and until 0, rev = rev+1. Claims stay.
 	//
-	// waited says that Waiting > now. A dialect that can tell those who wait in the same
-	// statement does so.
+	// waited means that Waiting > now. A dialect that can notify waiters in the same statement does
+	// so.
 	Free(ctx context.Context, h HoldKey) (freed, waited bool, err error)
 
 	// Extend renews those holds that hold alone, whose time is not over and whose rows are
 	// not locked:
 	//
 	//	until = greatest(until, now+TTL), or now+TTL with Shorten,
-	//	number = greatest(number, Floor), rev = rev+1, and bell of now.
+	//	number = greatest(number, Floor), rev = rev+1, and the address of now.
 	//
 	// It answers how many there were, and now+TTL, which means nothing if there were none.
 	// There are at most MaxExtend of them, each of another row.
 	Extend(ctx context.Context, holds []HoldKey, e Extension) (n int, until int64, err error)
 
-	// Look reads rows, at most MaxExtend. Keys without a row are left out. now is that of the
-	// same statement; a row that changes at the time is seen as before or after, not between.
+	// Look reads rows, at most MaxExtend, without keys that have no row. now is the clock of the
+	// same statement. A row that changes meanwhile is read as it was before or after, not between.
 	Look(ctx context.Context, keys []Key) (now int64, rows []Row, err error)
 
-	// Insert makes a row, with Rev 1, as it is, if r.Earliest <= now <= r.Latest. done is
-	// false if it is not that time or there is a row already; that is no error.
+	// Insert adds a row with Rev 1 if r.Earliest <= now <= r.Latest. done is false, without an
+	// error, at another time or if there is a row already.
 	Insert(ctx context.Context, r Row) (done bool, err error)
 
-	// Swap writes all of r but its Key, Name and Waiting if the row's rev is r.Rev and
-	// r.Earliest <= now <= r.Latest, and raises rev. If frees is true the change may let
-	// others in: waited, and who is told, are as with Free.
+	// Swap writes all of r but its Key, Name and Waiting if the row's rev is r.Rev and r.Earliest <=
+	// now <= r.Latest, and raises rev. If frees is true, the change may unblock waiters; waited
+	// means the same as for Free, and waiters are notified as by Free.
 	Swap(ctx context.Context, r Row, frees bool) (done, waited bool, err error)
 
-	// Mark says in the row, if there is one, that somebody listens for the time d from now
-	// on: waiting = greatest(waiting, now+d). Rev stays.
+	// Mark marks the row, if there is one, as waited for: waiting = greatest(waiting, now+d). Rev
+	// stays.
 	Mark(ctx context.Context, k Key, d time.Duration) error
 
-	// Names lists up to limit names with a claim that lives (Until > now or Claimed > now),
-	// in an order that stays the same, those that come behind after ("": from the first). All
-	// that have the prefix come before any that has not; the latter may be left out.
+	// Names returns up to limit names with a claim that lasts (Until > now or Claimed > now), in a
+	// fixed order, after the name after ("": from the first one). Names with the prefix come first;
+	// others may be left out.
 	Names(ctx context.Context, prefix, after string, limit int) ([]string, error)
 }
 
-// MaxExtend is how many rows one statement changes: they are locked for some ms.
+// MaxExtend is how many rows one statement changes. They are locked for some ms.
 const MaxExtend = 256
 
 // MaxNumber is the greatest number of a grant: its fence stays below 1<<63.
 const MaxNumber = claims.MaxNumber
 
-// Notifier lets a release be heard by waiters in other processes. What a bell fails to tell
-// costs a delay only: the row is the truth, and is looked at from time to time.
+// The limits of a row. A database that is not strict would cut off longer values.
+const (
+	MaxOwner = 64        // bytes
+	MaxName  = 1<<16 - 1 // bytes
+	MaxText  = 1<<24 - 1 // bytes of Meta, and of Claims
+	MaxLimit = math.MaxInt32
+)
+
+// Notifier notifies waiters in other processes of a release. A notification that is lost costs only
+// a delay: the rows decide, and are read from time to time.
 type Notifier interface {
-	// Address is what a row is to say of a hold or place in line of this backend, so that
-	// others find its bell; "" if nothing. It does not block; it may start what makes the
-	// next answer better.
+	// Address returns the text that a row stores with a hold or waiter of this backend, so that
+	// others can wait for its notifications; "" if there is none. It does not block. It may start
+	// work that improves later answers.
 	Address(k Key) string
 
-	// Notify is called after a change that may let others in, to a row that said that somebody
-	// listens. It does not block.
+	// Notify is called after a change that may unblock waiters, of a row that is marked as waited
+	// for. It does not block.
 	Notify(k Key)
 
-	// Listen makes an ear for one lock. It does not block.
+	// Listen returns a listener for one lock. It does not block.
 	Listen(k Key) Listener
 
-	// Close ends goroutines and connections. It is called when all ears are closed. Tag and
-	// Ring may be called later, and do nothing then.
+	// Close ends goroutines and connections, after all listeners are closed. Later calls of Address
+	// and Notify do nothing.
 	Close() error
 }
 
-// Listener listens for one lock. Its methods are called one after the other.
+// Listener waits for notifications about one lock. Its methods are called one after the other.
 type Listener interface {
-	// Arm readies what is needed to hear. It is called each time before the row is marked and
-	// looked at, and returns when nothing that is told after that is missed. After an error the row
-	// is polled for a while.
+	// Arm prepares to wait. It is called each time before the row is marked and read, and returns
+	// when no later notification is missed. After an error the row is polled for a while.
 	Arm(ctx context.Context) error
 
-	// Wait blocks until the bell of the tag has rung since it was last heard, true, or until
-	// ctx ends, false. tag is that of whoever is in the way, as the row had it after Arm; "" if it
-	// has none. silent says that there is nothing to hear, or no means to: poll.
-	// A bell that calls Backend.Wake instead waits for the end of ctx.
-	Wait(ctx context.Context, tag string) (rang, silent bool)
+	// Wait waits for the next notification from address, or until ctx ends. address is that of the
+	// claim ahead, as the row had it after Arm; "" if it has none. silent means that nothing can be
+	// waited for, so the row is polled. A Notifier that calls Backend.Wake waits until ctx ends.
+	Wait(ctx context.Context, address string) (notified, silent bool)
 
-	// Close ends the ear.
+	// Close ends the listener.
 	Close()
 }

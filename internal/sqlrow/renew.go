@@ -10,8 +10,8 @@ import (
 	"github.com/distlock/distlock/internal/claims"
 )
 
-// Renew makes holds live for their TTL at least: of those that exclude all others, as many
-// as may be in one statement, and those that share a lock by a change of its row.
+// Renew makes holds last for their TTL at least. One statement renews many exclusive holds. Shared
+// holds are renewed by a change of their row.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	n := &renewCall{b: b, ctx: ctx, holds: holds, answers: make([]error, len(holds))}
 	if err := b.open(ctx); err != nil {
@@ -25,7 +25,7 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	return n.answers
 }
 
-// renewCall is one call of Renew. Holds are meant by their index.
+// renewCall is one call of Renew. It refers to holds by their index.
 type renewCall struct {
 	b       *Backend
 	ctx     context.Context
@@ -57,7 +57,7 @@ func (n *renewCall) run() {
 	n.renewSingly(single)
 }
 
-// split divides the holds: those that can be renewed by one statement, and those that can't.
+// split separates the holds that one statement can renew from those that need a change of their row.
 func (n *renewCall) split() (batches map[Extension][]int, single []int) {
 	batches = map[Extension][]int{}
 	seen := map[string]bool{}
@@ -77,15 +77,15 @@ func (n *renewCall) split() (batches map[Extension][]int, single []int) {
 	return batches, single
 }
 
-// MaxLocked is how often a renewal finds a row locked before it gives up. A statement of
-// another process is over by then, a transaction that stays open may not be.
+// MaxLocked is how often a renewal finds a row locked before it gives up. Statements of other
+// processes are over by then; a transaction that stays open may not be.
 const MaxLocked = 6
 
-// ErrLocked says that a hold lives and was not renewed: the outcome is unknown.
+// ErrLocked means that a hold lasts but was not renewed. The outcome is unknown.
 var ErrLocked = errors.New("the lock's row is locked by a transaction of another program")
 
-// extend renews by one statement, and returns those that need another. Holds whose rows
-// are locked do not keep it from the others, and are tried again.
+// extend renews holds by one statement, and returns those that need a change of their row. Holds
+// whose rows are locked are retried, and do not delay the others.
 func (n *renewCall) extend(what Extension, list []int) (left []int) {
 	for miss := range MaxLocked {
 		err := Pause(n.ctx, miss)
@@ -107,11 +107,8 @@ func (n *renewCall) extend(what Extension, list []int) (left []int) {
 	return append(left, other...)
 }
 
-// maxRowWaits is how many renewals of a backend wait for rows at once: each has a connection.
-const maxRowWaits = 2
-
-// extendWaiting waits for a locked row, if nobody else's answer is held up by that: where many change a row
-// all the time, and take long to commit, one that only looks finds it locked for too long.
+// extendWaiting waits for a locked row if the call has no other holds. Without it, a renewal would
+// fail where many processes change a row all the time and take long to commit.
 func (n *renewCall) extendWaiting(what Extension, list []int) (left, locked []int, err error) {
 	if len(n.holds) > 1 {
 		return nil, list, ErrLocked
@@ -130,7 +127,8 @@ func (n *renewCall) extendWaiting(what Extension, list []int) (left, locked []in
 	return left, locked, err
 }
 
-// extendOnce answers what it can. left hold in another mode, the rows of locked are locked.
+// extendOnce sets the results that are known. The holds left have another mode; the rows of locked
+// are locked.
 func (n *renewCall) extendOnce(what Extension, list []int) (left, locked []int, err error) {
 	held := make([]HoldKey, len(list))
 	for j, i := range list {
@@ -149,8 +147,8 @@ func (n *renewCall) extendOnce(what Extension, list []int) (left, locked []int, 
 	return n.findUnrenewed(what, list, held, until)
 }
 
-// findUnrenewed finds out which of the holds that were meant were renewed: those that have all that
-// was asked for, with a life until then.
+// findUnrenewed reads the rows to find the holds that were not renewed: those that end before until,
+// or lack another term of the renewal.
 func (n *renewCall) findUnrenewed(what Extension, list []int, held []HoldKey, until int64) (left, locked []int, err error) {
 	states, err := n.b.lookAll(n.ctx, held)
 	if err != nil {
@@ -174,10 +172,10 @@ func (n *renewCall) findUnrenewed(what Extension, list []int, held []HoldKey, un
 	return left, locked, nil
 }
 
-// parallel is how many rows are changed at once by one call of Renew.
+// parallel is how many rows one call of Renew changes at the same time.
 const parallel = 4
 
-// renewSingly looks at the rows of the holds, and changes those that need it.
+// renewSingly changes the rows of holds, each row by itself.
 func (n *renewCall) renewSingly(list []int) {
 	byName := map[string][]int{}
 	for _, i := range list {
@@ -210,7 +208,7 @@ func (n *renewCall) renewOne(name string, list []int) {
 	}
 }
 
-// renew makes a hold live for its TTL at least.
+// renew makes a hold last for its TTL at least.
 func (s *state) renew(h driver.Hold) (changed bool, err error) {
 	c, ok := s.Claim(h.Owner)
 	if !ok || !c.Holds() {

@@ -11,7 +11,7 @@ import (
 	"github.com/distlock/distlock/internal/claims"
 )
 
-// state is a row as of a moment: who claims the lock.
+// state is the content of a row at a moment.
 type state struct {
 	claims.Lock     // with times in ns
 	row         Row // as it was read
@@ -23,16 +23,16 @@ type state struct {
 
 const micro = int64(time.Microsecond)
 
-// ends is when a life that begins now ends.
+// ends returns the end of a hold that begins now.
 func (s *state) ends(ttl time.Duration) int64 { return s.now + int64(wholeMicros(ttl)) }
 
-// wholeMicros rounds up.
+// wholeMicros rounds a duration up to µs.
 func wholeMicros(d time.Duration) time.Duration {
 	return (d + time.Microsecond - 1).Truncate(time.Microsecond)
 }
 
-// read makes sense of a row as of now, in µs. Claims that have ended are left out. What
-// no program of ours can have written is ErrInvalid.
+// read decodes a row as of now, in µs, without claims that have ended. A row that no program of ours
+// can have written is ErrInvalid.
 func read(row Row, now int64) (*state, error) {
 	s := &state{row: row, now: now * micro}
 	s.Kind, s.Limit, s.Number = row.Kind, row.Limit, row.Number
@@ -52,7 +52,7 @@ func read(row Row, now int64) (*state, error) {
 	return s, nil
 }
 
-// write is the row that says what s has become.
+// write encodes the state as a row.
 func (s *state) write(name string) (Row, error) {
 	r := Row{
 		Key: KeyOf(name), Name: name, Rev: s.row.Rev,
@@ -109,7 +109,7 @@ func without(list []claims.Claim, owner string) []claims.Claim {
 	return kept
 }
 
-// claimRecord is a claim as it stands in Row.Claims.
+// claimRecord is a claim as Row.Claims stores it.
 type claimRecord struct {
 	Owner   string `json:"owner"`
 	Mode    uint8  `json:"mode"`             // a driver.Mode
@@ -142,7 +142,7 @@ func encode(list []claimRecord) ([]byte, error) {
 	return json.Marshal(list)
 }
 
-// records are all claims in the row, those included that have ended.
+// records returns all claims in the row, including those that have ended.
 func (r Row) records() ([]claimRecord, error) {
 	var list []claimRecord
 	if len(r.Claims) > 0 {
@@ -161,7 +161,7 @@ func (r Row) records() ([]claimRecord, error) {
 	return list, nil
 }
 
-// check looks for what makes no sense.
+// check returns an error if the row contradicts itself.
 func (r Row) check(list []claimRecord) error {
 	lined := r.Kind == driver.Counted || r.Kind.Alone()
 	switch {
@@ -178,7 +178,7 @@ func (r Row) check(list []claimRecord) error {
 	return nil
 }
 
-// maxMicros is the last moment in µs that is one in ns too.
+// maxMicros is the last time in µs that can be converted to ns.
 const maxMicros = math.MaxInt64 / micro
 
 func (e claimRecord) check(kind driver.Mode) error {

@@ -9,8 +9,8 @@ import (
 	"github.com/distlock/distlock/internal/claims"
 )
 
-// Watch wakes r's owner when a claim on the lock is given back. There is one listener for
-// all who wait for a lock in this backend; it says in the row that somebody listens.
+// Watch wakes r's owner when a claim on the lock is released. All waiters for a lock in this backend
+// share one rowWatcher, which marks the row as waited for.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	w, err := b.watch(ctx, r)
 	return w, b.wrap("watch", r.Name, err)
@@ -39,7 +39,7 @@ func (b *Backend) watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	return driver.Watch{Ready: w.ready, Close: func() { b.watchers.remove(l, w) }}, nil
 }
 
-// rowWaiter is one armed wait.
+// rowWaiter is one call of Watch.
 type rowWaiter struct {
 	request driver.Request
 	ready   chan struct{} // holds a signal that was not taken yet
@@ -61,7 +61,7 @@ func (w *rowWaiter) wake() {
 	}
 }
 
-// watcherSet has the listeners, one for each lock that is waited for here.
+// watcherSet has a rowWatcher for each lock with waiters in this backend.
 type watcherSet struct {
 	b  *Backend
 	wg sync.WaitGroup
@@ -70,20 +70,20 @@ type watcherSet struct {
 	byKey map[Key]*rowWatcher
 }
 
-func (h *watcherSet) init(b *Backend) { h.b, h.byKey = b, map[Key]*rowWatcher{} }
+func (set *watcherSet) init(b *Backend) { set.b, set.byKey = b, map[Key]*rowWatcher{} }
 
-func (h *watcherSet) add(w *rowWaiter) (*rowWatcher, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.b.ctx.Err() != nil {
+func (set *watcherSet) add(w *rowWaiter) (*rowWatcher, error) {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	if set.b.ctx.Err() != nil {
 		return nil, driver.ErrClosed
 	}
 	k := KeyOf(w.request.Name)
-	l := h.byKey[k]
+	l := set.byKey[k]
 	if l == nil {
-		l = newRowWatcher(h, k, w.request.Name)
-		h.byKey[k] = l
-		h.wg.Go(l.run)
+		l = newRowWatcher(set, k, w.request.Name)
+		set.byKey[k] = l
+		set.wg.Go(l.run)
 	}
 	l.waiters[w] = struct{}{}
 	if l.live {
@@ -93,66 +93,66 @@ func (h *watcherSet) add(w *rowWaiter) (*rowWatcher, error) {
 	return l, nil
 }
 
-func (h *watcherSet) remove(l *rowWatcher, w *rowWaiter) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (set *watcherSet) remove(l *rowWatcher, w *rowWaiter) {
+	set.mu.Lock()
+	defer set.mu.Unlock()
 	delete(l.waiters, w)
 }
 
-// removeUnused ends a listener for which nobody waits any more.
-func (h *watcherSet) removeUnused(l *rowWatcher) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(l.waiters) > 0 && h.b.ctx.Err() == nil {
+// removeUnused removes a rowWatcher without waiters, which then ends.
+func (set *watcherSet) removeUnused(l *rowWatcher) bool {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	if len(l.waiters) > 0 && set.b.ctx.Err() == nil {
 		return false
 	}
-	delete(h.byKey, l.key)
+	delete(set.byKey, l.key)
 	return true
 }
 
-// wake signals those who wait for k, and lets their listener look at the row again.
-func (h *watcherSet) wake(k Key) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if l := h.byKey[k]; l != nil {
+// wake wakes the waiters for k, and makes their rowWatcher read the row again.
+func (set *watcherSet) wake(k Key) {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	if l := set.byKey[k]; l != nil {
 		l.wake()
 		l.lookAgain()
 	}
 }
 
-func (h *watcherSet) signal(l *rowWatcher) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (set *watcherSet) signal(l *rowWatcher) {
+	set.mu.Lock()
+	defer set.mu.Unlock()
 	l.wake()
 }
 
-func (h *watcherSet) wakeAll() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, l := range h.byKey {
+func (set *watcherSet) wakeAll() {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	for _, l := range set.byKey {
 		l.wake()
 		l.lookAgain()
 	}
 }
 
-func (h *watcherSet) close() {
-	h.mu.Lock()
-	h.b.cancel()
-	h.mu.Unlock()
-	h.wg.Wait()
+func (set *watcherSet) close() {
+	set.mu.Lock()
+	set.b.cancel()
+	set.mu.Unlock()
+	set.wg.Wait()
 }
 
 const (
-	slice     = 5 * time.Second // how long a bell is listened to before the row is looked at again
+	slice     = 5 * time.Second // how long a notification is waited for before the row is read again
 	markLife  = 3 * slice       // what is said in the row holds for so long
 	firstPoll = 5 * time.Millisecond
 	maxPoll   = 100 * time.Millisecond
 	patience  = 5 * time.Second // with the database
 )
 
-// rowWatcher looks at one row, and hears its bells, for all who wait for it in this
-// backend. It lives as long as anybody does, and to the end of what it is listening to:
-// a lock that is fought for is waited for again at once.
+// rowWatcher reads one row and waits for notifications about it, for all its waiters in this
+// backend. It lasts while there are waiters, and until the notification that it waits for: a
+// contended lock is waited for again at once.
 type rowWatcher struct {
 	set      *watcherSet
 	key      Key
@@ -161,7 +161,7 @@ type rowWatcher struct {
 	poll     time.Duration
 	rev      int64 // as last seen
 
-	// Guarded by the hub's mutex.
+	// Guarded by the set's mutex.
 	waiters map[*rowWaiter]struct{}
 	live    bool // what may let somebody in is signalled
 	stale   bool // the row should be looked at again
@@ -175,12 +175,12 @@ func newRowWatcher(h *watcherSet, k Key, name string) *rowWatcher {
 	}
 }
 
-// noListener is the ear of a backend without a bell.
+// noListener is the Listener of a backend without a Notifier.
 type noListener struct{}
 
 func (noListener) Arm(context.Context) error { return nil }
 
-func (noListener) Wait(context.Context, string) (rang, silent bool) { return false, true }
+func (noListener) Wait(context.Context, string) (notified, silent bool) { return false, true }
 
 func (noListener) Close() {}
 
@@ -194,32 +194,32 @@ func (b *Backend) listen(k Key) Listener {
 func (l *rowWatcher) run() {
 	defer l.listener.Close()
 	for !l.set.removeUnused(l) {
-		tag, silent, err := l.look()
+		address, silent, err := l.look()
 		l.armAll(err)
-		l.wait(tag, silent || err != nil)
+		l.wait(address, silent || err != nil)
 	}
 }
 
-// wait waits for what makes another look at the row worthwhile.
-func (l *rowWatcher) wait(tag string, silent bool) {
+// wait waits until the row should be read again.
+func (l *rowWatcher) wait(address string, silent bool) {
 	ctx, cancel := context.WithTimeout(l.set.b.ctx, slice)
 	defer cancel()
 	if l.outdated(cancel) {
 		return
 	}
-	rang := false
+	notified := false
 	if !silent {
-		rang, silent = l.listener.Wait(ctx, tag)
+		notified, silent = l.listener.Wait(ctx, address)
 	}
 	switch {
-	case rang:
+	case notified:
 		l.set.signal(l)
 	case silent:
 		l.pause(ctx)
 	}
 }
 
-// outdated reports whether the last look came too early; if not, a nudge calls stop.
+// outdated reports whether the row should be read again at once. If not, lookAgain calls stop.
 func (l *rowWatcher) outdated(stop context.CancelFunc) bool {
 	l.set.mu.Lock()
 	defer l.set.mu.Unlock()
@@ -227,7 +227,7 @@ func (l *rowWatcher) outdated(stop context.CancelFunc) bool {
 	return l.stale
 }
 
-// lookAgain makes the listener look at the row. The hub's mutex is held.
+// lookAgain makes the rowWatcher read the row. The set's mutex is held.
 func (l *rowWatcher) lookAgain() {
 	l.stale = true
 	if l.stop != nil {
@@ -235,7 +235,7 @@ func (l *rowWatcher) lookAgain() {
 	}
 }
 
-// pause waits for the next look at a row of which nothing is heard.
+// pause waits between two reads of a row about which nothing is notified.
 func (l *rowWatcher) pause(ctx context.Context) {
 	t := time.NewTimer(l.poll)
 	defer t.Stop()
@@ -246,9 +246,9 @@ func (l *rowWatcher) pause(ctx context.Context) {
 	}
 }
 
-// look reads the row, in which it says that somebody listens, and signals those whom
-// nobody is in the way of. The tag is that of the bell to listen to.
-func (l *rowWatcher) look() (tag string, silent bool, err error) {
+// look reads the row, marks it as waited for, and wakes the waiters that nothing blocks. It returns
+// the address to wait for.
+func (l *rowWatcher) look() (address string, silent bool, err error) {
 	l.refresh()
 	silent = l.arm() != nil
 	ctx, cancel := context.WithTimeout(l.set.b.ctx, patience)
@@ -260,11 +260,11 @@ func (l *rowWatcher) look() (tag string, silent bool, err error) {
 	if s.row.Rev != l.rev {
 		l.rev, l.poll = s.row.Rev, firstPoll
 	}
-	tag, found := l.wakeUnblocked(s)
-	return tag, silent || !found, nil
+	address, found := l.wakeUnblocked(s)
+	return address, silent || !found, nil
 }
 
-// arm has a time of its own: who can't hear can look.
+// arm has a timeout of its own: a row can be polled without notifications.
 func (l *rowWatcher) arm() error {
 	ctx, cancel := context.WithTimeout(l.set.b.ctx, patience)
 	defer cancel()
@@ -277,7 +277,7 @@ func (l *rowWatcher) refresh() {
 	l.stale = false
 }
 
-// readMarked reads the row as it is when it says that somebody listens.
+// readMarked marks the row as waited for, and reads it as it is after that.
 func (l *rowWatcher) readMarked(ctx context.Context) (*state, error) {
 	b := l.set.b
 	s, err := b.look(ctx, l.name)
@@ -290,9 +290,9 @@ func (l *rowWatcher) readMarked(ctx context.Context) (*state, error) {
 	return b.look(ctx, l.name)
 }
 
-// wakeUnblocked signals the watches that nobody is in the way of, and finds the bell for the
-// one that fewest are in the way of: those behind it are woken by its own release, here.
-func (l *rowWatcher) wakeUnblocked(s *state) (tag string, found bool) {
+// wakeUnblocked wakes the waiters that nothing blocks. It returns the address to wait for on behalf
+// of the waiter with the fewest claims ahead; this backend itself wakes those behind it.
+func (l *rowWatcher) wakeUnblocked(s *state) (address string, found bool) {
 	l.set.mu.Lock()
 	defer l.set.mu.Unlock()
 	var ahead []claims.Claim
@@ -308,22 +308,22 @@ func (l *rowWatcher) wakeUnblocked(s *state) (tag string, found bool) {
 	return addressOf(ahead, mode)
 }
 
-// addressOf is the bell to listen to. Whom all must make way for can wait for the last of
-// them; a permit may come from any, so there must not be several bells.
-func addressOf(ahead []claims.Claim, mode driver.Mode) (tag string, found bool) {
+// addressOf returns the address to wait for. A waiter that all claims must make way for waits for
+// the last of them. A permit may come from any of them, so there must not be several addresses.
+func addressOf(ahead []claims.Claim, mode driver.Mode) (address string, found bool) {
 	if len(ahead) == 0 {
 		return "", false
 	}
-	tag = ahead[len(ahead)-1].Address
+	address = ahead[len(ahead)-1].Address
 	for _, c := range ahead {
-		if mode == driver.Counted && c.Address != tag {
+		if mode == driver.Counted && c.Address != address {
 			return "", false
 		}
 	}
-	return tag, true
+	return address, true
 }
 
-// armAll answers those who wait to be armed.
+// armAll returns the result of arming to all calls of Watch.
 func (l *rowWatcher) armAll(err error) {
 	l.set.mu.Lock()
 	defer l.set.mu.Unlock()
@@ -333,7 +333,7 @@ func (l *rowWatcher) armAll(err error) {
 	}
 }
 
-// wake signals all. The hub's mutex is held.
+// wake wakes all waiters. The set's mutex is held.
 func (l *rowWatcher) wake() {
 	for w := range l.waiters {
 		w.wake()
