@@ -28,24 +28,24 @@ const (
 	errNoWait      = 3572 // MySQL's NOWAIT
 )
 
-// connDialect is what the strategies Session and ForUpdate have in common. See package
-// pinned for what they do with connections.
+// connDialect is the part that the strategies Session and ForUpdate share. Package connlock uses its
+// connections.
 type connDialect struct {
 	*database
 	table string // quoted
 }
 
-// hash names a lock in its rows, and for GET_LOCK, which has room for 64 characters and
-// may not tell upper from lower case. Tables are apart, as their locks are.
+// hash returns a lock's key in its rows and for GET_LOCK, which has room for 64 characters and may
+// ignore case. The table's name is a part of it.
 func (c *connDialect) hash(name string) string {
 	sum := sha256.Sum256([]byte("distlock\x00" + c.opts.Table + "\x00" + name))
 	return hex.EncodeToString(sum[:])
 }
 
-// Key also tells databases of one server apart.
+// Key returns a hash that also differs between databases of one server.
 func (c *connDialect) Key(name string) string { return c.hash(c.name + "\x00" + name) }
 
-// connDDL is the table of a strategy.
+// connDDL returns the DDL of a strategy's table.
 func connDDL(o Options, about string) []string {
 	return []string{fmt.Sprintf(`-- Locks of distlock, strategy %s: %s
 CREATE TABLE IF NOT EXISTS %s (
@@ -68,7 +68,7 @@ func connTableSpec(o Options) tableSpec {
 	}}
 }
 
-// open makes a backend of a dialect.
+// open returns a backend for a dialect.
 func (c *connDialect) open(ctx context.Context, d connlock.Dialect, ddl []string, solo bool) (*connlock.Backend, error) {
 	if c.server.galera {
 		return nil, fmt.Errorf("%w: mysqllock: strategy %s excludes on one node only, and this is a Galera cluster: use strategy %s", driver.ErrUnsupported, c.opts.Strategy, Row)
@@ -76,7 +76,7 @@ func (c *connDialect) open(ctx context.Context, d connlock.Dialect, ddl []string
 	if _, err := c.prepare(ctx, ddl, connTableSpec(c.opts)); err != nil {
 		return nil, openError(c.opts, err)
 	}
-	// A lock that a SELECT takes must not be on another server than those of other clients.
+	// The server of a SELECT that takes a lock must be the one that other clients use.
 	if err := c.checkReads(ctx, c.opts.Table, "k"); err != nil {
 		return nil, openError(c.opts, err)
 	}
@@ -95,7 +95,7 @@ func (c *connDialect) Kill(ctx context.Context, id string) error {
 	return c.killMarked(ctx, c.db, mark)
 }
 
-// killMarked ends the connection that has a mark. It has gone when the server doesn't list it any
+// killMarked ends the connection that has a mark, and waits until the server does not list it any
 // more.
 func (c *connDialect) killMarked(ctx context.Context, q querier, mark string) error {
 	var thread sql.NullString
@@ -129,16 +129,16 @@ func kill(ctx context.Context, q querier, what string) error {
 // querier is a connection, a transaction or a pool.
 type querier = connlock.Querier
 
-// markLock is a user-level lock that a link has as long as it lives. A server that starts again
-// gives out its connections' numbers once more, and hides those of other users: neither is so
-// with this.
+// markLock returns the user-level lock that marks a connection as long as it lives. The server's own
+// number of a connection is used again after a restart, and may be hidden from other users.
 func markLock(mark string) string { return "'distlock-link/" + mark + "'" }
 
-// threadOf is an expression for the number of the connection that has a mark; NULL: it is gone.
+// threadOf returns an expression for the number of the connection that has a mark. It is NULL when
+// the connection has ended.
 func threadOf(mark string) string { return "IS_USED_LOCK(" + markLock(mark) + ")" }
 
-// evict ends the connection that has the lock for its Owner. The row is locked meanwhile:
-// a successor has to write it before it holds. has is a condition on the connection's mark.
+// evict ends the connection that holds the lock for its Owner. The row is locked meanwhile, and a
+// successor has to write it before it holds the lock. has is a condition on the connection's mark.
 func (c *connDialect) evict(ctx context.Context, l connlock.Lock, has func(mark string) string) (bool, error) {
 	tx, err := c.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -159,10 +159,10 @@ func (c *connDialect) evict(ctx context.Context, l connlock.Lock, has func(mark 
 	return true, c.killMarked(ctx, tx, mark)
 }
 
-// rowKey is the key of a lock's row that has its number.
+// rowKey returns the key of the row with a lock's number.
 func (c *connDialect) rowKey(l connlock.Lock) string { return "'" + c.hash(l.Name) + "'" }
 
-// lockKey is the key of a row that is only locked.
+// lockKey returns the key of a row that is only locked.
 func (c *connDialect) lockKey(l connlock.Lock) string { return "'#" + c.hash(l.Name)[1:] + "'" }
 
 // RemoveProbe removes a lock's rows.
@@ -171,7 +171,7 @@ func (c *connDialect) RemoveProbe(ctx context.Context, l connlock.Lock) error {
 	return err
 }
 
-// CommitRefused: an error that the server sent, other than that it ends.
+// CommitRefused reports whether the server refused the commit, rather than ended the connection.
 func (c *connDialect) CommitRefused(err error) bool {
 	switch number(err) {
 	case 0, errInterrupted, errShutdown, errKilled:
@@ -180,13 +180,13 @@ func (c *connDialect) CommitRefused(err error) bool {
 	return true
 }
 
-// Number writes a lock's number for a link.
+// Number writes a lock's next number for a connection.
 func (c *connDialect) Number(ctx context.Context, l connlock.Lock, id string) (uint64, error) {
 	_, mark, _ := strings.Cut(id, "/")
 	return c.nextNumber(ctx, c.db, l, mark)
 }
 
-// nextNumber writes a lock's next number, and who has it.
+// nextNumber writes a lock's next number, and its owner.
 func (c *connDialect) nextNumber(ctx context.Context, q querier, l connlock.Lock, mark string) (uint64, error) {
 	meta, err := json.Marshal(l.Meta)
 	if err != nil {
@@ -202,7 +202,8 @@ func (c *connDialect) nextNumber(ctx context.Context, q querier, l connlock.Lock
 		", LAST_INSERT_ID("+clockSQL+"), "+literal(l.Owner)+", "+mark+", "+clockSQL+", "+literal(string(meta))+") ON DUPLICATE KEY UPDATE "+write)
 }
 
-// runNumbered runs a statement that makes a number; 0: it found no row.
+// runNumbered runs a statement that sets the insert id to a number. It returns 0 if no row was
+// changed.
 func (c *connDialect) runNumbered(ctx context.Context, q querier, text string) (uint64, error) {
 	res, err := q.ExecContext(ctx, text)
 	if err != nil {
@@ -216,7 +217,7 @@ func (c *connDialect) runNumbered(ctx context.Context, q querier, text string) (
 	return uint64(id), err
 }
 
-// lockConn is a pinned connection.
+// lockConn is a connection that has locks.
 type lockConn struct {
 	c    *connDialect
 	tx   connlock.Tx
@@ -224,7 +225,7 @@ type lockConn struct {
 	mark string
 }
 
-// newLockConn asks the server to end the connection when it is silent for too long.
+// newLockConn marks a connection, and lets the server end it when it is silent for too long.
 func (c *connDialect) newLockConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (lockConn, error) {
 	k := lockConn{c: c, tx: connlock.Tx{Conn: conn}, mark: newMark()}
 	var got int
@@ -249,7 +250,7 @@ func (k *lockConn) exec(ctx context.Context, text string) error { return k.tx.Ex
 
 func (k *lockConn) ID() string { return k.id + "/" + k.mark }
 
-// Lease: the timeout is for whole seconds.
+// Lease sets the silence after which the server ends the connection, in whole seconds.
 func (k *lockConn) Lease(ctx context.Context, lease time.Duration) error {
 	seconds := (lease + time.Second - 1) / time.Second
 	return k.exec(ctx, "SET SESSION wait_timeout = "+strconv.FormatInt(int64(seconds), 10))
@@ -257,10 +258,10 @@ func (k *lockConn) Lease(ctx context.Context, lease time.Duration) error {
 
 func (k *lockConn) Ping(ctx context.Context) error { return k.exec(ctx, "DO 1") }
 
-// Confirm: a link that answers has its locks.
+// Confirm checks the connection: one that answers has its locks.
 func (k *lockConn) Confirm(ctx context.Context, _ connlock.Lock) error { return k.Ping(ctx) }
 
-// Alive lets the driver look, as it does when a pool takes a connection.
+// Alive checks the connection as a pool does that reuses one.
 func (k *lockConn) Alive() error {
 	return k.tx.Raw(func(raw any) error {
 		r, ok := raw.(sqldriver.SessionResetter)
@@ -271,7 +272,7 @@ func (k *lockConn) Alive() error {
 	})
 }
 
-// queryBool runs a statement that answers one number; NULL is an error.
+// queryBool runs a query for one number, and reports whether it is 1. NULL is an error.
 func queryBool(ctx context.Context, q querier, text string) (bool, error) {
 	var n sql.NullInt64
 	if err := q.QueryRowContext(ctx, text).Scan(&n); err != nil {
@@ -295,12 +296,12 @@ func newSession(ctx context.Context, s *database) (strategy, error) {
 	return b, nil
 }
 
-// sessionDDL are the statements that make the strategy's tables.
+// sessionDDL returns the DDL of the strategy's table.
 func sessionDDL(o Options) []string {
 	return connDDL(o, "the numbers of grants; the locks are in the server's memory.")
 }
 
-// NewConn makes a link.
+// NewConn prepares a connection for locks.
 func (d *sessionDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
 	k, err := d.newLockConn(ctx, conn, lease)
 	if err == nil {
@@ -309,8 +310,8 @@ func (d *sessionDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time
 	return &sessionConn{k}, err
 }
 
-// shortWaits lets a session wait for no row or table, or as short as the server can: what others keep
-// locked would keep all locks of the link from being renewed.
+// shortWaits returns a statement after which a session waits for rows and tables as briefly as the
+// server can. A longer wait would delay the renewal of all locks of the connection.
 func (v server) shortWaits() string {
 	seconds := "1"
 	if v.mariaDB {
@@ -328,7 +329,7 @@ func (d *sessionDialect) KillHolder(ctx context.Context, l connlock.Lock) (bool,
 
 type sessionConn struct{ lockConn }
 
-// TryLock tries, and then writes the number.
+// TryLock tries to take the lock, and then writes its number.
 func (k *sessionConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
 	ok, err = queryBool(ctx, k.tx.Querier(), "SELECT GET_LOCK('"+l.Key+"', 0)")
 	if err == nil && ok && !l.SeparateNumber {
@@ -337,7 +338,7 @@ func (k *sessionConn) TryLock(ctx context.Context, l connlock.Lock) (number uint
 	return number, ok && err == nil, err
 }
 
-// WaitLock: a statement that is killed answers as one whose time is over.
+// WaitLock waits for the lock. A statement that is killed looks like one that timed out.
 func (k *sessionConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
 	return queryBool(ctx, k.tx.Querier(), fmt.Sprintf("SELECT GET_LOCK('%s', %d)", l.Key, max(1, int(slice/time.Second))))
 }
@@ -350,7 +351,7 @@ func (k *sessionConn) Number(ctx context.Context, l connlock.Lock) (uint64, erro
 	return n, err
 }
 
-// Undo gives back what the link has, if it has: the server says so without a warning.
+// Undo releases the lock if the connection has it; if not, the server gives no warning.
 func (k *sessionConn) Undo(ctx context.Context, l connlock.Lock) error {
 	return k.exec(ctx, "DO RELEASE_LOCK('"+l.Key+"')")
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/distlock/distlock/internal/connlock"
 )
 
-// database is the database that locks are kept in, as the strategies get it.
+// database is the database that keeps the locks.
 type database struct {
 	db     *sql.DB
 	opts   Options // complete
@@ -20,15 +20,14 @@ type database struct {
 	owned  bool   // db was made by Open
 }
 
-// strategy is what a way of keeping locks does. Of the methods of Waiter and Inspector
-// it may answer any with driver.ErrSkip.
+// strategy is a way to keep locks. Its methods of Watcher and Inspector may return driver.ErrSkip.
 type strategy interface {
 	driver.Backend
 	driver.Watcher
 	driver.Inspector
 }
 
-// server is what a strategy may need to know of the server.
+// server describes the server.
 type server struct {
 	text    string // VERSION()
 	mariaDB bool
@@ -39,7 +38,7 @@ type server struct {
 	packet  int64 // max_allowed_packet
 }
 
-// probe asks the server what it is and whether locks can be kept there.
+// probe reads what the server is, and refuses one that can't keep locks.
 func (s *database) probe(ctx context.Context) error {
 	var text, host, database, readOnly, mode, charset string
 	var port, autocommit int
@@ -78,9 +77,9 @@ func (s *database) probeGalera(ctx context.Context) error {
 	return openError(s.opts, err)
 }
 
-// refuseManyWriters refuses a cluster with several nodes to write to, for strategies that trust
-// in what one session keeps others from: nodes find out only at the commit, and only what
-// was written.
+// refuseManyWriters refuses a cluster with several writable nodes, for strategies that rely on the
+// locks of sessions and rows. Such nodes detect conflicts only at the commit, and only of rows that
+// were written.
 func (s *database) refuseManyWriters(ctx context.Context) error {
 	if !s.server.galera {
 		single, err := s.show(ctx, "VARIABLES", singlePrimary)
@@ -92,8 +91,8 @@ func (s *database) refuseManyWriters(ctx context.Context) error {
 	return fmt.Errorf("%w: mysqllock: the server is a node of a Galera cluster, whose nodes don't know each other's sessions and row locks: want strategy row or version", driver.ErrUnsupported)
 }
 
-// probeSessions refuses a proxy that shares out sessions, for strategies whose locks belong
-// to one.
+// probeSessions refuses a proxy that shares sessions between clients, for strategies whose locks
+// belong to a session.
 func (s *database) probeSessions(ctx context.Context) error {
 	if err := connlock.CheckPool(s.db); err != nil {
 		return err
@@ -111,8 +110,8 @@ func (s *database) probeSessions(ctx context.Context) error {
 	return checkExclusion(ctx, holder, rival)
 }
 
-// checkExclusion tries a lock of holder's session, which must last from one statement to the
-// next, and keep rival out.
+// checkExclusion takes a user-level lock in holder's session. It must last from one statement to the
+// next, and block rival.
 func checkExclusion(ctx context.Context, holder, rival *sql.Conn) error {
 	name := "distlock-" + driver.NewOwner()
 	var taken, passed, mine, freed sql.NullInt64
@@ -136,8 +135,8 @@ func checkExclusion(ctx context.Context, holder, rival *sql.Conn) error {
 	return nil
 }
 
-// readVersion reads what VERSION() says: "8.0.36", "10.11.19-MariaDB-0+deb12u1", or with
-// a prefix for old clients "5.5.5-10.11.6-MariaDB".
+// readVersion parses VERSION(): "8.0.36", "10.11.19-MariaDB-0+deb12u1", or with a prefix for old
+// clients "5.5.5-10.11.6-MariaDB".
 func readVersion(text string) server {
 	v := server{text: text, mariaDB: strings.Contains(strings.ToLower(text), "mariadb")}
 	if v.mariaDB {
@@ -162,11 +161,11 @@ func (v server) check() error {
 	return nil
 }
 
-// The end of a lease is written and compared by the clock of the server that runs the
-// statement. So there must be one such server.
+// The end of a lease is written and compared by the clock of the server that runs the statement. So
+// all statements must run on one server.
 
-// checkClocks refuses what mixes the clocks of several servers, as far as it can be seen. The
-// shape's table is there.
+// checkClocks refuses what mixes the clocks of several servers, as far as it is visible. The table
+// exists.
 func (s *database) checkClocks(ctx context.Context, table, key string) error {
 	if err := s.checkWriters(ctx); err != nil {
 		return err
@@ -174,7 +173,7 @@ func (s *database) checkClocks(ctx context.Context, table, key string) error {
 	return s.checkReads(ctx, table, key)
 }
 
-// checkWriters refuses a cluster whose nodes can all be written to.
+// checkWriters refuses a cluster with several writable nodes.
 func (s *database) checkWriters(ctx context.Context) error {
 	if s.opts.OneWriter {
 		return nil
@@ -197,7 +196,7 @@ func (s *database) checkWriters(ctx context.Context) error {
 // singlePrimary is a variable of servers with group replication.
 const singlePrimary = "group_replication_single_primary_mode"
 
-// manyWriters words what a server says of its cluster; empty: it is the only one to write to.
+// manyWriters describes a cluster with several writable nodes; it returns "" for any other.
 func manyWriters(galera bool, size, single string) string {
 	switch {
 	case galera && size != "" && size != "0" && size != "1":
@@ -208,7 +207,7 @@ func manyWriters(galera bool, size, single string) string {
 	return ""
 }
 
-// show is a global variable or status; empty if the server has none of that name.
+// show returns a global variable or status; "" if the server has none of that name.
 func (s *database) show(ctx context.Context, kind, name string) (value string, err error) {
 	err = s.db.QueryRowContext(ctx, "SHOW GLOBAL "+kind+" LIKE '"+name+"'").Scan(&name, &value)
 	if noRows(err) {
@@ -217,14 +216,14 @@ func (s *database) show(ctx context.Context, kind, name string) (value string, e
 	return value, err
 }
 
-// serverSQL tells one server from another.
+// serverSQL identifies the server.
 const serverSQL = "SELECT CONCAT(@@hostname, ':', @@port, ', server_id ', @@server_id) FROM (SELECT 1 AS one) o LEFT JOIN "
 
 // readTries is how often a SELECT is sent: a proxy may send some of them to the primary.
 const readTries = 4
 
-// checkReads refuses a proxy that sends a SELECT to another server than those statements that
-// write: a replica is behind, and has a clock of its own.
+// checkReads refuses a proxy that sends a SELECT to another server than statements that write. A
+// replica lags, and has a clock of its own.
 func (s *database) checkReads(ctx context.Context, table, key string) error {
 	text := serverSQL + quoted(table) + " ON `" + key + "` = ''"
 	writer, err := s.writer(ctx, text+" FOR UPDATE")
@@ -250,7 +249,7 @@ func (s *database) checkReads(ctx context.Context, table, key string) error {
 	return nil
 }
 
-// writer is the server that runs transactions.
+// writer returns the server that runs transactions.
 func (s *database) writer(ctx context.Context, text string) (name string, err error) {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -311,7 +310,7 @@ func changed(res sql.Result, err error) (n, id int64, _ error) {
 	return n, id, err
 }
 
-// checkStrategy refuses a strategy that the server, or what is in front of it, can't have.
+// checkStrategy refuses a strategy that does not work on the server or through its proxy.
 func (s *database) checkStrategy(ctx context.Context) error {
 	switch s.opts.Strategy {
 	case ForUpdate, Session:
@@ -335,8 +334,8 @@ func longerSQL(column, ttl, keep string) string {
 	return "GREATEST(LAST_INSERT_ID(" + clockSQL + " + " + ttl + "), IF(" + keep + ", COALESCE(" + column + ", 0), 0))"
 }
 
-// skipLocked makes a SELECT … FOR UPDATE leave out rows that a transaction of somebody else
-// has locked; empty if the server has no such words.
+// skipLocked makes a SELECT … FOR UPDATE leave out rows that another transaction has locked. It is
+// empty if the server can't do that.
 func (v server) skipLocked() string {
 	if !v.mariaDB && v.major < 8 {
 		return ""

@@ -42,7 +42,7 @@ const (
 	errOverflow       = 1690
 )
 
-// number is that of the server's error, 0 if err is none.
+// number returns the number of the server's error, or 0 for other errors.
 func number(err error) uint16 {
 	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) {
 		return e.Number
@@ -52,11 +52,11 @@ func number(err error) uint16 {
 
 func duplicate(err error) bool { return number(err) == errDuplicate }
 
-// noRows says that a query found no row.
+// noRows reports whether a query found no row.
 func noRows(err error) bool { return errors.Is(err, sql.ErrNoRows) }
 
-// undone says that a statement that commits by itself failed and left nothing behind:
-// it was rolled back, or never sent.
+// undone reports whether a statement that commits by itself failed without effect: it was rolled
+// back, or never sent.
 func undone(err error) bool {
 	switch number(err) {
 	case errDeadlock, errLockWait, errCheckRead, errReprepare:
@@ -86,7 +86,7 @@ func retryUndone(ctx context.Context, run func() error) error {
 	}
 }
 
-// finalCallCause words what the same call can't do at another time either; empty: it may.
+// finalCallCause says why the same call can't succeed at another time either; "" if it may.
 func finalCallCause(err error) string {
 	switch number(err) {
 	case errPacket, errFunctionPacket:
@@ -102,7 +102,7 @@ func finalCallCause(err error) string {
 
 const packetTooLarge = "this is more than the server or the pool takes (max_allowed_packet)"
 
-// openError words what keeps a backend from being opened. It never has a password.
+// openError says why a backend can't be opened. It never shows a password.
 func openError(o Options, err error) error {
 	if err == nil || driver.Final(err) {
 		return err
@@ -116,7 +116,7 @@ func openError(o Options, err error) error {
 	return fmt.Errorf("mysqllock: open: %w", err)
 }
 
-// finalCause words what can't get better by asking again; empty: it may.
+// finalCause says why opening can't succeed later either; "" if it may.
 func finalCause(o Options, number uint16) string {
 	switch number {
 	case errWrongUser:
@@ -139,7 +139,7 @@ func finalCause(o Options, number uint16) string {
 	return ""
 }
 
-// remedy says how to make the tables.
+// remedy says how to create the tables.
 func remedy(o Options) string {
 	return fmt.Sprintf("run `distlock schema mysql --strategy %s --table %s` and feed it to the server, or open with create=true", o.Strategy, o.Table)
 }

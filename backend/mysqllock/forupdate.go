@@ -10,8 +10,8 @@ import (
 	"github.com/distlock/distlock/internal/connlock"
 )
 
-// forUpdateDialect is the strategy ForUpdate: a row that is locked by an open transaction. Another row
-// has the number, since what the transaction writes ends with it.
+// forUpdateDialect is the strategy ForUpdate: a row that an open transaction locks. The number is in
+// another row, since what the transaction writes ends with it.
 type forUpdateDialect struct{ connDialect }
 
 // forUpdateBackend also commits the caller's work.
@@ -26,13 +26,13 @@ func newForUpdate(ctx context.Context, s *database) (strategy, error) {
 	return forUpdateBackend{b}, nil
 }
 
-// forUpdateDDL are the statements that make the strategy's tables.
+// forUpdateDDL returns the DDL of the strategy's table.
 func forUpdateDDL(o Options) []string {
 	return connDDL(o, "two rows for each, one that is locked, and one with the number of grants.")
 }
 
-// NewConn makes a link. Gaps are not locked at this isolation level. What is sent when the
-// server has ended the transaction is not to be committed.
+// NewConn prepares a connection for a lock. READ COMMITTED locks no gaps. With autocommit off,
+// statements that follow the end of the transaction are not committed.
 func (d *forUpdateDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
 	k, err := d.newLockConn(ctx, conn, lease)
 	if err == nil {
@@ -44,8 +44,8 @@ func (d *forUpdateDialect) NewConn(ctx context.Context, conn *sql.Conn, lease ti
 	return &forUpdateConn{lockConn: k}, err
 }
 
-// KillHolder ends the connection of a holder. A release takes the owner's name out of the row,
-// so one that is there holds, or its connection has died.
+// KillHolder ends the connection of a holder. A release removes the owner from the row, so an owner
+// that is there holds the lock, or its connection has died.
 func (d *forUpdateDialect) KillHolder(ctx context.Context, l connlock.Lock) (bool, error) {
 	return d.evict(ctx, l, func(mark string) string { return threadOf(mark) + " IS NOT NULL" })
 }
@@ -55,7 +55,7 @@ type forUpdateConn struct {
 	lent bool // the caller's work has had the transaction
 }
 
-// noWait ends a statement that must not wait; before MySQL 8 none does.
+// noWait ends a statement that must not wait for rows. MySQL has it from version 8 on.
 func (v server) noWait() string {
 	if v.mariaDB || v.major >= 8 {
 		return " NOWAIT"
@@ -63,7 +63,7 @@ func (v server) noWait() string {
 	return ""
 }
 
-// TryLock leaves the transaction open if the lock is refused: the next attempt uses it.
+// TryLock tries to take the lock. If it is refused, the transaction stays open for the next attempt.
 func (k *forUpdateConn) TryLock(ctx context.Context, l connlock.Lock) (number uint64, ok bool, err error) {
 	if k.c.server.noWait() == "" {
 		if err := k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = 1"); err != nil {
@@ -74,7 +74,7 @@ func (k *forUpdateConn) TryLock(ctx context.Context, l connlock.Lock) (number ui
 	return 0, ok, err
 }
 
-// take locks the row. Where there is none nothing is locked, and it is made.
+// take locks the row, and inserts it first if it is missing.
 func (k *forUpdateConn) take(ctx context.Context, l connlock.Lock, how string) (bool, error) {
 	ok, err := k.lock(ctx, l, how)
 	if noRows(err) {
@@ -96,8 +96,8 @@ func (k *forUpdateConn) lock(ctx context.Context, l connlock.Lock, how string) (
 	return queryBool(ctx, tx, "SELECT 1 FROM "+k.c.table+" WHERE k = "+k.c.lockKey(l)+" FOR UPDATE"+how)
 }
 
-// makeRow makes the row that is locked. Somebody else may have made and locked it by now:
-// then this waits for as short as all servers can.
+// makeRow inserts the row that is locked. If another client has just inserted and locked it, this
+// waits for as short as all servers can.
 func (k *forUpdateConn) makeRow(ctx context.Context, l connlock.Lock) error {
 	err := k.exec(ctx, "SET @distlock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = 1")
 	if err != nil {
@@ -113,8 +113,8 @@ func (k *forUpdateConn) makeRow(ctx context.Context, l connlock.Lock) error {
 	return k.end(ctx, "COMMIT")
 }
 
-// WaitLock lets the server wait for whole seconds. The setting is as it was for the caller's
-// work. A wait that is killed has an error.
+// WaitLock waits in the server, for whole seconds, and then resets the timeout for the caller's
+// work. A wait that is killed returns an error.
 func (k *forUpdateConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
 	if err := k.exec(ctx, fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %d", max(1, int(slice/time.Second)))); err != nil {
 		return false, err
@@ -126,7 +126,7 @@ func (k *forUpdateConn) WaitLock(ctx context.Context, l connlock.Lock, slice tim
 	return ok && err == nil, err
 }
 
-// Number is not called: what the transaction writes ends with it.
+// Number is not supported: what the transaction writes ends with it.
 func (k *forUpdateConn) Number(context.Context, connlock.Lock) (uint64, error) {
 	return 0, driver.ErrUnsupported
 }
@@ -135,12 +135,13 @@ func (k *forUpdateConn) Confirm(ctx context.Context, _ connlock.Lock) error {
 	return k.exec(ctx, "SAVEPOINT "+whole)
 }
 
-// whole is the savepoint of a transaction that has its lock. It goes with the lock: MySQL rolls
-// a deadlock's victim back, and what is sent then begins a transaction without either.
+// whole is the savepoint of a transaction that has its lock. It ends with the lock: MySQL rolls a
+// deadlock's victim back, and later statements begin a transaction without either.
 const whole = "distlock_whole"
 
-// end ends the transaction by a statement, which ctx can cut short. The next statement begins
-// another: autocommit is off. Only where the caller's work has had it, that can't be used on.
+// end ends the transaction by a statement, which ctx can interrupt. The next statement begins
+// another one, since autocommit is off. A transaction that the caller's work has used can't be used
+// on.
 func (k *forUpdateConn) end(ctx context.Context, how string) error {
 	err := k.exec(ctx, how)
 	if err == nil && k.lent {
@@ -150,7 +151,8 @@ func (k *forUpdateConn) end(ctx context.Context, how string) error {
 	return err
 }
 
-// Undo also takes another mark: the row may say that the owner has the lock on this link.
+// Undo also takes another mark, because the row may say that the owner holds the lock on this
+// connection.
 func (k *forUpdateConn) Undo(ctx context.Context, _ connlock.Lock) error {
 	if err := k.end(ctx, "ROLLBACK"); err != nil {
 		return err
@@ -163,10 +165,10 @@ func (k *forUpdateConn) Undo(ctx context.Context, _ connlock.Lock) error {
 	return err
 }
 
-// clearTime bounds the wait for a row that somebody keeps locked.
+// clearTime bounds the wait for a row that another client keeps locked.
 const clearTime = time.Second
 
-// Unlock first takes the owner's name out of the row, for Evict. Undo does without.
+// Unlock first removes the owner from the row, for KillHolder.
 func (k *forUpdateConn) Unlock(ctx context.Context, l connlock.Lock) error {
 	soon, cancel := context.WithTimeout(ctx, clearTime)
 	defer cancel()

@@ -32,11 +32,12 @@ type Backend struct {
 //	mysql://user:password@db.example.com/app?tls=true&ca=/etc/ssl/db.pem
 //	mysql://user@/app?socket=/run/mysqld/mysqld.sock&strategy=session
 //
-// Parameters: strategy (row, unique, version, forupdate, session), table, create and onewriter,
-// see Options; max_connections, the limit of the pool, by default none; tls (false, true, skip-verify, preferred), and for tls=true the files ca, cert and
-// key; socket; timeout, readTimeout and writeTimeout as durations; and of the MySQL
-// driver connectionAttributes, allowNativePasswords, allowCleartextPasswords and
-// allowFallbackToPlaintext. What can never work is ErrInvalid; no error shows a password.
+// Parameters are strategy (row, unique, version, forupdate, session), table, create and onewriter,
+// see Options; max_connections, the limit of the pool, by default none; tls (false, true,
+// skip-verify, preferred), and for tls=true the files ca, cert and key; socket; timeout, readTimeout
+// and writeTimeout as durations; and the MySQL driver's connectionAttributes, allowNativePasswords,
+// allowCleartextPasswords and allowFallbackToPlaintext. An error that will not go away is
+// ErrInvalid. No error shows a password.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
@@ -48,11 +49,10 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	return openURL(ctx, u)
 }
 
-// New uses a pool of the caller's, which stays the caller's: Close does not close it,
-// and its limits are not changed. Its connections are those of
-// github.com/go-sql-driver/mysql. A pool with a limit needs room for the connections
-// that the strategy holds. nil options mean the defaults. What can never work, such as a
-// missing table, is ErrInvalid.
+// New uses the caller's pool. Close does not close it, and its limits are not changed. Its
+// connections must be those of github.com/go-sql-driver/mysql. A pool with a limit needs room for
+// the connections that the strategy holds. nil options mean the defaults. An error that will not go
+// away, such as a missing table, is ErrInvalid.
 func New(ctx context.Context, db *sql.DB, opts *Options) (*Backend, error) {
 	if db == nil {
 		return nil, fmt.Errorf("%w: mysqllock: no *sql.DB", driver.ErrInvalid)
@@ -95,12 +95,12 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	return b, nil
 }
 
-// maxIdle is how many connections a pool of our own keeps for calls to come: the
-// default of database/sql, 2, closes and opens connections under load.
+// maxIdle is how many idle connections our own pool keeps. The default of database/sql, 2, closes
+// and opens connections under load.
 const maxIdle = 16
 
-// Close ends the backend's goroutines and gives back the connections that it held; a
-// pool that Open made is closed. See driver.Backend.
+// Close ends the backend's goroutines and returns its connections. It closes a pool that Open made.
+// See driver.Backend.
 func (b *Backend) Close() error {
 	b.once.Do(func() {
 		b.err = b.strategy.Close()
@@ -111,9 +111,9 @@ func (b *Backend) Close() error {
 	return b.err
 }
 
-// FreeConnections returns how many more connections the server would take from the
-// backend's user: what its own limit and that of the user leave now. One for administrators
-// beyond the limit does not count. A proxy in between may take fewer.
+// FreeConnections returns how many more connections the server accepts from the backend's user now,
+// by the limits of the server and of the user. A connection reserved for administrators does not
+// count. A proxy in between may accept fewer.
 func (b *Backend) FreeConnections(ctx context.Context) (int, error) {
 	db := b.database.db
 	var limit, ofUser, used int
@@ -136,20 +136,20 @@ func (b *Backend) FreeConnections(ctx context.Context) (int, error) {
 	return max(free, 0), nil
 }
 
-// Commit lets work join the transaction that has a lock, and commits it: what the work
-// stores and the end of the lock are one. It is for strategy [ForUpdate]; others answer
-// ErrUnsupported. The owner is that of a lease, see its method Owner.
+// Commit runs work in the transaction that has a lock, and commits it: work is stored if and only if
+// the lock lasted until then. It is for strategy [ForUpdate]; others return ErrUnsupported. The
+// owner is that of a lease, see its method Owner.
 //
-// If work answers an error, or ctx has ended, nothing of it is stored, and the lock has ended
-// too. A hold that is lost answers ErrLost: before the work is begun, or instead of
-// storing it. If the server's answer to the commit is missing the error says that the
-// outcome is unknown. An Unlock after Commit answers nil.
+// If work returns an error, or ctx ends, nothing of it is stored, and the lock has ended too. If the
+// hold is lost, Commit returns ErrLost before it runs work, or instead of storing it. If the
+// server's answer to the commit is missing, the error says that the outcome is unknown. An Unlock
+// after Commit returns nil.
 //
-// Nothing renews the lease while the work runs, so that must end within what is left of its TTL,
-// and the server ends a transaction that is silent for a TTL. The work must not end the
-// transaction itself, nor send what MySQL commits by itself, such as DDL. An error of a
-// statement that says deadlock has ended it, too, and the lock with it: then, or if the
-// work overlooks that, nothing is stored. The isolation level is READ COMMITTED.
+// Nothing renews the lease while work runs, so work must end within what is left of its TTL, and the
+// server ends a transaction that is silent for a TTL. Work must not end the transaction itself, nor
+// run statements that MySQL commits by itself, such as DDL. A deadlock error has ended the
+// transaction and the lock: nothing is stored, even if work ignores the error. The isolation level
+// is READ COMMITTED.
 func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx) error) error {
 	if f, ok := b.strategy.(forUpdateBackend); ok {
 		return f.Commit(ctx, owner, work)
@@ -157,8 +157,8 @@ func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx
 	return fmt.Errorf("%w: mysqllock: Commit is for strategy %s", driver.ErrUnsupported, ForUpdate)
 }
 
-// Schema is the DDL of the tables that a strategy needs, as statements that each end with a
-// semicolon, with comments. It is what Create runs. Options that are wrong make it empty.
+// Schema returns the DDL of a strategy's tables, as commented statements that each end with a
+// semicolon. Create runs the same. It returns "" for invalid options.
 func Schema(o Options) string {
 	c, err := (&o).withDefaults()
 	if err != nil {
@@ -167,7 +167,7 @@ func Schema(o Options) string {
 	return strings.Join(ddl(c), "\n")
 }
 
-// ddl are the statements that make a strategy's tables; o is complete.
+// ddl returns the statements that create a strategy's tables; o is complete.
 func ddl(o Options) []string {
 	switch o.Strategy {
 	case UniqueIndex:
@@ -182,7 +182,7 @@ func ddl(o Options) []string {
 	return rowDDL(o)
 }
 
-// newStrategy makes the strategy that the options name.
+// newStrategy returns the strategy that the options name.
 func (s *database) newStrategy(ctx context.Context) (strategy, error) {
 	if err := s.checkStrategy(ctx); err != nil {
 		return nil, err

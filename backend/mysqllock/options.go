@@ -17,40 +17,40 @@ import (
 	"github.com/distlock/distlock/internal/netaddr"
 )
 
-// Strategy is how locks are kept in the database. All users of a table must agree on it.
+// Strategy is a way to keep locks in the database. All users of a table must use the same one.
 type Strategy string
 
 // The strategies. All but Session and ForUpdate keep leases, which end by the server's
 // clock after their TTL if the holder died, and hold no connection for a lock.
 const (
-	// Row keeps one row for each lock, which is never deleted. It has all modes and
-	// fair lines. A free lock costs one statement, a release one; waiters are woken
-	// through one more connection of the process that holds. The default.
+	// Row keeps one row for each lock, which is never deleted. It has all modes and fair queues. A
+	// free lock costs one statement, a release one. Waiters are woken through one more connection of
+	// the process that holds the lock. It is the default.
 	Row Strategy = "row"
 
-	// UniqueIndex inserts a row to lock and deletes it to unlock: for teams that
-	// have such a table. Exclusive only; waiters poll. A lock costs two statements,
-	// its release one, and a busy lock costs deadlocks, which are met by retries.
+	// UniqueIndex inserts a row to lock and deletes it to unlock, for teams that have such a table.
+	// It is exclusive only, and waiters poll. A lock costs two statements, its release one. A busy
+	// lock causes deadlocks, which are retried.
 	UniqueIndex Strategy = "unique"
 
-	// Version reads a row and changes it if its version is still the one that was read.
-	// Exclusive only; waiters poll. A lock costs two statements, its release one.
+	// Version reads a row and changes it if its version is still the one that was read. It is
+	// exclusive only, and waiters poll. A lock costs two statements, its release one.
 	Version Strategy = "version"
 
-	// ForUpdate holds a row by SELECT … FOR UPDATE in a transaction that stays open, on
-	// a connection of its own for each lock and each waiter. Exclusive only. A lock
-	// ends with its connection.
+	// ForUpdate holds a row by SELECT … FOR UPDATE in a transaction that stays open, on a connection
+	// of its own for each lock and each waiter. It is exclusive only. A lock ends with its
+	// connection.
 	ForUpdate Strategy = "forupdate"
 
-	// Session holds locks by GET_LOCK on a few connections that stay open. Exclusive
-	// only. A lock ends with its connection.
+	// Session holds locks by GET_LOCK on a few connections that stay open. It is exclusive only. A
+	// lock ends with its connection.
 	Session Strategy = "session"
 )
 
-// leases says that a strategy keeps leases in tables.
+// leases reports whether a strategy keeps leases in tables.
 func (s Strategy) leases() bool { return s == Row || s == UniqueIndex || s == Version }
 
-// strategies are all, the default first; each with its table.
+// strategies has all strategies, the default first, with their tables.
 var strategies = []struct {
 	name  Strategy
 	table string
@@ -117,8 +117,7 @@ func strategyNames() string {
 
 var tableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`)
 
-// maxTable leaves room for what is added to the names of second tables; the server's
-// own limit is 64.
+// maxTable leaves room for the suffix of a second table; the server's own limit is 64.
 const maxTable = 48
 
 func checkTable(name string) error {
@@ -135,23 +134,23 @@ func checkTable(name string) error {
 	return nil
 }
 
-// quoted is a table's name as statements have it.
+// quoted returns a table's name for statements.
 func quoted(table string) string {
 	return "`" + strings.ReplaceAll(table, ".", "`.`") + "`"
 }
 
-// dialTimeout bounds the making of a connection, beside the caller's context.
+// dialTimeout bounds the opening of a connection, beside the caller's context.
 const dialTimeout = 5 * time.Second
 
-// lockWait bounds in seconds how long a statement waits for a row, also if nobody waits for
-// its answer any more: it would come late. It is tried again for as long as somebody does.
+// lockWait bounds in seconds how long a statement waits for a row, so that it does not take effect
+// long after its caller has gone. It is retried while the caller waits.
 const lockWait = "1"
 
-// mostConns bounds parameter max_connections: it is the most that a server can have.
+// mostConns is the greatest max_connections: no server can have more.
 const mostConns = 100_000
 
-// readURL says where the server is, how to use it, and through how many connections; 0: as
-// many as it takes.
+// readURL returns the driver's configuration, the options, and the limit of connections; 0 means no
+// limit.
 func readURL(u *url.URL) (config *mysql.Config, opts *Options, limit int, err error) {
 	p := driver.NewParams(u)
 	config, err = readConfig(u, p)
@@ -194,7 +193,7 @@ func readConfig(u *url.URL, p *driver.Params) (*mysql.Config, error) {
 	return c, readTLS(u, p, c)
 }
 
-// readTLS reads how the server is to be trusted.
+// readTLS reads how to trust the server.
 func readTLS(u *url.URL, p *driver.Params, c *mysql.Config) error {
 	mode := p.Choice("tls", "false", "true", "skip-verify", "preferred")
 	config, err := netaddr.TLS(p)
@@ -236,8 +235,8 @@ func readAddress(u *url.URL, p *driver.Params, c *mysql.Config) error {
 	return nil
 }
 
-// literal writes bytes into a statement. Texts without parameters take one trip in any
-// pool, whether that prepares statements or not.
+// literal writes bytes into a statement. A text without parameters takes one round trip in any pool,
+// whether that prepares statements or not.
 func literal(text string) string {
 	if text == "" {
 		return "''"

@@ -84,8 +84,8 @@ func newRow(ctx context.Context, s *database) (strategy, error) {
 	return &rowStrategy{sqlrow.New(d, o), d}, nil
 }
 
-// probeBytes refuses sessions that convert what is sent: names would not be what they
-// are to other sessions.
+// probeBytes refuses sessions that convert what is sent: two sessions would have different keys for
+// one name.
 func (s *database) probeBytes(ctx context.Context) error {
 	stmt, err := s.db.PrepareContext(ctx, "SELECT HEX(?), @@character_set_client, @@character_set_connection")
 	if err != nil {
@@ -107,11 +107,11 @@ func (s *database) probeBytes(ctx context.Context) error {
 	return nil
 }
 
-// Close also ends the use of the pool, which the Backend closes if it is its own.
+// Close also closes the prepared statements.
 func (r *rowStrategy) Close() error { return errors.Join(r.Backend.Close(), r.dialect.close()) }
 
-// rowDialect is the table of strategy Row. Its statements are prepared once on each
-// connection, so that each is one round trip in every pool.
+// rowDialect has the statements of strategy Row. They are prepared once on each connection, so that
+// each is one round trip in every pool.
 type rowDialect struct {
 	site     *database
 	notifier *notifier
@@ -122,8 +122,8 @@ type rowDialect struct {
 	all                                   []*sql.Stmt
 }
 
-// rowSizes are the numbers of rows that statements are made for. What lies between
-// repeats its last row.
+// rowSizes are the numbers of rows that statements are prepared for. A call with fewer rows repeats
+// its last one.
 var rowSizes = [...]int{1, 16, sqlrow.MaxExtend}
 
 func (d *rowDialect) prepare(ctx context.Context, table string) error {
@@ -166,8 +166,7 @@ func (d *rowDialect) close() error {
 	return errors.Join(errs...)
 }
 
-// run runs a statement that commits by itself; id is what it tells beside the number of
-// rows.
+// run runs a statement that commits by itself. It returns the number of rows and the insert id.
 func (d *rowDialect) run(ctx context.Context, stmt *sql.Stmt, args ...any) (n, id int64, err error) {
 	return d.site.change(ctx, stmt, args)
 }
@@ -216,7 +215,7 @@ func padded[T any](list []T) (size int, all []T) {
 	return size, all
 }
 
-// Look is one SELECT, which waits for nobody.
+// Look is one SELECT, which waits for no writer.
 func (d *rowDialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, found []sqlrow.Row, err error) {
 	size, padded := padded(keys)
 	var args []any
@@ -272,7 +271,7 @@ func (d *rowDialect) Swap(ctx context.Context, r sqlrow.Row, _ bool) (done, wait
 	return n > 0, waiting > 0, err
 }
 
-// stateOf are the values of rowState.
+// stateOf returns the values of rowState.
 func stateOf(r sqlrow.Row) []any {
 	return []any{
 		uint8(r.Kind), r.Limit, r.Number, orNull(r.Owner), r.Granted, r.Since, r.Until,
@@ -314,8 +313,8 @@ func (d *rowDialect) Names(ctx context.Context, prefix, after string, limit int)
 	return names, rows.Err()
 }
 
-// What of a row is written by Insert and Swap, and what Look reads, in the order of
-// parameters and results.
+// rowState are the columns that Insert and Swap write, and rowColumns those that Look reads, in the
+// order of parameters and results.
 var (
 	rowState   = []string{"kind", "lim", "number", "owner", "granted", "since", "until", "meta", "address", "claims", "claimed"}
 	rowColumns = append([]string{"k", "name", "rev", "waiting"}, rowState...)
@@ -325,28 +324,27 @@ var (
 // SIMULTANEOUS_ASSIGNMENT. So a column is read before it is set, and nothing reads what
 // was set.
 
-// sqlTake tells the number through the insert id, for which no other round trip is needed.
+// sqlTake returns the number through the insert id, which takes no other round trip.
 const sqlTake = `UPDATE {table} SET
 granted = LAST_INSERT_ID(GREATEST(number + 1, {now})), number = GREATEST(number + 1, {now}),
 since = IF(until > {now}, since, {now}), kind = ?, lim = 0, owner = ?, until = GREATEST(until, {now} + ?), meta = ?, address = ?,
 claims = NULL, claimed = 0, rev = rev + 1
 WHERE k = ? AND claimed <= {now} AND number < ? AND (until <= {now} OR owner = ? AND kind = ?)`
 
-// sqlFree tells through the insert id whether somebody listens.
+// sqlFree returns through the insert id whether the row is waited for.
 const sqlFree = `UPDATE {table} SET
 waiting = LAST_INSERT_ID(IF(waiting > {now}, waiting, 0)),
 owner = NULL, granted = 0, since = 0, until = 0, meta = NULL, address = NULL, rev = rev + 1
 WHERE k = ? AND owner = ? AND until > {now}`
 
-// sqlSwap tells it too.
+// sqlSwap does the same.
 const sqlSwap = `{update} (SELECT k AS id FROM {table} FORCE INDEX (PRIMARY)
 WHERE k = ? AND rev = ? AND {now} BETWEEN ? AND ? LIMIT 1 FOR UPDATE {skip}) s STRAIGHT_JOIN {table} ON k = s.id SET
 waiting = LAST_INSERT_ID(IF(waiting > {now}, waiting, 0)), {state = ?}, rev = rev + 1`
 
-// sqlExtend renews many holds, and tells the end of their lives through the insert id. The
-// keys lead to the rows, and each must have its own owner. A row that is locked is left
-// out, and no other row is locked on the way: LIMIT makes a table of the keys, which comes
-// first.
+// sqlExtend renews many holds, and returns their end through the insert id. The keys lead to the
+// rows, each of which must have its own owner. A locked row is left out, and no other row is locked
+// on the way: LIMIT makes a table of the keys, which comes first.
 const sqlExtend = `{update} (SELECT k AS id FROM {table} FORCE INDEX (PRIMARY)
 WHERE k IN ({keys}) AND (k, owner) IN ({holds}) AND until > {now} LIMIT {count} FOR UPDATE {skip}) s
 STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) ON k = s.id SET
@@ -360,11 +358,11 @@ const sqlInsert = `INSERT IGNORE INTO {table} ({columns}) SELECT ?, ?, 1, 0, {?}
 
 const sqlMark = `UPDATE {table} SET waiting = GREATEST(waiting, {now} + ?) WHERE k = ?`
 
-// sqlNames goes by the key: names are longer than what the server sorts by.
+// sqlNames is ordered by the key: names are longer than what the server sorts by.
 const sqlNames = `SELECT name FROM {table}
 WHERE k > ? AND (until > {now} OR claimed > {now}) AND LEFT(name, ?) = ? ORDER BY k LIMIT ?`
 
-// rowSQL completes a statement for so many holds.
+// rowSQL completes a statement for a number of holds.
 func rowSQL(text, table string, v server, holds int) string {
 	return strings.NewReplacer(
 		"{table}", table, "{now}", clockSQL, "{longer}", longerSQL("until", "?", "?"), "{update}", v.updateJoin(), "{skip}", v.skipLocked(),

@@ -11,14 +11,14 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// tableSpec is what a table must look like.
+// tableSpec describes the table that a strategy needs.
 type tableSpec struct {
 	table   string       // as Options.Table
 	key     string       // the column that is unique by itself
 	columns []columnSpec // all that statements name
 }
 
-// columnSpec is one of a shape.
+// columnSpec describes one column of a tableSpec.
 type columnSpec struct {
 	name     string
 	types    []string // any of them will do
@@ -26,7 +26,7 @@ type columnSpec struct {
 	optional bool
 }
 
-// columnInfo is a column as the server has it.
+// columnInfo describes a column of a table in the database.
 type columnInfo struct {
 	kind      string // DATA_TYPE
 	length    int    // in characters, or in bytes for binary strings
@@ -34,7 +34,7 @@ type columnInfo struct {
 	needed    bool   // an INSERT has to name it
 }
 
-// tableInfo are the columns of a table; none: there is no such table.
+// tableInfo has the columns of a table by name.
 type tableInfo map[string]columnInfo
 
 // The types of columns.
@@ -45,8 +45,8 @@ var (
 	bigType   = []string{"bigint"}
 )
 
-// prepare makes the tables if they are missing and Create says so, and refuses those
-// that won't do. It answers the columns of the first.
+// prepare creates the tables if they are missing and Create is set, and refuses unsuitable ones. It
+// returns the columns of the first.
 func (s *database) prepare(ctx context.Context, ddl []string, specs ...tableSpec) (tableInfo, error) {
 	var first tableInfo
 	for i, sh := range specs {
@@ -70,7 +70,7 @@ func (s *database) prepare(ctx context.Context, ddl []string, specs ...tableSpec
 	return first, nil
 }
 
-// create runs the DDL, which leaves alone what exists.
+// create runs the DDL, which leaves existing tables alone.
 func (s *database) create(ctx context.Context, ddl []string) error {
 	for _, text := range ddl {
 		_, err := s.db.ExecContext(ctx, text)
@@ -85,7 +85,7 @@ func (s *database) create(ctx context.Context, ddl []string) error {
 	return nil
 }
 
-// missing names the table that is not there.
+// missing returns an error that names the missing table.
 func (s *database) missing(sh tableSpec, err error) error {
 	if number(err) != errNoTable {
 		return err
@@ -93,8 +93,8 @@ func (s *database) missing(sh tableSpec, err error) error {
 	return fmt.Errorf("%w: mysqllock: table %s is missing: %s: %w", driver.ErrInvalid, sh.table, remedy(s.opts), err)
 }
 
-// readColumns reads a table's columns. That it can be read is asked first: what is missing and
-// what is forbidden then have errors of their own.
+// readColumns reads a table's columns. It first tries to read the table, so that a missing table and
+// a missing right have errors of their own.
 func (s *database) readColumns(ctx context.Context, sh tableSpec) (tableInfo, error) {
 	if _, err := s.db.ExecContext(ctx, "SELECT 1 FROM "+quoted(sh.table)+" WHERE 1 = 0"); err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func scanColumns(rows *sql.Rows) (tableInfo, error) {
 	return columns, rows.Err()
 }
 
-// split divides a table's name from that of its database.
+// split separates the names of the database and the table.
 func split(name string) (schema, table string) {
 	schema, table, ok := strings.Cut(name, ".")
 	if !ok {
@@ -150,7 +150,7 @@ func (s *database) checkShape(ctx context.Context, sh tableSpec, columns tableIn
 	return s.checkWrites(ctx, sh, columns)
 }
 
-// mismatch says why a table won't do.
+// mismatch returns an error that says why a table is unsuitable.
 func (s *database) mismatch(sh tableSpec, why error) error {
 	return fmt.Errorf("%w: mysqllock: table %s: %w; `distlock schema mysql --strategy %s` prints what is wanted",
 		driver.ErrInvalid, sh.table, why, s.opts.Strategy)
@@ -171,7 +171,7 @@ func (c columnSpec) check(columns tableInfo) error {
 	return nil
 }
 
-// checkEngine wants transactions, and a key that lets no name be there twice.
+// checkEngine requires InnoDB and a key that makes names unique.
 func (s *database) checkEngine(ctx context.Context, sh tableSpec) error {
 	schema, table := split(sh.table)
 	var engine string
@@ -192,7 +192,7 @@ FROM information_schema.TABLES WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATA
 	return nil
 }
 
-// indexOf is the index of a table that was checked, for statements that must not look at
+// indexOf returns the index that makes the key column unique, for statements that must not lock
 // other rows on their way.
 func (s *database) indexOf(ctx context.Context, sh tableSpec) (quoted string, err error) {
 	schema, table := split(sh.table)
@@ -203,9 +203,8 @@ ORDER BY INDEX_NAME <> 'PRIMARY' LIMIT 1`, schema, table, sh.key).Scan(&quoted)
 	return quoted, err
 }
 
-// checkWrites tries whether the table may be written, by statements that find nothing to
-// do: a right that is missing, or a read-only server, is known now and not at the first
-// lock.
+// checkWrites runs statements that change nothing, so that a missing right or a read-only server is
+// reported at once and not at the first lock.
 func (s *database) checkWrites(ctx context.Context, sh tableSpec, columns tableInfo) error {
 	var names []string
 	for _, c := range sh.columns {
@@ -226,19 +225,18 @@ func (s *database) checkWrites(ctx context.Context, sh tableSpec, columns tableI
 	return nil
 }
 
-// nameLength is that of the columns for names in tables of our own: all that fits an
-// index of InnoDB, with room for a second column.
+// nameLength is the size of the name columns in our own tables: all that fits an index of InnoDB,
+// with room for a second column.
 const nameLength = 2048
 
-// nameRules is which names a column can hold, each as itself.
+// nameRules says which names a column can hold without changing them.
 type nameRules struct {
 	limit  int  // in bytes, or in characters
 	text   bool // the limit is in characters
 	padded bool // spaces at the end don't count
 }
 
-// newNameRules refuses a column in which two names could be equal, or one could become
-// another.
+// newNameRules refuses a column in which two names could be equal, or one could become another.
 func newNameRules(f columnInfo, charset string) (nameRules, error) {
 	n := nameRules{limit: f.length, text: f.collation != ""}
 	if !n.text {

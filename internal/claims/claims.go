@@ -1,6 +1,6 @@
-// Package claims decides who gets a lock, for backends that keep a list of all who hold it
-// or stand in line for it and can change it as one: a file, a row of a table. It has no
-// clock and asks nobody.
+// Package claims decides who gets a lock, for backends that keep a list of its holders and waiters
+// and can change that list atomically: a file, a row of a table. It has no clock and sends no
+// requests.
 package claims
 
 import (
@@ -15,8 +15,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Claim is one owner's hold, or its place in line. Times are in ns by the clock of whoever
-// keeps the claims.
+// Claim is a hold, or a place in the queue. Times are in ns by the clock of the backend.
 type Claim struct {
 	Owner        string
 	Mode         driver.Mode
@@ -27,10 +26,10 @@ type Claim struct {
 	Address      string // where its end can be heard of, for backends that keep this
 }
 
-// Holds reports whether c is a hold and not a place.
+// Holds reports whether c is a hold and not a place in the queue.
 func (c Claim) Holds() bool { return c.Fence > 0 }
 
-// Info tells of c as of now.
+// Info describes c as of now.
 func (c Claim) Info(now int64) driver.Holder {
 	h := driver.Holder{
 		Owner: c.Owner, Mode: c.Mode, Fence: uint64(c.Fence),
@@ -38,13 +37,13 @@ func (c Claim) Info(now int64) driver.Holder {
 		Held: time.Duration(max(now-c.Since, 0)), Left: time.Duration(c.Until - now),
 	}
 	if c.Meta != "" {
-		// Meta that somebody else wrote is not worth failing for.
+		// Another program may have written any text.
 		_ = json.Unmarshal([]byte(c.Meta), &h.Meta)
 	}
 	return h
 }
 
-// Lock is what is known of one name.
+// Lock is the state of one name.
 type Lock struct {
 	Kind   driver.Mode // Exclusive, Write or Counted; Write stands for Read too
 	Limit  int
@@ -52,14 +51,14 @@ type Lock struct {
 	Claims []Claim // the living: holds, then places in their order; see Sort
 }
 
-// Sort puts the holds, whose tickets are 0, by their fences before the line.
+// Sort puts the holds, whose tickets are 0, before the queue.
 func (l *Lock) Sort() {
 	slices.SortFunc(l.Claims, func(a, b Claim) int {
 		return cmp.Or(cmp.Compare(a.Ticket, b.Ticket), cmp.Compare(a.Fence, b.Fence))
 	})
 }
 
-// Claim is the owner's, if it has one.
+// Claim returns the owner's claim.
 func (l *Lock) Claim(owner string) (Claim, bool) {
 	i := slices.IndexFunc(l.Claims, func(c Claim) bool { return c.Owner == owner })
 	if i < 0 {
@@ -68,7 +67,7 @@ func (l *Lock) Claim(owner string) (Claim, bool) {
 	return l.Claims[i], true
 }
 
-// KindOf is the kind of lock that a mode belongs to.
+// KindOf returns the kind of lock that a mode belongs to.
 func KindOf(m driver.Mode) driver.Mode {
 	if m == driver.Read {
 		return driver.Write
@@ -76,7 +75,7 @@ func KindOf(m driver.Mode) driver.Mode {
 	return m
 }
 
-// Check refuses what can never be granted as long as anybody claims the lock.
+// Check refuses a request that can't be granted as long as the lock has other claims.
 func (l *Lock) Check(r driver.Request) error {
 	if len(l.Claims) == 0 {
 		return nil
@@ -93,8 +92,8 @@ func (l *Lock) Check(r driver.Request) error {
 	return nil
 }
 
-// Blockers are the claims that keep r out; none: r may hold. A claim behind r's own
-// place in line is no obstacle, one ahead of it is even if it is a place.
+// Blockers returns the claims that block r; r may hold if there are none. A place in the queue
+// blocks r only if it is ahead of r's own.
 func (l *Lock) Blockers(r driver.Request) []Claim {
 	own, known := l.Claim(r.Owner)
 	if known && own.Holds() {
@@ -114,12 +113,12 @@ func (l *Lock) Blockers(r driver.Request) []Claim {
 	return ahead
 }
 
-// Queued reports whether others than owner stand in line.
+// Queued reports whether owners other than owner wait in the queue.
 func (l *Lock) Queued(owner string) bool {
 	return slices.ContainsFunc(l.Claims, func(c Claim) bool { return !c.Holds() && c.Owner != owner })
 }
 
-// NextTicket is that of a new place in line.
+// NextTicket returns the ticket of a new place in the queue.
 func (l *Lock) NextTicket() int64 {
 	if n := len(l.Claims); n > 0 {
 		return l.Claims[n-1].Ticket + 1
@@ -127,7 +126,7 @@ func (l *Lock) NextTicket() int64 {
 	return 1
 }
 
-// Refusal words that the claims ahead keep a request out.
+// Refusal returns the error for a request that the claims ahead block.
 func Refusal(ahead []Claim, now int64) error {
 	e := &driver.HeldError{}
 	first := ahead[0].Until
@@ -141,7 +140,7 @@ func Refusal(ahead []Claim, now int64) error {
 	return e
 }
 
-// Info tells of the lock called name as of now.
+// Info describes the lock called name as of now.
 func (l *Lock) Info(name string, now int64) driver.Info {
 	i := driver.Info{Name: name}
 	for _, c := range l.Claims {
@@ -158,17 +157,16 @@ func (l *Lock) Info(name string, now int64) driver.Info {
 	return i
 }
 
-// A fence is a grant's number followed by SpanBits bits for the hand-offs inside its
-// process. The number is one more than the last, and at least the clock in µs since
-// 1970: so it increases over a lost store too. Fences stay below 1<<63, and room is
-// left for them until the year 2255.
+// A fence is a grant's number followed by SpanBits bits for the hand-offs inside its process. The
+// number is one more than the last, and at least the clock in µs since 1970, so it increases even if
+// the store is lost. Fences stay below 1<<63 until the year 2255.
 const (
 	SpanBits  = 10
 	Span      = 1 << SpanBits
 	MaxNumber = 1<<(63-SpanBits) - 1
 )
 
-// Next is the number of the next grant; wall is the clock in µs since 1970.
+// Next returns the number of the next grant; wall is the clock in µs since 1970.
 func (l *Lock) Next(wall int64) (int64, error) {
 	n := max(l.Number+1, wall)
 	if n > MaxNumber {
@@ -177,8 +175,8 @@ func (l *Lock) Next(wall int64) (int64, error) {
 	return n, nil
 }
 
-// Fences is how many fences of a span r gets: one where somebody stands in line, and
-// for shared holds, which are never handed on.
+// Fences returns how many fences of a span r gets: one if the queue is not empty, and for shared
+// holds, which are never handed off.
 func (l *Lock) Fences(r driver.Request) uint64 {
 	if !r.Mode.Alone() || l.Queued(r.Owner) {
 		return 1
@@ -187,43 +185,15 @@ func (l *Lock) Fences(r driver.Request) uint64 {
 }
 
 const (
-	// MinTTL is about the longest that one write to a slow disk takes: what is shorter
-	// would end before it is known.
+	// MinTTL is about the longest that one write to a slow disk takes. A shorter hold would end
+	// before its grant is known.
 	MinTTL = 10 * time.Millisecond
 
 	// MaxTTL keeps the sum of a clock and a TTL far from overflow.
 	MaxTTL = 100 * 365 * 24 * time.Hour
 )
 
-// CheckRequest refuses what the core never asks for.
-func CheckRequest(r driver.Request) error {
-	switch {
-	case r.Mode == 0 || !driver.AllModes.Has(r.Mode):
-		return fmt.Errorf("%w: mode %v", driver.ErrUnsupported, r.Mode)
-	case r.Name == "" || r.Owner == "":
-		return fmt.Errorf("%w: a request needs a name and an owner", driver.ErrInvalid)
-	case r.Mode == driver.Counted && r.Limit < 1:
-		return fmt.Errorf("%w: limit %d: want at least 1", driver.ErrInvalid, r.Limit)
-	}
-	return checkTTL(r.TTL)
-}
-
-// CheckRenewal refuses renewals that the core never asks for.
-func CheckRenewal(h driver.Hold) error {
-	if h.Floor>>SpanBits > MaxNumber {
-		return fmt.Errorf("%w: floor %d is no fence: want less than 1<<63", driver.ErrInvalid, h.Floor)
-	}
-	return checkTTL(h.TTL)
-}
-
-func checkTTL(ttl time.Duration) error {
-	if ttl <= 0 || ttl > MaxTTL {
-		return fmt.Errorf("%w: TTL %v: want more than 0 and at most %v", driver.ErrInvalid, ttl, MaxTTL)
-	}
-	return nil
-}
-
-// EncodeMeta is meta as JSON, empty if there is none.
+// EncodeMeta returns meta as JSON, or "" if there is none.
 func EncodeMeta(meta map[string]string) (string, error) {
 	if len(meta) == 0 {
 		return "", nil
@@ -232,8 +202,8 @@ func EncodeMeta(meta map[string]string) (string, error) {
 	return string(text), err
 }
 
-// ListPage is how many names List reads at a time, so that no reader keeps old versions of
-// rows alive while a caller looks at names.
+// ListPage is how many names List reads at a time, so that old versions of rows are not kept while
+// the caller handles names.
 const ListPage = 512
 
 // Pages yields the names with the prefix, in their order, until yield returns false. page
