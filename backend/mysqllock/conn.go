@@ -52,7 +52,7 @@ CREATE TABLE IF NOT EXISTS %s (
   k      VARBINARY(64) NOT NULL PRIMARY KEY, -- SHA-256 of the table's and the lock's name
   name   MEDIUMBLOB NOT NULL,
   number BIGINT NOT NULL,                    -- of the last grant; its fence is 1024 times that
-  owner  VARBINARY(64) NOT NULL,             -- who got it
+  owner  VARBINARY(64) NOT NULL,             -- of the last grant
   link   BIGINT NOT NULL,                    -- the mark of the connection that has it
   since  BIGINT NOT NULL,                    -- µs since 1970
   meta   MEDIUMBLOB NOT NULL                 -- JSON
@@ -233,7 +233,7 @@ func (c *connDialect) newLockConn(ctx context.Context, conn *sql.Conn, lease tim
 		return k, err
 	}
 	if got != 1 {
-		return k, errors.New("a new user-level lock is held by somebody else")
+		return k, errors.New("a new user-level lock is held by another session")
 	}
 	if c.server.mariaDB {
 		// A shorter one of the server's would end what has a lease.
@@ -357,7 +357,7 @@ func (k *sessionConn) Undo(ctx context.Context, l connlock.Lock) error {
 }
 
 func (k *sessionConn) Unlock(ctx context.Context, l connlock.Lock) error {
-	var had sql.NullInt64 // NULL: nobody has it
+	var had sql.NullInt64 // NULL: no session has it
 	err := k.tx.Querier().QueryRowContext(ctx, "SELECT RELEASE_LOCK('"+l.Key+"')").Scan(&had)
 	if err == nil && had.Int64 != 1 {
 		err = fmt.Errorf("%w: the server does not know of the lock", driver.ErrLost)

@@ -25,16 +25,16 @@ CREATE TABLE IF NOT EXISTS %s (
   kind    TINYINT NOT NULL,                -- 1: mutex, 2: read/write lock, 4: semaphore
   lim     BIGINT NOT NULL,                 -- permits of the semaphore
   number  BIGINT NOT NULL,                 -- of the last grant; its fence is 1024 times that
-  owner   VARBINARY(%d) NULL,              -- who holds alone, if until is not over
+  owner   VARBINARY(%d) NULL,              -- of the exclusive hold, if until has not passed
   granted BIGINT NOT NULL,                 -- number of the owner's grant
   since   BIGINT NOT NULL,
   until   BIGINT NOT NULL,
-  meta    MEDIUMBLOB NULL,                 -- who the owner is, as JSON
+  meta    MEDIUMBLOB NULL,                 -- about the owner, as JSON
   address VARBINARY(%d) NULL,              -- the user-level lock that the owner releases to notify waiters
   claims  MEDIUMBLOB NULL,                 -- readers, permits and places in line, as JSON
   claimed BIGINT NOT NULL,                 -- when the last of them ends
   rev     BIGINT NOT NULL,                 -- raised by each change
-  waiting BIGINT NOT NULL                  -- until when somebody listens for a release
+  waiting BIGINT NOT NULL                  -- until when waiters want to be notified
 ) ENGINE=InnoDB;
 `
 

@@ -76,7 +76,7 @@ func (s *database) create(ctx context.Context, ddl []string) error {
 		_, err := s.db.ExecContext(ctx, text)
 		switch n := number(err); {
 		case n == errNoTableRight || n == errNoDBAccess:
-			return fmt.Errorf("%w: mysqllock: the user may not create tables: GRANT CREATE, or let somebody run what `distlock schema mysql --strategy %s --table %s` prints: %w",
+			return fmt.Errorf("%w: mysqllock: the user may not create tables: GRANT CREATE, or have an administrator run what `distlock schema mysql --strategy %s --table %s` prints: %w",
 				driver.ErrInvalid, s.opts.Strategy, s.opts.Table, err)
 		case err != nil:
 			return err

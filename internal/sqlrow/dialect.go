@@ -37,7 +37,7 @@ type Row struct {
 	Claimed int64  // when the last of Claims ends; 0 without
 
 	Rev     int64 // raised by every change but that of Waiting; 0: there is no row
-	Waiting int64 // until when somebody listens for a release; 0: nobody
+	Waiting int64 // until when waiters want to be notified of a release; 0: there are none
 
 	// Insert and Swap write the row only from Earliest to Latest, by the clock of their own
 	// statement. The two are not in the table.

@@ -163,7 +163,7 @@ type rowWatcher struct {
 
 	// Guarded by the set's mutex.
 	waiters map[*rowWaiter]struct{}
-	live    bool // what may let somebody in is signalled
+	live    bool // releases are noticed
 	stale   bool // the row should be looked at again
 	stop    context.CancelFunc
 }
