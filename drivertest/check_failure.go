@@ -93,7 +93,7 @@ var ctxChecks = []promise{{
 	},
 }, {
 	name:  "ctx/revoke",
-	text:  "Revoke with a context that has ended does not say that the holder was asked, or is gone.",
+	text:  "Revoke with a context that has ended does not claim that the holder was notified, or is gone.",
 	every: true,
 	needs: revocable,
 	run: func(s *scene) {
@@ -105,8 +105,8 @@ var ctxChecks = []promise{{
 			return
 		}
 		s.b.unknown("Revoke", func(ctx context.Context) error { return revoker.Revoke(ctx, r.Hold) })
-		s.b.revoke(r.Hold, nil, "a holder can be asked after an unknown answer")
-		s.wantRevoked(asked, "a holder that was asked is told")
+		s.b.revoke(r.Hold, nil, "a holder can be revoked after an unknown outcome")
+		s.wantRevoked(asked, "a revoked holder is notified")
 	},
 }}
 
@@ -157,7 +157,7 @@ var closeChecks = []promise{{
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
 		s.a.close()
-		s.b.refused(s.rival(r), "Close does not release: whoever works under the lock may still do so")
+		s.b.refused(s.rival(r), "Close does not release: the holder may still work under the lock")
 		s.b.free(r.Hold, nil, "a hold outlives its connection")
 	},
 }, {
@@ -222,7 +222,7 @@ var closeChecks = []promise{{
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.b.take(s.rival(r), "a released lock is free")
 		s.sleep(10 * s.pause())
-		s.want(calls.Load() == 0, "OnLost tells that a hold is gone: it was called %d times for one that was released", calls.Load())
+		s.want(calls.Load() == 0, "OnLost reports that a hold is gone: it was called %d times for one that was released", calls.Load())
 	},
 }}
 
@@ -250,7 +250,7 @@ func (c *conn) optionalClosed(r driver.Request) {
 }
 
 // leavesNoGoroutine uses a connection under a profiler label. Goroutines inherit it,
-// so those that are left behind can be told from those of other checks.
+// so goroutines that are left behind can be distinguished from those of other checks.
 func leavesNoGoroutine(s *scene) {
 	r := s.request()
 	s.a.take(r, "a free lock is granted")
@@ -276,7 +276,7 @@ func leavesNoGoroutine(s *scene) {
 	}
 }
 
-// goroutines describes those with the label.
+// goroutines describes the goroutines with the label.
 func goroutines(id string) string {
 	var all bytes.Buffer
 	pprof.Lookup("goroutine").WriteTo(&all, 1)
@@ -291,7 +291,7 @@ func goroutines(id string) string {
 
 var cutChecks = []promise{{
 	name:  "cut/acquire",
-	text:  "Acquire over a broken network returns with its context and states no fact; asking again tells.",
+	text:  "Acquire over a broken network returns with its context and states no fact; asking again finds out.",
 	needs: cut,
 	every: true,
 	run: func(s *scene) {

@@ -151,7 +151,7 @@ var fenceChecks = []promise{{
 	},
 }, {
 	name:  "fence/floor-only-by-owner",
-	text:  "Renew with Floor changes nothing for somebody who does not hold.",
+	text:  "Renew with Floor changes nothing for an Owner that does not hold.",
 	needs: need{fence: true, floor: true},
 	run: func(s *scene) {
 		const far = 1 << 40

@@ -65,9 +65,8 @@ var exclusionChecks = []promise{{
 	run:   countUnderLock,
 }}
 
-// race lets 16 owners on each of two connections try at one moment. Nobody may win while
-// a backend of several members gives back what the race before left there, so a race that
-// nobody won is run again, twice at most.
+// race lets 16 owners on each of two connections try at one moment. While a backend of several members
+// releases what the race before left there, all may fail, so a race without a winner is repeated twice.
 func race(s *scene) {
 	winners := 0
 	for try := 0; try < 3 && winners == 0 && !s.over(); try++ {
@@ -79,8 +78,8 @@ func race(s *scene) {
 	s.want(winners == 1 || winners == 0 && s.over(), "exactly one of many attempts at one moment is granted: got %d grants", winners)
 }
 
-// raceOnce answers how many won. The winner releases where it was granted: what is still
-// under way for it there could come after a release on another connection.
+// raceOnce returns the number of winners. The winner releases on its own connection: requests that are
+// in flight there could arrive after a release on another one.
 func raceOnce(s *scene) int {
 	first := s.request()
 	var won atomic.Pointer[func()]
@@ -198,7 +197,7 @@ var againChecks = []promise{{
 
 var releaseChecks = []promise{{
 	name:  "release/only-by-owner",
-	text:  "Releasing for somebody who does not hold is ErrLost and frees nothing.",
+	text:  "Releasing for an Owner that does not hold is ErrLost and frees nothing.",
 	every: true,
 	run: func(s *scene) {
 		r := s.request()
@@ -250,7 +249,7 @@ var releaseChecks = []promise{{
 	},
 }, {
 	name:  "release/force",
-	text:  "Any connection can end a hold that Inspect has told it of.",
+	text:  "Any connection can end a hold that Inspect has shown it.",
 	every: true,
 	run: func(s *scene) {
 		r := s.request()
@@ -261,7 +260,7 @@ var releaseChecks = []promise{{
 	},
 }, {
 	name:  "release/force-spares-successor",
-	text:  "A hold that was inspected can be released, its successor can't by that.",
+	text:  "Releasing a hold that was inspected does not release its successor.",
 	every: true,
 	run: func(s *scene) {
 		r := s.request()

@@ -14,7 +14,7 @@ import (
 
 var inspectChecks = []promise{{
 	name:  "inspect/holder",
-	text:  "Inspect tells who holds: owner, mode, fence, times and what was given as Meta.",
+	text:  "Inspect shows the holder: owner, mode, fence, times and Meta.",
 	every: true,
 	run: func(s *scene) {
 		r := s.request()
@@ -78,14 +78,14 @@ var inspectChecks = []promise{{
 	},
 }, {
 	name:  "inspect/waiters",
-	text:  "Those who stand in line are shown in their order, as far as they are known.",
+	text:  "Waiters in the queue are shown in their order, as far as they are known.",
 	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
 		waiters := s.queueUp(r, s.b, s.a, s.b)
 		info := s.a.inspect(r.Name)
-		s.want(s.over() || info.WaiterCount == len(waiters) || info.WaiterCount < 0, "WaiterCount is how many stand in line: got %d, want %d", info.WaiterCount, len(waiters))
+		s.want(s.over() || info.WaiterCount == len(waiters) || info.WaiterCount < 0, "WaiterCount is the length of the queue: got %d, want %d", info.WaiterCount, len(waiters))
 		if len(info.Waiters) > 0 {
 			s.shows(info.Waiters, true, waiters...)
 		}
@@ -167,7 +167,7 @@ func (s *scene) portrays(info driver.Info, r driver.Request, g driver.Grant, age
 	s.want(maps.Equal(h.Meta, r.Meta), "Inspect tells the Meta that was given: got %q, want %q", h.Meta, r.Meta)
 }
 
-// shows wants the holders, or waiters, to be those of the requests.
+// shows checks that the holders, or waiters, are those of the requests.
 func (s *scene) shows(holders []driver.Holder, inOrder bool, want ...driver.Request) {
 	var got, wanted []string
 	for _, h := range holders {
@@ -272,7 +272,7 @@ var nameChecks = []promise{{
 	},
 }, {
 	name: "names/start",
-	text: "Whatever a name begins with, it is a lock of its own.",
+	text: "A name is a lock of its own, no matter how it begins.",
 	run: func(s *scene) {
 		var names []string
 		for _, lead := range []string{"", " ", "/", "\t", "-", "{", "{}", "'", "%", "*", ".", "#", "é"} {
@@ -367,7 +367,7 @@ func (c *conn) unseen(name, rule string) {
 // longestError is more than an error needs to say, and much less than a long name.
 const longestError = 4096
 
-// shortErrors makes each call about r, and wants those that fail to have a short error.
+// shortErrors makes each call about r, and checks that errors are short.
 func (c *conn) shortErrors(ctx context.Context, r driver.Request) {
 	if c.over() {
 		return
@@ -377,7 +377,7 @@ func (c *conn) shortErrors(ctx context.Context, r driver.Request) {
 	c.remember(r.Hold)
 	failed := func(call string, err error) {
 		c.want(err == nil || len(err.Error()) <= longestError,
-			"an error quotes the beginning of a long name only: that of %s on connection %s has %d bytes, the name %d", call, c.label, len(fmt.Sprint(err)), len(r.Name))
+			"an error quotes the beginning of a long name only: the one of %s on connection %s has %d bytes, the name %d", call, c.label, len(fmt.Sprint(err)), len(r.Name))
 	}
 	defer c.call("a call with a long name")()
 	_, err := c.Acquire(ctx, r)

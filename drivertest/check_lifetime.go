@@ -10,7 +10,7 @@ import (
 
 var ttlChecks = []promise{{
 	name:  "ttl/granted",
-	text:  "A grant tells a TTL of at least what was asked for.",
+	text:  "A grant's TTL is at least the requested one.",
 	every: true,
 	needs: need{ownTTL: true},
 	run: func(s *scene) {
@@ -20,7 +20,7 @@ var ttlChecks = []promise{{
 	},
 }, {
 	name:  "ttl/expires",
-	text:  "A hold that nobody renews ends, and the lock is granted to the next.",
+	text:  "A hold that is not renewed ends, and the lock is granted to the next.",
 	every: true,
 	run: func(s *scene) {
 		r := s.brief(s.request())
@@ -50,7 +50,7 @@ var ttlChecks = []promise{{
 	},
 }, {
 	name:  "ttl/longest",
-	text:  "A hold of the greatest TTL is as any: no sum with it overflows.",
+	text:  "A hold of the greatest TTL is like any other: no sum with it overflows.",
 	every: true,
 	run: func(s *scene) {
 		r := s.request()
@@ -65,7 +65,7 @@ var ttlChecks = []promise{{
 	},
 }, {
 	name:  "ttl/retry",
-	text:  "A refusal tells when the holder's TTL ends, if it tells anything.",
+	text:  "A refusal reports when the holder's TTL ends, or nothing.",
 	every: true,
 	needs: need{ownTTL: true},
 	run: func(s *scene) {
@@ -81,7 +81,7 @@ var ttlChecks = []promise{{
 	},
 }, {
 	name:  "ttl/retry-is-enough",
-	text:  "After the time that a refusal tells the lock is granted.",
+	text:  "After the time that a refusal reports, the lock is granted.",
 	needs: need{ownTTL: true},
 	run: func(s *scene) {
 		r := s.brief(s.request())
@@ -152,7 +152,7 @@ var renewChecks = []promise{{
 	},
 }, {
 	name:  "renew/only-by-owner",
-	text:  "Renewing for somebody who does not hold is ErrLost and does not prolong the hold.",
+	text:  "Renewing for an Owner that does not hold is ErrLost and does not prolong the hold.",
 	every: true,
 	run: func(s *scene) {
 		r := s.brief(s.request())
@@ -228,7 +228,7 @@ var renewChecks = []promise{{
 
 var fixedChecks = []promise{{
 	name:  "fixed/as-any",
-	text:  "A hold that nobody is going to renew excludes others, and is released, as any other.",
+	text:  "A fixed hold excludes others and is released like any other.",
 	every: true,
 	run: func(s *scene) {
 		r := fixed(s.request())

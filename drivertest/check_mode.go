@@ -21,7 +21,7 @@ var capsChecks = []promise{{
 		s.want(c.Modes&c.QueuedModes == c.QueuedModes, "Caps.QueuedModes are claimed modes: got %v of %v", c.QueuedModes, c.Modes)
 		s.want(c.Modes&c.Revocable == c.Revocable, "Caps.Revocable are claimed modes: got %v of %v", c.Revocable, c.Modes)
 		s.want(c.Session || !c.Fixed, "Caps.Fixed is about holds that share the life of a session")
-		s.want(c.SpanLife >= 0 && (c.SpanLife == 0 || c.Queueing == driver.QueueOnRequest), "Caps.SpanLife is for spans beside a line: got %v", c.SpanLife)
+		s.want(c.SpanLife >= 0 && (c.SpanLife == 0 || c.Queueing == driver.QueueOnRequest), "Caps.SpanLife is for spans beside a queue: got %v", c.SpanLife)
 		s.want(c.MinTTL >= 0 && c.Poll >= 0 && (c.MaxTTL == 0 || c.MaxTTL >= c.MinTTL), "bounds of the TTL are in order: got %v to %v", c.MinTTL, c.MaxTTL)
 		s.want(!c.Downgrade || c.Modes.Has(driver.Write), "only a backend with Write and Read can downgrade")
 	},
@@ -45,20 +45,20 @@ var capsChecks = []promise{{
 	},
 }, {
 	name:  "caps/unclaimed-line",
-	text:  "A place in line is refused with ErrUnsupported in modes without a line.",
+	text:  "A place in the queue is refused with ErrUnsupported in modes without a queue.",
 	every: true,
 	run: func(s *scene) {
 		if s.caps.QueueingOf(s.mode) != driver.QueueNever {
 			return
 		}
 		r := s.request()
-		s.a.fails(queued(r), driver.ErrUnsupported, "a place in line is refused where there is no line")
+		s.a.fails(queued(r), driver.ErrUnsupported, "a place in the queue is refused where there is no queue")
 		s.a.take(r, "a refused place takes nothing")
-		s.b.fails(queued(s.rival(r)), driver.ErrUnsupported, "a place in line is refused where there is no line")
+		s.b.fails(queued(s.rival(r)), driver.ErrUnsupported, "a place in the queue is refused where there is no queue")
 	},
 }, {
 	name:  "caps/unclaimed-revoke",
-	text:  "Asking a holder is refused with ErrUnsupported in modes that Caps.Revocable does not have.",
+	text:  "Revoke is refused with ErrUnsupported in modes that Caps.Revocable does not have.",
 	every: true,
 	run: func(s *scene) {
 		if s.caps.Revocable.Has(s.mode) {
@@ -66,8 +66,8 @@ var capsChecks = []promise{{
 		}
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
-		s.b.revoke(r.Hold, driver.ErrUnsupported, "a holder is not asked in a mode that is not claimed")
-		s.a.renew(r.Hold, nil, "a holder that can't be asked holds on")
+		s.b.revoke(r.Hold, driver.ErrUnsupported, "a holder is not revoked in a mode that is not claimed")
+		s.a.renew(r.Hold, nil, "a holder that can't be revoked keeps the lock")
 	},
 }, {
 	name:  "caps/unclaimed-downgrade",
@@ -139,7 +139,7 @@ var sharedChecks = []promise{{
 	},
 }, {
 	name:  "shared/fence-above-ended",
-	text:  "A reader's fence is above those of all holds that had ended before.",
+	text:  "A reader's fence is above the fences of all holds that had ended before.",
 	needs: need{modes: driver.Modes(driver.Write, driver.Read), fence: true},
 	run: func(s *scene) {
 		var last driver.Grant
@@ -156,7 +156,7 @@ var sharedChecks = []promise{{
 	},
 }, {
 	name:  "shared/writer-fence-above-readers",
-	text:  "A writer's fence is above those of all readers before it, also while others read.",
+	text:  "A writer's fence is above the fences of all readers before it, also while others read.",
 	needs: need{modes: driver.Modes(driver.Write, driver.Read), fence: true},
 	run: func(s *scene) {
 		one, two := s.reader(), s.reader()

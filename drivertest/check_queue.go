@@ -8,26 +8,26 @@ import (
 
 var queueChecks = []promise{{
 	name:  "line/fifo",
-	text:  "Those who stand in line get in one by one, in the order in which they came.",
+	text:  "Waiters in the queue get the lock one by one, in the order in which they came.",
 	every: true,
 	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
-		via := []*conn{s.b, s.a, s.b} // an Owner asks on one connection: its place may end with that
+		via := []*conn{s.b, s.a, s.b} // a place may end with the connection that asked for it
 		waiters := s.queueUp(r, via...)
 		s.a.free(r.Hold, nil, "the holder releases")
 		for i, w := range waiters {
 			for k := i + 1; k < len(waiters); k++ {
-				via[k].refused(queued(waiters[k]), "nobody passes a place in line, the next in line neither")
+				via[k].refused(queued(waiters[k]), "no request passes a place in the queue, not even the next one's")
 			}
-			via[i].take(queued(w), "the first in line gets in")
+			via[i].take(queued(w), "the first in the queue gets the lock")
 			via[i].free(w.Hold, nil, "the holder releases")
 		}
 	},
 }, {
 	name:  "line/no-passing",
-	text:  "Nobody passes a place in line: a try without Queue is refused too.",
+	text:  "No request passes a place in the queue: an attempt without Queue is refused too.",
 	every: true,
 	needs: queueing,
 	run: func(s *scene) {
@@ -35,13 +35,13 @@ var queueChecks = []promise{{
 		s.a.take(r, "a free lock is granted")
 		w := s.queueUp(r, s.b)[0]
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.a.refused(s.rival(r), "a try does not pass a place in line")
-		s.b.refused(s.rival(r), "a try does not pass a place in line, also on the waiter's connection")
-		s.b.take(w, "the first in line gets in, also by a try")
+		s.a.refused(s.rival(r), "an attempt without Queue does not pass a place in the queue")
+		s.b.refused(s.rival(r), "an attempt without Queue does not pass a place in the queue, also on the waiter's connection")
+		s.b.take(w, "the first in the queue gets the lock, also without Queue")
 	},
 }, {
 	name:  "line/repeat-keeps-place",
-	text:  "Asking again keeps the place that one has.",
+	text:  "An Owner that asks again keeps its place.",
 	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
@@ -49,12 +49,12 @@ var queueChecks = []promise{{
 		waiters := s.queueUp(r, s.a, s.b)
 		s.a.refused(queued(waiters[0]), "a lock has one holder at a time")
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.b.refused(queued(waiters[1]), "asking again does not send one to the end of the line")
-		s.a.take(queued(waiters[0]), "the first in line gets in")
+		s.b.refused(queued(waiters[1]), "an Owner that asks again does not go to the end of the queue")
+		s.a.take(queued(waiters[0]), "the first in the queue gets the lock")
 	},
 }, {
 	name:  "line/place-lives",
-	text:  "A place stays for the TTL after the attempt that asked for it.",
+	text:  "A place lasts for the TTL after the attempt that took it.",
 	every: true,
 	needs: queueing,
 	run: func(s *scene) {
@@ -64,7 +64,7 @@ var queueChecks = []promise{{
 		s.b.refused(queued(s.brief(s.rival(r))), "a lock has one holder at a time")
 		s.sleep(s.TTL * 6 / 10)
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.a.shutOut(s.rival(r), since, s.TTL, "a place in line stays for the TTL")
+		s.a.shutOut(s.rival(r), since, s.TTL, "a place in the queue lasts for the TTL")
 	},
 }, {
 	name:  "line/repeat-restarts-place",
@@ -84,7 +84,7 @@ var queueChecks = []promise{{
 	},
 }, {
 	name:  "line/place-ends",
-	text:  "The place of one who asks no more ends, and a try gets in.",
+	text:  "The place of a waiter that stops asking ends, and an attempt without Queue is granted.",
 	every: true,
 	needs: queueing,
 	run: func(s *scene) {
@@ -93,11 +93,11 @@ var queueChecks = []promise{{
 		s.a.refused(queued(s.brief(s.rival(r))), "a lock has one holder at a time")
 		s.a.fallSilent()
 		s.b.free(r.Hold, nil, "the holder releases")
-		s.b.eventually(s.rival(r), s.TTL, "the place of one who asks no more ends")
+		s.b.eventually(s.rival(r), s.TTL, "the place of a waiter that stops asking ends")
 	},
 }, {
 	name:  "line/dead-place-lets-next-in",
-	text:  "The place of one who asks no more does not block those behind it.",
+	text:  "The place of a waiter that stops asking does not block those behind it.",
 	every: true,
 	needs: queueing,
 	run: func(s *scene) {
@@ -114,7 +114,7 @@ var queueChecks = []promise{{
 	},
 }, {
 	name:  "line/retry",
-	text:  "A refusal because of a place tells no later end than that place has.",
+	text:  "A refusal because of a place reports no later end than the place's.",
 	needs: need{queue: true, ownTTL: true},
 	run: func(s *scene) {
 		r := s.request()
@@ -122,81 +122,81 @@ var queueChecks = []promise{{
 		since := time.Now()
 		s.b.refused(queued(s.brief(s.rival(r))), "a lock has one holder at a time")
 		s.a.free(r.Hold, nil, "the holder releases")
-		retry := s.a.shutOut(s.rival(r), since, s.TTL, "a try does not pass a place in line").Retry
+		retry := s.a.shutOut(s.rival(r), since, s.TTL, "an attempt without Queue does not pass a place in the queue").Retry
 		s.want(retry <= s.TTL+s.TTL/10, "HeldError.Retry is the end of a dead place: got %v for a place of %v", retry, s.TTL)
 	},
 }, {
 	name:  "line/release-leaves",
-	text:  "Release ends a place in line, once.",
+	text:  "Release ends a place in the queue, once.",
 	every: true,
 	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
 		waiters := s.queueUp(r, s.b, s.a, s.b)
-		s.b.free(waiters[0].Hold, nil, "Release ends a place in line")
+		s.b.free(waiters[0].Hold, nil, "Release ends a place in the queue")
 		s.b.free(waiters[0].Hold, driver.ErrLost, "a place that was left can't be left again")
-		s.a.free(waiters[1].Hold, nil, "Release ends a place in line")
+		s.a.free(waiters[1].Hold, nil, "Release ends a place in the queue")
 		s.a.free(r.Hold, nil, "a waiter that left has not touched the holder")
-		s.b.take(queued(waiters[2]), "those behind a place that was left move up")
+		s.b.take(queued(waiters[2]), "the places behind one that was left move up")
 	},
 }, {
 	name:  "line/place-is-no-hold",
-	text:  "A place in line can't be renewed as a hold.",
+	text:  "A place in the queue can't be renewed as a hold.",
 	every: true,
 	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
 		w := s.queueUp(r, s.b)[0]
-		s.b.renew(w.Hold, driver.ErrLost, "who stands in line does not hold")
+		s.b.renew(w.Hold, driver.ErrLost, "a waiter in the queue does not hold")
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.b.renew(w.Hold, driver.ErrLost, "who is first in line does not hold before it asks")
+		s.b.renew(w.Hold, driver.ErrLost, "the first in the queue does not hold before it asks")
 	},
 }, {
 	name:  "line/queued",
-	text:  "A grant tells that others stand in line, and then reserves no span.",
+	text:  "A grant reports that others are in the queue, and then reserves no span.",
 	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		r.Fences = 10
 		s.a.take(r, "a free lock is granted")
 		waiters := s.queueUp(r, s.b, s.b)
-		s.wantQueued(s.a.take(r, "a line does not stop the holder from asking again"))
+		s.wantQueued(s.a.take(r, "a queue does not stop the holder from asking again"))
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.wantQueued(s.b.take(queued(waiters[0]), "the first in line gets in"))
+		s.wantQueued(s.b.take(queued(waiters[0]), "the first in the queue gets the lock"))
 	},
 }, {
 	name:  "line/holder-keeps-holding",
-	text:  "A line changes nothing for the holder.",
+	text:  "A queue changes nothing for the holder.",
 	every: true,
 	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
 		s.a.take(r, "a free lock is granted")
 		s.queueUp(r, s.b)
-		s.a.take(r, "a line does not stop the holder from asking again")
-		s.a.renew(r.Hold, nil, "a line does not stop the holder from renewing")
-		s.a.free(r.Hold, nil, "a line does not stop the holder from releasing")
+		s.a.take(r, "a queue does not stop the holder from asking again")
+		s.a.renew(r.Hold, nil, "a queue does not stop the holder from renewing")
+		s.a.free(r.Hold, nil, "a queue does not stop the holder from releasing")
 	},
 }, {
 	name:  "line/reader-behind-writer",
-	text:  "A new reader does not pass a writer in line.",
+	text:  "A new reader does not pass a writer in the queue.",
 	needs: need{queue: true, modes: driver.Modes(driver.Write, driver.Read)},
 	run: func(s *scene) {
 		r, w := s.reader(), s.writer()
 		s.a.take(r, "a free lock is granted")
 		s.b.refused(queued(w), "no writer beside a reader")
-		s.a.refused(s.reader(), "a new reader does not pass a writer in line")
+		s.a.refused(s.reader(), "a new reader does not pass a writer in the queue")
 		late := s.reader()
-		s.b.refused(queued(late), "a new reader does not pass a writer in line")
+		s.b.refused(queued(late), "a new reader does not pass a writer in the queue")
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.a.refused(queued(late), "a new reader does not pass a writer in line")
-		s.b.take(queued(w), "the first in line gets in")
+		s.a.refused(queued(late), "a new reader does not pass a writer in the queue")
+		s.b.take(queued(w), "the first in the queue gets the lock")
 	},
 }, {
 	name:  "line/readers-behind-writer-share",
-	text:  "Readers that stand behind a writer get in together after it.",
+	text:  "Readers behind a writer in the queue get the lock together after it.",
 	needs: need{queue: true, modes: driver.Modes(driver.Write, driver.Read)},
 	run: func(s *scene) {
 		w, one, two := s.writer(), s.reader(), s.reader()
@@ -204,12 +204,12 @@ var queueChecks = []promise{{
 		s.b.refused(queued(one), "no reader beside a writer")
 		s.a.refused(queued(two), "no reader beside a writer")
 		s.a.free(w.Hold, nil, "the holder releases")
-		s.b.take(queued(one), "the first in line gets in")
-		s.a.take(queued(two), "readers share, also out of the line")
+		s.b.take(queued(one), "the first in the queue gets the lock")
+		s.a.take(queued(two), "readers share, also from the queue")
 	},
 }, {
 	name:  "line/permits",
-	text:  "A permit that is released goes to the first in line.",
+	text:  "A released permit goes to the first in the queue.",
 	needs: need{queue: true, modes: driver.Modes(driver.Counted)},
 	run: func(s *scene) {
 		one, two, w := s.permit(2), s.permit(2), s.permit(2)
@@ -217,13 +217,13 @@ var queueChecks = []promise{{
 		s.b.take(two, "permits up to the limit")
 		s.b.refused(queued(w), "no more permits than the limit")
 		s.a.free(one.Hold, nil, "the holder releases")
-		s.a.refused(s.permit(2), "a try does not pass a place in line")
-		s.b.take(queued(w), "the first in line gets in")
+		s.a.refused(s.permit(2), "an attempt without Queue does not pass a place in the queue")
+		s.b.take(queued(w), "the first in the queue gets the lock")
 	},
 }}
 
-// wantQueued wants g to tell that somebody stands in line.
+// wantQueued checks that g reports a queue.
 func (s *scene) wantQueued(g driver.Grant) {
-	s.want(s.over() || g.Queued, "a grant tells that others stand in line: Grant.Queued is false")
-	s.want(s.over() || g.Fences <= 1, "where others stand in line no span is reserved: got %d fences", g.Fences)
+	s.want(s.over() || g.Queued, "a grant reports that others are in the queue: Grant.Queued is false")
+	s.want(s.over() || g.Fences <= 1, "while others are in the queue no span is reserved: got %d fences", g.Fences)
 }

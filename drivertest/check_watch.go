@@ -75,7 +75,7 @@ var watchChecks = []promise{{
 		s.a.free(r.Hold, nil, "the holder releases")
 		goes.end()
 		s.a.giveUp(one)
-		stays.wantSignal("a release is signalled to all whom it may let in")
+		stays.wantSignal("a release is signalled to all waiters that it may let in")
 		s.b.take(two, "after the signal the lock is granted")
 		stays.end()
 	},
@@ -136,7 +136,7 @@ var watchChecks = []promise{{
 	},
 }, {
 	name:  "watch/place-left",
-	text:  "Who stands in line is signalled when all before it have left.",
+	text:  "A waiter in the queue is signalled when all before it have left.",
 	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
@@ -144,14 +144,14 @@ var watchChecks = []promise{{
 		waiters := s.queueUp(r, s.a, s.b)
 		w := s.b.watch(queued(waiters[1]))
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.a.free(waiters[0].Hold, nil, "Release ends a place in line")
-		w.wantSignal("leaving the line is signalled to the next")
-		s.b.take(queued(waiters[1]), "those behind a place that was left move up")
+		s.a.free(waiters[0].Hold, nil, "Release ends a place in the queue")
+		w.wantSignal("leaving the queue is signalled to the next")
+		s.b.take(queued(waiters[1]), "the places behind one that was left move up")
 		w.end()
 	},
 }, {
 	name:  "watch/line-moves",
-	text:  "Each in line is signalled when its turn comes.",
+	text:  "Each waiter in the queue is signalled when its turn comes.",
 	needs: queueing,
 	run: func(s *scene) {
 		r := s.request()
@@ -159,13 +159,13 @@ var watchChecks = []promise{{
 		waiters := s.queueUp(r, s.a, s.b)
 		first, second := s.a.watch(queued(waiters[0])), s.b.watch(queued(waiters[1]))
 		s.a.free(r.Hold, nil, "the holder releases")
-		first.wantSignal("a release is signalled to the first in line")
-		s.a.take(queued(waiters[0]), "the first in line gets in")
+		first.wantSignal("a release is signalled to the first in the queue")
+		s.a.take(queued(waiters[0]), "the first in the queue gets the lock")
 		first.end()
 		second.drain()
 		s.a.free(waiters[0].Hold, nil, "the holder releases")
-		second.wantSignal("a release is signalled to the next in line")
-		s.b.take(queued(waiters[1]), "the next in line gets in")
+		second.wantSignal("a release is signalled to the next in the queue")
+		s.b.take(queued(waiters[1]), "the next in the queue gets the lock")
 		second.end()
 	},
 }, {
@@ -226,48 +226,48 @@ var watchChecks = []promise{{
 
 var revokeChecks = []promise{{
 	name:  "revoke/asks",
-	text:  "A holder that agreed to it is told soon that somebody asks for its lock.",
+	text:  "A holder that agreed to revocation is soon notified of a request for its lock.",
 	every: true,
 	needs: revocable,
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
 		s.a.take(r, "a free lock is granted")
-		s.b.revoke(r.Hold, nil, "a holder can be asked for its lock")
-		s.wantRevoked(asked, "a holder that was asked is told")
+		s.b.revoke(r.Hold, nil, "a holder can be revoked")
+		s.wantRevoked(asked, "a revoked holder is notified")
 	},
 }, {
 	name:  "revoke/takes-nothing",
-	text:  "A holder that was asked holds on until it releases.",
+	text:  "A revoked holder keeps the lock until it releases.",
 	every: true,
 	needs: revocable,
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
 		s.a.take(r, "a free lock is granted")
-		s.b.revoke(r.Hold, nil, "a holder can be asked for its lock")
-		s.wantRevoked(asked, "a holder that was asked is told")
+		s.b.revoke(r.Hold, nil, "a holder can be revoked")
+		s.wantRevoked(asked, "a revoked holder is notified")
 		s.b.refused(s.rival(r), "Revoke takes nothing from the holder")
 		s.a.renew(r.Hold, nil, "Revoke takes nothing from the holder")
 		s.a.free(r.Hold, nil, "Revoke takes nothing from the holder")
-		s.b.take(s.rival(r), "a lock that was asked for and released is free")
+		s.b.take(s.rival(r), "a lock that was revoked and released is free")
 	},
 }, {
 	name:  "revoke/once",
-	text:  "A holder that is asked again and again is told once.",
+	text:  "A holder that is revoked again and again is notified once.",
 	every: true,
 	needs: revocable,
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
 		s.a.take(r, "a free lock is granted")
 		for _, c := range []*conn{s.b, s.a, s.b} {
-			c.revoke(r.Hold, nil, "a holder can be asked again")
+			c.revoke(r.Hold, nil, "a holder can be revoked again")
 		}
-		s.wantRevoked(asked, "a holder that was asked is told")
+		s.wantRevoked(asked, "a revoked holder is notified")
 		s.sleep(10 * s.pause())
 		s.want(asked.calls.Load() == 1, "OnRevoke is called at most once: it was called %d times", asked.calls.Load())
 	},
 }, {
 	name:  "revoke/only-the-named",
-	text:  "Nobody is asked but the holder that is named.",
+	text:  "Only the named holder is notified.",
 	every: true,
 	needs: revocable,
 	run: func(s *scene) {
@@ -278,37 +278,37 @@ var revokeChecks = []promise{{
 		}
 		s.a.take(beside, "a free lock is granted")
 		s.a.take(r, "a free lock is granted")
-		s.b.revoke(r.Hold, nil, "a holder can be asked for its lock")
-		s.wantRevoked(asked, "a holder that was asked is told")
-		s.wantNotRevoked(other, "nobody is asked but the holder that is named")
+		s.b.revoke(r.Hold, nil, "a holder can be revoked")
+		s.wantRevoked(asked, "a revoked holder is notified")
+		s.wantNotRevoked(other, "only the named holder is notified")
 	},
 }, {
 	name:  "revoke/lost",
-	text:  "Asking somebody who does not hold is ErrLost, and asks nobody.",
+	text:  "Revoking an Owner that does not hold is ErrLost, and notifies no holder.",
 	every: true,
 	needs: revocable,
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
-		s.b.revoke(r.Hold, driver.ErrLost, "who never held can't be asked")
+		s.b.revoke(r.Hold, driver.ErrLost, "an Owner that never held can't be revoked")
 		s.a.take(r, "a free lock is granted")
-		s.b.revoke(stranger(r), driver.ErrLost, "who does not hold can't be asked")
-		s.a.revoke(stranger(r), driver.ErrLost, "who does not hold can't be asked, also on the holder's connection")
+		s.b.revoke(stranger(r), driver.ErrLost, "an Owner that does not hold can't be revoked")
+		s.a.revoke(stranger(r), driver.ErrLost, "an Owner that does not hold can't be revoked, also on the holder's connection")
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.b.revoke(r.Hold, driver.ErrLost, "who has released can't be asked")
-		s.wantNotRevoked(asked, "nobody is asked but the holder that is named")
+		s.b.revoke(r.Hold, driver.ErrLost, "an Owner that has released can't be revoked")
+		s.wantNotRevoked(asked, "only the named holder is notified")
 	},
 }, {
 	name:  "revoke/expired",
-	text:  "Asking for a hold that has ended is ErrLost.",
+	text:  "Revoking a hold that has ended is ErrLost.",
 	every: true,
 	needs: revocable,
 	run: func(s *scene) {
 		r, c := s.expired()
-		c.revoke(r.Hold, driver.ErrLost, "a hold that has ended can't be asked for")
+		c.revoke(r.Hold, driver.ErrLost, "a hold that has ended can't be revoked")
 	},
 }, {
 	name:  "revoke/leaves-successor",
-	text:  "Asking a holder that was inspected does not ask its successor.",
+	text:  "Revoking a holder that was inspected does not notify its successor.",
 	every: true,
 	needs: revocable,
 	run: func(s *scene) {
@@ -319,12 +319,12 @@ var revokeChecks = []promise{{
 		next, asked := onRevoke(s.rival(r))
 		next.Mode = r.Mode
 		s.a.take(next, "a released lock is free")
-		s.b.revoke(seen, driver.ErrLost, "who has released can't be asked")
-		s.wantNotRevoked(asked, "a successor is not asked for its predecessor")
+		s.b.revoke(seen, driver.ErrLost, "an Owner that has released can't be revoked")
+		s.wantNotRevoked(asked, "a successor is not notified for its predecessor")
 	},
 }, {
 	name:  "revoke/not-in-line",
-	text:  "Who stands in line can't be asked, and the holder is not asked for it.",
+	text:  "A waiter in the queue can't be revoked, and the holder is not notified for it.",
 	every: true,
 	needs: need{revocable: true, queue: true},
 	run: func(s *scene) {
@@ -332,12 +332,12 @@ var revokeChecks = []promise{{
 		s.a.take(r, "a free lock is granted")
 		w := s.queueUp(r, s.b)[0]
 		w.Mode = s.mode
-		s.b.revoke(w.Hold, driver.ErrLost, "who stands in line does not hold")
-		s.wantNotRevoked(asked, "nobody is asked but the holder that is named")
+		s.b.revoke(w.Hold, driver.ErrLost, "a waiter in the queue does not hold")
+		s.wantNotRevoked(asked, "only the named holder is notified")
 	},
 }, {
 	name:  "revoke/latest",
-	text:  "A hold that was asked for again is told by what it was asked for with last.",
+	text:  "If an Owner asked again, the OnRevoke of its latest grant is called.",
 	every: true,
 	needs: revocable,
 	run: func(s *scene) {
@@ -345,13 +345,13 @@ var revokeChecks = []promise{{
 		s.a.take(r, "a free lock is granted")
 		r, latest := onRevoke(r)
 		s.a.take(r, "the same Owner asked again is the same hold")
-		s.b.revoke(r.Hold, nil, "a holder can be asked for its lock")
+		s.b.revoke(r.Hold, nil, "a holder can be revoked")
 		s.wantRevoked(latest, "the OnRevoke of an Owner's latest grant counts")
-		s.want(first.calls.Load() == 0, "the OnRevoke of an Owner's latest grant counts: that of an earlier one was called")
+		s.want(first.calls.Load() == 0, "the OnRevoke of an Owner's latest grant counts: an earlier one was called")
 	},
 }, {
 	name:  "revoke/unasked",
-	text:  "OnRevoke is not called for a hold that nobody asked for.",
+	text:  "OnRevoke is not called for a hold that was not revoked.",
 	every: true,
 	needs: revocable,
 	run: func(s *scene) {
@@ -362,11 +362,11 @@ var revokeChecks = []promise{{
 		s.b.refused(s.rival(r), "a lock has one holder at a time")
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.b.take(s.rival(r), "a released lock is free")
-		s.wantNotRevoked(asked, "OnRevoke tells that somebody asked")
+		s.wantNotRevoked(asked, "OnRevoke is for revocations")
 	},
 }, {
 	name:  "revoke/without-consent",
-	text:  "A holder that has not agreed to be asked holds on.",
+	text:  "A holder that has not agreed to revocation keeps the lock.",
 	every: true,
 	needs: revocable,
 	run: func(s *scene) {
@@ -374,8 +374,8 @@ var revokeChecks = []promise{{
 		s.a.take(r, "a free lock is granted")
 		s.b.revokeSilent(r.Hold, "a holder that has not agreed")
 		s.sleep(10 * s.pause())
-		s.b.refused(s.rival(r), "a holder that has not agreed holds on")
-		s.a.renew(r.Hold, nil, "a holder that has not agreed holds on")
-		s.a.free(r.Hold, nil, "a holder that has not agreed holds on")
+		s.b.refused(s.rival(r), "a holder that has not agreed keeps the lock")
+		s.a.renew(r.Hold, nil, "a holder that has not agreed keeps the lock")
+		s.a.free(r.Hold, nil, "a holder that has not agreed keeps the lock")
 	},
 }}

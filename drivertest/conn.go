@@ -74,7 +74,7 @@ func (c *conn) take(r driver.Request, rule string) driver.Grant {
 	return g
 }
 
-// judge checks what is true of every grant.
+// judge checks every grant's fences and TTL.
 func (c *conn) judge(r driver.Request, g driver.Grant) {
 	if c.caps.Fence {
 		c.want(g.Fences >= 1 && g.Fences <= max(r.Fences, 1), "a grant has at least 1 fence and at most those asked for: got %d, asked for %d", g.Fences, r.Fences)
@@ -83,7 +83,7 @@ func (c *conn) judge(r driver.Request, g driver.Grant) {
 	c.want(g.TTL >= r.TTL || c.caps.Session, "a TTL is never rounded down: got a grant of %v, asked for %v", g.TTL, r.TTL)
 }
 
-// refused must be told that somebody else holds.
+// refused must be refused with ErrHeld.
 func (c *conn) refused(r driver.Request, rule string) *driver.HeldError {
 	if c.over() {
 		return &driver.HeldError{}
@@ -219,19 +219,18 @@ func (c *conn) optional(err error, call string) {
 	}
 }
 
-// fallSilent lets the connection do as a process that died: it renews nothing, and a
-// session ends.
+// fallSilent makes the connection behave like that of a dead process: a session ends.
 func (c *conn) fallSilent() {
 	if c.caps.Session {
 		c.close()
 	}
 }
 
-// seen is the one hold on r's lock, as Inspect tells it.
+// seen returns the one hold on r's lock, as Inspect tells it.
 func (c *conn) seen(r driver.Request) driver.Hold {
 	info := c.inspect(r.Name)
 	if len(info.Holders) != 1 {
-		c.want(c.over(), "Inspect tells who holds: got %d holders, want 1", len(info.Holders))
+		c.want(c.over(), "Inspect shows the holders: got %d holders, want 1", len(info.Holders))
 		return r.Hold
 	}
 	return driver.Hold{Name: info.Name, Owner: info.Holders[0].Owner, Mode: info.Holders[0].Mode}
@@ -290,7 +289,7 @@ func (b armedWatch) wantSignal(rule string) {
 	}
 }
 
-// drain drops a spare signal.
+// drain drops a pending signal.
 func (b armedWatch) drain() {
 	select {
 	case <-b.Ready:
@@ -306,8 +305,7 @@ func (b armedWatch) end() {
 	}
 }
 
-// giveUp releases whatever r's owner may have, as the core does after each wait that
-// brought nothing.
+// giveUp releases what r's owner may hold, as the core does after each wait without success.
 func (c *conn) giveUp(r driver.Request) {
 	if !c.over() {
 		defer c.call("Release")()
@@ -330,7 +328,7 @@ func (c *conn) revokeSilent(h driver.Hold, who string) {
 		return
 	}
 	err := c.ask(h)
-	c.want(err == nil || errors.Is(err, driver.ErrUnsupported), "%s is asked in vain: Revoke on connection %s answered %s; want success or ErrUnsupported", who, c.label, answer(err))
+	c.want(err == nil || errors.Is(err, driver.ErrUnsupported), "%s is revoked in vain: Revoke on connection %s answered %s; want success or ErrUnsupported", who, c.label, answer(err))
 }
 
 // ask calls Revoke with what it may rely on, and no more.

@@ -43,11 +43,11 @@ func ExampleChecks() {
 		}
 	}
 	// Output:
-	// kept: Releasing for somebody who does not hold is ErrLost and frees nothing.
+	// kept: Releasing for an Owner that does not hold is ErrLost and frees nothing.
 	// kept: A second Release is ErrLost.
 	// kept: Releasing what was never held is ErrLost.
 	// kept: Releasing a hold that has ended is ErrLost.
 	// kept: Releasing a hold that has ended leaves its successor alone.
-	// kept: Any connection can end a hold that Inspect has told it of.
-	// kept: A hold that was inspected can be released, its successor can't by that.
+	// kept: Any connection can end a hold that Inspect has shown it.
+	// kept: Releasing a hold that was inspected does not release its successor.
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// ErrNotClaimed is what a check answers when the backend does not claim what the
-// check is about, and properly refuses it where it could be asked for it.
+// ErrNotClaimed is a check's result if the backend does not claim the feature that the check is
+// about, and properly refuses requests for it.
 var ErrNotClaimed = errors.New("drivertest: not claimed by this backend")
 
 // Harness tells the suite how to reach one store. Only Open is needed.
@@ -68,16 +68,16 @@ type Check struct {
 	Run func(ctx context.Context, h *Harness) error
 }
 
-// errSlow says that a hold may rightly have ended before the check came to look.
+// errSlow means that a hold may rightly have ended before the check looked.
 var errSlow = errors.New("drivertest: machine or store too slow for Harness.TTL; give a longer one")
 
-// config is a Harness with its defaults filled in.
+// config is a Harness with its defaults applied.
 type config struct {
 	Harness
 	caps driver.Caps
 }
 
-// applyDefaults fills in the defaults, which depend on the backend's capabilities.
+// applyDefaults applies the defaults, which depend on the backend's capabilities.
 func (h *Harness) applyDefaults(ctx context.Context, calls *activity) (config, error) {
 	if h.Open == nil {
 		return config{}, errors.New("drivertest: Harness.Open is nil")
@@ -103,7 +103,7 @@ func (h *Harness) applyDefaults(ctx context.Context, calls *activity) (config, e
 	return c, nil
 }
 
-// modes lists the claimed modes.
+// modes returns the claimed modes.
 func (c config) modes() []driver.Mode {
 	var modes []driver.Mode
 	for m := driver.Exclusive; m <= driver.Counted; m++ {
@@ -114,7 +114,7 @@ func (c config) modes() []driver.Mode {
 	return modes
 }
 
-// alone is a claimed mode that excludes all others.
+// alone returns a claimed mode that excludes all others.
 func (c config) alone() driver.Mode {
 	if c.caps.Modes.Has(driver.Write) && !c.caps.Modes.Has(driver.Exclusive) {
 		return driver.Write
@@ -122,7 +122,7 @@ func (c config) alone() driver.Mode {
 	return driver.Exclusive
 }
 
-// long is the TTL of holds that must not end by themselves.
+// long returns the TTL of holds that must not end by themselves.
 func (c config) long() time.Duration {
 	d := max(2*time.Minute, 2*c.Timeout)
 	if c.caps.MaxTTL > 0 {
@@ -137,7 +137,7 @@ const cleanupTime = 5 * time.Second
 // openTime bounds the first connection, if Harness.Timeout does not.
 const openTime = 30 * time.Second
 
-// activity knows which calls are under way, to name the one that hangs.
+// activity records the calls in flight, to name the one that hangs.
 type activity struct {
 	mu    sync.Mutex
 	calls map[*string]struct{}

@@ -44,7 +44,7 @@ func listed(match func(name, prefix string) bool) func(*lab, *patched) {
 	}
 }
 
-// like is the pattern of a SQL LIKE or of a glob.
+// like returns the pattern of a SQL LIKE or of a glob.
 func like(prefix string, wild ...string) *regexp.Regexp {
 	return regexp.MustCompile("^" + strings.NewReplacer(wild...).Replace(regexp.QuoteMeta(prefix)))
 }

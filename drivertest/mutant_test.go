@@ -339,7 +339,7 @@ func session(_ *lab, p *patched) {
 	}
 }
 
-// holds is the mode in which owner holds name; 0: it does not.
+// holds returns the mode in which owner holds name; 0: it does not.
 func (p *patched) holds(name, owner string) driver.Mode {
 	info, _ := p.mem.Inspect(context.Background(), name)
 	for _, h := range info.Holders {
@@ -350,7 +350,7 @@ func (p *patched) holds(name, owner string) driver.Mode {
 	return 0
 }
 
-// holder is a hold on name; its Owner is empty if there is none.
+// holder returns a hold on name; its Owner is empty if there is none.
 func (p *patched) holder(name string) driver.Hold {
 	info, _ := p.mem.Inspect(context.Background(), name)
 	if len(info.Holders) == 0 {

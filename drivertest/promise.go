@@ -13,7 +13,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// promise is how the suite writes a check down.
+// promise is the definition of a check.
 type promise struct {
 	name, text string
 	needs      need
@@ -43,7 +43,7 @@ func (p promise) check(ctx context.Context, h *Harness) error {
 	return bounded(ctx, limit, calls, func(ctx context.Context) error { return p.runModes(ctx, cfg, calls, modes) })
 }
 
-// modes lists those that the promise is about.
+// modes returns the modes that the promise is about.
 func (p promise) modes(cfg config) []driver.Mode {
 	modes := []driver.Mode{cfg.alone()}
 	if p.every {
@@ -98,7 +98,7 @@ func (p promise) runModes(ctx context.Context, cfg config, calls *activity, mode
 	return summary(modes, errs)
 }
 
-// summary says what was broken in which modes, each thing once.
+// summary joins the errors of all modes, each once, with the modes.
 func summary(modes []driver.Mode, errs []error) error {
 	var broken []error
 	in := map[string][]string{}
@@ -135,7 +135,7 @@ func (p promise) runMode(ctx context.Context, cfg config, calls *activity, mode 
 	return errSlow
 }
 
-// need is what a backend has to claim for a promise to be about it.
+// need is what a backend must claim for a promise to apply.
 type need struct {
 	modes     driver.ModeSet
 	fence     bool

@@ -11,9 +11,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// scene is one run of one promise: two connections at a time to one store, names that nobody
-// else uses, and the first thing that went wrong. After that all its helpers do
-// nothing, so that a check reads as a straight line.
+// scene is one run of one promise: two connections at a time to one store, names of its
+// own, and the first error. After that all helpers do nothing, so that a check is a straight line.
 type scene struct {
 	config
 	ctx      context.Context
@@ -116,10 +115,10 @@ func (s *scene) sleep(d time.Duration) {
 	}
 }
 
-// pause is how long to wait between two attempts.
+// pause returns how long to wait between two attempts.
 func (s *scene) pause() time.Duration { return max(2*time.Millisecond, min(s.caps.Poll, s.TTL/20)) }
 
-// atOnce is how many of n locks one connection may hold at once.
+// atOnce returns how many of n locks one connection may hold at once.
 func (s *scene) atOnce(n int) int {
 	if s.Holds > 0 {
 		return min(n, s.Holds)
@@ -212,9 +211,8 @@ func nameOf(kind error) string {
 	return "ErrClosed"
 }
 
-// expired makes a hold that has ended and, unless it was a session's, that nobody has looked at
-// since: its twin, taken later for as long, was seen to end. It returns a connection that can
-// still speak for its owner.
+// expired makes a hold that has ended. Unless it was a session's, no call has named it since: its twin,
+// taken later for as long, was seen to end. The returned connection can still call for its owner.
 func (s *scene) expired() (driver.Request, *conn) {
 	r, twin := s.brief(s.request()), s.brief(s.requestFor("twin"))
 	since := time.Now()
@@ -249,7 +247,7 @@ func (s *scene) lengthened(r driver.Request) driver.Request {
 	return r
 }
 
-// outlives waits until a hold of the short TTL would have ended, and wants that of r to live.
+// outlives waits until a hold of the short TTL would have ended, and checks that r's has not.
 func (s *scene) outlives(r driver.Request, rule string) {
 	s.sleep(s.TTL * 14 / 10)
 	s.b.refused(s.rival(r), rule)
@@ -305,7 +303,7 @@ func (s *scene) above(floor uint64, g driver.Grant) {
 	s.want(g.Fence > floor || s.over(), "a later fence is above the floor: got %d, floor %d", g.Fence, floor)
 }
 
-// queueUp makes rivals of r stand in line, one on each of the connections.
+// queueUp makes rivals of r wait in the queue, one on each of the connections.
 func (s *scene) queueUp(r driver.Request, via ...*conn) []driver.Request {
 	var waiters []driver.Request
 	for _, c := range via {
@@ -371,13 +369,13 @@ func (s *scene) rival(r driver.Request) driver.Request {
 	return r
 }
 
-// queued is r with a place in line if it is refused.
+// queued returns r, with a place in the queue if it is refused.
 func queued(r driver.Request) driver.Request {
 	r.Queue = true
 	return r
 }
 
-// stranger is r's hold as somebody would name it who does not hold.
+// stranger returns r's hold with an Owner that does not hold.
 func stranger(r driver.Request) driver.Hold {
 	h := r.Hold
 	h.Owner = driver.NewOwner()
@@ -427,7 +425,7 @@ type revocations struct {
 	first chan struct{} // closed by the first call
 }
 
-// fixed is r as one that nobody is going to renew.
+// fixed returns r as a fixed hold, which need not be renewed.
 func fixed(r driver.Request) driver.Request {
 	r.Fixed = true
 	return r

@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// Listing is the API of every public package below root, package by package, a
+// Listing returns the API of every public package below root, package by package, a
 // declaration a paragraph.
 func Listing(root string) (string, error) {
 	dirs, err := packages(root)

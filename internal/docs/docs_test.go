@@ -14,7 +14,7 @@ import (
 
 const root = "../.."
 
-// documents are all Markdown files, by path from root.
+// documents returns all Markdown files, by path from root.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}

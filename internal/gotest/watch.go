@@ -70,7 +70,7 @@ func startedBy(lanes []*lane, pid int) bool {
 	return slices.ContainsFunc(lanes, func(l *lane) bool { return l.cmd.Process.Pid == pid })
 }
 
-// parent is the process that started another; 0 if that is not known.
+// parent returns the process that started another; 0 if that is not known.
 func parent(pid int) int {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

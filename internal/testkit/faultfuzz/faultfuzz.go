@@ -6,7 +6,7 @@
 // longest life that was confirmed, counted from before the request. Then:
 //
 //   - no two holds of one lock are believed at once (but see Case.Connected);
-//   - nobody is told that a hold is lost, or is somebody else's, while it is believed;
+//   - no answer says that a hold is lost, or another's, while it is believed;
 //   - each grant's fence is above those of all grants that were answered before it was asked for;
 //   - a release does not succeed where a later grant had been answered before;
 //   - when all is over every lock is free.
@@ -76,7 +76,7 @@ func Run(t *testing.T, c Case) {
 	}
 }
 
-// Report is what a case came to.
+// Report is the result of a case.
 type Report struct {
 	Calls, Unknown, Grants, Renewals int64
 	Lost, Late                       int64 // requests or answers that were lost, and that were late
@@ -229,7 +229,7 @@ func (f *fuzz) request(name string) driver.Request {
 	}
 }
 
-// name is one of those that are in use now.
+// name returns one of those that are in use now.
 func (f *fuzz) name(rnd *rand.Rand) string {
 	return fmt.Sprintf("%s:%d", f.prefix, f.made.Load()/(names*perName)*names+rnd.Int64N(names))
 }
@@ -246,7 +246,7 @@ func (f *fuzz) failed() bool {
 	return len(f.faults) > 0 || !f.Connected && len(f.checker.Faults()) > 0
 }
 
-// fence is the greatest fence that was answered so far.
+// fence returns the greatest fence that was answered so far.
 func (f *fuzz) fence(name string) uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -279,7 +279,7 @@ func (f *fuzz) report() Report {
 	return r
 }
 
-// worker is one of those who want locks.
+// worker takes locks, one after the other.
 type worker struct {
 	*fuzz
 	who string
@@ -287,15 +287,15 @@ type worker struct {
 	rnd *rand.Rand
 }
 
-// belief is what a holder may believe of one grant. It is its own context, which has ended
-// exactly from its deadline on.
+// belief is a hold as its holder may believe in it. It is also its context, which ends exactly at the
+// deadline.
 type belief struct {
 	base
 	name  string
 	fence uint64
 	began time.Time
 	until atomic.Int64 // since began
-	lost  *atomic.Bool // it was told so
+	lost  *atomic.Bool // an answer said so
 }
 
 type base interface{ context.Context }
@@ -351,7 +351,7 @@ func (w *worker) turn(ctx context.Context) {
 	w.end(ctx, h)
 }
 
-// step is a holder's next call. One that had no answer is followed by a renewal for the long
+// step returns a holder's next call. One that had no answer is followed by a renewal for the long
 // life: the former may land after the latter. extended says that this was so.
 func (w *worker) step(ctx context.Context, h *hold) (extended bool) {
 	err := error(nil)
@@ -368,7 +368,7 @@ func isUnknown(err error) bool {
 	return err != nil && !driver.Final(err) && !errors.Is(err, driver.ErrHeld) && !errors.Is(err, driver.ErrLost)
 }
 
-// life is the short or the long one.
+// life returns the short or the long one.
 func (w *worker) life() time.Duration {
 	if w.rnd.IntN(2) == 0 {
 		return w.long
@@ -435,7 +435,7 @@ func (w *worker) renew(ctx context.Context, h *hold, ttl time.Duration) error {
 	return err
 }
 
-// judge looks whether an answer fits what the holder believes.
+// judge checks an answer against the holder's belief.
 func (w *worker) judge(h *hold, what string, err error) {
 	if !errors.Is(err, driver.ErrHeld) && !errors.Is(err, driver.ErrLost) {
 		return
@@ -448,7 +448,7 @@ func (w *worker) judge(h *hold, what string, err error) {
 	}
 }
 
-// end is how an Owner ends: mostly by a release, sometimes by itself, or in silence.
+// end ends a hold: mostly by a release, sometimes with a short TTL or in silence.
 func (w *worker) end(ctx context.Context, h *hold) {
 	how := w.rnd.IntN(8)
 	switch {
@@ -461,16 +461,16 @@ func (w *worker) end(ctx context.Context, h *hold) {
 	}
 }
 
-// release asks until it has an answer, or the hold has ended by itself.
+// release retries until it has an answer, or the hold has ended by itself.
 func (w *worker) release(ctx context.Context, h *hold) {
 	for since, first := time.Now(), true; ctx.Err() == nil; first = false {
 		believed, later := h.believed(), h.belief != nil && !h.doubt && w.fence(h.Request.Name) > h.fence
 		err := w.call(ctx, func(ctx context.Context) error { return w.b.Release(ctx, h.Hold) })
 		switch {
 		case first && errors.Is(err, driver.ErrLost) && believed && h.believed() && !w.Connected:
-			w.fault("%s, with fence %d, released what it believed to hold: %v", w.who, h.fence, err)
+			w.fault("%s, with fence %d, released a hold that it believed in: %v", w.who, h.fence, err)
 		case first && err == nil && later && w.caps.Fence:
-			w.fault("%s released with fence %d when %d had been granted, and hears no ErrLost", w.who, h.fence, w.fence(h.Request.Name))
+			w.fault("%s released with fence %d when %d had been granted, without ErrLost", w.who, h.fence, w.fence(h.Request.Name))
 		}
 		if err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) {
 			return

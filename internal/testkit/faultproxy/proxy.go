@@ -1,10 +1,10 @@
-// Package faultproxy is a network between a client and a server that tests can break:
-// what is asked arrives and the answer does not, connections end, or stay open and are
-// silent, or a request arrives long after its sender went on by another connection.
+// Package faultproxy is a network between a client and a server that tests can break: a request
+// arrives and its answer does not, connections end, or stay open and are silent, or a request arrives
+// long after its sender continued on another connection.
 //
 //	p := faultproxy.New(t, srv.Addr())
 //	b, err := redislock.Open(ctx, "redis://"+p.Addr())
-//	p.LoseReply("order:555") // the server does it, and nobody learns of it
+//	p.LoseReply("order:555") // the server executes it, and the client gets no answer
 package faultproxy
 
 import (
@@ -54,7 +54,7 @@ func New(tb testing.TB, target string) *Proxy {
 	p := &Proxy{tb: tb, l: l, target: target, late: late{now: make(chan struct{})}}
 	p.loseReply.Store("")
 	p.loseRequest.Store("")
-	// Whose goroutines are counted shall not count these.
+	// Tests that count goroutines by label must not count these.
 	go func() {
 		pprof.SetGoroutineLabels(context.Background())
 		p.accept()
@@ -63,27 +63,25 @@ func New(tb testing.TB, target string) *Proxy {
 	return p
 }
 
-// Addr is where clients connect to.
+// Addr returns the place where clients connect to.
 func (p *Proxy) Addr() string { return p.l.Addr().String() }
 
-// LoseReply lets the next request that contains text arrive, and ends its connection
-// when the answer comes.
+// LoseReply delivers the next request that contains text, and ends its connection when the answer
+// comes.
 func (p *Proxy) LoseReply(text string) { p.loseReply.Store(text) }
 
 // LoseRequest ends the connection that the next request with this text is sent on; it
 // does not arrive.
 func (p *Proxy) LoseRequest(text string) { p.loseRequest.Store(text) }
 
-// Lost is how many requests and answers were lost so far, other than by silence.
+// Lost returns how many requests and answers were lost so far, other than by silence.
 func (p *Proxy) Lost() int64 { return p.lost.Load() }
 
-// Silence lets nothing pass any more, in either direction, though connections can be
-// made and stay open. Pass ends it.
+// Silence drops all data in both directions. Connections can still be made and stay open. Pass
+// ends it.
 func (p *Proxy) Silence() { p.silent.Store(true) }
 
-// Sever is Silence for some clients only: those of whose connections, as accepted here,
-// which says so. That is asked for all that they have, and for each that they make. Pass
-// ends it.
+// Sever silences only the connections, present and future, for which which returns true. Pass ends it.
 func (p *Proxy) Sever(which func(client net.Conn) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,8 +91,7 @@ func (p *Proxy) Sever(which func(client net.Conn) bool) {
 	}
 }
 
-// Pass ends Silence and Sever. What was swallowed on a connection is missing there, which
-// no network does: so those end.
+// Pass ends Silence and Sever, and closes all connections: data is missing on them.
 func (p *Proxy) Pass() {
 	p.silent.Store(false)
 	p.mu.Lock()
@@ -103,17 +100,17 @@ func (p *Proxy) Pass() {
 	p.Cut()
 }
 
-// Delay holds back all requests from now on, as retransmissions do: what was sent
-// arrives, even if its sender has gone by then.
+// Delay delays all requests from now on, as retransmissions do: they arrive even if their sender has
+// gone by then.
 func (p *Proxy) Delay(d time.Duration) { p.delay.Store(int64(d)) }
 
-// Unreplicate swallows whatever a Redis or Valkey server sends to its replicas from now
-// on; other clients notice nothing.
+// Unreplicate drops all that a Redis or Valkey server sends to its replicas from now on. Other clients
+// are not affected.
 func (p *Proxy) Unreplicate() { p.unreplied.Store(true) }
 
-// Storm lets every request that contains text be lost with this probability (0 to 1):
-// the request itself, its answer, or half of its answer; the connection ends each time.
-// The same seed makes the same choices in the same order. A rate of 0 ends it.
+// Storm loses requests that contain text with probability rate: the request itself, its answer, or half
+// of its answer. The connection ends each time. The same seed makes the same choices in the same order.
+// A rate of 0 ends the storm.
 func (p *Proxy) Storm(seed uint64, rate float64, text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,7 +118,7 @@ func (p *Proxy) Storm(seed uint64, rate float64, text string) {
 	p.random.late = p.late.longest
 }
 
-// Cut ends all connections; what they hold back never arrives.
+// Cut ends all connections. Requests that are held back never arrive.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,7 +153,7 @@ func (p *Proxy) add(k *link) {
 	k.silent.Store(p.sever != nil && p.sever(k.client))
 }
 
-// fate decides what becomes of a request.
+// fate decides the outcome of a request.
 func (p *Proxy) fate(request string) verdict {
 	switch {
 	case takeWord(&p.loseRequest, request):
@@ -180,7 +177,7 @@ func (p *Proxy) fate(request string) verdict {
 	return v
 }
 
-// fate is what becomes of a request or of its answer.
+// fate is the outcome of a request or of its answer.
 type fate uint32
 
 const (
@@ -191,7 +188,7 @@ const (
 	held
 )
 
-// storm chooses fates at random. A nil one lets everything pass.
+// storm chooses fates at random. A nil storm lets all requests pass.
 type storm struct {
 	rnd  *rand.Rand
 	rate float64
@@ -228,7 +225,7 @@ func (s *storm) next(request string) verdict {
 	return v
 }
 
-// takeWord reports whether text has the word that is waited for, which is once.
+// takeWord reports whether text contains word, and clears it.
 func takeWord(word *atomic.Value, text string) bool {
 	w, _ := word.Load().(string)
 	return w != "" && strings.Contains(text, w) && word.CompareAndSwap(w, "")
@@ -256,9 +253,9 @@ func (k *link) close() {
 
 func (k *link) muted() bool { return k.silent.Load() || k.p.silent.Load() }
 
-// requests passes on what the client sends. It ends the server's side only half: the
-// server does all that it was sent before it learns that this was all, and the client
-// hears of the end after that. So nothing lands after what is sent on a new connection.
+// requests forwards the client's data. At the end it closes only one direction to the server: the server
+// executes all that it received before it sees the end, and the client sees the end after that. So no
+// request arrives after one on a new connection.
 func (k *link) requests() {
 	defer k.server.(*net.TCPConn).CloseWrite()
 	buf := make([]byte, 64<<10)
@@ -296,7 +293,7 @@ func (k *link) requests() {
 	}
 }
 
-// answers passes on what the server sends.
+// answers forwards the server's data.
 func (k *link) answers() {
 	defer k.client.Close()
 	defer k.server.Close()
@@ -372,7 +369,7 @@ const (
 	apart = 20 * time.Millisecond
 )
 
-// late is what a proxy holds back. Proxy.mu guards it.
+// late is the state of requests that a proxy holds back. Proxy.mu guards it.
 type late struct {
 	next    string        // the next request with this in it is held back; "": none
 	wait    time.Duration // for so long
@@ -382,9 +379,8 @@ type late struct {
 	now     chan struct{} // closed when they are to arrive
 }
 
-// HoldBack holds the next request with this text back for d, and with it whatever else its
-// connection sends. It arrives then, as a TCP retransmission does, also if its sender has
-// gone. The sender gets no answer.
+// HoldBack holds back the next request with this text for d, and all later data of its connection. It
+// arrives then, like a TCP retransmission, even if its sender has gone. The sender gets no answer.
 func (p *Proxy) HoldBack(text string, d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -406,14 +402,14 @@ func (p *Proxy) Held() int {
 	return p.late.held
 }
 
-// HeldBack is how many requests were held back so far; Lost counts them, too.
+// HeldBack returns how many requests were held back so far; Lost counts them, too.
 func (p *Proxy) HeldBack() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.late.total
 }
 
-// Deliver lets all that is held back arrive now.
+// Deliver delivers all requests that are held back.
 func (p *Proxy) Deliver() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -446,7 +442,7 @@ func (k *link) holdBack(request []byte, v verdict) {
 	}
 }
 
-// deliver passes on what the client has sent so far.
+// deliver forwards what the client has sent so far.
 func (k *link) deliver() {
 	buf := make([]byte, 64<<10)
 	for {

@@ -223,7 +223,7 @@ func (e *echo) arrives(t *testing.T, line string) {
 	}
 }
 
-// order is the place of a line among those that the server has seen.
+// order returns the place of a line among those that the server has seen.
 func (e *echo) order(line string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/distlock/distlock/fence"
 )
 
-// started is a store with n in it.
+// started returns a store with n in it.
 func started(t *testing.T, k kind, n int) store {
 	t.Helper()
 	_, dataURL := k.start(t)
@@ -55,7 +55,7 @@ type crowd struct {
 	greatest     atomic.Uint64 // that was let in
 }
 
-// next is a fence that nobody else has, the greatest so far.
+// next returns a fence that nobody else has, the greatest so far.
 func (c *crowd) next() int64 { return 1<<53 + 1000*c.given.Add(1) }
 
 func (c *crowd) addOne(t *testing.T) {

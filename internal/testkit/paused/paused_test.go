@@ -50,7 +50,7 @@ func open(ctx context.Context, storeKind, lockURL, dataURL string) (*distlock.Cl
 	return locks, s, err
 }
 
-// hold is the holder that will be paused: a program as there are many, that looks whether
+// hold returns the holder that will be paused: a program as there are many, that looks whether
 // it still has the lock and then writes.
 func hold(ctx context.Context, storeKind, lockURL, dataURL string, withFence bool) error {
 	locks, s, err := open(ctx, storeKind, lockURL, dataURL)

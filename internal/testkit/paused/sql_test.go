@@ -12,7 +12,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 )
 
-// sqliteLocks are the locks of a test, in a file.
+// sqliteLocks returns the locks of a test, in a file.
 func sqliteLocks(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "locks.db") }
 
 func startSQLite(t *testing.T) (lockURL, dataURL string) {

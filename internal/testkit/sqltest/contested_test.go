@@ -10,7 +10,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// admin is a pool of the administrator's.
+// admin returns a pool of the administrator's.
 func (c *scene) admin() *sql.DB { return c.srv.DB(c.t, c.database) }
 
 // lockRow keeps the row that has a name's number locked, as an administrator's open transaction

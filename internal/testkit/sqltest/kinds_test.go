@@ -115,7 +115,7 @@ func asPostgres(s *testserver.PostgresServer) *server {
 	}
 }
 
-// matching are the lines that a regular expression matches.
+// matching returns the lines that a regular expression matches.
 func matching(lines []string, pattern string) (found []string) {
 	re := regexp.MustCompile(pattern)
 	for _, line := range lines {
@@ -126,7 +126,7 @@ func matching(lines []string, pattern string) (found []string) {
 	return found
 }
 
-// nameOf is the user in a URL.
+// nameOf returns the user in a URL.
 func nameOf(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil {

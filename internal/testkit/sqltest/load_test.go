@@ -99,7 +99,7 @@ func waitersTakeFewConnections(t *testing.T, s strategy, waiters int) {
 	}
 }
 
-// watchConnections is how many connections a user had at most for a while.
+// watchConnections returns how many connections a user had at most for a while.
 func (c *scene) watchConnections(userURL string, d time.Duration) (most int) {
 	c.t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -136,7 +136,7 @@ func smallPoolServes(t *testing.T, s strategy, waiters int) {
 	}
 }
 
-// pooled is a client on a pool that is limited.
+// pooled returns a client on a pool that is limited.
 func (c *scene) pooled(limit int) *distlock.Client {
 	c.t.Helper()
 	db := c.srv.DB(c.t, c.database)

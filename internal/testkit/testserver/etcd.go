@@ -30,7 +30,7 @@ type EtcdServer struct {
 	options    EtcdOptions
 	name       string
 	port, peer int         // for clients, for members
-	public     string      // the peer port's address, or that of what stands in front of it
+	public     string      // the peer port's address, or the address of its proxy
 	members    string      // of the cluster, as in --initial-cluster; empty: this one
 	tls        *tls.Config // for clients
 	cert, key  string      // files
@@ -46,23 +46,23 @@ func Etcd(tb testing.TB, o EtcdOptions) *EtcdServer {
 
 var sharedEtcd shared[*EtcdServer]
 
-// SharedEtcd is a server that all tests of the process use: they must not stop it, and
+// SharedEtcd returns a server that all tests of the process use: they must not stop it, and
 // choose names of their own.
 func SharedEtcd(tb testing.TB) *EtcdServer {
 	tb.Helper()
 	return sharedEtcd.get(func() *EtcdServer { return startEtcd(tb, EtcdOptions{}) })
 }
 
-// Addr is the host and port for clients.
+// Addr returns the host and port for clients.
 func (s *EtcdServer) Addr() string { return loopback(s.port) }
 
-// URL is how etcdlock.Open reaches the server: as root, if it wants a password, and with
+// URL returns how etcdlock.Open reaches the server: as root, if it wants a password, and with
 // the server's own certificate, if it wants one.
 func (s *EtcdServer) URL() string {
 	return s.options.url("root", s.options.Password, s.cert, s.key, s.Addr())
 }
 
-// Dir is the folder that the server runs in.
+// Dir returns the folder that the server runs in.
 func (s *EtcdServer) Dir() string { return s.dir }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
@@ -87,7 +87,7 @@ func startEtcd(tb testing.TB, o EtcdOptions) *EtcdServer {
 	return s
 }
 
-// newEtcd is a server that is not started yet.
+// newEtcd returns a server that is not started yet.
 func newEtcd(tb testing.TB, o EtcdOptions, name string) *EtcdServer {
 	tb.Helper()
 	path, err := o.program()
@@ -124,7 +124,7 @@ func (s *EtcdServer) start() error {
 	return s.Process.start()
 }
 
-// arguments are the server's. Alone it is given a leader's heartbeats that are quick
+// arguments returns the server's. Alone it is given a leader's heartbeats that are quick
 // enough for a lease of a second.
 func (s *EtcdServer) arguments() []string {
 	client, public := s.clientURL(), "http://"+s.public
@@ -138,7 +138,7 @@ func (s *EtcdServer) arguments() []string {
 }
 
 // healthy succeeds if the server has a leader and takes requests. It must be this one:
-// somebody else's may have been quicker to take the port.
+// another server may have been quicker to take the port.
 func (s *EtcdServer) healthy() error {
 	var health struct{ Health string }
 	if err := s.get("/health", &health); err != nil {
@@ -200,10 +200,10 @@ func (s *EtcdServer) request(method, path, token string, body io.Reader, into an
 	return json.NewDecoder(resp.Body).Decode(into)
 }
 
-// EtcdOptions say how etcd's servers are set up. The zero value is one that anybody may
+// EtcdOptions say how etcd's servers are set up. The zero value is one that any client may
 // use; alone, it grants leases of a second, the least that etcd can.
 type EtcdOptions struct {
-	// Password is that of the user root. With it, nobody may do anything who has not
+	// Password is the password of the user root. With it, nobody may do anything who has not
 	// logged in; AddUser makes others.
 	Password string
 
@@ -263,7 +263,7 @@ func (s *EtcdServer) clientURL() string {
 	return "http://" + s.Addr()
 }
 
-// TLSConfig is how clients reach the server; nil if it doesn't speak TLS.
+// TLSConfig returns how clients reach the server; nil if it doesn't speak TLS.
 func (s *EtcdServer) TLSConfig() *tls.Config {
 	if s.tls == nil {
 		return nil
@@ -271,7 +271,7 @@ func (s *EtcdServer) TLSConfig() *tls.Config {
 	return s.tls.Clone()
 }
 
-// Files are the server's certificate, which signs itself, and its key, in PEM form; empty
+// Files returns the server's certificate, which signs itself, and its key, in PEM form; empty
 // without TLS.
 func (s *EtcdServer) Files() (cert, key string) { return s.cert, s.key }
 
@@ -289,7 +289,7 @@ func SharedCurrentEtcd(tb testing.TB) *EtcdServer {
 	return sharedCurrentEtcd.get(func() *EtcdServer { return startEtcd(tb, EtcdOptions{Current: true}) })
 }
 
-// Etcdctl is the path of etcd's command: the installed one, or that of the current
+// Etcdctl returns the path of etcd's command: the installed one, or the one of the current
 // release.
 func Etcdctl(tb testing.TB, current bool) string {
 	tb.Helper()
@@ -304,7 +304,7 @@ func Etcdctl(tb testing.TB, current bool) string {
 	return path
 }
 
-// program is the path of the server that is wanted.
+// program returns the path of the server that is wanted.
 func (o EtcdOptions) program() (string, error) {
 	if o.Current {
 		return currentEtcd("etcd")

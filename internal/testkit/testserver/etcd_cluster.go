@@ -30,7 +30,7 @@ func EtcdCluster(tb testing.TB, o EtcdOptions) *EtcdClusterGroup {
 
 var sharedEtcdCluster shared[*EtcdClusterGroup]
 
-// SharedEtcdCluster is a cluster that all tests of the process use: none may stop any of
+// SharedEtcdCluster returns a cluster that all tests of the process use: none may stop any of
 // it, or cut it in parts.
 func SharedEtcdCluster(tb testing.TB) *EtcdClusterGroup {
 	tb.Helper()
@@ -40,13 +40,13 @@ func SharedEtcdCluster(tb testing.TB) *EtcdClusterGroup {
 	return &g
 }
 
-// URL is how etcdlock.Open reaches the cluster; as EtcdServer.URL.
+// URL returns how etcdlock.Open reaches the cluster; as EtcdServer.URL.
 func (g *EtcdClusterGroup) URL() string {
 	s := g.members[0]
 	return s.options.url("root", s.options.Password, s.cert, s.key, g.Addrs()...)
 }
 
-// vote is the leader of two members at least; not asked is old, and it is not that.
+// vote returns the leader of two members at least; not asked is old, and it is not that.
 func (g *EtcdClusterGroup) vote(old *EtcdServer) (*EtcdServer, error) {
 	votes, ids := map[string]int{}, map[string]*EtcdServer{}
 	for _, s := range g.without(old) {
@@ -103,7 +103,7 @@ func (g *EtcdClusterGroup) Heal() {
 	}
 }
 
-// AddUser is that of the members; the URL has all of them.
+// AddUser adds a user, like the method of the members; the URL has all of them.
 func (g *EtcdClusterGroup) AddUser(name, password string, grants ...EtcdGrant) string {
 	g.tb.Helper()
 	s := g.Leader()
@@ -117,7 +117,7 @@ func (g *EtcdClusterGroup) end() {
 	}
 }
 
-// startEtcdCluster starts three members; link is what stands in front of a member's peer
+// startEtcdCluster starts three members; link is the proxy in front of a member's peer
 // port, if anything does.
 func startEtcdCluster(tb testing.TB, o EtcdOptions, link func(*EtcdServer) *faultproxy.Proxy) *EtcdClusterGroup {
 	tb.Helper()
@@ -209,7 +209,7 @@ func (s *EtcdServer) addUser(token, name, password string, grants []EtcdGrant) e
 	return err
 }
 
-// successor is the first key behind all that begin with prefix; for an empty one what
+// successor returns the first key behind all that begin with prefix; for an empty one what
 // etcd takes for the end of all.
 func successor(prefix []byte) []byte {
 	end := slices.Clone(prefix)
@@ -223,7 +223,7 @@ func successor(prefix []byte) []byte {
 	return end
 }
 
-// Protect gives root a password from now on: nobody else may do anything any more.
+// Protect gives root a password: from now on no other user may do anything.
 func (s *EtcdServer) Protect(password string) {
 	s.tb.Helper()
 	s.options.Password = password

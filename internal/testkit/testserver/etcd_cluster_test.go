@@ -135,7 +135,7 @@ func TestSuccessorOfAPrefix(t *testing.T) {
 	}
 }
 
-// answering is an etcd that answers a call with each status in turn, and the last one from then on.
+// answering returns an etcd that answers a call with each status in turn, and the last one from then on.
 func answering(t *testing.T, text string, statuses ...int) *EtcdServer {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -24,7 +24,7 @@ type JavaProject struct {
 	Jars    []string // what it runs with in place of lib/, if any
 }
 
-// Java is the command, not started yet, of a main class in a Maven project.
+// Java returns the command, not started yet, of a main class in a Maven project.
 //
 // make servers builds it, into the user's cache, once for each content of pom.xml and src.
 // If it is not there the test ends as it does without a server.
@@ -71,7 +71,7 @@ func (p JavaProject) fingerprint() (string, error) {
 	return fmt.Sprintf("%s-%.8x", filepath.Base(dir), sum.Sum(nil)), err
 }
 
-// eachSource reads what Maven needs of a project: not what an IDE or somebody's own
+// eachSource reads what Maven needs of a project: not the output of an IDE or another
 // build has left there.
 func (p JavaProject) eachSource(f func(path string, content []byte) error) error {
 	for _, dir := range append([]string{p.Dir}, p.Sources...) {
@@ -102,7 +102,7 @@ var redisPy = &program{
 	works: func(path string) bool { return exec.Command(path, "-c", "import redis").Run() == nil },
 }
 
-// RedisPy is the path of a Python 3 that has redis-py.
+// RedisPy returns the path of a Python 3 that has redis-py.
 func RedisPy(tb testing.TB) string {
 	tb.Helper()
 	path, err := redisPy.find()
@@ -122,7 +122,7 @@ var debianCurator = &jars{
 	debian: "libcurator-recipes-java",
 }
 
-// DebianCurator are the jars of the Apache Curator that the system has: Debian's is an
+// DebianCurator returns the jars of the Apache Curator that the system has: Debian's is an
 // old one with which many deployments run.
 func DebianCurator(tb testing.TB) []string {
 	tb.Helper()

@@ -44,7 +44,7 @@ func MariaDB(tb testing.TB, o MariaDBOptions) *MariaDBServer {
 
 var sharedMariaDB shared[*MariaDBServer]
 
-// SharedMariaDB is a server that all tests of the process use: they must not stop it, and
+// SharedMariaDB returns a server that all tests of the process use: they must not stop it, and
 // take a Database each.
 func SharedMariaDB(tb testing.TB) *MariaDBServer {
 	tb.Helper()
@@ -75,7 +75,7 @@ func (s *MariaDBServer) Expire(tb testing.TB, userURL string) {
 	s.Exec(tb, fmt.Sprintf("ALTER USER %s@'%%' PASSWORD EXPIRE", userOf(tb, userURL)))
 }
 
-// SQLErrors are the errors that clients were answered since the data were made, a line
+// SQLErrors returns the errors that clients were answered since the data were made, a line
 // each: when, whom, "ERROR", the number and the words, and the statement.
 func (s *MariaDBServer) SQLErrors() []string {
 	b, err := os.ReadFile(filepath.Join(s.data(), "sql_errors.log"))
@@ -85,7 +85,7 @@ func (s *MariaDBServer) SQLErrors() []string {
 	return strings.Split(strings.TrimSpace(string(b)), "\n")
 }
 
-// MariaDBSource is a mysql:// URL as sql.Open("mysql", …) wants it.
+// MariaDBSource returns a mysql:// URL as sql.Open("mysql", …) wants it.
 func MariaDBSource(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -137,7 +137,7 @@ func (s *MariaDBServer) install() error {
 
 func (s *MariaDBServer) initFile() string { return filepath.Join(s.dir, "init.sql") }
 
-// common are the options for making the data and for using them. Servers must not share a
+// common returns the options for making the data and for using them. Servers must not share a
 // folder for temporary tables: each removes at its start what it finds there.
 func (s *MariaDBServer) common() []string {
 	args := []string{"--no-defaults", "--datadir=" + s.data(), "--tmpdir=" + s.dir, "--innodb-log-file-size=32M"}

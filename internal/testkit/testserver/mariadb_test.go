@@ -9,7 +9,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// mysqlNumber is the number of the error that a MySQL answered.
+// mysqlNumber returns the number of the error that a MySQL answered.
 func mysqlNumber(err error) uint16 {
 	var answer *mysql.MySQLError
 	if errors.As(err, &answer) {
@@ -74,7 +74,7 @@ func TestMariaDBReadOnly(t *testing.T) {
 	}
 }
 
-// nameOf is the name of a URL's database.
+// nameOf returns the name of a URL's database.
 func nameOf(databaseURL string) string {
 	_, name, _ := strings.Cut(strings.TrimPrefix(databaseURL, "mysql://"), "/")
 	return name

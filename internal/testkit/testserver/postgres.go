@@ -48,7 +48,7 @@ func Postgres(tb testing.TB, o PostgresOptions) *PostgresServer {
 
 var sharedPostgres shared[*PostgresServer]
 
-// SharedPostgres is a server that all tests of the process use: they must not stop it, and
+// SharedPostgres returns a server that all tests of the process use: they must not stop it, and
 // take a Database each.
 func SharedPostgres(tb testing.TB) *PostgresServer {
 	tb.Helper()
@@ -113,7 +113,7 @@ func startPostgres(tb testing.TB, o PostgresOptions) *PostgresServer {
 	return s
 }
 
-// newPostgres is a server without data.
+// newPostgres returns a server without data.
 func newPostgres(tb testing.TB, o PostgresOptions) *PostgresServer {
 	tb.Helper()
 	path, err := o.program()
@@ -178,7 +178,7 @@ func (s *PostgresServer) end() {
 
 var sharedCountingPostgres shared[*PostgresServer]
 
-// SharedCountingPostgres is a SharedPostgres that can be asked what it was asked: a database
+// SharedCountingPostgres returns a SharedPostgres that can be asked what it was asked: a database
 // in which pg_stat_statements was created has every statement and how often it was called.
 func SharedCountingPostgres(tb testing.TB) *PostgresServer {
 	tb.Helper()
@@ -210,7 +210,7 @@ func SharedPostgresVersion(tb testing.TB, version string) *PostgresServer {
 	return s.get(func() *PostgresServer { return startPostgres(tb, PostgresOptions{Version: version}) })
 }
 
-// program is the path of the server that is wanted; its other programs are beside it.
+// program returns the path of the server that is wanted; its other programs are beside it.
 func (o PostgresOptions) program() (string, error) {
 	if o.Version != "" {
 		return postgresOf(o.Version)
@@ -292,7 +292,7 @@ func PgBouncer(tb testing.TB, pg *PostgresServer, o PgBouncerOptions) *PgBouncer
 	return s
 }
 
-// Via is a URL of the server behind the pooler, led through the pooler.
+// Via returns a URL of the server behind the pooler, led through the pooler.
 func (s *PgBouncerServer) Via(serverURL string) string {
 	u, err := url.Parse(serverURL)
 	if err != nil {
@@ -302,12 +302,12 @@ func (s *PgBouncerServer) Via(serverURL string) string {
 	return u.String()
 }
 
-// unprepared is a URL for a client that prepares no statements: the next may go to another
+// unprepared returns a URL for a client that prepares no statements: the next may go to another
 // connection of the server.
 func unprepared(url string) string { return url + "&default_query_exec_mode=exec" }
 
 // reaches succeeds if one gets to a server by way of the pooler. That it is this pooler is
-// known from its being alive: it ends if somebody else has the port.
+// known from its being alive: it ends if another server has the port.
 func (s *PgBouncerServer) reaches(pg *PostgresServer) error {
 	dir, err := s.ask("SHOW data_directory")
 	if err == nil && dir != pg.data() {

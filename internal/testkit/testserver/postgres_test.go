@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// sqlState is the code of the error that a PostgreSQL answered.
+// sqlState returns the code of the error that a PostgreSQL answered.
 func sqlState(err error) string {
 	var answer *pgconn.PgError
 	if errors.As(err, &answer) {

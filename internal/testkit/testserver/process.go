@@ -89,7 +89,7 @@ func (p *Process) Resume() {
 	}
 }
 
-// PID is the number of the server's process.
+// PID returns the number of the server's process.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 func (p *Process) start() error { return startTogether(p) }
@@ -207,7 +207,7 @@ func spawn(cmd *exec.Cmd) error {
 	return <-done
 }
 
-// freePort is a port that nobody listens on just now. It lies below those that systems
+// freePort returns a port on which no server listens now. It lies below those that systems
 // give to outgoing connections: a server that is restarted must find its port free.
 func freePort() (int, error) {
 	var err error
@@ -222,7 +222,7 @@ func freePort() (int, error) {
 	return 0, err
 }
 
-// launch runs start with a free port, again with another one if somebody else was
+// launch runs start with a free port, and again with another one if another process was
 // quicker to take it.
 func launch(start func(port int) error) error {
 	var errs []error
@@ -263,7 +263,7 @@ func (p *Process) signalFamily(s os.Signal) error {
 	return p.cmd.Process.Signal(s)
 }
 
-// children are the processes that the process has started; none where the system does not
+// children returns the processes that the process has started; none where the system does not
 // tell.
 func (p *Process) children() []*os.Process {
 	list, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", p.PID()))
@@ -278,8 +278,8 @@ func (p *Process) children() []*os.Process {
 	return children
 }
 
-// awaitState waits until processes are in one of some states (T is stopped, Z dead with nobody
-// having asked what became of it, X dead) or gone. What the dead share is not in use any more.
+// awaitState waits until processes are in one of some states (T is stopped, Z dead and not waited
+// for, X dead) or gone. Dead processes hold no resources.
 func awaitState(all []*os.Process, states string) {
 	deadline := time.Now().Add(startTimeout)
 	for _, p := range all {
@@ -304,10 +304,10 @@ func inState(pid int, states string) bool {
 	return true
 }
 
-// account is a user of this machine whom a server runs as that refuses to run as root.
+// account is the user for servers that refuse to run as root.
 type account struct{ uid, gid int }
 
-// unprivileged is an account for servers that refuse to run as root; nil if this process
+// unprivileged returns an account for servers that refuse to run as root; nil if this process
 // isn't root.
 func unprivileged() (*account, error) {
 	if os.Geteuid() != 0 {
@@ -325,7 +325,7 @@ func unprivileged() (*account, error) {
 		gid, err := strconv.Atoi(u.Gid)
 		return &account{uid, gid}, err
 	}
-	return nil, fmt.Errorf("this is root, and there is neither a user postgres nor nobody to run the server as")
+	return nil, fmt.Errorf("this is root, and there is no user postgres and no user nobody to run the server as")
 }
 
 // give makes the account the owner of a folder and of all that is in it.
@@ -341,7 +341,7 @@ func (a *account) give(dir string) error {
 	})
 }
 
-// commandAs is a command that the account runs.
+// commandAs returns a command that the account runs.
 func commandAs(ctx context.Context, a *account, path string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.SysProcAttr = a.apply(nil)

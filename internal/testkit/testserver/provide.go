@@ -16,7 +16,7 @@ import (
 )
 
 // Provide installs what the tests need and is not there: Debian packages as root, and into
-// the user's cache what registries of packages have. It says on w what it does, and can be
+// the user's cache what registries of packages have. It reports to w, and can be
 // run again. An error names what is missing and how to get it.
 func Provide(w io.Writer) error {
 	if err := providePackages(w); err != nil {
@@ -52,7 +52,7 @@ func provisions() []provision {
 	}
 }
 
-// interopProject is the Java project of a folder below interop.
+// interopProject returns the Java project of a folder below interop.
 func interopProject(name string) JavaProject {
 	return JavaProject{Dir: inSource("interop", name), Sources: []string{inSource("internal", "testkit", "interop")}}
 }
@@ -349,7 +349,7 @@ func (p JavaProject) build(built string) error {
 	if err := p.copySources(dir); err != nil {
 		return err
 	}
-	if runMaven(mvn, dir, "-o") != nil { // nothing to download: nobody has to be asked
+	if runMaven(mvn, dir, "-o") != nil { // offline first: usually nothing has to be downloaded
 		if err := runMaven(mvn, dir); err != nil {
 			return err
 		}

@@ -40,24 +40,23 @@ func Redis(tb testing.TB, args ...string) *RedisServer {
 
 var sharedRedis shared[*RedisServer]
 
-// SharedRedis is a server that all tests of the process use: they must neither stop
+// SharedRedis returns a server that all tests of the process use: they must neither stop
 // it nor flush it, and choose names of their own.
 func SharedRedis(tb testing.TB) *RedisServer {
 	tb.Helper()
 	return sharedRedis.get(func() *RedisServer { return startRedis(tb, nil) })
 }
 
-// Addr is the server's host and port.
+// Addr returns the server's host and port.
 func (s *RedisServer) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
-// Public is the address that the server tells others: Addr, or that of what stands in
-// front of it.
+// Public returns the address that the server announces: Addr, or the address of its proxy.
 func (s *RedisServer) Public() string { return cmp.Or(s.public, s.Addr()) }
 
-// URL is how redislock.Open reaches the server. It has no password.
+// URL returns how redislock.Open reaches the server. It has no password.
 func (s *RedisServer) URL() string { return "redis://" + s.Addr() }
 
-// Dir is the folder that the server runs in.
+// Dir returns the folder that the server runs in.
 func (s *RedisServer) Dir() string { return s.dir }
 
 func startRedis(tb testing.TB, args []string) *RedisServer {
@@ -69,7 +68,7 @@ func startRedis(tb testing.TB, args []string) *RedisServer {
 	return s
 }
 
-// newRedis is a server that is not started yet.
+// newRedis returns a server that is not started yet.
 func newRedis(tb testing.TB) *RedisServer {
 	tb.Helper()
 	path, err := redisServer.find()
@@ -135,7 +134,7 @@ func (s *RedisServer) within(timeout time.Duration, args []string) (any, error) 
 }
 
 // ping succeeds if the server answers a PING, be it that one has to log in first. It
-// must be this one: somebody else's may have been quicker to take the port.
+// must be this one: another server may have been quicker to take the port.
 func (s *RedisServer) ping() error {
 	c, err := dialResp(s.Addr(), s.tls, pollTimeout)
 	if err != nil {
@@ -151,7 +150,7 @@ func (s *RedisServer) ping() error {
 	}
 	dir, err := c.do("CONFIG", "GET", "dir")
 	if list, ok := dir.([]any); err == nil && ok && len(list) == 2 && filepath.Base(fmt.Sprint(list[1])) != filepath.Base(s.dir) {
-		return fmt.Errorf("another server has the port: that of %v", list[1])
+		return fmt.Errorf("another server has the port: %v", list[1])
 	}
 	return nil
 }
@@ -170,9 +169,9 @@ func File(tb testing.TB, name, content string) string {
 }
 
 // RedisOptions say how the servers of a deployment are set up. The zero value is
-// servers that anybody may use.
+// servers that any client may use.
 type RedisOptions struct {
-	// Password is what every server wants. With a User it is that user's and nobody
+	// Password is what every server wants. With a User it is that user's and no other's
 	// else may do anything; without, the default user's.
 	User, Password string
 
@@ -191,7 +190,7 @@ type RedisOptions struct {
 	Front func(addr string) string
 }
 
-// args are a data server's options.
+// args returns a data server's options.
 func (o *RedisOptions) args() []string {
 	args := append([]string{"--repl-diskless-sync-delay", "0"}, loginArgs(o.User, o.Password)...)
 	if o.Password != "" {
@@ -203,7 +202,7 @@ func (o *RedisOptions) args() []string {
 	return append(args, o.Args...)
 }
 
-// loginArgs are the options that make a server ask for a password.
+// loginArgs returns the options that make a server ask for a password.
 func loginArgs(user, password string) []string {
 	switch {
 	case user != "":
@@ -217,7 +216,7 @@ func loginArgs(user, password string) []string {
 	return nil
 }
 
-// front is the address that a server tells others.
+// front returns the address that a server tells others.
 func (o *RedisOptions) front(addr string) (host, port string, err error) {
 	if o.Front != nil {
 		addr = o.Front(addr)
@@ -242,7 +241,7 @@ func (o *RedisOptions) start(s *RedisServer, more func(s *RedisServer) ([]string
 	})
 }
 
-// useTLS is the options that move the server's port to TLS.
+// useTLS returns the options that move the server's port to TLS.
 func (s *RedisServer) useTLS() ([]string, error) {
 	c := ownCertificate()
 	cert, key, err := c.write(s.dir)
@@ -257,7 +256,7 @@ func (s *RedisServer) useTLS() ([]string, error) {
 	}, nil
 }
 
-// TLSConfig is how clients reach the server; nil if it doesn't speak TLS.
+// TLSConfig returns how clients reach the server; nil if it doesn't speak TLS.
 func (s *RedisServer) TLSConfig() *tls.Config {
 	if s.tls == nil {
 		return nil
@@ -326,7 +325,7 @@ func (v view) count(flag string) int {
 	return n
 }
 
-// owner is the id of the node that a slot belongs to.
+// owner returns the id of the node that a slot belongs to.
 func (v view) owner(slot int) string {
 	for _, n := range v {
 		for _, r := range n.slots {
@@ -358,7 +357,7 @@ type respConn struct {
 	timeout time.Duration // of a command
 }
 
-// dialResp connects. The timeout is that of connecting, and of each command that follows.
+// dialResp connects. The timeout applies to connecting and to each command.
 func dialResp(addr string, t *tls.Config, timeout time.Duration) (*respConn, error) {
 	d := &net.Dialer{Timeout: timeout}
 	var c net.Conn

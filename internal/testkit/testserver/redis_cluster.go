@@ -37,7 +37,7 @@ func RedisCluster(tb testing.TB, o RedisOptions) *RedisClusterGroup {
 
 var sharedCluster shared[*RedisClusterGroup]
 
-// SharedRedisCluster is a cluster that all tests of the process use: none may stop any
+// SharedRedisCluster returns a cluster that all tests of the process use: none may stop any
 // of it or move its slots.
 func SharedRedisCluster(tb testing.TB) *RedisClusterGroup {
 	tb.Helper()
@@ -46,23 +46,23 @@ func SharedRedisCluster(tb testing.TB) *RedisClusterGroup {
 	return &g
 }
 
-// Addrs are the addresses of all nodes.
+// Addrs returns the addresses of all nodes.
 func (g *RedisClusterGroup) Addrs() []string { return addrs(g.nodes) }
 
-// Slot is the slot of a key.
+// Slot returns the slot of a key.
 func (g *RedisClusterGroup) Slot(key string) int {
 	g.tb.Helper()
 	slot, _ := g.must(g.any(), "CLUSTER", "KEYSLOT", key).(int64)
 	return int(slot)
 }
 
-// NodeOf is the master that keeps a key.
+// NodeOf returns the master that keeps a key.
 func (g *RedisClusterGroup) NodeOf(key string) *RedisServer {
 	g.tb.Helper()
 	return g.Owner(g.Slot(key))
 }
 
-// Owner is the master of a slot.
+// Owner returns the master of a slot.
 func (g *RedisClusterGroup) Owner(slot int) *RedisServer {
 	g.tb.Helper()
 	var owner *RedisServer
@@ -79,7 +79,7 @@ func (g *RedisClusterGroup) Owner(slot int) *RedisServer {
 	return owner
 }
 
-// Masters are the nodes that own slots.
+// Masters returns the nodes that own slots.
 func (g *RedisClusterGroup) Masters() []*RedisServer {
 	g.tb.Helper()
 	var masters []*RedisServer
@@ -96,7 +96,7 @@ func (g *RedisClusterGroup) Masters() []*RedisServer {
 	return masters
 }
 
-// Partner is the other node of the same data: a master's replica, a replica's master.
+// Partner returns the other node of the same data: a master's replica, a replica's master.
 func (g *RedisClusterGroup) Partner(s *RedisServer) *RedisServer {
 	i := slices.Index(g.nodes, s)
 	return g.nodes[(i+clusterMasters)%len(g.nodes)]
@@ -283,10 +283,10 @@ func (g *group) add(more func(s *RedisServer) ([]string, error)) (*RedisServer, 
 	return s, nil
 }
 
-// Nodes are the servers that keep data, in the order in which they were started.
+// Nodes returns the servers that keep data, in the order in which they were started.
 func (g *group) Nodes() []*RedisServer { return g.nodes }
 
-// node is the one that others know by an address.
+// node returns the one that others know by an address.
 func (g *group) node(public string) *RedisServer {
 	for _, s := range g.nodes {
 		if s.Public() == public {
@@ -302,7 +302,7 @@ func (g *group) end() {
 	}
 }
 
-// processes are those of the nodes.
+// processes returns those of the nodes.
 func (g *group) processes() (all []*Process) {
 	for _, s := range g.nodes {
 		all = append(all, s.Process)
@@ -364,7 +364,7 @@ func to(s *RedisServer, args ...string) command { return command{s, args} }
 
 var errNotYet = errors.New("not yet")
 
-// role is what ROLE answers: "master", or "slave" and the state of its link.
+// role returns the answer to ROLE: "master", or "slave" and the state of its link.
 func (s *RedisServer) role() (role, link string, err error) {
 	reply, err := s.poll("ROLE")
 	if err != nil {

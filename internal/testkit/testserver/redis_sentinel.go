@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// SentinelName is what the sentinels call the master that they watch.
+// SentinelName is the sentinels' name for the master.
 const SentinelName = "main"
 
 // sentinelDown is after how many ms a server that doesn't answer counts as down.
@@ -34,7 +34,7 @@ func RedisSentinel(tb testing.TB, o RedisOptions) *RedisSentinelGroup {
 
 var sharedSentinel shared[*RedisSentinelGroup]
 
-// SharedRedisSentinel is a deployment that all tests of the process use: none may stop
+// SharedRedisSentinel returns a deployment that all tests of the process use: none may stop
 // any of it.
 func SharedRedisSentinel(tb testing.TB) *RedisSentinelGroup {
 	tb.Helper()
@@ -43,13 +43,13 @@ func SharedRedisSentinel(tb testing.TB) *RedisSentinelGroup {
 	return &g
 }
 
-// Sentinels are the processes that watch.
+// Sentinels returns the processes that watch.
 func (g *RedisSentinelGroup) Sentinels() []*RedisServer { return g.sentinels }
 
-// Addrs are the addresses of the sentinels.
+// Addrs returns the addresses of the sentinels.
 func (g *RedisSentinelGroup) Addrs() []string { return addrs(g.sentinels) }
 
-// Master is the server that the sentinels take for the master.
+// Master returns the server that the sentinels take for the master.
 func (g *RedisSentinelGroup) Master() *RedisServer {
 	g.tb.Helper()
 	var master *RedisServer
@@ -60,7 +60,7 @@ func (g *RedisSentinelGroup) Master() *RedisServer {
 	return master
 }
 
-// Replicas are the servers that follow the master.
+// Replicas returns the servers that follow the master.
 func (g *RedisSentinelGroup) Replicas() []*RedisServer {
 	g.tb.Helper()
 	master := g.Master()
@@ -88,7 +88,7 @@ func (g *RedisSentinelGroup) AwaitFailover(old *RedisServer) *RedisServer {
 	return master
 }
 
-// Failover makes a replica the master, though nobody died, and returns it.
+// Failover makes a replica the master, though all nodes live, and returns it.
 func (g *RedisSentinelGroup) Failover() *RedisServer {
 	g.tb.Helper()
 	old := g.Master()
@@ -100,7 +100,7 @@ func (g *RedisSentinelGroup) Failover() *RedisServer {
 	return g.AwaitFailover(old)
 }
 
-// elected is the server that all sentinels that answer call the master, two at least,
+// elected returns the server that all sentinels that answer call the master, two at least,
 // and that calls itself so.
 func (g *RedisSentinelGroup) elected() (*RedisServer, error) {
 	votes := map[string]int{}
@@ -234,7 +234,7 @@ func (g *RedisSentinelGroup) sentinelConfig(s *RedisServer) ([]string, error) {
 	return lines, nil
 }
 
-// sentinelLogins are how sentinels log in to servers and to each other, and how others
+// sentinelLogins returns how sentinels log in to servers and to each other, and how others
 // do to them.
 func (g *RedisSentinelGroup) sentinelLogins() []string {
 	o := &g.options

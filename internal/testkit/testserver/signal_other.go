@@ -17,5 +17,5 @@ var (
 	resume os.Signal = os.Interrupt
 )
 
-// apply does nothing: nobody is root there.
+// apply does nothing: there is no root.
 func (a *account) apply(attr *syscall.SysProcAttr) *syscall.SysProcAttr { return attr }

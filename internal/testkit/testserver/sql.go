@@ -16,7 +16,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 )
 
-// SQLServer is what servers that speak SQL have in common.
+// SQLServer is the common part of SQL servers.
 type SQLServer struct {
 	*Process
 	port   int
@@ -27,16 +27,16 @@ type SQLServer struct {
 	databases, users atomic.Int64
 }
 
-// Addr is the server's host and port.
+// Addr returns the server's host and port.
 func (s *SQLServer) Addr() string { return loopback(s.port) }
 
-// Dir is the folder that the server runs in.
+// Dir returns the folder that the server runs in.
 func (s *SQLServer) Dir() string { return s.dir }
 
-// URL is how the administrator reaches the server, in a database that always exists.
+// URL returns how the administrator reaches the server, in a database that always exists.
 func (s *SQLServer) URL() string { return s.in("").String() }
 
-// in is the administrator's URL of a database, of that which always exists if it is "".
+// in returns the administrator's URL of a database, of that which always exists if it is "".
 func (s *SQLServer) in(database string) *url.URL {
 	u := s.admin
 	u.Host = s.Addr()
@@ -46,7 +46,7 @@ func (s *SQLServer) in(database string) *url.URL {
 	return &u
 }
 
-// DB is a pool of connections to a URL of this server, closed with the test.
+// DB returns a pool of connections to a URL of this server, closed with the test.
 func (s *SQLServer) DB(tb testing.TB, url string) *sql.DB {
 	tb.Helper()
 	db, err := s.open(url)
@@ -84,7 +84,7 @@ func (s *SQLServer) exec(url string, statements ...string) error {
 	return nil
 }
 
-// Ask is the first field of the first row that the administrator gets for a query.
+// Ask returns the first field of the first row that the administrator gets for a query.
 func (s *SQLServer) Ask(tb testing.TB, query string, args ...any) string {
 	tb.Helper()
 	answer, err := s.ask(query, args...)
@@ -138,7 +138,7 @@ func (s *SQLServer) user(tb testing.TB, database, password string, statements []
 	return u.String()
 }
 
-// userOf is the name in a URL.
+// userOf returns the name in a URL.
 func userOf(tb testing.TB, userURL string) string {
 	tb.Helper()
 	u, err := url.Parse(userURL)
@@ -148,7 +148,7 @@ func userOf(tb testing.TB, userURL string) string {
 	return u.User.Username()
 }
 
-// ErrorLog is what the server has logged since its data were made.
+// ErrorLog returns the server's log.
 func (s *SQLServer) ErrorLog() string {
 	b, err := os.ReadFile(filepath.Join(s.dir, "log"))
 	if err != nil {
@@ -172,14 +172,14 @@ func (s *SQLServer) CountLogged(pattern string) (n int) {
 func (s *SQLServer) isThis(query string) error {
 	dir, err := s.ask(query)
 	if err == nil && filepath.Clean(dir) != s.data() {
-		err = fmt.Errorf("another server has the port: that of %s", dir)
+		err = fmt.Errorf("another server has the port: the one in %s", dir)
 	}
 	return err
 }
 
 func (s *SQLServer) data() string { return filepath.Join(s.dir, "data") }
 
-// newSQL is a server that is not started yet.
+// newSQL returns a server that is not started yet.
 func newSQL(tb testing.TB, path string, who *account) *SQLServer {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "distlock-sql-")

@@ -25,7 +25,7 @@ func (p *Process) owns(c net.Conn) bool {
 	})
 }
 
-// inode is the number of a socket of this machine.
+// inode returns the number of a socket of this machine.
 func inode(own, peer net.Addr) string {
 	table, _ := os.ReadFile("/proc/net/tcp")
 	for line := range strings.Lines(string(table)) {

@@ -56,22 +56,21 @@ import (
 	"time"
 )
 
-// exits is what remains to be done when the test process ends.
+// exits is the work left for the end of the test process.
 var exits struct {
 	sync.Mutex
 	stop    []func()
 	skipped []string
 }
 
-// Run runs the tests of a package, stops the shared servers, and says last which
-// coordinators were missing:
+// Run runs the tests of a package, stops the shared servers, and reports missing coordinators:
 //
 //	func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 //
 // Packages without a TestMain work too: where the system can tie a child's life to
 // its parent's, the servers die with the test process.
 //
-// Eight parallel tests run at once, unless -parallel says otherwise: most of the time they wait.
+// Eight parallel tests run at once, unless -parallel is given: they mostly wait.
 func Run(m *testing.M) int {
 	if err := flag.Set("test.parallel", "8"); err != nil { // m.Run parses the command line afterwards
 		panic(err)
@@ -95,7 +94,7 @@ func atExit(stop func()) {
 	exits.stop = append(exits.stop, stop)
 }
 
-// missing ends a test whose coordinator can't be had.
+// missing ends a test whose coordinator is not installed.
 func missing(tb testing.TB, coordinator string, err error) {
 	tb.Helper()
 	if required(coordinator) {
@@ -151,15 +150,15 @@ func (p *program) look() string {
 	return ""
 }
 
-// shared is something that all tests of the process use: the first that asks for it has it
-// started, and it ends with the process.
+// shared is a server that all tests of the process use: the first test that needs it starts it, and
+// it ends with the process.
 type shared[T interface{ end() }] struct {
 	mu      sync.Mutex
 	it      T
 	started bool
 }
 
-// get is what start has made, now or before. A start that fails ends its test only.
+// get returns the result of start, now or earlier. A start that fails ends its test only.
 func (s *shared[T]) get(start func() T) T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +171,7 @@ func (s *shared[T]) get(start func() T) T {
 }
 
 // DeadAddr returns an address on which connections are refused until the test ends: its port
-// is that of an open connection, so that no server can take it meanwhile.
+// belongs to an open connection, so that no server can take it meanwhile.
 func DeadAddr(tb testing.TB) string {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -200,7 +199,7 @@ var ownCertificate = sync.OnceValue(func() (c certificate) {
 	if err != nil {
 		return certificate{err: err}
 	}
-	// Java wants a name; for etcd a common one would be that of a user.
+	// Java wants a name; etcd would take a common name for a user.
 	draft := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"distlock tests"}}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
@@ -231,7 +230,7 @@ func (c *certificate) write(dir string) (cert, key string, err error) {
 	return cert, key, errors.Join(os.WriteFile(cert, c.cert, 0o600), os.WriteFile(key, c.key, 0o600))
 }
 
-// trust is how clients reach a server that shows the certificate.
+// trust returns how clients reach a server that shows the certificate.
 func (c *certificate) trust() *tls.Config {
 	return &tls.Config{RootCAs: c.roots, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12}
 }
@@ -261,7 +260,7 @@ func cached(path string) (string, error) {
 	return path, nil
 }
 
-// publicCache is a folder for programs that outlive the tests, and that other users of
+// publicCache returns a folder for programs that outlive the tests, and that other users of
 // this machine can run, which those in root's own cache can't be.
 func publicCache() (string, error) {
 	cache := "/var/cache"

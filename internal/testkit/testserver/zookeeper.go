@@ -35,17 +35,17 @@ func ZooKeeper(tb testing.TB, o ZooKeeperOptions) *ZooKeeperServer {
 
 var sharedZooKeeper shared[*ZooKeeperServer]
 
-// SharedZooKeeper is a server that all tests of the process use: they must not stop it,
+// SharedZooKeeper returns a server that all tests of the process use: they must not stop it,
 // and choose paths of their own.
 func SharedZooKeeper(tb testing.TB) *ZooKeeperServer {
 	tb.Helper()
 	return sharedZooKeeper.get(func() *ZooKeeperServer { return startZooKeeper(tb, ZooKeeperOptions{}) })
 }
 
-// Addr is the server's host and port, which speaks plain text.
+// Addr returns the server's host and port, which speaks plain text.
 func (s *ZooKeeperServer) Addr() string { return loopback(s.port) }
 
-// URL is how zklock.Open reaches the server, with TLS if it speaks that.
+// URL returns how zklock.Open reaches the server, with TLS if it speaks that.
 func (s *ZooKeeperServer) URL() string {
 	if s.tls != nil {
 		return "zks://" + loopback(s.tls.port) + "?ca=" + url.QueryEscape(s.tls.cert)
@@ -73,7 +73,7 @@ func (s *ZooKeeperServer) ask(word string, patience time.Duration) (string, erro
 	return string(answer), err
 }
 
-// asked is the value after a name in an answer of lines such as "Mode: leader".
+// asked returns the value after a name in an answer of lines such as "Mode: leader".
 func (s *ZooKeeperServer) asked(word, name string) (string, error) {
 	// A server that is about to start, or to lead, leaves some without an answer.
 	answer, err := s.ask(word, 300*time.Millisecond)
@@ -105,7 +105,7 @@ func startZooKeeper(tb testing.TB, o ZooKeeperOptions) *ZooKeeperServer {
 	return s
 }
 
-// newZooKeeper is a server that is not started yet.
+// newZooKeeper returns a server that is not started yet.
 func newZooKeeper(tb testing.TB) *ZooKeeperServer {
 	tb.Helper()
 	if err := zooKeeperJars.find(); err != nil {
@@ -124,12 +124,12 @@ func newZooKeeper(tb testing.TB) *ZooKeeperServer {
 	return s
 }
 
-// ok succeeds if the server serves. It must be this one: somebody else's may have been
+// ok succeeds if the server serves. It must be this one: another server may have been
 // quicker to take the port.
 func (s *ZooKeeperServer) ok() error {
 	dir, err := s.asked("conf", "dataDir=")
 	if err == nil && !strings.HasPrefix(dir, s.data()) {
-		err = fmt.Errorf("another server has the port: that of %s", dir)
+		err = fmt.Errorf("another server has the port: the one in %s", dir)
 	}
 	return errors.Join(err, s.tls.speaks())
 }
@@ -147,7 +147,7 @@ var zooKeeperJars = &jars{
 	debian: "zookeeper",
 }
 
-// ZooKeeperOptions say how servers are set up. The zero value is servers that anybody
+// ZooKeeperOptions say how servers are set up. The zero value is servers that any client
 // may use, with sessions from 0.4 seconds to 10 minutes.
 type ZooKeeperOptions struct {
 	// Tick is the server's unit of time: sessions end between their timeout and one
@@ -226,10 +226,10 @@ type zooKeeperTLS struct {
 	config *tls.Config
 }
 
-// SecureAddr is the host and port that speaks TLS.
+// SecureAddr returns the host and port that speaks TLS.
 func (s *ZooKeeperServer) SecureAddr() string { return loopback(s.tls.port) }
 
-// TLSConfig is how clients reach SecureAddr.
+// TLSConfig returns how clients reach SecureAddr.
 func (s *ZooKeeperServer) TLSConfig() *tls.Config { return s.tls.config.Clone() }
 
 // speaks succeeds if the second port is open, which the server sees to last.
@@ -244,7 +244,7 @@ func (t *zooKeeperTLS) speaks() error {
 	return c.Close()
 }
 
-// useTLS is the lines of the configuration that give the server a port with TLS.
+// useTLS returns the lines of the configuration that give the server a port with TLS.
 func (s *ZooKeeperServer) useTLS() ([]string, error) {
 	port, err := freePort()
 	if err != nil {

@@ -30,7 +30,7 @@ func ZooKeeperCluster(tb testing.TB, o ZooKeeperOptions) *ZooKeeperGroup {
 
 var sharedZooKeeperCluster shared[*ZooKeeperGroup]
 
-// SharedZooKeeperCluster is an ensemble that all tests of the process use: none may stop
+// SharedZooKeeperCluster returns an ensemble that all tests of the process use: none may stop
 // any of it, or cut it in parts.
 func SharedZooKeeperCluster(tb testing.TB) *ZooKeeperGroup {
 	tb.Helper()
@@ -39,7 +39,7 @@ func SharedZooKeeperCluster(tb testing.TB) *ZooKeeperGroup {
 	return &g
 }
 
-// URL is how zklock.Open reaches the ensemble.
+// URL returns how zklock.Open reaches the ensemble.
 func (g *ZooKeeperGroup) URL() string { return "zk://" + strings.Join(g.Addrs(), ",") }
 
 // AwaitReady returns when all members serve: after a Start, say.
@@ -59,7 +59,7 @@ func (g *ZooKeeperGroup) whole() error {
 	return nil
 }
 
-// vote is the leader that another member follows; not asked is old, and it is not
+// vote returns the leader that another member follows; not asked is old, and it is not
 // that.
 func (g *ZooKeeperGroup) vote(old *ZooKeeperServer) (leader *ZooKeeperServer, err error) {
 	modes := map[string]int{}
@@ -164,10 +164,10 @@ type ensemble[S interface {
 	elected func(old S) (S, error) // the leader of the others, if it is not old
 }
 
-// Members are the servers, in the order in which they were started.
+// Members returns the servers, in the order in which they were started.
 func (g *ensemble[S]) Members() []S { return g.members }
 
-// Addrs are where clients reach the members.
+// Addrs returns the place where clients reach the members.
 func (g *ensemble[S]) Addrs() []string {
 	var addrs []string
 	for _, s := range g.members {
@@ -183,14 +183,14 @@ func (g *ensemble[S]) processes() (all []*Process) {
 	return all
 }
 
-// Leader is the member that a majority follows.
+// Leader returns the member that a majority follows.
 func (g *ensemble[S]) Leader() S {
 	g.tb.Helper()
 	var nobody S
 	return g.AwaitLeader(nobody)
 }
 
-// Followers are the others.
+// Followers returns the others.
 func (g *ensemble[S]) Followers() []S {
 	g.tb.Helper()
 	return g.without(g.Leader())
@@ -252,7 +252,7 @@ func countedLog(path string, number int32) []byte {
 	return l.b
 }
 
-// serverLog is what ZooKeeper does again when it starts.
+// serverLog is a transaction log, which ZooKeeper replays when it starts.
 type serverLog struct {
 	b    []byte
 	zxid uint64

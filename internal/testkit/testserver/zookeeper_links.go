@@ -158,7 +158,7 @@ const (
 
 var errSocks = errors.New("not SOCKS 5 to an IPv4 address")
 
-// socksTarget is the address that a client of the proxy wants to reach.
+// socksTarget returns the address that a client of the proxy wants to reach.
 func socksTarget(conn net.Conn) (string, error) {
 	var hello [2]byte
 	if _, err := io.ReadFull(conn, hello[:]); err != nil {

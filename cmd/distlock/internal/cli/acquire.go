@@ -19,25 +19,23 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// yieldPause is how long a run that was asked for a lock while it waited for another lets
-// those go first who asked.
+// yieldPause is how long a run that was asked for a lock while it waited for another one stays away.
 const yieldPause = time.Second
 
-// otherKindPause is how often a name is looked at that is in use for another kind
-// of lock. No server signals when that ends.
+// otherKindPause is the pause between attempts on a name that is in use as another kind of lock. No
+// server signals the end of that.
 const otherKindPause = 100 * time.Millisecond
 
-// answerTimeout is how long a server may take to answer until it counts as one that
-// does not.
+// answerTimeout is how long a server may take to answer before it counts as unavailable.
 const answerTimeout = time.Second
 
-// acquirer takes the locks of one run.
+// acquirer acquires the locks of one run.
 type acquirer struct {
 	o      *runOptions
 	began  time.Time
 	client *distlock.Client
 	locks  *distlock.MultiLock
-	asked  chan struct{} // of one: somebody asks for a lock
+	asked  chan struct{} // notified when another user asks for a lock
 	notice *notice
 }
 
@@ -60,8 +58,8 @@ func (a *app) newAcquirer(ctx context.Context, o *runOptions) (*acquirer, error)
 	return &acquirer{o: o, began: began, client: c, locks: distlock.Multi(o.lockers(c, asked)...), asked: asked, notice: n}, nil
 }
 
-// openWithin connects to where the locks are kept. With --wait a server that can't be
-// reached is tried again until that time is over, as it is when it goes away later.
+// openWithin connects to the server. With --wait it retries until that time is over, as for a server
+// that goes away later.
 func (a *app) openWithin(ctx context.Context, o *runOptions, n *notice, began time.Time) (driver.Backend, error) {
 	b, err := a.openBackend(ctx)
 	if err == nil || !o.waitSet || o.noWait {
@@ -76,14 +74,14 @@ func (a *app) openWithin(ctx context.Context, o *runOptions, n *notice, began ti
 			return b, nil
 		}
 		if ctx.Err() == nil {
-			err = again // and not the end of a short wait that no answer fits into
+			err = again // not the end of ctx, which says nothing about the server
 		}
 	}
 	return nil, cmp.Or(caughtBy(ctx), err)
 }
 
-// acquire makes one attempt, and waits if that is refused and waiting is wanted. So
-// --wait bounds the wait and nothing else: however short it is, the server is asked.
+// acquire makes one attempt, and waits if that is refused and waiting is wanted. So --wait bounds
+// only the wait: the server is asked once, however short it is.
 func (t *acquirer) acquire(ctx context.Context) (*distlock.MultiLease, error) {
 	began := time.Now()
 	lease, refused := t.heldIfOtherKind(t.locks.TryLock(ctx))
@@ -103,9 +101,8 @@ func (t *acquirer) acquire(ctx context.Context) (*distlock.MultiLease, error) {
 	return lease, explain(err, time.Since(began))
 }
 
-// wait waits until the locks are held or ctx ends. What ends with the time alone is
-// no reason to give up: that one of several was lost during the wait for the next,
-// or that a name is in use for another kind of lock.
+// wait waits until the locks are held or ctx ends. It retries after transient errors: if one of
+// several locks was lost during the wait for the next, or if a name is in use as another kind of lock.
 func (t *acquirer) wait(ctx context.Context, refused error) (*distlock.MultiLease, error) {
 	for {
 		asked, pause := time.Now(), otherKindPause/2+rand.N(otherKindPause)
@@ -118,7 +115,7 @@ func (t *acquirer) wait(ctx context.Context, refused error) (*distlock.MultiLeas
 		case errors.Is(err, distlock.ErrHeld):
 			refused = err
 		case errors.Is(err, distlock.ErrUnavailable) && time.Since(asked) > answerTimeout:
-			refused = err // and not the end of a short wait that no answer fits into
+			refused = err // not the end of ctx, which says nothing about the server
 		case ctx.Err() == nil && !t.transient(err):
 			return nil, err
 		}
@@ -130,11 +127,11 @@ func (t *acquirer) wait(ctx context.Context, refused error) (*distlock.MultiLeas
 	}
 }
 
-// lock waits until the locks are held. Whoever has some of them and is asked for one gives
-// all back.
+// lock waits until the locks are held. If it has some of them and is asked for one, it releases them
+// and returns wanted.
 func (t *acquirer) lock(ctx context.Context) (lease *distlock.MultiLease, wanted bool, err error) {
 	select {
-	case <-t.asked: // that was about an earlier attempt
+	case <-t.asked: // about an earlier attempt
 	default:
 	}
 	ctx, giveUp := context.WithCancel(ctx)
@@ -153,13 +150,13 @@ func (t *acquirer) lock(ctx context.Context) (lease *distlock.MultiLease, wanted
 	close(stop)
 	<-stopped
 	if lease != nil && wanted {
-		ring(t.asked) // again: it is for the command now
+		ring(t.asked) // the command has to stop now
 	}
 	return lease, wanted, err
 }
 
-// selfHeld refuses to wait for a lock that the distlock run holds under which this one runs:
-// that would wait for the end of its own command.
+// selfHeld returns an error if an outer distlock run holds the lock: this one would wait for the end
+// of its own command.
 func (t *acquirer) selfHeld(ctx context.Context) error {
 	owners := strings.Split(os.Getenv("DISTLOCK_OWNER"), "\n")
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
@@ -170,13 +167,13 @@ func (t *acquirer) selfHeld(ctx context.Context) error {
 		}
 		info, err := t.client.Inspect(ctx, name)
 		if err == nil && slices.ContainsFunc(info.Holders, func(h distlock.Holder) bool { return slices.Contains(owners, h.Owner) }) {
-			return usage("run: lock %s is held by the distlock run that this one runs under, so that it would wait for itself; leave the inner one out, or give it another name", quoted(name))
+			return usage("run: lock %s is held by the outer distlock run, so this one would wait forever; remove the inner one, or give it another name", quoted(name))
 		}
 	}
 	return nil
 }
 
-// confirm is a refusal that may be old: the server may have gone since it gave it.
+// confirm returns refused, or the server's error if it has become unavailable since.
 func (t *acquirer) confirm(waited context.Context, refused error) error {
 	if caughtBy(waited) != nil || !errors.Is(refused, distlock.ErrHeld) {
 		return refused
@@ -189,8 +186,8 @@ func (t *acquirer) confirm(waited context.Context, refused error) error {
 	return refused
 }
 
-// heldIfOtherKind turns the refusal of a name that is in use for another kind of lock into
-// that of a busy one: here it is the same.
+// heldIfOtherKind replaces ErrInvalid by ErrHeld if a name is in use as another kind of lock: that
+// passes, too.
 func (t *acquirer) heldIfOtherKind(lease *distlock.MultiLease, err error) (*distlock.MultiLease, error) {
 	if !errors.Is(err, distlock.ErrInvalid) {
 		return lease, err
@@ -206,7 +203,7 @@ func (t *acquirer) heldIfOtherKind(lease *distlock.MultiLease, err error) (*dist
 	return nil, err
 }
 
-// heldBy is the refusal by those who hold a lock.
+// heldBy returns the refusal that the holders of a lock cause.
 func heldBy(info distlock.Info) *distlock.HeldError {
 	e := &distlock.HeldError{Holders: info.Holders}
 	for _, h := range info.Holders {
@@ -215,12 +212,12 @@ func heldBy(info distlock.Info) *distlock.HeldError {
 	return e
 }
 
-// transient reports whether an error may go away by waiting.
+// transient reports whether waiting may help.
 func (t *acquirer) transient(err error) bool {
 	return errors.Is(err, distlock.ErrHeld) || errors.Is(err, distlock.ErrUnavailable) || errors.Is(err, distlock.ErrLost)
 }
 
-// explain says who is in the way, and how long it was waited for.
+// explain adds the lock's name and the time of the wait to a refusal.
 func explain(err error, waited time.Duration) error {
 	var held *distlock.HeldError
 	if !errors.As(err, &held) {
@@ -236,18 +233,18 @@ func explain(err error, waited time.Duration) error {
 	return fmt.Errorf("%s is %w", what, held)
 }
 
-// notice says what a run waits for, and how long: on a terminal in a line that is kept up
-// to date, elsewhere in a line now and then, so that a log shows why nothing happens.
+// notice reports what a run waits for, and for how long: on a terminal in one line that it updates,
+// elsewhere in a line now and then, so that a log shows why nothing happens.
 type notice struct {
 	client *distlock.Client // nil while the server can't be reached
 	w      io.Writer
 	quiet  bool
 	width  func() int             // of the terminal; nil: there is none
-	name   atomic.Pointer[string] // of the lock that is waited for
-	hide   func(string) string    // keeps secrets out of a line
+	name   atomic.Pointer[string] // of the lock that the run waits for
+	hide   func(string) string    // removes secrets
 }
 
-// The pauses before the first and between later lines off a terminal.
+// The pauses before the first line and between later ones, without a terminal.
 const (
 	firstReport = 5 * time.Second
 	nextReports = 30 * time.Second
@@ -266,13 +263,13 @@ func newNotice(w io.Writer, quiet bool, hide func(string) string) *notice {
 	return n
 }
 
-// observer tells the notice which lock is waited for.
+// observer records which lock the run waits for.
 func (n *notice) observer() *distlock.Observer {
 	return &distlock.Observer{Waiting: func(e distlock.Event) { n.name.Store(&e.Name) }}
 }
 
-// start says what is waited for until the function that it returns is called, which
-// removes the line from a terminal. unreachable is why there is no client yet.
+// start reports the wait until stop is called, which removes the line from a terminal. unreachable is
+// the reason why there is no client yet.
 func (n *notice) start(ctx context.Context, unreachable error) (stop func()) {
 	if n.quiet {
 		return func() {}
@@ -294,7 +291,7 @@ func (n *notice) start(ctx context.Context, unreachable error) (stop func()) {
 	}
 }
 
-// update keeps a line of a terminal up to date until ctx ends.
+// update updates a line of a terminal until ctx ends.
 func (n *notice) update(ctx context.Context, unreachable error) {
 	began := time.Now()
 	for pause := 50 * time.Millisecond; pausing(ctx, pause); pause = time.Second {
@@ -324,7 +321,7 @@ func pausing(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// line says what is waited for; it is empty if nothing is.
+// line describes the wait; it is empty if there is none.
 func (n *notice) line(ctx context.Context, unreachable error, waited time.Duration) string {
 	what := ""
 	switch name := n.name.Load(); {
@@ -338,7 +335,7 @@ func (n *notice) line(ctx context.Context, unreachable error, waited time.Durati
 	return fmt.Sprintf("distlock: waiting for %s (%v)", what, waited.Round(time.Second))
 }
 
-// holders says who holds a lock, as far as that is known within a second.
+// holders describes the holders of a lock, if the server answers within a second.
 func (n *notice) holders(ctx context.Context, name string) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()

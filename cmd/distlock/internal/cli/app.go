@@ -28,11 +28,10 @@ type app struct {
 	location string // the URL that was opened
 	out      io.Writer
 	err      io.Writer
-	secrets  []string // to be kept out of messages
+	secrets  []string // are replaced in messages
 }
 
-// printer is the standard output, which remembers that something could not be written. It
-// is used by one goroutine.
+// printer writes to the standard output and remembers the first error. It is for one goroutine.
 type printer struct {
 	w   io.Writer
 	err error
@@ -48,15 +47,15 @@ func (a *app) printf(format string, args ...any) { fmt.Fprintf(a.out, format, ar
 
 func (a *app) warnf(format string, args ...any) { a.warn(fmt.Errorf(format, args...)) }
 
-// warn prints an error. If that fails there is nobody left to tell.
+// warn prints an error. If that fails too, there is no other way to report it.
 func (a *app) warn(err error) { _, _ = io.WriteString(a.err, message(err, a.secrets)) }
 
-// interruptible is a context that ends when somebody wants the program to end.
+// interruptible returns a context that ends with SIGINT or SIGTERM.
 func interruptible() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 }
 
-// exactly wants n arguments, named in what.
+// exactly returns a check for n arguments, which what describes.
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == n {
@@ -66,7 +65,7 @@ func exactly(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-// The exit codes; those above 63 are the ones of sysexits.h and of the shell.
+// The exit codes. Those above 63 follow sysexits.h and the shell.
 const (
 	exitFailure     = 1
 	exitUsage       = 64
@@ -78,7 +77,7 @@ const (
 	exitSignal      = 128 // and the signal's number
 )
 
-// exitError is an end with a code of its own. Without err nothing is printed.
+// exitError ends the program with a code. Without err, nothing is printed.
 type exitError struct {
 	code int
 	err  error
@@ -99,7 +98,7 @@ func exit(code int, format string, args ...any) error {
 
 func usage(format string, args ...any) error { return exit(exitUsage, format, args...) }
 
-// codeOf is the exit code that an error ends the program with.
+// codeOf returns the exit code for an error.
 func codeOf(err error) int {
 	var e *exitError
 	switch {
@@ -117,7 +116,7 @@ func codeOf(err error) int {
 	return exitFailure
 }
 
-// message is what is printed of an error: one line, without passwords.
+// message formats an error as one line without passwords.
 func message(err error, secrets []string) string {
 	var e *exitError
 	if errors.As(err, &e) && e.err == nil {
@@ -128,13 +127,13 @@ func message(err error, secrets []string) string {
 	return "distlock: " + scrub(msg, secrets) + "\n"
 }
 
-// reason is an error within a sentence.
+// reason formats an error for the middle of a sentence.
 func reason(err error) string { return strings.TrimPrefix(err.Error(), "distlock: ") }
 
 var userinfo = regexp.MustCompile(`(//[^\s:/@]*):[^\s"]*@`)
 
-// scrub is the last of the fences before a password: drivers and flags already keep
-// them out of what they say.
+// scrub removes passwords. Drivers and flags already leave them out of their errors; this is the
+// last line of defence.
 func scrub(msg string, secrets []string) string {
 	for _, s := range secrets {
 		msg = strings.ReplaceAll(msg, s, "xxxxx")
@@ -142,7 +141,7 @@ func scrub(msg string, secrets []string) string {
 	return userinfo.ReplaceAllString(msg, "$1:xxxxx@")
 }
 
-// secretsOf finds the passwords in the URLs among the arguments and the environment.
+// secretsOf returns the passwords of the URLs in the arguments and the environment.
 func secretsOf(args []string) []string {
 	var found []string
 	for _, arg := range append([]string{os.Getenv(urlVariable)}, args...) {
@@ -154,8 +153,8 @@ func secretsOf(args []string) []string {
 	return found
 }
 
-// passwordsOf is a URL's password as written and as meant, also if the URL is
-// malformed. A short one is left alone: it would garble every message, and so tell.
+// passwordsOf returns the passwords of a URL, both escaped and unescaped, even if the URL is
+// malformed. It omits short ones: replacing them would garble messages, and so reveal them.
 func passwordsOf(rawURL string) []string {
 	_, rest, ok := strings.Cut(rawURL, "//")
 	if !ok {
@@ -175,13 +174,13 @@ func passwordsOf(rawURL string) []string {
 	return found
 }
 
-// userPassword is the password in USER:PASSWORD@HOST.
+// userPassword returns the password in USER:PASSWORD@HOST.
 func userPassword(rest string) string {
 	_, password, _ := strings.Cut(rest[:max(strings.LastIndex(rest, "@"), 0)], ":")
 	return password
 }
 
-// secretParameters are the values of a query that look like secrets by their keys.
+// secretParameters returns the values in a query whose keys look like those of secrets.
 func secretParameters(query string) []string {
 	var found []string
 	for _, pair := range strings.Split(query, "&") {

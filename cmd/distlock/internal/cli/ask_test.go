@@ -82,7 +82,7 @@ func TestStopsWhenAsked(t *testing.T) {
 		finishWith(t, url, 75, "run", "--no-wait", "x", "--", "true")
 		in.Close()
 		p.must(9)
-		if !strings.Contains(p.errors.String(), "somebody asks for the lock; stopping sh") {
+		if !strings.Contains(p.errors.String(), "the lock was asked for; stopping sh") {
 			t.Errorf("stderr: %q", p.errors.String())
 		}
 		finishWith(t, url, 0, "run", "--no-wait", "x", "--", "true")

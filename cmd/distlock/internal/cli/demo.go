@@ -11,19 +11,19 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const oversellHelp = `A shop has a few items. Buyers in several processes read the stock, think a little,
-and write back one less: first without a lock, then with one. Without it they
-overwrite each other's sales, and the shop sells what it does not have.
+const oversellHelp = `A shop has a few items. Buyers in several processes read the stock, think for a moment,
+and write back one less: first without a lock, then with one. Without a lock they
+overwrite each other's sales, and the shop sells more than it has.
 
-The locks are kept in a temporary SQLite file unless --url or ` + urlVariable + ` says where.
-With --json the tallies alone are printed:
+The locks are stored in a temporary SQLite file unless --url or ` + urlVariable + ` is given.
+With --json, only the tallies are printed:
   {"without_lock":{"stock":N,"sold":N,"oversold":N},
    "with_lock":{"stock":N,"sold":N,"oversold":0,"fences_increasing":true}}
 
-Exit code 1: under the lock something else was sold than the stock, or the fences
-did not increase from sale to sale.`
+Exit code 1: with the lock, the shop did not sell exactly its stock, or the fences did
+not increase from sale to sale.`
 
-// demoOptions is what the demo was asked for.
+// demoOptions are the flags of the demo.
 type demoOptions struct {
 	stock, processes, workers int
 	think                     time.Duration
@@ -31,7 +31,7 @@ type demoOptions struct {
 	svg                       string
 	timeout                   time.Duration
 	url                       string
-	dir                       string // for the shops, and the locks if no server is given
+	dir                       string // of the shops, and of the locks without a server
 }
 
 func (a *app) demoCommand() *cobra.Command {
@@ -63,12 +63,12 @@ func (a *app) oversellCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.Var(number{&o.stock, 1, 100_000}, "stock", "items in the shop")
-	f.Var(number{&o.processes, 1, 64}, "processes", "processes that buyers live in")
+	f.Var(number{&o.processes, 1, 64}, "processes", "processes with buyers")
 	f.Var(number{&o.workers, 1, 256}, "workers", "buyers in each process")
 	f.Var(duration{d: &o.think}, "think", "how long a buyer thinks between reading the stock and writing it")
 	f.Var(duration{&o.timeout, true}, "timeout", "for both runs together")
 	f.BoolVar(&o.json, "json", false, "print the tallies as JSON")
-	f.StringVar(&o.svg, "svg", "", "draw who held the lock over time into this `FILE`")
+	f.StringVar(&o.svg, "svg", "", "draw a chart of the holds into this `FILE`")
 	return cmd
 }
 
@@ -94,11 +94,10 @@ func (a *app) oversell(o *demoOptions) error {
 	if err != nil {
 		return err
 	}
-	return a.reportDays(o, without, with)
+	return a.report(o, without, with)
 }
 
-// demoURL is where the locks of the demo are kept. Only a server that all processes
-// reach will do.
+// demoURL returns the URL of the locks, which all processes must be able to reach.
 func (a *app) demoURL(dir string) (string, error) {
 	u, err := a.givenURL()
 	switch {
@@ -107,12 +106,12 @@ func (a *app) demoURL(dir string) (string, error) {
 	case u == "":
 		return "sqlite:" + filepath.ToSlash(filepath.Join(dir, "locks.db")), nil
 	case strings.HasPrefix(u, "mem:"):
-		return "", usage("demo: mem: is the memory of one process, and the buyers live in several; give another --url, or none")
+		return "", usage("demo: mem: stores locks in the memory of one process, and there are several; give another --url, or none")
 	}
 	return u, nil
 }
 
-// trial lets the buyers in, with a lock if url is not empty, until all is sold.
+// trial lets the buyers buy until all is sold, with a lock if url is not empty.
 func (o *demoOptions) trial(ctx context.Context, url string) (*trial, error) {
 	path := filepath.Join(o.dir, fmt.Sprintf("shop-%t.db", url != ""))
 	s, err := openShop(ctx, path)
@@ -133,8 +132,8 @@ func (o *demoOptions) trial(ctx context.Context, url string) (*trial, error) {
 	return d, err
 }
 
-// reportDays prints what came of it, and fails if the lock did not keep its promise.
-func (a *app) reportDays(o *demoOptions, without, with *trial) error {
+// report prints the results, and returns an error if the lock did not work.
+func (a *app) report(o *demoOptions, without, with *trial) error {
 	if o.svg != "" {
 		if err := os.WriteFile(o.svg, drawHolds(with), 0o644); err != nil {
 			return err

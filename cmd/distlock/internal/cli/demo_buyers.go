@@ -21,14 +21,12 @@ import (
 	"github.com/distlock/distlock"
 )
 
-// A process of buyers is this program with the command "demo buyers". It reads its
-// order, says "ready", waits for another line, and answers with its visits. The
-// order comes by standard input, since arguments are shown to everybody.
-
-// order tells a process of buyers what to do.
+// order tells a process of buyers, which is this program with the command "demo buyers", what to do. The
+// process reads it from standard input, since other users can see arguments. It prints "ready", waits
+// for another line, and prints its visits.
 type order struct {
 	Shop    string
-	URL     string // of the locks; empty: buy without
+	URL     string // of the locks; empty: buy without a lock
 	Workers int
 	Think   time.Duration
 }
@@ -40,7 +38,7 @@ type visit struct {
 	Asked, Got, Left int64
 }
 
-// sendBuyers starts the processes, lets them go at once, and collects the visits.
+// sendBuyers starts the processes, lets them begin together, and collects the visits.
 func sendBuyers(ctx context.Context, processes int, what order) ([]visit, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -72,7 +70,7 @@ func sendBuyers(ctx context.Context, processes int, what order) ([]visit, error)
 	return all, nil
 }
 
-// buyerProcess is a process of buyers, from outside.
+// buyerProcess is a process of buyers.
 type buyerProcess struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
@@ -103,7 +101,7 @@ func startBuyers(ctx context.Context, what order) (*buyerProcess, error) {
 	return b, json.NewEncoder(b.in).Encode(what)
 }
 
-// end ends the process, if it has not ended by itself.
+// end waits for the end of the process.
 func (b *buyerProcess) end() {
 	b.once.Do(func() {
 		b.in.Close()
@@ -131,7 +129,7 @@ func (b *buyerProcess) visits(process int) ([]visit, error) {
 	return visits, nil
 }
 
-// failure is why the process did not answer, in its own words and with its code.
+// failure returns the error of a process, in its own words and with its exit code.
 func (b *buyerProcess) failure(err error) error {
 	b.end()
 	why := reason(errors.New(strings.TrimSpace(b.stderr.String())))
@@ -148,14 +146,14 @@ func (b *buyerProcess) failure(err error) error {
 func (a *app) buyersCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "buyers",
-		Short:  "A process of buyers, for the other demos",
+		Short:  "Be a process of buyers, for the other demos",
 		Hidden: true,
 		Args:   exactly(0, "none"),
 		RunE:   func(*cobra.Command, []string) error { return a.buyers(bufio.NewReader(os.Stdin)) },
 	}
 }
 
-// buyers is a process of buyers, from inside.
+// buyers is the main function of a process of buyers.
 func (a *app) buyers(in *bufio.Reader) error {
 	ctx, cancel := interruptible()
 	defer cancel()
@@ -182,11 +180,11 @@ func (a *app) buyers(in *bufio.Reader) error {
 	return json.NewEncoder(a.out).Encode(c.visits)
 }
 
-// crowd is the buyers of this process.
+// crowd are the buyers of this process.
 type crowd struct {
 	order
 	shop  *shop
-	locks *distlock.Client // nil: buy without
+	locks *distlock.Client // nil: buy without a lock
 
 	mu     sync.Mutex
 	visits []visit
@@ -230,7 +228,7 @@ func (c *crowd) shopUntilSoldOut(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// buy is one buyer's turn: under the lock, if there is one.
+// buy buys an item, under the lock if there is one.
 func (c *crowd) buy(ctx context.Context) (more bool, err error) {
 	if c.locks == nil {
 		return c.shop.buy(ctx, c.Think)
@@ -271,7 +269,7 @@ func openShop(ctx context.Context, path string) (*shop, error) {
 
 func (s *shop) close() error { return s.db.Close() }
 
-// fill opens the shop with so many items.
+// fill puts items into the shop.
 func (s *shop) fill(ctx context.Context, stock int) error {
 	_, err := s.db.ExecContext(ctx, `
 		CREATE TABLE item (stock INTEGER NOT NULL);
@@ -282,8 +280,8 @@ func (s *shop) fill(ctx context.Context, stock int) error {
 	return err
 }
 
-// buy is what goes wrong without a lock: it reads the stock, thinks, and writes back
-// one less, whatever others wrote meanwhile. It reports false if nothing was left.
+// buy reads the stock, thinks, and writes back one less, even if other buyers changed it meanwhile. It
+// reports false if nothing is left.
 func (s *shop) buy(ctx context.Context, think time.Duration) (bool, error) {
 	var stock int
 	if err := s.db.QueryRowContext(ctx, `SELECT stock FROM item`).Scan(&stock); err != nil || stock == 0 {
@@ -309,7 +307,7 @@ func (s *shop) sell(ctx context.Context, stock int, fence uint64) error {
 	return tx.Commit()
 }
 
-// fences are the fences of all sales, in the order of the sales.
+// fences returns the fences of all sales, in the order of the sales.
 func (s *shop) fences(ctx context.Context) ([]uint64, error) {
 	rows, err := s.db.QueryContext(ctx, `SELECT fence FROM sale ORDER BY number`)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// trial is what came of one run of the demo.
+// trial is the result of one run of the demo.
 type trial struct {
 	stock, processes, workers int
 
@@ -34,7 +34,7 @@ func (d *trial) fencesIncrease() bool {
 	return true
 }
 
-// wait is a percentile of the time from asking for the lock to having it.
+// wait returns a percentile of the time that buyers waited for the lock.
 func (d *trial) wait(percent int) time.Duration {
 	if len(d.visits) == 0 {
 		return 0
@@ -47,7 +47,7 @@ func (d *trial) wait(percent int) time.Duration {
 	return time.Duration(waits[(len(waits)-1)*percent/100])
 }
 
-// tally is one run in the JSON of the demo.
+// tally is a run in the output of --json.
 type tally struct {
 	Stock    int `json:"stock"`
 	Sold     int `json:"sold"`
@@ -81,7 +81,7 @@ func (a *app) printTallies(without, with *trial, asJSON bool) error {
 	return t.Flush()
 }
 
-// fine is a short time for people.
+// fine rounds a short duration.
 func fine(d time.Duration) string { return d.Round(10 * time.Microsecond).String() }
 
 func yes(b bool) string {
@@ -91,7 +91,7 @@ func yes(b bool) string {
 	return "NO"
 }
 
-// The measures of the drawing, in pixels.
+// The dimensions of the drawing, in pixels.
 const (
 	svgWidth   = 1000
 	svgLeft    = 110 // where the time axis begins
@@ -106,10 +106,10 @@ const (
 	svgMinimum = 0.7 // width of a bar
 )
 
-// svgColours tell neighbouring rows apart, also for those who see few colours.
+// svgColours are distinct for neighbouring rows, also to the colour-blind.
 var svgColours = []string{"#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f", "#b3a100"}
 
-// drawing is an SVG in the making.
+// drawing is an SVG under construction.
 type drawing struct {
 	bytes.Buffer
 	d      *trial
@@ -118,8 +118,7 @@ type drawing struct {
 	bottom int // of the rows
 }
 
-// drawHolds draws who held the lock over time: a row for each process, a bar for
-// each hold.
+// drawHolds draws the holds over time: a row for each process, a bar for each hold.
 func drawHolds(d *trial) []byte {
 	s := &drawing{d: d, span: 1, bottom: svgTop + d.processes*svgRow}
 	s.measure()
@@ -151,14 +150,14 @@ func (s *drawing) subtitle() string {
 		s.d.workers, s.d.stock, s.d.sold(), len(s.d.visits), short(time.Duration(s.span)))
 }
 
-// x is where a moment lies.
+// x returns the position of a moment.
 func (s *drawing) x(ns int64) float64 { return svgLeft + float64(ns-s.from)/float64(s.span)*svgPlot }
 
 func (s *drawing) text(x float64, y, size int, anchor, colour, text string) {
 	fmt.Fprintf(s, `<text x="%.1f" y="%d" font-size="%d" text-anchor="%s" fill="%s">%s</text>`+"\n", x, y, size, anchor, colour, text)
 }
 
-// rows draws a lane with its name for each process, and the holds in it.
+// rows draws a row for each process, with its holds.
 func (s *drawing) rows() {
 	for p := range s.d.processes {
 		y := svgTop + p*svgRow
@@ -174,7 +173,7 @@ func (s *drawing) rows() {
 
 func colour(process int) string { return svgColours[process%len(svgColours)] }
 
-// axis draws the time, with a tick at every round number.
+// axis draws the time axis.
 func (s *drawing) axis() {
 	step := tick(time.Duration(s.span))
 	for at := time.Duration(0); at <= time.Duration(s.span); at += step {
@@ -185,7 +184,7 @@ func (s *drawing) axis() {
 	fmt.Fprintf(s, `<line x1="%d" y1="%d" x2="%d" y2="%[2]d" stroke="#888888"/>`+"\n", svgLeft, s.bottom, svgWidth-svgRight)
 }
 
-// tick is the distance of ticks that makes five to twelve of them.
+// tick returns a distance that makes five to twelve ticks.
 func tick(span time.Duration) time.Duration {
 	for unit := time.Microsecond; ; unit *= 10 {
 		for _, n := range []time.Duration{1, 2, 5} {
@@ -196,7 +195,7 @@ func tick(span time.Duration) time.Duration {
 	}
 }
 
-// legend says how many holds each colour stands for.
+// legend draws the number of holds for each colour.
 func (s *drawing) legend() {
 	holds := make([]int, s.d.processes)
 	for _, v := range s.d.visits {

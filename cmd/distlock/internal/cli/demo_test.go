@@ -80,7 +80,7 @@ func TestOversellJudges(t *testing.T) {
 		"no fences":      {[]uint64{0, 0}, true},
 	} {
 		a := &app{out: io.Discard, err: io.Discard}
-		err := a.reportDays(o, &trial{stock: 2}, &trial{stock: 2, fences: test.fences, took: time.Second})
+		err := a.report(o, &trial{stock: 2}, &trial{stock: 2, fences: test.fences, took: time.Second})
 		if (err != nil) != test.fails || err != nil && codeOf(err) != exitFailure {
 			t.Errorf("%s: %v", name, err)
 		}

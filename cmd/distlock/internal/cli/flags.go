@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// text is a flag that knows whether it was given.
+// text is a string flag that knows whether it was given.
 type text struct {
 	s   string
 	set bool
@@ -22,7 +22,7 @@ func (f *text) String() string { return f.s }
 
 func (f *text) Type() string { return "string" }
 
-// duration is a flag that refuses negative times; positive ones only if above is set.
+// duration is a flag for a time of 0 or more, or of more than 0 if above is set.
 type duration struct {
 	d     *time.Duration
 	above bool
@@ -34,7 +34,7 @@ func (f duration) Set(s string) error {
 	case err != nil:
 		return errors.New("want a duration such as 500ms, 30s or 5m")
 	case d < 0:
-		return errors.New("want no negative time")
+		return errors.New("want no negative duration")
 	case d == 0 && f.above:
 		return errors.New("want more than 0")
 	}
@@ -75,7 +75,7 @@ func (f number) String() string {
 
 func (f number) Type() string { return "int" }
 
-// choice is a flag that is one of a few words.
+// choice is a flag for one of a few words.
 type choice struct {
 	s     *string
 	words []string
@@ -98,7 +98,7 @@ func (f choice) String() string {
 
 func (f choice) Type() string { return strings.Join(f.words, "|") }
 
-// pairs is a flag of the form key=value that may be given again and again.
+// pairs is a flag for key=value that may be repeated.
 type pairs map[string]string
 
 func (f pairs) Set(s string) error {

@@ -17,30 +17,30 @@ import (
 	"github.com/distlock/distlock"
 )
 
-// lockJSON is what ls and show say of a lock with --json. Times without a unit in
-// their name are RFC 3339, by this machine's clock; null is "not known".
+// lockJSON is a lock in the output of ls and show with --json. Times without a unit in their name
+// are RFC 3339, by this machine's clock; null means unknown.
 type lockJSON struct {
 	Name        string       `json:"name"`
 	Mode        string       `json:"mode"`            // exclusive, write, read, counted; free
 	Limit       int          `json:"limit,omitempty"` // permits of a semaphore
 	Holders     []holderJSON `json:"holders"`
-	Waiters     []holderJSON `json:"waiters"`      // in their order, as far as the server knows them
-	WaiterCount *int         `json:"waiter_count"` // at least those
+	Waiters     []holderJSON `json:"waiters"`      // in their order, as far as the server reports them
+	WaiterCount *int         `json:"waiter_count"` // may be more than len(waiters)
 }
 
-// holderJSON is somebody who holds or waits.
+// holderJSON is a holder or a waiter.
 type holderJSON struct {
 	Mode    string            `json:"mode"`
 	Fence   *string           `json:"fence"` // in decimal: JSON's numbers lose digits above 2^53
 	Owner   string            `json:"owner"`
 	Since   *string           `json:"since"`
 	HeldMS  *int64            `json:"held_ms"`
-	LeftMS  *int64            `json:"left_ms"` // until it ends if it is not renewed
+	LeftMS  *int64            `json:"left_ms"` // until it expires, if not renewed
 	Host    string            `json:"host"`
 	PID     *int              `json:"pid"`
 	Program string            `json:"program"`
 	Foreign bool              `json:"foreign,omitempty"` // another library's lock, or other data
-	Meta    map[string]string `json:"meta"`              // what else the holder tells
+	Meta    map[string]string `json:"meta"`              // other metadata
 }
 
 func toJSON(info distlock.Info, now time.Time) lockJSON {
@@ -76,7 +76,7 @@ func holderToJSON(h distlock.Holder, now time.Time) holderJSON {
 	return j
 }
 
-// otherMeta is what a holder tells beyond what every holder does.
+// otherMeta returns a holder's metadata without the standard keys.
 func otherMeta(h distlock.Holder) map[string]string {
 	meta := map[string]string{}
 	maps.Copy(meta, h.Meta)
@@ -94,7 +94,7 @@ func millis(d time.Duration) *int64 {
 	return &ms
 }
 
-// modeOf is how a lock is held in a word.
+// modeOf returns the mode of a lock, or "free".
 func modeOf(info distlock.Info) string {
 	if len(info.Holders) == 0 {
 		return "free"
@@ -113,14 +113,15 @@ func (a *app) lsCommand() *cobra.Command {
 	asJSON := false
 	cmd := &cobra.Command{
 		Use:   "ls [PREFIX]",
-		Short: "Say who holds what",
-		Long: `Ls lists the locks that are held or waited for, with a line for each holder: how
-the lock is held, its fence, since when, how long until it ends if it is not renewed,
-by whom, and how many wait. With a PREFIX only the names that begin with it.
+		Short: "List the locks and their holders",
+		Long: `Ls lists the locks that have holders or waiters, with a line for each holder: the mode,
+the fence, how long the lock has been held, how long until it expires if it is not
+renewed, the holder's host, process and program, and the number of waiters. With a
+PREFIX, it lists only names that begin with it.
 
-A dash stands for what the server does not tell. etcd and ZooKeeper do not record since
-when a lock is held, and ZooKeeper does not tell when it would end. Less is known of
-locks that other programs hold.`,
+A dash means that the server does not report a value. etcd and ZooKeeper do not record
+when a lock was taken, and ZooKeeper does not report when it expires. Locks that other
+programs hold show fewer details.`,
 		Example: `  distlock ls
   distlock ls deploy: --json | jq -r '.[].name'`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -165,8 +166,8 @@ func underPrefix(prefix string) string {
 	return " under " + quoted(prefix)
 }
 
-// list describes all locks under a prefix, sorted by name. What became free between
-// being listed and being looked at is left out, and so is other data that looked like a lock.
+// list describes all locks with a prefix, sorted by name. It omits locks that became free after
+// they were listed, and other data that looked like a lock.
 func list(ctx context.Context, c *distlock.Client, prefix string) ([]distlock.Info, error) {
 	var names []string
 	for name, err := range c.List(ctx, prefix) {
@@ -180,7 +181,7 @@ func list(ctx context.Context, c *distlock.Client, prefix string) ([]distlock.In
 	for _, name := range names {
 		info, err := c.Inspect(ctx, name)
 		if errors.Is(err, distlock.ErrInvalid) {
-			continue // other data, by now
+			continue // other data has replaced the lock
 		}
 		if err != nil {
 			return nil, err
@@ -200,10 +201,10 @@ func allToJSON(infos []distlock.Info) []lockJSON {
 	return all
 }
 
-// unknown stands for what the server does not tell.
+// unknown stands for a value that the server does not report.
 const unknown = "-"
 
-// writeTable writes a line for each holder, and one for a lock that is only waited for.
+// writeTable writes a line for each holder, and one for a free lock that has waiters.
 func writeTable(w io.Writer, infos []distlock.Info) error {
 	var t table
 	t.add("NAME", "MODE", "FENCE", "HELD", "LEFT", "HOST", "PID", "PROGRAM", "WAITERS")
@@ -251,9 +252,9 @@ func (a *app) showCommand() *cobra.Command {
 	asJSON := false
 	cmd := &cobra.Command{
 		Use:   "show NAME",
-		Short: "Say all that is known of one lock",
-		Long: `Show describes a lock, those who hold it and those who wait. What the server does not
-tell is left out or a dash: see distlock help ls.`,
+		Short: "Show the details of one lock",
+		Long: `Show describes a lock with its holders and waiters. Values that the server does not
+report are omitted or shown as a dash: see distlock help ls.`,
 		Example: "  distlock show backup",
 		Args:    exactly(1, "the name of one lock"),
 		RunE:    func(_ *cobra.Command, args []string) error { return a.show(args[0], asJSON) },
@@ -280,7 +281,7 @@ func (a *app) show(name string, asJSON bool) error {
 	return writeInfo(a.out, info, time.Now())
 }
 
-// writeInfo writes a lock in full.
+// writeInfo writes all details of a lock.
 func writeInfo(w io.Writer, info distlock.Info, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "name\t%s\n", plain(info.Name))
@@ -327,22 +328,21 @@ func (a *app) unlockCommand() *cobra.Command {
 	var ask, force, foreign bool
 	cmd := &cobra.Command{
 		Use:   "unlock --ask|--force NAME",
-		Short: "Ask for a lock, or break one whose holder is dead or stopped",
-		Long: `Unlock --ask asks all who hold a lock to give it back, if the server can pass that on:
-ZooKeeper can, the others can not.
-It does not wait until they do, which is up to them: distlock run stops its command,
-programs do what they were written to do. Exit code 1 also says that a holder does
-not listen.
+		Short: "Ask a holder for its lock, or break the lock of a dead holder",
+		Long: `Unlock --ask asks all holders of a lock to release it. Only ZooKeeper supports that.
+It does not wait until they do: distlock run stops its command, other programs do what
+they were written to do.
 
-Unlock --force takes a lock away from all who hold it. They learn of it at their next
-renewal only, and until then they go on: be sure that they are dead or stopped.
+Unlock --force takes a lock away from all its holders. They notice it only at their next
+renewal and work on until then: make sure that they are dead or stopped.
 
-On a Redis that other programs use, a string with a TTL may be the lock of another library
-or other data. --force leaves it alone unless you give --foreign too, which deletes it.
+In a Redis that other programs use, a string with a TTL may be the lock of another library
+or other data. --force leaves it alone. With --foreign as well, it deletes it.
 
-Both are about those that hold now and about nobody who gets the lock later.
-A lock of a dead process ends by itself with its TTL; see "left" in distlock show.
-Exit code 1: nobody holds the lock.`,
+Both affect only the current holders, not later ones. The lock of a dead process expires
+by itself with its TTL; see "left" in distlock show.
+
+Exit code 1: the lock is free, or with --ask, a holder does not listen to requests.`,
 		Example: "  distlock --url zk://localhost:2181 unlock --ask backup\n  distlock show backup\n  distlock unlock --force backup",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := exactly(1, "the name of one lock")(cmd, args); err != nil {
@@ -354,7 +354,7 @@ Exit code 1: nobody holds the lock.`,
 			case foreign && !force:
 				return usage("unlock: --foreign goes with --force")
 			case !ask && !force:
-				return usage("unlock: say distlock unlock --ask NAME to ask the holder for it; one that is taken away goes on until its next renewal, beside whoever gets the lock next: if it is dead or stopped for sure, say distlock unlock --force NAME")
+				return usage("unlock: want distlock unlock --ask NAME, which asks the holder to release the lock, or, if the holder is dead or stopped for sure, distlock unlock --force NAME, which takes it away")
 			}
 			return nil
 		},
@@ -367,17 +367,17 @@ Exit code 1: nobody holds the lock.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&ask, "ask", false, "ask the holder to give it back")
-	cmd.Flags().BoolVar(&force, "force", false, "yes, break it")
-	cmd.Flags().BoolVar(&foreign, "foreign", false, "with --force: also if another program wrote it")
+	cmd.Flags().BoolVar(&ask, "ask", false, "ask the holders to release it")
+	cmd.Flags().BoolVar(&force, "force", false, "take it away from the holders")
+	cmd.Flags().BoolVar(&foreign, "foreign", false, "with --force: delete it even if another program wrote it")
 	return cmd
 }
 
-// breakLock breaks a lock. One in a form that is not known has to be meant.
+// breakLock breaks a lock. One of another program needs foreign.
 func breakLock(c *distlock.Client, ctx context.Context, info distlock.Info, foreign bool) error {
 	for i, h := range info.Holders {
 		if h.Foreign && !foreign {
-			return usage("unlock: %s has a value that distlock did not write: another library's lock, or other data, which --force would delete; if it is a lock whose holder is dead for sure, say distlock unlock --force --foreign NAME",
+			return usage("unlock: distlock did not write the value of %s, and --force would delete it; if it is the lock of a dead holder, use distlock unlock --force --foreign NAME",
 				quoted(info.Name))
 		}
 		info.Holders[i].Foreign = false
@@ -385,7 +385,7 @@ func breakLock(c *distlock.Client, ctx context.Context, info distlock.Info, fore
 	return c.ForceUnlock(ctx, info)
 }
 
-// unlock does something about all who hold a lock.
+// unlock calls do for the current holders of a lock.
 func (a *app) unlock(name, did string, do func(*distlock.Client, context.Context, distlock.Info) error) error {
 	ctx, cancel := interruptible()
 	defer cancel()
@@ -403,9 +403,9 @@ func (a *app) unlock(name, did string, do func(*distlock.Client, context.Context
 	}
 	switch {
 	case len(info.Holders) == 0 || errors.Is(err, distlock.ErrLost):
-		return exit(exitFailure, "unlock: nobody holds %s", quoted(name))
+		return exit(exitFailure, "unlock: %s is not held", quoted(name))
 	case errors.Is(err, distlock.ErrUnsupported) && c.Caps().Revocable.Has(info.Mode):
-		return exit(exitFailure, "unlock: a holder of %s does not listen to those who ask for it", quoted(name))
+		return exit(exitFailure, "unlock: a holder of %s does not listen to requests", quoted(name))
 	case err != nil:
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// memory is the URL of a store of the test's own, in this process.
+// memory returns the URL of a store of the test's own, in this process.
 func memory() string { return "mem:" + driver.NewOwner() }
 
 // tenant holds locks in the memory of the test, where the program sees them too.
@@ -81,7 +81,7 @@ func TestLsOfWhatIsNotKnown(t *testing.T) {
 	if got := strings.Join(strings.Fields(line), " "); got != "x exclusive - - - - - - -" {
 		t.Errorf("the table: %s", got)
 	}
-	if !strings.Contains((&app{}).lsCommand().Long, "etcd and ZooKeeper do not record since") {
+	if !strings.Contains((&app{}).lsCommand().Long, "etcd and ZooKeeper do not record") {
 		t.Error("the help does not say what the dash stands for")
 	}
 }
@@ -268,7 +268,7 @@ broke book: read hold, fence 2, held by "backup" pid 17 on db1 for DUR
 		t.Error("the holder's lock was not broken")
 	}
 	code, out, err := inProcess("--url", url, "unlock", "--force", "book")
-	if code != 1 || out != "" || err != "distlock: unlock: nobody holds \"book\"\n" {
+	if code != 1 || out != "" || err != "distlock: unlock: \"book\" is not held\n" {
 		t.Errorf("of a free lock: got %d, %q, %q", code, out, err)
 	}
 }
@@ -284,8 +284,8 @@ func TestUnlockAsks(t *testing.T) {
 		t.Errorf("asked %v, which is %v", got, lease.Err())
 	}
 	for name, says := range map[string]string{
-		"free":   "unlock: nobody holds \"free\"",
-		"silent": "unlock: a holder of \"silent\" does not listen to those who ask for it",
+		"free":   "unlock: \"free\" is not held",
+		"silent": "unlock: a holder of \"silent\" does not listen to requests",
 	} {
 		if code, out, err := inProcess("--url", url, "unlock", "--ask", name); code != 1 || out != "" || err != "distlock: "+says+"\n" {
 			t.Errorf("%s: got %d, %q, %q", name, code, out, err)

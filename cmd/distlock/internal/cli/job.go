@@ -18,21 +18,21 @@ import (
 	"github.com/distlock/distlock"
 )
 
-// signals is what others tell the program by signals, in their order.
+// signals are the signals that the program received, in their order.
 type signals struct {
 	ch      chan os.Signal
-	aborted error // the silent end by a signal that came while locks were given back
+	aborted error // the result after a signal during the release of the locks
 }
 
-// newSignals begins to listen to those that end a wait.
+// newSignals catches the signals that end a wait.
 func newSignals() *signals {
 	s := &signals{ch: make(chan os.Signal, 64)}
 	s.listen(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM)
 	return s
 }
 
-// listen adds signals, but for those that the program was started to ignore, as
-// nohup does: the command must inherit that.
+// listen catches more signals, except those that the program was started to ignore, as with nohup:
+// the command must inherit that.
 func (s *signals) listen(more ...os.Signal) {
 	for _, sig := range more {
 		if !signal.Ignored(sig) {
@@ -41,8 +41,8 @@ func (s *signals) listen(more ...os.Signal) {
 	}
 }
 
-// interrupt is a context that ends with the next signal, until end is called: then
-// signals wait for the command.
+// interrupt returns a context that ends with the next signal. After end, signals are kept for the
+// command.
 func (s *signals) interrupt(parent context.Context) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	done, gone := make(chan struct{}), make(chan struct{})
@@ -61,13 +61,12 @@ func (s *signals) interrupt(parent context.Context) (ctx context.Context, end fu
 	})
 }
 
-// lastMoment is what a server that answers needs. It keeps a signal that was sent to the
-// command too, and comes when that has ended, from leaving the lock behind.
+// lastMoment is enough for a server to answer. A signal that also went to the command, and arrives
+// after it has ended, must not keep the lock from being released.
 const lastMoment = 100 * time.Millisecond
 
-// giveBack runs f, which gives back what the server keeps, for no longer than limit,
-// and only for a moment more after a signal that ends programs. What is not given
-// back ends with its TTL.
+// giveBack runs f, which releases locks, for at most limit, and only for a moment longer after a
+// signal that ends programs. Locks that are not released expire with their TTL.
 func (s *signals) giveBack(limit time.Duration, f func() error) error {
 	if s.aborted != nil {
 		return nil
@@ -113,7 +112,7 @@ type caught struct{ sig os.Signal }
 
 func (c caught) Error() string { return fmt.Sprintf("caught signal: %v", c.sig) }
 
-// caughtBy is the silent end by the signal that ended ctx, or nil.
+// caughtBy returns the result after the signal that ended ctx, or nil.
 func caughtBy(ctx context.Context) error {
 	c, ok := context.Cause(ctx).(caught)
 	if !ok {
@@ -122,7 +121,7 @@ func caughtBy(ctx context.Context) error {
 	return &exitError{code: signalCode(c.sig)}
 }
 
-// signalCode is the exit code of what a signal ended.
+// signalCode returns the exit code after a signal.
 func signalCode(sig os.Signal) int {
 	if n, ok := sig.(syscall.Signal); ok {
 		return exitSignal + int(n)
@@ -130,7 +129,7 @@ func signalCode(sig os.Signal) int {
 	return exitFailure
 }
 
-// lookUp finds a command as a shell would, before any lock is taken.
+// lookUp finds a command as a shell would.
 func lookUp(command string) (string, error) {
 	path, err := exec.LookPath(command)
 	switch {
@@ -152,8 +151,8 @@ func cantRun(command string, err error) error {
 	return exit(exitCantRun, "%s: can't be run: %w", command, err)
 }
 
-// jobEnv is env, and what the command is told of its locks: a line for each, in the
-// order of names.
+// jobEnv returns env with the variables that describe the locks: a line for each lock, in the order of
+// names.
 func jobEnv(env, names []string, leases []*distlock.Lease) []string {
 	byName := map[string]*distlock.Lease{}
 	for _, l := range leases {
@@ -172,7 +171,7 @@ func jobEnv(env, names []string, leases []*distlock.Lease) []string {
 	})
 }
 
-// setEnv replaces variables: those of a run around this one must not shadow them.
+// setEnv returns env with vars in place of variables of the same name.
 func setEnv(env []string, vars map[string]string) []string {
 	env = slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
 		key, _, _ := strings.Cut(pair, "=")
@@ -185,7 +184,7 @@ func setEnv(env []string, vars map[string]string) []string {
 	return env
 }
 
-// firstDeadline is when the first of the leases ends if none is renewed.
+// firstDeadline returns the earliest deadline of the leases.
 func firstDeadline(leases []*distlock.Lease) time.Time {
 	first := leases[0].Deadline()
 	for _, l := range leases[1:] {

@@ -4,5 +4,5 @@ package cli
 
 import "syscall"
 
-// tieToParent: this system can't.
+// tieToParent does nothing: this system has no such feature.
 func tieToParent(*syscall.SysProcAttr) {}

@@ -9,8 +9,8 @@ import (
 	"github.com/distlock/distlock"
 )
 
-// job is a command that runs under locks. This system has no process groups and no
-// SIGTERM: what has to stop is killed.
+// job is a command that runs under locks. This system has no process groups and no SIGTERM, so a command
+// that has to stop is killed.
 type job struct {
 	path      string
 	argv, env []string
@@ -41,7 +41,7 @@ func (j *job) run() (int, error) {
 	return state.ExitCode(), nil
 }
 
-// watch sees to the command until it has ended. Its console sends it ctrl-C itself.
+// watch handles all events until the command has ended. Its console sends it Ctrl-C.
 func (j *job) watch(p *os.Process, ended <-chan error) error {
 	lost := j.lease.Context().Done()
 	for {
@@ -50,7 +50,7 @@ func (j *job) watch(p *os.Process, ended <-chan error) error {
 			return err
 		case <-j.signals.ch:
 		case <-j.asked:
-			j.warnf("somebody asks for the lock; killing %s", j.argv[0])
+			j.warnf("the lock was asked for; killing %s", j.argv[0])
 			_ = p.Kill()
 		case <-lost:
 			lost = nil

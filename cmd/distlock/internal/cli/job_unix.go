@@ -23,7 +23,7 @@ type job struct {
 	onLoss    string
 	warning   time.Duration // how long before the deadline to give notice; 0: never
 	lease     *distlock.MultiLease
-	asked     <-chan struct{} // somebody asks for a lock
+	asked     <-chan struct{} // notified when another user asks for a lock
 	signals   *signals
 	warnf     func(format string, args ...any)
 
@@ -33,8 +33,7 @@ type job struct {
 	states chan unix.WaitStatus
 }
 
-// run runs the command to its end, and returns its exit code. An error means that
-// it could not be started.
+// run runs the command and returns its exit code. An error means that it could not be started.
 func (j *job) run() (int, error) {
 	j.tty = stdinTerminal()
 	j.states = make(chan unix.WaitStatus)
@@ -55,8 +54,8 @@ func (j *job) run() (int, error) {
 	return state.ExitStatus(), nil
 }
 
-// startAndWait starts the command and waits for it, all on one thread: where a child's
-// life can be tied to its parent's, it is tied to the thread that started it.
+// startAndWait starts the command and waits for it, all on one thread: tieToParent ties a child to the
+// thread that started it.
 func (j *job) startAndWait(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -82,8 +81,7 @@ func (j *job) startAndWait(started chan<- error) {
 	}
 }
 
-// waitFor waits until the process stops or ends. It is used in place of
-// os.Process.Wait, which tells nothing of stops.
+// waitFor waits until the process stops or ends. os.Process.Wait does not report stops.
 func waitFor(pid int) (state unix.WaitStatus, err error) {
 	for {
 		_, err = unix.Wait4(pid, &state, unix.WUNTRACED, nil)
@@ -93,8 +91,8 @@ func waitFor(pid int) (state unix.WaitStatus, err error) {
 	}
 }
 
-// attributes put the command into a group of its own, before the terminal if that
-// is where this group stands, and let it die with this process.
+// attributes put the command into its own process group, in the foreground if this group is there, and
+// make it die with this process.
 func (j *job) attributes() *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{Setpgid: true}
 	if j.tty.before() {
@@ -107,7 +105,7 @@ func (j *job) attributes() *syscall.SysProcAttr {
 	return a
 }
 
-// watch sees to the command until it has ended.
+// watch handles all events until the command has ended.
 func (j *job) watch() unix.WaitStatus {
 	lost := j.lease.Context().Done()
 	deadline := time.NewTimer(j.untilNotice())
@@ -136,13 +134,12 @@ func (j *job) watch() unix.WaitStatus {
 	}
 }
 
-// stopWhenAsked tells the command to stop, which it may do in its own time: the lock is
-// safe.
+// stopWhenAsked asks the command to stop. The lock is safe, so there is no hurry.
 func (j *job) stopWhenAsked() {
 	if j.losing {
 		return
 	}
-	j.warnf("somebody asks for the lock; stopping %s", j.argv[0])
+	j.warnf("the lock was asked for; stopping %s", j.argv[0])
 	j.stop()
 }
 
@@ -151,7 +148,7 @@ func (j *job) stop() {
 	j.signal(unix.SIGCONT)
 }
 
-// untilNotice is how long the leases are safe. Renewals move it on.
+// untilNotice returns the time until the command must be stopped. Renewals postpone it.
 func (j *job) untilNotice() time.Duration {
 	if j.warning == 0 {
 		return forever
@@ -159,8 +156,8 @@ func (j *job) untilNotice() time.Duration {
 	return time.Until(firstDeadline(j.lease.Leases())) - j.warning
 }
 
-// giveNotice tells the command to stop while the lock is still held. If it is too
-// late for that, because this process was stopped itself, lost follows.
+// giveNotice stops the command while the lock is still held. If it is too late for that, because this
+// process itself was stopped, lost follows.
 func (j *job) giveNotice() {
 	left := time.Until(firstDeadline(j.lease.Leases()))
 	if j.losing || left <= 0 {
@@ -172,22 +169,22 @@ func (j *job) giveNotice() {
 		j.signal(unix.SIGKILL)
 		return
 	}
-	j.warnf("the lock can't be renewed; stopping %s, which has %s to end", j.argv[0], short(left))
+	j.warnf("the lock can't be renewed; stopping %s, which has %s left", j.argv[0], short(left))
 	j.stop()
 }
 
-// lost ends the command at once: the lock may belong to someone else now.
+// lost kills the command: another client may have the lock now.
 func (j *job) lost() {
 	j.losing = true
 	if j.onLoss == lossIgnore {
-		j.warnf("%s; %s goes on without the lock", reason(j.lease.Err()), j.argv[0])
+		j.warnf("%s; %s continues without the lock", reason(j.lease.Err()), j.argv[0])
 		return
 	}
 	j.warnf("%s; killing %s", reason(j.lease.Err()), j.argv[0])
 	j.signal(unix.SIGKILL)
 }
 
-// clearUp sees to it that nothing of the group outlives a lock that is being lost.
+// clearUp kills processes of the group that outlive a lock which is being lost.
 func (j *job) clearUp() {
 	if !j.losing || j.onLoss == lossIgnore {
 		return
@@ -206,15 +203,14 @@ func (j *job) clearUp() {
 // signal sends to the group; to the command itself if it has left its group.
 func (j *job) signal(sig syscall.Signal) {
 	if err := unix.Kill(-j.pid, sig); errors.Is(err, unix.ESRCH) {
-		// It may have ended by itself: then there is nobody to tell.
 		_ = unix.Kill(j.pid, sig)
 	}
 }
 
-// forward passes on a signal that this process got.
+// forward sends a signal that this process received to the command.
 func (j *job) forward(sig syscall.Signal) {
 	switch sig {
-	case unix.SIGPIPE: // caught so that a closed pipe ends a message and no more
+	case unix.SIGPIPE: // a closed pipe only drops a message
 	case unix.SIGCONT:
 		j.resume()
 	default:
@@ -222,9 +218,9 @@ func (j *job) forward(sig syscall.Signal) {
 	}
 }
 
-// stopped follows a command that was stopped from the terminal: the shell behind
-// it waits for this process. Nothing is renewed from then on. A command that was
-// stopped otherwise keeps its lock.
+// stopped stops this process, too, if the command was stopped from the terminal, since the shell waits
+// for this process. The lock is not renewed meanwhile. A command that was stopped in another way keeps
+// its lock.
 func (j *job) stopped(by syscall.Signal) {
 	if j.tty == nil || by != unix.SIGTSTP && by != unix.SIGTTIN && by != unix.SIGTTOU {
 		return
@@ -234,13 +230,12 @@ func (j *job) stopped(by syscall.Signal) {
 		j.resume()
 		return
 	}
-	j.warnf("stopped; the lock is lost if it is not continued within %s", short(time.Until(firstDeadline(j.lease.Leases()))))
-	// The whole job stops, as it would have without distlock.
+	j.warnf("stopped; the lock will be lost unless continued within %s", short(time.Until(firstDeadline(j.lease.Leases()))))
+	// The whole job stops, as it would without distlock.
 	_ = unix.Kill(0, unix.SIGSTOP)
 }
 
-// resume continues the command, unless the lock was lost meanwhile: then watch
-// kills it.
+// resume continues the command, unless the lock was lost meanwhile: then watch kills it.
 func (j *job) resume() {
 	if j.onLoss != lossIgnore && j.lease.Err() != nil {
 		return
@@ -249,8 +244,8 @@ func (j *job) resume() {
 	j.signal(unix.SIGCONT)
 }
 
-// catchable are the signals that are passed on: all but those that tell this
-// process of its own child, thread, pipe or terminal.
+// catchable returns the signals to forward: all but those about this process's own child, threads and
+// terminal.
 func catchable() []os.Signal {
 	var all []os.Signal
 	for n := syscall.Signal(1); n <= 64; n++ {
@@ -263,8 +258,8 @@ func catchable() []os.Signal {
 	return all
 }
 
-// terminal is the controlling terminal on standard input. Only the group that
-// stands before it may read from it and gets its ctrl-C. Methods of nil do nothing.
+// terminal is the controlling terminal on standard input. Only the foreground group may read from it and
+// gets its Ctrl-C. Methods of nil do nothing.
 type terminal struct {
 	fd    int
 	own   int // this process's group
@@ -284,11 +279,10 @@ func stdinTerminal() *terminal {
 	return t
 }
 
-// group is the group that stands before the terminal.
+// group returns the foreground group.
 func (t *terminal) group() (int, error) { return unix.IoctlGetInt(t.fd, unix.TIOCGPGRP) }
 
-// before reports whether this process's group stands before the terminal, and not,
-// say, a shell that started it in the background.
+// before reports whether this process's group is in the foreground.
 func (t *terminal) before() bool {
 	if t == nil {
 		return false
@@ -297,14 +291,14 @@ func (t *terminal) before() bool {
 	return err == nil && group == t.own
 }
 
-// give puts the command's group before the terminal if this one stands there.
+// give puts the command's group into the foreground if this one is there.
 func (t *terminal) give(group int) {
 	if t.before() {
 		t.put(group)
 	}
 }
 
-// takeBack puts this group where the command's stands.
+// takeBack puts this group into the foreground if the command's is there.
 func (t *terminal) takeBack(group int) {
 	if t == nil {
 		return
@@ -314,29 +308,27 @@ func (t *terminal) takeBack(group int) {
 	}
 }
 
-// stayUnstopped lets this process write to the terminal, and change who stands before
-// it, while the command's group does. To be called after the command was started,
-// which would inherit it.
+// stayUnstopped lets this process write to the terminal, and change the foreground group, while it is in
+// the background. It must be called after the command was started, which would inherit it.
 func (t *terminal) stayUnstopped() {
 	if t != nil {
 		signal.Ignore(unix.SIGTTOU)
 	}
 }
 
-// put changes who stands before the terminal. What fails is left to the shell.
+// put sets the foreground group. The shell repairs a failure.
 func (t *terminal) put(group int) {
 	_ = unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group)
 }
 
-// restore undoes what a command that was killed did to the terminal.
+// restore undoes the changes of a killed command to the terminal's state.
 func (t *terminal) restore() {
 	if t != nil {
 		_ = term.Restore(t.fd, t.state)
 	}
 }
 
-// alone reports whether no shell could continue this process if it stopped: it
-// leads the session itself.
+// alone reports whether this process leads the session: no shell could continue it if it stopped.
 func alone() bool {
 	session, err := unix.Getsid(0)
 	return err == nil && session == os.Getpid()

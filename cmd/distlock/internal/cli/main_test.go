@@ -53,7 +53,7 @@ type process struct {
 	out, errors output
 }
 
-// lockFile is the URL of a lock file of the test's own.
+// lockFile returns the URL of a lock file of the test's own.
 func lockFile(t *testing.T) string {
 	t.Helper()
 	return "sqlite:" + filepath.Join(t.TempDir(), "locks.db")
@@ -180,7 +180,7 @@ func inProcess(args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), err.String()
 }
 
-// input is a standard input that stays open until it is closed.
+// input returns a standard input that stays open until it is closed.
 func (p *process) input() io.WriteCloser {
 	p.t.Helper()
 	w, err := p.StdinPipe()

@@ -20,9 +20,9 @@ import (
 // openTimeout bounds how long a server may take to be reached.
 const openTimeout = 10 * time.Second
 
-// backendURL returns where the locks are kept: what --local, --url, the variable or a config
-// file say, in this order. Else it is a file of this user on this host, which no other host
-// sees: then a line on the standard error says so.
+// backendURL returns the URL of the server: from --local, --url, the variable or a config file, in
+// this order. Without any of them it returns the URL of a local file, and warns that no other host
+// sees it.
 func (a *app) backendURL() (string, error) {
 	if a.local && a.url.set {
 		return "", usage("--local and --url exclude each other; want one of them")
@@ -39,14 +39,14 @@ func (a *app) backendURL() (string, error) {
 		return u, err
 	}
 	if u, err = localURL(); err == nil {
-		a.warnf("no --url, %s or config file is given, so only this user on this host sees the locks (%s); --local says that this is meant", urlVariable, u)
+		a.warnf("no --url, %s or config file is given, so only this user on this host sees the locks (%s); use --local to confirm that", urlVariable, u)
 	}
 	return u, err
 }
 
-// givenURL returns the URL by --url or the variable, "" if there is neither. An empty --url or variable is
-// an error: it is probably the mistake of a script whose own variable is not set, and the
-// default would be a lock that no other host sees.
+// givenURL returns the URL from --url or the variable, or "". An empty --url or variable is an
+// error: probably a script's own variable is not set, and the default would be a lock that no
+// other host sees.
 func (a *app) givenURL() (string, error) {
 	fromEnv, isSet := os.LookupEnv(urlVariable)
 	switch {
@@ -74,20 +74,20 @@ func localURL() (string, error) {
 	return (&url.URL{Scheme: "sqlite", Path: filepath.ToSlash(filepath.Join(dir, "locks.db"))}).String(), nil
 }
 
-// stateDir is the directory for the locks of those who name no server. A relative
-// XDG_STATE_HOME counts as none, as its specification wants it.
+// stateDir returns the directory of the local file. It ignores a relative XDG_STATE_HOME, as the
+// XDG specification demands.
 func stateDir() (string, error) {
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "distlock"), nil
 	}
 	home, err := os.UserHomeDir()
 	if err != nil || !filepath.IsAbs(home) {
-		return "", usage("don't know where the locks are: neither --url nor %s is given, and neither XDG_STATE_HOME nor HOME is set; give --url sqlite:/path/to/locks.db or another", urlVariable)
+		return "", usage("no server: neither --url nor %s is given, and neither XDG_STATE_HOME nor HOME is set; give --url sqlite:/path/to/locks.db or another URL", urlVariable)
 	}
 	return filepath.Join(home, ".local", "state", "distlock"), nil
 }
 
-// openBackend connects to where the locks are kept.
+// openBackend connects to the server.
 func (a *app) openBackend(ctx context.Context) (driver.Backend, error) {
 	u, err := a.backendURL()
 	if err != nil {
@@ -111,7 +111,7 @@ func openURL(ctx context.Context, rawURL string) (driver.Backend, error) {
 	return b, nil
 }
 
-// newClient makes a client on b, which is closed if that fails.
+// newClient makes a client on b. It closes b if that fails.
 func newClient(b driver.Backend, opts *distlock.Options) (*distlock.Client, error) {
 	c, err := distlock.New(b, opts)
 	if err != nil {
@@ -120,7 +120,7 @@ func newClient(b driver.Backend, opts *distlock.Options) (*distlock.Client, erro
 	return c, nil
 }
 
-// client connects with default options, for commands that hold nothing.
+// client connects with default options, for commands that hold no locks.
 func (a *app) client(ctx context.Context) (*distlock.Client, error) {
 	b, err := a.openBackend(ctx)
 	if err != nil {
@@ -129,7 +129,7 @@ func (a *app) client(ctx context.Context) (*distlock.Client, error) {
 	return newClient(b, nil)
 }
 
-// closeClient says what went wrong with it; what was done is done.
+// closeClient closes c and prints its error: the command itself has succeeded.
 func (a *app) closeClient(c *distlock.Client) {
 	if err := c.Close(); err != nil {
 		a.warn(err)
@@ -140,8 +140,8 @@ func (a *app) closeClient(c *distlock.Client) {
 var systemFile = "/etc/distlock.url"
 
 // configuredURL returns the URL in the first config file that exists, the user's before
-// the host's, and "" if there is none. A file that others could have written, or in which
-// others could read a password, is an error.
+// the host's, or "". A file that other users can write, or in which they can read a password, is
+// an error.
 func configuredURL() (string, error) {
 	for _, path := range configFiles() {
 		u, err := readURL(path)
@@ -156,7 +156,7 @@ func configuredURL() (string, error) {
 	return "", nil
 }
 
-// configFiles lists where a config file may be.
+// configFiles returns the possible paths of a config file.
 func configFiles() []string {
 	var files []string
 	if dir := os.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
@@ -198,8 +198,7 @@ func readURL(path string) (string, error) {
 	return lines[0], checkMode(info.Mode().Perm(), lines[0])
 }
 
-// checkMode refuses permissions that let other users choose where the locks are kept, or
-// read a password.
+// checkMode rejects permissions that let other users choose the server or read a password.
 func checkMode(mode fs.FileMode, url string) error {
 	switch {
 	case runtime.GOOS == "windows":

@@ -16,7 +16,7 @@ import (
 
 // Main runs the program with the arguments of the process, and returns its exit code.
 func Main() int {
-	// What goes wrong is told by errors; the Redis client would tell it once more.
+	// Errors are reported once, by this program. The Redis client would also log them.
 	logging.Disable()
 	return run(os.Args[1:], os.Stdout, os.Stderr)
 }
@@ -38,16 +38,16 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return codeOf(err)
 }
 
-const rootHelp = `distlock holds a lock while a command runs, tells who holds what, and checks the
-server that keeps the locks.
+const rootHelp = `distlock holds a lock while a command runs, shows who holds which locks, and checks
+the server that stores them.
 
-The server is given by --url, by the variable ` + urlVariable + `, or by a config file with that one
-line, ~/.config/distlock/url or /etc/distlock.url, which also serves cron:
-redis://localhost:6379, etcd://localhost:2379, zk://localhost:2181,
+The server's URL comes from --url, from the environment variable ` + urlVariable + `, or from a
+config file with that one line: ~/.config/distlock/url or /etc/distlock.url, which cron
+jobs see too. Examples: redis://localhost:6379, etcd://localhost:2379, zk://localhost:2181,
 mysql://user:password@localhost:3306/app, postgres://user:password@localhost:5432/app,
-sqlite:/path/to/locks.db and so on. Without any of them, or with --local, the locks are
-kept in a SQLite file under the user's state directory, for this user's processes on
-this host.`
+sqlite:/path/to/locks.db. Without a URL, or with --local, the locks are stored in a
+SQLite file in the user's state directory. Only this user's processes on this host see
+them.`
 
 func (a *app) rootCommand() *cobra.Command {
 	root := &cobra.Command{
@@ -66,16 +66,15 @@ func (a *app) rootCommand() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
 	root.SetVersionTemplate("distlock {{.Version}}\n")
-	root.PersistentFlags().Var(&a.url, "url", "where the locks are kept (default $"+urlVariable+", else a config file, else as --local)")
-	root.PersistentFlags().BoolVar(&a.local, "local", false, "keep the locks in a file of this user, for this host only")
+	root.PersistentFlags().Var(&a.url, "url", "URL of the server (default $"+urlVariable+", else a config file, else as --local)")
+	root.PersistentFlags().BoolVar(&a.local, "local", false, "store the locks in a file of this user, for this host only")
 	root.AddCommand(a.runCommand(), a.lsCommand(), a.showCommand(), a.unlockCommand(), a.verifyCommand(),
 		a.schemaCommand(), a.demoCommand(), a.versionCommand(), a.completionCommand())
 	root.SetHelpCommand(helpCommand())
 	return root
 }
 
-// noCommand refuses what is no command. It says so itself since cobra would add
-// lines of suggestions.
+// noCommand rejects an unknown command. Cobra's own error would have lines of suggestions.
 func noCommand(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usage("unknown command %q; want run, ls, show, unlock, verify, schema, demo, completion or version", args[0])
@@ -83,12 +82,11 @@ func noCommand(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// helpCommand takes the place of cobra's own, which finds nothing wrong with the
-// name of no command.
+// helpCommand replaces cobra's own, which accepts unknown commands.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
-		Short: "Say what a command does",
+		Short: "Describe a command",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
@@ -104,7 +102,7 @@ func helpCommand() *cobra.Command {
 func (a *app) completionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion SHELL",
-		Short: "Print what makes a shell complete distlock's arguments",
+		Short: "Print a script for command-line completion",
 		Long:  "Completion prints a script for bash, zsh, fish or powershell.",
 		Example: `  source <(distlock completion bash)
   distlock completion fish > ~/.config/fish/completions/distlock.fish`,
@@ -128,7 +126,7 @@ func (a *app) complete(root *cobra.Command, shell string) error {
 	return usage("completion: unknown shell %q; want one of bash, zsh, fish and powershell", shell)
 }
 
-// version is what the Go toolchain knows of this build.
+// version returns the version of this build as the Go toolchain recorded it.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -146,7 +144,7 @@ func version() string {
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Say which version this is",
+		Short: "Print the version",
 		Args:  exactly(0, "none"),
 		RunE: func(*cobra.Command, []string) error {
 			a.printf("distlock %s\n", version())

@@ -28,18 +28,18 @@ func (a *app) runCommand() *cobra.Command {
 	}
 	o.addFlags(cmd)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return usage("%w (what belongs to the command goes after --)", err)
+		return usage("%w (flags of the command go after --)", err)
 	})
 	return cmd
 }
 
-// runUnderLocks is the command run.
+// runUnderLocks executes the command run.
 func (a *app) runUnderLocks(o *runOptions) (err error) {
 	if o.path, err = lookUp(o.command[0]); err != nil {
 		return err
 	}
-	// They are caught until the process has ended: one that came in its last moment
-	// would take the place of the exit code.
+	// Signals are caught until the process has ended: one in its last moment would replace the
+	// exit code.
 	signals := newSignals()
 	ctx, endWait := signals.interrupt(context.Background())
 	defer endWait()
@@ -61,8 +61,7 @@ func (a *app) runUnderLocks(o *runOptions) (err error) {
 	return a.runHolding(t, lease, signals)
 }
 
-// closeAfter closes the client after a run that ended with err, and returns how
-// the program ends.
+// closeAfter closes the client after a run that ended with err, and returns the program's result.
 func (a *app) closeAfter(err error, c *distlock.Client, signals *signals, limit time.Duration) error {
 	if closed := signals.giveBack(limit, c.Close); closed != nil && limit == forever {
 		a.warn(closed)
@@ -70,14 +69,14 @@ func (a *app) closeAfter(err error, c *distlock.Client, signals *signals, limit 
 	return cmp.Or(signals.aborted, err)
 }
 
-// verbosef says what happens to those who asked by --verbose.
+// verbosef prints a message if --verbose is set.
 func (a *app) verbosef(o *runOptions, format string, args ...any) {
 	if o.verbose {
 		a.warnf(format, args...)
 	}
 }
 
-// runHolding runs the command under the lease and gives the lease back.
+// runHolding runs the command under the lease and releases the lease.
 func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signals) error {
 	o, granted := t.o, time.Now()
 	j := &job{
@@ -85,12 +84,12 @@ func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signa
 		onLoss: o.onLoss, warning: o.warning(), lease: lease, asked: t.asked, signals: signals, warnf: a.warnf,
 	}
 	for _, l := range lease.Leases() {
-		a.verbosef(o, "took %s at %s after %v, fence %d", quoted(l.Name()), t.client.Caps().Name, granted.Sub(t.began).Round(time.Millisecond), l.Fence())
+		a.verbosef(o, "acquired %s at %s after %v, fence %d", quoted(l.Name()), t.client.Caps().Name, granted.Sub(t.began).Round(time.Millisecond), l.Fence())
 	}
 	code, err := j.run()
 	unlocked := signals.giveBack(forever, func() error { return lease.Unlock(context.Background()) })
 	if unlocked == nil {
-		a.verbosef(o, "gave back %s after %v", quotedAll(o.names), time.Since(granted).Round(time.Millisecond))
+		a.verbosef(o, "released %s after %v", quotedAll(o.names), time.Since(granted).Round(time.Millisecond))
 	}
 	switch {
 	case err != nil:
@@ -101,7 +100,7 @@ func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signa
 		a.warn(unlocked)
 	}
 	if t.client.Caps().Session && signals.aborted == nil {
-		// The end of this process would end the hold before --min-hold does.
+		// The hold ends with this process, which --min-hold must not cut short.
 		signals.sleep(time.Until(granted.Add(o.minHold)))
 	}
 	if code != 0 {

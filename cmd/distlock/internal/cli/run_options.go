@@ -14,33 +14,33 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-const runHelp = `Run takes the lock, runs the command while it holds it, and gives it back. Several
-locks are taken together, in an order that is the same everywhere.
+const runHelp = `Run acquires the lock, runs the command, and releases the lock. It acquires several
+locks together, in an order that is the same everywhere.
 
-The command has a process group of its own; signals are passed on to it, and its
-exit code is returned. If the lock can't be kept, the command is stopped before
-somebody else can get the lock. If distlock itself is killed, so is the command (on
-Linux), but not what the command started in its turn; nor is what it leaves running
-in the background protected by the lock.
+The command runs in its own process group. Run forwards signals to it and returns its
+exit code. If the lock can't be renewed, run stops the command before another client can
+get the lock. If distlock itself is killed, so is the command (on Linux), but not the
+command's own children. The lock does not protect processes that the command leaves
+running in the background.
 
-When somebody asks for the lock (distlock unlock --ask), the command gets SIGTERM and
-keeps the lock until it has ended, however long that takes; see --on-ask. If distlock
-has some of several locks and waits for the others, it gives them back for a moment.
+If another user asks for the lock (distlock unlock --ask), the command gets SIGTERM. Run
+holds the lock until the command has ended, however long that takes; see --on-ask. While
+run holds some of several locks and waits for the others, it releases them for a moment
+instead.
 
-It sees in its environment, with one line per lock in the order they were named:
-  DISTLOCK_NAME      the lock
-  DISTLOCK_FENCE     the fencing token: greater than all before it
-  DISTLOCK_OWNER     what identifies this hold
+The command's environment has, with one line per lock in the order of the arguments:
+  DISTLOCK_NAME      the name of the lock
+  DISTLOCK_FENCE     the fencing token, greater than all before it
+  DISTLOCK_OWNER     the identifier of this hold
 and
-  DISTLOCK_DEADLINE  until when the grant was good at first (RFC 3339); renewals
-                     move it on
+  DISTLOCK_DEADLINE  when the lock would have expired without renewals (RFC 3339)
 
 Exit codes:
   the command's      128+n if signal n ended it
   1    another failure
-  64   wrong usage, or a lock that this server can't do
+  64   wrong usage, or a kind of lock that this server does not support
   69   the server can't be reached
-  75   busy: somebody else holds the lock, also after --wait (see --busy-code)
+  75   busy: another client holds the lock, even after --wait (see --busy-code)
   76   the lock was lost while the command ran
   126  the command can't be run
   127  the command was not found`
@@ -62,14 +62,14 @@ const (
 	maxPermits = math.MaxInt32
 	maxGrace   = 5 * time.Second // the default of --grace is at most this
 
-	// closeTimeout is how long the end of a run that never had the lock may be
-	// delayed by a server that does not answer.
+	// closeTimeout bounds how long a server that does not answer delays the end of a run that
+	// never had the lock.
 	closeTimeout = 1500 * time.Millisecond
 
-	forever time.Duration = math.MaxInt64 // the time until what doesn't come
+	forever time.Duration = math.MaxInt64 // the time until an event that does not come
 )
 
-// runOptions is what run was asked for.
+// runOptions are the arguments and flags of run.
 type runOptions struct {
 	names   []string
 	command []string
@@ -89,30 +89,30 @@ type runOptions struct {
 func (o *runOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.Var(duration{d: &o.wait}, "wait", "give up after this time (default: wait as long as it takes)")
-	f.BoolVar(&o.noWait, "no-wait", false, "give up at once if somebody else holds the lock")
-	f.Var(duration{&o.ttl, true}, "ttl", "how long the lock outlives a distlock that died (default 30s)")
-	f.BoolVar(&o.shared, "shared", false, "share the lock with others that say --shared")
-	f.Var(number{&o.permits, 1, maxPermits}, "permits", "let so many hold the lock at once; all must say the same number")
-	f.BoolVar(&o.fair, "fair", false, "first come, first served, if the server can")
-	f.Var(duration{d: &o.minHold}, "min-hold", "keep the lock for at least this time, also if the command is done sooner")
-	f.Var(pairs(o.meta), "meta", "what ls and show tell of this hold (may be repeated)")
-	f.Var(number{&o.busyCode, 0, 255}, "busy-code", "exit code if somebody else holds the lock")
-	f.BoolVar(&o.skipOK, "skip-ok", false, "exit with 0, and say nothing, if somebody else holds the lock")
-	f.BoolVarP(&o.quiet, "quiet", "q", false, "do not say that it waits")
-	f.BoolVarP(&o.verbose, "verbose", "v", false, "say where the locks are kept, when they were taken, and when they were given back")
-	f.Var(choice{&o.onLoss, []string{lossTerm, lossKill, lossIgnore}}, "on-loss", "what the command gets if the lock can't be kept: SIGTERM and then SIGKILL, SIGKILL, or nothing")
-	f.Var(choice{&o.onAsk, []string{askTerm, askIgnore}}, "on-ask", "what the command gets if somebody asks for the lock: SIGTERM, or nothing")
-	f.Var(duration{&o.grace, true}, "grace", "how long before the lock ends SIGTERM is sent (default: a quarter of the TTL, 5s at most)")
+	f.BoolVar(&o.noWait, "no-wait", false, "give up at once if another client holds the lock")
+	f.Var(duration{&o.ttl, true}, "ttl", "how long the lock outlives a dead distlock (default 30s)")
+	f.BoolVar(&o.shared, "shared", false, "share the lock with others that use --shared")
+	f.Var(number{&o.permits, 1, maxPermits}, "permits", "number of clients that may hold the lock at once; all must use the same number")
+	f.BoolVar(&o.fair, "fair", false, "first come, first served, if the server supports it")
+	f.Var(duration{d: &o.minHold}, "min-hold", "hold the lock for at least this time, even if the command ends sooner")
+	f.Var(pairs(o.meta), "meta", "metadata for ls and show (may be repeated)")
+	f.Var(number{&o.busyCode, 0, 255}, "busy-code", "exit code if another client holds the lock")
+	f.BoolVar(&o.skipOK, "skip-ok", false, "exit silently with 0 if another client holds the lock")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "do not report waiting")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "report where the locks are stored, when they were acquired and when they were released")
+	f.Var(choice{&o.onLoss, []string{lossTerm, lossKill, lossIgnore}}, "on-loss", "signal to the command if the lock can't be renewed: SIGTERM and then SIGKILL, SIGKILL, or none")
+	f.Var(choice{&o.onAsk, []string{askTerm, askIgnore}}, "on-ask", "signal to the command if another user asks for the lock: SIGTERM, or none")
+	f.Var(duration{&o.grace, true}, "grace", "how long before the lock expires the command gets SIGTERM (default: a quarter of the TTL, at most 5s)")
 }
 
-// parse sorts the arguments and refuses what contradicts itself.
+// parse splits the arguments into names and command, and rejects contradictions.
 func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 	dash := cmd.ArgsLenAtDash()
 	switch {
 	case dash < 0:
 		return usage("run: no -- before the command; want: distlock run NAME -- COMMAND")
 	case dash == 0:
-		return usage("run: no lock is named; want: distlock run NAME -- COMMAND")
+		return usage("run: no name of a lock; want: distlock run NAME -- COMMAND")
 	case dash == len(args):
 		return usage("run: no command after --; want: distlock run NAME -- COMMAND")
 	}
@@ -143,18 +143,18 @@ func (o *runOptions) check() error {
 	return nil
 }
 
-// checkBackend refuses a backend that is of no use to a command, and fills in what depends on it.
+// checkBackend rejects a backend that is no use to a command, and sets the defaults that depend on it.
 func (o *runOptions) checkBackend(caps driver.Caps) error {
 	if err := o.applyDefaults(caps); err != nil {
 		return err
 	}
 	if strings.HasPrefix(caps.Name, "mem:") {
-		return usage("run: mem: is the memory of this process, so that it excludes no other; want a server, sqlite:/path/to/locks.db, or --local")
+		return usage("run: mem: stores locks in the memory of this process, where no other process sees them; want a server, sqlite:/path/to/locks.db, or --local")
 	}
 	return nil
 }
 
-// applyDefaults fills in the times that depend on each other and on the server.
+// applyDefaults sets the times that depend on each other and on the server.
 func (o *runOptions) applyDefaults(caps driver.Caps) error {
 	if o.ttl == 0 {
 		o.ttl = max(distlock.DefaultTTL, caps.MinTTL)
@@ -167,12 +167,12 @@ func (o *runOptions) applyDefaults(caps driver.Caps) error {
 		o.grace = min(o.ttl/4, maxGrace)
 	}
 	if o.grace > o.ttl/2 {
-		return usage("run: --grace %v is too long for a TTL of %v; want at most half of it, %v, so that a renewal comes first", o.grace, o.ttl, o.ttl/2)
+		return usage("run: --grace %v is too long for a TTL of %v; want at most half of it, %v, so that renewals come first", o.grace, o.ttl, o.ttl/2)
 	}
 	return nil
 }
 
-// warning is how long before the deadline the command is told to stop; 0: never.
+// warning returns how long before the deadline the command is stopped; 0: never.
 func (o *runOptions) warning() time.Duration {
 	switch o.onLoss {
 	case lossTerm:
@@ -183,7 +183,7 @@ func (o *runOptions) warning() time.Duration {
 	return 0
 }
 
-// clientOptions makes a client whose holds tell of the command.
+// clientOptions returns options for a client whose metadata describes the command.
 func (o *runOptions) clientOptions(watch *distlock.Observer) *distlock.Options {
 	meta := map[string]string{"program": filepath.Base(o.command[0])}
 	for k, v := range o.meta {
@@ -192,8 +192,7 @@ func (o *runOptions) clientOptions(watch *distlock.Observer) *distlock.Options {
 	return &distlock.Options{TTL: o.ttl, Margin: o.margin, HandoffMax: -1, Meta: meta, Observer: watch}
 }
 
-// lockers are the locks as they were asked for. asked is signalled when somebody asks for
-// one of them.
+// lockers returns the locks. asked is notified when another user asks for one of them.
 func (o *runOptions) lockers(c *distlock.Client, asked chan<- struct{}) []distlock.Locker {
 	var opts []distlock.LockOption
 	if o.fair {
@@ -227,7 +226,7 @@ func ring(c chan<- struct{}) {
 	}
 }
 
-// mode is how the locks are held.
+// mode returns the mode in which the locks are held.
 func (o *runOptions) mode() distlock.Mode {
 	switch {
 	case o.shared:
@@ -238,7 +237,7 @@ func (o *runOptions) mode() distlock.Mode {
 	return distlock.Exclusive
 }
 
-// outcomeOfWait is how run ends without having had the lock.
+// outcomeOfWait returns the result of a run that did not get the lock.
 func (o *runOptions) outcomeOfWait(err error) error {
 	if !errors.Is(err, distlock.ErrHeld) {
 		return err

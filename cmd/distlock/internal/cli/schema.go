@@ -10,14 +10,13 @@ import (
 	"github.com/distlock/distlock/backend/pglock"
 )
 
-const schemaHelp = `Schema prints the statements that make the tables which distlock keeps locks in, for
-a database whose users may not make tables themselves. They leave alone what exists,
-and can be run again.
+const schemaHelp = `Schema prints the statements that create distlock's tables, for a database whose users
+may not create tables. They skip existing tables, so you can run them again.
 
-A strategy is what the parameter strategy of a URL says, row unless it says otherwise;
-a table is what table says. Exit codes: 0, and 64 for a bad command line.`
+--strategy and --table correspond to the parameters strategy and table of a URL.
+Exit codes: 0, and 64 for wrong usage.`
 
-// schemaOptions is what schema was asked for.
+// schemaOptions are the flags of schema.
 type schemaOptions struct {
 	strategy string
 	table    string
@@ -27,7 +26,7 @@ func (a *app) schemaCommand() *cobra.Command {
 	o := &schemaOptions{}
 	cmd := &cobra.Command{
 		Use:   "schema mysql|postgres",
-		Short: "Print the tables that a database needs",
+		Short: "Print the SQL that creates distlock's tables",
 		Long:  schemaHelp,
 		Example: `  distlock schema mysql | mysql -h db1 -u admin -p app
   distlock schema postgres | psql postgres://admin@db1/app
@@ -37,14 +36,14 @@ func (a *app) schemaCommand() *cobra.Command {
 		RunE:      func(_ *cobra.Command, args []string) error { return a.schema(args[0], o) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.strategy, "strategy", "row", "how locks are kept: for mysql "+listed(mysqllock.Strategies())+"; for postgres "+listed(postgresStrategies))
-	f.StringVar(&o.table, "table", "", "name of the table, with or without that of its schema (default: as the backend has it)")
+	f.StringVar(&o.strategy, "strategy", "row", "strategy of the locks: for mysql "+listed(mysqllock.Strategies())+"; for postgres "+listed(postgresStrategies))
+	f.StringVar(&o.table, "table", "", "name of the table, with or without its schema (default: the backend's own)")
 	return cmd
 }
 
 var postgresStrategies = []pglock.Strategy{pglock.Row, pglock.Advisory}
 
-// listed are words in a sentence.
+// listed joins words for a sentence.
 func listed[S ~string](words []S) string {
 	var list []string
 	for _, w := range words {
@@ -76,7 +75,7 @@ func (a *app) schema(database string, o *schemaOptions) error {
 	return nil
 }
 
-// among refuses a strategy that is none of these.
+// among rejects a strategy that is not in all.
 func among[S ~string](strategy string, all []S) error {
 	if slices.Contains(all, S(strategy)) {
 		return nil

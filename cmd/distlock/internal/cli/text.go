@@ -14,8 +14,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// plain is s as it may be printed: what would move the cursor of a terminal, or
-// break a table, is escaped.
+// plain escapes characters that would move a terminal's cursor or break a table.
 func plain(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		s = strconv.Quote(s)
@@ -24,10 +23,10 @@ func plain(s string) string {
 	return s
 }
 
-// quoted is a name in a message.
+// quoted formats a name for a message.
 func quoted(s string) string { return driver.Quote(s) }
 
-// quotedAll is a list of names in a message.
+// quotedAll formats names for a message.
 func quotedAll(names []string) string {
 	var all []string
 	for _, name := range names {
@@ -36,7 +35,7 @@ func quotedAll(names []string) string {
 	return strings.Join(all, ", ")
 }
 
-// short is a duration for people: three digits or so of it matter.
+// short rounds a duration to about three digits.
 func short(d time.Duration) string {
 	switch {
 	case d < 10*time.Second:
@@ -47,13 +46,13 @@ func short(d time.Duration) string {
 	return d.Round(time.Minute).String()
 }
 
-// table is text in columns, aligned by how wide a terminal shows it: many characters of
-// Chinese, Japanese and Korean are as wide as two of others.
+// table is text in columns, aligned by its width on a terminal: many Chinese, Japanese and Korean
+// characters take two columns.
 type table struct{ rows [][]string }
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// write writes the rows, with two spaces between columns.
+// write writes the rows with two spaces between columns.
 func (t *table) write(w io.Writer) error {
 	var widths []int
 	for _, row := range t.rows {
@@ -78,7 +77,7 @@ func (t *table) write(w io.Writer) error {
 	return err
 }
 
-// columns returns how many columns of a terminal a text takes.
+// columns returns the width of a text on a terminal.
 func columns(s string) int {
 	n := 0
 	for _, r := range s {
@@ -97,14 +96,14 @@ func columnsOf(r rune) int {
 	return 1
 }
 
-// describe tells of the holders: who, how long, and how many more.
+// describe formats the first holder, and the number of others.
 func describe(holders []distlock.Holder) string {
 	var b strings.Builder
 	b.WriteString("held by ")
 	if who := holders[0].String(); who != "" {
 		b.WriteString(who)
 	} else {
-		b.WriteString("someone else")
+		b.WriteString("another client")
 	}
 	if d := holders[0].Held; d >= 0 {
 		fmt.Fprintf(&b, " for %s", short(d))
@@ -115,7 +114,7 @@ func describe(holders []distlock.Holder) string {
 	return b.String()
 }
 
-// truncate shortens a line to the columns of a terminal, so that it can be written over.
+// truncate shortens a line to the width of a terminal, so that it can be overwritten.
 func truncate(line string, width int) string {
 	if columns(line) <= width || width < 2 {
 		return line
@@ -129,5 +128,5 @@ func truncate(line string, width int) string {
 	return line
 }
 
-// stamp is RFC 3339 with milliseconds.
+// stamp is the layout of RFC 3339 with milliseconds.
 const stamp = "2006-01-02T15:04:05.000Z07:00"

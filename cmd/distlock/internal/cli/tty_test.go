@@ -120,7 +120,7 @@ func TestStopAtTerminal(t *testing.T) {
 	p := atShell(t, lockFile(t), `"$SELF" run x -- sh -c 'echo rea""dy; read line; echo "got-$line"'; echo "stop""ped"; fg; echo "code-$?"`, tty)
 	screen.await(t, "ready")
 	press(t, keys, "\x1a")
-	screen.await(t, "the lock is lost if it is not continued within")
+	screen.await(t, "the lock will be lost unless continued within")
 	screen.await(t, "stopped")
 	press(t, keys, "one\n")
 	screen.await(t, "got-one")

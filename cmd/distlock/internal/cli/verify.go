@@ -20,20 +20,20 @@ import (
 	"github.com/distlock/distlock/drivertest"
 )
 
-const verifyHelp = `Verify runs the checks that distlock's own backends must pass against your server,
-and prints a line for each promise: ok, not claimed (the server can't, and says so),
-or BROKEN with the reason. It is safe beside other users: it works on locks with
-random names and gives them back. It takes 20 connections at most, and half of those
-that a MySQL, MariaDB or PostgreSQL has left, and runs fewer checks at once for that.
+const verifyHelp = `Verify runs distlock's conformance checks against your server and prints a line for each
+promise: ok, not claimed (the server does not support it, and says so), or BROKEN with
+the reason. It is safe beside other users: it uses locks with random names and releases
+them. It opens at most 20 connections, and at most half of the free ones of a MySQL,
+MariaDB or PostgreSQL server; with few connections, it runs fewer checks at once.
 
-A check is not run when the server can't be reached or refuses a connection, and when
-the time is up. That says nothing of the promise.
+A check counts as not run if the server can't be reached or refuses a connection, or
+if the time is up. Then its promise may be kept or broken.
 
-Exit codes: 0 every promise was tried and none is broken; 1 one is broken, or the time
-was up; 69 none is broken, but the server could not be reached, refused a connection,
-or has too few left for a single check; 64 as that of distlock run.`
+Exit codes: 0 all checks ran, and no promise is broken; 1 a promise is broken, or the
+time was up; 69 no promise is broken, but the server could not be reached, refused a
+connection, or has too few of them for a single check; 64 wrong usage.`
 
-// verifyOptions is what verify was asked for.
+// verifyOptions are the arguments and flags of verify.
 type verifyOptions struct {
 	url      string
 	only     string
@@ -48,7 +48,7 @@ func (a *app) verifyCommand() *cobra.Command {
 	o := &verifyOptions{parallel: 16, timeout: 5 * time.Minute}
 	cmd := &cobra.Command{
 		Use:   "verify URL",
-		Short: "Check that a server keeps what distlock promises",
+		Short: "Check that a server keeps distlock's promises",
 		Long:  verifyHelp,
 		Example: `  distlock verify redis://localhost:6379
   distlock verify --run '^fence/|^release/' sqlite:/tmp/locks.db
@@ -57,12 +57,12 @@ func (a *app) verifyCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error { return a.verify(o) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.only, "run", "", "only the checks whose name matches this regular expression")
-	f.BoolVar(&o.list, "list", false, "list the checks and run none")
+	f.StringVar(&o.only, "run", "", "run only the checks whose name matches this regular expression")
+	f.BoolVar(&o.list, "list", false, "list the checks without running them")
 	f.BoolVar(&o.json, "json", false, "print a JSON object")
-	f.Var(number{&o.parallel, 1, 1000}, "parallel", "how many checks run at once, if the server has connections for them")
-	f.Var(duration{&o.ttl, true}, "ttl", "the TTL of locks whose end is waited for; longer for a slow server (default 300ms, or the server's least)")
-	f.Var(duration{&o.timeout, true}, "timeout", "for all checks together")
+	f.Var(number{&o.parallel, 1, 1000}, "parallel", "number of checks at once, if the server has enough connections")
+	f.Var(duration{&o.ttl, true}, "ttl", "TTL of locks that are left to expire; give a longer one for a slow server (default 300ms, or the server's minimum)")
+	f.Var(duration{&o.timeout, true}, "timeout", "time for all checks together")
 	return cmd
 }
 
@@ -77,7 +77,7 @@ func (o *verifyOptions) parse(args []string) error {
 	return nil
 }
 
-// checks are those that were asked for.
+// checks returns the checks to run.
 func (o *verifyOptions) checks() ([]drivertest.Check, error) {
 	only, err := regexp.Compile(o.only)
 	if err != nil {
@@ -135,8 +135,7 @@ func (a *app) verify(o *verifyOptions) error {
 	return a.conclude(o, &report)
 }
 
-// runChecks runs the checks, some at once, and returns where each result will come
-// from, in their order.
+// runChecks starts the checks, some at once, and returns a channel for each result, in their order.
 func runChecks(ctx context.Context, o *verifyOptions, b driver.Backend, r limits, checks []drivertest.Check) []chan checkJSON {
 	limited, _ := capped(o.url, r.conns)
 	h := &drivertest.Harness{Open: opener(limited), TTL: o.ttl, Refuses: refuser(ctx, b), Serial: r.serial, Holds: r.holds}
@@ -162,9 +161,8 @@ func runChecks(ctx context.Context, o *verifyOptions, b driver.Backend, r limits
 	return results
 }
 
-// refuser asks a backend which names its store can't have, as Redis Cluster can't have some
-// with braces: then all calls must refuse them. It asks one question at a time, which takes one
-// connection.
+// refuser returns a function that reports whether the store rejects a name, as Redis Cluster rejects
+// some with braces. It makes one call at a time, so it takes one connection.
 func refuser(ctx context.Context, b driver.Backend) func(name string) bool {
 	i, ok := b.(driver.Inspector)
 	if !ok {
@@ -179,8 +177,8 @@ func refuser(ctx context.Context, b driver.Backend) func(name string) bool {
 	}
 }
 
-// opener makes independent connections to one store. The memory of this process has
-// stores that are nobody else's; they must be one for all.
+// opener returns a function that makes independent connections to one store. Each Open of mem: would
+// make another store, so it gets a name.
 func opener(rawURL string) func(context.Context) (driver.Backend, error) {
 	if rawURL == "mem:" {
 		rawURL = "mem:verify-" + driver.NewOwner()
@@ -189,33 +187,33 @@ func opener(rawURL string) func(context.Context) (driver.Backend, error) {
 }
 
 const (
-	// mostConns is how many connections verify takes at most, as the server counts them.
+	// mostConns is the greatest number of connections that verify opens, as the server counts them.
 	mostConns = 20
 
-	// openConns bounds the first backend, which answers questions only. It is the fewest
-	// with which locks that live on connections can be opened.
+	// openConns bounds the first backend, which only describes the server. It is the smallest
+	// number that backends with locks on connections accept.
 	openConns = 3
 
-	// perCheck is how many backends a check may cost the server: its two, and the two before
-	// them, which are closed but may still count.
+	// perCheck is how many backends of a check the server may count: the check's two, and the two
+	// of the check before, which are closed.
 	perCheck = 4
 )
 
-// limits is how much of a server the checks may use.
+// limits is the part of a server that the checks may use.
 type limits struct {
-	parallel int  // checks at once
-	conns    int  // for each backend that has a pool; 0: any number
-	holds    int  // on each backend at once; 0: any number
-	serial   bool // the modes of a check take turns
+	parallel int  // number of checks at once
+	conns    int  // for each backend with a pool; 0: unlimited
+	holds    int  // on each backend at once; 0: unlimited
+	serial   bool // the modes of a check run one after the other
 }
 
-// connCounter is a backend that knows how many connections its server has left.
+// connCounter is a backend that knows how many connections of its server are free.
 type connCounter interface {
 	FreeConnections(ctx context.Context) (int, error)
 }
 
-// measureLimits finds out how much verify may use, b included: half of the connections that are
-// left, and mostConns at most. Memory and files have no connections.
+// measureLimits computes how much verify may use, including b: half of the free connections, and
+// mostConns at most. Memory and files have no connections.
 func measureLimits(ctx context.Context, o *verifyOptions, b driver.Backend) (limits, error) {
 	u, err := driver.ParseURL(o.url)
 	if err != nil || u.Scheme == "mem" || u.Scheme == "sqlite" {
@@ -225,20 +223,20 @@ func measureLimits(ctx context.Context, o *verifyOptions, b driver.Backend) (lim
 	if _, pools := capped(o.url, openConns); pools {
 		r.conns = 2 // one listens
 		if b.Caps().Session {
-			r.conns, own, least = 4, openConns, 4 // two hold, one waits, and one is for all else
+			r.conns, own, least = 4, openConns, 4 // two hold, one waits, and one does the rest
 		}
 	}
 	budget := mostConns
 	if g, ok := b.(connCounter); ok {
 		free, err := g.FreeConnections(ctx)
 		if err != nil {
-			return limits{}, exit(exitUnreachable, "verify: not run: the server does not tell how many connections are free: %w", err)
+			return limits{}, exit(exitUnreachable, "verify: not run: can't find out how many connections are free: %w", err)
 		}
 		budget = min(budget, (free+own)/2)
 	}
 	r.conns = min(r.conns, (budget-own)/perCheck)
 	if r.conns < least {
-		return limits{}, exit(exitUnreachable, "verify: not run: a check needs %d connections, and half of those that the server has left for this user are %d; close some, or raise the limit of the server, the user or the database",
+		return limits{}, exit(exitUnreachable, "verify: not run: a check needs %d connections, and half of those that are free for this user are %d; close some, or raise the limit of the server, the user or the database",
 			own+perCheck*least, budget)
 	}
 	r.parallel = min(o.parallel, (budget-own)/(perCheck*r.conns))
@@ -248,8 +246,8 @@ func measureLimits(ctx context.Context, o *verifyOptions, b driver.Backend) (lim
 	return r, nil
 }
 
-// capped returns rawURL with a limit for the pools that it makes, those of members
-// included, and reports whether it makes any. A lower limit of its own stays.
+// capped returns rawURL with a limit for its pools, including those of members, and reports whether it
+// has any. A lower limit in rawURL stays.
 func capped(rawURL string, conns int) (limited string, pools bool) {
 	const key = "max_connections"
 	u, err := driver.ParseURL(rawURL)
@@ -285,7 +283,7 @@ const (
 	resultNotRun     = "not run"
 )
 
-// The reasons of checks that were not run, in part.
+// The reasons for not running a check, or how they begin.
 const (
 	reasonTime        = "the time was up; give a longer --timeout"
 	reasonUnreachable = "the server can't be reached, or refuses connections: "
@@ -327,7 +325,7 @@ func runCheck(ctx context.Context, c drivertest.Check, h *drivertest.Harness) ch
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// probe answers why the server can't be reached, as the reason for which a check has failed.
+// probe returns an error if the server can't be reached: the check may have failed for that.
 func probe(ctx context.Context, h *drivertest.Harness) error {
 	b, err := h.Open(ctx)
 	if err == nil {
@@ -339,8 +337,8 @@ func probe(ctx context.Context, h *drivertest.Harness) error {
 	return err
 }
 
-// unreachable reports whether an error comes of a connection that was not made. Open
-// says so itself; calls on a backend that needs another connection do in other ways.
+// unreachable reports whether an error means that a connection could not be made. Open returns
+// ErrUnavailable then; a call that needs another connection returns errors of other kinds.
 func unreachable(err error) bool {
 	if errors.Is(err, distlock.ErrUnavailable) || errors.Is(err, driver.ErrUnsent) {
 		return true
@@ -360,14 +358,14 @@ func unreachable(err error) bool {
 	return strings.Contains(err.Error(), fullRedis)
 }
 
-// The answers of servers that take no more connections.
+// The errors of servers that accept no more connections.
 var (
-	fullMySQL    = []uint16{1040, 1203, 1226} // of the server, of the user, of an account
-	fullPostgres = []string{"53300", "57P03"} // of the server, the user or the database; or it is starting or ending
+	fullMySQL    = []uint16{1040, 1203, 1226} // limit of the server, the user, the account
+	fullPostgres = []string{"53300", "57P03"} // limit of the server, the user or the database; the server is starting or stopping
 	fullRedis    = "max number of clients reached"
 )
 
-// line is the result in a line.
+// line formats the result as a line.
 func (r checkJSON) line() string {
 	word := r.Result
 	if word == resultBroken {
@@ -380,7 +378,7 @@ func (r checkJSON) line() string {
 	return line
 }
 
-// verifyJSON is the whole of verify --json.
+// verifyJSON is the output of verify --json.
 type verifyJSON struct {
 	URL        string      `json:"url"`
 	Backend    string      `json:"backend"`
@@ -388,7 +386,7 @@ type verifyJSON struct {
 	NotClaimed int         `json:"not_claimed"`
 	Broken     int         `json:"broken"`
 	NotRun     int         `json:"not_run"`
-	unreached  int         // of those not run
+	unreached  int         // part of NotRun
 	Checks     []checkJSON `json:"checks"`
 }
 

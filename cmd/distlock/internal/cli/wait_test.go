@@ -20,7 +20,7 @@ func TestWaitForAServerThatIsDown(t *testing.T) {
 	time.Sleep(300 * time.Millisecond) // long enough for what gave up at once
 	s.Start()
 	p.must(0)
-	if text := p.errors.String(); !strings.Contains(text, `took "door" at redis://`) || !strings.Contains(text, `gave back "door" after `) {
+	if text := p.errors.String(); !strings.Contains(text, `acquired "door" at redis://`) || !strings.Contains(text, `released "door" after `) {
 		t.Errorf("-v says: %s", text)
 	}
 	s.Kill()
@@ -34,7 +34,7 @@ func TestRunWithinItself(t *testing.T) {
 	for _, outer := range []string{"", "--shared "} {
 		p := finishWith(t, url, exitUsage, "run", "-q", "outer", "--", "sh", "-c",
 			`"$SELF" run `+outer+`door -- "$SELF" run -q other door -- true`)
-		if text := p.errors.String(); !strings.Contains(text, `lock "door" is held by the distlock run that this one runs under`) {
+		if text := p.errors.String(); !strings.Contains(text, `lock "door" is held by the outer distlock run`) {
 			t.Errorf("%q: got %q", outer, text)
 		}
 		// Asked not to wait it is busy, as for all others.
@@ -48,7 +48,7 @@ func TestRunRefusesMemory(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"mem:", "mem:jobs"} {
 		p := finishWith(t, url, exitUsage, "run", "door", "--", "true")
-		if text := p.errors.String(); !strings.Contains(text, "excludes no other") {
+		if text := p.errors.String(); !strings.Contains(text, "no other process sees them") {
 			t.Errorf("%s: got %q", url, text)
 		}
 	}
