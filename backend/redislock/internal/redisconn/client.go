@@ -113,36 +113,36 @@ func TransportError(list []Answer) error {
 type singleClient struct{ Server }
 
 func (s singleClient) Do(ctx context.Context, _ string, args []string) (reply any, err error) {
-	again(ctx, func() verdict {
-		var why verdict
+	retryNotReady(ctx, func() redirection {
+		var why redirection
 		reply, err = s.Server.Do(ctx, args)
-		why, _ = verdictOf(err)
+		why, _ = redirectionOf(err)
 		return why
 	})
-	return reply, lonely(err)
+	return reply, explainSingle(err)
 }
 
 func (s singleClient) DoAll(ctx context.Context, _ string, commands [][]string) (got []Answer) {
-	again(ctx, func() verdict {
+	retryNotReady(ctx, func() redirection {
 		got = s.Server.DoAll(ctx, commands)
-		why, _ := verdictOfAll(commands, got)
+		why, _ := redirectionOfAll(commands, got)
 		return why
 	})
 	for i := range got {
-		got[i].Err = lonely(got[i].Err)
+		got[i].Err = explainSingle(got[i].Err)
 	}
 	return got
 }
 
-// again sends once more what the server was not ready for.
-func again(ctx context.Context, send func() verdict) {
-	var p pauses
-	for sent := 1; send() == notNow && sent < mostSends && p.wait(ctx); sent++ {
+// retryNotReady sends once more what the server was not ready for.
+func retryNotReady(ctx context.Context, send func() redirection) {
+	var p retryPauses
+	for sent := 1; send() == notReady && sent < maxSends && p.wait(ctx); sent++ {
 	}
 }
 
-// lonely explains what a server says that has others beside it.
-func lonely(err error) error {
+// explainSingle explains what a server says that has others beside it.
+func explainSingle(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -233,21 +233,21 @@ func WithoutScript(text string) string {
 	return text
 }
 
-// worded is an error in words for people. Its cause can be reached, but is not quoted.
-type worded struct {
+// rewordedError is an error in words for people. Its cause can be reached, but is not quoted.
+type rewordedError struct {
 	text  string
 	cause []error
 }
 
-func (e *worded) Error() string   { return e.text }
-func (e *worded) Unwrap() []error { return e.cause }
+func (e *rewordedError) Error() string   { return e.text }
+func (e *rewordedError) Unwrap() []error { return e.cause }
 
 // Reworded is err in words for people.
-func Reworded(text string, err error) error { return &worded{text, []error{err}} }
+func Reworded(text string, err error) error { return &rewordedError{text, []error{err}} }
 
 // Invalid is ErrInvalid in these words.
 func Invalid(text string, cause error) error {
-	return &worded{driver.ErrInvalid.Error() + ": " + text, []error{driver.ErrInvalid, cause}}
+	return &rewordedError{driver.ErrInvalid.Error() + ": " + text, []error{driver.ErrInvalid, cause}}
 }
 
 // UnansweredError is the error of a caller that has given up on a command, which may still be
@@ -308,7 +308,7 @@ func NewSingle(s Server) Client { return singleClient{s} }
 // NotExecuted reports whether err says that a server did not execute the command, since another one
 // has the key, or it is not ready.
 func NotExecuted(err error) bool {
-	why, _ := verdictOf(err)
+	why, _ := redirectionOf(err)
 	return why != executed
 }
 

@@ -14,33 +14,33 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// cluster is the place of a Redis Cluster: its servers say who has which slot.
-type cluster struct {
+// clusterTopology is the place of a Redis Cluster: its servers say who has which slot.
+type clusterTopology struct {
 	seeds func(ctx context.Context) ([]string, error)
-	dial  reacher
+	dial  Dialer
 	title string
 }
 
 // NewCluster is the client of a Redis Cluster: seeds are the addresses of servers to ask first, and
 // dial makes a server of an address.
-func NewCluster(title string, seeds func(ctx context.Context) ([]string, error), dial reacher) Client {
-	return newRouter(&cluster{title: title, seeds: seeds, dial: dial})
+func NewCluster(title string, seeds func(ctx context.Context) ([]string, error), dial Dialer) Client {
+	return newRouter(&clusterTopology{title: title, seeds: seeds, dial: dial})
 }
 
-func (c *cluster) every() time.Duration { return 0 }
-func (c *cluster) slotted() bool        { return true }
-func (c *cluster) strict() bool         { return true }
-func (c *cluster) name() string         { return c.title }
-func (c *cluster) close()               {}
+func (c *clusterTopology) maxAge() time.Duration { return 0 }
+func (c *clusterTopology) slotted() bool        { return true }
+func (c *clusterTopology) strict() bool         { return true }
+func (c *clusterTopology) name() string         { return c.title }
+func (c *clusterTopology) close()               {}
 
-func (c *cluster) open(ctx context.Context, addr string) (Server, error) { return c.dial(ctx, addr) }
+func (c *clusterTopology) open(ctx context.Context, addr string) (Server, error) { return c.dial(ctx, addr) }
 
-func (c *cluster) look(ctx context.Context, known []string, at reacher) (table, error) {
+func (c *clusterTopology) load(ctx context.Context, known []string, at Dialer) (slotTable, error) {
 	if len(known) > 0 {
 		// Others are asked only if these do not answer: to find out about them may take long.
-		soon, cancel := context.WithTimeout(ctx, lookTime/2)
+		soon, cancel := context.WithTimeout(ctx, refreshTimeout/2)
 		defer cancel()
-		if t, err := c.askOneOf(soon, known, at); err == nil {
+		if t, err := c.queryOneOf(soon, known, at); err == nil {
 			return t, nil
 		}
 	}
@@ -48,11 +48,11 @@ func (c *cluster) look(ctx context.Context, known []string, at reacher) (table, 
 	if err != nil {
 		return nil, err
 	}
-	return c.askOneOf(ctx, seeds, at)
+	return c.queryOneOf(ctx, seeds, at)
 }
 
-func (c *cluster) askOneOf(ctx context.Context, addrs []string, at reacher) (table, error) {
-	return first(ctx, shuffled(addrs), func(ctx context.Context, addr string) (table, error) {
+func (c *clusterTopology) queryOneOf(ctx context.Context, addrs []string, at Dialer) (slotTable, error) {
+	return firstAnswer(ctx, shuffled(addrs), func(ctx context.Context, addr string) (slotTable, error) {
 		s, err := at(ctx, addr)
 		if err != nil {
 			return nil, err
@@ -80,12 +80,12 @@ func noCluster(err error) error {
 }
 
 // readSlots reads the answer of CLUSTER SLOTS that the server at origin gave.
-func readSlots(reply any, origin string) (table, error) {
+func readSlots(reply any, origin string) (slotTable, error) {
 	list, ok := reply.([]any)
 	if !ok {
 		return nil, errUnexpected
 	}
-	var t table
+	var t slotTable
 	for _, entry := range list {
 		e, ok := entry.([]any)
 		if !ok || len(e) < 3 {
@@ -95,9 +95,9 @@ func readSlots(reply any, origin string) (table, error) {
 		if !ok || len(owner) < 2 {
 			return nil, errUnexpected
 		}
-		t = append(t, span{int(numberOf(e[0])), int(numberOf(e[1])), endpoint(textOf(owner[0]), numberOf(owner[1]), origin)})
+		t = append(t, slotRange{int(numberOf(e[0])), int(numberOf(e[1])), endpoint(textOf(owner[0]), numberOf(owner[1]), origin)})
 	}
-	slices.SortFunc(t, func(a, b span) int { return a.first - b.first })
+	slices.SortFunc(t, func(a, b slotRange) int { return a.first - b.first })
 	return t, nil
 }
 
@@ -120,12 +120,12 @@ func shuffled(list []string) []string {
 	return list
 }
 
-// hedge is how long one is asked before the next is asked too.
-const hedge = 300 * time.Millisecond
+// hedgeDelay is how long one is asked before the next is asked too.
+const hedgeDelay = 300 * time.Millisecond
 
-// first asks one after the other, the next as soon as one has failed or has taken a
+// firstAnswer asks one after the other, the next as soon as one has failed or has taken a
 // while, and returns the first good answer. It waits for nobody.
-func first[T any](ctx context.Context, addrs []string, ask func(ctx context.Context, addr string) (T, error)) (T, error) {
+func firstAnswer[T any](ctx context.Context, addrs []string, ask func(ctx context.Context, addr string) (T, error)) (T, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type result struct {
@@ -144,7 +144,7 @@ func first[T any](ctx context.Context, addrs []string, ask func(ctx context.Cont
 				value, err := ask(ctx, addr)
 				results <- result{value, err}
 			}()
-			late = time.After(hedge)
+			late = time.After(hedgeDelay)
 		}
 		select {
 		case r := <-results:
@@ -157,11 +157,11 @@ func first[T any](ctx context.Context, addrs []string, ask func(ctx context.Cont
 			return none, errors.Join(append(errs, ctx.Err())...)
 		}
 	}
-	return none, telling(errs)
+	return none, mostTelling(errs)
 }
 
-// telling is the error that tells most: rather a fact than that somebody did not answer.
-func telling(errs []error) error {
+// mostTelling is the error that tells most: rather a fact than that somebody did not answer.
+func mostTelling(errs []error) error {
 	for _, err := range errs {
 		if driver.Final(err) {
 			return err

@@ -18,7 +18,7 @@ import (
 func FromGoRedis(c redis.UniversalClient) (Client, time.Duration, error) {
 	switch c := c.(type) {
 	case *redis.Client:
-		return singleClient{usersGoRedis(c)}, c.Options().ReadTimeout, nil
+		return singleClient{newUsersServer(c)}, c.Options().ReadTimeout, nil
 	case *redis.ClusterClient:
 		return newRouter(goRedisCluster(c)), c.Options().ReadTimeout, nil
 	case *redis.Ring:
@@ -27,16 +27,16 @@ func FromGoRedis(c redis.UniversalClient) (Client, time.Duration, error) {
 	return nil, 0, fmt.Errorf("%w: a go-redis client of type %T", driver.ErrUnsupported, c)
 }
 
-func usersGoRedis(c *redis.Client) *goRedisServer {
-	return &goRedisServer{client: c, pipe: newPipeline(func() *pipeConn { return &pipeConn{client: c} })}
+func newUsersServer(c *redis.Client) *goRedisServer {
+	return &goRedisServer{client: c, pipe: newPipeline(func() *pipelineConn { return &pipelineConn{client: c} })}
 }
 
-// DefaultTimeout is how long an answer may take if nobody says so.
-const DefaultTimeout = 5 * time.Second
+// defaultTimeout is how long an answer may take if nobody says so.
+const defaultTimeout = 5 * time.Second
 
-// lanes is how many connections one server may have for WATCH: one for each slot that is
+// maxDedicated is how many connections one server may have for WATCH: one for each slot that is
 // busy.
-const lanes = 16
+const maxDedicated = 16
 
 // NewServer is the client that Open makes: one for commands, which has one connection,
 // one for subscriptions, whose connections must not be cut, and one for lanes.
@@ -51,60 +51,60 @@ func newGoRedisServer(server *redis.Options) *goRedisServer {
 	o.DisableIdentity = true // needs a permission more
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	so := o
-	so.PoolSize = lanes
-	c := &goRedisServer{subscriber: interruptible(so), spare: func() *pipeConn { return interruptible(so) }}
-	c.lanes = c.spare()
-	c.pipe = newPipeline(func() *pipeConn { return interruptible(o) })
-	c.client = c.pipe.now.client
+	so.PoolSize = maxDedicated
+	c := &goRedisServer{listening: newInterruptibleClient(so), newDedicated: func() *pipelineConn { return newInterruptibleClient(so) }}
+	c.dedicated = c.newDedicated()
+	c.pipe = newPipeline(func() *pipelineConn { return newInterruptibleClient(o) })
+	c.client = c.pipe.current.client
 	return c
 }
 
-// interruptible is a client whose last connection can be cut.
-func interruptible(o redis.Options) *pipeConn {
-	alone := newScissors(&o)
-	return &pipeConn{redis.NewClient(&o), alone}
+// newInterruptibleClient is a client whose last connection can be cut.
+func newInterruptibleClient(o redis.Options) *pipelineConn {
+	alone := newInterrupter(&o)
+	return &pipelineConn{redis.NewClient(&o), alone}
 }
 
 type goRedisServer struct {
 	client *redis.Client // the user's; of one that is ours it only has the options
 	pipe   *pipeline
 
-	subscriber *pipeConn // nil for a client that is not ours, as the rest
-	spare      func() *pipeConn
+	listening *pipelineConn // nil for a client that is not ours, as the rest
+	newDedicated      func() *pipelineConn
 
 	mu     sync.Mutex
-	lanes  *pipeConn
-	former *pipeConn // the lanes before, which may be busy; nil: none
+	dedicated  *pipelineConn
+	formerDedicated *pipelineConn // the lanes before, which may be busy; nil: none
 	closed bool
 }
 
 // Reconnect says that a connection of this server's does not answer, and that others may not
 // either: new ones are to be used. What is under way has its time.
 func (c *goRedisServer) Reconnect() {
-	c.pipe.leave(true)
-	if c.subscriber == nil {
+	c.pipe.replaceIfLate(true)
+	if c.listening == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || c.former != nil {
+	if c.closed || c.formerDedicated != nil {
 		return
 	}
-	c.former, c.lanes = c.lanes, c.spare()
-	time.AfterFunc(c.pipe.overdue.Limit, c.dropFormer)
+	c.formerDedicated, c.dedicated = c.dedicated, c.newDedicated()
+	time.AfterFunc(c.pipe.late.limit, c.closeFormer)
 }
 
-func (c *goRedisServer) dropFormer() {
+func (c *goRedisServer) closeFormer() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.former != nil {
-		c.former.close()
-		c.former = nil
+	if c.formerDedicated != nil {
+		c.formerDedicated.close()
+		c.formerDedicated = nil
 	}
 }
 
 func (c *goRedisServer) Do(ctx context.Context, args []string) (any, error) {
-	cmd := c.command(ctx, args)
+	cmd := c.newCommand(ctx, args)
 	if err := c.pipe.do(ctx, cmd); err != nil {
 		return nil, err
 	}
@@ -113,17 +113,17 @@ func (c *goRedisServer) Do(ctx context.Context, args []string) (any, error) {
 }
 
 func (c *goRedisServer) DoAll(ctx context.Context, commands [][]string) []Answer {
-	list := make([]once, len(commands))
+	list := make([]singleTry, len(commands))
 	for i, args := range commands {
-		list[i] = c.command(ctx, args)
+		list[i] = c.newCommand(ctx, args)
 	}
 	if err := c.pipe.do(ctx, list...); err != nil {
 		return FailAll(len(list), err)
 	}
-	return results(list)
+	return answersOf(list)
 }
 
-func results(list []once) []Answer {
+func answersOf(list []singleTry) []Answer {
 	got := make([]Answer, len(list))
 	for i, cmd := range list {
 		reply, err := cmd.Result()
@@ -135,12 +135,12 @@ func results(list []once) []Answer {
 // Dedicated of a client that is ours comes from the pool for lanes: that for commands has a
 // single connection.
 func (c *goRedisServer) Dedicated(context.Context) (DedicatedConn, error) {
-	if c.subscriber == nil {
+	if c.listening == nil {
 		return &goRedisConn{conn: c.client.Conn()}, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return &goRedisConn{conn: c.lanes.client.Conn()}, nil
+	return &goRedisConn{conn: c.dedicated.client.Conn()}, nil
 }
 
 type goRedisConn struct {
@@ -149,14 +149,14 @@ type goRedisConn struct {
 }
 
 func (c *goRedisConn) DoAll(ctx context.Context, commands [][]string) []Answer {
-	list := make([]once, len(commands))
+	list := make([]singleTry, len(commands))
 	pipe := c.conn.Pipeline()
 	for i, args := range commands {
-		list[i] = command(ctx, args)
+		list[i] = newCommand(ctx, args)
 		pipe.Process(ctx, list[i])
 	}
 	pipe.Exec(ctx)
-	got := results(list)
+	got := answersOf(list)
 	c.lost = c.lost || TransportError(got) != nil
 	return got
 }
@@ -165,30 +165,30 @@ func (c *goRedisConn) DoAll(ctx context.Context, commands [][]string) []Answer {
 // would give it to the next caller.
 func (c *goRedisConn) Close(broken bool) {
 	if broken && !c.lost {
-		c.conn.Process(context.Background(), once{redis.NewCmd(context.Background(), "QUIT")})
+		c.conn.Process(context.Background(), singleTry{redis.NewCmd(context.Background(), "QUIT")})
 	}
 	c.conn.Close()
 }
 
-// command of a client that is ours points to its words, which costs less than a copy of
+// newCommand of a client that is ours points to its words, which costs less than a copy of
 // each. A user's client may have hooks, which show words.
-func (c *goRedisServer) command(ctx context.Context, args []string) once {
-	if c.subscriber == nil {
-		return command(ctx, args)
+func (c *goRedisServer) newCommand(ctx context.Context, args []string) singleTry {
+	if c.listening == nil {
+		return newCommand(ctx, args)
 	}
 	list := make([]any, len(args))
 	for i := range args {
 		list[i] = &args[i]
 	}
-	return once{redis.NewCmd(ctx, list...)}
+	return singleTry{redis.NewCmd(ctx, list...)}
 }
 
-func command(ctx context.Context, args []string) once {
+func newCommand(ctx context.Context, args []string) singleTry {
 	list := make([]any, len(args))
 	for i, a := range args {
 		list[i] = a
 	}
-	return once{redis.NewCmd(ctx, list...)}
+	return singleTry{redis.NewCmd(ctx, list...)}
 }
 
 func fromGoRedis(err error) error {
@@ -218,22 +218,22 @@ func (c *goRedisServer) Name() string {
 }
 
 func (c *goRedisServer) Close() {
-	if c.subscriber == nil {
+	if c.listening == nil {
 		return
 	}
 	c.pipe.close()
-	c.subscriber.close()
+	c.listening.close()
 	c.mu.Lock()
 	c.closed = true
-	c.lanes.close()
+	c.dedicated.close()
 	c.mu.Unlock()
-	c.dropFormer()
+	c.closeFormer()
 }
 
 func (c *goRedisServer) Listen(ctx context.Context, on func(Event)) (Listener, error) {
 	client := c.client
-	if c.subscriber != nil {
-		client = c.subscriber.client
+	if c.listening != nil {
+		client = c.listening.client
 	}
 	l := &goRedisListener{pubsub: client.Subscribe(ctx), done: make(chan struct{})}
 	// A subscription to nothing has no connection yet; the PING makes one.
@@ -282,22 +282,22 @@ func (l *goRedisListener) Close() {
 	<-l.done
 }
 
-// subscription is the event of what a server said of one. What is of no interest has no
+// SubscriptionEvent is the event of what a server said of one. What is of no interest has no
 // kind.
-func subscription(kind, channel string) Event {
+func SubscriptionEvent(kind, channel string) Event {
 	kinds := map[string]EventKind{"subscribe": Subscribed, "ssubscribe": Subscribed, "unsubscribe": Unsubscribed, "sunsubscribe": Unsubscribed}
 	return Event{Kind: kinds[kind], Channel: channel, Sharded: kind == "ssubscribe" || kind == "sunsubscribe"}
 }
 
-// HealthCheck is how long a subscription may be silent before it is asked for a sign
+// healthCheck is how long a subscription may be silent before it is asked for a sign
 // of life.
-const HealthCheck = 5 * time.Second
+const healthCheck = 5 * time.Second
 
 // receive reports what comes until the connection ends, or has been silent for twice
-// HealthCheck, though asked.
+// healthCheck, though asked.
 func (l *goRedisListener) receive(ctx context.Context, on func(Event)) error {
 	for asked := false; ; {
-		m, err := l.pubsub.ReceiveTimeout(ctx, HealthCheck)
+		m, err := l.pubsub.ReceiveTimeout(ctx, healthCheck)
 		if silent := net.Error(nil); errors.As(err, &silent) && silent.Timeout() && !asked {
 			asked, err = true, l.pubsub.Ping(ctx)
 			m = nil
@@ -309,7 +309,7 @@ func (l *goRedisListener) receive(ctx context.Context, on func(Event)) error {
 		}
 		switch m := m.(type) {
 		case *redis.Subscription:
-			on(subscription(m.Kind, m.Channel))
+			on(SubscriptionEvent(m.Kind, m.Channel))
 		case *redis.Message:
 			on(Event{Kind: Received, Channel: m.Channel, Message: m.Payload})
 		}

@@ -9,13 +9,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// once is a command that go-redis does not send a second time.
-type once struct{ *redis.Cmd }
+// singleTry is a command that go-redis does not send a second time.
+type singleTry struct{ *redis.Cmd }
 
-func (once) NoRetry() bool { return true }
+func (singleTry) NoRetry() bool { return true }
 
-// MaxPipeline bounds what is sent at once.
-const MaxPipeline = 512
+// maxPipeline bounds what is sent at once.
+const maxPipeline = 512
 
 // pipeline sends the commands of many goroutines through one connection at a time:
 // those that come while others are on their way wait, and are then sent together. So
@@ -27,60 +27,60 @@ const MaxPipeline = 512
 // that is answered or has taken too long. There are two of them at most. So the order of
 // commands is kept on a connection only: see unanswered.
 type pipeline struct {
-	open func() *pipeConn
+	open func() *pipelineConn
 
 	mu      sync.Mutex
-	now     *pipeConn
-	old     *pipeConn // was left, and has not ended; may be nil
-	waiting []*pending
+	current     *pipelineConn
+	previous     *pipelineConn // was left, and has not ended; may be nil
+	waiting []*pipelineRequest
 	sending bool // through now
-	overdue Overdue
+	late lateTimer
 	closed  bool
 }
 
-// pipeConn is a client that has one connection; or a user's, whose pool has more.
-type pipeConn struct {
+// pipelineConn is a client that has one connection; or a user's, whose pool has more.
+type pipelineConn struct {
 	client *redis.Client
-	alone  *scissors // nil for a client that is not ours
+	interrupter  *interrupter // nil for a client that is not ours
 }
 
-func newPipeline(open func() *pipeConn) *pipeline {
-	p := &pipeline{open: open, now: open()}
-	p.overdue.Limit = p.now.client.Options().ReadTimeout
-	if p.overdue.Limit <= 0 {
-		p.overdue.Limit = DefaultTimeout
+func newPipeline(open func() *pipelineConn) *pipeline {
+	p := &pipeline{open: open, current: open()}
+	p.late.limit = p.current.client.Options().ReadTimeout
+	if p.late.limit <= 0 {
+		p.late.limit = defaultTimeout
 	}
-	p.overdue.Fire = func() { p.leave(false) }
+	p.late.fire = func() { p.replaceIfLate(false) }
 	return p
 }
 
-type pending struct {
-	cmds []once
+type pipelineRequest struct {
+	cmds []singleTry
 	done chan struct{}
 }
 
 // do returns when the commands have their results, or with ctx's error: then they may
 // still be executed. Nothing comes between them.
-func (p *pipeline) do(ctx context.Context, cmds ...once) error {
+func (p *pipeline) do(ctx context.Context, cmds ...singleTry) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	p.mu.Lock()
-	if p.now.alone != nil && !p.sending {
+	if p.current.interrupter != nil && !p.sending {
 		p.sending = true
-		p.overdue.Begin(false)
-		c := p.now
+		p.late.begin(false)
+		c := p.current
 		p.mu.Unlock()
-		return p.doAlone(ctx, c, cmds)
+		return p.doDirectly(ctx, c, cmds)
 	}
-	x := &pending{cmds: cmds, done: make(chan struct{})}
+	x := &pipelineRequest{cmds: cmds, done: make(chan struct{})}
 	p.waiting = append(p.waiting, x)
 	if !p.sending {
 		p.sending = true
-		p.overdue.Begin(false)
-		go p.send(p.now)
+		p.late.begin(false)
+		go p.send(p.current)
 	} else {
-		p.overdue.Behind(ctx)
+		p.late.queued(ctx)
 	}
 	p.mu.Unlock()
 	select {
@@ -96,7 +96,7 @@ func (p *pipeline) do(ctx context.Context, cmds ...once) error {
 
 // withdraw takes back what was not sent yet, and reports whether it could. Without that a
 // silent server would be owed the commands of all who gave up meanwhile.
-func (p *pipeline) withdraw(x *pending) bool {
+func (p *pipeline) withdraw(x *pipelineRequest) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := slices.Index(p.waiting, x)
@@ -107,20 +107,20 @@ func (p *pipeline) withdraw(x *pending) bool {
 	return true
 }
 
-// doAlone sends commands while nobody else does, from the caller's goroutine.
-func (p *pipeline) doAlone(ctx context.Context, c *pipeConn, cmds []once) error {
-	wasCut := c.alone.during(ctx, func() { c.exec(ctx, cmds) })
+// doDirectly sends commands while nobody else does, from the caller's goroutine.
+func (p *pipeline) doDirectly(ctx context.Context, c *pipelineConn, cmds []singleTry) error {
+	wasCut := c.interrupter.run(ctx, func() { c.exec(ctx, cmds) })
 	var landed chan struct{}
 	p.mu.Lock()
 	switch {
 	case wasCut:
 		landed = make(chan struct{})
-		if p.now == c && p.old == nil && !p.closed {
+		if p.current == c && p.previous == nil && !p.closed {
 			p.replace()
 		}
 		go p.drain(c, landed)
-	case p.now != c:
-		p.end(c)
+	case p.current != c:
+		p.retire(c)
 	case len(p.waiting) > 0:
 		go p.send(c)
 	default:
@@ -137,37 +137,37 @@ func (p *pipeline) doAlone(ctx context.Context, c *pipeConn, cmds []once) error 
 }
 
 // drain waits for what becomes of commands that were cut.
-func (p *pipeline) drain(c *pipeConn, landed chan struct{}) {
-	c.alone.outlive(c.client.Options().ReadTimeout)
+func (p *pipeline) drain(c *pipelineConn, landed chan struct{}) {
+	c.interrupter.awaitAnswer(c.client.Options().ReadTimeout)
 	close(landed)
 	p.send(c)
 }
 
-// leave goes on through another connection if that in use is overdue, or if somebody knows
+// replaceIfLate goes on through another connection if that in use is overdue, or if somebody knows
 // that it should.
-func (p *pipeline) leave(known bool) {
+func (p *pipeline) replaceIfLate(known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.sending && p.old == nil && !p.closed && (known || p.overdue.Due()) {
+	if p.sending && p.previous == nil && !p.closed && (known || p.late.due()) {
 		p.replace()
 	}
 }
 
 // replace leaves the connection. The mutex is held.
 func (p *pipeline) replace() {
-	p.old, p.now = p.now, p.open()
+	p.previous, p.current = p.current, p.open()
 	p.sending = len(p.waiting) > 0
-	p.overdue.Begin(false)
+	p.late.begin(false)
 	if p.sending {
-		go p.send(p.now)
+		go p.send(p.current)
 	}
 }
 
-// end closes a connection that was left. Its successor may be no better. The mutex is held.
-func (p *pipeline) end(c *pipeConn) {
-	p.old = nil
+// retire closes a connection that was left. Its successor may be no better. The mutex is held.
+func (p *pipeline) retire(c *pipelineConn) {
+	p.previous = nil
 	c.close()
-	if p.sending && !p.closed && p.overdue.Due() {
+	if p.sending && !p.closed && p.late.due() {
 		p.replace()
 	}
 }
@@ -177,21 +177,21 @@ func (p *pipeline) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	p.now.close()
-	if p.old != nil {
-		p.old.close()
+	p.current.close()
+	if p.previous != nil {
+		p.previous.close()
 	}
 }
 
-func (c *pipeConn) close() {
-	if c.alone != nil {
+func (c *pipelineConn) close() {
+	if c.interrupter != nil {
 		c.client.Close()
-		c.alone.close()
+		c.interrupter.close()
 	}
 }
 
 // send lives as long as there is something to send.
-func (p *pipeline) send(c *pipeConn) {
+func (p *pipeline) send(c *pipelineConn) {
 	for {
 		batch := p.next(c)
 		if batch == nil {
@@ -206,29 +206,29 @@ func (p *pipeline) send(c *pipeConn) {
 	}
 }
 
-func (p *pipeline) next(c *pipeConn) []*pending {
+func (p *pipeline) next(c *pipelineConn) []*pipelineRequest {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.now != c {
-		p.end(c)
+	if p.current != c {
+		p.retire(c)
 		return nil
 	}
 	if len(p.waiting) == 0 {
 		p.sending, p.waiting = false, nil
 		return nil
 	}
-	n := min(len(p.waiting), MaxPipeline)
+	n := min(len(p.waiting), maxPipeline)
 	batch := p.waiting[:n:n]
 	p.waiting = p.waiting[n:]
-	p.overdue.Begin(len(p.waiting) > 0)
+	p.late.begin(len(p.waiting) > 0)
 	return batch
 }
 
-func commands(batch []*pending) []once {
+func commands(batch []*pipelineRequest) []singleTry {
 	if len(batch) == 1 {
 		return batch[0].cmds
 	}
-	list := make([]once, 0, len(batch))
+	list := make([]singleTry, 0, len(batch))
 	for _, x := range batch {
 		list = append(list, x.cmds...)
 	}
@@ -236,7 +236,7 @@ func commands(batch []*pending) []once {
 }
 
 // exec leaves each command's error in the command.
-func (c *pipeConn) exec(ctx context.Context, cmds []once) {
+func (c *pipelineConn) exec(ctx context.Context, cmds []singleTry) {
 	if len(cmds) == 1 {
 		c.client.Process(ctx, cmds[0])
 		return

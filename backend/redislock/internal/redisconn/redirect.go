@@ -12,23 +12,23 @@ import (
 // ready, was not executed. It is sent again a few times, since a key that moves is soon
 // at home. Whatever else went wrong is not repeated.
 const (
-	mostSends     = 8
-	shortestPause = 10 * time.Millisecond
-	longestPause  = 250 * time.Millisecond
+	maxSends     = 8
+	minPause = 10 * time.Millisecond
+	maxPause  = 250 * time.Millisecond
 )
 
-// verdict is what a server did with a command.
-type verdict uint8
+// redirection is what a server did with a command.
+type redirection uint8
 
 const (
-	executed verdict = iota // or nobody knows
-	notNow                  // and perhaps not here
-	moved                   // to addr, for good
-	ask                     // addr, this once
+	executed redirection = iota // or nobody knows
+	notReady                  // and perhaps not here
+	movedTo                   // to addr, for good
+	askAt                     // addr, this once
 )
 
-// verdictOf reads an error; addr is where to go.
-func verdictOf(err error) (why verdict, addr string) {
+// redirectionOf reads an error; addr is where to go.
+func redirectionOf(err error) (why redirection, addr string) {
 	if err == nil {
 		return executed, ""
 	}
@@ -39,26 +39,26 @@ func verdictOf(err error) (why verdict, addr string) {
 	words := strings.Fields(re.Text)
 	switch words = append(words, "", "", ""); words[0] {
 	case "MOVED", "ASK":
-		addr := told(words[2])
+		addr := redirectAddr(words[2])
 		switch {
 		case addr == "":
-			return notNow, "" // the server does not know; the table will
+			return notReady, "" // the server does not know; the table will
 		case words[0] == "ASK":
-			return ask, addr
+			return askAt, addr
 		}
-		return moved, addr
+		return movedTo, addr
 	case "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN":
-		return notNow, ""
+		return notReady, ""
 	}
 	if re.HasCode("READONLY") {
-		return notNow, ""
+		return notReady, ""
 	}
 	return executed, ""
 }
 
-// told is the address that a server sends on to; empty if it does not know the host. An
+// redirectAddr is the address that a server sends on to; empty if it does not know the host. An
 // IPv6 address is not in brackets there.
-func told(text string) string {
+func redirectAddr(text string) string {
 	at := strings.LastIndexByte(text, ':')
 	if at < 0 {
 		return ""
@@ -71,12 +71,12 @@ func told(text string) string {
 	}
 }
 
-// pauses grow from one to the next.
-type pauses struct{ last time.Duration }
+// retryPauses grow from one to the next.
+type retryPauses struct{ last time.Duration }
 
 // wait reports whether ctx lives.
-func (p *pauses) wait(ctx context.Context) bool {
-	p.last = min(max(2*p.last, shortestPause), longestPause)
+func (p *retryPauses) wait(ctx context.Context) bool {
+	p.last = min(max(2*p.last, minPause), maxPause)
 	t := time.NewTimer(p.last)
 	defer t.Stop()
 	select {
@@ -87,9 +87,9 @@ func (p *pauses) wait(ctx context.Context) bool {
 	}
 }
 
-// asking are commands for a key that is just moving: the server that gets it executes
+// withAsking are commands for a key that is just moving: the server that gets it executes
 // them only if each is announced, or the transaction that they are in.
-func asking(commands [][]string) [][]string {
+func withAsking(commands [][]string) [][]string {
 	list := make([][]string, 0, 2*len(commands))
 	inside := false
 	for _, c := range commands {
@@ -107,8 +107,8 @@ func asking(commands [][]string) [][]string {
 	return list
 }
 
-// unasked are the answers without those to ASKING.
-func unasked(sent [][]string, got []Answer) []Answer {
+// withoutAsking are the answers without those to ASKING.
+func withoutAsking(sent [][]string, got []Answer) []Answer {
 	kept := got[:0]
 	for i, a := range got {
 		if sent[i][0] != "ASKING" {
@@ -118,10 +118,10 @@ func unasked(sent [][]string, got []Answer) []Answer {
 	return kept
 }
 
-// verdictOfAll is that of commands of which none was executed.
-func verdictOfAll(commands [][]string, got []Answer) (why verdict, addr string) {
+// redirectionOfAll is that of commands of which none was executed.
+func redirectionOfAll(commands [][]string, got []Answer) (why redirection, addr string) {
 	for i, a := range got {
-		switch w, to := verdictOf(a.Err); {
+		switch w, to := redirectionOf(a.Err); {
 		case w != executed:
 			if why == executed {
 				why, addr = w, to

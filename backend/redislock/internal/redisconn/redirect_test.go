@@ -4,23 +4,23 @@ import "testing"
 
 func TestVerdicts(t *testing.T) {
 	for text, want := range map[string]struct {
-		why  verdict
+		why  redirection
 		addr string
 	}{
-		"MOVED 12 10.0.0.1:6379":     {moved, "10.0.0.1:6379"},
-		"MOVED 12 redis-1.local:443": {moved, "redis-1.local:443"},
-		"MOVED 12 ::1:6379":          {moved, "[::1]:6379"},
-		"ASK 12 fe80::2:3:6379":      {ask, "[fe80::2:3]:6379"},
-		"ASK 12 [::1]:6379":          {ask, "[::1]:6379"},
-		"MOVED 12 :6379":             {notNow, ""},
-		"ASK 12 ?:6379":              {notNow, ""},
-		"MOVED 12":                   {notNow, ""},
-		"TRYAGAIN Multiple keys":     {notNow, ""},
-		"READONLY You can't write":   {notNow, ""},
+		"MOVED 12 10.0.0.1:6379":     {movedTo, "10.0.0.1:6379"},
+		"MOVED 12 redis-1.local:443": {movedTo, "redis-1.local:443"},
+		"MOVED 12 ::1:6379":          {movedTo, "[::1]:6379"},
+		"ASK 12 fe80::2:3:6379":      {askAt, "[fe80::2:3]:6379"},
+		"ASK 12 [::1]:6379":          {askAt, "[::1]:6379"},
+		"MOVED 12 :6379":             {notReady, ""},
+		"ASK 12 ?:6379":              {notReady, ""},
+		"MOVED 12":                   {notReady, ""},
+		"TRYAGAIN Multiple keys":     {notReady, ""},
+		"READONLY You can't write":   {notReady, ""},
 		"ERR MOVED 12 10.0.0.1:6379": {executed, ""},
 		"UNBLOCKED force unblock":    {executed, ""},
 	} {
-		if why, addr := verdictOf(&ReplyError{Text: text}); why != want.why || addr != want.addr {
+		if why, addr := redirectionOf(&ReplyError{Text: text}); why != want.why || addr != want.addr {
 			t.Errorf("%s: %v %q, want %v %q", text, why, addr, want.why, want.addr)
 		}
 	}

@@ -20,29 +20,29 @@ import (
 // The table is looked up again when a server says that it is wrong, or does not answer;
 // and every so often while there is traffic, if the place demands it.
 type router struct {
-	place  place
+	topology  topology
 	ctx    context.Context // ends with the router
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
-	table   table
+	table   slotTable
 	servers map[string]Server // by address
-	looking *looking          // nil: nobody looks
-	looked  time.Time         // when the last look began
-	ended   time.Time         // when it ended, well or not
+	refreshing *refreshing          // nil: nobody looks
+	refreshBegan  time.Time         // when the last look began
+	refreshEnded   time.Time         // when it ended, well or not
 }
 
-// place is where a router learns what it must know.
-type place interface {
-	// look asks who has which slot. known are the addresses of the last time.
-	look(ctx context.Context, known []string, at reacher) (table, error)
+// topology is where a router learns what it must know.
+type topology interface {
+	// load asks who has which slot. known are the addresses of the last time.
+	load(ctx context.Context, known []string, at Dialer) (slotTable, error)
 
 	// open makes a server of an address that look named.
 	open(ctx context.Context, addr string) (Server, error)
 
-	// every is how old a table may be that is in use; 0: any age.
-	every() time.Duration
+	// maxAge is how old a table may be that is in use; 0: any age.
+	maxAge() time.Duration
 
 	// slotted: keys lie in slots. strict: all keys of a script must lie in one.
 	slotted() bool
@@ -52,18 +52,18 @@ type place interface {
 	close()
 }
 
-type reacher func(ctx context.Context, addr string) (Server, error)
+type Dialer func(ctx context.Context, addr string) (Server, error)
 
-// table says who has which slots. It is in order.
-type table []span
+// slotTable says who has which slots. It is in order.
+type slotTable []slotRange
 
-type span struct {
+type slotRange struct {
 	first, last int
 	addr        string
 }
 
-func (t table) owner(slot int) string {
-	i, _ := slices.BinarySearchFunc(t, slot, func(s span, slot int) int { return cmp.Compare(s.last, slot) })
+func (t slotTable) owner(slot int) string {
+	i, _ := slices.BinarySearchFunc(t, slot, func(s slotRange, slot int) int { return cmp.Compare(s.last, slot) })
 	if i < len(t) && t[i].first <= slot {
 		return t[i].addr
 	}
@@ -71,26 +71,26 @@ func (t table) owner(slot int) string {
 }
 
 // moved is the table with one slot somewhere else.
-func (t table) moved(slot int, addr string) table {
-	var list table
+func (t slotTable) moved(slot int, addr string) slotTable {
+	var list slotTable
 	for _, s := range t {
 		if slot < s.first || slot > s.last {
 			list = append(list, s)
 			continue
 		}
 		if s.first < slot {
-			list = append(list, span{s.first, slot - 1, s.addr})
+			list = append(list, slotRange{s.first, slot - 1, s.addr})
 		}
 		if slot < s.last {
-			list = append(list, span{slot + 1, s.last, s.addr})
+			list = append(list, slotRange{slot + 1, s.last, s.addr})
 		}
 	}
-	list = append(list, span{slot, slot, addr})
-	slices.SortFunc(list, func(a, b span) int { return cmp.Compare(a.first, b.first) })
+	list = append(list, slotRange{slot, slot, addr})
+	slices.SortFunc(list, func(a, b slotRange) int { return cmp.Compare(a.first, b.first) })
 	return list
 }
 
-func (t table) addrs() []string {
+func (t slotTable) addrs() []string {
 	var list []string
 	for _, s := range t {
 		list = append(list, s.addr)
@@ -99,35 +99,35 @@ func (t table) addrs() []string {
 	return slices.Compact(list)
 }
 
-// looking is one look, which all share who want one.
-type looking struct {
+// refreshing is one look, which all share who want one.
+type refreshing struct {
 	began time.Time
 	done  chan struct{}
 	err   error
 }
 
 const (
-	lookTime   = 3 * time.Second        // a look may take
-	RefreshGap = 50 * time.Millisecond  // between the beginnings of two
-	oldGrace   = 10 * time.Second       // that a server out of the table still has to answer
-	stale      = 600 * time.Millisecond // a request waits for a look after a pause, if it must
+	refreshTimeout   = 3 * time.Second        // a look may take
+	refreshGap = 50 * time.Millisecond  // between the beginnings of two
+	retiredGrace   = 10 * time.Second       // that a server out of the table still has to answer
+	staleWait      = 600 * time.Millisecond // a request waits for a look after a pause, if it must
 )
 
-func newRouter(p place) *router {
-	r := &router{place: p, servers: map[string]Server{}}
+func newRouter(p topology) *router {
+	r := &router{topology: p, servers: map[string]Server{}}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
 }
 
 func (r *router) Do(ctx context.Context, key string, args []string) (any, error) {
 	var a Answer
-	err := r.route(ctx, key, func(s Server, asked bool) (verdict, string, error) {
+	err := r.route(ctx, key, func(s Server, asked bool) (redirection, string, error) {
 		if asked {
 			a = s.DoAll(ctx, [][]string{{"ASKING"}, args})[1]
 		} else {
 			a.Reply, a.Err = s.Do(ctx, args)
 		}
-		why, addr := verdictOf(a.Err)
+		why, addr := redirectionOf(a.Err)
 		return why, addr, a.Err
 	})
 	return a.Reply, err
@@ -135,14 +135,14 @@ func (r *router) Do(ctx context.Context, key string, args []string) (any, error)
 
 func (r *router) DoAll(ctx context.Context, key string, commands [][]string) []Answer {
 	var got []Answer
-	err := r.route(ctx, key, func(s Server, asked bool) (verdict, string, error) {
+	err := r.route(ctx, key, func(s Server, asked bool) (redirection, string, error) {
 		if asked {
-			sent := asking(commands)
-			got = unasked(sent, s.DoAll(ctx, sent))
+			sent := withAsking(commands)
+			got = withoutAsking(sent, s.DoAll(ctx, sent))
 		} else {
 			got = s.DoAll(ctx, commands)
 		}
-		why, addr := verdictOfAll(commands, got)
+		why, addr := redirectionOfAll(commands, got)
 		return why, addr, got[0].Err
 	})
 	if got == nil {
@@ -152,30 +152,30 @@ func (r *router) DoAll(ctx context.Context, key string, commands [][]string) []A
 }
 
 // route sends to the server that has the key, and follows where it is sent on.
-func (r *router) route(ctx context.Context, key string, send func(s Server, asked bool) (verdict, string, error)) error {
-	var p pauses
+func (r *router) route(ctx context.Context, key string, send func(s Server, asked bool) (redirection, string, error)) error {
+	var p retryPauses
 	var s Server
 	var err error
 	to, asked := "", false
 	for sent := 1; ; sent++ {
-		if s, err = r.reach(ctx, key, to); err != nil {
+		if s, err = r.serverAt(ctx, key, to); err != nil {
 			return err
 		}
-		var why verdict
+		var why redirection
 		if why, to, err = send(s, asked); why == executed {
-			r.suspect(s, err)
+			r.checkServer(s, err)
 			return err
 		}
-		asked = why == ask
-		if why == moved {
-			r.move(SlotOf(key), to)
+		asked = why == askAt
+		if why == movedTo {
+			r.setOwner(SlotOf(key), to)
 		}
-		if sent == mostSends {
+		if sent == maxSends {
 			return err
 		}
 		// The first redirection is followed at once. Servers that do not agree, or are
 		// not ready, need time.
-		if why == notNow || sent > 1 {
+		if why == notReady || sent > 1 {
 			r.refresh()
 			if !p.wait(ctx) {
 				return err
@@ -184,17 +184,17 @@ func (r *router) route(ctx context.Context, key string, send func(s Server, aske
 	}
 }
 
-// reach is the server at an address, or the one that has the key.
-func (r *router) reach(ctx context.Context, key, addr string) (Server, error) {
+// serverAt is the server at an address, or the one that has the key.
+func (r *router) serverAt(ctx context.Context, key, addr string) (Server, error) {
 	if addr != "" {
 		return r.open(ctx, addr)
 	}
 	return r.At(ctx, key)
 }
 
-// suspect looks whether a server that did not answer is still the one. A user's client
+// checkServer looks whether a server that did not answer is still the one. A user's client
 // closes its connections to a server that left the cluster, for good.
-func (r *router) suspect(s Server, err error) {
+func (r *router) checkServer(s Server, err error) {
 	if re := (*ReplyError)(nil); err == nil || errors.As(err, &re) {
 		return
 	}
@@ -211,12 +211,12 @@ func (r *router) forget(s Server) {
 }
 
 func (r *router) At(ctx context.Context, key string) (Server, error) {
-	t, err := r.current(ctx)
+	t, err := r.routes(ctx)
 	if err != nil {
 		return nil, err
 	}
 	addr := t[0].addr
-	if key != "" && r.place.slotted() {
+	if key != "" && r.topology.slotted() {
 		addr = t.owner(SlotOf(key))
 	}
 	if addr == "" {
@@ -230,7 +230,7 @@ func (r *router) All(ctx context.Context) ([]Server, error) {
 	if err := r.wait(ctx, r.refresh()); err != nil {
 		return nil, err
 	}
-	t, err := r.current(ctx)
+	t, err := r.routes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -245,12 +245,12 @@ func (r *router) All(ctx context.Context) ([]Server, error) {
 	return list, nil
 }
 
-// current is the table, which is looked up if there is none.
-func (r *router) current(ctx context.Context) (table, error) {
+// routes is the table, which is looked up if there is none.
+func (r *router) routes(ctx context.Context) (slotTable, error) {
 	r.mu.Lock()
-	t, looked, ended := r.table, r.looked, r.ended
+	t, looked, ended := r.table, r.refreshBegan, r.refreshEnded
 	r.mu.Unlock()
-	every := r.place.every()
+	every := r.topology.maxAge()
 	if t != nil && (every == 0 || time.Since(looked) <= every) {
 		return t, nil
 	}
@@ -264,7 +264,7 @@ func (r *router) current(ctx context.Context) (table, error) {
 		// Nobody has looked for a while, since nobody asked. Without an answer the old table
 		// must do: the server in it may be well. So some of the caller's time is left, and a
 		// look that takes longer keeps nobody waiting who comes later.
-		left := time.Until(l.began.Add(stale))
+		left := time.Until(l.began.Add(staleWait))
 		if end, ok := ctx.Deadline(); ok {
 			left = min(left, time.Until(end)/2)
 		}
@@ -279,7 +279,7 @@ func (r *router) current(ctx context.Context) (table, error) {
 	return r.table, nil
 }
 
-func (r *router) wait(ctx context.Context, l *looking) error {
+func (r *router) wait(ctx context.Context, l *refreshing) error {
 	select {
 	case <-l.done:
 		return l.err
@@ -289,24 +289,24 @@ func (r *router) wait(ctx context.Context, l *looking) error {
 }
 
 // refresh begins a look, unless one is under way.
-func (r *router) refresh() *looking {
+func (r *router) refresh() *refreshing {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.looking != nil {
-		return r.looking
+	if r.refreshing != nil {
+		return r.refreshing
 	}
-	l := &looking{began: time.Now(), done: make(chan struct{}), err: driver.ErrClosed}
+	l := &refreshing{began: time.Now(), done: make(chan struct{}), err: driver.ErrClosed}
 	if r.ctx.Err() != nil {
 		close(l.done)
 		return l
 	}
-	r.looking = l
-	gap := time.Until(r.looked.Add(RefreshGap))
-	r.wg.Go(func() { r.look(l, gap) })
+	r.refreshing = l
+	gap := time.Until(r.refreshBegan.Add(refreshGap))
+	r.wg.Go(func() { r.load(l, gap) })
 	return l
 }
 
-func (r *router) look(l *looking, gap time.Duration) {
+func (r *router) load(l *refreshing, gap time.Duration) {
 	defer close(l.done)
 	if gap > 0 {
 		select {
@@ -314,27 +314,27 @@ func (r *router) look(l *looking, gap time.Duration) {
 		case <-r.ctx.Done():
 		}
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, lookTime)
+	ctx, cancel := context.WithTimeout(r.ctx, refreshTimeout)
 	defer cancel()
 	r.mu.Lock()
-	r.looked = time.Now()
+	r.refreshBegan = time.Now()
 	known := r.table.addrs()
 	r.mu.Unlock()
-	t, err := r.place.look(ctx, known, r.open)
+	t, err := r.topology.load(ctx, known, r.open)
 	if err == nil && len(t) == 0 {
 		err = errNoSlots
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.looking, l.err, r.ended = nil, err, time.Now()
+	r.refreshing, l.err, r.refreshEnded = nil, err, time.Now()
 	if err == nil {
 		r.table = t
-		r.expire()
+		r.retireServers()
 	}
 }
 
-// move believes a server that says where a slot is.
-func (r *router) move(slot int, addr string) {
+// setOwner believes a server that says where a slot is.
+func (r *router) setOwner(slot int, addr string) {
 	r.mu.Lock()
 	if r.table.owner(slot) != addr {
 		r.table = r.table.moved(slot, addr)
@@ -351,7 +351,7 @@ func (r *router) open(ctx context.Context, addr string) (Server, error) {
 	if ok {
 		return s, nil
 	}
-	s, err := r.place.open(ctx, addr)
+	s, err := r.topology.open(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -368,13 +368,13 @@ func (r *router) open(ctx context.Context, addr string) (Server, error) {
 	return s, nil
 }
 
-// expire closes servers that the table does not name any more, when they have had time
+// retireServers closes servers that the table does not name any more, when they have had time
 // to answer what they were sent. The mutex is held.
-func (r *router) expire() {
+func (r *router) retireServers() {
 	addrs := r.table.addrs()
 	for addr, s := range r.servers {
 		if !slices.Contains(addrs, addr) {
-			time.AfterFunc(oldGrace, func() { r.drop(addr, s) })
+			time.AfterFunc(retiredGrace, func() { r.drop(addr, s) })
 		}
 	}
 }
@@ -389,16 +389,16 @@ func (r *router) drop(addr string, s Server) {
 }
 
 func (r *router) Slot(name string) int {
-	if r.place.slotted() {
+	if r.topology.slotted() {
 		return SlotOf(name)
 	}
 	return 0
 }
 
 func (r *router) Refresh()      { r.refresh() }
-func (r *router) Slotted() bool { return r.place.slotted() }
-func (r *router) Strict() bool  { return r.place.strict() }
-func (r *router) Name() string  { return r.place.name() }
+func (r *router) Slotted() bool { return r.topology.slotted() }
+func (r *router) Strict() bool  { return r.topology.strict() }
+func (r *router) Name() string  { return r.topology.name() }
 
 func (r *router) Close() {
 	r.mu.Lock()
@@ -409,6 +409,6 @@ func (r *router) Close() {
 	for _, s := range servers {
 		s.Close()
 	}
-	r.place.close()
+	r.topology.close()
 	r.wg.Wait()
 }

@@ -114,58 +114,58 @@ func TestFindingAServerIsShared(t *testing.T) {
 	}
 }
 
-// moving is a place with one server, which is replaced when the test says so.
-type moving struct {
-	sentinels
+// movingTopology is a place with one server, which is replaced when the test says so.
+type movingTopology struct {
+	sentinelTopology
 	mu   sync.Mutex
 	addr string
 	mute bool // nobody says where the server is
 }
 
-func (m *moving) open(_ context.Context, addr string) (Server, error) {
-	return &namedServer{addr: addr}, nil
+func (m *movingTopology) open(_ context.Context, addr string) (Server, error) {
+	return &fakeServer{addr: addr}, nil
 }
 
-func (m *moving) look(ctx context.Context, _ []string, _ reacher) (table, error) {
+func (m *movingTopology) load(ctx context.Context, _ []string, _ Dialer) (slotTable, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.mute {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return table{{0, slots - 1, m.addr}}, nil
+	return slotTable{{0, slots - 1, m.addr}}, nil
 }
 
-func (m *moving) set(addr string, mute bool) {
+func (m *movingTopology) set(addr string, mute bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.addr, m.mute = addr, mute
 }
 
-type namedServer struct {
+type fakeServer struct {
 	Server
 	addr string
 }
 
-func (*namedServer) Close() {}
+func (*fakeServer) Close() {}
 
 // The first request after a pause does not go to a master that was replaced meanwhile; with
 // nobody to say so it does, soon.
 func TestMasterReplacedInAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &moving{addr: "one"}
+		m := &movingTopology{addr: "one"}
 		r := newRouter(m)
 		defer r.Close()
 		at := func(want string) {
 			t.Helper()
 			s, err := r.At(t.Context(), "")
-			if err != nil || s.(*namedServer).addr != want {
+			if err != nil || s.(*fakeServer).addr != want {
 				t.Errorf("the server is %v, %v, want %s", s, err, want)
 			}
 		}
 		at("one")
 		m.set("two", false)
-		time.Sleep(watched / 2)
+		time.Sleep(sentinelInterval / 2)
 		at("one")
 		time.Sleep(time.Minute)
 		at("two")
@@ -173,7 +173,7 @@ func TestMasterReplacedInAPause(t *testing.T) {
 		m.set("three", true)
 		start := time.Now()
 		at("two")
-		if took := time.Since(start); took > watched {
+		if took := time.Since(start); took > sentinelInterval {
 			t.Errorf("waited for %v", took)
 		}
 	})
@@ -183,7 +183,7 @@ func TestMasterReplacedInAPause(t *testing.T) {
 // was there last.
 func TestMuteSentinelsTakeNobodysTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &moving{addr: "one"}
+		m := &movingTopology{addr: "one"}
 		r := newRouter(m)
 		defer r.Close()
 		r.At(t.Context(), "")

@@ -124,7 +124,7 @@ func (c *rueidisServer) Listen(_ context.Context, on func(Event)) (Listener, err
 			on(Event{Kind: Received, Channel: m.Channel, Message: m.Message})
 		},
 		OnSubscription: func(s rueidis.PubSubSubscription) {
-			on(subscription(s.Kind, s.Channel))
+			on(SubscriptionEvent(s.Kind, s.Channel))
 		},
 	})
 	l := &rueidisListener{conn: conn, release: release, done: make(chan struct{})}

@@ -11,8 +11,8 @@ import (
 )
 
 // rueidisCluster is the place of a user's rueidis client of a cluster.
-func rueidisCluster(c rueidis.Client) place {
-	return &cluster{
+func rueidisCluster(c rueidis.Client) topology {
+	return &clusterTopology{
 		title: SchemeCluster,
 		seeds: func(context.Context) ([]string, error) { return slices.Collect(maps.Keys(c.Nodes())), nil },
 		dial: func(_ context.Context, addr string) (Server, error) {

@@ -12,9 +12,9 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// watched is how old the sentinels' word may be before they are asked again: a master that
+// sentinelInterval is how old the sentinels' word may be before they are asked again: a master that
 // was replaced, and can still be reached, takes locks for this long and until they answer.
-const watched = time.Second
+const sentinelInterval = time.Second
 
 // SentinelOptions say where sentinels are, and how to reach them and their master.
 type SentinelOptions struct {
@@ -26,11 +26,11 @@ type SentinelOptions struct {
 }
 
 // NewSentinel is the client of the master that sentinels name.
-func NewSentinel(o SentinelOptions) Client { return newRouter(&sentinels{SentinelOptions: o}) }
+func NewSentinel(o SentinelOptions) Client { return newRouter(&sentinelTopology{SentinelOptions: o}) }
 
-// sentinels are the place of a server that Redis Sentinel watches: they know which one
+// sentinelTopology are the place of a server that Redis Sentinel watches: they know which one
 // is the master.
-type sentinels struct {
+type sentinelTopology struct {
 	SentinelOptions
 
 	mu     sync.Mutex
@@ -38,15 +38,15 @@ type sentinels struct {
 	closed bool
 }
 
-func (s *sentinels) open(_ context.Context, addr string) (Server, error) {
+func (s *sentinelTopology) open(_ context.Context, addr string) (Server, error) {
 	return s.DialMaster(addr), nil
 }
-func (s *sentinels) every() time.Duration { return watched }
-func (s *sentinels) slotted() bool        { return false }
-func (s *sentinels) strict() bool         { return false }
-func (s *sentinels) name() string         { return s.Name }
+func (s *sentinelTopology) maxAge() time.Duration { return sentinelInterval }
+func (s *sentinelTopology) slotted() bool        { return false }
+func (s *sentinelTopology) strict() bool         { return false }
+func (s *sentinelTopology) name() string         { return s.Name }
 
-func (s *sentinels) close() {
+func (s *sentinelTopology) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
@@ -55,16 +55,16 @@ func (s *sentinels) close() {
 	}
 }
 
-func (s *sentinels) look(ctx context.Context, _ []string, _ reacher) (table, error) {
-	addr, err := first(ctx, shuffled(s.Addrs), s.masterBy)
+func (s *sentinelTopology) load(ctx context.Context, _ []string, _ Dialer) (slotTable, error) {
+	addr, err := firstAnswer(ctx, shuffled(s.Addrs), s.masterBy)
 	if err != nil {
 		return nil, err
 	}
-	return table{{0, slots - 1, addr}}, nil
+	return slotTable{{0, slots - 1, addr}}, nil
 }
 
 // masterBy asks one sentinel who is the master.
-func (s *sentinels) masterBy(ctx context.Context, addr string) (string, error) {
+func (s *sentinelTopology) masterBy(ctx context.Context, addr string) (string, error) {
 	c, err := s.sentinel(addr)
 	if err != nil {
 		return "", err
@@ -87,7 +87,7 @@ func (s *sentinels) masterBy(ctx context.Context, addr string) (string, error) {
 	}
 }
 
-func (s *sentinels) sentinel(addr string) (Server, error) {
+func (s *sentinelTopology) sentinel(addr string) (Server, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

@@ -406,7 +406,7 @@ func (s *subscriber) slotMoved(c *channel) {
 	c.confirmed = false
 	s.all.client.Refresh()
 	s.all.wg.Go(func() {
-		wait.Sleep(s.all.ctx, minReconnectBackoff+RefreshGap)
+		wait.Sleep(s.all.ctx, minReconnectBackoff+refreshGap)
 		s.reassign()
 		s.all.mu.Lock()
 		defer s.all.mu.Unlock()

@@ -130,7 +130,7 @@ func TestUnconfirmedSubscription(t *testing.T) {
 		}
 		start := time.Now()
 		<-h
-		if took := time.Since(start); took > HealthCheck {
+		if took := time.Since(start); took > healthCheck {
 			t.Errorf("confirmed after %v", took)
 		}
 	})
