@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
+	"github.com/distlock/distlock/backend/redislock/internal/redisconn/rueidisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/redis/go-redis/v9"
@@ -234,7 +235,7 @@ func NewRueidis(c rueidis.Client, opts *Options) (*Backend, error) {
 	if isNil(c) {
 		return nil, fmt.Errorf("%w: want a rueidis client, not nil", driver.ErrInvalid)
 	}
-	return newBackend(redisconn.FromRueidis(c), opts)
+	return newBackend(rueidisconn.New(c), opts)
 }
 
 // NewGoRedis makes a backend of a go-redis client, which stays the caller's: Close

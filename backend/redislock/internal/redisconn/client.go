@@ -2,12 +2,8 @@ package redisconn
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
-
-	"github.com/distlock/distlock/driver"
 )
 
 // Client is where commands go: to one server, or to one of several that has the key.
@@ -90,76 +86,6 @@ type Answer struct {
 // FailAll returns n answers that failed with err.
 func FailAll(n int, err error) []Answer { return slices.Repeat([]Answer{{Err: err}}, n) }
 
-func FirstError(list []Answer) error {
-	for _, a := range list {
-		if a.Err != nil {
-			return a.Err
-		}
-	}
-	return nil
-}
-
-// TransportError is the first error that the server did not answer.
-func TransportError(list []Answer) error {
-	for _, a := range list {
-		if _, is := AsReply(a.Err); a.Err != nil && !is {
-			return a.Err
-		}
-	}
-	return nil
-}
-
-// singleClient is the client of one server.
-type singleClient struct{ Server }
-
-func (s singleClient) Do(ctx context.Context, _ string, args []string) (reply any, err error) {
-	retryNotReady(ctx, func() redirection {
-		var why redirection
-		reply, err = s.Server.Do(ctx, args)
-		why, _ = redirectionOf(err)
-		return why
-	})
-	return reply, explainSingle(err)
-}
-
-func (s singleClient) DoAll(ctx context.Context, _ string, commands [][]string) (got []Answer) {
-	retryNotReady(ctx, func() redirection {
-		got = s.Server.DoAll(ctx, commands)
-		why, _ := redirectionOfAll(commands, got)
-		return why
-	})
-	for i := range got {
-		got[i].Err = explainSingle(got[i].Err)
-	}
-	return got
-}
-
-// retryNotReady sends once more what the server was not ready for.
-func retryNotReady(ctx context.Context, send func() redirection) {
-	var p retryPauses
-	for sent := 1; send() == notReady && sent < maxSends && p.wait(ctx); sent++ {
-	}
-}
-
-// explainSingle explains what a server says that has others beside it.
-func explainSingle(err error) error {
-	if err == nil {
-		return nil
-	}
-	if re, is := AsReply(err); is && (re.HasCode("MOVED") || re.HasCode("ASK") || re.HasCode("CROSSSLOT")) {
-		return fmt.Errorf("%w: the server is part of a Redis Cluster: want redis+cluster://, or a client for clusters: %w", driver.ErrInvalid, re)
-	}
-	return err
-}
-
-func (s singleClient) Slot(string) int { return 0 }
-func (s singleClient) Strict() bool    { return false }
-func (s singleClient) Slotted() bool   { return false }
-func (s singleClient) Refresh()        {}
-
-func (s singleClient) At(context.Context, string) (Server, error) { return s.Server, nil }
-func (s singleClient) All(context.Context) ([]Server, error)      { return []Server{s.Server}, nil }
-
 // Reconnect: a request to the server that has the key has had no answer for too long.
 func Reconnect(c Client, key string) {
 	at, err := c.At(context.Background(), key)
@@ -172,6 +98,8 @@ func Reconnect(c Client, key string) {
 }
 
 // Listener is a connection for subscriptions. What comes of a call is an event.
+//
+// All sharded channels of a call lie in one slot.
 type Listener interface {
 	Subscribe(ctx context.Context, sharded bool, channels []string) error
 	Unsubscribe(ctx context.Context, sharded bool, channels []string) error
@@ -196,91 +124,11 @@ const (
 	Broken
 )
 
-// ReplyError is an error that the server answered.
-type ReplyError struct {
-	Text  string
-	Cause error // the library's
-}
-
-func (e *ReplyError) Error() string { return "redis: " + e.Text }
-func (e *ReplyError) Unwrap() error { return e.Cause }
-
-// AsReply is the server's error in err, if it is one.
-func AsReply(err error) (*ReplyError, bool) {
-	re := (*ReplyError)(nil)
-	is := errors.As(err, &re)
-	return re, is
-}
-
-// HasCode reports whether the server's error has this code. A server before 7.0 puts what a
-// script's command answered into the middle of the text.
-func (e *ReplyError) HasCode(code string) bool {
-	return strings.HasPrefix(e.Text, code+" ") || strings.Contains(e.Text, ": "+code+" ")
-}
-
-// UnknownCommand reports whether the server doesn't know the command.
-func (e *ReplyError) UnknownCommand() bool {
-	return e.HasCode("ERR") && strings.Contains(e.Text, "unknown command")
-}
-
-// WithoutScript leaves out where in a script an error happened, which is of no use to
-// the user. A server before 7.0 says that first, a later one last.
-func WithoutScript(text string) string {
-	if _, at, ok := strings.Cut(text, ": @user_script:"); ok {
-		_, text, _ = strings.Cut(at, ": ")
-	}
-	text, _, _ = strings.Cut(text, " script: ")
-	return text
-}
-
-// rewordedError is an error in words for people. Its cause can be reached, but is not quoted.
-type rewordedError struct {
-	text  string
-	cause []error
-}
-
-func (e *rewordedError) Error() string   { return e.text }
-func (e *rewordedError) Unwrap() []error { return e.cause }
-
-// Reworded is err in words for people.
-func Reworded(text string, err error) error { return &rewordedError{text, []error{err}} }
-
-// Invalid is ErrInvalid in these words.
-func Invalid(text string, cause error) error {
-	return &rewordedError{driver.ErrInvalid.Error() + ": " + text, []error{driver.ErrInvalid, cause}}
-}
-
-// UnansweredError is the error of a caller that has given up on a command, which may still be
-// executed until Done is closed.
-type UnansweredError struct {
-	Err  error
-	Done <-chan struct{}
-}
-
-func (u *UnansweredError) Error() string { return u.Err.Error() }
-func (u *UnansweredError) Unwrap() error { return u.Err }
-
-// Explain turns the errors of a connection that are facts into such, and leaves the others,
-// which say nothing of what became of the command.
-func Explain(err error) error {
-	re, is := AsReply(err)
-	if !is || driver.Final(err) {
-		return err
-	}
-	plain := &ReplyError{Text: WithoutScript(re.Text), Cause: re.Cause}
-	switch {
-	case re.HasCode("NOAUTH"):
-		return Invalid("the server wants a user or password, and was given none", re)
-	case re.HasCode("WRONGPASS"):
-		return Invalid("the server refuses this user or password", re)
-	case strings.Contains(re.Text, "DB index is out of range"):
-		return Invalid("the server has no database of this number", re)
-	case re.HasCode("READONLY"):
-		return fmt.Errorf("the server is a replica, or has become one: %w", plain)
-	case re.HasCode("NOPERM"):
-		return fmt.Errorf("%w: the server's user may not do this (docs/backends/redis.md lists what it needs): %w", driver.ErrInvalid, plain)
-	}
-	return err
+// SubscriptionEvent returns the event of a server's push, whose kind is "subscribe" or such. The event
+// of one that is of no interest has no kind.
+func SubscriptionEvent(kind, channel string) Event {
+	kinds := map[string]EventKind{"subscribe": Subscribed, "ssubscribe": Subscribed, "unsubscribe": Unsubscribed, "sunsubscribe": Unsubscribed}
+	return Event{Kind: kinds[kind], Channel: channel, Sharded: kind == "ssubscribe" || kind == "sunsubscribe"}
 }
 
 // The schemes of servers' names, each also with TLS but the socket's.
@@ -296,30 +144,6 @@ func ServerName(scheme, addr string, db int) string {
 	return fmt.Sprintf("%s://%s/%d", scheme, addr, db)
 }
 
-// errUnexpected is that of an answer of another form than the command has.
-var errUnexpected = errors.New("unexpected answer")
+func textOf(v any) string { s, _ := v.(string); return s }
 
-func textOf(v any) string  { s, _ := v.(string); return s }
 func numberOf(v any) int64 { n, _ := v.(int64); return n }
-
-// NewSingle is the client of one server.
-func NewSingle(s Server) Client { return singleClient{s} }
-
-// NotExecuted reports whether err says that a server did not execute the command, since another one
-// has the key, or it is not ready.
-func NotExecuted(err error) bool {
-	why, _ := redirectionOf(err)
-	return why != executed
-}
-
-// ErrClientClosed is that of a user's client which is closed, or has closed its connections to a
-// server for good.
-var ErrClientClosed = errors.New("the client is closed")
-
-// ClientClosed makes a library's error ErrClientClosed too.
-func ClientClosed(err error) error { return closedError{err} }
-
-type closedError struct{ error }
-
-func (e closedError) Unwrap() error        { return e.error }
-func (e closedError) Is(target error) bool { return target == ErrClientClosed }

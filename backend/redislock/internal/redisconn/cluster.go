@@ -28,12 +28,18 @@ func NewCluster(title string, seeds func(ctx context.Context) ([]string, error),
 }
 
 func (c *clusterTopology) maxAge() time.Duration { return 0 }
-func (c *clusterTopology) slotted() bool        { return true }
-func (c *clusterTopology) strict() bool         { return true }
-func (c *clusterTopology) name() string         { return c.title }
-func (c *clusterTopology) close()               {}
 
-func (c *clusterTopology) open(ctx context.Context, addr string) (Server, error) { return c.dial(ctx, addr) }
+func (c *clusterTopology) slotted() bool { return true }
+
+func (c *clusterTopology) strict() bool { return true }
+
+func (c *clusterTopology) name() string { return c.title }
+
+func (c *clusterTopology) close() {}
+
+func (c *clusterTopology) open(ctx context.Context, addr string) (Server, error) {
+	return c.dial(ctx, addr)
+}
 
 func (c *clusterTopology) load(ctx context.Context, known []string, at Dialer) (slotTable, error) {
 	if len(known) > 0 {
@@ -68,8 +74,6 @@ func (c *clusterTopology) queryOneOf(ctx context.Context, addrs []string, at Dia
 		return t, err
 	})
 }
-
-var errNoSlots = errors.New("no server has any slot")
 
 // noCluster explains why a server did not say where slots are.
 func noCluster(err error) error {

@@ -8,9 +8,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/distlock/distlock/driver"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/netaddr"
 )
 
 // FromGoRedis makes a client of a go-redis client, which stays the caller's, and returns how
@@ -30,9 +32,6 @@ func FromGoRedis(c redis.UniversalClient) (Client, time.Duration, error) {
 func newUsersServer(c *redis.Client) *goRedisServer {
 	return &goRedisServer{client: c, pipe: newPipeline(func() *pipelineConn { return &pipelineConn{client: c} })}
 }
-
-// defaultTimeout is how long an answer may take if nobody says so.
-const defaultTimeout = 5 * time.Second
 
 // maxDedicated is how many connections one server may have for WATCH: one for each slot that is
 // busy.
@@ -69,13 +68,13 @@ type goRedisServer struct {
 	client *redis.Client // the user's; of one that is ours it only has the options
 	pipe   *pipeline
 
-	listening *pipelineConn // nil for a client that is not ours, as the rest
-	newDedicated      func() *pipelineConn
+	listening    *pipelineConn // nil for a client that is not ours, as the rest
+	newDedicated func() *pipelineConn
 
-	mu     sync.Mutex
-	dedicated  *pipelineConn
+	mu              sync.Mutex
+	dedicated       *pipelineConn
 	formerDedicated *pipelineConn // the lanes before, which may be busy; nil: none
-	closed bool
+	closed          bool
 }
 
 // Reconnect says that a connection of this server's does not answer, and that others may not
@@ -253,40 +252,23 @@ type goRedisListener struct {
 	done   chan struct{}
 }
 
-// Subscribe asks for sharded channels one by one: they may lie in several slots.
 func (l *goRedisListener) Subscribe(ctx context.Context, sharded bool, channels []string) error {
 	if sharded {
-		return oneByOne(channels, func(c string) error { return l.pubsub.SSubscribe(ctx, c) })
+		return l.pubsub.SSubscribe(ctx, channels...)
 	}
 	return l.pubsub.Subscribe(ctx, channels...)
 }
 
 func (l *goRedisListener) Unsubscribe(ctx context.Context, sharded bool, channels []string) error {
 	if sharded {
-		return oneByOne(channels, func(c string) error { return l.pubsub.SUnsubscribe(ctx, c) })
+		return l.pubsub.SUnsubscribe(ctx, channels...)
 	}
 	return l.pubsub.Unsubscribe(ctx, channels...)
-}
-
-func oneByOne(channels []string, do func(channel string) error) error {
-	for _, c := range channels {
-		if err := do(c); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (l *goRedisListener) Close() {
 	l.pubsub.Close()
 	<-l.done
-}
-
-// SubscriptionEvent is the event of what a server said of one. What is of no interest has no
-// kind.
-func SubscriptionEvent(kind, channel string) Event {
-	kinds := map[string]EventKind{"subscribe": Subscribed, "ssubscribe": Subscribed, "unsubscribe": Unsubscribed, "sunsubscribe": Unsubscribed}
-	return Event{Kind: kinds[kind], Channel: channel, Sharded: kind == "ssubscribe" || kind == "sunsubscribe"}
 }
 
 // healthCheck is how long a subscription may be silent before it is asked for a sign
@@ -314,4 +296,126 @@ func (l *goRedisListener) receive(ctx context.Context, on func(Event)) error {
 			on(Event{Kind: Received, Channel: m.Channel, Message: m.Payload})
 		}
 	}
+}
+
+// goRedisCluster is the place of a user's cluster client: its servers are reached by the
+// client's own connections.
+func goRedisCluster(c *redis.ClusterClient) topology {
+	o := c.Options()
+	scheme := SchemeCluster
+	if o.TLSConfig != nil {
+		scheme = "rediss+cluster"
+	}
+	r := &clusterNodes{client: c}
+	p := &clusterTopology{
+		title: scheme + "://" + netaddr.Listed(o.Addrs),
+		seeds: func(ctx context.Context) ([]string, error) {
+			clients, err := r.nodes(ctx)
+			return addrsOf(clients), err
+		},
+		dial: func(ctx context.Context, addr string) (Server, error) { return r.node(ctx, addr) },
+	}
+	if o.ClusterSlots != nil {
+		return &staticTopology{clusterTopology: p, slots: o.ClusterSlots}
+	}
+	return p
+}
+
+// clusterNodes knows the client's clients of servers. The client asks a server each time, and
+// may take much longer than a context lets it: so those who ask at once share an answer,
+// and wait no longer than they want.
+type clusterNodes struct {
+	client *redis.ClusterClient
+
+	mu      sync.Mutex
+	running *nodesQuery // nil: none is under way
+}
+
+// nodesQuery is one look at the roll.
+type nodesQuery struct {
+	done  chan struct{}
+	nodes []*redis.Client
+	err   error
+}
+
+func (r *clusterNodes) nodes(ctx context.Context) ([]*redis.Client, error) {
+	r.mu.Lock()
+	c := r.running
+	if c == nil {
+		c = &nodesQuery{done: make(chan struct{})}
+		r.running = c
+		go r.query(c)
+	}
+	r.mu.Unlock()
+	select {
+	case <-c.done:
+		return c.nodes, c.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (r *clusterNodes) query(c *nodesQuery) {
+	defer close(c.done)
+	ctx, cancel := context.WithTimeout(context.Background(), refreshTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	err := r.client.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		c.nodes = append(c.nodes, node)
+		return nil
+	})
+	c.err = fromGoRedis(err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running = nil
+}
+
+func addrsOf(clients []*redis.Client) []string {
+	var addrs []string
+	for _, node := range clients {
+		addrs = append(addrs, node.Options().Addr)
+	}
+	return addrs
+}
+
+// node finds a server by its address, as it calls itself or as the client reaches it.
+func (r *clusterNodes) node(ctx context.Context, addr string) (Server, error) {
+	clients, err := r.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, node := range clients {
+		if o := node.Options(); o.Addr == addr || o.NodeAddress == addr {
+			return newUsersServer(node), nil
+		}
+	}
+	return nil, fmt.Errorf("the client does not know the cluster's server %s yet", addr)
+}
+
+// staticTopology is the place of a cluster client whose user says which server has which
+// slot, as NewFailoverClusterClient does for a master and its replicas. Its servers do
+// not know of slots, and do not tell when they move.
+type staticTopology struct {
+	*clusterTopology
+	slots func(ctx context.Context) ([]redis.ClusterSlot, error)
+}
+
+func (a *staticTopology) maxAge() time.Duration { return sentinelInterval }
+
+func (a *staticTopology) strict() bool { return false }
+
+func (a *staticTopology) load(ctx context.Context, _ []string, _ Dialer) (slotTable, error) {
+	slots, err := a.slots(ctx)
+	if err != nil {
+		return nil, fromGoRedis(err)
+	}
+	var t slotTable
+	for _, s := range slots {
+		if len(s.Nodes) > 0 {
+			t = append(t, slotRange{s.Start, s.End, s.Nodes[0].Addr})
+		}
+	}
+	return t, nil
 }

@@ -1,7 +1,6 @@
 package redisconn
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,17 +19,17 @@ import (
 // The table is looked up again when a server says that it is wrong, or does not answer;
 // and every so often while there is traffic, if the place demands it.
 type router struct {
-	topology  topology
-	ctx    context.Context // ends with the router
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	topology topology
+	ctx      context.Context // ends with the router
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
 
-	mu      sync.Mutex
-	table   slotTable
-	servers map[string]Server // by address
-	refreshing *refreshing          // nil: nobody looks
-	refreshBegan  time.Time         // when the last look began
-	refreshEnded   time.Time         // when it ended, well or not
+	mu           sync.Mutex
+	table        slotTable
+	servers      map[string]Server // by address
+	refreshing   *refreshing       // nil: nobody looks
+	refreshBegan time.Time         // when the last look began
+	refreshEnded time.Time         // when it ended, well or not
 }
 
 // topology is where a router learns what it must know.
@@ -54,51 +53,6 @@ type topology interface {
 
 type Dialer func(ctx context.Context, addr string) (Server, error)
 
-// slotTable says who has which slots. It is in order.
-type slotTable []slotRange
-
-type slotRange struct {
-	first, last int
-	addr        string
-}
-
-func (t slotTable) owner(slot int) string {
-	i, _ := slices.BinarySearchFunc(t, slot, func(s slotRange, slot int) int { return cmp.Compare(s.last, slot) })
-	if i < len(t) && t[i].first <= slot {
-		return t[i].addr
-	}
-	return ""
-}
-
-// moved is the table with one slot somewhere else.
-func (t slotTable) moved(slot int, addr string) slotTable {
-	var list slotTable
-	for _, s := range t {
-		if slot < s.first || slot > s.last {
-			list = append(list, s)
-			continue
-		}
-		if s.first < slot {
-			list = append(list, slotRange{s.first, slot - 1, s.addr})
-		}
-		if slot < s.last {
-			list = append(list, slotRange{slot + 1, s.last, s.addr})
-		}
-	}
-	list = append(list, slotRange{slot, slot, addr})
-	slices.SortFunc(list, func(a, b slotRange) int { return cmp.Compare(a.first, b.first) })
-	return list
-}
-
-func (t slotTable) addrs() []string {
-	var list []string
-	for _, s := range t {
-		list = append(list, s.addr)
-	}
-	slices.Sort(list)
-	return slices.Compact(list)
-}
-
 // refreshing is one look, which all share who want one.
 type refreshing struct {
 	began time.Time
@@ -107,8 +61,8 @@ type refreshing struct {
 }
 
 const (
-	refreshTimeout   = 3 * time.Second        // a look may take
-	refreshGap = 50 * time.Millisecond  // between the beginnings of two
+	refreshTimeout = 3 * time.Second        // a look may take
+	refreshGap     = 50 * time.Millisecond  // between the beginnings of two
 	retiredGrace   = 10 * time.Second       // that a server out of the table still has to answer
 	staleWait      = 600 * time.Millisecond // a request waits for a look after a pause, if it must
 )
@@ -395,10 +349,13 @@ func (r *router) Slot(name string) int {
 	return 0
 }
 
-func (r *router) Refresh()      { r.refresh() }
+func (r *router) Refresh() { r.refresh() }
+
 func (r *router) Slotted() bool { return r.topology.slotted() }
-func (r *router) Strict() bool  { return r.topology.strict() }
-func (r *router) Name() string  { return r.topology.name() }
+
+func (r *router) Strict() bool { return r.topology.strict() }
+
+func (r *router) Name() string { return r.topology.name() }
 
 func (r *router) Close() {
 	r.mu.Lock()
@@ -412,3 +369,5 @@ func (r *router) Close() {
 	r.topology.close()
 	r.wg.Wait()
 }
+
+var errNoSlots = errors.New("no server has any slot")

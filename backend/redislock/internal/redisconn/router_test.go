@@ -2,7 +2,6 @@ package redisconn
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"net"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/rueidis"
 )
 
 // proxies lie between one client and its servers: one before each.
@@ -52,19 +50,6 @@ var clusterRouters = map[string]func(t *testing.T, addrs []string, n *proxies) *
 			t.Fatal(err)
 		}
 		return client.(*router)
-	},
-	"rueidis": func(t *testing.T, addrs []string, n *proxies) *router {
-		c, err := rueidis.NewClient(rueidis.ClientOption{
-			InitAddress: addrs, DisableCache: true, ConnWriteTimeout: time.Hour,
-			DialCtxFn: func(ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
-				return n.dial(ctx, "", addr)
-			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(c.Close)
-		return FromRueidis(c).(*router)
 	},
 }
 

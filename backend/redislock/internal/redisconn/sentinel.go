@@ -42,9 +42,9 @@ func (s *sentinelTopology) open(_ context.Context, addr string) (Server, error) 
 	return s.DialMaster(addr), nil
 }
 func (s *sentinelTopology) maxAge() time.Duration { return sentinelInterval }
-func (s *sentinelTopology) slotted() bool        { return false }
-func (s *sentinelTopology) strict() bool         { return false }
-func (s *sentinelTopology) name() string         { return s.Name }
+func (s *sentinelTopology) slotted() bool         { return false }
+func (s *sentinelTopology) strict() bool          { return false }
+func (s *sentinelTopology) name() string          { return s.Name }
 
 func (s *sentinelTopology) close() {
 	s.mu.Lock()

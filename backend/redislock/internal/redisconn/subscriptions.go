@@ -3,6 +3,7 @@ package redisconn
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -299,13 +300,23 @@ func (s *subscriber) sync(conn *subscriberConn, l Listener) error {
 	}
 	s.all.mu.Unlock()
 	sharded := s.all.pubsub.Mode() == PubSubSharded
-	if len(removed) > 0 {
-		if err := l.Unsubscribe(s.all.ctx, sharded, removed); err != nil {
+	if err := inGroups(sharded, removed, func(names []string) error { return l.Unsubscribe(s.all.ctx, sharded, names) }); err != nil {
+		return err
+	}
+	return inGroups(sharded, added, func(names []string) error { return l.Subscribe(s.all.ctx, sharded, names) })
+}
+
+// inGroups calls send with names that one command may have: all of them, or a single one if they are
+// sharded, since they may lie in several slots.
+func inGroups(sharded bool, names []string, send func(names []string) error) error {
+	size := max(len(names), 1)
+	if sharded {
+		size = 1
+	}
+	for group := range slices.Chunk(names, size) {
+		if err := send(group); err != nil {
 			return err
 		}
-	}
-	if len(added) > 0 {
-		return l.Subscribe(s.all.ctx, sharded, added)
 	}
 	return nil
 }

@@ -18,10 +18,10 @@ import (
 type interrupter struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	mu       sync.Mutex
-	conn     *interruptibleConn // the last that was dialed
+	mu          sync.Mutex
+	conn        *interruptibleConn // the last that was dialed
 	interrupted *interruptibleConn // the last that was cut, while an answer may come
-	serial     uint64    // of the command under way
+	serial      uint64             // of the command under way
 }
 
 // newInterrupter makes options' dialer their own.
@@ -104,8 +104,8 @@ func (s *interrupter) close() {
 // interruptibleConn is a connection on which whoever reads or writes can be stopped.
 type interruptibleConn struct {
 	net.Conn
-	mu   sync.Mutex
-	stopped bool
+	mu        sync.Mutex
+	stopped   bool
 	answerDue atomic.Bool // something was sent, and no answer has come
 }
 
@@ -129,9 +129,17 @@ func (c *interruptibleConn) setDeadline(set func(time.Time) error, t time.Time) 
 	return set(t)
 }
 
-func (c *interruptibleConn) SetDeadline(t time.Time) error      { return c.setDeadline(c.Conn.SetDeadline, t) }
-func (c *interruptibleConn) SetReadDeadline(t time.Time) error  { return c.setDeadline(c.Conn.SetReadDeadline, t) }
-func (c *interruptibleConn) SetWriteDeadline(t time.Time) error { return c.setDeadline(c.Conn.SetWriteDeadline, t) }
+func (c *interruptibleConn) SetDeadline(t time.Time) error {
+	return c.setDeadline(c.Conn.SetDeadline, t)
+}
+
+func (c *interruptibleConn) SetReadDeadline(t time.Time) error {
+	return c.setDeadline(c.Conn.SetReadDeadline, t)
+}
+
+func (c *interruptibleConn) SetWriteDeadline(t time.Time) error {
+	return c.setDeadline(c.Conn.SetWriteDeadline, t)
+}
 
 func (c *interruptibleConn) isStopped() bool {
 	c.mu.Lock()
@@ -185,8 +193,10 @@ func (c tlsConn) SyscallConn() (syscall.RawConn, error) {
 
 type fakeSocket struct{}
 
-func (fakeSocket) Control(func(uintptr)) error    { return nil }
-func (fakeSocket) Read(func(uintptr) bool) error  { return nil }
+func (fakeSocket) Control(func(uintptr)) error { return nil }
+
+func (fakeSocket) Read(func(uintptr) bool) error { return nil }
+
 func (fakeSocket) Write(func(uintptr) bool) error { return nil }
 
 // failedConn stands for a connection that could not be made: each use fails for that reason.
@@ -194,11 +204,18 @@ func (fakeSocket) Write(func(uintptr) bool) error { return nil }
 // its standard error.
 type failedConn struct{ err error }
 
-func (c failedConn) Read([]byte) (int, error)         { return 0, c.err }
-func (c failedConn) Write([]byte) (int, error)        { return 0, c.err }
-func (c failedConn) Close() error                     { return nil }
-func (c failedConn) LocalAddr() net.Addr              { return &net.TCPAddr{} }
-func (c failedConn) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
-func (c failedConn) SetDeadline(time.Time) error      { return c.err }
-func (c failedConn) SetReadDeadline(time.Time) error  { return c.err }
+func (c failedConn) Read([]byte) (int, error) { return 0, c.err }
+
+func (c failedConn) Write([]byte) (int, error) { return 0, c.err }
+
+func (c failedConn) Close() error { return nil }
+
+func (c failedConn) LocalAddr() net.Addr { return &net.TCPAddr{} }
+
+func (c failedConn) RemoteAddr() net.Addr { return &net.TCPAddr{} }
+
+func (c failedConn) SetDeadline(time.Time) error { return c.err }
+
+func (c failedConn) SetReadDeadline(time.Time) error { return c.err }
+
 func (c failedConn) SetWriteDeadline(time.Time) error { return c.err }

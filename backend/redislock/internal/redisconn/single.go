@@ -3,18 +3,86 @@ package redisconn
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"time"
+
+	"github.com/distlock/distlock/driver"
 )
+
+// NewSingle is the client of one server.
+func NewSingle(s Server) Client { return singleClient{s} }
+
+// singleClient is the client of one server.
+type singleClient struct{ Server }
+
+func (s singleClient) Do(ctx context.Context, _ string, args []string) (reply any, err error) {
+	retryNotReady(ctx, func() redirection {
+		var why redirection
+		reply, err = s.Server.Do(ctx, args)
+		why, _ = redirectionOf(err)
+		return why
+	})
+	return reply, explainSingle(err)
+}
+
+func (s singleClient) DoAll(ctx context.Context, _ string, commands [][]string) (got []Answer) {
+	retryNotReady(ctx, func() redirection {
+		got = s.Server.DoAll(ctx, commands)
+		why, _ := redirectionOfAll(commands, got)
+		return why
+	})
+	for i := range got {
+		got[i].Err = explainSingle(got[i].Err)
+	}
+	return got
+}
+
+// retryNotReady sends once more what the server was not ready for.
+func retryNotReady(ctx context.Context, send func() redirection) {
+	var p retryPauses
+	for sent := 1; send() == notReady && sent < maxSends && p.wait(ctx); sent++ {
+	}
+}
+
+// explainSingle explains what a server says that has others beside it.
+func explainSingle(err error) error {
+	if err == nil {
+		return nil
+	}
+	if re, is := AsReply(err); is && (re.HasCode("MOVED") || re.HasCode("ASK") || re.HasCode("CROSSSLOT")) {
+		return fmt.Errorf("%w: the server is part of a Redis Cluster: want redis+cluster://, or a client for clusters: %w", driver.ErrInvalid, re)
+	}
+	return err
+}
+
+func (s singleClient) Slot(string) int { return 0 }
+
+func (s singleClient) Strict() bool { return false }
+
+func (s singleClient) Slotted() bool { return false }
+
+func (s singleClient) Refresh() {}
+
+func (s singleClient) At(context.Context, string) (Server, error) { return s.Server, nil }
+
+func (s singleClient) All(context.Context) ([]Server, error) { return []Server{s.Server}, nil }
+
+// NotExecuted reports whether err says that a server did not execute the command, since another one
+// has the key, or it is not ready.
+func NotExecuted(err error) bool {
+	why, _ := redirectionOf(err)
+	return why != executed
+}
 
 // A command that a server refused because another one has its key, or because it is not
 // ready, was not executed. It is sent again a few times, since a key that moves is soon
 // at home. Whatever else went wrong is not repeated.
 const (
-	maxSends     = 8
+	maxSends = 8
 	minPause = 10 * time.Millisecond
-	maxPause  = 250 * time.Millisecond
+	maxPause = 250 * time.Millisecond
 )
 
 // redirection is what a server did with a command.
@@ -22,9 +90,9 @@ type redirection uint8
 
 const (
 	executed redirection = iota // or nobody knows
-	notReady                  // and perhaps not here
-	movedTo                   // to addr, for good
-	askAt                     // addr, this once
+	notReady                    // and perhaps not here
+	movedTo                     // to addr, for good
+	askAt                       // addr, this once
 )
 
 // redirectionOf reads an error; addr is where to go.

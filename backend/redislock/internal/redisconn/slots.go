@@ -1,6 +1,8 @@
 package redisconn
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -63,3 +65,48 @@ var SlotTags = sync.OnceValue(func() *[slots]string {
 	}
 	return &tags
 })
+
+// slotTable says who has which slots. It is in order.
+type slotTable []slotRange
+
+type slotRange struct {
+	first, last int
+	addr        string
+}
+
+func (t slotTable) owner(slot int) string {
+	i, _ := slices.BinarySearchFunc(t, slot, func(s slotRange, slot int) int { return cmp.Compare(s.last, slot) })
+	if i < len(t) && t[i].first <= slot {
+		return t[i].addr
+	}
+	return ""
+}
+
+// moved is the table with one slot somewhere else.
+func (t slotTable) moved(slot int, addr string) slotTable {
+	var list slotTable
+	for _, s := range t {
+		if slot < s.first || slot > s.last {
+			list = append(list, s)
+			continue
+		}
+		if s.first < slot {
+			list = append(list, slotRange{s.first, slot - 1, s.addr})
+		}
+		if slot < s.last {
+			list = append(list, slotRange{slot + 1, s.last, s.addr})
+		}
+	}
+	list = append(list, slotRange{slot, slot, addr})
+	slices.SortFunc(list, func(a, b slotRange) int { return cmp.Compare(a.first, b.first) })
+	return list
+}
+
+func (t slotTable) addrs() []string {
+	var list []string
+	for _, s := range t {
+		list = append(list, s.addr)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
