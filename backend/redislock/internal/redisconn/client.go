@@ -6,26 +6,26 @@ import (
 	"slices"
 )
 
-// Client is where commands go: to one server, or to one of several that has the key.
+// Client sends commands to a single server, or to the one of several servers that has the key.
 type Client interface {
-	// Do sends one command to the server that has the key; to any if key is empty.
-	// What the server refused without executing it, since another one has the key or
-	// it is not ready, may be sent again; otherwise it is server.do.
+	// Do sends a command to the server that has the key, or to any server if key is empty. It is
+	// like Server.Do, but repeats a command that a server refused to execute because it is not
+	// ready, or another server has the key.
 	Do(ctx context.Context, key string, args []string) (any, error)
 
-	// DoAll sends commands for one key, as server.DoAll.
+	// DoAll sends commands for one key, like Server.DoAll.
 	DoAll(ctx context.Context, key string, commands [][]string) []Answer
 
-	// At is the server that has the key now; any if key is empty.
+	// At returns the server that has the key now, or any server if key is empty.
 	At(ctx context.Context, key string) (Server, error)
 
-	// All are the servers that have keys.
+	// All returns the servers that have keys.
 	All(ctx context.Context) ([]Server, error)
 
-	// Slot says which commands may share a script: those for keys of the same slot.
+	// Slot returns the key's slot. A script may have keys of one slot only.
 	Slot(key string) int
 
-	// Refresh says that a server does not seem to be the right one any more.
+	// Refresh begins to look up again which server has which keys.
 	Refresh()
 
 	// Slotted reports whether different servers have different keys.
@@ -34,50 +34,49 @@ type Client interface {
 	// Strict reports whether the servers refuse a script with keys of several slots.
 	Strict() bool
 
-	// Name is what Caps call the store.
+	// Name returns the name of the store.
 	Name() string
 
-	// Close frees what was made for us; the user's own client stays as it is.
+	// Close closes all connections, except those of a user's own client.
 	Close()
 }
 
-// Server is one Redis server, reached by a client library.
+// Server is a Redis server that is reached by a client library.
 type Server interface {
-	// Do sends one command, once: an answer that was lost is an error and not a
-	// reason to send again. It returns when ctx ends. A later command is not executed
-	// before one that was given up, as long as the connection lives, unless the error
-	// is an *unanswered. An error that the server answered is a *ReplyError.
+	// Do sends a command once. It returns an error if the answer is lost, and when ctx ends. A
+	// later command is executed after a command that was given up, unless the error of that is
+	// an *UnansweredError. An error that the server answered is a *ReplyError.
 	//
 	// The reply is an int64, a string, nil or a []any of these.
 	Do(ctx context.Context, args []string) (any, error)
 
-	// DoAll does the same with several commands, on one connection with none of
-	// anybody else's between them. There is an answer for each.
+	// DoAll sends several commands on one connection, without another caller's command
+	// between them. It returns an answer for each.
 	DoAll(ctx context.Context, commands [][]string) []Answer
 
-	// Dedicated gives the caller a connection of its own.
+	// Dedicated returns a connection that no other caller uses.
 	Dedicated(ctx context.Context) (DedicatedConn, error)
 
-	// Listen opens a connection for subscriptions. Its events go to on, one after
-	// the other; after close or a failure there are no more.
+	// Listen opens a connection for subscriptions. It calls on with one event after the other.
+	// There are no more events after Close or a failure.
 	Listen(ctx context.Context, on func(Event)) (Listener, error)
 
-	// Name is scheme, address and database.
+	// Name returns scheme, address and database.
 	Name() string
 
 	Close()
 }
 
-// DedicatedConn is a connection that nobody else uses. It is for one caller at a time.
+// DedicatedConn is a connection for one caller at a time.
 type DedicatedConn interface {
-	// DoAll is as server.DoAll. An error that is no *ReplyError breaks the connection.
+	// DoAll is like Server.DoAll. After an error that is no *ReplyError the connection is broken.
 	DoAll(ctx context.Context, commands [][]string) []Answer
 
-	// Close gives it back; a broken one is thrown away.
+	// Close returns the connection to its pool, or closes it if it is broken.
 	Close(broken bool)
 }
 
-// Answer is what became of one command.
+// Answer is the reply to a command, or its error.
 type Answer struct {
 	Reply any
 	Err   error
@@ -86,7 +85,8 @@ type Answer struct {
 // FailAll returns n answers that failed with err.
 func FailAll(n int, err error) []Answer { return slices.Repeat([]Answer{{Err: err}}, n) }
 
-// Reconnect: a request to the server that has the key has had no answer for too long.
+// Reconnect makes the server that has the key use new connections, since a request has had no answer
+// for too long.
 func Reconnect(c Client, key string) {
 	at, err := c.At(context.Background(), key)
 	if err != nil {
@@ -97,17 +97,15 @@ func Reconnect(c Client, key string) {
 	}
 }
 
-// Listener is a connection for subscriptions. What comes of a call is an event.
-//
-// All sharded channels of a call lie in one slot.
+// Listener is a connection for subscriptions. The effect of a call is reported by an event. All
+// sharded channels of a call must lie in one slot.
 type Listener interface {
 	Subscribe(ctx context.Context, sharded bool, channels []string) error
 	Unsubscribe(ctx context.Context, sharded bool, channels []string) error
 	Close()
 }
 
-// Event is what a listener reports: exactly one of a confirmed subscription, a
-// message, and the error that ended the connection.
+// Event is reported by a Listener.
 type Event struct {
 	Kind             EventKind
 	Channel, Message string
@@ -115,13 +113,15 @@ type Event struct {
 	Err              error
 }
 
+// EventKind says what has happened.
 type EventKind uint8
 
+// The kinds of events.
 const (
-	Subscribed EventKind = iota + 1
-	Received
-	Unsubscribed // a subscription, asked or not
-	Broken
+	Subscribed   EventKind = iota + 1 // the server has confirmed a subscription
+	Received                          // a message
+	Unsubscribed                      // a subscription has ended, requested or not
+	Broken                            // the connection has ended, by Err
 )
 
 // SubscriptionEvent returns the event of a server's push, whose kind is "subscribe" or such. The event
@@ -139,7 +139,7 @@ const (
 	SchemeCluster  = "redis+cluster"
 )
 
-// ServerName names a server and its database.
+// ServerName returns the name of a server's database.
 func ServerName(scheme, addr string, db int) string {
 	return fmt.Sprintf("%s://%s/%d", scheme, addr, db)
 }

@@ -14,15 +14,16 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// clusterTopology is the place of a Redis Cluster: its servers say who has which slot.
+// clusterTopology is the topology of a Redis Cluster: its servers say which of them has which
+// slot.
 type clusterTopology struct {
 	seeds func(ctx context.Context) ([]string, error)
 	dial  Dialer
 	title string
 }
 
-// NewCluster is the client of a Redis Cluster: seeds are the addresses of servers to ask first, and
-// dial makes a server of an address.
+// NewCluster returns the client of a Redis Cluster. seeds returns the servers to query first, and
+// dial returns a server.
 func NewCluster(title string, seeds func(ctx context.Context) ([]string, error), dial Dialer) Client {
 	return newRouter(&clusterTopology{title: title, seeds: seeds, dial: dial})
 }
@@ -43,7 +44,7 @@ func (c *clusterTopology) open(ctx context.Context, addr string) (Server, error)
 
 func (c *clusterTopology) load(ctx context.Context, known []string, at Dialer) (slotTable, error) {
 	if len(known) > 0 {
-		// Others are asked only if these do not answer: to find out about them may take long.
+		// The seeds are queried only if these do not answer: finding them may take long.
 		soon, cancel := context.WithTimeout(ctx, refreshTimeout/2)
 		defer cancel()
 		if t, err := c.queryOneOf(soon, known, at); err == nil {
@@ -75,7 +76,7 @@ func (c *clusterTopology) queryOneOf(ctx context.Context, addrs []string, at Dia
 	})
 }
 
-// noCluster explains why a server did not say where slots are.
+// noCluster explains why a server did not return its slots.
 func noCluster(err error) error {
 	if re, is := AsReply(err); is && (re.UnknownCommand() || strings.Contains(re.Text, "cluster support disabled")) {
 		return fmt.Errorf("%w: the server is not part of a Redis Cluster: want redis:// or redis+sentinel://", driver.ErrInvalid)
@@ -83,7 +84,7 @@ func noCluster(err error) error {
 	return Explain(err)
 }
 
-// readSlots reads the answer of CLUSTER SLOTS that the server at origin gave.
+// readSlots reads the answer to CLUSTER SLOTS of the server at origin.
 func readSlots(reply any, origin string) (slotTable, error) {
 	list, ok := reply.([]any)
 	if !ok {
@@ -105,8 +106,8 @@ func readSlots(reply any, origin string) (slotTable, error) {
 	return t, nil
 }
 
-// endpoint is an address as a server tells it. One that does not know its own name
-// means the one that it was reached by; a server with TLS only may say port 0.
+// endpoint returns an address as a client can use it. A server that does not know its own name
+// means the name by which it was reached. A server with TLS only may return port 0.
 func endpoint(host string, port int64, origin string) string {
 	sameHost, samePort, _ := net.SplitHostPort(origin)
 	if host == "" || host == "?" {
@@ -124,11 +125,11 @@ func shuffled(list []string) []string {
 	return list
 }
 
-// hedgeDelay is how long one is asked before the next is asked too.
+// hedgeDelay is the time after which the next server is queried too.
 const hedgeDelay = 300 * time.Millisecond
 
-// firstAnswer asks one after the other, the next as soon as one has failed or has taken a
-// while, and returns the first good answer. It waits for nobody.
+// firstAnswer queries one server after the other: the next one once a query has failed or takes
+// long. It returns the first answer and does not wait for the other queries.
 func firstAnswer[T any](ctx context.Context, addrs []string, ask func(ctx context.Context, addr string) (T, error)) (T, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -164,7 +165,7 @@ func firstAnswer[T any](ctx context.Context, addrs []string, ask func(ctx contex
 	return none, mostTelling(errs)
 }
 
-// mostTelling is the error that tells most: rather a fact than that somebody did not answer.
+// mostTelling returns the error that says most: a final one rather than a missing answer.
 func mostTelling(errs []error) error {
 	for _, err := range errs {
 		if driver.Final(err) {

@@ -18,15 +18,15 @@ func (e *ReplyError) Error() string { return "redis: " + e.Text }
 
 func (e *ReplyError) Unwrap() error { return e.Cause }
 
-// AsReply is the server's error in err, if it is one.
+// AsReply returns the ReplyError in err, if there is one.
 func AsReply(err error) (*ReplyError, bool) {
 	re := (*ReplyError)(nil)
 	is := errors.As(err, &re)
 	return re, is
 }
 
-// HasCode reports whether the server's error has this code. A server before 7.0 puts what a
-// script's command answered into the middle of the text.
+// HasCode reports whether the error has this code. Servers before 7.0 put the error of a script's
+// command into the middle of the text.
 func (e *ReplyError) HasCode(code string) bool {
 	return strings.HasPrefix(e.Text, code+" ") || strings.Contains(e.Text, ": "+code+" ")
 }
@@ -36,6 +36,7 @@ func (e *ReplyError) UnknownCommand() bool {
 	return e.HasCode("ERR") && strings.Contains(e.Text, "unknown command")
 }
 
+// FirstError returns the first error in list, or nil.
 func FirstError(list []Answer) error {
 	for _, a := range list {
 		if a.Err != nil {
@@ -45,7 +46,7 @@ func FirstError(list []Answer) error {
 	return nil
 }
 
-// TransportError is the first error that the server did not answer.
+// TransportError returns the first error that is not a server's answer, or nil.
 func TransportError(list []Answer) error {
 	for _, a := range list {
 		if _, is := AsReply(a.Err); a.Err != nil && !is {
@@ -55,7 +56,7 @@ func TransportError(list []Answer) error {
 	return nil
 }
 
-// UnansweredError is the error of a caller that has given up on a command, which may still be
+// UnansweredError is the error of a command that its caller has given up. The command may still be
 // executed until Done is closed.
 type UnansweredError struct {
 	Err  error
@@ -66,11 +67,11 @@ func (u *UnansweredError) Error() string { return u.Err.Error() }
 
 func (u *UnansweredError) Unwrap() error { return u.Err }
 
-// ErrClientClosed is that of a user's client which is closed, or has closed its connections to a
-// server for good.
+// ErrClientClosed is in the error of a user's client that is closed, or has closed its connections
+// to a server for good.
 var ErrClientClosed = errors.New("the client is closed")
 
-// ClientClosed makes a library's error ErrClientClosed too.
+// ClientClosed returns an error that is both err and ErrClientClosed.
 func ClientClosed(err error) error { return closedError{err} }
 
 type closedError struct{ error }
@@ -79,8 +80,8 @@ func (e closedError) Unwrap() error { return e.error }
 
 func (e closedError) Is(target error) bool { return target == ErrClientClosed }
 
-// Explain turns the errors of a connection that are facts into such, and leaves the others,
-// which say nothing of what became of the command.
+// Explain returns a final error for a server's refusal, in words for people. It returns other errors
+// unchanged: they leave the outcome of the command unknown.
 func Explain(err error) error {
 	re, is := AsReply(err)
 	if !is || driver.Final(err) {
@@ -102,15 +103,15 @@ func Explain(err error) error {
 	return err
 }
 
-// Invalid is ErrInvalid in these words.
+// Invalid returns a driver.ErrInvalid with this text.
 func Invalid(text string, cause error) error {
 	return &rewordedError{driver.ErrInvalid.Error() + ": " + text, []error{driver.ErrInvalid, cause}}
 }
 
-// Reworded is err in words for people.
+// Reworded returns err with another text.
 func Reworded(text string, err error) error { return &rewordedError{text, []error{err}} }
 
-// rewordedError is an error in words for people. Its cause can be reached, but is not quoted.
+// rewordedError has its causes' identity, but not their text.
 type rewordedError struct {
 	text  string
 	cause []error
@@ -120,8 +121,8 @@ func (e *rewordedError) Error() string { return e.text }
 
 func (e *rewordedError) Unwrap() []error { return e.cause }
 
-// WithoutScript leaves out where in a script an error happened, which is of no use to
-// the user. A server before 7.0 says that first, a later one last.
+// WithoutScript removes the place in a script from the text of an error. Servers before 7.0 put it
+// first, later ones last.
 func WithoutScript(text string) string {
 	if _, at, ok := strings.Cut(text, ": @user_script:"); ok {
 		_, text, _ = strings.Cut(at, ": ")
@@ -130,5 +131,5 @@ func WithoutScript(text string) string {
 	return text
 }
 
-// errUnexpected is that of an answer of another form than the command has.
+// errUnexpected is the error of a reply that has another form than the command's.
 var errUnexpected = errors.New("unexpected answer")

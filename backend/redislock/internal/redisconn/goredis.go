@@ -15,8 +15,8 @@ import (
 	"github.com/distlock/distlock/internal/netaddr"
 )
 
-// FromGoRedis makes a client of a go-redis client, which stays the caller's, and returns how
-// long that waits for an answer.
+// FromGoRedis returns a client that uses a go-redis client, which stays the caller's, and how long
+// that waits for an answer.
 func FromGoRedis(c redis.UniversalClient) (Client, time.Duration, error) {
 	switch c := c.(type) {
 	case *redis.Client:
@@ -33,21 +33,20 @@ func newUsersServer(c *redis.Client) *goRedisServer {
 	return &goRedisServer{client: c, pipe: newPipeline(func() *pipelineConn { return &pipelineConn{client: c} })}
 }
 
-// maxDedicated is how many connections one server may have for WATCH: one for each slot that is
-// busy.
+// maxDedicated is the number of dedicated connections to a server.
 const maxDedicated = 16
 
-// NewServer is the client that Open makes: one for commands, which has one connection,
-// one for subscriptions, whose connections must not be cut, and one for lanes.
+// NewServer returns a server with connections of its own: one for commands, one for subscriptions,
+// which is never interrupted, and a pool of dedicated ones.
 func NewServer(server *redis.Options) Server { return newGoRedisServer(server) }
 
 func newGoRedisServer(server *redis.Options) *goRedisServer {
 	o := *server
 	o.PoolSize, o.PipelinePoolSize = 1, -1
 	o.Protocol = 2
-	o.DialerRetries = 1      // the core tries again
-	o.MaxRetries = -1        // a greeting that failed would wait for itself
-	o.DisableIdentity = true // needs a permission more
+	o.DialerRetries = 1      // the caller tries again
+	o.MaxRetries = -1        // a failed handshake would wait for itself
+	o.DisableIdentity = true // it needs another permission
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	so := o
 	so.PoolSize = maxDedicated
@@ -58,27 +57,26 @@ func newGoRedisServer(server *redis.Options) *goRedisServer {
 	return c
 }
 
-// newInterruptibleClient is a client whose last connection can be cut.
+// newInterruptibleClient returns a client whose last connection can be interrupted.
 func newInterruptibleClient(o redis.Options) *pipelineConn {
 	alone := newInterrupter(&o)
 	return &pipelineConn{redis.NewClient(&o), alone}
 }
 
 type goRedisServer struct {
-	client *redis.Client // the user's; of one that is ours it only has the options
+	client *redis.Client // the user's; otherwise only its options are used
 	pipe   *pipeline
 
-	listening    *pipelineConn // nil for a client that is not ours, as the rest
+	listening    *pipelineConn // nil for a user's client, like all below
 	newDedicated func() *pipelineConn
 
 	mu              sync.Mutex
 	dedicated       *pipelineConn
-	formerDedicated *pipelineConn // the lanes before, which may be busy; nil: none
+	formerDedicated *pipelineConn // replaced, and may be busy; may be nil
 	closed          bool
 }
 
-// Reconnect says that a connection of this server's does not answer, and that others may not
-// either: new ones are to be used. What is under way has its time.
+// Reconnect makes later commands use new connections. Commands under way keep theirs.
 func (c *goRedisServer) Reconnect() {
 	c.pipe.replaceIfLate(true)
 	if c.listening == nil {
@@ -131,8 +129,8 @@ func answersOf(list []singleTry) []Answer {
 	return got
 }
 
-// Dedicated of a client that is ours comes from the pool for lanes: that for commands has a
-// single connection.
+// Dedicated uses the user's pool, or the pool of dedicated connections: the own client for
+// commands has a single connection.
 func (c *goRedisServer) Dedicated(context.Context) (DedicatedConn, error) {
 	if c.listening == nil {
 		return &goRedisConn{conn: c.client.Conn()}, nil
@@ -144,7 +142,7 @@ func (c *goRedisServer) Dedicated(context.Context) (DedicatedConn, error) {
 
 type goRedisConn struct {
 	conn *redis.Conn
-	lost bool // it failed, which the library knows
+	lost bool // the library knows that it failed
 }
 
 func (c *goRedisConn) DoAll(ctx context.Context, commands [][]string) []Answer {
@@ -160,8 +158,8 @@ func (c *goRedisConn) DoAll(ctx context.Context, commands [][]string) []Answer {
 	return got
 }
 
-// Close lets the server end a connection that works and is not to be used again: the library
-// would give it to the next caller.
+// Close sends QUIT on a connection that works and must not be used again: the library would give
+// it to the next caller.
 func (c *goRedisConn) Close(broken bool) {
 	if broken && !c.lost {
 		c.conn.Process(context.Background(), singleTry{redis.NewCmd(context.Background(), "QUIT")})
@@ -169,8 +167,8 @@ func (c *goRedisConn) Close(broken bool) {
 	c.conn.Close()
 }
 
-// newCommand of a client that is ours points to its words, which costs less than a copy of
-// each. A user's client may have hooks, which show words.
+// newCommand points to the words if the client is not the user's, which costs less than copies. A
+// user's client may have hooks that read words.
 func (c *goRedisServer) newCommand(ctx context.Context, args []string) singleTry {
 	if c.listening == nil {
 		return newCommand(ctx, args)
@@ -207,7 +205,7 @@ func (c *goRedisServer) Name() string {
 	o := c.client.Options()
 	switch {
 	case o.Addr == "FailoverClient":
-		return ServerName(SchemeSentinel, "", o.DB) // it does not tell the master's name
+		return ServerName(SchemeSentinel, "", o.DB) // which hides the master's name
 	case o.Network == "unix":
 		return ServerName("redis+unix", o.Addr, o.DB)
 	case o.TLSConfig != nil:
@@ -235,7 +233,7 @@ func (c *goRedisServer) Listen(ctx context.Context, on func(Event)) (Listener, e
 		client = c.listening.client
 	}
 	l := &goRedisListener{pubsub: client.Subscribe(ctx), done: make(chan struct{})}
-	// A subscription to nothing has no connection yet; the PING makes one.
+	// A subscription without channels has no connection. PING makes one.
 	if err := l.pubsub.Ping(ctx); err != nil {
 		l.pubsub.Close()
 		return nil, fromGoRedis(err)
@@ -271,12 +269,10 @@ func (l *goRedisListener) Close() {
 	<-l.done
 }
 
-// healthCheck is how long a subscription may be silent before it is asked for a sign
-// of life.
+// healthCheck is how long a subscription may be silent before a PING.
 const healthCheck = 5 * time.Second
 
-// receive reports what comes until the connection ends, or has been silent for twice
-// healthCheck, though asked.
+// receive reports events until the connection ends or does not answer a PING.
 func (l *goRedisListener) receive(ctx context.Context, on func(Event)) error {
 	for asked := false; ; {
 		m, err := l.pubsub.ReceiveTimeout(ctx, healthCheck)
@@ -298,8 +294,7 @@ func (l *goRedisListener) receive(ctx context.Context, on func(Event)) error {
 	}
 }
 
-// goRedisCluster is the place of a user's cluster client: its servers are reached by the
-// client's own connections.
+// goRedisCluster is the topology of a user's cluster client, whose connections are used.
 func goRedisCluster(c *redis.ClusterClient) topology {
 	o := c.Options()
 	scheme := SchemeCluster
@@ -321,9 +316,9 @@ func goRedisCluster(c *redis.ClusterClient) topology {
 	return p
 }
 
-// clusterNodes knows the client's clients of servers. The client asks a server each time, and
-// may take much longer than a context lets it: so those who ask at once share an answer,
-// and wait no longer than they want.
+// clusterNodes finds the clients of a cluster client's servers. go-redis queries a server for that
+// each time, and may take longer than a context permits. So concurrent callers share a query, and
+// each waits for as long as its context permits.
 type clusterNodes struct {
 	client *redis.ClusterClient
 
@@ -331,7 +326,7 @@ type clusterNodes struct {
 	running *nodesQuery // nil: none is under way
 }
 
-// nodesQuery is one look at the roll.
+// nodesQuery is one query for all servers.
 type nodesQuery struct {
 	done  chan struct{}
 	nodes []*redis.Client
@@ -380,7 +375,8 @@ func addrsOf(clients []*redis.Client) []string {
 	return addrs
 }
 
-// node finds a server by its address, as it calls itself or as the client reaches it.
+// node returns the server at an address, which is the server's own or the one by which the client
+// reaches it.
 func (r *clusterNodes) node(ctx context.Context, addr string) (Server, error) {
 	clients, err := r.nodes(ctx)
 	if err != nil {
@@ -394,9 +390,9 @@ func (r *clusterNodes) node(ctx context.Context, addr string) (Server, error) {
 	return nil, fmt.Errorf("the client does not know the cluster's server %s yet", addr)
 }
 
-// staticTopology is the place of a cluster client whose user says which server has which
-// slot, as NewFailoverClusterClient does for a master and its replicas. Its servers do
-// not know of slots, and do not tell when they move.
+// staticTopology is the topology of a cluster client with a ClusterSlots function, such as
+// NewFailoverClusterClient for a master and its replicas. Its servers know nothing of slots, and
+// do not report when they move.
 type staticTopology struct {
 	*clusterTopology
 	slots func(ctx context.Context) ([]redis.ClusterSlot, error)

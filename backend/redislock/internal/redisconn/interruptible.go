@@ -12,19 +12,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// interrupter let a goroutine send a command by itself, instead of waking another one to
-// wait for the answer, which costs as much as asking Redis: when its context ends the
-// connection is cut. They need a client that has one connection, dialed by them.
+// interrupter lets a goroutine send a command itself. Waking another goroutine and waiting for it
+// costs as much as a query of Redis. If the context ends, the connection is interrupted. Its
+// client must have a single connection.
 type interrupter struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	mu          sync.Mutex
-	conn        *interruptibleConn // the last that was dialed
-	interrupted *interruptibleConn // the last that was cut, while an answer may come
+	conn        *interruptibleConn // the last one dialed
+	interrupted *interruptibleConn // while its answer may come
 	serial      uint64             // of the command under way
 }
 
-// newInterrupter makes options' dialer their own.
+// newInterrupter replaces the dialer of options by its own.
 func newInterrupter(o *redis.Options) *interrupter {
 	s := &interrupter{dial: o.Dialer}
 	if s.dial == nil {
@@ -49,7 +49,7 @@ func (s *interrupter) connect(ctx context.Context, network, addr string) (net.Co
 	return tlsConn{c}, nil
 }
 
-// run runs f, and cuts the connection if ctx ends first.
+// run calls f, and interrupts the connection if ctx ends first.
 func (s *interrupter) run(ctx context.Context, f func()) (wasCut bool) {
 	s.mu.Lock()
 	s.serial++
@@ -59,7 +59,7 @@ func (s *interrupter) run(ctx context.Context, f func()) (wasCut bool) {
 	f()
 	stop()
 	s.mu.Lock()
-	s.serial++ // a cut that comes too late does not hit the next command
+	s.serial++ // a late interruption must not hit the next command
 	wasCut = s.conn != nil && s.conn.isStopped()
 	s.mu.Unlock()
 	return wasCut
@@ -73,8 +73,8 @@ func (s *interrupter) interrupt(turn uint64) {
 	}
 }
 
-// awaitAnswer waits until the server has answered what was cut, or can't any more: a later
-// command, which goes through a new connection, must not overtake it.
+// awaitAnswer waits until the server has answered the interrupted command, or never will. A later
+// command on a new connection must not overtake it.
 func (s *interrupter) awaitAnswer(timeout time.Duration) {
 	s.mu.Lock()
 	c := s.conn
@@ -90,7 +90,7 @@ func (s *interrupter) awaitAnswer(timeout time.Duration) {
 	}
 }
 
-// close ends whatever still waits for an answer.
+// close ends the commands that wait for an answer.
 func (s *interrupter) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,7 @@ func (s *interrupter) close() {
 	}
 }
 
-// interruptibleConn is a connection on which whoever reads or writes can be stopped.
+// interruptibleConn is a connection whose readers and writers can be interrupted.
 type interruptibleConn struct {
 	net.Conn
 	mu        sync.Mutex
@@ -119,7 +119,7 @@ func (c *interruptibleConn) interrupt() {
 	c.Conn.SetDeadline(pastDeadline)
 }
 
-// setDeadline sets a deadline unless the connection was cut.
+// setDeadline sets a deadline unless the connection was interrupted.
 func (c *interruptibleConn) setDeadline(set func(time.Time) error, t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,7 +163,7 @@ func (c *interruptibleConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close leaves a connection that was cut to outlive.
+// Close leaves an interrupted connection open, for awaitAnswer.
 func (c *interruptibleConn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,15 +173,14 @@ func (c *interruptibleConn) Close() error {
 	return c.Conn.Close()
 }
 
-// socketConn is a connection without TLS: go-redis looks at its socket to see whether it
-// is still open.
+// socketConn is a connection without TLS. go-redis checks its socket before each use.
 type socketConn struct {
 	*interruptibleConn
 	syscall.Conn
 }
 
-// tlsConn is a connection with TLS: go-redis asks it whether it is still of use, and then
-// does not look at the socket.
+// tlsConn is a connection with TLS. go-redis asks it whether it is usable, and does not check the
+// socket.
 type tlsConn struct{ *interruptibleConn }
 
 func (c tlsConn) SyscallConn() (syscall.RawConn, error) {
@@ -199,9 +198,9 @@ func (fakeSocket) Read(func(uintptr) bool) error { return nil }
 
 func (fakeSocket) Write(func(uintptr) bool) error { return nil }
 
-// failedConn stands for a connection that could not be made: each use fails for that reason.
-// go-redis writes the errors of a dialer into a log that is the program's, and by default
-// its standard error.
+// failedConn stands for a connection that could not be made. Each use returns the dialer's error.
+// go-redis would write that error to its log, which is the program's, and by default goes to
+// standard error.
 type failedConn struct{ err error }
 
 func (c failedConn) Read([]byte) (int, error) { return 0, c.err }

@@ -10,39 +10,38 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// singleTry is a command that go-redis does not send a second time.
+// singleTry is a command that go-redis sends only once.
 type singleTry struct{ *redis.Cmd }
 
 func (singleTry) NoRetry() bool { return true }
 
-// maxPipeline bounds what is sent at once.
+// maxPipeline is the maximum of requests that are sent together.
 const maxPipeline = 512
 
-// pipeline sends the commands of many goroutines through one connection at a time:
-// those that come while others are on their way wait, and are then sent together. So
-// their order is kept, and who gives up waiting does not disturb the others. go-redis
-// has something like it, which its authors call experimental.
+// pipeline sends the commands of many goroutines through one connection at a time. Commands that
+// arrive while others are under way wait, and are then sent together. This keeps their order, and
+// a caller that gives up does not disturb the others.
 //
-// A connection without an answer is left: a firewall that forgot it says nothing, and a new
-// one may get through at once. What was sent stays with the old connection, which ends once
-// that is answered or has taken too long. There are two of them at most. So the order of
-// commands is kept on a connection only: see unanswered.
+// A connection without an answer is replaced: a firewall that has forgotten it says nothing, and a
+// new one may work at once. Commands that were sent stay with the old connection, which ends once
+// they are answered or time out. There are at most two connections, so the order of commands is
+// kept on each connection only: see UnansweredError.
 type pipeline struct {
 	open func() *pipelineConn
 
 	mu       sync.Mutex
 	current  *pipelineConn
-	previous *pipelineConn // was left, and has not ended; may be nil
+	previous *pipelineConn // replaced, and not closed yet; may be nil
 	waiting  []*pipelineRequest
-	sending  bool // through now
+	sending  bool // through current
 	late     lateTimer
 	closed   bool
 }
 
-// pipelineConn is a client that has one connection; or a user's, whose pool has more.
+// pipelineConn is a client with one connection, or a user's client with a pool.
 type pipelineConn struct {
 	client      *redis.Client
-	interrupter *interrupter // nil for a client that is not ours
+	interrupter *interrupter // nil for a user's client
 }
 
 func newPipeline(open func() *pipelineConn) *pipeline {
@@ -60,8 +59,8 @@ type pipelineRequest struct {
 	done chan struct{}
 }
 
-// do returns when the commands have their results, or with ctx's error: then they may
-// still be executed. Nothing comes between them.
+// do returns once the commands have results, or with ctx's error if they may still be executed. No
+// other command comes between them.
 func (p *pipeline) do(ctx context.Context, cmds ...singleTry) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -95,8 +94,8 @@ func (p *pipeline) do(ctx context.Context, cmds ...singleTry) error {
 	}
 }
 
-// withdraw takes back what was not sent yet, and reports whether it could. Without that a
-// silent server would be owed the commands of all who gave up meanwhile.
+// withdraw removes a request that was not sent yet, and reports whether it could. Otherwise
+// requests that were given up would pile up before a silent server.
 func (p *pipeline) withdraw(x *pipelineRequest) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +107,7 @@ func (p *pipeline) withdraw(x *pipelineRequest) bool {
 	return true
 }
 
-// doDirectly sends commands while nobody else does, from the caller's goroutine.
+// doDirectly sends commands from the caller's goroutine, while no others are sent.
 func (p *pipeline) doDirectly(ctx context.Context, c *pipelineConn, cmds []singleTry) error {
 	wasCut := c.interrupter.run(ctx, func() { c.exec(ctx, cmds) })
 	var landed chan struct{}
@@ -137,15 +136,14 @@ func (p *pipeline) doDirectly(ctx context.Context, c *pipelineConn, cmds []singl
 	return nil
 }
 
-// drain waits for what becomes of commands that were cut.
+// drain waits for the outcome of commands that were interrupted.
 func (p *pipeline) drain(c *pipelineConn, landed chan struct{}) {
 	c.interrupter.awaitAnswer(c.client.Options().ReadTimeout)
 	close(landed)
 	p.send(c)
 }
 
-// replaceIfLate goes on through another connection if that in use is overdue, or if somebody knows
-// that it should.
+// replaceIfLate replaces the connection if an answer is late, or known to be missing.
 func (p *pipeline) replaceIfLate(known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -154,7 +152,7 @@ func (p *pipeline) replaceIfLate(known bool) {
 	}
 }
 
-// replace leaves the connection. The mutex is held.
+// replace continues with a new connection. The mutex is held.
 func (p *pipeline) replace() {
 	p.previous, p.current = p.current, p.open()
 	p.sending = len(p.waiting) > 0
@@ -164,7 +162,8 @@ func (p *pipeline) replace() {
 	}
 }
 
-// retire closes a connection that was left. Its successor may be no better. The mutex is held.
+// retire closes a connection that was replaced. The new one may be late as well. The mutex is
+// held.
 func (p *pipeline) retire(c *pipelineConn) {
 	p.previous = nil
 	c.close()
@@ -173,7 +172,7 @@ func (p *pipeline) retire(c *pipelineConn) {
 	}
 }
 
-// close ends whatever still waits for an answer.
+// close ends both connections, and with them the commands under way.
 func (p *pipeline) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,7 +190,7 @@ func (c *pipelineConn) close() {
 	}
 }
 
-// send lives as long as there is something to send.
+// send sends requests as long as there are any.
 func (p *pipeline) send(c *pipelineConn) {
 	for {
 		batch := p.next(c)
@@ -202,7 +201,7 @@ func (p *pipeline) send(c *pipelineConn) {
 		for _, x := range batch {
 			close(x.done)
 		}
-		// Those who were answered just now may want more: let them join.
+		// Callers that were just answered may send more: let them join.
 		runtime.Gosched()
 	}
 }
@@ -236,7 +235,7 @@ func commands(batch []*pipelineRequest) []singleTry {
 	return list
 }
 
-// exec leaves each command's error in the command.
+// exec sends commands. Each has its result and its error.
 func (c *pipelineConn) exec(ctx context.Context, cmds []singleTry) {
 	if len(cmds) == 1 {
 		c.client.Process(ctx, cmds[0])
@@ -249,23 +248,22 @@ func (c *pipelineConn) exec(ctx context.Context, cmds []singleTry) {
 	pipe.Exec(ctx)
 }
 
-// minAnswerTime is what an answer may always take: a caller whose time is almost over is no
-// reason to make a new connection.
+// minAnswerTime is granted to every answer: a caller whose time is almost over is no reason for a
+// new connection.
 const minAnswerTime = 100 * time.Millisecond
 
-// lateTimer finds out when a request that is under way on a connection has had no answer for
-// so long that those behind it must go on another one: for half of the time that one of
-// them has. Its owner's mutex guards it, but for fire, which is called without.
+// lateTimer fires when the answer to a request is late for the requests behind it: when half of
+// the time is over that one of them has. The owner's mutex guards it, but fire is called without.
 type lateTimer struct {
-	limit time.Duration // of a caller that has no deadline
+	limit time.Duration // of a caller without a deadline
 	fire  func()
 
 	began time.Time
-	at    time.Time // zero: nobody waits
+	at    time.Time // zero: no caller waits
 	timer *time.Timer
 }
 
-// begin: a request goes out. Behind it are others already if left.
+// begin notes that a request was sent, and whether others wait behind it.
 func (o *lateTimer) begin(left bool) {
 	o.began, o.at = time.Now(), time.Time{}
 	if left {
@@ -273,13 +271,13 @@ func (o *lateTimer) begin(left bool) {
 	}
 }
 
-// queued: a caller with this context waits behind the request.
+// queued notes that a caller with this context waits behind the request.
 func (o *lateTimer) queued(ctx context.Context) {
 	has := o.limit
 	if end, ok := ctx.Deadline(); ok {
 		has = min(has, time.Until(end))
 	}
-	// A timer for each caller would cost more than it is worth: a little later will do.
+	// A timer for each caller would cost more. A little later is soon enough.
 	at := o.began.Add(max(has/2, minAnswerTime))
 	if !o.at.IsZero() && o.at.Before(at.Add(has/8)) {
 		return
@@ -292,8 +290,8 @@ func (o *lateTimer) queued(ctx context.Context) {
 	o.timer.Reset(time.Until(at))
 }
 
-// due reports whether somebody has waited for long enough.
+// due reports whether the answer is late.
 func (o *lateTimer) due() bool { return !o.at.IsZero() && !time.Now().Before(o.at) }
 
-// defaultTimeout is how long an answer may take if nobody says so.
+// defaultTimeout is the timeout of an answer without ReadTimeout.
 const defaultTimeout = 5 * time.Second

@@ -12,38 +12,38 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// router is the client of several servers: those of a cluster, or the one that
-// sentinels name. It has a table that says which server has which slot, and a server's
-// connections are its own, so that one that is slow or dead stalls only its own slots.
+// router is the client of several servers: of a cluster, or of the master that sentinels name. Its
+// slot table says which server has which slot. Each server has connections of its own, so that a
+// slow or dead server stalls only its own slots.
 //
-// The table is looked up again when a server says that it is wrong, or does not answer;
-// and every so often while there is traffic, if the place demands it.
+// The table is loaded again when a server says that it is wrong, or does not answer, and, if the
+// topology has a maximum age, from time to time while there is traffic.
 type router struct {
 	topology topology
-	ctx      context.Context // ends with the router
+	ctx      context.Context // ends at close
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
 
 	mu           sync.Mutex
 	table        slotTable
 	servers      map[string]Server // by address
-	refreshing   *refreshing       // nil: nobody looks
-	refreshBegan time.Time         // when the last look began
-	refreshEnded time.Time         // when it ended, well or not
+	refreshing   *refreshing       // nil: none is under way
+	refreshBegan time.Time         // when the last load began
+	refreshEnded time.Time         // when it ended, with or without success
 }
 
-// topology is where a router learns what it must know.
+// topology says where servers are.
 type topology interface {
-	// load asks who has which slot. known are the addresses of the last time.
+	// load returns which server has which slot. known are the addresses of the last table.
 	load(ctx context.Context, known []string, at Dialer) (slotTable, error)
 
-	// open makes a server of an address that look named.
+	// open returns a server at an address that load has returned.
 	open(ctx context.Context, addr string) (Server, error)
 
-	// maxAge is how old a table may be that is in use; 0: any age.
+	// maxAge is the age at which a table in use is loaded again, or 0.
 	maxAge() time.Duration
 
-	// slotted: keys lie in slots. strict: all keys of a script must lie in one.
+	// slotted and strict are like Client.Slotted and Client.Strict.
 	slotted() bool
 	strict() bool
 
@@ -53,7 +53,7 @@ type topology interface {
 
 type Dialer func(ctx context.Context, addr string) (Server, error)
 
-// refreshing is one look, which all share who want one.
+// refreshing is one load of the table. All callers that want one share it.
 type refreshing struct {
 	began time.Time
 	done  chan struct{}
@@ -61,10 +61,10 @@ type refreshing struct {
 }
 
 const (
-	refreshTimeout = 3 * time.Second        // a look may take
-	refreshGap     = 50 * time.Millisecond  // between the beginnings of two
-	retiredGrace   = 10 * time.Second       // that a server out of the table still has to answer
-	staleWait      = 600 * time.Millisecond // a request waits for a look after a pause, if it must
+	refreshTimeout = 3 * time.Second        // of a load
+	refreshGap     = 50 * time.Millisecond  // between the beginnings of two loads
+	retiredGrace   = 10 * time.Second       // in which a server that left the table may answer
+	staleWait      = 600 * time.Millisecond // for a load, by a request after a pause
 )
 
 func newRouter(p topology) *router {
@@ -105,7 +105,7 @@ func (r *router) DoAll(ctx context.Context, key string, commands [][]string) []A
 	return got
 }
 
-// route sends to the server that has the key, and follows where it is sent on.
+// route sends to the server that has the key, and follows redirections.
 func (r *router) route(ctx context.Context, key string, send func(s Server, asked bool) (redirection, string, error)) error {
 	var p retryPauses
 	var s Server
@@ -127,8 +127,8 @@ func (r *router) route(ctx context.Context, key string, send func(s Server, aske
 		if sent == maxSends {
 			return err
 		}
-		// The first redirection is followed at once. Servers that do not agree, or are
-		// not ready, need time.
+		// The first redirection is followed at once. Servers that disagree or are not ready need
+		// time.
 		if why == notReady || sent > 1 {
 			r.refresh()
 			if !p.wait(ctx) {
@@ -138,7 +138,8 @@ func (r *router) route(ctx context.Context, key string, send func(s Server, aske
 	}
 }
 
-// serverAt is the server at an address, or the one that has the key.
+// serverAt returns the server at an address, or the server that has the key if there is no
+// address.
 func (r *router) serverAt(ctx context.Context, key, addr string) (Server, error) {
 	if addr != "" {
 		return r.open(ctx, addr)
@@ -146,8 +147,8 @@ func (r *router) serverAt(ctx context.Context, key, addr string) (Server, error)
 	return r.At(ctx, key)
 }
 
-// checkServer looks whether a server that did not answer is still the one. A user's client
-// closes its connections to a server that left the cluster, for good.
+// checkServer refreshes the table after an error that is not a server's answer. A user's client
+// closes its connections to a server that left the cluster for good, so that server is forgotten.
 func (r *router) checkServer(s Server, err error) {
 	if re := (*ReplyError)(nil); err == nil || errors.As(err, &re) {
 		return
@@ -199,7 +200,7 @@ func (r *router) All(ctx context.Context) ([]Server, error) {
 	return list, nil
 }
 
-// routes is the table, which is looked up if there is none.
+// routes returns the table, and loads it if there is none.
 func (r *router) routes(ctx context.Context) (slotTable, error) {
 	r.mu.Lock()
 	t, looked, ended := r.table, r.refreshBegan, r.refreshEnded
@@ -215,9 +216,9 @@ func (r *router) routes(ctx context.Context) (slotTable, error) {
 			return nil, err
 		}
 	case time.Since(ended) > 2*every:
-		// Nobody has looked for a while, since nobody asked. Without an answer the old table
-		// must do: the server in it may be well. So some of the caller's time is left, and a
-		// look that takes longer keeps nobody waiting who comes later.
+		// There was no traffic for a while. If the topology can't be queried, the old table must
+		// do: its server may be well. So the caller keeps some of its time, and a load that takes
+		// longer does not delay later callers.
 		left := time.Until(l.began.Add(staleWait))
 		if end, ok := ctx.Deadline(); ok {
 			left = min(left, time.Until(end)/2)
@@ -242,7 +243,7 @@ func (r *router) wait(ctx context.Context, l *refreshing) error {
 	}
 }
 
-// refresh begins a look, unless one is under way.
+// refresh begins to load the table, unless that is under way.
 func (r *router) refresh() *refreshing {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -287,7 +288,7 @@ func (r *router) load(l *refreshing, gap time.Duration) {
 	}
 }
 
-// setOwner believes a server that says where a slot is.
+// setOwner notes a server's word that a slot is elsewhere.
 func (r *router) setOwner(slot int, addr string) {
 	r.mu.Lock()
 	if r.table.owner(slot) != addr {
@@ -297,7 +298,7 @@ func (r *router) setOwner(slot int, addr string) {
 	r.refresh()
 }
 
-// open is the server at an address.
+// open returns the server at an address.
 func (r *router) open(ctx context.Context, addr string) (Server, error) {
 	r.mu.Lock()
 	s, ok := r.servers[addr]
@@ -322,8 +323,8 @@ func (r *router) open(ctx context.Context, addr string) (Server, error) {
 	return s, nil
 }
 
-// retireServers closes servers that the table does not name any more, when they have had time
-// to answer what they were sent. The mutex is held.
+// retireServers closes servers that are no longer in the table, once they have had time to answer.
+// The mutex is held.
 func (r *router) retireServers() {
 	addrs := r.table.addrs()
 	for addr, s := range r.servers {

@@ -12,11 +12,11 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// sentinelInterval is how old the sentinels' word may be before they are asked again: a master that
-// was replaced, and can still be reached, takes locks for this long and until they answer.
+// sentinelInterval is how often sentinels are queried. A replaced master that can still be reached
+// may grant locks for this long, and until they answer.
 const sentinelInterval = time.Second
 
-// SentinelOptions say where sentinels are, and how to reach them and their master.
+// SentinelOptions say how to reach sentinels and the master.
 type SentinelOptions struct {
 	Addrs        []string
 	Master       string
@@ -25,11 +25,10 @@ type SentinelOptions struct {
 	Name         string
 }
 
-// NewSentinel is the client of the master that sentinels name.
+// NewSentinel returns the client of the master that sentinels name.
 func NewSentinel(o SentinelOptions) Client { return newRouter(&sentinelTopology{SentinelOptions: o}) }
 
-// sentinelTopology are the place of a server that Redis Sentinel watches: they know which one
-// is the master.
+// sentinelTopology is the topology of a master that Redis Sentinel watches.
 type sentinelTopology struct {
 	SentinelOptions
 
@@ -63,7 +62,7 @@ func (s *sentinelTopology) load(ctx context.Context, _ []string, _ Dialer) (slot
 	return slotTable{{0, slots - 1, addr}}, nil
 }
 
-// masterBy asks one sentinel who is the master.
+// masterBy queries a sentinel for the master.
 func (s *sentinelTopology) masterBy(ctx context.Context, addr string) (string, error) {
 	c, err := s.sentinel(addr)
 	if err != nil {

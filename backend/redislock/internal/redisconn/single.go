@@ -9,9 +9,10 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
-// NewSingle is the client of one server.
+// NewSingle returns the client of one server.
 func NewSingle(s Server) Client { return singleClient{s} }
 
 // singleClient is the client of one server.
@@ -39,14 +40,14 @@ func (s singleClient) DoAll(ctx context.Context, _ string, commands [][]string) 
 	return got
 }
 
-// retryNotReady sends once more what the server was not ready for.
+// retryNotReady sends again as long as the server is not ready.
 func retryNotReady(ctx context.Context, send func() redirection) {
 	var p retryPauses
 	for sent := 1; send() == notReady && sent < maxSends && p.wait(ctx); sent++ {
 	}
 }
 
-// explainSingle explains what a server says that has others beside it.
+// explainSingle explains the error of a server that is part of a cluster.
 func explainSingle(err error) error {
 	if err == nil {
 		return nil
@@ -69,33 +70,33 @@ func (s singleClient) At(context.Context, string) (Server, error) { return s.Ser
 
 func (s singleClient) All(context.Context) ([]Server, error) { return []Server{s.Server}, nil }
 
-// NotExecuted reports whether err says that a server did not execute the command, since another one
-// has the key, or it is not ready.
+// NotExecuted reports whether a server refused to execute the command because another server has the
+// key, or because it is not ready.
 func NotExecuted(err error) bool {
 	why, _ := redirectionOf(err)
 	return why != executed
 }
 
-// A command that a server refused because another one has its key, or because it is not
-// ready, was not executed. It is sent again a few times, since a key that moves is soon
-// at home. Whatever else went wrong is not repeated.
+// A command that a server refused because another server has its key, or because it is not ready,
+// was not executed. It is sent again a few times: moving a key does not take long. No other command
+// is sent again.
 const (
 	maxSends = 8
 	minPause = 10 * time.Millisecond
 	maxPause = 250 * time.Millisecond
 )
 
-// redirection is what a server did with a command.
+// redirection is where a server sends a command.
 type redirection uint8
 
 const (
-	executed redirection = iota // or nobody knows
-	notReady                    // and perhaps not here
-	movedTo                     // to addr, for good
-	askAt                       // addr, this once
+	executed redirection = iota // nowhere: it was executed, or may have been
+	notReady                    // here again, or elsewhere
+	movedTo                     // to an address, and all later ones for the slot
+	askAt                       // to an address, this once
 )
 
-// redirectionOf reads an error; addr is where to go.
+// redirectionOf returns the redirection in err, and its address.
 func redirectionOf(err error) (why redirection, addr string) {
 	if err == nil {
 		return executed, ""
@@ -110,7 +111,7 @@ func redirectionOf(err error) (why redirection, addr string) {
 		addr := redirectAddr(words[2])
 		switch {
 		case addr == "":
-			return notReady, "" // the server does not know; the table will
+			return notReady, "" // the slot table will know
 		case words[0] == "ASK":
 			return askAt, addr
 		}
@@ -124,8 +125,8 @@ func redirectionOf(err error) (why redirection, addr string) {
 	return executed, ""
 }
 
-// redirectAddr is the address that a server sends on to; empty if it does not know the host. An
-// IPv6 address is not in brackets there.
+// redirectAddr returns the address in a redirection, in which IPv6 addresses have no brackets. It
+// returns "" if the server does not know the host.
 func redirectAddr(text string) string {
 	at := strings.LastIndexByte(text, ':')
 	if at < 0 {
@@ -139,24 +140,18 @@ func redirectAddr(text string) string {
 	}
 }
 
-// retryPauses grow from one to the next.
-type retryPauses struct{ last time.Duration }
+// retryPauses counts the pauses between repetitions.
+type retryPauses int
 
-// wait reports whether ctx lives.
+// wait waits for the next pause, and reports whether ctx lives.
 func (p *retryPauses) wait(ctx context.Context) bool {
-	p.last = min(max(2*p.last, minPause), maxPause)
-	t := time.NewTimer(p.last)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	pause := wait.Backoff(int(*p), minPause, maxPause)
+	*p++
+	return wait.Sleep(ctx, pause) == nil
 }
 
-// withAsking are commands for a key that is just moving: the server that gets it executes
-// them only if each is announced, or the transaction that they are in.
+// withAsking puts ASKING before each command or transaction. The server that is just getting a key
+// executes only such commands.
 func withAsking(commands [][]string) [][]string {
 	list := make([][]string, 0, 2*len(commands))
 	inside := false
@@ -175,7 +170,7 @@ func withAsking(commands [][]string) [][]string {
 	return list
 }
 
-// withoutAsking are the answers without those to ASKING.
+// withoutAsking removes the answers to ASKING.
 func withoutAsking(sent [][]string, got []Answer) []Answer {
 	kept := got[:0]
 	for i, a := range got {
@@ -186,7 +181,7 @@ func withoutAsking(sent [][]string, got []Answer) []Answer {
 	return kept
 }
 
-// redirectionOfAll is that of commands of which none was executed.
+// redirectionOfAll returns the redirection of commands that had no effect.
 func redirectionOfAll(commands [][]string, got []Answer) (why redirection, addr string) {
 	for i, a := range got {
 		switch w, to := redirectionOf(a.Err); {

@@ -8,11 +8,10 @@ import (
 	"sync"
 )
 
-// slots is how many pieces a cluster's keys are divided into.
+// slots is the number of a cluster's slots.
 const slots = 16384
 
-// SlotOf is the slot of a key: that of the text between its first { and the next }, if
-// there is any, else of the whole key.
+// SlotOf returns the slot of a key: the slot of its hash tag if it has one, or of the whole key.
 func SlotOf(key string) int {
 	if tag, ok := HashTag(key); ok {
 		key = tag
@@ -29,7 +28,7 @@ func HashTag(key string) (tag string, ok bool) {
 	return tag, ok && tag != ""
 }
 
-// crc16 is the checksum that clusters use: CCITT, from zero.
+// crc16 is the checksum of clusters: CCITT, from zero.
 func crc16(s string) uint16 {
 	var sum uint16
 	for i := range len(s) {
@@ -53,7 +52,7 @@ var crcTable = func() (table [256]uint16) {
 	return table
 }()
 
-// SlotTags has for each slot a text that lies in it, the shortest number that does.
+// SlotTags returns for each slot the shortest number that lies in it.
 var SlotTags = sync.OnceValue(func() *[slots]string {
 	var tags [slots]string
 	for n, left := 0, slots; left > 0; n++ {
@@ -66,7 +65,7 @@ var SlotTags = sync.OnceValue(func() *[slots]string {
 	return &tags
 })
 
-// slotTable says who has which slots. It is in order.
+// slotTable says which server has which slots, in their order.
 type slotTable []slotRange
 
 type slotRange struct {
@@ -82,7 +81,7 @@ func (t slotTable) owner(slot int) string {
 	return ""
 }
 
-// moved is the table with one slot somewhere else.
+// moved returns the table with one slot at another server.
 func (t slotTable) moved(slot int, addr string) slotTable {
 	var list slotTable
 	for _, s := range t {

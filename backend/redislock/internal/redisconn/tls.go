@@ -7,8 +7,9 @@ import (
 	"slices"
 )
 
-// CertifiedFor wants the server at addr to show a certificate for its address. Servers that
-// call each other by numbers may also show one for a name by which the user knows them.
+// CertifiedFor returns a config that demands a certificate for addr. If addr is an IP address, as
+// servers of a cluster call each other, a certificate for one of the user's host names will do
+// too.
 func CertifiedFor(c *tls.Config, addr string, users []string) *tls.Config {
 	c = c.Clone()
 	host, _, _ := net.SplitHostPort(addr)
@@ -19,7 +20,7 @@ func CertifiedFor(c *tls.Config, addr string, users []string) *tls.Config {
 	}
 	roots, accepted := c.RootCAs, append([]string{host}, names...)
 	c.ServerName = names[0]
-	c.InsecureSkipVerify = true // what it would do is done here, with more than one name
+	c.InsecureSkipVerify = true // VerifyConnection verifies more than one name
 	c.VerifyConnection = func(s tls.ConnectionState) error {
 		if err := verify(s.PeerCertificates, roots, accepted); err != nil {
 			return &tls.CertificateVerificationError{UnverifiedCertificates: s.PeerCertificates, Err: err}
@@ -29,7 +30,7 @@ func CertifiedFor(c *tls.Config, addr string, users []string) *tls.Config {
 	return c
 }
 
-// hostnames are the hosts in addresses that are not mere numbers.
+// hostnames returns the hosts that are not IP addresses.
 func hostnames(addrs []string) []string {
 	var names []string
 	for _, addr := range addrs {
@@ -40,8 +41,8 @@ func hostnames(addrs []string) []string {
 	return names
 }
 
-// verify checks that a chain, the server's own certificate first, leads to a root and is
-// for one of the names.
+// verify checks that a chain of certificates, the server's own first, leads to a root and is for
+// one of the names.
 func verify(chain []*x509.Certificate, roots *x509.CertPool, names []string) error {
 	between := x509.NewCertPool()
 	for _, c := range chain[1:] {

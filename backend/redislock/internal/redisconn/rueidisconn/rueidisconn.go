@@ -1,4 +1,4 @@
-// Package rueidisconn is the transport of package redislock by rueidis: clients for package redisconn.
+// Package rueidisconn implements package redisconn's clients by rueidis.
 package rueidisconn
 
 import (
@@ -27,15 +27,15 @@ func New(c rueidis.Client) redisconn.Client {
 	return redisconn.NewSingle(&server{client: c})
 }
 
-// server sends commands through rueidis, which joins those of many goroutines
-// into pipelines, and does not repeat commands that may write.
+// server sends commands through rueidis, which pipelines the commands of many goroutines, and does
+// not repeat commands that may write.
 type server struct {
 	client rueidis.Client
 }
 
-// Do gives the keys as mere arguments: rueidis then uses one connection for all, and
-// keeps the order of commands. It would close a connection on which a deadline passed,
-// and with it that order: so it sees only that the context ends, not when.
+// Do passes the keys as mere arguments, so that rueidis uses one connection for all and keeps the
+// order of commands. A passed deadline would make rueidis close the connection, and break that
+// order. So rueidis sees only the end of the context, not its deadline.
 func (c *server) Do(ctx context.Context, args []string) (any, error) {
 	return fromResult(c.client.Do(withoutDeadline(ctx), c.command(args)))
 }
@@ -56,7 +56,7 @@ func (c *server) command(args []string) rueidis.Completed {
 	return c.client.B().Arbitrary(args[0]).Args(args[1:]...).Build()
 }
 
-// Dedicated takes a connection out of the library's pool.
+// Dedicated takes a connection from rueidis's pool.
 func (c *server) Dedicated(context.Context) (redisconn.DedicatedConn, error) {
 	own, release := c.client.Dedicate()
 	return &dedicatedConn{own, release}, nil
@@ -93,7 +93,7 @@ func withoutDeadline(ctx context.Context) context.Context {
 	return ctx
 }
 
-// noDeadline is a context that does not tell its deadline.
+// noDeadline hides the deadline of a context.
 type noDeadline struct{ context.Context }
 
 func (noDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
@@ -165,26 +165,26 @@ func (l *listener) Unsubscribe(ctx context.Context, sharded bool, channels []str
 	return l.do(ctx, l.conn.B().Unsubscribe().Channel(channels...).Build())
 }
 
-// subscribeTimeout bounds a subscription: rueidis tries again and again to connect to a server
-// that is gone, and those who wait shall rather know.
+// subscribeTimeout bounds a subscription. rueidis tries to connect again and again to a server
+// that is gone, and waiters should know.
 const subscribeTimeout = 3 * time.Second
 
 func (l *listener) do(ctx context.Context, cmd rueidis.Completed) error {
 	ctx, cancel := context.WithTimeout(ctx, subscribeTimeout)
 	defer cancel()
-	// A deadline would be set on the connection, and outlive the command.
+	// A deadline would be set on the connection, and outlast the command.
 	return errorOf(l.conn.Do(noDeadline{ctx}, cmd).Error())
 }
 
-// Close closes the connection, rather than give it back with its subscriptions.
+// Close closes the connection, which has subscriptions, instead of returning it to the pool.
 func (l *listener) Close() {
 	l.conn.Close()
 	l.release()
 	<-l.done
 }
 
-// clusterNode is one server of a cluster. rueidis learns of a new one only by being sent
-// there: until then commands go by way of the cluster's client.
+// clusterNode is one server of a cluster. rueidis gets to know a new server only by sending there.
+// Until then commands go through the cluster's client.
 type clusterNode struct {
 	cluster rueidis.Client
 	addr    string
@@ -193,7 +193,7 @@ type clusterNode struct {
 	node *server
 }
 
-// known is nil as long as rueidis does not know the server.
+// known returns the server, or nil as long as rueidis does not know it.
 func (n *clusterNode) known() *server {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -212,7 +212,7 @@ func (n *clusterNode) Do(ctx context.Context, args []string) (any, error) {
 	return fromResult(n.cluster.Do(withoutDeadline(ctx), n.routed(args)))
 }
 
-// routed is a command that rueidis takes to the server that has its key.
+// routed returns a command that rueidis sends to the server that has its key.
 func (n *clusterNode) routed(args []string) rueidis.Completed {
 	cmd := n.cluster.B().Arbitrary(args[0])
 	if at := keyAt(args); at > 0 {
@@ -221,7 +221,7 @@ func (n *clusterNode) routed(args []string) rueidis.Completed {
 	return cmd.Args(args[1:]...).Build()
 }
 
-// keyAt is the place of a command's first key; 0 if it has none.
+// keyAt returns the index of a command's first key, or 0.
 func keyAt(args []string) int {
 	switch {
 	case (args[0] == "EVALSHA" || args[0] == "EVAL") && len(args) > 3 && args[2] != "0":
@@ -238,7 +238,7 @@ func (n *clusterNode) DoAll(ctx context.Context, commands [][]string) []rediscon
 	}
 	list := make([]rueidis.Completed, 0, len(commands))
 	for _, args := range commands {
-		if args[0] != "ASKING" { // rueidis says that by itself
+		if args[0] != "ASKING" { // rueidis sends it itself
 			list = append(list, n.routed(args))
 		}
 	}
