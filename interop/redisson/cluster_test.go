@@ -28,9 +28,9 @@ func TestLongCluster(t *testing.T) {
 	byItself := inCluster(t, g, "cluster", "auto")
 	t.Run("sharded", func(t *testing.T) { isSharded(t, byItself) })
 	t.Run("together", func(t *testing.T) { together(t, byItself) })
-	t.Run("both ways", func(t *testing.T) { wakeUps(t, inCluster(t, g, "cluster", "both"), plain, 10) })
+	t.Run("sharded on request", func(t *testing.T) { wakeUps(t, inCluster(t, g, "cluster", "on"), plain, 10) })
 	t.Run("classic", func(t *testing.T) { wakeUps(t, inCluster(t, g, "classic-cluster", "off"), plain, 10) })
-	t.Run("classic and both ways", func(t *testing.T) { wakeUps(t, inCluster(t, g, "classic-cluster", "both"), permit(1), 10) })
+	t.Run("classic permits", func(t *testing.T) { wakeUps(t, inCluster(t, g, "classic-cluster", "off"), permit(1), 10) })
 }
 
 // isSharded expects that Redisson waits on a sharded channel of its own accord.
