@@ -50,7 +50,7 @@ func (s *interrupter) connect(ctx context.Context, network, addr string) (net.Co
 }
 
 // run calls f, and interrupts the connection if ctx ends first.
-func (s *interrupter) run(ctx context.Context, f func()) (wasCut bool) {
+func (s *interrupter) run(ctx context.Context, f func()) (interrupted bool) {
 	s.mu.Lock()
 	s.serial++
 	turn := s.serial
@@ -60,9 +60,9 @@ func (s *interrupter) run(ctx context.Context, f func()) (wasCut bool) {
 	stop()
 	s.mu.Lock()
 	s.serial++ // a late interruption must not hit the next command
-	wasCut = s.conn != nil && s.conn.isStopped()
+	interrupted = s.conn != nil && s.conn.isStopped()
 	s.mu.Unlock()
-	return wasCut
+	return interrupted
 }
 
 func (s *interrupter) interrupt(turn uint64) {

@@ -109,11 +109,11 @@ func (p *pipeline) withdraw(x *pipelineRequest) bool {
 
 // doDirectly sends commands from the caller's goroutine, while no others are sent.
 func (p *pipeline) doDirectly(ctx context.Context, c *pipelineConn, cmds []singleTry) error {
-	wasCut := c.interrupter.run(ctx, func() { c.exec(ctx, cmds) })
+	interrupted := c.interrupter.run(ctx, func() { c.exec(ctx, cmds) })
 	var landed chan struct{}
 	p.mu.Lock()
 	switch {
-	case wasCut:
+	case interrupted:
 		landed = make(chan struct{})
 		if p.current == c && p.previous == nil && !p.closed {
 			p.replace()
@@ -128,7 +128,7 @@ func (p *pipeline) doDirectly(ctx context.Context, c *pipelineConn, cmds []singl
 	}
 	p.mu.Unlock()
 	if cmds[len(cmds)-1].Err() != nil && ctx.Err() != nil {
-		if wasCut {
+		if interrupted {
 			return &UnansweredError{Err: ctx.Err(), Done: landed}
 		}
 		return ctx.Err()

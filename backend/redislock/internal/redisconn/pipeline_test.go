@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What callers gave up before it was sent does not wait for a silent server.
+// Commands that were given up before they were sent do not pile up before a silent server.
 func TestPipelineForgetsWhatWasNotSent(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// proxies lie between one client and its servers: one before each.
+// proxies stand between one client and each of its servers.
 type proxies struct {
 	t      testing.TB
 	mu     sync.Mutex
@@ -34,8 +34,8 @@ func (n *proxies) before(addr string) *faultproxy.Proxy {
 	return n.byAddr[addr]
 }
 
-// clusterRouters makes a router by each client library, of clients that wait for an answer for an
-// hour. go-redis waits for a second: it asks servers itself, one after the other.
+// clusterRouters returns a router by each way to reach servers. Clients wait for an answer for an
+// hour, but go-redis for a second: it queries servers itself, one after the other.
 var clusterRouters = map[string]func(t *testing.T, addrs []string, n *proxies) *router{
 	"own": func(t *testing.T, addrs []string, n *proxies) *router {
 		return NewCluster("", func(context.Context) ([]string, error) { return addrs, nil }, func(_ context.Context, addr string) (Server, error) {
@@ -53,7 +53,7 @@ var clusterRouters = map[string]func(t *testing.T, addrs []string, n *proxies) *
 	},
 }
 
-// One server of many that does not answer is in nobody's way who asks where slots are.
+// A silent server does not delay the refresh of the slot table.
 func TestLookPastASilentServer(t *testing.T) {
 	g := testserver.SharedRedisCluster(t)
 	for name, open := range clusterRouters {
@@ -70,7 +70,7 @@ func TestLookPastASilentServer(t *testing.T) {
 			n.before(g.Masters()[0].Addr()).Silence()
 			for range 5 {
 				if err := r.wait(t.Context(), r.refresh()); err != nil {
-					t.Errorf("look: %v", err)
+					t.Errorf("refresh: %v", err)
 				}
 			}
 			for range 5 {
@@ -82,8 +82,7 @@ func TestLookPastASilentServer(t *testing.T) {
 	}
 }
 
-// Those who all at once need a server that is new to a go-redis client do not all ask
-// who is there.
+// Concurrent callers that need an unknown server share a query.
 func TestFindingAServerIsShared(t *testing.T) {
 	g := testserver.SharedRedisCluster(t)
 	r := clusterRouters["go-redis"](t, g.Addrs(), &proxies{t: t, byAddr: map[string]*faultproxy.Proxy{}})
@@ -99,12 +98,12 @@ func TestFindingAServerIsShared(t *testing.T) {
 	}
 }
 
-// movingTopology is a place with one server, which is replaced when the test says so.
+// movingTopology has one server, which the test replaces.
 type movingTopology struct {
 	sentinelTopology
 	mu   sync.Mutex
 	addr string
-	mute bool // nobody says where the server is
+	mute bool // load does not answer
 }
 
 func (m *movingTopology) open(_ context.Context, addr string) (Server, error) {
@@ -134,8 +133,8 @@ type fakeServer struct {
 
 func (*fakeServer) Close() {}
 
-// The first request after a pause does not go to a master that was replaced meanwhile; with
-// nobody to say so it does, soon.
+// The first request after a pause goes to the new master. If the topology does not answer it soon
+// goes to the old one.
 func TestMasterReplacedInAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &movingTopology{addr: "one"}
@@ -164,8 +163,7 @@ func TestMasterReplacedInAPause(t *testing.T) {
 	})
 }
 
-// While nobody says where the server is, requests with little time go on to the one that
-// was there last.
+// While sentinels are silent, requests with little time go to the last known master.
 func TestMuteSentinelsTakeNobodysTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &movingTopology{addr: "one"}
@@ -184,7 +182,7 @@ func TestMuteSentinelsTakeNobodysTime(t *testing.T) {
 	})
 }
 
-// slotCalls is how often all servers were asked who has which slot.
+// slotCalls returns how often servers were queried for their slots.
 func slotCalls(t *testing.T, g *testserver.RedisClusterGroup) (n int) {
 	t.Helper()
 	for _, addr := range g.Addrs() {

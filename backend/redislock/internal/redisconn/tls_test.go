@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// certificate is for the given names and addresses, and an authority of its own.
+// certificate returns a self-signed certificate for names and addresses.
 func certificate(t *testing.T, names ...string) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -43,8 +43,8 @@ func certificate(t *testing.T, names ...string) (tls.Certificate, *x509.CertPool
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
 
-// A server that is known by a number shows a certificate for that, or for a name in the
-// URL, and no other; one that is known by a name shows one for that name.
+// A server with an IP address must show a certificate for that, or for a host name of the user's.
+// A server with a host name must show a certificate for that name.
 func TestCertificatesOfServers(t *testing.T) {
 	for _, c := range []struct {
 		users, addr, shows string
