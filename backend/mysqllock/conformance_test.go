@@ -2,6 +2,7 @@ package mysqllock
 
 import (
 	"context"
+	"encoding/hex"
 	"net/url"
 	"os"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/faultfuzz"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -57,4 +59,50 @@ func conform(t *testing.T, s Strategy) {
 		h.Refuses = func(name string) bool { return len(name) > nameLength }
 	}
 	drivertest.Run(t, h)
+}
+
+func TestConformanceOfRow(t *testing.T) {
+	t.Parallel()
+	conform(t, Row)
+}
+
+// An attempt that meets refused connections fails with ErrUnsent.
+func TestRefusedConnectionsSendNothing(t *testing.T) {
+	for _, s := range Strategies() {
+		t.Run(string(s), func(t *testing.T) {
+			u, err := url.Parse(testserver.SharedMariaDB(t).Database(t) + "?create=true&strategy=" + string(s))
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := faultproxy.New(t, u.Host)
+			u.Host = p.Addr()
+			b := connect(t, u.String())
+			take(t, b, request("x", long))
+			p.Refuse()
+			faultproxy.AwaitUnsent(t, b, func() driver.Request { return request("y", long) })
+		})
+	}
+}
+
+func TestLateCalls(t *testing.T) {
+	late := hex.EncodeToString([]byte("late:")) // as statements have it
+	for strategy, c := range map[Strategy]faultfuzz.Case{
+		Row: {Rate: 0.03}, Version: {Text: late}, UniqueIndex: {Text: late},
+		ForUpdate: {Rate: 0.02, Connected: true}, Session: {Rate: 0.02, Connected: true},
+	} {
+		t.Run(string(strategy), func(t *testing.T) {
+			t.Parallel()
+			u, err := url.Parse(testserver.SharedMariaDB(t).Database(t) + "?create=true&strategy=" + string(strategy))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Servers = []string{u.Host}
+			c.Open = func(ctx context.Context, addrs []string) (driver.Backend, error) {
+				proxied := *u
+				proxied.Host = addrs[0]
+				return Open(ctx, proxied.String())
+			}
+			faultfuzz.Run(t, c)
+		})
+	}
 }

@@ -6,6 +6,9 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"math"
+	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -69,7 +72,8 @@ type splitTx struct {
 	c *splitConn
 }
 
-func (t *splitTx) Commit() error   { t.c.inside = false; return t.Tx.Commit() }
+func (t *splitTx) Commit() error { t.c.inside = false; return t.Tx.Commit() }
+
 func (t *splitTx) Rollback() error { t.c.inside = false; return t.Tx.Rollback() }
 
 func (c *splitConn) reads(text string) bool {
@@ -274,6 +278,123 @@ func TestSeveralPrimariesRefused(t *testing.T) {
 			}
 			wantIs(t, err, driver.ErrUnsupported)
 			worded(t, err, "several primaries")
+		}
+	}
+}
+
+// galeraProvider comes with MariaDB's package.
+const galeraProvider = "/usr/lib/galera/libgalera_smm.so"
+
+// galeraNode starts a node that listens to other nodes on a port.
+func galeraNode(t *testing.T, port, cluster string, more ...string) *testserver.MariaDBServer {
+	t.Helper()
+	if _, err := os.Stat(galeraProvider); err != nil {
+		testserver.SharedMariaDB(t) // which installs the package
+	}
+	args := []string{
+		"--wsrep-on=ON", "--wsrep-provider=" + galeraProvider, "--wsrep-cluster-address=gcomm://" + cluster,
+		"--wsrep-sst-method=skip", "--wsrep-node-address=127.0.0.1", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2",
+		"--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:" + port + ";ist.recv_addr=127.0.0.1:0",
+	}
+	return testserver.MariaDB(t, testserver.MariaDBOptions{Args: append(args, more...)})
+}
+
+// A cluster of one node, which is enough to be one.
+func TestLongGalera(t *testing.T) {
+	t.Parallel()
+	srv := galeraNode(t, "0", "", "--wsrep-new-cluster")
+	url := srv.Database(t) + "?create=true&strategy="
+	for _, s := range []Strategy{UniqueIndex, ForUpdate, Session} {
+		_, err := Open(t.Context(), url+string(s))
+		wantIs(t, err, driver.ErrUnsupported)
+		worded(t, err, "Galera", "strategy row")
+	}
+	for _, s := range []Strategy{Row, Version} {
+		b := connect(t, url+string(s))
+		take(t, b, request("x", long))
+		refused(t, b, request("x", long))
+	}
+}
+
+// A cluster whose nodes all take writes has several clocks: it is refused, unless all write
+// to one node.
+func TestLongGaleraOfTwo(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	l.Close()
+	first := galeraNode(t, port, "", "--wsrep-new-cluster")
+	url := first.Database(t) + "?create=true&strategy="
+	for _, s := range []Strategy{Row, Version} {
+		connect(t, url+string(s))
+	}
+	galeraNode(t, "0", "127.0.0.1:"+port)
+	until(t, "the second node is there", func() bool {
+		return first.Ask(t, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'wsrep_cluster_size'") == "2"
+	})
+	for _, s := range []Strategy{Row, Version} {
+		_, err := Open(t.Context(), url+string(s))
+		wantIs(t, err, driver.ErrUnsupported)
+		worded(t, err, "2 nodes", "onewriter=true")
+	}
+	for _, s := range []Strategy{Row, Version} {
+		b := connect(t, url+string(s)+"&onewriter=true")
+		take(t, b, request(string(s), long))
+	}
+}
+
+// What is too large for a packet is so at any time: asking again does not help.
+func TestPacketTooLarge(t *testing.T) {
+	t.Parallel()
+	srv := testserver.MariaDB(t, testserver.MariaDBOptions{Args: []string{"--max-allowed-packet=1M"}})
+	b := connect(t, srv.Database(t)+"?create=true")
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Read} {
+		r := asks(mode.String(), mode)
+		take(t, b, r)
+		r.Meta = map[string]string{"note": strings.Repeat("x", 3<<19)}
+		_, err := b.Acquire(t.Context(), r)
+		wantIs(t, err, driver.ErrInvalid)
+		release(t, b, r)
+		r.Meta = map[string]string{"note": strings.Repeat("x", 1<<18)}
+		take(t, b, r)
+	}
+}
+
+// The server's own words for what does not fit are final, too.
+func TestErrorsOfSize(t *testing.T) {
+	t.Parallel()
+	for _, n := range []uint16{errPacket, errFunctionPacket, errTooLong, errOutOfRange, errOverflow, errBadText} {
+		if finalCallCause(fmt.Errorf("call: %w", &mysql.MySQLError{Number: n})) == "" {
+			t.Errorf("error %d may pass", n)
+		}
+	}
+	if finalCallCause(mysql.ErrPktTooLarge) == "" {
+		t.Error("the pool's own limit may pass")
+	}
+	for _, err := range []error{nil, mysql.ErrInvalidConn, &mysql.MySQLError{Number: errDeadlock}} {
+		if why := finalCallCause(err); why != "" {
+			t.Errorf("%v: %s", err, why)
+		}
+	}
+}
+
+// A TTL that no clock can have is refused at once by each strategy.
+func TestTTLTooLarge(t *testing.T) {
+	t.Parallel()
+	for _, s := range leaseStrategies {
+		url, _ := freshDatabase(t, s)
+		b := connect(t, url)
+		r := request("x", long)
+		take(t, b, r)
+		for _, ttl := range []time.Duration{20 * driver.MaxTTL, math.MaxInt64, 0, -1} {
+			huge := r
+			huge.TTL = ttl
+			_, err := b.Acquire(t.Context(), huge)
+			wantIs(t, err, driver.ErrInvalid)
+			wantIs(t, b.Renew(t.Context(), []driver.Hold{huge.Hold})[0], driver.ErrInvalid)
 		}
 	}
 }
