@@ -1,6 +1,7 @@
 package zklock
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -33,6 +34,9 @@ func BenchmarkPair(b *testing.B) {
 						r := request(fmt.Sprint("bench ", mode, i), mode)
 						r.Queue = queue
 						_, err := locks.Acquire(b.Context(), r)
+						for errors.Is(err, driver.ErrHeld) { // a permit's last holder may still be leaving the queue
+							_, err = locks.Acquire(b.Context(), r)
+						}
 						if err == nil {
 							err = locks.Release(b.Context(), r.Hold)
 						}
