@@ -29,10 +29,10 @@ func init() {
 	}
 }
 
-// Open connects to the servers of a URL; the package's comment tells its forms. It
-// returns when the servers have answered, or ctx has ended, or the timeout passed. A
-// wrong user or password, a server that is too old, and an address of another kind of
-// server than the URL says, are ErrInvalid.
+// Open connects to the servers of a URL in one of the forms in the package's comment. It
+// returns when the servers have answered, ctx has ended, or the timeout has passed. It returns
+// ErrInvalid for a wrong user or password, a server that is too old, and an address of another
+// kind of server than the URL says.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil || !slices.Contains(schemes, u.Scheme) {
@@ -78,7 +78,7 @@ func (t *urlTarget) open(ctx context.Context, c redisconn.Client) (*Backend, err
 	return b, explain(err)
 }
 
-// explainOpen puts what the network said into words for people. It is as unknown as before.
+// explainOpen puts the network's error into words for people.
 func (t *urlTarget) explainOpen(err error) error {
 	text, secure := err.Error(), t.server.TLSConfig != nil
 	switch {
@@ -99,7 +99,7 @@ func (t *urlTarget) explainOpen(err error) error {
 	return redisconn.Reworded(text, err)
 }
 
-// connect makes the client; nothing is sent yet.
+// connect makes the client, and sends nothing yet.
 func (t *urlTarget) connect() redisconn.Client {
 	switch t.scheme {
 	case redisconn.SchemeCluster:
@@ -120,13 +120,13 @@ func (t *urlTarget) connect() redisconn.Client {
 	return redisconn.NewSingle(redisconn.NewServer(t.optionsFor(t.server, t.addrs[0])))
 }
 
-// mastersOnly refuses a server that has become a replica: what it knows may be old.
+// mastersOnly refuses a server that has become a replica, whose data may be old.
 func mastersOnly(ctx context.Context, conn *redis.Conn) error {
 	reply, err := conn.Do(ctx, "HELLO").Result()
 	if err == nil && parseHello(reply).replica() {
 		return errReplica
 	}
-	return nil // who may not ask finds out when writing
+	return nil // a user who may not ask finds out when writing
 }
 
 var errReplica = &redisconn.ReplyError{Text: "READONLY this server is a replica"}
@@ -134,8 +134,8 @@ var errReplica = &redisconn.ReplyError{Text: "READONLY this server is a replica"
 // minMajorVersion is the first version with all that the scripts need.
 const minMajorVersion = 6
 
-// check refuses servers that are too old, and those that are not what the URL says.
-// HELLO came with 6.0; who may not ask is left to find out.
+// check refuses servers that are too old, or not of the kind that the URL says.
+// HELLO came with 6.0. A user who may not send it finds out later.
 func (t *urlTarget) check(ctx context.Context, c redisconn.Client) error {
 	s, err := c.At(ctx, "")
 	if err != nil {
@@ -158,7 +158,7 @@ func (t *urlTarget) check(ctx context.Context, c redisconn.Client) error {
 	return t.matches(h)
 }
 
-// matches checks that the server is what the URL says.
+// matches returns an error unless the server is of the kind that the URL says.
 func (t *urlTarget) matches(h helloReply) error {
 	switch {
 	case h.mode == "sentinel":
@@ -171,8 +171,8 @@ func (t *urlTarget) matches(h helloReply) error {
 	return nil
 }
 
-// checkScripts does without scripts if the server's user may not run them. That is asked
-// with a script that no server has.
+// checkScripts chooses the storage without scripts if the server's user may not run them. It
+// sends the hash of a script that no server has, so nothing is run.
 func (b *Backend) checkScripts(ctx context.Context, copies replicas) error {
 	for _, question := range [][]string{{"EVALSHA", strings.Repeat("0", 40), "0"}, {"EVAL", "return 1", "0"}} {
 		_, err := b.client.Do(ctx, "", question)
@@ -186,10 +186,10 @@ func (b *Backend) checkScripts(ctx context.Context, copies replicas) error {
 	return nil
 }
 
-// helloReply is what a server says of itself.
+// helloReply has parts of a server's answer to HELLO.
 type helloReply struct{ server, version, mode, role string }
 
-// parseHello reads the answer of either protocol: a map or a flat list.
+// parseHello reads the answer in either protocol: a map or a flat list.
 func parseHello(reply any) helloReply {
 	var h helloReply
 	fields := map[string]*string{"server": &h.server, "version": &h.version, "mode": &h.mode, "role": &h.role}
@@ -225,7 +225,7 @@ func (h helloReply) tooOld() error {
 	return nil
 }
 
-// NewRueidis makes a backend of a rueidis client, which stays the caller's: Close
+// NewRueidis returns a backend on a rueidis client, which stays the caller's: Close
 // leaves it open. opts may be nil. It may be of any mode: of one server, of Sentinel, or
 // of a cluster.
 //
@@ -238,16 +238,16 @@ func NewRueidis(c rueidis.Client, opts *Options) (*Backend, error) {
 	return newBackend(rueidisconn.New(c), opts)
 }
 
-// NewGoRedis makes a backend of a go-redis client, which stays the caller's: Close
+// NewGoRedis returns a backend on a go-redis client, which stays the caller's: Close
 // leaves it open. opts may be nil. The client is a *redis.Client, also one of
 // NewFailoverClient, or a *redis.ClusterClient, also one of NewFailoverClusterClient.
 //
-// A *redis.Ring is ErrUnsupported: while its shards come and go two of them have the
-// same name, and so may two holders.
+// A *redis.Ring is ErrUnsupported: while its shards come and go, a name has two places, and a
+// lock may have two holders.
 //
-// Commands that come while others are on their way are sent together, on one connection
+// Concurrent commands are sent together, on one connection
 // of the client's pool. They are not repeated, whatever the client's MaxRetries say: the
-// core must know that an answer was lost. And they return when their context ends,
+// core must know that an answer was lost. They return when their context ends,
 // also if the client was made without ContextTimeoutEnabled.
 func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
 	if isNil(c) {
@@ -260,7 +260,7 @@ func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
 	return newPatient(client, opts, timeout)
 }
 
-// newPatient makes a backend of a client that waits so long for an answer.
+// newPatient returns a backend on a client that waits for an answer as long as timeout.
 func newPatient(c redisconn.Client, opts *Options, timeout time.Duration) (*Backend, error) {
 	b, err := newBackend(c, opts)
 	if err == nil && opts != nil {
@@ -272,7 +272,7 @@ func newPatient(c redisconn.Client, opts *Options, timeout time.Duration) (*Back
 	return b, nil
 }
 
-// isNil: an interface may hold a pointer that is nil.
+// isNil reports whether a client is nil, or an interface that holds a nil pointer.
 func isNil(client any) bool {
 	v := reflect.ValueOf(client)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
@@ -289,12 +289,12 @@ type urlTarget struct {
 	sentinel *redis.Options // how to reach them
 }
 
-// schemes are those that Open knows.
+// schemes are the schemes of URLs that Open knows.
 var schemes = []string{
 	redisconn.SchemeServer, "rediss", redisconn.SchemeSocket, redisconn.SchemeSentinel, "rediss+sentinel", redisconn.SchemeCluster, "rediss+cluster",
 }
 
-// parseURL says where the servers are and how to use them.
+// parseURL reads where the servers are and how to use them.
 func parseURL(u *url.URL) (*urlTarget, error) {
 	plain, secure := strings.CutPrefix(u.Scheme, "rediss")
 	t := &urlTarget{scheme: u.Scheme}
@@ -338,7 +338,7 @@ func (t *urlTarget) parseParams(u *url.URL, p *driver.Params) {
 	}
 }
 
-// parseTLS says how servers, and sentinels, are to be trusted.
+// parseTLS reads how to trust servers and sentinels.
 func (t *urlTarget) parseTLS(p *driver.Params) error {
 	config, err := netaddr.TLS(p)
 	t.server.TLSConfig = config
@@ -395,7 +395,7 @@ func (t *urlTarget) parseDB(db string) error {
 	return nil
 }
 
-// optionsFor are the options for the server at an address.
+// optionsFor returns the options for the server at an address.
 func (t *urlTarget) optionsFor(o *redis.Options, addr string) *redis.Options {
 	own := *o
 	own.Addr = addr
@@ -405,7 +405,7 @@ func (t *urlTarget) optionsFor(o *redis.Options, addr string) *redis.Options {
 	return &own
 }
 
-// name is the same in whatever order somebody wrote the hosts.
+// name returns the same name for any order of the hosts.
 func (t *urlTarget) name() string {
 	scheme := t.scheme
 	if t.server.TLSConfig != nil {
@@ -453,7 +453,7 @@ func newBackend(c redisconn.Client, opts *Options) (*Backend, error) {
 	return b, b.choose(opts.Scripts, copies)
 }
 
-// choose chooses the storage.
+// choose sets the storage.
 func (b *Backend) choose(scripts Scripts, copies replicas) error {
 	switch {
 	case scripts == ScriptsOff:

@@ -200,7 +200,7 @@ func onConn(ctx context.Context, c redisconn.Client, key string, f func(send fun
 		return false, err
 	}
 	broken := false
-	// What was sent may be executed later: only the answer, or the connection's own timeout, is an end.
+	// A command that was sent may be executed later, until it is answered or the connection times out.
 	sending := context.WithoutCancel(ctx)
 	misdirected, err = f(func(commands [][]string) []redisconn.Answer {
 		got := conn.DoAll(sending, commands)

@@ -82,7 +82,8 @@ type layout struct {
 	span    uint64
 
 	// queueKeys returns the keys of the queue of an exclusive lock: the queue itself, whose
-	// key begins with queuePrefix, the ends of our waiters' tickets, and those of Java's waiters.
+	// key begins with queuePrefix, the ends of our waiters' tickets, and in the layout
+	// "redisson" the ends of Java's.
 	queueKeys   func(name string) []string
 	queuePrefix string
 }

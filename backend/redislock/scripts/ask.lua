@@ -1,4 +1,4 @@
--- A key that has become another type says that a hold is gone, and nothing worse.
+-- ask lets a key that has become another type mean that the hold is gone.
 local function ask(...)
   local r = redis.pcall(...)
   if type(r) == 'table' and r.err then

@@ -1,5 +1,5 @@
--- What tells a lock from other data. Only a refusal looks at it. isLockString in foreign.go has
--- the same rule for strings.
+-- Tells a lock from other data, for refusals. isLockString in inspect.go has the same rule for
+-- strings.
 local uuid = '^%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x'
 
 local function noLock(what)

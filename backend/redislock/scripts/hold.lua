@@ -1,4 +1,4 @@
--- Redisson's structures have no room for what Inspect shows, so each hold has a key of
+-- Redisson's structures have no room for the notes that Inspect shows, so each hold has a key of
 -- its own beside them: "+owner meta fence[,first fence]". It ends with the hold. The
 -- plus tells it from a lock of the string layout.
 local function remember(key, text, id, ttl, again)

@@ -1,6 +1,6 @@
--- Renews a batch. KEYS: so many of each hold, then the fence counter if there is a
--- floor. ARGV: writer and TTL of each hold, then the floor; a TTL below zero is the exact
--- life that the hold gets. keep(at, writer, ttl, exact) does one hold, whose first key is
+-- Renews a batch. KEYS: the same number for each hold, then the fence counter if there is a
+-- floor. ARGV: field and TTL of each hold, then the floor; a TTL below zero is the exact
+-- life that the hold gets. keep(at, field, ttl, exact) renews one hold, whose first key is
 -- KEYS[at]. The answer has a 1 or 0 for each.
 local function batch(keep)
   local floor = #ARGV % 2

@@ -1,7 +1,6 @@
--- Those who stand in line for an exclusive lock. The line is a list, the first to get
--- in first. places has our own, by the server's clock in ms when each ends: a TTL after
--- its last attempt. scores is how Java counts, by which it drops the first in line; nil
--- where Java takes no part.
+-- The queue of an exclusive lock. line is the list of waiters, the next one first. places has
+-- the end of each of our waiters' tickets, by the server's clock in ms: a TTL after its last
+-- attempt. scores has the ends by which Java drops the first waiter; nil if Java takes no part.
 local line, places, scores
 
 local function clock()
@@ -9,7 +8,7 @@ local function clock()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- leave ends a place and reports whether there was one.
+-- leave ends a ticket and reports whether there was one.
 local function leave(who)
   local ours = redis.call('ZREM', places, who)
   if scores then
@@ -18,8 +17,8 @@ local function leave(who)
   return redis.call('LREM', line, 1, who) + ours > 0
 end
 
--- scored is when Java's rule ends a place. One without a score would block Java, which
--- never drops it, for ever: so it gets one.
+-- scored returns when Java's rule ends a ticket. Without a score Java would never drop the
+-- ticket, and be blocked for ever: so it gets one.
 local function scored(who, now)
   local ends = redis.call('ZSCORE', scores, who)
   if not ends then
@@ -29,8 +28,8 @@ local function scored(who, now)
   return tonumber(ends)
 end
 
--- sweep drops those who have gone, ours wherever they stand and Java's as Java does, and
--- tells who is first and when that place ends.
+-- sweep drops waiters that have gone, ours anywhere in the queue and Java's as Java does. It
+-- returns the first waiter and when its ticket ends.
 local function sweep(now)
   for _, who in ipairs(redis.call('ZRANGEBYSCORE', places, 0, now)) do
     leave(who)
@@ -38,7 +37,7 @@ local function sweep(now)
   while true do
     local first = redis.call('LINDEX', line, 0)
     if not first then
-      redis.call('DEL', places, scores or places) -- of a line that somebody deleted
+      redis.call('DEL', places, scores or places) -- of a queue that was deleted
       return nil
     end
     local ends = tonumber(redis.call('ZSCORE', places, first) or scores and scored(first, now) or 0)

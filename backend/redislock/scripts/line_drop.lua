@@ -1,5 +1,5 @@
--- freed tells the first in line; who waits without a place is told when nobody has one.
--- In Java both kinds may wait for one lock, and the latter do not mind the line.
+-- freed notifies the first waiter in the queue, or all other waiters if the queue is empty.
+-- In Java both kinds may wait for one lock, and the latter do not respect the queue.
 local function freed(channel)
   local first = redis.call('EXISTS', line) == 1 and sweep(clock())
   if first then
@@ -10,7 +10,7 @@ local function freed(channel)
   end
 end
 
--- quit ends a place. If it was the first one and the lock is free, the next has its turn.
+-- quit ends a ticket. If it was the first one and the lock is free, the next waiter is notified.
 local function quit(who, name, channel)
   if redis.call('EXISTS', line) == 0 then
     return lost(name)

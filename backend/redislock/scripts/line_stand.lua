@@ -1,8 +1,8 @@
--- score lets a place of ours last in Java's eyes while it is asked for, and not much
--- longer: it is Java's only way to see that we have gone. Whoever is first needs a TTL
--- from now, and some time for a Java clock that is ahead. A place behind Java's needs
--- what Java added for each of those, since Java takes that off from all when it gets
--- in; and as much as it has waited meanwhile.
+-- score lets Java keep a ticket of ours while its waiter retries, and not much longer: that is
+-- Java's only way to see that the waiter has gone. The first waiter needs a TTL
+-- from now, and some time for a Java clock that is ahead. A ticket behind Java's tickets also needs
+-- the time that Java added for each of those, since Java takes that off from all when it gets
+-- in, and the time that it has waited meanwhile.
 local function score(who, before, waited, ttl, now)
   local life = ttl + 10000
   local ends = 0
@@ -19,8 +19,8 @@ local function score(who, before, waited, ttl, now)
   return ends - now
 end
 
--- stand gives who the last place, or makes the one that it has last. The keys end when
--- the last place has, but for Java's two: its places last longer than it tells.
+-- stand gives who the last ticket, or extends the ticket that it has. The keys end with
+-- the last ticket, except Java's two: its tickets last longer than their scores say.
 local function stand(who, first, ttl, now)
   local ends = redis.call('ZSCORE', places, who)
   local before = first and first ~= who and redis.call('LINDEX', line, -1)
@@ -41,7 +41,7 @@ local function stand(who, first, ttl, now)
   end
 end
 
--- front puts one of ours back that Java has dropped while it lived: it was the first.
+-- front puts a waiter of ours back that Java has dropped too early: it was the first.
 local function front(who, now)
   if not scores or not redis.call('ZSCORE', places, who) or redis.call('ZSCORE', scores, who) then
     return
@@ -55,9 +55,9 @@ local function front(who, now)
   redis.call('ZADD', scores, now, who)
 end
 
--- refuse decides about a lock that is held for another left ms, in PTTL's words: nil
--- lets who in, and ends its place. Else who stands in line if it wants to, for ttl, and
--- is told when the passing of time may help.
+-- refuse decides about a lock that is held for another left ms, as PTTL says: nil
+-- lets who in, and ends its ticket. Otherwise it enqueues who for ttl, if who wants that, and
+-- returns after how many ms a retry may succeed.
 local function refuse(who, left, wants, ttl)
   if not wants and redis.call('EXISTS', line) == 0 then
     return left

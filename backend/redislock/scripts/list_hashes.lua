@@ -1,5 +1,5 @@
--- Which of these hashes are locks that somebody holds. KEYS: the names. ARGV: whether RLocks
--- are. Answer: a 1 or 0 for each name.
+-- Answers a 1 for each of these hashes that is a held lock, and a 0 for the others. KEYS: the names.
+-- ARGV: whether RLocks count.
 local answer = {}
 for i, key in ipairs(KEYS) do
   local mode = redis.pcall('HGET', key, 'mode')

@@ -1,5 +1,5 @@
--- Which of these strings are locks of distlock's that are held. KEYS: the names, then the
--- permits of each. Answer: a 1 or 0 for each name. One command reads all values, and
+-- Answers a 1 for each of these strings that is a held lock of distlock's, and a 0 for the others.
+-- KEYS: the names, then the permits of each. One command reads all values, and
 -- semaphores are looked for only if there are permits.
 local call = redis.call
 local t = call('TIME')

@@ -1,6 +1,6 @@
--- lost answers that nothing is held. A replica does not know: what it has may be old, and
--- it lives on as one after it was a master. It shows by refusing to write, were it
--- nothing: no stream has an entry 0-0.
+-- lost answers that nothing is held. Only a master knows that: the data of a replica, also of one
+-- that was a master, may be old. A replica shows itself by refusing to write. This write
+-- changes nothing: no stream has an entry 0-0.
 local function lost(key)
   ask('XDEL', key, '0-0')
   return 0

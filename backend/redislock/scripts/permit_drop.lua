@@ -1,5 +1,5 @@
 -- A permit. KEYS: name, hold, permits. ARGV: permit id, channel, whether the semaphore
--- stays when nobody holds a permit.
+-- stays when no client holds a permit.
 local call = redis.call
 local ends = ask('ZSCORE', KEYS[3], ARGV[1])
 if not ends then

@@ -1,6 +1,6 @@
 -- RPermitExpirableSemaphore. KEYS: name (free permits), hold, permits, fence counter.
 -- ARGV: permit id, TTL, "owner meta ", channel, limit, whether the semaphore stays when
--- nobody holds a permit.
+-- no client holds a permit.
 local call = redis.call
 local stays = ARGV[6] == '1'
 local free, other = read('GET', KEYS[1])

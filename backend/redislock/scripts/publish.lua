@@ -1,4 +1,4 @@
--- publish tells those who wait.
+-- publish notifies waiters.
 local function publish(channel, message)
   redis.call('PUBLISH', channel, message)
 end

@@ -1,5 +1,5 @@
--- Either side of RReadWriteLock: after a downgrade whose answer was lost nobody knows
--- which it is. KEYS: name, hold, the reader's timeout. ARGV: field, channel, base of
+-- Either side of RReadWriteLock: after a downgrade whose answer was lost the side is
+-- unknown. KEYS: name, hold, the reader's timeout. ARGV: field, channel, base of
 -- the timeouts' names.
 local call = redis.call
 local writer = ARGV[1] .. ':write'

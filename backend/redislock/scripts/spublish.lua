@@ -1,4 +1,4 @@
--- publish tells those who wait, in the cluster's slot only.
+-- publish notifies waiters, in the cluster's slot only.
 local function publish(channel, message)
   redis.call('SPUBLISH', channel, message)
 end

@@ -1,4 +1,4 @@
--- Somebody stands in line, or nothing was held.
+-- There is a queue, or nothing was held.
 line, places = KEYS[2], KEYS[3]
 if not held then
   return quit(ARGV[1], KEYS[1], ARGV[2])

@@ -1,7 +1,7 @@
--- KEYS: name, line, places, fence counter. ARGV: "owner meta ", TTL, whether a place in
--- line is wanted. A plus behind the answer says that others stand in line.
+-- KEYS: name, line, places, fence counter. ARGV: "owner meta ", TTL, whether a ticket in
+-- the queue is wanted. A plus behind the answer says that others are queued.
 --
--- Most locks are free, and nobody waits: that comes before all that a line needs.
+-- Most locks are free and without waiters: this part needs nothing of the queue.
 local function set(first, ttl)
   local id = fence(KEYS[#KEYS])
   redis.call('SET', KEYS[1], ARGV[1] .. id .. first, 'PX', ttl)
