@@ -4,7 +4,7 @@ package pglock
 
 import "net"
 
-// canLook says that a connection that was idle has to be asked whether it is alive.
-const canLook = false
+// canPeek says that a connection that was idle has to be asked whether it is alive.
+const canPeek = false
 
-func alive(net.Conn) bool { return true }
+func socketAlive(net.Conn) bool { return true }
