@@ -2,6 +2,9 @@ package driver
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
 	"time"
 )
 
@@ -167,3 +170,93 @@ type Grant struct {
 
 // Last returns the greatest fence of the grant.
 func (g Grant) Last() uint64 { return g.Fence + g.Fences - 1 }
+
+// Info is what Inspect tells of a lock. A free lock has no Holders.
+type Info struct {
+	Name    string
+	Mode    Mode // of the lock's kind as seen: Exclusive, Write, Read or Counted; 0 when free
+	Limit   int  // Counted: permits in all
+	Holders []Holder
+	Waiters []Holder // those in the queue, in its order, as far as the coordinator knows
+
+	// WaiterCount is at least len(Waiters): some coordinators know how many wait
+	// and not who. -1: not known.
+	WaiterCount int
+}
+
+// Holder is one that holds, or waits in the queue.
+type Holder struct {
+	// Owner identifies the hold. It is what a force unlock names, so a program that
+	// shows an Info to people who may not break locks leaves it out.
+	Owner string
+	Mode  Mode
+
+	// Fence is the first fence of the grant; within a span that is handed on inside
+	// the holder's process the current one can be greater. 0: not known.
+	Fence uint64
+
+	// Held is how long it has been holding, or waiting in the queue, by the
+	// coordinator's clock; negative: not known.
+	Held time.Duration
+
+	// Left is how long it holds on if it is not renewed; negative: not known, or
+	// without end.
+	Left time.Duration
+
+	// Foreign says that the backend does not know the form of what is stored: it is the
+	// lock of another library or script, or other data.
+	Foreign bool
+
+	Meta map[string]string // as given in Request.Meta
+}
+
+// NewOwner makes a fresh Owner: a random UUID (RFC 9562, version 4) in its 36
+// character form.
+func NewOwner() string {
+	var b [16]byte
+	rand.Read(b[:])
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	var s [36]byte
+	hex.Encode(s[0:8], b[0:4])
+	hex.Encode(s[9:13], b[4:6])
+	hex.Encode(s[14:18], b[6:8])
+	hex.Encode(s[19:23], b[8:10])
+	hex.Encode(s[24:36], b[10:16])
+	s[8], s[13], s[18], s[23] = '-', '-', '-', '-'
+	return string(s[:])
+}
+
+// Validate returns an error if a backend with these Caps can never grant r: ErrUnsupported for a mode
+// or a queue that it does not have, and ErrInvalid for what no backend takes. A backend calls it at the
+// beginning of Acquire, and adds what only it can't do.
+func (r *Request) Validate(c Caps) error {
+	switch {
+	case r.Mode == 0 || !c.Modes.Has(r.Mode):
+		return fmt.Errorf("%w: mode %v: want one of: %v", ErrUnsupported, r.Mode, c.Modes)
+	case r.Queue && c.QueueingOf(r.Mode) == QueueNever:
+		return fmt.Errorf("%w: there is no queue for mode %v", ErrUnsupported, r.Mode)
+	case r.Name == "" || r.Owner == "":
+		return fmt.Errorf("%w: a request needs a name and an owner", ErrInvalid)
+	case r.Mode == Counted && r.Limit < 1:
+		return fmt.Errorf("%w: %d permits: want at least 1", ErrInvalid, r.Limit)
+	}
+	return validateTTL(r.TTL)
+}
+
+// ValidateRenewal returns ErrInvalid if no backend takes the TTL or the Floor of h. A backend calls it
+// at the beginning of Renew.
+func (h *Hold) ValidateRenewal() error {
+	if h.Floor >= 1<<63 {
+		return fmt.Errorf("%w: floor %d is no fence: want less than 1<<63", ErrInvalid, h.Floor)
+	}
+	return validateTTL(h.TTL)
+}
+
+func validateTTL(ttl time.Duration) error {
+	const most = 2 * MaxTTL // combinators add to what the core asks for
+	if ttl <= 0 || ttl > most {
+		return fmt.Errorf("%w: TTL %v: want more than 0 and at most %v", ErrInvalid, ttl, MaxTTL)
+	}
+	return nil
+}

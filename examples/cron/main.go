@@ -10,6 +10,8 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/distlock/distlock/examples/internal/story"
@@ -84,4 +86,40 @@ func simulate(ctx context.Context, s *story.Story, j *journal, run func(context.
 	})
 	s.Say("the journal", "has %d runs for %d ticks", len(j.ended), ticks)
 	return j, err
+}
+
+// journal stands for a table that survives every host.
+type journal struct {
+	mu           sync.Mutex
+	began, ended []int // ticks
+	fatal        int   // the tick at which the first host dies; 0 for none
+}
+
+func (j *journal) done(tick int) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Contains(j.ended, tick)
+}
+
+func (j *journal) begin(tick int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.began = append(j.began, tick)
+}
+
+func (j *journal) end(tick int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.ended = append(j.ended, tick)
+}
+
+// dies reports, once, whether the calling host dies at the tick.
+func (j *journal) dies(tick int) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if tick != j.fatal {
+		return false
+	}
+	j.fatal = 0
+	return true
 }

@@ -6,9 +6,44 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 
 	"github.com/distlock/distlock/fence"
 )
+
+// Header is the request header with the fence: one decimal number from 1 to 1<<64-1, without sign
+// or leading zeros. In an answer it is "stale" or absent.
+const Header = "Distlock-Fence"
+
+const stale = "stale"
+
+var errMissing = fmt.Errorf("%w request: want the header %s with the fence of the lock", fence.ErrInvalid, Header)
+
+// Set sets the fence in a request's header. For 0 it deletes the header.
+func Set(h http.Header, f uint64) {
+	h.Del(Header)
+	if f > 0 {
+		h.Set(Header, strconv.FormatUint(f, 10))
+	}
+}
+
+// Parse reads the fence from a request's header. It returns ErrInvalid if the header is missing,
+// occurs twice, or isn't a number as described at Header.
+func Parse(h http.Header) (uint64, error) {
+	values := h.Values(Header)
+	switch len(values) {
+	case 0:
+		return 0, errMissing
+	case 1:
+	default:
+		return 0, fmt.Errorf("%w header %s: it occurs %d times", fence.ErrInvalid, Header, len(values))
+	}
+	f, err := strconv.ParseUint(values[0], 10, 64)
+	if err != nil || strconv.FormatUint(f, 10) != values[0] || f == 0 {
+		return 0, fmt.Errorf("%w header %s: want one decimal number from 1 to 18446744073709551615", fence.ErrInvalid, Header)
+	}
+	return f, nil
+}
 
 // Options configures a handler. The zero value is the default.
 type Options struct {
@@ -130,4 +165,46 @@ func refuse(w http.ResponseWriter, staleStatus int, err error) {
 	default:
 		http.Error(w, "the fence could not be checked", http.StatusServiceUnavailable)
 	}
+}
+
+// Transport adds the fence of each request's context. It is safe for concurrent use if Base is.
+type Transport struct {
+	// Fence finds the fence in a request's context: distlock.Fence for programs with one lock. For
+	// several locks use one Transport each, with distlock.FenceOf and the lock's name. If it
+	// returns 0 no fence is sent.
+	Fence func(context.Context) uint64
+
+	// Base sends the request; nil means http.DefaultTransport.
+	Base http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper. It keeps a header that the request already has.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	base := t.Base
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	if t.Fence == nil || len(r.Header.Values(Header)) > 0 {
+		return base.RoundTrip(r)
+	}
+	r = r.Clone(r.Context()) // a RoundTripper must not change its request
+	if r.Header == nil {
+		r.Header = http.Header{}
+	}
+	Set(r.Header, t.Fence(r.Context()))
+	return base.RoundTrip(r)
+}
+
+// Stale returns a *fence.StaleError if the answer says that the request's fence is stale, and
+// otherwise nil. Its Resource is the URL's path, since the answer doesn't contain the resource.
+func Stale(response *http.Response) error {
+	if response.Header.Get(Header) != stale {
+		return nil
+	}
+	e := &fence.StaleError{}
+	if r := response.Request; r != nil {
+		e.Resource = r.URL.Path
+		e.Fence, _ = strconv.ParseUint(r.Header.Get(Header), 10, 64)
+	}
+	return e
 }
