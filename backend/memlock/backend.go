@@ -124,7 +124,7 @@ func (b *Backend) renew(ctx context.Context, h *driver.Hold) error {
 	if h.Floor > maxFence {
 		return fmt.Errorf("%w: floor %d: want at most %d", driver.ErrInvalid, h.Floor, uint64(maxFence))
 	}
-	return b.update(h.Name, func(l *lockState, now time.Duration) error { return l.renew(h, now) })
+	return b.update(h.Name, func(l *lockEntry, now time.Duration) error { return l.renew(h, now) })
 }
 
 // Release ends the hold of h.Owner or its place in the queue.
@@ -132,11 +132,11 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if err := b.usable(ctx); err != nil {
 		return err
 	}
-	return b.update(h.Name, func(l *lockState, _ time.Duration) error { return l.release(h.Name, h.Owner) })
+	return b.update(h.Name, func(l *lockEntry, _ time.Duration) error { return l.release(h.Name, h.Owner) })
 }
 
 // update calls f with the state of name. It returns ErrLost if the store has none.
-func (b *Backend) update(name string, f func(*lockState, time.Duration) error) error {
+func (b *Backend) update(name string, f func(*lockEntry, time.Duration) error) error {
 	sh := b.store.shard(name)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -173,7 +173,7 @@ func (b *Backend) Revoke(ctx context.Context, h driver.Hold) error {
 		return err
 	}
 	var onRevoke func()
-	err := b.update(h.Name, func(l *lockState, _ time.Duration) (err error) {
+	err := b.update(h.Name, func(l *lockEntry, _ time.Duration) (err error) {
 		onRevoke, err = l.revoke(h)
 		return err
 	})

@@ -41,8 +41,8 @@ type watcher struct {
 	ready  wait.Signal
 }
 
-// lockState is the state of one name. Its shard's mutex guards it.
-type lockState struct {
+// lockEntry is the state of one name. Its shard's mutex guards it.
+type lockEntry struct {
 	fence    uint64 // greatest ever granted
 	limit    int    // of the Counted entries
 	holders  []entry
@@ -50,10 +50,10 @@ type lockState struct {
 	watchers []*watcher
 }
 
-func (l *lockState) idle() bool { return len(l.holders)+len(l.queue)+len(l.watchers) == 0 }
+func (l *lockEntry) idle() bool { return len(l.holders)+len(l.queue)+len(l.watchers) == 0 }
 
 // expire removes the entries whose TTL has passed.
-func (l *lockState) expire(now time.Duration) {
+func (l *lockEntry) expire(now time.Duration) {
 	expired := func(e entry) bool { return e.until <= now }
 	l.holders = slices.DeleteFunc(l.holders, expired)
 	l.queue = slices.DeleteFunc(l.queue, expired)
@@ -68,7 +68,7 @@ func find(entries []entry, owner string) int {
 	return -1
 }
 
-func (l *lockState) acquire(r *driver.Request, now time.Duration) (driver.Grant, error) {
+func (l *lockEntry) acquire(r *driver.Request, now time.Duration) (driver.Grant, error) {
 	own, err := l.check(r, now)
 	if err == nil {
 		return l.grant(r, own, now), nil
@@ -81,7 +81,7 @@ func (l *lockState) acquire(r *driver.Request, now time.Duration) (driver.Grant,
 
 // check returns an error if r can't hold now, else the index of the hold that its Owner
 // already has, or -1.
-func (l *lockState) check(r *driver.Request, now time.Duration) (own int, err error) {
+func (l *lockEntry) check(r *driver.Request, now time.Duration) (own int, err error) {
 	l.expire(now)
 	if err := l.checkKind(r); err != nil {
 		return -1, err
@@ -100,7 +100,7 @@ func (l *lockState) check(r *driver.Request, now time.Duration) (own int, err er
 
 // checkKind returns ErrInvalid if the name is in use as another kind of lock or with
 // another limit.
-func (l *lockState) checkKind(r *driver.Request) error {
+func (l *lockEntry) checkKind(r *driver.Request) error {
 	var used *entry
 	switch {
 	case len(l.holders) > 0:
@@ -126,7 +126,7 @@ func excludes(entry, request driver.Mode) bool {
 }
 
 // admits reports whether there is room beside the holders and the waiters ahead of owner.
-func (l *lockState) admits(owner string, mode driver.Mode, limit int) bool {
+func (l *lockEntry) admits(owner string, mode driver.Mode, limit int) bool {
 	blockers := 0
 	for i := range l.holders {
 		if excludes(l.holders[i].mode, mode) {
@@ -142,7 +142,7 @@ func (l *lockState) admits(owner string, mode driver.Mode, limit int) bool {
 }
 
 // ahead returns the part of the queue before owner: all of it if owner has no place.
-func (l *lockState) ahead(owner string) []entry {
+func (l *lockEntry) ahead(owner string) []entry {
 	if i := find(l.queue, owner); i >= 0 {
 		return l.queue[:i]
 	}
@@ -158,7 +158,7 @@ func room(mode driver.Mode, limit int) int {
 
 // refusal names the holders in r's way, and the time after which it is let in if they
 // neither renew nor release.
-func (l *lockState) refusal(r *driver.Request, now time.Duration) *driver.HeldError {
+func (l *lockEntry) refusal(r *driver.Request, now time.Duration) *driver.HeldError {
 	held := new(driver.HeldError)
 	var buf [16]time.Duration
 	ends := buf[:0]
@@ -181,7 +181,7 @@ func (l *lockState) refusal(r *driver.Request, now time.Duration) *driver.HeldEr
 }
 
 // grant makes r hold after check has admitted it.
-func (l *lockState) grant(r *driver.Request, own int, now time.Duration) driver.Grant {
+func (l *lockEntry) grant(r *driver.Request, own int, now time.Duration) driver.Grant {
 	if i := find(l.queue, r.Owner); i >= 0 {
 		l.queue = slices.Delete(l.queue, i, i+1)
 	}
@@ -204,7 +204,7 @@ func (l *lockState) grant(r *driver.Request, own int, now time.Duration) driver.
 
 // span returns the number of fences of a grant. It is 1 where hand-offs could pass
 // waiters in the queue, or the request itself asked for a place there.
-func (l *lockState) span(r *driver.Request) uint64 {
+func (l *lockEntry) span(r *driver.Request) uint64 {
 	if !r.Mode.Alone() || r.Queue || len(l.queue) > 0 {
 		return 1
 	}
@@ -212,7 +212,7 @@ func (l *lockState) span(r *driver.Request) uint64 {
 }
 
 // enqueue gives r a place in the queue, or prolongs the one that it has.
-func (l *lockState) enqueue(r *driver.Request, now time.Duration) {
+func (l *lockEntry) enqueue(r *driver.Request, now time.Duration) {
 	l.limit = r.Limit
 	if i := find(l.queue, r.Owner); i >= 0 {
 		l.queue[i].until = now + r.TTL
@@ -221,7 +221,7 @@ func (l *lockState) enqueue(r *driver.Request, now time.Duration) {
 	l.queue = append(l.queue, entry{owner: r.Owner, mode: r.Mode, since: now, until: now + r.TTL, meta: r.Meta})
 }
 
-func (l *lockState) renew(h *driver.Hold, now time.Duration) error {
+func (l *lockEntry) renew(h *driver.Hold, now time.Duration) error {
 	i := find(l.holders, h.Owner)
 	if i < 0 {
 		return lost(h.Name)
@@ -242,7 +242,7 @@ func (l *lockState) renew(h *driver.Hold, now time.Duration) error {
 	return nil
 }
 
-func (l *lockState) release(name, owner string) error {
+func (l *lockEntry) release(name, owner string) error {
 	if i := find(l.holders, owner); i >= 0 {
 		l.holders = slices.Delete(l.holders, i, i+1)
 	} else if i := find(l.queue, owner); i >= 0 {
@@ -255,7 +255,7 @@ func (l *lockState) release(name, owner string) error {
 }
 
 // notifyAdmitted signals the watchers whose request would be granted now.
-func (l *lockState) notifyAdmitted() {
+func (l *lockEntry) notifyAdmitted() {
 	for _, w := range l.watchers {
 		if l.admits(w.owner, w.mode, w.limit) {
 			w.ready.Notify()
@@ -264,7 +264,7 @@ func (l *lockState) notifyAdmitted() {
 }
 
 // revoke returns the function that asks h.Owner for its lock; nil if it was called before.
-func (l *lockState) revoke(h driver.Hold) (func(), error) {
+func (l *lockEntry) revoke(h driver.Hold) (func(), error) {
 	i := find(l.holders, h.Owner)
 	switch {
 	case i < 0:

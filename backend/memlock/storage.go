@@ -24,9 +24,9 @@ type Store struct {
 
 type shard struct {
 	mu    sync.Mutex
-	locks map[string]*lockState
+	locks map[string]*lockEntry
 	floor uint64     // greatest fence of all names that were forgotten here
-	spare *lockState // the last one forgotten, for reuse
+	spare *lockEntry // the last one forgotten, for reuse
 	_     [64]byte
 }
 
@@ -38,7 +38,7 @@ func NewStore() *Store { return newStore(fmt.Sprintf("mem:(%d)", stores.Add(1)))
 func newStore(name string) *Store {
 	s := &Store{name: name, epoch: time.Now(), seed: maphash.MakeSeed()}
 	for i := range s.shards {
-		s.shards[i].locks = map[string]*lockState{}
+		s.shards[i].locks = map[string]*lockEntry{}
 	}
 	return s
 }
@@ -101,14 +101,14 @@ func (sh *shard) removeWatcher(name string, w *watcher) {
 
 // open returns the state of name, and makes it if there is none. Its fences go on above
 // those of all names that were forgotten.
-func (sh *shard) open(name string, now time.Duration) *lockState {
+func (sh *shard) open(name string, now time.Duration) *lockEntry {
 	if l := sh.locks[name]; l != nil {
 		return l
 	}
 	sh.expireSome(now)
 	l := sh.spare
 	if l == nil {
-		l = new(lockState)
+		l = new(lockEntry)
 	}
 	sh.spare = nil
 	l.fence = sh.floor
@@ -130,7 +130,7 @@ func (sh *shard) expireSome(now time.Duration) {
 }
 
 // forgetIdle removes name if it has no holders, waiters and watchers.
-func (sh *shard) forgetIdle(name string, l *lockState) {
+func (sh *shard) forgetIdle(name string, l *lockEntry) {
 	if l.idle() {
 		sh.floor = max(sh.floor, l.fence)
 		delete(sh.locks, name)

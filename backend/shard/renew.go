@@ -21,7 +21,7 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 		return errs
 	}
 	defer b.tasks.Done()
-	n := &renewCall{b: b, holds: holds, firsts: make([]error, len(holds)), seconds: make([]error, len(holds))}
+	n := &memberRenewal{b: b, holds: holds, firsts: make([]error, len(holds)), seconds: make([]error, len(holds))}
 	n.run(ctx)
 	for i, h := range holds {
 		errs[i] = n.decide(i, h)
@@ -29,8 +29,8 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	return errs
 }
 
-// renewCall is one call of Renew. Each hold has one answer, or two while its member changes.
-type renewCall struct {
+// memberRenewal is one call of Renew. Each hold has one answer, or two while its member changes.
+type memberRenewal struct {
 	b               *Backend
 	holds           []driver.Hold
 	firsts, seconds []error
@@ -48,7 +48,7 @@ func (s *share) add(i int, ttl time.Duration, err *error) {
 }
 
 // shares divides the holds among the members.
-func (n *renewCall) shares() map[*member]*share {
+func (n *memberRenewal) shares() map[*member]*share {
 	shares := map[*member]*share{}
 	of := func(m *member) *share {
 		if shares[m] == nil {
@@ -69,7 +69,7 @@ func (n *renewCall) shares() map[*member]*share {
 	return shares
 }
 
-func (n *renewCall) run(ctx context.Context) {
+func (n *memberRenewal) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	shares := n.shares()
@@ -101,7 +101,7 @@ func (n *renewCall) run(ctx context.Context) {
 }
 
 // grace returns how long to wait for the other members after one has answered.
-func (n *renewCall) grace() time.Duration {
+func (n *memberRenewal) grace() time.Duration {
 	shortest := n.holds[0].TTL
 	for _, h := range n.holds {
 		shortest = min(shortest, h.TTL)
@@ -110,7 +110,7 @@ func (n *renewCall) grace() time.Duration {
 }
 
 // renew renews one member's share.
-func (n *renewCall) renew(ctx context.Context, m *member, s *share) {
+func (n *memberRenewal) renew(ctx context.Context, m *member, s *share) {
 	if err := n.b.membership.cover(ctx, []*member{m}, s.longest); err != nil {
 		for _, to := range s.errs {
 			*to = fmt.Errorf("shard: renew: %v", err) // not a fact about the hold
@@ -136,7 +136,7 @@ func (n *renewCall) renew(ctx context.Context, m *member, s *share) {
 
 // decide returns the answer for a hold. A hold that is lost at one of two members is lost. Its
 // other half is released here, since its owner would not do it.
-func (n *renewCall) decide(i int, h driver.Hold) error {
+func (n *memberRenewal) decide(i int, h driver.Hold) error {
 	for _, err := range []error{n.firsts[i], n.seconds[i]} {
 		if errors.Is(err, driver.ErrLost) {
 			n.b.owners.remove(h.Owner)

@@ -34,7 +34,7 @@ func main() {
 }
 
 // start checks the version and migrates, which is correct for one host at a time.
-func start(_ context.Context, h *story.Host, db *database) error {
+func start(_ context.Context, h *story.Host, db *targetDatabase) error {
 	if db.look() >= target {
 		h.Say("sees that it is done")
 		return nil
@@ -46,38 +46,38 @@ func start(_ context.Context, h *story.Host, db *database) error {
 
 // startLocked calls start on one host at a time. The lock is renewed for as long as the migration
 // takes.
-func startLocked(ctx context.Context, h *story.Host, db *database) error {
+func startLocked(ctx context.Context, h *story.Host, db *targetDatabase) error {
 	return h.Mutex("migrate:shop").Do(ctx, func(ctx context.Context) error {
 		return start(ctx, h, db)
 	})
 }
 
 // deploy starts all hosts, and returns the price of a cup afterwards.
-func deploy(ctx context.Context, s *story.Story, start func(context.Context, *story.Host, *database) error) (price int, err error) {
+func deploy(ctx context.Context, s *story.Story, start func(context.Context, *story.Host, *targetDatabase) error) (price int, err error) {
 	all, err := s.Hosts(ctx, hosts)
 	if err != nil {
 		return 0, err
 	}
-	db := &database{version: 1, price: euros}
+	db := &targetDatabase{version: 1, price: euros}
 	err = story.Together(all, func(h *story.Host) error { return start(ctx, h, db) })
 	s.Say("the shop", "asks for %d cents", db.price)
 	return db.price, err
 }
 
-// database stands for a real one: look and each step of migrate are statements.
-type database struct {
+// targetDatabase stands for a real one: look and each step of migrate are statements.
+type targetDatabase struct {
 	mu      sync.Mutex
 	version int
 	price   int
 }
 
-func (d *database) look() int {
+func (d *targetDatabase) look() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.version
 }
 
-func (d *database) migrate() {
+func (d *targetDatabase) migrate() {
 	time.Sleep(100 * time.Millisecond) // the other tables
 	d.mu.Lock()
 	defer d.mu.Unlock()

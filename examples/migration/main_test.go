@@ -14,7 +14,7 @@ import (
 func TestWithoutALockItRunsMoreThanOnce(t *testing.T) {
 	var looked sync.WaitGroup
 	looked.Add(hosts)
-	unlucky := func(ctx context.Context, h *story.Host, db *database) error {
+	unlucky := func(ctx context.Context, h *story.Host, db *targetDatabase) error {
 		old := db.look() < target
 		looked.Done()
 		looked.Wait()
