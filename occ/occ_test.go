@@ -144,7 +144,7 @@ func TestOptionsOfNoSense(t *testing.T) {
 	}
 }
 
-// Who imports occ pays for nothing else.
+// A program that imports occ pays for nothing else.
 func TestImportsTheStandardLibraryOnly(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-test", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
 	if err != nil {

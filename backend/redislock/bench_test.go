@@ -20,7 +20,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// BenchmarkPair is a lock and an unlock that nobody contends, beside what the client
+// BenchmarkPair is a lock and an unlock without contention, beside what the client
 // library needs for SET NX PX and a compare-and-delete script. All take turns in short
 // slices, so that a busy machine is as busy for one as for the other; the medians of the
 // slices are logged, and the ratio to raw rueidis.

@@ -42,7 +42,7 @@ func usage(t *testing.T, srv *testserver.RedisServer) (sent, inside map[string]i
 	return sent, inside
 }
 
-// Whatever one does with a lock is one command on the network. What the script calls
+// Each call for a lock is one command on the network. What its script calls
 // is logged.
 func TestCommandsOfEachCall(t *testing.T) {
 	srv := testserver.Redis(t)
@@ -124,7 +124,7 @@ type lockCall struct {
 	want error
 }
 
-// callsOf is a lock's life, and somebody who comes in vain.
+// callsOf is a lock's life, with an attempt that is refused.
 func callsOf(t *testing.T, b *Backend, mode driver.Mode) []lockCall {
 	r := request("", mode)
 	other := request(r.Name, mode)

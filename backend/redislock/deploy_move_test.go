@@ -71,7 +71,7 @@ func goesOn(t *testing.T, what string, all ...*busy) {
 	t.Logf("%s: usable after %v", what, time.Since(start).Round(time.Millisecond))
 }
 
-// hears checks that a waiter is woken by a release, which nobody polls for.
+// hears checks that a waiter is woken by a release, without a poll.
 func hears(t *testing.T, b *Backend, name string) {
 	t.Helper()
 	deadline := time.Now().Add(usable)

@@ -46,7 +46,7 @@ func TestOpenBadDeployments(t *testing.T) {
 	}
 }
 
-// What is at an address that is not what the URL says.
+// The server at an address is not of the kind that the URL says.
 func TestOpenAnotherKindOfServer(t *testing.T) {
 	t.Parallel()
 	c, s := testserver.SharedRedisCluster(t), testserver.SharedRedisSentinel(t)

@@ -23,7 +23,7 @@ func eachWay(t *testing.T, ways []way, test func(t *testing.T, w way)) {
 }
 
 // A release in a cluster wakes who waits, however messages travel, and whichever client
-// either side has. Nobody polls here.
+// either side has. There are no polls here.
 func TestClusterWakes(t *testing.T) {
 	g := testserver.SharedRedisCluster(t)
 	for _, p := range []PubSub{PubSubAuto, PubSubOn, PubSubOff} {

@@ -47,7 +47,7 @@ func TestLongFailoverHole(t *testing.T) {
 			if keys := allKeys(t, old); len(keys) < 3 {
 				t.Fatalf("the master that is to die has no lock and counter, but %q", keys)
 			}
-			// Who asks the replicas is not given what they don't have.
+			// A client that asks for acknowledgement is granted nothing that the replicas don't have.
 			_, err := openOwn(t, old.Public(), acked(layout)).Acquire(t.Context(), request("", driver.Exclusive))
 			short(t, "acquire", err)
 			old.Kill()

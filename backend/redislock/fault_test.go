@@ -31,7 +31,7 @@ func warm(t testing.TB, b *Backend, mode driver.Mode) {
 	release(t, b, r)
 }
 
-// The server does what it is told, and the answer is lost: nobody may call that a fact,
+// The server executes a command, and the answer is lost: no caller may take that for a fact,
 // no library may ask again behind our back, and asking again is harmless.
 func TestLostAnswers(t *testing.T) {
 	srv := testserver.SharedRedis(t)
@@ -61,7 +61,7 @@ func TestLostAnswers(t *testing.T) {
 				if err := b.Release(ctx, r.Hold); !errors.Is(err, driver.ErrLost) {
 					t.Errorf("%s %v: released again: %v", layout, mode, err)
 				}
-				// Nothing was counted twice: the lock is free for somebody else.
+				// Nothing was counted twice: the lock is free for another Owner.
 				acquire(t, b, request(r.Name, mode))
 			}
 			if n := p.Lost(); n != 12 {
@@ -161,7 +161,7 @@ func TestTimeout(t *testing.T) {
 	eventually(t, "an answer again", answered)
 }
 
-// A connection that was closed while nobody used it is noticed before it is used.
+// A connection that was closed while it was idle is noticed before it is used.
 func TestIdleConnectionWasClosed(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	p := faultproxy.New(t, srv.Addr())
@@ -193,7 +193,7 @@ func TestManyGoroutinesShareAConnection(t *testing.T) {
 	})
 }
 
-// Callers come and give up at random: nobody hangs, and nobody gets another's answer.
+// Callers come and give up at random: none hangs, and none gets another's answer.
 func TestCallersGiveUpAtRandom(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	b := openOwn(t, srv.Addr(), Options{})

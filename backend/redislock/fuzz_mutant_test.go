@@ -61,7 +61,7 @@ var fuzzMutants = map[string]fuzzMutant{
 		{driver.Write, "call('DEL', KEYS[2])", ""},
 		{driver.Read, "call('DEL', KEYS[2])", ""},
 	}},
-	"somebody passes the first in line": {kind: fairMutex, edits: []edit{
+	"an attempt passes the first place": {kind: fairMutex, edits: []edit{
 		{driver.Exclusive, "left == -2 and (not first or first == who)", "left == -2"},
 	}},
 	"who asks again goes to the end of the line": {kind: fairMutex, edits: []edit{

@@ -100,7 +100,7 @@ func (f *fuzzer) draw() []op {
 	for _, owner := range f.rnd.Perm(fuzzOwners)[:1+f.rnd.IntN(3)] {
 		o := op{kind: kinds[f.rnd.IntN(len(kinds))], owner: owner, mode: f.modes[f.rnd.IntN(len(f.modes))]}
 		if o.kind == opAcquire && f.worlds.may(owner, driver.Read) {
-			o.mode = driver.Read // nobody asks for an upgrade
+			o.mode = driver.Read // there are no upgrades
 		}
 		o.queue = f.fair && f.rnd.IntN(4) > 0 // beside those who just try
 		ops = append(ops, o)

@@ -12,7 +12,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// Who gives up on a frozen server returns at once, and cuts neither a subscription nor
+// A caller that gives up on a frozen server returns at once, and cuts neither a subscription nor
 // anything but its own command, whatever connections were made before.
 func TestGivingUpWhileOthersWatch(t *testing.T) {
 	srv := testserver.Redis(t)
@@ -40,7 +40,7 @@ func TestGivingUpWhileOthersWatch(t *testing.T) {
 }
 
 // A release is not executed before the acquire that was given up, however late that
-// comes: else a lock would be left that nobody knows of.
+// comes: else a lock would be left without a holder.
 func TestAbandonedAcquireLandsBeforeItsRelease(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	eachOpener(t, func(t *testing.T, o opener) {

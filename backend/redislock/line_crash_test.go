@@ -68,7 +68,7 @@ func TestDeadWaiterAnywhereInLine(t *testing.T) {
 	})
 }
 
-// Whoever waits is told to come back when the first in line is dead, to the millisecond
+// A waiter is told to come back when the first place expires, to the millisecond
 // by the server's clock.
 func TestRetryIsTheEndOfTheFirstPlace(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What Java's fair lock does with a line that we stand in too is written here by
+// The commands of Java's fair lock, for a queue that we have a place in too, are written here by
 // commands of its own.
 
 func zOf(member string, score float64) redis.Z { return redis.Z{Score: score, Member: member} }
@@ -103,7 +103,7 @@ func TestJavaHeadWithoutAScore(t *testing.T) {
 	acquire(t, b, r)
 }
 
-// Force unlock of whoever waits, as Inspect shows it.
+// Force unlock of a waiter, as Inspect shows it.
 func TestJavaWaiterIsTakenOut(t *testing.T) {
 	b, c, r := heldLine(t, Redisson)
 	queueJava(t, c, r.Name, javaField, time.Minute)

@@ -161,7 +161,7 @@ func TestRefusedNamesTellWhy(t *testing.T) {
 	if err := refused(t, j, request("{a}", driver.Exclusive), driver.ErrInvalid); !strings.Contains(err.Error(), `"a"`) {
 		t.Errorf("%v, want the name that is meant", err)
 	}
-	// What Java holds under such a name is not listed either.
+	// Java's locks under such a name are not listed either.
 	c := raw(t, srv.Addr())
 	java := request("", driver.Exclusive).Name
 	for _, name := range []string{java, "{" + java + "}"} {

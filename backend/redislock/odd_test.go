@@ -32,7 +32,7 @@ func TestPermitWithoutEnd(t *testing.T) {
 	}
 }
 
-// Who holds a permit keeps a mutex of that name out, and it says so; who locks with a number
+// A permit keeps a mutex of that name out, with an error that says so; a caller that locks with a number
 // is another client's mutex.
 func TestSemaphoreIsNoMutex(t *testing.T) {
 	srv := testserver.SharedRedis(t)
@@ -92,7 +92,7 @@ func TestFloorOutOfRange(t *testing.T) {
 	}
 }
 
-// A hold whose key somebody made into something else is gone, whoever asks.
+// A hold whose key was replaced by other data is gone.
 func TestHoldOfAnotherTypeIsLost(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	b := openOwn(t, srv.Addr(), Options{Layout: Redisson})
@@ -101,7 +101,7 @@ func TestHoldOfAnotherTypeIsLost(t *testing.T) {
 		r := request("", m)
 		acquire(t, b, r)
 		c.Del(t.Context(), r.Name, permitsKey(r.Name))
-		c.Set(t.Context(), r.Name, "somebody else's", time.Minute)
+		c.Set(t.Context(), r.Name, "another's", time.Minute)
 		c.Set(t.Context(), permitsKey(r.Name), "x", time.Minute)
 		if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
 			t.Errorf("%v: renew: %v, want ErrLost", m, err)

@@ -89,9 +89,9 @@ func TestOpenWithoutLeaveToAskTheVersion(t *testing.T) {
 func TestOpenUnreachable(t *testing.T) {
 	dead := testserver.DeadAddr(t)
 	_, err := Open(t.Context(), "redis://:s3cret@"+dead)
-	unknown(t, "nobody listens", err)
+	unknown(t, "no listener", err)
 	if err == nil || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), dead) {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("no listener: %v", err)
 	}
 
 	// A server listens and says nothing.
@@ -174,7 +174,7 @@ func TestOpenServersOfAnAge(t *testing.T) {
 	}
 }
 
-// What does not speak the protocol is an error, and nothing worse.
+// A server that does not speak the protocol is an error, and nothing worse.
 func TestOpenOtherProtocols(t *testing.T) {
 	for _, answer := range []string{
 		"HTTP/1.1 400 Bad Request\r\n", "\r\n", "+\r\n\n", "$x\r\n", "$99999999999999\r\n", "*3\r\n:1\r\n?\r\n", "%7\r\n",

@@ -272,7 +272,7 @@ func TestRedlockRestartHole(t *testing.T) {
 }
 
 // The same with a restart that is delayed for longer than the TTL: there is no hole.
-// Meanwhile nobody gets the lock, and its holder can't renew it.
+// Meanwhile the lock is not granted, and its holder can't renew it.
 func TestRedlockDelayedRestart(t *testing.T) {
 	t.Parallel()
 	ms := startMasters(t)
@@ -390,7 +390,7 @@ func TestRedlockByURL(t *testing.T) {
 	}
 }
 
-// What a lock costs: each of five members gets a vote, a renewal and a release; to be told
+// The cost of a lock: each of five members gets a vote, a renewal and a release; to be told
 // to raise its fence, each but the one with the greatest, as far as it voted in time. Members that
 // are slower than a majority get theirs a moment later, so all are counted in the end.
 func TestRedlockCommands(t *testing.T) {

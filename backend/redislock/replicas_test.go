@@ -89,7 +89,7 @@ func testReplicas(t *testing.T, o opener, layout Layout, master, replica *testse
 		errs := hasty.Renew(t.Context(), []driver.Hold{held.Hold, request("", mode).Hold})
 		short(t, "renewal", errs[0])
 		if !errors.Is(errs[1], driver.ErrLost) {
-			t.Errorf("%v: renewal of what nobody holds: %v", mode, errs[1])
+			t.Errorf("%v: renewal of a lock that is not held: %v", mode, errs[1])
 		}
 		release(t, b, held) // asks no replica
 		replica.Resume()
@@ -231,7 +231,7 @@ func TestReplicaOptions(t *testing.T) {
 	if _, err := Open(t.Context(), deaf.URL()+"?replicas=1"); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("a user who may not WAIT: %v", err)
 	}
-	// What a client brings is found out by the first lock, which is given back.
+	// The first lock finds out what a client can do, and is released.
 	own := openGoRedis(t, deaf.Addr(), acked(String))
 	r := request("", driver.Exclusive)
 	refused(t, own, r, driver.ErrInvalid)

@@ -146,7 +146,7 @@ func TestScriptlessBesideScripts(t *testing.T) {
 }
 
 // A place in line that scripts keep is not passed, and is told when its turn has come.
-func TestScriptlessPassesNobodyInLine(t *testing.T) {
+func TestScriptlessPassesNoPlace(t *testing.T) {
 	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
 		with, err := Open(t.Context(), "redis://scripts:x@"+srv.Addr())
 		with = opened(t, with, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// A server that was a master and has become a replica, with nobody's connection cut, knows
+// A server that was a master and has become a replica, without cutting a connection, knows
 // nothing of what is held. It may not say that all is lost.
 func TestLossIsAMastersWord(t *testing.T) {
 	master := testserver.Redis(t, "--repl-diskless-sync-delay", "0")

@@ -84,7 +84,7 @@ func TestStringOwnerIsComparedWhole(t *testing.T) {
 	}
 }
 
-// A counter that can't be used is an error, and leaves no lock that nobody holds.
+// A counter that can't be used is an error, and leaves no lock without a holder.
 func TestStringBadCounterTakesNothing(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	b, c := openOwn(t, srv.Addr(), Options{Prefix: "badcounter:"}), raw(t, srv.Addr())

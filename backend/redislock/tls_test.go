@@ -71,7 +71,7 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(t.Context(), u.String()); err == nil || driver.Final(err) {
-		t.Errorf("a certificate that nobody vouches for: %v", err)
+		t.Errorf("a certificate of an unknown authority: %v", err)
 	}
 	to, err := parseURL(u)
 	if err != nil {
@@ -88,7 +88,7 @@ func TestTLS(t *testing.T) {
 	defer w.Close()
 	acquire(t, b, r)
 
-	// What was given up lands before its release.
+	// An abandoned attempt is executed before its release.
 	srv.Pause()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()

@@ -113,7 +113,7 @@ func TestWatchLeavesNothing(t *testing.T) {
 		}
 		w1.Close()
 		w2.Close()
-		eventually(t, "nobody is subscribed", func() bool { return subscribers() == 0 })
+		eventually(t, "there are no subscribers", func() bool { return subscribers() == 0 })
 		// Again, while the connection is still open.
 		w := armWatch(t, b, r)
 		acquire(t, b, r)
@@ -161,7 +161,7 @@ func TestWatchSurvivesTheServer(t *testing.T) {
 	}
 }
 
-// Where nobody can be asked, Watch says so rather than wait.
+// Without a server Watch returns an error rather than wait.
 func TestWatchOfADeadServer(t *testing.T) {
 	srv := testserver.Redis(t)
 	var backends []*Backend
@@ -179,7 +179,7 @@ func TestWatchOfADeadServer(t *testing.T) {
 	}
 }
 
-// The locks a and {a} share a channel. The end of one wakes its waiter, whoever waits for the other.
+// The locks a and {a} share a channel. The end of one wakes its waiter, also beside waiters for the other.
 func TestWaitersOfNamesInBraces(t *testing.T) {
 	b := openOwn(t, testserver.SharedRedis(t).Addr(), Options{})
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Counted} {

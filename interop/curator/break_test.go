@@ -68,7 +68,7 @@ func TestLongInspectShowsModes(t *testing.T) {
 	})
 }
 
-// What Go breaks passes at once to who waits. Java is not told: its release finds nothing
+// A lock that Go releases by force is granted at once to a waiter. Java is not told: its release finds nothing
 // and says nothing, and does not touch what the next holder has.
 func TestLongGoBreaks(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {

@@ -17,7 +17,7 @@ const (
 	grace = 30 * time.Second
 )
 
-// mortal is a kind of lock that a holder dies with, and what somebody waits for.
+// mortal is a kind of lock that a holder dies with, and the kind that is waited for.
 type mortal struct{ held, wanted kind }
 
 var mortals = []mortal{{mutex, mutex}, {write, read}, {read, write}, {permit(1), permit(1)}, {multi, multi}}

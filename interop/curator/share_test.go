@@ -215,7 +215,7 @@ func (s *sides) javaPasses(t *testing.T, i int) func() time.Time {
 	}
 }
 
-// Both sides count the same permits, and nobody passes who stands in line.
+// Both sides count the same permits, and none passes the queue.
 func TestLongPermitsAreCountedTogether(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		s := newSides(t, single(t), e, permit(3))

@@ -8,7 +8,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/interop"
 )
 
-// Whoever waits on one side is woken by a release on the other.
+// A waiter on one side is woken by a release on the other.
 func TestLongWakeUps(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		for _, k := range []kind{mutex, write, read, permit(1)} {

@@ -56,7 +56,7 @@ func (s *sides) javaUnlocks(th *interop.Thread, held []string) *interop.Call {
 // later at the latest.
 const forcedLife = 6 * time.Second
 
-// What Java unlocks by force is lost for the Go side, which learns it at its next
+// A lock that Java unlocks by force is lost for the Go side, which learns it at its next
 // renewal and does not touch what the lock's next holder has.
 func TestLongJavaForces(t *testing.T) {
 	for _, k := range forcible {
@@ -89,7 +89,7 @@ func TestLongJavaReleasesGoPermit(t *testing.T) {
 	s.d.leaves(t, s.name, s.k.left(s.name)...)
 }
 
-// What the Go side breaks passes at once to who waits, and Java can't unlock it again.
+// A lock that the Go side releases by force is granted at once to a waiter, and Java can't unlock it again.
 func TestLongGoBreaks(t *testing.T) {
 	for _, k := range append(forcible, permit(1)) {
 		t.Run(k.Java, func(t *testing.T) { goBreaks(t, single(t), k) })

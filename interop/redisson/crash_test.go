@@ -16,7 +16,7 @@ const (
 	grace = 20 * time.Second
 )
 
-// mortal is a kind of lock that a holder dies with, and what somebody waits for.
+// mortal is a kind of lock that a holder dies with, and the kind that is waited for.
 type mortal struct{ held, wanted kind }
 
 var mortals = []mortal{

@@ -126,5 +126,5 @@ func (d *deployment) attempts(t *testing.T) int {
 // refused again since before: they have nothing left to do but wait.
 func (d *deployment) waits(t *testing.T, before, waiters int) {
 	t.Helper()
-	interop.Eventually(t, func() string { return "nobody waits" }, func() bool { return d.attempts(t) >= before+2*waiters })
+	interop.Eventually(t, func() string { return "there are no waiters" }, func() bool { return d.attempts(t) >= before+2*waiters })
 }

@@ -47,7 +47,7 @@ func (k kind) name(base string) string {
 	return base
 }
 
-// left are the keys that remain when nobody holds the lock any more.
+// left are the keys that remain when the lock is not held any more.
 func (k kind) left(base string) []string {
 	switch k.Java {
 	case "multi":

@@ -12,7 +12,7 @@ import (
 // renewable are the kinds of locks that Java's watchdog renews too; one waits for each.
 var renewable = mortals[:5]
 
-// What one side renews the other does not get until it is released.
+// A lock that one side renews is not granted to the other until its release.
 func TestLongRenewedLocksStay(t *testing.T) { renewedStay(t, single(t)) }
 
 func renewedStay(t *testing.T, d *deployment) {
@@ -26,7 +26,7 @@ func renewedStay(t *testing.T, d *deployment) {
 			javaRenews(t, m, m.name(base+"-java"), j.Thread("holds-"+m.held.Java), java, c),
 			goRenews(t, m, m.name(base+"-go"), j.Thread("waits-"+m.held.Java), java, c))
 	}
-	time.Sleep(time.Until(ends)) // twice the life of locks that nobody renews
+	time.Sleep(time.Until(ends)) // twice the life of locks without renewal
 	for _, release := range releases {
 		release()
 	}

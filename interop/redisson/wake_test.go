@@ -8,7 +8,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/interop"
 )
 
-// Whoever waits on one side is woken by a release on the other.
+// A waiter on one side is woken by a release on the other.
 func TestLongWakeUps(t *testing.T) {
 	for _, k := range []kind{plain, write, read, permit(1)} {
 		t.Run(k.Java, func(t *testing.T) { wakeUps(t, single(t), k, 40) })

@@ -78,7 +78,7 @@ func TestNothingIsLost(t *testing.T) {
 	})
 }
 
-// Somebody writes between read and write, once; or makes the key, or deletes it.
+// Another client writes between read and write, once; or makes the key, or deletes it.
 func TestOneConflict(t *testing.T) {
 	each(t, func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string) {
 		for _, other := range []func(){

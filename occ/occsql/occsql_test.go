@@ -104,7 +104,7 @@ func TestNothingIsLost(t *testing.T) {
 	})
 }
 
-// Somebody else writes between read and write, once: also a value that is the same.
+// Another client writes between read and write, once: also a value that is the same.
 func TestOneConflict(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		calls, conflicts := 0, 0
@@ -133,7 +133,7 @@ func TestTheSameValueIsStored(t *testing.T) {
 	})
 }
 
-// What the database says is passed on, and named.
+// The database's error is passed on, and named.
 func TestErrors(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		_, err := s.stock.Update(t.Context(), s.db, "plum", one)

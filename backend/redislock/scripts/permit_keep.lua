@@ -1,5 +1,5 @@
 -- Permits. KEYS: name, hold and permits of each. A permit whose end has passed is not
--- held any more, though nobody has taken it away yet.
+-- held any more, though it has not been removed yet.
 local t, from = now()
 return batch(function(at, id, ttl, exact)
   local ends = ask('ZSCORE', KEYS[at + 2], id)

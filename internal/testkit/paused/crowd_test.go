@@ -55,7 +55,7 @@ type crowd struct {
 	greatest     atomic.Uint64 // that was let in
 }
 
-// next returns a fence that nobody else has, the greatest so far.
+// next returns a new fence, the greatest so far.
 func (c *crowd) next() int64 { return 1<<53 + 1000*c.given.Add(1) }
 
 func (c *crowd) addOne(t *testing.T) {
@@ -139,7 +139,7 @@ func TestFenceOnWritesOnlyLosesAnUpdate(t *testing.T) {
 }
 
 // overlap lets a holder sell one and its successor ten, and the first one write between
-// its successor's read and write. Who is refused begins again, under a new fence.
+// its successor's read and write. A refused writer begins again, under a new fence.
 func overlap(t *testing.T, s store, fenceReads bool) (left int) {
 	t.Helper()
 	ctx := t.Context()

@@ -230,7 +230,7 @@ func ZooKeeperCountedTo(tb testing.TB, path string, number int32) *ZooKeeperServ
 	return s
 }
 
-// What stands in ZooKeeper's log, which is in big-endian.
+// Parts of ZooKeeper's log, which is big-endian.
 const (
 	logMagic     = "ZKLG"
 	logVersion   = 2

@@ -149,7 +149,7 @@ func (l *links) copy(c *linked, from, to int) {
 	}
 }
 
-// What is said in SOCKS 5, RFC 1928.
+// Values of SOCKS 5, RFC 1928.
 const (
 	socksHello    = "\x05\x00" // no password
 	socksAccepted = "\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00"

@@ -40,6 +40,6 @@ func TestPipelineForgetsWhatWasNotSent(t *testing.T) {
 	c.pipe.mu.Lock()
 	defer c.pipe.mu.Unlock()
 	if n := len(c.pipe.waiting); n > 0 {
-		t.Errorf("%d commands wait that nobody wants any more", n)
+		t.Errorf("%d abandoned commands wait", n)
 	}
 }

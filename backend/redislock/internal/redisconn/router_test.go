@@ -164,7 +164,7 @@ func TestMasterReplacedInAPause(t *testing.T) {
 }
 
 // While sentinels are silent, requests with little time go to the last known master.
-func TestMuteSentinelsTakeNobodysTime(t *testing.T) {
+func TestMuteSentinelsTakeNoTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &movingTopology{addr: "one"}
 		r := newRouter(m)

@@ -99,7 +99,7 @@ func TestGoesOnWhenAsked(t *testing.T) {
 	p.must(0)
 }
 
-// Who is asked for one lock while it waits for another gives it back, and waits anew.
+// A holder whose lock is revoked while it waits for another one releases it, and waits again.
 func TestGivesWayWhileWaiting(t *testing.T) {
 	t.Parallel()
 	url := askedFile(t)

@@ -233,7 +233,7 @@ func stand(t *testing.T, c, other *distlock.Client) {
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		info, err := c.Inspect(t.Context(), "gpu")
 		if err != nil || time.Now().After(deadline) {
-			t.Fatal("nobody stands in line: ", err)
+			t.Fatal("there are no waiters: ", err)
 		}
 		if info.WaiterCount == 1 {
 			return

@@ -36,7 +36,7 @@ func TestSignalsArePassedOn(t *testing.T) {
 	}
 }
 
-// The whole group gets the signal: must waits until nobody has the output open.
+// The whole group gets the signal: must waits until no process has the output open.
 func TestSignalsReachGrandchildren(t *testing.T) {
 	t.Parallel()
 	p := start(t, lockFile(t), "run", "x", "--", "sh", "-c", `sh -c "echo ready; sleep 1000" & wait`)
@@ -114,7 +114,7 @@ func owner(t *testing.T, shown string) string {
 	t.Helper()
 	_, rest, ok := strings.Cut(shown, `"owner": "`)
 	if !ok {
-		t.Fatalf("nobody holds: %s", shown)
+		t.Fatalf("not held: %s", shown)
 	}
 	return rest[:36]
 }
@@ -207,7 +207,7 @@ func TestGroupOutlivesItsLeader(t *testing.T) {
 	p.must(76)
 }
 
-// A command that somebody stopped keeps its lock.
+// A command that was stopped keeps its lock.
 func TestStoppedCommand(t *testing.T) {
 	t.Parallel()
 	url := lockFile(t)

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 		os.Exit(Main())
 	}
 	os.Setenv(asCommand, "1")
-	os.Setenv("XDG_CONFIG_HOME", "/nonexistent") // no config file of whoever runs the tests
+	os.Setenv("XDG_CONFIG_HOME", "/nonexistent") // no config file of the user who runs the tests
 	if signal.Ignored(syscall.SIGHUP) {
 		// As nohup leaves it: the commands that are tested would inherit that.
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
@@ -101,7 +101,7 @@ func (p *process) code() int {
 	stuck := time.AfterFunc(patience, func() { p.Process.Kill() })
 	defer stuck.Stop()
 	if err := p.Wait(); errors.Is(err, exec.ErrWaitDelay) {
-		p.t.Fatal("it left somebody behind who has its output open")
+		p.t.Fatal("it left a process behind that has its output open")
 	}
 	return p.ProcessState.ExitCode()
 }

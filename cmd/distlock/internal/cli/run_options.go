@@ -218,7 +218,7 @@ func (o *runOptions) lockers(c *distlock.Client, asked chan<- struct{}) []distlo
 	return all
 }
 
-// ring tells whoever looks at c, once.
+// ring notifies the receiver of c, once.
 func ring(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -54,7 +54,7 @@ func TestRunRefusesMemory(t *testing.T) {
 	}
 }
 
-// What can't be written is no success.
+// An output that can't be written is no success.
 func TestFullDisk(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
