@@ -27,6 +27,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	testserver.OnDisk = true
 	os.Exit(testserver.Run(m))
 }
 

@@ -95,7 +95,7 @@ func newEtcd(tb testing.TB, o EtcdOptions, name string) *EtcdServer {
 		missing(tb, "etcd", err)
 	}
 	// The folder is for this user only, without which etcd does not start.
-	dir, err := os.MkdirTemp("", "distlock-etcd-")
+	dir, err := newDir("etcd")
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func newRedis(tb testing.TB) *RedisServer {
 	if err != nil {
 		missing(tb, "redis", err)
 	}
-	dir, err := os.MkdirTemp("", "distlock-redis-")
+	dir, err := newDir("redis")
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -182,7 +182,7 @@ func (s *SQLServer) data() string { return filepath.Join(s.dir, "data") }
 // newSQL returns a server that is not started yet.
 func newSQL(tb testing.TB, path string, who *account) *SQLServer {
 	tb.Helper()
-	dir, err := os.MkdirTemp("", "distlock-sql-")
+	dir, err := newDir("sql")
 	if err == nil {
 		err = who.give(dir)
 	}

@@ -13,3 +13,5 @@ func dieWithParent() *syscall.SysProcAttr { return nil }
 
 // owns: see Isolate, which asks only on Linux.
 func (p *Process) owns(net.Conn) bool { return false }
+
+func memoryDir() string { return "" }

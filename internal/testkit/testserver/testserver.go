@@ -94,6 +94,20 @@ func atExit(stop func()) {
 	exits.stop = append(exits.stop, stop)
 }
 
+// OnDisk keeps the data of servers on the disk, for benchmarks. Otherwise they are in memory if there
+// is room: servers flush all that they promise to keep, which a disk shared by many servers makes slow.
+// TMPDIR, if it is set, goes before both.
+var OnDisk bool
+
+// newDir makes a folder for the data of a server.
+func newDir(kind string) (string, error) {
+	parent := ""
+	if !OnDisk && os.Getenv("TMPDIR") == "" {
+		parent = memoryDir()
+	}
+	return os.MkdirTemp(parent, "distlock-"+kind+"-")
+}
+
 // missing ends a test whose coordinator is not installed.
 func missing(tb testing.TB, coordinator string, err error) {
 	tb.Helper()

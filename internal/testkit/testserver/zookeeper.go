@@ -115,7 +115,7 @@ func newZooKeeper(tb testing.TB) *ZooKeeperServer {
 	if err != nil {
 		missing(tb, "zookeeper", err)
 	}
-	dir, err := os.MkdirTemp("", "distlock-zookeeper-")
+	dir, err := newDir("zookeeper")
 	if err != nil {
 		tb.Fatal(err)
 	}
