@@ -200,7 +200,7 @@ func TestOpenAgainWhileAnotherWrites(t *testing.T) {
 	path := lockFile(t)
 	connect(t, path)
 	defer writeLock(t, path)()
-	b, err := OpenFile(t.Context(), path, &Options{BusyTimeout: 10 * time.Millisecond})
+	b, err := OpenFile(t.Context(), path, &Options{BusyTimeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func run(o options, out io.Writer) error {
 			return err
 		}
 		one := &lane{flags: []string{"-p", "1"}, packages: slices.DeleteFunc(slices.Clone(all), func(p string) bool { return !slices.Contains(serial, p) })}
-		rest := &lane{flags: []string{"-p", "2"}, packages: slices.DeleteFunc(all, func(p string) bool { return slices.Contains(serial, p) })}
+		rest := &lane{flags: []string{"-p", "1"}, packages: slices.DeleteFunc(all, func(p string) bool { return slices.Contains(serial, p) })}
 		lanes = slices.DeleteFunc([]*lane{one, rest}, func(l *lane) bool { return len(l.packages) == 0 })
 	}
 	r := newReport(out)
