@@ -89,4 +89,10 @@ func TestVisits(t *testing.T) {
 	if len(l.Faults()) != 1 {
 		t.Errorf("faults: %q, want one for the fence", l.Faults())
 	}
+	l.Enter("a", &visit{"lock", 5})
+	l.Visit("b", "lock", 6, 0)
+	l.Visit("b", "lock", 7, 0)
+	if len(l.Faults()) != 3 {
+		t.Errorf("faults: %q, want two more for the visits beside a holder", l.Faults())
+	}
 }
