@@ -13,9 +13,8 @@ import (
 )
 
 var ctxChecks = []promise{{
-	name:  "ctx/acquire",
-	text:  "Acquire with a context that has ended is no grant, and no fact about the lock.",
-	every: true,
+	name: "ctx/acquire", every: true,
+	text: "Acquire with a context that has ended is no grant, and no fact about the lock.",
 	run: func(s *scene) {
 		r := s.request()
 		s.a.unknown("Acquire", func(ctx context.Context) error {
@@ -27,13 +26,12 @@ var ctxChecks = []promise{{
 		s.b.take(s.rival(r), "what an unknown answer may have taken is gone after a Release")
 	},
 }, {
-	name:  "ctx/renew",
-	text:  "Renew with a context that has ended says nothing about a hold, least of all that it is lost.",
-	every: true,
+	name: "ctx/renew", every: true,
+	text: "Renew with a context that has ended says nothing about a hold, least of all that it is lost.",
 	run: func(s *scene) {
 		one, two := s.requestFor("one"), s.requestFor("two")
-		s.a.take(one, "a free lock is granted")
-		s.a.take(two, "a free lock is granted")
+		s.a.hold(one)
+		s.a.hold(two)
 		holds := []driver.Hold{one.Hold, two.Hold}
 		s.a.unknown("Renew", func(ctx context.Context) error {
 			errs := s.a.Renew(ctx, holds)
@@ -41,16 +39,14 @@ var ctxChecks = []promise{{
 			return errors.Join(errs...)
 		})
 		for _, err := range s.a.renewAll(holds, "afterwards") {
-			s.want(err == nil, "a Renew that was cut short harms no hold: the next one answered %s", answer(err))
+			s.want(err == nil, "a Renew that was cut short harms no hold: the next one answered %w", answer(err))
 		}
 	},
 }, {
-	name:  "ctx/release",
-	text:  "Release with a context that has ended does not say that the hold is lost.",
-	every: true,
+	name: "ctx/release", every: true,
+	text: "Release with a context that has ended does not say that the hold is lost.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		s.a.unknown("Release", func(ctx context.Context) error { return s.a.Release(ctx, r.Hold) })
 		s.a.giveUp(r)
 		s.b.take(s.rival(r), "Release again after an unknown answer frees the lock")
@@ -59,27 +55,16 @@ var ctxChecks = []promise{{
 	name: "ctx/watch",
 	text: "Watch with a context that has ended does not arm.",
 	run: func(s *scene) {
-		w, ok := s.a.Backend.(driver.Watcher)
-		if s.over() || !ok {
-			s.fail(ErrNotClaimed)
-			return
+		if w, ok := optional[driver.Watcher](s.a); ok {
+			s.a.unknown("Watch", func(ctx context.Context) error { return watchBriefly(ctx, w, s.request()) })
 		}
-		r := s.request()
-		s.a.unknown("Watch", func(ctx context.Context) error {
-			watch, err := w.Watch(ctx, r)
-			if err == nil {
-				watch.Close()
-			}
-			return err
-		})
 	},
 }, {
 	name: "ctx/inspect",
 	text: "Inspect and List with a context that has ended answer an error.",
 	run: func(s *scene) {
-		i, ok := s.a.Backend.(driver.Inspector)
-		if s.over() || !ok {
-			s.fail(ErrNotClaimed)
+		i, ok := optional[driver.Inspector](s.a)
+		if !ok {
 			return
 		}
 		name := s.request().Name
@@ -92,13 +77,11 @@ var ctxChecks = []promise{{
 		})
 	},
 }, {
-	name:  "ctx/revoke",
-	text:  "Revoke with a context that has ended does not claim that the holder was notified, or is gone.",
-	every: true,
-	needs: revocable,
+	name: "ctx/revoke", every: true, needs: revocable,
+	text: "Revoke with a context that has ended does not claim that the holder was notified, or is gone.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		revoker, ok := s.b.Backend.(driver.Revoker)
 		if s.over() || !ok {
 			s.broke("a backend with Caps.Revocable is a driver.Revoker")
@@ -129,18 +112,16 @@ func (c *conn) noFact(name string, err error, when string) {
 	case err == nil:
 		c.broke("%s has no result: %s answered success", when, name)
 	case errors.Is(err, driver.ErrHeld), errors.Is(err, driver.ErrLost), driver.Final(err):
-		c.broke("%s is no fact: %s answered %s; want any other error", when, name, answer(err))
+		c.broke("%s is no fact: %s answered %w; want any other error", when, name, answer(err))
 	}
 }
 
 var closeChecks = []promise{{
-	name:  "close/leaves-others",
-	text:  "Closing one connection frees no lock of another, and the other goes on working.",
-	every: true,
+	name: "close/leaves-others", every: true,
+	text: "Closing one connection frees no lock of another, and the other goes on working.",
 	run: func(s *scene) {
-		r := s.request()
-		s.b.take(r, "a free lock is granted")
-		s.a.take(s.requestFor("another"), "a free lock is granted")
+		r := s.b.hold(s.request())
+		s.a.hold(s.requestFor("another"))
 		s.a.close()
 		c := s.open("C")
 		c.refused(s.rival(r), "closing one connection frees no lock of another")
@@ -149,25 +130,19 @@ var closeChecks = []promise{{
 		c.take(s.rival(r), "a released lock is free")
 	},
 }, {
-	name:  "close/releases-nothing",
-	text:  "Close leaves holds to end with their TTL.",
-	every: true,
-	needs: need{ownTTL: true},
+	name: "close/releases-nothing", every: true, needs: need{ownTTL: true},
+	text: "Close leaves holds to end with their TTL.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		s.a.close()
 		s.b.refused(s.rival(r), "Close does not release: the holder may still work under the lock")
 		s.b.free(r.Hold, nil, "a hold outlives its connection")
 	},
 }, {
-	name:  "close/ends-session",
-	text:  "Close ends the session, and with it its holds.",
-	every: true,
-	needs: need{session: true},
+	name: "close/ends-session", every: true, needs: need{session: true},
+	text: "Close ends the session, and with it its holds.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		s.a.close()
 		s.b.eventually(s.rival(r), s.TTL, "Close ends the session and its holds")
 	},
@@ -194,8 +169,7 @@ var closeChecks = []promise{{
 	name: "close/watch",
 	text: "A watch can be closed after its connection.",
 	run: func(s *scene) {
-		r := s.request()
-		s.b.take(r, "a free lock is granted")
+		r := s.b.hold(s.request())
 		w := s.a.watch(s.rival(r))
 		s.a.close()
 		w.end()
@@ -208,14 +182,13 @@ var closeChecks = []promise{{
 	text: "A closed connection leaves no goroutine behind.",
 	run:  leavesNoGoroutine,
 }, {
-	name:  "lost/never-without-loss",
-	text:  "OnLost is not called for a hold that was held, renewed, asked for again and released.",
-	every: true,
+	name: "lost/never-without-loss", every: true,
+	text: "OnLost is not called for a hold that was held, renewed, asked for again and released.",
 	run: func(s *scene) {
 		var calls atomic.Int32
 		r := s.request()
 		r.OnLost = func() { calls.Add(1) }
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		s.a.renew(r.Hold, nil, "the holder renews")
 		s.a.take(r, "the same Owner asked again is the same hold")
 		s.b.refused(s.rival(r), "a lock has one holder at a time")
@@ -231,40 +204,27 @@ func (c *conn) optionalClosed(r driver.Request) {
 	if c.over() {
 		return
 	}
-	closed := func(name string, err error) {
-		c.want(errors.Is(err, driver.ErrClosed) || errors.Is(err, driver.ErrSkip), "a call after Close is refused: %s answered %s; want ErrClosed", name, answer(err))
-	}
-	if w, ok := c.Backend.(driver.Watcher); ok {
-		watch, err := w.Watch(c.ctx, r)
-		closed("Watch", err)
-		armedWatch{watch, c}.end()
-	}
-	if c.caps.Revocable.Has(r.Mode) {
-		closed("Revoke", c.ask(r.Hold))
-	}
-	if i, ok := c.Backend.(driver.Inspector); ok {
-		_, err := i.Inspect(c.ctx, r.Name)
-		closed("Inspect", err)
-		closed("List", i.List(c.ctx, r.Name, func(string) bool { return true }))
-	}
+	c.eachOptional(c.ctx, r, func(name string, err error) {
+		if name == "Revoke" && !c.caps.Revocable.Has(r.Mode) {
+			return
+		}
+		c.want(errors.Is(err, driver.ErrClosed) || errors.Is(err, driver.ErrSkip), "a call after Close is refused: %s answered %w; want ErrClosed", name, answer(err))
+	})
 }
 
 // leavesNoGoroutine uses a connection under a profiler label. Goroutines inherit it,
 // so goroutines that are left behind can be distinguished from those of other checks.
 func leavesNoGoroutine(s *scene) {
-	r := s.request()
-	s.a.take(r, "a free lock is granted")
+	r := s.a.hold(s.request())
 	s.b.close()
 	id := driver.NewOwner()
 	pprof.Do(s.ctx, pprof.Labels("drivertest", id), func(context.Context) {
 		c := s.open("C")
 		c.refused(s.rival(r), "a lock has one holder at a time")
 		if w, ok := c.Backend.(driver.Watcher); ok && !s.over() {
-			if watch, err := w.Watch(s.ctx, s.rival(r)); err == nil {
-				watch.Close()
-			}
+			watchBriefly(s.ctx, w, s.rival(r))
 		}
-		c.take(s.requestFor("another"), "a free lock is granted")
+		c.hold(s.requestFor("another"))
 		c.close()
 	})
 	for began := time.Now(); !s.over(); s.sleep(s.pause()) {
@@ -290,10 +250,8 @@ func goroutines(id string) string {
 }
 
 var cutChecks = []promise{{
-	name:  "cut/acquire",
-	text:  "Acquire over a broken network returns with its context and states no fact; asking again finds out.",
-	needs: cut,
-	every: true,
+	name: "cut/acquire", every: true, needs: cut,
+	text: "Acquire over a broken network returns with its context and states no fact; asking again finds out.",
 	run: func(s *scene) {
 		r := s.request()
 		s.a.cutOff(func(ctx context.Context) {
@@ -307,10 +265,8 @@ var cutChecks = []promise{{
 		s.b.take(s.rival(r), "after an unknown answer one Release is enough")
 	},
 }, {
-	name:  "cut/unsent",
-	text:  "After an Acquire that failed with ErrUnsent nothing is held, nor later.",
-	needs: cut,
-	every: true,
+	name: "cut/unsent", every: true, needs: cut,
+	text: "After an Acquire that failed with ErrUnsent nothing is held, nor later.",
 	run: func(s *scene) {
 		r, unsent := s.request(), false
 		s.a.cutOff(func(ctx context.Context) {
@@ -324,13 +280,10 @@ var cutChecks = []promise{{
 		}
 	},
 }, {
-	name:  "cut/renew",
-	text:  "Renew over a broken network returns with its context and never says that a hold is lost.",
-	needs: cutShort,
-	every: true,
+	name: "cut/renew", every: true, needs: cutShort,
+	text: "Renew over a broken network returns with its context and never says that a hold is lost.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		s.a.cutOff(func(ctx context.Context) {
 			for _, err := range s.a.Renew(ctx, []driver.Hold{r.Hold}) {
 				s.a.noFact("Renew", err, "a call without an answer")
@@ -340,13 +293,10 @@ var cutChecks = []promise{{
 		s.a.renew(r.Hold, nil, "a hold outlives a broken network within its TTL")
 	},
 }, {
-	name:  "cut/release",
-	text:  "Release over a broken network returns with its context; releasing again frees the lock.",
-	needs: cutShort,
-	every: true,
+	name: "cut/release", every: true, needs: cutShort,
+	text: "Release over a broken network returns with its context; releasing again frees the lock.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		s.a.cutOff(func(ctx context.Context) {
 			s.a.noFact("Release", s.a.Release(ctx, r.Hold), "a call without an answer")
 		})
@@ -355,12 +305,10 @@ var cutChecks = []promise{{
 		s.b.take(s.rival(r), "Release again after an unknown answer frees the lock")
 	},
 }, {
-	name:  "cut/others",
-	text:  "One connection's broken network is not another's.",
-	needs: cut,
+	name: "cut/others", needs: cut,
+	text: "One connection's broken network is not another's.",
 	run: func(s *scene) {
-		r := s.request()
-		s.b.take(r, "a free lock is granted")
+		r := s.b.hold(s.request())
 		s.a.cutOff(func(context.Context) {
 			s.b.renew(r.Hold, nil, "one connection's broken network is not another's")
 			s.b.free(r.Hold, nil, "one connection's broken network is not another's")
@@ -368,25 +316,21 @@ var cutChecks = []promise{{
 		})
 	},
 }, {
-	name:  "cut/watch",
-	text:  "A release during a break is signalled after it, or the watch's own backend finds out.",
-	needs: cutShort,
+	name: "cut/watch", needs: cutShort,
+	text: "A release during a break is signalled after it, or the watch's own backend finds out.",
 	run: func(s *scene) {
-		r := s.request()
-		s.b.take(r, "a free lock is granted")
+		r := s.b.hold(s.request())
 		waiter := s.rival(r)
 		w := s.a.watch(waiter)
 		s.a.cutOff(func(context.Context) { s.b.free(r.Hold, nil, "the holder releases") })
 		w.wantSignal("what may have happened during a break is signalled after it")
 		s.a.recovers(waiter)
-		w.end()
 	},
 }, {
-	name:  "cut/close",
-	text:  "Close returns, also without a network.",
-	needs: cut,
+	name: "cut/close", needs: cut,
+	text: "Close returns, also without a network.",
 	run: func(s *scene) {
-		s.a.take(s.request(), "a free lock is granted")
+		s.a.hold(s.request())
 		s.a.cutOff(func(context.Context) { s.a.close() })
 	},
 }}
@@ -414,7 +358,7 @@ func (c *conn) recovers(r driver.Request) {
 			return
 		}
 		fact := errors.Is(err, driver.ErrHeld) || driver.Final(err)
-		c.want(!fact && time.Since(began) < c.Slack, "a connection recovers from a broken network: Acquire answered %s after %v", answer(err), time.Since(began))
+		c.want(!fact && time.Since(began) < c.Slack, "a connection recovers from a broken network: Acquire answered %w after %v", answer(err), time.Since(began))
 		c.sleep(c.pause())
 	}
 }

@@ -7,10 +7,8 @@ import (
 )
 
 var fenceChecks = []promise{{
-	name:  "fence/in-range",
-	text:  "A fence is above 0 and below 1<<63, and a grant has no more of them than were asked for.",
-	every: true,
-	needs: need{fence: true},
+	name: "fence/in-range", every: true, needs: need{fence: true},
+	text: "A fence is above 0 and below 1<<63, and a grant has no more of them than were asked for.",
 	run: func(s *scene) {
 		r := s.request()
 		if s.mode.Alone() {
@@ -20,10 +18,8 @@ var fenceChecks = []promise{{
 		s.a.take(r, "the same Owner asked again is the same hold")
 	},
 }, {
-	name:  "fence/over-release",
-	text:  "Fences go on rising after a release, on any connection.",
-	every: true,
-	needs: need{fence: true},
+	name: "fence/over-release", every: true, needs: need{fence: true},
+	text: "Fences go on rising after a release, on any connection.",
 	run: func(s *scene) {
 		var last driver.Grant
 		for i := range 12 {
@@ -39,10 +35,8 @@ var fenceChecks = []promise{{
 		}
 	},
 }, {
-	name:  "fence/over-expiry",
-	text:  "Fences go on rising after a hold has ended by itself.",
-	every: true,
-	needs: need{fence: true},
+	name: "fence/over-expiry", every: true, needs: need{fence: true},
+	text: "Fences go on rising after a hold has ended by itself.",
 	run: func(s *scene) {
 		r := s.brief(s.request())
 		first := s.a.take(r, "a free lock is granted")
@@ -51,10 +45,8 @@ var fenceChecks = []promise{{
 		s.rises(first, second, "a lock whose holder's TTL ended")
 	},
 }, {
-	name:  "fence/over-renewal",
-	text:  "Fences go on rising after renewals.",
-	every: true,
-	needs: need{fence: true},
+	name: "fence/over-renewal", every: true, needs: need{fence: true},
+	text: "Fences go on rising after renewals.",
 	run: func(s *scene) {
 		r := s.request()
 		first := s.a.take(r, "a free lock is granted")
@@ -64,10 +56,8 @@ var fenceChecks = []promise{{
 		s.rises(first, s.b.take(s.rival(r), "a released lock is free"), "a lock that was renewed and released")
 	},
 }, {
-	name:  "fence/over-many-repeats",
-	text:  "The successor's fence is above all that a holder got by asking again.",
-	every: true,
-	needs: need{fence: true},
+	name: "fence/over-many-repeats", every: true, needs: need{fence: true},
+	text: "The successor's fence is above all that a holder got by asking again.",
 	run: func(s *scene) {
 		r := s.request()
 		var last driver.Grant
@@ -80,9 +70,8 @@ var fenceChecks = []promise{{
 		s.rises(last, s.b.take(s.rival(r), "a released lock is free"), "the successor of an Owner that asked again")
 	},
 }, {
-	name:  "fence/over-kinds",
-	text:  "Fences of a name go on rising when it is used for another kind of lock.",
-	needs: need{fence: true},
+	name: "fence/over-kinds", needs: need{fence: true},
+	text: "Fences of a name go on rising when it is used for another kind of lock.",
 	run: func(s *scene) {
 		var last driver.Grant
 		for _, m := range append(s.modes(), s.modes()...) {
@@ -97,9 +86,8 @@ var fenceChecks = []promise{{
 		}
 	},
 }, {
-	name:  "fence/span",
-	text:  "All fences of a span are the holder's: the next grant is above the last of them.",
-	needs: need{fence: true},
+	name: "fence/span", needs: need{fence: true},
+	text: "All fences of a span are the holder's: the next grant is above the last of them.",
 	run: func(s *scene) {
 		r := s.request()
 		r.Fences = 100
@@ -110,9 +98,8 @@ var fenceChecks = []promise{{
 		s.rises(second, s.b.take(s.rival(r), "a released lock is free"), "the successor of a span")
 	},
 }, {
-	name:  "fence/span-over-expiry",
-	text:  "A span stays reserved when its holder's TTL ends.",
-	needs: need{fence: true},
+	name: "fence/span-over-expiry", needs: need{fence: true},
+	text: "A span stays reserved when its holder's TTL ends.",
 	run: func(s *scene) {
 		r := s.brief(s.request())
 		r.Fences = 100
@@ -122,9 +109,8 @@ var fenceChecks = []promise{{
 		s.rises(first, next, "the successor of a span that ended by itself")
 	},
 }, {
-	name:  "fence/floor",
-	text:  "Renew with Floor lifts all later fences above it.",
-	needs: need{fence: true, floor: true},
+	name: "fence/floor", needs: need{fence: true, floor: true},
+	text: "Renew with Floor lifts all later fences above it.",
 	run: func(s *scene) {
 		r := s.request()
 		g := s.a.take(r, "a free lock is granted")
@@ -136,12 +122,10 @@ var fenceChecks = []promise{{
 		s.above(g.Last()+1000, s.b.take(s.rival(r), "a released lock is free"))
 	},
 }, {
-	name:  "fence/floor-never-lowers",
-	text:  "A Floor below the counter changes nothing.",
-	needs: need{fence: true, floor: true},
+	name: "fence/floor-never-lowers", needs: need{fence: true, floor: true},
+	text: "A Floor below the counter changes nothing.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		g := s.a.take(r, "the same Owner asked again is the same hold")
 		r.Floor = 1
 		s.a.renew(r.Hold, nil, "the holder renews")
@@ -150,9 +134,8 @@ var fenceChecks = []promise{{
 		s.rises(g, s.b.take(s.rival(r), "a released lock is free"), "a Floor below the counter")
 	},
 }, {
-	name:  "fence/floor-only-by-owner",
-	text:  "Renew with Floor changes nothing for an Owner that does not hold.",
-	needs: need{fence: true, floor: true},
+	name: "fence/floor-only-by-owner", needs: need{fence: true, floor: true},
+	text: "Renew with Floor changes nothing for an Owner that does not hold.",
 	run: func(s *scene) {
 		const far = 1 << 40
 		r := s.request()
@@ -175,7 +158,7 @@ func (c *conn) takeUnlessKept(r driver.Request) (driver.Grant, bool) {
 	if errors.Is(err, driver.ErrInvalid) {
 		return g, false
 	}
-	c.want(err == nil, "a free lock is granted: Acquire as %v answered %s", r.Mode, answer(err))
+	c.want(err == nil, "a free lock is granted: Acquire as %v answered %w", r.Mode, answer(err))
 	c.judge(r, g)
 	return g, err == nil
 }

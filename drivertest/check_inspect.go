@@ -13,9 +13,8 @@ import (
 )
 
 var inspectChecks = []promise{{
-	name:  "inspect/holder",
-	text:  "Inspect shows the holder: owner, mode, fence, times and Meta.",
-	every: true,
+	name: "inspect/holder", every: true,
+	text: "Inspect shows the holder: owner, mode, fence, times and Meta.",
 	run: func(s *scene) {
 		r := s.request()
 		r.Meta = map[string]string{"host": "db 1", "pid": "42", "note": "it's \"odd\" {x}: é\n🔒", "empty": ""}
@@ -25,13 +24,12 @@ var inspectChecks = []promise{{
 		s.portrays(info, r, g, time.Since(since))
 	},
 }, {
-	name:  "inspect/free",
-	text:  "A free lock has no holders, before it was held and after.",
-	every: true,
+	name: "inspect/free", every: true,
+	text: "A free lock has no holders, before it was held and after.",
 	run: func(s *scene) {
 		r := s.request()
 		s.vacant(s.b.inspect(r.Name), "before it was held")
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.vacant(s.b.inspect(r.Name), "after its release")
 		s.a.take(s.rival(r), "Inspect takes nothing")
@@ -45,19 +43,17 @@ var inspectChecks = []promise{{
 		s.lists(r.Name)
 	},
 }, {
-	name:  "inspect/readers",
-	text:  "All readers are shown.",
-	needs: readWrite,
+	name: "inspect/readers", needs: readWrite,
+	text: "All readers are shown.",
 	run: func(s *scene) {
 		one, two := s.reader(), s.reader()
-		s.a.take(one, "a free lock is granted")
+		s.a.hold(one)
 		s.b.take(two, "readers share")
 		s.shows(s.b.inspect(one.Name).Holders, false, one, two)
 	},
 }, {
-	name:  "inspect/permits",
-	text:  "All holders of permits are shown, and the limit.",
-	needs: semaphore,
+	name: "inspect/permits", needs: semaphore,
+	text: "All holders of permits are shown, and the limit.",
 	run: func(s *scene) {
 		one, two := s.permit(3), s.permit(3)
 		s.a.take(one, "permits up to the limit")
@@ -67,22 +63,18 @@ var inspectChecks = []promise{{
 		s.want(s.over() || info.Limit == 3, "Inspect tells the limit: got %d, want 3", info.Limit)
 	},
 }, {
-	name:  "inspect/downgraded",
-	text:  "A downgraded hold is shown as what it is now.",
-	needs: downgrades,
+	name: "inspect/downgraded", needs: downgrades,
+	text: "A downgraded hold is shown as what it is now.",
 	run: func(s *scene) {
-		w := s.writer()
-		s.a.take(w, "a free lock is granted")
+		w := s.a.hold(s.writer())
 		s.a.take(asReader(w), "a writer can become a reader")
 		s.shows(s.b.inspect(w.Name).Holders, false, asReader(w))
 	},
 }, {
-	name:  "inspect/waiters",
-	text:  "Waiters in the queue are shown in their order, as far as they are known.",
-	needs: queueing,
+	name: "inspect/waiters", needs: queueing,
+	text: "Waiters in the queue are shown in their order, as far as they are known.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		waiters := s.queueUp(r, s.b, s.a, s.b)
 		info := s.a.inspect(r.Name)
 		s.want(s.over() || info.WaiterCount == len(waiters) || info.WaiterCount < 0, "WaiterCount is the length of the queue: got %d, want %d", info.WaiterCount, len(waiters))
@@ -92,15 +84,13 @@ var inspectChecks = []promise{{
 		s.shows(info.Holders, false, r)
 	},
 }, {
-	name:  "inspect/list",
-	text:  "List yields each name that is held or waited for once, and no free one.",
-	every: true,
+	name: "inspect/list", every: true,
+	text: "List yields each name that is held or waited for once, and no free one.",
 	run: func(s *scene) {
 		var names []string
 		s.lists(s.prefix) // a backend without List is let off before anything is taken
 		for i := range 60 {
-			r := s.requestFor(fmt.Sprint("name ", i))
-			s.a.take(r, "a free lock is granted")
+			r := s.a.hold(s.requestFor(fmt.Sprint("name ", i)))
 			if i%4 == 0 {
 				s.a.free(r.Hold, nil, "the holder releases")
 				continue
@@ -110,12 +100,10 @@ var inspectChecks = []promise{{
 		s.lists(s.prefix, names...)
 	},
 }, {
-	name:  "inspect/list-waited",
-	text:  "List yields a name that is only waited for.",
-	needs: queueing,
+	name: "inspect/list-waited", needs: queueing,
+	text: "List yields a name that is only waited for.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		s.queueUp(r, s.b)
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.lists(s.prefix, r.Name)
@@ -131,7 +119,7 @@ var inspectChecks = []promise{{
 			if s.refusal(r.Name) {
 				continue
 			}
-			s.a.take(r, "a free lock is granted")
+			s.a.hold(r)
 			names = append(names, r.Name)
 		}
 		for _, prefix := range append(names, s.prefix, s.prefix+"none") {
@@ -144,7 +132,7 @@ var inspectChecks = []promise{{
 	run: func(s *scene) {
 		s.lists(s.prefix)
 		for i := range 5 {
-			s.a.take(s.requestFor(fmt.Sprint(i)), "a free lock is granted")
+			s.a.hold(s.requestFor(fmt.Sprint(i)))
 		}
 		calls := 0
 		s.b.list(s.prefix, func(string) bool { calls++; return calls < 2 })
@@ -204,16 +192,10 @@ func (s *scene) lists(prefix string, want ...string) {
 
 // list calls List, or ends the scene if the backend can't.
 func (c *conn) list(prefix string, yield func(string) bool) {
-	if c.over() {
-		return
+	if i, ok := optional[driver.Inspector](c); ok {
+		defer c.call("List")()
+		c.wantClaimed(i.List(c.ctx, prefix, yield), "List")
 	}
-	defer c.call("List")()
-	i, ok := c.Backend.(driver.Inspector)
-	if !ok {
-		c.fail(ErrNotClaimed)
-		return
-	}
-	c.optional(i.List(c.ctx, prefix, yield), "List")
 }
 
 var nameChecks = []promise{{
@@ -264,9 +246,8 @@ var nameChecks = []promise{{
 		s.apart(x+"y", x+"z", "y"+x, "z"+x, x, x[:900], x[:512], x[:256], x[:255], x[:64], e+"a", e+"b", e, e[:64])
 	},
 }, {
-	name:  "names/every-mode",
-	text:  "Odd names work in every mode.",
-	every: true,
+	name: "names/every-mode", every: true,
+	text: "Odd names work in every mode.",
 	run: func(s *scene) {
 		s.apart(`o'dd "name" {with} \all/ of %it_*?[a]`, `o'dd "name" {with} \all/ of %it_*?[b]`, "odd\nname ", strings.Repeat("long ", 200))
 	},
@@ -281,9 +262,8 @@ var nameChecks = []promise{{
 		s.apartAs(names)
 	},
 }, {
-	name:  "names/long-error",
-	text:  "An error quotes the beginning of a long name only.",
-	every: true,
+	name: "names/long-error", every: true,
+	text: "An error quotes the beginning of a long name only.",
 	run: func(s *scene) {
 		long := s.requestFor(strings.Repeat("long ", 20_000))
 		ended, cancel := context.WithCancel(s.ctx)
@@ -298,10 +278,8 @@ var nameChecks = []promise{{
 		}
 	},
 }, {
-	name:  "names/refused",
-	text:  "A name that the store can't have is refused with ErrInvalid by every call, before anything is taken.",
-	needs: need{refuses: true},
-	every: true,
+	name: "names/refused", every: true, needs: need{refuses: true},
+	text: "A name that the store can't have is refused with ErrInvalid by every call, before anything is taken.",
 	run: func(s *scene) {
 		var refused []string
 		for _, end := range []string{"{", "}", "{}", "a{b", "a}b", "{}a", "a{}{b}", "}{", "{a}:timeout", "\n", " ", "'", "é", strings.Repeat("x", 900)} {
@@ -327,41 +305,20 @@ func (s *scene) refusedName(name string) {
 	r := s.request()
 	r.Name = name
 	s.a.fails(r, driver.ErrInvalid, rule)
-	good := s.requestFor("good")
-	s.a.take(good, "a free lock is granted")
+	good := s.a.hold(s.requestFor("good"))
 	if errs := s.a.renewAll([]driver.Hold{good.Hold, r.Hold}, rule); len(errs) == 2 {
-		s.want(errs[0] == nil, "a refused name does not hurt other holds: Renew answered %s", answer(errs[0]))
-		s.want(errors.Is(errs[1], driver.ErrInvalid), "%s: Renew answered %s; want ErrInvalid", rule, answer(errs[1]))
+		s.want(errs[0] == nil, "a refused name does not hurt other holds: Renew answered %w", answer(errs[0]))
+		s.want(errors.Is(errs[1], driver.ErrInvalid), "%s: Renew answered %w; want ErrInvalid", rule, answer(errs[1]))
 	}
 	s.a.free(good.Hold, nil, "a release ends the hold")
 	s.a.free(r.Hold, driver.ErrInvalid, rule)
-	s.a.unwatchable(r, rule)
-	s.a.unseen(name, rule)
-}
-
-// unwatchable must be refused, or left out.
-func (c *conn) unwatchable(r driver.Request, rule string) {
-	w, ok := c.Backend.(driver.Watcher)
-	if !ok || c.over() {
+	if s.over() {
 		return
 	}
-	defer c.call("Watch")()
-	watch, err := w.Watch(c.ctx, r)
-	if err == nil {
-		watch.Close()
-	}
-	c.want(errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrSkip), "%s: Watch on connection %s answered %s; want ErrInvalid", rule, c.label, answer(err))
-}
-
-// unseen must be refused, or left out.
-func (c *conn) unseen(name, rule string) {
-	i, ok := c.Backend.(driver.Inspector)
-	if !ok || c.over() {
-		return
-	}
-	defer c.call("Inspect")()
-	_, err := i.Inspect(c.ctx, name)
-	c.want(errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrSkip), "%s: Inspect on connection %s answered %s; want ErrInvalid", rule, c.label, answer(err))
+	s.a.eachOptional(s.ctx, r, func(call string, err error) {
+		refused := errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrSkip)
+		s.want(refused || call != "Watch" && call != "Inspect", "%s: %s answered %w; want ErrInvalid", rule, call, answer(err))
+	})
 }
 
 // longestError is more than an error needs to say, and much less than a long name.
@@ -372,8 +329,8 @@ func (c *conn) shortErrors(ctx context.Context, r driver.Request) {
 	if c.over() {
 		return
 	}
-	stranger := r.Hold
-	stranger.Owner = driver.NewOwner()
+	other := r
+	other.Hold = stranger(r)
 	c.remember(r.Hold)
 	failed := func(call string, err error) {
 		c.want(err == nil || len(err.Error()) <= longestError,
@@ -382,24 +339,11 @@ func (c *conn) shortErrors(ctx context.Context, r driver.Request) {
 	defer c.call("a call with a long name")()
 	_, err := c.Acquire(ctx, r)
 	failed("Acquire", err)
-	for _, err := range c.Renew(ctx, []driver.Hold{stranger}) {
+	for _, err := range c.Renew(ctx, []driver.Hold{other.Hold}) {
 		failed("Renew", err)
 	}
-	failed("Release", c.Release(ctx, stranger))
-	if w, ok := c.Backend.(driver.Watcher); ok {
-		watch, err := w.Watch(ctx, r)
-		if err == nil {
-			watch.Close()
-		}
-		failed("Watch", err)
-	}
-	if i, ok := c.Backend.(driver.Inspector); ok {
-		_, err := i.Inspect(ctx, r.Name)
-		failed("Inspect", err)
-	}
-	if v, ok := c.Backend.(driver.Revoker); ok {
-		failed("Revoke", v.Revoke(ctx, stranger))
-	}
+	failed("Release", c.Release(ctx, other.Hold))
+	c.eachOptional(ctx, other, failed)
 }
 
 // apart wants names to be different locks: all can be held at once, as far as Harness.Holds

@@ -9,29 +9,24 @@ import (
 )
 
 var ttlChecks = []promise{{
-	name:  "ttl/granted",
-	text:  "A grant's TTL is at least the requested one.",
-	every: true,
-	needs: need{ownTTL: true},
+	name: "ttl/granted", every: true, needs: need{ownTTL: true},
+	text: "A grant's TTL is at least the requested one.",
 	run: func(s *scene) {
 		r := s.request()
 		r.TTL = s.TTL + 123456*time.Nanosecond
 		s.a.take(r, "a free lock is granted") // which looks at every grant's TTL
 	},
 }, {
-	name:  "ttl/expires",
-	text:  "A hold that is not renewed ends, and the lock is granted to the next.",
-	every: true,
+	name: "ttl/expires", every: true,
+	text: "A hold that is not renewed ends, and the lock is granted to the next.",
 	run: func(s *scene) {
-		r := s.brief(s.request())
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.brief(s.request()))
 		s.a.fallSilent()
 		s.b.eventually(s.rival(r), s.TTL, "a hold without renewal ends with its TTL")
 	},
 }, {
-	name:  "ttl/not-early",
-	text:  "A hold lives for at least its TTL, counted from before the call.",
-	every: true,
+	name: "ttl/not-early", every: true,
+	text: "A hold lives for at least its TTL, counted from before the call.",
 	run: func(s *scene) {
 		r := s.request()
 		// Not a multiple of anything that a coordinator may count in.
@@ -49,9 +44,8 @@ var ttlChecks = []promise{{
 		s.want(lived >= g.TTL || s.over(), "a hold lives for its TTL: %v asked, %v granted, but the next was let in after %v", r.TTL, g.TTL, lived)
 	},
 }, {
-	name:  "ttl/longest",
-	text:  "A hold of the greatest TTL is like any other: no sum with it overflows.",
-	every: true,
+	name: "ttl/longest", every: true,
+	text: "A hold of the greatest TTL is like any other: no sum with it overflows.",
 	run: func(s *scene) {
 		r := s.request()
 		r.TTL = s.caps.Longest()
@@ -64,14 +58,12 @@ var ttlChecks = []promise{{
 		s.b.take(rival, "a released lock is free")
 	},
 }, {
-	name:  "ttl/retry",
-	text:  "A refusal reports when the holder's TTL ends, or nothing.",
-	every: true,
-	needs: need{ownTTL: true},
+	name: "ttl/retry", every: true, needs: need{ownTTL: true},
+	text: "A refusal reports when the holder's TTL ends, or nothing.",
 	run: func(s *scene) {
 		r := s.request()
 		since := time.Now()
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		retry := s.b.refused(s.rival(r), "a lock has one holder at a time").Retry
 		if retry == 0 || s.over() {
 			return
@@ -80,13 +72,12 @@ var ttlChecks = []promise{{
 		s.want(retry >= r.TTL-r.TTL/10-time.Since(since), "HeldError.Retry is the end of the holder's TTL: got %v with a TTL of %v", retry, r.TTL)
 	},
 }, {
-	name:  "ttl/retry-is-enough",
-	text:  "After the time that a refusal reports, the lock is granted.",
-	needs: need{ownTTL: true},
+	name: "ttl/retry-is-enough", needs: need{ownTTL: true},
+	text: "After the time that a refusal reports, the lock is granted.",
 	run: func(s *scene) {
 		r := s.brief(s.request())
 		since := time.Now()
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		rival := s.rival(r)
 		retry := s.b.shutOut(rival, since, r.TTL, "a lock has one holder at a time").Retry
 		s.want(retry >= 0, "HeldError.Retry is not negative: got %v", retry)
@@ -96,52 +87,45 @@ var ttlChecks = []promise{{
 }}
 
 var renewChecks = []promise{{
-	name:  "renew/extends",
-	text:  "A renewed hold lives for its TTL from the renewal on.",
-	every: true,
+	name: "renew/extends", every: true,
+	text: "A renewed hold lives for its TTL from the renewal on.",
 	run: func(s *scene) {
 		r := s.brief(s.request())
 		since := time.Now()
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		since = s.renewLate(r, since)
 		s.sleep(r.TTL * 6 / 10)
 		s.b.shutOut(s.rival(r), since, r.TTL, "a renewed hold lives for its TTL from the renewal on")
 	},
 }, {
-	name:  "renew/late",
-	text:  "A renewal that arrives late, after one for longer, shortens nothing.",
-	every: true,
+	name: "renew/late", every: true,
+	text: "A renewal that arrives late, after one for longer, shortens nothing.",
 	run: func(s *scene) {
 		r := s.lengthened(s.request())
 		s.a.renew(s.brief(r).Hold, nil, "a renewal arrives late")
 		s.outlives(r, "a renewal for less than is left does not shorten a hold")
 	},
 }, {
-	name:  "renew/shorten",
-	text:  "A renewal with Shorten sets the remaining life to the TTL, also if more was left.",
-	every: true,
-	needs: need{ownTTL: true},
+	name: "renew/shorten", every: true, needs: need{ownTTL: true},
+	text: "A renewal with Shorten sets the remaining life to the TTL, also if more was left.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		last := s.brief(r).Hold
 		last.Shorten = true
 		s.a.renew(last, nil, "the holder lets the lock end by itself")
 		s.b.eventually(s.rival(r), s.TTL, "Renew with Shorten sets the remaining life to the TTL, also to less")
 	},
 }, {
-	name:  "renew/never-revives",
-	text:  "Renewing a hold that has ended is ErrLost and does not revive it.",
-	every: true,
+	name: "renew/never-revives", every: true,
+	text: "Renewing a hold that has ended is ErrLost and does not revive it.",
 	run: func(s *scene) {
 		r, c := s.expired()
 		c.renew(r.Hold, driver.ErrLost, "a hold that has ended can't be renewed")
 		s.b.take(s.rival(r), "a late Renew does not revive a hold that has ended")
 	},
 }, {
-	name:  "renew/leaves-successor",
-	text:  "Renewing a hold that has ended leaves the lock to its successor.",
-	every: true,
+	name: "renew/leaves-successor", every: true,
+	text: "Renewing a hold that has ended leaves the lock to its successor.",
 	run: func(s *scene) {
 		r, c := s.expired()
 		next := s.rival(r)
@@ -151,12 +135,10 @@ var renewChecks = []promise{{
 		s.b.refused(s.rival(r), "a late Renew leaves the successor alone")
 	},
 }, {
-	name:  "renew/only-by-owner",
-	text:  "Renewing for an Owner that does not hold is ErrLost and does not prolong the hold.",
-	every: true,
+	name: "renew/only-by-owner", every: true,
+	text: "Renewing for an Owner that does not hold is ErrLost and does not prolong the hold.",
 	run: func(s *scene) {
-		r := s.brief(s.request())
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.brief(s.request()))
 		other := stranger(r)
 		other.TTL = s.long()
 		s.b.renew(other, driver.ErrLost, "only the owner renews")
@@ -165,42 +147,38 @@ var renewChecks = []promise{{
 		s.b.eventually(s.rival(r), s.TTL, "only the owner renews: the hold of another was prolonged")
 	},
 }, {
-	name:  "renew/never-held",
-	text:  "Renewing what was never held is ErrLost and takes nothing.",
-	every: true,
+	name: "renew/never-held", every: true,
+	text: "Renewing what was never held is ErrLost and takes nothing.",
 	run: func(s *scene) {
 		r := s.request()
 		s.a.renew(r.Hold, driver.ErrLost, "what was never held can't be renewed")
 		s.b.take(s.rival(r), "Renew does not acquire")
 	},
 }, {
-	name:  "renew/after-release",
-	text:  "Renewing a released hold is ErrLost and does not revive it.",
-	every: true,
+	name: "renew/after-release", every: true,
+	text: "Renewing a released hold is ErrLost and does not revive it.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.a.renew(r.Hold, driver.ErrLost, "a released hold can't be renewed")
 		s.b.take(s.rival(r), "a late Renew does not revive a released hold")
 	},
 }, {
-	name:  "renew/batch",
-	text:  "A batch is answered hold by hold, in its order.",
-	every: true,
+	name: "renew/batch", every: true,
+	text: "A batch is answered hold by hold, in its order.",
 	run: func(s *scene) {
 		live, lives := s.requestFor("live"), s.requestFor("lives")
 		gone, taken := s.requestFor("gone"), s.requestFor("taken")
 		for _, r := range []driver.Request{live, lives, gone} {
-			s.a.take(r, "a free lock is granted")
+			s.a.hold(r)
 		}
 		s.a.free(gone.Hold, nil, "the holder releases")
-		s.b.take(taken, "a free lock is granted")
+		s.b.hold(taken)
 		never := s.requestFor("never")
 		holds := []driver.Hold{live.Hold, gone.Hold, stranger(taken), lives.Hold, never.Hold, stranger(live)}
 		want := []error{nil, driver.ErrLost, driver.ErrLost, nil, driver.ErrLost, driver.ErrLost}
 		for i, err := range s.a.renewAll(holds, "a mixed batch") {
-			s.want(errors.Is(err, want[i]), "a batch is answered in its order: hold %d of %d got %s; want %s", i+1, len(holds), answer(err), nameOf(want[i]))
+			s.want(errors.Is(err, want[i]), "a batch is answered in its order: hold %d of %d got %w; want %s", i+1, len(holds), answer(err), nameOf(want[i]))
 		}
 	},
 }, {
@@ -216,20 +194,18 @@ var renewChecks = []promise{{
 	run: func(s *scene) {
 		var holds []driver.Hold
 		for i := range s.atOnce(200) {
-			r := s.requestFor(fmt.Sprint(i))
-			s.a.take(r, "a free lock is granted")
+			r := s.a.hold(s.requestFor(fmt.Sprint(i)))
 			holds = append(holds, r.Hold)
 		}
 		for i, err := range s.a.renewAll(holds, "many holds") {
-			s.want(err == nil, "a big batch renews them all: hold %d got %s", i+1, answer(err))
+			s.want(err == nil, "a big batch renews them all: hold %d got %w", i+1, answer(err))
 		}
 	},
 }}
 
 var fixedChecks = []promise{{
-	name:  "fixed/as-any",
-	text:  "A fixed hold excludes others and is released like any other.",
-	every: true,
+	name: "fixed/as-any", every: true,
+	text: "A fixed hold excludes others and is released like any other.",
 	run: func(s *scene) {
 		r := fixed(s.request())
 		first := s.a.take(r, "a free lock is granted")
@@ -239,25 +215,22 @@ var fixedChecks = []promise{{
 		s.b.take(s.rival(r), "a released lock is free")
 	},
 }, {
-	name:  "fixed/renewed",
-	text:  "A fixed hold that is renewed all the same lives for its TTL from then on.",
-	every: true,
+	name: "fixed/renewed", every: true,
+	text: "A fixed hold that is renewed all the same lives for its TTL from then on.",
 	run: func(s *scene) {
 		r := fixed(s.brief(s.request()))
 		since := time.Now()
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		since = s.renewLate(r, since)
 		s.sleep(r.TTL * 6 / 10)
 		s.b.shutOut(s.rival(r), since, r.TTL, "a renewed hold lives for its TTL from the renewal on")
 	},
 }, {
-	name:  "fixed/not-early",
-	text:  "A fixed hold has a life of its own, which is no shorter than its TTL.",
-	every: true,
-	needs: need{fixed: true},
+	name: "fixed/not-early", every: true, needs: need{fixed: true},
+	text: "A fixed hold has a life of its own, which is no shorter than its TTL.",
 	run: func(s *scene) {
 		earlier := time.Now()
-		s.a.take(s.brief(s.requestFor("earlier")), "a free lock is granted")
+		s.a.hold(s.brief(s.requestFor("earlier")))
 		s.sleep(s.TTL / 3)
 		r := fixed(s.brief(s.request()))
 		since := time.Now()
@@ -267,14 +240,12 @@ var fixedChecks = []promise{{
 		s.b.shutOut(s.rival(r), since, r.TTL, "a fixed hold lives for its TTL")
 	},
 }, {
-	name:  "fixed/ends",
-	text:  "A fixed hold ends after its TTL though another one of the same connection is renewed.",
-	every: true,
-	needs: need{fixed: true},
+	name: "fixed/ends", every: true, needs: need{fixed: true},
+	text: "A fixed hold ends after its TTL though another one of the same connection is renewed.",
 	run: func(s *scene) {
 		kept, r := s.brief(s.requestFor("kept")), fixed(s.brief(s.request()))
 		since := time.Now()
-		s.a.take(kept, "a free lock is granted")
+		s.a.hold(kept)
 		s.a.within(since, s.TTL).take(r, "a free lock is granted")
 		s.whileRenewed(kept, func() {
 			s.b.eventually(s.rival(r), s.TTL, "a fixed hold ends with its TTL, whatever becomes of the session")

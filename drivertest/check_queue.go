@@ -7,13 +7,10 @@ import (
 )
 
 var queueChecks = []promise{{
-	name:  "line/fifo",
-	text:  "Waiters in the queue get the lock one by one, in the order in which they came.",
-	every: true,
-	needs: queueing,
+	name: "line/fifo", every: true, needs: queueing,
+	text: "Waiters in the queue get the lock one by one, in the order in which they came.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		via := []*conn{s.b, s.a, s.b} // a place may end with the connection that asked for it
 		waiters := s.queueUp(r, via...)
 		s.a.free(r.Hold, nil, "the holder releases")
@@ -26,13 +23,10 @@ var queueChecks = []promise{{
 		}
 	},
 }, {
-	name:  "line/no-passing",
-	text:  "No request passes a place in the queue: an attempt without Queue is refused too.",
-	every: true,
-	needs: queueing,
+	name: "line/no-passing", every: true, needs: queueing,
+	text: "No request passes a place in the queue: an attempt without Queue is refused too.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		w := s.queueUp(r, s.b)[0]
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.a.refused(s.rival(r), "an attempt without Queue does not pass a place in the queue")
@@ -40,12 +34,10 @@ var queueChecks = []promise{{
 		s.b.take(w, "the first in the queue gets the lock, also without Queue")
 	},
 }, {
-	name:  "line/repeat-keeps-place",
-	text:  "An Owner that asks again keeps its place.",
-	needs: queueing,
+	name: "line/repeat-keeps-place", needs: queueing,
+	text: "An Owner that asks again keeps its place.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		waiters := s.queueUp(r, s.a, s.b)
 		s.a.refused(queued(waiters[0]), "a lock has one holder at a time")
 		s.a.free(r.Hold, nil, "the holder releases")
@@ -53,13 +45,10 @@ var queueChecks = []promise{{
 		s.a.take(queued(waiters[0]), "the first in the queue gets the lock")
 	},
 }, {
-	name:  "line/place-lives",
-	text:  "A place lasts for the TTL after the attempt that took it.",
-	every: true,
-	needs: queueing,
+	name: "line/place-lives", every: true, needs: queueing,
+	text: "A place lasts for the TTL after the attempt that took it.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		since := time.Now()
 		s.b.refused(queued(s.brief(s.rival(r))), "a lock has one holder at a time")
 		s.sleep(s.TTL * 6 / 10)
@@ -67,13 +56,12 @@ var queueChecks = []promise{{
 		s.a.shutOut(s.rival(r), since, s.TTL, "a place in the queue lasts for the TTL")
 	},
 }, {
-	name:  "line/repeat-restarts-place",
-	text:  "Asking again keeps the place for another TTL.",
-	needs: queueing,
+	name: "line/repeat-restarts-place", needs: queueing,
+	text: "Asking again keeps the place for another TTL.",
 	run: func(s *scene) {
 		r := s.request()
 		w := s.brief(s.rival(r))
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		s.b.refused(queued(w), "a lock has one holder at a time")
 		s.sleep(s.TTL * 6 / 10)
 		since := time.Now()
@@ -83,26 +71,20 @@ var queueChecks = []promise{{
 		s.a.shutOut(s.rival(r), since, s.TTL, "asking again keeps the place for another TTL")
 	},
 }, {
-	name:  "line/place-ends",
-	text:  "The place of a waiter that stops asking ends, and an attempt without Queue is granted.",
-	every: true,
-	needs: queueing,
+	name: "line/place-ends", every: true, needs: queueing,
+	text: "The place of a waiter that stops asking ends, and an attempt without Queue is granted.",
 	run: func(s *scene) {
-		r := s.request()
-		s.b.take(r, "a free lock is granted")
+		r := s.b.hold(s.request())
 		s.a.refused(queued(s.brief(s.rival(r))), "a lock has one holder at a time")
 		s.a.fallSilent()
 		s.b.free(r.Hold, nil, "the holder releases")
 		s.b.eventually(s.rival(r), s.TTL, "the place of a waiter that stops asking ends")
 	},
 }, {
-	name:  "line/dead-place-lets-next-in",
-	text:  "The place of a waiter that stops asking does not block those behind it.",
-	every: true,
-	needs: queueing,
+	name: "line/dead-place-lets-next-in", every: true, needs: queueing,
+	text: "The place of a waiter that stops asking does not block those behind it.",
 	run: func(s *scene) {
-		r := s.request()
-		s.b.take(r, "a free lock is granted")
+		r := s.b.hold(s.request())
 		s.a.refused(queued(s.brief(s.rival(r))), "a lock has one holder at a time")
 		second, third := s.rival(r), s.rival(r)
 		s.b.refused(queued(second), "a lock has one holder at a time")
@@ -113,12 +95,10 @@ var queueChecks = []promise{{
 		s.b.refused(queued(third), "a dead place leaves the order of the others as it was")
 	},
 }, {
-	name:  "line/retry",
-	text:  "A refusal because of a place reports no later end than the place's.",
-	needs: need{queue: true, ownTTL: true},
+	name: "line/retry", needs: need{queue: true, ownTTL: true},
+	text: "A refusal because of a place reports no later end than the place's.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		since := time.Now()
 		s.b.refused(queued(s.brief(s.rival(r))), "a lock has one holder at a time")
 		s.a.free(r.Hold, nil, "the holder releases")
@@ -126,13 +106,10 @@ var queueChecks = []promise{{
 		s.want(retry <= s.TTL+s.TTL/10, "HeldError.Retry is the end of a dead place: got %v for a place of %v", retry, s.TTL)
 	},
 }, {
-	name:  "line/release-leaves",
-	text:  "Release ends a place in the queue, once.",
-	every: true,
-	needs: queueing,
+	name: "line/release-leaves", every: true, needs: queueing,
+	text: "Release ends a place in the queue, once.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		waiters := s.queueUp(r, s.b, s.a, s.b)
 		s.b.free(waiters[0].Hold, nil, "Release ends a place in the queue")
 		s.b.free(waiters[0].Hold, driver.ErrLost, "a place that was left can't be left again")
@@ -141,39 +118,32 @@ var queueChecks = []promise{{
 		s.b.take(queued(waiters[2]), "the places behind one that was left move up")
 	},
 }, {
-	name:  "line/place-is-no-hold",
-	text:  "A place in the queue can't be renewed as a hold.",
-	every: true,
-	needs: queueing,
+	name: "line/place-is-no-hold", every: true, needs: queueing,
+	text: "A place in the queue can't be renewed as a hold.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		w := s.queueUp(r, s.b)[0]
 		s.b.renew(w.Hold, driver.ErrLost, "a waiter in the queue does not hold")
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.b.renew(w.Hold, driver.ErrLost, "the first in the queue does not hold before it asks")
 	},
 }, {
-	name:  "line/queued",
-	text:  "A grant reports that others are in the queue, and then reserves no span.",
-	needs: queueing,
+	name: "line/queued", needs: queueing,
+	text: "A grant reports that others are in the queue, and then reserves no span.",
 	run: func(s *scene) {
 		r := s.request()
 		r.Fences = 10
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		waiters := s.queueUp(r, s.b, s.b)
 		s.wantQueued(s.a.take(r, "a queue does not stop the holder from asking again"))
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.wantQueued(s.b.take(queued(waiters[0]), "the first in the queue gets the lock"))
 	},
 }, {
-	name:  "line/holder-keeps-holding",
-	text:  "A queue changes nothing for the holder.",
-	every: true,
-	needs: queueing,
+	name: "line/holder-keeps-holding", every: true, needs: queueing,
+	text: "A queue changes nothing for the holder.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		s.queueUp(r, s.b)
 		s.a.take(r, "a queue does not stop the holder from asking again")
 		s.a.renew(r.Hold, nil, "a queue does not stop the holder from renewing")
@@ -181,11 +151,11 @@ var queueChecks = []promise{{
 	},
 }, {
 	name:  "line/reader-behind-writer",
-	text:  "A new reader does not pass a writer in the queue.",
 	needs: need{queue: true, modes: driver.Modes(driver.Write, driver.Read)},
+	text:  "A new reader does not pass a writer in the queue.",
 	run: func(s *scene) {
 		r, w := s.reader(), s.writer()
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		s.b.refused(queued(w), "no writer beside a reader")
 		s.a.refused(s.reader(), "a new reader does not pass a writer in the queue")
 		late := s.reader()
@@ -196,11 +166,11 @@ var queueChecks = []promise{{
 	},
 }, {
 	name:  "line/readers-behind-writer-share",
-	text:  "Readers behind a writer in the queue get the lock together after it.",
 	needs: need{queue: true, modes: driver.Modes(driver.Write, driver.Read)},
+	text:  "Readers behind a writer in the queue get the lock together after it.",
 	run: func(s *scene) {
 		w, one, two := s.writer(), s.reader(), s.reader()
-		s.a.take(w, "a free lock is granted")
+		s.a.hold(w)
 		s.b.refused(queued(one), "no reader beside a writer")
 		s.a.refused(queued(two), "no reader beside a writer")
 		s.a.free(w.Hold, nil, "the holder releases")
@@ -208,9 +178,8 @@ var queueChecks = []promise{{
 		s.a.take(queued(two), "readers share, also from the queue")
 	},
 }, {
-	name:  "line/permits",
-	text:  "A released permit goes to the first in the queue.",
-	needs: need{queue: true, modes: driver.Modes(driver.Counted)},
+	name: "line/permits", needs: need{queue: true, modes: driver.Modes(driver.Counted)},
+	text: "A released permit goes to the first in the queue.",
 	run: func(s *scene) {
 		one, two, w := s.permit(2), s.permit(2), s.permit(2)
 		s.a.take(one, "permits up to the limit")

@@ -8,37 +8,31 @@ import (
 )
 
 var watchChecks = []promise{{
-	name:  "watch/release",
-	text:  "A release on another connection is signalled, and the lock can be taken.",
-	every: true,
+	name: "watch/release", every: true,
+	text: "A release on another connection is signalled, and the lock can be taken.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		waiter := s.rival(r)
 		w := s.b.watch(waiter)
 		s.a.free(r.Hold, nil, "the holder releases")
 		w.wantSignal("a release is signalled")
 		s.b.take(waiter, "after the signal the lock is granted")
-		w.end()
 	},
 }, {
 	name: "watch/same-connection",
 	text: "A release on the watching connection is signalled too.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		w := s.a.watch(s.rival(r))
 		s.a.free(r.Hold, nil, "the holder releases")
 		w.wantSignal("a release is signalled, also on the same connection")
-		w.end()
 	},
 }, {
 	name: "watch/armed-on-return",
 	text: "When Watch has returned it is armed: a release right after that is not missed.",
 	run: func(s *scene) {
 		for range 15 {
-			r := s.request()
-			s.a.take(r, "a free lock is granted")
+			r := s.a.hold(s.request())
 			waiter := s.rival(r)
 			w := s.b.watch(waiter)
 			s.a.free(r.Hold, nil, "the holder releases")
@@ -53,7 +47,7 @@ var watchChecks = []promise{{
 	text: "A watch signals again if the first signal did not help.",
 	run: func(s *scene) {
 		r, faster := s.request(), s.request()
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		w := s.b.watch(s.rival(r))
 		s.a.free(r.Hold, nil, "the holder releases")
 		w.wantSignal("a release is signalled")
@@ -62,14 +56,12 @@ var watchChecks = []promise{{
 			s.a.free(faster.Hold, nil, "the holder releases")
 			w.wantSignal("each release is signalled, not only the first")
 		}
-		w.end()
 	},
 }, {
 	name: "watch/all-that-may-enter",
 	text: "A waiter that goes away does not swallow the signal for another.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		one, two := s.rival(r), s.rival(r)
 		goes, stays := s.a.watch(one), s.b.watch(two)
 		s.a.free(r.Hold, nil, "the holder releases")
@@ -77,28 +69,24 @@ var watchChecks = []promise{{
 		s.a.giveUp(one)
 		stays.wantSignal("a release is signalled to all waiters that it may let in")
 		s.b.take(two, "after the signal the lock is granted")
-		stays.end()
 	},
 }, {
 	name: "watch/ctx-bounds-arming",
 	text: "The context of Watch bounds the arming only.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		ctx, cancel := context.WithCancel(s.ctx)
 		w := s.b.watchWith(ctx, s.rival(r))
 		cancel()
 		s.sleep(s.pause())
 		s.a.free(r.Hold, nil, "the holder releases")
 		w.wantSignal("the context of Watch bounds the arming only")
-		w.end()
 	},
 }, {
 	name: "watch/quiet",
 	text: "While nothing happens nothing is signalled, or not for ever.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		w := s.b.watch(s.rival(r))
 		quiet := time.After(150 * time.Millisecond)
 		for spare := 0; !s.over(); spare++ {
@@ -111,15 +99,12 @@ var watchChecks = []promise{{
 			}
 			break
 		}
-		w.end()
 	},
 }, {
-	name:  "watch/closed-takes-nothing",
-	text:  "After its Close a watch takes nothing, and Ready is not closed.",
-	every: true,
+	name: "watch/closed-takes-nothing", every: true,
+	text: "After its Close a watch takes nothing, and Ready is not closed.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		w := s.b.watch(s.rival(r))
 		w.drain()
 		w.end()
@@ -135,27 +120,22 @@ var watchChecks = []promise{{
 		}
 	},
 }, {
-	name:  "watch/place-left",
-	text:  "A waiter in the queue is signalled when all before it have left.",
-	needs: queueing,
+	name: "watch/place-left", needs: queueing,
+	text: "A waiter in the queue is signalled when all before it have left.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		waiters := s.queueUp(r, s.a, s.b)
 		w := s.b.watch(queued(waiters[1]))
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.a.free(waiters[0].Hold, nil, "Release ends a place in the queue")
 		w.wantSignal("leaving the queue is signalled to the next")
 		s.b.take(queued(waiters[1]), "the places behind one that was left move up")
-		w.end()
 	},
 }, {
-	name:  "watch/line-moves",
-	text:  "Each waiter in the queue is signalled when its turn comes.",
-	needs: queueing,
+	name: "watch/line-moves", needs: queueing,
+	text: "Each waiter in the queue is signalled when its turn comes.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		waiters := s.queueUp(r, s.a, s.b)
 		first, second := s.a.watch(queued(waiters[0])), s.b.watch(queued(waiters[1]))
 		s.a.free(r.Hold, nil, "the holder releases")
@@ -166,28 +146,24 @@ var watchChecks = []promise{{
 		s.a.free(waiters[0].Hold, nil, "the holder releases")
 		second.wantSignal("a release is signalled to the next in the queue")
 		s.b.take(queued(waiters[1]), "the next in the queue gets the lock")
-		second.end()
 	},
 }, {
-	name:  "watch/downgrade",
-	text:  "A downgrade is signalled to readers.",
-	needs: downgrades,
+	name: "watch/downgrade", needs: downgrades,
+	text: "A downgrade is signalled to readers.",
 	run: func(s *scene) {
 		w, r := s.writer(), s.reader()
-		s.a.take(w, "a free lock is granted")
+		s.a.hold(w)
 		watch := s.b.watch(r)
 		s.a.take(asReader(w), "a writer can become a reader")
 		watch.wantSignal("a downgrade is signalled to readers")
 		s.b.take(r, "readers share with a downgraded writer")
-		watch.end()
 	},
 }, {
-	name:  "watch/last-reader",
-	text:  "The last reader's release is signalled to a writer.",
-	needs: readWrite,
+	name: "watch/last-reader", needs: readWrite,
+	text: "The last reader's release is signalled to a writer.",
 	run: func(s *scene) {
 		one, two, w := s.reader(), s.reader(), s.writer()
-		s.a.take(one, "a free lock is granted")
+		s.a.hold(one)
 		s.b.take(two, "readers share")
 		watch := s.b.watch(w)
 		s.a.free(one.Hold, nil, "the holder releases")
@@ -195,12 +171,10 @@ var watchChecks = []promise{{
 		s.b.free(two.Hold, nil, "the holder releases")
 		watch.wantSignal("the last reader's release is signalled to a writer")
 		s.b.take(w, "without readers the lock is free")
-		watch.end()
 	},
 }, {
-	name:  "watch/permit",
-	text:  "Each released permit is signalled.",
-	needs: semaphore,
+	name: "watch/permit", needs: semaphore,
+	text: "Each released permit is signalled.",
 	run: func(s *scene) {
 		one, two, waiter := s.permit(2), s.permit(2), s.permit(2)
 		s.a.take(one, "permits up to the limit")
@@ -209,40 +183,33 @@ var watchChecks = []promise{{
 		s.a.free(two.Hold, nil, "the holder releases")
 		w.wantSignal("a released permit is signalled")
 		s.b.take(waiter, "a released permit is free")
-		w.end()
 	},
 }, {
 	name: "watch/forced-release",
 	text: "A release that names a hold from another connection is signalled.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		w := s.b.watch(s.rival(r))
 		s.b.free(s.b.seen(r), nil, "what Inspect tells is enough to release")
 		w.wantSignal("a release by force is signalled")
-		w.end()
 	},
 }}
 
 var revokeChecks = []promise{{
-	name:  "revoke/asks",
-	text:  "A holder that agreed to revocation is soon notified of a request for its lock.",
-	every: true,
-	needs: revocable,
+	name: "revoke/asks", every: true, needs: revocable,
+	text: "A holder that agreed to revocation is soon notified of a request for its lock.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		s.b.revoke(r.Hold, nil, "a holder can be revoked")
 		s.wantRevoked(asked, "a revoked holder is notified")
 	},
 }, {
-	name:  "revoke/takes-nothing",
-	text:  "A revoked holder keeps the lock until it releases.",
-	every: true,
-	needs: revocable,
+	name: "revoke/takes-nothing", every: true, needs: revocable,
+	text: "A revoked holder keeps the lock until it releases.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		s.b.revoke(r.Hold, nil, "a holder can be revoked")
 		s.wantRevoked(asked, "a revoked holder is notified")
 		s.b.refused(s.rival(r), "Revoke takes nothing from the holder")
@@ -251,13 +218,11 @@ var revokeChecks = []promise{{
 		s.b.take(s.rival(r), "a lock that was revoked and released is free")
 	},
 }, {
-	name:  "revoke/once",
-	text:  "A holder that is revoked again and again is notified once.",
-	every: true,
-	needs: revocable,
+	name: "revoke/once", every: true, needs: revocable,
+	text: "A holder that is revoked again and again is notified once.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		for _, c := range []*conn{s.b, s.a, s.b} {
 			c.revoke(r.Hold, nil, "a holder can be revoked again")
 		}
@@ -266,31 +231,27 @@ var revokeChecks = []promise{{
 		s.want(asked.calls.Load() == 1, "OnRevoke is called at most once: it was called %d times", asked.calls.Load())
 	},
 }, {
-	name:  "revoke/only-the-named",
-	text:  "Only the named holder is notified.",
-	every: true,
-	needs: revocable,
+	name: "revoke/only-the-named", every: true, needs: revocable,
+	text: "Only the named holder is notified.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.pair())
 		beside, other := onRevoke(s.pair())
 		if r.Mode.Alone() {
 			beside.Name += " beside"
 		}
-		s.a.take(beside, "a free lock is granted")
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(beside)
+		s.a.hold(r)
 		s.b.revoke(r.Hold, nil, "a holder can be revoked")
 		s.wantRevoked(asked, "a revoked holder is notified")
 		s.wantNotRevoked(other, "only the named holder is notified")
 	},
 }, {
-	name:  "revoke/lost",
-	text:  "Revoking an Owner that does not hold is ErrLost, and notifies no holder.",
-	every: true,
-	needs: revocable,
+	name: "revoke/lost", every: true, needs: revocable,
+	text: "Revoking an Owner that does not hold is ErrLost, and notifies no holder.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
 		s.b.revoke(r.Hold, driver.ErrLost, "an Owner that never held can't be revoked")
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		s.b.revoke(stranger(r), driver.ErrLost, "an Owner that does not hold can't be revoked")
 		s.a.revoke(stranger(r), driver.ErrLost, "an Owner that does not hold can't be revoked, also on the holder's connection")
 		s.a.free(r.Hold, nil, "the holder releases")
@@ -298,22 +259,17 @@ var revokeChecks = []promise{{
 		s.wantNotRevoked(asked, "only the named holder is notified")
 	},
 }, {
-	name:  "revoke/expired",
-	text:  "Revoking a hold that has ended is ErrLost.",
-	every: true,
-	needs: revocable,
+	name: "revoke/expired", every: true, needs: revocable,
+	text: "Revoking a hold that has ended is ErrLost.",
 	run: func(s *scene) {
 		r, c := s.expired()
 		c.revoke(r.Hold, driver.ErrLost, "a hold that has ended can't be revoked")
 	},
 }, {
-	name:  "revoke/leaves-successor",
-	text:  "Revoking a holder that was inspected does not notify its successor.",
-	every: true,
-	needs: revocable,
+	name: "revoke/leaves-successor", every: true, needs: revocable,
+	text: "Revoking a holder that was inspected does not notify its successor.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		seen := s.b.seen(r)
 		s.a.free(r.Hold, nil, "the holder releases")
 		next, asked := onRevoke(s.rival(r))
@@ -323,26 +279,22 @@ var revokeChecks = []promise{{
 		s.wantNotRevoked(asked, "a successor is not notified for its predecessor")
 	},
 }, {
-	name:  "revoke/not-in-line",
-	text:  "A waiter in the queue can't be revoked, and the holder is not notified for it.",
-	every: true,
-	needs: need{revocable: true, queue: true},
+	name: "revoke/not-in-line", every: true, needs: need{revocable: true, queue: true},
+	text: "A waiter in the queue can't be revoked, and the holder is not notified for it.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		w := s.queueUp(r, s.b)[0]
 		w.Mode = s.mode
 		s.b.revoke(w.Hold, driver.ErrLost, "a waiter in the queue does not hold")
 		s.wantNotRevoked(asked, "only the named holder is notified")
 	},
 }, {
-	name:  "revoke/latest",
-	text:  "If an Owner asked again, the OnRevoke of its latest grant is called.",
-	every: true,
-	needs: revocable,
+	name: "revoke/latest", every: true, needs: revocable,
+	text: "If an Owner asked again, the OnRevoke of its latest grant is called.",
 	run: func(s *scene) {
 		r, first := onRevoke(s.request())
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		r, latest := onRevoke(r)
 		s.a.take(r, "the same Owner asked again is the same hold")
 		s.b.revoke(r.Hold, nil, "a holder can be revoked")
@@ -350,13 +302,11 @@ var revokeChecks = []promise{{
 		s.want(first.calls.Load() == 0, "the OnRevoke of an Owner's latest grant counts: an earlier one was called")
 	},
 }, {
-	name:  "revoke/unasked",
-	text:  "OnRevoke is not called for a hold that was not revoked.",
-	every: true,
-	needs: revocable,
+	name: "revoke/unasked", every: true, needs: revocable,
+	text: "OnRevoke is not called for a hold that was not revoked.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
-		s.a.take(r, "a free lock is granted")
+		s.a.hold(r)
 		s.a.renew(r.Hold, nil, "the holder renews")
 		s.a.take(r, "the same Owner asked again is the same hold")
 		s.b.refused(s.rival(r), "a lock has one holder at a time")
@@ -365,13 +315,10 @@ var revokeChecks = []promise{{
 		s.wantNotRevoked(asked, "OnRevoke is for revocations")
 	},
 }, {
-	name:  "revoke/without-consent",
-	text:  "A holder that has not agreed to revocation keeps the lock.",
-	every: true,
-	needs: revocable,
+	name: "revoke/without-consent", every: true, needs: revocable,
+	text: "A holder that has not agreed to revocation keeps the lock.",
 	run: func(s *scene) {
-		r := s.request()
-		s.a.take(r, "a free lock is granted")
+		r := s.a.hold(s.request())
 		s.b.revokeSilent(r.Hold, "a holder that has not agreed")
 		s.sleep(10 * s.pause())
 		s.b.refused(s.rival(r), "a holder that has not agreed keeps the lock")

@@ -3,6 +3,7 @@ package drivertest
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -67,11 +68,17 @@ func (c *conn) take(r driver.Request, rule string) driver.Grant {
 	c = c.within(time.Now(), r.TTL/2)
 	g, err := c.acquire(r)
 	if err != nil {
-		c.broke("%s: Acquire on connection %s answered %s; want a grant", rule, c.label, answer(err))
+		c.broke("%s: Acquire on connection %s answered %w; want a grant", rule, c.label, answer(err))
 		return g
 	}
 	c.judge(r, g)
 	return g
+}
+
+// hold takes a free lock, and returns the request.
+func (c *conn) hold(r driver.Request) driver.Request {
+	c.take(r, "a free lock is granted")
+	return r
 }
 
 // judge checks every grant's fences and TTL.
@@ -98,7 +105,7 @@ func (c *conn) heldError(g driver.Grant, err error, rule string) *driver.HeldErr
 	case err == nil:
 		c.broke("%s: Acquire on connection %s was granted fence %d; want ErrHeld", rule, c.label, g.Fence)
 	case !errors.Is(err, driver.ErrHeld):
-		c.broke("%s: Acquire on connection %s answered %s; want ErrHeld", rule, c.label, answer(err))
+		c.broke("%s: Acquire on connection %s answered %w; want ErrHeld", rule, c.label, answer(err))
 	case !ok:
 		c.broke("a refusal is a *driver.HeldError: got %T", err)
 	default:
@@ -118,7 +125,7 @@ func (c *conn) fails(r driver.Request, kind error, rule string) {
 		return
 	}
 	_, err := c.acquire(r)
-	c.want(errors.Is(err, kind), "%s: Acquire on connection %s answered %s; want %s", rule, c.label, answer(err), nameOf(kind))
+	c.want(errors.Is(err, kind), "%s: Acquire on connection %s answered %w; want %s", rule, c.label, answer(err), nameOf(kind))
 }
 
 // eventually must be granted, at the latest Slack after due.
@@ -134,7 +141,7 @@ func (c *conn) eventually(r driver.Request, due time.Duration, rule string) driv
 		case !errors.Is(err, driver.ErrHeld):
 			c.heldError(g, err, rule)
 		case waited > due+c.Slack:
-			c.broke("%s: Acquire on connection %s is still refused after %v (%v)", rule, c.label, waited.Round(time.Millisecond), err)
+			c.broke("%s: Acquire on connection %s is still refused after %v (%w)", rule, c.label, waited.Round(time.Millisecond), err)
 		}
 		c.sleep(c.pause())
 	}
@@ -147,7 +154,7 @@ func (c *conn) renew(h driver.Hold, kind error, rule string) {
 		return
 	}
 	for _, err := range c.renewAll([]driver.Hold{h}, rule) {
-		c.want(errors.Is(err, kind), "%s: Renew on connection %s answered %s; want %s", rule, c.label, answer(err), nameOf(kind))
+		c.want(errors.Is(err, kind), "%s: Renew on connection %s answered %w; want %s", rule, c.label, answer(err), nameOf(kind))
 	}
 }
 
@@ -176,7 +183,7 @@ func (c *conn) free(h driver.Hold, kind error, rule string) {
 	if err == nil {
 		c.forget(h.Owner)
 	}
-	c.want(errors.Is(err, kind), "%s: Release on connection %s answered %s; want %s", rule, c.label, answer(err), nameOf(kind))
+	c.want(errors.Is(err, kind), "%s: Release on connection %s answered %w; want %s", rule, c.label, answer(err), nameOf(kind))
 }
 
 // close must succeed.
@@ -187,35 +194,65 @@ func (c *conn) close() {
 	defer c.call("Close")()
 	c.closed = true
 	if err := c.Close(); err != nil {
-		c.broke("Close ends the connection: it answered %s", answer(err))
+		c.broke("Close ends the connection: it answered %w", answer(err))
 	}
 }
 
 // inspect describes a name, or ends the scene if the backend can't.
 func (c *conn) inspect(name string) driver.Info {
-	if c.over() {
+	i, ok := optional[driver.Inspector](c)
+	if !ok {
 		return driver.Info{}
 	}
 	defer c.call("Inspect")()
-	i, ok := c.Backend.(driver.Inspector)
-	if !ok {
-		c.fail(ErrNotClaimed)
-		return driver.Info{}
-	}
 	info, err := i.Inspect(c.ctx, name)
-	if c.optional(err, "Inspect"); err == nil {
+	if c.wantClaimed(err, "Inspect"); err == nil {
 		c.want(info.Name == name, "Inspect describes the name that it was asked for: got %q, want %q", info.Name, name)
 	}
 	return info
 }
 
-// optional ends the scene if an optional call failed, or is left out.
-func (c *conn) optional(err error, call string) {
+// optional returns an optional part of the backend. Without it, the scene ends.
+func optional[T any](c *conn) (part T, ok bool) {
+	if part, ok = c.Backend.(T); !ok {
+		c.fail(ErrNotClaimed)
+	}
+	return part, ok && !c.over()
+}
+
+// eachOptional makes all the optional calls that the backend has.
+func (c *conn) eachOptional(ctx context.Context, r driver.Request, check func(call string, err error)) {
+	try := func(name string, f func() error) {
+		defer c.call(name)()
+		check(name, f())
+	}
+	if w, ok := c.Backend.(driver.Watcher); ok {
+		try("Watch", func() error { return watchBriefly(ctx, w, r) })
+	}
+	if i, ok := c.Backend.(driver.Inspector); ok {
+		try("Inspect", func() error { _, err := i.Inspect(ctx, r.Name); return err })
+		try("List", func() error { return i.List(ctx, r.Name, func(string) bool { return true }) })
+	}
+	if v, ok := c.Backend.(driver.Revoker); ok {
+		try("Revoke", func() error { return v.Revoke(ctx, r.Hold) })
+	}
+}
+
+func watchBriefly(ctx context.Context, w driver.Watcher, r driver.Request) error {
+	watch, err := w.Watch(ctx, r)
+	if err == nil {
+		watch.Close()
+	}
+	return err
+}
+
+// wantClaimed ends the scene if an optional call failed, or is left out.
+func (c *conn) wantClaimed(err error, call string) {
 	switch {
 	case errors.Is(err, driver.ErrSkip):
 		c.fail(ErrNotClaimed)
 	case err != nil:
-		c.broke("%s on connection %s answered %s; want success", call, c.label, answer(err))
+		c.broke("%s on connection %s answered %w; want success", call, c.label, answer(err))
 	}
 }
 
@@ -257,21 +294,22 @@ type armedWatch struct {
 func (c *conn) watch(r driver.Request) armedWatch { return c.watchWith(c.ctx, r) }
 
 func (c *conn) watchWith(ctx context.Context, r driver.Request) armedWatch {
-	if c.over() {
+	w, ok := optional[driver.Watcher](c)
+	if !ok {
 		return armedWatch{c: c}
 	}
 	defer c.call("Watch")()
-	w, ok := c.Backend.(driver.Watcher)
-	if !ok {
-		c.fail(ErrNotClaimed)
-		return armedWatch{c: c}
-	}
-	watch, err := w.Watch(ctx, r)
-	if c.optional(err, "Watch"); err != nil {
+	armed, err := w.Watch(ctx, r)
+	if c.wantClaimed(err, "Watch"); err != nil {
 		return armedWatch{c: c}
 	}
 	c.remember(r.Hold)
-	return armedWatch{watch, c}
+	armed.Close = sync.OnceFunc(armed.Close)
+	watch := armedWatch{armed, c}
+	c.mu.Lock()
+	c.watches = append(c.watches, watch)
+	c.mu.Unlock()
+	return watch
 }
 
 // wantSignal must be signalled in time.
@@ -297,7 +335,7 @@ func (b armedWatch) drain() {
 	}
 }
 
-// end closes the watch, also when the scene is over.
+// end closes the watch before the scene's end does.
 func (b armedWatch) end() {
 	if b.Close != nil {
 		defer b.c.call("Watch.Close")()
@@ -319,7 +357,7 @@ func (c *conn) revoke(h driver.Hold, kind error, rule string) {
 		return
 	}
 	err := c.ask(h)
-	c.want(errors.Is(err, kind), "%s: Revoke on connection %s answered %s; want %s", rule, c.label, answer(err), nameOf(kind))
+	c.want(errors.Is(err, kind), "%s: Revoke on connection %s answered %w; want %s", rule, c.label, answer(err), nameOf(kind))
 }
 
 // revokeSilent must succeed or tell that this holder can't be asked.
@@ -328,7 +366,7 @@ func (c *conn) revokeSilent(h driver.Hold, who string) {
 		return
 	}
 	err := c.ask(h)
-	c.want(err == nil || errors.Is(err, driver.ErrUnsupported), "%s is revoked in vain: Revoke on connection %s answered %s; want success or ErrUnsupported", who, c.label, answer(err))
+	c.want(err == nil || errors.Is(err, driver.ErrUnsupported), "%s is revoked in vain: Revoke on connection %s answered %w; want success or ErrUnsupported", who, c.label, answer(err))
 }
 
 // ask calls Revoke with what it may rely on, and no more.

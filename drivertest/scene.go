@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,10 +22,11 @@ type scene struct {
 	prefix   string      // of the names it uses
 	a, b     *conn
 
-	mu     sync.Mutex
-	broken error
-	conns  []*conn
-	left   map[string]driver.Hold // by owner: what may have to be released
+	mu      sync.Mutex
+	broken  error
+	conns   []*conn
+	watches []armedWatch
+	left    map[string]driver.Hold // by owner: what may have to be released
 }
 
 func newScene(ctx context.Context, cfg config, calls *activity, mode driver.Mode) *scene {
@@ -63,25 +65,7 @@ func (s *scene) fail(err error) {
 }
 
 // broke ends the scene: a promise was broken.
-func (s *scene) broke(format string, args ...any) {
-	b := &brokenError{text: fmt.Sprintf(format, args...)}
-	for _, arg := range args {
-		if err, ok := arg.(error); ok {
-			b.causes = append(b.causes, err)
-		}
-	}
-	s.fail(b)
-}
-
-// brokenError says which promise was broken, and wraps the answers that it quotes.
-type brokenError struct {
-	text   string
-	causes []error
-}
-
-func (e *brokenError) Error() string { return e.text }
-
-func (e *brokenError) Unwrap() []error { return e.causes }
+func (s *scene) broke(format string, args ...any) { s.fail(fmt.Errorf(format, args...)) }
 
 // want breaks the promise unless ok.
 func (s *scene) want(ok bool, format string, args ...any) {
@@ -126,6 +110,9 @@ func (s *scene) atOnce(n int) int {
 	return n
 }
 
+// conn returns A for even and B for odd numbers.
+func (s *scene) conn(i int) *conn { return []*conn{s.a, s.b}[i%2] }
+
 // together runs f for 0 to n-1 at the same time.
 func together(n int, f func(i int)) {
 	var wg sync.WaitGroup
@@ -148,11 +135,14 @@ func (s *scene) forget(owner string) {
 	delete(s.left, owner)
 }
 
-// cleanUp releases what may be left and closes the connections.
+// cleanUp closes the watches, releases what may be left and closes the connections.
 func (s *scene) cleanUp() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), cleanupTime)
 	defer cancel()
 	defer s.activity.begin("cleaning up")()
+	for _, w := range s.watches {
+		w.end()
+	}
 	s.release(ctx)
 	for _, c := range s.conns {
 		if !c.closed {
@@ -184,31 +174,21 @@ func (s *scene) release(ctx context.Context) {
 // answer describes the result of a call, and wraps its error.
 func answer(err error) error {
 	if err == nil {
-		return &brokenError{text: "success"}
+		return errors.New("success")
 	}
-	kind := "an unknown outcome"
-	for _, k := range []error{driver.ErrHeld, driver.ErrLost, driver.ErrInvalid, driver.ErrUnsupported, driver.ErrClosed} {
-		if errors.Is(err, k) {
-			kind = nameOf(k)
-		}
-	}
-	return fmt.Errorf("%s (%w)", kind, err)
+	return fmt.Errorf("%s (%w)", nameOf(err), err)
 }
 
-func nameOf(kind error) string {
-	switch {
-	case kind == nil:
-		return "success"
-	case errors.Is(kind, driver.ErrHeld):
-		return "ErrHeld"
-	case errors.Is(kind, driver.ErrLost):
-		return "ErrLost"
-	case errors.Is(kind, driver.ErrInvalid):
-		return "ErrInvalid"
-	case errors.Is(kind, driver.ErrUnsupported):
-		return "ErrUnsupported"
+func nameOf(err error) string {
+	for name, kind := range map[string]error{
+		"success": nil, "ErrHeld": driver.ErrHeld, "ErrLost": driver.ErrLost, "ErrInvalid": driver.ErrInvalid,
+		"ErrUnsupported": driver.ErrUnsupported, "ErrClosed": driver.ErrClosed,
+	} {
+		if errors.Is(err, kind) {
+			return name
+		}
 	}
-	return "ErrClosed"
+	return "an unknown outcome"
 }
 
 // expired makes a hold that has ended. Unless it was a session's, no call has named it since: its twin,
@@ -242,7 +222,7 @@ func (s *scene) lengthened(r driver.Request) driver.Request {
 			s.a.take(r, "a released lock is free")
 			continue
 		}
-		c.want(err == nil, "the holder renews for longer: Renew on connection A answered %s; want success", answer(err))
+		c.want(err == nil, "the holder renews for longer: Renew on connection A answered %w; want success", answer(err))
 	}
 	return r
 }
@@ -334,6 +314,11 @@ func (s *scene) wantNotRevoked(e *revocations, rule string) {
 	}
 	s.sleep(10 * s.pause())
 	s.want(e.calls.Load() == 0, "%s: OnRevoke was called %d times", rule, e.calls.Load())
+}
+
+// otherKinds returns the claimed modes of other kinds of lock than the scene's.
+func (s *scene) otherKinds() []driver.Mode {
+	return slices.DeleteFunc(s.modes(), s.mode.SameKind)
 }
 
 // request asks for the scene's lock for a new owner, for longer than the check takes.
