@@ -196,7 +196,7 @@ func (c *Client) releaseAll(ctx context.Context) int {
 // failing calls f for all holds, many at a time, and returns the holds for which it was false.
 func failing(holds []renew.Holder, f func(renew.Holder) bool) (left []renew.Holder) {
 	work := make(chan renew.Holder)
-	var wg sync.WaitGroup
+	var wg wait.Group
 	var mu sync.Mutex
 	for range min(len(holds), 64) {
 		wg.Go(func() {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"weak"
 
 	"github.com/distlock/distlock/internal/renew"
 )
@@ -79,7 +78,11 @@ func (l *Lease) Context() context.Context {
 	}
 	end, values := l.ancestors()
 	c := &leaseContext{lease: l, values: values}
-	c.Context, c.cancel = context.WithCancelCause(end)
+	if made := core.made(); made != nil { // before, by the core
+		c.Context, c.cancel = made.Context, made.cancel
+	} else {
+		c.Context, c.cancel = context.WithCancelCause(end)
+	}
 	l.ctx = c
 	if core != l {
 		core.ctx = &leaseContext{Context: c.Context, cancel: c.cancel, lease: core}
@@ -282,8 +285,8 @@ func FromContext(ctx context.Context) *Lease {
 // unreachable. If leaks are not reported, both are one Lease.
 type leakWatch struct {
 	core   *Lease
-	handle weak.Pointer[Lease]
-	stack  []uintptr // of the call of Lock; set before the user has the handle
+	handle weakLease // only the core has it
+	stack  []uintptr // of the call of Lock; set before the user has the handle, which has it
 }
 
 // core returns the lease that the hold refers to, which has the state.
@@ -299,24 +302,22 @@ func (l *Lease) forUser() *Lease {
 	if l.h.env.observer.Leaked == nil || l.h.s.terms.Fixed {
 		return l
 	}
-	w := &leakWatch{core: l}
-	handle := &Lease{h: l.h, ctx: l.ctx, leak: w}
-	w.handle = weak.Make(handle)
-	l.ctx, l.leak = nil, w
-	runtime.AddCleanup(handle, (*leakWatch).report, w)
+	handle := &Lease{h: l.h, ctx: l.ctx, leak: &leakWatch{core: l}}
+	// The handle and its context refer to each other: a finalizer of the handle would never run.
+	runtime.SetFinalizer(handle.leak, (*leakWatch).report)
+	l.ctx, l.leak = nil, &leakWatch{core: l, handle: makeWeak(handle)}
 	return handle
 }
 
-// handle returns the user's handle of the core l. If the user has dropped it, it returns another,
+// handle returns the user's handle of the core l. If the user has dropped it, it returns the core,
 // by which the lease can be unlocked.
 func (l *Lease) handle() *Lease {
-	if l.leak == nil {
-		return l
+	if l.leak != nil {
+		if handle := l.leak.handle.Value(); handle != nil {
+			return handle
+		}
 	}
-	if handle := l.leak.handle.Value(); handle != nil {
-		return handle
-	}
-	return &Lease{h: l.h, ctx: context.Background(), leak: l.leak}
+	return l
 }
 
 // recordStack records where l was taken, if its leak would be reported. l may be nil.

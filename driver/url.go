@@ -207,7 +207,7 @@ func ParseURL(rawURL string) (*url.URL, error) {
 	if err != nil {
 		return nil, malformed(err)
 	}
-	for host := range strings.SplitSeq(hosts, ",") {
+	for _, host := range strings.Split(hosts, ",") {
 		one, err := url.Parse("scheme://" + host)
 		if err == nil && one.Hostname() == "" {
 			err = errors.New("a host is missing in the list of hosts")
@@ -238,7 +238,7 @@ func cutHosts(rawURL string) (before, hosts, after string) {
 // default, and a URL without a host means localhost.
 func Hosts(u *url.URL, defaultPort string) []string {
 	var addrs []string
-	for part := range strings.SplitSeq(u.Host, ",") {
+	for _, part := range strings.Split(u.Host, ",") {
 		one := url.URL{Host: part}
 		host, port := one.Hostname(), one.Port()
 		if host == "" {

@@ -241,7 +241,7 @@ func goroutines(id string) string {
 	var all bytes.Buffer
 	pprof.Lookup("goroutine").WriteTo(&all, 1)
 	var left []string
-	for stack := range strings.SplitSeq(all.String(), "\n\n") {
+	for _, stack := range strings.Split(all.String(), "\n\n") {
 		if strings.Contains(stack, id) {
 			left = append(left, stack)
 		}

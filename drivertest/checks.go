@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"context"
 	"errors"
 	"testing"
 )
@@ -36,7 +37,7 @@ func Run(t *testing.T, h Harness) {
 			go func() {
 				slots <- struct{}{}
 				defer func() { <-slots }()
-				answer <- c.Run(t.Context(), &h)
+				answer <- c.Run(context.Background(), &h)
 			}()
 			t.Parallel()
 			switch err := <-answer; {

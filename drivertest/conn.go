@@ -100,7 +100,8 @@ func (c *conn) refused(r driver.Request, rule string) *driver.HeldError {
 }
 
 func (c *conn) heldError(g driver.Grant, err error, rule string) *driver.HeldError {
-	held, ok := errors.AsType[*driver.HeldError](err)
+	var held *driver.HeldError
+	ok := errors.As(err, &held)
 	switch {
 	case err == nil:
 		c.broke("%s: Acquire on connection %s was granted fence %d; want ErrHeld", rule, c.label, g.Fence)

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // promise is the definition of a check.
@@ -80,7 +80,7 @@ func bounded(ctx context.Context, limit time.Duration, calls *activity, f func(c
 // runModes runs the promise in these modes, at the same time unless the harness is Serial.
 func (p promise) runModes(ctx context.Context, cfg config, calls *activity, modes []driver.Mode) error {
 	errs := make([]error, len(modes))
-	var wg sync.WaitGroup
+	var wg wait.Group
 	for i, mode := range modes {
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // scene is one run of one promise: two connections at a time to one store, names of its
@@ -115,7 +116,7 @@ func (s *scene) conn(i int) *conn { return []*conn{s.a, s.b}[i%2] }
 
 // together runs f for 0 to n-1 at the same time.
 func together(n int, f func(i int)) {
-	var wg sync.WaitGroup
+	var wg wait.Group
 	for i := range n {
 		wg.Go(func() { f(i) })
 	}
@@ -255,7 +256,7 @@ func (s *scene) whileRenewed(kept driver.Request, f func()) {
 		}
 	}
 	stop := make(chan struct{})
-	var renewing sync.WaitGroup
+	var renewing wait.Group
 	renewing.Go(func() {
 		for {
 			renew()

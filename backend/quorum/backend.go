@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // Options configure a Backend. The zero value means the defaults.
@@ -231,7 +232,7 @@ func (b *Backend) await(d time.Duration) {
 
 func (b *Backend) closeMembers() error {
 	errs := make([]error, len(b.members))
-	var wg sync.WaitGroup
+	var wg wait.Group
 	for i, m := range b.members {
 		wg.Go(func() {
 			if err := m.Close(); err != nil {

@@ -7,12 +7,12 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/lazymember"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 func init() {
@@ -152,7 +152,7 @@ func memberNames(urls []*url.URL) ([]string, error) {
 // than a majority.
 func openAll(ctx context.Context, urls []*url.URL, names []string) ([]driver.Backend, []driver.Caps, error) {
 	backends, errs := make([]driver.Backend, len(urls)), make([]error, len(urls))
-	var wg sync.WaitGroup
+	var wg wait.Group
 	var opened atomic.Int32
 	opening, cancel := context.WithCancel(ctx)
 	defer cancel()

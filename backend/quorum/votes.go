@@ -57,7 +57,8 @@ func (v vote) rivals() []driver.Holder {
 
 // heldBy returns err as a refusal, or nil.
 func heldBy(err error) *driver.HeldError {
-	held, _ := errors.AsType[*driver.HeldError](err)
+	var held *driver.HeldError
+	errors.As(err, &held)
 	return held
 }
 

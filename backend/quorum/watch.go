@@ -83,7 +83,7 @@ type mergedWatch struct {
 	mu     sync.Mutex
 	closed bool
 	inner  []driver.Watch
-	fwd    sync.WaitGroup // of forward
+	fwd    wait.Group // of forward
 }
 
 // arm arms the watch of one member. It skips members that always queue: a watch might take the

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // Member is one of the backends that locks are spread over.
@@ -224,7 +225,7 @@ func (b *Backend) Close() error {
 
 func (b *Backend) closeMembers() error {
 	errs := make([]error, len(b.members))
-	var wg sync.WaitGroup
+	var wg wait.Group
 	for i, m := range b.members {
 		wg.Go(func() {
 			if err := m.Close(); err != nil {

@@ -51,7 +51,7 @@ type membership struct {
 	changed chan struct{} // closed after each round of a registration
 
 	end   context.CancelFunc
-	tasks sync.WaitGroup
+	tasks wait.Group
 }
 
 func newMembership(name string, lists []*list, members []*member, ttl time.Duration) *membership {

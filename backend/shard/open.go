@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/lazymember"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 func init() {
@@ -82,7 +82,7 @@ func parseURL(u *url.URL) ([]Member, []string, *Options, error) {
 // openAll opens all members at once. Lazy members replace those that are down.
 func openAll(ctx context.Context, members []Member, urls []string) error {
 	errs := make([]error, len(members))
-	var wg sync.WaitGroup
+	var wg wait.Group
 	opening, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	for i := range members {

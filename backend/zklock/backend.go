@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 	"github.com/distlock/distlock/internal/zk"
 )
 
@@ -23,7 +24,7 @@ type Backend struct {
 
 	life  context.Context // ends with Close
 	stop  context.CancelFunc
-	tasks sync.WaitGroup
+	tasks wait.Group
 
 	mu       sync.Mutex
 	closed   bool

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -65,7 +64,7 @@ type contents struct{ nodes, leases, locks nodeList }
 func (s *session) readContents(ctx context.Context, path string) (contents, error) {
 	var lists [3]nodeList
 	var errs [3]error
-	var wg sync.WaitGroup
+	var wg wait.Group
 	for i, end := range []string{"", "/" + leasesNode, "/" + locksNode} {
 		wg.Go(func() {
 			l, _, err := s.listNow(ctx, path+end)

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 	"github.com/distlock/distlock/internal/zk"
 )
 
@@ -41,7 +41,7 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 		bySession[t.s] = append(bySession[t.s], nodeCheck{t, h.TTL, &errs[i]})
 	}
 	start := time.Now()
-	var wg sync.WaitGroup
+	var wg wait.Group
 	for s, checks := range bySession {
 		for len(checks) > 0 {
 			n := fitting(checks)

@@ -37,7 +37,7 @@ func pathOf(name string) string {
 	var b strings.Builder
 	b.Grow(len(name) + 1)
 	top := true
-	for segment := range strings.SplitSeq(name, "/") {
+	for _, segment := range strings.Split(name, "/") {
 		b.WriteByte('/')
 		b.WriteString(escapeSegment(segment, top))
 		top = false
@@ -52,7 +52,7 @@ func nameOf(path string) (string, bool) {
 		return "", false
 	}
 	var segments []string
-	for segment := range strings.SplitSeq(path, "/") {
+	for _, segment := range strings.Split(path, "/") {
 		segments = append(segments, unescapeSegment(segment))
 	}
 	name := strings.Join(segments, "/")

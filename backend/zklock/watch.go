@@ -295,7 +295,7 @@ func (s *session) runDelayedWatch() {
 func (s *session) watchAll(tickets []*ticket) {
 	const width = 64
 	slots := make(chan struct{}, width)
-	var wg sync.WaitGroup
+	var wg wait.Group
 	for _, t := range tickets {
 		slots <- struct{}{}
 		wg.Go(func() {

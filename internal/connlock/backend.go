@@ -10,6 +10,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/keyedmutex"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // Config configures a Backend.
@@ -47,7 +48,7 @@ type Backend struct {
 	caps     driver.Caps
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
-	tasks    sync.WaitGroup
+	tasks    wait.Group
 	keyMutex keyedmutex.Mutex[string]
 
 	mu         sync.Mutex

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // probeLease is the lease of the connections that probe. They are the first to be used for holds of the
@@ -128,7 +128,7 @@ func (b *Backend) closeConns() {
 	b.mu.Lock()
 	conns := slices.Collect(maps.Keys(b.conns))
 	b.mu.Unlock()
-	var wg sync.WaitGroup
+	var wg wait.Group
 	for _, c := range conns {
 		wg.Go(c.shutDown)
 	}

@@ -3,10 +3,10 @@ package connlock
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // errBusy is returned for a hold whose connection the caller's work has.
@@ -38,7 +38,7 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 			t.indexes, t.holds, t.ttl = append(t.indexes, i), append(t.holds, h), max(t.ttl, d.TTL)
 		}
 	}
-	var wg sync.WaitGroup
+	var wg wait.Group
 	for c, t := range batches {
 		wg.Go(func() { t.renew(ctx, c, errs) })
 	}

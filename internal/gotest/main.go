@@ -23,8 +23,9 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"time"
+
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // options is what the command line asks for.
@@ -83,7 +84,7 @@ func run(o options, out io.Writer) error {
 	}
 	go r.watch(lanes, o.hang, stop)
 	errs := make([]error, len(lanes))
-	var reading sync.WaitGroup
+	var reading wait.Group
 	for i, l := range lanes {
 		reading.Go(func() { errs[i] = l.read(r) })
 	}

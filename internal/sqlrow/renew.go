@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"math"
-	"sync"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // Renew makes holds last for their TTL at least. One statement renews many exclusive holds. Shared
@@ -181,7 +181,7 @@ func (n *renewCall) renewSingly(list []int) {
 	for _, i := range list {
 		byName[n.holds[i].Name] = append(byName[n.holds[i].Name], i)
 	}
-	var wg sync.WaitGroup
+	var wg wait.Group
 	slots := make(chan struct{}, parallel)
 	for name, of := range byName {
 		slots <- struct{}{}

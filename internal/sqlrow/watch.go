@@ -7,6 +7,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // Watch wakes r's owner when a claim on the lock is released. All waiters for a lock in this backend
@@ -64,7 +65,7 @@ func (w *rowWaiter) wake() {
 // watcherSet has a rowWatcher for each lock with waiters in this backend.
 type watcherSet struct {
 	b  *Backend
-	wg sync.WaitGroup
+	wg wait.Group
 
 	mu    sync.Mutex
 	byKey map[Key]*rowWatcher

@@ -1,10 +1,11 @@
-// Package wait has the few ways in which goroutines wait: for a time, for a random time, and for a
-// signal.
+// Package wait has the few ways in which goroutines wait: for a time, for a random time, for a
+// signal, and for other goroutines.
 package wait
 
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
 	"time"
 )
 
@@ -49,4 +50,16 @@ func (s Signal) Notify() {
 	case s <- struct{}{}:
 	default:
 	}
+}
+
+// Group is a sync.WaitGroup that has the method Go before Go 1.25, too.
+type Group struct{ sync.WaitGroup }
+
+// Go calls f in a goroutine that Wait waits for.
+func (g *Group) Go(f func()) {
+	g.Add(1)
+	go func() {
+		defer g.Done()
+		f()
+	}()
 }

@@ -8,8 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
 	"time"
+
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // dialSession connects to one server and opens or resumes a session there.
@@ -113,7 +114,7 @@ func (s *serverConn) serve() {
 	stop := context.AfterFunc(s.c.ctx, func() { s.net.Close() })
 	defer stop()
 	s.c.queueIntroduction()
-	var writer sync.WaitGroup
+	var writer wait.Group
 	writer.Go(s.write)
 	s.read()
 	s.net.Close()

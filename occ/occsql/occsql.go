@@ -112,7 +112,7 @@ func NewColumn[T any](d Dialect, n Names) (*Column[T], error) {
 		quoted[name] = quote(d, name)
 	}
 	var table []string
-	for part := range strings.SplitSeq(n.Table, ".") {
+	for _, part := range strings.Split(n.Table, ".") {
 		table = append(table, quoted[part])
 	}
 	r := strings.NewReplacer("$t", strings.Join(table, "."), "$k", quoted[n.Key], "$v", quoted[n.Value], "$n", quoted[n.Version])

@@ -28,6 +28,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/exclusion"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 var (
@@ -117,9 +118,9 @@ func Play(t *testing.T, c Case, seed uint64, calls int, hold time.Duration) Repo
 	}
 	f.open(t)
 	f.storm(hold)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	var wg sync.WaitGroup
+	var wg wait.Group
 	for i := range workers {
 		w := &worker{fuzz: f, who: fmt.Sprint("worker ", i), b: f.backends[i%clients], rnd: rand.New(rand.NewPCG(seed, uint64(i)))}
 		wg.Go(func() {
@@ -163,7 +164,7 @@ func (f *fuzz) open(t *testing.T) {
 
 func (f *fuzz) connect(t *testing.T, addrs []string) driver.Backend {
 	t.Helper()
-	b, err := f.Open(t.Context(), addrs)
+	b, err := f.Open(context.Background(), addrs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +193,7 @@ func (f *fuzz) calm(t *testing.T) {
 	if f.failed() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience+f.long)
+	ctx, cancel := context.WithTimeout(context.Background(), patience+f.long)
 	defer cancel()
 	b := f.connect(t, f.Servers)
 	for name := range f.fences {

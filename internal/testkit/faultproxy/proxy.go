@@ -345,7 +345,7 @@ func (p *Proxy) keepPort() {
 func AwaitUnsent(tb testing.TB, b driver.Backend, request func() driver.Request) {
 	tb.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(tb.Context(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		_, err := b.Acquire(ctx, request())
 		cancel()
 		switch {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/exclusion"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // Patience is how long tests wait for an event.
@@ -88,7 +88,7 @@ func (p Distlock) Try(ctx context.Context, name string) (Held, error) {
 // Take waits for a lock.
 func Take(tb testing.TB, p Peer, name string) Held {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	h, err := p.Lock(ctx, name)
 	if err != nil {
@@ -100,7 +100,7 @@ func Take(tb testing.TB, p Peer, name string) Held {
 // Give releases a lock.
 func Give(tb testing.TB, h Held) {
 	tb.Helper()
-	if err := h.Unlock(tb.Context()); err != nil {
+	if err := h.Unlock(context.Background()); err != nil {
 		tb.Fatalf("unlock: %v", err)
 	}
 }
@@ -120,12 +120,12 @@ func Eventually(tb testing.TB, complaint string, is func() bool) {
 func Turns(tb testing.TB, name string, turns int, peers map[string][]Peer) {
 	tb.Helper()
 	c, all := exclusion.New(), 0
-	var wg sync.WaitGroup
+	var wg wait.Group
 	for kind, ofKind := range peers {
 		for _, p := range ofKind {
 			all += turns
 			wg.Go(func() {
-				if err := takeTurns(tb.Context(), c, p, kind, name, turns); err != nil {
+				if err := takeTurns(context.Background(), c, p, kind, name, turns); err != nil {
 					tb.Errorf("%s: %v", kind, err)
 				}
 			})
@@ -158,11 +158,11 @@ func Crowd(tb testing.TB, p Peer, name string) (most int64) {
 	tb.Helper()
 	const goroutines, turns = 16, 10
 	var inside, top atomic.Int64
-	var wg sync.WaitGroup
+	var wg wait.Group
 	for range goroutines {
 		wg.Go(func() {
 			for range turns {
-				h, err := p.Lock(tb.Context(), name)
+				h, err := p.Lock(context.Background(), name)
 				if err != nil {
 					tb.Error(err)
 					return
@@ -170,7 +170,7 @@ func Crowd(tb testing.TB, p Peer, name string) (most int64) {
 				raise(&top, inside.Add(1))
 				time.Sleep(2 * time.Millisecond)
 				inside.Add(-1)
-				if err := h.Unlock(tb.Context()); err != nil {
+				if err := h.Unlock(context.Background()); err != nil {
 					tb.Error(err)
 				}
 			}
@@ -198,8 +198,10 @@ type Grant struct {
 // StartWaiter makes a peer wait for a lock.
 func StartWaiter(tb testing.TB, p Peer, name string) Waiter {
 	w := Waiter{make(chan Grant, 1)}
+	ctx, cancel := context.WithCancel(context.Background())
+	tb.Cleanup(cancel)
 	go func() {
-		h, err := p.Lock(tb.Context(), name)
+		h, err := p.Lock(ctx, name)
 		w.Got <- Grant{h, time.Now(), err}
 	}()
 	return w

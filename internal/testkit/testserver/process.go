@@ -18,6 +18,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/distlock/distlock/internal/wait"
 )
 
 const (
@@ -99,7 +101,7 @@ func (p *Process) start() error { return startTogether(p) }
 func startTogether(all ...*Process) error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	var wg sync.WaitGroup
+	var wg wait.Group
 	for _, p := range all {
 		wg.Go(func() {
 			err := p.begin()
@@ -268,7 +270,7 @@ func (p *Process) signalFamily(s os.Signal) error {
 func (p *Process) children() []*os.Process {
 	list, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", p.PID()))
 	var children []*os.Process
-	for field := range strings.FieldsSeq(string(list)) {
+	for _, field := range strings.Fields(string(list)) {
 		if pid, err := strconv.Atoi(field); err == nil {
 			if child, err := os.FindProcess(pid); err == nil {
 				children = append(children, child)

@@ -282,7 +282,7 @@ func clusterView(s *RedisServer) (view, error) {
 		return nil, err
 	}
 	var v view
-	for line := range strings.Lines(fmt.Sprint(reply)) {
+	for _, line := range strings.Split(fmt.Sprint(reply), "\n") {
 		if fields := strings.Fields(line); len(fields) >= 8 {
 			v = append(v, nodeLine{id: fields[0], flags: strings.Split(fields[2], ","), slots: slotRanges(fields[8:])})
 		}

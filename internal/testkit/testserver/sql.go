@@ -160,7 +160,7 @@ func (s *SQLServer) ErrorLog() string {
 // CountLogged counts the lines of the error log that a regular expression matches.
 func (s *SQLServer) CountLogged(pattern string) (n int) {
 	re := regexp.MustCompile(pattern)
-	for line := range strings.Lines(s.ErrorLog()) {
+	for _, line := range strings.Split(s.ErrorLog(), "\n") {
 		if re.MatchString(line) {
 			n++
 		}

@@ -28,7 +28,7 @@ func (p *Process) owns(c net.Conn) bool {
 // inode returns the number of a socket of this machine.
 func inode(own, peer net.Addr) string {
 	table, _ := os.ReadFile("/proc/net/tcp")
-	for line := range strings.Lines(string(table)) {
+	for _, line := range strings.Split(string(table), "\n") {
 		fields := strings.Fields(line)
 		if len(fields) > 9 && strings.HasSuffix(fields[1], hexPort(own)) && strings.HasSuffix(fields[2], hexPort(peer)) {
 			return fields[9]

@@ -80,7 +80,7 @@ func (s *ZooKeeperServer) asked(word, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for line := range strings.Lines(answer) {
+	for _, line := range strings.Split(answer, "\n") {
 		if value, ok := strings.CutPrefix(line, name); ok {
 			return strings.TrimSpace(value), nil
 		}
