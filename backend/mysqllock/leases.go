@@ -3,58 +3,54 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
 	"github.com/distlock/distlock/internal/sqlrow"
-	"github.com/distlock/distlock/internal/unsent"
 )
 
-// leases is the part that UniqueIndex and Version share: a table in which a row names the owner of
-// a lock and the end of its lease.
+// leaseStrategy is UniqueIndex or Version, on a dialect without waiters.
+type leaseStrategy struct{ *sqlrow.Backend }
+
+// Watch is not supported: nothing notifies of a release.
+func (leaseStrategy) Watch(context.Context, driver.Request) (driver.Watch, error) {
+	return driver.Watch{}, driver.ErrSkip
+}
+
+// Inspect describes a lock. It is not known how many wait.
+func (l leaseStrategy) Inspect(ctx context.Context, name string) (driver.Info, error) {
+	i, err := l.Backend.Inspect(ctx, name)
+	i.WaiterCount = -1
+	return i, err
+}
+
+// leaseDialect is the part that UniqueIndex and Version share: a table in which a row names the
+// owner of a lock and the end of its lease.
 //
 // Statements are texts without parameters, so that each is one round trip in every pool. In
 // templates {name}, {owner}, {ttl} and the like stand for values, see fill.
-type leases struct {
+type leaseDialect struct {
 	*database
 	naming  nameRules
 	table   string // quoted
 	index   string // that makes names unique, quoted
 	columns tableInfo
-	closed  atomic.Bool
 
-	// take makes r's owner hold the lock, unless another owner holds it (HeldError). It returns the
-	// number of the grant, or 0 if the row has changed meanwhile.
-	take func(ctx context.Context, r driver.Request, meta []byte) (number int64, err error)
-
-	read   string // template of a SELECT for look
+	look   string // template of the SELECT of Look
 	free   string // template of a statement that ends a hold
-	listed string // a condition of the rows that List looks at
+	listed string // a condition of the rows that Names reads
 	bump   string // template of another assignment of a renewal
-	raise  string // template of a statement that raises later fences above {floor}, if bump does not
 }
 
 const (
-	// minTTL is about the longest that one write takes on a busy server. A shorter hold would end
-	// before its grant is known.
-	minTTL = 10 * time.Millisecond
-
 	// maxMeta is the size of a BLOB.
 	maxMeta = 1<<16 - 1
-
-	// maxMisses is how often an attempt finds that the row has changed since it was read. Another
-	// owner held the lock each time.
-	maxMisses = 3
-
-	// maxRenewBatch is how many holds one statement renews.
-	maxRenewBatch = 64
 
 	// ownerLength is the length of a UUID.
 	ownerLength = 36
@@ -68,7 +64,7 @@ const (
 )
 
 // newLeases checks the tables, the first of which has the leases.
-func newLeases(ctx context.Context, s *database, ddl []string, specs ...tableSpec) (*leases, error) {
+func newLeases(ctx context.Context, s *database, ddl []string, specs ...tableSpec) (*leaseDialect, error) {
 	columns, err := s.prepare(ctx, ddl, specs...)
 	if err != nil {
 		return nil, err
@@ -80,9 +76,14 @@ func newLeases(ctx context.Context, s *database, ddl []string, specs ...tableSpe
 	if err != nil {
 		return nil, s.mismatch(specs[0], err)
 	}
-	l := &leases{database: s, naming: n, table: quoted(s.opts.Table), columns: columns}
-	l.index, err = s.indexOf(ctx, specs[0])
-	return l, err
+	d := &leaseDialect{database: s, naming: n, table: quoted(s.opts.Table), columns: columns}
+	d.index, err = s.indexOf(ctx, specs[0])
+	return d, err
+}
+
+// leaseBackend returns the strategy of a dialect.
+func leaseBackend(s *database, d sqlrow.Dialect) strategy {
+	return leaseStrategy{sqlrow.New(d, sqlrow.Options{Package: "mysqllock", Name: s.name, Mutex: true})}
 }
 
 // leaseColumns returns the columns of every such table.
@@ -96,12 +97,11 @@ func leaseColumns(more ...columnSpec) []columnSpec {
 	}, more...)
 }
 
-// assign returns assignments of pairs of columns and values, without those of columns that the
-// table lacks.
-func (l *leases) assign(pairs ...string) string {
+// assign returns assignments of pairs of columns and values, without columns that the table lacks.
+func (d *leaseDialect) assign(pairs ...string) string {
 	var all []string
 	for pair := range slices.Chunk(pairs, 2) {
-		if _, ok := l.columns[pair[0]]; ok {
+		if _, ok := d.columns[pair[0]]; ok {
 			all = append(all, pair[0]+" = "+pair[1])
 		}
 	}
@@ -109,313 +109,338 @@ func (l *leases) assign(pairs ...string) string {
 }
 
 // column returns a column of the row t, or a value for a table that lacks it.
-func (l *leases) column(name, instead string) string {
-	if _, ok := l.columns[name]; ok {
+func (d *leaseDialect) column(name, instead string) string {
+	if _, ok := d.columns[name]; ok {
 		return "t." + name
 	}
 	return instead
 }
 
-// readTemplate returns the template for look. The parameters are expressions over the row t.
-func (l *leases) readTemplate(version, number, owner, join string) string {
-	return "SELECT " + clockSQL + ", t.name IS NOT NULL, " + version + ", " + number + ", " + owner + ", " +
-		l.column("since", "0") + ", t.expires, " + l.column("meta", "''") +
-		" FROM (SELECT 1) one LEFT JOIN " + l.table + " t ON t.name = {name}" + join
+// lookTemplate returns the template for Look. The parameters are expressions over the row t.
+func (d *leaseDialect) lookTemplate(version, number, granted, owner, join string) string {
+	return "SELECT " + clockSQL + ", t.name, " + version + ", " + number + ", " + granted + ", " + owner + ", " +
+		d.column("since", "0") + ", t.expires, " + d.column("meta", "''") +
+		" FROM (SELECT 1) one LEFT JOIN " + d.table + " t ON t.name IN ({names})" + join
 }
 
 // fill writes values into a template: pairs of placeholders and values.
-func fill(template string, h driver.Hold, pairs ...string) string {
-	pairs = append(pairs, "{name}", literal(h.Name), "{owner}", literal(h.Owner), "{ttl}", micros(h.TTL),
-		"{floor}", strconv.FormatUint(h.Floor>>claims.SpanBits, 10))
-	return strings.NewReplacer(pairs...).Replace(template)
+func fill(template, name, owner string, pairs ...string) string {
+	return strings.NewReplacer(append(pairs, "{name}", literal(name), "{owner}", literal(owner))...).Replace(template)
 }
 
-// micros writes a TTL in µs, rounded up.
-func micros(ttl time.Duration) string {
-	return strconv.FormatInt(int64((ttl+time.Microsecond-1)/time.Microsecond), 10)
-}
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
-// Caps reports a mutex with fences.
-func (l *leases) Caps() driver.Caps {
-	return driver.Caps{
-		Name: l.name, Modes: driver.Modes(driver.Exclusive), Fence: true, Floor: true, MinTTL: minTTL,
+// run runs a statement that commits by itself.
+func (d *leaseDialect) run(ctx context.Context, template, name, owner string, pairs ...string) (n, id int64, err error) {
+	if err := d.naming.check(name); err != nil {
+		return 0, 0, err
 	}
+	return d.changeText(ctx, fill(template, name, owner, pairs...))
 }
 
-// Watch is not supported: nothing notifies of a release.
-func (l *leases) Watch(context.Context, driver.Request) (driver.Watch, error) {
-	return driver.Watch{}, driver.ErrSkip
-}
-
-// Close refuses later calls.
-func (l *leases) Close() error {
-	l.closed.Store(true)
+// checkMeta refuses what the column can't hold.
+func checkMeta(meta []byte) error {
+	if len(meta) > maxMeta {
+		return fmt.Errorf("%w: the meta data has %d bytes, at most %d are possible", driver.ErrInvalid, len(meta), maxMeta)
+	}
 	return nil
 }
 
-// validate refuses calls after Close, and holds that the table can't have.
-func (l *leases) validate(h driver.Hold) error {
-	switch {
-	case l.closed.Load():
-		return driver.ErrClosed
-	case h.Mode != driver.Exclusive:
-		return fmt.Errorf("%w: strategy %s has exclusive locks only", driver.ErrUnsupported, l.opts.Strategy)
-	}
-	return l.naming.check(h.Name)
+// Free is one statement.
+func (d *leaseDialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited bool, err error) {
+	n, _, err := d.run(ctx, d.free, h.Name, h.Owner)
+	return n > 0, false, err
 }
 
-// Acquire reads the row, and takes the lock if it is free.
-func (l *leases) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	number, err := l.acquire(ctx, r)
-	if err != nil {
-		return driver.Grant{}, l.wrap("acquire", r.Name, err)
-	}
-	return granted(r, number)
-}
-
-func (l *leases) acquire(ctx context.Context, r driver.Request) (number int64, err error) {
-	if err := l.validate(r.Hold); err != nil {
-		return 0, err
-	}
-	if err := r.Validate(l.Caps()); err != nil {
-		return 0, err
-	}
-	meta, err := encodeMeta(r.Meta)
-	if err != nil {
-		return 0, err
-	}
-	for range maxMisses {
-		if number, err := l.take(ctx, r, meta); err != nil || number > 0 {
-			return number, err
-		}
-	}
-	return 0, &driver.HeldError{Retry: minTTL}
-}
-
-func encodeMeta(meta map[string]string) ([]byte, error) {
-	if len(meta) == 0 {
-		return nil, nil
-	}
-	text, err := json.Marshal(meta)
-	if err == nil && len(text) > maxMeta {
-		err = fmt.Errorf("%w: the meta data has %d bytes, at most %d are possible", driver.ErrInvalid, len(text), maxMeta)
-	}
-	return text, err
-}
-
-// Release ends a hold by one statement.
-func (l *leases) Release(ctx context.Context, h driver.Hold) error {
-	return l.wrap("release", h.Name, l.release(ctx, h))
-}
-
-func (l *leases) release(ctx context.Context, h driver.Hold) error {
-	if err := l.validate(h); err != nil {
-		return err
-	}
-	n, _, err := l.changeText(ctx, fill(l.free, h))
-	if err == nil && n == 0 {
-		err = driver.ErrLost
-	}
-	return err
-}
-
-// Renew makes holds last for their TTL at least.
-func (l *leases) Renew(ctx context.Context, holds []driver.Hold) []error {
-	errs := make([]error, len(holds))
-	type terms struct {
-		ttl     time.Duration
-		floor   uint64
-		shorten bool
-	}
-	alike := map[terms][]int{}
-	for i, h := range holds {
-		if errs[i] = l.validate(h); errs[i] == nil {
-			errs[i] = h.ValidateRenewal()
-		}
-		if errs[i] == nil {
-			t := terms{h.TTL, h.Floor, h.Shorten}
-			alike[t] = append(alike[t], i)
-		}
-	}
-	for _, indices := range alike {
-		for batch := range slices.Chunk(indices, maxRenewBatch) {
-			l.renewBatch(ctx, holds, batch, errs)
-		}
-	}
-	for i, err := range errs {
-		errs[i] = l.wrap("renew", holds[i].Name, err)
-	}
-	return errs
-}
-
-// renewBatch renews the holds at indices, which have the same terms, by one statement. If that does
-// not renew all of them, each is renewed by itself.
-func (l *leases) renewBatch(ctx context.Context, holds []driver.Hold, indices []int, errs []error) {
-	if len(indices) > 1 && (l.raise == "" || holds[indices[0]].Floor>>claims.SpanBits == 0) {
-		batch := make([]driver.Hold, len(indices))
-		for j, i := range indices {
-			batch[j] = holds[i]
-		}
-		if n, _, err := l.changeText(ctx, l.renewal(batch)); err == nil && n == int64(len(batch)) {
-			return
-		}
-	}
-	for _, i := range indices {
-		errs[i] = l.renew(ctx, holds[i])
-	}
-}
-
-// renewal returns the statement that renews holds with the same terms. Rows that are locked are
-// left out, and no other rows are locked on the way, as by sqlExtend.
-func (l *leases) renewal(holds []driver.Hold) string {
+// Extend is one UPDATE for all. No other rows are locked on the way, as in sqlExtend.
+func (d *leaseDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlrow.Extension) (n int, until int64, err error) {
 	which := make([]string, len(holds))
 	for i, h := range holds {
-		which[i] = fill("name = {name} AND owner = {owner}", h)
+		which[i] = fill("name = {name} AND owner = {owner}", h.Name, h.Owner)
 	}
-	keep := "1"
-	if holds[0].Shorten {
+	keep, skip := "1", d.server.skipLocked()
+	if e.Shorten {
 		keep = "0"
 	}
-	return l.server.updateJoin() + " (SELECT name AS id FROM " + l.table + " FORCE INDEX (" + l.index + ") WHERE (" +
-		strings.Join(which, " OR ") + ") AND " + live + " LIMIT " + strconv.Itoa(len(holds)) + " FOR UPDATE " + l.server.skipLocked() + ") s" +
-		" STRAIGHT_JOIN " + l.table + " FORCE INDEX (" + l.index + ") ON name = s.id SET " +
-		fill(l.bump+"expires = "+longerSQL("expires", "{ttl}", keep), holds[0])
+	if e.Wait {
+		skip = ""
+	}
+	text := d.server.updateJoin() + " (SELECT name AS id FROM " + d.table + " FORCE INDEX (" + d.index + ") WHERE (" +
+		strings.Join(which, " OR ") + ") AND " + live + " LIMIT " + strconv.Itoa(len(holds)) + " FOR UPDATE " + skip + ") s" +
+		" STRAIGHT_JOIN " + d.table + " FORCE INDEX (" + d.index + ") ON name = s.id SET " +
+		strings.ReplaceAll(d.bump, "{floor}", decimal(e.Floor)) + "expires = " + longerSQL("expires", decimal(e.TTL.Microseconds()), keep)
+	var renewed int64
+	if e.Wait {
+		renewed, until, err = changed(d.db.ExecContext(ctx, text))
+	} else {
+		renewed, until, err = d.changeText(ctx, text)
+	}
+	return int(renewed), until, err
 }
 
-// renew renews one hold, after later fences were raised above its Floor.
-func (l *leases) renew(ctx context.Context, h driver.Hold) error {
-	if l.raise != "" && h.Floor>>claims.SpanBits > 0 {
-		if err := l.changeOwn(ctx, h, fill(l.raise, h)); err != nil {
-			return err
+// Look is one SELECT, which waits for no writer.
+func (d *leaseDialect) Look(ctx context.Context, names []string) (now int64, found []sqlrow.Row, err error) {
+	list := make([]string, len(names))
+	for i, name := range names {
+		if err := d.naming.check(name); err != nil {
+			return 0, nil, err
+		}
+		list[i] = literal(name)
+	}
+	rows, err := d.db.QueryContext(ctx, strings.Replace(d.look, "{names}", strings.Join(list, ", "), 1))
+	if err != nil {
+		return 0, nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		r := sqlrow.Row{Kind: driver.Exclusive}
+		var name, owner sql.NullString
+		var version, number, granted, since, until sql.NullInt64
+		if err := rows.Scan(&now, &name, &version, &number, &granted, &owner, &since, &until, &r.Meta); err != nil {
+			return 0, nil, err
+		}
+		if !name.Valid {
+			continue
+		}
+		if !until.Valid {
+			until.Int64 = sqlrow.Forever
+		}
+		r.Key, r.Name, r.Rev, r.Number = sqlrow.KeyOf(name.String), name.String, version.Int64+1, number.Int64
+		r.Owner, r.Granted, r.Since, r.Until = owner.String, max(granted.Int64, 1), since.Int64, until.Int64
+		found = append(found, r)
+	}
+	return now, found, rows.Err()
+}
+
+// Mark does nothing: there are no waiters.
+func (d *leaseDialect) Mark(context.Context, sqlrow.Key, time.Duration) error { return nil }
+
+// Names is one SELECT, in the order of names.
+func (d *leaseDialect) Names(ctx context.Context, prefix, after string, limit int) ([]string, error) {
+	rows, err := d.db.QueryContext(ctx, fmt.Sprintf("SELECT name FROM %s WHERE name >= %s AND name > %s AND %s ORDER BY name LIMIT %d",
+		d.table, literal(prefix), literal(after), d.listed+live, limit))
+	if err != nil {
+		return nil, err
+	}
+	return claims.ScanNames(rows)
+}
+
+// uniqueDialect has the statements of UniqueIndex: the owner that inserts the row of a name holds
+// the lock, and deletes the row to unlock. An expired row is taken over by one conditional
+// statement. Fences come from a second table, whose rows are never deleted.
+type uniqueDialect struct {
+	*leaseDialect
+	insert, takeOver, raise string // templates
+	count, startNumber      string // templates of the next number, and of a name's first one
+}
+
+func uniqueDDL(o Options) []string {
+	return []string{fmt.Sprintf(`-- Locks of distlock, strategy unique: a row is a lock that is held, until expires has passed.
+-- Times are µs since 1970.
+CREATE TABLE IF NOT EXISTS %s (
+  name    VARBINARY(%d) NOT NULL PRIMARY KEY,
+  owner   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  expires BIGINT NULL,                -- NULL: never
+  since   BIGINT NOT NULL DEFAULT 0,
+  meta    BLOB NULL                   -- about the owner, as JSON
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+`, quoted(o.Table), nameLength), fmt.Sprintf(`-- The numbers of grants, one row for each name that was ever locked. Deleting rows is safe
+-- only if the clock never goes back: numbers then go on from it.
+CREATE TABLE IF NOT EXISTS %s (
+  name   VARBINARY(%d) NOT NULL PRIMARY KEY,
+  number BIGINT NOT NULL,             -- of the last grant; its fence is 1024 times that
+  floor  BIGINT NOT NULL DEFAULT 0    -- later numbers are greater than this, too
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+`, quoted(fencesOf(o.Table)), nameLength)}
+}
+
+// fencesOf returns the name of the second table.
+func fencesOf(table string) string { return table + "_fences" }
+
+func newUnique(ctx context.Context, s *database) (strategy, error) {
+	d, err := newUniqueDialect(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return leaseBackend(s, d), nil
+}
+
+func newUniqueDialect(ctx context.Context, s *database) (*uniqueDialect, error) {
+	fences := fencesOf(s.opts.Table)
+	d, err := newLeases(ctx, s, uniqueDDL(s.opts), tableSpec{table: s.opts.Table, key: "name", columns: leaseColumns()},
+		tableSpec{table: fences, key: "name", columns: []columnSpec{
+			{name: "name", types: bytesType, length: nameLength}, {name: "number", types: bigType}, {name: "floor", types: bigType}}})
+	if err != nil {
+		return nil, err
+	}
+	fences = quoted(fences)
+	d.look = d.lookTemplate("0", "GREATEST(f.number, f.floor)", "f.number", "COALESCE(NULLIF(t.owner, ''), '?')",
+		" LEFT JOIN "+fences+" f ON f.name = t.name")
+	d.free = "DELETE FROM " + d.table + " WHERE " + own
+	// The lock's row is read for sharing, so that no other owner takes it before the number is written.
+	held := d.table + " WHERE " + own + " LOCK IN SHARE MODE"
+	return &uniqueDialect{
+		leaseDialect: d,
+		insert: "INSERT INTO " + d.table + " SET " +
+			d.assign("name", "{name}", "owner", "{owner}", "expires", clockSQL+" + {ttl}", "since", clockSQL, "meta", "{meta}"),
+		// Columns are read before they are set, see sqlTake.
+		takeOver: "UPDATE " + d.table + " SET " +
+			d.assign("since", "IF(owner = {owner} AND "+live+", since, "+clockSQL+")",
+				"expires", "GREATEST(LAST_INSERT_ID("+clockSQL+" + {ttl}), COALESCE(expires, 0))", "owner", "{owner}", "meta", "{meta}") +
+			" WHERE name = {name} AND (owner = {owner} OR expires <= " + clockSQL + ")",
+		raise: s.server.updateJoin() + " (SELECT f.name AS id FROM " + d.table + " t FORCE INDEX (" + d.index + ") STRAIGHT_JOIN " +
+			fences + " f ON f.name = {name} WHERE t.name = {name} AND t.owner = {owner} AND " + live +
+			" LIMIT 1 FOR UPDATE " + s.server.skipLocked() + ") s" +
+			" STRAIGHT_JOIN " + fences + " ON name = s.id SET floor = LAST_INSERT_ID(GREATEST(floor, {floor}))",
+		count: "UPDATE " + fences + " SET number = LAST_INSERT_ID(GREATEST(number + 1, floor + 1, " + clockSQL +
+			")) WHERE name = {name} AND EXISTS (SELECT 1 FROM " + held + ")",
+		startNumber: "INSERT IGNORE INTO " + fences + " (name, number) SELECT {name}, LAST_INSERT_ID(" + clockSQL + ") FROM " + held,
+	}, nil
+}
+
+// Take makes t.Owner hold, and then takes a number.
+func (d *uniqueDialect) Take(ctx context.Context, t sqlrow.TakeRequest) (number int64, err error) {
+	if err := checkMeta(t.Meta); err != nil {
+		return 0, err
+	}
+	taken, err := d.claim(ctx, t)
+	if err != nil || !taken {
+		return 0, err
+	}
+	number, err = d.number(ctx, t.Name, t.Owner)
+	if err != nil {
+		return 0, fmt.Errorf("the lease has no fence: %v", err) // not by %w: a part of the request was sent
+	}
+	if number == 0 {
+		return 0, errors.New("the lease ended before its fence was there")
+	}
+	return number, nil
+}
+
+// claim inserts a row, or takes over the one that exists.
+func (d *uniqueDialect) claim(ctx context.Context, t sqlrow.TakeRequest) (taken bool, err error) {
+	_, _, err = d.run(ctx, d.insert, t.Name, t.Owner, valuesOf(t)...)
+	if duplicate(err) {
+		return d.takeRow(ctx, t)
+	}
+	return err == nil, err
+}
+
+// takeRow takes a row over that is t.Owner's or has expired.
+func (d *uniqueDialect) takeRow(ctx context.Context, t sqlrow.TakeRequest) (taken bool, err error) {
+	_, until, err := d.run(ctx, d.takeOver, t.Name, t.Owner, valuesOf(t)...)
+	return until > 0, err
+}
+
+func valuesOf(t sqlrow.TakeRequest) []string {
+	return []string{"{ttl}", decimal(t.TTL.Microseconds()), "{meta}", literal(string(t.Meta))}
+}
+
+// number takes the number of a grant if the owner holds the lock, else 0: a number that is taken
+// too late would be greater than the next holder's.
+func (d *uniqueDialect) number(ctx context.Context, name, owner string) (number int64, err error) {
+	for _, template := range []string{d.count, d.startNumber, d.count} {
+		if _, number, err = d.run(ctx, template, name, owner); err != nil || number > 0 {
+			break
 		}
 	}
-	return l.changeOwn(ctx, h, l.renewal([]driver.Hold{h}))
+	return number, err
 }
 
-// changeOwn runs a statement that changes the row of a hold and sets the insert id. It tries again
-// while the row is locked.
-func (l *leases) changeOwn(ctx context.Context, h driver.Hold, text string) error {
-	for miss := range sqlrow.MaxLocked {
-		if err := sqlrow.Pause(ctx, miss); err != nil {
-			return err
+// Extend raises later fences above a floor before it renews. Holds whose numbers are locked are left out.
+func (d *uniqueDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlrow.Extension) (n int, until int64, err error) {
+	if e.Floor > 0 {
+		var raised []sqlrow.HoldKey
+		for _, h := range holds {
+			_, floor, err := d.run(ctx, d.raise, h.Name, h.Owner, "{floor}", decimal(e.Floor))
+			if err != nil {
+				return 0, 0, err
+			}
+			if floor > 0 {
+				raised = append(raised, h)
+			}
 		}
-		if _, changed, err := l.changeText(ctx, text); err != nil || changed > 0 {
-			return err
-		}
-		row, err := l.look(ctx, h.Name)
-		if err != nil {
-			return err
-		}
-		if !row.held() || row.owner != h.Owner {
-			return driver.ErrLost
-		}
+		holds = raised
 	}
-	return sqlrow.ErrLocked
+	if len(holds) == 0 {
+		return 0, 0, nil
+	}
+	return d.leaseDialect.Extend(ctx, holds, e)
 }
 
-// leaseRow is the row of a name when it was read.
-type leaseRow struct {
-	now     int64 // the server's clock
-	exists  bool
-	version int64 // of the row; 0 for UniqueIndex
-	number  int64 // of the grant
-	owner   string
-	since   int64
-	expires sql.NullInt64
-	meta    []byte
+// Insert leaves it to Take.
+func (d *uniqueDialect) Insert(context.Context, sqlrow.Row) (bool, error) {
+	return false, sqlrow.ErrBusy
 }
 
-// look reads a name's row without waiting for writers.
-func (l *leases) look(ctx context.Context, name string) (leaseRow, error) {
-	var row leaseRow
-	var version, number, since sql.NullInt64
-	var owner sql.NullString
-	err := l.db.QueryRowContext(ctx, fill(l.read, driver.Hold{Name: name})).
-		Scan(&row.now, &row.exists, &version, &number, &owner, &since, &row.expires, &row.meta)
-	row.version, row.number, row.owner, row.since = version.Int64, number.Int64, owner.String, since.Int64
-	return row, err
+// Swap leaves it to Take.
+func (d *uniqueDialect) Swap(context.Context, sqlrow.Row, bool) (done, waited bool, err error) {
+	return false, false, sqlrow.ErrBusy
 }
 
-// lookFor reads the row for an attempt. It returns a HeldError if another owner holds the lock, and
-// the time since which r's owner holds it or will.
-func (l *leases) lookFor(ctx context.Context, r driver.Request) (row leaseRow, since string, err error) {
-	row, err = l.look(ctx, r.Name)
-	switch {
-	case err != nil:
-		return row, "", unsent.Mark(err)
-	case !row.held():
-		row.since = row.now
-	case row.owner != r.Owner:
-		err = &driver.HeldError{Retry: max(row.left(), 0), Holders: []driver.Holder{row.holder()}}
-	}
-	return row, strconv.FormatInt(row.since, 10), err
+// versionDialect has the statements of Version. Every change of a row raises its version, and a row
+// is taken only if its version is still the one that was read. The version of a grant is its
+// number. Rows are never deleted.
+type versionDialect struct {
+	*leaseDialect
+	swap string // template
 }
 
-// held reports whether the lease lasts.
-func (r leaseRow) held() bool {
-	return r.exists && r.owner != "" && (!r.expires.Valid || r.expires.Int64 > r.now)
+func versionDDL(o Options) []string {
+	return []string{fmt.Sprintf(`-- Locks of distlock, strategy version: one row for each name that was ever locked, free when
+-- owner is empty or expires has passed. Times are µs since 1970.
+CREATE TABLE IF NOT EXISTS %s (
+  name    VARBINARY(%d) NOT NULL PRIMARY KEY,
+  version BIGINT NOT NULL,            -- raised by every change
+  number  BIGINT NOT NULL DEFAULT 0,  -- the version of the last grant; its fence is 1024 times that
+  owner   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+  expires BIGINT NULL,
+  since   BIGINT NOT NULL DEFAULT 0,
+  meta    BLOB NULL                   -- about the owner, as JSON
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+`, quoted(o.Table), nameLength)}
 }
 
-// left returns how long the lease lasts; it is negative for a lease without an end.
-func (r leaseRow) left() time.Duration {
-	if !r.expires.Valid {
-		return -1
+func newVersion(ctx context.Context, s *database) (strategy, error) {
+	d, err := newLeases(ctx, s, versionDDL(s.opts), tableSpec{table: s.opts.Table, key: "name", columns: leaseColumns(
+		columnSpec{name: "version", types: bigType}, columnSpec{name: "number", types: bigType, optional: true})})
+	if err != nil {
+		return nil, err
 	}
-	return time.Duration(r.expires.Int64-r.now) * time.Microsecond
+	d.look = d.lookTemplate("t.version", "t.version", d.column("number", "t.version"), "t.owner", "")
+	d.free = "UPDATE " + d.table + " SET version = version + 1, " + d.assign("owner", "''", "expires", "0", "meta", "''") + " WHERE " + own
+	d.listed = "owner <> '' AND "
+	d.bump = "version = GREATEST(version + 1, {floor}), "
+	// The server that writes decides by its own clock whether the row is free.
+	return leaseBackend(s, &versionDialect{d, "UPDATE " + d.table + " SET " +
+		d.assign("version", "GREATEST(version + 1, {number})", "number", "{granted}", "owner", "{owner}",
+			"expires", "{until}", "since", "{since}", "meta", "{meta}") +
+		" WHERE name = {name} AND version = {version} AND (COALESCE(owner, '') IN ('', {owner}) OR expires <= " + clockSQL + ")" +
+		" AND " + clockSQL + " BETWEEN {earliest} AND {latest}"}), nil
 }
 
-func (r leaseRow) holder() driver.Holder {
-	h := driver.Holder{
-		Owner: r.owner, Mode: driver.Exclusive, Fence: uint64(max(r.number, 0)) << claims.SpanBits, Left: r.left(), Held: -1,
+// Take leaves it to Swap, which needs the version.
+func (d *versionDialect) Take(context.Context, sqlrow.TakeRequest) (int64, error) { return 0, nil }
+
+// Insert inserts a free row, for Swap.
+func (d *versionDialect) Insert(ctx context.Context, r sqlrow.Row) (done bool, err error) {
+	_, _, err = d.run(ctx, "INSERT INTO "+d.table+" SET "+
+		d.assign("name", "{name}", "version", "0", "number", "0", "owner", "''", "expires", "0", "since", "0", "meta", "''"), r.Name, "")
+	if err != nil && !duplicate(err) {
+		return false, err
 	}
-	if r.since > 0 {
-		h.Held = time.Duration(max(r.now-r.since, 0)) * time.Microsecond
-	}
-	_ = json.Unmarshal(r.meta, &h.Meta) // another program may have written anything
-	return h
+	r.Rev = 1
+	done, _, err = d.Swap(ctx, r, false)
+	return done, err
 }
 
-// Inspect describes a lock.
-func (l *leases) Inspect(ctx context.Context, name string) (driver.Info, error) {
-	i := driver.Info{Name: name, WaiterCount: -1}
-	if err := l.validate(driver.Hold{Name: name, Mode: driver.Exclusive}); err != nil {
-		return i, l.wrap("inspect", name, err)
+// Swap is one UPDATE.
+func (d *versionDialect) Swap(ctx context.Context, r sqlrow.Row, _ bool) (done, waited bool, err error) {
+	if err := checkMeta(r.Meta); err != nil {
+		return false, false, err
 	}
-	row, err := l.look(ctx, name)
-	if err == nil && row.held() {
-		i.Mode, i.Holders = driver.Exclusive, []driver.Holder{row.holder()}
-	}
-	return i, l.wrap("inspect", name, err)
-}
-
-// List yields the names that are held, in the order of their bytes. yield may call the backend.
-func (l *leases) List(ctx context.Context, prefix string, yield func(name string) bool) error {
-	if l.closed.Load() {
-		return l.wrap("list", prefix, driver.ErrClosed)
-	}
-	err := claims.Pages(prefix, func(after string) ([]string, error) {
-		rows, err := l.db.QueryContext(ctx, fmt.Sprintf("SELECT name FROM %s WHERE name >= %s AND name > %s AND %s ORDER BY name LIMIT %d",
-			l.table, literal(prefix), literal(after), l.listed+live, claims.ListPage))
-		if err != nil {
-			return nil, err
-		}
-		return claims.ScanNames(rows)
-	}, yield)
-	return l.wrap("list", prefix, err)
-}
-
-// wrap names the call that failed.
-func (s *database) wrap(op, name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("mysqllock: %s %s: %w", op, driver.Quote(name), err)
-}
-
-// granted makes a grant of a number, whose fences are as package claims has them.
-func granted(r driver.Request, number int64) (driver.Grant, error) {
-	if number > claims.MaxNumber {
-		return driver.Grant{}, fmt.Errorf("%w: the fences of this name are used up", driver.ErrInvalid)
-	}
-	return driver.Grant{Fence: uint64(number) << claims.SpanBits, Fences: min(max(r.Fences, 1), claims.Span), TTL: r.TTL}, nil
+	n, _, err := d.run(ctx, d.swap, r.Name, r.Owner, "{version}", decimal(r.Rev-1), "{number}", decimal(r.Number),
+		"{granted}", decimal(r.Granted), "{since}", decimal(r.Since), "{until}", decimal(r.Until),
+		"{meta}", literal(string(r.Meta)), "{earliest}", decimal(r.Earliest), "{latest}", decimal(r.Latest))
+	return n > 0, false, err
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
+	"github.com/distlock/distlock/internal/sqlrow"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -144,7 +145,7 @@ func TestRenewedWhileTakenOver(t *testing.T) {
 		tx := begin(t, db, "SELECT * FROM "+table+" WHERE name = 'x' FOR UPDATE")
 		taken := make(chan error, 1)
 		go func() {
-			taken <- takeExpired(t, b, request("x", long))
+			taken <- takeExpired(t, url, b, request("x", long))
 		}()
 		waiting(t, db, table, 1)
 		// The version stays: the time alone must keep the row.
@@ -162,13 +163,13 @@ func TestRenewedWhileTakenOver(t *testing.T) {
 
 // takeExpired is an attempt that finds a row. UniqueIndex would first try to insert one, and
 // wait for that.
-func takeExpired(t *testing.T, b *Backend, r driver.Request) error {
-	u, ok := b.strategy.(*unique)
-	if !ok {
+func takeExpired(t *testing.T, url string, b *Backend, r driver.Request) error {
+	if b.database.opts.Strategy != UniqueIndex {
 		_, err := b.Acquire(t.Context(), r)
 		return err
 	}
-	taken, err := u.takeRow(t.Context(), r, nil)
+	_, u := uniqueAt(t, url)
+	taken, err := u.takeRow(t.Context(), sqlrow.TakeRequest{Name: r.Name, Owner: r.Owner, TTL: r.TTL})
 	if err == nil && !taken {
 		err = driver.ErrHeld
 	}
@@ -379,11 +380,15 @@ owner VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '', exp
 	}
 }
 
-// uniqueAt opens a URL, and returns the strategy too.
-func uniqueAt(t *testing.T, url string) (*Backend, *unique) {
+// uniqueAt opens a URL, and returns a dialect beside it.
+func uniqueAt(t *testing.T, url string) (*Backend, *uniqueDialect) {
 	t.Helper()
 	b := connect(t, url)
-	return b, b.strategy.(*unique)
+	d, err := newUniqueDialect(t.Context(), b.database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, d
 }
 
 // An owner that comes for its number when another one holds the lock gets none, and takes none
@@ -396,7 +401,7 @@ func TestNumberComesTooLate(t *testing.T) {
 	take(t, b, late)
 	do(t, db, "UPDATE distlock_unique SET expires = 1")
 	g := take(t, b, holder)
-	if n, err := u.number(t.Context(), late.Hold); n != 0 || err != nil {
+	if n, err := u.number(t.Context(), late.Name, late.Owner); n != 0 || err != nil {
 		t.Errorf("got number %d, %v", n, err)
 	}
 	if n := ask(t, db, "SELECT number FROM distlock_unique_fences"); uint64(n)<<claims.SpanBits != g.Fence {

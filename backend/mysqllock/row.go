@@ -166,6 +166,12 @@ func (d *rowDialect) close() error {
 	return errors.Join(errs...)
 }
 
+// keyOf returns the key of a name as a parameter.
+func keyOf(name string) []byte {
+	k := sqlrow.KeyOf(name)
+	return k[:]
+}
+
 // run runs a statement that commits by itself. It returns the number of rows and the insert id.
 func (d *rowDialect) run(ctx context.Context, stmt *sql.Stmt, args ...any) (n, id int64, err error) {
 	return d.site.change(ctx, stmt, args)
@@ -173,15 +179,14 @@ func (d *rowDialect) run(ctx context.Context, stmt *sql.Stmt, args ...any) (n, i
 
 // Take is one UPDATE.
 func (d *rowDialect) Take(ctx context.Context, t sqlrow.TakeRequest) (number int64, err error) {
-	k := sqlrow.KeyOf(t.Name)
 	_, number, err = d.run(ctx, d.take, uint8(t.Kind), []byte(t.Owner), t.TTL.Microseconds(), t.Meta, orNull(t.Address),
-		k[:], int64(sqlrow.MaxNumber), []byte(t.Owner), uint8(t.Kind))
+		keyOf(t.Name), int64(sqlrow.MaxNumber), []byte(t.Owner), uint8(t.Kind))
 	return number, err
 }
 
 // Free is one UPDATE.
 func (d *rowDialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited bool, err error) {
-	n, waiting, err := d.run(ctx, d.free, h.Key[:], []byte(h.Owner))
+	n, waiting, err := d.run(ctx, d.free, keyOf(h.Name), []byte(h.Owner))
 	return n > 0, waiting > 0, err
 }
 
@@ -190,10 +195,10 @@ func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlro
 	size, padded := padded(holds)
 	var args []any
 	for _, h := range padded {
-		args = append(args, h.Key[:])
+		args = append(args, keyOf(h.Name))
 	}
 	for _, h := range padded {
-		args = append(args, h.Key[:], []byte(h.Owner))
+		args = append(args, keyOf(h.Name), []byte(h.Owner))
 	}
 	args = append(args, e.TTL.Microseconds(), !e.Shorten, e.Floor, orNull(d.notifier.Address(sqlrow.Key{})))
 	var renewed int64
@@ -216,11 +221,11 @@ func padded[T any](list []T) (size int, all []T) {
 }
 
 // Look is one SELECT, which waits for no writer.
-func (d *rowDialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, found []sqlrow.Row, err error) {
-	size, padded := padded(keys)
+func (d *rowDialect) Look(ctx context.Context, names []string) (now int64, found []sqlrow.Row, err error) {
+	size, padded := padded(names)
 	var args []any
-	for _, k := range padded {
-		args = append(args, k[:])
+	for _, name := range padded {
+		args = append(args, keyOf(name))
 	}
 	rows, err := d.look[size].QueryContext(ctx, args...)
 	if err != nil {

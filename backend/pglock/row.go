@@ -35,38 +35,37 @@ type rowDialect struct {
 }
 
 func (d *rowDialect) Take(ctx context.Context, t sqlrow.TakeRequest) (number int64, err error) {
-	key := sqlrow.KeyOf(t.Name)
-	_, err = d.scanOne(ctx, d.sql.take, []any{&number}, key[:], t.Owner, int64(t.Kind), t.TTL.Microseconds(),
+	_, err = d.scanOne(ctx, d.sql.take, []any{&number}, keyOf(t.Name), t.Owner, int64(t.Kind), t.TTL.Microseconds(),
 		string(t.Meta), int64(sqlrow.MaxNumber))
 	return number, err
 }
 
 func (d *rowDialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited bool, err error) {
 	err = notifying(true, func(notify bool) error {
-		freed, err = d.scanOne(ctx, d.sql.free, []any{&waited, new(any)}, h.Key[:], h.Owner, notify)
+		freed, err = d.scanOne(ctx, d.sql.free, []any{&waited, new(any)}, keyOf(h.Name), h.Owner, notify)
 		return err
 	})
 	return freed, waited, err
 }
 
 func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlrow.Extension) (n int, until int64, err error) {
-	keys, owners := make([]sqlrow.Key, len(holds)), make([]string, len(holds))
+	names, owners := make([]string, len(holds)), make([]string, len(holds))
 	for i, h := range holds {
-		keys[i], owners[i] = h.Key, h.Owner
+		names[i], owners[i] = h.Name, h.Owner
 	}
 	text := d.sql.extend
 	if e.Wait {
 		text = d.sql.await
 	}
 	untils, err := scanAll(ctx, d, func(rows *sql.Rows) (u int64, err error) { return u, rows.Scan(&u) },
-		text, keyList(keys), textList(owners), e.Floor, e.TTL.Microseconds(), e.Shorten)
+		text, keyList(names), textList(owners), e.Floor, e.TTL.Microseconds(), e.Shorten)
 	for _, u := range untils {
 		until = u
 	}
 	return len(untils), until, err
 }
 
-func (d *rowDialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, found []sqlrow.Row, err error) {
+func (d *rowDialect) Look(ctx context.Context, names []string) (now int64, found []sqlrow.Row, err error) {
 	found, err = scanAll(ctx, d, func(rows *sql.Rows) (r sqlrow.Row, err error) {
 		var k sql.NullString
 		var meta, claims []byte
@@ -74,7 +73,7 @@ func (d *rowDialect) Look(ctx context.Context, keys []sqlrow.Key) (now int64, fo
 		r.Key, _ = parseKey(k.String)
 		r.Meta, r.Claims = nilIfEmpty(meta), nilIfEmpty(claims)
 		return r, err
-	}, d.sql.look, keyList(keys))
+	}, d.sql.look, keyList(names))
 	if err == nil && len(found) == 0 {
 		err = errReplica
 	}
@@ -189,11 +188,17 @@ func nilIfEmpty(b []byte) []byte {
 	return b
 }
 
-// keyList returns an array in PostgreSQL's notation, which any driver can send.
-func keyList(keys []sqlrow.Key) string {
-	texts := make([]string, len(keys))
-	for i, k := range keys {
-		texts[i] = `\x` + hex.EncodeToString(k[:])
+// keyOf returns the key of a name as a parameter.
+func keyOf(name string) []byte {
+	k := sqlrow.KeyOf(name)
+	return k[:]
+}
+
+// keyList returns an array of keys in PostgreSQL's notation, which any driver can send.
+func keyList(names []string) string {
+	texts := make([]string, len(names))
+	for i, name := range names {
+		texts[i] = `\x` + hex.EncodeToString(keyOf(name))
 	}
 	return textList(texts)
 }

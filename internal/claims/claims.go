@@ -8,6 +8,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -19,12 +20,15 @@ import (
 type Claim struct {
 	Owner        string
 	Mode         driver.Mode
-	Ticket       int64 // the place's number in line; 0: a hold
-	Fence        int64 // of the hold; 0: a place
-	Since, Until int64
+	Ticket       int64  // the place's number in line; 0: a hold
+	Fence        int64  // of the hold; 0: a place
+	Since, Until int64  // Since 0: not known; Until may be Forever
 	Meta         string // JSON, see EncodeMeta
 	Address      string // where its end can be heard of, for backends that keep this
 }
+
+// Forever is the end of a claim without an end: the last whole µs.
+const Forever = math.MaxInt64 / 1000 * 1000
 
 // Holds reports whether c is a hold and not a place in the queue.
 func (c Claim) Holds() bool { return c.Fence > 0 }
@@ -35,6 +39,12 @@ func (c Claim) Info(now int64) driver.Holder {
 		Owner: c.Owner, Mode: c.Mode, Fence: uint64(c.Fence),
 		// A grant may be younger than the look at the clock before it was read.
 		Held: time.Duration(max(now-c.Since, 0)), Left: time.Duration(c.Until - now),
+	}
+	if c.Since == 0 {
+		h.Held = -1
+	}
+	if c.Until == Forever {
+		h.Left = -1
 	}
 	if c.Meta != "" {
 		// Another program may have written any text.
@@ -136,7 +146,9 @@ func Refusal(ahead []Claim, now int64) error {
 			e.Holders = append(e.Holders, c.Info(now))
 		}
 	}
-	e.Retry = time.Duration(first - now)
+	if first < Forever {
+		e.Retry = time.Duration(first - now)
+	}
 	return e
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
 	"github.com/distlock/distlock/internal/unsent"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // busyRetry is the time after which an owner retries that lost all races for the row.
@@ -38,7 +39,7 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		g, v = s.decide(r, c)
 		return v
 	})
-	if errors.Is(err, errBusy) {
+	if errors.Is(err, ErrBusy) {
 		err = &driver.HeldError{Retry: busyRetry}
 	}
 	if err != nil {
@@ -137,7 +138,7 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 	}
 	k := KeyOf(h.Name)
 	if h.Mode.Alone() {
-		freed, waited, err := b.dialect.Free(ctx, HoldKey{k, h.Owner})
+		freed, waited, err := b.dialect.Free(ctx, HoldKey{h.Name, h.Owner})
 		if freed {
 			b.announce(k, waited)
 		}
@@ -160,8 +161,8 @@ const (
 	maxPause  = 32 * time.Millisecond
 )
 
-// errBusy means that others changed or locked the row whenever it was to be written.
-var errBusy = errors.New("others change the row of this lock all the time, or keep it locked: nothing was done")
+// ErrBusy means that others changed or locked the row whenever it was to be written.
+var ErrBusy = errors.New("others change the row of this lock all the time, or keep it locked: nothing was done")
 
 // decision is the outcome of a function that changes a state.
 type decision struct {
@@ -180,7 +181,7 @@ func (b *Backend) change(ctx context.Context, name string, decide func(*state) d
 	defer leave()
 	var took time.Duration // by the slowest statement
 	for miss := range maxMisses {
-		if err := Pause(ctx, miss); err != nil {
+		if err := pause(ctx, miss); err != nil {
 			return err
 		}
 		asked := time.Now()
@@ -197,7 +198,7 @@ func (b *Backend) change(ctx context.Context, name string, decide func(*state) d
 			return err
 		}
 	}
-	return errBusy
+	return ErrBusy
 }
 
 // minLeeway and twice the time of a statement is how long after it was read a row may be written. If
@@ -205,19 +206,12 @@ func (b *Backend) change(ctx context.Context, name string, decide func(*state) d
 // the direction in which living claims would seem to have ended.
 const minLeeway = 250 * time.Millisecond
 
-// Pause waits after a miss, longer after each one, so that others can finish.
-func Pause(ctx context.Context, misses int) error {
+// pause waits after a miss, longer after each one, so that others can finish.
+func pause(ctx context.Context, misses int) error {
 	if misses == 0 {
 		return ctx.Err()
 	}
-	t := time.NewTimer(rand.N(min(time.Millisecond<<misses, maxPause)))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return wait.Sleep(ctx, rand.N(min(time.Millisecond<<misses, maxPause)))
 }
 
 // writeDecision writes the changed state. done is false if the row has changed since it was read.

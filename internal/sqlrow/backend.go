@@ -28,6 +28,10 @@ type Options struct {
 	// Name is Caps.Name.
 	Name string
 
+	// Mutex means that rows have exclusive holds only. Insert and Swap are not called for a queue,
+	// and may return ErrBusy.
+	Mutex bool
+
 	// Notifier makes the notifier, which may call Wake and WakeAll of the backend. If it is nil, waiters
 	// poll.
 	Notifier func(*Backend) Notifier
@@ -63,19 +67,16 @@ func New(d Dialect, o Options) *Backend {
 	return b
 }
 
-// Caps reports all modes, fences, and queues on request.
+// Caps reports fences, and unless Options.Mutex is set all modes, and queues on request.
 func (b *Backend) Caps() driver.Caps {
-	return driver.Caps{
-		Name:      b.options.Name,
-		Modes:     driver.AllModes,
-		Fence:     true,
-		Floor:     true,
-		Downgrade: true,
-		Queueing:  driver.QueueOnRequest,
-		SpanLife:  time.Millisecond,
-		MinTTL:    claims.MinTTL,
-		MaxTTL:    claims.MaxTTL,
+	c := driver.Caps{
+		Name: b.options.Name, Modes: driver.Modes(driver.Exclusive), Fence: true, Floor: true,
+		MinTTL: claims.MinTTL, MaxTTL: claims.MaxTTL,
 	}
+	if !b.options.Mutex {
+		c.Modes, c.Downgrade, c.Queueing, c.SpanLife = driver.AllModes, true, driver.QueueOnRequest, time.Millisecond
+	}
+	return c
 }
 
 // Wake wakes the waiters for k, which may be free. It does not block.
@@ -153,21 +154,16 @@ func (b *Backend) list(ctx context.Context, prefix string, yield func(name strin
 
 // look reads one row.
 func (b *Backend) look(ctx context.Context, name string) (*state, error) {
-	k := KeyOf(name)
-	states, err := b.lookAll(ctx, []HoldKey{{Key: k}})
+	states, err := b.lookAll(ctx, []string{name})
 	if err != nil {
 		return nil, err
 	}
-	return states(k)
+	return states(name)
 }
 
-// lookAll reads the rows of up to MaxExtend holds.
-func (b *Backend) lookAll(ctx context.Context, holds []HoldKey) (func(Key) (*state, error), error) {
-	keys := make([]Key, len(holds))
-	for i, h := range holds {
-		keys[i] = h.Key
-	}
-	now, rows, err := b.dialect.Look(ctx, keys)
+// lookAll reads the rows of up to MaxExtend names.
+func (b *Backend) lookAll(ctx context.Context, names []string) (func(name string) (*state, error), error) {
+	now, rows, err := b.dialect.Look(ctx, names)
 	if err != nil {
 		return nil, err
 	}
@@ -175,5 +171,5 @@ func (b *Backend) lookAll(ctx context.Context, holds []HoldKey) (func(Key) (*sta
 	for _, r := range rows {
 		byKey[r.Key] = r
 	}
-	return func(k Key) (*state, error) { return read(byKey[k], now) }, nil
+	return func(name string) (*state, error) { return read(byKey[KeyOf(name)], now) }, nil
 }

@@ -198,7 +198,7 @@ func TestRowThatNeverRests(t *testing.T) {
 	}
 	for what, do := range map[string]func() error{"renew": renewing(t, b, r), "release": giving(t, b, r)} {
 		err := do()
-		if !errors.Is(err, errBusy) || errors.Is(err, driver.ErrLost) || driver.Final(err) {
+		if !errors.Is(err, ErrBusy) || errors.Is(err, driver.ErrLost) || driver.Final(err) {
 			t.Errorf("%s: %v; want an unknown outcome", what, err)
 		}
 	}

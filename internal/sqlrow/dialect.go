@@ -31,7 +31,7 @@ type Row struct {
 	Granted      int64  // the Number of the Owner's grant
 	Since, Until int64  // 0 without an Owner, as Granted
 	Meta         []byte // JSON, as the Owner gave it
-	Address      string // Bell.Tag of the Owner's backend
+	Address      string // Notifier.Address of the Owner's backend
 
 	Claims  []byte // everything else: readers, permits, places in line
 	Claimed int64  // when the last of Claims ends; 0 without
@@ -55,10 +55,7 @@ type TakeRequest struct {
 }
 
 // HoldKey identifies a hold in a row.
-type HoldKey struct {
-	Key   Key
-	Owner string
-}
+type HoldKey struct{ Name, Owner string }
 
 // Extension has the terms of a renewal.
 type Extension struct {
@@ -106,13 +103,14 @@ type Dialect interface {
 	//	until = greatest(until, now+TTL), or now+TTL with Shorten,
 	//	number = greatest(number, Floor), rev = rev+1, and the address of now.
 	//
-	// It answers how many there were, and now+TTL, which means nothing if there were none.
+	// It answers how many there were, and now+TTL, or 0 if there were none. A row that was not
+	// changed, because all this was true before, need not count.
 	// There are at most MaxExtend of them, each of another row.
 	Extend(ctx context.Context, holds []HoldKey, e Extension) (n int, until int64, err error)
 
-	// Look reads rows, at most MaxExtend, without keys that have no row. now is the clock of the
-	// same statement. A row that changes meanwhile is read as it was before or after, not between.
-	Look(ctx context.Context, keys []Key) (now int64, rows []Row, err error)
+	// Look reads the rows of names, at most MaxExtend. Names without a row are left out. now is the
+	// clock of the same statement. A row that changes meanwhile is read as it was before or after.
+	Look(ctx context.Context, names []string) (now int64, rows []Row, err error)
 
 	// Insert adds a row with Rev 1 if r.Earliest <= now <= r.Latest. done is false, without an
 	// error, at another time or if there is a row already.

@@ -72,7 +72,7 @@ func (f *fake) put(r Row) {
 func (f *fake) Free(ctx context.Context, h HoldKey) (freed, waited bool, err error) {
 	now, err := f.begin(ctx, "free")
 	defer f.mu.Unlock()
-	r := f.rows[h.Key]
+	r := f.rows[KeyOf(h.Name)]
 	if err != nil || r.Owner != h.Owner || r.Until <= now {
 		return false, false, err
 	}
@@ -86,8 +86,8 @@ func (f *fake) Extend(ctx context.Context, holds []HoldKey, e Extension) (n int,
 	defer f.mu.Unlock()
 	until = now + e.TTL.Microseconds()
 	for _, h := range holds {
-		r := f.rows[h.Key]
-		if err != nil || r.Owner != h.Owner || r.Until <= now || f.locked[h.Key] {
+		r := f.rows[KeyOf(h.Name)]
+		if err != nil || r.Owner != h.Owner || r.Until <= now || f.locked[KeyOf(h.Name)] {
 			continue
 		}
 		if e.Shorten {
@@ -100,11 +100,11 @@ func (f *fake) Extend(ctx context.Context, holds []HoldKey, e Extension) (n int,
 	return n, until, err
 }
 
-func (f *fake) Look(ctx context.Context, keys []Key) (now int64, rows []Row, err error) {
+func (f *fake) Look(ctx context.Context, names []string) (now int64, rows []Row, err error) {
 	now, err = f.begin(ctx, "look")
 	defer f.mu.Unlock()
-	for _, k := range keys {
-		if r, ok := f.rows[k]; ok {
+	for _, name := range names {
+		if r, ok := f.rows[KeyOf(name)]; ok {
 			rows = append(rows, r)
 		}
 	}

@@ -82,7 +82,7 @@ func TestShortenBesideALockedRow(t *testing.T) {
 	}
 	f.locked = map[Key]bool{KeyOf("lock 1"): true}
 	errs := b.Renew(t.Context(), list)
-	if errs[0] != nil || !errors.Is(errs[1], ErrLocked) {
+	if errs[0] != nil || !errors.Is(errs[1], errLocked) {
 		t.Errorf("shortened: %v; want nil and unknown", errs)
 	}
 }

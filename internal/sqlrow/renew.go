@@ -77,18 +77,18 @@ func (n *renewCall) split() (batches map[Extension][]int, single []int) {
 	return batches, single
 }
 
-// MaxLocked is how often a renewal finds a row locked before it gives up. Statements of other
+// maxLocked is how often a renewal finds a row locked before it gives up. Statements of other
 // processes are over by then; a transaction that stays open may not be.
-const MaxLocked = 6
+const maxLocked = 6
 
-// ErrLocked means that a hold lasts but was not renewed. The outcome is unknown.
-var ErrLocked = errors.New("the lock's row is locked by a transaction of another program")
+// errLocked means that a hold lasts but was not renewed. The outcome is unknown.
+var errLocked = errors.New("the lock's row is locked by a transaction of another program")
 
 // extend renews holds by one statement, and returns those that need a change of their row. Holds
 // whose rows are locked are retried, and do not delay the others.
 func (n *renewCall) extend(what Extension, list []int) (left []int) {
-	for miss := range MaxLocked {
-		err := Pause(n.ctx, miss)
+	for miss := range maxLocked {
+		err := pause(n.ctx, miss)
 		if err == nil {
 			var other []int
 			other, list, err = n.extendOnce(what, list)
@@ -111,18 +111,18 @@ func (n *renewCall) extend(what Extension, list []int) (left []int) {
 // fail where many processes change a row all the time and take long to commit.
 func (n *renewCall) extendWaiting(what Extension, list []int) (left, locked []int, err error) {
 	if len(n.holds) > 1 {
-		return nil, list, ErrLocked
+		return nil, list, errLocked
 	}
 	select {
 	case n.b.rowWaits <- struct{}{}:
 		defer func() { <-n.b.rowWaits }()
 	default:
-		return nil, list, ErrLocked
+		return nil, list, errLocked
 	}
 	what.Wait = true
 	left, locked, err = n.extendOnce(what, list)
 	if err == nil {
-		err = ErrLocked // of what is left
+		err = errLocked // of what is left
 	}
 	return left, locked, err
 }
@@ -132,7 +132,7 @@ func (n *renewCall) extendWaiting(what Extension, list []int) (left, locked []in
 func (n *renewCall) extendOnce(what Extension, list []int) (left, locked []int, err error) {
 	held := make([]HoldKey, len(list))
 	for j, i := range list {
-		held[j] = HoldKey{KeyOf(n.holds[i].Name), n.holds[i].Owner}
+		held[j] = HoldKey{n.holds[i].Name, n.holds[i].Owner}
 	}
 	done, until, err := n.b.dialect.Extend(n.ctx, held, what)
 	if err != nil {
@@ -141,26 +141,30 @@ func (n *renewCall) extendOnce(what Extension, list []int) (left, locked []int, 
 	if done == len(list) {
 		return nil, nil, nil
 	}
-	if done == 0 {
+	if until == 0 {
 		until = math.MaxInt64
 	}
-	return n.findUnrenewed(what, list, held, until)
+	return n.findUnrenewed(what, list, until)
 }
 
 // findUnrenewed reads the rows to find the holds that were not renewed: those that end before until,
 // or lack another term of the renewal.
-func (n *renewCall) findUnrenewed(what Extension, list []int, held []HoldKey, until int64) (left, locked []int, err error) {
-	states, err := n.b.lookAll(n.ctx, held)
+func (n *renewCall) findUnrenewed(what Extension, list []int, until int64) (left, locked []int, err error) {
+	names := make([]string, len(list))
+	for j, i := range list {
+		names[j] = n.holds[i].Name
+	}
+	states, err := n.b.lookAll(n.ctx, names)
 	if err != nil {
 		return nil, list, err
 	}
-	for j, i := range list {
-		s, err := states(held[j].Key)
+	for _, i := range list {
+		s, err := states(n.holds[i].Name)
 		if err != nil {
 			n.answers[i] = err
 			continue
 		}
-		switch c, ok := s.Claim(held[j].Owner); {
+		switch c, ok := s.Claim(n.holds[i].Owner); {
 		case !ok || !c.Holds():
 			n.answers[i] = driver.ErrLost
 		case !c.Mode.Alone():

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -178,8 +177,8 @@ func (r Row) check(list []claimRecord) error {
 	return nil
 }
 
-// maxMicros is the last time in µs that can be converted to ns.
-const maxMicros = math.MaxInt64 / micro
+// Forever is the end of a hold without an end, and the last time that can be converted to ns.
+const Forever = claims.Forever / micro
 
 func (e claimRecord) check(kind driver.Mode) error {
 	switch {
@@ -189,7 +188,7 @@ func (e claimRecord) check(kind driver.Mode) error {
 		return fmt.Errorf("owner %q has mode %d in a lock of kind %d", e.Owner, e.Mode, kind)
 	case e.Ticket < 0 || e.Number < 0 || e.Number > MaxNumber || (e.Ticket > 0) == (e.Number > 0):
 		return fmt.Errorf("owner %q has ticket %d and number %d", e.Owner, e.Ticket, e.Number)
-	case e.Since < 0 || e.Since > maxMicros || e.Until < 0 || e.Until > maxMicros:
+	case e.Since < 0 || e.Since > Forever || e.Until < 0 || e.Until > Forever:
 		return fmt.Errorf("owner %q holds from %d to %d", e.Owner, e.Since, e.Until)
 	}
 	return nil
