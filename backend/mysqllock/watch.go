@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
-	sqldriver "database/sql/driver"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/distlock/distlock/internal/connlock"
 	"github.com/distlock/distlock/internal/sqlrow"
 	"github.com/distlock/distlock/internal/wait"
 )
@@ -28,8 +28,7 @@ import (
 // was cut off while it had one keeps no other session waiting.
 type notifier struct {
 	db      *sql.DB
-	pending wait.Signal   // a notification to be sent
-	conns   chan struct{} // has an entry for each connection that waits
+	pending wait.Signal // a notification to be sent
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -50,13 +49,16 @@ const (
 	notifierRetry   = time.Second      // pause after a failure
 	notifierTimeout = 5 * time.Second  // for one statement
 
+	waitSeconds = 5   // how long one statement waits for a user-level lock
+	searchRange = 512 // how many notifications a row's address may be behind
+
 	// maxWaitConns is how many connections of a backend wait, each for one other process.
 	// Waiters beyond that poll.
 	maxWaitConns = 4
 )
 
 func newNotifier(db *sql.DB) *notifier {
-	n := &notifier{db: db, pending: wait.NewSignal(), conns: make(chan struct{}, maxWaitConns), waits: map[string]*notifierWait{}}
+	n := &notifier{db: db, pending: wait.NewSignal(), waits: map[string]*notifierWait{}}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	return n
 }
@@ -103,90 +105,86 @@ func (n *notifier) start(run func()) bool {
 
 // run keeps a session for as long as it is used.
 func (n *notifier) run() {
-	for n.needed() {
+	for {
 		err := n.serve()
-		n.setLock("", 0)
+		n.mu.Lock()
+		n.id, n.running = "", n.isUsed()
+		running := n.running
+		n.mu.Unlock()
+		if !running {
+			return
+		}
 		if err != nil {
 			_ = wait.Sleep(n.ctx, notifierRetry)
 		}
 	}
 }
 
-// needed reports whether the session is used. If not, the goroutine ends.
-func (n *notifier) needed() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.running = n.ctx.Err() == nil && time.Since(n.used) < notifierIdle
-	return n.running
-}
+// isUsed reports whether the session is needed. The mutex is held.
+func (n *notifier) isUsed() bool { return n.ctx.Err() == nil && time.Since(n.used) < notifierIdle }
 
-func (n *notifier) setLock(id string, number int64) {
+// setLock sets the lock that the session has. It returns false if the session is not used any more.
+func (n *notifier) setLock(id string, number int64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.id, n.number = id, number
+	return n.isUsed()
 }
 
 // serve sends notifications through one session until that fails or is not used. Its connection
 // is not reused: it has a lock, and a timeout of its own.
 func (n *notifier) serve() error {
-	if !reserveConn(n.db) {
-		return errors.New("the pool has no connection to spare")
-	}
-	defer unreserveConn(n.db)
-	conn, err := n.db.Conn(n.ctx)
+	conn, err := n.connect()
 	if err != nil {
 		return err
 	}
-	defer discard(conn)
-	ctx, cancel := context.WithTimeout(n.ctx, notifierTimeout)
-	defer cancel()
-	if _, err := conn.ExecContext(ctx, fmt.Sprintf("SET SESSION wait_timeout = %d", notifierLife)); err != nil {
-		return err
-	}
+	defer unreserveConn(n.db)
+	defer connlock.Discard(conn)
 	var random [8]byte
 	rand.Read(random[:])
-	id := hex.EncodeToString(random[:])
+	id, number := hex.EncodeToString(random[:]), int64(0)
 	err = n.succeed(conn, "GET_LOCK('"+userLock(id, 0)+"', 0)")
-	for number := int64(0); err == nil; number++ {
-		n.setLock(id, number)
-		if wanted, err := n.awaitPending(conn); err != nil || !wanted {
-			return err
+	if err == nil {
+		_, err = conn.ExecContext(n.ctx, fmt.Sprintf("SET SESSION wait_timeout = %d", notifierLife))
+	}
+	tick := time.NewTicker(notifierPing)
+	defer tick.Stop()
+	for err == nil && n.setLock(id, number) {
+		select {
+		case <-n.pending:
+			number++
+			// The new lock is taken first, so that there is one at any time.
+			err = n.succeed(conn, "GET_LOCK('"+userLock(id, number)+"', 0) + RELEASE_LOCK('"+userLock(id, number-1)+"') = 2")
+		case <-tick.C:
+			err = n.succeed(conn, "1")
+		case <-n.ctx.Done():
+			return nil
 		}
-		// The new lock is taken first, so that there is one at any time.
-		err = n.succeed(conn, "GET_LOCK('"+userLock(id, number+1)+"', 0) + RELEASE_LOCK('"+userLock(id, number)+"') = 2")
 	}
 	return err
+}
+
+// connect reserves a connection of the pool and returns it.
+func (n *notifier) connect() (*sql.Conn, error) {
+	if !reserveConn(n.db) {
+		return nil, errors.New("the pool has no connection to spare")
+	}
+	conn, err := n.db.Conn(n.ctx)
+	if err != nil {
+		unreserveConn(n.db)
+	}
+	return conn, err
 }
 
 // succeed evaluates an expression, which must be 1.
 func (n *notifier) succeed(conn *sql.Conn, expression string) error {
 	ctx, cancel := context.WithTimeout(n.ctx, notifierTimeout)
 	defer cancel()
-	var result sql.NullInt64
-	err := conn.QueryRowContext(ctx, "SELECT "+expression).Scan(&result)
-	if err == nil && result.Int64 != 1 {
+	ok, err := queryBool(ctx, conn, "SELECT "+expression)
+	if err == nil && !ok {
 		err = errors.New("the notifier's session does not have its lock")
 	}
 	return err
-}
-
-// awaitPending waits for a notification to be sent. It returns false when the session is not used
-// any more.
-func (n *notifier) awaitPending(conn *sql.Conn) (bool, error) {
-	tick := time.NewTicker(notifierPing)
-	defer tick.Stop()
-	for {
-		select {
-		case <-n.pending:
-			return true, nil
-		case <-tick.C:
-			if err := n.succeed(conn, "1"); err != nil || !n.needed() {
-				return false, err
-			}
-		case <-n.ctx.Done():
-			return false, nil
-		}
-	}
 }
 
 // own reports whether an id is that of this notifier's session.
@@ -212,12 +210,6 @@ func splitAddress(address string) (id string, number int64, ok bool) {
 	}
 	number, err := strconv.ParseInt(parts[2], 10, 64)
 	return parts[1], number, err == nil
-}
-
-// discard closes a connection instead of returning it to the pool.
-func discard(conn *sql.Conn) {
-	_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn })
-	_ = conn.Close()
 }
 
 // reserved counts the connections that notifiers and listeners keep, by pool.
@@ -247,11 +239,6 @@ func unreserveConn(db *sql.DB) {
 	}
 }
 
-const (
-	waitSeconds = 5   // how long one statement waits for a user-level lock
-	searchRange = 512 // how many notifications a row's address may be behind
-)
-
 // listener waits for the notifications that concern one row. It goes on after the last
 // notification that it knows of.
 type listener struct {
@@ -279,6 +266,9 @@ func (l *listener) Wait(ctx context.Context, address string) (notified, silent b
 	}
 	number = max(number, l.next)
 	w := l.notifier.join(id, number)
+	if w == nil {
+		return false, true
+	}
 	if w.number > number {
 		l.next = w.number
 		return true, false
@@ -290,24 +280,25 @@ func (l *listener) Wait(ctx context.Context, address string) (notified, silent b
 	}
 	l.next = max(l.next, w.next)
 	// The notification may be about another listener's row, so each looks at its own first.
-	return w.notified && !w.shared, w.silent
+	return w.next > w.number && !w.shared, w.silent
 }
 
 // Close does nothing: the statement that may be waiting ends soon.
 func (l *listener) Close() {}
 
-// notifierWait is one statement that waits for a user-level lock.
+// notifierWait is one statement that waits for a user-level lock, on a connection of its own.
 type notifierWait struct {
 	id     string
 	number int64
 	shared bool          // by several listeners; guarded by the notifier's mutex until done
 	done   chan struct{} // closed when the fields below are set
 
-	notified, silent bool
-	next             int64 // the lock to wait for next
+	next   int64 // the lock to wait for next; greater than number after a notification
+	silent bool  // nothing can be waited for
 }
 
-// join returns the statement that waits for a notifier. It starts one if there is none.
+// join returns the statement that waits for a notifier. It starts one if there is none, and returns
+// nil if it can't.
 func (n *notifier) join(id string, number int64) *notifierWait {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -316,81 +307,55 @@ func (n *notifier) join(id string, number int64) *notifierWait {
 		return w
 	}
 	w := &notifierWait{id: id, number: number, next: number, done: make(chan struct{})}
-	if n.start(func() { n.wait(w) }) {
-		n.waits[id] = w
-	} else {
-		w.silent = true
-		close(w.done)
+	if len(n.waits) == maxWaitConns || !n.start(func() { n.wait(w) }) {
+		return nil
 	}
+	n.waits[id] = w
 	return w
 }
 
-// finish answers the listeners of w, once.
-func (n *notifier) finish(w *notifierWait, notified, silent bool) {
+// wait waits, and answers the listeners of w.
+func (n *notifier) wait(w *notifierWait) {
+	err := n.waitOnConn(w)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.waits[w.id] == w {
-		delete(n.waits, w.id)
-		w.notified, w.silent = notified, silent
-		close(w.done)
-	}
+	delete(n.waits, w.id)
+	w.silent = err != nil
+	close(w.done)
 }
 
-// wait waits on a connection, if there is one to spare.
-func (n *notifier) wait(w *notifierWait) {
-	defer n.finish(w, false, true)
-	select {
-	case n.conns <- struct{}{}:
-		defer func() { <-n.conns }()
-	default:
-		return
-	}
-	if !reserveConn(n.db) {
-		return
+// waitOnConn waits for the lock once, and then looks for the next one. An error means that there is
+// nothing to wait for.
+func (n *notifier) waitOnConn(w *notifierWait) (err error) {
+	conn, err := n.connect()
+	if err != nil {
+		return err
 	}
 	defer unreserveConn(n.db)
-	conn, err := n.db.Conn(n.ctx)
-	if err != nil {
-		return
-	}
-	if err := n.waitOn(conn, w); err != nil {
-		discard(conn)
-		return
-	}
-	_ = conn.Close()
-}
-
-// The answers to the statement that waits.
-const (
-	wasFree = iota
-	timedOut
-	wasReleased
-)
-
-// waitOn waits for the lock. If the lock is free, its notifier has released it already or has ended.
-func (n *notifier) waitOn(conn *sql.Conn, w *notifierWait) error {
+	defer func() {
+		if err != nil {
+			connlock.Discard(conn)
+			return
+		}
+		_ = conn.Close()
+	}()
+	// A session that was granted the lock passes it on at once.
 	name := userLock(w.id, w.number)
-	var answer sql.NullInt64
-	err := conn.QueryRowContext(n.ctx, fmt.Sprintf("SELECT IF(IS_FREE_LOCK('%s'), %d, %d + GET_LOCK('%s', %d))",
-		name, wasFree, timedOut, name, waitSeconds)).Scan(&answer)
+	var waited sql.NullInt64
+	err = conn.QueryRowContext(n.ctx, fmt.Sprintf("SELECT IF(IS_FREE_LOCK('%s'), -1, GET_LOCK('%s', %d) + COALESCE(RELEASE_LOCK('%s'), 0))",
+		name, name, waitSeconds, name)).Scan(&waited)
 	switch {
 	case err != nil:
 		return err
-	case !answer.Valid:
-		return nil // the statement was killed
-	case answer.Int64 == timedOut:
-		n.finish(w, false, false)
-		return nil
-	case answer.Int64 == wasFree:
+	case waited.Int64 > 0:
+		w.next++
+	case waited.Int64 < 0:
 		return n.search(conn, w)
 	}
-	w.next = w.number + 1
-	n.finish(w, true, false)
-	_, err = conn.ExecContext(n.ctx, "DO RELEASE_LOCK('"+name+"')")
-	return err
+	return nil
 }
 
-// search finds the lock that the notifier has now. If there is none, the notifier has ended.
+// search finds the lock that the notifier has now, if the one to wait for is free.
 func (n *notifier) search(conn *sql.Conn, w *notifierWait) error {
 	var cases strings.Builder
 	for number := w.number + 1; number <= w.number+searchRange; number++ {
@@ -398,9 +363,9 @@ func (n *notifier) search(conn *sql.Conn, w *notifierWait) error {
 	}
 	var number sql.NullInt64
 	err := conn.QueryRowContext(n.ctx, "SELECT CASE"+cases.String()+" END").Scan(&number)
-	if err == nil && number.Valid {
-		w.next = number.Int64
-		n.finish(w, true, false)
+	if err == nil && !number.Valid {
+		return errors.New("the notifier has ended")
 	}
+	w.next = max(w.next, number.Int64)
 	return err
 }

@@ -166,7 +166,10 @@ func TestListenersShareAConnection(t *testing.T) {
 		}()
 	}
 	listening(t, db)
-	if n := len(waiter.conns); n != 1 {
+	waiter.mu.Lock()
+	n := len(waiter.waits)
+	waiter.mu.Unlock()
+	if n != 1 {
 		t.Errorf("%d connections wait for one process", n)
 	}
 	notifier.Notify(someKey)
