@@ -9,7 +9,7 @@ DISTLOCK_TEST_REQUIRE ?= all
 export DISTLOCK_TEST_REQUIRE
 
 # Packages whose tests start clusters: an election needs the machine, so these run one after the other.
-SERIAL = ./backend/etcdlock ./backend/redislock ./backend/redislock/internal/redisconn ./backend/redislock/internal/redisconn/rueidisconn \
+SERIAL = ./backend/etcdlock ./backend/redislock ./backend/redislock/internal/redisconn ./backend/redislock/rueidislock \
 	./backend/zklock ./fence/fenceredis ./cmd/distlock/internal/cli ./internal/testkit/testserver ./internal/zk ./interop/curator ./interop/redisson
 # Packages that have tests which only make test-long runs.
 LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | grep -v '^./\(bench\|interop/etcd\|interop/strings\|interop/zk\)/' | xargs -n1 dirname | sort -u)

@@ -10,6 +10,7 @@ import (
 	_ "github.com/distlock/distlock/backend/mysqllock"
 	_ "github.com/distlock/distlock/backend/pglock"
 	"github.com/distlock/distlock/backend/redislock"
+	"github.com/distlock/distlock/backend/redislock/rueidislock"
 	_ "github.com/distlock/distlock/backend/sqlitelock"
 	_ "github.com/distlock/distlock/backend/zklock"
 	"github.com/distlock/distlock/driver"
@@ -65,7 +66,7 @@ func openDistlockRueidis(addr string, ttl time.Duration) (client, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := redislock.NewRueidis(c, nil)
+	b, err := rueidislock.New(c, nil)
 	if err != nil {
 		return nil, err
 	}

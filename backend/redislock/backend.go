@@ -35,7 +35,7 @@ type Scripts string
 // The choices.
 const (
 	// ScriptsAuto is the default: Open finds out whether the server lets its user run
-	// scripts. NewGoRedis and NewRueidis use scripts.
+	// scripts. A backend on a client of your own uses scripts.
 	ScriptsAuto Scripts = "auto"
 
 	// ScriptsOff is for servers and users that may not run scripts.
@@ -94,7 +94,7 @@ var (
 func (b *Backend) Caps() driver.Caps { return b.caps }
 
 // Close ends the backend's connections: those for subscriptions, and those of a client
-// that Open made. A client given to NewGoRedis or NewRueidis stays open.
+// that Open made. A client of the caller's stays open.
 func (b *Backend) Close() error {
 	b.closed.Store(true)
 	b.once.Do(func() {

@@ -17,13 +17,12 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/rueidis"
 )
 
 // BenchmarkPair is a lock and an unlock without contention, beside what the client
 // library needs for SET NX PX and a compare-and-delete script. All take turns in short
 // slices, so that a busy machine is as busy for one as for the other; the medians of the
-// slices are logged, and the ratio to raw rueidis.
+// slices are logged, and the ratio to raw go-redis.
 //
 //	go test -run=- -bench=Pair -benchtime=30x ./backend/redislock
 //
@@ -82,15 +81,10 @@ type subject struct {
 }
 
 func subjects(b *testing.B, srv *testserver.RedisServer) []subject {
-	rc := newRueidis(b, srv)
 	gc := redis.NewClient(&redis.Options{Addr: srv.Addr()})
 	b.Cleanup(func() { gc.Close() })
-	list := []subject{{"raw-rueidis", rawRueidis(rc)}, {"raw-go-redis", rawGoRedis(gc)}}
+	list := []subject{{"raw-go-redis", rawGoRedis(gc)}}
 	for _, layout := range []Layout{String, Redisson} {
-		ru, err := NewRueidis(newRueidis(b, srv), &Options{Layout: layout})
-		if err != nil {
-			b.Fatal(err)
-		}
 		url, err := Open(context.Background(), srv.URL()+"?layout="+string(layout))
 		if err != nil {
 			b.Fatal(err)
@@ -99,38 +93,15 @@ func subjects(b *testing.B, srv *testserver.RedisServer) []subject {
 		if err != nil {
 			b.Fatal(err)
 		}
-		b.Cleanup(func() { url.Close(); own.Close(); ru.Close() })
+		b.Cleanup(func() { url.Close(); own.Close() })
 		list = append(list,
 			subject{"open-" + string(layout), lockPair(url)},
-			subject{"rueidis-" + string(layout), lockPair(ru)},
 			subject{"go-redis-" + string(layout), lockPair(own)})
 	}
 	return list
 }
 
-// newRueidis makes a client for one subject: a rueidis connection that was once used by
-// two at a time, or with a context that can be cancelled, is slower for one ever after.
-func newRueidis(tb testing.TB, srv *testserver.RedisServer) rueidis.Client {
-	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{srv.Addr()}, DisableCache: true, ForceSingleClient: true})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(c.Close)
-	return c
-}
-
 const compareAndDelete = `if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`
-
-func rawRueidis(c rueidis.Client) func(context.Context, string) error {
-	script := rueidis.NewLuaScript(compareAndDelete)
-	return func(_ context.Context, name string) error {
-		ctx, owner := context.Background(), driver.NewOwner()
-		if err := c.Do(ctx, c.B().Set().Key(name).Value(owner).Nx().PxMilliseconds(30000).Build()).Error(); err != nil {
-			return err
-		}
-		return script.Exec(ctx, c, []string{name}, []string{owner}).Error()
-	}
-}
 
 func rawGoRedis(c *redis.Client) func(context.Context, string) error {
 	script := redis.NewScript(compareAndDelete)

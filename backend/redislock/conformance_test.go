@@ -14,30 +14,18 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 
-// The suite with each layout, and with rueidis.
-func TestConformance(t *testing.T) {
-	conformEach(t, func(client string, layout Layout) bool { return client == "url" || isShort(client, layout) })
-}
+func TestConformance(t *testing.T) { conformEach(t, openers[0]) }
 
-// The suite with a user's clients. That of a URL is go-redis too.
-func TestLongConformance(t *testing.T) {
-	conformEach(t, func(client string, layout Layout) bool { return client != "url" && !isShort(client, layout) })
-}
+// The suite with a user's client. A URL uses go-redis too.
+func TestLongConformance(t *testing.T) { conformEach(t, openers[1]) }
 
-func isShort(client string, layout Layout) bool { return client == "rueidis" && layout == Redisson }
-
-func conformEach(t *testing.T, which func(client string, layout Layout) bool) {
+func conformEach(t *testing.T, o opener) {
 	srv := testserver.SharedRedis(t)
 	for _, layout := range []Layout{String, Redisson} {
-		for _, o := range openers {
-			if !which(o.name, layout) {
-				continue
-			}
-			t.Run(o.name+"/"+string(layout), func(t *testing.T) {
-				t.Parallel()
-				conform(t, srv, o, Options{Layout: layout})
-			})
-		}
+		t.Run(o.name+"/"+string(layout), func(t *testing.T) {
+			t.Parallel()
+			conform(t, srv, o, Options{Layout: layout})
+		})
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/rueidis"
 )
 
 // refusedURL wants a URL to be refused for good, with these words and no password.
@@ -113,10 +112,6 @@ func TestNilClients(t *testing.T) {
 		if _, err := NewGoRedis(c, nil); !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%T: %v", c, err)
 		}
-	}
-	var none rueidis.Client
-	if _, err := NewRueidis(none, nil); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("rueidis: %v", err)
 	}
 }
 

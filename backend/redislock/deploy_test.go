@@ -2,7 +2,6 @@ package redislock
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -17,7 +16,6 @@ import (
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/rueidis"
 )
 
 // network is what lies between one backend and its servers: a proxy before each.
@@ -80,8 +78,6 @@ func clusterWaysIn(d time.Duration) []way {
 		c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Dialer: n.dial, ReadTimeout: d, MaintNotificationsConfig: noUpgrades})
 		b, err := NewGoRedis(c, &opts)
 		return closing(t, opened(t, b, err), func() { c.Close() })
-	}}, {"rueidis", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
-		return openRueidisThrough(t, rueidis.ClientOption{InitAddress: addrs, ConnWriteTimeout: d}, opts, n)
 	}}}
 }
 
@@ -95,8 +91,6 @@ var sentinelWays = []way{{"url", func(t testing.TB, addrs []string, opts Options
 	c := redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: testserver.SentinelName, SentinelAddrs: addrs, Dialer: n.dial})
 	b, err := NewGoRedis(c, &opts)
 	return closing(t, opened(t, b, err), func() { c.Close() })
-}}, {"rueidis", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
-	return openRueidisThrough(t, rueidis.ClientOption{InitAddress: addrs, Sentinel: rueidis.SentinelOption{MasterSet: testserver.SentinelName}, ConnWriteTimeout: 3 * time.Second}, opts, n)
 }}}
 
 func openThrough(t testing.TB, url string, opts Options, n *network) *Backend {
@@ -110,22 +104,8 @@ func openThrough(t testing.TB, url string, opts Options, n *network) *Backend {
 		t.Fatal(err)
 	}
 	to.server.Dialer = n.dial
-	b, err := newBackend(to.connect(), &opts)
+	b, err := NewConn(to.connect(), &opts)
 	return opened(t, b, err)
-}
-
-func openRueidisThrough(t testing.TB, o rueidis.ClientOption, opts Options, n *network) *Backend {
-	t.Helper()
-	o.DisableCache, o.PipelineMultiplex, o.RingScaleEachConn = true, -1, 6
-	o.DialCtxFn = func(ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
-		return n.dial(ctx, "tcp", addr)
-	}
-	c, err := rueidis.NewClient(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := NewRueidis(c, &opts)
-	return closing(t, opened(t, b, err), c.Close)
 }
 
 // conforms runs the suite on a deployment by URL.
@@ -198,8 +178,6 @@ func TestSentinelConformance(t *testing.T) {
 func TestLongSentinelConformance(t *testing.T) {
 	addrs := testserver.SharedRedisSentinel(t).Addrs()
 	conforms(t, sentinelWays, addrs, Redisson, isReserved)
-	ways := slices.DeleteFunc(slices.Clone(sentinelWays), func(w way) bool { return strings.HasPrefix(w.name, "go-redis") })
-	travels(t, ways, addrs, Options{Layout: Redisson}, isReserved)
 }
 
 func timeout(t testing.TB, d time.Duration) (context.Context, context.CancelFunc) {

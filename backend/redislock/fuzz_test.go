@@ -223,7 +223,7 @@ func startFuzz(t *testing.T, c fuzzCase, seed uint64, calls int, change func(*Ba
 	srv := testserver.Redis(t)
 	f := &fuzzer{rnd: rand.New(rand.NewPCG(seed, 1)), modes: c.modes, fair: c.fair}
 	var proxies []*faultproxy.Proxy
-	for i, o := range openers {
+	for i, o := range []opener{openers[0], openers[1], openers[0]} {
 		p := faultproxy.New(t, srv.Addr())
 		proxies = append(proxies, p)
 		opts := Options{Layout: c.layout}

@@ -14,7 +14,6 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
-	"github.com/redis/rueidis"
 )
 
 // opener makes a backend by one of the client libraries.
@@ -23,7 +22,7 @@ type opener struct {
 	open func(t testing.TB, addr string, opts Options) *Backend
 }
 
-var openers = []opener{{"url", openOwn}, {"go-redis", openGoRedis}, {"rueidis", openRueidis}}
+var openers = []opener{{"url", openOwn}, {"go-redis", openGoRedis}}
 
 // patientOpeners wait for an answer for an hour. A call that returns while the server is silent
 // has not waited for it.
@@ -31,8 +30,6 @@ var patientOpeners = []opener{{"url", func(t testing.TB, addr string, opts Optio
 	return openAt(t, ownURL(addr, opts)+"&timeout=1h", opts)
 }}, {"go-redis", func(t testing.TB, addr string, opts Options) *Backend {
 	return openGoRedisWith(t, &redis.Options{Addr: addr, ReadTimeout: time.Hour, WriteTimeout: time.Hour}, opts)
-}}, {"rueidis", func(t testing.TB, addr string, opts Options) *Backend {
-	return openRueidisWith(t, addr, time.Hour, opts)
 }}}
 
 func openOwn(t testing.TB, addr string, opts Options) *Backend {
@@ -80,22 +77,6 @@ func openGoRedisWith(t testing.TB, o *redis.Options, opts Options) *Backend {
 	b, err := NewGoRedis(c, &opts)
 	b = opened(t, b, err)
 	return closing(t, b, func() { c.Close() })
-}
-
-func openRueidis(t testing.TB, addr string, opts Options) *Backend {
-	t.Helper()
-	return openRueidisWith(t, addr, tooLong, opts)
-}
-
-func openRueidisWith(t testing.TB, addr string, timeout time.Duration, opts Options) *Backend {
-	t.Helper()
-	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true, ConnWriteTimeout: timeout})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := NewRueidis(c, &opts)
-	b = opened(t, b, err)
-	return closing(t, b, c.Close)
 }
 
 // closing makes the backend's Close end the client as well, which is the test's.

@@ -16,11 +16,9 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
-	"github.com/distlock/distlock/backend/redislock/internal/redisconn/rueidisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/rueidis"
 )
 
 func init() {
@@ -225,19 +223,6 @@ func (h helloReply) tooOld() error {
 	return nil
 }
 
-// NewRueidis returns a backend on a rueidis client, which stays the caller's: Close
-// leaves it open. opts may be nil. It may be of any mode: of one server, of Sentinel, or
-// of a cluster.
-//
-// rueidis tells neither its database nor the name of Sentinel's master: see
-// Options.Name.
-func NewRueidis(c rueidis.Client, opts *Options) (*Backend, error) {
-	if isNil(c) {
-		return nil, fmt.Errorf("%w: want a rueidis client, not nil", driver.ErrInvalid)
-	}
-	return newBackend(rueidisconn.New(c), opts)
-}
-
 // NewGoRedis returns a backend on a go-redis client, which stays the caller's: Close
 // leaves it open. opts may be nil. The client is a *redis.Client, also one of
 // NewFailoverClient, or a *redis.ClusterClient, also one of NewFailoverClusterClient.
@@ -262,7 +247,7 @@ func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
 
 // newPatient returns a backend on a client that waits for an answer as long as timeout.
 func newPatient(c redisconn.Client, opts *Options, timeout time.Duration) (*Backend, error) {
-	b, err := newBackend(c, opts)
+	b, err := NewConn(c, opts)
 	if err == nil && opts != nil {
 		err = replicas{opts.Replicas, cmp.Or(opts.ReplicaTimeout, defaultReplicaTimeout)}.within(timeout)
 	}
@@ -420,7 +405,9 @@ func (t *urlTarget) name() string {
 	return redisconn.ServerName(scheme, t.addrs[0], t.server.DB)
 }
 
-func newBackend(c redisconn.Client, opts *Options) (*Backend, error) {
+// NewConn returns a backend on a connection. It is for adapters of this project, such as package
+// rueidislock.
+func NewConn(c redisconn.Client, opts *Options) (*Backend, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
@@ -450,7 +437,10 @@ func newBackend(c redisconn.Client, opts *Options) (*Backend, error) {
 	if b.caps.Name == "" {
 		b.caps.Name = c.Name()
 	}
-	return b, b.choose(opts.Scripts, copies)
+	if err := b.choose(opts.Scripts, copies); err != nil {
+		return nil, err
+	}
+	return b, nil
 }
 
 // choose sets the storage.

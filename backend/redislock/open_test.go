@@ -215,7 +215,7 @@ func TestNames(t *testing.T) {
 	want := "redis://" + srv.Addr() + "/0"
 	for _, o := range openers {
 		got := o.open(t, srv.Addr(), Options{}).Caps().Name
-		if got != want && o.name != "rueidis" || !strings.HasPrefix(want, got) {
+		if got != want {
 			t.Errorf("%s: name %q, want %q", o.name, got, want)
 		}
 		if o.name == "url" {

@@ -34,7 +34,7 @@ var serviceOpeners = []struct {
 		t.Fatal(err)
 	}
 	to.server.Dialer = s.dial
-	b, err := newBackend(to.connect(), &opts)
+	b, err := NewConn(to.connect(), &opts)
 	return opened(t, b, err)
 }}, {"go-redis", func(t testing.TB, s *service, opts Options) *Backend {
 	c := redis.NewClient(&redis.Options{Dialer: s.dial, MaintNotificationsConfig: noUpgrades})

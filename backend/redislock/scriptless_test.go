@@ -32,10 +32,6 @@ var scriptlessOpeners = []opener{
 		o.Scripts = ScriptsOff
 		return openGoRedis(t, addr, o)
 	}},
-	{"rueidis", func(t testing.TB, addr string, o Options) *Backend {
-		o.Scripts = ScriptsOff
-		return openRueidis(t, addr, o)
-	}},
 }
 
 func eachScriptless(t *testing.T, test func(t *testing.T, srv *testserver.RedisServer, b *Backend)) {

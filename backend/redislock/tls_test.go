@@ -78,7 +78,7 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	to.server.TLSConfig.RootCAs = roots
-	b, err := newBackend(to.connect(), to.opts)
+	b, err := NewConn(to.connect(), to.opts)
 	b = opened(t, b, err)
 	if want := "rediss://" + addr + "/0"; b.Caps().Name != want {
 		t.Errorf("name %q, want %q", b.Caps().Name, want)

@@ -1,5 +1,4 @@
-// Package rueidisconn implements package redisconn's clients by rueidis.
-package rueidisconn
+package rueidislock
 
 import (
 	"context"
@@ -14,18 +13,6 @@ import (
 	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/redis/rueidis"
 )
-
-// New returns a client that uses a rueidis client, which stays the caller's.
-func New(c rueidis.Client) redisconn.Client {
-	if c.Mode() == rueidis.ClientModeCluster {
-		return redisconn.NewCluster(redisconn.SchemeCluster,
-			func(context.Context) ([]string, error) { return slices.Collect(maps.Keys(c.Nodes())), nil },
-			func(_ context.Context, addr string) (redisconn.Server, error) {
-				return &clusterNode{cluster: c, addr: addr}, nil
-			})
-	}
-	return redisconn.NewSingle(&server{client: c})
-}
 
 // server sends commands through rueidis, which pipelines the commands of many goroutines, and does
 // not repeat commands that may write.
