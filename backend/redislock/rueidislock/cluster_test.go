@@ -69,7 +69,7 @@ func TestClusterSlotMoves(t *testing.T) {
 				continue
 			}
 			move := g.StartMove(slot, to)
-			move.Keys(held.Name) // the lock's only key
+			move.Keys(held.Name)                  // the lock's only key
 			if scripts == redislock.ScriptsAuto { // a transaction waits for the end of the move
 				eventually(t, func(ctx context.Context) error { return b.Renew(ctx, []driver.Hold{held.Hold})[0] })
 			}
