@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/go-sql-driver/mysql"
 )
 
 var (
@@ -91,12 +89,12 @@ func MariaDBSource(rawURL string) string {
 	if err != nil {
 		return rawURL // which the driver refuses
 	}
-	c := mysql.NewConfig()
-	c.Net, c.Addr, c.DBName = "tcp", u.Host, strings.Trim(u.Path, "/")
-	c.User = u.User.Username()
-	c.Passwd, _ = u.User.Password()
-	c.InterpolateParams = true
-	return c.FormatDSN()
+	source := fmt.Sprintf("tcp(%s)/%s?interpolateParams=true", u.Host, url.PathEscape(strings.Trim(u.Path, "/")))
+	if u.User == nil {
+		return source
+	}
+	password, _ := u.User.Password()
+	return u.User.Username() + ":" + password + "@" + source
 }
 
 func startMariaDB(tb testing.TB, o MariaDBOptions) *MariaDBServer {
@@ -105,8 +103,8 @@ func startMariaDB(tb testing.TB, o MariaDBOptions) *MariaDBServer {
 	if err != nil {
 		missing(tb, "mariadb", err)
 	}
-	s := &MariaDBServer{SQLServer: newSQL(tb, path, nil), options: o}
-	s.driver, s.source = "mysql", MariaDBSource
+	s := &MariaDBServer{SQLServer: newSQL(tb, path, nil, "mysql"), options: o}
+	s.source = MariaDBSource
 	s.admin = url.URL{Scheme: "mysql", User: url.UserPassword("root", "pw"), Path: "/mysql"}
 	s.ready = func() error { return s.isThis("SELECT @@datadir") }
 	if err := s.install(); err != nil {

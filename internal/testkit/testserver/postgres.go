@@ -124,9 +124,9 @@ func newPostgres(tb testing.TB, o PostgresOptions) *PostgresServer {
 	if err != nil {
 		missing(tb, "postgres", err)
 	}
-	s := &PostgresServer{SQLServer: newSQL(tb, path, who), options: o}
+	s := &PostgresServer{SQLServer: newSQL(tb, path, who, "pgx"), options: o}
 	s.ends, s.family = intr, true
-	s.driver, s.source = "pgx", func(url string) string { return url }
+	s.source = func(url string) string { return url }
 	s.admin = url.URL{Scheme: "postgres", User: url.UserPassword("postgres", "pw"), Path: "/postgres", RawQuery: "sslmode=disable"}
 	s.ready = func() error { return s.isThis("SHOW data_directory") }
 	return s
@@ -275,9 +275,9 @@ func PgBouncer(tb testing.TB, pg *PostgresServer, o PgBouncerOptions) *PgBouncer
 	if err != nil {
 		missing(tb, "pgbouncer", err)
 	}
-	s := &PgBouncerServer{SQLServer: newSQL(tb, path, who), options: o}
+	s := &PgBouncerServer{SQLServer: newSQL(tb, path, who, "pgx"), options: o}
 	tb.Cleanup(s.end)
-	s.driver, s.source, s.admin = pg.driver, unprepared, pg.admin
+	s.source, s.admin = unprepared, pg.admin
 	s.ready = func() error { return s.reaches(pg) }
 	err = launch(func(port int) error {
 		s.port = port

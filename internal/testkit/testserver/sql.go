@@ -8,19 +8,17 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
-
-	_ "github.com/go-sql-driver/mysql" // the drivers that the servers are asked with
-	_ "github.com/jackc/pgx/v5/stdlib"
 )
 
 // SQLServer is the common part of SQL servers.
 type SQLServer struct {
 	*Process
 	port   int
-	driver string              // of database/sql
+	driver string              // of database/sql, which the test registers
 	admin  url.URL             // of the administrator, without host
 	source func(string) string // what the driver wants in place of a URL
 
@@ -179,9 +177,13 @@ func (s *SQLServer) isThis(query string) error {
 
 func (s *SQLServer) data() string { return filepath.Join(s.dir, "data") }
 
-// newSQL returns a server that is not started yet.
-func newSQL(tb testing.TB, path string, who *account) *SQLServer {
+// newSQL returns a server that is not started yet. driver is what database/sql reaches it with.
+func newSQL(tb testing.TB, path string, who *account, driver string) *SQLServer {
 	tb.Helper()
+	if !slices.Contains(sql.Drivers(), driver) {
+		tb.Fatalf("testserver: database/sql has no driver %q: the test must import a package that registers it, %s, say", driver,
+			map[string]string{"mysql": "github.com/go-sql-driver/mysql", "pgx": "github.com/jackc/pgx/v5/stdlib"}[driver])
+	}
 	dir, err := newDir("sql")
 	if err == nil {
 		err = who.give(dir)
@@ -189,7 +191,7 @@ func newSQL(tb testing.TB, path string, who *account) *SQLServer {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &SQLServer{Process: &Process{tb: tb, path: path, dir: dir, account: who}}
+	return &SQLServer{Process: &Process{tb: tb, path: path, dir: dir, account: who}, driver: driver}
 }
 
 // fail ends the test for a server that can't be used.

@@ -1,21 +1,19 @@
-package faultfuzz
+package redislock_test
 
 import (
 	"context"
-	"os"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock/backend/redislock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/faultfuzz"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
-
-func redis(t *testing.T, change func(driver.Backend) driver.Backend) Case {
-	return Case{
+func lossyRedis(t *testing.T, change func(driver.Backend) driver.Backend) faultfuzz.Case {
+	return faultfuzz.Case{
 		Servers: []string{testserver.SharedRedis(t).Addr()},
 		Text:    "late:",
 		Rate:    0.2,
@@ -122,7 +120,7 @@ func TestLongMistakesAreCaught(t *testing.T) {
 
 func mustBeCaught(t *testing.T, change func(driver.Backend) driver.Backend) {
 	t.Helper()
-	r := Play(t, redis(t, change), 1, 100_000, 2*time.Second)
+	r := faultfuzz.Play(t, lossyRedis(t, change), 1, 100_000, 2*time.Second)
 	if len(r.Faults) == 0 {
 		t.Fatalf("not caught: %s", r)
 	}

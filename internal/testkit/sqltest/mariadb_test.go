@@ -1,4 +1,4 @@
-package testserver
+package sqltest
 
 import (
 	"errors"
@@ -6,8 +6,21 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/go-sql-driver/mysql"
 )
+
+// execute runs statements one after the other.
+func execute(t *testing.T, s *testserver.SQLServer, url string, statements ...string) error {
+	t.Helper()
+	db := s.DB(t, url)
+	for _, statement := range statements {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // mysqlNumber returns the number of the error that a MySQL answered.
 func mysqlNumber(err error) uint16 {
@@ -19,17 +32,17 @@ func mysqlNumber(err error) uint16 {
 }
 
 func TestMariaDBKeepsItsDataOverAKill(t *testing.T) {
-	s := MariaDB(t, MariaDBOptions{})
+	s := testserver.MariaDB(t, testserver.MariaDBOptions{})
 	database := s.Database(t)
 	if !strings.HasPrefix(database, "mysql://root:pw@"+s.Addr()+"/") {
 		t.Errorf("URL %q", database)
 	}
 	db := s.DB(t, database)
-	if err := s.exec(database, "CREATE TABLE kept (v INT)", "INSERT INTO kept VALUES (42)"); err != nil {
+	if err := execute(t, s.SQLServer, database, "CREATE TABLE kept (v INT)", "INSERT INTO kept VALUES (42)"); err != nil {
 		t.Fatal(err)
 	}
 	s.Kill()
-	if err := s.ready(); err == nil {
+	if err := execute(t, s.SQLServer, s.URL(), "SELECT 1"); err == nil {
 		t.Fatal("a killed server answers")
 	}
 	s.Start()
@@ -42,18 +55,18 @@ func TestMariaDBKeepsItsDataOverAKill(t *testing.T) {
 }
 
 func TestMariaDBUsers(t *testing.T) {
-	s := SharedMariaDB(t)
+	s := testserver.SharedMariaDB(t)
 	database := s.Database(t)
-	s.Exec(t, "CREATE TABLE "+nameOf(database)+".seen (v INT)")
-	user := s.User(t, database, "se:cret", "SELECT ON "+nameOf(database)+".*")
-	if err := s.exec(user, "SELECT * FROM seen"); err != nil {
+	s.Exec(t, "CREATE TABLE "+databaseOf(database)+".seen (v INT)")
+	user := s.User(t, database, "se:cret", "SELECT ON "+databaseOf(database)+".*")
+	if err := execute(t, s.SQLServer, user, "SELECT * FROM seen"); err != nil {
 		t.Error(err)
 	}
-	if err := s.exec(user, "INSERT INTO seen VALUES (1)"); mysqlNumber(err) != 1142 {
+	if err := execute(t, s.SQLServer, user, "INSERT INTO seen VALUES (1)"); mysqlNumber(err) != 1142 {
 		t.Errorf("a write that is not granted: %v", err)
 	}
 	s.Expire(t, user)
-	if err := s.exec(user, "SELECT * FROM seen"); mysqlNumber(err) != 1820 {
+	if err := execute(t, s.SQLServer, user, "SELECT * FROM seen"); mysqlNumber(err) != 1820 {
 		t.Errorf("a password that has expired: %v", err)
 	}
 	errs := s.SQLErrors()
@@ -63,10 +76,10 @@ func TestMariaDBUsers(t *testing.T) {
 }
 
 func TestMariaDBReadOnly(t *testing.T) {
-	s := MariaDB(t, MariaDBOptions{ReadOnly: true, Args: []string{"--lower-case-table-names=1"}})
+	s := testserver.MariaDB(t, testserver.MariaDBOptions{ReadOnly: true, Args: []string{"--lower-case-table-names=1"}})
 	database := s.Database(t)
-	user := s.User(t, database, "pw", "ALL ON "+nameOf(database)+".*")
-	if err := s.exec(user, "CREATE TABLE refused (v INT)"); mysqlNumber(err) != 1290 {
+	user := s.User(t, database, "pw", "ALL ON "+databaseOf(database)+".*")
+	if err := execute(t, s.SQLServer, user, "CREATE TABLE refused (v INT)"); mysqlNumber(err) != 1290 {
 		t.Errorf("a write: %v", err)
 	}
 	if got := s.Ask(t, "SELECT @@lower_case_table_names"); got != "1" {
@@ -74,8 +87,8 @@ func TestMariaDBReadOnly(t *testing.T) {
 	}
 }
 
-// nameOf returns the name of a URL's database.
-func nameOf(databaseURL string) string {
+// databaseOf returns the name of a URL's database.
+func databaseOf(databaseURL string) string {
 	_, name, _ := strings.Cut(strings.TrimPrefix(databaseURL, "mysql://"), "/")
 	return name
 }

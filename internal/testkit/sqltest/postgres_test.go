@@ -1,4 +1,4 @@
-package testserver
+package sqltest
 
 import (
 	"context"
@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/jackc/pgx/v5/pgconn"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver, which testserver does not import
 )
 
 // sqlState returns the code of the error that a PostgreSQL answered.
@@ -20,9 +22,9 @@ func sqlState(err error) string {
 }
 
 func TestPostgresKeepsItsDataOverAKill(t *testing.T) {
-	s := Postgres(t, PostgresOptions{Settings: []string{"work_mem=8MB"}})
+	s := testserver.Postgres(t, testserver.PostgresOptions{Settings: []string{"work_mem=8MB"}})
 	database := s.Database(t)
-	if err := s.exec(database, "CREATE TABLE kept (v int)", "INSERT INTO kept VALUES (42)"); err != nil {
+	if err := execute(t, s.SQLServer, database, "CREATE TABLE kept (v int)", "INSERT INTO kept VALUES (42)"); err != nil {
 		t.Fatal(err)
 	}
 	open := s.DB(t, database)
@@ -30,7 +32,7 @@ func TestPostgresKeepsItsDataOverAKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Kill()
-	if err := s.ready(); err == nil {
+	if err := execute(t, s.SQLServer, s.URL(), "SELECT 1"); err == nil {
 		t.Fatal("a killed server answers")
 	}
 	s.Start()
@@ -46,7 +48,7 @@ func TestPostgresKeepsItsDataOverAKill(t *testing.T) {
 }
 
 func TestPausedPostgresIsSilent(t *testing.T) {
-	s := Postgres(t, PostgresOptions{})
+	s := testserver.Postgres(t, testserver.PostgresOptions{})
 	db := s.DB(t, s.URL())
 	if err := db.PingContext(t.Context()); err != nil {
 		t.Fatal(err)
@@ -64,35 +66,35 @@ func TestPausedPostgresIsSilent(t *testing.T) {
 }
 
 func TestPostgresUsers(t *testing.T) {
-	s := SharedPostgres(t)
+	s := testserver.SharedPostgres(t)
 	database := s.Database(t)
-	if err := s.exec(database, "CREATE TABLE seen (v int)"); err != nil {
+	if err := execute(t, s.SQLServer, database, "CREATE TABLE seen (v int)"); err != nil {
 		t.Fatal(err)
 	}
 	user := s.User(t, database, "se:cret", "SELECT ON ALL TABLES IN SCHEMA public")
-	if err := s.exec(user, "SELECT * FROM seen"); err != nil {
+	if err := execute(t, s.SQLServer, user, "SELECT * FROM seen"); err != nil {
 		t.Error(err)
 	}
-	if err := s.exec(user, "INSERT INTO seen VALUES (1)"); sqlState(err) != "42501" {
+	if err := execute(t, s.SQLServer, user, "INSERT INTO seen VALUES (1)"); sqlState(err) != "42501" {
 		t.Errorf("a write that is not granted: %v", err)
 	}
 	s.Expire(t, user)
-	if err := s.exec(user, "SELECT * FROM seen"); sqlState(err) != "28P01" {
+	if err := execute(t, s.SQLServer, user, "SELECT * FROM seen"); sqlState(err) != "28P01" {
 		t.Errorf("a password that has expired: %v", err)
 	}
-	if n := s.CountLogged(userOf(t, user) + "@.* 42501 ERROR:  permission denied for table seen"); n != 1 {
+	if n := s.CountLogged(nameOf(user) + "@.* 42501 ERROR:  permission denied for table seen"); n != 1 {
 		t.Errorf("the server logged the error %d times", n)
 	}
 }
 
 func TestLongPostgresThatIsOnlyRead(t *testing.T) {
-	s := Postgres(t, PostgresOptions{ReadOnly: true})
+	s := testserver.Postgres(t, testserver.PostgresOptions{ReadOnly: true})
 	const write = "CREATE TABLE refused (v int)"
-	if err := s.exec(s.URL(), write); sqlState(err) != "25006" {
+	if err := execute(t, s.SQLServer, s.URL(), write); sqlState(err) != "25006" {
 		t.Errorf("a write: %v", err)
 	}
 	standby := s.Standby(t)
-	if err := standby.exec(standby.URL(), write); sqlState(err) != "25006" {
+	if err := execute(t, standby.SQLServer, standby.URL(), write); sqlState(err) != "25006" {
 		t.Errorf("a write to a standby: %v", err)
 	}
 	if got := standby.Ask(t, "SELECT pg_is_in_recovery()::text"); got != "true" {
@@ -101,12 +103,12 @@ func TestLongPostgresThatIsOnlyRead(t *testing.T) {
 }
 
 func TestPgBouncer(t *testing.T) {
-	pg := SharedPostgres(t)
+	pg := testserver.SharedPostgres(t)
 	database := pg.Database(t)
 	user := pg.User(t, database, "secret")
 	for mode, shares := range map[string]bool{"transaction": true, "session": false} {
 		t.Run(mode, func(t *testing.T) {
-			pool := PgBouncer(t, pg, PgBouncerOptions{Mode: mode, Settings: []string{"default_pool_size=5"}})
+			pool := testserver.PgBouncer(t, pg, testserver.PgBouncerOptions{Mode: mode, Settings: []string{"default_pool_size=5"}})
 			a, b := pool.DB(t, pool.Via(user)), pool.DB(t, pool.Via(user))
 			one, err := a.Conn(t.Context())
 			if err != nil {
@@ -128,16 +130,16 @@ func TestPgBouncer(t *testing.T) {
 }
 
 func TestLongOtherVersionsOfPostgres(t *testing.T) {
-	for version := range postgresReleases {
+	for _, version := range []string{"12", "18"} {
 		t.Run(version, func(t *testing.T) {
-			s := SharedPostgresVersion(t, version)
-			if other := SharedPostgresVersion(t, version); s != other {
+			s := testserver.SharedPostgresVersion(t, version)
+			if other := testserver.SharedPostgresVersion(t, version); s != other {
 				t.Errorf("two shared servers: %s, %s", s.Addr(), other.Addr())
 			}
 			if got := s.Ask(t, "SHOW server_version"); !strings.HasPrefix(got, version+".") {
 				t.Errorf("version %s", got)
 			}
-			if err := s.exec(s.Database(t), "CREATE TABLE made (v int)"); err != nil {
+			if err := execute(t, s.SQLServer, s.Database(t), "CREATE TABLE made (v int)"); err != nil {
 				t.Error(err)
 			}
 		})
