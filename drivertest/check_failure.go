@@ -12,8 +12,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-var ctxChecks = []promise{{
-	name: "ctx/acquire", every: true,
+var ctxChecks = []promise{{name: "ctx/acquire", every: true,
 	text: "Acquire with a context that has ended is no grant, and no fact about the lock.",
 	run: func(s *scene) {
 		r := s.request()
@@ -25,13 +24,11 @@ var ctxChecks = []promise{{
 		s.a.giveUp(r)
 		s.b.take(s.rival(r), "what an unknown answer may have taken is gone after a Release")
 	},
-}, {
-	name: "ctx/renew", every: true,
+}, {name: "ctx/renew", every: true,
 	text: "Renew with a context that has ended says nothing about a hold, least of all that it is lost.",
 	run: func(s *scene) {
-		one, two := s.requestFor("one"), s.requestFor("two")
-		s.a.hold(one)
-		s.a.hold(two)
+		one := s.a.hold(s.requestFor("one"))
+		two := s.a.hold(s.requestFor("two"))
 		holds := []driver.Hold{one.Hold, two.Hold}
 		s.a.unknown("Renew", func(ctx context.Context) error {
 			errs := s.a.Renew(ctx, holds)
@@ -42,8 +39,7 @@ var ctxChecks = []promise{{
 			s.want(err == nil, "a Renew that was cut short harms no hold: the next one answered %w", answer(err))
 		}
 	},
-}, {
-	name: "ctx/release", every: true,
+}, {name: "ctx/release", every: true,
 	text: "Release with a context that has ended does not say that the hold is lost.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -51,16 +47,14 @@ var ctxChecks = []promise{{
 		s.a.giveUp(r)
 		s.b.take(s.rival(r), "Release again after an unknown answer frees the lock")
 	},
-}, {
-	name: "ctx/watch",
+}, {name: "ctx/watch",
 	text: "Watch with a context that has ended does not arm.",
 	run: func(s *scene) {
 		if w, ok := optional[driver.Watcher](s.a); ok {
 			s.a.unknown("Watch", func(ctx context.Context) error { return watchBriefly(ctx, w, s.request()) })
 		}
 	},
-}, {
-	name: "ctx/inspect",
+}, {name: "ctx/inspect",
 	text: "Inspect and List with a context that has ended answer an error.",
 	run: func(s *scene) {
 		i, ok := optional[driver.Inspector](s.a)
@@ -76,8 +70,7 @@ var ctxChecks = []promise{{
 			return i.List(ctx, s.prefix, func(string) bool { return true })
 		})
 	},
-}, {
-	name: "ctx/revoke", every: true, needs: revocable,
+}, {name: "ctx/revoke", every: true, needs: revocable,
 	text: "Revoke with a context that has ended does not claim that the holder was notified, or is gone.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
@@ -116,8 +109,7 @@ func (c *conn) noFact(name string, err error, when string) {
 	}
 }
 
-var closeChecks = []promise{{
-	name: "close/leaves-others", every: true,
+var closeChecks = []promise{{name: "close/leaves-others", every: true,
 	text: "Closing one connection frees no lock of another, and the other goes on working.",
 	run: func(s *scene) {
 		r := s.b.hold(s.request())
@@ -129,8 +121,7 @@ var closeChecks = []promise{{
 		s.b.free(r.Hold, nil, "closing one connection leaves the holds of another alone")
 		c.take(s.rival(r), "a released lock is free")
 	},
-}, {
-	name: "close/releases-nothing", every: true, needs: need{ownTTL: true},
+}, {name: "close/releases-nothing", every: true, needs: need{ownTTL: true},
 	text: "Close leaves holds to end with their TTL.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -138,16 +129,14 @@ var closeChecks = []promise{{
 		s.b.refused(s.rival(r), "Close does not release: the holder may still work under the lock")
 		s.b.free(r.Hold, nil, "a hold outlives its connection")
 	},
-}, {
-	name: "close/ends-session", every: true, needs: need{session: true},
+}, {name: "close/ends-session", every: true, needs: need{session: true},
 	text: "Close ends the session, and with it its holds.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
 		s.a.close()
 		s.b.eventually(s.rival(r), s.TTL, "Close ends the session and its holds")
 	},
-}, {
-	name: "close/calls-after",
+}, {name: "close/calls-after",
 	text: "After Close every call answers ErrClosed.",
 	run: func(s *scene) {
 		r := s.request()
@@ -158,15 +147,13 @@ var closeChecks = []promise{{
 		s.a.optionalClosed(r)
 		s.b.take(r, "a call after Close takes nothing")
 	},
-}, {
-	name: "close/twice",
+}, {name: "close/twice",
 	text: "A second Close does no harm.",
 	run: func(s *scene) {
 		s.a.close()
 		s.a.close()
 	},
-}, {
-	name: "close/watch",
+}, {name: "close/watch",
 	text: "A watch can be closed after its connection.",
 	run: func(s *scene) {
 		r := s.b.hold(s.request())
@@ -177,12 +164,10 @@ var closeChecks = []promise{{
 		s.sleep(4 * s.pause())
 		s.b.take(s.rival(r), "the watch of a closed connection takes nothing")
 	},
-}, {
-	name: "close/goroutines",
+}, {name: "close/goroutines",
 	text: "A closed connection leaves no goroutine behind.",
 	run:  leavesNoGoroutine,
-}, {
-	name: "lost/never-without-loss", every: true,
+}, {name: "lost/never-without-loss", every: true,
 	text: "OnLost is not called for a hold that was held, renewed, asked for again and released.",
 	run: func(s *scene) {
 		var calls atomic.Int32
@@ -249,8 +234,7 @@ func goroutines(id string) string {
 	return strings.Join(left, "\n\n")
 }
 
-var cutChecks = []promise{{
-	name: "cut/acquire", every: true, needs: cut,
+var cutChecks = []promise{{name: "cut/acquire", every: true, needs: cut,
 	text: "Acquire over a broken network returns with its context and states no fact; asking again finds out.",
 	run: func(s *scene) {
 		r := s.request()
@@ -264,8 +248,7 @@ var cutChecks = []promise{{
 		s.a.free(r.Hold, nil, "after an unknown answer one Release is enough")
 		s.b.take(s.rival(r), "after an unknown answer one Release is enough")
 	},
-}, {
-	name: "cut/unsent", every: true, needs: cut,
+}, {name: "cut/unsent", every: true, needs: cut,
 	text: "After an Acquire that failed with ErrUnsent nothing is held, nor later.",
 	run: func(s *scene) {
 		r, unsent := s.request(), false
@@ -279,8 +262,7 @@ var cutChecks = []promise{{
 			s.b.take(s.rival(r), "an attempt that was not sent takes nothing")
 		}
 	},
-}, {
-	name: "cut/renew", every: true, needs: cutShort,
+}, {name: "cut/renew", every: true, needs: cutShort,
 	text: "Renew over a broken network returns with its context and never says that a hold is lost.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -292,8 +274,7 @@ var cutChecks = []promise{{
 		s.a.recovers(r)
 		s.a.renew(r.Hold, nil, "a hold outlives a broken network within its TTL")
 	},
-}, {
-	name: "cut/release", every: true, needs: cutShort,
+}, {name: "cut/release", every: true, needs: cutShort,
 	text: "Release over a broken network returns with its context; releasing again frees the lock.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -304,8 +285,7 @@ var cutChecks = []promise{{
 		s.a.giveUp(r)
 		s.b.take(s.rival(r), "Release again after an unknown answer frees the lock")
 	},
-}, {
-	name: "cut/others", needs: cut,
+}, {name: "cut/others", needs: cut,
 	text: "One connection's broken network is not another's.",
 	run: func(s *scene) {
 		r := s.b.hold(s.request())
@@ -315,8 +295,7 @@ var cutChecks = []promise{{
 			s.b.take(s.rival(r), "one connection's broken network is not another's")
 		})
 	},
-}, {
-	name: "cut/watch", needs: cutShort,
+}, {name: "cut/watch", needs: cutShort,
 	text: "A release during a break is signalled after it, or the watch's own backend finds out.",
 	run: func(s *scene) {
 		r := s.b.hold(s.request())
@@ -326,8 +305,7 @@ var cutChecks = []promise{{
 		w.wantSignal("what may have happened during a break is signalled after it")
 		s.a.recovers(waiter)
 	},
-}, {
-	name: "cut/close", needs: cut,
+}, {name: "cut/close", needs: cut,
 	text: "Close returns, also without a network.",
 	run: func(s *scene) {
 		s.a.hold(s.request())

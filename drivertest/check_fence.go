@@ -6,8 +6,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-var fenceChecks = []promise{{
-	name: "fence/in-range", every: true, needs: need{fence: true},
+var fenceChecks = []promise{{name: "fence/in-range", every: true, needs: need{fence: true},
 	text: "A fence is above 0 and below 1<<63, and a grant has no more of them than were asked for.",
 	run: func(s *scene) {
 		r := s.request()
@@ -17,8 +16,7 @@ var fenceChecks = []promise{{
 		s.a.take(r, "a free lock is granted") // which looks at every grant's fences
 		s.a.take(r, "the same Owner asked again is the same hold")
 	},
-}, {
-	name: "fence/over-release", every: true, needs: need{fence: true},
+}, {name: "fence/over-release", every: true, needs: need{fence: true},
 	text: "Fences go on rising after a release, on any connection.",
 	run: func(s *scene) {
 		var last driver.Grant
@@ -34,8 +32,7 @@ var fenceChecks = []promise{{
 			last = g
 		}
 	},
-}, {
-	name: "fence/over-expiry", every: true, needs: need{fence: true},
+}, {name: "fence/over-expiry", every: true, needs: need{fence: true},
 	text: "Fences go on rising after a hold has ended by itself.",
 	run: func(s *scene) {
 		r := s.brief(s.request())
@@ -44,8 +41,7 @@ var fenceChecks = []promise{{
 		second := s.b.eventually(s.rival(r), s.TTL, "a hold without renewal ends with its TTL")
 		s.rises(first, second, "a lock whose holder's TTL ended")
 	},
-}, {
-	name: "fence/over-renewal", every: true, needs: need{fence: true},
+}, {name: "fence/over-renewal", every: true, needs: need{fence: true},
 	text: "Fences go on rising after renewals.",
 	run: func(s *scene) {
 		r := s.request()
@@ -55,8 +51,7 @@ var fenceChecks = []promise{{
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.rises(first, s.b.take(s.rival(r), "a released lock is free"), "a lock that was renewed and released")
 	},
-}, {
-	name: "fence/over-many-repeats", every: true, needs: need{fence: true},
+}, {name: "fence/over-many-repeats", every: true, needs: need{fence: true},
 	text: "The successor's fence is above all that a holder got by asking again.",
 	run: func(s *scene) {
 		r := s.request()
@@ -69,8 +64,7 @@ var fenceChecks = []promise{{
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.rises(last, s.b.take(s.rival(r), "a released lock is free"), "the successor of an Owner that asked again")
 	},
-}, {
-	name: "fence/over-kinds", needs: need{fence: true},
+}, {name: "fence/over-kinds", needs: need{fence: true},
 	text: "Fences of a name go on rising when it is used for another kind of lock.",
 	run: func(s *scene) {
 		var last driver.Grant
@@ -85,8 +79,7 @@ var fenceChecks = []promise{{
 			last = g
 		}
 	},
-}, {
-	name: "fence/span", needs: need{fence: true},
+}, {name: "fence/span", needs: need{fence: true},
 	text: "All fences of a span are the holder's: the next grant is above the last of them.",
 	run: func(s *scene) {
 		r := s.request()
@@ -97,8 +90,7 @@ var fenceChecks = []promise{{
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.rises(second, s.b.take(s.rival(r), "a released lock is free"), "the successor of a span")
 	},
-}, {
-	name: "fence/span-over-expiry", needs: need{fence: true},
+}, {name: "fence/span-over-expiry", needs: need{fence: true},
 	text: "A span stays reserved when its holder's TTL ends.",
 	run: func(s *scene) {
 		r := s.brief(s.request())
@@ -108,8 +100,7 @@ var fenceChecks = []promise{{
 		next := s.b.eventually(s.rival(r), s.TTL, "a hold without renewal ends with its TTL")
 		s.rises(first, next, "the successor of a span that ended by itself")
 	},
-}, {
-	name: "fence/floor", needs: need{fence: true, floor: true},
+}, {name: "fence/floor", needs: need{fence: true, floor: true},
 	text: "Renew with Floor lifts all later fences above it.",
 	run: func(s *scene) {
 		r := s.request()
@@ -121,8 +112,7 @@ var fenceChecks = []promise{{
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.above(g.Last()+1000, s.b.take(s.rival(r), "a released lock is free"))
 	},
-}, {
-	name: "fence/floor-never-lowers", needs: need{fence: true, floor: true},
+}, {name: "fence/floor-never-lowers", needs: need{fence: true, floor: true},
 	text: "A Floor below the counter changes nothing.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -133,8 +123,7 @@ var fenceChecks = []promise{{
 		r.Floor = 0
 		s.rises(g, s.b.take(s.rival(r), "a released lock is free"), "a Floor below the counter")
 	},
-}, {
-	name: "fence/floor-only-by-owner", needs: need{fence: true, floor: true},
+}, {name: "fence/floor-only-by-owner", needs: need{fence: true, floor: true},
 	text: "Renew with Floor changes nothing for an Owner that does not hold.",
 	run: func(s *scene) {
 		const far = 1 << 40

@@ -8,31 +8,27 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-var exclusionChecks = []promise{{
-	name: "exclusion/two-connections", every: true,
+var exclusionChecks = []promise{{name: "exclusion/two-connections", every: true,
 	text: "What one connection holds is refused to another.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
 		s.b.refused(s.rival(r), "a lock has one holder at a time")
 		s.b.refused(s.rival(r), "a refusal does not wear off")
 	},
-}, {
-	name: "exclusion/one-connection", every: true,
+}, {name: "exclusion/one-connection", every: true,
 	text: "Two owners exclude each other on one connection too.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
 		s.a.refused(s.rival(r), "holding is by owner, not by connection")
 	},
-}, {
-	name: "exclusion/free-after-release", every: true,
+}, {name: "exclusion/free-after-release", every: true,
 	text: "A released lock is granted to the next at once.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.b.take(s.rival(r), "a released lock is free")
 	},
-}, {
-	name: "exclusion/refusal-takes-nothing", every: true,
+}, {name: "exclusion/refusal-takes-nothing", every: true,
 	text: "A refused attempt without Queue leaves nothing behind.",
 	run: func(s *scene) {
 		r := s.request()
@@ -43,16 +39,14 @@ var exclusionChecks = []promise{{
 		s.b.free(refused.Hold, driver.ErrLost, "a refused attempt has nothing to release")
 		s.a.take(s.rival(r), "a refused attempt does not stand in the way later")
 	},
-}, {
-	name: "exclusion/race", every: true,
+}, {name: "exclusion/race", every: true,
 	text: "Of many attempts at one moment exactly one is granted.",
 	run: func(s *scene) {
 		for range 12 {
 			race(s)
 		}
 	},
-}, {
-	name: "exclusion/counter", every: true,
+}, {name: "exclusion/counter", every: true,
 	text: "What is done under the lock is never done by two at once.",
 	run:  countUnderLock,
 }}
@@ -128,8 +122,7 @@ func countUnderLock(s *scene) {
 	s.want(number.Load() > 0 || s.over(), "a lock that is released again and again is granted again and again")
 }
 
-var againChecks = []promise{{
-	name: "again/same-owner", every: true,
+var againChecks = []promise{{name: "again/same-owner", every: true,
 	text: "Asking again with the same Owner is granted, under greater fences.",
 	run: func(s *scene) {
 		r := s.request()
@@ -138,8 +131,7 @@ var againChecks = []promise{{
 		s.rises(first, second, "the same Owner asked again")
 		s.b.refused(s.rival(r), "an Owner that asked again holds on")
 	},
-}, {
-	name: "again/released-once", every: true,
+}, {name: "again/released-once", every: true,
 	text: "A hold that was asked for many times ends with one Release.",
 	run: func(s *scene) {
 		r := s.request()
@@ -150,8 +142,7 @@ var againChecks = []promise{{
 		s.b.take(s.rival(r), "the same Owner asked again counts once: one Release frees it")
 		s.a.free(r.Hold, driver.ErrLost, "the same Owner asked again counts once: nothing is left of it")
 	},
-}, {
-	name: "again/counts-once", needs: need{modes: driver.Modes(driver.Counted)},
+}, {name: "again/counts-once", needs: need{modes: driver.Modes(driver.Counted)},
 	text: "An Owner that asks again for its permit takes no second one.",
 	run: func(s *scene) {
 		r := s.permit(2)
@@ -160,8 +151,7 @@ var againChecks = []promise{{
 		s.b.take(s.permit(2), "the same Owner asked again counts once: the second of two permits is free")
 		s.b.refused(s.permit(2), "no more permits than the limit")
 	},
-}, {
-	name: "again/restarts-ttl", every: true,
+}, {name: "again/restarts-ttl", every: true,
 	text: "Asking again with the same Owner restarts the TTL.",
 	run: func(s *scene) {
 		r := s.brief(s.request())
@@ -173,8 +163,7 @@ var againChecks = []promise{{
 		s.sleep(r.TTL * 6 / 10)
 		s.b.shutOut(s.rival(r), since, r.TTL, "asking again restarts the TTL")
 	},
-}, {
-	name: "again/late", every: true,
+}, {name: "again/late", every: true,
 	text: "An attempt that arrives late, after a renewal for longer, shortens nothing.",
 	run: func(s *scene) {
 		r := s.lengthened(s.request())
@@ -183,8 +172,7 @@ var againChecks = []promise{{
 	},
 }}
 
-var releaseChecks = []promise{{
-	name: "release/only-by-owner", every: true,
+var releaseChecks = []promise{{name: "release/only-by-owner", every: true,
 	text: "Releasing for an Owner that does not hold is ErrLost and frees nothing.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -193,32 +181,28 @@ var releaseChecks = []promise{{
 		s.b.refused(s.rival(r), "only the owner releases: the hold of another was ended")
 		s.a.renew(r.Hold, nil, "only the owner releases: the hold of another was ended")
 	},
-}, {
-	name: "release/twice", every: true,
+}, {name: "release/twice", every: true,
 	text: "A second Release is ErrLost.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.a.free(r.Hold, driver.ErrLost, "a released hold can't be released again")
 	},
-}, {
-	name: "release/never-held", every: true,
+}, {name: "release/never-held", every: true,
 	text: "Releasing what was never held is ErrLost.",
 	run: func(s *scene) {
 		r := s.request()
 		s.a.free(r.Hold, driver.ErrLost, "what was never held can't be released")
 		s.b.take(r, "Release of nothing leaves the lock free")
 	},
-}, {
-	name: "release/expired", every: true,
+}, {name: "release/expired", every: true,
 	text: "Releasing a hold that has ended is ErrLost.",
 	run: func(s *scene) {
 		r, c := s.expired()
 		c.free(r.Hold, driver.ErrLost, "a hold that has ended can't be released")
 		s.b.take(s.rival(r), "the lock of a hold that has ended is free")
 	},
-}, {
-	name: "release/leaves-successor", every: true,
+}, {name: "release/leaves-successor", every: true,
 	text: "Releasing a hold that has ended leaves its successor alone.",
 	run: func(s *scene) {
 		r, c := s.expired()
@@ -228,8 +212,7 @@ var releaseChecks = []promise{{
 		s.b.renew(next.Hold, nil, "a late Release leaves the successor alone")
 		s.b.refused(s.rival(r), "a late Release leaves the successor alone")
 	},
-}, {
-	name: "release/force", every: true,
+}, {name: "release/force", every: true,
 	text: "Any connection can end a hold that Inspect has shown it.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -237,8 +220,7 @@ var releaseChecks = []promise{{
 		s.b.take(s.rival(r), "a lock that was released by force is free")
 		s.a.renew(r.Hold, driver.ErrLost, "a hold that was released by force is lost")
 	},
-}, {
-	name: "release/force-spares-successor", every: true,
+}, {name: "release/force-spares-successor", every: true,
 	text: "Releasing a hold that was inspected does not release its successor.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())

@@ -12,8 +12,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-var inspectChecks = []promise{{
-	name: "inspect/holder", every: true,
+var inspectChecks = []promise{{name: "inspect/holder", every: true,
 	text: "Inspect shows the holder: owner, mode, fence, times and Meta.",
 	run: func(s *scene) {
 		r := s.request()
@@ -23,8 +22,7 @@ var inspectChecks = []promise{{
 		info := s.b.inspect(r.Name)
 		s.portrays(info, r, g, time.Since(since))
 	},
-}, {
-	name: "inspect/free", every: true,
+}, {name: "inspect/free", every: true,
 	text: "A free lock has no holders, before it was held and after.",
 	run: func(s *scene) {
 		r := s.request()
@@ -34,44 +32,37 @@ var inspectChecks = []promise{{
 		s.vacant(s.b.inspect(r.Name), "after its release")
 		s.a.take(s.rival(r), "Inspect takes nothing")
 	},
-}, {
-	name: "inspect/expired",
+}, {name: "inspect/expired",
 	text: "A hold that has ended is not shown.",
 	run: func(s *scene) {
 		r, _ := s.expired()
 		s.vacant(s.b.inspect(r.Name), "after the holder's TTL")
 		s.lists(r.Name)
 	},
-}, {
-	name: "inspect/readers", needs: readWrite,
+}, {name: "inspect/readers", needs: readWrite,
 	text: "All readers are shown.",
 	run: func(s *scene) {
-		one, two := s.reader(), s.reader()
-		s.a.hold(one)
-		s.b.take(two, "readers share")
+		one := s.a.hold(s.reader())
+		two := s.b.holdBy(s.reader(), "readers share")
 		s.shows(s.b.inspect(one.Name).Holders, false, one, two)
 	},
-}, {
-	name: "inspect/permits", needs: semaphore,
+}, {name: "inspect/permits", needs: semaphore,
 	text: "All holders of permits are shown, and the limit.",
 	run: func(s *scene) {
-		one, two := s.permit(3), s.permit(3)
-		s.a.take(one, "permits up to the limit")
-		s.b.take(two, "permits up to the limit")
+		one := s.a.holdBy(s.permit(3), "permits up to the limit")
+		two := s.b.holdBy(s.permit(3), "permits up to the limit")
 		info := s.b.inspect(one.Name)
 		s.shows(info.Holders, false, one, two)
 		s.want(s.over() || info.Limit == 3, "Inspect tells the limit: got %d, want 3", info.Limit)
 	},
-}, {
-	name: "inspect/downgraded", needs: downgrades,
+}, {name: "inspect/downgraded", needs: downgrades,
 	text: "A downgraded hold is shown as what it is now.",
 	run: func(s *scene) {
 		w := s.a.hold(s.writer())
 		s.a.take(asReader(w), "a writer can become a reader")
 		s.shows(s.b.inspect(w.Name).Holders, false, asReader(w))
 	},
-}, {
-	name: "inspect/waiters", needs: queueing,
+}, {name: "inspect/waiters", needs: queueing,
 	text: "Waiters in the queue are shown in their order, as far as they are known.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -83,8 +74,7 @@ var inspectChecks = []promise{{
 		}
 		s.shows(info.Holders, false, r)
 	},
-}, {
-	name: "inspect/list", every: true,
+}, {name: "inspect/list", every: true,
 	text: "List yields each name that is held or waited for once, and no free one.",
 	run: func(s *scene) {
 		var names []string
@@ -99,8 +89,7 @@ var inspectChecks = []promise{{
 		}
 		s.lists(s.prefix, names...)
 	},
-}, {
-	name: "inspect/list-waited", needs: queueing,
+}, {name: "inspect/list-waited", needs: queueing,
 	text: "List yields a name that is only waited for.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -108,8 +97,7 @@ var inspectChecks = []promise{{
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.lists(s.prefix, r.Name)
 	},
-}, {
-	name: "inspect/list-prefix",
+}, {name: "inspect/list-prefix",
 	text: "A prefix is taken as it is: no character of it is a wildcard or folded.",
 	run: func(s *scene) {
 		var names []string
@@ -126,8 +114,7 @@ var inspectChecks = []promise{{
 			s.lists(prefix, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !strings.HasPrefix(n, prefix) })...)
 		}
 	},
-}, {
-	name: "inspect/list-stops",
+}, {name: "inspect/list-stops",
 	text: "List ends when yield returns false.",
 	run: func(s *scene) {
 		s.lists(s.prefix)
@@ -198,61 +185,52 @@ func (c *conn) list(prefix string, yield func(string) bool) {
 	}
 }
 
-var nameChecks = []promise{{
-	name: "names/case",
+var nameChecks = []promise{{name: "names/case",
 	text: "Names that differ in case are different locks.",
 	run: func(s *scene) {
 		s.apart("job", "Job", "JOB", "straße", "STRASSE", "strasse", "ιος", "ΙΟΣ", "ιοσ", "i", "I", "ı", "İ")
 	},
-}, {
-	name: "names/accents",
+}, {name: "names/accents",
 	text: "Names that differ in accents, width or composition are different locks.",
 	run: func(s *scene) {
 		s.apart("resume", "résumé", "re\u0301sume\u0301", "ｊｏｂ", "job", "ﬁt", "fit", "日本", "日夲", "🔒", "🔓", "\ufffd")
 	},
-}, {
-	name: "names/spaces",
+}, {name: "names/spaces",
 	text: "Spaces matter, also at both ends.",
 	run: func(s *scene) {
 		s.apart("job", "job ", "job  ", " job", "job\t", "job\n", "job\r\n", "j ob", "j  ob", "job\u00a0", "job\u200b", "j\nob", "j\x01ob", "j\x7fob")
 	},
-}, {
-	name: "names/punctuation",
+}, {name: "names/punctuation",
 	text: "No character has a meaning in a name.",
 	run: func(s *scene) {
 		s.apart("a/b", "a//b", "a/./b", "a/c/../b", "/a/b", "a/b/", "a\\b", "a\\\\b", "a'b", "a''b", `a"b`, "a`b",
 			"{a}b", "a{b}", "{a}{b}", "{}", "a}b", "a%b", "a%2Fb", "a%25b", "a_b", "a*b", "a?b", "a[b]", "a[^b]",
 			"a:b", "a::b", "a;b", "a--b", "a#b", "a&b", "a+b", "a b", "a,b", "a|b", "a@b", "a$1b", "a${b}", "a!b", "a~b", "a=b", "<a>", ".", "..")
 	},
-}, {
-	name: "names/numbers",
+}, {name: "names/numbers",
 	text: "Names that mean the same number are different locks.",
 	run: func(s *scene) {
 		s.apart("1", "01", "1.0", "1e0", "+1", "-1", "0x1", "0", "-0", "true", "null", "NaN")
 	},
-}, {
-	name: "names/prefixes",
+}, {name: "names/prefixes",
 	text: "A name that begins or ends with another one is a different lock.",
 	run: func(s *scene) {
 		s.apart("job", "jobs", "job:", "job:1", "job:10", "job/1", "job-0000000001", "job:fence", "job:token", "job:queue", "job:lock",
 			"job:timeout", "job:meta", "{job}:timeout", "{job}:fence", "{job}", "jo", "myjob")
 	},
-}, {
-	name: "names/long",
+}, {name: "names/long",
 	text: "Names of a kilobyte count to their last byte.",
 	run: func(s *scene) {
 		long := 1023 - len(s.prefix)
 		x, e := strings.Repeat("x", long), strings.Repeat("é", long/2)
 		s.apart(x+"y", x+"z", "y"+x, "z"+x, x, x[:900], x[:512], x[:256], x[:255], x[:64], e+"a", e+"b", e, e[:64])
 	},
-}, {
-	name: "names/every-mode", every: true,
+}, {name: "names/every-mode", every: true,
 	text: "Odd names work in every mode.",
 	run: func(s *scene) {
 		s.apart(`o'dd "name" {with} \all/ of %it_*?[a]`, `o'dd "name" {with} \all/ of %it_*?[b]`, "odd\nname ", strings.Repeat("long ", 200))
 	},
-}, {
-	name: "names/start",
+}, {name: "names/start",
 	text: "A name is a lock of its own, no matter how it begins.",
 	run: func(s *scene) {
 		var names []string
@@ -261,8 +239,7 @@ var nameChecks = []promise{{
 		}
 		s.apartAs(names)
 	},
-}, {
-	name: "names/long-error", every: true,
+}, {name: "names/long-error", every: true,
 	text: "An error quotes the beginning of a long name only.",
 	run: func(s *scene) {
 		long := s.requestFor(strings.Repeat("long ", 20_000))
@@ -277,8 +254,7 @@ var nameChecks = []promise{{
 			s.b.shortErrors(s.ctx, r)
 		}
 	},
-}, {
-	name: "names/refused", every: true, needs: need{refuses: true},
+}, {name: "names/refused", every: true, needs: need{refuses: true},
 	text: "A name that the store can't have is refused with ErrInvalid by every call, before anything is taken.",
 	run: func(s *scene) {
 		var refused []string

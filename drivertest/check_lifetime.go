@@ -8,24 +8,21 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-var ttlChecks = []promise{{
-	name: "ttl/granted", every: true, needs: need{ownTTL: true},
+var ttlChecks = []promise{{name: "ttl/granted", every: true, needs: need{ownTTL: true},
 	text: "A grant's TTL is at least the requested one.",
 	run: func(s *scene) {
 		r := s.request()
 		r.TTL = s.TTL + 123456*time.Nanosecond
 		s.a.take(r, "a free lock is granted") // which looks at every grant's TTL
 	},
-}, {
-	name: "ttl/expires", every: true,
+}, {name: "ttl/expires", every: true,
 	text: "A hold that is not renewed ends, and the lock is granted to the next.",
 	run: func(s *scene) {
 		r := s.a.hold(s.brief(s.request()))
 		s.a.fallSilent()
 		s.b.eventually(s.rival(r), s.TTL, "a hold without renewal ends with its TTL")
 	},
-}, {
-	name: "ttl/not-early", every: true,
+}, {name: "ttl/not-early", every: true,
 	text: "A hold lives for at least its TTL, counted from before the call.",
 	run: func(s *scene) {
 		r := s.request()
@@ -43,8 +40,7 @@ var ttlChecks = []promise{{
 		lived := time.Since(since)
 		s.want(lived >= g.TTL || s.over(), "a hold lives for its TTL: %v asked, %v granted, but the next was let in after %v", r.TTL, g.TTL, lived)
 	},
-}, {
-	name: "ttl/longest", every: true,
+}, {name: "ttl/longest", every: true,
 	text: "A hold of the greatest TTL is like any other: no sum with it overflows.",
 	run: func(s *scene) {
 		r := s.request()
@@ -57,8 +53,7 @@ var ttlChecks = []promise{{
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.b.take(rival, "a released lock is free")
 	},
-}, {
-	name: "ttl/retry", every: true, needs: need{ownTTL: true},
+}, {name: "ttl/retry", every: true, needs: need{ownTTL: true},
 	text: "A refusal reports when the holder's TTL ends, or nothing.",
 	run: func(s *scene) {
 		r := s.request()
@@ -71,8 +66,7 @@ var ttlChecks = []promise{{
 		s.want(retry <= r.TTL+r.TTL/10, "HeldError.Retry is the end of the holder's TTL: got %v with a TTL of %v", retry, r.TTL)
 		s.want(retry >= r.TTL-r.TTL/10-time.Since(since), "HeldError.Retry is the end of the holder's TTL: got %v with a TTL of %v", retry, r.TTL)
 	},
-}, {
-	name: "ttl/retry-is-enough", needs: need{ownTTL: true},
+}, {name: "ttl/retry-is-enough", needs: need{ownTTL: true},
 	text: "After the time that a refusal reports, the lock is granted.",
 	run: func(s *scene) {
 		r := s.brief(s.request())
@@ -86,8 +80,7 @@ var ttlChecks = []promise{{
 	},
 }}
 
-var renewChecks = []promise{{
-	name: "renew/extends", every: true,
+var renewChecks = []promise{{name: "renew/extends", every: true,
 	text: "A renewed hold lives for its TTL from the renewal on.",
 	run: func(s *scene) {
 		r := s.brief(s.request())
@@ -97,16 +90,14 @@ var renewChecks = []promise{{
 		s.sleep(r.TTL * 6 / 10)
 		s.b.shutOut(s.rival(r), since, r.TTL, "a renewed hold lives for its TTL from the renewal on")
 	},
-}, {
-	name: "renew/late", every: true,
+}, {name: "renew/late", every: true,
 	text: "A renewal that arrives late, after one for longer, shortens nothing.",
 	run: func(s *scene) {
 		r := s.lengthened(s.request())
 		s.a.renew(s.brief(r).Hold, nil, "a renewal arrives late")
 		s.outlives(r, "a renewal for less than is left does not shorten a hold")
 	},
-}, {
-	name: "renew/shorten", every: true, needs: need{ownTTL: true},
+}, {name: "renew/shorten", every: true, needs: need{ownTTL: true},
 	text: "A renewal with Shorten sets the remaining life to the TTL, also if more was left.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -115,16 +106,14 @@ var renewChecks = []promise{{
 		s.a.renew(last, nil, "the holder lets the lock end by itself")
 		s.b.eventually(s.rival(r), s.TTL, "Renew with Shorten sets the remaining life to the TTL, also to less")
 	},
-}, {
-	name: "renew/never-revives", every: true,
+}, {name: "renew/never-revives", every: true,
 	text: "Renewing a hold that has ended is ErrLost and does not revive it.",
 	run: func(s *scene) {
 		r, c := s.expired()
 		c.renew(r.Hold, driver.ErrLost, "a hold that has ended can't be renewed")
 		s.b.take(s.rival(r), "a late Renew does not revive a hold that has ended")
 	},
-}, {
-	name: "renew/leaves-successor", every: true,
+}, {name: "renew/leaves-successor", every: true,
 	text: "Renewing a hold that has ended leaves the lock to its successor.",
 	run: func(s *scene) {
 		r, c := s.expired()
@@ -134,8 +123,7 @@ var renewChecks = []promise{{
 		s.b.renew(next.Hold, nil, "a late Renew leaves the successor alone")
 		s.b.refused(s.rival(r), "a late Renew leaves the successor alone")
 	},
-}, {
-	name: "renew/only-by-owner", every: true,
+}, {name: "renew/only-by-owner", every: true,
 	text: "Renewing for an Owner that does not hold is ErrLost and does not prolong the hold.",
 	run: func(s *scene) {
 		r := s.a.hold(s.brief(s.request()))
@@ -146,16 +134,14 @@ var renewChecks = []promise{{
 		s.a.fallSilent()
 		s.b.eventually(s.rival(r), s.TTL, "only the owner renews: the hold of another was prolonged")
 	},
-}, {
-	name: "renew/never-held", every: true,
+}, {name: "renew/never-held", every: true,
 	text: "Renewing what was never held is ErrLost and takes nothing.",
 	run: func(s *scene) {
 		r := s.request()
 		s.a.renew(r.Hold, driver.ErrLost, "what was never held can't be renewed")
 		s.b.take(s.rival(r), "Renew does not acquire")
 	},
-}, {
-	name: "renew/after-release", every: true,
+}, {name: "renew/after-release", every: true,
 	text: "Renewing a released hold is ErrLost and does not revive it.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -163,8 +149,7 @@ var renewChecks = []promise{{
 		s.a.renew(r.Hold, driver.ErrLost, "a released hold can't be renewed")
 		s.b.take(s.rival(r), "a late Renew does not revive a released hold")
 	},
-}, {
-	name: "renew/batch", every: true,
+}, {name: "renew/batch", every: true,
 	text: "A batch is answered hold by hold, in its order.",
 	run: func(s *scene) {
 		live, lives := s.requestFor("live"), s.requestFor("lives")
@@ -181,15 +166,13 @@ var renewChecks = []promise{{
 			s.want(errors.Is(err, want[i]), "a batch is answered in its order: hold %d of %d got %w; want %s", i+1, len(holds), answer(err), nameOf(want[i]))
 		}
 	},
-}, {
-	name: "renew/empty-batch",
+}, {name: "renew/empty-batch",
 	text: "A batch of nothing has no answers.",
 	run: func(s *scene) {
 		s.want(len(s.a.renewAll(nil, "no holds")) == 0, "a batch of nothing has no answers")
 		s.want(len(s.a.renewAll([]driver.Hold{}, "no holds")) == 0, "a batch of nothing has no answers")
 	},
-}, {
-	name: "renew/big-batch",
+}, {name: "renew/big-batch",
 	text: "A batch of all that one connection holds renews them all.",
 	run: func(s *scene) {
 		var holds []driver.Hold
@@ -203,8 +186,7 @@ var renewChecks = []promise{{
 	},
 }}
 
-var fixedChecks = []promise{{
-	name: "fixed/as-any", every: true,
+var fixedChecks = []promise{{name: "fixed/as-any", every: true,
 	text: "A fixed hold excludes others and is released like any other.",
 	run: func(s *scene) {
 		r := fixed(s.request())
@@ -214,8 +196,7 @@ var fixedChecks = []promise{{
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.b.take(s.rival(r), "a released lock is free")
 	},
-}, {
-	name: "fixed/renewed", every: true,
+}, {name: "fixed/renewed", every: true,
 	text: "A fixed hold that is renewed all the same lives for its TTL from then on.",
 	run: func(s *scene) {
 		r := fixed(s.brief(s.request()))
@@ -225,8 +206,7 @@ var fixedChecks = []promise{{
 		s.sleep(r.TTL * 6 / 10)
 		s.b.shutOut(s.rival(r), since, r.TTL, "a renewed hold lives for its TTL from the renewal on")
 	},
-}, {
-	name: "fixed/not-early", every: true, needs: need{fixed: true},
+}, {name: "fixed/not-early", every: true, needs: need{fixed: true},
 	text: "A fixed hold has a life of its own, which is no shorter than its TTL.",
 	run: func(s *scene) {
 		earlier := time.Now()
@@ -239,8 +219,7 @@ var fixedChecks = []promise{{
 		s.sleep(r.TTL * 8 / 10)
 		s.b.shutOut(s.rival(r), since, r.TTL, "a fixed hold lives for its TTL")
 	},
-}, {
-	name: "fixed/ends", every: true, needs: need{fixed: true},
+}, {name: "fixed/ends", every: true, needs: need{fixed: true},
 	text: "A fixed hold ends after its TTL though another one of the same connection is renewed.",
 	run: func(s *scene) {
 		kept, r := s.brief(s.requestFor("kept")), fixed(s.brief(s.request()))

@@ -8,8 +8,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-var capsChecks = []promise{{
-	name: "caps/sensible",
+var capsChecks = []promise{{name: "caps/sensible",
 	text: "Caps has a name, a mode that excludes all others, both sides of a read/write lock or none, and bounds in order.",
 	run: func(s *scene) {
 		c := s.caps
@@ -25,16 +24,14 @@ var capsChecks = []promise{{
 		s.want(c.MinTTL >= 0 && c.Poll >= 0 && (c.MaxTTL == 0 || c.MaxTTL >= c.MinTTL), "bounds of the TTL are in order: got %v to %v", c.MinTTL, c.MaxTTL)
 		s.want(!c.Downgrade || c.Modes.Has(driver.Write), "only a backend with Write and Read can downgrade")
 	},
-}, {
-	name: "caps/constant",
+}, {name: "caps/constant",
 	text: "Caps says the same on every connection.",
 	run: func(s *scene) {
 		if !s.over() {
 			s.want(s.a.Caps() == s.b.Caps(), "Caps is the same on every connection: %+v and %+v", s.a.Caps(), s.b.Caps())
 		}
 	},
-}, {
-	name: "caps/unclaimed-mode",
+}, {name: "caps/unclaimed-mode",
 	text: "A mode that Caps does not claim is refused with ErrUnsupported.",
 	run: func(s *scene) {
 		for m := driver.Exclusive; m <= driver.Counted; m++ {
@@ -43,8 +40,7 @@ var capsChecks = []promise{{
 			}
 		}
 	},
-}, {
-	name: "caps/unclaimed-line", every: true,
+}, {name: "caps/unclaimed-line", every: true,
 	text: "A place in the queue is refused with ErrUnsupported in modes without a queue.",
 	run: func(s *scene) {
 		if s.caps.QueueingOf(s.mode) != driver.QueueNever {
@@ -55,8 +51,7 @@ var capsChecks = []promise{{
 		s.a.take(r, "a refused place takes nothing")
 		s.b.fails(queued(s.rival(r)), driver.ErrUnsupported, "a place in the queue is refused where there is no queue")
 	},
-}, {
-	name: "caps/unclaimed-revoke", every: true,
+}, {name: "caps/unclaimed-revoke", every: true,
 	text: "Revoke is refused with ErrUnsupported in modes that Caps.Revocable does not have.",
 	run: func(s *scene) {
 		if s.caps.Revocable.Has(s.mode) {
@@ -66,8 +61,7 @@ var capsChecks = []promise{{
 		s.b.revoke(r.Hold, driver.ErrUnsupported, "a holder is not revoked in a mode that is not claimed")
 		s.a.renew(r.Hold, nil, "a holder that can't be revoked keeps the lock")
 	},
-}, {
-	name: "caps/unclaimed-downgrade", needs: need{modes: driver.Modes(driver.Write, driver.Read)},
+}, {name: "caps/unclaimed-downgrade", needs: need{modes: driver.Modes(driver.Write, driver.Read)},
 	text: "A downgrade is refused with ErrUnsupported where Caps does not claim it, and the Write hold stays.",
 	run: func(s *scene) {
 		if s.caps.Downgrade {
@@ -83,8 +77,7 @@ var capsChecks = []promise{{
 	},
 }}
 
-var sharedChecks = []promise{{
-	name: "shared/readers-share", needs: readWrite,
+var sharedChecks = []promise{{name: "shared/readers-share", needs: readWrite,
 	text: "Many readers hold at once.",
 	run: func(s *scene) {
 		for range 4 {
@@ -92,8 +85,7 @@ var sharedChecks = []promise{{
 			s.b.take(s.reader(), "readers share")
 		}
 	},
-}, {
-	name: "shared/writer-excludes-readers", needs: readWrite,
+}, {name: "shared/writer-excludes-readers", needs: readWrite,
 	text: "Beside a writer there is no reader.",
 	run: func(s *scene) {
 		w := s.a.hold(s.writer())
@@ -102,21 +94,18 @@ var sharedChecks = []promise{{
 		s.a.free(w.Hold, nil, "the holder releases")
 		s.b.take(s.reader(), "a released lock is free")
 	},
-}, {
-	name: "shared/reader-excludes-writer", needs: readWrite,
+}, {name: "shared/reader-excludes-writer", needs: readWrite,
 	text: "Beside readers there is no writer, until the last has gone.",
 	run: func(s *scene) {
-		one, two := s.reader(), s.reader()
-		s.a.hold(one)
-		s.b.take(two, "readers share")
+		one := s.a.hold(s.reader())
+		two := s.b.holdBy(s.reader(), "readers share")
 		s.b.refused(s.writer(), "no writer beside a reader")
 		s.a.free(one.Hold, nil, "the holder releases")
 		s.a.refused(s.writer(), "no writer beside the last reader")
 		s.b.free(two.Hold, nil, "the holder releases")
 		s.a.take(s.writer(), "without readers the lock is free")
 	},
-}, {
-	name:  "shared/readers-expire-alone",
+}, {name: "shared/readers-expire-alone",
 	needs: need{modes: driver.Modes(driver.Write, driver.Read), ownTTL: true},
 	text:  "A reader's end by itself ends no other reader's hold.",
 	run: func(s *scene) {
@@ -128,8 +117,7 @@ var sharedChecks = []promise{{
 		s.a.free(long.Hold, nil, "the holder releases")
 		s.b.eventually(s.writer(), s.TTL, "the last reader's end frees the lock")
 	},
-}, {
-	name:  "shared/fence-above-ended",
+}, {name: "shared/fence-above-ended",
 	needs: need{modes: driver.Modes(driver.Write, driver.Read), fence: true},
 	text:  "A reader's fence is above the fences of all holds that had ended before.",
 	run: func(s *scene) {
@@ -145,8 +133,7 @@ var sharedChecks = []promise{{
 			last = g
 		}
 	},
-}, {
-	name:  "shared/writer-fence-above-readers",
+}, {name: "shared/writer-fence-above-readers",
 	needs: need{modes: driver.Modes(driver.Write, driver.Read), fence: true},
 	text:  "A writer's fence is above the fences of all readers before it, also while others read.",
 	run: func(s *scene) {
@@ -163,12 +150,10 @@ var sharedChecks = []promise{{
 		s.rises(second, w, "a writer after readers")
 		s.rises(third, w, "a writer after readers")
 	},
-}, {
-	name: "shared/race", needs: readWrite,
+}, {name: "shared/race", needs: readWrite,
 	text: "Under load a writer is always alone and readers never meet one.",
 	run:  raceReadersAndWriters,
-}, {
-	name: "shared/downgrade", needs: downgrades,
+}, {name: "shared/downgrade", needs: downgrades,
 	text: "A Write hold asked for as Read becomes one: readers get in, writers don't.",
 	run: func(s *scene) {
 		w := s.a.hold(s.writer())
@@ -183,8 +168,7 @@ var sharedChecks = []promise{{
 		s.a.free(r.Hold, nil, "a downgraded hold ends with one Release")
 		s.b.take(s.writer(), "a released lock is free")
 	},
-}, {
-	name: "shared/downgrade-late", needs: downgrades,
+}, {name: "shared/downgrade-late", needs: downgrades,
 	text: "A downgrade does not shorten a hold, and one that arrives late shortens nothing.",
 	run: func(s *scene) {
 		r := s.lengthened(s.writer())
@@ -194,8 +178,7 @@ var sharedChecks = []promise{{
 		s.a.take(asReader(s.brief(r)), "a downgrade arrives late")
 		s.outlives(r, "a downgrade that arrives late does not shorten a hold")
 	},
-}, {
-	name:  "shared/downgrade-fence",
+}, {name: "shared/downgrade-fence",
 	needs: need{modes: driver.Modes(driver.Write, driver.Read), downgrade: true, fence: true},
 	text:  "A downgrade is a grant: its fence is above the writer's.",
 	run: func(s *scene) {
@@ -203,8 +186,7 @@ var sharedChecks = []promise{{
 		first := s.a.take(w, "a free lock is granted")
 		s.rises(first, s.a.take(asReader(w), "a writer can become a reader"), "a downgrade")
 	},
-}, {
-	name: "shared/downgrade-race", needs: downgrades,
+}, {name: "shared/downgrade-race", needs: downgrades,
 	text: "No other writer gets in while a writer becomes a reader.",
 	run: func(s *scene) {
 		for range 10 {
@@ -251,8 +233,7 @@ func raceReadersAndWriters(s *scene) {
 	})
 }
 
-var countedChecks = []promise{{
-	name: "counted/limit", needs: semaphore,
+var countedChecks = []promise{{name: "counted/limit", needs: semaphore,
 	text: "As many permits as the limit, and not one more.",
 	run: func(s *scene) {
 		for range 2 {
@@ -262,31 +243,26 @@ var countedChecks = []promise{{
 		s.a.refused(s.permit(4), "no more permits than the limit")
 		s.b.refused(s.permit(4), "no more permits than the limit")
 	},
-}, {
-	name: "counted/release-frees-one", needs: semaphore,
+}, {name: "counted/release-frees-one", needs: semaphore,
 	text: "A released permit lets one in.",
 	run: func(s *scene) {
-		one, two := s.permit(2), s.permit(2)
-		s.a.take(one, "permits up to the limit")
-		s.b.take(two, "permits up to the limit")
+		one := s.a.holdBy(s.permit(2), "permits up to the limit")
+		s.b.take(s.permit(2), "permits up to the limit")
 		s.a.free(one.Hold, nil, "the holder releases")
 		s.b.take(s.permit(2), "a released permit is free")
 		s.b.refused(s.permit(2), "a released permit lets one in, not two")
 	},
-}, {
-	name: "counted/double-release-frees-one", needs: semaphore,
+}, {name: "counted/double-release-frees-one", needs: semaphore,
 	text: "A permit that is released twice lets one in, not two.",
 	run: func(s *scene) {
-		one, two := s.permit(2), s.permit(2)
-		s.a.take(one, "permits up to the limit")
-		s.b.take(two, "permits up to the limit")
+		one := s.a.holdBy(s.permit(2), "permits up to the limit")
+		s.b.take(s.permit(2), "permits up to the limit")
 		s.a.free(one.Hold, nil, "the holder releases")
 		s.a.free(one.Hold, driver.ErrLost, "a released permit can't be released again")
 		s.b.take(s.permit(2), "a released permit is free")
 		s.b.refused(s.permit(2), "a permit released twice lets one in, not two")
 	},
-}, {
-	name: "counted/race", needs: semaphore,
+}, {name: "counted/race", needs: semaphore,
 	text: "Of many attempts at one moment exactly the limit is granted, with distinct fences.",
 	run: func(s *scene) {
 		for range 8 {
@@ -294,8 +270,7 @@ var countedChecks = []promise{{
 			s.want(winners == 3 || s.over(), "exactly the limit is granted: got %d of 3 permits", winners)
 		}
 	},
-}, {
-	name: "counted/distinct-fences", needs: need{modes: driver.Modes(driver.Counted), fence: true},
+}, {name: "counted/distinct-fences", needs: need{modes: driver.Modes(driver.Counted), fence: true},
 	text: "No two permits have the same fence.",
 	run: func(s *scene) {
 		seen := map[uint64]bool{}
@@ -307,8 +282,7 @@ var countedChecks = []promise{{
 			}
 		}
 	},
-}, {
-	name: "counted/other-limit", needs: semaphore,
+}, {name: "counted/other-limit", needs: semaphore,
 	text: "Another limit than that in use is ErrInvalid, and takes nothing.",
 	run: func(s *scene) {
 		r := s.permit(3)
@@ -319,8 +293,7 @@ var countedChecks = []promise{{
 		s.b.take(s.permit(3), "an attempt with another limit takes nothing")
 		s.b.refused(s.permit(3), "an attempt with another limit does not change it")
 	},
-}, {
-	name: "counted/expired-permit", needs: semaphore,
+}, {name: "counted/expired-permit", needs: semaphore,
 	text: "A permit whose TTL ended is free again, and only that one.",
 	run: func(s *scene) {
 		s.b.take(s.permit(2), "permits up to the limit")
@@ -329,13 +302,11 @@ var countedChecks = []promise{{
 		s.b.eventually(s.permit(2), s.TTL, "a permit without renewal ends with its TTL")
 		s.b.refused(s.permit(2), "the end of a permit lets one in, not two")
 	},
-}, {
-	name: "counted/renew-one", needs: need{modes: driver.Modes(driver.Counted), ownTTL: true},
+}, {name: "counted/renew-one", needs: need{modes: driver.Modes(driver.Counted), ownTTL: true},
 	text: "Renewing one permit prolongs no other.",
 	run: func(s *scene) {
-		one, two := s.permit(2), s.brief(s.permit(2))
-		s.a.take(one, "permits up to the limit")
-		s.a.take(two, "permits up to the limit")
+		one := s.a.holdBy(s.permit(2), "permits up to the limit")
+		two := s.a.holdBy(s.brief(s.permit(2)), "permits up to the limit")
 		s.a.renew(one.Hold, nil, "the holder renews")
 		s.b.eventually(s.permit(2), s.TTL, "renewing one permit prolongs no other")
 		s.a.renew(two.Hold, driver.ErrLost, "a permit that has ended can't be renewed")
@@ -343,8 +314,7 @@ var countedChecks = []promise{{
 	},
 }}
 
-var kindChecks = []promise{{
-	name: "kinds/never-independent", every: true,
+var kindChecks = []promise{{name: "kinds/never-independent", every: true,
 	text: "Two kinds of lock under one name are not both granted.",
 	run: func(s *scene) {
 		for _, other := range s.otherKinds() {
@@ -353,8 +323,7 @@ var kindChecks = []promise{{
 			s.a.renew(r.Hold, nil, "an attempt as another kind leaves the holder alone")
 		}
 	},
-}, {
-	name: "kinds/free-again", every: true,
+}, {name: "kinds/free-again", every: true,
 	text: "An attempt as another kind leaves nothing behind.",
 	run: func(s *scene) {
 		for _, other := range s.otherKinds() {

@@ -7,8 +7,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-var watchChecks = []promise{{
-	name: "watch/release", every: true,
+var watchChecks = []promise{{name: "watch/release", every: true,
 	text: "A release on another connection is signalled, and the lock can be taken.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -18,8 +17,7 @@ var watchChecks = []promise{{
 		w.wantSignal("a release is signalled")
 		s.b.take(waiter, "after the signal the lock is granted")
 	},
-}, {
-	name: "watch/same-connection",
+}, {name: "watch/same-connection",
 	text: "A release on the watching connection is signalled too.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -27,8 +25,7 @@ var watchChecks = []promise{{
 		s.a.free(r.Hold, nil, "the holder releases")
 		w.wantSignal("a release is signalled, also on the same connection")
 	},
-}, {
-	name: "watch/armed-on-return",
+}, {name: "watch/armed-on-return",
 	text: "When Watch has returned it is armed: a release right after that is not missed.",
 	run: func(s *scene) {
 		for range 15 {
@@ -42,8 +39,7 @@ var watchChecks = []promise{{
 			s.b.free(waiter.Hold, nil, "the holder releases")
 		}
 	},
-}, {
-	name: "watch/again",
+}, {name: "watch/again",
 	text: "A watch signals again if the first signal did not help.",
 	run: func(s *scene) {
 		r, faster := s.request(), s.request()
@@ -57,8 +53,7 @@ var watchChecks = []promise{{
 			w.wantSignal("each release is signalled, not only the first")
 		}
 	},
-}, {
-	name: "watch/all-that-may-enter",
+}, {name: "watch/all-that-may-enter",
 	text: "A waiter that goes away does not swallow the signal for another.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -70,8 +65,7 @@ var watchChecks = []promise{{
 		stays.wantSignal("a release is signalled to all waiters that it may let in")
 		s.b.take(two, "after the signal the lock is granted")
 	},
-}, {
-	name: "watch/ctx-bounds-arming",
+}, {name: "watch/ctx-bounds-arming",
 	text: "The context of Watch bounds the arming only.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -82,8 +76,7 @@ var watchChecks = []promise{{
 		s.a.free(r.Hold, nil, "the holder releases")
 		w.wantSignal("the context of Watch bounds the arming only")
 	},
-}, {
-	name: "watch/quiet",
+}, {name: "watch/quiet",
 	text: "While nothing happens nothing is signalled, or not for ever.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -100,8 +93,7 @@ var watchChecks = []promise{{
 			break
 		}
 	},
-}, {
-	name: "watch/closed-takes-nothing", every: true,
+}, {name: "watch/closed-takes-nothing", every: true,
 	text: "After its Close a watch takes nothing, and Ready is not closed.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -119,8 +111,7 @@ var watchChecks = []promise{{
 			}
 		}
 	},
-}, {
-	name: "watch/place-left", needs: queueing,
+}, {name: "watch/place-left", needs: queueing,
 	text: "A waiter in the queue is signalled when all before it have left.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -131,8 +122,7 @@ var watchChecks = []promise{{
 		w.wantSignal("leaving the queue is signalled to the next")
 		s.b.take(queued(waiters[1]), "the places behind one that was left move up")
 	},
-}, {
-	name: "watch/line-moves", needs: queueing,
+}, {name: "watch/line-moves", needs: queueing,
 	text: "Each waiter in the queue is signalled when its turn comes.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -147,8 +137,7 @@ var watchChecks = []promise{{
 		second.wantSignal("a release is signalled to the next in the queue")
 		s.b.take(queued(waiters[1]), "the next in the queue gets the lock")
 	},
-}, {
-	name: "watch/downgrade", needs: downgrades,
+}, {name: "watch/downgrade", needs: downgrades,
 	text: "A downgrade is signalled to readers.",
 	run: func(s *scene) {
 		w, r := s.writer(), s.reader()
@@ -158,8 +147,7 @@ var watchChecks = []promise{{
 		watch.wantSignal("a downgrade is signalled to readers")
 		s.b.take(r, "readers share with a downgraded writer")
 	},
-}, {
-	name: "watch/last-reader", needs: readWrite,
+}, {name: "watch/last-reader", needs: readWrite,
 	text: "The last reader's release is signalled to a writer.",
 	run: func(s *scene) {
 		one, two, w := s.reader(), s.reader(), s.writer()
@@ -172,8 +160,7 @@ var watchChecks = []promise{{
 		watch.wantSignal("the last reader's release is signalled to a writer")
 		s.b.take(w, "without readers the lock is free")
 	},
-}, {
-	name: "watch/permit", needs: semaphore,
+}, {name: "watch/permit", needs: semaphore,
 	text: "Each released permit is signalled.",
 	run: func(s *scene) {
 		one, two, waiter := s.permit(2), s.permit(2), s.permit(2)
@@ -184,8 +171,7 @@ var watchChecks = []promise{{
 		w.wantSignal("a released permit is signalled")
 		s.b.take(waiter, "a released permit is free")
 	},
-}, {
-	name: "watch/forced-release",
+}, {name: "watch/forced-release",
 	text: "A release that names a hold from another connection is signalled.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -195,8 +181,7 @@ var watchChecks = []promise{{
 	},
 }}
 
-var revokeChecks = []promise{{
-	name: "revoke/asks", every: true, needs: revocable,
+var revokeChecks = []promise{{name: "revoke/asks", every: true, needs: revocable,
 	text: "A holder that agreed to revocation is soon notified of a request for its lock.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
@@ -204,8 +189,7 @@ var revokeChecks = []promise{{
 		s.b.revoke(r.Hold, nil, "a holder can be revoked")
 		s.wantRevoked(asked, "a revoked holder is notified")
 	},
-}, {
-	name: "revoke/takes-nothing", every: true, needs: revocable,
+}, {name: "revoke/takes-nothing", every: true, needs: revocable,
 	text: "A revoked holder keeps the lock until it releases.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
@@ -217,8 +201,7 @@ var revokeChecks = []promise{{
 		s.a.free(r.Hold, nil, "Revoke takes nothing from the holder")
 		s.b.take(s.rival(r), "a lock that was revoked and released is free")
 	},
-}, {
-	name: "revoke/once", every: true, needs: revocable,
+}, {name: "revoke/once", every: true, needs: revocable,
 	text: "A holder that is revoked again and again is notified once.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
@@ -230,8 +213,7 @@ var revokeChecks = []promise{{
 		s.sleep(10 * s.pause())
 		s.want(asked.calls.Load() == 1, "OnRevoke is called at most once: it was called %d times", asked.calls.Load())
 	},
-}, {
-	name: "revoke/only-the-named", every: true, needs: revocable,
+}, {name: "revoke/only-the-named", every: true, needs: revocable,
 	text: "Only the named holder is notified.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.pair())
@@ -245,8 +227,7 @@ var revokeChecks = []promise{{
 		s.wantRevoked(asked, "a revoked holder is notified")
 		s.wantNotRevoked(other, "only the named holder is notified")
 	},
-}, {
-	name: "revoke/lost", every: true, needs: revocable,
+}, {name: "revoke/lost", every: true, needs: revocable,
 	text: "Revoking an Owner that does not hold is ErrLost, and notifies no holder.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
@@ -258,15 +239,13 @@ var revokeChecks = []promise{{
 		s.b.revoke(r.Hold, driver.ErrLost, "an Owner that has released can't be revoked")
 		s.wantNotRevoked(asked, "only the named holder is notified")
 	},
-}, {
-	name: "revoke/expired", every: true, needs: revocable,
+}, {name: "revoke/expired", every: true, needs: revocable,
 	text: "Revoking a hold that has ended is ErrLost.",
 	run: func(s *scene) {
 		r, c := s.expired()
 		c.revoke(r.Hold, driver.ErrLost, "a hold that has ended can't be revoked")
 	},
-}, {
-	name: "revoke/leaves-successor", every: true, needs: revocable,
+}, {name: "revoke/leaves-successor", every: true, needs: revocable,
 	text: "Revoking a holder that was inspected does not notify its successor.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -278,8 +257,7 @@ var revokeChecks = []promise{{
 		s.b.revoke(seen, driver.ErrLost, "an Owner that has released can't be revoked")
 		s.wantNotRevoked(asked, "a successor is not notified for its predecessor")
 	},
-}, {
-	name: "revoke/not-in-line", every: true, needs: need{revocable: true, queue: true},
+}, {name: "revoke/not-in-line", every: true, needs: need{revocable: true, queue: true},
 	text: "A waiter in the queue can't be revoked, and the holder is not notified for it.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
@@ -289,8 +267,7 @@ var revokeChecks = []promise{{
 		s.b.revoke(w.Hold, driver.ErrLost, "a waiter in the queue does not hold")
 		s.wantNotRevoked(asked, "only the named holder is notified")
 	},
-}, {
-	name: "revoke/latest", every: true, needs: revocable,
+}, {name: "revoke/latest", every: true, needs: revocable,
 	text: "If an Owner asked again, the OnRevoke of its latest grant is called.",
 	run: func(s *scene) {
 		r, first := onRevoke(s.request())
@@ -301,8 +278,7 @@ var revokeChecks = []promise{{
 		s.wantRevoked(latest, "the OnRevoke of an Owner's latest grant counts")
 		s.want(first.calls.Load() == 0, "the OnRevoke of an Owner's latest grant counts: an earlier one was called")
 	},
-}, {
-	name: "revoke/unasked", every: true, needs: revocable,
+}, {name: "revoke/unasked", every: true, needs: revocable,
 	text: "OnRevoke is not called for a hold that was not revoked.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())
@@ -314,8 +290,7 @@ var revokeChecks = []promise{{
 		s.b.take(s.rival(r), "a released lock is free")
 		s.wantNotRevoked(asked, "OnRevoke is for revocations")
 	},
-}, {
-	name: "revoke/without-consent", every: true, needs: revocable,
+}, {name: "revoke/without-consent", every: true, needs: revocable,
 	text: "A holder that has not agreed to revocation keeps the lock.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())

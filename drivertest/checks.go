@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"testing"
@@ -24,15 +25,10 @@ func Checks() []Check {
 // Run runs every check as a parallel subtest. Checks that wait for an expiry do so at
 // the same time, so the whole suite takes seconds.
 func Run(t *testing.T, h Harness) {
-	width := h.Parallel
-	if width == 0 {
-		width = 8
-	}
-	slots := make(chan struct{}, width)
+	slots := make(chan struct{}, cmp.Or(h.Parallel, 8))
 	for _, c := range Checks() {
 		t.Run(c.Name, func(t *testing.T) {
-			// Started before t.Parallel, which would let only as many wait at once as
-			// there are processors.
+			// Started before t.Parallel, which would run only as many at once as there are processors.
 			answer := make(chan error, 1)
 			go func() {
 				slots <- struct{}{}

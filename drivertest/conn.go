@@ -76,8 +76,10 @@ func (c *conn) take(r driver.Request, rule string) driver.Grant {
 }
 
 // hold takes a free lock, and returns the request.
-func (c *conn) hold(r driver.Request) driver.Request {
-	c.take(r, "a free lock is granted")
+func (c *conn) hold(r driver.Request) driver.Request { return c.holdBy(r, "a free lock is granted") }
+
+func (c *conn) holdBy(r driver.Request, rule string) driver.Request {
+	c.take(r, rule)
 	return r
 }
 

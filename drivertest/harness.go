@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,17 +20,15 @@ var ErrNotClaimed = errors.New("drivertest: not claimed by this backend")
 
 // Harness tells the suite how to reach one store. Only Open is needed.
 type Harness struct {
-	// Open makes a new, independent connection to the same store, as another
-	// process would have. The suite closes what it opens. It is called from several
-	// goroutines at once.
+	// Open makes a new, independent connection to the same store, as another process would
+	// have. It is called from several goroutines at once. The suite closes the connection.
 	Open func(ctx context.Context) (driver.Backend, error)
 
-	// TTL is the TTL of holds whose end is waited for. 0: 300 ms, or Caps.MinTTL if
-	// that is more.
+	// TTL is the TTL of holds that are left to expire. 0: 300 ms, or Caps.MinTTL if that is more.
 	TTL time.Duration
 
-	// Slack is how late an expiry or a signal may come on a loaded machine. It costs
-	// time only where a backend is late. 0: 15 s, or TTL if that is more.
+	// Slack is how late an expiry or a signal may come on a loaded machine. It costs time only
+	// if a backend is late. 0: 15 s, or TTL if that is more.
 	Slack time.Duration
 
 	// Timeout bounds one check, and each of its modes if Serial. 0: 60 s and 40 TTLs.
@@ -46,9 +45,8 @@ type Harness struct {
 	// connection, for a backend to which each costs a connection of a server. 0: up to 200.
 	Holds int
 
-	// Cut cuts one connection, made by Open, off from its store: from then on its
-	// calls get no answer, as behind a broken network, until restore is called. nil:
-	// what needs it answers ErrNotClaimed.
+	// Cut cuts one connection, made by Open, off from its store: its calls get no answer, as
+	// behind a broken network, until restore is called. nil: checks that need it answer ErrNotClaimed.
 	Cut func(b driver.Backend) (restore func())
 
 	// Refuses says which names the store can't have: the backend must answer them with
@@ -61,10 +59,9 @@ type Check struct {
 	Name    string // subject and promise: "release/only-by-owner"
 	Promise string // one sentence for people
 
-	// Run tries the promise on the store. nil: kept. ErrNotClaimed: not made. Any
-	// other error names what was broken and how, and wraps the backend's answer if that
-	// was an error. It returns when ctx ends or the harness's Timeout has passed, also when the backend hangs, and leaves no holds
-	// behind.
+	// Run tries the promise on the store. nil: kept. ErrNotClaimed: not made. Any other error
+	// names the broken promise and wraps the backend's error. Run returns when ctx ends or
+	// Harness.Timeout has passed, even if the backend hangs, and leaves no holds behind.
 	Run func(ctx context.Context, h *Harness) error
 }
 
@@ -91,15 +88,9 @@ func (h *Harness) applyDefaults(ctx context.Context, calls *activity) (config, e
 	if err := b.Close(); err != nil {
 		return config{}, fmt.Errorf("drivertest: close: %w", err)
 	}
-	if c.TTL == 0 {
-		c.TTL = max(300*time.Millisecond, c.caps.MinTTL)
-	}
-	if c.Slack == 0 {
-		c.Slack = max(15*time.Second, c.TTL)
-	}
-	if c.Timeout == 0 {
-		c.Timeout = time.Minute + 40*c.TTL
-	}
+	c.TTL = cmp.Or(c.TTL, max(300*time.Millisecond, c.caps.MinTTL))
+	c.Slack = cmp.Or(c.Slack, max(15*time.Second, c.TTL))
+	c.Timeout = cmp.Or(c.Timeout, time.Minute+40*c.TTL)
 	return c, nil
 }
 

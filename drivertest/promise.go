@@ -137,17 +137,11 @@ func (p promise) runMode(ctx context.Context, cfg config, calls *activity, mode 
 
 // need is what a backend must claim for a promise to apply.
 type need struct {
-	modes     driver.ModeSet
-	fence     bool
-	floor     bool
-	downgrade bool
-	queue     bool
-	ownTTL    bool // each hold ends by its own TTL, not with a session
-	session   bool
-	fixed     bool // a session backend's fixed holds end by their TTL
-	revocable bool
-	cut       bool // Harness.Cut
-	refuses   bool // Harness.Refuses
+	modes                                     driver.ModeSet
+	fence, floor, downgrade, queue, revocable bool
+	session, ownTTL                           bool // ownTTL: each hold ends by its own TTL, not with a session
+	fixed                                     bool // fixed holds of a session end by their TTL
+	cut, refuses                              bool // Harness.Cut and Harness.Refuses are set
 }
 
 func (n need) met(c driver.Caps, h *Harness) bool {
@@ -168,18 +162,12 @@ func (n need) queueingIn(c driver.Caps) bool {
 	return c.Queueing != driver.QueueNever
 }
 
-var semaphore = need{modes: driver.Modes(driver.Counted)}
-
 var (
+	semaphore  = need{modes: driver.Modes(driver.Counted)}
 	readWrite  = need{modes: driver.Modes(driver.Write, driver.Read)}
 	downgrades = need{modes: driver.Modes(driver.Write, driver.Read), downgrade: true}
-)
-
-var queueing = need{queue: true}
-
-var revocable = need{revocable: true}
-
-var (
-	cut      = need{cut: true}
-	cutShort = need{cut: true, ownTTL: true}
+	queueing   = need{queue: true}
+	revocable  = need{revocable: true}
+	cut        = need{cut: true}
+	cutShort   = need{cut: true, ownTTL: true}
 )
