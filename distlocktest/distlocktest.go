@@ -17,7 +17,9 @@ package distlocktest
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,7 +52,7 @@ func NewWith(tb testing.TB, opts *distlock.Options) *Fake {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
-		if err := c.Close(); err != nil && !b.isDown() {
+		if err := c.Close(); err != nil && !b.down.Load() {
 			tb.Errorf("distlocktest: %v", err)
 		}
 	})
@@ -92,10 +94,10 @@ func (f *Fake) Lose(name string) {
 }
 
 // Down cuts the client off from its backend, until Up. Its leases are lost at their deadlines.
-func (f *Fake) Down() { f.backend.setDown(true) }
+func (f *Fake) Down() { f.backend.down.Store(true) }
 
 // Up reconnects the client.
-func (f *Fake) Up() { f.backend.setDown(false) }
+func (f *Fake) Up() { f.backend.down.Store(false) }
 
 // ownerHold identifies an Owner's hold on a lock.
 type ownerHold struct{ name, owner string }
@@ -103,25 +105,13 @@ type ownerHold struct{ name, owner string }
 // backend is a memory backend that can be cut off.
 type backend struct {
 	*memlock.Backend
+	down atomic.Bool
 
 	mu     sync.Mutex
-	down   bool
 	onLost map[ownerHold]func()
 }
 
 var errDown = errors.New("distlocktest: the backend is down")
-
-func (b *backend) isDown() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.down
-}
-
-func (b *backend) setDown(down bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.down = down
-}
 
 // lose notifies the holder of a loss.
 func (b *backend) lose(h ownerHold) {
@@ -136,7 +126,7 @@ func (b *backend) lose(h ownerHold) {
 
 // Acquire records the holder's OnLost.
 func (b *backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if b.isDown() {
+	if b.down.Load() {
 		return driver.Grant{}, errDown
 	}
 	g, err := b.Backend.Acquire(ctx, r)
@@ -150,19 +140,15 @@ func (b *backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 
 // Renew fails while the backend is down.
 func (b *backend) Renew(ctx context.Context, holds []driver.Hold) []error {
-	if !b.isDown() {
+	if !b.down.Load() {
 		return b.Backend.Renew(ctx, holds)
 	}
-	errs := make([]error, len(holds))
-	for i := range errs {
-		errs[i] = errDown
-	}
-	return errs
+	return slices.Repeat([]error{errDown}, len(holds))
 }
 
 // Release removes the holder's OnLost.
 func (b *backend) Release(ctx context.Context, h driver.Hold) error {
-	if b.isDown() {
+	if b.down.Load() {
 		return errDown
 	}
 	b.mu.Lock()
@@ -173,7 +159,7 @@ func (b *backend) Release(ctx context.Context, h driver.Hold) error {
 
 // Watch fails while the backend is down.
 func (b *backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
-	if b.isDown() {
+	if b.down.Load() {
 		return driver.Watch{}, errDown
 	}
 	return b.Backend.Watch(ctx, r)
@@ -181,7 +167,7 @@ func (b *backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 
 // Inspect fails while the backend is down.
 func (b *backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
-	if b.isDown() {
+	if b.down.Load() {
 		return driver.Info{}, errDown
 	}
 	return b.Backend.Inspect(ctx, name)
@@ -189,7 +175,7 @@ func (b *backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 
 // List fails while the backend is down.
 func (b *backend) List(ctx context.Context, prefix string, yield func(string) bool) error {
-	if b.isDown() {
+	if b.down.Load() {
 		return errDown
 	}
 	return b.Backend.List(ctx, prefix, yield)
@@ -197,7 +183,7 @@ func (b *backend) List(ctx context.Context, prefix string, yield func(string) bo
 
 // Revoke fails while the backend is down.
 func (b *backend) Revoke(ctx context.Context, h driver.Hold) error {
-	if b.isDown() {
+	if b.down.Load() {
 		return errDown
 	}
 	return b.Backend.Revoke(ctx, h)

@@ -83,16 +83,13 @@ const (
 
 // String returns the name in lower case: "never", "on request", "always".
 func (l Queueing) String() string {
-	switch l {
-	case QueueNever:
-		return "never"
-	case QueueOnRequest:
-		return "on request"
-	case QueueAlways:
-		return "always"
+	if int(l) < len(queueingNames) {
+		return queueingNames[l]
 	}
 	return "invalid"
 }
+
+var queueingNames = [...]string{"never", "on request", "always"}
 
 // MaxTTL is the greatest TTL that the core requests: ten years. A driver's sums of an instant and a
 // TTL, in whatever unit, must have room for it and for the little that a combinator adds.

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -48,21 +49,18 @@ type HeldError struct {
 
 // Error names the first holder and the time left, as far as they are known.
 func (e *HeldError) Error() string {
-	var b strings.Builder
-	b.WriteString("held by someone else")
+	s := ""
 	if len(e.Holders) > 0 {
-		if who := e.Holders[0].String(); who != "" {
-			b.Reset()
-			b.WriteString("held by " + who)
-		}
+		s = e.Holders[0].String()
 	}
+	s = "held by " + cmp.Or(s, "someone else")
 	if n := len(e.Holders); n > 1 {
-		fmt.Fprintf(&b, " and %d more", n-1)
+		s += fmt.Sprintf(" and %d more", n-1)
 	}
 	if e.Retry > 0 {
-		fmt.Fprintf(&b, ", for another %v unless renewed", e.Retry.Round(time.Millisecond))
+		s += fmt.Sprintf(", for another %v unless renewed", e.Retry.Round(time.Millisecond))
 	}
-	return b.String()
+	return s
 }
 
 // Is makes errors.Is(err, ErrHeld) true.

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ var openers = struct {
 	m map[string]Opener
 }{m: map[string]Opener{}}
 
-// homes tells which import makes a scheme known.
+// homes are the packages that register the schemes.
 var homes = map[string]string{
 	"mem": "memlock", "sqlite": "sqlitelock",
 	"redis": "redislock", "rediss": "redislock", "redis+unix": "redislock",
@@ -66,7 +67,7 @@ func Open(ctx context.Context, rawURL string) (Backend, error) {
 	if o != nil {
 		b, err := o(ctx, u)
 		if err != nil {
-			return nil, err // and not what an opener made of a pointer that is nil
+			return nil, err // b may be a nil pointer in an interface that is not nil
 		}
 		return b, nil
 	}
@@ -106,7 +107,7 @@ func NewParams(u *url.URL) *Params {
 	return p
 }
 
-// String is the parameter's value, or def.
+// String returns the parameter's value, or def.
 func (p *Params) String(key, def string) string {
 	p.known = append(p.known, key)
 	v, ok := p.values[key]
@@ -119,7 +120,7 @@ func (p *Params) String(key, def string) string {
 	return v[0]
 }
 
-// Choice is one of the given values; the first is the default.
+// Choice returns one of the given values; the first is the default.
 func (p *Params) Choice(key string, choices ...string) string {
 	v := p.String(key, choices[0])
 	if !slices.Contains(choices, v) {
@@ -128,58 +129,52 @@ func (p *Params) Choice(key string, choices ...string) string {
 	return v
 }
 
-// Duration is a positive duration such as 1.5s, or def.
+// Duration returns a positive duration such as 1.5s, or def.
 func (p *Params) Duration(key string, def time.Duration) time.Duration {
-	s := p.String(key, "")
-	if s == "" && !p.values.Has(key) {
-		return def
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil || d <= 0 {
-		p.fail("parameter %s=%s: want a positive duration such as 1.5s", key, s)
-	}
-	return d
+	return parse(p, key, def, "a positive duration such as 1.5s", func(s string) (time.Duration, bool) {
+		d, err := time.ParseDuration(s)
+		return d, err == nil && d > 0
+	})
 }
 
-// Bool is true or false, or def.
+// Bool returns true or false, or def.
 func (p *Params) Bool(key string, def bool) bool {
-	s := p.String(key, "")
-	if s == "" && !p.values.Has(key) {
-		return def
-	}
-	b, err := strconv.ParseBool(s)
-	if err != nil {
-		p.fail("parameter %s=%s: want true or false", key, s)
-	}
-	return b
+	return parse(p, key, def, "true or false", func(s string) (bool, bool) {
+		b, err := strconv.ParseBool(s)
+		return b, err == nil
+	})
 }
 
-// Int is a whole number from min to max, or def.
+// Int returns a whole number from min to max, or def.
 func (p *Params) Int(key string, def, min, max int) int {
+	return parse(p, key, def, fmt.Sprintf("a whole number from %d to %d", min, max), func(s string) (int, bool) {
+		n, err := strconv.Atoi(s)
+		return n, err == nil && n >= min && n <= max
+	})
+}
+
+// parse returns the parameter's value, or def. If f reports false, want says what is expected.
+func parse[T any](p *Params, key string, def T, want string, f func(string) (T, bool)) T {
 	s := p.String(key, "")
-	if s == "" && !p.values.Has(key) {
+	if !p.values.Has(key) {
 		return def
 	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n < min || n > max {
-		p.fail("parameter %s=%s: want a whole number from %d to %d", key, s, min, max)
+	v, ok := f(s)
+	if !ok {
+		p.fail("parameter %s=%s: want %s", key, s, want)
 	}
-	return n
+	return v
 }
 
 func (p *Params) fail(format string, args ...any) {
 	p.errs = append(p.errs, fmt.Errorf(format, args...))
 }
 
-// Err is ErrInvalid with everything that was wrong, parameters that nobody asked
-// for included; nil if all was well.
+// Err returns ErrInvalid with everything that is wrong, including unknown parameters, or nil.
 func (p *Params) Err() error {
 	for _, key := range slices.Sorted(maps.Keys(p.values)) {
 		if !slices.Contains(p.known, key) {
-			known := "none"
-			if len(p.known) > 0 {
-				known = strings.Join(p.known, ", ")
-			}
+			known := list(p.known)
 			if strings.ContainsFunc(key, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) {
 				// It may be a piece of a password with a question mark in it.
 				p.fail("a parameter that is not a word; known: %s; characters such as / # ? @ in a password must be %%-encoded", known)
@@ -240,14 +235,7 @@ func Hosts(u *url.URL, defaultPort string) []string {
 	var addrs []string
 	for _, part := range strings.Split(u.Host, ",") {
 		one := url.URL{Host: part}
-		host, port := one.Hostname(), one.Port()
-		if host == "" {
-			host = "localhost"
-		}
-		if port == "" {
-			port = defaultPort
-		}
-		addrs = append(addrs, net.JoinHostPort(host, port))
+		addrs = append(addrs, net.JoinHostPort(cmp.Or(one.Hostname(), "localhost"), cmp.Or(one.Port(), defaultPort)))
 	}
 	return addrs
 }
@@ -282,7 +270,7 @@ func Redact(rawURL string) string {
 		}
 		for i, value := range q[key] {
 			if strings.Contains(value, "://") {
-				q[key][i] = Redact(value) // that of a member, say
+				q[key][i] = Redact(value) // the URL of a member, for example
 			}
 		}
 	}
