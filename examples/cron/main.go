@@ -43,9 +43,9 @@ func run(_ context.Context, h *story.Host, j *journal, tick int) error {
 		return nil
 	}
 	h.Say("begins run %d", tick)
-	j.begin(tick)
+	dies := j.begin(tick)
 	time.Sleep(work)
-	if j.dies(tick) {
+	if dies {
 		h.Say("dies")
 		return errors.Join(errDead, h.Die())
 	}
@@ -71,7 +71,7 @@ func simulate(ctx context.Context, s *story.Story, j *journal, run func(context.
 		return nil, err
 	}
 	start := time.Now()
-	err = story.Together(all, func(h *story.Host) error {
+	err = story.Together(all, 1, func(h *story.Host) error {
 		for tick := range ticks {
 			time.Sleep(time.Until(start.Add(time.Duration(tick) * interval)))
 			err := run(ctx, h, j, tick+1)
@@ -101,25 +101,19 @@ func (j *journal) done(tick int) bool {
 	return slices.Contains(j.ended, tick)
 }
 
-func (j *journal) begin(tick int) {
+// begin records a run, and reports whether the calling host dies in it.
+func (j *journal) begin(tick int) (dies bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.began = append(j.began, tick)
+	if dies = tick == j.fatal; dies {
+		j.fatal = 0
+	}
+	return dies
 }
 
 func (j *journal) end(tick int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.ended = append(j.ended, tick)
-}
-
-// dies reports, once, whether the calling host dies at the tick.
-func (j *journal) dies(tick int) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if tick != j.fatal {
-		return false
-	}
-	j.fatal = 0
-	return true
 }

@@ -59,7 +59,7 @@ func deploy(ctx context.Context, s *story.Story, start func(context.Context, *st
 		return 0, err
 	}
 	db := &targetDatabase{version: 1, price: euros}
-	err = story.Together(all, func(h *story.Host) error { return start(ctx, h, db) })
+	err = story.Together(all, 1, func(h *story.Host) error { return start(ctx, h, db) })
 	s.Say("the shop", "asks for %d cents", db.price)
 	return db.price, err
 }

@@ -52,14 +52,8 @@ func simulate(ctx context.Context, s *story.Story, call func(context.Context, *s
 	if err != nil {
 		return 0, err
 	}
-	var staff []*story.Host // each worker's host
-	for _, h := range fleet {
-		for range workers {
-			staff = append(staff, h)
-		}
-	}
 	a := &api{}
-	err = story.Together(staff, func(h *story.Host) error { return call(ctx, h, a) })
+	err = story.Together(fleet, workers, func(h *story.Host) error { return call(ctx, h, a) })
 	s.Say("the API", "served %d calls, %d at once at most, and allows %d", a.served, a.most, limit)
 	return a.most, err
 }

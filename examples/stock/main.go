@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,12 +34,12 @@ func main() {
 
 // sell sells a cup, if there is one. It is correct for one customer at a time.
 func sell(_ context.Context, _ *story.Host, cups *shelf) (bool, error) {
-	left := cups.count()
+	left := cups.Load()
 	if left == 0 {
 		return false, nil
 	}
 	time.Sleep(payment)
-	cups.set(left - 1)
+	cups.Store(left - 1)
 	return true, nil
 }
 
@@ -60,16 +59,11 @@ func open(ctx context.Context, s *story.Story, sell func(context.Context, *story
 		return 0, err
 	}
 	var sales atomic.Int64
-	shelf := &shelf{cups: cups}
-	var queue []*story.Host // each customer's host
-	for _, h := range hosts {
-		for range customers {
-			queue = append(queue, h)
-		}
-	}
-	err = story.Together(queue, func(h *story.Host) error {
+	left := new(shelf)
+	left.Store(cups)
+	err = story.Together(hosts, customers, func(h *story.Host) error {
 		for {
-			sold, err := sell(ctx, h, shelf)
+			sold, err := sell(ctx, h, left)
 			if err != nil || !sold {
 				return err
 			}
@@ -80,20 +74,5 @@ func open(ctx context.Context, s *story.Story, sell func(context.Context, *story
 	return int(sales.Load()), err
 }
 
-// shelf stands for a row of a database: each call is a statement.
-type shelf struct {
-	mu   sync.Mutex
-	cups int
-}
-
-func (s *shelf) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.cups
-}
-
-func (s *shelf) set(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cups = n
-}
+// shelf stands for a row of a database: each Load and Store is a statement.
+type shelf struct{ atomic.Int64 }

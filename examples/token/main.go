@@ -70,7 +70,7 @@ func simulate(ctx context.Context, s *story.Story, refresh refresher) (refreshes
 	refused := f.load()
 	f.service.end(refused.access)
 	s.Say("service", "refuses %s", refused.access)
-	err = story.Together(all, func(h *story.Host) error {
+	err = story.Together(all, 1, func(h *story.Host) error {
 		_, err := refresh(ctx, h, f, refused)
 		if errors.Is(err, errTheft) {
 			h.Say("gets an error: %v", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -98,11 +99,7 @@ func (c *cable) Renew(ctx context.Context, holds []driver.Hold) []error {
 	if !c.cut.Load() {
 		return c.Backend.Renew(ctx, holds)
 	}
-	errs := make([]error, len(holds))
-	for i := range errs {
-		errs[i] = errCut
-	}
-	return errs
+	return slices.Repeat([]error{errCut}, len(holds))
 }
 
 func (c *cable) Release(ctx context.Context, h driver.Hold) error {

@@ -85,12 +85,12 @@ func (s *Story) Close() error {
 	return err
 }
 
-// Together runs f on all hosts concurrently, and waits for them.
-func Together(hosts []*Host, f func(h *Host) error) error {
+// Together runs f in some goroutines for each host, and waits for them.
+func Together(hosts []*Host, each int, f func(h *Host) error) error {
 	var wg sync.WaitGroup
-	errs := make([]error, len(hosts))
-	for i, h := range hosts {
-		wg.Go(func() { errs[i] = f(h) })
+	errs := make([]error, len(hosts)*each)
+	for i := range errs {
+		wg.Go(func() { errs[i] = f(hosts[i%len(hosts)]) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)
