@@ -278,12 +278,7 @@ func (n *notice) start(ctx context.Context, unreachable error) (stop func()) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		if n.width == nil {
-			n.report(ctx, unreachable)
-			return
-		}
-		n.update(ctx, unreachable)
-		fmt.Fprint(n.w, "\r\x1b[K")
+		n.report(ctx, unreachable)
 	}()
 	return func() {
 		cancel()
@@ -291,21 +286,19 @@ func (n *notice) start(ctx context.Context, unreachable error) (stop func()) {
 	}
 }
 
-// update updates a line of a terminal until ctx ends.
-func (n *notice) update(ctx context.Context, unreachable error) {
-	began := time.Now()
-	for pause := 50 * time.Millisecond; pausing(ctx, pause); pause = time.Second {
-		if line := n.line(ctx, unreachable, time.Since(began)); line != "" {
-			fmt.Fprint(n.w, "\r"+truncate(line, n.width()-1)+"\x1b[K")
-		}
-	}
-}
-
-// report writes a line now and then until ctx ends.
+// report writes lines until ctx ends.
 func (n *notice) report(ctx context.Context, unreachable error) {
-	began := time.Now()
-	for pause := firstReport; pausing(ctx, pause); pause = nextReports {
-		if line := n.line(ctx, unreachable, time.Since(began)); line != "" && ctx.Err() == nil {
+	began, pause, next := time.Now(), firstReport, nextReports
+	if n.width != nil {
+		defer fmt.Fprint(n.w, "\r\x1b[K")
+		pause, next = 50*time.Millisecond, time.Second
+	}
+	for ; pausing(ctx, pause); pause = next {
+		switch line := n.line(ctx, unreachable, time.Since(began)); {
+		case line == "" || ctx.Err() != nil:
+		case n.width != nil:
+			fmt.Fprint(n.w, "\r"+truncate(line, n.width()-1)+"\x1b[K")
+		default:
 			fmt.Fprintln(n.w, line)
 		}
 	}

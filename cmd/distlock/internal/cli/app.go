@@ -161,8 +161,15 @@ func passwordsOf(rawURL string) []string {
 		return nil
 	}
 	rest, query, _ := strings.Cut(rest, "?")
+	_, password, _ := strings.Cut(rest[:max(strings.LastIndex(rest, "@"), 0)], ":")
+	secrets := []string{password}
+	for _, pair := range strings.Split(query, "&") {
+		if key, value, _ := strings.Cut(pair, "="); secretKey.MatchString(key) {
+			secrets = append(secrets, value)
+		}
+	}
 	var found []string
-	for _, s := range append(secretParameters(query), userPassword(rest)) {
+	for _, s := range secrets {
 		if len(s) < 6 {
 			continue
 		}
@@ -174,22 +181,5 @@ func passwordsOf(rawURL string) []string {
 	return found
 }
 
-// userPassword returns the password in USER:PASSWORD@HOST.
-func userPassword(rest string) string {
-	_, password, _ := strings.Cut(rest[:max(strings.LastIndex(rest, "@"), 0)], ":")
-	return password
-}
-
-// secretParameters returns the values in a query whose keys look like those of secrets.
-func secretParameters(query string) []string {
-	var found []string
-	for _, pair := range strings.Split(query, "&") {
-		key, value, _ := strings.Cut(pair, "=")
-		if secretKey.MatchString(key) {
-			found = append(found, value)
-		}
-	}
-	return found
-}
-
+// secretKey matches the keys of query parameters whose values are secrets.
 var secretKey = regexp.MustCompile(`(?i)pass|secret|token`)

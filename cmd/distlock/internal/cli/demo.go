@@ -62,11 +62,11 @@ func (a *app) oversellCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error { return a.oversell(o) },
 	}
 	f := cmd.Flags()
-	f.Var(number{&o.stock, 1, 100_000}, "stock", "items in the shop")
-	f.Var(number{&o.processes, 1, 64}, "processes", "processes with buyers")
-	f.Var(number{&o.workers, 1, 256}, "workers", "buyers in each process")
-	f.Var(duration{d: &o.think}, "think", "how long a buyer thinks between reading the stock and writing it")
-	f.Var(duration{&o.timeout, true}, "timeout", "for both runs together")
+	f.Var(number(&o.stock, 1, 100_000), "stock", "items in the shop")
+	f.Var(number(&o.processes, 1, 64), "processes", "processes with buyers")
+	f.Var(number(&o.workers, 1, 256), "workers", "buyers in each process")
+	f.Var(duration(&o.think, true), "think", "how long a buyer thinks between reading the stock and writing it")
+	f.Var(duration(&o.timeout, false), "timeout", "for both runs together")
 	f.BoolVar(&o.json, "json", false, "print the tallies as JSON")
 	f.StringVar(&o.svg, "svg", "", "draw a chart of the holds into this `FILE`")
 	return cmd
@@ -135,7 +135,11 @@ func (o *demoOptions) trial(ctx context.Context, url string) (*trial, error) {
 // report prints the results, and returns an error if the lock did not work.
 func (a *app) report(o *demoOptions, without, with *trial) error {
 	if o.svg != "" {
-		if err := os.WriteFile(o.svg, drawHolds(with), 0o644); err != nil {
+		drawing, err := drawHolds(with)
+		if err == nil {
+			err = os.WriteFile(o.svg, drawing, 0o644)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"text/tabwriter"
+	"text/template"
 	"time"
 )
 
@@ -49,25 +51,22 @@ func (d *trial) wait(percent int) time.Duration {
 
 // tally is a run in the output of --json.
 type tally struct {
-	Stock    int `json:"stock"`
-	Sold     int `json:"sold"`
-	Oversold int `json:"oversold"`
+	Stock            int   `json:"stock"`
+	Sold             int   `json:"sold"`
+	Oversold         int   `json:"oversold"`
+	FencesIncreasing *bool `json:"fences_increasing,omitempty"` // nil without the lock
 }
-
-// lockedTally is the run with the lock.
-type lockedTally struct {
-	tally
-	FencesIncreasing bool `json:"fences_increasing"`
-}
-
-func (d *trial) tally() tally { return tally{d.stock, d.sold(), d.oversold()} }
 
 func (a *app) printTallies(without, with *trial, asJSON bool) error {
+	increase := with.fencesIncrease()
 	if asJSON {
 		return json.NewEncoder(a.out).Encode(struct {
-			Without tally       `json:"without_lock"`
-			With    lockedTally `json:"with_lock"`
-		}{without.tally(), lockedTally{with.tally(), with.fencesIncrease()}})
+			Without tally `json:"without_lock"`
+			With    tally `json:"with_lock"`
+		}{
+			tally{without.stock, without.sold(), without.oversold(), nil},
+			tally{with.stock, with.sold(), with.oversold(), &increase},
+		})
 	}
 	a.printf("A shop with %d items; %d processes with %d buyers each.\n\n", with.stock, with.processes, with.workers)
 	t := tabwriter.NewWriter(a.out, 0, 0, 3, ' ', 0)
@@ -77,112 +76,93 @@ func (a *app) printTallies(without, with *trial, asJSON bool) error {
 	fmt.Fprintf(t, "time\t%s\t%s\n", short(without.took), short(with.took))
 	fmt.Fprintf(t, "lock wait, p50\t-\t%s\n", fine(with.wait(50)))
 	fmt.Fprintf(t, "lock wait, p99\t-\t%s\n", fine(with.wait(99)))
-	fmt.Fprintf(t, "fences increase\t-\t%s\n", yes(with.fencesIncrease()))
+	fmt.Fprintf(t, "fences increase\t-\t%s\n", map[bool]string{true: "yes", false: "NO"}[increase])
 	return t.Flush()
 }
 
 // fine rounds a short duration.
 func fine(d time.Duration) string { return d.Round(10 * time.Microsecond).String() }
 
-func yes(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "NO"
-}
-
-// The dimensions of the drawing, in pixels.
+// The layout of the chart, in pixels.
 const (
-	svgWidth   = 1000
-	svgLeft    = 110 // where the time axis begins
-	svgRight   = 30
-	svgTop     = 90
-	svgRow     = 34
-	svgBar     = 22
-	svgLegend  = 24 // height of its lines
-	svgColumns = 5  // of the legend
-	svgAxis    = 40
-	svgPlot    = svgWidth - svgLeft - svgRight
-	svgMinimum = 0.7 // width of a bar
+	chartLeft   = 110 // where the time axis begins
+	chartWidth  = 860 // of the time axis
+	chartTop    = 90
+	chartRow    = 34
+	chartLegend = 40 // from the axis to the legend
 )
 
-// svgColours are distinct for neighbouring rows, also to the colour-blind.
-var svgColours = []string{"#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f", "#b3a100"}
+// chartColours are distinct for neighbouring rows, also to the colour-blind.
+var chartColours = []string{"#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f", "#b3a100"}
 
-// drawing is an SVG under construction.
-type drawing struct {
-	bytes.Buffer
-	d      *trial
-	from   int64 // first moment, in nanoseconds
-	span   int64
-	bottom int // of the rows
+// chart is the data of the template.
+type chart struct {
+	Height, Bottom            int // Bottom: of the rows
+	Subtitle                  string
+	Ticks, Rows, Bars, Legend []mark
 }
+
+// mark is a part of the chart.
+type mark struct {
+	X, Y, Width float64
+	Colour      string
+	Text        string
+}
+
+var chartTemplate = template.Must(template.New("chart").Parse(
+	`<svg xmlns="http://www.w3.org/2000/svg" width="1000" height="{{.Height}}" viewBox="0 0 1000 {{.Height}}" font-family="Helvetica, Arial, sans-serif" fill="#222222">
+<rect width="1000" height="{{.Height}}" fill="#ffffff"/>
+<text x="110" y="32" font-size="18">Holders of the lock shop:item</text>
+<text x="110" y="54" font-size="13" fill="#666666">{{.Subtitle}}</text>
+{{range .Legend}}<rect x="{{.X}}" y="{{.Y}}" width="12" height="12" fill="{{.Colour}}"/>
+<text x="{{.X}}" y="{{.Y}}" dx="18" dy="11" font-size="12">{{.Text}}</text>
+{{end}}{{range .Ticks}}<line x1="{{.X}}" y1="90" x2="{{.X}}" y2="{{$.Bottom}}" stroke="#dddddd"/>
+<text x="{{.X}}" y="{{$.Bottom}}" dy="18" font-size="12" text-anchor="middle" fill="#666666">{{.Text}}</text>
+{{end}}<line x1="110" y1="{{.Bottom}}" x2="970" y2="{{.Bottom}}" stroke="#888888"/>
+{{range .Rows}}<line x1="110" y1="{{.Y}}" x2="970" y2="{{.Y}}" stroke="#eeeeee"/>
+<text x="98" y="{{.Y}}" dy="-13" font-size="13" text-anchor="end">{{.Text}}</text>
+{{end}}{{range .Bars}}<rect x="{{.X}}" y="{{.Y}}" width="{{.Width}}" height="22" fill="{{.Colour}}"/>
+{{end}}</svg>
+`))
 
 // drawHolds draws the holds over time: a row for each process, a bar for each hold.
-func drawHolds(d *trial) []byte {
-	s := &drawing{d: d, span: 1, bottom: svgTop + d.processes*svgRow}
-	s.measure()
-	height := s.bottom + svgAxis + (d.processes+svgColumns-1)/svgColumns*svgLegend
-	fmt.Fprintf(s, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" font-family="Helvetica, Arial, sans-serif">`+"\n", svgWidth, height)
-	fmt.Fprintf(s, `<rect width="%d" height="%d" fill="#ffffff"/>`+"\n", svgWidth, height)
-	s.text(svgLeft, 32, 18, "start", "#222222", "Who held the lock shop:item")
-	s.text(svgLeft, 54, 13, "start", "#666666", s.subtitle())
-	s.legend()
-	s.axis()
-	s.rows()
-	s.WriteString("</svg>\n")
-	return s.Bytes()
-}
-
-func (s *drawing) measure() {
-	for i, v := range s.d.visits {
-		if i == 0 || v.Got < s.from {
-			s.from = v.Got
+func drawHolds(d *trial) ([]byte, error) {
+	from, span := int64(0), int64(1)
+	for i, v := range d.visits {
+		if i == 0 || v.Got < from {
+			from = v.Got
 		}
 	}
-	for _, v := range s.d.visits {
-		s.span = max(s.span, v.Left-s.from)
+	for _, v := range d.visits {
+		span = max(span, v.Left-from)
 	}
-}
-
-func (s *drawing) subtitle() string {
-	return fmt.Sprintf("%d processes with %d buyers each, %d items, %d sold; %d holds in %s, one at a time", s.d.processes,
-		s.d.workers, s.d.stock, s.d.sold(), len(s.d.visits), short(time.Duration(s.span)))
-}
-
-// x returns the position of a moment.
-func (s *drawing) x(ns int64) float64 { return svgLeft + float64(ns-s.from)/float64(s.span)*svgPlot }
-
-func (s *drawing) text(x float64, y, size int, anchor, colour, text string) {
-	fmt.Fprintf(s, `<text x="%.1f" y="%d" font-size="%d" text-anchor="%s" fill="%s">%s</text>`+"\n", x, y, size, anchor, colour, text)
-}
-
-// rows draws a row for each process, with its holds.
-func (s *drawing) rows() {
-	for p := range s.d.processes {
-		y := svgTop + p*svgRow
-		s.text(svgLeft-12, y+svgRow/2+4, 13, "end", "#222222", fmt.Sprintf("process %d", p+1))
-		fmt.Fprintf(s, `<line x1="%d" y1="%d" x2="%d" y2="%[2]d" stroke="#eeeeee"/>`+"\n", svgLeft, y+svgRow, svgWidth-svgRight)
+	x := func(ns int64) float64 { return chartLeft + math.Round(float64(ns)/float64(span)*chartWidth*100)/100 }
+	c := chart{Bottom: chartTop + d.processes*chartRow}
+	c.Height = c.Bottom + chartLegend + (d.processes+4)/5*24
+	c.Subtitle = fmt.Sprintf("%d processes with %d buyers each, %d items, %d sold; %d holds in %s, one at a time",
+		d.processes, d.workers, d.stock, d.sold(), len(d.visits), short(time.Duration(span)))
+	for step, at := tick(time.Duration(span)), time.Duration(0); at <= time.Duration(span); at += step {
+		c.Ticks = append(c.Ticks, mark{X: x(int64(at)), Text: at.String()})
 	}
-	for _, v := range s.d.visits {
-		y := svgTop + v.Process*svgRow + (svgRow-svgBar)/2
-		width := max(s.x(v.Left)-s.x(v.Got), svgMinimum)
-		fmt.Fprintf(s, `<rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s"/>`+"\n", s.x(v.Got), y, width, svgBar, colour(v.Process))
+	holds := make([]int, d.processes)
+	for _, v := range d.visits {
+		holds[v.Process]++
+		left, right := x(v.Got-from), x(v.Left-from)
+		c.Bars = append(c.Bars, mark{X: left, Y: float64(chartTop + v.Process*chartRow + 6), Width: max(right-left, 0.7), Colour: colour(v.Process)})
 	}
+	for p, n := range holds {
+		c.Rows = append(c.Rows, mark{Y: float64(chartTop + (p+1)*chartRow), Text: fmt.Sprintf("process %d", p+1)})
+		c.Legend = append(c.Legend, mark{
+			X: float64(chartLeft + p%5*chartWidth/5), Y: float64(c.Bottom + chartLegend + p/5*24),
+			Colour: colour(p), Text: fmt.Sprintf("process %d: %d holds", p+1, n),
+		})
+	}
+	var drawing bytes.Buffer
+	err := chartTemplate.Execute(&drawing, c)
+	return drawing.Bytes(), err
 }
 
-func colour(process int) string { return svgColours[process%len(svgColours)] }
-
-// axis draws the time axis.
-func (s *drawing) axis() {
-	step := tick(time.Duration(s.span))
-	for at := time.Duration(0); at <= time.Duration(s.span); at += step {
-		x := s.x(s.from + int64(at))
-		fmt.Fprintf(s, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#dddddd"/>`+"\n", x, svgTop, x, s.bottom)
-		s.text(x, s.bottom+18, 12, "middle", "#666666", at.String())
-	}
-	fmt.Fprintf(s, `<line x1="%d" y1="%d" x2="%d" y2="%[2]d" stroke="#888888"/>`+"\n", svgLeft, s.bottom, svgWidth-svgRight)
-}
+func colour(process int) string { return chartColours[process%len(chartColours)] }
 
 // tick returns a distance that makes five to twelve ticks.
 func tick(span time.Duration) time.Duration {
@@ -192,19 +172,5 @@ func tick(span time.Duration) time.Duration {
 				return n * unit
 			}
 		}
-	}
-}
-
-// legend draws the number of holds for each colour.
-func (s *drawing) legend() {
-	holds := make([]int, s.d.processes)
-	for _, v := range s.d.visits {
-		holds[v.Process]++
-	}
-	for p, n := range holds {
-		x := svgLeft + float64(p%svgColumns*svgPlot/svgColumns)
-		y := s.bottom + svgAxis + p/svgColumns*svgLegend
-		fmt.Fprintf(s, `<rect x="%.1f" y="%d" width="12" height="12" fill="%s"/>`+"\n", x, y, colour(p))
-		s.text(x+18, y+11, 12, "start", "#222222", fmt.Sprintf("process %d: %d holds", p+1, n))
 	}
 }

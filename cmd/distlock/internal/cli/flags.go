@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,81 +21,68 @@ func (f *text) String() string { return f.s }
 
 func (f *text) Type() string { return "string" }
 
-// duration is a flag for a time of 0 or more, or of more than 0 if above is set.
-type duration struct {
-	d     *time.Duration
-	above bool
+// flag is the value of a command-line flag.
+type flag[T any] struct {
+	v     *T
+	kind  string // in the help
+	parse func(string) (T, error)
 }
 
-func (f duration) Set(s string) error {
-	d, err := time.ParseDuration(s)
-	switch {
-	case err != nil:
-		return errors.New("want a duration such as 500ms, 30s or 5m")
-	case d < 0:
-		return errors.New("want no negative duration")
-	case d == 0 && f.above:
-		return errors.New("want more than 0")
+func (f flag[T]) Set(s string) (err error) {
+	v, err := f.parse(s)
+	if err == nil {
+		*f.v = v
 	}
-	*f.d = d
-	return nil
+	return err
 }
 
-func (f duration) String() string {
-	if f.d == nil || *f.d == 0 {
-		return ""
+// String formats the default for the help, where 0 stands for none.
+func (f flag[T]) String() string {
+	if s := fmt.Sprint(*f.v); s != "0" && s != "0s" {
+		return s
 	}
-	return f.d.String()
+	return ""
 }
 
-func (f duration) Type() string { return "duration" }
+func (f flag[T]) Type() string { return f.kind }
 
-// number is a flag for a whole number from min to max.
-type number struct {
-	n        *int
-	min, max int
+// duration is a flag for a time of 0 or more, or only more.
+func duration(d *time.Duration, zero bool) flag[time.Duration] {
+	return flag[time.Duration]{d, "duration", func(s string) (time.Duration, error) {
+		d, err := time.ParseDuration(s)
+		switch {
+		case err != nil:
+			return 0, errors.New("want a duration such as 500ms, 30s or 5m")
+		case d < 0:
+			return 0, errors.New("want no negative duration")
+		case d == 0 && !zero:
+			return 0, errors.New("want more than 0")
+		}
+		return d, nil
+	}}
 }
 
-func (f number) Set(s string) error {
-	n, err := strconv.Atoi(s)
-	if err != nil || n < f.min || n > f.max {
-		return fmt.Errorf("want a whole number from %d to %d", f.min, f.max)
-	}
-	*f.n = n
-	return nil
+// number is a flag for a whole number from least to most.
+func number(n *int, least, most int) flag[int] {
+	return flag[int]{n, "int", func(s string) (int, error) {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < least || n > most {
+			return 0, fmt.Errorf("want a whole number from %d to %d", least, most)
+		}
+		return n, nil
+	}}
 }
-
-func (f number) String() string {
-	if f.n == nil || *f.n == 0 {
-		return ""
-	}
-	return strconv.Itoa(*f.n)
-}
-
-func (f number) Type() string { return "int" }
 
 // choice is a flag for one of a few words.
-type choice struct {
-	s     *string
-	words []string
+func choice(s *string, words ...string) flag[string] {
+	return flag[string]{s, strings.Join(words, "|"), func(s string) (string, error) {
+		if !slices.Contains(words, s) {
+			last := len(words) - 1
+			return "", fmt.Errorf("want %s or %s", strings.Join(words[:last], ", "), words[last])
+		}
+		return s, nil
+	}}
 }
-
-func (f choice) Set(s string) error {
-	if !slices.Contains(f.words, s) {
-		return fmt.Errorf("want %s or %s", strings.Join(f.words[:len(f.words)-1], ", "), f.words[len(f.words)-1])
-	}
-	*f.s = s
-	return nil
-}
-
-func (f choice) String() string {
-	if f.s == nil {
-		return ""
-	}
-	return *f.s
-}
-
-func (f choice) Type() string { return strings.Join(f.words, "|") }
 
 // pairs is a flag for key=value that may be repeated.
 type pairs map[string]string
@@ -110,12 +96,6 @@ func (f pairs) Set(s string) error {
 	return nil
 }
 
-func (f pairs) String() string {
-	var all []string
-	for _, key := range slices.Sorted(maps.Keys(f)) {
-		all = append(all, key+"="+f[key])
-	}
-	return strings.Join(all, ",")
-}
+func (f pairs) String() string { return "" }
 
 func (f pairs) Type() string { return "key=value" }

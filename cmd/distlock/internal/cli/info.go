@@ -76,13 +76,14 @@ func holderToJSON(h distlock.Holder, now time.Time) holderJSON {
 	return j
 }
 
+// standardMeta are the keys of the metadata that every client sets.
+var standardMeta = []string{"host", "pid", "program"}
+
 // otherMeta returns a holder's metadata without the standard keys.
 func otherMeta(h distlock.Holder) map[string]string {
 	meta := map[string]string{}
 	maps.Copy(meta, h.Meta)
-	for _, key := range []string{"host", "pid", "program"} {
-		delete(meta, key)
-	}
+	maps.DeleteFunc(meta, func(key, _ string) bool { return slices.Contains(standardMeta, key) })
 	return meta
 }
 
@@ -131,39 +132,34 @@ programs hold show fewer details.`,
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			return a.ls(append(args, "")[0], asJSON)
+			return a.withClient(func(ctx context.Context, c *distlock.Client) error {
+				return a.ls(ctx, c, append(args, "")[0], asJSON)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
 	return cmd
 }
 
-func (a *app) ls(prefix string, asJSON bool) error {
-	ctx, cancel := interruptible()
-	defer cancel()
-	c, err := a.client(ctx)
-	if err != nil {
-		return err
-	}
-	defer a.closeClient(c)
+func (a *app) ls(ctx context.Context, c *distlock.Client, prefix string, asJSON bool) error {
 	infos, err := list(ctx, c, prefix)
 	switch {
 	case err != nil:
 		return err
 	case asJSON:
-		return writeJSON(a.out, allToJSON(infos))
+		all := []lockJSON{}
+		for _, info := range infos {
+			all = append(all, toJSON(info, time.Now()))
+		}
+		return writeJSON(a.out, all)
+	case len(infos) == 0 && prefix == "":
+		a.warnf("no locks are held")
+		return nil
 	case len(infos) == 0:
-		a.warnf("no locks are held%s", underPrefix(prefix))
+		a.warnf("no locks are held under %s", quoted(prefix))
 		return nil
 	}
 	return writeTable(a.out, infos)
-}
-
-func underPrefix(prefix string) string {
-	if prefix == "" {
-		return ""
-	}
-	return " under " + quoted(prefix)
 }
 
 // list describes all locks with a prefix, sorted by name. It omits locks that became free after
@@ -191,14 +187,6 @@ func list(ctx context.Context, c *distlock.Client, prefix string) ([]distlock.In
 		}
 	}
 	return infos, nil
-}
-
-func allToJSON(infos []distlock.Info) []lockJSON {
-	all := []lockJSON{}
-	for _, info := range infos {
-		all = append(all, toJSON(info, time.Now()))
-	}
-	return all
 }
 
 // unknown stands for a value that the server does not report.
@@ -257,28 +245,21 @@ func (a *app) showCommand() *cobra.Command {
 report are omitted or shown as a dash: see distlock help ls.`,
 		Example: "  distlock show backup",
 		Args:    exactly(1, "the name of one lock"),
-		RunE:    func(_ *cobra.Command, args []string) error { return a.show(args[0], asJSON) },
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.withClient(func(ctx context.Context, c *distlock.Client) error {
+				info, err := c.Inspect(ctx, args[0])
+				switch {
+				case err != nil:
+					return err
+				case asJSON:
+					return writeJSON(a.out, toJSON(info, time.Now()))
+				}
+				return writeInfo(a.out, info, time.Now())
+			})
+		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd
-}
-
-func (a *app) show(name string, asJSON bool) error {
-	ctx, cancel := interruptible()
-	defer cancel()
-	c, err := a.client(ctx)
-	if err != nil {
-		return err
-	}
-	defer a.closeClient(c)
-	info, err := c.Inspect(ctx, name)
-	switch {
-	case err != nil:
-		return err
-	case asJSON:
-		return writeJSON(a.out, toJSON(info, time.Now()))
-	}
-	return writeInfo(a.out, info, time.Now())
 }
 
 // writeInfo writes all details of a lock.
@@ -311,7 +292,7 @@ func writeHolder(w io.Writer, title string, h distlock.Holder, now time.Time) {
 	if h.Left >= 0 {
 		fmt.Fprintf(w, "  left\t%s unless renewed\n", short(h.Left))
 	}
-	for _, key := range []string{"host", "pid", "program"} {
+	for _, key := range standardMeta {
 		fmt.Fprintf(w, "  %s\t%s\n", key, metaOf(h, key))
 	}
 	meta := otherMeta(h)
@@ -359,11 +340,13 @@ Exit code 1: the lock is free, or with --ask, a holder does not listen to reques
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			if ask {
-				return a.unlock(args[0], "asked", (*distlock.Client).Revoke)
-			}
-			return a.unlock(args[0], "broke", func(c *distlock.Client, ctx context.Context, info distlock.Info) error {
-				return breakLock(c, ctx, info, foreign)
+			return a.withClient(func(ctx context.Context, c *distlock.Client) error {
+				if ask {
+					return a.unlock(ctx, c, args[0], "asked", c.Revoke)
+				}
+				return a.unlock(ctx, c, args[0], "broke", func(ctx context.Context, info distlock.Info) error {
+					return breakLock(ctx, c, info, foreign)
+				})
 			})
 		},
 	}
@@ -374,7 +357,7 @@ Exit code 1: the lock is free, or with --ask, a holder does not listen to reques
 }
 
 // breakLock breaks a lock. One of another program needs foreign.
-func breakLock(c *distlock.Client, ctx context.Context, info distlock.Info, foreign bool) error {
+func breakLock(ctx context.Context, c *distlock.Client, info distlock.Info, foreign bool) error {
 	for i, h := range info.Holders {
 		if h.Foreign && !foreign {
 			return usage("unlock: distlock did not write the value of %s, and --force would delete it; if it is the lock of a dead holder, use distlock unlock --force --foreign NAME",
@@ -386,20 +369,13 @@ func breakLock(c *distlock.Client, ctx context.Context, info distlock.Info, fore
 }
 
 // unlock calls do for the current holders of a lock.
-func (a *app) unlock(name, did string, do func(*distlock.Client, context.Context, distlock.Info) error) error {
-	ctx, cancel := interruptible()
-	defer cancel()
-	c, err := a.client(ctx)
-	if err != nil {
-		return err
-	}
-	defer a.closeClient(c)
+func (a *app) unlock(ctx context.Context, c *distlock.Client, name, did string, do func(context.Context, distlock.Info) error) error {
 	info, err := c.Inspect(ctx, name)
 	if err != nil {
 		return err
 	}
 	if len(info.Holders) > 0 {
-		err = do(c, ctx, info)
+		err = do(ctx, info)
 	}
 	switch {
 	case len(info.Holders) == 0 || errors.Is(err, distlock.ErrLost):

@@ -120,20 +120,29 @@ func newClient(b driver.Backend, opts *distlock.Options) (*distlock.Client, erro
 	return c, nil
 }
 
-// client connects with default options, for commands that hold no locks.
+// withClient calls f with a client with default options, for commands that hold no locks. The context
+// ends with SIGINT and SIGTERM.
+func (a *app) withClient(f func(ctx context.Context, c *distlock.Client) error) error {
+	ctx, cancel := interruptible()
+	defer cancel()
+	c, err := a.client(ctx)
+	if err != nil {
+		return err
+	}
+	err = f(ctx, c)
+	if closing := c.Close(); closing != nil {
+		a.warn(closing) // the command itself may have succeeded
+	}
+	return err
+}
+
+// client connects with default options.
 func (a *app) client(ctx context.Context) (*distlock.Client, error) {
 	b, err := a.openBackend(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return newClient(b, nil)
-}
-
-// closeClient closes c and prints its error: the command itself has succeeded.
-func (a *app) closeClient(c *distlock.Client) {
-	if err := c.Close(); err != nil {
-		a.warn(err)
-	}
 }
 
 // systemFile is the config file for all users of the host.

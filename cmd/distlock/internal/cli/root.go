@@ -113,17 +113,16 @@ func (a *app) completionCommand() *cobra.Command {
 }
 
 func (a *app) complete(root *cobra.Command, shell string) error {
-	switch shell {
-	case "bash":
-		return root.GenBashCompletionV2(a.out, true)
-	case "zsh":
-		return root.GenZshCompletion(a.out)
-	case "fish":
-		return root.GenFishCompletion(a.out, true)
-	case "powershell":
-		return root.GenPowerShellCompletionWithDesc(a.out)
+	generate := map[string]func() error{
+		"bash":       func() error { return root.GenBashCompletionV2(a.out, true) },
+		"zsh":        func() error { return root.GenZshCompletion(a.out) },
+		"fish":       func() error { return root.GenFishCompletion(a.out, true) },
+		"powershell": func() error { return root.GenPowerShellCompletionWithDesc(a.out) },
+	}[shell]
+	if generate == nil {
+		return usage("completion: unknown shell %q; want one of bash, zsh, fish and powershell", shell)
 	}
-	return usage("completion: unknown shell %q; want one of bash, zsh, fish and powershell", shell)
+	return generate()
 }
 
 // version returns the version of this build as the Go toolchain recorded it.

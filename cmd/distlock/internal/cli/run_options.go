@@ -88,21 +88,21 @@ type runOptions struct {
 
 func (o *runOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.Var(duration{d: &o.wait}, "wait", "give up after this time (default: wait as long as it takes)")
+	f.Var(duration(&o.wait, true), "wait", "give up after this time (default: wait as long as it takes)")
 	f.BoolVar(&o.noWait, "no-wait", false, "give up at once if another client holds the lock")
-	f.Var(duration{&o.ttl, true}, "ttl", "how long the lock outlives a dead distlock (default 30s)")
+	f.Var(duration(&o.ttl, false), "ttl", "how long the lock outlives a dead distlock (default 30s)")
 	f.BoolVar(&o.shared, "shared", false, "share the lock with others that use --shared")
-	f.Var(number{&o.permits, 1, maxPermits}, "permits", "number of clients that may hold the lock at once; all must use the same number")
+	f.Var(number(&o.permits, 1, maxPermits), "permits", "number of clients that may hold the lock at once; all must use the same number")
 	f.BoolVar(&o.fair, "fair", false, "first come, first served, if the server supports it")
-	f.Var(duration{d: &o.minHold}, "min-hold", "hold the lock for at least this time, even if the command ends sooner")
+	f.Var(duration(&o.minHold, true), "min-hold", "hold the lock for at least this time, even if the command ends sooner")
 	f.Var(pairs(o.meta), "meta", "metadata for ls and show (may be repeated)")
-	f.Var(number{&o.busyCode, 0, 255}, "busy-code", "exit code if another client holds the lock")
+	f.Var(number(&o.busyCode, 0, 255), "busy-code", "exit code if another client holds the lock")
 	f.BoolVar(&o.skipOK, "skip-ok", false, "exit silently with 0 if another client holds the lock")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "do not report waiting")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "report where the locks are stored, when they were acquired and when they were released")
-	f.Var(choice{&o.onLoss, []string{lossTerm, lossKill, lossIgnore}}, "on-loss", "signal to the command if the lock can't be renewed: SIGTERM and then SIGKILL, SIGKILL, or none")
-	f.Var(choice{&o.onAsk, []string{askTerm, askIgnore}}, "on-ask", "signal to the command if another user asks for the lock: SIGTERM, or none")
-	f.Var(duration{&o.grace, true}, "grace", "how long before the lock expires the command gets SIGTERM (default: a quarter of the TTL, at most 5s)")
+	f.Var(choice(&o.onLoss, lossTerm, lossKill, lossIgnore), "on-loss", "signal to the command if the lock can't be renewed: SIGTERM and then SIGKILL, SIGKILL, or none")
+	f.Var(choice(&o.onAsk, askTerm, askIgnore), "on-ask", "signal to the command if another user asks for the lock: SIGTERM, or none")
+	f.Var(duration(&o.grace, false), "grace", "how long before the lock expires the command gets SIGTERM (default: a quarter of the TTL, at most 5s)")
 }
 
 // parse splits the arguments into names and command, and rejects contradictions.

@@ -60,9 +60,9 @@ func (a *app) verifyCommand() *cobra.Command {
 	f.StringVar(&o.only, "run", "", "run only the checks whose name matches this regular expression")
 	f.BoolVar(&o.list, "list", false, "list the checks without running them")
 	f.BoolVar(&o.json, "json", false, "print a JSON object")
-	f.Var(number{&o.parallel, 1, 1000}, "parallel", "number of checks at once, if the server has enough connections")
-	f.Var(duration{&o.ttl, true}, "ttl", "TTL of locks that are left to expire; give a longer one for a slow server (default 300ms, or the server's minimum)")
-	f.Var(duration{&o.timeout, true}, "timeout", "time for all checks together")
+	f.Var(number(&o.parallel, 1, 1000), "parallel", "number of checks at once, if the server has enough connections")
+	f.Var(duration(&o.ttl, false), "ttl", "TTL of locks that are left to expire; give a longer one for a slow server (default 300ms, or the server's minimum)")
+	f.Var(duration(&o.timeout, false), "timeout", "time for all checks together")
 	return cmd
 }
 
@@ -139,22 +139,16 @@ func (a *app) verify(o *verifyOptions) error {
 func runChecks(ctx context.Context, o *verifyOptions, b driver.Backend, r limits, checks []drivertest.Check) []chan checkJSON {
 	limited, _ := capped(o.url, r.conns)
 	h := &drivertest.Harness{Open: opener(limited), TTL: o.ttl, Refuses: refuser(ctx, b), Serial: r.serial, Holds: r.holds}
-	results := make([]chan checkJSON, len(checks))
+	results, next := make([]chan checkJSON, len(checks)), make(chan int, len(checks))
 	for i := range results {
 		results[i] = make(chan checkJSON, 1)
+		next <- i
 	}
-	var next sync.Mutex
-	i := 0
-	take := func() int {
-		next.Lock()
-		defer next.Unlock()
-		i++
-		return i - 1
-	}
+	close(next)
 	for range r.parallel {
 		go func() {
-			for n := take(); n < len(checks); n = take() {
-				results[n] <- runCheck(ctx, checks[n], h)
+			for i := range next {
+				results[i] <- runCheck(ctx, checks[i], h)
 			}
 		}()
 	}
