@@ -26,7 +26,7 @@ help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 servers: ## install the servers that tests need, with apt-get (as root) and from the registries of Python, Maven and Go
-	$(GO) run ./internal/testkit/testserver/provide
+	@GO="$(GO)" bash -eu -o pipefail internal/testkit/servers.sh
 
 test: servers ## run the tests with the race detector (minutes)
 	$(GO) build -race ./...

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -56,11 +57,15 @@ func (js *JVMs) Shared(t *testing.T, i int) *JVM {
 // Start starts a process for one test.
 func (js *JVMs) Start(t *testing.T) *JVM {
 	t.Helper()
-	project := testserver.JavaProject{Dir: ".", Sources: []string{"../../internal/testkit/interop"}}
-	if js.Jars != nil {
-		project.Jars = js.Jars(t)
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
 	}
-	cmd := testserver.Java(t, project, js.Class)
+	var jars []string
+	if js.Jars != nil {
+		jars = js.Jars(t)
+	}
+	cmd := testserver.Java(t, filepath.Base(dir), js.Class, jars...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package testserver
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -12,9 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,7 +19,7 @@ import (
 	"time"
 )
 
-var etcdServer = &program{name: "etcd", env: "DISTLOCK_TEST_ETCD", dirs: []string{"/usr/bin", "/usr/local/bin"}, debian: "etcd-server"}
+var etcdServer = &program{name: "etcd", env: "DISTLOCK_TEST_ETCD", debian: "etcd-server"}
 
 // EtcdServer is one member of an etcd cluster, mostly the only one.
 type EtcdServer struct {
@@ -90,10 +87,7 @@ func startEtcd(tb testing.TB, o EtcdOptions) *EtcdServer {
 // newEtcd returns a server that is not started yet.
 func newEtcd(tb testing.TB, o EtcdOptions, name string) *EtcdServer {
 	tb.Helper()
-	path, err := o.program()
-	if err != nil {
-		missing(tb, "etcd", err)
-	}
+	path := etcdProgram(tb, etcdServer, o.Current)
 	// The folder is for this user only, without which etcd does not start.
 	dir, err := newDir("etcd")
 	if err != nil {
@@ -217,7 +211,7 @@ type EtcdOptions struct {
 	Args []string
 
 	// Current asks for the current release instead of the installed one: the release that
-	// the module in interop/etcd requires, built by Go, which takes minutes the first time.
+	// the module in interop/etcd requires.
 	Current bool
 }
 
@@ -275,11 +269,7 @@ func (s *EtcdServer) TLSConfig() *tls.Config {
 // without TLS.
 func (s *EtcdServer) Files() (cert, key string) { return s.cert, s.key }
 
-// etcdModule is the package of a program of etcd's current release, and of its module,
-// by the name that it has as a program.
-var etcdModule = map[string]string{"etcd": "go.etcd.io/etcd/server/v3", "etcdctl": "go.etcd.io/etcd/etcdctl/v3"}
-
-var etcdctl = &program{name: "etcdctl", env: "DISTLOCK_TEST_ETCDCTL", dirs: []string{"/usr/bin", "/usr/local/bin"}, debian: "etcd-client"}
+var etcdctl = &program{name: "etcdctl", env: "DISTLOCK_TEST_ETCDCTL", debian: "etcd-client"}
 
 var sharedCurrentEtcd shared[*EtcdServer]
 
@@ -293,58 +283,20 @@ func SharedCurrentEtcd(tb testing.TB) *EtcdServer {
 // release.
 func Etcdctl(tb testing.TB, current bool) string {
 	tb.Helper()
-	find := etcdctl.find
+	return etcdProgram(tb, etcdctl, current)
+}
+
+// etcdProgram returns the path of a program, the installed one or the one that make servers built.
+func etcdProgram(tb testing.TB, p *program, current bool) string {
+	tb.Helper()
+	path, err := "", error(nil)
 	if current {
-		find = func() (string, error) { return currentEtcd("etcdctl") }
+		path, err = provided(p.name)
+	} else {
+		path, err = p.find()
 	}
-	path, err := find()
 	if err != nil {
 		missing(tb, "etcd", err)
 	}
 	return path
-}
-
-// program returns the path of the server that is wanted.
-func (o EtcdOptions) program() (string, error) {
-	if o.Current {
-		return currentEtcd("etcd")
-	}
-	return etcdServer.find()
-}
-
-// currentEtcd returns the path of a program of the release that interop/etcd requires, which
-// make servers builds into the user's cache.
-func currentEtcd(name string) (string, error) {
-	if path := os.Getenv("DISTLOCK_TEST_CURRENT_" + strings.ToUpper(name)); path != "" {
-		return path, nil
-	}
-	path, err := currentEtcdPath(name)
-	if err != nil {
-		return "", err
-	}
-	return cached(path)
-}
-
-func currentEtcdPath(name string) (string, error) {
-	version, err := inEtcdModule("list", "-m", "-f", "{{.Version}}", etcdModule[name])
-	return userCache(name + "-" + strings.TrimSpace(version)), err
-}
-
-// inEtcdModule runs go in the module that says what the current release is.
-func inEtcdModule(args ...string) (string, error) {
-	_, here, _, ok := runtime.Caller(0)
-	if !ok {
-		return "", fmt.Errorf("the folder of this source is not known: is it built with -trimpath?")
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = filepath.Join(filepath.Dir(here), "..", "..", "..", "interop", "etcd")
-	var failed strings.Builder
-	cmd.Stderr = &failed
-	out, err := cmd.Output()
-	if err != nil {
-		err = fmt.Errorf("go %s in %s: %w: %s", strings.Join(args, " "), cmd.Dir, err, tail(failed.String(), 500))
-	}
-	return string(out), err
 }

@@ -161,10 +161,6 @@ func (g *EtcdClusterGroup) start(link func(*EtcdServer) *faultproxy.Proxy) error
 	return startTogether(g.processes()...)
 }
 
-// buildTimeout is how long Go may take to build a program, and to download what it is
-// made of.
-const buildTimeout = 10 * time.Minute
-
 // EtcdGrant lets a user do something with all keys that begin with Prefix.
 type EtcdGrant struct {
 	Prefix      string

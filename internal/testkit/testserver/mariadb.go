@@ -12,8 +12,8 @@ import (
 )
 
 var (
-	mariadbServer  = &program{name: "mariadbd", env: "DISTLOCK_TEST_MARIADB", dirs: []string{"/usr/sbin", "/usr/local/sbin"}, debian: "mariadb-server"}
-	mariadbInstall = &program{name: "mariadb-install-db", env: "DISTLOCK_TEST_MARIADB_INSTALL_DB", dirs: []string{"/usr/bin", "/usr/local/bin"}, debian: "mariadb-server"}
+	mariadbServer  = &program{name: "mariadbd", env: "DISTLOCK_TEST_MARIADB", debian: "mariadb-server"}
+	mariadbInstall = &program{name: "mariadb-install-db", env: "DISTLOCK_TEST_MARIADB_INSTALL_DB", debian: "mariadb-server"}
 )
 
 // MariaDBServer is a MariaDB with data of its own. It logs deadlocks, see ErrorLog, and

