@@ -20,7 +20,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := b.begin(ctx); err != nil {
 		return driver.Grant{}, err
 	}
-	defer b.tasks.Done()
+	defer b.calls.End()
 	if err := b.validate(&r); err != nil {
 		return driver.Grant{}, err
 	}
@@ -103,7 +103,7 @@ func (bt *ballot) ask(i int) {
 	m, r := bt.b.members[i], bt.r
 	r.TTL += bt.b.drift(r.TTL)
 	r.OnLost = bt.loss.member(i)
-	bt.b.send(m, forVote, []string{r.Owner}, func(bool) {
+	bt.b.send(m, []string{r.Owner}, func(*queuedCall) {
 		if bt.over.Load() {
 			return // it has failed before this call's turn
 		}
@@ -143,7 +143,7 @@ func (bt *ballot) raise(i int) {
 	h.TTL += bt.b.drift(h.TTL)
 	h.Floor = bt.last
 	v.state = asked
-	bt.b.send(m, forVote, []string{h.Owner}, func(bool) {
+	bt.b.send(m, []string{h.Owner}, func(*queuedCall) {
 		if bt.over.Load() {
 			return
 		}
@@ -291,22 +291,14 @@ func (bt *ballot) close(grant driver.Grant, err error) (driver.Grant, error) {
 // that had granted, so that a refused attempt leaves nothing behind where all is well. Members may
 // keep earlier votes until kept.
 func (bt *ballot) releaseVotes(kept time.Time) {
-	pending, answers := make(memberSet, len(bt.votes)), make(chan answer, len(bt.votes))
+	p := bt.b.newPoll()
 	for i, v := range bt.votes {
+		p.pending[i] = v.state == granted
 		if !v.untaken() || bt.known {
-			pending[i] = v.state == granted
-			bt.b.release(bt.ctx, bt.b.members[i], bt.r.Hold, kept, func(err error) { answers <- answer{i, err} })
+			bt.b.release(bt.ctx, bt.b.members[i], bt.r.Hold, kept, func(err error) { p.answers <- answer{i, err} })
 		}
 	}
 	late := time.After(bt.b.linger(bt.start, bt.r.TTL))
-	for bt.b.worthWaiting(pending.has) {
-		select {
-		case a := <-answers:
-			pending[a.member] = false
-		case <-late:
-			return
-		case <-bt.ctx.Done():
-			return
-		}
+	for p.next(bt.ctx, late) {
 	}
 }

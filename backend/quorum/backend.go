@@ -1,8 +1,8 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/wait"
+	"github.com/distlock/distlock/internal/members"
 )
 
 // Options configure a Backend. The zero value means the defaults.
@@ -46,15 +46,10 @@ type Backend struct {
 	caps     driver.Caps
 	holds    grantedHolds
 
-	open  context.Context // ends when Close begins
-	close context.CancelFunc
-	life  context.Context // of all calls to members; ends later
+	calls *members.Calls
+	life  context.Context // of all calls to members; ends later than calls.Life
 	end   context.CancelFunc
-
-	mu    sync.Mutex
-	tasks sync.WaitGroup // guarded by mu while it may be 0
-	once  sync.Once
-	err   error // of closing the members
+	close func() error
 }
 
 var (
@@ -69,17 +64,17 @@ var (
 // Any number of members is allowed. None of 1 or 2 may fail, one of 3 or 4, two of 5: so an even
 // number costs a member and gains nothing. Two members with one name are ErrInvalid, since one
 // server must not have two votes.
-func New(members []driver.Backend, opts *Options) (*Backend, error) {
-	names := make([]string, len(members))
+func New(backends []driver.Backend, opts *Options) (*Backend, error) {
+	names := make([]string, len(backends))
 	var caps []driver.Caps
-	for i, m := range members {
+	for i, m := range backends {
 		if m == nil {
 			return nil, fmt.Errorf("%w: quorum: member %d is nil", driver.ErrInvalid, i+1)
 		}
 		caps = append(caps, m.Caps())
 		names[i] = caps[i].Name
 	}
-	return assemble(members, names, caps, opts)
+	return assemble(backends, names, caps, opts)
 }
 
 // assemble is like New, with the members' names, and the Caps of those that are reachable.
@@ -88,23 +83,20 @@ func assemble(backends []driver.Backend, names []string, caps []driver.Caps, opt
 	if err != nil {
 		return nil, err
 	}
-	sorted := slices.Sorted(slices.Values(names))
 	if len(names) == 0 {
 		return nil, fmt.Errorf("%w: quorum: no members: want 3 or 5", driver.ErrInvalid)
 	}
 	if err := checkUnique(names); err != nil {
 		return nil, err
 	}
-	b := &Backend{majority: len(names)/2 + 1, opts: o}
+	b := &Backend{majority: len(names)/2 + 1, opts: o, calls: members.NewCalls()}
 	for i, m := range backends {
-		b.members = append(b.members, &member{Backend: m, name: names[i]})
+		b.members = append(b.members, &member{Member: members.Member{Backend: m, Name: names[i]}})
 	}
-	b.open, b.close = context.WithCancel(context.Background())
 	b.life, b.end = context.WithCancel(context.Background())
+	b.close = sync.OnceValue(b.closeAll)
 	b.caps = b.merge(caps)
-	if b.caps.Name = o.Name; o.Name == "" {
-		b.caps.Name = "quorum(" + strings.Join(sorted, " ") + ")"
-	}
+	b.caps.Name = cmp.Or(o.Name, "quorum("+strings.Join(slices.Sorted(slices.Values(names)), " ")+")")
 	return b, nil
 }
 
@@ -137,12 +129,10 @@ func (o *Options) withDefaults() (Options, error) {
 	return s, nil
 }
 
-// merge returns what a majority of these members can do.
-func (b *Backend) merge(members []driver.Caps) driver.Caps {
-	c := members[0]
-	sessions := 0
-	for _, m := range members {
-		c = c.Intersect(m)
+// merge returns what a majority of members with these Caps can do.
+func (b *Backend) merge(all []driver.Caps) driver.Caps {
+	c, sessions := members.Intersect(all), 0
+	for _, m := range all {
 		if m.Session {
 			sessions++
 		}
@@ -187,61 +177,30 @@ func (b *Backend) timeout(ttl time.Duration) time.Duration {
 	return min(max(ttl/8, shortestTimeout), longestTimeout)
 }
 
-// begin starts a call unless the backend is closed. tasks.Done ends it.
+// begin starts a call unless the backend is closed. calls.End ends it.
 func (b *Backend) begin(ctx context.Context) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.open.Err() != nil {
-		return fmt.Errorf("quorum: %w", driver.ErrClosed)
-	}
-	if err := ctx.Err(); err != nil {
+	if err := b.calls.Begin(ctx); err != nil {
 		return fmt.Errorf("quorum: %w", err)
 	}
-	b.tasks.Add(1)
 	return nil
 }
 
 // Close retries pending releases once, within one member's timeout, and closes the members.
-func (b *Backend) Close() error {
-	b.once.Do(func() {
-		b.mu.Lock()
-		b.close()
-		b.mu.Unlock()
-		b.await(min(b.timeout(0), longestTimeout))
-		b.end()
-		b.await(longestTimeout)
-		b.err = b.closeMembers()
-	})
-	return b.err
-}
+func (b *Backend) Close() error { return b.close() }
 
-// await waits up to d for running tasks.
-func (b *Backend) await(d time.Duration) {
-	idle := make(chan struct{})
-	go func() {
-		b.tasks.Wait()
-		close(idle)
-	}()
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-idle:
-	case <-t.C:
+func (b *Backend) closeAll() error {
+	b.calls.Close()
+	b.calls.Wait(min(b.timeout(0), longestTimeout))
+	b.end()
+	b.calls.Wait(longestTimeout)
+	var all []driver.Backend
+	for _, m := range b.members {
+		all = append(all, m)
 	}
-}
-
-func (b *Backend) closeMembers() error {
-	errs := make([]error, len(b.members))
-	var wg wait.Group
-	for i, m := range b.members {
-		wg.Go(func() {
-			if err := m.Close(); err != nil {
-				errs[i] = fmt.Errorf("quorum: close %s: %w", m.name, err)
-			}
-		})
+	if err := members.CloseAll(all); err != nil {
+		return fmt.Errorf("quorum: %w", err)
 	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return nil
 }
 
 // checkMode returns ErrUnsupported for modes that a majority can't keep.
@@ -255,21 +214,15 @@ func (b *Backend) checkMode(m driver.Mode) error {
 	return nil
 }
 
-// errReplaced is the answer to a call that was not made.
-var errReplaced = errors.New("it was still busy with an earlier call when a later one came")
-
-// send calls f in the background, after the calls to m for these Owners that were sent before.
-// replaced says that a later call makes this one superfluous; a call forVote or forRetry never
-// is. The caller has begun a task.
-func (b *Backend) send(m *member, p purpose, owners []string, f func(replaced bool)) {
-	c := m.queue.add(p, owners)
-	b.tasks.Add(1)
-	go func() {
-		defer b.tasks.Done()
+// send calls f in the background, after the calls to m for these Owners that were sent before. The
+// caller has begun a call or a task.
+func (b *Backend) send(m *member, owners []string, f func(*queuedCall)) {
+	c := m.queue.add(owners)
+	b.calls.Go(func() {
 		defer m.queue.remove(c)
 		c.wait()
-		f(m.queue.isReplaced(c))
-	}()
+		f(c)
+	})
 }
 
 // callContext returns the context of one call to a member. It has the values of the caller's
@@ -308,17 +261,4 @@ func (b *Backend) worthWaiting(pending func(member int) bool) bool {
 		}
 	}
 	return waiting && answering < b.majority
-}
-
-// memberSet is a set of members, by index.
-type memberSet []bool
-
-func (s memberSet) has(member int) bool { return s[member] }
-
-func (b *Backend) allMembers() memberSet {
-	s := make(memberSet, len(b.members))
-	for i := range s {
-		s[i] = true
-	}
-	return s
 }

@@ -4,18 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/members"
 )
 
 // member is one of the backends, with the order of the calls to it.
 type member struct {
-	driver.Backend
-	name     string
+	members.Member
 	queue    ownerQueue
 	releases pendingReleases
 	silent   atomic.Bool // the last call was not answered
@@ -36,11 +37,7 @@ func (m *member) noteAll(errs []error) {
 
 // renewOne renews one hold.
 func (m *member) renewOne(ctx context.Context, h driver.Hold) error {
-	errs := m.Renew(ctx, []driver.Hold{h})
-	err := errNoAnswer
-	if len(errs) == 1 {
-		err = errs[0]
-	}
+	err := m.RenewOne(ctx, h)
 	m.note(err)
 	return err
 }
@@ -56,56 +53,29 @@ func isUnknown(err error) bool {
 // running there, and the driver is promised one at a time.
 type ownerQueue struct {
 	mu   sync.Mutex
-	last map[string]*queuedCall // by Owner, while it is running
-}
-
-// purpose is the purpose of a call.
-type purpose uint8
-
-const (
-	forVote    purpose = iota // asks for a vote, or raises a fence
-	forRenewal                // renews a vote
-	forRelease                // releases a vote
-	forRetry                  // repeats what an earlier call could not do
-)
-
-// replaces reports whether a call makes the one before it superfluous, if that has not begun.
-// So calls do not pile up at a silent member.
-func (p purpose) replaces(before purpose) bool {
-	switch before {
-	case forRenewal:
-		return p != forRetry
-	case forRelease:
-		return p == forVote || p == forRelease
-	}
-	return false
+	last map[string]chan struct{} // by Owner: closed when its last call has ended
 }
 
 // queuedCall is one call's place in the order.
 type queuedCall struct {
-	purpose  purpose
-	owners   []string
-	before   []*queuedCall
-	done     chan struct{}
-	replaced int // number of Owners for which a later call replaces it; the queue's mutex guards it
+	owners []string
+	before []chan struct{}
+	done   chan struct{}
 }
 
 // add queues a call behind the running calls for its Owners.
-func (q *ownerQueue) add(p purpose, owners []string) *queuedCall {
-	c := &queuedCall{purpose: p, owners: owners, done: make(chan struct{})}
+func (q *ownerQueue) add(owners []string) *queuedCall {
+	c := &queuedCall{owners: owners, done: make(chan struct{})}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.last == nil {
-		q.last = map[string]*queuedCall{}
+		q.last = map[string]chan struct{}{}
 	}
 	for _, owner := range owners {
-		if last := q.last[owner]; last != nil && last != c {
+		if last := q.last[owner]; last != nil && last != c.done {
 			c.before = append(c.before, last)
-			if p.replaces(last.purpose) {
-				last.replaced++
-			}
 		}
-		q.last[owner] = c
+		q.last[owner] = c.done
 	}
 	return c
 }
@@ -113,27 +83,31 @@ func (q *ownerQueue) add(p purpose, owners []string) *queuedCall {
 // wait waits for the calls before it. That is bounded, since every call is.
 func (c *queuedCall) wait() {
 	for _, last := range c.before {
-		<-last.done
+		<-last
 	}
-	c.before = nil
 }
 
 func (q *ownerQueue) remove(c *queuedCall) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, owner := range c.owners {
-		if q.last[owner] == c {
+		if q.last[owner] == c.done {
 			delete(q.last, owner)
 		}
 	}
 	close(c.done)
 }
 
+// isReplaced reports whether a later call follows c for each of its Owners. Then c need not be made,
+// so that calls do not pile up at a silent member.
 func (q *ownerQueue) isReplaced(c *queuedCall) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return c.replaced == len(c.owners)
+	return !slices.ContainsFunc(c.owners, func(owner string) bool { return q.last[owner] == c.done })
 }
+
+// errReplaced is the answer to a call that was not made.
+var errReplaced = errors.New("it was still busy with an earlier call when a later one came")
 
 // idle reports whether no call for owner is running.
 func (q *ownerQueue) idle(owner string) bool {
@@ -192,30 +166,19 @@ func (p *pendingReleases) has(owner string) bool {
 	return ok
 }
 
-// next returns up to n holds that have not ended. If there are none, the goroutine that
-// releases has to end.
-func (p *pendingReleases) next(n int) []driver.Hold {
+// next returns a hold that has not ended. If there is none, the goroutine that releases has to end.
+func (p *pendingReleases) next() (driver.Hold, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	var holds []driver.Hold
 	for owner, r := range p.m {
-		if now.After(r.end) {
-			delete(p.m, owner)
-			continue
+		if !now.After(r.end) {
+			return r.Hold, true
 		}
-		if holds = append(holds, r.Hold); len(holds) == n {
-			return holds
-		}
+		delete(p.m, owner)
 	}
-	p.running = len(holds) > 0
-	return holds
-}
-
-// answer is what one member said.
-type answer struct {
-	member int
-	err    error
+	p.running = false
+	return driver.Hold{}, false
 }
 
 // tally counts the members' answers about one hold.
@@ -224,6 +187,7 @@ type tally struct {
 	yes      int
 	held     int // another Owner holds there
 	lost     int
+	skip     int // it lacks this optional call
 	final    int
 	finalErr error
 	unknown  []error
@@ -238,20 +202,22 @@ func (t *tally) add(m *member, err error) {
 		t.held++
 	case errors.Is(err, driver.ErrLost):
 		t.lost++
+	case errors.Is(err, driver.ErrSkip):
+		t.skip++
 	case driver.Final(err):
 		t.final++
-		t.finalErr = fmt.Errorf("%s: %w", m.name, err)
+		t.finalErr = fmt.Errorf("%s: %w", m.Name, err)
 	case errors.Is(err, driver.ErrUnsent):
 		// The whole attempt is unsent only if it is unsent at all members.
-		t.unknown = append(t.unknown, fmt.Errorf("%s: %v", m.name, err))
+		t.unknown = append(t.unknown, fmt.Errorf("%s: %v", m.Name, err))
 		t.unsent++
 	default:
-		t.unknown = append(t.unknown, fmt.Errorf("%s: %w", m.name, err))
+		t.unknown = append(t.unknown, fmt.Errorf("%s: %w", m.Name, err))
 	}
 }
 
 func (t *tally) answered() int {
-	return t.yes + t.held + t.lost + t.final + len(t.unknown)
+	return t.yes + t.held + t.lost + t.skip + t.final + len(t.unknown)
 }
 
 var errNoAnswer = errors.New("too few members answered")
@@ -277,4 +243,64 @@ func (t *tally) unknownErr(op, name string) error {
 		err = driver.Unsent(err)
 	}
 	return err
+}
+
+// result returns nil if a majority said yes. Otherwise it returns a member's final error, or ErrSkip,
+// if no majority is left without it; else the outcome is unknown.
+func (t *tally) result(op, name string, majority int) error {
+	switch {
+	case t.yes >= majority:
+		return nil
+	case t.skip > t.of-majority:
+		return driver.ErrSkip
+	case t.final > t.of-majority:
+		return fmt.Errorf("quorum: %s %s: %w", op, driver.Quote(name), t.finalErr)
+	}
+	return t.unknownErr(op, name)
+}
+
+// poll is a call to all members, with the answers so far.
+type poll struct {
+	tally
+	b       *Backend
+	answers chan answer
+	pending []bool // by member
+}
+
+// answer is what one member said.
+type answer struct {
+	member int
+	err    error
+}
+
+func (b *Backend) newPoll() *poll {
+	n := len(b.members)
+	return &poll{
+		tally: tally{of: n}, b: b, answers: make(chan answer, n), pending: slices.Repeat([]bool{true}, n),
+	}
+}
+
+// poll calls f for all members in the background.
+func (b *Backend) poll(f func(i int, m *member) error) *poll {
+	p := b.newPoll()
+	for i, m := range b.members {
+		b.calls.Go(func() { p.answers <- answer{i, f(i, m)} })
+	}
+	return p
+}
+
+// next waits for an answer. It returns false if none is worth waiting for, or ctx or late ends.
+func (p *poll) next(ctx context.Context, late <-chan time.Time) bool {
+	if !p.b.worthWaiting(func(member int) bool { return p.pending[member] }) {
+		return false
+	}
+	select {
+	case a := <-p.answers:
+		p.pending[a.member] = false
+		p.add(p.b.members[a.member], a.err)
+		return true
+	case <-late:
+	case <-ctx.Done():
+	}
+	return false
 }

@@ -2,17 +2,13 @@ package quorum
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/lazymember"
-	"github.com/distlock/distlock/internal/wait"
+	"github.com/distlock/distlock/internal/members"
 )
 
 func init() {
@@ -45,16 +41,26 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	backends, caps, err := openAll(ctx, urls, names)
-	if err != nil {
-		return nil, err
+	raw := make([]string, len(urls))
+	for i, u := range urls {
+		raw[i] = u.String()
 	}
-	b, err := assemble(backends, names, caps, opts)
+	backends, caps, err := members.Open(ctx, names, raw, suffices)
 	if err != nil {
-		closeAll(backends)
-		return nil, err
+		return nil, fmt.Errorf("quorum: %w", err)
 	}
-	return b, nil
+	servers := make([]string, len(caps))
+	for i, c := range caps {
+		servers[i] = c.Name
+	}
+	if err = checkUnique(servers); err == nil {
+		var b *Backend
+		if b, err = assemble(backends, names, caps, opts); err == nil {
+			return b, nil
+		}
+	}
+	members.CloseAll(backends)
+	return nil, err
 }
 
 // parseURL returns the members' URLs and the quorum's own parameters.
@@ -70,7 +76,7 @@ func parseURL(u *url.URL) ([]*url.URL, *Options, error) {
 			delete(query, key)
 		}
 	}
-	members := query["member"]
+	list := query["member"]
 	if u.Scheme == "quorum" {
 		delete(query, "member")
 		for key, v := range query {
@@ -83,7 +89,7 @@ func parseURL(u *url.URL) ([]*url.URL, *Options, error) {
 	}
 	var urls []*url.URL
 	if u.Scheme == "quorum" {
-		urls, err = parseMembers(u, members)
+		urls, err = parseMembers(u, list)
 	} else {
 		urls = splitHosts(u, query)
 	}
@@ -108,12 +114,12 @@ func parseOptions(query url.Values) (*Options, error) {
 }
 
 // parseMembers returns the URLs in quorum:?member=…&member=….
-func parseMembers(u *url.URL, members []string) ([]*url.URL, error) {
-	if len(members) == 0 || u.Host != "" || u.Opaque != "" || u.Path != "" || u.User != nil {
+func parseMembers(u *url.URL, list []string) ([]*url.URL, error) {
+	if len(list) == 0 || u.Host != "" || u.Opaque != "" || u.Path != "" || u.User != nil {
 		return nil, fmt.Errorf("%w: URL: want quorum:?member=URL&member=URL&member=URL, each URL %%-encoded", driver.ErrInvalid)
 	}
 	var urls []*url.URL
-	for i, raw := range members {
+	for i, raw := range list {
 		m, err := driver.ParseURL(raw)
 		if err != nil {
 			return nil, fmt.Errorf("URL: member %d: %w", i+1, err)
@@ -148,99 +154,9 @@ func memberNames(urls []*url.URL) ([]string, error) {
 	return names, checkUnique(servers)
 }
 
-// openAll opens all members at once. Lazy members replace those that fail, or take much longer
-// than a majority.
-func openAll(ctx context.Context, urls []*url.URL, names []string) ([]driver.Backend, []driver.Caps, error) {
-	backends, errs := make([]driver.Backend, len(urls)), make([]error, len(urls))
-	var wg wait.Group
-	var opened atomic.Int32
-	opening, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for i, u := range urls {
-		wg.Go(func() {
-			backends[i], errs[i] = driver.Open(opening, u.String())
-			if errs[i] == nil && int(opened.Add(1)) == len(urls)/2+1 {
-				time.AfterFunc(longestTimeout, cancel)
-			}
-		})
-	}
-	wg.Wait()
-	caps, err := checkOpened(backends, errs, names)
-	if err != nil {
-		closeAll(backends)
-		return nil, nil, err
-	}
-	for i, u := range urls {
-		if backends[i] == nil {
-			backends[i] = lazyMember(u.String(), caps, errs[i])
-		}
-	}
-	return backends, caps, nil
-}
-
-// checkOpened returns the Caps of the members that were opened, if they suffice.
-func checkOpened(backends []driver.Backend, errs []error, names []string) ([]driver.Caps, error) {
-	var caps []driver.Caps
-	var servers []string
-	wrong := false
-	for i, err := range errs {
-		if err != nil {
-			wrong = wrong || driver.Final(err)
-			continue
-		}
-		caps = append(caps, backends[i].Caps())
-		servers = append(servers, backends[i].Caps().Name)
-	}
-	majority := len(names)/2 + 1
-	switch {
-	case len(caps) < majority:
-		return nil, fmt.Errorf("quorum: %d of %d members could be opened, need %d: %w", len(caps), len(names), majority, failures(names, errs))
-	case wrong:
-		return nil, fmt.Errorf("quorum: a member can never join: %w", failures(names, errs))
-	}
-	return caps, checkUnique(servers)
-}
-
-// failures returns the members' errors. Members with the same error share one.
-func failures(names []string, errs []error) error {
-	of := map[string][]string{}
-	for i, err := range errs {
-		if err != nil {
-			of[err.Error()] = append(of[err.Error()], names[i])
-		}
-	}
-	var failed []error
-	for _, err := range errs {
-		if err != nil && of[err.Error()] != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", strings.Join(of[err.Error()], ", "), err))
-			delete(of, err.Error())
-		}
-	}
-	return errors.Join(failed...)
-}
-
-func closeAll(backends []driver.Backend) {
-	for _, b := range backends {
-		if b != nil {
-			b.Close()
-		}
-	}
-}
-
-// lazyMember returns a member that is opened later. It must be able to do what the others can.
-func lazyMember(url string, others []driver.Caps, err error) *lazymember.Member {
-	want := others[0]
-	for _, c := range others {
-		want = want.Intersect(c)
-	}
-	return lazymember.New(url, want, func(c driver.Caps) error { return checkCaps(c, want) }, err)
-}
-
-// checkCaps returns an error if a member can't do what the quorum has promised.
-func checkCaps(c, want driver.Caps) error {
-	if both := c.Intersect(want); both.Modes != want.Modes || both.Floor != want.Floor || both.Fence != want.Fence ||
-		both.Downgrade != want.Downgrade || both.MinTTL != want.MinTTL || both.MaxTTL != want.MaxTTL {
-		return fmt.Errorf("%w: it can do less than the other members: %+v, want %+v", driver.ErrUnsupported, c, want)
-	}
-	return nil
+// suffices reports whether a member can do what the quorum has promised.
+func suffices(c, want driver.Caps) bool {
+	both := c.Intersect(want)
+	return both.Modes == want.Modes && both.Floor == want.Floor && both.Fence == want.Fence &&
+		both.Downgrade == want.Downgrade && both.MinTTL == want.MinTTL && both.MaxTTL == want.MaxTTL
 }

@@ -3,8 +3,6 @@ package quorum
 import (
 	"context"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -16,49 +14,45 @@ const (
 	defaultTTL = 30 * time.Second
 
 	// A silent member gets one pending release at a time, after pauses from firstRetry, doubled
-	// each time, up to longestRetry. One that is back gets parallelReleases at once.
-	firstRetry       = 10 * time.Millisecond
-	longestRetry     = time.Second
-	parallelReleases = 16
+	// each time, up to longestRetry. One that is back gets them without pauses.
+	firstRetry   = 10 * time.Millisecond
+	longestRetry = time.Second
 )
 
 // Release ends Owner's hold at all members. It returns once a majority has released it, which
 // suffices for the next holder. The other members get a moment more, since remaining votes
 // make it more likely that the next vote is split. Members that do not answer are retried
 // in the background until they do or the TTL has passed.
+//
+// The result is ErrLost if so many members did not have the hold that Owner can't have had a
+// majority. If there is no majority for either the outcome is unknown: Owner may have held when the
+// release began, or a successor may have been granted by the members that reported ErrLost and
+// those that were silent. A repeated release returns ErrLost.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if err := b.begin(ctx); err != nil {
 		return err
 	}
-	defer b.tasks.Done()
+	defer b.calls.End()
 	if err := b.checkMode(h.Mode); err != nil {
 		return err
 	}
-	kept := b.holds.remove(h.Owner)
-	answers := make(chan answer, len(b.members))
+	kept, p := b.holds.remove(h.Owner), b.newPoll()
 	for i, m := range b.members {
-		b.release(ctx, m, h, kept, func(err error) { answers <- answer{i, err} })
+		b.release(ctx, m, h, kept, func(err error) { p.answers <- answer{i, err} })
 	}
-	t, pending := tally{of: len(b.members)}, b.allMembers()
 	start, late := time.Now(), (<-chan time.Time)(nil)
-	for b.worthWaiting(pending.has) {
-		if late == nil && t.releaseDecided(b.majority) {
+	for p.next(ctx, late) {
+		if late == nil && p.releaseDecided(b.majority) {
 			late = time.After(b.linger(start, h.TTL))
 		}
-		select {
-		case a := <-answers:
-			pending[a.member] = false
-			t.add(b.members[a.member], a.err)
-			continue
-		case <-late:
-		case <-ctx.Done():
-			if late == nil {
-				return fmt.Errorf("quorum: release %s: %w", driver.Quote(h.Name), ctx.Err())
-			}
-		}
-		break
 	}
-	return b.releaseResult(h, &t)
+	switch {
+	case late == nil && ctx.Err() != nil:
+		return fmt.Errorf("quorum: release %s: %w", driver.Quote(h.Name), ctx.Err())
+	case p.lost > p.of-b.majority:
+		return fmt.Errorf("quorum: %s: %w", driver.Quote(h.Name), driver.ErrLost)
+	}
+	return p.result("release", h.Name, b.majority)
 }
 
 // linger returns how long to wait for the other members after a decision.
@@ -69,23 +63,6 @@ func (b *Backend) linger(start time.Time, ttl time.Duration) time.Duration {
 // releaseDecided reports whether more answers would not change the result.
 func (t *tally) releaseDecided(majority int) bool {
 	return t.yes >= majority || t.lost > t.of-majority || t.final > t.of-majority
-}
-
-// releaseResult returns nil if a majority has released. It returns ErrLost if so many members
-// did not have the hold that Owner can't have had a majority. Between the two the outcome is
-// unknown: Owner may have held when the release began, or a successor may have been granted
-// by the members that reported ErrLost and those that were silent. A repeated release
-// returns ErrLost.
-func (b *Backend) releaseResult(h driver.Hold, t *tally) error {
-	switch {
-	case t.lost > t.of-b.majority:
-		return fmt.Errorf("quorum: %s: %w", driver.Quote(h.Name), driver.ErrLost)
-	case t.yes >= b.majority:
-		return nil
-	case t.final > t.of-b.majority:
-		return fmt.Errorf("quorum: release %s: %w", driver.Quote(h.Name), t.finalErr)
-	}
-	return t.unknownErr("release", h.Name)
 }
 
 // releaseAll releases h at all members in the background.
@@ -103,16 +80,16 @@ func (b *Backend) release(values context.Context, m *member, h driver.Hold, kept
 		ttl = defaultTTL
 	}
 	end := later(b.endAtMembers(ttl), kept)
-	b.send(m, forRelease, []string{h.Owner}, func(replaced bool) {
-		if replaced { // the later call releases too, or wants to keep the hold
-			done(errReplaced)
-			return
+	b.send(m, []string{h.Owner}, func(c *queuedCall) {
+		err := errReplaced
+		if !m.queue.isReplaced(c) {
+			err = b.callRelease(values, m, h)
 		}
-		err := b.callRelease(values, m, h)
-		if isUnknown(err) {
-			b.retryRelease(m, h, end)
-		} else {
+		switch {
+		case !isUnknown(err):
 			m.releases.remove(h.Owner)
+		case m.releases.add(h, end):
+			b.calls.Go(func() { b.retryReleases(m) })
 		}
 		done(err)
 	})
@@ -126,53 +103,36 @@ func (b *Backend) callRelease(values context.Context, m *member, h driver.Hold) 
 	return err
 }
 
-// retryRelease releases h at m in the background, until end. The caller has begun a task.
-func (b *Backend) retryRelease(m *member, h driver.Hold, end time.Time) {
-	if m.releases.add(h, end) {
-		b.tasks.Add(1)
-		go func() {
-			defer b.tasks.Done()
-			b.retryReleases(m)
-		}()
-	}
-}
-
 // retryReleases runs until m has no pending releases. When the backend closes it tries once more.
 func (b *Backend) retryReleases(m *member) {
-	n, try := 1, 0
-	for {
-		closing := n == 1 && wait.Sleep(b.open, wait.Jitter(wait.Backoff(try, firstRetry, longestRetry))) != nil
-		holds := m.releases.next(n)
-		switch {
-		case len(holds) == 0:
+	for try := 0; ; try++ {
+		closing := wait.Sleep(b.calls.Life, wait.Jitter(wait.Backoff(try, firstRetry, longestRetry))) != nil
+		for answered := true; answered; {
+			h, ok := m.releases.next()
+			if !ok {
+				return
+			}
+			if answered = b.retryRelease(m, h); answered {
+				try = 0
+			}
+		}
+		if closing {
 			return
-		case b.tryReleases(m, holds):
-			n, try = parallelReleases, 0
-		case closing:
-			return
-		default:
-			n, try = 1, try+1
 		}
 	}
 }
 
-// tryReleases releases holds at m, and reports whether m answered at least one.
-func (b *Backend) tryReleases(m *member, holds []driver.Hold) bool {
-	var wg sync.WaitGroup
-	var answered atomic.Bool
-	for _, h := range holds {
-		wg.Add(1)
-		b.send(m, forRetry, []string{h.Owner}, func(bool) {
-			defer wg.Done()
-			if !m.releases.has(h.Owner) {
-				return // the Owner was requested again
-			}
-			if !isUnknown(b.callRelease(context.Background(), m, h)) {
-				m.releases.remove(h.Owner)
-				answered.Store(true)
-			}
-		})
-	}
-	wg.Wait()
-	return answered.Load()
+// retryRelease releases h at m, and reports whether m answered.
+func (b *Backend) retryRelease(m *member, h driver.Hold) (answered bool) {
+	done := make(chan struct{})
+	b.send(m, []string{h.Owner}, func(*queuedCall) {
+		defer close(done)
+		// If it is not pending any more, the Owner was requested again.
+		answered = !m.releases.has(h.Owner) || !isUnknown(b.callRelease(context.Background(), m, h))
+		if answered {
+			m.releases.remove(h.Owner)
+		}
+	})
+	<-done
+	return answered
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/members"
 )
 
 // Renew calls each member once with all holds. It returns when all are decided: renewed by a
@@ -18,21 +19,17 @@ import (
 // is held for days would not survive restarts of its members, one after the other. Once is not
 // enough: a force unlock may be releasing the hold, member by member.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
-	errs := make([]error, len(holds))
 	if err := b.begin(ctx); err != nil {
-		for i := range errs {
-			errs[i] = err
-		}
-		return errs
+		return slices.Repeat([]error{err}, len(holds))
 	}
-	defer b.tasks.Done()
+	defer b.calls.End()
 	n := &renewCall{
 		b: b, ctx: ctx, holds: holds, start: time.Now(),
-		tallies: make([]tally, len(holds)), errs: errs, undecided: len(holds),
-		answers: make(chan renewAnswer, 2*len(b.members)),
+		tallies: make([]tally, len(holds)), errs: slices.Repeat([]error{errUndecided}, len(holds)), undecided: len(holds),
+		pending: make([]int, len(b.members)), answers: make(chan renewAnswer, 2*len(b.members)),
 	}
 	n.run()
-	return errs
+	return n.errs
 }
 
 // renewCall is one call of Renew.
@@ -44,7 +41,7 @@ type renewCall struct {
 	tallies   []tally
 	errs      []error
 	undecided int
-	calls     []int // by member: without an answer
+	pending   []int // by member: calls without an answer
 	answers   chan renewAnswer
 }
 
@@ -58,14 +55,12 @@ type renewAnswer struct {
 func (n *renewCall) run() {
 	for i, h := range n.holds {
 		n.tallies[i].of = len(n.b.members)
-		n.errs[i] = errPending
 		n.b.holds.renewing(h, n.b.endAtMembers(h.TTL))
 	}
-	n.calls = make([]int, len(n.b.members))
 	for i := range n.b.members {
 		n.send(i)
 	}
-	for n.undecided > 0 && n.b.worthWaiting(n.waiting) {
+	for n.undecided > 0 && n.b.worthWaiting(func(member int) bool { return n.pending[member] > 0 }) {
 		select {
 		case a := <-n.answers:
 			n.add(a)
@@ -75,13 +70,13 @@ func (n *renewCall) run() {
 		break
 	}
 	for i, err := range n.errs {
-		if err == errPending {
+		if err == errUndecided {
 			n.errs[i] = n.undecidedErr(i)
 		}
 	}
 }
 
-var errPending = errors.New("no decision yet")
+var errUndecided = errors.New("no decision yet")
 
 func (n *renewCall) undecidedErr(i int) error {
 	t := &n.tallies[i]
@@ -94,8 +89,6 @@ func (n *renewCall) undecidedErr(i int) error {
 	}
 	return err
 }
-
-func (n *renewCall) waiting(member int) bool { return n.calls[member] > 0 }
 
 // send calls a member with all holds. Those whose last call is still running there are in a call
 // of their own.
@@ -112,7 +105,7 @@ func (n *renewCall) send(member int) {
 	for _, indices := range [][]int{idle, busy} {
 		if len(indices) > 0 {
 			n.call(member, indices)
-			n.calls[member]++
+			n.pending[member]++
 		}
 	}
 }
@@ -128,8 +121,8 @@ func (n *renewCall) call(member int, indices []int) {
 		h.TTL += n.b.drift(h.TTL)
 		holds[k], owners[k] = h, h.Owner
 	}
-	n.b.send(m, forRenewal, owners, func(replaced bool) {
-		if replaced {
+	n.b.send(m, owners, func(c *queuedCall) {
+		if m.queue.isReplaced(c) {
 			n.answers <- renewAnswer{member, indices, slices.Repeat([]error{errReplaced}, len(indices))}
 			return
 		}
@@ -139,9 +132,8 @@ func (n *renewCall) call(member int, indices []int) {
 		m.noteAll(errs)
 		n.answers <- renewAnswer{member, indices, errs}
 		for k, err := range errs[:min(len(errs), len(holds))] {
-			there := err == nil
-			if there || errors.Is(err, driver.ErrLost) {
-				if n.b.holds.found(owners[k], member, there) {
+			if err == nil || errors.Is(err, driver.ErrLost) {
+				if n.b.holds.found(owners[k], member, err == nil) {
 					n.b.winBack(n.ctx, member, owners[k])
 				}
 			}
@@ -151,14 +143,14 @@ func (n *renewCall) call(member int, indices []int) {
 
 // add counts a member's answers.
 func (n *renewCall) add(a renewAnswer) {
-	n.calls[a.member]--
+	n.pending[a.member]--
 	for k, i := range a.indices {
-		err := errNoAnswer
+		err := members.ErrNoAnswer
 		if k < len(a.errs) {
 			err = a.errs[k]
 		}
 		n.tallies[i].add(n.b.members[a.member], err)
-		if n.errs[i] == errPending {
+		if n.errs[i] == errUndecided {
 			n.decide(i)
 		}
 	}
@@ -184,7 +176,7 @@ func (n *renewCall) decide(i int) {
 // member's counter as in the second round of Acquire.
 func (b *Backend) winBack(values context.Context, member int, owner string) {
 	m := b.members[member]
-	b.send(m, forRetry, []string{owner}, func(bool) {
+	b.send(m, []string{owner}, func(*queuedCall) {
 		h, ok := b.holds.wanted(owner)
 		if !ok {
 			return

@@ -24,39 +24,16 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	if err := b.begin(ctx); err != nil {
 		return driver.Watch{}, err
 	}
-	defer b.tasks.Done()
+	defer b.calls.End()
 	w := &mergedWatch{b: b, ready: wait.NewSignal(), signals: make(chan int, len(b.members)), stop: make(chan struct{})}
-	armed := make(chan answer, len(b.members))
-	for i, m := range b.members {
-		b.tasks.Add(1)
-		go func() {
-			defer b.tasks.Done()
-			armed <- answer{i, w.arm(ctx, m, r, i)}
-		}()
+	p := b.poll(func(i int, m *member) error { return w.arm(ctx, m, r, i) })
+	for p.yes < b.majority && p.next(ctx, nil) {
 	}
-	n, pending, t := 0, b.allMembers(), tally{of: len(b.members)}
-	for n < b.majority && b.worthWaiting(pending.has) {
-		select {
-		case a := <-armed:
-			if pending[a.member] = false; a.err == nil {
-				n++
-			} else if !errors.Is(a.err, driver.ErrSkip) {
-				t.add(b.members[a.member], a.err)
-			}
-			continue
-		case <-ctx.Done():
-		}
-		break
-	}
-	if n == 0 {
+	if p.yes == 0 {
 		w.close()
-		return driver.Watch{}, t.unarmed(ctx, r.Name, b.majority)
+		return driver.Watch{}, p.unarmed(ctx, r.Name, b.majority)
 	}
-	b.tasks.Add(1)
-	go func() {
-		defer b.tasks.Done()
-		w.merge(b.majority)
-	}()
+	b.calls.Go(func() { w.merge(b.majority) })
 	return driver.Watch{Ready: w.ready, Close: w.close}, nil
 }
 
@@ -65,12 +42,10 @@ func (t *tally) unarmed(ctx context.Context, name string, majority int) error {
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("quorum: watch %s: %w", driver.Quote(name), ctx.Err())
-	case t.answered() == 0:
+	case t.answered() == t.skip:
 		return driver.ErrSkip
-	case t.final > t.of-majority:
-		return fmt.Errorf("quorum: watch %s: %w", driver.Quote(name), t.finalErr)
 	}
-	return t.unknownErr("watch", name)
+	return t.result("watch", name, majority)
 }
 
 // mergedWatch merges the members' watches.
@@ -89,14 +64,13 @@ type mergedWatch struct {
 // arm arms the watch of one member. It skips members that always queue: a watch might take the
 // lock there, and several waiters could each keep some members from the others.
 func (w *mergedWatch) arm(values context.Context, m *member, r driver.Request, i int) error {
-	watcher, ok := m.Backend.(driver.Watcher)
-	if !ok || m.Caps().Queueing == driver.QueueAlways {
+	if m.Caps().Queueing == driver.QueueAlways {
 		return driver.ErrSkip
 	}
 	r.TTL += w.b.drift(r.TTL)
 	ctx, cancel := w.b.callContext(values, r.TTL)
 	defer cancel()
-	inner, err := watcher.Watch(ctx, r)
+	inner, err := m.Watch(ctx, r)
 	if m.note(err); err != nil {
 		return err
 	}
@@ -121,7 +95,7 @@ func (w *mergedWatch) forward(ready <-chan struct{}, member int) {
 		case <-ready:
 		case <-w.stop:
 			return
-		case <-w.b.open.Done():
+		case <-w.b.calls.Life.Done():
 			w.ready.Notify() // the waiter's next attempt returns ErrClosed
 			return
 		}
@@ -152,7 +126,7 @@ func (w *mergedWatch) merge(majority int) {
 		case <-t.C:
 		case <-w.stop:
 			return
-		case <-w.b.open.Done():
+		case <-w.b.calls.Life.Done():
 			return
 		}
 		clear(fired)

@@ -18,7 +18,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := b.begin(ctx); err != nil {
 		return driver.Grant{}, err
 	}
-	defer b.tasks.Done()
+	defer b.calls.End()
 	if err := b.validate(&r); err != nil {
 		return driver.Grant{}, err
 	}
@@ -100,9 +100,9 @@ func (b *Backend) acquireBoth(ctx context.Context, t target, r driver.Request) (
 	}
 	r.Floor = grant.Fence
 	if first.Fence < grant.Fence {
-		err = t.first.renewOne(ctx, r.Hold)
+		err = t.first.RenewOne(ctx, r.Hold)
 	} else if second.Fence < grant.Fence {
-		err = t.second.renewOne(ctx, r.Hold)
+		err = t.second.RenewOne(ctx, r.Hold)
 	}
 	if err != nil {
 		return driver.Grant{}, fmt.Errorf("shard: %s: its fence could not be raised: %v", driver.Quote(r.Name), err)
@@ -117,7 +117,7 @@ func (b *Backend) giveBack(ctx context.Context, t target, h driver.Hold, err err
 		return sent(err)
 	}
 	if back := t.first.Release(ctx, h); back != nil && !errors.Is(back, driver.ErrLost) {
-		return fmt.Errorf("shard: member %s refused (%v), and the release at %s failed: %v", t.second.name, err, t.first.name, back)
+		return fmt.Errorf("shard: member %s refused (%v), and the release at %s failed: %v", t.second.Name, err, t.first.Name, back)
 	}
 	return err
 }
@@ -143,7 +143,7 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if err := b.begin(ctx); err != nil {
 		return err
 	}
-	defer b.tasks.Done()
+	defer b.calls.End()
 	err := b.release(ctx, b.targetOf(h.Name), h)
 	if err == nil || errors.Is(err, driver.ErrLost) {
 		b.owners.remove(h.Owner)

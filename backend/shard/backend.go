@@ -2,15 +2,15 @@ package shard
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/wait"
+	"github.com/distlock/distlock/internal/members"
 )
 
 // Member is one of the backends that locks are spread over.
@@ -52,13 +52,8 @@ type Backend struct {
 	membership *membership
 	owners     owners
 
-	life   context.Context // of background tasks; ends with Close
-	end    context.CancelFunc
-	mu     sync.Mutex
-	closed bool
-	tasks  sync.WaitGroup
-	once   sync.Once
-	err    error // of closing the members
+	calls *members.Calls
+	close func() error
 }
 
 var (
@@ -72,17 +67,18 @@ var (
 //
 // New registers its list at the members, and needs a majority of them for that. If it finds a
 // process with another list it returns ErrInvalid with both lists.
-func New(ctx context.Context, members []Member, opts *Options) (*Backend, error) {
+func New(ctx context.Context, all []Member, opts *Options) (*Backend, error) {
 	o, err := opts.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{}
-	for i, m := range members {
+	b := &Backend{calls: members.NewCalls()}
+	b.close = sync.OnceValue(b.closeAll)
+	for i, m := range all {
 		if m.Backend == nil {
 			return nil, fmt.Errorf("%w: shard: member %d, %q, is nil", driver.ErrInvalid, i+1, m.Name)
 		}
-		b.members = append(b.members, &member{m.Backend, m.Name, m.State})
+		b.members = append(b.members, &member{members.Member{Backend: m.Backend, Name: m.Name}, m.State})
 	}
 	if err := checkNames(b.members); err != nil {
 		return nil, err
@@ -93,12 +89,10 @@ func New(ctx context.Context, members []Member, opts *Options) (*Backend, error)
 	if b.caps, err = b.merge(); err != nil {
 		return nil, err
 	}
-	b.life, b.end = context.WithCancel(context.Background())
 	b.membership = newMembership(reserved+o.Group, b.lists, b.members, b.registrationTTL(o.Record))
 	b.membership.start()
 	if err := b.membership.awaitFirst(ctx); err != nil {
 		b.membership.close(true)
-		b.end()
 		return nil, err
 	}
 	return b, nil
@@ -127,16 +121,16 @@ func checkNames(members []*member) error {
 	seen := map[string]bool{}
 	for i, m := range members {
 		switch {
-		case m.name == "":
+		case m.Name == "":
 			return fmt.Errorf("%w: shard: member %d has no name", driver.ErrInvalid, i+1)
-		case strings.Trim(m.name, letters) != "" || len(m.name) > 64:
-			return fmt.Errorf("%w: shard: member %d: name %q: want at most 64 of A-Z a-z 0-9 . _ -", driver.ErrInvalid, i+1, m.name)
-		case seen[m.name]:
-			return fmt.Errorf("%w: shard: two members have the name %s", driver.ErrInvalid, m.name)
+		case strings.Trim(m.Name, letters) != "" || len(m.Name) > 64:
+			return fmt.Errorf("%w: shard: member %d: name %q: want at most 64 of A-Z a-z 0-9 . _ -", driver.ErrInvalid, i+1, m.Name)
+		case seen[m.Name]:
+			return fmt.Errorf("%w: shard: two members have the name %s", driver.ErrInvalid, m.Name)
 		case m.state > Leaving:
-			return fmt.Errorf("%w: shard: member %s: State %d", driver.ErrInvalid, m.name, m.state)
+			return fmt.Errorf("%w: shard: member %s: State %d", driver.ErrInvalid, m.Name, m.state)
 		}
-		seen[m.name] = true
+		seen[m.Name] = true
 	}
 	return nil
 }
@@ -161,7 +155,7 @@ func (b *Backend) merge() (driver.Caps, error) {
 			sessions++
 		}
 		if _, ok := m.Backend.(driver.Inspector); !ok || !own.Modes.Has(driver.Read) {
-			return c, fmt.Errorf("%w: shard: member %s (%s) has no shared locks that can be inspected, which are needed to register lists", driver.ErrUnsupported, m.name, own.Name)
+			return c, fmt.Errorf("%w: shard: member %s (%s) has no shared locks that can be inspected, which are needed to register lists", driver.ErrUnsupported, m.Name, own.Name)
 		}
 	}
 	if err := b.checkSessions(sessions); err != nil {
@@ -184,7 +178,7 @@ func (b *Backend) checkSessions(sessions int) error {
 	}
 	for _, m := range b.members {
 		if c := m.Caps(); c.Session && !c.Fixed {
-			return fmt.Errorf("%w: shard: holds at member %s (%s) live with its session, and those at others don't: want all members of one of these kinds", driver.ErrUnsupported, m.name, c.Name)
+			return fmt.Errorf("%w: shard: holds at member %s (%s) live with its session, and those at others don't: want all members of one of these kinds", driver.ErrUnsupported, m.Name, c.Name)
 		}
 	}
 	return nil
@@ -194,47 +188,31 @@ func (b *Backend) checkSessions(sessions int) error {
 // and fences only if all members can raise theirs (Caps.Floor).
 func (b *Backend) Caps() driver.Caps { return b.caps }
 
-// begin starts a call unless the backend is closed. tasks.Done ends it.
+// begin starts a call unless the backend is closed. calls.End ends it.
 func (b *Backend) begin(ctx context.Context) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return fmt.Errorf("shard: %w", driver.ErrClosed)
-	}
-	if err := ctx.Err(); err != nil {
+	if err := b.calls.Begin(ctx); err != nil {
 		return fmt.Errorf("shard: %w", err)
 	}
-	b.tasks.Add(1)
 	return nil
 }
 
 // Close closes the members. If nothing is held it deregisters the list first. Otherwise the
 // registrations stay until the holds have ended by themselves.
-func (b *Backend) Close() error {
-	b.once.Do(func() {
-		b.mu.Lock()
-		b.closed = true
-		b.mu.Unlock()
-		b.end()
-		b.membership.close(!b.owners.any())
-		b.err = b.closeMembers()
-		b.tasks.Wait()
-	})
-	return b.err
-}
+func (b *Backend) Close() error { return b.close() }
 
-func (b *Backend) closeMembers() error {
-	errs := make([]error, len(b.members))
-	var wg wait.Group
-	for i, m := range b.members {
-		wg.Go(func() {
-			if err := m.Close(); err != nil {
-				errs[i] = fmt.Errorf("shard: close %s: %w", m.name, err)
-			}
-		})
+func (b *Backend) closeAll() error {
+	b.calls.Close()
+	b.membership.close(!b.owners.any())
+	var all []driver.Backend
+	for _, m := range b.members {
+		all = append(all, m)
 	}
-	wg.Wait()
-	return errors.Join(errs...)
+	err := members.CloseAll(all)
+	b.calls.Wait(math.MaxInt64)
+	if err != nil {
+		return fmt.Errorf("shard: %w", err)
+	}
+	return nil
 }
 
 // targetOf returns the members at which a name is locked.

@@ -14,12 +14,11 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	if err := b.begin(ctx); err != nil {
 		return driver.Watch{}, err
 	}
-	defer b.tasks.Done()
+	defer b.calls.End()
 	t := b.targetOf(r.Name)
-	w, ok := t.first.Backend.(driver.Watcher)
 	// A member that always queues would take the lock for a waiter that did not ask for a place.
 	takes := t.first.Caps().Queueing == driver.QueueAlways && b.caps.QueueingOf(r.Mode) != driver.QueueAlways
-	if !ok || takes || t.second != nil {
+	if takes || t.second != nil {
 		return driver.Watch{}, driver.ErrSkip
 	}
 	if err := b.validate(&r); err != nil {
@@ -28,7 +27,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	if err := b.reserve(ctx, t, r); err != nil {
 		return driver.Watch{}, err
 	}
-	return w.Watch(ctx, b.adapt(t.first, r))
+	return t.first.Watch(ctx, b.adapt(t.first, r))
 }
 
 // Inspect queries the member that has the name, or both while the name's member changes.
@@ -36,7 +35,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	if err := b.begin(ctx); err != nil {
 		return driver.Info{Name: name}, err
 	}
-	defer b.tasks.Done()
+	defer b.calls.End()
 	t := b.targetOf(name)
 	first, err := t.first.inspect(ctx, name)
 	if err != nil || t.second == nil {
@@ -50,11 +49,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 }
 
 func (m *member) inspect(ctx context.Context, name string) (driver.Info, error) {
-	i, ok := m.Backend.(driver.Inspector)
-	if !ok {
-		return driver.Info{Name: name}, driver.ErrSkip
-	}
-	info, err := i.Inspect(ctx, name)
+	info, err := m.Inspect(ctx, name)
 	if err != nil && !errors.Is(err, driver.ErrSkip) {
 		err = m.wrap(err)
 	}
@@ -84,15 +79,11 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	if err := b.begin(ctx); err != nil {
 		return err
 	}
-	defer b.tasks.Done()
+	defer b.calls.End()
 	var errs []error
 	stopped, listed := false, map[string]bool{}
 	for _, m := range b.members {
-		i, ok := m.Backend.(driver.Inspector)
-		if !ok {
-			return driver.ErrSkip
-		}
-		err := i.List(ctx, prefix, func(name string) bool {
+		err := m.List(ctx, prefix, func(name string) bool {
 			if b.listable(m, name, listed) {
 				stopped = !yield(name)
 			}
@@ -126,17 +117,13 @@ func (b *Backend) Revoke(ctx context.Context, h driver.Hold) error {
 	if err := b.begin(ctx); err != nil {
 		return err
 	}
-	defer b.tasks.Done()
+	defer b.calls.End()
 	if !b.caps.Revocable.Has(h.Mode) {
 		return fmt.Errorf("%w: shard: revoking a hold of mode %v: not every member can do it", driver.ErrUnsupported, h.Mode)
 	}
 	err := error(nil)
 	for _, m := range b.targetOf(h.Name).members() {
-		r, ok := m.Backend.(driver.Revoker)
-		if !ok {
-			return fmt.Errorf("%w: shard: member %s can't revoke", driver.ErrUnsupported, m.name)
-		}
-		if err = r.Revoke(ctx, h); !errors.Is(err, driver.ErrLost) {
+		if err = m.Revoke(ctx, h); !errors.Is(err, driver.ErrLost) {
 			break
 		}
 	}

@@ -251,9 +251,9 @@ func failures(registrations []*registration) error {
 	for _, r := range registrations {
 		switch {
 		case r.err != nil:
-			all = append(all, fmt.Sprintf("%s: %v", r.member.name, r.err))
+			all = append(all, fmt.Sprintf("%s: %v", r.member.Name, r.err))
 		case r.rounds == 0:
-			all = append(all, r.member.name+": no answer yet")
+			all = append(all, r.member.Name+": no answer yet")
 		}
 	}
 	if len(all) == 0 {
@@ -328,7 +328,7 @@ func (r *registration) round(ctx context.Context) time.Duration {
 	start := r.now()
 	var err error
 	if made {
-		err = r.member.renewOne(ctx, hold)
+		err = r.member.RenewOne(ctx, hold)
 		switch {
 		case errors.Is(err, driver.ErrLost):
 			made = false
@@ -408,11 +408,7 @@ func (r *registration) acquire(ctx context.Context, h driver.Hold, onLost func()
 
 // look returns a conflict if a process without a common list is registered.
 func (r *registration) look(ctx context.Context, owner string) (conflict, err error) {
-	i, ok := r.member.Backend.(driver.Inspector)
-	if !ok {
-		return nil, fmt.Errorf("%w: it can't tell which other lists are registered", driver.ErrUnsupported)
-	}
-	info, err := i.Inspect(ctx, r.name)
+	info, err := r.member.Inspect(ctx, r.name)
 	if err != nil {
 		return nil, fmt.Errorf("looking for other lists: %w", err)
 	}
@@ -443,7 +439,7 @@ func (r *registration) conflictWith(h driver.Holder) error {
 		process = "a process"
 	}
 	return fmt.Errorf("%w: shard: this list is %s, but at member %s %s works with %s; processes that share locks need a list in common (see Joining and Leaving)",
-		driver.ErrInvalid, r.meta()[listsKey], r.member.name, process, theirs)
+		driver.ErrInvalid, r.meta()[listsKey], r.member.Name, process, theirs)
 }
 
 // finish stores the result of a round, and returns the pause before the next one.

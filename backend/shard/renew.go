@@ -4,25 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/members"
 )
 
 // Renew renews at all members at once, each with its own holds. After a member has answered,
 // the remaining ones have an eighth of the shortest TTL, but at least half a second and at most a
 // second. Then their answers are unknown, so that those of the others are not late.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
-	errs := make([]error, len(holds))
 	if err := b.begin(ctx); err != nil {
-		for i := range errs {
-			errs[i] = err
-		}
-		return errs
+		return slices.Repeat([]error{err}, len(holds))
 	}
-	defer b.tasks.Done()
+	defer b.calls.End()
 	n := &memberRenewal{b: b, holds: holds, firsts: make([]error, len(holds)), seconds: make([]error, len(holds))}
 	n.run(ctx)
+	errs := make([]error, len(holds))
 	for i, h := range holds {
 		errs[i] = n.decide(i, h)
 	}
@@ -124,7 +123,7 @@ func (n *memberRenewal) renew(ctx context.Context, m *member, s *share) {
 	}
 	errs := m.Renew(ctx, holds)
 	for k, to := range s.errs {
-		err := errNoAnswer
+		err := members.ErrNoAnswer
 		if k < len(errs) {
 			err = errs[k]
 		}
@@ -156,11 +155,9 @@ func (b *Backend) releaseRest(h driver.Hold) {
 	if t.second == nil {
 		return
 	}
-	b.tasks.Add(1)
-	go func() {
-		defer b.tasks.Done()
-		ctx, cancel := context.WithTimeout(b.life, roundTimeout)
+	b.calls.Go(func() {
+		ctx, cancel := context.WithTimeout(b.calls.Life, roundTimeout)
 		defer cancel()
 		_ = b.release(ctx, t, h) // if it fails, it ends with its TTL
-	}()
+	})
 }

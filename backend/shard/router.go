@@ -9,6 +9,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/keyedmutex"
+	"github.com/distlock/distlock/internal/members"
 )
 
 // ErrElsewhere is returned by Do for the keys of other instances.
@@ -85,23 +86,12 @@ const (
 )
 
 type member struct {
-	driver.Backend
-	name  string
+	members.Member
 	state State
 }
 
 // wrap adds the member's name to err.
-func (m *member) wrap(err error) error { return fmt.Errorf("shard: member %s: %w", m.name, err) }
-
-// renewOne renews one hold.
-func (m *member) renewOne(ctx context.Context, h driver.Hold) error {
-	if errs := m.Renew(ctx, []driver.Hold{h}); len(errs) == 1 {
-		return errs[0]
-	}
-	return errNoAnswer
-}
-
-var errNoAnswer = errors.New("the member gave no answer")
+func (m *member) wrap(err error) error { return fmt.Errorf("shard: member %s: %w", m.Name, err) }
 
 // list is a list of members that locks are placed by.
 type list struct {
@@ -113,11 +103,11 @@ type list struct {
 func newList(members []*member) *list {
 	l := &list{members: slices.Clone(members)}
 	// All processes need the same order, in which equal scores are decided.
-	slices.SortFunc(l.members, func(a, b *member) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(l.members, func(a, b *member) int { return strings.Compare(a.Name, b.Name) })
 	var names []string
 	for _, m := range l.members {
-		names = append(names, m.name)
-		l.seeds = append(l.seeds, hash(m.name))
+		names = append(names, m.Name)
+		l.seeds = append(l.seeds, hash(m.Name))
 	}
 	l.text = strings.Join(names, ",")
 	return l
@@ -130,9 +120,9 @@ func (l *list) member(name string) *member { return l.members[pick(l.seeds, name
 func (l *list) majority() int { return len(l.members)/2 + 1 }
 
 // makeLists returns one list, or the old and the new one while members come or go.
-func makeLists(members []*member) ([]*list, error) {
+func makeLists(all []*member) ([]*list, error) {
 	var before, after []*member
-	for _, m := range members {
+	for _, m := range all {
 		if m.state != Joining {
 			before = append(before, m)
 		}
@@ -141,13 +131,13 @@ func makeLists(members []*member) ([]*list, error) {
 		}
 	}
 	switch {
-	case len(members) == 0:
+	case len(all) == 0:
 		return nil, fmt.Errorf("%w: shard: no members", driver.ErrInvalid)
 	case len(before) == 0:
 		return nil, fmt.Errorf("%w: shard: all members are joining: add those that other processes use now", driver.ErrInvalid)
 	case len(after) == 0:
 		return nil, fmt.Errorf("%w: shard: all members are leaving", driver.ErrInvalid)
-	case len(before) == len(members) && len(after) == len(members):
+	case len(before) == len(all) && len(after) == len(all):
 		return []*list{newList(after)}, nil
 	}
 	return []*list{newList(before), newList(after)}, nil
