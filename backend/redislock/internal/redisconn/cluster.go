@@ -14,51 +14,31 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// clusterTopology is the topology of a Redis Cluster: its servers say which of them has which
-// slot.
-type clusterTopology struct {
-	seeds func(ctx context.Context) ([]string, error)
-	dial  Dialer
-	title string
+// NewCluster returns the client of a Redis Cluster, whose servers say which of them has which slot.
+// seeds returns the servers to query first, and open returns a server.
+func NewCluster(name string, seeds func(ctx context.Context) ([]string, error), open Dialer) Client {
+	return newRouter(topology{
+		name: name, slotted: true, strict: true, open: open,
+		load: func(ctx context.Context, known []string, at Dialer) (slotTable, error) {
+			if len(known) > 0 {
+				// The seeds are queried only if these do not answer: finding them may take long.
+				soon, cancel := context.WithTimeout(ctx, refreshTimeout/2)
+				defer cancel()
+				if t, err := querySlots(soon, known, at); err == nil {
+					return t, nil
+				}
+			}
+			addrs, err := seeds(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return querySlots(ctx, addrs, at)
+		},
+	})
 }
 
-// NewCluster returns the client of a Redis Cluster. seeds returns the servers to query first, and
-// dial returns a server.
-func NewCluster(title string, seeds func(ctx context.Context) ([]string, error), dial Dialer) Client {
-	return newRouter(&clusterTopology{title: title, seeds: seeds, dial: dial})
-}
-
-func (c *clusterTopology) maxAge() time.Duration { return 0 }
-
-func (c *clusterTopology) slotted() bool { return true }
-
-func (c *clusterTopology) strict() bool { return true }
-
-func (c *clusterTopology) name() string { return c.title }
-
-func (c *clusterTopology) close() {}
-
-func (c *clusterTopology) open(ctx context.Context, addr string) (Server, error) {
-	return c.dial(ctx, addr)
-}
-
-func (c *clusterTopology) load(ctx context.Context, known []string, at Dialer) (slotTable, error) {
-	if len(known) > 0 {
-		// The seeds are queried only if these do not answer: finding them may take long.
-		soon, cancel := context.WithTimeout(ctx, refreshTimeout/2)
-		defer cancel()
-		if t, err := c.queryOneOf(soon, known, at); err == nil {
-			return t, nil
-		}
-	}
-	seeds, err := c.seeds(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return c.queryOneOf(ctx, seeds, at)
-}
-
-func (c *clusterTopology) queryOneOf(ctx context.Context, addrs []string, at Dialer) (slotTable, error) {
+// querySlots queries servers for the slot table.
+func querySlots(ctx context.Context, addrs []string, at Dialer) (slotTable, error) {
 	return firstAnswer(ctx, shuffled(addrs), func(ctx context.Context, addr string) (slotTable, error) {
 		s, err := at(ctx, addr)
 		if err != nil {
@@ -68,11 +48,7 @@ func (c *clusterTopology) queryOneOf(ctx context.Context, addrs []string, at Dia
 		if err != nil {
 			return nil, noCluster(err)
 		}
-		t, err := readSlots(reply, addr)
-		if err == nil && len(t) == 0 {
-			err = errNoSlots // it may have left the cluster
-		}
-		return t, err
+		return readSlots(reply, addr)
 	})
 }
 
@@ -84,25 +60,32 @@ func noCluster(err error) error {
 	return Explain(err)
 }
 
-// readSlots reads the answer to CLUSTER SLOTS of the server at origin.
+// readSlots reads the answer to CLUSTER SLOTS of the server at origin. A server that has left the
+// cluster knows of no slots.
 func readSlots(reply any, origin string) (slotTable, error) {
 	list, ok := reply.([]any)
-	if !ok {
+	switch {
+	case !ok:
 		return nil, errUnexpected
+	case len(list) == 0:
+		return nil, errNoSlots
 	}
-	var t slotTable
+	t := make(slotTable, slots)
 	for _, entry := range list {
-		e, ok := entry.([]any)
-		if !ok || len(e) < 3 {
+		e, _ := entry.([]any)
+		if len(e) < 3 {
 			return nil, errUnexpected
 		}
-		owner, ok := e[2].([]any)
-		if !ok || len(owner) < 2 {
+		owner, _ := e[2].([]any)
+		first, last := numberOf(e[0]), numberOf(e[1])
+		if len(owner) < 2 || first < 0 || last >= slots {
 			return nil, errUnexpected
 		}
-		t = append(t, slotRange{int(numberOf(e[0])), int(numberOf(e[1])), endpoint(textOf(owner[0]), numberOf(owner[1]), origin)})
+		addr := endpoint(textOf(owner[0]), numberOf(owner[1]), origin)
+		for slot := first; slot <= last; slot++ {
+			t[slot] = addr
+		}
 	}
-	slices.SortFunc(t, func(a, b slotRange) int { return a.first - b.first })
 	return t, nil
 }
 
@@ -162,15 +145,9 @@ func firstAnswer[T any](ctx context.Context, addrs []string, ask func(ctx contex
 			return none, errors.Join(append(errs, ctx.Err())...)
 		}
 	}
-	return none, mostTelling(errs)
-}
-
-// mostTelling returns the error that says most: a final one rather than a missing answer.
-func mostTelling(errs []error) error {
-	for _, err := range errs {
-		if driver.Final(err) {
-			return err
-		}
+	// A final error says more than a missing answer.
+	if i := slices.IndexFunc(errs, driver.Final); i >= 0 {
+		return none, errs[i]
 	}
-	return errors.Join(errs...)
+	return none, errors.Join(errs...)
 }

@@ -22,7 +22,7 @@ func FromGoRedis(c redis.UniversalClient) (Client, time.Duration, error) {
 	case *redis.Client:
 		return singleClient{newUsersServer(c)}, c.Options().ReadTimeout, nil
 	case *redis.ClusterClient:
-		return newRouter(goRedisCluster(c)), c.Options().ReadTimeout, nil
+		return newGoRedisCluster(c), c.Options().ReadTimeout, nil
 	case *redis.Ring:
 		return nil, 0, fmt.Errorf("%w: a Ring: while its shards come and go a name has two places, and a lock could have two holders", driver.ErrUnsupported)
 	}
@@ -294,26 +294,46 @@ func (l *goRedisListener) receive(ctx context.Context, on func(Event)) error {
 	}
 }
 
-// goRedisCluster is the topology of a user's cluster client, whose connections are used.
-func goRedisCluster(c *redis.ClusterClient) topology {
+// newGoRedisCluster returns a client that uses the connections of a user's cluster client.
+func newGoRedisCluster(c *redis.ClusterClient) Client {
 	o := c.Options()
 	scheme := SchemeCluster
 	if o.TLSConfig != nil {
 		scheme = "rediss+cluster"
 	}
-	r := &clusterNodes{client: c}
-	p := &clusterTopology{
-		title: scheme + "://" + netaddr.Listed(o.Addrs),
-		seeds: func(ctx context.Context) ([]string, error) {
-			clients, err := r.nodes(ctx)
-			return addrsOf(clients), err
-		},
-		dial: func(ctx context.Context, addr string) (Server, error) { return r.node(ctx, addr) },
-	}
+	name, nodes := scheme+"://"+netaddr.Listed(o.Addrs), &clusterNodes{client: c}
 	if o.ClusterSlots != nil {
-		return &staticTopology{clusterTopology: p, slots: o.ClusterSlots}
+		return newStaticCluster(name, o.ClusterSlots, nodes.server)
 	}
-	return p
+	return NewCluster(name, func(ctx context.Context) (addrs []string, err error) {
+		list, err := nodes.all(ctx)
+		for _, node := range list {
+			addrs = append(addrs, node.Options().Addr)
+		}
+		return addrs, err
+	}, nodes.server)
+}
+
+// newStaticCluster returns the client for a cluster client with a ClusterSlots function, such as
+// NewFailoverClusterClient for a master and its replicas. Its servers know nothing of slots, and do
+// not report when they move.
+func newStaticCluster(name string, query func(ctx context.Context) ([]redis.ClusterSlot, error), open Dialer) Client {
+	return newRouter(topology{
+		name: name, slotted: true, maxAge: sentinelInterval, open: open,
+		load: func(ctx context.Context, _ []string, _ Dialer) (slotTable, error) {
+			list, err := query(ctx)
+			if err != nil {
+				return nil, fromGoRedis(err)
+			}
+			t := make(slotTable, slots)
+			for _, s := range list {
+				for slot := max(s.Start, 0); len(s.Nodes) > 0 && slot <= min(s.End, slots-1); slot++ {
+					t[slot] = s.Nodes[0].Addr
+				}
+			}
+			return t, nil
+		},
+	})
 }
 
 // clusterNodes finds the clients of a cluster client's servers. go-redis queries a server for that
@@ -333,85 +353,51 @@ type nodesQuery struct {
 	err   error
 }
 
-func (r *clusterNodes) nodes(ctx context.Context) ([]*redis.Client, error) {
+func (r *clusterNodes) all(ctx context.Context) ([]*redis.Client, error) {
 	r.mu.Lock()
-	c := r.running
-	if c == nil {
-		c = &nodesQuery{done: make(chan struct{})}
-		r.running = c
-		go r.query(c)
+	q := r.running
+	if q == nil {
+		q = &nodesQuery{done: make(chan struct{})}
+		r.running = q
+		go r.query(q)
 	}
 	r.mu.Unlock()
 	select {
-	case <-c.done:
-		return c.nodes, c.err
+	case <-q.done:
+		return q.nodes, q.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-func (r *clusterNodes) query(c *nodesQuery) {
-	defer close(c.done)
+func (r *clusterNodes) query(q *nodesQuery) {
+	defer close(q.done)
 	ctx, cancel := context.WithTimeout(context.Background(), refreshTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	err := r.client.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
-		c.nodes = append(c.nodes, node)
+		q.nodes = append(q.nodes, node)
 		return nil
 	})
-	c.err = fromGoRedis(err)
+	q.err = fromGoRedis(err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running = nil
 }
 
-func addrsOf(clients []*redis.Client) []string {
-	var addrs []string
-	for _, node := range clients {
-		addrs = append(addrs, node.Options().Addr)
-	}
-	return addrs
-}
-
-// node returns the server at an address, which is the server's own or the one by which the client
+// server returns the server at an address, which is the server's own or the one by which the client
 // reaches it.
-func (r *clusterNodes) node(ctx context.Context, addr string) (Server, error) {
-	clients, err := r.nodes(ctx)
+func (r *clusterNodes) server(ctx context.Context, addr string) (Server, error) {
+	list, err := r.all(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, node := range clients {
+	for _, node := range list {
 		if o := node.Options(); o.Addr == addr || o.NodeAddress == addr {
 			return newUsersServer(node), nil
 		}
 	}
 	return nil, fmt.Errorf("the client does not know the cluster's server %s yet", addr)
-}
-
-// staticTopology is the topology of a cluster client with a ClusterSlots function, such as
-// NewFailoverClusterClient for a master and its replicas. Its servers know nothing of slots, and
-// do not report when they move.
-type staticTopology struct {
-	*clusterTopology
-	slots func(ctx context.Context) ([]redis.ClusterSlot, error)
-}
-
-func (a *staticTopology) maxAge() time.Duration { return sentinelInterval }
-
-func (a *staticTopology) strict() bool { return false }
-
-func (a *staticTopology) load(ctx context.Context, _ []string, _ Dialer) (slotTable, error) {
-	slots, err := a.slots(ctx)
-	if err != nil {
-		return nil, fromGoRedis(err)
-	}
-	var t slotTable
-	for _, s := range slots {
-		if len(s.Nodes) > 0 {
-			t = append(t, slotRange{s.Start, s.End, s.Nodes[0].Addr})
-		}
-	}
-	return t, nil
 }

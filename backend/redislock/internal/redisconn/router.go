@@ -25,7 +25,7 @@ type router struct {
 	wg       sync.WaitGroup
 
 	mu           sync.Mutex
-	table        slotTable
+	table        slotTable         // guarded also inside
 	servers      map[string]Server // by address
 	refreshing   *refreshing       // nil: none is under way
 	refreshBegan time.Time         // when the last load began
@@ -33,24 +33,22 @@ type router struct {
 }
 
 // topology says where servers are.
-type topology interface {
-	// load returns which server has which slot. known are the addresses of the last table.
-	load(ctx context.Context, known []string, at Dialer) (slotTable, error)
+type topology struct {
+	name    string
+	slotted bool          // as in Client.Slotted
+	strict  bool          // as in Client.Strict
+	maxAge  time.Duration // at which a table in use is loaded again, or 0
+
+	// load returns the slot table. known are the addresses of the last one.
+	load func(ctx context.Context, known []string, at Dialer) (slotTable, error)
 
 	// open returns a server at an address that load has returned.
-	open(ctx context.Context, addr string) (Server, error)
+	open Dialer
 
-	// maxAge is the age at which a table in use is loaded again, or 0.
-	maxAge() time.Duration
-
-	// slotted and strict are like Client.Slotted and Client.Strict.
-	slotted() bool
-	strict() bool
-
-	name() string
-	close()
+	close func() // may be nil
 }
 
+// Dialer returns the server at an address.
 type Dialer func(ctx context.Context, addr string) (Server, error)
 
 // refreshing is one load of the table. All callers that want one share it.
@@ -166,14 +164,12 @@ func (r *router) forget(s Server) {
 }
 
 func (r *router) At(ctx context.Context, key string) (Server, error) {
-	t, err := r.routes(ctx)
-	if err != nil {
+	if err := r.fresh(ctx); err != nil {
 		return nil, err
 	}
-	addr := t[0].addr
-	if key != "" && r.topology.slotted() {
-		addr = t.owner(SlotOf(key))
-	}
+	r.mu.Lock()
+	addr := r.table.owner(key)
+	r.mu.Unlock()
 	if addr == "" {
 		r.refresh()
 		return nil, fmt.Errorf("no server of the cluster has slot %d", SlotOf(key))
@@ -185,12 +181,11 @@ func (r *router) All(ctx context.Context) ([]Server, error) {
 	if err := r.wait(ctx, r.refresh()); err != nil {
 		return nil, err
 	}
-	t, err := r.routes(ctx)
-	if err != nil {
-		return nil, err
-	}
+	r.mu.Lock()
+	addrs := r.table.addrs()
+	r.mu.Unlock()
 	var list []Server
-	for _, addr := range t.addrs() {
+	for _, addr := range addrs {
 		s, err := r.open(ctx, addr)
 		if err != nil {
 			return nil, err
@@ -200,22 +195,20 @@ func (r *router) All(ctx context.Context) ([]Server, error) {
 	return list, nil
 }
 
-// routes returns the table, and loads it if there is none.
-func (r *router) routes(ctx context.Context) (slotTable, error) {
+// fresh loads the table if there is none, or if it is too old.
+func (r *router) fresh(ctx context.Context) error {
 	r.mu.Lock()
-	t, looked, ended := r.table, r.refreshBegan, r.refreshEnded
+	exists, age, idle := r.table != nil, time.Since(r.refreshBegan), time.Since(r.refreshEnded)
 	r.mu.Unlock()
-	every := r.topology.maxAge()
-	if t != nil && (every == 0 || time.Since(looked) <= every) {
-		return t, nil
+	limit := r.topology.maxAge
+	if exists && (limit == 0 || age <= limit) {
+		return nil
 	}
 	l := r.refresh()
-	switch {
-	case t == nil:
-		if err := r.wait(ctx, l); err != nil {
-			return nil, err
-		}
-	case time.Since(ended) > 2*every:
+	if !exists {
+		return r.wait(ctx, l)
+	}
+	if idle > 2*limit {
 		// There was no traffic for a while. If the topology can't be queried, the old table must
 		// do: its server may be well. So the caller keeps some of its time, and a load that takes
 		// longer does not delay later callers.
@@ -226,12 +219,8 @@ func (r *router) routes(ctx context.Context) (slotTable, error) {
 		soon, cancel := context.WithTimeout(ctx, left)
 		defer cancel()
 		r.wait(soon, l)
-	default:
-		return t, nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.table, nil
+	return nil
 }
 
 func (r *router) wait(ctx context.Context, l *refreshing) error {
@@ -291,8 +280,8 @@ func (r *router) load(l *refreshing, gap time.Duration) {
 // setOwner notes a server's word that a slot is elsewhere.
 func (r *router) setOwner(slot int, addr string) {
 	r.mu.Lock()
-	if r.table.owner(slot) != addr {
-		r.table = r.table.moved(slot, addr)
+	if slot < len(r.table) {
+		r.table[slot] = addr
 	}
 	r.mu.Unlock()
 	r.refresh()
@@ -343,20 +332,20 @@ func (r *router) drop(addr string, s Server) {
 	}
 }
 
-func (r *router) Slot(name string) int {
-	if r.topology.slotted() {
-		return SlotOf(name)
+func (r *router) Slot(key string) int {
+	if r.topology.slotted {
+		return SlotOf(key)
 	}
 	return 0
 }
 
 func (r *router) Refresh() { r.refresh() }
 
-func (r *router) Slotted() bool { return r.topology.slotted() }
+func (r *router) Slotted() bool { return r.topology.slotted }
 
-func (r *router) Strict() bool { return r.topology.strict() }
+func (r *router) Strict() bool { return r.topology.strict }
 
-func (r *router) Name() string { return r.topology.name() }
+func (r *router) Name() string { return r.topology.name }
 
 func (r *router) Close() {
 	r.mu.Lock()
@@ -367,7 +356,9 @@ func (r *router) Close() {
 	for _, s := range servers {
 		s.Close()
 	}
-	r.topology.close()
+	if r.topology.close != nil {
+		r.topology.close()
+	}
 	r.wg.Wait()
 }
 

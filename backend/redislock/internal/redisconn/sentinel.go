@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -26,49 +25,31 @@ type SentinelOptions struct {
 }
 
 // NewSentinel returns the client of the master that sentinels name.
-func NewSentinel(o SentinelOptions) Client { return newRouter(&sentinelTopology{SentinelOptions: o}) }
-
-// sentinelTopology is the topology of a master that Redis Sentinel watches.
-type sentinelTopology struct {
-	SentinelOptions
-
-	mu     sync.Mutex
-	asked  map[string]Server // sentinels, by address
-	closed bool
-}
-
-func (s *sentinelTopology) open(_ context.Context, addr string) (Server, error) {
-	return s.DialMaster(addr), nil
-}
-func (s *sentinelTopology) maxAge() time.Duration { return sentinelInterval }
-func (s *sentinelTopology) slotted() bool         { return false }
-func (s *sentinelTopology) strict() bool          { return false }
-func (s *sentinelTopology) name() string          { return s.Name }
-
-func (s *sentinelTopology) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	for _, c := range s.asked {
-		c.Close()
+func NewSentinel(o SentinelOptions) Client {
+	sentinels := map[string]Server{}
+	for _, addr := range o.Addrs {
+		sentinels[addr] = o.DialSentinel(addr)
 	}
+	return newRouter(topology{
+		name: o.Name, maxAge: sentinelInterval,
+		open: func(_ context.Context, addr string) (Server, error) { return o.DialMaster(addr), nil },
+		load: func(ctx context.Context, _ []string, _ Dialer) (slotTable, error) {
+			master, err := firstAnswer(ctx, shuffled(o.Addrs), func(ctx context.Context, addr string) (string, error) {
+				return masterBy(ctx, addr, sentinels[addr], o.Master)
+			})
+			return slotTable{master}, err
+		},
+		close: func() {
+			for _, s := range sentinels {
+				s.Close()
+			}
+		},
+	})
 }
 
-func (s *sentinelTopology) load(ctx context.Context, _ []string, _ Dialer) (slotTable, error) {
-	addr, err := firstAnswer(ctx, shuffled(s.Addrs), s.masterBy)
-	if err != nil {
-		return nil, err
-	}
-	return slotTable{{0, slots - 1, addr}}, nil
-}
-
-// masterBy queries a sentinel for the master.
-func (s *sentinelTopology) masterBy(ctx context.Context, addr string) (string, error) {
-	c, err := s.sentinel(addr)
-	if err != nil {
-		return "", err
-	}
-	reply, err := c.Do(ctx, []string{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", s.Master})
+// masterBy queries the sentinel at addr for the address of a master.
+func masterBy(ctx context.Context, addr string, sentinel Server, master string) (string, error) {
+	reply, err := sentinel.Do(ctx, []string{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", master})
 	re := (*ReplyError)(nil)
 	switch list, _ := reply.([]any); {
 	case errors.As(err, &re) && strings.Contains(re.Text, "unknown command"):
@@ -78,25 +59,10 @@ func (s *sentinelTopology) masterBy(ctx context.Context, addr string) (string, e
 	case err != nil:
 		return "", fmt.Errorf("sentinel %s: %w", addr, Explain(err))
 	case reply == nil:
-		return "", fmt.Errorf("%w: the sentinel %s knows no master named %q", driver.ErrInvalid, addr, s.Master)
+		return "", fmt.Errorf("%w: the sentinel %s knows no master named %q", driver.ErrInvalid, addr, master)
 	case len(list) != 2:
 		return "", fmt.Errorf("sentinel %s: %w", addr, errUnexpected)
 	default:
 		return net.JoinHostPort(textOf(list[0]), textOf(list[1])), nil
 	}
-}
-
-func (s *sentinelTopology) sentinel(addr string) (Server, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, driver.ErrClosed
-	}
-	if s.asked == nil {
-		s.asked = map[string]Server{}
-	}
-	if s.asked[addr] == nil {
-		s.asked[addr] = s.DialSentinel(addr)
-	}
-	return s.asked[addr], nil
 }

@@ -19,6 +19,7 @@ func SlotOf(key string) int {
 	return int(crc16(key)) % slots
 }
 
+// HashTag returns the part of a key that decides its slot, if it has one.
 func HashTag(key string) (tag string, ok bool) {
 	_, rest, ok := strings.Cut(key, "{")
 	if !ok {
@@ -65,47 +66,23 @@ var SlotTags = sync.OnceValue(func() *[slots]string {
 	return &tags
 })
 
-// slotTable says which server has which slots, in their order.
-type slotTable []slotRange
+// slotTable has the address of the server of each slot, or a single address if one server has all
+// keys.
+type slotTable []string
 
-type slotRange struct {
-	first, last int
-	addr        string
-}
-
-func (t slotTable) owner(slot int) string {
-	i, _ := slices.BinarySearchFunc(t, slot, func(s slotRange, slot int) int { return cmp.Compare(s.last, slot) })
-	if i < len(t) && t[i].first <= slot {
-		return t[i].addr
+// owner returns the address for a key, or of any server for no key.
+func (t slotTable) owner(key string) string {
+	switch {
+	case key == "":
+		return cmp.Or(t...)
+	case len(t) == 1:
+		return t[0]
 	}
-	return ""
-}
-
-// moved returns the table with one slot at another server.
-func (t slotTable) moved(slot int, addr string) slotTable {
-	var list slotTable
-	for _, s := range t {
-		if slot < s.first || slot > s.last {
-			list = append(list, s)
-			continue
-		}
-		if s.first < slot {
-			list = append(list, slotRange{s.first, slot - 1, s.addr})
-		}
-		if slot < s.last {
-			list = append(list, slotRange{slot + 1, s.last, s.addr})
-		}
-	}
-	list = append(list, slotRange{slot, slot, addr})
-	slices.SortFunc(list, func(a, b slotRange) int { return cmp.Compare(a.first, b.first) })
-	return list
+	return t[SlotOf(key)]
 }
 
 func (t slotTable) addrs() []string {
-	var list []string
-	for _, s := range t {
-		list = append(list, s.addr)
-	}
+	list := slices.Compact(slices.Clone(t)) // most slots have the same server as the one before
 	slices.Sort(list)
-	return slices.Compact(list)
+	return slices.DeleteFunc(slices.Compact(list), func(addr string) bool { return addr == "" })
 }
