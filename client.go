@@ -1,6 +1,7 @@
 package distlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,12 +80,8 @@ func (c *Client) fillOptions() error {
 			o.TTL = min(o.TTL, c.caps.MaxTTL)
 		}
 	}
-	if o.HandoffMax == 0 {
-		o.HandoffMax = DefaultHandoffMax
-	}
-	if o.HandoffWindow == 0 {
-		o.HandoffWindow = DefaultHandoffWindow
-	}
+	o.HandoffMax = cmp.Or(o.HandoffMax, DefaultHandoffMax)
+	o.HandoffWindow = cmp.Or(o.HandoffWindow, DefaultHandoffWindow)
 	if o.Observer != nil {
 		c.observer = *o.Observer
 	}
@@ -127,12 +124,8 @@ func (c *Client) newSpec(name string, mode Mode, limit int, opts []LockOption) *
 			o.apply(s)
 		}
 	}
-	if s.terms.Margin == 0 {
-		s.terms.Margin = defaultMargin(s.terms.TTL)
-	}
-	if s.terms.CallTimeout == 0 {
-		s.terms.CallTimeout = renew.DefaultCallTimeout(s.terms.TTL)
-	}
+	s.terms.Margin = cmp.Or(s.terms.Margin, min(s.terms.TTL/10, time.Second))
+	s.terms.CallTimeout = cmp.Or(s.terms.CallTimeout, renew.DefaultCallTimeout(s.terms.TTL))
 	for d := int64(s.terms.CallTimeout); ; {
 		if old := c.longest.Load(); old >= d || c.longest.CompareAndSwap(old, d) {
 			break
@@ -162,7 +155,6 @@ func (c *Client) shutdown() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Duration(c.longest.Load()))
 	defer cancel()
 	c.queues.dismiss()
-	c.delays.hurry()
 	left := c.releaseAll(ctx)
 	idle := c.tasks.wait(ctx)
 	unanswered := c.releaser.Stop() - left

@@ -29,7 +29,6 @@ type env struct {
 	releaser *release.Releaser
 	calls    calls
 	tasks    tasks // contenders and background releases
-	delays   delays
 
 	done chan struct{}   // closed by Close
 	life context.Context // of renewals; ends with Close
@@ -74,52 +73,15 @@ func (t *tasks) wait(ctx context.Context) bool {
 	return true
 }
 
-// delays are calls that are made later.
-type delays struct {
-	mu      sync.Mutex
-	pending map[*delay]struct{}
-	closed  bool
-}
-
-type delay struct {
-	timer *time.Timer
-	f     func()
-}
-
-// after calls f in d, or when the client closes. f must not block.
+// after calls f in d, or when the client closes.
 func (e *env) after(d time.Duration, f func()) {
 	e.tasks.Begin()
-	e.delays.mu.Lock()
-	defer e.delays.mu.Unlock()
-	if e.delays.closed {
-		d = 0
-	}
-	x := &delay{f: f}
-	x.timer = time.AfterFunc(d, func() { e.runDelayed(x) })
-	if e.delays.pending == nil {
-		e.delays.pending = map[*delay]struct{}{}
-	}
-	e.delays.pending[x] = struct{}{}
-}
-
-func (e *env) runDelayed(x *delay) {
-	defer e.tasks.End()
-	e.delays.mu.Lock()
-	delete(e.delays.pending, x)
-	e.delays.mu.Unlock()
-	x.f()
-}
-
-// hurry makes all delayed calls now.
-func (d *delays) hurry() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.closed = true
-	for x := range d.pending {
-		if x.timer.Stop() {
-			x.timer.Reset(0)
-		}
-	}
+	ctx, cancel := context.WithTimeout(e.life, d)
+	context.AfterFunc(ctx, func() {
+		defer e.tasks.End()
+		cancel()
+		f()
+	})
 }
 
 // calls makes the contexts that bound calls to the backend. A context with a timer of its own for

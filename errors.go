@@ -3,6 +3,8 @@ package distlock
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/distlock/distlock/driver"
@@ -51,40 +53,31 @@ type Error struct {
 
 // Error is one line: operation, name, kind and cause.
 func (e *Error) Error() string {
-	var b strings.Builder
-	b.WriteString("distlock: ")
-	b.WriteString(e.Op)
+	kind, cause := plainText(e.Kind), plainText(e.Err)
+	s := "distlock: " + e.Op
 	if e.Name != "" {
-		b.WriteString(" ")
-		b.WriteString(driver.Quote(e.Name))
+		s += " " + driver.Quote(e.Name)
 	}
-	said := ""
-	if e.Err != nil {
-		said = strings.TrimPrefix(e.Err.Error(), "distlock: ")
+	if !strings.Contains(cause, kind) {
+		s += ": " + kind
 	}
-	if e.Kind != nil {
-		if kind := strings.TrimPrefix(e.Kind.Error(), "distlock: "); !strings.Contains(said, kind) {
-			b.WriteString(": ")
-			b.WriteString(kind)
-		}
+	if cause != "" {
+		s += ": " + cause
 	}
-	if said != "" {
-		b.WriteString(": ")
-		b.WriteString(said)
+	return s
+}
+
+// plainText returns the text of an error without this package's name; "" for nil.
+func plainText(err error) string {
+	if err == nil {
+		return ""
 	}
-	return b.String()
+	return strings.TrimPrefix(err.Error(), "distlock: ")
 }
 
 // Unwrap gives Kind and Err to errors.Is and errors.As.
 func (e *Error) Unwrap() []error {
-	var errs []error
-	if e.Kind != nil {
-		errs = append(errs, e.Kind)
-	}
-	if e.Err != nil {
-		errs = append(errs, e.Err)
-	}
-	return errs
+	return slices.DeleteFunc([]error{e.Kind, e.Err}, func(err error) bool { return err == nil })
 }
 
 // fail wraps the error of a driver into an *Error of the right kind.
@@ -127,9 +120,7 @@ type pair struct {
 }
 
 func (p *pair) Error() string {
-	one, rest, _ := strings.Cut(p.format, "%s")
-	mid, end, _ := strings.Cut(rest, "%s")
-	return one + p.first.Error() + mid + strings.TrimPrefix(p.second.Error(), "distlock: ") + end
+	return fmt.Sprintf(p.format, p.first, plainText(p.second))
 }
 
 func (p *pair) Unwrap() []error { return []error{p.first, p.second} }

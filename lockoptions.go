@@ -252,5 +252,3 @@ func checkName(name string) error {
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
 }
-
-func defaultMargin(ttl time.Duration) time.Duration { return min(ttl/10, time.Second) }

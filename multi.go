@@ -68,7 +68,7 @@ func (m *MultiLock) Do(ctx context.Context, f func(ctx context.Context) error) e
 	if err != nil {
 		return err
 	}
-	return lease.run(f)
+	return runUnder(lease, f)
 }
 
 // take takes the locks in order, each under the context of the one before: the end of one ends all
@@ -127,12 +127,4 @@ func (m *MultiLease) Unlock(ctx context.Context) error {
 		errs = append(errs, l.Unlock(ctx))
 	}
 	return errors.Join(errs...)
-}
-
-func (m *MultiLease) run(f func(context.Context) error) (err error) {
-	ctx := m.Context()
-	defer func() {
-		err = join(err, m.Unlock(ctx))
-	}()
-	return f(ctx)
 }

@@ -257,14 +257,17 @@ func (l lock) do(ctx context.Context, f func(context.Context) error) error {
 	if err != nil {
 		return err
 	}
-	return lease.run(f)
+	return runUnder(lease, f)
 }
 
-// run runs f under the lease's context and unlocks, also if f panics.
-func (l *Lease) run(f func(context.Context) error) (err error) {
-	ctx := l.Context()
+// runUnder runs f under the context of one or more leases and unlocks, also if f panics.
+func runUnder(held interface {
+	Context() context.Context
+	Unlock(context.Context) error
+}, f func(context.Context) error) (err error) {
+	ctx := held.Context()
 	defer func() {
-		err = join(err, l.Unlock(ctx))
+		err = join(err, held.Unlock(ctx))
 	}()
 	return f(ctx)
 }
