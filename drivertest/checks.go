@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync"
 	"testing"
+
+	"github.com/distlock/distlock/driver"
 )
 
 // Checks lists all promises, subject by subject.
@@ -26,6 +29,7 @@ func Checks() []Check {
 // the same time, so the whole suite takes seconds.
 func Run(t *testing.T, h Harness) {
 	slots := make(chan struct{}, cmp.Or(h.Parallel, 8))
+	h.caps = sync.OnceValues(func() (driver.Caps, error) { return h.readCaps(context.Background()) }) // it costs a connection
 	for _, c := range Checks() {
 		t.Run(c.Name, func(t *testing.T) {
 			// Started before t.Parallel, which would run only as many at once as there are processors.

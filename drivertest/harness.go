@@ -52,6 +52,9 @@ type Harness struct {
 	// Refuses says which names the store can't have: the backend must answer them with
 	// ErrInvalid, and nothing else. nil: none.
 	Refuses func(name string) bool
+
+	// caps returns the Caps that the checks of one Run share.
+	caps func() (driver.Caps, error)
 }
 
 // Check is one promise of a backend.
@@ -76,22 +79,36 @@ type config struct {
 
 // applyDefaults applies the defaults, which depend on the backend's capabilities.
 func (h *Harness) applyDefaults(ctx context.Context, calls *activity) (config, error) {
-	if h.Open == nil {
-		return config{}, errors.New("drivertest: Harness.Open is nil")
-	}
 	defer calls.begin("Open and Close")()
-	b, err := h.Open(ctx)
+	readCaps := h.caps
+	if readCaps == nil {
+		readCaps = func() (driver.Caps, error) { return h.readCaps(ctx) }
+	}
+	caps, err := readCaps()
 	if err != nil {
-		return config{}, fmt.Errorf("drivertest: open: %w", err)
+		return config{}, err
 	}
-	c := config{Harness: *h, caps: b.Caps()}
-	if err := b.Close(); err != nil {
-		return config{}, fmt.Errorf("drivertest: close: %w", err)
-	}
+	c := config{Harness: *h, caps: caps}
 	c.TTL = cmp.Or(c.TTL, max(300*time.Millisecond, c.caps.MinTTL))
 	c.Slack = cmp.Or(c.Slack, max(15*time.Second, c.TTL))
 	c.Timeout = cmp.Or(c.Timeout, time.Minute+40*c.TTL)
 	return c, nil
+}
+
+// readCaps opens a connection for its Caps.
+func (h *Harness) readCaps(ctx context.Context) (driver.Caps, error) {
+	if h.Open == nil {
+		return driver.Caps{}, errors.New("drivertest: Harness.Open is nil")
+	}
+	b, err := h.Open(ctx)
+	if err != nil {
+		return driver.Caps{}, fmt.Errorf("drivertest: open: %w", err)
+	}
+	caps := b.Caps()
+	if err := b.Close(); err != nil {
+		return driver.Caps{}, fmt.Errorf("drivertest: close: %w", err)
+	}
+	return caps, nil
 }
 
 // modes returns the claimed modes.

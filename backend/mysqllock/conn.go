@@ -16,6 +16,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/connlock"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // Numbers of the server's errors about connections.
@@ -70,9 +71,6 @@ func connTableSpec(o Options) tableSpec {
 
 // open returns a backend for a dialect.
 func (c *connDialect) open(ctx context.Context, d connlock.Dialect, ddl []string, solo bool) (*connlock.Backend, error) {
-	if c.server.galera {
-		return nil, fmt.Errorf("%w: mysqllock: strategy %s excludes on one node only, and this is a Galera cluster: use strategy %s", driver.ErrUnsupported, c.opts.Strategy, Row)
-	}
 	if _, err := c.prepare(ctx, ddl, connTableSpec(c.opts)); err != nil {
 		return nil, openError(c.opts, err)
 	}
@@ -110,10 +108,8 @@ func (c *connDialect) killMarked(ctx context.Context, q querier, mark string) er
 		if err != nil || !lives {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("connection %s has not ended yet: %w", thread.String, ctx.Err())
-		case <-time.After(time.Millisecond):
+		if err := wait.Sleep(ctx, time.Millisecond); err != nil {
+			return fmt.Errorf("connection %s has not ended yet: %w", thread.String, err)
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/connlock"
 )
 
 // database is the database that keeps the locks.
@@ -89,50 +88,6 @@ func (s *database) refuseManyWriters(ctx context.Context) error {
 		return err
 	}
 	return fmt.Errorf("%w: mysqllock: the server is a node of a Galera cluster, whose nodes don't know each other's sessions and row locks: want strategy row or version", driver.ErrUnsupported)
-}
-
-// probeSessions refuses a proxy that shares sessions between clients, for strategies whose locks
-// belong to a session.
-func (s *database) probeSessions(ctx context.Context) error {
-	if err := connlock.CheckPool(s.db); err != nil {
-		return err
-	}
-	holder, err := s.db.Conn(ctx)
-	if err != nil {
-		return err
-	}
-	defer holder.Close()
-	rival, err := s.db.Conn(ctx)
-	if err != nil {
-		return err
-	}
-	defer rival.Close()
-	return checkExclusion(ctx, holder, rival)
-}
-
-// checkExclusion takes a user-level lock in holder's session. It must last from one statement to the
-// next, and block rival.
-func checkExclusion(ctx context.Context, holder, rival *sql.Conn) error {
-	name := "distlock-" + driver.NewOwner()
-	var taken, passed, mine, freed sql.NullInt64
-	for _, q := range []struct {
-		conn *sql.Conn
-		text string
-		into *sql.NullInt64
-	}{
-		{holder, "SELECT GET_LOCK(?, 0)", &taken},
-		{rival, "SELECT GET_LOCK(?, 0)", &passed},
-		{holder, "SELECT IS_USED_LOCK(?) = CONNECTION_ID()", &mine},
-		{holder, "SELECT RELEASE_LOCK(?)", &freed},
-	} {
-		if err := q.conn.QueryRowContext(ctx, q.text, name).Scan(q.into); err != nil {
-			return err
-		}
-	}
-	if taken.Int64 != 1 || passed.Int64 != 0 || mine.Int64 != 1 || freed.Int64 != 1 {
-		return fmt.Errorf("%w: mysqllock: a lock of one session does not keep others out: is a proxy in between that shares out sessions? want the server itself, or strategy row", driver.ErrUnsupported)
-	}
-	return nil
 }
 
 // readVersion parses VERSION(): "8.0.36", "10.11.19-MariaDB-0+deb12u1", or with a prefix for old
@@ -313,12 +268,7 @@ func changed(res sql.Result, err error) (n, id int64, _ error) {
 // checkStrategy refuses a strategy that does not work on the server or through its proxy.
 func (s *database) checkStrategy(ctx context.Context) error {
 	switch s.opts.Strategy {
-	case ForUpdate, Session:
-		if err := s.refuseManyWriters(ctx); err != nil {
-			return err
-		}
-		return s.probeSessions(ctx)
-	case UniqueIndex:
+	case ForUpdate, Session, UniqueIndex:
 		return s.refuseManyWriters(ctx)
 	}
 	return nil // a change of one row by one statement is safe everywhere

@@ -80,7 +80,7 @@ func (d *advisoryDialect) Key(name string) string {
 func (d *advisoryDialect) NewConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (connlock.Conn, error) {
 	c := sessionConn{d: d, tx: connlock.Tx{Conn: conn}}
 	const start = `to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
-	err := conn.QueryRowContext(ctx, `SELECT pid || ' ' || `+start+` FROM pg_stat_activity WHERE pid = pg_backend_pid()`).Scan(&c.id)
+	err := conn.QueryRowContext(ctx, `SELECT pid || ' ' || `+start+` FROM pg_stat_get_activity(pg_backend_pid())`).Scan(&c.id)
 	if err == nil {
 		err = c.exec(ctx, c.settings())
 	}
