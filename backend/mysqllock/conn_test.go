@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -214,4 +215,213 @@ func TestSmallestPool(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+func forUpdateHold(t *testing.T) (*Backend, *sql.DB, driver.Request) {
+	t.Helper()
+	srv := testserver.SharedMariaDB(t)
+	db := srv.DB(t, srv.Database(t))
+	b, err := New(t.Context(), db, &Options{Strategy: ForUpdate, Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	if _, err := db.ExecContext(t.Context(), "CREATE TABLE work (n INT) ENGINE=InnoDB"); err != nil {
+		t.Fatal(err)
+	}
+	r := driver.Request{Hold: driver.Hold{Name: "report", Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: 30 * time.Second}, Fences: 1}
+	if _, err := b.Acquire(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	return b, db, r
+}
+
+func stored(t *testing.T, db *sql.DB) (n int) {
+	t.Helper()
+	if err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM work").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestCommitStoresTheWorkAndEndsTheLock(t *testing.T) {
+	b, db, r := forUpdateHold(t)
+	work := func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(t.Context(), "INSERT INTO work VALUES (1)")
+		return err
+	}
+	if err := b.Commit(t.Context(), r.Owner, work); err != nil {
+		t.Fatal(err)
+	}
+	if n := stored(t, db); n != 1 {
+		t.Errorf("%d rows stored, want 1", n)
+	}
+	if err := b.Commit(t.Context(), r.Owner, work); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("a second Commit: %v, want ErrLost", err)
+	}
+	if err := b.Release(t.Context(), r.Hold); err != nil {
+		t.Errorf("Release after Commit: %v", err)
+	}
+	r.Owner = driver.NewOwner()
+	if _, err := b.Acquire(t.Context(), r); err != nil {
+		t.Errorf("the lock has not ended with the commit: %v", err)
+	}
+}
+
+func TestCommitRollsBackWorkThatFails(t *testing.T) {
+	b, db, r := forUpdateHold(t)
+	refused := errors.New("no")
+	err := b.Commit(t.Context(), r.Owner, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(t.Context(), "INSERT INTO work VALUES (1)"); err != nil {
+			return err
+		}
+		return refused
+	})
+	if !errors.Is(err, refused) || stored(t, db) != 0 {
+		t.Errorf("%v, and %d rows stored; want the work's error and none", err, stored(t, db))
+	}
+	if err := b.Release(t.Context(), r.Hold); err != nil {
+		t.Errorf("Release after Commit: %v", err)
+	}
+}
+
+func TestNothingIsStoredOfWorkWhoseConnectionIsKilled(t *testing.T) {
+	b, db, r := forUpdateHold(t)
+	var lost atomic.Int32
+	r.OnLost = func() { lost.Add(1) }
+	if _, err := b.Acquire(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	err := b.Commit(t.Context(), r.Owner, func(tx *sql.Tx) error {
+		var id string
+		if err := tx.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(t.Context(), "INSERT INTO work VALUES (1)"); err != nil {
+			return err
+		}
+		_, err := db.ExecContext(t.Context(), "KILL "+id)
+		return err
+	})
+	if err == nil || stored(t, db) != 0 {
+		t.Errorf("%v, and %d rows stored; want an error and none", err, stored(t, db))
+	}
+	if err := b.Commit(t.Context(), r.Owner, func(*sql.Tx) error { t.Error("the work has begun"); return nil }); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Commit without the lock: %v, want ErrLost", err)
+	}
+}
+
+func TestKilledConnectionsAreToldSoon(t *testing.T) {
+	b, db, r := forUpdateHold(t)
+	lost := make(chan struct{})
+	r.OnLost = func() { close(lost) }
+	if _, err := b.Acquire(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	var id string
+	if err := db.QueryRowContext(t.Context(), "SELECT IS_USED_LOCK(CONCAT('distlock-link/', link)) FROM distlock_mutexes WHERE owner = ?", r.Owner).Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), "KILL "+id); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-lost:
+	case <-time.After(patient):
+		t.Error("OnLost was not called, though the server has closed the connection")
+	}
+	if errs := b.Renew(t.Context(), []driver.Hold{r.Hold}); !errors.Is(errs[0], driver.ErrLost) {
+		t.Errorf("Renew: %v, want ErrLost", errs[0])
+	}
+}
+
+func TestASmallPoolIsRefused(t *testing.T) {
+	srv := testserver.SharedMariaDB(t)
+	db := srv.DB(t, srv.Database(t))
+	db.SetMaxOpenConns(1)
+	if b, err := New(t.Context(), db, &Options{Strategy: Session, Create: true}); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("%v, %v; want ErrInvalid", b, err)
+	}
+}
+
+func TestAPoolKeepsAConnectionForOthers(t *testing.T) {
+	srv := testserver.SharedMariaDB(t)
+	db := srv.DB(t, srv.Database(t))
+	db.SetMaxOpenConns(3)
+	b, err := New(t.Context(), db, &Options{Strategy: ForUpdate, Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for i, name := range []string{"a", "b", "c"} {
+		r := driver.Request{Hold: driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: 30 * time.Second}, Fences: 1}
+		if _, err := b.Acquire(t.Context(), r); (err == nil) != (i < 2) || driver.Final(err) || errors.Is(err, driver.ErrHeld) {
+			t.Errorf("hold %d of a pool of 3: %v", i+1, err)
+		}
+	}
+	if err := db.PingContext(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// MySQL rolls a deadlock's victim back and goes on with a new transaction, which has not got
+// the lock. Work that overlooks that stores nothing.
+func TestCommitAfterADeadlockStoresNothing(t *testing.T) {
+	b, db, r := forUpdateHold(t)
+	do(t, db, "CREATE TABLE pair (n INT PRIMARY KEY, v INT) ENGINE=InnoDB", "INSERT INTO pair VALUES (1, 0), (2, 0)")
+	err := b.Commit(t.Context(), r.Owner, func(tx *sql.Tx) error {
+		ctx, cancel := context.WithTimeout(t.Context(), patient)
+		defer cancel()
+		deadlock(t, ctx, db, tx)
+		_, err := tx.ExecContext(ctx, "INSERT INTO work VALUES (1)")
+		return err
+	})
+	wantIs(t, err, driver.ErrLost)
+	if n := stored(t, db); n != 0 {
+		t.Errorf("%d rows stored without the lock", n)
+	}
+	r.Owner = driver.NewOwner()
+	take(t, b, r)
+}
+
+// deadlock makes tx the victim of one with another transaction, which has written more.
+func deadlock(t *testing.T, ctx context.Context, db *sql.DB, tx *sql.Tx) {
+	rival, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rival.Rollback()
+	exec := func(tx *sql.Tx, text string) {
+		if _, err := tx.ExecContext(ctx, text); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	for range 50 {
+		exec(rival, "INSERT INTO work VALUES (2)")
+	}
+	exec(rival, "UPDATE pair SET v = 1 WHERE n = 1")
+	if _, err := tx.ExecContext(ctx, "SELECT v FROM pair WHERE n = 2 FOR UPDATE"); err != nil {
+		t.Error(err)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); exec(rival, "UPDATE pair SET v = 2 WHERE n = 2") }()
+	_, err = tx.ExecContext(ctx, "SELECT v FROM pair WHERE n = 1 FOR UPDATE")
+	<-done
+	if number(err) != errDeadlock {
+		t.Errorf("%v; want a deadlock", err)
+	}
+}
+
+// Work that ends the transaction by itself is told.
+func TestCommitOfWorkThatHasCommitted(t *testing.T) {
+	for _, end := range []string{"COMMIT", "ROLLBACK", "CREATE TABLE another (n INT)"} {
+		t.Run(end, func(t *testing.T) {
+			b, _, r := forUpdateHold(t)
+			err := b.Commit(t.Context(), r.Owner, func(tx *sql.Tx) error {
+				_, err := tx.ExecContext(t.Context(), end)
+				return err
+			})
+			wantIs(t, err, driver.ErrLost)
+		})
+	}
 }

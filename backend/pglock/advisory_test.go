@@ -2,75 +2,347 @@ package pglock
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/connlock"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// severable is a harness whose connections go through a proxy each, which can cut them off.
-func severable(t *testing.T, pg *testserver.PostgresServer, url string) drivertest.Harness {
-	var ways sync.Map
-	return drivertest.Harness{
-		Open: func(ctx context.Context) (driver.Backend, error) {
-			way := faultproxy.New(t, pg.Addr())
-			b, err := openNamed(ctx, strings.Replace(url, pg.Addr(), way.Addr(), 1))
-			if err != nil {
-				return nil, err
+// A wait that is given up leaves nothing on the server: neither a place in its queue nor the
+// lock that it was about to get.
+func TestAdvisoryWaitersLeaveNoGhosts(t *testing.T) {
+	t.Parallel()
+	eachLevel(t, func(t *testing.T, pg *testserver.PostgresServer, url string) {
+		a, b := open(t, url), open(t, url)
+		mine := request("lock")
+		take(t, a, mine)
+		w, err := b.Watch(t.Context(), request("lock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "b waits", func() bool { return blocked(t, pg, url) == "1" })
+		w.Close()
+		if n := blocked(t, pg, url); n != "0" {
+			t.Errorf("%s wait after Close", n)
+		}
+		release(t, a, mine)
+		for _, other := range []*Backend{a, b} {
+			next := request("lock")
+			take(t, other, next)
+			release(t, other, next)
+		}
+	})
+}
+
+// PostgreSQL may answer that a wait is over and have granted the lock all the same. Of hundreds
+// of waits that end at the moment of a grant none keeps anything.
+func TestAdvisoryWaitsInBulkKeepNothing(t *testing.T) { waitsInBulk(t, 25) }
+
+func TestLongAdvisoryWaitsInBulkKeepNothing(t *testing.T) { waitsInBulk(t, 150) }
+
+func waitsInBulk(t *testing.T, times int) {
+	t.Parallel()
+	eachLevel(t, func(t *testing.T, pg *testserver.PostgresServer, url string) {
+		a, b := open(t, url), open(t, url)
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				name, from, to := fmt.Sprint("lock", i%2), a, b
+				if i%4 < 2 {
+					from, to = b, a
+				}
+				for range times {
+					shortWait(t, from, to, name)
+				}
+			})
+		}
+		all.Wait()
+		eventually(t, "nothing is held or waited for", func() bool { return lockers(t, pg, url) == "0" })
+		for _, name := range []string{"lock0", "lock1"} {
+			r := request(name)
+			take(t, a, r)
+			release(t, a, r)
+		}
+	})
+}
+
+// shortWait holds a lock for a moment, if it is free, and waits about as long elsewhere.
+func shortWait(t *testing.T, from, to *Backend, name string) {
+	held, wanted := request(name), request(name)
+	_, err := from.Acquire(t.Context(), held)
+	if err != nil && !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("acquire: %v", err)
+	}
+	w, watching := to.Watch(t.Context(), wanted)
+	if watching != nil && !errors.Is(watching, driver.ErrSkip) {
+		t.Errorf("watch: %v", watching)
+	}
+	time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond) // so that some come too late
+	var both sync.WaitGroup
+	if err == nil {
+		both.Go(func() {
+			if err := from.Release(context.Background(), held.Hold); err != nil {
+				t.Errorf("release: %v", err)
 			}
-			ways.Store(b, way)
-			return b, nil
-		},
-		Cut: func(b driver.Backend) func() {
-			way, _ := ways.Load(b)
-			way.(*faultproxy.Proxy).Silence()
-			return way.(*faultproxy.Proxy).Pass
-		},
+		})
+	}
+	if watching == nil {
+		both.Go(func() {
+			w.Close()
+			if err := to.Release(context.Background(), wanted.Hold); err != nil && !errors.Is(err, driver.ErrLost) {
+				t.Errorf("release of what a wait may have brought: %v", err)
+			}
+		})
+	}
+	both.Wait()
+}
+
+// The server ends what a holder has who is cut off, at the end of his TTL and not before: by
+// then he has been told.
+func TestAdvisoryHolderIsPartitioned(t *testing.T) {
+	t.Parallel()
+	eachLevel(t, func(t *testing.T, pg *testserver.PostgresServer, url string) {
+		net := faultproxy.New(t, pg.Addr())
+		a, b := open(t, strings.Replace(url, pg.Addr(), net.Addr(), 1)), open(t, url)
+		mine, theirs := brief("lock", 2*time.Second), brief("lock", 2*time.Second)
+		lost := make(chan time.Time, 1)
+		mine.OnLost = func() { lost <- time.Now() }
+		take(t, a, mine)
+		w := watch(t, b, theirs)
+		eventually(t, "b waits", func() bool { return blocked(t, pg, url) == "1" })
+		net.Silence()
+		if errs := a.Renew(t.Context(), []driver.Hold{mine.Hold}); errs[0] == nil {
+			t.Error("renewed without a network")
+		}
+		ready(t, w)
+		had := time.Now()
+		take(t, b, theirs)
+		within(t, "the hold", func(context.Context) {
+			if late := (<-lost).Sub(had); late > mine.TTL { // it should be told before, but this process may be slow
+				t.Errorf("the holder was told %v after the next had the lock", late)
+			}
+		})
+	})
+}
+
+// Close returns without a network, with a hold, a wait and a call under way.
+func TestAdvisoryCloseWithoutANetwork(t *testing.T) {
+	t.Parallel()
+	eachLevel(t, func(t *testing.T, pg *testserver.PostgresServer, url string) {
+		net := faultproxy.New(t, pg.Addr())
+		a, err := Open(t.Context(), strings.Replace(url, pg.Addr(), net.Addr(), 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		take(t, a, request("lock"))
+		if _, err := a.Watch(t.Context(), request("lock")); err != nil {
+			t.Fatal(err)
+		}
+		net.Silence()
+		answer := make(chan error, 1)
+		other := brief("other", time.Hour) // which needs a new connection
+		go func() {
+			_, err := a.Acquire(context.Background(), other)
+			answer <- err
+		}()
+		eventually(t, "the call is under way", func() bool { return a.database.db.Stats().OpenConnections > 0 })
+		within(t, "Close", func(context.Context) { a.Close() })
+		within(t, "Acquire", func(context.Context) {
+			if err := <-answer; !errors.Is(err, driver.ErrClosed) {
+				t.Errorf("Acquire: %v", err)
+			}
+		})
+	})
+}
+
+// Who may read and write the table needs no other right: Open leaves nothing that is to be
+// deleted.
+func TestAdvisoryNeedsThreeRights(t *testing.T) {
+	t.Parallel()
+	for _, level := range []Level{Session, Transaction} {
+		pg := testserver.SharedPostgres(t)
+		url := pg.Database(t)
+		admin := pg.DB(t, url)
+		if _, err := admin.ExecContext(t.Context(), Schema(Options{Strategy: Advisory})); err != nil {
+			t.Fatal(err)
+		}
+		user := pg.User(t, url, "pw", "SELECT, INSERT, UPDATE ON distlock_fences")
+		b := open(t, with(t, user, "strategy", "advisory", "level", string(level)))
+		var rows int
+		if err := admin.QueryRowContext(t.Context(), "SELECT count(*) FROM distlock_fences").Scan(&rows); err != nil || rows != 0 {
+			t.Errorf("%d rows after Open, %v", rows, err)
+		}
+		r := request("lock")
+		take(t, b, r)
+		release(t, b, r)
 	}
 }
 
-// openNamed is Open of a database that has the same name by all ways.
-func openNamed(ctx context.Context, rawURL string) (*Backend, error) {
-	u, err := driver.ParseURL(rawURL)
-	if err != nil {
-		return nil, err
+// A connection of the user's pool is closed, not given back with locks and settings.
+func TestAdvisoryLeavesTheUsersPoolClean(t *testing.T) {
+	t.Parallel()
+	for _, level := range []Level{Session, Transaction} {
+		t.Run(string(level), func(t *testing.T) {
+			t.Parallel()
+			pg := testserver.SharedPostgres(t)
+			url := pg.Database(t)
+			pool, err := pgxpool.New(t.Context(), with(t, url, "pool_max_conns", "4"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(pool.Close)
+			b, err := NewPool(t.Context(), pool, &Options{Strategy: Advisory, Level: level, Create: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			take(t, b, request("lock"))
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+			wantClean(t, pool)
+			eventually(t, "no advisory lock is left", func() bool { return lockers(t, pg, url) == "0" })
+		})
 	}
-	opts, _, err := readOptions(u)
-	if err != nil {
-		return nil, err
-	}
-	config, err := readConfig(u)
-	if err != nil {
-		return nil, err
-	}
-	opts.Name = "postgres://proxied"
-	return start(ctx, &database{db: openPool(config, 0), owned: true}, opts)
 }
 
-func TestConformanceOfAdvisorySession(t *testing.T) {
+// wantClean looks at all connections of a pool.
+func wantClean(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	for _, conn := range pool.AcquireAllIdle(t.Context()) {
+		defer conn.Release()
+		for _, setting := range []string{"idle_session_timeout", "idle_in_transaction_session_timeout", "client_connection_check_interval"} {
+			var value string
+			if err := conn.QueryRow(t.Context(), "SELECT setting FROM pg_settings WHERE name = $1", setting).Scan(&value); err != nil || value != "0" {
+				t.Errorf("%s is %s, %v", setting, value, err)
+			}
+		}
+	}
+}
+
+// One connection is left for others, also for a hold that is to be ended from outside.
+func TestAdvisoryReleaseOfAnothersHoldNeedsOneConnection(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
-	suite(t, severable(t, pg, with(t, hastyAt(t, pg), levels["session"]...)))
+	url := pg.Database(t)
+	for _, level := range []Level{Session, Transaction} {
+		a, _ := lent(t, url, level, 3)
+		b, db := lent(t, url, level, 3)
+		theirs, mine := request("theirs"+string(level)), request("mine")
+		take(t, a, theirs)
+		take(t, b, mine)
+		others, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		within(t, "Release", func(ctx context.Context) {
+			if err := b.Release(ctx, theirs.Hold); err != nil {
+				t.Errorf("level %s: %v", level, err)
+			}
+		})
+		for _, err := range a.Renew(t.Context(), []driver.Hold{theirs.Hold}) {
+			if !errors.Is(err, driver.ErrLost) {
+				t.Errorf("level %s: Renew of what was released: %v", level, err)
+			}
+		}
+		release(t, b, mine)
+		others.Close()
+	}
 }
 
-// A transaction has a connection of its own, and one check has hundreds of holds at once. The server
-// is of the newest version.
-func TestConformanceOfAdvisoryTransaction(t *testing.T) {
+func TestAdvisoryLeavesAConnectionForOthers(t *testing.T) {
 	t.Parallel()
-	pg := testserver.Postgres(t, testserver.PostgresOptions{Version: "18", Settings: []string{"max_connections=600"}})
-	h := severable(t, pg, with(t, hastyAt(t, pg), levels["transaction"]...))
-	h.Timeout = 3 * time.Minute
-	suite(t, h)
+	pg := testserver.SharedPostgres(t)
+	b, db := lent(t, pg.Database(t), Transaction, 3)
+	for i, name := range []string{"a", "b", "c"} {
+		_, err := b.Acquire(t.Context(), request(name))
+		if (err == nil) != (i < 2) || driver.Final(err) || errors.Is(err, driver.ErrHeld) {
+			t.Errorf("hold %d of a pool of 3: %v", i+1, err)
+		}
+	}
+	if err := db.PingContext(t.Context()); err != nil {
+		t.Error(err)
+	}
+	small := pg.DB(t, pg.Database(t))
+	small.SetMaxOpenConns(1)
+	_, err := New(t.Context(), small, &Options{Strategy: Advisory, Create: true})
+	wantRefusal(t, err, "the pool's limit is 1")
 }
 
-// The oldest version ends silent connections only while they are in a transaction.
-func TestLongConformanceOfAdvisorySessionOnTheOldest(t *testing.T) {
+// What a connection is asked for outlasts the end of an attempt on it, which ends a transaction.
+func TestLeaseOutlastsAnAttempt(t *testing.T) {
 	t.Parallel()
-	pg := testserver.SharedPostgresVersion(t, "12")
-	suite(t, severable(t, pg, with(t, hastyAt(t, pg), levels["session"]...)))
+	pg := testserver.SharedPostgres(t)
+	for _, level := range []Level{Session, Transaction} {
+		t.Run(string(level), func(t *testing.T) { leaseOutlastsAnAttempt(t, pg, level) })
+	}
+}
+
+func TestLongLeaseOutlastsAnAttemptOnTheOldest(t *testing.T) {
+	t.Parallel()
+	leaseOutlastsAnAttempt(t, testserver.SharedPostgresVersion(t, "12"), Session)
+}
+
+func leaseOutlastsAnAttempt(t *testing.T, pg *testserver.PostgresServer, level Level) {
+	b := open(t, with(t, pg.Database(t), "strategy", "advisory", "level", string(level), "create", "true"))
+	d := newAdvisoryDialect(b.database)
+	held, refused := pinLink(t, d), pinLink(t, d)
+	l := connlock.Lock{Name: "lock", Key: d.Key("lock"), Owner: driver.NewOwner(), Probe: true}
+	wantTaken(t, held, l, true)
+	wantTaken(t, refused, l, false)
+	if err := refused.Lease(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := refused.Undo(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	if got := silence(t, refused); got != "1h" {
+		t.Errorf("the server ends a connection that is silent for %s, want 1h", got)
+	}
+}
+
+func pinLink(t *testing.T, d *advisoryDialect) connlock.Conn {
+	t.Helper()
+	conn, err := d.db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := d.NewConn(t.Context(), conn, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Close)
+	return k
+}
+
+func wantTaken(t *testing.T, k connlock.Conn, l connlock.Lock, want bool) {
+	t.Helper()
+	if _, ok, err := k.TryLock(t.Context(), l); ok != want || err != nil {
+		t.Fatalf("taken: %v, %v", ok, err)
+	}
+}
+
+// silence is for how long the server lets a connection be silent in a transaction.
+func silence(t *testing.T, k connlock.Conn) (d string) {
+	t.Helper()
+	tx := &connlock.Tx{}
+	switch k := k.(type) {
+	case *txConn:
+		tx = &k.tx
+	case *sessionConn:
+		tx = &k.tx
+	}
+	if err := tx.Querier().QueryRowContext(t.Context(), "SHOW idle_in_transaction_session_timeout").Scan(&d); err != nil {
+		t.Fatal(err)
+	}
+	return d
 }

@@ -6,12 +6,15 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/faultfuzz"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // suite runs the conformance suite, beside others.
@@ -101,4 +104,107 @@ func TestLongConformanceBehindAPooler(t *testing.T) {
 	pg := testserver.SharedPostgres(t)
 	url := with(t, testserver.PgBouncer(t, pg, testserver.PgBouncerOptions{}).Via(hasty(t)), "create", "true", "pooler", "transaction")
 	suite(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) }})
+}
+
+// severable is a harness whose connections go through a proxy each, which can cut them off.
+func severable(t *testing.T, pg *testserver.PostgresServer, url string) drivertest.Harness {
+	var ways sync.Map
+	return drivertest.Harness{
+		Open: func(ctx context.Context) (driver.Backend, error) {
+			way := faultproxy.New(t, pg.Addr())
+			b, err := openNamed(ctx, strings.Replace(url, pg.Addr(), way.Addr(), 1))
+			if err != nil {
+				return nil, err
+			}
+			ways.Store(b, way)
+			return b, nil
+		},
+		Cut: func(b driver.Backend) func() {
+			way, _ := ways.Load(b)
+			way.(*faultproxy.Proxy).Silence()
+			return way.(*faultproxy.Proxy).Pass
+		},
+	}
+}
+
+// openNamed is Open of a database that has the same name by all ways.
+func openNamed(ctx context.Context, rawURL string) (*Backend, error) {
+	u, err := driver.ParseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	opts, _, err := readOptions(u)
+	if err != nil {
+		return nil, err
+	}
+	config, err := readConfig(u)
+	if err != nil {
+		return nil, err
+	}
+	opts.Name = "postgres://proxied"
+	return start(ctx, &database{db: openPool(config, 0), owned: true}, opts)
+}
+
+func TestConformanceOfAdvisorySession(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	suite(t, severable(t, pg, with(t, hastyAt(t, pg), levels["session"]...)))
+}
+
+// A transaction has a connection of its own, and one check has hundreds of holds at once. The server
+// is of the newest version.
+func TestConformanceOfAdvisoryTransaction(t *testing.T) {
+	t.Parallel()
+	pg := testserver.Postgres(t, testserver.PostgresOptions{Version: "18", Settings: []string{"max_connections=600"}})
+	h := severable(t, pg, with(t, hastyAt(t, pg), levels["transaction"]...))
+	h.Timeout = 3 * time.Minute
+	suite(t, h)
+}
+
+// The oldest version ends silent connections only while they are in a transaction.
+func TestLongConformanceOfAdvisorySessionOnTheOldest(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgresVersion(t, "12")
+	suite(t, severable(t, pg, with(t, hastyAt(t, pg), levels["session"]...)))
+}
+
+func TestLateCalls(t *testing.T) {
+	for query, c := range map[string]faultfuzz.Case{
+		"strategy=row":                        {Rate: 0.03},
+		"strategy=advisory&level=session":     {Rate: 0.02, Connected: true},
+		"strategy=advisory&level=transaction": {Rate: 0.02, Connected: true},
+	} {
+		t.Run(query, func(t *testing.T) {
+			t.Parallel()
+			pg := testserver.SharedPostgres(t)
+			rawURL := hastyAt(t, pg)
+			for _, pair := range strings.Split("create=true&"+query, "&") {
+				key, value, _ := strings.Cut(pair, "=")
+				rawURL = with(t, rawURL, key, value)
+			}
+			c.Servers = []string{pg.Addr()}
+			c.Open = func(ctx context.Context, addrs []string) (driver.Backend, error) {
+				return Open(ctx, strings.Replace(rawURL, pg.Addr(), addrs[0], 1))
+			}
+			faultfuzz.Run(t, c)
+		})
+	}
+}
+
+// An attempt that meets refused connections fails with ErrUnsent.
+func TestRefusedConnectionsSendNothing(t *testing.T) {
+	pg := testserver.SharedPostgres(t)
+	for what, params := range map[string][]string{
+		"row":         nil,
+		"session":     {"strategy", "advisory"},
+		"transaction": {"strategy", "advisory", "level", "transaction"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			p := faultproxy.New(t, pg.Addr())
+			b := open(t, strings.Replace(with(t, fresh(t), params...), pg.Addr(), p.Addr(), 1))
+			take(t, b, request("x"))
+			p.Refuse()
+			faultproxy.AwaitUnsent(t, b, func() driver.Request { return request("y") })
+		})
+	}
 }

@@ -3,6 +3,7 @@ package pglock
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"net"
@@ -12,9 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // refused makes sure that a URL is refused for good, in certain words and without a
@@ -266,4 +269,163 @@ func TestNewRefusesNothing(t *testing.T) {
 	wantRefusal(t, err, "nil")
 	_, err = NewPool(t.Context(), nil, nil)
 	wantRefusal(t, err, "nil")
+}
+
+// A pooler that the URL does not declare is noticed, in whatever mode it is.
+func TestPoolersMustBeDeclared(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	plain := pg.Database(t)
+	url := with(t, plain, "create", "true")
+	for mode, pooler := range map[string]Pooler{"transaction": TransactionPooler, "statement": TransactionPooler, "session": SessionPooler} {
+		via := testserver.PgBouncer(t, pg, testserver.PgBouncerOptions{Mode: mode}).Via(url)
+		for _, strategy := range []Strategy{Row, Advisory} {
+			refused(t, with(t, via, "strategy", string(strategy)), "pooler=session", "pooler=transaction")
+		}
+		everything(t, open(t, with(t, via, "pooler", string(pooler))))
+		if pooler == SessionPooler {
+			open(t, with(t, via, "pooler", string(pooler), "strategy", "advisory"))
+		}
+	}
+	refused(t, with(t, url, "pooler", "transaction", "strategy", "advisory"), "such a pooler", "strategy row")
+	refused(t, with(t, url, "pooler", "yes"), "want session or transaction")
+}
+
+// With another driver than pgx no pooler is noticed, so advisory locks need the user's word.
+func TestAdvisoryWithAnotherDriverNeedsAWordOfPoolers(t *testing.T) {
+	t.Parallel()
+	db := sql.OpenDB(plainConnector{stdlib.GetConnector(*mustConfig(t, testserver.SharedPostgres(t).Database(t)))})
+	defer db.Close()
+	_, err := New(t.Context(), db, &Options{Strategy: Advisory, Create: true})
+	wantRefusal(t, err, "pooler=session")
+}
+
+// Statements mean the same however a driver sends them.
+func TestModesOfPgx(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			everything(t, open(t, with(t, fresh(t), "default_query_exec_mode", mode)))
+		})
+	}
+}
+
+// everything makes each statement of strategy Row work.
+func everything(t *testing.T, b *Backend) {
+	t.Helper()
+	mine, theirs := request(`it's "a" \ lock, 100 %`), request(`it's "a" \ lock, 100 %`)
+	mine.Meta = map[string]string{"host": `h'"\`}
+	g := take(t, b, mine)
+	mine.Floor = g.Last() + 1<<20
+	if err := errors.Join(b.Renew(t.Context(), []driver.Hold{mine.Hold})...); err != nil {
+		t.Errorf("renew: %v", err)
+	}
+	theirs.Queue = true
+	held(t, b, theirs)
+	w, err := b.Watch(t.Context(), theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	info, err := b.Inspect(t.Context(), mine.Name)
+	if err != nil || len(info.Holders) != 1 || info.Holders[0].Meta["host"] != mine.Meta["host"] || len(info.Waiters) != 1 {
+		t.Errorf("inspect: %+v, %v", info, err)
+	}
+	var names []string
+	err = b.List(t.Context(), "it's", func(name string) bool { names = append(names, name); return true })
+	if err != nil || len(names) != 1 || names[0] != mine.Name {
+		t.Errorf("list: %q, %v", names, err)
+	}
+	release(t, b, mine)
+	ready(t, w)
+	if next := take(t, b, theirs); next.Fence <= mine.Floor {
+		t.Errorf("fence %d, want more than %d", next.Fence, mine.Floor)
+	}
+	release(t, b, theirs)
+	permit := request("permits")
+	permit.Mode, permit.Limit = driver.Counted, 2
+	take(t, b, permit)
+	release(t, b, permit)
+}
+
+// plainConnector is another driver than pgx's, as far as one can see: it prepares, and
+// takes the types of database/sql only.
+type plainConnector struct{ sqldriver.Connector }
+
+type plainConn struct{ sqldriver.Conn }
+
+func (c plainConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	return plainConn{conn}, err
+}
+
+func TestAnotherDriver(t *testing.T) {
+	t.Parallel()
+	pg := testserver.SharedPostgres(t)
+	url := pg.Database(t)
+	db := sql.OpenDB(plainConnector{stdlib.GetConnector(*mustConfig(t, url))})
+	defer db.Close()
+	b, err := New(t.Context(), db, &Options{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	everything(t, b)
+	if n := sessions(t, pg, url, listening); n != "0" {
+		t.Errorf("%s connections listen", n)
+	}
+}
+
+// Three connections are the administrators'.
+func TestFreeConnections(t *testing.T) {
+	t.Parallel()
+	pg := testserver.Postgres(t, testserver.PostgresOptions{Settings: []string{"max_connections=30"}})
+	database := pg.Database(t)
+	user := pg.User(t, database, "pw", "CREATE, USAGE ON SCHEMA public")
+	b := open(t, with(t, user, "create", "true"))
+	for _, want := range []int{25, 24} { // beside the administrator's and the backend's own
+		admin, err := pg.DB(t, pg.URL()).Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer admin.Close()
+		wantFree(t, b, want)
+	}
+	u, err := url.Parse(user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pg.Exec(t, fmt.Sprintf("ALTER ROLE %s CONNECTION LIMIT 7", u.User.Username()))
+	wantFree(t, b, 6)
+	u, err = url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pg.Exec(t, fmt.Sprintf("ALTER DATABASE %s CONNECTION LIMIT 4", u.Path[1:]))
+	wantFree(t, b, 3)
+}
+
+func wantFree(t *testing.T, b *Backend, want int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d connections are free", want), func() bool {
+		free, err := b.FreeConnections(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return free == want
+	})
+}
+
+func TestMaxConnections(t *testing.T) {
+	t.Parallel()
+	url := with(t, testserver.SharedPostgres(t).Database(t), "create", "true")
+	if n := open(t, with(t, url, "max_connections", "5")).database.db.Stats().MaxOpenConnections; n != 5 {
+		t.Errorf("the pool's limit is %d, want 5", n)
+	}
+	for _, wrong := range []string{"0", "-1", "many"} {
+		if _, err := Open(t.Context(), with(t, url, "max_connections", wrong)); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("max_connections=%s: %v, want ErrInvalid", wrong, err)
+		}
+	}
 }

@@ -28,7 +28,7 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	c := claims.Claim{Owner: r.Owner, Mode: r.Mode, Meta: meta, Address: b.address(KeyOf(r.Name))}
+	c := claims.Claim{Owner: r.Owner, Mode: r.Mode, Meta: meta, Address: b.notifier.Address(KeyOf(r.Name))}
 	if r.Mode.Alone() {
 		if g, err := b.take(ctx, r, c); err != nil || g.Fence > 0 {
 			return g, err
@@ -242,7 +242,7 @@ func (b *Backend) writeDecision(ctx context.Context, name string, s *state, v de
 // announce wakes the waiters of this backend, and notifies those of others.
 func (b *Backend) announce(k Key, waited bool) {
 	b.Wake(k)
-	if waited && b.notifier != nil {
+	if waited {
 		b.notifier.Notify(k)
 	}
 }

@@ -58,9 +58,9 @@ type Backend struct {
 
 // New returns a backend for a table that exists. It sends no statement.
 func New(d Dialect, o Options) *Backend {
-	b := &Backend{dialect: d, options: o, rowWaits: make(chan struct{}, maxRowWaits)}
+	b := &Backend{dialect: d, options: o, notifier: polling{}, rowWaits: make(chan struct{}, maxRowWaits)}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
-	b.watchers.init(b)
+	b.watchers = watcherSet{b: b, byKey: map[Key]*rowWatcher{}}
 	if o.Notifier != nil {
 		b.notifier = o.Notifier(b)
 	}
@@ -85,14 +85,6 @@ func (b *Backend) Wake(k Key) { b.watchers.wake(k) }
 // WakeAll wakes the waiters for all locks, after notifications may have been missed.
 func (b *Backend) WakeAll() { b.watchers.wakeAll() }
 
-// address returns what a row stores with claims of this backend.
-func (b *Backend) address(k Key) string {
-	if b.notifier == nil {
-		return ""
-	}
-	return b.notifier.Address(k)
-}
-
 // open refuses calls after Close, and calls whose context has ended.
 func (b *Backend) open(ctx context.Context) error {
 	if b.ctx.Err() != nil {
@@ -106,9 +98,7 @@ func (b *Backend) open(ctx context.Context) error {
 func (b *Backend) Close() error {
 	b.once.Do(func() {
 		b.watchers.close()
-		if b.notifier != nil {
-			b.err = b.wrap("close", "", b.notifier.Close())
-		}
+		b.err = b.wrap("close", "", b.notifier.Close())
 	})
 	return b.err
 }

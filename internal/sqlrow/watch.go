@@ -21,7 +21,7 @@ func (b *Backend) watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	if err := b.open(ctx); err != nil {
 		return driver.Watch{}, err
 	}
-	w := &rowWaiter{request: r, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
+	w := &rowWaiter{request: r, ready: wait.NewSignal(), armed: make(chan error, 1)}
 	l, err := b.watchers.add(w)
 	if err != nil {
 		return driver.Watch{}, err
@@ -43,21 +43,13 @@ func (b *Backend) watch(ctx context.Context, r driver.Request) (driver.Watch, er
 // rowWaiter is one call of Watch.
 type rowWaiter struct {
 	request driver.Request
-	ready   chan struct{} // holds a signal that was not taken yet
-	armed   chan error    // gets one answer
-	isArmed bool          // it got it; guarded by the hub's mutex
+	ready   wait.Signal
+	armed   chan error // Watch receives one result
 }
 
 func (w *rowWaiter) arm(err error) {
-	if !w.isArmed {
-		w.isArmed = true
-		w.armed <- err
-	}
-}
-
-func (w *rowWaiter) wake() {
 	select {
-	case w.ready <- struct{}{}:
+	case w.armed <- err:
 	default:
 	}
 }
@@ -71,8 +63,6 @@ type watcherSet struct {
 	byKey map[Key]*rowWatcher
 }
 
-func (set *watcherSet) init(b *Backend) { set.b, set.byKey = b, map[Key]*rowWatcher{} }
-
 func (set *watcherSet) add(w *rowWaiter) (*rowWatcher, error) {
 	set.mu.Lock()
 	defer set.mu.Unlock()
@@ -82,7 +72,10 @@ func (set *watcherSet) add(w *rowWaiter) (*rowWatcher, error) {
 	k := KeyOf(w.request.Name)
 	l := set.byKey[k]
 	if l == nil {
-		l = newRowWatcher(set, k, w.request.Name)
+		l = &rowWatcher{
+			set: set, key: k, name: w.request.Name, listener: set.b.notifier.Listen(k),
+			waiters: map[*rowWaiter]struct{}{}, poll: firstPoll,
+		}
 		set.byKey[k] = l
 		set.wg.Go(l.run)
 	}
@@ -117,14 +110,7 @@ func (set *watcherSet) wake(k Key) {
 	defer set.mu.Unlock()
 	if l := set.byKey[k]; l != nil {
 		l.wake()
-		l.lookAgain()
 	}
-}
-
-func (set *watcherSet) signal(l *rowWatcher) {
-	set.mu.Lock()
-	defer set.mu.Unlock()
-	l.wake()
 }
 
 func (set *watcherSet) wakeAll() {
@@ -132,7 +118,6 @@ func (set *watcherSet) wakeAll() {
 	defer set.mu.Unlock()
 	for _, l := range set.byKey {
 		l.wake()
-		l.lookAgain()
 	}
 }
 
@@ -169,28 +154,20 @@ type rowWatcher struct {
 	stop    context.CancelFunc
 }
 
-func newRowWatcher(h *watcherSet, k Key, name string) *rowWatcher {
-	return &rowWatcher{
-		set: h, key: k, name: name, listener: h.b.listen(k),
-		waiters: map[*rowWaiter]struct{}{}, poll: firstPoll,
-	}
-}
+// polling is the Notifier of a backend whose waiters poll.
+type polling struct{}
 
-// noListener is the Listener of a backend without a Notifier.
-type noListener struct{}
+func (polling) Address(Key) string  { return "" }
+func (polling) Notify(Key)          {}
+func (polling) Listen(Key) Listener { return silence{} }
+func (polling) Close() error        { return nil }
 
-func (noListener) Arm(context.Context) error { return nil }
+// silence is a Listener without notifications.
+type silence struct{}
 
-func (noListener) Wait(context.Context, string) (notified, silent bool) { return false, true }
-
-func (noListener) Close() {}
-
-func (b *Backend) listen(k Key) Listener {
-	if b.notifier == nil {
-		return noListener{}
-	}
-	return b.notifier.Listen(k)
-}
+func (silence) Arm(context.Context) error                            { return nil }
+func (silence) Wait(context.Context, string) (notified, silent bool) { return false, true }
+func (silence) Close()                                               {}
 
 func (l *rowWatcher) run() {
 	defer l.listener.Close()
@@ -214,9 +191,11 @@ func (l *rowWatcher) wait(address string, silent bool) {
 	}
 	switch {
 	case notified:
-		l.set.signal(l)
+		l.set.wake(l.key)
 	case silent:
-		l.pause(ctx)
+		// The row is polled, ever more slowly while it does not change.
+		_ = wait.Sleep(ctx, l.poll)
+		l.poll = min(2*l.poll, maxPoll)
 	}
 }
 
@@ -236,21 +215,12 @@ func (l *rowWatcher) lookAgain() {
 	}
 }
 
-// pause waits between two reads of a row about which nothing is notified.
-func (l *rowWatcher) pause(ctx context.Context) {
-	t := time.NewTimer(l.poll)
-	defer t.Stop()
-	l.poll = min(2*l.poll, maxPoll)
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-}
-
 // look reads the row, marks it as waited for, and wakes the waiters that nothing blocks. It returns
 // the address to wait for.
 func (l *rowWatcher) look() (address string, silent bool, err error) {
-	l.refresh()
+	l.set.mu.Lock()
+	l.stale = false
+	l.set.mu.Unlock()
 	silent = l.arm() != nil
 	ctx, cancel := context.WithTimeout(l.set.b.ctx, patience)
 	defer cancel()
@@ -272,17 +242,11 @@ func (l *rowWatcher) arm() error {
 	return l.listener.Arm(ctx)
 }
 
-func (l *rowWatcher) refresh() {
-	l.set.mu.Lock()
-	defer l.set.mu.Unlock()
-	l.stale = false
-}
-
 // readMarked marks the row as waited for, and reads it as it is after that.
 func (l *rowWatcher) readMarked(ctx context.Context) (*state, error) {
 	b := l.set.b
 	s, err := b.look(ctx, l.name)
-	if err != nil || b.notifier == nil || s.row.Rev == 0 || s.row.Waiting > (s.now+int64(markLife/2))/micro {
+	if err != nil || b.options.Notifier == nil || s.row.Rev == 0 || s.row.Waiting > (s.now+int64(markLife/2))/micro {
 		return s, err
 	}
 	if err := b.dialect.Mark(ctx, l.key, markLife); err != nil {
@@ -301,7 +265,7 @@ func (l *rowWatcher) wakeUnblocked(s *state) (address string, found bool) {
 	for w := range l.waiters {
 		blockers := s.Blockers(w.request)
 		if len(blockers) == 0 {
-			w.wake()
+			w.ready.Notify()
 		} else if ahead == nil || len(blockers) < len(ahead) {
 			ahead, mode = blockers, w.request.Mode
 		}
@@ -334,9 +298,10 @@ func (l *rowWatcher) armAll(err error) {
 	}
 }
 
-// wake wakes all waiters. The set's mutex is held.
+// wake wakes all waiters, and reads the row again. The set's mutex is held.
 func (l *rowWatcher) wake() {
 	for w := range l.waiters {
-		w.wake()
+		w.ready.Notify()
 	}
+	l.lookAgain()
 }
