@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,11 +54,11 @@ type Backend struct {
 
 	mu         sync.Mutex
 	closed     bool
-	conns      map[*lockConn]struct{}        // all open ones
-	shared     map[time.Duration][]*lockConn // by lease: those that new holds may join
-	idle       map[time.Duration][]*lockConn // by lease: those without holds and attempts
-	opening    int                           // connections that are being opened
-	waiting    int                           // connections that wait
+	conns      map[*lockConn]struct{} // all open ones
+	shared     []*lockConn            // those that new holds may join
+	idle       []*lockConn            // those without holds and attempts
+	opening    int                    // connections that are being opened
+	waiting    int                    // connections that wait
 	byOwner    map[string]*connHold
 	byKey      map[string]*connHold
 	orphans    map[string]*orphan // by owner
@@ -174,7 +175,6 @@ type lockConn struct {
 	attempts    int                  // under way
 	dead        bool
 	idleSince   time.Time
-	isShared    bool // it is in Backend.shared
 	longerLease bool // maxSilence exceeds lease, for the sake of one hold
 }
 
@@ -300,21 +300,11 @@ func (c *lockConn) lose(cause error, suspects ...string) {
 func (b *Backend) removeConn(c *lockConn) {
 	c.dead = true
 	delete(b.conns, c)
-	unlist(b.shared, c)
-	unlist(b.idle, c)
+	b.shared, b.idle = without(b.shared, c), without(b.idle, c)
 }
 
-// unlist removes a connection from the list of its lease.
-func unlist(lists map[time.Duration][]*lockConn, c *lockConn) {
-	var rest []*lockConn
-	for _, other := range lists[c.lease] {
-		if other != c {
-			rest = append(rest, other)
-		}
-	}
-	if lists[c.lease] = rest; rest == nil {
-		delete(lists, c.lease)
-	}
+func without(list []*lockConn, c *lockConn) []*lockConn {
+	return slices.DeleteFunc(list, func(other *lockConn) bool { return other == c })
 }
 
 // orphan is a connection that was given up, and that the server may still have with a lock.

@@ -22,8 +22,7 @@ func New(ctx context.Context, c Config) (*Backend, error) {
 		caps: driver.Caps{
 			Name: c.Name, Modes: driver.Modes(driver.Exclusive), Fence: true, Session: true, MinTTL: minTTL, MaxTTL: maxTTL,
 		},
-		conns: map[*lockConn]struct{}{}, shared: map[time.Duration][]*lockConn{}, idle: map[time.Duration][]*lockConn{},
-		byOwner: map[string]*connHold{}, byKey: map[string]*connHold{}, orphans: map[string]*orphan{},
+		conns: map[*lockConn]struct{}{}, byOwner: map[string]*connHold{}, byKey: map[string]*connHold{}, orphans: map[string]*orphan{},
 		committed: newRecentSet(historyTime), lost: newRecentSet(historyTime), lockedRows: newRecentSet(lockedRowTime),
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
@@ -184,11 +183,9 @@ func (b *Backend) watchConns() {
 func (b *Backend) closeIdle() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for lease, idle := range b.idle {
-		for _, c := range idle {
-			if time.Since(c.idleSince) > min(lease/3, idleTime) {
-				b.discard(c)
-			}
+	for _, c := range slices.Clone(b.idle) {
+		if time.Since(c.idleSince) > min(c.lease/3, idleTime) {
+			b.discard(c)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -13,7 +14,7 @@ const (
 	minPool   = 3    // connections of a limited pool: two to probe with, and one for others
 	maxShared = 4    // connections for the holds of one TTL; more holds share them
 	maxHolds  = 1000 // of one connection
-	maxIdle   = 16   // idle connections of one TTL that are kept
+	maxIdle   = 16   // idle connections that are kept
 )
 
 // CheckPool returns ErrInvalid if a pool's limit is too low.
@@ -77,7 +78,12 @@ func (b *Backend) heldHere(l Lock) error {
 // pickConn returns an open connection for an attempt, or nil if one must be opened. b.mu is held.
 func (b *Backend) pickConn(lease time.Duration) *lockConn {
 	var least *lockConn
-	for _, c := range b.shared[lease] {
+	n := 0
+	for _, c := range b.shared {
+		if c.lease != lease {
+			continue
+		}
+		n++
 		if c.attempts == 0 && len(c.holds) < maxHolds {
 			return c
 		}
@@ -85,11 +91,11 @@ func (b *Backend) pickConn(lease time.Duration) *lockConn {
 			least = c
 		}
 	}
-	if c := b.takeIdle(lease); c != nil {
+	if c := b.takeIdle(func(c *lockConn) bool { return c.lease == lease }); c != nil {
 		b.share(c)
 		return c
 	}
-	full := len(b.shared[lease]) >= maxShared || b.room() <= 0
+	full := n >= maxShared || b.room() <= 0
 	if least != nil && full && len(least.holds) < maxHolds {
 		return least
 	}
@@ -98,18 +104,19 @@ func (b *Backend) pickConn(lease time.Duration) *lockConn {
 
 // share lets other attempts use a connection, if connections have many locks. b.mu is held.
 func (b *Backend) share(c *lockConn) {
-	if !b.OnePerConn && !c.isShared && !c.dead {
-		c.isShared = true
-		b.shared[c.lease] = append(b.shared[c.lease], c)
+	if !b.OnePerConn && !c.dead && !slices.Contains(b.shared, c) {
+		b.shared = append(b.shared, c)
 	}
 }
 
-// takeIdle returns an idle connection that the server has not ended, or nil. b.mu is held.
-func (b *Backend) takeIdle(lease time.Duration) *lockConn {
-	for n := len(b.idle[lease]); n > 0; n = len(b.idle[lease]) {
-		c := b.idle[lease][n-1]
-		b.idle[lease] = b.idle[lease][:n-1]
-		if time.Since(c.idleSince) < lease/2 && c.conn.Alive() == nil {
+// takeIdle returns an idle connection that fits and that the server has not ended, or nil. b.mu is held.
+func (b *Backend) takeIdle(fits func(*lockConn) bool) *lockConn {
+	for _, c := range slices.Backward(slices.Clone(b.idle)) {
+		if !fits(c) {
+			continue
+		}
+		if time.Since(c.idleSince) < c.lease/2 && c.conn.Alive() == nil {
+			b.idle = without(b.idle, c)
 			return c
 		}
 		b.discard(c)
@@ -140,19 +147,18 @@ func (b *Backend) keepIfUnused(c *lockConn) {
 	if c.attempts > 0 || len(c.holds) > 0 || c.dead {
 		return
 	}
-	c.isShared = false
-	unlist(b.shared, c)
+	b.shared = without(b.shared, c)
 	b.keepIdle(c)
 }
 
 // keepIdle keeps a connection for a while. b.mu is held.
 func (b *Backend) keepIdle(c *lockConn) {
-	if c.longerLease || len(b.idle[c.lease]) >= maxIdle {
+	if c.longerLease || len(b.idle) >= maxIdle {
 		b.discard(c)
 		return
 	}
 	c.idleSince = time.Now()
-	b.idle[c.lease] = append(b.idle[c.lease], c)
+	b.idle = append(b.idle, c)
 }
 
 // discard closes a connection without holds. b.mu is held.
@@ -200,7 +206,9 @@ func (b *Backend) openConn(ctx context.Context, lease time.Duration) (*lockConn,
 // reuseIdle gives an idle connection another lease, which is quicker than opening one. It returns nil if there
 // is none.
 func (b *Backend) reuseIdle(ctx context.Context, lease time.Duration) *lockConn {
-	c := b.takeAnyIdle()
+	b.mu.Lock()
+	c := b.takeIdle(func(*lockConn) bool { return true })
+	b.mu.Unlock()
 	if c == nil {
 		return nil
 	}
@@ -220,28 +228,12 @@ func (b *Backend) reuseIdle(ctx context.Context, lease time.Duration) *lockConn 
 	return nil
 }
 
-func (b *Backend) takeAnyIdle() *lockConn {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for lease := range b.idle {
-		if c := b.takeIdle(lease); c != nil {
-			return c
-		}
-	}
-	return nil
-}
-
 // reserve counts a connection that will be opened. It closes an idle one if the pool has no room.
 func (b *Backend) reserve() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, idle := range b.idle {
-		for _, c := range idle {
-			if b.room() > 0 {
-				break
-			}
-			b.discard(c)
-		}
+	for len(b.idle) > 0 && b.room() <= 0 {
+		b.discard(b.idle[0])
 	}
 	if b.room() <= 0 {
 		return fmt.Errorf("the pool's limit of %d connections leaves no room for another held lock: one is kept for others; raise SetMaxOpenConns, or max_connections in a URL", b.DB.Stats().MaxOpenConnections)
@@ -254,14 +246,9 @@ func (b *Backend) reserve() error {
 func (b *Backend) makeRoom() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := b.DB.Stats(); s.MaxOpenConnections <= 0 || s.InUse < s.MaxOpenConnections {
-		return
-	}
-	for _, idle := range b.idle {
-		for _, c := range idle {
-			b.discard(c)
-			return
-		}
+	s := b.DB.Stats()
+	if s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections && len(b.idle) > 0 {
+		b.discard(b.idle[0])
 	}
 }
 

@@ -117,7 +117,7 @@ func (w *queueWait) run() {
 func (w *queueWait) connect(ctx context.Context) error {
 	b := w.b
 	b.mu.Lock()
-	c := b.takeIdle(w.lease)
+	c := b.takeIdle(func(c *lockConn) bool { return c.lease == w.lease })
 	b.mu.Unlock()
 	if c == nil {
 		var err error
