@@ -46,32 +46,26 @@ func (c *connDialect) hash(name string) string {
 // Key returns a hash that also differs between databases of one server.
 func (c *connDialect) Key(name string) string { return c.hash(c.name + "\x00" + name) }
 
-// connDDL returns the DDL of a strategy's table.
-func connDDL(o Options, about string) []string {
-	return []string{fmt.Sprintf(`-- Locks of distlock, strategy %s: %s
-CREATE TABLE IF NOT EXISTS %s (
-  k      VARBINARY(64) NOT NULL PRIMARY KEY, -- SHA-256 of the table's and the lock's name
-  name   MEDIUMBLOB NOT NULL,
-  number BIGINT NOT NULL,                    -- of the last grant; its fence is 1024 times that
-  owner  VARBINARY(64) NOT NULL,             -- of the last grant
-  link   BIGINT NOT NULL,                    -- the mark of the connection that has it
-  since  BIGINT NOT NULL,                    -- µs since 1970
-  meta   MEDIUMBLOB NOT NULL                 -- JSON
-) ENGINE=InnoDB;
-`, o.Strategy, about, quoted(o.Table))}
-}
-
-func connTableSpec(o Options) tableSpec {
-	return tableSpec{table: o.Table, key: "k", columns: []columnSpec{
-		{name: "k", types: bytesType, length: 64}, {name: "name", types: longTypes}, {name: "number", types: bigType},
-		{name: "owner", types: textTypes, length: ownerLength}, {name: "link", types: bigType}, {name: "since", types: bigType},
-		{name: "meta", types: longTypes},
+// connTable is the table of Session and ForUpdate.
+func connTable(o Options) tableSpec {
+	about := "strategy session: the numbers of grants; the locks are in the server's memory."
+	if o.Strategy == ForUpdate {
+		about = "strategy forupdate: two rows for each, one that is locked, and one with the number of grants."
+	}
+	return tableSpec{table: o.Table, about: about, columns: []columnSpec{
+		{name: "k", ddl: "VARBINARY(64) NOT NULL", note: "SHA-256 of the table's and the lock's name"},
+		{name: "name", ddl: "MEDIUMBLOB NOT NULL", types: longTypes},
+		{name: "number", ddl: "BIGINT NOT NULL", note: "of the last grant; its fence is 1024 times that"},
+		{name: "owner", ddl: "VARBINARY(64) NOT NULL", note: "of the last grant", types: textTypes, length: ownerLength},
+		{name: "link", ddl: "BIGINT NOT NULL", note: "the mark of the connection that has it"},
+		{name: "since", ddl: "BIGINT NOT NULL"},
+		{name: "meta", ddl: "MEDIUMBLOB NOT NULL", note: "JSON", types: longTypes},
 	}}
 }
 
 // open returns a backend for a dialect.
-func (c *connDialect) open(ctx context.Context, d connlock.Dialect, ddl []string, solo bool) (*connlock.Backend, error) {
-	if _, err := c.prepare(ctx, ddl, connTableSpec(c.opts)); err != nil {
+func (c *connDialect) open(ctx context.Context, d connlock.Dialect, solo bool) (*connlock.Backend, error) {
+	if _, err := c.prepare(ctx); err != nil {
 		return nil, openError(c.opts, err)
 	}
 	// The server of a SELECT that takes a lock must be the one that other clients use.
@@ -285,16 +279,11 @@ type sessionDialect struct{ connDialect }
 
 func newSession(ctx context.Context, s *database) (strategy, error) {
 	d := &sessionDialect{connDialect{database: s, table: quoted(s.opts.Table)}}
-	b, err := d.open(ctx, d, sessionDDL(s.opts), false)
+	b, err := d.open(ctx, d, false)
 	if err != nil {
 		return nil, err
 	}
 	return b, nil
-}
-
-// sessionDDL returns the DDL of the strategy's table.
-func sessionDDL(o Options) []string {
-	return connDDL(o, "the numbers of grants; the locks are in the server's memory.")
 }
 
 // NewConn prepares a connection for locks.

@@ -19,16 +19,11 @@ type forUpdateBackend struct{ *connlock.Backend }
 
 func newForUpdate(ctx context.Context, s *database) (strategy, error) {
 	d := &forUpdateDialect{connDialect{database: s, table: quoted(s.opts.Table)}}
-	b, err := d.open(ctx, d, forUpdateDDL(s.opts), true)
+	b, err := d.open(ctx, d, true)
 	if err != nil {
 		return nil, err
 	}
 	return forUpdateBackend{b}, nil
-}
-
-// forUpdateDDL returns the DDL of the strategy's table.
-func forUpdateDDL(o Options) []string {
-	return connDDL(o, "two rows for each, one that is locked, and one with the number of grants.")
 }
 
 // NewConn prepares a connection for a lock. READ COMMITTED locks no gaps. With autocommit off,

@@ -64,20 +64,21 @@ const (
 )
 
 // newLeases checks the tables, the first of which has the leases.
-func newLeases(ctx context.Context, s *database, ddl []string, specs ...tableSpec) (*leaseDialect, error) {
-	columns, err := s.prepare(ctx, ddl, specs...)
+func newLeases(ctx context.Context, s *database) (*leaseDialect, error) {
+	columns, err := s.prepare(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkClocks(ctx, specs[0].table, specs[0].key); err != nil {
+	if err := s.checkClocks(ctx, s.opts.Table, "name"); err != nil {
 		return nil, err
 	}
+	spec := tables(s.opts)[0]
 	n, err := newNameRules(columns["name"], s.server.charset)
 	if err != nil {
-		return nil, s.mismatch(specs[0], err)
+		return nil, s.mismatch(spec, err)
 	}
 	d := &leaseDialect{database: s, naming: n, table: quoted(s.opts.Table), columns: columns}
-	d.index, err = s.indexOf(ctx, specs[0])
+	d.index, err = s.indexOf(ctx, spec)
 	return d, err
 }
 
@@ -89,11 +90,11 @@ func leaseBackend(s *database, d sqlrow.Dialect) strategy {
 // leaseColumns returns the columns of every such table.
 func leaseColumns(more ...columnSpec) []columnSpec {
 	return append([]columnSpec{
-		{name: "name", types: textTypes},
-		{name: "owner", types: textTypes, length: ownerLength},
-		{name: "expires", types: bigType},
-		{name: "since", types: bigType, optional: true},
-		{name: "meta", types: longTypes, optional: true},
+		{name: "name", ddl: nameDDL, types: textTypes},
+		{name: "owner", ddl: "VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT ''", types: textTypes, length: ownerLength},
+		{name: "expires", ddl: "BIGINT NULL", note: "NULL: never"},
+		{name: "since", ddl: "BIGINT NOT NULL DEFAULT 0", optional: true},
+		{name: "meta", ddl: "BLOB NULL", note: "about the owner, as JSON", types: longTypes, optional: true},
 	}, more...)
 }
 
@@ -234,24 +235,17 @@ type uniqueDialect struct {
 	count, startNumber      string // templates of the next number, and of a name's first one
 }
 
-func uniqueDDL(o Options) []string {
-	return []string{fmt.Sprintf(`-- Locks of distlock, strategy unique: a row is a lock that is held, until expires has passed.
--- Times are µs since 1970.
-CREATE TABLE IF NOT EXISTS %s (
-  name    VARBINARY(%d) NOT NULL PRIMARY KEY,
-  owner   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-  expires BIGINT NULL,                -- NULL: never
-  since   BIGINT NOT NULL DEFAULT 0,
-  meta    BLOB NULL                   -- about the owner, as JSON
-) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
-`, quoted(o.Table), nameLength), fmt.Sprintf(`-- The numbers of grants, one row for each name that was ever locked. Deleting rows is safe
--- only if the clock never goes back: numbers then go on from it.
-CREATE TABLE IF NOT EXISTS %s (
-  name   VARBINARY(%d) NOT NULL PRIMARY KEY,
-  number BIGINT NOT NULL,             -- of the last grant; its fence is 1024 times that
-  floor  BIGINT NOT NULL DEFAULT 0    -- later numbers are greater than this, too
-) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
-`, quoted(fencesOf(o.Table)), nameLength)}
+func uniqueTables(o Options) []tableSpec {
+	return []tableSpec{{
+		table: o.Table, about: "strategy unique: a row is a lock that is held, until expires has passed.", columns: leaseColumns(),
+	}, {
+		table: fencesOf(o.Table), about: `strategy unique: the numbers of grants, one row for each name that was ever locked.
+-- Deleting rows is safe only if the clock never goes back: numbers then go on from it.`, columns: []columnSpec{
+			{name: "name", ddl: nameDDL},
+			{name: "number", ddl: "BIGINT NOT NULL", note: "of the last grant; its fence is 1024 times that"},
+			{name: "floor", ddl: "BIGINT NOT NULL DEFAULT 0", note: "later numbers are greater than this, too"},
+		},
+	}}
 }
 
 // fencesOf returns the name of the second table.
@@ -266,14 +260,11 @@ func newUnique(ctx context.Context, s *database) (strategy, error) {
 }
 
 func newUniqueDialect(ctx context.Context, s *database) (*uniqueDialect, error) {
-	fences := fencesOf(s.opts.Table)
-	d, err := newLeases(ctx, s, uniqueDDL(s.opts), tableSpec{table: s.opts.Table, key: "name", columns: leaseColumns()},
-		tableSpec{table: fences, key: "name", columns: []columnSpec{
-			{name: "name", types: bytesType, length: nameLength}, {name: "number", types: bigType}, {name: "floor", types: bigType}}})
+	d, err := newLeases(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	fences = quoted(fences)
+	fences := quoted(fencesOf(s.opts.Table))
 	d.look = d.lookTemplate("0", "GREATEST(f.number, f.floor)", "f.number", "COALESCE(NULLIF(t.owner, ''), '?')",
 		" LEFT JOIN "+fences+" f ON f.name = t.name")
 	d.free = "DELETE FROM " + d.table + " WHERE " + own
@@ -386,24 +377,16 @@ type versionDialect struct {
 	swap string // template
 }
 
-func versionDDL(o Options) []string {
-	return []string{fmt.Sprintf(`-- Locks of distlock, strategy version: one row for each name that was ever locked, free when
--- owner is empty or expires has passed. Times are µs since 1970.
-CREATE TABLE IF NOT EXISTS %s (
-  name    VARBINARY(%d) NOT NULL PRIMARY KEY,
-  version BIGINT NOT NULL,            -- raised by every change
-  number  BIGINT NOT NULL DEFAULT 0,  -- the version of the last grant; its fence is 1024 times that
-  owner   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
-  expires BIGINT NULL,
-  since   BIGINT NOT NULL DEFAULT 0,
-  meta    BLOB NULL                   -- about the owner, as JSON
-) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
-`, quoted(o.Table), nameLength)}
+func versionTable(o Options) tableSpec {
+	return tableSpec{table: o.Table, about: `strategy version: one row for each name that was ever locked, free when
+-- owner is empty or expires has passed.`, columns: leaseColumns(
+		columnSpec{name: "version", ddl: "BIGINT NOT NULL", note: "raised by every change"},
+		columnSpec{name: "number", ddl: "BIGINT NOT NULL DEFAULT 0", note: "the version of the last grant; its fence is 1024 times that", optional: true},
+	)}
 }
 
 func newVersion(ctx context.Context, s *database) (strategy, error) {
-	d, err := newLeases(ctx, s, versionDDL(s.opts), tableSpec{table: s.opts.Table, key: "name", columns: leaseColumns(
-		columnSpec{name: "version", types: bigType}, columnSpec{name: "number", types: bigType, optional: true})})
+	d, err := newLeases(ctx, s)
 	if err != nil {
 		return nil, err
 	}

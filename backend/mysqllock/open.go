@@ -164,22 +164,24 @@ func Schema(o Options) string {
 	if err != nil {
 		return ""
 	}
-	return strings.Join(ddl(c), "\n")
+	var texts []string
+	for _, t := range tables(c) {
+		texts = append(texts, t.ddl())
+	}
+	return strings.Join(texts, "\n")
 }
 
-// ddl returns the statements that create a strategy's tables; o is complete.
-func ddl(o Options) []string {
+// tables returns a strategy's tables; o is complete.
+func tables(o Options) []tableSpec {
 	switch o.Strategy {
 	case UniqueIndex:
-		return uniqueDDL(o)
+		return uniqueTables(o)
 	case Version:
-		return versionDDL(o)
-	case ForUpdate:
-		return forUpdateDDL(o)
-	case Session:
-		return sessionDDL(o)
+		return []tableSpec{versionTable(o)}
+	case Row:
+		return []tableSpec{rowTable(o)}
 	}
-	return rowDDL(o)
+	return []tableSpec{connTable(o)}
 }
 
 // newStrategy returns the strategy that the options name.

@@ -228,7 +228,7 @@ func TestTableOfOthers(t *testing.T) {
 		u, db := freshDatabase(t, s)
 		do(t, db, "CREATE TABLE locks ("+ddl+")")
 		if s == UniqueIndex {
-			do(t, db, uniqueDDL(Options{Table: "locks"})[1])
+			do(t, db, uniqueTables(Options{Table: "locks"})[1].ddl())
 		}
 		b := connect(t, u+"&table=locks")
 		r := request("jöb", long)

@@ -12,52 +12,32 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 	"github.com/distlock/distlock/internal/sqlrow"
 )
 
-// rowTable is the table of strategy Row. Text is kept as bytes: sessions may have any
-// character set.
-const rowTable = `-- Locks of distlock, strategy row: one row for each name that was ever locked. Times are µs
--- since 1970. Deleting rows of locks that are free is safe only if the clock never goes back.
-CREATE TABLE IF NOT EXISTS %s (
-  k       BINARY(32) NOT NULL PRIMARY KEY, -- SHA-256 of the name
-  name    BLOB NOT NULL,
-  kind    TINYINT NOT NULL,                -- 1: mutex, 2: read/write lock, 4: semaphore
-  lim     BIGINT NOT NULL,                 -- permits of the semaphore
-  number  BIGINT NOT NULL,                 -- of the last grant; its fence is 1024 times that
-  owner   VARBINARY(%d) NULL,              -- of the exclusive hold, if until has not passed
-  granted BIGINT NOT NULL,                 -- number of the owner's grant
-  since   BIGINT NOT NULL,
-  until   BIGINT NOT NULL,
-  meta    MEDIUMBLOB NULL,                 -- about the owner, as JSON
-  address VARBINARY(%d) NULL,              -- the user-level lock that the owner releases to notify waiters
-  claims  MEDIUMBLOB NULL,                 -- readers, permits and places in line, as JSON
-  claimed BIGINT NOT NULL,                 -- when the last of them ends
-  rev     BIGINT NOT NULL,                 -- raised by each change
-  waiting BIGINT NOT NULL                  -- until when waiters want to be notified
-) ENGINE=InnoDB;
-`
-
 const addressLength = 64
 
-func rowDDL(o Options) []string {
-	return []string{fmt.Sprintf(rowTable, quoted(o.Table), sqlrow.MaxOwner, addressLength)}
-}
-
-func rowTableSpec(o Options) tableSpec {
-	sh := tableSpec{table: o.Table, key: "k", columns: []columnSpec{
-		{name: "k", types: []string{"binary", "varbinary"}, length: len(sqlrow.Key{})},
-		{name: "name", types: []string{"blob", "mediumblob", "longblob"}},
-		{name: "kind", types: []string{"tinyint", "smallint", "int", "bigint"}},
-		{name: "owner", types: bytesType, length: sqlrow.MaxOwner},
-		{name: "address", types: bytesType, length: addressLength},
-		{name: "meta", types: []string{"mediumblob", "longblob"}},
-		{name: "claims", types: []string{"mediumblob", "longblob"}},
+// rowTable is the table of strategy Row.
+func rowTable(o Options) tableSpec {
+	return tableSpec{table: o.Table, about: `strategy row: one row for each name that was ever locked.
+-- Deleting rows of locks that are free is safe only if the clock never goes back.`, columns: []columnSpec{
+		{name: "k", ddl: fmt.Sprintf("BINARY(%d) NOT NULL", len(sqlrow.Key{})), note: "SHA-256 of the name"},
+		{name: "name", ddl: "BLOB NOT NULL"},
+		{name: "kind", ddl: "TINYINT NOT NULL", note: "1: mutex, 2: read/write lock, 4: semaphore"},
+		{name: "lim", ddl: "BIGINT NOT NULL", note: "permits of the semaphore"},
+		{name: "number", ddl: "BIGINT NOT NULL", note: "of the last grant; its fence is 1024 times that"},
+		{name: "owner", ddl: fmt.Sprintf("VARBINARY(%d) NULL", sqlrow.MaxOwner), note: "of the exclusive hold, if until has not passed"},
+		{name: "granted", ddl: "BIGINT NOT NULL", note: "number of the owner's grant"},
+		{name: "since", ddl: "BIGINT NOT NULL"},
+		{name: "until", ddl: "BIGINT NOT NULL"},
+		{name: "meta", ddl: "MEDIUMBLOB NULL", note: "about the owner, as JSON"},
+		{name: "address", ddl: fmt.Sprintf("VARBINARY(%d) NULL", addressLength), note: "the user-level lock that the owner releases to notify waiters"},
+		{name: "claims", ddl: "MEDIUMBLOB NULL", note: "readers, permits and places in the queue, as JSON"},
+		{name: "claimed", ddl: "BIGINT NOT NULL", note: "when the last of them ends"},
+		{name: "rev", ddl: "BIGINT NOT NULL", note: "raised by each change"},
+		{name: "waiting", ddl: "BIGINT NOT NULL", note: "until when waiters want to be notified"},
 	}}
-	for _, name := range []string{"lim", "number", "granted", "since", "until", "claimed", "rev", "waiting"} {
-		sh.columns = append(sh.columns, columnSpec{name: name, types: bigType})
-	}
-	return sh
 }
 
 // rowStrategy is the strategy Row.
@@ -67,7 +47,7 @@ type rowStrategy struct {
 }
 
 func newRow(ctx context.Context, s *database) (strategy, error) {
-	if _, err := s.prepare(ctx, rowDDL(s.opts), rowTableSpec(s.opts)); err != nil {
+	if _, err := s.prepare(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.checkClocks(ctx, s.opts.Table, "k"); err != nil {
@@ -307,15 +287,7 @@ func (d *rowDialect) Names(ctx context.Context, prefix, after string, limit int)
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var name []byte
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
-		names = append(names, string(name))
-	}
-	return names, rows.Err()
+	return claims.ScanNames(rows)
 }
 
 // rowState are the columns that Insert and Swap write, and rowColumns those that Look reads, in the

@@ -5,26 +5,51 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/distlock/distlock/driver"
 )
 
-// tableSpec describes the table that a strategy needs.
+// tableSpec describes a table that a strategy needs. Its first column is its key.
 type tableSpec struct {
-	table   string       // as Options.Table
-	key     string       // the column that is unique by itself
-	columns []columnSpec // all that statements name
+	table   string // as Options.Table
+	about   string // a comment in the DDL
+	columns []columnSpec
 }
 
-// columnSpec describes one column of a tableSpec.
+// columnSpec describes one column of a tableSpec. Columns of a user's own table may have other types.
 type columnSpec struct {
-	name     string
-	types    []string // any of them will do
-	length   int      // at least
-	optional bool
+	name, ddl, note string
+	types           []string // any of them will do; nil: see fitting
+	length          int      // at least, where types are given
+	optional        bool
 }
+
+// fitting has the types that may replace those in DDL; all others must be the same.
+var fitting = map[string][]string{
+	"binary": {"binary", "varbinary"}, "tinyint": {"tinyint", "smallint", "int", "bigint"},
+	"blob": {"blob", "mediumblob", "longblob"}, "mediumblob": {"mediumblob", "longblob"},
+}
+
+// ddl returns the statement that creates the table. Text is kept as bytes: sessions may have any
+// character set.
+func (t tableSpec) ddl() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "-- Locks of distlock: %s\n-- Times are µs since 1970.\nCREATE TABLE IF NOT EXISTS %s (\n", t.about, quoted(t.table))
+	for _, c := range t.columns {
+		line := fmt.Sprintf("  %-8s%s,", c.name, c.ddl)
+		if c.note != "" {
+			line = fmt.Sprintf("%-36s-- %s", line, c.note)
+		}
+		b.WriteString(line + "\n")
+	}
+	fmt.Fprintf(&b, "  PRIMARY KEY (%s)\n) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;\n", t.key())
+	return b.String()
+}
+
+func (t tableSpec) key() string { return t.columns[0].name }
 
 // columnInfo describes a column of a table in the database.
 type columnInfo struct {
@@ -39,20 +64,18 @@ type tableInfo map[string]columnInfo
 
 // The types of columns.
 var (
-	bytesType = []string{"varbinary"}
 	textTypes = []string{"varchar", "varbinary", "char", "binary"}
 	longTypes = []string{"blob", "mediumblob", "longblob", "text", "mediumtext", "longtext", "varbinary", "varchar"}
-	bigType   = []string{"bigint"}
 )
 
 // prepare creates the tables if they are missing and Create is set, and refuses unsuitable ones. It
 // returns the columns of the first.
-func (s *database) prepare(ctx context.Context, ddl []string, specs ...tableSpec) (tableInfo, error) {
+func (s *database) prepare(ctx context.Context) (tableInfo, error) {
 	var first tableInfo
-	for i, sh := range specs {
+	for i, sh := range tables(s.opts) {
 		columns, err := s.readColumns(ctx, sh)
 		if number(err) == errNoTable && s.opts.Create {
-			if err := s.create(ctx, ddl); err != nil {
+			if err := s.create(ctx); err != nil {
 				return nil, err
 			}
 			columns, err = s.readColumns(ctx, sh)
@@ -71,9 +94,9 @@ func (s *database) prepare(ctx context.Context, ddl []string, specs ...tableSpec
 }
 
 // create runs the DDL, which leaves existing tables alone.
-func (s *database) create(ctx context.Context, ddl []string) error {
-	for _, text := range ddl {
-		_, err := s.db.ExecContext(ctx, text)
+func (s *database) create(ctx context.Context) error {
+	for _, t := range tables(s.opts) {
+		_, err := s.db.ExecContext(ctx, t.ddl())
 		switch n := number(err); {
 		case n == errNoTableRight || n == errNoDBAccess:
 			return fmt.Errorf("%w: mysqllock: the user may not create tables: GRANT CREATE, or have an administrator run what `distlock schema mysql --strategy %s --table %s` prints: %w",
@@ -158,15 +181,23 @@ func (s *database) mismatch(sh tableSpec, why error) error {
 
 func (c columnSpec) check(columns tableInfo) error {
 	f, ok := columns[c.name]
+	types, length := c.types, c.length
+	if types == nil {
+		kind, size, _ := strings.Cut(strings.ToLower(strings.Fields(c.ddl)[0]), "(")
+		if types = fitting[kind]; types == nil {
+			types = []string{kind}
+		}
+		length, _ = strconv.Atoi(strings.TrimSuffix(size, ")"))
+	}
 	switch {
 	case !ok && c.optional:
 		return nil
 	case !ok:
 		return fmt.Errorf("column %s is missing", c.name)
-	case !slices.Contains(c.types, f.kind):
-		return fmt.Errorf("column %s is %s: want %s", c.name, f.kind, strings.Join(c.types, " or "))
-	case f.length < c.length && !slices.Contains(longTypes[:6], f.kind):
-		return fmt.Errorf("column %s has room for %d characters: want %d at least", c.name, f.length, c.length)
+	case !slices.Contains(types, f.kind):
+		return fmt.Errorf("column %s is %s: want %s", c.name, f.kind, strings.Join(types, " or "))
+	case f.length < length && !slices.Contains(longTypes[:6], f.kind):
+		return fmt.Errorf("column %s has room for %d characters: want %d at least", c.name, f.length, length)
 	}
 	return nil
 }
@@ -180,14 +211,14 @@ func (s *database) checkEngine(ctx context.Context, sh tableSpec) error {
 SELECT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ? AND NON_UNIQUE = 0
 GROUP BY INDEX_NAME HAVING COUNT(*) = 1 AND MIN(LOWER(COLUMN_NAME)) = ? AND MIN(SUB_PART) IS NULL) k)
 FROM information_schema.TABLES WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ?`,
-		schema, table, sh.key, schema, table).Scan(&engine, &keys)
+		schema, table, sh.key(), schema, table).Scan(&engine, &keys)
 	switch {
 	case err != nil:
 		return err
 	case !strings.EqualFold(engine, "InnoDB"):
 		return s.mismatch(sh, fmt.Errorf("its engine is %s: want InnoDB", engine))
 	case keys == 0:
-		return s.mismatch(sh, fmt.Errorf("column %s is neither PRIMARY KEY nor UNIQUE by itself and in full", sh.key))
+		return s.mismatch(sh, fmt.Errorf("column %s is neither PRIMARY KEY nor UNIQUE by itself and in full", sh.key()))
 	}
 	return nil
 }
@@ -199,7 +230,7 @@ func (s *database) indexOf(ctx context.Context, sh tableSpec) (quoted string, er
 	err = s.db.QueryRowContext(ctx, `SELECT CONCAT('`+"`', REPLACE(INDEX_NAME, '`', '``'), '`"+`') FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ? AND NON_UNIQUE = 0
 GROUP BY INDEX_NAME HAVING COUNT(*) = 1 AND MIN(LOWER(COLUMN_NAME)) = ? AND MIN(SUB_PART) IS NULL
-ORDER BY INDEX_NAME <> 'PRIMARY' LIMIT 1`, schema, table, sh.key).Scan(&quoted)
+ORDER BY INDEX_NAME <> 'PRIMARY' LIMIT 1`, schema, table, sh.key()).Scan(&quoted)
 	return quoted, err
 }
 
@@ -212,7 +243,7 @@ func (s *database) checkWrites(ctx context.Context, sh tableSpec, columns tableI
 			names = append(names, "`"+c.name+"`")
 		}
 	}
-	table, key, all := quoted(sh.table), "`"+sh.key+"`", strings.Join(names, ", ")
+	table, key, all := quoted(sh.table), "`"+sh.key()+"`", strings.Join(names, ", ")
 	for _, text := range []string{
 		"UPDATE " + table + " SET " + key + " = " + key + " WHERE " + key + " = '' AND 1 = 0",
 		"INSERT INTO " + table + " (" + all + ") SELECT " + all + " FROM " + table + " WHERE 1 = 0",
@@ -228,6 +259,8 @@ func (s *database) checkWrites(ctx context.Context, sh tableSpec, columns tableI
 // nameLength is the size of the name columns in our own tables: all that fits an index of InnoDB,
 // with room for a second column.
 const nameLength = 2048
+
+var nameDDL = fmt.Sprintf("VARBINARY(%d) NOT NULL", nameLength)
 
 // nameRules says which names a column can hold without changing them.
 type nameRules struct {
