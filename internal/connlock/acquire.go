@@ -35,11 +35,7 @@ func (b *Backend) validate(r driver.Request) error {
 }
 
 func (b *Backend) lockOf(r driver.Request) Lock {
-	l := Lock{Name: r.Name, Key: b.Dialect.Key(r.Name), Owner: r.Owner, Meta: r.Meta}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	l.SeparateNumber = b.SeparateNumbers || b.lockedRows.has(l.Key)
-	return l
+	return Lock{Name: r.Name, Key: b.Dialect.Key(r.Name), Owner: r.Owner, Meta: r.Meta, SeparateNumber: b.SeparateNumbers}
 }
 
 // attempt returns the number of a grant. The mutex of the key is held.
@@ -118,19 +114,11 @@ func (b *Backend) regrant(ctx context.Context, h *connHold, l Lock, r driver.Req
 // locked. The hold's connection is free for its other holds meanwhile, and is asked afterwards: if it still has
 // the lock, no successor has got a smaller number.
 func (b *Backend) writeNumber(ctx context.Context, h *connHold, l Lock) (uint64, error) {
-	if !l.SeparateNumber {
-		b.mu.Lock()
-		b.lockedRows.add(l.Key)
-		b.mu.Unlock()
-	}
 	b.makeRoom()
 	number, err := b.Dialect.Number(ctx, l, h.conn.conn.ID())
 	if err != nil {
 		return 0, err
 	}
-	b.mu.Lock()
-	b.lockedRows.remove(l.Key)
-	b.mu.Unlock()
 	return number, h.conn.do(ctx, func(own context.Context) error {
 		err := h.conn.conn.Confirm(own, l)
 		if err != nil {

@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -38,9 +40,6 @@ const (
 	waitSlice   = 10 * time.Second // of one wait in the server's queue
 	cleanupTime = 2 * time.Second  // for what follows an error
 	historyTime = 10 * time.Minute // how long the ends of holds are remembered
-
-	// lockedRowTime is how long a row that was found locked is written by other connections.
-	lockedRowTime = time.Minute
 )
 
 // Backend keeps locks on connections. It is safe for concurrent use.
@@ -52,19 +51,18 @@ type Backend struct {
 	tasks    wait.Group
 	keyMutex keyedmutex.Mutex[string]
 
-	mu         sync.Mutex
-	closed     bool
-	conns      map[*lockConn]struct{} // all open ones
-	shared     []*lockConn            // those that new holds may join
-	idle       []*lockConn            // those without holds and attempts
-	opening    int                    // connections that are being opened
-	waiting    int                    // connections that wait
-	byOwner    map[string]*connHold
-	byKey      map[string]*connHold
-	orphans    map[string]*orphan // by owner
-	committed  recentSet          // owners whose holds ended with their commit
-	lost       recentSet          // owners whose holds were lost
-	lockedRows recentSet          // keys whose rows were found locked
+	mu        sync.Mutex
+	closed    bool
+	conns     map[*lockConn]struct{} // all open ones
+	shared    []*lockConn            // those that new holds may join
+	idle      []*lockConn            // those without holds and attempts
+	opening   int                    // connections that are being opened
+	waiting   int                    // connections that wait
+	byOwner   map[string]*connHold
+	byKey     map[string]*connHold
+	orphans   map[string]*orphan // by owner
+	committed recentSet          // owners whose holds ended with their commit
+	lost      recentSet          // owners whose holds were lost
 }
 
 var (
@@ -366,11 +364,12 @@ type connHold struct {
 	conn  *lockConn
 	since time.Time
 
-	mu      sync.Mutex
-	onLost  func()
-	lost    bool
-	working bool // the caller's work has the connection
-	revoked bool // it was released meanwhile
+	working atomic.Bool // the caller's work has the connection
+	revoked atomic.Bool // it was released meanwhile
+
+	mu     sync.Mutex
+	onLost func()
+	lost   bool
 }
 
 // enterHold adds a hold. b.mu is held.
@@ -379,8 +378,8 @@ func (b *Backend) enterHold(c *lockConn, l Lock) *connHold {
 	c.holds[l.Owner] = h
 	b.byOwner[l.Owner] = h
 	b.byKey[l.Key] = h
-	b.committed.remove(l.Owner)
-	b.lost.remove(l.Owner)
+	delete(b.committed, l.Owner)
+	delete(b.lost, l.Owner)
 	return h
 }
 
@@ -439,28 +438,15 @@ func (h *connHold) holder() driver.Holder {
 	return driver.Holder{Owner: h.lock.Owner, Mode: driver.Exclusive, Held: time.Since(h.since), Left: -1, Meta: h.lock.Meta}
 }
 
-// recentSet is a set of strings, each of which it keeps for some time.
-type recentSet struct {
-	life  time.Duration
-	added map[string]time.Time
+// recentSet is a set of strings, each of which it keeps for historyTime.
+type recentSet map[string]time.Time
+
+func (s recentSet) add(key string) {
+	maps.DeleteFunc(s, func(_ string, added time.Time) bool { return time.Since(added) > historyTime })
+	s[key] = time.Now()
 }
 
-func newRecentSet(life time.Duration) recentSet {
-	return recentSet{life: life, added: map[string]time.Time{}}
+func (s recentSet) has(key string) bool {
+	added, ok := s[key]
+	return ok && time.Since(added) < historyTime
 }
-
-func (s *recentSet) add(key string) {
-	for k, at := range s.added {
-		if time.Since(at) > s.life {
-			delete(s.added, k)
-		}
-	}
-	s.added[key] = time.Now()
-}
-
-func (s *recentSet) has(key string) bool {
-	at, ok := s.added[key]
-	return ok && time.Since(at) < s.life
-}
-
-func (s *recentSet) remove(key string) { delete(s.added, key) }

@@ -23,7 +23,7 @@ func New(ctx context.Context, c Config) (*Backend, error) {
 			Name: c.Name, Modes: driver.Modes(driver.Exclusive), Fence: true, Session: true, MinTTL: minTTL, MaxTTL: maxTTL,
 		},
 		conns: map[*lockConn]struct{}{}, byOwner: map[string]*connHold{}, byKey: map[string]*connHold{}, orphans: map[string]*orphan{},
-		committed: newRecentSet(historyTime), lost: newRecentSet(historyTime), lockedRows: newRecentSet(lockedRowTime),
+		committed: recentSet{}, lost: recentSet{},
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	if err := b.probe(ctx); err != nil {

@@ -17,17 +17,10 @@ func (b *Backend) Release(ctx context.Context, d driver.Hold) error {
 		return err
 	}
 	if h := b.holdOf(d); h != nil {
-		h.revoke()
+		h.revoked.Store(h.working.Load()) // a Commit under way fails
 	}
 	err := b.withKey(ctx, b.Dialect.Key(d.Name), func(own context.Context) error { return b.release(own, d) })
 	return b.wrapError("release", d.Name, err)
-}
-
-// revoke makes a Commit under way fail.
-func (h *connHold) revoke() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.revoked = h.working
 }
 
 func (b *Backend) release(ctx context.Context, d driver.Hold) error {
@@ -58,7 +51,7 @@ func (b *Backend) takeCommitted(owner string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	is := b.committed.has(owner)
-	b.committed.remove(owner)
+	delete(b.committed, owner)
 	return is
 }
 
@@ -144,12 +137,13 @@ func (h *connHold) commit(ctx context.Context, work func(tx *sql.Tx) error) erro
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if !c.b.isCurrent(h) || !h.setWorking(true) {
+	if !c.b.isCurrent(h) {
 		return h.lossOr(errGone)
 	}
+	h.working.Store(true)
 	finished := false
 	defer func() {
-		h.setWorking(false)
+		h.working.Store(false)
 		if !finished { // the work has panicked
 			h.rollBack(nil)
 		}
@@ -162,7 +156,7 @@ func (h *connHold) commit(ctx context.Context, work func(tx *sql.Tx) error) erro
 	if err != nil {
 		return h.rollBack(err)
 	}
-	if h.wasRevoked() {
+	if h.revoked.Load() {
 		return h.rollBack(fmt.Errorf("%w: it was released before its work was done, and nothing of the work is stored", driver.ErrLost))
 	}
 	return h.commitTx(ctx)
@@ -174,20 +168,6 @@ func (h *connHold) lossOr(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", driver.ErrLost, err)
-}
-
-// setWorking notes whether the caller's work has the connection. It returns false if the hold is lost.
-func (h *connHold) setWorking(working bool) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.working = working
-	return !h.lost
-}
-
-func (h *connHold) wasRevoked() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.revoked
 }
 
 // rollBack ends the hold without its work. The connection's sem is held.

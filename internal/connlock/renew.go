@@ -27,7 +27,7 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 			errs[i] = invalid
 		case h == nil:
 			errs[i] = driver.ErrLost
-		case h.isWorking():
+		case h.working.Load():
 			errs[i] = b.wrapError("renew", d.Name, errBusy)
 		default:
 			t := batches[h.conn]
@@ -69,10 +69,4 @@ func (t *renewBatch) renew(ctx context.Context, c *lockConn, errs []error) {
 			errs[i] = c.b.wrapError("renew", h.lock.Name, err)
 		}
 	}
-}
-
-func (h *connHold) isWorking() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.working
 }
