@@ -68,7 +68,7 @@ func TestLongInspectShowsModes(t *testing.T) {
 	})
 }
 
-// A lock that Go releases by force is granted at once to a waiter. Java is not told: its release finds nothing
+// A lock that Go releases by force is granted at once to a waiter. Java is not notified: its release finds nothing
 // and says nothing, and does not touch what the next holder has.
 func TestLongGoBreaks(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
@@ -119,7 +119,7 @@ func TestLongJavaDeletesGoNode(t *testing.T) {
 	})
 }
 
-// Kinds are told apart: what Java has made of a name Go does not take for another kind.
+// Go does not take a name that Java uses for one kind of lock for another kind.
 func TestLongKindsAreToldApart(t *testing.T) {
 	family := map[string]int{"mutex": 1, "write": 2, "read": 2, "permit-2": 3}
 	kinds := []kind{mutex, write, read, permit(2)}

@@ -13,7 +13,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// life is that of sessions that are not meant to end by themselves.
+// life is the timeout of sessions that are not meant to end by themselves.
 const life = 2 * time.Minute
 
 // edition is a version of Curator.
@@ -101,7 +101,7 @@ func (k kind) name(base string) string {
 	return base
 }
 
-// excludes is what does not get in beside the kind.
+// excludes returns the kind that is refused beside k.
 func (k kind) excludes() kind {
 	if k.Java == read.Java {
 		return write
@@ -165,7 +165,7 @@ func (s *sides) nodes(t *testing.T, path string) []string {
 func sequence(node string) string { return node[max(0, len(node)-10):] }
 
 // leavesNothing expects that no node of the lock is left. The server that Java asks may be
-// behind that of Go.
+// behind Go's.
 func (s *sides) leavesNothing(t *testing.T) {
 	t.Helper()
 	var left []string
@@ -175,7 +175,7 @@ func (s *sides) leavesNothing(t *testing.T) {
 	})
 }
 
-// allNodes are those of the lock, in a semaphore those of its two parts.
+// allNodes returns the nodes of a lock, or of both parts of a semaphore.
 func (s *sides) allNodes(t *testing.T) []string {
 	t.Helper()
 	var all []string

@@ -21,7 +21,7 @@ func TestLongJavaAsksGo(t *testing.T) {
 	})
 }
 
-// javaAsksGo is the time from Java's question until Go is told.
+// javaAsksGo returns the time from Java's request until Go is notified.
 func (s *sides) javaAsksGo(t *testing.T) time.Duration {
 	asked := make(chan time.Time, 2)
 	h, err := s.c.Mutex(s.name, distlock.Revocable(func(*distlock.Lease) { asked <- time.Now() })).Lock(t.Context())
@@ -40,7 +40,7 @@ func (s *sides) javaAsksGo(t *testing.T) time.Duration {
 	waiter.Wait(t)
 	s.on(s.th, "unlock").Wait(t)
 	if len(asked) > 0 {
-		t.Error("asked twice")
+		t.Error("revoked twice")
 	}
 	return at.Sub(called)
 }
@@ -58,7 +58,7 @@ func TestLongGoAsksJava(t *testing.T) {
 	})
 }
 
-// goAsksJava is the time from Go's question until Java is told.
+// goAsksJava returns the time from Go's request until Java is notified.
 func (s *sides) goAsksJava(t *testing.T) time.Duration {
 	s.th.Call("agree", s.java, s.name).Wait(t)
 	s.on(s.th, "lock").Wait(t)

@@ -136,7 +136,7 @@ func (s *sides) stand(t *testing.T, want int) {
 }
 
 // A writer in Go that waits while Java downgrades stays out until Java has read. Before
-// 5.5 Java's own place is behind that of the writer, who would be let in by Java as well
+// 5.5 Java's own place is behind the writer's, which Java would grant as well
 // (CURATOR-621).
 func TestLongJavaDowngradesBeforeAWriter(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {

@@ -7,7 +7,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/interop"
 )
 
-// party is who takes turns.
+// party returns threads on both sides that take turns.
 func party(k kind, threads, turns int) interop.Party {
 	return interop.Party{Kind: k.Kind, Threads: threads, Turns: turns}
 }

@@ -19,7 +19,7 @@ import (
 const (
 	// crashTTL is the TTL of locks whose holder crashes.
 	crashTTL = 4 * time.Second
-	// grace is what a busy machine may add. A server looks for ended leases twice a second, and revokes a
+	// grace is the time that a busy machine may add. A server looks for ended leases twice a second, and revokes a
 	// limited number at a time. All other leases live longer.
 	grace = 20 * time.Second
 )

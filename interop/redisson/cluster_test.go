@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// inCluster is a Redis Cluster. Redisson uses sharded pub/sub there unless it is told to
-// be classic; pubsub is what Go is told.
+// inCluster is a Redis Cluster. Redisson uses sharded pub/sub there unless it is configured
+// for classic pub/sub; pubsub is Go's parameter.
 func inCluster(t *testing.T, g *testserver.RedisClusterGroup, mode, pubsub string) *deployment {
 	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: g.Addrs()})
 	t.Cleanup(func() { c.Close() })

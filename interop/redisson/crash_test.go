@@ -11,8 +11,8 @@ import (
 const (
 	// shortLife is the life of locks whose holder will die.
 	shortLife = 3 * time.Second
-	// grace is what a busy machine may add: much, and less than the life that locks have if
-	// nobody says how long they live.
+	// grace is the time that a busy machine may add: much, and less than the default life of
+	// locks.
 	grace = 20 * time.Second
 )
 
@@ -66,7 +66,7 @@ func javaDies(t *testing.T, d *deployment) {
 }
 
 // freedByTTL expects that every lock is granted in time after its holder's death; a
-// permit, which nobody renewed, may have ended before.
+// permit, which was not renewed, may have ended before.
 func freedByTTL(t *testing.T, died time.Time, granted []time.Time) {
 	t.Helper()
 	early := 0

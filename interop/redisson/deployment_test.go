@@ -90,7 +90,7 @@ func (d *deployment) keys(t *testing.T, part string) []string {
 	return keys
 }
 
-// leaves expects that of all keys of a name only these are left. Java deletes the latch
+// leaves expects that a name has these keys and no others. Java deletes the latch
 // of an unlock when it has answered.
 func (d *deployment) leaves(t *testing.T, name string, want ...string) {
 	t.Helper()
@@ -102,7 +102,7 @@ func (d *deployment) leaves(t *testing.T, name string, want ...string) {
 	})
 }
 
-// attempts counts the scripts that the servers were asked to run.
+// attempts counts the scripts that the servers have run.
 func (d *deployment) attempts(t *testing.T) int {
 	t.Helper()
 	var total atomic.Int64

@@ -76,7 +76,7 @@ func (k kind) javaUnlock(client, name string, reply []string) []string {
 	return []string{"unlock", client, k.Java, name}
 }
 
-// prepare makes the semaphore, as the Java side must before anybody uses it.
+// prepare makes the semaphore, as the Java side must before its first use.
 func (k kind) prepare(t *testing.T, th *interop.Thread, client, name string) {
 	t.Helper()
 	if k.Java == "permit" {

@@ -10,7 +10,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/interop"
 )
 
-// nothing excludes nobody, and has one token for all.
+// nothing is a lock that excludes no client, and has one token for all.
 type nothing struct{ interop.Hold }
 
 func (nothing) Unlock(context.Context) error { return nil }

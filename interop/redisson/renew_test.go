@@ -57,7 +57,7 @@ func goRenews(t *testing.T, m mortal, name string, th *interop.Thread, java stri
 	}
 }
 
-// stayed expects that a lock was not granted before its release, as it would be if nobody had
+// stayed expects that a lock was not granted before its release, as it would be if no client had
 // renewed it.
 func stayed(t *testing.T, side string, m mortal, released, granted time.Time) {
 	t.Helper()

@@ -8,22 +8,22 @@ import (
 	"github.com/distlock/distlock/internal/testkit/interop"
 )
 
-// party is who takes turns.
+// party returns threads on both sides that take turns.
 func party(k kind, threads, turns int) interop.Party {
 	return interop.Party{Kind: k.Kind, Threads: threads, Turns: turns}
 }
 
-// turnLife is the life of locks in a crowd, and so the longest that a reader in Java
+// crowdTTL is the TTL of locks in a crowd, and so the longest that a reader in Java
 // sleeps when it has missed the last message.
-const turnLife = 10 * time.Second
+const crowdTTL = 10 * time.Second
 
 // pairs are two JVMs and two Go clients, all of the deployment.
 func pairs(t *testing.T, d *deployment) (all []interop.Pair) {
 	t.Helper()
 	for i := range 2 {
 		j := jvms.Shared(t, i)
-		c := interop.Client(t, d.url, &distlock.Options{TTL: turnLife})
-		all = append(all, interop.Pair{JVM: j, Java: javaClient(t, j, d, turnLife), Client: c})
+		c := interop.Client(t, d.url, &distlock.Options{TTL: crowdTTL})
+		all = append(all, interop.Pair{JVM: j, Java: javaClient(t, j, d, crowdTTL), Client: c})
 	}
 	return all
 }

@@ -39,7 +39,7 @@ type wake struct {
 	c    *distlock.Client
 }
 
-// holder is what the holder takes: a reader waits for a writer.
+// holder returns the kind that the holder takes: a reader waits for a writer.
 func (w *wake) holder() kind {
 	if w.k.Java == "read" {
 		return write

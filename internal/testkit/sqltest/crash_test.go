@@ -187,7 +187,7 @@ func TestWaitersConnectionsAreKilled(t *testing.T) {
 	})
 }
 
-// A waiter who is cut off may be at the head of the server's own queue: nobody has to wait
+// A waiter that is cut off may be at the head of the server's own queue: no other has to wait
 // for long for one who does not hear that he has got the lock.
 func TestWaiterIsPartitioned(t *testing.T) {
 	t.Parallel()

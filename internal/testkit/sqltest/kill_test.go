@@ -50,7 +50,7 @@ func killRandomly(t *testing.T, kills int) {
 		for range 4 {
 			all.Go(func() {
 				for ctx.Err() == nil && !t.Failed() {
-					m.turn(fmt.Sprint("lock ", rand.IntN(2)))
+					m.attempt(fmt.Sprint("lock ", rand.IntN(2)))
 				}
 			})
 		}
@@ -76,8 +76,8 @@ func (m *contender) awaitBoth() {
 	}
 }
 
-// turn is one wait for a lock, a third of which are cut short, and its unlock.
-func (m *contender) turn(name string) {
+// attempt waits for a lock and unlocks it. A third of the waits are cut short.
+func (m *contender) attempt(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if rand.IntN(3) == 0 {

@@ -23,7 +23,7 @@ const (
 // crowd is many who want one lock, through a few backends.
 type crowd struct {
 	size    int
-	ledger  *exclusion.Checker
+	checker *exclusion.Checker
 	clients []*distlock.Client
 	left    sync.WaitGroup
 }
@@ -35,7 +35,7 @@ func (c *crowd) wantAll(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 			defer cancel()
 			m := c.clients[i%len(c.clients)].Mutex(lockName)
-			if err := c.ledger.Hold(ctx, fmt.Sprint("waiter ", i), m, 0); err != nil {
+			if err := c.checker.Hold(ctx, fmt.Sprint("waiter ", i), m, 0); err != nil {
 				t.Errorf("waiter %d: %v", i, err)
 			}
 		})
@@ -80,7 +80,7 @@ func waitersTakeFewConnections(t *testing.T, s strategy, waiters int) {
 	c := newScene(t, s, s.kind.shared(t))
 	held := c.party(c.user()).take(t)
 	user := c.user()
-	all := &crowd{size: waiters, ledger: exclusion.New()}
+	all := &crowd{size: waiters, checker: exclusion.New()}
 	for range backends {
 		all.clients = append(all.clients, c.party(user).Client)
 	}
@@ -91,7 +91,7 @@ func waitersTakeFewConnections(t *testing.T, s strategy, waiters int) {
 		t.Error(err)
 	}
 	moving := all.served(t, func() int { return c.countConnections(user) })
-	all.ledger.Judge(t, waiters)
+	all.checker.Judge(t, waiters)
 	figure(t, "%d waiters in %d backends: %d connections while they wait, %d while the lock goes around, which took %v",
 		waiters, backends, waiting, moving, ms(time.Since(start)))
 	if most := backends * s.waiting; waiting > most || moving > most {
@@ -124,14 +124,14 @@ func TestLongSmallPoolServesMany(t *testing.T) {
 func smallPoolServes(t *testing.T, s strategy, waiters int) {
 	for _, limit := range s.pools {
 		c := newScene(t, s, s.kind.shared(t))
-		all := &crowd{size: waiters, ledger: exclusion.New()}
+		all := &crowd{size: waiters, checker: exclusion.New()}
 		for range backends {
 			all.clients = append(all.clients, c.pooled(limit))
 		}
 		start := time.Now()
 		all.wantAll(t)
 		ends(t, "a waiter's Lock", all.left.Wait)
-		all.ledger.Judge(t, waiters)
+		all.checker.Judge(t, waiters)
 		figure(t, "%d waiters in %d backends of %d connections were served in %v", waiters, backends, limit, ms(time.Since(start)))
 	}
 }
@@ -157,7 +157,7 @@ func (c *scene) pooled(limit int) *distlock.Client {
 	return client
 }
 
-// 16 backends contend for one lock, and then for locks that nobody has had before, which is
+// 16 backends contend for one lock, and then for locks that no client has had before, which is
 // where rows are inserted.
 func TestContentionIsNoError(t *testing.T) {
 	each(t, func(t *testing.T, s strategy) { contention(t, s, 200*time.Millisecond) })

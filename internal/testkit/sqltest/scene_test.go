@@ -23,7 +23,7 @@ const (
 	life = 3 * time.Second
 	// patience is how long a busy machine may take for what takes ms, or a few TTLs.
 	patience = time.Minute
-	// lockName is what all want.
+	// lockName is the lock that all contend for.
 	lockName = "stock"
 )
 
@@ -91,7 +91,7 @@ func (c *scene) countConnections(userURL string) int {
 	return c.count(fmt.Sprintf(c.kind.connections, nameOf(userURL)))
 }
 
-// countDeadlocks counts those of the server's whole life.
+// countDeadlocks returns how many deadlocks the server has had since its start.
 func (c *scene) countDeadlocks() int {
 	c.t.Helper()
 	return c.count(c.kind.deadlocks)
@@ -217,7 +217,7 @@ func (p *party) follow(t *testing.T, holder *distlock.Lease) <-chan grant {
 	return granted
 }
 
-// awaitGrant is what follow has started.
+// awaitGrant returns the grant that ends a wait started by follow.
 func awaitGrant(t *testing.T, granted <-chan grant) grant {
 	t.Helper()
 	select {
