@@ -8,147 +8,6 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-var queueMutants = []mutant{{
-	"a place is passed by a try", "line/no-passing", passing(func(r driver.Request) bool { return !r.Queue }),
-}, {
-	"the last to come is the first to get in", "line/fifo", passing(func(r driver.Request) bool { return r.Queue }),
-}, {
-	"a place is passed by a reader", "line/reader-behind-writer",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			g, err := acquire(ctx, r)
-			if errors.Is(err, driver.ErrHeld) && r.Mode == driver.Read && p.holder(r.Name).Mode == driver.Read {
-				r.Name += " beside"
-				return acquire(ctx, r)
-			}
-			return g, err
-		}
-	},
-}, {
-	"asking again sends one to the end", "line/repeat-keeps-place",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			if r.Queue && p.holds(r.Name, r.Owner) == 0 {
-				p.mem.Release(ctx, r.Hold)
-			}
-			return acquire(ctx, r)
-		}
-	},
-}, {
-	"places end at once", "line/place-lives",
-	placesLast(func(time.Duration) time.Duration { return time.Millisecond }),
-}, {
-	"places never end", "line/place-ends",
-	placesLast(func(time.Duration) time.Duration { return 24 * time.Hour }),
-}, {
-	"the place of a dead owner blocks those behind it", "line/dead-place-lets-next-in",
-	placesLast(func(time.Duration) time.Duration { return 24 * time.Hour }),
-}, {
-	"asking again does not prolong a place", "line/repeat-restarts-place",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			r.Queue = r.Queue && !p.waits(r.Name, r.Owner)
-			return acquire(ctx, r)
-		}
-	},
-}, {
-	"Release does not leave the line", "line/release-leaves",
-	func(_ *lab, p *patched) {
-		release := p.release
-		p.release = func(ctx context.Context, h driver.Hold) error {
-			if p.waits(h.Name, h.Owner) {
-				return nil
-			}
-			return release(ctx, h)
-		}
-	},
-}, {
-	"a place is renewed as if it were a hold", "line/place-is-no-hold",
-	eachRenewal(func(_ *lab, p *patched, h driver.Hold) error {
-		if p.waits(h.Name, h.Owner) {
-			return nil
-		}
-		return p.renewOne(h)
-	}),
-}, {
-	"a grant does not tell of the line", "line/queued",
-	grants(func(_ *lab, _ driver.Request, g *driver.Grant) { g.Queued = false }),
-}, {
-	"a line sends the holder away", "line/holder-keeps-holding",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			info, _ := p.mem.Inspect(ctx, r.Name)
-			if p.holds(r.Name, r.Owner) != 0 && len(info.Waiters) > 0 {
-				return driver.Grant{}, &driver.HeldError{}
-			}
-			return acquire(ctx, r)
-		}
-	},
-}, {
-	"a refusal tells a minute more than a place lives", "line/retry",
-	retries(func(d time.Duration) time.Duration { return d + time.Minute }),
-}, {
-	"readers in line get in one by one", "line/readers-behind-writer-share",
-	func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			if r.Queue && p.holder(r.Name).Mode == driver.Read {
-				return driver.Grant{}, &driver.HeldError{}
-			}
-			return acquire(ctx, r)
-		}
-	},
-}, {
-	"a place is passed by a try for a permit", "line/permits",
-	passing(func(r driver.Request) bool { return r.Mode == driver.Counted && !r.Queue }),
-}}
-
-// passing lets some requests ignore the line.
-func passing(which func(driver.Request) bool) func(*lab, *patched) {
-	return func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			if which(r) && (r.Mode == driver.Counted || p.holder(r.Name).Owner == "") {
-				info, _ := p.mem.Inspect(ctx, r.Name)
-				for _, w := range info.Waiters {
-					p.mem.Release(ctx, driver.Hold{Name: r.Name, Owner: w.Owner, Mode: w.Mode})
-				}
-			}
-			return acquire(ctx, r)
-		}
-	}
-}
-
-// placesLast gives places another life than holds.
-func placesLast(life func(time.Duration) time.Duration) func(*lab, *patched) {
-	return func(_ *lab, p *patched) {
-		acquire := p.acquire
-		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			g, err := acquire(ctx, r)
-			if errors.Is(err, driver.ErrHeld) && r.Queue {
-				r.TTL = life(r.TTL)
-				return acquire(ctx, r)
-			}
-			return g, err
-		}
-	}
-}
-
-// waits reports whether owner stands in line for name.
-func (p *patched) waits(name, owner string) bool {
-	info, _ := p.mem.Inspect(context.Background(), name)
-	for _, w := range info.Waiters {
-		if w.Owner == owner {
-			return true
-		}
-	}
-	return false
-}
-
 // rewired replaces the signals of a watch: f forwards from one channel to the other
 // until end is closed.
 func rewired(f func(ctx context.Context, from <-chan struct{}, to chan<- struct{}, end <-chan struct{})) func(*lab, *patched) {
@@ -335,5 +194,124 @@ var watchMutants = []mutant{{
 			l.locked(func() { theirs = !mine[h.Owner] })
 			return theirs
 		})(l, p)
+	},
+}}
+
+// asked replaces what a Revoke does.
+func asked(revoke func(*lab, *patched, driver.Hold) error) func(*lab, *patched) {
+	return func(l *lab, p *patched) {
+		recorded(l, p)
+		p.revoke = func(_ context.Context, h driver.Hold) error { return revoke(l, p, h) }
+	}
+}
+
+func (p *patched) revokeOne(h driver.Hold) error { return p.mem.Revoke(context.Background(), h) }
+
+// tell calls the OnRevoke that an Owner was granted with.
+func (l *lab) tell(owner string) {
+	if r, ok := l.granted(owner); ok && r.OnRevoke != nil {
+		r.OnRevoke()
+	}
+}
+
+var revokeMutants = []mutant{{
+	"holders are asked in modes that are not claimed", "caps/unclaimed-revoke",
+	func(_ *lab, p *patched) {
+		p.caps.Revocable = driver.Modes(driver.Exclusive)
+		p.revoke = func(context.Context, driver.Hold) error { return nil }
+	},
+}, {
+	"nobody is told that they were asked", "revoke/asks",
+	asked(func(*lab, *patched, driver.Hold) error { return nil }),
+}, {
+	"asking is taking", "revoke/takes-nothing",
+	asked(func(_ *lab, p *patched, h driver.Hold) error {
+		return errors.Join(p.revokeOne(h), p.mem.Release(context.Background(), h))
+	}),
+}, {
+	"a holder is told each time", "revoke/once",
+	asked(func(l *lab, _ *patched, h driver.Hold) error { l.tell(h.Owner); return nil }),
+}, {
+	"all holders are asked", "revoke/only-the-named",
+	asked(func(l *lab, p *patched, h driver.Hold) error {
+		var all []string
+		l.locked(func() {
+			for owner := range l.owners {
+				all = append(all, owner)
+			}
+		})
+		for _, owner := range all {
+			l.tell(owner)
+		}
+		return nil
+	}),
+}, {
+	"asking is never lost", "revoke/lost",
+	asked(func(_ *lab, p *patched, h driver.Hold) error { p.revokeOne(h); return nil }),
+}, {
+	"who was granted once can be asked for ever", "revoke/expired",
+	asked(func(l *lab, p *patched, h driver.Hold) error {
+		if _, ok := l.granted(h.Owner); ok {
+			return nil
+		}
+		return p.revokeOne(h)
+	}),
+}, {
+	"whoever holds is asked", "revoke/leaves-successor",
+	asked(func(_ *lab, p *patched, h driver.Hold) error { return p.revokeOne(p.holder(h.Name)) }),
+}, {
+	"who stands in line is asked", "revoke/not-in-line",
+	asked(func(_ *lab, p *patched, h driver.Hold) error {
+		if p.waits(h.Name, h.Owner) {
+			return nil
+		}
+		return p.revokeOne(h)
+	}),
+}, {
+	"the first OnRevoke stays", "revoke/latest",
+	func(l *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if first, ok := l.granted(r.Owner); ok {
+				r.OnRevoke = first.OnRevoke
+			}
+			return acquire(ctx, r)
+		}
+		recorded(l, p)
+	},
+}, {
+	"whoever is refused asks the holder", "revoke/unasked",
+	func(l *lab, p *patched) {
+		recorded(l, p)
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := acquire(ctx, r)
+			if errors.Is(err, driver.ErrHeld) {
+				l.tell(p.holder(r.Name).Owner)
+			}
+			return g, err
+		}
+	},
+}, {
+	"who has not agreed to be asked loses the lock", "revoke/without-consent",
+	asked(func(_ *lab, p *patched, h driver.Hold) error {
+		err := p.revokeOne(h)
+		if errors.Is(err, driver.ErrUnsupported) {
+			return p.mem.Release(context.Background(), h)
+		}
+		return err
+	}),
+}, {
+	"Revoke ignores its context", "ctx/revoke",
+	func(_ *lab, p *patched) {
+		p.revoke = func(ctx context.Context, h driver.Hold) error {
+			return p.mem.Revoke(context.WithoutCancel(ctx), h)
+		}
+	},
+}, {
+	"Revoke after Close goes on", "close/calls-after",
+	func(l *lab, p *patched) {
+		other := l.store.Connect()
+		p.revoke = other.Revoke
 	},
 }}

@@ -418,3 +418,45 @@ func releaseByName(l *lab, p *patched) {
 		return release(ctx, h)
 	}
 }
+
+var fixedMutants = []mutant{{
+	"a fixed hold excludes nobody", "fixed/as-any",
+	func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if r.Fixed {
+				r.Name += " fixed"
+			}
+			return acquire(ctx, r)
+		}
+	},
+}, {
+	"a fixed hold is not renewed", "fixed/renewed",
+	func(l *lab, p *patched) {
+		recorded(l, p)
+		eachRenewal(func(l *lab, p *patched, h driver.Hold) error {
+			if r, ok := l.granted(h.Owner); ok && r.Fixed {
+				return nil
+			}
+			return p.renewOne(h)
+		})(l, p)
+	},
+}, {
+	"a fixed hold has what is left of the session", "fixed/not-early",
+	func(l *lab, p *patched) {
+		fixedSession(l, p)
+		grants(func(_ *lab, _ driver.Request, g *driver.Grant) { g.TTL = g.TTL * 2 / 3 })(l, p)
+	},
+}, {
+	"a fixed hold ends before its TTL", "fixed/not-early",
+	func(l *lab, p *patched) {
+		fixedSession(l, p)
+		requests(func(r *driver.Request) { r.TTL /= 2 })(l, p)
+	},
+}, {
+	"a fixed hold lives as long as the session", "fixed/ends",
+	func(l *lab, p *patched) {
+		session(l, p)
+		p.caps.Fixed = true
+	},
+}}

@@ -1,0 +1,234 @@
+//go:build unix
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+// A server that comes back within --wait is waited for, from the start as later.
+func TestWaitForAServerThatIsDown(t *testing.T) {
+	t.Parallel()
+	s := testserver.Redis(t)
+	s.Kill()
+	p := start(t, s.URL(), "run", "--wait", "1m", "-v", "door", "--", "true")
+	time.Sleep(300 * time.Millisecond) // long enough for what gave up at once
+	s.Start()
+	p.must(0)
+	if text := p.errors.String(); !strings.Contains(text, `acquired "door" at redis://`) || !strings.Contains(text, `released "door" after `) {
+		t.Errorf("-v says: %s", text)
+	}
+	s.Kill()
+	finishWith(t, s.URL(), exitUnreachable, "run", "--wait", "500ms", "door", "--", "true")
+}
+
+// A run under a lock does not wait for its own end.
+func TestRunWithinItself(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	for _, outer := range []string{"", "--shared "} {
+		p := finishWith(t, url, exitUsage, "run", "-q", "outer", "--", "sh", "-c",
+			`"$SELF" run `+outer+`door -- "$SELF" run -q other door -- true`)
+		if text := p.errors.String(); !strings.Contains(text, `lock "door" is held by the outer distlock run`) {
+			t.Errorf("%q: got %q", outer, text)
+		}
+		// Asked not to wait it is busy, as for all others.
+		finishWith(t, url, exitBusy, "run", "-q", "outer", "--", "sh", "-c",
+			`"$SELF" run `+outer+`door -- "$SELF" run --no-wait door -- true`)
+	}
+}
+
+// The memory of one process excludes no other one.
+func TestRunRefusesMemory(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"mem:", "mem:jobs"} {
+		p := finishWith(t, url, exitUsage, "run", "door", "--", "true")
+		if text := p.errors.String(); !strings.Contains(text, "no other process sees them") {
+			t.Errorf("%s: got %q", url, text)
+		}
+	}
+}
+
+// An output that can't be written is no success.
+func TestFullDisk(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("this system has no /dev/full: ", err)
+	}
+	defer full.Close()
+	url := lockFile(t)
+	for _, args := range []string{"schema mysql", "schema postgres", "version", "--help", "completion bash", "show x", "ls --json", "verify --list"} {
+		p := command(t, url, strings.Fields(args)...)
+		p.Stdout = full
+		p.begin()
+		if code := p.code(); code != exitFailure || !strings.Contains(p.errors.String(), "can't write the output: ") {
+			t.Errorf("%s: exit code %d, %q", args, code, p.errors.String())
+		}
+	}
+}
+
+// Off a terminal a wait says what it waits for, at first and then now and then.
+func TestReportsOffTheTerminal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := must[*distlock.Client](t)(distlock.New(memlock.New(), &distlock.Options{Meta: map[string]string{"program": "backup"}}))
+		defer c.Close()
+		lease := must[*distlock.Lease](t)(c.Mutex("door").Lock(t.Context()))
+		defer lease.Unlock(t.Context())
+		for _, test := range []struct {
+			after time.Duration
+			quiet bool
+			lines int
+		}{
+			{4 * time.Second, false, 0}, {6 * time.Second, false, 1}, {34 * time.Second, false, 1}, {36 * time.Second, false, 2}, {2 * time.Minute, false, 4},
+			{time.Hour, true, 0},
+		} {
+			var w bytes.Buffer
+			n := newNotice(&w, test.quiet, func(s string) string { return s })
+			n.client = c
+			name := "door"
+			n.name.Store(&name)
+			stop := n.start(t.Context(), nil)
+			time.Sleep(test.after)
+			stop()
+			if got := strings.Count(w.String(), "\n"); got != test.lines {
+				t.Errorf("after %v, quiet %v: %d lines; want %d: %s", test.after, test.quiet, got, test.lines, w.String())
+			}
+			if want := `distlock: waiting for "door", held by "backup"`; test.lines > 0 && !strings.HasPrefix(w.String(), want) {
+				t.Errorf("got %q; want %q", w.String(), want)
+			}
+		}
+	})
+}
+
+// While the server can't be reached that is what is waited for, without its password.
+func TestReportsAnUnreachableServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var w bytes.Buffer
+		ctx, cancel := context.WithCancel(t.Context())
+		n := newNotice(&w, false, func(s string) string { return strings.ReplaceAll(s, "s3cr3t", "xxxxx") })
+		stop := n.start(ctx, errors.New("distlock: dial s3cr3t: connection refused"))
+		time.Sleep(firstReport + time.Second)
+		cancel()
+		stop()
+		if got, want := w.String(), "distlock: waiting for the server (dial xxxxx: connection refused) (5s)\n"; got != want {
+			t.Errorf("got %q; want %q", got, want)
+		}
+	})
+}
+
+// A server that is gone by the end of the wait is no holder that is in the way.
+func TestServerGoesDuringTheWait(t *testing.T) {
+	t.Parallel()
+	for name, goAway := range map[string]func(*testserver.RedisServer){
+		"killed": func(s *testserver.RedisServer) { s.Kill() },
+		"paused": func(s *testserver.RedisServer) { s.Pause() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := testserver.Redis(t)
+			_, release := hold(t, s.URL(), "door")
+			t.Cleanup(release)
+			var p *process
+			for wait := 3 * time.Second; ; wait *= 3 {
+				began := time.Now()
+				p = start(t, s.URL(), "run", "--wait", wait.String(), "--skip-ok", "door", "--", "true")
+				finishWith(t, s.URL(), 75, "run", "--wait", "500ms", "door", "--", "true")
+				if time.Since(began) < wait/2 {
+					break
+				}
+				p.code() // the machine is slow, and the wait may be over
+			}
+			goAway(s)
+			p.must(exitUnreachable)
+		})
+	}
+}
+
+// A signal ends distlock also while a server that does not answer is to take the
+// lock back.
+func TestSignalWhileGivingBack(t *testing.T) {
+	t.Parallel()
+	s := testserver.Redis(t)
+	p := command(t, s.URL(), "run", "door", "--", "sh", "-c", `echo ready; cat >&2; echo done; exec sh -c "exit 0"`)
+	in := p.input()
+	p.begin()
+	p.out.await(t, "ready")
+	patient, release := hold(t, s.URL(), "other")
+	s.Pause()
+	release()
+	in.Close()
+	p.out.await(t, "done")
+	stop := make(chan struct{})
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		// The first may still reach the command, which is at its end.
+		for tick := time.NewTicker(50 * time.Millisecond); ; {
+			_ = p.Process.Signal(syscall.SIGTERM)
+			select {
+			case <-tick.C:
+			case <-stop:
+				tick.Stop()
+				return
+			}
+		}
+	})
+	code := p.code()
+	close(stop)
+	sender.Wait()
+	if code != 128+15 {
+		t.Errorf("exit code %d: %s", code, p.errors.String())
+	}
+	if text := patient.errors.String(); text != "" {
+		t.Errorf("it took as long as one without a signal: %s", text)
+	}
+}
+
+// The end of a wait does not last longer because the server does not answer.
+func TestSignalEndsTheWaitForASilentServer(t *testing.T) {
+	t.Parallel()
+	s := testserver.Redis(t)
+	patient, release := hold(t, s.URL(), "door")
+	p := start(t, s.URL(), "run", "--fair", "door", "--", "true")
+	eventually(t, "it stands in line", func() bool {
+		_, out, _ := inProcess("--url", s.URL(), "show", "--json", "door")
+		return strings.Contains(out, `"waiter_count": 1`)
+	})
+	s.Pause()
+	release()
+	p.send(syscall.SIGINT)
+	p.must(128 + 2)
+	if text := patient.errors.String(); text != "" {
+		t.Errorf("it took as long as one without a signal: %s", text)
+	}
+}
+
+// A server that is killed is told by lines of distlock's own, and not by its Redis client.
+func TestGoneServerIsToldOnce(t *testing.T) {
+	t.Parallel()
+	s := testserver.Redis(t)
+	p := start(t, s.URL(), "run", "--ttl", "2s", "door", "--", "sh", "-c", "echo ready; exec sleep 60")
+	p.out.await(t, "ready")
+	s.Kill()
+	p.must(exitLost)
+	q := finish(t, s.URL(), "show", "door")
+	for _, text := range []string{p.errors.String(), q.errors.String()} {
+		for line := range strings.Lines(text) {
+			if !strings.HasPrefix(line, "distlock: ") {
+				t.Errorf("the standard error has %q", line)
+			}
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+var queueMutants = []mutant{{
+	"a place is passed by a try", "line/no-passing", passing(func(r driver.Request) bool { return !r.Queue }),
+}, {
+	"the last to come is the first to get in", "line/fifo", passing(func(r driver.Request) bool { return r.Queue }),
+}, {
+	"a place is passed by a reader", "line/reader-behind-writer",
+	func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := acquire(ctx, r)
+			if errors.Is(err, driver.ErrHeld) && r.Mode == driver.Read && p.holder(r.Name).Mode == driver.Read {
+				r.Name += " beside"
+				return acquire(ctx, r)
+			}
+			return g, err
+		}
+	},
+}, {
+	"asking again sends one to the end", "line/repeat-keeps-place",
+	func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if r.Queue && p.holds(r.Name, r.Owner) == 0 {
+				p.mem.Release(ctx, r.Hold)
+			}
+			return acquire(ctx, r)
+		}
+	},
+}, {
+	"places end at once", "line/place-lives",
+	placesLast(func(time.Duration) time.Duration { return time.Millisecond }),
+}, {
+	"places never end", "line/place-ends",
+	placesLast(func(time.Duration) time.Duration { return 24 * time.Hour }),
+}, {
+	"the place of a dead owner blocks those behind it", "line/dead-place-lets-next-in",
+	placesLast(func(time.Duration) time.Duration { return 24 * time.Hour }),
+}, {
+	"asking again does not prolong a place", "line/repeat-restarts-place",
+	func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			r.Queue = r.Queue && !p.waits(r.Name, r.Owner)
+			return acquire(ctx, r)
+		}
+	},
+}, {
+	"Release does not leave the line", "line/release-leaves",
+	func(_ *lab, p *patched) {
+		release := p.release
+		p.release = func(ctx context.Context, h driver.Hold) error {
+			if p.waits(h.Name, h.Owner) {
+				return nil
+			}
+			return release(ctx, h)
+		}
+	},
+}, {
+	"a place is renewed as if it were a hold", "line/place-is-no-hold",
+	eachRenewal(func(_ *lab, p *patched, h driver.Hold) error {
+		if p.waits(h.Name, h.Owner) {
+			return nil
+		}
+		return p.renewOne(h)
+	}),
+}, {
+	"a grant does not tell of the line", "line/queued",
+	grants(func(_ *lab, _ driver.Request, g *driver.Grant) { g.Queued = false }),
+}, {
+	"a line sends the holder away", "line/holder-keeps-holding",
+	func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			info, _ := p.mem.Inspect(ctx, r.Name)
+			if p.holds(r.Name, r.Owner) != 0 && len(info.Waiters) > 0 {
+				return driver.Grant{}, &driver.HeldError{}
+			}
+			return acquire(ctx, r)
+		}
+	},
+}, {
+	"a refusal tells a minute more than a place lives", "line/retry",
+	retries(func(d time.Duration) time.Duration { return d + time.Minute }),
+}, {
+	"readers in line get in one by one", "line/readers-behind-writer-share",
+	func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if r.Queue && p.holder(r.Name).Mode == driver.Read {
+				return driver.Grant{}, &driver.HeldError{}
+			}
+			return acquire(ctx, r)
+		}
+	},
+}, {
+	"a place is passed by a try for a permit", "line/permits",
+	passing(func(r driver.Request) bool { return r.Mode == driver.Counted && !r.Queue }),
+}}
+
+// passing lets some requests ignore the line.
+func passing(which func(driver.Request) bool) func(*lab, *patched) {
+	return func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if which(r) && (r.Mode == driver.Counted || p.holder(r.Name).Owner == "") {
+				info, _ := p.mem.Inspect(ctx, r.Name)
+				for _, w := range info.Waiters {
+					p.mem.Release(ctx, driver.Hold{Name: r.Name, Owner: w.Owner, Mode: w.Mode})
+				}
+			}
+			return acquire(ctx, r)
+		}
+	}
+}
+
+// placesLast gives places another life than holds.
+func placesLast(life func(time.Duration) time.Duration) func(*lab, *patched) {
+	return func(_ *lab, p *patched) {
+		acquire := p.acquire
+		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			g, err := acquire(ctx, r)
+			if errors.Is(err, driver.ErrHeld) && r.Queue {
+				r.TTL = life(r.TTL)
+				return acquire(ctx, r)
+			}
+			return g, err
+		}
+	}
+}
+
+// waits reports whether owner stands in line for name.
+func (p *patched) waits(name, owner string) bool {
+	info, _ := p.mem.Inspect(context.Background(), name)
+	for _, w := range info.Waiters {
+		if w.Owner == owner {
+			return true
+		}
+	}
+	return false
+}
