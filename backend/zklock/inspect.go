@@ -182,8 +182,7 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 		err = s.conn.Sync(ctx, "/")
 	}
 	if err == nil {
-		w := &walk{s: s, prefix: prefix, yield: yield}
-		_, err = w.visit(ctx, "")
+		err = s.walk(ctx, prefix, yield)
 	}
 	if err != nil {
 		return b.fail("list", prefix, err)
@@ -191,61 +190,48 @@ func (b *Backend) List(ctx context.Context, prefix string, yield func(name strin
 	return nil
 }
 
-type walk struct {
-	s      *session
-	prefix string
-	yield  func(name string) bool
+func (s *session) walk(ctx context.Context, prefix string, yield func(name string) bool) error {
+	for paths := []string{""}; len(paths) > 0; {
+		path := paths[len(paths)-1]
+		paths = paths[:len(paths)-1]
+		children, _, err := s.conn.Children(ctx, cmp.Or(path, "/"))
+		if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNoAuth) {
+			continue // it is gone, or hidden from this user
+		}
+		if err != nil {
+			return err
+		}
+		if name, ok := nameOf(path); ok && path != "" && strings.HasPrefix(name, prefix) {
+			used, err := s.hasNodes(ctx, path, children)
+			if err != nil || used && !yield(name) {
+				return err
+			}
+		}
+		for _, child := range children {
+			if mayMatch(path, child, prefix) {
+				paths = append(paths, path+"/"+child)
+			}
+		}
+	}
+	return nil
 }
 
-// visit yields a path and everything below it. It returns false once yield has.
-func (w *walk) visit(ctx context.Context, path string) (more bool, err error) {
-	children, _, err := w.s.conn.Children(ctx, cmp.Or(path, "/"))
-	if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNoAuth) {
-		return true, nil // it is gone, or hidden from this user
+// hasNodes reports whether a path with these children is a lock in use.
+func (s *session) hasNodes(ctx context.Context, path string, children []string) (bool, error) {
+	l := readListing(children)
+	if len(l.nodes) > 0 || !l.hasLocks && !l.hasLeases {
+		return len(l.nodes) > 0, nil
 	}
-	if err != nil {
-		return false, err
-	}
-	if path != "" {
-		if more, err := w.show(ctx, path, children); err != nil || !more {
-			return false, err
-		}
-	}
-	for _, child := range children {
-		if !w.mayMatch(path, child) {
-			continue
-		}
-		if more, err := w.visit(ctx, path+"/"+child); err != nil || !more {
-			return false, err
-		}
-	}
-	return true, nil
+	all, err := s.readContents(ctx, path)
+	return len(all.leases)+len(all.locks) > 0, err
 }
 
 // mayMatch reports whether a child is not part of the lock at path, and itself or a descendant may
 // have the prefix.
-func (w *walk) mayMatch(path, child string) bool {
+func mayMatch(path, child, prefix string) bool {
 	if path != "" && isLockNode(child) || path == "" && child == reserved {
 		return false
 	}
 	name, ok := nameOf(path + "/" + child)
-	return ok && (strings.HasPrefix(name, w.prefix) || strings.HasPrefix(w.prefix, name+"/"))
-}
-
-// show yields the name of a path if it is a lock in use.
-func (w *walk) show(ctx context.Context, path string, children []string) (more bool, err error) {
-	name, ok := nameOf(path)
-	if !ok || !strings.HasPrefix(name, w.prefix) {
-		return true, nil
-	}
-	l := readListing(children)
-	used := len(l.nodes) > 0
-	if !used && (l.hasLocks || l.hasLeases) {
-		all, err := w.s.readContents(ctx, path)
-		if err != nil {
-			return false, err
-		}
-		used = len(all.leases)+len(all.locks) > 0
-	}
-	return !used || w.yield(name), nil
+	return ok && (strings.HasPrefix(name, prefix) || strings.HasPrefix(prefix, name+"/"))
 }

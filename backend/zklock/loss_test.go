@@ -212,7 +212,7 @@ func TestNodeEndsWhileItIsArmed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.changed(zk.Event{})
+	w.changed(zk.EventDataChanged)
 	w.keep(zw)
 	if !w.idle() {
 		t.Error("the watch counts as armed")

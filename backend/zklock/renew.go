@@ -2,13 +2,12 @@ package zklock
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/wait"
-	"github.com/distlock/distlock/internal/zk"
 )
 
 // Bounds of one request that verifies holds: their number, and the length of their paths.
@@ -76,10 +75,14 @@ func fitting(checks []nodeCheck) int {
 // verify checks all nodes in one transaction, which also proves until when the session lives.
 func (s *session) verify(ctx context.Context, batch []nodeCheck, start time.Time) {
 	for len(batch) > 0 {
-		missing, err := s.conn.CheckAll(ctx, pathsOf(batch))
+		paths := make([]string, len(batch))
+		for i, c := range batch {
+			paths[i] = c.t.node
+		}
+		missing, err := s.conn.CheckAll(ctx, paths)
 		if err == nil && missing >= 0 {
 			batch[missing].lost()
-			batch = s.present(ctx, append(batch[:missing:missing], batch[missing+1:]...))
+			batch = slices.Delete(batch, missing, missing+1) // a failed transaction names only one
 			continue
 		}
 		deadline := s.conn.Deadline()
@@ -95,32 +98,6 @@ func (s *session) verify(ctx context.Context, batch []nodeCheck, start time.Time
 		}
 		return
 	}
-}
-
-func pathsOf(batch []nodeCheck) []string {
-	paths := make([]string, len(batch))
-	for i, c := range batch {
-		paths[i] = c.t.node
-	}
-	return paths
-}
-
-// present removes the holds whose nodes are missing, since a failed transaction names only one of
-// them.
-func (s *session) present(ctx context.Context, batch []nodeCheck) []nodeCheck {
-	nodes, err := s.conn.GetAll(ctx, pathsOf(batch))
-	if err != nil {
-		return batch
-	}
-	var there []nodeCheck
-	for i, c := range batch {
-		if errors.Is(nodes[i].Err, zk.ErrNoNode) {
-			c.lost()
-		} else {
-			there = append(there, c)
-		}
-	}
-	return there
 }
 
 // lost is for a hold whose node is gone.

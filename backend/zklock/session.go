@@ -24,12 +24,7 @@ type session struct {
 	conn  *zk.Conn
 	err   error
 
-	// Guarded by Backend.mu.
-	tickets      int
-	idle         time.Time // since when it has no tickets
-	idleTimer    *time.Timer
-	toWatch      []*ticket // holds whose nodes are to be watched soon
-	delayedWatch bool      // runDelayedWatch is running
+	used bool // since inUse was called last; guarded by Backend.mu
 }
 
 // session returns an open session for a TTL.
@@ -46,6 +41,7 @@ func (b *Backend) session(ctx context.Context, ttl time.Duration) (*session, err
 		b.sessions[ttl] = s
 		b.tasks.Go(s.live)
 	}
+	s.used = true
 	b.mu.Unlock()
 	select {
 	case <-s.ready:
@@ -69,6 +65,7 @@ func (b *Backend) anySession(ctx context.Context) (*session, error) {
 	b.mu.Lock()
 	for _, s := range b.sessions {
 		if isDone(s.ready) && !s.unusable() && time.Now().Before(s.conn.Deadline()) {
+			s.used = true
 			b.mu.Unlock()
 			return s, nil
 		}
@@ -100,6 +97,9 @@ func (s *session) awaitEnd(ctx context.Context) {
 	}
 }
 
+// idleTime is how long a session without tickets stays open, at least.
+const idleTime = time.Minute
+
 // live opens the session, waits for its end, and then ends all its holds.
 func (s *session) live() {
 	b := s.b
@@ -118,16 +118,21 @@ func (s *session) live() {
 	}
 	s.conn = conn
 	close(s.ready)
-	b.mu.Lock()
-	s.startIdleTimer()
-	b.mu.Unlock()
-	select {
-	case <-conn.Done():
-	case <-b.life.Done():
-		closeConn(context.Background(), conn)
+	idle := time.NewTicker(idleTime)
+	defer idle.Stop()
+	for open := true; open; {
+		select {
+		case <-conn.Done():
+			open = false
+		case <-b.life.Done():
+			open = false
+		case <-idle.C:
+			open = b.inUse(s)
+		}
 	}
 	b.removeSession(s)
 	b.endTickets(s)
+	closeConn(context.Background(), conn)
 }
 
 // closeConn ends a session, and with it its nodes. If the servers don't answer within three seconds
@@ -144,9 +149,21 @@ func (b *Backend) removeSession(s *session) {
 	if b.sessions[s.ttl] == s {
 		delete(b.sessions, s.ttl)
 	}
-	if s.idleTimer != nil {
-		s.idleTimer.Stop()
+}
+
+// inUse reports whether the session has tickets or was used since the last call. If not, it removes
+// the session.
+func (b *Backend) inUse(s *session) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	used := s.used
+	for _, t := range b.tickets {
+		used = used || t.s == s
 	}
+	if s.used = false; !used && b.sessions[s.ttl] == s {
+		delete(b.sessions, s.ttl)
+	}
+	return used
 }
 
 // endTickets ends all tickets of a session, and reports the holds among them as lost.
@@ -164,35 +181,6 @@ func (b *Backend) endTickets(s *session) {
 	for _, t := range gone {
 		t.markGone(!closed)
 	}
-}
-
-// idleTime is how long a session without tickets stays open.
-const idleTime = time.Minute
-
-// startIdleTimer is for a session that may have no tickets. b.mu is held.
-func (s *session) startIdleTimer() {
-	if s.tickets > 0 {
-		return
-	}
-	s.idle = time.Now()
-	if s.idleTimer == nil {
-		s.idleTimer = time.AfterFunc(idleTime, s.closeIdle)
-	}
-}
-
-func (s *session) closeIdle() {
-	b := s.b
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if s.idleTimer == nil || b.closed || b.sessions[s.ttl] != s {
-		return
-	}
-	if left := idleTime - time.Since(s.idle); s.tickets > 0 || left > 0 {
-		s.idleTimer.Reset(max(left, idleTime/2))
-		return
-	}
-	delete(b.sessions, s.ttl)
-	b.tasks.Go(func() { closeConn(context.Background(), s.conn) })
 }
 
 // ticket is what an Owner has at the servers: a hold, a queued attempt, or whatever an attempt of
@@ -215,9 +203,10 @@ type ticket struct {
 
 	mu         sync.Mutex
 	granted    bool
-	released   bool   // or about to be
-	gone       bool   // its node or its session has ended
-	watched    bool   // the servers will report changes of the node
+	released   bool // or about to be
+	gone       bool // its node or its session has ended
+	watched    bool // the servers will report changes of the node, or watchTimer runs
+	watchTimer *time.Timer
 	heldAt     string // the node that is to be watched
 	revokeSent bool   // the holder was notified of a revocation
 	onLost     func()
@@ -245,7 +234,6 @@ func (b *Backend) addTicket(s *session, r driver.Request) (*ticket, error) {
 		return nil, driver.ErrClosed
 	}
 	b.tickets[r.Owner] = t
-	s.tickets++
 	return t, nil
 }
 
@@ -255,8 +243,6 @@ func (b *Backend) removeTicket(t *ticket) {
 	defer b.mu.Unlock()
 	if b.tickets[t.owner] == t {
 		delete(b.tickets, t.owner)
-		t.s.tickets--
-		t.s.startIdleTimer()
 	}
 }
 
@@ -282,6 +268,13 @@ func (t *ticket) markReleased() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.released = true
+	t.stopTimer()
+}
+
+func (t *ticket) stopTimer() {
+	if t.watchTimer != nil {
+		t.watchTimer.Stop()
+	}
 }
 
 // markGone is for a ticket whose nodes are gone. It may notify the holder, once.
@@ -289,6 +282,7 @@ func (t *ticket) markGone(notify bool) {
 	t.mu.Lock()
 	notify = notify && t.isHold() && t.onLost != nil
 	t.gone = true
+	t.stopTimer()
 	onLost := t.onLost
 	t.mu.Unlock()
 	if notify {

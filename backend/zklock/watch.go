@@ -243,67 +243,17 @@ const watchDelay = 100 * time.Millisecond
 // scheduleWatch watches a hold's node, after watchDelay: an operator may delete it, or a client may
 // revoke the lock.
 func (t *ticket) scheduleWatch() {
-	s, b := t.s, t.s.b
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	needed, urgent := t.needsWatch()
-	switch {
-	case b.closed || !needed:
-		return
-	case urgent:
-		b.tasks.Go(t.watchNode)
-		return
-	}
-	s.toWatch = append(s.toWatch, t)
-	if !s.delayedWatch {
-		s.delayedWatch = true
-		b.tasks.Go(s.runDelayedWatch)
-	}
-}
-
-// needsWatch reports whether the hold's node has to be watched, and whether that is urgent. The
-// caller must watch it.
-func (t *ticket) needsWatch() (needed, urgent bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	needed = t.isHold() && !t.watched && t.heldAt != ""
-	t.watched = t.watched || needed
-	return needed, t.onRevoke != nil
-}
-
-// runDelayedWatch watches nodes until there are no new ones. It leaves each of them for one round,
-// so that all have reached watchDelay.
-func (s *session) runDelayedWatch() {
-	var due []*ticket
-	for {
-		wait.Sleep(s.b.life, watchDelay)
-		s.b.mu.Lock()
-		next := s.toWatch
-		s.toWatch = nil
-		s.delayedWatch = len(due)+len(next) > 0
-		goesOn := s.delayedWatch
-		s.b.mu.Unlock()
-		if !goesOn || s.over() {
-			return
-		}
-		s.watchAll(due)
-		due = next
+	if !t.isHold() || t.watched || t.heldAt == "" {
+		return
 	}
-}
-
-// watchAll watches nodes, several at a time.
-func (s *session) watchAll(tickets []*ticket) {
-	const width = 64
-	slots := make(chan struct{}, width)
-	var wg wait.Group
-	for _, t := range tickets {
-		slots <- struct{}{}
-		wg.Go(func() {
-			t.watchNode()
-			<-slots
-		})
+	t.watched = true
+	delay := watchDelay
+	if t.onRevoke != nil {
+		delay = 0
 	}
-	wg.Wait()
+	t.watchTimer = time.AfterFunc(delay, func() { t.s.b.goTask(t.watchNode) })
 }
 
 // watchNode reads and watches the node of a hold.
@@ -332,14 +282,11 @@ func (t *ticket) watchNode() {
 // watchEnded schedules the next watch of a node, if it still is the ticket's.
 func (t *ticket) watchEnded(node string) {
 	t.mu.Lock()
-	still := t.heldAt == node
-	if still {
+	if t.heldAt == node {
 		t.watched = false
 	}
 	t.mu.Unlock()
-	if still {
-		t.scheduleWatch()
-	}
+	t.scheduleWatch()
 }
 
 // unwatchHeld is for a hold whose node is about to be replaced: the old node's end is no loss.

@@ -32,7 +32,7 @@ type Conn struct {
 	err          error // why the session is over
 	closing      bool
 	queue        []*rpc // not written yet
-	inFlight     fifo   // written and unanswered
+	inFlight     []*rpc // written and unanswered, in the order of their answers
 	watches      watchTable
 	proof        proof
 	lastReceived time.Time // when the server last sent something
@@ -122,7 +122,7 @@ const (
 	queued    stage = iota // not written yet
 	sent                   // written, at least in part
 	answered               // its result is set, and done has been notified
-	abandoned              // written, but the caller has gone
+	abandoned              // the caller has gone
 )
 
 // rpcAnswer holds the results of a request, as far as its opcode has them.
@@ -283,7 +283,8 @@ func (c *Conn) abandon(q *rpc, why error) error {
 			why = fmt.Errorf("%w: %w", ErrNotSent, why)
 		}
 		err := q.error(why)
-		c.drop(q)
+		q.stage = abandoned
+		c.finish(q, why)
 		return err
 	case sent:
 		q.stage = abandoned
@@ -292,7 +293,7 @@ func (c *Conn) abandon(q *rpc, why error) error {
 	return nil
 }
 
-// finish reports a result to the caller of a request. c.mu is held, as in drop.
+// finish reports a result to the caller of a request, if there is one. c.mu is held.
 func (c *Conn) finish(q *rpc, err error) {
 	if err != nil && q.stage == queued && q.resends == 0 {
 		err = fmt.Errorf("%w: %w", ErrNotSent, err)
@@ -307,12 +308,6 @@ func (c *Conn) finish(q *rpc, err error) {
 	q.done <- struct{}{}
 }
 
-// drop removes a request that will not be answered and has no caller.
-func (c *Conn) drop(q *rpc) {
-	c.watches.answered(q.watch, false, false)
-	q.free()
-}
-
 // removeWatch queues the removal of a server's watch. c.mu is held.
 func (c *Conn) removeWatch(at watchKey) {
 	if c.err != nil {
@@ -323,42 +318,4 @@ func (c *Conn) removeWatch(at watchKey) {
 	q.frame = appendInt(appendText(q.frame, at.path), int32(at.kind))
 	c.queue = append(c.queue, q)
 	c.toWrite.Notify()
-}
-
-// fifo is a queue of rpcs in the order of their answers.
-type fifo struct {
-	list []*rpc
-	head int
-}
-
-func (f *fifo) push(q *rpc) { f.list = append(f.list, q) }
-
-// first returns the rpc that is answered next, or nil.
-func (f *fifo) first() *rpc {
-	if f.head == len(f.list) {
-		return nil
-	}
-	return f.list[f.head]
-}
-
-func (f *fifo) pop() *rpc {
-	q := f.first()
-	if q == nil {
-		return nil
-	}
-	f.list[f.head] = nil
-	f.head++
-	if f.head == len(f.list) {
-		f.list, f.head = f.list[:0], 0
-	} else if f.head >= 64 && f.head > len(f.list)/2 {
-		f.list, f.head = removeFirst(f.list, f.head), 0
-	}
-	return q
-}
-
-// removeFirst removes the first n rpcs, and reuses the memory.
-func removeFirst(list []*rpc, n int) []*rpc {
-	rest := copy(list, list[n:])
-	clear(list[rest:])
-	return list[:rest]
 }

@@ -57,7 +57,7 @@ func TestCloseEndsTheSession(t *testing.T) {
 	if _, _, err := c.Get(soon(t), path); !errors.Is(err, ErrClosed) || !errors.Is(err, ErrNotSent) {
 		t.Errorf("a call on a closed session: %v", err)
 	}
-	if e := receive(t, "the watch ends", ended); e.Type != EventSession || e.Path != dir || !errors.Is(e.Err, ErrClosed) {
+	if e := receive(t, "the watch ends", ended); e != EventSession || !errors.Is(c.Err(), ErrClosed) {
 		t.Errorf("the watch received %+v", e)
 	}
 }
@@ -79,7 +79,7 @@ func TestChroot(t *testing.T) {
 	if err != nil || e.Path != "/x-0000000000" {
 		t.Fatalf("%+v, %v", e, err)
 	}
-	if e := receive(t, "an event", events); e.Type != EventChildrenChanged || e.Path != "/" {
+	if e := receive(t, "an event", events); e != EventChildrenChanged {
 		t.Errorf("event %+v", e)
 	}
 	if names, _, err := all.Children(soon(t), root); err != nil || !slices.Equal(names, []string{"x-0000000000"}) {

@@ -92,7 +92,7 @@ func sessionMoves(t *testing.T, g *testserver.ZooKeeperGroup) {
 	if _, err := other.Set(soon(t), dir, nil, -1); err != nil && !errors.Is(err, ErrConnectionLoss) {
 		t.Fatal(err)
 	}
-	if e := receive(t, "the change", events); e.Type != EventDataChanged {
+	if e := receive(t, "the change", events); e != EventDataChanged {
 		t.Errorf("event %+v", e)
 	}
 }

@@ -205,7 +205,7 @@ func TestExpiryIsAFactOnlyWhenTheServerSaysSo(t *testing.T) {
 	if err := c.Err(); !errors.Is(err, ErrSessionExpired) {
 		t.Errorf("the session is over: %v", err)
 	}
-	if e := receive(t, "the watch ends", told); e.Type != EventSession || !errors.Is(e.Err, ErrSessionExpired) {
+	if e := receive(t, "the watch ends", told); e != EventSession || !errors.Is(c.Err(), ErrSessionExpired) {
 		t.Errorf("the watch received %+v", e)
 	}
 	if err := c.Delete(soon(t), path, -1); !errors.Is(err, ErrSessionExpired) {

@@ -53,13 +53,13 @@ func FuzzReceived(f *testing.F) {
 		c.proof.connected(c.lastReceived)
 		k := newRPC(opcode(what), "/a")
 		k.xid, k.stage = 1, sent
-		c.inFlight.push(k)
+		c.inFlight = append(c.inFlight, k)
 		events := 0
 		at := watchKey{"/a", kindData}
 		c.watches.entry(at).watches = []*Watch{{table: &c.watches, key: at, f: func(Event) { events++ }}}
 		err := c.handleMessage(message, true)
-		if answered := len(k.done) == 1; answered == (c.inFlight.first() != nil) || events > 1 {
-			t.Errorf("answered %v, %d in flight, %d events, %v", answered, len(c.inFlight.list), events, err)
+		if answered := len(k.done) == 1; answered == (len(c.inFlight) > 0) || events > 1 {
+			t.Errorf("answered %v, %d in flight, %d events, %v", answered, len(c.inFlight), events, err)
 		}
 	})
 }

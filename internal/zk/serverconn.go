@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/distlock/distlock/internal/wait"
@@ -234,22 +235,19 @@ func (s *serverConn) nextWrite(buf []byte) (_ []byte, idle time.Duration) {
 			s.lastBeat = now
 		}
 	}
-	c.queue = removeFirst(c.queue, n)
+	c.queue = slices.Delete(c.queue, 0, n)
 	idle = s.lastBeat.Add(every).Sub(now)
-	if oldest := c.inFlight.first(); oldest != nil {
-		idle = min(idle, later(oldest.sentAt, c.lastReceived).Add(2*every).Sub(now))
+	if len(c.inFlight) > 0 {
+		heard := c.inFlight[0].sentAt
+		if c.lastReceived.After(heard) {
+			heard = c.lastReceived
+		}
+		idle = min(idle, heard.Add(2*every).Sub(now))
 	}
 	if n > 0 {
 		s.net.SetWriteDeadline(now.Add(2 * every))
 	}
 	return buf, idle
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // newHeartbeat returns a write that changes nothing: it proves that the session lives.
@@ -268,7 +266,7 @@ func (c *Conn) markSent(q *rpc, now time.Time) {
 	}
 	q.assignXID(xid)
 	q.stage, q.sentAt = sent, now
-	c.inFlight.push(q)
+	c.inFlight = append(c.inFlight, q)
 }
 
 const (
@@ -341,15 +339,14 @@ func (c *Conn) handleMessage(frame []byte, whole bool) error {
 }
 
 func (c *Conn) handleEvent(d *decoder) error {
-	e := Event{Type: EventType(d.int())}
+	e := Event(d.int())
 	d.int() // the state of the connection
 	path := d.text()
 	if d.bad {
 		return errProtocol
 	}
-	e.Path = c.cfg.relative(path)
 	c.mu.Lock()
-	fired := c.watches.fire(e.Type, path)
+	fired := c.watches.fire(e, path)
 	c.mu.Unlock()
 	for _, w := range fired {
 		w.f(e)
@@ -363,7 +360,12 @@ func (c *Conn) popInFlight(zxid int64) *rpc {
 	defer c.mu.Unlock()
 	c.lastReceived = time.Now()
 	c.zxid = max(c.zxid, zxid)
-	return c.inFlight.pop()
+	if len(c.inFlight) == 0 {
+		return nil
+	}
+	q := c.inFlight[0]
+	c.inFlight = slices.Delete(c.inFlight, 0, 1)
+	return q
 }
 
 // complete finishes a request, and the session if the server says that it is over.

@@ -143,17 +143,16 @@ func (c *Conn) requeueInFlight() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var again []*rpc
-	for q := c.inFlight.pop(); q != nil; q = c.inFlight.pop() {
-		switch {
-		case q.stage == abandoned:
-			c.drop(q)
-		case q.idempotent && q.resends < maxResends:
+	for _, q := range c.inFlight {
+		if q.stage != abandoned && q.idempotent && q.resends < maxResends {
 			q.stage, q.resends = queued, q.resends+1
 			again = append(again, q)
-		default:
+		} else {
 			c.finish(q, ErrConnectionLoss)
 		}
 	}
+	clear(c.inFlight)
+	c.inFlight = c.inFlight[:0]
 	for _, q := range c.queue {
 		if q.internal {
 			c.finish(q, ErrConnectionLoss)
@@ -209,6 +208,6 @@ func (c *Conn) failPending() {
 	fired := c.watches.fireAll()
 	c.mu.Unlock()
 	for _, w := range fired {
-		w.f(Event{Type: EventSession, Path: c.cfg.relative(w.key.path), Err: why})
+		w.f(EventSession)
 	}
 }

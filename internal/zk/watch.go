@@ -5,22 +5,15 @@ import (
 	"sync"
 )
 
-// EventType is what happened to a node.
-type EventType int32
+// Event is what happened to a node.
+type Event int32
 
 const (
-	EventSession         EventType = -1 // the session is over, and the watch with it
-	EventDeleted         EventType = 2
-	EventDataChanged     EventType = 3
-	EventChildrenChanged EventType = 4
+	EventSession         Event = -1 // the session is over, and the watch with it
+	EventDeleted         Event = 2
+	EventDataChanged     Event = 3
+	EventChildrenChanged Event = 4
 )
-
-// Event is a notification of a watch.
-type Event struct {
-	Type EventType
-	Path string
-	Err  error // why the session is over
-}
 
 // Watch notifies once of a change to a node.
 type Watch struct {
@@ -111,7 +104,7 @@ func (t *watchTable) tidy(at watchKey, e *watchEntry) {
 }
 
 // fire removes and returns the watches that an event notifies.
-func (t *watchTable) fire(what EventType, path string) []*Watch {
+func (t *watchTable) fire(what Event, path string) []*Watch {
 	switch what {
 	case EventDeleted:
 		return append(t.take(watchKey{path, kindData}), t.take(watchKey{path, kindChildren})...)

@@ -47,7 +47,7 @@ func TestWatchesNotifyOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, events := range []chan Event{one, two} {
-		if e := receive(t, "the change", events); e != (Event{Type: EventDataChanged, Path: dir + "/e"}) {
+		if e := receive(t, "the change", events); e != EventDataChanged {
 			t.Errorf("event %+v", e)
 		}
 	}
@@ -55,10 +55,10 @@ func TestWatchesNotifyOnce(t *testing.T) {
 	if err := other.Delete(soon(t), dir+"/e", -1); err != nil {
 		t.Fatal(err)
 	}
-	if e := receive(t, "the end", three); e.Type != EventDeleted {
+	if e := receive(t, "the end", three); e != EventDeleted {
 		t.Errorf("event %+v", e)
 	}
-	if e := receive(t, "the list's change", children); e != (Event{Type: EventChildrenChanged, Path: dir}) {
+	if e := receive(t, "the list's change", children); e != EventChildrenChanged {
 		t.Errorf("event %+v", e)
 	}
 	if err := c.Sync(soon(t), dir); err != nil || len(one)+len(two)+len(three)+len(children) > 0 {
@@ -158,8 +158,8 @@ func TestWatchesSurviveTheConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Pass()
-	for want, events := range map[EventType]chan Event{EventDataChanged: changed, EventDeleted: deleted, EventChildrenChanged: children} {
-		if e := receive(t, "the change meanwhile", events); e.Type != want {
+	for want, events := range map[Event]chan Event{EventDataChanged: changed, EventDeleted: deleted, EventChildrenChanged: children} {
+		if e := receive(t, "the change meanwhile", events); e != want {
 			t.Errorf("event %+v, want type %d", e, want)
 		}
 	}
@@ -170,7 +170,7 @@ func TestWatchesSurviveTheConnection(t *testing.T) {
 	if err := other.Delete(soon(t), dir+"/same", -1); err != nil {
 		t.Fatal(err)
 	}
-	if e := receive(t, "the later change", same); e.Type != EventDeleted {
+	if e := receive(t, "the later change", same); e != EventDeleted {
 		t.Errorf("event %+v", e)
 	}
 }
