@@ -10,9 +10,13 @@ export DISTLOCK_TEST_REQUIRE
 
 # Packages whose tests start clusters: an election needs the machine, so these run one after the other.
 SERIAL = ./backend/etcdlock ./backend/redislock ./backend/redislock/internal/redisconn ./backend/redislock/rueidislock \
-	./backend/zklock ./fence/fenceredis ./cmd/distlock/internal/cli ./internal/testkit/testserver ./internal/zk ./interop/curator ./interop/redisson
+	./backend/zklock ./internal/tests/fenceredis ./cmd/distlock/internal/cli ./internal/testkit/testserver ./internal/zk ./interop/curator ./interop/redisson
+# Packages with peers in other languages and libraries, which only make test-long runs.
+PEERS = ./interop/strings ./interop/etcd ./interop/zk
+# Packages of all modules that make test runs.
+TESTED = $(shell $(GO) list work | grep -v -e '/distlock/bench' $(patsubst ./%,-e '/distlock/%$$',$(PEERS)))
 # Packages that have tests which only make test-long runs.
-LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | grep -v '^./\(bench\|interop/etcd\|interop/strings\|interop/zk\)/' | xargs -n1 dirname | sort -u)
+LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | grep -v '^./bench/' | xargs -n1 dirname | sort -u)
 # Packages of backends whose requests are held back until they do harm, if there is any to do.
 LATE = ./backend/etcdlock ./backend/mysqllock ./backend/pglock ./backend/redislock ./backend/zklock
 # Tests of the core with thousands of calls, which do not run fifty times.
@@ -20,7 +24,7 @@ ONCE = ^Test(Large|Long)[A-Z]|Outage|SilentHolds|SilentReleases|NothingSent
 GOTEST = $(GO) run ./internal/gotest -serial '$(SERIAL)' -slowest 10
 RACE = -race -shuffle=on -vet=off
 
-.PHONY: help servers test test-long test-under-load lint bench bench-once check api
+.PHONY: help servers test test-long test-under-load lint tidy release bench bench-once check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,18 +33,16 @@ servers: ## install the servers that tests need, with apt-get (as root) and from
 	@GO="$(GO)" bash -eu -o pipefail internal/testkit/servers.sh
 
 test: servers ## run the tests with the race detector (minutes)
-	$(GO) build -race ./...
-	$(GOTEST) -- $(RACE) -timeout 20m -skip '^TestLong[A-Z]'
+	$(GO) build -race work
+	$(GOTEST) $(TESTED) -- $(RACE) -timeout 20m -skip '^TestLong[A-Z]'
 
 test-long: servers ## run what takes longer: fuzzing, old servers, other languages, the core fifty times (25 minutes)
-	$(GO) build -race ./...
+	$(GO) build -race work
 	$(GOTEST) -hang 5m $(LONG) -- $(RACE) -timeout 20m -run '^TestLong[A-Z]'
 	$(GO) run ./internal/gotest -hang 5m $(LATE) -- -vet=off -timeout 20m -run '^Test(Long)?LateCalls' -args -late.calls=2000
 	$(GO) test -vet=off -timeout 15m -run 'TestStorm$$' . -args -storm.worlds 556
 	$(GO) test $(RACE) -timeout 20m -count=50 -skip '$(ONCE)' . ./driver
-	cd interop/strings && $(GO) test $(RACE) -timeout 5m ./...
-	cd interop/etcd && $(GO) test $(RACE) -timeout 15m ./...
-	cd interop/zk && $(GO) test $(RACE) -timeout 5m ./...
+	$(GO) test -p 1 $(RACE) -timeout 15m $(PEERS)
 
 test-under-load: ## run make test beside four processes that burn CPU; this finds tests that a busy machine breaks
 	@for i in 1 2 3 4; do sh -c 'while :; do :; done' & burners="$$burners $$!"; done; \
@@ -48,22 +50,23 @@ test-under-load: ## run make test beside four processes that burn CPU; this find
 
 lint: ## formatting, vet, staticcheck, other systems, go.mod, and the listing of the public API
 	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }
-	$(GO) vet ./...
-	GOOS=windows $(GO) build ./...
-	GOOS=darwin $(GO) build ./...
-	$(GO) run $(STATICCHECK) ./...
-	$(GO) mod tidy -diff
-	cd bench && $(GO) vet ./... && $(GO) mod tidy -diff
-	cd interop/strings && $(GO) vet ./... && $(GO) mod tidy -diff
-	cd interop/etcd && $(GO) vet ./... && $(GO) mod tidy -diff
-	cd interop/zk && $(GO) vet ./... && $(GO) mod tidy -diff
+	$(GO) vet -stdversion=false work
+	GOOS=windows $(GO) build work
+	GOOS=darwin $(GO) build work
+	$(GO) run $(STATICCHECK) work
+	internal/modules.sh check
+
+tidy: ## write go.mod and go.sum of all modules anew
+	internal/modules.sh tidy
+
+release: ## tag all modules: make release VERSION=v0.1.0 shows what it would do; with DRY_RUN=no it does it
+	@DRY_RUN=$(DRY_RUN) internal/modules.sh release "$(VERSION)"
 
 bench: ## the benchmarks side by side with the peers (minutes; needs a quiet machine)
 	cd bench && $(GO) test -run TestReport -report . -for 2s -timeout 1h
 
 bench-once: ## every benchmark once, so that none rots
-	$(GO) test -run '^$$' -bench . -benchtime 1x ./...
-	cd bench && $(GO) test -run '^$$' -bench . -benchtime 1x ./...
+	$(GO) test -run '^$$' -bench . -benchtime 1x work
 
 api: ## write the listing of the public API anew
 	$(GO) test ./internal/api -run TestListing -update

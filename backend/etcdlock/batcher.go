@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/distlock/distlock/internal/wait"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -34,7 +35,7 @@ type txnBatcher struct {
 	kv     clientv3.KV
 	ctx    context.Context
 	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	wg     wait.Group
 
 	mu       sync.Mutex
 	inFlight int
@@ -165,7 +166,7 @@ func (b *txnBatcher) sendEach(batch []*pendingTxn, err error) {
 		b.maxBatch = max(min(b.maxBatch, len(batch)/2), 1)
 		b.mu.Unlock()
 	}
-	var wg sync.WaitGroup
+	var wg wait.Group
 	for _, p := range batch {
 		wg.Go(func() { b.sendAlone(p) })
 	}

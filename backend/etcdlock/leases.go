@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -66,7 +67,7 @@ type leases struct {
 	onEnd  func(clientv3.LeaseID) // called for a lease that has ended
 	ctx    context.Context
 	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	wg     wait.Group
 
 	mu     sync.Mutex
 	closed bool
@@ -272,7 +273,7 @@ type keepAliveReply struct {
 // for each stream, if it has a password.
 func sendKeepAlive(ctx context.Context, conn *grpc.ClientConn, id clientv3.LeaseID) (keepAliveReply, error) {
 	k, resp := keepAliveReply{sent: time.Now()}, &pb.LeaseKeepAliveResponse{}
-	err := conn.Invoke(ctx, pb.Lease_LeaseKeepAlive_FullMethodName, &pb.LeaseKeepAliveRequest{ID: int64(id)}, resp)
+	err := conn.Invoke(ctx, "/etcdserverpb.Lease/LeaseKeepAlive", &pb.LeaseKeepAliveRequest{ID: int64(id)}, resp)
 	if err != nil {
 		return k, clientv3.ContextError(ctx, err)
 	}

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -312,7 +311,7 @@ func (n *serverNameCreds) Clone() credentials.TransportCredentials {
 // has ended, or they were restarted, and the client would send it with every login.
 func (c *urlConfig) login(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	err := invoke(ctx, method, req, reply, cc, opts...)
-	if method != pb.Auth_Authenticate_FullMethodName || !errors.Is(rpctypes.Error(err), rpctypes.ErrInvalidAuthToken) {
+	if method != "/etcdserverpb.Auth/Authenticate" || !errors.Is(rpctypes.Error(err), rpctypes.ErrInvalidAuthToken) {
 		return err
 	}
 	client, err := clientv3.New(c.withoutLogin().clientConfig(ctx))
@@ -346,7 +345,7 @@ func (c *urlConfig) probe(ctx context.Context) error {
 	defer client.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	errs := make(chan error, len(c.addrs))
-	var probes sync.WaitGroup
+	var probes wait.Group
 	defer probes.Wait()
 	defer cancel()
 	for i, endpoint := range c.endpoints() {

@@ -317,7 +317,7 @@ type tombstones struct {
 	delete func(ctx context.Context, keys []string) error
 	ctx    context.Context
 	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	wg     wait.Group
 
 	mu      sync.Mutex
 	byKey   map[string]*tombstone

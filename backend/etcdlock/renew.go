@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -25,7 +25,7 @@ type leaseRenewal struct {
 	holds []driver.Hold
 	errs  []error
 	slots chan struct{}
-	wg    sync.WaitGroup
+	wg    wait.Group
 }
 
 // renewedHold is a hold that this backend has created.

@@ -42,7 +42,7 @@ type watchStream struct {
 	conn   func() *grpc.ClientConn
 	ctx    context.Context
 	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	wg     wait.Group
 
 	mu          sync.Mutex
 	running     bool
@@ -148,7 +148,7 @@ func (s *watchStream) stream() error {
 		return err
 	}
 	s.resubscribe()
-	var wg sync.WaitGroup
+	var wg wait.Group
 	defer wg.Wait()
 	defer cancel(nil)
 	wg.Go(func() { cancel(s.receive(stream)) })

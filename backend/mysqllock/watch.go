@@ -32,7 +32,7 @@ type notifier struct {
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	wg     wait.Group
 
 	mu      sync.Mutex
 	running bool

@@ -44,7 +44,7 @@ type releaseListener struct {
 
 	ctx    context.Context // ended by Close
 	cancel context.CancelFunc
-	done   sync.WaitGroup
+	done   wait.Group
 
 	mu      sync.Mutex
 	current *subscription // nil: there is no goroutine

@@ -15,6 +15,7 @@ import (
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // Inspect describes a lock, in one round trip. A lock that was not taken by distlock is
@@ -297,7 +298,7 @@ func (b *Backend) locks(ctx context.Context, kind string, keys []string) ([]stri
 	var mu sync.Mutex
 	var held []string
 	var failed error
-	var wg sync.WaitGroup
+	var wg wait.Group
 	for _, some := range bySlot {
 		wg.Go(func() {
 			found, err := b.storage.locks(ctx, kind, some)

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // batchSize is how many holds one script renews. More would keep other users of the
@@ -39,7 +39,7 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 			errs[x.at[k]] = err
 		}
 	}
-	var wg sync.WaitGroup
+	var wg wait.Group
 	batches := b.batches(holds, errs)
 	for _, x := range batches[min(1, len(batches)):] {
 		wg.Go(func() { renew(x) })

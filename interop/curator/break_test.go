@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/internal/testkit/interop"
+	"github.com/distlock/distlock/interop"
 )
 
 // Inspect shows who holds and who waits, of both sides, in their order, with the UUIDs

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/distlock/distlock/internal/testkit/interop"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/interop"
 )
 
 // In an ensemble the two sides may be with servers that lag behind each other.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/distlock/distlock"
 	_ "github.com/distlock/distlock/backend/zklock"
-	"github.com/distlock/distlock/internal/testkit/interop"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/interop"
 )
 
 // life is the timeout of sessions that are not meant to end by themselves.

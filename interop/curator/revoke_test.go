@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/internal/testkit/interop"
+	"github.com/distlock/distlock/interop"
 )
 
 // Java's Revoker asks a holder in Go, who gives its lock to the one in Java who waits.

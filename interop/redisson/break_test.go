@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/internal/testkit/interop"
+	"github.com/distlock/distlock/interop"
 )
 
 // forcible are the kinds of locks that Java can unlock by force.

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/distlock/distlock/internal/testkit/interop"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/interop"
 	"github.com/redis/go-redis/v9"
 )
 

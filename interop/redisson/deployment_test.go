@@ -11,8 +11,8 @@ import (
 
 	_ "github.com/distlock/distlock/backend/quorum"
 	_ "github.com/distlock/distlock/backend/redislock"
-	"github.com/distlock/distlock/internal/testkit/interop"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/interop"
 	"github.com/redis/go-redis/v9"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/internal/testkit/interop"
+	"github.com/distlock/distlock/interop"
 	"github.com/redis/go-redis/v9"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/internal/testkit/interop"
+	"github.com/distlock/distlock/interop"
 )
 
 var jvms = &interop.JVMs{Class: "distlock.interop.RedissonPeer"}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/internal/testkit/interop"
+	"github.com/distlock/distlock/interop"
 )
 
 // lease is the life of locks that are not meant to end by themselves.

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/internal/testkit/interop"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/interop"
 )
 
 func TestMain(m *testing.M) {

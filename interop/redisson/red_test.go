@@ -3,8 +3,8 @@ package redisson
 import (
 	"testing"
 
-	"github.com/distlock/distlock/internal/testkit/interop"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/interop"
 )
 
 // RedissonRedLock and the backend quorum keep each other out, also while a minority of

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/internal/testkit/interop"
+	"github.com/distlock/distlock/interop"
 )
 
 // renewable are the kinds of locks that Java's watchdog renews too; one waits for each.

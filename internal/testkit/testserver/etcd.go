@@ -211,7 +211,7 @@ type EtcdOptions struct {
 	Args []string
 
 	// Current asks for the current release instead of the installed one: the release that
-	// the module in interop/etcd requires.
+	// interop/go.mod requires.
 	Current bool
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // router is the client of several servers: of a cluster, or of the master that sentinels name. Its
@@ -22,7 +23,7 @@ type router struct {
 	topology topology
 	ctx      context.Context // ends at close
 	cancel   context.CancelFunc
-	wg       sync.WaitGroup
+	wg       wait.Group
 
 	mu           sync.Mutex
 	table        slotTable         // guarded also inside

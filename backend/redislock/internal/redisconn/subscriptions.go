@@ -38,7 +38,7 @@ type Subscriptions struct {
 	interval time.Duration
 	ctx      context.Context // ends with Subscriptions
 	cancel   context.CancelFunc
-	wg       sync.WaitGroup
+	wg       wait.Group
 
 	mu          sync.Mutex
 	channels    map[string]*channel
