@@ -2,6 +2,5 @@
 // etcdctl lock and the v3lock service, on Debian's release of etcd and on the current one. It reproduces
 // their bugs beside distlock, which doesn't have them.
 //
-// It is a module of its own, so that etcd's server never reaches distlock's go.mod. Its own go.mod
-// names the current release, which the tests of all modules build from here.
+// The go.mod of interop names the current release, which the tests of all modules use.
 package etcd
