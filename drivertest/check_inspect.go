@@ -185,92 +185,86 @@ func (c *conn) list(prefix string, yield func(string) bool) {
 	}
 }
 
-var nameChecks = []promise{{name: "names/case",
-	text: "Names that differ in case are different locks.",
-	run: func(s *scene) {
-		s.apart("job", "Job", "JOB", "straße", "STRASSE", "strasse", "ιος", "ΙΟΣ", "ιοσ", "i", "I", "ı", "İ")
-	},
-}, {name: "names/accents",
-	text: "Names that differ in accents, width or composition are different locks.",
-	run: func(s *scene) {
-		s.apart("resume", "résumé", "re\u0301sume\u0301", "ｊｏｂ", "job", "ﬁt", "fit", "日本", "日夲", "🔒", "🔓", "\ufffd")
-	},
-}, {name: "names/spaces",
-	text: "Spaces matter, also at both ends.",
-	run: func(s *scene) {
-		s.apart("job", "job ", "job  ", " job", "job\t", "job\n", "job\r\n", "j ob", "j  ob", "job\u00a0", "job\u200b", "j\nob", "j\x01ob", "j\x7fob")
-	},
-}, {name: "names/punctuation",
-	text: "No character has a meaning in a name.",
-	run: func(s *scene) {
-		s.apart("a/b", "a//b", "a/./b", "a/c/../b", "/a/b", "a/b/", "a\\b", "a\\\\b", "a'b", "a''b", `a"b`, "a`b",
-			"{a}b", "a{b}", "{a}{b}", "{}", "a}b", "a%b", "a%2Fb", "a%25b", "a_b", "a*b", "a?b", "a[b]", "a[^b]",
-			"a:b", "a::b", "a;b", "a--b", "a#b", "a&b", "a+b", "a b", "a,b", "a|b", "a@b", "a$1b", "a${b}", "a!b", "a~b", "a=b", "<a>", ".", "..")
-	},
-}, {name: "names/numbers",
-	text: "Names that mean the same number are different locks.",
-	run: func(s *scene) {
-		s.apart("1", "01", "1.0", "1e0", "+1", "-1", "0x1", "0", "-0", "true", "null", "NaN")
-	},
-}, {name: "names/prefixes",
-	text: "A name that begins or ends with another one is a different lock.",
-	run: func(s *scene) {
-		s.apart("job", "jobs", "job:", "job:1", "job:10", "job/1", "job-0000000001", "job:fence", "job:token", "job:queue", "job:lock",
-			"job:timeout", "job:meta", "{job}:timeout", "{job}:fence", "{job}", "jo", "myjob")
-	},
-}, {name: "names/long",
-	text: "Names of a kilobyte count to their last byte.",
-	run: func(s *scene) {
-		long := 1023 - len(s.prefix)
-		x, e := strings.Repeat("x", long), strings.Repeat("é", long/2)
-		s.apart(x+"y", x+"z", "y"+x, "z"+x, x, x[:900], x[:512], x[:256], x[:255], x[:64], e+"a", e+"b", e, e[:64])
-	},
-}, {name: "names/every-mode", every: true,
-	text: "Odd names work in every mode.",
-	run: func(s *scene) {
-		s.apart(`o'dd "name" {with} \all/ of %it_*?[a]`, `o'dd "name" {with} \all/ of %it_*?[b]`, "odd\nname ", strings.Repeat("long ", 200))
-	},
-}, {name: "names/start",
-	text: "A name is a lock of its own, no matter how it begins.",
-	run: func(s *scene) {
-		var names []string
-		for _, lead := range []string{"", " ", "/", "\t", "-", "{", "{}", "'", "%", "*", ".", "#", "é"} {
-			names = append(names, lead+s.prefix)
-		}
-		s.apartAs(names)
-	},
-}, {name: "names/long-error", every: true,
-	text: "An error quotes the beginning of a long name only.",
-	run: func(s *scene) {
-		long := s.requestFor(strings.Repeat("long ", 20_000))
-		ended, cancel := context.WithCancel(s.ctx)
-		cancel()
-		s.a.shortErrors(s.ctx, long)
-		s.b.shortErrors(ended, s.rival(long))
-		s.b.shortErrors(s.ctx, s.rival(long))
-		for _, other := range s.modes() {
-			r := s.rival(long)
-			r.Mode, r.Limit = other, long.Limit+1
-			s.b.shortErrors(s.ctx, r)
-		}
-	},
-}, {name: "names/refused", every: true, needs: need{refuses: true},
-	text: "A name that the store can't have is refused with ErrInvalid by every call, before anything is taken.",
-	run: func(s *scene) {
-		var refused []string
-		for _, end := range []string{"{", "}", "{}", "a{b", "a}b", "{}a", "a{}{b}", "}{", "{a}:timeout", "\n", " ", "'", "é", strings.Repeat("x", 900)} {
-			if name := s.prefix + end; s.Refuses(name) {
-				refused = append(refused, name)
+var nameChecks = []promise{
+	namesApart("names/case",
+		"Names that differ in case are different locks.",
+		"job", "Job", "JOB", "straße", "STRASSE", "strasse", "ιος", "ΙΟΣ", "ιοσ", "i", "I", "ı", "İ"),
+	namesApart("names/accents",
+		"Names that differ in accents, width or composition are different locks.",
+		"resume", "résumé", "re\u0301sume\u0301", "ｊｏｂ", "job", "ﬁt", "fit", "日本", "日夲", "🔒", "🔓", "\ufffd"),
+	namesApart("names/spaces",
+		"Spaces matter, also at both ends.",
+		"job", "job ", "job  ", " job", "job\t", "job\n", "job\r\n", "j ob", "j  ob", "job\u00a0", "job\u200b", "j\nob", "j\x01ob", "j\x7fob"),
+	namesApart("names/punctuation",
+		"No character has a meaning in a name.",
+		"a/b", "a//b", "a/./b", "a/c/../b", "/a/b", "a/b/", "a\\b", "a\\\\b", "a'b", "a''b", `a"b`, "a`b",
+		"{a}b", "a{b}", "{a}{b}", "{}", "a}b", "a%b", "a%2Fb", "a%25b", "a_b", "a*b", "a?b", "a[b]", "a[^b]",
+		"a:b", "a::b", "a;b", "a--b", "a#b", "a&b", "a+b", "a b", "a,b", "a|b", "a@b", "a$1b", "a${b}", "a!b", "a~b", "a=b", "<a>", ".", ".."),
+	namesApart("names/numbers",
+		"Names that mean the same number are different locks.",
+		"1", "01", "1.0", "1e0", "+1", "-1", "0x1", "0", "-0", "true", "null", "NaN"),
+	namesApart("names/prefixes",
+		"A name that begins or ends with another one is a different lock.",
+		"job", "jobs", "job:", "job:1", "job:10", "job/1", "job-0000000001", "job:fence", "job:token", "job:queue", "job:lock",
+		"job:timeout", "job:meta", "{job}:timeout", "{job}:fence", "{job}", "jo", "myjob"),
+	{name: "names/long",
+		text: "Names of a kilobyte count to their last byte.",
+		run: func(s *scene) {
+			long := 1023 - len(s.prefix)
+			x, e := strings.Repeat("x", long), strings.Repeat("é", long/2)
+			s.apart(x+"y", x+"z", "y"+x, "z"+x, x, x[:900], x[:512], x[:256], x[:255], x[:64], e+"a", e+"b", e, e[:64])
+		},
+	}, {name: "names/every-mode", every: true,
+		text: "Odd names work in every mode.",
+		run: func(s *scene) {
+			s.apart(`o'dd "name" {with} \all/ of %it_*?[a]`, `o'dd "name" {with} \all/ of %it_*?[b]`, "odd\nname ", strings.Repeat("long ", 200))
+		},
+	}, {name: "names/start",
+		text: "A name is a lock of its own, no matter how it begins.",
+		run: func(s *scene) {
+			var names []string
+			for _, lead := range []string{"", " ", "/", "\t", "-", "{", "{}", "'", "%", "*", ".", "#", "é"} {
+				names = append(names, lead+s.prefix)
 			}
-		}
-		if len(refused) == 0 {
-			s.fail(ErrNotClaimed)
-		}
-		for _, name := range refused {
-			s.named(name, func() { s.refusedName(name) })
-		}
-	},
-}}
+			s.apartAs(names)
+		},
+	}, {name: "names/long-error", every: true,
+		text: "An error quotes the beginning of a long name only.",
+		run: func(s *scene) {
+			long := s.requestFor(strings.Repeat("long ", 20_000))
+			ended, cancel := context.WithCancel(s.ctx)
+			cancel()
+			s.a.shortErrors(s.ctx, long)
+			s.b.shortErrors(ended, s.rival(long))
+			s.b.shortErrors(s.ctx, s.rival(long))
+			for _, other := range s.modes() {
+				r := s.rival(long)
+				r.Mode, r.Limit = other, long.Limit+1
+				s.b.shortErrors(s.ctx, r)
+			}
+		},
+	}, {name: "names/refused", every: true, needs: need{refuses: true},
+		text: "A name that the store can't have is refused with ErrInvalid by every call, before anything is taken.",
+		run: func(s *scene) {
+			var refused []string
+			for _, end := range []string{"{", "}", "{}", "a{b", "a}b", "{}a", "a{}{b}", "}{", "{a}:timeout", "\n", " ", "'", "é", strings.Repeat("x", 900)} {
+				if name := s.prefix + end; s.Refuses(name) {
+					refused = append(refused, name)
+				}
+			}
+			if len(refused) == 0 {
+				s.fail(ErrNotClaimed)
+			}
+			for _, name := range refused {
+				s.named(name, func() { s.refusedName(name) })
+			}
+		},
+	}}
+
+// namesApart is the promise that these are names of different locks.
+func namesApart(name, text string, names ...string) promise {
+	return promise{name: name, text: text, run: func(s *scene) { s.apart(names...) }}
+}
 
 // refusal: the store can't have this name.
 func (s *scene) refusal(name string) bool { return s.Refuses != nil && s.Refuses(name) }

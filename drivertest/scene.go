@@ -181,12 +181,10 @@ func answer(err error) error {
 }
 
 func nameOf(err error) string {
-	for name, kind := range map[string]error{
-		"success": nil, "ErrHeld": driver.ErrHeld, "ErrLost": driver.ErrLost, "ErrInvalid": driver.ErrInvalid,
-		"ErrUnsupported": driver.ErrUnsupported, "ErrClosed": driver.ErrClosed,
-	} {
+	names := []string{"success", "ErrHeld", "ErrLost", "ErrInvalid", "ErrUnsupported", "ErrClosed"}
+	for i, kind := range []error{nil, driver.ErrHeld, driver.ErrLost, driver.ErrInvalid, driver.ErrUnsupported, driver.ErrClosed} {
 		if errors.Is(err, kind) {
-			return name
+			return names[i]
 		}
 	}
 	return "an unknown outcome"

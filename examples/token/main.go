@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/examples/internal/story"
@@ -66,8 +67,9 @@ func simulate(ctx context.Context, s *story.Story, refresh refresher) (refreshes
 	if err != nil {
 		return 0, 0, err
 	}
-	f := newFleet()
-	refused := f.load()
+	f := &fleet{}
+	refused := f.service.issue()
+	f.save(refused)
 	f.service.end(refused.access)
 	s.Say("service", "refuses %s", refused.access)
 	err = story.Together(all, 1, func(h *story.Host) error {
@@ -90,27 +92,13 @@ type tokens struct{ access, refresh string }
 
 // fleet is the state that the hosts share.
 type fleet struct {
-	service *service
-	mu      sync.Mutex
-	stored  tokens
+	service service
+	stored  atomic.Pointer[tokens]
 }
 
-func newFleet() *fleet {
-	s := &service{}
-	return &fleet{service: s, stored: s.issue()}
-}
+func (f *fleet) load() tokens { return *f.stored.Load() }
 
-func (f *fleet) load() tokens {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.stored
-}
-
-func (f *fleet) save(t tokens) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.stored = t
-}
+func (f *fleet) save(t tokens) { f.stored.Store(&t) }
 
 // service stands for another company's service. Its refresh tokens are valid once.
 type service struct {

@@ -69,7 +69,7 @@ func listPackage(b *strings.Builder, root, dir string) error {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		f, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution|parser.ParseComments)
+		f, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution) // without comments
 		if err != nil {
 			return err
 		}
@@ -119,23 +119,8 @@ func (l lister) funcs(funcs []*doc.Func) {
 	}
 }
 
-// decl prints a declaration without its comments.
+// decl prints a declaration.
 func (l lister) decl(d ast.Decl) {
-	ast.Inspect(d, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.Field:
-			n.Doc, n.Comment = nil, nil
-		case *ast.ValueSpec:
-			n.Doc, n.Comment = nil, nil
-		case *ast.TypeSpec:
-			n.Doc, n.Comment = nil, nil
-		case *ast.GenDecl:
-			n.Doc = nil
-		case *ast.FuncDecl:
-			n.Doc = nil
-		}
-		return true
-	})
 	var out bytes.Buffer
 	if err := (&printer.Config{Mode: printer.UseSpaces, Tabwidth: 4}).Fprint(&out, l.fset, d); err != nil {
 		fmt.Fprintf(&out, "unprintable: %v", err)

@@ -189,9 +189,6 @@ func list(ctx context.Context, c *distlock.Client, prefix string) ([]distlock.In
 	return infos, nil
 }
 
-// unknown stands for a value that the server does not report.
-const unknown = "-"
-
 // writeTable writes a line for each holder, and one for a free lock that has waiters.
 func writeTable(w io.Writer, infos []distlock.Info) error {
 	var t table
@@ -201,39 +198,27 @@ func writeTable(w io.Writer, infos []distlock.Info) error {
 			t.add(plain(info.Name), "free", "-", "-", "-", "-", "-", "-", waiters(info))
 		}
 		for _, h := range info.Holders {
-			t.add(plain(info.Name), h.Mode.String(), fence(h), known(h.Held), known(h.Left),
+			t.add(plain(info.Name), h.Mode.String(), fence(h), dash(h.Held >= 0, short(h.Held)), dash(h.Left >= 0, short(h.Left)),
 				metaOf(h, "host"), metaOf(h, "pid"), metaOf(h, "program"), waiters(info))
 		}
 	}
 	return t.write(w)
 }
 
-func fence(h distlock.Holder) string {
-	if h.Fence == 0 {
-		return unknown
+// dash formats a value as text, or as a dash if the server does not report it.
+func dash(known bool, text string) string {
+	if !known {
+		return "-"
 	}
-	return strconv.FormatUint(h.Fence, 10)
+	return text
 }
 
-func known(d time.Duration) string {
-	if d < 0 {
-		return unknown
-	}
-	return short(d)
-}
+func fence(h distlock.Holder) string { return dash(h.Fence != 0, strconv.FormatUint(h.Fence, 10)) }
 
-func metaOf(h distlock.Holder, key string) string {
-	if v := h.Meta[key]; v != "" {
-		return plain(v)
-	}
-	return unknown
-}
+func metaOf(h distlock.Holder, key string) string { return dash(h.Meta[key] != "", plain(h.Meta[key])) }
 
 func waiters(info distlock.Info) string {
-	if info.WaiterCount < 0 {
-		return unknown
-	}
-	return strconv.Itoa(info.WaiterCount)
+	return dash(info.WaiterCount >= 0, strconv.Itoa(info.WaiterCount))
 }
 
 func (a *app) showCommand() *cobra.Command {

@@ -24,10 +24,13 @@ type signals struct {
 	aborted error // the result after a signal during the release of the locks
 }
 
+// ending are the signals that ask a program to end.
+var ending = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM}
+
 // newSignals catches the signals that end a wait.
 func newSignals() *signals {
 	s := &signals{ch: make(chan os.Signal, 64)}
-	s.listen(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM)
+	s.listen(ending...)
 	return s
 }
 
@@ -80,7 +83,7 @@ func (s *signals) giveBack(limit time.Duration, f func() error) error {
 		case err := <-done:
 			return err
 		case sig := <-s.ch:
-			if by == nil && ends(sig) {
+			if by == nil && slices.Contains(ending, sig) {
 				by = &exitError{code: signalCode(sig)}
 				timeUp = time.After(lastMoment)
 			}
@@ -89,11 +92,6 @@ func (s *signals) giveBack(limit time.Duration, f func() error) error {
 			return nil
 		}
 	}
-}
-
-// ends reports whether a signal asks a program to end.
-func ends(sig os.Signal) bool {
-	return slices.Contains([]os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM}, sig)
 }
 
 // sleep waits for d or a signal.

@@ -108,21 +108,20 @@ func (a *app) completionCommand() *cobra.Command {
   distlock completion fish > ~/.config/fish/completions/distlock.fish`,
 		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
 		Args:      exactly(1, "one of bash, zsh, fish and powershell"),
-		RunE:      func(cmd *cobra.Command, args []string) error { return a.complete(cmd.Root(), args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch root := cmd.Root(); args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(a.out, true)
+			case "zsh":
+				return root.GenZshCompletion(a.out)
+			case "fish":
+				return root.GenFishCompletion(a.out, true)
+			case "powershell":
+				return root.GenPowerShellCompletionWithDesc(a.out)
+			}
+			return usage("completion: unknown shell %q; want one of bash, zsh, fish and powershell", args[0])
+		},
 	}
-}
-
-func (a *app) complete(root *cobra.Command, shell string) error {
-	generate := map[string]func() error{
-		"bash":       func() error { return root.GenBashCompletionV2(a.out, true) },
-		"zsh":        func() error { return root.GenZshCompletion(a.out) },
-		"fish":       func() error { return root.GenFishCompletion(a.out, true) },
-		"powershell": func() error { return root.GenPowerShellCompletionWithDesc(a.out) },
-	}[shell]
-	if generate == nil {
-		return usage("completion: unknown shell %q; want one of bash, zsh, fish and powershell", shell)
-	}
-	return generate()
 }
 
 // version returns the version of this build as the Go toolchain recorded it.

@@ -16,14 +16,8 @@ may not create tables. They skip existing tables, so you can run them again.
 --strategy and --table correspond to the parameters strategy and table of a URL.
 Exit codes: 0, and 64 for wrong usage.`
 
-// schemaOptions are the flags of schema.
-type schemaOptions struct {
-	strategy string
-	table    string
-}
-
 func (a *app) schemaCommand() *cobra.Command {
-	o := &schemaOptions{}
+	var strategy, table string
 	cmd := &cobra.Command{
 		Use:   "schema mysql|postgres",
 		Short: "Print the SQL that creates distlock's tables",
@@ -33,11 +27,11 @@ func (a *app) schemaCommand() *cobra.Command {
   distlock schema mysql --strategy unique --table app_locks`,
 		ValidArgs: []string{"mysql", "postgres"},
 		Args:      exactly(1, "mysql or postgres"),
-		RunE:      func(_ *cobra.Command, args []string) error { return a.schema(args[0], o) },
+		RunE:      func(_ *cobra.Command, args []string) error { return a.schema(args[0], strategy, table) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.strategy, "strategy", "row", "strategy of the locks: for mysql "+listed(mysqllock.Strategies())+"; for postgres "+listed(postgresStrategies))
-	f.StringVar(&o.table, "table", "", "name of the table, with or without its schema (default: the backend's own)")
+	f.StringVar(&strategy, "strategy", "row", "strategy of the locks: for mysql "+listed(mysqllock.Strategies())+"; for postgres "+listed(postgresStrategies))
+	f.StringVar(&table, "table", "", "name of the table, with or without its schema (default: the backend's own)")
 	return cmd
 }
 
@@ -52,33 +46,24 @@ func listed[S ~string](words []S) string {
 	return strings.Join(list, ", ")
 }
 
-func (a *app) schema(database string, o *schemaOptions) error {
-	var text string
+func (a *app) schema(database, strategy, table string) error {
+	var text, strategies string
 	switch database {
 	case "mysql":
-		if err := among(o.strategy, mysqllock.Strategies()); err != nil {
-			return err
-		}
-		text = mysqllock.Schema(mysqllock.Options{Strategy: mysqllock.Strategy(o.strategy), Table: o.table})
+		strategies = listed(mysqllock.Strategies())
+		text = mysqllock.Schema(mysqllock.Options{Strategy: mysqllock.Strategy(strategy), Table: table})
 	case "postgres":
-		if err := among(o.strategy, postgresStrategies); err != nil {
-			return err
-		}
-		text = pglock.Schema(pglock.Options{Strategy: pglock.Strategy(o.strategy), Table: o.table})
+		strategies = listed(postgresStrategies)
+		text = pglock.Schema(pglock.Options{Strategy: pglock.Strategy(strategy), Table: table})
 	default:
 		return usage("schema: unknown database %q; want mysql or postgres", database)
 	}
-	if text == "" {
-		return usage("schema: --table %s: want letters, digits and underscores, such as locks or app.locks", quoted(o.table))
+	switch {
+	case !slices.Contains(strings.Split(strategies, ", "), strategy):
+		return usage("schema: --strategy %s: want one of %s", quoted(strategy), strategies)
+	case text == "":
+		return usage("schema: --table %s: want letters, digits and underscores, such as locks or app.locks", quoted(table))
 	}
 	a.printf("%s\n", strings.TrimSpace(text))
 	return nil
-}
-
-// among rejects a strategy that is not in all.
-func among[S ~string](strategy string, all []S) error {
-	if slices.Contains(all, S(strategy)) {
-		return nil
-	}
-	return usage("schema: --strategy %s: want one of %s", quoted(strategy), listed(all))
 }
