@@ -68,38 +68,34 @@ func (hs *grantedHolds) acquiring(owner string) (known bool, mode driver.Mode) {
 	return true, h.request.Mode
 }
 
-// undecided notes that an Acquire for owner ended without a decision. unchanged says that it
-// is known to have changed nothing.
-func (hs *grantedHolds) undecided(owner string, unchanged bool) {
+// update calls f with owner's hold, if there is one.
+func (hs *grantedHolds) update(owner string, f func(*grantedHold)) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	if h := hs.m[owner]; h != nil {
-		h.pending = !unchanged
+		f(h)
 	}
+}
+
+// undecided notes that an Acquire for owner ended without a decision. unchanged says that it
+// is known to have changed nothing.
+func (hs *grantedHolds) undecided(owner string, unchanged bool) {
+	hs.update(owner, func(h *grantedHold) { h.pending = !unchanged })
 }
 
 // renewing notes that members may keep a hold until then.
 func (hs *grantedHolds) renewing(r driver.Hold, until time.Time) {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	if h := hs.m[r.Owner]; h != nil {
-		h.kept, h.ending = later(h.kept, until), r.Shorten
-	}
+	hs.update(r.Owner, func(h *grantedHold) { h.kept, h.ending = later(h.kept, until), r.Shorten })
 }
 
 // renewed moves the end of a hold that a majority has renewed.
 func (hs *grantedHolds) renewed(r driver.Hold, until time.Time) {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	h := hs.m[r.Owner]
-	if h == nil {
-		return
-	}
-	if !r.Shorten {
-		until = later(until, h.until)
-	}
-	h.request.TTL, h.until = r.TTL, until
-	h.last = max(h.last, r.Floor)
+	hs.update(r.Owner, func(h *grantedHold) {
+		if !r.Shorten {
+			until = later(until, h.until)
+		}
+		h.request.TTL, h.until, h.last = r.TTL, until, max(h.last, r.Floor)
+	})
 }
 
 // remove removes an Owner whose hold is released or lost. It returns until when members may keep
@@ -124,36 +120,26 @@ func later(a, b time.Time) time.Time {
 // found stores whether a renewal found the hold at a member, and reports whether it was missing
 // there twice in a row.
 func (hs *grantedHolds) found(owner string, member int, there bool) (missing bool) {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	h := hs.m[owner]
-	switch {
-	case h == nil:
-		return false
-	case there:
-		h.missed[member] = 0
-		return false
-	}
-	h.missed[member]++
-	return h.missed[member] >= 2
+	hs.update(owner, func(h *grantedHold) {
+		if there {
+			h.missed[member] = 0
+		} else {
+			h.missed[member]++
+		}
+		missing = h.missed[member] >= 2
+	})
+	return missing
 }
 
 // wanted returns the hold to request where it is missing. It returns false if votes must not be
 // won back now.
-func (hs *grantedHolds) wanted(owner string) (grantedHold, bool) {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	h := hs.m[owner]
-	left := time.Duration(0)
-	if h != nil {
-		left = time.Until(h.until)
-	}
-	if left <= 0 || h.pending || h.ending {
-		return grantedHold{}, false
-	}
-	w := *h
-	w.request.TTL = max(w.request.TTL, left)
-	return w, true
+func (hs *grantedHolds) wanted(owner string) (w grantedHold, ok bool) {
+	hs.update(owner, func(h *grantedHold) {
+		left := time.Until(h.until)
+		w, ok = *h, left > 0 && !h.pending && !h.ending
+		w.request.TTL = max(w.request.TTL, left)
+	})
+	return w, ok
 }
 
 // lossSignal counts the members that reported by themselves that a hold is lost. It calls
@@ -177,12 +163,16 @@ func (s *lossSignal) member(i int) func() {
 	if s == nil {
 		return nil
 	}
-	return func() { s.memberLost(i) }
+	return func() { s.set(i, true) }
 }
 
-func (s *lossSignal) memberLost(i int) {
+// set stores whether member i has lost the hold. s may be nil.
+func (s *lossSignal) set(i int, lost bool) {
+	if s == nil {
+		return
+	}
 	s.mu.Lock()
-	s.lost[i] = true
+	s.lost[i] = lost
 	count := 0
 	for _, lost := range s.lost {
 		if lost {
@@ -197,14 +187,4 @@ func (s *lossSignal) memberLost(i int) {
 	if onLost != nil {
 		onLost()
 	}
-}
-
-// regained notes that member i has the hold again.
-func (s *lossSignal) regained(i int) {
-	if s == nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lost[i] = false
 }

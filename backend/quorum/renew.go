@@ -190,7 +190,7 @@ func (b *Backend) winBack(values context.Context, member int, owner string) {
 		if m.note(err); err != nil {
 			return
 		}
-		h.loss.regained(member)
+		h.loss.set(member, false)
 		if r.Floor = h.last; grant.Last() < h.last {
 			m.renewOne(ctx, r.Hold)
 		}

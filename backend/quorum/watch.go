@@ -25,7 +25,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 		return driver.Watch{}, err
 	}
 	defer b.calls.End()
-	w := &mergedWatch{b: b, ready: wait.NewSignal(), signals: make(chan int, len(b.members)), stop: make(chan struct{})}
+	w := &mergedWatch{b: b, ready: wait.NewSignal(), stop: make(chan struct{}), fired: map[int]bool{}}
 	p := b.poll(func(i int, m *member) error { return w.arm(ctx, m, r, i) })
 	for p.yes < b.majority && p.next(ctx, nil) {
 	}
@@ -33,7 +33,6 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 		w.close()
 		return driver.Watch{}, p.unarmed(ctx, r.Name, b.majority)
 	}
-	b.calls.Go(func() { w.merge(b.majority) })
 	return driver.Watch{Ready: w.ready, Close: w.close}, nil
 }
 
@@ -50,15 +49,16 @@ func (t *tally) unarmed(ctx context.Context, name string, majority int) error {
 
 // mergedWatch merges the members' watches.
 type mergedWatch struct {
-	b       *Backend
-	ready   wait.Signal
-	signals chan int // members whose watch signalled
-	stop    chan struct{}
+	b     *Backend
+	ready wait.Signal
+	stop  chan struct{}
 
 	mu     sync.Mutex
 	closed bool
 	inner  []driver.Watch
-	fwd    wait.Group // of forward
+	fwd    wait.Group   // of forward
+	fired  map[int]bool // members that have signalled since the last notification
+	timer  *time.Timer  // notifies
 }
 
 // arm arms the watch of one member. It skips members that always queue: a watch might take the
@@ -99,37 +99,33 @@ func (w *mergedWatch) forward(ready <-chan struct{}, member int) {
 			w.ready.Notify() // the waiter's next attempt returns ErrClosed
 			return
 		}
-		select {
-		case w.signals <- member:
-		case <-w.stop:
-			return
-		}
+		w.signalled(member)
 	}
 }
 
-// merge signals when a majority of the members has signalled, or signalDelay after the first.
-func (w *mergedWatch) merge(majority int) {
-	fired := map[int]bool{}
-	t := time.NewTimer(signalDelay)
-	defer t.Stop()
-	t.Stop()
-	for {
-		select {
-		case member := <-w.signals:
-			if len(fired) == 0 {
-				t.Reset(signalDelay)
-			}
-			if fired[member] = true; len(fired) < majority {
-				continue
-			}
-			t.Stop()
-		case <-t.C:
-		case <-w.stop:
-			return
-		case <-w.b.calls.Life.Done():
-			return
-		}
-		clear(fired)
+// signalled notifies when a majority of the members has signalled, or signalDelay after the first.
+func (w *mergedWatch) signalled(member int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.fired[member] = true; len(w.fired) >= w.b.majority {
+		w.notify()
+	} else if w.timer == nil {
+		w.timer = time.AfterFunc(signalDelay, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.notify()
+		})
+	}
+}
+
+// notify notifies the waiter of all signals so far. mu is held.
+func (w *mergedWatch) notify() {
+	if w.timer != nil {
+		w.timer.Stop()
+		w.timer = nil
+	}
+	if len(w.fired) > 0 {
+		clear(w.fired)
 		w.ready.Notify()
 	}
 }
@@ -139,7 +135,8 @@ func (w *mergedWatch) close() {
 	w.mu.Lock()
 	w.closed = true
 	inner := w.inner
-	w.inner = nil
+	clear(w.fired)
+	w.notify()
 	w.mu.Unlock()
 	close(w.stop)
 	for _, i := range inner {
