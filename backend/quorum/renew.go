@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/members"
 )
 
 // Renew calls each member once with all holds. It returns when all are decided: renewed by a
@@ -131,11 +130,10 @@ func (n *renewCall) call(member int, indices []int) {
 		errs := m.Renew(ctx, holds)
 		m.noteAll(errs)
 		n.answers <- renewAnswer{member, indices, errs}
-		for k, err := range errs[:min(len(errs), len(holds))] {
-			if err == nil || errors.Is(err, driver.ErrLost) {
-				if n.b.holds.found(owners[k], member, err == nil) {
-					n.b.winBack(n.ctx, member, owners[k])
-				}
+		for k, err := range errs {
+			answered := err == nil || errors.Is(err, driver.ErrLost)
+			if answered && n.b.holds.found(owners[k], member, err == nil) {
+				n.b.winBack(n.ctx, member, owners[k])
 			}
 		}
 	})
@@ -145,11 +143,7 @@ func (n *renewCall) call(member int, indices []int) {
 func (n *renewCall) add(a renewAnswer) {
 	n.pending[a.member]--
 	for k, i := range a.indices {
-		err := members.ErrNoAnswer
-		if k < len(a.errs) {
-			err = a.errs[k]
-		}
-		n.tallies[i].add(n.b.members[a.member], err)
+		n.tallies[i].add(n.b.members[a.member], a.errs[k])
 		if n.errs[i] == errUndecided {
 			n.decide(i)
 		}

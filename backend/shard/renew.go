@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/members"
 )
 
 // Renew renews at all members at once, each with its own holds. After a member has answered,
@@ -37,32 +36,27 @@ type memberRenewal struct {
 
 // share has the holds of one member.
 type share struct {
-	indices []int
-	errs    []*error // for the answers
-	longest time.Duration
-}
-
-func (s *share) add(i int, ttl time.Duration, err *error) {
-	s.indices, s.errs, s.longest = append(s.indices, i), append(s.errs, err), max(s.longest, ttl)
+	holds []driver.Hold
+	errs  []*error // for the answers
 }
 
 // shares divides the holds among the members.
 func (n *memberRenewal) shares() map[*member]*share {
 	shares := map[*member]*share{}
-	of := func(m *member) *share {
+	add := func(m *member, h driver.Hold, err *error) {
 		if shares[m] == nil {
 			shares[m] = &share{}
 		}
-		return shares[m]
+		shares[m].holds, shares[m].errs = append(shares[m].holds, h), append(shares[m].errs, err)
 	}
 	for i, h := range n.holds {
 		if n.firsts[i] = h.ValidateRenewal(); n.firsts[i] != nil {
 			continue
 		}
 		t := n.b.targetOf(h.Name)
-		of(t.first).add(i, h.TTL, &n.firsts[i])
+		add(t.first, h, &n.firsts[i])
 		if t.second != nil {
-			of(t.second).add(i, h.TTL, &n.seconds[i])
+			add(t.second, h, &n.seconds[i])
 		}
 	}
 	return shares
@@ -72,12 +66,6 @@ func (n *memberRenewal) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	shares := n.shares()
-	if len(shares) == 1 {
-		for m, s := range shares {
-			n.renew(ctx, m, s)
-		}
-		return
-	}
 	answered := make(chan struct{}, len(shares))
 	for m, s := range shares {
 		go func() {
@@ -110,25 +98,22 @@ func (n *memberRenewal) grace() time.Duration {
 
 // renew renews one member's share.
 func (n *memberRenewal) renew(ctx context.Context, m *member, s *share) {
-	if err := n.b.membership.cover(ctx, []*member{m}, s.longest); err != nil {
+	longest := time.Duration(0)
+	for _, h := range s.holds {
+		longest = max(longest, h.TTL)
+	}
+	if err := n.b.membership.cover(ctx, []*member{m}, longest); err != nil {
 		for _, to := range s.errs {
 			*to = fmt.Errorf("shard: renew: %v", err) // not a fact about the hold
 		}
 		return
 	}
-	holds := make([]driver.Hold, len(s.indices))
-	for k, i := range s.indices {
-		holds[k] = n.holds[i]
-		n.b.owners.add(holds[k].Owner, holds[k].Mode, time.Now().Add(holds[k].TTL))
+	for _, h := range s.holds {
+		n.b.owners.add(h.Owner, h.Mode, time.Now().Add(h.TTL))
 	}
-	errs := m.Renew(ctx, holds)
-	for k, to := range s.errs {
-		err := members.ErrNoAnswer
-		if k < len(errs) {
-			err = errs[k]
-		}
+	for k, err := range m.Renew(ctx, s.holds) {
 		if err != nil {
-			*to = m.wrap(err)
+			*s.errs[k] = m.wrap(err)
 		}
 	}
 }
