@@ -463,7 +463,10 @@ func (b *Backend) withoutScripts(copies replicas) error {
 	if b.layout.span == 1 {
 		return fmt.Errorf("%w: the layout %q needs scripts, and they are off or forbidden to the server's user", driver.ErrUnsupported, Redisson)
 	}
-	b.storage = newScriptless(b.store, copies)
+	if copies.need > 0 {
+		return fmt.Errorf("%w: acknowledgement by replicas needs scripts, and they are off or forbidden to the server's user", driver.ErrUnsupported)
+	}
+	b.storage = scriptless{b.store}
 	b.caps.Modes, b.caps.Downgrade = driver.Modes(driver.Exclusive), false
 	b.caps.Queueing, b.caps.QueuedModes, b.caps.SpanLife = driver.QueueNever, 0, 0
 	return nil

@@ -1,7 +1,6 @@
 package redislock
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -20,29 +19,26 @@ func TestLongScriptlessClusterConformance(t *testing.T) {
 func TestReplicasInACluster(t *testing.T) {
 	g := testserver.SharedRedisCluster(t)
 	for _, w := range clusterWays {
-		for _, scripts := range []Scripts{ScriptsAuto, ScriptsOff} {
-			t.Run(fmt.Sprintf("%s/%s", w.name, scripts), func(t *testing.T) {
-				o := patient(String)
-				o.Scripts = scripts
-				b := w.open(t, g.Addrs(), o, newNetwork(t))
-				var holds []driver.Hold
-				for range 12 {
-					r := request("", driver.Exclusive)
-					acquire(t, b, r)
-					holds = append(holds, r.Hold)
+		t.Run(w.name, func(t *testing.T) {
+			o := patient(String)
+			b := w.open(t, g.Addrs(), o, newNetwork(t))
+			var holds []driver.Hold
+			for range 12 {
+				r := request("", driver.Exclusive)
+				acquire(t, b, r)
+				holds = append(holds, r.Hold)
+			}
+			for i, err := range b.Renew(t.Context(), holds) {
+				if err != nil {
+					t.Errorf("renew %d: %v", i, err)
 				}
-				for i, err := range b.Renew(t.Context(), holds) {
-					if err != nil {
-						t.Errorf("renew %d: %v", i, err)
-					}
-					release(t, b, driver.Request{Hold: holds[i]})
-				}
-				o.Replicas = 2 // each master has one
-				o.ReplicaTimeout = 50 * time.Millisecond
-				_, err := w.open(t, g.Addrs(), o, newNetwork(t)).Acquire(t.Context(), request("", driver.Exclusive))
-				unknown(t, "acquire", err)
-			})
-		}
+				release(t, b, driver.Request{Hold: holds[i]})
+			}
+			o.Replicas = 2 // each master has one
+			o.ReplicaTimeout = 50 * time.Millisecond
+			_, err := w.open(t, g.Addrs(), o, newNetwork(t)).Acquire(t.Context(), request("", driver.Exclusive))
+			unknown(t, "acquire", err)
+		})
 	}
 }
 

@@ -72,6 +72,9 @@ func TestScriptlessIsFoundOut(t *testing.T) {
 	if _, err := Open(t.Context(), srv.URL()+"?layout=redisson"); !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "scripts") {
 		t.Errorf("the layout redisson: %v", err)
 	}
+	if _, err := Open(t.Context(), srv.URL()+"?replicas=1"); !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "scripts") {
+		t.Errorf("replicas: %v", err)
+	}
 	with, err := Open(t.Context(), "redis://scripts:x@"+srv.Addr())
 	if with = opened(t, with, err); with.Caps().Modes != driver.AllModes {
 		t.Errorf("a user who may: %v", with.Caps().Modes)
@@ -80,7 +83,7 @@ func TestScriptlessIsFoundOut(t *testing.T) {
 		t.Errorf("told to do without: %v", off.Caps().Modes)
 	}
 	c := raw(t, srv.Addr())
-	for _, o := range []Options{{Scripts: "on"}, {Scripts: ScriptsOff, Layout: Redisson}} {
+	for _, o := range []Options{{Scripts: "on"}, {Scripts: ScriptsOff, Layout: Redisson}, {Scripts: ScriptsOff, Replicas: 1}} {
 		if b, err := NewGoRedis(c, &o); b != nil || !driver.Final(err) {
 			t.Errorf("%+v: %v, %v", o, b, err)
 		}
@@ -377,29 +380,5 @@ func admin(t *testing.T, c *redis.Client, rule string) {
 	t.Helper()
 	if err := c.Do(t.Context(), "ACL", "SETUSER", "default", rule).Err(); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestScriptlessReplicas(t *testing.T) {
-	master, replica := replicated(t)
-	with := func(o Options) *Backend {
-		o.Scripts = ScriptsOff
-		return openOwn(t, master.Addr(), o)
-	}
-	b, hasty, copies := with(patient(String)), with(acked(String)), raw(t, replica.Addr())
-	held, r := request("", driver.Exclusive), request("", driver.Exclusive)
-	acquire(t, b, held)
-	if n := copies.Exists(t.Context(), held.Name).Val(); n != 1 {
-		t.Error("taken, and not on the replica")
-	}
-	replica.Pause()
-	_, err := hasty.Acquire(t.Context(), r)
-	short(t, "acquire", err)
-	expect(t, dump(t, raw(t, master.Addr()), r))
-	short(t, "renewal", hasty.Renew(t.Context(), []driver.Hold{held.Hold})[0])
-	replica.Resume()
-	acquire(t, b, r)
-	if err := b.Renew(t.Context(), []driver.Hold{held.Hold})[0]; err != nil {
-		t.Errorf("renewed again: %v", err)
 	}
 }
