@@ -57,12 +57,6 @@ func (s *store) acquireCall(rec *recipe, r driver.Request) (keys, args []string)
 	return keys, args
 }
 
-// granted reports whether an acquire's reply says that the Owner holds.
-func granted(reply any) bool {
-	_, ok := reply.(string)
-	return ok
-}
-
 // outcome reads an acquire's reply.
 func (s *store) outcome(ctx context.Context, rec *recipe, r driver.Request, reply any) (driver.Grant, error) {
 	id, ok := reply.(string)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -170,26 +169,30 @@ type abandonedAcquires struct {
 
 	mu      sync.Mutex
 	byOwner map[string][]<-chan struct{}
-	sweepAt int
 }
 
-// add remembers an attempt if its error says that it may still be executed.
+// add remembers an attempt, as long as it may be executed, if its error says that it may.
 func (a *abandonedAcquires) add(owner string, err error) {
 	u := (*redisconn.UnansweredError)(nil)
 	if !errors.As(err, &u) {
 		return
 	}
+	a.some.Store(true)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.byOwner) >= a.sweepAt {
-		maps.DeleteFunc(a.byOwner, func(_ string, list []<-chan struct{}) bool { return allClosed(list) })
-		a.sweepAt = 2*len(a.byOwner) + 64
-	}
 	if a.byOwner == nil {
 		a.byOwner = map[string][]<-chan struct{}{}
 	}
 	a.byOwner[owner] = append(a.byOwner[owner], u.Done)
-	a.some.Store(true)
+	go func() {
+		<-u.Done
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		rest := slices.DeleteFunc(slices.Clone(a.byOwner[owner]), func(done <-chan struct{}) bool { return done == u.Done })
+		if a.byOwner[owner] = rest; len(rest) == 0 {
+			delete(a.byOwner, owner)
+		}
+	}()
 }
 
 // wait returns once no remembered attempt of an Owner can be executed any more.
@@ -207,21 +210,5 @@ func (a *abandonedAcquires) wait(ctx context.Context, owner string) error {
 			return ctx.Err()
 		}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.byOwner[owner]) == len(list) {
-		delete(a.byOwner, owner)
-	}
 	return nil
-}
-
-func allClosed(list []<-chan struct{}) bool {
-	for _, c := range list {
-		select {
-		case <-c:
-		default:
-			return false
-		}
-	}
-	return true
 }

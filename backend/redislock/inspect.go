@@ -38,7 +38,9 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	info := driver.Info{Name: name, WaiterCount: -1}
 	switch s.kind {
 	case "string":
-		b.showString(&info, s)
+		if b.layout.span > 1 { // otherwise the free permits of a semaphore without holders
+			info.Mode, info.Holders = driver.Exclusive, []driver.Holder{b.layout.stringHolder(s.value, s.now, s.left)}
+		}
 	case "semaphore":
 		b.showSemaphore(&info, s)
 	case "hash":
@@ -95,25 +97,6 @@ func readSnapshot(reply any) (snapshot, error) {
 		}
 	}
 	return s, nil
-}
-
-// queuedHolders returns the waiters in the queue of a fair lock.
-func queuedHolders(written []string) []driver.Holder {
-	var waiters []driver.Holder
-	for _, w := range written {
-		waiters = append(waiters, driver.Holder{Owner: ownerOf(w), Mode: driver.Exclusive, Held: -1, Left: -1})
-	}
-	return waiters
-}
-
-// showString shows a string, which is a plain lock, or the free permits of a semaphore without
-// holders.
-func (b *Backend) showString(info *driver.Info, s snapshot) {
-	if b.layout.span == 1 {
-		return
-	}
-	info.Mode = driver.Exclusive
-	info.Holders = []driver.Holder{b.layout.stringHolder(s.value, s.now, s.left)}
 }
 
 // stringHolder reads the value of a string lock, of distlock or of another program.
@@ -220,13 +203,12 @@ func (b *Backend) keyScans(prefix string) []*keyScan {
 // listServer shows the names of one server's locks, and reports whether show wants more. All scans ask for
 // a page in one round trip.
 func (b *Backend) listServer(ctx context.Context, s redisconn.Server, prefix string, show func(name string) bool) (more bool, err error) {
-	byType := true
 	for running := b.keyScans(prefix); len(running) > 0; {
-		pages := s.DoAll(ctx, scans(running, byType))
-		if re, is := redisconn.AsReply(pages[0].Err); is && byType && strings.Contains(re.Text, "syntax error") {
-			byType = false // which came with Redis 6.0
-			continue
+		var commands [][]string
+		for _, p := range running {
+			commands = append(commands, []string{"SCAN", p.cursor, "MATCH", p.pattern, "COUNT", "500", "TYPE", p.kind})
 		}
+		pages := s.DoAll(ctx, commands)
 		var rest []*keyScan
 		for i, p := range running {
 			names, err := b.names(ctx, p, pages[i])
@@ -247,21 +229,8 @@ func (b *Backend) listServer(ctx context.Context, s redisconn.Server, prefix str
 	return true, nil
 }
 
-// scans returns the commands for the next page of each scan. Without byType the pages have keys of
-// all types; a key may change its type in between anyway.
-func scans(running []*keyScan, byType bool) (commands [][]string) {
-	for _, p := range running {
-		command := []string{"SCAN", p.cursor, "MATCH", p.pattern, "COUNT", "500"}
-		if byType {
-			command = append(command, "TYPE", p.kind)
-		}
-		commands = append(commands, command)
-	}
-	return commands
-}
-
 // names returns the names that a scan finds on a page.
-func (b *Backend) names(ctx context.Context, p *keyScan, page redisconn.Answer) ([]string, error) {
+func (b *Backend) names(ctx context.Context, p *keyScan, page redisconn.Answer) (names []string, err error) {
 	if page.Err != nil {
 		return nil, explain(page.Err)
 	}
@@ -270,20 +239,15 @@ func (b *Backend) names(ctx context.Context, p *keyScan, page redisconn.Answer) 
 		return nil, errAnswer
 	}
 	p.cursor = text(list[0])
-	if p.kind == "list" {
-		return b.queuedNames(texts(list[1])), nil
+	if p.kind != "list" {
+		return b.locks(ctx, p.kind, texts(list[1]))
 	}
-	return b.locks(ctx, p.kind, texts(list[1]))
-}
-
-// queuedNames returns the names whose queues the keys are.
-func (b *Backend) queuedNames(keys []string) (names []string) {
-	for _, key := range keys {
+	for _, key := range texts(list[1]) {
 		if name, ok := nameOfQueue(key, b.layout.queuePrefix); ok {
 			names = append(names, name)
 		}
 	}
-	return names
+	return names, nil
 }
 
 // locks returns the locks among keys of one type. Each slot is queried by itself, all at once.
@@ -318,7 +282,14 @@ const listChunk = 250
 // locks runs the script for keys of this type, which answers a 1 for each lock.
 func (s scripted) locks(ctx context.Context, kind string, keys []string) (held []string, err error) {
 	for some := range slices.Chunk(keys, listChunk) {
-		reply, err := s.listChunk(ctx, kind, some)
+		script, all, plain := listHashes, slices.Clone(some), s.layout.span == 1
+		if kind == "string" {
+			script, plain = listStrings, s.layout.span > 1
+			for _, key := range some {
+				all = append(all, permitsKey(key))
+			}
+		}
+		reply, err := s.run(ctx, script, all, []string{bit(plain)})
 		if err != nil {
 			return nil, err
 		}
@@ -333,17 +304,6 @@ func (s scripted) locks(ctx context.Context, kind string, keys []string) (held [
 		}
 	}
 	return held, nil
-}
-
-func (s scripted) listChunk(ctx context.Context, kind string, keys []string) (any, error) {
-	if kind == "hash" {
-		return s.run(ctx, listHashes, keys, []string{bit(s.layout.span == 1)})
-	}
-	pairs := slices.Clone(keys)
-	for _, key := range keys {
-		pairs = append(pairs, permitsKey(key))
-	}
-	return s.run(ctx, listStrings, pairs, []string{bit(s.layout.span > 1)})
 }
 
 var globEscape = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `\`, `\\`)

@@ -1,13 +1,11 @@
 package redislock
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
@@ -113,50 +111,4 @@ func TestListOfHashes(t *testing.T) {
 			t.Errorf("%s: %d commands for %d hashes: %s", layout, n, hashes, listCalls(calls))
 		}
 	}
-}
-
-// List works on a server that knows no TYPE in SCAN.
-func TestListWithoutTypes(t *testing.T) {
-	for _, o := range []Options{{}, {Layout: Redisson}, {Scripts: ScriptsOff}} {
-		srv := testserver.Redis(t)
-		b := openOwn(t, srv.Addr(), o)
-		fill(t, raw(t, srv.Addr()), "other:", 100, "string", "number", "hash", "list", "set", "zset")
-		want := holdAll(t, b)
-		typeless := &typelessClient{Client: b.client}
-		b.client = typeless
-		if got := listed(t, b); !slices.Equal(got, want) {
-			t.Errorf("%+v: listed %q, want %q", o, got, want)
-		}
-		if typeless.refused == 0 {
-			t.Errorf("%+v: the server was never asked by type", o)
-		}
-		b.client = typeless.Client
-	}
-}
-
-// typelessClient has servers that refuse TYPE in SCAN.
-type typelessClient struct {
-	redisconn.Client
-	refused int
-}
-
-func (c *typelessClient) All(ctx context.Context) (servers []redisconn.Server, err error) {
-	all, err := c.Client.All(ctx)
-	for _, s := range all {
-		servers = append(servers, typelessServer{s, c})
-	}
-	return servers, err
-}
-
-type typelessServer struct {
-	redisconn.Server
-	c *typelessClient
-}
-
-func (s typelessServer) DoAll(ctx context.Context, commands [][]string) []redisconn.Answer {
-	if commands[0][0] == "SCAN" && slices.Contains(commands[0], "TYPE") {
-		s.c.refused++
-		return redisconn.FailAll(len(commands), &redisconn.ReplyError{Text: "ERR syntax error"})
-	}
-	return s.Server.DoAll(ctx, commands)
 }

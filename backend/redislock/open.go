@@ -1,7 +1,6 @@
 package redislock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,8 +58,7 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 }
 
 func (t *urlTarget) open(ctx context.Context, c redisconn.Client) (*Backend, error) {
-	b, err := newPatient(c, t.opts, t.server.ReadTimeout)
-	copies, _ := newReplicas(t.opts.Replicas, t.opts.ReplicaTimeout) // newPatient has checked them
+	b, err := newBackend(c, t.opts, t.server.ReadTimeout)
 	if err == nil {
 		err = t.check(ctx, c)
 	}
@@ -68,10 +66,10 @@ func (t *urlTarget) open(ctx context.Context, c redisconn.Client) (*Backend, err
 		_, err = b.pubsub.Detect(ctx, c)
 	}
 	if err == nil && t.opts.Scripts == ScriptsAuto {
-		err = b.checkScripts(ctx, copies)
+		err = b.checkScripts(ctx)
 	}
 	if err == nil {
-		err = copies.ready(ctx, c)
+		err = b.replicas.ready(ctx, c)
 	}
 	return b, explain(err)
 }
@@ -171,11 +169,11 @@ func (t *urlTarget) matches(h helloReply) error {
 
 // checkScripts chooses the storage without scripts if the server's user may not run them. It
 // sends the hash of a script that no server has, so nothing is run.
-func (b *Backend) checkScripts(ctx context.Context, copies replicas) error {
+func (b *Backend) checkScripts(ctx context.Context) error {
 	for _, question := range [][]string{{"EVALSHA", strings.Repeat("0", 40), "0"}, {"EVAL", "return 1", "0"}} {
 		_, err := b.client.Do(ctx, "", question)
 		if deniesScripts(err) {
-			return b.withoutScripts(copies)
+			return b.withoutScripts()
 		}
 		if _, is := redisconn.AsReply(err); err != nil && !is {
 			return err
@@ -184,33 +182,15 @@ func (b *Backend) checkScripts(ctx context.Context, copies replicas) error {
 	return nil
 }
 
-// helloReply has parts of a server's answer to HELLO.
+// helloReply has parts of a server's answer to HELLO, which is a list of keys and values.
 type helloReply struct{ server, version, mode, role string }
 
-// parseHello reads the answer in either protocol: a map or a flat list.
 func parseHello(reply any) helloReply {
-	var h helloReply
-	fields := map[string]*string{"server": &h.server, "version": &h.version, "mode": &h.mode, "role": &h.role}
-	set := func(key, value any) {
-		if f := fields[text(key)]; f != nil {
-			*f = text(value)
-		}
+	fields, list := map[string]string{}, texts(reply)
+	for i := 0; i+1 < len(list); i += 2 {
+		fields[list[i]] = list[i+1]
 	}
-	switch r := reply.(type) {
-	case map[any]any:
-		for key, value := range r {
-			set(key, value)
-		}
-	case map[string]any:
-		for key, value := range r {
-			set(key, value)
-		}
-	case []any:
-		for i := 0; i+1 < len(r); i += 2 {
-			set(r[i], r[i+1])
-		}
-	}
-	return h
+	return helloReply{fields["server"], fields["version"], fields["mode"], fields["role"]}
 }
 
 func (h helloReply) replica() bool { return h.role == "replica" || h.role == "slave" }
@@ -242,19 +222,7 @@ func NewGoRedis(c redis.UniversalClient, opts *Options) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newPatient(client, opts, timeout)
-}
-
-// newPatient returns a backend on a client that waits for an answer as long as timeout.
-func newPatient(c redisconn.Client, opts *Options, timeout time.Duration) (*Backend, error) {
-	b, err := NewConn(c, opts)
-	if err == nil && opts != nil {
-		err = replicas{opts.Replicas, cmp.Or(opts.ReplicaTimeout, defaultReplicaTimeout)}.within(timeout)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return b, nil
+	return newBackend(client, opts, timeout)
 }
 
 // isNil reports whether a client is nil, or an interface that holds a nil pointer.
@@ -407,19 +375,18 @@ func (t *urlTarget) name() string {
 
 // NewConn returns a backend on a connection. It is for adapters of this project, such as package
 // rueidislock.
-func NewConn(c redisconn.Client, opts *Options) (*Backend, error) {
+func NewConn(c redisconn.Client, opts *Options) (*Backend, error) { return newBackend(c, opts, 0) }
+
+// newBackend returns a backend on a client that waits for an answer for so long; 0: not known.
+func newBackend(c redisconn.Client, opts *Options, timeout time.Duration) (*Backend, error) {
 	if opts == nil {
 		opts = &Options{}
-	}
-	copies, err := newReplicas(opts.Replicas, opts.ReplicaTimeout)
-	if err != nil {
-		return nil, err
 	}
 	mode, err := opts.PubSub.mode(c)
 	if err != nil {
 		return nil, err
 	}
-	s, err := newStore(c, redisconn.NewPubSub(mode), opts)
+	s, err := newStore(c, redisconn.NewPubSub(mode), opts, timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -437,33 +404,28 @@ func NewConn(c redisconn.Client, opts *Options) (*Backend, error) {
 	if b.caps.Name == "" {
 		b.caps.Name = c.Name()
 	}
-	if err := b.choose(opts.Scripts, copies); err != nil {
+	switch {
+	case opts.Scripts == ScriptsOff:
+		err = b.withoutScripts()
+	case opts.Scripts != "" && opts.Scripts != ScriptsAuto:
+		err = fmt.Errorf("%w: scripts %q: want %q or %q", driver.ErrInvalid, opts.Scripts, ScriptsAuto, ScriptsOff)
+	case s.replicas.need > 0:
+		b.storage = acknowledged{scripted{s}}
+	default:
+		b.storage = scripted{s}
+	}
+	if err != nil {
 		return nil, err
 	}
 	return b, nil
 }
 
-// choose sets the storage.
-func (b *Backend) choose(scripts Scripts, copies replicas) error {
-	switch {
-	case scripts == ScriptsOff:
-		return b.withoutScripts(copies)
-	case scripts != "" && scripts != ScriptsAuto:
-		return fmt.Errorf("%w: scripts %q: want %q or %q", driver.ErrInvalid, scripts, ScriptsAuto, ScriptsOff)
-	case copies.need > 0:
-		b.storage = acknowledged{scripted{b.store}, copies}
-	default:
-		b.storage = scripted{b.store}
-	}
-	return nil
-}
-
 // withoutScripts lets a new backend use no scripts.
-func (b *Backend) withoutScripts(copies replicas) error {
+func (b *Backend) withoutScripts() error {
 	if b.layout.span == 1 {
 		return fmt.Errorf("%w: the layout %q needs scripts, and they are off or forbidden to the server's user", driver.ErrUnsupported, Redisson)
 	}
-	if copies.need > 0 {
+	if b.replicas.need > 0 {
 		return fmt.Errorf("%w: acknowledgement by replicas needs scripts, and they are off or forbidden to the server's user", driver.ErrUnsupported)
 	}
 	b.storage = scriptless{b.store}
@@ -472,8 +434,12 @@ func (b *Backend) withoutScripts(copies replicas) error {
 	return nil
 }
 
-func newStore(c redisconn.Client, p *redisconn.PubSub, o *Options) (*store, error) {
+func newStore(c redisconn.Client, p *redisconn.PubSub, o *Options, timeout time.Duration) (*store, error) {
 	s := &store{client: c, pubsub: p, prefix: o.Prefix}
+	var err error
+	if s.replicas, err = newReplicas(o, timeout); err != nil {
+		return nil, err
+	}
 	if err := s.checkPrefix(); err != nil {
 		return nil, fmt.Errorf("prefix: %w", err)
 	}

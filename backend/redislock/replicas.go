@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -25,26 +26,18 @@ type replicas struct {
 	timeout time.Duration
 }
 
-func newReplicas(need int, timeout time.Duration) (replicas, error) {
-	r := replicas{need, timeout}
-	if r.need < 0 || r.need > maxReplicas || r.timeout < 0 {
+// newReplicas returns what o says. WAIT must end before the client's timeout, if that is known.
+func newReplicas(o *Options, timeout time.Duration) (replicas, error) {
+	r := replicas{o.Replicas, cmp.Or(o.ReplicaTimeout, defaultReplicaTimeout)}
+	switch {
+	case r.need < 0 || r.need > maxReplicas || r.timeout < 0:
 		return r, fmt.Errorf("%w: %d replicas within %v: want 0 to %d, and no negative timeout", driver.ErrInvalid, r.need, r.timeout, maxReplicas)
-	}
-	if r.timeout > 0 && r.need == 0 {
+	case o.ReplicaTimeout > 0 && r.need == 0:
 		return r, fmt.Errorf("%w: a replica timeout of %v, and no replicas to wait for", driver.ErrInvalid, r.timeout)
-	}
-	if r.timeout == 0 {
-		r.timeout = defaultReplicaTimeout
+	case r.need > 0 && timeout > 0 && r.timeout >= timeout:
+		return r, fmt.Errorf("%w: a replica timeout of %v: want less than %v, which is how long the client waits for an answer", driver.ErrInvalid, r.timeout, timeout)
 	}
 	return r, nil
-}
-
-// within returns an error if WAIT may take longer than the client waits for an answer.
-func (r replicas) within(timeout time.Duration) error {
-	if r.need > 0 && timeout > 0 && r.timeout >= timeout {
-		return fmt.Errorf("%w: a replica timeout of %v: want less than %v, which is how long the client waits for an answer", driver.ErrInvalid, r.timeout, timeout)
-	}
-	return nil
 }
 
 func (r replicas) command() []string {
@@ -57,20 +50,10 @@ func (r replicas) check(a redisconn.Answer) error {
 		return fmt.Errorf("asking the replicas: %w", explain(a.Err))
 	}
 	if have := integer(a.Reply); have < int64(r.need) {
-		return &tooFewReplicas{have: have, replicas: r}
+		// This is no fact about the lock: a failover may keep or lose it.
+		return fmt.Errorf("%d of %d replicas have it after %v", have, r.need, r.timeout)
 	}
 	return nil
-}
-
-// tooFewReplicas says that too few replicas have what was written. That is no fact about the
-// lock: a failover may keep or lose it.
-type tooFewReplicas struct {
-	have int64
-	replicas
-}
-
-func (e *tooFewReplicas) Error() string {
-	return fmt.Sprintf("%d of %d replicas have it after %v", e.have, e.need, e.timeout)
 }
 
 // ready finds out whether the server has WAIT and lets it be used, before a lock
@@ -87,10 +70,7 @@ func (r replicas) ready(ctx context.Context, c redisconn.Client) error {
 }
 
 // acknowledged is scripted with acknowledgement by replicas. Releases need none.
-type acknowledged struct {
-	scripted
-	replicas replicas
-}
+type acknowledged struct{ scripted }
 
 // acquire releases at once what too few replicas have, so that other clients can try.
 //
@@ -102,7 +82,7 @@ func (s acknowledged) acquire(ctx context.Context, rec *recipe, r driver.Request
 	if err != nil {
 		return driver.Grant{}, s.nameData(r.Name, unsent.Mark(err))
 	}
-	if missing != nil && granted(reply) {
+	if _, granted := reply.(string); granted && missing != nil {
 		if r.Mode != driver.Read {
 			missing = giveBack(ctx, s, rec, r, missing)
 		}

@@ -252,7 +252,9 @@ func (p scriptless) look(ctx context.Context, name string) (snapshot, error) {
 	if s.kind == "hash" || integer(got[4].Reply) > 0 {
 		return snapshot{}, fmt.Errorf("%w: to tell who holds a semaphore or a lock of Redisson, without scripts", driver.ErrUnsupported)
 	}
-	s.waiters = queuedHolders(texts(got[3].Reply))
+	for _, owner := range texts(got[3].Reply) {
+		s.waiters = append(s.waiters, driver.Holder{Owner: ownerOf(owner), Mode: driver.Exclusive, Held: -1, Left: -1})
+	}
 	return s, nil
 }
 

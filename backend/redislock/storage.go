@@ -70,6 +70,8 @@ type store struct {
 	layout *layout
 	prefix string
 	meta   lastMeta
+
+	replicas replicas // whose acknowledgement a lock needs
 }
 
 // layout is how locks are written in Redis: by one recipe for each mode.
