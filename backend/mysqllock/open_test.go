@@ -151,7 +151,7 @@ func with(t *testing.T, rawURL string, change func(*url.URL)) string {
 
 func TestReadOnlyServerRefused(t *testing.T) {
 	t.Parallel()
-	srv := testserver.MariaDB(t, testserver.MariaDBOptions{ReadOnly: true})
+	srv := testserver.MariaDB(t, testserver.MariaDBOptions{Args: []string{"--read-only=ON"}})
 	says(t, srv.Database(t)+"?strategy=unique&create=true", "read-only", "primary")
 }
 

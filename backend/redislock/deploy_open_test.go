@@ -56,7 +56,7 @@ func TestOpenAnotherKindOfServer(t *testing.T) {
 	refusedURL(t, "redis://"+alone+"/1000000", "no database of this number")
 	refusedURL(t, "redis+sentinel://"+alone+"/main", "no sentinel")
 	refusedURL(t, "redis://"+s.Addrs()[0], "redis+sentinel://")
-	refusedURL(t, "redis://"+s.Replicas()[0].Addr(), "replica")
+	refusedURL(t, "redis://"+s.Followers()[0].Addr(), "replica")
 	refusedURL(t, strings.Replace(sentinelURL(s), "/"+testserver.SentinelName, "/nobody", 1), `no master named "nobody"`)
 
 	_, err := Open(t.Context(), "redis+sentinel://127.0.0.1:1,127.0.0.1:2/main")

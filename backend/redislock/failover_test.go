@@ -132,7 +132,7 @@ func promoted(t *testing.T, g *testserver.RedisSentinelGroup, sentinel, old *tes
 	eventually(t, "a replica is promoted", func() bool {
 		reply, _ := sentinel.Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", testserver.SentinelName)
 		at, _ := reply.([]any)
-		for _, s := range g.Nodes() {
+		for _, s := range g.Members() {
 			if len(at) == 2 && s != old && s.Public() == net.JoinHostPort(text(at[0]), text(at[1])) {
 				now = s
 			}

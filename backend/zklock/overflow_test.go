@@ -8,7 +8,6 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/zklock"
-	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/internal/zk"
 )
 
@@ -18,7 +17,7 @@ import (
 func TestSequenceNumbersRunOut(t *testing.T) {
 	t.Parallel()
 	const last = 1<<31 - 1<<20 - 1
-	srv := testserver.ZooKeeperCountedTo(t, "/full", last)
+	srv := serverCountedTo(t, "/full", last)
 	b, err := zklock.Open(t.Context(), srv.URL()+"?timeout=2m")
 	if err != nil {
 		t.Fatal(err)

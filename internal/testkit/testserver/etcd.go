@@ -2,35 +2,30 @@ package testserver
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
-)
 
-var etcdServer = &program{name: "etcd", env: "DISTLOCK_TEST_ETCD", debian: "etcd-server"}
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
+)
 
 // EtcdServer is one member of an etcd cluster, mostly the only one.
 type EtcdServer struct {
 	*Process
-	options    EtcdOptions
-	name       string
-	port, peer int         // for clients, for members
-	public     string      // the peer port's address, or the address of its proxy
-	members    string      // of the cluster, as in --initial-cluster; empty: this one
-	tls        *tls.Config // for clients
-	cert, key  string      // files
+	options   EtcdOptions
+	name      string
+	peer      int         // port for members
+	public    string      // the peer port's address, or the address of its proxy
+	tls       *tls.Config // for clients
+	cert, key string      // files
 }
 
 // Etcd starts a server of the test's own, a cluster of one.
@@ -50,55 +45,32 @@ func SharedEtcd(tb testing.TB) *EtcdServer {
 	return sharedEtcd.get(func() *EtcdServer { return startEtcd(tb, EtcdOptions{}) })
 }
 
-// Addr returns the host and port for clients.
-func (s *EtcdServer) Addr() string { return loopback(s.port) }
+var sharedCurrentEtcd shared[*EtcdServer]
+
+// SharedCurrentEtcd is SharedEtcd of the current release; see EtcdOptions.Current.
+func SharedCurrentEtcd(tb testing.TB) *EtcdServer {
+	tb.Helper()
+	return sharedCurrentEtcd.get(func() *EtcdServer { return startEtcd(tb, EtcdOptions{Current: true}) })
+}
 
 // URL returns how etcdlock.Open reaches the server: as root, if it wants a password, and with
 // the server's own certificate, if it wants one.
-func (s *EtcdServer) URL() string {
-	return s.options.url("root", s.options.Password, s.cert, s.key, s.Addr())
-}
+func (s *EtcdServer) URL() string { return s.url("root", s.options.Password) }
 
-// Dir returns the folder that the server runs in.
-func (s *EtcdServer) Dir() string { return s.dir }
-
-func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
-
+// startEtcd starts a server whose heartbeats are quick enough for a lease of a second.
 func startEtcd(tb testing.TB, o EtcdOptions) *EtcdServer {
 	tb.Helper()
-	s := newEtcd(tb, o, "etcd")
-	err := launch(func(int) error {
-		if err := s.settle(); err != nil {
-			return err
-		}
-		s.public = loopback(s.peer)
-		return s.start()
-	})
-	if err == nil {
-		err = s.protect()
-	}
-	if err != nil {
-		s.end()
-		tb.Fatalf("testserver: %v", err)
-	}
-	return s
+	o.Args = append([]string{"--heartbeat-interval", "20", "--election-timeout", "100"}, o.Args...)
+	direct := func(*EtcdServer) *faultproxy.Proxy { return nil }
+	return startEtcdCluster(tb, o, 1, direct).members[0]
 }
 
 // newEtcd returns a server that is not started yet.
 func newEtcd(tb testing.TB, o EtcdOptions, name string) *EtcdServer {
 	tb.Helper()
-	path := etcdProgram(tb, etcdServer, o.Current)
-	// The folder is for this user only, without which etcd does not start.
-	dir, err := newDir("etcd")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	s := &EtcdServer{Process: &Process{tb: tb, path: path, dir: dir}, options: o, name: name}
+	s := &EtcdServer{Process: newProcess(tb, "etcd", etcdProgram("etcd", o.Current)), options: o, name: name}
 	s.ready = s.healthy
-	if err := s.useTLS(); err != nil {
-		s.end()
-		tb.Fatal(err)
-	}
+	s.usable(s.useTLS())
 	return s
 }
 
@@ -111,24 +83,18 @@ func (s *EtcdServer) settle() (err error) {
 	return err
 }
 
-func (s *EtcdServer) data() string { return filepath.Join(s.dir, "data") }
-
-func (s *EtcdServer) start() error {
-	s.args = s.arguments()
-	return s.Process.start()
-}
-
-// arguments returns the server's. Alone it is given a leader's heartbeats that are quick
-// enough for a lease of a second.
-func (s *EtcdServer) arguments() []string {
-	client, public := s.clientURL(), "http://"+s.public
+// arguments returns those of a member of a cluster, which is as in --initial-cluster.
+func (s *EtcdServer) arguments(cluster string) []string {
+	client, tlsArgs := s.clientURL(), []string(nil)
+	if s.tls != nil {
+		tlsArgs = []string{"--cert-file", s.cert, "--key-file", s.key, "--trusted-ca-file", s.cert, "--client-cert-auth"}
+	}
 	return slices.Concat([]string{
 		"--name", s.name, "--data-dir", s.data(), "--logger", "zap", "--log-level", "warn",
 		"--listen-client-urls", client, "--advertise-client-urls", client,
-		"--listen-peer-urls", "http://" + loopback(s.peer), "--initial-advertise-peer-urls", public,
-		"--initial-cluster", cmp.Or(s.members, s.name+"="+public),
-		"--heartbeat-interval", "20", "--election-timeout", "100",
-	}, s.tlsArgs(), s.options.Args)
+		"--listen-peer-urls", "http://" + loopback(s.peer), "--initial-advertise-peer-urls", "http://" + s.public,
+		"--initial-cluster", cluster,
+	}, tlsArgs, s.options.Args)
 }
 
 // healthy succeeds if the server has a leader and takes requests. It must be this one:
@@ -155,11 +121,7 @@ func (s *EtcdServer) get(path string, into any) error {
 
 // post calls the server's API in its JSON form, in which keys and values are base64, as
 // encoding/json has a []byte. token is of a login, or empty.
-func (s *EtcdServer) post(path, token string, body, into any) error {
-	return s.postWithin(startTimeout, path, token, body, into)
-}
-
-func (s *EtcdServer) postWithin(timeout time.Duration, path, token string, body, into any) error {
+func (s *EtcdServer) post(timeout time.Duration, path, token string, body, into any) error {
 	b, err := json.Marshal(body)
 	if err != nil {
 		return err
@@ -197,8 +159,8 @@ func (s *EtcdServer) request(method, path, token string, body io.Reader, into an
 // EtcdOptions say how etcd's servers are set up. The zero value is one that any client may
 // use; alone, it grants leases of a second, the least that etcd can.
 type EtcdOptions struct {
-	// Password is the password of the user root. With it, nobody may do anything who has not
-	// logged in; AddUser makes others.
+	// Password is the password of the user root. With it, no client may do anything that has not
+	// logged in; AddUser makes other users.
 	Password string
 
 	// TLS lets the server speak nothing else to its clients, and want a certificate of
@@ -215,15 +177,15 @@ type EtcdOptions struct {
 	Current bool
 }
 
-// url is that of servers, for one of their users.
-func (o *EtcdOptions) url(user, password, cert, key string, addrs ...string) string {
-	u := url.URL{Scheme: "etcd", Host: strings.Join(addrs, ",")}
+// url returns how a user reaches the server, and others of its cluster.
+func (s *EtcdServer) url(user, password string, others ...string) string {
+	u := url.URL{Scheme: "etcd", Host: strings.Join(append([]string{s.Addr()}, others...), ",")}
 	if password != "" {
 		u.User = url.UserPassword(user, password)
 	}
-	if o.TLS {
+	if s.tls != nil {
 		u.Scheme = "etcds"
-		u.RawQuery = url.Values{"ca": {cert}, "cert": {cert}, "key": {key}}.Encode()
+		u.RawQuery = url.Values{"ca": {s.cert}, "cert": {s.cert}, "key": {s.key}}.Encode()
 	}
 	return u.String()
 }
@@ -241,13 +203,6 @@ func (s *EtcdServer) useTLS() (err error) {
 	s.tls = c.trust()
 	s.tls.Certificates = []tls.Certificate{own}
 	return err
-}
-
-func (s *EtcdServer) tlsArgs() []string {
-	if s.tls == nil {
-		return nil
-	}
-	return []string{"--cert-file", s.cert, "--key-file", s.key, "--trusted-ca-file", s.cert, "--client-cert-auth"}
 }
 
 func (s *EtcdServer) clientURL() string {
@@ -269,34 +224,20 @@ func (s *EtcdServer) TLSConfig() *tls.Config {
 // without TLS.
 func (s *EtcdServer) Files() (cert, key string) { return s.cert, s.key }
 
-var etcdctl = &program{name: "etcdctl", env: "DISTLOCK_TEST_ETCDCTL", debian: "etcd-client"}
-
-var sharedCurrentEtcd shared[*EtcdServer]
-
-// SharedCurrentEtcd is SharedEtcd of the current release; see EtcdOptions.Current.
-func SharedCurrentEtcd(tb testing.TB) *EtcdServer {
-	tb.Helper()
-	return sharedCurrentEtcd.get(func() *EtcdServer { return startEtcd(tb, EtcdOptions{Current: true}) })
-}
-
 // Etcdctl returns the path of etcd's command: the installed one, or the one of the current
 // release.
 func Etcdctl(tb testing.TB, current bool) string {
 	tb.Helper()
-	return etcdProgram(tb, etcdctl, current)
+	return etcdProgram("etcdctl", current).must(tb, "etcd")
 }
 
-// etcdProgram returns the path of a program, the installed one or the one that make servers built.
-func etcdProgram(tb testing.TB, p *program, current bool) string {
-	tb.Helper()
-	path, err := "", error(nil)
-	if current {
-		path, err = provided(p.name)
-	} else {
-		path, err = p.find()
+// etcdProgram returns a program of etcd: the installed one, or the one that make servers built.
+func etcdProgram(name string, current bool) *program {
+	switch {
+	case current:
+		return &program{cached: name}
+	case name == "etcd":
+		return &program{name: name, env: "DISTLOCK_TEST_ETCD", debian: "etcd-server"}
 	}
-	if err != nil {
-		missing(tb, "etcd", err)
-	}
-	return path
+	return &program{name: name, env: "DISTLOCK_TEST_ETCDCTL", debian: "etcd-client"}
 }

@@ -15,7 +15,7 @@ import (
 // EtcdClusterGroup is three members of one etcd cluster. A leader that dies is replaced
 // in about a second.
 type EtcdClusterGroup struct {
-	ensemble[*EtcdServer]
+	group[*EtcdServer]
 	links []*faultproxy.Proxy // through which each member is reached by the others
 }
 
@@ -23,7 +23,7 @@ type EtcdClusterGroup struct {
 // leader. It takes about two seconds. No lease is shorter than a second.
 func EtcdCluster(tb testing.TB, o EtcdOptions) *EtcdClusterGroup {
 	tb.Helper()
-	g := startEtcdCluster(tb, o, func(s *EtcdServer) *faultproxy.Proxy { return faultproxy.New(tb, loopback(s.peer)) })
+	g := startThreeEtcd(tb, o, func(s *EtcdServer) *faultproxy.Proxy { return faultproxy.New(tb, loopback(s.peer)) })
 	tb.Cleanup(g.end)
 	return g
 }
@@ -35,7 +35,7 @@ var sharedEtcdCluster shared[*EtcdClusterGroup]
 func SharedEtcdCluster(tb testing.TB) *EtcdClusterGroup {
 	tb.Helper()
 	direct := func(*EtcdServer) *faultproxy.Proxy { return nil }
-	g := *sharedEtcdCluster.get(func() *EtcdClusterGroup { return startEtcdCluster(tb, EtcdOptions{}, direct) })
+	g := *sharedEtcdCluster.get(func() *EtcdClusterGroup { return startThreeEtcd(tb, EtcdOptions{}, direct) })
 	g.tb = tb
 	return &g
 }
@@ -43,10 +43,10 @@ func SharedEtcdCluster(tb testing.TB) *EtcdClusterGroup {
 // URL returns how etcdlock.Open reaches the cluster; as EtcdServer.URL.
 func (g *EtcdClusterGroup) URL() string {
 	s := g.members[0]
-	return s.options.url("root", s.options.Password, s.cert, s.key, g.Addrs()...)
+	return s.url("root", s.options.Password, g.Addrs()[1:]...)
 }
 
-// vote returns the leader of two members at least; not asked is old, and it is not that.
+// vote returns the leader of two members at least; old has no say in it, and is not the leader.
 func (g *EtcdClusterGroup) vote(old *EtcdServer) (*EtcdServer, error) {
 	votes, ids := map[string]int{}, map[string]*EtcdServer{}
 	for _, s := range g.without(old) {
@@ -76,7 +76,7 @@ func (s *EtcdServer) leader() (self, leader string, err error) {
 		}
 		Leader string
 	}
-	err = s.postWithin(pollTimeout, "/v3/maintenance/status", token, body{}, &status)
+	err = s.post(pollTimeout, "/v3/maintenance/status", token, body{}, &status)
 	return status.Header.Member, status.Leader, err
 }
 
@@ -103,32 +103,22 @@ func (g *EtcdClusterGroup) Heal() {
 	}
 }
 
-// AddUser adds a user, like the method of the members; the URL has all of them.
-func (g *EtcdClusterGroup) AddUser(name, password string, grants ...EtcdGrant) string {
-	g.tb.Helper()
-	s := g.Leader()
-	s.AddUser(name, password, grants...)
-	return s.options.url(name, password, s.cert, s.key, g.Addrs()...)
-}
-
-func (g *EtcdClusterGroup) end() {
-	for _, s := range g.members {
-		s.end()
-	}
-}
-
-// startEtcdCluster starts three members; link is the proxy in front of a member's peer
-// port, if anything does.
-func startEtcdCluster(tb testing.TB, o EtcdOptions, link func(*EtcdServer) *faultproxy.Proxy) *EtcdClusterGroup {
+func startThreeEtcd(tb testing.TB, o EtcdOptions, link func(*EtcdServer) *faultproxy.Proxy) *EtcdClusterGroup {
 	tb.Helper()
 	// As few elections as may be are those of a busy machine.
 	o.Args = append([]string{"--heartbeat-interval", "50", "--election-timeout", "500"}, o.Args...)
+	return startEtcdCluster(tb, o, 3, link)
+}
+
+// startEtcdCluster starts members; link makes the proxy in front of a member's peer port, if any.
+func startEtcdCluster(tb testing.TB, o EtcdOptions, members int, link func(*EtcdServer) *faultproxy.Proxy) *EtcdClusterGroup {
+	tb.Helper()
 	g := &EtcdClusterGroup{}
 	g.tb, g.elected = tb, g.vote
-	for i := range 3 {
+	for i := range members {
 		g.members = append(g.members, newEtcd(tb, o, fmt.Sprintf("etcd%d", i)))
 	}
-	err := launch(func(int) error { return g.start(link) })
+	err := thrice(func() error { return g.start(link) })
 	if err == nil {
 		err = g.members[0].protect()
 	}
@@ -153,12 +143,10 @@ func (g *EtcdClusterGroup) start(link func(*EtcdServer) *faultproxy.Proxy) error
 		}
 		all = append(all, s.name+"=http://"+s.public)
 	}
-	// No member answers before it has a leader, for which it takes two.
 	for _, s := range g.members {
-		s.members = strings.Join(all, ",")
-		s.args = s.arguments()
+		s.args = s.arguments(strings.Join(all, ","))
 	}
-	return startTogether(g.processes()...)
+	return startTogether(g.processes()...) // no member answers before there is a leader
 }
 
 // EtcdGrant lets a user do something with all keys that begin with Prefix.
@@ -187,7 +175,7 @@ func (s *EtcdServer) AddUser(name, password string, grants ...EtcdGrant) string 
 	if err != nil {
 		s.tb.Fatalf("testserver: user %s: %v", name, err)
 	}
-	return s.options.url(name, password, s.cert, s.key, s.Addr())
+	return s.url(name, password)
 }
 
 type body map[string]any
@@ -243,7 +231,7 @@ func (s *EtcdServer) login(timeout time.Duration) (string, error) {
 		return "", nil
 	}
 	var answer struct{ Token string }
-	err := s.postWithin(timeout, "/v3/auth/authenticate", "", body{"name": "root", "password": s.options.Password}, &answer)
+	err := s.post(timeout, "/v3/auth/authenticate", "", body{"name": "root", "password": s.options.Password}, &answer)
 	return answer.Token, err
 }
 
@@ -267,7 +255,7 @@ func (s *EtcdServer) posts(token string, calls ...call) error {
 func (s *EtcdServer) change(token string, c call) error {
 	deadline := time.Now().Add(startTimeout)
 	for first := true; ; first = false {
-		err := s.post("/v3/auth/"+c.to, token, c.body, new(any))
+		err := s.post(startTimeout, "/v3/auth/"+c.to, token, c.body, new(any))
 		if err != nil && !first && strings.Contains(err.Error(), "already exists") {
 			return nil
 		}

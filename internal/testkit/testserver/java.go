@@ -15,10 +15,7 @@ var java = &program{name: "java", env: "DISTLOCK_TEST_JAVA", debian: "default-jr
 // servers builds. jars are what it runs with in place of the project's own libraries, if any.
 func Java(tb testing.TB, project, class string, jars ...string) *exec.Cmd {
 	tb.Helper()
-	path, err := java.find()
-	if err != nil {
-		missing(tb, "java", err)
-	}
+	path := java.must(tb, "java")
 	home, err := provided(project)
 	if err != nil {
 		missing(tb, "java", err)

@@ -2,7 +2,6 @@ package testserver
 
 import (
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -18,16 +17,10 @@ var (
 
 // MariaDBServer is a MariaDB with data of its own. It logs deadlocks, see ErrorLog, and
 // each error that a client was answered, see SQLErrors.
-type MariaDBServer struct {
-	*SQLServer
-	options MariaDBOptions
-}
+type MariaDBServer struct{ *SQLServer }
 
 // MariaDBOptions are what a server can have beyond the usual.
 type MariaDBOptions struct {
-	// ReadOnly refuses writes of all but the administrator, as a replica does.
-	ReadOnly bool
-
 	// Args are further options as on mariadbd's command line.
 	Args []string
 }
@@ -99,24 +92,15 @@ func MariaDBSource(rawURL string) string {
 
 func startMariaDB(tb testing.TB, o MariaDBOptions) *MariaDBServer {
 	tb.Helper()
-	path, err := mariadbServer.find()
-	if err != nil {
-		missing(tb, "mariadb", err)
-	}
-	s := &MariaDBServer{SQLServer: newSQL(tb, path, nil, "mysql"), options: o}
+	s := &MariaDBServer{newSQL(tb, "mariadb", mariadbServer, "mysql")}
 	s.source = MariaDBSource
 	s.admin = url.URL{Scheme: "mysql", User: url.UserPassword("root", "pw"), Path: "/mysql"}
 	s.ready = func() error { return s.isThis("SELECT @@datadir") }
-	if err := s.install(); err != nil {
-		s.fail(err)
-	}
-	err = launch(func(port int) error {
-		s.port, s.args = port, s.arguments(port)
-		return s.start()
-	})
-	if err != nil {
-		s.fail(err)
-	}
+	s.usable(s.install())
+	s.usable(s.launch(func() error {
+		s.args = append(s.arguments(), o.Args...)
+		return nil
+	}))
 	return s
 }
 
@@ -145,14 +129,9 @@ func (s *MariaDBServer) common() []string {
 	return args
 }
 
-func (s *MariaDBServer) arguments(port int) []string {
-	host, _, _ := net.SplitHostPort(loopback(port))
-	args := append(s.common(),
-		"--bind-address="+host, "--port="+strconv.Itoa(port), "--socket="+filepath.Join(s.dir, "sock"), "--skip-name-resolve",
+func (s *MariaDBServer) arguments() []string {
+	return append(s.common(),
+		"--bind-address=127.0.0.1", "--port="+strconv.Itoa(s.port), "--socket="+filepath.Join(s.dir, "sock"), "--skip-name-resolve",
 		"--init-file="+s.initFile(), "--max-connections=500", "--innodb-print-all-deadlocks=ON",
 		"--plugin-load-add=sql_errlog", "--sql-error-log-filename=sql_errors.log", "--sql-error-log-size-limit=1G")
-	if s.options.ReadOnly {
-		args = append(args, "--read-only=ON")
-	}
-	return append(args, s.options.Args...)
 }

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 var postgresServer = &program{name: "postgres", env: "DISTLOCK_TEST_POSTGRES", debian: "postgresql"}
@@ -25,10 +24,6 @@ type PostgresServer struct {
 type PostgresOptions struct {
 	// Version is another one than the installed: "12" or "18". They have no Standby.
 	Version string
-
-	// ReadOnly makes transactions read-only unless they say otherwise. A true replica is a
-	// Standby.
-	ReadOnly bool
 
 	// Settings are further ones as in postgresql.conf: "max_connections=20".
 	Settings []string
@@ -86,46 +81,41 @@ func (s *PostgresServer) Standby(tb testing.TB) *PostgresServer {
 	tb.Cleanup(r.end)
 	u := s.in("")
 	u.Path = ""
-	err := r.prepare(filepath.Join(filepath.Dir(r.path), "pg_basebackup"), "-D", r.data(), "-d", u.String(), "-R", "-c", "fast", "--no-sync")
-	if err == nil {
-		err = r.launch()
-	}
-	if err != nil {
-		tb.Fatalf("testserver: %v", err)
-	}
+	r.usable(r.prepare(r.beside("pg_basebackup"), "-D", r.data(), "-d", u.String(), "-R", "-c", "fast", "--no-sync"))
+	r.usable(r.start())
 	return r
 }
 
 func startPostgres(tb testing.TB, o PostgresOptions) *PostgresServer {
 	tb.Helper()
 	s := newPostgres(tb, o)
-	err := s.initialize()
-	if err == nil {
-		err = s.launch()
-	}
-	if err != nil {
-		s.fail(err)
-	}
+	s.usable(s.initialize())
+	s.usable(s.start())
 	return s
 }
 
 // newPostgres returns a server without data.
 func newPostgres(tb testing.TB, o PostgresOptions) *PostgresServer {
 	tb.Helper()
-	path, err := o.program()
-	if err != nil {
-		missing(tb, "postgres", err)
+	p := postgresServer
+	if o.Version != "" {
+		p = &program{cached: "postgres-" + o.Version, name: "bin/postgres"}
 	}
-	who, err := unprivileged()
-	if err != nil {
-		missing(tb, "postgres", err)
-	}
-	s := &PostgresServer{SQLServer: newSQL(tb, path, who, "pgx"), options: o}
+	s := &PostgresServer{SQLServer: newSQL(tb, "postgres", p, "pgx"), options: o}
+	s.unprivileged()
+	var err error
+	s.path, err = filepath.EvalSymlinks(s.path) // its other programs are beside it
+	s.usable(err)
 	s.ends, s.family = intr, true
 	s.source = func(url string) string { return url }
 	s.admin = url.URL{Scheme: "postgres", User: url.UserPassword("postgres", "pw"), Path: "/postgres", RawQuery: "sslmode=disable"}
 	s.ready = func() error { return s.isThis("SHOW data_directory") }
 	return s
+}
+
+// beside returns the path of another program of the same version.
+func (s *PostgresServer) beside(program string) string {
+	return filepath.Join(filepath.Dir(s.path), program)
 }
 
 // initialize makes the data. They need not outlive this machine; what is written later is
@@ -135,41 +125,20 @@ func (s *PostgresServer) initialize() error {
 	if err := os.WriteFile(password, []byte("pw"), 0o644); err != nil {
 		return err
 	}
-	return s.prepare(filepath.Join(filepath.Dir(s.path), "initdb"), "-D", s.data(), "-U", "postgres", "--pwfile", password,
+	return s.prepare(s.beside("initdb"), "-D", s.data(), "-U", "postgres", "--pwfile", password,
 		"--auth", "md5", "--encoding", "UTF8", "--no-locale", "--no-sync")
 }
 
-func (s *PostgresServer) launch() error {
-	return launch(func(port int) error {
-		s.port, s.args = port, s.arguments(port)
-		return s.start()
-	})
-}
-
-func (s *PostgresServer) arguments(port int) []string {
-	args := []string{"-D", s.data(), "-h", "127.0.0.1", "-p", strconv.Itoa(port), "-k", ""}
-	settings := []string{"max_connections=800", "log_line_prefix=%m [%p] %q%u@%d %e ", "log_checkpoints=off", "dynamic_shared_memory_type=mmap"}
-	if s.options.ReadOnly {
-		settings = append(settings, "default_transaction_read_only=on")
-	}
-	for _, setting := range append(settings, s.options.Settings...) {
-		args = append(args, "-c", setting)
-	}
-	return args
-}
-
-// end lets a running server give back the memory that it shares with others of the machine,
-// before it is killed.
-func (s *PostgresServer) end() {
-	if s.done != nil {
-		s.signalFamily(resume)
-		s.cmd.Process.Signal(quit)
-		select {
-		case <-s.done:
-		case <-time.After(startTimeout):
+// start starts a server that has data.
+func (s *PostgresServer) start() error {
+	return s.launch(func() error {
+		s.args = []string{"-D", s.data(), "-h", "127.0.0.1", "-p", strconv.Itoa(s.port), "-k", ""}
+		settings := []string{"max_connections=800", "log_line_prefix=%m [%p] %q%u@%d %e ", "log_checkpoints=off", "dynamic_shared_memory_type=mmap"}
+		for _, setting := range append(settings, s.options.Settings...) {
+			s.args = append(s.args, "-c", setting)
 		}
-	}
-	s.Process.end()
+		return nil
+	})
 }
 
 var sharedCountingPostgres shared[*PostgresServer]
@@ -195,63 +164,27 @@ func SharedPostgresVersion(tb testing.TB, version string) *PostgresServer {
 	return s.get(func() *PostgresServer { return startPostgres(tb, PostgresOptions{Version: version}) })
 }
 
-// program returns the path of the server that is wanted; its other programs are beside it.
-func (o PostgresOptions) program() (string, error) {
-	if o.Version != "" {
-		home, err := provided("postgres-" + o.Version)
-		return filepath.Join(home, "bin", "postgres"), err
-	}
-	path, err := postgresServer.find()
-	if err != nil {
-		return "", err
-	}
-	return filepath.EvalSymlinks(path)
-}
-
 var pgbouncer = &program{name: "pgbouncer", env: "DISTLOCK_TEST_PGBOUNCER", debian: "pgbouncer"}
 
 // PgBouncerServer is a pooler in front of a PostgreSQL.
-type PgBouncerServer struct {
-	*SQLServer
-	options PgBouncerOptions
-}
+type PgBouncerServer struct{ *SQLServer }
 
 // PgBouncerOptions are what a pooler can have beyond the usual.
 type PgBouncerOptions struct {
 	// Mode is for how long a client has a connection of the server to itself: "session",
 	// "transaction" or "statement". Empty means "transaction".
 	Mode string
-
-	// Settings are further ones as in the section [pgbouncer] of pgbouncer.ini:
-	// "default_pool_size=2".
-	Settings []string
 }
 
 // PgBouncer starts a pooler for all databases of a server.
 func PgBouncer(tb testing.TB, pg *PostgresServer, o PgBouncerOptions) *PgBouncerServer {
 	tb.Helper()
-	path, err := pgbouncer.find()
-	if err != nil {
-		missing(tb, "pgbouncer", err)
-	}
-	who, err := unprivileged()
-	if err != nil {
-		missing(tb, "pgbouncer", err)
-	}
-	s := &PgBouncerServer{SQLServer: newSQL(tb, path, who, "pgx"), options: o}
+	s := &PgBouncerServer{newSQL(tb, "pgbouncer", pgbouncer, "pgx")}
+	s.unprivileged()
 	tb.Cleanup(s.end)
 	s.source, s.admin = unprepared, pg.admin
 	s.ready = func() error { return s.reaches(pg) }
-	err = launch(func(port int) error {
-		s.port = port
-		if err := s.configure(pg); err != nil {
-			return err
-		}
-		return s.start()
-	})
-	if err != nil {
-		tb.Fatalf("testserver: %v", err)
-	}
+	s.usable(s.launch(func() error { return s.configure(pg, o) }))
 	return s
 }
 
@@ -279,17 +212,17 @@ func (s *PgBouncerServer) reaches(pg *PostgresServer) error {
 	return err
 }
 
-func (s *PgBouncerServer) configure(pg *PostgresServer) error {
+func (s *PgBouncerServer) configure(pg *PostgresServer, o PgBouncerOptions) error {
 	users := filepath.Join(s.dir, "users")
 	if err := os.WriteFile(users, []byte(`"postgres" "pw"`+"\n"), 0o600); err != nil {
 		return err
 	}
-	lines := append([]string{
+	lines := []string{
 		"[databases]", fmt.Sprintf("* = host=127.0.0.1 port=%d", pg.port),
 		"[pgbouncer]", "listen_addr=127.0.0.1", fmt.Sprintf("listen_port=%d", s.port), "unix_socket_dir=",
 		"auth_type=md5", "auth_file=" + users, "auth_user=postgres",
-		"max_client_conn=500", "pool_mode=" + cmp.Or(s.options.Mode, "transaction"),
-	}, s.options.Settings...)
+		"max_client_conn=500", "pool_mode=" + cmp.Or(o.Mode, "transaction"),
+	}
 	ini := filepath.Join(s.dir, "pgbouncer.ini")
 	s.args = []string{ini}
 	if err := os.WriteFile(ini, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {

@@ -39,14 +39,46 @@ type Process struct {
 	path  string
 	args  []string
 	dir   string
-	ready func() error // asks the server something, in its protocol
+	port  int          // for clients
+	ready func() error // sends the server something, in its protocol
 
-	account *account  // whom it runs as; nil: this user
-	ends    os.Signal // what Stop sends, if not term
+	account *account  // that it runs as; nil: this user
+	ends    os.Signal // that Stop sends, if not term
 	family  bool      // it forks: what is done to it is done to its children
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed when cmd has ended
+}
+
+// newProcess returns a process that is not started yet, with a folder of its own, which only this user
+// can read. It ends a test without the program.
+func newProcess(tb testing.TB, coordinator string, p *program) *Process {
+	tb.Helper()
+	path := p.must(tb, coordinator)
+	dir, err := newDir(coordinator)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &Process{tb: tb, path: path, dir: dir}
+}
+
+// Addr returns the host and port for clients.
+func (p *Process) Addr() string { return loopback(p.port) }
+
+// Dir returns the folder that the server runs in.
+func (p *Process) Dir() string { return p.dir }
+
+func (p *Process) data() string { return filepath.Join(p.dir, "data") }
+
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// usable ends the test, and the server, if there was an error.
+func (p *Process) usable(err error) {
+	p.tb.Helper()
+	if err != nil {
+		p.end()
+		p.tb.Fatalf("testserver: %v", err)
+	}
 }
 
 // Start starts the server again after Stop or Kill, on the same port and data, and
@@ -78,16 +110,19 @@ func (p *Process) Kill() {
 // Pause freezes the server: its connections stay open, nothing is answered.
 func (p *Process) Pause() {
 	p.tb.Helper()
-	if err := p.signalFamily(pause); err != nil {
-		p.tb.Fatalf("testserver: can't pause: %v", err)
-	}
+	p.signal(pause)
 }
 
 // Resume ends a Pause. The server then answers what it was sent meanwhile.
 func (p *Process) Resume() {
 	p.tb.Helper()
-	if err := p.signalFamily(resume); err != nil {
-		p.tb.Fatalf("testserver: can't resume: %v", err)
+	p.signal(resume)
+}
+
+func (p *Process) signal(s os.Signal) {
+	p.tb.Helper()
+	if err := p.signalFamily(s); err != nil {
+		p.tb.Fatalf("testserver: %v: %v", s, err)
 	}
 }
 
@@ -172,8 +207,17 @@ func (p *Process) log() string {
 	return tail(string(b), 1000)
 }
 
-// end kills the server, if it was started, and removes its data.
+// end kills the server, if it was started, and removes its data. A family first gives back the memory
+// that it shares with others of the machine.
 func (p *Process) end() {
+	if p.done != nil && p.family {
+		p.signalFamily(resume)
+		p.cmd.Process.Signal(quit)
+		select {
+		case <-p.done:
+		case <-time.After(startTimeout):
+		}
+	}
 	if p.done != nil {
 		p.Kill()
 	}
@@ -215,7 +259,7 @@ func freePort() (int, error) {
 	var err error
 	for range 100 {
 		port := 12000 + rand.IntN(20000)
-		l, failed := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		l, failed := net.Listen("tcp", loopback(port))
 		if failed == nil {
 			return port, l.Close()
 		}
@@ -224,15 +268,24 @@ func freePort() (int, error) {
 	return 0, err
 }
 
-// launch runs start with a free port, and again with another one if another process was
-// quicker to take it.
-func launch(start func(port int) error) error {
+// launch starts the server on a free port; prepare is called when that is known.
+func (p *Process) launch(prepare func() error) error {
+	return thrice(func() (err error) {
+		if p.port, err = freePort(); err != nil {
+			return err
+		}
+		if err := prepare(); err != nil {
+			return err
+		}
+		return p.start()
+	})
+}
+
+// thrice runs start until it succeeds: other processes may be quicker to take its ports.
+func thrice(start func() error) error {
 	var errs []error
 	for range 3 {
-		port, err := freePort()
-		if err == nil {
-			err = start(port)
-		}
+		err := start()
 		if err == nil {
 			return nil
 		}
@@ -243,26 +296,26 @@ func launch(start func(port int) error) error {
 
 // signalFamily sends a signal to the process, and to its children if it is one that forks.
 func (p *Process) signalFamily(s os.Signal) error {
-	if !p.family {
-		err := p.cmd.Process.Signal(s)
-		if s == pause {
-			awaitState([]*os.Process{p.cmd.Process}, "TZX")
+	self := []*os.Process{p.cmd.Process}
+	if p.family {
+		p.cmd.Process.Signal(pause) // it must not fork, nor see its children die
+		awaitState(self, "TZX")
+		children := p.children()
+		for _, child := range children {
+			child.Signal(s)
 		}
-		return err
+		switch s {
+		case kill:
+			awaitState(children, "ZX")
+		case pause:
+			awaitState(children, "TZX")
+		}
 	}
-	p.cmd.Process.Signal(pause) // it must not fork, nor see its children die
-	awaitState([]*os.Process{p.cmd.Process}, "TZX")
-	children := p.children()
-	for _, child := range children {
-		child.Signal(s)
+	err := p.cmd.Process.Signal(s)
+	if s == pause {
+		awaitState(self, "TZX")
 	}
-	switch s {
-	case kill:
-		awaitState(children, "ZX")
-	case pause:
-		awaitState(children, "TZX")
-	}
-	return p.cmd.Process.Signal(s)
+	return err
 }
 
 // children returns the processes that the process has started; none where the system does not
@@ -341,13 +394,6 @@ func (a *account) give(dir string) error {
 		}
 		return os.Lchown(path, a.uid, a.gid)
 	})
-}
-
-// commandAs returns a command that the account runs.
-func commandAs(ctx context.Context, a *account, path string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.SysProcAttr = a.apply(nil)
-	return cmd
 }
 
 // Spawn starts a child process that ends with the test process, however that dies,

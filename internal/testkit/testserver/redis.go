@@ -17,15 +17,18 @@ import (
 	"time"
 )
 
-var redisServer = &program{name: "redis-server", env: "DISTLOCK_TEST_REDIS", debian: "redis-server"}
+var (
+	redisServer = &program{name: "redis-server", env: "DISTLOCK_TEST_REDIS", debian: "redis-server"}
+	oldRedis    = &program{cached: "redis-6.2"}
+)
 
 // RedisServer is a standalone Redis, or Valkey, that keeps its data in memory.
 type RedisServer struct {
 	*Process
-	port, bus      int // bus: where the nodes of a cluster talk
+	bus            int // port on which the nodes of a cluster talk
 	user, password string
 	tls            *tls.Config
-	public         string // the address that others are told, if not Addr
+	public         string // the address that the server announces, if not Addr
 }
 
 // Redis starts a server of the test's own. args are further options as on
@@ -33,7 +36,16 @@ type RedisServer struct {
 // relative to the server's folder, see Dir.
 func Redis(tb testing.TB, args ...string) *RedisServer {
 	tb.Helper()
-	s := startRedis(tb, args)
+	s := startRedis(tb, "redis", redisServer, args)
+	tb.Cleanup(s.end)
+	return s
+}
+
+// OldRedis starts a Redis 6.2 of the test's own: the last before 7.0 changed scripts
+// and their errors.
+func OldRedis(tb testing.TB, args ...string) *RedisServer {
+	tb.Helper()
+	s := startRedis(tb, "old-redis", oldRedis, args)
 	tb.Cleanup(s.end)
 	return s
 }
@@ -44,11 +56,8 @@ var sharedRedis shared[*RedisServer]
 // it nor flush it, and choose names of their own.
 func SharedRedis(tb testing.TB) *RedisServer {
 	tb.Helper()
-	return sharedRedis.get(func() *RedisServer { return startRedis(tb, nil) })
+	return sharedRedis.get(func() *RedisServer { return startRedis(tb, "redis", redisServer, nil) })
 }
-
-// Addr returns the server's host and port.
-func (s *RedisServer) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
 // Public returns the address that the server announces: Addr, or the address of its proxy.
 func (s *RedisServer) Public() string { return cmp.Or(s.public, s.Addr()) }
@@ -56,55 +65,29 @@ func (s *RedisServer) Public() string { return cmp.Or(s.public, s.Addr()) }
 // URL returns how redislock.Open reaches the server. It has no password.
 func (s *RedisServer) URL() string { return "redis://" + s.Addr() }
 
-// Dir returns the folder that the server runs in.
-func (s *RedisServer) Dir() string { return s.dir }
-
-func startRedis(tb testing.TB, args []string) *RedisServer {
+func startRedis(tb testing.TB, coordinator string, p *program, args []string) *RedisServer {
 	tb.Helper()
-	s := newRedis(tb)
-	if err := s.launch(func() ([]string, error) { return args, nil }); err != nil {
-		s.fail(err)
-	}
+	s := newRedis(tb, coordinator, p)
+	s.usable(s.launch(func() error {
+		s.args = s.arguments(args)
+		return nil
+	}))
 	return s
 }
 
 // newRedis returns a server that is not started yet.
-func newRedis(tb testing.TB) *RedisServer {
+func newRedis(tb testing.TB, coordinator string, p *program) *RedisServer {
 	tb.Helper()
-	path, err := redisServer.find()
-	if err != nil {
-		missing(tb, "redis", err)
-	}
-	dir, err := newDir("redis")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	s := &RedisServer{Process: &Process{tb: tb, path: path, dir: dir}}
+	s := &RedisServer{Process: newProcess(tb, coordinator, p)}
 	s.ready = s.ping
 	return s
 }
 
-// fail ends the test for a server that can't be used.
-func (s *RedisServer) fail(err error) {
-	s.tb.Helper()
-	s.end()
-	s.tb.Fatalf("testserver: %v", err)
-}
-
-// launch starts the server on a free port, with what more returns once that is known.
-func (s *RedisServer) launch(more func() ([]string, error)) error {
-	return launch(func(port int) error {
-		s.port = port
-		args, err := more()
-		if err != nil {
-			return err
-		}
-		s.args = append([]string{
-			"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--daemonize", "no",
-			"--save", "", "--appendonly", "no", "--logfile", "", "--dir", s.dir,
-		}, args...)
-		return s.start()
-	})
+func (s *RedisServer) arguments(more []string) []string {
+	return append([]string{
+		"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--daemonize", "no",
+		"--save", "", "--appendonly", "no", "--logfile", "", "--dir", s.dir,
+	}, more...)
 }
 
 // Do sends one command on a connection of its own, logged in if the deployment has a
@@ -171,78 +154,67 @@ func File(tb testing.TB, name, content string) string {
 // RedisOptions say how the servers of a deployment are set up. The zero value is
 // servers that any client may use.
 type RedisOptions struct {
-	// Password is what every server wants. With a User it is that user's and no other's
-	// else may do anything; without, the default user's.
+	// Password is required by every server. With a User it is that user's, and no other
+	// user may do anything; without, the default user's.
 	User, Password string
 
-	// SentinelUser and SentinelPassword are the same for the sentinels.
-	SentinelUser, SentinelPassword string
+	// SentinelPassword is required by the sentinels.
+	SentinelPassword string
 
-	// TLS lets the servers that keep data speak nothing else. Clients use TLSConfig.
+	// TLS lets all servers speak nothing else. Clients use TLSConfig.
 	TLS bool
 
 	// Args are further options for each server that keeps data, as in Redis.
 	Args []string
 
 	// Front is called with the address of each server that keeps data, before it is
-	// started, and returns the one that it tells others: the address of a proxy.
+	// started, and returns the address that it announces: that of a proxy.
 	// Replicas, sentinels and clients then all come that way.
 	Front func(addr string) string
 }
 
-// args returns a data server's options.
-func (o *RedisOptions) args() []string {
-	args := append([]string{"--repl-diskless-sync-delay", "0"}, loginArgs(o.User, o.Password)...)
-	if o.Password != "" {
-		args = append(args, "--masterauth", o.Password)
-	}
-	if o.User != "" {
-		args = append(args, "--masteruser", o.User)
-	}
-	return append(args, o.Args...)
-}
-
-// loginArgs returns the options that make a server ask for a password.
-func loginArgs(user, password string) []string {
-	switch {
-	case user != "":
-		return []string{
-			"--user", "default", "off",
-			"--user", user, "on", ">" + password, "~*", "&*", "+@all",
-		}
-	case password != "":
-		return []string{"--requirepass", password}
-	}
-	return nil
-}
-
-// front returns the address that a server tells others.
-func (o *RedisOptions) front(addr string) (host, port string, err error) {
-	if o.Front != nil {
-		addr = o.Front(addr)
-	}
-	return net.SplitHostPort(addr)
-}
-
-// start starts a server that keeps data.
-func (o *RedisOptions) start(s *RedisServer, more func(s *RedisServer) ([]string, error)) error {
+// launch starts a server that keeps data. more returns its further options.
+func (o *RedisOptions) launch(s *RedisServer, more func(host, port string) ([]string, error)) error {
 	s.user, s.password = o.User, o.Password
-	return s.launch(func() ([]string, error) {
-		args := o.args()
-		if o.TLS {
-			own, err := s.useTLS()
-			if err != nil {
-				return nil, err
-			}
-			args = append(args, own...)
+	return s.launch(func() error {
+		s.public = s.Addr()
+		if o.Front != nil {
+			s.public = o.Front(s.public)
 		}
-		extra, err := more(s)
-		return append(args, extra...), err
+		host, port, err := net.SplitHostPort(s.public)
+		if err != nil {
+			return err
+		}
+		extra, err := more(host, port)
+		if err != nil {
+			return err
+		}
+		secure, err := o.useTLS(s)
+		s.args = s.arguments(slices.Concat(o.logins(), o.Args, secure, extra))
+		return err
 	})
 }
 
-// useTLS returns the options that move the server's port to TLS.
-func (s *RedisServer) useTLS() ([]string, error) {
+// logins returns the options of a server that requires a password, and logs in to its master.
+func (o *RedisOptions) logins() []string {
+	args := []string{"--repl-diskless-sync-delay", "0"}
+	switch {
+	case o.User != "":
+		args = append(args, "--user", "default", "off", "--user", o.User, "on", ">"+o.Password, "~*", "&*", "+@all", "--masteruser", o.User)
+	case o.Password != "":
+		args = append(args, "--requirepass", o.Password)
+	}
+	if o.Password != "" {
+		args = append(args, "--masterauth", o.Password)
+	}
+	return args
+}
+
+// useTLS returns the options that move the server's port to TLS, if it is wanted.
+func (o *RedisOptions) useTLS(s *RedisServer) ([]string, error) {
+	if !o.TLS {
+		return nil, nil
+	}
 	c := ownCertificate()
 	cert, key, err := c.write(s.dir)
 	if err != nil {
@@ -254,96 +226,6 @@ func (s *RedisServer) useTLS() ([]string, error) {
 		"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert,
 		"--tls-auth-clients", "no", "--tls-replication", "yes", "--tls-cluster", "yes",
 	}, nil
-}
-
-// TLSConfig returns how clients reach the server; nil if it doesn't speak TLS.
-func (s *RedisServer) TLSConfig() *tls.Config {
-	if s.tls == nil {
-		return nil
-	}
-	return s.tls.Clone()
-}
-
-// view is the cluster as one of its nodes sees it.
-type view []nodeLine
-
-// nodeLine is a node, as CLUSTER NODES describes it.
-type nodeLine struct {
-	id    string
-	flags []string
-	slots [][2]int // first and last of each range
-}
-
-func (n *nodeLine) is(flag string) bool { return slices.Contains(n.flags, flag) }
-
-func clusterView(s *RedisServer) (view, error) {
-	reply, err := s.poll("CLUSTER", "NODES")
-	if err != nil {
-		return nil, err
-	}
-	var v view
-	for _, line := range strings.Split(fmt.Sprint(reply), "\n") {
-		if fields := strings.Fields(line); len(fields) >= 8 {
-			v = append(v, nodeLine{id: fields[0], flags: strings.Split(fields[2], ","), slots: slotRanges(fields[8:])})
-		}
-	}
-	return v, nil
-}
-
-// slotRanges reads "7", "0-5460", and leaves out what is on the move: "[7->-id]".
-func slotRanges(fields []string) [][2]int {
-	var ranges [][2]int
-	for _, f := range fields {
-		first, last, ok := strings.Cut(f, "-")
-		if !ok {
-			last = first
-		}
-		a, err := strconv.Atoi(first)
-		b, err2 := strconv.Atoi(last)
-		if err == nil && err2 == nil {
-			ranges = append(ranges, [2]int{a, b})
-		}
-	}
-	return ranges
-}
-
-func (v view) node(id string) *nodeLine {
-	i := slices.IndexFunc(v, func(n nodeLine) bool { return n.id == id })
-	if i < 0 {
-		return nil
-	}
-	return &v[i]
-}
-
-func (v view) count(flag string) int {
-	n := 0
-	for i := range v {
-		if v[i].is(flag) {
-			n++
-		}
-	}
-	return n
-}
-
-// owner returns the id of the node that a slot belongs to.
-func (v view) owner(slot int) string {
-	for _, n := range v {
-		for _, r := range n.slots {
-			if r[0] <= slot && slot <= r[1] && !n.is("fail") {
-				return n.id
-			}
-		}
-	}
-	return ""
-}
-
-// takesCommands succeeds if a node finds its cluster in order.
-func takesCommands(s *RedisServer) error {
-	reply, err := s.poll("CLUSTER", "INFO")
-	if err == nil && !strings.Contains(fmt.Sprint(reply), "cluster_state:ok") {
-		err = fmt.Errorf("%s says the cluster is down: %w", s.Addr(), errNotYet)
-	}
-	return err
 }
 
 // ErrReply is matched by the errors that a Redis server answered.
@@ -404,31 +286,22 @@ func (c *respConn) read() (any, error) {
 		return nil, fmt.Errorf("%w: %s", ErrReply, rest)
 	case ':':
 		return strconv.ParseInt(rest, 10, 64)
-	case '$':
-		return c.readBulk(rest)
-	case '*':
-		return c.readList(rest)
+	case '$', '*':
+		n, err := strconv.Atoi(rest)
+		if err != nil || n < 0 {
+			return nil, err
+		}
+		if kind == '*' {
+			return c.readList(n)
+		}
+		b := make([]byte, n+2)
+		_, err = io.ReadFull(c.r, b)
+		return string(b[:n]), err
 	}
 	return nil, fmt.Errorf("not an answer of Redis: %q", line)
 }
 
-func (c *respConn) readBulk(size string) (any, error) {
-	n, err := strconv.Atoi(size)
-	if err != nil || n < 0 {
-		return nil, err
-	}
-	b := make([]byte, n+2)
-	if _, err := io.ReadFull(c.r, b); err != nil {
-		return nil, err
-	}
-	return string(b[:n]), nil
-}
-
-func (c *respConn) readList(size string) (any, error) {
-	n, err := strconv.Atoi(size)
-	if err != nil || n < 0 {
-		return nil, err
-	}
+func (c *respConn) readList(n int) (_ any, err error) {
 	list := make([]any, n)
 	for i := range list {
 		if list[i], err = c.read(); err != nil && !errors.Is(err, ErrReply) {
@@ -436,21 +309,4 @@ func (c *respConn) readList(size string) (any, error) {
 		}
 	}
 	return list, nil
-}
-
-// OldRedis starts a Redis 6.2 of the test's own: the last before 7.0 changed scripts
-// and their errors.
-func OldRedis(tb testing.TB, args ...string) *RedisServer {
-	tb.Helper()
-	path, err := provided("redis-6.2")
-	if err != nil {
-		missing(tb, "old-redis", err)
-	}
-	s := newRedis(tb)
-	s.path = path
-	if err := s.launch(func() ([]string, error) { return args, nil }); err != nil {
-		s.fail(err)
-	}
-	tb.Cleanup(s.end)
-	return s
 }

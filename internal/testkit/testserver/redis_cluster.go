@@ -1,13 +1,12 @@
 package testserver
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
-	"time"
 )
 
 // ClusterSlots is how many slots a Redis Cluster has.
@@ -22,8 +21,9 @@ const clusterMasters = 3
 // RedisClusterGroup is a Redis Cluster of three masters with a replica each. A master
 // that dies is replaced in about three seconds.
 type RedisClusterGroup struct {
-	group
-	ids []string // of nodes
+	group[*RedisServer]
+	options RedisOptions
+	ids     []string // of members
 }
 
 // RedisCluster starts a cluster of the test's own, and returns when all its nodes know
@@ -45,9 +45,6 @@ func SharedRedisCluster(tb testing.TB) *RedisClusterGroup {
 	g.tb = tb
 	return &g
 }
-
-// Addrs returns the addresses of all nodes.
-func (g *RedisClusterGroup) Addrs() []string { return addrs(g.nodes) }
 
 // Slot returns the slot of a key.
 func (g *RedisClusterGroup) Slot(key string) int {
@@ -96,17 +93,17 @@ func (g *RedisClusterGroup) Masters() []*RedisServer {
 	return masters
 }
 
-// Partner returns the other node of the same data: a master's replica, a replica's master.
-func (g *RedisClusterGroup) Partner(s *RedisServer) *RedisServer {
-	i := slices.Index(g.nodes, s)
-	return g.nodes[(i+clusterMasters)%len(g.nodes)]
+// partner returns the other node of the same data: a master's replica, a replica's master.
+func (g *RedisClusterGroup) partner(s *RedisServer) *RedisServer {
+	i := slices.Index(g.members, s)
+	return g.members[(i+clusterMasters)%len(g.members)]
 }
 
 // Failover makes the replica of a master take its place, in agreement with it, and
 // returns that one.
 func (g *RedisClusterGroup) Failover(master *RedisServer) *RedisServer {
 	g.tb.Helper()
-	replica := g.Partner(master)
+	replica := g.partner(master)
 	g.must(replica, "CLUSTER", "FAILOVER")
 	return g.AwaitFailover(master)
 }
@@ -115,7 +112,7 @@ func (g *RedisClusterGroup) Failover(master *RedisServer) *RedisServer {
 // it and take commands.
 func (g *RedisClusterGroup) AwaitFailover(old *RedisServer) *RedisServer {
 	g.tb.Helper()
-	successor := g.Partner(old)
+	successor := g.partner(old)
 	id := g.id(successor)
 	g.await("no failover", func() error {
 		return g.all(func(v view) error {
@@ -136,22 +133,22 @@ func (g *RedisClusterGroup) AwaitReady() {
 }
 
 func (g *RedisClusterGroup) any() *RedisServer {
-	i := slices.IndexFunc(g.nodes, func(s *RedisServer) bool { return s.alive() })
-	return g.nodes[max(i, 0)]
+	i := slices.IndexFunc(g.members, func(s *RedisServer) bool { return s.alive() })
+	return g.members[max(i, 0)]
 }
 
-func (g *RedisClusterGroup) id(s *RedisServer) string { return g.ids[slices.Index(g.nodes, s)] }
+func (g *RedisClusterGroup) id(s *RedisServer) string { return g.ids[slices.Index(g.members, s)] }
 
 func (g *RedisClusterGroup) byID(id string) *RedisServer {
 	if i := slices.Index(g.ids, id); i >= 0 {
-		return g.nodes[i]
+		return g.members[i]
 	}
 	return nil
 }
 
 // all asks every node that lives: each must take commands, and see what check wants.
 func (g *RedisClusterGroup) all(check func(view) error) error {
-	for _, s := range g.nodes {
+	for _, s := range g.members {
 		if !s.alive() {
 			continue
 		}
@@ -174,12 +171,12 @@ func (g *RedisClusterGroup) all(check func(view) error) error {
 func (g *RedisClusterGroup) whole() error {
 	err := g.all(func(v view) error {
 		masters, replicas := v.count("master"), v.count("slave")
-		if masters != clusterMasters || replicas != len(g.nodes)-clusterMasters || v.count("fail")+v.count("fail?") > 0 {
+		if masters != clusterMasters || replicas != len(g.members)-clusterMasters || v.count("fail")+v.count("fail?") > 0 {
 			return fmt.Errorf("%d masters, %d replicas: %w", masters, replicas, errNotYet)
 		}
 		return nil
 	})
-	for _, s := range g.nodes {
+	for _, s := range g.members {
 		if role, _, rerr := s.role(); err == nil && (rerr != nil || role == "slave") {
 			err = s.following()
 		}
@@ -189,7 +186,8 @@ func (g *RedisClusterGroup) whole() error {
 
 func startCluster(tb testing.TB, o RedisOptions) *RedisClusterGroup {
 	tb.Helper()
-	g := &RedisClusterGroup{group: group{tb: tb, options: o}}
+	g := &RedisClusterGroup{options: o}
+	g.tb = tb
 	if err := g.form(); err != nil {
 		g.end()
 		tb.Fatalf("testserver: %v", err)
@@ -200,20 +198,11 @@ func startCluster(tb testing.TB, o RedisOptions) *RedisClusterGroup {
 // form starts the nodes and makes a cluster of them.
 func (g *RedisClusterGroup) form() error {
 	for range 2 * clusterMasters {
-		s, err := g.add(g.nodeArgs)
-		if err != nil {
+		if err := g.add(); err != nil {
 			return err
 		}
-		id, err := s.Do("CLUSTER", "MYID")
-		if err != nil {
-			return err
-		}
-		g.ids = append(g.ids, fmt.Sprint(id))
 	}
-	if err := eachDo(g.introductions()); err != nil {
-		return err
-	}
-	for i, s := range g.nodes[clusterMasters:] {
+	for i, s := range g.members[clusterMasters:] {
 		// A node that hasn't met its master yet refuses.
 		err := await(func() error {
 			_, err := s.poll("CLUSTER", "REPLICATE", g.ids[i])
@@ -226,31 +215,40 @@ func (g *RedisClusterGroup) form() error {
 	return await(g.whole, g.processes()...)
 }
 
-// introductions give each master its slots, and let every node meet every other: by
-// gossip alone it takes them longer.
-func (g *RedisClusterGroup) introductions() []command {
-	var list []command
-	for i, s := range g.nodes[:clusterMasters] {
-		first, end := i*ClusterSlots/clusterMasters, (i+1)*ClusterSlots/clusterMasters
-		list = append(list,
-			to(s, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(end-1)),
-			to(s, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)))
+// add starts a node, which is a master with its slots or becomes a replica. It meets every other: by
+// gossip alone that takes longer.
+func (g *RedisClusterGroup) add() error {
+	s := newRedis(g.tb, "redis", redisServer)
+	i := len(g.members)
+	g.members = append(g.members, s)
+	if err := g.options.launch(s, func(host, port string) ([]string, error) { return g.nodeArgs(s, host, port) }); err != nil {
+		return err
 	}
-	for i, s := range g.nodes {
-		for _, other := range g.nodes[:i] {
-			host, port, _ := net.SplitHostPort(other.Public())
-			list = append(list, to(s, "CLUSTER", "MEET", host, port, strconv.Itoa(other.bus)))
+	id, err := s.Do("CLUSTER", "MYID")
+	if err != nil {
+		return err
+	}
+	g.ids = append(g.ids, fmt.Sprint(id))
+	var commands [][]string
+	if i < clusterMasters {
+		first, end := i*ClusterSlots/clusterMasters, (i+1)*ClusterSlots/clusterMasters
+		commands = append(commands,
+			[]string{"CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(end - 1)},
+			[]string{"CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i + 1)})
+	}
+	for _, other := range g.members[:i] {
+		host, port, _ := net.SplitHostPort(other.Public())
+		commands = append(commands, []string{"CLUSTER", "MEET", host, port, strconv.Itoa(other.bus)})
+	}
+	for _, args := range commands {
+		if _, err := s.Do(args...); err != nil {
+			return fmt.Errorf("%v: %w", args, err)
 		}
 	}
-	return list
+	return nil
 }
 
-func (g *RedisClusterGroup) nodeArgs(s *RedisServer) ([]string, error) {
-	host, port, err := g.options.front(s.Addr())
-	if err != nil {
-		return nil, err
-	}
-	s.public = net.JoinHostPort(host, port)
+func (g *RedisClusterGroup) nodeArgs(s *RedisServer, host, port string) (_ []string, err error) {
 	if s.bus, err = freePort(); err != nil {
 		return nil, err
 	}
@@ -265,78 +263,8 @@ func (g *RedisClusterGroup) nodeArgs(s *RedisServer) ([]string, error) {
 	}, nil
 }
 
-// group is servers that belong together.
-type group struct {
-	tb      testing.TB
-	options RedisOptions
-	nodes   []*RedisServer // those that keep data
-}
-
-// add makes a server of the group and starts it; more returns its further options.
-func (g *group) add(more func(s *RedisServer) ([]string, error)) (*RedisServer, error) {
-	s := newRedis(g.tb)
-	if err := g.options.start(s, more); err != nil {
-		s.end()
-		return nil, err
-	}
-	g.nodes = append(g.nodes, s)
-	return s, nil
-}
-
-// Nodes returns the servers that keep data, in the order in which they were started.
-func (g *group) Nodes() []*RedisServer { return g.nodes }
-
-// node returns the one that others know by an address.
-func (g *group) node(public string) *RedisServer {
-	for _, s := range g.nodes {
-		if s.Public() == public {
-			return s
-		}
-	}
-	return nil
-}
-
-func (g *group) end() {
-	for _, s := range g.nodes {
-		s.end()
-	}
-}
-
-// processes returns those of the nodes.
-func (g *group) processes() (all []*Process) {
-	for _, s := range g.nodes {
-		all = append(all, s.Process)
-	}
-	return all
-}
-
-// await returns when cond does without an error, and fails the test if that takes too
-// long, or if one of the processes that it needs has ended.
-func (g *group) await(what string, cond func() error, needs ...*Process) {
-	g.tb.Helper()
-	if err := await(cond, needs...); err != nil {
-		g.tb.Fatalf("testserver: %s: %v", what, err)
-	}
-}
-
-func await(cond func() error, needs ...*Process) error {
-	deadline := time.Now().Add(startTimeout)
-	for {
-		err := cond()
-		if err == nil || time.Now().After(deadline) {
-			return err
-		}
-		for _, p := range needs {
-			if !p.alive() {
-				return fmt.Errorf("%s has ended: %w: %s", p.path, err, p.log())
-			}
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
 // must sends a command that has to succeed.
-func (g *group) must(s *RedisServer, args ...string) any {
+func (g *RedisClusterGroup) must(s *RedisServer, args ...string) any {
 	g.tb.Helper()
 	reply, err := s.Do(args...)
 	if err != nil {
@@ -345,24 +273,87 @@ func (g *group) must(s *RedisServer, args ...string) any {
 	return reply
 }
 
-// eachDo sends a list of commands, each to a server.
-func eachDo(commands []command) error {
-	for _, c := range commands {
-		if _, err := c.to.Do(c.args...); err != nil {
-			return fmt.Errorf("%v: %w", c.args, err)
+// view is the cluster as one of its nodes sees it.
+type view []nodeLine
+
+// nodeLine is a node, as CLUSTER NODES describes it.
+type nodeLine struct {
+	id    string
+	flags []string
+	slots [][2]int // first and last of each range
+}
+
+func (n *nodeLine) is(flag string) bool { return slices.Contains(n.flags, flag) }
+
+func clusterView(s *RedisServer) (view, error) {
+	reply, err := s.poll("CLUSTER", "NODES")
+	if err != nil {
+		return nil, err
+	}
+	var v view
+	for _, line := range strings.Split(fmt.Sprint(reply), "\n") {
+		if fields := strings.Fields(line); len(fields) >= 8 {
+			v = append(v, nodeLine{id: fields[0], flags: strings.Split(fields[2], ","), slots: slotRanges(fields[8:])})
 		}
 	}
-	return nil
+	return v, nil
 }
 
-type command struct {
-	to   *RedisServer
-	args []string
+// slotRanges reads "7", "0-5460", and leaves out what is on the move: "[7->-id]".
+func slotRanges(fields []string) [][2]int {
+	var ranges [][2]int
+	for _, f := range fields {
+		first, last, ok := strings.Cut(f, "-")
+		if !ok {
+			last = first
+		}
+		a, err := strconv.Atoi(first)
+		b, err2 := strconv.Atoi(last)
+		if err == nil && err2 == nil {
+			ranges = append(ranges, [2]int{a, b})
+		}
+	}
+	return ranges
 }
 
-func to(s *RedisServer, args ...string) command { return command{s, args} }
+func (v view) node(id string) *nodeLine {
+	i := slices.IndexFunc(v, func(n nodeLine) bool { return n.id == id })
+	if i < 0 {
+		return nil
+	}
+	return &v[i]
+}
 
-var errNotYet = errors.New("not yet")
+func (v view) count(flag string) int {
+	n := 0
+	for i := range v {
+		if v[i].is(flag) {
+			n++
+		}
+	}
+	return n
+}
+
+// owner returns the id of the node that a slot belongs to.
+func (v view) owner(slot int) string {
+	for _, n := range v {
+		for _, r := range n.slots {
+			if r[0] <= slot && slot <= r[1] && !n.is("fail") {
+				return n.id
+			}
+		}
+	}
+	return ""
+}
+
+// takesCommands succeeds if a node finds its cluster in order.
+func takesCommands(s *RedisServer) error {
+	reply, err := s.poll("CLUSTER", "INFO")
+	if err == nil && !strings.Contains(fmt.Sprint(reply), "cluster_state:ok") {
+		err = fmt.Errorf("%s says the cluster is down: %w", s.Addr(), errNotYet)
+	}
+	return err
+}
 
 // role returns the answer to ROLE: "master", or "slave" and the state of its link.
 func (s *RedisServer) role() (role, link string, err error) {

@@ -19,7 +19,7 @@ func must(t *testing.T, s *RedisServer, args ...string) any {
 var logins = map[string]RedisOptions{
 	"open":     {},
 	"password": {Password: "s3cret", SentinelPassword: "sentinels"},
-	"user tls": {User: "bob", Password: "s3cret", SentinelUser: "eve", SentinelPassword: "sentinels", TLS: true},
+	"user tls": {User: "bob", Password: "s3cret", SentinelPassword: "sentinels", TLS: true},
 }
 
 func TestSentinelFailsOver(t *testing.T) {
@@ -44,8 +44,8 @@ func sentinelFailsOver(t *testing.T, o RedisOptions) {
 	g := RedisSentinel(t, o)
 	t.Logf("started in %v", time.Since(start))
 	old := g.Master()
-	if old != g.Nodes()[0] || len(g.Replicas()) != 2 || len(g.Addrs()) != 3 {
-		t.Errorf("master %s, replicas %v, sentinels %v", old.Addr(), g.Replicas(), g.Addrs())
+	if old != g.Members()[0] || len(g.Followers()) != 2 || len(g.Addrs()) != 3 {
+		t.Errorf("master %s, replicas %v, sentinels %v", old.Addr(), g.Followers(), g.Addrs())
 	}
 	must(t, old, "SET", "k", "v")
 	must(t, old, "WAIT", "2", "60000")
@@ -138,7 +138,7 @@ func clusterFailsOver(t *testing.T, g *RedisClusterGroup) {
 
 func TestLongSharedGroups(t *testing.T) {
 	t.Parallel()
-	if a, b := SharedRedisCluster(t), SharedRedisCluster(t); a.Nodes()[0] != b.Nodes()[0] {
+	if a, b := SharedRedisCluster(t), SharedRedisCluster(t); a.Members()[0] != b.Members()[0] {
 		t.Error("two shared clusters")
 	}
 	if a, b := SharedRedisSentinel(t), SharedRedisSentinel(t); a.Master() != b.Master() {

@@ -19,8 +19,9 @@ const sentinelDown = 1000
 // RedisSentinelGroup is a master with two replicas, and three sentinels that watch
 // them. A master that dies is replaced in about three seconds.
 type RedisSentinelGroup struct {
-	group
-	sentinels []*RedisServer
+	group[*RedisServer] // of those that keep data
+	options             RedisOptions
+	sentinels           group[*RedisServer]
 }
 
 // RedisSentinel starts a master, two replicas and three sentinels of the test's own,
@@ -44,48 +45,22 @@ func SharedRedisSentinel(tb testing.TB) *RedisSentinelGroup {
 }
 
 // Sentinels returns the processes that watch.
-func (g *RedisSentinelGroup) Sentinels() []*RedisServer { return g.sentinels }
+func (g *RedisSentinelGroup) Sentinels() []*RedisServer { return g.sentinels.members }
 
 // Addrs returns the addresses of the sentinels.
-func (g *RedisSentinelGroup) Addrs() []string { return addrs(g.sentinels) }
+func (g *RedisSentinelGroup) Addrs() []string { return g.sentinels.Addrs() }
 
-// Master returns the server that the sentinels take for the master.
+// Master returns the server that the sentinels take for the master. Followers are its replicas.
 func (g *RedisSentinelGroup) Master() *RedisServer {
 	g.tb.Helper()
-	var master *RedisServer
-	g.await("no master", func() (err error) {
-		master, err = g.elected()
-		return err
-	})
-	return master
-}
-
-// Replicas returns the servers that follow the master.
-func (g *RedisSentinelGroup) Replicas() []*RedisServer {
-	g.tb.Helper()
-	master := g.Master()
-	var replicas []*RedisServer
-	for _, s := range g.nodes {
-		if s != master {
-			replicas = append(replicas, s)
-		}
-	}
-	return replicas
+	return g.Leader()
 }
 
 // AwaitFailover returns the new master once old is not the master any more, for any
 // sentinel that answers.
 func (g *RedisSentinelGroup) AwaitFailover(old *RedisServer) *RedisServer {
 	g.tb.Helper()
-	var master *RedisServer
-	g.await("no failover", func() (err error) {
-		master, err = g.elected()
-		if err == nil && master == old {
-			err = errNotYet
-		}
-		return err
-	})
-	return master
+	return g.AwaitLeader(old)
 }
 
 // Failover makes a replica the master, though all nodes live, and returns it.
@@ -94,45 +69,43 @@ func (g *RedisSentinelGroup) Failover() *RedisServer {
 	old := g.Master()
 	// A sentinel that does not know of a good replica yet refuses.
 	g.await("failover", func() error {
-		_, err := g.sentinels[0].Do("SENTINEL", "FAILOVER", SentinelName)
+		_, err := g.Sentinels()[0].Do("SENTINEL", "FAILOVER", SentinelName)
 		return err
 	})
 	return g.AwaitFailover(old)
 }
 
-// elected returns the server that all sentinels that answer call the master, two at least,
-// and that calls itself so.
-func (g *RedisSentinelGroup) elected() (*RedisServer, error) {
+// vote returns the server that all sentinels that answer call the master, two at least,
+// and that calls itself so; not old.
+func (g *RedisSentinelGroup) vote(old *RedisServer) (*RedisServer, error) {
 	votes := map[string]int{}
-	for _, s := range g.sentinels {
+	for _, s := range g.Sentinels() {
 		reply, err := s.poll("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SentinelName)
 		if at, ok := reply.([]any); err == nil && ok && len(at) == 2 {
 			votes[net.JoinHostPort(fmt.Sprint(at[0]), fmt.Sprint(at[1]))]++
 		}
 	}
-	for public, n := range votes {
-		master := g.node(public)
-		if len(votes) > 1 || n < 2 || master == nil {
-			break
+	for _, s := range g.without(old) {
+		if len(votes) == 1 && votes[s.Public()] > 1 {
+			role, _, err := s.role()
+			if err != nil || role != "master" {
+				err = fmt.Errorf("%s is a %s (%v): %w", s.Public(), role, err, errNotYet)
+			}
+			return s, err
 		}
-		if role, _, err := master.role(); err != nil || role != "master" {
-			return nil, fmt.Errorf("%s is a %s (%v): %w", public, role, err, errNotYet)
-		}
-		return master, nil
 	}
 	return nil, fmt.Errorf("the sentinels name %v: %w", votes, errNotYet)
 }
 
 func (g *RedisSentinelGroup) end() {
-	for _, s := range g.sentinels {
-		s.end()
-	}
+	g.sentinels.end()
 	g.group.end()
 }
 
 func startSentinel(tb testing.TB, o RedisOptions) *RedisSentinelGroup {
 	tb.Helper()
-	g := &RedisSentinelGroup{group: group{tb: tb, options: o}}
+	g := &RedisSentinelGroup{options: o}
+	g.tb, g.elected = tb, g.vote
 	err := g.startData()
 	if err == nil {
 		err = g.startSentinels()
@@ -146,12 +119,14 @@ func startSentinel(tb testing.TB, o RedisOptions) *RedisSentinelGroup {
 
 func (g *RedisSentinelGroup) startData() error {
 	for range 3 {
-		if _, err := g.add(g.dataArgs); err != nil {
+		s := newRedis(g.tb, "redis", redisServer)
+		g.members = append(g.members, s)
+		if err := g.options.launch(s, g.dataArgs); err != nil {
 			return err
 		}
 	}
-	for _, s := range g.nodes[1:] {
-		if err := await(s.following, s.Process, g.nodes[0].Process); err != nil {
+	for _, s := range g.members[1:] {
+		if err := await(s.following, s.Process, g.members[0].Process); err != nil {
 			return err
 		}
 	}
@@ -159,37 +134,25 @@ func (g *RedisSentinelGroup) startData() error {
 }
 
 // dataArgs makes the first server the master, and the others its replicas.
-func (g *RedisSentinelGroup) dataArgs(s *RedisServer) ([]string, error) {
-	host, port, err := g.options.front(s.Addr())
-	if err != nil {
-		return nil, err
-	}
-	s.public = net.JoinHostPort(host, port)
+func (g *RedisSentinelGroup) dataArgs(host, port string) ([]string, error) {
 	args := []string{"--replica-announce-ip", host, "--replica-announce-port", port}
-	if g.options.TLS {
-		args = append(args, "--tls-replication", "yes")
+	if len(g.members) == 1 {
+		return args, nil
 	}
-	if len(g.nodes) > 0 {
-		host, port, err = net.SplitHostPort(g.nodes[0].Public())
-		args = append(args, "--replicaof", host, port)
-	}
-	return args, err
+	host, port, err := net.SplitHostPort(g.members[0].Public())
+	return append(args, "--replicaof", host, port), err
 }
 
 func (g *RedisSentinelGroup) startSentinels() error {
 	for range 3 {
-		s := newRedis(g.tb)
-		s.user, s.password = g.options.SentinelUser, g.options.SentinelPassword
-		g.sentinels = append(g.sentinels, s)
-		err := launch(func(port int) error {
-			s.port = port
-			return g.startOne(s)
-		})
-		if err != nil {
+		s := newRedis(g.tb, "redis", redisServer)
+		s.password = g.options.SentinelPassword
+		g.sentinels.members = append(g.sentinels.members, s)
+		if err := s.launch(func() error { return g.configure(s) }); err != nil {
 			return err
 		}
 	}
-	for _, s := range g.sentinels {
+	for _, s := range g.Sentinels() {
 		if err := await(func() error { return acquainted(s) }, s.Process); err != nil {
 			return err
 		}
@@ -197,23 +160,12 @@ func (g *RedisSentinelGroup) startSentinels() error {
 	return nil
 }
 
-func (g *RedisSentinelGroup) startOne(s *RedisServer) error {
-	lines, err := g.sentinelConfig(s)
+// configure writes a sentinel's configuration.
+func (g *RedisSentinelGroup) configure(s *RedisServer) error {
+	o := &g.options
+	host, port, err := net.SplitHostPort(g.members[0].Public())
 	if err != nil {
 		return err
-	}
-	conf := filepath.Join(s.dir, "sentinel.conf")
-	if err := os.WriteFile(conf, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
-		return err
-	}
-	s.args = []string{conf, "--sentinel"}
-	return s.start()
-}
-
-func (g *RedisSentinelGroup) sentinelConfig(s *RedisServer) ([]string, error) {
-	host, port, err := net.SplitHostPort(g.nodes[0].Public())
-	if err != nil {
-		return nil, err
 	}
 	lines := []string{
 		"port " + strconv.Itoa(s.port), "bind 127.0.0.1", "daemonize no", "dir " + s.dir,
@@ -223,46 +175,26 @@ func (g *RedisSentinelGroup) sentinelConfig(s *RedisServer) ([]string, error) {
 		fmt.Sprintf("sentinel failover-timeout %s 3000", SentinelName),
 		fmt.Sprintf("sentinel parallel-syncs %s 2", SentinelName),
 	}
-	lines = append(lines, g.sentinelLogins()...)
-	if g.options.TLS {
-		own, err := s.useTLS()
-		if err != nil {
-			return nil, err
-		}
-		lines = append(lines, configLines(own)...)
-	}
-	return lines, nil
-}
-
-// sentinelLogins returns how sentinels log in to servers and to each other, and how others
-// do to them.
-func (g *RedisSentinelGroup) sentinelLogins() []string {
-	o := &g.options
-	lines := configLines(loginArgs(o.SentinelUser, o.SentinelPassword))
 	for _, l := range []struct{ line, value string }{
 		{"sentinel auth-pass " + SentinelName, o.Password},
 		{"sentinel auth-user " + SentinelName, o.User},
 		{"sentinel sentinel-pass", o.SentinelPassword},
-		{"sentinel sentinel-user", o.SentinelUser},
+		{"requirepass", o.SentinelPassword},
 	} {
 		if l.value != "" {
 			lines = append(lines, l.line+" "+l.value)
 		}
 	}
-	return lines
-}
-
-// configLines writes a command line as a config file.
-func configLines(args []string) []string {
-	var lines []string
-	for _, a := range args {
-		if name, ok := strings.CutPrefix(a, "--"); ok {
-			lines = append(lines, name)
-		} else {
-			lines[len(lines)-1] += " " + a
-		}
+	secure, err := o.useTLS(s)
+	if err != nil {
+		return err
 	}
-	return lines
+	for i := 0; i < len(secure); i += 2 {
+		lines = append(lines, strings.TrimPrefix(secure[i], "--")+" "+secure[i+1])
+	}
+	conf := filepath.Join(s.dir, "sentinel.conf")
+	s.args = []string{conf, "--sentinel"}
+	return os.WriteFile(conf, []byte(strings.Join(lines, "\n")+"\n"), 0o600)
 }
 
 // acquainted succeeds if a sentinel knows both replicas and both of the others, so
@@ -282,12 +214,4 @@ func acquainted(s *RedisServer) error {
 	}
 	_, err = s.poll("SENTINEL", "CKQUORUM", SentinelName)
 	return err
-}
-
-func addrs(servers []*RedisServer) []string {
-	var list []string
-	for _, s := range servers {
-		list = append(list, s.Addr())
-	}
-	return list
 }

@@ -163,7 +163,7 @@ func TestMissingProgramSaysWhatToDo(t *testing.T) {
 }
 
 func TestForeignServerOnThePort(t *testing.T) {
-	other, s := Redis(t), newRedis(t)
+	other, s := Redis(t), newRedis(t, "redis", redisServer)
 	t.Cleanup(s.end)
 	s.port, s.args = other.port, []string{"--port", strconv.Itoa(other.port), "--bind", "127.0.0.1", "--dir", s.dir}
 	if err := s.start(); err == nil || !strings.Contains(err.Error(), "ended at once") {

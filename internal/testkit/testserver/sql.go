@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,19 +18,12 @@ import (
 // SQLServer is the common part of SQL servers.
 type SQLServer struct {
 	*Process
-	port   int
 	driver string              // of database/sql, which the test registers
 	admin  url.URL             // of the administrator, without host
 	source func(string) string // what the driver wants in place of a URL
 
 	databases, users atomic.Int64
 }
-
-// Addr returns the server's host and port.
-func (s *SQLServer) Addr() string { return loopback(s.port) }
-
-// Dir returns the folder that the server runs in.
-func (s *SQLServer) Dir() string { return s.dir }
 
 // URL returns how the administrator reaches the server, in a database that always exists.
 func (s *SQLServer) URL() string { return s.in("").String() }
@@ -175,38 +169,32 @@ func (s *SQLServer) isThis(query string) error {
 	return err
 }
 
-func (s *SQLServer) data() string { return filepath.Join(s.dir, "data") }
-
 // newSQL returns a server that is not started yet. driver is what database/sql reaches it with.
-func newSQL(tb testing.TB, path string, who *account, driver string) *SQLServer {
+func newSQL(tb testing.TB, coordinator string, p *program, driver string) *SQLServer {
 	tb.Helper()
 	if !slices.Contains(sql.Drivers(), driver) {
 		tb.Fatalf("testserver: database/sql has no driver %q: the test must import a package that registers it, %s, say", driver,
 			map[string]string{"mysql": "github.com/go-sql-driver/mysql", "pgx": "github.com/jackc/pgx/v5/stdlib"}[driver])
 	}
-	dir, err := newDir("sql")
-	if err == nil {
-		err = who.give(dir)
-	}
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return &SQLServer{Process: &Process{tb: tb, path: path, dir: dir, account: who}, driver: driver}
+	return &SQLServer{Process: newProcess(tb, coordinator, p), driver: driver}
 }
 
-// fail ends the test for a server that can't be used.
-func (s *SQLServer) fail(err error) {
+// unprivileged makes the server run as another user than root.
+func (s *SQLServer) unprivileged() {
 	s.tb.Helper()
-	s.end()
-	s.tb.Fatalf("testserver: %v", err)
+	who, err := unprivileged()
+	if err == nil {
+		s.account, err = who, who.give(s.dir)
+	}
+	s.usable(err)
 }
 
 // prepare runs a program that makes a server's data, as the account that will own them.
 func (p *Process) prepare(path string, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	cmd := commandAs(ctx, p.account, path, args...)
-	cmd.Dir = p.dir
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Dir, cmd.SysProcAttr = p.dir, p.account.apply(nil)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", path, err, tail(string(out), 1000))
 	}

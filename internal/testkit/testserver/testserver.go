@@ -135,6 +135,7 @@ func required(coordinator string) bool {
 // program is an executable that a coordinator needs.
 type program struct {
 	name   string // as found in PATH or in one of programDirs
+	cached string // where it is in place of these: see provided
 	env    string // environment variable that overrides it
 	debian string // package that holds it
 }
@@ -147,6 +148,10 @@ var programDirs = []string{
 
 // find returns the path of the program.
 func (p *program) find() (string, error) {
+	if p.cached != "" {
+		home, err := provided(p.cached)
+		return filepath.Join(home, p.name), err
+	}
 	if path := os.Getenv(p.env); path != "" {
 		return exec.LookPath(path)
 	}
@@ -156,6 +161,16 @@ func (p *program) find() (string, error) {
 		}
 	}
 	return "", fmt.Errorf("%s is neither in PATH nor named by %s; run make servers, or install it (Debian: package %s)", p.name, p.env, p.debian)
+}
+
+// must is find for a test that ends without the program.
+func (p *program) must(tb testing.TB, coordinator string) string {
+	tb.Helper()
+	path, err := p.find()
+	if err != nil {
+		missing(tb, coordinator, err)
+	}
+	return path
 }
 
 // provided returns the path of something that is no Debian package, which make servers puts into a

@@ -6,7 +6,7 @@ import (
 )
 
 func TestMemberThatEndsIsReportedAtOnce(t *testing.T) {
-	silent, broken := newRedis(t), newRedis(t)
+	silent, broken := newRedis(t, "redis", redisServer), newRedis(t, "redis", redisServer)
 	t.Cleanup(silent.end)
 	t.Cleanup(broken.end)
 	silent.args, broken.args = []string{"--port", "0"}, []string{"--no-such-option", "x"}

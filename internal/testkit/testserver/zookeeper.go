@@ -3,13 +3,13 @@ package testserver
 import (
 	"cmp"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,9 +19,10 @@ import (
 // survives Kill and Stop.
 type ZooKeeperServer struct {
 	*Process
-	jars []string
-	port int
-	tls  *zooKeeperTLS // nil: the server doesn't speak it
+	jars   []string
+	secure int         // port that speaks TLS; 0: none does
+	tls    *tls.Config // for clients of that port
+	cert   string      // file
 }
 
 // ZooKeeper starts a server of the test's own.
@@ -41,13 +42,10 @@ func SharedZooKeeper(tb testing.TB) *ZooKeeperServer {
 	return sharedZooKeeper.get(func() *ZooKeeperServer { return startZooKeeper(tb, ZooKeeperOptions{}) })
 }
 
-// Addr returns the server's host and port, which speaks plain text.
-func (s *ZooKeeperServer) Addr() string { return loopback(s.port) }
-
 // URL returns how zklock.Open reaches the server, with TLS if it speaks that.
 func (s *ZooKeeperServer) URL() string {
 	if s.tls != nil {
-		return "zks://" + loopback(s.tls.port) + "?ca=" + url.QueryEscape(s.tls.cert)
+		return "zks://" + s.SecureAddr() + "?ca=" + url.QueryEscape(s.cert)
 	}
 	return "zk://" + s.Addr()
 }
@@ -90,17 +88,7 @@ func (s *ZooKeeperServer) asked(word, name string) (string, error) {
 func startZooKeeper(tb testing.TB, o ZooKeeperOptions) *ZooKeeperServer {
 	tb.Helper()
 	s := newZooKeeper(tb)
-	err := launch(func(port int) error {
-		s.port = port
-		if err := o.write(s); err != nil {
-			return err
-		}
-		return s.start()
-	})
-	if err != nil {
-		s.end()
-		tb.Fatalf("testserver: %v", err)
-	}
+	s.usable(s.launch(func() error { return o.write(s) }))
 	return s
 }
 
@@ -111,15 +99,7 @@ func newZooKeeper(tb testing.TB) *ZooKeeperServer {
 	if err != nil {
 		missing(tb, "zookeeper", err)
 	}
-	path, err := java.find()
-	if err != nil {
-		missing(tb, "zookeeper", err)
-	}
-	dir, err := newDir("zookeeper")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	s := &ZooKeeperServer{Process: &Process{tb: tb, path: path, dir: dir}, jars: jars}
+	s := &ZooKeeperServer{Process: newProcess(tb, "zookeeper", java), jars: jars}
 	s.ready = s.ok
 	return s
 }
@@ -131,10 +111,16 @@ func (s *ZooKeeperServer) ok() error {
 	if err == nil && !strings.HasPrefix(dir, s.data()) {
 		err = fmt.Errorf("another server has the port: the one in %s", dir)
 	}
-	return errors.Join(err, s.tls.speaks())
+	if err != nil || s.tls == nil {
+		return err
+	}
+	// The server opens this port last.
+	c, err := tls.DialWithDialer(&net.Dialer{Timeout: pollTimeout}, "tcp", s.SecureAddr(), s.tls)
+	if err != nil {
+		return err
+	}
+	return c.Close()
 }
-
-func (s *ZooKeeperServer) data() string { return filepath.Join(s.dir, "data") }
 
 // zooKeeperJars returns Java libraries that name what else they need themselves, all but what writes
 // the log, and half of what speaks TLS.
@@ -148,122 +134,76 @@ func zooKeeperJars() ([]string, error) {
 // ZooKeeperOptions say how servers are set up. The zero value is servers that any client
 // may use, with sessions from 0.4 seconds to 10 minutes.
 type ZooKeeperOptions struct {
-	// Tick is the server's unit of time: sessions end between their timeout and one
-	// tick later. Default: 200 ms.
-	Tick time.Duration
-
 	// MinSession and MaxSession are the bounds that the server puts on a session's
 	// timeout. Default: two ticks, and 10 minutes.
 	MinSession, MaxSession time.Duration
-
-	// ContainerCheck is how often empty containers are looked for, to be removed.
-	// Default: one minute.
-	ContainerCheck time.Duration
 
 	// TLS gives the server, one that is alone, a second port for clients, which speaks
 	// nothing else.
 	TLS bool
 
-	// Config are further lines of the configuration: "jute.maxbuffer=1000".
-	Config []string
-
-	// Args are further options of Java: "-Dzookeeper.readonly.enabled=true".
-	Args []string
+	config, java []string // further lines of the configuration, and options of Java
 }
 
-// write makes the server's folder and command line.
+// tick is the server's unit of time: sessions end between their timeout and one tick later.
+const tick = 200 * time.Millisecond
+
+// write makes the server's folder and command line, with which it starts quickly and does not wait for
+// the disk.
 func (o ZooKeeperOptions) write(s *ZooKeeperServer) error {
-	o.Tick = cmp.Or(o.Tick, 200*time.Millisecond)
-	o.MinSession = cmp.Or(o.MinSession, 2*o.Tick)
-	o.MaxSession = cmp.Or(o.MaxSession, 10*time.Minute)
-	o.ContainerCheck = cmp.Or(o.ContainerCheck, time.Minute)
 	if err := os.MkdirAll(s.data(), 0o700); err != nil {
 		return err
 	}
 	if o.TLS {
-		more, err := s.useTLS()
+		secure, err := s.useTLS()
 		if err != nil {
 			return err
 		}
-		o.Config = append(more, o.Config...)
+		o.config = append(secure, o.config...)
 	}
-	file := filepath.Join(s.dir, "zoo.cfg")
-	s.args = o.args(s, file)
-	return os.WriteFile(file, []byte(strings.Join(o.lines(s), "\n")), 0o600)
-}
-
-func (o ZooKeeperOptions) lines(s *ZooKeeperServer) []string {
-	return append([]string{
+	lines := append([]string{
 		"dataDir=" + s.data(),
 		fmt.Sprint("clientPort=", s.port),
 		"clientPortAddress=127.0.0.1",
-		fmt.Sprint("tickTime=", o.Tick.Milliseconds()),
-		fmt.Sprint("minSessionTimeout=", o.MinSession.Milliseconds()),
-		fmt.Sprint("maxSessionTimeout=", o.MaxSession.Milliseconds()),
+		fmt.Sprint("tickTime=", tick.Milliseconds()),
+		fmt.Sprint("minSessionTimeout=", cmp.Or(o.MinSession, 2*tick).Milliseconds()),
+		fmt.Sprint("maxSessionTimeout=", cmp.Or(o.MaxSession, 10*time.Minute).Milliseconds()),
 		"maxClientCnxns=0",
 		"4lw.commands.whitelist=*",
 		"admin.enableServer=false",
-	}, o.Config...)
-}
-
-// args let the server start quickly and write without waiting for the disk.
-func (o ZooKeeperOptions) args(s *ZooKeeperServer, file string) []string {
-	args := append([]string{
+	}, o.config...)
+	file := filepath.Join(s.dir, "zoo.cfg")
+	s.args = slices.Concat([]string{
 		"-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
 		"-Djava.net.preferIPv4Stack=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 		"-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=64",
-		fmt.Sprint("-Dznode.container.checkIntervalMs=", o.ContainerCheck.Milliseconds()),
-	}, o.Args...)
-	return append(args, "-cp", classPath(s.jars), "org.apache.zookeeper.server.quorum.QuorumPeerMain", file)
-}
-
-// zooKeeperTLS is how a server speaks TLS.
-type zooKeeperTLS struct {
-	port   int
-	cert   string // file
-	config *tls.Config
+	}, o.java, []string{"-cp", classPath(s.jars), "org.apache.zookeeper.server.quorum.QuorumPeerMain", file})
+	return os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600)
 }
 
 // SecureAddr returns the host and port that speaks TLS.
-func (s *ZooKeeperServer) SecureAddr() string { return loopback(s.tls.port) }
+func (s *ZooKeeperServer) SecureAddr() string { return loopback(s.secure) }
 
 // TLSConfig returns how clients reach SecureAddr.
-func (s *ZooKeeperServer) TLSConfig() *tls.Config { return s.tls.config.Clone() }
-
-// speaks succeeds if the second port is open, which the server sees to last.
-func (t *zooKeeperTLS) speaks() error {
-	if t == nil {
-		return nil
-	}
-	c, err := tls.DialWithDialer(&net.Dialer{Timeout: pollTimeout}, "tcp", loopback(t.port), t.config)
-	if err != nil {
-		return err
-	}
-	return c.Close()
-}
+func (s *ZooKeeperServer) TLSConfig() *tls.Config { return s.tls.Clone() }
 
 // useTLS returns the lines of the configuration that give the server a port with TLS.
-func (s *ZooKeeperServer) useTLS() ([]string, error) {
-	port, err := freePort()
-	if err != nil {
+func (s *ZooKeeperServer) useTLS() (_ []string, err error) {
+	if s.secure, err = freePort(); err != nil {
 		return nil, err
 	}
 	own := ownCertificate()
-	cert, _, err := own.write(s.dir)
-	if err != nil {
+	if s.cert, _, err = own.write(s.dir); err != nil {
 		return nil, err
 	}
+	s.tls = own.trust()
 	store := filepath.Join(s.dir, "store.pem")
-	if err := os.WriteFile(store, append(own.key, own.cert...), 0o600); err != nil {
-		return nil, err
-	}
-	s.tls = &zooKeeperTLS{port: port, cert: cert, config: own.trust()}
 	return []string{
-		fmt.Sprint("secureClientPort=", port),
+		fmt.Sprint("secureClientPort=", s.secure),
 		"secureClientPortAddress=127.0.0.1",
 		"serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
 		"ssl.keyStore.location=" + store,
-		"ssl.trustStore.location=" + cert,
+		"ssl.trustStore.location=" + s.cert,
 		"ssl.clientAuth=none",
-	}, nil
+	}, os.WriteFile(store, append(own.key, own.cert...), 0o600)
 }

@@ -76,7 +76,7 @@ func TestMariaDBUsers(t *testing.T) {
 }
 
 func TestMariaDBReadOnly(t *testing.T) {
-	s := testserver.MariaDB(t, testserver.MariaDBOptions{ReadOnly: true, Args: []string{"--lower-case-table-names=1"}})
+	s := testserver.MariaDB(t, testserver.MariaDBOptions{Args: []string{"--read-only=ON", "--lower-case-table-names=1"}})
 	database := s.Database(t)
 	user := s.User(t, database, "pw", "ALL ON "+databaseOf(database)+".*")
 	if err := execute(t, s.SQLServer, user, "CREATE TABLE refused (v INT)"); mysqlNumber(err) != 1290 {

@@ -88,7 +88,7 @@ func TestPostgresUsers(t *testing.T) {
 }
 
 func TestLongPostgresThatIsOnlyRead(t *testing.T) {
-	s := testserver.Postgres(t, testserver.PostgresOptions{ReadOnly: true})
+	s := testserver.Postgres(t, testserver.PostgresOptions{Settings: []string{"default_transaction_read_only=on"}})
 	const write = "CREATE TABLE refused (v int)"
 	if err := execute(t, s.SQLServer, s.URL(), write); sqlState(err) != "25006" {
 		t.Errorf("a write: %v", err)
@@ -108,7 +108,7 @@ func TestPgBouncer(t *testing.T) {
 	user := pg.User(t, database, "secret")
 	for mode, shares := range map[string]bool{"transaction": true, "session": false} {
 		t.Run(mode, func(t *testing.T) {
-			pool := testserver.PgBouncer(t, pg, testserver.PgBouncerOptions{Mode: mode, Settings: []string{"default_pool_size=5"}})
+			pool := testserver.PgBouncer(t, pg, testserver.PgBouncerOptions{Mode: mode})
 			a, b := pool.DB(t, pool.Via(user)), pool.DB(t, pool.Via(user))
 			one, err := a.Conn(t.Context())
 			if err != nil {
