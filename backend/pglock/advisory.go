@@ -82,10 +82,7 @@ func (d *advisoryDialect) NewConn(ctx context.Context, conn *sql.Conn, lease tim
 	const start = `to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
 	err := conn.QueryRowContext(ctx, `SELECT pid || ' ' || `+start+` FROM pg_stat_get_activity(pg_backend_pid())`).Scan(&c.id)
 	if err == nil {
-		err = c.exec(ctx, c.settings())
-	}
-	if err == nil {
-		err = c.Lease(ctx, lease)
+		err = c.exec(ctx, c.settings()+"; "+c.leaseSettings(lease))
 	}
 	if err == nil {
 		err = c.idle(ctx)
@@ -259,17 +256,23 @@ func (c *sessionConn) exec(ctx context.Context, text string) error {
 	return c.tx.Exec(ctx, text)
 }
 
-// Lease rounds up to whole ms. It commits the setting, since a rollback would undo it.
+// Lease commits the setting, since a rollback would undo it.
 func (c *sessionConn) Lease(ctx context.Context, lease time.Duration) error {
+	text := c.leaseSettings(lease)
+	if c.inTx {
+		text += "; COMMIT AND CHAIN"
+	}
+	return c.exec(ctx, text)
+}
+
+// leaseSettings rounds up to whole ms.
+func (c *sessionConn) leaseSettings(lease time.Duration) string {
 	ms := (lease + time.Millisecond - 1) / time.Millisecond
 	text := fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", ms)
 	if c.d.version >= 14_00_00 {
 		text += fmt.Sprintf("; SET idle_session_timeout = %d", ms)
 	}
-	if c.inTx {
-		text += "; COMMIT AND CHAIN"
-	}
-	return c.exec(ctx, text)
+	return text
 }
 
 // Ping also begins a new empty transaction, if the last one has ended with an error.

@@ -27,12 +27,6 @@ type Backend struct {
 	err      error
 }
 
-var (
-	_ driver.Backend   = (*Backend)(nil)
-	_ driver.Watcher   = (*Backend)(nil)
-	_ driver.Inspector = (*Backend)(nil)
-)
-
 // New makes a backend from the user's own database handle. Close leaves the handle open, and its limits
 // are not changed. Its driver should be pgx's (package stdlib): with another one, Row polls
 // instead of listening.

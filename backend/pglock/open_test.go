@@ -129,7 +129,7 @@ func TestOpenRefusesReadOnlyTransactions(t *testing.T) {
 
 func TestOpenRefusesOtherEncodings(t *testing.T) {
 	t.Parallel()
-	pg := testserver.Postgres(t, testserver.PostgresOptions{})
+	pg := testserver.SharedPostgres(t)
 	pg.Exec(t, "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
 	refused(t, strings.Replace(pg.URL(), "/postgres?", "/latin?", 1), "LATIN1", "want UTF8")
 	refused(t, with(t, pg.URL(), "client_encoding", "LATIN1"), "client_encoding=LATIN1")

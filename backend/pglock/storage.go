@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -104,14 +105,19 @@ func (c *columnSpec) ddl() string {
 
 // tableInfo is a table as it was found. Its id is 0 if there is none.
 type tableInfo struct {
-	id       uint32
-	path     string // schema and name
-	kind     string // relkind and relpersistence of pg_class: "rp" for an ordinary table
-	hidden   bool   // row level security hides rows from the user
-	unique   string // columns that have a unique index of their own
-	lacks    string // rights that the user lacks
-	columns  map[string]string
-	required []string // columns that have no default and may not be null
+	id      uint32
+	path    string // schema and name
+	kind    string // relkind and relpersistence of pg_class: "rp" for an ordinary table
+	hidden  bool   // row level security hides rows from the user
+	unique  string // columns that have a unique index of their own
+	lacks   string // rights that the user lacks
+	columns map[string]columnInfo
+}
+
+// columnInfo is a column of a tableInfo.
+type columnInfo struct {
+	Kind     string // as in columnSpec
+	Required bool   // it has no default and may not be null
 }
 
 // ensureTable returns the table of a spec, and makes it if the options allow that. It returns an error
@@ -142,42 +148,24 @@ const sqlTable = `SELECT c.oid, c.relnamespace::regnamespace::text || '.' || c.r
 		JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
 		WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indnkeyatts = 1), ''),
 	coalesce((SELECT string_agg(want, ', ') FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) want
-		WHERE NOT has_table_privilege(c.oid, want)), '')
+		WHERE NOT has_table_privilege(c.oid, want)), ''),
+	coalesce((SELECT json_object_agg(a.attname, json_build_object('kind', format_type(a.atttypid, a.atttypmod),
+		'required', a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''))::text
+		FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '{}')
 	FROM pg_catalog.pg_class c WHERE c.oid = to_regclass(%s)`
 
-const sqlColumns = `SELECT a.attname, format_type(a.atttypid, a.atttypmod),
-	a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''
-	FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped`
-
 // findTable looks the table up. Table names are words, so they need no escaping in a string.
-func (d *database) findTable(ctx context.Context, s *tableSpec) (tableInfo, error) {
-	t := tableInfo{columns: map[string]string{}}
-	regclass := "'" + quote(s.table) + "'"
-	row := d.queryRow(ctx, fmt.Sprintf(sqlTable, regclass))
-	err := row.Scan(&t.id, &t.path, &t.kind, &t.hidden, &t.unique, &t.lacks)
+func (d *database) findTable(ctx context.Context, s *tableSpec) (t tableInfo, err error) {
+	var columns string
+	err = d.queryRow(ctx, fmt.Sprintf(sqlTable, "'"+quote(s.table)+"'")).
+		Scan(&t.id, &t.path, &t.kind, &t.hidden, &t.unique, &t.lacks, &columns)
 	if errors.Is(err, sql.ErrNoRows) {
 		return t, nil
 	}
-	if err != nil {
-		return t, err
+	if err == nil {
+		err = json.Unmarshal([]byte(columns), &t.columns)
 	}
-	rows, err := d.query(ctx, fmt.Sprintf(sqlColumns, regclass))
-	if err != nil {
-		return t, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var name, kind string
-		var required bool
-		if err := rows.Scan(&name, &kind, &required); err != nil {
-			return t, err
-		}
-		t.columns[name] = kind
-		if required {
-			t.required = append(t.required, name)
-		}
-	}
-	return t, rows.Err()
+	return t, err
 }
 
 // createTable makes the table. If others do so at the same moment, PostgreSQL may report a duplicate in its
@@ -203,15 +191,17 @@ func (t *tableInfo) check(s *tableSpec) error {
 		return errors.New("has row level security, which hides locks from this user")
 	}
 	for _, c := range s.columns {
-		if kind, ok := t.columns[c.name]; !ok {
+		if found, ok := t.columns[c.name]; !ok {
 			return fmt.Errorf("has another shape: column %s is missing (want %s)", c.name, c.kind)
-		} else if kind != c.kind {
-			return fmt.Errorf("has another shape: column %s is of type %s, want %s", c.name, kind, c.kind)
+		} else if found.Kind != c.kind {
+			return fmt.Errorf("has another shape: column %s is of type %s, want %s", c.name, found.Kind, c.kind)
 		}
-		t.required = slices.DeleteFunc(t.required, func(name string) bool { return name == c.name })
+		delete(t.columns, c.name)
 	}
-	if len(t.required) > 0 {
-		return fmt.Errorf("has another shape: column %s is not distlock's, and has no default", t.required[0])
+	for name, c := range t.columns {
+		if c.Required {
+			return fmt.Errorf("has another shape: column %s is not distlock's, and has no default", name)
+		}
 	}
 	if key := s.columns[0].name; !slices.Contains(strings.Fields(t.unique), key) {
 		return fmt.Errorf("has another shape: column %s has no unique index of its own, such as PRIMARY KEY (%s)", key, key)
