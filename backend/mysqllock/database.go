@@ -34,14 +34,13 @@ type server struct {
 	minor   int
 	galera  bool // wsrep_on: what a session locks is known to one node only
 	charset string
-	packet  int64 // max_allowed_packet
+	packet  int // max_allowed_packet
 }
 
 // probe reads what the server is, and refuses one that can't keep locks.
 func (s *database) probe(ctx context.Context) error {
 	var text, host, database, readOnly, mode, charset string
-	var port, autocommit int
-	var packet int64
+	var port, autocommit, packet int
 	row := s.db.QueryRowContext(ctx, "SELECT VERSION(), @@hostname, @@port, COALESCE(DATABASE(), ''), @@autocommit, "+
 		"CONCAT(@@read_only, @@innodb_read_only), @@sql_mode, @@character_set_connection, @@max_allowed_packet")
 	if err := row.Scan(&text, &host, &port, &database, &autocommit, &readOnly, &mode, &charset, &packet); err != nil {
@@ -63,31 +62,9 @@ func (s *database) probe(ctx context.Context) error {
 	case database == "" && !strings.Contains(s.opts.Table, "."):
 		return fmt.Errorf("%w: mysqllock: the pool's sessions have no database: name one in the DSN, or in the table as in app.%s", driver.ErrInvalid, s.opts.Table)
 	}
-	return s.probeGalera(ctx)
-}
-
-func (s *database) probeGalera(ctx context.Context) error {
-	var name, value string
-	err := s.db.QueryRowContext(ctx, "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'").Scan(&name, &value)
-	if noRows(err) {
-		return nil
-	}
-	s.server.galera = strings.EqualFold(value, "ON")
+	galera, err := s.show(ctx, "VARIABLES", "wsrep_on")
+	s.server.galera = strings.EqualFold(galera, "ON")
 	return openError(s.opts, err)
-}
-
-// refuseManyWriters refuses a cluster with several writable nodes, for strategies that rely on the
-// locks of sessions and rows. Such nodes detect conflicts only at the commit, and only of rows that
-// were written.
-func (s *database) refuseManyWriters(ctx context.Context) error {
-	if !s.server.galera {
-		single, err := s.show(ctx, "VARIABLES", singlePrimary)
-		if err == nil && manyWriters(false, "", single) != "" {
-			err = fmt.Errorf("%w: mysqllock: the server belongs to a replication group with several primaries, which don't know each other's sessions and row locks: want a group with a single primary, or strategy row or version", driver.ErrUnsupported)
-		}
-		return err
-	}
-	return fmt.Errorf("%w: mysqllock: the server is a node of a Galera cluster, whose nodes don't know each other's sessions and row locks: want strategy row or version", driver.ErrUnsupported)
 }
 
 // readVersion parses VERSION(): "8.0.36", "10.11.19-MariaDB-0+deb12u1", or with a prefix for old
@@ -128,28 +105,44 @@ func (s *database) checkClocks(ctx context.Context, table, key string) error {
 	return s.checkReads(ctx, table, key)
 }
 
-// checkWriters refuses a cluster with several writable nodes.
+// checkWriters refuses a cluster with several writable nodes, for strategies that keep leases.
 func (s *database) checkWriters(ctx context.Context) error {
 	if s.opts.OneWriter {
 		return nil
 	}
-	size, err := s.show(ctx, "STATUS", "wsrep_cluster_size")
-	if err != nil {
-		return err
+	what, err := s.writers(ctx)
+	if err == nil && what != "" {
+		err = fmt.Errorf("%w: mysqllock: the server belongs to %s, and a lease that one of them wrote would end by the clock of another: if all clients always write to the same one, open with onewriter=true", driver.ErrUnsupported, what)
 	}
-	single, err := s.show(ctx, "VARIABLES", singlePrimary)
-	if err != nil {
-		return err
+	return err
+}
+
+// refuseManyWriters refuses such a cluster, and each Galera node, for strategies that rely on the
+// locks of sessions and rows. Nodes detect conflicts only at the commit, and only of rows that were
+// written.
+func (s *database) refuseManyWriters(ctx context.Context) error {
+	what, err := s.writers(ctx)
+	if s.server.galera {
+		what = "a Galera cluster"
 	}
-	what := manyWriters(s.server.galera, size, single)
-	if what == "" {
-		return nil
+	if err == nil && what != "" {
+		err = fmt.Errorf("%w: mysqllock: the server belongs to %s, whose nodes don't know each other's sessions and row locks: want strategy row or version", driver.ErrUnsupported, what)
 	}
-	return fmt.Errorf("%w: mysqllock: the server belongs to %s, and a lease that one of them wrote would end by the clock of another: if all clients always write to the same one, open with onewriter=true", driver.ErrUnsupported, what)
+	return err
 }
 
 // singlePrimary is a variable of servers with group replication.
 const singlePrimary = "group_replication_single_primary_mode"
+
+// writers describes a cluster with several writable nodes; it returns "" for any other.
+func (s *database) writers(ctx context.Context) (string, error) {
+	size, err := s.show(ctx, "STATUS", "wsrep_cluster_size")
+	if err != nil {
+		return "", err
+	}
+	single, err := s.show(ctx, "VARIABLES", singlePrimary)
+	return manyWriters(s.server.galera, size, single), err
+}
 
 // manyWriters describes a cluster with several writable nodes; it returns "" for any other.
 func manyWriters(galera bool, size, single string) string {
@@ -215,32 +208,10 @@ func (s *database) writer(ctx context.Context, text string) (name string, err er
 	return name, err
 }
 
-// change runs a prepared statement that changes rows and commits by itself. It returns the number
-// of changed rows, and the insert id that the statement set for a row, changed or not.
-func (s *database) change(ctx context.Context, stmt *sql.Stmt, args []any) (n, id int64, err error) {
-	size := int64(0)
-	for _, a := range args {
-		size += argSize
-		switch a := a.(type) {
-		case string:
-			size += int64(len(a))
-		case []byte:
-			size += int64(len(a))
-		}
-	}
-	return s.changeSized(ctx, size, func() (sql.Result, error) { return stmt.ExecContext(ctx, args...) })
-}
-
-// argSize is more than a parameter takes beside its bytes.
-const argSize = 16
-
-// changeText is change for a text without parameters.
-func (s *database) changeText(ctx context.Context, text string) (n, id int64, err error) {
-	return s.changeSized(ctx, int64(len(text)), func() (sql.Result, error) { return s.db.ExecContext(ctx, text) })
-}
-
-// changeSized refuses a statement to which the server would respond by closing the connection.
-func (s *database) changeSized(ctx context.Context, size int64, run func() (sql.Result, error)) (n, id int64, err error) {
+// change runs a statement that changes rows and commits by itself. It returns the number of changed
+// rows, and the insert id that the statement set for a row, changed or not. It refuses a statement of
+// a size, in bytes, to which the server would respond by closing the connection.
+func (s *database) change(ctx context.Context, size int, run func() (sql.Result, error)) (n, id int64, err error) {
 	if s.server.packet > 0 && size > s.server.packet {
 		return 0, 0, fmt.Errorf("%w: %s: %d bytes, at most %d are possible", driver.ErrInvalid, packetTooLarge, size, s.server.packet)
 	}

@@ -136,7 +136,11 @@ func (d *leaseDialect) run(ctx context.Context, template, name, owner string, pa
 	if err := d.naming.check(name); err != nil {
 		return 0, 0, err
 	}
-	return d.changeText(ctx, fill(template, name, owner, pairs...))
+	return d.runText(ctx, fill(template, name, owner, pairs...))
+}
+
+func (d *leaseDialect) runText(ctx context.Context, text string) (n, id int64, err error) {
+	return d.change(ctx, len(text), func() (sql.Result, error) { return d.db.ExecContext(ctx, text) })
 }
 
 // checkMeta refuses what the column can't hold.
@@ -174,7 +178,7 @@ func (d *leaseDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sql
 	if e.Wait {
 		renewed, until, err = changed(d.db.ExecContext(ctx, text))
 	} else {
-		renewed, until, err = d.changeText(ctx, text)
+		renewed, until, err = d.runText(ctx, text)
 	}
 	return int(renewed), until, err
 }

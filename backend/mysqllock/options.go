@@ -71,6 +71,13 @@ func Strategies() []Strategy {
 	return all
 }
 
+func strategyNames() (names []string) {
+	for _, s := range strategies {
+		names = append(names, string(s.name))
+	}
+	return names
+}
+
 // Options for New and Schema. The zero value, like a nil pointer, means the defaults.
 type Options struct {
 	// Strategy is Row unless it says otherwise.
@@ -101,18 +108,10 @@ func (o *Options) withDefaults() (Options, error) {
 	c.Strategy = cmp.Or(c.Strategy, Row)
 	i := slices.Index(Strategies(), c.Strategy)
 	if i < 0 {
-		return c, fmt.Errorf("%w: strategy %q: want one of %s", driver.ErrInvalid, c.Strategy, strategyNames())
+		return c, fmt.Errorf("%w: strategy %q: want one of %s", driver.ErrInvalid, c.Strategy, strings.Join(strategyNames(), ", "))
 	}
 	c.Table = cmp.Or(c.Table, strategies[i].table)
 	return c, checkTable(c.Table)
-}
-
-func strategyNames() string {
-	var names []string
-	for _, s := range Strategies() {
-		names = append(names, string(s))
-	}
-	return strings.Join(names, ", ")
 }
 
 var tableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`)
@@ -155,7 +154,7 @@ func readURL(u *url.URL) (config *mysql.Config, opts *Options, limit int, err er
 	p := driver.NewParams(u)
 	config, err = readConfig(u, p)
 	errs := []error{err}
-	opts = &Options{Strategy: readStrategy(p), Table: p.String("table", ""), Create: p.Bool("create", false),
+	opts = &Options{Strategy: Strategy(p.Choice("strategy", strategyNames()...)), Table: p.String("table", ""), Create: p.Bool("create", false),
 		OneWriter: p.Bool("onewriter", false)}
 	if opts.Strategy.leases() {
 		config.Params["innodb_lock_wait_timeout"] = lockWait
@@ -163,14 +162,6 @@ func readURL(u *url.URL) (config *mysql.Config, opts *Options, limit int, err er
 	limit = p.Int("max_connections", 0, 1, mostConns)
 	errs = append(errs, readAddress(u, p, config))
 	return config, opts, limit, errors.Join(append(errs, p.Err())...)
-}
-
-func readStrategy(p *driver.Params) Strategy {
-	var choices []string
-	for _, s := range Strategies() {
-		choices = append(choices, string(s))
-	}
-	return Strategy(p.Choice("strategy", choices...))
 }
 
 // readConfig reads those parameters of the MySQL driver that make sense for locks.

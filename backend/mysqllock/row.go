@@ -154,7 +154,14 @@ func keyOf(name string) []byte {
 
 // run runs a statement that commits by itself. It returns the number of rows and the insert id.
 func (d *rowDialect) run(ctx context.Context, stmt *sql.Stmt, args ...any) (n, id int64, err error) {
-	return d.site.change(ctx, stmt, args)
+	size := 0
+	for _, a := range args {
+		size += 16 // more than a parameter takes beside its bytes
+		if b, ok := a.([]byte); ok {
+			size += len(b)
+		}
+	}
+	return d.site.change(ctx, size, func() (sql.Result, error) { return stmt.ExecContext(ctx, args...) })
 }
 
 // Take is one UPDATE.
