@@ -10,7 +10,7 @@ import (
 
 // Acquire makes one attempt, in one transaction.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := r.Validate(b.caps); err != nil {
+	if err := r.Validate(b.Caps()); err != nil {
 		return driver.Grant{}, b.wrap("acquire", r.Name, err)
 	}
 	meta, err := claims.EncodeMeta(r.Meta)

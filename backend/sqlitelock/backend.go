@@ -16,7 +16,6 @@ import (
 // Backend is an open lock file. Its methods are safe for concurrent use.
 type Backend struct {
 	path        string
-	caps        driver.Caps
 	clock       clock
 	busyTimeout time.Duration
 	db          *sql.DB
@@ -34,7 +33,7 @@ func start(ctx context.Context, db *sql.DB, path string, busyTimeout time.Durati
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{path: path, caps: capsOf(path), clock: clk, busyTimeout: busyTimeout, db: db}
+	b := &Backend{path: path, clock: clk, busyTimeout: busyTimeout, db: db}
 	b.life, b.end = context.WithCancel(context.Background())
 	b.w = &writer{
 		conn: conn, clock: clk, path: path, busyTimeout: busyTimeout,
@@ -89,11 +88,9 @@ func (b *Backend) setUp(ctx context.Context) error {
 }
 
 // Caps returns all modes, fences, and queues on request.
-func (b *Backend) Caps() driver.Caps { return b.caps }
-
-func capsOf(path string) driver.Caps {
+func (b *Backend) Caps() driver.Caps {
 	return driver.Caps{
-		Name:      "sqlite:" + path,
+		Name:      "sqlite:" + b.path,
 		Modes:     driver.AllModes,
 		Fence:     true,
 		Floor:     true,
@@ -108,7 +105,7 @@ func capsOf(path string) driver.Caps {
 // Watch signals releases of the lock and of places in its queue. It works on Linux;
 // elsewhere it returns ErrSkip.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
-	if b.closed() {
+	if b.life.Err() != nil {
 		return driver.Watch{}, b.wrap("watch", r.Name, driver.ErrClosed)
 	}
 	if err := ctx.Err(); err != nil {
@@ -116,6 +113,52 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	}
 	w, err := b.notifier.watch(r.Name)
 	return w, b.wrap("watch", r.Name, err)
+}
+
+// Inspect describes a lock. It does not wait for writers.
+func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
+	if b.life.Err() != nil {
+		return driver.Info{}, b.wrap("inspect", name, driver.ErrClosed)
+	}
+	now := b.clock.now()
+	l, err := load(ctx, b.loadStmt, name, b.clock.boot, now)
+	if err != nil {
+		return driver.Info{}, b.wrapRead("inspect", name, err)
+	}
+	return l.Info(name, now), nil
+}
+
+// List yields the names that have holders or waiters, in the order of their bytes. yield
+// may call the backend.
+func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
+	if b.life.Err() != nil {
+		return b.wrap("list", prefix, driver.ErrClosed)
+	}
+	if err := b.checkBoot(ctx); err != nil {
+		return b.wrapRead("list", prefix, err)
+	}
+	err := claims.Pages(prefix, func(after string) ([]string, error) { return b.page(ctx, prefix, after) }, yield)
+	return b.wrapRead("list", prefix, err)
+}
+
+func (b *Backend) checkBoot(ctx context.Context) error {
+	var n int
+	if err := b.db.QueryRowContext(ctx, sqlBoot, b.clock.boot).Scan(&n); err != nil {
+		return err
+	}
+	if n == 0 {
+		return errAnotherBoot
+	}
+	return nil
+}
+
+// page reads the next names after a name. They are in order, so those with the prefix come first.
+func (b *Backend) page(ctx context.Context, prefix, after string) ([]string, error) {
+	rows, err := b.db.QueryContext(ctx, sqlList, prefix, after, b.clock.now(), claims.ListPage)
+	if err != nil {
+		return nil, err
+	}
+	return claims.ScanNames(rows)
 }
 
 // Close ends the backend's goroutines and connections. Holds stay until another backend
@@ -145,8 +188,6 @@ func (b *Backend) shut() error {
 	return errors.Join(append(errs, b.w.conn.Close(), b.db.Close())...)
 }
 
-func (b *Backend) closed() bool { return b.life.Err() != nil }
-
 // wrap adds the operation and the name to err.
 func (b *Backend) wrap(op, name string, err error) error {
 	if err == nil {
@@ -157,7 +198,7 @@ func (b *Backend) wrap(op, name string, err error) error {
 
 // wrapRead is like wrap, for readers that Close may have interrupted.
 func (b *Backend) wrapRead(op, name string, err error) error {
-	if err != nil && b.closed() {
+	if err != nil && b.life.Err() != nil {
 		err = driver.ErrClosed
 	}
 	return b.wrap(op, name, err)

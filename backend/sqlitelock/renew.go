@@ -2,6 +2,9 @@ package sqlitelock
 
 import (
 	"context"
+	"database/sql"
+	"errors"
+	"slices"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
@@ -14,26 +17,17 @@ const renewBatch = 128
 // Renew prolongs holds, up to renewBatch in one transaction.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	answers := make([]error, 0, len(holds))
-	for len(holds) > 0 {
-		n := min(len(holds), renewBatch)
-		answers = append(answers, b.renew(ctx, holds[:n])...)
-		holds = holds[n:]
-	}
-	return answers
-}
-
-func (b *Backend) renew(ctx context.Context, holds []driver.Hold) []error {
-	var facts []error
-	err := b.w.do(ctx, false, func(t *tx) (err error) {
-		facts, err = t.renewAll(holds)
-		return err
-	})
-	answers := make([]error, len(holds))
-	for i, h := range holds {
+	for batch := range slices.Chunk(holds, renewBatch) {
+		var facts []error
+		err := b.w.do(ctx, false, func(t *tx) (err error) {
+			facts, err = t.renewAll(batch)
+			return err
+		})
 		if err != nil {
-			answers[i] = b.wrap("renew", h.Name, err)
-		} else {
-			answers[i] = b.wrap("renew", h.Name, facts[i])
+			facts = slices.Repeat([]error{err}, len(batch))
+		}
+		for i, h := range batch {
+			answers = append(answers, b.wrap("renew", h.Name, facts[i]))
 		}
 	}
 	return answers
@@ -43,11 +37,9 @@ func (b *Backend) renew(ctx context.Context, holds []driver.Hold) []error {
 func (t *tx) renewAll(holds []driver.Hold) ([]error, error) {
 	facts := make([]error, len(holds))
 	for i, h := range holds {
-		err := t.renewOne(h)
-		if isUnknown(err) {
-			return nil, err
+		if facts[i] = t.renewOne(h); isUnknown(facts[i]) {
+			return nil, facts[i]
 		}
-		facts[i] = err
 	}
 	return facts, nil
 }
@@ -76,4 +68,27 @@ func (t *tx) renewOne(h driver.Hold) error {
 		return nil
 	}
 	return execute(t.raiseFence, int64(h.Floor>>claims.SpanBits), h.Name)
+}
+
+// Release ends a hold or a place in the queue, with a single statement.
+func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
+	err := b.w.do(ctx, true, func(t *tx) error { return t.delete(h) })
+	return b.wrap("release", h.Name, err)
+}
+
+func (t *tx) delete(h driver.Hold) error {
+	now := t.clock.now()
+	var until int64
+	err := t.release.QueryRowContext(context.Background(), h.Name, h.Owner).Scan(&until)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return driver.ErrLost
+	case err != nil:
+		return err
+	}
+	t.freed = append(t.freed, h.Name)
+	if until <= now {
+		return driver.ErrLost
+	}
+	return nil
 }
