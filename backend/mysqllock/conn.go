@@ -182,29 +182,12 @@ func (c *connDialect) nextNumber(ctx context.Context, q querier, l connlock.Lock
 	if err != nil {
 		return 0, err
 	}
-	write := "number = LAST_INSERT_ID(GREATEST(number + 1, " + clockSQL + ")), owner = " + literal(l.Owner) + ", link = " + mark +
-		", since = " + clockSQL + ", meta = " + literal(string(meta))
-	number, err := c.runNumbered(ctx, q, "UPDATE "+c.table+" SET "+write+" WHERE k = "+c.rowKey(l))
-	if err != nil || number > 0 {
-		return number, err
-	}
-	return c.runNumbered(ctx, q, "INSERT INTO "+c.table+" (k, name, number, owner, link, since, meta) VALUES ("+c.rowKey(l)+", "+literal(l.Name)+
-		", LAST_INSERT_ID("+clockSQL+"), "+literal(l.Owner)+", "+mark+", "+clockSQL+", "+literal(string(meta))+") ON DUPLICATE KEY UPDATE "+write)
-}
-
-// runNumbered runs a statement that sets the insert id to a number. It returns 0 if no row was
-// changed.
-func (c *connDialect) runNumbered(ctx context.Context, q querier, text string) (uint64, error) {
-	res, err := q.ExecContext(ctx, text)
-	if err != nil {
-		return 0, err
-	}
-	n, err := res.RowsAffected()
-	if err != nil || n == 0 {
-		return 0, err
-	}
-	id, err := res.LastInsertId()
-	return uint64(id), err
+	owner, about := literal(l.Owner), literal(string(meta))
+	_, number, err := changed(q.ExecContext(ctx, "INSERT INTO "+c.table+" (k, name, number, owner, link, since, meta) VALUES ("+
+		c.rowKey(l)+", "+literal(l.Name)+", LAST_INSERT_ID("+clockSQL+"), "+owner+", "+mark+", "+clockSQL+", "+about+
+		") ON DUPLICATE KEY UPDATE number = LAST_INSERT_ID(GREATEST(number + 1, "+clockSQL+
+		")), owner = "+owner+", link = "+mark+", since = "+clockSQL+", meta = "+about))
+	return uint64(number), err
 }
 
 // lockConn is a connection that has locks.
