@@ -187,24 +187,20 @@ func (c *Client) releaseAll(ctx context.Context) int {
 
 // failing calls f for all holds, many at a time, and returns the holds for which it was false.
 func failing(holds []renew.Holder, f func(renew.Holder) bool) (left []renew.Holder) {
-	work := make(chan renew.Holder)
+	room := make(chan struct{}, 64)
 	var wg wait.Group
 	var mu sync.Mutex
-	for range min(len(holds), 64) {
+	for _, h := range holds {
+		room <- struct{}{}
 		wg.Go(func() {
-			for h := range work {
-				if !f(h) {
-					mu.Lock()
-					left = append(left, h)
-					mu.Unlock()
-				}
+			defer func() { <-room }()
+			if !f(h) {
+				mu.Lock()
+				defer mu.Unlock()
+				left = append(left, h)
 			}
 		})
 	}
-	for _, h := range holds {
-		work <- h
-	}
-	close(work)
 	wg.Wait()
 	return left
 }

@@ -143,12 +143,7 @@ func (h *hold) stillEntered(l *Lease) bool {
 	if h.lease == l {
 		h.lease = nil
 	}
-	for i, n := range h.nested {
-		if n == l {
-			h.nested = append(h.nested[:i], h.nested[i+1:]...)
-			break
-		}
-	}
+	h.nested = slices.DeleteFunc(h.nested, func(n *Lease) bool { return n == l })
 	return h.lease != nil || len(h.nested) > 0
 }
 

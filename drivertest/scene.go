@@ -93,12 +93,7 @@ func (s *scene) err() error {
 func (s *scene) over() bool { return s.err() != nil }
 
 // sleep waits for d or the end of the check.
-func (s *scene) sleep(d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-s.ctx.Done():
-	}
-}
+func (s *scene) sleep(d time.Duration) { _ = wait.Sleep(s.ctx, d) }
 
 // pause returns how long to wait between two attempts.
 func (s *scene) pause() time.Duration { return max(2*time.Millisecond, min(s.caps.Poll, s.TTL/20)) }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // yieldPause is how long a run that was asked for a lock while it waited for another one stays away.
@@ -35,7 +35,7 @@ type acquirer struct {
 	began  time.Time
 	client *distlock.Client
 	locks  *distlock.MultiLock
-	asked  chan struct{} // notified when another user asks for a lock
+	asked  wait.Signal // notified when another user asks for a lock
 	notice *notice
 }
 
@@ -54,7 +54,7 @@ func (a *app) newAcquirer(ctx context.Context, o *runOptions) (*acquirer, error)
 		return nil, err
 	}
 	n.client = c
-	asked := make(chan struct{}, 1)
+	asked := wait.NewSignal()
 	return &acquirer{o: o, began: began, client: c, locks: distlock.Multi(o.lockers(c, asked)...), asked: asked, notice: n}, nil
 }
 
@@ -68,7 +68,7 @@ func (a *app) openWithin(ctx context.Context, o *runOptions, n *notice, began ti
 	ctx, cancel := context.WithDeadline(ctx, began.Add(o.wait))
 	defer cancel()
 	defer n.start(ctx, err)()
-	for errors.Is(err, distlock.ErrUnavailable) && pausing(ctx, otherKindPause/2+rand.N(otherKindPause)) {
+	for errors.Is(err, distlock.ErrUnavailable) && wait.Sleep(ctx, wait.Jitter(otherKindPause)) == nil {
 		b, again := openURL(ctx, a.location)
 		if again == nil {
 			return b, nil
@@ -105,7 +105,7 @@ func (t *acquirer) acquire(ctx context.Context) (*distlock.MultiLease, error) {
 // several locks was lost during the wait for the next, or if a name is in use as another kind of lock.
 func (t *acquirer) wait(ctx context.Context, refused error) (*distlock.MultiLease, error) {
 	for {
-		asked, pause := time.Now(), otherKindPause/2+rand.N(otherKindPause)
+		asked, pause := time.Now(), wait.Jitter(otherKindPause)
 		lease, wanted, err := t.lock(ctx)
 		switch {
 		case lease != nil:
@@ -119,9 +119,7 @@ func (t *acquirer) wait(ctx context.Context, refused error) (*distlock.MultiLeas
 		case ctx.Err() == nil && !t.transient(err):
 			return nil, err
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if wait.Sleep(ctx, pause) != nil {
 			return nil, t.confirm(ctx, refused)
 		}
 	}
@@ -150,7 +148,7 @@ func (t *acquirer) lock(ctx context.Context) (lease *distlock.MultiLease, wanted
 	close(stop)
 	<-stopped
 	if lease != nil && wanted {
-		ring(t.asked) // the command has to stop now
+		t.asked.Notify() // the command has to stop now
 	}
 	return lease, wanted, err
 }
@@ -293,7 +291,7 @@ func (n *notice) report(ctx context.Context, unreachable error) {
 		defer fmt.Fprint(n.w, "\r\x1b[K")
 		pause, next = 50*time.Millisecond, time.Second
 	}
-	for ; pausing(ctx, pause); pause = next {
+	for ; wait.Sleep(ctx, pause) == nil; pause = next {
 		switch line := n.line(ctx, unreachable, time.Since(began)); {
 		case line == "" || ctx.Err() != nil:
 		case n.width != nil:
@@ -301,16 +299,6 @@ func (n *notice) report(ctx context.Context, unreachable error) {
 		default:
 			fmt.Fprintln(n.w, line)
 		}
-	}
-}
-
-// pausing waits for d, and reports false if ctx ends before.
-func pausing(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 const runHelp = `Run acquires the lock, runs the command, and releases the lock. It acquires several
@@ -193,7 +194,7 @@ func (o *runOptions) clientOptions(watch *distlock.Observer) *distlock.Options {
 }
 
 // lockers returns the locks. asked is notified when another user asks for one of them.
-func (o *runOptions) lockers(c *distlock.Client, asked chan<- struct{}) []distlock.Locker {
+func (o *runOptions) lockers(c *distlock.Client, asked wait.Signal) []distlock.Locker {
 	var opts []distlock.LockOption
 	if o.fair {
 		opts = append(opts, distlock.Fair())
@@ -202,7 +203,7 @@ func (o *runOptions) lockers(c *distlock.Client, asked chan<- struct{}) []distlo
 		opts = append(opts, distlock.MinHold(o.minHold))
 	}
 	if o.onAsk == askTerm && c.Caps().Revocable.Has(o.mode()) {
-		opts = append(opts, distlock.Revocable(func(*distlock.Lease) { ring(asked) }))
+		opts = append(opts, distlock.Revocable(func(*distlock.Lease) { asked.Notify() }))
 	}
 	var all []distlock.Locker
 	for _, name := range o.names {
@@ -216,14 +217,6 @@ func (o *runOptions) lockers(c *distlock.Client, asked chan<- struct{}) []distlo
 		}
 	}
 	return all
-}
-
-// ring notifies the receiver of c, once.
-func ring(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // mode returns the mode in which the locks are held.
