@@ -53,7 +53,11 @@ func (b *Backend) attempt(ctx context.Context, r *driver.Request) (driver.Grant,
 	if o != nil && o.name != r.Name {
 		return driver.Grant{}, fmt.Errorf("%w: owner %s has %s already", driver.ErrInvalid, r.Owner, driver.Quote(o.name))
 	}
-	l, err := b.leaseFor(ctx, o, r)
+	current, err := b.leaseOf(ctx, o)
+	var l *lease
+	if err == nil {
+		l, err = b.leaseAfter(ctx, current, r)
+	}
 	if err != nil {
 		if o == nil {
 			err = driver.Unsent(err) // the lease has no keys yet
@@ -69,21 +73,12 @@ func (b *Backend) attempt(ctx context.Context, r *driver.Request) (driver.Grant,
 	return b.try(ctx, start, l, r)
 }
 
-// leaseFor returns the lease for a request.
-func (b *Backend) leaseFor(ctx context.Context, o *ownerState, r *driver.Request) (*lease, error) {
-	if o == nil {
-		return b.leaseAfter(ctx, nil, r)
-	}
-	current, err := b.leaseOf(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	return b.leaseAfter(ctx, current, r)
-}
-
-// leaseOf returns the lease of an Owner's key, and asks the servers if that isn't known. It
-// returns nil if the key is gone.
+// leaseOf returns the lease of an Owner's key, and reads the key if that isn't known. It returns
+// nil if there is no key.
 func (b *Backend) leaseOf(ctx context.Context, o *ownerState) (*lease, error) {
+	if o == nil {
+		return nil, nil
+	}
 	if o.lease != nil && (o.modified > 0 || o.created == 0) {
 		return o.lease, nil
 	}
@@ -109,10 +104,10 @@ func (b *Backend) leaseAfter(ctx context.Context, current *lease, r *driver.Requ
 		case errors.Is(err, rpctypes.ErrLeaseNotFound): // and the key has ended with it
 		case err != nil:
 			return nil, err
-		case current.granted() >= r.TTL && (current.fixed || !r.Fixed):
+		case current.lastReply().ttl >= r.TTL && (current.fixed || !r.Fixed):
 			return current, nil
 		default:
-			ttl = max(ttl, current.granted())
+			ttl = max(ttl, current.lastReply().ttl)
 		}
 	}
 	if r.Fixed {
@@ -358,8 +353,8 @@ func (b *Backend) reacquire(ctx context.Context, start time.Time, o *ownerState,
 	}
 	folder := b.folder(r.Name)
 	ops := []clientv3.Op{
-		clientv3.OpGet(folder, clientv3.WithRange(folderEnd(folder)), clientv3.WithMaxCreateRev(o.created)),
-		clientv3.OpGet(folder, clientv3.WithRange(folderEnd(folder)), clientv3.WithCountOnly()),
+		getFolder(folder, clientv3.WithMaxCreateRev(o.created)),
+		getFolder(folder, clientv3.WithCountOnly()),
 	}
 	cond := createdAt(o.key, o.created)
 	if write {
@@ -439,11 +434,8 @@ func (b *Backend) keyChanged(o *ownerState, q lockQueue) error {
 
 // finishGrant makes the key a hold, with the revision of the answer as its fence.
 func (b *Backend) finishGrant(ctx context.Context, o *ownerState, l *lease, r *driver.Request, start time.Time, answer *pb.ResponseHeader, queued bool) (driver.Grant, error) {
-	switch err := b.leases.ensureTerm(ctx, l, answer.RaftTerm); {
-	case errors.Is(err, rpctypes.ErrLeaseNotFound):
-		return driver.Grant{}, errLeaseEnded
-	case err != nil:
-		return driver.Grant{}, err
+	if err := b.leases.ensureTerm(ctx, l, answer.RaftTerm); err != nil {
+		return driver.Grant{}, b.leaseError(l, err)
 	}
 	fence := uint64(answer.Revision)
 	ended := false
@@ -456,5 +448,5 @@ func (b *Backend) finishGrant(ctx context.Context, o *ownerState, l *lease, r *d
 		return driver.Grant{}, errLeaseEnded
 	}
 	b.owners.delayed.add(o)
-	return driver.Grant{Fence: fence, Fences: 1, Queued: queued, TTL: l.expiry().Sub(start)}, nil
+	return driver.Grant{Fence: fence, Fences: 1, Queued: queued, TTL: l.lastReply().expiry().Sub(start)}, nil
 }

@@ -293,7 +293,7 @@ func TestOwnersKeyKeepsItsKind(t *testing.T) {
 	}
 }
 
-// "a" and "a/b" are two locks, though the keys of one lie among those of the other.
+// "a" and "a/b" are two locks, though one has keys in the key range of the other.
 func TestNamesBelowNames(t *testing.T) {
 	b, other := shared(t), shared(t)
 	above := request("", driver.Exclusive)

@@ -12,8 +12,8 @@ import (
 
 // Options configures a Backend. The zero value is the default.
 type Options struct {
-	// Prefix precedes every lock's name. It separates the locks of several applications, and
-	// is what an etcd role grants access to.
+	// Prefix precedes every lock's name. It separates the locks of several applications. An
+	// etcd role grants access to it.
 	Prefix string
 
 	// Name is the name of the cluster in Caps. It must be the same in every process. The
@@ -76,7 +76,7 @@ func (b *Backend) prepare(ctx context.Context) (context.Context, error) {
 	return clientv3.WithRequireLeader(ctx), nil
 }
 
-// fail adds the operation to an error, and what the user can do about it.
+// fail adds the operation and advice for the user to an error.
 func (b *Backend) fail(op, name string, err error) error {
 	err = explain(err)
 	if b.closed.Load() && !driver.Final(err) {

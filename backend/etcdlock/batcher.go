@@ -16,8 +16,8 @@ const (
 	// maxInFlight is the number of requests in flight from which on transactions are batched.
 	maxInFlight = 2
 
-	// maxBatch is below etcd's limit of operations in one transaction, which counts those of
-	// nested transactions.
+	// maxBatch is below etcd's limit of operations in one transaction. The operations of
+	// nested transactions count too.
 	maxBatch = 64
 
 	// maxDelay bounds how long a transaction waits for its batch before it is sent by itself:
@@ -25,8 +25,8 @@ const (
 	maxDelay = 250 * time.Millisecond
 )
 
-// txnBatcher commits transactions. While others are in flight it joins those of many callers
-// into one request, as nested transactions: gRPC and the servers' log cost more than the
+// txnBatcher commits transactions. While requests are in flight it combines the
+// transactions of many callers into one request, as nested transactions: gRPC and the servers' log cost more than the
 // operations.
 //
 // All nested transactions see the state before the request, so a batch has at most one of each
@@ -188,7 +188,7 @@ func (b *txnBatcher) sharedContext(batch []*pendingTxn) (context.Context, contex
 	return context.WithDeadline(b.ctx, last)
 }
 
-// do commits one transaction. The server isn't told the deadline: a timer for each request costs
+// do commits one transaction. The server doesn't receive the deadline: a timer for each request costs
 // it, and gRPC, a tenth of its time.
 func (b *txnBatcher) do(ctx context.Context, txn clientv3.Op) (*clientv3.TxnResponse, error) {
 	resp, err := b.kv.Do(noDeadline{ctx}, txn)

@@ -54,7 +54,7 @@
 // # Names
 //
 // Names are used as they are. If one name extends another after a slash, as "jobs/7" extends
-// "jobs", the keys of the longer one lie among those of the shorter one. To distlock these are two
-// locks, but a try of "jobs" takes another round trip while "jobs/7" is used. The official clients
+// "jobs", the keys of the longer one are in the key range of the shorter one. To distlock these are
+// two locks, but a try of "jobs" takes another round trip while "jobs/7" is used. The official clients
 // take a holder of "jobs/7" for a waiter of "jobs".
 package etcdlock

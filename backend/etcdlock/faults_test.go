@@ -94,7 +94,7 @@ func (s *replyLossRun) hold(ctx context.Context, b *Backend, r driver.Request, g
 			})
 		}
 		if errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrLost) {
-			return fmt.Errorf("a holder asked again, or renewed: %w", err)
+			return fmt.Errorf("a holder acquired again, or renewed: %w", err)
 		}
 		if err != nil {
 			return nil // outcome unknown

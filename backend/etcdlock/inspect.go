@@ -15,8 +15,8 @@ const (
 	maxLeases    = 64  // leases whose TTLs Inspect reads
 )
 
-// Inspect returns the holders and waiters of a lock. Holds of other programs are shown as those of
-// a mutex, with an Owner made from their key.
+// Inspect returns the holders and waiters of a lock. Holds of other programs are shown as
+// mutex holds, with an Owner made from their key.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
 	info := driver.Info{Name: name}
 	ctx, err := b.prepare(ctx)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/keyedmutex"
 	"github.com/distlock/distlock/internal/wait"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -24,24 +25,29 @@ type lease struct {
 	keeping chan struct{} // a mutex of the calls that keep it alive
 
 	mu    sync.Mutex
-	sent  time.Time // when the last answered keep-alive was sent
-	ttl   time.Duration
-	term  uint64 // of the leader that answered it
+	reply keepAliveReply // the last one
 	ended bool
 }
 
-// expiry returns when the servers may end the lease.
-func (l *lease) expiry() time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.sent.Add(l.ttl)
+// keepAliveReply is an answered keep-alive, or the grant.
+type keepAliveReply struct {
+	sent time.Time // the request
+	ttl  time.Duration
+	term uint64 // the leader's
 }
 
-// granted returns the TTL that the servers gave.
-func (l *lease) granted() time.Duration {
+func newLease(id clientv3.LeaseID, k keepAliveReply) *lease {
+	return &lease{id: id, keeping: make(chan struct{}, 1), reply: k}
+}
+
+// expiry returns when the servers may end the lease.
+func (k keepAliveReply) expiry() time.Time { return k.sent.Add(k.ttl) }
+
+// lastReply returns the last answer to a keep-alive.
+func (l *lease) lastReply() keepAliveReply {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.ttl
+	return l.reply
 }
 
 // spent returns the part of the TTL that has passed since the last keep-alive, at most 1.
@@ -51,14 +57,7 @@ func (l *lease) spent() float64 {
 	if l.ended {
 		return 1
 	}
-	return min(float64(time.Since(l.sent))/float64(l.ttl), 1)
-}
-
-// leaderTerm returns the term of the leader that answered the last keep-alive.
-func (l *lease) leaderTerm() uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.term
+	return min(float64(time.Since(l.reply.sent))/float64(l.reply.ttl), 1)
 }
 
 // leases has the leases of a backend.
@@ -69,24 +68,19 @@ type leases struct {
 	cancel context.CancelFunc
 	wg     wait.Group
 
+	granting keyedmutex.Mutex[int64] // by TTL in seconds
+
 	mu     sync.Mutex
 	closed bool
-	shared map[int64]*sharedLease      // by TTL in seconds
+	shared map[int64]*lease            // by TTL in seconds
 	all    map[clientv3.LeaseID]*lease // which close revokes
 	spare  *lease                      // made for a fixed hold that was refused
-}
-
-// sharedLease is the lease of a TTL, or the grant in progress.
-type sharedLease struct {
-	done chan struct{}
-	l    *lease
-	err  error
 }
 
 func (s *leases) init(client *clientv3.Client, onEnd func(clientv3.LeaseID)) {
 	s.client, s.onEnd = client, onEnd
 	s.ctx, s.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
-	s.shared, s.all = map[int64]*sharedLease{}, map[clientv3.LeaseID]*lease{}
+	s.shared, s.all = map[int64]*lease{}, map[clientv3.LeaseID]*lease{}
 }
 
 // seconds rounds a TTL up.
@@ -107,49 +101,47 @@ func (s *leases) forTTL(ctx context.Context, ttl time.Duration) (*lease, error) 
 
 // sharedFor returns the shared lease of a TTL. It creates one if none lives.
 func (s *leases) sharedFor(ctx context.Context, secs int64) (*lease, error) {
-	for {
-		s.mu.Lock()
-		m := s.shared[secs]
-		if m == nil || m.ended() {
-			if m != nil && m.l != nil {
-				delete(s.all, m.l.id)
-			}
-			m = &sharedLease{done: make(chan struct{})}
-			s.shared[secs] = m
-			s.mu.Unlock()
-			m.l, m.err = s.grant(ctx, secs)
-			close(m.done)
-			return m.l, m.err
-		}
-		s.mu.Unlock()
-		select {
-		case <-m.done:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		if m.err == nil {
-			return m.l, nil
-		}
+	if l := s.living(secs); l != nil {
+		return l, nil
 	}
+	unlock, err := s.granting.Lock(ctx, secs)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if l := s.living(secs); l != nil {
+		return l, nil
+	}
+	l, err := s.grant(ctx, secs)
+	if err == nil {
+		s.mu.Lock()
+		s.shared[secs] = l
+		s.mu.Unlock()
+	}
+	return l, err
 }
 
-// ended reports whether the grant has failed, or its lease has ended.
-func (m *sharedLease) ended() bool {
-	select {
-	case <-m.done:
-		return m.err != nil || m.l.spent() >= 1
-	default:
-		return false
+// living returns the shared lease of a TTL; nil if there is none, or it has ended.
+func (s *leases) living(secs int64) *lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.shared[secs]
+	if l != nil && l.spent() >= 1 {
+		delete(s.shared, secs)
+		delete(s.all, l.id)
+		return nil
 	}
+	return l
 }
 
 func (s *leases) grant(ctx context.Context, secs int64) (*lease, error) {
-	l := &lease{seconds: secs, keeping: make(chan struct{}, 1), sent: time.Now()}
+	sent := time.Now()
 	resp, err := s.client.Grant(ctx, secs)
 	if err != nil {
 		return nil, err
 	}
-	l.id, l.ttl, l.term = resp.ID, time.Duration(resp.TTL)*time.Second, resp.RaftTerm
+	l := newLease(resp.ID, keepAliveReply{sent, time.Duration(resp.TTL) * time.Second, resp.RaftTerm})
+	l.seconds = secs
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -196,7 +188,7 @@ func (s *leases) byID(id clientv3.LeaseID) *lease {
 	if l := s.all[id]; l != nil {
 		return l
 	}
-	return &lease{id: id, keeping: make(chan struct{}, 1)}
+	return newLease(id, keepAliveReply{})
 }
 
 // refresh makes sure that at least half of a lease's TTL is left.
@@ -219,7 +211,7 @@ func (s *leases) refreshLater(l *lease) {
 		return
 	}
 	s.wg.Go(func() {
-		ctx, cancel := context.WithDeadline(s.ctx, l.expiry())
+		ctx, cancel := context.WithDeadline(s.ctx, l.lastReply().expiry())
 		defer cancel()
 		s.keepAliveOnce(ctx, l)
 	})
@@ -255,17 +247,10 @@ func (s *leases) keepAlive(ctx context.Context, l *lease) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.sent.Before(k.sent) {
-		l.sent, l.ttl, l.term = k.sent, k.ttl, k.term
+	if l.reply.sent.Before(k.sent) {
+		l.reply = k
 	}
 	return nil
-}
-
-// keepAliveReply is an answered keep-alive.
-type keepAliveReply struct {
-	sent time.Time
-	ttl  time.Duration
-	term uint64 // the leader's
 }
 
 // sendKeepAlive makes one attempt. The client's own method repeats itself, without a pause, until
@@ -291,7 +276,7 @@ var errOldLeader = errors.New("the lease was kept alive by a leader that has bee
 // keep-alives, and its successor, which ends leases, doesn't know of them.
 func (s *leases) ensureTerm(ctx context.Context, l *lease, term uint64) error {
 	for range 3 {
-		if l.leaderTerm() >= term {
+		if l.lastReply().term >= term {
 			return nil
 		}
 		if err := s.keepAlive(ctx, l); err != nil {

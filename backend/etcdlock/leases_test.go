@@ -122,7 +122,7 @@ func TestLeaseIsFreshWhenUsed(t *testing.T) {
 	acquire(t, b, first)
 	l := b.owners.get(first.Owner).lease
 	l.mu.Lock()
-	l.sent = l.sent.Add(-l.ttl * 6 / 10)
+	l.reply.sent = l.reply.sent.Add(-l.reply.ttl * 6 / 10)
 	l.mu.Unlock()
 	if g := acquire(t, b, next); g.TTL < next.TTL {
 		t.Errorf("granted for %v of %v", g.TTL, next.TTL)
@@ -171,7 +171,7 @@ func TestHedge(t *testing.T) {
 		fresh   error   // of each on a new connection
 		want    error
 		after   time.Duration
-		asked   int32
+		sent    int32
 	}{
 		{"the first answers", []error{nil}, silence, nil, 0, 1},
 		{"the first is silent", []error{silence, nil}, silence, nil, 3 * time.Second, 2},
@@ -187,7 +187,7 @@ func TestHedge(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
 				defer cancel()
-				var asked atomic.Int32
+				var sent atomic.Int32
 				start := time.Now()
 				give := func(ctx context.Context, answer error) (int, error) {
 					if answer == silence {
@@ -197,11 +197,11 @@ func TestHedge(t *testing.T) {
 					return 1, answer
 				}
 				_, err := hedge(ctx,
-					func(ctx context.Context) (int, error) { return give(ctx, c.answers[asked.Add(1)-1]) },
+					func(ctx context.Context) (int, error) { return give(ctx, c.answers[sent.Add(1)-1]) },
 					func(ctx context.Context) (int, error) { return give(ctx, c.fresh) })
 				synctest.Wait() // for a request sent at the moment of the answer
-				if !errors.Is(err, c.want) || time.Since(start) != c.after || asked.Load() != c.asked {
-					t.Errorf("%v after %v and %d questions, want %v after %v and %d", err, time.Since(start), asked.Load(), c.want, c.after, c.asked)
+				if !errors.Is(err, c.want) || time.Since(start) != c.after || sent.Load() != c.sent {
+					t.Errorf("%v after %v and %d requests, want %v after %v and %d", err, time.Since(start), sent.Load(), c.want, c.after, c.sent)
 				}
 			})
 		})

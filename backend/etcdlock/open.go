@@ -53,8 +53,8 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	return openURL(ctx, u)
 }
 
-// New makes a backend of the user's own client, which Close leaves open. It asks the servers for
-// their shortest TTL, for five seconds at most. A client whose KV, Watcher or Lease was replaced,
+// New makes a backend that uses the given client, which Close leaves open. It reads the servers'
+// shortest TTL, for five seconds at most. A client whose KV, Watcher or Lease was replaced,
 // as by package namespace, is ErrInvalid: use Options.Prefix instead.
 //
 // The client should notice within a TTL that a server is silent, and reconnect as soon: Open sets
@@ -90,7 +90,7 @@ func checkClient(c *clientv3.Client) error {
 		"KV": {c.KV, clientv3.NewKV(c)}, "Watcher": {c.Watcher, clientv3.NewWatcher(c)}, "Lease": {c.Lease, clientv3.NewLease(c)},
 	} {
 		if reflect.TypeOf(is[0]) != reflect.TypeOf(is[1]) {
-			return fmt.Errorf("%w: the client's %s was replaced by a %T: want that of clientv3.New; use Options.Prefix to separate locks", driver.ErrInvalid, field, is[0])
+			return fmt.Errorf("%w: the client's %s was replaced by a %T: want a client as clientv3.New makes it; use Options.Prefix to separate locks", driver.ErrInvalid, field, is[0])
 		}
 	}
 	return nil
@@ -423,7 +423,7 @@ func (c *urlConfig) readableError(ctx context.Context, err error) error {
 	return errors.New(text + c.hint(s.Code(), text))
 }
 
-// hint returns what the user may have to change after a connection error.
+// hint suggests a change to the user after a connection error.
 func (c *urlConfig) hint(code codes.Code, text string) string {
 	endsIn := func(suffixes ...string) bool {
 		return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(text, s) })

@@ -14,8 +14,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// ownerState is what the backend knows of an Owner's key: a hold, a place in the queue, or what
-// may be one after a call without an answer. Only calls for the Owner write to it, one at a
+// ownerState describes an Owner's key. The key is a hold or a place in the queue, or it may be
+// one, after a call without an answer. Only calls for the Owner write to it, one at a
 // time; the mutex of owners is for other readers.
 type ownerState struct {
 	owners     *owners
@@ -108,7 +108,7 @@ func (s *owners) open(folder string, r *driver.Request, l *lease) (*ownerState, 
 }
 
 // slots is the number of keys that a lease reuses for a lock. Until the history is compacted the
-// servers keep an entry of each key that ever was, and every attempt scans those of its lock.
+// servers keep an entry of each key that ever was, and every attempt scans the entries of its lock.
 const slots = 8
 
 // freeKey returns the key for a request: the Owner's own, or one that no other Owner has and that

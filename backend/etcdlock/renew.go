@@ -56,7 +56,7 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 			r.run(func() { r.errs[i] = r.renewOther(h) })
 		case o.fence == 0:
 			r.errs[i] = errLostHold(h.Name)
-		case o.lease == nil || o.lease.granted() < h.TTL || h.Shorten:
+		case o.lease == nil || o.lease.lastReply().ttl < h.TTL || h.Shorten:
 			r.run(func() { r.errs[i] = r.changeLease(h, o) })
 		default:
 			byLease[o.lease] = append(byLease[o.lease], renewedHold{i, o})
@@ -91,7 +91,7 @@ func (r *leaseRenewal) renewLease(l *lease, renewed []renewedHold) {
 			term := r.checkKeys(some)
 			<-done
 			kept := kept
-			if kept == nil && l.leaderTerm() < term {
+			if kept == nil && l.lastReply().term < term {
 				kept = errOldLeader
 			}
 			for _, h := range some {
@@ -114,7 +114,7 @@ func (r *leaseRenewal) holdError(h *driver.Hold, err, gone error) error {
 	return r.b.fail("renew", h.Name, err)
 }
 
-// checkKeys checks that keys are those of the grants, and returns the leader's term.
+// checkKeys checks that the keys written by the grants exist, and returns the leader's term.
 func (r *leaseRenewal) checkKeys(renewed []renewedHold) uint64 {
 	states := make([]*ownerState, len(renewed))
 	for i, h := range renewed {
@@ -206,14 +206,14 @@ func (r *leaseRenewal) leaseFor(h *driver.Hold, from *lease, fixed bool) (*lease
 		return r.b.leases.dedicated(r.ctx, h.TTL)
 	}
 	err := r.b.leases.keepAlive(r.ctx, from)
-	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) || err == nil && from.granted() >= h.TTL {
+	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) || err == nil && from.lastReply().ttl >= h.TTL {
 		return from, err
 	}
 	if fixed {
 		return r.b.leases.dedicated(r.ctx, h.TTL)
 	}
 	l, err := r.b.leases.forTTL(r.ctx, h.TTL)
-	if err == nil && l.expiry().Before(r.start.Add(h.TTL)) {
+	if err == nil && l.lastReply().expiry().Before(r.start.Add(h.TTL)) {
 		err = r.b.leases.keepAlive(r.ctx, l)
 	}
 	return l, err

@@ -38,7 +38,7 @@ func TestRenewForLonger(t *testing.T) {
 		}
 		info, err := admin.Inspect(t.Context(), r.Name)
 		if err != nil || len(info.Holders) != 1 || info.Holders[0].Fence != 0 {
-			t.Errorf("fixed %v: the fence is not that of the grant: %+v, %v", fixed, info, err)
+			t.Errorf("fixed %v: Inspect shows another fence than the grant had: %+v, %v", fixed, info, err)
 		}
 		release(t, b, r)
 	}

@@ -254,8 +254,8 @@ func modifiedAt(key string, revision int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(key), "=", revision)
 }
 
-func getFolder(folder string) clientv3.Op {
-	return clientv3.OpGet(folder, clientv3.WithRange(folderEnd(folder)))
+func getFolder(folder string, opts ...clientv3.OpOption) clientv3.Op {
+	return clientv3.OpGet(folder, append(opts, clientv3.WithRange(folderEnd(folder)))...)
 }
 
 func putKey(key string, lease clientv3.LeaseID, r *driver.Request, later bool) clientv3.Op {

@@ -16,7 +16,7 @@ import (
 
 const (
 	replyTimeout = 3 * time.Second // a server that hasn't replied for so long hangs
-	idleTimeout  = 5 * time.Second // after which the server is asked for a reply
+	idleTimeout  = 5 * time.Second // after which the client requests a reply
 	retryMin     = 20 * time.Millisecond
 	retryMax     = time.Second
 )
