@@ -169,7 +169,6 @@ func TestLateCalls(t *testing.T) {
 	t.Parallel()
 	faultfuzz.Run(t, faultfuzz.Case{
 		Servers: []string{testserver.SharedEtcd(t).Addr()},
-		Rate:    0.02,
 		Open: func(ctx context.Context, addrs []string) (driver.Backend, error) {
 			return Open(ctx, patiently("etcd://"+addrs[0]))
 		},
@@ -229,3 +228,4 @@ func TestRenewalOnForgottenConnections(t *testing.T) {
 		})
 	}
 }
+
