@@ -106,7 +106,7 @@ func tokenEnds(t *testing.T, o testserver.EtcdOptions) {
 	srv := testserver.Etcd(t, o)
 	own := testserver.EtcdGrant{Prefix: "locks/", Read: true, Write: true}
 	u := srv.AddUser("ann", "x", own)
-	b, other := mustOpen(t, u+"/locks"), mustOpen(t, u+"/locks")
+	b, other := openPatiently(t, u+"/locks"), openPatiently(t, u+"/locks")
 	waitTurn := func(what string) {
 		t.Helper()
 		held, w := request("", driver.Exclusive), request("", driver.Exclusive)

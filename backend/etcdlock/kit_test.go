@@ -176,6 +176,27 @@ func mustOpen(t testing.TB, url string) *Backend {
 	return b
 }
 
+// openPatiently opens a URL with a client that never takes a slow server for a silent one.
+func openPatiently(t testing.TB, url string) *Backend {
+	t.Helper()
+	u, err := driver.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := parseURL(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := c.clientConfig(context.Background())
+	config.DialKeepAliveTime, config.DialTimeout = 0, testTimeout
+	client, err := clientv3.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return backendOf(t, client, c.opts)
+}
+
 // acquireQueued waits in the queue until the request is granted, as the core does.
 func acquireQueued(ctx context.Context, b *Backend, r driver.Request) (driver.Grant, error) {
 	r.Queue = true
