@@ -2,10 +2,15 @@ package quorum_test
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/backend/quorum"
 	"github.com/distlock/distlock/driver"
@@ -47,4 +52,224 @@ func conform(t *testing.T, n int) {
 			return w.(*wire).restore
 		},
 	})
+}
+
+func client(t testing.TB, b driver.Backend, opts *distlock.Options) *distlock.Client {
+	t.Helper()
+	c, err := distlock.New(b, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// empty fails the test unless all members are empty.
+func (c *cluster) empty() {
+	c.t.Helper()
+	for i, s := range c.stores {
+		s.Connect().List(context.Background(), "", func(name string) bool {
+			c.t.Errorf("member %d still keeps %q", i, name)
+			return true
+		})
+	}
+}
+
+// Waiters of one process get the lock by hand-off, each with a fence of its own from a span that
+// a majority has reserved.
+func TestHandOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cl := newCluster(t, 5)
+		b, w := cl.process()
+		c := client(t, b, nil)
+		first, err := c.Mutex("lock").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		var last atomic.Uint64
+		for range 20 {
+			wg.Go(func() {
+				lease, err := c.Mutex("lock").Lock(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if f := lease.Fence(); f <= last.Swap(f) {
+					t.Errorf("fence %d is not above the one before", f)
+				}
+				lease.Unlock(t.Context())
+			})
+		}
+		synctest.Wait()
+		last.Store(first.Fence())
+		before := w.calls.Load()
+		first.Unlock(t.Context())
+		wg.Wait()
+		synctest.Wait()
+		if n := w.calls.Load() - before; n > 10 {
+			t.Errorf("20 hand-offs and a release made %d calls, want 5", n)
+		}
+		next, err := c.Mutex("lock").Lock(t.Context())
+		if err != nil || next.Fence() <= last.Load() {
+			t.Errorf("then fence %d after %d: %v", next.Fence(), last.Load(), err)
+		}
+		c.Close()
+		cl.empty()
+	})
+}
+
+func TestReadersWritersAndDowngrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cl := newCluster(t, 3)
+		one, _ := cl.process()
+		two, _ := cl.process()
+		a, b := client(t, one, nil).RWMutex("lock"), client(t, two, nil).RWMutex("lock")
+		ctx := t.Context()
+		w, err := a.Lock(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.TryRLock(ctx); !errors.Is(err, distlock.ErrHeld) {
+			t.Errorf("a reader beside a writer: %v", err)
+		}
+		if err := w.Downgrade(ctx); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		r, err := b.RLock(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.TryLock(ctx); !errors.Is(err, distlock.ErrHeld) {
+			t.Errorf("a writer beside readers: %v", err)
+		}
+		w.Unlock(ctx)
+		r.Unlock(ctx)
+		synctest.Wait()
+		if w, err = b.TryLock(ctx); err != nil || w.Fence() <= r.Fence() {
+			t.Errorf("a writer after readers: %v", err)
+		}
+	})
+}
+
+// A lease lives while a majority lives. When that fails the lease is lost in time, before another
+// client could hold.
+func TestLeaseEndsWithTheMajority(t *testing.T) {
+	for name, fault := range map[string]func(*wire, ...int){"dead": (*wire).kill, "silent": (*wire).cut} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cl := newCluster(t, 5)
+				b, w := cl.process()
+				c := client(t, b, &distlock.Options{TTL: 10 * time.Second})
+				lease, err := c.Mutex("lock").Lock(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				fault(w, 1, 4)
+				time.Sleep(time.Minute)
+				if lease.Err() != nil {
+					t.Fatalf("with three of five: %v", lease.Err())
+				}
+				fault(w, 0)
+				began := time.Now()
+				<-lease.Context().Done()
+				took := time.Since(began)
+				if err := context.Cause(lease.Context()); !errors.Is(err, distlock.ErrLost) || took > 10*time.Second {
+					t.Errorf("with two of five: %v after %v", err, took)
+				}
+				other, _ := cl.process()
+				if _, err := other.Acquire(t.Context(), requestFor("lock")); !errors.Is(err, driver.ErrHeld) {
+					t.Errorf("another at that moment: %v, want ErrHeld", err)
+				}
+				began = time.Now()
+				c.Close()
+				within(t, "Close", began, 20*time.Second)
+			})
+		})
+	}
+}
+
+func requestFor(name string) driver.Request {
+	r := request(driver.Exclusive)
+	r.Name = name
+	return r
+}
+
+// Answers and requests are lost at random, members come and go. There is one holder at a time,
+// fences increase, and in the end no member keeps a hold.
+func TestLostRepliesFuzz(t *testing.T)     { loseReplies(t, 15*time.Second) }
+func TestLongLostRepliesFuzz(t *testing.T) { loseReplies(t, time.Minute) }
+
+func loseReplies(t *testing.T, length time.Duration) {
+	synctest.Test(t, func(t *testing.T) {
+		cl := newCluster(t, 5)
+		var inside atomic.Int32
+		var last atomic.Uint64
+		var wires []*wire
+		var clients []*distlock.Client
+		turns := 0
+		var wg sync.WaitGroup
+		for range 4 {
+			b, w := cl.process()
+			w.loss.Store(10)
+			wires = append(wires, w)
+			clients = append(clients, client(t, b, &distlock.Options{TTL: 3 * time.Second}))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), length)
+		for i, c := range clients {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					fuzzTurn(ctx, t, c, &inside, &last, &turns)
+				}
+			})
+			wg.Go(func() { trouble(ctx, wires[i]) })
+		}
+		wg.Wait()
+		cancel()
+		for _, w := range wires {
+			w.loss.Store(0)
+			w.restore()
+		}
+		for _, c := range clients {
+			c.Close()
+		}
+		time.Sleep(10 * time.Second)
+		cl.empty()
+		t.Logf("%d turns", turns)
+		if turns < int(length/time.Second) {
+			t.Errorf("only %d turns", turns)
+		}
+	})
+}
+
+func fuzzTurn(ctx context.Context, t *testing.T, c *distlock.Client, inside *atomic.Int32, last *atomic.Uint64, turns *int) {
+	lease, err := c.Mutex("lock").Lock(ctx)
+	if err != nil {
+		return
+	}
+	if inside.Add(1) != 1 {
+		t.Error("two holders at once")
+	}
+	*turns++
+	if f := lease.Fence(); f <= last.Swap(f) {
+		t.Errorf("fence %d is not above the one before", f)
+	}
+	select {
+	case <-time.After(rand.N(200 * time.Millisecond)):
+	case <-lease.Context().Done():
+	}
+	inside.Add(-1)
+	lease.Unlock(context.WithoutCancel(ctx))
+}
+
+// trouble cuts off one or two members now and then.
+func trouble(ctx context.Context, w *wire) {
+	for ctx.Err() == nil {
+		w.restore()
+		time.Sleep(rand.N(4 * time.Second))
+		w.cut(rand.N(5))
+		w.kill(rand.N(5))
+		time.Sleep(rand.N(2 * time.Second))
+	}
 }
