@@ -195,19 +195,14 @@ func (t *acquirer) heldIfOtherKind(lease *distlock.MultiLease, err error) (*dist
 	for _, name := range t.o.names {
 		info, inspectErr := t.client.Inspect(ctx, name)
 		if inspectErr == nil && len(info.Holders) > 0 && !info.Mode.SameKind(t.o.mode()) {
-			return nil, &distlock.Error{Op: "lock", Name: name, Kind: distlock.ErrHeld, Err: heldBy(info)}
+			held := &distlock.HeldError{Holders: info.Holders}
+			for _, h := range info.Holders {
+				held.Retry = max(held.Retry, h.Left)
+			}
+			return nil, &distlock.Error{Op: "lock", Name: name, Kind: distlock.ErrHeld, Err: held}
 		}
 	}
 	return nil, err
-}
-
-// heldBy returns the refusal that the holders of a lock cause.
-func heldBy(info distlock.Info) *distlock.HeldError {
-	e := &distlock.HeldError{Holders: info.Holders}
-	for _, h := range info.Holders {
-		e.Retry = max(e.Retry, h.Left)
-	}
-	return e
 }
 
 // transient reports whether waiting may help.

@@ -248,14 +248,12 @@ func (c *crowd) buy(ctx context.Context) (more bool, err error) {
 	return more, err
 }
 
-// shop is a SQLite file with one kind of item and a row for each sale.
+// shop is a SQLite file with a row for each sale, which has the stock that was left. The first row
+// has the stock before all sales.
 type shop struct{ db *sql.DB }
 
 func openShop(ctx context.Context, path string) (*shop, error) {
-	q := url.Values{
-		"_txlock": {"immediate"},
-		"_pragma": {"busy_timeout(20000)", "journal_mode(wal)", "synchronous(off)"},
-	}
+	q := url.Values{"_pragma": {"busy_timeout(20000)", "journal_mode(wal)", "synchronous(off)"}}
 	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+q.Encode())
 	if err != nil {
 		return nil, err
@@ -271,45 +269,33 @@ func (s *shop) close() error { return s.db.Close() }
 
 // fill puts items into the shop.
 func (s *shop) fill(ctx context.Context, stock int) error {
-	_, err := s.db.ExecContext(ctx, `
-		CREATE TABLE item (stock INTEGER NOT NULL);
-		CREATE TABLE sale (number INTEGER PRIMARY KEY AUTOINCREMENT, fence INTEGER NOT NULL)`)
-	if err == nil {
-		_, err = s.db.ExecContext(ctx, `INSERT INTO item (stock) VALUES (?)`, stock)
-	}
-	return err
-}
-
-// buy reads the stock, thinks, and writes back one less, even if other buyers changed it meanwhile. It
-// reports false if nothing is left.
-func (s *shop) buy(ctx context.Context, think time.Duration) (bool, error) {
-	var stock int
-	if err := s.db.QueryRowContext(ctx, `SELECT stock FROM item`).Scan(&stock); err != nil || stock == 0 {
-		return false, err
-	}
-	time.Sleep(think)
-	return true, s.sell(ctx, stock-1, distlock.Fence(ctx))
-}
-
-// sell writes the new stock and the sale.
-func (s *shop) sell(ctx context.Context, stock int, fence uint64) error {
-	tx, err := s.db.BeginTx(ctx, nil)
+	_, err := s.db.ExecContext(ctx, `CREATE TABLE sale (number INTEGER PRIMARY KEY AUTOINCREMENT, stock INTEGER NOT NULL, fence INTEGER NOT NULL)`)
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() // does nothing after Commit
-	if _, err := tx.ExecContext(ctx, `UPDATE item SET stock = ?`, stock); err != nil {
-		return err
+	return s.write(ctx, stock, 0)
+}
+
+func (s *shop) write(ctx context.Context, stock int, fence uint64) error {
+	_, err := s.db.ExecContext(ctx, `INSERT INTO sale (stock, fence) VALUES (?, ?)`, stock, int64(fence))
+	return err
+}
+
+// buy reads the stock, thinks, and writes one less, even if other buyers changed it meanwhile. It reports
+// false if nothing is left.
+func (s *shop) buy(ctx context.Context, think time.Duration) (bool, error) {
+	var stock int
+	err := s.db.QueryRowContext(ctx, `SELECT stock FROM sale ORDER BY number DESC LIMIT 1`).Scan(&stock)
+	if err != nil || stock == 0 {
+		return false, err
 	}
-	if _, err := tx.ExecContext(ctx, `INSERT INTO sale (fence) VALUES (?)`, int64(fence)); err != nil {
-		return err
-	}
-	return tx.Commit()
+	time.Sleep(think)
+	return true, s.write(ctx, stock-1, distlock.Fence(ctx))
 }
 
 // fences returns the fences of all sales, in the order of the sales.
 func (s *shop) fences(ctx context.Context) ([]uint64, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT fence FROM sale ORDER BY number`)
+	rows, err := s.db.QueryContext(ctx, `SELECT fence FROM sale WHERE number > 1 ORDER BY number`)
 	if err != nil {
 		return nil, err
 	}
