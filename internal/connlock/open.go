@@ -36,8 +36,8 @@ func New(ctx context.Context, c Config) (*Backend, error) {
 
 // probe takes a lock of its own on two connections: the second must be refused until the first has unlocked.
 func (b *Backend) probe(ctx context.Context) error {
-	if err := CheckPool(b.DB); err != nil {
-		return err
+	if limit := b.DB.Stats().MaxOpenConnections; limit > 0 && limit < minPool {
+		return fmt.Errorf("%w: the pool's limit is %d; locks on connections need %d at least: raise SetMaxOpenConns, or max_connections in a URL", driver.ErrInvalid, limit, minPool)
 	}
 	l := Lock{Name: "distlock probe " + driver.NewOwner(), Owner: driver.NewOwner(), Probe: true}
 	l.Key = b.Dialect.Key(l.Name)

@@ -2,7 +2,6 @@ package connlock
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 	"time"
@@ -16,15 +15,6 @@ const (
 	maxHolds  = 1000 // of one connection
 	maxIdle   = 16   // idle connections that are kept
 )
-
-// CheckPool returns ErrInvalid if a pool's limit is too low.
-func CheckPool(db *sql.DB) error {
-	limit := db.Stats().MaxOpenConnections
-	if limit > 0 && limit < minPool {
-		return fmt.Errorf("%w: the pool's limit is %d; locks on connections need %d at least: raise SetMaxOpenConns, or max_connections in a URL", driver.ErrInvalid, limit, minPool)
-	}
-	return nil
-}
 
 // leaseClass rounds a TTL up to two digits, so that holds of similar TTLs can share a connection.
 func leaseClass(ttl time.Duration) time.Duration {

@@ -68,7 +68,7 @@ func TestLimitOfThePool(t *testing.T) {
 func TestPoolsThatAreTooSmall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fakeServer{limit: 2}
-		if err := CheckPool(f.pool(t)); !errors.Is(err, lock.ErrInvalid) {
+		if _, err := New(t.Context(), Config{DB: f.pool(t), Dialect: f}); !errors.Is(err, lock.ErrInvalid) {
 			t.Errorf("%v, want ErrInvalid", err)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
@@ -15,7 +16,7 @@ import (
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	n := &renewCall{b: b, ctx: ctx, holds: holds, answers: make([]error, len(holds))}
 	if err := b.open(ctx); err != nil {
-		n.answerAll(err)
+		n.answers = slices.Repeat([]error{err}, len(holds))
 	} else {
 		n.run()
 	}
@@ -33,12 +34,6 @@ type renewCall struct {
 	answers []error
 }
 
-func (n *renewCall) answerAll(err error) {
-	for i := range n.answers {
-		n.answers[i] = err
-	}
-}
-
 func (n *renewCall) answerThese(list []int, err error) {
 	for _, i := range list {
 		n.answers[i] = err
@@ -48,10 +43,8 @@ func (n *renewCall) answerThese(list []int, err error) {
 func (n *renewCall) run() {
 	batches, single := n.split()
 	for what, list := range batches {
-		for len(list) > 0 {
-			size := min(len(list), MaxExtend)
-			single = append(single, n.extend(what, list[:size])...)
-			list = list[size:]
+		for part := range slices.Chunk(list, MaxExtend) {
+			single = append(single, n.extend(what, part)...)
 		}
 	}
 	n.renewSingly(single)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -94,18 +95,8 @@ func (s *state) set(c claims.Claim) {
 // remove reports whether owner had a claim.
 func (s *state) remove(owner string) bool {
 	before := len(s.Claims)
-	s.Claims = without(s.Claims, owner)
+	s.Claims = slices.DeleteFunc(s.Claims, func(c claims.Claim) bool { return c.Owner == owner })
 	return len(s.Claims) < before
-}
-
-func without(list []claims.Claim, owner string) []claims.Claim {
-	var kept []claims.Claim
-	for _, c := range list {
-		if c.Owner != owner {
-			kept = append(kept, c)
-		}
-	}
-	return kept
 }
 
 // claimRecord is a claim as Row.Claims stores it.
