@@ -9,10 +9,13 @@ package faultproxy
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net"
 	"runtime/pprof"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -40,13 +43,12 @@ type Proxy struct {
 
 	mu          sync.Mutex
 	links       []*link
-	silent      bool
-	sever       func(client net.Conn) bool // which connections are silent
-	unreplied   bool                       // replicas hear nothing more from their master
-	delay       time.Duration              // of requests
-	loseReply   string                     // the answer to the next request with this in it is lost; "": none
-	loseRequest string                     // the next request with this in it is lost
-	holdBack    string                     // the next request with this in it is held back
+	sever       func(*link) bool // which connections are silent; nil: none
+	unreplied   bool             // replicas hear nothing more from their master
+	delay       time.Duration    // of requests
+	loseReply   string           // the answer to the next request with this in it is lost; "": none
+	loseRequest string           // the next request with this in it is lost
+	holdBack    string           // the next request with this in it is held back
 	holdFor     time.Duration
 	random      storm
 	longest     time.Duration // that a storm which begins now holds a request back
@@ -54,6 +56,12 @@ type Proxy struct {
 
 	lost, heldBack int64 // requests so far
 	held           int   // connections with requests that have not arrived yet
+}
+
+// NewSOCKS starts a proxy of SOCKS 5, whose clients choose their servers. It ends with the test.
+func NewSOCKS(tb testing.TB) *Proxy {
+	tb.Helper()
+	return New(tb, "")
 }
 
 // New starts a proxy on a port of its own; it ends with the test. The target need not
@@ -126,22 +134,37 @@ func (p *Proxy) Held() (n int) {
 
 // Silence drops all data in both directions. Connections can still be made and stay open. Pass
 // ends it.
-func (p *Proxy) Silence() { p.locked(func() { p.silent = true }) }
+func (p *Proxy) Silence() { p.silence(func(*link) bool { return true }) }
 
 // Sever silences only the connections, present and future, for which which returns true. Pass ends it.
 func (p *Proxy) Sever(which func(client net.Conn) bool) {
+	p.silence(func(k *link) bool { return which(k.client) })
+}
+
+// SeverTo is Sever for connections to some servers, of which which has the addresses.
+func (p *Proxy) SeverTo(which func(server string) bool) {
+	p.silence(func(k *link) bool { return which(k.server.RemoteAddr().String()) })
+}
+
+func (p *Proxy) silence(which func(*link) bool) {
 	p.locked(func() {
 		p.sever = which
 		for _, k := range p.links {
-			k.silent = k.silent || which(k.client)
+			k.silent = k.silent || which(k)
 		}
 	})
 }
 
-// Pass ends Silence and Sever, and closes all connections: data is missing on them.
+// Pass ends Silence and Sever, and closes the connections that were silent: data is missing on them.
 func (p *Proxy) Pass() {
-	p.locked(func() { p.silent, p.sever = false, nil })
-	p.Cut()
+	p.locked(func() {
+		p.sever = nil
+		for _, k := range p.links {
+			if k.silent {
+				k.close()
+			}
+		}
+	})
 }
 
 // Delay delays all requests from now on, as retransmissions do: they arrive even if their sender has
@@ -199,22 +222,77 @@ func (p *Proxy) keepPort() {
 func (p *Proxy) accept() {
 	for {
 		client, err := p.l.Accept()
-		if err != nil {
+		switch {
+		case err != nil:
 			return
+		case p.target == "":
+			go p.acceptSOCKS(client)
+		default:
+			server, err := net.Dial("tcp", p.target)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			p.connect(client, server)
 		}
-		server, err := net.Dial("tcp", p.target)
-		if err != nil {
-			client.Close()
-			continue
-		}
-		k := &link{p: p, client: client, server: server, cut: make(chan struct{})}
-		p.locked(func() {
-			p.links = append(p.links, k)
-			k.silent = p.sever != nil && p.sever(client)
-		})
-		go k.answers()
-		go k.requests()
 	}
+}
+
+func (p *Proxy) connect(client, server net.Conn) {
+	k := &link{p: p, client: client, server: server, cut: make(chan struct{})}
+	p.locked(func() {
+		p.links = append(p.links, k)
+		k.silent = p.sever != nil && p.sever(k)
+	})
+	go k.answers()
+	go k.requests()
+}
+
+// Values of SOCKS 5, RFC 1928.
+const (
+	socksHello    = "\x05\x00" // no password
+	socksAccepted = "\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00"
+	socksRefused  = "\x05\x05\x00\x01\x00\x00\x00\x00\x00\x00"
+)
+
+// acceptSOCKS connects a client to the server that it wants.
+func (p *Proxy) acceptSOCKS(client net.Conn) {
+	addr, err := socksTarget(client)
+	if err != nil {
+		client.Close()
+		return
+	}
+	server, err := net.Dial("tcp", addr)
+	if err != nil {
+		io.WriteString(client, socksRefused)
+		client.Close()
+		return
+	}
+	io.WriteString(client, socksAccepted)
+	p.connect(client, server)
+}
+
+// socksTarget returns the address that a client wants to reach.
+func socksTarget(client net.Conn) (string, error) {
+	var hello [2]byte
+	if _, err := io.ReadFull(client, hello[:]); err != nil {
+		return "", err
+	}
+	if _, err := io.CopyN(io.Discard, client, int64(hello[1])); err != nil {
+		return "", err
+	}
+	if _, err := io.WriteString(client, socksHello); err != nil {
+		return "", err
+	}
+	var request [10]byte // version, connect, reserved, kind of address, address, port
+	if _, err := io.ReadFull(client, request[:]); err != nil {
+		return "", err
+	}
+	if request[0] != 5 || request[1] != 1 || request[3] != 1 {
+		return "", errors.New("not SOCKS 5 to an IPv4 address")
+	}
+	port := strconv.Itoa(int(binary.BigEndian.Uint16(request[8:])))
+	return net.JoinHostPort(net.IP(request[4:8]).String(), port), nil
 }
 
 // fate is the outcome of a request or of its answer.
@@ -265,7 +343,7 @@ func (s *storm) next(request string) verdict {
 // decide decides the outcome of a request. Proxy.mu is held.
 func (p *Proxy) decide(k *link, request string) (v verdict) {
 	switch {
-	case k.silent || p.silent:
+	case k.silent:
 		return verdict{fate: swallowed}
 	case takeWord(&p.loseRequest, request):
 		v.fate = requestLost
@@ -371,7 +449,7 @@ func (k *link) answers() {
 		}
 		k.p.locked(func() {
 			switch {
-			case k.silent || k.p.silent || k.replica && k.p.unreplied || k.answer == replyLost || k.answer == held:
+			case k.silent || k.replica && k.p.unreplied || k.answer == replyLost || k.answer == held:
 				n = 0
 			case k.answer == replyTorn:
 				k.answer = replyLost

@@ -2,25 +2,29 @@ package testserver
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
 )
 
 // ZooKeeperGroup is an ensemble of three servers. A leader that dies is replaced in
 // about a second, one that is silent in about three.
 type ZooKeeperGroup struct {
 	group[*ZooKeeperServer]
-	links *links
+	links []*faultproxy.Proxy         // by which each member reaches the others
+	owner map[string]*ZooKeeperServer // of an address
 }
 
 // ZooKeeperCluster starts an ensemble of the test's own, and returns when all its
 // servers serve. It takes about three seconds.
 func ZooKeeperCluster(tb testing.TB, o ZooKeeperOptions) *ZooKeeperGroup {
 	tb.Helper()
-	g := startZooKeeperCluster(tb, o)
+	g := startZooKeeperCluster(tb, o, faultproxy.NewSOCKS)
 	tb.Cleanup(g.end)
 	return g
 }
@@ -31,7 +35,7 @@ var sharedZooKeeperCluster shared[*ZooKeeperGroup]
 // any of it, or cut it in parts.
 func SharedZooKeeperCluster(tb testing.TB) *ZooKeeperGroup {
 	tb.Helper()
-	g := *sharedZooKeeperCluster.get(func() *ZooKeeperGroup { return startZooKeeperCluster(tb, ZooKeeperOptions{}) })
+	g := *sharedZooKeeperCluster.get(func() *ZooKeeperGroup { return startZooKeeperCluster(tb, ZooKeeperOptions{}, nil) })
 	g.tb = tb
 	return &g
 }
@@ -54,8 +58,7 @@ func (g *ZooKeeperGroup) whole() error {
 	return nil
 }
 
-// vote returns the leader that another member follows; not asked is old, and it is not
-// that.
+// vote returns the leader that another member follows; old has no say in it, and is not the leader.
 func (g *ZooKeeperGroup) vote(old *ZooKeeperServer) (leader *ZooKeeperServer, err error) {
 	modes := map[string]int{}
 	for _, s := range g.without(old) {
@@ -76,22 +79,34 @@ func (g *ZooKeeperGroup) vote(old *ZooKeeperServer) (leader *ZooKeeperServer, er
 
 // Isolate cuts a member off from the others; clients reach it as before. Heal ends it.
 // A member that is cut off serves for up to two seconds more.
-func (g *ZooKeeperGroup) Isolate(s *ZooKeeperServer) { g.links.isolate(s) }
-
-// Heal lets all members reach each other again.
-func (g *ZooKeeperGroup) Heal() { g.links.heal() }
-
-func (g *ZooKeeperGroup) end() {
-	g.group.end()
-	g.links.end()
+func (g *ZooKeeperGroup) Isolate(s *ZooKeeperServer) {
+	for i, link := range g.links {
+		if g.members[i] == s {
+			link.Silence()
+		} else {
+			link.SeverTo(func(server string) bool { return g.owner[server] == s })
+		}
+	}
 }
 
-func startZooKeeperCluster(tb testing.TB, o ZooKeeperOptions) *ZooKeeperGroup {
+// Heal lets all members reach each other again.
+func (g *ZooKeeperGroup) Heal() {
+	for _, link := range g.links {
+		link.Pass()
+	}
+}
+
+// startZooKeeperCluster starts three members; link makes the proxy of each member's connections to the
+// others, if any.
+func startZooKeeperCluster(tb testing.TB, o ZooKeeperOptions, link func(testing.TB) *faultproxy.Proxy) *ZooKeeperGroup {
 	tb.Helper()
-	g := &ZooKeeperGroup{links: &links{}}
+	g := &ZooKeeperGroup{}
 	g.tb, g.elected = tb, g.vote
 	for range 3 {
 		g.members = append(g.members, newZooKeeper(tb))
+		if link != nil {
+			g.links = append(g.links, link(tb))
+		}
 	}
 	if err := thrice(func() error { return g.start(o) }); err != nil {
 		g.end()
@@ -105,14 +120,11 @@ func (g *ZooKeeperGroup) start(o ZooKeeperOptions) error {
 		return err
 	}
 	for i, s := range g.members {
-		proxy, err := g.links.proxy(g.tb, s)
-		if err != nil {
-			return err
-		}
 		own := o
-		own.java = append([]string{
-			"-DsocksProxyHost=127.0.0.1", "-DsocksProxyPort=" + strconv.Itoa(proxy), "-DsocksNonProxyHosts=", // not even this host
-		}, o.java...)
+		if g.links != nil {
+			_, port, _ := net.SplitHostPort(g.links[i].Addr())
+			own.java = []string{"-DsocksProxyHost=127.0.0.1", "-DsocksProxyPort=" + port, "-DsocksNonProxyHosts="} // not even this host
+		}
 		if err := own.write(s); err != nil {
 			return err
 		}
@@ -126,7 +138,7 @@ func (g *ZooKeeperGroup) start(o ZooKeeperOptions) error {
 
 // introduce chooses ports, and adds to the options what all members must know.
 func (g *ZooKeeperGroup) introduce(o *ZooKeeperOptions) error {
-	g.links.owner = map[string]*ZooKeeperServer{}
+	g.owner = map[string]*ZooKeeperServer{}
 	// A member that hears nothing of the others for two seconds gives up.
 	config := []string{"initLimit=25", "syncLimit=10"}
 	for i, s := range g.members {
@@ -137,7 +149,7 @@ func (g *ZooKeeperGroup) introduce(o *ZooKeeperOptions) error {
 			if ports[j], err = freePort(); err != nil {
 				return err
 			}
-			g.links.owner[loopback(ports[j])] = s
+			g.owner[loopback(ports[j])] = s
 		}
 		s.port = ports[0]
 		config = append(config, fmt.Sprintf("server.%d=127.0.0.1:%d:%d", i+1, ports[1], ports[2]))
