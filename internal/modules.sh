@@ -4,6 +4,7 @@
 #   modules.sh tidy             writes what each go.mod and go.sum must say
 #   modules.sh check            fails if one of them says something else, or if a module for users
 #                               does not compile with the Go and the versions that its go.mod names
+#   modules.sh test             runs the conformance suite of each backend with these versions
 #   modules.sh release VERSION  tags all modules for a release; only with DRY_RUN=no does it do so
 #
 # A module requires the others by the version of the last release, v0.0.0 before the first. The
@@ -70,6 +71,14 @@ compare() {
 	fi
 }
 
+# conform runs a backend's conformance suite with the versions that its go.mod names.
+conform() {
+	case $1 in
+	backend/all | backend/redislock/*) ;;
+	backend/*) (cd "$1" && GOWORK=off go test -modfile="$2/replaced.mod" -vet=off -timeout 10m -run '^TestConformance' .) ;;
+	esac
+}
+
 # released prints the modules that users may require, each after those that it requires.
 released() { folders | grep -v -e '^bench$' -e '^examples$' -e '^interop$' -e '^internal/'; }
 
@@ -94,7 +103,7 @@ release() {
 		sed -i -E "s#^((require )?\s*$main(/[a-z/]+)?) v\S+#\1 $version#" "$module/go.mod"
 	done
 	sed -i -E "s#^(\s*$main(/[a-z/]+)?) v\S+ =>#\1 $version =>#" go.work
-	go build work
+	go list work >/dev/null
 	git commit -q -a -m "release $version"
 	for tag in "${tags[@]}"; do git tag -a "$tag" -m "distlock $version"; done
 	echo "committed and tagged; to publish: git push --atomic origin HEAD ${tags[*]}"
@@ -104,6 +113,7 @@ tags=()
 case ${1-} in
 tidy) each replace ;;
 check) each compare ;;
+test) each conform ;;
 release) release "${2-}" ;;
 *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 64 ;;
 esac

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -28,7 +27,7 @@ type module struct {
 
 func read(t *testing.T, folder string) module {
 	t.Helper()
-	text := output(t, folder, "go", "mod", "edit", "-json")
+	text := output(t, folder, "mod", "edit", "-json")
 	var m module
 	if err := json.Unmarshal([]byte(text), &m); err != nil {
 		t.Fatal(err)
@@ -36,23 +35,16 @@ func read(t *testing.T, folder string) module {
 	return m
 }
 
-func output(t *testing.T, folder, name string, args ...string) string {
+// output runs go outside of the workspace.
+func output(t *testing.T, folder string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(name, args...)
-	cmd.Dir, cmd.Env = folder, append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
-	var failed strings.Builder
-	cmd.Stderr = &failed
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, failed.String())
-	}
-	return string(out)
+	return command(t, folder, []string{"GOWORK=off", "GOFLAGS=-mod=mod"}, "go", args...)
 }
 
 // folders lists the folders of all modules.
 func folders(t *testing.T) []string {
 	t.Helper()
-	text := output(t, root, "go", "work", "edit", "-json", "go.work")
+	text := output(t, root, "work", "edit", "-json", "go.work")
 	var work struct{ Use []struct{ DiskPath string } }
 	if err := json.Unmarshal([]byte(text), &work); err != nil {
 		t.Fatal(err)
@@ -107,7 +99,7 @@ var users = map[string]string{
 // moves lists what each module moves of a user's: its client, and what that client requires itself.
 var moves = map[string][]string{
 	".":                  {"go"},
-	"backend/mysqllock":  {"go"},
+	"backend/mysqllock":  {"github.com/go-sql-driver/mysql", "go"},
 	"backend/pglock":     {"github.com/jackc/pgx/v5", "go", "golang.org/x/text"},
 	"backend/redislock":  {"github.com/redis/go-redis/v9", "go", "golang.org/x/sys"},
 	"backend/sqlitelock": {"go", "modernc.org/sqlite"},
@@ -165,7 +157,7 @@ func selected(t *testing.T, backend string) map[string]string {
 		t.Fatal(err)
 	}
 	all := map[string]string{}
-	for line := range strings.Lines(output(t, dir, "go", "list", "-m", "-f", "{{.Path}} {{.Version}}", "all")) {
+	for line := range strings.Lines(output(t, dir, "list", "-m", "-f", "{{.Path}} {{.Version}}", "all")) {
 		name, version, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if users[name] != "" {
 			all[name] = version

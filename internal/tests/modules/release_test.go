@@ -1,0 +1,91 @@
+package modules
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestLongRelease releases a copy of this tree, and installs the command from it as users do.
+func TestLongRelease(t *testing.T) {
+	version := fmt.Sprintf("v0.0.1-test.%d", time.Now().UnixNano())
+	repository := filepath.Join(t.TempDir(), "repository")
+	if err := os.CopyFS(repository, os.DirFS(root)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(repository, ".git")); err != nil {
+		t.Fatal(err)
+	}
+	git := func(args ...string) string { return command(t, repository, nil, "git", args...) }
+	git("init", "-q")
+	git("config", "user.name", "test")
+	git("config", "user.email", "test@example.com")
+	git("add", "-A")
+	git("commit", "-q", "-m", "all")
+
+	if plan := command(t, repository, nil, "make", "-s", "release", "VERSION="+version); !strings.Contains(plan, "  backend/redislock/"+version+"\n") {
+		t.Errorf("the plan is\n%s", plan)
+	}
+	if tags := git("tag"); tags != "" {
+		t.Errorf("without DRY_RUN=no it makes tags: %s", tags)
+	}
+	command(t, repository, nil, "make", "-s", "release", "VERSION="+version, "DRY_RUN=no")
+	if git("status", "--porcelain") != "" || !strings.Contains(git("tag"), "cmd/distlock/"+version) {
+		t.Errorf("status %q, tags %q", git("status", "--porcelain"), git("tag"))
+	}
+
+	cache := strings.TrimSpace(command(t, root, nil, "go", "env", "GOMODCACHE"))
+	t.Cleanup(func() { forget(t, cache, version) })
+	home := t.TempDir()
+	env := []string{
+		"GOWORK=off", "GOBIN=" + home, "GOFLAGS=-modcacherw", "GOPRIVATE=" + main + "," + main + "/*",
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url.file://" + filepath.ToSlash(repository) + ".insteadOf", "GIT_CONFIG_VALUE_0=https://" + main,
+	}
+	command(t, home, env, "go", "install", main+"/cmd/distlock@"+version)
+	if got := command(t, home, nil, filepath.Join(home, "distlock"), "version"); !strings.HasPrefix(got, "distlock "+version+" ") {
+		t.Errorf("version: %q", got)
+	}
+}
+
+// forget removes a version from the cache of modules, where go install has put it.
+func forget(t *testing.T, cache, version string) {
+	for _, folder := range []string{filepath.Join(cache, filepath.Dir(main)), filepath.Join(cache, "cache", "download", main)} {
+		err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if strings.HasSuffix(path, "@"+version) {
+				if err := os.RemoveAll(path); err != nil {
+					return err
+				}
+				return filepath.SkipDir
+			}
+			if strings.HasPrefix(d.Name(), version+".") {
+				return os.Remove(path)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// command runs a program in a folder, and returns what it prints.
+func command(t *testing.T, folder string, env []string, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir, cmd.Env = folder, append(os.Environ(), env...)
+	var failed strings.Builder
+	cmd.Stderr = &failed
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out, failed.String())
+	}
+	return string(out)
+}
