@@ -43,6 +43,7 @@ test-long: servers ## run what takes longer: fuzzing, old servers, other languag
 	$(GO) test -vet=off -timeout 15m -run 'TestStorm$$' . -args -storm.worlds 556
 	$(GO) test $(RACE) -timeout 20m -count=50 -skip '$(ONCE)' . ./driver
 	$(GO) test -p 1 $(RACE) -timeout 15m $(PEERS)
+	internal/modules.sh test
 
 test-under-load: ## run make test beside four processes that burn CPU; this finds tests that a busy machine breaks
 	@for i in 1 2 3 4; do sh -c 'while :; do :; done' & burners="$$burners $$!"; done; \

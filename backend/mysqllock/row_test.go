@@ -34,11 +34,17 @@ var oddSessions = map[string]func(*mysql.Config){
 	"read uncommitted":  session("tx_isolation", "'READ-UNCOMMITTED'"),
 	"safe updates":      session("sql_safe_updates", "1"),
 	"short waits":       session("innodb_lock_wait_timeout", "1"),
-	"old character set": func(c *mysql.Config) { _ = c.Apply(mysql.Charset("latin1", "latin1_swedish_ci")) },
+	"old character set": session("character_set_client", "latin1", "character_set_connection", "latin1", "character_set_results", "latin1"),
 }
 
-func session(name, value string) func(*mysql.Config) {
-	return func(c *mysql.Config) { c.Params = map[string]string{name: value} }
+// session sets variables, given with their values.
+func session(variables ...string) func(*mysql.Config) {
+	return func(c *mysql.Config) {
+		c.Params = map[string]string{}
+		for v := range slices.Chunk(variables, 2) {
+			c.Params[v[0]] = v[1]
+		}
+	}
 }
 
 // Whatever a session has set, its locks are those of all others.

@@ -99,7 +99,7 @@ var users = map[string]string{
 // moves lists what each module moves of a user's: its client, and what that client requires itself.
 var moves = map[string][]string{
 	".":                  {"go"},
-	"backend/mysqllock":  {"github.com/go-sql-driver/mysql", "go"},
+	"backend/mysqllock":  {"go"},
 	"backend/pglock":     {"github.com/jackc/pgx/v5", "go", "golang.org/x/text"},
 	"backend/redislock":  {"github.com/redis/go-redis/v9", "go", "golang.org/x/sys"},
 	"backend/sqlitelock": {"go", "modernc.org/sqlite"},
