@@ -116,7 +116,7 @@ func (b *Backend) leaseAfter(ctx context.Context, current *lease, r *driver.Requ
 	return b.leases.forTTL(ctx, ttl)
 }
 
-// try makes an attempt that writes the key only if it is granted by that, so that tries never
+// try makes an attempt that writes the key only if the write grants the lock, so that tries never
 // block each other. It expects an empty folder at first. If there are keys that the request may
 // join, as readers join readers, it repeats the write on the condition that they are unchanged.
 func (b *Backend) try(ctx context.Context, start time.Time, l *lease, r *driver.Request) (driver.Grant, error) {
@@ -277,7 +277,7 @@ func (b *Backend) enqueue(ctx context.Context, start time.Time, l *lease, r *dri
 }
 
 // dequeue deletes the key of a request that is for another kind of lock than the keys ahead. If
-// these are gone by then they may have been a mistake too.
+// the keys ahead are gone by then, they may have been a mistake too.
 func (b *Backend) dequeue(ctx context.Context, o *ownerState, r *driver.Request) error {
 	q, err := b.deleteOwnKey(ctx, o)
 	if err != nil {

@@ -45,7 +45,7 @@ var (
 func (b *Backend) Caps() driver.Caps { return b.caps }
 
 // Close ends the session. It revokes the leases, so that the servers delete the keys of all holds
-// and waiters. Without an answer within three seconds these end with their TTL.
+// and waiters. If no server answers within three seconds, they end with their TTL.
 func (b *Backend) Close() error {
 	b.once.Do(func() {
 		b.closed.Store(true)
@@ -63,8 +63,8 @@ func (b *Backend) Close() error {
 // folder returns the folder of a lock's keys.
 func (b *Backend) folder(name string) string { return b.prefix + name + "/" }
 
-// prepare refuses calls after Close, and those whose context has ended: a request that was never
-// sent can't land late. With the context that it returns, a server without a leader refuses
+// prepare refuses calls after Close, and calls whose context has ended: a request that was never
+// sent can't land late. With the returned context, a server without a leader refuses
 // requests at once, instead of keeping them for seconds.
 func (b *Backend) prepare(ctx context.Context) (context.Context, error) {
 	if b.closed.Load() {

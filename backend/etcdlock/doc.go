@@ -8,8 +8,8 @@
 //	etcd://[user:password@]host1[:2379],host2,…[/folder]
 //	etcds://…            the same with TLS
 //
-// The hosts are members of one cluster, all of them at best: members that don't answer are left
-// out. The folder, with a slash at its end, precedes every lock's name: "/locks" is the prefix
+// The hosts are members of one cluster. List all of them if you can: members that don't answer
+// are skipped. The folder, with a slash at its end, precedes every lock's name: "/locks" is the prefix
 // "locks/", and "//locks" is "/locks/".
 //
 // Parameters: timeout (of Open; default 5s). With TLS: ca, a file of certificates to trust
@@ -31,10 +31,10 @@
 // owner, a semaphore's limit, and the metadata for Inspect. The keys below "prefix name /" are a
 // queue in the order of their creation. The first one holds a mutex. A reader holds if
 // only readers are before it, and a permit if fewer than the limit are. This is the queue of
-// concurrency.Mutex, of etcdctl lock and of the v3lock service, whose users and distlock's exclude
-// each other and take turns. To distlock their keys are mutexes, which block every kind of lock.
+// concurrency.Mutex, of etcdctl lock and of the v3lock service, so their users and users of distlock
+// exclude each other and take turns. Their keys count as mutexes, which block every kind of lock.
 //
-// Waiters always queue, in every mode, and none is passed. A try writes nothing unless it is
+// Waiters queue in every mode, first come, first served. A try writes nothing unless it is
 // granted.
 //
 // # Sessions

@@ -102,7 +102,7 @@ func armWatch(t testing.TB, b *Backend, r driver.Request) driver.Watch {
 	return w
 }
 
-// testTimeout bounds what takes seconds at most, on a busy machine too.
+// testTimeout bounds waits that take seconds at most, on a busy machine too.
 const testTimeout = 2 * time.Minute
 
 // awaitSignal waits until a watch signals.

@@ -130,7 +130,7 @@ func addrsOf(c *clientv3.Client) []string {
 	return addrs
 }
 
-// clusterName is the same for all orders of the hosts, with TLS or without.
+// clusterName returns the same name for all orders of the hosts, with TLS or without.
 func clusterName(addrs []string, prefix string) string {
 	return "etcd://" + netaddr.Listed(addrs) + "/" + prefix
 }
@@ -211,19 +211,8 @@ func (c *urlConfig) open(ctx context.Context) (*Backend, error) {
 	if err := c.probe(ctx); err != nil {
 		return nil, err
 	}
-	// A quarter of the time is left to find out why it failed.
-	end, _ := ctx.Deadline()
-	connecting, cancel := context.WithDeadline(ctx, end.Add(-time.Until(end)/4))
-	defer cancel()
-	b, err := c.connect(connecting)
-	if err = explain(err); err == nil || driver.Final(err) {
-		return b, err
-	}
-	// A server may have lost its leader without knowing it at first.
-	if reason := c.probe(ctx); reason != nil {
-		return nil, reason
-	}
-	return nil, err
+	b, err := c.connect(ctx)
+	return b, explain(err)
 }
 
 // connect makes a backend with a client of its own, which outlives ctx.
@@ -308,7 +297,7 @@ func (n *serverNameCreds) Clone() credentials.TransportCredentials {
 }
 
 // login logs in without a token if the server refuses the old one. Servers before 3.5 do so once it
-// has ended, or they were restarted, and the client would send it with every login.
+// has ended, or they were restarted. The client would send it with every login.
 func (c *urlConfig) login(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	err := invoke(ctx, method, req, reply, cc, opts...)
 	if method != "/etcdserverpb.Auth/Authenticate" || !errors.Is(rpctypes.Error(err), rpctypes.ErrInvalidAuthToken) {
@@ -334,7 +323,7 @@ func (c *urlConfig) withoutLogin() *urlConfig {
 }
 
 // probe returns nil once a server has answered that it has a leader. If none does, the error names
-// the reason for each. A client would retry until its time is up, and say no more.
+// the reason for each. A client would retry until its time is up, without a reason.
 func (c *urlConfig) probe(ctx context.Context) error {
 	anonymous := c.withoutLogin()
 	anonymous.timeout *= 2 // ctx ends first

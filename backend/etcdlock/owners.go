@@ -257,8 +257,8 @@ func (o *ownerState) started(missed bool) {
 // event reports the loss: the key was deleted, or its lease has ended.
 func (o *ownerState) event(*mvccpb.Event) { o.owners.markLost(o) }
 
-// watchAfter is the age from which on a hold's key is watched. Most holds end before, and cost no
-// watch.
+// watchAfter is the age at which the watch on a hold's key begins. Most holds end sooner, and cost
+// no watch.
 const watchAfter = 100 * time.Millisecond
 
 // delayedWatches has the holds whose keys are not watched yet.
@@ -304,11 +304,11 @@ func (d *delayedWatches) close() {
 	}
 }
 
-// deleteAges is when a key is deleted again after its release. A write without an answer may be
+// deleteAges has the ages of a release at which its key is deleted again. A write without an answer may be
 // executed as long as a server works on it, or the network holds it back.
 var deleteAges = []time.Duration{time.Second, 4 * time.Second, 15 * time.Second, time.Minute, 5 * time.Minute}
 
-// tombstoneLife is how long such a key isn't reused: late writes, and these deletions, must not
+// tombstoneLife is the time for which such a key isn't reused: late writes, and these deletions, must not
 // hit the key of another Owner.
 const tombstoneLife = 10 * time.Minute
 

@@ -22,7 +22,7 @@ import (
 //	prefix name / lease-in-hex - slot
 //
 // The keys of the official clients end after the lease. The key below "prefix name /" that was
-// created first holds; no client reads what follows that slash. The slot lets one lease have
+// created first holds; no client interprets the rest of the key. The slot lets one lease have
 // many keys of one name. One Owner at a time uses a slot, so that an attempt without an
 // answer can be repeated.
 
@@ -202,8 +202,8 @@ func blockedWhile(ahead lockQueue, by *lockKey, mode driver.Mode, limit int) []c
 	return conds
 }
 
-// checkHolders returns an error if a request is for another kind of lock than those ahead. The
-// keys of other programs block all kinds, but only as long as they exist.
+// checkHolders returns an error if a request is for another kind of lock than the keys ahead.
+// Keys of other programs block all kinds, but only as long as they exist.
 func checkHolders(ahead lockQueue, r *driver.Request) error {
 	i := slices.IndexFunc(ahead, func(k lockKey) bool { return !k.foreign })
 	if i < 0 {
@@ -212,8 +212,8 @@ func checkHolders(ahead lockQueue, r *driver.Request) error {
 	return checkKind(ahead[i].mode, ahead[i].Limit, r)
 }
 
-// checkKind returns an error if a request is for another kind of lock, or another limit, than is
-// in use.
+// checkKind returns an error if a request is for another kind of lock, or another limit, than the
+// one in use.
 func checkKind(mode driver.Mode, limit int, r *driver.Request) error {
 	switch {
 	case !mode.SameKind(r.Mode):
@@ -224,7 +224,7 @@ func checkKind(mode driver.Mode, limit int, r *driver.Request) error {
 	return nil
 }
 
-// checkConversion returns an error if an Owner's own key can't become what is requested. A read
+// checkConversion returns an error if an Owner's own key can't become the requested one. A read
 // key never becomes a write key, not even in the queue: readers behind it may hold already.
 func checkConversion(mode driver.Mode, limit int, r *driver.Request) error {
 	if mode == driver.Read && r.Mode == driver.Write {
@@ -277,7 +277,7 @@ func tooLargeToSend(err error) bool {
 }
 
 // outcomeUnknown reports whether a call that returned err may have been executed, or may still
-// be.
+// be executed.
 func outcomeUnknown(err error) bool {
 	refused := rpctypes.EtcdError{}
 	switch {
@@ -293,7 +293,7 @@ func outcomeUnknown(err error) bool {
 	return false
 }
 
-// explain makes those errors ErrInvalid that no repetition changes. All others stay unknown.
+// explain wraps errors that no repetition can change in ErrInvalid. It returns others unchanged.
 func explain(err error) error {
 	for _, known := range []struct {
 		err  error

@@ -12,12 +12,12 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// pollDelays is when a watch signals anyway after it has started. If a key is written just then,
+// pollDelays has the delays after which a new watch signals without an event. If a key is written just then,
 // the server may count the watch as one on the past, which it serves every 100 ms only.
 var pollDelays = []time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 12 * time.Millisecond, 30 * time.Millisecond}
 
-// releaseWatch waits for one Owner. If that is in the queue, it watches the key of its blocker and
-// its own key, and all keys of the lock otherwise.
+// releaseWatch waits for one Owner. For an Owner in the queue it watches the Owner's key and the
+// key of its blocker, otherwise all keys of the lock.
 type releaseWatch struct {
 	b      *Backend
 	folder string
@@ -170,7 +170,7 @@ func (w *releaseWatch) mayUnblock(ev *mvccpb.Event) bool {
 	k, ok := parseKey(w.folder, ev.Kv)
 	switch {
 	case !ok:
-		return false // another lock's, with a longer name
+		return false // a key of another lock, with a longer name
 	case ev.Type == mvccpb.PUT:
 		return k.mode == driver.Read // a downgrade
 	case w.mode != driver.Counted || len(w.watchedKeys) == 0 || k.key == w.watchedKeys[0]:

@@ -60,7 +60,7 @@ func (s *EtcdServer) URL() string { return s.url("root", s.options.Password) }
 // startEtcd starts a server whose heartbeats are quick enough for a lease of a second.
 func startEtcd(tb testing.TB, o EtcdOptions) *EtcdServer {
 	tb.Helper()
-	o.Args = append([]string{"--heartbeat-interval", "20", "--election-timeout", "100"}, o.Args...)
+	o.Args = append([]string{"--heartbeat-interval", "20", "--election-timeout", "100", "--bcrypt-cost", "4"}, o.Args...)
 	direct := func(*EtcdServer) *faultproxy.Proxy { return nil }
 	return startEtcdCluster(tb, o, 1, direct).members[0]
 }
