@@ -285,8 +285,8 @@ func FromContext(ctx context.Context) *Lease {
 // unreachable. If leaks are not reported, both are one Lease.
 type leakWatch struct {
 	core   *Lease
-	handle weakLease // only the core has it
-	stack  []uintptr // of the call of Lock; set before the user has the handle, which has it
+	handle weakPointer[Lease] // only the core has it
+	stack  []uintptr          // of the call of Lock; set before the user has the handle, which has it
 }
 
 // core returns the lease that the hold refers to, which has the state.

@@ -4,7 +4,7 @@ package distlock
 
 import "weak"
 
-// weakLease refers to a lease, and does not keep it alive.
-type weakLease = weak.Pointer[Lease]
+// weakPointer refers to a T, and does not keep it alive.
+type weakPointer[T any] struct{ weak.Pointer[T] }
 
-func makeWeak(l *Lease) weakLease { return weak.Make(l) }
+func makeWeak[T any](p *T) weakPointer[T] { return weakPointer[T]{weak.Make(p)} }

@@ -2,9 +2,9 @@
 
 package distlock
 
-// weakLease refers to no lease, since Go 1.23 has no weak pointers.
-type weakLease struct{}
+// weakPointer refers to nothing, since Go 1.23 has no weak pointers.
+type weakPointer[T any] struct{}
 
-func makeWeak(*Lease) weakLease { return weakLease{} }
+func makeWeak[T any](*T) weakPointer[T] { return weakPointer[T]{} }
 
-func (weakLease) Value() *Lease { return nil }
+func (weakPointer[T]) Value() *T { return nil }
