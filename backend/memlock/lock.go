@@ -60,12 +60,7 @@ func (l *lockEntry) expire(now time.Duration) {
 }
 
 func find(entries []entry, owner string) int {
-	for i := range entries {
-		if entries[i].owner == owner {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(entries, func(e entry) bool { return e.owner == owner })
 }
 
 func (l *lockEntry) acquire(r *driver.Request, now time.Duration) (driver.Grant, error) {

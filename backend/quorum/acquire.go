@@ -17,7 +17,7 @@ import (
 // counters to the last fence of the grant, again until a majority has. Anything that a
 // failed attempt may have left at a member is released there in the background.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := b.begin(ctx); err != nil {
+	if err := b.calls.Begin(ctx); err != nil {
 		return driver.Grant{}, err
 	}
 	defer b.calls.End()

@@ -89,7 +89,7 @@ func assemble(backends []driver.Backend, names []string, caps []driver.Caps, opt
 	if err := checkUnique(names); err != nil {
 		return nil, err
 	}
-	b := &Backend{majority: len(names)/2 + 1, opts: o, calls: members.NewCalls()}
+	b := &Backend{majority: len(names)/2 + 1, opts: o, calls: members.NewCalls("quorum")}
 	for i, m := range backends {
 		b.members = append(b.members, &member{Member: members.Member{Backend: m, Name: names[i]}})
 	}
@@ -177,14 +177,6 @@ func (b *Backend) timeout(ttl time.Duration) time.Duration {
 	return min(max(ttl/8, shortestTimeout), longestTimeout)
 }
 
-// begin starts a call unless the backend is closed. calls.End ends it.
-func (b *Backend) begin(ctx context.Context) error {
-	if err := b.calls.Begin(ctx); err != nil {
-		return fmt.Errorf("quorum: %w", err)
-	}
-	return nil
-}
-
 // Close retries pending releases once, within one member's timeout, and closes the members.
 func (b *Backend) Close() error { return b.close() }
 
@@ -193,11 +185,7 @@ func (b *Backend) closeAll() error {
 	b.calls.Wait(min(b.timeout(0), longestTimeout))
 	b.end()
 	b.calls.Wait(longestTimeout)
-	var all []driver.Backend
-	for _, m := range b.members {
-		all = append(all, m)
-	}
-	if err := members.CloseAll(all); err != nil {
+	if err := members.CloseAll(b.members); err != nil {
 		return fmt.Errorf("quorum: %w", err)
 	}
 	return nil

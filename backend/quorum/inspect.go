@@ -16,7 +16,7 @@ import (
 // answer it also returns those that may hold, so that no holder stays hidden. Their fence is
 // not known: each member knows only its own.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
-	if err := b.begin(ctx); err != nil {
+	if err := b.calls.Begin(ctx); err != nil {
 		return driver.Info{Name: name}, err
 	}
 	defer b.calls.End()
@@ -93,7 +93,7 @@ func mergeHolder(seen []driver.Holder, majority int) driver.Holder {
 // answer it also yields those that may be. It collects the names in memory before it yields
 // the first one.
 func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
-	if err := b.begin(ctx); err != nil {
+	if err := b.calls.Begin(ctx); err != nil {
 		return err
 	}
 	defer b.calls.End()

@@ -22,17 +22,10 @@ type member struct {
 	silent   atomic.Bool // the last call was not answered
 }
 
-// note records whether the last call was answered. A member that was silent is called like
-// all others, but it is not worth waiting for.
-func (m *member) note(err error) { m.silent.Store(isUnknown(err)) }
-
-// noteAll is like note for a batch: one answer is enough.
-func (m *member) noteAll(errs []error) {
-	for _, err := range errs {
-		if m.note(err); !m.silent.Load() {
-			return
-		}
-	}
+// note records whether the last call was answered; for a batch one answer is enough. A member that
+// was silent is called like all others, but it is not worth waiting for.
+func (m *member) note(errs ...error) {
+	m.silent.Store(len(errs) > 0 && !slices.ContainsFunc(errs, func(err error) bool { return !isUnknown(err) }))
 }
 
 // renewOne renews one hold.

@@ -29,7 +29,7 @@ const (
 // release began, or a successor may have been granted by the members that reported ErrLost and
 // those that were silent. A repeated release returns ErrLost.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
-	if err := b.begin(ctx); err != nil {
+	if err := b.calls.Begin(ctx); err != nil {
 		return err
 	}
 	defer b.calls.End()
@@ -63,13 +63,6 @@ func (b *Backend) linger(start time.Time, ttl time.Duration) time.Duration {
 // releaseDecided reports whether more answers would not change the result.
 func (t *tally) releaseDecided(majority int) bool {
 	return t.yes >= majority || t.lost > t.of-majority || t.final > t.of-majority
-}
-
-// releaseAll releases h at all members in the background.
-func (b *Backend) releaseAll(values context.Context, h driver.Hold, kept time.Time) {
-	for _, m := range b.members {
-		b.release(values, m, h, kept, func(error) {})
-	}
 }
 
 // release releases h at m in the background. If m does not answer, it retries until m answers,

@@ -18,7 +18,7 @@ import (
 // is held for days would not survive restarts of its members, one after the other. Once is not
 // enough: a force unlock may be releasing the hold, member by member.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
-	if err := b.begin(ctx); err != nil {
+	if err := b.calls.Begin(ctx); err != nil {
 		return slices.Repeat([]error{err}, len(holds))
 	}
 	defer b.calls.End()
@@ -78,12 +78,8 @@ func (n *renewCall) run() {
 var errUndecided = errors.New("no decision yet")
 
 func (n *renewCall) undecidedErr(i int) error {
-	t := &n.tallies[i]
-	if t.final > t.of-n.b.majority {
-		return fmt.Errorf("quorum: renew %s: %w", driver.Quote(n.holds[i].Name), t.finalErr)
-	}
-	err := t.unknownErr("renew", n.holds[i].Name)
-	if n.ctx.Err() != nil {
+	err := n.tallies[i].result("renew", n.holds[i].Name, n.b.majority)
+	if n.ctx.Err() != nil && !driver.Final(err) {
 		return fmt.Errorf("%w: %w", err, n.ctx.Err())
 	}
 	return err
@@ -128,7 +124,7 @@ func (n *renewCall) call(member int, indices []int) {
 		ctx, cancel := n.b.callContext(n.ctx, shortest)
 		defer cancel()
 		errs := m.Renew(ctx, holds)
-		m.noteAll(errs)
+		m.note(errs...)
 		n.answers <- renewAnswer{member, indices, errs}
 		for k, err := range errs {
 			answered := err == nil || errors.Is(err, driver.ErrLost)
@@ -159,7 +155,10 @@ func (n *renewCall) decide(i int) {
 	case t.lost > t.of-n.b.majority:
 		n.errs[i] = fmt.Errorf("quorum: %s: %w", driver.Quote(h.Name), driver.ErrLost)
 		// The core does not release a lost hold, and its remaining votes keep others out.
-		n.b.releaseAll(n.ctx, h, n.b.holds.remove(h.Owner))
+		kept := n.b.holds.remove(h.Owner)
+		for _, m := range n.b.members {
+			n.b.release(n.ctx, m, h, kept, func(error) {})
+		}
 	default:
 		return
 	}

@@ -21,7 +21,7 @@ const signalDelay = 2 * time.Millisecond
 // member. One armed member suffices, since a release reaches all; if a signal is lost with a
 // member, the waiter is delayed.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
-	if err := b.begin(ctx); err != nil {
+	if err := b.calls.Begin(ctx); err != nil {
 		return driver.Watch{}, err
 	}
 	defer b.calls.End()

@@ -15,7 +15,7 @@ import (
 // changes, it makes one at the old member and then one at the new one, and holds if both
 // grant it.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := b.begin(ctx); err != nil {
+	if err := b.calls.Begin(ctx); err != nil {
 		return driver.Grant{}, err
 	}
 	defer b.calls.End()
@@ -140,7 +140,7 @@ func once(f func()) func() {
 
 // Release ends a hold or a place in the queue.
 func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
-	if err := b.begin(ctx); err != nil {
+	if err := b.calls.Begin(ctx); err != nil {
 		return err
 	}
 	defer b.calls.End()

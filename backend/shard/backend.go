@@ -72,7 +72,7 @@ func New(ctx context.Context, all []Member, opts *Options) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{calls: members.NewCalls()}
+	b := &Backend{calls: members.NewCalls("shard")}
 	b.close = sync.OnceValue(b.closeAll)
 	for i, m := range all {
 		if m.Backend == nil {
@@ -188,14 +188,6 @@ func (b *Backend) checkSessions(sessions int) error {
 // and fences only if all members can raise theirs (Caps.Floor).
 func (b *Backend) Caps() driver.Caps { return b.caps }
 
-// begin starts a call unless the backend is closed. calls.End ends it.
-func (b *Backend) begin(ctx context.Context) error {
-	if err := b.calls.Begin(ctx); err != nil {
-		return fmt.Errorf("shard: %w", err)
-	}
-	return nil
-}
-
 // Close closes the members. If nothing is held it deregisters the list first. Otherwise the
 // registrations stay until the holds have ended by themselves.
 func (b *Backend) Close() error { return b.close() }
@@ -203,11 +195,7 @@ func (b *Backend) Close() error { return b.close() }
 func (b *Backend) closeAll() error {
 	b.calls.Close()
 	b.membership.close(!b.owners.any())
-	var all []driver.Backend
-	for _, m := range b.members {
-		all = append(all, m)
-	}
-	err := members.CloseAll(all)
+	err := members.CloseAll(b.members)
 	b.calls.Wait(math.MaxInt64)
 	if err != nil {
 		return fmt.Errorf("shard: %w", err)

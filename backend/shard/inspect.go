@@ -11,7 +11,7 @@ import (
 
 // Watch returns the member's watch. It returns ErrSkip while the name's member changes.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
-	if err := b.begin(ctx); err != nil {
+	if err := b.calls.Begin(ctx); err != nil {
 		return driver.Watch{}, err
 	}
 	defer b.calls.End()
@@ -32,7 +32,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 
 // Inspect queries the member that has the name, or both while the name's member changes.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error) {
-	if err := b.begin(ctx); err != nil {
+	if err := b.calls.Begin(ctx); err != nil {
 		return driver.Info{Name: name}, err
 	}
 	defer b.calls.End()
@@ -76,7 +76,7 @@ func mergeInfo(first, second driver.Info) driver.Info {
 // List yields the names that each member has. If a member fails it still yields the names of
 // the others, and the error names the member.
 func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
-	if err := b.begin(ctx); err != nil {
+	if err := b.calls.Begin(ctx); err != nil {
 		return err
 	}
 	defer b.calls.End()
@@ -114,7 +114,7 @@ func (b *Backend) listable(m *member, name string, listed map[string]bool) bool 
 
 // Revoke revokes at the member that has the hold.
 func (b *Backend) Revoke(ctx context.Context, h driver.Hold) error {
-	if err := b.begin(ctx); err != nil {
+	if err := b.calls.Begin(ctx); err != nil {
 		return err
 	}
 	defer b.calls.End()

@@ -14,7 +14,7 @@ import (
 // the remaining ones have an eighth of the shortest TTL, but at least half a second and at most a
 // second. Then their answers are unknown, so that those of the others are not late.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
-	if err := b.begin(ctx); err != nil {
+	if err := b.calls.Begin(ctx); err != nil {
 		return slices.Repeat([]error{err}, len(holds))
 	}
 	defer b.calls.End()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -250,10 +249,8 @@ func prefixOf(owner string) string { return protection + owner + "-" }
 func limitPart(limit int) string { return fmt.Sprintf("max%d-", limit) }
 
 func parseLimit(s string) int {
-	s, isMax := strings.CutPrefix(s, "max")
-	s, ends := strings.CutSuffix(s, "-")
-	n, err := strconv.Atoi(s)
-	if !isMax || !ends || err != nil || n < 1 {
+	n := 0
+	if fmt.Sscanf(s, "max%d-", &n); n < 1 || limitPart(n) != s {
 		return 0
 	}
 	return n

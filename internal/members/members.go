@@ -139,11 +139,11 @@ func failures(names []string, errs []error) error {
 }
 
 // CloseAll closes backends at once. It skips those that are nil.
-func CloseAll(all []driver.Backend) error {
+func CloseAll[B driver.Backend](all []B) error {
 	errs := make([]error, len(all))
 	var wg wait.Group
 	for i, b := range all {
-		if b != nil {
+		if any(b) != nil {
 			wg.Go(func() { errs[i] = b.Close() })
 		}
 	}
@@ -155,14 +155,15 @@ func CloseAll(all []driver.Backend) error {
 type Calls struct {
 	Life context.Context // ends when Close begins
 
+	of    string // package, for errors
 	end   context.CancelFunc
 	mu    sync.Mutex
 	tasks wait.Group // guarded by mu while it may be 0
 }
 
-// NewCalls returns the calls of an open backend.
-func NewCalls() *Calls {
-	c := &Calls{}
+// NewCalls returns the calls of an open backend of a package.
+func NewCalls(of string) *Calls {
+	c := &Calls{of: of}
 	c.Life, c.end = context.WithCancel(context.Background())
 	return c
 }
@@ -172,10 +173,10 @@ func (c *Calls) Begin(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.Life.Err() != nil {
-		return driver.ErrClosed
+		return fmt.Errorf("%s: %w", c.of, driver.ErrClosed)
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%w before the call", err)
+		return fmt.Errorf("%s: %w", c.of, err)
 	}
 	c.tasks.Add(1)
 	return nil

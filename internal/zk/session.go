@@ -26,7 +26,9 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 	}
 	go c.run(first)
 	if err := c.checkChroot(ctx); err != nil {
-		c.closeUnused()
+		ctx, cancel := context.WithTimeout(context.Background(), c.Timeout())
+		defer cancel()
+		c.Close(ctx)
 		return nil, err
 	}
 	return c, nil
@@ -82,12 +84,6 @@ func (c *Conn) checkChroot(ctx context.Context) error {
 		return nil // it exists
 	}
 	return err
-}
-
-func (c *Conn) closeUnused() {
-	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout())
-	defer cancel()
-	c.Close(ctx)
 }
 
 // Close ends the session, with its ephemeral nodes and watches. An error means that the servers
