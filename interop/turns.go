@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/interop/peers"
 )
 
 // The ways of sharing a lock.
@@ -57,16 +58,16 @@ func Play(t *testing.T, pairs []Pair, name string, l *Ledger, parties ...Party) 
 			turns += 2 * p.Turns
 			words := append([]string{"turns", x.Java, p.Kind.Java, name, strconv.Itoa(p.Turns)}, l.words()...)
 			calls = append(calls, x.JVM.Thread(fmt.Sprintf("turns-%d-%d", i, n)).Call(words...))
-			wg.Go(func() { raise(&ours, takeTurns(ctx, t, x.Client, p, name, l)) })
+			wg.Go(func() { peers.Raise(&ours, int64(takeTurns(ctx, t, x.Client, p, name, l))) })
 		}
 	}
 	for _, c := range calls {
-		raise(&javas, time.Duration(At(t, c.Wait(t)).UnixNano()))
+		peers.Raise(&javas, At(t, c.Wait(t)).UnixNano())
 	}
 	wg.Wait()
 	b = l.close(t)
 	t.Logf("%d turns in %v: the side changed %d times, %d were together with others, the longest waits were %v in Go and %v in Java",
-		turns, Since(start), b.Turnovers, b.Together, Round(time.Duration(ours.Load())), Round(time.Duration(javas.Load())))
+		turns, Since(start), b.Turnovers, b.Together, peers.Round(time.Duration(ours.Load())), peers.Round(time.Duration(javas.Load())))
 	return turns, b
 }
 
@@ -89,16 +90,8 @@ func takeTurns(ctx context.Context, t *testing.T, c *distlock.Client, p Party, n
 	return longest
 }
 
-func raise(longest *atomic.Int64, d time.Duration) {
-	for old := longest.Load(); int64(d) > old && !longest.CompareAndSwap(old, int64(d)); old = longest.Load() {
-	}
-}
-
-// Round rounds a duration for the log.
-func Round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
-
 // Since returns the rounded time since start.
-func Since(start time.Time) time.Duration { return Round(time.Since(start)) }
+func Since(start time.Time) time.Duration { return peers.Round(time.Since(start)) }
 
 // Exclude runs a party, and expects that no holds overlap.
 func Exclude(t *testing.T, pairs []Pair, name string, p Party) {
@@ -157,10 +150,7 @@ const poll = 400 * time.Millisecond
 // Judge expects that all waiters were woken promptly, and most of them before they would have polled.
 func Judge(t *testing.T, what string, took []time.Duration) {
 	t.Helper()
-	slices.Sort(took)
-	p50, p99, longest := took[len(took)/2], took[len(took)*99/100], took[len(took)-1]
-	t.Logf("%s after: p50 %v, p99 %v (%d times)", what, Round(p50), Round(p99), len(took))
-	if longest > Prompt || p50 > poll {
+	if p50, longest := peers.Quantiles(t, what, took); longest > Prompt || p50 > poll {
 		t.Errorf("%s after %v, and half of them after %v; want less than %v and %v", what, longest, p50, Prompt, poll)
 	}
 }

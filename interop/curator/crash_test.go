@@ -6,6 +6,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/interop"
+	"github.com/distlock/distlock/interop/peers"
 )
 
 const (
@@ -59,7 +60,7 @@ func javaDies(t *testing.T, d *deployment, e *edition) {
 func freedInTime(t *testing.T, what string, last, granted time.Time) {
 	t.Helper()
 	took := granted.Sub(last)
-	t.Logf("%s was free %v after the last sign of life", what, interop.Round(took))
+	t.Logf("%s was free %v after the last sign of life", what, peers.Round(took))
 	if took < shortLife || took > shortLife+grace {
 		t.Errorf("%s was granted after %v, want %v", what, took, shortLife)
 	}
@@ -88,7 +89,7 @@ func goDies(t *testing.T, d *deployment, e *edition) {
 	died := time.Now()
 	for i, m := range mortals {
 		at := interop.At(t, calls[i].Wait(t))
-		t.Logf("Go's %s was free %v after its death", m.held.Java, interop.Round(at.Sub(died)))
+		t.Logf("Go's %s was free %v after its death", m.held.Java, peers.Round(at.Sub(died)))
 		if at.Sub(last) < shortLife || at.Sub(died) > 2*shortLife+grace {
 			t.Errorf("%s was granted %v after its holder had died", m.held.Java, at.Sub(died))
 		}

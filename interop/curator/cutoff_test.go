@@ -8,6 +8,7 @@ import (
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/interop"
+	"github.com/distlock/distlock/interop/peers"
 )
 
 // A holder in Go that hears nothing from the server any more ends its lease before Java has
@@ -28,7 +29,7 @@ func TestLongGoIsCutOff(t *testing.T) {
 		p.Silence()
 		granted := interop.At(t, waiter.Wait(t))
 		early := granted.Sub(interop.Await(t, ended, "the end of the lease"))
-		t.Logf("the lease ended %v before Java had the lock", interop.Round(early))
+		t.Logf("the lease ended %v before Java had the lock", peers.Round(early))
 		if early < 0 {
 			t.Errorf("the lease ended %v after Java had the lock", -early)
 		}
@@ -60,7 +61,7 @@ func TestLongJavaIsCutOff(t *testing.T) {
 		}
 		told := interop.At(t, th.Call("lost", java).Wait(t))
 		t.Logf("Go had the lock %v after the last sign of life, Curator was LOST %v later",
-			interop.Round(g.At.Sub(last)), interop.Round(told.Sub(g.At)))
+			peers.Round(g.At.Sub(last)), peers.Round(told.Sub(g.At)))
 		interop.Give(t, g)
 	})
 }

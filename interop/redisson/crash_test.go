@@ -6,6 +6,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/interop"
+	"github.com/distlock/distlock/interop/peers"
 )
 
 const (
@@ -72,7 +73,7 @@ func freedByTTL(t *testing.T, died time.Time, granted []time.Time) {
 	early := 0
 	for _, at := range granted {
 		took := at.Sub(died)
-		t.Logf("a lock was free %v after its holder had died", interop.Round(took))
+		t.Logf("a lock was free %v after its holder had died", peers.Round(took))
 		if took < 0 {
 			early++
 		}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/internal/testkit/peers"
+	"github.com/distlock/distlock/interop/peers"
 )
 
 // A peer's lock excludes distlock, which neither breaks nor extends it, and shows it.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/internal/testkit/peers"
+	"github.com/distlock/distlock/interop/peers"
 	"github.com/go-zookeeper/zk"
 )
 

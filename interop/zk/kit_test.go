@@ -10,8 +10,8 @@ import (
 
 	_ "github.com/distlock/distlock/backend/zklock"
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/testkit/peers"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/interop/peers"
 	"github.com/go-zookeeper/zk"
 )
 

@@ -3,7 +3,7 @@ package zk
 import (
 	"testing"
 
-	"github.com/distlock/distlock/internal/testkit/peers"
+	"github.com/distlock/distlock/interop/peers"
 )
 
 // Two clients of distlock and two of zk.Lock take turns on one lock.

@@ -5,6 +5,7 @@ package peers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -167,7 +168,7 @@ func Crowd(tb testing.TB, p Peer, name string) (most int64) {
 					tb.Error(err)
 					return
 				}
-				raise(&top, inside.Add(1))
+				Raise(&top, inside.Add(1))
 				time.Sleep(2 * time.Millisecond)
 				inside.Add(-1)
 				if err := h.Unlock(context.Background()); err != nil {
@@ -180,7 +181,8 @@ func Crowd(tb testing.TB, p Peer, name string) (most int64) {
 	return top.Load()
 }
 
-func raise(most *atomic.Int64, n int64) {
+// Raise sets most to n if n is greater.
+func Raise(most *atomic.Int64, n int64) {
 	for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
 	}
 }
@@ -240,10 +242,7 @@ func WakeUps(tb testing.TB, rounds int, waits, holds Peer, names func() string, 
 	for range rounds {
 		took = append(took, wakeUp(tb, waits, holds, names(), queued))
 	}
-	slices.Sort(took)
-	p50, p99, longest := took[len(took)/2], took[len(took)*99/100], took[len(took)-1]
-	tb.Logf("%T woken by %T after: p50 %v, p99 %v (%d times)", waits, holds, round(p50), round(p99), len(took))
-	if longest > prompt {
+	if _, longest := Quantiles(tb, fmt.Sprintf("%T woken by %T", waits, holds), took); longest > prompt {
 		tb.Errorf("%T was woken after %v, want less than %v", waits, longest, prompt)
 	}
 }
@@ -265,4 +264,13 @@ func wakeUp(tb testing.TB, waits, holds Peer, name string, queued func(name stri
 	return g.At.Sub(start)
 }
 
-func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+// Quantiles logs how long something took, and returns the median and the longest time.
+func Quantiles(tb testing.TB, what string, took []time.Duration) (p50, longest time.Duration) {
+	slices.Sort(took)
+	p50, p99 := took[len(took)/2], took[len(took)*99/100]
+	tb.Logf("%s after: p50 %v, p99 %v (%d times)", what, Round(p50), Round(p99), len(took))
+	return p50, took[len(took)-1]
+}
+
+// Round rounds a duration for the log.
+func Round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
