@@ -14,6 +14,7 @@ import (
 type database struct {
 	db     *sql.DB
 	opts   Options // complete
+	tables []tableSpec
 	server server
 	name   string // for Caps.Name: the same from every process
 	owned  bool   // db was made by Open

@@ -72,7 +72,7 @@ func newLeases(ctx context.Context, s *database) (*leaseDialect, error) {
 	if err := s.checkClocks(ctx, s.opts.Table, "name"); err != nil {
 		return nil, err
 	}
-	spec := tables(s.opts)[0]
+	spec := s.tables[0]
 	n, err := newNameRules(columns["name"], s.server.charset)
 	if err != nil {
 		return nil, s.mismatch(spec, err)

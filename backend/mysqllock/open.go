@@ -65,7 +65,7 @@ func open(ctx context.Context, db *sql.DB, opts *Options, owned bool) (*Backend,
 	if err != nil {
 		return nil, err
 	}
-	s := &database{db: db, opts: o, owned: owned}
+	s := &database{db: db, opts: o, tables: tables(o), owned: owned}
 	if err := s.probe(ctx); err != nil {
 		return nil, err
 	}

@@ -72,7 +72,7 @@ var (
 // returns the columns of the first.
 func (s *database) prepare(ctx context.Context) (tableInfo, error) {
 	var first tableInfo
-	for i, sh := range tables(s.opts) {
+	for i, sh := range s.tables {
 		columns, err := s.readColumns(ctx, sh)
 		if number(err) == errNoTable && s.opts.Create {
 			if err := s.create(ctx); err != nil {
@@ -95,7 +95,7 @@ func (s *database) prepare(ctx context.Context) (tableInfo, error) {
 
 // create runs the DDL, which leaves existing tables alone.
 func (s *database) create(ctx context.Context) error {
-	for _, t := range tables(s.opts) {
+	for _, t := range s.tables {
 		_, err := s.db.ExecContext(ctx, t.ddl())
 		switch n := number(err); {
 		case n == errNoTableRight || n == errNoDBAccess:
