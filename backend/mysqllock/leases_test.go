@@ -210,7 +210,10 @@ func TestRenewedAtTheEnd(t *testing.T) {
 		one, two := connect(t, url), connect(t, url)
 		for round := range 12 {
 			r, rival := request(fmt.Sprint("x", round), 100*time.Millisecond), request(fmt.Sprint("x", round), long)
-			take(t, one, r)
+			eventually(t, "a lease that lasts until its fence is there", func() bool {
+				_, err := one.Acquire(t.Context(), r)
+				return err == nil
+			})
 			time.Sleep(r.TTL - 3*time.Millisecond) // until its end is near, which nothing tells
 			r.TTL = long
 			var renewed, taken error
