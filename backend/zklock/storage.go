@@ -35,11 +35,11 @@ const (
 func pathOf(name string) string {
 	var b strings.Builder
 	b.Grow(len(name) + 1)
-	top := true
-	for _, segment := range strings.Split(name, "/") {
+	for top, more := true, true; more; top = false {
+		var segment string
+		segment, name, more = strings.Cut(name, "/")
 		b.WriteByte('/')
 		b.WriteString(escapeSegment(segment, top))
-		top = false
 	}
 	return b.String()
 }
