@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -249,11 +250,12 @@ func prefixOf(owner string) string { return protection + owner + "-" }
 func limitPart(limit int) string { return fmt.Sprintf("max%d-", limit) }
 
 func parseLimit(s string) int {
-	n := 0
-	if fmt.Sscanf(s, "max%d-", &n); n < 1 || limitPart(n) != s {
-		return 0
+	s, isMax := strings.CutPrefix(s, "max")
+	s, ends := strings.CutSuffix(s, "-")
+	if n, err := strconv.Atoi(s); isMax && ends && err == nil && n > 0 {
+		return n
 	}
-	return n
+	return 0
 }
 
 // parentOf returns a path without its last part, which is nodeName.

@@ -311,7 +311,7 @@ func readFrame(r *bufio.Reader, buf []byte, limit int) (frame []byte, whole bool
 	if _, err := io.ReadFull(r, buf[:kept]); err != nil {
 		return nil, false, err
 	}
-	_, err = io.CopyN(io.Discard, r, int64(size-kept))
+	_, err = r.Discard(size - kept)
 	return buf[:kept], kept == size, err
 }
 
