@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/go-redis/v9"
@@ -200,4 +201,81 @@ func BenchmarkRenew(b *testing.B) {
 			b.ReportMetric(float64((serverCPU(b, srv)-server).Nanoseconds())/1e3/float64(n), "srv-µs/hold")
 		})
 	}
+}
+
+// BenchmarkPairOtherWays is what a lock and an unlock cost without scripts, and with a
+// replica that must acknowledge the lock, beside the usual way.
+//
+//	go test -run=- -bench=PairOtherWays -benchtime=10x ./backend/redislock
+func BenchmarkPairOtherWays(b *testing.B) {
+	master, _ := replicated(b)
+	usual, off := patient(String), Options{Scripts: ScriptsOff}
+	list := []subject{{"open", lockPair(openOwn(b, master.Addr(), Options{}))}}
+	for _, o := range openers {
+		list = append(list,
+			subject{o.name + "-scriptless", lockPair(o.open(b, master.Addr(), off))},
+			subject{o.name + "-replica", lockPair(o.open(b, master.Addr(), usual))})
+	}
+	for _, goroutines := range []int{1, 16, 128} {
+		b.Run(fmt.Sprintf("g=%d", goroutines), func(b *testing.B) {
+			results := make([][]result, len(list))
+			for b.Loop() {
+				for i, s := range list {
+					results[i] = append(results[i], measure(b, master, goroutines, s.pair))
+				}
+			}
+			report(b, list, results)
+		})
+	}
+}
+
+// BenchmarkFair is a fair lock that all fight for, by the core as users have it: one
+// turn is a Lock and an Unlock. srv-µs is the server's processor time.
+func BenchmarkFair(b *testing.B) {
+	srv := testserver.SharedRedis(b)
+	for _, layout := range []Layout{String, Redisson} {
+		for _, n := range [][2]int{{1, 1}, {1, 64}, {4, 16}} {
+			b.Run(fmt.Sprintf("%s/clients=%d/waiters=%d", layout, n[0], n[1]), func(b *testing.B) {
+				benchFair(b, srv, layout, n[0], n[1])
+			})
+		}
+	}
+}
+
+func benchFair(b *testing.B, srv *testserver.RedisServer, layout Layout, clients, waiters int) {
+	name := "fair:" + driver.NewOwner()
+	turns := make(chan struct{}, b.N)
+	for range b.N {
+		turns <- struct{}{}
+	}
+	close(turns)
+	var wg sync.WaitGroup
+	server := serverCPU(b, srv)
+	b.ResetTimer()
+	for range clients {
+		c, err := distlock.New(openOwn(b, srv.Addr(), Options{Layout: layout}), nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { c.Close() })
+		for range waiters {
+			wg.Go(func() {
+				m := c.Mutex(name, distlock.Fair())
+				for range turns {
+					lease, err := m.Lock(b.Context())
+					if err == nil {
+						err = lease.Unlock(b.Context())
+					}
+					if err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	b.StopTimer()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "turns/s")
+	b.ReportMetric(float64((serverCPU(b, srv)-server).Microseconds())/float64(b.N), "srv-µs/turn")
 }

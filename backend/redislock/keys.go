@@ -13,7 +13,7 @@ import (
 // Java, and the guards of package fenceredis. A lock with such a name could be a key
 // of another lock.
 var reservedStarts = []string{
-	ownQueuePrefix, placesPrefix, javaQueuePrefix, javaTimeoutPrefix, tokenPrefix,
+	ownQueuePrefix, ticketsPrefix, javaQueuePrefix, javaTimeoutPrefix, tokenPrefix,
 	"redisson_unlock_latch:", "distlock_guard:",
 }
 
@@ -112,7 +112,7 @@ func readerKey(name, owner string) string {
 // them the ends of our tickets.
 func javaQueueKeys(name string) []string {
 	n := tagged(name)
-	return []string{javaQueuePrefix + n, placesPrefix + n, javaTimeoutPrefix + n}
+	return []string{javaQueuePrefix + n, ticketsPrefix + n, javaTimeoutPrefix + n}
 }
 
 // ownQueueKeys returns the keys of a queue that is ours alone. Unlike in Java, different names
@@ -122,7 +122,7 @@ func ownQueueKeys(name string) []string {
 	if n == name {
 		n = ":" + n
 	}
-	return []string{ownQueuePrefix + n, placesPrefix + n}
+	return []string{ownQueuePrefix + n, ticketsPrefix + n}
 }
 
 // The keys beside a lock begin or end so. No lock has such a name: see reserved.
@@ -131,7 +131,7 @@ const (
 	javaTimeoutPrefix = "redisson_lock_timeout:"
 	tokenPrefix       = "redisson_lock_token:"
 	ownQueuePrefix    = "distlock_line:"
-	placesPrefix      = "distlock_places:"
+	ticketsPrefix     = "distlock_places:"
 
 	permitsSuffix = ":timeout"
 	holdSuffix    = ":distlock"

@@ -237,3 +237,59 @@ func TestReplicaOptions(t *testing.T) {
 	refused(t, own, r, driver.ErrInvalid)
 	expect(t, dump(t, raw(t, deaf.Addr()), r))
 }
+
+// Locks of one node that its replica acknowledges, and of all nodes.
+func TestReplicasInACluster(t *testing.T) {
+	g := testserver.SharedRedisCluster(t)
+	for _, w := range clusterWays {
+		t.Run(w.name, func(t *testing.T) {
+			o := patient(String)
+			b := w.open(t, g.Addrs(), o, newNetwork(t))
+			var holds []driver.Hold
+			for range 12 {
+				r := request("", driver.Exclusive)
+				acquire(t, b, r)
+				holds = append(holds, r.Hold)
+			}
+			for i, err := range b.Renew(t.Context(), holds) {
+				if err != nil {
+					t.Errorf("renew %d: %v", i, err)
+				}
+				release(t, b, driver.Request{Hold: holds[i]})
+			}
+			o.Replicas = 2 // each master has one
+			o.ReplicaTimeout = 50 * time.Millisecond
+			_, err := w.open(t, g.Addrs(), o, newNetwork(t)).Acquire(t.Context(), request("", driver.Exclusive))
+			unknown(t, "acquire", err)
+		})
+	}
+}
+
+// An acquire that was given up on its way lands before its release, and not after it.
+func TestReplicasOfAnAbandonedAcquire(t *testing.T) {
+	eachOpener(t, func(t *testing.T, o opener) {
+		master, _ := replicated(t)
+		b, r := o.open(t, master.Addr(), patient(String)), request("", driver.Exclusive)
+		warm(t, b, driver.Exclusive)
+		under, on := make(chan struct{}), make(chan struct{})
+		meddle(b, func([][]string) {
+			close(under)
+			<-on
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { <-under; cancel() }()
+		_, err := b.Acquire(ctx, r)
+		unknown(t, "acquire", err)
+		released := make(chan error, 1)
+		go func() { released <- b.Release(t.Context(), r.Hold) }()
+		select {
+		case err := <-released:
+			t.Errorf("the release has overtaken the acquire: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		close(on)
+		if err := <-released; err != nil {
+			t.Errorf("release: %v", err)
+		}
+	})
+}

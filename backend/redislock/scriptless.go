@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
+
 	"time"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/unsent"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // scriptless keeps exclusive locks of the layout "string" without scripts. A lock looks as
@@ -146,7 +147,7 @@ const renewalsAtOnce = 8
 func (p scriptless) renew(ctx context.Context, x renewBatch) []error {
 	errs := make([]error, len(x.holds))
 	free := make(chan struct{}, renewalsAtOnce)
-	var wg sync.WaitGroup
+	var wg wait.Group
 	for i, h := range x.holds {
 		free <- struct{}{}
 		wg.Go(func() {

@@ -173,9 +173,9 @@ func stringLayout(strict bool) *layout {
 		l.counter = slotCounter
 	}
 	l.recipes[driver.Exclusive] = &recipe{
-		acquire: compose("fence_stream", "string_take_free", "foreign", "line", "line_stand", "string_take"),
+		acquire: compose("fence_stream", "string_take_free", "foreign", "queue", "enqueue", "string_take"),
 		renew:   compose("fence_stream", "ask", "lost", "keep", "string_keep"),
-		release: compose("ask", "publish", "string_drop_alone", "lost", "line", "line_drop", "string_drop"),
+		release: compose("ask", "publish", "string_release_alone", "lost", "queue", "dequeue", "string_release"),
 		field:   func(owner string) string { return owner },
 		keys: func(name, _ string) []string {
 			return append(append(make([]string, 0, 4), name), ownQueueKeys(name)...)
@@ -210,9 +210,9 @@ func redissonLayout() *layout {
 		queueKeys: javaQueueKeys, queuePrefix: javaQueuePrefix,
 	}
 	l.recipes[driver.Exclusive] = &recipe{
-		acquire: compose("fence_token", "hold", "foreign", "line", "line_stand", "hash_take"),
+		acquire: compose("fence_token", "hold", "foreign", "queue", "enqueue", "hash_take"),
 		renew:   compose("fence_token", "ask", "lost", "keep", "hash_keep"),
-		release: compose("ask", "lost", "publish", "line", "line_drop", "hash_drop"),
+		release: compose("ask", "lost", "publish", "queue", "dequeue", "hash_release"),
 		field:   field,
 		keys: func(name, owner string) []string {
 			return append([]string{name, holdKey(name, owner)}, javaQueueKeys(name)...)
@@ -233,7 +233,7 @@ func addReadWrite(l *layout, fences string) {
 	write := &recipe{
 		acquire:   compose(fences, "hold", "foreign", "write_take"),
 		renew:     compose(fences, "ask", "lost", "keep", "hash_keep"),
-		release:   compose("ask", "lost", "publish", "readers", "rw_drop"),
+		release:   compose("ask", "lost", "publish", "readers", "rw_release"),
 		field:     field,
 		renewalOf: func(owner string) string { return field(owner) + ":write" },
 		keys: func(name, owner string) []string {
@@ -262,7 +262,7 @@ func addCounted(l *layout, fences string, stays bool) {
 	l.recipes[driver.Counted] = &recipe{
 		acquire: compose(fences, "hold", "foreign", "publish", "permit", "permit_take"),
 		renew:   compose(fences, "ask", "lost", "keep", "permit", "permit_keep"),
-		release: compose("ask", "lost", "publish", "permit", "permit_drop"),
+		release: compose("ask", "lost", "publish", "permit", "permit_release"),
 		field:   permitID,
 		keys: func(name, owner string) []string {
 			return []string{name, holdKey(name, owner), permitsKey(name)}

@@ -1,10 +1,10 @@
--- RLock, RFairLock and RFencedLock. KEYS: name, hold, line, places, scores, token. ARGV:
--- field, TTL, "owner meta ", whether a place in line is wanted. A plus behind the answer
--- says that others stand in line.
+-- RLock, RFairLock and RFencedLock. KEYS: name, hold, queue, tickets, scores, token. ARGV:
+-- field, TTL, "owner meta ", whether a ticket in the queue is wanted. A plus behind the answer
+-- says that others are queued.
 local call = redis.call
 local again, others, ttl = false, '', ARGV[2]
 if call('EXISTS', KEYS[1], KEYS[3]) > 0 then
-  line, places, scores = KEYS[3], KEYS[4], KEYS[5]
+  queue, tickets, scores = KEYS[3], KEYS[4], KEYS[5]
   local seen, other = read('HMGET', KEYS[1], ARGV[1], 'mode')
   if other then
     return other
@@ -26,7 +26,7 @@ if call('EXISTS', KEYS[1], KEYS[3]) > 0 then
       return {left}
     end
   end
-  others = call('EXISTS', line) == 1 and '+' or ''
+  others = call('EXISTS', queue) == 1 and '+' or ''
 end
 local id = fence(KEYS[#KEYS])
 call('HSET', KEYS[1], ARGV[1], 1)

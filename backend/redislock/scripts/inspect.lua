@@ -1,4 +1,4 @@
--- What is known of one name. KEYS: name, permits, line, places. ARGV: base of the names
+-- What is known of one name. KEYS: name, permits, queue, tickets. ARGV: base of the names
 -- of holds.
 -- Answer: kind, clock in µs, ms left, value, {owner, ms left, hold}…, {waiter, ms left}….
 local call = redis.call

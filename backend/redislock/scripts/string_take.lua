@@ -1,6 +1,6 @@
 -- A lock that is held, or waited for.
 local call = redis.call
-line, places = KEYS[2], KEYS[3]
+queue, tickets = KEYS[2], KEYS[3]
 local first, ttl = '', ARGV[2]
 local value, other = read('GET', KEYS[1])
 if other then
@@ -20,4 +20,4 @@ else
     return {left, value}
   end
 end
-return set(first, ttl) .. (call('EXISTS', line) == 1 and '+' or '')
+return set(first, ttl) .. (call('EXISTS', queue) == 1 and '+' or '')

@@ -1,4 +1,4 @@
--- KEYS: name, line, places, fence counter. ARGV: "owner meta ", TTL, whether a ticket in
+-- KEYS: name, queue, tickets, fence counter. ARGV: "owner meta ", TTL, whether a ticket in
 -- the queue is wanted. A plus behind the answer says that others are queued.
 --
 -- Most locks are free and without waiters: this part needs nothing of the queue.

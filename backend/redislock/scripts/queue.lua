@@ -1,7 +1,7 @@
--- The queue of an exclusive lock. line is the list of waiters, the next one first. places has
+-- The queue of an exclusive lock. queue is the list of waiters, the next one first. tickets has
 -- the end of each of our waiters' tickets, by the server's clock in ms: a TTL after its last
 -- attempt. scores has the ends by which Java drops the first waiter; nil if Java takes no part.
-local line, places, scores
+local queue, tickets, scores
 
 local function clock()
   local t = redis.call('TIME')
@@ -10,11 +10,11 @@ end
 
 -- leave ends a ticket and reports whether there was one.
 local function leave(who)
-  local ours = redis.call('ZREM', places, who)
+  local ours = redis.call('ZREM', tickets, who)
   if scores then
     redis.call('ZREM', scores, who)
   end
-  return redis.call('LREM', line, 1, who) + ours > 0
+  return redis.call('LREM', queue, 1, who) + ours > 0
 end
 
 -- scored returns when Java's rule ends a ticket. Without a score Java would never drop the
@@ -31,16 +31,16 @@ end
 -- sweep drops waiters that have gone, ours anywhere in the queue and Java's as Java does. It
 -- returns the first waiter and when its ticket ends.
 local function sweep(now)
-  for _, who in ipairs(redis.call('ZRANGEBYSCORE', places, 0, now)) do
+  for _, who in ipairs(redis.call('ZRANGEBYSCORE', tickets, 0, now)) do
     leave(who)
   end
   while true do
-    local first = redis.call('LINDEX', line, 0)
+    local first = redis.call('LINDEX', queue, 0)
     if not first then
-      redis.call('DEL', places, scores or places) -- of a queue that was deleted
+      redis.call('DEL', tickets, scores or tickets) -- of a queue that was deleted
       return nil
     end
-    local ends = tonumber(redis.call('ZSCORE', places, first) or scores and scored(first, now) or 0)
+    local ends = tonumber(redis.call('ZSCORE', tickets, first) or scores and scored(first, now) or 0)
     if ends > now then
       return first, ends
     end

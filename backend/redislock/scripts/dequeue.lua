@@ -1,7 +1,7 @@
 -- freed notifies the first waiter in the queue, or all other waiters if the queue is empty.
 -- In Java both kinds may wait for one lock, and the latter do not respect the queue.
 local function freed(channel)
-  local first = redis.call('EXISTS', line) == 1 and sweep(clock())
+  local first = redis.call('EXISTS', queue) == 1 and sweep(clock())
   if first then
     publish(channel .. ':' .. first, '0')
   end
@@ -12,7 +12,7 @@ end
 
 -- quit ends a ticket. If it was the first one and the lock is free, the next waiter is notified.
 local function quit(who, name, channel)
-  if redis.call('EXISTS', line) == 0 then
+  if redis.call('EXISTS', queue) == 0 then
     return lost(name)
   end
   local first = sweep(clock())

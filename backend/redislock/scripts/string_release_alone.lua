@@ -1,4 +1,4 @@
--- KEYS: name, line, places. ARGV: owner, or the whole value of a lock that is not ours;
+-- KEYS: name, queue, tickets. ARGV: owner, or the whole value of a lock that is not ours;
 -- channel.
 local value = ask('GET', KEYS[1])
 local held = value and (string.sub(value, 1, 37) == ARGV[1] .. ' ' or value == ARGV[1])

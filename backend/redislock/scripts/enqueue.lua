@@ -11,7 +11,7 @@ local function score(who, before, waited, ttl, now)
     if ends then
       ends = ends + waited
     else
-      ends = (redis.call('ZSCORE', scores, before) or now) + (redis.call('ZSCORE', places, before) and 0 or life)
+      ends = (redis.call('ZSCORE', scores, before) or now) + (redis.call('ZSCORE', tickets, before) and 0 or life)
     end
   end
   ends = math.max(ends, now + life)
@@ -19,39 +19,39 @@ local function score(who, before, waited, ttl, now)
   return ends - now
 end
 
--- stand gives who the last ticket, or extends the ticket that it has. The keys end with
+-- enqueue gives who the last ticket, or extends the ticket that it has. The keys end with
 -- the last ticket, except Java's two: its tickets last longer than their scores say.
-local function stand(who, first, ttl, now)
-  local ends = redis.call('ZSCORE', places, who)
-  local before = first and first ~= who and redis.call('LINDEX', line, -1)
+local function enqueue(who, first, ttl, now)
+  local ends = redis.call('ZSCORE', tickets, who)
+  local before = first and first ~= who and redis.call('LINDEX', queue, -1)
   if not ends and not (scores and redis.call('ZSCORE', scores, who)) then
-    redis.call('RPUSH', line, who)
+    redis.call('RPUSH', queue, who)
   end
   -- The clock is rounded down, and a TTL must not be. An attempt may arrive late, after
   -- one for longer.
   local last = math.max(ttl + 1, (ends or 0) - now)
-  redis.call('ZADD', places, now + last, who)
+  redis.call('ZADD', tickets, now + last, who)
   if scores then
     last = math.max(last, score(who, before, ends and now + last - ends or 0, last, now))
-  elseif redis.call('PTTL', line) < last then
-    redis.call('PEXPIRE', line, last)
+  elseif redis.call('PTTL', queue) < last then
+    redis.call('PEXPIRE', queue, last)
   end
-  if redis.call('PTTL', places) < last then
-    redis.call('PEXPIRE', places, last)
+  if redis.call('PTTL', tickets) < last then
+    redis.call('PEXPIRE', tickets, last)
   end
 end
 
 -- front puts a waiter of ours back that Java has dropped too early: it was the first.
 local function front(who, now)
-  if not scores or not redis.call('ZSCORE', places, who) or redis.call('ZSCORE', scores, who) then
+  if not scores or not redis.call('ZSCORE', tickets, who) or redis.call('ZSCORE', scores, who) then
     return
   end
-  for _, other in ipairs(redis.call('LRANGE', line, 0, -1)) do
+  for _, other in ipairs(redis.call('LRANGE', queue, 0, -1)) do
     if other == who then
       return -- and lost its score otherwise
     end
   end
-  redis.call('LPUSH', line, who)
+  redis.call('LPUSH', queue, who)
   redis.call('ZADD', scores, now, who)
 end
 
@@ -59,7 +59,7 @@ end
 -- lets who in, and ends its ticket. Otherwise it enqueues who for ttl, if who wants that, and
 -- returns after how many ms a retry may succeed.
 local function refuse(who, left, wants, ttl)
-  if not wants and redis.call('EXISTS', line) == 0 then
+  if not wants and redis.call('EXISTS', queue) == 0 then
     return left
   end
   local now = clock()
@@ -70,7 +70,7 @@ local function refuse(who, left, wants, ttl)
     return nil
   end
   if wants then
-    stand(who, first, ttl, now)
+    enqueue(who, first, ttl, now)
   end
   if first and first ~= who and (left < 0 or ends - now < left) then
     left = ends - now

@@ -1,5 +1,5 @@
 -- There is a queue, or nothing was held.
-line, places = KEYS[2], KEYS[3]
+queue, tickets = KEYS[2], KEYS[3]
 if not held then
   return quit(ARGV[1], KEYS[1], ARGV[2])
 end
