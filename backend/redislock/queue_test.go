@@ -41,7 +41,7 @@ func eachLayout(t *testing.T, test func(t *testing.T, layout Layout)) {
 	}
 }
 
-func TestLineOnTheWire(t *testing.T) {
+func TestQueueOnTheWire(t *testing.T) {
 	token := "redisson_lock_token:{NAME} string # no TTL"
 	note := "{NAME}:OWNER:distlock string +OWNER  # 30s"
 	want := map[Layout][][]string{
@@ -89,7 +89,7 @@ func withHolder(lines []string, holder driver.Request) []string {
 
 // A line that lost one of its keys, by eviction or by hand, is put right by those who
 // stand in it: each has one place, and it ends when it should.
-func TestLineLosesAKey(t *testing.T) {
+func TestQueueLosesAKey(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {
 		keys := ownQueueKeys
 		if layout == Redisson {
@@ -144,7 +144,7 @@ func awaits(t *testing.T, b *Backend, r driver.Request) (in time.Time) {
 
 // A process that dies while it waits keeps those behind it out until its place ends,
 // wherever it stood, and not until theirs do. It is cut off, so that it can't leave.
-func TestDeadWaiterAnywhereInLine(t *testing.T) {
+func TestDeadWaiterAnywhereInTheQueue(t *testing.T) {
 	const life = 600 * time.Millisecond
 	eachLayout(t, func(t *testing.T, layout Layout) {
 		srv := testserver.SharedRedis(t)
@@ -212,7 +212,7 @@ func TestRetryIsTheEndOfTheFirstPlace(t *testing.T) {
 }
 
 // Several processes get in one by one, as they came.
-func TestLineOverProcesses(t *testing.T) {
+func TestQueueOverProcesses(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {
 		srv := testserver.SharedRedis(t)
 		b, c, r := heldLine(t, layout)
@@ -220,7 +220,7 @@ func TestLineOverProcesses(t *testing.T) {
 		var backends []*Backend
 		var watches []driver.Watch
 		for i := range 9 {
-			o := openers[i%3].open(t, srv.Addr(), Options{Layout: layout})
+			o := openers[i%len(openers)].open(t, srv.Addr(), Options{Layout: layout})
 			w := stands(t, o, r.Name)
 			waiters, backends, watches = append(waiters, w), append(backends, o), append(watches, armWatch(t, o, w))
 		}
@@ -259,7 +259,7 @@ func javaEnd(t *testing.T, c *redis.Client, name, field string) time.Time {
 	return scoreOf(t, c, javaQueueKeys(name)[2], field)
 }
 
-func TestLineBehindJava(t *testing.T) {
+func TestQueueBehindJava(t *testing.T) {
 	b, c, r := heldLine(t, Redisson)
 	queueJava(t, c, r.Name, javaField, 4*time.Minute)
 	w := stands(t, b, r.Name)
@@ -282,7 +282,7 @@ func TestLineBehindJava(t *testing.T) {
 }
 
 // One that comes behind ours counts from our place, and is told when its turn comes.
-func TestLineBeforeJava(t *testing.T) {
+func TestQueueBeforeJava(t *testing.T) {
 	b, c, r := heldLine(t, Redisson)
 	came := time.Now()
 	w := stands(t, b, r.Name)
