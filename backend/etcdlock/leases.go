@@ -370,7 +370,7 @@ func hedge[T any](ctx context.Context, own, fresh func(context.Context) (T, erro
 		select {
 		case last := <-replies:
 			waiting--
-			final := last.err == nil || !outcomeUnknown(last.err) && !noLeader(last.err)
+			final := last.err == nil || !outcomeUnknown(last.err) && !errors.Is(last.err, rpctypes.ErrNoLeader)
 			if final || round == hedgeRounds && waiting == 0 || ctx.Err() != nil {
 				return last.resp, last.err
 			}

@@ -17,21 +17,16 @@ import (
 // maxParallel bounds the requests that one Renew has in flight.
 const maxParallel = 8
 
-// leaseRenewal is a call of Renew.
+// leaseRenewal is a call of Renew. Its functions name a hold by its index.
 type leaseRenewal struct {
-	b     *Backend
-	ctx   context.Context
-	start time.Time
-	holds []driver.Hold
-	errs  []error
-	slots chan struct{}
-	wg    wait.Group
-}
-
-// renewedHold is a hold that this backend has created.
-type renewedHold struct {
-	i int // in leaseRenewal.holds
-	o *ownerState
+	b      *Backend
+	ctx    context.Context
+	start  time.Time
+	holds  []driver.Hold
+	states []*ownerState // nil: unknown to this backend
+	errs   []error
+	slots  chan struct{}
+	wg     wait.Group
 }
 
 // Renew keeps the leases of the holds alive and checks that their keys exist: one request for each
@@ -45,9 +40,10 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 		}
 		return r.errs
 	}
-	byLease := map[*lease][]renewedHold{}
+	byLease := map[*lease][]int{}
 	for i := range holds {
 		h, o := &holds[i], b.owners.get(holds[i].Owner)
+		r.states = append(r.states, o)
 		invalid := h.ValidateRenewal()
 		switch {
 		case invalid != nil:
@@ -59,11 +55,11 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 		case o.lease == nil || o.lease.lastReply().ttl < h.TTL || h.Shorten:
 			r.run(func() { r.errs[i] = r.changeLease(h, o) })
 		default:
-			byLease[o.lease] = append(byLease[o.lease], renewedHold{i, o})
+			byLease[o.lease] = append(byLease[o.lease], i)
 		}
 	}
-	for l, renewed := range byLease {
-		r.renewLease(l, renewed)
+	for l, indexes := range byLease {
+		r.renewLease(l, indexes)
 	}
 	r.wg.Wait()
 	return r.errs
@@ -79,14 +75,14 @@ func (r *leaseRenewal) run(f func()) {
 }
 
 // renewLease renews the holds of one lease.
-func (r *leaseRenewal) renewLease(l *lease, renewed []renewedHold) {
+func (r *leaseRenewal) renewLease(l *lease, indexes []int) {
 	var kept error
 	done := make(chan struct{})
 	r.wg.Go(func() {
 		defer close(done)
 		kept = r.b.leases.keepAlive(r.ctx, l)
 	})
-	for some := range slices.Chunk(renewed, maxOps) {
+	for some := range slices.Chunk(indexes, maxOps) {
 		r.run(func() {
 			term := r.checkKeys(some)
 			<-done
@@ -94,9 +90,9 @@ func (r *leaseRenewal) renewLease(l *lease, renewed []renewedHold) {
 			if kept == nil && l.lastReply().term < term {
 				kept = errOldLeader
 			}
-			for _, h := range some {
-				if r.errs[h.i] == nil {
-					r.errs[h.i] = r.holdError(&r.holds[h.i], kept, rpctypes.ErrLeaseNotFound)
+			for _, i := range some {
+				if r.errs[i] == nil {
+					r.errs[i] = r.holdError(&r.holds[i], kept, rpctypes.ErrLeaseNotFound)
 				}
 			}
 		})
@@ -115,19 +111,19 @@ func (r *leaseRenewal) holdError(h *driver.Hold, err, gone error) error {
 }
 
 // checkKeys checks that the keys written by the grants exist, and returns the leader's term.
-func (r *leaseRenewal) checkKeys(renewed []renewedHold) uint64 {
-	states := make([]*ownerState, len(renewed))
-	for i, h := range renewed {
-		states[i] = h.o
+func (r *leaseRenewal) checkKeys(indexes []int) uint64 {
+	var states []*ownerState
+	for _, i := range indexes {
+		states = append(states, r.states[i])
 	}
 	missing, term, err := r.b.missingKeys(r.ctx, states)
-	for i, h := range renewed {
-		switch {
+	for j, i := range indexes {
+		switch name := r.holds[i].Name; {
 		case err != nil:
-			r.errs[h.i] = r.b.fail("renew", h.o.name, err)
-		case missing[i]:
-			r.b.owners.forget(h.o)
-			r.errs[h.i] = errLostHold(h.o.name)
+			r.errs[i] = r.b.fail("renew", name, err)
+		case missing[j]:
+			r.b.owners.forget(states[j])
+			r.errs[i] = errLostHold(name)
 		}
 	}
 	return term

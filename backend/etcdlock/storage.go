@@ -268,9 +268,6 @@ func putNewKey(key string, lease clientv3.LeaseID, r *driver.Request) clientv3.O
 	return clientv3.OpTxn([]clientv3.Cmp{createdAt(key, 0)}, []clientv3.Op{putKey(key, lease, r, true)}, nil)
 }
 
-// noLeader reports whether a server without a leader has refused a call.
-func noLeader(err error) bool { return errors.Is(err, rpctypes.ErrNoLeader) }
-
 // tooLargeToSend reports whether the client has refused to send a request of this size.
 func tooLargeToSend(err error) bool {
 	return status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "trying to send message larger")
@@ -283,7 +280,7 @@ func outcomeUnknown(err error) bool {
 	switch {
 	case !errors.As(err, &refused):
 		return !tooLargeToSend(err)
-	case noLeader(err):
+	case errors.Is(err, rpctypes.ErrNoLeader):
 		return false // see Backend.prepare
 	}
 	switch refused.Code() {
