@@ -43,6 +43,7 @@ type Proxy struct {
 
 	mu          sync.Mutex
 	links       []*link
+	refuses     bool
 	sever       func(*link) bool // which connections are silent; nil: none
 	unreplied   bool             // replicas hear nothing more from their master
 	delay       time.Duration    // of requests
@@ -201,6 +202,7 @@ func (p *Proxy) Cut() {
 // Refuse closes all connections and refuses new ones from now on.
 func (p *Proxy) Refuse() {
 	p.l.Close()
+	p.locked(func() { p.refuses = true })
 	p.keepPort()
 	p.Cut()
 }
@@ -243,6 +245,9 @@ func (p *Proxy) connect(client, server net.Conn) {
 	p.locked(func() {
 		p.links = append(p.links, k)
 		k.silent = p.sever != nil && p.sever(k)
+		if p.refuses { // it was accepted before
+			k.close()
+		}
 	})
 	go k.answers()
 	go k.requests()
