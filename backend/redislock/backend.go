@@ -8,68 +8,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 )
-
-// Layout is how locks are written in Redis. All users of a lock must agree on it.
-type Layout string
-
-// The layouts differ in exclusive locks. Both write read/write locks and semaphores as Redisson
-// does.
-const (
-	// String is the default: a string key, as all programs write it that lock with
-	// SET name value NX PX.
-	String Layout = "string"
-
-	// Redisson writes Redisson's RLock and RFencedLock, for locks shared with Java.
-	Redisson Layout = "redisson"
-)
-
-// Scripts says whether scripts are used. Without them there are exclusive locks only.
-type Scripts string
-
-// The choices.
-const (
-	// ScriptsAuto is the default: Open finds out whether the server lets its user run
-	// scripts. A backend on a client of your own uses scripts.
-	ScriptsAuto Scripts = "auto"
-
-	// ScriptsOff is for servers and users that may not run scripts.
-	ScriptsOff Scripts = "off"
-)
-
-// Options are how a Backend uses Redis. The zero value is the default.
-type Options struct {
-	// Layout is String if empty.
-	Layout Layout
-
-	// Prefix is put before every lock's name, to keep the locks of several
-	// applications apart. Java's side needs a NameMapper that does the same.
-	Prefix string
-
-	// Name is the server's name in Caps; it must be the same in every process.
-	// The default is made of the client's address and database.
-	Name string
-
-	// Scripts is ScriptsAuto if empty.
-	Scripts Scripts
-
-	// PubSub is PubSubAuto if empty.
-	PubSub PubSub
-
-	// Replicas is how many replicas must have acknowledged a lock before it counts as
-	// acquired or renewed. The default, 0, does not ask them. An attempt that too few
-	// acknowledge is released, and fails with an error that says how many did. See
-	// the package's comment for what that prevents.
-	Replicas int
-
-	// ReplicaTimeout is how long an attempt waits for them; the default is 1s. It must
-	// be less than the client waits for an answer, and should be much less than a TTL.
-	ReplicaTimeout time.Duration
-}
 
 // Backend keeps locks in Redis. It is safe for concurrent use.
 type Backend struct {

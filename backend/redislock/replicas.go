@@ -1,44 +1,14 @@
 package redislock
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/unsent"
 )
-
-const (
-	defaultReplicaTimeout = time.Second
-	maxReplicas           = 1000
-)
-
-// replicas says how many replicas must have a lock before it counts.
-//
-// Redis answers before its replicas have a write. WAIT, behind the write and on its connection,
-// answers how many have it by now, and keeps later commands of that connection waiting.
-type replicas struct {
-	need    int
-	timeout time.Duration
-}
-
-// newReplicas returns what o says. WAIT must end before the client's timeout, if that is known.
-func newReplicas(o *Options, timeout time.Duration) (replicas, error) {
-	r := replicas{o.Replicas, cmp.Or(o.ReplicaTimeout, defaultReplicaTimeout)}
-	switch {
-	case r.need < 0 || r.need > maxReplicas || r.timeout < 0:
-		return r, fmt.Errorf("%w: %d replicas within %v: want 0 to %d, and no negative timeout", driver.ErrInvalid, r.need, r.timeout, maxReplicas)
-	case o.ReplicaTimeout > 0 && r.need == 0:
-		return r, fmt.Errorf("%w: a replica timeout of %v, and no replicas to wait for", driver.ErrInvalid, r.timeout)
-	case r.need > 0 && timeout > 0 && r.timeout >= timeout:
-		return r, fmt.Errorf("%w: a replica timeout of %v: want less than %v, which is how long the client waits for an answer", driver.ErrInvalid, r.timeout, timeout)
-	}
-	return r, nil
-}
 
 func (r replicas) command() []string {
 	return []string{"WAIT", strconv.Itoa(r.need), millis(r.timeout)}
