@@ -1,3 +1,5 @@
+// Package strings tests that distlock shares a lock with libraries that keep it as a plain string key
+// (SET name value NX PX, and a compare-and-delete): redsync, bsm/redislock and redis-py.
 package strings
 
 import (

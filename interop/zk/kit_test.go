@@ -1,3 +1,5 @@
+// Package zk tests that distlock shares a lock with go-zookeeper's zk.Lock. It reproduces the bugs of zk.Lock
+// beside distlock, which doesn't have them.
 package zk
 
 import (

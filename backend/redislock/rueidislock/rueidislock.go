@@ -6,14 +6,19 @@ package rueidislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/distlock/distlock/backend/redislock"
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
-	"github.com/redis/rueidis"
+	"github.com/distlock/distlock/internal/netaddr"
 )
 
 // New returns a backend on a rueidis client, which stays the caller's: Close leaves it open. opts may
@@ -37,3 +42,254 @@ func connOf(c rueidis.Client) redisconn.Client {
 	}
 	return redisconn.NewSingle(&server{client: c})
 }
+
+// server sends commands through rueidis, which pipelines the commands of many goroutines, and does
+// not repeat commands that may write.
+type server struct {
+	client rueidis.Client
+}
+
+// Do passes the keys as mere arguments, so that rueidis uses one connection for all and keeps the
+// order of commands. A passed deadline would make rueidis close the connection, and break that
+// order. So rueidis sees only the end of the context, not its deadline.
+func (c *server) Do(ctx context.Context, args []string) (any, error) {
+	return fromResult(c.client.Do(withoutDeadline(ctx), c.command(args)))
+}
+
+func (c *server) DoAll(ctx context.Context, commands [][]string) []redisconn.Answer {
+	list := make([]rueidis.Completed, len(commands))
+	for i, args := range commands {
+		list[i] = c.command(args)
+	}
+	got := make([]redisconn.Answer, len(list))
+	for i, r := range c.client.DoMulti(withoutDeadline(ctx), list...) {
+		got[i].Reply, got[i].Err = fromResult(r)
+	}
+	return got
+}
+
+func (c *server) command(args []string) rueidis.Completed {
+	return c.client.B().Arbitrary(args[0]).Args(args[1:]...).Build()
+}
+
+// Dedicated takes a connection from rueidis's pool.
+func (c *server) Dedicated(context.Context) (redisconn.DedicatedConn, error) {
+	own, release := c.client.Dedicate()
+	return &dedicatedConn{own, release}, nil
+}
+
+type dedicatedConn struct {
+	rueidis.DedicatedClient
+	release func()
+}
+
+func (c *dedicatedConn) DoAll(ctx context.Context, commands [][]string) []redisconn.Answer {
+	list := make([]rueidis.Completed, len(commands))
+	for i, args := range commands {
+		list[i] = c.B().Arbitrary(args[0]).Args(args[1:]...).Build()
+	}
+	got := make([]redisconn.Answer, len(list))
+	for i, r := range c.DoMulti(withoutDeadline(ctx), list...) {
+		got[i].Reply, got[i].Err = fromResult(r)
+	}
+	return got
+}
+
+func (c *dedicatedConn) Close(broken bool) {
+	if broken {
+		c.DedicatedClient.Close()
+	}
+	c.release()
+}
+
+func withoutDeadline(ctx context.Context) context.Context {
+	if _, ok := ctx.Deadline(); ok {
+		return noDeadline{ctx}
+	}
+	return ctx
+}
+
+// noDeadline hides the deadline of a context.
+type noDeadline struct{ context.Context }
+
+func (noDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+func fromResult(r rueidis.RedisResult) (any, error) {
+	reply, err := r.ToAny()
+	if err == nil || rueidis.IsRedisNil(err) {
+		return reply, nil
+	}
+	return nil, errorOf(err)
+}
+
+func errorOf(err error) error {
+	if re, ok := rueidis.IsRedisErr(err); ok {
+		return &redisconn.ReplyError{Text: re.Error(), Cause: err}
+	}
+	if errors.Is(err, rueidis.ErrClosing) {
+		return redisconn.ClientClosed(err)
+	}
+	return err
+}
+
+func (c *server) Name() string {
+	if c.client.Mode() == rueidis.ClientModeSentinel {
+		return redisconn.SchemeSentinel
+	}
+	return redisconn.SchemeServer + "://" + netaddr.Listed(slices.Collect(maps.Keys(c.client.Nodes())))
+}
+
+func (c *server) Close() {}
+
+func (c *server) Listen(_ context.Context, on func(redisconn.Event)) (redisconn.Listener, error) {
+	conn, release := c.client.Dedicate()
+	ended := conn.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage: func(m rueidis.PubSubMessage) {
+			on(redisconn.Event{Kind: redisconn.Received, Channel: m.Channel, Message: m.Message})
+		},
+		OnSubscription: func(s rueidis.PubSubSubscription) {
+			on(redisconn.SubscriptionEvent(s.Kind, s.Channel))
+		},
+	})
+	l := &listener{conn: conn, release: release, done: make(chan struct{})}
+	go func() {
+		defer close(l.done)
+		if err := <-ended; err != nil {
+			on(redisconn.Event{Kind: redisconn.Broken, Err: err})
+		}
+	}()
+	return l, nil
+}
+
+type listener struct {
+	conn    rueidis.DedicatedClient
+	release func()
+	done    chan struct{}
+}
+
+func (l *listener) Subscribe(ctx context.Context, sharded bool, channels []string) error {
+	if sharded {
+		return l.do(ctx, l.conn.B().Ssubscribe().Channel(channels...).Build())
+	}
+	return l.do(ctx, l.conn.B().Subscribe().Channel(channels...).Build())
+}
+
+func (l *listener) Unsubscribe(ctx context.Context, sharded bool, channels []string) error {
+	if sharded {
+		return l.do(ctx, l.conn.B().Sunsubscribe().Channel(channels...).Build())
+	}
+	return l.do(ctx, l.conn.B().Unsubscribe().Channel(channels...).Build())
+}
+
+// subscribeTimeout bounds a subscription. rueidis tries to connect again and again to a server
+// that is gone, and waiters should know.
+const subscribeTimeout = 3 * time.Second
+
+func (l *listener) do(ctx context.Context, cmd rueidis.Completed) error {
+	ctx, cancel := context.WithTimeout(ctx, subscribeTimeout)
+	defer cancel()
+	// A deadline would be set on the connection, and outlast the command.
+	return errorOf(l.conn.Do(noDeadline{ctx}, cmd).Error())
+}
+
+// Close closes the connection, which has subscriptions, instead of returning it to the pool.
+func (l *listener) Close() {
+	l.conn.Close()
+	l.release()
+	<-l.done
+}
+
+// clusterNode is one server of a cluster. rueidis gets to know a new server only by sending there.
+// Until then commands go through the cluster's client.
+type clusterNode struct {
+	cluster rueidis.Client
+	addr    string
+
+	mu   sync.Mutex
+	node *server
+}
+
+// known returns the server, or nil as long as rueidis does not know it.
+func (n *clusterNode) known() *server {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.node == nil {
+		if c, ok := n.cluster.Nodes()[n.addr]; ok {
+			n.node = &server{client: c}
+		}
+	}
+	return n.node
+}
+
+func (n *clusterNode) Do(ctx context.Context, args []string) (any, error) {
+	if s := n.known(); s != nil {
+		return s.Do(ctx, args)
+	}
+	return fromResult(n.cluster.Do(withoutDeadline(ctx), n.routed(args)))
+}
+
+// routed returns a command that rueidis sends to the server that has its key.
+func (n *clusterNode) routed(args []string) rueidis.Completed {
+	cmd := n.cluster.B().Arbitrary(args[0])
+	if at := keyAt(args); at > 0 {
+		return cmd.Args(args[1:at]...).Keys(args[at]).Args(args[at+1:]...).Build()
+	}
+	return cmd.Args(args[1:]...).Build()
+}
+
+// keyAt returns the index of a command's first key, or 0.
+func keyAt(args []string) int {
+	switch {
+	case (args[0] == "EVALSHA" || args[0] == "EVAL") && len(args) > 3 && args[2] != "0":
+		return 3
+	case len(args) > 1 && !slices.Contains([]string{"CLUSTER", "CONFIG", "HELLO", "PUBSUB", "SCAN", "WAIT", "PING"}, args[0]):
+		return 1
+	}
+	return 0
+}
+
+func (n *clusterNode) DoAll(ctx context.Context, commands [][]string) []redisconn.Answer {
+	if s := n.known(); s != nil {
+		return s.DoAll(ctx, commands)
+	}
+	list := make([]rueidis.Completed, 0, len(commands))
+	for _, args := range commands {
+		if args[0] != "ASKING" { // rueidis sends it itself
+			list = append(list, n.routed(args))
+		}
+	}
+	results := n.cluster.DoMulti(withoutDeadline(ctx), list...)
+	got := make([]redisconn.Answer, 0, len(commands))
+	for _, args := range commands {
+		if args[0] == "ASKING" {
+			got = append(got, redisconn.Answer{Reply: "OK"})
+			continue
+		}
+		var a redisconn.Answer
+		a.Reply, a.Err = fromResult(results[0])
+		got, results = append(got, a), results[1:]
+	}
+	return got
+}
+
+func (n *clusterNode) Listen(ctx context.Context, on func(redisconn.Event)) (redisconn.Listener, error) {
+	if s := n.known(); s != nil {
+		return s.Listen(ctx, on)
+	}
+	return nil, n.unmet()
+}
+
+func (n *clusterNode) Dedicated(ctx context.Context) (redisconn.DedicatedConn, error) {
+	if s := n.known(); s != nil {
+		return s.Dedicated(ctx)
+	}
+	return nil, n.unmet()
+}
+
+func (n *clusterNode) unmet() error {
+	return fmt.Errorf("rueidis has not met the server %s yet", n.addr)
+}
+
+func (n *clusterNode) Name() string { return n.addr }
+
+func (n *clusterNode) Close() {}

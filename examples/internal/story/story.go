@@ -11,10 +11,14 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	_ "github.com/distlock/distlock/backend/all" // all backends that --url may name
+	"github.com/distlock/distlock"
+	_ "github.com/distlock/distlock/backend/all"
+	"github.com/distlock/distlock/driver"
 )
 
 // Story is one run of an example. It is safe for concurrent use.
@@ -94,4 +98,108 @@ func Together(hosts []*Host, each int, f func(h *Host) error) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// TTL is the TTL of all locks: short, so that the lock of a dead host becomes free soon, and long
+// enough for every backend.
+const TTL = 2 * time.Second
+
+// Host is one machine of the fleet: a client with a connection of its own, which knows the other
+// hosts only by the locks.
+type Host struct {
+	*distlock.Client
+	Name  string
+	story *Story
+	cable *cable
+}
+
+// Hosts connects n hosts.
+func (s *Story) Hosts(ctx context.Context, n int) ([]*Host, error) {
+	var hosts []*Host
+	for i := range n {
+		h, err := s.host(ctx, fmt.Sprintf("host %d", i+1))
+		if err != nil {
+			return nil, err
+		}
+		hosts = append(hosts, h)
+	}
+	return hosts, nil
+}
+
+func (s *Story) host(ctx context.Context, name string) (*Host, error) {
+	backend, err := driver.Open(ctx, s.url)
+	if err != nil {
+		return nil, err
+	}
+	wire := &cable{Backend: backend}
+	opts := &distlock.Options{TTL: TTL, Meta: map[string]string{"host": name}}
+	locks, err := distlock.New(wire, opts)
+	if err != nil {
+		return nil, errors.Join(err, backend.Close())
+	}
+	h := &Host{locks, name, s, wire}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hosts = append(s.hosts, h)
+	return h, nil
+}
+
+// Say reports that the host did something just now.
+func (h *Host) Say(format string, args ...any) { h.story.Say(h.Name, format, args...) }
+
+// Unplug makes all of the host's calls to its backend fail, until Plug.
+func (h *Host) Unplug() { h.cable.cut.Store(true) }
+
+// Plug undoes Unplug.
+func (h *Host) Plug() { h.cable.cut.Store(false) }
+
+// Die ends the host as a power cut does: it releases nothing.
+func (h *Host) Die() error {
+	h.Unplug()
+	return h.cable.Backend.Close()
+}
+
+// Close closes the host's client. It ignores errors of a host that is cut off.
+func (h *Host) Close() error {
+	err := h.Client.Close()
+	if h.cable.cut.Load() {
+		return nil
+	}
+	return err
+}
+
+// cable connects a host with its backend.
+type cable struct {
+	driver.Backend
+	cut atomic.Bool
+}
+
+var errCut = errors.New("the cable is cut")
+
+func (c *cable) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if c.cut.Load() {
+		return driver.Grant{}, errCut
+	}
+	return c.Backend.Acquire(ctx, r)
+}
+
+func (c *cable) Renew(ctx context.Context, holds []driver.Hold) []error {
+	if !c.cut.Load() {
+		return c.Backend.Renew(ctx, holds)
+	}
+	return slices.Repeat([]error{errCut}, len(holds))
+}
+
+func (c *cable) Release(ctx context.Context, h driver.Hold) error {
+	if c.cut.Load() {
+		return errCut
+	}
+	return c.Backend.Release(ctx, h)
+}
+
+func (c *cable) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	if w, ok := c.Backend.(driver.Watcher); ok && !c.cut.Load() {
+		return w.Watch(ctx, r)
+	}
+	return driver.Watch{}, driver.ErrSkip
 }

@@ -4,12 +4,18 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 func (a *app) runCommand() *cobra.Command {
@@ -107,4 +113,230 @@ func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signa
 		return &exitError{code: code}
 	}
 	return nil
+}
+
+const runHelp = `Run acquires the lock, runs the command, and releases the lock. It acquires several
+locks together, in an order that is the same everywhere.
+
+The command runs in its own process group. Run forwards signals to it and returns its
+exit code. If the lock can't be renewed, run stops the command before another client can
+get the lock. If distlock itself is killed, so is the command (on Linux), but not the
+command's own children. The lock does not protect processes that the command leaves
+running in the background.
+
+If another user asks for the lock (distlock unlock --ask), the command gets SIGTERM. Run
+holds the lock until the command has ended, however long that takes; see --on-ask. While
+run holds some of several locks and waits for the others, it releases them for a moment
+instead.
+
+The command's environment has, with one line per lock in the order of the arguments:
+  DISTLOCK_NAME      the name of the lock
+  DISTLOCK_FENCE     the fencing token, greater than all before it
+  DISTLOCK_OWNER     the identifier of this hold
+and
+  DISTLOCK_DEADLINE  when the lock would have expired without renewals (RFC 3339)
+
+Exit codes:
+  the command's      128+n if signal n ended it
+  1    another failure
+  64   wrong usage, or a kind of lock that this server does not support
+  69   the server can't be reached
+  75   busy: another client holds the lock, even after --wait (see --busy-code)
+  76   the lock was lost while the command ran
+  126  the command can't be run
+  127  the command was not found`
+
+// The policies of --on-loss.
+const (
+	lossTerm   = "term"
+	lossKill   = "kill"
+	lossIgnore = "ignore"
+)
+
+// The policies of --on-ask.
+const (
+	askTerm   = "term"
+	askIgnore = "ignore"
+)
+
+const (
+	maxPermits = math.MaxInt32
+	maxGrace   = 5 * time.Second // the default of --grace is at most this
+
+	// closeTimeout bounds how long a server that does not answer delays the end of a run that
+	// never had the lock.
+	closeTimeout = 1500 * time.Millisecond
+
+	forever time.Duration = math.MaxInt64 // the time until an event that does not come
+)
+
+// runOptions are the arguments and flags of run.
+type runOptions struct {
+	names   []string
+	command []string
+	path    string // of the command
+
+	wait, ttl, minHold, grace time.Duration
+	noWait, shared, fair      bool
+	skipOK, quiet, verbose    bool
+	permits, busyCode         int
+	meta                      map[string]string
+	onLoss, onAsk             string
+
+	waitSet, graceSet bool
+	margin            time.Duration
+}
+
+func (o *runOptions) addFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.Var(duration(&o.wait, true), "wait", "give up after this time (default: wait as long as it takes)")
+	f.BoolVar(&o.noWait, "no-wait", false, "give up at once if another client holds the lock")
+	f.Var(duration(&o.ttl, false), "ttl", "how long the lock outlives a dead distlock (default 30s)")
+	f.BoolVar(&o.shared, "shared", false, "share the lock with others that use --shared")
+	f.Var(number(&o.permits, 1, maxPermits), "permits", "number of clients that may hold the lock at once; all must use the same number")
+	f.BoolVar(&o.fair, "fair", false, "first come, first served, if the server supports it")
+	f.Var(duration(&o.minHold, true), "min-hold", "hold the lock for at least this time, even if the command ends sooner")
+	f.Var(pairs(o.meta), "meta", "metadata for ls and show (may be repeated)")
+	f.Var(number(&o.busyCode, 0, 255), "busy-code", "exit code if another client holds the lock")
+	f.BoolVar(&o.skipOK, "skip-ok", false, "exit silently with 0 if another client holds the lock")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "do not report waiting")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "report where the locks are stored, when they were acquired and when they were released")
+	f.Var(choice(&o.onLoss, lossTerm, lossKill, lossIgnore), "on-loss", "signal to the command if the lock can't be renewed: SIGTERM and then SIGKILL, SIGKILL, or none")
+	f.Var(choice(&o.onAsk, askTerm, askIgnore), "on-ask", "signal to the command if another user asks for the lock: SIGTERM, or none")
+	f.Var(duration(&o.grace, false), "grace", "how long before the lock expires the command gets SIGTERM (default: a quarter of the TTL, at most 5s)")
+}
+
+// parse splits the arguments into names and command, and rejects contradictions.
+func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
+	dash := cmd.ArgsLenAtDash()
+	switch {
+	case dash < 0:
+		return usage("run: no -- before the command; want: distlock run NAME -- COMMAND")
+	case dash == 0:
+		return usage("run: no name of a lock; want: distlock run NAME -- COMMAND")
+	case dash == len(args):
+		return usage("run: no command after --; want: distlock run NAME -- COMMAND")
+	}
+	o.names, o.command = args[:dash], args[dash:]
+	o.waitSet, o.graceSet = cmd.Flags().Changed("wait"), cmd.Flags().Changed("grace")
+	return o.check()
+}
+
+func (o *runOptions) check() error {
+	sorted := slices.Sorted(slices.Values(o.names))
+	switch {
+	case o.waitSet && o.noWait:
+		return usage("run: --wait and --no-wait exclude each other; want one of them")
+	case o.quiet && o.verbose:
+		return usage("run: --quiet and --verbose exclude each other; want one of them")
+	case o.shared && o.permits > 0:
+		return usage("run: --shared and --permits exclude each other; want one of them")
+	case o.permits > 0 && len(o.names) > 1:
+		return usage("run: --permits is for one lock; got %d names", len(o.names))
+	case o.graceSet && o.onLoss != lossTerm:
+		return usage("run: --grace goes with --on-loss term, not with --on-loss %s", o.onLoss)
+	case len(slices.Compact(slices.Clone(sorted))) < len(sorted):
+		return usage("run: a lock is named twice; want each name once")
+	case slices.Contains(o.names, ""):
+		return usage("run: a lock's name is empty")
+	}
+	o.noWait = o.noWait || o.waitSet && o.wait == 0
+	return nil
+}
+
+// checkBackend rejects a backend that is no use to a command, and sets the defaults that depend on it.
+func (o *runOptions) checkBackend(caps driver.Caps) error {
+	if err := o.applyDefaults(caps); err != nil {
+		return err
+	}
+	if strings.HasPrefix(caps.Name, "mem:") {
+		return usage("run: mem: stores locks in the memory of this process, where no other process sees them; want a server, sqlite:/path/to/locks.db, or --local")
+	}
+	return nil
+}
+
+// applyDefaults sets the times that depend on each other and on the server.
+func (o *runOptions) applyDefaults(caps driver.Caps) error {
+	if o.ttl == 0 {
+		o.ttl = max(distlock.DefaultTTL, caps.MinTTL)
+		if caps.MaxTTL > 0 {
+			o.ttl = min(o.ttl, caps.MaxTTL)
+		}
+	}
+	o.margin = min(o.ttl/10, time.Second)
+	if !o.graceSet {
+		o.grace = min(o.ttl/4, maxGrace)
+	}
+	if o.grace > o.ttl/2 {
+		return usage("run: --grace %v is too long for a TTL of %v; want at most half of it, %v, so that renewals come first", o.grace, o.ttl, o.ttl/2)
+	}
+	return nil
+}
+
+// warning returns how long before the deadline the command is stopped; 0: never.
+func (o *runOptions) warning() time.Duration {
+	switch o.onLoss {
+	case lossTerm:
+		return o.grace
+	case lossKill:
+		return min(o.ttl/50, 50*time.Millisecond)
+	}
+	return 0
+}
+
+// clientOptions returns options for a client whose metadata describes the command.
+func (o *runOptions) clientOptions(watch *distlock.Observer) *distlock.Options {
+	meta := map[string]string{"program": filepath.Base(o.command[0])}
+	for k, v := range o.meta {
+		meta[k] = v
+	}
+	return &distlock.Options{TTL: o.ttl, Margin: o.margin, HandoffMax: -1, Meta: meta, Observer: watch}
+}
+
+// lockers returns the locks. asked is notified when another user asks for one of them.
+func (o *runOptions) lockers(c *distlock.Client, asked wait.Signal) []distlock.Locker {
+	var opts []distlock.LockOption
+	if o.fair {
+		opts = append(opts, distlock.Fair())
+	}
+	if o.minHold > 0 {
+		opts = append(opts, distlock.MinHold(o.minHold))
+	}
+	if o.onAsk == askTerm && c.Caps().Revocable.Has(o.mode()) {
+		opts = append(opts, distlock.Revocable(func(*distlock.Lease) { asked.Notify() }))
+	}
+	var all []distlock.Locker
+	for _, name := range o.names {
+		switch {
+		case o.shared:
+			all = append(all, c.RWMutex(name, opts...).Reader())
+		case o.permits > 0:
+			all = append(all, c.Semaphore(name, o.permits, opts...))
+		default:
+			all = append(all, c.Mutex(name, opts...))
+		}
+	}
+	return all
+}
+
+// mode returns the mode in which the locks are held.
+func (o *runOptions) mode() distlock.Mode {
+	switch {
+	case o.shared:
+		return distlock.Read
+	case o.permits > 0:
+		return distlock.Counted
+	}
+	return distlock.Exclusive
+}
+
+// outcomeOfWait returns the result of a run that did not get the lock.
+func (o *runOptions) outcomeOfWait(err error) error {
+	if !errors.Is(err, distlock.ErrHeld) {
+		return err
+	}
+	if o.skipOK {
+		return nil
+	}
+	return &exitError{o.busyCode, err}
 }
