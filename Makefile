@@ -9,8 +9,9 @@ DISTLOCK_TEST_REQUIRE ?= all
 export DISTLOCK_TEST_REQUIRE
 
 # Packages whose tests start clusters: an election needs the machine, so these run one after the other.
+# gotest is among them since they end earlier than the rest.
 SERIAL = ./backend/etcdlock ./backend/redislock ./backend/redislock/internal/redisconn ./backend/redislock/rueidislock \
-	./backend/zklock ./internal/tests/fenceredis ./cmd/distlock/internal/cli ./internal/testkit/testserver ./internal/zk ./interop/curator ./interop/redisson
+	./backend/zklock ./internal/tests/fenceredis ./cmd/distlock/internal/cli ./internal/testkit/testserver ./internal/zk ./interop/curator ./interop/redisson ./internal/gotest
 # Packages with peers in other languages and libraries, which only make test-long runs.
 PEERS = ./interop/strings ./interop/etcd ./interop/zk
 # Packages of all modules that make test runs.
@@ -34,7 +35,8 @@ servers: ## install the servers that tests need, with apt-get (as root) and from
 
 test: servers ## run the tests with the race detector (minutes)
 	$(GO) build -race work
-	$(GOTEST) $(TESTED) -- $(RACE) -timeout 20m -skip '^TestLong[A-Z]'
+	@echo '$(GO) test $(RACE), all packages'
+	@$(GOTEST) $(TESTED) -- $(RACE) -timeout 20m -skip '^TestLong[A-Z]'
 
 test-long: servers ## run what takes longer: fuzzing, old servers, other languages, the core fifty times (25 minutes)
 	$(GO) build -race work
