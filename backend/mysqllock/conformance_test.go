@@ -27,8 +27,7 @@ func TestLongConformanceOfVersion(t *testing.T) {
 	conform(t, Version)
 }
 
-// conform runs the suite on a strategy, in a database of its own, each connection through a
-// proxy of its own.
+// conform runs the suite on a strategy, in a new database. Each connection uses its own proxy.
 func conform(t *testing.T, s Strategy) {
 	t.Helper()
 	u, err := url.Parse(testserver.SharedMariaDB(t).Database(t) + "?create=true&strategy=" + string(s))
@@ -37,7 +36,7 @@ func conform(t *testing.T, s Strategy) {
 	}
 	var proxies sync.Map
 	h := drivertest.Harness{
-		Parallel: 4, // beside other suites
+		Parallel: 4, // while other suites run
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			p := faultproxy.New(t, u.Host)
 			proxied := *u
@@ -66,7 +65,7 @@ func TestConformanceOfRow(t *testing.T) {
 	conform(t, Row)
 }
 
-// An attempt that meets refused connections fails with ErrUnsent.
+// An attempt whose connection is refused fails with ErrUnsent.
 func TestRefusedConnectionsSendNothing(t *testing.T) {
 	for _, s := range Strategies() {
 		t.Run(string(s), func(t *testing.T) {
@@ -85,7 +84,7 @@ func TestRefusedConnectionsSendNothing(t *testing.T) {
 }
 
 func TestLateCalls(t *testing.T) {
-	late := hex.EncodeToString([]byte("late:")) // as statements have it
+	late := hex.EncodeToString([]byte("late:")) // as in statements
 	for strategy, c := range map[Strategy]faultfuzz.Case{
 		Row: {Rate: 0.03}, Version: {Text: late}, UniqueIndex: {Text: late},
 		ForUpdate: {Rate: 0.02, Connected: true}, Session: {Rate: 0.02, Connected: true},

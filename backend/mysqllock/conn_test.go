@@ -23,7 +23,7 @@ func TestConformanceOfSession(t *testing.T) {
 	conform(t, Session)
 }
 
-// A hold of ForUpdate has a connection of its own, and some checks have hundreds at once.
+// Each hold of ForUpdate has its own connection, and some checks have hundreds at once.
 func TestConformanceOfForUpdate(t *testing.T) {
 	t.Parallel()
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{Args: []string{"--max-connections=2000"}})
@@ -34,7 +34,7 @@ func TestConformanceOfForUpdate(t *testing.T) {
 	})
 }
 
-// A holder that is cut off stops trusting before the server gives its lock to the next.
+// A disconnected holder's trust ends before the server grants its lock to the next client.
 func TestHolderIsCutOff(t *testing.T) {
 	bothOnConnections(t, func(t *testing.T, s Strategy) {
 		source, _ := freshDatabase(t, s)
@@ -57,7 +57,7 @@ func TestHolderIsCutOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		if lease.Err() == nil {
-			t.Errorf("the first trusts its lock until %v, and the next has it", lease.Deadline())
+			t.Errorf("the first holder trusts its lock until %v, and the next one has it already", lease.Deadline())
 		}
 		if other.Fence() <= lease.Fence() {
 			t.Errorf("fence %d after %d", other.Fence(), lease.Fence())
@@ -75,7 +75,7 @@ func clientOf(t *testing.T, b driver.Backend) *distlock.Client {
 	return c
 }
 
-// Waits that were given up leave nothing behind that has the lock.
+// Cancelled waits leave no session behind that takes the lock.
 func TestCancelledWaitersLeaveNoGhosts(t *testing.T) {
 	bothOnConnections(t, func(t *testing.T, s Strategy) {
 		source, db := freshDatabase(t, s)
@@ -88,7 +88,7 @@ func TestCancelledWaitersLeaveNoGhosts(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(10+5*i)*time.Millisecond)
 				defer cancel()
 				if l, err := waiters.Mutex("x").Lock(ctx); err == nil {
-					l.Unlock(t.Context()) // it came when the holder released
+					l.Unlock(t.Context()) // granted when the holder released
 				}
 			})
 		}
@@ -98,7 +98,7 @@ func TestCancelledWaitersLeaveNoGhosts(t *testing.T) {
 		defer cancel()
 		l, err := clientOf(t, connect(t, source)).Mutex("x").Lock(ctx)
 		if err != nil {
-			t.Fatalf("the lock is free, and nobody gets it: %v", err)
+			t.Fatalf("the lock is free, and an attempt fails: %v", err)
 		}
 		if err := l.Unlock(ctx); err != nil {
 			t.Error(err)
@@ -109,7 +109,7 @@ func TestCancelledWaitersLeaveNoGhosts(t *testing.T) {
 	})
 }
 
-// Who comes too late for a name that nobody has ever locked is refused as soon as for any other.
+// A late attempt at a name that was never locked before is refused as soon as for any other name.
 func TestFirstLocksOfANameDoNotWait(t *testing.T) {
 	url, _ := freshDatabase(t, ForUpdate)
 	var all []*Backend
@@ -142,8 +142,8 @@ func bothOnConnections(t *testing.T, test func(t *testing.T, s Strategy)) {
 	}
 }
 
-// A server that has started again gives its connections the same numbers as before. Those of
-// others are not ended in place of the links that went with the old one.
+// A restarted server reuses connection numbers. The backend must not kill other clients' connections
+// that have the numbers of its old ones.
 func TestRestartedServerKillsNobodyElse(t *testing.T) {
 	t.Parallel()
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{})
@@ -175,12 +175,12 @@ func TestRestartedServerKillsNobodyElse(t *testing.T) {
 	}
 	for i, c := range others {
 		if _, err := c.ExecContext(t.Context(), "DO 1"); err != nil {
-			t.Errorf("somebody else's connection %d: %v", i, err)
+			t.Errorf("another client's connection %d: %v", i, err)
 		}
 	}
 }
 
-// The smallest pool that a strategy takes has a connection for others all the time.
+// The smallest pool that a strategy accepts always has a connection for other calls.
 func TestSmallestPool(t *testing.T) {
 	const least = 3
 	bothOnConnections(t, func(t *testing.T, s Strategy) {
@@ -199,7 +199,7 @@ func TestSmallestPool(t *testing.T) {
 		}
 		defer b.Close()
 		ping := func() error {
-			soon, cancel := context.WithTimeout(ctx, 8*time.Second) // spares are kept for longer
+			soon, cancel := context.WithTimeout(ctx, 8*time.Second) // spare connections are kept longer
 			defer cancel()
 			return db.PingContext(soon)
 		}
@@ -364,8 +364,8 @@ func TestAPoolKeepsAConnectionForOthers(t *testing.T) {
 	}
 }
 
-// MySQL rolls a deadlock's victim back and goes on with a new transaction, which has not got
-// the lock. Work that overlooks that stores nothing.
+// MySQL rolls back a deadlock's victim and goes on in a new transaction, which does not have the lock.
+// Work that ignores the error stores nothing.
 func TestCommitAfterADeadlockStoresNothing(t *testing.T) {
 	b, db, r := forUpdateHold(t)
 	do(t, db, "CREATE TABLE pair (n INT PRIMARY KEY, v INT) ENGINE=InnoDB", "INSERT INTO pair VALUES (1, 0), (2, 0)")
@@ -384,7 +384,7 @@ func TestCommitAfterADeadlockStoresNothing(t *testing.T) {
 	take(t, b, r)
 }
 
-// deadlock makes tx the victim of one with another transaction, which has written more.
+// deadlock makes tx the victim of a deadlock with another transaction that has written more.
 func deadlock(t *testing.T, ctx context.Context, db *sql.DB, tx *sql.Tx) {
 	rival, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -412,7 +412,7 @@ func deadlock(t *testing.T, ctx context.Context, db *sql.DB, tx *sql.Tx) {
 	}
 }
 
-// Work that ends the transaction by itself is told.
+// Commit reports an error if the work ended the transaction itself.
 func TestCommitOfWorkThatHasCommitted(t *testing.T) {
 	for _, end := range []string{"COMMIT", "ROLLBACK", "CREATE TABLE another (n INT)"} {
 		t.Run(end, func(t *testing.T) {

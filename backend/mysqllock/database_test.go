@@ -19,8 +19,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// splitter makes connections as a proxy does that sends each SELECT outside of transactions
-// to a replica.
+// splitter makes connections like a proxy that sends each SELECT outside of a transaction to a replica.
 type splitter struct {
 	writer, reader sqldriver.Connector
 	skew           *time.Duration // of the reader's clock
@@ -40,7 +39,7 @@ func (s *splitter) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	return &splitConn{mysqlConn: w.(mysqlConn), reader: r.(mysqlConn), skew: s.skew}, nil
 }
 
-// mysqlConn is what connections of the MySQL driver can do, and is used here.
+// mysqlConn has the methods of the MySQL driver's connections that are used here.
 type mysqlConn interface {
 	sqldriver.Conn
 	sqldriver.ConnPrepareContext
@@ -56,7 +55,7 @@ type splitConn struct {
 	mysqlConn
 	reader mysqlConn
 	skew   *time.Duration
-	inside bool // a transaction
+	inside bool // in a transaction
 }
 
 func (c *splitConn) Close() error { return errors.Join(c.mysqlConn.Close(), c.reader.Close()) }
@@ -116,7 +115,7 @@ func (s *readStmt) QueryContext(ctx context.Context, args []sqldriver.NamedValue
 	return s.Stmt.(sqldriver.StmtQueryContext).QueryContext(ctx, args)
 }
 
-// splitPool is a pool behind such a proxy.
+// splitPool returns a pool behind such a proxy.
 func splitPool(t *testing.T, writer, reader string, skew *time.Duration) *sql.DB {
 	t.Helper()
 	var both [2]sqldriver.Connector
@@ -134,8 +133,8 @@ func splitPool(t *testing.T, writer, reader string, skew *time.Duration) *sql.DB
 	return db
 }
 
-// Rows are read by a clock that is 8 s ahead or behind, and written by another. Nobody gets
-// what is held, and what was renewed is not lost.
+// Rows are read by a clock 8 s ahead or behind, and written by another. No held lock is granted, and no
+// renewed hold is lost.
 func TestReadsByAnotherClock(t *testing.T) {
 	t.Parallel()
 	for _, s := range leaseStrategies {
@@ -176,11 +175,11 @@ func readByAnotherClock(t *testing.T, s Strategy, mode driver.Mode, skew time.Du
 	}
 	anchor = time.Now()
 	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
-		return // it is not believed
+		return // the stale answer is ignored
 	}
 	_, err = direct.Acquire(t.Context(), rival)
 	if err == nil && time.Since(anchor) < r.TTL {
-		t.Fatal("what was renewed is lost")
+		t.Fatal("a renewed hold is lost")
 	}
 	left, err := direct.Inspect(t.Context(), r.Name)
 	if err != nil {
@@ -193,8 +192,8 @@ func readByAnotherClock(t *testing.T, s Strategy, mode driver.Mode, skew time.Du
 
 func abs(d time.Duration) time.Duration { return max(d, -d) }
 
-// A proxy that sends reads to another server is refused, for each strategy: for those on connections,
-// a lock would be on the server that SELECT finds, and others could be on another.
+// A proxy that sends reads to another server is refused for each strategy. A connection strategy would
+// lock on the server that SELECT reaches, and other clients could lock on another.
 func TestSplitReadsRefused(t *testing.T) {
 	t.Parallel()
 	one, other := testserver.SharedMariaDB(t), testserver.MariaDB(t, testserver.MariaDBOptions{})
@@ -211,7 +210,7 @@ func TestSplitReadsRefused(t *testing.T) {
 	}
 }
 
-// What a server says of its cluster.
+// The table lists server settings of clusters and single servers.
 func TestManyWriters(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -222,7 +221,7 @@ func TestManyWriters(t *testing.T) {
 		{false, "", "", ""},
 		{true, "1", "", ""},
 		{true, "3", "", "3 nodes"},
-		{false, "0", "", ""}, // Galera is built in, and off
+		{false, "0", "", ""}, // Galera is built in, but off
 		{false, "", "ON", ""},
 		{false, "", "OFF", "several primaries"},
 	} {
@@ -232,7 +231,7 @@ func TestManyWriters(t *testing.T) {
 	}
 }
 
-// groupConn is a connection to a server of a replication group with several primaries.
+// groupConn is a connection to a replication group with several primaries.
 type groupConn struct{ mysqlConn }
 
 func (c groupConn) QueryContext(ctx context.Context, text string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
@@ -252,8 +251,8 @@ func (g group) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	return groupConn{c.(mysqlConn)}, nil
 }
 
-// A group with several primaries is refused for each strategy, and a promise to write to one
-// helps only those that need no more than its clock.
+// A group with several primaries is refused for each strategy. A promise to write to one of them helps
+// only strategies that need nothing but its clock.
 func TestSeveralPrimariesRefused(t *testing.T) {
 	t.Parallel()
 	for _, s := range Strategies() {
@@ -289,7 +288,7 @@ const galeraProvider = "/usr/lib/galera/libgalera_smm.so"
 func galeraNode(t *testing.T, port, cluster string, more ...string) *testserver.MariaDBServer {
 	t.Helper()
 	if _, err := os.Stat(galeraProvider); err != nil {
-		testserver.SharedMariaDB(t) // which installs the package
+		testserver.SharedMariaDB(t) // installs the package
 	}
 	args := []string{
 		"--wsrep-on=ON", "--wsrep-provider=" + galeraProvider, "--wsrep-cluster-address=gcomm://" + cluster,
@@ -299,7 +298,7 @@ func galeraNode(t *testing.T, port, cluster string, more ...string) *testserver.
 	return testserver.MariaDB(t, testserver.MariaDBOptions{Args: append(args, more...)})
 }
 
-// A cluster of one node, which is enough to be one.
+// A cluster of one node counts as a cluster.
 func TestLongGalera(t *testing.T) {
 	t.Parallel()
 	srv := galeraNode(t, "0", "", "--wsrep-new-cluster")
@@ -316,7 +315,7 @@ func TestLongGalera(t *testing.T) {
 	}
 }
 
-// A cluster whose nodes all take writes has several clocks: it is refused, unless all write
+// A cluster whose nodes all accept writes has several clocks. It is refused, unless all clients write
 // to one node.
 func TestLongGaleraOfTwo(t *testing.T) {
 	t.Parallel()
@@ -346,7 +345,7 @@ func TestLongGaleraOfTwo(t *testing.T) {
 	}
 }
 
-// What is too large for a packet is so at any time: asking again does not help.
+// A statement that exceeds the packet limit is refused for good. A retry would not help.
 func TestPacketTooLarge(t *testing.T) {
 	t.Parallel()
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{Args: []string{"--max-allowed-packet=1M"}})
@@ -363,16 +362,16 @@ func TestPacketTooLarge(t *testing.T) {
 	}
 }
 
-// The server's own words for what does not fit are final, too.
+// The server's errors about size are final, too.
 func TestErrorsOfSize(t *testing.T) {
 	t.Parallel()
 	for _, n := range []uint16{errPacket, errFunctionPacket, errTooLong, errOutOfRange, errOverflow, errBadText} {
 		if finalCallCause(fmt.Errorf("call: %w", &mysql.MySQLError{Number: n})) == "" {
-			t.Errorf("error %d may pass", n)
+			t.Errorf("error %d is not final", n)
 		}
 	}
 	if finalCallCause(mysql.ErrPktTooLarge) == "" {
-		t.Error("the pool's own limit may pass")
+		t.Error("the pool's own limit is not final")
 	}
 	for _, err := range []error{nil, mysql.ErrInvalidConn, &mysql.MySQLError{Number: errDeadlock}} {
 		if why := finalCallCause(err); why != "" {
@@ -381,7 +380,7 @@ func TestErrorsOfSize(t *testing.T) {
 	}
 }
 
-// A TTL that no clock can have is refused at once by each strategy.
+// Each strategy refuses at once a TTL that no clock can represent.
 func TestTTLTooLarge(t *testing.T) {
 	t.Parallel()
 	for _, s := range leaseStrategies {

@@ -2,27 +2,27 @@
 //
 //	b, err := mysqllock.Open(ctx, "mysql://user:password@localhost:3306/app")
 //
-// New uses the *sql.DB that a program has already. MySQL 5.7 and MariaDB 10.6 are
-// the oldest versions that work.
+// New uses a program's own *sql.DB. The oldest supported versions are MySQL 5.7 and
+// MariaDB 10.6.
 //
 // # Strategies
 //
-// Row is the default and the one to choose without a reason against it: all modes,
-// fences, fair lines, and no connection held but one that rings for waiters.
-// UniqueIndex, Version, ForUpdate and Session are what textbooks and existing tables
-// do; each excludes as it should, and Caps says what it lacks. The comments of the
-// constants tell what each costs and what a crash does.
+// Row is the default, and the right choice unless something speaks against it. It has all
+// modes, fences and fair queues. It keeps no connection but one that notifies waiters. The
+// other strategies, UniqueIndex, Version, ForUpdate and Session, are for existing tables and
+// textbook designs. Each excludes correctly, and Caps reports what it lacks. The comments of
+// the constants describe the costs of each, and the effects of a crash.
 //
 // # Time and fences
 //
 // Leases end by the server's clock, read as µs since 1970 in UTC: time zones of
 // sessions do not matter. A fence is the grant's number times 1024, plus the hand-off
-// inside the process. Numbers increase by one at least, and are at least the server's
-// clock in µs: fences increase over a table that was lost or restored, too.
+// inside the process. Numbers increase by at least one, and are at least the server's
+// clock in µs: so fences increase even if the table was lost or restored.
 //
 // # Sessions
 //
-// Statements commit by themselves and hold no locks between two of them. What a
-// session may have set differently, such as sql_mode, time_zone or the isolation level,
-// makes no difference; autocommit=0 does, and is refused by New and Open.
+// Each statement commits by itself, and no lock is held between two statements. Settings of
+// a session, such as sql_mode, time_zone or the isolation level, make no difference. Only
+// autocommit=0 does, and New and Open refuse it.
 package mysqllock

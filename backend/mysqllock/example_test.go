@@ -12,7 +12,7 @@ import (
 
 func charge(context.Context, uint64) error { return nil }
 
-// A program that has a pool already brings it along.
+// A program can use the pool that it already has.
 func ExampleNew() {
 	if err := run(context.Background(), "app:password@tcp(localhost:3306)/app"); err != nil {
 		log.Print(err)
@@ -41,7 +41,7 @@ func run(ctx context.Context, dsn string) error {
 	})
 }
 
-// The work and the end of the lock are one transaction.
+// One transaction stores the work and ends the lock.
 func ExampleBackend_Commit() {
 	if err := book(context.Background(), "app:password@tcp(localhost:3306)/app", 7, 5); err != nil {
 		log.Print(err)

@@ -17,7 +17,7 @@ import (
 // long is a TTL that doesn't end within a test.
 const long = time.Hour
 
-// connect opens a URL, as another process would.
+// connect opens a URL like another process.
 func connect(t testing.TB, url string) *Backend {
 	t.Helper()
 	b, err := Open(context.Background(), url)
@@ -32,8 +32,8 @@ func connect(t testing.TB, url string) *Backend {
 	return b
 }
 
-// freshDatabase is the URL of a fresh database on the shared server, for a strategy, and a pool
-// to look into it.
+// freshDatabase returns the URL of a new database on the shared server for a strategy, and a pool to
+// inspect it.
 func freshDatabase(t testing.TB, s Strategy) (url string, db *sql.DB) {
 	t.Helper()
 	srv := testserver.SharedMariaDB(t)
@@ -64,7 +64,7 @@ func refused(t testing.TB, b driver.Backend, r driver.Request) *driver.HeldError
 	return held
 }
 
-// do runs statements of somebody else.
+// do runs statements of another program.
 func do(t testing.TB, db *sql.DB, statements ...string) {
 	t.Helper()
 	for _, text := range statements {
@@ -74,7 +74,7 @@ func do(t testing.TB, db *sql.DB, statements ...string) {
 	}
 }
 
-// ask is the answer to a query for one number.
+// ask returns the number that a query selects.
 func ask(t testing.TB, db *sql.DB, query string, args ...any) (n int64) {
 	t.Helper()
 	if err := db.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
@@ -90,10 +90,10 @@ func wantIs(t testing.TB, err, target error) {
 	}
 }
 
-// patient is the bound of waits for what must happen.
+// patient bounds waits for events that must happen.
 const patient = time.Minute
 
-// rowPool opens a pool of its own; change may be nil.
+// rowPool opens a pool. change may be nil.
 func rowPool(t testing.TB, rawURL string, change func(*mysql.Config)) *sql.DB {
 	t.Helper()
 	c, err := mysql.ParseDSN(testserver.MariaDBSource(rawURL))
@@ -113,7 +113,7 @@ func rowPool(t testing.TB, rawURL string, change func(*mysql.Config)) *sql.DB {
 	return db
 }
 
-// rowOn is a backend on a pool.
+// rowOn returns a backend on a pool.
 func rowOn(t testing.TB, db *sql.DB) *Backend {
 	t.Helper()
 	b, err := New(t.Context(), db, &Options{Create: true})
@@ -128,13 +128,13 @@ func rowOn(t testing.TB, db *sql.DB) *Backend {
 	return b
 }
 
-// rowAt is a backend with a pool of its own.
+// rowAt returns a backend with its own pool.
 func rowAt(t testing.TB, rawURL string) *Backend {
 	t.Helper()
 	return rowOn(t, rowPool(t, rawURL, nil))
 }
 
-// asks is a request of a fresh owner.
+// asks returns a request of a new owner.
 func asks(name string, mode driver.Mode) driver.Request {
 	return driver.Request{
 		Hold:   driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: mode, TTL: 10 * time.Minute},
@@ -157,7 +157,7 @@ func renews(t testing.TB, b driver.Backend, r driver.Request, want error) {
 	}
 }
 
-// until waits for what must come true.
+// until waits for a condition.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patient); !ok(); {

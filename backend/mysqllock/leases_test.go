@@ -29,7 +29,7 @@ func bothLeaseStrategies(t *testing.T, test func(t *testing.T, s Strategy)) {
 	}
 }
 
-// eventually tries until what is wanted is there.
+// eventually waits for a condition.
 func eventually(t *testing.T, what string, there func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patient); !there(); time.Sleep(time.Millisecond) {
@@ -39,13 +39,13 @@ func eventually(t *testing.T, what string, there func() bool) {
 	}
 }
 
-// Sixteen that want one lock meet the server's deadlocks, and never see one. Fences
-// increase, and nobody holds beside another.
+// Sixteen clients compete for one lock. The server's deadlocks stay hidden from them. Fences increase,
+// and no two clients hold the lock at once.
 func TestContention(t *testing.T) {
 	bothLeaseStrategies(t, func(t *testing.T, s Strategy) {
 		srv := testserver.SharedMariaDB(t)
 		if s == Version {
-			srv = testserver.MariaDB(t, testserver.MariaDBOptions{}) // which meets no deadlocks of others
+			srv = testserver.MariaDB(t, testserver.MariaDBOptions{}) // other tests cause no deadlocks here
 		}
 		url := srv.Database(t) + "?create=true&strategy=" + string(s)
 		one, two := connect(t, url), connect(t, url)
@@ -85,7 +85,7 @@ func TestContention(t *testing.T) {
 	})
 }
 
-// insistently asks until it is granted. Whatever is no refusal is an error.
+// insistently retries until the lock is granted. It returns all errors but refusals.
 func insistently(ctx context.Context, b *Backend, r driver.Request) (driver.Grant, error) {
 	for {
 		g, err := b.Acquire(ctx, r)
@@ -104,7 +104,7 @@ func status(t *testing.T, srv *testserver.MariaDBServer, name string) int {
 	return n
 }
 
-// Of many who find an expired lease one takes it over.
+// One of many clients takes over an expired lease.
 func TestTakeOverRace(t *testing.T) {
 	bothLeaseStrategies(t, func(t *testing.T, s Strategy) {
 		url, db := freshDatabase(t, s)
@@ -133,8 +133,8 @@ func TestTakeOverRace(t *testing.T) {
 	})
 }
 
-// A renewal that has the row wins over a take-over that read it as expired, and waits for
-// it: the take-over sees that the lease lasts.
+// A take-over reads a row as expired while a renewal has it locked. The take-over waits for the
+// renewal, and finds that the lease lasts.
 func TestRenewedWhileTakenOver(t *testing.T) {
 	bothLeaseStrategies(t, func(t *testing.T, s Strategy) {
 		url, db := freshDatabase(t, s)
@@ -161,8 +161,8 @@ func TestRenewedWhileTakenOver(t *testing.T) {
 	})
 }
 
-// takeExpired is an attempt that finds a row. UniqueIndex would first try to insert one, and
-// wait for that.
+// takeExpired tries to acquire a lock whose row exists. UniqueIndex would first try an insert, and wait
+// for that.
 func takeExpired(t *testing.T, url string, b *Backend, r driver.Request) error {
 	if b.database.opts.Strategy != UniqueIndex {
 		_, err := b.Acquire(t.Context(), r)
@@ -176,7 +176,7 @@ func takeExpired(t *testing.T, url string, b *Backend, r driver.Request) error {
 	return err
 }
 
-// begin is a transaction that somebody has left open after a query.
+// begin opens a transaction with a query, and leaves it open.
 func begin(t *testing.T, db *sql.DB, query string) *sql.Tx {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -194,8 +194,7 @@ func begin(t *testing.T, db *sql.DB, query string) *sql.Tx {
 	return tx
 }
 
-// waiting returns when so many changes of the database's table have not come to their end
-// for a while: they wait for a row.
+// waiting returns when n changes of the table have not ended for a while: they wait for a row.
 func waiting(t *testing.T, db *sql.DB, table string, n int64) {
 	t.Helper()
 	eventually(t, fmt.Sprint(n, " statements wait for a row"), func() bool {
@@ -203,7 +202,7 @@ func waiting(t *testing.T, db *sql.DB, table string, n int64) {
 	})
 }
 
-// Renewals and take-overs at the very end of a lease: never both.
+// A renewal and a take-over at the very end of a lease never both succeed.
 func TestRenewedAtTheEnd(t *testing.T) {
 	bothLeaseStrategies(t, func(t *testing.T, s Strategy) {
 		url, _ := freshDatabase(t, s)
@@ -214,7 +213,7 @@ func TestRenewedAtTheEnd(t *testing.T) {
 				_, err := one.Acquire(t.Context(), r)
 				return err == nil
 			})
-			time.Sleep(r.TTL - 3*time.Millisecond) // until its end is near, which nothing tells
+			time.Sleep(r.TTL - 3*time.Millisecond) // until just before its end, which no signal announces
 			r.TTL = long
 			var renewed, taken error
 			var wg sync.WaitGroup
@@ -228,7 +227,7 @@ func TestRenewedAtTheEnd(t *testing.T) {
 			})
 			wg.Wait()
 			if renewed == nil && taken == nil {
-				t.Fatal("a lease was renewed, and taken over")
+				t.Fatal("a lease was renewed and taken over")
 			}
 			if renewed != nil && !errors.Is(renewed, driver.ErrLost) || taken != nil && !errors.Is(taken, driver.ErrHeld) {
 				t.Errorf("%v, %v", renewed, taken)
@@ -237,7 +236,7 @@ func TestRenewedAtTheEnd(t *testing.T) {
 	})
 }
 
-// A holder that died holds for its TTL, and its successor has a greater fence.
+// A dead holder's lock stays held for its TTL, and its successor has a greater fence.
 func TestCrashedHolder(t *testing.T) {
 	bothLeaseStrategies(t, func(t *testing.T, s Strategy) {
 		url, _ := freshDatabase(t, s)
@@ -270,8 +269,8 @@ func TestCrashedHolder(t *testing.T) {
 	})
 }
 
-// A server that crashed and came back has the locks and the fences that it had, and the
-// pool's dead connections are nobody's trouble.
+// A restarted server has the same locks and fences as before the crash. The pool's dead connections
+// cause no errors.
 func TestServerRestarted(t *testing.T) {
 	t.Parallel()
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{})
@@ -335,7 +334,7 @@ func TestClockGoesBack(t *testing.T) {
 	})
 }
 
-// Many holds, of two TTLs, and some lost: each gets its own answer.
+// Many holds of two TTLs are renewed, and some of them are lost. Each gets its own answer.
 func TestRenewMany(t *testing.T) {
 	bothLeaseStrategies(t, func(t *testing.T, s Strategy) {
 		url, _ := freshDatabase(t, s)
@@ -357,8 +356,8 @@ func TestRenewMany(t *testing.T) {
 	})
 }
 
-// A table of one's own may count its rows: a grant's fence is still that of its row, and not
-// the row's count, which would be less than all fences before.
+// A custom table may count the changes of its rows. A grant's fence still comes from its row. It does
+// not come from that count, which would be less than all fences before.
 func TestCountedRows(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedMariaDB(t)
@@ -383,7 +382,7 @@ owner VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '', exp
 	}
 }
 
-// uniqueAt opens a URL, and returns a dialect beside it.
+// uniqueAt opens a URL, and also returns a dialect.
 func uniqueAt(t *testing.T, url string) (*Backend, *uniqueDialect) {
 	t.Helper()
 	b := connect(t, url)
@@ -394,8 +393,8 @@ func uniqueAt(t *testing.T, url string) (*Backend, *uniqueDialect) {
 	return b, d
 }
 
-// An owner that comes for its number when another one holds the lock gets none, and takes none
-// from the counter: it would be greater than the holder's.
+// An owner that requests its number while another one holds the lock gets none. The counter does not
+// increase, or it would pass the holder's fence.
 func TestNumberComesTooLate(t *testing.T) {
 	t.Parallel()
 	url, db := freshDatabase(t, UniqueIndex)
@@ -412,8 +411,7 @@ func TestNumberComesTooLate(t *testing.T) {
 	}
 }
 
-// A row without an end, and without an owner that could be renewed, is held; who insists
-// may free it by its owner.
+// A row without an end or an owner counts as held. A client may free it by force, by its owner.
 func TestRowOfAnotherProgram(t *testing.T) {
 	t.Parallel()
 	url, db := freshDatabase(t, UniqueIndex)
@@ -431,8 +429,8 @@ func TestRowOfAnotherProgram(t *testing.T) {
 	take(t, b, request("x", long))
 }
 
-// The two tables' rows are locked together by the taking of a number. What waits for them
-// is undone as a deadlock's victim, and done again.
+// Taking a number locks the rows of both tables. A call that waits for them may be rolled back as a
+// deadlock's victim, and is repeated.
 func TestDeadlockIsMet(t *testing.T) {
 	t.Parallel()
 	url, db := freshDatabase(t, UniqueIndex)
@@ -444,7 +442,7 @@ func TestDeadlockIsMet(t *testing.T) {
 	}
 	tx := begin(t, db, "SELECT * FROM distlock_unique_fences WHERE name = 'x' FOR UPDATE")
 	if _, err := tx.Exec("INSERT INTO distlock_unique_fences (name, number) VALUES ('a',1),('b',1),('c',1),('d',1),('e',1)"); err != nil {
-		t.Fatal(err) // which makes the rival the heavier one, that no server chooses as victim
+		t.Fatal(err) // a transaction with more changes is not chosen as the victim
 	}
 	r := request("x", long)
 	taken := make(chan error, 1)

@@ -11,11 +11,11 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// leaseStrategies are those that keep leases in tables.
+// leaseStrategies keep leases in tables.
 var leaseStrategies = []Strategy{Row, UniqueIndex, Version}
 
-// An administrator's transaction keeps one row locked: its hold is unknown, and ten others
-// live on for longer than their TTL, renewed by the same calls.
+// An administrator's transaction keeps one row locked. Its hold is unknown. Ten other holds, renewed by
+// the same calls, live on for longer than their TTL.
 func TestHoldsBesideALockedRow(t *testing.T) {
 	t.Parallel()
 	for _, s := range leaseStrategies {
@@ -34,7 +34,7 @@ func TestHoldsBesideALockedRow(t *testing.T) {
 
 func besideALockedRow(t *testing.T, b, other *Backend, db *sql.DB, mode driver.Mode) {
 	const rounds = 5
-	ttl := 1500 * time.Millisecond // doubled at first, and on a machine too slow for it
+	ttl := 1500 * time.Millisecond // doubled at first, and again on a slow machine
 	holds := make([]driver.Hold, 10)
 	for i := range holds {
 		r := request(fmt.Sprint("job ", i), ttl)
@@ -85,8 +85,7 @@ func besideALockedRow(t *testing.T, b, other *Backend, db *sql.DB, mode driver.M
 	until(t, "the hold is renewed when its row is free", func() bool { return b.Renew(t.Context(), []driver.Hold{stuck.Hold})[0] == nil })
 }
 
-// renewBeside renews holds, one of which has a locked row, and wants the call to return
-// before it must.
+// renewBeside renews holds, one of which has a locked row, and wants the call to return in time.
 func renewBeside(t *testing.T, b *Backend, holds []driver.Hold) []error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patient)
@@ -98,8 +97,8 @@ func renewBeside(t *testing.T, b *Backend, holds []driver.Hold) []error {
 	return errs
 }
 
-// inDoubt wants a renewal to be unknown for longer than the hold lives whose row is locked,
-// and another in the same call to be done.
+// inDoubt wants the renewal of stuck to be unknown for longer than stuck lives, and the renewal of
+// free, in the same calls, to succeed.
 func inDoubt(t *testing.T, b *Backend, stuck, free driver.Hold) {
 	t.Helper()
 	take(t, b, driver.Request{Hold: free, Fences: 1})
@@ -113,8 +112,7 @@ func inDoubt(t *testing.T, b *Backend, stuck, free driver.Hold) {
 	}
 }
 
-// refusedInTime wants rivals of all holds to be refused, if they are asked before the
-// holds may end.
+// refusedInTime wants rivals of all holds to be refused, if they try before end.
 func refusedInTime(t *testing.T, b *Backend, holds []driver.Hold, end time.Time) (inTime bool) {
 	t.Helper()
 	for _, h := range holds {
@@ -134,7 +132,7 @@ func refusedInTime(t *testing.T, b *Backend, holds []driver.Hold, end time.Time)
 	return true
 }
 
-// lockRow locks a name's row, as an administrator's transaction that stays open does.
+// lockRow locks a name's row, like an administrator's open transaction.
 func lockRow(t *testing.T, db *sql.DB, table, name string) (unlock func()) {
 	t.Helper()
 	tx, err := db.BeginTx(context.Background(), nil)
@@ -153,8 +151,8 @@ func lockRow(t *testing.T, db *sql.DB, table, name string) (unlock func()) {
 	return func() { _ = tx.Rollback() }
 }
 
-// A call whose row is locked ends with its context, and leaves no statement behind that
-// would come late.
+// A call on a locked row ends with its context. It leaves no statement behind that would be executed
+// later.
 func TestCallsOnALockedRow(t *testing.T) {
 	t.Parallel()
 	for _, s := range leaseStrategies {
@@ -182,8 +180,8 @@ func TestCallsOnALockedRow(t *testing.T) {
 	}
 }
 
-// A hold that is renewed alone waits a little for its row: others of ours may change that all the
-// time, and take long to commit.
+// A hold that is renewed alone waits a little for its row. Other owners may change that row often, and
+// take long to commit.
 func TestRenewWaitsForItsOwnRow(t *testing.T) {
 	t.Parallel()
 	url, db := freshDatabase(t, Row)

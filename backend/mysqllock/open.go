@@ -50,7 +50,7 @@ func Open(ctx context.Context, rawURL string) (*Backend, error) {
 }
 
 // New uses the caller's pool. Close does not close it, and its limits are not changed. Its
-// connections must be those of github.com/go-sql-driver/mysql. A pool with a limit needs room for
+// driver must be github.com/go-sql-driver/mysql. A pool with a limit needs room for
 // the connections that the strategy holds. nil options mean the defaults. An error that will not go
 // away, such as a missing table, is ErrInvalid.
 func New(ctx context.Context, db *sql.DB, opts *Options) (*Backend, error) {
@@ -138,7 +138,7 @@ func (b *Backend) FreeConnections(ctx context.Context) (int, error) {
 
 // Commit runs work in the transaction that has a lock, and commits it: work is stored if and only if
 // the lock lasted until then. It is for strategy [ForUpdate]; others return ErrUnsupported. The
-// owner is that of a lease, see its method Owner.
+// owner is the result of a lease's method Owner.
 //
 // If work returns an error, or ctx ends, nothing of it is stored, and the lock has ended too. If the
 // hold is lost, Commit returns ErrLost before it runs work, or instead of storing it. If the

@@ -16,7 +16,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// says tries to open a URL, and wants an ErrInvalid with these words and no password.
+// says checks that Open returns ErrInvalid with these words and no password.
 func says(t *testing.T, rawURL string, words ...string) {
 	t.Helper()
 	b, err := Open(t.Context(), rawURL)
@@ -93,7 +93,7 @@ func TestUnreachable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() // which accepts, and never says a word
+	defer l.Close() // accepts connections and sends nothing
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	_, err = Open(ctx, "mysql://u:"+secret+"@"+l.Addr().String()+"/app")
@@ -103,7 +103,7 @@ func TestUnreachable(t *testing.T) {
 	worded(t, err, "mysqllock: open")
 	_, err = Open(t.Context(), "mysql://u:"+secret+"@127.0.0.1:1/app")
 	if err == nil || driver.Final(err) {
-		t.Errorf("nobody there: %v; want an error that is not final", err)
+		t.Errorf("no server: %v; want an error that is not final", err)
 	}
 	worded(t, err, "refused")
 }
@@ -155,7 +155,7 @@ func TestReadOnlyServerRefused(t *testing.T) {
 	says(t, srv.Database(t)+"?strategy=unique&create=true", "read-only", "primary")
 }
 
-// A server that turns into a replica takes no lock, and says why.
+// A server that became a replica grants no lock, and the error says why.
 func TestServerBecomesReadOnly(t *testing.T) {
 	t.Parallel()
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{})
@@ -218,7 +218,7 @@ func TestViewRefused(t *testing.T) {
 	says(t, u+"&table=locks", "engine is VIEW")
 }
 
-// A table that others made, with no more than it takes, and a column of theirs.
+// A table that another program created works, with an extra column and only the required ones of ours.
 func TestTableOfOthers(t *testing.T) {
 	t.Parallel()
 	for s, ddl := range map[Strategy]string{
@@ -267,7 +267,7 @@ func TestNameLongerThanTheColumn(t *testing.T) {
 	}
 }
 
-// Sessions of the user's pool, as odd as they come.
+// Pools with unusual session settings work or are refused.
 func TestSessionsOfThePool(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedMariaDB(t)
@@ -307,7 +307,7 @@ func TestSessionsOfThePool(t *testing.T) {
 	}
 }
 
-// useBriefly does what a strategy does all day.
+// useBriefly makes each call of a strategy once.
 func useBriefly(t *testing.T, b *Backend, what string) {
 	t.Helper()
 	defer b.Close()
@@ -376,7 +376,7 @@ func TestFreeConnections(t *testing.T) {
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{Args: []string{"--max-connections=30"}})
 	user := srv.User(t, srv.Database(t), "pw", "ALL ON *.*")
 	b := openOne(t, user+"?create=true")
-	for _, want := range []int{28, 27} { // beside the administrator's and the backend's own
+	for _, want := range []int{28, 27} { // not counting the administrator's and the backend's own
 		admin, err := srv.DB(t, srv.URL()).Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -427,7 +427,7 @@ func TestMaxConnections(t *testing.T) {
 	}
 }
 
-// What Schema prints can be run as it is, and again, and is all that a strategy needs.
+// The output of Schema can be run unchanged, and repeatedly. A strategy needs nothing else.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedMariaDB(t)

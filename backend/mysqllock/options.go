@@ -80,23 +80,23 @@ func strategyNames() (names []string) {
 
 // Options for New and Schema. The zero value, like a nil pointer, means the defaults.
 type Options struct {
-	// Strategy is Row unless it says otherwise.
+	// Strategy is Row if empty.
 	Strategy Strategy
 
-	// Table is the table's name, with or without that of a database before it:
+	// Table is the table's name, optionally after a database name and a dot:
 	// "locks", "app.locks". Letters, digits and underscores. Empty: distlock_locks for
 	// Row, distlock_unique, distlock_versions, distlock_mutexes or distlock_sessions
 	// for the others.
 	Table string
 
-	// Create makes the tables when they are missing. Without it a missing table is
-	// refused, with a word on how to make it.
+	// Create makes missing tables. Without it, a missing table is refused, and the error says how to
+	// create it.
 	Create bool
 
-	// OneWriter promises, for a cluster whose nodes can all be written to, that all users of
-	// the table write to the same node at any time. Without it Row and Version refuse a
-	// Galera cluster of several nodes and a replication group with several primaries: a
-	// lease ends by the clock of the node that is asked.
+	// OneWriter promises that all users of the table write to the same node at any time. It is for
+	// clusters whose nodes all accept writes. Without it, Row and Version refuse a Galera cluster of
+	// several nodes and a replication group with several primaries: a lease ends by the clock of the
+	// node that is queried.
 	OneWriter bool
 }
 
@@ -169,7 +169,7 @@ func readConfig(u *url.URL, p *driver.Params) (*mysql.Config, error) {
 	c := mysql.NewConfig()
 	c.User = u.User.Username()
 	c.Passwd, _ = u.User.Password()
-	c.Logger = &mysql.NopLogger{} // errors tell it
+	c.Logger = &mysql.NopLogger{} // the errors say it
 	c.InterpolateParams = true
 	// A server that became a replica loses the pool's connections, so that they find the primary.
 	c.RejectReadOnly = true
@@ -220,7 +220,7 @@ func readAddress(u *url.URL, p *driver.Params, c *mysql.Config) error {
 	}
 	c.DBName = strings.TrimPrefix(u.Path, "/")
 	if c.DBName == "" || strings.Contains(c.DBName, "/") || u.Fragment != "" {
-		// It may be a piece of a password: it is not quoted.
+		// The value may contain a part of the password, so the error does not quote it.
 		return fmt.Errorf("%w: want the name of a database, as in mysql://user:password@localhost:3306/app; characters such as / # ? @ in a password must be %%-encoded", driver.ErrInvalid)
 	}
 	return nil

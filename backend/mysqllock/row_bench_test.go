@@ -11,8 +11,8 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// BenchmarkRowPair is a lock and its release, each goroutine with a lock of its own, beside
-// the two statements that any lock in a row needs. The parts alternate in one run.
+// BenchmarkRowPair acquires and releases locks, one for each goroutine, and compares that with the two
+// statements that any lock in a row needs. The parts alternate in one run.
 //
 //	go test -run=- -bench=RowPair -benchtime=2s -count=5 ./backend/mysqllock
 func BenchmarkRowPair(b *testing.B) {
@@ -38,7 +38,7 @@ func benchPool(b *testing.B, u string) *sql.DB {
 	return db
 }
 
-// plainPair is a row that is taken and given back as textbooks have it.
+// plainPair acquires and releases a lock in a row with textbook statements.
 func plainPair(b *testing.B, u string) func(name string) error {
 	db := benchPool(b, u)
 	do(b, db, "CREATE TABLE IF NOT EXISTS plain (name VARBINARY(64) PRIMARY KEY, owner VARBINARY(64), token BIGINT, expires DATETIME(6))")

@@ -19,7 +19,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// oddSessions are pools as programs have them.
+// oddSessions are session settings found in programs.
 var oddSessions = map[string]func(*mysql.Config){
 	"interpolated":      func(c *mysql.Config) { c.InterpolateParams = true },
 	"found rows":        func(c *mysql.Config) { c.ClientFoundRows = true },
@@ -47,7 +47,7 @@ func session(variables ...string) func(*mysql.Config) {
 	}
 }
 
-// Whatever a session has set, its locks are those of all others.
+// Sessions with any settings share the same locks.
 func TestRowInOddSessions(t *testing.T) {
 	t.Parallel()
 	u, _ := freshDatabase(t, Row)
@@ -61,7 +61,7 @@ func TestRowInOddSessions(t *testing.T) {
 	}
 }
 
-// Where bytes are changed on their way, two sessions would not mean the same lock.
+// Sessions that convert bytes are refused: two of them could map one name to different locks.
 func TestRowRefusesSessionsThatConvert(t *testing.T) {
 	t.Parallel()
 	u, _ := freshDatabase(t, Row)
@@ -77,7 +77,7 @@ func TestRowRefusesSessionsThatConvert(t *testing.T) {
 	}
 }
 
-// wholeLife takes a lock through its life: b holds it, and other sees what it must.
+// wholeLife runs all calls on a lock through b, and checks what other sees.
 func wholeLife(t *testing.T, b, other driver.Backend, name string) {
 	t.Helper()
 	x := asks(name, driver.Exclusive)
@@ -112,7 +112,7 @@ func wholeLife(t *testing.T, b, other driver.Backend, name string) {
 	release(t, b, writer)
 }
 
-// A pool with hardly any connections is enough.
+// A very small pool is enough.
 func TestRowInSmallPools(t *testing.T) {
 	t.Parallel()
 	u, _ := freshDatabase(t, Row)
@@ -132,7 +132,7 @@ func TestRowInSmallPools(t *testing.T) {
 	}
 }
 
-// The end of a lease is by the server's clock, and never earlier than asked for.
+// A lease ends by the server's clock, and never before the requested TTL.
 func TestRowUsesTheServersClock(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
@@ -145,7 +145,7 @@ func TestRowUsesTheServersClock(t *testing.T) {
 			after := ask(t, db, "SELECT "+clockSQL)
 			end := ask(t, db, "SELECT GREATEST(until, claimed) FROM distlock_locks WHERE name = ?", r.Name) - r.TTL.Microseconds()
 			if end < before || end > after {
-				t.Errorf("%v: the lease began at %d; it was asked for between %d and %d", mode, end, before, after)
+				t.Errorf("%v: the lease began at %d; it was requested between %d and %d", mode, end, before, after)
 			}
 			if number := int64(g.Fence >> 10); number < before {
 				t.Errorf("%v: number %d is before the clock, %d", mode, number, before)
@@ -154,7 +154,8 @@ func TestRowUsesTheServersClock(t *testing.T) {
 	}
 }
 
-// Sixteen processes on one row: nobody is refused what is free, and nothing is lost.
+// Sixteen readers in as many processes share one row. None is refused while the lock is free, and no
+// hold is lost.
 func TestRowReadersOfManyProcesses(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
@@ -176,8 +177,8 @@ func TestRowReadersOfManyProcesses(t *testing.T) {
 	}
 }
 
-// Sixteen processes fight for one lock: never two hold, fences increase, and the server
-// answers nobody with an error.
+// Sixteen processes compete for one lock. No two hold it at once, fences increase, and the server
+// returns no errors.
 func TestRowUnderContention(t *testing.T) {
 	t.Parallel()
 	const table = "a_row_that_many_want"
@@ -212,7 +213,7 @@ func TestRowUnderContention(t *testing.T) {
 	}
 	wg.Wait()
 	for _, line := range testserver.SharedMariaDB(t).SQLErrors() {
-		if strings.Contains(line, table) && !strings.Contains(line, "ERROR 1146") { // it was missing once
+		if strings.Contains(line, table) && !strings.Contains(line, "ERROR 1146") { // the table was missing at first
 			t.Errorf("the server answered: %s", line)
 		}
 	}
@@ -265,7 +266,7 @@ func rowRenews(t *testing.T, many int) {
 	}
 }
 
-// statements counts what prepared statements the server executed meanwhile.
+// statements counts the prepared statements that the server executes during f.
 func statements(t *testing.T, db *sql.DB, f func()) int64 {
 	t.Helper()
 	count := func() (n int64) {
@@ -280,7 +281,7 @@ func statements(t *testing.T, db *sql.DB, f func()) int64 {
 	return count() - before
 }
 
-// Each call is as many statements as it must be.
+// Each call takes as few statements as possible.
 func TestRowStatementsOfEachCall(t *testing.T) {
 	t.Parallel()
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{})
@@ -312,7 +313,7 @@ func TestRowStatementsOfEachCall(t *testing.T) {
 	}
 }
 
-// A row that another program spoilt is an error that says so, for that lock only.
+// A row that another program corrupted is an error for that lock only, and the error says so.
 func TestRowSpoilt(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
@@ -335,7 +336,7 @@ func TestRowSpoilt(t *testing.T) {
 	}
 }
 
-// List finds names of any length, page by page, and no others.
+// List finds names of any length, page by page, and no names of other prefixes.
 func TestRowListsMany(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
@@ -374,8 +375,7 @@ func TestRowListsMany(t *testing.T) {
 	}
 }
 
-// blocked locks a row by a transaction of somebody else's, until free is called, which may
-// change it.
+// blocked locks a row in another program's transaction until free is called. free may change the row.
 func blocked(t *testing.T, db *sql.DB, name string) (free func(change string)) {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -399,8 +399,8 @@ func blocked(t *testing.T, db *sql.DB, name string) (free func(change string)) {
 	}
 }
 
-// waitingLocks waits until so many statements wait for a row. InnoDB's own list of them is
-// not brought up to date while somebody reads it often.
+// waitingLocks waits until n statements wait for a row. InnoDB does not update its list of them while
+// it is read often.
 func waitingLocks(t *testing.T, db *sql.DB, n int64) {
 	t.Helper()
 	until(t, fmt.Sprint(n, " statements wait for the row"), func() bool {
@@ -408,8 +408,7 @@ func waitingLocks(t *testing.T, db *sql.DB, n int64) {
 	})
 }
 
-// A statement whose caller gave up may be executed later. A release that comes after it
-// finds what it did.
+// A statement whose caller gave up may be executed later. A later release undoes it.
 func TestRowLandsLate(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
@@ -445,8 +444,8 @@ func TestRowLandsLate(t *testing.T) {
 	})
 }
 
-// What waited for longer than the server lets it was not done, is asked again, and is
-// done once.
+// A statement that exceeded the server's lock wait timeout had no effect. It is repeated, and takes
+// effect once.
 func TestRowAsksAgainAfterLockWaitTimeout(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
@@ -470,9 +469,8 @@ func TestRowAsksAgainAfterLockWaitTimeout(t *testing.T) {
 	}
 }
 
-// A renewal that finds its row locked is unknown, and tells the truth when it is asked again:
-// of a hold that somebody else took over it says that it is lost, of one that nobody did
-// that it lives.
+// A renewal that finds its row locked is unknown. When it is repeated, a hold that another owner took
+// over is lost, and an untouched one is renewed.
 func TestRowRenewalOfALockedRow(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
@@ -498,8 +496,7 @@ func TestRowRenewalOfALockedRow(t *testing.T) {
 	}
 }
 
-// A call that was overtaken by a later one of the same owner, of which the answer is known,
-// must not end the hold sooner.
+// A delayed call must not shorten the hold if a later call of the same owner has already succeeded.
 func TestRowAcquireThatIsOvertaken(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)

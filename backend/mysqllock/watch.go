@@ -187,7 +187,7 @@ func (n *notifier) succeed(conn *sql.Conn, expression string) error {
 	return err
 }
 
-// own reports whether an id is that of this notifier's session.
+// own reports whether this notifier's session has an ID.
 func (n *notifier) own(id string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -218,8 +218,8 @@ var reserved = struct {
 	conns map[*sql.DB]int
 }{conns: map[*sql.DB]int{}}
 
-// reserveConn reports whether one more connection may be kept: at most half of those of a limited
-// pool, so that statements find one.
+// reserveConn reports whether one more connection may be kept. It allows at most half of a limited
+// pool, so that statements find a connection.
 func reserveConn(db *sql.DB) bool {
 	reserved.Lock()
 	defer reserved.Unlock()

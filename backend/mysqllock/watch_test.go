@@ -14,8 +14,8 @@ import (
 	"github.com/distlock/distlock/internal/sqlrow"
 )
 
-// handOver lets a lock go back and forth between two backends, each of which waits while
-// the other holds, and measures from the release to the next grant.
+// handOver passes a lock back and forth between two backends, one of which always waits while the other
+// holds. It measures the time from each release to the next grant.
 func handOver(t testing.TB, a, b driver.Backend, name string, times int, held time.Duration) []time.Duration {
 	t.Helper()
 	took := make([]time.Duration, 0, times)
@@ -60,7 +60,7 @@ func drain(w driver.Watch) {
 	}
 }
 
-// A release notifies waiters if there are any, and only then.
+// A release notifies only if there are waiters.
 func TestReleaseNotifiesWaiters(t *testing.T) {
 	t.Parallel()
 	u, _ := freshDatabase(t, Row)
@@ -88,7 +88,7 @@ func TestReleaseNotifiesWaiters(t *testing.T) {
 	}
 }
 
-// waits calls Wait in the background until it has an answer.
+// waits calls Wait in the background until it returns a result.
 func waits(t *testing.T, l sqlrow.Listener, address string) <-chan string {
 	t.Helper()
 	result := make(chan string, 1)
@@ -115,7 +115,7 @@ func listening(t *testing.T, db *sql.DB) {
 	})
 }
 
-// Each notification is received once: by a listener that waits, or by one that comes too late.
+// Each notification is received once, whether the listener was already waiting or comes later.
 func TestNotificationsAreReceived(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
@@ -124,7 +124,7 @@ func TestNotificationsAreReceived(t *testing.T) {
 	defer l.Close()
 	address := notifier.Address(someKey)
 	for range 3 {
-		got := waits(t, l, address) // a row may have the old address for long
+		got := waits(t, l, address) // a row may keep the old address for long
 		listening(t, db)
 		notifier.Notify(someKey)
 		if r := <-got; r != "notified" {
@@ -150,7 +150,7 @@ func TestNotificationsAreReceived(t *testing.T) {
 	}
 }
 
-// Listeners for several rows of one process share a connection.
+// Listeners of one process share a connection, whichever rows they wait for.
 func TestListenersShareAConnection(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
@@ -180,7 +180,7 @@ func TestListenersShareAConnection(t *testing.T) {
 	}
 }
 
-// Without a notifier there is nothing to wait for, and no listener waits.
+// A dead notifier has no address, and no listener waits for it.
 func TestListenersOfADeadNotifier(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
@@ -206,13 +206,13 @@ func TestListenersOfADeadNotifier(t *testing.T) {
 		t.Errorf("when it is dead: %s", r)
 	}
 	until(t, "there is another", func() bool {
-		notifier.Notify(someKey) // which finds the dead session
+		notifier.Notify(someKey) // finds the dead session
 		next := notifier.Address(someKey)
 		return next != "" && !strings.HasPrefix(next, address[:20])
 	})
 }
 
-// However many wait, few connections do.
+// Any number of waiters uses only a few connections.
 func TestWaitersTakeFewConnections(t *testing.T) {
 	t.Parallel()
 	u, db := freshDatabase(t, Row)
@@ -258,7 +258,7 @@ func TestWaitersTakeFewConnections(t *testing.T) {
 	}
 }
 
-// Close leaves nothing behind: no goroutine, and no session with a user-level lock.
+// Close leaves no goroutine behind, and no session with a user-level lock.
 func TestCloseEndsTheNotifier(t *testing.T) {
 	u, db := freshDatabase(t, Row)
 	before := runtime.NumGoroutine()

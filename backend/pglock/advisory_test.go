@@ -18,8 +18,8 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// A wait that is given up leaves nothing on the server: neither a place in its queue nor the
-// lock that it was about to get.
+// A cancelled wait leaves nothing on the server: it leaves the queue, and does not keep a lock granted
+// at that moment.
 func TestAdvisoryWaitersLeaveNoGhosts(t *testing.T) {
 	t.Parallel()
 	eachLevel(t, func(t *testing.T, pg *testserver.PostgresServer, url string) {
@@ -44,8 +44,8 @@ func TestAdvisoryWaitersLeaveNoGhosts(t *testing.T) {
 	})
 }
 
-// PostgreSQL may answer that a wait is over and have granted the lock all the same. Of hundreds
-// of waits that end at the moment of a grant none keeps anything.
+// PostgreSQL may report that a wait timed out although it granted the lock. Hundreds of waits end at
+// the moment of a grant, and none keeps a lock.
 func TestAdvisoryWaitsInBulkKeepNothing(t *testing.T) { waitsInBulk(t, 25) }
 
 func TestLongAdvisoryWaitsInBulkKeepNothing(t *testing.T) { waitsInBulk(t, 150) }
@@ -76,7 +76,7 @@ func waitsInBulk(t *testing.T, times int) {
 	})
 }
 
-// shortWait holds a lock for a moment, if it is free, and waits about as long elsewhere.
+// shortWait holds a lock for a moment if it is free, and otherwise waits about as long elsewhere.
 func shortWait(t *testing.T, from, to *Backend, name string) {
 	held, wanted := request(name), request(name)
 	_, err := from.Acquire(t.Context(), held)
@@ -100,15 +100,15 @@ func shortWait(t *testing.T, from, to *Backend, name string) {
 		both.Go(func() {
 			w.Close()
 			if err := to.Release(context.Background(), wanted.Hold); err != nil && !errors.Is(err, driver.ErrLost) {
-				t.Errorf("release of what a wait may have brought: %v", err)
+				t.Errorf("release of a lock that a wait may have taken: %v", err)
 			}
 		})
 	}
 	both.Wait()
 }
 
-// The server ends what a holder has who is cut off, at the end of his TTL and not before: by
-// then he has been told.
+// The server ends the hold of a disconnected client when its TTL ends, and not before. The holder has
+// been notified by then.
 func TestAdvisoryHolderIsPartitioned(t *testing.T) {
 	t.Parallel()
 	eachLevel(t, func(t *testing.T, pg *testserver.PostgresServer, url string) {
@@ -128,14 +128,14 @@ func TestAdvisoryHolderIsPartitioned(t *testing.T) {
 		had := time.Now()
 		take(t, b, theirs)
 		within(t, "the hold", func(context.Context) {
-			if late := (<-lost).Sub(had); late > mine.TTL { // it should be told before, but this process may be slow
-				t.Errorf("the holder was told %v after the next had the lock", late)
+			if late := (<-lost).Sub(had); late > mine.TTL { // it should be notified before, but this process may be slow
+				t.Errorf("the holder was notified %v after the next one had the lock", late)
 			}
 		})
 	})
 }
 
-// Close returns without a network, with a hold, a wait and a call under way.
+// Close returns without a network, while a hold, a wait and a call are in progress.
 func TestAdvisoryCloseWithoutANetwork(t *testing.T) {
 	t.Parallel()
 	eachLevel(t, func(t *testing.T, pg *testserver.PostgresServer, url string) {
@@ -150,7 +150,7 @@ func TestAdvisoryCloseWithoutANetwork(t *testing.T) {
 		}
 		net.Silence()
 		answer := make(chan error, 1)
-		other := brief("other", time.Hour) // which needs a new connection
+		other := brief("other", time.Hour) // needs a new connection
 		go func() {
 			_, err := a.Acquire(context.Background(), other)
 			answer <- err
@@ -165,8 +165,7 @@ func TestAdvisoryCloseWithoutANetwork(t *testing.T) {
 	})
 }
 
-// Who may read and write the table needs no other right: Open leaves nothing that is to be
-// deleted.
+// A user who may read and write the table needs no other right. Open leaves no rows behind.
 func TestAdvisoryNeedsThreeRights(t *testing.T) {
 	t.Parallel()
 	for _, level := range []Level{Session, Transaction} {
@@ -188,7 +187,7 @@ func TestAdvisoryNeedsThreeRights(t *testing.T) {
 	}
 }
 
-// A connection of the user's pool is closed, not given back with locks and settings.
+// A connection of the user's pool is closed. It is not returned with locks and settings.
 func TestAdvisoryLeavesTheUsersPoolClean(t *testing.T) {
 	t.Parallel()
 	for _, level := range []Level{Session, Transaction} {
@@ -215,7 +214,7 @@ func TestAdvisoryLeavesTheUsersPoolClean(t *testing.T) {
 	}
 }
 
-// wantClean looks at all connections of a pool.
+// wantClean checks all connections of a pool.
 func wantClean(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	for _, conn := range pool.AcquireAllIdle(t.Context()) {
@@ -229,7 +228,7 @@ func wantClean(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// One connection is left for others, also for a hold that is to be ended from outside.
+// One connection stays free for other calls, such as a release of another owner's hold.
 func TestAdvisoryReleaseOfAnothersHoldNeedsOneConnection(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
@@ -251,7 +250,7 @@ func TestAdvisoryReleaseOfAnothersHoldNeedsOneConnection(t *testing.T) {
 		})
 		for _, err := range a.Renew(t.Context(), []driver.Hold{theirs.Hold}) {
 			if !errors.Is(err, driver.ErrLost) {
-				t.Errorf("level %s: Renew of what was released: %v", level, err)
+				t.Errorf("level %s: Renew after Release: %v", level, err)
 			}
 		}
 		release(t, b, mine)
@@ -278,7 +277,7 @@ func TestAdvisoryLeavesAConnectionForOthers(t *testing.T) {
 	wantRefusal(t, err, "the pool's limit is 1")
 }
 
-// What a connection is asked for outlasts the end of an attempt on it, which ends a transaction.
+// The server's limit on silence outlasts the end of an attempt, which ends a transaction.
 func TestLeaseOutlastsAnAttempt(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
@@ -331,7 +330,7 @@ func wantTaken(t *testing.T, k connlock.Conn, l connlock.Lock, want bool) {
 	}
 }
 
-// silence is for how long the server lets a connection be silent in a transaction.
+// silence returns how long the server lets a connection be silent in a transaction.
 func silence(t *testing.T, k connlock.Conn) (d string) {
 	t.Helper()
 	tx := &connlock.Tx{}

@@ -4,7 +4,7 @@ package pglock
 
 import "net"
 
-// canPeek says that a connection that was idle has to be asked whether it is alive.
+// canPeek reports that checking an idle connection takes no round trip. Here it takes one.
 const canPeek = false
 
 func socketAlive(net.Conn) bool { return true }

@@ -7,11 +7,11 @@ import (
 	"syscall"
 )
 
-// canPeek says that alive costs no round trip.
+// canPeek reports that checking an idle connection takes no round trip.
 const canPeek = true
 
-// socketAlive looks whether a connection that nobody uses was closed by the other side, or has
-// been told something: a server says why it ends a session. It sends nothing.
+// socketAlive reports whether an idle connection is open and has received nothing. A server that ends a
+// session sends the reason first. socketAlive sends nothing.
 func socketAlive(conn net.Conn) bool {
 	if t, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = t.NetConn() // below TLS

@@ -14,10 +14,10 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// pair takes and gives back lock i.
+// pair acquires and releases lock i.
 type pair func(ctx context.Context, i int) error
 
-// plainPair is two statements and nothing else, as one would write them by hand.
+// plainPair acquires and releases with two handwritten statements.
 func plainPair(b *testing.B, url string) pair {
 	db := openPool(mustConfig(b, url), maxConns)
 	b.Cleanup(func() { db.Close() })
@@ -51,8 +51,8 @@ func rowPair(b *testing.B, url string) pair {
 	}
 }
 
-// BenchmarkPair sets locks that nobody else wants beside the same statements written by
-// hand, in rounds that alternate. One iteration is one round of each.
+// BenchmarkPair compares uncontended locks with the same statements written by hand, in rounds that
+// alternate. One iteration is one round of each.
 func BenchmarkPair(b *testing.B) {
 	for _, n := range []int{1, 16} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -70,7 +70,7 @@ func BenchmarkPair(b *testing.B) {
 	}
 }
 
-// round is how many pairs n goroutines make in a second.
+// round returns how many pairs n goroutines complete per second.
 func round(b *testing.B, n int, one pair) float64 {
 	const life = 200 * time.Millisecond
 	var done atomic.Int64
@@ -96,8 +96,7 @@ func median(list []float64) float64 {
 	return list[len(list)/2]
 }
 
-// BenchmarkHandOver is the time from the call that releases a lock to its grant in another
-// process that waits.
+// BenchmarkHandOver measures the time from a release to the grant in another, waiting process.
 func BenchmarkHandOver(b *testing.B) {
 	url := fresh(b)
 	from, to := open(b, url), open(b, url)

@@ -12,7 +12,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// commitScene is a hold, and a table that its work writes into.
+// commitScene is a hold, and a table that its work writes to.
 type commitScene struct {
 	*Backend
 	t    *testing.T
@@ -48,7 +48,7 @@ func (l *commitScene) wantStored(want int) {
 	}
 }
 
-// wantOver makes sure that the lock has ended, and that to release it is no error.
+// wantOver checks that the lock has ended, and that releasing it is no error.
 func (l *commitScene) wantOver() {
 	l.t.Helper()
 	next := request(l.hold.Name)
@@ -153,7 +153,7 @@ func TestCommitWhoseConnectionIsKilled(t *testing.T) {
 	}
 }
 
-// A commit whose answer is missing may be stored or not: only that is said.
+// A commit without an answer may or may not be stored. The error says that the outcome is unknown.
 func TestCommitOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -181,7 +181,7 @@ func TestCommitOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// Work that doesn't end is not waited for by Close, which ends its connection.
+// Close does not wait for work that never ends. It closes the connection.
 func TestCloseInTheMiddleOfACommit(t *testing.T) {
 	t.Parallel()
 	l := newCommitScene(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// suite runs the conformance suite, beside others.
+// suite runs the conformance suite in parallel with others.
 func suite(t *testing.T, h drivertest.Harness) {
 	h.Parallel = 4
 	drivertest.Run(t, h)
@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 	suite(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) }})
 }
 
-// borrower is a backend with a pool of the user's, who closes it afterwards.
+// borrower is a backend on a pool of the user's, which is closed afterwards.
 type borrower struct {
 	*Backend
 	end func()
@@ -50,8 +50,7 @@ func TestLongConformanceOfAUsersDBOnTheOldest(t *testing.T) {
 	usersDB(t, testserver.SharedPostgresVersion(t, "12"))
 }
 
-// usersDB runs the suite. Each handle comes through a proxy of its own, which cuts it off where that
-// is wanted.
+// usersDB runs the suite. Each handle connects through a proxy of its own, which can disconnect it.
 func usersDB(t *testing.T, pg *testserver.PostgresServer) {
 	url := hastyAt(t, pg)
 	var ways sync.Map
@@ -86,7 +85,7 @@ func TestLongConformanceOfAUsersPoolOnTheNewest(t *testing.T) {
 	usersPool(t, testserver.SharedPostgresVersion(t, "18"))
 }
 
-// usersPool runs the suite. Two connections are the fewest with which a backend listens.
+// usersPool runs the suite. A backend needs at least two connections to listen.
 func usersPool(t *testing.T, pg *testserver.PostgresServer) {
 	url := with(t, hastyAt(t, pg), "pool_max_conns", "2")
 	suite(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) {
@@ -106,7 +105,7 @@ func TestLongConformanceBehindAPooler(t *testing.T) {
 	suite(t, drivertest.Harness{Open: func(ctx context.Context) (driver.Backend, error) { return Open(ctx, url) }})
 }
 
-// severable is a harness whose connections go through a proxy each, which can cut them off.
+// severable returns a harness whose handles each connect through a proxy that can disconnect them.
 func severable(t *testing.T, pg *testserver.PostgresServer, url string) drivertest.Harness {
 	var ways sync.Map
 	return drivertest.Harness{
@@ -127,7 +126,7 @@ func severable(t *testing.T, pg *testserver.PostgresServer, url string) driverte
 	}
 }
 
-// openNamed is Open of a database that has the same name by all ways.
+// openNamed opens a database under one name, whichever route the URL takes.
 func openNamed(ctx context.Context, rawURL string) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
@@ -151,8 +150,8 @@ func TestConformanceOfAdvisorySession(t *testing.T) {
 	suite(t, severable(t, pg, with(t, hastyAt(t, pg), levels["session"]...)))
 }
 
-// A transaction has a connection of its own, and one check has hundreds of holds at once. The server
-// is of the newest version.
+// Each transaction has its own connection, and one check has hundreds of holds at once. The server is
+// the newest version.
 func TestConformanceOfAdvisoryTransaction(t *testing.T) {
 	t.Parallel()
 	pg := testserver.Postgres(t, testserver.PostgresOptions{Version: "18", Settings: []string{"max_connections=600"}})
@@ -191,7 +190,7 @@ func TestLateCalls(t *testing.T) {
 	}
 }
 
-// An attempt that meets refused connections fails with ErrUnsent.
+// An attempt whose connection is refused fails with ErrUnsent.
 func TestRefusedConnectionsSendNothing(t *testing.T) {
 	pg := testserver.SharedPostgres(t)
 	for what, params := range map[string][]string{

@@ -9,8 +9,8 @@ import (
 	"github.com/distlock/distlock/backend/pglock"
 )
 
-// Work that is in the same database joins the lock's own transaction: it is stored if, and
-// only if, the lock was held to the end.
+// Work in the same database joins the lock's transaction. It is stored if, and only if, the lock was
+// held to the end.
 func ExampleBackend_Commit() {
 	if err := pay(context.Background(), "postgres://app:secret@db1:5432/app"); err != nil {
 		log.Print(err)
@@ -37,7 +37,7 @@ func pay(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	defer lease.Unlock(context.WithoutCancel(ctx)) // after Commit it answers nil
+	defer lease.Unlock(context.WithoutCancel(ctx)) // returns nil after Commit
 	return backend.Commit(ctx, lease.Owner(), func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance - 10 WHERE id = 7")
 		return err

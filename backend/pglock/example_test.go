@@ -12,7 +12,7 @@ import (
 
 func bill(context.Context, uint64) error { return nil }
 
-// A program that has a pool already brings it along.
+// A program can use the pool that it already has.
 func ExampleNewPool() {
 	if err := run(context.Background(), "postgres://app:secret@db1:5432/app"); err != nil {
 		log.Print(err)

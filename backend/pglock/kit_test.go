@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testserver.Run(m))
 }
 
-// with is a URL with more parameters: key, value, key, value.
+// with adds parameters to a URL: key, value, key, value.
 func with(t testing.TB, rawURL string, params ...string) string {
 	t.Helper()
 	u, err := url.Parse(rawURL)
@@ -35,7 +35,7 @@ func with(t testing.TB, rawURL string, params ...string) string {
 	return u.String()
 }
 
-// open opens a URL, for the test's time.
+// open opens a URL for the duration of the test.
 func open(t testing.TB, rawURL string) *Backend {
 	t.Helper()
 	b, err := Open(t.Context(), rawURL)
@@ -50,14 +50,14 @@ func open(t testing.TB, rawURL string) *Backend {
 	return b
 }
 
-// fresh is the URL of a database of the test's own, in which tables are made.
+// fresh returns the URL of a new database, in which tables may be created.
 func fresh(t testing.TB) string {
 	t.Helper()
 	return with(t, testserver.SharedPostgres(t).Database(t), "create", "true")
 }
 
-// hasty is a database that answers before what it has written is on the disk, for tests
-// that write a lot and in which nothing crashes.
+// hasty returns the URL of a database that answers before its writes are on the disk. Tests use it that
+// write a lot and crash nothing.
 func hasty(t testing.TB) string {
 	t.Helper()
 	return hastyAt(t, testserver.SharedPostgres(t))
@@ -70,12 +70,12 @@ func hastyAt(t testing.TB, pg *testserver.PostgresServer) string {
 	return rawURL
 }
 
-// request is one for a lock that is held alone.
+// request returns a request for an exclusive lock.
 func request(name string) driver.Request {
 	return driver.Request{Hold: driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: minutes}, Fences: 1}
 }
 
-// take makes sure of a lock.
+// take acquires a lock, or fails the test.
 func take(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {
 	t.Helper()
 	g, err := b.Acquire(context.Background(), r)
@@ -124,7 +124,7 @@ func eachLevel(t *testing.T, test func(t *testing.T, pg *testserver.PostgresServ
 	}
 }
 
-// brief is request with a TTL that ends within the test.
+// brief returns a request with a TTL that ends within the test.
 func brief(name string, ttl time.Duration) driver.Request {
 	r := request(name)
 	r.TTL = ttl
@@ -137,13 +137,13 @@ func lockers(t testing.TB, pg *testserver.PostgresServer, url string) string {
 	return pg.Ask(t, `SELECT count(*)::text FROM pg_locks JOIN pg_database d ON d.oid = database WHERE locktype = 'advisory' AND datname = $1`, databaseOf(t, url))
 }
 
-// blocked counts those that are waited for.
+// blocked counts the advisory locks that are waited for.
 func blocked(t testing.TB, pg *testserver.PostgresServer, url string) string {
 	t.Helper()
 	return pg.Ask(t, `SELECT count(*)::text FROM pg_locks JOIN pg_database d ON d.oid = database WHERE locktype = 'advisory' AND NOT granted AND datname = $1`, databaseOf(t, url))
 }
 
-// lent opens a pool of database/sql's to a URL with parameters of ours, and a backend on it.
+// lent opens a database/sql pool and a backend on it.
 func lent(t *testing.T, rawURL string, level Level, conns int) (*Backend, *sql.DB) {
 	t.Helper()
 	db, err := sql.Open("pgx", rawURL)
@@ -160,7 +160,7 @@ func lent(t *testing.T, rawURL string, level Level, conns int) (*Backend, *sql.D
 	return b, db
 }
 
-// within runs what must come to its end, on whatever machine.
+// within fails the test if f does not return, even on a slow machine.
 func within(t *testing.T, what string, f func(ctx context.Context)) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

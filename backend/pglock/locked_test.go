@@ -12,8 +12,8 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// An administrator's transaction keeps one row locked: its hold is unknown, and ten others
-// live on for longer than their TTL, renewed by the same calls.
+// An administrator's transaction keeps one row locked. Its hold is unknown. Ten other holds, renewed by
+// the same calls, live on for longer than their TTL.
 func TestHoldsBesideALockedRow(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Read} {
@@ -29,7 +29,7 @@ func TestHoldsBesideALockedRow(t *testing.T) {
 
 func besideALockedRow(t *testing.T, b, other *Backend, db *sql.DB, mode driver.Mode) {
 	const rounds = 5
-	ttl := 1500 * time.Millisecond // doubled at first, and on a machine too slow for it
+	ttl := 1500 * time.Millisecond // doubled at first, and again on a slow machine
 	holds := make([]driver.Hold, 10)
 	for i := range holds {
 		holds[i] = driver.Hold{Name: fmt.Sprint("job ", i), Owner: driver.NewOwner(), Mode: mode, TTL: ttl}
@@ -77,8 +77,7 @@ func besideALockedRow(t *testing.T, b, other *Backend, db *sql.DB, mode driver.M
 	eventually(t, "the hold is renewed when its row is free", func() bool { return b.Renew(t.Context(), []driver.Hold{stuck.Hold})[0] == nil })
 }
 
-// renewBeside renews holds, one of which has a locked row, and wants the call to return
-// before it must.
+// renewBeside renews holds, one of which has a locked row, and wants the call to return in time.
 func renewBeside(t *testing.T, b *Backend, holds []driver.Hold) []error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -90,8 +89,8 @@ func renewBeside(t *testing.T, b *Backend, holds []driver.Hold) []error {
 	return errs
 }
 
-// inDoubt wants a renewal to be unknown for longer than the hold lives whose row is locked,
-// and another in the same call to be done.
+// inDoubt wants the renewal of stuck to be unknown for longer than stuck lives, and the renewal of
+// free, in the same calls, to succeed.
 func inDoubt(t *testing.T, b *Backend, stuck, free driver.Hold) {
 	t.Helper()
 	take(t, b, driver.Request{Hold: free, Fences: 1})
@@ -105,8 +104,7 @@ func inDoubt(t *testing.T, b *Backend, stuck, free driver.Hold) {
 	}
 }
 
-// refusedInTime wants rivals of all holds to be refused, if they are asked before the
-// holds may end.
+// refusedInTime wants rivals of all holds to be refused, if they try before end.
 func refusedInTime(t *testing.T, b *Backend, holds []driver.Hold, end time.Time) (inTime bool) {
 	t.Helper()
 	for _, h := range holds {
@@ -126,8 +124,8 @@ func refusedInTime(t *testing.T, b *Backend, holds []driver.Hold, end time.Time)
 	return true
 }
 
-// Names whose rows are locked do not use the pool up: with as many attempts at them as it
-// has connections, another hold is renewed.
+// Locked rows do not exhaust the pool: another hold is renewed while as many attempts as the pool has
+// connections wait for locked rows.
 func TestLongPoolBesideLockedRows(t *testing.T) {
 	t.Parallel()
 	plain := testserver.SharedPostgres(t).Database(t)
@@ -166,7 +164,7 @@ func TestLongPoolBesideLockedRows(t *testing.T) {
 	}
 }
 
-// lockRow locks a name's row, as an administrator's transaction that stays open does.
+// lockRow locks a name's row, like an administrator's open transaction.
 func lockRow(t *testing.T, db *sql.DB, name string) *sql.Tx {
 	t.Helper()
 	tx, err := db.BeginTx(context.Background(), nil)
@@ -180,8 +178,8 @@ func lockRow(t *testing.T, db *sql.DB, name string) *sql.Tx {
 	return tx
 }
 
-// A hold that is renewed alone waits a little for its row: others of ours may change that all the
-// time, and take long to commit.
+// A hold that is renewed alone waits a little for its row. Other owners may change that row often, and
+// take long to commit.
 func TestRenewWaitsForItsOwnRow(t *testing.T) {
 	t.Parallel()
 	plain := testserver.SharedPostgres(t).Database(t)

@@ -20,8 +20,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// refused makes sure that a URL is refused for good, in certain words and without a
-// password.
+// refused checks that Open rejects a URL for good. The error contains the given words and no password.
 func refused(t *testing.T, rawURL string, says ...string) {
 	t.Helper()
 	b, err := Open(t.Context(), rawURL)
@@ -97,7 +96,7 @@ func TestOpenOfAServerThatIsAway(t *testing.T) {
 	go func() {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		_, err := Open(ctx, "postgres://u:secret@"+addr+"/db?sslmode=disable") // nobody answers
+		_, err := Open(ctx, "postgres://u:secret@"+addr+"/db?sslmode=disable") // no server answers
 		hangs <- err
 	}()
 	if err := <-hangs; !errors.Is(err, context.DeadlineExceeded) || driver.Final(err) {
@@ -106,7 +105,7 @@ func TestOpenOfAServerThatIsAway(t *testing.T) {
 	l.Close()
 	_, err = Open(t.Context(), "postgres://u:secret@"+addr+"/db?sslmode=disable")
 	if err == nil || driver.Final(err) || !strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "secret") {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("no server: %v", err)
 	}
 }
 
@@ -163,7 +162,7 @@ func TestTableIsMade(t *testing.T) {
 	open(t, db)
 }
 
-// A user of PostgreSQL 15 may make no tables in schema public.
+// PostgreSQL 15 lets a plain user create no tables in schema public.
 func TestRightsThatAreMissing(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
@@ -214,7 +213,7 @@ func TestRowsThatAreHidden(t *testing.T) {
 	refused(t, pg.User(t, url, "secret", "SELECT, INSERT, UPDATE ON distlock_locks"), "row level security")
 }
 
-// The table may be in a schema, and have capitals.
+// The table may be in a schema, and its name may have capitals.
 func TestTableNames(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
@@ -271,7 +270,7 @@ func TestNewRefusesNothing(t *testing.T) {
 	wantRefusal(t, err, "nil")
 }
 
-// A pooler that the URL does not declare is noticed, in whatever mode it is.
+// Open detects a pooler that the URL does not declare, in any mode.
 func TestPoolersMustBeDeclared(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
@@ -291,7 +290,7 @@ func TestPoolersMustBeDeclared(t *testing.T) {
 	refused(t, with(t, url, "pooler", "yes"), "want session or transaction")
 }
 
-// With another driver than pgx no pooler is noticed, so advisory locks need the user's word.
+// Open detects no pooler with a driver other than pgx, so advisory locks need the user's declaration.
 func TestAdvisoryWithAnotherDriverNeedsAWordOfPoolers(t *testing.T) {
 	t.Parallel()
 	db := sql.OpenDB(plainConnector{stdlib.GetConnector(*mustConfig(t, testserver.SharedPostgres(t).Database(t)))})
@@ -300,7 +299,7 @@ func TestAdvisoryWithAnotherDriverNeedsAWordOfPoolers(t *testing.T) {
 	wantRefusal(t, err, "pooler=session")
 }
 
-// Statements mean the same however a driver sends them.
+// Statements mean the same in every query mode of pgx.
 func TestModesOfPgx(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
@@ -311,7 +310,7 @@ func TestModesOfPgx(t *testing.T) {
 	}
 }
 
-// everything makes each statement of strategy Row work.
+// everything runs each statement of strategy Row.
 func everything(t *testing.T, b *Backend) {
 	t.Helper()
 	mine, theirs := request(`it's "a" \ lock, 100 %`), request(`it's "a" \ lock, 100 %`)
@@ -349,8 +348,8 @@ func everything(t *testing.T, b *Backend) {
 	release(t, b, permit)
 }
 
-// plainConnector is another driver than pgx's, as far as one can see: it prepares, and
-// takes the types of database/sql only.
+// plainConnector looks like a driver other than pgx: it prepares, and accepts only database/sql's
+// types.
 type plainConnector struct{ sqldriver.Connector }
 
 type plainConn struct{ sqldriver.Conn }
@@ -377,14 +376,14 @@ func TestAnotherDriver(t *testing.T) {
 	}
 }
 
-// Three connections are the administrators'.
+// Three connections are reserved for administrators.
 func TestFreeConnections(t *testing.T) {
 	t.Parallel()
 	pg := testserver.Postgres(t, testserver.PostgresOptions{Settings: []string{"max_connections=30"}})
 	database := pg.Database(t)
 	user := pg.User(t, database, "pw", "CREATE, USAGE ON SCHEMA public")
 	b := open(t, with(t, user, "create", "true"))
-	for _, want := range []int{25, 24} { // beside the administrator's and the backend's own
+	for _, want := range []int{25, 24} { // not counting the administrator's and the backend's own
 		admin, err := pg.DB(t, pg.URL()).Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)

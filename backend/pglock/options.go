@@ -20,7 +20,7 @@ const (
 	Advisory Strategy = "advisory"
 )
 
-// Level is what an advisory lock belongs to.
+// Level is the owner of an advisory lock: a session or a transaction.
 type Level string
 
 // The levels, for Advisory only. Locks of both exclude each other.

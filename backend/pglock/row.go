@@ -107,8 +107,8 @@ func (d *rowDialect) Names(ctx context.Context, prefix, after string, limit int)
 		d.sql.names, []byte(prefix), []byte(after), int64(limit))
 }
 
-// notifying runs a statement that notifies listeners if told so. If the server's queue of notifications is
-// full, the statement was undone, and is repeated without; waiters then find out by looking.
+// notifying runs a statement, which notifies listeners if notify is set. If the server's notification
+// queue is full, the statement was undone, and is repeated without notifying. Waiters then poll.
 func notifying(notify bool, statement func(notify bool) error) error {
 	err := statement(notify)
 	if notify && sqlState(err) == queueFull {

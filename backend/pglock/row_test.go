@@ -20,7 +20,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// held makes sure that an attempt is refused.
+// held checks that an attempt is refused.
 func held(t testing.TB, b driver.Backend, r driver.Request) {
 	t.Helper()
 	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
@@ -35,7 +35,7 @@ func release(t testing.TB, b driver.Backend, r driver.Request) {
 	}
 }
 
-// watch arms a watch for the test's time.
+// watch starts a watch for the duration of the test.
 func watch(t testing.TB, b *Backend, r driver.Request) driver.Watch {
 	t.Helper()
 	w, err := b.Watch(t.Context(), r)
@@ -46,7 +46,7 @@ func watch(t testing.TB, b *Backend, r driver.Request) driver.Watch {
 	return w
 }
 
-// ready waits for a signal. The bound is that of a machine with too much to do.
+// ready waits for a signal. The timeout allows for an overloaded machine.
 func ready(t testing.TB, w driver.Watch) {
 	t.Helper()
 	select {
@@ -56,7 +56,7 @@ func ready(t testing.TB, w driver.Watch) {
 	}
 }
 
-// eventually waits until something is so.
+// eventually waits until a condition is true.
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
@@ -66,8 +66,7 @@ func eventually(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// sessions counts the connections to a database, those whose last query is like a
-// pattern.
+// sessions counts the connections to a database whose last query matches a pattern.
 func sessions(t testing.TB, pg *testserver.PostgresServer, database, like string) string {
 	t.Helper()
 	return pg.Ask(t, "SELECT count(*)::text FROM pg_stat_activity WHERE datname = $1 AND query LIKE $2", databaseOf(t, database), like)
@@ -75,8 +74,8 @@ func sessions(t testing.TB, pg *testserver.PostgresServer, database, like string
 
 const listening = "%LISTEN distlock_%"
 
-// A release is heard after the connection that listens was ended, whatever comes first:
-// the release or the next connection.
+// A release notifies waiters after the listening connection was closed, whether it comes before or
+// after the reconnect.
 func TestListeningGoesOnWhenItsConnectionIsEnded(t *testing.T) {
 	t.Parallel()
 	pg, database := testserver.SharedPostgres(t), fresh(t)
@@ -102,8 +101,7 @@ func TestListeningGoesOnWhenItsConnectionIsEnded(t *testing.T) {
 	}
 }
 
-// What is held is on the disk, and connections that died while nobody used them are not
-// used: nothing is unknown after a crash.
+// Locks are on the disk, and dead idle connections are not used. No outcome is unknown after a crash.
 func TestLocksOutliveACrashOfTheServer(t *testing.T) {
 	t.Parallel()
 	pg := testserver.Postgres(t, testserver.PostgresOptions{})
@@ -128,7 +126,7 @@ func TestLocksOutliveACrashOfTheServer(t *testing.T) {
 	}
 }
 
-// crowd has several connections used at once.
+// crowd uses several connections at once.
 func crowd(t testing.TB, b *Backend) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -136,16 +134,16 @@ func crowd(t testing.TB, b *Backend) {
 		all.Go(func() {
 			r := request(fmt.Sprint("crowd", i))
 			if _, err := b.Acquire(t.Context(), r); err != nil {
-				t.Errorf("one of many: %v", err)
+				t.Errorf("concurrent call: %v", err)
 			} else if err := b.Release(t.Context(), r.Hold); err != nil {
-				t.Errorf("one of many: %v", err)
+				t.Errorf("concurrent call: %v", err)
 			}
 		})
 	}
 	all.Wait()
 }
 
-// Those who wait share one connection of their backend, and give it back.
+// The waiters of a backend share one connection, and return it afterwards.
 func TestWaitersShareAConnection(t *testing.T) {
 	t.Parallel()
 	pg, database := testserver.SharedPostgres(t), fresh(t)
@@ -179,7 +177,7 @@ func TestWaitersShareAConnection(t *testing.T) {
 	}
 }
 
-// counter counts what a database is asked.
+// counter counts the statements that a database executes.
 type counter struct{ n atomic.Int64 }
 
 func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
@@ -239,7 +237,7 @@ func TestStatementsOfEachCall(t *testing.T) {
 	}
 }
 
-// A release notifies nobody if nobody waits, and at once if somebody does.
+// A release notifies only if a waiter exists, and then at once.
 func TestNotifiesOnlyWhoWaits(t *testing.T) {
 	t.Parallel()
 	pg, database := testserver.SharedPostgres(t), fresh(t)
@@ -263,7 +261,7 @@ func TestNotifiesOnlyWhoWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Payload != "end" {
-		t.Errorf("%v, %v: somebody was told of a release that nobody waited for", n, err)
+		t.Errorf("%v, %v: a release without waiters was announced", n, err)
 	}
 	take(t, a, mine)
 	watch(t, b, request("lock"))
@@ -276,7 +274,7 @@ func TestNotifiesOnlyWhoWaits(t *testing.T) {
 	}
 }
 
-// Timeouts of the user's, which are meant for other work, end neither waiting nor locks.
+// Session timeouts that are meant for other work end neither waits nor locks.
 func TestTimeoutsOfTheSession(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
@@ -296,7 +294,7 @@ func TestTimeoutsOfTheSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := a.Release(t.Context(), mine.Hold); err == nil || errors.Is(err, driver.ErrLost) || driver.Final(err) || sqlState(err) != "55P03" {
-		t.Errorf("a row that somebody else keeps locked: %v", err)
+		t.Errorf("a row that another transaction keeps locked: %v", err)
 	}
 	tx.Rollback()
 	release(t, a, mine)
@@ -304,7 +302,7 @@ func TestTimeoutsOfTheSession(t *testing.T) {
 	take(t, b, theirs)
 }
 
-// Whatever isolation sessions have, what they do to each other is not the user's to see.
+// Sessions of all isolation levels work, and serialization failures stay hidden from the user.
 func TestIsolationLevels(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"repeatable read", "serializable"} {
@@ -355,11 +353,11 @@ func TestConflictsAreMetWithRetries(t *testing.T) {
 	n := 0
 	err := retry(t.Context(), func() error { n++; return &pgconn.PgError{Code: shuttingDown} })
 	if n != 1 || err == nil {
-		t.Errorf("what may have been done was done %d times: %v", n, err)
+		t.Errorf("a call of unknown outcome was sent %d times: %v", n, err)
 	}
 }
 
-// With one connection nobody listens, or nobody could do anything else.
+// A pool of one connection does not listen. Listening would block all other calls.
 func TestAPoolOfOne(t *testing.T) {
 	t.Parallel()
 	db := testserver.SharedPostgres(t).DB(t, testserver.SharedPostgres(t).Database(t))
@@ -381,7 +379,7 @@ func TestAPoolOfOne(t *testing.T) {
 	take(t, b, theirs)
 }
 
-// A table that is dropped under a backend is a fact, and no password is told.
+// A table that is dropped under a backend is a final error, without a password in it.
 func TestATableThatIsGone(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
@@ -395,8 +393,8 @@ func TestATableThatIsGone(t *testing.T) {
 	wantRefusal(t, err, "table")
 }
 
-// A release is one also while PostgreSQL has no room for what it is to tell: some session
-// that listens keeps a transaction open, and its queue is full.
+// A release succeeds while PostgreSQL's notification queue is full. A listening session that keeps a
+// transaction open fills it.
 func TestLongReleasesWhileNobodyCanBeNotified(t *testing.T) {
 	t.Parallel()
 	pg := testserver.Postgres(t, testserver.PostgresOptions{Version: "18", Settings: []string{"max_notify_queue_pages=64"}})
@@ -417,7 +415,7 @@ func TestLongReleasesWhileNobodyCanBeNotified(t *testing.T) {
 	take(t, a, other)
 }
 
-// fillQueue makes notifications fail for the test's time.
+// fillQueue makes notifications fail for the duration of the test.
 func fillQueue(t *testing.T, url string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -439,10 +437,10 @@ func fillQueue(t *testing.T, url string) {
 			return
 		}
 	}
-	t.Fatal("the queue has room for ever")
+	t.Fatal("the queue never fills")
 }
 
-// What a replica says is old: it is no fact that a lock is lost, or held.
+// A replica's answers are stale. They do not prove that a lock is lost or held.
 func TestAnswersOfAReplicaAreNoFacts(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
@@ -466,13 +464,13 @@ func TestAnswersOfAReplicaAreNoFacts(t *testing.T) {
 	}
 }
 
-// Old databases have bytea_output=escape for programs that know nothing else.
+// Old databases may set bytea_output=escape for old programs.
 func TestEscapedBytes(t *testing.T) {
 	t.Parallel()
 	everything(t, open(t, with(t, fresh(t), "bytea_output", "escape", "default_query_exec_mode", "exec")))
 }
 
-// A connection that listens for nobody is given back, however much it is told of others.
+// A listening connection without waiters is returned, even while notifications for others arrive.
 func TestListeningEndsWhileOthersAreTold(t *testing.T) {
 	t.Parallel()
 	pg, database := testserver.SharedPostgres(t), fresh(t)
@@ -497,7 +495,7 @@ func TestListeningEndsWhileOthersAreTold(t *testing.T) {
 	})
 }
 
-// Anybody may notify anything.
+// Any client may send any notification.
 func TestOddNotifications(t *testing.T) {
 	var heard odd
 	b := newReleaseListener(nil, "", &heard)
@@ -514,7 +512,7 @@ type odd int
 func (o *odd) Wake(sqlrow.Key) { *o++ }
 func (o *odd) WakeAll()        {}
 
-// Tables of one database are different coordinators.
+// Different tables in one database are different coordinators.
 func TestNamesOfTables(t *testing.T) {
 	t.Parallel()
 	database := fresh(t)
@@ -524,7 +522,7 @@ func TestNamesOfTables(t *testing.T) {
 	}
 }
 
-// What can't be kept is refused for good.
+// Values that do not fit are refused for good.
 func TestLimitsOfTheTable(t *testing.T) {
 	t.Parallel()
 	if math.MaxInt == math.MaxInt32 {
@@ -539,7 +537,7 @@ func TestLimitsOfTheTable(t *testing.T) {
 	take(t, b, permit)
 }
 
-// A prefix is bytes; it need not end where a character does.
+// A prefix is a byte string. It need not end at a character boundary.
 func TestPrefixes(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"cache_statement", "exec"} {
@@ -557,8 +555,7 @@ func TestPrefixes(t *testing.T) {
 	}
 }
 
-// An attempt that was overtaken by a later call of the same owner, of which the answer is
-// known, must not end the hold sooner.
+// A delayed attempt must not shorten the hold if a later call of the same owner has already succeeded.
 func TestAttemptThatIsOvertaken(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
@@ -570,7 +567,7 @@ func TestAttemptThatIsOvertaken(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		_, err := b.Acquire(context.Background(), mine)
-		for sqlState(err) == lockTimeout { // on a machine that is slow
+		for sqlState(err) == lockTimeout { // on a slow machine
 			_, err = b.Acquire(context.Background(), mine)
 		}
 		done <- err

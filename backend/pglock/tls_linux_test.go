@@ -19,13 +19,13 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// What a URL says of TLS is for pgx, and connections that have died are found below it.
+// pgx handles the TLS parameters of a URL. Dead connections are detected below TLS.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	pg := testserver.Postgres(t, testserver.PostgresOptions{})
 	url := with(t, pg.Database(t), "create", "true", "sslmode", "verify-full")
 	if _, err := Open(t.Context(), url); err == nil {
-		t.Fatal("a server without TLS was believed")
+		t.Fatal("a server without TLS was accepted")
 	}
 	roots := useTLS(t, pg)
 	eventually(t, "the server speaks TLS", func() bool {
@@ -33,19 +33,19 @@ func TestTLS(t *testing.T) {
 		return err == nil && b.Close() == nil
 	})
 	if _, err := Open(t.Context(), url); err == nil {
-		t.Error("a certificate that nobody vouches for was believed")
+		t.Error("a certificate of an unknown authority was accepted")
 	}
 	b := open(t, with(t, url, "sslrootcert", roots))
 	crowd(t, b)
 	if pg.Ask(t, "SELECT count(*)::text FROM pg_stat_ssl s JOIN pg_stat_activity a USING (pid) WHERE s.ssl AND datname = $1", databaseOf(t, url)) == "0" {
-		t.Error("nobody uses TLS")
+		t.Error("no connection uses TLS")
 	}
 	pg.Kill()
 	pg.Start()
 	crowd(t, b)
 }
 
-// useTLS gives a server a certificate, and answers the file of who vouches for it.
+// useTLS gives a server a certificate, and returns the file of its root certificates.
 func useTLS(t *testing.T, pg *testserver.PostgresServer) (roots string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -73,7 +73,7 @@ func useTLS(t *testing.T, pg *testserver.PostgresServer) (roots string) {
 	return filepath.Join(pg.Dir(), "server.crt")
 }
 
-// likeOwner gives a file to whom a folder belongs.
+// likeOwner gives a file the owner of a folder.
 func likeOwner(dir, file string) error {
 	info, err := os.Stat(dir)
 	if err != nil {

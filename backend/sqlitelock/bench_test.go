@@ -12,7 +12,7 @@ import (
 
 var durabilities = []Durability{Normal, Full}
 
-// BenchmarkPair takes and releases one free lock.
+// BenchmarkPair acquires and releases one free lock.
 func BenchmarkPair(b *testing.B) {
 	for _, d := range durabilities {
 		b.Run(string(d), func(b *testing.B) {
@@ -26,7 +26,7 @@ func BenchmarkPair(b *testing.B) {
 	}
 }
 
-// BenchmarkParallel has 16 goroutines with a lock each on one connection.
+// BenchmarkParallel runs 16 goroutines, with a lock each, on one connection.
 func BenchmarkParallel(b *testing.B) {
 	for _, d := range durabilities {
 		b.Run(string(d), func(b *testing.B) {
@@ -49,7 +49,7 @@ func BenchmarkParallel(b *testing.B) {
 	}
 }
 
-// BenchmarkTwo has two connections with a lock each, or one lock for both.
+// BenchmarkTwo uses two connections, with a lock each or one lock for both.
 func BenchmarkTwo(b *testing.B) {
 	for _, d := range durabilities {
 		for _, shared := range []bool{false, true} {
@@ -90,7 +90,7 @@ func benchTwo(b *testing.B, d Durability, shared bool) {
 	b.ReportMetric(float64(min(turns[0], turns[1]))/float64(b.N)*100, "%least")
 }
 
-// turn takes name, polling, and gives it back.
+// turn polls until it gets the lock, and releases it.
 func turn(b *testing.B, db *Backend, name string) error {
 	r := request(name, driver.Exclusive, long)
 	for {

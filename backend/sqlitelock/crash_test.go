@@ -11,7 +11,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// TestProcesses lets processes add to one number under a lock.
+// TestProcesses has several processes increment one number under a lock.
 func TestProcesses(t *testing.T) {
 	const processes, turns = 4, 200
 	path := lockFile(t)
@@ -76,7 +76,7 @@ func TestKilledInTransaction(t *testing.T) {
 	}
 	c.kill(t)
 	if err := <-got; err != nil {
-		t.Fatalf("the dead process's transaction is in the way: %v", err)
+		t.Fatalf("the dead process's transaction still blocks: %v", err)
 	}
 	var check string
 	if err := b.db.QueryRow("PRAGMA integrity_check").Scan(&check); err != nil || check != "ok" {
@@ -84,7 +84,7 @@ func TestKilledInTransaction(t *testing.T) {
 	}
 }
 
-// openAt opens path with a clock of its own, as after a reboot.
+// openAt opens path with its own clock, as after a reboot.
 func openAt(t *testing.T, path, boot string, now int64) *Backend {
 	t.Helper()
 	o, err := (*Options)(nil).withDefaults()
@@ -118,7 +118,7 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// TestTwoHosts opens the file in another boot at the same time.
+// TestTwoHosts opens the file under two boots at the same time.
 func TestTwoHosts(t *testing.T) {
 	path := lockFile(t)
 	here := openAt(t, path, "here", int64(time.Hour))

@@ -11,7 +11,7 @@ import (
 	"github.com/distlock/distlock/backend/sqlitelock"
 )
 
-// The processes of one host share a file, which the first of them makes.
+// The processes of one host share a file, which the first process creates.
 func ExampleOpenFile() {
 	dir, err := os.MkdirTemp("", "app")
 	if err != nil {

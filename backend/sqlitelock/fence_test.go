@@ -10,8 +10,8 @@ import (
 	"github.com/distlock/distlock/internal/claims"
 )
 
-// ahead returns a fence that the clock reaches in an hour. To a later grant it is as if the
-// clock had been set back by an hour.
+// ahead returns a fence one hour ahead of the clock. For a later grant this looks as if the clock was
+// set back by an hour.
 func ahead() uint64 { return uint64(time.Now().Add(time.Hour).UnixMicro()) << claims.SpanBits }
 
 func TestFencesAfterClockWentBack(t *testing.T) {

@@ -25,7 +25,7 @@ func lockFile(t testing.TB) string {
 	return filepath.Join(t.TempDir(), "locks.db")
 }
 
-// connect opens path, as another process would.
+// connect opens path like another process.
 func connect(t testing.TB, path string) *Backend {
 	t.Helper()
 	return connectWith(t, path, nil)

@@ -64,7 +64,7 @@ func TestRemoteDisk(t *testing.T) {
 	if err := checkDiskFor(dir, nil); err != nil {
 		t.Error(err)
 	}
-	// The numbers are the kernel's and, for the last two, those of the file systems' own sources.
+	// The last two numbers come from the sources of the file systems, the others from the kernel.
 	for name, magic := range map[string]uint32{"FUSE": 0x65735546, "9p": 0x01021997, "GFS2": 0x01161970, "OCFS2": 0x7461636f, "Lustre": 0x0bd00bd0, "GPFS": 0x47504653} {
 		if remoteDisks[magic] == "" {
 			t.Errorf("%s is accepted as a local disk", name)
@@ -85,8 +85,8 @@ func TestNamespaceOffset(t *testing.T) {
 	}
 }
 
-// The notifier's file has the permissions of the database, whatever the umask is, so that all
-// users of the database can open it.
+// The notifier's file has the database's permissions, whatever the umask. All users of the database can
+// open it.
 func TestNotifierFileIsLikeTheDatabase(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o022))
 	path := filepath.Join(t.TempDir(), "locks.db")

@@ -23,7 +23,7 @@ func init() {
 	driver.Register("sqlite", func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
 }
 
-// Durability is what a power loss may undo.
+// Durability says which changes a power loss may undo.
 type Durability string
 
 // The durabilities. A killed process never loses anything.

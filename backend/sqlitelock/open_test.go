@@ -101,7 +101,7 @@ func TestOptionsRefused(t *testing.T) {
 	}
 }
 
-// foreign makes the database of another program.
+// foreign creates the database of another program.
 func foreign(t *testing.T, script string) string {
 	t.Helper()
 	path := lockFile(t)
@@ -156,7 +156,7 @@ func TestOpenDamaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	// The header stays whole.
+	// The header stays intact.
 	if _, err := f.WriteAt(bytes.Repeat([]byte{0xff}, int(fi.Size())-100), 100); err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestOpenInContext(t *testing.T) {
 	wantIs(t, err, context.Canceled)
 }
 
-// The first Open makes the tables, and has to wait for other writers.
+// The first Open creates the tables, and waits for other writers.
 func TestOpenWhileAnotherWrites(t *testing.T) {
 	path := lockFile(t)
 	defer writeLock(t, path)()

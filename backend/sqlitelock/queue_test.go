@@ -17,8 +17,7 @@ func queue(name string, mode driver.Mode, ttl time.Duration) driver.Request {
 	return r
 }
 
-// Readers with only readers ahead of them in the queue enter together, and no request passes
-// the queue.
+// Queued readers that follow only readers enter together. No request passes the queue.
 func TestQueue(t *testing.T) {
 	b := connect(t, lockFile(t))
 	w1, w2 := request("x", driver.Write, long), queue("x", driver.Write, long)
@@ -53,7 +52,7 @@ func owners(hs []driver.Holder) []string {
 	return o
 }
 
-// A place in the queue expires ahead of a living one.
+// An expired claim in the queue is ahead of a live one.
 func TestExpiredPlace(t *testing.T) {
 	var now int64
 	path := lockFile(t)

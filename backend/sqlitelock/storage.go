@@ -196,7 +196,7 @@ func bootOf(ctx context.Context, conn *sql.Conn) (boot string, err error) {
 	return boot, err
 }
 
-// lockState is what the file has of one name.
+// lockState is the content of the file for one name.
 type lockState struct {
 	claims.Lock
 	fresh   bool // there is no row yet

@@ -11,7 +11,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// writeLock keeps others from writing until unlock is called.
+// writeLock blocks other writers until unlock is called.
 func writeLock(t *testing.T, path string) (unlock func()) {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+path)
@@ -48,7 +48,7 @@ func TestContextEndsWhileAnotherWrites(t *testing.T) {
 	}
 	for name, call := range calls {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		err := call(ctx) // would wait for an hour without its context
+		err := call(ctx) // without its context it would wait for an hour
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) || !unknown(err) {
 			t.Errorf("%s: %v; want an unknown outcome that matches the deadline", name, err)
@@ -70,7 +70,7 @@ func unknown(err error) bool { return err != nil && isUnknown(err) }
 
 func TestBusyTimeout(t *testing.T) {
 	path := lockFile(t)
-	b := connectWith(t, path, &Options{BusyTimeout: time.Second}) // which its Close needs, too
+	b := connectWith(t, path, &Options{BusyTimeout: time.Second}) // Close needs it, too
 	defer writeLock(t, path)()
 	_, err := b.Acquire(t.Context(), request("x", driver.Exclusive, long))
 	if !unknown(err) || !isBusy(err) {
@@ -115,7 +115,7 @@ func TestFileRemoved(t *testing.T) {
 	}
 }
 
-// TestFull lets SQLite run out of pages.
+// TestFull makes SQLite run out of pages.
 func TestFull(t *testing.T) {
 	b := connect(t, lockFile(t))
 	mine := request("mine", driver.Exclusive, long)
@@ -157,7 +157,7 @@ func fill(t *testing.T, b *Backend) error {
 	return nil
 }
 
-// TestOneFailureInABatch runs a job that fails beside jobs that don't.
+// TestOneFailureInABatch runs a failing job in a batch with others.
 func TestOneFailureInABatch(t *testing.T) {
 	b := connect(t, lockFile(t))
 	bad := errors.New("bad")
@@ -195,7 +195,7 @@ func TestOneFailureInABatch(t *testing.T) {
 	}
 }
 
-// Opening a file that is in use writes nothing, so it does not wait for writers.
+// Opening a file that is in use writes nothing, and does not wait for writers.
 func TestOpenAgainWhileAnotherWrites(t *testing.T) {
 	path := lockFile(t)
 	connect(t, path)

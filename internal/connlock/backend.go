@@ -206,7 +206,7 @@ type lockConn struct {
 	lease time.Duration // by which it is listed
 
 	sem        chan struct{} // holds a token while no statement is sent
-	maxSilence time.Duration // as the server was told; guarded by sem
+	maxSilence time.Duration // as the server was last set; guarded by sem
 	lastSent   time.Time     // when the last answered statement was sent; guarded by sem
 
 	// Guarded by Backend.mu.

@@ -31,7 +31,7 @@ func TestHoldsExcludeEachOther(t *testing.T) {
 		tries := f.get(&f.tries)
 		wantHeld(t, b, theirs)
 		if n := f.get(&f.tries); n != tries {
-			t.Error("the server was asked for a lock that this process has")
+			t.Error("the server received a request for a lock that this process holds")
 		}
 		release(t, b, mine)
 		if next := take(t, b, theirs); next.Fence <= first.Last() {
@@ -43,7 +43,8 @@ func TestHoldsExcludeEachOther(t *testing.T) {
 	})
 }
 
-// A hold lives as long as its connection is answered within the TTL, and is lost by the end of that.
+// A hold lives while its connection answers within the TTL. It is lost when the TTL ends without an
+// answer.
 func TestSilentConnectionsAreGivenUp(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newFake(t, &fakeServer{})
@@ -67,7 +68,7 @@ func TestSilentConnectionsAreGivenUp(t *testing.T) {
 	})
 }
 
-// A connection that the server has closed is noticed without a call.
+// The backend detects without a call that the server has closed a connection.
 func TestClosedConnectionsAreNoticed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fakeServer{}
@@ -104,7 +105,7 @@ func TestRenewSendsOneStatementForAConnection(t *testing.T) {
 	})
 }
 
-// An answer that arrives as the trust in a connection ends is no grant: the driver may have closed the
+// An answer at the end of the trust in a connection is no grant. The driver may have closed the
 // connection, and still return the answer.
 func TestAnswerAtTheEndOfTrust(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -123,8 +124,9 @@ func TestAnswerAtTheEndOfTrust(t *testing.T) {
 	})
 }
 
-// A hold that was lost with its connection is ErrLost from the first Release on, though the server does not
-// answer: an unknown outcome would make ErrLost the word for a release that came true.
+// Release of a hold that was lost with its connection is ErrLost from the first call, even if the
+// server does not answer. After an unknown outcome, a later ErrLost would mean that the release
+// succeeded.
 func TestReleaseOfALostHold(t *testing.T) {
 	for name, noticed := range map[string]time.Duration{"noticed": time.Second, "not noticed yet": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -145,7 +147,7 @@ func TestReleaseOfALostHold(t *testing.T) {
 	}
 }
 
-// An owner whose connection was lost is not granted anything before that connection is killed.
+// A lost connection is killed before its owner is granted anything again.
 func TestOrphansAreKilledFirst(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fakeServer{}
@@ -165,7 +167,8 @@ func TestOrphansAreKilledFirst(t *testing.T) {
 	})
 }
 
-// Where a connection writes no number, another one does, and the first is asked afterwards.
+// If a lock's connection can't write the number, another connection does. The lock's connection is
+// checked afterwards.
 func TestNumbersOfLockedRows(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fakeServer{}
@@ -179,14 +182,14 @@ func TestNumbersOfLockedRows(t *testing.T) {
 		release(t, b, r)
 		f.confirm = errors.New("it has ended")
 		if _, err := b.Acquire(t.Context(), r); err == nil {
-			t.Error("granted without a word of the lock's own connection")
+			t.Error("granted without a check of the lock's own connection")
 		}
 		f.confirm = nil
 		take(t, b, request("lock"))
 	})
 }
 
-// A statement that never returns, whatever its context says, does not keep Close from returning.
+// Close returns although a statement ignores its context and never returns.
 func TestCloseIsBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fakeServer{}
@@ -202,7 +205,7 @@ func TestCloseIsBounded(t *testing.T) {
 		}
 		began := time.Now()
 		if err := b.Close(); err == nil {
-			t.Error("Close does not say that a connection has not ended")
+			t.Error("Close does not report a connection that has not ended")
 		}
 		if took := time.Since(began); took > closeTime {
 			t.Errorf("Close took %v, want %v at most", took, closeTime)

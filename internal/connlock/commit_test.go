@@ -36,7 +36,7 @@ func TestCommitEndsTheHold(t *testing.T) {
 	})
 }
 
-// A release in the middle of the work keeps it from being stored.
+// A release while the work runs keeps the work from being stored.
 func TestReleaseDuringACommit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newFake(t, &fakeServer{}, onePerConn)
@@ -70,7 +70,7 @@ func TestCommitWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// A driver that does not return from the end of a transaction blocks neither users of the connection nor
+// A driver that never returns from the end of a transaction blocks neither users of the connection nor
 // Close.
 func TestDetachIsBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {

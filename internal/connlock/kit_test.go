@@ -15,7 +15,8 @@ import (
 	lock "github.com/distlock/distlock/driver"
 )
 
-// fakeServer is a server in memory, and its own Dialect. Tests with a fakeServer run in virtual time.
+// fakeServer is a server in memory, and the Dialect for it. Tests with a fakeServer run in virtual
+// time.
 type fakeServer struct {
 	mu      sync.Mutex
 	opened  int // connections so far
@@ -30,15 +31,15 @@ type fakeServer struct {
 	down      bool          // connections have ended, and none can be killed
 	blocked   chan struct{} // Ping does not return until it is closed; nil: it does
 	rolling   chan struct{} // nor does the driver's rollback
-	late      bool          // Number answers when its context ends, as a driver may
+	late      bool          // Number returns when its context ends, as a driver may
 	rowLocked bool          // connections write no numbers
 	deaf      bool          // Cancel has no effect
 	loose     bool          // connections do not exclude each other
-	unsure    bool          // commits have no answer
-	confirm   error         // the answer of Confirm
+	unsure    bool          // commits get no answer
+	confirm   error         // the result of Confirm
 }
 
-// newFake makes a backend with a fake server. Changes of the Config are optional.
+// newFake returns a backend on a fake server. Changes of the Config are optional.
 func newFake(t *testing.T, f *fakeServer, change ...func(*Config)) *Backend {
 	t.Helper()
 	f.has = map[string]*fakeConn{}
@@ -104,7 +105,7 @@ func (f *fakeServer) set(change func()) {
 	change()
 }
 
-// get reads one of the server's counters.
+// get returns one of the server's counters.
 func (f *fakeServer) get(n *int) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -150,7 +151,7 @@ func (f *fakeServer) end(which func(*fakeConn) bool) {
 	maps.DeleteFunc(f.has, func(_ string, c *fakeConn) bool { return which(c) })
 }
 
-// answer is an error while the server is down.
+// answer returns an error while the server is down.
 func (f *fakeServer) answer() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -221,7 +222,7 @@ func (c *fakeConn) take(l Lock) bool {
 	return by == nil || by == c || c.f.loose
 }
 
-// WaitLock looks every millisecond.
+// WaitLock polls every millisecond.
 func (c *fakeConn) WaitLock(ctx context.Context, l Lock, slice time.Duration) (bool, error) {
 	c.f.set(func() { c.f.waiters = append(c.f.waiters, c) })
 	end := time.After(slice)
@@ -290,7 +291,7 @@ func (c *fakeConn) Commit(ctx context.Context) error {
 	return err
 }
 
-// Close ends the connection's locks, as a server does that hears of it.
+// Close ends the connection's locks, like a server that sees the connection close.
 func (c *fakeConn) Close() {
 	if c.f.answer() == nil {
 		c.f.end(func(other *fakeConn) bool { return other == c })

@@ -227,7 +227,7 @@ func (c *lockConn) loseIfDead() {
 	}
 }
 
-// Lock is what a connection is asked for.
+// Lock is a lock that a connection requests.
 type Lock struct {
 	Name  string
 	Key   string // what the server locks

@@ -11,7 +11,7 @@ import (
 	lock "github.com/distlock/distlock/driver"
 )
 
-// Holds of similar TTLs share a connection, which is one of those that have probed.
+// Holds of similar TTLs share a connection, namely one that has probed.
 func TestHoldsShareAConnection(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fakeServer{}
@@ -25,7 +25,7 @@ func TestHoldsShareAConnection(t *testing.T) {
 			take(t, b, r)
 		}
 		if n := f.get(&f.opened); n != 2 {
-			t.Errorf("%d connections for 100 holds, want those 2 that have probed", n)
+			t.Errorf("%d connections for 100 holds, want the 2 that have probed", n)
 		}
 	})
 }
@@ -46,7 +46,7 @@ func TestLeaseClasses(t *testing.T) {
 	}
 }
 
-// With one lock for each connection a limited pool has room for all but one of its connections.
+// With one lock per connection, all but one of the connections of a limited pool can have locks.
 func TestLimitOfThePool(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newFake(t, &fakeServer{limit: 3}, onePerConn)
@@ -74,7 +74,7 @@ func TestPoolsThatAreTooSmall(t *testing.T) {
 	})
 }
 
-// A pool that is used up gives way to a release of another process's hold: an idle connection is closed.
+// If the pool is exhausted, a release of another process's hold closes an idle connection.
 func TestIdleConnectionsMakeRoom(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newFake(t, &fakeServer{limit: 3})
@@ -98,7 +98,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	})
 }
 
-// Idle connections are closed after a while, and the hold's stays.
+// Idle connections are closed after a while. The hold's connection stays.
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newFake(t, &fakeServer{})

@@ -256,7 +256,7 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	return errs
 }
 
-// renewBatch is what is renewed on one connection.
+// renewBatch has the holds that are renewed on one connection.
 type renewBatch struct {
 	indexes []int // of the holds in the call
 	holds   []*connHold

@@ -18,7 +18,8 @@ func watch(t *testing.T, b *Backend, r lock.Request) lock.Watch {
 	return w
 }
 
-// A wait takes the lock when it is free, over several slices, and a later Acquire is granted at once.
+// A wait takes the lock when it becomes free, even after several slices. A later Acquire is granted at
+// once.
 func TestWaitTakesTheLock(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newFake(t, &fakeServer{})
@@ -40,7 +41,7 @@ func TestWaitTakesTheLock(t *testing.T) {
 	})
 }
 
-// A wait that is given up keeps nothing, whether its cancellation is answered or not.
+// A cancelled wait keeps nothing, whether the server confirms the cancellation or not.
 func TestWaitThatIsGivenUp(t *testing.T) {
 	for name, deaf := range map[string]bool{"cancelled": false, "not answered": true} {
 		t.Run(name, func(t *testing.T) {
@@ -62,7 +63,7 @@ func TestWaitThatIsGivenUp(t *testing.T) {
 	}
 }
 
-// Waiters have a bounded number of connections, and half of a limited pool at most.
+// Waiters use a limited number of connections, and at most half of a limited pool.
 func TestWaitersAreBounded(t *testing.T) {
 	for limit, want := range map[int]int{0: maxWaiting, 7: 3} {
 		bubble(t, func(t *testing.T) {

@@ -239,7 +239,7 @@ func (b *Backend) writeDecision(ctx context.Context, name string, s *state, v de
 	return true, v.err
 }
 
-// announce wakes the waiters of this backend, and notifies those of others.
+// announce wakes the waiters of this backend, and notifies other backends.
 func (b *Backend) announce(k Key, waited bool) {
 	b.Wake(k)
 	if waited {

@@ -6,7 +6,7 @@
 // written if the row has not changed meanwhile. No transaction stays open between two statements,
 // so a process that hangs blocks others only by the locks that it holds.
 //
-// All times are those of the server's clock, read in the statement that uses them.
+// All times come from the server's clock, read in the statement that uses them.
 package sqlrow
 
 import (

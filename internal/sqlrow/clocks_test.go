@@ -9,8 +9,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Rows are read by one server's clock and written by another's: nobody gets what somebody
-// holds, and a hold lives for its TTL by the clock that decides about the next.
+// Rows are read by one server's clock and written by another's. No held lock is granted, and a hold
+// lives for its TTL by the clock that decides on the next grant.
 func TestReaderHasAnotherClock(t *testing.T) {
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Write, driver.Read, driver.Counted} {
 		for _, skew := range []time.Duration{8 * time.Second, -8 * time.Second} {
@@ -42,7 +42,7 @@ func readElsewhere(t *testing.T, mode driver.Mode, skew time.Duration) {
 	if err := taking(t, b, rival)(); !errors.Is(err, driver.ErrHeld) {
 		t.Errorf("%v before the end of the hold another client: %v", time.Second, err)
 	}
-	// A renewal that is believed counts until its TTL is over, whatever the reader's clock.
+	// A reported renewal lasts for its TTL, whatever the reader's clock.
 	f.reader = 0
 	time.Sleep(time.Until(anchor.Add(first.TTL - time.Millisecond)))
 	if err := taking(t, b, rival)(); renewed == nil && !errors.Is(err, driver.ErrHeld) {
@@ -50,8 +50,7 @@ func readElsewhere(t *testing.T, mode driver.Mode, skew time.Duration) {
 	}
 }
 
-// A first grant of a name is an Insert, and one that the reader's clock puts into the past
-// would end early.
+// The first grant of a name is an Insert. A grant that the reader's clock dates back would end early.
 func TestFirstGrantByAnotherClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -59,7 +58,7 @@ func TestFirstGrantByAnotherClock(t *testing.T) {
 		f.reader = -8 * time.Second
 		r := asks("x", driver.Read)
 		if err := taking(t, b, r)(); !errors.Is(err, driver.ErrHeld) {
-			t.Errorf("a reader by a clock that is behind: %v", err)
+			t.Errorf("a reader whose clock is behind: %v", err)
 		}
 		f.reader = 0
 		if err := taking(t, b, r)(); err != nil {

@@ -18,7 +18,7 @@ func TestConformanceWithoutBell(t *testing.T) {
 	})
 }
 
-// The server's clock counts, wherever it is.
+// The server's clock decides, wherever the server is.
 func TestConformanceWithBell(t *testing.T) {
 	f, p := newFake(), &party{}
 	f.skew = -1000 * time.Hour

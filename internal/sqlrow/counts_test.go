@@ -41,7 +41,7 @@ func renewing(t *testing.T, b *Backend, r driver.Request) func() error {
 	return func() error { return b.Renew(t.Context(), []driver.Hold{r.Hold})[0] }
 }
 
-// What each call costs.
+// Each call sends the expected statements.
 func TestStatementsOfEachCall(t *testing.T) {
 	f := newFake()
 	b := start(t, f)
@@ -84,7 +84,7 @@ func TestStatementsOfEachCall(t *testing.T) {
 	}
 }
 
-// holds are taken of as many locks.
+// holds acquires n locks.
 func holds(t *testing.T, b *Backend, n int) []driver.Hold {
 	t.Helper()
 	list := make([]driver.Hold, n)
@@ -98,7 +98,7 @@ func holds(t *testing.T, b *Backend, n int) []driver.Hold {
 	return list
 }
 
-// One statement renews 256 holds; those that were lost cost one more.
+// One statement renews 256 holds. Lost holds cost one more.
 func TestStatementsOfManyRenewals(t *testing.T) {
 	f := newFake()
 	b := start(t, f)
@@ -119,11 +119,11 @@ func TestStatementsOfManyRenewals(t *testing.T) {
 		}
 	}
 	if got, want := f.counted(), (map[string]int{"extend": 20, "look": 1}); !maps.Equal(got, want) {
-		t.Errorf("5000 renewals, one of nothing, take %v; want %v", got, want)
+		t.Errorf("5000 renewals, one of them lost, take %v; want %v", got, want)
 	}
 }
 
-// Holds of several TTLs and floors, and two of one name, are each renewed as asked.
+// Holds of several TTLs and floors, and two of one name, are each renewed with their own terms.
 func TestRenewalsOfAllSorts(t *testing.T) {
 	f := newFake()
 	b := start(t, f)
@@ -150,12 +150,12 @@ func TestRenewalsOfAllSorts(t *testing.T) {
 	}
 }
 
-// Sixteen processes share one row: whoever is slower tries again, and nobody is refused.
+// Sixteen processes share one row. A slower process retries, and none is refused.
 func TestReadersCompete(t *testing.T) { synctest.Test(t, readersCompete) }
 
 func readersCompete(t *testing.T) {
 	f := newFake()
-	// Everybody's statements take a moment, so that all look before one writes.
+	// All statements take a moment, so that all processes look before one writes.
 	f.before = func(string) error { time.Sleep(time.Millisecond); return nil }
 	var wg sync.WaitGroup
 	for range 16 {
@@ -175,8 +175,8 @@ func readersCompete(t *testing.T) {
 	t.Logf("80 readers came, renewed and went: %v", f.counted())
 }
 
-// A row that others change all the time ends in a refusal, and in an unknown outcome
-// where that would be a lie.
+// A row that changes all the time ends an attempt in a refusal. Other calls end in an unknown outcome,
+// since a refusal would be wrong.
 func TestRowThatNeverRests(t *testing.T) {
 	f := newFake()
 	b := start(t, f)
@@ -204,7 +204,7 @@ func TestRowThatNeverRests(t *testing.T) {
 	}
 }
 
-// A call that waits for its turn, or for a pause between two tries, ends with its context.
+// A call that waits for its turn, or between two attempts, ends with its context.
 func TestLaneEndsWithContext(t *testing.T) {
 	f := newFake()
 	b := start(t, f)

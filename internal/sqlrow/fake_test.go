@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// fake is a table in memory, as Dialect has it. It counts statements.
+// fake is a Dialect with a table in memory. It counts statements.
 type fake struct {
 	mu     sync.Mutex
 	rows   map[Key]Row
 	counts map[string]int
 	before func(what string) error // called before each statement
 	skew   time.Duration           // of the clock
-	reader time.Duration           // how far the clock that Look reads is ahead of that
+	reader time.Duration           // how far Look's clock is ahead of it
 	locked map[Key]bool            // by other programs
 }
 
@@ -37,7 +37,7 @@ func (f *fake) begin(ctx context.Context, what string) (now int64, err error) {
 	return now, cmp.Or(err, ctx.Err())
 }
 
-// counted are the statements since it was called last.
+// counted returns the number of each statement since the last call.
 func (f *fake) counted() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,7 +121,7 @@ func (f *fake) Insert(ctx context.Context, r Row) (bool, error) {
 	return true, nil
 }
 
-// timely says that r may be written now.
+// timely reports whether r may be written now.
 func (r Row) timely(now int64) bool { return r.Earliest <= now && now <= r.Latest }
 
 func (f *fake) Swap(ctx context.Context, r Row, _ bool) (done, waited bool, err error) {
@@ -161,13 +161,13 @@ func (f *fake) Names(ctx context.Context, prefix, after string, limit int) (name
 
 var _ Dialect = (*fake)(nil)
 
-// party is a bell for backends of one process: who rings wakes all.
+// party is a notifier for the backends of one process. A notification wakes all of them.
 type party struct {
 	mu       sync.Mutex
 	backends []*Backend
 }
 
-// guest is a backend's part of it.
+// guest is one backend's notifier in a party.
 type guest struct{ p *party }
 
 func (p *party) join(b *Backend) Notifier {

@@ -10,8 +10,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// A row that another program keeps locked: its hold is unknown, all others are renewed by
-// the same call.
+// Another program keeps a row locked. Its hold is unknown, and the same call renews all others.
 func TestRenewBesideALockedRow(t *testing.T) {
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Read} {
 		synctest.Test(t, func(t *testing.T) {
@@ -52,7 +51,7 @@ func TestRenewBesideALockedRow(t *testing.T) {
 	}
 }
 
-// A row that is locked for as long as a statement of another process takes is renewed.
+// A row is renewed although a statement of another process locks it for a moment.
 func TestRenewOfARowLockedForAMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -72,7 +71,7 @@ func TestRenewOfARowLockedForAMoment(t *testing.T) {
 	})
 }
 
-// What a renewal shortens ends then, beside one that lives longer and was locked.
+// A renewal shortens one hold, which then ends early. Another hold, whose row is locked, lives longer.
 func TestShortenBesideALockedRow(t *testing.T) {
 	f := newFake()
 	b := start(t, f)

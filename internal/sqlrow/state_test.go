@@ -11,7 +11,7 @@ import (
 	"github.com/distlock/distlock/internal/claims"
 )
 
-// full is a row with a writer, and a reader and a writer in line.
+// full returns a row with a writer, and with a reader and a writer in its queue.
 func full() Row {
 	return Row{
 		Key: KeyOf("x"), Name: "x", Kind: driver.Write, Number: 9, Rev: 3,
@@ -22,7 +22,7 @@ func full() Row {
 	}
 }
 
-// What was read is written as it was, but for those whose time is over.
+// A row that is read and written stays the same, except for expired claims.
 func TestRowRoundTrip(t *testing.T) {
 	for now, want := range map[int64]int{1000: 3, 1500: 2, 1800: 1, 2000: 0} {
 		s, err := read(full(), now)
@@ -45,13 +45,13 @@ func TestRowRoundTrip(t *testing.T) {
 			}
 		case 2000:
 			if row.Owner != "" || row.Until != 0 || row.Claims != nil || row.Claimed != 0 || row.Number != 9 {
-				t.Errorf("nobody lives, but the row is %+v", row)
+				t.Errorf("all claims have ended, but the row is %+v", row)
 			}
 		}
 	}
 }
 
-// No program of ours writes such rows: they are refused, with words.
+// Rows that no version of distlock writes are refused with an explanation.
 func TestOddRows(t *testing.T) {
 	for what, spoil := range map[string]func(*Row){
 		"claims":   func(r *Row) { r.Claims = []byte("{") },
@@ -80,7 +80,8 @@ func TestOddRows(t *testing.T) {
 	}
 }
 
-// One listens to whom one must wait for last; to nobody if it can be any of several.
+// A waiter listens to the claim that it must wait for last. It listens to none if any of several may
+// end first.
 func TestBellOf(t *testing.T) {
 	a, b := claims.Claim{Owner: "a", Address: "a"}, claims.Claim{Owner: "b", Address: "b"}
 	for _, c := range []struct {

@@ -12,10 +12,10 @@ import (
 
 const patient = 30 * time.Second
 
-// doorbell is a bell whose rings and silences a test makes.
+// doorbell is a notifier that the test controls.
 type doorbell struct {
-	heard  chan string   // the tags that are listened to
-	rings  chan struct{} // rings once
+	heard  chan string   // the addresses that are listened to
+	rings  chan struct{} // one notification each
 	silent bool
 	armErr error
 }
@@ -45,7 +45,7 @@ func (d *doorbell) Wait(ctx context.Context, tag string) (rang, silent bool) {
 	}
 }
 
-// door is the bell as a Backend closes it.
+// door is the doorbell that a Backend may close.
 type door struct{ *doorbell }
 
 func (door) Close() error { return nil }
@@ -86,7 +86,7 @@ func quiet(t *testing.T, w driver.Watch, why string) {
 	}
 }
 
-// One listener waits for all at the bell of whoever holds, and says so in the row.
+// One listener waits at the holder's address for all waiters, and marks the row as waited for.
 func TestWatchListens(t *testing.T) {
 	f, d := newFake(), newDoorbell()
 	b := startWith(t, f, d)
@@ -99,10 +99,10 @@ func TestWatchListens(t *testing.T) {
 	defer w1.Close()
 	defer w2.Close()
 	if tag := <-d.heard; tag != "door" {
-		t.Errorf("the bell of %q is heard", tag)
+		t.Errorf("a listener waits for %q", tag)
 	}
 	if waiting := f.rows[KeyOf("x")].Waiting; waiting <= time.Now().Add(slice).UnixMicro() {
-		t.Errorf("the row says that somebody waits until %d", waiting)
+		t.Errorf("the row is marked as waited for until %d", waiting)
 	}
 	quiet(t, w1, "nothing happened")
 	d.rings <- struct{}{}
@@ -113,7 +113,7 @@ func TestWatchListens(t *testing.T) {
 	}
 }
 
-// Where nothing is heard the row is looked at, and a waiter is told when it is free.
+// Without notifications the row is polled, and a waiter is woken when the lock is free.
 func TestWatchPolls(t *testing.T) {
 	for what, d := range map[string]*doorbell{
 		"no ringer": {heard: make(chan string, 1), silent: true},
@@ -135,7 +135,7 @@ func TestWatchPolls(t *testing.T) {
 	}
 }
 
-// A database that does not answer is no reason to wait for ever, and none to give up.
+// A database that does not answer neither blocks a watch for ever nor ends it.
 func TestWatchWithoutDatabase(t *testing.T) {
 	f := newFake()
 	broken := errors.New("gone")
@@ -146,7 +146,7 @@ func TestWatchWithoutDatabase(t *testing.T) {
 	}
 }
 
-// Close ends listeners and those who wait to be armed.
+// Close ends listeners and calls of Watch in progress.
 func TestCloseEndsWatches(t *testing.T) {
 	before := runtime.NumGoroutine()
 	f, d := newFake(), newDoorbell()
