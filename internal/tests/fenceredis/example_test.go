@@ -36,7 +36,7 @@ func ExampleNew_rueidis() {
 	}
 }
 
-// sell takes one from the stock. f is the fence of the lock: distlock.Fence(ctx).
+// sell removes one item from the stock. f is the fence of the lock: distlock.Fence(ctx).
 func sell(ctx context.Context, guard *fenceredis.Guard, f uint64) error {
 	keys := []string{"stock:7"}
 	left, err := guard.Run(ctx, "stock:7", f, "return tonumber(redis.call('GET', KEYS[1]) or 0)", keys, nil)
@@ -48,7 +48,7 @@ func sell(ctx context.Context, guard *fenceredis.Guard, f uint64) error {
 	return err
 }
 
-// Where the server lets nobody run scripts, a transaction does the same.
+// On a server without scripts, a transaction does the same.
 func ExampleJudge() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	if err := sellWithoutScripts(context.Background(), client, "stock:7", 33); err != nil {
@@ -56,8 +56,8 @@ func ExampleJudge() {
 	}
 }
 
-// sellWithoutScripts takes one from the stock. redis.TxFailedErr: somebody else entered
-// meanwhile; begin again.
+// sellWithoutScripts removes one item from the stock. redis.TxFailedErr means that another client
+// entered meanwhile: begin again.
 func sellWithoutScripts(ctx context.Context, client redis.UniversalClient, stock string, f uint64) error {
 	guard, err := fenceredis.Key(stock)
 	if err != nil {

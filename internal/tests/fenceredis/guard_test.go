@@ -44,14 +44,14 @@ func byRueidis(t *testing.T, addrs ...string) *fenceredis.Guard {
 	})
 }
 
-// eachClient runs a test through both clients, with a resource of its own.
+// eachClient runs a test through both clients, each with its own resource.
 func eachClient(t *testing.T, test func(t *testing.T, g *fenceredis.Guard, resource string)) {
 	addr := testserver.SharedRedis(t).Addr()
 	t.Run("go-redis", func(t *testing.T) { test(t, byGoRedis(goRedis(t, addr)), fresh()) })
 	t.Run("rueidis", func(t *testing.T) { test(t, byRueidis(t, addr), fresh()) })
 }
 
-// fresh is a name that no test has had, be it run before.
+// fresh returns a name that no test has used, in this run or an earlier one.
 func fresh() string { return rand.Text() }
 
 func TestOnlyGreaterFencesAreLetIn(t *testing.T) {
@@ -179,7 +179,7 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// Data and guard are in one slot, whatever the resource is called, and both clients find it.
+// Data and guard are in one slot for every resource name, and both clients find it.
 func TestCluster(t *testing.T) {
 	group := testserver.SharedRedisCluster(t)
 	addrs := group.Addrs()

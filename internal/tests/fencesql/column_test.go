@@ -9,7 +9,7 @@ import (
 	"github.com/distlock/distlock/fence/fencesql"
 )
 
-// stock makes a table that carries its fences.
+// stock creates a table with a fence in each row.
 func (o opened) stock(t *testing.T) *fencesql.Column {
 	t.Helper()
 	o.exec(t, "CREATE TABLE stock (sku INT PRIMARY KEY, quantity INT NOT NULL, fence BIGINT NOT NULL DEFAULT 0)",
@@ -55,7 +55,7 @@ func TestChanged(t *testing.T) {
 			want          error
 		}{
 			{7, 99, 33, nil},
-			{7, 99, 33, nil}, // nothing changes, and MySQL counts no row
+			{7, 99, 33, nil}, // changes nothing, so MySQL counts no row
 			{7, 90, 34, nil},
 			{7, 99, 33, fence.ErrStale},
 			{9, 99, 33, sql.ErrNoRows},
@@ -74,8 +74,8 @@ func TestChanged(t *testing.T) {
 	})
 }
 
-// A statement that asks for more than key and fence can't be told from one that did
-// nothing for its fence, and one for several rows has no single fence.
+// A result without a changed row does not show whether another condition than key and fence excluded
+// the row. A statement that changes several rows has no single fence.
 func TestChangedRefuses(t *testing.T) {
 	each(t, func(t *testing.T, o opened) {
 		c := o.stock(t)
@@ -99,7 +99,7 @@ func TestChangedRefuses(t *testing.T) {
 	})
 }
 
-// What a transaction saw before does not decide: the row as it is does.
+// Changed compares with the latest row. It ignores the transaction's older snapshot.
 func TestChangedLooksPastTheSnapshot(t *testing.T) {
 	o := databases["mariadb"](t)
 	c := o.stock(t)

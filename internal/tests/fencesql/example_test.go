@@ -14,8 +14,8 @@ import (
 	"github.com/distlock/distlock/fence/fencesql"
 )
 
-// shop opens a database with a table of stock. The examples run on SQLite; others differ in
-// the driver, the dialect, and $1 for ? in PostgreSQL.
+// shop opens a database with a stock table. The examples run on SQLite. Other databases need another
+// driver and dialect, and PostgreSQL needs $1 for ?.
 func shop(ctx context.Context) (db *sql.DB, cleanUp func(), err error) {
 	dir, err := os.MkdirTemp("", "shop")
 	if err != nil {
@@ -30,7 +30,7 @@ func shop(ctx context.Context) (db *sql.DB, cleanUp func(), err error) {
 	return db, func() { db.Close(); os.RemoveAll(dir) }, err
 }
 
-// The fence goes in before the first read; what follows is one step.
+// Present the fence before the first read. Everything after that is one step.
 func Example() {
 	ctx := context.Background()
 	db, cleanUp, err := shop(ctx)
@@ -68,7 +68,7 @@ func Example() {
 	// Output: <nil>
 }
 
-// In a transaction of your own Enter comes first.
+// In your own transaction, call Enter first.
 func ExampleGuard_Enter() {
 	ctx := context.Background()
 	db, cleanUp, err := shop(ctx)
@@ -106,8 +106,8 @@ func ExampleGuard_Enter() {
 	// fencesql: stale fence: 33 for "stock:7" after 34; another client has held the lock since
 }
 
-// The row carries its fence. Reading takes a transaction, since it presents the fence;
-// writing takes one statement.
+// The row contains its fence. A read needs a transaction, since it presents the fence. A write needs
+// one statement.
 func ExampleColumn() {
 	ctx := context.Background()
 	db, cleanUp, err := shop(ctx)

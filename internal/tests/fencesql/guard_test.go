@@ -23,7 +23,7 @@ func TestOnlyGreaterFencesAreLetIn(t *testing.T) {
 			seen     uint64 // of a refusal
 		}{
 			{"a", 33, 0}, {"a", 33, 0}, {"a", 34, 0}, {"a", 33, 34}, {"a", 34, 0},
-			{"A", 1, 0}, {"a ", 1, 0}, {"ä", 1, 0}, {strings.Repeat("n", fence.MaxResource), 1, 0}, // each by itself
+			{"A", 1, 0}, {"a ", 1, 0}, {"ä", 1, 0}, {strings.Repeat("n", fence.MaxResource), 1, 0}, // each is a separate resource
 			{"a", math.MaxInt64 - 1, 0}, {"a", 1<<53 + 1, math.MaxInt64 - 1},
 		} {
 			err := g.Do(t.Context(), o.db, step.resource, step.fence, nothing)
@@ -41,7 +41,7 @@ func TestOnlyGreaterFencesAreLetIn(t *testing.T) {
 	})
 }
 
-// What is rolled back was not presented.
+// A rollback also undoes Enter.
 func TestRollback(t *testing.T) {
 	each(t, func(t *testing.T, o opened) {
 		g := o.guard(t)
@@ -122,7 +122,7 @@ func TestCheckRefuses(t *testing.T) {
 		o.exec(t, "CREATE TABLE other (a INT, b INT)")
 		check("other columns", o.dialect, "other")
 		o.exec(t, "CREATE TABLE nokey (resource VARCHAR(512), fence BIGINT)")
-		if o.dialect != fencesql.MySQL { // there it is the second resource that shows it
+		if o.dialect != fencesql.MySQL { // in MySQL only the second resource shows it
 			check("no key", o.dialect, "nokey")
 		}
 		for _, d := range []fencesql.Dialect{fencesql.MySQL, fencesql.Postgres, fencesql.SQLite} {
@@ -131,7 +131,7 @@ func TestCheckRefuses(t *testing.T) {
 			}
 		}
 		if o.dialect == fencesql.SQLite {
-			return // its columns take anything
+			return // its columns accept any type
 		}
 		o.exec(t, "CREATE TABLE small (resource VARCHAR(512) PRIMARY KEY, fence INT NOT NULL)")
 		check("small fences", o.dialect, "small")
@@ -150,8 +150,7 @@ func TestCheckRefusesMyISAM(t *testing.T) {
 	}
 }
 
-// A server that cuts off what does not fit, instead of refusing it, does not make one
-// resource of two.
+// Two resources stay distinct on a server that truncates long values silently.
 func TestCheckWithoutStrictMode(t *testing.T) {
 	o := databases["mariadb"](t)
 	o.db.SetMaxOpenConns(1)

@@ -13,7 +13,7 @@ import (
 	"github.com/distlock/distlock/fence/fencesql"
 )
 
-// levels are those that a database has.
+// levels returns the isolation levels that the database supports.
 func (o opened) levels() []sql.IsolationLevel {
 	if o.dialect == fencesql.SQLite {
 		return []sql.IsolationLevel{sql.LevelDefault}
@@ -30,7 +30,7 @@ func eachLevel(t *testing.T, test func(t *testing.T, o opened, level sql.Isolati
 	})
 }
 
-// counter is a number that is protected.
+// counter creates the protected number.
 func (o opened) counter(t *testing.T) {
 	o.exec(t, "DROP TABLE IF EXISTS counter", "CREATE TABLE counter (n INT)", "INSERT INTO counter VALUES (0)")
 }
@@ -44,8 +44,7 @@ func addOne(ctx context.Context, tx *sql.Tx) error {
 	return err
 }
 
-// Transactions of one holder, that all begin with a resource that nobody has entered
-// before, are one after the other.
+// Transactions of one holder that begin by entering a new resource run one after the other.
 func TestReadModifyWrite(t *testing.T) {
 	const goroutines, rounds = 16, 3
 	eachLevel(t, func(t *testing.T, o opened, level sql.IsolationLevel) {
@@ -88,13 +87,13 @@ func TestReadModifyWrite(t *testing.T) {
 			t.Errorf("%d of %d increments", n, goroutines*rounds)
 		}
 		if level == sql.LevelReadCommitted && repeated.Load() > 0 {
-			t.Errorf("%d transactions were begun again where none needs to", repeated.Load())
+			t.Errorf("%d transactions were retried, want none", repeated.Load())
 		}
 	})
 }
 
-// A transaction that has read what another one then changed does not get in, or reads it
-// anew.
+// A transaction that read a value before another one changed it may not enter, or reads the value
+// again.
 func TestReadBeforeEnter(t *testing.T) {
 	eachLevel(t, func(t *testing.T, o opened, level sql.IsolationLevel) {
 		g := o.guard(t)
@@ -119,7 +118,7 @@ func (o opened) readEarly(t *testing.T, g *fencesql.Guard, level sql.IsolationLe
 		t.Fatal(err)
 	}
 	if level == sql.LevelSerializable && o.dialect == fencesql.MySQL {
-		_ = tx.Rollback() // the read has locked the row: nobody else can change it
+		_ = tx.Rollback() // the read has locked the row: no other transaction can change it
 		return
 	}
 	if err := g.Do(t.Context(), o.db, "counter", 34, func(tx *sql.Tx) error { return addOne(t.Context(), tx) }); err != nil {
@@ -141,8 +140,8 @@ func (o opened) readEarly(t *testing.T, g *fencesql.Guard, level sql.IsolationLe
 	_ = tx.Rollback()
 }
 
-// Who enters waits for who is inside, be it under the same fence, and then sees what was
-// written.
+// A transaction waits in Enter for one that is inside, even under the same fence, and then sees its
+// writes.
 func TestEnterWaits(t *testing.T) {
 	each(t, func(t *testing.T, o opened) {
 		g := o.guard(t)
@@ -180,8 +179,8 @@ func TestEnterWaits(t *testing.T) {
 	})
 }
 
-// Several make a row at once, and the first of them rolls back: a deadlock in MySQL, which
-// Do does not show.
+// Several transactions insert a row at once, and the first one rolls back. In MySQL this is a deadlock,
+// which Do hides.
 func TestFirstEntersRace(t *testing.T) {
 	const others = 8
 	each(t, func(t *testing.T, o opened) {

@@ -20,10 +20,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 
-// patience is how long tests wait for what must come.
+// patience is how long tests wait for an expected event.
 const patience = time.Minute
 
-// opened is a database of a test's own.
+// opened is a new database for one test.
 type opened struct {
 	dialect fencesql.Dialect
 	db      *sql.DB
@@ -60,7 +60,7 @@ func each(t *testing.T, test func(t *testing.T, o opened)) {
 	}
 }
 
-// guard makes a guard table.
+// guard creates a guard table.
 func (o opened) guard(t *testing.T) *fencesql.Guard {
 	t.Helper()
 	g, err := fencesql.New(o.dialect, nil)
@@ -82,7 +82,7 @@ func (o opened) exec(t *testing.T, statements ...string) {
 	}
 }
 
-// number is what a query answers.
+// number returns the result of a query.
 func (o opened) number(t *testing.T, query string) (n uint64) {
 	t.Helper()
 	if err := o.db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
@@ -102,7 +102,7 @@ func (o opened) begin(t *testing.T, level sql.IsolationLevel) *sql.Tx {
 	return tx
 }
 
-// again reports whether the database asks to begin the transaction again.
+// again reports whether the database requires the transaction to be restarted.
 func again(err error) bool {
 	var my *mysql.MySQLError
 	var pg *pgconn.PgError
@@ -113,7 +113,7 @@ func again(err error) bool {
 	case errors.As(err, &pg):
 		return slices.Contains([]string{"40001", "40P01"}, pg.Code)
 	case errors.As(err, &lite):
-		return lite.Code()&0xff == 5 // SQLITE_BUSY and its kin
+		return lite.Code()&0xff == 5 // SQLITE_BUSY and its variants
 	}
 	return errors.Is(err, fencesql.ErrSnapshot)
 }

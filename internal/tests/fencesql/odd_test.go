@@ -10,7 +10,7 @@ import (
 	"github.com/distlock/distlock/fence/fencesql"
 )
 
-// A type that embeds a *sql.DB, as those of helper libraries do, is none of a transaction.
+// A type that embeds a *sql.DB, as in helper libraries, is not a transaction.
 func TestNoTransactionInDisguise(t *testing.T) {
 	each(t, func(t *testing.T, o opened) {
 		g, c := o.guard(t), o.stock(t)
@@ -24,7 +24,7 @@ func TestNoTransactionInDisguise(t *testing.T) {
 	})
 }
 
-// The greatest fence is one like the others, in all of them.
+// The greatest fence works like any other, in all databases.
 func TestGreatestFence(t *testing.T) {
 	each(t, func(t *testing.T, o opened) {
 		g := o.guard(t)
@@ -42,8 +42,7 @@ func TestGreatestFence(t *testing.T) {
 	})
 }
 
-// A row that has no fence, as one might be left in a table that was made by hand, lets
-// nobody in for good.
+// A row without a fence, such as in a table created by hand, does not accept all fences for good.
 func TestRowsWithoutAFence(t *testing.T) {
 	each(t, func(t *testing.T, o opened) {
 		o.exec(t, "CREATE TABLE odd (resource VARCHAR(512) PRIMARY KEY, fence BIGINT)", "INSERT INTO odd VALUES ('none', NULL), ('less', -1)")
@@ -54,7 +53,7 @@ func TestRowsWithoutAFence(t *testing.T) {
 		for _, resource := range []string{"none", "less"} {
 			err := g.Do(t.Context(), o.db, resource, 34, nothing)
 			if err != nil {
-				continue // and not let in at all
+				continue // not accepted at all
 			}
 			if err := g.Do(t.Context(), o.db, resource, 33, nothing); !errors.Is(err, fence.ErrStale) {
 				t.Errorf("%s: 33 after 34: %v", resource, err)

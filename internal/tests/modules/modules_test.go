@@ -59,7 +59,7 @@ func folders(t *testing.T) []string {
 	return all
 }
 
-// The core, its drivers' kit and the backends without a client bring nothing along.
+// The core, drivertest and the backends without a client library have no requirements.
 func TestRootRequiresNothing(t *testing.T) {
 	if m := read(t, root); len(m.Require) != 0 || m.Go != "1.23.0" {
 		t.Errorf("go.mod has go %s and requires %v", m.Go, m.Require)
@@ -96,7 +96,8 @@ var users = map[string]string{
 	"github.com/prometheus/client_golang": "v1.17.0",
 }
 
-// moves lists what each module moves of a user's: its client, and what that client requires itself.
+// moves lists the user's modules whose versions each module changes: its client, and the client's own
+// requirements.
 var moves = map[string][]string{
 	".":                  {"go"},
 	"backend/mysqllock":  {"go"},
@@ -133,8 +134,8 @@ func TestModulesMoveOnlyTheirClient(t *testing.T) {
 	}
 }
 
-// selected returns the versions, by path, of a user's modules, and of go, in a module that
-// requires a backend too.
+// selected returns the versions, by path, of Go and of a user's modules in a module that also requires
+// a backend.
 func selected(t *testing.T, backend string) map[string]string {
 	t.Helper()
 	dir := t.TempDir()

@@ -52,7 +52,7 @@ func TestLongRelease(t *testing.T) {
 	}
 }
 
-// forget removes a version from the cache of modules, where go install has put it.
+// forget removes a version from the module cache, where go install has put it.
 func forget(t *testing.T, cache, version string) {
 	for _, folder := range []string{filepath.Join(cache, filepath.Dir(main)), filepath.Join(cache, "cache", "download", main)} {
 		err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
@@ -76,7 +76,7 @@ func forget(t *testing.T, cache, version string) {
 	}
 }
 
-// command runs a program in a folder, and returns what it prints.
+// command runs a program in a folder, and returns its output.
 func command(t *testing.T, folder string, env []string, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(name, args...)

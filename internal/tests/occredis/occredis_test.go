@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 
-// each runs a test through both clients, with a key of its own.
+// each runs a test through both clients, each with its own key.
 func each(t *testing.T, test func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string)) {
 	addr := testserver.SharedRedis(t).Addr()
 	plain := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
@@ -53,7 +53,8 @@ func one(v occredis.Value) (string, error) {
 	return strconv.Itoa(n + 1), nil
 }
 
-// Sixteen who add to one counter lose nothing; at first there is none.
+// Sixteen goroutines increment one counter without losing an increment. The counter does not exist at
+// first.
 func TestNothingIsLost(t *testing.T) {
 	each(t, func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string) {
 		c.Del(t.Context(), key)
@@ -78,7 +79,7 @@ func TestNothingIsLost(t *testing.T) {
 	})
 }
 
-// Another client writes between read and write, once; or makes the key, or deletes it.
+// Another client writes once between read and write; or creates the key, or deletes it.
 func TestOneConflict(t *testing.T) {
 	each(t, func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string) {
 		for _, other := range []func(){
@@ -101,7 +102,7 @@ func TestOneConflict(t *testing.T) {
 	})
 }
 
-// Any bytes are values, and the time to live stays.
+// Any bytes are valid values, and the TTL is kept.
 func TestValues(t *testing.T) {
 	each(t, func(t *testing.T, v *occredis.Values, c redis.UniversalClient, key string) {
 		text := "\x00\xff\r\n{}$1 ä"
@@ -132,11 +133,11 @@ func TestErrors(t *testing.T) {
 	})
 	odd := occredis.New(func(context.Context, string, []string, []string) (any, error) { return "OK", nil })
 	if _, err := odd.Update(t.Context(), "k", one); err == nil || !strings.Contains(err.Error(), "[]any") {
-		t.Errorf("an Eval that answers something else: %v", err)
+		t.Errorf("an Eval with another result type: %v", err)
 	}
 }
 
-// A client that answers bytes where others answer strings is not misread.
+// Bytes are not misread where other clients return strings.
 func TestAnswersThatAreNoStrings(t *testing.T) {
 	v := occredis.New(func(context.Context, string, []string, []string) (any, error) { return []any{[]byte("41")}, nil })
 	_, err := v.Update(t.Context(), "n", func(old occredis.Value) (string, error) {

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 
-// shop is a database of a test's own, with 0 apples and 5 pears in stock.
+// shop is a new database for one test, with 0 apples and 5 pears in stock.
 type shop struct {
 	dialect occsql.Dialect
 	db      *sql.DB
@@ -78,7 +78,7 @@ func (s shop) quantity(t *testing.T, sku string) (n int) {
 
 func one(n int) (int, error) { return n + 1, nil }
 
-// Sixteen who add to one counter lose nothing.
+// Sixteen goroutines increment one counter without losing an increment.
 func TestNothingIsLost(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		s.db.SetMaxOpenConns(16)
@@ -104,7 +104,7 @@ func TestNothingIsLost(t *testing.T) {
 	})
 }
 
-// Another client writes between read and write, once: also a value that is the same.
+// Another client writes once between read and write, also the same value.
 func TestOneConflict(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		calls, conflicts := 0, 0
@@ -122,8 +122,8 @@ func TestOneConflict(t *testing.T) {
 	})
 }
 
-// A value that stays what it is counts as stored: MySQL says that no row changed, unless
-// the version is raised in the same statement.
+// An unchanged value counts as stored. MySQL reports that no row changed, unless the same statement
+// raises the version.
 func TestTheSameValueIsStored(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		same := func(n int) (int, error) { return n, nil }
@@ -133,7 +133,7 @@ func TestTheSameValueIsStored(t *testing.T) {
 	})
 }
 
-// The database's error is passed on, and named.
+// The database's error is returned, with the row's name.
 func TestErrors(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		_, err := s.stock.Update(t.Context(), s.db, "plum", one)
@@ -154,7 +154,7 @@ func TestErrors(t *testing.T) {
 	})
 }
 
-// PostgreSQL, where transactions are repeatable by default, refuses the write with an error.
+// PostgreSQL refuses the write with an error if transactions are REPEATABLE READ by default.
 func TestSerializationFailure(t *testing.T) {
 	stored, err := occsql.Stored(nil, &pgconn.PgError{Code: "40001"})
 	if stored || err != nil {
@@ -175,8 +175,8 @@ func TestSerializationFailure(t *testing.T) {
 	}
 }
 
-// A deadlock in MySQL has rolled the statement back; so has a conflict between the nodes of
-// a Galera cluster, which is told as one.
+// After a deadlock MySQL has rolled the statement back. A conflict between the nodes of a Galera
+// cluster has the same error.
 func TestDeadlockIsAConflict(t *testing.T) {
 	err := fmt.Errorf("wrapped: %w", &mysql.MySQLError{Number: 1213, SQLState: [5]byte([]byte("40001")), Message: "Deadlock found"})
 	if stored, err := occsql.Stored(nil, err); stored || err != nil {
@@ -204,7 +204,7 @@ func TestNewColumnRefuses(t *testing.T) {
 	}
 }
 
-// A schema before the table, and names that are words of SQL.
+// Names may include a schema, and may be SQL keywords.
 func TestNamesAreQuoted(t *testing.T) {
 	s := open(t, occsql.Postgres, "pgx", testserver.SharedPostgres(t).Database(t))
 	for _, statement := range []string{

@@ -24,9 +24,10 @@ func started(t *testing.T, k kind, n int) store {
 	return s
 }
 
-// Many at once read and then write one more, each under a fence of its own: rightful
-// holders one after the other, those that they have overtaken, and now and then one that
-// overtakes them in the middle. Nothing is lost, and no guard goes back.
+// Many goroutines read and then write the number plus one, each under its own fence. Some are rightful
+// holders, one after the other. Others have been overtaken by these. Now and then a goroutine overtakes
+// a rightful holder midway. No update is lost, and no guard accepts a smaller fence after a greater
+// one.
 func TestCrowd(t *testing.T) {
 	const goroutines, rounds = 16, 10
 	for storeKind, k := range kinds {
@@ -49,10 +50,10 @@ func TestCrowd(t *testing.T) {
 
 type crowd struct {
 	store
-	lock         sync.Mutex // of the rightful
+	lock         sync.Mutex // serializes the rightful holders
 	turns, given atomic.Int64
 	added, stale atomic.Int64
-	greatest     atomic.Uint64 // that was let in
+	greatest     atomic.Uint64 // the greatest fence accepted
 }
 
 // next returns a new fence, the greatest so far.
@@ -67,7 +68,7 @@ func (c *crowd) addOne(t *testing.T) {
 		defer c.lock.Unlock()
 		f = c.next()
 	default: // overtaken, by one or by many
-		f -= 1000*rand.Int64N(turn) + turn // as no other
+		f -= 1000*rand.Int64N(turn) + turn // differs from all others
 	}
 	err := c.addUnder(t, uint64(f))
 	switch {
@@ -93,13 +94,13 @@ func (c *crowd) addUnder(t *testing.T, f uint64) error {
 	return err
 }
 
-// letIn looks whether a fence was let in after a greater one.
+// letIn checks that no fence is accepted after a greater one.
 func (c *crowd) letIn(t *testing.T, f, before uint64, err error) {
 	if err != nil {
 		return
 	}
 	if f < before {
-		t.Errorf("%d was let in after %d", f, before)
+		t.Errorf("%d was accepted after %d", f, before)
 	}
 	for old := before; f > old && !c.greatest.CompareAndSwap(old, f); old = c.greatest.Load() {
 	}
@@ -107,21 +108,21 @@ func (c *crowd) letIn(t *testing.T, f, before uint64, err error) {
 
 func (c *crowd) judge(t *testing.T) {
 	n, err := c.read(t.Context(), 0)
-	t.Logf("%d were let in, %d refused", c.added.Load(), c.stale.Load())
+	t.Logf("%d were accepted, %d refused", c.added.Load(), c.stale.Load())
 	if err != nil || int64(n) != c.added.Load() || c.added.Load() < 5 || c.stale.Load() < 5 {
 		t.Errorf("%d are left of %d, %v", n, c.added.Load(), err)
 	}
 	greatest := c.greatest.Load()
 	if _, err := c.read(t.Context(), greatest-1); !errors.Is(err, fence.ErrStale) {
-		t.Errorf("%d is let in after %d: %v", greatest-1, greatest, err)
+		t.Errorf("%d is accepted after %d: %v", greatest-1, greatest, err)
 	}
 	if _, err := c.read(t.Context(), greatest); err != nil {
-		t.Errorf("%d is not let in again: %v", greatest, err)
+		t.Errorf("%d is not accepted again: %v", greatest, err)
 	}
 }
 
-// A fence that comes with the write only is too late: the old holder's write arrives
-// after its successor has read, and before it writes.
+// A fence on the write only is too late. The old holder's write arrives between its successor's read
+// and write.
 func TestFenceOnWritesOnlyLosesAnUpdate(t *testing.T) {
 	for storeKind, k := range kinds {
 		t.Run(storeKind, func(t *testing.T) {
@@ -138,8 +139,8 @@ func TestFenceOnWritesOnlyLosesAnUpdate(t *testing.T) {
 	}
 }
 
-// overlap lets a holder sell one and its successor ten, and the first one write between
-// its successor's read and write. A refused writer begins again, under a new fence.
+// overlap has a holder sell one, and its successor ten. The first one writes between its successor's
+// read and write. A refused writer starts again, under a new fence.
 func overlap(t *testing.T, s store, fenceReads bool) (left int) {
 	t.Helper()
 	ctx := t.Context()

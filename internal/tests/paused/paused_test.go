@@ -1,5 +1,5 @@
-// Package paused tests what a holder of a lock does to the data that the lock protects if it
-// is paused for longer than its lease: with a fence and without.
+// Package paused tests the data that a lock protects while its holder is paused for longer than its
+// lease, with a fence and without.
 package paused
 
 import (
@@ -40,7 +40,7 @@ const (
 	ttl      = 600 * time.Millisecond
 )
 
-// open connects to locks and to what they protect.
+// open connects to the locks and to the protected data.
 func open(ctx context.Context, storeKind, lockURL, dataURL string) (*distlock.Client, store, error) {
 	locks, err := distlock.Open(ctx, lockURL, &distlock.Options{TTL: ttl})
 	if err != nil {
@@ -50,8 +50,8 @@ func open(ctx context.Context, storeKind, lockURL, dataURL string) (*distlock.Cl
 	return locks, s, err
 }
 
-// hold returns the holder that will be paused: a program as there are many, that looks whether
-// it still has the lock and then writes.
+// hold runs the holder that will be paused. Like many programs, it checks that it still has the lock,
+// and then writes.
 func hold(ctx context.Context, storeKind, lockURL, dataURL string, withFence bool) error {
 	locks, s, err := open(ctx, storeKind, lockURL, dataURL)
 	if err != nil {
@@ -73,8 +73,8 @@ func hold(ctx context.Context, storeKind, lockURL, dataURL string, withFence boo
 	return nil
 }
 
-// readUnderLock takes the lock and reads. It does so again if it finds that it has lost the
-// lock already: the machine may be slow.
+// readUnderLock takes the lock and reads. It retries if it has lost the lock already, since the machine
+// may be slow.
 func readUnderLock(ctx context.Context, locks *distlock.Client, s store, withFence bool) (n int, f uint64, err error) {
 	for {
 		lease, err := locks.Mutex(name).Lock(ctx)
@@ -96,8 +96,8 @@ func fenceOf(lease *distlock.Lease, withFence bool) uint64 {
 	return 0
 }
 
-// A hundred are in stock. A holder reads that, looks whether it has the lock, and is
-// paused before it sells one. Its lease ends, and another sells ten. Then it goes on.
+// A hundred items are in stock. A holder reads that, checks that it has the lock, and is paused before
+// it sells one. Its lease ends, and another holder sells ten. Then the first one continues.
 func TestPausedHolder(t *testing.T) {
 	for storeKind, k := range kinds {
 		t.Run(storeKind, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestPausedHolder(t *testing.T) {
 	}
 }
 
-// overtake returns whether the paused holder was refused, and how many are left at last.
+// overtake reports whether the paused holder was refused, and how many items are left.
 func overtake(t *testing.T, storeKind string, k kind, withFence bool) (stale bool, left int) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -207,7 +207,7 @@ func (c *child) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
-// finish lets the child write, and returns what it says to that.
+// finish lets the child write, and returns its answer.
 func (c *child) finish(t *testing.T) string {
 	t.Helper()
 	if _, err := io.WriteString(c.in, "go on\n"); err != nil {

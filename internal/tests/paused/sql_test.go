@@ -12,14 +12,14 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 )
 
-// sqliteLocks returns the locks of a test, in a file.
+// sqliteLocks returns the URL of a lock file for one test.
 func sqliteLocks(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "locks.db") }
 
 func startSQLite(t *testing.T) (lockURL, dataURL string) {
 	return sqliteLocks(t), filepath.Join(t.TempDir(), "data.db")
 }
 
-// Locks and data are in one database, as with most who have one.
+// Locks and data are in one database, as in most programs that have one.
 
 func startMariaDB(t *testing.T) (lockURL, dataURL string) {
 	url := testserver.SharedMariaDB(t).Database(t)
@@ -31,7 +31,7 @@ func startPostgres(t *testing.T) (lockURL, dataURL string) {
 	return url + "&create=true", url
 }
 
-// protection is how a table is protected: by a guard's table, or by a column of its own.
+// protection says how a table is protected: by a guard's table or by a column of its own.
 type protection bool
 
 const (
@@ -55,7 +55,7 @@ func openSQLite(p protection) func(string) (store, error) {
 	}
 }
 
-// openSQL makes the tables too, if they are missing.
+// openSQL also creates missing tables.
 func openSQL(p protection, d fencesql.Dialect, driver, source string) (store, error) {
 	db, err := sql.Open(driver, source)
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *plainStore) set(ctx context.Context, tx fencesql.Tx, n int) error {
 	return err
 }
 
-// guardStore has a guard's table, and enters it with each read and write.
+// guardStore has a guard's table. Each read and write enters it.
 type guardStore struct {
 	plainStore
 	guard *fencesql.Guard
@@ -118,8 +118,7 @@ func (s *guardStore) write(ctx context.Context, n int, f uint64) error {
 	return s.guard.Do(ctx, s.db, name, f, func(tx *sql.Tx) error { return s.set(ctx, tx, n) })
 }
 
-// columnStore has the fence in the row: it enters with each read, and writes by a single
-// statement.
+// columnStore has the fence in the row. Each read enters it, and each write is a single statement.
 type columnStore struct {
 	plainStore
 	column  *fencesql.Column

@@ -20,7 +20,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// store keeps a number. Its methods present a fence; with 0 they do without the check.
+// store keeps a number. Its methods present a fence. Fence 0 skips the check.
 type store interface {
 	read(ctx context.Context, f uint64) (int, error)
 	write(ctx context.Context, n int, f uint64) error
@@ -28,7 +28,7 @@ type store interface {
 
 // kind is a kind of store.
 type kind struct {
-	start func(t *testing.T) (lockURL, dataURL string) // fresh ones of a test's own
+	start func(t *testing.T) (lockURL, dataURL string) // new ones for each test
 	open  func(dataURL string) (store, error)
 }
 
@@ -79,7 +79,7 @@ func byRueidis(addr string) (*fenceredis.Guard, error) {
 	}), err
 }
 
-// key is where the data is: the lock has its name in the same server.
+// key is the data's key. The lock in the same server has the name in it.
 const key = "data:{" + name + "}"
 
 func (s *redisStore) read(ctx context.Context, f uint64) (int, error) {

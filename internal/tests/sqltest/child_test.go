@@ -11,11 +11,11 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// childEnv is the URL of the backend of a child: a process that holds the lock and is going
-// to be killed.
+// childEnv names the variable with a child's backend URL. A child is a process that holds the lock
+// until it is killed.
 const childEnv = "DISTLOCK_SQLTEST_CHILD"
 
-// child starts one, and answers its fence.
+// child starts a child, and returns its fence.
 func (c *scene) child() (cmd *exec.Cmd, fence uint64) {
 	t := c.t
 	t.Helper()
@@ -40,7 +40,7 @@ func (c *scene) child() (cmd *exec.Cmd, fence uint64) {
 	return cmd, fence
 }
 
-// holdUntilKilled is the child.
+// holdUntilKilled runs the child.
 func holdUntilKilled(url string) {
 	fence, err := hold(context.Background(), url)
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// admin returns a pool of the administrator's.
+// admin returns the administrator's pool.
 func (c *scene) admin() *sql.DB { return c.srv.DB(c.t, c.database) }
 
-// lockRow keeps the row that has a name's number locked, as an administrator's open transaction
-// does, until unlock.
+// lockRow locks the row with a name's number until unlock is called, like an administrator's open
+// transaction.
 func (c *scene) lockRow(name string) (unlock func()) {
 	c.t.Helper()
 	ctx := context.Background()
@@ -49,8 +49,7 @@ func background(ctx context.Context, b driver.Backend, r driver.Request) <-chan 
 	return done
 }
 
-// A locked row delays its own name only: other names are locked and unlocked, and their holds
-// are renewed.
+// A locked row delays only its own name. Other names are locked, renewed and unlocked.
 func TestOneLockedRowHoldsUpNoOtherName(t *testing.T) {
 	t.Parallel()
 	eachOnConnections(t, func(t *testing.T, s strategy) {
@@ -110,7 +109,7 @@ func renewed(t *testing.T, ctx context.Context, b driver.Backend, holds []driver
 	}
 }
 
-// A hold whose own row is locked is renewed and released as any other.
+// A hold whose row is locked is renewed and released like any other.
 func TestAHoldOfALockedRow(t *testing.T) {
 	t.Parallel()
 	eachOnConnections(t, func(t *testing.T, s strategy) {

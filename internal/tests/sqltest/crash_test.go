@@ -10,8 +10,8 @@ import (
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 )
 
-// succeeds expects that the next holder has a greater fence, and that the previous one did not
-// believe it held any more.
+// succeeds expects that the next holder has a greater fence, and that the previous holder knew of its
+// loss.
 func (g grant) succeeds(t *testing.T, fence uint64) {
 	t.Helper()
 	if g.shown {
@@ -31,7 +31,7 @@ func (g grant) outranks(t *testing.T, fence uint64) {
 	}
 }
 
-// endures expects that a hold survives a fault for several renewals, and that the next holder gets the
+// endures expects that a hold survives a fault for several renewals, and that the next client gets the
 // lock after its release.
 func endures(t *testing.T, held *distlock.Lease, next <-chan grant, ttl time.Duration) {
 	t.Helper()
@@ -40,7 +40,7 @@ func endures(t *testing.T, held *distlock.Lease, next <-chan grant, ttl time.Dur
 	case at := <-ended:
 		t.Fatalf("the hold was lost at %v: %v", at, held.Err())
 	case g := <-next:
-		t.Fatalf("another has the lock that is held: %v, %v", g.lease, g.err)
+		t.Fatalf("another client has the held lock: %v, %v", g.lease, g.err)
 	case <-time.After(5 * ttl / 4):
 	}
 	start := time.Now()
@@ -52,7 +52,7 @@ func endures(t *testing.T, held *distlock.Lease, next <-chan grant, ttl time.Dur
 	figure(t, "hold lived on; after Unlock the next had it in %v", ms(g.at.Sub(start)))
 }
 
-// breaks expects that a hold is lost by a fault, and that the next then has the lock.
+// breaks expects that a fault ends a hold, and that the next client then gets the lock.
 func breaks(t *testing.T, held *distlock.Lease, next <-chan grant, fault func()) {
 	t.Helper()
 	ended := watch(held)
@@ -64,8 +64,9 @@ func breaks(t *testing.T, held *distlock.Lease, next <-chan grant, fault func())
 	figure(t, "holder's context ended after %v, the next had it after %v", ms(at.Sub(start)), ms(g.at.Sub(start)))
 }
 
-// ousts expects that a hold is lost by a fault that the server knows of at once, and the holder
-// only when he looks: for so long two may believe to hold, and fences tell them apart.
+// ousts expects that a hold is lost by a fault that the server notices at once. The holder notices it
+// only at its next check. Until then two clients may believe that they hold the lock, and fences tell
+// them apart.
 func ousts(t *testing.T, held *distlock.Lease, next <-chan grant, fault func()) {
 	t.Helper()
 	ended := watch(held)
@@ -77,17 +78,17 @@ func ousts(t *testing.T, held *distlock.Lease, next <-chan grant, fault func()) 
 	g.supplants(t, held, at)
 }
 
-// supplants expects of the one who follows a holder that he has a greater fence, and that the
-// holder, whose hold the server has ended, believed no longer than it takes to look.
+// supplants expects that the next holder has a greater fence, and that the previous holder noticed its
+// loss within one check.
 func (g grant) supplants(t *testing.T, held *distlock.Lease, lost time.Time) {
 	t.Helper()
 	g.outranks(t, held.Fence())
 	if both := lost.Sub(g.at); both > 2*life {
-		t.Errorf("two believed they held for %v", both)
+		t.Errorf("two clients believed that they held the lock for %v", both)
 	}
 }
 
-// often does something again and again, from now until stop.
+// often calls do repeatedly until stop.
 func (c *scene) often(pause time.Duration, do func()) (stop func()) {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	var done sync.WaitGroup
@@ -106,7 +107,7 @@ func (c *scene) often(pause time.Duration, do func()) (stop func()) {
 	}
 }
 
-// figure logs what documentation may say of a strategy.
+// figure logs a number for the documentation of a strategy.
 func figure(t *testing.T, format string, args ...any) {
 	t.Helper()
 	t.Logf("%s: "+format, append([]any{t.Name()}, args...)...)
@@ -164,7 +165,7 @@ func TestHolderIsPartitioned(t *testing.T) {
 	})
 }
 
-// A waiter whose connections end waits on with others.
+// A waiter whose connections are killed goes on with new ones.
 func TestWaitersConnectionsAreKilled(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, s strategy) {
@@ -187,8 +188,8 @@ func TestWaitersConnectionsAreKilled(t *testing.T) {
 	})
 }
 
-// A waiter that is cut off may be at the head of the server's own queue: no other has to wait
-// for long for one who does not hear that he has got the lock.
+// A disconnected waiter may be the first in the server's queue. It must not delay other waiters for
+// long when it is granted the lock.
 func TestWaiterIsPartitioned(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, s strategy) {
@@ -213,7 +214,7 @@ func TestWaiterIsPartitioned(t *testing.T) {
 	})
 }
 
-// All strategies of a database go through one restart, with TTLs that outlast it.
+// All strategies of a database go through one restart, with TTLs longer than the restart.
 func TestServerIsKilledAndRestarted(t *testing.T) {
 	t.Parallel()
 	for _, k := range []*kind{mariaDB, postgreSQL} {
@@ -227,7 +228,7 @@ func TestServerIsKilledAndRestarted(t *testing.T) {
 	}
 }
 
-// restart is false if it took so long that holds of this TTL may have ended.
+// restart returns false if it took so long that holds with this TTL may have ended.
 func restart(t *testing.T, k *kind, srv *server, ttl time.Duration) bool {
 	var cases []*restartCase
 	for _, s := range strategies {
@@ -277,6 +278,6 @@ func (c *restartCase) resolve(t *testing.T, killed, up time.Time) {
 	}
 	g := awaitGrant(t, c.next)
 	at := lost(t, c.held, c.ended)
-	g.supplants(t, c.held, at) // a server can be back before the holder has looked
+	g.supplants(t, c.held, at) // a server may be back before the holder checks
 	figure(t, "holder's context ended after %v, the next had it %v after the server was back", ms(at.Sub(killed)), ms(g.at.Sub(up)))
 }

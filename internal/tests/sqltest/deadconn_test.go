@@ -8,7 +8,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// stall holds back what an owner writes of its grants, until let go.
+// stall delays the statements in which an owner writes its numbers, until letGo is called.
 func (c *scene) stall(owner string) (letGo func()) {
 	c.t.Helper()
 	ctx := context.Background()
@@ -28,9 +28,9 @@ func (c *scene) stall(owner string) (letGo func()) {
 	}
 }
 
-// A lock is taken on one connection, and its number may be written through another. If the first has
-// ended meanwhile, and the next holder has its number, the late one is not granted: its fence would be
-// the greater one.
+// A lock is taken on one connection, and its number may be written through another. If the first
+// connection ends meanwhile, and the next holder has a number, the late owner must not be granted: its
+// fence would be greater.
 func TestNoFenceForADeadConnection(t *testing.T) {
 	t.Parallel()
 	eachOnConnections(t, func(t *testing.T, s strategy) {
@@ -38,7 +38,7 @@ func TestNoFenceForADeadConnection(t *testing.T) {
 		user := c.user()
 		first, next := c.backend(user), c.backend(c.user())
 		r, rival := exclusive(lockName), exclusive(lockName)
-		sameConn := s.query == "strategy=session" // which writes on the same connection, unless the row is locked
+		sameConn := s.query == "strategy=session" // writes on the same connection unless the row is locked
 		var letGo func()
 		if sameConn {
 			acquire(t, first, r)
@@ -61,7 +61,7 @@ func TestNoFenceForADeadConnection(t *testing.T) {
 		acquire(t, next, rival)
 		letGo()
 		if err := <-late; err == nil {
-			t.Error("granted by a connection that has ended, after another has the lock")
+			t.Error("granted on a closed connection after another owner got the lock")
 		}
 		renewed(t, ctx, next, []driver.Hold{rival.Hold})
 	})

@@ -17,7 +17,7 @@ import (
 // kills is how many connections TestLongRandomKills ends for each strategy.
 var kills = flag.Int("kills", 80, "connections that TestLongRandomKills ends for each strategy")
 
-// contender is a client with a few goroutines that want the same locks, while its connections are ended.
+// contender is a client whose goroutines compete for the same locks while its connections are killed.
 type contender struct {
 	t      *testing.T
 	client *distlock.Client
@@ -29,8 +29,8 @@ type contender struct {
 	cut      int
 }
 
-// Connections are ended at random, and waits are cut short: each call comes to its end all the same,
-// locks stay usable, a lost lock is not unlocked, and Close returns.
+// Connections are killed at random, and waits are cancelled. Each call still returns, locks stay
+// usable, Unlock of a lost lock fails, and Close returns.
 func TestRandomKills(t *testing.T) { killRandomly(t, 15) }
 
 func TestLongRandomKills(t *testing.T) { killRandomly(t, *kills) }
@@ -63,7 +63,7 @@ func killRandomly(t *testing.T, kills int) {
 	})
 }
 
-// awaitBoth waits until there were a hold and a wait that was cut short.
+// awaitBoth waits until there was a hold and a cancelled wait.
 func (m *contender) awaitBoth() {
 	for {
 		m.mu.Lock()
@@ -76,7 +76,7 @@ func (m *contender) awaitBoth() {
 	}
 }
 
-// attempt waits for a lock and unlocks it. A third of the waits are cut short.
+// attempt waits for a lock and unlocks it. A third of the waits are cancelled.
 func (m *contender) attempt(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -128,13 +128,13 @@ func (m *contender) last(name string) uint64 {
 	return m.greatest[name]
 }
 
-// killAtRandom ends so many connections of a user, one after the other.
+// killAtRandom kills n connections of a user, one after the other.
 func (c *scene) killAtRandom(userURL string, n int) {
 	db := c.srv.DB(c.t, c.database)
 	last := time.Now()
 	for done := 0; done < n && !c.t.Failed(); {
 		if time.Since(last) > patience {
-			c.t.Error("no connections are made any more")
+			c.t.Error("no new connections are opened")
 			return
 		}
 		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
@@ -146,7 +146,7 @@ func (c *scene) killAtRandom(userURL string, n int) {
 			c.t.Error(err)
 			return
 		}
-		if _, err := db.ExecContext(c.t.Context(), fmt.Sprintf(c.kind.killOne, id)); err == nil { // else it has gone
+		if _, err := db.ExecContext(c.t.Context(), fmt.Sprintf(c.kind.killOne, id)); err == nil { // otherwise it is gone
 			done++
 			last = time.Now()
 		}

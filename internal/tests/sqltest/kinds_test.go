@@ -14,24 +14,24 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// kind is a kind of database, in the words of which the tests speak to its server.
+// kind is a kind of database, with the statements that the tests send to its server.
 type kind struct {
 	name   string
 	shared func(tb testing.TB) *server
 	own    func(tb testing.TB) *server
 
-	// open makes a backend on a pool of the test's.
+	// open opens a backend on the test's pool.
 	open func(ctx context.Context, db *sql.DB, query url.Values) (driver.Backend, error)
 
-	connections string // how many a user has
-	kill        string // all of them
-	killIdle    string // those that are in no statement
-	anyOne      string // one of them
+	connections string // counts a user's
+	kill        string // ends all of them
+	killIdle    string // ends idle ones
+	anyOne      string // selects one of them
 	killOne     string
-	stall       []string // a table's writes by an owner, until the connection that is given this ends
-	blocked     string   // how many of them are in the middle of a statement
-	stuck       string   // how many are in the middle of one for long
-	deadlocks   string   // that there were in the whole server
+	stall       []string // delays an owner's writes to a table until the connection that executes this ends
+	blocked     string   // counts those that are executing a statement
+	stuck       string   // counts those that have been executing one for long
+	deadlocks   string   // counts the whole server's
 }
 
 // server is a database server.
@@ -39,7 +39,7 @@ type server struct {
 	*testserver.SQLServer
 	database func(tb testing.TB) string
 	user     func(tb testing.TB, database string) string
-	errors   func(user string) []string // that a user was answered
+	errors   func(user string) []string // sent to a user
 }
 
 var mariaDB = &kind{
@@ -59,7 +59,7 @@ var mariaDB = &kind{
 		"CREATE TRIGGER stall BEFORE INSERT ON %[1]s FOR EACH ROW BEGIN IF NEW.owner = '%[2]s' THEN DO GET_LOCK('stall/%[2]s', 60), RELEASE_LOCK('stall/%[2]s'); END IF; END",
 	},
 	blocked:   "SELECT COUNT(*) FROM information_schema.processlist WHERE user = '%s' AND command IN ('Query', 'Execute')",
-	stuck:     "SELECT COUNT(*) FROM information_schema.processlist WHERE (user = '%s' OR info LIKE 'DO GET_LOCK(''stall/%%') AND command IN ('Query', 'Execute') AND time_ms > 300", // a trigger's user is its maker
+	stuck:     "SELECT COUNT(*) FROM information_schema.processlist WHERE (user = '%s' OR info LIKE 'DO GET_LOCK(''stall/%%') AND command IN ('Query', 'Execute') AND time_ms > 300", // a trigger's user is its definer
 	deadlocks: "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'Innodb_deadlocks'",
 }
 

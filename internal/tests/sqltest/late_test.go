@@ -8,8 +8,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// A hold that was renewed for longer lives for as long as that, also on a connection on which an earlier
-// hold was.
+// A hold that was renewed with a longer TTL lives for that TTL, even on a connection that had an
+// earlier hold.
 func TestRenewForLongerOnAUsedConnection(t *testing.T) {
 	t.Parallel()
 	eachOnConnections(t, func(t *testing.T, s strategy) {
@@ -33,7 +33,7 @@ func TestRenewForLongerOnAUsedConnection(t *testing.T) {
 	})
 }
 
-// takeForLonger takes a lock and renews it for longer, again if the machine was too slow for that.
+// takeForLonger takes a lock and renews it with a longer TTL. It retries if the machine was too slow.
 func takeForLonger(t *testing.T, b driver.Backend, brief, long driver.Request) {
 	t.Helper()
 	for {

@@ -16,11 +16,11 @@ import (
 
 const (
 	few, many = 40, 200 // waiters
-	backends  = 10      // that they are spread over
+	backends  = 10      // shared by the waiters
 	rivals    = 16
 )
 
-// crowd is many who want one lock, through a few backends.
+// crowd is many goroutines that compete for one lock through a few backends.
 type crowd struct {
 	size    int
 	checker *exclusion.Checker
@@ -28,7 +28,7 @@ type crowd struct {
 	left    sync.WaitGroup
 }
 
-// wantAll makes all want the lock, once each.
+// wantAll starts one Lock in each goroutine.
 func (c *crowd) wantAll(t *testing.T) {
 	for i := range c.size {
 		c.left.Go(func() {
@@ -42,7 +42,8 @@ func (c *crowd) wantAll(t *testing.T) {
 	}
 }
 
-// served waits until all have had it, and asks often for a number in the meantime.
+// served waits until all goroutines have had the lock. It polls number, and returns the greatest
+// result.
 func (c *crowd) served(t *testing.T, number func() int) (most int) {
 	done := make(chan struct{})
 	go func() {
@@ -62,8 +63,7 @@ func (c *crowd) served(t *testing.T, number func() int) (most int) {
 	return most
 }
 
-// Many wait for one lock: they take few connections of the server, while they wait and while
-// the lock goes around.
+// Many waiters for one lock use few connections, while they wait and while the lock is passed around.
 func TestWaitersTakeFewConnections(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, s strategy) {
@@ -99,7 +99,7 @@ func waitersTakeFewConnections(t *testing.T, s strategy, waiters int) {
 	}
 }
 
-// watchConnections returns how many connections a user had at most for a while.
+// watchConnections returns the greatest number of connections that a user had during d.
 func (c *scene) watchConnections(userURL string, d time.Duration) (most int) {
 	c.t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -108,7 +108,7 @@ func (c *scene) watchConnections(userURL string, d time.Duration) (most int) {
 	return most
 }
 
-// A pool that has just the connections that are documented serves many waiters.
+// A pool with the documented minimum of connections serves many waiters.
 func TestSmallPoolServesAll(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, s strategy) {
@@ -136,7 +136,7 @@ func smallPoolServes(t *testing.T, s strategy, waiters int) {
 	}
 }
 
-// pooled returns a client on a pool that is limited.
+// pooled returns a client on a limited pool.
 func (c *scene) pooled(limit int) *distlock.Client {
 	c.t.Helper()
 	db := c.srv.DB(c.t, c.database)
@@ -157,8 +157,7 @@ func (c *scene) pooled(limit int) *distlock.Client {
 	return client
 }
 
-// 16 backends contend for one lock, and then for locks that no client has had before, which is
-// where rows are inserted.
+// 16 backends contend for one lock, and then for new names, whose rows must be inserted.
 func TestContentionIsNoError(t *testing.T) {
 	each(t, func(t *testing.T, s strategy) { contention(t, s, 200*time.Millisecond) })
 }
@@ -189,7 +188,7 @@ func contention(t *testing.T, s strategy, unit time.Duration) {
 	figure(t, "%d rivals: %d holds of one lock in %v, %d of new ones in %v", rivals, known, d, all-known, unit)
 }
 
-// contend lets all take the locks of as many rounds as there is time for.
+// contend has all clients take the locks of as many rounds as fit into d.
 func (c *scene) contend(book *exclusion.Checker, clients []*distlock.Client, d time.Duration, name func(round int) string) {
 	end := time.Now().Add(d)
 	var all sync.WaitGroup
@@ -221,7 +220,7 @@ func (c *scene) takeTurn(book *exclusion.Checker, who string, m *distlock.Mutex)
 	return nil
 }
 
-// judgeErrors counts the errors that the server answered a user, or met with by itself.
+// judgeErrors checks the errors that the server sent to a user, and its deadlocks.
 func (c *scene) judgeErrors(userURL string, deadlocks int) {
 	c.t.Helper()
 	answered := c.srv.errors(nameOf(userURL))
@@ -231,7 +230,7 @@ func (c *scene) judgeErrors(userURL string, deadlocks int) {
 	}
 	for i, line := range answered {
 		if i < 3 {
-			c.t.Errorf("the server answered: %s", line)
+			c.t.Errorf("the server reported: %s", line)
 		}
 	}
 	if deadlocks != 0 {
@@ -239,7 +238,7 @@ func (c *scene) judgeErrors(userURL string, deadlocks int) {
 	}
 }
 
-// 16 processes of a fleet start at once, on a database that has no tables yet.
+// 16 processes start at once, on a database without tables.
 func TestAllCreateAtOnce(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, s strategy) {

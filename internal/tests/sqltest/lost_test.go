@@ -39,7 +39,7 @@ func (c *scene) backend(userURL string) driver.Backend {
 	return b
 }
 
-// closes closes a backend or a client, which must not take for ever.
+// closes closes a backend or a client, and fails the test if that takes too long.
 func closes(t *testing.T, b interface{ Close() error }) {
 	t.Helper()
 	ends(t, "Close", func() {
@@ -53,7 +53,7 @@ func exclusive(name string) driver.Request {
 	return driver.Request{Hold: driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: patience}, Fences: 1}
 }
 
-// acquire tries until the lock is granted, or no answer but an unknown outcome comes for long.
+// acquire retries until the lock is granted, or until the outcome has been unknown for long.
 func acquire(t *testing.T, b driver.Backend, r driver.Request) driver.Grant {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -70,8 +70,7 @@ func acquire(t *testing.T, b driver.Backend, r driver.Request) driver.Grant {
 	}
 }
 
-// An owner whose connection the server has ended may ask again: the name stays usable, and
-// Close returns.
+// An owner whose connection was killed may try again. The name stays usable, and Close returns.
 func TestAcquireAgainOnAKilledConnection(t *testing.T) {
 	t.Parallel()
 	eachOnConnections(t, func(t *testing.T, s strategy) {
@@ -92,7 +91,7 @@ func TestAcquireAgainOnAKilledConnection(t *testing.T) {
 	})
 }
 
-// A lock that was lost with its connection, and that another has, can't be unlocked.
+// A lock that was lost with its connection can't be unlocked after another client has it.
 func TestUnlockOfALostLock(t *testing.T) {
 	t.Parallel()
 	eachOnConnections(t, func(t *testing.T, s strategy) {
@@ -112,7 +111,7 @@ func TestUnlockOfALostLock(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := held.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
-				t.Errorf("Unlock of a lock that another has: %v, want ErrLost", err)
+				t.Errorf("Unlock of a lock that another client has: %v, want ErrLost", err)
 			}
 			if err := successor.Unlock(t.Context()); err != nil {
 				t.Error(err)

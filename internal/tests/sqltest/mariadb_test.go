@@ -22,7 +22,7 @@ func execute(t *testing.T, s *testserver.SQLServer, url string, statements ...st
 	return nil
 }
 
-// mysqlNumber returns the number of the error that a MySQL answered.
+// mysqlNumber returns the number of a MySQL error.
 func mysqlNumber(err error) uint16 {
 	var answer *mysql.MySQLError
 	if errors.As(err, &answer) {

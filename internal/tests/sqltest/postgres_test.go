@@ -9,10 +9,10 @@ import (
 
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/jackc/pgx/v5/pgconn"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver, which testserver does not import
+	_ "github.com/jackc/pgx/v5/stdlib" // testserver does not import the driver
 )
 
-// sqlState returns the code of the error that a PostgreSQL answered.
+// sqlState returns the code of a PostgreSQL error.
 func sqlState(err error) string {
 	var answer *pgconn.PgError
 	if errors.As(err, &answer) {

@@ -1,6 +1,6 @@
-// Package sqltest breaks what database locks depend on (connections, processes, the server, the
-// network) and crowds them, in the same way for every strategy of mysqllock and pglock. It checks who
-// holds the lock when, with which fence, and how many connections that takes.
+// Package sqltest tests database locks under faults (of connections, processes, the server, the
+// network) and under load, in the same way for every strategy of mysqllock and pglock. It checks which
+// client holds the lock when, with which fence, and how many connections that takes.
 package sqltest
 
 import (
@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	// life is the TTL of locks whose holder meets with a fault.
+	// life is the TTL of holds that a fault affects.
 	life = 3 * time.Second
-	// patience is how long a busy machine may take for what takes ms, or a few TTLs.
+	// patience is how long a busy machine may take for steps that normally take ms, or a few TTLs.
 	patience = time.Minute
-	// lockName is the lock that all contend for.
+	// lockName is the contended lock.
 	lockName = "stock"
 )
 
@@ -50,7 +50,7 @@ func ends(t *testing.T, what string, f func()) {
 	case <-time.After(3 * patience):
 		var all bytes.Buffer
 		pprof.Lookup("goroutine").WriteTo(&all, 1)
-		t.Fatalf("%s: it does not end\n%s", what, all.Bytes())
+		t.Fatalf("%s does not return\n%s", what, all.Bytes())
 	}
 }
 
@@ -76,19 +76,19 @@ func newScene(t *testing.T, s strategy, srv *server) *scene {
 	return c
 }
 
-// user is a new user's URL of the database.
+// user returns the database's URL for a new user.
 func (c *scene) user() string {
 	c.t.Helper()
 	return c.srv.user(c.t, c.database)
 }
 
-// killConnections ends all connections that a user has, at the server.
+// killConnections ends all connections of a user at the server.
 func (c *scene) killConnections(userURL string) {
 	c.t.Helper()
 	c.srv.Exec(c.t, fmt.Sprintf(c.kind.kill, nameOf(userURL)))
 }
 
-// countConnections counts those that a user has.
+// countConnections counts the connections of a user.
 func (c *scene) countConnections(userURL string) int {
 	c.t.Helper()
 	return c.count(fmt.Sprintf(c.kind.connections, nameOf(userURL)))
@@ -106,7 +106,7 @@ func (c *scene) awaitBlocked(userURL string) {
 	c.awaitSome(c.kind.blocked, userURL)
 }
 
-// awaitStuck waits until one has been waiting for so long that it is no other statement.
+// awaitStuck waits until a statement has been waiting for so long that it must be waiting for a lock.
 func (c *scene) awaitStuck(userURL string) {
 	c.t.Helper()
 	c.awaitSome(c.kind.stuck, userURL)
@@ -130,7 +130,7 @@ func (c *scene) count(query string) (n int) {
 	return n
 }
 
-// url adds what makes a backend of the strategy to the URL of the database.
+// url adds the strategy's parameters to a database's URL.
 func (c *scene) url(database string) string {
 	if strings.Contains(database, "?") {
 		return database + "&" + c.query
@@ -138,7 +138,7 @@ func (c *scene) url(database string) string {
 	return database + "?" + c.query
 }
 
-// through leads a URL to another address.
+// through replaces the address in a URL.
 func through(addr, rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -179,7 +179,7 @@ func (c *scene) open(ctx context.Context, userURL string) (*party, error) {
 	return p, err
 }
 
-// close ends a client, which must not take for ever: its server may be gone or silent.
+// close closes the client, and fails the test if that takes too long: the server may be down or silent.
 func (p *party) close(t *testing.T) func() {
 	return func() { ends(t, "Close", func() { p.Close() }) }
 }
@@ -199,10 +199,10 @@ type grant struct {
 	lease *distlock.Lease
 	err   error
 	at    time.Time
-	shown bool // the previous holder still believed it held
+	shown bool // the previous holder still believed that it held
 }
 
-// follow starts to wait for the lock that another holds.
+// follow starts to wait for the lock that holder has.
 func (p *party) follow(t *testing.T, holder *distlock.Lease) <-chan grant {
 	t.Helper()
 	granted := make(chan grant, 1)
@@ -215,7 +215,7 @@ func (p *party) follow(t *testing.T, holder *distlock.Lease) <-chan grant {
 	select {
 	case <-p.waits:
 	case <-time.After(patience):
-		t.Fatal("the next does not even wait")
+		t.Fatal("the next client does not start to wait")
 	}
 	return granted
 }
@@ -226,11 +226,11 @@ func awaitGrant(t *testing.T, granted <-chan grant) grant {
 	select {
 	case g := <-granted:
 		if g.err != nil {
-			t.Fatalf("the next does not get the lock: %v", g.err)
+			t.Fatalf("the next client does not get the lock: %v", g.err)
 		}
 		return g
 	case <-time.After(patience):
-		t.Fatal("the next does not get the lock")
+		t.Fatal("the next client does not get the lock")
 		panic("not reached")
 	}
 }
@@ -252,7 +252,7 @@ func lost(t *testing.T, l *distlock.Lease, ended <-chan time.Time) time.Time {
 		}
 		return at
 	case <-time.After(patience):
-		t.Fatal("the holder still believes it holds")
+		t.Fatal("the holder still believes that it holds")
 		panic("not reached")
 	}
 }

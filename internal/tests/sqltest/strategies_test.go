@@ -4,27 +4,26 @@ import (
 	"testing"
 )
 
-// strategy is one way to keep locks in one kind of database, and what its documentation
-// says of it.
+// strategy is one way to keep locks in one kind of database, and its documented properties.
 type strategy struct {
 	name  string
 	kind  *kind
 	query string // of the URL
 
-	// leased: a hold is a row and outlives its connections, and its process until the TTL
-	// is over. Otherwise it ends with its connection, and a waiter's with its.
+	// leased means that a hold is a row, which outlives its connections and, until the TTL
+	// ends, its process. Otherwise a hold ends with its connection, and so does a wait.
 	leased bool
 
 	// waiting is how many connections a backend has at most while it waits for one lock.
 	waiting int
 
-	// pools are the limits of pools that it is tried with, the least that it needs first.
+	// pools are the tested limits of pools. The first is the smallest sufficient one.
 	pools []int
 
 	// table has the numbers of the locks that live on connections.
 	table string
 
-	// clean: not even the server's log has a deadlock or a duplicate key.
+	// clean means that even the server's log has no deadlock and no duplicate key.
 	clean bool
 }
 
@@ -39,7 +38,7 @@ var strategies = []strategy{
 	{name: "postgres advisory transaction", kind: postgreSQL, query: "strategy=advisory&level=transaction", table: "distlock_fences", waiting: 5, pools: []int{3}},
 }
 
-// each runs a test with every strategy, at the same time where a test allows it.
+// each runs a test with every strategy, in parallel where the test allows it.
 func each(t *testing.T, f func(t *testing.T, s strategy)) {
 	for _, s := range strategies {
 		t.Run(s.name, func(t *testing.T) { f(t, s) })
