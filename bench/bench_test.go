@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// Benchmark runs every scenario with every contender. One iteration is one measurement
-// of fixed time (-for); the figures are medians over the iterations, and ns/op would
-// say nothing. For comparisons use TestReport: its rounds take turns.
+// Benchmark runs every scenario with every contender. One iteration is one measurement of fixed
+// duration (-for). The figures are medians over the iterations; ns/op would have no meaning. For
+// comparisons use TestReport, whose rounds alternate the contenders.
 func Benchmark(b *testing.B) {
 	for _, s := range scenarios {
 		b.Run(s.name, func(b *testing.B) {

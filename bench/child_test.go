@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// childEnv makes a run of the test binary another process of a measurement. It has the
-// job; the rest goes through its standard input and output, one line of JSON at a time.
+// childEnv makes a run of the test binary another process of a measurement. The variable has the job.
+// All other data goes through standard input and output, as one line of JSON per message.
 const childEnv = "DISTLOCK_BENCH_CHILD"
 
-// job is what a child has to do.
+// job is the task of a child.
 type job struct {
 	Task       string
 	Contender  string
@@ -26,7 +26,7 @@ type job struct {
 	Leases     int
 }
 
-// tasks are what children can do, with a client of the contender.
+// tasks are the functions that children run with a client of the contender.
 var tasks map[string]func(j job, cl client, p *peer) error
 
 func init() {
@@ -37,7 +37,7 @@ func init() {
 	}
 }
 
-// peer is the other end of a child's pipes. Each waits until the other is as far.
+// peer is the other end of a child's pipes. Parent and child wait for each other at each step.
 type peer struct {
 	in  *json.Decoder
 	out *json.Encoder
@@ -50,7 +50,7 @@ func newPeer(in io.Reader, out io.Writer) *peer {
 func (p *peer) say(v any) error  { return p.out.Encode(v) }
 func (p *peer) hear(v any) error { return p.in.Decode(v) }
 
-// ready says so and waits to be told to go on.
+// ready reports that the child is ready, and waits for the parent's signal.
 func (p *peer) ready() error {
 	if err := p.say("ready"); err != nil {
 		return err
@@ -63,8 +63,7 @@ func (p *peer) await() error {
 	return p.hear(&word)
 }
 
-// runChild does the job that the environment names. It ends with its parent, whose
-// end closes the pipes.
+// runChild runs the job in the environment. It ends with its parent, whose end closes the pipes.
 func runChild(spec string) error {
 	var j job
 	if err := json.Unmarshal([]byte(spec), &j); err != nil {

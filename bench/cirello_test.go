@@ -5,11 +5,11 @@ import (
 	"time"
 
 	"cirello.io/pglock"
-	_ "github.com/lib/pq" // the driver that it wants
+	_ "github.com/lib/pq" // the driver that cirello.io/pglock requires
 )
 
-// openCirello uses cirello.io/pglock as its README does. A refused client waits for
-// the whole lease, also if the lock was released in between.
+// openCirello uses cirello.io/pglock like its README. A refused client waits for the whole lease, even
+// if the lock is released earlier.
 func openCirello(lease time.Duration) func(string, time.Duration) (client, error) {
 	return func(url string, _ time.Duration) (client, error) {
 		db, err := newPool("postgres", url)

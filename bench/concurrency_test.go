@@ -9,13 +9,13 @@ import (
 	"go.uber.org/zap"
 )
 
-// newEtcdClient logs nothing.
+// newEtcdClient returns a client that logs nothing.
 func newEtcdClient(addr string) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: []string{addr}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
 }
 
-// openMutex uses etcd's own Mutex with one session for all locks of the process, which
-// is quickest and locks only as long as no two of them are the same.
+// openMutex uses etcd's own Mutex with one session for all locks of the process. This is the fastest
+// way, and correct only if the process uses each lock once at a time.
 func openMutex(addr string, ttl time.Duration) (client, error) {
 	c, err := newEtcdClient(addr)
 	if err != nil {
@@ -29,7 +29,7 @@ func openMutex(addr string, ttl time.Duration) (client, error) {
 	return &mutexClient{c, func() (*concurrency.Session, error) { return s, nil }}, nil
 }
 
-// openMutexes has a session for each goroutine.
+// openMutexes uses a session for each goroutine.
 func openMutexes(addr string, ttl time.Duration) (client, error) {
 	c, err := newEtcdClient(addr)
 	if err != nil {
@@ -63,7 +63,7 @@ func (m etcdMutex) lock(ctx context.Context) error { return m.Lock(ctx) }
 func (m etcdMutex) unlock() error                  { return m.Unlock(context.Background()) }
 func (m etcdMutex) fence() uint64                  { return uint64(m.Header().Revision) }
 
-// failing is a mutex that could not be made.
+// failing is a mutex that could not be created.
 type failing struct{ err error }
 
 func (f failing) lock(context.Context) error { return f.err }

@@ -2,18 +2,18 @@ package bench
 
 import "time"
 
-// Those on databases. The raw ones that can't wait at the database try every millisecond.
+// The contenders on databases. Raw ones that can't wait in the database retry every millisecond.
 const (
 	rawUpdate = "raw UPDATE"
 	strategy  = "distlock "
 )
 
-// onDatabase is a strategy of distlock's, by the parameters of a URL.
+// onDatabase returns the contender for a strategy of distlock, given by URL parameters.
 func onDatabase(name, params string) contender {
 	return contender{name: strategy + name, open: openDistlockIn(params), ours: true}
 }
 
-// Those on MariaDB.
+// The contenders on MariaDB.
 var (
 	mysqlUpdate    = contender{name: rawUpdate, open: rawMySQL(newUpdateMySQL)}
 	mysqlGetLock   = contender{name: "raw GET_LOCK", open: rawMySQL(newGetLock)}
@@ -36,8 +36,8 @@ var (
 	mysqlTogether = join([]contender{mysqlUpdate, mysqlGetLock, mysqlForUpdate}, mysqlOurs)
 )
 
-// Those on PostgreSQL. cirello.io/pglock waits for its lease, 20 s by default, after each
-// refusal; here it is one second where a waiter is measured.
+// The contenders on PostgreSQL. After each refusal cirello.io/pglock waits for its lease, 20 s by
+// default. Where waiting is measured the lease is one second.
 var (
 	postgresUpdate    = contender{name: rawUpdate, open: rawPostgres(newUpdatePostgres)}
 	postgresAdvisory  = contender{name: "raw advisory", open: rawPostgres(newAdvisory)}
@@ -67,10 +67,11 @@ func join(raw, ours []contender, peers ...contender) []contender {
 	return append(append(append([]contender{}, raw...), ours...), peers...)
 }
 
-// Those on SQLite.
+// The contenders on SQLite.
 var sqliteAll = []contender{{name: rawUpdate, open: openRawSQLite}, {name: "distlock", open: openDistlockAt("sqlite:"), ours: true}}
 
-// databaseScenarios have who is alone, who fights in one process, and who in several.
+// databaseScenarios returns a database's scenarios. alone run without contention, fighting contend in
+// one process, and together contend in several.
 func databaseScenarios(at string, alone, fighting, together []contender) []scenario {
 	return []scenario{
 		uncontended(at, 1, alone, rawUpdate),

@@ -13,14 +13,14 @@ type contender struct {
 	raw  string // the bare contender on the same client library; empty if it has its own
 	open func(addr string, ttl time.Duration) (client, error)
 
-	// ours: its failures are ours, and fail the run. A peer's are reported.
+	// ours means that this is distlock, whose failures fail the run. A peer's failures are reported.
 	ours bool
 
-	// plain: it asks with a plain SET. The others do all in scripts; see sent.
+	// plain means that it acquires with a plain SET. The others use scripts only; see sent.
 	plain bool
 }
 
-// client is what one process has of a contender.
+// client is one process's client of a contender.
 type client interface {
 	mutex(name string) mutex
 	close()
@@ -36,7 +36,7 @@ type mutex interface {
 // fenced is a mutex with fencing tokens.
 type fenced interface{ fence() uint64 }
 
-// extender is a mutex that its user has to keep alive.
+// extender is a mutex that its user must renew.
 type extender interface {
 	extend(ctx context.Context) error
 }
@@ -58,7 +58,7 @@ var (
 	wakeup          = contender{name: "raw PUBLISH, receive, EVALSHA", raw: rawRueidis, open: openWakeup}
 )
 
-// redsync and redislock wait as long between two attempts as they are told.
+// redsync and redislock wait for a configured time between two attempts.
 var (
 	redsyncDefault   = contender{name: "redsync", raw: rawGoRedis, open: openRedsync(0), plain: true}
 	redsyncQuick     = contender{name: "redsync 1 ms", raw: rawGoRedis, open: openRedsync(time.Millisecond), plain: true}
@@ -66,7 +66,7 @@ var (
 	redislockQuick   = contender{name: "redislock 1 ms", raw: rawGoRedis, open: openRedislock(time.Millisecond)}
 )
 
-// Those on etcd. Raw ones that had to wait would only try again and again.
+// The contenders on etcd. The raw one would only poll if it had to wait.
 const rawEtcd = "raw put, delete"
 
 var (
@@ -80,7 +80,7 @@ var (
 	etcdKeepers  = []contender{neverEtcd, distlockEtcd, mutexPeer, mutexEach}
 )
 
-// Those on ZooKeeper.
+// The contenders on ZooKeeper.
 const rawZooKeeper = "raw create, delete"
 
 var (
@@ -91,7 +91,7 @@ var (
 	zooKeeperTogether = []contender{distlockZooKeeper, zkLockPeer}
 )
 
-// never holds nothing, to show what the rest of a measurement costs.
+// never holds no leases. It shows the cost of the rest of a measurement.
 var never = contender{name: "none held", open: openDistlock, ours: true}
 
 var (
@@ -109,7 +109,7 @@ var (
 	keepers = []contender{never, distlockDefault, redsyncDefault, redislockDefault, rueidislockPeer}
 )
 
-// contenderNamed is who has a name among those on a coordinator.
+// contenderNamed returns the contender with a name on a coordinator.
 func contenderNamed(at, name string) (contender, error) {
 	for _, s := range scenarios {
 		i := slices.IndexFunc(s.contenders, func(c contender) bool { return c.name == name })

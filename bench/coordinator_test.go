@@ -5,29 +5,29 @@ import (
 	"time"
 )
 
-// coordinator is the server that all contenders of a scenario use, seen from the side.
+// coordinator is the server that all contenders of a scenario use, as an observer sees it.
 type coordinator interface {
 	Addr() string
 	version() (string, error)
 	usage(c contender) (usage, error)
 }
 
-// keeper is a coordinator that can tell what it keeps.
+// keeper is a coordinator that can count its locks.
 type keeper interface {
-	// count is how many locks with part in their names live.
+	// count returns the number of live locks with part in their names.
 	count(part string) (int, error)
 
-	// clear frees what a measurement left. Other measurements use other names.
+	// clear removes all leftovers of a measurement. Other measurements use other names.
 	clear() error
 }
 
-// writer is a coordinator that takes unrelated writes as well.
+// writer is a coordinator that also accepts unrelated writes.
 type writer interface {
-	// write writes what has nothing to do with locks, again and again, until stop.
+	// write makes writes unrelated to locks, repeatedly until stop.
 	write(every time.Duration) (stop func(), err error)
 }
 
-// usage is what the server has done since it was started.
+// usage is the server's resource usage since its start.
 type usage struct {
 	sent int64         // commands that clients sent
 	cpu  time.Duration // of the whole server

@@ -17,7 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// openDistlockAt lets the backend use its own client, as everybody who opens a URL does.
+// openDistlockAt opens a URL, so that the backend creates its own client.
 func openDistlockAt(scheme string) func(addr string, ttl time.Duration) (client, error) {
 	return func(addr string, ttl time.Duration) (client, error) {
 		b, err := driver.Open(context.Background(), scheme+addr)
@@ -28,7 +28,7 @@ func openDistlockAt(scheme string) func(addr string, ttl time.Duration) (client,
 	}
 }
 
-// openDistlockIn is the same for a database whose URL has no such parameters yet.
+// openDistlockIn does the same for a database URL without these parameters.
 func openDistlockIn(params string) func(url string, ttl time.Duration) (client, error) {
 	return func(url string, ttl time.Duration) (client, error) {
 		sep := "?"
@@ -41,7 +41,7 @@ func openDistlockIn(params string) func(url string, ttl time.Duration) (client, 
 
 var openDistlock = openDistlockAt("redis://")
 
-// openDistlockFair has all waiters in one queue, also the waiters of one process.
+// openDistlockFair puts all waiters in one queue, including the waiters of one process.
 func openDistlockFair(addr string, ttl time.Duration) (client, error) {
 	c, err := openDistlock(addr, ttl)
 	if err != nil {
@@ -51,7 +51,7 @@ func openDistlockFair(addr string, ttl time.Duration) (client, error) {
 	return c, nil
 }
 
-// openDistlockTurns lets the process go back to Redis for every lock.
+// openDistlockTurns disables the hand-off inside a process: each lock is requested from Redis.
 func openDistlockTurns(addr string, ttl time.Duration) (client, error) {
 	c, err := openDistlock(addr, ttl)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// figure is one number of a measurement, named as it is printed, with its unit.
+// figure is one number of a measurement. Its name, as printed, includes the unit.
 type figure struct {
 	name  string
 	value float64
@@ -23,10 +23,10 @@ func (f figures) get(name string) (float64, bool) {
 	return f[i].value, true
 }
 
-// longest is the one figure whose middle would hide what it is for.
+// longest is the only figure of which the maximum is reported, since a median would hide it.
 const longest = "longest-ms"
 
-// over makes one row of several rounds of a contender: medians, and the longest of all.
+// over combines a contender's rounds into one row: the maximum of longest, and medians of the rest.
 func over(rounds []figures) figures {
 	var out figures
 	for _, f := range rounds[0] {
@@ -54,7 +54,7 @@ func median(values []float64) float64 {
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// spread is the greatest count by the smallest; +Inf if the smallest is 0.
+// spread returns the greatest count divided by the smallest; +Inf if the smallest is 0.
 func spread(counts []int64) float64 {
 	return float64(slices.Max(counts)) / float64(slices.Min(counts))
 }

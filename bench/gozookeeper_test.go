@@ -10,7 +10,7 @@ import (
 
 var openToAll = zk.WorldACL(zk.PermAll)
 
-// newZooKeeperClient logs nothing.
+// newZooKeeperClient returns a client that logs nothing.
 func newZooKeeperClient(addr string, timeout time.Duration) (*zk.Conn, error) {
 	c, _, err := zk.Connect([]string{addr}, timeout, zk.WithLogger(silent{}), zk.WithEventCallback(func(zk.Event) {}))
 	return c, err
@@ -20,7 +20,7 @@ type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
-// createOnce makes a node that lasts, unless it is there.
+// createOnce creates a permanent node, unless it exists.
 func createOnce(c *zk.Conn, path string) error {
 	_, err := c.Create(path, nil, 0, openToAll)
 	if errors.Is(err, zk.ErrNodeExists) {
@@ -29,15 +29,14 @@ func createOnce(c *zk.Conn, path string) error {
 	return err
 }
 
-// openZkLock uses go-zookeeper's Lock, with one session for all locks of the process. It
-// knows no context: who waits does so until it has the lock.
+// openZkLock uses go-zookeeper's Lock, with one session for all locks of the process. It supports no
+// context: a waiter waits until it has the lock.
 func openZkLock(addr string, ttl time.Duration) (client, error) {
 	c, err := newZooKeeperClient(addr, ttl)
 	return zkClient{c, func(name string) mutex { return zkLock{zk.NewLock(c, "/bench-locks/"+name, openToAll)} }}, err
 }
 
-// openRawZooKeeper creates and deletes ephemeral nodes. A refused client tries again at
-// once.
+// openRawZooKeeper creates and deletes ephemeral nodes. A refused client retries at once.
 func openRawZooKeeper(addr string, ttl time.Duration) (client, error) {
 	c, err := newZooKeeperClient(addr, ttl)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// handoffTimeout is after how long a wait is a failure.
+// handoffTimeout bounds a wait. A longer one is a failure.
 const handoffTimeout = time.Minute
 
 func handoff(at string, among []contender) scenario {
@@ -17,10 +17,10 @@ func handoff(at string, among []contender) scenario {
 	}
 }
 
-// otherWrites is how many writes a second others make.
+// otherWrites is the number of unrelated writes per second.
 const otherWrites = 200
 
-// amidWrites measures beside writes that have nothing to do with the lock.
+// amidWrites measures a scenario during unrelated writes.
 func amidWrites(s scenario) scenario {
 	measure := s.measure
 	s.name += "-busy"
@@ -36,8 +36,8 @@ func amidWrites(s scenario) scenario {
 	return s
 }
 
-// measureHandoff holds the lock, has another process wait for it, and releases it. The
-// time runs from before the release until the other has it, by the machine's clock.
+// measureHandoff holds the lock, has another process wait for it, and releases it. The time runs from
+// before the release until the other process has the lock, by the machine's clock.
 func measureHandoff(r *rig, c contender) (figures, error) {
 	const atLeast = 5
 	cl, err := c.open(r.Addr(), ttl)
@@ -70,7 +70,7 @@ func measureHandoff(r *rig, c contender) (figures, error) {
 	}, nil
 }
 
-// handOver hands the lock to the other process and waits until it gave it back.
+// handOver passes the lock to the other process, and waits until that has released it.
 func handOver(m mutex, other *child, times *histogram) error {
 	ctx, cancel := context.WithTimeout(context.Background(), handoffTimeout)
 	defer cancel()
@@ -80,8 +80,8 @@ func handOver(m mutex, other *child, times *histogram) error {
 	if err := other.proceed(); err != nil {
 		return err
 	}
-	// It waits when it has tried and armed whatever wakes it. A part of that is left to
-	// chance, so that no polling falls into step.
+	// The other process now tries, and prepares to be woken. A part of the pause is random, so that no
+	// polling falls into step.
 	time.Sleep(5*time.Millisecond + rand.N(5*time.Millisecond))
 	start := time.Now()
 	if err := m.unlock(); err != nil {
@@ -92,7 +92,7 @@ func handOver(m mutex, other *child, times *histogram) error {
 		return err
 	}
 	if times != nil {
-		// got has crossed a pipe without its monotonic reading, so this is by the clock.
+		// got has lost its monotonic reading in the pipe, so this compares wall clock times.
 		times.add(got.Sub(start))
 	}
 	if err := other.proceed(); err != nil {
@@ -101,7 +101,7 @@ func handOver(m mutex, other *child, times *histogram) error {
 	return other.await()
 }
 
-// waitInChild locks and tells when it got the lock, again and again.
+// waitInChild repeatedly locks, and reports when it got the lock.
 func waitInChild(j job, cl client, p *peer) error {
 	m := cl.mutex(j.Name)
 	if err := p.ready(); err != nil {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// histogram counts times in buckets of about 3 %. It takes no time worth counting.
+// histogram counts times in buckets of about 3 %. Its own cost is negligible.
 type histogram struct {
 	Counts []uint32
 	Max    time.Duration
@@ -33,7 +33,7 @@ func bucket(d time.Duration) int {
 	return min((shift+1)*steps+int(v>>shift)-steps, buckets-1)
 }
 
-// middle of a bucket.
+// middle returns the middle of a bucket.
 func middle(i int) time.Duration {
 	if i < steps {
 		return time.Duration(i)
@@ -52,7 +52,7 @@ func (h *histogram) merge(o *histogram) {
 	h.Max = max(h.Max, o.Max)
 }
 
-// quantile is the time that a share q of all took at most.
+// quantile returns the time within which a share q of the measured times lies.
 func (h *histogram) quantile(q float64) time.Duration {
 	var all, seen uint64
 	for _, n := range h.Counts {

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// held is what a child that held many leases says of it.
+// held is the report of a child that held many leases.
 type held struct {
-	Heap, RSS  int64 // that came with the leases
+	Heap, RSS  int64 // increase caused by the leases
 	Took       time.Duration
 	Goroutines int
 	CPU        time.Duration // while holding
@@ -29,7 +29,7 @@ func manyLeases(at string, among []contender) scenario {
 	}
 }
 
-// measureLeases has one child take all leases and hold them for a while.
+// measureLeases has one child acquire all leases and hold them for a while.
 func measureLeases(r *rig, c contender) (figures, error) {
 	k := r.coordinator.(keeper)
 	defer k.clear()
@@ -70,8 +70,8 @@ func measureLeases(r *rig, c contender) (figures, error) {
 	return h.figures(j, before, after), nil
 }
 
-// leaseTTL lets every lease be renewed a few times while it is held, if that is long
-// enough for a TTL that outlasts what a busy disk makes etcd wait.
+// leaseTTL returns a TTL in which every lease is renewed a few times while it is held. It is longer if
+// a busy disk could delay etcd for that long.
 func leaseTTL(at string, hold time.Duration) time.Duration {
 	least := time.Duration(0)
 	if at != onRedis {
@@ -136,18 +136,18 @@ func holdInChild(j job, cl client, p *peer) error {
 	if err := p.say(h); err != nil {
 		return err
 	}
-	err = p.await() // until the parent has counted
+	err = p.await() // wait until the parent has counted
 	runtime.KeepAlive(mutexes)
 	return err
 }
 
-// takeTimeout is after how long taking all leases is a failure. It can't be a deadline
-// of the context: some libraries end a lease with the context that it was taken with.
+// takeTimeout bounds acquiring all leases. It can't be a deadline of the context, since some libraries
+// end a lease with the context of its acquisition.
 const takeTimeout = 2 * time.Minute
 
-// takeAll takes every lock, many at a time. Where the library doesn't renew them its
-// user has to: a goroutine for each does so at a third of the TTL, as one would write
-// it, and as distlock does by itself.
+// takeAll acquires all locks, many at a time. If the library doesn't renew them, a goroutine for each
+// lock does so every third of the TTL, like user code would. distlock renews by itself at the same
+// interval.
 func takeAll(cl client, names []string, ttl time.Duration) ([]mutex, error) {
 	const takers = 64
 	mutexes := make([]mutex, len(names))
@@ -182,7 +182,7 @@ func takeAll(cl client, names []string, ttl time.Duration) ([]mutex, error) {
 	}
 }
 
-// keepAlive ends with the process, or with the lock.
+// keepAlive renews until the lock is lost.
 func keepAlive(e extender, every time.Duration) {
 	time.Sleep(rand.N(every))
 	for range time.Tick(every) {
@@ -192,7 +192,7 @@ func keepAlive(e extender, every time.Duration) {
 	}
 }
 
-// disturb locks and unlocks other names now and then, through the same client.
+// disturb locks and unlocks other names at intervals, through the same client.
 func disturb(cl client, j job) (*tally, error) {
 	return during(j.Time, j.Goroutines, func(ctx context.Context, g int, w *worker) error {
 		m := cl.mutex(j.Name + ":other:" + strconv.Itoa(g))
@@ -208,7 +208,7 @@ func disturb(cl client, j job) (*tally, error) {
 	})
 }
 
-// warmUpAlone opens connections and loads scripts, by locks without contention.
+// warmUpAlone opens connections and loads scripts by uncontended locks.
 func warmUpAlone(cl client) error {
 	name := "bench:warm:" + strconv.FormatUint(rand.Uint64(), 36)
 	m := cl.mutex(name)

@@ -1,12 +1,10 @@
-// Package bench measures distlock side by side with other lock libraries for Redis
-// and with the bare commands that each of them is made of: on one private server, in
-// one run, in rounds that take turns.
+// Package bench compares distlock with other lock libraries, and with the bare commands that each of
+// them uses: on one private server, in one run, in alternating rounds.
 //
-// README.md says how to run and how to read them.
+// README.md explains how to run the benchmarks and how to read the results.
 //
-// A contender is an adapter behind one small interface; a scenario measures one
-// contender once and answers with figures. The benchmarks and the report are two ways
-// to call the same scenarios.
+// A contender is an adapter behind one small interface. A scenario measures one contender once, and
+// returns figures. The benchmarks and the report call the same scenarios.
 package bench
 
 import (
@@ -40,11 +38,11 @@ func TestMain(m *testing.M) {
 	os.Exit(testserver.Run(m))
 }
 
-// newRig starts a coordinator, unless one of its kind runs already.
+// newRig starts a coordinator, unless one of its kind is already running.
 func newRig(tb testing.TB, at string) *rig {
 	tb.Helper()
 	return &rig{at, coordinators[at](tb), settings{time: *forFlag, leases: *leasesFlag, hold: *holdFlag}}
 }
 
-// metricUnit is a figure's name as a unit of package testing, which has no spaces.
+// metricUnit returns a figure's name as a unit of package testing, which has no spaces.
 func metricUnit(name string) string { return strings.ReplaceAll(name, " ", "-") }

@@ -21,8 +21,7 @@ func oneLock(at string, goroutines int, among []contender) scenario {
 	}
 }
 
-// fair is the same for those who stand in line at the coordinator, beside those who
-// don't.
+// fair is oneLock for waiters that queue at the coordinator, compared with waiters that don't.
 func fair(at string, goroutines int, among []contender) scenario {
 	s := oneLock(at, goroutines, among)
 	s.name = at + "/fair/" + strconv.Itoa(goroutines)
@@ -54,7 +53,7 @@ func measureOneLock(r *rig, c contender, goroutines int) (figures, error) {
 	return append(contention(t, after.sent-before.sent), figure{"max/min goroutine", spread(t.Each)}), nil
 }
 
-// contention is what all runs for one lock have in common.
+// contention returns the figures that all scenarios with one lock have in common.
 func contention(t *tally, sent int64) figures {
 	return figures{
 		{"acq/s", t.rate()},
@@ -65,9 +64,8 @@ func contention(t *tally, sent int64) figures {
 	}
 }
 
-// contend makes goroutines fight for one lock, and checks that it excludes and that
-// its fences increase. Waits that had not ended when the time was over count for the
-// longest wait, so that who starves is seen.
+// contend has goroutines compete for one lock, and checks mutual exclusion and increasing fences. Waits
+// that are unfinished at the end count for the longest wait, so that starvation shows.
 func contend(cl client, name string, goroutines int, d time.Duration) (*tally, error) {
 	var all guard
 	return during(d, goroutines, func(ctx context.Context, _ int, w *worker) error {
@@ -92,14 +90,14 @@ func contend(cl client, name string, goroutines int, d time.Duration) (*tally, e
 	})
 }
 
-// guard is what the lock protects.
+// guard is the resource that the lock protects.
 type guard struct {
 	inside atomic.Bool
 	fence  atomic.Uint64
 }
 
 var (
-	errTwo   = errors.New("two hold the lock at once")
+	errTwo   = errors.New("two goroutines hold the lock at once")
 	errFence = errors.New("a fence is not greater than the one before")
 )
 

@@ -43,7 +43,7 @@ func measureProcesses(r *rig, c contender) (figures, error) {
 		figure{"max/min goroutine", spread(all.Each)}), nil
 }
 
-// letContend starts all at once, and returns what they did together and each.
+// letContend starts all children at once. It returns their common results, and the count of each.
 func letContend(children []*child) (all *tally, each []int64, err error) {
 	for _, p := range children {
 		if err := p.proceed(); err != nil {
@@ -65,7 +65,7 @@ func letContend(children []*child) (all *tally, each []int64, err error) {
 }
 
 func contendInChild(j job, cl client, p *peer) error {
-	// The warm-up has the lock to itself.
+	// The warm-up runs without contention.
 	if err := warmUpAlone(cl); err != nil {
 		return err
 	}

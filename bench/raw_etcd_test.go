@@ -7,7 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// openRawEtcd is a transaction that puts a key if there is none, and a delete.
+// openRawEtcd locks by a transaction that puts a key if it is absent, and unlocks by a delete.
 func openRawEtcd(addr string, _ time.Duration) (client, error) {
 	c, err := newEtcdClient(addr)
 	return rawEtcdClient{c}, err

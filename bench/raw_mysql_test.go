@@ -11,7 +11,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// rawMySQL opens a pool that sends each statement in one trip, for mutexes of one kind.
+// rawMySQL opens a pool that sends each statement in one round trip, for mutexes of one kind.
 func rawMySQL(kind func(db *sql.DB, name string, ttl time.Duration) (mutex, error)) func(string, time.Duration) (client, error) {
 	return func(url string, ttl time.Duration) (client, error) {
 		db, err := newPool("mysql", testserver.MariaDBSource(url))
@@ -23,13 +23,13 @@ func rawMySQL(kind func(db *sql.DB, name string, ttl time.Duration) (mutex, erro
 	}
 }
 
-// insertMySQL makes the row that a mutex has for good.
+// insertMySQL inserts a mutex's permanent row.
 func insertMySQL(db *sql.DB, name string) error {
 	_, err := db.Exec("INSERT IGNORE INTO bench_rows (k) VALUES (?)", name)
 	return err
 }
 
-// getLock is GET_LOCK and RELEASE_LOCK on a connection of the pool.
+// getLock locks by GET_LOCK and RELEASE_LOCK on a connection of the pool.
 type getLock struct {
 	db   *sql.DB
 	name string
@@ -63,7 +63,7 @@ func (m *getLock) unlock() error {
 	return err
 }
 
-// fencedGetLock has a row that counts, besides.
+// fencedGetLock also increments a counter in a row.
 type fencedGetLock struct {
 	getLock
 	numbered
@@ -87,7 +87,7 @@ func (m *fencedGetLock) lock(ctx context.Context) error {
 	return err
 }
 
-// forUpdateMySQL is SELECT … FOR UPDATE in a transaction.
+// forUpdateMySQL locks by SELECT … FOR UPDATE in a transaction.
 type forUpdateMySQL struct {
 	db   *sql.DB
 	name string
@@ -111,7 +111,7 @@ func (m *forUpdateMySQL) lock(ctx context.Context) (err error) {
 
 func (m *forUpdateMySQL) unlock() error { return m.tx.Commit() }
 
-// updateMySQL is one conditional UPDATE, and another to release.
+// updateMySQL locks by one conditional UPDATE, and releases by another.
 type updateMySQL struct {
 	db *sql.DB
 	rowMutex
@@ -142,8 +142,7 @@ func (m *updateMySQL) unlock() error {
 	return err
 }
 
-// insertDeleteMySQL is a row of a unique key that comes and goes. Deadlocks are tried
-// again, as one has to.
+// insertDeleteMySQL inserts and deletes a row with a unique key. Deadlocks must be retried.
 type insertDeleteMySQL struct {
 	db *sql.DB
 	rowMutex
@@ -153,7 +152,7 @@ func newInsertDeleteMySQL(db *sql.DB, name string, ttl time.Duration) (mutex, er
 	return &insertDeleteMySQL{db, newRowMutex(name, ttl)}, nil
 }
 
-// The answers of MySQL to an INSERT.
+// The errors of MySQL for an INSERT.
 const (
 	duplicate = 1062
 	deadlock  = 1213

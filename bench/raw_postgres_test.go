@@ -11,8 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// rawPostgres opens a pool of pgx's own, which prepares each statement once, for mutexes
-// of one kind.
+// rawPostgres opens a pgx pool, which prepares each statement once, for mutexes of one kind.
 func rawPostgres(kind func(db *pgxpool.Pool, name string, ttl time.Duration) (mutex, error)) func(string, time.Duration) (client, error) {
 	return func(url string, ttl time.Duration) (client, error) {
 		db, err := pgxpool.New(context.Background(), url+"&pool_max_conns="+strconv.Itoa(connections))
@@ -24,13 +23,13 @@ func rawPostgres(kind func(db *pgxpool.Pool, name string, ttl time.Duration) (mu
 	}
 }
 
-// insertPostgres makes the row that a mutex has for good.
+// insertPostgres inserts a mutex's permanent row.
 func insertPostgres(db *pgxpool.Pool, name string) error {
 	_, err := db.Exec(context.Background(), "INSERT INTO bench_rows (k) VALUES ($1) ON CONFLICT DO NOTHING", name)
 	return err
 }
 
-// advisory is pg_advisory_lock and pg_advisory_unlock on a connection of the pool.
+// advisory locks by pg_advisory_lock and pg_advisory_unlock on a connection of the pool.
 type advisory struct {
 	db   *pgxpool.Pool
 	key  int64
@@ -63,7 +62,7 @@ func (m *advisory) unlock() error {
 	return err
 }
 
-// fencedAdvisory takes a number of a sequence, besides.
+// fencedAdvisory also takes a number from a sequence.
 type fencedAdvisory struct {
 	advisory
 	numbered
@@ -118,7 +117,7 @@ func (m *inTransaction) lock(ctx context.Context) (err error) {
 
 func (m *inTransaction) unlock() error { return m.tx.Commit(context.Background()) }
 
-// updatePostgres is one conditional UPDATE, and another to release.
+// updatePostgres locks by one conditional UPDATE, and releases by another.
 type updatePostgres struct {
 	db *pgxpool.Pool
 	rowMutex
@@ -148,7 +147,7 @@ func (m *updatePostgres) unlock() error {
 	return err
 }
 
-// insertDeletePostgres is a row of a unique key that comes and goes.
+// insertDeletePostgres inserts and deletes a row with a unique key.
 type insertDeletePostgres struct {
 	db *pgxpool.Pool
 	rowMutex

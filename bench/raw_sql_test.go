@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// connections is how many a raw pool keeps, all open from the start: one for each
-// goroutine of any scenario.
+// connections is the size of a raw pool, all open from the start: one for each goroutine of any
+// scenario.
 const connections = 16
 
 // openAll opens all connections of a pool.
@@ -40,10 +40,10 @@ func newPool(driver, source string) (*sql.DB, error) {
 	return db, openAll(db.Conn, func(c *sql.Conn) { c.Close() })
 }
 
-// pause is how long raw locks that can't wait at the database sleep between two attempts.
+// pause is the time between two attempts of raw locks that can't wait in the database.
 const pause = time.Millisecond
 
-// poll tries until it is granted.
+// poll retries until the lock is granted.
 func poll(ctx context.Context, try func() (bool, error)) error {
 	for {
 		ok, err := try()
@@ -58,7 +58,7 @@ func poll(ctx context.Context, try func() (bool, error)) error {
 	}
 }
 
-// sqlClient makes the mutexes of a pool of connections.
+// sqlClient creates mutexes on a pool of connections.
 type sqlClient struct {
 	newMutex func(name string) mutex
 	end      func()
@@ -67,7 +67,7 @@ type sqlClient struct {
 func (c sqlClient) mutex(name string) mutex { return c.newMutex(name) }
 func (c sqlClient) close()                  { c.end() }
 
-// orFailing is a mutex, or one that tells why there is none.
+// orFailing returns m, or a mutex that returns err.
 func orFailing(m mutex, err error) mutex {
 	if err != nil {
 		return failing{err}
@@ -75,7 +75,7 @@ func orFailing(m mutex, err error) mutex {
 	return m
 }
 
-// rowMutex is one that has a row and says who it is.
+// rowMutex is a mutex that has a row and a name for itself.
 type rowMutex struct {
 	name, owner string
 	ttl         time.Duration
@@ -85,7 +85,7 @@ func newRowMutex(name string, ttl time.Duration) rowMutex {
 	return rowMutex{name: name, owner: rand.Text(), ttl: ttl}
 }
 
-// numbered is a mutex whose grants are numbered.
+// numbered is the part of a mutex that numbers its grants.
 type numbered struct{ number uint64 }
 
 func (n *numbered) fence() uint64 { return n.number }

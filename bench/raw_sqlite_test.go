@@ -12,8 +12,8 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite" of database/sql
 )
 
-// sqliteFile is a SQLite file, which has no server. The raw locks have one of their own
-// beside it, since distlock wants its file for itself.
+// sqliteFile is an SQLite file, which has no server. The raw locks use another file beside it, since
+// distlock refuses other programs' tables.
 type sqliteFile struct{ path string }
 
 const rawFile = ".raw"
@@ -44,8 +44,7 @@ func (f sqliteFile) version() (v string, err error) {
 // usage is zero: the clients do the work.
 func (sqliteFile) usage(contender) (usage, error) { return usage{}, nil }
 
-// openSQLite has one connection, since a file has one writer, and writes as distlock does
-// by default.
+// openSQLite opens one connection, since a file has one writer, with distlock's default settings.
 func openSQLite(path string) (*sql.DB, error) {
 	q := url.Values{"_txlock": {"immediate"}, "_pragma": {"busy_timeout(20000)", "journal_mode(wal)", "synchronous(normal)"}}
 	db, err := sql.Open("sqlite", "file:"+path+"?"+q.Encode())

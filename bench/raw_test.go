@@ -17,8 +17,7 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return 0`
 
-// openRawRueidis is SET NX PX and a compare-and-delete script and no more: who is
-// refused tries again at once.
+// openRawRueidis uses only SET NX PX and a compare-and-delete script. A refused client retries at once.
 func openRawRueidis(addr string, ttl time.Duration) (client, error) {
 	c, err := newRueidis(addr)
 	if err != nil {
@@ -61,7 +60,7 @@ func (m *rawRueidisMutex) unlock() error {
 	return m.c.drop.Exec(context.Background(), m.c.redis, []string{m.name}, []string{m.owner}).Error()
 }
 
-// openRawGoRedis is the same through go-redis.
+// openRawGoRedis does the same through go-redis.
 func openRawGoRedis(addr string, ttl time.Duration) (client, error) {
 	return &rawGoRedisClient{redis.NewClient(&redis.Options{Addr: addr}), redis.NewScript(compareAndDelete), ttl}, nil
 }
@@ -97,9 +96,9 @@ func (m *rawGoRedisMutex) unlock() error {
 	return m.c.drop.Run(context.Background(), m.c.redis, []string{m.name}, m.owner).Err()
 }
 
-// A wakeup is the least that a hand-off to another process takes: a release that
-// publishes, a subscriber that hears it, and a script that takes the lock. It has no
-// care for lost messages, and one mutex per client.
+// wakeup is the minimum for a hand-off to another process: a release that publishes, a subscriber that
+// receives, and a script that takes the lock. It ignores lost messages, and supports one mutex per
+// client.
 var (
 	pubsubLock   = rueidis.NewLuaScript(`return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])`)
 	pubsubUnlock = rueidis.NewLuaScript(`redis.call('DEL', KEYS[1]) return redis.call('PUBLISH', KEYS[1], '')`)
@@ -128,7 +127,7 @@ func (c *pubsubClient) mutex(name string) mutex {
 	go c.redis.Receive(ctx, c.redis.B().Subscribe().Channel(name).Build(), func(rueidis.PubSubMessage) { signal(m.notified) })
 	select {
 	case <-armed:
-	case <-time.After(time.Second): // then it is slow, and its figures say so
+	case <-time.After(time.Second): // a lost message makes it slow, and the figures show that
 	}
 	return m
 }

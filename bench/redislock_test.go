@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// openRedislock uses bsm/redislock as its examples do: 100 ms between attempts are
-// what they show; its default is not to wait at all.
+// openRedislock uses bsm/redislock like its examples, which wait 100 ms between attempts. By default it
+// does not wait at all.
 func openRedislock(delay time.Duration) func(string, time.Duration) (client, error) {
 	return func(addr string, ttl time.Duration) (client, error) {
 		c := redis.NewClient(&redis.Options{Addr: addr})

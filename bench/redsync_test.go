@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// openRedsync uses redsync as its README does. A delay of 0 is its default, random
-// between 50 and 250 ms. By default it gives up after 32 attempts; here it waits.
+// openRedsync uses redsync like its README. A delay of 0 means its default, random between 50 and 250
+// ms. By default it gives up after 32 attempts. Here it keeps waiting.
 func openRedsync(delay time.Duration) func(string, time.Duration) (client, error) {
 	return func(addr string, ttl time.Duration) (client, error) {
 		c := redis.NewClient(&redis.Options{Addr: addr})

@@ -18,9 +18,9 @@ var (
 	roundsFlag = flag.Int("rounds", 3, "how many rounds the report's medians are of")
 )
 
-// TestReport prints a table for each scenario. In each round every contender has its
-// turn, so that whatever else the machine does hurts all alike; ratios are taken
-// within a round. Without -report it runs none of them.
+// TestReport prints a table for each scenario. In each round all contenders take turns, so that other
+// load on the machine affects all alike. Ratios are computed within a round. Without -report it runs
+// nothing.
 func TestReport(t *testing.T) {
 	pattern, err := regexp.Compile(*reportFlag)
 	if err != nil {
@@ -40,9 +40,9 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// interleave measures every contender once a round, and returns the rounds of each. Every
-// second round goes backwards: what one leaves to be done, such as pages to be flushed, then
-// hurts another. A peer that failed has a round less.
+// interleave measures every contender once per round, and returns the rounds of each. Every second
+// round runs backwards, since work that one contender leaves behind, such as pages to be flushed, slows
+// the next one. A peer that failed has one round less.
 func interleave(t *testing.T, r *rig, s scenario) map[string][]figures {
 	all := map[string][]figures{}
 	for n := range *roundsFlag {
@@ -74,7 +74,8 @@ func interleave(t *testing.T, r *rig, s scenario) map[string][]figures {
 // sameClient stands for the bare contender on the same client library.
 const sameClient = "raw, same client"
 
-// withRatios adds how the first figure compares to those of others in the same round.
+// withRatios adds the ratios of the first figure to the first figures of other contenders in the same
+// round.
 func (s scenario) withRatios(f figures, c contender, round map[string]figures) figures {
 	first := f[0].value
 	for _, name := range s.ratios {

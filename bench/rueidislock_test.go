@@ -8,8 +8,8 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-// openRueidislock uses rueidislock as its README advises for a single server of this
-// version: a majority of one, and tracking without loop.
+// openRueidislock uses rueidislock as its README recommends for a single server of this version: a
+// majority of one, and tracking without loop.
 func openRueidislock(addr string, ttl time.Duration) (client, error) {
 	l, err := rueidislock.NewLocker(rueidislock.LockerOption{
 		ClientOption:   rueidis.ClientOption{InitAddress: []string{addr}},

@@ -17,21 +17,21 @@ type scenario struct {
 	measure    func(r *rig, c contender) (figures, error)
 }
 
-// rig is what every measurement needs.
+// rig is the environment of every measurement.
 type rig struct {
 	at string
 	coordinator
 	settings
 }
 
-// settings are how long and how large.
+// settings are the durations and sizes of measurements.
 type settings struct {
 	time   time.Duration // of one measurement
 	leases int
 	hold   time.Duration // how long the leases are held
 }
 
-// ttl of locks in all scenarios but that of many leases.
+// ttl is the TTL of locks in all scenarios except many leases.
 const ttl = 30 * time.Second
 
 var scenarios = slices.Concat(redisScenarios, etcdScenarios(onEtcd), etcdScenarios(onOldEtcd), zooKeeperScenarios,
@@ -73,11 +73,10 @@ var zooKeeperScenarios = []scenario{
 
 var names atomic.Int64
 
-// freshName is a lock that no other measurement uses: what a contender left behind is
-// in nobody's way.
+// freshName returns a name that no other measurement uses. A contender's leftovers do not interfere.
 func freshName() string { return fmt.Sprintf("bench:%d", names.Add(1)) }
 
-// tally is what happened in one process.
+// tally has the results of one process.
 type tally struct {
 	Each    []int64 // acquisitions of each goroutine
 	Times   histogram

@@ -15,7 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// etcdServer is an etcd, of the current release or of the one that is installed.
+// etcdServer is an etcd server of the current or of the installed release.
 type etcdServer struct {
 	*testserver.EtcdServer
 	admin *clientv3.Client
@@ -57,7 +57,7 @@ func (s *etcdServer) usage(contender) (u usage, err error) {
 	return u, err
 }
 
-// received is how many messages clients have sent.
+// received returns the number of messages that clients have sent.
 func (s *etcdServer) received() (int64, error) {
 	resp, err := http.Get("http://" + s.Addr() + "/metrics")
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *etcdServer) write(every time.Duration) (stop func(), err error) {
 	})
 }
 
-// keepWriting writes a first time and then in the background.
+// keepWriting writes once, and then continues in the background.
 func keepWriting(every time.Duration, write func(context.Context) error) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	if err := write(ctx); err != nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// mariaServer is a database of a MariaDB.
+// mariaServer is a database on a MariaDB server.
 type mariaServer struct {
 	*testserver.MariaDBServer
 	url   string
 	admin *sql.DB
-	asked int64 // how often usage asked
+	asked int64 // number of usage's own queries
 }
 
 func startMariaDB(tb testing.TB) coordinator {
@@ -36,7 +36,7 @@ func execAll(tb testing.TB, db *sql.DB, statements ...string) {
 	}
 }
 
-// Addr is the URL of the database.
+// Addr returns the URL of the database.
 func (s *mariaServer) Addr() string { return s.url }
 
 func (s *mariaServer) version() (v string, err error) {

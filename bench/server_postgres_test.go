@@ -8,7 +8,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// postgresServer is a database of a PostgreSQL.
+// postgresServer is a database on a PostgreSQL server.
 type postgresServer struct {
 	*testserver.PostgresServer
 	url   string
@@ -28,14 +28,14 @@ func startPostgres(tb testing.TB) coordinator {
 	return &postgresServer{s, url, admin}
 }
 
-// Addr is the URL of the database.
+// Addr returns the URL of the database.
 func (s *postgresServer) Addr() string { return s.url }
 
 func (s *postgresServer) version() (v string, err error) {
 	return v, s.admin.QueryRow(`SELECT 'PostgreSQL ' || split_part(current_setting('server_version'), ' ', 1)`).Scan(&v)
 }
 
-// usage leaves out what usage asks.
+// usage does not count its own queries.
 func (s *postgresServer) usage(contender) (u usage, err error) {
 	const sum = `SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat_statements%'`
 	if err := s.admin.QueryRowContext(context.Background(), sum).Scan(&u.sent); err != nil {

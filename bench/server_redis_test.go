@@ -12,7 +12,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// redisServer is a Redis.
+// redisServer is a Redis server.
 type redisServer struct {
 	*testserver.RedisServer
 	admin rueidis.Client
@@ -34,7 +34,7 @@ func (s *redisServer) version() (string, error) {
 	return "Redis " + lines["redis_version"], err
 }
 
-// info is one section of INFO, by line.
+// info returns one section of INFO, by line.
 func (s *redisServer) info(section string) (map[string]string, error) {
 	text, err := s.admin.Do(context.Background(), s.admin.B().Info().Section(section).Build()).ToString()
 	if err != nil {
@@ -57,16 +57,16 @@ func (s *redisServer) usage(c contender) (u usage, err error) {
 	return u, err
 }
 
-// inScripts are commands that the contenders' scripts call. The server counts a
-// command in a script as it counts one that was sent, so these are left out.
+// inScripts are commands that the contenders' scripts call. The server counts commands in scripts like
+// sent ones, so these are left out.
 var inScripts = map[string]bool{
 	"get": true, "set": true, "getset": true, "getrange": true, "append": true, "del": true, "incr": true, "exists": true,
 	"lindex": true, "lpush": true, "lrem": true, "rpush": true, "zadd": true, "zrangebyscore": true, "zrem": true, "zscore": true,
 	"pttl": true, "pexpire": true, "pexpireat": true, "publish": true, "xadd": true, "time": true,
 }
 
-// sent counts the commands that clients sent. INFO is the bench's own. plain says that
-// clients send SET, and that no script calls it.
+// sent counts the commands that clients sent, without the INFO of the benchmark itself. plain means
+// that clients send SET, and that no script calls it.
 func (s *redisServer) sent(plain bool) (int64, error) {
 	stats, err := s.info("commandstats")
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *redisServer) cpu() (time.Duration, error) {
 	return time.Duration(sum * float64(time.Second)), nil
 }
 
-// count is how many keys with part in their names live.
+// count returns the number of live keys with part in their names.
 func (s *redisServer) count(part string) (int, error) {
 	ctx, n := context.Background(), 0
 	for cursor := uint64(0); ; {
@@ -119,7 +119,7 @@ func (s *redisServer) count(part string) (int, error) {
 	}
 }
 
-// clear frees what a measurement left. Other measurements use other names.
+// clear removes all leftovers of a measurement. Other measurements use other names.
 func (s *redisServer) clear() error {
 	return s.admin.Do(context.Background(), s.admin.B().Flushall().Build()).Error()
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// zooKeeperServer is a ZooKeeper.
+// zooKeeperServer is a ZooKeeper server.
 type zooKeeperServer struct {
 	*testserver.ZooKeeperServer
 	admin *zk.Conn
@@ -47,7 +47,7 @@ func (s *zooKeeperServer) usage(contender) (u usage, err error) {
 	return u, err
 }
 
-// received is how many packets clients have sent.
+// received returns the number of packets that clients have sent.
 func (s *zooKeeperServer) received() (int64, error) {
 	text, err := s.Ask("mntr")
 	if err != nil {

@@ -23,14 +23,14 @@ func uncontended(at string, goroutines int, among []contender, ratios ...string)
 	}
 }
 
-// turn is how long a goroutine may have to wait for its turn, at most, on coordinators
-// that write to a disk: a measurement in which some had none would say nothing.
+// turn bounds the time that a goroutine waits for its turn on coordinators that write to a disk. A
+// measurement in which some goroutines had no turn would be meaningless.
 const turn = 4 * time.Millisecond
 
 var errStarved = errors.New("a goroutine with a name of its own never got the lock")
 
-// patience is for how long a measurement is made again, of four times the length, since on a
-// busy machine not all had a turn.
+// patience bounds the repetitions of a measurement. On a busy machine some goroutines may have had no
+// turn, and the next measurement takes four times as long.
 const patience = 5 * time.Second
 
 func measureUncontended(r *rig, c contender, goroutines int) (figures, error) {
@@ -50,7 +50,7 @@ func measureUncontended(r *rig, c contender, goroutines int) (figures, error) {
 	}
 }
 
-// measurePairs has names of its own, since the end of a run can leave locks behind.
+// measurePairs uses its own names, since the end of a run can leave locks behind.
 func measurePairs(r *rig, c contender, cl client, goroutines int, d time.Duration) (figures, error) {
 	name := freshName()
 	if err := eachOnce(cl, name, goroutines); err != nil {
@@ -84,7 +84,7 @@ func measurePairs(r *rig, c contender, cl client, goroutines int, d time.Duratio
 	}, nil
 }
 
-// pairs lets each goroutine lock and unlock its own name for d.
+// pairs has each goroutine lock and unlock its own name for d.
 func pairs(cl client, name string, goroutines int, d time.Duration) (*tally, error) {
 	return during(d, goroutines, func(ctx context.Context, g int, w *worker) error {
 		m := cl.mutex(ownName(name, g))
@@ -101,9 +101,8 @@ func pairs(cl client, name string, goroutines int, d time.Duration) (*tally, err
 
 func ownName(name string, goroutine int) string { return name + ":" + strconv.Itoa(goroutine) }
 
-// eachOnce lets all goroutines lock at once, each the name that it is going to have: where a
-// lock's first time costs more, such as a row that is made, that is over then, and all have
-// connections.
+// eachOnce has all goroutines lock their own names at once. Later locks pay for no first use, such as
+// an inserted row, and find open connections.
 func eachOnce(cl client, name string, goroutines int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -123,5 +122,5 @@ func pair(ctx context.Context, m mutex) error {
 	return m.unlock()
 }
 
-// warmUp is for connections to be opened and scripts to be loaded.
+// warmUp returns the time for opening connections and loading scripts.
 func warmUp(d time.Duration) time.Duration { return min(d/10, 100*time.Millisecond) }

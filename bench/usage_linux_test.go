@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuOf is the processor time that a process has used, by its clock for that.
+// cpuOf returns the processor time that a process has used.
 func cpuOf(pid int) (time.Duration, error) {
 	const scheduled = 2
 	var t unix.Timespec
@@ -20,8 +20,8 @@ func cpuOf(pid int) (time.Duration, error) {
 	return time.Duration(t.Nano()), err
 }
 
-// cpuOfFamily is the processor time of a process, of its children, and of those that it
-// had.
+// cpuOfFamily returns the processor time of a process and of its children, including those that have
+// ended.
 func cpuOfFamily(pid int) (time.Duration, error) {
 	sum, err := cpuOf(pid)
 	if err != nil {
@@ -42,14 +42,14 @@ func cpuOfFamily(pid int) (time.Duration, error) {
 	for _, path := range paths {
 		child, _ := strconv.Atoi(filepath.Base(path))
 		if f, err := statOf(child); err == nil && string(f[1]) == strconv.Itoa(pid) {
-			used, _ := cpuOf(child) // none if it has ended since
+			used, _ := cpuOf(child) // zero if it has ended meanwhile
 			sum += used
 		}
 	}
 	return sum, err
 }
 
-// statOf are the fields of a process's state from the third on, which has no name in it.
+// statOf returns the fields of a process's state from the third on. They do not contain its name.
 func statOf(pid int) ([][]byte, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

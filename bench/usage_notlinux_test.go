@@ -4,8 +4,8 @@ package bench
 
 import "time"
 
-// cpuOf is not known here.
+// cpuOf is not supported on this system.
 func cpuOf(int) (time.Duration, error) { return 0, nil }
 
-// cpuOfFamily is not known here.
+// cpuOfFamily is not supported on this system.
 func cpuOfFamily(int) (time.Duration, error) { return 0, nil }

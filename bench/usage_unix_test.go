@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// cpu is the processor time that this process has used.
+// cpu returns the processor time that this process has used.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	syscall.Getrusage(syscall.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// memory is what this process uses.
+// memory is the memory usage of this process.
 type memory struct {
 	Heap int64 // live objects and stacks
-	RSS  int64 // 0 where it can't be told
+	RSS  int64 // 0 if it is unknown
 }
 
 func memoryInUse() memory {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// worker is one goroutine's part in a run of fixed time.
+// worker is the state of one goroutine in a run of fixed duration.
 type worker struct {
 	end   *atomic.Bool
 	n     int64
@@ -22,9 +22,9 @@ func (w *worker) count(d time.Duration) {
 	w.times.add(d)
 }
 
-// during runs f in so many goroutines for d, and then ends their contexts. Each has
-// one of its own that can be cancelled, as requests to a server have. An error of one
-// ends the run, unless it came of the end.
+// during runs f in several goroutines for d, and then cancels their contexts. Each goroutine has its
+// own cancellable context, like a request to a server. An error ends the run, unless the end of the run
+// caused it.
 func during(d time.Duration, goroutines int, f func(ctx context.Context, g int, w *worker) error) (*tally, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

@@ -56,7 +56,7 @@ func TestStaleErrorDetails(t *testing.T) {
 	}
 }
 
-// A greater fence waits for smaller ones to leave, and blocks new ones.
+// A greater fence waits for smaller ones to leave, and keeps new ones out.
 func TestMemoryWaitsForTheSmaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m fence.Memory
@@ -73,7 +73,7 @@ func TestMemoryWaitsForTheSmaller(t *testing.T) {
 			t.Errorf("33 while 34 waits: %v", err)
 		}
 		leave1()
-		leave1() // does not count for the other
+		leave1() // a second call of leave has no effect
 		synctest.Wait()
 		order = append(order, "33 out")
 		leave2()
@@ -84,7 +84,7 @@ func TestMemoryWaitsForTheSmaller(t *testing.T) {
 	})
 }
 
-// A fence that was waiting when a greater one came is stale.
+// A waiting fence becomes stale when a greater one arrives.
 func TestMemoryIsPassedByTheGreatest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m fence.Memory
@@ -127,7 +127,7 @@ func TestForget(t *testing.T) {
 	var m fence.Memory
 	leave := enter(t, &m, 34)
 	if m.Forget("a") {
-		t.Error("forgotten while somebody is inside")
+		t.Error("forgotten while a call is inside")
 	}
 	leave()
 	if !m.Forget("a") || !m.Forget("never seen") {
@@ -147,7 +147,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Whoever keeps the data needs no lock, no coordinator and no client of one.
+// The service that keeps the data needs no lock, no coordinator and no client library.
 func TestImportsTheStandardLibraryOnly(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", "./...").Output()
 	if err != nil {
@@ -159,7 +159,7 @@ func TestImportsTheStandardLibraryOnly(t *testing.T) {
 	}
 	for _, name := range names {
 		if !strings.HasPrefix(name, "github.com/distlock/distlock/fence") {
-			t.Errorf("%s is neither of the standard library nor of this package", name)
+			t.Errorf("%s belongs neither to the standard library nor to this package", name)
 		}
 	}
 }

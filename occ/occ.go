@@ -57,7 +57,7 @@ func OnConflict(f func(attempt int)) Option { return func(o *updateOptions) { o.
 // Update loads a value, changes it, and stores the new value if the old one is still there.
 // Otherwise it waits a moment and starts again. It returns the value that was stored.
 //
-// change may be called several times, each time with a newly loaded value. It must only compute: no
+// change may be called repeatedly, each time with a newly loaded value. It must only compute: no
 // writes, no messages. It must not modify its argument in place if store compares that (slices,
 // maps, pointers).
 //

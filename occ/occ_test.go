@@ -60,10 +60,10 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// never is a store that is always too late.
+// never is a store function that always reports a conflict.
 func never(context.Context, versioned, versioned) (bool, error) { return false, nil }
 
-// The pauses are random, grow twofold, and stay below the bound.
+// The pauses are random. Their bound doubles up to the maximum.
 func TestBackoff(t *testing.T) {
 	longest := make([]time.Duration, 9)
 	for range 200 {
@@ -115,7 +115,7 @@ func TestContextEndsTheWait(t *testing.T) {
 	}
 }
 
-// An error is the caller's, and ends Update at once.
+// An error of a caller's function ends Update at once, and is returned unchanged.
 func TestErrorsAreReturned(t *testing.T) {
 	wrong := errors.New("wrong")
 	var c cell
@@ -144,7 +144,7 @@ func TestOptionsOfNoSense(t *testing.T) {
 	}
 }
 
-// A program that imports occ pays for nothing else.
+// A program that imports occ gets no other dependencies.
 func TestImportsTheStandardLibraryOnly(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-test", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
 	if err != nil {

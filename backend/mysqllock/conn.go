@@ -120,7 +120,7 @@ func kill(ctx context.Context, q querier, what string) error {
 type querier = connlock.Querier
 
 // markLock returns the user-level lock that marks a connection as long as it lives. The server's own
-// number of a connection is used again after a restart, and may be hidden from other users.
+// number of a connection is reused after a restart, and may be hidden from other users.
 func markLock(mark string) string { return "'distlock-link/" + mark + "'" }
 
 // threadOf returns an expression for the number of the connection that has a mark. It is NULL when
@@ -209,7 +209,7 @@ func (c *connDialect) newLockConn(ctx context.Context, conn *sql.Conn, lease tim
 		return k, errors.New("a new user-level lock is held by another session")
 	}
 	if c.server.mariaDB {
-		// A shorter one of the server's would end what has a lease.
+		// A shorter timeout of the server would end holds early.
 		if err := k.exec(ctx, "SET SESSION idle_transaction_timeout = 0, idle_readonly_transaction_timeout = 0, idle_write_transaction_timeout = 0, max_statement_time = 0"); err != nil {
 			return k, err
 		}
@@ -234,7 +234,7 @@ func (k *lockConn) Ping(ctx context.Context) error { return k.exec(ctx, "DO 1") 
 // Confirm checks the connection: one that answers has its locks.
 func (k *lockConn) Confirm(ctx context.Context, _ connlock.Lock) error { return k.Ping(ctx) }
 
-// Alive checks the connection as a pool does that reuses one.
+// Alive checks the connection, like a pool that reuses one.
 func (k *lockConn) Alive() error {
 	return k.tx.Raw(func(raw any) error {
 		r, ok := raw.(sqldriver.SessionResetter)

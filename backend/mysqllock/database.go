@@ -33,12 +33,12 @@ type server struct {
 	mariaDB bool
 	major   int
 	minor   int
-	galera  bool // wsrep_on: what a session locks is known to one node only
+	galera  bool // wsrep_on: only one node knows the locks of a session
 	charset string
 	packet  int // max_allowed_packet
 }
 
-// probe reads what the server is, and refuses one that can't keep locks.
+// probe reads the server's properties, and refuses a server that can't keep locks.
 func (s *database) probe(ctx context.Context) error {
 	var text, host, database, readOnly, mode, charset string
 	var port, autocommit, packet int
@@ -97,8 +97,7 @@ func (v server) check() error {
 // The end of a lease is written and compared by the clock of the server that runs the statement. So
 // all statements must run on one server.
 
-// checkClocks refuses what mixes the clocks of several servers, as far as it is visible. The table
-// exists.
+// checkClocks refuses setups that visibly mix the clocks of several servers. The table exists.
 func (s *database) checkClocks(ctx context.Context, table, key string) error {
 	if err := s.checkWriters(ctx); err != nil {
 		return err

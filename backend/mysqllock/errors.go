@@ -55,8 +55,7 @@ func duplicate(err error) bool { return number(err) == errDuplicate }
 // noRows reports whether a query found no row.
 func noRows(err error) bool { return errors.Is(err, sql.ErrNoRows) }
 
-// undone reports whether a statement that commits by itself failed without effect: it was rolled
-// back, or never sent.
+// undone reports whether an autocommitted statement had no effect: it was rolled back, or never sent.
 func undone(err error) bool {
 	switch number(err) {
 	case errDeadlock, errLockWait, errCheckRead, errReprepare:
@@ -65,15 +64,15 @@ func undone(err error) bool {
 	return errors.Is(err, sqldriver.ErrBadConn)
 }
 
-// A deadlock's victim that comes back at once would meet the same rivals again.
+// A deadlock's victim that retries at once would meet the same rivals again.
 const (
 	maxTries   = 12
 	firstPause = 500 * time.Microsecond
 	maxPause   = 20 * time.Millisecond
 )
 
-// retryUndone runs a statement that commits by itself, again while it is undone. An error that is
-// left is an unknown outcome to the core, which tries again.
+// retryUndone runs an autocommitted statement, and repeats it while it is undone. The core treats a
+// remaining error as an unknown outcome, and retries.
 func retryUndone(ctx context.Context, run func() error) error {
 	for try := 0; ; try++ {
 		err := run()
@@ -86,7 +85,7 @@ func retryUndone(ctx context.Context, run func() error) error {
 	}
 }
 
-// finalCallCause says why the same call can't succeed at another time either; "" if it may.
+// finalCallCause returns the reason why a retry of the same call can't succeed; "" if it may.
 func finalCallCause(err error) string {
 	switch number(err) {
 	case errPacket, errFunctionPacket:
@@ -102,7 +101,7 @@ func finalCallCause(err error) string {
 
 const packetTooLarge = "this is more than the server or the pool takes (max_allowed_packet)"
 
-// openError says why a backend can't be opened. It never shows a password.
+// openError explains why a backend can't be opened. It never shows a password.
 func openError(o Options, err error) error {
 	if err == nil || driver.Final(err) {
 		return err
@@ -116,7 +115,7 @@ func openError(o Options, err error) error {
 	return fmt.Errorf("mysqllock: open: %w", err)
 }
 
-// finalCause says why opening can't succeed later either; "" if it may.
+// finalCause returns the reason why opening again can't succeed; "" if it may.
 func finalCause(o Options, number uint16) string {
 	switch number {
 	case errWrongUser:
@@ -139,7 +138,7 @@ func finalCause(o Options, number uint16) string {
 	return ""
 }
 
-// remedy says how to create the tables.
+// remedy explains how to create the tables.
 func remedy(o Options) string {
 	return fmt.Sprintf("run `distlock schema mysql --strategy %s --table %s` and feed it to the server, or open with create=true", o.Strategy, o.Table)
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // forUpdateDialect is the strategy ForUpdate: a row that an open transaction locks. The number is in
-// another row, since what the transaction writes ends with it.
+// another row, since the transaction's writes may be rolled back.
 type forUpdateDialect struct{ connDialect }
 
 // forUpdateBackend also commits the caller's work.
@@ -39,8 +39,8 @@ func (d *forUpdateDialect) NewConn(ctx context.Context, conn *sql.Conn, lease ti
 	return &forUpdateConn{lockConn: k}, err
 }
 
-// KillHolder ends the connection of a holder. A release removes the owner from the row, so an owner
-// that is there holds the lock, or its connection has died.
+// KillHolder ends the connection of a holder. A release removes the owner from the row, so an owner in
+// the row holds the lock, or its connection has died.
 func (d *forUpdateDialect) KillHolder(ctx context.Context, l connlock.Lock) (bool, error) {
 	return d.evict(ctx, l, func(mark string) string { return threadOf(mark) + " IS NOT NULL" })
 }
@@ -91,8 +91,8 @@ func (k *forUpdateConn) lock(ctx context.Context, l connlock.Lock, how string) (
 	return queryBool(ctx, tx, "SELECT 1 FROM "+k.c.table+" WHERE k = "+k.c.lockKey(l)+" FOR UPDATE"+how)
 }
 
-// makeRow inserts the row that is locked. If another client has just inserted and locked it, this
-// waits for as short as all servers can.
+// makeRow inserts the row to be locked. If another client has just inserted and locked it, makeRow
+// waits as briefly as all servers allow.
 func (k *forUpdateConn) makeRow(ctx context.Context, l connlock.Lock) error {
 	err := k.exec(ctx, "SET @distlock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = 1")
 	if err != nil {
@@ -121,7 +121,7 @@ func (k *forUpdateConn) WaitLock(ctx context.Context, l connlock.Lock, slice tim
 	return ok && err == nil, err
 }
 
-// Number is not supported: what the transaction writes ends with it.
+// Number is not supported: the transaction's writes may be rolled back.
 func (k *forUpdateConn) Number(context.Context, connlock.Lock) (uint64, error) {
 	return 0, driver.ErrUnsupported
 }

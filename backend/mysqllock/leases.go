@@ -23,7 +23,7 @@ func (leaseStrategy) Watch(context.Context, driver.Request) (driver.Watch, error
 	return driver.Watch{}, driver.ErrSkip
 }
 
-// Inspect describes a lock. It is not known how many wait.
+// Inspect describes a lock. The number of waiters is unknown.
 func (l leaseStrategy) Inspect(ctx context.Context, name string) (driver.Info, error) {
 	i, err := l.Backend.Inspect(ctx, name)
 	i.WaiterCount = -1
@@ -56,7 +56,7 @@ const (
 	ownerLength = 36
 
 	// live is the condition that a lease lasts. A lease without an end, which another program may
-	// have written, does.
+	// have written, lasts.
 	live = "(expires > " + clockSQL + " OR expires IS NULL)"
 
 	// own is the condition that the owner's lease lasts.
@@ -143,7 +143,7 @@ func (d *leaseDialect) runText(ctx context.Context, text string) (n, id int64, e
 	return d.change(ctx, len(text), func() (sql.Result, error) { return d.db.ExecContext(ctx, text) })
 }
 
-// checkMeta refuses what the column can't hold.
+// checkMeta refuses values that the column can't hold.
 func checkMeta(meta []byte) error {
 	if len(meta) > maxMeta {
 		return fmt.Errorf("%w: the meta data has %d bytes, at most %d are possible", driver.ErrInvalid, len(meta), maxMeta)

@@ -64,8 +64,8 @@ func newRow(ctx context.Context, s *database) (strategy, error) {
 	return &rowStrategy{sqlrow.New(d, o), d}, nil
 }
 
-// probeBytes refuses sessions that convert what is sent: two sessions would have different keys for
-// one name.
+// probeBytes refuses sessions that convert the bytes of statements: two sessions would have different
+// keys for one name.
 func (s *database) probeBytes(ctx context.Context) error {
 	stmt, err := s.db.PrepareContext(ctx, "SELECT HEX(?), @@character_set_client, @@character_set_connection")
 	if err != nil {
@@ -305,7 +305,7 @@ var (
 )
 
 // Assignments take effect one after the other, or at once where sql_mode has
-// SIMULTANEOUS_ASSIGNMENT. So a column is read before it is set, and nothing reads what
+// SIMULTANEOUS_ASSIGNMENT. So a column is read before it is set, and no expression reads a column that
 // was set.
 
 // sqlTake returns the number through the insert id, which takes no other round trip.
@@ -315,13 +315,13 @@ since = IF(until > {now}, since, {now}), kind = ?, lim = 0, owner = ?, until = G
 claims = NULL, claimed = 0, rev = rev + 1
 WHERE k = ? AND claimed <= {now} AND number < ? AND (until <= {now} OR owner = ? AND kind = ?)`
 
-// sqlFree returns through the insert id whether the row is waited for.
+// sqlFree returns through the insert id whether the row has waiters.
 const sqlFree = `UPDATE {table} SET
 waiting = LAST_INSERT_ID(IF(waiting > {now}, waiting, 0)),
 owner = NULL, granted = 0, since = 0, until = 0, meta = NULL, address = NULL, rev = rev + 1
 WHERE k = ? AND owner = ? AND until > {now}`
 
-// sqlSwap does the same.
+// sqlSwap returns its result in the same way.
 const sqlSwap = `{update} (SELECT k AS id FROM {table} FORCE INDEX (PRIMARY)
 WHERE k = ? AND rev = ? AND {now} BETWEEN ? AND ? LIMIT 1 FOR UPDATE {skip}) s STRAIGHT_JOIN {table} ON k = s.id SET
 waiting = LAST_INSERT_ID(IF(waiting > {now}, waiting, 0)), {state = ?}, rev = rev + 1`
@@ -335,7 +335,7 @@ STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) ON k = s.id SET
 until = {longer}, number = GREATEST(number, ?),
 address = ?, rev = rev + 1`
 
-// sqlLook has a row of its own for the clock, which is wanted also if nothing is found.
+// sqlLook also selects the clock, which is needed even if no row is found.
 const sqlLook = `SELECT {now}, {columns} FROM (SELECT 1 AS one) o LEFT JOIN {table} l ON l.k IN ({keys})`
 
 const sqlInsert = `INSERT IGNORE INTO {table} ({columns}) SELECT ?, ?, 1, 0, {?} FROM (SELECT 1) one WHERE {now} BETWEEN ? AND ?`

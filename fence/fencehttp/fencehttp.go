@@ -164,7 +164,7 @@ func (h *handler) enter(r *http.Request, f uint64) (leave func(), err error) {
 	return h.guard.Enter(r.Context(), resource, f)
 }
 
-// carried is what New's handler adds to a request's context.
+// carried is the value that New's handler adds to a request's context.
 type carried struct {
 	fence       uint64
 	staleStatus int

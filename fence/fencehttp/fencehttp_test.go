@@ -14,7 +14,7 @@ import (
 	"github.com/distlock/distlock/fence/fencehttp"
 )
 
-// serve makes a server before a handler that says the fence which it was given.
+// serve starts a server with a handler that answers with the fence that it received.
 func serve(t *testing.T, guard fence.Guard, o *fencehttp.Options) *httptest.Server {
 	t.Helper()
 	h, err := fencehttp.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -28,7 +28,7 @@ func serve(t *testing.T, guard fence.Guard, o *fencehttp.Options) *httptest.Serv
 	return s
 }
 
-// ask sends a request with these headers, and returns what came back with the body read.
+// ask sends a request with these fences in its header, and returns the answer and its body.
 func ask(t *testing.T, method, url string, fences ...string) (*http.Response, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
@@ -59,7 +59,7 @@ func TestStatuses(t *testing.T) {
 	}{
 		{"GET", "/a", []string{"33"}, 200},
 		{"PUT", "/a", []string{"33"}, 200},
-		{"GET", "/a", []string{"34"}, 200}, // a read presents it too
+		{"GET", "/a", []string{"34"}, 200}, // a read also presents its fence
 		{"PUT", "/a", []string{"33"}, 412},
 		{"GET", "/a", []string{"33"}, 412},
 		{"PUT", "/b", []string{"33"}, 200},
@@ -78,22 +78,22 @@ func TestStatuses(t *testing.T) {
 		{"PUT", "/c", []string{"1.0"}, 400},
 		{"PUT", "/c", []string{"18446744073709551616"}, 400},
 		{"PUT", "/c", []string{"stale"}, 400},
-		{"PUT", "/c", []string{"1"}, 200}, // none of these has counted
+		{"PUT", "/c", []string{"1"}, 200}, // none of the refused fences has counted
 	} {
 		response, body := ask(t, c.method, s.URL+c.path, c.fences...)
 		if response.StatusCode != c.want {
 			t.Errorf("%s %s %q: %d %s", c.method, c.path, c.fences, response.StatusCode, body)
 		}
 		if c.want == 200 && body != c.fences[0] {
-			t.Errorf("the handler was given %s for %q", body, c.fences)
+			t.Errorf("the handler received %s for %q", body, c.fences)
 		}
 		if got := response.Header.Get("Cache-Control") + " " + response.Header.Get("Vary"); got != "no-store "+fencehttp.Header {
-			t.Errorf("caches are told %q", got)
+			t.Errorf("the headers for caches are %q", got)
 		}
 	}
 }
 
-// Who is refused learns nothing of the other's fence, but that it is greater.
+// A refusal reveals nothing about the other fence, except that it is greater.
 func TestRefusalsTellNoFence(t *testing.T) {
 	s := serve(t, new(fence.Memory), nil)
 	ask(t, "GET", s.URL+"/a", "987654321")
@@ -143,7 +143,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// While a request is inside, none with a greater fence is; and none is left inside.
+// While a request is inside, no request with a greater fence enters. No request stays inside.
 func TestRequestsAreInside(t *testing.T) {
 	var guard fence.Memory
 	entered, goOn := make(chan bool), make(chan bool)
@@ -173,7 +173,7 @@ func TestRequestsAreInside(t *testing.T) {
 	}
 }
 
-// broken is a guard that can't be asked.
+// broken is a guard whose Enter fails.
 type broken struct{}
 
 func (broken) Enter(context.Context, string, uint64) (func(), error) {
@@ -187,7 +187,7 @@ func TestGuardThatFails(t *testing.T) {
 	}
 }
 
-// With no guard the handler's own store decides.
+// Without a guard the handler's own store decides.
 func TestRefuse(t *testing.T) {
 	for _, o := range []*fencehttp.Options{nil, {StaleStatus: http.StatusConflict}} {
 		h, err := fencehttp.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -259,7 +259,7 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// A request that was made by hand, and goes to no client, may have no headers at all.
+// A handmade request, which goes to no client, may have a nil Header.
 func TestTransportMakesAHeader(t *testing.T) {
 	s := serve(t, new(fence.Memory), nil)
 	r, err := http.NewRequestWithContext(context.WithValue(t.Context(), fenceKey{}, uint64(33)), "GET", s.URL+"/a", nil)

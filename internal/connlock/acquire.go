@@ -6,7 +6,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// spanBits are a fence's low bits. The SQL strategies use them for hand-offs, of which there are none here.
+// spanBits is the number of a fence's low bits. Other SQL strategies use them for hand-offs, which do
+// not exist here.
 const spanBits = 10
 
 // Acquire makes one attempt. A grant always says that others may be queued: the queue is the
@@ -111,7 +112,7 @@ func (b *Backend) regrant(ctx context.Context, h *connHold, l Lock, r driver.Req
 }
 
 // writeNumber writes the number of a hold through another connection, which may take as long as the row is
-// locked. The hold's connection is free for its other holds meanwhile, and is asked afterwards: if it still has
+// locked. The hold's connection serves its other holds meanwhile, and is checked afterwards: if it still has
 // the lock, no successor has got a smaller number.
 func (b *Backend) writeNumber(ctx context.Context, h *connHold, l Lock) (uint64, error) {
 	b.makeRoom()

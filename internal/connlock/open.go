@@ -158,7 +158,7 @@ func (c *lockConn) shutDown() {
 	}
 }
 
-// checkInterval is how often connections are checked. For so long two clients may believe they hold a
+// checkInterval is how often connections are checked. For this long two clients may believe that they hold a
 // lock, if the server ends a connection and grants its lock at once.
 const checkInterval = 50 * time.Millisecond
 
@@ -294,7 +294,7 @@ type Conn interface {
 	// Confirm is called after Dialect.Number. nil means that the connection still has the lock.
 	Confirm(ctx context.Context, l Lock) error
 
-	// Unlock gives back a lock that this connection has. ErrLost means that the server denies that.
+	// Unlock releases a lock that this connection has. ErrLost means that the server denies that.
 	Unlock(ctx context.Context, l Lock) error
 
 	// Undo is called after an error of TryLock or WaitLock. nil means that the connection does not have the

@@ -122,7 +122,7 @@ func (b *Backend) endAttempt(c *lockConn) {
 	b.keepIfUnused(c)
 }
 
-// endHold removes a hold whose lock was given back.
+// endHold removes a hold whose lock was released.
 func (b *Backend) endHold(h *connHold) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

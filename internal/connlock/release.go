@@ -11,7 +11,7 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// Release gives a lock back. After its Commit it returns nil. The lock of another process ends with its
+// Release releases a lock. After its Commit it returns nil. The lock of another process ends with its
 // connection, and so do the other locks on that connection.
 func (b *Backend) Release(ctx context.Context, d driver.Hold) error {
 	if err := b.errIfClosed(); err != nil {
@@ -62,7 +62,7 @@ func (b *Backend) wasLost(owner string) bool {
 	return b.lost.has(owner)
 }
 
-// unlock gives a hold's lock back. A connection that ends without an answer may have lost the lock long
+// unlock releases a hold's lock. A connection that ends without an answer may have lost the lock long
 // before: that is a loss, and no unknown outcome.
 func (b *Backend) unlock(ctx context.Context, h *connHold) error {
 	var ended bool
@@ -163,7 +163,7 @@ func (h *connHold) commit(ctx context.Context, work func(tx *sql.Tx) error) erro
 	return h.commitTx(ctx)
 }
 
-// lossOr returns ErrLost if the hold is lost, and else err.
+// lossOr returns ErrLost if the hold is lost, and err otherwise.
 func (h *connHold) lossOr(err error) error {
 	if h.conn.b.isCurrent(h) {
 		return err

@@ -91,7 +91,7 @@ func (w *queueWait) run() {
 	defer w.force()
 	for w.closing.Err() == nil {
 		if w.conn == nil && w.connect(w.closing) != nil {
-			w.ready.Notify() // an attempt of the waiter's own may do better
+			w.ready.Notify() // the waiter's own attempt may succeed
 			wait.Sleep(w.closing, retryPause)
 			continue
 		}

@@ -33,8 +33,8 @@ type Row struct {
 	Meta         []byte // JSON, as the Owner gave it
 	Address      string // Notifier.Address of the Owner's backend
 
-	Claims  []byte // everything else: readers, permits, places in line
-	Claimed int64  // when the last of Claims ends; 0 without
+	Claims  []byte // everything else: readers, permits, places in the queue
+	Claimed int64  // when the last of Claims ends; 0 if there are none
 
 	Rev     int64 // raised by every change except of Waiting; 0: there is no row
 	Waiting int64 // until when waiters want to be notified of a release; 0: there are none
@@ -61,8 +61,8 @@ type HoldKey struct{ Name, Owner string }
 type Extension struct {
 	TTL     time.Duration // in whole µs
 	Floor   int64         // the number is raised to this
-	Shorten bool          // the hold ends after TTL also if more is left
-	Wait    bool          // for the row, if it is locked, for a second at most; of one hold only
+	Shorten bool          // the hold ends after TTL even if more is left
+	Wait    bool          // wait up to a second for a locked row; with one hold only
 }
 
 // Dialect has the statements of one database. Each method runs one statement that commits by itself,
@@ -87,7 +87,7 @@ type Dialect interface {
 	//	meta, address, kind, lim = 0, claims = NULL, claimed = 0, rev = rev+1, and since = now
 	//	unless t.Owner holds already.
 	//
-	// It answers the new Number; 0: nothing was changed.
+	// It returns the new Number, or 0 if nothing was changed.
 	Take(ctx context.Context, t TakeRequest) (number int64, err error)
 
 	// Free ends h if it is an exclusive hold that has not ended (Until > now): owner, meta and
@@ -97,15 +97,13 @@ type Dialect interface {
 	// so.
 	Free(ctx context.Context, h HoldKey) (freed, waited bool, err error)
 
-	// Extend renews those holds that hold alone, whose time is not over and whose rows are
-	// not locked:
+	// Extend renews the exclusive holds that have not ended and whose rows are not locked:
 	//
 	//	until = greatest(until, now+TTL), or now+TTL with Shorten,
 	//	number = greatest(number, Floor), rev = rev+1, and the address of now.
 	//
-	// It answers how many there were, and now+TTL, or 0 if there were none. A row that was not
-	// changed, because all this was true before, need not count.
-	// There are at most MaxExtend of them, each of another row.
+	// It returns the number of renewed holds and now+TTL, or 0 if there are none. A row that already had
+	// these values need not count. There are at most MaxExtend holds, each of another row.
 	Extend(ctx context.Context, holds []HoldKey, e Extension) (n int, until int64, err error)
 
 	// Look reads the rows of names, at most MaxExtend. Names without a row are left out. now is the
@@ -171,9 +169,9 @@ type Listener interface {
 	// when no later notification is missed. After an error the row is polled for a while.
 	Arm(ctx context.Context) error
 
-	// Wait waits for the next notification from address, or until ctx ends. address is that of the
-	// claim ahead, as the row had it after Arm; "" if it has none. silent means that nothing can be
-	// waited for, so the row is polled. A Notifier that calls Backend.Wake waits until ctx ends.
+	// Wait waits for the next notification from address, or until ctx ends. address belongs to the claim
+	// ahead, as the row had it after Arm; "" if it has none. silent means that no notification can
+	// arrive, so the row is polled. A Notifier that calls Backend.Wake waits until ctx ends.
 	Wait(ctx context.Context, address string) (notified, silent bool)
 
 	// Close ends the listener.

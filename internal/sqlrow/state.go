@@ -104,7 +104,7 @@ type claimRecord struct {
 	Owner   string `json:"owner"`
 	Mode    uint8  `json:"mode"`             // a driver.Mode
 	Number  int64  `json:"number,omitempty"` // of a hold's grant
-	Ticket  int64  `json:"ticket,omitempty"` // of a place in line
+	Ticket  int64  `json:"ticket,omitempty"` // of a place in the queue
 	Since   int64  `json:"since"`            // µs
 	Until   int64  `json:"until"`            // µs
 	Address string `json:"address,omitempty"`

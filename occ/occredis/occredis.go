@@ -58,7 +58,7 @@ return {}`
 )
 
 // Update changes the value of key, and returns the new one. It creates a key that does not exist,
-// and keeps the TTL of an existing one. Its errors are those of occ.Update: change may run several
+// and keeps the TTL of an existing one. It returns the errors of occ.Update: change may run several
 // times, and an error of change ends Update with nothing stored. It needs Redis 6.0.
 func (v *Values) Update(ctx context.Context, key string, change func(Value) (string, error), opts ...occ.Option) (string, error) {
 	load := func(ctx context.Context) (old Value, err error) {

@@ -13,7 +13,7 @@ var db *sql.DB // of your program
 
 var errSoldOut = errors.New("sold out")
 
-// A column that holds one value.
+// Column updates a single value.
 func ExampleColumn_Update() {
 	stock, err := occsql.NewColumn[int](occsql.MySQL, occsql.Names{
 		Table: "stock", Key: "sku", Value: "quantity", Version: "version",
@@ -34,7 +34,7 @@ type account struct {
 	version         int64
 }
 
-// Statements of your own, over as many columns as the decision needs.
+// Stored works with your own statements, over as many columns as the decision needs.
 func ExampleStored() {
 	load := func(ctx context.Context) (a account, err error) {
 		err = db.QueryRowContext(ctx, `SELECT balance, credit, version FROM accounts WHERE id = ?`, 7).
@@ -56,8 +56,8 @@ func ExampleStored() {
 	_, _ = occ.Update(context.Background(), load, withdraw, store)
 }
 
-// A request that comes twice, since its answer was lost, is done once: the key that its
-// sender chose is unique.
+// A request that is sent again, since its answer was lost, is executed once: the key that its sender
+// chose is unique.
 func Example_idempotencyKey() {
 	pay := func(ctx context.Context, requestID string, amount int) error {
 		tx, err := db.BeginTx(ctx, nil)
@@ -70,7 +70,7 @@ func Example_idempotencyKey() {
 			return err
 		}
 		if n, err := first.RowsAffected(); err != nil || n == 0 {
-			return err // it was done before
+			return err // already done
 		}
 		if _, err := tx.ExecContext(ctx, "INSERT INTO payments (request, amount) VALUES ($1, $2)", requestID, amount); err != nil {
 			return err

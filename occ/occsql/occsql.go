@@ -145,7 +145,7 @@ type versioned[T any] struct {
 	version int64
 }
 
-// Update changes the value in the row with a key, and returns the new one. Its errors are those of
+// Update changes the value in the row with a key, and returns the new one. It returns the errors of
 // occ.Update, and sql.ErrNoRows for a row that does not exist. change may run several times, and an
 // error of change ends Update with nothing stored. db must not be inside a transaction.
 func (c *Column[T]) Update(ctx context.Context, db *sql.DB, key any, change func(T) (T, error), opts ...occ.Option) (T, error) {
