@@ -23,7 +23,7 @@ import (
 var (
 	forFlag    = flag.Duration("for", 50*time.Millisecond, "how long one measurement takes")
 	leasesFlag = flag.Int("leases", 1000, "how many leases are held in the scenario of many leases")
-	holdFlag   = flag.Duration("hold", 2*time.Second, "for how long they are held")
+	holdFlag   = flag.Duration("hold", 2*time.Second, "how long they are held")
 )
 
 func TestMain(m *testing.M) {

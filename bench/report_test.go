@@ -15,7 +15,7 @@ import (
 
 var (
 	reportFlag = flag.String("report", "", "print a report in Markdown of the scenarios that match this pattern; . is all")
-	roundsFlag = flag.Int("rounds", 3, "how many rounds the report's medians are of")
+	roundsFlag = flag.Int("rounds", 3, "the number of rounds in the report")
 )
 
 // TestReport prints a table for each scenario. In each round all contenders take turns, so that other
@@ -71,7 +71,7 @@ func interleave(t *testing.T, r *rig, s scenario) map[string][]figures {
 	return all
 }
 
-// sameClient stands for the bare contender on the same client library.
+// sameClient means the bare contender on the same client library.
 const sameClient = "raw, same client"
 
 // withRatios adds the ratios of the first figure to the first figures of other contenders in the same

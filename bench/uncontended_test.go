@@ -14,7 +14,7 @@ func uncontended(at string, goroutines int, among []contender, ratios ...string)
 	return scenario{
 		name:       at + "/uncontended/" + strconv.Itoa(goroutines),
 		at:         at,
-		title:      fmt.Sprintf("Uncontended: each of %d goroutines locks and unlocks a name of its own", goroutines),
+		title:      fmt.Sprintf("Uncontended: each of %d goroutines locks and unlocks its own name", goroutines),
 		contenders: among,
 		ratios:     ratios,
 		measure: func(r *rig, c contender) (figures, error) {
@@ -27,7 +27,7 @@ func uncontended(at string, goroutines int, among []contender, ratios ...string)
 // measurement in which some goroutines had no turn would be meaningless.
 const turn = 4 * time.Millisecond
 
-var errStarved = errors.New("a goroutine with a name of its own never got the lock")
+var errStarved = errors.New("a goroutine with its own name never got the lock")
 
 // patience bounds the repetitions of a measurement. On a busy machine some goroutines may have had no
 // turn, and the next measurement takes four times as long.

@@ -53,8 +53,7 @@ func ExampleMemory_Enter() {
 	// Output: 99 <nil>
 }
 
-// A guard of your own compares, remembers and writes in one atomic step, in the way that the store
-// provides.
+// Your own guard compares, remembers and writes in one atomic step, by the store's own means.
 func ExampleCheck() {
 	stored := struct{ fence, value uint64 }{34, 90}
 	write := func(f, value uint64) error {

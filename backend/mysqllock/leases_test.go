@@ -307,7 +307,7 @@ func TestServerRestarted(t *testing.T) {
 	}
 }
 
-// Fences increase also if the server's clock goes back.
+// Fences increase even if the server's clock goes back.
 func TestClockGoesBack(t *testing.T) {
 	bothLeaseStrategies(t, func(t *testing.T, s Strategy) {
 		url, _ := freshDatabase(t, s)

@@ -218,7 +218,8 @@ func TestViewRefused(t *testing.T) {
 	says(t, u+"&table=locks", "engine is VIEW")
 }
 
-// A table that another program created works, with an extra column and only the required ones of ours.
+// A table that another program created works. It has an extra column, and only the required columns of
+// ours.
 func TestTableOfOthers(t *testing.T) {
 	t.Parallel()
 	for s, ddl := range map[Strategy]string{

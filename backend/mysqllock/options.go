@@ -138,7 +138,7 @@ func quoted(table string) string {
 	return "`" + strings.ReplaceAll(table, ".", "`.`") + "`"
 }
 
-// dialTimeout bounds the opening of a connection, beside the caller's context.
+// dialTimeout bounds the opening of a connection, as does the caller's context.
 const dialTimeout = 5 * time.Second
 
 // lockWait bounds in seconds how long a statement waits for a row, so that it does not take effect

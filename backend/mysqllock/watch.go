@@ -36,7 +36,7 @@ type notifier struct {
 
 	mu      sync.Mutex
 	running bool
-	used    time.Time                // when an address was last wanted
+	used    time.Time                // when an address was last requested
 	id      string                   // of the session; empty if there is none
 	number  int64                    // of the lock that the session has
 	waits   map[string]*notifierWait // by the id of the notifier that is waited for

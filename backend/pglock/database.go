@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// database is the user's database, and what is known of it.
+// database is the user's database with its known properties.
 type database struct {
 	db      *sql.DB
 	opts    Options // with defaults
@@ -37,7 +37,7 @@ func (d *database) close() error {
 // pooled reports whether each statement may have another connection of the server.
 func (d *database) pooled() bool { return d.opts.Pooler == TransactionPooler }
 
-// queryArgs returns what a statement's arguments begin with. Behind a pooler pgx must not prepare
+// queryArgs returns the first arguments of each statement. Behind a pooler pgx must not prepare
 // statements, since they belong to a connection.
 func (d *database) queryArgs() []any {
 	if d.pooled() && d.pgx {
@@ -73,7 +73,7 @@ const sqlFacts = `SELECT current_setting('server_version_num')::int, pg_is_in_re
 	current_setting('transaction_read_only') = 'on', current_setting('server_encoding'), current_setting('client_encoding'),
 	current_database(), current_user, pg_backend_pid(), coalesce(host(inet_server_addr()), ''), coalesce(inet_server_port(), 0)`
 
-// inspect learns what server this is, and refuses one that can't keep locks.
+// inspect reads the server's properties, and refuses a server that can't keep locks.
 func (d *database) inspect(ctx context.Context) error {
 	conn, err := d.db.Conn(ctx)
 	if err != nil {
@@ -149,8 +149,8 @@ func (f *serverFacts) check() error {
 	return fmt.Errorf("%w: %s", driver.ErrInvalid, why)
 }
 
-// coordinatorName returns the database's address, whatever the order of hosts in the URL. The
-// addresses that another driver than pgx was given are unknown, so there it is the server's own.
+// coordinatorName returns the database's address, whatever the order of hosts in the URL. With a driver
+// other than pgx the URL's addresses are unknown, so it uses the server's own.
 func coordinatorName(f serverFacts, pg *pgx.Conn) string {
 	hosts := []string{address(f.addr, uint16(f.port))}
 	if pg != nil {

@@ -28,8 +28,8 @@
 // # Advisory
 //
 // [Advisory] uses PostgreSQL's advisory locks, which belong to connections. It is for mutexes, and
-// has no Inspect and List. If a holder dies, its lock is free once its socket closes; if it is cut
-// off, after its TTL. A holder that loses its connection loses the lock. A release from another
+// has no Inspect and List. If a holder dies, its lock is free once its socket closes; if it loses the
+// network, after its TTL. A holder that loses its connection loses the lock. A release from another
 // process kills the holder's connection.
 //
 // The strategy takes connections out of the pool and closes them afterwards. At level [Session] up

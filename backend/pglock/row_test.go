@@ -171,7 +171,7 @@ func TestWaitersShareAConnection(t *testing.T) {
 		ready(t, w)
 		w.Close()
 	}
-	eventually(t, "nobody listens", func() bool { return sessions(t, pg, database, listening) == "0" })
+	eventually(t, "no connection listens", func() bool { return sessions(t, pg, database, listening) == "0" })
 	if n := waiters[0].database.db.Stats().OpenConnections; n > maxConns {
 		t.Errorf("%d connections for 100 waiters", n)
 	}

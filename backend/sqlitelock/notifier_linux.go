@@ -16,10 +16,10 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// notifier wakes waiters in other processes. A release changes the slot of its name in a
-// small file next to the database. Waiters watch the file with inotify, and look whether
-// their slot has changed. A notification that is lost, because a process was killed, costs
-// a delay: the core retries by itself.
+// notifier wakes waiters in other processes. A release changes the slot of its name in a small file
+// next to the database. Waiters watch the file with inotify, and check whether their slot has changed.
+// A notification that is lost, because a process was killed, only costs a delay: the core retries by
+// itself.
 type notifier struct {
 	file *os.File
 

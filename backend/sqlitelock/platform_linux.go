@@ -56,9 +56,9 @@ func parseOffset(text []byte) int64 {
 	return 0
 }
 
-// remoteDisks are the file systems that several hosts may use at once, and those in user
-// space, which may be remote. A second host has another boot: it would take the holds of the
-// first for those of its own last boot, and end them.
+// remoteDisks are the file systems that several hosts may use at once, and file systems in user space,
+// which may be remote. A second host has another boot. It would take the first host's holds for holds
+// of its own last boot, and end them.
 var remoteDisks = map[uint32]string{
 	unix.NFS_SUPER_MAGIC:   "NFS",
 	unix.SMB_SUPER_MAGIC:   "SMB",

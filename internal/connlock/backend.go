@@ -11,7 +11,7 @@
 //
 // # Trust
 //
-// Each connection asks the server to end it when it has been silent for the TTL of its holds. The
+// Each connection lets the server end it after a silence of the TTL of its holds. The
 // server measures that from the end of a statement, the client from before it sent the statement, so
 // the client's trust ends first. Only an answered statement prolongs it. A connection without an
 // answer for its TTL is closed, and its holds are lost. So are holds whose connection the server
@@ -27,7 +27,7 @@
 //
 // # Two holders on one connection
 //
-// The server grants a lock to a connection again whenever the connection asks. So calls for one key
+// The server grants a lock to a connection again at every request of that connection. So calls for one key
 // take turns, and a request that conflicts with a hold of this process is refused before a statement
 // is sent. The key is the server's name of the lock. Two names may share a key, and then exclude each
 // other.

@@ -219,7 +219,7 @@ func (h *connHold) finish() {
 	b.keepIfUnused(h.conn)
 }
 
-// errBusy is returned for a hold whose connection the caller's work has.
+// errBusy is returned for a hold whose connection is in use by the caller's work.
 var errBusy = errors.New("its transaction is in use by the caller's work, which must end within the TTL")
 
 // Renew sends one statement on each connection that has some of the holds.

@@ -61,11 +61,11 @@ func TestStatementsOfEachCall(t *testing.T) {
 		{"its renewal", renewing(t, b, x), nil, map[string]int{"extend": 1}},
 		{"its release", giving(t, b, x), nil, map[string]int{"free": 1}},
 		{"a free mutex", taking(t, b, y), nil, map[string]int{"take": 1}},
-		{"a place in line", taking(t, b, queued), driver.ErrHeld, map[string]int{"take": 1, "look": 1, "swap": 1}},
-		{"a release before a line", giving(t, b, y), nil, map[string]int{"free": 1}},
-		{"the first in line", taking(t, b, queued), nil, map[string]int{"take": 1, "look": 1, "swap": 1}},
+		{"a place in the queue", taking(t, b, queued), driver.ErrHeld, map[string]int{"take": 1, "look": 1, "swap": 1}},
+		{"a release before a queue", giving(t, b, y), nil, map[string]int{"free": 1}},
+		{"the first in the queue", taking(t, b, queued), nil, map[string]int{"take": 1, "look": 1, "swap": 1}},
 		{"its release", giving(t, b, queued), nil, map[string]int{"free": 1}},
-		{"a mutex after a line", taking(t, b, x), nil, map[string]int{"take": 1}},
+		{"a mutex after a queue", taking(t, b, x), nil, map[string]int{"take": 1}},
 		{"a reader", taking(t, b, reader), nil, map[string]int{"look": 1, "insert": 1}},
 		{"a writer refused", taking(t, b, writer), driver.ErrHeld, map[string]int{"take": 1, "look": 1}},
 		{"a reader's renewal", renewing(t, b, reader), nil, map[string]int{"look": 1, "swap": 1}},
@@ -229,6 +229,6 @@ func TestLaneEndsWithContext(t *testing.T) {
 	close(leave)
 	wg.Wait()
 	if n := b.changing.Len(); n != 0 {
-		t.Errorf("%d lanes are left", n)
+		t.Errorf("%d entries for calls in progress are left", n)
 	}
 }

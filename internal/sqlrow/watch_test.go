@@ -106,8 +106,8 @@ func TestWatchListens(t *testing.T) {
 	}
 	quiet(t, w1, "nothing happened")
 	d.rings <- struct{}{}
-	signalled(t, w1, "the bell rang")
-	signalled(t, w2, "the bell rang")
+	signalled(t, w1, "the listener was notified")
+	signalled(t, w2, "the listener was notified")
 	if n := f.counted()["mark"]; n != 1 {
 		t.Errorf("the row was marked %d times", n)
 	}

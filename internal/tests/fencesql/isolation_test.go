@@ -82,7 +82,7 @@ func TestReadModifyWrite(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		t.Logf("%d transactions were begun again", repeated.Load())
+		t.Logf("%d transactions were retried", repeated.Load())
 		if n := o.number(t, "SELECT n FROM counter"); n != goroutines*rounds {
 			t.Errorf("%d of %d increments", n, goroutines*rounds)
 		}
@@ -128,7 +128,7 @@ func (o opened) readEarly(t *testing.T, g *fencesql.Guard, level sql.IsolationLe
 	if err == nil {
 		err = tx.QueryRowContext(t.Context(), "SELECT n FROM counter").Scan(&n)
 		if err == nil && n != 1 {
-			t.Errorf("was let in, and sees %d", n)
+			t.Errorf("was accepted, and sees %d", n)
 		}
 	}
 	if err != nil && !again(err) {
@@ -173,7 +173,7 @@ func TestEnterWaits(t *testing.T) {
 					t.Errorf("%d, %v", n, err)
 				}
 			case <-time.After(patience):
-				t.Fatal("the second was not let in")
+				t.Fatal("the second transaction was not accepted")
 			}
 		}
 	})

@@ -15,7 +15,7 @@ import (
 func (g grant) succeeds(t *testing.T, fence uint64) {
 	t.Helper()
 	if g.shown {
-		t.Errorf("two hold: the previous holder does not know of its loss")
+		t.Errorf("two clients hold the lock: the previous holder does not know of its loss")
 	}
 	g.outranks(t, fence)
 }
@@ -49,7 +49,7 @@ func endures(t *testing.T, held *distlock.Lease, next <-chan grant, ttl time.Dur
 	}
 	g := awaitGrant(t, next)
 	g.succeeds(t, held.Fence())
-	figure(t, "hold lived on; after Unlock the next had it in %v", ms(g.at.Sub(start)))
+	figure(t, "the hold survived; the next client had the lock %v after Unlock", ms(g.at.Sub(start)))
 }
 
 // breaks expects that a fault ends a hold, and that the next client then gets the lock.
@@ -61,7 +61,7 @@ func breaks(t *testing.T, held *distlock.Lease, next <-chan grant, fault func())
 	g := awaitGrant(t, next)
 	at := lost(t, held, ended)
 	g.succeeds(t, held.Fence())
-	figure(t, "holder's context ended after %v, the next had it after %v", ms(at.Sub(start)), ms(g.at.Sub(start)))
+	figure(t, "holder's context ended after %v, the next client had the lock after %v", ms(at.Sub(start)), ms(g.at.Sub(start)))
 }
 
 // ousts expects that a hold is lost by a fault that the server notices at once. The holder notices it
@@ -74,7 +74,7 @@ func ousts(t *testing.T, held *distlock.Lease, next <-chan grant, fault func()) 
 	fault()
 	g := awaitGrant(t, next)
 	at := lost(t, held, ended)
-	figure(t, "holder's context ended after %v, the next had it after %v", ms(at.Sub(start)), ms(g.at.Sub(start)))
+	figure(t, "holder's context ended after %v, the next client had the lock after %v", ms(at.Sub(start)), ms(g.at.Sub(start)))
 	g.supplants(t, held, at)
 }
 
@@ -146,9 +146,9 @@ func TestHoldersProcessIsKilled(t *testing.T) {
 		killed := time.Now()
 		g := awaitGrant(t, next)
 		g.succeeds(t, fence)
-		figure(t, "the next had it after %v", ms(g.at.Sub(killed)))
+		figure(t, "the next client had the lock after %v", ms(g.at.Sub(killed)))
 		if lived := g.at.Sub(started); s.leased && lived < life {
-			t.Errorf("a hold of %v was over within %v", life, lived)
+			t.Errorf("a hold of %v ended within %v", life, lived)
 		}
 	})
 }
@@ -184,7 +184,7 @@ func TestWaitersConnectionsAreKilled(t *testing.T) {
 		}
 		g := awaitGrant(t, next)
 		g.succeeds(t, held.Fence())
-		figure(t, "the next had it %v after Unlock", ms(g.at.Sub(start)))
+		figure(t, "the next client had the lock %v after Unlock", ms(g.at.Sub(start)))
 	})
 }
 
@@ -210,7 +210,7 @@ func TestWaiterIsPartitioned(t *testing.T) {
 		}
 		g := awaitGrant(t, next)
 		g.succeeds(t, held.Fence())
-		figure(t, "the next had it %v after Unlock", ms(g.at.Sub(start)))
+		figure(t, "the next client had the lock %v after Unlock", ms(g.at.Sub(start)))
 	})
 }
 
@@ -240,7 +240,7 @@ func restart(t *testing.T, k *kind, srv *server, ttl time.Duration) bool {
 	srv.Kill()
 	srv.Start()
 	up := time.Now()
-	figure(t, "it answers again after %v", ms(up.Sub(killed)))
+	figure(t, "the server answers again after %v", ms(up.Sub(killed)))
 	if up.Sub(killed) > ttl/2 {
 		return false
 	}
@@ -279,5 +279,5 @@ func (c *restartCase) resolve(t *testing.T, killed, up time.Time) {
 	g := awaitGrant(t, c.next)
 	at := lost(t, c.held, c.ended)
 	g.supplants(t, c.held, at) // a server may be back before the holder checks
-	figure(t, "holder's context ended after %v, the next had it %v after the server was back", ms(at.Sub(killed)), ms(g.at.Sub(up)))
+	figure(t, "holder's context ended after %v, the next client had the lock %v after the server was back", ms(at.Sub(killed)), ms(g.at.Sub(up)))
 }

@@ -224,7 +224,7 @@ func (c *scene) takeTurn(book *exclusion.Checker, who string, m *distlock.Mutex)
 func (c *scene) judgeErrors(userURL string, deadlocks int) {
 	c.t.Helper()
 	answered := c.srv.errors(nameOf(userURL))
-	figure(c.t, "the server answered %d duplicate keys, deadlocks and the like, and counted %d deadlocks", len(answered), deadlocks)
+	figure(c.t, "the server sent %d errors such as duplicate keys and deadlocks, and counted %d deadlocks", len(answered), deadlocks)
 	if !c.clean {
 		return
 	}
