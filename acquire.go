@@ -32,7 +32,7 @@ type contender struct {
 	ctx         context.Context
 	start       instant
 	once        bool // one attempt, beside the queue
-	toldWaiting bool // the observer was told of the wait
+	toldWaiting bool // the observer was notified of the wait
 	unwatch     bool // the backend has no watch
 	round       int
 }

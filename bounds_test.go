@@ -96,7 +96,7 @@ func TestTimesAtTheBound(t *testing.T) {
 	}
 }
 
-// An Extend lasts for what it was asked for, or says that the backend's maximum is in the way.
+// Extend grants the requested time, or returns an error that names the backend's maximum.
 func TestExtendUpToTheMaximum(t *testing.T) {
 	r := newRig()
 	r.caps = func(caps driver.Caps) driver.Caps { caps.MaxTTL = time.Hour; return caps }
@@ -116,8 +116,7 @@ func TestMinHoldBeyondTheMaximum(t *testing.T) {
 	refused(t, err, "MinHold")
 }
 
-// The pauses between renewals without an answer do not end after so many that their doubling
-// has no room in a Duration.
+// The pauses between unanswered renewals do not overflow when they are doubled many times.
 func TestPausesOfALongTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()

@@ -87,7 +87,7 @@ func TestWaitThroughAnOutage(t *testing.T) {
 	})
 }
 
-// A grant that arrives after its own end is not one; the same Owner asks again.
+// A grant that arrives after its own end does not count. The same Owner tries again.
 func TestGrantExpiredOnArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -222,7 +222,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// Close is bounded though nothing answers, and says what is left.
+// Close is bounded even if the backend does not answer, and reports the remaining locks.
 func TestCloseOfADeadBackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -253,13 +253,13 @@ func TestCloseOfADeadBackend(t *testing.T) {
 		start := time.Now()
 		err = c.Close()
 		if err == nil || !strings.Contains(err.Error(), "200 locks") {
-			t.Errorf("Close: %v, want it to tell of 200 locks", err)
+			t.Errorf("Close: %v, want it to report 200 locks", err)
 		}
 		within(t, "Close", time.Since(start), 0, 15*time.Second)
 		if err := <-got; !errors.Is(err, distlock.ErrClosed) {
 			t.Errorf("waiter: %v, want ErrClosed", err)
 		}
-		time.Sleep(2 * time.Minute) // whatever is still trying gives up with the TTL
+		time.Sleep(2 * time.Minute) // attempts in progress give up with the TTL
 	})
 }
 
@@ -304,7 +304,7 @@ func TestBadNamesAndOptions(t *testing.T) {
 		t.Errorf("no permits: %v", err)
 	}
 	if r.acquires.Load() != 0 {
-		t.Error("nonsense reached the backend")
+		t.Error("invalid values reached the backend")
 	}
 }
 
@@ -392,7 +392,7 @@ func TestInspectListBreak(t *testing.T) {
 		}
 		successor := mustLock(t, c.Mutex("jobs/a"))
 		if err := c.ForceUnlock(t.Context(), info); !errors.Is(err, distlock.ErrLost) {
-			t.Errorf("ForceUnlock of what is gone: %v, want ErrLost", err)
+			t.Errorf("ForceUnlock of a hold that is gone: %v, want ErrLost", err)
 		}
 		time.Sleep(time.Minute)
 		if successor.Err() != nil {
@@ -447,7 +447,7 @@ func TestObserver(t *testing.T) {
 			"unanswered x waited 0s held 0s true",
 		}
 		if len(log) > 6 && log[5] == want[6] {
-			log[5], log[6] = log[6], log[5] // told by two goroutines
+			log[5], log[6] = log[6], log[5] // reported by two goroutines
 		}
 		for i, w := range want {
 			if i >= len(log) || log[i] != w {

@@ -20,7 +20,7 @@
 // the end of the backend's TTL. In both cases the lease's context ends, with the reason as its cause,
 // before the backend grants the lock to another Owner.
 //
-// Every lease has a fence, a number greater than those of all leases before it.
+// Every lease has a fence, a number greater than the fence of any earlier lease.
 // Only a holder releases its lock. A process that dies loses its locks when their
 // TTL is over. Where the coordinator can push, the release wakes a waiter; elsewhere a waiter polls. If
 // an answer is lost, the outcome is unknown: the same request is repeated, or what it may have taken is

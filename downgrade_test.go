@@ -12,7 +12,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// A downgrade asks for the TTL of the lock, which may be less than was left.
+// A downgrade requests the TTL of the lock, which may be less than the remaining time.
 func TestDowngradeKeepsAnExtension(t *testing.T) {
 	for what, opts := range map[string][]distlock.LockOption{"renewed": nil, "fixed": {distlock.WithoutRenewal()}} {
 		t.Run(what, func(t *testing.T) {
@@ -79,8 +79,7 @@ func TestUnlockDuringASilentDowngrade(t *testing.T) {
 	}
 }
 
-// A backend that goes on with a call after its context has ended is released once that call is
-// over, and not beside it.
+// If a backend continues a call after its context has ended, the release waits for that call.
 func TestUnlockDuringACallThatDoesNotEnd(t *testing.T) {
 	scenes := map[string]func(*distlock.Lease) error{
 		"downgrade": func(l *distlock.Lease) error { return l.Downgrade(context.Background()) },
@@ -116,8 +115,8 @@ func TestUnlockDuringACallThatDoesNotEnd(t *testing.T) {
 	}
 }
 
-// A downgrade that lands after the hold was lost takes the lock anew. If there is no answer to
-// it, it is released all the same: a session would keep it for ever.
+// A downgrade that lands after the hold was lost takes the lock anew. Even without an answer it is
+// released: a session would keep it for ever.
 func TestSilentDowngradeAfterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
@@ -150,8 +149,8 @@ func TestSilentDowngradeAfterALoss(t *testing.T) {
 	})
 }
 
-// A hold that was broken during a downgrade is lost, also if the writer who got the lock then has
-// released it when the backend is asked again.
+// A hold that was broken during a downgrade is lost, even if the next writer has released the lock
+// before the retry.
 func TestDowngradeOfABrokenHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()

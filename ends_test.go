@@ -14,8 +14,8 @@ import (
 
 // The end of a hold, and the rest of it at the backend.
 
-// A lease without renewal is trusted for no longer than its TTL, also where the backend grants
-// what is left of a session.
+// A lease without renewal is trusted for no longer than its TTL, even if the backend grants the
+// remaining time of a session.
 func TestFixedLeaseIsTrustedAsAsked(t *testing.T) {
 	for what, take := range map[string]func(*testing.T, *distlock.Client) *distlock.Lease{
 		"lock": func(t *testing.T, c *distlock.Client) *distlock.Lease {
@@ -41,7 +41,7 @@ func TestFixedLeaseIsTrustedAsAsked(t *testing.T) {
 				store := memlock.NewStore()
 				r := newSession(store)
 				r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
-					req.TTL *= 2 // what is left of the session
+					req.TTL *= 2 // the remaining time of the session
 					return next(ctx, req)
 				}
 				c, other := client(t, r, nil), client(t, store.Connect(), nil)
@@ -61,8 +61,8 @@ func TestFixedLeaseIsTrustedAsAsked(t *testing.T) {
 	}
 }
 
-// A backend never shortens a life, so that a hold which was to last longer than the core
-// trusts it is released at the end: others get the lock a TTL after it was last held.
+// A backend never shortens the life of a hold. So a hold that would outlive the core's trust in it
+// is released at the end. Others get the lock a TTL after it was last held.
 func TestNothingOutlivesAnUnansweredExtend(t *testing.T) {
 	for what, test := range map[string]struct {
 		opts []distlock.LockOption
@@ -142,8 +142,8 @@ func TestMinHoldOfAnExtendedLease(t *testing.T) {
 	})
 }
 
-// An Extend without an answer that lands after the Unlock, which left the lock to MinHold, does
-// not keep it from others for longer.
+// An unanswered Extend may land after an Unlock that leaves the lock to MinHold. It does not keep
+// the lock from others for longer.
 func TestLateExtendBeforeMinHoldIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()

@@ -17,7 +17,7 @@ type instant = time.Duration
 
 const longAgo instant = -time.Hour
 
-// env is what the parts of a client share.
+// env is shared by the parts of a client.
 type env struct {
 	backend  driver.Backend
 	caps     driver.Caps

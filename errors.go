@@ -41,7 +41,7 @@ var (
 // HeldError says who holds the lock, and when time alone may free it. It matches ErrHeld.
 type HeldError = driver.HeldError
 
-// Error is what every call of this package returns when it fails. errors.Is finds
+// Error is the error type of every call of this package. errors.Is finds
 // its Kind as well as what caused it: a wait that was cut short matches both the
 // error of its context and the last answer of the backend.
 type Error struct {

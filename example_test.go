@@ -37,7 +37,7 @@ func ExampleMutex_Do() {
 	// 0 <nil>
 }
 
-// How long to wait is the context's deadline. It does not bound the lease.
+// The context's deadline bounds the wait, not the lease.
 func ExampleMutex_Lock() {
 	locks := newClient()
 	defer locks.Close()
@@ -102,7 +102,7 @@ func ExampleSemaphore() {
 	// Output: true
 }
 
-// Whatever the order in which they are named, several locks are taken in one order.
+// Several locks are always taken in the same order.
 func ExampleMulti() {
 	locks := newClient()
 	defer locks.Close()

@@ -18,7 +18,7 @@ import (
 // Extend beside other calls for the same hold.
 
 // extendMany extends each of many locks five times at random moments, beside its Unlock, and
-// ignores what becomes of them.
+// ignores the results.
 func extendMany(t *testing.T, c *distlock.Client, by func() time.Duration, opts ...distlock.LockOption) {
 	var wg sync.WaitGroup
 	for i := range 300 {
@@ -37,8 +37,8 @@ func extendMany(t *testing.T, c *distlock.Client, by func() time.Duration, opts 
 	wg.Wait()
 }
 
-// An Unlock that keeps the hold for MinHold changes when the hold ends, which Extend looks at.
-// The race detector tells if one does so without the other's knowledge.
+// An Unlock that keeps the hold for MinHold changes the end of the hold, which Extend reads. The
+// race detector finds unsynchronized access.
 func TestExtendBesideUnlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, newSession(memlock.NewStore()), nil)
@@ -50,8 +50,7 @@ func TestExtendBesideUnlock(t *testing.T) {
 	})
 }
 
-// A renewal asks for the TTL that Extend changes. The race detector tells if one does so
-// without the other's knowledge.
+// A renewal requests the TTL that Extend changes. The race detector finds unsynchronized access.
 func TestExtendBesideRenewals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -65,7 +64,7 @@ func TestExtendBesideRenewals(t *testing.T) {
 	})
 }
 
-// A hold that is being extended is not handed on to a waiter that asked for less.
+// A hold that is being extended is not handed off to a waiter that requested less.
 func TestUnlockDuringAnExtend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -88,7 +87,7 @@ func TestUnlockDuringAnExtend(t *testing.T) {
 		r.set(func(r *rig) { r.renew = nil })
 		time.Sleep(time.Minute)
 		if left := inspect(t, c, "x").Holders[0].Left; left > ttl {
-			t.Errorf("a holder that asked for a TTL of %v holds for another %v if it dies", ttl, left)
+			t.Errorf("a holder that requested a TTL of %v holds for another %v if it dies", ttl, left)
 		}
 		mustUnlock(t, l)
 	})
@@ -120,7 +119,7 @@ func TestExtendAfterAHandOff(t *testing.T) {
 		l := <-second
 		time.Sleep(time.Minute)
 		if left := inspect(t, c, "x").Holders[0].Left; left > ttl {
-			t.Errorf("a holder that asked for a TTL of %v holds for another %v if it dies", ttl, left)
+			t.Errorf("a holder that requested a TTL of %v holds for another %v if it dies", ttl, left)
 		}
 		mustUnlock(t, l)
 	})

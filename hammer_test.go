@@ -15,7 +15,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// guarded is what a lock protects: it notices two at once and a fence that goes back.
+// guarded is protected by a lock. It detects two holders at once and a fence that decreases.
 type guarded struct {
 	inside atomic.Int64
 	fence  atomic.Uint64

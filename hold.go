@@ -16,7 +16,7 @@ import (
 
 var errBroken = errors.New("it was broken")
 
-// hold is what one Owner holds at the backend. It is renewed and released as one. Leases come and
+// hold is one Owner's hold at the backend. It is renewed and released as one. Leases come and
 // go on it by hand-off and re-entry.
 type hold struct {
 	env   *env

@@ -18,8 +18,9 @@ func leaks(t testing.TB, opts *distlock.Options) (*distlock.Client, chan distloc
 	return client(t, memlock.New(), opts), reports
 }
 
-// collected waits for the report of a leak, and fails if it is another one than want. What became
-// unreachable with it or before has been reported by then, but for what only it referred to.
+// collected waits for the report of a leak, and fails if it is another one than want. Leases that
+// became unreachable with it or before have been reported by then, except those that only it
+// referred to.
 func collected(t testing.TB, reports <-chan distlock.Event, want string) distlock.Event {
 	t.Helper()
 	for {
@@ -39,7 +40,7 @@ func collected(t testing.TB, reports <-chan distlock.Event, want string) distloc
 	}
 }
 
-// nothing fails if a leak is reported before a lease is that is dropped now.
+// nothing fails if a leak is reported before the leak of a lease that is dropped now.
 func nothing(t testing.TB, c *distlock.Client, reports <-chan distlock.Event) {
 	t.Helper()
 	for range 3 {
@@ -136,7 +137,8 @@ func TestLeak(t *testing.T) {
 	}
 }
 
-// A lease in use is not reported, whatever it is that the user has of it; nor is one that has ended.
+// A lease in use is not reported, even if the user keeps only a part of it. A lease that has ended
+// is not reported either.
 func TestNoLeak(t *testing.T) {
 	for what, use := range map[string]func(*distlock.Client) any{
 		"the lease":   func(c *distlock.Client) any { return mustLock(t, c.Mutex("x")) },
@@ -211,7 +213,7 @@ func TestNoLeak(t *testing.T) {
 	}
 }
 
-// Of a hold that was entered again each lease counts by itself.
+// Each lease of a re-entered hold is reported separately.
 func TestLeakOfReentry(t *testing.T) {
 	c, reports := leaks(t, &distlock.Options{})
 	m := c.Mutex("x", distlock.Reentrant())
@@ -251,7 +253,7 @@ func TestLeakOfSeveral(t *testing.T) {
 	}
 }
 
-// A leaked lease is asked for as any other, and what its holder is given then can unlock it.
+// A leaked lease can be revoked. The lease that OnRevoke receives can unlock it.
 func TestRevokeOfALeak(t *testing.T) {
 	c, reports := leaks(t, &distlock.Options{})
 	unlocked := make(chan error, 1)
@@ -270,7 +272,7 @@ func TestRevokeOfALeak(t *testing.T) {
 	free(t, c, "x")
 }
 
-// The context of a leaked lease that is still waited for ends with the lease.
+// If a goroutine still waits for the context of a leaked lease, that context ends with the lease.
 func TestLossOfALeak(t *testing.T) {
 	c, reports := leaks(t, &distlock.Options{MaxHold: time.Second})
 	done := func() <-chan struct{} { return mustLock(t, c.Mutex("x")).Context().Done() }()

@@ -111,7 +111,7 @@ func TestLeaseOutlivesLocksContext(t *testing.T) {
 	})
 }
 
-// Unlock is tried on in the background when the backend gives no answer.
+// Unlock is retried in the background if the backend does not answer.
 func TestUnlockWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -134,7 +134,7 @@ func TestUnlockWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// An Unlock whose first answer was lost finds nothing the second time: that is done.
+// A repeated Unlock finds nothing if only the first answer was lost. That is a success.
 func TestUnlockAfterALostAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -206,8 +206,8 @@ func TestReentryEndsWithTheHold(t *testing.T) {
 	})
 }
 
-// Without the option, and with a context that knows no lease, the lock is held by
-// someone else even for its own holder.
+// Without the option, and with a context that knows no lease, the lock is held by another Owner,
+// even for its own holder.
 func TestNotReentrantByDefault(t *testing.T) {
 	c := client(t, memlock.New(), nil)
 	outer := mustLock(t, c.Mutex("x"))
@@ -288,8 +288,8 @@ func mustLockThen(t *testing.T, m locker) *distlock.Lease {
 	return lease
 }
 
-// A downgrade without an answer may have happened or not: the lease is lost, and
-// whatever is left at the backend goes.
+// A downgrade without an answer may have happened or not. The lease is lost, and the backend's hold
+// is released.
 func TestDowngradeWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -305,15 +305,15 @@ func TestDowngradeWithoutAnAnswer(t *testing.T) {
 			t.Errorf("Downgrade: %v, want ErrLost", err)
 		}
 		if lease.Context().Err() == nil {
-			t.Error("the lease's context goes on")
+			t.Error("the lease's context has not ended")
 		}
 		time.Sleep(time.Second)
 		free(t, c, "x")
 	})
 }
 
-// A backend that has told of the hold's end may grant a downgrade nevertheless, to one
-// whom it does not know any more: that must not remain.
+// A backend that has reported a hold's end may still grant a downgrade, to an Owner that it no
+// longer knows. That grant must not remain.
 func TestDowngradeOfALostHoldLeavesNothing(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -343,9 +343,9 @@ func TestDowngradeOfALostHoldLeavesNothing(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			if lease.Context().Err() == nil {
-				t.Error("the lease's context goes on")
+				t.Error("the lease's context has not ended")
 			}
-			_ = lease.Unlock(t.Context()) // which is too late to say more
+			_ = lease.Unlock(t.Context()) // too late to return another error
 			time.Sleep(time.Second)
 			free(t, c, "x")
 		})
@@ -402,7 +402,7 @@ func TestMultiInOppositeOrders(t *testing.T) {
 	wg.Wait()
 }
 
-// All or nothing: when the second can't be had in time the first is given back.
+// All or nothing: when the second can't be had in time the first is released.
 func TestMultiGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, memlock.New(), nil)

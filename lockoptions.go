@@ -100,7 +100,7 @@ func WithMeta(meta map[string]string) LockOption {
 	}}
 }
 
-// LossPolicy is what happens to the work under a lease that is lost.
+// LossPolicy says whether the work under a lost lease is interrupted.
 type LossPolicy int
 
 const (

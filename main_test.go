@@ -19,8 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// leftBehind waits for the goroutines of the tests to end, and returns those that
-// do not.
+// leftBehind waits for the goroutines of the tests to end, and returns the remaining ones.
 func leftBehind() string {
 	var left []string
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); runtime.Gosched() {
@@ -38,8 +37,8 @@ func leftBehind() string {
 	return strings.Join(left, "\n\n")
 }
 
-// The core, its contract, the suite and the combinators cost a program that imports
-// them no other module: neither they nor their tests import one.
+// The core, package driver, the suite and the combinators import no other module. Neither do their
+// tests.
 func TestImportsTheStandardLibraryOnly(t *testing.T) {
 	const module = "github.com/distlock/distlock"
 	packages := []string{".", "./driver", "./drivertest", "./backend/memlock", "./backend/quorum", "./backend/shard"}

@@ -13,7 +13,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// MaxHold counts for each lease, also if one hold at the backend serves several of them.
+// MaxHold counts for each lease, even if they share one hold at the backend.
 func TestMaxHoldOfEachLease(t *testing.T) {
 	for what, test := range map[string]struct {
 		opts     *distlock.Options
@@ -44,7 +44,7 @@ func TestMaxHoldOfEachLease(t *testing.T) {
 					lease = <-next
 				}
 				if n := r.acquires.Load(); test.acquires != 0 && n != test.acquires {
-					t.Errorf("%d acquires, want %d: the hold was not handed on", n, test.acquires)
+					t.Errorf("%d acquires, want %d: the hold was not handed off", n, test.acquires)
 				}
 				start := time.Now()
 				<-lease.Context().Done()
@@ -59,7 +59,7 @@ func TestMaxHoldOfEachLease(t *testing.T) {
 	}
 }
 
-// The client's MaxHold is the default of every kind of lock, which the lock's own replaces.
+// The client's MaxHold is the default for every kind of lock. A lock's own MaxHold replaces it.
 func TestMaxHoldOfTheClient(t *testing.T) {
 	for what, take := range map[string]func(context.Context, *distlock.Client, ...distlock.LockOption) (*distlock.Lease, error){
 		"mutex": func(ctx context.Context, c *distlock.Client, o ...distlock.LockOption) (*distlock.Lease, error) {
@@ -125,8 +125,8 @@ func TestBadMaxHoldOfTheClient(t *testing.T) {
 	}
 }
 
-// A lease that MaxHold has ended while others wait is not handed on, and an Unlock at that very
-// moment gives the lock to one of them, whose MaxHold begins then.
+// A lease that MaxHold has ended is not handed off. An Unlock at that very moment hands it off to a
+// waiter, whose MaxHold begins then.
 func TestUnlockWhenMaxHoldEnds(t *testing.T) {
 	const max = 10 * time.Second
 	synctest.Test(t, func(t *testing.T) {

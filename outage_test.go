@@ -12,9 +12,9 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// An outage of half of the TTL, and of a little more, costs no lease, whenever it begins,
-// whether requests get no answer or connections are refused. The margin, a tenth of 3 s and a
-// thirtieth of 30 s, is what the bounds differ by.
+// An outage of half of the TTL, and of a little more, costs no lease, whenever it begins, whether
+// requests get no answer or connections are refused. The bounds differ by the margin, which is a
+// tenth of 3 s and a thirtieth of 30 s.
 func TestOutagesThatAreNotNoticed(t *testing.T)     { outagesAreNotNoticed(t, 50) }
 func TestLongOutagesThatAreNotNoticed(t *testing.T) { outagesAreNotNoticed(t, 300) }
 
@@ -42,8 +42,8 @@ func refuse(_ context.Context, holds []driver.Hold) []error {
 	return allErrors(holds, errNetwork)
 }
 
-// outages holds one lease per phase, each at a backend of its own that is away for length,
-// beginning in another moment between two renewals. It returns how many leases were lost.
+// outages holds one lease per phase, each at a backend of its own that is unreachable for length,
+// from a different moment between two renewals on. It returns how many leases were lost.
 func outages(t *testing.T, ttl, length time.Duration, phases int, away renewer) (lost int) {
 	const rtt = 5 * time.Millisecond
 	start := time.Now()

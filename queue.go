@@ -32,7 +32,7 @@ type localQueue struct {
 	history   history
 }
 
-// history is what a queue remembers, also while no caller needs it.
+// history is kept for a name, even while no caller needs its queue.
 type history struct {
 	hash     uint64        // of the name
 	foreign  instant       // when another process was last seen to hold
@@ -237,16 +237,16 @@ func (g *localQueue) whyWaiting() error {
 	return &HeldError{}
 }
 
-// delivery is what a waiter receives: a lease, the role of the contender, or an error.
+// delivery is sent to a waiter: a lease, the role of the contender, or an error.
 type delivery struct {
 	lease *Lease
 	role  role
 	err   error
 }
 
-// role is what one contender passes on to the next.
+// role is passed on from one contender to the next.
 type role struct {
-	owner   string        // an Owner to ask with; empty: a fresh one
+	owner   string        // an Owner to try with; empty: a fresh one
 	watch   *driver.Watch // armed for owner, or nil
 	revoke  *holdSignal   // a revocation of owner's hold; nil if it is not Revocable
 	streak  handoffStreak // the hand-offs of owner's hold

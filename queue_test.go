@@ -16,7 +16,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// locker is what the tests wait on.
+// locker is a lock that the tests wait for.
 type locker interface {
 	Lock(context.Context) (*distlock.Lease, error)
 }
@@ -179,7 +179,7 @@ func TestNoHandOffPastAFairWaiter(t *testing.T) {
 		m := a.Mutex("x", distlock.WithHandoff(1000, time.Hour))
 		first := mustLock(t, m)
 		second, third := waiter(t, t.Context(), m), waiter(t, t.Context(), m)
-		mustUnlock(t, first) // the queue is empty yet: handed off
+		mustUnlock(t, first) // the queue is still empty: handed off
 		lease := <-second
 		fair := waiter(t, t.Context(), b.Mutex("x", distlock.Fair()))
 		mustUnlock(t, lease)
@@ -193,8 +193,8 @@ func TestNoHandOffPastAFairWaiter(t *testing.T) {
 	})
 }
 
-// Where others may come to stand in line each hand-off asks whether they have, or each
-// but those within a span's life; where no line can be, a span is used to its end.
+// Where the backend has a queue, each hand-off checks it, except within a span's life. Without a
+// queue, a span is used to its end.
 func TestSpanBesideALine(t *testing.T) {
 	for _, b := range []struct {
 		caps func(driver.Caps) driver.Caps
@@ -228,7 +228,7 @@ func shortSpans(caps driver.Caps) driver.Caps {
 	return caps
 }
 
-// A mode without a line can't be fair, and the others can.
+// A mode without a queue can't be fair. The others can.
 func TestFairWhereAModeHasALine(t *testing.T) {
 	r := newRig()
 	r.caps = func(c driver.Caps) driver.Caps {
@@ -265,7 +265,7 @@ func TestGivingUpInLine(t *testing.T) {
 			got[i] = waiter(t, ctxs[i], c.Mutex("x"))
 		}
 		cancels[0]() // the contender: the role passes on
-		cancels[2]() // one in line
+		cancels[2]() // a waiter in the queue
 		synctest.Wait()
 		if <-got[0] != nil || <-got[2] != nil {
 			t.Fatal("a cancelled waiter got the lock")
@@ -278,7 +278,7 @@ func TestGivingUpInLine(t *testing.T) {
 	})
 }
 
-// Leases of different kinds wait in one line but are never handed on as each other.
+// Leases of different kinds wait in one queue, but a hold of one kind is never handed off as another.
 func TestNoHandOffBetweenUnequals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -309,7 +309,7 @@ func TestNoHandOffBetweenUnequals(t *testing.T) {
 	})
 }
 
-// A loss while others wait in line: the lease ends first, then the next contends.
+// A loss while others wait in the queue: the lease ends first, then the next contends.
 func TestLossPassesTheRoleOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -335,7 +335,7 @@ func TestLossPassesTheRoleOn(t *testing.T) {
 	})
 }
 
-// A hold that is lost in the middle of a row of hand-offs ends with its present lease.
+// A hold that is lost during a series of hand-offs ends with its current lease.
 func TestLossDuringHandOffs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -419,7 +419,7 @@ func TestTry(t *testing.T) {
 			t.Errorf("second try: %#v", err)
 		}
 		if r.acquires.Load() != 1 {
-			t.Error("a try while the lock is held here asked the backend")
+			t.Error("a try while the lock is held here called the backend")
 		}
 		mustUnlock(t, lease)
 		lease, err = m.TryLock(t.Context())
@@ -474,7 +474,7 @@ func TestTryBehindALocalWaiter(t *testing.T) {
 	})
 }
 
-// Others come to their turn though one process locks again and again.
+// Other processes get the lock even if one process locks again and again.
 func TestOthersComeToTheirTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()

@@ -16,8 +16,8 @@ import (
 	"github.com/distlock/distlock/internal/testkit"
 )
 
-// outage makes the backend of r unreachable. With landing attempts still take the lock, but
-// their answers are lost.
+// outage makes the backend of r unreachable. With landing, attempts still take the lock, but their
+// answers are lost.
 func outage(r *rig, landing bool, err error) {
 	r.set(func(r *rig) {
 		acquire := r.acquire
@@ -98,12 +98,12 @@ func nothingSent(t *testing.T, tries int) {
 		}
 		time.Sleep(time.Minute)
 		if n := r.releases.Load(); n > 0 {
-			t.Errorf("%d releases of what was never sent", n)
+			t.Errorf("%d releases of attempts that were never sent", n)
 		}
 	})
 }
 
-// An attempt without an answer, or a place in line, is released even if the last attempt was not
+// An attempt without an answer, or a place in the queue, is released even if the last attempt was not
 // sent.
 func TestNothingSentAfterSomethingWas(t *testing.T) {
 	for what, first := range map[string]acquirer{

@@ -13,7 +13,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// told is a lock option and what it is told.
+// told returns the option Revocable, and a channel of the leases that it is called with.
 func told() (distlock.LockOption, chan *distlock.Lease) {
 	asked := make(chan *distlock.Lease, 8)
 	return distlock.Revocable(func(l *distlock.Lease) { asked <- l }), asked
@@ -47,24 +47,24 @@ func TestRevoke(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(asked) != 1 || <-asked != lease {
-			t.Error("the holder was not told, once, by its own lease")
+			t.Error("the holder was not notified exactly once, for its own lease")
 		}
 		time.Sleep(time.Hour)
 		if err := lease.Err(); err != nil {
-			t.Errorf("who was asked lost the lock: %v", err)
+			t.Errorf("the holder lost the lock by the request: %v", err)
 		}
 		next := waiter(t, t.Context(), b.Mutex("x"))
 		mustUnlock(t, lease)
 		mustUnlock(t, <-next)
 		if lease := mustLock(t, a.Mutex("x", option)); len(asked) > 0 {
-			t.Errorf("a lease was asked for its predecessor, %v", lease)
+			t.Errorf("a lease was notified of a request to its predecessor, %v", lease)
 		} else {
 			mustUnlock(t, lease)
 		}
 	})
 }
 
-// Revoke asks those that were inspected and not their successors.
+// Revoke requests the release from the inspected holders, not from their successors.
 func TestRevokeSparesSuccessors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, memlock.New(), nil)
@@ -79,13 +79,13 @@ func TestRevokeSparesSuccessors(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(asked) > 0 {
-			t.Error("a successor was asked")
+			t.Error("a successor received the request")
 		}
 		mustUnlock(t, second)
 	})
 }
 
-// speechless is a backend without revocation.
+// speechless has no revocation.
 type speechless struct{ driver.Backend }
 
 func (b speechless) Caps() driver.Caps {
@@ -134,7 +134,7 @@ func TestRevokeErrors(t *testing.T) {
 	mustUnlock(t, silent)
 }
 
-// All who share a lock are asked.
+// All holders of a shared lock receive the request.
 func TestRevokeReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, memlock.New(), nil)
@@ -146,7 +146,7 @@ func TestRevokeReaders(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(asked) != 2 {
-			t.Errorf("%d of 2 were told", len(asked))
+			t.Errorf("%d of 2 were notified", len(asked))
 		}
 		for _, l := range leases {
 			mustUnlock(t, l)
@@ -163,7 +163,7 @@ func mustRLock(t testing.TB, m *distlock.RWMutex) *distlock.Lease {
 	return lease
 }
 
-// A lock can be asked for before Lock has returned, also when the first answer was lost.
+// A release can be requested before Lock has returned, even if the first answer was lost.
 func TestRevokeBeforeLockReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -186,7 +186,7 @@ func TestRevokeBeforeLockReturns(t *testing.T) {
 	})
 }
 
-// The context of a lease is right also if it is first used when the lock is asked for.
+// The context of a lease is right even if it is first used when the release is requested.
 func TestRevokeBeforeMultiReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -228,18 +228,18 @@ func TestRevokeAmongHandOffs(t *testing.T) {
 		mustUnlock(t, first)
 		present := <-second
 		if n := r.acquires.Load(); n != 1 {
-			t.Fatalf("%d attempts for a lock that was handed on", n)
+			t.Fatalf("%d attempts for a lock that was handed off", n)
 		}
 		info := inspect(t, c, "x")
 		if err := r.Backend.Revoke(t.Context(), driver.Hold{Name: "x", Owner: info.Holders[0].Owner, Mode: distlock.Exclusive}); err != nil {
 			t.Fatal(err)
 		}
 		if got := <-asked; got != present {
-			t.Error("not the present lease was told")
+			t.Error("a lease other than the current one was notified")
 		}
 		mustUnlock(t, present)
 		if r.releases.Load() != 1 {
-			t.Error("a lock that was asked for was handed on")
+			t.Error("a lock whose release was requested was handed off")
 		}
 		mustUnlock(t, <-third)
 	})
@@ -277,11 +277,11 @@ func TestRevokeRacesHandOff(t *testing.T) {
 	wg.Wait()
 }
 
-// Where a hand-off asks the backend a lock that can be asked for is given back.
+// Where a hand-off calls the backend, a revocable lock is released instead.
 func TestRevocableIsNotRefenced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, revocable := range []bool{false, true} {
-			r := &rig{Backend: memlock.New()} // it has a line
+			r := &rig{Backend: memlock.New()} // it has a queue
 			c := client(t, r, &distlock.Options{HandoffWindow: time.Hour})
 			m := c.Mutex("x")
 			if revocable {
@@ -339,8 +339,8 @@ func overheard(t *testing.T) (*distlock.Client, chan func()) {
 	return client(t, r, nil), caught
 }
 
-// A lease is told once, also by a backend that tells a hold again that was granted again,
-// and not when it has ended.
+// A lease is notified at most once, even if the backend notifies a hold again after it was granted
+// again. A lease that has ended is not notified.
 func TestRevokeTellsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, caught := overheard(t)
@@ -356,14 +356,14 @@ func TestRevokeTellsOnce(t *testing.T) {
 		(<-caught)()
 		synctest.Wait()
 		if len(asked) != 1 || <-asked != lease {
-			t.Error("a lease was told twice, or after its end")
+			t.Error("a lease was notified twice, or after its end")
 		}
 		_ = fixed.Unlock(t.Context()) // ErrLost
 		mustUnlock(t, lease)
 	})
 }
 
-// Lock does not wait for what the holder does when it is asked.
+// Lock does not wait for the holder's OnRevoke function.
 func TestLockReturnsWhileTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -390,13 +390,13 @@ func TestRevokeAmongUnequals(t *testing.T) {
 		lease := <-second
 		ask(t, c, "x")
 		if got := <-askedTwo; got != lease || len(askedOne) > 0 {
-			t.Error("who has released was told")
+			t.Error("a lease that was released was notified")
 		}
 		mustUnlock(t, lease)
 	})
 }
 
-// A downgraded hold is asked, and so is the outermost lease of a re-entered one.
+// A downgraded hold is notified, and so is the outermost lease of a re-entered one.
 func TestRevokeDowngradedAndReentered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, memlock.New(), nil)
@@ -414,7 +414,7 @@ func TestRevokeDowngradedAndReentered(t *testing.T) {
 		for name, want := range map[string]*distlock.Lease{"rw": rw, "m": outer} {
 			ask(t, c, name)
 			if got := <-asked; got != want {
-				t.Errorf("%s: another lease was told", name)
+				t.Errorf("%s: another lease was notified", name)
 			}
 		}
 		for _, l := range []*distlock.Lease{inner, outer, rw} {
@@ -445,7 +445,7 @@ func TestRevokeIsNotInherited(t *testing.T) {
 		mustUnlock(t, <-second)
 		synctest.Wait()
 		if len(asked) > 0 {
-			t.Error("who has gone was told")
+			t.Error("a previous holder was notified")
 		}
 	})
 }

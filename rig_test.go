@@ -35,7 +35,7 @@ type (
 )
 
 // newRig makes a rig without a queue, so that grants carry spans of
-// fences. One without caps of its own has a line on request.
+// fences. A rig without caps of its own has a queue on request.
 func newRig() *rig { return &rig{Backend: memlock.New(), caps: withoutLine} }
 
 func withoutLine(caps driver.Caps) driver.Caps {

@@ -14,9 +14,9 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Where two things happen to one hold at the same time.
+// Two things happen to one hold at the same time.
 
-// A hold that is becoming a reader is not handed on to a writer.
+// A hold that is becoming a reader is not handed off to a writer.
 func TestUnlockDuringADowngrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -63,8 +63,7 @@ func TestLeaseOutlivesAFailedExtend(t *testing.T) {
 	})
 }
 
-// A hold in one batch with one that is never answered is unlocked soon all the same,
-// and not while the renewal is in flight.
+// A hold whose batch has a silent hold is unlocked soon, but not while its renewal is in flight.
 func TestUnlockBesideADeadHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -127,7 +126,7 @@ func TestCloseBesideUnlock(t *testing.T) {
 	})
 }
 
-// Letting others go first is bounded whatever the window of hand-offs.
+// The time for which a process yields to others is bounded, even with a long hand-off window.
 func TestYieldIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
@@ -146,7 +145,7 @@ func TestYieldIsBounded(t *testing.T) {
 	})
 }
 
-// A hold that was extended is not handed on to one who asked for less.
+// An extended hold is not handed off to a waiter that requested a shorter TTL.
 func TestNoHandOffOfAnExtendedHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -165,7 +164,7 @@ func TestNoHandOffOfAnExtendedHold(t *testing.T) {
 			t.Fatal(err)
 		}
 		if left := info.Holders[0].Left; left > ttl {
-			t.Errorf("a holder that asked for a TTL of %v holds for another %v if it dies", ttl, left)
+			t.Errorf("a holder that requested a TTL of %v holds for another %v if it dies", ttl, left)
 		}
 		mustUnlock(t, l)
 	})
@@ -193,7 +192,7 @@ func TestReleaseGoesOnForAnExtendedHold(t *testing.T) {
 	})
 }
 
-// The end of one caller's context is not told to another.
+// The end of one caller's context is not reported to another caller.
 func TestErrorsOfOthersContexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -248,7 +247,7 @@ func TestCallsAfterUnlock(t *testing.T) {
 	}
 }
 
-// Extend promises time, or says that it can't.
+// Extend keeps its promise or returns an error.
 func TestExtendBeyondMaxHold(t *testing.T) {
 	c := client(t, memlock.New(), nil)
 	lease := mustLock(t, c.Mutex("x", distlock.MaxHold(time.Minute)))
@@ -345,13 +344,13 @@ func TestOneCallAtATimePerOwner(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := &tracked{rig: newRig(), t: t, in: map[string]string{}}
 				scene(t, b, client(t, b, nil))
-				time.Sleep(time.Minute) // what goes on in the background
+				time.Sleep(time.Minute) // for work in the background
 			})
 		})
 	}
 }
 
-// A release without an answer may land late: its Owner asks for nothing any more.
+// A release without an answer may land late: its Owner makes no more requests.
 func TestLateReleaseHitsNoSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()

@@ -11,7 +11,7 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 )
 
-// A caller that would wait for itself is told so at once, and what to do.
+// A caller that would wait for itself gets an error at once. It says what to do.
 func TestWaitForOneself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()

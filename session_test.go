@@ -105,7 +105,7 @@ func TestUnlockOfALostLeaseInASession(t *testing.T) {
 	})
 }
 
-// Where each hold ends by its own TTL nothing is asked for at its end.
+// Where each hold ends by its own TTL, the end of a lease costs no call.
 func TestEndsByItselfWithoutASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -186,7 +186,7 @@ func TestReleasesGoOnOneByOne(t *testing.T) {
 	})
 }
 
-// The backend learns which holds are not going to be renewed.
+// The backend is notified which holds will not be renewed.
 func TestFixedIsTold(t *testing.T) {
 	r := newRig()
 	var mu sync.Mutex
@@ -268,7 +268,7 @@ func TestDowngradeStaysFixed(t *testing.T) {
 	}
 	for range 2 {
 		if !<-fixed {
-			t.Error("the backend was not told")
+			t.Error("the backend was not notified")
 		}
 	}
 	mustUnlock(t, lease)
@@ -303,7 +303,7 @@ func TestRoleStaysAmongEquals(t *testing.T) {
 				<-first
 				synctest.Wait()
 				if now := inspect(t, other, "x").Waiters; len(now) != 1 || now[0].Owner == owner != test.same {
-					t.Errorf("in line is %+v, before it was %s", now, owner)
+					t.Errorf("in the queue is %+v, before it was %s", now, owner)
 				}
 				mustUnlock(t, held)
 				mustUnlock(t, <-second)

@@ -51,8 +51,8 @@ type silentHolds struct {
 	ttl, rtt   time.Duration
 }
 
-// A hold whose renewal gets no answer, and blocks its whole call each time, costs no other
-// hold its life, and no more than a bounded number of calls run at once.
+// A hold whose renewal blocks its whole call each time costs no other hold its life. The number of
+// calls at once is bounded.
 func TestSilentHoldsLeaveTheirBatch(t *testing.T) {
 	silentHoldsLeave(t, []silentHolds{
 		{2, 1, ttl, 0}, {10, 1, ttl, time.Second}, {200, 2, ttl, 50 * time.Millisecond}, {1000, 10, ttl / 10, 5 * time.Millisecond},

@@ -73,7 +73,7 @@ func storm(t *testing.T, kind stormKind, sets string) []string {
 	return w.wrong
 }
 
-// world is what the backends of one storm share.
+// world is shared by the backends of one storm.
 type world struct {
 	store *memlock.Store
 
@@ -141,7 +141,7 @@ func (b *belief) tell(l *distlock.Lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.told[l] {
-		b.errorf("a lease was told twice")
+		b.errorf("a lease was notified twice")
 	}
 	b.told[l] = true
 }

@@ -104,7 +104,7 @@ func (c Caps) Longest() time.Duration {
 	return MaxTTL
 }
 
-// Caps is what a backend can do. It is a value, so that combinators can intersect it. The
+// Caps describes the capabilities of a backend. It is a value, so that combinators can intersect it. The
 // conformance suite proves every claim, and that everything else is refused with ErrUnsupported.
 type Caps struct {
 	// Name identifies the coordinator, in the same words from every process, without credentials:

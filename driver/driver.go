@@ -13,7 +13,7 @@
 //     whose coordinator is pickier escapes or hashes it, injectively.
 //   - Owner is a UUID in its 36 character form, fresh for each attempt to hold
 //     and never used again after it was released. It is the proof of holding and
-//     the idempotency key: the same Owner asked again is the same hold.
+//     the idempotency key: a repeated request of an Owner is for the same hold.
 //   - No two calls run at once for one Owner. Calls for different Owners, also of
 //     one name, do run at once.
 //   - TTL lies between Caps.MinTTL and Caps.MaxTTL, and is [MaxTTL] at most; Mode is one of
@@ -21,7 +21,7 @@
 //   - After an unknown outcome the core asks again with the same Owner, or
 //     releases that Owner until it is answered or its TTL has passed; with
 //     Caps.Session until it is answered or the client is closed.
-//   - An Owner that asks again asks for the same Name, Limit, TTL, Fixed and Meta, and
+//   - An Owner that tries again requests the same Name, Limit, TTL, Fixed and Meta, and
 //     agrees to be asked for the lock or does not, as before. A downgrade changes Mode, and
 //     may end that agreement.
 //
@@ -112,7 +112,7 @@ type Watch struct {
 	Close func()
 }
 
-// Inspector is implemented by a backend that can tell the holders and waiters of a lock.
+// Inspector is implemented by a backend that can report the holders and waiters of a lock.
 type Inspector interface {
 	// Inspect describes name. An Info without Holders means that it is free.
 	Inspect(ctx context.Context, name string) (Info, error)
@@ -211,7 +211,7 @@ type Grant struct {
 // Last returns the greatest fence of the grant.
 func (g Grant) Last() uint64 { return g.Fence + g.Fences - 1 }
 
-// Info is what Inspect tells of a lock. A free lock has no Holders.
+// Info is the result of Inspect. A free lock has no Holders.
 type Info struct {
 	Name    string
 	Mode    Mode // of the lock's kind as seen: Exclusive, Write, Read or Counted; 0 when free
@@ -226,8 +226,8 @@ type Info struct {
 
 // Holder is one that holds, or waits in the queue.
 type Holder struct {
-	// Owner identifies the hold. It is what a force unlock names, so a program that
-	// shows an Info to people who may not break locks leaves it out.
+	// Owner identifies the hold. A force unlock names it, so a program that shows an Info to people
+	// who may not break locks leaves it out.
 	Owner string
 	Mode  Mode
 

@@ -44,7 +44,7 @@ func (l *lab) granted(owner string) (r driver.Request, ok bool) {
 	return r, ok
 }
 
-// grants replaces what a grant says.
+// grants replaces grants.
 func grants(change func(*lab, driver.Request, *driver.Grant)) func(*lab, *patched) {
 	return func(l *lab, p *patched) {
 		acquire := p.acquire
@@ -58,7 +58,7 @@ func grants(change func(*lab, driver.Request, *driver.Grant)) func(*lab, *patche
 	}
 }
 
-// requests replaces what is asked for.
+// requests replaces the requests.
 func requests(change func(*driver.Request)) func(*lab, *patched) {
 	return func(_ *lab, p *patched) {
 		acquire := p.acquire
@@ -336,7 +336,7 @@ var holdMutants = []mutant{{
 	"a hold that has ended is released", "release/expired", releaseAlways,
 }}
 
-// retries replaces the time that a refusal tells.
+// retries replaces the time in a refusal.
 func retries(change func(time.Duration) time.Duration) func(*lab, *patched) {
 	return func(_ *lab, p *patched) {
 		acquire := p.acquire
@@ -374,7 +374,7 @@ func releaseAlways(_ *lab, p *patched) {
 	}
 }
 
-// lookThenTake takes what was free a moment ago.
+// lookThenTake takes a lock that was free a moment ago.
 func (p *patched) lookThenTake(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	free := p.holder(r.Name).Owner == ""
 	time.Sleep(20 * time.Microsecond)
@@ -405,7 +405,7 @@ func lostOnDoubt(_ *lab, p *patched) {
 	}
 }
 
-// releaseByName lets everyone release who has held once.
+// releaseByName lets every earlier holder release.
 func releaseByName(l *lab, p *patched) {
 	recorded(l, p)
 	release := p.release

@@ -127,7 +127,7 @@ var inspectChecks = []promise{{name: "inspect/holder", every: true,
 	},
 }}
 
-// portrays wants info to tell of r's hold what is known of it.
+// portrays wants info to describe r's hold.
 func (s *scene) portrays(info driver.Info, r driver.Request, g driver.Grant, age time.Duration) {
 	s.shows(info.Holders, false, r)
 	if s.over() {
@@ -142,7 +142,7 @@ func (s *scene) portrays(info driver.Info, r driver.Request, g driver.Grant, age
 	s.want(maps.Equal(h.Meta, r.Meta), "Inspect tells the Meta that was given: got %q, want %q", h.Meta, r.Meta)
 }
 
-// shows checks that the holders, or waiters, are those of the requests.
+// shows checks that the holders, or waiters, belong to the requests.
 func (s *scene) shows(holders []driver.Holder, inOrder bool, want ...driver.Request) {
 	var got, wanted []string
 	for _, h := range holders {
@@ -359,7 +359,7 @@ func (s *scene) apartFrom(names, others []string) {
 	}
 }
 
-// named runs f and tells which name it was about if it fails.
+// named runs f, and adds the name to its error.
 func (s *scene) named(name string, f func()) {
 	if s.over() {
 		return

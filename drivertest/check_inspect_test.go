@@ -249,7 +249,7 @@ func pickyBut(alter func(p, plain *patched)) func(*lab, *patched) {
 	}
 }
 
-// portrayed replaces what Inspect tells.
+// portrayed replaces the results of Inspect.
 func portrayed(change func(*driver.Info)) func(*lab, *patched) {
 	return func(_ *lab, p *patched) {
 		inspect := p.inspect

@@ -8,7 +8,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// besideOnRefusal grants under another name what was refused.
+// besideOnRefusal grants a refused request under another name.
 func besideOnRefusal(mode driver.Mode, beside func(driver.Hold) bool) func(*lab, *patched) {
 	return func(_ *lab, p *patched) {
 		acquire := p.acquire
@@ -23,7 +23,7 @@ func besideOnRefusal(mode driver.Mode, beside func(driver.Hold) bool) func(*lab,
 	}
 }
 
-// sharedTTL gives all who hold in a mode the TTL of the last to come.
+// sharedTTL gives all holders in a mode the TTL of the latest one.
 func sharedTTL(mode driver.Mode) func(*lab, *patched) {
 	return func(_ *lab, p *patched) {
 		acquire := p.acquire

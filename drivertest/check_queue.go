@@ -10,7 +10,7 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 	text: "Waiters in the queue get the lock one by one, in the order in which they came.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
-		via := []*conn{s.b, s.a, s.b} // a place may end with the connection that asked for it
+		via := []*conn{s.b, s.a, s.b} // a place may end with the connection that requested it
 		waiters := s.queueUp(r, via...)
 		s.a.free(r.Hold, nil, "the holder releases")
 		for i, w := range waiters {

@@ -107,7 +107,7 @@ var queueMutants = []mutant{{
 	passing(func(r driver.Request) bool { return r.Mode == driver.Counted && !r.Queue }),
 }}
 
-// passing lets some requests ignore the line.
+// passing lets some requests ignore the queue.
 func passing(which func(driver.Request) bool) func(*lab, *patched) {
 	return func(_ *lab, p *patched) {
 		acquire := p.acquire
@@ -138,7 +138,7 @@ func placesLast(life func(time.Duration) time.Duration) func(*lab, *patched) {
 	}
 }
 
-// waits reports whether owner stands in line for name.
+// waits reports whether owner is in the queue for name.
 func (p *patched) waits(name, owner string) bool {
 	info, _ := p.mem.Inspect(context.Background(), name)
 	for _, w := range info.Waiters {

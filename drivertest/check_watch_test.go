@@ -197,7 +197,7 @@ var watchMutants = []mutant{{
 	},
 }}
 
-// asked replaces what a Revoke does.
+// asked replaces Revoke.
 func asked(revoke func(*lab, *patched, driver.Hold) error) func(*lab, *patched) {
 	return func(l *lab, p *patched) {
 		recorded(l, p)

@@ -13,7 +13,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// mutant is a backend with one defect, and the check whose task it is to find it.
+// mutant is a backend with one defect, and the check that must find it.
 type mutant struct {
 	defect string
 	check  string
@@ -28,12 +28,12 @@ func mutants() []mutant {
 func TestEveryCheckCanFail(t *testing.T) {
 	for _, c := range Checks() {
 		if !slices.ContainsFunc(mutants(), func(m mutant) bool { return m.check == c.Name }) {
-			t.Errorf("no mutant is there to be found by %s", c.Name)
+			t.Errorf("%s has no mutant", c.Name)
 		}
 	}
 }
 
-// TestMutants shows that the suite finds what it is there to find.
+// TestMutants shows that the suite finds each defect.
 func TestMutants(t *testing.T) {
 	for _, m := range mutants() {
 		t.Run(m.defect, func(t *testing.T) {
@@ -122,7 +122,7 @@ var sane = map[string]func(*lab, *patched){
 	"slow to start": func(_ *lab, p *patched) { p.caps.MinTTL = 4 * time.Second },
 }
 
-// TestSane shows that the suite finds nothing where nothing is wrong.
+// TestSane shows that the suite finds no defect in a correct backend.
 func TestSane(t *testing.T) {
 	for name, alter := range sane {
 		t.Run(name, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestSane(t *testing.T) {
 	}
 }
 
-// TestNotClaimed shows what a check answers about what a backend does not claim.
+// TestNotClaimed shows that a check returns ErrNotClaimed for features that a backend does not claim.
 func TestNotClaimed(t *testing.T) {
 	for check, backend := range map[string]string{
 		"counted/limit": "mutex only", "line/fifo": "no line", "line/permits": "line of mutexes only", "fence/span": "mutex only", "fence/floor": "mutex only",
@@ -172,8 +172,7 @@ func TestHang(t *testing.T) {
 	}
 }
 
-// TestSlowMachine shows that a check does not accuse the backend of what a slow
-// machine has done.
+// TestSlowMachine shows that a check does not blame the backend for a slow machine.
 func TestSlowMachine(t *testing.T) {
 	stall := func(_ *lab, p *patched) {
 		acquire := p.acquire
@@ -425,7 +424,7 @@ func TestFewConnections(t *testing.T) {
 	}
 }
 
-// TestBrokenWrapsTheAnswer shows that a broken promise can be told from a server that
+// TestBrokenWrapsTheAnswer shows that a broken promise can be distinguished from a server that
 // refuses connections.
 func TestBrokenWrapsTheAnswer(t *testing.T) {
 	full := errors.New("too many connections")

@@ -9,9 +9,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// conn is one of a scene's connections. Its methods make a call, hold the answer
-// against what was promised, and do nothing once the scene is over. Their last
-// argument is the rule that a wrong answer breaks.
+// conn is one of a scene's connections. Its methods make a call and check the answer. They do
+// nothing once the scene is over. Their last argument is the rule that a wrong answer breaks.
 type conn struct {
 	*scene
 	driver.Backend
@@ -181,7 +180,7 @@ func (c *conn) free(h driver.Hold, kind error, rule string) {
 		return
 	}
 	defer c.call("Release")()
-	// What Release may rely on, and no more.
+	// Release may rely on these fields only.
 	err := c.Release(c.ctx, driver.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode})
 	if err == nil {
 		c.forget(h.Owner)
@@ -259,7 +258,7 @@ func (c *conn) wantClaimed(err error, call string) {
 	}
 }
 
-// fallSilent makes the connection behave like that of a dead process: a session ends.
+// fallSilent makes the connection behave as if its process had died. A session ends.
 func (c *conn) fallSilent() {
 	if c.caps.Session {
 		c.close()
@@ -363,7 +362,7 @@ func (c *conn) revoke(h driver.Hold, kind error, rule string) {
 	c.want(errors.Is(err, kind), "%s: Revoke on connection %s answered %w; want %s", rule, c.label, answer(err), nameOf(kind))
 }
 
-// revokeSilent must succeed or tell that this holder can't be asked.
+// revokeSilent must succeed, or report that this holder is not revocable.
 func (c *conn) revokeSilent(h driver.Hold, who string) {
 	if c.over() {
 		return
@@ -372,7 +371,7 @@ func (c *conn) revokeSilent(h driver.Hold, who string) {
 	c.want(err == nil || errors.Is(err, driver.ErrUnsupported), "%s is revoked in vain: Revoke on connection %s answered %w; want success or ErrUnsupported", who, c.label, answer(err))
 }
 
-// ask calls Revoke with what it may rely on, and no more.
+// ask calls Revoke with only those fields that it may rely on.
 func (c *conn) ask(h driver.Hold) error {
 	r, ok := c.Backend.(driver.Revoker)
 	if !ok {

@@ -13,7 +13,7 @@ import (
 	"github.com/distlock/distlock/drivertest"
 )
 
-// A backend's conformance test is no more than this.
+// This is a backend's whole conformance test.
 func TestConformance(t *testing.T) {
 	store := memlock.NewStore()
 	drivertest.Run(t, drivertest.Harness{
@@ -21,8 +21,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// Checks run without package testing too, one by one, to tell what a store in
-// production keeps.
+// Checks run without package testing too, one by one, for instance against a store in production.
 func ExampleChecks() {
 	store := memlock.NewStore()
 	h := &drivertest.Harness{

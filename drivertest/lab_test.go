@@ -77,15 +77,15 @@ func tryWith(t *testing.T, alter func(*lab, *patched), c Check, adjust func(*Har
 	return err
 }
 
-// locked runs f while nobody else looks at the lab's notes.
+// locked runs f with the lab's mutex locked.
 func (l *lab) locked(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f()
 }
 
-// patched is a connection whose calls can be replaced one by one. As it is made it
-// does what memlock does, behind a network.
+// patched is a connection whose calls can be replaced one by one. By default it is memlock behind a
+// network.
 type patched struct {
 	lab  *lab
 	mem  *memlock.Backend

@@ -135,7 +135,7 @@ func (p promise) runMode(ctx context.Context, cfg config, calls *activity, mode 
 	return errSlow
 }
 
-// need is what a backend must claim for a promise to apply.
+// need lists the claims without which a promise does not apply.
 type need struct {
 	modes                                     driver.ModeSet
 	fence, floor, downgrade, queue, revocable bool

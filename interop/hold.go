@@ -60,7 +60,7 @@ type Locker struct {
 	Lock, Try func(context.Context) (Hold, error)
 }
 
-// Hold is what Lease and MultiLease have in common.
+// Hold is a Lease or a MultiLease.
 type Hold interface {
 	Unlock(context.Context) error
 	Err() error

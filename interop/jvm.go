@@ -42,7 +42,7 @@ type JVM struct {
 // JVMs are processes of one class, which the tests of a package share: a JVM starts slowly.
 type JVMs struct {
 	Class string                       // of the Maven project in the package's folder
-	Jars  func(tb testing.TB) []string // instead of those of the project; nil: the project's
+	Jars  func(tb testing.TB) []string // nil: the project's
 
 	mu  sync.Mutex
 	all []*JVM

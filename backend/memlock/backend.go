@@ -73,7 +73,7 @@ func openURL(u *url.URL) (*Backend, error) {
 	return namedStore(name).Connect(), nil
 }
 
-// Caps returns all capabilities but those of sessions.
+// Caps returns all capabilities except those for sessions.
 func (b *Backend) Caps() driver.Caps {
 	return driver.Caps{
 		Name:      b.store.name,
@@ -185,7 +185,7 @@ func (b *Backend) Revoke(ctx context.Context, h driver.Hold) error {
 }
 
 // Close ends the watches of this connection. Its holds and its places in the queue end
-// with their TTL, like those of a process that died.
+// with their TTL, as after the death of a process.
 func (b *Backend) Close() error {
 	if !b.closed.Swap(true) {
 		b.store.removeClosedWatchers()

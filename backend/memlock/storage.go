@@ -100,7 +100,7 @@ func (sh *shard) removeWatcher(name string, w *watcher) {
 }
 
 // open returns the state of name, and makes it if there is none. Its fences go on above
-// those of all names that were forgotten.
+// the fences of all names that were forgotten.
 func (sh *shard) open(name string, now time.Duration) *lockEntry {
 	if l := sh.locks[name]; l != nil {
 		return l

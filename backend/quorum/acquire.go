@@ -184,7 +184,7 @@ func (bt *ballot) count() (driver.Grant, error, bool) {
 }
 
 // chooseFences chooses the fences once a majority has granted: not below any that a member has
-// granted, and so above those of the previous holder, which had raised one of these members.
+// granted, and so above the fences of the previous holder, which had raised one of these members.
 func (bt *ballot) chooseFences() {
 	for _, v := range bt.votes {
 		if v.state == granted {

@@ -171,7 +171,7 @@ func TestOnLost(t *testing.T) {
 		for i, want := range []int32{0, 1, 1} {
 			w.lose(i, r.Owner)
 			if n := told.Load(); n != want {
-				t.Errorf("told %d times when %d of 3 members had lost it, want %d", n, i+1, want)
+				t.Errorf("notified %d times when %d of 3 members had lost it, want %d", n, i+1, want)
 			}
 		}
 	})

@@ -260,7 +260,7 @@ type poll struct {
 	pending []bool // by member
 }
 
-// answer is what one member said.
+// answer is the answer of one member.
 type answer struct {
 	member int
 	err    error

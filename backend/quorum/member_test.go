@@ -52,7 +52,7 @@ func TestSilentMinority(t *testing.T) {
 			t.Errorf("when it is known who is silent: %v", took)
 		}
 		if n := c.votes(r.Hold); n != 2 {
-			t.Errorf("%d votes are left at those that could not be told, want 2", n)
+			t.Errorf("%d votes are left at members that could not be reached, want 2", n)
 		}
 		w.restore()
 		time.Sleep(3 * time.Second)
@@ -522,7 +522,7 @@ func TestRemainsOfALongerLife(t *testing.T) {
 				}
 				time.Sleep(10 * time.Minute)
 				if n := c.votes(r.Hold); n != 1 {
-					t.Fatalf("%d votes are left, want 1: that of the silent member", n)
+					t.Fatalf("%d votes are left, want 1: the vote of the silent member", n)
 				}
 				w.restore()
 				time.Sleep(10 * time.Second)

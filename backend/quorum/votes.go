@@ -163,8 +163,8 @@ func (vs votes) equals(n int) (ahead, behind bool) {
 	return ahead, behind
 }
 
-// blockers returns the rivals, each once, the strongest first. It leaves out their fences,
-// which are those of single members.
+// blockers returns the rivals, each once, the strongest first. It leaves out their fences, which
+// single members gave.
 func (vs votes) blockers() []driver.Holder {
 	const enough = 8
 	count, seen := vs.strengths(), map[string]bool{}

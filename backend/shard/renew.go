@@ -12,7 +12,7 @@ import (
 
 // Renew renews at all members at once, each with its own holds. After a member has answered,
 // the remaining ones have an eighth of the shortest TTL, but at least half a second and at most a
-// second. Then their answers are unknown, so that those of the others are not late.
+// second. Then their answers are unknown, so that the other answers are not late.
 func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	if err := b.calls.Begin(ctx); err != nil {
 		return slices.Repeat([]error{err}, len(holds))

@@ -32,7 +32,7 @@ type Router struct {
 
 // NewRouter returns a Router for the given instances. self is the name of this process's
 // instance, or empty for a process that only routes. Names must be the same in every process,
-// and should be stable, like those of a StatefulSet, so that a restart moves no keys. Their order
+// and should be stable, as in a StatefulSet, so that a restart moves no keys. Their order
 // does not matter. The error is ErrInvalid if names are empty or given twice.
 func NewRouter(self string, instances ...string) (*Router, error) {
 	r := &Router{self: self, instances: slices.Sorted(slices.Values(instances))}

@@ -89,7 +89,7 @@ func TestOwnerRefuses(t *testing.T) {
 }
 
 // BenchmarkPair is an acquisition and a release, next to the same at a member alone: the
-// difference is what a shard costs.
+// difference is the cost of a shard.
 func BenchmarkPair(b *testing.B) {
 	pair := func(b *testing.B, backend driver.Backend) {
 		names := make([]string, 1024)

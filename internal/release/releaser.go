@@ -55,7 +55,7 @@ type pending struct {
 	turn  uint64 // orders releases with as many tries
 }
 
-// Config is what a Releaser needs of its client.
+// Config configures a Releaser.
 type Config struct {
 	Life    context.Context // of the client; once it has ended retries hardly pause
 	Now     func() time.Duration

@@ -38,7 +38,7 @@ type Terms struct {
 	Fixed       bool          // it is not renewed by itself
 }
 
-// Holder is what the Watchdog needs of a hold. It calls the methods from its own goroutines, under
+// Holder is the Watchdog's view of a hold. It calls the methods from its own goroutines, under
 // no mutex.
 type Holder interface {
 	// Request returns the hold as the backend knows it, to be renewed for ttl. It is the exception:

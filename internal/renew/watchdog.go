@@ -11,7 +11,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Config is what a Watchdog needs of its client.
+// Config configures a Watchdog.
 type Config struct {
 	Life  context.Context                              // of renewals; ends with the client
 	Now   func() time.Duration                         // the present instant

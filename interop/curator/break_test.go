@@ -12,7 +12,7 @@ import (
 	"github.com/distlock/distlock/interop"
 )
 
-// Inspect shows who holds and who waits, of both sides, in their order, with the UUIDs
+// Inspect shows the holders and waiters of both sides, in their order, with the UUIDs
 // of their nodes and the address that Curator writes.
 func TestLongInspect(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
@@ -54,7 +54,7 @@ func (s *sides) inspect(t *testing.T) distlock.Info {
 	return info
 }
 
-// Inspect tells the modes of Java's holds.
+// Inspect shows the modes of Java's holds.
 func TestLongInspectShowsModes(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		for k, want := range map[*kind]distlock.Mode{&write: distlock.Write, &read: distlock.Read, &lone: distlock.Counted} {
@@ -68,8 +68,8 @@ func TestLongInspectShowsModes(t *testing.T) {
 	})
 }
 
-// A lock that Go releases by force is granted at once to a waiter. Java is not notified: its release finds nothing
-// and says nothing, and does not touch what the next holder has.
+// A lock that Go releases by force is granted at once to a waiter. Java is not notified: its
+// release finds nothing, returns no error, and does not touch the next holder's lock.
 func TestLongGoBreaks(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		for _, k := range []kind{mutex, write, read, permit(1)} {

@@ -55,8 +55,8 @@ func javaDies(t *testing.T, d *deployment, e *edition) {
 	}
 }
 
-// freedInTime expects that a lock was granted when the session of its holder had ended, of
-// which the server heard last at that instant or later.
+// freedInTime expects that a lock was granted when the session of its holder had ended. The server
+// heard of that session last at that instant or later.
 func freedInTime(t *testing.T, what string, last, granted time.Time) {
 	t.Helper()
 	took := granted.Sub(last)

@@ -39,8 +39,8 @@ func TestLongGoIsCutOff(t *testing.T) {
 	})
 }
 
-// A holder in Java that hears nothing any more keeps its lock until its session has ended.
-// Curator tells its user that it is lost later than that, sometimes.
+// A holder in Java that is cut off keeps its lock until its session has ended. Curator sometimes
+// reports the loss later than that.
 func TestLongJavaIsCutOff(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, e *edition) {

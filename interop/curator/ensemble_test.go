@@ -24,8 +24,8 @@ func TestLongEnsemble(t *testing.T) {
 	t.Run("go dies", func(t *testing.T) { goDies(t, d, current) })
 }
 
-// The death of the leader ends no session: who held goes on holding, and who waited is
-// woken by the release.
+// The death of the leader ends no session. Holders keep their locks, and waiters are woken by the
+// release.
 func TestLongLeaderDies(t *testing.T) {
 	g := testserver.ZooKeeperCluster(t, testserver.ZooKeeperOptions{})
 	d := &deployment{g.Addrs()}

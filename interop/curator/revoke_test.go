@@ -8,7 +8,7 @@ import (
 	"github.com/distlock/distlock/interop"
 )
 
-// Java's Revoker asks a holder in Go, who gives its lock to the one in Java who waits.
+// Java's Revoker requests the release from a holder in Go. Its lock passes to a waiter in Java.
 func TestLongJavaAsksGo(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		s := newSides(t, single(t), e, mutex)
@@ -45,7 +45,7 @@ func (s *sides) javaAsksGo(t *testing.T) time.Duration {
 	return at.Sub(called)
 }
 
-// Go asks a holder in Java who has called makeRevocable, whose lock it waits for.
+// Go requests the release from a holder in Java that has called makeRevocable, and waits for the lock.
 func TestLongGoAsksJava(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		s := newSides(t, single(t), e, mutex)

@@ -49,8 +49,8 @@ func TestLongFencesIncrease(t *testing.T) {
 	})
 }
 
-// Readers of both sides are in together. A writer waits for all of them, and readers who
-// come behind it wait for it.
+// Readers of both sides are in together. A writer waits for all of them, and later readers wait for
+// the writer.
 func TestLongReadersAreTogether(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		s := newSides(t, single(t), e, read)
@@ -70,8 +70,8 @@ func TestLongReadersAreTogether(t *testing.T) {
 	})
 }
 
-// Go turns a write lock into a read lock: Java's readers who waited come in at once, its
-// writers do not, whenever they came.
+// Go turns a write lock into a read lock: Java's waiting readers are granted at once. Its writers
+// are not, even if they came earlier.
 func TestLongGoDowngrades(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		s := newSides(t, single(t), e, read)
@@ -102,8 +102,8 @@ func TestLongGoDowngrades(t *testing.T) {
 	})
 }
 
-// Java reads under its write lock and gives up writing: Go's readers come in, its writers
-// do not.
+// Java reads under its write lock and gives up writing: Go's readers are granted, its writers are
+// not.
 func TestLongJavaDowngrades(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		s := newSides(t, single(t), e, read)
@@ -173,7 +173,7 @@ func before55(t *testing.T, version string) bool {
 
 func isReader(node string) bool { return strings.Contains(node, "__READ__") }
 
-// Java and Go stand in one line, and get in as they came.
+// Java and Go share one queue and get the lock in its order.
 func TestLongOrder(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		for _, k := range []kind{mutex, write} {

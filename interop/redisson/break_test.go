@@ -52,12 +52,12 @@ func (s *sides) javaUnlocks(th *interop.Thread, held []string) *interop.Call {
 	return th.Call(s.k.javaUnlock(s.java, s.name, held)...)
 }
 
-// forcedLife is the TTL of what the other side takes away: its holder learns that a third of it
-// later at the latest.
+// forcedLife is the TTL of locks that the other side breaks. The holder notices after a third of it
+// at the latest.
 const forcedLife = 6 * time.Second
 
-// A lock that Java unlocks by force is lost for the Go side, which learns it at its next
-// renewal and does not touch what the lock's next holder has.
+// A lock that Java unlocks by force is lost for the Go side. It notices at its next renewal, and
+// does not touch the next holder's lock.
 func TestLongJavaForces(t *testing.T) {
 	for _, k := range forcible {
 		t.Run(k.Java, func(t *testing.T) { javaForces(t, single(t), k) })
@@ -118,7 +118,7 @@ func goBreaks(t *testing.T, d *deployment, k kind) {
 	d.leaves(t, s.name, k.left(s.name)...)
 }
 
-// Neither side unlocks what the other holds, and each sees who does.
+// Neither side unlocks the other's lock, and each sees the holder.
 func TestLongForeignLocksStay(t *testing.T) {
 	for _, k := range forcible {
 		t.Run(k.Java, func(t *testing.T) { foreignStays(t, single(t), k) })

@@ -15,7 +15,7 @@ import (
 func TestLongFairTurns(t *testing.T)   { turnsAlone(t, single(t), fair, 2, 80) }
 func TestLongFairWakeUps(t *testing.T) { wakeUps(t, single(t), fair, 40) }
 
-// line is how many stand in line for a lock.
+// line returns how many clients are queued for a lock.
 func line(t *testing.T, d *deployment, name string) (n int64) {
 	t.Helper()
 	err := d.masters(t.Context(), func(ctx context.Context, c *redis.Client) error {
@@ -29,17 +29,17 @@ func line(t *testing.T, d *deployment, name string) (n int64) {
 	return n
 }
 
-// stands returns when so many stand in line.
+// stands returns once want clients are queued.
 func (s *sides) stands(t *testing.T, want int64) {
 	t.Helper()
 	var got int64
-	interop.Eventually(t, func() string { return fmt.Sprintf("%d stand in line, want %d", got, want) }, func() bool {
+	interop.Eventually(t, func() string { return fmt.Sprintf("%d are queued, want %d", got, want) }, func() bool {
 		got = line(t, s.d, s.name)
 		return got == want
 	})
 }
 
-// Java and Go stand in one line, and get in as they came.
+// Java and Go share one queue and get the lock in its order.
 func TestLongFairOrder(t *testing.T) {
 	s := newSides(t, single(t), fair, nil)
 	h := interop.Take(t, s.lock)
@@ -74,8 +74,8 @@ func (s *sides) javaPasses(t *testing.T, thread string) func() time.Time {
 	}
 }
 
-// A process of Java that died in line is dropped when Java's own time for it is over: the
-// lock's TTL and how long it would have waited.
+// A Java process that died in the queue is dropped when Java's own time for it is over: the lock's
+// TTL plus the time that it would have waited.
 func TestLongFairJavaDiesInLine(t *testing.T) {
 	s := newSides(t, single(t), fair, &distlock.Options{TTL: shortLife})
 	h := interop.Take(t, s.lock)
@@ -86,7 +86,7 @@ func TestLongFairJavaDiesInLine(t *testing.T) {
 	s.getInBehindTheDead(t, h, 2*shortLife)
 }
 
-// A Go process that died in line is dropped when its TTL is over.
+// A Go process that died in the queue is dropped when its TTL is over.
 func TestLongFairGoDiesInLine(t *testing.T) {
 	s := newSides(t, single(t), fair, &distlock.Options{TTL: shortLife})
 	h := interop.Take(t, s.lock)
@@ -96,8 +96,8 @@ func TestLongFairGoDiesInLine(t *testing.T) {
 	s.getInBehindTheDead(t, h, shortLife)
 }
 
-// getInBehindTheDead expects that Go and then Java get in behind the first in line, who
-// is dead, after its time.
+// getInBehindTheDead expects that Go and then Java get the lock once the time of the dead first
+// waiter is over.
 func (s *sides) getInBehindTheDead(t *testing.T, h interop.Hold, life time.Duration) {
 	t.Helper()
 	start := time.Now()

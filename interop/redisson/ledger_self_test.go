@@ -25,8 +25,7 @@ func unguarded(sharing string) interop.Party {
 	}}
 }
 
-// Without a lock before it the ledger complains, on either side of everything that
-// there is to complain of, and its count is off.
+// Without a lock, the ledger reports every kind of violation on both sides, and its count is wrong.
 func TestLongLedgerComplains(t *testing.T) {
 	alone, reading, counted := unguarded(interop.Alone), unguarded(interop.Reading), unguarded(interop.Counted)
 	t.Run("alone", func(t *testing.T) {
@@ -50,6 +49,6 @@ func complains(t *testing.T, parties []interop.Party, want ...string) {
 		}
 	}
 	if parties[0].Kind.Sharing == interop.Alone && b.Count >= uint64(turns/len(parties)) {
-		t.Errorf("%d turns of %d were counted in spite of all", b.Count, turns)
+		t.Errorf("%d turns of %d were counted without a lock", b.Count, turns)
 	}
 }

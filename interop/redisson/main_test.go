@@ -17,8 +17,8 @@ func TestMain(m *testing.M) {
 	os.Exit(testserver.Run(m))
 }
 
-// act is a Go process that holds a lock of every kind, or that stands in line for a
-// fair one, until it is killed.
+// act is a Go process that holds a lock of every kind, or that is queued for a fair one, until it
+// is killed.
 func act(url, role, name string) error {
 	ctx := context.Background()
 	stands := make(chan struct{}, 1)
