@@ -412,7 +412,7 @@ func deadlock(t *testing.T, ctx context.Context, db *sql.DB, tx *sql.Tx) {
 	}
 }
 
-// Commit reports an error if the work ended the transaction itself.
+// Commit returns ErrLost if the work ended the transaction itself.
 func TestCommitOfWorkThatHasCommitted(t *testing.T) {
 	for _, end := range []string{"COMMIT", "ROLLBACK", "CREATE TABLE another (n INT)"} {
 		t.Run(end, func(t *testing.T) {

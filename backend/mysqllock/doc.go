@@ -18,7 +18,7 @@
 // Leases end by the server's clock, read as µs since 1970 in UTC: time zones of
 // sessions do not matter. A fence is the grant's number times 1024, plus the hand-off
 // inside the process. Numbers increase by at least one, and are at least the server's
-// clock in µs: so fences increase even if the table was lost or restored.
+// clock in µs, so fences increase even if the table was lost or restored.
 //
 // # Sessions
 //

@@ -411,7 +411,8 @@ func TestNumberComesTooLate(t *testing.T) {
 	}
 }
 
-// A row without an end or an owner counts as held. A client may free it by force, by its owner.
+// A row without an end counts as held, even if another program wrote it. A release for its owner frees
+// it.
 func TestRowOfAnotherProgram(t *testing.T) {
 	t.Parallel()
 	url, db := freshDatabase(t, UniqueIndex)
@@ -442,7 +443,7 @@ func TestDeadlockIsMet(t *testing.T) {
 	}
 	tx := begin(t, db, "SELECT * FROM distlock_unique_fences WHERE name = 'x' FOR UPDATE")
 	if _, err := tx.Exec("INSERT INTO distlock_unique_fences (name, number) VALUES ('a',1),('b',1),('c',1),('d',1),('e',1)"); err != nil {
-		t.Fatal(err) // a transaction with more changes is not chosen as the victim
+		t.Fatal(err) // the server does not choose a transaction with more changes as the victim
 	}
 	r := request("x", long)
 	taken := make(chan error, 1)

@@ -169,7 +169,7 @@ func readConfig(u *url.URL, p *driver.Params) (*mysql.Config, error) {
 	c := mysql.NewConfig()
 	c.User = u.User.Username()
 	c.Passwd, _ = u.User.Password()
-	c.Logger = &mysql.NopLogger{} // the errors say it
+	c.Logger = &mysql.NopLogger{} // the errors contain the same
 	c.InterpolateParams = true
 	// A server that became a replica loses the pool's connections, so that they find the primary.
 	c.RejectReadOnly = true

@@ -187,7 +187,7 @@ func (n *notifier) succeed(conn *sql.Conn, expression string) error {
 	return err
 }
 
-// own reports whether this notifier's session has an ID.
+// own reports whether id belongs to this notifier's session.
 func (n *notifier) own(id string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

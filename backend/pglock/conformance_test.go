@@ -126,7 +126,7 @@ func severable(t *testing.T, pg *testserver.PostgresServer, url string) driverte
 	}
 }
 
-// openNamed opens a database under one name, whichever route the URL takes.
+// openNamed opens a database under the same name on every route to it.
 func openNamed(ctx context.Context, rawURL string) (*Backend, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {

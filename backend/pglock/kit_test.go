@@ -56,8 +56,8 @@ func fresh(t testing.TB) string {
 	return with(t, testserver.SharedPostgres(t).Database(t), "create", "true")
 }
 
-// hasty returns the URL of a database that answers before its writes are on the disk. Tests use it that
-// write a lot and crash nothing.
+// hasty returns the URL of a database that answers before its writes are on the disk. It is for tests
+// that write a lot and crash nothing.
 func hasty(t testing.TB) string {
 	t.Helper()
 	return hastyAt(t, testserver.SharedPostgres(t))

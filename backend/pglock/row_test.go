@@ -74,8 +74,8 @@ func sessions(t testing.TB, pg *testserver.PostgresServer, database, like string
 
 const listening = "%LISTEN distlock_%"
 
-// A release notifies waiters after the listening connection was closed, whether it comes before or
-// after the reconnect.
+// A release notifies waiters even if the listening connection was closed, whether the release comes
+// before or after the reconnect.
 func TestListeningGoesOnWhenItsConnectionIsEnded(t *testing.T) {
 	t.Parallel()
 	pg, database := testserver.SharedPostgres(t), fresh(t)
@@ -143,7 +143,7 @@ func crowd(t testing.TB, b *Backend) {
 	all.Wait()
 }
 
-// The waiters of a backend share one connection, and return it afterwards.
+// The waiters of a backend share one connection, which is closed afterwards.
 func TestWaitersShareAConnection(t *testing.T) {
 	t.Parallel()
 	pg, database := testserver.SharedPostgres(t), fresh(t)
@@ -379,7 +379,7 @@ func TestAPoolOfOne(t *testing.T) {
 	take(t, b, theirs)
 }
 
-// A table that is dropped under a backend is a final error, without a password in it.
+// After its table was dropped, a backend returns a final error without a password.
 func TestATableThatIsGone(t *testing.T) {
 	t.Parallel()
 	pg := testserver.SharedPostgres(t)
@@ -470,7 +470,7 @@ func TestEscapedBytes(t *testing.T) {
 	everything(t, open(t, with(t, fresh(t), "bytea_output", "escape", "default_query_exec_mode", "exec")))
 }
 
-// A listening connection without waiters is returned, even while notifications for others arrive.
+// A listening connection without waiters is closed, even while notifications for other locks arrive.
 func TestListeningEndsWhileOthersAreTold(t *testing.T) {
 	t.Parallel()
 	pg, database := testserver.SharedPostgres(t), fresh(t)

@@ -25,8 +25,8 @@ const (
 	maxPause   = 2 * time.Second
 )
 
-// idleCheck is how long a connection is listened to before it is checked. It is closed if it had no waiters in
-// two checks.
+// idleCheck is how long a connection is listened to before it is checked. It is closed if it had no
+// waiters in two checks.
 var idleCheck = 5 * time.Second
 
 // rowWaker is the part of sqlrow's backend that wakes waiters.
@@ -185,8 +185,8 @@ func (l *releaseListener) stopIfUnused() bool {
 // errUnused ends a subscription without waiters.
 var errUnused = errors.New("there are no waiters")
 
-// listen listens on a connection of the pool until the connection ends, or there are no waiters. The connection is closed
-// and not returned.
+// listen listens on a connection of the pool until the connection ends, or there are no waiters. The
+// connection is closed and not returned.
 func (l *releaseListener) listen(s *subscription) error {
 	ctx, cancel := context.WithTimeout(l.ctx, poolTimeout)
 	conn, err := l.db.db.Conn(ctx)

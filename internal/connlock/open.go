@@ -137,8 +137,8 @@ func (b *Backend) closeConns() {
 	wg.Wait()
 }
 
-// shutDown closes a connection. If the caller's work has it, in a statement that may not end, the connection is
-// killed through another one. If that fails, it is closed when the work is done.
+// shutDown closes a connection. If the caller's work has it, in a statement that may not end, the
+// connection is killed through another one. If that fails, it is closed when the work is done.
 func (c *lockConn) shutDown() {
 	select {
 	case <-c.sem:
@@ -206,8 +206,8 @@ func (b *Backend) holdingConns() []*lockConn {
 	return all
 }
 
-// loseIfDead ends a connection that the server has closed, or that was silent for too long. A statement under way
-// finds that out by itself.
+// loseIfDead ends a connection that the server has closed, or that was silent for too long. A statement
+// under way finds that out by itself.
 func (c *lockConn) loseIfDead() {
 	select {
 	case <-c.sem:

@@ -27,8 +27,8 @@ func leaseClass(ttl time.Duration) time.Duration {
 }
 
 // connFor returns a connection for an attempt, which ends with endAttempt. It refuses the attempt if it
-// conflicts with a hold of this process, since the server would grant the lock again on the hold's connection.
-// That check and the choice are one step under b.mu.
+// conflicts with a hold of this process, since the server would grant the lock again on the hold's
+// connection. That check and the choice are one step under b.mu.
 func (b *Backend) connFor(ctx context.Context, l Lock, lease time.Duration) (*lockConn, error) {
 	b.mu.Lock()
 	if held := b.heldHere(l); held != nil {
@@ -193,8 +193,8 @@ func (b *Backend) openConn(ctx context.Context, lease time.Duration) (*lockConn,
 	return c, nil
 }
 
-// reuseIdle gives an idle connection another lease, which is quicker than opening one. It returns nil if there
-// is none.
+// reuseIdle gives an idle connection another lease, which is quicker than opening one. It returns nil
+// if there is none.
 func (b *Backend) reuseIdle(ctx context.Context, lease time.Duration) *lockConn {
 	b.mu.Lock()
 	c := b.takeIdle(func(*lockConn) bool { return true })

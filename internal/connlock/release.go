@@ -92,9 +92,10 @@ func (b *Backend) unlock(ctx context.Context, h *connHold) error {
 }
 
 // Commit lets the caller's own work join the transaction that has an owner's lock, and commits it: the
-// work is stored if and only if the lock was held to the end. If the work returns an error, Commit rolls back,
-// and the lock ends too. It returns ErrLost without beginning the work if the owner does not hold the lock. If the
-// server does not answer the commit, the error says that the outcome is unknown.
+// work is stored if and only if the lock was held to the end. If the work returns an error, Commit
+// rolls back, and the lock ends too. It returns ErrLost without beginning the work if the owner does
+// not hold the lock. If the server does not answer the commit, the error says that the outcome is
+// unknown.
 func (b *Backend) Commit(ctx context.Context, owner string, work func(tx *sql.Tx) error) error {
 	h, err := b.holdFor(owner)
 	if err != nil {

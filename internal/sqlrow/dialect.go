@@ -36,7 +36,7 @@ type Row struct {
 	Claims  []byte // everything else: readers, permits, places in the queue
 	Claimed int64  // when the last of Claims ends; 0 if there are none
 
-	Rev     int64 // raised by every change except of Waiting; 0: there is no row
+	Rev     int64 // raised by every change except to Waiting; 0: there is no row
 	Waiting int64 // until when waiters want to be notified of a release; 0: there are none
 
 	// Insert and Swap write the row only from Earliest to Latest, by the clock of their own

@@ -71,7 +71,8 @@ func TestRenewOfARowLockedForAMoment(t *testing.T) {
 	})
 }
 
-// A renewal shortens one hold, which then ends early. Another hold, whose row is locked, lives longer.
+// One call shortens two holds, one of which has a locked row. The other one is shortened, and the
+// locked one's outcome is unknown.
 func TestShortenBesideALockedRow(t *testing.T) {
 	f := newFake()
 	b := start(t, f)

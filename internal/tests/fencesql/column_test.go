@@ -74,8 +74,8 @@ func TestChanged(t *testing.T) {
 	})
 }
 
-// A result without a changed row does not show whether another condition than key and fence excluded
-// the row. A statement that changes several rows has no single fence.
+// Changed returns an error for a statement with a condition beyond key and fence that changed no row. A
+// statement that changed several rows has no single fence, and is refused, too.
 func TestChangedRefuses(t *testing.T) {
 	each(t, func(t *testing.T, o opened) {
 		c := o.stock(t)

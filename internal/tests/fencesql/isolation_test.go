@@ -92,8 +92,8 @@ func TestReadModifyWrite(t *testing.T) {
 	})
 }
 
-// A transaction that read a value before another one changed it may not enter, or reads the value
-// again.
+// If a transaction read a value that another one then changed, Enter refuses it, or it reads the new
+// value after Enter.
 func TestReadBeforeEnter(t *testing.T) {
 	eachLevel(t, func(t *testing.T, o opened, level sql.IsolationLevel) {
 		g := o.guard(t)

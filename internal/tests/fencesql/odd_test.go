@@ -42,8 +42,8 @@ func TestGreatestFence(t *testing.T) {
 	})
 }
 
-// A row without a fence, such as in a table created by hand, never accepts 33 after 34. It may refuse
-// all fences.
+// A row without a valid fence, such as in a table created by hand, never accepts 33 after 34. It may
+// refuse all fences.
 func TestRowsWithoutAFence(t *testing.T) {
 	each(t, func(t *testing.T, o opened) {
 		o.exec(t, "CREATE TABLE odd (resource VARCHAR(512) PRIMARY KEY, fence BIGINT)", "INSERT INTO odd VALUES ('none', NULL), ('less', -1)")
