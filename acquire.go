@@ -74,7 +74,7 @@ func (k *contender) contend() (*Lease, error) {
 		case driver.Final(err):
 			return nil, k.leave(fail(k.op, k.s.name, err))
 		}
-		k.recordAnswer(err) // before a Close, too, which releases what had no answer
+		k.recordAnswer(err) // even before a Close, which releases attempts without an answer
 		if k.env.isClosed() {
 			return nil, k.leave(fail(k.op, k.s.name, ErrClosed))
 		}
@@ -105,7 +105,7 @@ func (k *contender) letOthersGoFirst() error {
 	return k.pause(k.yield)
 }
 
-// attempt asks the backend once.
+// attempt calls the backend once.
 func (k *contender) attempt() (*Lease, error) {
 	if err := k.env.releaser.Room(); err != nil {
 		return nil, err
@@ -192,7 +192,7 @@ func (k *contender) granted(news *holdSignal, start, now instant, grant driver.G
 	return lease, nil
 }
 
-// enterQueue makes the queue know a new hold.
+// enterQueue enters a new hold in the queue.
 func (k *contender) enterQueue(h *hold, rtt time.Duration) {
 	if k.queue == nil {
 		return
@@ -239,8 +239,8 @@ func (k *contender) recordAnswer(err error) {
 	}
 }
 
-// arm arms the watch. It reports whether it did so just now: then another attempt has to find out
-// what happened before the watch was armed.
+// arm arms the watch. It reports whether it did so just now: then another attempt must follow,
+// since the lock may have become free before.
 func (k *contender) arm() bool {
 	w, ok := k.env.backend.(driver.Watcher)
 	if !ok || k.watch != nil || k.unwatch || k.last != nil && !errors.Is(k.last, ErrHeld) {
@@ -428,7 +428,7 @@ func (k *contender) await(w *waiter) (*Lease, error) {
 	return k.receive(d)
 }
 
-// receive goes on with what was delivered, or declines it if ctx has ended.
+// receive accepts a delivery, or declines it if ctx has ended.
 func (k *contender) receive(d delivery) (*Lease, error) {
 	switch {
 	case d.err != nil:
@@ -447,7 +447,7 @@ func (k *contender) receive(d delivery) (*Lease, error) {
 	return k.contend()
 }
 
-// leaveQueue leaves the queue. It declines what was delivered meanwhile.
+// leaveQueue leaves the queue. It declines a delivery that came meanwhile.
 func (k *contender) leaveQueue(w *waiter, err error) error {
 	sh := k.queue.sh
 	sh.mu.Lock()
@@ -471,7 +471,7 @@ func (k *contender) leaveQueue(w *waiter, err error) error {
 	return k.giveUpWaiting(err)
 }
 
-// decline passes on what was delivered to a caller that has given up.
+// decline passes on the delivery to a caller that has given up.
 func (k *contender) decline(d delivery) {
 	switch {
 	case d.err != nil:

@@ -101,7 +101,7 @@ func (c *Client) fillOptions() error {
 	return probe.checkTimes(c.caps)
 }
 
-// processMeta returns meta with what identifies this process.
+// processMeta returns meta with entries that identify this process.
 func processMeta(meta map[string]string) map[string]string {
 	m := map[string]string{"pid": strconv.Itoa(os.Getpid()), "program": filepath.Base(os.Args[0])}
 	if host, err := os.Hostname(); err == nil {
@@ -140,8 +140,8 @@ func (c *Client) Caps() driver.Caps { return c.caps }
 
 // Close ends the client: waiting calls return ErrClosed, every lease's context is cancelled with
 // that cause, every hold is released, and the backend is closed. Close takes a few CallTimeouts at
-// most. Its error says what could not be released by then; that ends with its TTL. Another call
-// returns the same.
+// most. Its error counts the holds that could not be released by then. They end with their TTL.
+// Another call returns the same.
 func (c *Client) Close() error {
 	c.closing.Do(func() {
 		close(c.done)

@@ -88,7 +88,7 @@ func (h *hold) requestDowngrade(ctx context.Context) (start instant, grant drive
 	return start, grant, err
 }
 
-// mayBeBack records that a downgrade may have granted anew what was lost as a fact.
+// mayBeBack records that a downgrade may have granted a lost hold anew.
 func (h *hold) mayBeBack() {
 	h.sh.mu.Lock()
 	defer h.sh.mu.Unlock()

@@ -47,7 +47,7 @@ func (e *env) isClosed() bool {
 	}
 }
 
-// tasks counts what Close waits for.
+// tasks counts the tasks that Close waits for.
 type tasks struct {
 	n    atomic.Int64
 	idle wait.Signal
@@ -133,8 +133,8 @@ type call struct {
 	values context.Context
 }
 
-// Value looks in the shared context first, which has only what package context looks for to make
-// cheap children of it.
+// Value looks in the shared context first. It only has the value by which package context makes
+// cheap children.
 func (c *call) Value(key any) any {
 	if v := c.Context.Value(key); v != nil {
 		return v

@@ -24,7 +24,7 @@ var (
 	// that may have been taken is released in the background.
 	ErrUnavailable = errors.New("distlock: backend unavailable")
 
-	// ErrUnsupported: this backend can't. Nothing was taken.
+	// ErrUnsupported: the backend lacks the feature. Nothing was taken.
 	ErrUnsupported = driver.ErrUnsupported
 
 	// ErrInvalid: a bad name, option or URL. Nothing was taken.
@@ -33,21 +33,20 @@ var (
 	// ErrClosed: the client is closed. Nothing was taken.
 	ErrClosed = driver.ErrClosed
 
-	// ErrReleased is the cause of a lease's context that ended by Unlock, and what
-	// calls on such a lease return.
+	// ErrReleased is the cause of a lease's context that ended by Unlock. Calls on such a lease
+	// return it.
 	ErrReleased = errors.New("distlock: lock released")
 )
 
 // HeldError says who holds the lock, and when time alone may free it. It matches ErrHeld.
 type HeldError = driver.HeldError
 
-// Error is the error type of every call of this package. errors.Is finds
-// its Kind as well as what caused it: a wait that was cut short matches both the
-// error of its context and the last answer of the backend.
+// Error is the error type of every call of this package. errors.Is finds its Kind and its cause: a
+// wait that was cut short matches both the error of its context and the last answer of the backend.
 type Error struct {
 	Op   string // "lock", "trylock", "unlock", "renew", "extend", …
 	Name string // of the lock; empty if the call had none
-	Kind error  // one of the variables above; nil if a context ended before anything was asked
+	Kind error  // one of the variables above; nil if a context ended before any call
 	Err  error  // more details, or nil
 }
 
@@ -75,7 +74,7 @@ func plainText(err error) string {
 	return strings.TrimPrefix(err.Error(), "distlock: ")
 }
 
-// Unwrap gives Kind and Err to errors.Is and errors.As.
+// Unwrap returns Kind and Err, for errors.Is and errors.As.
 func (e *Error) Unwrap() []error {
 	return slices.DeleteFunc([]error{e.Kind, e.Err}, func(err error) bool { return err == nil })
 }

@@ -27,9 +27,9 @@ type hold struct {
 	// Guarded by sh.mu.
 	queue        *localQueue // which knows it; nil for shared, counted and fair holds
 	mode         Mode
-	lease        *Lease   // the present one
+	lease        *Lease   // the current one
 	nested       []*Lease // re-entered ones
-	since        instant  // when the present lease began
+	since        instant  // when the current lease began
 	streak       handoffStreak
 	next         uint64  // the next fence of the span
 	last         uint64  // the last fence of the span
@@ -74,7 +74,7 @@ func (h *hold) Request(ttl time.Duration) driver.Hold {
 	return driver.Hold{Name: h.s.name, Owner: h.owner, Mode: h.mode, TTL: ttl}
 }
 
-// remains returns what a hold that has ended may have left at the backend.
+// remains returns the hold that an ended hold may have left at the backend.
 func (h *hold) remains() driver.Hold {
 	r := h.Request(h.requestedTTL())
 	if h.halfway {
@@ -252,7 +252,7 @@ func (h *hold) endIn(ctx context.Context, d time.Duration) error {
 	return fail("unlock", h.s.name, err)
 }
 
-// retry calls f until it is answered, but not more often than tries, and only within ctx.
+// retry calls f until the backend answers, at most tries times, and only within ctx.
 func (h *hold) retry(ctx context.Context, tries int, f func() error) error {
 	for try := 0; ; try++ {
 		err := f()
@@ -306,7 +306,7 @@ func (h *hold) Warn() {
 	}
 }
 
-// Answered tells the observer how a renewal was answered.
+// Answered reports the answer to a renewal to the observer.
 func (h *hold) Answered(err error) {
 	event := Event{Name: h.s.name, Mode: h.s.mode, Owner: h.owner, Err: err}
 	switch {
@@ -354,8 +354,8 @@ func (h *hold) lostError(why error) error {
 	return &Error{Op: "hold", Name: h.s.name, Kind: ErrLost, Err: why}
 }
 
-// dropRemains releases in the background a hold that was lost without proof, since it may still be
-// in the way of others. Its Owner proves that no successor is released.
+// dropRemains releases a hold that was lost without proof in the background, since it may still
+// block others. Its Owner proves that no successor is released.
 func (h *hold) dropRemains() {
 	if h.takeRemains() {
 		h.env.releaser.Add(h.remains(), h.env.watchdog.InFlight(&h.life))

@@ -19,7 +19,7 @@ type Lease struct {
 	err   error // why it ended; nil while it is live
 	h     *hold
 	fence uint64
-	ctx   context.Context // what Lock was called with; once the lease has a context, that
+	ctx   context.Context // the context of Lock; later the lease's own
 	leak  *leakWatch      // nil if leaks are not reported
 }
 
@@ -130,7 +130,7 @@ func (l *Lease) outer() *Lease {
 	return lease
 }
 
-// goesOn reports whether the context survives the end of the lease.
+// goesOn reports whether the context outlives the lease.
 func (l *Lease) goesOn() bool {
 	return l.h.s.policy == Continue && errors.Is(l.err, ErrLost)
 }
@@ -192,7 +192,7 @@ func (l *Lease) Owner() string { return l.h.owner }
 // the last successful request, less the margin. Renewals move it.
 func (l *Lease) Deadline() time.Time { return l.h.env.base.Add(l.h.life.Trust()) }
 
-// Unlock releases the lock, after it has ended the lease's context. It does so even if ctx has
+// Unlock releases the lock, after it has ended the lease's context. It releases even if ctx has
 // ended, and takes about CallTimeout at most.
 //
 // It returns nil once the backend has confirmed. ErrLost says that the lease was lost before; a

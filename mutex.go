@@ -43,7 +43,7 @@ func (m *Mutex) Lock(ctx context.Context) (*Lease, error) { return m.l.lock(ctx,
 func (m *Mutex) TryLock(ctx context.Context) (*Lease, error) { return m.l.try(ctx, "trylock") }
 
 // Do runs f while it holds the lock. The context of f is the lease's, and ends with
-// ctx too. If f panics the lock is released and the panic goes on.
+// ctx too. If f panics, the lock is released and the panic continues.
 //
 // The error joins the error of f and the error of the lock, which is ErrLost if the lease was lost
 // before f returned, even if f saw no error.
@@ -88,7 +88,7 @@ func (m *RWMutex) RDo(ctx context.Context, f func(ctx context.Context) error) er
 	return m.r.do(ctx, f)
 }
 
-// Reader is the read side, for Multi.
+// Reader returns the read side, for Multi.
 func (m *RWMutex) Reader() Locker { return reader{m.r} }
 
 type reader struct{ l lock }
@@ -187,7 +187,7 @@ func (l lock) besideQueue(ctx context.Context, op string) (contender, error) {
 	return contender{env: &l.c.env, queues: &l.c.queues, queue: g, s: l.s, op: op, ctx: ctx, start: l.c.now(), once: true}, nil
 }
 
-// begin checks what needs no backend. A lease means that the lock was re-entered.
+// begin makes the checks that need no backend. A lease means that the lock was re-entered.
 func (l lock) begin(ctx context.Context, op string) (*Lease, error) {
 	if err := l.check(ctx, op); err != nil || !l.s.reentrant {
 		return nil, err
@@ -237,7 +237,7 @@ func (l lock) reenter(ctx context.Context) *Lease {
 	return nil
 }
 
-// enter adds a lease to the hold. It returns nil if mode asks for more than the hold has.
+// enter adds a lease to the hold. It returns nil if mode needs more than the hold has.
 func (h *hold) enter(outer *Lease, ctx context.Context, mode Mode) *Lease {
 	outer = outer.core()
 	h.sh.mu.Lock()
@@ -260,7 +260,7 @@ func (l lock) do(ctx context.Context, f func(context.Context) error) error {
 	return runUnder(lease, f)
 }
 
-// runUnder runs f under the context of one or more leases and unlocks, also if f panics.
+// runUnder runs f under the context of one or more leases, and unlocks them even if f panics.
 func runUnder(held interface {
 	Context() context.Context
 	Unlock(context.Context) error

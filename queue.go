@@ -98,7 +98,7 @@ func (q *queues) queueOf(sh *shard, name string) *localQueue {
 
 func (sh *shard) historyOf(hash uint64) *history { return &sh.past[hash>>32%uint64(len(sh.past))] }
 
-// first returns the next waiter; nil if there is none. sh.mu is held, as in what follows.
+// first returns the next waiter; nil if there is none. sh.mu is held, as for the methods below.
 func (g *localQueue) first() *waiter {
 	if e := g.waiters.Front(); e != nil {
 		return e.Value.(*waiter)

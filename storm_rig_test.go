@@ -37,7 +37,7 @@ func (s *stormy) Caps() driver.Caps { return s.caps }
 // latest is how late a request may land.
 const latest = 10 * time.Second
 
-// call makes a call for some Owners, or not, or loses its answer or sits on it. One request in
+// call makes a call for some Owners, or not, or loses its answer or delays it. One request in
 // twenty lands late: after its caller got an unknown outcome, and perhaps beside
 // or after later calls for the same Owner.
 func call[T any](ctx context.Context, s *stormy, owners []string, now, late func() (T, error)) (none T, err error) {
@@ -88,7 +88,7 @@ func (s *stormy) end(owners []string) {
 // endless is for how long a session lives: longer than a storm.
 const endless = time.Hour
 
-// lasting is r for as long as it is going to live without a renewal.
+// lasting returns r with the TTL for which it lives without a renewal.
 func (s *stormy) lasting(r driver.Request) driver.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,7 @@ func (s *stormy) renewed(h driver.Hold) driver.Hold {
 }
 
 // acquire is an attempt. One that lands late takes what is free for the TTL, in a session too:
-// it may land after the release, and a driver ends what it leaves then.
+// it may land after the release, and a driver ends such a hold.
 func (s *stormy) acquire(r driver.Request, ttl time.Duration) (driver.Grant, error) {
 	g, err := s.Backend.Acquire(context.Background(), r)
 	g.TTL = ttl

@@ -30,9 +30,9 @@ func (k stormKind) set(c *driver.Caps) {
 	c.Session, c.Fixed, c.Queueing, c.SpanLife = k.session, k.fixed, k.line, k.spanLife
 }
 
-// TestStorm: everything that locks can do, at once, on backends of every kind that lose
-// answers and where requests land late. No lock has two holders, fences rise, a holder is asked
-// once, and in the end nothing is left.
+// TestStorm: everything that locks can do, at once, on backends of every kind that lose answers and
+// where requests land late. No lock has two holders, fences rise, a holder is notified of a
+// revocation once, and in the end nothing is left.
 func TestStorm(t *testing.T) {
 	for _, life := range []stormKind{{}, {session: true}, {session: true, fixed: true}} {
 		for _, line := range []driver.Queueing{driver.QueueNever, driver.QueueOnRequest, driver.QueueAlways} {
@@ -51,7 +51,7 @@ func TestStorm(t *testing.T) {
 }
 
 // TestStormFindsShortenedLives: the storm sees two holders where a renewal or a repeated attempt
-// sets a life, so that a late one shortens what a later Extend was promised.
+// sets a life, so that a late one shortens a later extension.
 func TestStormFindsShortenedLives(t *testing.T) {
 	for _, sets := range []string{"renewals", "attempts"} {
 		t.Run(sets, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestStormFindsShortenedLives(t *testing.T) {
 	}
 }
 
-// storm makes one world and returns what was wrong in it. sets, if not empty, breaks
+// storm makes one world and returns its violations. sets, if not empty, breaks
 // the driver's contract.
 func storm(t *testing.T, kind stormKind, sets string) []string {
 	w := &world{store: memlock.NewStore()}
@@ -125,7 +125,7 @@ func (w *world) run(t *testing.T, kind stormKind, sets string) {
 	}
 }
 
-// belief is who holds what, as the holders believe.
+// belief records the holds in which their holders trust.
 type belief struct {
 	*world
 	t testing.TB
@@ -234,7 +234,7 @@ func (b *belief) hold(l *distlock.Lease, err error) {
 	b.failed(l.Unlock(b.t.Context()))
 }
 
-// forget leaves a lock to its end.
+// forget leaves a lock to its TTL or MaxHold.
 func (b *belief) forget(l *distlock.Lease, err error) {
 	if b.failed(err) {
 		return
@@ -272,7 +272,7 @@ func (b *belief) all(m *distlock.MultiLease, err error) {
 	b.failed(m.Unlock(b.t.Context()))
 }
 
-// failed reports whether there is an error, which must be one of those that storms bring.
+// failed reports whether there is an error. It must be one that a storm can cause.
 func (b *belief) failed(err error) bool {
 	for _, kind := range []error{distlock.ErrHeld, distlock.ErrLost, distlock.ErrUnavailable, context.DeadlineExceeded} {
 		if errors.Is(err, kind) {
@@ -298,8 +298,8 @@ func (b *belief) work(l *distlock.Lease) {
 	}
 }
 
-// workLonger extends a lease again and again, for longer than the TTL, so that what lands late
-// comes after it.
+// workLonger extends a lease again and again, for longer than the TTL, so that late requests land
+// after it.
 func (b *belief) workLonger(l *distlock.Lease) {
 	for range 2 {
 		time.Sleep(rand.N(5 * time.Second))

@@ -11,7 +11,7 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 )
 
-// WaitAtMost bounds the wait and not the work.
+// WaitAtMost bounds the wait, not the work.
 func TestWaitAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, memlock.New(), nil)

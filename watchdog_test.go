@@ -58,8 +58,8 @@ func TestFirstRenewalAtAThirdOfTheTTL(t *testing.T) {
 	})
 }
 
-// A renewal without an answer is tried again until the deadline, and the lease ends
-// exactly then: TTL less margin, counted from before the grant was asked for.
+// A renewal without an answer is retried until the deadline. The lease ends exactly then: TTL less
+// margin, counted from before the request for the grant.
 func TestLostOnDoubt(t *testing.T) {
 	renewals := map[string]func(context.Context, []driver.Hold, renewer) []error{
 		"black hole": blackHole,
@@ -103,7 +103,7 @@ func lostOnDoubt(t *testing.T, renew func(context.Context, []driver.Hold, renewe
 	mustUnlock(t, mustLock(t, c.Mutex("x"))) // nothing is left at the backend
 }
 
-// A late answer counts from when it was asked for.
+// A late answer counts from its request.
 func TestLateRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -144,12 +144,12 @@ func TestLostAsAFact(t *testing.T) {
 			t.Errorf("Unlock: %v", err)
 		}
 		if r.releases.Load() != releases {
-			t.Error("Unlock of what is lost for certain asked the backend")
+			t.Error("Unlock of a lock that is lost for certain called the backend")
 		}
 	})
 }
 
-// The backend may say by itself that a hold is gone, even before Acquire returns.
+// The backend may report by itself that a hold is gone, even before Acquire returns.
 func TestBackendTellsOfLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -193,7 +193,7 @@ func TestContinueOnlyTells(t *testing.T) {
 	})
 }
 
-// The context may be asked for after the lease has ended.
+// The context may be first used after the lease has ended.
 func TestLateContextIsBornCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
@@ -225,7 +225,7 @@ func TestErrLooksAtTheClock(t *testing.T) {
 	})
 }
 
-// One hold whose renewals vanish stalls neither the renewal nor the unlock of others.
+// A hold whose renewals get no answer stalls neither the renewal nor the unlock of others.
 func TestOneStallDoesNotSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()

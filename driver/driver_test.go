@@ -19,7 +19,7 @@ func TestModes(t *testing.T) {
 		t.Errorf("all modes: %v", driver.AllModes)
 	}
 	if driver.Mode(0).String() != "invalid" || driver.Mode(9).String() != "invalid" || driver.Queueing(9).String() != "invalid" {
-		t.Error("names for what does not exist")
+		t.Error("a mode that does not exist has a name")
 	}
 	if !driver.Read.SameKind(driver.Write) || driver.Read.SameKind(driver.Exclusive) || driver.Read.Alone() || !driver.Write.Alone() {
 		t.Error("kinds")

@@ -21,7 +21,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// fault is one that is injected while a program holds the lock that all want.
+// fault is injected while a program holds the lock that all want.
 type fault struct {
 	name  string
 	lasts time.Duration // how long the holder keeps the lock unless it loses it

@@ -51,7 +51,7 @@ func TestCaps(t *testing.T) {
 	r := request(driver.Exclusive)
 	r.Queue = true
 	if _, err := b.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnsupported) {
-		t.Errorf("a line: %v", err)
+		t.Errorf("a queue: %v", err)
 	}
 }
 
@@ -69,7 +69,7 @@ func TestLostIsAFact(t *testing.T) {
 		w.kill(2)
 		isUnknown(t, "two said yes, two no", b.Renew(t.Context(), []driver.Hold{r.Hold})[0])
 		w.restore()
-		b.Inspect(t.Context(), r.Name) // which shows that all are there again
+		b.Inspect(t.Context(), r.Name) // shows that all are there again
 		synctest.Wait()
 		c.stores[2].Connect().Release(t.Context(), r.Hold)
 		if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
@@ -236,8 +236,8 @@ func TestSplitVote(t *testing.T) {
 	}
 }
 
-// A split vote is resolved although a dead attempt has some votes: a living one wins at once,
-// whichever member's vote is missing.
+// A split vote is resolved even if a dead attempt has some votes. A living attempt wins at once,
+// for any missing vote.
 func TestSplitVoteWithTheDead(t *testing.T) {
 	for _, split := range []string{"-ab", "a-b", "ab-", "-aabb", "aa-bb", "aabb-", "-abba", "-abcd", "ab-cd", "abcd-", "-aabc", "-abcc", "--abc", "a--bc", "abc--"} {
 		t.Run(split, func(t *testing.T) {
@@ -318,7 +318,7 @@ func (m *scripted) Acquire(ctx context.Context, r driver.Request) (driver.Grant,
 	if m.acquire != nil {
 		return driver.Grant{}, m.acquire
 	}
-	r.Fences = 1 // fewer than asked for: all have to be raised
+	r.Fences = 1 // fewer than requested: all have to be raised
 	return m.Backend.Acquire(ctx, r)
 }
 

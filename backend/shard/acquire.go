@@ -44,7 +44,7 @@ func (b *Backend) reserve(ctx context.Context, t target, r driver.Request) error
 	return nil
 }
 
-// validate refuses what some member can't do, so that no name is special.
+// validate refuses requests that some member can't grant, so that no name is special.
 func (b *Backend) validate(r *driver.Request) error {
 	err := r.Validate(b.caps)
 	switch {

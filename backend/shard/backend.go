@@ -144,7 +144,7 @@ func (b *Backend) registrationTTL(d time.Duration) time.Duration {
 	return d
 }
 
-// merge returns what all members can do.
+// merge returns the common capabilities of all members.
 func (b *Backend) merge() (driver.Caps, error) {
 	c := b.members[0].Caps()
 	sessions := 0
@@ -184,7 +184,7 @@ func (b *Backend) checkSessions(sessions int) error {
 	return nil
 }
 
-// Caps returns what all members can do. While members join or leave there are no queues,
+// Caps returns the common capabilities of all members. While members join or leave there are no queues,
 // and fences only if all members can raise theirs (Caps.Floor).
 func (b *Backend) Caps() driver.Caps { return b.caps }
 

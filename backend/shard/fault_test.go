@@ -80,7 +80,7 @@ func TestWithoutAMajority(t *testing.T) {
 		_, err = p.Acquire(t.Context(), request(at(t, "a", "a", "b", "c")))
 		for _, says := range []string{"majority", "b: ", "c: ", errDown.Error()} {
 			if err == nil || driver.Final(err) || !strings.Contains(err.Error(), says) {
-				t.Errorf("%v, want what is no fact, with %q", err, says)
+				t.Errorf("%v, want an unknown outcome with %q", err, says)
 			}
 		}
 		if _, err := c.openCut("a b c", "b c"); err == nil || driver.Final(err) {

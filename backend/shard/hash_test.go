@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// names of the kinds that programs have.
+// names returns names such as programs use.
 func names(n int) []string {
 	var all []string
 	for i := range n / 4 {
@@ -46,8 +46,8 @@ func TestSpreadIsEven(t *testing.T) {
 	}
 }
 
-// Names move only to a member that is added, and about as many as are its part; and only
-// from one that is taken away.
+// Names move only to an added member, and only its part of them. They move only away from a removed
+// member.
 func TestFewNamesMove(t *testing.T) {
 	four, five := seedsOf("a", "b", "c", "d"), seedsOf("a", "b", "c", "d", "e")
 	moved := 0

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// leftBehind waits for goroutines to end, and returns those that do not.
+// leftBehind waits for goroutines to end, and returns the remaining ones.
 func leftBehind() string {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		buf := make([]byte, 1<<20)

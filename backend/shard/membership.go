@@ -34,10 +34,9 @@ var (
 	host, _ = os.Hostname()
 )
 
-// membership tells other processes which lists this one works with, by a registration at
-// each member. Locks are trusted while a majority of each list's members has the
-// registration. Two processes without a common list can't both have that, if their
-// majorities meet.
+// membership announces this process's lists to other processes, by a registration at each member.
+// Locks are trusted while a majority of each list's members has the registration. Two processes
+// without a common list can't both have that, if their majorities meet.
 type membership struct {
 	name          string // of the lock whose read holds are the registrations
 	lists         []*list
@@ -244,8 +243,8 @@ func (ms *membership) tooFew() error {
 	return fmt.Errorf("shard: the list of members could not be registered at a majority of them; with fewer, processes with another list would not be noticed (%w)", failures(ms.registrations))
 }
 
-// failures returns what is wrong with registrations, as an error that is not one of the
-// driver's facts. The membership's mutex is held.
+// failures returns the problems of registrations, as an error that is not one of the driver's
+// facts. The membership's mutex is held.
 func failures(registrations []*registration) error {
 	var all []string
 	for _, r := range registrations {
@@ -280,7 +279,7 @@ func (ms *membership) compatible(h driver.Holder) bool {
 	return slices.ContainsFunc(ms.lists, func(l *list) bool { return slices.Contains(theirs, l.text) })
 }
 
-// registration is a read hold at one member, which tells the lists of this backend. It is
+// registration is a read hold at one member, which shows the lists of this backend. It is
 // made before looking for others: if two processes come at the same time, at least one
 // sees the other.
 type registration struct {

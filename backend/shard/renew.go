@@ -82,7 +82,7 @@ func (n *memberRenewal) run(ctx context.Context) {
 			left--
 			late.Reset(n.grace())
 		case <-late.C:
-			cancel() // which makes them return
+			cancel() // makes them return
 		}
 	}
 }

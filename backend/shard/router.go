@@ -19,10 +19,10 @@ var ErrElsewhere = errors.New("shard: another instance has this key")
 // places locks. Where all requests for a key reach its instance, a mutex of that process can
 // replace a distributed lock. It is safe for concurrent use.
 //
-// It is a calculation and not an agreement. Two processes with different lists of instances,
-// as during every deployment, can both believe they have a key. So can an instance that was
-// replaced and does not know it yet. Where that does harm, keep a lock or a fence behind it:
-// that is cheap, since the lock is rarely contended.
+// It is a calculation and not an agreement. Two processes with different lists of instances, as
+// during every deployment, can both believe that they have a key. So can an instance that was
+// replaced and does not know it yet. Where that does harm, add a lock or a fence. That is cheap,
+// since the lock is rarely contended.
 type Router struct {
 	self      string
 	instances []string

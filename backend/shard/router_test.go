@@ -63,7 +63,7 @@ func TestOwnerDo(t *testing.T) {
 		wg.Go(func() {
 			err := o.Do(t.Context(), mine, func(context.Context) error { close(held); <-end; return errDown })
 			if !errors.Is(err, errDown) {
-				t.Errorf("what f answered: %v", err)
+				t.Errorf("the error of f: %v", err)
 			}
 		})
 		<-held
@@ -84,7 +84,7 @@ func TestOwnerRefuses(t *testing.T) {
 		}
 	}
 	if o, err := shard.NewRouter("", "a"); err != nil || o.Mine("x") {
-		t.Errorf("one that only routes has a key: %v", err)
+		t.Errorf("a router without an instance has a key: %v", err)
 	}
 }
 

@@ -5,7 +5,7 @@
 // last answered renewal, and the context of its work ends then. The lock goes to another host a little
 // later, never before.
 //
-// The next leader is asked to stop, as for an upgrade. It releases its lock, and the third host leads at
+// The next leader is stopped, as for an upgrade. It releases its lock, and the third host leads at
 // once.
 package main
 
@@ -53,7 +53,7 @@ func lead(ctx context.Context, h *story.Host, c *chronicle) {
 }
 
 // simulate lets three hosts campaign, cuts the first leader's cable, stops the second leader, and
-// returns who led when.
+// returns the terms.
 func simulate(ctx context.Context, s *story.Story) ([]*term, error) {
 	hosts, err := s.Hosts(ctx, 3)
 	if err != nil {

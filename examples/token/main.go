@@ -60,8 +60,8 @@ func refreshLocked(ctx context.Context, h *story.Host, f *fleet, refused tokens)
 // refresher replaces tokens that were refused.
 type refresher func(ctx context.Context, h *story.Host, f *fleet, refused tokens) (tokens, error)
 
-// simulate lets the service refuse all hosts at once, and returns how often it was asked to refresh
-// and how many hosts it serves in the end.
+// simulate lets the service refuse all hosts at once, and returns the number of refreshes and how
+// many hosts it serves in the end.
 func simulate(ctx context.Context, s *story.Story, refresh refresher) (refreshes, served int, err error) {
 	all, err := s.Hosts(ctx, hosts)
 	if err != nil {
@@ -105,7 +105,7 @@ type service struct {
 	mu        sync.Mutex
 	issued    int
 	valid     tokens
-	refreshes int // how often it was asked to
+	refreshes int // the number of requests to refresh
 }
 
 var errTheft = errors.New("this refresh token was used before: all tokens are void")

@@ -1,4 +1,4 @@
-// Package release releases in the background what a client may hold without a user.
+// Package release releases holds of a client that no user has, in the background.
 package release
 
 import (
@@ -24,7 +24,7 @@ const (
 	maxRetrying = 8                     // goroutines that make further tries
 )
 
-// Releaser releases in the background whatever an Owner may hold without a user. It repeats each
+// Releaser releases, in the background, holds that an Owner may have without a user. It repeats each
 // release until the backend answers or the TTL has passed. Where a hold may live as long as a
 // session, it repeats the release until the client is closed.
 //
@@ -196,7 +196,7 @@ func (r *Releaser) take(n *int, most int) *pending {
 	return nil
 }
 
-// ask makes one call and reports whether the backend answered. If not, it queues x again.
+// ask makes one call, and reports whether the backend answered. If not, it queues x again.
 func (r *Releaser) ask(x *pending, timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(r.ctx, timeout)
 	defer cancel()

@@ -28,7 +28,7 @@ type instant = time.Duration
 
 const never instant = math.MaxInt64
 
-// Terms are what the user has asked for. They do not change.
+// Terms are the user's options. They do not change.
 type Terms struct {
 	TTL         time.Duration
 	Margin      time.Duration // trust ends so long before the TTL
@@ -51,7 +51,7 @@ type Holder interface {
 	// Warn says that Terms.WarnBefore is left.
 	Warn()
 
-	// Answered says what a call of Renew returned for the hold.
+	// Answered receives the answer of Renew for the hold.
 	Answered(err error)
 }
 
@@ -73,7 +73,7 @@ type Hold struct {
 	fixed   bool          // it is not renewed by itself
 	round   *round        // the renewal in flight
 	tries   int           // renewals without an answer, in a row
-	unknown error         // what the last of them returned
+	unknown error         // the error of the last of them
 	waits   bool          // it is in Watchdog.retry
 }
 
@@ -100,7 +100,7 @@ func (h *Hold) setEnd() {
 	h.end.Store(int64(min(h.granted, h.limit)))
 }
 
-// schedule sets next to the first of what may come before the end.
+// schedule sets next to the first event before the end.
 func (h *Hold) schedule() {
 	h.next = h.warn
 	if h.round == nil && !h.capped {
@@ -108,7 +108,7 @@ func (h *Hold) schedule() {
 	}
 }
 
-// at is when the Watchdog has to look at h, or its end.
+// at returns when the Watchdog has to look at h, or its end.
 func (h *Hold) at() instant { return min(h.next, h.Trust()) }
 
 // dueBy reports whether the Watchdog looks at h now. A renewal is taken a little early if others are

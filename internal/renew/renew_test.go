@@ -15,7 +15,7 @@ import (
 
 var errNetwork = errors.New("network down")
 
-// rig is a Watchdog on a backend that a test makes answer as it likes.
+// rig is a Watchdog on a backend whose answers the test chooses.
 type rig struct {
 	*renew.Watchdog
 	start time.Time
@@ -55,7 +55,7 @@ func (r *rig) call(ctx context.Context, holds []driver.Hold) []error {
 	return errs
 }
 
-// renewals returns how many calls there were, and forgets them.
+// renewals returns the number of calls since the last renewals.
 func (r *rig) renewals() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,7 +70,7 @@ func (r *rig) answer(f func(context.Context, driver.Hold) error) {
 	r.renew = f
 }
 
-// holder records what the Watchdog says.
+// holder records the calls of the Watchdog.
 type holder struct {
 	renew.Hold
 	r     *rig
@@ -120,7 +120,7 @@ func (r *rig) add(t *testing.T, name string, change func(*renew.Terms)) *holder 
 	return h
 }
 
-// heard returns how many renewals were answered, and when the holder was warned.
+// heard returns the number of answered renewals, and when the holder was warned.
 func (h *holder) heard() (answers int, warnedAt time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

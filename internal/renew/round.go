@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// maxBatch is how many holds one call of Renew is given: few enough that an Unlock of one
-	// of them does not wait long for the others.
+	// maxBatch bounds the holds of one call of Renew, so that an Unlock of one of them does not
+	// wait long for the others.
 	maxBatch = 1000
 
 	// maxRetries is how many calls for holds without an answer run at once. Holds that never get an
@@ -24,7 +24,7 @@ const (
 	retryShares = 8 * maxRetries
 )
 
-// round is one call of Renew, or what a Claim asks for one hold.
+// round is one call of Renew, or of a Claim for one hold.
 type round struct {
 	holds    []*Hold
 	requests []driver.Hold
@@ -58,8 +58,8 @@ func (w *Watchdog) tick() {
 	}
 }
 
-// collect takes what is due from the queue: by their scale the holds whose last renewal was
-// answered; the others go to w.retry. w.mu is held.
+// collect takes the due holds from the queue. It returns the holds whose last renewal was answered,
+// by their scale, and puts the others into w.retry. w.mu is held.
 func (w *Watchdog) collect(now instant) (lost []loss, warned []*Hold, due map[int][]*Hold) {
 	due = map[int][]*Hold{}
 	for len(w.queue) > 0 && w.queue[0].dueBy(now) {
@@ -201,7 +201,7 @@ func (w *Watchdog) apply(h *Hold, start instant, request driver.Hold, err error)
 	heap.Fix(&w.queue, h.index)
 }
 
-// Answer returns what Renew answered for its i-th hold.
+// Answer returns the answer of Renew for its i-th hold.
 func Answer(answers []error, i int) error {
 	if i >= len(answers) {
 		return ErrNoAnswer

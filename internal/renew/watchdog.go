@@ -22,12 +22,11 @@ type Config struct {
 	} // counts the calls that the client's Close waits for
 }
 
-// Watchdog keeps the holds of a client alive: one timer and one heap for all of
-// them, and no goroutine while nothing is due. It renews in batches, ends what
-// could not be renewed in time, and warns before. A hold whose renewal had no
-// answer leaves the common batch until it has one, and shares its next calls with few
-// others or none, so that a dead part of the backend does not stall the rest. No deadline
-// waits behind a slow renewal.
+// Watchdog keeps the holds of a client alive: one timer and one heap for all of them, and no
+// goroutine while nothing is due. It renews in batches, ends holds that could not be renewed in
+// time, and warns before. A hold whose renewal had no answer leaves the common batch until it has
+// one, and shares its next calls with few others or none, so that a dead part of the backend does
+// not stall the rest. No deadline waits behind a slow renewal.
 type Watchdog struct {
 	Config
 
@@ -62,8 +61,8 @@ func (w *Watchdog) Add(h *Hold, holder Holder, terms *Terms, start instant, ttl 
 	return true
 }
 
-// HandOn reports whether enough of h's TTL is left to hand it on, and counts MaxHold from now
-// on, for the next lease. A hold that has just ended by MaxHold is not handed on.
+// HandOn reports whether enough of h's TTL is left to hand it off, and counts MaxHold from now on,
+// for the next lease. A hold that has just ended by MaxHold is not handed off.
 func (w *Watchdog) HandOn(h *Hold, now instant) bool {
 	enough := h.terms.TTL / 4
 	if h.terms.MaxHold == 0 {
@@ -80,8 +79,8 @@ func (w *Watchdog) HandOn(h *Hold, now instant) bool {
 	return true
 }
 
-// Keep renews h, whose leases have ended, until it is removed: also if it is a fixed one, or was to
-// be held for no longer than MaxHold.
+// Keep renews h, whose leases have ended, until it is removed, even if it is fixed or limited by
+// MaxHold.
 func (w *Watchdog) Keep(h *Hold) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package wait has the few ways in which goroutines wait: for a time, for a random time, for a
+// Package wait has the ways in which goroutines wait: for a time, for a random time, for a
 // signal, and for other goroutines.
 package wait
 

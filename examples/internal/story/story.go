@@ -1,5 +1,5 @@
 // Package story is shared by the examples, so that each of them shows its locks and little else. It has
-// a flag for the locks' backend, hosts that use them, and a log of what each host does.
+// a flag for the locks' backend, hosts that use them, and a log of each host's actions.
 package story
 
 import (
@@ -69,7 +69,7 @@ func (s *Story) Title(text string) {
 	fmt.Fprintf(s.out, "\n%s\n\n", text)
 }
 
-// Say writes that who did something just now.
+// Say writes that the named host did something just now.
 func (s *Story) Say(who, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
