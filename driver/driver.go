@@ -4,8 +4,8 @@
 // jitter, deadlines, queueing inside a process and the shape of errors belong to
 // package distlock, so every backend behaves alike and a new one stays small.
 //
-// Only two kinds of programs need this package: a backend, and a combinator that
-// makes one backend of several. Everyone else uses package distlock.
+// Only backends, and combinators that make one backend of several, need this package. All other
+// programs use package distlock.
 //
 // # What the core promises a driver
 //
@@ -18,7 +18,7 @@
 //     one name, do run at once.
 //   - TTL lies between Caps.MinTTL and Caps.MaxTTL, and is [MaxTTL] at most; Mode is one of
 //     Caps.Modes.
-//   - After an unknown outcome the core asks again with the same Owner, or
+//   - After an unknown outcome the core tries again with the same Owner, or
 //     releases that Owner until it is answered or its TTL has passed; with
 //     Caps.Session until it is answered or the client is closed.
 //   - An Owner that tries again requests the same Name, Limit, TTL, Fixed and Meta, and
@@ -27,7 +27,7 @@
 //
 // # What a driver promises the core
 //
-// The comments of [Backend] say it call by call. The suite in package drivertest
+// The comments of [Backend] list the promises of each call. The suite in package drivertest
 // checks it, and is the specification where the two differ.
 //
 //   - Answers are facts. A network error is never [ErrLost] and never a
@@ -171,7 +171,7 @@ type Request struct {
 
 	// Fences is how many consecutive fences are wanted, for hand-off inside the
 	// process; at least 1. More than 1 only for Exclusive and Write, and where there is a
-	// queue only if Caps.SpanLife allows it: elsewhere each hand-off asks again, since the
+	// queue only if Caps.SpanLife allows it: elsewhere each hand-off acquires again, since the
 	// queue may not be empty any more.
 	Fences uint64
 

@@ -156,7 +156,7 @@ type Thread struct {
 // Thread returns the thread of that name, which starts with its first call.
 func (j *JVM) Thread(name string) *Thread { return &Thread{j, name} }
 
-// Parks waits until the thread is parked, which it only is while it waits for a lock.
+// Parks waits until the thread is parked. It only parks to wait for a lock.
 func (th *Thread) Parks(t *testing.T) {
 	t.Helper()
 	Eventually(t, func() string { return th.name + " does not wait" }, func() bool {

@@ -1,8 +1,8 @@
-// Package memlock keeps locks in the memory of one process: for tests, for programs
-// that run alone, and to see what the other backends promise in its plainest form.
+// Package memlock keeps locks in the memory of one process: for tests, for programs that run alone,
+// and as the simplest example of a backend.
 //
 //	locks, err := distlock.Open(ctx, "mem:", nil)       // a store of its own
-//	locks, err := distlock.Open(ctx, "mem:jobs", nil)   // shared by all who open mem:jobs in this process
+//	locks, err := distlock.Open(ctx, "mem:jobs", nil)   // shared by all clients of mem:jobs in this process
 //
 // [New] makes a store of its own without a URL. Each [Store.Connect] is an independent
 // connection to one store, like the connection of another process to a coordinator.
@@ -168,7 +168,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	return driver.Watch{Ready: w.ready, Close: sync.OnceFunc(func() { sh.removeWatcher(r.Name, w) })}, nil
 }
 
-// Revoke asks h.Owner for its lock, once.
+// Revoke requests the lock from h.Owner, once.
 func (b *Backend) Revoke(ctx context.Context, h driver.Hold) error {
 	if err := b.usable(ctx); err != nil {
 		return err

@@ -38,7 +38,7 @@ func watchFor(t testing.TB, b *Backend, r driver.Request) driver.Watch {
 	return w
 }
 
-// A hold lives to the last nanosecond of its TTL and not one longer.
+// A hold lives to the last nanosecond of its TTL, and no longer.
 func TestExactTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New()
@@ -217,7 +217,7 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// A renewal whose end has no room in the store's instants is refused, and ends nothing.
+// A renewal whose end would overflow is refused, and ends no hold.
 func TestEndlessRenewal(t *testing.T) {
 	b := New()
 	r := request("lock")

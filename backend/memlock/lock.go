@@ -258,7 +258,7 @@ func (l *lockEntry) notifyAdmitted() {
 	}
 }
 
-// revoke returns the function that asks h.Owner for its lock; nil if it was called before.
+// revoke returns the OnRevoke function of h.Owner; nil if it was called before.
 func (l *lockEntry) revoke(h driver.Hold) (func(), error) {
 	i := find(l.holders, h.Owner)
 	switch {

@@ -12,10 +12,10 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// Acquire makes one attempt in two rounds. It first asks all members at once, until a
-// majority has granted or none is possible. Then the members that granted raise their fence
-// counters to the last fence of the grant, again until a majority has. Anything that a
-// failed attempt may have left at a member is released there in the background.
+// Acquire makes one attempt in two rounds. It first requests the votes of all members at once,
+// until a majority has granted or none is possible. Then the members that granted raise their fence
+// counters to the last fence of the grant, again until a majority has. Anything that a failed
+// attempt may have left at a member is released there in the background.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := b.calls.Begin(ctx); err != nil {
 		return driver.Grant{}, err
@@ -97,7 +97,7 @@ func (bt *ballot) run() (driver.Grant, error) {
 	}
 }
 
-// ask asks a member for its vote.
+// ask requests a member's vote.
 func (bt *ballot) ask(i int) {
 	bt.votes[i] = vote{state: asked}
 	m, r := bt.b.members[i], bt.r
@@ -116,7 +116,7 @@ func (bt *ballot) ask(i int) {
 	})
 }
 
-// askAgain asks the members that have refused.
+// askAgain requests the votes of the members that have refused.
 func (bt *ballot) askAgain() {
 	bt.again = nil
 	for i, v := range bt.votes {
@@ -201,8 +201,8 @@ func (bt *ballot) chooseFences() {
 	}
 }
 
-// won returns the grant. Its TTL is at most the requested one, and less the drift where a
-// member had less to give.
+// won returns the grant. Its TTL is at most the requested one, and less the drift where a member
+// granted less.
 func (bt *ballot) won() (driver.Grant, error, bool) {
 	ttl := time.Duration(0)
 	for _, v := range bt.votes {
@@ -288,7 +288,7 @@ func (bt *ballot) close(grant driver.Grant, err error) (driver.Grant, error) {
 }
 
 // releaseVotes releases the votes that the attempt may have. It waits a moment for the members
-// that had granted, so that a refused attempt leaves nothing behind where all is well. Members may
+// that had granted, so that a refused attempt normally leaves nothing behind. Members may
 // keep earlier votes until kept.
 func (bt *ballot) releaseVotes(kept time.Time) {
 	p := bt.b.newPoll()

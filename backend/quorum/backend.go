@@ -129,7 +129,7 @@ func (o *Options) withDefaults() (Options, error) {
 	return s, nil
 }
 
-// merge returns what a majority of members with these Caps can do.
+// merge returns the capabilities of a majority of members with these Caps.
 func (b *Backend) merge(all []driver.Caps) driver.Caps {
 	c, sessions := members.Intersect(all), 0
 	for _, m := range all {
@@ -147,7 +147,7 @@ func (b *Backend) merge(all []driver.Caps) driver.Caps {
 	return c
 }
 
-// Caps returns what all members can do, without semaphores, queues and revocation.
+// Caps returns the common capabilities of all members, without semaphores, queues and revocation.
 func (b *Backend) Caps() driver.Caps { return b.caps }
 
 // drift returns how much longer than ttl members are to hold. It is zero for a TTL so long

@@ -17,7 +17,7 @@
 //
 // # How it works
 //
-//  1. All members are asked at once for their vote, each with a short timeout. They are to hold
+//  1. The votes of all members are requested at once, each with a short timeout. They are to hold
 //     for the TTL and a little more (the drift). A certain decision does not wait for the rest.
 //  2. When a majority has granted, the fence is the greatest that one of them gave. Members
 //     whose counter is below it, or below the end of the span reserved for hand-off, raise it

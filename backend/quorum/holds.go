@@ -7,9 +7,9 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// grantedHolds are the holds that this backend was granted and has not released. They never
-// decide whether a lock is held. They tell which Owners must not lose their votes by an
-// attempt that fails, and what to request from a member that has lost its vote.
+// grantedHolds are the holds that this backend was granted and has not released. They never decide
+// whether a lock is held. They show which Owners must not lose their votes by a failed attempt, and
+// the request for a member that has lost its vote.
 type grantedHolds struct {
 	mu sync.Mutex
 	m  map[string]*grantedHold

@@ -140,7 +140,7 @@ type link struct {
 	member int
 }
 
-// Caps leave out what a quorum does not use.
+// Caps returns the capabilities that a quorum uses.
 func (l *link) Caps() driver.Caps {
 	c := l.Backend.Caps()
 	c.Queueing = driver.QueueNever

@@ -39,8 +39,8 @@ func TestSilentMinority(t *testing.T) {
 		if err := b.Release(t.Context(), r.Hold); err != nil {
 			t.Errorf("release: %v", err)
 		}
-		// The first who asks the silent ones does not know yet that they are.
-		within(t, "all that", began, time.Second)
+		// The first call does not know yet which members are silent.
+		within(t, "all calls", began, time.Second)
 		began = time.Now()
 		next := request(driver.Write)
 		next.Name = "another"
@@ -49,7 +49,7 @@ func TestSilentMinority(t *testing.T) {
 			t.Errorf("release: %v", err)
 		}
 		if took := time.Since(began); took != 0 {
-			t.Errorf("when it is known who is silent: %v", took)
+			t.Errorf("when the silent members are known: %v", took)
 		}
 		if n := c.votes(r.Hold); n != 2 {
 			t.Errorf("%d votes are left at members that could not be reached, want 2", n)
@@ -90,7 +90,7 @@ func TestSilentMajority(t *testing.T) {
 		_, err = b.Inspect(t.Context(), r.Name)
 		isUnknown(t, "inspect", err)
 		isUnknown(t, "list", b.List(ctxFor(t, time.Second), "", func(string) bool { return true }))
-		within(t, "all that", began, 6*time.Second)
+		within(t, "all calls", began, 6*time.Second)
 		c.leavesNothing(t, r.Hold)
 		w.restore()
 		take(t, b, r)

@@ -35,8 +35,8 @@ func TestManyOnOneSession(t *testing.T) {
 	})
 }
 
-// TryLock of package concurrency writes a key and removes it again, which others take for a holder: while
-// many try, none gets a free lock.
+// TryLock of package concurrency writes a key and removes it again. Others take that key for a
+// holder: while many try, none gets a free lock.
 func TestTryUnderRace(t *testing.T) {
 	const rounds, racers = 50, 32
 	eachRelease(t, func(t *testing.T, d *deployment) {
@@ -101,7 +101,7 @@ func countWinners(t *testing.T, all []peers.Tryer) (winners int) {
 	return winners
 }
 
-// A waiter of package concurrency whose lease has ended is out of the queue, waits on all the same, and is
+// A waiter of package concurrency whose lease has ended has left the queue. It still waits, and is
 // notified in the end. A waiter of distlock queues again.
 func TestWaiterLosesItsLease(t *testing.T) {
 	eachRelease(t, func(t *testing.T, d *deployment) {

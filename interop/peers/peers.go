@@ -153,8 +153,8 @@ func takeTurns(ctx context.Context, c *exclusion.Checker, p Peer, kind, name str
 	return nil
 }
 
-// Crowd lets 16 goroutines take turns through one peer, each with the lock for 2 ms. It returns
-// the greatest number of those that held it at once.
+// Crowd lets 16 goroutines take turns through one peer, each with the lock for 2 ms. It returns the
+// greatest number of holders at once.
 func Crowd(tb testing.TB, p Peer, name string) (most int64) {
 	tb.Helper()
 	const goroutines, turns = 16, 10
