@@ -45,7 +45,7 @@ func (b *blocking) begin(n int) {
 	b.most = max(b.most, b.calls)
 }
 
-// silentHolds are holds of which some are bad, and the server's round trip.
+// silentHolds has a number of holds, some of them bad, and the server's round trip.
 type silentHolds struct {
 	holds, bad int
 	ttl, rtt   time.Duration
@@ -167,8 +167,8 @@ func TestInDoubtAndExtended(t *testing.T) {
 	})
 }
 
-// Holds with a long TTL whose renewals get no answer do not occupy all calls for so long that a
-// hold with a short TTL is lost, which only missed a single answer.
+// Silent holds with a long TTL do not occupy all calls for long. A hold with a short TTL that
+// missed a single answer is not lost.
 func TestSilentHoldsOfALongTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		backend := &blocking{}

@@ -231,8 +231,8 @@ type Holder struct {
 	Owner string
 	Mode  Mode
 
-	// Fence is the first fence of the grant; within a span that is handed on inside
-	// the holder's process the current one can be greater. 0: not known.
+	// Fence is the first fence of the grant; within a span that is handed off inside the holder's
+	// process, the current one can be greater. 0: not known.
 	Fence uint64
 
 	// Held is how long it has been holding, or waiting in the queue, by the

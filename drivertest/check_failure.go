@@ -86,8 +86,7 @@ var ctxChecks = []promise{{name: "ctx/acquire", every: true,
 	},
 }}
 
-// unknown makes a call with a context that has ended. It must answer an error, and
-// none that states a fact.
+// unknown makes a call with a context that has ended. It must return an error that states no fact.
 func (c *conn) unknown(name string, call func(context.Context) error) {
 	if c.over() {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// eachRenewal replaces Renew by what f makes of one hold.
+// eachRenewal replaces Renew by f, hold by hold.
 func eachRenewal(f func(*lab, *patched, driver.Hold) error) func(*lab, *patched) {
 	return func(l *lab, p *patched) {
 		p.renew = func(ctx context.Context, holds []driver.Hold) []error {
@@ -27,7 +27,7 @@ func (p *patched) renewOne(h driver.Hold) error {
 	return p.mem.Renew(context.Background(), []driver.Hold{h})[0]
 }
 
-// recorded makes the lab remember what was granted to whom.
+// recorded makes the lab remember all grants, by owner.
 func recorded(l *lab, p *patched) {
 	acquire := p.acquire
 	p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {

@@ -35,7 +35,7 @@ func renamedIn(modes driver.ModeSet, store func(string) string) func(*lab, *patc
 	}
 }
 
-// listed replaces how List looks for a prefix.
+// listed replaces List's match of a prefix.
 func listed(match func(name, prefix string) bool) func(*lab, *patched) {
 	return func(_ *lab, p *patched) {
 		p.list = func(ctx context.Context, prefix string, yield func(string) bool) error {

@@ -207,7 +207,7 @@ func asked(revoke func(*lab, *patched, driver.Hold) error) func(*lab, *patched) 
 
 func (p *patched) revokeOne(h driver.Hold) error { return p.mem.Revoke(context.Background(), h) }
 
-// tell calls the OnRevoke that an Owner was granted with.
+// tell calls the OnRevoke of an Owner's grant.
 func (l *lab) tell(owner string) {
 	if r, ok := l.granted(owner); ok && r.OnRevoke != nil {
 		r.OnRevoke()

@@ -13,8 +13,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// lab is one store, with what a defect has to know of all its connections, and with a
-// network that can be cut.
+// lab is one store, with the data of all its connections that a defect needs, and with a network
+// that can be cut.
 type lab struct {
 	store *memlock.Store
 	alter func(*lab, *patched) // makes the defect
@@ -101,10 +101,10 @@ type patched struct {
 	all     func(context.Context, []driver.Request) ([]driver.Grant, error)
 	close   func() error
 
-	deaf    bool  // it does not signal what may have happened while it was cut off
+	deaf    bool  // it does not signal after it was cut off
 	brittle bool  // it does not recover from being cut off
 	lands   bool  // attempts that have no answer are made
-	broken  error // what it makes of a broken network; nil: the context's error
+	broken  error // its error for a broken network; nil: the context's error
 
 	mu       sync.Mutex
 	isCut    bool
@@ -169,7 +169,7 @@ func (p *patched) watchThroughCuts(ctx context.Context, r driver.Request) (drive
 	return driver.Watch{Ready: ready, Close: func() { close(end); w.Close(); done.Wait() }}, nil
 }
 
-// hears waits for a signal that gets through; false at the end.
+// hears waits for a signal that gets through. It returns false at the end.
 func (p *patched) hears(name string, from, end <-chan struct{}) bool {
 	for {
 		p.mu.Lock()
@@ -216,8 +216,7 @@ func (p *patched) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 }
 
 func (p *patched) Renew(ctx context.Context, holds []driver.Hold) []error {
-	// After a failure ctx has ended: a replaced Renew sees that as it sees a network
-	// that fails.
+	// After a failure ctx has ended. To a replaced Renew that looks like a failed network.
 	p.network(ctx)
 	return p.renew(ctx, holds)
 }

@@ -40,8 +40,8 @@ func newScene(ctx context.Context, cfg config, calls *activity, mode driver.Mode
 	return s
 }
 
-// open makes another connection. It is never nil; after a failure it is of no use, as
-// the scene is over.
+// open makes another connection. It is never nil. After a failure the scene is over, and the
+// connection is unusable.
 func (s *scene) open(label string) *conn {
 	defer s.activity.begin("Open")()
 	b, err := s.Open(s.ctx)
@@ -75,7 +75,7 @@ func (s *scene) want(ok bool, format string, args ...any) {
 	}
 }
 
-// about adds to the first error which name it was about.
+// about adds the name to the first error.
 func (s *scene) about(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +118,7 @@ func together(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// remember notes that h may have to be released when the scene ends.
+// remember records that h may have to be released when the scene ends.
 func (s *scene) remember(h driver.Hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,9 +228,8 @@ func (s *scene) outlives(r driver.Request, rule string) {
 	s.a.renew(r.Hold, nil, rule)
 }
 
-// renewLate renews, when more than half of the TTL has passed, what was anchored at
-// since, and returns an instant before that. If the machine was too slow to be in
-// time, the scene is over.
+// renewLate renews a hold that was anchored at since, when more than half of the TTL has passed. It
+// returns an instant before the renewal. If the machine was too slow, the scene is over.
 func (s *scene) renewLate(r driver.Request, since time.Time) time.Time {
 	s.sleep(r.TTL * 6 / 10)
 	now := time.Now()
@@ -238,8 +237,8 @@ func (s *scene) renewLate(r driver.Request, since time.Time) time.Time {
 	return now
 }
 
-// whileRenewed runs f while A renews a hold, which must be alive at the end: else the
-// machine was too slow to tell.
+// whileRenewed runs f while A renews a hold, which must be alive at the end. Otherwise the machine
+// was too slow to tell.
 func (s *scene) whileRenewed(kept driver.Request, f func()) {
 	renew := func() {
 		for _, err := range s.a.renewAll([]driver.Hold{kept.Hold}, "the holder renews") {

@@ -198,7 +198,7 @@ func (l *lockEntry) grant(r *driver.Request, own int, now time.Duration) driver.
 }
 
 // span returns the number of fences of a grant. It is 1 where hand-offs could pass
-// waiters in the queue, or the request itself asked for a place there.
+// waiters in the queue, or the request itself wants a place there.
 func (l *lockEntry) span(r *driver.Request) uint64 {
 	if !r.Mode.Alone() || r.Queue || len(l.queue) > 0 {
 		return 1

@@ -515,7 +515,7 @@ func TestRemainsOfALongerLife(t *testing.T) {
 				err := b.Release(t.Context(), r.Hold)
 				switch {
 				case err != nil && name == "without an answer":
-					// A vote may have ended meanwhile, so that too few can tell what was released.
+					// A vote may have ended meanwhile, so that too few members can report the release.
 					isUnknown(t, "release", err)
 				case err != nil:
 					t.Fatal(err)
@@ -532,7 +532,7 @@ func TestRemainsOfALongerLife(t *testing.T) {
 	}
 }
 
-// The last renewal, with Shorten, ends the hold everywhere, and nothing keeps it longer.
+// The last renewal, with Shorten, ends the hold at all members, and no vote outlives it.
 func TestShortenEndsTheHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3)
@@ -544,7 +544,7 @@ func TestShortenEndsTheHold(t *testing.T) {
 		renewed(t, b, r)
 		last := r
 		last.TTL, last.Shorten = time.Second, true
-		renewed(t, b, last) // the second that finds no vote at the first member
+		renewed(t, b, last) // the second renewal without a vote at the first member
 		time.Sleep(2 * time.Second)
 		c.leavesNothing(t, r.Hold)
 	})
@@ -570,7 +570,7 @@ func TestLongerGrantsAreNotBelieved(t *testing.T) {
 		defer b.Close()
 		r := request(driver.Exclusive)
 		if g := take(t, b, r); g.TTL != r.TTL {
-			t.Errorf("%v is believed, asked for %v", g.TTL, r.TTL)
+			t.Errorf("%v is trusted, %v was requested", g.TTL, r.TTL)
 		}
 	})
 }
@@ -600,7 +600,7 @@ func TestLongestTTL(t *testing.T) {
 		take(t, b, r)
 		const longest = math.MaxInt64 - time.Hour
 		if extend(t, b, r, longest); m.asked < longest {
-			t.Errorf("the member was asked for %v, want at least %v", m.asked, longest)
+			t.Errorf("%v was requested from the member, want at least %v", m.asked, longest)
 		}
 	})
 }

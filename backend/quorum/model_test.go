@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// This is the protocol as a state machine, of which every reachable state is visited. It mirrors
-// the code as follows.
+// This is the protocol as a state machine. The test visits every reachable state. It mirrors the
+// code as follows.
 //
 //   - An attempt is one Owner. It asks all members (acquire.go, ask). A request lands at any later
 //     moment or never, also after the attempt was given up, and so does the answer. A refusal has
@@ -155,7 +155,7 @@ func (m model) next(w world) []step {
 	return steps
 }
 
-// forget removes what no longer makes a difference, so that there are fewer states.
+// forget removes details that no longer make a difference, so that there are fewer states.
 func (m model) forget(w *world) {
 	for i := range w.columns {
 		c := &w.columns[i]

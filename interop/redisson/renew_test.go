@@ -66,8 +66,7 @@ func stayed(t *testing.T, side string, m mortal, released, granted time.Time) {
 	}
 }
 
-// A name is one kind of lock: what Java has made of it the Go side does not take for
-// another kind, and says so.
+// A name is one kind of lock. The Go side refuses a name that Java uses for another kind.
 func TestLongKindsAreToldApart(t *testing.T) {
 	family := map[string]int{"lock": 1, "write": 2, "read": 2, "permit": 3}
 	kinds := []kind{plain, write, read, permit(2)}

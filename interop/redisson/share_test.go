@@ -8,8 +8,7 @@ import (
 	"github.com/distlock/distlock/interop"
 )
 
-// Go turns a write lock into a read lock: Java's readers come in at once, its writers
-// do not.
+// Go turns a write lock into a read lock: Java's readers are granted at once, its writers are not.
 func TestLongGoDowngrades(t *testing.T) {
 	s := newSides(t, single(t), read, nil)
 	w, err := s.c.RWMutex(s.name).Lock(t.Context())
@@ -34,8 +33,8 @@ func TestLongGoDowngrades(t *testing.T) {
 	s.d.leaves(t, s.name, s.k.left(s.name)...)
 }
 
-// Java reads under its write lock and gives up writing. It publishes nothing then: Go's
-// reader comes in when it looks again by itself.
+// Java reads under its write lock and gives up writing. It publishes nothing then: Go's reader is
+// granted at its next retry.
 func TestLongJavaDowngrades(t *testing.T) {
 	s := newSides(t, single(t), read, nil)
 	s.th.Call("lock", s.java, "write", s.name, interop.Millis(lease)).Wait(t)
@@ -77,7 +76,7 @@ func TestLongFencesIncrease(t *testing.T) {
 	}
 }
 
-// Both sides count the same permits, however they came to be.
+// Both sides count the same permits, whichever side has made the semaphore.
 func TestLongPermitsAreCountedTogether(t *testing.T) {
 	s := newSides(t, single(t), permit(3), nil)
 	free := func(want string) {
@@ -97,7 +96,7 @@ func TestLongPermitsAreCountedTogether(t *testing.T) {
 	interop.Give(t, c)
 	free("3")
 
-	// A semaphore that Go made is one that Java knows.
+	// Java can use a semaphore that Go has made.
 	name := interop.NewName(t)
 	h := interop.Take(t, permit(2).Lock(s.c, name))
 	s.th.Call("permits", s.java, name, "5").Says(t, "false")
@@ -106,8 +105,8 @@ func TestLongPermitsAreCountedTogether(t *testing.T) {
 	s.d.leaves(t, name, permit(2).left(name)...)
 }
 
-// Names with and without a hash tag, not in ASCII, and with the prefix of distlock's
-// options and Redisson's NameMapper are the same lock.
+// A name is the same lock on both sides: with and without a hash tag, not in ASCII, and with a
+// prefix, from distlock's options and Redisson's NameMapper.
 func TestLongNames(t *testing.T) {
 	plainly, prefixed := single(t), single(t)
 	prefixed.name, prefixed.prefix, prefixed.url = "prefixed", "app:", prefixed.url+"&prefix=app:"

@@ -11,8 +11,8 @@ import (
 
 // Bugs of zk.Lock, reproduced with it, and absent from distlock in the same place.
 
-// A waiter of zk.Lock never checks its own node. When that is gone, it takes the lock in its turn all the
-// same, and so does the next waiter, which has a node.
+// A waiter of zk.Lock never checks its own node. When that is gone, it still takes the lock in its
+// turn. So does the next waiter, which has a node.
 func TestWaiterWithoutItsNode(t *testing.T) {
 	c := connect(t)
 	t.Run("zk.Lock", func(t *testing.T) {
@@ -64,8 +64,8 @@ func startWaiterWithoutNode(t *testing.T, c *zk.Conn, s peers.Peer, name string)
 	return w
 }
 
-// A child of the lock's node that is no lock makes zk.Lock fail and leave its own node behind. All others
-// wait for that, as long as the session lives.
+// A child of the lock's node that is no lock makes zk.Lock fail and leave its own node behind. All
+// others wait for that node for as long as the session lives.
 func TestForeignChild(t *testing.T) {
 	c := connect(t)
 	for kind, open := range map[string]func(*testing.T) peers.Peer{
