@@ -44,7 +44,7 @@ func BenchmarkPair(b *testing.B) {
 	}
 }
 
-// report tells the medians, beside those of the first subject.
+// report prints the medians, compared with the medians of the first subject.
 func report(b *testing.B, list []subject, results [][]result) {
 	for i, s := range list {
 		ratio := median(results[i], func(r result) float64 { return r.rate }, results[0])
@@ -203,8 +203,8 @@ func BenchmarkRenew(b *testing.B) {
 	}
 }
 
-// BenchmarkPairOtherWays is what a lock and an unlock cost without scripts, and with a
-// replica that must acknowledge the lock, beside the usual way.
+// BenchmarkPairOtherWays measures a lock and an unlock without scripts, and with a replica that
+// must acknowledge the lock, next to the default.
 //
 //	go test -run=- -bench=PairOtherWays -benchtime=10x ./backend/redislock
 func BenchmarkPairOtherWays(b *testing.B) {

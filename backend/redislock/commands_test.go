@@ -14,8 +14,8 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// usage is how often the server was asked to run each command since it was last
-// counted: those that came by the network and those that scripts call.
+// usage counts how often the server ran each command since the last count: commands from the
+// network and commands called by scripts.
 func usage(t *testing.T, srv *testserver.RedisServer) (sent, inside map[string]int) {
 	t.Helper()
 	reply, err := srv.Do("INFO", "commandstats")
@@ -141,7 +141,8 @@ func callsOf(t *testing.T, b *Backend, mode driver.Mode) []lockCall {
 	}
 }
 
-// fairCalls is the life of a lock that one holds and another stands in line for.
+// fairCalls returns the calls in the life of a lock that one client holds and another is queued
+// for.
 func fairCalls(t *testing.T, b *Backend) []lockCall {
 	r := request("", driver.Exclusive)
 	next := request(r.Name, driver.Exclusive)

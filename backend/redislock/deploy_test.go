@@ -19,7 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// network is what lies between one backend and its servers: a proxy before each.
+// network connects one backend to its servers, through a proxy in front of each.
 type network struct {
 	t       testing.TB
 	mu      sync.Mutex
@@ -71,7 +71,7 @@ type way struct {
 
 var clusterWays = clusterWaysIn(3 * time.Second)
 
-// clusterWaysIn are those of clients that wait so long for an answer.
+// clusterWaysIn returns the cluster ways with clients that wait up to d for an answer.
 func clusterWaysIn(d time.Duration) []way {
 	return []way{{"url", func(t testing.TB, addrs []string, opts Options, n *network) *Backend {
 		return openThrough(t, fmt.Sprintf("redis+cluster://%s?timeout=%v", strings.Join(addrs, ","), d), opts, n)
@@ -296,7 +296,7 @@ func TestClusterSlotMoves(t *testing.T) {
 			}
 			move := g.StartMove(g.Slot(tag), to)
 			move.Keys(held.Name)
-			// The lock's only key is at the new place already: it is asked for there.
+			// The lock's only key has already moved, so the request goes to the new server.
 			for _, err := range b.Renew(t.Context(), []driver.Hold{held.Hold}) {
 				if err != nil {
 					t.Errorf("renew while the slot moves: %v", err)

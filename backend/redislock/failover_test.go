@@ -18,8 +18,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// isolatable is a Sentinel deployment in which all go through proxies to the servers:
-// replicas, sentinels and clients. unreplicate lets a server's replicas hear no more.
+// isolatable is a Sentinel deployment in which replicas, sentinels and clients all reach the
+// servers through proxies. unreplicate cuts off a server's replicas.
 func isolatable(t *testing.T) (g *testserver.RedisSentinelGroup, unreplicate func(*testserver.RedisServer)) {
 	var proxies sync.Map
 	g = testserver.RedisSentinel(t, testserver.RedisOptions{Front: func(addr string) string {
@@ -33,9 +33,9 @@ func isolatable(t *testing.T) (g *testserver.RedisSentinelGroup, unreplicate fun
 	}
 }
 
-// The hole that no client can close: a master dies before its replicas hear of a lock.
-// The second holder is let in while the first has every reason to believe; its fence is
-// greater all the same, though the counter died with the master.
+// No client can close this hole: a master dies before it replicates a lock. A second client gets
+// the lock while the first still believes that it holds it. The second fence is greater anyway,
+// although the counter was lost with the master.
 func TestLongFailoverHole(t *testing.T) {
 	for _, layout := range []Layout{String, Redisson} {
 		t.Run(string(layout), func(t *testing.T) {
@@ -65,8 +65,8 @@ func TestLongFailoverHole(t *testing.T) {
 	}
 }
 
-// twoHolders lets b have the lock that a was granted at start, and believes to hold. It
-// checks what is true all the same.
+// twoHolders grants b the lock that a was granted at start and believes it still holds. It checks
+// the guarantees that remain.
 func twoHolders(t *testing.T, a, b *Backend, torn driver.Request, first driver.Grant, start time.Time) {
 	t.Helper()
 	second := acquireSoon(t, b, request(torn.Name, driver.Exclusive))
@@ -92,10 +92,10 @@ func twoHolders(t *testing.T, a, b *Backend, torn driver.Request, first driver.G
 	}
 }
 
-// The same hole while the master lives, and with no more than processes that end: sentinels
-// that were dead during a failover come back, and those that know of it are dead now. They
-// believe in the old master, which is dead, and fail over once more, away from the master
-// that the first failover made.
+// The same hole with a live master, caused only by processes that end. Sentinels that were down
+// during a failover come back, while the sentinels that know of it are down. They still consider
+// the old, dead master the current one. They fail over again, away from the master that the first
+// failover promoted.
 func TestLongFailoverAwayFromALiveMaster(t *testing.T) {
 	for _, layout := range []Layout{String, Redisson} {
 		t.Run(string(layout), func(t *testing.T) {
@@ -152,7 +152,7 @@ func openSentinel(t *testing.T, g *testserver.RedisSentinelGroup, layout Layout)
 	return opened(t, b, err)
 }
 
-// acquireSoon asks until there is an answer: a client may still be with the old master.
+// acquireSoon retries until there is an answer: a client may still be connected to the old master.
 func acquireSoon(t *testing.T, b *Backend, r driver.Request) (g driver.Grant) {
 	t.Helper()
 	eventually(t, "the new master answers", func() bool {
@@ -174,7 +174,7 @@ func replicate(t *testing.T, s *testserver.RedisServer, key string) {
 	}
 }
 
-// copies writes a key, and tells how many replicas have it when as many as wanted do, or soon.
+// copies writes a key, waits a short time for wanted replicas, and returns how many have it.
 func copies(t *testing.T, s *testserver.RedisServer, key string, wanted int) int64 {
 	t.Helper()
 	c := raw(t, s.Addr()).Conn() // WAIT counts its own connection's writes only
@@ -226,8 +226,8 @@ var serviceOpeners = []struct {
 	return closing(t, opened(t, b, err), func() { c.Close() })
 }}}
 
-// A failover behind one address, between the look at a key and the change. At the new
-// master that key is a successor's lock, and the change must not be made there.
+// A failover behind one address, between the read of a key and the change. On the new master, the
+// key is a successor's lock and must not be changed.
 func TestScriptlessFailoverInBetween(t *testing.T) {
 	for _, o := range serviceOpeners {
 		for _, op := range []string{"release", "renew"} {
@@ -268,7 +268,7 @@ func TestScriptlessFailoverInBetween(t *testing.T) {
 	}
 }
 
-// replacing is a client that is told which server is the master.
+// replacing is a client whose test sets which server is the master.
 type replacing struct {
 	redisconn.Client
 	now redisconn.Server

@@ -31,8 +31,8 @@ func warm(t testing.TB, b *Backend, mode driver.Mode) {
 	release(t, b, r)
 }
 
-// The server executes a command, and the answer is lost: no caller may take that for a fact,
-// no library may ask again behind our back, and asking again is harmless.
+// The server executes a command, and the answer is lost. The outcome is unknown to the caller, the
+// client library must not resend the command, and a retry is harmless.
 func TestLostAnswers(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	eachOpener(t, func(t *testing.T, o opener) {
@@ -71,8 +71,8 @@ func TestLostAnswers(t *testing.T) {
 	})
 }
 
-// The server stalls. Calls return when their context ends; what they had asked for
-// happens later; and a release that is sent after that happens after it.
+// The server stalls. Calls return when their context ends. Their commands run later, and a release
+// that is sent afterwards runs after them.
 func TestStalledServer(t *testing.T) {
 	each(t, patientOpeners, func(t *testing.T, o opener) {
 		srv := testserver.Redis(t)
@@ -143,7 +143,7 @@ func TestServerForgotTheScripts(t *testing.T) {
 	})
 }
 
-// The network swallows everything: a URL's timeout ends what has no other end.
+// The network drops everything: the URL's timeout ends calls that have no other deadline.
 func TestTimeout(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	p := faultproxy.New(t, srv.Addr())

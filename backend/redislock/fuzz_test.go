@@ -62,8 +62,8 @@ func (c timed) String() string {
 	return fmt.Sprintf("%v, through client %d: %v", c.took, c.backend, c.op)
 }
 
-// fuzz makes so many calls, then lets every owner release until it is answered. It
-// returns the first thing that no state of the server explains.
+// fuzz makes so many calls. Then every owner retries its release until it is answered. fuzz
+// returns the first answer that no state of the server explains.
 func (f *fuzzer) fuzz(ctx context.Context, calls int, storm, calm func()) error {
 	f.worlds = worlds{{}: true}
 	name := "fuzz:" + driver.NewOwner()
@@ -281,8 +281,8 @@ func fuzzSeed(t *testing.T) uint64 {
 	return seed
 }
 
-// The network loses one in seven requests or answers: nobody is told anything that is not so,
-// and nothing is left behind.
+// The network loses one in seven requests or answers: no client gets a wrong answer, and no keys
+// are left behind.
 func TestLostReplies(t *testing.T) { loseReplies(t, fewOps, 10) }
 
 func TestLongLostReplies(t *testing.T) { loseReplies(t, *opsFlag, *opsFlag/20) }

@@ -116,7 +116,7 @@ func TestListOfHashes(t *testing.T) {
 	}
 }
 
-// otherData is what programs keep in Redis that are no locks.
+// otherData writes data to Redis that is not a lock.
 var otherData = map[string]func(c *redis.Client, key string) error{
 	"a word":                  func(c *redis.Client, key string) error { return c.Set(bg, key, "shipped", 0).Err() },
 	"a number":                func(c *redis.Client, key string) error { return c.Set(bg, key, 42, 0).Err() },
@@ -174,7 +174,7 @@ func attempts(b *Backend) []driver.Request {
 func refusesOther(t *testing.T, b *Backend, c *redis.Client, what string, write func(*redis.Client, string) error, r driver.Request) {
 	t.Helper()
 	if b.layout.span == 1 && r.Mode == driver.Counted && what == "a number" {
-		return // a semaphore of Java's, as far as can be told
+		return // may be a Java semaphore
 	}
 	queue := r.Queue
 	r = request("", r.Mode)
@@ -186,19 +186,19 @@ func refusesOther(t *testing.T, b *Backend, c *redis.Client, what string, write 
 	before := c.Dump(bg, key).Val()
 	_, err := b.Acquire(t.Context(), r)
 	if !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("%s, asked for as %v: %v, want ErrInvalid", what, r.Mode, err)
+		t.Errorf("%s, requested as %v: %v, want ErrInvalid", what, r.Mode, err)
 		return
 	}
 	for _, word := range []string{`"` + key + `"`, "?prefix="} {
 		if !strings.Contains(err.Error(), word) {
-			t.Errorf("%s, asked for as %v: the error does not say %s: %v", what, r.Mode, word, err)
+			t.Errorf("%s, requested as %v: the error does not say %s: %v", what, r.Mode, word, err)
 		}
 	}
 	if after := c.Dump(bg, key).Val(); after != before {
-		t.Errorf("%s, asked for as %v: it has changed", what, r.Mode)
+		t.Errorf("%s, requested as %v: it has changed", what, r.Mode)
 	}
 	if keys := c.Keys(bg, "*"+r.Name+"*").Val(); len(keys) != 1 {
-		t.Errorf("%s, asked for as %v: left behind %q", what, r.Mode, keys)
+		t.Errorf("%s, requested as %v: left behind %q", what, r.Mode, keys)
 	}
 	if info, err := b.Inspect(t.Context(), r.Name); err == nil && len(info.Holders) > 0 && !info.Holders[0].Foreign {
 		t.Errorf("%s: Inspect shows a lock: %+v", what, info)

@@ -185,7 +185,7 @@ func TestRefusedNamesTellWhy(t *testing.T) {
 	opened(t, openOwn(t, srv.Addr(), Options{Layout: Redisson, Prefix: "{app}"}), nil) // all in one slot
 }
 
-// refuses reports whether a name is refused, and wants that of every call then.
+// refuses reports whether a name is refused. If so, every call must refuse it.
 func refuses(t *testing.T, b *Backend, c *redis.Client, name string) bool {
 	t.Helper()
 	defer c.Del(t.Context(), name)

@@ -231,7 +231,7 @@ func isNil(client any) bool {
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// urlTarget is what a URL says: where servers are, and how to use them.
+// urlTarget is a parsed URL: the addresses of servers, and how to use them.
 type urlTarget struct {
 	scheme string   // without TLS's s
 	addrs  []string // of servers, or of sentinels

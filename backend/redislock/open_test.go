@@ -82,7 +82,7 @@ func TestOpenUsersAndPasswords(t *testing.T) {
 	refused(t, own, request("", driver.Exclusive), driver.ErrInvalid)
 }
 
-// Whom the user may not ask the version is asked nothing more.
+// Open works for a user that may not run HELLO, which reports the version.
 func TestOpenWithoutLeaveToAskTheVersion(t *testing.T) {
 	acl := testserver.File(t, "users.acl", "user default on nopass ~* &* +@all -hello\n")
 	srv := testserver.Redis(t, "--aclfile", acl)

@@ -83,7 +83,7 @@ const (
 	PubSubOff PubSub = "off"
 )
 
-// mode returns the mode of p for a client, which is unknown if the server is to be asked.
+// mode returns the mode of p for a client, which is unknown if it must be read from the server.
 func (p PubSub) mode(c redisconn.Client) (redisconn.PubSubMode, error) {
 	switch p {
 	case "", PubSubAuto:

@@ -85,8 +85,8 @@ func TestCloseWhileTheServerIsFrozen(t *testing.T) {
 	b.Close()
 }
 
-// strand lets all connections that exist be silent, as a firewall does that forgot them. New
-// ones pass.
+// strand silences all existing connections, like a firewall that lost its state. New connections
+// work.
 func strand(p *faultproxy.Proxy) {
 	var made atomic.Bool
 	p.Sever(func(net.Conn) bool { return !made.Load() })
@@ -172,8 +172,8 @@ func TestHalfOpenConnection(t *testing.T) {
 	})
 }
 
-// Order is owed to one Owner, and to no others: the release of an acquire without an answer
-// waits for what becomes of that.
+// Commands are ordered for each Owner only. The release of an unanswered acquire waits for the
+// outcome of the acquire.
 func TestHalfOpenConnectionKeepsAnOwnersOrder(t *testing.T) {
 	eachHalfOpen(t, func(t *testing.T, b *Backend, p *faultproxy.Proxy) {
 		strand(p)
@@ -286,7 +286,7 @@ func tryAtADeadServer(t *testing.T, tries int) {
 	}
 }
 
-// heard has what go-redis logs in this process, for all clients of it.
+// heard collects the log of go-redis for all clients in this process.
 type heard struct {
 	mu    sync.Mutex
 	lines []string
@@ -309,8 +309,8 @@ func (h *heard) about(s string) (lines []string) {
 	return lines
 }
 
-// A server that is gone is told by errors. The log of go-redis, which is the user's, has
-// nothing about a client that is ours.
+// A server that is gone is reported by errors. The log of go-redis belongs to the user and has no
+// lines about our clients.
 func TestGoneServerIsNotLogged(t *testing.T) {
 	log := &heard{}
 	redis.SetLogger(log)

@@ -22,7 +22,7 @@ func heldLine(t *testing.T, layout Layout) (*Backend, *redis.Client, driver.Requ
 	return b, c, r
 }
 
-// stands makes a request that is refused and stands in line.
+// stands makes a request that is refused and queued.
 func stands(t *testing.T, b *Backend, name string) driver.Request {
 	t.Helper()
 	r := request(name, driver.Exclusive)
@@ -87,8 +87,8 @@ func withHolder(lines []string, holder driver.Request) []string {
 	return lines
 }
 
-// A line that lost one of its keys, by eviction or by hand, is put right by those who
-// stand in it: each has one place, and it ends when it should.
+// A queue that lost a key, by eviction or by hand, is repaired by its waiters: each has one place,
+// which expires on time.
 func TestQueueLosesAKey(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {
 		keys := ownQueueKeys
@@ -123,8 +123,8 @@ func TestQueueLosesAKey(t *testing.T) {
 	})
 }
 
-// awaits asks for r as the core does, at the latest when the refusal says, and tells
-// when it was let in.
+// awaits requests r as the core does, retrying no later than the refusal says, and returns the
+// time of the grant.
 func awaits(t *testing.T, b *Backend, r driver.Request) (in time.Time) {
 	t.Helper()
 	for deadline := time.Now().Add(tooLong); time.Now().Before(deadline); {
@@ -142,8 +142,8 @@ func awaits(t *testing.T, b *Backend, r driver.Request) (in time.Time) {
 	return in
 }
 
-// A process that dies while it waits keeps those behind it out until its place ends,
-// wherever it stood, and not until theirs do. It is cut off, so that it can't leave.
+// A process that dies while it waits delays the waiters behind it until its place expires, but no
+// longer. It is cut off, so that it can't leave the queue.
 func TestDeadWaiterAnywhereInTheQueue(t *testing.T) {
 	const life = 600 * time.Millisecond
 	eachLayout(t, func(t *testing.T, layout Layout) {
@@ -180,8 +180,8 @@ func TestDeadWaiterAnywhereInTheQueue(t *testing.T) {
 	})
 }
 
-// A waiter is told to come back when the first place expires, to the millisecond
-// by the server's clock.
+// A refusal tells a waiter to retry when the first place expires, to the millisecond by the
+// server's clock.
 func TestRetryIsTheEndOfTheFirstPlace(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {
 		b, c, r := heldLine(t, layout)
@@ -197,7 +197,7 @@ func TestRetryIsTheEndOfTheFirstPlace(t *testing.T) {
 				t.Errorf("refused with %v, want the end of the first place", err)
 			}
 		}
-		// By its end the first is gone, for Inspect and for all that asks.
+		// When it expires, Inspect and all requests ignore the first waiter.
 		member := b.layout.recipes[driver.Exclusive].field(first.Owner)
 		c.ZAdd(t.Context(), b.layout.queueKeys(r.Name)[1], zOf(member, 1))
 		info, err := b.Inspect(t.Context(), r.Name)
@@ -253,7 +253,7 @@ func zOf(member string, score float64) redis.Z { return redis.Z{Score: score, Me
 
 func isToken(line string) bool { return strings.HasPrefix(line, "redisson_lock_token:") }
 
-// javaEnd is when Java takes the place of a field in a line for dead.
+// javaEnd returns the time at which Java considers a queued field dead.
 func javaEnd(t *testing.T, c *redis.Client, name, field string) time.Time {
 	t.Helper()
 	return scoreOf(t, c, javaQueueKeys(name)[2], field)
@@ -281,7 +281,7 @@ func TestQueueBehindJava(t *testing.T) {
 	acquire(t, b, w)
 }
 
-// One that comes behind ours counts from our place, and is told when its turn comes.
+// A Java waiter behind ours counts from our place, and is notified when its turn comes.
 func TestQueueBeforeJava(t *testing.T) {
 	b, c, r := heldLine(t, Redisson)
 	came := time.Now()

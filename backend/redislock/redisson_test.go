@@ -128,7 +128,7 @@ func TestRedissonFairQueueIsNotPassed(t *testing.T) {
 	var held *driver.HeldError
 	err = refused(t, b, r, driver.ErrHeld)
 	if !errors.As(err, &held) || held.Retry < 15*time.Minute || held.Retry > 20*time.Minute+time.Second {
-		t.Errorf("free, but Java stands in line: %v", err)
+		t.Errorf("free, but Java is queued: %v", err)
 	}
 }
 

@@ -217,8 +217,8 @@ func lockAndUnlock(t testing.TB, c *distlock.Client) {
 	}
 }
 
-// When three of five have gone nothing can be renewed: the holder learns of it, and nobody is
-// let in.
+// When three of five members are gone, nothing can be renewed. The holder is notified, and no
+// other client gets the lock.
 func TestRedlockWithoutAMajority(t *testing.T) {
 	ms := startMasters(t)
 	b := ms.network(t).redlock(t, quorum.Options{})
@@ -311,8 +311,8 @@ func TestRedlockDelayedRestart(t *testing.T) {
 	}
 }
 
-// Eight processes want one lock of five members again and again: votes are split, and
-// all get their turns all the same.
+// Eight processes want one lock of five members again and again: votes are split, but each process
+// gets its turns.
 func TestRedlockContenders(t *testing.T) {
 	const processes, turns = 8, 12
 	ms := startMasters(t)
@@ -390,9 +390,10 @@ func TestRedlockByURL(t *testing.T) {
 	}
 }
 
-// The cost of a lock: each of five members gets a vote, a renewal and a release; to be told
-// to raise its fence, each but the one with the greatest, as far as it voted in time. Members that
-// are slower than a majority get theirs a moment later, so all are counted in the end.
+// The cost of a lock: each of five members gets a vote, a renewal and a release; each member that
+// voted in time, except the one with the greatest fence, also gets a command to raise its fence.
+// Members that are slower than a majority get theirs a moment later, so all are counted in the
+// end.
 func TestRedlockCommands(t *testing.T) {
 	ms := startMasters(t)
 	b := ms.network(t).redlock(t, quorum.Options{MemberTimeout: 10 * time.Second})

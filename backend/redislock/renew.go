@@ -51,7 +51,7 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	return errs
 }
 
-// batchKey is what all holds of a batch have in common.
+// batchKey has the properties that all holds of a batch share.
 type batchKey struct {
 	mode driver.Mode
 	slot int

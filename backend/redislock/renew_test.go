@@ -188,7 +188,7 @@ func TestTTLOutOfRange(t *testing.T) {
 	}
 }
 
-// A downgrade keeps the life of the writer, and one that arrives late that of the reader.
+// A downgrade keeps the life of the writer. A late downgrade keeps the life of the reader.
 func TestLateDowngradeShortensNothing(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	c := raw(t, srv.Addr())
@@ -279,8 +279,8 @@ func wantNoShorter(t *testing.T, what string, got, before map[string]int64) {
 	}
 }
 
-// A server that was a master and has become a replica, without cutting a connection, knows
-// nothing of what is held. It may not say that all is lost.
+// A server that was a master and has become a replica, without cutting a connection, knows nothing
+// of what is held. It must not report that all holds are lost.
 func TestLossIsAMastersWord(t *testing.T) {
 	master := testserver.Redis(t, "--repl-diskless-sync-delay", "0")
 	host, port, err := net.SplitHostPort(master.Addr())

@@ -38,7 +38,7 @@ func awaitReplica(t testing.TB, master *testserver.RedisServer) {
 	})
 }
 
-// acked is for those who are to be refused, patient for those who are not.
+// acked is for requests that must be refused, patient for requests that must not.
 func acked(layout Layout) Options {
 	return Options{Layout: layout, Replicas: 1, ReplicaTimeout: 20 * time.Millisecond}
 }
@@ -47,12 +47,12 @@ func patient(layout Layout) Options {
 	return Options{Layout: layout, Replicas: 1, ReplicaTimeout: 2 * time.Second}
 }
 
-// short fails the test unless err says that no replica has it, which is no fact.
+// short fails the test unless err says that no replica has it and the outcome is unknown.
 func short(t *testing.T, what string, err error) {
 	t.Helper()
 	unknown(t, what, err)
 	if err == nil || !strings.Contains(err.Error(), "0 of 1 replicas have it") {
-		t.Errorf("%s: %v, want to be told how many replicas have it", what, err)
+		t.Errorf("%s: %v, want the number of replicas that have it", what, err)
 	}
 }
 
@@ -132,8 +132,8 @@ func TestReplicasOfAShorterRenewal(t *testing.T) {
 	}
 }
 
-// Many at once: each knows that its own lock is on the replica, and none is told so
-// while the replica is silent.
+// Many locks at once: each caller learns that its own lock is on the replica, and none does while
+// the replica is silent.
 func TestReplicasOfMany(t *testing.T) {
 	eachOpener(t, func(t *testing.T, o opener) {
 		master, replica := replicated(t)
@@ -164,8 +164,8 @@ func TestReplicasOfMany(t *testing.T) {
 	})
 }
 
-// A lease whose renewals the replica does not acknowledge ends; a wait for a
-// lock says what it waited for.
+// A lease ends if the replica does not acknowledge its renewals. The error of a wait for a lock
+// names the reason.
 func TestReplicasThroughTheCore(t *testing.T) {
 	t.Parallel()
 	master, replica := replicated(t)

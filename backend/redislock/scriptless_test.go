@@ -108,8 +108,8 @@ func TestScriptlessPermissions(t *testing.T) {
 	w.Close()
 }
 
-// Those who use scripts and those who don't keep each other out, wake each other, and
-// draw their fences from one counter.
+// Clients with and without scripts exclude each other, wake each other, and draw their fences from
+// one counter.
 func TestScriptlessBesideScripts(t *testing.T) {
 	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, without *Backend) {
 		with, err := Open(t.Context(), "redis://scripts:x@"+srv.Addr())
@@ -145,7 +145,7 @@ func TestScriptlessBesideScripts(t *testing.T) {
 	})
 }
 
-// A place in line that scripts keep is not passed, and is told when its turn has come.
+// A waiter that was queued by scripts is not passed, and is notified when its turn has come.
 func TestScriptlessPassesNoPlace(t *testing.T) {
 	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
 		with, err := Open(t.Context(), "redis://scripts:x@"+srv.Addr())
@@ -169,8 +169,8 @@ func TestScriptlessPassesNoPlace(t *testing.T) {
 		acquire(t, with, fair)
 		release(t, with, fair)
 		acquire(t, b, late)
-		// Two releases were told to all, and not the one in passing, which would wake
-		// whoever makes it.
+		// Two releases were announced to all waiters. The release within an attempt was not: it
+		// would wake its own client.
 		c.Publish(t.Context(), channel, "end")
 		for _, message := range []string{"0", "0", "end"} {
 			m.next(channel, message)
@@ -365,7 +365,7 @@ func TestScriptsAreForbiddenMeanwhile(t *testing.T) {
 			if err := b.Release(t.Context(), r.Hold); err == nil || errors.Is(err, driver.ErrLost) {
 				t.Errorf("release: %v", err)
 			}
-			// Others who start now do without, and respect the lock.
+			// Clients that start now do without scripts, and respect the lock.
 			late := openOwn(t, srv.Addr(), Options{})
 			refused(t, late, request(r.Name, driver.Exclusive), driver.ErrHeld)
 			admin(t, c, "+@scripting")

@@ -40,7 +40,7 @@ var entrances = []struct {
 	{driver.Read, driver.Write, 1},
 }
 
-// A message wakes as many as it lets in.
+// A message wakes as many waiters as can get the lock.
 func TestWatchWakesAsManyAsMayEnter(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	eachOpener(t, func(t *testing.T, o opener) {
@@ -63,7 +63,7 @@ func TestWatchWakesAsManyAsMayEnter(t *testing.T) {
 	})
 }
 
-// One that was woken and leaves without having asked hands the message on.
+// A waiter that was woken and leaves without a retry passes the message on.
 func TestWatchHandsOnWhatItDoesNotUse(t *testing.T) {
 	srv := testserver.SharedRedis(t)
 	b := openOwn(t, srv.Addr(), Options{})
@@ -74,7 +74,7 @@ func TestWatchHandsOnWhatItDoesNotUse(t *testing.T) {
 	signalled(t, watches[0])
 	watches[0].Close()
 	signalled(t, watches[1])
-	// One that asked has used it.
+	// A waiter that retried has used the message.
 	acquire(t, b, requests[1])
 	watches[1].Close()
 	if signals(watches[2:]) != 0 {
@@ -208,8 +208,8 @@ func eachWay(t *testing.T, ways []way, test func(t *testing.T, w way)) {
 	}
 }
 
-// A release in a cluster wakes who waits, however messages travel, and whichever client
-// either side has. There are no polls here.
+// A release in a cluster wakes waiters with every kind of message and every client on either side.
+// Nothing polls here.
 func TestClusterWakes(t *testing.T) {
 	g := testserver.SharedRedisCluster(t)
 	for _, p := range []PubSub{PubSubAuto, PubSubOn, PubSubOff} {
@@ -270,8 +270,8 @@ func sentinelURL(g *testserver.RedisSentinelGroup) string {
 	return "redis+sentinel://" + strings.Join(g.Addrs(), ",") + "/" + testserver.SentinelName
 }
 
-// Leases in many slots are renewed together, and a server that does not answer keeps
-// none of the others' waiting.
+// Leases in many slots are renewed together, and a server that does not answer does not delay the
+// others.
 func TestClusterRenewsWhatItCan(t *testing.T) {
 	t.Parallel()
 	g := testserver.RedisCluster(t, testserver.RedisOptions{Args: []string{"--cluster-node-timeout", "60000"}})

@@ -8,9 +8,9 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// A model of one name: all states that the server may be in, given what its clients
-// were told. What the answers leave open is open here too; an answer that fits none of
-// the states is a violation.
+// A model of one name: all states that the server may be in, given the answers that its clients
+// got. If the answers allow several states, the model keeps them all. An answer that fits none of
+// them is a violation.
 
 // fuzzOwners is how many try to hold the name.
 const fuzzOwners = 5
@@ -18,7 +18,7 @@ const fuzzOwners = 5
 // nothing is the mode of an owner without a hold.
 const nothing driver.Mode = 0
 
-// world is what each owner holds, and who stands in line, counted from 1.
+// world lists the hold of each owner and the queued owners, counted from 1.
 type world struct {
 	holds [fuzzOwners]driver.Mode
 	line  [fuzzOwners]int
@@ -49,7 +49,7 @@ func (o op) String() string {
 	return fmt.Sprintf("%s %v by %d: %s (%v)", o.kind, o.mode, o.owner, o.answer, o.err)
 }
 
-// answer is what a caller makes of an error.
+// outcome is a caller's reading of an error.
 type outcome string
 
 const (
@@ -74,7 +74,7 @@ func answerOf(err error) outcome {
 	return unclear
 }
 
-// step is what the contract wants to come of a call.
+// step returns the result of a call that the contract requires.
 func (w world) step(o op) (world, outcome) {
 	has := w.holds[o.owner]
 	switch o.kind {
@@ -102,14 +102,14 @@ func (w world) step(o op) (world, outcome) {
 	return w, yes
 }
 
-// stand puts an owner last in line, if it doesn't stand there yet.
+// stand queues an owner last, unless it is queued already.
 func (w *world) stand(owner int) {
 	if !slices.Contains(w.line[:], owner+1) {
 		w.line[slices.Index(w.line[:], 0)] = owner + 1
 	}
 }
 
-// leave takes an owner out of the line, and reports whether it stood there.
+// leave removes an owner from the queue, and reports whether it was queued.
 func (w *world) leave(owner int) bool {
 	i := slices.Index(w.line[:], owner+1)
 	if i >= 0 {
@@ -139,7 +139,7 @@ func (w world) admits(o op) bool {
 
 type worlds map[world]bool
 
-// after is the worlds that one call and its answer leave.
+// after returns the worlds that are possible after one call and its answer.
 func (ws worlds) after(o op) worlds {
 	next := worlds{}
 	for w := range ws {

@@ -6,7 +6,7 @@
 //
 //	go run ./internal/gotest [-hang 1m] [-serial "PACKAGES"] [-slowest N] [PACKAGES] [-- FLAGS]
 //
-// FLAGS are those of go test. PACKAGES are ./... if none are given. The packages named by
+// FLAGS are the flags of go test. PACKAGES are ./... if none are given. The packages named by
 // -serial run one after the other, beside the rest.
 //
 // The minute is stretched while the machine has more to do than it has processors.
@@ -28,7 +28,7 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// options is what the command line asks for.
+// options are the options of the command line.
 type options struct {
 	dir     string
 	hang    time.Duration // how long a test may go without a sign of life
@@ -108,7 +108,7 @@ func (o options) list(pattern []string) ([]string, error) {
 // lane is one go test command.
 type lane struct {
 	packages []string
-	flags    []string // beside those that were asked for
+	flags    []string // in addition to the requested flags
 
 	cmd    *exec.Cmd
 	events io.Reader

@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// report is what is known of a run of go test.
+// report collects the results of a run of go test.
 type report struct {
 	out io.Writer
 

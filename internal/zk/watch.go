@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Event is what happened to a node.
+// Event is a change of a node.
 type Event int32
 
 const (

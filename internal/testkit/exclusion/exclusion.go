@@ -1,7 +1,7 @@
 // Package exclusion checks that no two holders have a lock at once, and that fences increase. A
-// lock is held from when Lock returned until the lease's context ends or Unlock is called: that
-// is what its holder believes. The package is for tests that break networks and servers, and for
-// those in which distlock shares locks with other libraries.
+// lock is held from when Lock returned until the lease's context ends or Unlock is called: this is
+// the view of its holder. The package is for tests that break networks and servers, and for tests
+// in which distlock shares locks with other libraries.
 package exclusion
 
 import (
@@ -32,7 +32,7 @@ type Checker struct {
 	lost   int
 }
 
-// history is what happened to one lock.
+// history records the events of one lock.
 type history struct {
 	held   map[Hold]string // the holders' names
 	fence  uint64          // the last one

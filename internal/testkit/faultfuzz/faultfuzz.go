@@ -61,8 +61,8 @@ type Case struct {
 	Rate float64
 	Text string
 
-	// Connected says that a hold ends at the server with its connection, of which its
-	// holder hears a moment later: overlaps are possible, and told apart by their fences.
+	// Connected says that a hold ends at the server with its connection. Its holder is notified a
+	// moment later, so overlaps are possible. Their fences tell them apart.
 	Connected bool
 }
 
@@ -255,7 +255,7 @@ func (f *fuzz) fence(name string) uint64 {
 	return f.fences[name]
 }
 
-// granted judges the fence of a grant that was asked for when the greatest one was before.
+// granted checks the fence of a grant. before was the greatest fence when the grant was requested.
 func (f *fuzz) granted(name, who string, before uint64, g driver.Grant) {
 	if f.caps.Fence && g.Fence <= before {
 		f.fault("%s got %q with fence %d after %d", who, name, g.Fence, before)

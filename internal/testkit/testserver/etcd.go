@@ -85,7 +85,7 @@ func (s *EtcdServer) settle() (err error) {
 	return err
 }
 
-// arguments returns those of a member of a cluster, which is as in --initial-cluster.
+// arguments returns the arguments of a member. cluster has the format of --initial-cluster.
 func (s *EtcdServer) arguments(cluster string) []string {
 	client, tlsArgs := s.clientURL(), []string(nil)
 	if s.tls != nil {
@@ -169,9 +169,9 @@ type EtcdOptions struct {
 	// theirs. The server's own does: see TLSConfig and Files.
 	TLS bool
 
-	// Args are further options, as on etcd's command line. What is given twice counts
-	// as given last: "--election-timeout", "1000", "--heartbeat-interval", "100" are
-	// etcd's own, with which no lease is shorter than two seconds.
+	// Args are further options, as on etcd's command line. The last value of a repeated option
+	// counts: "--election-timeout", "1000", "--heartbeat-interval", "100" are etcd's own, with
+	// which no lease is shorter than two seconds.
 	Args []string
 
 	// Current asks for the current release instead of the installed one: the release that
@@ -337,7 +337,7 @@ func (g *EtcdClusterGroup) Heal() {
 
 func startThreeEtcd(tb testing.TB, o EtcdOptions, link func(*EtcdServer) *faultproxy.Proxy) *EtcdClusterGroup {
 	tb.Helper()
-	// As few elections as may be are those of a busy machine.
+	// These timeouts avoid most elections that a busy machine would cause.
 	o.Args = append([]string{"--heartbeat-interval", "50", "--election-timeout", "500"}, o.Args...)
 	return startEtcdCluster(tb, o, 3, link)
 }

@@ -52,7 +52,7 @@ func (s *PostgresServer) Database(tb testing.TB) string {
 	tb.Helper()
 	drop := "DROP DATABASE %s WITH (FORCE)"
 	if s.options.Version == "12" {
-		drop = "DROP DATABASE %s" // if nobody is left in it
+		drop = "DROP DATABASE %s" // fails while clients are connected
 	}
 	return s.database(tb, "CREATE DATABASE ", drop)
 }
@@ -143,8 +143,8 @@ func (s *PostgresServer) start() error {
 
 var sharedCountingPostgres shared[*PostgresServer]
 
-// SharedCountingPostgres returns a SharedPostgres that can be asked what it was asked: a database
-// in which pg_stat_statements was created has every statement and how often it was called.
+// SharedCountingPostgres returns a SharedPostgres that counts its statements: a database with
+// pg_stat_statements lists every statement and how often it was called.
 func SharedCountingPostgres(tb testing.TB) *PostgresServer {
 	tb.Helper()
 	return sharedCountingPostgres.get(func() *PostgresServer {

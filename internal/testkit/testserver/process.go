@@ -32,8 +32,8 @@ const (
 	pollTimeout = 2 * time.Second
 )
 
-// Process is a server's process. Its methods are for one goroutine at a time, and
-// fail the test that started the server if they can't do what they are asked.
+// Process is a server's process. Its methods are for one goroutine at a time, and fail the test
+// that started the server if they don't succeed.
 type Process struct {
 	tb    testing.TB
 	path  string

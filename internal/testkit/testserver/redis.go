@@ -167,9 +167,9 @@ type RedisOptions struct {
 	// Args are further options for each server that keeps data, as in Redis.
 	Args []string
 
-	// Front is called with the address of each server that keeps data, before it is
-	// started, and returns the address that it announces: that of a proxy.
-	// Replicas, sentinels and clients then all come that way.
+	// Front is called with the address of each server that keeps data, before it is started, and
+	// returns the address that it announces, which is a proxy's. Replicas, sentinels and clients
+	// then all connect through the proxy.
 	Front func(addr string) string
 }
 

@@ -169,7 +169,7 @@ func (s *SQLServer) isThis(query string) error {
 	return err
 }
 
-// newSQL returns a server that is not started yet. driver is what database/sql reaches it with.
+// newSQL returns a server that is not started yet. driver is its driver's name in database/sql.
 func newSQL(tb testing.TB, coordinator string, p *program, driver string) *SQLServer {
 	tb.Helper()
 	if !slices.Contains(sql.Drivers(), driver) {

@@ -18,8 +18,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 )
 
-// ZooKeeperServer is a ZooKeeper, alone or one of a cluster. What it has written
-// survives Kill and Stop.
+// ZooKeeperServer is a ZooKeeper, alone or one of a cluster. Its data survives Kill and Stop.
 type ZooKeeperServer struct {
 	*Process
 	jars   []string

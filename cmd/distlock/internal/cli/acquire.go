@@ -19,7 +19,7 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// yieldPause is how long a run that was asked for a lock while it waited for another one stays away.
+// yieldPause is how long a run pauses after it gave up a lock that another client requested.
 const yieldPause = time.Second
 
 // otherKindPause is the pause between attempts on a name that is in use as another kind of lock. No
@@ -81,7 +81,7 @@ func (a *app) openWithin(ctx context.Context, o *runOptions, n *notice, began ti
 }
 
 // acquire makes one attempt, and waits if that is refused and waiting is wanted. So --wait bounds
-// only the wait: the server is asked once, however short it is.
+// only the wait: one attempt is made, however short the wait is.
 func (t *acquirer) acquire(ctx context.Context) (*distlock.MultiLease, error) {
 	began := time.Now()
 	lease, refused := t.heldIfOtherKind(t.locks.TryLock(ctx))
@@ -125,8 +125,8 @@ func (t *acquirer) wait(ctx context.Context, refused error) (*distlock.MultiLeas
 	}
 }
 
-// lock waits until the locks are held. If it has some of them and is asked for one, it releases them
-// and returns wanted.
+// lock waits until the locks are held. If it holds some of them and one is revoked, it releases
+// them and returns wanted.
 func (t *acquirer) lock(ctx context.Context) (lease *distlock.MultiLease, wanted bool, err error) {
 	select {
 	case <-t.asked: // about an earlier attempt

@@ -113,7 +113,7 @@ func TestReportsOffTheTerminal(t *testing.T) {
 	})
 }
 
-// While the server can't be reached that is what is waited for, without its password.
+// A wait for an unreachable server is reported with its error, without the password.
 func TestReportsAnUnreachableServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w bytes.Buffer
@@ -215,7 +215,7 @@ func TestSignalEndsTheWaitForASilentServer(t *testing.T) {
 	}
 }
 
-// A server that is killed is told by lines of distlock's own, and not by its Redis client.
+// distlock itself reports a server that is killed. Its Redis client logs nothing.
 func TestGoneServerIsToldOnce(t *testing.T) {
 	t.Parallel()
 	s := testserver.Redis(t)

@@ -221,7 +221,7 @@ waiter 1
 `, "--url", url, "show", "--json", "gpu")
 }
 
-// stand lets other stand in line for the permit that c holds.
+// stand queues other for the permit that c holds.
 func stand(t *testing.T, c, other *distlock.Client) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -294,7 +294,7 @@ func TestUnlockAsks(t *testing.T) {
 	}
 }
 
-// A server that can't ask is told from a holder that does not listen.
+// A server that can't revoke is distinguished from a holder that ignores it.
 func TestUnlockAsksInVain(t *testing.T) {
 	url := lockFile(t)
 	p, release := hold(t, url, "x")

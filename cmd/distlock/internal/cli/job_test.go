@@ -202,7 +202,7 @@ func TestKilledInTime(t *testing.T) {
 	}
 }
 
-// A leader that obeys does not save those of its group who don't.
+// If the leader of a group obeys, the processes of the group that don't are still killed.
 func TestGroupOutlivesItsLeader(t *testing.T) {
 	t.Parallel()
 	url := lockFile(t)
@@ -223,8 +223,8 @@ func TestStoppedCommand(t *testing.T) {
 	p.must(0).out.await(t, "continued")
 }
 
-// No server is needed to ask a holder in another process: the scheme asked keeps locks as
-// sqlite does, and a file for each owner that was asked.
+// Revoking a lock of another process needs no server here: the scheme asked keeps locks as sqlite
+// does, and a file for each owner whose lock was revoked.
 func init() {
 	driver.Register("asked", func(ctx context.Context, u *url.URL) (driver.Backend, error) {
 		b, err := driver.Open(ctx, "sqlite:"+u.Path)
@@ -275,8 +275,8 @@ func askedFile(t *testing.T) string {
 	return strings.Replace(lockFile(t), "sqlite:", "asked:", 1)
 }
 
-// A command that was asked for its lock is told to stop, has the lock for as long as
-// that takes, and tells its own exit code.
+// A command whose lock is revoked gets a signal to stop, keeps the lock until it has stopped, and
+// returns its own exit code.
 func TestStopsWhenAsked(t *testing.T) {
 	t.Parallel()
 	url := askedFile(t)

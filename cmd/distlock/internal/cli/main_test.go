@@ -123,7 +123,7 @@ func finish(t *testing.T, url string, args ...string) *process {
 	return p
 }
 
-// output is what a process wrote so far.
+// output collects the output of a process.
 type output struct {
 	mu      sync.Mutex
 	buf     bytes.Buffer
@@ -146,7 +146,7 @@ func (o *output) String() string {
 	return o.buf.String()
 }
 
-// look is what there is, and what is closed when there is more.
+// look returns the output so far, and a channel that is closed when there is more.
 func (o *output) look() (string, <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

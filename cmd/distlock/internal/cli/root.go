@@ -12,7 +12,7 @@
 //
 // The command runs in its own process group, so that it can be stopped as a whole. One goroutine
 // forwards signals, watches the deadline of the leases, and notices stops and exits. The group is
-// told to stop before another client can get the lock. Renewals postpone that moment.
+// signalled to stop before another client can get the lock. Renewals postpone that moment.
 //
 // On Linux, the command dies with distlock, even if distlock is killed. The lock of a killed
 // distlock then ends with its TTL, and no other client works under it until then.

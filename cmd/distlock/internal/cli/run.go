@@ -293,7 +293,7 @@ func (o *runOptions) clientOptions(watch *distlock.Observer) *distlock.Options {
 	return &distlock.Options{TTL: o.ttl, Margin: o.margin, HandoffMax: -1, Meta: meta, Observer: watch}
 }
 
-// lockers returns the locks. asked is notified when another user asks for one of them.
+// lockers returns the locks. asked is notified when another user revokes one of them.
 func (o *runOptions) lockers(c *distlock.Client, asked wait.Signal) []distlock.Locker {
 	var opts []distlock.LockOption
 	if o.fair {

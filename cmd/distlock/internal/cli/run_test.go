@@ -86,7 +86,7 @@ func TestWaitsItsTurn(t *testing.T) {
 	url := lockFile(t)
 	first, release := hold(t, url, "door")
 	second := start(t, url, "run", "door", "--", "sh", "-c", `echo "fence $DISTLOCK_FENCE"`)
-	// Whoever is refused after second was started finds the door held by first still.
+	// This run starts after second and is refused: first still holds the door.
 	finishWith(t, url, 75, "run", "--wait", "50ms", "door", "--", "true")
 	if text := second.out.String(); text != "" {
 		t.Fatalf("ran beside the holder: %q", text)

@@ -240,8 +240,8 @@ func measureLimits(ctx context.Context, o *verifyOptions, b driver.Backend) (lim
 	return r, nil
 }
 
-// capped returns rawURL with a limit for its pools, including those of members, and reports whether it
-// has any. A lower limit in rawURL stays.
+// capped returns rawURL with a limit for its pools, including the pools of members, and reports
+// whether it has any. A lower limit in rawURL stays.
 func capped(rawURL string, conns int) (limited string, pools bool) {
 	const key = "max_connections"
 	u, err := driver.ParseURL(rawURL)

@@ -220,7 +220,7 @@ func TestLongVerifyBesideOthers(t *testing.T) {
 				t.Errorf("%s, %s: exit code %d\n%s", name, params, code, out)
 			}
 			t.Logf("%s, %s: %d connections", name, params, most)
-			if most > 20+3 { // and those of the other client
+			if most > 20+3 { // 3 for the other client
 				t.Errorf("%s, %s: the server counted %d connections, want 20 at most", name, params, most)
 			}
 			s.leave(14) // the other client has up to 4, as some that it closed still count
