@@ -333,7 +333,7 @@ func (k *contender) pass() {
 		return
 	}
 	g.sh.mu.Lock()
-	w := g.first()
+	w := g.waiters.head
 	if w == nil || !w.s.sameRequest(k.s) || k.streak.count > 0 && !w.s.canTakeOver(k.s) || k.env.isClosed() {
 		g.sh.mu.Unlock()
 		k.drop()
@@ -343,7 +343,7 @@ func (k *contender) pass() {
 		g.sh.mu.Unlock()
 		return
 	}
-	g.pop()
+	g.waiters.pop()
 	k.yield = 0
 	k.env.tasks.Begin()
 	w.ch <- delivery{role: k.role}
@@ -367,7 +367,7 @@ func (k *contender) enqueue() (*Lease, error) {
 	sh.mu.Lock()
 	g := k.queues.queueOf(sh, k.s.name)
 	k.queue = g
-	if !g.contender && g.held == nil && g.waiters.Len() == 0 {
+	if !g.contender && g.held == nil && g.waiters.head == nil {
 		if k.s.mode.Alone() {
 			g.contender = true
 			g.refusal = nil
@@ -405,7 +405,7 @@ func (k *contender) tryThenEnqueue() (*Lease, error) {
 func (k *contender) join(g *localQueue) *waiter {
 	k.queue = g
 	w := g.sh.waiter(k.ctx, k.s)
-	w.place = g.waiters.PushBack(w)
+	g.waiters.push(w)
 	return w
 }
 
@@ -454,8 +454,8 @@ func (k *contender) leaveQueue(w *waiter, err error) error {
 	if err == nil {
 		k.last = k.queue.whyWaiting()
 	}
-	if w.place != nil {
-		k.queue.remove(w)
+	if w.queued {
+		k.queue.waiters.remove(w)
 		k.queue.promote()
 	} else {
 		d := <-w.ch

@@ -1,7 +1,6 @@
 package distlock
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"hash/maphash"
@@ -24,11 +23,11 @@ type localQueue struct {
 	name string
 
 	// Guarded by sh.mu.
-	waiters   list.List // of *waiter
-	contender bool      // there is one
-	refusal   error     // the contender's last answer, once it waits
-	held      *hold     // the exclusive hold of this process
-	tries     int       // attempts beside the queue
+	waiters   waiterList
+	contender bool  // there is one
+	refusal   error // the contender's last answer, once it waits
+	held      *hold // the exclusive hold of this process
+	tries     int   // attempts beside the queue
 	history   history
 }
 
@@ -74,7 +73,7 @@ func (q *queues) dismiss() {
 		s := &q.shards[i]
 		s.mu.Lock()
 		for _, g := range s.queues {
-			for w := g.pop(); w != nil; w = g.pop() {
+			for w := g.waiters.pop(); w != nil; w = g.waiters.pop() {
 				w.ch <- delivery{err: ErrClosed}
 			}
 		}
@@ -98,37 +97,15 @@ func (q *queues) queueOf(sh *shard, name string) *localQueue {
 
 func (sh *shard) historyOf(hash uint64) *history { return &sh.past[hash>>32%uint64(len(sh.past))] }
 
-// first returns the next waiter; nil if there is none. sh.mu is held, as for the methods below.
-func (g *localQueue) first() *waiter {
-	if e := g.waiters.Front(); e != nil {
-		return e.Value.(*waiter)
-	}
-	return nil
-}
-
-// pop removes the next waiter; nil if there is none.
-func (g *localQueue) pop() *waiter {
-	w := g.first()
-	if w != nil {
-		g.remove(w)
-	}
-	return w
-}
-
-func (g *localQueue) remove(w *waiter) {
-	g.waiters.Remove(w.place)
-	w.place = nil
-}
-
 // busy returns why a single attempt would be refused: this process holds the lock, or a caller in it
 // was refused before and waits. sh.mu is held.
 func (g *localQueue) busy() error {
 	switch {
 	case g.held != nil:
 		return g.heldHere()
-	case errors.Is(g.refusal, ErrHeld) && (g.waiters.Len() > 0 || g.contender):
+	case errors.Is(g.refusal, ErrHeld) && (g.waiters.head != nil || g.contender):
 		return g.refusal
-	case g.waiters.Len() > 0:
+	case g.waiters.head != nil:
 		return &HeldError{}
 	}
 	return nil
@@ -147,7 +124,7 @@ func (g *localQueue) heldHere() error {
 // handOff gives the hold to the next waiter if the bounds allow it: as a lease under the next
 // reserved fence, or as the role of the contender, which has it re-fenced. sh.mu is held.
 func (g *localQueue) handOff(h *hold, now instant) bool {
-	w := g.first()
+	w := g.waiters.head
 	if w == nil || g.contender || g.held != h || !w.s.canTakeOver(h.s) {
 		return false
 	}
@@ -162,7 +139,7 @@ func (g *localQueue) handOff(h *hold, now instant) bool {
 		return h.s.revoked == nil && g.handOffForRefence(h)
 	}
 	h.streak.count++
-	g.pop()
+	g.waiters.pop()
 	w.ch <- delivery{lease: h.newLease(w.ctx, now)}
 	return true
 }
@@ -178,7 +155,7 @@ func (g *localQueue) handOffForRefence(h *hold) bool {
 	g.contender = true
 	g.env.tasks.Begin()
 	row := handoffStreak{h.streak.since, h.streak.count + 1}
-	g.pop().ch <- delivery{role: role{owner: h.owner, unknown: true, streak: row, last: &HeldError{}}}
+	g.waiters.pop().ch <- delivery{role: role{owner: h.owner, unknown: true, streak: row, last: &HeldError{}}}
 	return true
 }
 
@@ -188,7 +165,7 @@ func (g *localQueue) promote() {
 	if g.contender || g.held != nil {
 		return
 	}
-	if w := g.pop(); w != nil {
+	if w := g.waiters.pop(); w != nil {
 		g.contender = true
 		r := role{last: g.refusal}
 		r.yield, r.listen = g.yield(g.env.now())
@@ -258,10 +235,47 @@ type role struct {
 
 // waiter is a place in the queue.
 type waiter struct {
-	s     *spec
-	ctx   context.Context // of its Lock
-	ch    chan delivery   // of one: the sender never blocks
-	place *list.Element   // in the queue; nil once it left
+	s          *spec
+	ctx        context.Context // of its Lock
+	ch         chan delivery   // of one: the sender never blocks
+	prev, next *waiter
+	queued     bool
+}
+
+// waiterList is a FIFO that a waiter can leave at any time.
+type waiterList struct{ head, tail *waiter }
+
+func (l *waiterList) push(w *waiter) {
+	w.queued = true
+	w.prev = l.tail
+	if l.tail != nil {
+		l.tail.next = w
+	} else {
+		l.head = w
+	}
+	l.tail = w
+}
+
+func (l *waiterList) pop() *waiter {
+	w := l.head
+	if w != nil {
+		l.remove(w)
+	}
+	return w
+}
+
+func (l *waiterList) remove(w *waiter) {
+	if w.prev != nil {
+		w.prev.next = w.next
+	} else {
+		l.head = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	} else {
+		l.tail = w.prev
+	}
+	w.prev, w.next, w.queued = nil, nil, false
 }
 
 // waiter takes a spare waiter or makes one. Spare waiters are kept here and not in a sync.Pool,
