@@ -34,8 +34,8 @@ var (
 // Caps says what the backend can do.
 func (b *Backend) Caps() driver.Caps { return b.caps }
 
-// Close ends the backend's connections: those for subscriptions, and those of a client
-// that Open made. A client of the caller's stays open.
+// Close closes the backend's subscriptions, and the client if Open made it. A client of the caller
+// stays open.
 func (b *Backend) Close() error {
 	b.closed.Store(true)
 	b.once.Do(func() {

@@ -144,7 +144,7 @@ func eachHalfOpen(t *testing.T, test func(t *testing.T, b *Backend, p *faultprox
 	}
 }
 
-// The connection is dead and does not end. Renewals and locks of all go on through another.
+// A dead connection does not end. All renewals and locks continue on another one.
 func TestHalfOpenConnection(t *testing.T) {
 	eachHalfOpen(t, func(t *testing.T, b *Backend, p *faultproxy.Proxy) {
 		var holds []driver.Hold

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// replicated is a master with one replica, which has all that the master has.
+// replicated returns a master with one replica that is in sync.
 func replicated(t testing.TB) (master, replica *testserver.RedisServer) {
 	master = testserver.Redis(t, "--repl-diskless-sync-delay", "0")
 	host, port, err := net.SplitHostPort(master.Addr())
