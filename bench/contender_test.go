@@ -104,9 +104,9 @@ var (
 		rueidisPlain, goRedisPlain, distlockDefault, distlockRueidis, distlockGoRedis,
 		redsyncDefault, redislockDefault, rueidislockPeer,
 	}
-	handers = append([]contender{wakeup}, everybody...)
-	liners  = []contender{rueidisPlain, distlockDefault, distlockTurns, distlockFair}
-	keepers = []contender{never, distlockDefault, redsyncDefault, redislockDefault, rueidislockPeer}
+	handers  = append([]contender{wakeup}, everybody...)
+	queueing = []contender{rueidisPlain, distlockDefault, distlockTurns, distlockFair}
+	keepers  = []contender{never, distlockDefault, redsyncDefault, redislockDefault, rueidislockPeer}
 )
 
 // contenderNamed returns the contender with a name on a coordinator.

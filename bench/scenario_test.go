@@ -46,7 +46,7 @@ var redisScenarios = []scenario{
 	oneLock(onRedis, 16, everybody), oneLock(onRedis, 64, everybody),
 	inProcesses(onRedis, everybody),
 	handoff(onRedis, handers),
-	fair(onRedis, 64, liners),
+	fair(onRedis, 64, queueing),
 	manyLeases(onRedis, keepers),
 }
 

@@ -197,7 +197,7 @@ func (c *conn) optionalClosed(r driver.Request) {
 }
 
 // leavesNoGoroutine uses a connection under a profiler label. Goroutines inherit it,
-// so goroutines that are left behind can be distinguished from those of other checks.
+// so that goroutines left behind are not mistaken for other checks' goroutines.
 func leavesNoGoroutine(s *scene) {
 	r := s.a.hold(s.request())
 	s.b.close()

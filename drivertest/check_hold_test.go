@@ -293,9 +293,9 @@ var holdMutants = []mutant{{
 }, {
 	"a released lock stays closed for a while", "exclusion/free-after-release",
 	afterRelease(func(p *patched, h driver.Hold) {
-		ghost := driver.Request{Hold: h, Limit: 1}
-		ghost.Owner, ghost.TTL = driver.NewOwner(), 10*time.Millisecond
-		p.mem.Acquire(context.Background(), ghost)
+		expired := driver.Request{Hold: h, Limit: 1}
+		expired.Owner, expired.TTL = driver.NewOwner(), 10*time.Millisecond
+		p.mem.Acquire(context.Background(), expired)
 	}),
 }, {
 	"asking again sets a life", "again/late",

@@ -76,7 +76,7 @@ func clientOf(t *testing.T, b driver.Backend) *distlock.Client {
 }
 
 // Cancelled waits leave no session behind that takes the lock.
-func TestCancelledWaitersLeaveNoGhosts(t *testing.T) {
+func TestCancelledWaitersLeaveNoOrphans(t *testing.T) {
 	bothOnConnections(t, func(t *testing.T, s Strategy) {
 		source, db := freshDatabase(t, s)
 		holder, waiters := connect(t, source), clientOf(t, connect(t, source))

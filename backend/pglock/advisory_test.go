@@ -20,7 +20,7 @@ import (
 
 // A cancelled wait leaves nothing on the server: it leaves the queue, and does not keep a lock granted
 // at that moment.
-func TestAdvisoryWaitersLeaveNoGhosts(t *testing.T) {
+func TestAdvisoryWaitersLeaveNoOrphans(t *testing.T) {
 	t.Parallel()
 	eachLevel(t, func(t *testing.T, pg *testserver.PostgresServer, url string) {
 		a, b := open(t, url), open(t, url)

@@ -92,7 +92,7 @@ func TestOpenOneServerByTwoNames(t *testing.T) {
 	}
 }
 
-func TestLatecomer(t *testing.T) {
+func TestLateMember(t *testing.T) {
 	scheme, there, store := late()
 	id := driver.NewOwner()
 	b, err := quorum.Open(t.Context(), ofMembers("mem:a"+id, "mem:b"+id, scheme+":c"))

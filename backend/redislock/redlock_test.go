@@ -367,7 +367,7 @@ func TestRedlockByURL(t *testing.T) {
 	ms[3].Start()
 	ms[4].Start()
 	for _, m := range ms[3:] {
-		eventually(t, "a latecomer votes", func() bool {
+		eventually(t, "a late member votes", func() bool {
 			acquire(t, b, r)
 			v, err := m.Do("EXISTS", "app:lock")
 			return err == nil && fmt.Sprint(v) == "1"

@@ -161,7 +161,7 @@ const (
 // foreign is the mode of nodes that belong to other recipes.
 const foreign driver.Mode = 0
 
-// infixes are those of Curator's recipes, and of kazoo's.
+// infixes precede the sequence numbers of Curator's and kazoo's nodes.
 var infixes = []struct {
 	text string
 	mode driver.Mode

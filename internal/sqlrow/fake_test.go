@@ -167,19 +167,19 @@ type party struct {
 	backends []*Backend
 }
 
-// guest is one backend's notifier in a party.
-type guest struct{ p *party }
+// partyNotifier is one backend's notifier in a party.
+type partyNotifier struct{ p *party }
 
 func (p *party) join(b *Backend) Notifier {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.backends = append(p.backends, b)
-	return guest{p}
+	return partyNotifier{p}
 }
 
-func (guest) Address(Key) string { return "party" }
+func (partyNotifier) Address(Key) string { return "party" }
 
-func (g guest) Notify(k Key) {
+func (g partyNotifier) Notify(k Key) {
 	g.p.mu.Lock()
 	defer g.p.mu.Unlock()
 	for _, b := range g.p.backends {
@@ -187,15 +187,15 @@ func (g guest) Notify(k Key) {
 	}
 }
 
-func (guest) Listen(Key) Listener { return patientEar{} }
-func (guest) Close() error        { return nil }
+func (partyNotifier) Listen(Key) Listener { return silentListener{} }
+func (partyNotifier) Close() error        { return nil }
 
-type patientEar struct{}
+type silentListener struct{}
 
-func (patientEar) Arm(context.Context) error { return nil }
-func (patientEar) Close()                    {}
+func (silentListener) Arm(context.Context) error { return nil }
+func (silentListener) Close()                    {}
 
-func (patientEar) Wait(ctx context.Context, _ string) (rang, silent bool) {
+func (silentListener) Wait(ctx context.Context, _ string) (notified, silent bool) {
 	<-ctx.Done()
 	return false, false
 }

@@ -12,24 +12,24 @@ import (
 
 const patient = 30 * time.Second
 
-// doorbell is a notifier that the test controls.
-type doorbell struct {
-	heard  chan string   // the addresses that are listened to
-	rings  chan struct{} // one notification each
-	silent bool
-	armErr error
+// testNotifier is a notifier that the test controls.
+type testNotifier struct {
+	heard         chan string   // the addresses that are listened to
+	notifications chan struct{} // one notification each
+	silent        bool
+	armErr        error
 }
 
-func newDoorbell() *doorbell {
-	return &doorbell{heard: make(chan string, 1000), rings: make(chan struct{})}
+func newTestNotifier() *testNotifier {
+	return &testNotifier{heard: make(chan string, 1000), notifications: make(chan struct{})}
 }
 
-func (d *doorbell) Address(Key) string        { return "door" }
-func (d *doorbell) Notify(Key)                {}
-func (d *doorbell) Listen(Key) Listener       { return d }
-func (d *doorbell) Arm(context.Context) error { return d.armErr }
+func (d *testNotifier) Address(Key) string        { return "address" }
+func (d *testNotifier) Notify(Key)                {}
+func (d *testNotifier) Listen(Key) Listener       { return d }
+func (d *testNotifier) Arm(context.Context) error { return d.armErr }
 
-func (d *doorbell) Wait(ctx context.Context, tag string) (rang, silent bool) {
+func (d *testNotifier) Wait(ctx context.Context, tag string) (notified, silent bool) {
 	select {
 	case d.heard <- tag:
 	default:
@@ -38,23 +38,23 @@ func (d *doorbell) Wait(ctx context.Context, tag string) (rang, silent bool) {
 		return false, true
 	}
 	select {
-	case <-d.rings:
+	case <-d.notifications:
 		return true, false
 	case <-ctx.Done():
 		return false, false
 	}
 }
 
-// door is the doorbell that a Backend may close.
-type door struct{ *doorbell }
+// closingNotifier is a testNotifier that a Backend may close.
+type closingNotifier struct{ *testNotifier }
 
-func (door) Close() error { return nil }
+func (closingNotifier) Close() error { return nil }
 
-func (d *doorbell) Close() {}
+func (d *testNotifier) Close() {}
 
-func startWith(t *testing.T, f *fake, d *doorbell) *Backend {
+func startWith(t *testing.T, f *fake, d *testNotifier) *Backend {
 	t.Helper()
-	b := New(f, Options{Package: "test", Name: "test", Notifier: func(*Backend) Notifier { return door{d} }})
+	b := New(f, Options{Package: "test", Name: "test", Notifier: func(*Backend) Notifier { return closingNotifier{d} }})
 	t.Cleanup(func() { b.Close() })
 	return b
 }
@@ -88,7 +88,7 @@ func quiet(t *testing.T, w driver.Watch, why string) {
 
 // One listener waits at the holder's address for all waiters, and marks the row as waited for.
 func TestWatchListens(t *testing.T) {
-	f, d := newFake(), newDoorbell()
+	f, d := newFake(), newTestNotifier()
 	b := startWith(t, f, d)
 	holder, one, two := asks("x", driver.Exclusive), asks("x", driver.Exclusive), asks("x", driver.Exclusive)
 	if err := taking(t, b, holder)(); err != nil {
@@ -98,14 +98,14 @@ func TestWatchListens(t *testing.T) {
 	w1, w2 := watching(t, b, one), watching(t, b, two)
 	defer w1.Close()
 	defer w2.Close()
-	if tag := <-d.heard; tag != "door" {
+	if tag := <-d.heard; tag != "address" {
 		t.Errorf("a listener waits for %q", tag)
 	}
 	if waiting := f.rows[KeyOf("x")].Waiting; waiting <= time.Now().Add(slice).UnixMicro() {
 		t.Errorf("the row is marked as waited for until %d", waiting)
 	}
 	quiet(t, w1, "nothing happened")
-	d.rings <- struct{}{}
+	d.notifications <- struct{}{}
 	signalled(t, w1, "the listener was notified")
 	signalled(t, w2, "the listener was notified")
 	if n := f.counted()["mark"]; n != 1 {
@@ -115,9 +115,9 @@ func TestWatchListens(t *testing.T) {
 
 // Without notifications the row is polled, and a waiter is woken when the lock is free.
 func TestWatchPolls(t *testing.T) {
-	for what, d := range map[string]*doorbell{
-		"no ringer": {heard: make(chan string, 1), silent: true},
-		"no ear":    {heard: make(chan string, 1), armErr: errors.New("deaf")},
+	for what, d := range map[string]*testNotifier{
+		"no notifier": {heard: make(chan string, 1), silent: true},
+		"no ear":      {heard: make(chan string, 1), armErr: errors.New("deaf")},
 	} {
 		f := newFake()
 		b, other := startWith(t, f, d), start(t, f)
@@ -149,7 +149,7 @@ func TestWatchWithoutDatabase(t *testing.T) {
 // Close ends listeners and calls of Watch in progress.
 func TestCloseEndsWatches(t *testing.T) {
 	before := runtime.NumGoroutine()
-	f, d := newFake(), newDoorbell()
+	f, d := newFake(), newTestNotifier()
 	b := startWith(t, f, d)
 	holder := asks("x", driver.Exclusive)
 	if err := taking(t, b, holder)(); err != nil {

@@ -7,7 +7,7 @@
 //
 //   - no two holds of one lock are believed at once (but see Case.Connected);
 //   - no answer says that a hold is lost, or another's, while it is believed;
-//   - each grant's fence is above those of all grants that were answered before it was asked for;
+//   - each grant's fence is greater than the fence of every grant answered before its request;
 //   - a release does not succeed where a later grant had been answered before;
 //   - when all is over every lock is free.
 package faultfuzz

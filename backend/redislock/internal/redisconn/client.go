@@ -44,7 +44,7 @@ type Client interface {
 	// Name returns the name of the store.
 	Name() string
 
-	// Close closes all connections, except those of a user's own client.
+	// Close closes all connections, except a user's own client's.
 	Close()
 }
 
