@@ -207,18 +207,20 @@ func (p *Proxy) Refuse() {
 	p.Cut()
 }
 
-// keepPort makes a connection from the proxy's port, so that no other server listens there. It
-// fails while the port still has connections, which have the same effect.
+// keepPort makes a connection from the proxy's port, so that no other server is given it. The port
+// may still have connections, or wait for the end of some.
 func (p *Proxy) keepPort() {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return
+		p.tb.Fatal(err)
 	}
 	defer other.Close()
-	from := net.Dialer{LocalAddr: p.l.Addr()}
-	if conn, err := from.Dial("tcp", other.Addr().String()); err == nil {
-		p.tb.Cleanup(func() { conn.Close() })
+	from := net.Dialer{LocalAddr: p.l.Addr(), Control: reuseAddr}
+	conn, err := from.Dial("tcp", other.Addr().String())
+	if err != nil {
+		p.tb.Fatalf("keep the port of a proxy: %v", err)
 	}
+	p.tb.Cleanup(func() { conn.Close() })
 }
 
 func (p *Proxy) accept() {

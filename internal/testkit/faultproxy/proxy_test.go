@@ -337,3 +337,14 @@ func TestStormHoldsBack(t *testing.T) {
 		e.arrives(t, line)
 	}
 }
+
+// A port that has connections is kept, too: or else another server of this machine could be given it,
+// and clients would reach that. Refuse fails the test if it can't keep the port.
+func TestRefuseKeepsAPortWithConnections(t *testing.T) {
+	p := New(t, newEcho(t).addr)
+	dial(t, p.Addr()).mustPass(t, "one")
+	p.Refuse()
+	if c, err := net.Dial("tcp", p.Addr()); err == nil {
+		t.Errorf("connected from %v to %v", c.LocalAddr(), c.RemoteAddr())
+	}
+}
