@@ -61,7 +61,7 @@ func (k *contender) contend() (*Lease, error) {
 	if k.env.isClosed() {
 		return nil, k.leave(fail(k.op, k.s.name, ErrClosed))
 	}
-	if err := k.letOthersGoFirst(); err != nil {
+	if err := k.open(); err != nil {
 		return nil, k.leave(err)
 	}
 	for {
@@ -95,14 +95,15 @@ func (k *contender) contend() (*Lease, error) {
 	}
 }
 
-func (k *contender) letOthersGoFirst() error {
-	if k.yield == 0 {
-		return nil
-	}
-	if k.listen {
+// open does what comes before the first attempt.
+func (k *contender) open() error {
+	if k.opening.arm {
 		k.arm()
 	}
-	return k.pause(k.yield)
+	if k.opening.pause == 0 {
+		return nil
+	}
+	return k.pause(k.opening.pause)
 }
 
 // attempt calls the backend once.
@@ -128,17 +129,8 @@ func (k *contender) attempt() (*Lease, error) {
 		return nil, errLate
 	case k.ctx.Err() != nil:
 		return nil, k.ctx.Err()
-	case k.streak.count > 0 && grant.Queued:
-		return nil, k.giveBack()
 	}
 	return k.granted(news, start, now, grant)
-}
-
-// giveBack releases a hold that was to be handed off, since the re-fence showed that another process
-// has a place in the queue. Its Owner is not used again: a release without an answer may arrive late.
-func (k *contender) giveBack() error {
-	k.drop()
-	return &HeldError{}
 }
 
 // request returns the next request to the backend.
@@ -153,7 +145,7 @@ func (k *contender) request(onLost func()) driver.Request {
 		}
 		r.OnRevoke = k.revoke.notify
 	}
-	if k.s.canHandOff() && (k.env.caps.QueueingOf(k.s.mode) == driver.QueueNever || k.env.caps.SpanLife > 0) {
+	if k.s.canHandOff() {
 		r.Fences = uint64(k.s.handoffMax) + 1
 	}
 	return r
@@ -161,15 +153,14 @@ func (k *contender) request(onLost func()) driver.Request {
 
 // takesPlace reports whether a refused attempt leaves a place in the queue of the backend.
 func (k *contender) takesPlace() bool {
-	line := k.env.caps.QueueingOf(k.s.mode)
-	return !k.once && (line == driver.QueueAlways || line == driver.QueueOnRequest && k.s.fair)
+	return !k.once && k.env.caps.QueueingOf(k.s.mode) != driver.QueueNever
 }
 
 // granted makes the lease and ends the role.
 func (k *contender) granted(news *holdSignal, start, now instant, grant driver.Grant) (*Lease, error) {
 	h := &hold{
 		env: k.env, s: k.s, sh: k.queues.shard(k.s.name), owner: k.owner, mode: k.s.mode,
-		next: grant.Fence, last: grant.Last(), queued: grant.Queued, queueKnownAt: now, streak: k.streak,
+		next: grant.Fence, last: grant.Last(), streak: k.streak,
 	}
 	if h.streak.count == 0 {
 		h.streak.since = now
@@ -232,7 +223,7 @@ func (k *contender) recordAnswer(err error) {
 	k.queue.sh.mu.Lock()
 	defer k.queue.sh.mu.Unlock()
 	if held && k.queue.held == nil {
-		k.queue.history.foreign = k.env.now()
+		k.queue.history.refused = k.env.now()
 	}
 	if !k.once {
 		k.queue.refusal = err
@@ -344,7 +335,7 @@ func (k *contender) pass() {
 		return
 	}
 	g.waiters.pop()
-	k.yield = 0
+	k.opening = opening{}
 	k.env.tasks.Begin()
 	w.ch <- delivery{role: k.role}
 	g.sh.mu.Unlock()
@@ -371,7 +362,7 @@ func (k *contender) enqueue() (*Lease, error) {
 		if k.s.mode.Alone() {
 			g.contender = true
 			g.refusal = nil
-			k.yield, k.listen = g.yield(k.start)
+			k.opening = g.opening(k.s.mode, k.start)
 			sh.mu.Unlock()
 			return k.contend()
 		}

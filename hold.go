@@ -25,23 +25,21 @@ type hold struct {
 	owner string
 
 	// Guarded by sh.mu.
-	queue        *localQueue // which knows it; nil for shared, counted and fair holds
-	mode         Mode
-	lease        *Lease   // the current one
-	nested       []*Lease // re-entered ones
-	since        instant  // when the current lease began
-	streak       handoffStreak
-	next         uint64  // the next fence of the span
-	last         uint64  // the last fence of the span
-	queueKnownAt instant // when the backend said whether its queue is empty
-	queued       bool    // its queue is not empty
-	downgrading  bool    // a downgrade is in progress
-	revoked      bool    // its release was requested
-	ended        bool    // released, lost, or passed on for a re-fence
-	halfway      bool    // it ended during a downgrade: it may be a reader's at the backend
-	gone         bool    // lost as a fact
-	mayRemain    bool    // lost without proof: the backend may still have it
-	regranted    bool    // as a reader: a signal may be about the time before
+	queue       *localQueue // which knows it; nil for shared, counted and fair holds
+	mode        Mode
+	lease       *Lease   // the current one
+	nested      []*Lease // re-entered ones
+	since       instant  // when the current lease began
+	streak      handoffStreak
+	next        uint64 // the next fence of the span
+	last        uint64 // the last fence of the span
+	downgrading bool   // a downgrade is in progress
+	revoked     bool   // its release was requested
+	ended       bool   // released, lost, or passed on for a re-fence
+	halfway     bool   // it ended during a downgrade: it may be a reader's at the backend
+	gone        bool   // lost as a fact
+	mayRemain   bool   // lost without proof: the backend may still have it
+	regranted   bool   // as a reader: a signal may be about the time before
 
 	longestTTL atomic.Int64 // the greatest TTL of a request; raised under sh.mu
 	life       renew.Hold
@@ -85,12 +83,6 @@ func (h *hold) remains() driver.Hold {
 
 // markEnded marks the hold as ended. sh.mu is held.
 func (h *hold) markEnded() { h.ended, h.halfway = true, h.downgrading }
-
-// queueUnknown reports whether waiters may have entered the queue of the backend by now. sh.mu is
-// held.
-func (h *hold) queueUnknown(now instant) bool {
-	return h.env.caps.QueueingOf(h.mode) != driver.QueueNever && now-h.queueKnownAt >= h.env.caps.SpanLife
-}
 
 // newLease makes the next lease on the hold, for a Lock called with ctx. sh.mu is held.
 func (h *hold) newLease(ctx context.Context, now instant) *Lease {
@@ -167,7 +159,7 @@ func (h *hold) leaveQueue() {
 		h.queue.held = nil
 		h.queue.history.released = h.env.now()
 		if h.revoked {
-			h.queue.history.foreign = h.env.now()
+			h.queue.history.refused = h.env.now()
 		}
 	}
 	h.queue.promote()

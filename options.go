@@ -51,7 +51,7 @@ type Options struct {
 const (
 	DefaultTTL           = 30 * time.Second
 	DefaultHandoffMax    = 1023
-	DefaultHandoffWindow = time.Millisecond
+	DefaultHandoffWindow = 4 * time.Millisecond
 )
 
 // Info says who holds a lock and who waits for it.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"hash/maphash"
 	"sync"
-	"time"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -29,15 +28,6 @@ type localQueue struct {
 	held      *hold // the exclusive hold of this process
 	tries     int   // attempts beside the queue
 	history   history
-}
-
-// history is kept for a name, even while no caller needs its queue.
-type history struct {
-	hash     uint64        // of the name
-	foreign  instant       // when another process was last seen to hold
-	probed   instant       // when the contender last yielded without a reason
-	released instant       // when the lock was last given back to the backend
-	rtt      time.Duration // of the last grant
 }
 
 // shard is a part of the queues under one mutex.
@@ -88,7 +78,7 @@ func (q *queues) queueOf(sh *shard, name string) *localQueue {
 		g = &localQueue{env: q.env, sh: sh, name: name}
 		hash := maphash.String(q.seed, name)
 		if g.history = *sh.historyOf(hash); g.history.hash != hash {
-			g.history = history{hash: hash, foreign: longAgo, probed: longAgo, released: longAgo}
+			g.history = history{hash: hash, refused: longAgo, probed: longAgo, released: longAgo}
 		}
 		sh.queues[name] = g
 	}
@@ -128,13 +118,13 @@ func (g *localQueue) handOff(h *hold, now instant) bool {
 	if w == nil || g.contender || g.held != h || !w.s.canTakeOver(h.s) {
 		return false
 	}
-	if h.streak.count >= h.s.handoffMax || now-h.streak.since >= h.s.handoffWindow || h.queued {
+	if h.streak.count >= h.s.handoffMax || now-h.streak.since >= h.s.handoffWindow {
 		return false
 	}
 	if h.downgrading || h.revoked || h.requestedTTL() != h.s.terms.TTL || !g.env.watchdog.HandOn(&h.life, now) {
 		return false
 	}
-	if h.next > h.last || h.queueUnknown(now) {
+	if h.next > h.last {
 		// A revocation that arrives during a re-fence would find no hold.
 		return h.s.revoked == nil && g.handOffForRefence(h)
 	}
@@ -167,8 +157,7 @@ func (g *localQueue) promote() {
 	}
 	if w := g.waiters.pop(); w != nil {
 		g.contender = true
-		r := role{last: g.refusal}
-		r.yield, r.listen = g.yield(g.env.now())
+		r := role{last: g.refusal, opening: g.opening(w.s.mode, g.env.now())}
 		g.env.tasks.Begin()
 		w.ch <- delivery{role: r}
 		return
@@ -177,30 +166,6 @@ func (g *localQueue) promote() {
 		delete(g.sh.queues, g.name)
 		*g.sh.historyOf(g.history.hash) = g.history
 	}
-}
-
-// yield returns how long a contender waits before its first attempt if this process has just released
-// the lock. If another process was seen lately, it is long enough to be notified of that process's
-// release. Otherwise it is, now and then, just long enough to find out whether there is another
-// process. Without it the process that released would win nearly every race, since its attempt
-// follows its release while others are still being notified. sh.mu is held.
-func (g *localQueue) yield(now instant) (d time.Duration, listen bool) {
-	const lately, seldom = time.Second, 20 * time.Millisecond
-	p := &g.history
-	rtt := min(p.rtt, 10*time.Millisecond)
-	switch {
-	case now-p.released >= time.Millisecond:
-		return 0, false
-	case now-p.foreign < lately:
-		return 4*rtt + min(2*g.env.opts.HandoffWindow, 10*time.Millisecond), true
-	case now-p.probed < seldom:
-		return 0, false
-	}
-	p.probed = now
-	if _, pushed := g.env.backend.(driver.Watcher); pushed {
-		return 2*rtt + 100*time.Microsecond, false
-	}
-	return min(2*g.env.caps.Poll, 2*time.Millisecond), false
 }
 
 // whyWaiting returns the last answer, as a waiter in the queue knows it. sh.mu is held.
@@ -228,8 +193,7 @@ type role struct {
 	revoke  *holdSignal   // a revocation of owner's hold; nil if it is not Revocable
 	streak  handoffStreak // the hand-offs of owner's hold
 	last    error         // the last answer
-	yield   time.Duration // wait so long before the first attempt
-	listen  bool          // … or until another process has released
+	opening opening       // before the first attempt
 	unknown bool          // the backend may know owner: it must be granted or released
 }
 

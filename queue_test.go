@@ -170,39 +170,55 @@ func TestHandOffByRefence(t *testing.T) {
 	})
 }
 
-// A hand-off passes no place in the queue of the backend, not even for a waiter that was in the
-// queue of this process before.
-func TestNoHandOffPastAFairWaiter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memlock.NewStore()
-		a, b := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
-		m := a.Mutex("x", distlock.WithHandoff(1000, time.Hour))
-		first := mustLock(t, m)
-		second, third := waiter(t, t.Context(), m), waiter(t, t.Context(), m)
-		mustUnlock(t, first) // the queue is still empty: handed off
-		lease := <-second
-		fair := waiter(t, t.Context(), b.Mutex("x", distlock.Fair()))
-		mustUnlock(t, lease)
-		lease = <-fair
-		if len(third) > 0 {
-			t.Error("the third passed the fair waiter")
-		}
-		mustUnlock(t, lease)
-		mustUnlock(t, <-third)
-		free(t, a, "x")
-	})
+// Hand-offs pass the places of other processes for no longer than the window. Then the lock goes round:
+// each process has one place, however many callers wait in it.
+func TestHandOffsPassTheQueueWithinTheWindow(t *testing.T) {
+	for name, fair := range map[string][]distlock.LockOption{"process": nil, "fair": {distlock.Fair()}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore()
+				a, b := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
+				var order []string
+				var mu sync.Mutex
+				var wg sync.WaitGroup
+				turn := func(who string, m *distlock.Mutex) {
+					wg.Go(func() {
+						lease := mustLock(t, m)
+						mu.Lock()
+						order = append(order, who)
+						mu.Unlock()
+						time.Sleep(4 * time.Millisecond)
+						mustUnlock(t, lease)
+					})
+					synctest.Wait()
+				}
+				first := mustLock(t, a.Mutex("x", distlock.WithHandoff(1000, 10*time.Millisecond)))
+				for range 5 {
+					turn("a", a.Mutex("x", distlock.WithHandoff(1000, 10*time.Millisecond)))
+				}
+				turn("b", b.Mutex("x", fair...))
+				mustUnlock(t, first)
+				wg.Wait()
+				if got := strings.Join(order, ""); got != "aaabaa" {
+					t.Errorf("the lock went to %s, want aaabaa", got)
+				}
+				free(t, a, "x")
+			})
+		})
+	}
 }
 
-// Where the backend has a queue, each hand-off checks it, except within a span's life. Without a
-// queue, a span is used to its end.
-func TestSpanBesideALine(t *testing.T) {
-	for _, b := range []struct {
-		caps func(driver.Caps) driver.Caps
-		want int64
-	}{{nil, 10}, {shortSpans, 5}, {withoutLine, 1}} {
+// A hand-off uses the next fence of the span. A grant of one fence is acquired again for each hand-off,
+// also while others wait in the queue of the backend.
+func TestHandOffsUseTheSpan(t *testing.T) {
+	for fences, want := range map[uint64]int64{1: 10, 4: 3, 1000: 1} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig()
-			r.caps = b.caps
+			store := memlock.NewStore()
+			r := &rig{Backend: store.Connect()}
+			r.acquire = func(ctx context.Context, q driver.Request, next acquirer) (driver.Grant, error) {
+				q.Fences = min(q.Fences, fences)
+				return next(ctx, q)
+			}
 			m := client(t, r, nil).Mutex("x", distlock.WithHandoff(1000, time.Hour))
 			first := mustLock(t, m)
 			var wg sync.WaitGroup
@@ -214,18 +230,39 @@ func TestSpanBesideALine(t *testing.T) {
 				})
 			}
 			synctest.Wait()
+			other := waiter(t, t.Context(), client(t, store.Connect(), nil).Mutex("x"))
 			mustUnlock(t, first)
 			wg.Wait()
-			if n := r.acquires.Load(); n != b.want {
-				t.Errorf("%d acquires for 10 turns, want %d", n, b.want)
+			mustUnlock(t, <-other)
+			if n := r.acquires.Load(); n != want {
+				t.Errorf("spans of %d: %d attempts for 10 turns, want %d", fences, n, want)
 			}
 		})
 	}
 }
 
-func shortSpans(caps driver.Caps) driver.Caps {
-	caps.SpanLife = time.Millisecond
-	return caps
+// A process has one place in the queue of the backend, and each caller with Fair has one of its own.
+func TestPlacesInTheQueue(t *testing.T) {
+	for want, option := range map[int][]distlock.LockOption{1: nil, 3: {distlock.Fair()}} {
+		synctest.Test(t, func(t *testing.T) {
+			store := memlock.NewStore()
+			holder := mustLock(t, client(t, store.Connect(), nil).Mutex("x"))
+			c := client(t, store.Connect(), nil)
+			var waiting []<-chan *distlock.Lease
+			for range 3 {
+				waiting = append(waiting, waiter(t, t.Context(), c.Mutex("x", option...)))
+			}
+			synctest.Wait()
+			info, err := c.Inspect(t.Context(), "x")
+			if err != nil || len(info.Waiters) != want {
+				t.Errorf("%d places, want %d, %v", len(info.Waiters), want, err)
+			}
+			mustUnlock(t, holder)
+			for _, w := range waiting {
+				mustUnlock(t, <-w)
+			}
+		})
+	}
 }
 
 // A mode without a queue can't be fair. The others can.

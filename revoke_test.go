@@ -281,7 +281,11 @@ func TestRevokeRacesHandOff(t *testing.T) {
 func TestRevocableIsNotRefenced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, revocable := range []bool{false, true} {
-			r := &rig{Backend: memlock.New()} // it has a queue
+			r := &rig{Backend: memlock.New()}
+			r.acquire = func(ctx context.Context, q driver.Request, next acquirer) (driver.Grant, error) {
+				q.Fences = 1
+				return next(ctx, q)
+			}
 			c := client(t, r, &distlock.Options{HandoffWindow: time.Hour})
 			m := c.Mutex("x")
 			if revocable {

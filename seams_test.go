@@ -355,7 +355,7 @@ func TestLateReleaseHitsNoSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
 		r := &rig{Backend: store.Connect()}
-		c, other := client(t, r, &distlock.Options{HandoffWindow: time.Hour}), client(t, store.Connect(), nil)
+		c, other := client(t, r, &distlock.Options{HandoffMax: -1}), client(t, store.Connect(), nil)
 		first := mustLock(t, c.Mutex("x"))
 		second := waiter(t, t.Context(), c.Mutex("x"))
 		ahead, cancel := context.WithCancel(t.Context())
@@ -367,7 +367,7 @@ func TestLateReleaseHitsNoSuccessor(t *testing.T) {
 			}
 			return errNetwork
 		}
-		mustUnlock(t, first) // handed off, and released since another process has a place in the queue
+		first.Unlock(t.Context()) // without an answer
 		<-fair
 		time.Sleep(time.Second)
 		r.set(func(r *rig) { r.release = nil })

@@ -16,9 +16,10 @@ import (
 // as long as a session.
 type stormy struct {
 	*memlock.Backend
-	w    *world
-	caps driver.Caps
-	sets string // the requests that set a life, as no driver may, so that a late one shortens it: "renewals", "attempts"
+	w     *world
+	spans bool // grants have more than one fence
+	caps  driver.Caps
+	sets  string // the requests that set a life, as no driver may, so that a late one shortens it: "renewals", "attempts"
 
 	mu   sync.Mutex
 	busy map[string]bool // by Owner
@@ -111,6 +112,9 @@ func (s *stormy) renewed(h driver.Hold) driver.Hold {
 // acquire is an attempt. One that lands late takes what is free for the TTL, in a session too:
 // it may land after the release, and a driver ends such a hold.
 func (s *stormy) acquire(r driver.Request, ttl time.Duration) (driver.Grant, error) {
+	if !s.spans {
+		r.Fences = 1
+	}
 	g, err := s.Backend.Acquire(context.Background(), r)
 	g.TTL = ttl
 	if s.sets == "attempts" && err == nil {

@@ -23,11 +23,11 @@ var stormWorlds = flag.Int("storm.worlds", 1, "how many worlds TestStorm makes f
 type stormKind struct {
 	session, fixed bool
 	line           driver.Queueing
-	spanLife       time.Duration
+	spans          bool
 }
 
 func (k stormKind) set(c *driver.Caps) {
-	c.Session, c.Fixed, c.Queueing, c.SpanLife = k.session, k.fixed, k.line, k.spanLife
+	c.Session, c.Fixed, c.Queueing = k.session, k.fixed, k.line
 }
 
 // TestStorm: everything that locks can do, at once, on backends of every kind that lose answers and
@@ -36,7 +36,7 @@ func (k stormKind) set(c *driver.Caps) {
 func TestStorm(t *testing.T) {
 	for _, life := range []stormKind{{}, {session: true}, {session: true, fixed: true}} {
 		for _, line := range []driver.Queueing{driver.QueueNever, driver.QueueOnRequest, driver.QueueAlways} {
-			for _, spans := range []time.Duration{0, time.Millisecond} {
+			for _, spans := range []bool{false, true} {
 				kind := stormKind{life.session, life.fixed, line, spans}
 				t.Run(fmt.Sprintf("session %v, fixed %v, line %v, spans %v", kind.session, kind.fixed, line, spans), func(t *testing.T) {
 					for range *stormWorlds {
@@ -92,6 +92,7 @@ func (w *world) run(t *testing.T, kind stormKind, sets string) {
 	var wg sync.WaitGroup
 	for range 2 {
 		backend := newStormy(w, kind.set)
+		backend.spans = kind.spans
 		backend.sets = sets
 		c, err := distlock.New(backend, &distlock.Options{TTL: 3 * time.Second, HandoffWindow: 5 * time.Millisecond})
 		if err != nil {

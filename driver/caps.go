@@ -95,6 +95,11 @@ var queueingNames = [...]string{"never", "on request", "always"}
 // TTL, in whatever unit, must have room for it and for the little that a combinator adds.
 const MaxTTL = 10 * 365 * 24 * time.Hour
 
+// TurnLife is for how long a free lock is kept for the first in its queue. A waiter whose process was
+// stopped or has ended loses its place after that, so that it does not hold up the others. Sessions keep
+// their places instead until they end.
+const TurnLife = 2 * time.Second
+
 // Longest returns the greatest TTL that may be requested: MaxTTL, or the constant of that name if
 // it is zero or greater.
 func (c Caps) Longest() time.Duration {
@@ -128,11 +133,6 @@ type Caps struct {
 	// backends that are no Revokers.
 	Revocable ModeSet
 
-	// SpanLife is for how long after a grant its span of fences may be used where there is a queue:
-	// until then the core does not check whether the queue is still empty. Zero means that no spans
-	// are requested there, and each hand-off checks.
-	SpanLife time.Duration
-
 	// MinTTL and MaxTTL bound the TTL of a hold; zero means no bound but the constant MaxTTL.
 	MinTTL, MaxTTL time.Duration
 
@@ -152,9 +152,6 @@ func (c Caps) Intersect(o Caps) Caps {
 	c.Revocable &= o.Revocable
 	c.Downgrade = c.Downgrade && o.Downgrade
 	c.Queueing, c.QueuedModes = c.intersectQueueing(o)
-	if c.SpanLife = min(c.SpanLife, o.SpanLife); c.Queueing == QueueNever {
-		c.SpanLife = 0
-	}
 	c.MinTTL = max(c.MinTTL, o.MinTTL)
 	if c.MaxTTL == 0 || o.MaxTTL > 0 && o.MaxTTL < c.MaxTTL {
 		c.MaxTTL = o.MaxTTL

@@ -63,8 +63,8 @@ type Backend interface {
 	// life of a hold: it may arrive late, after a Renew for longer.
 	//
 	// A *HeldError says that another Owner holds. With r.Queue a place in the queue stays for r.TTL
-	// after this attempt, or as long as the session. No request passes a place in the queue, not
-	// even one without Queue.
+	// after this attempt, or as long as the session; if the lock is free, the first place stays for
+	// TurnLife. No request passes a place in the queue, not even one without Queue.
 	//
 	// ErrInvalid, ErrUnsupported and ErrClosed are final: nothing was taken. ErrUnsent means that
 	// the attempt was not sent: nothing was taken, and the core does not release Owner because of
@@ -165,14 +165,13 @@ type Request struct {
 	// of its own if Caps.Fixed says so. Otherwise the core releases it in time.
 	Fixed bool
 
-	// Queue keeps a place in the queue when the request is refused. The core sets it
-	// only where Caps.QueueingOf(Mode) is not Never.
+	// Queue keeps a place in the queue when the request is refused. The core sets it for all that
+	// wait, where Caps.QueueingOf(Mode) is not Never: one place for each name and process, or for
+	// each caller with Fair.
 	Queue bool
 
 	// Fences is how many consecutive fences are wanted, for hand-off inside the
-	// process; at least 1. More than 1 only for Exclusive and Write, and where there is a
-	// queue only if Caps.SpanLife allows it: elsewhere each hand-off acquires again, since the
-	// queue may not be empty any more.
+	// process; at least 1, and more than 1 only for Exclusive and Write.
 	Fences uint64
 
 	// Meta is stored with the hold for Inspect: host, pid, program, free text. It must not be
@@ -197,11 +196,8 @@ type Request struct {
 // Grant is the result of a successful Acquire.
 type Grant struct {
 	// Fence … Fence+Fences-1 are the fences of this hold. Fences is at least 1 and at most what was
-	// requested; 1 where others wait in the queue.
+	// requested. After its last fence, a hand-off acquires again.
 	Fence, Fences uint64
-
-	// Queued says that others wait in the queue: no hand-off may pass them.
-	Queued bool
 
 	// TTL is the life of the hold, counted from before the call. It is at least what was requested,
 	// except for sessions that have less left.

@@ -149,9 +149,6 @@ var modeMutants = []mutant{{
 	"a place is accepted in a mode that has no line", "caps/unclaimed-line",
 	func(_ *lab, p *patched) { p.caps.QueuedModes = driver.Modes(driver.Exclusive) },
 }, {
-	"spans that live beside no line", "caps/sensible",
-	func(_ *lab, p *patched) { p.caps.Queueing, p.caps.SpanLife = driver.QueueNever, time.Millisecond },
-}, {
 	"a line is claimed for a mode that is not", "caps/sensible",
 	func(_ *lab, p *patched) {
 		p.caps.Modes, p.caps.QueuedModes = driver.Modes(driver.Exclusive), driver.Modes(driver.Counted)

@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -12,13 +13,14 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		r := s.a.hold(s.request())
 		via := []*conn{s.b, s.a, s.b} // a place may end with the connection that requested it
 		waiters := s.queueUp(r, via...)
-		s.a.free(r.Hold, nil, "the holder releases")
 		for i, w := range waiters {
+			turn := time.Now()
+			via[i].free(r.Hold, nil, "the holder releases")
 			for k := i + 1; k < len(waiters); k++ {
-				via[k].refused(queued(waiters[k]), "no request passes a place in the queue, not even the next one's")
+				via[k].inTurn(turn).refused(queued(waiters[k]), "no request passes a place in the queue, not even the next one's")
 			}
-			via[i].take(queued(w), "the first in the queue gets the lock")
-			via[i].free(w.Hold, nil, "the holder releases")
+			via[i].inTurn(turn).take(queued(w), "the first in the queue gets the lock")
+			r = w
 		}
 	},
 }, {name: "line/no-passing", every: true, needs: queueing,
@@ -26,10 +28,11 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
 		w := s.queueUp(r, s.b)[0]
+		turn := time.Now()
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.a.refused(s.rival(r), "an attempt without Queue does not pass a place in the queue")
-		s.b.refused(s.rival(r), "an attempt without Queue does not pass a place in the queue, also on the waiter's connection")
-		s.b.take(w, "the first in the queue gets the lock, also without Queue")
+		s.a.inTurn(turn).refused(s.rival(r), "an attempt without Queue does not pass a place in the queue")
+		s.b.inTurn(turn).refused(s.rival(r), "an attempt without Queue does not pass a place in the queue, also on the waiter's connection")
+		s.b.inTurn(turn).take(w, "the first in the queue gets the lock, also without Queue")
 	},
 }, {name: "line/repeat-keeps-place", needs: queueing,
 	text: "An Owner that asks again keeps its place.",
@@ -37,9 +40,10 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		r := s.a.hold(s.request())
 		waiters := s.queueUp(r, s.a, s.b)
 		s.a.refused(queued(waiters[0]), "a lock has one holder at a time")
+		turn := time.Now()
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.b.refused(queued(waiters[1]), "an Owner that asks again does not go to the end of the queue")
-		s.a.take(queued(waiters[0]), "the first in the queue gets the lock")
+		s.b.inTurn(turn).refused(queued(waiters[1]), "an Owner that asks again does not go to the end of the queue")
+		s.a.inTurn(turn).take(queued(waiters[0]), "the first in the queue gets the lock")
 	},
 }, {name: "line/place-lives", every: true, needs: queueing,
 	text: "A place lasts for the TTL after the attempt that took it.",
@@ -117,16 +121,47 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.b.renew(w.Hold, driver.ErrLost, "the first in the queue does not hold before it asks")
 	},
-}, {name: "line/queued", needs: queueing,
-	text: "A grant reports that others are in the queue, and then reserves no span.",
+}, {name: "line/turn-ends", every: true, needs: need{queue: true, ownTTL: true},
+	text: "A free lock is kept for the first in the queue for driver.TurnLife, and not until its place ends.",
 	run: func(s *scene) {
-		r := s.request()
-		r.Fences = 10
-		s.a.hold(r)
-		waiters := s.queueUp(r, s.b, s.b)
-		s.wantQueued(s.a.take(r, "a queue does not stop the holder from asking again"))
-		s.a.free(r.Hold, nil, "the holder releases")
-		s.wantQueued(s.b.take(queued(waiters[0]), "the first in the queue gets the lock"))
+		r := s.b.hold(s.request())
+		s.queueUp(r, s.a)
+		second := s.rival(r)
+		s.b.refused(queued(second), "a lock has one holder at a time")
+		s.b.free(r.Hold, nil, "the holder releases")
+		s.b.eventually(queued(second), driver.TurnLife, "a first waiter that does not come holds up nobody")
+	},
+}, {name: "line/shares", needs: queueing,
+	text: "Of 16 that want a lock again and again, each gets between half and twice its share.",
+	run: func(s *scene) {
+		const parties, rounds = 16, 8
+		r := s.a.hold(s.request())
+		waiting, left := int64(parties), int64(parties*rounds)
+		var grants [parties]int
+		together(parties+1, func(i int) {
+			if i == parties {
+				for atomic.LoadInt64(&waiting) > 0 && !s.over() {
+					s.sleep(s.pause())
+				}
+				s.a.free(r.Hold, nil, "the holder releases")
+				return
+			}
+			for first := true; atomic.LoadInt64(&left) > 0 && !s.over(); first = false {
+				w := queued(s.rival(r))
+				if first {
+					s.conn(i).refused(w, "a lock has one holder at a time")
+					atomic.AddInt64(&waiting, -1)
+				}
+				s.conn(i).wait(w)
+				if atomic.AddInt64(&left, -1) >= 0 {
+					grants[i]++
+				}
+				s.conn(i).free(w.Hold, nil, "the holder releases")
+			}
+		})
+		for _, n := range grants {
+			s.want(s.over() || n >= rounds/2 && n <= 2*rounds, "each gets between half and twice its share: got %v", grants)
+		}
 	},
 }, {name: "line/holder-keeps-holding", every: true, needs: queueing,
 	text: "A queue changes nothing for the holder.",
@@ -147,9 +182,10 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		s.a.refused(s.reader(), "a new reader does not pass a writer in the queue")
 		late := s.reader()
 		s.b.refused(queued(late), "a new reader does not pass a writer in the queue")
+		turn := time.Now()
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.a.refused(queued(late), "a new reader does not pass a writer in the queue")
-		s.b.take(queued(w), "the first in the queue gets the lock")
+		s.a.inTurn(turn).refused(queued(late), "a new reader does not pass a writer in the queue")
+		s.b.inTurn(turn).take(queued(w), "the first in the queue gets the lock")
 	},
 }, {name: "line/readers-behind-writer-share",
 	needs: need{queue: true, modes: driver.Modes(driver.Write, driver.Read)},
@@ -170,14 +206,9 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		s.a.take(one, "permits up to the limit")
 		s.b.take(two, "permits up to the limit")
 		s.b.refused(queued(w), "no more permits than the limit")
+		turn := time.Now()
 		s.a.free(one.Hold, nil, "the holder releases")
-		s.a.refused(s.permit(2), "an attempt without Queue does not pass a place in the queue")
-		s.b.take(queued(w), "the first in the queue gets the lock")
+		s.a.inTurn(turn).refused(s.permit(2), "an attempt without Queue does not pass a place in the queue")
+		s.b.inTurn(turn).take(queued(w), "the first in the queue gets the lock")
 	},
 }}
-
-// wantQueued checks that g reports a queue.
-func (s *scene) wantQueued(g driver.Grant) {
-	s.want(s.over() || g.Queued, "a grant reports that others are in the queue: Grant.Queued is false")
-	s.want(s.over() || g.Fences <= 1, "while others are in the queue no span is reserved: got %d fences", g.Fences)
-}

@@ -40,11 +40,9 @@ var queueMutants = []mutant{{
 	"places end at once", "line/place-lives",
 	placesLast(func(time.Duration) time.Duration { return time.Millisecond }),
 }, {
-	"places never end", "line/place-ends",
-	placesLast(func(time.Duration) time.Duration { return 24 * time.Hour }),
+	"places never end", "line/place-ends", placesStay,
 }, {
-	"the place of a dead owner blocks those behind it", "line/dead-place-lets-next-in",
-	placesLast(func(time.Duration) time.Duration { return 24 * time.Hour }),
+	"the place of a dead owner blocks those behind it", "line/dead-place-lets-next-in", placesStay,
 }, {
 	"asking again does not prolong a place", "line/repeat-restarts-place",
 	func(_ *lab, p *patched) {
@@ -74,8 +72,10 @@ var queueMutants = []mutant{{
 		return p.renewOne(h)
 	}),
 }, {
-	"a grant does not tell of the line", "line/queued",
-	grants(func(_ *lab, _ driver.Request, g *driver.Grant) { g.Queued = false }),
+	"a free lock is kept for a dead first for as long as its place lasts", "line/turn-ends",
+	turnsLast,
+}, {
+	"the one that has just released gets the lock again", "line/shares", passing(func(r driver.Request) bool { return r.Queue }),
 }, {
 	"a line sends the holder away", "line/holder-keeps-holding",
 	func(_ *lab, p *patched) {
@@ -121,6 +121,24 @@ func passing(which func(driver.Request) bool) func(*lab, *patched) {
 			return acquire(ctx, r)
 		}
 	}
+}
+
+// turnsLast keeps a free lock for the first in the queue.
+func turnsLast(_ *lab, p *patched) {
+	acquire := p.acquire
+	p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+		info, _ := p.mem.Inspect(ctx, r.Name)
+		if len(info.Holders) == 0 && len(info.Waiters) > 0 && info.Waiters[0].Owner != r.Owner {
+			return driver.Grant{}, &driver.HeldError{}
+		}
+		return acquire(ctx, r)
+	}
+}
+
+// placesStay keeps places for a day, also if a free lock waits for them.
+func placesStay(l *lab, p *patched) {
+	turnsLast(l, p)
+	placesLast(func(time.Duration) time.Duration { return 24 * time.Hour })(l, p)
 }
 
 // placesLast gives places another life than holds.

@@ -111,6 +111,34 @@ var watchChecks = []promise{{name: "watch/release", every: true,
 			}
 		}
 	},
+}, {name: "watch/one-wake-up", needs: queueing,
+	text: "A release wakes the first in the queue, and not all that wait.",
+	run: func(s *scene) {
+		const waiters = 8
+		r := s.a.hold(s.request())
+		var requests [waiters]driver.Request
+		var watches [waiters]armedWatch
+		for i := range waiters {
+			requests[i] = queued(s.rival(r))
+			s.conn(i).refused(requests[i], "a lock has one holder at a time")
+			watches[i] = s.conn(i).watch(requests[i])
+			watches[i].drain()
+		}
+		signals := waiters // each gets one at least
+		s.a.free(r.Hold, nil, "the holder releases")
+		for i, r := range requests {
+			watches[i].wantSignal("a release is signalled to the first in the queue")
+			s.conn(i).wait(r)
+			for _, w := range watches {
+				if w.drain() {
+					signals++
+				}
+			}
+			s.conn(i).free(r.Hold, nil, "the holder releases")
+		}
+		// A connection that comes back wakes all, since it may have missed a release.
+		s.want(s.over() || signals <= 2*waiters, "a release wakes the first in the queue: %d releases, %d signals", waiters, signals)
+	},
 }, {name: "watch/place-left", needs: queueing,
 	text: "A waiter in the queue is signalled when all before it have left.",
 	run: func(s *scene) {

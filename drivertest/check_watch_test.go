@@ -25,6 +25,14 @@ func rewired(f func(ctx context.Context, from <-chan struct{}, to chan<- struct{
 	}
 }
 
+// signal signals unless a signal is pending.
+func signal(to chan<- struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}
+
 // muteRelease drops the signal of some releases.
 func muteRelease(which func(*patched, driver.Hold) bool) func(*lab, *patched) {
 	return func(_ *lab, p *patched) {
@@ -78,6 +86,30 @@ var watchMutants = []mutant{{
 				}
 			}()
 			return driver.Watch{Ready: ready, Close: func() { close(end) }}, nil
+		}
+	},
+}, {
+	"a release wakes all that wait", "watch/one-wake-up",
+	func(l *lab, p *patched) {
+		rewired(func(_ context.Context, from <-chan struct{}, to chan<- struct{}, end <-chan struct{}) {
+			l.locked(func() { l.signals = append(l.signals, to) })
+			for {
+				select {
+				case <-from:
+					signal(to)
+				case <-end:
+					return
+				}
+			}
+		})(l, p)
+		release := p.release
+		p.release = func(ctx context.Context, h driver.Hold) error {
+			defer l.locked(func() {
+				for _, to := range l.signals {
+					signal(to)
+				}
+			})
+			return release(ctx, h)
 		}
 	},
 }, {

@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -28,6 +29,9 @@ func (c *conn) within(since time.Time, life time.Duration) *conn {
 	}
 	return &limited
 }
+
+// inTurn is within for calls that rely on the turn of the first in the queue, which began after since.
+func (c *conn) inTurn(since time.Time) *conn { return c.within(since, driver.TurnLife) }
 
 // broke is scene.broke, unless the check was too slow.
 func (c *conn) broke(format string, args ...any) {
@@ -148,6 +152,32 @@ func (c *conn) eventually(r driver.Request, due time.Duration, rule string) driv
 		c.sleep(c.pause())
 	}
 	return driver.Grant{}
+}
+
+// wait waits for r as package distlock does: attempts, and signals between them.
+func (c *conn) wait(r driver.Request) {
+	ready := make(<-chan struct{})
+	if w, ok := c.Backend.(driver.Watcher); ok && !c.over() {
+		watch, err := w.Watch(c.ctx, r)
+		if err == nil {
+			defer watch.Close()
+			ready = watch.Ready
+		}
+		c.remember(r.Hold)
+		c.want(err == nil || errors.Is(err, driver.ErrSkip), "Watch on connection %s answered %w; want success", c.label, answer(err))
+	}
+	for !c.over() {
+		g, err := c.acquire(r)
+		if err == nil {
+			return
+		}
+		c.heldError(g, err, "an attempt is granted or refused")
+		select {
+		case <-ready:
+		case <-time.After(max(c.pause(), cmp.Or(c.caps.Poll, c.pause()))):
+		case <-c.ctx.Done():
+		}
+	}
 }
 
 // renew must answer with an error of this kind; nil: success.
@@ -329,11 +359,13 @@ func (b armedWatch) wantSignal(rule string) {
 	}
 }
 
-// drain drops a pending signal.
-func (b armedWatch) drain() {
+// drain drops a pending signal, and reports whether there was one.
+func (b armedWatch) drain() bool {
 	select {
 	case <-b.Ready:
+		return true
 	default:
+		return false
 	}
 }
 

@@ -20,13 +20,14 @@ type lab struct {
 	alter func(*lab, *patched) // makes the defect
 	end   chan struct{}        // closed when the test is over
 
-	mu     sync.Mutex
-	owners map[string]driver.Request // everything that was ever granted, by owner
-	last   map[string]driver.Grant   // by name
-	notes  map[string]string
-	cuts   int
-	picky  bool            // names with a } are refused
-	muted  map[string]bool // names whose next signal is dropped
+	mu      sync.Mutex
+	owners  map[string]driver.Request // everything that was ever granted, by owner
+	last    map[string]driver.Grant   // by name
+	notes   map[string]string
+	cuts    int
+	picky   bool              // names with a } are refused
+	muted   map[string]bool   // names whose next signal is dropped
+	signals []chan<- struct{} // of all watches
 }
 
 func newLab(alter func(*lab, *patched)) *lab {

@@ -448,5 +448,5 @@ func (b *Backend) finishGrant(ctx context.Context, o *ownerState, l *lease, r *d
 		return driver.Grant{}, errLeaseEnded
 	}
 	b.owners.delayed.add(o)
-	return driver.Grant{Fence: fence, Fences: 1, Queued: queued, TTL: l.lastReply().expiry().Sub(start)}, nil
+	return driver.Grant{Fence: fence, Fences: 1, TTL: l.lastReply().expiry().Sub(start)}, nil
 }

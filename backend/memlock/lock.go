@@ -84,6 +84,7 @@ func (l *lockEntry) check(r *driver.Request, now time.Duration) (own int, err er
 	own = find(l.holders, r.Owner)
 	switch {
 	case own < 0 && !l.admits(r.Owner, r.Mode, r.Limit):
+		l.limitTurn(now)
 		return -1, l.refusal(r, now)
 	case own >= 0 && l.holders[own].mode == driver.Read && r.Mode == driver.Write:
 		return -1, fmt.Errorf("%w: a read hold can't become a write hold", driver.ErrUnsupported)
@@ -144,6 +145,17 @@ func (l *lockEntry) ahead(owner string) []entry {
 	return l.queue
 }
 
+// limitTurn ends the first place in the queue after TurnLife if nothing but its Owner's absence keeps it
+// from holding.
+func (l *lockEntry) limitTurn(now time.Duration) {
+	if len(l.queue) == 0 {
+		return
+	}
+	if first := &l.queue[0]; l.admits(first.owner, first.mode, l.limit) {
+		first.until = min(first.until, now+driver.TurnLife)
+	}
+}
+
 func room(mode driver.Mode, limit int) int {
 	if mode == driver.Counted {
 		return limit
@@ -180,7 +192,7 @@ func (l *lockEntry) grant(r *driver.Request, own int, now time.Duration) driver.
 	if i := find(l.queue, r.Owner); i >= 0 {
 		l.queue = slices.Delete(l.queue, i, i+1)
 	}
-	g := driver.Grant{Fence: l.fence + 1, Fences: l.span(r), Queued: len(l.queue) > 0, TTL: r.TTL}
+	g := driver.Grant{Fence: l.fence + 1, Fences: span(r), TTL: r.TTL}
 	l.fence = g.Last()
 	l.limit = r.Limit
 	e := entry{owner: r.Owner, mode: r.Mode, fence: g.Fence, since: now, until: now + r.TTL, meta: r.Meta, onRevoke: r.OnRevoke}
@@ -197,10 +209,9 @@ func (l *lockEntry) grant(r *driver.Request, own int, now time.Duration) driver.
 	return g
 }
 
-// span returns the number of fences of a grant. It is 1 where hand-offs could pass
-// waiters in the queue, or the request itself wants a place there.
-func (l *lockEntry) span(r *driver.Request) uint64 {
-	if !r.Mode.Alone() || r.Queue || len(l.queue) > 0 {
+// span returns the number of fences of a grant.
+func span(r *driver.Request) uint64 {
+	if !r.Mode.Alone() {
 		return 1
 	}
 	return min(max(r.Fences, 1), 1<<31)

@@ -139,7 +139,7 @@ func (b *Backend) merge(all []driver.Caps) driver.Caps {
 	}
 	c.Modes &^= driver.Modes(driver.Counted)
 	c.Fence = c.Fence && c.Floor // the second round is a Floor
-	c.Queueing, c.QueuedModes, c.SpanLife, c.Revocable = driver.QueueNever, 0, 0, 0
+	c.Queueing, c.QueuedModes, c.Revocable = driver.QueueNever, 0, 0
 	c.Session = sessions > len(b.members)-b.majority
 	if c.MaxTTL > 0 {
 		c.MaxTTL = time.Duration(float64(c.MaxTTL-driftFloor) / (1 + b.opts.Drift))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -63,16 +62,11 @@ func (s *store) outcome(ctx context.Context, rec *recipe, r driver.Request, repl
 	if !ok {
 		return driver.Grant{}, s.refused(ctx, r, reply)
 	}
-	id, queued := strings.CutSuffix(id, "+")
 	fence, err := s.layout.fence(id)
 	if err != nil {
 		return driver.Grant{}, fmt.Errorf("the fence counter answered %q: %w", id, err)
 	}
-	g := driver.Grant{Fence: fence, Fences: min(max(r.Fences, 1), rec.span), Queued: queued, TTL: r.TTL}
-	if queued {
-		g.Fences = 1
-	}
-	return g, nil
+	return driver.Grant{Fence: fence, Fences: min(max(r.Fences, 1), rec.span), TTL: r.TTL}, nil
 }
 
 // refused returns the error of a refusal, in a second round trip if a number is in the way.

@@ -397,10 +397,6 @@ func newBackend(c redisconn.Client, opts *Options, timeout time.Duration) (*Back
 		MinTTL: 10 * time.Millisecond,
 	}}
 	b.releases = newReleaseNotifier(b.subscriptions)
-	if s.layout.span > 1 {
-		// A script for each hand-off would make locks that are not fair a hundred times slower.
-		b.caps.SpanLife = spanLife
-	}
 	if b.caps.Name == "" {
 		b.caps.Name = c.Name()
 	}
@@ -430,7 +426,7 @@ func (b *Backend) withoutScripts() error {
 	}
 	b.storage = scriptless{b.store}
 	b.caps.Modes, b.caps.Downgrade = driver.Modes(driver.Exclusive), false
-	b.caps.Queueing, b.caps.QueuedModes, b.caps.SpanLife = driver.QueueNever, 0, 0
+	b.caps.Queueing, b.caps.QueuedModes = driver.QueueNever, 0
 	return nil
 }
 

@@ -157,10 +157,6 @@ func wakeReaders(message string) int {
 // many fences do not make the counter run ahead of the clock.
 const fencesPerGrant = 1024
 
-// spanLife is for how long a process that is not fair hands on without asking whether
-// a client is queued.
-const spanLife = time.Millisecond
-
 // stringLayout writes an exclusive lock as SET name value NX PX does: a string, whose value
 // begins with the Owner.
 func stringLayout(strict bool) *layout {

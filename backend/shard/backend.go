@@ -163,7 +163,7 @@ func (b *Backend) merge() (driver.Caps, error) {
 	}
 	c.MaxTTL = c.Longest() / 2 // a registration outlives every lock
 	if len(b.lists) == 2 {
-		c.Queueing, c.QueuedModes, c.SpanLife = driver.QueueNever, 0, 0
+		c.Queueing, c.QueuedModes = driver.QueueNever, 0
 		c.Fence = c.Fence && c.Floor
 	}
 	c.Name = "shard(" + strings.ReplaceAll(b.lists[len(b.lists)-1].text, ",", " ") + ")"

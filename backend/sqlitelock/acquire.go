@@ -38,6 +38,12 @@ func (t *tx) acquire(r driver.Request, meta string) (driver.Grant, error) {
 		return driver.Grant{}, err
 	}
 	if blockers := l.Blockers(r); len(blockers) > 0 {
+		if first := l.LimitTurn(now); first != nil {
+			if err := execute(t.putClaim, r.Name, first.Owner, first.Mode, first.Ticket, 0, first.Since, first.Until, first.Meta); err != nil {
+				return driver.Grant{}, err
+			}
+			blockers = l.Blockers(r)
+		}
 		if r.Queue {
 			if err := t.enqueue(l, r, meta, now); err != nil {
 				return driver.Grant{}, err
@@ -71,7 +77,7 @@ func (t *tx) grant(l *lockState, r driver.Request, meta string, now int64) (driv
 	if err := t.write(l, r, 0, fence, since, until, meta, now); err != nil {
 		return driver.Grant{}, err
 	}
-	return driver.Grant{Fence: uint64(fence), Fences: l.Fences(r), Queued: l.Queued(r.Owner), TTL: time.Duration(until - now)}, nil
+	return driver.Grant{Fence: uint64(fence), Fences: claims.Fences(r), TTL: time.Duration(until - now)}, nil
 }
 
 // enqueue gives r a place in the queue, or prolongs the one that it has.

@@ -266,7 +266,7 @@ func (a *attempt) grant(fence int64, queued bool) (driver.Grant, error) {
 		return driver.Grant{}, errNodeGone
 	}
 	t.scheduleWatch()
-	return driver.Grant{Fence: uint64(fence), Fences: 1, Queued: queued, TTL: ttl}, nil
+	return driver.Grant{Fence: uint64(fence), Fences: 1, TTL: ttl}, nil
 }
 
 // A semaphore is Curator's SemaphoreV2. Its waiters queue below locks, as for a mutex. The first of

@@ -123,9 +123,19 @@ func (l *Lock) Blockers(r driver.Request) []Claim {
 	return ahead
 }
 
-// Queued reports whether owners other than owner wait in the queue.
-func (l *Lock) Queued(owner string) bool {
-	return slices.ContainsFunc(l.Claims, func(c Claim) bool { return !c.Holds() && c.Owner != owner })
+// LimitTurn ends the first place in the queue after TurnLife if nothing but its owner's absence keeps it
+// from holding. It returns the place if that changed it.
+func (l *Lock) LimitTurn(now int64) *Claim {
+	i := slices.IndexFunc(l.Claims, func(c Claim) bool { return !c.Holds() })
+	if i < 0 || l.Claims[i].Until <= now+int64(driver.TurnLife) {
+		return nil
+	}
+	first := &l.Claims[i]
+	if len(l.Blockers(driver.Request{Hold: driver.Hold{Owner: first.Owner, Mode: first.Mode}, Limit: l.Limit})) > 0 {
+		return nil
+	}
+	first.Until = now + int64(driver.TurnLife)
+	return first
 }
 
 // NextTicket returns the ticket of a new place in the queue.
@@ -187,10 +197,9 @@ func (l *Lock) Next(wall int64) (int64, error) {
 	return n, nil
 }
 
-// Fences returns how many fences of a span r gets: one if the queue is not empty, and for shared
-// holds, which are never handed off.
-func (l *Lock) Fences(r driver.Request) uint64 {
-	if !r.Mode.Alone() || l.Queued(r.Owner) {
+// Fences returns how many fences of a span r gets: one for shared holds, which are never handed off.
+func Fences(r driver.Request) uint64 {
+	if !r.Mode.Alone() {
 		return 1
 	}
 	return min(max(r.Fences, 1), Span)

@@ -6,12 +6,10 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// spanBits is the number of a fence's low bits. Other SQL strategies use them for hand-offs, which do
-// not exist here.
+// spanBits is the number of a fence's low bits, for the hand-offs inside a process.
 const spanBits = 10
 
-// Acquire makes one attempt. A grant always says that others may be queued: the queue is the
-// server's, and a hand-off would pass it.
+// Acquire makes one attempt.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := b.validate(r); err != nil {
 		return driver.Grant{}, err
@@ -25,7 +23,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err != nil {
 		return driver.Grant{}, b.wrapError("acquire", r.Name, err)
 	}
-	return driver.Grant{Fence: number << spanBits, Fences: 1, Queued: true, TTL: r.TTL}, nil
+	return driver.Grant{Fence: number << spanBits, Fences: min(max(r.Fences, 1), 1<<spanBits), TTL: r.TTL}, nil
 }
 
 func (b *Backend) validate(r driver.Request) error {

@@ -81,8 +81,7 @@ func (b *Backend) take(ctx context.Context, r driver.Request, c claims.Claim) (d
 	if err != nil || number == 0 {
 		return driver.Grant{}, unsent.Mark(err)
 	}
-	var alone claims.Lock
-	return driver.Grant{Fence: uint64(number) << claims.SpanBits, Fences: alone.Fences(r), TTL: r.TTL}, nil
+	return driver.Grant{Fence: uint64(number) << claims.SpanBits, Fences: claims.Fences(r), TTL: r.TTL}, nil
 }
 
 // decide grants or refuses a request whose claim would be c.
@@ -91,11 +90,15 @@ func (s *state) decide(r driver.Request, c claims.Claim) (driver.Grant, decision
 		return driver.Grant{}, decision{err: err}
 	}
 	if ahead := s.Blockers(r); len(ahead) > 0 {
+		limited := s.LimitTurn(s.now) != nil
+		if limited {
+			ahead = s.Blockers(r)
+		}
 		refusal := claims.Refusal(ahead, s.now)
 		if r.Queue {
 			s.enqueue(r, c)
 		}
-		return driver.Grant{}, decision{write: r.Queue, err: refusal}
+		return driver.Grant{}, decision{write: r.Queue || limited, err: refusal}
 	}
 	return s.grant(r, c)
 }
@@ -114,7 +117,7 @@ func (s *state) grant(r driver.Request, c claims.Claim) (driver.Grant, decision)
 	c.Fence = number << claims.SpanBits
 	s.Kind, s.Limit, s.Number = claims.KindOf(r.Mode), r.Limit, number
 	s.set(c)
-	return driver.Grant{Fence: uint64(c.Fence), Fences: s.Fences(r), Queued: s.Queued(r.Owner), TTL: r.TTL}, v
+	return driver.Grant{Fence: uint64(c.Fence), Fences: claims.Fences(r), TTL: r.TTL}, v
 }
 
 // enqueue keeps r's place in the queue, or adds one.

@@ -13,7 +13,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
@@ -74,7 +73,7 @@ func (b *Backend) Caps() driver.Caps {
 		MinTTL: claims.MinTTL, MaxTTL: claims.MaxTTL,
 	}
 	if !b.options.Mutex {
-		c.Modes, c.Downgrade, c.Queueing, c.SpanLife = driver.AllModes, true, driver.QueueOnRequest, time.Millisecond
+		c.Modes, c.Downgrade, c.Queueing = driver.AllModes, true, driver.QueueOnRequest
 	}
 	return c
 }

@@ -69,6 +69,10 @@ local function refuse(who, left, wants, ttl)
     leave(who)
     return nil
   end
+  if left == -2 and ends - now > turnLife and redis.call('ZSCORE', tickets, first) then
+    ends = now + turnLife
+    redis.call('ZADD', tickets, ends, first)
+  end
   if wants then
     enqueue(who, first, ttl, now)
   end

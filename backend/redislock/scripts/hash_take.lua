@@ -1,8 +1,7 @@
 -- RLock, RFairLock and RFencedLock. KEYS: name, hold, queue, tickets, scores, token. ARGV:
--- field, TTL, "owner meta ", whether a ticket in the queue is wanted. A plus behind the answer
--- says that others are queued.
+-- field, TTL, "owner meta ", whether a ticket in the queue is wanted.
 local call = redis.call
-local again, others, ttl = false, '', ARGV[2]
+local again, ttl = false, ARGV[2]
 if call('EXISTS', KEYS[1], KEYS[3]) > 0 then
   queue, tickets, scores = KEYS[3], KEYS[4], KEYS[5]
   local seen, other = read('HMGET', KEYS[1], ARGV[1], 'mode')
@@ -26,10 +25,9 @@ if call('EXISTS', KEYS[1], KEYS[3]) > 0 then
       return {left}
     end
   end
-  others = call('EXISTS', queue) == 1 and '+' or ''
 end
 local id = fence(KEYS[#KEYS])
 call('HSET', KEYS[1], ARGV[1], 1)
 call('PEXPIRE', KEYS[1], ttl)
 remember(KEYS[2], ARGV[3], id, ttl, again)
-return id .. others
+return id

@@ -3,6 +3,9 @@
 -- attempt. scores has the ends by which Java drops the first waiter; nil if Java takes no part.
 local queue, tickets, scores
 
+-- A free lock is kept for the first waiter for this many ms.
+local turnLife = 2000
+
 local function clock()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)

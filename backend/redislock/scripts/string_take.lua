@@ -20,4 +20,4 @@ else
     return {left, value}
   end
 end
-return set(first, ttl) .. (call('EXISTS', queue) == 1 and '+' or '')
+return set(first, ttl)

@@ -1,5 +1,5 @@
 -- KEYS: name, queue, tickets, fence counter. ARGV: "owner meta ", TTL, whether a ticket in
--- the queue is wanted. A plus behind the answer says that others are queued.
+-- the queue is wanted.
 --
 -- Most locks are free and without waiters: this part needs nothing of the queue.
 local function set(first, ttl)
