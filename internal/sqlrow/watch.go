@@ -104,7 +104,7 @@ func (set *watcherSet) removeUnused(l *rowWatcher) bool {
 	return true
 }
 
-// wake wakes the waiters for k, and makes their rowWatcher read the row again.
+// wake tells the rowWatcher of k about a change of its row.
 func (set *watcherSet) wake(k Key) {
 	set.mu.Lock()
 	defer set.mu.Unlock()
@@ -298,10 +298,12 @@ func (l *rowWatcher) armAll(err error) {
 	}
 }
 
-// wake wakes all waiters, and reads the row again. The set's mutex is held.
+// wake wakes the only waiter. Of several, it wakes those that the row lets in. The set's mutex is held.
 func (l *rowWatcher) wake() {
-	for w := range l.waiters {
-		w.ready.Notify()
+	if len(l.waiters) == 1 {
+		for w := range l.waiters {
+			w.ready.Notify()
+		}
 	}
 	l.lookAgain()
 }

@@ -105,6 +105,9 @@ func TestWatchListens(t *testing.T) {
 		t.Errorf("the row is marked as waited for until %d", waiting)
 	}
 	quiet(t, w1, "nothing happened")
+	if err := start(t, f).Release(t.Context(), holder.Hold); err != nil {
+		t.Fatal(err)
+	}
 	d.notifications <- struct{}{}
 	signalled(t, w1, "the listener was notified")
 	signalled(t, w2, "the listener was notified")
