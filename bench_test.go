@@ -1,6 +1,7 @@
 package distlock_test
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -31,21 +32,28 @@ func BenchmarkPair(b *testing.B) {
 	}
 }
 
-// BenchmarkHandOff measures how a lock is passed on among 64 goroutines.
+// BenchmarkHandOff measures how a lock is passed on among the goroutines of a process.
 func BenchmarkHandOff(b *testing.B) {
-	for what, opts := range map[string]*distlock.Options{"default": {}, "MaxHold": {MaxHold: time.Minute}} {
-		b.Run(what, func(b *testing.B) {
-			m := client(b, newRig(), opts).Mutex("x")
-			b.ReportAllocs()
-			var wg sync.WaitGroup
-			for i := range 64 {
-				wg.Go(func() {
-					for range (b.N + i) / 64 {
-						mustUnlock(b, mustLock(b, m))
-					}
-				})
+	for _, waiters := range []int{10, 64, 1000, 10000} {
+		for what, opts := range map[string]*distlock.Options{"default": {}, "MaxHold": {MaxHold: time.Minute}} {
+			b.Run(fmt.Sprintf("%d/%s", waiters, what), func(b *testing.B) { benchmarkHandOff(b, waiters, opts) })
+		}
+	}
+}
+
+func benchmarkHandOff(b *testing.B, waiters int, opts *distlock.Options) {
+	m := client(b, newRig(), opts).Mutex("x")
+	b.ReportAllocs()
+	lease := mustLock(b, m)
+	var wg sync.WaitGroup
+	for i := range waiters {
+		wg.Go(func() {
+			for range max((b.N+i)/waiters, 1) {
+				mustUnlock(b, mustLock(b, m))
 			}
-			wg.Wait()
 		})
 	}
+	b.ResetTimer()
+	mustUnlock(b, lease)
+	wg.Wait()
 }

@@ -26,9 +26,10 @@ func WithoutRenewal() LockOption {
 	return LockOption{func(s *spec) { s.terms.Fixed = true }}
 }
 
-// Fair makes waiters first come, first served over all processes. It is ErrUnsupported if the
-// backend keeps no queue (Caps.Queueing). Every waiter then has its own place at the backend, and
-// nothing is handed off inside the process: fair is slower.
+// Fair makes callers first come, first served over all processes. Each waiter then has a place of its
+// own in the backend's queue, where a process without Fair has one for all its callers, and nothing is
+// handed off inside the process: fair is slower. It is ErrUnsupported if the backend keeps no queue
+// (Caps.Queueing).
 func Fair() LockOption {
 	return LockOption{func(s *spec) { s.fair = true }}
 }
