@@ -543,3 +543,67 @@ func TestOthersComeToTheirTurn(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// Of 16 processes that want a lock again and again, each gets its share, and a turn costs each two
+// attempts: one that is refused and takes a place, and one that the release wakes.
+func TestProcessesShareALock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const processes = 16
+		store := memlock.NewStore()
+		var turns [processes]int
+		var attempts int64
+		var rigs [processes]*rig
+		end := time.Now().Add(2 * time.Second)
+		var wg sync.WaitGroup
+		for i := range processes {
+			rigs[i] = &rig{Backend: store.Connect()}
+			m := client(t, rigs[i], nil).Mutex("x")
+			wg.Go(func() {
+				for time.Now().Before(end) {
+					lease := mustLock(t, m)
+					turns[i]++
+					time.Sleep(time.Millisecond)
+					mustUnlock(t, lease)
+				}
+			})
+		}
+		wg.Wait()
+		all := 0
+		for i, n := range turns {
+			all += n
+			attempts += rigs[i].acquires.Load()
+			if mean := 2000 / processes; n < mean-2 || n > mean+2 {
+				t.Errorf("turns: %v, want %d each", turns, mean)
+			}
+		}
+		if perTurn := float64(attempts) / float64(all); perTurn > 2.1 {
+			t.Errorf("%.2f attempts for each turn, want 2", perTurn)
+		}
+	})
+}
+
+// A process that dies while it waits holds up the others no longer than its turn.
+func TestDeadProcessLosesItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		dead := &rig{Backend: store.Connect()}
+		holder := mustLock(t, client(t, store.Connect(), nil).Mutex("x"))
+		gone := waiter(t, t.Context(), client(t, dead, nil).Mutex("x"))
+		next := waiter(t, t.Context(), client(t, store.Connect(), nil).Mutex("x"))
+		dead.set(func(r *rig) {
+			r.acquire = func(ctx context.Context, _ driver.Request, _ acquirer) (driver.Grant, error) {
+				<-ctx.Done()
+				return driver.Grant{}, ctx.Err()
+			}
+		})
+		mustUnlock(t, holder)
+		start := time.Now()
+		lease := <-next
+		if took := time.Since(start); took < driver.TurnLife/2 || took > 2*driver.TurnLife {
+			t.Errorf("the next waiter got the lock after %v, want about %v", took, driver.TurnLife)
+		}
+		mustUnlock(t, lease)
+		dead.set(func(r *rig) { r.acquire = nil })
+		mustUnlock(t, <-gone)
+	})
+}
