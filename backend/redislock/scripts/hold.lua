@@ -7,6 +7,7 @@ local function remember(key, text, id, ttl, again)
     if old then
       id = id .. ',' .. string.match(old, '[^ ,]*$')
     end
+    ttl = math.max(ttl, redis.call('PTTL', key)) -- which may have begun a millisecond after the hold
   end
   redis.call('SET', key, '+' .. text .. id, 'PX', ttl)
 end

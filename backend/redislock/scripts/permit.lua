@@ -6,8 +6,12 @@ local function now()
   return t[1] * 1000 + math.floor(t[2] / 1000), t[1] * 1000 + math.ceil(t[2] / 1000)
 end
 
--- together lets the counter and the permits of a semaphore end in the same millisecond.
-local function together(at)
-  redis.call('PEXPIREAT', KEYS[1], at)
-  redis.call('PEXPIREAT', KEYS[3], at)
+-- together lets the counter and the permits of a semaphore end in the same millisecond, at ends or
+-- later: their lives are not shortened. The clock may go on during a script, so it is read
+-- after the lives.
+local function together(counter, permits, ends)
+  local left = math.max(redis.call('PTTL', counter), redis.call('PTTL', permits))
+  local at = math.max(ends, now() + left)
+  redis.call('PEXPIREAT', counter, at)
+  redis.call('PEXPIREAT', permits, at)
 end

@@ -9,10 +9,8 @@ return batch(function(at, id, ttl, exact)
   ends = exact and from + ttl or math.max(ends, from + ttl)
   redis.call('ZADD', KEYS[at + 2], ends, id)
   lengthen(KEYS[at + 1], ttl, exact)
-  local left = redis.call('PTTL', KEYS[at])
-  if left >= 0 and t + left < ends then
-    redis.call('PEXPIREAT', KEYS[at], ends)
-    redis.call('PEXPIREAT', KEYS[at + 2], ends)
+  if redis.call('PTTL', KEYS[at]) >= 0 then
+    together(KEYS[at], KEYS[at + 2], ends)
   end
   return true
 end)

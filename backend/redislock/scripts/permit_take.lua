@@ -50,7 +50,7 @@ end
 local last = math.max(from + ARGV[2], again or 0)
 call('ZADD', KEYS[3], last, ARGV[1])
 if not stays and (not free or ends >= 0) then
-  together(math.max(last, t + (ends or 0), t + call('PTTL', KEYS[3])))
+  together(KEYS[1], KEYS[3], last)
 end
 remember(KEYS[2], ARGV[3], id, again and last - from or ARGV[2], again)
 return id
