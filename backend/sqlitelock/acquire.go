@@ -64,7 +64,7 @@ func (t *tx) grant(l *lockState, r driver.Request, meta string, now int64) (driv
 	if own, ok := l.Claim(r.Owner); ok && own.Holds() {
 		since, until = own.Since, max(until, own.Until)
 		if own.Mode != r.Mode {
-			t.freed = append(t.freed, r.Name)
+			t.queues = append(t.queues, r.Name)
 		}
 	}
 	if err := execute(t.putLock, r.Name, claims.KindOf(r.Mode), r.Limit, number); err != nil {

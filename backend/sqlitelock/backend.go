@@ -111,7 +111,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	if err := ctx.Err(); err != nil {
 		return driver.Watch{}, b.wrap("watch", r.Name, err)
 	}
-	w, err := b.notifier.watch(r.Name)
+	w, err := b.notifier.watch(r)
 	return w, b.wrap("watch", r.Name, err)
 }
 

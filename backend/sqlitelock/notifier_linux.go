@@ -16,8 +16,9 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// notifier wakes waiters in other processes. A release changes the slot of its name in a small file
-// next to the database. Waiters watch the file with inotify, and check whether their slot has changed.
+// notifier wakes waiters in other processes. Names, and places in their queues, have slots in a small file
+// next to the database. A release changes the slots of the places that it lets in, or the name's slot.
+// Waiters watch the file with inotify, and check whether their slots have changed.
 // A notification that is lost, because a process was killed, only costs a delay: the core retries by
 // itself.
 type notifier struct {
@@ -30,21 +31,24 @@ type notifier struct {
 	ended    chan struct{} // closed when no more events are read
 }
 
-// slotWatcher waits for its slot to differ from seen.
+// slotWatcher waits for the slots of its name and of its place to differ from seen.
 type slotWatcher struct {
-	slot  int64
-	seen  uint64
-	ready wait.Signal
+	name, place int64
+	seen        slotValues
+	ready       wait.Signal
 }
+
+type slotValues struct{ name, place uint64 }
 
 const (
 	slots    = 4096
 	slotSize = 8
 )
 
-func slotOf(name string) int64 {
+// slotOf returns the slot of a name or place. Those that share one get superfluous signals.
+func slotOf(key string) int64 {
 	h := fnv.New32a()
-	_, _ = io.WriteString(h, name)
+	_, _ = io.WriteString(h, key)
 	return int64(h.Sum32()%slots) * slotSize
 }
 
@@ -76,28 +80,28 @@ func copyOwner(f *os.File, like os.FileInfo) {
 	}
 }
 
-// notify wakes the waiters for names.
-func (n *notifier) notify(names []string, now int64) {
+// notify wakes the waiters for names and places.
+func (n *notifier) notify(keys []string, now int64) {
 	if n.file == nil {
 		return
 	}
 	var slot [slotSize]byte
 	binary.NativeEndian.PutUint64(slot[:], uint64(now))
-	for _, name := range names {
+	for _, k := range keys {
 		// If it fails, waiters retry by themselves.
-		_, _ = n.file.WriteAt(slot[:], slotOf(name))
+		_, _ = n.file.WriteAt(slot[:], slotOf(k))
 	}
 }
 
-// watch returns an armed watch.
-func (n *notifier) watch(name string) (driver.Watch, error) {
+// watch returns an armed watch for r.
+func (n *notifier) watch(r driver.Request) (driver.Watch, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.start(); err != nil {
 		return driver.Watch{}, err
 	}
-	w := &slotWatcher{slot: slotOf(name), ready: wait.NewSignal()}
-	w.seen = n.read(w.slot)
+	w := &slotWatcher{name: slotOf(r.Name), place: slotOf(placeKey(r.Name, r.Owner)), ready: wait.NewSignal()}
+	w.seen = n.values(w)
 	n.watchers[w] = struct{}{}
 	return driver.Watch{Ready: w.ready, Close: func() {
 		n.mu.Lock()
@@ -146,13 +150,17 @@ func (n *notifier) wake() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for w := range n.watchers {
-		now := n.read(w.slot)
+		now := n.values(w)
 		if now == w.seen {
 			continue
 		}
 		w.seen = now
 		w.ready.Notify()
 	}
+}
+
+func (n *notifier) values(w *slotWatcher) slotValues {
+	return slotValues{n.read(w.name), n.read(w.place)}
 }
 
 // read returns a slot's value; 0 where nothing was ever written.

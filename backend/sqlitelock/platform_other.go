@@ -20,7 +20,8 @@ func checkDisk(string) error { return nil }
 // notifier does nothing here: waiters poll.
 type notifier struct{}
 
-func newNotifier(string) (*notifier, error)          { return &notifier{}, nil }
-func (*notifier) notify([]string, int64)             {}
-func (*notifier) watch(string) (driver.Watch, error) { return driver.Watch{}, driver.ErrSkip }
-func (*notifier) close() error                       { return nil }
+func newNotifier(string) (*notifier, error) { return &notifier{}, nil }
+func (*notifier) notify([]string, int64)    {}
+func (*notifier) close() error              { return nil }
+
+func (*notifier) watch(driver.Request) (driver.Watch, error) { return driver.Watch{}, driver.ErrSkip }

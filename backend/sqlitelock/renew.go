@@ -52,7 +52,7 @@ func (t *tx) renewOne(h driver.Hold) error {
 	stmt := t.renew
 	if h.Shorten {
 		// The waiters were refused with a later end.
-		stmt, t.freed = t.shorten, append(t.freed, h.Name)
+		stmt, t.queues = t.shorten, append(t.queues, h.Name)
 	}
 	res, err := stmt.ExecContext(context.Background(), now+int64(h.TTL), h.Name, h.Owner, now)
 	if err != nil {
@@ -79,14 +79,19 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 func (t *tx) delete(h driver.Hold) error {
 	now := t.clock.now()
 	var until int64
-	err := t.release.QueryRowContext(context.Background(), h.Name, h.Owner).Scan(&until)
+	var queued bool
+	err := t.release.QueryRowContext(context.Background(), h.Name, h.Owner).Scan(&until, &queued)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return driver.ErrLost
 	case err != nil:
 		return err
 	}
-	t.freed = append(t.freed, h.Name)
+	if queued {
+		t.queues = append(t.queues, h.Name)
+	} else {
+		t.freed = append(t.freed, h.Name)
+	}
 	if until <= now {
 		return driver.ErrLost
 	}

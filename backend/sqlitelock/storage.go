@@ -70,7 +70,12 @@ ON CONFLICT (name, owner) DO UPDATE SET mode = excluded.mode, ticket = excluded.
 	sqlRenew      = `UPDATE claims SET until = max(until, ?) WHERE name = ? AND owner = ? AND fence > 0 AND until > ?`
 	sqlShorten    = `UPDATE claims SET until = ? WHERE name = ? AND owner = ? AND fence > 0 AND until > ?`
 	sqlRaiseFence = `UPDATE locks SET number = max(number, ?) WHERE name = ?`
-	sqlRelease    = `DELETE FROM claims WHERE name = ? AND owner = ? RETURNING until`
+
+	// sqlRelease also returns whether there is a queue. The claim that goes is not part of it: whether
+	// it is visible here is undefined.
+	sqlRelease = `
+DELETE FROM claims WHERE name = ?1 AND owner = ?2
+RETURNING until, EXISTS (SELECT 1 FROM claims c WHERE c.name = ?1 AND c.owner <> ?2 AND c.ticket > 0)`
 
 	sqlSweepEnd     = `SELECT max(name) FROM (SELECT name FROM locks WHERE name > ? ORDER BY name LIMIT ?)`
 	sqlSweepClaims  = `DELETE FROM claims WHERE name > ? AND name <= ? AND until <= ?`

@@ -47,8 +47,10 @@ type job struct {
 type tx struct {
 	*statements
 	clock clock
-	added int      // rows of locks
-	freed []string // names that may have become free
+	added int // rows of locks
+
+	freed  []string // names that may have become free, and have no queue
+	queues []string // names that may have become free, and may have a queue
 }
 
 // The bounds of a batch, and of the pauses between tries at a busy file. SQLite's own busy
@@ -205,6 +207,7 @@ func (w *writer) transact(batch []*job) error {
 			return w.rollback(bare, err)
 		}
 	}
+	t.admit()
 	w.notifier.notify(t.freed, w.clock.now())
 	w.sweep.added += t.added
 	for i, j := range batch {
@@ -212,6 +215,27 @@ func (w *writer) transact(batch []*job) error {
 	}
 	return nil
 }
+
+// admit adds the places that the queues let in to freed. It comes after the commit: if the queue has
+// changed by then, that change does the same.
+func (t *tx) admit() {
+	for _, name := range t.queues {
+		l, err := load(context.Background(), t.load, name, t.clock.boot, t.clock.now())
+		if err != nil {
+			continue // waiters retry by themselves
+		}
+		places, others := l.LetsIn()
+		for _, p := range places {
+			t.freed = append(t.freed, placeKey(name, p.Owner))
+		}
+		if others {
+			t.freed = append(t.freed, name)
+		}
+	}
+}
+
+// placeKey identifies a place in the queue of a name for the notifier.
+func placeKey(name, owner string) string { return name + "\x00" + owner }
 
 func (w *writer) rollback(bare bool, err error) error {
 	if !bare {

@@ -138,6 +138,23 @@ func (l *Lock) LimitTurn(now int64) *Claim {
 	return first
 }
 
+// LetsIn returns the places in the queue whose owners may hold now, and whether an owner without a place
+// may hold too. Behind a place that is blocked, all are.
+func (l *Lock) LetsIn() (places []Claim, others bool) {
+	others = true
+	for _, c := range l.Claims {
+		if c.Holds() {
+			continue
+		}
+		if len(l.Blockers(driver.Request{Hold: driver.Hold{Owner: c.Owner, Mode: c.Mode}, Limit: l.Limit})) > 0 {
+			return places, false
+		}
+		places = append(places, c)
+		others = others && !c.Mode.Alone()
+	}
+	return places, others
+}
+
 // NextTicket returns the ticket of a new place in the queue.
 func (l *Lock) NextTicket() int64 {
 	if n := len(l.Claims); n > 0 {
