@@ -468,11 +468,7 @@ func (k *contender) decline(d delivery) {
 	case d.err != nil:
 	case d.lease != nil:
 		k.env.tasks.Begin()
-		go func() {
-			defer k.env.tasks.End()
-			// The observer gets its error.
-			_ = d.lease.Unlock(k.ctx)
-		}()
+		go unlockDeclined(k.env, k.ctx, d.lease)
 	default:
 		last := cmp.Or(k.last, d.role.last)
 		k.role = d.role
@@ -480,4 +476,10 @@ func (k *contender) decline(d delivery) {
 		k.env.tasks.End()
 		k.last = last
 	}
+}
+
+func unlockDeclined(e *env, ctx context.Context, l *Lease) {
+	defer e.tasks.End()
+	// The observer gets its error.
+	_ = l.Unlock(ctx)
 }
