@@ -21,7 +21,10 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	a := &attempt{b: b, r: r, start: time.Now()}
+	a := &attempt{b: b, r: r, start: time.Now(), w: b.watchOf(r.Owner)}
+	if a.w != nil {
+		a.w.stopTimer()
+	}
 	for range maxTries {
 		var g driver.Grant
 		if g, err = a.try(ctx); err == nil {
@@ -31,6 +34,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 			break
 		}
 	}
+	if a.w != nil {
+		a.w.startTimer()
+	}
 	return driver.Grant{}, b.fail("acquire", r.Name, err)
 }
 
@@ -39,6 +45,7 @@ type attempt struct {
 	b     *Backend
 	r     driver.Request
 	start time.Time
+	w     *queueWatch // of the Owner, or nil
 	t     *ticket
 	fresh bool // the ticket was made by this attempt
 }
@@ -136,36 +143,64 @@ func (a *attempt) advance(ctx context.Context) (driver.Grant, error) {
 // enqueue makes the ticket's node, or lists it again. The grant follows once no node blocks it.
 func (a *attempt) enqueue(ctx context.Context) (driver.Grant, error) {
 	t := a.t
-	var l listing
-	var parent zk.Stat
-	if t.node == "" {
-		n, err := t.create(ctx, t.prefix(), t.data)
-		if err != nil {
-			return driver.Grant{}, err
-		}
-		t.node, l, parent = n.Path, readListing(n.Children), n.Parent
-	} else {
-		var err error
-		if l, parent, err = t.relist(ctx, t.node, t.mode); err != nil {
-			return driver.Grant{}, err
-		}
-	}
-	me, err := t.position(l.nodes, t.node)
+	l, parent, err := a.getAhead(ctx, &t.node, t.prefix(), t.mode)
 	if err != nil {
 		return driver.Grant{}, err
-	}
-	if n, is := l.nodes.otherKind(me, t.mode); is {
-		return driver.Grant{}, conflictError(t.path, n)
-	}
-	if _, is := l.nodes.blocker(me, t.mode); is {
-		return driver.Grant{}, a.refuse(ctx, l.nodes[0])
 	}
 	if l.hasLocks || l.hasLeases {
 		if err := t.checkPermits(ctx); err != nil {
 			return driver.Grant{}, err
 		}
 	}
-	return a.grant(parent.Pzxid, l.nodes.hasWaiter(me, t.mode))
+	return a.grant(parent.Pzxid)
+}
+
+// getAhead makes a node of the ticket, or lists it again. It returns an error while another node
+// blocks it, which the Owner's watch then watches.
+func (a *attempt) getAhead(ctx context.Context, own *string, prefix string, m driver.Mode) (listing, zk.Stat, error) {
+	t, dir := a.t, parentOf(prefix)
+	for {
+		var l listing
+		var parent zk.Stat
+		if *own == "" {
+			n, err := t.create(ctx, prefix, t.data)
+			if err != nil {
+				return l, parent, err
+			}
+			*own, l, parent = n.Path, readListing(n.Children), n.Parent
+		} else {
+			var err error
+			if l, parent, err = a.relist(ctx, *own, m); err != nil {
+				return l, parent, err
+			}
+		}
+		me, err := t.position(l.nodes, *own)
+		if err != nil {
+			return l, parent, err
+		}
+		if n, is := l.nodes.otherKind(me, m); is {
+			return l, parent, conflictError(dir, n)
+		}
+		blocker, is := l.nodes.blocker(me, m)
+		if !is {
+			return l, parent, nil
+		}
+		if !a.leavesPlace() || a.w == nil || !a.w.watchEnd(ctx, t.s, dir+"/"+blocker.name) {
+			return l, parent, a.refuse(ctx, l.nodes[0])
+		}
+	}
+}
+
+// relist lists the siblings of a node of the ticket. If one blocks it, relist asks again behind a
+// sync, unless the Owner has a watch: that will report what the server learns late.
+func (a *attempt) relist(ctx context.Context, path string, m driver.Mode) (listing, zk.Stat, error) {
+	l, stat, err := a.t.s.list(ctx, parentOf(path))
+	if me := l.nodes.index(nodeName(path)); err == nil && me >= 0 && a.w == nil {
+		if _, is := l.nodes.blocker(me, m); is {
+			return a.t.s.listNow(ctx, parentOf(path))
+		}
+	}
+	return l, stat, err
 }
 
 // checkPermits refuses a mutex where the path is in use as a semaphore. The queue comes first,
@@ -190,11 +225,11 @@ func (a *attempt) regrant(ctx context.Context) (driver.Grant, error) {
 	if string(t.data) != revokeData {
 		t.data = encodeData(a.r)
 	}
-	fence, waiters, err := t.rewrite(ctx)
+	fence, err := t.rewrite(ctx)
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	return a.grant(fence, t.hasWaiter(waiters))
+	return a.grant(fence)
 }
 
 // downgrade replaces a writer's node by a reader's with the same number, in one transaction: so no
@@ -221,11 +256,10 @@ func (a *attempt) downgrade(ctx context.Context) (driver.Grant, error) {
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	me, err := t.position(l.nodes, t.node)
-	if err != nil {
+	if _, err := t.position(l.nodes, t.node); err != nil {
 		return driver.Grant{}, err
 	}
-	return a.grant(parent.Pzxid, l.nodes.hasWaiter(me, driver.Read))
+	return a.grant(parent.Pzxid)
 }
 
 // lost is for a hold that disappeared during a downgrade: others may have held since.
@@ -235,14 +269,19 @@ func (a *attempt) lost() error {
 	return driver.ErrLost
 }
 
+// leavesPlace reports whether a refused attempt leaves its ticket in the queue.
+func (a *attempt) leavesPlace() bool { return a.r.Queue || !a.fresh }
+
 // refuse is for a ticket behind others. A try that made its ticket removes it again.
 func (a *attempt) refuse(ctx context.Context, holders ...node) error {
 	held := heldBy(holders...)
-	if a.r.Queue || !a.fresh {
-		a.b.rearm(a.r.Owner)
-		return held
+	if !a.leavesPlace() {
+		return a.undo(ctx, held)
 	}
-	return a.undo(ctx, held)
+	if a.w != nil && a.w.idle() {
+		a.b.goTask(a.w.rearm)
+	}
+	return held
 }
 
 // undo deletes the attempt's nodes, and returns why. It returns another error if they may still
@@ -256,7 +295,7 @@ func (a *attempt) undo(ctx context.Context, why error) error {
 }
 
 // grant turns the ticket into a hold.
-func (a *attempt) grant(fence int64, queued bool) (driver.Grant, error) {
+func (a *attempt) grant(fence int64) (driver.Grant, error) {
 	t := a.t
 	ttl := t.s.conn.Deadline().Sub(a.start)
 	if ttl <= 0 {
@@ -330,11 +369,11 @@ func (a *attempt) acquirePermit(ctx context.Context) (driver.Grant, error) {
 		return driver.Grant{}, err
 	}
 	if fence == 0 {
-		if fence, _, err = t.rewrite(ctx); err != nil {
+		if fence, err = t.rewrite(ctx); err != nil {
 			return driver.Grant{}, err
 		}
 	}
-	g, err := a.grant(fence, len(leases) > a.r.Limit)
+	g, err := a.grant(fence)
 	if err == nil && t.queueNode != "" {
 		t.leaveQueue()
 	}
@@ -345,31 +384,12 @@ func (a *attempt) acquirePermit(ctx context.Context) (driver.Grant, error) {
 // of the queue.
 func (a *attempt) advanceQueue(ctx context.Context) error {
 	t := a.t
-	var queue nodeList
-	if t.queueNode == "" {
-		n, err := t.create(ctx, t.queueDir()+"/"+prefixOf(t.owner)+infixOf(driver.Exclusive), t.data)
-		if err != nil {
-			return err
-		}
-		t.queueNode, queue = n.Path, readListing(n.Children).nodes
-	} else {
-		l, _, err := t.relist(ctx, t.queueNode, driver.Exclusive)
-		if err != nil {
-			return err
-		}
-		queue = l.nodes
-	}
-	me, err := t.position(queue, t.queueNode)
+	prefix := t.queueDir() + "/" + prefixOf(t.owner) + infixOf(driver.Exclusive)
+	_, _, err := a.getAhead(ctx, &t.queueNode, prefix, driver.Exclusive)
 	if errors.Is(err, errNodeGone) {
 		return t.startOver(ctx)
 	}
-	if err != nil {
-		return err
-	}
-	if _, is := queue.blocker(me, driver.Exclusive); is {
-		return a.refuse(ctx, queue[0])
-	}
-	return nil
+	return err
 }
 
 // takeLease makes the ticket's lease, or lists it again. The fence is the transaction that made it

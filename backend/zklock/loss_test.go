@@ -37,8 +37,8 @@ func TestWaiterWithoutItsNodeDoesNotHold(t *testing.T) {
 			refused(t, a, third, driver.ErrHeld)
 			path := pathOf(holder.Name)
 			remove(t, op, path+"/"+nodes(t, op, path).ofOwner(waiter.Owner)[0].name)
-			signalled(t, "a waiter is notified of the end of its own node", w.Ready)
 			release(t, a, holder)
+			signalled(t, "a waiter is notified of the end of the node before it", w.Ready)
 			refused(t, b, waiter, driver.ErrHeld) // it is behind the third now
 			acquire(t, a, third)
 			release(t, a, third)
@@ -213,7 +213,7 @@ func TestNodeEndsWhileItIsArmed(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.changed(zk.EventDataChanged)
-	w.keep(zw)
+	w.keep(zw, "/")
 	if !w.idle() {
 		t.Error("the watch counts as armed")
 	}

@@ -31,18 +31,6 @@ func existing(children []string, stat zk.Stat, err error) (listing, zk.Stat, err
 	return readListing(children), stat, err
 }
 
-// relist lists the siblings of a node of the ticket. If one blocks it, relist asks again with
-// listNow.
-func (t *ticket) relist(ctx context.Context, path string, m driver.Mode) (listing, zk.Stat, error) {
-	l, stat, err := t.s.list(ctx, parentOf(path))
-	if me := l.nodes.index(nodeName(path)); err == nil && me >= 0 {
-		if _, is := l.nodes.blocker(me, m); is {
-			return t.s.listNow(ctx, parentOf(path))
-		}
-	}
-	return l, stat, err
-}
-
 // position returns the index of a node of the ticket. It returns an error if the path's sequence
 // numbers are used up.
 func (t *ticket) position(l nodeList, path string) (int, error) {
@@ -114,42 +102,26 @@ func (s *session) makeContainer(ctx context.Context, path string) error {
 	}
 }
 
-// waitersDir returns the path below which the waiters for the ticket's end are.
-func (t *ticket) waitersDir() string {
-	if t.mode == driver.Counted {
-		return t.queueDir()
-	}
-	return t.path
-}
-
-func (t *ticket) hasWaiter(waiters nodeList) bool {
-	if t.mode == driver.Counted {
-		return len(waiters)-len(waiters.ofOwner(t.owner)) > 0
-	}
-	me := waiters.index(nodeName(t.node))
-	return me < 0 || waiters.hasWaiter(me, t.mode)
-}
-
-// rewrite writes the data of the ticket's node, and lists its waiters. It preserves a revocation.
-// The transaction is a fence.
-func (t *ticket) rewrite(ctx context.Context) (fence int64, waiters nodeList, err error) {
+// rewrite writes the data of the ticket's node. It preserves a revocation. The transaction is a
+// fence.
+func (t *ticket) rewrite(ctx context.Context) (fence int64, err error) {
 	for {
-		stat, children, err := t.s.conn.SetAndList(ctx, t.node, t.data, t.version, t.waitersDir())
+		stat, err := t.s.conn.Set(ctx, t.node, t.data, t.version)
 		switch {
-		case stat.Mzxid != 0 && (err == nil || errors.Is(err, zk.ErrNoNode)): // a queue that doesn't exist is empty
+		case err == nil:
 			t.version = stat.Version
-			return stat.Mzxid, readListing(children).nodes, nil
+			return stat.Mzxid, nil
 		case errors.Is(err, zk.ErrNoNode):
-			return 0, nil, errNodeGone
+			return 0, errNodeGone
 		case !errors.Is(err, zk.ErrBadVersion):
-			return 0, nil, err
+			return 0, err
 		}
 		found, stat, err := t.s.conn.Get(ctx, t.node)
 		if errors.Is(err, zk.ErrNoNode) {
-			return 0, nil, errNodeGone
+			return 0, errNodeGone
 		}
 		if err != nil {
-			return 0, nil, err
+			return 0, err
 		}
 		t.version = stat.Version
 		if string(found) == revokeData {

@@ -339,16 +339,6 @@ func (l nodeList) otherKind(me int, m driver.Mode) (node, bool) {
 	return node{}, false
 }
 
-// hasWaiter reports whether a node behind index me waits for its end.
-func (l nodeList) hasWaiter(me int, m driver.Mode) bool {
-	for _, n := range l[me+1:] {
-		if m != driver.Read || n.mode != driver.Read {
-			return true
-		}
-	}
-	return false
-}
-
 // limit returns the number of permits of a semaphore, from its leases; 0: unknown.
 func (l nodeList) limit() int {
 	limit := 0

@@ -143,22 +143,6 @@ func TestBlocker(t *testing.T) {
 	}
 }
 
-func TestHasWaiter(t *testing.T) {
-	for _, c := range []struct {
-		kinds string
-		me    int
-		mode  driver.Mode
-		want  bool
-	}{
-		{"m", 0, driver.Exclusive, false}, {"mm", 0, driver.Exclusive, true}, {"wr", 0, driver.Write, true},
-		{"rr", 0, driver.Read, false}, {"rrw", 0, driver.Read, true},
-	} {
-		if got := line(c.kinds).hasWaiter(c.me, c.mode); got != c.want {
-			t.Errorf("%s: number %d has a waiter: %v", c.kinds, c.me, got)
-		}
-	}
-}
-
 func TestNodeData(t *testing.T) {
 	java, _ := parseNode("_c_" + someone + "-lock-0000000001")
 	peer, _ := parseNode("_c_0123abcd456789abcdef0123456789ab-lock-0000000001")

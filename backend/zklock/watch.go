@@ -11,15 +11,16 @@ import (
 	"github.com/distlock/distlock/internal/zk"
 )
 
-// Watch watches the nodes whose end may let the Owner in: the node that blocks it, and its own
-// node, which an operator may delete. An Owner without a ticket waits for an empty queue. After a
-// notification the watch is set again once the Owner has been refused, or shortly after.
+// Watch watches the node whose end may let the Owner in. An Owner without a ticket waits for an
+// empty queue, or, if it is about to queue, for its first attempt: a refused attempt watches the node
+// that blocks it. After a notification the watch is set again by the next refusal, or after
+// rearmDelay.
 func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	if err := b.checkRequest(r); err != nil {
 		return driver.Watch{}, err
 	}
 	w := &queueWatch{b: b, r: r, ready: wait.NewSignal()}
-	if err := w.arm(ctx); err != nil {
+	if err := w.begin(ctx); err != nil {
 		w.close()
 		return driver.Watch{}, b.fail("watch", r.Name, err)
 	}
@@ -40,48 +41,56 @@ func (b *Backend) addWatch(w *queueWatch) bool {
 	return !b.closed
 }
 
+// watchOf returns an Owner's watch, or nil.
+func (b *Backend) watchOf(owner string) *queueWatch {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.watches[owner]
+}
+
 // queueWatch is a waiter's watch.
 type queueWatch struct {
 	b     *Backend
 	r     driver.Request
 	ready wait.Signal
 
-	arming sync.Mutex // held by arm, which sets:
+	arming sync.Mutex // held while the watch is set; guards:
 	s      *session
 	queued bool // the Owner has a ticket
 
 	mu     sync.Mutex
 	closed bool
-	fired  bool        // since arm began
+	fired  bool        // since the watch was last set
 	armed  []*zk.Watch // at the servers; empty once it has fired
+	node   string      // whose end armed reports; "" if it reports more
 	timer  *time.Timer // calls rearm
 }
 
-const (
-	rearmSoon  = 5 * time.Millisecond   // if the Owner makes no attempt until then
-	rearmLater = 100 * time.Millisecond // if there was no node to watch, or no answer
-)
+// rearmDelay is when a watch is set again if the Owner makes no attempt until then.
+const rearmDelay = 100 * time.Millisecond
+
+// begin arms the watch, or leaves that to the Owner's first attempt.
+func (w *queueWatch) begin(ctx context.Context) error {
+	if w.r.Queue && w.b.ticketOf(w.r.Hold) == nil {
+		w.startTimer()
+		return ctx.Err()
+	}
+	return w.arm(ctx)
+}
 
 // notify wakes the Owner, and disarms the watch.
-func (w *queueWatch) notify(rearm time.Duration) {
-	w.disarm(func() {
-		w.fired = true
-		if !w.closed {
-			w.timer = time.AfterFunc(rearm, func() { w.b.goTask(w.rearm) })
-		}
-	})
+func (w *queueWatch) notify() {
+	w.disarm(func() { w.fired = true })
+	w.startTimer()
 	w.ready.Notify()
 }
 
-// disarm cancels the servers' watches, and calls change with w.mu held.
+// disarm cancels the servers' watches and the timer, and calls change with w.mu held.
 func (w *queueWatch) disarm(change func()) {
 	w.mu.Lock()
 	old := w.armed
-	w.armed = nil
-	if w.timer != nil {
-		w.timer.Stop()
-		w.timer = nil
-	}
+	w.armed, w.node = nil, ""
+	w.endTimer()
 	change()
 	w.mu.Unlock()
 	for _, zw := range old {
@@ -89,19 +98,35 @@ func (w *queueWatch) disarm(change func()) {
 	}
 }
 
-// rearm arms an Owner's watch, if it has one that is not armed.
-func (b *Backend) rearm(owner string) {
-	b.mu.Lock()
-	w := b.watches[owner]
-	b.mu.Unlock()
-	if w != nil {
-		b.goTask(w.rearm)
+// startTimer has the watch set again after rearmDelay, unless it is set or closed.
+func (w *queueWatch) startTimer() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closed && len(w.armed) == 0 && w.timer == nil {
+		w.timer = time.AfterFunc(rearmDelay, func() { w.b.goTask(w.rearm) })
 	}
 }
 
+// stopTimer is for the time of an attempt.
+func (w *queueWatch) stopTimer() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.endTimer()
+}
+
+// endTimer needs w.mu.
+func (w *queueWatch) endTimer() {
+	if w.timer != nil {
+		w.timer.Stop()
+		w.timer = nil
+	}
+}
+
+// rearm arms the watch if it is not armed.
 func (w *queueWatch) rearm() {
+	w.stopTimer()
 	if w.idle() && w.arm(w.b.life) != nil {
-		w.notify(rearmLater)
+		w.notify()
 	}
 }
 
@@ -144,19 +169,40 @@ func (w *queueWatch) arm(ctx context.Context) error {
 		case err != nil:
 			return err
 		case free:
-			w.notify(rearmLater)
+			w.notify()
 		}
 		return nil
 	}
 }
 
+// watchEnd watches a node that blocks the Owner, for an attempt that has just listed it. It reports
+// whether that node has ended. If it can't be watched the watch stays idle.
+func (w *queueWatch) watchEnd(ctx context.Context, s *session, path string) (ended bool) {
+	if !w.arming.TryLock() {
+		return false // the goroutine that arms the watch lists the nodes too
+	}
+	defer w.arming.Unlock()
+	if w.watches(path) {
+		return false
+	}
+	w.disarm(func() { w.fired = false })
+	w.s = s
+	return errors.Is(w.watchNode(ctx, path), zk.ErrNoNode)
+}
+
+func (w *queueWatch) watches(path string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.armed) > 0 && w.node == path
+}
+
 // keep records a watch at the servers. If the queueWatch has fired meanwhile it cancels the watch:
 // that may be the one that fired.
-func (w *queueWatch) keep(zw *zk.Watch) {
+func (w *queueWatch) keep(zw *zk.Watch, node string) {
 	w.mu.Lock()
 	late := w.closed || w.fired
 	if !late {
-		w.armed = append(w.armed, zw)
+		w.armed, w.node = append(w.armed, zw), node
 	}
 	w.mu.Unlock()
 	if late {
@@ -172,7 +218,7 @@ func (w *queueWatch) watchLock(ctx context.Context) (free bool, err error) {
 	return w.watchBlocker(ctx, pathOf(w.r.Name), w.r.Mode)
 }
 
-// watchBlocker watches the node that blocks the Owner's node below dir, and that node.
+// watchBlocker watches the node that blocks the Owner's node below dir.
 func (w *queueWatch) watchBlocker(ctx context.Context, dir string, m driver.Mode) (free bool, err error) {
 	l, _, err := w.s.list(ctx, dir)
 	if err != nil {
@@ -189,22 +235,21 @@ func (w *queueWatch) watchBlocker(ctx context.Context, dir string, m driver.Mode
 	if !is {
 		return true, nil
 	}
-	if err := w.watchNode(ctx, dir+"/"+blocker.name); err != nil || me == len(l.nodes) {
-		return false, err
-	}
-	return false, w.watchNode(ctx, dir+"/"+l.nodes[me].name)
+	return false, w.watchNode(ctx, dir+"/"+blocker.name)
 }
 
+// watchNode watches the end of a node. It lists the node's children, which it can't have: a watch of
+// its data would also report that its holder acquires again.
 func (w *queueWatch) watchNode(ctx context.Context, path string) error {
-	_, _, zw, err := w.s.conn.GetW(ctx, path, w.changed)
+	_, _, zw, err := w.s.conn.ChildrenW(ctx, path, w.changed)
 	if err == nil {
-		w.keep(zw)
+		w.keep(zw, path)
 	}
 	return err
 }
 
 // changed is called by the session's connection.
-func (w *queueWatch) changed(zk.Event) { w.notify(rearmSoon) }
+func (w *queueWatch) changed(zk.Event) { w.notify() }
 
 // watchPermits watches the blocker in the queue, or the leases at the head of the queue.
 func (w *queueWatch) watchPermits(ctx context.Context) (free bool, err error) {
@@ -232,7 +277,7 @@ func (w *queueWatch) watchChildren(ctx context.Context, part string) (nodeList, 
 	if err != nil {
 		return nil, err
 	}
-	w.keep(zw)
+	w.keep(zw, "")
 	return readListing(children).nodes, nil
 }
 

@@ -37,15 +37,11 @@ func (c *Conn) Delete(ctx context.Context, path string, version int32) error {
 
 // Set changes the data of a node if it has this version; -1 means any.
 func (c *Conn) Set(ctx context.Context, path string, data []byte, version int32) (Stat, error) {
-	a, err := c.do(ctx, c.setRPC(path, data, version))
-	return a.stat, err
-}
-
-func (c *Conn) setRPC(path string, data []byte, version int32) *rpc {
 	q := newRPC(opSetData, path)
 	q.frame = appendText(appendText(q.frame, c.cfg.absolute(path)), data)
 	q.frame = appendInt(q.frame, version)
-	return q
+	a, err := c.do(ctx, q)
+	return a.stat, err
 }
 
 // Sync brings this session's server up to date: later reads see everything that was committed
@@ -135,14 +131,6 @@ func (c *Conn) SyncAndList(ctx context.Context, path string) ([]string, Stat, er
 	return list.children, list.stat, err
 }
 
-// SetAndList changes a node's data as Set does, and then lists the children of another node, in one
-// round trip. If set is not zero despite an error, the data was changed and only the list is
-// missing.
-func (c *Conn) SetAndList(ctx context.Context, path string, data []byte, version int32, parent string) (set Stat, children []string, err error) {
-	list, err := c.thenList(ctx, c.setRPC(path, data, version), parent, func(a rpcAnswer) { set = a.stat })
-	return set, list.children, err
-}
-
 // thenList sends a request and a listing right behind it. It passes the first answer to done, and
 // returns the second.
 func (c *Conn) thenList(ctx context.Context, first *rpc, dir string, done func(rpcAnswer)) (rpcAnswer, error) {
@@ -150,15 +138,13 @@ func (c *Conn) thenList(ctx context.Context, first *rpc, dir string, done func(r
 	if err := c.submit(ctx, first, list); err != nil {
 		return rpcAnswer{}, err
 	}
+	listed, listErr := c.await(ctx, list) // both answers wake this goroutine once
 	a, err := c.await(ctx, first)
 	if err != nil {
-		if c.abandon(list, context.Canceled) == nil {
-			c.await(ctx, list)
-		}
 		return rpcAnswer{}, err
 	}
 	done(a)
-	return c.await(ctx, list)
+	return listed, listErr
 }
 
 // Node is a node that was read, or why it could not be.

@@ -125,16 +125,6 @@ func TestPairs(t *testing.T) {
 	if _, _, err := c.SyncAndList(ctx, root+"/none"); !errors.Is(err, ErrNoNode) {
 		t.Errorf("a list of a missing node: %v", err)
 	}
-	set, names, err := c.SetAndList(ctx, e.Path, []byte("data"), 0, root)
-	if err != nil || set.Version != 1 || !slices.Equal(names, e.Children) {
-		t.Errorf("%+v, %q, %v", set, names, err)
-	}
-	if set, _, err := c.SetAndList(ctx, e.Path, nil, 0, root); !errors.Is(err, ErrBadVersion) || set.Mzxid != 0 {
-		t.Errorf("with the wrong version: %+v, %v", set, err)
-	}
-	if set, _, err := c.SetAndList(ctx, e.Path, nil, 1, root+"/none"); !errors.Is(err, ErrNoNode) || set.Mzxid == 0 {
-		t.Errorf("a list of a missing node: %+v, %v", set, err)
-	}
 }
 
 func TestCheckAll(t *testing.T) {
