@@ -32,7 +32,7 @@ func TestMaxHoldOfEachLease(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := memlock.NewStore()
-				r := &rig{Backend: store.Connect(), caps: withoutLine}
+				r := &rig{Backend: store.Connect(), caps: withoutQueue}
 				test.opts.HandoffWindow = time.Hour
 				c, other := client(t, r, test.opts), client(t, store.Connect(), nil)
 				m := c.Mutex("x", test.lock...)

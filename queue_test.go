@@ -266,7 +266,7 @@ func TestPlacesInTheQueue(t *testing.T) {
 }
 
 // A mode without a queue can't be fair. The others can.
-func TestFairWhereAModeHasALine(t *testing.T) {
+func TestFairWhereAModeHasAQueue(t *testing.T) {
 	r := newRig()
 	r.caps = func(c driver.Caps) driver.Caps {
 		c.QueuedModes = driver.Modes(driver.Exclusive)
@@ -288,7 +288,7 @@ func TestFairWhereAModeHasALine(t *testing.T) {
 }
 
 // A waiter that gives up leaves nothing behind, and the others keep their places.
-func TestGivingUpInLine(t *testing.T) {
+func TestGivingUpInTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
 		c := client(t, store.Connect(), nil)

@@ -107,8 +107,8 @@ func nothingSent(t *testing.T, tries int) {
 // sent.
 func TestNothingSentAfterSomethingWas(t *testing.T) {
 	for what, first := range map[string]acquirer{
-		"unknown": func(context.Context, driver.Request) (driver.Grant, error) { return driver.Grant{}, errNetwork },
-		"in line": nil,
+		"unknown":      func(context.Context, driver.Request) (driver.Grant, error) { return driver.Grant{}, errNetwork },
+		"in the queue": nil,
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -36,9 +36,9 @@ type (
 
 // newRig makes a rig without a queue, so that grants carry spans of
 // fences. A rig without caps of its own has a queue on request.
-func newRig() *rig { return &rig{Backend: memlock.New(), caps: withoutLine} }
+func newRig() *rig { return &rig{Backend: memlock.New(), caps: withoutQueue} }
 
-func withoutLine(caps driver.Caps) driver.Caps {
+func withoutQueue(caps driver.Caps) driver.Caps {
 	caps.Queueing = driver.QueueNever
 	return caps
 }

@@ -164,7 +164,7 @@ func (c Caps) Intersect(o Caps) Caps {
 func (c Caps) intersectQueueing(o Caps) (Queueing, ModeSet) {
 	var agreed ModeSet
 	for m := Exclusive; m <= Counted; m++ {
-		if line := c.QueueingOf(m); c.Modes.Has(m) && line != QueueNever && line == o.QueueingOf(m) {
+		if q := c.QueueingOf(m); c.Modes.Has(m) && q != QueueNever && q == o.QueueingOf(m) {
 			agreed |= Modes(m)
 		}
 	}

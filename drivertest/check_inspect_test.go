@@ -165,7 +165,7 @@ var nameMutants = []mutant{{
 }, {
 	"Inspect tells one holder only", "inspect/permits", portrayed(func(i *driver.Info) { i.Holders = i.Holders[:min(1, len(i.Holders))] }),
 }, {
-	"Inspect tells the line in another order", "inspect/waiters", portrayed(func(i *driver.Info) {
+	"Inspect shows the queue in another order", "inspect/waiters", portrayed(func(i *driver.Info) {
 		if n := len(i.Waiters); n > 1 {
 			i.Waiters[0], i.Waiters[n-1] = i.Waiters[n-1], i.Waiters[0]
 		}

@@ -39,7 +39,7 @@ var capsChecks = []promise{{name: "caps/sensible",
 			}
 		}
 	},
-}, {name: "caps/unclaimed-line", every: true,
+}, {name: "caps/unclaimed-queue", every: true,
 	text: "A place in the queue is refused with ErrUnsupported in modes without a queue.",
 	run: func(s *scene) {
 		if s.caps.QueueingOf(s.mode) != driver.QueueNever {

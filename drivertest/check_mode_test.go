@@ -143,13 +143,13 @@ var modeMutants = []mutant{{
 	"a mode that is not claimed is accepted", "caps/unclaimed-mode",
 	func(_ *lab, p *patched) { p.caps.Modes = driver.Modes(driver.Exclusive) },
 }, {
-	"a place is accepted where no line is claimed", "caps/unclaimed-line",
+	"a place is accepted where no queue is claimed", "caps/unclaimed-queue",
 	func(_ *lab, p *patched) { p.caps.Queueing = driver.QueueNever },
 }, {
-	"a place is accepted in a mode that has no line", "caps/unclaimed-line",
+	"a place is accepted in a mode that has no queue", "caps/unclaimed-queue",
 	func(_ *lab, p *patched) { p.caps.QueuedModes = driver.Modes(driver.Exclusive) },
 }, {
-	"a line is claimed for a mode that is not", "caps/sensible",
+	"a queue is claimed for a mode that is not", "caps/sensible",
 	func(_ *lab, p *patched) {
 		p.caps.Modes, p.caps.QueuedModes = driver.Modes(driver.Exclusive), driver.Modes(driver.Counted)
 	},

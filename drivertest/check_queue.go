@@ -7,7 +7,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
+var queueChecks = []promise{{name: "queue/fifo", every: true, needs: queueing,
 	text: "Waiters in the queue get the lock one by one, in the order in which they came.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -23,7 +23,7 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 			r = w
 		}
 	},
-}, {name: "line/no-passing", every: true, needs: queueing,
+}, {name: "queue/no-passing", every: true, needs: queueing,
 	text: "No request passes a place in the queue: an attempt without Queue is refused too.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -34,7 +34,7 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		s.b.inTurn(turn).refused(s.rival(r), "an attempt without Queue does not pass a place in the queue, also on the waiter's connection")
 		s.b.inTurn(turn).take(w, "the first in the queue gets the lock, also without Queue")
 	},
-}, {name: "line/repeat-keeps-place", needs: queueing,
+}, {name: "queue/repeat-keeps-place", needs: queueing,
 	text: "An Owner that asks again keeps its place.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -45,7 +45,7 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		s.b.inTurn(turn).refused(queued(waiters[1]), "an Owner that asks again does not go to the end of the queue")
 		s.a.inTurn(turn).take(queued(waiters[0]), "the first in the queue gets the lock")
 	},
-}, {name: "line/place-lives", every: true, needs: queueing,
+}, {name: "queue/place-lives", every: true, needs: queueing,
 	text: "A place lasts for the TTL after the attempt that took it.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -55,7 +55,7 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.a.shutOut(s.rival(r), since, s.TTL, "a place in the queue lasts for the TTL")
 	},
-}, {name: "line/repeat-restarts-place", needs: queueing,
+}, {name: "queue/repeat-restarts-place", needs: queueing,
 	text: "Asking again keeps the place for another TTL.",
 	run: func(s *scene) {
 		r := s.request()
@@ -69,7 +69,7 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		s.sleep(s.TTL * 6 / 10)
 		s.a.shutOut(s.rival(r), since, s.TTL, "asking again keeps the place for another TTL")
 	},
-}, {name: "line/place-ends", every: true, needs: queueing,
+}, {name: "queue/place-ends", every: true, needs: queueing,
 	text: "The place of a waiter that stops asking ends, and an attempt without Queue is granted.",
 	run: func(s *scene) {
 		r := s.b.hold(s.request())
@@ -78,7 +78,7 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		s.b.free(r.Hold, nil, "the holder releases")
 		s.b.eventually(s.rival(r), s.TTL, "the place of a waiter that stops asking ends")
 	},
-}, {name: "line/dead-place-lets-next-in", every: true, needs: queueing,
+}, {name: "queue/dead-place-lets-next-in", every: true, needs: queueing,
 	text: "The place of a waiter that stops asking does not block those behind it.",
 	run: func(s *scene) {
 		r := s.b.hold(s.request())
@@ -91,7 +91,7 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		s.b.eventually(queued(second), s.TTL, "a dead place does not block those behind it")
 		s.b.refused(queued(third), "a dead place leaves the order of the others as it was")
 	},
-}, {name: "line/retry", needs: need{queue: true, ownTTL: true},
+}, {name: "queue/retry", needs: need{queue: true, ownTTL: true},
 	text: "A refusal because of a place reports no later end than the place's.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -101,7 +101,7 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		retry := s.a.shutOut(s.rival(r), since, s.TTL, "an attempt without Queue does not pass a place in the queue").Retry
 		s.want(retry <= s.TTL+s.TTL/10, "HeldError.Retry is the end of a dead place: got %v for a place of %v", retry, s.TTL)
 	},
-}, {name: "line/release-leaves", every: true, needs: queueing,
+}, {name: "queue/release-leaves", every: true, needs: queueing,
 	text: "Release ends a place in the queue, once.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -112,7 +112,7 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		s.a.free(r.Hold, nil, "a waiter that left has not touched the holder")
 		s.b.take(queued(waiters[2]), "the places behind one that was left move up")
 	},
-}, {name: "line/place-is-no-hold", every: true, needs: queueing,
+}, {name: "queue/place-is-no-hold", every: true, needs: queueing,
 	text: "A place in the queue can't be renewed as a hold.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -121,7 +121,7 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.b.renew(w.Hold, driver.ErrLost, "the first in the queue does not hold before it asks")
 	},
-}, {name: "line/turn-ends", every: true, needs: need{queue: true, ownTTL: true},
+}, {name: "queue/turn-ends", every: true, needs: need{queue: true, ownTTL: true},
 	text: "A free lock is kept for the first in the queue for driver.TurnLife, and not until its place ends.",
 	run: func(s *scene) {
 		r := s.b.hold(s.request())
@@ -131,7 +131,7 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		s.b.free(r.Hold, nil, "the holder releases")
 		s.b.eventually(queued(second), driver.TurnLife, "a first waiter that does not come holds up nobody")
 	},
-}, {name: "line/shares", needs: queueing,
+}, {name: "queue/shares", needs: queueing,
 	text: "Of 16 that want a lock again and again, each gets between half and twice its share.",
 	run: func(s *scene) {
 		const parties, rounds = 16, 8
@@ -163,7 +163,7 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 			s.want(s.over() || n >= rounds/2 && n <= 2*rounds, "each gets between half and twice its share: got %v", grants)
 		}
 	},
-}, {name: "line/holder-keeps-holding", every: true, needs: queueing,
+}, {name: "queue/holder-keeps-holding", every: true, needs: queueing,
 	text: "A queue changes nothing for the holder.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -172,7 +172,7 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		s.a.renew(r.Hold, nil, "a queue does not stop the holder from renewing")
 		s.a.free(r.Hold, nil, "a queue does not stop the holder from releasing")
 	},
-}, {name: "line/reader-behind-writer",
+}, {name: "queue/reader-behind-writer",
 	needs: need{queue: true, modes: driver.Modes(driver.Write, driver.Read)},
 	text:  "A new reader does not pass a writer in the queue.",
 	run: func(s *scene) {
@@ -187,7 +187,7 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		s.a.inTurn(turn).refused(queued(late), "a new reader does not pass a writer in the queue")
 		s.b.inTurn(turn).take(queued(w), "the first in the queue gets the lock")
 	},
-}, {name: "line/readers-behind-writer-share",
+}, {name: "queue/readers-behind-writer-share",
 	needs: need{queue: true, modes: driver.Modes(driver.Write, driver.Read)},
 	text:  "Readers behind a writer in the queue get the lock together after it.",
 	run: func(s *scene) {
@@ -199,7 +199,7 @@ var queueChecks = []promise{{name: "line/fifo", every: true, needs: queueing,
 		s.b.take(queued(one), "the first in the queue gets the lock")
 		s.a.take(queued(two), "readers share, also from the queue")
 	},
-}, {name: "line/permits", needs: need{queue: true, modes: driver.Modes(driver.Counted)},
+}, {name: "queue/permits", needs: need{queue: true, modes: driver.Modes(driver.Counted)},
 	text: "A released permit goes to the first in the queue.",
 	run: func(s *scene) {
 		one, two, w := s.permit(2), s.permit(2), s.permit(2)

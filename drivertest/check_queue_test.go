@@ -9,11 +9,11 @@ import (
 )
 
 var queueMutants = []mutant{{
-	"a place is passed by a try", "line/no-passing", passing(func(r driver.Request) bool { return !r.Queue }),
+	"a place is passed by a try", "queue/no-passing", passing(func(r driver.Request) bool { return !r.Queue }),
 }, {
-	"the last to come is the first to get in", "line/fifo", passing(func(r driver.Request) bool { return r.Queue }),
+	"the last to come is the first to get in", "queue/fifo", passing(func(r driver.Request) bool { return r.Queue }),
 }, {
-	"a place is passed by a reader", "line/reader-behind-writer",
+	"a place is passed by a reader", "queue/reader-behind-writer",
 	func(_ *lab, p *patched) {
 		acquire := p.acquire
 		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -26,7 +26,7 @@ var queueMutants = []mutant{{
 		}
 	},
 }, {
-	"asking again sends one to the end", "line/repeat-keeps-place",
+	"asking again sends one to the end", "queue/repeat-keeps-place",
 	func(_ *lab, p *patched) {
 		acquire := p.acquire
 		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -37,14 +37,14 @@ var queueMutants = []mutant{{
 		}
 	},
 }, {
-	"places end at once", "line/place-lives",
+	"places end at once", "queue/place-lives",
 	placesLast(func(time.Duration) time.Duration { return time.Millisecond }),
 }, {
-	"places never end", "line/place-ends", placesStay,
+	"places never end", "queue/place-ends", placesStay,
 }, {
-	"the place of a dead owner blocks those behind it", "line/dead-place-lets-next-in", placesStay,
+	"the place of a dead owner blocks those behind it", "queue/dead-place-lets-next-in", placesStay,
 }, {
-	"asking again does not prolong a place", "line/repeat-restarts-place",
+	"asking again does not prolong a place", "queue/repeat-restarts-place",
 	func(_ *lab, p *patched) {
 		acquire := p.acquire
 		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -53,7 +53,7 @@ var queueMutants = []mutant{{
 		}
 	},
 }, {
-	"Release does not leave the line", "line/release-leaves",
+	"Release does not leave the queue", "queue/release-leaves",
 	func(_ *lab, p *patched) {
 		release := p.release
 		p.release = func(ctx context.Context, h driver.Hold) error {
@@ -64,7 +64,7 @@ var queueMutants = []mutant{{
 		}
 	},
 }, {
-	"a place is renewed as if it were a hold", "line/place-is-no-hold",
+	"a place is renewed as if it were a hold", "queue/place-is-no-hold",
 	eachRenewal(func(_ *lab, p *patched, h driver.Hold) error {
 		if p.waits(h.Name, h.Owner) {
 			return nil
@@ -72,12 +72,12 @@ var queueMutants = []mutant{{
 		return p.renewOne(h)
 	}),
 }, {
-	"a free lock is kept for a dead first for as long as its place lasts", "line/turn-ends",
+	"a free lock is kept for a dead first for as long as its place lasts", "queue/turn-ends",
 	turnsLast,
 }, {
-	"the one that has just released gets the lock again", "line/shares", passing(func(r driver.Request) bool { return r.Queue }),
+	"the one that has just released gets the lock again", "queue/shares", passing(func(r driver.Request) bool { return r.Queue }),
 }, {
-	"a line sends the holder away", "line/holder-keeps-holding",
+	"a queue sends the holder away", "queue/holder-keeps-holding",
 	func(_ *lab, p *patched) {
 		acquire := p.acquire
 		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -89,10 +89,10 @@ var queueMutants = []mutant{{
 		}
 	},
 }, {
-	"a refusal tells a minute more than a place lives", "line/retry",
+	"a refusal tells a minute more than a place lives", "queue/retry",
 	retries(func(d time.Duration) time.Duration { return d + time.Minute }),
 }, {
-	"readers in line get in one by one", "line/readers-behind-writer-share",
+	"readers in the queue get in one by one", "queue/readers-behind-writer-share",
 	func(_ *lab, p *patched) {
 		acquire := p.acquire
 		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -103,7 +103,7 @@ var queueMutants = []mutant{{
 		}
 	},
 }, {
-	"a place is passed by a try for a permit", "line/permits",
+	"a place is passed by a try for a permit", "queue/permits",
 	passing(func(r driver.Request) bool { return r.Mode == driver.Counted && !r.Queue }),
 }}
 

@@ -150,7 +150,7 @@ var watchChecks = []promise{{name: "watch/release", every: true,
 		w.wantSignal("leaving the queue is signalled to the next")
 		s.b.take(queued(waiters[1]), "the places behind one that was left move up")
 	},
-}, {name: "watch/line-moves", needs: queueing,
+}, {name: "watch/queue-moves", needs: queueing,
 	text: "Each waiter in the queue is signalled when its turn comes.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
@@ -285,7 +285,7 @@ var revokeChecks = []promise{{name: "revoke/asks", every: true, needs: revocable
 		s.b.revoke(seen, driver.ErrLost, "an Owner that has released can't be revoked")
 		s.wantNotRevoked(asked, "a successor is not notified for its predecessor")
 	},
-}, {name: "revoke/not-in-line", every: true, needs: need{revocable: true, queue: true},
+}, {name: "revoke/not-in-queue", every: true, needs: need{revocable: true, queue: true},
 	text: "A waiter in the queue can't be revoked, and the holder is not notified for it.",
 	run: func(s *scene) {
 		r, asked := onRevoke(s.request())

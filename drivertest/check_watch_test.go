@@ -172,7 +172,7 @@ var watchMutants = []mutant{{
 }, {
 	"the watch of a closed connection takes the lock", "close/watch", takesLater,
 }, {
-	"leaving the line is not signalled", "watch/place-left",
+	"leaving the queue is not signalled", "watch/place-left",
 	muteRelease(func(p *patched, h driver.Hold) bool { return p.waits(h.Name, h.Owner) }),
 }, {
 	"the last reader's release is not signalled", "watch/last-reader",
@@ -203,7 +203,7 @@ var watchMutants = []mutant{{
 		muteRelease(func(*patched, driver.Hold) bool { return watches })(l, p)
 	},
 }, {
-	"only the first in line is ever signalled", "watch/line-moves",
+	"only the first in the queue is ever signalled", "watch/queue-moves",
 	func(l *lab, p *patched) {
 		recorded(l, p)
 		muteRelease(func(_ *patched, h driver.Hold) bool {
@@ -292,7 +292,7 @@ var revokeMutants = []mutant{{
 	"whoever holds is asked", "revoke/leaves-successor",
 	asked(func(_ *lab, p *patched, h driver.Hold) error { return p.revokeOne(p.holder(h.Name)) }),
 }, {
-	"who stands in line is asked", "revoke/not-in-line",
+	"a waiter in the queue gets the request to release", "revoke/not-in-queue",
 	asked(func(_ *lab, p *patched, h driver.Hold) error {
 		if p.waits(h.Name, h.Owner) {
 			return nil

@@ -82,11 +82,11 @@ var sane = map[string]func(*lab, *patched){
 			return errs
 		}
 	},
-	"no line": func(_ *lab, p *patched) {
+	"no queue": func(_ *lab, p *patched) {
 		p.caps.Queueing = driver.QueueNever
 		p.acquire = refuse(p.acquire, func(r driver.Request) bool { return r.Queue })
 	},
-	"line of mutexes only": func(_ *lab, p *patched) {
+	"queue of mutexes only": func(_ *lab, p *patched) {
 		p.caps.QueuedModes = driver.Modes(driver.Exclusive)
 		p.acquire = refuse(p.acquire, func(r driver.Request) bool { return r.Queue && r.Mode != driver.Exclusive })
 	},
@@ -138,7 +138,7 @@ func TestSane(t *testing.T) {
 // TestNotClaimed shows that a check returns ErrNotClaimed for features that a backend does not claim.
 func TestNotClaimed(t *testing.T) {
 	for check, backend := range map[string]string{
-		"counted/limit": "mutex only", "line/fifo": "no line", "line/permits": "line of mutexes only", "fence/span": "mutex only", "fence/floor": "mutex only",
+		"counted/limit": "mutex only", "queue/fifo": "no queue", "queue/permits": "queue of mutexes only", "fence/span": "mutex only", "fence/floor": "mutex only",
 		"shared/downgrade": "no downgrade", "watch/release": "nothing optional", "inspect/holder": "nothing optional",
 		"inspect/list": "nothing optional", "renew/shorten": "session", "close/ends-session": "as memlock",
 		"revoke/asks": "nothing optional", "fixed/ends": "session", "fixed/not-early": "as memlock",
@@ -181,7 +181,7 @@ func TestSlowMachine(t *testing.T) {
 			return acquire(ctx, r)
 		}
 	}
-	for _, name := range []string{"renew/extends", "again/restarts-ttl", "line/place-lives", "line/repeat-restarts-place", "line/retry"} {
+	for _, name := range []string{"renew/extends", "again/restarts-ttl", "queue/place-lives", "queue/repeat-restarts-place", "queue/retry"} {
 		if err := try(t, stall, checkNamed(t, name)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -152,7 +152,7 @@ func (n need) met(c driver.Caps, h *Harness) bool {
 		(h.Cut != nil || !n.cut) && (h.Refuses != nil || !n.refuses)
 }
 
-// queueingIn: all the modes that a promise about the line is about have one.
+// queueingIn: all the modes that a promise about the queue is about have one.
 func (n need) queueingIn(c driver.Caps) bool {
 	for m := driver.Exclusive; m <= driver.Counted; m++ {
 		if n.modes.Has(m) && c.QueueingOf(m) == driver.QueueNever {

@@ -42,7 +42,7 @@ func fill(t *testing.T, c *redis.Client, prefix string, n int, types ...string) 
 	}
 }
 
-// holdAll takes a lock in each mode that b has, and one that is waited for in line only.
+// holdAll takes a lock in each mode that b has, and one that is waited for in the queue only.
 func holdAll(t *testing.T, b *Backend) (names []string) {
 	t.Helper()
 	for m := driver.Exclusive; m <= driver.Counted; m++ {
@@ -153,7 +153,7 @@ func TestOtherDataIsRefused(t *testing.T) {
 	}
 }
 
-// attempts are one in each mode, and in line.
+// attempts are one in each mode, and in the queue.
 func attempts(b *Backend) []driver.Request {
 	var all []driver.Request
 	for m := driver.Exclusive; m <= driver.Counted; m++ {
@@ -225,7 +225,7 @@ var tokens = map[string]struct {
 	"bsm, with metadata":   {"Zm9vYmFyYmF6cXV4cXV1eA" + `{"host":"web1"}`, time.Minute},
 }
 
-// Tokens of others are respected, in line too.
+// Tokens of others are respected, in the queue too.
 func TestTokensOfOthersHold(t *testing.T) {
 	for name, b := range foreignRigs(t) {
 		if b.layout.span == 1 {

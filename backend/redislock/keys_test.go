@@ -41,7 +41,7 @@ func (s *transcript) acquire(what string, r driver.Request) {
 
 func (s *transcript) inspect(name string) {
 	info, err := s.b.Inspect(s.t.Context(), name)
-	s.note(fmt.Sprintf("inspect shows %d of %v, limit %d, %d in line", len(info.Holders), info.Mode, info.Limit, max(0, info.WaiterCount)), err)
+	s.note(fmt.Sprintf("inspect shows %d of %v, limit %d, %d in the queue", len(info.Holders), info.Mode, info.Limit, max(0, info.WaiterCount)), err)
 }
 
 // lifeOf lives through all that can be done with a name, and calls during now and then.

@@ -13,8 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// heldLine opens a backend, and takes a name that others then wait for.
-func heldLine(t *testing.T, layout Layout) (*Backend, *redis.Client, driver.Request) {
+// heldQueue opens a backend, and takes a name that others then wait for.
+func heldQueue(t *testing.T, layout Layout) (*Backend, *redis.Client, driver.Request) {
 	srv := testserver.SharedRedis(t)
 	b, c := openOwn(t, srv.Addr(), Options{Layout: layout}), raw(t, srv.Addr())
 	r := request("", driver.Exclusive)
@@ -59,7 +59,7 @@ func TestQueueOnTheWire(t *testing.T) {
 		}, {"NAME hash OWNER:1=1 30s", note, token}, {token}},
 	}
 	eachLayout(t, func(t *testing.T, layout Layout) {
-		b, c, r := heldLine(t, layout)
+		b, c, r := heldQueue(t, layout)
 		w := stands(t, b, r.Name)
 		own := b.layout.recipes[driver.Exclusive].channelFor(r.Name, w)
 		m := listen(t, c, own)
@@ -96,7 +96,7 @@ func TestQueueLosesAKey(t *testing.T) {
 			keys = javaQueueKeys
 		}
 		for i, lost := range keys("NAME") {
-			b, c, r := heldLine(t, layout)
+			b, c, r := heldQueue(t, layout)
 			var line []driver.Request
 			var written []string
 			for range 3 {
@@ -110,7 +110,7 @@ func TestQueueLosesAKey(t *testing.T) {
 				}
 			}
 			if got := c.LRange(t.Context(), keys(r.Name)[0], 0, -1).Val(); !slices.Equal(got, written) {
-				t.Errorf("without %s the line is %v, want %v", lost, got, written)
+				t.Errorf("without %s the queue is %v, want %v", lost, got, written)
 			}
 			for _, scores := range keys(r.Name)[1:] {
 				for _, z := range c.ZRangeWithScores(t.Context(), scores, 0, -1).Val() {
@@ -149,7 +149,7 @@ func TestDeadWaiterAnywhereInTheQueue(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {
 		srv := testserver.SharedRedis(t)
 		for dead := range 3 {
-			b, _, r := heldLine(t, layout)
+			b, _, r := heldQueue(t, layout)
 			p := faultproxy.New(t, srv.Addr())
 			gone := openOwn(t, p.Addr(), Options{Layout: layout})
 			var waiters []driver.Request
@@ -184,7 +184,7 @@ func TestDeadWaiterAnywhereInTheQueue(t *testing.T) {
 // server's clock.
 func TestRetryIsTheEndOfTheFirstTurn(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {
-		b, c, r := heldLine(t, layout)
+		b, c, r := heldQueue(t, layout)
 		first := request(r.Name, driver.Exclusive)
 		first.Queue, first.TTL = true, time.Hour
 		refused(t, b, first, driver.ErrHeld)
@@ -213,7 +213,7 @@ func TestRetryIsTheEndOfTheFirstTurn(t *testing.T) {
 func TestQueueOverProcesses(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {
 		srv := testserver.SharedRedis(t)
-		b, c, r := heldLine(t, layout)
+		b, c, r := heldQueue(t, layout)
 		var waiters []driver.Request
 		var backends []*Backend
 		var watches []driver.Watch
@@ -256,7 +256,7 @@ func javaEnd(t *testing.T, c *redis.Client, name, field string) time.Time {
 }
 
 func TestQueueBehindJava(t *testing.T) {
-	b, c, r := heldLine(t, Redisson)
+	b, c, r := heldQueue(t, Redisson)
 	queueJava(t, c, r.Name, javaField, 4*time.Minute)
 	w := stands(t, b, r.Name)
 	// Java takes its 5 minutes off when it gets in.
@@ -279,12 +279,12 @@ func TestQueueBehindJava(t *testing.T) {
 
 // A Java waiter behind ours counts from our place, and is notified when its turn comes.
 func TestQueueBeforeJava(t *testing.T) {
-	b, c, r := heldLine(t, Redisson)
+	b, c, r := heldQueue(t, Redisson)
 	came := time.Now()
 	w := stands(t, b, r.Name)
 	end := javaEnd(t, c, r.Name, field(w.Owner))
 	if end.Sub(came) < 39*time.Second || time.Until(end) > 41*time.Second {
-		t.Errorf("first in line our place ends in %v for Java", time.Until(end))
+		t.Errorf("first in the queue our place ends in %v for Java", time.Until(end))
 	}
 	queueJava(t, c, r.Name, javaField, 5*time.Minute)
 	release(t, b, r)
@@ -298,7 +298,7 @@ func TestQueueBeforeJava(t *testing.T) {
 // Java has no other way to see that we have gone than by our score: it follows the
 // attempts, and does not add up over ours.
 func TestScoresOfOursDoNotAddUp(t *testing.T) {
-	b, c, r := heldLine(t, Redisson)
+	b, c, r := heldQueue(t, Redisson)
 	for range 5 {
 		w := stands(t, b, r.Name)
 		if left := time.Until(javaEnd(t, c, w.Name, field(w.Owner))); left > 41*time.Second {
@@ -309,7 +309,7 @@ func TestScoresOfOursDoNotAddUp(t *testing.T) {
 
 // A place of ours that Java dropped while it lived is the first again.
 func TestPlaceThatJavaDropped(t *testing.T) {
-	b, c, r := heldLine(t, Redisson)
+	b, c, r := heldQueue(t, Redisson)
 	w := stands(t, b, r.Name)
 	queueJava(t, c, r.Name, javaField, time.Minute)
 	c.LPop(t.Context(), javaQueueKeys(r.Name)[0])
@@ -323,7 +323,7 @@ func TestPlaceThatJavaDropped(t *testing.T) {
 
 // Java never drops one without a score, and would wait for ever.
 func TestJavaHeadWithoutAScore(t *testing.T) {
-	b, c, r := heldLine(t, Redisson)
+	b, c, r := heldQueue(t, Redisson)
 	c.RPush(t.Context(), javaQueueKeys(r.Name)[0], javaField)
 	release(t, b, r)
 	var held *driver.HeldError
@@ -337,7 +337,7 @@ func TestJavaHeadWithoutAScore(t *testing.T) {
 
 // Force unlock of a waiter, as Inspect shows it.
 func TestJavaWaiterIsTakenOut(t *testing.T) {
-	b, c, r := heldLine(t, Redisson)
+	b, c, r := heldQueue(t, Redisson)
 	queueJava(t, c, r.Name, javaField, time.Minute)
 	w := stands(t, b, r.Name)
 	release(t, b, r)

@@ -119,7 +119,7 @@ func TestRedissonFairQueueIsNotPassed(t *testing.T) {
 		t.Errorf("inspect: %+v, %v", info, err)
 	}
 
-	// The first in line listens on a channel of its own.
+	// The first in the queue listens on a channel of its own.
 	own := "redisson_lock__channel:{" + r.Name + "}:" + javaField
 	m := listen(t, c, own)
 	release(t, b, holder)

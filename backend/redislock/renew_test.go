@@ -128,10 +128,10 @@ func TestLateCallsShortenNothing(t *testing.T) {
 	})
 }
 
-// An attempt that arrives late does not shorten a place in line.
+// An attempt that arrives late does not shorten a place in the queue.
 func TestLateAttemptKeepsItsPlace(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {
-		b, c, r := heldLine(t, layout)
+		b, c, r := heldQueue(t, layout)
 		next := stands(t, b, r.Name)
 		late := next
 		next.TTL = time.Hour

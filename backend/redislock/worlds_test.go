@@ -38,7 +38,7 @@ type op struct {
 	kind   opKind
 	owner  int
 	mode   driver.Mode
-	queue  bool // of an acquire: keep a place in line
+	queue  bool // of an acquire: keep a place in the queue
 	answer outcome
 	err    error
 }

@@ -220,7 +220,7 @@ func TestSemaphoreWithCurator(t *testing.T) {
 	leases, locks := pathOf(one.Name)+"/"+leasesNode, pathOf(one.Name)+"/"+locksNode
 	acquire(t, a, one)
 	acquire(t, b, two)
-	eventually(t, "who holds leaves the line", func() bool { return len(nodes(t, java, locks)) == 0 })
+	eventually(t, "who holds leaves the queue", func() bool { return len(nodes(t, java, locks)) == 0 })
 	_, lock := curator(t, java, locks, "lock-", "")
 	owner, lease := curator(t, java, leases, "lease-", "")
 	try := request(one.Name, driver.Counted)
@@ -238,7 +238,7 @@ func TestSemaphoreWithCurator(t *testing.T) {
 	}
 	defer w.Close()
 	remove(t, java, lock)
-	signalled(t, "the line moves", w.Ready)
+	signalled(t, "the queue moves", w.Ready)
 	refused(t, a, waiter, driver.ErrHeld)
 	info, err := b.Inspect(t.Context(), one.Name)
 	holds := func(owner string) bool {

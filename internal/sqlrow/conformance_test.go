@@ -9,7 +9,7 @@ import (
 	"github.com/distlock/distlock/drivertest"
 )
 
-func TestConformanceWithoutBell(t *testing.T) {
+func TestConformanceWithoutNotifier(t *testing.T) {
 	f := newFake()
 	drivertest.Run(t, drivertest.Harness{
 		Open: func(context.Context) (driver.Backend, error) {
@@ -19,7 +19,7 @@ func TestConformanceWithoutBell(t *testing.T) {
 }
 
 // The server's clock decides, wherever the server is.
-func TestConformanceWithBell(t *testing.T) {
+func TestConformanceWithNotifier(t *testing.T) {
 	f, p := newFake(), &party{}
 	f.skew = -1000 * time.Hour
 	drivertest.Run(t, drivertest.Harness{

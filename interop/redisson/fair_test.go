@@ -76,7 +76,7 @@ func (s *sides) javaPasses(t *testing.T, thread string) func() time.Time {
 
 // A Java process that died in the queue is dropped when Java's own time for it is over: the lock's
 // TTL plus the time that it would have waited.
-func TestLongFairJavaDiesInLine(t *testing.T) {
+func TestLongFairJavaDiesInTheQueue(t *testing.T) {
 	s := newSides(t, single(t), fair, &distlock.Options{TTL: shortLife})
 	h := interop.Take(t, s.lock)
 	victim := jvms.Start(t)
@@ -87,7 +87,7 @@ func TestLongFairJavaDiesInLine(t *testing.T) {
 }
 
 // A Go process that died in the queue is dropped when its TTL is over.
-func TestLongFairGoDiesInLine(t *testing.T) {
+func TestLongFairGoDiesInTheQueue(t *testing.T) {
 	s := newSides(t, single(t), fair, &distlock.Options{TTL: shortLife})
 	h := interop.Take(t, s.lock)
 	child := interop.StartChild(t, s.d.url, "stands", s.name)

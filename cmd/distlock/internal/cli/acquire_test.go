@@ -202,7 +202,7 @@ func TestSignalEndsTheWaitForASilentServer(t *testing.T) {
 	s := testserver.Redis(t)
 	patient, release := hold(t, s.URL(), "door")
 	p := start(t, s.URL(), "run", "--fair", "door", "--", "true")
-	eventually(t, "it stands in line", func() bool {
+	eventually(t, "it stands in the queue", func() bool {
 		_, out, _ := inProcess("--url", s.URL(), "show", "--json", "door")
 		return strings.Contains(out, `"waiter_count": 1`)
 	})
