@@ -33,28 +33,31 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 
 // acquire runs the script that acquires.
 func (s scripted) acquire(ctx context.Context, rec *recipe, r driver.Request) (driver.Grant, error) {
-	keys, args := s.acquireCall(rec, r)
-	reply, err := s.run(ctx, rec.acquire, keys, args)
+	reply, err := s.run(ctx, rec.acquire, s.acquireCall(rec, r))
 	if err != nil {
 		return driver.Grant{}, s.nameData(r.Name, unsent.Mark(err))
 	}
 	return s.outcome(ctx, rec, r, reply)
 }
 
-func (s *store) acquireCall(rec *recipe, r driver.Request) (keys, args []string) {
+func (s *store) acquireCall(rec *recipe, r driver.Request) call {
 	name := s.prefix + r.Name
-	keys = append(rec.keys(name, r.Owner), s.layout.counter(s.prefix, r.Name))
+	c := newCall(append(rec.keys(words(usualWords), name, r.Owner), s.layout.counter(s.prefix, r.Name)))
 	note := s.meta.noteStart(r.Owner, r.Meta)
 	if r.Mode == driver.Exclusive && s.layout.span > 1 {
 		// The note is the value, and begins with all that the script needs.
-		return keys, []string{note, millis(r.TTL), bit(r.Queue)}
+		c.add(note, millis(r.TTL), bit(r.Queue))
+		return c
 	}
-	args = []string{rec.field(r.Owner), millis(r.TTL), note}
+	c.add(rec.field(r.Owner), millis(r.TTL), note)
 	if rec.acquireArgs != nil {
-		args = append(args, rec.acquireArgs(name, r)...)
+		c.add(rec.acquireArgs(name, r)...)
 	}
-	return keys, args
+	return c
 }
+
+// usualWords is the number of keys and arguments of an exclusive lock in the default layout.
+const usualWords = 7
 
 // outcome reads an acquire's reply.
 func (s *store) outcome(ctx context.Context, rec *recipe, r driver.Request, reply any) (driver.Grant, error) {

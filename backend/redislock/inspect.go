@@ -54,7 +54,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 
 // look runs the script that inspects.
 func (s scripted) look(ctx context.Context, key string) (snapshot, error) {
-	reply, err := s.run(ctx, inspectScript, append([]string{key, permitsKey(key)}, s.layout.queueKeys(key)...), []string{tagged(key)})
+	reply, err := s.run(ctx, inspectScript, callOf(append([]string{key, permitsKey(key)}, s.layout.queueKeys(key)...), []string{tagged(key)}))
 	if err != nil {
 		return snapshot{}, err
 	}
@@ -289,7 +289,7 @@ func (s scripted) locks(ctx context.Context, kind string, keys []string) (held [
 				all = append(all, permitsKey(key))
 			}
 		}
-		reply, err := s.run(ctx, script, all, []string{bit(plain)})
+		reply, err := s.run(ctx, script, callOf(all, []string{bit(plain)}))
 		if err != nil {
 			return nil, err
 		}

@@ -118,11 +118,18 @@ func javaQueueKeys(name string) []string {
 // ownQueueKeys returns the keys of a queue that is ours alone. Unlike in Java, different names
 // have different queues: "a" and "{a}" too.
 func ownQueueKeys(name string) []string {
-	n := tagged(name)
-	if n == name {
-		n = ":" + n
+	queue, tickets := ownQueue(name)
+	return []string{queue, tickets}
+}
+
+func ownQueue(name string) (queue, tickets string) {
+	before, after := "{", "}"
+	if strings.ContainsRune(name, '{') {
+		before, after = ":", ""
 	}
-	return []string{ownQueuePrefix + n, ticketsPrefix + n}
+	both := ownQueuePrefix + before + name + after + ticketsPrefix + before + name + after
+	at := len(ownQueuePrefix) + len(before) + len(name) + len(after)
+	return both[:at], both[at:]
 }
 
 // The keys beside a lock begin or end so. No lock has such a name: see reserved.
@@ -153,7 +160,12 @@ func nameOfQueue(key, prefix string) (string, bool) {
 	return n, ok
 }
 
-func freeChannel(name string) string    { return "distlock_free:" + tagged(name) }
+func freeChannel(name string) string {
+	if strings.ContainsRune(name, '{') {
+		return "distlock_free:" + name
+	}
+	return "distlock_free:{" + name + "}"
+}
 func lockChannel(name string) string    { return "redisson_lock__channel:" + tagged(name) }
 func rwChannel(name string) string      { return "redisson_rwlock:" + tagged(name) }
 func permitsChannel(name string) string { return "redisson_sc:" + tagged(name) }

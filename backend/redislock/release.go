@@ -26,11 +26,12 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 // release runs the script that releases.
 func (s scripted) release(ctx context.Context, rec *recipe, h driver.Hold) error {
 	name := s.prefix + h.Name
-	args := []string{rec.field(h.Owner), rec.channel(name)}
+	c := newCall(rec.keys(words(usualWords), name, h.Owner))
+	c.add(rec.field(h.Owner), rec.channel(name))
 	if rec.releaseArgs != nil {
-		args = append(args, rec.releaseArgs(name)...)
+		c.add(rec.releaseArgs(name)...)
 	}
-	reply, err := s.run(ctx, rec.release, rec.keys(name, h.Owner), args)
+	reply, err := s.run(ctx, rec.release, c)
 	if err == nil && reply == int64(0) {
 		return driver.ErrLost
 	}

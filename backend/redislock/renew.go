@@ -102,23 +102,28 @@ func (b *Backend) checkRenewal(h driver.Hold) (*recipe, error) {
 
 // renew runs the script that renews.
 func (s scripted) renew(ctx context.Context, x renewBatch) []error {
-	keys, args := s.renewCall(x)
-	reply, err := s.run(ctx, x.recipe.renew, keys, args)
+	reply, err := s.run(ctx, x.recipe.renew, s.renewCall(x))
 	return renewals(x, reply, err)
 }
 
-func (s *store) renewCall(x renewBatch) (keys, args []string) {
-	keys = make([]string, 0, x.recipe.renewalKeys*len(x.holds)+1)
-	args = make([]string, 0, 2*len(x.holds)+1)
+func (s *store) renewCall(x renewBatch) call {
+	keys := words((x.recipe.renewalKeys+2)*len(x.holds) + 2)
+	var own []string
 	for _, h := range x.holds {
-		keys = append(keys, x.recipe.keys(s.prefix+h.Name, h.Owner)[:x.recipe.renewalKeys]...)
-		args = append(args, x.recipe.renewalField(h.Owner), lifeArg(h))
+		own = x.recipe.keys(own[:0], s.prefix+h.Name, h.Owner)
+		keys = append(keys, own[:x.recipe.renewalKeys]...)
 	}
 	if x.floor > 0 {
 		keys = append(keys, s.layout.counter(s.prefix, x.holds[0].Name))
-		args = append(args, s.layout.floorID(x.floor))
 	}
-	return keys, args
+	c := newCall(keys)
+	for _, h := range x.holds {
+		c.add(x.recipe.renewalField(h.Owner), lifeArg(h))
+	}
+	if x.floor > 0 {
+		c.add(s.layout.floorID(x.floor))
+	}
+	return c
 }
 
 // lifeArg returns a hold's TTL as the scripts that renew read it: negative if the life may

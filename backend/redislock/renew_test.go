@@ -20,16 +20,16 @@ var allModes = []driver.Mode{driver.Exclusive, driver.Write, driver.Read, driver
 
 // serverTime runs a script in one transaction with TIME, and returns the server's clock just
 // before the script.
-func serverTime(t *testing.T, c *redis.Client, s *script, keys, args []string) time.Time {
+func serverTime(t *testing.T, c *redis.Client, s *script, run call) time.Time {
 	t.Helper()
-	words := make([]any, len(args))
-	for i, a := range args {
-		words[i] = a
+	keys, args := run.words[beforeKeys:][:run.keys], []any{}
+	for _, a := range run.words[beforeKeys+run.keys:] {
+		args = append(args, a)
 	}
 	var now *redis.TimeCmd
 	_, err := c.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
 		now = p.Time(t.Context())
-		p.Eval(t.Context(), s.in(redisconn.PubSubClassic).source, keys, words...)
+		p.Eval(t.Context(), s.in(redisconn.PubSubClassic).source, keys, args...)
 		return nil
 	})
 	if err != nil && err != redis.Nil {
@@ -75,26 +75,22 @@ func TestLivesAreRoundedUp(t *testing.T) {
 		for range 20 {
 			for _, mode := range allModes {
 				r, rec := request("", mode), b.layout.recipes[mode]
-				keys, args := b.acquireCall(rec, r)
-				asked := serverTime(t, c, rec.acquire, keys, args)
+				asked := serverTime(t, c, rec.acquire, b.acquireCall(rec, r))
 				wantLife(t, mode.String(), asked, endOf(t, c, r), r.TTL)
 
 				r.TTL *= 2
-				keys, args = b.acquireCall(rec, r)
-				asked = serverTime(t, c, rec.acquire, keys, args)
+				asked = serverTime(t, c, rec.acquire, b.acquireCall(rec, r))
 				wantLife(t, mode.String()+" again", asked, endOf(t, c, r), r.TTL)
 
 				r.TTL *= 2
-				args = []string{rec.renewalField(r.Owner), lifeArg(r.Hold)}
-				asked = serverTime(t, c, rec.renew, keys[:rec.renewalKeys], args)
+				asked = serverTime(t, c, rec.renew, b.renewCall(renewBatch{recipe: rec, holds: []driver.Hold{r.Hold}}))
 				wantLife(t, mode.String()+" renewed", asked, endOf(t, c, r), r.TTL)
 				if mode != driver.Exclusive {
 					continue
 				}
 				next := request(r.Name, mode)
 				next.Queue = true
-				keys, args = b.acquireCall(rec, next)
-				asked = serverTime(t, c, rec.acquire, keys, args)
+				asked = serverTime(t, c, rec.acquire, b.acquireCall(rec, next))
 				wantLife(t, "place", asked, scoreOf(t, c, b.layout.queueKeys(r.Name)[1], rec.field(next.Owner)), next.TTL)
 			}
 		}

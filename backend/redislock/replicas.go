@@ -47,8 +47,7 @@ type acknowledged struct{ scripted }
 // A reader's lock is kept: the reader may have been a writer, which still relies on its hold
 // and retries.
 func (s acknowledged) acquire(ctx context.Context, rec *recipe, r driver.Request) (driver.Grant, error) {
-	keys, args := s.acquireCall(rec, r)
-	reply, missing, err := s.runAcked(ctx, rec.acquire, keys, args)
+	reply, missing, err := s.runAcked(ctx, rec.acquire, s.acquireCall(rec, r))
 	if err != nil {
 		return driver.Grant{}, s.nameData(r.Name, unsent.Mark(err))
 	}
@@ -62,8 +61,7 @@ func (s acknowledged) acquire(ctx context.Context, rec *recipe, r driver.Request
 }
 
 func (s acknowledged) renew(ctx context.Context, x renewBatch) []error {
-	keys, args := s.renewCall(x)
-	reply, missing, err := s.runAcked(ctx, x.recipe.renew, keys, args)
+	reply, missing, err := s.runAcked(ctx, x.recipe.renew, s.renewCall(x))
 	if err == nil {
 		err = missing
 	}
@@ -71,10 +69,10 @@ func (s acknowledged) renew(ctx context.Context, x renewBatch) []error {
 }
 
 // runAcked runs a script; missing says that too few replicas acknowledged it.
-func (s acknowledged) runAcked(ctx context.Context, script *script, keys, args []string) (reply any, missing, err error) {
+func (s acknowledged) runAcked(ctx context.Context, script *script, c call) (reply any, missing, err error) {
 	var acks redisconn.Answer
-	reply, err = s.runBy(ctx, script, keys, args, func(command []string) (any, error) {
-		got := sendAcked(ctx, s.client, keys[0], [][]string{command, s.replicas.command()})
+	reply, err = s.runBy(ctx, script, c, func(command []string) (any, error) {
+		got := sendAcked(ctx, s.client, c.place(), [][]string{command, s.replicas.command()})
 		acks = got[1]
 		return got[0].Reply, got[0].Err
 	})

@@ -99,9 +99,9 @@ type recipe struct {
 	// renewalOf returns how a renewal finds it, if that differs.
 	renewalOf func(owner string) string
 
-	// keys returns the keys of a hold, the same for the three scripts; a renewal needs the
+	// keys appends the keys of a hold, the same for the three scripts; a renewal needs the
 	// first renewalKeys.
-	keys        func(name, owner string) []string
+	keys        func(to []string, name, owner string) []string
 	renewalKeys int
 
 	// acquireArgs come after field, TTL and note; releaseArgs after field and channel.
@@ -173,8 +173,9 @@ func stringLayout(strict bool) *layout {
 		renew:   compose("fence_stream", "ask", "lost", "keep", "string_keep"),
 		release: compose("ask", "publish", "string_release_alone", "lost", "queue", "dequeue", "string_release"),
 		field:   func(owner string) string { return owner },
-		keys: func(name, _ string) []string {
-			return append(append(make([]string, 0, 4), name), ownQueueKeys(name)...)
+		keys: func(to []string, name, _ string) []string {
+			queue, tickets := ownQueue(name)
+			return append(to, name, queue, tickets)
 		},
 		renewalKeys: 1,
 		channel:     freeChannel,
@@ -210,8 +211,8 @@ func redissonLayout() *layout {
 		renew:   compose("fence_token", "ask", "lost", "keep", "hash_keep"),
 		release: compose("ask", "lost", "publish", "queue", "dequeue", "hash_release"),
 		field:   field,
-		keys: func(name, owner string) []string {
-			return append([]string{name, holdKey(name, owner)}, javaQueueKeys(name)...)
+		keys: func(to []string, name, owner string) []string {
+			return append(append(to, name, holdKey(name, owner)), javaQueueKeys(name)...)
 		},
 		renewalKeys: 2,
 		acquireArgs: func(_ string, r driver.Request) []string { return []string{bit(r.Queue)} },
@@ -232,8 +233,8 @@ func addReadWrite(l *layout, fences string) {
 		release:   compose("ask", "lost", "publish", "readers", "rw_release"),
 		field:     field,
 		renewalOf: func(owner string) string { return field(owner) + ":write" },
-		keys: func(name, owner string) []string {
-			return []string{name, holdKey(name, owner), readerKey(name, owner)}
+		keys: func(to []string, name, owner string) []string {
+			return append(to, name, holdKey(name, owner), readerKey(name, owner))
 		},
 		renewalKeys: 2,
 		releaseArgs: func(name string) []string { return []string{tagged(name)} },
@@ -260,8 +261,8 @@ func addCounted(l *layout, fences string, stays bool) {
 		renew:   compose(fences, "ask", "lost", "keep", "permit", "permit_keep"),
 		release: compose("ask", "lost", "publish", "permit", "permit_release"),
 		field:   permitID,
-		keys: func(name, owner string) []string {
-			return []string{name, holdKey(name, owner), permitsKey(name)}
+		keys: func(to []string, name, owner string) []string {
+			return append(to, name, holdKey(name, owner), permitsKey(name))
 		},
 		renewalKeys: 3,
 		acquireArgs: func(name string, r driver.Request) []string {
@@ -322,21 +323,47 @@ var (
 	listHashes    = compose("foreign", "list_hashes")
 )
 
+// call is the command that runs a script.
+type call struct {
+	words []string // EVALSHA and the hash, or EVAL and the source; the number of keys; keys; arguments
+	keys  int
+}
+
+// beforeKeys is the number of words before a script's keys.
+const beforeKeys = 3
+
+// newCall returns a call with these keys, which stand behind beforeKeys words to be filled in.
+func newCall(keys []string) call { return call{words: keys, keys: len(keys) - beforeKeys} }
+
+// words returns the beginning of a command for so many keys and arguments.
+func words(n int) []string { return make([]string, beforeKeys, beforeKeys+n) }
+
+// callOf returns a call with copies of keys and args.
+func callOf(keys, args []string) call {
+	c := newCall(append(words(len(keys)+len(args)), keys...))
+	c.add(args...)
+	return c
+}
+
+func (c *call) add(args ...string) { c.words = append(c.words, args...) }
+
+// place returns the key that says where the script runs.
+func (c *call) place() string { return c.words[beforeKeys] }
+
 // run runs a script at the server that has its first key.
-func (s *store) run(ctx context.Context, script *script, keys, args []string) (any, error) {
-	return s.runBy(ctx, script, keys, args, func(command []string) (any, error) { return s.client.Do(ctx, keys[0], command) })
+func (s *store) run(ctx context.Context, script *script, c call) (any, error) {
+	return s.runBy(ctx, script, c, func(command []string) (any, error) { return s.client.Do(ctx, c.place(), command) })
 }
 
 // runBy runs a script that send sends.
-func (s *store) runBy(ctx context.Context, script *script, keys, args []string, send func(command []string) (any, error)) (any, error) {
+func (s *store) runBy(ctx context.Context, script *script, c call, send func(command []string) (any, error)) (any, error) {
 	mode, err := s.pubsub.Detect(ctx, s.client)
 	if err != nil {
 		return nil, explain(err)
 	}
 	v := script.in(mode)
-	command := make([]string, 0, 3+len(keys)+len(args))
-	command = append(command, "EVALSHA", v.sha, strconv.Itoa(len(keys)))
-	command = append(append(command, keys...), args...)
+	command := c.words
+	command[0], command[1], command[2] = "EVALSHA", v.sha, strconv.Itoa(c.keys)
 	reply, err := send(command)
 	if err == nil {
 		return reply, nil

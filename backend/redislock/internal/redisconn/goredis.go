@@ -104,11 +104,11 @@ func (c *goRedisServer) closeFormer() {
 }
 
 func (c *goRedisServer) Do(ctx context.Context, args []string) (any, error) {
-	cmd := c.newCommand(ctx, args)
-	if err := c.pipe.do(ctx, cmd); err != nil {
+	x := &pipelineRequest{one: c.newCommand(ctx, args)}
+	if err := c.pipe.do(ctx, x); err != nil {
 		return nil, err
 	}
-	reply, err := cmd.Result()
+	reply, err := x.one.Result()
 	return reply, fromGoRedis(err)
 }
 
@@ -117,7 +117,7 @@ func (c *goRedisServer) DoAll(ctx context.Context, commands [][]string) []Answer
 	for i, args := range commands {
 		list[i] = c.newCommand(ctx, args)
 	}
-	if err := c.pipe.do(ctx, list...); err != nil {
+	if err := c.pipe.do(ctx, &pipelineRequest{cmds: list}); err != nil {
 		return FailAll(len(list), err)
 	}
 	return answersOf(list)

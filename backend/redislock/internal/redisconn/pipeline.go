@@ -54,14 +54,32 @@ func newPipeline(open func() *pipelineConn) *pipeline {
 	return p
 }
 
+// pipelineRequest has commands that are sent together: cmds, or one if that is nil.
 type pipelineRequest struct {
+	one  singleTry
 	cmds []singleTry
-	done chan struct{}
+	done chan struct{} // nil if it is sent directly
 }
 
-// do returns once the commands have results, or with ctx's error if they may still be executed. No
-// other command comes between them.
-func (p *pipeline) do(ctx context.Context, cmds ...singleTry) error {
+// last returns the last command.
+func (x *pipelineRequest) last() singleTry {
+	if x.cmds == nil {
+		return x.one
+	}
+	return x.cmds[len(x.cmds)-1]
+}
+
+// appendTo appends the commands to a list.
+func (x *pipelineRequest) appendTo(list []singleTry) []singleTry {
+	if x.cmds == nil {
+		return append(list, x.one)
+	}
+	return append(list, x.cmds...)
+}
+
+// do returns once the commands of x have results, or with ctx's error if they may still be executed.
+// No other command comes between them.
+func (p *pipeline) do(ctx context.Context, x *pipelineRequest) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -71,9 +89,9 @@ func (p *pipeline) do(ctx context.Context, cmds ...singleTry) error {
 		p.late.begin(false)
 		c := p.current
 		p.mu.Unlock()
-		return p.doDirectly(ctx, c, cmds)
+		return p.doDirectly(ctx, c, x)
 	}
-	x := &pipelineRequest{cmds: cmds, done: make(chan struct{})}
+	x.done = make(chan struct{})
 	p.waiting = append(p.waiting, x)
 	if !p.sending {
 		p.sending = true
@@ -108,8 +126,8 @@ func (p *pipeline) withdraw(x *pipelineRequest) bool {
 }
 
 // doDirectly sends commands from the caller's goroutine, while no others are sent.
-func (p *pipeline) doDirectly(ctx context.Context, c *pipelineConn, cmds []singleTry) error {
-	interrupted := c.interrupter.run(ctx, func() { c.exec(ctx, cmds) })
+func (p *pipeline) doDirectly(ctx context.Context, c *pipelineConn, x *pipelineRequest) error {
+	interrupted := c.interrupter.run(ctx, func() { c.execOne(ctx, x) })
 	var landed chan struct{}
 	p.mu.Lock()
 	switch {
@@ -127,7 +145,7 @@ func (p *pipeline) doDirectly(ctx context.Context, c *pipelineConn, cmds []singl
 		p.sending = false
 	}
 	p.mu.Unlock()
-	if cmds[len(cmds)-1].Err() != nil && ctx.Err() != nil {
+	if x.last().Err() != nil && ctx.Err() != nil {
 		if interrupted {
 			return &UnansweredError{Err: ctx.Err(), Done: landed}
 		}
@@ -197,7 +215,7 @@ func (p *pipeline) send(c *pipelineConn) {
 		if batch == nil {
 			return
 		}
-		c.exec(context.Background(), commands(batch))
+		c.exec(context.Background(), batch)
 		for _, x := range batch {
 			close(x.done)
 		}
@@ -224,23 +242,28 @@ func (p *pipeline) next(c *pipelineConn) []*pipelineRequest {
 	return batch
 }
 
-func commands(batch []*pipelineRequest) []singleTry {
+// exec sends the commands of requests. Each has its result and its error.
+func (c *pipelineConn) exec(ctx context.Context, batch []*pipelineRequest) {
 	if len(batch) == 1 {
-		return batch[0].cmds
+		c.execOne(ctx, batch[0])
+		return
 	}
 	list := make([]singleTry, 0, len(batch))
 	for _, x := range batch {
-		list = append(list, x.cmds...)
+		list = x.appendTo(list)
 	}
-	return list
+	c.execAll(ctx, list)
 }
 
-// exec sends commands. Each has its result and its error.
-func (c *pipelineConn) exec(ctx context.Context, cmds []singleTry) {
-	if len(cmds) == 1 {
-		c.client.Process(ctx, cmds[0])
+func (c *pipelineConn) execOne(ctx context.Context, x *pipelineRequest) {
+	if x.cmds != nil {
+		c.execAll(ctx, x.cmds)
 		return
 	}
+	c.client.Process(ctx, x.one)
+}
+
+func (c *pipelineConn) execAll(ctx context.Context, cmds []singleTry) {
 	pipe := c.client.Pipeline()
 	for _, cmd := range cmds {
 		pipe.Process(ctx, cmd)
