@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -19,7 +20,7 @@ type Backend struct {
 	clock       clock
 	busyTimeout time.Duration
 	db          *sql.DB
-	loadStmt    *sql.Stmt // for readers; the writer has its own
+	loadStmt    atomic.Pointer[sql.Stmt] // for readers, once there is one; the writer has its own
 	w           *writer
 	notifier    *notifier
 
@@ -64,9 +65,6 @@ func (b *Backend) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	b.w.notifier = b.notifier
-	if b.loadStmt, err = b.db.PrepareContext(ctx, sqlLoad); err != nil {
-		return err
-	}
 	return b.w.stmts.prepare(ctx, b.w.conn)
 }
 
@@ -121,11 +119,28 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 		return driver.Info{}, b.wrap("inspect", name, driver.ErrClosed)
 	}
 	now := b.clock.now()
-	l, err := load(ctx, b.loadStmt, name, b.clock.boot, now)
+	stmt, err := b.reader(ctx)
+	if err != nil {
+		return driver.Info{}, b.wrapRead("inspect", name, err)
+	}
+	l, err := load(ctx, stmt, name, b.clock.boot, now)
 	if err != nil {
 		return driver.Info{}, b.wrapRead("inspect", name, err)
 	}
 	return l.Info(name, now), nil
+}
+
+// reader returns the statement of Inspect. It is prepared on first use, since it takes a connection of
+// its own, and most programs never inspect.
+func (b *Backend) reader(ctx context.Context) (*sql.Stmt, error) {
+	if stmt := b.loadStmt.Load(); stmt != nil {
+		return stmt, nil
+	}
+	stmt, err := b.db.PrepareContext(ctx, sqlLoad)
+	if err != nil || b.loadStmt.CompareAndSwap(nil, stmt) {
+		return stmt, err
+	}
+	return b.loadStmt.Load(), stmt.Close()
 }
 
 // List yields the names that have holders or waiters, in the order of their bytes. yield
@@ -179,8 +194,8 @@ func (b *Backend) Close() error {
 // shut closes everything that start opened, after the writer has ended or could not start.
 func (b *Backend) shut() error {
 	errs := []error{b.w.stmts.close()}
-	if b.loadStmt != nil {
-		errs = append(errs, b.loadStmt.Close())
+	if stmt := b.loadStmt.Load(); stmt != nil {
+		errs = append(errs, stmt.Close())
 	}
 	if b.notifier != nil {
 		errs = append(errs, b.notifier.close())
