@@ -170,13 +170,13 @@ func (t *urlTarget) matches(h helloReply) error {
 // checkScripts chooses the storage without scripts if the server's user may not run them. It
 // sends the hash of a script that no server has, so nothing is run.
 func (b *Backend) checkScripts(ctx context.Context) error {
-	for _, question := range [][]string{{"EVALSHA", strings.Repeat("0", 40), "0"}, {"EVAL", "return 1", "0"}} {
-		_, err := b.client.Do(ctx, "", question)
-		if deniesScripts(err) {
+	questions := [][]string{{"EVALSHA", strings.Repeat("0", 40), "0"}, {"EVAL", "return 1", "0"}}
+	for _, answer := range b.client.DoAll(ctx, "", questions) {
+		if deniesScripts(answer.Err) {
 			return b.withoutScripts()
 		}
-		if _, is := redisconn.AsReply(err); err != nil && !is {
-			return err
+		if _, is := redisconn.AsReply(answer.Err); answer.Err != nil && !is {
+			return answer.Err
 		}
 	}
 	return nil
