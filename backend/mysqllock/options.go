@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -114,7 +115,9 @@ func (o *Options) withDefaults() (Options, error) {
 	return c, checkTable(c.Table)
 }
 
-var tableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`)
+var tableName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`)
+})
 
 // maxTable leaves room for the suffix of a second table; the server's own limit is 64.
 const maxTable = 48
@@ -125,7 +128,7 @@ func checkTable(name string) error {
 		table = name
 	}
 	switch {
-	case !tableName.MatchString(name):
+	case !tableName().MatchString(name):
 		return fmt.Errorf("%w: table %q: want letters, digits and underscores, such as locks or app.locks", driver.ErrInvalid, name)
 	case len(table) > maxTable:
 		return fmt.Errorf("%w: table %q has %d characters, at most %d are possible", driver.ErrInvalid, name, len(table), maxTable)

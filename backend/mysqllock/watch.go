@@ -201,10 +201,12 @@ func userLock(id string, number int64) string {
 }
 
 // addressForm matches the names that userLock returns. Nothing else gets into a statement.
-var addressForm = regexp.MustCompile(`^distlock/([0-9a-f]{16})/([0-9]{1,15})$`)
+var addressForm = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^distlock/([0-9a-f]{16})/([0-9]{1,15})$`)
+})
 
 func splitAddress(address string) (id string, number int64, ok bool) {
-	parts := addressForm.FindStringSubmatch(address)
+	parts := addressForm().FindStringSubmatch(address)
 	if parts == nil {
 		return "", 0, false
 	}

@@ -403,7 +403,8 @@ func changed(t *testing.T, s *script, e edit) *script {
 	t.Helper()
 	source := strings.Replace(s.in(redisconn.PubSubClassic).source, e.old, e.new, 1)
 	sum := sha1.Sum([]byte(source))
-	return &script{redisconn.PubSubClassic: version{source: source, sha: hex.EncodeToString(sum[:])}}
+	v := version{source: source, sha: hex.EncodeToString(sum[:])}
+	return &script{redisconn.PubSubClassic: func() version { return v }}
 }
 
 func (m fuzzMutant) apply(t *testing.T, b *Backend) fuzzed {

@@ -72,7 +72,7 @@ func (l *layout) isLock(s snapshot) bool {
 		return !redisson && isLockString(s.value, s.left) || redisson && err == nil && s.left == -1 // free permits
 	case "hash":
 		return (s.value == "read" || s.value == "write") && s.left != -1 ||
-			redisson && s.value == "" && len(s.holders) == 1 && fieldForm.MatchString(s.holders[0].written)
+			redisson && s.value == "" && len(s.holders) == 1 && fieldForm().MatchString(s.holders[0].written)
 	}
 	return false
 }
@@ -102,7 +102,7 @@ func readSnapshot(reply any) (snapshot, error) {
 // stringHolder reads the value of a string lock, of distlock or of another program.
 func (l *layout) stringHolder(value string, now time.Duration, left int64) driver.Holder {
 	h := driver.Holder{Mode: driver.Exclusive, Held: -1, Left: lifeLeft(left)}
-	if !noteForm.MatchString(value) || !l.readNote(value, now, &h) {
+	if !noteForm().MatchString(value) || !l.readNote(value, now, &h) {
 		h.Owner, h.Foreign = value, true
 	}
 	return h
@@ -354,12 +354,18 @@ const maxToken = 1024
 
 const uuidForm = `[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}`
 
+// The forms of what a lock's key stores. They are compiled on first use: that costs more than all else that
+// the package does at the start of a program.
 var (
-	noteStart = regexp.MustCompile(`^` + uuidForm + ` $`)
-	noteForm  = regexp.MustCompile(`^` + uuidForm + ` [^ ]* [0-9,-]*$`)
-	fieldForm = regexp.MustCompile(`^` + uuidForm + `:-?[0-9]+$`)            // of Redisson's hashes
-	tokenForm = regexp.MustCompile(`^(?:` + uuidForm + `|[0-9a-fA-F]{32})$`) // redis-py's may have no TTL
+	noteStart = form(`^` + uuidForm + ` $`)
+	noteForm  = form(`^` + uuidForm + ` [^ ]* [0-9,-]*$`)
+	fieldForm = form(`^` + uuidForm + `:-?[0-9]+$`)            // of Redisson's hashes
+	tokenForm = form(`^(?:` + uuidForm + `|[0-9a-fA-F]{32})$`) // redis-py's may have no TTL
 )
+
+func form(expression string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
+}
 
 // isLockString reports whether a string may be a lock: distlock's own, or the token of another
 // library or script. left is PTTL's answer. scripts/foreign.lua has the same rule.
@@ -368,10 +374,10 @@ var (
 // or long. Without a TTL it has to look like one.
 func isLockString(value string, left int64) bool {
 	switch {
-	case noteForm.MatchString(value):
+	case noteForm().MatchString(value):
 		return true
 	case left == -1:
-		return tokenForm.MatchString(value)
+		return tokenForm().MatchString(value)
 	}
 	return len(value) <= maxToken && !(strings.HasPrefix(value, "{") && strings.HasSuffix(value, "}"))
 }

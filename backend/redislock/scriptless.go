@@ -281,7 +281,7 @@ func (p scriptless) locks(ctx context.Context, _ string, keys []string) ([]strin
 		re, refused := redisconn.AsReply(a.Err)
 		switch {
 		case a.Err == nil:
-			if value := text(a.Reply); noteStart.MatchString(value) {
+			if value := text(a.Reply); noteStart().MatchString(value) {
 				held = append(held, keys[i])
 			}
 		case !refused || !re.HasCode("WRONGTYPE"):

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -281,13 +282,14 @@ type scripted struct{ *store }
 //go:embed scripts/*.lua
 var sources embed.FS
 
-// script is a Lua script, in a version for each pub/sub mode.
-type script [redisconn.PubSubSharded + 1]version
+// script is a Lua script, in a version for each pub/sub mode. A version is composed on first use: a
+// program needs few of them.
+type script [redisconn.PubSubSharded + 1]func() version
 
 // version is a script's source and hash.
 type version struct{ source, sha string }
 
-func (s *script) in(mode redisconn.PubSubMode) version { return s[mode] }
+func (s *script) in(mode redisconn.PubSubMode) version { return s[mode]() }
 
 // publishers are the files that publish in each mode.
 var publishers = [...]string{redisconn.PubSubClassic: "publish", redisconn.PubSubSharded: "spublish"}
@@ -296,7 +298,7 @@ var publishers = [...]string{redisconn.PubSubClassic: "publish", redisconn.PubSu
 func compose(files ...string) *script {
 	var s script
 	for v := redisconn.PubSubClassic; v <= redisconn.PubSubSharded; v++ {
-		s[v] = composeIn(v, files)
+		s[v] = sync.OnceValue(func() version { return composeIn(v, files) })
 	}
 	return &s
 }
