@@ -59,15 +59,15 @@ func (j *job) run() (int, error) {
 func (j *job) startAndWait(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	p, err := os.StartProcess(j.path, j.argv, &os.ProcAttr{
-		Env: j.env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: j.attributes(),
+	// os.StartProcess would first start a process to find out what the kernel can do.
+	pid, err := syscall.ForkExec(j.path, j.argv, &syscall.ProcAttr{
+		Env: j.env, Files: []uintptr{os.Stdin.Fd(), os.Stdout.Fd(), os.Stderr.Fd()}, Sys: j.attributes(),
 	})
+	j.pid = pid
+	started <- err
 	if err != nil {
-		started <- err
 		return
 	}
-	j.pid = p.Pid
-	started <- nil
 	for {
 		state, err := waitFor(j.pid)
 		if err != nil {
