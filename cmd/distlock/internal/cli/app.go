@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -130,7 +131,7 @@ func message(err error, secrets []string) string {
 // reason formats an error for the middle of a sentence.
 func reason(err error) string { return strings.TrimPrefix(err.Error(), "distlock: ") }
 
-var userinfo = regexp.MustCompile(`(//[^\s:/@]*):[^\s"]*@`)
+var userinfo = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(//[^\s:/@]*):[^\s"]*@`) })
 
 // scrub removes passwords. Drivers and flags already leave them out of their errors; this is the
 // last line of defence.
@@ -138,7 +139,7 @@ func scrub(msg string, secrets []string) string {
 	for _, s := range secrets {
 		msg = strings.ReplaceAll(msg, s, "xxxxx")
 	}
-	return userinfo.ReplaceAllString(msg, "$1:xxxxx@")
+	return userinfo().ReplaceAllString(msg, "$1:xxxxx@")
 }
 
 // secretsOf returns the passwords of the URLs in the arguments and the environment.
@@ -164,7 +165,7 @@ func passwordsOf(rawURL string) []string {
 	_, password, _ := strings.Cut(rest[:max(strings.LastIndex(rest, "@"), 0)], ":")
 	secrets := []string{password}
 	for _, pair := range strings.Split(query, "&") {
-		if key, value, _ := strings.Cut(pair, "="); secretKey.MatchString(key) {
+		if key, value, _ := strings.Cut(pair, "="); isSecret(key) {
 			secrets = append(secrets, value)
 		}
 	}
@@ -181,5 +182,8 @@ func passwordsOf(rawURL string) []string {
 	return found
 }
 
-// secretKey matches the keys of query parameters whose values are secrets.
-var secretKey = regexp.MustCompile(`(?i)pass|secret|token`)
+// isSecret reports whether the values of a query parameter are secrets.
+func isSecret(key string) bool {
+	key = strings.ToLower(key)
+	return strings.Contains(key, "pass") || strings.Contains(key, "secret") || strings.Contains(key, "token")
+}

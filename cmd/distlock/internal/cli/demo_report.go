@@ -109,8 +109,7 @@ type mark struct {
 	Text        string
 }
 
-var chartTemplate = template.Must(template.New("chart").Parse(
-	`<svg xmlns="http://www.w3.org/2000/svg" width="1000" height="{{.Height}}" viewBox="0 0 1000 {{.Height}}" font-family="Helvetica, Arial, sans-serif" fill="#222222">
+const chartTemplate = `<svg xmlns="http://www.w3.org/2000/svg" width="1000" height="{{.Height}}" viewBox="0 0 1000 {{.Height}}" font-family="Helvetica, Arial, sans-serif" fill="#222222">
 <rect width="1000" height="{{.Height}}" fill="#ffffff"/>
 <text x="110" y="32" font-size="18">Holders of the lock shop:item</text>
 <text x="110" y="54" font-size="13" fill="#666666">{{.Subtitle}}</text>
@@ -123,7 +122,7 @@ var chartTemplate = template.Must(template.New("chart").Parse(
 <text x="98" y="{{.Y}}" dy="-13" font-size="13" text-anchor="end">{{.Text}}</text>
 {{end}}{{range .Bars}}<rect x="{{.X}}" y="{{.Y}}" width="{{.Width}}" height="22" fill="{{.Colour}}"/>
 {{end}}</svg>
-`))
+`
 
 // drawHolds draws the holds over time: a row for each process, a bar for each hold.
 func drawHolds(d *trial) ([]byte, error) {
@@ -157,8 +156,12 @@ func drawHolds(d *trial) ([]byte, error) {
 			Colour: colour(p), Text: fmt.Sprintf("process %d: %d holds", p+1, n),
 		})
 	}
+	t, err := template.New("chart").Parse(chartTemplate)
+	if err != nil {
+		return nil, err
+	}
 	var drawing bytes.Buffer
-	err := chartTemplate.Execute(&drawing, c)
+	err = t.Execute(&drawing, c)
 	return drawing.Bytes(), err
 }
 

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
+
+// initAllocs is how many allocations the initialisation of a package may make. One regular expression or
+// template at package level is beyond it.
+const initAllocs = 60
+
+// A run pays for the initialisation of all backends, also of those that its URL does not name. So none of
+// our packages does notable work there.
+func TestStartInitialisesLittle(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nothing := exec.Command(self, "-test.run=^$")
+	nothing.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+	trace, err := nothing.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, trace)
+	}
+	line := regexp.MustCompile(`(?m)^init (github\.com/distlock/distlock/(?:backend|cmd|driver)\S*) .* (\d+) allocs$`)
+	found := line.FindAllStringSubmatch(string(trace), -1)
+	if len(found) == 0 {
+		t.Fatalf("no initialisation was reported: %q", trace)
+	}
+	for _, f := range found {
+		if n, err := strconv.Atoi(f[2]); err != nil || n > initAllocs {
+			t.Errorf("%s makes %s allocations when the program starts; want at most %d", f[1], f[2], initAllocs)
+		}
+	}
+}
+
+// BenchmarkCommandStart measures how long distlock run takes around a command that does nothing, beside
+// flock(1) and distlock version. Each round runs all of them, so that a busy machine slows them alike.
+// The metrics are milliseconds, and those of the processor, children included.
+func BenchmarkCommandStart(b *testing.B) {
+	dir := b.TempDir()
+	self, nothing := filepath.Join(dir, "distlock"), pathOf(b, "true")
+	if out, err := exec.Command("go", "build", "-o", self, ".").CombinedOutput(); err != nil {
+		b.Fatalf("%v\n%s", err, out)
+	}
+	run := func(url string) []string { return []string{self, "--url", url, "run", "name", "--", nothing} }
+	contenders := []struct {
+		name      string
+		argv      []string
+		wall, cpu time.Duration
+	}{
+		{name: "flock", argv: []string{pathOf(b, "flock"), filepath.Join(dir, "flock"), nothing}},
+		{name: "version", argv: []string{self, "version"}},
+		{name: "sqlite", argv: run("sqlite:" + filepath.Join(dir, "locks.db"))},
+		{name: "redis", argv: run(testserver.SharedRedis(b).URL())},
+	}
+	for b.Loop() {
+		for i := range contenders {
+			c := &contenders[i]
+			var errors bytes.Buffer
+			cmd := exec.Command(c.argv[0], c.argv[1:]...)
+			cmd.Stderr = &errors
+			began := time.Now()
+			if err := cmd.Run(); err != nil {
+				b.Fatalf("%s: %v\n%s", c.name, err, &errors)
+			}
+			c.wall += time.Since(began)
+			c.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+		}
+	}
+	for _, c := range contenders {
+		b.ReportMetric(c.wall.Seconds()*1000/float64(b.N), c.name+"-ms")
+		b.ReportMetric(c.cpu.Seconds()*1000/float64(b.N), c.name+"-cpu-ms")
+	}
+}
+
+// pathOf returns the path of a program, or skips the benchmark.
+func pathOf(b *testing.B, program string) string {
+	b.Helper()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		b.Skip(err)
+	}
+	return path
+}
