@@ -24,30 +24,30 @@ var errLate = errors.New("the grant arrived after its own end")
 // contender is a caller that talks to the backend.
 type contender struct {
 	role
-	env         *env
-	queues      *queues
-	queue       *localQueue // nil for fair locks, whose place is in the queue of the backend
-	s           *spec
-	op          string
-	ctx         context.Context
-	start       instant
-	once        bool // one attempt, beside the queue
-	toldWaiting bool // the observer was notified of the wait
-	unwatch     bool // the backend has no watch
-	round       int
+	env            *env
+	queues         *queues
+	queue          *localQueue // nil for fair locks, whose place is in the queue of the backend
+	s              *spec
+	op             string
+	ctx            context.Context
+	start          instant
+	once           bool // one attempt, beside the queue
+	waitingEmitted bool // the observer was notified of the wait
+	unwatch        bool // the backend has no watch
+	round          int
 }
 
 func (k *contender) cut() error { return cutShort(k.op, k.s.name, k.ctx, k.last) }
 
-func (k *contender) tellWaiting() {
-	if !k.toldWaiting {
-		k.toldWaiting = true
+func (k *contender) emitWaiting() {
+	if !k.waitingEmitted {
+		k.waitingEmitted = true
 		emit(k.env.observer.Waiting, Event{Name: k.s.name, Mode: k.s.mode})
 	}
 }
 
 func (k *contender) giveUpWaiting(err error) error {
-	if k.toldWaiting {
+	if k.waitingEmitted {
 		emit(k.env.observer.GaveUp, Event{Name: k.s.name, Mode: k.s.mode, Waited: k.env.now() - k.start, Err: err})
 	}
 	return err
@@ -59,10 +59,10 @@ func (k *contender) contend() (*Lease, error) {
 	k.env.tasks.Begin()
 	defer k.env.tasks.End()
 	if k.env.isClosed() {
-		return nil, k.leave(fail(k.op, k.s.name, ErrClosed))
+		return nil, k.giveUp(fail(k.op, k.s.name, ErrClosed))
 	}
 	if err := k.open(); err != nil {
-		return nil, k.leave(err)
+		return nil, k.giveUp(err)
 	}
 	for {
 		lease, err := k.attempt()
@@ -70,26 +70,26 @@ func (k *contender) contend() (*Lease, error) {
 		case lease != nil:
 			return lease, nil
 		case driver.Final(err) && k.env.isClosed():
-			return nil, k.leave(fail(k.op, k.s.name, ErrClosed))
+			return nil, k.giveUp(fail(k.op, k.s.name, ErrClosed))
 		case driver.Final(err):
-			return nil, k.leave(fail(k.op, k.s.name, err))
+			return nil, k.giveUp(fail(k.op, k.s.name, err))
 		}
 		k.recordAnswer(err) // even before a Close, which releases attempts without an answer
 		if k.env.isClosed() {
-			return nil, k.leave(fail(k.op, k.s.name, ErrClosed))
+			return nil, k.giveUp(fail(k.op, k.s.name, ErrClosed))
 		}
 		if k.ctx.Err() != nil {
-			return nil, k.leave(k.cut())
+			return nil, k.giveUp(k.cut())
 		}
 		if k.once {
-			return nil, k.leave(fail(k.op, k.s.name, err))
+			return nil, k.giveUp(fail(k.op, k.s.name, err))
 		}
-		k.tellWaiting()
+		k.emitWaiting()
 		if k.arm() {
 			continue
 		}
 		if err := k.pause(k.bound()); err != nil {
-			return nil, k.leave(err)
+			return nil, k.giveUp(err)
 		}
 		k.round++
 	}
@@ -304,8 +304,8 @@ func (k *contender) pause(d time.Duration) error {
 	return nil
 }
 
-// leave ends the contender without a lease, and passes its role on.
-func (k *contender) leave(err error) error {
+// giveUp ends the contender without a lease, and passes its role on.
+func (k *contender) giveUp(err error) error {
 	k.pass()
 	return k.giveUpWaiting(err)
 }
@@ -402,7 +402,7 @@ func (k *contender) join(g *localQueue) *waiter {
 
 // await receives what is delivered to w, or leaves the queue when ctx ends.
 func (k *contender) await(w *waiter) (*Lease, error) {
-	k.tellWaiting()
+	k.emitWaiting()
 	if k.env.isClosed() {
 		// Close may have emptied the queue before w joined it.
 		return nil, k.leaveQueue(w, fail(k.op, k.s.name, ErrClosed))

@@ -52,28 +52,28 @@ func (m *MultiLock) check() error {
 // Lock waits until all are held or ctx is done; see Mutex.Lock. If a lock that it has taken is lost
 // while it waits for the next one, it gives up with ErrLost.
 func (m *MultiLock) Lock(ctx context.Context) (*MultiLease, error) {
-	return m.take(ctx, "lock", lock.lock)
+	return m.takeAll(ctx, "lock", lock.lock)
 }
 
 // TryLock makes one attempt at each lock, one after the other. If one is refused, it releases the
 // others; see Mutex.TryLock.
 func (m *MultiLock) TryLock(ctx context.Context) (*MultiLease, error) {
-	return m.take(ctx, "trylock", lock.try)
+	return m.takeAll(ctx, "trylock", lock.try)
 }
 
 // Do runs f while it holds all locks; see Mutex.Do. The context of f ends when any of them is lost.
 // Fence(ctx) is the fence of the last in order; FenceOf returns each.
 func (m *MultiLock) Do(ctx context.Context, f func(ctx context.Context) error) error {
-	lease, err := m.take(endsWith{ctx}, "do", lock.lock)
+	lease, err := m.takeAll(endsWith{ctx}, "do", lock.lock)
 	if err != nil {
 		return err
 	}
 	return runUnder(lease, f)
 }
 
-// take takes the locks in order, each under the context of the one before: the end of one ends all
+// takeAll takes the locks in order, each under the context of the one before: the end of one ends all
 // that came after it.
-func (m *MultiLock) take(ctx context.Context, op string, one func(lock, context.Context, string) (*Lease, error)) (*MultiLease, error) {
+func (m *MultiLock) takeAll(ctx context.Context, op string, one func(lock, context.Context, string) (*Lease, error)) (*MultiLease, error) {
 	if m.bad != nil {
 		return nil, fail(op, "", m.bad)
 	}

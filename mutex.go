@@ -130,7 +130,7 @@ func (l lock) lock(ctx context.Context, op string) (*Lease, error) {
 
 // wait is lock without a stack, for leases that can't leak.
 func (l lock) wait(ctx context.Context, op string) (*Lease, error) {
-	if lease, err := l.begin(ctx, op); lease != nil || err != nil {
+	if lease, err := l.prepare(ctx, op); lease != nil || err != nil {
 		return lease, err
 	}
 	if err := l.waitsForItself(ctx); err != nil {
@@ -163,7 +163,7 @@ func (l lock) try(ctx context.Context, op string) (*Lease, error) {
 
 // attempt is try without a stack.
 func (l lock) attempt(ctx context.Context, op string) (*Lease, error) {
-	if lease, err := l.begin(ctx, op); lease != nil || err != nil {
+	if lease, err := l.prepare(ctx, op); lease != nil || err != nil {
 		return lease, err
 	}
 	k, err := l.besideQueue(ctx, op)
@@ -187,8 +187,8 @@ func (l lock) besideQueue(ctx context.Context, op string) (contender, error) {
 	return contender{env: &l.c.env, queues: &l.c.queues, queue: g, s: l.s, op: op, ctx: ctx, start: l.c.now(), once: true}, nil
 }
 
-// begin makes the checks that need no backend. A lease means that the lock was re-entered.
-func (l lock) begin(ctx context.Context, op string) (*Lease, error) {
+// prepare makes the checks that need no backend. A lease means that the lock was re-entered.
+func (l lock) prepare(ctx context.Context, op string) (*Lease, error) {
 	if err := l.check(ctx, op); err != nil || !l.s.reentrant {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ var ctxChecks = []promise{{name: "ctx/acquire", every: true,
 			return err
 		})
 		s.a.giveUp(r)
-		s.b.take(s.rival(r), "what an unknown answer may have taken is gone after a Release")
+		s.b.mustAcquire(s.rival(r), "what an unknown answer may have taken is gone after a Release")
 	},
 }, {name: "ctx/renew", every: true,
 	text: "Renew with a context that has ended says nothing about a hold, least of all that it is lost.",
@@ -45,7 +45,7 @@ var ctxChecks = []promise{{name: "ctx/acquire", every: true,
 		r := s.a.hold(s.request())
 		s.a.unknown("Release", func(ctx context.Context) error { return s.a.Release(ctx, r.Hold) })
 		s.a.giveUp(r)
-		s.b.take(s.rival(r), "Release again after an unknown answer frees the lock")
+		s.b.mustAcquire(s.rival(r), "Release again after an unknown answer frees the lock")
 	},
 }, {name: "ctx/watch",
 	text: "Watch with a context that has ended does not arm.",
@@ -118,7 +118,7 @@ var closeChecks = []promise{{name: "close/leaves-others", every: true,
 		c.refused(s.rival(r), "closing one connection frees no lock of another")
 		s.b.renew(r.Hold, nil, "closing one connection leaves the holds of another alone")
 		s.b.free(r.Hold, nil, "closing one connection leaves the holds of another alone")
-		c.take(s.rival(r), "a released lock is free")
+		c.mustAcquire(s.rival(r), "a released lock is free")
 	},
 }, {name: "close/releases-nothing", every: true, needs: need{ownTTL: true},
 	text: "Close leaves holds to end with their TTL.",
@@ -144,7 +144,7 @@ var closeChecks = []promise{{name: "close/leaves-others", every: true,
 		s.a.renew(r.Hold, driver.ErrClosed, "a call after Close is refused")
 		s.a.free(r.Hold, driver.ErrClosed, "a call after Close is refused")
 		s.a.optionalClosed(r)
-		s.b.take(r, "a call after Close takes nothing")
+		s.b.mustAcquire(r, "a call after Close takes nothing")
 	},
 }, {name: "close/twice",
 	text: "A second Close does no harm.",
@@ -161,7 +161,7 @@ var closeChecks = []promise{{name: "close/leaves-others", every: true,
 		w.end()
 		s.b.free(r.Hold, nil, "the holder releases")
 		s.sleep(4 * s.pause())
-		s.b.take(s.rival(r), "the watch of a closed connection takes nothing")
+		s.b.mustAcquire(s.rival(r), "the watch of a closed connection takes nothing")
 	},
 }, {name: "close/goroutines",
 	text: "A closed connection leaves no goroutine behind.",
@@ -174,10 +174,10 @@ var closeChecks = []promise{{name: "close/leaves-others", every: true,
 		r.OnLost = func() { calls.Add(1) }
 		s.a.hold(r)
 		s.a.renew(r.Hold, nil, "the holder renews")
-		s.a.take(r, "the same Owner asked again is the same hold")
+		s.a.mustAcquire(r, "the same Owner asked again is the same hold")
 		s.b.refused(s.rival(r), "a lock has one holder at a time")
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.b.take(s.rival(r), "a released lock is free")
+		s.b.mustAcquire(s.rival(r), "a released lock is free")
 		s.sleep(10 * s.pause())
 		s.want(calls.Load() == 0, "OnLost reports that a hold is gone: it was called %d times for one that was released", calls.Load())
 	},
@@ -245,7 +245,7 @@ var cutChecks = []promise{{name: "cut/acquire", every: true, needs: cut,
 		s.a.recovers(r)
 		s.b.refused(s.rival(r), "after an unknown answer the same Owner asked again holds")
 		s.a.free(r.Hold, nil, "after an unknown answer one Release is enough")
-		s.b.take(s.rival(r), "after an unknown answer one Release is enough")
+		s.b.mustAcquire(s.rival(r), "after an unknown answer one Release is enough")
 	},
 }, {name: "cut/unsent", every: true, needs: cut,
 	text: "After an Acquire that failed with ErrUnsent nothing is held, nor later.",
@@ -258,7 +258,7 @@ var cutChecks = []promise{{name: "cut/acquire", every: true, needs: cut,
 		})
 		s.a.recovers(s.requestFor("another"))
 		if unsent {
-			s.b.take(s.rival(r), "an attempt that was not sent takes nothing")
+			s.b.mustAcquire(s.rival(r), "an attempt that was not sent takes nothing")
 		}
 	},
 }, {name: "cut/renew", every: true, needs: cutShort,
@@ -282,7 +282,7 @@ var cutChecks = []promise{{name: "cut/acquire", every: true, needs: cut,
 		})
 		s.a.recovers(s.requestFor("another"))
 		s.a.giveUp(r)
-		s.b.take(s.rival(r), "Release again after an unknown answer frees the lock")
+		s.b.mustAcquire(s.rival(r), "Release again after an unknown answer frees the lock")
 	},
 }, {name: "cut/others", needs: cut,
 	text: "One connection's broken network is not another's.",
@@ -291,7 +291,7 @@ var cutChecks = []promise{{name: "cut/acquire", every: true, needs: cut,
 		s.a.cutOff(func(context.Context) {
 			s.b.renew(r.Hold, nil, "one connection's broken network is not another's")
 			s.b.free(r.Hold, nil, "one connection's broken network is not another's")
-			s.b.take(s.rival(r), "one connection's broken network is not another's")
+			s.b.mustAcquire(s.rival(r), "one connection's broken network is not another's")
 		})
 	},
 }, {name: "cut/watch", needs: cutShort,

@@ -26,7 +26,7 @@ var exclusionChecks = []promise{{name: "exclusion/two-connections", every: true,
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.b.take(s.rival(r), "a released lock is free")
+		s.b.mustAcquire(s.rival(r), "a released lock is free")
 	},
 }, {name: "exclusion/refusal-takes-nothing", every: true,
 	text: "A refused attempt without Queue leaves nothing behind.",
@@ -37,7 +37,7 @@ var exclusionChecks = []promise{{name: "exclusion/two-connections", every: true,
 		s.b.refused(refused, "a lock has one holder at a time")
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.b.free(refused.Hold, driver.ErrLost, "a refused attempt has nothing to release")
-		s.a.take(s.rival(r), "a refused attempt does not stand in the way later")
+		s.a.mustAcquire(s.rival(r), "a refused attempt does not stand in the way later")
 	},
 }, {name: "exclusion/race", every: true,
 	text: "Of many attempts at one moment exactly one is granted.",
@@ -126,8 +126,8 @@ var againChecks = []promise{{name: "again/same-owner", every: true,
 	text: "Asking again with the same Owner is granted, under greater fences.",
 	run: func(s *scene) {
 		r := s.request()
-		first := s.a.take(r, "a free lock is granted")
-		second := s.a.take(r, "the same Owner asked again is the same hold")
+		first := s.a.mustAcquire(r, "a free lock is granted")
+		second := s.a.mustAcquire(r, "the same Owner asked again is the same hold")
 		s.rises(first, second, "the same Owner asked again")
 		s.b.refused(s.rival(r), "an Owner that asked again holds on")
 	},
@@ -136,19 +136,19 @@ var againChecks = []promise{{name: "again/same-owner", every: true,
 	run: func(s *scene) {
 		r := s.request()
 		for range 3 {
-			s.a.take(r, "the same Owner asked again is the same hold")
+			s.a.mustAcquire(r, "the same Owner asked again is the same hold")
 		}
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.b.take(s.rival(r), "the same Owner asked again counts once: one Release frees it")
+		s.b.mustAcquire(s.rival(r), "the same Owner asked again counts once: one Release frees it")
 		s.a.free(r.Hold, driver.ErrLost, "the same Owner asked again counts once: nothing is left of it")
 	},
 }, {name: "again/counts-once", needs: need{modes: driver.Modes(driver.Counted)},
 	text: "An Owner that asks again for its permit takes no second one.",
 	run: func(s *scene) {
 		r := s.permit(2)
-		s.a.take(r, "a free permit is granted")
-		s.a.take(r, "the same Owner asked again is the same hold")
-		s.b.take(s.permit(2), "the same Owner asked again counts once: the second of two permits is free")
+		s.a.mustAcquire(r, "a free permit is granted")
+		s.a.mustAcquire(r, "the same Owner asked again is the same hold")
+		s.b.mustAcquire(s.permit(2), "the same Owner asked again counts once: the second of two permits is free")
 		s.b.refused(s.permit(2), "no more permits than the limit")
 	},
 }, {name: "again/restarts-ttl", every: true,
@@ -159,7 +159,7 @@ var againChecks = []promise{{name: "again/same-owner", every: true,
 		s.a.hold(r)
 		s.sleep(r.TTL * 6 / 10)
 		since := time.Now()
-		s.a.within(first, r.TTL).take(r, "the same Owner asked again is the same hold")
+		s.a.within(first, r.TTL).mustAcquire(r, "the same Owner asked again is the same hold")
 		s.sleep(r.TTL * 6 / 10)
 		s.b.shutOut(s.rival(r), since, r.TTL, "asking again restarts the TTL")
 	},
@@ -167,7 +167,7 @@ var againChecks = []promise{{name: "again/same-owner", every: true,
 	text: "An attempt that arrives late, after a renewal for longer, shortens nothing.",
 	run: func(s *scene) {
 		r := s.lengthened(s.request())
-		s.a.take(s.brief(r), "the same Owner asked again is the same hold")
+		s.a.mustAcquire(s.brief(r), "the same Owner asked again is the same hold")
 		s.outlives(r, "an attempt for less than is left does not shorten a hold")
 	},
 }}
@@ -193,21 +193,21 @@ var releaseChecks = []promise{{name: "release/only-by-owner", every: true,
 	run: func(s *scene) {
 		r := s.request()
 		s.a.free(r.Hold, driver.ErrLost, "what was never held can't be released")
-		s.b.take(r, "Release of nothing leaves the lock free")
+		s.b.mustAcquire(r, "Release of nothing leaves the lock free")
 	},
 }, {name: "release/expired", every: true,
 	text: "Releasing a hold that has ended is ErrLost.",
 	run: func(s *scene) {
 		r, c := s.expired()
 		c.free(r.Hold, driver.ErrLost, "a hold that has ended can't be released")
-		s.b.take(s.rival(r), "the lock of a hold that has ended is free")
+		s.b.mustAcquire(s.rival(r), "the lock of a hold that has ended is free")
 	},
 }, {name: "release/leaves-successor", every: true,
 	text: "Releasing a hold that has ended leaves its successor alone.",
 	run: func(s *scene) {
 		r, c := s.expired()
 		next := s.rival(r)
-		s.b.take(next, "the lock of a hold that has ended is free")
+		s.b.mustAcquire(next, "the lock of a hold that has ended is free")
 		c.free(r.Hold, driver.ErrLost, "a hold that has a successor can't be released")
 		s.b.renew(next.Hold, nil, "a late Release leaves the successor alone")
 		s.b.refused(s.rival(r), "a late Release leaves the successor alone")
@@ -217,7 +217,7 @@ var releaseChecks = []promise{{name: "release/only-by-owner", every: true,
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
 		s.b.free(s.b.seen(r), nil, "what Inspect tells is enough to release")
-		s.b.take(s.rival(r), "a lock that was released by force is free")
+		s.b.mustAcquire(s.rival(r), "a lock that was released by force is free")
 		s.a.renew(r.Hold, driver.ErrLost, "a hold that was released by force is lost")
 	},
 }, {name: "release/force-spares-successor", every: true,
@@ -227,7 +227,7 @@ var releaseChecks = []promise{{name: "release/only-by-owner", every: true,
 		seen := s.b.seen(r)
 		s.a.free(r.Hold, nil, "the holder releases")
 		next := s.rival(r)
-		s.a.take(next, "a released lock is free")
+		s.a.mustAcquire(next, "a released lock is free")
 		s.b.free(seen, driver.ErrLost, "a force unlock can't hit a successor")
 		s.a.renew(next.Hold, nil, "a force unlock can't hit a successor")
 	},

@@ -18,7 +18,7 @@ var inspectChecks = []promise{{name: "inspect/holder", every: true,
 		r := s.request()
 		r.Meta = map[string]string{"host": "db 1", "pid": "42", "note": "it's \"odd\" {x}: é\n🔒", "empty": ""}
 		since := time.Now()
-		g := s.a.take(r, "a free lock is granted")
+		g := s.a.mustAcquire(r, "a free lock is granted")
 		info := s.b.inspect(r.Name)
 		s.portrays(info, r, g, time.Since(since))
 	},
@@ -30,7 +30,7 @@ var inspectChecks = []promise{{name: "inspect/holder", every: true,
 		s.a.hold(r)
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.vacant(s.b.inspect(r.Name), "after its release")
-		s.a.take(s.rival(r), "Inspect takes nothing")
+		s.a.mustAcquire(s.rival(r), "Inspect takes nothing")
 	},
 }, {name: "inspect/expired",
 	text: "A hold that has ended is not shown.",
@@ -59,7 +59,7 @@ var inspectChecks = []promise{{name: "inspect/holder", every: true,
 	text: "A downgraded hold is shown as what it is now.",
 	run: func(s *scene) {
 		w := s.a.hold(s.writer())
-		s.a.take(asReader(w), "a writer can become a reader")
+		s.a.mustAcquire(asReader(w), "a writer can become a reader")
 		s.shows(s.b.inspect(w.Name).Holders, false, asReader(w))
 	},
 }, {name: "inspect/waiters", needs: queueing,
@@ -341,7 +341,7 @@ func (s *scene) apartFrom(names, others []string) {
 	for i, name := range names {
 		held[i] = s.request()
 		held[i].Name = name
-		s.named(name, func() { s.a.take(held[i], "names that differ are different locks") })
+		s.named(name, func() { s.a.mustAcquire(held[i], "names that differ are different locks") })
 	}
 	for _, r := range held {
 		s.named(r.Name, func() { s.b.refused(s.rival(r), "a name is one lock") })
@@ -350,7 +350,7 @@ func (s *scene) apartFrom(names, others []string) {
 		r := s.request()
 		r.Name = name
 		s.named(name, func() {
-			s.b.take(r, "names that differ are different locks")
+			s.b.mustAcquire(r, "names that differ are different locks")
 			s.b.free(r.Hold, nil, "the holder releases")
 		})
 	}

@@ -13,7 +13,7 @@ var ttlChecks = []promise{{name: "ttl/granted", every: true, needs: need{ownTTL:
 	run: func(s *scene) {
 		r := s.request()
 		r.TTL = s.TTL + 123456*time.Nanosecond
-		s.a.take(r, "a free lock is granted") // which looks at every grant's TTL
+		s.a.mustAcquire(r, "a free lock is granted") // which looks at every grant's TTL
 	},
 }, {name: "ttl/expires", every: true,
 	text: "A hold that is not renewed ends, and the lock is granted to the next.",
@@ -29,7 +29,7 @@ var ttlChecks = []promise{{name: "ttl/granted", every: true, needs: need{ownTTL:
 		// Not a multiple of anything that a coordinator may count in.
 		r.TTL = s.TTL + s.TTL/3 + 9900*time.Microsecond
 		since := time.Now()
-		g := s.a.take(r, "a free lock is granted")
+		g := s.a.mustAcquire(r, "a free lock is granted")
 		s.sleep(r.TTL * 6 / 10)
 		rival := s.rival(r)
 		if s.caps.Session {
@@ -45,13 +45,13 @@ var ttlChecks = []promise{{name: "ttl/granted", every: true, needs: need{ownTTL:
 	run: func(s *scene) {
 		r := s.request()
 		r.TTL = s.caps.Longest()
-		s.a.take(r, "a free lock is granted for the greatest TTL")
+		s.a.mustAcquire(r, "a free lock is granted for the greatest TTL")
 		rival := s.rival(r)
 		s.b.refused(rival, "a hold of the greatest TTL excludes others")
 		s.a.renew(r.Hold, nil, "a hold of the greatest TTL is renewed")
 		s.b.refused(rival, "a renewed hold of the greatest TTL excludes others")
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.b.take(rival, "a released lock is free")
+		s.b.mustAcquire(rival, "a released lock is free")
 	},
 }, {name: "ttl/retry", every: true, needs: need{ownTTL: true},
 	text: "A refusal reports when the holder's TTL ends, or nothing.",
@@ -111,14 +111,14 @@ var renewChecks = []promise{{name: "renew/extends", every: true,
 	run: func(s *scene) {
 		r, c := s.expired()
 		c.renew(r.Hold, driver.ErrLost, "a hold that has ended can't be renewed")
-		s.b.take(s.rival(r), "a late Renew does not revive a hold that has ended")
+		s.b.mustAcquire(s.rival(r), "a late Renew does not revive a hold that has ended")
 	},
 }, {name: "renew/leaves-successor", every: true,
 	text: "Renewing a hold that has ended leaves the lock to its successor.",
 	run: func(s *scene) {
 		r, c := s.expired()
 		next := s.rival(r)
-		s.b.take(next, "the lock of a hold that has ended is free")
+		s.b.mustAcquire(next, "the lock of a hold that has ended is free")
 		c.renew(r.Hold, driver.ErrLost, "a hold that has a successor can't be renewed")
 		s.b.renew(next.Hold, nil, "a late Renew leaves the successor alone")
 		s.b.refused(s.rival(r), "a late Renew leaves the successor alone")
@@ -139,7 +139,7 @@ var renewChecks = []promise{{name: "renew/extends", every: true,
 	run: func(s *scene) {
 		r := s.request()
 		s.a.renew(r.Hold, driver.ErrLost, "what was never held can't be renewed")
-		s.b.take(s.rival(r), "Renew does not acquire")
+		s.b.mustAcquire(s.rival(r), "Renew does not acquire")
 	},
 }, {name: "renew/after-release", every: true,
 	text: "Renewing a released hold is ErrLost and does not revive it.",
@@ -147,7 +147,7 @@ var renewChecks = []promise{{name: "renew/extends", every: true,
 		r := s.a.hold(s.request())
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.a.renew(r.Hold, driver.ErrLost, "a released hold can't be renewed")
-		s.b.take(s.rival(r), "a late Renew does not revive a released hold")
+		s.b.mustAcquire(s.rival(r), "a late Renew does not revive a released hold")
 	},
 }, {name: "renew/batch", every: true,
 	text: "A batch is answered hold by hold, in its order.",
@@ -190,11 +190,11 @@ var fixedChecks = []promise{{name: "fixed/as-any", every: true,
 	text: "A fixed hold excludes others and is released like any other.",
 	run: func(s *scene) {
 		r := fixed(s.request())
-		first := s.a.take(r, "a free lock is granted")
+		first := s.a.mustAcquire(r, "a free lock is granted")
 		s.b.refused(s.rival(r), "a lock has one holder at a time")
-		s.rises(first, s.a.take(r, "the same Owner asked again is the same hold"), "the same Owner asked again")
+		s.rises(first, s.a.mustAcquire(r, "the same Owner asked again is the same hold"), "the same Owner asked again")
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.b.take(s.rival(r), "a released lock is free")
+		s.b.mustAcquire(s.rival(r), "a released lock is free")
 	},
 }, {name: "fixed/renewed", every: true,
 	text: "A fixed hold that is renewed all the same lives for its TTL from then on.",
@@ -214,7 +214,7 @@ var fixedChecks = []promise{{name: "fixed/as-any", every: true,
 		s.sleep(s.TTL / 3)
 		r := fixed(s.brief(s.request()))
 		since := time.Now()
-		g := s.a.within(earlier, s.TTL).take(r, "a free lock is granted")
+		g := s.a.within(earlier, s.TTL).mustAcquire(r, "a free lock is granted")
 		s.want(g.TTL >= r.TTL || s.over(), "a fixed hold does not share what is left of a session: got a grant of %v, asked for %v", g.TTL, r.TTL)
 		s.sleep(r.TTL * 8 / 10)
 		s.b.shutOut(s.rival(r), since, r.TTL, "a fixed hold lives for its TTL")
@@ -225,7 +225,7 @@ var fixedChecks = []promise{{name: "fixed/as-any", every: true,
 		kept, r := s.brief(s.requestFor("kept")), fixed(s.brief(s.request()))
 		since := time.Now()
 		s.a.hold(kept)
-		s.a.within(since, s.TTL).take(r, "a free lock is granted")
+		s.a.within(since, s.TTL).mustAcquire(r, "a free lock is granted")
 		s.whileRenewed(kept, func() {
 			s.b.eventually(s.rival(r), s.TTL, "a fixed hold ends with its TTL, whatever becomes of the session")
 		})

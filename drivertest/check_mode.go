@@ -47,7 +47,7 @@ var capsChecks = []promise{{name: "caps/sensible",
 		}
 		r := s.request()
 		s.a.fails(queued(r), driver.ErrUnsupported, "a place in the queue is refused where there is no queue")
-		s.a.take(r, "a refused place takes nothing")
+		s.a.mustAcquire(r, "a refused place takes nothing")
 		s.b.fails(queued(s.rival(r)), driver.ErrUnsupported, "a place in the queue is refused where there is no queue")
 	},
 }, {name: "caps/unclaimed-revoke", every: true,
@@ -80,8 +80,8 @@ var sharedChecks = []promise{{name: "shared/readers-share", needs: readWrite,
 	text: "Many readers hold at once.",
 	run: func(s *scene) {
 		for range 4 {
-			s.a.take(s.reader(), "readers share")
-			s.b.take(s.reader(), "readers share")
+			s.a.mustAcquire(s.reader(), "readers share")
+			s.b.mustAcquire(s.reader(), "readers share")
 		}
 	},
 }, {name: "shared/writer-excludes-readers", needs: readWrite,
@@ -91,7 +91,7 @@ var sharedChecks = []promise{{name: "shared/readers-share", needs: readWrite,
 		s.b.refused(s.reader(), "no reader beside a writer")
 		s.a.refused(s.reader(), "no reader beside a writer")
 		s.a.free(w.Hold, nil, "the holder releases")
-		s.b.take(s.reader(), "a released lock is free")
+		s.b.mustAcquire(s.reader(), "a released lock is free")
 	},
 }, {name: "shared/reader-excludes-writer", needs: readWrite,
 	text: "Beside readers there is no writer, until the last has gone.",
@@ -102,7 +102,7 @@ var sharedChecks = []promise{{name: "shared/readers-share", needs: readWrite,
 		s.a.free(one.Hold, nil, "the holder releases")
 		s.a.refused(s.writer(), "no writer beside the last reader")
 		s.b.free(two.Hold, nil, "the holder releases")
-		s.a.take(s.writer(), "without readers the lock is free")
+		s.a.mustAcquire(s.writer(), "without readers the lock is free")
 	},
 }, {name: "shared/readers-expire-alone",
 	needs: need{modes: driver.Modes(driver.Write, driver.Read), ownTTL: true},
@@ -110,7 +110,7 @@ var sharedChecks = []promise{{name: "shared/readers-share", needs: readWrite,
 	run: func(s *scene) {
 		brief, long := s.brief(s.reader()), s.reader()
 		s.a.hold(long)
-		s.a.take(brief, "readers share")
+		s.a.mustAcquire(brief, "readers share")
 		s.sleep(s.TTL + s.TTL/5)
 		s.b.refused(s.writer(), "a reader holds on when another's TTL ends")
 		s.a.free(long.Hold, nil, "the holder releases")
@@ -126,7 +126,7 @@ var sharedChecks = []promise{{name: "shared/readers-share", needs: readWrite,
 			if i%2 == 1 {
 				r = s.writer()
 			}
-			g := s.a.take(r, "a free lock is granted")
+			g := s.a.mustAcquire(r, "a free lock is granted")
 			s.rises(last, g, "readers and writers in turn")
 			s.a.free(r.Hold, nil, "the holder releases")
 			last = g
@@ -137,15 +137,15 @@ var sharedChecks = []promise{{name: "shared/readers-share", needs: readWrite,
 	text:  "A writer's fence is above the fences of all readers before it, also while others read.",
 	run: func(s *scene) {
 		one, two := s.reader(), s.reader()
-		first := s.a.take(one, "a free lock is granted")
-		second := s.b.take(two, "readers share")
+		first := s.a.mustAcquire(one, "a free lock is granted")
+		second := s.b.mustAcquire(two, "readers share")
 		s.a.free(one.Hold, nil, "the holder releases")
 		three := s.reader()
-		third := s.a.take(three, "readers share")
+		third := s.a.mustAcquire(three, "readers share")
 		s.rises(first, third, "a reader after one that has left")
 		s.b.free(two.Hold, nil, "the holder releases")
 		s.a.free(three.Hold, nil, "the holder releases")
-		w := s.b.take(s.writer(), "without readers the lock is free")
+		w := s.b.mustAcquire(s.writer(), "without readers the lock is free")
 		s.rises(second, w, "a writer after readers")
 		s.rises(third, w, "a writer after readers")
 	},
@@ -158,23 +158,23 @@ var sharedChecks = []promise{{name: "shared/readers-share", needs: readWrite,
 		w := s.a.hold(s.writer())
 		s.b.refused(s.reader(), "no reader beside a writer")
 		r := asReader(w)
-		s.a.take(r, "a writer can become a reader")
+		s.a.mustAcquire(r, "a writer can become a reader")
 		reader := s.reader()
-		s.b.take(reader, "readers share with a downgraded writer")
+		s.b.mustAcquire(reader, "readers share with a downgraded writer")
 		s.b.refused(s.writer(), "no writer beside a downgraded one")
 		s.b.free(reader.Hold, nil, "the holder releases")
 		s.b.refused(s.writer(), "no writer beside a downgraded one")
 		s.a.free(r.Hold, nil, "a downgraded hold ends with one Release")
-		s.b.take(s.writer(), "a released lock is free")
+		s.b.mustAcquire(s.writer(), "a released lock is free")
 	},
 }, {name: "shared/downgrade-late", needs: downgrades,
 	text: "A downgrade does not shorten a hold, and one that arrives late shortens nothing.",
 	run: func(s *scene) {
 		r := s.lengthened(s.writer())
-		s.a.take(asReader(s.brief(r)), "a writer can become a reader")
+		s.a.mustAcquire(asReader(s.brief(r)), "a writer can become a reader")
 		r = asReader(r)
 		s.outlives(r, "a downgrade for less than is left does not shorten a hold")
-		s.a.take(asReader(s.brief(r)), "a downgrade arrives late")
+		s.a.mustAcquire(asReader(s.brief(r)), "a downgrade arrives late")
 		s.outlives(r, "a downgrade that arrives late does not shorten a hold")
 	},
 }, {name: "shared/downgrade-fence",
@@ -182,8 +182,8 @@ var sharedChecks = []promise{{name: "shared/readers-share", needs: readWrite,
 	text:  "A downgrade is a grant: its fence is above the writer's.",
 	run: func(s *scene) {
 		w := s.writer()
-		first := s.a.take(w, "a free lock is granted")
-		s.rises(first, s.a.take(asReader(w), "a writer can become a reader"), "a downgrade")
+		first := s.a.mustAcquire(w, "a free lock is granted")
+		s.rises(first, s.a.mustAcquire(asReader(w), "a writer can become a reader"), "a downgrade")
 	},
 }, {name: "shared/downgrade-race", needs: downgrades,
 	text: "No other writer gets in while a writer becomes a reader.",
@@ -193,7 +193,7 @@ var sharedChecks = []promise{{name: "shared/readers-share", needs: readWrite,
 			together(5, func(i int) {
 				switch {
 				case i == 0:
-					s.a.take(asReader(w), "a writer can become a reader")
+					s.a.mustAcquire(asReader(w), "a writer can become a reader")
 				case i%2 == 0:
 					s.a.refused(s.writer(), "no other writer during a downgrade")
 				default:
@@ -236,8 +236,8 @@ var countedChecks = []promise{{name: "counted/limit", needs: semaphore,
 	text: "As many permits as the limit, and not one more.",
 	run: func(s *scene) {
 		for range 2 {
-			s.a.take(s.permit(4), "permits up to the limit")
-			s.b.take(s.permit(4), "permits up to the limit")
+			s.a.mustAcquire(s.permit(4), "permits up to the limit")
+			s.b.mustAcquire(s.permit(4), "permits up to the limit")
 		}
 		s.a.refused(s.permit(4), "no more permits than the limit")
 		s.b.refused(s.permit(4), "no more permits than the limit")
@@ -246,19 +246,19 @@ var countedChecks = []promise{{name: "counted/limit", needs: semaphore,
 	text: "A released permit lets one in.",
 	run: func(s *scene) {
 		one := s.a.holdBy(s.permit(2), "permits up to the limit")
-		s.b.take(s.permit(2), "permits up to the limit")
+		s.b.mustAcquire(s.permit(2), "permits up to the limit")
 		s.a.free(one.Hold, nil, "the holder releases")
-		s.b.take(s.permit(2), "a released permit is free")
+		s.b.mustAcquire(s.permit(2), "a released permit is free")
 		s.b.refused(s.permit(2), "a released permit lets one in, not two")
 	},
 }, {name: "counted/double-release-frees-one", needs: semaphore,
 	text: "A permit that is released twice lets one in, not two.",
 	run: func(s *scene) {
 		one := s.a.holdBy(s.permit(2), "permits up to the limit")
-		s.b.take(s.permit(2), "permits up to the limit")
+		s.b.mustAcquire(s.permit(2), "permits up to the limit")
 		s.a.free(one.Hold, nil, "the holder releases")
 		s.a.free(one.Hold, driver.ErrLost, "a released permit can't be released again")
-		s.b.take(s.permit(2), "a released permit is free")
+		s.b.mustAcquire(s.permit(2), "a released permit is free")
 		s.b.refused(s.permit(2), "a permit released twice lets one in, not two")
 	},
 }, {name: "counted/race", needs: semaphore,
@@ -275,7 +275,7 @@ var countedChecks = []promise{{name: "counted/limit", needs: semaphore,
 		seen := map[uint64]bool{}
 		for range 4 {
 			for _, c := range []*conn{s.a, s.b} {
-				g := c.take(s.permit(8), "permits up to the limit")
+				g := c.mustAcquire(s.permit(8), "permits up to the limit")
 				s.want(!seen[g.Fence], "permits have distinct fences: %d was given twice", g.Fence)
 				seen[g.Fence] = true
 			}
@@ -285,18 +285,18 @@ var countedChecks = []promise{{name: "counted/limit", needs: semaphore,
 	text: "Another limit than that in use is ErrInvalid, and takes nothing.",
 	run: func(s *scene) {
 		r := s.permit(3)
-		s.a.take(r, "permits up to the limit")
+		s.a.mustAcquire(r, "permits up to the limit")
 		s.b.fails(s.permit(2), driver.ErrInvalid, "all users of a semaphore agree on its limit")
 		s.b.fails(s.permit(4), driver.ErrInvalid, "all users of a semaphore agree on its limit")
-		s.b.take(s.permit(3), "an attempt with another limit takes nothing")
-		s.b.take(s.permit(3), "an attempt with another limit takes nothing")
+		s.b.mustAcquire(s.permit(3), "an attempt with another limit takes nothing")
+		s.b.mustAcquire(s.permit(3), "an attempt with another limit takes nothing")
 		s.b.refused(s.permit(3), "an attempt with another limit does not change it")
 	},
 }, {name: "counted/expired-permit", needs: semaphore,
 	text: "A permit whose TTL ended is free again, and only that one.",
 	run: func(s *scene) {
-		s.b.take(s.permit(2), "permits up to the limit")
-		s.a.take(s.brief(s.permit(2)), "permits up to the limit")
+		s.b.mustAcquire(s.permit(2), "permits up to the limit")
+		s.a.mustAcquire(s.brief(s.permit(2)), "permits up to the limit")
 		s.a.fallSilent()
 		s.b.eventually(s.permit(2), s.TTL, "a permit without renewal ends with its TTL")
 		s.b.refused(s.permit(2), "the end of a permit lets one in, not two")
@@ -329,7 +329,7 @@ var kindChecks = []promise{{name: "kinds/never-independent", every: true,
 			r := s.a.hold(s.requestFor("as " + other.String()))
 			s.b.excluded(s.requestIn(other, "as "+other.String()))
 			s.a.free(r.Hold, nil, "the holder releases")
-			s.b.take(s.rival(r), "an attempt as another kind does not stand in the way later")
+			s.b.mustAcquire(s.rival(r), "an attempt as another kind does not stand in the way later")
 		}
 	},
 }}

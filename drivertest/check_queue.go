@@ -19,7 +19,7 @@ var queueChecks = []promise{{name: "queue/fifo", every: true, needs: queueing,
 			for k := i + 1; k < len(waiters); k++ {
 				via[k].inTurn(turn).refused(queued(waiters[k]), "no request passes a place in the queue, not even the next one's")
 			}
-			via[i].inTurn(turn).take(queued(w), "the first in the queue gets the lock")
+			via[i].inTurn(turn).mustAcquire(queued(w), "the first in the queue gets the lock")
 			r = w
 		}
 	},
@@ -32,7 +32,7 @@ var queueChecks = []promise{{name: "queue/fifo", every: true, needs: queueing,
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.a.inTurn(turn).refused(s.rival(r), "an attempt without Queue does not pass a place in the queue")
 		s.b.inTurn(turn).refused(s.rival(r), "an attempt without Queue does not pass a place in the queue, also on the waiter's connection")
-		s.b.inTurn(turn).take(w, "the first in the queue gets the lock, also without Queue")
+		s.b.inTurn(turn).mustAcquire(w, "the first in the queue gets the lock, also without Queue")
 	},
 }, {name: "queue/repeat-keeps-place", needs: queueing,
 	text: "An Owner that asks again keeps its place.",
@@ -43,7 +43,7 @@ var queueChecks = []promise{{name: "queue/fifo", every: true, needs: queueing,
 		turn := time.Now()
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.b.inTurn(turn).refused(queued(waiters[1]), "an Owner that asks again does not go to the end of the queue")
-		s.a.inTurn(turn).take(queued(waiters[0]), "the first in the queue gets the lock")
+		s.a.inTurn(turn).mustAcquire(queued(waiters[0]), "the first in the queue gets the lock")
 	},
 }, {name: "queue/place-lives", every: true, needs: queueing,
 	text: "A place lasts for the TTL after the attempt that took it.",
@@ -110,7 +110,7 @@ var queueChecks = []promise{{name: "queue/fifo", every: true, needs: queueing,
 		s.b.free(waiters[0].Hold, driver.ErrLost, "a place that was left can't be left again")
 		s.a.free(waiters[1].Hold, nil, "Release ends a place in the queue")
 		s.a.free(r.Hold, nil, "a waiter that left has not touched the holder")
-		s.b.take(queued(waiters[2]), "the places behind one that was left move up")
+		s.b.mustAcquire(queued(waiters[2]), "the places behind one that was left move up")
 	},
 }, {name: "queue/place-is-no-hold", every: true, needs: queueing,
 	text: "A place in the queue can't be renewed as a hold.",
@@ -168,7 +168,7 @@ var queueChecks = []promise{{name: "queue/fifo", every: true, needs: queueing,
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
 		s.queueUp(r, s.b)
-		s.a.take(r, "a queue does not stop the holder from asking again")
+		s.a.mustAcquire(r, "a queue does not stop the holder from asking again")
 		s.a.renew(r.Hold, nil, "a queue does not stop the holder from renewing")
 		s.a.free(r.Hold, nil, "a queue does not stop the holder from releasing")
 	},
@@ -185,7 +185,7 @@ var queueChecks = []promise{{name: "queue/fifo", every: true, needs: queueing,
 		turn := time.Now()
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.a.inTurn(turn).refused(queued(late), "a new reader does not pass a writer in the queue")
-		s.b.inTurn(turn).take(queued(w), "the first in the queue gets the lock")
+		s.b.inTurn(turn).mustAcquire(queued(w), "the first in the queue gets the lock")
 	},
 }, {name: "queue/readers-behind-writer-share",
 	needs: need{queue: true, modes: driver.Modes(driver.Write, driver.Read)},
@@ -196,19 +196,19 @@ var queueChecks = []promise{{name: "queue/fifo", every: true, needs: queueing,
 		s.b.refused(queued(one), "no reader beside a writer")
 		s.a.refused(queued(two), "no reader beside a writer")
 		s.a.free(w.Hold, nil, "the holder releases")
-		s.b.take(queued(one), "the first in the queue gets the lock")
-		s.a.take(queued(two), "readers share, also from the queue")
+		s.b.mustAcquire(queued(one), "the first in the queue gets the lock")
+		s.a.mustAcquire(queued(two), "readers share, also from the queue")
 	},
 }, {name: "queue/permits", needs: need{queue: true, modes: driver.Modes(driver.Counted)},
 	text: "A released permit goes to the first in the queue.",
 	run: func(s *scene) {
 		one, two, w := s.permit(2), s.permit(2), s.permit(2)
-		s.a.take(one, "permits up to the limit")
-		s.b.take(two, "permits up to the limit")
+		s.a.mustAcquire(one, "permits up to the limit")
+		s.b.mustAcquire(two, "permits up to the limit")
 		s.b.refused(queued(w), "no more permits than the limit")
 		turn := time.Now()
 		s.a.free(one.Hold, nil, "the holder releases")
 		s.a.inTurn(turn).refused(s.permit(2), "an attempt without Queue does not pass a place in the queue")
-		s.b.inTurn(turn).take(queued(w), "the first in the queue gets the lock")
+		s.b.inTurn(turn).mustAcquire(queued(w), "the first in the queue gets the lock")
 	},
 }}

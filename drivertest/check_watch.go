@@ -15,7 +15,7 @@ var watchChecks = []promise{{name: "watch/release", every: true,
 		w := s.b.watch(waiter)
 		s.a.free(r.Hold, nil, "the holder releases")
 		w.wantSignal("a release is signalled")
-		s.b.take(waiter, "after the signal the lock is granted")
+		s.b.mustAcquire(waiter, "after the signal the lock is granted")
 	},
 }, {name: "watch/same-connection",
 	text: "A release on the watching connection is signalled too.",
@@ -35,7 +35,7 @@ var watchChecks = []promise{{name: "watch/release", every: true,
 			s.a.free(r.Hold, nil, "the holder releases")
 			w.wantSignal("Watch is armed when it returns: the release right after it was missed")
 			w.end()
-			s.b.take(waiter, "after the signal the lock is granted")
+			s.b.mustAcquire(waiter, "after the signal the lock is granted")
 			s.b.free(waiter.Hold, nil, "the holder releases")
 		}
 	},
@@ -63,7 +63,7 @@ var watchChecks = []promise{{name: "watch/release", every: true,
 		goes.end()
 		s.a.giveUp(one)
 		stays.wantSignal("a release is signalled to all waiters that it may let in")
-		s.b.take(two, "after the signal the lock is granted")
+		s.b.mustAcquire(two, "after the signal the lock is granted")
 	},
 }, {name: "watch/ctx-bounds-arming",
 	text: "The context of Watch bounds the arming only.",
@@ -102,7 +102,7 @@ var watchChecks = []promise{{name: "watch/release", every: true,
 		w.end()
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.sleep(4 * s.pause())
-		s.a.take(s.rival(r), "a closed watch takes nothing")
+		s.a.mustAcquire(s.rival(r), "a closed watch takes nothing")
 		if !s.over() {
 			select {
 			case _, open := <-w.Ready:
@@ -148,7 +148,7 @@ var watchChecks = []promise{{name: "watch/release", every: true,
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.a.free(waiters[0].Hold, nil, "Release ends a place in the queue")
 		w.wantSignal("leaving the queue is signalled to the next")
-		s.b.take(queued(waiters[1]), "the places behind one that was left move up")
+		s.b.mustAcquire(queued(waiters[1]), "the places behind one that was left move up")
 	},
 }, {name: "watch/queue-moves", needs: queueing,
 	text: "Each waiter in the queue is signalled when its turn comes.",
@@ -158,12 +158,12 @@ var watchChecks = []promise{{name: "watch/release", every: true,
 		first, second := s.a.watch(queued(waiters[0])), s.b.watch(queued(waiters[1]))
 		s.a.free(r.Hold, nil, "the holder releases")
 		first.wantSignal("a release is signalled to the first in the queue")
-		s.a.take(queued(waiters[0]), "the first in the queue gets the lock")
+		s.a.mustAcquire(queued(waiters[0]), "the first in the queue gets the lock")
 		first.end()
 		second.drain()
 		s.a.free(waiters[0].Hold, nil, "the holder releases")
 		second.wantSignal("a release is signalled to the next in the queue")
-		s.b.take(queued(waiters[1]), "the next in the queue gets the lock")
+		s.b.mustAcquire(queued(waiters[1]), "the next in the queue gets the lock")
 	},
 }, {name: "watch/downgrade", needs: downgrades,
 	text: "A downgrade is signalled to readers.",
@@ -171,33 +171,33 @@ var watchChecks = []promise{{name: "watch/release", every: true,
 		w, r := s.writer(), s.reader()
 		s.a.hold(w)
 		watch := s.b.watch(r)
-		s.a.take(asReader(w), "a writer can become a reader")
+		s.a.mustAcquire(asReader(w), "a writer can become a reader")
 		watch.wantSignal("a downgrade is signalled to readers")
-		s.b.take(r, "readers share with a downgraded writer")
+		s.b.mustAcquire(r, "readers share with a downgraded writer")
 	},
 }, {name: "watch/last-reader", needs: readWrite,
 	text: "The last reader's release is signalled to a writer.",
 	run: func(s *scene) {
 		one, two, w := s.reader(), s.reader(), s.writer()
 		s.a.hold(one)
-		s.b.take(two, "readers share")
+		s.b.mustAcquire(two, "readers share")
 		watch := s.b.watch(w)
 		s.a.free(one.Hold, nil, "the holder releases")
 		watch.drain()
 		s.b.free(two.Hold, nil, "the holder releases")
 		watch.wantSignal("the last reader's release is signalled to a writer")
-		s.b.take(w, "without readers the lock is free")
+		s.b.mustAcquire(w, "without readers the lock is free")
 	},
 }, {name: "watch/permit", needs: semaphore,
 	text: "Each released permit is signalled.",
 	run: func(s *scene) {
 		one, two, waiter := s.permit(2), s.permit(2), s.permit(2)
-		s.a.take(one, "permits up to the limit")
-		s.a.take(two, "permits up to the limit")
+		s.a.mustAcquire(one, "permits up to the limit")
+		s.a.mustAcquire(two, "permits up to the limit")
 		w := s.b.watch(waiter)
 		s.a.free(two.Hold, nil, "the holder releases")
 		w.wantSignal("a released permit is signalled")
-		s.b.take(waiter, "a released permit is free")
+		s.b.mustAcquire(waiter, "a released permit is free")
 	},
 }, {name: "watch/forced-release",
 	text: "A release that names a hold from another connection is signalled.",
@@ -227,7 +227,7 @@ var revokeChecks = []promise{{name: "revoke/asks", every: true, needs: revocable
 		s.b.refused(s.rival(r), "Revoke takes nothing from the holder")
 		s.a.renew(r.Hold, nil, "Revoke takes nothing from the holder")
 		s.a.free(r.Hold, nil, "Revoke takes nothing from the holder")
-		s.b.take(s.rival(r), "a lock that was revoked and released is free")
+		s.b.mustAcquire(s.rival(r), "a lock that was revoked and released is free")
 	},
 }, {name: "revoke/once", every: true, needs: revocable,
 	text: "A holder that is revoked again and again is notified once.",
@@ -281,7 +281,7 @@ var revokeChecks = []promise{{name: "revoke/asks", every: true, needs: revocable
 		s.a.free(r.Hold, nil, "the holder releases")
 		next, asked := onRevoke(s.rival(r))
 		next.Mode = r.Mode
-		s.a.take(next, "a released lock is free")
+		s.a.mustAcquire(next, "a released lock is free")
 		s.b.revoke(seen, driver.ErrLost, "an Owner that has released can't be revoked")
 		s.wantNotRevoked(asked, "a successor is not notified for its predecessor")
 	},
@@ -301,7 +301,7 @@ var revokeChecks = []promise{{name: "revoke/asks", every: true, needs: revocable
 		r, first := onRevoke(s.request())
 		s.a.hold(r)
 		r, latest := onRevoke(r)
-		s.a.take(r, "the same Owner asked again is the same hold")
+		s.a.mustAcquire(r, "the same Owner asked again is the same hold")
 		s.b.revoke(r.Hold, nil, "a holder can be revoked")
 		s.wantRevoked(latest, "the OnRevoke of an Owner's latest grant counts")
 		s.want(first.calls.Load() == 0, "the OnRevoke of an Owner's latest grant counts: an earlier one was called")
@@ -312,10 +312,10 @@ var revokeChecks = []promise{{name: "revoke/asks", every: true, needs: revocable
 		r, asked := onRevoke(s.request())
 		s.a.hold(r)
 		s.a.renew(r.Hold, nil, "the holder renews")
-		s.a.take(r, "the same Owner asked again is the same hold")
+		s.a.mustAcquire(r, "the same Owner asked again is the same hold")
 		s.b.refused(s.rival(r), "a lock has one holder at a time")
 		s.a.free(r.Hold, nil, "the holder releases")
-		s.b.take(s.rival(r), "a released lock is free")
+		s.b.mustAcquire(s.rival(r), "a released lock is free")
 		s.wantNotRevoked(asked, "OnRevoke is for revocations")
 	},
 }, {name: "revoke/without-consent", every: true, needs: revocable,

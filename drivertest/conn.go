@@ -63,8 +63,8 @@ func (c *conn) acquire(r driver.Request) (driver.Grant, error) {
 	return g, err
 }
 
-// take must be granted. A session can end during an attempt that takes long for its TTL.
-func (c *conn) take(r driver.Request, rule string) driver.Grant {
+// mustAcquire must be granted. A session can end during an attempt that takes long for its TTL.
+func (c *conn) mustAcquire(r driver.Request, rule string) driver.Grant {
 	if c.over() {
 		return driver.Grant{}
 	}
@@ -82,7 +82,7 @@ func (c *conn) take(r driver.Request, rule string) driver.Grant {
 func (c *conn) hold(r driver.Request) driver.Request { return c.holdBy(r, "a free lock is granted") }
 
 func (c *conn) holdBy(r driver.Request, rule string) driver.Request {
-	c.take(r, rule)
+	c.mustAcquire(r, rule)
 	return r
 }
 

@@ -190,8 +190,8 @@ func nameOf(err error) string {
 func (s *scene) expired() (driver.Request, *conn) {
 	r, twin := s.brief(s.request()), s.brief(s.requestFor("twin"))
 	since := time.Now()
-	s.a.take(r, "a free lock is granted")
-	s.a.within(since, s.TTL).take(twin, "a free lock is granted")
+	s.a.mustAcquire(r, "a free lock is granted")
+	s.a.within(since, s.TTL).mustAcquire(twin, "a free lock is granted")
 	s.a.fallSilent()
 	s.b.eventually(s.rival(twin), s.TTL, "a hold without renewal ends with its TTL")
 	if !s.caps.Session {
@@ -208,12 +208,12 @@ func (s *scene) expired() (driver.Request, *conn) {
 // can't give a hold a longer life, it is taken for the long one, by another owner.
 func (s *scene) lengthened(r driver.Request) driver.Request {
 	c := s.a.within(time.Now(), s.TTL)
-	c.take(s.brief(r), "a free lock is granted")
+	c.mustAcquire(s.brief(r), "a free lock is granted")
 	for _, err := range c.renewAll([]driver.Hold{r.Hold}, "the holder renews for longer") {
 		if s.caps.Session && errors.Is(err, driver.ErrUnsupported) {
 			c.free(r.Hold, nil, "the holder releases")
 			r.Owner = driver.NewOwner()
-			s.a.take(r, "a released lock is free")
+			s.a.mustAcquire(r, "a released lock is free")
 			continue
 		}
 		c.want(err == nil, "the holder renews for longer: Renew on connection A answered %w; want success", answer(err))

@@ -156,7 +156,7 @@ func (m *Memory) Enter(ctx context.Context, resource string, fence uint64) (leav
 			return nil, err
 		}
 		if wait == nil {
-			return sync.OnceFunc(func() { m.leave(r) }), nil
+			return sync.OnceFunc(func() { m.exitRoom(r) }), nil
 		}
 		select {
 		case <-wait:
@@ -220,7 +220,7 @@ func (m *Memory) room(resource string) *room {
 	return r
 }
 
-func (m *Memory) leave(r *room) {
+func (m *Memory) exitRoom(r *room) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r.inside--

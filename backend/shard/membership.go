@@ -401,12 +401,12 @@ func (r *registration) acquire(ctx context.Context, h driver.Hold, onLost func()
 		return h, nil, fmt.Errorf("registering the list: %w", err)
 	}
 	h.TTL = min(h.TTL, grant.TTL)
-	conflict, err = r.look(ctx, h.Owner)
+	conflict, err = r.findConflict(ctx, h.Owner)
 	return h, conflict, err
 }
 
-// look returns a conflict if a process without a common list is registered.
-func (r *registration) look(ctx context.Context, owner string) (conflict, err error) {
+// findConflict returns a conflict if a process without a common list is registered.
+func (r *registration) findConflict(ctx context.Context, owner string) (conflict, err error) {
 	info, err := r.member.Inspect(ctx, r.name)
 	if err != nil {
 		return nil, fmt.Errorf("looking for other lists: %w", err)
