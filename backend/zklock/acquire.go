@@ -223,7 +223,7 @@ func (t *ticket) checkPermits(ctx context.Context) error {
 func (a *attempt) regrant(ctx context.Context) (driver.Grant, error) {
 	t := a.t
 	if string(t.data) != revokeData {
-		t.data = encodeData(a.r)
+		t.data = a.b.encodeData(a.r)
 	}
 	fence, err := t.rewrite(ctx)
 	if err != nil {
@@ -239,7 +239,7 @@ func (a *attempt) downgrade(ctx context.Context) (driver.Grant, error) {
 	t := a.t
 	w, _ := parseNode(nodeName(t.node))
 	reader := t.path + "/" + prefixOf(t.owner) + infixOf(driver.Read) + w.seq
-	t.data = encodeData(a.r)
+	t.data = a.b.encodeData(a.r)
 	t.unwatchHeld()
 	switch err := t.s.conn.Replace(ctx, t.node, reader, t.data); {
 	case errors.Is(err, zk.ErrNoNode):

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/metajson"
 	"github.com/distlock/distlock/internal/wait"
 	"github.com/distlock/distlock/internal/zk"
 )
@@ -26,6 +27,7 @@ type Backend struct {
 	life  context.Context // ends with Close
 	stop  context.CancelFunc
 	tasks wait.Group
+	meta  metajson.Cache
 
 	mu       sync.Mutex
 	closed   bool

@@ -226,7 +226,7 @@ func (b *Backend) ticketOf(h driver.Hold) *ticket {
 // addTicket makes a ticket, before any node of it.
 func (b *Backend) addTicket(s *session, r driver.Request) (*ticket, error) {
 	t := &ticket{
-		s: s, owner: r.Owner, name: r.Name, path: pathOf(r.Name), mode: r.Mode, limit: r.Limit, data: encodeData(r),
+		s: s, owner: r.Owner, name: r.Name, path: pathOf(r.Name), mode: r.Mode, limit: r.Limit, data: b.encodeData(r),
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -235,6 +235,11 @@ func (b *Backend) addTicket(s *session, r driver.Request) (*ticket, error) {
 	}
 	b.tickets[r.Owner] = t
 	return t, nil
+}
+
+// encodeData returns the data of a request's node.
+func (b *Backend) encodeData(r driver.Request) []byte {
+	return encodeData(b.meta.Encode(r.Meta), r.OnRevoke != nil)
 }
 
 // removeTicket forgets a ticket without nodes.
@@ -303,9 +308,8 @@ func (t *ticket) queueDir() string { return t.path + "/" + locksNode }
 
 // prefix returns the path of the ticket's node, without the number.
 func (t *ticket) prefix() string {
-	name := t.dir() + "/" + prefixOf(t.owner)
 	if t.mode == driver.Counted {
-		name += limitPart(t.limit)
+		return t.dir() + "/" + prefixOf(t.owner) + limitPart(t.limit) + infixOf(t.mode)
 	}
-	return name + infixOf(t.mode)
+	return t.path + "/" + protection + t.owner + "-" + infixOf(t.mode)
 }

@@ -2,7 +2,6 @@ package zklock
 
 import (
 	"cmp"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -221,8 +220,7 @@ func isUUID(s string) bool {
 	if len(s) != ownerLen || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
 		return false
 	}
-	_, err := hex.DecodeString(s[:8] + s[9:13] + s[14:18] + s[19:23] + s[24:])
-	return err == nil
+	return strings.Count(s, "-") == 4 && strings.Trim(s, "-0123456789abcdefABCDEF") == ""
 }
 
 // isSequence reports whether s is a number as ZooKeeper appends it: of ten characters at least, and
@@ -252,10 +250,14 @@ func limitPart(limit int) string { return fmt.Sprintf("max%d-", limit) }
 func parseLimit(s string) int {
 	s, isMax := strings.CutPrefix(s, "max")
 	s, ends := strings.CutSuffix(s, "-")
-	if n, err := strconv.Atoi(s); isMax && ends && err == nil && n > 0 {
-		return n
+	if !isMax || !ends {
+		return 0 // Atoi would allocate its error
 	}
-	return 0
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return 0
+	}
+	return max(n, 0)
 }
 
 // parentOf returns a path without its last part, which is nodeName.
@@ -385,12 +387,20 @@ type nodeDataBody struct {
 	Revocable bool              `json:"revocable,omitempty"`
 }
 
-func encodeData(r driver.Request) []byte {
-	data, err := json.Marshal(nodeData{&nodeDataBody{r.Meta, r.OnRevoke != nil}})
-	if err != nil { // strings and a bool can always be encoded
-		return []byte("{}")
+// encodeData returns the JSON of a nodeData whose Meta is the JSON meta; "": none.
+func encodeData(meta string, revocable bool) []byte {
+	b := make([]byte, 0, len(meta)+48)
+	b = append(b, `{"distlock":{`...)
+	if meta != "" {
+		b = append(append(b, `"meta":`...), meta...)
 	}
-	return data
+	if meta != "" && revocable {
+		b = append(b, ',')
+	}
+	if revocable {
+		b = append(b, `"revocable":true`...)
+	}
+	return append(b, "}}"...)
 }
 
 func decodeData(n node, data []byte) nodeDataBody {

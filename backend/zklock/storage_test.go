@@ -151,8 +151,10 @@ func TestNodeData(t *testing.T) {
 		data string
 		want string
 	}{
-		{java, string(encodeData(driver.Request{Meta: map[string]string{"a": "b\n\"é🔒"}, OnRevoke: func() {}})), `map[a:b` + "\n" + `"é🔒] true`},
-		{java, string(encodeData(driver.Request{})), "map[] false"},
+		{java, string(encodeData(`{"a":"b\n\"é🔒"}`, true)), `map[a:b` + "\n" + `"é🔒] true`},
+		{java, string(encodeData(`{"a":"b"}`, false)), "map[a:b] false"},
+		{java, string(encodeData("", true)), "map[] true"},
+		{java, string(encodeData("", false)), "map[] false"},
 		{java, "10.0.0.1", "map[host:10.0.0.1] false"}, {java, "", "map[] true"}, {peer, "", "map[] false"},
 		{java, revokeData, "map[] true"}, {java, "{\"json\": 1}", "map[] false"}, {java, "\x00\x01", "map[] false"}, {java, "worker 7", "map[host:worker 7] false"},
 	} {
