@@ -136,27 +136,29 @@ var queueChecks = []promise{{name: "queue/fifo", every: true, needs: queueing,
 	run: func(s *scene) {
 		const parties, rounds = 16, 8
 		r := s.a.hold(s.request())
-		waiting, left := int64(parties), int64(parties*rounds)
+		var requests [parties]driver.Request
+		for i := range requests {
+			requests[i] = queued(s.rival(r))
+			s.conn(i).refused(requests[i], "a lock has one holder at a time")
+		}
+		s.a.free(r.Hold, nil, "the holder releases")
+		var left atomic.Int64
+		left.Store(parties * rounds)
 		var grants [parties]int
-		together(parties+1, func(i int) {
-			if i == parties {
-				for atomic.LoadInt64(&waiting) > 0 && !s.over() {
-					s.sleep(s.pause())
+		together(parties, func(i int) {
+			c := s.conn(i)
+			for w := requests[i]; ; {
+				c.wait(w)
+				if left.Add(-1) < 0 || s.over() {
+					c.free(w.Hold, nil, "the holder releases")
+					return
 				}
-				s.a.free(r.Hold, nil, "the holder releases")
-				return
-			}
-			for first := true; atomic.LoadInt64(&left) > 0 && !s.over(); first = false {
-				w := queued(s.rival(r))
-				if first {
-					s.conn(i).refused(w, "a lock has one holder at a time")
-					atomic.AddInt64(&waiting, -1)
-				}
-				s.conn(i).wait(w)
-				if atomic.AddInt64(&left, -1) >= 0 {
-					grants[i]++
-				}
-				s.conn(i).free(w.Hold, nil, "the holder releases")
+				grants[i]++
+				// The next place is taken before the release, so that shares do not depend on the machine.
+				next := queued(s.rival(r))
+				c.refused(next, "a lock has one holder at a time")
+				c.free(w.Hold, nil, "the holder releases")
+				w = next
 			}
 		})
 		for _, n := range grants {

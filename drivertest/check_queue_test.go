@@ -75,7 +75,18 @@ var queueMutants = []mutant{{
 	"a free lock is kept for a dead first for as long as its place lasts", "queue/turn-ends",
 	turnsLast,
 }, {
-	"the one that has just released gets the lock again", "queue/shares", passing(func(r driver.Request) bool { return r.Queue }),
+	"a release forgets all places but the last", "queue/shares",
+	func(_ *lab, p *patched) {
+		release := p.release
+		p.release = func(ctx context.Context, h driver.Hold) error {
+			if info, _ := p.mem.Inspect(ctx, h.Name); p.holds(h.Name, h.Owner) != 0 && len(info.Waiters) > 1 {
+				for _, w := range info.Waiters[:len(info.Waiters)-1] {
+					p.mem.Release(ctx, driver.Hold{Name: h.Name, Owner: w.Owner, Mode: w.Mode})
+				}
+			}
+			return release(ctx, h)
+		}
+	},
 }, {
 	"a queue sends the holder away", "queue/holder-keeps-holding",
 	func(_ *lab, p *patched) {
