@@ -115,10 +115,10 @@ func (k *contender) attempt() (*Lease, error) {
 		k.owner = driver.NewOwner()
 	}
 	news := &holdSignal{}
-	ctx, cancel := k.env.calls.context(k.ctx, k.s.terms.CallTimeout)
+	ctx := k.env.calls.context(k.ctx, k.s.terms.CallTimeout)
 	start := k.env.now()
 	grant, err := k.env.backend.Acquire(ctx, k.request(news.notify))
-	cancel()
+	ctx.End()
 	if err != nil {
 		return nil, err
 	}

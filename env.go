@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/bounded"
 	"github.com/distlock/distlock/internal/release"
 	"github.com/distlock/distlock/internal/renew"
 	"github.com/distlock/distlock/internal/wait"
@@ -96,13 +97,13 @@ type calls struct {
 	until  time.Time // when shared gets too short for new calls
 }
 
-// context returns a child of parent that is bounded by d. The caller calls the function once the
-// call is over.
-func (c *calls) context(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	if parent.Done() != nil || d != c.timeout {
-		return context.WithTimeout(parent, d)
+// context returns a context that ends with parent, and after d or, if that is the usual timeout, a
+// little earlier. The caller ends it once the call is over.
+func (c *calls) context(parent context.Context, d time.Duration) *bounded.Context {
+	if d == c.timeout {
+		return bounded.New(parent, c.slot())
 	}
-	return &call{c.slot(), parent}, func() {}
+	return bounded.Within(parent, d)
 }
 
 // slot returns a context that ends after between three quarters of the timeout and all of it.
@@ -125,19 +126,4 @@ func (c *calls) close() {
 	if c.cancel != nil {
 		c.cancel()
 	}
-}
-
-// call is a context with the end of one and the values of another.
-type call struct {
-	context.Context
-	values context.Context
-}
-
-// Value looks in the shared context first. It only has the value by which package context makes
-// cheap children.
-func (c *call) Value(key any) any {
-	if v := c.Context.Value(key); v != nil {
-		return v
-	}
-	return c.values.Value(key)
 }

@@ -120,9 +120,9 @@ func (h *hold) unlock(ctx context.Context, l *Lease) error {
 	h.env.tasks.Begin()
 	defer h.env.tasks.End()
 	h.sh.mu.Unlock()
-	ctx, cancel := h.env.calls.context(context.WithoutCancel(ctx), h.s.terms.CallTimeout)
-	defer cancel()
-	err := h.giveUp(ctx)
+	call := h.env.calls.context(context.WithoutCancel(ctx), h.s.terms.CallTimeout)
+	defer call.End()
+	err := h.giveUp(call)
 	h.endLocally()
 	event.Err = err
 	emit(h.env.observer.Released, event)

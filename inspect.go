@@ -22,9 +22,9 @@ func (c *Client) Inspect(ctx context.Context, name string) (Info, error) {
 	if err := checkName(name); err != nil {
 		return Info{}, fail("inspect", name, err)
 	}
-	ctx, cancel := c.calls.context(ctx, c.calls.timeout)
-	defer cancel()
-	info, err := in.Inspect(ctx, name)
+	call := c.calls.context(ctx, c.calls.timeout)
+	defer call.End()
+	info, err := in.Inspect(call, name)
 	if err != nil {
 		return Info{}, c.notImplemented("inspect", name, err)
 	}
@@ -101,12 +101,12 @@ func (c *Client) eachHolder(ctx context.Context, op string, info Info, call func
 	if c.isClosed() {
 		return fail(op, info.Name, ErrClosed)
 	}
-	ctx, cancel := c.calls.context(ctx, c.calls.timeout)
-	defer cancel()
+	bound := c.calls.context(ctx, c.calls.timeout)
+	defer bound.End()
 	var errs []error
 	done := 0
 	for _, h := range info.Holders {
-		err := call(ctx, driver.Hold{Name: info.Name, Owner: h.Owner, Mode: h.Mode})
+		err := call(bound, driver.Hold{Name: info.Name, Owner: h.Owner, Mode: h.Mode})
 		switch {
 		case err == nil:
 			done++

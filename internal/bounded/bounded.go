@@ -1,0 +1,104 @@
+// Package bounded has the contexts of calls, which are cheap to make.
+package bounded
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Context is the context of a call. It has the values of the caller's context, and ends with that or
+// with a limit that many calls share. Nothing has to be registered anywhere until Done is called, and
+// Ends avoids that.
+type Context struct {
+	caller context.Context
+	limit  context.Context
+
+	mu     sync.Mutex
+	merged context.Context // ends with both; nil until it is needed
+	cancel context.CancelFunc
+}
+
+// New returns a context that ends with the caller's or at limit, which has a deadline and no values.
+// The user calls End once the call is over.
+func New(caller, limit context.Context) *Context { return &Context{caller: caller, limit: limit} }
+
+// Within returns a context that ends with the caller's or after d.
+func Within(caller context.Context, d time.Duration) *Context {
+	c := &Context{caller: caller}
+	c.merged, c.cancel = context.WithTimeout(caller, d)
+	c.limit = c.merged
+	return c
+}
+
+// End frees what Done registered.
+func (c *Context) End() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cancel != nil {
+		c.cancel()
+	}
+}
+
+// end returns a context that ends when c does; nil if there is none yet.
+func (c *Context) end() context.Context {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.merged != nil:
+		return c.merged
+	case c.caller.Done() == nil, c.limit.Err() != nil:
+		return c.limit
+	}
+	return nil
+}
+
+// Deadline returns the earlier deadline.
+func (c *Context) Deadline() (time.Time, bool) {
+	end, ok := c.limit.Deadline()
+	if own, has := c.caller.Deadline(); has && (!ok || own.Before(end)) {
+		return own, true
+	}
+	return end, ok
+}
+
+// Done returns a channel that is closed when either context ends.
+func (c *Context) Done() <-chan struct{} {
+	if end := c.end(); end != nil {
+		return end.Done()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.merged == nil {
+		at, _ := c.limit.Deadline()
+		c.merged, c.cancel = context.WithDeadline(c.caller, at)
+	}
+	return c.merged.Done()
+}
+
+// Err returns why either context ended.
+func (c *Context) Err() error {
+	if end := c.end(); end != nil {
+		return end.Err()
+	}
+	return c.caller.Err()
+}
+
+// Value returns a value of the caller's context. Package context finds the context that ends the call,
+// which makes cheap children.
+func (c *Context) Value(key any) any {
+	if end := c.end(); end != nil {
+		if v := end.Value(key); v != nil {
+			return v
+		}
+	}
+	return c.caller.Value(key)
+}
+
+// Ends returns channels of which one is closed when ctx ends. The second may be nil.
+func Ends(ctx context.Context) (first, second <-chan struct{}) {
+	if c, ok := ctx.(*Context); ok && c.end() == nil {
+		return c.caller.Done(), c.limit.Done()
+	}
+	return ctx.Done(), nil
+}
