@@ -104,7 +104,8 @@ func (c *goRedisServer) closeFormer() {
 }
 
 func (c *goRedisServer) Do(ctx context.Context, args []string) (any, error) {
-	x := &pipelineRequest{one: c.newCommand(ctx, args)}
+	x := &pipelineRequest{}
+	x.one = c.newCommand(ctx, x.args[:0], args)
 	if err := c.pipe.do(ctx, x); err != nil {
 		return nil, err
 	}
@@ -115,7 +116,7 @@ func (c *goRedisServer) Do(ctx context.Context, args []string) (any, error) {
 func (c *goRedisServer) DoAll(ctx context.Context, commands [][]string) []Answer {
 	list := make([]singleTry, len(commands))
 	for i, args := range commands {
-		list[i] = c.newCommand(ctx, args)
+		list[i] = c.newCommand(ctx, nil, args)
 	}
 	if err := c.pipe.do(ctx, &pipelineRequest{cmds: list}); err != nil {
 		return FailAll(len(list), err)
@@ -170,15 +171,16 @@ func (c *goRedisConn) Close(broken bool) {
 	c.conn.Close()
 }
 
-// newCommand points to the words if the client is not the user's, which costs less than copies. A
-// user's client may have hooks that read words.
-func (c *goRedisServer) newCommand(ctx context.Context, args []string) singleTry {
-	if c.listening == nil {
-		return newCommand(ctx, args)
-	}
-	list := make([]any, len(args))
-	for i := range args {
-		list[i] = &args[i]
+// newCommand returns a command with these words behind list, which is empty. It points to them if the
+// client is not the user's, which costs less than copies. A user's client may have hooks that read words.
+func (c *goRedisServer) newCommand(ctx context.Context, list []any, words []string) singleTry {
+	list = slices.Grow(list, len(words))
+	for i := range words {
+		if c.listening == nil {
+			list = append(list, words[i])
+		} else {
+			list = append(list, &words[i])
+		}
 	}
 	return singleTry{redis.NewCmd(ctx, list...)}
 }

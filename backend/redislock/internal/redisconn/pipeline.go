@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/distlock/distlock/internal/bounded"
 )
 
 // singleTry is a command that go-redis sends only once.
@@ -57,6 +59,7 @@ func newPipeline(open func() *pipelineConn) *pipeline {
 // pipelineRequest has commands that are sent together: cmds, or one if that is nil.
 type pipelineRequest struct {
 	one  singleTry
+	args [11]any // of one, if they are no more
 	cmds []singleTry
 	done chan struct{} // nil if it is sent directly
 }
@@ -101,15 +104,17 @@ func (p *pipeline) do(ctx context.Context, x *pipelineRequest) error {
 		p.late.queued(ctx)
 	}
 	p.mu.Unlock()
+	first, second := bounded.Ends(ctx)
 	select {
 	case <-x.done:
 		return nil
-	case <-ctx.Done():
-		if p.withdraw(x) {
-			return ctx.Err()
-		}
-		return &UnansweredError{Err: ctx.Err(), Done: x.done}
+	case <-first:
+	case <-second:
 	}
+	if p.withdraw(x) {
+		return ctx.Err()
+	}
+	return &UnansweredError{Err: ctx.Err(), Done: x.done}
 }
 
 // withdraw removes a request that was not sent yet, and reports whether it could. Otherwise
