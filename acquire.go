@@ -112,7 +112,7 @@ func (k *contender) attempt() (*Lease, error) {
 		return nil, err
 	}
 	if k.owner == "" {
-		k.owner = driver.NewOwner()
+		k.owner = k.env.owners.New()
 	}
 	news := &holdSignal{}
 	ctx := k.env.calls.context(k.ctx, k.s.terms.CallTimeout)
@@ -238,7 +238,7 @@ func (k *contender) arm() bool {
 		return false
 	}
 	if k.owner == "" {
-		k.owner = driver.NewOwner()
+		k.owner = k.env.owners.New()
 	}
 	ctx, cancel := context.WithTimeout(k.ctx, k.s.terms.CallTimeout)
 	defer cancel()

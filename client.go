@@ -57,7 +57,7 @@ func New(b driver.Backend, opts *Options) (*Client, error) {
 	if b == nil {
 		return nil, fail("new", "", invalid("the backend is nil; open one, for instance with memlock.New"))
 	}
-	c := &Client{env: env{backend: b, caps: b.Caps(), base: time.Now(), done: make(chan struct{})}}
+	c := &Client{env: env{backend: b, caps: b.Caps(), base: time.Now(), owners: driver.NewOwners(), done: make(chan struct{})}}
 	c.tasks.idle = wait.NewSignal()
 	c.life, c.die = context.WithCancel(context.Background())
 	if opts != nil {

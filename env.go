@@ -25,6 +25,7 @@ type env struct {
 	opts     Options
 	observer Observer
 	base     time.Time // instants are durations since base, which is monotonic
+	owners   driver.Owners
 
 	watchdog *renew.Watchdog
 	releaser *release.Releaser

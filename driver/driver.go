@@ -11,7 +11,7 @@
 //
 //   - Names are non-empty UTF-8 without NUL. Any such name is valid: a driver
 //     whose coordinator is pickier escapes or hashes it, injectively.
-//   - Owner is a UUID in its 36 character form, fresh for each attempt to hold
+//   - Owner is a UUID in its 36 character form (see Owners), fresh for each attempt to hold
 //     and never used again after it was released. It is the proof of holding and
 //     the idempotency key: a repeated request of an Owner is for the same hold.
 //   - No two calls run at once for one Owner. Calls for different Owners, also of
@@ -246,22 +246,39 @@ type Holder struct {
 	Meta map[string]string // as given in Request.Meta
 }
 
-// NewOwner makes a fresh Owner: a random UUID (RFC 9562, version 4) in its 36
-// character form.
-func NewOwner() string {
-	var b [16]byte
+// Owners makes the Owners of one client. They have their first OwnersStart characters in common, by
+// which a coordinator may address all waiters of the client. Nothing else may depend on that.
+type Owners struct{ start [8]byte }
+
+// OwnersStart is the length of the common start of a client's Owners.
+const OwnersStart = 18
+
+// NewOwners returns Owners with a random start.
+func NewOwners() Owners {
+	var o Owners
+	rand.Read(o.start[:])
+	o.start[6] = o.start[6]&0x0f | 0x40
+	return o
+}
+
+// New makes a fresh Owner: a random UUID (RFC 9562, version 4) in its 36 character form. 62 random bits
+// are its own, so that a program that knows one Owner of the client can't guess another.
+func (o Owners) New() string {
+	var b [8]byte
 	rand.Read(b[:])
-	b[6] = b[6]&0x0f | 0x40
-	b[8] = b[8]&0x3f | 0x80
+	b[0] = b[0]&0x3f | 0x80
 	var s [36]byte
-	hex.Encode(s[0:8], b[0:4])
-	hex.Encode(s[9:13], b[4:6])
-	hex.Encode(s[14:18], b[6:8])
-	hex.Encode(s[19:23], b[8:10])
-	hex.Encode(s[24:36], b[10:16])
+	hex.Encode(s[0:8], o.start[0:4])
+	hex.Encode(s[9:13], o.start[4:6])
+	hex.Encode(s[14:18], o.start[6:8])
+	hex.Encode(s[19:23], b[0:2])
+	hex.Encode(s[24:36], b[2:8])
 	s[8], s[13], s[18], s[23] = '-', '-', '-', '-'
 	return string(s[:])
 }
+
+// NewOwner makes a fresh Owner that has nothing in common with others.
+func NewOwner() string { return NewOwners().New() }
 
 // Validate returns an error if a backend with these Caps can never grant r: ErrUnsupported for a mode
 // or a queue that it does not have, and ErrInvalid for what no backend takes. A backend calls it at the

@@ -50,6 +50,18 @@ func TestNewOwner(t *testing.T) {
 		}
 		seen[owner] = true
 	}
+	owners := driver.NewOwners()
+	start := owners.New()[:driver.OwnersStart]
+	for range 1000 {
+		owner := owners.New()
+		if !form.MatchString(owner) || seen[owner] || owner[:driver.OwnersStart] != start {
+			t.Fatalf("owner %q, want one that begins with %s", owner, start)
+		}
+		seen[owner] = true
+	}
+	if other := driver.NewOwners().New(); other[:driver.OwnersStart] == start {
+		t.Errorf("two clients have the start %s", start)
+	}
 }
 
 func TestFinal(t *testing.T) {

@@ -279,3 +279,73 @@ func benchFair(b *testing.B, srv *testserver.RedisServer, layout Layout, clients
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "turns/s")
 	b.ReportMetric(float64((serverCPU(b, srv)-server).Microseconds())/float64(b.N), "srv-µs/turn")
 }
+
+// BenchmarkWaiters is a lock that many clients wait for, of which each holds it for a millisecond.
+// cmds/turn are the commands that clients send, subs/turn those of them for subscriptions.
+// longest/clients is the longest wait, counted in others' turns, for each client, and most/fewest the
+// ratio of the clients' turns.
+func BenchmarkWaiters(b *testing.B) {
+	srv := testserver.SharedRedis(b)
+	for _, layout := range []Layout{String, Redisson} {
+		for _, clients := range []int{2, 17, 65, 257} {
+			b.Run(fmt.Sprintf("%s/clients=%d", layout, clients), func(b *testing.B) { benchWaiters(b, srv, layout, clients) })
+		}
+	}
+}
+
+func benchWaiters(b *testing.B, srv *testserver.RedisServer, layout Layout, clients int) {
+	name := "waiters:" + driver.NewOwner()
+	turns, most := make([]int, clients), make([]int64, clients)
+	var turn atomic.Int64
+	var wg sync.WaitGroup
+	locks := make([]*distlock.Mutex, clients)
+	for i := range clients {
+		c, err := distlock.New(openOwn(b, srv.Addr(), Options{Layout: layout}), nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { c.Close() })
+		locks[i] = c.Mutex(name)
+	}
+	run := func(n int) {
+		turn.Store(0)
+		for i, m := range locks {
+			wg.Go(func() {
+				for asked := int64(0); asked < int64(n); {
+					lease, err := m.Lock(b.Context())
+					if err != nil {
+						b.Error(err)
+						return
+					}
+					at := turn.Add(1)
+					turns[i]++
+					most[i] = max(most[i], at-asked)
+					asked = at
+					time.Sleep(time.Millisecond)
+					if err := lease.Unlock(b.Context()); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+	run(2 * clients) // connections, and the queue
+	clear(turns)
+	clear(most)
+	usage(b, srv)
+	server := serverCPU(b, srv)
+	b.ResetTimer()
+	run(b.N)
+	b.StopTimer()
+	sent, others := usage(b, srv)
+	subs := others["subscribe"] + others["unsubscribe"]
+	total := float64(turn.Load())
+	b.ReportMetric(total/b.Elapsed().Seconds(), "turns/s")
+	b.ReportMetric(float64(countCalls(sent)+subs)/total, "cmds/turn")
+	b.ReportMetric(float64(subs)/total, "subs/turn")
+	b.ReportMetric(float64(slices.Max(most))/float64(clients), "longest/clients")
+	b.ReportMetric(float64(slices.Max(turns))/float64(slices.Min(turns)), "most/fewest")
+	b.ReportMetric(float64((serverCPU(b, srv)-server).Microseconds())/total, "srv-µs/turn")
+}

@@ -16,7 +16,7 @@ import (
 
 // usage counts how often the server ran each command since the last count: commands from the
 // network and commands called by scripts.
-func usage(t *testing.T, srv *testserver.RedisServer) (sent, inside map[string]int) {
+func usage(t testing.TB, srv *testserver.RedisServer) (sent, inside map[string]int) {
 	t.Helper()
 	reply, err := srv.Do("INFO", "commandstats")
 	if err != nil {

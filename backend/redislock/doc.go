@@ -45,7 +45,8 @@
 //
 // In the layout "string", the default, an exclusive lock is a string, as SET name value NX PX ttl
 // makes it. So distlock and other programs that lock in this way exclude each other. The value is
-// "owner meta fence". A release deletes it if it begins with the Owner, and publishes a message.
+// "owner meta fence". A release deletes it if it begins with the Owner, and publishes a message. Waiters
+// have a queue of distlock's own.
 //
 // In the layout "redisson" an exclusive lock is an RLock and RFencedLock, and its queue is an
 // RFairLock's: waiters of both share one queue. A backend without scripts has no queue, and passes no

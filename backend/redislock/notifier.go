@@ -54,7 +54,7 @@ func (n *releaseNotifier) remove(w *releaseWaiter) {
 	n.mu.Lock()
 	n.forget(w)
 	n.mu.Unlock()
-	n.subscriptions.Leave(w.channel.name, !w.queued)
+	n.subscriptions.Leave(w.channel.name, !w.alone)
 }
 
 // forget removes w and passes on what has woken it. The mutex is held.
@@ -92,7 +92,7 @@ type releaseWaiter struct {
 	ready   chan struct{} // holds a signal that was not taken yet
 	armed   chan error    // gets one answer
 	isArmed bool
-	queued  bool // its channel is of no use to another
+	alone   bool // its channel is of no use to another
 	braces  bool // it waits for {a}, whose channel is a's too
 	woken   bool // and has not retried since
 }
@@ -108,7 +108,6 @@ func (w *releaseWaiter) arm(err error) {
 func (w *releaseWaiter) wake() bool {
 	select {
 	case w.ready <- struct{}{}:
-		w.woken = true
 		return true
 	default:
 		return false
@@ -123,16 +122,14 @@ type releaseChannel struct {
 	waiters []*releaseWaiter
 }
 
-// wake wakes up to n waiters that have no signal yet, the oldest first. It wakes that many of each
-// kind: queued and not, and for each of the locks a and {a}, since a message does not say which of
-// them it is about.
+// wake wakes up to n waiters that have no signal yet, the oldest first. It wakes that many for each of
+// the locks a and {a}, since a message does not say which of them it is about.
 func (c *releaseChannel) wake(n int) {
-	type kind struct{ queued, braces bool }
-	woken := map[kind]int{}
+	woken := map[bool]int{}
 	for _, w := range c.waiters {
-		k := kind{w.queued, w.braces}
-		if woken[k] < n && w.wake() {
-			woken[k]++
+		if woken[w.braces] < n && w.wake() {
+			w.woken = true
+			woken[w.braces]++
 		}
 	}
 }
@@ -149,11 +146,17 @@ func (c *releaseChannel) Subscribed() {
 	}
 }
 
-// Received wakes as many waiters as the message lets in.
+// Received wakes the waiter that the message names. It wakes no other one in its place: the waiter was
+// the first in the queue, and leaves it by a release, which notifies the next. A message without a name
+// wakes as many waiters as it lets in.
 func (c *releaseChannel) Received(message string) {
 	c.n.mu.Lock()
 	defer c.n.mu.Unlock()
-	c.wake(c.lets(message))
+	if len(message) != ownerLen {
+		c.wake(c.lets(message))
+	} else if w := c.n.byOwner[message]; w != nil {
+		w.wake()
+	}
 }
 
 // Failed fails the waiters that are not armed yet.

@@ -68,7 +68,7 @@ func TestQueueOnTheWire(t *testing.T) {
 			expect(t, withHolder(dump(t, c, w), r), want[layout][0]...)
 		}
 		release(t, b, r)
-		m.next(own, "0")
+		m.next(own, map[Layout]string{String: w.Owner, Redisson: "0"}[layout])
 		for range 2 { // nor does it for the holder
 			acquire(t, b, w)
 			expect(t, dump(t, c, w), want[layout][1]...)
@@ -239,6 +239,46 @@ func TestQueueOverProcesses(t *testing.T) {
 		if left := dump(t, c, r); slices.ContainsFunc(left, func(s string) bool { return !isToken(s) }) {
 			t.Errorf("left: %v", left)
 		}
+	})
+}
+
+// The waiters of a client share a subscription, and a message wakes only the waiter that it names.
+func TestQueuedWaitersShareASubscription(t *testing.T) {
+	srv := testserver.Redis(t)
+	eachOpener(t, func(t *testing.T, o opener) {
+		b, owners := o.open(t, srv.Addr(), Options{}), driver.NewOwners()
+		wait := func(name string) (driver.Request, driver.Watch) {
+			r := request(name, driver.Exclusive)
+			r.Queue, r.Owner = true, owners.New()
+			w := armWatch(t, b, r)
+			refused(t, b, r, driver.ErrHeld)
+			return r, w
+		}
+		holder := request("", driver.Exclusive)
+		acquire(t, b, holder)
+		_, first := wait(holder.Name)
+		gone, second := wait(holder.Name)
+		third, last := wait(holder.Name)
+		if signals([]driver.Watch{first, second, last}) > 0 {
+			t.Error("a waiter was woken while nothing happened")
+		}
+		usage(t, srv)
+		release(t, b, gone)
+		second.Close()
+		release(t, b, holder)
+		signalled(t, first)
+		first.Close()
+		if signals([]driver.Watch{last}) > 0 {
+			t.Error("a release woke the second in the queue")
+		}
+		_, w := wait(holder.Name) // it has the subscription that is there
+		w.Close()
+		last.Close()
+		_, others := usage(t, srv)
+		if n := others["subscribe"]; n > 0 {
+			t.Errorf("%d commands for subscriptions, want none", n)
+		}
+		release(t, b, third)
 	})
 }
 

@@ -135,7 +135,7 @@ func (p scriptless) free(ctx context.Context, rec *recipe, h driver.Hold, messag
 	}
 	if first := text(results[1]); first != "" {
 		// The lock is free by now. A waiter that is not notified finds that out by itself.
-		p.client.Do(ctx, name, p.pubsub.Publish(rec.channel(name)+":"+first, "0"))
+		p.client.Do(ctx, name, p.pubsub.Publish(clientChannel(rec.channel(name), first), first))
 	}
 	return nil
 }

@@ -109,7 +109,8 @@ type recipe struct {
 	acquireArgs func(name string, r driver.Request) []string
 	releaseArgs func(name string) []string
 
-	channel func(name string) string
+	channel     func(name string) string
+	ownChannels bool // each queued waiter has a channel of its own, as Java has it
 	// wakes returns how many waiters a message on the channel lets in.
 	wakes func(message string) int
 	span  uint64
@@ -122,12 +123,22 @@ func (r *recipe) renewalField(owner string) string {
 	return r.field(owner)
 }
 
-// channelFor returns the channel that notifies req's waiter: one of its own if it is queued.
+// channelFor returns the channel that notifies req's waiter: if it is queued, the channel of its
+// client, or one of its own.
 func (r *recipe) channelFor(name string, req driver.Request) string {
-	if req.Queue {
+	switch {
+	case req.Queue && r.ownChannels:
 		return r.channel(name) + ":" + r.field(req.Owner)
+	case req.Queue:
+		return clientChannel(r.channel(name), req.Owner)
 	}
 	return r.channel(name)
+}
+
+// clientChannel returns the channel that notifies the queued waiters of owner's client. The message is
+// the Owner of the waiter.
+func clientChannel(channel, owner string) string {
+	return channel + ":" + owner[:min(len(owner), driver.OwnersStart)]
 }
 
 const wakeAll = 1 << 30
@@ -218,6 +229,7 @@ func redissonLayout() *layout {
 		renewalKeys: 2,
 		acquireArgs: func(_ string, r driver.Request) []string { return []string{bit(r.Queue)} },
 		channel:     lockChannel,
+		ownChannels: true,
 		wakes:       wakeOne,
 		span:        1,
 	}

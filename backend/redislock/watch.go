@@ -12,7 +12,11 @@ import (
 // Watch subscribes to the channel on which a release is published. All watches of a backend share
 // one connection to a server, and all watches of a lock share one subscription. A message wakes as
 // many of them as it lets in: one, if the lock is exclusive. A watch that was woken and is closed
-// before its owner has retried passes the message on. A queued waiter has a channel of its own.
+// before its owner has retried passes the message on.
+//
+// The queued waiters of a client have a channel for each lock, on which a message names the waiter. The
+// subscription is kept for a while after the last one has left, so that the next Watch sends nothing.
+// In the layout "redisson" each has a channel of its own, since Java publishes there.
 //
 // All watches are woken once a lost connection is back, since messages may have been missed. A hold
 // that ends by its TTL publishes nothing: HeldError.Retry says when it ends.
@@ -23,7 +27,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	}
 	name := b.prefix + r.Name
 	_, braces := braced(name)
-	w := &releaseWaiter{owner: r.Owner, queued: r.Queue, braces: braces, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
+	w := &releaseWaiter{owner: r.Owner, alone: r.Queue && rec.ownChannels, braces: braces, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
 	if err := b.releases.add(ctx, w, name, rec.channelFor(name, r), rec.wakes); err != nil {
 		return driver.Watch{}, err
 	}

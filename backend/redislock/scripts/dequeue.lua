@@ -1,9 +1,14 @@
 -- freed notifies the first waiter in the queue, or all other waiters if the queue is empty.
--- In Java both kinds may wait for one lock, and the latter do not respect the queue.
+-- In Java both kinds may wait for one lock, and the latter do not respect the queue. Java notifies
+-- each waiter in the queue on a channel of its own, and ours beside Java's too. Otherwise the
+-- waiters of a client share a channel, named after the common start of their Owners, and the
+-- message names the waiter.
 local function freed(channel)
   local first = redis.call('EXISTS', queue) == 1 and sweep(clock())
-  if first then
+  if first and scores then
     publish(channel .. ':' .. first, '0')
+  elseif first then
+    publish(channel .. ':' .. string.sub(first, 1, 18), first)
   end
   if scores or not first then
     publish(channel, '0')
