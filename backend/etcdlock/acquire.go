@@ -270,7 +270,7 @@ func (b *Backend) enqueue(ctx context.Context, start time.Time, l *lease, r *dri
 		return driver.Grant{}, b.dequeue(ctx, o, r)
 	}
 	if by := blocker(ahead, r.Mode, r.Limit); by != nil {
-		b.owners.setBlocker(o, ahead, by)
+		b.owners.setBlocker(o, ahead, by, resp.Header.Revision)
 		return driver.Grant{}, q.heldError()
 	}
 	return b.finishGrant(ctx, o, l, r, start, resp.Header, false)
@@ -333,7 +333,7 @@ func (b *Backend) adopt(ctx context.Context, start time.Time, o *ownerState, r *
 	})
 	b.owners.leaseChanged(o, l, resp.Header.Revision)
 	if by != nil {
-		b.owners.setBlocker(o, ahead, by)
+		b.owners.setBlocker(o, ahead, by, 0)
 		return driver.Grant{}, append(ahead, *own).heldError()
 	}
 	return b.finishGrant(ctx, o, l, r, start, resp.Header, false)
@@ -380,7 +380,7 @@ func (b *Backend) reacquire(ctx context.Context, start time.Time, o *ownerState,
 		if err := checkHolders(ahead, r); err != nil && o.fence == 0 {
 			return driver.Grant{}, b.dequeue(ctx, o, r)
 		}
-		b.owners.setBlocker(o, ahead, by)
+		b.owners.setBlocker(o, ahead, by, resp.Header.Revision)
 		return driver.Grant{}, q.heldError()
 	}
 	if !write && r.Mode == driver.Counted {

@@ -42,6 +42,7 @@ type ownerState struct {
 	ahead        int            // keys before this one
 	keysAhead    []string       // of a semaphore
 	blocker      string         // the key whose end it waits for
+	blockedAt    int64          // revision
 	isNext       bool           // no other waiter is before it
 	blockedWhile []clientv3.Cmp // conditions
 }
@@ -195,9 +196,10 @@ func (s *owners) leaseChanged(o *ownerState, l *lease, revision int64) {
 	o.oldLease = nil
 }
 
-// setBlocker records the queue of a waiter, and points its watch at its blocker.
-func (s *owners) setBlocker(o *ownerState, ahead lockQueue, by *lockKey) {
+// setBlocker records the queue of a waiter as of a revision, and points its watch at its blocker.
+func (s *owners) setBlocker(o *ownerState, ahead lockQueue, by *lockKey, revision int64) {
 	s.mu.Lock()
+	o.blockedAt = revision
 	o.ahead, o.front, o.blocker = len(ahead), ahead[0], by.key
 	o.blockedWhile = blockedWhile(ahead, by, o.mode, o.limit)
 	o.isNext = by.key == ahead[0].key || o.mode == driver.Counted && len(ahead) == o.limit

@@ -16,28 +16,47 @@ import (
 // the server may count the watch as one on the past, which it serves every 100 ms only.
 var pollDelays = []time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 12 * time.Millisecond, 30 * time.Millisecond}
 
-// releaseWatch waits for one Owner. For an Owner in the queue it watches the Owner's key and the
-// key of its blocker, otherwise all keys of the lock.
+// crowd is the number of keys ahead from which on a waiter watches its blocker only: every event would
+// go to every waiter. With fewer it watches the folder, so that the watch can start before the waiter
+// has a key, and needs no change when the blocker does.
+const crowd = 32
+
+// releaseWatch waits for one Owner. It watches all keys of the lock, or, in a long queue, the Owner's
+// key and the key of its blocker. Once the Owner is in the queue, only what concerns it is signalled.
 type releaseWatch struct {
 	b      *Backend
 	folder string
 	owner  string
 	mode   driver.Mode
 	limit  int
+	queue  bool // the Owner is in the queue, or will be
 	ready  wait.Signal
 	live   chan struct{} // closed when first started
 
 	mu          sync.Mutex
 	watches     []*keyWatch
-	watchedKeys []string // own key, blocker; empty: all
+	watchedKeys []string // empty: all
+	own         string   // key; empty: not in the queue
+	blocker     string   // key
 	keysAhead   []string // of a semaphore
-	startCount  int      // of the watches
+	recent      []keyEvent
+	missed      bool // events, since the last attempt
+	startCount  int  // of the watches
 	isLive      bool
 	closed      bool
 	timer       *time.Timer
 	polls       int
 	isNext      bool // no other waiter is before it
 }
+
+// keyEvent is an event that may have arrived before the answer of the attempt that it concerns.
+type keyEvent struct {
+	key      string
+	revision int64
+}
+
+// recentEvents is how many events a watch remembers.
+const recentEvents = 16
 
 // Watch returns when the servers watch. A waiter that is signalled must retry, which also moves
 // the watch to its next blocker.
@@ -50,7 +69,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 		return driver.Watch{}, err
 	}
 	w := &releaseWatch{
-		b: b, folder: b.folder(r.Name), owner: r.Owner, mode: r.Mode, limit: r.Limit,
+		b: b, folder: b.folder(r.Name), owner: r.Owner, mode: r.Mode, limit: r.Limit, queue: r.Queue,
 		ready: wait.NewSignal(), live: make(chan struct{}),
 	}
 	w.start(r.Name)
@@ -72,7 +91,7 @@ func (w *releaseWatch) start(name string) {
 	s.mu.Lock()
 	o := s.byOwner[w.owner]
 	inQueue := o != nil && o.name == name && o.created > 0 && o.blocker != ""
-	if inQueue {
+	if inQueue || w.queue {
 		s.waiting[w.owner] = w
 	}
 	s.mu.Unlock()
@@ -82,42 +101,69 @@ func (w *releaseWatch) start(name string) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.watches = []*keyWatch{w.watchFolder()}
+	if len(w.watches) == 0 { // a concurrent call may have followed
+		w.watch(w.folderWatch())
+	}
 }
 
-func (w *releaseWatch) watchFolder() *keyWatch {
-	return w.b.stream.watch(&keyWatch{keyHandler: w, key: w.folder, end: folderEnd(w.folder), puts: w.mode == driver.Read})
+func (w *releaseWatch) folderWatch() *keyWatch {
+	return &keyWatch{keyHandler: w, key: w.folder, end: folderEnd(w.folder), puts: w.mode == driver.Read}
 }
 
-// follow watches the blocker of a waiter.
-func (w *releaseWatch) follow(o *ownerState) {
-	w.b.owners.mu.Lock()
-	own, blocker, isNext, ahead := o.key, o.blocker, o.isNext, slices.Clone(o.keysAhead)
-	w.b.owners.mu.Unlock()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.keysAhead = ahead
-	if w.closed {
-		return
-	}
-	keys := []string{own, blocker}
-	if w.mode == driver.Counted { // any permit ahead may make room
-		keys = []string{own, w.folder}
-	}
-	if slices.Equal(keys, w.watchedKeys) {
-		return
-	}
+// watch replaces the watches. The mutex is held.
+func (w *releaseWatch) watch(all ...*keyWatch) {
 	for _, old := range w.watches {
 		w.b.stream.unwatch(old)
 	}
-	w.watchedKeys, w.isNext, w.startCount, w.polls = keys, isNext, 0, 0
-	w.watches = []*keyWatch{w.b.stream.watch(&keyWatch{keyHandler: w, key: own})}
-	if w.mode == driver.Counted {
-		w.watches = append(w.watches, w.watchFolder())
-	} else {
-		next := &keyWatch{keyHandler: w, key: blocker, puts: w.mode == driver.Read}
-		w.watches = append(w.watches, w.b.stream.watch(next))
+	w.startCount, w.watches = 0, all
+	for _, next := range all {
+		w.b.stream.watch(next)
 	}
+}
+
+// follow waits for the blocker of a waiter, as an attempt has found it.
+func (w *releaseWatch) follow(o *ownerState) {
+	w.b.owners.mu.Lock()
+	own, blocker, isNext, revision := o.key, o.blocker, o.isNext, o.blockedAt
+	crowded, ahead := o.ahead > crowd && w.mode != driver.Counted, slices.Clone(o.keysAhead)
+	w.b.owners.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return
+	}
+	w.signalSince(own, blocker, revision)
+	if own == w.own && blocker == w.blocker {
+		w.keysAhead = ahead
+		return
+	}
+	w.own, w.blocker, w.isNext, w.keysAhead, w.polls = own, blocker, isNext, ahead, 0
+	switch {
+	case crowded:
+		w.watchedKeys = []string{own, blocker}
+		w.watch(&keyWatch{keyHandler: w, key: own}, &keyWatch{keyHandler: w, key: blocker, puts: w.mode == driver.Read})
+	case len(w.watches) == 0 || len(w.watchedKeys) > 0:
+		w.watchedKeys = nil
+		w.watch(w.folderWatch())
+	case w.isNext:
+		w.pollLater()
+	}
+}
+
+// signalSince replaces a signal for what an attempt has seen by one for what came later. The mutex is held.
+func (w *releaseWatch) signalSince(own, blocker string, revision int64) {
+	select {
+	case <-w.ready:
+	default:
+	}
+	concerns := func(e keyEvent) bool {
+		return e.revision > revision && (e.key == own || e.key == blocker || w.mode == driver.Counted)
+	}
+	forgotten := len(w.recent) == recentEvents && w.recent[0].revision > revision
+	if w.missed || forgotten || slices.ContainsFunc(w.recent, concerns) {
+		w.ready.Notify()
+	}
+	w.missed = false
 }
 
 // started signals once all watches are live: they don't report earlier events.
@@ -132,6 +178,7 @@ func (w *releaseWatch) started(bool) {
 		w.isLive = true
 		close(w.live) // the caller of Watch retries then
 	} else {
+		w.missed = true
 		w.ready.Notify()
 	}
 	if w.isNext && w.polls == 0 {
@@ -168,13 +215,18 @@ func (w *releaseWatch) event(ev *mvccpb.Event) {
 // mayUnblock reports whether the waiter may be granted after an event, or has lost its own key.
 func (w *releaseWatch) mayUnblock(ev *mvccpb.Event) bool {
 	k, ok := parseKey(w.folder, ev.Kv)
+	if !ok || ev.Type == mvccpb.PUT && k.mode != driver.Read {
+		return false // a key of another lock, with a longer name; no downgrade
+	}
+	if len(w.recent) == recentEvents {
+		w.recent = slices.Delete(w.recent, 0, 1)
+	}
+	w.recent = append(w.recent, keyEvent{k.key, ev.Kv.ModRevision})
 	switch {
-	case !ok:
-		return false // a key of another lock, with a longer name
-	case ev.Type == mvccpb.PUT:
-		return k.mode == driver.Read // a downgrade
-	case w.mode != driver.Counted || len(w.watchedKeys) == 0 || k.key == w.watchedKeys[0]:
+	case w.own == "" || k.key == w.own && ev.Type == mvccpb.DELETE:
 		return true
+	case w.mode != driver.Counted:
+		return k.key == w.blocker
 	}
 	i := slices.Index(w.keysAhead, k.key)
 	if i >= 0 {
