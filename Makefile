@@ -17,7 +17,7 @@ PEERS = ./interop/strings ./interop/etcd ./interop/zk
 # Packages of all modules that make test runs.
 TESTED = $(shell $(GO) list work | grep -v -e '/distlock/bench$$' $(patsubst ./%,-e '/distlock/%$$',$(PEERS)))
 # Packages that have tests which only make test-long runs.
-LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | grep -v '^./bench/' | xargs -n1 dirname | sort -u)
+LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | grep -v '^./bench/[^/]*$$' | xargs -n1 dirname | sort -u)
 # Packages of backends whose requests are held back until they do harm, if there is any to do.
 LATE = ./backend/etcdlock ./backend/mysqllock ./backend/pglock ./backend/redislock ./backend/zklock
 # Tests of the core with thousands of calls, which do not run fifty times.

@@ -34,6 +34,7 @@ func init() {
 		"contend": contendInChild,
 		"wait":    waitInChild,
 		"hold":    holdInChild,
+		"turns":   turnsInChild,
 	}
 }
 

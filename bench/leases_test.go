@@ -29,12 +29,14 @@ func manyLeases(at string, among []contender) scenario {
 	}
 }
 
-// measureLeases has one child acquire all leases and hold them for a while.
-func measureLeases(r *rig, c contender) (figures, error) {
+func measureLeases(r *rig, c contender) (figures, error) { return measureLeasesBeside(r, c, 4) }
+
+// measureLeasesBeside has one child acquire all leases and hold them for a while, beside other callers.
+func measureLeasesBeside(r *rig, c contender, others int) (figures, error) {
 	k := r.coordinator.(keeper)
 	defer k.clear()
 	j := job{
-		Task: "hold", Contender: c.name, At: r.at, Addr: r.Addr(), Name: freshName(), Goroutines: 4,
+		Task: "hold", Contender: c.name, At: r.at, Addr: r.Addr(), Name: freshName(), Goroutines: others,
 		Leases: r.leases, TTL: leaseTTL(r.at, r.hold), Time: r.hold,
 	}
 	if c.name == never.name {

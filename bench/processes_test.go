@@ -13,10 +13,12 @@ func inProcesses(at string, among []contender) scenario {
 }
 
 func measureProcesses(r *rig, c contender) (figures, error) {
-	j := job{
-		Task: "contend", Contender: c.name, At: r.at, Addr: r.Addr(), Name: freshName(),
-		Goroutines: perProcess, TTL: ttl, Time: r.time,
-	}
+	return measureTogether(r, c, job{Task: "contend", Goroutines: perProcess})
+}
+
+// measureTogether has processes do the same job.
+func measureTogether(r *rig, c contender, j job) (figures, error) {
+	j.Contender, j.At, j.Addr, j.Name, j.TTL, j.Time = c.name, r.at, r.Addr(), freshName(), ttl, r.time
 	var children []*child
 	for range processes {
 		p, err := startChild(j)
@@ -39,6 +41,7 @@ func measureProcesses(r *rig, c contender) (figures, error) {
 		return nil, err
 	}
 	return append(contention(all, after.sent-before.sent),
+		figure{"p99.9-ms", millis(all.Times.quantile(.999))},
 		figure{"max/min process", spread(each)},
 		figure{"max/min goroutine", spread(all.Each)}), nil
 }

@@ -1,0 +1,79 @@
+package sim
+
+import (
+	_ "embed"
+	"encoding/json"
+)
+
+// Costs are what single operations cost on one machine, in microseconds. TestMeasure in package bench
+// measures each of them alone, and none of them from the points that Predict is compared with.
+type Costs struct {
+	// The Redis server's processor time for one acquire and one release of a free lock.
+	Alone    Pair // one goroutine, nothing else on the server
+	Separate Pair // 64 connections, each with one command at a time
+	Together Pair // 128 goroutines that share a connection, and its pipelines
+
+	Refuse float64 // an attempt that is refused and queued
+	Turn   float64 // a release that notifies the first in the queue, and an attempt of that one
+	Watch  float64 // a subscription and its end
+
+	RenewCall float64 // a renewal in a pipeline, without its holds
+	RenewHold float64 // each hold in it
+
+	Idle       float64 // % of a core, of a server without clients
+	Connect    float64 // a connection, as a client opens it
+	Connection float64 // bytes of the server's memory for it
+	Registered float64 // a process that opens a sharded lock, for each process that is registered
+
+	// A client's processor time.
+	ClientPair      float64 // a pair of one goroutine
+	ClientTogether  float64 // a pair of 128 goroutines
+	ClientRenewHold float64 // the renewal of a hold by the watchdog
+
+	// Elapsed times of one goroutine, medians.
+	Lock     float64 // a free lock
+	Unlock   float64
+	Wake     float64 // from before an unlock until a waiter in another process has the lock, after a pause
+	WakeBusy float64 // the same among processes that take turns without a pause: the processors are awake
+	Pass     float64 // a hand-off to another goroutine of the process
+	SleepOne float64 // a sleep of 1 ms
+}
+
+// Pair is the cost of an acquire and of a release.
+type Pair struct{ Acquire, Release float64 }
+
+// Point is the measurement of a whole system.
+type Point struct {
+	Rate      float64 `json:",omitempty"` // acquisitions/s
+	P999MS    float64 `json:",omitempty"` // all waits but one in a thousand are shorter
+	LongestMS float64 `json:",omitempty"` // the longest wait; where the machine pauses, it is not predicted
+	Commands  float64 `json:",omitempty"` // per acquisition, or per second if there are none
+	ServerCPU float64 `json:",omitempty"` // % of a core
+	ClientCPU float64 `json:",omitempty"`
+	TakenPerS float64 `json:",omitempty"` // how quickly the leases were taken
+}
+
+// Record is a measurement of everything, on one machine.
+type Record struct {
+	Machine string
+	Costs   Costs
+	Points  struct {
+		Leases    Point // 100 000 leases, held by one client for a minute
+		Processes Point // 4 processes with 4 goroutines each compete for one lock
+		Waiters   Point // 256 clients hold one lock in turns, for 1 ms each
+	}
+}
+
+//go:embed measured.json
+var measured []byte
+
+// Measured returns the record in measured.json.
+func Measured() Record { return Parse(measured) }
+
+// Parse reads a record.
+func Parse(text []byte) (r Record) {
+	if err := json.Unmarshal(text, &r); err != nil {
+		panic(err)
+	}
+	return r
+}
