@@ -84,9 +84,12 @@ func (t *tx) grant(l *lockState, r driver.Request, meta string, now int64) (driv
 func (t *tx) enqueue(l *lockState, r driver.Request, meta string, now int64) error {
 	place := claims.Claim{Ticket: l.NextTicket(), Since: now}
 	if own, ok := l.Claim(r.Owner); ok {
+		if own.Fresh(r.TTL, now) {
+			return nil
+		}
 		place = own
 	}
-	return t.write(l, r, place.Ticket, 0, place.Since, max(place.Until, now+int64(r.TTL)), meta, now)
+	return t.write(l, r, place.Ticket, 0, place.Since, now+int64(claims.PlaceLife(r.TTL)), meta, now)
 }
 
 // write stores r's claim, and deletes the expired ones.

@@ -155,6 +155,15 @@ func (l *Lock) LetsIn() (places []Claim, others bool) {
 	return places, others
 }
 
+// PlaceLife is how long a place lives that is written now. It exceeds a long TTL, so that few of the
+// waiter's attempts have to write it again: a place that is Fresh stays.
+func PlaceLife(ttl time.Duration) time.Duration {
+	return ttl + max(0, min(ttl/2, ttl-2*driver.TurnLife))
+}
+
+// Fresh reports whether a place lives for at least ttl from now on.
+func (c Claim) Fresh(ttl time.Duration, now int64) bool { return c.Until >= now+int64(ttl) }
+
 // NextTicket returns the ticket of a new place in the queue.
 func (l *Lock) NextTicket() int64 {
 	if n := len(l.Claims); n > 0 {
