@@ -224,7 +224,13 @@ const bounded = "set_config('lock_timeout', '1s', true) <> ''"
 
 // notifyIfWaiting notifies listeners, if there are any. A release without listeners should not pay for a
 // notification.
-const notifyIfWaiting = "CASE WHEN waiting > {now} THEN pg_notify('{channel}', encode(k, 'hex')) END"
+const notifyIfWaiting = "CASE WHEN waiting > {now} THEN pg_notify('{channel}', encode(k, 'hex') || coalesce(" + firstPlace + ", '')) END"
+
+// firstPlace is the owner of the first claim if that is a living place in the queue for an exclusive hold: then
+// the release concerns no other waiter. Otherwise, and if the claims are written in another way, it is NULL.
+const firstPlace = `(SELECT ' ' || m[1] FROM regexp_match(claims,
+	'^[[][{]"owner":"([A-Za-z0-9_-]+)","mode":[12],"ticket":[0-9]{1,18},"since":[0-9]{1,18},"until":([0-9]{1,18})[,}]') m
+	WHERE m[2]::bigint > {now})`
 
 // extendHolds returns a statement that renews holds, given how it treats locked rows.
 func extendHolds(condition, locking string) string {

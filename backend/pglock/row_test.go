@@ -499,18 +499,21 @@ func TestListeningEndsWhileOthersAreTold(t *testing.T) {
 func TestOddNotifications(t *testing.T) {
 	var heard odd
 	b := newReleaseListener(nil, "", &heard)
-	for _, payload := range []string{"", "x", "abc", strings.Repeat("ab", 31), strings.Repeat("ab", 33), strings.Repeat("ab", 4000), strings.Repeat("g", 64)} {
+	for _, payload := range []string{"", "x", "abc", strings.Repeat("ab", 31), strings.Repeat("ab", 33), strings.Repeat("ab", 4000), strings.Repeat("g", 64), "x owner"} {
 		b.wake(&pgconn.Notification{Payload: payload})
 	}
-	if b.wake(&pgconn.Notification{Payload: strings.Repeat("ab", 32)}); heard != 1 {
-		t.Errorf("%d locks were woken, want 1", heard)
+	b.wake(&pgconn.Notification{Payload: strings.Repeat("ab", 32)})
+	b.wake(&pgconn.Notification{Payload: strings.Repeat("ab", 32) + " owner"})
+	if heard != 2 {
+		t.Errorf("%d locks were woken, want 2", heard)
 	}
 }
 
 type odd int
 
-func (o *odd) Wake(sqlrow.Key) { *o++ }
-func (o *odd) WakeAll()        {}
+func (o *odd) Wake(sqlrow.Key)              { *o++ }
+func (o *odd) WakeOwner(sqlrow.Key, string) { *o++ }
+func (o *odd) WakeAll()                     {}
 
 // Different tables in one database are different coordinators.
 func TestNamesOfTables(t *testing.T) {

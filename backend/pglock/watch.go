@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,6 +33,7 @@ var idleCheck = 5 * time.Second
 // rowWaker is the part of sqlrow's backend that wakes waiters.
 type rowWaker interface {
 	Wake(sqlrow.Key)
+	WakeOwner(k sqlrow.Key, owner string)
 	WakeAll()
 }
 
@@ -248,7 +250,12 @@ func (l *releaseListener) receive(pg *pgx.Conn) error {
 func (l *releaseListener) wake(n *pgconn.Notification) {
 	if n == nil {
 		l.backend.WakeAll()
-	} else if k, ok := parseKey(n.Payload); ok {
+		return
+	}
+	key, owner, one := strings.Cut(n.Payload, " ")
+	if k, ok := parseKey(key); ok && one {
+		l.backend.WakeOwner(k, owner)
+	} else if ok {
 		l.backend.Wake(k)
 	}
 }

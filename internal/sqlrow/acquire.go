@@ -29,7 +29,8 @@ func (b *Backend) acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		return driver.Grant{}, err
 	}
 	c := claims.Claim{Owner: r.Owner, Mode: r.Mode, Meta: meta, Address: b.notifier.Address(KeyOf(r.Name))}
-	if r.Mode.Alone() {
+	// Where this backend waits, others hold or have places, and take would change nothing.
+	if r.Mode.Alone() && !b.watchers.watched(KeyOf(r.Name)) {
 		if g, err := b.take(ctx, r, c); err != nil || g.Fence > 0 {
 			return g, err
 		}
@@ -95,10 +96,8 @@ func (s *state) decide(r driver.Request, c claims.Claim) (driver.Grant, decision
 			ahead = s.Blockers(r)
 		}
 		refusal := claims.Refusal(ahead, s.now)
-		if r.Queue {
-			s.enqueue(r, c)
-		}
-		return driver.Grant{}, decision{write: r.Queue || limited, err: refusal}
+		queued := r.Queue && s.enqueue(r, c)
+		return driver.Grant{}, decision{write: queued || limited, err: refusal}
 	}
 	return s.grant(r, c)
 }
@@ -120,14 +119,18 @@ func (s *state) grant(r driver.Request, c claims.Claim) (driver.Grant, decision)
 	return driver.Grant{Fence: uint64(c.Fence), Fences: claims.Fences(r), TTL: r.TTL}, v
 }
 
-// enqueue keeps r's place in the queue, or adds one.
-func (s *state) enqueue(r driver.Request, c claims.Claim) {
+// enqueue keeps r's place in the queue, or adds one. It reports whether that changes the row.
+func (s *state) enqueue(r driver.Request, c claims.Claim) bool {
 	c.Ticket, c.Since = s.NextTicket(), s.now
 	if own, ok := s.Claim(r.Owner); ok {
+		if own.Fresh(r.TTL, s.now) && own.Address == c.Address {
+			return false
+		}
 		c.Ticket, c.Since = own.Ticket, own.Since
 	}
-	c.Until = s.ends(r.TTL)
+	c.Until = s.ends(claims.PlaceLife(r.TTL))
 	s.set(c)
+	return true
 }
 
 // Release ends a hold or a place in the queue. An exclusive hold takes one statement.

@@ -45,6 +45,7 @@ type rowWaiter struct {
 	request driver.Request
 	ready   wait.Signal
 	armed   chan error // Watch receives one result
+	next    bool       // its turn is likely to come with the next release; guarded by the set's mutex
 }
 
 func (w *rowWaiter) arm(err error) {
@@ -82,6 +83,8 @@ func (set *watcherSet) add(w *rowWaiter) (*rowWatcher, error) {
 	l.waiters[w] = struct{}{}
 	if l.live {
 		w.arm(nil)
+	}
+	if l.live && !l.hearsAll {
 		l.lookAgain()
 	}
 	return l, nil
@@ -104,12 +107,34 @@ func (set *watcherSet) removeUnused(l *rowWatcher) bool {
 	return true
 }
 
+// watched reports whether there are waiters for k in this backend.
+func (set *watcherSet) watched(k Key) bool {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	l := set.byKey[k]
+	return l != nil && len(l.waiters) > 0
+}
+
 // wake tells the rowWatcher of k about a change of its row.
 func (set *watcherSet) wake(k Key) {
 	set.mu.Lock()
 	defer set.mu.Unlock()
 	if l := set.byKey[k]; l != nil {
 		l.wake()
+	}
+}
+
+func (set *watcherSet) wakeOwner(k Key, owner string) {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	l := set.byKey[k]
+	if l == nil {
+		return
+	}
+	for w := range l.waiters {
+		if w.request.Owner == owner {
+			w.ready.Notify()
+		}
 	}
 }
 
@@ -148,10 +173,11 @@ type rowWatcher struct {
 	rev      int64 // as last seen
 
 	// Guarded by the set's mutex.
-	waiters map[*rowWaiter]struct{}
-	live    bool // releases are noticed
-	stale   bool // the row should be looked at again
-	stop    context.CancelFunc
+	waiters  map[*rowWaiter]struct{}
+	live     bool // releases are noticed
+	hearsAll bool // not only those at the address of some claim
+	stale    bool // the row should be looked at again
+	stop     context.CancelFunc
 }
 
 // polling is the Notifier of a backend whose waiters poll.
@@ -182,7 +208,7 @@ func (l *rowWatcher) run() {
 func (l *rowWatcher) wait(address string, silent bool) {
 	ctx, cancel := context.WithTimeout(l.set.b.ctx, slice)
 	defer cancel()
-	if l.outdated(cancel) {
+	if l.outdated(cancel, address == "" && !silent) {
 		return
 	}
 	notified := false
@@ -190,8 +216,10 @@ func (l *rowWatcher) wait(address string, silent bool) {
 		notified, silent = l.listener.Wait(ctx, address)
 	}
 	switch {
+	case notified && l.wakeNext():
+		// If that waiter is granted the lock, nothing needs to be read.
+		_ = wait.Sleep(ctx, firstPoll)
 	case notified:
-		l.set.wake(l.key)
 	case silent:
 		// The row is polled, ever more slowly while it does not change.
 		_ = wait.Sleep(ctx, l.poll)
@@ -199,11 +227,24 @@ func (l *rowWatcher) wait(address string, silent bool) {
 	}
 }
 
-// outdated reports whether the row should be read again at once. If not, lookAgain calls stop.
-func (l *rowWatcher) outdated(stop context.CancelFunc) bool {
+// wakeNext wakes the waiters whose turn is likely to have come. It reports whether there are any.
+func (l *rowWatcher) wakeNext() (found bool) {
 	l.set.mu.Lock()
 	defer l.set.mu.Unlock()
-	l.stop = stop
+	for w := range l.waiters {
+		if w.next {
+			w.ready.Notify()
+			found = true
+		}
+	}
+	return found
+}
+
+// outdated reports whether the row should be read again at once. If not, lookAgain calls stop.
+func (l *rowWatcher) outdated(stop context.CancelFunc, hearsAll bool) bool {
+	l.set.mu.Lock()
+	defer l.set.mu.Unlock()
+	l.stop, l.hearsAll = stop, hearsAll
 	return l.stale
 }
 
@@ -264,6 +305,7 @@ func (l *rowWatcher) wakeUnblocked(s *state) (address string, found bool) {
 	var mode driver.Mode
 	for w := range l.waiters {
 		blockers := s.Blockers(w.request)
+		w.next = len(blockers) == 0 || blockers[len(blockers)-1].Holds()
 		if len(blockers) == 0 {
 			w.ready.Notify()
 		} else if ahead == nil || len(blockers) < len(ahead) {
@@ -298,12 +340,9 @@ func (l *rowWatcher) armAll(err error) {
 	}
 }
 
-// wake wakes the only waiter. Of several, it wakes those that the row lets in. The set's mutex is held.
+// wake makes the rowWatcher read the row, and wake the waiters that it lets in. The set's mutex is held.
 func (l *rowWatcher) wake() {
-	if len(l.waiters) == 1 {
-		for w := range l.waiters {
-			w.ready.Notify()
-		}
+	if len(l.waiters) > 0 {
+		l.lookAgain()
 	}
-	l.lookAgain()
 }
