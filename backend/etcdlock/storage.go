@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/metajson"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -47,14 +48,20 @@ type keyValue struct {
 	Meta  map[string]string `json:"meta,omitempty"`
 }
 
+// metas encodes what all values of a process have in common.
+var metas metajson.Cache
+
 func encodeValue(r *driver.Request, later bool) string {
-	v := keyValue{Mode: r.Mode.String(), Owner: r.Owner, Later: later, Meta: r.Meta}
+	v := keyValue{Mode: r.Mode.String(), Owner: r.Owner, Later: later}
 	if r.Mode == driver.Counted {
 		v.Limit = r.Limit
 	}
 	text, err := json.Marshal(v)
 	if err != nil {
 		panic(err) // strings and numbers only
+	}
+	if meta := metas.Encode(r.Meta); meta != "" {
+		return string(text[:len(text)-1]) + `,"meta":` + meta + "}"
 	}
 	return string(text)
 }
