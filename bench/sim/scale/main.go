@@ -1,4 +1,4 @@
-// Command scale writes docs/scale.md and its CSV files, from the simulations of package sim. Run it in the
+// Command scale writes docs/scale.md and its charts, from the simulations of package sim. Run it in the
 // folder bench:
 //
 //	go run ./sim/scale
@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"text/template"
 
+	"github.com/distlock/distlock/bench/chart"
 	"github.com/distlock/distlock/bench/sim"
 )
 
@@ -119,9 +120,9 @@ func (d *doc) processes() string {
 	return table("processes | leases of each | renewals/s | holds in each | server busy | with `shard` | memory of connections, MB | all connect, s", rows...)
 }
 
-func (d *doc) shards() string {
+func (d *doc) shards() (string, error) {
 	var rows [][]any
-	lines := []curve{{Name: "own connections"}, {Name: "with shard"}, {Name: "100 gateways"}}
+	lines := []chart.Series{{Name: "own connections", Bold: true}, {Name: "with shard", Color: 1}, {Name: "100 gateways", Color: 2}}
 	for _, n := range []int{1, 2, 4, 8, 16, 32, 64} {
 		f := fleet
 		f.Shards = n
@@ -139,8 +140,11 @@ func (d *doc) shards() string {
 			lines[i].X, lines[i].Y = append(lines[i].X, float64(n)), append(lines[i].Y, 100*l.Used)
 		}
 	}
-	d.files["scale-shards.csv"] = csv(lines)
-	return table("servers | renewals/s | own connections: busy | with `shard` | 100 gateways | Lock p50, ms | p99 | p99.9", rows...)
+	err := d.chart("scale-shards.svg", chart.Curves{
+		Title: "A million processes, ten million leases: the work of each server",
+		X:     chart.Axis{Label: "servers", Log: true}, Y: chart.Axis{Label: "% of its time", Log: true}, Series: lines,
+	})
+	return table("servers | renewals/s | own connections: busy | with `shard` | 100 gateways | Lock p50, ms | p99 | p99.9", rows...), err
 }
 
 // away has one of eight servers fail.
@@ -163,9 +167,9 @@ func after(r sim.Recovery) string {
 	return number(r.Done / sim.Second)
 }
 
-func (d *doc) outage() string {
+func (d *doc) outage() (string, error) {
 	var rows [][]any
-	var lines []curve
+	var lines []chart.Series
 	ttls := []float64{30, 60, 120}
 	for _, n := range []int{1000, 10_000, 100_000, 1_000_000} {
 		row := []any{float64(n)}
@@ -176,15 +180,18 @@ func (d *doc) outage() string {
 		rows = append(rows, row)
 	}
 	for _, ttl := range ttls {
-		s := curve{Name: fmt.Sprintf("TTL %.0f s", ttl)}
+		s := chart.Series{Name: fmt.Sprintf("TTL %.0f s", ttl), Color: len(lines), Bold: len(lines) == 0}
 		for down := 5.; down <= 75; down += 10 {
 			s.X = append(s.X, down)
 			s.Y = append(s.Y, 100*d.away(1000, ttl, down, nil).Lost)
 		}
 		lines = append(lines, s)
 	}
-	d.files["scale-outage.csv"] = csv(lines)
-	return table("processes | TTL 30 s: lost | renewed after, s | TTL 60 s: lost | after, s | TTL 120 s: lost | after, s", rows...)
+	err := d.chart("scale-outage.svg", chart.Curves{
+		Title: "One of eight servers is away: leases that a thousand processes lose",
+		X:     chart.Axis{Label: "length of the outage, s"}, Y: chart.Axis{Label: "%"}, Series: lines,
+	})
+	return table("processes | TTL 30 s: lost | renewed after, s | TTL 60 s: lost | after, s | TTL 120 s: lost | after, s", rows...), err
 }
 
 func (d *doc) margins() string {
@@ -220,15 +227,15 @@ func (d *doc) dead() string {
 // turn is how long a name is taken that is held for 1 ms.
 func (d *doc) turn() float64 { return d.Costs.Wake + sim.Millisecond }
 
-func (d *doc) hot() string {
+func (d *doc) hot() (string, error) {
 	turn := d.turn()
 	var rows [][]any
-	var lines []curve
+	var lines []chart.Series
 	for _, s := range []float64{1.01, 1.1} {
 		z := sim.NewZipf(10_000_000, s)
 		limit := sim.Second / turn / z.Hottest()
 		row := []any{fmt.Sprint(s), fmt.Sprintf("%.1f %%", 100*z.Hottest()), limit}
-		line := curve{Name: fmt.Sprintf("s = %g", s)}
+		line := chart.Series{Name: fmt.Sprintf("s = %g", s), Color: len(lines), Bold: len(lines) == 0}
 		for _, load := range []float64{.1, .25, .5, .75, .9, .95} {
 			p50, p99 := sim.Wait(load*limit*z.Hottest(), turn, 200*sim.Second)
 			line.X, line.Y = append(line.X, load*limit), append(line.Y, p99/sim.Millisecond)
@@ -239,6 +246,14 @@ func (d *doc) hot() string {
 		lines = append(lines, line)
 		rows = append(rows, append(row, z.Overloaded(fleet.Pairs, turn), z.Skew(8), z.Skew(64)))
 	}
-	d.files["scale-hot.csv"] = csv(lines)
-	return table("s | its share | limit: locks/s of all names | wait p50 / p99 at half of that, ms | at 90 % | names beyond their limit at 100 k/s | busiest of 8 servers | of 64", rows...)
+	err := d.chart("scale-hot.svg", chart.Curves{
+		Title: "Wait for the most popular of ten million names, held for 1 ms",
+		X:     chart.Axis{Label: "locks per second, of all names"}, Y: chart.Axis{Label: "p99, ms", Log: true}, Series: lines,
+	})
+	return table("s | its share | limit: locks/s of all names | wait p50 / p99 at half of that, ms | at 90 % | names beyond their limit at 100 k/s | busiest of 8 servers | of 64", rows...), err
+}
+
+func (d *doc) chart(name string, c chart.Curves) (err error) {
+	d.files[name], err = c.SVG()
+	return err
 }

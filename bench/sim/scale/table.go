@@ -63,20 +63,3 @@ func lockTime(l sim.Load, v float64) string {
 	}
 	return number(v / sim.Millisecond)
 }
-
-// curve is a line of a chart.
-type curve struct {
-	Name string
-	X, Y []float64
-}
-
-func csv(curves []curve) []byte {
-	var b strings.Builder
-	b.WriteString("curve,x,y\n")
-	for _, c := range curves {
-		for i := range c.X {
-			fmt.Fprintf(&b, "%s,%.4g,%.4g\n", c.Name, c.X[i], c.Y[i])
-		}
-	}
-	return []byte(b.String())
-}
