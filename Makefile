@@ -25,7 +25,7 @@ ONCE = ^Test(Large|Long)[A-Z]|Outage|SilentHolds|SilentReleases|NothingSent
 GOTEST = $(GO) run ./internal/gotest -serial '$(SERIAL)' -slowest 10
 RACE = -race -shuffle=on -vet=off
 
-.PHONY: help servers test test-long test-under-load lint tidy release bench bench-once check api
+.PHONY: help servers test test-long test-under-load lint tidy release bench performance bench-once check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,8 +65,11 @@ tidy: ## write go.mod and go.sum of all modules anew
 release: ## tag all modules: make release VERSION=v0.1.0 shows what it would do; with DRY_RUN=no it does it
 	@DRY_RUN=$(DRY_RUN) internal/modules.sh release "$(VERSION)"
 
-bench: ## the benchmarks side by side with the peers (minutes; needs a quiet machine)
-	cd bench && $(GO) test -run TestReport -report . -for 2s -timeout 1h
+bench: ## the benchmarks side by side with the peers, into docs/performance.md (an hour; needs a quiet machine)
+	cd bench && $(GO) test -run TestReport -report . -save -for 1s -timeout 2h
+
+performance: ## write docs/performance.md and its charts anew from bench/results.json, without measuring
+	cd bench && $(GO) test -run TestReport -save
 
 bench-once: ## every benchmark once, so that none rots
 	$(GO) test -run '^$$' -bench . -benchtime 1x work

@@ -7,9 +7,12 @@ import (
 
 // Benchmark runs every scenario with every contender. One iteration is one measurement of fixed
 // duration (-for). The figures are medians over the iterations; ns/op would have no meaning. For
-// comparisons use TestReport, whose rounds alternate the contenders.
+// comparisons use TestReport, whose rounds alternate the contenders. Big scenarios run only there.
 func Benchmark(b *testing.B) {
 	for _, s := range scenarios {
+		if s.big {
+			continue
+		}
 		b.Run(s.name, func(b *testing.B) {
 			for _, c := range s.contenders {
 				b.Run(c.name, func(b *testing.B) { benchmark(b, s, c) })

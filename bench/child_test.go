@@ -35,6 +35,8 @@ func init() {
 		"wait":    waitInChild,
 		"hold":    holdInChild,
 		"turns":   turnsInChild,
+		"shop":    shopInChild,
+		"token":   tokenInChild,
 	}
 }
 

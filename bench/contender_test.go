@@ -106,7 +106,9 @@ var (
 	}
 	handers  = append([]contender{wakeup}, everybody...)
 	queueing = []contender{rueidisPlain, distlockDefault, distlockTurns, distlockFair}
-	keepers  = []contender{never, distlockDefault, redsyncDefault, redislockDefault, rueidislockPeer}
+	// In the growth and the stories each contender is as its README recommends.
+	remoteOnRedis = []contender{distlockDefault, redsyncDefault, redislockDefault, rueidislockPeer}
+	keepers       = []contender{never, distlockDefault, redsyncDefault, redislockDefault, rueidislockPeer}
 )
 
 // contenderNamed returns the contender with a name on a coordinator.

@@ -29,6 +29,22 @@ func manyLeases(at string, among []contender) scenario {
 	}
 }
 
+// leasesOf holds a number of leases for long enough to renew them.
+func leasesOf(n int) scenario {
+	s := manyLeases(onRedis, []contender{never, distlockDefault})
+	s.name = onRedis + "/held/" + strconv.Itoa(n)
+	s.title = fmt.Sprintf("%d leases held for %v, renewed each %v", n, heldFor, heldFor/6)
+	s.big = true
+	s.measure = func(r *rig, c contender) (figures, error) {
+		with := *r
+		with.leases, with.hold = n, heldFor
+		return measureLeases(&with, c)
+	}
+	return s
+}
+
+const heldFor = 6 * time.Second
+
 func measureLeases(r *rig, c contender) (figures, error) { return measureLeasesBeside(r, c, 4) }
 
 // measureLeasesBeside has one child acquire all leases and hold them for a while, beside other callers.

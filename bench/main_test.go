@@ -35,7 +35,9 @@ func TestMain(m *testing.M) {
 		return
 	}
 	testserver.OnDisk = true
-	os.Exit(testserver.Run(m))
+	code := testserver.Run(m)
+	os.Remove(cliPath())
+	os.Exit(code)
 }
 
 // newRig starts a coordinator, unless one of its kind is already running.

@@ -11,10 +11,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/distlock/distlock/bench/report"
 )
 
 var (
 	reportFlag = flag.String("report", "", "print a report in Markdown of the scenarios that match this pattern; . is all")
+	saveFlag   = flag.Bool("save", false, "put the report's figures into results.json, and make docs/performance.md anew")
 	roundsFlag = flag.Int("rounds", 3, "the number of rounds in the report")
 )
 
@@ -27,6 +30,9 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	if *reportFlag == "" {
+		if *saveFlag {
+			save(t, &report.Results{})
+		}
 		return
 	}
 	printMachine(os.Stdout)
@@ -35,8 +41,12 @@ func TestReport(t *testing.T) {
 			continue
 		}
 		r := newRig(t, s.at)
+		load := loadAverage()
 		rounds := interleave(t, r, s)
 		printTable(os.Stdout, r, s, rounds)
+		if *saveFlag {
+			save(t, &report.Results{Scenarios: []report.Scenario{s.result(r, rounds, load)}})
+		}
 	}
 }
 
@@ -94,9 +104,7 @@ func (s scenario) withRatios(f figures, c contender, round map[string]figures) f
 
 func printMachine(w io.Writer) {
 	fmt.Fprintf(w, "%s, %s/%s, %d processors", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
-	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
-		fmt.Fprintf(w, ", load before %s", strings.Join(strings.Fields(string(load))[:3], " "))
-	}
+	fmt.Fprintf(w, ", load before %s", loadAverage())
 	fmt.Fprintf(w, ". Medians of %d interleaved rounds.\n", *roundsFlag)
 }
 

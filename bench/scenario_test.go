@@ -15,6 +15,9 @@ type scenario struct {
 	contenders []contender
 	ratios     []string // contenders whose first figure all others are compared with; see sameClient
 	measure    func(r *rig, c contender) (figures, error)
+
+	// big means that only the report measures it, since it takes long.
+	big bool
 }
 
 // rig is the environment of every measurement.
@@ -37,7 +40,18 @@ const ttl = 30 * time.Second
 var scenarios = slices.Concat(redisScenarios, etcdScenarios(onEtcd), etcdScenarios(onOldEtcd), zooKeeperScenarios,
 	databaseScenarios(onMariaDB, mysqlAll, mysqlAll, mysqlTogether),
 	databaseScenarios(onPostgres, postgresAlone, postgresFighting, postgresTogether),
-	databaseScenarios(onSQLite, sqliteAll, sqliteAll, sqliteAll))
+	databaseScenarios(onSQLite, sqliteAll, sqliteAll, sqliteAll), growth)
+
+// growth shows what waiters, names and leases cost as they become more.
+var growth = slices.Concat(
+	remotes(onRedis, remoteOnRedis, 1, 4, 16, 64, 256),
+	remotes(onEtcd, []contender{distlockEtcd, mutexPeer}, 2, 4, 8, 16),
+	remotes(onZooKeeper, zooKeeperTogether, 2, 4, 8, 16),
+	[]scenario{local(10), local(100), local(1000), local(10_000)},
+	[]scenario{manyNames(1), manyNames(100), manyNames(10_000), manyNames(1_000_000)},
+	[]scenario{leasesOf(1000), leasesOf(10_000), leasesOf(100_000)},
+	[]scenario{shop, token, fleet, command},
+)
 
 var redisScenarios = []scenario{
 	uncontended(onRedis, 1, uncontending, rawRueidis, sameClient),

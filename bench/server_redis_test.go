@@ -62,7 +62,8 @@ func (s *redisServer) usage(c contender) (u usage, err error) {
 var inScripts = map[string]bool{
 	"get": true, "set": true, "getset": true, "getrange": true, "append": true, "del": true, "incr": true, "exists": true,
 	"lindex": true, "lpush": true, "lrem": true, "rpush": true, "zadd": true, "zrangebyscore": true, "zrem": true, "zscore": true,
-	"pttl": true, "pexpire": true, "pexpireat": true, "publish": true, "xadd": true, "time": true,
+	"pttl": true, "pexpire": true, "pexpireat": true, "publish": true, "spublish": true, "xadd": true, "time": true, "type": true,
+	"hget": true, "hgetall": true, "hincrby": true, "hkeys": true, "hlen": true, "lrange": true, "zcount": true,
 }
 
 // sent counts the commands that clients sent, without the INFO of the benchmark itself. plain means

@@ -1,0 +1,144 @@
+// Package report makes docs/performance.md and its charts from the results of the benchmarks.
+//
+// The results are a file of their own, so that a scenario that is measured again replaces only its part,
+// and so that a test can show that the document says nothing else.
+package report
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Results is what all scenarios measured.
+type Results struct {
+	Scenarios []Scenario
+}
+
+// Scenario is what one scenario measured, and when and where.
+type Scenario struct {
+	Name, Title  string
+	Server       string
+	Machine, Go  string
+	Date, Commit string
+	Load         string // before
+	Rounds       int
+	Rows         []Row
+}
+
+// Row is one contender's figures, in the order of the table.
+type Row struct {
+	Contender string
+	Figures   []Figure
+}
+
+// Figure is one number. Its name includes the unit.
+type Figure struct {
+	Name  string
+	Value Value
+}
+
+// Value is a number that JSON may not know: infinite, or not a number.
+type Value float64
+
+// MarshalJSON writes four digits.
+func (v Value) MarshalJSON() ([]byte, error) {
+	s := strconv.FormatFloat(float64(v), 'g', 4, 64)
+	if math.IsInf(float64(v), 0) || math.IsNaN(float64(v)) {
+		s = strconv.Quote(s)
+	}
+	return []byte(s), nil
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (v *Value) UnmarshalJSON(b []byte) error {
+	f, err := strconv.ParseFloat(strings.Trim(string(b), `"`), 64)
+	*v = Value(f)
+	return err
+}
+
+// Read returns the results in a file, or none if there is no file.
+func Read(path string) (*Results, error) {
+	b, err := os.ReadFile(path)
+	if os.IsNotExist(err) {
+		return &Results{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := &Results{}
+	return r, json.Unmarshal(b, r)
+}
+
+// Put replaces the scenario of this name.
+func (r *Results) Put(s Scenario) {
+	i := slices.IndexFunc(r.Scenarios, func(o Scenario) bool { return o.Name == s.Name })
+	if i < 0 {
+		r.Scenarios = append(r.Scenarios, s)
+	} else {
+		r.Scenarios[i] = s
+	}
+	slices.SortFunc(r.Scenarios, func(a, b Scenario) int {
+		return cmp.Or(cmp.Compare(a.family(), b.family()), cmp.Compare(a.size(), b.size()))
+	})
+}
+
+// Write writes the results, the document and its charts into their places below the project's root.
+func (r *Results) Write(root string) error {
+	var lines []string // one a scenario
+	for _, s := range r.Scenarios {
+		b, err := json.Marshal(s)
+		if err != nil {
+			return err
+		}
+		lines = append(lines, string(b))
+	}
+	text := `{"Scenarios": [` + "\n" + strings.Join(lines, ",\n") + "\n]}\n"
+	if err := os.WriteFile(root+"/"+ResultsFile, []byte(text), 0o644); err != nil {
+		return err
+	}
+	files, err := r.Files()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(root+"/"+chartFolder, 0o755); err != nil {
+		return err
+	}
+	for path, text := range files {
+		if err := os.WriteFile(root+"/"+path, text, 0o644); err != nil {
+			return fmt.Errorf("report: %w", err)
+		}
+	}
+	return nil
+}
+
+// family is the name without the size at its end: the scenarios of a family differ only in that.
+func (s Scenario) family() string {
+	if i := strings.LastIndexByte(s.Name, '/'); s.size() > 0 {
+		return s.Name[:i]
+	}
+	return s.Name
+}
+
+// size is the number at the end of the name, or 0.
+func (s Scenario) size() int {
+	n, _ := strconv.Atoi(s.Name[strings.LastIndexByte(s.Name, '/')+1:])
+	return n
+}
+
+// figure returns a contender's figure, or NaN.
+func (s Scenario) figure(contender, name string) float64 {
+	for _, row := range s.Rows {
+		for _, f := range row.Figures {
+			if row.Contender == contender && f.Name == name {
+				return float64(f.Value)
+			}
+		}
+	}
+	return math.NaN()
+}
