@@ -143,8 +143,17 @@ func clientChannel(channel, owner string) string {
 
 const wakeAll = 1 << 30
 
+// queuedRelease is the message on the channel of a lock of the layout "redisson" that was released while
+// others are queued: the first of them is notified otherwise. Java reads it as 0, like its own message.
+const queuedRelease = "00"
+
 // wakeOne says that a released exclusive lock lets one waiter in.
-func wakeOne(string) int { return 1 }
+func wakeOne(message string) int {
+	if message == queuedRelease {
+		return 0
+	}
+	return 1
+}
 
 // wakePermits reads Redisson's message on a semaphore's channel: the number of free permits.
 func wakePermits(message string) int {

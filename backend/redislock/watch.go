@@ -16,7 +16,8 @@ import (
 //
 // The queued waiters of a client have a channel for each lock, on which a message names the waiter. The
 // subscription is kept for a while after the last one has left, so that the next Watch sends nothing.
-// In the layout "redisson" each has a channel of its own, since Java publishes there.
+// In the layout "redisson" each has a channel of its own, since Java publishes there, and waits on the
+// lock's channel too, where Java's locks that are not fair publish.
 //
 // All watches are woken once a lost connection is back, since messages may have been missed. A hold
 // that ends by its TTL publishes nothing: HeldError.Retry says when it ends.
@@ -28,9 +29,29 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	name := b.prefix + r.Name
 	_, braces := braced(name)
 	w := &releaseWaiter{owner: r.Owner, alone: r.Queue && rec.ownChannels, braces: braces, ready: make(chan struct{}, 1), armed: make(chan error, 1)}
-	if err := b.releases.add(ctx, w, name, rec.channelFor(name, r), rec.wakes); err != nil {
+	if err := b.await(ctx, w, r.Name, rec.channelFor(name, r), rec.wakes); err != nil {
 		return driver.Watch{}, err
 	}
+	if !w.alone {
+		return driver.Watch{Ready: w.ready, Close: func() { b.releases.remove(w) }}, nil
+	}
+	java := &releaseWaiter{braces: braces, ready: w.ready, armed: make(chan error, 1)}
+	if err := b.await(ctx, java, r.Name, rec.channel(name), rec.wakes); err != nil {
+		b.releases.remove(w)
+		return driver.Watch{}, err
+	}
+	return driver.Watch{Ready: w.ready, Close: func() {
+		b.releases.remove(java)
+		b.releases.remove(w)
+	}}, nil
+}
+
+// await arms w on a channel.
+func (b *Backend) await(ctx context.Context, w *releaseWaiter, name, channel string, lets func(string) int) error {
+	if err := b.releases.add(ctx, w, b.prefix+name, channel, lets); err != nil {
+		return err
+	}
+	var err error
 	select {
 	case err = <-w.armed:
 	case <-ctx.Done():
@@ -38,9 +59,9 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 	}
 	if err != nil {
 		b.releases.remove(w)
-		return driver.Watch{}, watchError(r.Name, err)
+		return watchError(name, err)
 	}
-	return driver.Watch{Ready: w.ready, Close: func() { b.releases.remove(w) }}, nil
+	return nil
 }
 
 // watchError lets a user who may not subscribe poll.

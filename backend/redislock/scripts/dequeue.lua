@@ -1,8 +1,8 @@
 -- freed notifies the first waiter in the queue, or all other waiters if the queue is empty.
 -- In Java both kinds may wait for one lock, and the latter do not respect the queue. Java notifies
--- each waiter in the queue on a channel of its own, and ours beside Java's too. Otherwise the
--- waiters of a client share a channel, named after the common start of their Owners, and the
--- message names the waiter.
+-- each waiter in the queue on a channel of its own, and ours beside Java's too. Java reads 00 as 0, and
+-- ours ignore it. Otherwise the waiters of a client share a channel, named after the common start of
+-- their Owners, and the message names the waiter.
 local function freed(channel)
   local first = redis.call('EXISTS', queue) == 1 and sweep(clock())
   if first and scores then
@@ -11,7 +11,7 @@ local function freed(channel)
     publish(channel .. ':' .. string.sub(first, 1, 18), first)
   end
   if scores or not first then
-    publish(channel, '0')
+    publish(channel, first and '00' or '0')
   end
 end
 
