@@ -7,7 +7,7 @@ import (
 
 // Mean waits are known for Poisson arrivals at one server: ρ/(1-ρ) services with exponential service
 // times (M/M/1), and half of that with constant ones (M/D/1).
-func TestStationWaitsAsQueueingTheorySays(t *testing.T) {
+func TestLongStationWaitsAsQueueingTheorySays(t *testing.T) {
 	for _, load := range []float64{.3, .6, .9} {
 		for name, theory := range map[string]float64{"M/M/1": load / (1 - load), "M/D/1": load / (1 - load) / 2} {
 			s := New(1)

@@ -20,7 +20,7 @@ func TestAllLeasesAreRenewed(t *testing.T) {
 }
 
 // An outage takes the same course for a tenth of the processes on a server that is ten times slower.
-func TestScaleDoesNotMatter(t *testing.T) {
+func TestLongScaleDoesNotMatter(t *testing.T) {
 	c := Measured().Costs
 	f := testFleet
 	f.Processes, f.Leases, f.Shards = 2000, 8e4, 1

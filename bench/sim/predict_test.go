@@ -7,7 +7,7 @@ import (
 
 // The predictions come from the costs of single operations, and are compared with whole systems that
 // were measured on the same machine.
-func TestPredictionsAgreeWithMeasurements(t *testing.T) {
+func TestLongPredictionsAgreeWithMeasurements(t *testing.T) {
 	r := Measured()
 	leases, processes, waiters := Predict(r.Costs, r.Points.Leases.TakenPerS)
 	for _, x := range []struct {

@@ -88,6 +88,8 @@ func realWatchdog(t *testing.T, holds int, grant func(int) float64, until float6
 		w.Close()
 		end()
 		counter.tasks.Wait()
+		counter.mu.Lock()
+		defer counter.mu.Unlock()
 		lost = counter.n
 	})
 	return c, lost
