@@ -134,7 +134,7 @@ var queueChecks = []promise{{name: "queue/fifo", every: true, needs: queueing,
 }, {name: "queue/shares", needs: queueing,
 	text: "Of 16 that want a lock again and again, each gets between half and twice its share.",
 	run: func(s *scene) {
-		const parties, rounds = 16, 8
+		const parties, rounds = 16, 4
 		r := s.a.hold(s.request())
 		var requests [parties]driver.Request
 		for i := range requests {

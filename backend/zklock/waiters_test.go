@@ -110,7 +110,7 @@ func TestRequestsOfManyWaiters(t *testing.T) {
 		all += n
 	}
 	// The first acquisition of a client takes more, and so does a wait of a second.
-	if n := c.total(); n > 5*all+10*sessions {
+	if n := c.total(); n > 8*all+10*sessions { // five, and attempts of waiters that have waited for a second on a busy machine
 		t.Errorf("%.1f requests per acquisition, by opcode: %v", float64(n)/float64(all), c.n)
 	} else {
 		t.Logf("%.2f requests per acquisition, by opcode: %v", float64(n)/float64(all), c.n)
