@@ -84,7 +84,7 @@ func (a *app) openWithin(ctx context.Context, o *runOptions, n *notice, began ti
 // only the wait: one attempt is made, however short the wait is.
 func (t *acquirer) acquire(ctx context.Context) (*distlock.MultiLease, error) {
 	began := time.Now()
-	lease, refused := t.heldIfOtherKind(t.locks.TryLock(ctx))
+	lease, refused := t.attempt(ctx, t.locks.TryLock)
 	if lease != nil || t.o.noWait || !t.transient(refused) {
 		return lease, explain(refused, 0)
 	}
@@ -144,7 +144,7 @@ func (t *acquirer) lock(ctx context.Context) (lease *distlock.MultiLease, wanted
 		case <-stop:
 		}
 	}()
-	lease, err = t.heldIfOtherKind(t.locks.Lock(ctx))
+	lease, err = t.attempt(ctx, t.locks.Lock)
 	close(stop)
 	<-stopped
 	if lease != nil && wanted {
@@ -184,25 +184,49 @@ func (t *acquirer) confirm(waited context.Context, refused error) error {
 	return refused
 }
 
-// heldIfOtherKind replaces ErrInvalid by ErrHeld if a name is in use as another kind of lock: that
-// passes, too.
-func (t *acquirer) heldIfOtherKind(lease *distlock.MultiLease, err error) (*distlock.MultiLease, error) {
-	if !errors.Is(err, distlock.ErrInvalid) {
-		return lease, err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	for _, name := range t.o.names {
-		info, inspectErr := t.client.Inspect(ctx, name)
-		if inspectErr == nil && len(info.Holders) > 0 && !info.Mode.SameKind(t.o.mode()) {
-			held := &distlock.HeldError{Holders: info.Holders}
-			for _, h := range info.Holders {
-				held.Retry = max(held.Retry, h.Left)
-			}
-			return nil, &distlock.Error{Op: "lock", Name: name, Kind: distlock.ErrHeld, Err: held}
+// attempt calls lock. If a name is in use as another kind of lock it returns ErrHeld in place of
+// ErrInvalid: that passes, too. It calls lock again if nobody uses the name so any more.
+func (t *acquirer) attempt(ctx context.Context, lock func(context.Context) (*distlock.MultiLease, error)) (*distlock.MultiLease, error) {
+	const tries = 3 // of a request that no server ever takes
+	for n := 1; ; n++ {
+		lease, err := lock(ctx)
+		if !errors.Is(err, distlock.ErrInvalid) {
+			return lease, err
+		}
+		if held := t.otherKind(); held != nil {
+			return nil, held
+		}
+		if n == tries {
+			return nil, err
 		}
 	}
-	return nil, err
+}
+
+// otherKind returns ErrHeld if somebody holds one of the names, or waits for it, as another kind of lock.
+func (t *acquirer) otherKind() error {
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	defer cancel()
+	for _, name := range t.o.names {
+		info, err := t.client.Inspect(ctx, name)
+		if err != nil {
+			continue
+		}
+		held := &distlock.HeldError{}
+		for i, h := range slices.Concat(info.Holders, info.Waiters) {
+			mode := h.Mode
+			if i < len(info.Holders) {
+				mode = info.Mode // known of another library's holder, too
+			}
+			if !mode.SameKind(t.o.mode()) {
+				held.Holders = append(held.Holders, h)
+				held.Retry = max(held.Retry, h.Left)
+			}
+		}
+		if len(held.Holders) > 0 {
+			return &distlock.Error{Op: "lock", Name: name, Kind: distlock.ErrHeld, Err: held}
+		}
+	}
+	return nil
 }
 
 // transient reports whether waiting may help.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -230,5 +232,37 @@ func TestGoneServerIsToldOnce(t *testing.T) {
 				t.Errorf("the standard error has %q", line)
 			}
 		}
+	}
+}
+
+// freed refuses attempts as if the name were in use as another kind of lock until a moment ago.
+type freed struct {
+	driver.Backend
+	driver.Inspector
+	refusals int
+}
+
+func (b *freed) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if b.refusals > 0 {
+		b.refusals--
+		return driver.Grant{}, fmt.Errorf("%w: the name is in use for another kind of lock", driver.ErrInvalid)
+	}
+	return b.Backend.Acquire(ctx, r)
+}
+
+// A name that was in use as another kind of lock can be free by the time it is looked at.
+func TestOtherKindHasJustEnded(t *testing.T) {
+	for refusals, want := range []error{nil, nil, nil, distlock.ErrInvalid} {
+		mem := memlock.New()
+		c, err := distlock.New(&freed{mem, mem, refusals}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := &runOptions{names: []string{"book"}, noWait: true}
+		a := &acquirer{o: o, client: c, locks: distlock.Multi(c.Mutex("book"))}
+		if _, err := a.acquire(t.Context()); !errors.Is(err, want) {
+			t.Errorf("%d refusals: %v, want %v", refusals, err, want)
+		}
+		c.Close()
 	}
 }
