@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"fmt"
 	"strings"
 	"time"
 )
@@ -39,6 +40,17 @@ func (m Mode) SameKind(o Mode) bool {
 
 // MarshalText is String.
 func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText reads what MarshalText writes. Any other text is ErrInvalid.
+func (m *Mode) UnmarshalText(text []byte) error {
+	for n := Exclusive; n <= Counted; n++ {
+		if n.String() == string(text) {
+			*m = n
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: mode %.20q: want one of: %v", ErrInvalid, text, AllModes)
+}
 
 // ModeSet is a set of modes.
 type ModeSet uint8
