@@ -79,7 +79,7 @@ conform() {
 	esac
 }
 
-# released prints the modules that users may require, each after those that it requires.
+# released prints the modules that users may require.
 released() { folders | grep -v -e '^bench$' -e '^examples$' -e '^interop$' -e '^internal/'; }
 
 release() {

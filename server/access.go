@@ -1,0 +1,259 @@
+package server
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/internal/httpwire"
+)
+
+// Right is something that an identity may do with locks.
+type Right uint8
+
+// The rights. Lock is to acquire, renew and release; See is to list and inspect; Ask is to request the release
+// of a lock from its holder; Break is to unlock by force, and to see owners.
+const (
+	Lock Right = 1 << iota
+	See
+	Ask
+	Break
+
+	allRights = Lock | See | Ask | Break
+)
+
+var rightNames = map[string]Right{"lock": Lock, "see": See, "ask": Ask, "break": Break}
+
+// String is the right's name in lower case.
+func (r Right) String() string {
+	for name, right := range rightNames {
+		if r == right {
+			return name
+		}
+	}
+	return "several rights"
+}
+
+// Identity is one who calls the server.
+type Identity struct {
+	Name   string // "": anybody
+	grants []grant
+}
+
+type grant struct {
+	prefix string
+	rights Right
+}
+
+// nobody has no rights, anybody has all.
+var (
+	nobody  = &Identity{}
+	anybody = &Identity{grants: []grant{{"", allRights}}}
+)
+
+// May reports whether the identity has a right for a lock.
+func (i *Identity) May(r Right, name string) bool {
+	return slices.ContainsFunc(i.grants, func(g grant) bool { return g.rights&r != 0 && strings.HasPrefix(name, g.prefix) })
+}
+
+// String names the identity for a message.
+func (i *Identity) String() string { return orAnybody(i.Name) }
+
+func orAnybody(name string) string {
+	if name == "" {
+		return "anybody"
+	}
+	return name
+}
+
+// may returns an error if the caller does not have a right for a lock.
+func (c *call) may(r Right, name string) error {
+	if c.who.May(r, name) {
+		return nil
+	}
+	return problem(http.StatusForbidden, httpwire.Denied, "%s has not the right to %v this lock; rights are given for prefixes of names", c.who, r)
+}
+
+// Access is a list of identities, which are known by a token or by a client certificate. It is safe for
+// concurrent use, and reads its file again when that changes.
+type Access struct {
+	path    string
+	onError func(error)
+
+	mu      sync.Mutex
+	checked time.Time
+	stamp   stamp
+	byToken map[[sha256.Size]byte]*Identity
+	byCert  map[string]*Identity
+}
+
+// stamp tells two states of a file apart.
+type stamp struct {
+	modified time.Time
+	size     int64
+}
+
+// OpenAccess reads a file of identities. Each line has four fields: a name; "sha256:" and the hash of a token in
+// hex, or "cert:" and the common name or DNS name of a client certificate; the rights, such as lock,see; and the
+// prefix of the names for which they are given, or *. An identity may have several lines. Empty lines and those
+// that begin with # are comments.
+//
+// The file is read again within a second after it has changed. One that is wrong then is reported to onError,
+// and the rights stay as they were.
+func OpenAccess(path string, onError func(error)) (*Access, error) {
+	a := &Access{path: path, onError: onError}
+	if err := a.read(); err != nil {
+		return nil, err
+	}
+	a.checked = time.Now()
+	return a, nil
+}
+
+func (a *Access) read() error {
+	f, err := os.Open(a.path)
+	if err != nil {
+		return fmt.Errorf("the file of tokens: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("the file of tokens: %w", err)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, 1<<20))
+	if err != nil {
+		return fmt.Errorf("the file of tokens: %w", err)
+	}
+	byToken, byCert, err := parseAccess(string(text))
+	if err != nil {
+		return fmt.Errorf("%s: %w", a.path, err)
+	}
+	a.stamp, a.byToken, a.byCert = stamp{info.ModTime(), info.Size()}, byToken, byCert
+	return nil
+}
+
+func parseAccess(text string) (byToken map[[sha256.Size]byte]*Identity, byCert map[string]*Identity, err error) {
+	byToken, byCert = map[[sha256.Size]byte]*Identity{}, map[string]*Identity{}
+	for n, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if err := parseIdentity(line, byToken, byCert); err != nil {
+			return nil, nil, fmt.Errorf("line %d: %w", n+1, err) // without its text, which may be a token
+		}
+	}
+	return byToken, byCert, nil
+}
+
+func parseIdentity(line string, byToken map[[sha256.Size]byte]*Identity, byCert map[string]*Identity) error {
+	fields := strings.Fields(line)
+	if len(fields) != 4 {
+		return fmt.Errorf("%d fields: want four: name, sha256:HASH or cert:NAME, rights, prefix", len(fields))
+	}
+	g := grant{prefix: fields[3]}
+	if g.prefix == "*" {
+		g.prefix = ""
+	}
+	for _, name := range strings.Split(fields[2], ",") {
+		right, ok := rightNames[name]
+		if !ok {
+			return fmt.Errorf("right %.20q: want some of lock,see,ask,break", name)
+		}
+		g.rights |= right
+	}
+	kind, value, _ := strings.Cut(fields[1], ":")
+	var who *Identity
+	switch hash, err := hex.DecodeString(value); {
+	case kind == "cert" && value != "":
+		who = entry(byCert, value)
+	case kind == "sha256" && err == nil && len(hash) == sha256.Size:
+		who = entry(byToken, [sha256.Size]byte(hash))
+	default:
+		return errors.New("the second field: want sha256: and 64 hex digits, the hash of a token, or cert: and a name")
+	}
+	if who.Name != "" && who.Name != fields[0] {
+		return fmt.Errorf("%s and %s have the same token or certificate", who.Name, fields[0])
+	}
+	who.Name = fields[0]
+	who.grants = append(who.grants, g)
+	return nil
+}
+
+func entry[K comparable](m map[K]*Identity, k K) *Identity {
+	if m[k] == nil {
+		m[k] = &Identity{}
+	}
+	return m[k]
+}
+
+// refresh reads the file again if it has changed.
+func (a *Access) refresh() {
+	if time.Since(a.checked) < time.Second {
+		return
+	}
+	a.checked = time.Now()
+	info, err := os.Stat(a.path)
+	if err == nil && a.stamp == (stamp{info.ModTime(), info.Size()}) {
+		return
+	}
+	if err == nil {
+		err = a.read()
+		a.stamp = stamp{info.ModTime(), info.Size()} // one that is wrong is reported once
+	}
+	if err != nil && a.onError != nil {
+		a.onError(err)
+	}
+}
+
+// cookie keeps the token of a person who uses the page.
+const cookie = "distlock_token"
+
+// identify returns who makes the request. A nil a lets everybody in.
+func (a *Access) identify(r *http.Request) (*Identity, error) {
+	if a == nil {
+		return anybody, nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refresh()
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		if who := a.certified(r.TLS.PeerCertificates[0]); who != nil {
+			return who, nil
+		}
+	}
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if c, err := r.Cookie(cookie); !ok && err == nil {
+		token, ok = c.Value, true
+	}
+	if !ok {
+		return nil, problem(http.StatusUnauthorized, httpwire.Denied, "the server wants a token: Authorization: Bearer TOKEN")
+	}
+	if who := a.byToken[sha256.Sum256([]byte(token))]; who != nil {
+		return who, nil
+	}
+	return nil, problem(http.StatusUnauthorized, httpwire.Denied, "the server doesn't know this token")
+}
+
+func (a *Access) certified(cert *x509.Certificate) *Identity {
+	for _, name := range append([]string{cert.Subject.CommonName}, cert.DNSNames...) {
+		if who := a.byCert[name]; who != nil {
+			return who
+		}
+	}
+	return nil
+}
+
+// HashToken returns the hash of a token as a file of identities has it.
+func HashToken(token string) string {
+	hash := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(hash[:])
+}

@@ -1,0 +1,171 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// acquire makes one attempt, or waits for the lock.
+func (c *call) acquire() error {
+	arrived := time.Now()
+	var m httpwire.Request
+	if err := c.decode(&m, httpwire.MaxBody); err != nil {
+		return err
+	}
+	r, err := c.request(m)
+	if err != nil {
+		return err
+	}
+	if m.Wait < 0 || httpwire.Duration(m.Wait) > httpwire.MaxWait {
+		return invalid("wait_ms is %d: want 0 to %d; to wait longer, ask again with the same owner", m.Wait, httpwire.Down(httpwire.MaxWait))
+	}
+	g, err := c.obtain(r, arrived, httpwire.Duration(m.Wait))
+	if err != nil {
+		return err
+	}
+	return c.json(g)
+}
+
+// request checks what a client requests, and completes it with the news that the client wants.
+func (c *call) request(m httpwire.Request) (driver.Request, error) {
+	h, err := c.hold(m.Hold)
+	if err != nil {
+		return driver.Request{}, err
+	}
+	if err := c.may(Lock, h.Name); err != nil {
+		return driver.Request{}, err
+	}
+	if err := c.checkTTL(h.TTL); err != nil {
+		return driver.Request{}, err
+	}
+	size := 0
+	for k, v := range m.Meta {
+		size += len(k) + len(v)
+	}
+	if size > httpwire.MaxMeta {
+		return driver.Request{}, invalid("meta has %d bytes: at most %d", size, httpwire.MaxMeta)
+	}
+	r := m.Driver()
+	if m.Limit < 0 {
+		return r, invalid("limit is %d: want at least 1", m.Limit)
+	}
+	if r.Fences > 1 && !r.Mode.Alone() {
+		return r, invalid("fences is %d: a lock that is shared or counted gets 1", r.Fences)
+	}
+	return r, c.subscribe(&r, m.Revocable)
+}
+
+// obtain acquires r, and waits for that if the client wants to.
+func (c *call) obtain(r driver.Request, arrived time.Time, patience time.Duration) (httpwire.Grant, error) {
+	if c.s.drained.Err() != nil {
+		return httpwire.Grant{}, errDraining
+	}
+	yield, end, err := c.s.turns.take(c.r.Context(), r.Owner)
+	if err != nil {
+		return httpwire.Grant{}, err
+	}
+	defer end()
+	if err := c.s.quota.add(c.who.Name, r.Owner, r.TTL, c.s.o.MaxHolds); err != nil {
+		return httpwire.Grant{}, err
+	}
+	began, g, err := c.attempt(r, patience > 0)
+	if patience > 0 && errors.Is(err, driver.ErrHeld) {
+		began, g, err = c.waitFor(r, arrived.Add(patience), yield, err)
+	}
+	if err != nil {
+		if kindOf(err) != httpwire.Unknown {
+			c.s.quota.remove(c.who.Name, r.Owner)
+		}
+		return httpwire.Grant{}, err
+	}
+	return httpwire.Grant{Fence: g.Fence, Fences: g.Fences, TTL: httpwire.Down(g.TTL), Waited: httpwire.Down(began.Sub(arrived))}, nil
+}
+
+// attempt makes one attempt. It returns when that began, which is after the request has arrived.
+func (c *call) attempt(r driver.Request, queue bool) (began time.Time, g driver.Grant, err error) {
+	r.Queue = r.Queue || queue && c.s.caps.QueueingOf(r.Mode) != driver.QueueNever
+	ctx, cancel := context.WithTimeout(c.r.Context(), callTimeout)
+	defer cancel()
+	began = time.Now()
+	g, err = c.s.backend.Acquire(ctx, r)
+	c.s.metrics.backend("acquire", err, time.Since(began))
+	return began, g, err
+}
+
+// pollTime is how long a wait relies on its watch: nothing is pushed when time alone frees a lock.
+const pollTime = time.Second
+
+// waitFor makes attempts until one is granted, until the client's patience or the request ends, or until the
+// client makes another call for the same Owner. It returns the last refusal then.
+func (c *call) waitFor(r driver.Request, until time.Time, yield <-chan struct{}, refused error) (time.Time, driver.Grant, error) {
+	ctx, end, err := c.stream()
+	if err != nil {
+		return time.Time{}, driver.Grant{}, err
+	}
+	defer end()
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	r.Queue = c.s.caps.QueueingOf(r.Mode) != driver.QueueNever
+	ready, closeWatch := c.arm(ctx, r)
+	defer closeWatch()
+	for first := true; ; first = false {
+		if !first || ready == nil { // a watch that was armed just now is followed by an attempt
+			t := time.NewTimer(c.pause(ready != nil, refused))
+			select {
+			case <-ready:
+			case <-t.C:
+			case <-yield:
+				t.Stop()
+				return time.Time{}, driver.Grant{}, errYielded
+			case <-ctx.Done():
+				t.Stop()
+				return time.Time{}, driver.Grant{}, c.waitEnded(ctx, refused)
+			}
+			t.Stop()
+		}
+		began, g, err := c.attempt(r, true)
+		if !errors.Is(err, driver.ErrHeld) {
+			return began, g, err
+		}
+		refused = err
+	}
+}
+
+// waitEnded returns why a wait was over.
+func (c *call) waitEnded(ctx context.Context, refused error) error {
+	if errors.Is(context.Cause(ctx), driver.ErrUnsent) || c.r.Context().Err() != nil {
+		return context.Cause(ctx)
+	}
+	return refused
+}
+
+// arm watches r if the backend can.
+func (c *call) arm(ctx context.Context, r driver.Request) (ready <-chan struct{}, closeWatch func()) {
+	w, ok := c.s.backend.(driver.Watcher)
+	if !ok {
+		return nil, func() {}
+	}
+	armed, err := w.Watch(ctx, r)
+	if err != nil {
+		return nil, func() {}
+	}
+	return armed.Ready, armed.Close
+}
+
+// pause returns for how long a waiter waits for its next attempt.
+func (c *call) pause(watched bool, refused error) time.Duration {
+	var held *driver.HeldError
+	d := pollTime
+	if errors.As(refused, &held) && held.Retry > 0 {
+		d = min(d, held.Retry)
+	}
+	if !watched {
+		d = min(d, wait.Jitter(10*max(c.s.caps.Poll, 10*time.Millisecond)))
+	}
+	return max(d, time.Millisecond)
+}

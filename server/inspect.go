@@ -1,0 +1,180 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+)
+
+// pageSize is how many names a page of a list has, and maxPage how many it may have.
+const (
+	pageSize = 1000
+	maxPage  = 10_000
+)
+
+// list answers with the names, in their order, that begin with a prefix and that the caller may see.
+func (c *call) list() error {
+	q, err := c.query("prefix", "after", "limit")
+	if err != nil {
+		return err
+	}
+	limit := pageSize
+	if text := q.Get("limit"); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPage {
+			return invalid("limit is %.20q: want 1 to %d", text, maxPage)
+		}
+	}
+	if !c.who.sees(q.Get("prefix")) {
+		return c.may(See, q.Get("prefix"))
+	}
+	names, err := c.s.names(c.r.Context(), c.who, q.Get("prefix"), q.Get("after"))
+	if err != nil {
+		return err
+	}
+	page := httpwire.Names{Names: names}
+	if len(names) > limit {
+		page.Names, page.Next = names[:limit], names[limit-1]
+	}
+	return c.json(page)
+}
+
+// sees reports whether the identity may see any name with a prefix.
+func (i *Identity) sees(prefix string) bool {
+	return i.May(See, prefix) || slices.ContainsFunc(i.grants, func(g grant) bool {
+		return g.rights&See != 0 && len(g.prefix) > len(prefix) && g.prefix[:len(prefix)] == prefix
+	})
+}
+
+// names returns the names after one that who may see, sorted.
+func (s *Server) names(ctx context.Context, who *Identity, prefix, after string) ([]string, error) {
+	in, ok := s.backend.(driver.Inspector)
+	if !ok {
+		return nil, errNoInspection
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	began, names := time.Now(), []string{}
+	err := in.List(ctx, prefix, func(name string) bool {
+		if name > after && who.May(See, name) {
+			names = append(names, name)
+		}
+		return true
+	})
+	s.metrics.backend("list", err, time.Since(began))
+	slices.Sort(names)
+	return names, skipped(err)
+}
+
+// inspect describes a lock.
+func (c *call) inspect() error {
+	name, err := c.pathName()
+	if err != nil {
+		return err
+	}
+	if err := c.may(See, name); err != nil {
+		return err
+	}
+	info, err := c.s.info(c.r.Context(), name)
+	if err != nil {
+		return err
+	}
+	return c.json(httpwire.FromInfo(info, c.who.May(Break, name)))
+}
+
+func (s *Server) info(ctx context.Context, name string) (driver.Info, error) {
+	in, ok := s.backend.(driver.Inspector)
+	if !ok {
+		return driver.Info{}, errNoInspection
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	began := time.Now()
+	info, err := in.Inspect(ctx, name)
+	s.metrics.backend("inspect", err, time.Since(began))
+	return info, skipped(err)
+}
+
+var errNoInspection = fmt.Errorf("%w: the backend can't tell who holds what", driver.ErrUnsupported)
+
+func skipped(err error) error {
+	if errors.Is(err, driver.ErrSkip) {
+		return errNoInspection
+	}
+	return err
+}
+
+// ask requests the release of a lock from its holder.
+func (c *call) ask() error {
+	return c.onHolder(Ask, func(ctx context.Context, h driver.Hold) error {
+		r, ok := c.s.backend.(driver.Revoker)
+		if !ok {
+			return errNoAsking
+		}
+		began := time.Now()
+		err := r.Revoke(ctx, h)
+		c.s.metrics.backend("revoke", err, time.Since(began))
+		if errors.Is(err, driver.ErrSkip) {
+			return errNoAsking
+		}
+		return err
+	})
+}
+
+var errNoAsking = fmt.Errorf("%w: the backend can't ask holders for their locks", driver.ErrUnsupported)
+
+// breakLock unlocks by force.
+func (c *call) breakLock() error { return c.onHolder(Break, c.backendRelease) }
+
+// onHolder calls act for the holder that the body names, so that a successor can't be hit.
+func (c *call) onHolder(right Right, act func(context.Context, driver.Hold) error) error {
+	name, err := c.pathName()
+	if err != nil {
+		return err
+	}
+	if err := c.may(right, name); err != nil {
+		return err
+	}
+	var m httpwire.Ask
+	if err := c.decode(&m, httpwire.MaxBody); err != nil {
+		return err
+	}
+	h := driver.Hold{Name: name, Owner: m.Owner, Mode: m.Mode}
+	switch {
+	case m.Owner == "" && m.Fence == 0:
+		return invalid("want the fence of the hold, or its owner")
+	case m.Owner == "" || m.Mode == 0:
+		if h, err = c.holder(name, m); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), callTimeout)
+	defer cancel()
+	if err := act(ctx, h); err != nil {
+		return err
+	}
+	c.w.WriteHeader(204)
+	return nil
+}
+
+// holder finds the holder that m names.
+func (c *call) holder(name string, m httpwire.Ask) (driver.Hold, error) {
+	info, err := c.s.info(c.r.Context(), name)
+	if err != nil {
+		return driver.Hold{}, err
+	}
+	for _, h := range info.Holders {
+		if h.Owner == m.Owner && m.Owner != "" || m.Owner == "" && h.Fence == m.Fence {
+			if h.Foreign {
+				return driver.Hold{}, invalid("the holder was not written by distlock: another library's lock, or other data")
+			}
+			return driver.Hold{Name: name, Owner: h.Owner, Mode: h.Mode}, nil
+		}
+	}
+	return driver.Hold{}, fmt.Errorf("%w: no holder has this fence or owner", driver.ErrLost)
+}

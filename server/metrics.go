@@ -1,0 +1,47 @@
+package server
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/distlock/distlock/internal/httpwire"
+)
+
+// metrics are those of one server. No label has a lock's name: names have no limit.
+type metrics struct {
+	registry *prometheus.Registry
+	requests *prometheus.HistogramVec
+	calls    *prometheus.HistogramVec
+}
+
+func newMetrics() *metrics {
+	// From a local Redis to a long poll.
+	buckets := []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "distlock_server_request_duration_seconds", Help: "Time from a request to the end of its answer.", Buckets: buckets,
+		}, []string{"call", "outcome"}),
+		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "distlock_server_backend_duration_seconds", Help: "Time that a call of the backend took.", Buckets: buckets,
+		}, []string{"call", "outcome"}),
+	}
+	m.registry.MustRegister(m.requests, m.calls, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func (m *metrics) request(call string, outcome httpwire.Kind, took time.Duration) {
+	m.requests.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
+}
+
+func (m *metrics) backend(call string, err error, took time.Duration) {
+	m.calls.WithLabelValues(call, string(httpwire.KindOf(err))).Observe(took.Seconds())
+}
+
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}

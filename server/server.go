@@ -1,0 +1,169 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// Options configure a Server. The zero value lets everybody do everything: it is for a listener that only
+// its own user can reach.
+type Options struct {
+	// Access decides who may do what; nil: everybody may do everything.
+	Access *Access
+
+	// Hosts are the host names under which the server may be called, without ports; empty: any. A server
+	// on a loopback address needs them, or a page in the user's browser could reach it by a host name of
+	// its own that it lets point there.
+	Hosts []string
+
+	// Log gets a line for each request, without owners and tokens; nil: none.
+	Log *slog.Logger
+
+	// Version is the program's, for GET /v1.
+	Version string
+
+	// MaxHolds and MaxStreams limit how many holds an identity may have that were granted here, and how
+	// many requests it may have open that wait; 0 means 10000 and 1000.
+	MaxHolds, MaxStreams int
+}
+
+// callTimeout is how long one call of the backend may take. The outcome is unknown after that.
+const callTimeout = 10 * time.Second
+
+// Server is the http.Handler of a backend. It is safe for concurrent use.
+type Server struct {
+	backend driver.Backend
+	caps    driver.Caps
+	o       Options
+	mux     *http.ServeMux
+	name    string // of the backend, as in the header
+
+	drained context.Context // ends when the server drains
+	drain   context.CancelFunc
+	streams wait.Group
+
+	turns     turns
+	mailboxes mailboxes
+	quota     quota
+	metrics   *metrics
+}
+
+// New makes a server of a backend, which stays the caller's. It returns ErrUnsupported if the backend's holds
+// can't be renewed through another connection.
+func New(b driver.Backend, o Options) (*Server, error) {
+	caps := b.Caps()
+	if caps.Session {
+		return nil, fmt.Errorf("%w: %s can't stand behind a server: its locks end with the connection that took them", driver.ErrUnsupported, caps.Name)
+	}
+	o.MaxHolds, o.MaxStreams = cmp.Or(o.MaxHolds, 10_000), cmp.Or(o.MaxStreams, 1000)
+	s := &Server{backend: b, caps: caps, o: o, mux: http.NewServeMux(), name: url.PathEscape(caps.Name)}
+	s.drained, s.drain = context.WithCancel(context.Background())
+	s.metrics = newMetrics()
+	s.routes()
+	return s, nil
+}
+
+func (s *Server) routes() {
+	for pattern, f := range map[string]handler{
+		"GET /v1":                     (*call).hello,
+		"POST /v1/acquire":            (*call).acquire,
+		"POST /v1/renew":              (*call).renew,
+		"POST /v1/release":            (*call).release,
+		"POST /v1/watch":              (*call).watch,
+		"GET /v1/news":                (*call).news,
+		"GET /v1/locks":               (*call).list,
+		"GET /v1/locks/{name}":        (*call).inspect,
+		"POST /v1/locks/{name}":       (*call).simpleAcquire,
+		"PUT /v1/locks/{name}":        (*call).simpleRenew,
+		"DELETE /v1/locks/{name}":     (*call).simpleRelease,
+		"POST /v1/locks/{name}/ask":   (*call).ask,
+		"POST /v1/locks/{name}/break": (*call).breakLock,
+	} {
+		s.mux.Handle(pattern, s.serve(pattern, f))
+	}
+	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	s.mux.HandleFunc("GET /readyz", s.ready)
+	s.mux.Handle("GET /metrics", s.serve("GET /metrics", func(c *call) error {
+		s.metrics.handler().ServeHTTP(c.w, c.r)
+		return nil
+	}))
+}
+
+// ServeHTTP answers a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !s.knowsHost(r.Host) {
+		writeProblem(w, problem(http.StatusMisdirectedRequest, httpwire.Unsent, "the server is not known as %.100q", r.Host).Problem)
+		return
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// ready says whether new work is welcome.
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+	if s.drained.Err() != nil {
+		http.Error(w, "draining", http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+// Drain makes the server turn away new acquires, and ends all that wait. Holds can still be renewed and
+// released. It returns when all streams have ended or ctx ends.
+func (s *Server) Drain(ctx context.Context) error {
+	s.drain()
+	done := make(chan struct{})
+	go func() { s.streams.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// errDraining sends the client to the next server.
+var errDraining = fmt.Errorf("%w: the server shuts down", driver.ErrUnsent)
+
+// stream counts a request that stays open. It returns a context that ends with the request or when the server
+// drains, and the function to call at the end.
+func (c *call) stream() (context.Context, func(), error) {
+	s := c.s
+	if !s.quota.open(c.who.Name, s.o.MaxStreams) {
+		return nil, nil, problem(http.StatusTooManyRequests, httpwire.Unsent, "%s has %d open requests that wait: that is the limit", c.who, s.o.MaxStreams)
+	}
+	s.streams.Add(1)
+	ctx, cancel := context.WithCancelCause(c.r.Context())
+	stop := context.AfterFunc(s.drained, func() { cancel(errDraining) })
+	end := func() {
+		stop()
+		cancel(nil)
+		s.streams.Done()
+		s.quota.close(c.who.Name)
+	}
+	if s.drained.Err() != nil {
+		end()
+		return nil, nil, errDraining
+	}
+	return ctx, end, nil
+}
+
+func (c *call) hello() error {
+	s := c.s
+	_, inspect := s.backend.(driver.Inspector)
+	_, watch := s.backend.(driver.Watcher)
+	return c.json(httpwire.Hello{
+		Version: cmp.Or(s.o.Version, "devel"), Backend: s.caps.Name, Caps: httpwire.FromCaps(s.caps, watch, inspect),
+		Limits: httpwire.Limits{
+			Body: httpwire.MaxBody, Name: httpwire.MaxName, Meta: httpwire.MaxMeta, Renewal: httpwire.MaxHolds, Wait: httpwire.Down(httpwire.MaxWait),
+		},
+	})
+}

@@ -1,0 +1,420 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+)
+
+// rig is a server on a memory backend.
+type rig struct {
+	*testing.T
+	s    *Server
+	http *httptest.Server
+	log  *bytes.Buffer // valid once the server is closed
+}
+
+func start(t *testing.T, b driver.Backend, o Options) *rig {
+	t.Helper()
+	log := &bytes.Buffer{}
+	if o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(log, nil))
+	}
+	s, err := New(b, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t, s, httptest.NewServer(s), log}
+	t.Cleanup(func() { s.drain(); r.http.Close() })
+	return r
+}
+
+// request makes a request, and returns the answer with its body.
+func (r *rig) request(method, path, body string, header ...string) (*http.Response, string) {
+	r.Helper()
+	req, err := http.NewRequestWithContext(r.Context(), method, r.http.URL+path, strings.NewReader(body))
+	if err != nil {
+		r.Fatal(err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := r.http.Client().Do(req)
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return resp, string(text)
+}
+
+// wants makes a request and checks its status, and that its body contains says.
+func (r *rig) wants(status int, says, method, path, body string, header ...string) string {
+	r.Helper()
+	resp, text := r.request(method, path, body, header...)
+	if resp.StatusCode != status || !strings.Contains(text, says) {
+		r.Errorf("%s %s %s: %d %s; want %d and %q", method, path, body, resp.StatusCode, text, status, says)
+	}
+	if resp.StatusCode >= 400 && !strings.Contains(text, `"distlock":"`) {
+		r.Errorf("%s %s: the error has no kind: %s", method, path, text)
+	}
+	return text
+}
+
+const (
+	ownerA = "00000000-0000-4000-8000-00000000000a"
+	ownerB = "00000000-0000-4000-8000-00000000000b"
+	secret = "000102030405060708090a0b0c0d0e0f"
+)
+
+func hold(name, owner string) string {
+	return fmt.Sprintf(`{"name":%q,"owner":%q,"ttl_ms":30000}`, name, owner)
+}
+
+func TestCalls(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{Version: "v9"})
+	r.wants(200, `"version":"v9"`, "GET", "/v1", "")
+	var g httpwire.Grant
+	if err := json.Unmarshal([]byte(r.wants(200, `"ttl_ms":30000`, "POST", "/v1/acquire", hold("x", ownerA))), &g); err != nil || g.Fence == 0 || g.Fences != 1 {
+		t.Errorf("grant %+v: %v", g, err)
+	}
+	r.wants(423, `"distlock":"held"`, "POST", "/v1/acquire", hold("x", ownerB))
+	r.wants(200, `{"names":["x"]}`, "GET", "/v1/locks", "")
+	r.wants(200, `"names":[]`, "GET", "/v1/locks?prefix=y", "")
+	r.wants(200, fmt.Sprintf(`"fence":"%d"`, g.Fence), "GET", "/v1/locks/x", "")
+	r.wants(200, `{"index":0,"outcome":"ok"}`+"\n"+`{"index":1,"outcome":"lost"`, "POST", "/v1/renew",
+		fmt.Sprintf(`{"holds":[%s,%s]}`, hold("x", ownerA), hold("x", ownerB)))
+	r.wants(410, `"distlock":"lost"`, "POST", "/v1/release", hold("x", ownerB))
+	r.wants(204, "", "POST", "/v1/release", hold("x", ownerA))
+	r.wants(200, `"holders":[]`, "GET", "/v1/locks/x", "")
+	r.wants(200, "ok", "GET", "/healthz", "")
+	r.wants(200, "ok", "GET", "/readyz", "")
+	r.wants(200, `distlock_server_backend_duration_seconds_count{call="acquire",outcome="held"} 1`, "GET", "/metrics", "")
+	if resp, _ := r.request("GET", "/v1/locks/x", ""); resp.Header.Get(httpwire.BackendHeader) == "" {
+		t.Error("the answer is not marked as a server's")
+	}
+}
+
+// The calls for shells need no body.
+func TestSimpleCalls(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{})
+	resp, text := r.request("POST", "/v1/locks/a%2Fb%2E%2E?ttl=10s&wait=1s", "")
+	owner := resp.Header.Get(httpwire.OwnerHeader)
+	if resp.StatusCode != 200 || owner == "" || !strings.Contains(text, `"fence":"`+resp.Header.Get(httpwire.FenceHeader)+`"`) || !strings.Contains(text, `"ttl_ms":10000`) {
+		t.Fatalf("%v %v", resp, text)
+	}
+	r.wants(200, `"name":"a/b.."`, "GET", "/v1/locks/a%2Fb%2E%2E", "")
+	r.wants(423, "held", "POST", "/v1/locks/a%2Fb%2E%2E", "")
+	r.wants(204, "", "PUT", "/v1/locks/a%2Fb%2E%2E?ttl=1m", "", httpwire.OwnerHeader, owner)
+	r.wants(410, "lost", "PUT", "/v1/locks/a%2Fb%2E%2E", "", httpwire.OwnerHeader, ownerA)
+	r.wants(204, "", "DELETE", "/v1/locks/a%2Fb%2E%2E", "", httpwire.OwnerHeader, owner)
+	r.wants(410, "lost", "DELETE", "/v1/locks/a%2Fb%2E%2E", "", httpwire.OwnerHeader, owner)
+	r.wants(200, ownerA, "POST", "/v1/locks/s?mode=counted&limit=2", "", httpwire.OwnerHeader, ownerA)
+	r.wants(200, ownerB, "POST", "/v1/locks/s?mode=counted&limit=2", "", httpwire.OwnerHeader, ownerB)
+	r.wants(423, "held", "POST", "/v1/locks/s?mode=counted&limit=2", "")
+	r.wants(200, `"waiter_count":0`, "GET", "/v1/locks/s", "") // the place of one that gave up is gone
+}
+
+func TestWrongInput(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{})
+	long := strings.Repeat("x", httpwire.MaxName+1)
+	for _, c := range [][4]string{
+		{"POST", "/v1/acquire", `{`, "not as described in /v1/openapi.json"},
+		{"POST", "/v1/acquire", `{"name":"x","ttl":5}`, `unknown field \"ttl\"`},
+		{"POST", "/v1/acquire", hold("x", ownerA) + "{}", "text after the JSON object"},
+		{"POST", "/v1/acquire", "{\"name\":\"\xff\"}", "not UTF-8"},
+		{"POST", "/v1/acquire", hold("", ownerA), "a lock needs a name"},
+		{"POST", "/v1/acquire", hold(long, ownerA), "the name has 1025 bytes: at most 1024"},
+		{"POST", "/v1/acquire", `{"name":"a\u0000b","owner":"` + ownerA + `","ttl_ms":1000}`, "NUL"},
+		{"POST", "/v1/acquire", hold("x", "me"), "the owner is not a UUID"},
+		{"POST", "/v1/acquire", `{"name":"x","owner":"` + ownerA + `"}`, "ttl_ms is 0: want 1 to "},
+		{"POST", "/v1/acquire", `{"name":"x","owner":"` + ownerA + `","ttl_ms":9223372036854775807}`, "want 1 to "},
+		{"POST", "/v1/acquire", `{"name":"x","owner":"` + ownerA + `","ttl_ms":5000,"mode":"mine"}`, "want one of: exclusive"},
+		{"POST", "/v1/acquire", `{"name":"x","owner":"` + ownerA + `","ttl_ms":5000,"mode":"counted"}`, "0 permits: want at least 1"},
+		{"POST", "/v1/acquire", `{"name":"x","owner":"` + ownerA + `","ttl_ms":5000,"wait_ms":60001}`, "wait_ms is 60001: want 0 to 60000"},
+		{"POST", "/v1/acquire", `{"name":"x","owner":"` + ownerA + `","ttl_ms":5000,"revocable":true}`, "revocable needs the header"},
+		{"POST", "/v1/acquire", `{"name":"x","owner":"` + ownerA + `","ttl_ms":5000,"meta":{"a":"` + strings.Repeat("x", httpwire.MaxMeta) + `"}}`, "meta has 4097 bytes"},
+		{"POST", "/v1/renew", `{"holds":[]}`, "0 holds: want 1 to 1000"},
+		{"GET", "/v1/locks?max=3", "", "want each at most once of: prefix, after, limit"},
+		{"GET", "/v1/locks?limit=0", "", "want 1 to 10000"},
+		{"GET", "/v1/news", "", "is not a secret"},
+		{"POST", "/v1/locks/x?ttl=30", "", "want one such as 30s"},
+		{"POST", "/v1/locks/x?wait=2m", "", "at most 1m0s"},
+		{"POST", "/v1/locks/x?mode=mine", "", "want exclusive, write, read or counted"},
+		{"POST", "/v1/locks/x/break", "{}", "want the fence of the hold"},
+	} {
+		r.wants(400, c[3], c[0], c[1], c[2])
+	}
+	r.wants(413, "more than 65536 bytes", "POST", "/v1/acquire", strings.Repeat(" ", httpwire.MaxBody+1))
+	r.wants(421, "the server's backend is mem", "POST", "/v1/acquire", hold("x", ownerA), httpwire.BackendHeader, "redis:%2F%2Fa")
+	r.wants(200, `{"names":[]}`, "GET", "/v1/locks", "") // nothing was taken
+}
+
+// background makes a request whose answer is awaited later.
+func (r *rig) background(method, path, body string, header ...string) (answer func(status int, says string)) {
+	done := make(chan struct{})
+	var resp *http.Response
+	var text string
+	go func() {
+		defer close(done)
+		resp, text = r.request(method, path, body, header...)
+	}()
+	return func(status int, says string) {
+		r.Helper()
+		<-done
+		if resp.StatusCode != status || !strings.Contains(text, says) {
+			r.Errorf("%s %s %s: %d %s; want %d and %q", method, path, body, resp.StatusCode, text, status, says)
+		}
+	}
+}
+
+// await returns once so many wait for a lock.
+func (r *rig) await(name string, waiters int) {
+	r.Helper()
+	for {
+		info, err := r.s.info(r.Context(), name)
+		if err != nil {
+			r.Fatal(err)
+		}
+		if info.WaiterCount == waiters {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func waiting(name, owner string, ms int) string {
+	return fmt.Sprintf(`{"name":%q,"owner":%q,"ttl_ms":30000,"wait_ms":%d}`, name, owner, ms)
+}
+
+func TestLongPoll(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{})
+	r.wants(200, "", "POST", "/v1/acquire", hold("x", ownerA))
+	r.wants(423, "held", "POST", "/v1/acquire", waiting("x", ownerB, 20))
+	answer := r.background("POST", "/v1/acquire", waiting("x", ownerB, 60_000))
+	r.await("x", 1)
+	r.wants(204, "", "POST", "/v1/release", hold("x", ownerA))
+	answer(200, `"fence":"`)
+	r.wants(204, "", "POST", "/v1/release", hold("x", ownerB))
+}
+
+// A client whose wait was cut off can take back what it may have got.
+func TestReleaseEndsTheWaitOfItsOwner(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{})
+	r.wants(200, "", "POST", "/v1/acquire", hold("x", ownerA))
+	answer := r.background("POST", "/v1/acquire", waiting("x", ownerB, 60_000))
+	r.await("x", 1)
+	r.wants(204, "", "POST", "/v1/release", hold("x", ownerB))
+	answer(503, errYielded.Error())
+	r.await("x", 0)
+}
+
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{})
+	r.wants(200, "", "POST", "/v1/acquire", hold("x", ownerA))
+	answer := r.background("POST", "/v1/acquire", waiting("x", ownerB, 60_000))
+	watched := r.background("POST", "/v1/watch", hold("x", ownerB))
+	news := r.background("GET", "/v1/news", "", httpwire.ClientHeader, secret)
+	r.await("x", 1)
+	for r.s.quota.count("") != 3 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := r.s.Drain(t.Context()); err != nil {
+		t.Error(err)
+	}
+	answer(503, `"distlock":"unsent"`)
+	watched(200, "event: armed")
+	news(200, "event: hello")
+	r.wants(503, `"distlock":"unsent"`, "POST", "/v1/acquire", hold("y", ownerB))
+	if resp, _ := r.request("GET", "/readyz", ""); resp.StatusCode != 503 {
+		t.Errorf("ready while it drains: %d", resp.StatusCode)
+	}
+	r.wants(200, `"outcome":"ok"`, "POST", "/v1/renew", `{"holds":[`+hold("x", ownerA)+`]}`)
+	r.wants(204, "", "POST", "/v1/release", hold("x", ownerA))
+}
+
+// stream reads the events of a request.
+func (r *rig) stream(method, path, body string, header ...string) (next func(event string) string, end context.CancelFunc) {
+	r.Helper()
+	ctx, end := context.WithCancel(r.Context())
+	req, err := http.NewRequestWithContext(ctx, method, r.http.URL+path, strings.NewReader(body))
+	if err != nil {
+		r.Fatal(err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := r.http.Client().Do(req)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { end(); resp.Body.Close() })
+	lines := bufio.NewScanner(resp.Body)
+	return func(event string) string {
+		r.Helper()
+		if !lines.Scan() || lines.Text() != "event: "+event {
+			r.Fatalf("got %q, want event %s", lines.Text(), event)
+		}
+		lines.Scan()
+		data := strings.TrimPrefix(lines.Text(), "data: ")
+		lines.Scan()
+		return data
+	}, end
+}
+
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{})
+	r.wants(200, "", "POST", "/v1/acquire", hold("x", ownerA))
+	next, _ := r.stream("POST", "/v1/watch", hold("x", ownerB))
+	next(httpwire.EventArmed)
+	r.wants(204, "", "POST", "/v1/release", hold("x", ownerA))
+	next(httpwire.EventReady)
+}
+
+// A client gets the news of its own holds, also those from before it listened.
+func TestNews(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{})
+	revocable := strings.Replace(hold("x", ownerA), "}", `,"revocable":true}`, 1)
+	text := r.wants(200, "", "POST", "/v1/acquire", revocable, httpwire.ClientHeader, secret)
+	var g httpwire.Grant
+	if err := json.Unmarshal([]byte(text), &g); err != nil {
+		t.Fatal(err)
+	}
+	r.wants(410, "no holder has this fence", "POST", "/v1/locks/x/ask", `{"fence":"99999"}`)
+	r.wants(204, "", "POST", "/v1/locks/x/ask", fmt.Sprintf(`{"fence":"%d"}`, g.Fence))
+	next, _ := r.stream("GET", "/v1/news", "", httpwire.ClientHeader, secret)
+	next(httpwire.EventHello)
+	if data := next(httpwire.EventAsked); data != `{"name":"x","owner":"`+ownerA+`"}` {
+		t.Errorf("asked: %s", data)
+	}
+	r.wants(204, "", "POST", "/v1/locks/x/break", fmt.Sprintf(`{"fence":"%d"}`, g.Fence))
+	r.wants(410, "", "POST", "/v1/release", hold("x", ownerA))
+}
+
+func TestRights(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tokens")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	token := func(s string) string { return "sha256:" + HashToken(s) }
+	write("# name token rights prefix\nci " + token("c") + " lock,see ci/\noncall " + token("o") + " see,ask,break *\n")
+	complaints := make(chan error, 10)
+	access, err := OpenAccess(path, func(err error) { complaints <- err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, memlock.New(), Options{Access: access})
+	as := func(token string) []string { return []string{"Authorization", "Bearer " + token} }
+	r.wants(401, "wants a token", "GET", "/v1", "")
+	r.wants(401, "doesn't know this token", "GET", "/v1", "", as("x")...)
+	r.wants(401, "wants a token", "GET", "/metrics", "")
+	r.wants(200, "", "POST", "/v1/acquire", hold("ci/x", ownerA), as("c")...)
+	r.wants(403, "ci has not the right to lock this lock", "POST", "/v1/acquire", hold("x", ownerA), as("c")...)
+	r.wants(403, "oncall has not the right to lock", "POST", "/v1/acquire", hold("x", ownerA), as("o")...)
+	r.wants(403, "the right to lock", "POST", "/v1/watch", hold("x", ownerA), as("c")...)
+	r.wants(200, `"outcome":"denied"`, "POST", "/v1/renew", `{"holds":[`+hold("x", ownerA)+`]}`, as("c")...)
+	r.wants(403, "the right to ask", "POST", "/v1/locks/ci%2Fx/ask", `{"fence":"1"}`, as("c")...)
+	r.wants(403, "the right to break", "POST", "/v1/locks/ci%2Fx/break", `{"fence":"1"}`, as("c")...)
+	r.wants(403, "the right to see", "GET", "/v1/locks/x", "", as("c")...)
+	r.wants(403, "the right to see", "GET", "/v1/locks?prefix=cd", "", as("c")...)
+	r.wants(200, `{"names":["ci/x"]}`, "GET", "/v1/locks", "", as("c")...)
+	if text := r.wants(200, "", "GET", "/v1/locks/ci%2Fx", "", as("c")...); strings.Contains(text, ownerA) {
+		t.Errorf("one without the right to break sees the owner: %s", text)
+	}
+	r.wants(200, ownerA, "GET", "/v1/locks/ci%2Fx", "", as("o")...)
+	r.wants(204, "", "POST", "/v1/release", hold("ci/x", ownerA), as("o")...)
+
+	access.checked = time.Time{}
+	write("ci wrong lock ci/\n")
+	r.wants(200, "", "GET", "/v1", "", as("c")...)
+	if err := <-complaints; !strings.Contains(err.Error(), "line 1: the second field") {
+		t.Error(err)
+	}
+	access.checked = time.Time{}
+	write("ci " + token("new") + " lock ci/\n")
+	r.wants(401, "", "GET", "/v1", "", as("c")...)
+	r.wants(200, "", "GET", "/v1", "", as("new")...)
+}
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{MaxHolds: 1, MaxStreams: 1})
+	r.wants(200, "", "POST", "/v1/acquire", hold("x", ownerA))
+	r.wants(200, "", "POST", "/v1/acquire", hold("x", ownerA))
+	r.wants(429, "1 holds: that is the limit for anybody", "POST", "/v1/acquire", hold("y", ownerB))
+	r.wants(204, "", "POST", "/v1/release", hold("x", ownerA))
+	r.wants(200, "", "POST", "/v1/acquire", hold("y", ownerB))
+	next, _ := r.stream("POST", "/v1/watch", hold("y", ownerA))
+	next(httpwire.EventArmed)
+	r.wants(429, "1 open requests that wait: that is the limit", "POST", "/v1/watch", hold("y", ownerA))
+}
+
+// A page of a stranger can't reach a server on loopback by a name of its own.
+func TestHosts(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{Hosts: []string{"127.0.0.1"}})
+	r.wants(200, "", "GET", "/v1", "")
+	req, err := http.NewRequestWithContext(t.Context(), "GET", r.http.URL+"/v1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = "evil.example:80"
+	resp, err := r.http.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 421 {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+}
+
+// The log tells who did what, and neither owners nor secrets.
+func TestLog(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{})
+	r.wants(200, "", "POST", "/v1/acquire", hold("x", ownerA), httpwire.ClientHeader, secret)
+	r.wants(204, "", "DELETE", "/v1/locks/x", "", httpwire.OwnerHeader, ownerA)
+	r.http.Close()
+	text := r.log.String()
+	if !strings.Contains(text, `call="POST /v1/acquire" lock=x`) || strings.Contains(text, ownerA) || strings.Contains(text, secret) {
+		t.Errorf("log: %s", text)
+	}
+}
+
+// count returns how many streams an identity has open.
+func (q *quota) count(who string) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.streams[who]
+}

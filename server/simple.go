@@ -1,0 +1,138 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+)
+
+// The calls here have all in the path, the query and the headers, for shells and small clients.
+
+const simpleTTL = 30 * time.Second // if the query has none
+
+// simpleGrant is the body of the answer.
+type simpleGrant struct {
+	Name  string `json:"name"`
+	Owner string `json:"owner"`
+	httpwire.Grant
+}
+
+// simpleAcquire acquires. Without an owner in the header it makes one.
+func (c *call) simpleAcquire() error {
+	arrived := time.Now()
+	m, patience, err := c.simpleRequest()
+	if err != nil {
+		return err
+	}
+	m.Owner = c.r.Header.Get(httpwire.OwnerHeader)
+	made := m.Owner == ""
+	if made {
+		m.Owner = driver.NewOwner()
+	}
+	r, err := c.request(m)
+	if err != nil {
+		return err
+	}
+	g, err := c.obtain(r, arrived, patience)
+	if err != nil {
+		if made {
+			c.forget(r.Hold)
+		}
+		return err
+	}
+	c.w.Header().Set(httpwire.OwnerHeader, m.Owner)
+	c.w.Header().Set(httpwire.FenceHeader, strconv.FormatUint(g.Fence, 10))
+	return c.json(simpleGrant{r.Name, m.Owner, g})
+}
+
+// forget releases what may have been granted for an owner that only the server knows, or its place in the
+// queue. No answer has named the owner, so no client believes that it holds.
+func (c *call) forget(h driver.Hold) {
+	_ = c.backendRelease(context.WithoutCancel(c.r.Context()), h)
+}
+
+// simpleRequest reads the path and the query of an acquire.
+func (c *call) simpleRequest() (m httpwire.Request, patience time.Duration, err error) {
+	q, err := c.query("ttl", "wait", "mode", "limit")
+	if err != nil {
+		return m, 0, err
+	}
+	if m.Name, err = c.pathName(); err != nil {
+		return m, 0, err
+	}
+	ttl, err := duration(q.Get("ttl"), simpleTTL)
+	if err != nil {
+		return m, 0, err
+	}
+	if patience, err = duration(q.Get("wait"), 0); err != nil {
+		return m, 0, err
+	}
+	if patience > httpwire.MaxWait {
+		return m, 0, invalid("wait is %v: at most %v; to wait longer, ask again with the same %s", patience, httpwire.MaxWait, httpwire.OwnerHeader)
+	}
+	m.Mode, m.TTL = driver.Exclusive, httpwire.Up(ttl)
+	if text := q.Get("mode"); text != "" {
+		if err := m.Mode.UnmarshalText([]byte(text)); err != nil {
+			return m, 0, invalid("mode is %.20q: want exclusive, write, read or counted", text)
+		}
+	}
+	if text := q.Get("limit"); text != "" {
+		if m.Limit, err = strconv.Atoi(text); err != nil {
+			return m, 0, invalid("limit is %.20q: want a number", text)
+		}
+	}
+	return m, patience, nil
+}
+
+// duration reads a duration such as 30s. It is not negative.
+func duration(text string, def time.Duration) (time.Duration, error) {
+	if text == "" {
+		return def, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, invalid("duration %.20q: want one such as 30s, 1m30s or 500ms", text)
+	}
+	return d, nil
+}
+
+// simpleRenew renews.
+func (c *call) simpleRenew() error {
+	m, _, err := c.simpleRequest()
+	if err != nil {
+		return err
+	}
+	m.Owner = c.r.Header.Get(httpwire.OwnerHeader)
+	h, err := c.renewal(m.Hold)
+	if err != nil {
+		return err
+	}
+	end, err := c.s.turns.try(h.Owner)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if err := c.renewAll([]driver.Hold{h})[0]; err != nil {
+		return err
+	}
+	c.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// simpleRelease releases.
+func (c *call) simpleRelease() error {
+	m, _, err := c.simpleRequest()
+	if err != nil {
+		return err
+	}
+	m.Owner = c.r.Header.Get(httpwire.OwnerHeader)
+	h, err := c.hold(m.Hold)
+	if err != nil {
+		return err
+	}
+	return c.releaseHold(h)
+}
