@@ -140,6 +140,12 @@ func (a *Access) read() error {
 	return nil
 }
 
+// CheckAccess returns an error if a file of identities with this text would be wrong.
+func CheckAccess(text string) error {
+	_, _, err := parseAccess(text)
+	return err
+}
+
 func parseAccess(text string) (byToken map[[sha256.Size]byte]*Identity, byCert map[string]*Identity, err error) {
 	byToken, byCert = map[[sha256.Size]byte]*Identity{}, map[string]*Identity{}
 	for n, line := range strings.Split(text, "\n") {

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -42,6 +41,8 @@ func (m *metrics) backend(call string, err error, took time.Duration) {
 	m.calls.WithLabelValues(call, string(httpwire.KindOf(err))).Observe(took.Seconds())
 }
 
-func (m *metrics) handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+// showMetrics answers in Prometheus's text format.
+func (c *call) showMetrics() error {
+	promhttp.HandlerFor(c.s.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP(c.w, c.r)
+	return nil
 }

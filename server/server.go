@@ -36,6 +36,9 @@ type Options struct {
 	MaxHolds, MaxStreams int
 }
 
+// SocketHost is the host name that a client gives which calls a server on a Unix socket.
+const SocketHost = "distlock"
+
 // callTimeout is how long one call of the backend may take. The outcome is unknown after that.
 const callTimeout = 10 * time.Second
 
@@ -72,30 +75,38 @@ func New(b driver.Backend, o Options) (*Server, error) {
 	return s, nil
 }
 
+// calls are those that are let in, logged and measured.
+var calls = map[string]handler{
+	"GET /v1":                     (*call).hello,
+	"POST /v1/acquire":            (*call).acquire,
+	"POST /v1/renew":              (*call).renew,
+	"POST /v1/release":            (*call).release,
+	"POST /v1/watch":              (*call).watch,
+	"GET /v1/news":                (*call).news,
+	"GET /v1/locks":               (*call).list,
+	"GET /v1/locks/{name}":        (*call).inspect,
+	"POST /v1/locks/{name}":       (*call).simpleAcquire,
+	"PUT /v1/locks/{name}":        (*call).simpleRenew,
+	"DELETE /v1/locks/{name}":     (*call).simpleRelease,
+	"POST /v1/locks/{name}/ask":   (*call).ask,
+	"POST /v1/locks/{name}/break": (*call).breakLock,
+	"GET /metrics":                (*call).showMetrics,
+}
+
+// open are the calls for everybody.
+var open = map[string]func(*Server, http.ResponseWriter, *http.Request){
+	"GET /healthz":         func(_ *Server, w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") },
+	"GET /readyz":          (*Server).ready,
+	"GET /v1/openapi.json": serveOpenAPI,
+}
+
 func (s *Server) routes() {
-	for pattern, f := range map[string]handler{
-		"GET /v1":                     (*call).hello,
-		"POST /v1/acquire":            (*call).acquire,
-		"POST /v1/renew":              (*call).renew,
-		"POST /v1/release":            (*call).release,
-		"POST /v1/watch":              (*call).watch,
-		"GET /v1/news":                (*call).news,
-		"GET /v1/locks":               (*call).list,
-		"GET /v1/locks/{name}":        (*call).inspect,
-		"POST /v1/locks/{name}":       (*call).simpleAcquire,
-		"PUT /v1/locks/{name}":        (*call).simpleRenew,
-		"DELETE /v1/locks/{name}":     (*call).simpleRelease,
-		"POST /v1/locks/{name}/ask":   (*call).ask,
-		"POST /v1/locks/{name}/break": (*call).breakLock,
-	} {
+	for pattern, f := range calls {
 		s.mux.Handle(pattern, s.serve(pattern, f))
 	}
-	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	s.mux.HandleFunc("GET /readyz", s.ready)
-	s.mux.Handle("GET /metrics", s.serve("GET /metrics", func(c *call) error {
-		s.metrics.handler().ServeHTTP(c.w, c.r)
-		return nil
-	}))
+	for pattern, f := range open {
+		s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { f(s, w, r) })
+	}
 }
 
 // ServeHTTP answers a request.

@@ -87,7 +87,7 @@ func (a *app) rootCommand() *cobra.Command {
 	root.PersistentFlags().Var(&a.url, "url", "URL of the server (default $"+urlVariable+", else a config file, else as --local)")
 	root.PersistentFlags().BoolVar(&a.local, "local", false, "store the locks in a file of this user, for this host only")
 	root.AddCommand(a.runCommand(), a.lsCommand(), a.showCommand(), a.unlockCommand(), a.verifyCommand(),
-		a.schemaCommand(), a.demoCommand(), a.versionCommand(), a.completionCommand())
+		a.serveCommand(), a.tokenCommand(), a.schemaCommand(), a.demoCommand(), a.versionCommand(), a.completionCommand())
 	root.SetHelpCommand(helpCommand())
 	return root
 }
@@ -95,7 +95,7 @@ func (a *app) rootCommand() *cobra.Command {
 // noCommand rejects an unknown command. Cobra's own error would have lines of suggestions.
 func noCommand(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage("unknown command %q; want run, ls, show, unlock, verify, schema, demo, completion or version", args[0])
+		return usage("unknown command %q; want run, ls, show, unlock, verify, serve, token, schema, demo, completion or version", args[0])
 	}
 	return nil
 }

@@ -1,0 +1,243 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/distlock/distlock/internal/wait"
+	"github.com/distlock/distlock/server"
+)
+
+const serveHelp = `Serve gives programs in every language the locks of one backend, over HTTP and JSON, and
+shows them on a web page. Any number of servers may stand before one backend: they have no
+state of their own. The backend's locks must outlive its connections, so ZooKeeper and the
+session strategies of MySQL and PostgreSQL can't be served.
+
+Without more, only this host can reach the server, and all its users may do everything. Any
+other address needs TLS (--tls-cert, --tls-key), and --tokens or --client-ca to know who
+calls. Each line of the file of tokens has a name, the hash of a token, rights, and the prefix
+of the lock names for which they hold:
+
+  # name   token            rights         prefix
+  ci       sha256:3c9f…     lock,see       ci/
+  oncall   sha256:77ab…     see,ask,break  *
+  billing  cert:billing     lock           billing/
+
+"distlock token" makes a token and its line. The file is read again when it changes.
+
+With SIGTERM or SIGINT the server drains: /readyz answers 503, new acquires and all that wait
+are sent to the next server, and holds can be renewed and released until --drain is over.
+
+Exit codes: 0 after SIGTERM or SIGINT; 64 wrong usage, or a backend that can't be served; 69
+the backend is unreachable, or the address is in use.`
+
+// serveOptions are the flags of serve.
+type serveOptions struct {
+	listen              []string
+	tokens              string
+	cert, key, clientCA string
+	hosts               []string
+	insecure            bool
+	maxHolds, maxOpen   int
+	drain               time.Duration
+	log                 string
+}
+
+// defaultListen is where serve listens without --listen.
+const defaultListen = "127.0.0.1:7077"
+
+func (a *app) serveCommand() *cobra.Command {
+	o := &serveOptions{listen: []string{defaultListen}, maxHolds: 10_000, maxOpen: 1000, drain: 5 * time.Second, log: "text"}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve the locks of a backend over HTTP",
+		Long:  serveHelp,
+		Example: `  distlock serve --url redis://localhost:6379
+  distlock serve --listen unix:/run/distlock/distlock.sock
+  distlock serve --listen 0.0.0.0:7077 --tls-cert tls.crt --tls-key tls.key --tokens tokens`,
+		Args: exactly(0, "flags only"),
+		RunE: func(*cobra.Command, []string) error { return a.serve(o) },
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&o.listen, "listen", o.listen, "address, or unix:PATH for a socket of this user; may be given several times")
+	f.StringVar(&o.tokens, "tokens", "", "file of tokens, certificates and rights; without it all that reach the server may do everything")
+	f.StringVar(&o.cert, "tls-cert", "", "file with the server's certificate, and those between it and the root")
+	f.StringVar(&o.key, "tls-key", "", "file with the certificate's key")
+	f.StringVar(&o.clientCA, "client-ca", "", "file with the certificates of those that sign client certificates; without --tokens each client needs one")
+	f.StringSliceVar(&o.hosts, "host", nil, "host name under which the server may be called (default any, and on loopback only localhost)")
+	f.BoolVar(&o.insecure, "insecure", false, "listen without TLS or tokens where others can reach the server: they may take and break all locks")
+	f.Var(number(&o.maxHolds, 1, 10_000_000), "max-holds", "most holds of one identity that this server has granted")
+	f.Var(number(&o.maxOpen, 1, 1_000_000), "max-open", "most requests of one identity that wait")
+	f.Var(duration(&o.drain, true), "drain", "time from SIGTERM to the end of service")
+	f.Var(choice(&o.log, "text", "json", "off"), "log", "form of the access log on the standard error")
+	return cmd
+}
+
+// logger returns the access log, or nil.
+func (o *serveOptions) logger(a *app) *slog.Logger {
+	switch o.log {
+	case "json":
+		return slog.New(slog.NewJSONHandler(a.err, nil))
+	case "text":
+		return slog.New(slog.NewTextHandler(a.err, nil))
+	}
+	return nil
+}
+
+func (a *app) serve(o *serveOptions) error {
+	ctx, stop := interruptible()
+	defer stop()
+	config, err := o.tls()
+	if err != nil {
+		return err
+	}
+	log := o.logger(a)
+	complain := func(err error) {
+		if log == nil {
+			a.warn(err)
+			return
+		}
+		log.Error("the file of tokens was not read again", "error", err)
+	}
+	var access *server.Access
+	if o.tokens != "" {
+		if access, err = server.OpenAccess(o.tokens, complain); err != nil {
+			return exit(exitUsage, "serve: %w", err)
+		}
+	}
+	b, err := a.openBackend(ctx)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	s, err := server.New(b, server.Options{
+		Access: access, Hosts: o.hostNames(), Log: log, Version: version(), MaxHolds: o.maxHolds, MaxStreams: o.maxOpen,
+	})
+	if err != nil {
+		return exit(exitUsage, "serve: %w", err)
+	}
+	listeners, err := o.listeners(config)
+	if err != nil {
+		return err
+	}
+	for _, l := range listeners {
+		a.printf("%s serves %s\n", l.Addr(), b.Caps().Name)
+	}
+	return a.serveUntil(ctx, stop, s, listeners, o.drain)
+}
+
+// endTime is how long the last requests may take when the server ends.
+const endTime = 10 * time.Second
+
+// serveUntil serves until ctx ends, and drains the server then. A second signal ends the process.
+func (a *app) serveUntil(ctx context.Context, stop func(), s *server.Server, listeners []net.Listener, drain time.Duration) error {
+	h := &http.Server{
+		Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
+		ErrorLog: slog.NewLogLogger(slog.NewTextHandler(a.err, nil), slog.LevelDebug),
+	}
+	failed := make(chan error, len(listeners))
+	for _, l := range listeners {
+		go func() { failed <- h.Serve(l) }()
+	}
+	select {
+	case err := <-failed:
+		_ = h.Close()
+		return exit(exitUnreachable, "serve: %w", err)
+	case <-ctx.Done():
+		stop()
+	}
+	bound, cancel := context.WithTimeout(context.Background(), drain+endTime)
+	defer cancel()
+	err := s.Drain(bound)
+	_ = wait.Sleep(bound, drain)
+	return errors.Join(err, h.Shutdown(bound))
+}
+
+const tokenHelp = `Token makes a random token for a client of distlock serve. It prints the token, which the client
+sends as "Authorization: Bearer TOKEN", and the line for the file of tokens, which has only its
+hash. RIGHTS are some of lock, see, ask and break; PREFIX is that of the lock names for which
+they hold, or *.`
+
+func (a *app) tokenCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "token NAME RIGHTS PREFIX",
+		Short:   "Make a token for a client of distlock serve",
+		Long:    tokenHelp,
+		Example: `  distlock token ci lock,see ci/`,
+		Args:    exactly(3, "three: NAME RIGHTS PREFIX, such as: ci lock,see ci/"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			var random [24]byte
+			rand.Read(random[:])
+			token := hex.EncodeToString(random[:])
+			line := fmt.Sprintf("%s sha256:%s %s %s", args[0], server.HashToken(token), args[1], args[2])
+			if err := server.CheckAccess(line); err != nil {
+				return usage("token: %w", err)
+			}
+			a.printf("token: %s\nline:  %s\n", token, line)
+			return nil
+		},
+	}
+}
+
+// tls returns the configuration of TLS, or nil if there is none. It refuses addresses that others can
+// reach without it.
+func (o *serveOptions) tls() (*tls.Config, error) {
+	if (o.cert == "") != (o.key == "") {
+		return nil, usage("serve: want both --tls-cert and --tls-key")
+	}
+	if o.clientCA != "" && o.cert == "" {
+		return nil, usage("serve: --client-ca needs --tls-cert and --tls-key")
+	}
+	for _, address := range o.listen {
+		if isLocal(address) || o.insecure {
+			continue
+		}
+		if o.cert == "" {
+			return nil, usage("serve: others can reach %s: want --tls-cert and --tls-key, or --insecure if they may take and break all locks", address)
+		}
+		if o.tokens == "" && o.clientCA == "" {
+			return nil, usage("serve: others can reach %s: want --tokens or --client-ca, or --insecure if they may take and break all locks", address)
+		}
+	}
+	if o.cert == "" {
+		return nil, nil
+	}
+	return o.tlsConfig()
+}
+
+// isLocal reports whether only this host can reach an address.
+func isLocal(address string) bool {
+	if strings.HasPrefix(address, "unix:") {
+		return true
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// hostNames returns the names under which the server may be called.
+func (o *serveOptions) hostNames() []string {
+	if len(o.hosts) > 0 {
+		return o.hosts
+	}
+	for _, address := range o.listen {
+		if !isLocal(address) {
+			return nil
+		}
+	}
+	return []string{"localhost", "127.0.0.1", "::1", server.SocketHost}
+}
