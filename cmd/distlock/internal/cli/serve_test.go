@@ -1,0 +1,223 @@
+//go:build unix
+
+package cli
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/internal/httpwire"
+)
+
+// serveOn starts a server, and returns a client for it.
+func serveOn(t *testing.T, url string, args ...string) (*process, func(method, path string, header ...string) (int, string, http.Header)) {
+	t.Helper()
+	p := start(t, url, append([]string{"serve", "--listen", "127.0.0.1:0", "--drain", "0s"}, args...)...)
+	p.out.await(t, " serves ")
+	m := regexp.MustCompile(`(?m)^(127\S+) serves`).FindStringSubmatch(p.out.String())
+	if m == nil {
+		t.Fatalf("no address in %q", p.out.String())
+	}
+	return p, caller(t, http.DefaultClient, "http://"+m[1])
+}
+
+func caller(t *testing.T, c *http.Client, base string) func(method, path string, header ...string) (int, string, http.Header) {
+	return func(method, path string, header ...string) (int, string, http.Header) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, base+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i+1 < len(header); i += 2 {
+			req.Header.Set(header[i], header[i+1])
+		}
+		resp, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(text), resp.Header
+	}
+}
+
+// A server that is killed loses nothing: the next renews and releases what it granted.
+func TestServeIsKilled(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	first, call := serveOn(t, url)
+	status, text, h := call("POST", "/v1/locks/x?ttl=1m")
+	if status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	first.send(syscall.SIGKILL)
+	first.code()
+	owner := h.Get(httpwire.OwnerHeader)
+	second, call := serveOn(t, url)
+	if status, text, _ := call("PUT", "/v1/locks/x?ttl=2m", httpwire.OwnerHeader, owner); status != 204 {
+		t.Errorf("renew: %d %s", status, text)
+	}
+	finishWith(t, url, 75, "run", "--no-wait", "x", "--", "true")
+	if status, text, _ := call("DELETE", "/v1/locks/x", httpwire.OwnerHeader, owner); status != 204 {
+		t.Errorf("release: %d %s", status, text)
+	}
+	finishWith(t, url, 0, "run", "--no-wait", "x", "--", "true")
+	second.send(syscall.SIGTERM)
+	second.must(0)
+	if log := second.errors.String(); strings.Contains(log, owner) || !strings.Contains(log, `call="PUT /v1/locks/{name}" lock=x`) {
+		t.Errorf("log: %s", log)
+	}
+}
+
+func TestServeOnASocket(t *testing.T) {
+	t.Parallel()
+	url, path := lockFile(t), filepath.Join(t.TempDir(), "s")
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}}}
+	defer client.CloseIdleConnections()
+	for _, end := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} { // a killed server leaves its socket
+		p := start(t, url, "serve", "--listen", "unix:"+path, "--drain", "0s", "--log", "json")
+		p.out.await(t, " serves ")
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("socket: %v, %v", info, err)
+		}
+		if status, text, _ := caller(t, client, "http://distlock")("GET", "/v1"); status != 200 || !strings.Contains(text, `"backend":"sqlite:`) {
+			t.Errorf("%d %s", status, text)
+		}
+		finishWith(t, url, 69, "serve", "--listen", "unix:"+path).errors.await(t, "another server listens on "+path)
+		p.send(end)
+		p.code()
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	finishWith(t, url, 69, "serve", "--listen", "unix:"+path).errors.await(t, "is there and is not a socket")
+}
+
+// certificate writes a self-signed certificate for 127.0.0.1, and returns the files.
+func certificate(t *testing.T, name string) (cert, key string, pair tls.Certificate) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+	cert, key = filepath.Join(t.TempDir(), "cert"), filepath.Join(t.TempDir(), "key")
+	for path, text := range map[string][]byte{cert: certPEM, key: keyPEM} {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if pair, err = tls.X509KeyPair(certPEM, keyPEM); err != nil {
+		t.Fatal(err)
+	}
+	return cert, key, pair
+}
+
+// With TLS, a client is known by its token or by its certificate.
+func TestServeWithTLS(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	made := finishWith(t, url, 0, "token", "ci", "lock", "*").out.String()
+	m := regexp.MustCompile(`^token: (\S+)\nline:  (.*)\n$`).FindStringSubmatch(made)
+	if m == nil {
+		t.Fatalf("token prints %q", made)
+	}
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(tokens, []byte(m[2]+"\nbilling cert:billing lock *\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cert, key, pair := certificate(t, "server")
+	clientCA, _, clientPair := certificate(t, "billing")
+	p := start(t, url, "serve", "--listen", "127.0.0.1:0", "--tokens", tokens, "--tls-cert", cert, "--tls-key", key, "--client-ca", clientCA, "--drain", "0s")
+	p.out.await(t, " serves ")
+	address, _, _ := strings.Cut(p.out.String(), " ")
+	roots := x509.NewCertPool()
+	roots.AddCert(pair.Leaf)
+	for certs, want := range map[*tls.Certificate]int{nil: 401, &clientPair: 200} {
+		config := &tls.Config{RootCAs: roots}
+		if certs != nil {
+			config.Certificates = []tls.Certificate{*certs}
+		}
+		c := &http.Client{Transport: &http.Transport{TLSClientConfig: config}}
+		call := caller(t, c, "https://"+address)
+		if status, text, _ := call("GET", "/v1"); status != want {
+			t.Errorf("%d %s; want %d", status, text, want)
+		}
+		if status, text, _ := call("GET", "/v1", "Authorization", "Bearer "+m[1]); status != 200 {
+			t.Errorf("with a token: %d %s", status, text)
+		}
+		c.CloseIdleConnections()
+	}
+	p.send(syscall.SIGTERM)
+	p.must(0)
+	if strings.Contains(p.errors.String(), m[1]) {
+		t.Error("the log has the token")
+	}
+}
+
+// A server that strangers could reach does not start unless it knows who calls.
+func TestServeRefuses(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	cert, key, _ := certificate(t, "server")
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, []byte("ci secret lock *\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		says string
+		args []string
+	}{
+		{"others can reach 0.0.0.0:0: want --tls-cert and --tls-key, or --insecure", []string{"--listen", "0.0.0.0:0"}},
+		{"others can reach :0: want --tokens or --client-ca, or --insecure", []string{"--listen", ":0", "--tls-cert", cert, "--tls-key", key}},
+		{"want both --tls-cert and --tls-key", []string{"--tls-cert", cert}},
+		{"--client-ca needs --tls-cert and --tls-key", []string{"--client-ca", cert}},
+		{"no certificate in ", []string{"--tls-cert", cert, "--tls-key", key, "--client-ca", empty}},
+		{"no such file", []string{"--tls-cert", "nowhere", "--tls-key", key}},
+		{"line 1: the second field", []string{"--tokens", empty}},
+		{"want flags only", []string{"redis://x"}},
+	} {
+		p := finishWith(t, url, 64, append([]string{"serve"}, c.args...)...)
+		if text := p.errors.String(); !strings.Contains(text, c.says) {
+			t.Errorf("%v: %s; want %q", c.args, text, c.says)
+		}
+	}
+	finishWith(t, url, 69, "serve", "--listen", "127.0.0.1:x")
+	finishWith(t, url, 64, "token", "ci", "look", "*")
+}
