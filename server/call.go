@@ -37,17 +37,24 @@ type recorder struct {
 	status int
 }
 
-func (w *recorder) WriteHeader(status int) {
+// answerTime is how long a client may take to read an answer that is no stream.
+const answerTime = 30 * time.Second
+
+func (w *recorder) begin(status int) {
 	if w.status == 0 {
 		w.status = status
+		_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(answerTime)) // not supported in tests
 	}
+}
+
+// WriteHeader begins the answer.
+func (w *recorder) WriteHeader(status int) {
+	w.begin(status)
 	w.ResponseWriter.WriteHeader(status)
 }
 
 func (w *recorder) Write(b []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
+	w.begin(http.StatusOK)
 	return w.ResponseWriter.Write(b)
 }
 

@@ -49,6 +49,7 @@ type Server struct {
 	o       Options
 	mux     *http.ServeMux
 	name    string // of the backend, as in the header
+	origin  *http.CrossOriginProtection
 
 	drained context.Context // ends when the server drains
 	drain   context.CancelFunc
@@ -68,7 +69,7 @@ func New(b driver.Backend, o Options) (*Server, error) {
 		return nil, fmt.Errorf("%w: %s can't stand behind a server: its locks end with the connection that took them", driver.ErrUnsupported, caps.Name)
 	}
 	o.MaxHolds, o.MaxStreams = cmp.Or(o.MaxHolds, 10_000), cmp.Or(o.MaxStreams, 1000)
-	s := &Server{backend: b, caps: caps, o: o, mux: http.NewServeMux(), name: url.PathEscape(caps.Name)}
+	s := &Server{backend: b, caps: caps, o: o, mux: http.NewServeMux(), name: url.PathEscape(caps.Name), origin: http.NewCrossOriginProtection()}
 	s.drained, s.drain = context.WithCancel(context.Background())
 	s.metrics = newMetrics()
 	s.routes()
@@ -113,6 +114,10 @@ func (s *Server) routes() {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !s.knowsHost(r.Host) {
 		writeProblem(w, problem(http.StatusMisdirectedRequest, httpwire.Unsent, "the server is not known as %.100q", r.Host).Problem)
+		return
+	}
+	if err := s.origin.Check(r); err != nil {
+		writeProblem(w, problem(http.StatusForbidden, httpwire.Denied, "a page of another site made this request").Problem)
 		return
 	}
 	s.mux.ServeHTTP(w, r)

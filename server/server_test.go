@@ -399,6 +399,17 @@ func TestHosts(t *testing.T) {
 	}
 }
 
+// A page of another site can't use a browser that reaches the server.
+func TestCrossOrigin(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{})
+	for _, header := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "http://evil.example"}} {
+		r.wants(403, "a page of another site", "POST", "/v1/locks/x", "", header...)
+		r.wants(403, "a page of another site", "POST", "/v1/acquire", hold("x", ownerA), append(header, "Content-Type", "text/plain")...)
+	}
+	r.wants(200, "", "POST", "/v1/locks/x", "", "Sec-Fetch-Site", "same-origin")
+}
+
 // The log tells who did what, and neither owners nor secrets.
 func TestLog(t *testing.T) {
 	t.Parallel()
