@@ -135,7 +135,12 @@ type Caps struct {
 	Session   bool // holds also end with the backend's session
 	Fixed     bool // with Session: a hold with Request.Fixed ends after its TTL also while the session lives on
 	Downgrade bool // a Write hold can become Read without being given up
-	Queueing  Queueing
+
+	// Detached: holds outlive the connection that made them. Any other connection to the coordinator
+	// can renew, re-acquire and release them by their Owner.
+	Detached bool
+
+	Queueing Queueing
 
 	// QueuedModes are the modes for which Queueing is true; for all others it is QueueNever. Zero
 	// means all of Modes.
@@ -163,6 +168,7 @@ func (c Caps) Intersect(o Caps) Caps {
 	c.Fixed = c.Fixed && o.Fixed
 	c.Revocable &= o.Revocable
 	c.Downgrade = c.Downgrade && o.Downgrade
+	c.Detached = c.Detached && o.Detached
 	c.Queueing, c.QueuedModes = c.intersectQueueing(o)
 	c.MinTTL = max(c.MinTTL, o.MinTTL)
 	if c.MaxTTL == 0 || o.MaxTTL > 0 && o.MaxTTL < c.MaxTTL {

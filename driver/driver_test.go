@@ -80,7 +80,7 @@ func TestFinal(t *testing.T) {
 
 func TestIntersect(t *testing.T) {
 	one := driver.Caps{
-		Name: "one", Modes: driver.AllModes, Fence: true, Floor: true, Downgrade: true, Queueing: driver.QueueOnRequest,
+		Name: "one", Modes: driver.AllModes, Fence: true, Floor: true, Downgrade: true, Detached: true, Queueing: driver.QueueOnRequest,
 		Revocable: driver.Modes(driver.Exclusive, driver.Counted), MinTTL: time.Second, Poll: time.Second,
 	}
 	two := driver.Caps{

@@ -16,7 +16,7 @@ func Checks() []Check {
 	for _, subject := range [][]promise{
 		capsChecks, exclusionChecks, againChecks, ttlChecks, renewChecks, releaseChecks,
 		fenceChecks, sharedChecks, countedChecks, kindChecks, queueChecks, watchChecks,
-		revokeChecks, fixedChecks, nameChecks, inspectChecks, ctxChecks, closeChecks, cutChecks,
+		revokeChecks, fixedChecks, nameChecks, inspectChecks, ctxChecks, closeChecks, detachedChecks, cutChecks,
 	} {
 		for _, p := range subject {
 			all = append(all, Check{Name: p.name, Promise: p.text, Run: p.check})

@@ -21,7 +21,7 @@ type mutant struct {
 }
 
 func mutants() []mutant {
-	return slices.Concat(holdMutants, fenceMutants, modeMutants, queueMutants, watchMutants, revokeMutants, fixedMutants, nameMutants, lifeMutants)
+	return slices.Concat(holdMutants, fenceMutants, modeMutants, queueMutants, watchMutants, revokeMutants, fixedMutants, nameMutants, lifeMutants, detachedMutants)
 }
 
 // TestEveryCheckCanFail shows that there is no check without a mutant of its own.
@@ -141,7 +141,7 @@ func TestNotClaimed(t *testing.T) {
 		"counted/limit": "mutex only", "queue/fifo": "no queue", "queue/permits": "queue of mutexes only", "fence/span": "mutex only", "fence/floor": "mutex only",
 		"shared/downgrade": "no downgrade", "watch/release": "nothing optional", "inspect/holder": "nothing optional",
 		"inspect/list": "nothing optional", "renew/shorten": "session", "close/ends-session": "as memlock",
-		"revoke/asks": "nothing optional", "fixed/ends": "session", "fixed/not-early": "as memlock",
+		"revoke/asks": "nothing optional", "fixed/ends": "session", "fixed/not-early": "as memlock", "detached/taken-over": "session",
 	} {
 		if err := try(t, sane[backend], checkNamed(t, check)); !errors.Is(err, ErrNotClaimed) {
 			t.Errorf("%s on a backend %q: got %v, want ErrNotClaimed", check, backend, err)
@@ -285,7 +285,7 @@ func fixedSession(l *lab, p *patched) {
 func session(_ *lab, p *patched) {
 	const endless = 24 * time.Hour
 	own := p.caps.Fixed
-	p.caps.Session, p.caps.Queueing = true, driver.QueueAlways
+	p.caps.Session, p.caps.Detached, p.caps.Queueing = true, false, driver.QueueAlways
 	mine := make(chan map[string]driver.Hold, 1)
 	mine <- map[string]driver.Hold{}
 	acquire, all, renew, end := p.acquire, p.all, p.renew, p.close

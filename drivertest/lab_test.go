@@ -23,6 +23,7 @@ type lab struct {
 	mu      sync.Mutex
 	owners  map[string]driver.Request // everything that was ever granted, by owner
 	last    map[string]driver.Grant   // by name
+	makers  map[string]*patched       // the connections that acquired, by owner
 	notes   map[string]string
 	cuts    int
 	picky   bool              // names with a } are refused
@@ -33,7 +34,7 @@ type lab struct {
 func newLab(alter func(*lab, *patched)) *lab {
 	return &lab{
 		store: memlock.NewStore(), alter: alter, end: make(chan struct{}),
-		owners: map[string]driver.Request{}, last: map[string]driver.Grant{}, notes: map[string]string{}, muted: map[string]bool{},
+		owners: map[string]driver.Request{}, last: map[string]driver.Grant{}, makers: map[string]*patched{}, notes: map[string]string{}, muted: map[string]bool{},
 	}
 }
 

@@ -139,6 +139,7 @@ func (p promise) runMode(ctx context.Context, cfg config, calls *activity, mode 
 type need struct {
 	modes                                     driver.ModeSet
 	fence, floor, downgrade, queue, revocable bool
+	detached                                  bool
 	session, ownTTL                           bool // ownTTL: each hold ends by its own TTL, not with a session
 	fixed                                     bool // fixed holds of a session end by their TTL
 	cut, refuses                              bool // Harness.Cut and Harness.Refuses are set
@@ -148,7 +149,7 @@ func (n need) met(c driver.Caps, h *Harness) bool {
 	return c.Modes&n.modes == n.modes &&
 		(c.Fence || !n.fence) && (c.Floor || !n.floor) && (c.Downgrade || !n.downgrade) &&
 		(!n.queue || n.queueingIn(c)) && (!c.Session || !n.ownTTL) && (c.Session || !n.session) &&
-		(c.Fixed || !n.fixed) && (c.Revocable != 0 || !n.revocable) &&
+		(c.Fixed || !n.fixed) && (c.Revocable != 0 || !n.revocable) && (c.Detached || !n.detached) &&
 		(h.Cut != nil || !n.cut) && (h.Refuses != nil || !n.refuses)
 }
 
@@ -168,6 +169,7 @@ var (
 	downgrades = need{modes: driver.Modes(driver.Write, driver.Read), downgrade: true}
 	queueing   = need{queue: true}
 	revocable  = need{revocable: true}
+	detached   = need{detached: true}
 	cut        = need{cut: true}
 	cutShort   = need{cut: true, ownTTL: true}
 )

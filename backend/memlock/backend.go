@@ -81,6 +81,7 @@ func (b *Backend) Caps() driver.Caps {
 		Fence:     true,
 		Floor:     true,
 		Downgrade: true,
+		Detached:  true,
 		Queueing:  driver.QueueOnRequest,
 		Revocable: driver.AllModes,
 		Poll:      time.Millisecond,

@@ -392,7 +392,7 @@ func newBackend(c redisconn.Client, opts *Options, timeout time.Duration) (*Back
 	}
 	b := &Backend{store: s, subscriptions: redisconn.NewSubscriptions(c, s.pubsub), caps: driver.Caps{
 		Name: opts.Name, Modes: driver.AllModes,
-		Fence: true, Floor: true, Downgrade: true,
+		Fence: true, Floor: true, Downgrade: true, Detached: true,
 		Queueing: driver.QueueOnRequest, QueuedModes: driver.Modes(driver.Exclusive),
 		MinTTL: 10 * time.Millisecond,
 	}}

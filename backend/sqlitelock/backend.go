@@ -93,6 +93,7 @@ func (b *Backend) Caps() driver.Caps {
 		Fence:     true,
 		Floor:     true,
 		Downgrade: true,
+		Detached:  true,
 		Queueing:  driver.QueueOnRequest,
 		MinTTL:    claims.MinTTL,
 		MaxTTL:    claims.MaxTTL,

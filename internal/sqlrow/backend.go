@@ -66,10 +66,10 @@ func New(d Dialect, o Options) *Backend {
 	return b
 }
 
-// Caps reports fences, and unless Options.Mutex is set all modes, and queues on request.
+// Caps reports fences and detached holds, and unless Options.Mutex is set all modes, and queues on request.
 func (b *Backend) Caps() driver.Caps {
 	c := driver.Caps{
-		Name: b.options.Name, Modes: driver.Modes(driver.Exclusive), Fence: true, Floor: true,
+		Name: b.options.Name, Modes: driver.Modes(driver.Exclusive), Fence: true, Floor: true, Detached: true,
 		MinTTL: claims.MinTTL, MaxTTL: claims.MaxTTL,
 	}
 	if !b.options.Mutex {
