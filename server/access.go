@@ -45,7 +45,7 @@ func (r Right) String() string {
 
 // Identity is one who calls the server.
 type Identity struct {
-	Name   string // "": anybody
+	Name   string // empty without Access
 	grants []grant
 }
 
@@ -54,10 +54,10 @@ type grant struct {
 	rights Right
 }
 
-// nobody has no rights, anybody has all.
+// noIdentity has no rights, fullIdentity has all.
 var (
-	nobody  = &Identity{}
-	anybody = &Identity{grants: []grant{{"", allRights}}}
+	noIdentity   = &Identity{}
+	fullIdentity = &Identity{grants: []grant{{"", allRights}}}
 )
 
 // May reports whether the identity has a right for a lock.
@@ -66,11 +66,11 @@ func (i *Identity) May(r Right, name string) bool {
 }
 
 // String names the identity for a message.
-func (i *Identity) String() string { return orAnybody(i.Name) }
+func (i *Identity) String() string { return displayName(i.Name) }
 
-func orAnybody(name string) string {
+func displayName(name string) string {
 	if name == "" {
-		return "anybody"
+		return "an anonymous client"
 	}
 	return name
 }
@@ -96,7 +96,7 @@ type Access struct {
 	byCert  map[string]*Identity
 }
 
-// stamp tells two states of a file apart.
+// stamp identifies a state of the file.
 type stamp struct {
 	modified time.Time
 	size     int64
@@ -223,10 +223,10 @@ func (a *Access) refresh() {
 // cookie keeps the token of a person who uses the page.
 const cookie = "distlock_token"
 
-// identify returns who makes the request. A nil a lets everybody in.
+// identify returns who makes the request. A nil a admits every client.
 func (a *Access) identify(r *http.Request) (*Identity, error) {
 	if a == nil {
-		return anybody, nil
+		return fullIdentity, nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

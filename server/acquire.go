@@ -61,11 +61,11 @@ func (c *call) request(m httpwire.Request) (driver.Request, error) {
 }
 
 // obtain acquires r, and waits for that if the client wants to.
-func (c *call) obtain(r driver.Request, arrived time.Time, patience time.Duration) (httpwire.Grant, error) {
+func (c *call) obtain(r driver.Request, arrived time.Time, maxWait time.Duration) (httpwire.Grant, error) {
 	if c.s.drained.Err() != nil {
 		return httpwire.Grant{}, errDraining
 	}
-	yield, end, err := c.s.turns.take(c.r.Context(), r.Owner)
+	yield, end, err := c.s.ownerCalls.begin(c.r.Context(), r.Owner)
 	if err != nil {
 		return httpwire.Grant{}, err
 	}
@@ -73,9 +73,9 @@ func (c *call) obtain(r driver.Request, arrived time.Time, patience time.Duratio
 	if err := c.s.quota.add(c.who.Name, r.Owner, r.TTL, c.s.o.MaxHolds); err != nil {
 		return httpwire.Grant{}, err
 	}
-	began, g, err := c.attempt(r, patience > 0)
-	if patience > 0 && errors.Is(err, driver.ErrHeld) {
-		began, g, err = c.waitFor(r, arrived.Add(patience), yield, err)
+	began, g, err := c.attempt(r, maxWait > 0)
+	if maxWait > 0 && errors.Is(err, driver.ErrHeld) {
+		began, g, err = c.waitFor(r, arrived.Add(maxWait), yield, err)
 	}
 	if err != nil {
 		if kindOf(err) != httpwire.Unknown {
@@ -100,7 +100,7 @@ func (c *call) attempt(r driver.Request, queue bool) (began time.Time, g driver.
 // pollTime is how long a wait relies on its watch: nothing is pushed when time alone frees a lock.
 const pollTime = time.Second
 
-// waitFor makes attempts until one is granted, until the client's patience or the request ends, or until the
+// waitFor makes attempts until one is granted, until the client's maxWait or the request ends, or until the
 // client makes another call for the same Owner. It returns the last refusal then.
 func (c *call) waitFor(r driver.Request, until time.Time, yield <-chan struct{}, refused error) (time.Time, driver.Grant, error) {
 	ctx, end, err := c.stream()

@@ -65,7 +65,7 @@ func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func (s *Server) serve(pattern string, f handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
-		c := &call{s: s, w: &recorder{ResponseWriter: w}, r: r, who: nobody}
+		c := &call{s: s, w: &recorder{ResponseWriter: w}, r: r, who: noIdentity}
 		err := c.enter()
 		if err == nil {
 			err = f(c)

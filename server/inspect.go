@@ -100,7 +100,7 @@ func (s *Server) info(ctx context.Context, name string) (driver.Info, error) {
 	return info, skipped(err)
 }
 
-var errNoInspection = fmt.Errorf("%w: the backend can't tell who holds what", driver.ErrUnsupported)
+var errNoInspection = fmt.Errorf("%w: the backend doesn't know its holders", driver.ErrUnsupported)
 
 func skipped(err error) error {
 	if errors.Is(err, driver.ErrSkip) {

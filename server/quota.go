@@ -36,7 +36,7 @@ func (q *quota) add(who, owner string, ttl time.Duration, most int) error {
 			}
 		}
 		if len(own) >= most {
-			return problem(http.StatusTooManyRequests, httpwire.Unsent, "%d holds: that is the limit for %s", most, orAnybody(who))
+			return problem(http.StatusTooManyRequests, httpwire.Unsent, "%d holds: that is the limit for %s", most, displayName(who))
 		}
 	}
 	own[owner] = now.Add(ttl)

@@ -27,7 +27,7 @@ func (c *call) renew() error {
 		h, err := c.renewal(w)
 		var end func()
 		if err == nil {
-			end, err = c.s.turns.try(h.Owner)
+			end, err = c.s.ownerCalls.tryBegin(h.Owner)
 		}
 		if err != nil {
 			lines[i].Outcome, lines[i].Detail = kindOf(err), err.Error()
@@ -108,7 +108,7 @@ func (c *call) releaseHold(h driver.Hold) error {
 	if err := c.may(Lock, h.Name); err != nil && c.may(Break, h.Name) != nil {
 		return err
 	}
-	_, end, err := c.s.turns.take(c.r.Context(), h.Owner)
+	_, end, err := c.s.ownerCalls.begin(c.r.Context(), h.Owner)
 	if err != nil {
 		return err
 	}

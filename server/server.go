@@ -14,10 +14,10 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// Options configure a Server. The zero value lets everybody do everything: it is for a listener that only
+// Options configure a Server. The zero value allows everything to every client: it is for a listener that only
 // its own user can reach.
 type Options struct {
-	// Access decides who may do what; nil: everybody may do everything.
+	// Access decides who may do what; nil: every client may do everything.
 	Access *Access
 
 	// Hosts are the host names under which the server may be called, without ports; empty: any. A server
@@ -55,10 +55,10 @@ type Server struct {
 	drain   context.CancelFunc
 	streams wait.Group
 
-	turns     turns
-	mailboxes mailboxes
-	quota     quota
-	metrics   *metrics
+	ownerCalls  ownerCalls
+	subscribers subscribers
+	quota       quota
+	metrics     *metrics
 }
 
 // New makes a server of a backend, which stays the caller's. It returns ErrUnsupported if the backend's holds
@@ -94,7 +94,7 @@ var calls = map[string]handler{
 	"GET /metrics":                (*call).showMetrics,
 }
 
-// open are the calls for everybody.
+// open are the calls that every client may make.
 var open = map[string]func(*Server, http.ResponseWriter, *http.Request){
 	"GET /healthz":         func(_ *Server, w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") },
 	"GET /readyz":          (*Server).ready,
@@ -132,7 +132,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, "ok")
 }
 
-// Drain makes the server turn away new acquires, and ends all that wait. Holds can still be renewed and
+// Drain makes the server refuse new acquires, and ends all that wait. Holds can still be renewed and
 // released. It returns when all streams have ended or ctx ends.
 func (s *Server) Drain(ctx context.Context) error {
 	s.drain()

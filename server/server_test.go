@@ -371,7 +371,7 @@ func TestLimits(t *testing.T) {
 	r := start(t, memlock.New(), Options{MaxHolds: 1, MaxStreams: 1})
 	r.wants(200, "", "POST", "/v1/acquire", hold("x", ownerA))
 	r.wants(200, "", "POST", "/v1/acquire", hold("x", ownerA))
-	r.wants(429, "1 holds: that is the limit for anybody", "POST", "/v1/acquire", hold("y", ownerB))
+	r.wants(429, "1 holds: that is the limit for an anonymous client", "POST", "/v1/acquire", hold("y", ownerB))
 	r.wants(204, "", "POST", "/v1/release", hold("x", ownerA))
 	r.wants(200, "", "POST", "/v1/acquire", hold("y", ownerB))
 	next, _ := r.stream("POST", "/v1/watch", hold("y", ownerA))
@@ -410,7 +410,7 @@ func TestCrossOrigin(t *testing.T) {
 	r.wants(200, "", "POST", "/v1/locks/x", "", "Sec-Fetch-Site", "same-origin")
 }
 
-// The log tells who did what, and neither owners nor secrets.
+// The log has clients and names of locks, and neither owners nor secrets.
 func TestLog(t *testing.T) {
 	t.Parallel()
 	r := start(t, memlock.New(), Options{})

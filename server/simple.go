@@ -24,7 +24,7 @@ type simpleGrant struct {
 // simpleAcquire acquires. Without an owner in the header it makes one.
 func (c *call) simpleAcquire() error {
 	arrived := time.Now()
-	m, patience, err := c.simpleRequest()
+	m, maxWait, err := c.simpleRequest()
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (c *call) simpleAcquire() error {
 	if err != nil {
 		return err
 	}
-	g, err := c.obtain(r, arrived, patience)
+	g, err := c.obtain(r, arrived, maxWait)
 	if err != nil {
 		if made {
 			c.forget(r.Hold)
@@ -56,7 +56,7 @@ func (c *call) forget(h driver.Hold) {
 }
 
 // simpleRequest reads the path and the query of an acquire.
-func (c *call) simpleRequest() (m httpwire.Request, patience time.Duration, err error) {
+func (c *call) simpleRequest() (m httpwire.Request, maxWait time.Duration, err error) {
 	q, err := c.query("ttl", "wait", "mode", "limit")
 	if err != nil {
 		return m, 0, err
@@ -68,11 +68,11 @@ func (c *call) simpleRequest() (m httpwire.Request, patience time.Duration, err 
 	if err != nil {
 		return m, 0, err
 	}
-	if patience, err = duration(q.Get("wait"), 0); err != nil {
+	if maxWait, err = duration(q.Get("wait"), 0); err != nil {
 		return m, 0, err
 	}
-	if patience > httpwire.MaxWait {
-		return m, 0, invalid("wait is %v: at most %v; to wait longer, ask again with the same %s", patience, httpwire.MaxWait, httpwire.OwnerHeader)
+	if maxWait > httpwire.MaxWait {
+		return m, 0, invalid("wait is %v: at most %v; to wait longer, ask again with the same %s", maxWait, httpwire.MaxWait, httpwire.OwnerHeader)
 	}
 	m.Mode, m.TTL = driver.Exclusive, httpwire.Up(ttl)
 	if text := q.Get("mode"); text != "" {
@@ -85,7 +85,7 @@ func (c *call) simpleRequest() (m httpwire.Request, patience time.Duration, err 
 			return m, 0, invalid("limit is %.20q: want a number", text)
 		}
 	}
-	return m, patience, nil
+	return m, maxWait, nil
 }
 
 // duration reads a duration such as 30s. It is not negative.
@@ -111,7 +111,7 @@ func (c *call) simpleRenew() error {
 	if err != nil {
 		return err
 	}
-	end, err := c.s.turns.try(h.Owner)
+	end, err := c.s.ownerCalls.tryBegin(h.Owner)
 	if err != nil {
 		return err
 	}

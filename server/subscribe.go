@@ -1,0 +1,162 @@
+package server
+
+import (
+	"encoding/hex"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+const (
+	eventLife  = time.Minute // of an event while its client is not connected
+	maxPending = 1000        // events of a client
+)
+
+// subscribers has the events of each client that reads GET /v1/news, by the client's secret. The zero value is ready, and safe for concurrent use.
+type subscribers struct {
+	mu sync.Mutex
+	m  map[string]*subscriber
+}
+
+// subscriber has the events that were not sent to its client yet.
+type subscriber struct {
+	pending []pendingEvent
+	added   wait.Signal
+	streams int
+}
+
+type pendingEvent struct {
+	event string
+	news  httpwire.News
+	at    time.Time
+}
+
+// post adds an event for a client.
+func (s *subscribers) post(client, event string, h driver.Hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.open(client)
+	m.pending = append(m.pending, pendingEvent{event, httpwire.News{Name: h.Name, Owner: h.Owner}, time.Now()})
+	if n := len(m.pending); n > maxPending {
+		m.pending = slices.Delete(m.pending, 0, n-maxPending)
+	}
+	m.added.Notify()
+	s.forget()
+}
+
+// open returns a client's subscriber. The caller has locked mu.
+func (s *subscribers) open(client string) *subscriber {
+	if s.m == nil {
+		s.m = map[string]*subscriber{}
+	}
+	m := s.m[client]
+	if m == nil {
+		m = &subscriber{added: wait.NewSignal()}
+		s.m[client] = m
+	}
+	return m
+}
+
+// forget deletes the subscribers whose events were not read in time. The caller has locked mu.
+func (s *subscribers) forget() {
+	for client, m := range s.m {
+		if m.streams == 0 && (len(m.pending) == 0 || time.Since(m.pending[len(m.pending)-1].at) > eventLife) {
+			delete(s.m, client)
+		}
+	}
+}
+
+func (s *subscribers) enter(client string) *subscriber {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.open(client)
+	m.streams++
+	if len(m.pending) > 0 {
+		m.added.Notify()
+	}
+	return m
+}
+
+func (s *subscribers) leave(m *subscriber) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.streams--
+	s.forget()
+}
+
+// take returns the pending events, which the caller sends.
+func (s *subscribers) take(m *subscriber) []pendingEvent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := m.pending
+	m.pending = nil
+	return all
+}
+
+// putBack returns events that could not be sent.
+func (s *subscribers) putBack(m *subscriber, unsent []pendingEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.pending = slices.Concat(unsent, m.pending)
+}
+
+// subscribe adds the callbacks by which r's client gets the events of its hold, if the request has a ClientHeader.
+func (c *call) subscribe(r *driver.Request, revocable bool) error {
+	client := c.r.Header.Get(httpwire.ClientHeader)
+	if client == "" {
+		if revocable {
+			return invalid("revocable needs the header %s, and a client that reads /v1/news with it", httpwire.ClientHeader)
+		}
+		return nil
+	}
+	if !isSecret(client) {
+		return errSecret
+	}
+	subs, h := &c.s.subscribers, r.Hold
+	r.OnLost = func() { subs.post(client, httpwire.EventLost, h) }
+	if revocable {
+		if !c.s.caps.Revocable.Has(r.Mode) {
+			return problem(http.StatusNotImplemented, httpwire.Unsupported, "the backend can't ask the holder of a lock of mode %v", r.Mode)
+		}
+		r.OnRevoke = func() { subs.post(client, httpwire.EventAsked, h) }
+	}
+	return nil
+}
+
+var errSecret = invalid("%s is not a secret: want at least %d random bytes in hex", httpwire.ClientHeader, httpwire.SecretBytes)
+
+func isSecret(s string) bool {
+	b, err := hex.DecodeString(s)
+	return err == nil && len(b) >= httpwire.SecretBytes && len(b) <= 64
+}
+
+// news sends a client the news of its holds.
+func (c *call) news() error {
+	client := c.r.Header.Get(httpwire.ClientHeader)
+	if !isSecret(client) {
+		return errSecret
+	}
+	ctx, end, err := c.stream()
+	if err != nil {
+		return err
+	}
+	defer end()
+	m := c.s.subscribers.enter(client)
+	defer c.s.subscribers.leave(m)
+	e := c.events()
+	return e.forward(ctx, httpwire.EventHello, m.added, func() error {
+		pending := c.s.subscribers.take(m)
+		for i, p := range pending {
+			if err := e.send(p.event, p.news); err != nil {
+				c.s.subscribers.putBack(m, pending[i:])
+				return err
+			}
+		}
+		return nil
+	})
+}
