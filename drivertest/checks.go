@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -29,6 +30,7 @@ func Checks() []Check {
 // the same time, so the whole suite takes seconds.
 func Run(t *testing.T, h Harness) {
 	slots := make(chan struct{}, cmp.Or(h.Parallel, 8))
+	h.extra = 4 * time.Minute
 	h.caps = sync.OnceValues(func() (driver.Caps, error) { return h.readCaps(context.Background()) }) // it costs a connection
 	for _, c := range Checks() {
 		t.Run(c.Name, func(t *testing.T) {

@@ -64,7 +64,8 @@ type Harness struct {
 	// if a backend is late. 0: 15 s, or TTL if that is more.
 	Slack time.Duration
 
-	// Timeout bounds one check, and each of its modes if Serial. 0: 60 s and 40 TTLs.
+	// Timeout bounds one check, and each of its modes if Serial. 0: 60 s and 40 TTLs; under Run 4 minutes
+	// more, since go test has a time limit of its own and shares the machine with other packages.
 	Timeout time.Duration
 
 	// Parallel is how many checks run at once under Run. 0: 8.
@@ -85,6 +86,9 @@ type Harness struct {
 	// Refuses says which names the store can't have: the backend must answer them with
 	// ErrInvalid, and nothing else. nil: none.
 	Refuses func(name string) bool
+
+	// extra is added to the default of Timeout.
+	extra time.Duration
 
 	// caps returns the Caps that the checks of one Run share.
 	caps func() (driver.Caps, error)
@@ -124,7 +128,7 @@ func (h *Harness) applyDefaults(ctx context.Context, calls *activity) (config, e
 	c := config{Harness: *h, caps: caps}
 	c.TTL = cmp.Or(c.TTL, max(300*time.Millisecond, c.caps.MinTTL))
 	c.Slack = cmp.Or(c.Slack, max(15*time.Second, c.TTL))
-	c.Timeout = cmp.Or(c.Timeout, time.Minute+40*c.TTL)
+	c.Timeout = cmp.Or(c.Timeout, time.Minute+40*c.TTL+c.extra)
 	return c, nil
 }
 
