@@ -75,6 +75,8 @@ look() {
 	want pgbouncer DISTLOCK_TEST_PGBOUNCER pgbouncer
 	want default-jre-headless DISTLOCK_TEST_JAVA java
 	want default-jdk-headless DISTLOCK_TEST_JAVAC javac
+	want nodejs DISTLOCK_TEST_NODE node
+	want curl DISTLOCK_TEST_CURL curl
 	want maven DISTLOCK_TEST_MAVEN mvn
 	want xz-utils DISTLOCK_TEST_XZ xz
 	[ -n "${DISTLOCK_TEST_ZOOKEEPER:-}" ] || [ -e /usr/share/java/zookeeper.jar ] || missing+=(zookeeper)

@@ -188,6 +188,21 @@ func provided(name string) (string, error) {
 	return path, nil
 }
 
+// tools are programs beside the servers that tests run.
+var tools = map[string]*program{
+	"java":    java,
+	"javac":   {name: "javac", env: "DISTLOCK_TEST_JAVAC", debian: "default-jdk-headless"},
+	"node":    {name: "node", env: "DISTLOCK_TEST_NODE", debian: "nodejs"},
+	"python3": {name: "python3", env: "DISTLOCK_TEST_PYTHON", debian: "python3"},
+	"curl":    {name: "curl", env: "DISTLOCK_TEST_CURL", debian: "curl"},
+}
+
+// Tool returns the path of java, javac, node, python3 or curl.
+func Tool(tb testing.TB, name string) string {
+	tb.Helper()
+	return tools[name].must(tb, name)
+}
+
 // RedisPy returns the path of a Python 3 that has redis-py.
 func RedisPy(tb testing.TB) string {
 	tb.Helper()
