@@ -1,0 +1,283 @@
+"""python3 -m unittest tests the client against a server that answers as each test says."""
+
+import http.server
+import json
+import os
+import socketserver
+import tempfile
+import threading
+import time
+import unittest
+
+import distlock
+
+TOKEN = "secret-of-the-tests"
+
+
+class FakeServer:
+    """Answers each call by the next of its answers, and by the last one for ever after.
+
+    An answer is (status, body), with the header of backend, if that is not None; or drop, or an Event,
+    which means: no answer until it is set.
+    """
+
+    def __init__(self, backend="fake", path=None, **answers):
+        self.backend, self.answers, self.requests = backend, {"release": [(204, None)], **answers}, []
+        fake, mutex = self, threading.Lock()
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                call = self.path.rsplit("/", 1)[1]
+                with mutex:
+                    fake.requests.append((call, body, self.headers))
+                    rest = fake.answers[call]
+                    answer = rest.pop(0) if len(rest) > 1 else rest[0]
+                if isinstance(answer, threading.Event):
+                    answer.wait()
+                    answer = drop
+                if answer is drop:
+                    self.close_connection = True
+                    return
+                status, body = answer
+                self.send_response(status)
+                if fake.backend is not None:
+                    self.send_header("Distlock-Backend", fake.backend)
+                text = b"" if body is None else json.dumps(body).encode()
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def address_string(self):
+                return "a client"
+
+            def log_message(self, *_):
+                pass
+
+        class Unix(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+            daemon_threads = True
+
+        self.server = Unix(path, Handler) if path else http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http+unix://{path}" if path else f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+    def calls(self, call):
+        return [body for c, body, _ in self.requests if c == call]
+
+
+def eventually(true):
+    while not true():
+        time.sleep(0.001)
+
+
+drop = object()
+
+
+def grant(ttl_ms=30_000, fence=7, waited_ms=0):
+    return 200, {"fence": str(fence), "fences": "1", "ttl_ms": ttl_ms, "waited_ms": waited_ms}
+
+
+def problem(status, kind, **more):
+    return status, {"title": "?", "status": status, "detail": "so it is", "distlock": kind, **more}
+
+
+HELD = problem(423, "held", holders=[{"mode": "exclusive", "fence": "6", "meta": {"program": "job", "pid": "5", "host": "h"}}])
+
+
+class ClientTest(unittest.TestCase):
+    def serve(self, **kw):
+        server = FakeServer(**kw)
+        self.addCleanup(server.close)
+        return server
+
+    def locks(self, *servers):
+        return distlock.Locks(*(s if isinstance(s, str) else s.url for s in servers), token=TOKEN)
+
+    def refused(self, error, server, **kw):
+        with self.assertRaises(error) as caught:
+            self.locks(server).lock("x", **kw)
+        self.assertNotIn(TOKEN, repr(caught.exception))
+        for body in server.calls("acquire"):
+            self.assertNotIn(body["owner"], repr(caught.exception))
+        return caught.exception
+
+    def one_owner(self, server):
+        self.assertEqual(1, len({body["owner"] for body in server.calls("acquire") + server.calls("release")}))
+
+    def test_takes_and_releases(self):
+        server = self.serve(acquire=[grant()])
+        with self.locks(server).lock("x", ttl=30, wait=0) as lease:
+            self.assertEqual(7, lease.fence)
+            self.assertTrue(0 < lease.remaining() <= 29)
+            lease.check()
+        self.assertEqual(0, lease.remaining())
+        self.assertRaises(distlock.Lost, lease.check)
+        self.assertFalse(lease.lost.is_set())
+        (call, body, headers), (last, *_) = server.requests
+        self.assertEqual(("acquire", "release", "Bearer " + TOKEN), (call, last, headers["Authorization"]))
+        self.assertEqual((30000, 0, "exclusive"), (body["ttl_ms"], body["wait_ms"], body["mode"]))
+        self.assertEqual(str(os.getpid()), body["meta"]["pid"])
+        self.assertNotIn(body["owner"], repr(lease))
+        self.one_owner(server)
+        self.assertEqual("fake", server.requests[1][2]["Distlock-Backend"])
+
+    def test_unix_socket(self):
+        with tempfile.TemporaryDirectory() as folder:
+            server = self.serve(path=folder + "/s", acquire=[grant()])
+            with self.locks(server).lock("x"):
+                pass
+        self.assertEqual(1, len(server.calls("release")))
+
+    def test_a_semaphore_and_a_reader(self):
+        server = self.serve(acquire=[grant()])
+        self.locks(server).lock("x", limit=3).release()
+        self.locks(server).lock("x", mode="read").release()
+        modes = [(b["mode"], b.get("limit")) for b in server.calls("acquire") + server.calls("release")]
+        self.assertEqual([("counted", 3), ("read", None), ("counted", None), ("read", None)], modes)
+
+    def test_held(self):
+        server = self.serve(acquire=[HELD])
+        error = self.refused(distlock.Held, server, wait=0)
+        self.assertEqual("6", error.holders[0]["fence"])
+        self.assertIn("job (pid 5 on h)", str(error))
+        self.assertEqual([], server.calls("release"))  # nothing was taken
+
+    def test_a_waiter_that_gives_up_leaves_the_queue(self):
+        server = self.serve(acquire=[HELD])
+        self.refused(distlock.Held, server, wait=0.05)
+        self.assertEqual(1, len(server.calls("release")))
+        self.one_owner(server)
+
+    def test_waiting_without_end_is_many_polls_by_one_owner(self):
+        server = self.serve(acquire=[HELD, HELD, grant()])
+        self.locks(server).lock("x").release()
+        self.assertEqual([20000] * 3, [b["wait_ms"] for b in server.calls("acquire")])
+        self.one_owner(server)
+
+    def test_final_errors(self):
+        for status, kind, error in (400, "invalid", distlock.Invalid), (501, "unsupported", distlock.Invalid), (403, "denied", distlock.Denied):
+            self.refused(error, self.serve(acquire=[problem(status, kind)]))
+        self.refused(distlock.Denied, self.serve(backend=None, acquire=[problem(401, "denied")]))
+
+    def test_a_lost_answer_is_asked_for_again(self):
+        server = self.serve(acquire=[drop, grant()])
+        self.locks(server).lock("x", wait=0).release()
+        self.assertEqual(2, len(server.calls("acquire")))
+        self.one_owner(server)
+
+    def test_giving_up_releases(self):
+        server = self.serve(acquire=[drop])
+        self.refused(distlock.Unavailable, server, wait=0)
+        self.assertEqual(1, len(server.calls("release")))
+        self.one_owner(server)
+
+    def test_what_a_proxy_says_is_no_fact(self):
+        for answer in grant(), problem(410, "lost"), problem(423, "held"), (404, None), (200, ["a list"]):
+            self.refused(distlock.Unavailable, self.serve(backend=None, acquire=[answer]), wait=0)
+        for answer in (410, {}), (423, {"distlock": "odd"}), (200, {"fence": "x"}), (200, "text"):
+            self.refused(distlock.Unavailable, self.serve(acquire=[answer]), wait=0)
+
+    def test_a_grant_that_comes_too_late_is_not_used(self):
+        server = self.serve(acquire=[grant(ttl_ms=1), grant(fence=8)])
+        with self.locks(server).lock("x") as lease:
+            self.assertEqual(8, lease.fence)
+        self.one_owner(server)
+
+    def test_the_next_server(self):
+        draining = self.serve(acquire=[problem(503, "unsent")], release=[problem(503, "unsent")])
+        good = self.serve(acquire=[grant()])
+        with self.locks("http://127.0.0.1:1", draining, good).lock("x", wait=0):
+            pass
+        self.assertEqual((1, 0), (len(draining.calls("acquire")), len(draining.calls("release"))))
+        self.assertEqual((1, 1), (len(good.calls("acquire")), len(good.calls("release"))))
+
+    def test_no_server(self):
+        with self.assertRaises(distlock.Unavailable):
+            self.locks("http://127.0.0.1:1").lock("x", wait=0)
+
+    def test_another_backend_is_an_error(self):
+        server = self.serve(acquire=[grant()])
+        other = self.serve(backend="other", acquire=[grant()])
+        locks = self.locks(server, other)
+        locks.lock("x").release()
+        server.answers["acquire"] = [problem(503, "unsent")]
+        with self.assertRaisesRegex(distlock.Unavailable, "another backend.*other, not fake"):
+            locks.lock("x")
+        self.refused(distlock.Unavailable, self.serve(backend=None, acquire=[problem(421, "unsent")]))
+
+    def test_loss_is_noticed_while_a_renewal_hangs(self):
+        answer = threading.Event()
+        self.addCleanup(answer.set)
+        server = self.serve(acquire=[grant(ttl_ms=300)], renew=[answer])
+        calls = []
+        start = time.monotonic()
+        lease = self.locks(server).lock("x", ttl=0.3, on_lost=calls.append)
+        self.assertTrue(lease.lost.wait(60))
+        self.assertGreaterEqual(time.monotonic() - start, 0.27)
+        self.assertRaises(distlock.Lost, lease.check)
+        self.assertRaises(distlock.Lost, lease.release)
+        eventually(lambda: server.calls("release"))  # the backend may have it for longer
+        eventually(lambda: calls)
+        self.assertIs(lease, calls[0])
+
+    # A lease of 60 s whose server grants 40 s is renewed at once.
+    RENEWED_AT_ONCE = grant(ttl_ms=40_000)
+
+    def test_a_stated_loss(self):
+        server = self.serve(acquire=[self.RENEWED_AT_ONCE], renew=[(200, {"index": 0, "outcome": "lost"})])
+        with self.assertRaises(distlock.Lost):
+            with self.locks(server).lock("x", ttl=60) as lease:
+                self.assertTrue(lease.lost.wait(30))
+        self.assertEqual([], server.calls("release"))
+
+    def test_renewal(self):
+        renewed = (200, {"index": 0, "outcome": "ok"})
+        answers = [drop, (410, {}), problem(410, "lost"), (200, {"index": 0, "outcome": "unknown"}), renewed]
+        server = self.serve(acquire=[grant(ttl_ms=8_100)], renew=answers)  # at once, for 12 s
+        with self.locks(server).lock("x", ttl=12) as lease:
+            while lease.remaining() < 9:  # with the margin, the grant's was 7.1 s
+                lease.check()
+                time.sleep(0.001)
+            self.assertLessEqual(lease.remaining(), 11)
+        self.assertEqual(1, len(server.calls("release")))
+
+    def test_a_release_without_answer_is_repeated(self):
+        server = self.serve(acquire=[grant()], release=[drop, problem(503, "unknown"), problem(410, "lost")])
+        self.locks(server).lock("x").release()  # the first one has released it
+        self.assertEqual(3, len(server.calls("release")))
+
+    def test_a_release_that_is_never_confirmed(self):
+        server = self.serve(acquire=[grant()], release=[drop])
+        locks = self.locks(server)
+        with locks.lock("x"):  # no error: the work is done
+            pass
+        with self.assertRaises(distlock.Unavailable):
+            locks.lock("x").release()
+
+    def test_lost_before_the_release(self):
+        server = self.serve(acquire=[grant()], release=[problem(410, "lost")])
+        with self.assertRaises(distlock.Lost):
+            with self.locks(server).lock("x"):
+                pass
+        with self.assertRaisesRegex(ValueError, "of the work"):
+            with self.locks(server).lock("x"):
+                raise ValueError("of the work")
+
+    def test_wrong_arguments(self):
+        for url in "redis://h", "http://user:hidden@h", "localhost:1", "http+unix://h/s", "unix:/s", "http://h?a=b":
+            with self.assertRaises(ValueError) as caught:
+                distlock.Locks(url)
+            self.assertNotIn("hidden", str(caught.exception))
+        for bad in {"token": "a\nb"}, {"token": "ü"}:
+            self.assertRaises(ValueError, distlock.Locks, "http://h", **bad)
+        self.assertRaises(ValueError, distlock.Locks)
+        for ttl in 0, -1, float("nan"), float("inf"):
+            self.assertRaises(ValueError, distlock.Locks("http://h").lock, "x", ttl=ttl)
+
+
+if __name__ == "__main__":
+    unittest.main()
