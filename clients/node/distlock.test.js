@@ -1,0 +1,254 @@
+// node --test tests the client against a server that answers as each test says.
+
+import assert from "node:assert/strict";
+import { mkdtemp, rm } from "node:fs/promises";
+import http from "node:http";
+import os from "node:os";
+import path from "node:path";
+import { test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { inspect } from "node:util";
+
+import { Denied, Held, Invalid, Locks, Lost, Unavailable } from "./distlock.js";
+
+const TOKEN = "secret-of-the-tests";
+const drop = "drop"; // the connection
+const hang = "hang"; // no answer
+
+/** Answers each call by the next of its answers, [status, body], and by the last one for ever after. */
+async function serve(t, answers, { backend = "fake", path: file } = {}) {
+  answers = { release: [[204]], ...answers };
+  const fake = { requests: [], answers };
+  fake.calls = (call) => fake.requests.filter((r) => r.call === call).map((r) => r.body);
+  const server = http.createServer(async (request, response) => {
+    let text = "";
+    for await (const part of request) text += part;
+    const call = request.url.split("/").at(-1);
+    fake.requests.push({ call, body: JSON.parse(text), headers: request.headers });
+    const answer = answers[call].length > 1 ? answers[call].shift() : answers[call][0];
+    if (answer === hang) return;
+    if (answer === drop) return request.socket.destroy();
+    const [status, body] = answer;
+    response.writeHead(status, backend === null ? {} : { "Distlock-Backend": backend });
+    response.end(body === undefined ? "" : JSON.stringify(body));
+  });
+  await new Promise((resolve) => (file ? server.listen(file, resolve) : server.listen(0, "127.0.0.1", resolve)));
+  t.after(() => {
+    server.close();
+    server.closeAllConnections();
+  });
+  fake.url = file ? `http+unix://${file}` : `http://127.0.0.1:${server.address().port}`;
+  return fake;
+}
+
+const grant = ({ ttl_ms = 30_000, fence = "7" } = {}) => [200, { fence, fences: "1", ttl_ms, waited_ms: 0 }];
+const problem = (status, kind, more) => [status, { title: "?", status, detail: "so it is", distlock: kind, ...more }];
+const HELD = problem(423, "held", { holders: [{ mode: "exclusive", fence: "6", meta: { program: "job", pid: "5", host: "h" } }] });
+const DEAD = "http://127.0.0.1:1";
+
+const locksOf = (...servers) => new Locks(servers.map((s) => s.url ?? s), { token: TOKEN });
+
+async function refused(error, server, options) {
+  let caught;
+  await assert.rejects(locksOf(server).lock("x", options), (e) => (caught = e) instanceof error);
+  assert.equal(caught.name, error.name);
+  for (const { owner } of server.calls("acquire")) assert.ok(![TOKEN, owner].some((s) => inspect(caught).includes(s)));
+  return caught;
+}
+
+function oneOwner(server) {
+  assert.equal(new Set([...server.calls("acquire"), ...server.calls("release")].map((b) => b.owner)).size, 1);
+}
+
+async function eventually(isTrue) {
+  while (!isTrue()) await sleep(1);
+}
+
+test("takes and releases", async (t) => {
+  const server = await serve(t, { acquire: [grant({ fence: "9007199254740993" })] });
+  const locks = locksOf(server);
+  const lease = await locks.with("x", { wait: 0 }, (l) => {
+    assert.equal(l.fence, 9007199254740993n);
+    assert.ok(l.remaining > 0 && l.remaining <= 29_000);
+    l.check();
+    return l;
+  });
+  assert.equal(lease.remaining, 0);
+  assert.throws(() => lease.check(), Lost);
+  assert.ok(!lease.signal.aborted);
+  const [first, last] = server.requests;
+  assert.deepEqual([first.call, last.call, first.headers.authorization], ["acquire", "release", `Bearer ${TOKEN}`]);
+  assert.deepEqual([first.body.ttl_ms, first.body.wait_ms, first.body.mode, first.body.meta.pid], [30_000, 0, "exclusive", String(process.pid)]);
+  assert.equal(last.headers["distlock-backend"], "fake");
+  assert.ok(![TOKEN, first.body.owner].some((s) => inspect([lease, locks], { depth: 9, showHidden: true }).includes(s)));
+  oneOwner(server);
+});
+
+test("a Unix socket", async (t) => {
+  const folder = await mkdtemp(path.join(os.tmpdir(), "distlock-"));
+  t.after(() => rm(folder, { recursive: true }));
+  const server = await serve(t, { acquire: [grant()] }, { path: `${folder}/s` });
+  await locksOf(server).with("x", {}, () => {});
+  assert.equal(server.calls("release").length, 1);
+});
+
+test("a semaphore and a reader", async (t) => {
+  const server = await serve(t, { acquire: [grant()] });
+  await locksOf(server).with("x", { limit: 3 }, () => {});
+  await locksOf(server).with("x", { mode: "read" }, () => {});
+  const modes = [...server.calls("acquire"), ...server.calls("release")].map((b) => [b.mode, b.limit]);
+  assert.deepEqual(modes, [["counted", 3], ["read", undefined], ["counted", undefined], ["read", undefined]]);
+});
+
+test("held", async (t) => {
+  const server = await serve(t, { acquire: [HELD] });
+  const error = await refused(Held, server, { wait: 0 });
+  assert.equal(error.holders[0].fence, "6");
+  assert.match(error.message, /job \(pid 5 on h\)/);
+  assert.equal(server.calls("release").length, 0); // nothing was taken
+});
+
+test("a waiter that gives up leaves the queue", async (t) => {
+  const server = await serve(t, { acquire: [HELD] });
+  await refused(Held, server, { wait: 50 });
+  assert.equal(server.calls("release").length, 1);
+  oneOwner(server);
+});
+
+test("a waiter that is aborted leaves the queue", async (t) => {
+  const server = await serve(t, { acquire: [hang] });
+  const abort = new AbortController();
+  const waits = locksOf(server).lock("x", { signal: abort.signal });
+  await eventually(() => server.calls("acquire").length > 0);
+  abort.abort(new Error("enough"));
+  await assert.rejects(waits, /enough/);
+  assert.equal(server.calls("release").length, 1);
+  oneOwner(server);
+});
+
+test("waiting without end is many polls by one owner", async (t) => {
+  const server = await serve(t, { acquire: [HELD, HELD, grant()] });
+  await (await locksOf(server).lock("x")).release();
+  assert.deepEqual(server.calls("acquire").map((b) => b.wait_ms), [20_000, 20_000, 20_000]);
+  oneOwner(server);
+});
+
+test("final errors", async (t) => {
+  for (const [status, kind, error] of [[400, "invalid", Invalid], [501, "unsupported", Invalid], [403, "denied", Denied]]) {
+    await refused(error, await serve(t, { acquire: [problem(status, kind)] }));
+  }
+  await refused(Denied, await serve(t, { acquire: [problem(401, "denied")] }, { backend: null }));
+});
+
+test("a lost answer is asked for again", async (t) => {
+  const server = await serve(t, { acquire: [drop, grant()] });
+  await (await locksOf(server).lock("x", { wait: 0 })).release();
+  assert.equal(server.calls("acquire").length, 2);
+  oneOwner(server);
+});
+
+test("giving up releases", async (t) => {
+  const server = await serve(t, { acquire: [drop] });
+  await refused(Unavailable, server, { wait: 0 });
+  assert.equal(server.calls("release").length, 1);
+  oneOwner(server);
+});
+
+test("what a proxy says is no fact", async (t) => {
+  for (const answer of [grant(), problem(410, "lost"), problem(423, "held"), [404], [200, ["a list"]]]) {
+    await refused(Unavailable, await serve(t, { acquire: [answer] }, { backend: null }), { wait: 0 });
+  }
+  for (const answer of [[410, {}], [423, { distlock: "odd" }], [200, { fence: "x" }], [200, "text"], [200, null]]) {
+    await refused(Unavailable, await serve(t, { acquire: [answer] }), { wait: 0 });
+  }
+});
+
+test("a grant that comes too late is not used", async (t) => {
+  const server = await serve(t, { acquire: [grant({ ttl_ms: 1 }), grant({ fence: "8" })] });
+  await locksOf(server).with("x", {}, (lease) => assert.equal(lease.fence, 8n));
+  oneOwner(server);
+});
+
+test("the next server", async (t) => {
+  const draining = await serve(t, { acquire: [problem(503, "unsent")] });
+  const good = await serve(t, { acquire: [grant()] });
+  await locksOf(DEAD, draining, good).with("x", { wait: 0 }, () => {});
+  assert.deepEqual([draining, good].map((s) => s.requests.map((r) => r.call)), [["acquire"], ["acquire", "release"]]);
+  await assert.rejects(locksOf(DEAD).lock("x", { wait: 0 }), Unavailable);
+});
+
+test("another backend is an error", async (t) => {
+  const server = await serve(t, { acquire: [grant()] });
+  const other = await serve(t, { acquire: [grant()] }, { backend: "other" });
+  const locks = locksOf(server, other);
+  await locks.with("x", {}, () => {});
+  server.answers.acquire = [problem(503, "unsent")];
+  await assert.rejects(locks.lock("x"), (e) => e instanceof Unavailable && /another backend.*other, not fake/.test(e.message));
+  await refused(Unavailable, await serve(t, { acquire: [problem(421, "unsent")] }, { backend: null }));
+});
+
+test("loss is noticed while a renewal hangs", async (t) => {
+  const server = await serve(t, { acquire: [grant({ ttl_ms: 300 })], renew: [hang] });
+  const start = performance.now();
+  const lease = await locksOf(server).lock("x", { ttl: 300 });
+  await new Promise((resolve) => lease.signal.addEventListener("abort", resolve));
+  assert.ok(performance.now() - start >= 270);
+  assert.ok(lease.signal.reason instanceof Lost);
+  assert.throws(() => lease.check(), Lost);
+  await assert.rejects(lease.release(), Lost);
+  await eventually(() => server.calls("release").length > 0); // the backend may have it for longer
+});
+
+test("loss is noticed where no timer could run", async (t) => {
+  const server = await serve(t, { acquire: [grant({ ttl_ms: 300 })], renew: [[200, { index: 0, outcome: "ok" }]] });
+  const lease = await locksOf(server).lock("x", { ttl: 300 });
+  while (lease.remaining > 0);
+  assert.throws(() => lease.check(), Lost);
+  assert.ok(lease.signal.aborted);
+});
+
+// A lease of 60 s whose server grants 40 s is renewed at once.
+test("a stated loss", async (t) => {
+  const server = await serve(t, { acquire: [grant({ ttl_ms: 40_000 })], renew: [[200, { index: 0, outcome: "lost" }]] });
+  const work = (lease) => new Promise((resolve) => lease.signal.addEventListener("abort", resolve));
+  await assert.rejects(locksOf(server).with("x", { ttl: 60_000 }, work), Lost);
+  assert.equal(server.calls("release").length, 0);
+});
+
+test("renewal", async (t) => {
+  const renew = [drop, [410, {}], problem(410, "lost"), [200, { index: 0, outcome: "unknown" }], [200, { index: 0, outcome: "ok" }]];
+  const server = await serve(t, { acquire: [grant({ ttl_ms: 8_100 })], renew }); // at once, for 12 s
+  await locksOf(server).with("x", { ttl: 12_000 }, async (lease) => {
+    await eventually(() => lease.signal.aborted || lease.remaining > 9_000); // with the margin, the grant's was 7.1 s
+    lease.check();
+    assert.ok(lease.remaining <= 11_000);
+  });
+  assert.equal(server.calls("release").length, 1);
+});
+
+test("a release without answer is repeated", async (t) => {
+  const server = await serve(t, { acquire: [grant()], release: [drop, problem(503, "unknown"), problem(410, "lost")] });
+  await (await locksOf(server).lock("x")).release(); // the first one has released it
+  assert.equal(server.calls("release").length, 3);
+});
+
+test("a release that is never confirmed", async (t) => {
+  const locks = locksOf(await serve(t, { acquire: [grant()], release: [drop] }));
+  assert.equal(await locks.with("x", {}, () => "done"), "done");
+  await assert.rejects((await locks.lock("x")).release(), Unavailable);
+});
+
+test("lost before the release", async (t) => {
+  const locks = locksOf(await serve(t, { acquire: [grant()], release: [problem(410, "lost")] }));
+  await assert.rejects(locks.with("x", {}, () => {}), Lost);
+  await assert.rejects(locks.with("x", {}, () => Promise.reject(new Error("of the work"))), /of the work/);
+});
+
+test("wrong arguments", async () => {
+  for (const url of ["redis://h", "http://user:hidden@h", "localhost:1", "http+unix://h/s", "unix:/s", "http://h?a=b", "no URL"]) {
+    assert.throws(() => new Locks(url), (e) => e instanceof TypeError && !inspect(e).includes("hidden"));
+  }
+  for (const token of ["a\nb", "ü", ""]) assert.throws(() => new Locks("http://h", { token }), TypeError);
+  assert.throws(() => new Locks([]), TypeError);
+  for (const ttl of [0, -1, NaN, Infinity]) await assert.rejects(new Locks("http://h").lock("x", { ttl }), TypeError);
+});
