@@ -1,0 +1,19 @@
+import distlock.DistlockException;
+import distlock.Locks;
+import distlock.Options;
+import java.time.Duration;
+
+public class Example {
+    public static void main(String[] urls) throws InterruptedException {
+        var locks = new Locks(urls.length > 0 ? urls : new String[] {"http://localhost:7077"});
+        try (var lease = locks.lock("report", Options.defaults().withWait(Duration.ofSeconds(10)))) {
+            for (int part = 0; part < 3; part++) {
+                lease.check(); // throws Lost in time
+                System.out.println("part " + part + ", fence " + lease.fence());
+            }
+        } catch (DistlockException.Held e) {
+            System.err.println("not now: " + e.getMessage());
+            System.exit(1);
+        }
+    }
+}

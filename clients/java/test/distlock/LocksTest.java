@@ -1,0 +1,416 @@
+package distlock;
+
+import com.sun.net.httpserver.HttpExchange;
+import com.sun.net.httpserver.HttpServer;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Deque;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.Executors;
+import java.util.function.BooleanSupplier;
+
+/** Tests the client against a server that answers as each test says: java -cp out distlock.LocksTest. */
+final class LocksTest {
+    private static final String TOKEN = "secret-of-the-tests", DEAD = "http://127.0.0.1:1";
+
+    /** An answer; DROP cuts the connection, HANG never answers. */
+    private record Reply(int status, String body) {}
+
+    private record Call(String name, Map<?, ?> body, String token, String backend) {}
+
+    private static final Reply DROP = new Reply(-1, ""), HANG = new Reply(-2, ""), RELEASED = new Reply(204, "");
+    private static final Reply HELD = new Reply(423, """
+            {"title": "Locked", "status": 423, "detail": "so it is", "distlock": "held",
+             "holders": [{"mode": "exclusive", "fence": "6", "meta": {"program": "job", "pid": "5", "host": "h"}}]}""");
+
+    private static Reply grant(long ttl, String fence) {
+        return new Reply(200, "{\"fence\":\"" + fence + "\",\"fences\":\"1\",\"ttl_ms\":" + ttl + ",\"waited_ms\":0}\n");
+    }
+
+    private static final Reply GRANT = grant(30_000, "7");
+
+    private static Reply problem(int status, String kind) {
+        return new Reply(status, "{\"title\":\"?\",\"status\":" + status + ",\"detail\":\"so it is\",\"distlock\":\"" + kind + "\"}");
+    }
+
+    private static Reply renewed(String outcome) {
+        return new Reply(200, "{\"index\":0,\"outcome\":\"" + outcome + "\"}\n");
+    }
+
+    /** Answers each call by the next of its replies, and by the last one for ever after. */
+    private static final class Fake implements AutoCloseable {
+        final List<Call> calls = new CopyOnWriteArrayList<>();
+        final Map<String, Deque<Reply>> replies = new LinkedHashMap<>();
+        final HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
+        final String backend;
+
+        Fake(String backend, Reply... acquire) throws IOException {
+            this.backend = backend;
+            on("acquire", acquire).on("release", RELEASED);
+            server.createContext("/v1/", this::serve);
+            server.setExecutor(Executors.newCachedThreadPool(r -> {
+                var t = new Thread(r);
+                t.setDaemon(true);
+                return t;
+            }));
+            server.start();
+        }
+
+        Fake(Reply... acquire) throws IOException {
+            this("fake", acquire);
+        }
+
+        Fake on(String call, Reply... all) {
+            synchronized (replies) {
+                replies.put(call, new ArrayDeque<>(Arrays.asList(all)));
+            }
+            return this;
+        }
+
+        private void serve(HttpExchange e) throws IOException {
+            String call = e.getRequestURI().getPath().substring("/v1/".length());
+            var body = (Map<?, ?>) Json.read(new String(e.getRequestBody().readAllBytes(), StandardCharsets.UTF_8));
+            calls.add(new Call(call, body, e.getRequestHeaders().getFirst("Authorization"), e.getRequestHeaders().getFirst("Distlock-Backend")));
+            Reply r;
+            synchronized (replies) {
+                var rest = replies.get(call);
+                r = rest.size() > 1 ? rest.poll() : rest.peek();
+            }
+            if (r == HANG) {
+                return;
+            }
+            if (r != DROP) {
+                if (backend != null) {
+                    e.getResponseHeaders().set("Distlock-Backend", backend);
+                }
+                byte[] text = r.body.getBytes(StandardCharsets.UTF_8);
+                e.sendResponseHeaders(r.status, text.length == 0 ? -1 : text.length);
+                e.getResponseBody().write(text);
+            }
+            e.close();
+        }
+
+        String url() {
+            return "http://127.0.0.1:" + server.getAddress().getPort();
+        }
+
+        Locks locks() {
+            return new Locks(List.of(url()), TOKEN, java.net.http.HttpClient.newHttpClient());
+        }
+
+        List<Map<?, ?>> of(String call) {
+            var all = new ArrayList<Map<?, ?>>();
+            calls.stream().filter(c -> c.name.equals(call)).forEach(c -> all.add(c.body));
+            return all;
+        }
+
+        void oneOwner() {
+            var owners = new HashSet<>();
+            calls.forEach(c -> owners.add(c.body.get("owner")));
+            expect(owners.size(), 1);
+        }
+
+        @Override
+        public void close() {
+            server.stop(0);
+        }
+    }
+
+    private interface Work {
+        void run() throws Exception;
+    }
+
+    private static void expect(Object got, Object want) {
+        if (!Objects.equals(got, want)) {
+            throw new AssertionError("got " + got + ", want " + want);
+        }
+    }
+
+    private static void that(boolean ok) {
+        expect(ok, true);
+    }
+
+    private static <E extends Exception> E fails(Class<E> with, Work work) throws Exception {
+        try {
+            work.run();
+        } catch (Exception e) {
+            if (with.isInstance(e)) {
+                return with.cast(e);
+            }
+            throw e;
+        }
+        throw new AssertionError("no " + with.getSimpleName());
+    }
+
+    private static <E extends Exception> E refused(Class<E> with, Fake s, Options o) throws Exception {
+        E e = fails(with, () -> s.locks().lock("x", o));
+        that(!e.toString().contains(TOKEN));
+        s.of("acquire").forEach(b -> that(!e.toString().contains((String) b.get("owner"))));
+        return e;
+    }
+
+    private static void eventually(BooleanSupplier ok) throws InterruptedException {
+        while (!ok.getAsBoolean()) {
+            Thread.sleep(1);
+        }
+    }
+
+    private static Options ttl(long millis) {
+        return Options.defaults().withTtl(Duration.ofMillis(millis));
+    }
+
+    private static final Options TRY = Options.defaults().withWait(Duration.ZERO);
+
+    static void takesAndReleases() throws Exception {
+        try (var s = new Fake(grant(30_000, "9223372036854775807"))) {
+            Lease lease;
+            try (var l = s.locks().lock("x\"\u00fc\n", TRY)) {
+                lease = l;
+                expect(l.fence(), Long.MAX_VALUE);
+                l.check();
+                that(l.remaining().compareTo(Duration.ofSeconds(29)) <= 0);
+            }
+            expect(lease.remaining(), Duration.ZERO);
+            fails(DistlockException.Lost.class, lease::check);
+            that(!lease.lost().isDone());
+            Call first = s.calls.get(0), last = s.calls.get(1);
+            expect(List.of(first.name, last.name, first.token, last.backend), List.of("acquire", "release", "Bearer " + TOKEN, "fake"));
+            expect(List.of(first.body.get("name"), first.body.get("mode")), List.of("x\"\u00fc\n", "exclusive"));
+            expect(List.of(first.body.get("ttl_ms"), first.body.get("wait_ms")), List.of(new Json.Number("30000"), new Json.Number("0")));
+            expect(((Map<?, ?>) first.body.get("meta")).get("pid"), String.valueOf(ProcessHandle.current().pid()));
+            that(!lease.toString().contains((String) first.body.get("owner")));
+            s.oneOwner();
+        }
+    }
+
+    static void semaphoreAndReader() throws Exception {
+        try (var s = new Fake(GRANT)) {
+            s.locks().lock("x", Options.defaults().withLimit(3)).release();
+            s.locks().lock("x", Options.defaults().withMode("read")).release();
+            expect(s.of("acquire").get(0).get("limit"), new Json.Number("3"));
+            expect(s.of("release").stream().map(b -> b.get("mode")).toList(), List.of("counted", "read"));
+        }
+    }
+
+    static void held() throws Exception {
+        try (var s = new Fake(HELD)) {
+            var e = refused(DistlockException.Held.class, s, TRY);
+            expect(e.holders().get(0).fence(), 6L);
+            that(e.getMessage().contains("job (pid 5 on h)"));
+            expect(s.of("release").size(), 0); // nothing was taken
+            refused(DistlockException.Held.class, s, Options.defaults().withWait(Duration.ofMillis(50)));
+            expect(s.of("release").size(), 1); // its place in the queue
+        }
+    }
+
+    static void waitingWithoutEndIsManyPollsByOneOwner() throws Exception {
+        try (var s = new Fake(HELD, HELD, GRANT)) {
+            s.locks().lock("x", Options.defaults()).release();
+            expect(s.of("acquire").stream().map(b -> b.get("wait_ms")).toList(), java.util.Collections.nCopies(3, new Json.Number("20000")));
+            s.oneOwner();
+        }
+    }
+
+    static void interruptedWaiterLeavesTheQueue() throws Exception {
+        try (var s = new Fake(HANG)) {
+            var waiter = Thread.currentThread();
+            new Thread(() -> {
+                try {
+                    eventually(() -> !s.of("acquire").isEmpty());
+                } catch (InterruptedException e) {
+                    // interrupts the waiter
+                }
+                waiter.interrupt();
+            }).start();
+            fails(InterruptedException.class, () -> s.locks().lock("x", Options.defaults()));
+            expect(s.of("release").size(), 1);
+            s.oneOwner();
+        }
+    }
+
+    static void finalErrors() throws Exception {
+        try (var a = new Fake(problem(400, "invalid")); var b = new Fake(problem(501, "unsupported"));
+                var c = new Fake(problem(403, "denied")); var d = new Fake((String) null, problem(401, "denied"))) {
+            refused(DistlockException.Invalid.class, a, Options.defaults());
+            refused(DistlockException.Invalid.class, b, Options.defaults());
+            refused(DistlockException.Denied.class, c, Options.defaults());
+            refused(DistlockException.Denied.class, d, Options.defaults());
+        }
+    }
+
+    static void lostAnswerIsAskedForAgain() throws Exception {
+        try (var s = new Fake(DROP, GRANT)) {
+            s.locks().lock("x", TRY).release();
+            expect(s.of("acquire").size(), 2);
+            s.oneOwner();
+        }
+    }
+
+    static void givingUpReleases() throws Exception {
+        try (var s = new Fake(DROP)) {
+            refused(DistlockException.Unavailable.class, s, TRY);
+            expect(s.of("release").size(), 1);
+            s.oneOwner();
+        }
+    }
+
+    static void whatAProxySaysIsNoFact() throws Exception {
+        for (Reply r : List.of(GRANT, problem(410, "lost"), problem(423, "held"), new Reply(404, ""), new Reply(200, "<html>"))) {
+            try (var s = new Fake((String) null, r)) {
+                refused(DistlockException.Unavailable.class, s, TRY);
+            }
+        }
+        for (Reply r : List.of(new Reply(410, "{}"), new Reply(423, "{\"distlock\":[]}"), new Reply(200, "{\"fence\":1}"), new Reply(200, "null"))) {
+            try (var s = new Fake(r)) {
+                refused(DistlockException.Unavailable.class, s, TRY);
+            }
+        }
+    }
+
+    static void lateGrantIsNotUsed() throws Exception {
+        try (var s = new Fake(grant(1, "7"), grant(30_000, "8")); var lease = s.locks().lock("x", Options.defaults())) {
+            expect(lease.fence(), 8L);
+            s.oneOwner();
+        }
+    }
+
+    static void nextServer() throws Exception {
+        try (var draining = new Fake(problem(503, "unsent")); var good = new Fake(GRANT)) {
+            new Locks(DEAD, draining.url(), good.url()).lock("x", TRY).release();
+            expect(List.of(draining.calls.size(), good.calls.size()), List.of(1, 2));
+        }
+        fails(DistlockException.Unavailable.class, () -> new Locks(DEAD).lock("x", TRY));
+    }
+
+    static void anotherBackendIsAnError() throws Exception {
+        try (var s = new Fake(GRANT); var other = new Fake("other", GRANT)) {
+            var locks = new Locks(s.url(), other.url());
+            locks.lock("x", TRY).release();
+            s.on("acquire", problem(503, "unsent"));
+            var e = fails(DistlockException.Unavailable.class, () -> locks.lock("x", Options.defaults()));
+            that(e.getMessage().contains("another backend than the first server: other, not fake"));
+        }
+        try (var s = new Fake((String) null, problem(421, "unsent"))) {
+            refused(DistlockException.Unavailable.class, s, Options.defaults());
+        }
+    }
+
+    static void lossIsNoticedWhileARenewalHangs() throws Exception {
+        try (var s = new Fake(grant(1200, "7")).on("renew", HANG)) {
+            long start = System.nanoTime();
+            var lease = s.locks().lock("x", ttl(1200));
+            lease.lost().get();
+            that(System.nanoTime() - start >= 1_080_000_000L);
+            fails(DistlockException.Lost.class, lease::check);
+            fails(DistlockException.Lost.class, lease::release);
+            eventually(() -> !s.of("release").isEmpty()); // the backend may have it for longer
+        }
+    }
+
+    // A lease of 60 s whose server grants 40 s is renewed at once.
+    static void statedLoss() throws Exception {
+        try (var s = new Fake(grant(40_000, "7")).on("renew", renewed("lost"))) {
+            fails(DistlockException.Lost.class, () -> {
+                try (var lease = s.locks().lock("x", ttl(60_000))) {
+                    lease.lost().get();
+                }
+            });
+            expect(s.of("release").size(), 0);
+        }
+    }
+
+    static void renewal() throws Exception {
+        try (var s = new Fake(grant(8_100, "7"))) { // is renewed at once, for 12 s
+            s.on("renew", DROP, new Reply(410, "{}"), problem(410, "lost"), renewed("unknown"), renewed("ok"));
+            try (var lease = s.locks().lock("x", ttl(12_000))) {
+                eventually(() -> lease.lost().isDone() || lease.remaining().toSeconds() >= 9); // with the margin, the grant's was 7.1 s
+                lease.check();
+                that(lease.remaining().compareTo(Duration.ofSeconds(11)) <= 0);
+            }
+            expect(s.of("release").size(), 1);
+        }
+    }
+
+    static void releaseWithoutAnswerIsRepeated() throws Exception {
+        try (var s = new Fake(GRANT).on("release", DROP, problem(503, "unknown"), problem(410, "lost"))) {
+            s.locks().lock("x", TRY).release(); // the first one has released it
+            expect(s.of("release").size(), 3);
+        }
+    }
+
+    static void releaseThatIsNeverConfirmed() throws Exception {
+        try (var s = new Fake(GRANT).on("release", DROP)) {
+            s.locks().lock("x", TRY).close(); // no error: the work is done
+            fails(DistlockException.Unavailable.class, () -> s.locks().lock("x", TRY).release());
+        }
+    }
+
+    static void releaseByAnInterruptedThread() throws Exception {
+        try (var s = new Fake(GRANT)) {
+            var lease = s.locks().lock("x", TRY);
+            Thread.currentThread().interrupt();
+            lease.release();
+            that(Thread.interrupted());
+            expect(s.of("release").size(), 1);
+        }
+    }
+
+    static void lostBeforeTheRelease() throws Exception {
+        try (var s = new Fake(GRANT).on("release", problem(410, "lost"))) {
+            fails(DistlockException.Lost.class, () -> s.locks().lock("x", TRY).close());
+        }
+    }
+
+    static void wrongArguments() throws Exception {
+        for (String url : List.of("redis://h", "http://user:hidden@h", "localhost:1", "unix:/s", "http://h?a=b", "no URL hidden")) {
+            that(!fails(IllegalArgumentException.class, () -> new Locks(url)).getMessage().contains("hidden"));
+        }
+        var http = java.net.http.HttpClient.newHttpClient();
+        for (String token : List.of("a\nb", "\u00fc", "")) {
+            fails(IllegalArgumentException.class, () -> new Locks(List.of("http://h"), token, http));
+        }
+        fails(IllegalArgumentException.class, Locks::new);
+        fails(IllegalArgumentException.class, () -> ttl(0));
+    }
+
+    static void json() throws Exception {
+        expect(Json.read(" {\"a\" : [1, -2.5e3, true, null, {}, []], \"\\u00fc\\n\\\"\" : \"\\/\"} "), new LinkedHashMap<String, Object>() {{
+            put("a", Arrays.asList(new Json.Number("1"), new Json.Number("-2.5e3"), true, null, Map.of(), List.of()));
+            put("\u00fc\n\"", "/");
+        }});
+        for (String wrong : List.of("", "{", "[1,]", "{\"a\":1,}", "{a:1}", "[1 2]", "01", "nul", "\"\\x\"", "\"a", "{} {}", "\"\\u12\"", "\"\n\"", "{}\0",
+                "[".repeat(100_000))) {
+            fails(IllegalArgumentException.class, () -> Json.read(wrong));
+        }
+        expect(Json.read(Json.write(Map.of("\"\\\u0000\ud83d\ude00", List.of(1, "b")))), Map.of("\"\\\u0000\ud83d\ude00", List.of(new Json.Number("1"), "b")));
+    }
+
+    public static void main(String[] args) throws Exception {
+        int failed = 0;
+        var tests = Arrays.stream(LocksTest.class.getDeclaredMethods())
+                .filter(m -> m.getParameterCount() == 0 && m.getReturnType() == void.class && !m.isSynthetic()).toList();
+        for (var m : tests) {
+            try {
+                m.invoke(null);
+                System.out.println("ok   " + m.getName());
+            } catch (java.lang.reflect.InvocationTargetException e) {
+                failed++;
+                System.out.println("FAIL " + m.getName());
+                e.getCause().printStackTrace(System.out);
+            }
+        }
+        System.out.printf("%d tests, %d failed%n", tests.size(), failed);
+        System.exit(failed == 0 && tests.size() >= 20 ? 0 : 1);
+    }
+}
