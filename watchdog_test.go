@@ -153,19 +153,19 @@ func TestLostAsAFact(t *testing.T) {
 func TestBackendTellsOfLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
-		var onLost func()
+		var tell func()
 		early := false
 		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
-			onLost = req.OnLost
+			tell = req.OnLost
 			if early {
-				onLost()
+				tell()
 			}
 			return next(ctx, req)
 		}
 		c := client(t, r, nil)
 		lease := mustLock(t, c.Mutex("x"))
 		start := time.Now()
-		onLost()
+		tell()
 		<-lease.Context().Done()
 		within(t, "loss seen", time.Since(start), 0, 0)
 

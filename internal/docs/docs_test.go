@@ -18,7 +18,7 @@ const root = "../.."
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "bench/*.md", "examples/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "bench/*.md", "clients/*/*.md", "examples/*.md"} {
 		paths, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			t.Fatal(err)
@@ -38,14 +38,14 @@ func documents(t *testing.T) map[string]string {
 	return texts
 }
 
-// A Go block is quoted from a file that compiles, named in a comment before it.
+// A block of code is quoted from a file that compiles and runs, named in a comment before it.
 func TestSnippetsAreQuoted(t *testing.T) {
-	block := regexp.MustCompile("(?:<!-- from (\\S+) -->\n)?```go\n([^`]*)```")
+	block := regexp.MustCompile("(?s)(?:<!-- from (\\S+) -->\n)?```(?:go|python|js|java)\n(.*?)```")
 	quoted := 0
 	for name, text := range documents(t) {
 		for _, m := range block.FindAllStringSubmatch(text, -1) {
 			if m[1] == "" {
-				t.Errorf("%s: a Go block does not say where it is from:\n%s", name, m[2])
+				t.Errorf("%s: a block does not say where it is from:\n%s", name, m[2])
 				continue
 			}
 			source, err := os.ReadFile(filepath.Join(root, m[1]))
