@@ -61,12 +61,12 @@ type Server struct {
 	metrics     *metrics
 }
 
-// New makes a server of a backend, which stays the caller's. It returns ErrUnsupported if the backend's holds
-// can't be renewed through another connection.
+// New returns a server for a backend, which the caller closes after the server. It returns ErrUnsupported if the
+// backend's Caps are not Detached.
 func New(b driver.Backend, o Options) (*Server, error) {
 	caps := b.Caps()
-	if caps.Session {
-		return nil, fmt.Errorf("%w: %s can't stand behind a server: its locks end with the connection that took them", driver.ErrUnsupported, caps.Name)
+	if !caps.Detached {
+		return nil, fmt.Errorf("%w: %s can't be served: its locks belong to the connection that took them, so another server could not renew them", driver.ErrUnsupported, caps.Name)
 	}
 	o.MaxHolds, o.MaxStreams = cmp.Or(o.MaxHolds, 10_000), cmp.Or(o.MaxStreams, 1000)
 	s := &Server{backend: b, caps: caps, o: o, mux: http.NewServeMux(), name: url.PathEscape(caps.Name), origin: http.NewCrossOriginProtection()}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -377,6 +378,23 @@ func TestLimits(t *testing.T) {
 	next, _ := r.stream("POST", "/v1/watch", hold("y", ownerA))
 	next(httpwire.EventArmed)
 	r.wants(429, "1 open requests that wait: that is the limit", "POST", "/v1/watch", hold("y", ownerA))
+}
+
+// attached is a backend whose holds end with its connection.
+type attached struct{ *memlock.Backend }
+
+func (b attached) Caps() driver.Caps {
+	c := b.Backend.Caps()
+	c.Name, c.Detached = "zk://h1", false
+	return c
+}
+
+// A server does not begin if it could not keep its promises.
+func TestBackendThatCantBeServed(t *testing.T) {
+	t.Parallel()
+	if _, err := New(attached{memlock.New()}, Options{}); !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "zk://h1 can't be served") {
+		t.Error(err)
+	}
 }
 
 // A page of a stranger can't reach a server on loopback by a name of its own.
