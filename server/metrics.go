@@ -17,7 +17,7 @@ type metrics struct {
 	calls    *prometheus.HistogramVec
 }
 
-func newMetrics() *metrics {
+func newMetrics(q *quota) *metrics {
 	// From a local Redis to a long poll.
 	buckets := []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 	m := &metrics{
@@ -29,7 +29,13 @@ func newMetrics() *metrics {
 			Name: "distlock_server_backend_duration_seconds", Help: "Time that a call of the backend took.", Buckets: buckets,
 		}, []string{"call", "outcome"}),
 	}
-	m.registry.MustRegister(m.requests, m.calls, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	gauge := func(name, help string, value func() int) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
+	}
+	m.registry.MustRegister(m.requests, m.calls,
+		gauge("distlock_server_waiting", "Requests that wait: acquires with a wait, watches and streams of events.", q.allStreams),
+		gauge("distlock_server_holds", "Holds that this server has granted and that were not released here; one that is not renewed counts until its TTL is over.", q.allHolds),
+		 collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 

@@ -82,3 +82,29 @@ func (q *quota) close(who string) {
 		delete(q.streams, who)
 	}
 }
+
+// allHolds returns how many holds are counted.
+func (q *quota) allHolds() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n, now := 0, time.Now()
+	for _, own := range q.holds {
+		for _, until := range own {
+			if now.Before(until) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// allStreams returns how many streams are open.
+func (q *quota) allStreams() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := 0
+	for _, open := range q.streams {
+		n += open
+	}
+	return n
+}

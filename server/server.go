@@ -71,7 +71,7 @@ func New(b driver.Backend, o Options) (*Server, error) {
 	o.MaxHolds, o.MaxStreams = cmp.Or(o.MaxHolds, 10_000), cmp.Or(o.MaxStreams, 1000)
 	s := &Server{backend: b, caps: caps, o: o, mux: http.NewServeMux(), name: url.PathEscape(caps.Name), origin: http.NewCrossOriginProtection()}
 	s.drained, s.drain = context.WithCancel(context.Background())
-	s.metrics = newMetrics()
+	s.metrics = newMetrics(&s.quota)
 	s.routes()
 	return s, nil
 }

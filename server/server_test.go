@@ -104,9 +104,11 @@ func TestCalls(t *testing.T) {
 	r.wants(200, fmt.Sprintf(`"fence":"%d"`, g.Fence), "GET", "/v1/locks/x", "")
 	r.wants(200, `{"index":0,"outcome":"ok"}`+"\n"+`{"index":1,"outcome":"lost"`, "POST", "/v1/renew",
 		fmt.Sprintf(`{"holds":[%s,%s]}`, hold("x", ownerA), hold("x", ownerB)))
+	r.wants(200, "distlock_server_holds 1\n", "GET", "/metrics", "")
 	r.wants(410, `"distlock":"lost"`, "POST", "/v1/release", hold("x", ownerB))
 	r.wants(204, "", "POST", "/v1/release", hold("x", ownerA))
 	r.wants(200, `"holders":[]`, "GET", "/v1/locks/x", "")
+	r.wants(200, "distlock_server_holds 0\n", "GET", "/metrics", "")
 	r.wants(200, "ok", "GET", "/healthz", "")
 	r.wants(200, "ok", "GET", "/readyz", "")
 	r.wants(200, `distlock_server_backend_duration_seconds_count{call="acquire",outcome="held"} 1`, "GET", "/metrics", "")
