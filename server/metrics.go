@@ -35,7 +35,7 @@ func newMetrics(q *quota) *metrics {
 	m.registry.MustRegister(m.requests, m.calls,
 		gauge("distlock_server_waiting", "Requests that wait: acquires with a wait, watches and streams of events.", q.allStreams),
 		gauge("distlock_server_holds", "Holds that this server has granted and that were not released here; one that is not renewed counts until its TTL is over.", q.allHolds),
-		 collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
