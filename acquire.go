@@ -428,8 +428,8 @@ func (k *contender) receive(d delivery) (*Lease, error) {
 		k.decline(d)
 		return nil, k.giveUpWaiting(k.cut())
 	case d.lease != nil:
-		if told := k.env.observer.HandedOn; told != nil {
-			told(Event{Name: k.s.name, Mode: k.s.mode, Owner: d.lease.h.owner, Fence: d.lease.Fence(), Waited: k.env.now() - k.start})
+		if report := k.env.observer.HandedOn; report != nil {
+			report(Event{Name: k.s.name, Mode: k.s.mode, Owner: d.lease.h.owner, Fence: d.lease.Fence(), Waited: k.env.now() - k.start})
 		}
 		return d.lease, nil
 	}

@@ -70,8 +70,8 @@ func (h *hold) endDowngrade() {
 }
 
 func (h *hold) requestDowngrade(ctx context.Context) (start instant, grant driver.Grant, err error) {
-	told := &holdSignal{h: h}
-	r := driver.Request{Hold: h.Request(h.s.terms.TTL), Fixed: h.s.terms.Fixed, Fences: 1, Meta: h.s.meta, OnLost: told.notify}
+	signal := &holdSignal{h: h}
+	r := driver.Request{Hold: h.Request(h.s.terms.TTL), Fixed: h.s.terms.Fixed, Fences: 1, Meta: h.s.meta, OnLost: signal.notify}
 	r.Mode = Read
 	if h.s.revoked != nil && h.env.caps.Revocable.Has(Read) {
 		r.OnRevoke = (&holdSignal{h: h, revoke: true}).notify

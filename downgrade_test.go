@@ -129,11 +129,11 @@ func TestSilentDowngradeAfterALoss(t *testing.T) {
 		}
 		c := client(t, r, nil)
 		lease := mustLock(t, c.RWMutex("x"))
-		tell, writer := lost, driver.Hold{Name: "x", Owner: lease.Owner(), Mode: driver.Write}
+		onLost, writer := lost, driver.Hold{Name: "x", Owner: lease.Owner(), Mode: driver.Write}
 		r.set(func(r *rig) {
 			r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
 				r.Backend.Release(ctx, writer)
-				tell()
+				onLost()
 				time.Sleep(time.Second)
 				acquire(ctx, req, next)
 				<-ctx.Done()

@@ -321,10 +321,10 @@ func (h *hold) leases() []*Lease {
 // deliverRevoke calls the user's Revocable function, once. From then on the hold is not handed off.
 func (h *hold) deliverRevoke() {
 	h.sh.mu.Lock()
-	told := h.revoked
+	revoked := h.revoked
 	h.revoked = true
 	h.sh.mu.Unlock()
-	if told {
+	if revoked {
 		return
 	}
 	if l := h.outermost(); l != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// told returns the option Revocable, and a channel of the leases that it is called with.
-func told() (distlock.LockOption, chan *distlock.Lease) {
+// revocableOption returns the option Revocable, and a channel of the leases that it is called with.
+func revocableOption() (distlock.LockOption, chan *distlock.Lease) {
 	asked := make(chan *distlock.Lease, 8)
 	return distlock.Revocable(func(l *distlock.Lease) { asked <- l }), asked
 }
@@ -40,7 +40,7 @@ func TestRevoke(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
 		a, b := client(t, store.Connect(), nil), client(t, store.Connect(), nil)
-		option, asked := told()
+		option, asked := revocableOption()
 		lease := mustLock(t, a.Mutex("x", option))
 		for range 3 {
 			ask(t, b, "x")
@@ -68,7 +68,7 @@ func TestRevoke(t *testing.T) {
 func TestRevokeSparesSuccessors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, memlock.New(), nil)
-		option, asked := told()
+		option, asked := revocableOption()
 		m := c.Mutex("x", option)
 		first := mustLock(t, m)
 		info := inspect(t, c, "x")
@@ -103,7 +103,7 @@ func TestRevokeErrors(t *testing.T) {
 	store := memlock.NewStore()
 	c, mute := client(t, store.Connect(), nil), client(t, speechless{store.Connect()}, nil)
 	skips := client(t, skipping{store.Connect()}, nil)
-	option, _ := told()
+	option, _ := revocableOption()
 	silent := mustLock(t, c.Mutex("silent"))
 	closed, err := distlock.New(store.Connect(), nil)
 	if err != nil {
@@ -138,7 +138,7 @@ func TestRevokeErrors(t *testing.T) {
 func TestRevokeReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, memlock.New(), nil)
-		option, asked := told()
+		option, asked := revocableOption()
 		agrees, silent := c.RWMutex("x", option), c.RWMutex("x")
 		leases := []*distlock.Lease{mustRLock(t, silent), mustRLock(t, agrees), mustRLock(t, agrees)}
 		if err := c.Revoke(t.Context(), inspect(t, c, "x")); !errors.Is(err, distlock.ErrUnsupported) {
@@ -176,7 +176,7 @@ func TestRevokeBeforeLockReturns(t *testing.T) {
 			}
 			return g, err
 		}
-		option, asked := told()
+		option, asked := revocableOption()
 		lease := mustLock(t, c.Mutex("x", option))
 		synctest.Wait()
 		if len(asked) != 1 || <-asked != lease || r.acquires.Load() < 2 {
@@ -221,7 +221,7 @@ func TestRevokeAmongHandOffs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
 		c := client(t, r, &distlock.Options{HandoffWindow: time.Hour})
-		option, asked := told()
+		option, asked := revocableOption()
 		m := c.Mutex("x", option)
 		first := mustLock(t, m)
 		second, third := waiter(t, t.Context(), m), waiter(t, t.Context(), m)
@@ -289,7 +289,7 @@ func TestRevocableIsNotRefenced(t *testing.T) {
 			c := client(t, r, &distlock.Options{HandoffWindow: time.Hour})
 			m := c.Mutex("x")
 			if revocable {
-				option, _ := told()
+				option, _ := revocableOption()
 				m = c.Mutex("x", option)
 			}
 			first := mustLock(t, m)
@@ -309,7 +309,7 @@ func TestRevokedLockGoesElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
 		a, b := client(t, store.Connect(), &distlock.Options{HandoffWindow: time.Hour}), client(t, store.Connect(), nil)
-		option, asked := told()
+		option, asked := revocableOption()
 		m := a.Mutex("x", option)
 		for range 4 { // a process that has just released yields now and then anyway
 			mustLock(t, m)
@@ -348,7 +348,7 @@ func overheard(t *testing.T) (*distlock.Client, chan func()) {
 func TestRevokeTellsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, caught := overheard(t)
-		option, asked := told()
+		option, asked := revocableOption()
 		lease := mustLock(t, c.RWMutex("x", option))
 		(<-caught)()
 		if err := lease.Downgrade(t.Context()); err != nil {
@@ -386,8 +386,8 @@ func TestLockReturnsWhileTold(t *testing.T) {
 func TestRevokeAmongUnequals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, newRig(), &distlock.Options{HandoffWindow: time.Hour})
-		one, askedOne := told()
-		two, askedTwo := told()
+		one, askedOne := revocableOption()
+		two, askedTwo := revocableOption()
 		first := mustLock(t, c.Mutex("x", one))
 		second := waiter(t, t.Context(), c.Mutex("x", two))
 		mustUnlock(t, first)
@@ -404,7 +404,7 @@ func TestRevokeAmongUnequals(t *testing.T) {
 func TestRevokeDowngradedAndReentered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, memlock.New(), nil)
-		option, asked := told()
+		option, asked := revocableOption()
 		rw := mustLock(t, c.RWMutex("rw", option))
 		if err := rw.Downgrade(t.Context()); err != nil {
 			t.Fatal(err)
@@ -440,7 +440,7 @@ func TestRevokeIsNotInherited(t *testing.T) {
 			<-ctx.Done()
 			return driver.Grant{}, ctx.Err()
 		}
-		option, asked := told()
+		option, asked := revocableOption()
 		ctx, cancel := context.WithCancel(t.Context())
 		first := waiter(t, ctx, c.Mutex("x", option))
 		second := waiter(t, t.Context(), c.Mutex("x"))

@@ -88,7 +88,7 @@ func (w *world) errorf(format string, args ...any) {
 }
 
 func (w *world) run(t *testing.T, kind stormKind, sets string) {
-	b := &belief{world: w, t: t, held: map[*distlock.Lease]bool{}, told: map[*distlock.Lease]bool{}, fences: map[string]uint64{}}
+	b := &belief{world: w, t: t, held: map[*distlock.Lease]bool{}, asked: map[*distlock.Lease]bool{}, fences: map[string]uint64{}}
 	var wg sync.WaitGroup
 	for range 2 {
 		backend := newStormy(w, kind.set)
@@ -99,7 +99,7 @@ func (w *world) run(t *testing.T, kind stormKind, sets string) {
 			t.Fatal(err)
 		}
 		defer c.Close() // it may tell of a release without an answer
-		mutexes := []*distlock.Mutex{c.Mutex("m", distlock.Revocable(b.tell)), c.Mutex("m")}
+		mutexes := []*distlock.Mutex{c.Mutex("m", distlock.Revocable(b.noteAsked)), c.Mutex("m")}
 		for range 8 {
 			wg.Go(func() {
 				for range 20 {
@@ -133,18 +133,18 @@ type belief struct {
 
 	mu     sync.Mutex
 	held   map[*distlock.Lease]bool
-	told   map[*distlock.Lease]bool
+	asked  map[*distlock.Lease]bool
 	fences map[string]uint64
 	grants int
 }
 
-func (b *belief) tell(l *distlock.Lease) {
+func (b *belief) noteAsked(l *distlock.Lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.told[l] {
+	if b.asked[l] {
 		b.errorf("a lease was notified twice")
 	}
-	b.told[l] = true
+	b.asked[l] = true
 }
 
 func (b *belief) enter(l *distlock.Lease) {
@@ -212,7 +212,7 @@ func (b *belief) one(c *distlock.Client, mutexes []*distlock.Mutex) {
 func (b *belief) options(c *distlock.Client) (opts []distlock.LockOption) {
 	all := []distlock.LockOption{
 		distlock.WithoutRenewal(), distlock.MinHold(rand.N(200 * time.Millisecond)), distlock.Reentrant(),
-		distlock.MaxHold(200*time.Millisecond + rand.N(2*time.Second)), distlock.Revocable(b.tell),
+		distlock.MaxHold(200*time.Millisecond + rand.N(2*time.Second)), distlock.Revocable(b.noteAsked),
 	}
 	if c.Caps().Queueing != driver.QueueNever {
 		all = append(all, distlock.Fair())

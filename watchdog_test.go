@@ -153,19 +153,19 @@ func TestLostAsAFact(t *testing.T) {
 func TestBackendTellsOfLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
-		var tell func()
+		var onLost func()
 		early := false
 		r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
-			tell = req.OnLost
+			onLost = req.OnLost
 			if early {
-				tell()
+				onLost()
 			}
 			return next(ctx, req)
 		}
 		c := client(t, r, nil)
 		lease := mustLock(t, c.Mutex("x"))
 		start := time.Now()
-		tell()
+		onLost()
 		<-lease.Context().Done()
 		within(t, "loss seen", time.Since(start), 0, 0)
 

@@ -50,8 +50,8 @@ func newPeer(in io.Reader, out io.Writer) *peer {
 	return &peer{json.NewDecoder(bufio.NewReader(in)), json.NewEncoder(out)}
 }
 
-func (p *peer) say(v any) error  { return p.out.Encode(v) }
-func (p *peer) hear(v any) error { return p.in.Decode(v) }
+func (p *peer) say(v any) error     { return p.out.Encode(v) }
+func (p *peer) receive(v any) error { return p.in.Decode(v) }
 
 // ready reports that the child is ready, and waits for the parent's signal.
 func (p *peer) ready() error {
@@ -63,7 +63,7 @@ func (p *peer) ready() error {
 
 func (p *peer) await() error {
 	var word string
-	return p.hear(&word)
+	return p.receive(&word)
 }
 
 // runChild runs the job in the environment. It ends with its parent, whose end closes the pipes.

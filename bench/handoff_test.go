@@ -88,7 +88,7 @@ func handOver(m mutex, other *child, times *histogram) error {
 		return err
 	}
 	var got time.Time
-	if err := other.hear(&got); err != nil {
+	if err := other.receive(&got); err != nil {
 		return err
 	}
 	if times != nil {

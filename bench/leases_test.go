@@ -71,7 +71,7 @@ func measureLeasesBeside(r *rig, c contender, others int) (figures, error) {
 		return nil, err
 	}
 	var h held
-	if err := p.hear(&h); err != nil {
+	if err := p.receive(&h); err != nil {
 		return nil, err
 	}
 	after, err := r.usage(c)

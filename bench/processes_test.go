@@ -56,7 +56,7 @@ func letContend(children []*child) (all *tally, each []int64, err error) {
 	all = &tally{}
 	for _, p := range children {
 		var t tally
-		if err := p.hear(&t); err != nil {
+		if err := p.receive(&t); err != nil {
 			return nil, nil, err
 		}
 		each = append(each, t.total())

@@ -37,7 +37,7 @@ var exclusionChecks = []promise{{name: "exclusion/two-connections", every: true,
 		s.b.refused(refused, "a lock has one holder at a time")
 		s.a.free(r.Hold, nil, "the holder releases")
 		s.b.free(refused.Hold, driver.ErrLost, "a refused attempt has nothing to release")
-		s.a.mustAcquire(s.rival(r), "a refused attempt does not stand in the way later")
+		s.a.mustAcquire(s.rival(r), "a refused attempt blocks nothing later")
 	},
 }, {name: "exclusion/race", every: true,
 	text: "Of many attempts at one moment exactly one is granted.",
@@ -216,7 +216,7 @@ var releaseChecks = []promise{{name: "release/only-by-owner", every: true,
 	text: "Any connection can end a hold that Inspect has shown it.",
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
-		s.b.free(s.b.seen(r), nil, "what Inspect tells is enough to release")
+		s.b.free(s.b.seen(r), nil, "what Inspect reports is enough to release")
 		s.b.mustAcquire(s.rival(r), "a lock that was released by force is free")
 		s.a.renew(r.Hold, driver.ErrLost, "a hold that was released by force is lost")
 	},

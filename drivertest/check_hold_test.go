@@ -158,7 +158,7 @@ var holdMutants = []mutant{{
 	"TTL rounded down to hundredths of a second", "ttl/not-early",
 	requests(func(r *driver.Request) { r.TTL = r.TTL.Truncate(10 * time.Millisecond) }),
 }, {
-	"a grant tells whole milliseconds, rounded down", "ttl/granted",
+	"a grant reports whole milliseconds, rounded down", "ttl/granted",
 	grants(func(_ *lab, _ driver.Request, g *driver.Grant) { g.TTL = g.TTL.Truncate(time.Millisecond) }),
 }, {
 	"the end of a hold of ten years overflows, and is in the past", "ttl/longest",
@@ -173,7 +173,7 @@ var holdMutants = []mutant{{
 		}
 	},
 }, {
-	"a refusal tells twice the time left", "ttl/retry",
+	"a refusal reports twice the time left", "ttl/retry",
 	retries(func(d time.Duration) time.Duration { return 2 * d }),
 }, {
 	"renew by anyone", "renew/only-by-owner",
@@ -311,7 +311,7 @@ var holdMutants = []mutant{{
 		p.setLife(func(r driver.Request) bool { return r.Mode == driver.Read && p.holds(r.Name, r.Owner) == driver.Read })
 	},
 }, {
-	"a refusal tells a negative time", "ttl/retry-is-enough",
+	"a refusal reports a negative time", "ttl/retry-is-enough",
 	retries(func(d time.Duration) time.Duration { return -d }),
 }, {
 	"renewal revives a released hold", "renew/after-release",

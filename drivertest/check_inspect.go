@@ -53,7 +53,7 @@ var inspectChecks = []promise{{name: "inspect/holder", every: true,
 		two := s.b.holdBy(s.permit(3), "permits up to the limit")
 		info := s.b.inspect(one.Name)
 		s.shows(info.Holders, false, one, two)
-		s.want(s.over() || info.Limit == 3, "Inspect tells the limit: got %d, want 3", info.Limit)
+		s.want(s.over() || info.Limit == 3, "Inspect reports the limit: got %d, want 3", info.Limit)
 	},
 }, {name: "inspect/downgraded", needs: downgrades,
 	text: "A downgraded hold is shown as what it is now.",
@@ -134,12 +134,12 @@ func (s *scene) portrays(info driver.Info, r driver.Request, g driver.Grant, age
 		return
 	}
 	h := info.Holders[0]
-	s.want(info.Mode.SameKind(r.Mode), "Inspect tells the kind of lock: got %v", info.Mode)
-	s.want(h.Fence == 0 || h.Fence == g.Fence, "Inspect tells the first fence of the grant: got %d, granted %d", h.Fence, g.Fence)
-	s.want(h.Held <= age+time.Second, "Inspect tells how long it has been held: got %v, want at most %v", h.Held, age)
-	s.want(h.Left <= r.TTL+r.TTL/10 || s.caps.Session, "Inspect tells how long it holds on: got %v of a TTL of %v", h.Left, r.TTL)
-	s.want(h.Left < 0 || h.Left >= r.TTL-r.TTL/10-age || s.caps.Session, "Inspect tells how long it holds on: got %v of a TTL of %v", h.Left, r.TTL)
-	s.want(maps.Equal(h.Meta, r.Meta), "Inspect tells the Meta that was given: got %q, want %q", h.Meta, r.Meta)
+	s.want(info.Mode.SameKind(r.Mode), "Inspect reports the kind of lock: got %v", info.Mode)
+	s.want(h.Fence == 0 || h.Fence == g.Fence, "Inspect reports the first fence of the grant: got %d, granted %d", h.Fence, g.Fence)
+	s.want(h.Held <= age+time.Second, "Inspect reports how long it has been held: got %v, want at most %v", h.Held, age)
+	s.want(h.Left <= r.TTL+r.TTL/10 || s.caps.Session, "Inspect reports how long it holds on: got %v of a TTL of %v", h.Left, r.TTL)
+	s.want(h.Left < 0 || h.Left >= r.TTL-r.TTL/10-age || s.caps.Session, "Inspect reports how long it holds on: got %v of a TTL of %v", h.Left, r.TTL)
+	s.want(maps.Equal(h.Meta, r.Meta), "Inspect reports the Meta that was given: got %q, want %q", h.Meta, r.Meta)
 }
 
 // shows checks that the holders, or waiters, belong to the requests.
@@ -155,7 +155,7 @@ func (s *scene) shows(holders []driver.Holder, inOrder bool, want ...driver.Requ
 		slices.Sort(got)
 		slices.Sort(wanted)
 	}
-	s.want(s.over() || slices.Equal(got, wanted), "Inspect tells each owner and mode: got %q, want %q", got, wanted)
+	s.want(s.over() || slices.Equal(got, wanted), "Inspect reports each owner and mode: got %q, want %q", got, wanted)
 }
 
 func (s *scene) vacant(info driver.Info, when string) {

@@ -145,25 +145,25 @@ var nameMutants = []mutant{{
 		}
 	},
 }, {
-	"Inspect tells no Meta", "inspect/holder", portrayed(func(i *driver.Info) {
+	"Inspect reports no Meta", "inspect/holder", portrayed(func(i *driver.Info) {
 		for n := range i.Holders {
 			i.Holders[n].Meta = nil
 		}
 	}),
 }, {
-	"Inspect tells the TTL as time held", "inspect/holder", portrayed(func(i *driver.Info) {
+	"Inspect reports the TTL as time held", "inspect/holder", portrayed(func(i *driver.Info) {
 		for n := range i.Holders {
 			i.Holders[n].Held = i.Holders[n].Left
 		}
 	}),
 }, {
-	"Inspect tells the kind of the last lock of a name", "inspect/free", portrayed(func(i *driver.Info) {
+	"Inspect reports the kind of the last lock of a name", "inspect/free", portrayed(func(i *driver.Info) {
 		if i.Mode == 0 {
 			i.Mode = driver.Exclusive
 		}
 	}),
 }, {
-	"Inspect tells one holder only", "inspect/permits", portrayed(func(i *driver.Info) { i.Holders = i.Holders[:min(1, len(i.Holders))] }),
+	"Inspect reports one holder only", "inspect/permits", portrayed(func(i *driver.Info) { i.Holders = i.Holders[:min(1, len(i.Holders))] }),
 }, {
 	"Inspect shows the queue in another order", "inspect/waiters", portrayed(func(i *driver.Info) {
 		if n := len(i.Waiters); n > 1 {
@@ -191,7 +191,7 @@ var nameMutants = []mutant{{
 		}
 	},
 }, {
-	"Inspect tells one reader only", "inspect/readers", portrayed(func(i *driver.Info) { i.Holders = i.Holders[:min(1, len(i.Holders))] }),
+	"Inspect reports one reader only", "inspect/readers", portrayed(func(i *driver.Info) { i.Holders = i.Holders[:min(1, len(i.Holders))] }),
 }, {
 	"a downgraded hold is shown as Write", "inspect/downgraded", portrayed(func(i *driver.Info) {
 		for n := range i.Holders {

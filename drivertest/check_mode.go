@@ -330,7 +330,7 @@ var kindChecks = []promise{{name: "kinds/never-independent", every: true,
 			r := s.a.hold(s.requestFor("as " + other.String()))
 			s.b.excluded(s.requestIn(other, "as "+other.String()))
 			s.a.free(r.Hold, nil, "the holder releases")
-			s.b.mustAcquire(s.rival(r), "an attempt as another kind does not stand in the way later")
+			s.b.mustAcquire(s.rival(r), "an attempt as another kind blocks nothing later")
 		}
 	},
 }}

@@ -129,7 +129,7 @@ var queueChecks = []promise{{name: "queue/fifo", every: true, needs: queueing,
 		second := s.rival(r)
 		s.b.refused(queued(second), "a lock has one holder at a time")
 		s.b.free(r.Hold, nil, "the holder releases")
-		s.b.eventually(queued(second), driver.TurnLife, "a first waiter that does not come holds up nobody")
+		s.b.eventually(queued(second), driver.TurnLife, "a first waiter that does not come holds up no other")
 	},
 }, {name: "queue/shares", needs: queueing,
 	text: "Of 16 that want a lock again and again, each gets between half and twice its share.",

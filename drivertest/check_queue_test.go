@@ -100,7 +100,7 @@ var queueMutants = []mutant{{
 		}
 	},
 }, {
-	"a refusal tells a minute more than a place lives", "queue/retry",
+	"a refusal reports a minute more than a place lives", "queue/retry",
 	retries(func(d time.Duration) time.Duration { return d + time.Minute }),
 }, {
 	"readers in the queue get in one by one", "queue/readers-behind-writer-share",

@@ -204,7 +204,7 @@ var watchChecks = []promise{{name: "watch/release", every: true,
 	run: func(s *scene) {
 		r := s.a.hold(s.request())
 		w := s.b.watch(s.rival(r))
-		s.b.free(s.b.seen(r), nil, "what Inspect tells is enough to release")
+		s.b.free(s.b.seen(r), nil, "what Inspect reports is enough to release")
 		w.wantSignal("a release by force is signalled")
 	},
 }}

@@ -192,7 +192,7 @@ var watchMutants = []mutant{{
 	"what happened during a break is not signalled", "cut/watch",
 	func(_ *lab, p *patched) { p.deaf = true },
 }, {
-	"a connection does not hear its own releases", "watch/same-connection",
+	"a connection does not get its own releases", "watch/same-connection",
 	func(l *lab, p *patched) {
 		watches := false
 		watch := p.watch
@@ -239,8 +239,8 @@ func asked(revoke func(*lab, *patched, driver.Hold) error) func(*lab, *patched) 
 
 func (p *patched) revokeOne(h driver.Hold) error { return p.mem.Revoke(context.Background(), h) }
 
-// tell calls the OnRevoke of an Owner's grant.
-func (l *lab) tell(owner string) {
+// callOnRevoke calls the OnRevoke of an Owner's grant.
+func (l *lab) callOnRevoke(owner string) {
 	if r, ok := l.granted(owner); ok && r.OnRevoke != nil {
 		r.OnRevoke()
 	}
@@ -253,7 +253,7 @@ var revokeMutants = []mutant{{
 		p.revoke = func(context.Context, driver.Hold) error { return nil }
 	},
 }, {
-	"nobody is told that they were asked", "revoke/asks",
+	"no holder learns that it was asked", "revoke/asks",
 	asked(func(*lab, *patched, driver.Hold) error { return nil }),
 }, {
 	"asking is taking", "revoke/takes-nothing",
@@ -261,8 +261,8 @@ var revokeMutants = []mutant{{
 		return errors.Join(p.revokeOne(h), p.mem.Release(context.Background(), h))
 	}),
 }, {
-	"a holder is told each time", "revoke/once",
-	asked(func(l *lab, _ *patched, h driver.Hold) error { l.tell(h.Owner); return nil }),
+	"a holder learns it each time", "revoke/once",
+	asked(func(l *lab, _ *patched, h driver.Hold) error { l.callOnRevoke(h.Owner); return nil }),
 }, {
 	"all holders are asked", "revoke/only-the-named",
 	asked(func(l *lab, p *patched, h driver.Hold) error {
@@ -273,7 +273,7 @@ var revokeMutants = []mutant{{
 			}
 		})
 		for _, owner := range all {
-			l.tell(owner)
+			l.callOnRevoke(owner)
 		}
 		return nil
 	}),
@@ -289,7 +289,7 @@ var revokeMutants = []mutant{{
 		return p.revokeOne(h)
 	}),
 }, {
-	"whoever holds is asked", "revoke/leaves-successor",
+	"any holder is asked", "revoke/leaves-successor",
 	asked(func(_ *lab, p *patched, h driver.Hold) error { return p.revokeOne(p.holder(h.Name)) }),
 }, {
 	"a waiter in the queue gets the request to release", "revoke/not-in-queue",
@@ -312,14 +312,14 @@ var revokeMutants = []mutant{{
 		recorded(l, p)
 	},
 }, {
-	"whoever is refused asks the holder", "revoke/unasked",
+	"a refused attempt asks the holder", "revoke/unasked",
 	func(l *lab, p *patched) {
 		recorded(l, p)
 		acquire := p.acquire
 		p.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
 			g, err := acquire(ctx, r)
 			if errors.Is(err, driver.ErrHeld) {
-				l.tell(p.holder(r.Name).Owner)
+				l.callOnRevoke(p.holder(r.Name).Owner)
 			}
 			return g, err
 		}

@@ -295,7 +295,7 @@ func (c *conn) fallSilent() {
 	}
 }
 
-// seen returns the one hold on r's lock, as Inspect tells it.
+// seen returns the one hold on r's lock, as Inspect reports it.
 func (c *conn) seen(r driver.Request) driver.Hold {
 	info := c.inspect(r.Name)
 	if len(info.Holders) != 1 {

@@ -152,7 +152,7 @@ func (p *patched) network(ctx context.Context) error {
 	}
 }
 
-// watchThroughCuts hears nothing during a cut and signals once after it.
+// watchThroughCuts receives nothing during a cut and signals once after it.
 func (p *patched) watchThroughCuts(ctx context.Context, r driver.Request) (driver.Watch, error) {
 	w, err := p.mem.Watch(ctx, r)
 	if err != nil {
@@ -161,7 +161,7 @@ func (p *patched) watchThroughCuts(ctx context.Context, r driver.Request) (drive
 	ready, end := make(chan struct{}, 1), make(chan struct{})
 	var done sync.WaitGroup
 	done.Go(func() {
-		for p.hears(r.Name, w.Ready, end) {
+		for p.receives(r.Name, w.Ready, end) {
 			select {
 			case ready <- struct{}{}:
 			default:
@@ -171,8 +171,8 @@ func (p *patched) watchThroughCuts(ctx context.Context, r driver.Request) (drive
 	return driver.Watch{Ready: ready, Close: func() { close(end); w.Close(); done.Wait() }}, nil
 }
 
-// hears waits for a signal that gets through. It returns false at the end.
-func (p *patched) hears(name string, from, end <-chan struct{}) bool {
+// receives waits for a signal that gets through. It returns false at the end.
+func (p *patched) receives(name string, from, end <-chan struct{}) bool {
 	for {
 		p.mu.Lock()
 		up := p.restored

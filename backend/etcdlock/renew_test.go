@@ -72,18 +72,18 @@ func TestLateMoveToAnotherLease(t *testing.T) {
 	acquire(t, b, r)
 	c := b.owners.get(r.Owner)
 	first := c.modified
-	unsure, err := b.leases.dedicated(t.Context(), 30*time.Second)
+	moved, err := b.leases.dedicated(t.Context(), 30*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.owners.leaseChanging(c, unsure)
+	b.owners.leaseChanging(c, moved)
 	longer := r.Hold
 	longer.TTL = time.Minute
 	if err := b.Renew(t.Context(), []driver.Hold{longer})[0]; err != nil {
 		t.Fatal(err)
 	}
 	late := &leaseRenewal{b: b, ctx: t.Context()}
-	if _, err := late.attachLease(c.key, c.created, first, unsure); !errors.Is(err, errMoved) {
+	if _, err := late.attachLease(c.key, c.created, first, moved); !errors.Is(err, errMoved) {
 		t.Errorf("the late move: %v", err)
 	}
 	if now := storedKeys(t, b, r.Name)[0].lease; now != c.lease.id {

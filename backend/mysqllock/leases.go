@@ -42,7 +42,7 @@ type leaseDialect struct {
 	index   string // that makes names unique, quoted
 	columns tableInfo
 
-	look   string // template of the SELECT of Look
+	read   string // template of the SELECT of Read
 	free   string // template of a statement that ends a hold
 	listed string // a condition of the rows that Names reads
 	bump   string // template of another assignment of a renewal
@@ -117,8 +117,8 @@ func (d *leaseDialect) column(name, instead string) string {
 	return instead
 }
 
-// lookTemplate returns the template for Look. The parameters are expressions over the row t.
-func (d *leaseDialect) lookTemplate(version, number, granted, owner, join string) string {
+// readTemplate returns the template for Read. The parameters are expressions over the row t.
+func (d *leaseDialect) readTemplate(version, number, granted, owner, join string) string {
 	return "SELECT " + clockSQL + ", t.name, " + version + ", " + number + ", " + granted + ", " + owner + ", " +
 		d.column("since", "0") + ", t.expires, " + d.column("meta", "''") +
 		" FROM (SELECT 1) one LEFT JOIN " + d.table + " t ON t.name IN ({names})" + join
@@ -183,8 +183,8 @@ func (d *leaseDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sql
 	return int(renewed), until, err
 }
 
-// Look is one SELECT, which waits for no writer.
-func (d *leaseDialect) Look(ctx context.Context, names []string) (now int64, found []sqlrow.Row, err error) {
+// Read is one SELECT, which waits for no writer.
+func (d *leaseDialect) Read(ctx context.Context, names []string) (now int64, found []sqlrow.Row, err error) {
 	list := make([]string, len(names))
 	for i, name := range names {
 		if err := d.naming.check(name); err != nil {
@@ -192,7 +192,7 @@ func (d *leaseDialect) Look(ctx context.Context, names []string) (now int64, fou
 		}
 		list[i] = literal(name)
 	}
-	rows, err := d.db.QueryContext(ctx, strings.Replace(d.look, "{names}", strings.Join(list, ", "), 1))
+	rows, err := d.db.QueryContext(ctx, strings.Replace(d.read, "{names}", strings.Join(list, ", "), 1))
 	if err != nil {
 		return 0, nil, err
 	}
@@ -269,7 +269,7 @@ func newUniqueDialect(ctx context.Context, s *database) (*uniqueDialect, error) 
 		return nil, err
 	}
 	fences := quoted(fencesOf(s.opts.Table))
-	d.look = d.lookTemplate("0", "GREATEST(f.number, f.floor)", "f.number", "COALESCE(NULLIF(t.owner, ''), '?')",
+	d.read = d.readTemplate("0", "GREATEST(f.number, f.floor)", "f.number", "COALESCE(NULLIF(t.owner, ''), '?')",
 		" LEFT JOIN "+fences+" f ON f.name = t.name")
 	d.free = "DELETE FROM " + d.table + " WHERE " + own
 	// The lock's row is read for sharing, so that no other owner takes it before the number is written.
@@ -394,7 +394,7 @@ func newVersion(ctx context.Context, s *database) (strategy, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.look = d.lookTemplate("t.version", "t.version", d.column("number", "t.version"), "t.owner", "")
+	d.read = d.readTemplate("t.version", "t.version", d.column("number", "t.version"), "t.owner", "")
 	d.free = "UPDATE " + d.table + " SET version = version + 1, " + d.assign("owner", "''", "expires", "0", "meta", "''") + " WHERE " + own
 	d.listed = "owner <> '' AND "
 	d.bump = "version = GREATEST(version + 1, {floor}), "

@@ -98,7 +98,7 @@ type rowDialect struct {
 
 	take, free, swap, insert, mark, names *sql.Stmt
 	await                                 *sql.Stmt // extend for one hold, which waits
-	extend, look                          [len(rowSizes)]*sql.Stmt
+	extend, read                          [len(rowSizes)]*sql.Stmt
 	all                                   []*sql.Stmt
 }
 
@@ -122,7 +122,7 @@ func (d *rowDialect) prepare(ctx context.Context, table string) error {
 	for i, n := range rowSizes {
 		err := d.stmt(ctx, &d.extend[i], rowSQL(sqlExtend, table, d.site.server, n))
 		if err == nil {
-			err = d.stmt(ctx, &d.look[i], rowSQL(sqlLook, table, d.site.server, n))
+			err = d.stmt(ctx, &d.read[i], rowSQL(sqlRead, table, d.site.server, n))
 		}
 		if err != nil {
 			return err
@@ -207,14 +207,14 @@ func padded[T any](list []T) (size int, all []T) {
 	return size, all
 }
 
-// Look is one SELECT, which waits for no writer.
-func (d *rowDialect) Look(ctx context.Context, names []string) (now int64, found []sqlrow.Row, err error) {
+// Read is one SELECT, which waits for no writer.
+func (d *rowDialect) Read(ctx context.Context, names []string) (now int64, found []sqlrow.Row, err error) {
 	size, padded := padded(names)
 	var args []any
 	for _, name := range padded {
 		args = append(args, keyOf(name))
 	}
-	rows, err := d.look[size].QueryContext(ctx, args...)
+	rows, err := d.read[size].QueryContext(ctx, args...)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -297,7 +297,7 @@ func (d *rowDialect) Names(ctx context.Context, prefix, after string, limit int)
 	return claims.ScanNames(rows)
 }
 
-// rowState are the columns that Insert and Swap write, and rowColumns those that Look reads, in the
+// rowState are the columns that Insert and Swap write, and rowColumns those that Read reads, in the
 // order of parameters and results.
 var (
 	rowState   = []string{"kind", "lim", "number", "owner", "granted", "since", "until", "meta", "address", "claims", "claimed"}
@@ -335,8 +335,8 @@ STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) ON k = s.id SET
 until = {longer}, number = GREATEST(number, ?),
 address = ?, rev = rev + 1`
 
-// sqlLook also selects the clock, which is needed even if no row is found.
-const sqlLook = `SELECT {now}, {columns} FROM (SELECT 1 AS one) o LEFT JOIN {table} l ON l.k IN ({keys})`
+// sqlRead also selects the clock, which is needed even if no row is found.
+const sqlRead = `SELECT {now}, {columns} FROM (SELECT 1 AS one) o LEFT JOIN {table} l ON l.k IN ({keys})`
 
 const sqlInsert = `INSERT IGNORE INTO {table} ({columns}) SELECT ?, ?, 1, 0, {?} FROM (SELECT 1) one WHERE {now} BETWEEN ? AND ?`
 

@@ -65,7 +65,7 @@ func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlro
 	return len(untils), until, err
 }
 
-func (d *rowDialect) Look(ctx context.Context, names []string) (now int64, found []sqlrow.Row, err error) {
+func (d *rowDialect) Read(ctx context.Context, names []string) (now int64, found []sqlrow.Row, err error) {
 	found, err = scanAll(ctx, d, func(rows *sql.Rows) (r sqlrow.Row, err error) {
 		var k sql.NullString
 		var meta, claims []byte
@@ -73,7 +73,7 @@ func (d *rowDialect) Look(ctx context.Context, names []string) (now int64, found
 		r.Key, _ = parseKey(k.String)
 		r.Meta, r.Claims = nilIfEmpty(meta), nilIfEmpty(claims)
 		return r, err
-	}, d.sql.look, keyList(names))
+	}, d.sql.read, keyList(names))
 	if err == nil && len(found) == 0 {
 		err = errReplica
 	}
@@ -216,7 +216,7 @@ func textList(texts []string) string {
 
 // rowStatements are the statements for one table. Parameters have casts, so that they mean the
 // same however a driver sends them.
-type rowStatements struct{ take, free, extend, await, look, insert, swap, mark, names string }
+type rowStatements struct{ take, free, extend, await, read, insert, swap, mark, names string }
 
 // bounded lets a statement wait for a locked row no longer than a second, since it occupies a connection.
 // The setting ends with the statement, which is a transaction of its own.
@@ -257,7 +257,7 @@ func newRowStatements(table, channel string) *rowStatements {
 	WHERE k = $1::bytea AND owner = $2::text AND until > {now} AND {bounded} RETURNING waiting > {now}, CASE WHEN $3::boolean THEN {notify} END`),
 		extend: fill(extendHolds("", " SKIP LOCKED")),
 		await:  fill(extendHolds(" AND {bounded}", "")),
-		look:   fill(`SELECT n.now, {row} FROM (SELECT {now} AS now WHERE NOT pg_is_in_recovery()) n LEFT JOIN {t} t ON t.k = ANY ($1::text::bytea[])`),
+		read:   fill(`SELECT n.now, {row} FROM (SELECT {now} AS now WHERE NOT pg_is_in_recovery()) n LEFT JOIN {t} t ON t.k = ANY ($1::text::bytea[])`),
 		insert: fill(`INSERT INTO {t} (k, name, kind, lim, number, owner, granted, since, until, meta, claims, claimed, rev, waiting)
 	SELECT $1::bytea, $2::text, $3::smallint, $4::integer, $5::bigint, nullif($6::text, ''), $7::bigint, $8::bigint,
 	$9::bigint, nullif($10::text, ''), nullif($11::text, ''),
@@ -273,7 +273,7 @@ func newRowStatements(table, channel string) *rowStatements {
 	}
 }
 
-// rowColumns returns the columns that Look scans. A key without a row has no k.
+// rowColumns returns the columns that Read scans. A key without a row has no k.
 func rowColumns() string {
 	var list strings.Builder
 	list.WriteString("encode(t.k, 'hex')") // which the setting bytea_output does not change

@@ -225,7 +225,7 @@ func TestStatementsOfEachCall(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
-		{"a look", 1, func() {
+		{"a read", 1, func() {
 			if _, err := b.Inspect(t.Context(), "lock"); err != nil {
 				t.Fatal(err)
 			}
@@ -497,15 +497,15 @@ func TestListeningEndsWhileOthersAreTold(t *testing.T) {
 
 // Any client may send any notification.
 func TestOddNotifications(t *testing.T) {
-	var heard odd
-	b := newReleaseListener(nil, "", &heard)
+	var notified odd
+	b := newReleaseListener(nil, "", &notified)
 	for _, payload := range []string{"", "x", "abc", strings.Repeat("ab", 31), strings.Repeat("ab", 33), strings.Repeat("ab", 4000), strings.Repeat("g", 64), "x owner"} {
 		b.wake(&pgconn.Notification{Payload: payload})
 	}
 	b.wake(&pgconn.Notification{Payload: strings.Repeat("ab", 32)})
 	b.wake(&pgconn.Notification{Payload: strings.Repeat("ab", 32) + " owner"})
-	if heard != 2 {
-		t.Errorf("%d locks were woken, want 2", heard)
+	if notified != 2 {
+		t.Errorf("%d locks were woken, want 2", notified)
 	}
 }
 

@@ -162,15 +162,15 @@ func TestCallsForAnOwnerAreInOrder(t *testing.T) {
 func TestOnLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, w := newCluster(t, 3).process()
-		var told atomic.Int32
+		var lost atomic.Int32
 		r := request(driver.Exclusive)
-		r.OnLost = func() { told.Add(1) }
+		r.OnLost = func() { lost.Add(1) }
 		take(t, b, r)
 		take(t, b, r)
 		synctest.Wait()
 		for i, want := range []int32{0, 1, 1} {
 			w.lose(i, r.Owner)
-			if n := told.Load(); n != want {
+			if n := lost.Load(); n != want {
 				t.Errorf("notified %d times when %d of 3 members had lost it, want %d", n, i+1, want)
 			}
 		}

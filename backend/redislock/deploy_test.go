@@ -243,8 +243,8 @@ func goesOn(t *testing.T, what string, all ...*busy) {
 	t.Logf("%s: usable after %v", what, time.Since(start).Round(time.Millisecond))
 }
 
-// hears checks that a waiter is woken by a release, without a poll.
-func hears(t *testing.T, b *Backend, name string) {
+// wokenByRelease checks that a waiter is woken by a release, without a poll.
+func wokenByRelease(t *testing.T, b *Backend, name string) {
 	t.Helper()
 	deadline := time.Now().Add(usable)
 	r := request(name, driver.Exclusive)
@@ -307,7 +307,7 @@ func TestClusterSlotMoves(t *testing.T) {
 			signalled(t, watch) // messages may have been missed
 			release(t, b, held)
 			signalled(t, watch)
-			hears(t, b, tag+"heard")
+			wokenByRelease(t, b, tag+"heard")
 		})
 	}
 }
@@ -333,7 +333,7 @@ func TestClusterFailsOver(t *testing.T) {
 		}
 		goesOn(t, fmt.Sprintf("peaceful: %v", peaceful), all...)
 		for i, b := range backends {
-			hears(t, b, name+clusterWays[i].name+"heard")
+			wokenByRelease(t, b, name+clusterWays[i].name+"heard")
 		}
 	}
 }
@@ -354,6 +354,6 @@ func TestSentinelFailsOver(t *testing.T) {
 	g.AwaitFailover(old)
 	goesOn(t, "killed", all...)
 	for i, b := range backends {
-		hears(t, b, sentinelWays[i].name+"heard")
+		wokenByRelease(t, b, sentinelWays[i].name+"heard")
 	}
 }

@@ -28,7 +28,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 		return driver.Info{}, err
 	}
 	n := b.prefix + name
-	s, err := b.storage.look(ctx, n)
+	s, err := b.storage.readKey(ctx, n)
 	if err != nil {
 		return driver.Info{}, b.fail("inspect", name, err)
 	}
@@ -52,8 +52,8 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	return info, nil
 }
 
-// look runs the script that inspects.
-func (s scripted) look(ctx context.Context, key string) (snapshot, error) {
+// readKey runs the script that inspects.
+func (s scripted) readKey(ctx context.Context, key string) (snapshot, error) {
 	reply, err := s.run(ctx, inspectScript, callOf(append([]string{key, permitsKey(key)}, s.layout.queueKeys(key)...), []string{tagged(key)}))
 	if err != nil {
 		return snapshot{}, err

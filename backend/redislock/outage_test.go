@@ -286,19 +286,19 @@ func tryAtADeadServer(t *testing.T, tries int) {
 	}
 }
 
-// heard collects the log of go-redis for all clients in this process.
-type heard struct {
+// logLines collects the log of go-redis for all clients in this process.
+type logLines struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (h *heard) Printf(_ context.Context, format string, args ...any) {
+func (h *logLines) Printf(_ context.Context, format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lines = append(h.lines, fmt.Sprintf(format, args...))
 }
 
-func (h *heard) about(s string) (lines []string) {
+func (h *logLines) about(s string) (lines []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, l := range h.lines {
@@ -312,7 +312,7 @@ func (h *heard) about(s string) (lines []string) {
 // A server that is gone is reported by errors. The log of go-redis belongs to the user and has no
 // lines about our clients.
 func TestGoneServerIsNotLogged(t *testing.T) {
-	log := &heard{}
+	log := &logLines{}
 	redis.SetLogger(log)
 	defer logging.Enable()
 	for _, o := range []Options{{}, {Scripts: ScriptsOff}} {

@@ -22,8 +22,8 @@ func heldQueue(t *testing.T, layout Layout) (*Backend, *redis.Client, driver.Req
 	return b, c, r
 }
 
-// stands makes a request that is refused and queued.
-func stands(t *testing.T, b *Backend, name string) driver.Request {
+// enqueued makes a request that is refused and queued.
+func enqueued(t *testing.T, b *Backend, name string) driver.Request {
 	t.Helper()
 	r := request(name, driver.Exclusive)
 	r.Queue = true
@@ -60,7 +60,7 @@ func TestQueueOnTheWire(t *testing.T) {
 	}
 	eachLayout(t, func(t *testing.T, layout Layout) {
 		b, c, r := heldQueue(t, layout)
-		w := stands(t, b, r.Name)
+		w := enqueued(t, b, r.Name)
 		own := b.layout.recipes[driver.Exclusive].channelFor(r.Name, w)
 		m := listen(t, c, own)
 		for range 2 { // asking again changes nothing
@@ -100,7 +100,7 @@ func TestQueueLosesAKey(t *testing.T) {
 			var line []driver.Request
 			var written []string
 			for range 3 {
-				w := stands(t, b, r.Name)
+				w := enqueued(t, b, r.Name)
 				line, written = append(line, w), append(written, b.layout.recipes[w.Mode].field(w.Owner))
 			}
 			c.Del(t.Context(), keys(r.Name)[i])
@@ -188,7 +188,7 @@ func TestRetryIsTheEndOfTheFirstTurn(t *testing.T) {
 		first := request(r.Name, driver.Exclusive)
 		first.Queue, first.TTL = true, time.Hour
 		refused(t, b, first, driver.ErrHeld)
-		second := stands(t, b, r.Name)
+		second := enqueued(t, b, r.Name)
 		release(t, b, r)
 		var held *driver.HeldError
 		err := refused(t, b, second, driver.ErrHeld)
@@ -219,7 +219,7 @@ func TestQueueOverProcesses(t *testing.T) {
 		var watches []driver.Watch
 		for i := range 9 {
 			o := openers[i%len(openers)].open(t, srv.Addr(), Options{Layout: layout})
-			w := stands(t, o, r.Name)
+			w := enqueued(t, o, r.Name)
 			waiters, backends, watches = append(waiters, w), append(backends, o), append(watches, armWatch(t, o, w))
 		}
 		held := append([]driver.Request{r}, waiters...)
@@ -298,7 +298,7 @@ func javaEnd(t *testing.T, c *redis.Client, name, field string) time.Time {
 func TestQueueBehindJava(t *testing.T) {
 	b, c, r := heldQueue(t, Redisson)
 	queueJava(t, c, r.Name, javaField, 4*time.Minute)
-	w := stands(t, b, r.Name)
+	w := enqueued(t, b, r.Name)
 	// Java takes its 5 minutes off when it gets in.
 	if behind := javaEnd(t, c, r.Name, field(w.Owner)).Sub(javaEnd(t, c, r.Name, javaField)); behind < 39*time.Second || behind > 41*time.Second {
 		t.Errorf("our place ends %v after Java's", behind)
@@ -321,7 +321,7 @@ func TestQueueBehindJava(t *testing.T) {
 func TestQueueBeforeJava(t *testing.T) {
 	b, c, r := heldQueue(t, Redisson)
 	came := time.Now()
-	w := stands(t, b, r.Name)
+	w := enqueued(t, b, r.Name)
 	end := javaEnd(t, c, r.Name, field(w.Owner))
 	if end.Sub(came) < 39*time.Second || time.Until(end) > 41*time.Second {
 		t.Errorf("first in the queue our place ends in %v for Java", time.Until(end))
@@ -340,7 +340,7 @@ func TestQueueBeforeJava(t *testing.T) {
 func TestScoresOfOursDoNotAddUp(t *testing.T) {
 	b, c, r := heldQueue(t, Redisson)
 	for range 5 {
-		w := stands(t, b, r.Name)
+		w := enqueued(t, b, r.Name)
 		if left := time.Until(javaEnd(t, c, w.Name, field(w.Owner))); left > 41*time.Second {
 			t.Errorf("our place ends in %v for Java", left)
 		}
@@ -350,7 +350,7 @@ func TestScoresOfOursDoNotAddUp(t *testing.T) {
 // A place of ours that Java dropped while it lived is the first again.
 func TestPlaceThatJavaDropped(t *testing.T) {
 	b, c, r := heldQueue(t, Redisson)
-	w := stands(t, b, r.Name)
+	w := enqueued(t, b, r.Name)
 	queueJava(t, c, r.Name, javaField, time.Minute)
 	c.LPop(t.Context(), javaQueueKeys(r.Name)[0])
 	c.ZRem(t.Context(), javaQueueKeys(r.Name)[2], field(w.Owner))
@@ -379,7 +379,7 @@ func TestJavaHeadWithoutAScore(t *testing.T) {
 func TestJavaWaiterIsTakenOut(t *testing.T) {
 	b, c, r := heldQueue(t, Redisson)
 	queueJava(t, c, r.Name, javaField, time.Minute)
-	w := stands(t, b, r.Name)
+	w := enqueued(t, b, r.Name)
 	release(t, b, r)
 	watch := armWatch(t, b, w)
 	defer watch.Close()

@@ -128,7 +128,7 @@ func TestLateCallsShortenNothing(t *testing.T) {
 func TestLateAttemptKeepsItsPlace(t *testing.T) {
 	eachLayout(t, func(t *testing.T, layout Layout) {
 		b, c, r := heldQueue(t, layout)
-		next := stands(t, b, r.Name)
+		next := enqueued(t, b, r.Name)
 		late := next
 		next.TTL = time.Hour
 		refused(t, b, next, driver.ErrHeld)

@@ -237,8 +237,8 @@ func ownedBy(value, owner string) bool {
 	return value == owner || len(owner) == ownerLen && strings.HasPrefix(value, owner+" ")
 }
 
-// look reads a plain lock, in one round trip.
-func (p scriptless) look(ctx context.Context, name string) (snapshot, error) {
+// readKey reads a plain lock, in one round trip.
+func (p scriptless) readKey(ctx context.Context, name string) (snapshot, error) {
 	got := p.client.DoAll(ctx, name, [][]string{
 		{"TYPE", name}, {"TIME"}, {"PTTL", name}, {"LRANGE", p.layout.queueKeys(name)[0], "0", "-1"},
 		{"EXISTS", permitsKey(name)}, {"GET", name},

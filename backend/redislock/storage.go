@@ -33,8 +33,8 @@ type storage interface {
 	// release ends a hold.
 	release(ctx context.Context, rec *recipe, h driver.Hold) error
 
-	// look returns what is kept under a key.
-	look(ctx context.Context, key string) (snapshot, error)
+	// readKey returns what is kept under a key.
+	readKey(ctx context.Context, key string) (snapshot, error)
 
 	// locks returns the locks among keys, which are in one slot and of one type.
 	locks(ctx context.Context, kind string, keys []string) ([]string, error)

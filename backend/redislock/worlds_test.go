@@ -81,7 +81,7 @@ func (w world) step(o op) (world, outcome) {
 	case opAcquire:
 		if has != o.mode && !w.admits(o) {
 			if o.queue {
-				w.stand(o.owner)
+				w.enqueue(o.owner)
 			}
 			return w, held
 		}
@@ -102,8 +102,8 @@ func (w world) step(o op) (world, outcome) {
 	return w, yes
 }
 
-// stand queues an owner last, unless it is queued already.
-func (w *world) stand(owner int) {
+// enqueue queues an owner last, unless it is queued already.
+func (w *world) enqueue(owner int) {
 	if !slices.Contains(w.line[:], owner+1) {
 		w.line[slices.Index(w.line[:], 0)] = owner + 1
 	}

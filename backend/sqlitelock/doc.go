@@ -5,7 +5,7 @@
 // There is no server. Open makes the file if it doesn't exist. The file holds nothing but
 // locks: the database of another program is refused, since its long transactions would
 // stall renewals. It must be on a local disk and be used by one host only. Its directory
-// needs room for the files -wal, -shm and -bell beside it. Never remove the file while it
+// needs room for the files -wal, -shm and -notify beside it. Never remove the file while it
 // is in use: a backend that has it open returns errors then, but a process that opens the
 // path anew does not see the locks in the old file.
 //
@@ -45,5 +45,5 @@
 // # Waiting
 //
 // On Linux a release wakes waiters in other processes within about a millisecond, through
-// inotify on the -bell file. Elsewhere waiters poll.
+// inotify on the -notify file. Elsewhere waiters poll.
 package sqlitelock

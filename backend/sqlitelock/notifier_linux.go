@@ -60,12 +60,12 @@ func newNotifier(path string) (*notifier, error) {
 		return nil, err
 	}
 	n := &notifier{watchers: map[*slotWatcher]struct{}{}}
-	n.file, err = os.OpenFile(path+"-bell", os.O_RDWR|os.O_CREATE|os.O_EXCL, like.Mode().Perm())
+	n.file, err = os.OpenFile(path+"-notify", os.O_RDWR|os.O_CREATE|os.O_EXCL, like.Mode().Perm())
 	if err == nil {
 		copyOwner(n.file, like)
 		return n, nil
 	}
-	if n.file, err = os.OpenFile(path+"-bell", os.O_RDWR, 0); err != nil {
+	if n.file, err = os.OpenFile(path+"-notify", os.O_RDWR, 0); err != nil {
 		n.file = nil
 	}
 	return n, nil

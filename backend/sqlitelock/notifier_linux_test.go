@@ -97,16 +97,16 @@ func TestNotifierFileIsLikeTheDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	connect(t, path)
-	fi, err := os.Stat(path + "-bell")
+	fi, err := os.Stat(path + "-notify")
 	if err != nil || fi.Mode().Perm() != 0o660 {
-		t.Errorf("-bell: %v, %v", fi.Mode(), err)
+		t.Errorf("-notify: %v, %v", fi.Mode(), err)
 	}
 }
 
 // Without the notifier's file waiters poll, and nothing fails.
 func TestNoNotifierFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "locks.db")
-	if err := os.Mkdir(path+"-bell", 0o700); err != nil {
+	if err := os.Mkdir(path+"-notify", 0o700); err != nil {
 		t.Fatal(err)
 	}
 	b := connect(t, path)

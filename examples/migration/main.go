@@ -35,7 +35,7 @@ func main() {
 
 // start checks the version and migrates, which is correct for one host at a time.
 func start(_ context.Context, h *story.Host, db *targetDatabase) error {
-	if db.look() >= target {
+	if db.currentVersion() >= target {
 		h.Say("sees that it is done")
 		return nil
 	}
@@ -64,14 +64,14 @@ func deploy(ctx context.Context, s *story.Story, start func(context.Context, *st
 	return db.price, err
 }
 
-// targetDatabase stands for a real one: look and each step of migrate are statements.
+// targetDatabase stands for a real one: currentVersion and each step of migrate are statements.
 type targetDatabase struct {
 	mu      sync.Mutex
 	version int
 	price   int
 }
 
-func (d *targetDatabase) look() int {
+func (d *targetDatabase) currentVersion() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.version

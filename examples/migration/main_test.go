@@ -15,7 +15,7 @@ func TestWithoutALockItRunsMoreThanOnce(t *testing.T) {
 	var looked sync.WaitGroup
 	looked.Add(hosts)
 	unlucky := func(ctx context.Context, h *story.Host, db *targetDatabase) error {
-		old := db.look() < target
+		old := db.currentVersion() < target
 		looked.Done()
 		looked.Wait()
 		if old {

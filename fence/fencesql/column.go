@@ -34,7 +34,7 @@ type Column struct {
 	fenceColumn
 	name  string // of the table, in errors
 	enter enterer
-	look  string
+	read  string
 }
 
 // NewColumn returns a Column. It does not access the database.
@@ -43,11 +43,11 @@ func NewColumn(d Dialect, n Names) (*Column, error) {
 	if err != nil {
 		return nil, err
 	}
-	look := p.sql("SELECT $f FROM $t WHERE $k = :k")
+	read := p.sql("SELECT $f FROM $t WHERE $k = :k")
 	if d != SQLite {
-		look += " FOR UPDATE" // the latest row, and not the one that the transaction sees
+		read += " FOR UPDATE" // the latest row, and not the one that the transaction sees
 	}
-	return &Column{fenceColumn: p, name: n.Table, enter: p.enterColumn(), look: look}, nil
+	return &Column{fenceColumn: p, name: n.Table, enter: p.enterColumn(), read: read}, nil
 }
 
 // Enter presents a fence for the row with a key, as Guard.Enter does for a resource. It returns
@@ -92,7 +92,7 @@ func (c *Column) Changed(ctx context.Context, tx Tx, result sql.Result, key any,
 	case n > 1:
 		return c.explain(resource, fmt.Errorf("%w key: the statement changed %d rows", fence.ErrInvalid, n))
 	}
-	seen, err := scan(tx.QueryRowContext(ctx, c.look, key))
+	seen, err := scan(tx.QueryRowContext(ctx, c.read, key))
 	if err == nil {
 		err = fence.Check(resource, f, seen)
 	}

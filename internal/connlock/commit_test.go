@@ -60,7 +60,7 @@ func TestReleaseDuringACommit(t *testing.T) {
 
 func TestCommitWithoutAnAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := newFake(t, &fakeServer{unsure: true}, onePerConn)
+		b := newFake(t, &fakeServer{unanswered: true}, onePerConn)
 		r := request("lock")
 		take(t, b, r)
 		err := b.Commit(t.Context(), r.Owner, func(*sql.Tx) error { return nil })

@@ -27,16 +27,16 @@ type fakeServer struct {
 	has     map[string]*fakeConn // by key
 	waiters []*fakeConn          // all that were ever in WaitLock
 
-	limit     int           // of the pool
-	down      bool          // connections have ended, and none can be killed
-	blocked   chan struct{} // Ping does not return until it is closed; nil: it does
-	rolling   chan struct{} // nor does the driver's rollback
-	late      bool          // Number returns when its context ends, as a driver may
-	rowLocked bool          // connections write no numbers
-	deaf      bool          // Cancel has no effect
-	loose     bool          // connections do not exclude each other
-	unsure    bool          // commits get no answer
-	confirm   error         // the result of Confirm
+	limit      int           // of the pool
+	down       bool          // connections have ended, and none can be killed
+	blocked    chan struct{} // Ping does not return until it is closed; nil: it does
+	rolling    chan struct{} // nor does the driver's rollback
+	late       bool          // Number returns when its context ends, as a driver may
+	rowLocked  bool          // connections write no numbers
+	deaf       bool          // Cancel has no effect
+	loose      bool          // connections do not exclude each other
+	unanswered bool          // commits get no answer
+	confirm    error         // the result of Confirm
 }
 
 // newFake returns a backend on a fake server. Changes of the Config are optional.
@@ -283,7 +283,7 @@ func (c *fakeConn) Alive() error { return c.f.answer() }
 func (c *fakeConn) Tx() *sql.Tx { return c.tx.Current() }
 
 func (c *fakeConn) Commit(ctx context.Context) error {
-	if c.f.unsure {
+	if c.f.unanswered {
 		return errors.New("no answer")
 	}
 	err := c.tx.Finish(ctx, (*sql.Tx).Commit)

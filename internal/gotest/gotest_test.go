@@ -56,7 +56,7 @@ func waitForEver() { <-make(chan int) }
 func TestReportOfARun(t *testing.T) {
 	dir := module(t, `import "testing"
 
-func TestWell(t *testing.T)    { t.Log("nobody wants to read this") }
+func TestWell(t *testing.T)    { t.Log("no one wants to read this") }
 func TestBad(t *testing.T)     { t.Error("what went wrong") }
 func TestSkipped(t *testing.T) { t.Skip() }
 `)
@@ -65,8 +65,8 @@ func TestSkipped(t *testing.T) { t.Skip() }
 		t.Error("all is well, it says")
 	}
 	wantLines(t, out.String(), "what went wrong", "skip example.com/sample TestSkipped", "1 passed, 1 failed, 1 skipped\n")
-	if strings.Contains(out.String(), "nobody wants") {
-		t.Errorf("it tells what a good test said:\n%s", out.String())
+	if strings.Contains(out.String(), "no one wants") {
+		t.Errorf("it prints what a good test said:\n%s", out.String())
 	}
 	out.Reset()
 	if err := run(options{dir: dir, hang: time.Minute, slowest: 3, flags: []string{"-run", "Well"}}, &out); err != nil {

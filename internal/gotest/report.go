@@ -37,10 +37,10 @@ type timed struct {
 
 // pack is a package whose tests run.
 type pack struct {
-	output  map[string]*strings.Builder // by test; "" is the package
-	running map[string]time.Time        // by test: its last sign of life
-	told    map[string]bool             // the tests that were reported to hang
-	failed  int
+	output   map[string]*strings.Builder // by test; "" is the package
+	running  map[string]time.Time        // by test: its last sign of life
+	reported map[string]bool             // the tests that were reported to hang
+	failed   int
 }
 
 func newReport(out io.Writer) *report { return &report{out: out, packages: map[string]*pack{}} }
@@ -66,7 +66,7 @@ func (r *report) take(e event) {
 func (r *report) of(name string) *pack {
 	p := r.packages[name]
 	if p == nil {
-		p = &pack{output: map[string]*strings.Builder{}, running: map[string]time.Time{}, told: map[string]bool{}}
+		p = &pack{output: map[string]*strings.Builder{}, running: map[string]time.Time{}, reported: map[string]bool{}}
 		r.packages[name] = p
 	}
 	return p
@@ -159,8 +159,8 @@ func (r *report) hanging(long time.Duration) (packages []string) {
 
 func (p *pack) hanging(long time.Duration) (tests []string) {
 	for test, seen := range p.running {
-		if time.Since(seen) >= long && !p.told[test] && !p.hasRunning(test) {
-			p.told[test] = true
+		if time.Since(seen) >= long && !p.reported[test] && !p.hasRunning(test) {
+			p.reported[test] = true
 			tests = append(tests, test)
 		}
 	}

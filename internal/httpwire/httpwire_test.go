@@ -95,7 +95,7 @@ func TestDurations(t *testing.T) {
 	}
 }
 
-// A name in a path is one segment, which nobody cleans.
+// A name in a path is one segment, which no proxy cleans.
 func TestSegmentOf(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{".", "..", "a/../b", "a//b", "%2F", "a b?c#d", "ü\n"} {

@@ -120,8 +120,8 @@ func (r *rig) add(t *testing.T, name string, change func(*renew.Terms)) *holder 
 	return h
 }
 
-// heard returns the number of answered renewals, and when the holder was warned.
-func (h *holder) heard() (answers int, warnedAt time.Duration) {
+// progress returns the number of answered renewals, and when the holder was warned.
+func (h *holder) progress() (answers int, warnedAt time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.answers, h.warnedAt
@@ -154,7 +154,7 @@ func TestWatchdog(t *testing.T) {
 				t.Errorf("%d renewals after 9 s", n)
 			}
 			time.Sleep(2 * time.Second)
-			answers, _ := h.heard()
+			answers, _ := h.progress()
 			if n := r.renewals(); n != 1 || h.Trust() < 38*time.Second || answers != 1 {
 				t.Errorf("%d renewals after 11 s, trusted until %v", n, h.Trust())
 			}
@@ -213,7 +213,7 @@ func TestWatchdog(t *testing.T) {
 			r.answer(func(context.Context, driver.Hold) error { return errNetwork })
 			h := r.add(t, "a", func(terms *renew.Terms) { terms.WarnBefore = 5 * time.Second })
 			time.Sleep(time.Minute)
-			if _, at := h.heard(); at != 24*time.Second {
+			if _, at := h.progress(); at != 24*time.Second {
 				t.Errorf("warned after %v, want 24s", at)
 			}
 		},

@@ -191,7 +191,7 @@ func (b *Backend) change(ctx context.Context, name string, decide func(*state) d
 			return err
 		}
 		asked := time.Now()
-		s, err := b.look(ctx, name)
+		s, err := b.readRow(ctx, name)
 		if err != nil {
 			return unsent.Mark(err) // nothing was written yet
 		}

@@ -123,7 +123,7 @@ func (b *Backend) inspect(ctx context.Context, name string) (driver.Info, error)
 	if err := b.open(ctx); err != nil {
 		return driver.Info{}, err
 	}
-	s, err := b.look(ctx, name)
+	s, err := b.readRow(ctx, name)
 	if err != nil {
 		return driver.Info{}, err
 	}
@@ -144,18 +144,18 @@ func (b *Backend) list(ctx context.Context, prefix string, yield func(name strin
 	}, yield)
 }
 
-// look reads one row.
-func (b *Backend) look(ctx context.Context, name string) (*state, error) {
-	states, err := b.lookAll(ctx, []string{name})
+// readRow reads one row.
+func (b *Backend) readRow(ctx context.Context, name string) (*state, error) {
+	states, err := b.readRows(ctx, []string{name})
 	if err != nil {
 		return nil, err
 	}
 	return states(name)
 }
 
-// lookAll reads the rows of up to MaxExtend names.
-func (b *Backend) lookAll(ctx context.Context, names []string) (func(name string) (*state, error), error) {
-	now, rows, err := b.dialect.Look(ctx, names)
+// readRows reads the rows of up to MaxExtend names.
+func (b *Backend) readRows(ctx context.Context, names []string) (func(name string) (*state, error), error) {
+	now, rows, err := b.dialect.Read(ctx, names)
 	if err != nil {
 		return nil, err
 	}

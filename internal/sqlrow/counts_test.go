@@ -55,24 +55,24 @@ func TestStatementsOfEachCall(t *testing.T) {
 		err  error
 		want map[string]int
 	}{
-		{"a mutex that never was", taking(t, b, x), nil, map[string]int{"take": 1, "look": 1, "insert": 1}},
-		{"a mutex held", taking(t, b, y), driver.ErrHeld, map[string]int{"take": 1, "look": 1}},
+		{"a mutex that never was", taking(t, b, x), nil, map[string]int{"take": 1, "read": 1, "insert": 1}},
+		{"a mutex held", taking(t, b, y), driver.ErrHeld, map[string]int{"take": 1, "read": 1}},
 		{"again", taking(t, b, x), nil, map[string]int{"take": 1}},
 		{"its renewal", renewing(t, b, x), nil, map[string]int{"extend": 1}},
 		{"its release", giving(t, b, x), nil, map[string]int{"free": 1}},
 		{"a free mutex", taking(t, b, y), nil, map[string]int{"take": 1}},
-		{"a place in the queue", taking(t, b, queued), driver.ErrHeld, map[string]int{"take": 1, "look": 1, "swap": 1}},
+		{"a place in the queue", taking(t, b, queued), driver.ErrHeld, map[string]int{"take": 1, "read": 1, "swap": 1}},
 		{"a release before a queue", giving(t, b, y), nil, map[string]int{"free": 1}},
-		{"the first in the queue", taking(t, b, queued), nil, map[string]int{"take": 1, "look": 1, "swap": 1}},
+		{"the first in the queue", taking(t, b, queued), nil, map[string]int{"take": 1, "read": 1, "swap": 1}},
 		{"its release", giving(t, b, queued), nil, map[string]int{"free": 1}},
 		{"a mutex after a queue", taking(t, b, x), nil, map[string]int{"take": 1}},
-		{"a reader", taking(t, b, reader), nil, map[string]int{"look": 1, "insert": 1}},
-		{"a writer refused", taking(t, b, writer), driver.ErrHeld, map[string]int{"take": 1, "look": 1}},
-		{"a reader's renewal", renewing(t, b, reader), nil, map[string]int{"look": 1, "swap": 1}},
-		{"a reader's release", giving(t, b, reader), nil, map[string]int{"look": 1, "swap": 1}},
-		{"a release of nothing", giving(t, b, reader), driver.ErrLost, map[string]int{"look": 1}},
-		{"a writer's release of nothing", giving(t, b, writer), driver.ErrLost, map[string]int{"free": 1, "look": 1}},
-		{"a renewal of nothing", renewing(t, b, writer), driver.ErrLost, map[string]int{"extend": 1, "look": 1}},
+		{"a reader", taking(t, b, reader), nil, map[string]int{"read": 1, "insert": 1}},
+		{"a writer refused", taking(t, b, writer), driver.ErrHeld, map[string]int{"take": 1, "read": 1}},
+		{"a reader's renewal", renewing(t, b, reader), nil, map[string]int{"read": 1, "swap": 1}},
+		{"a reader's release", giving(t, b, reader), nil, map[string]int{"read": 1, "swap": 1}},
+		{"a release of nothing", giving(t, b, reader), driver.ErrLost, map[string]int{"read": 1}},
+		{"a writer's release of nothing", giving(t, b, writer), driver.ErrLost, map[string]int{"free": 1, "read": 1}},
+		{"a renewal of nothing", renewing(t, b, writer), driver.ErrLost, map[string]int{"extend": 1, "read": 1}},
 	} {
 		f.counted()
 		if err := call.do(); !errors.Is(err, call.err) {
@@ -118,7 +118,7 @@ func TestStatementsOfManyRenewals(t *testing.T) {
 			t.Errorf("hold %d: %v", i, err)
 		}
 	}
-	if got, want := f.counted(), (map[string]int{"extend": 20, "look": 1}); !maps.Equal(got, want) {
+	if got, want := f.counted(), (map[string]int{"extend": 20, "read": 1}); !maps.Equal(got, want) {
 		t.Errorf("5000 renewals, one of them lost, take %v; want %v", got, want)
 	}
 }

@@ -106,9 +106,9 @@ type Dialect interface {
 	// these values need not count. There are at most MaxExtend holds, each of another row.
 	Extend(ctx context.Context, holds []HoldKey, e Extension) (n int, until int64, err error)
 
-	// Look reads the rows of names, at most MaxExtend. Names without a row are left out. now is the
+	// Read reads the rows of names, at most MaxExtend. Names without a row are left out. now is the
 	// clock of the same statement. A row that changes meanwhile is read as it was before or after.
-	Look(ctx context.Context, names []string) (now int64, rows []Row, err error)
+	Read(ctx context.Context, names []string) (now int64, rows []Row, err error)
 
 	// Insert adds a row with Rev 1 if r.Earliest <= now <= r.Latest. done is false, without an
 	// error, at another time or if there is a row already.

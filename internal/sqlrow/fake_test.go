@@ -17,7 +17,7 @@ type fake struct {
 	counts map[string]int
 	before func(what string) error // called before each statement
 	skew   time.Duration           // of the clock
-	reader time.Duration           // how far Look's clock is ahead of it
+	reader time.Duration           // how far Read's clock is ahead of it
 	locked map[Key]bool            // by other programs
 }
 
@@ -31,7 +31,7 @@ func (f *fake) begin(ctx context.Context, what string) (now int64, err error) {
 	f.mu.Lock()
 	f.counts[what]++
 	now = time.Now().Add(f.skew).UnixMicro()
-	if what == "look" {
+	if what == "read" {
 		now += f.reader.Microseconds()
 	}
 	return now, cmp.Or(err, ctx.Err())
@@ -100,8 +100,8 @@ func (f *fake) Extend(ctx context.Context, holds []HoldKey, e Extension) (n int,
 	return n, until, err
 }
 
-func (f *fake) Look(ctx context.Context, names []string) (now int64, rows []Row, err error) {
-	now, err = f.begin(ctx, "look")
+func (f *fake) Read(ctx context.Context, names []string) (now int64, rows []Row, err error) {
+	now, err = f.begin(ctx, "read")
 	defer f.mu.Unlock()
 	for _, name := range names {
 		if r, ok := f.rows[KeyOf(name)]; ok {

@@ -147,7 +147,7 @@ func (n *renewCall) findUnrenewed(what Extension, list []int, until int64) (left
 	for j, i := range list {
 		names[j] = n.holds[i].Name
 	}
-	states, err := n.b.lookAll(n.ctx, names)
+	states, err := n.b.readRows(n.ctx, names)
 	if err != nil {
 		return nil, list, err
 	}

@@ -198,7 +198,7 @@ func (silence) Close()                                               {}
 func (l *rowWatcher) run() {
 	defer l.listener.Close()
 	for !l.set.removeUnused(l) {
-		address, silent, err := l.look()
+		address, silent, err := l.check()
 		l.armAll(err)
 		l.wait(address, silent || err != nil)
 	}
@@ -256,9 +256,9 @@ func (l *rowWatcher) lookAgain() {
 	}
 }
 
-// look reads the row, marks it as waited for, and wakes the waiters that nothing blocks. It returns
+// check reads the row, marks it as waited for, and wakes the waiters that nothing blocks. It returns
 // the address to wait for.
-func (l *rowWatcher) look() (address string, silent bool, err error) {
+func (l *rowWatcher) check() (address string, silent bool, err error) {
 	l.set.mu.Lock()
 	l.stale = false
 	l.set.mu.Unlock()
@@ -286,14 +286,14 @@ func (l *rowWatcher) arm() error {
 // readMarked marks the row as waited for, and reads it as it is after that.
 func (l *rowWatcher) readMarked(ctx context.Context) (*state, error) {
 	b := l.set.b
-	s, err := b.look(ctx, l.name)
+	s, err := b.readRow(ctx, l.name)
 	if err != nil || b.options.Notifier == nil || s.row.Rev == 0 || s.row.Waiting > (s.now+int64(markLife/2))/micro {
 		return s, err
 	}
 	if err := b.dialect.Mark(ctx, l.key, markLife); err != nil {
 		return nil, err
 	}
-	return b.look(ctx, l.name)
+	return b.readRow(ctx, l.name)
 }
 
 // wakeUnblocked wakes the waiters that nothing blocks. It returns the address to wait for on behalf

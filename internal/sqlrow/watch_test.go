@@ -14,14 +14,14 @@ const patient = 30 * time.Second
 
 // testNotifier is a notifier that the test controls.
 type testNotifier struct {
-	heard         chan string   // the addresses that are listened to
+	listened      chan string   // the addresses that are listened to
 	notifications chan struct{} // one notification each
 	silent        bool
 	armErr        error
 }
 
 func newTestNotifier() *testNotifier {
-	return &testNotifier{heard: make(chan string, 1000), notifications: make(chan struct{})}
+	return &testNotifier{listened: make(chan string, 1000), notifications: make(chan struct{})}
 }
 
 func (d *testNotifier) Address(Key) string        { return "address" }
@@ -31,7 +31,7 @@ func (d *testNotifier) Arm(context.Context) error { return d.armErr }
 
 func (d *testNotifier) Wait(ctx context.Context, tag string) (notified, silent bool) {
 	select {
-	case d.heard <- tag:
+	case d.listened <- tag:
 	default:
 	}
 	if d.silent {
@@ -98,7 +98,7 @@ func TestWatchListens(t *testing.T) {
 	w1, w2 := watching(t, b, one), watching(t, b, two)
 	defer w1.Close()
 	defer w2.Close()
-	if tag := <-d.heard; tag != "address" {
+	if tag := <-d.listened; tag != "address" {
 		t.Errorf("a listener waits for %q", tag)
 	}
 	if waiting := f.rows[KeyOf("x")].Waiting; waiting <= time.Now().Add(slice).UnixMicro() {
@@ -119,8 +119,8 @@ func TestWatchListens(t *testing.T) {
 // Without notifications the row is polled, and a waiter is woken when the lock is free.
 func TestWatchPolls(t *testing.T) {
 	for what, d := range map[string]*testNotifier{
-		"no notifier": {heard: make(chan string, 1), silent: true},
-		"no ear":      {heard: make(chan string, 1), armErr: errors.New("deaf")},
+		"no notifier": {listened: make(chan string, 1), silent: true},
+		"no listener": {listened: make(chan string, 1), armErr: errors.New("not listening")},
 	} {
 		f := newFake()
 		b, other := startWith(t, f, d), start(t, f)

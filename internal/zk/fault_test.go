@@ -184,11 +184,11 @@ func TestExpiryIsAFactOnlyWhenTheServerSaysSo(t *testing.T) {
 	observer := shared(t)
 	path := place(t, observer) + "/e"
 	node(t, c, path)
-	gone, told := make(chan time.Time, 1), make(chan Event, 2)
+	gone, events := make(chan time.Time, 1), make(chan Event, 2)
 	if _, _, _, err := observer.GetW(soon(t), path, func(Event) { gone <- time.Now() }); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, _, err := c.GetW(soon(t), path, func(e Event) { told <- e }); err != nil {
+	if _, _, _, err := c.GetW(soon(t), path, func(e Event) { events <- e }); err != nil {
 		t.Fatal(err)
 	}
 	p.Silence()
@@ -205,7 +205,7 @@ func TestExpiryIsAFactOnlyWhenTheServerSaysSo(t *testing.T) {
 	if err := c.Err(); !errors.Is(err, ErrSessionExpired) {
 		t.Errorf("the session is over: %v", err)
 	}
-	if e := receive(t, "the watch ends", told); e != EventSession || !errors.Is(c.Err(), ErrSessionExpired) {
+	if e := receive(t, "the watch ends", events); e != EventSession || !errors.Is(c.Err(), ErrSessionExpired) {
 		t.Errorf("the watch received %+v", e)
 	}
 	if err := c.Delete(soon(t), path, -1); !errors.Is(err, ErrSessionExpired) {

@@ -238,11 +238,11 @@ func (s *serverConn) nextWrite(buf []byte) (_ []byte, idle time.Duration) {
 	c.queue = slices.Delete(c.queue, 0, n)
 	idle = s.lastBeat.Add(every).Sub(now)
 	if len(c.inFlight) > 0 {
-		heard := c.inFlight[0].sentAt
-		if c.lastReceived.After(heard) {
-			heard = c.lastReceived
+		answered := c.inFlight[0].sentAt
+		if c.lastReceived.After(answered) {
+			answered = c.lastReceived
 		}
-		idle = min(idle, heard.Add(2*every).Sub(now))
+		idle = min(idle, answered.Add(2*every).Sub(now))
 	}
 	if n > 0 {
 		s.net.SetWriteDeadline(now.Add(2 * every))

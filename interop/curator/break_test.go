@@ -19,7 +19,7 @@ func TestLongInspect(t *testing.T) {
 		s := newSides(t, single(t), e, mutex)
 		s.on(s.th, "lock").Wait(t)
 		ours := interop.Pass(t, s.lock)
-		s.stand(t, 2)
+		s.awaitNodes(t, 2)
 		javas := s.on(s.other, "lock")
 		s.other.Parks(t)
 		info := s.inspect(t)

@@ -53,15 +53,15 @@ func TestLongJavaIsCutOff(t *testing.T) {
 		last := time.Now()
 		th.Call("lock", java, "mutex", s.name).Wait(t)
 		waiter := interop.Wait(t, s.lock)
-		s.stand(t, 2)
+		s.awaitNodes(t, 2)
 		p.Silence()
 		g := waiter.Granted(t)
 		if took := g.At.Sub(last); took < shortLife {
 			t.Errorf("Go had the lock after %v, want %v", took, shortLife)
 		}
-		told := interop.At(t, th.Call("lost", java).Wait(t))
+		lostAt := interop.At(t, th.Call("lost", java).Wait(t))
 		t.Logf("Go had the lock %v after the last sign of life, Curator was LOST %v later",
-			peers.Round(g.At.Sub(last)), peers.Round(told.Sub(g.At)))
+			peers.Round(g.At.Sub(last)), peers.Round(lostAt.Sub(g.At)))
 		interop.Give(t, g)
 	})
 }

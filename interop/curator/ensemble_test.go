@@ -36,7 +36,7 @@ func TestLongLeaderDies(t *testing.T) {
 	other := sidesOf(t, d, current, mutex, s.name+"-other")
 	s.on(s.th, "lock").Wait(t)
 	ours := interop.Wait(t, s.lock)
-	s.stand(t, 2)
+	s.awaitNodes(t, 2)
 	h := interop.Take(t, other.lock)
 	javas := other.on(other.other, "lock")
 	other.other.Parks(t)

@@ -111,7 +111,7 @@ func TestLongJavaDowngrades(t *testing.T) {
 		s.on(s.th, "lock").Wait(t)
 		interop.IsHeld(t, s.lock)
 		waiter := interop.Wait(t, s.lock)
-		s.stand(t, 3)
+		s.awaitNodes(t, 3)
 		called := interop.At(t, s.onKind(s.th, write, "unlock").Wait(t))
 		g := waiter.Granted(t)
 		if took := g.At.Sub(called); took > interop.Prompt {
@@ -125,8 +125,8 @@ func TestLongJavaDowngrades(t *testing.T) {
 	})
 }
 
-// stand returns when the lock has so many nodes.
-func (s *sides) stand(t *testing.T, want int) {
+// awaitNodes returns when the lock has so many nodes.
+func (s *sides) awaitNodes(t *testing.T, want int) {
 	t.Helper()
 	var got []string
 	interop.Eventually(t, func() string { return "nodes: " + strings.Join(got, " ") }, func() bool {
@@ -143,9 +143,9 @@ func TestLongJavaDowngradesBeforeAWriter(t *testing.T) {
 		s := newSides(t, single(t), e, read)
 		s.onKind(s.th, write, "lock").Wait(t)
 		waiter := interop.Wait(t, write.Lock(s.c, s.name))
-		s.stand(t, 2)
+		s.awaitNodes(t, 2)
 		s.on(s.th, "lock").Wait(t)
-		s.stand(t, 3)
+		s.awaitNodes(t, 3)
 		s.onKind(s.th, write, "unlock").Wait(t)
 		behind := slices.IndexFunc(s.nodes(t, "/"+s.name), isReader) > 0
 		if v := e.version(t); behind != before55(t, v) {
@@ -192,7 +192,7 @@ func inOrder(t *testing.T, s *sides) {
 			passes := interop.Pass(t, s.k.Lock(s.d.client(t, &distlock.Options{TTL: life}), s.name))
 			came = append(came, func() time.Time { return passes.Granted(t).At })
 		}
-		s.stand(t, i+2)
+		s.awaitNodes(t, i+2)
 	}
 	interop.Give(t, h)
 	var times []time.Time

@@ -29,8 +29,8 @@ func line(t *testing.T, d *deployment, name string) (n int64) {
 	return n
 }
 
-// stands returns once want clients are queued.
-func (s *sides) stands(t *testing.T, want int64) {
+// awaitQueued returns once want clients are queued.
+func (s *sides) awaitQueued(t *testing.T, want int64) {
 	t.Helper()
 	var got int64
 	interop.Eventually(t, func() string { return fmt.Sprintf("%d are queued, want %d", got, want) }, func() bool {
@@ -51,7 +51,7 @@ func TestLongFairOrder(t *testing.T) {
 			passes := interop.Pass(t, s.lock)
 			came = append(came, func() time.Time { return passes.Granted(t).At })
 		}
-		s.stands(t, int64(i+1))
+		s.awaitQueued(t, int64(i+1))
 	}
 	interop.Give(t, h)
 	var times []time.Time
@@ -81,7 +81,7 @@ func TestLongFairJavaDiesInTheQueue(t *testing.T) {
 	h := interop.Take(t, s.lock)
 	victim := jvms.Start(t)
 	victim.Thread("dies").Call("try", javaClient(t, victim, s.d, lease), "fair", s.name, interop.Millis(shortLife), interop.Millis(lease))
-	s.stands(t, 1)
+	s.awaitQueued(t, 1)
 	victim.Kill()
 	s.getInBehindTheDead(t, h, 2*shortLife)
 }
@@ -90,8 +90,8 @@ func TestLongFairJavaDiesInTheQueue(t *testing.T) {
 func TestLongFairGoDiesInTheQueue(t *testing.T) {
 	s := newSides(t, single(t), fair, &distlock.Options{TTL: shortLife})
 	h := interop.Take(t, s.lock)
-	child := interop.StartChild(t, s.d.url, "stands", s.name)
-	s.stands(t, 1)
+	child := interop.StartChild(t, s.d.url, "waits", s.name)
+	s.awaitQueued(t, 1)
 	child.Process.Kill()
 	s.getInBehindTheDead(t, h, shortLife)
 }
@@ -102,9 +102,9 @@ func (s *sides) getInBehindTheDead(t *testing.T, h interop.Hold, life time.Durat
 	t.Helper()
 	start := time.Now()
 	ours := interop.Pass(t, s.lock)
-	s.stands(t, 2)
+	s.awaitQueued(t, 2)
 	javas := s.javaPasses(t, "behind")
-	s.stands(t, 3)
+	s.awaitQueued(t, 3)
 	interop.Give(t, h)
 	first, second := ours.Granted(t).At, javas()
 	t.Logf("Go got in %v after the death, Java %v later", first.Sub(start), second.Sub(first))

@@ -21,14 +21,14 @@ func TestMain(m *testing.M) {
 // is killed.
 func act(url, role, name string) error {
 	ctx := context.Background()
-	stands := make(chan struct{}, 1)
-	c, err := distlock.Open(ctx, url, &distlock.Options{TTL: shortLife, Observer: &distlock.Observer{Waiting: func(distlock.Event) { stands <- struct{}{} }}})
+	waits := make(chan struct{}, 1)
+	c, err := distlock.Open(ctx, url, &distlock.Options{TTL: shortLife, Observer: &distlock.Observer{Waiting: func(distlock.Event) { waits <- struct{}{} }}})
 	if err != nil {
 		return err
 	}
-	if role == "stands" {
+	if role == "waits" {
 		go fair.Lock(c, name).Lock(ctx)
-		<-stands
+		<-waits
 		return nil
 	}
 	for _, m := range mortals {

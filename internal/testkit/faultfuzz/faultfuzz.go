@@ -325,7 +325,7 @@ type hold struct {
 	driver.Request
 	*belief // of the latest grant; nil before the first
 	lost    atomic.Bool
-	doubt   bool // an attempt had no answer, and may be granted at any moment
+	unknown bool // an attempt had no answer, and may be granted at any moment
 }
 
 func (h *hold) believed() bool { return h.belief != nil && h.belief.Err() == nil }
@@ -404,7 +404,7 @@ func (w *worker) acquire(ctx context.Context, h *hold) error {
 	})
 	w.judge(h, "asked again", err)
 	if err != nil {
-		h.doubt = h.doubt || !errors.Is(err, driver.ErrHeld)
+		h.unknown = h.unknown || !errors.Is(err, driver.ErrHeld)
 		return err
 	}
 	w.grants.Add(1)
@@ -465,7 +465,7 @@ func (w *worker) end(ctx context.Context, h *hold) {
 // release retries until it has an answer, or the hold has ended by itself.
 func (w *worker) release(ctx context.Context, h *hold) {
 	for since, first := time.Now(), true; ctx.Err() == nil; first = false {
-		believed, later := h.believed(), h.belief != nil && !h.doubt && w.fence(h.Request.Name) > h.fence
+		believed, later := h.believed(), h.belief != nil && !h.unknown && w.fence(h.Request.Name) > h.fence
 		err := w.call(ctx, func(ctx context.Context) error { return w.b.Release(ctx, h.Hold) })
 		switch {
 		case first && errors.Is(err, driver.ErrLost) && believed && h.believed() && !w.Connected:

@@ -76,8 +76,8 @@ func newEtcd(tb testing.TB, o EtcdOptions, name string) *EtcdServer {
 	return s
 }
 
-// settle chooses two free ports. A failed start may have left data of other ports.
-func (s *EtcdServer) settle() (err error) {
+// choosePorts chooses two free ports. A failed start may have left data of other ports.
+func (s *EtcdServer) choosePorts() (err error) {
 	os.RemoveAll(s.data())
 	if s.port, err = freePort(); err == nil {
 		s.peer, err = freePort()
@@ -365,7 +365,7 @@ func (g *EtcdClusterGroup) start(link func(*EtcdServer) *faultproxy.Proxy) error
 	var all []string
 	g.links = nil
 	for _, s := range g.members {
-		if err := s.settle(); err != nil {
+		if err := s.choosePorts(); err != nil {
 			return err
 		}
 		s.public = loopback(s.peer)

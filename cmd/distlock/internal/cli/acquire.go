@@ -185,7 +185,7 @@ func (t *acquirer) confirm(waited context.Context, refused error) error {
 }
 
 // attempt calls lock. If a name is in use as another kind of lock it returns ErrHeld in place of
-// ErrInvalid: that passes, too. It calls lock again if nobody uses the name so any more.
+// ErrInvalid: that passes, too. It calls lock again if the other kind has ended.
 func (t *acquirer) attempt(ctx context.Context, lock func(context.Context) (*distlock.MultiLease, error)) (*distlock.MultiLease, error) {
 	const tries = 3 // of a request that no server ever takes
 	for n := 1; ; n++ {
@@ -202,7 +202,7 @@ func (t *acquirer) attempt(ctx context.Context, lock func(context.Context) (*dis
 	}
 }
 
-// otherKind returns ErrHeld if somebody holds one of the names, or waits for it, as another kind of lock.
+// otherKind returns ErrHeld if another client holds one of the names, or waits for it, as another kind of lock.
 func (t *acquirer) otherKind() error {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()

@@ -151,7 +151,7 @@ func TestShow(t *testing.T) {
 	c, other := tenant(t, url, "17"), tenant(t, url, "18")
 	gpu := c.Semaphore("gpu", 1, distlock.Fair())
 	must[*distlock.Lease](t)(gpu.Acquire(t.Context()))
-	stand(t, c, other)
+	enqueue(t, c, other)
 	wantOutput(t, `
 name  gpu
 mode  counted
@@ -221,8 +221,8 @@ waiter 1
 `, "--url", url, "show", "--json", "gpu")
 }
 
-// stand queues other for the permit that c holds.
-func stand(t *testing.T, c, other *distlock.Client) {
+// enqueue queues other for the permit that c holds.
+func enqueue(t *testing.T, c, other *distlock.Client) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	gone := make(chan struct{})

@@ -146,8 +146,8 @@ func (o *output) String() string {
 	return o.buf.String()
 }
 
-// look returns the output so far, and a channel that is closed when there is more.
-func (o *output) look() (string, <-chan struct{}) {
+// soFar returns the output so far, and a channel that is closed when there is more.
+func (o *output) soFar() (string, <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.changed == nil {
@@ -161,7 +161,7 @@ func (o *output) await(t *testing.T, want string) string {
 	t.Helper()
 	late := time.After(patience)
 	for {
-		text, more := o.look()
+		text, more := o.soFar()
 		if strings.Contains(text, want) {
 			return text
 		}
