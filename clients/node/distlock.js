@@ -105,17 +105,18 @@ export class Locks {
    */
   async lock(name, { ttl = 30_000, wait = Infinity, mode = "exclusive", limit, signal } = {}) {
     if (!(ttl > 0 && ttl < Infinity)) throw new TypeError(`ttl is ${ttl}: want milliseconds, more than 0`);
+    if (!(wait >= 0)) throw new TypeError(`wait is ${wait}: want milliseconds, or Infinity`);
     const hold = { name, owner: randomUUID(), mode: limit === undefined ? mode : "counted" };
     const request = { ...hold, limit, ttl_ms: Math.ceil(ttl), meta: this.#meta };
     const end = performance.now() + wait;
-    let left = false; // whether a server may have a hold of this owner, or a place in the queue
+    let taken = false; // whether a server may have a hold of this owner, or a place in the queue
     try {
       for (let tries = 1, failures = 0; ; tries++) {
         signal?.throwIfAborted();
         const start = performance.now();
         const poll = Math.floor(Math.max(0, Math.min(POLL, end - start)));
         let [kind, answer] = await this.#call("acquire", { ...request, wait_ms: poll }, poll + timeout(ttl), signal);
-        left ||= poll > 0 || kind === "ok" || kind === "unknown";
+        taken ||= poll > 0 || kind === "ok" || kind === "unknown";
         if (kind === "ok") {
           const until = start + answer.waited_ms + answer.ttl_ms - margin(ttl);
           if (performance.now() < until && /^\d+$/.test(answer.fence)) {
@@ -132,7 +133,7 @@ export class Locks {
         await pause(failures, end, signal);
       }
     } catch (e) {
-      if (left) await this.#calls.release(hold, performance.now() + timeout(ttl), timeout(ttl));
+      if (taken) await this.#calls.release(hold, performance.now() + timeout(ttl), timeout(ttl));
       throw e;
     }
   }

@@ -15,7 +15,10 @@ const TOKEN = "secret-of-the-tests";
 const drop = "drop"; // the connection
 const hang = "hang"; // no answer
 
-/** Answers each call by the next of its answers, [status, body], and by the last one for ever after. */
+/**
+ * Answers each call by the next of its answers, and by the last one for ever after. An answer is [status, body], drop,
+ * hang, or a function that returns one of these.
+ */
 async function serve(t, answers, { backend = "fake", path: file } = {}) {
   answers = { release: [[204]], ...answers };
   const fake = { requests: [], answers };
@@ -25,7 +28,8 @@ async function serve(t, answers, { backend = "fake", path: file } = {}) {
     for await (const part of request) text += part;
     const call = request.url.split("/").at(-1);
     fake.requests.push({ call, body: JSON.parse(text), headers: request.headers });
-    const answer = answers[call].length > 1 ? answers[call].shift() : answers[call][0];
+    const next = answers[call].length > 1 ? answers[call].shift() : answers[call][0];
+    const answer = typeof next === "function" ? await next() : next;
     if (answer === hang) return;
     if (answer === drop) return request.socket.destroy();
     const [status, body] = answer;
@@ -44,6 +48,7 @@ async function serve(t, answers, { backend = "fake", path: file } = {}) {
 const grant = ({ ttl_ms = 30_000, fence = "7" } = {}) => [200, { fence, fences: "1", ttl_ms, waited_ms: 0 }];
 const problem = (status, kind, more) => [status, { title: "?", status, detail: "so it is", distlock: kind, ...more }];
 const HELD = problem(423, "held", { holders: [{ mode: "exclusive", fence: "6", meta: { program: "job", pid: "5", host: "h" } }] });
+const RENEWED = [200, { index: 0, outcome: "ok" }];
 const DEAD = "http://127.0.0.1:1";
 
 const locksOf = (...servers) => new Locks(servers.map((s) => s.url ?? s), { token: TOKEN });
@@ -140,7 +145,7 @@ test("final errors", async (t) => {
   await refused(Denied, await serve(t, { acquire: [problem(401, "denied")] }, { backend: null }));
 });
 
-test("a lost answer is asked for again", async (t) => {
+test("an acquire without answer is repeated", async (t) => {
   const server = await serve(t, { acquire: [drop, grant()] });
   await (await locksOf(server).lock("x", { wait: 0 })).release();
   assert.equal(server.calls("acquire").length, 2);
@@ -188,7 +193,9 @@ test("another backend is an error", async (t) => {
 });
 
 test("loss is noticed while a renewal hangs", async (t) => {
-  const server = await serve(t, { acquire: [grant({ ttl_ms: 300 })], renew: [hang] });
+  let answer;
+  const renew = () => new Promise((resolve) => (answer = () => resolve(RENEWED)));
+  const server = await serve(t, { acquire: [grant({ ttl_ms: 300 })], renew: [renew] });
   const start = performance.now();
   const lease = await locksOf(server).lock("x", { ttl: 300 });
   await new Promise((resolve) => lease.signal.addEventListener("abort", resolve));
@@ -197,10 +204,14 @@ test("loss is noticed while a renewal hangs", async (t) => {
   assert.throws(() => lease.check(), Lost);
   await assert.rejects(lease.release(), Lost);
   await eventually(() => server.calls("release").length > 0); // the backend may have it for longer
+  answer(); // too late
+  await sleep(10);
+  assert.equal(lease.remaining, 0);
+  assert.throws(() => lease.check(), Lost);
 });
 
 test("loss is noticed where no timer could run", async (t) => {
-  const server = await serve(t, { acquire: [grant({ ttl_ms: 300 })], renew: [[200, { index: 0, outcome: "ok" }]] });
+  const server = await serve(t, { acquire: [grant({ ttl_ms: 300 })], renew: [RENEWED] });
   const lease = await locksOf(server).lock("x", { ttl: 300 });
   while (lease.remaining > 0);
   assert.throws(() => lease.check(), Lost);
@@ -216,7 +227,7 @@ test("a stated loss", async (t) => {
 });
 
 test("renewal", async (t) => {
-  const renew = [drop, [410, {}], problem(410, "lost"), [200, { index: 0, outcome: "unknown" }], [200, { index: 0, outcome: "ok" }]];
+  const renew = [drop, [410, {}], problem(410, "lost"), [200, { index: 0, outcome: "unknown" }], RENEWED];
   const server = await serve(t, { acquire: [grant({ ttl_ms: 8_100 })], renew }); // at once, for 12 s
   await locksOf(server).with("x", { ttl: 12_000 }, async (lease) => {
     await eventually(() => lease.signal.aborted || lease.remaining > 9_000); // with the margin, the grant's was 7.1 s
@@ -224,6 +235,20 @@ test("renewal", async (t) => {
     assert.ok(lease.remaining <= 11_000);
   });
   assert.equal(server.calls("release").length, 1);
+});
+
+test("trust counts from before the request", async (t) => {
+  const late = (answer) => () => sleep(510, answer);
+  const slow = await serve(t, { acquire: [late(grant({ ttl_ms: 8_100 }))], renew: [late(RENEWED)] });
+  await locksOf(slow).with("x", { ttl: 12_000 }, async (lease) => { // is renewed at once
+    assert.ok(lease.remaining <= 7_100 - 500);
+    await eventually(() => lease.signal.aborted || lease.remaining > 8_000);
+    lease.check();
+    assert.ok(lease.remaining <= 11_000 - 500);
+  });
+  const [status, body] = grant();
+  const waited = await serve(t, { acquire: [[status, { ...body, waited_ms: 20_000 }]] });
+  await locksOf(waited).with("x", {}, (lease) => assert.ok(lease.remaining > 30_000 && lease.remaining <= 49_000));
 });
 
 test("a release without answer is repeated", async (t) => {
@@ -250,5 +275,6 @@ test("wrong arguments", async () => {
   }
   for (const token of ["a\nb", "ü", ""]) assert.throws(() => new Locks("http://h", { token }), TypeError);
   assert.throws(() => new Locks([]), TypeError);
+  await assert.rejects(new Locks("http://h").lock("x", { wait: -1 }), TypeError);
   for (const ttl of [0, -1, NaN, Infinity]) await assert.rejects(new Locks("http://h").lock("x", { ttl }), TypeError);
 });

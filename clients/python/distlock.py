@@ -95,20 +95,23 @@ class Locks:
         """
         if not 0 < ttl < math.inf:
             raise ValueError(f"ttl is {ttl}: want seconds, more than 0")
+        if wait is not None and not wait >= 0:
+            raise ValueError(f"wait is {wait}: want seconds, or None to wait for ever")
         hold = {"name": name, "owner": str(uuid.uuid4()), "mode": "counted" if limit is not None else mode}
         request = dict(hold, ttl_ms=math.ceil(ttl * 1000), meta=self._meta)
         if limit is not None:
             request["limit"] = limit
         end = math.inf if wait is None else time.monotonic() + wait
         tries = failures = 0
-        left = False  # whether a server may have a hold of this owner, or a place in the queue
+        taken = False  # whether a server may have a hold of this owner, or a place in the queue
         try:
             while True:
                 start = time.monotonic()
                 poll = max(0.0, min(_POLL, end - start))
-                left = left or poll > 0
+                before, taken = taken, True  # also if the call is interrupted
                 kind, answer = self._call("acquire", dict(request, wait_ms=int(poll * 1000)), poll + _timeout(ttl))
-                left = left or kind in ("ok", "unknown")
+                if poll == 0 and kind not in ("ok", "unknown"):
+                    taken = before
                 if kind == "ok":
                     lease = _lease(self, hold, ttl, start, answer, on_lost)
                     if lease is not None:
@@ -125,7 +128,7 @@ class Locks:
                     raise Unavailable(answer["detail"])
                 _sleep(failures, end)
         except BaseException:
-            if left:
+            if taken:
                 self._release(hold, time.monotonic() + _timeout(ttl), _timeout(ttl))
             raise
 
@@ -192,8 +195,8 @@ class Locks:
         with self._mutex:
             self._backend = self._backend or backend
         if backend != self._backend:
-            told = f"{_show(url)} is before another backend than the first server: {backend}, not {self._backend}"
-            return "other", {"detail": told}
+            detail = f"{_show(url)} is before another backend than the first server: {backend}, not {self._backend}"
+            return "other", {"detail": detail}
         if response.status in (200, 204):
             return "ok", answer
         return kind if kind in _FACTS else "unknown", answer

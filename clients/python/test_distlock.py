@@ -17,8 +17,8 @@ TOKEN = "secret-of-the-tests"
 class FakeServer:
     """Answers each call by the next of its answers, and by the last one for ever after.
 
-    An answer is (status, body), with the header of backend, if that is not None; or drop, or an Event,
-    which means: no answer until it is set.
+    An answer is (status, body), with the header of backend, if that is not None; or drop; or a function
+    that returns one of these.
     """
 
     def __init__(self, backend="fake", path=None, **answers):
@@ -33,9 +33,8 @@ class FakeServer:
                     fake.requests.append((call, body, self.headers))
                     rest = fake.answers[call]
                     answer = rest.pop(0) if len(rest) > 1 else rest[0]
-                if isinstance(answer, threading.Event):
-                    answer.wait()
-                    answer = drop
+                if callable(answer):
+                    answer = answer()
                 if answer is drop:
                     self.close_connection = True
                     return
@@ -58,6 +57,7 @@ class FakeServer:
             daemon_threads = True
 
         self.server = Unix(path, Handler) if path else http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.handle_error = lambda *_: None  # the client has gone
         self.url = f"http+unix://{path}" if path else f"http://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -75,6 +75,7 @@ def eventually(true):
 
 
 drop = object()
+RENEWED = (200, {"index": 0, "outcome": "ok"})
 
 
 def grant(ttl_ms=30_000, fence=7, waited_ms=0):
@@ -163,7 +164,7 @@ class ClientTest(unittest.TestCase):
             self.refused(error, self.serve(acquire=[problem(status, kind)]))
         self.refused(distlock.Denied, self.serve(backend=None, acquire=[problem(401, "denied")]))
 
-    def test_a_lost_answer_is_asked_for_again(self):
+    def test_an_acquire_without_answer_is_repeated(self):
         server = self.serve(acquire=[drop, grant()])
         self.locks(server).lock("x", wait=0).release()
         self.assertEqual(2, len(server.calls("acquire")))
@@ -210,9 +211,15 @@ class ClientTest(unittest.TestCase):
         self.refused(distlock.Unavailable, self.serve(backend=None, acquire=[problem(421, "unsent")]))
 
     def test_loss_is_noticed_while_a_renewal_hangs(self):
-        answer = threading.Event()
+        answer, answered = threading.Event(), threading.Event()
         self.addCleanup(answer.set)
-        server = self.serve(acquire=[grant(ttl_ms=300)], renew=[answer])
+
+        def renew():
+            answer.wait()
+            answered.set()
+            return RENEWED
+
+        server = self.serve(acquire=[grant(ttl_ms=300)], renew=[renew])
         calls = []
         start = time.monotonic()
         lease = self.locks(server).lock("x", ttl=0.3, on_lost=calls.append)
@@ -223,6 +230,10 @@ class ClientTest(unittest.TestCase):
         eventually(lambda: server.calls("release"))  # the backend may have it for longer
         eventually(lambda: calls)
         self.assertIs(lease, calls[0])
+        answer.set()  # too late
+        answered.wait()
+        self.assertEqual(0, lease.remaining())
+        self.assertRaises(distlock.Lost, lease.check)
 
     # A lease of 60 s whose server grants 40 s is renewed at once.
     RENEWED_AT_ONCE = grant(ttl_ms=40_000)
@@ -235,8 +246,7 @@ class ClientTest(unittest.TestCase):
         self.assertEqual([], server.calls("release"))
 
     def test_renewal(self):
-        renewed = (200, {"index": 0, "outcome": "ok"})
-        answers = [drop, (410, {}), problem(410, "lost"), (200, {"index": 0, "outcome": "unknown"}), renewed]
+        answers = [drop, (410, {}), problem(410, "lost"), (200, {"index": 0, "outcome": "unknown"}), RENEWED]
         server = self.serve(acquire=[grant(ttl_ms=8_100)], renew=answers)  # at once, for 12 s
         with self.locks(server).lock("x", ttl=12) as lease:
             while lease.remaining() < 9:  # with the margin, the grant's was 7.1 s
@@ -244,6 +254,22 @@ class ClientTest(unittest.TestCase):
                 time.sleep(0.001)
             self.assertLessEqual(lease.remaining(), 11)
         self.assertEqual(1, len(server.calls("release")))
+
+    def test_trust_counts_from_before_the_request(self):
+        def late(answer):
+            time.sleep(0.5)
+            return answer
+
+        server = self.serve(acquire=[lambda: late(grant(ttl_ms=8_100))], renew=[lambda: late(RENEWED)])
+        with self.locks(server).lock("x", ttl=12) as lease:  # is renewed at once
+            self.assertLessEqual(lease.remaining(), 7.1 - 0.5)
+            while lease.remaining() < 8:
+                lease.check()
+                time.sleep(0.001)
+            self.assertLessEqual(lease.remaining(), 11 - 0.5)
+        server = self.serve(acquire=[grant(waited_ms=20_000)])
+        with self.locks(server).lock("x", ttl=30) as lease:
+            self.assertTrue(30 < lease.remaining() <= 49)
 
     def test_a_release_without_answer_is_repeated(self):
         server = self.serve(acquire=[grant()], release=[drop, problem(503, "unknown"), problem(410, "lost")])
@@ -275,6 +301,7 @@ class ClientTest(unittest.TestCase):
         for bad in {"token": "a\nb"}, {"token": "ü"}:
             self.assertRaises(ValueError, distlock.Locks, "http://h", **bad)
         self.assertRaises(ValueError, distlock.Locks)
+        self.assertRaises(ValueError, distlock.Locks("http://h").lock, "x", wait=-1)
         for ttl in 0, -1, float("nan"), float("inf"):
             self.assertRaises(ValueError, distlock.Locks("http://h").lock, "x", ttl=ttl)
 

@@ -84,7 +84,7 @@ public final class Lease implements AutoCloseable {
      * it ends with its TTL. Another call does nothing, or throws Lost again.
      */
     public void release() {
-        boolean wasLost, ask;
+        boolean wasLost, mayLive;
         long until;
         synchronized (this) {
             if (remaining().isZero()) {
@@ -94,14 +94,14 @@ public final class Lease implements AutoCloseable {
                 return;
             }
             wasLost = state == State.LOST;
-            ask = !gone; // one that is lost by the clock may live on at the backend
+            mayLive = !gone; // also if it is lost by the clock
             gone = true;
             until = wasLost ? System.nanoTime() : deadline;
             if (!wasLost) {
                 finish(State.RELEASED);
             }
         }
-        var answer = ask ? locks.release(hold, until, options.timeout()) : null;
+        var answer = mayLive ? locks.release(hold, until, options.timeout()) : null;
         if (wasLost || answer.kind().equals("lost")) {
             throw new DistlockException.Lost("\"" + name() + "\" was lost before its release");
         }

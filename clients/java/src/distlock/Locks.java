@@ -90,15 +90,18 @@ public final class Locks {
      */
     public Lease lock(String name, Options o) throws InterruptedException {
         var hold = new Hold(name, UUID.randomUUID().toString(), o.mode());
-        boolean left = false; // whether a server may have a hold of this owner, or a place in the queue
+        boolean taken = false; // whether a server may have a hold of this owner, or a place in the queue
         long begin = System.nanoTime(), wait = o.patience() == null ? Long.MAX_VALUE : o.patience().toNanos();
         try {
             for (int tries = 1, failures = 0; ; tries++) {
                 long start = System.nanoTime();
                 long poll = Math.max(0, Math.min(POLL, wait - (start - begin)));
-                left |= poll > 0;
+                boolean before = taken;
+                taken = true; // also if the call is interrupted
                 Answer a = call("acquire", request(hold, o, poll), poll + o.timeout());
-                left |= a.kind.equals("ok") || a.kind.equals("unknown");
+                if (poll == 0 && !a.kind.equals("ok") && !a.kind.equals("unknown")) {
+                    taken = before;
+                }
                 if (a.kind.equals("ok")) {
                     Lease lease = granted(hold, o, start, a.body);
                     if (lease != null) {
@@ -118,7 +121,7 @@ public final class Locks {
                 pause(failures, remaining);
             }
         } catch (Throwable e) {
-            if (left) {
+            if (taken) {
                 release(hold, System.nanoTime() + o.timeout(), o.timeout());
             }
             throw e;

@@ -24,8 +24,16 @@ import java.util.function.BooleanSupplier;
 final class LocksTest {
     private static final String TOKEN = "secret-of-the-tests", DEAD = "http://127.0.0.1:1";
 
-    /** An answer; DROP cuts the connection, HANG never answers. */
-    private record Reply(int status, String body) {}
+    /** An answer, after a delay; DROP cuts the connection, HANG never answers. */
+    private record Reply(int status, String body, long delay) {
+        Reply(int status, String body) {
+            this(status, body, 0);
+        }
+
+        Reply late(long millis) {
+            return new Reply(status, body, millis);
+        }
+    }
 
     private record Call(String name, Map<?, ?> body, String token, String backend) {}
 
@@ -90,6 +98,7 @@ final class LocksTest {
             if (r == HANG) {
                 return;
             }
+            sleep(r.delay);
             if (r != DROP) {
                 if (backend != null) {
                     e.getResponseHeaders().set("Distlock-Backend", backend);
@@ -158,6 +167,14 @@ final class LocksTest {
         that(!e.toString().contains(TOKEN));
         s.of("acquire").forEach(b -> that(!e.toString().contains((String) b.get("owner"))));
         return e;
+    }
+
+    private static void sleep(long millis) {
+        try {
+            Thread.sleep(millis);
+        } catch (InterruptedException e) {
+            throw new IllegalStateException(e);
+        }
     }
 
     private static void eventually(BooleanSupplier ok) throws InterruptedException {
@@ -249,7 +266,7 @@ final class LocksTest {
         }
     }
 
-    static void lostAnswerIsAskedForAgain() throws Exception {
+    static void acquireWithoutAnswerIsRepeated() throws Exception {
         try (var s = new Fake(DROP, GRANT)) {
             s.locks().lock("x", TRY).release();
             expect(s.of("acquire").size(), 2);
@@ -307,7 +324,7 @@ final class LocksTest {
     }
 
     static void lossIsNoticedWhileARenewalHangs() throws Exception {
-        try (var s = new Fake(grant(1200, "7")).on("renew", HANG)) {
+        try (var s = new Fake(grant(1200, "7")).on("renew", renewed("ok").late(1500))) {
             long start = System.nanoTime();
             var lease = s.locks().lock("x", ttl(1200));
             lease.lost().get();
@@ -315,6 +332,9 @@ final class LocksTest {
             fails(DistlockException.Lost.class, lease::check);
             fails(DistlockException.Lost.class, lease::release);
             eventually(() -> !s.of("release").isEmpty()); // the backend may have it for longer
+            sleep(1000); // the answer is too late
+            expect(lease.remaining(), Duration.ZERO);
+            fails(DistlockException.Lost.class, lease::check);
         }
     }
 
@@ -339,6 +359,22 @@ final class LocksTest {
                 that(lease.remaining().compareTo(Duration.ofSeconds(11)) <= 0);
             }
             expect(s.of("release").size(), 1);
+        }
+    }
+
+    static void trustCountsFromBeforeTheRequest() throws Exception {
+        try (var s = new Fake(grant(8_100, "7").late(500)).on("renew", renewed("ok").late(500))) {
+            try (var lease = s.locks().lock("x", ttl(12_000))) { // is renewed at once
+                that(lease.remaining().toMillis() <= 7_100 - 500);
+                eventually(() -> lease.lost().isDone() || lease.remaining().toMillis() > 8_000);
+                lease.check();
+                that(lease.remaining().toMillis() <= 11_000 - 500);
+            }
+        }
+        try (var s = new Fake(new Reply(200, GRANT.body.replace("waited_ms\":0", "waited_ms\":20000")))) {
+            try (var lease = s.locks().lock("x", TRY)) {
+                that(lease.remaining().toMillis() > 30_000 && lease.remaining().toMillis() <= 49_000);
+            }
         }
     }
 
