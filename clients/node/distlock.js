@@ -30,7 +30,8 @@ export class DistlockError extends Error {
 export class Held extends DistlockError {
   constructor(name, holders) {
     const who = holders.map(({ meta: { program = "?", pid = "?", host = "?" } = {} }) => `${program} (pid ${pid} on ${host})`);
-    super(`${JSON.stringify(name)} is held by ${who.join(", ") || "another"}`);
+    // Others may have put anything into meta.
+    super(`${JSON.stringify(name)} is held by ${who.join(", ").replace(/\p{C}/gu, "?") || "another"}`);
     this.holders = holders;
   }
 }

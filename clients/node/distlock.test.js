@@ -47,7 +47,7 @@ async function serve(t, answers, { backend = "fake", path: file } = {}) {
 
 const grant = ({ ttl_ms = 30_000, fence = "7" } = {}) => [200, { fence, fences: "1", ttl_ms, waited_ms: 0 }];
 const problem = (status, kind, more) => [status, { title: "?", status, detail: "so it is", distlock: kind, ...more }];
-const HELD = problem(423, "held", { holders: [{ mode: "exclusive", fence: "6", meta: { program: "job", pid: "5", host: "h" } }] });
+const HELD = problem(423, "held", { holders: [{ mode: "exclusive", fence: "6", meta: { program: "job\n", pid: "5", host: "h" } }] });
 const RENEWED = [200, { index: 0, outcome: "ok" }];
 const DEAD = "http://127.0.0.1:1";
 
@@ -109,7 +109,7 @@ test("held", async (t) => {
   const server = await serve(t, { acquire: [HELD] });
   const error = await refused(Held, server, { wait: 0 });
   assert.equal(error.holders[0].fence, "6");
-  assert.match(error.message, /job \(pid 5 on h\)/);
+  assert.match(error.message, /job\? \(pid 5 on h\)/);
   assert.equal(server.calls("release").length, 0); // nothing was taken
 });
 

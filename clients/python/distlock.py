@@ -38,7 +38,10 @@ class Held(Error):
 
 
 def _who(meta):
-    return "{} (pid {} on {})".format(*(meta.get(k, "?") for k in ("program", "pid", "host")))
+    # Others may have put anything into it.
+    program, pid, host = ("".join(c if c.isprintable() else "?" for c in str(meta.get(k, "?")))
+                          for k in ("program", "pid", "host"))
+    return f"{program} (pid {pid} on {host})"
 
 
 class Lost(Error):

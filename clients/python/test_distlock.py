@@ -86,7 +86,7 @@ def problem(status, kind, **more):
     return status, {"title": "?", "status": status, "detail": "so it is", "distlock": kind, **more}
 
 
-HELD = problem(423, "held", holders=[{"mode": "exclusive", "fence": "6", "meta": {"program": "job", "pid": "5", "host": "h"}}])
+HELD = problem(423, "held", holders=[{"mode": "exclusive", "fence": "6", "meta": {"program": "job\n", "pid": "5", "host": "h"}}])
 
 
 class ClientTest(unittest.TestCase):
@@ -144,7 +144,7 @@ class ClientTest(unittest.TestCase):
         server = self.serve(acquire=[HELD])
         error = self.refused(distlock.Held, server, wait=0)
         self.assertEqual("6", error.holders[0]["fence"])
-        self.assertIn("job (pid 5 on h)", str(error))
+        self.assertIn("job? (pid 5 on h)", str(error))
         self.assertEqual([], server.calls("release"))  # nothing was taken
 
     def test_a_waiter_that_gives_up_leaves_the_queue(self):

@@ -462,7 +462,7 @@ func killedServer(t *testing.T, l *language) {
 	s := newSite(t, server.Options{})
 	victim, url := serverProcess(t, s.redis)
 	p, name := l.start(t, url, s.url), newName()
-	fence := p.lock(name, 4*time.Second)
+	fence := p.lock(name, 6*time.Second)
 	killed(victim)
 	eventually(t, "four renewals, which is longer than the TTL", func() bool { return s.renewals.Load() >= 4 })
 	if _, err := s.c.Mutex(name).TryLock(t.Context()); err == nil {

@@ -60,7 +60,8 @@ public abstract class DistlockException extends RuntimeException {
         @Override
         public String toString() {
             Object program = meta.getOrDefault("program", "?"), pid = meta.getOrDefault("pid", "?");
-            return "%s (pid %s on %s)".formatted(program, pid, meta.getOrDefault("host", "?"));
+            String text = "%s (pid %s on %s)".formatted(program, pid, meta.getOrDefault("host", "?"));
+            return text.replaceAll("\\p{C}", "?"); // others may have put anything into it
         }
     }
 }

@@ -40,7 +40,7 @@ final class LocksTest {
     private static final Reply DROP = new Reply(-1, ""), HANG = new Reply(-2, ""), RELEASED = new Reply(204, "");
     private static final Reply HELD = new Reply(423, """
             {"title": "Locked", "status": 423, "detail": "so it is", "distlock": "held",
-             "holders": [{"mode": "exclusive", "fence": "6", "meta": {"program": "job", "pid": "5", "host": "h"}}]}""");
+             "holders": [{"mode": "exclusive", "fence": "6", "meta": {"program": "job\\n", "pid": "5", "host": "h"}}]}""");
 
     private static Reply grant(long ttl, String fence) {
         return new Reply(200, "{\"fence\":\"" + fence + "\",\"fences\":\"1\",\"ttl_ms\":" + ttl + ",\"waited_ms\":0}\n");
@@ -224,7 +224,7 @@ final class LocksTest {
         try (var s = new Fake(HELD)) {
             var e = refused(DistlockException.Held.class, s, TRY);
             expect(e.holders().get(0).fence(), 6L);
-            that(e.getMessage().contains("job (pid 5 on h)"));
+            that(e.getMessage().contains("job? (pid 5 on h)"));
             expect(s.of("release").size(), 0); // nothing was taken
             refused(DistlockException.Held.class, s, Options.defaults().withWait(Duration.ofMillis(50)));
             expect(s.of("release").size(), 1); // its place in the queue
