@@ -210,6 +210,15 @@ test("loss is noticed while a renewal hangs", async (t) => {
   assert.throws(() => lease.check(), Lost);
 });
 
+test("loss is noticed before a renewal times out", async (t) => {
+  const server = await serve(t, { acquire: [grant({ ttl_ms: 1_500 }), grant({ ttl_ms: 11_000 })], renew: [hang] });
+  const lease = await locksOf(server).lock("x", { ttl: 12_000 }); // is lost in 0.5 s; its renewal times out in 4 s
+  const clock = await locksOf(server).lock("clock", { ttl: 12_000 }); // is renewed in 3 s
+  if (!lease.signal.aborted) await new Promise((resolve) => lease.signal.addEventListener("abort", resolve));
+  assert.deepEqual(server.calls("renew").map((b) => b.holds[0].name), ["x"]);
+  await clock.release();
+});
+
 test("loss is noticed where no timer could run", async (t) => {
   const server = await serve(t, { acquire: [grant({ ttl_ms: 300 })], renew: [RENEWED] });
   const lease = await locksOf(server).lock("x", { ttl: 300 });

@@ -338,6 +338,16 @@ final class LocksTest {
         }
     }
 
+    static void lossIsNoticedBeforeARenewalTimesOut() throws Exception {
+        try (var s = new Fake(grant(2_500, "7"), grant(11_000, "8")).on("renew", HANG)) {
+            var lease = s.locks().lock("x", ttl(12_000)); // is lost in 1.5 s; its renewal times out in 4 s
+            var clock = s.locks().lock("clock", ttl(12_000)); // is renewed in 3 s
+            lease.lost().get();
+            expect(s.of("renew").stream().map(b -> ((Map<?, ?>) ((List<?>) b.get("holds")).get(0)).get("name")).toList(), List.of("x"));
+            clock.release();
+        }
+    }
+
     // A lease of 60 s whose server grants 40 s is renewed at once.
     static void statedLoss() throws Exception {
         try (var s = new Fake(grant(40_000, "7")).on("renew", renewed("lost"))) {
