@@ -47,8 +47,8 @@ type Party struct {
 	Turns   int // of each
 }
 
-// Play runs all parties, and returns the number of turns and the ledger's record.
-func Play(t *testing.T, pairs []Pair, name string, l *Ledger, parties ...Party) (turns int, b Book) {
+// Play runs all parties, and returns the number of turns and the checker's record.
+func Play(t *testing.T, pairs []Pair, name string, l *Checker, parties ...Party) (turns int, b Record) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
@@ -76,7 +76,7 @@ func Play(t *testing.T, pairs []Pair, name string, l *Ledger, parties ...Party) 
 }
 
 // takeTurns returns the longest wait.
-func takeTurns(ctx context.Context, t *testing.T, c *distlock.Client, p Party, name string, l *Ledger) (longest time.Duration) {
+func takeTurns(ctx context.Context, t *testing.T, c *distlock.Client, p Party, name string, l *Checker) (longest time.Duration) {
 	lock := p.Kind.Lock(c, name)
 	for range p.Turns {
 		start := time.Now()
@@ -100,7 +100,7 @@ func Since(start time.Time) time.Duration { return peers.Round(time.Since(start)
 // Exclude runs a party, and expects that no holds overlap.
 func Exclude(t *testing.T, pairs []Pair, name string, p Party) {
 	t.Helper()
-	turns, b := Play(t, pairs, name, NewLedger(t, 1), p)
+	turns, b := Play(t, pairs, name, NewChecker(t, 1), p)
 	b.isClean(t, turns)
 	if b.Turnovers < 2 {
 		t.Errorf("the side changed %d times", b.Turnovers)
@@ -110,7 +110,7 @@ func Exclude(t *testing.T, pairs []Pair, name string, p Party) {
 // ExcludeWriters expects that no hold overlaps a writer's, and that readers overlap.
 func ExcludeWriters(t *testing.T, pairs []Pair, name string, writers, readers Party) {
 	t.Helper()
-	_, b := Play(t, pairs, name, NewLedger(t, 1), writers, readers)
+	_, b := Play(t, pairs, name, NewChecker(t, 1), writers, readers)
 	b.isClean(t, 2*len(pairs)*writers.Threads*writers.Turns)
 	b.metEachOther(t)
 }
@@ -118,13 +118,13 @@ func ExcludeWriters(t *testing.T, pairs []Pair, name string, writers, readers Pa
 // Admit expects that no more than a semaphore's permits overlap, and that some do.
 func Admit(t *testing.T, pairs []Pair, name string, p Party) {
 	t.Helper()
-	turns, b := Play(t, pairs, name, NewLedger(t, p.Kind.Limit), p)
+	turns, b := Play(t, pairs, name, NewChecker(t, p.Kind.Limit), p)
 	b.isClean(t, turns)
 	b.metEachOther(t)
 }
 
 // isClean expects no complaints, and this number of visits.
-func (b Book) isClean(t *testing.T, visits int) {
+func (b Record) isClean(t *testing.T, visits int) {
 	t.Helper()
 	for i, c := range b.Complaints {
 		if i == 5 {
@@ -138,7 +138,7 @@ func (b Book) isClean(t *testing.T, visits int) {
 	}
 }
 
-func (b Book) metEachOther(t *testing.T) {
+func (b Record) metEachOther(t *testing.T) {
 	t.Helper()
 	if b.Together == 0 {
 		t.Error("no two were inside together")
@@ -159,42 +159,42 @@ func Judge(t *testing.T, what string, took []time.Duration) {
 	}
 }
 
-// Ledger detects overlapping holds. A visitor counts itself in and out, checks for others, and increments
-// a number by a read and a write. Ledger.java does the same with the same keys of the shared Redis.
-type Ledger struct {
+// Checker detects overlapping holds. A visitor counts itself in and out, checks for others, and increments
+// a number by a read and a write. Checker.java does the same with the same keys of the shared Redis.
+type Checker struct {
 	c     *redis.Client
 	name  string
 	limit int
 }
 
-// NewLedger makes a ledger that admits up to limit counted visitors at once.
-func NewLedger(t *testing.T, limit int) *Ledger {
+// NewChecker makes a checker that admits up to limit counted visitors at once.
+func NewChecker(t *testing.T, limit int) *Checker {
 	c := redis.NewClient(&redis.Options{Addr: testserver.SharedRedis(t).Addr()})
 	t.Cleanup(func() { c.Close() })
-	return &Ledger{c, "ledger:" + NewName(t), limit}
+	return &Checker{c, "checker:" + NewName(t), limit}
 }
 
-// words names the ledger to Java.
-func (l *Ledger) words() []string {
+// words names the checker to Java.
+func (l *Checker) words() []string {
 	host, port, _ := net.SplitHostPort(l.c.Options().Addr)
 	return []string{host, port, l.name, strconv.Itoa(l.limit)}
 }
 
-func (l *Ledger) key(name string) string { return l.name + ":" + name }
+func (l *Checker) key(name string) string { return l.name + ":" + name }
 
-func (l *Ledger) number(ctx context.Context, name string) uint64 {
+func (l *Checker) number(ctx context.Context, name string) uint64 {
 	n, _ := l.c.Get(ctx, l.key(name)).Uint64()
 	return n
 }
 
-func (l *Ledger) expect(ctx context.Context, kept bool, format string, args ...any) {
+func (l *Checker) expect(ctx context.Context, kept bool, format string, args ...any) {
 	if !kept {
 		l.c.RPush(ctx, l.key("complaints"), "go: "+fmt.Sprintf(format, args...))
 	}
 }
 
 // alone is an exclusive visit.
-func (l *Ledger) alone(ctx context.Context, token uint64) {
+func (l *Checker) alone(ctx context.Context, token uint64) {
 	l.expect(ctx, l.c.Incr(ctx, l.key("inside")).Val() == 1, "another was inside")
 	l.expect(ctx, l.number(ctx, "readers") == 0, "a reader was inside")
 	before := l.number(ctx, "count")
@@ -211,7 +211,7 @@ func (l *Ledger) alone(ctx context.Context, token uint64) {
 }
 
 // reading is a visit that readers share.
-func (l *Ledger) reading(ctx context.Context) {
+func (l *Checker) reading(ctx context.Context) {
 	if l.c.Incr(ctx, l.key("readers")).Val() > 1 {
 		l.c.Incr(ctx, l.key("together"))
 	}
@@ -222,7 +222,7 @@ func (l *Ledger) reading(ctx context.Context) {
 }
 
 // counted is a visit of a limited number of visitors.
-func (l *Ledger) counted(ctx context.Context) {
+func (l *Checker) counted(ctx context.Context) {
 	n := l.c.Incr(ctx, l.key("inside")).Val()
 	l.expect(ctx, n <= int64(l.limit), "%d were inside", n)
 	if n > 1 {
@@ -233,7 +233,7 @@ func (l *Ledger) counted(ctx context.Context) {
 	l.c.Decr(ctx, l.key("inside"))
 }
 
-func (l *Ledger) visit(ctx context.Context, sharing string, token uint64) {
+func (l *Checker) visit(ctx context.Context, sharing string, token uint64) {
 	switch sharing {
 	case Reading:
 		l.reading(ctx)
@@ -244,19 +244,19 @@ func (l *Ledger) visit(ctx context.Context, sharing string, token uint64) {
 	}
 }
 
-// Book is the record of a ledger.
-type Book struct {
+// Record is the record of a checker.
+type Record struct {
 	Count      uint64   // all visits that increment
 	Turnovers  uint64   // exclusive visits by another side than the last
 	Together   uint64   // visits that overlapped another
 	Complaints []string // violations
 }
 
-func (l *Ledger) close(t *testing.T) Book {
+func (l *Checker) close(t *testing.T) Record {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
-	b := Book{l.number(ctx, "count"), l.number(ctx, "turnovers"), l.number(ctx, "together"), l.c.LRange(ctx, l.key("complaints"), 0, -1).Val()}
+	b := Record{l.number(ctx, "count"), l.number(ctx, "turnovers"), l.number(ctx, "together"), l.c.LRange(ctx, l.key("complaints"), 0, -1).Val()}
 	for _, name := range []string{"inside", "readers", "count", "fence", "turnovers", "together", "side", "complaints"} {
 		if err := l.c.Del(ctx, l.key(name)).Err(); err != nil {
 			t.Fatal(err)

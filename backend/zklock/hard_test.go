@@ -211,7 +211,7 @@ func (h *hard) losesWith(what string, p *program, s *testserver.ZooKeeperServer)
 	h.g.AwaitReady()
 }
 
-// loses lets a program hold the lock until cut has cut it off. The ledger checks that the lease has
+// loses lets a program hold the lock until cut has cut it off. The checker checks that the lease has
 // ended before the next hold begins.
 func (h *hard) loses(what string, p *program, cut func()) {
 	h.t.Helper()

@@ -65,27 +65,27 @@ func run(o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	lanes := []*lane{{packages: all}}
+	commands := []*command{{packages: all}}
 	if len(o.serial) > 0 {
 		serial, err := o.list(o.serial)
 		if err != nil {
 			return err
 		}
-		one := &lane{flags: []string{"-p", "1"}, packages: slices.DeleteFunc(slices.Clone(all), func(p string) bool { return !slices.Contains(serial, p) })}
-		rest := &lane{flags: []string{"-p", "1"}, packages: slices.DeleteFunc(all, func(p string) bool { return slices.Contains(serial, p) })}
-		lanes = slices.DeleteFunc([]*lane{one, rest}, func(l *lane) bool { return len(l.packages) == 0 })
+		one := &command{flags: []string{"-p", "1"}, packages: slices.DeleteFunc(slices.Clone(all), func(p string) bool { return !slices.Contains(serial, p) })}
+		rest := &command{flags: []string{"-p", "1"}, packages: slices.DeleteFunc(all, func(p string) bool { return slices.Contains(serial, p) })}
+		commands = slices.DeleteFunc([]*command{one, rest}, func(l *command) bool { return len(l.packages) == 0 })
 	}
 	r := newReport(out)
 	stop := make(chan struct{})
-	for _, l := range lanes {
+	for _, l := range commands {
 		if failed := l.start(o); failed != nil {
 			return failed
 		}
 	}
-	go r.watch(lanes, o.hang, stop)
-	errs := make([]error, len(lanes))
+	go r.watch(commands, o.hang, stop)
+	errs := make([]error, len(commands))
 	var reading wait.Group
-	for i, l := range lanes {
+	for i, l := range commands {
 		reading.Go(func() { errs[i] = l.read(r) })
 	}
 	reading.Wait()
@@ -105,8 +105,8 @@ func (o options) list(pattern []string) ([]string, error) {
 	return strings.Fields(string(text)), nil
 }
 
-// lane is one go test command.
-type lane struct {
+// command is one go test command.
+type command struct {
 	packages []string
 	flags    []string // in addition to the requested flags
 
@@ -114,7 +114,7 @@ type lane struct {
 	events io.Reader
 }
 
-func (l *lane) start(o options) error {
+func (l *command) start(o options) error {
 	own := len(o.flags) // what follows -args is the tests'
 	if i := slices.Index(o.flags, "-args"); i >= 0 {
 		own = i
@@ -136,7 +136,7 @@ type event struct {
 }
 
 // read takes in all events, and returns how the command ended.
-func (l *lane) read(r *report) error {
+func (l *command) read(r *report) error {
 	lines := bufio.NewReader(l.events)
 	for {
 		line, err := lines.ReadBytes('\n')

@@ -179,7 +179,7 @@ func (p *pack) hasRunning(test string) bool {
 }
 
 // watch ends the processes of tests that hang, until stop is closed.
-func (r *report) watch(lanes []*lane, hang time.Duration, stop <-chan struct{}) {
+func (r *report) watch(commands []*command, hang time.Duration, stop <-chan struct{}) {
 	tick := time.NewTicker(min(hang/4, 5*time.Second))
 	defer tick.Stop()
 	for {
@@ -189,7 +189,7 @@ func (r *report) watch(lanes []*lane, hang time.Duration, stop <-chan struct{}) 
 		case <-tick.C:
 		}
 		for _, name := range r.hanging(time.Duration(float64(hang) * slowdown())) {
-			quit(lanes, name)
+			quit(commands, name)
 		}
 	}
 }
@@ -209,28 +209,28 @@ func slowdown() float64 {
 
 // quit makes the test process of a package print its goroutines and end. Where processes
 // can't be listed go test is ended instead.
-func quit(lanes []*lane, name string) {
+func quit(commands []*command, name string) {
 	found := false
 	programs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, file := range programs {
 		text, err := os.ReadFile(file)
 		program, _, _ := strings.Cut(string(text), "\x00")
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if err == nil && path.Base(program) == path.Base(name)+".test" && startedBy(lanes, parent(pid)) {
+		if err == nil && path.Base(program) == path.Base(name)+".test" && startedBy(commands, parent(pid)) {
 			found = true
 			_ = syscall.Kill(pid, syscall.SIGQUIT) // it may have ended by itself
 		}
 	}
 	if !found {
 		fmt.Fprintf(os.Stderr, "gotest: the process of %s is not found; ending all\n", name)
-		for _, l := range lanes {
+		for _, l := range commands {
 			_ = l.cmd.Process.Signal(syscall.SIGINT)
 		}
 	}
 }
 
-func startedBy(lanes []*lane, pid int) bool {
-	return slices.ContainsFunc(lanes, func(l *lane) bool { return l.cmd.Process.Pid == pid })
+func startedBy(commands []*command, pid int) bool {
+	return slices.ContainsFunc(commands, func(l *command) bool { return l.cmd.Process.Pid == pid })
 }
 
 // parent returns the process that started another; 0 if that is not known.

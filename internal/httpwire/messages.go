@@ -120,8 +120,8 @@ type Renewed struct {
 	Detail  string `json:"detail,omitempty"`
 }
 
-// Holder is driver.Holder. What is not known is absent; Owner also for those who have no right to break
-// the lock.
+// Holder is driver.Holder. Unknown fields are absent. Owner is absent for clients without the right to
+// break the lock.
 type Holder struct {
 	Owner   string            `json:"owner,omitempty"`
 	Mode    driver.Mode       `json:"mode,omitempty"`

@@ -16,7 +16,7 @@ import (
 // of their nodes and the address that Curator writes.
 func TestLongInspect(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
-		s := newSides(t, single(t), e, mutex)
+		s := newFixture(t, single(t), e, mutex)
 		s.on(s.th, "lock").Wait(t)
 		ours := interop.Pass(t, s.lock)
 		s.awaitNodes(t, 2)
@@ -45,7 +45,7 @@ func TestLongInspect(t *testing.T) {
 	})
 }
 
-func (s *sides) inspect(t *testing.T) distlock.Info {
+func (s *fixture) inspect(t *testing.T) distlock.Info {
 	t.Helper()
 	info, err := s.c.Inspect(t.Context(), s.name)
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *sides) inspect(t *testing.T) distlock.Info {
 func TestLongInspectShowsModes(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		for k, want := range map[*kind]distlock.Mode{&write: distlock.Write, &read: distlock.Read, &lone: distlock.Counted} {
-			s := newSides(t, single(t), e, *k)
+			s := newFixture(t, single(t), e, *k)
 			s.on(s.th, "lock").Wait(t)
 			if info := s.inspect(t); len(info.Holders) != 1 || info.Holders[0].Mode != want || info.Mode != want {
 				t.Errorf("%s: %+v", k.Java, info)
@@ -73,12 +73,12 @@ func TestLongInspectShowsModes(t *testing.T) {
 func TestLongGoBreaks(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		for _, k := range []kind{mutex, write, read, permit(1)} {
-			t.Run(k.Java, func(t *testing.T) { goBreaks(t, newSides(t, single(t), e, k)) })
+			t.Run(k.Java, func(t *testing.T) { goBreaks(t, newFixture(t, single(t), e, k)) })
 		}
 	})
 }
 
-func goBreaks(t *testing.T, s *sides) {
+func goBreaks(t *testing.T, s *fixture) {
 	s.on(s.th, "lock").Wait(t)
 	waiter := interop.Wait(t, s.k.excludes().Lock(s.c, s.name))
 	info := s.inspect(t)
@@ -107,7 +107,7 @@ func goBreaks(t *testing.T, s *sides) {
 // the lock.
 func TestLongJavaDeletesGoNode(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
-		s := newSides(t, single(t), e, mutex)
+		s := newFixture(t, single(t), e, mutex)
 		h := interop.Take(t, s.lock)
 		waiter := s.on(s.th, "lock")
 		s.th.Parks(t)
@@ -124,7 +124,7 @@ func TestLongKindsAreToldApart(t *testing.T) {
 	family := map[string]int{"mutex": 1, "write": 2, "read": 2, "permit-2": 3}
 	kinds := []kind{mutex, write, read, permit(2)}
 	for _, javas := range kinds {
-		s := newSides(t, single(t), current, javas)
+		s := newFixture(t, single(t), current, javas)
 		s.on(s.th, "lock").Wait(t)
 		for _, ours := range kinds {
 			ctx, cancel := context.WithTimeout(t.Context(), interop.Patience)

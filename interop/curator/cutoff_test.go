@@ -17,7 +17,7 @@ func TestLongGoIsCutOff(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, e *edition) {
 		t.Parallel()
-		s := newSides(t, single(t), e, mutex)
+		s := newFixture(t, single(t), e, mutex)
 		p := faultproxy.New(t, s.d.addrs[0])
 		far := &deployment{[]string{p.Addr()}}
 		h := interop.Take(t, mutex.Lock(far.client(t, &distlock.Options{TTL: shortLife}), s.name))
@@ -45,7 +45,7 @@ func TestLongJavaIsCutOff(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, e *edition) {
 		t.Parallel()
-		s := newSides(t, single(t), e, mutex)
+		s := newFixture(t, single(t), e, mutex)
 		p := faultproxy.New(t, s.d.addrs[0])
 		victim := e.jvms.Start(t)
 		defer victim.Kill()

@@ -29,11 +29,11 @@ func TestLongEnsemble(t *testing.T) {
 func TestLongLeaderDies(t *testing.T) {
 	g := testserver.ZooKeeperCluster(t, testserver.ZooKeeperOptions{})
 	d := &deployment{g.Addrs()}
-	s := newSides(t, d, current, mutex)
+	s := newFixture(t, d, current, mutex)
 	t.Cleanup(func() {
 		current.jvms.Disconnect(t, func(key string) bool { return strings.HasPrefix(key, d.hosts()) })
 	})
-	other := sidesOf(t, d, current, mutex, s.name+"-other")
+	other := fixtureOf(t, d, current, mutex, s.name+"-other")
 	s.on(s.th, "lock").Wait(t)
 	ours := interop.Wait(t, s.lock)
 	s.awaitNodes(t, 2)

@@ -109,8 +109,8 @@ func (k kind) excludes() kind {
 	return k
 }
 
-// sides are both sides of a test of one lock.
-type sides struct {
+// fixture has both sides of a test of one lock.
+type fixture struct {
 	d         *deployment
 	k         kind
 	name      string
@@ -121,37 +121,37 @@ type sides struct {
 	lock      interop.Locker
 }
 
-func newSides(t *testing.T, d *deployment, e *edition, k kind) *sides {
+func newFixture(t *testing.T, d *deployment, e *edition, k kind) *fixture {
 	t.Helper()
-	return sidesOf(t, d, e, k, k.name(interop.NewName(t)))
+	return fixtureOf(t, d, e, k, k.name(interop.NewName(t)))
 }
 
-func sidesOf(t *testing.T, d *deployment, e *edition, k kind, name string) *sides {
+func fixtureOf(t *testing.T, d *deployment, e *edition, k kind, name string) *fixture {
 	t.Helper()
 	j, c := e.jvms.Shared(t, 0), d.client(t, &distlock.Options{TTL: life})
-	return &sides{
+	return &fixture{
 		d: d, k: k, name: name, j: j, java: d.javaClient(t, j, life), th: j.Thread("one"), other: j.Thread("two"),
 		c: c, lock: k.Lock(c, name),
 	}
 }
 
 // on is a call on the lock by Java.
-func (s *sides) on(th *interop.Thread, command string, args ...string) *interop.Call {
+func (s *fixture) on(th *interop.Thread, command string, args ...string) *interop.Call {
 	return s.onKind(th, s.k, command, args...)
 }
 
-func (s *sides) onKind(th *interop.Thread, k kind, command string, args ...string) *interop.Call {
+func (s *fixture) onKind(th *interop.Thread, k kind, command string, args ...string) *interop.Call {
 	return th.Call(append([]string{command, s.java, k.Java, s.name}, args...)...)
 }
 
 // keepsOut expects that Java can't have a lock of the kind.
-func (s *sides) keepsOut(t *testing.T, k kind) {
+func (s *fixture) keepsOut(t *testing.T, k kind) {
 	t.Helper()
 	s.onKind(s.other, k, "try", "0").Says(t, "false")
 }
 
 // nodes are the children of a path in their order of coming.
-func (s *sides) nodes(t *testing.T, path string) []string {
+func (s *fixture) nodes(t *testing.T, path string) []string {
 	t.Helper()
 	all := s.j.Thread("main").Call("nodes", s.java, path).Wait(t)
 	if slices.Equal(all, []string{"-"}) {
@@ -166,7 +166,7 @@ func sequence(node string) string { return node[max(0, len(node)-10):] }
 
 // leavesNothing expects that no node of the lock is left. The server that Java asks may be
 // behind Go's.
-func (s *sides) leavesNothing(t *testing.T) {
+func (s *fixture) leavesNothing(t *testing.T) {
 	t.Helper()
 	var left []string
 	interop.Eventually(t, func() string { return fmt.Sprintf("nodes that are left: %q", left) }, func() bool {
@@ -176,7 +176,7 @@ func (s *sides) leavesNothing(t *testing.T) {
 }
 
 // allNodes returns the nodes of a lock, or of both parts of a semaphore.
-func (s *sides) allNodes(t *testing.T) []string {
+func (s *fixture) allNodes(t *testing.T) []string {
 	t.Helper()
 	var all []string
 	for name := range strings.SplitSeq(s.name, ",") {

@@ -11,7 +11,7 @@ import (
 // Java's Revoker requests the release from a holder in Go. Its lock passes to a waiter in Java.
 func TestLongJavaAsksGo(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
-		s := newSides(t, single(t), e, mutex)
+		s := newFixture(t, single(t), e, mutex)
 		var took []time.Duration
 		for range 10 {
 			took = append(took, s.javaAsksGo(t))
@@ -22,7 +22,7 @@ func TestLongJavaAsksGo(t *testing.T) {
 }
 
 // javaAsksGo returns the time from Java's request until Go is notified.
-func (s *sides) javaAsksGo(t *testing.T) time.Duration {
+func (s *fixture) javaAsksGo(t *testing.T) time.Duration {
 	asked := make(chan time.Time, 2)
 	h, err := s.c.Mutex(s.name, distlock.Revocable(func(*distlock.Lease) { asked <- time.Now() })).Lock(t.Context())
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *sides) javaAsksGo(t *testing.T) time.Duration {
 // Go requests the release from a holder in Java that has called makeRevocable, and waits for the lock.
 func TestLongGoAsksJava(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
-		s := newSides(t, single(t), e, mutex)
+		s := newFixture(t, single(t), e, mutex)
 		var took []time.Duration
 		for range 10 {
 			took = append(took, s.goAsksJava(t))
@@ -59,7 +59,7 @@ func TestLongGoAsksJava(t *testing.T) {
 }
 
 // goAsksJava returns the time from Go's request until Java is notified.
-func (s *sides) goAsksJava(t *testing.T) time.Duration {
+func (s *fixture) goAsksJava(t *testing.T) time.Duration {
 	s.th.Call("agree", s.java, s.name).Wait(t)
 	s.on(s.th, "lock").Wait(t)
 	waiter := interop.Pass(t, s.lock)

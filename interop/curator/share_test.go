@@ -16,7 +16,7 @@ func TestLongNames(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		for _, k := range []kind{mutex, write, read, lone, permit(1)} {
 			for _, pattern := range []string{"NAME", "a/NAME/b", "NAME-ключ-鍵", "{NAME}:.%~", "lock-NAME", "NAME-lock-7"} {
-				s := sidesOf(t, single(t), e, k, strings.ReplaceAll(pattern, "NAME", interop.NewName(t)))
+				s := fixtureOf(t, single(t), e, k, strings.ReplaceAll(pattern, "NAME", interop.NewName(t)))
 				s.on(s.th, "lock").Wait(t)
 				interop.IsHeld(t, k.excludes().Lock(s.c, s.name))
 				s.on(s.th, "unlock").Wait(t)
@@ -33,7 +33,7 @@ func TestLongNames(t *testing.T) {
 func TestLongFencesIncrease(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		for _, k := range []kind{mutex, write, lone} {
-			s, last := newSides(t, single(t), e, k), uint64(0)
+			s, last := newFixture(t, single(t), e, k), uint64(0)
 			for range 20 {
 				h := interop.Take(t, s.lock)
 				fence := interop.Fence(h)
@@ -53,7 +53,7 @@ func TestLongFencesIncrease(t *testing.T) {
 // the writer.
 func TestLongReadersAreTogether(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
-		s := newSides(t, single(t), e, read)
+		s := newFixture(t, single(t), e, read)
 		ours := interop.Take(t, s.lock)
 		s.on(s.th, "lock").Wait(t)
 		second := interop.Take(t, s.lock)
@@ -74,7 +74,7 @@ func TestLongReadersAreTogether(t *testing.T) {
 // are not, even if they came earlier.
 func TestLongGoDowngrades(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
-		s := newSides(t, single(t), e, read)
+		s := newFixture(t, single(t), e, read)
 		w, err := s.c.RWMutex(s.name).Lock(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -106,7 +106,7 @@ func TestLongGoDowngrades(t *testing.T) {
 // not.
 func TestLongJavaDowngrades(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
-		s := newSides(t, single(t), e, read)
+		s := newFixture(t, single(t), e, read)
 		s.onKind(s.th, write, "lock").Wait(t)
 		s.on(s.th, "lock").Wait(t)
 		interop.IsHeld(t, s.lock)
@@ -126,7 +126,7 @@ func TestLongJavaDowngrades(t *testing.T) {
 }
 
 // awaitNodes returns when the lock has so many nodes.
-func (s *sides) awaitNodes(t *testing.T, want int) {
+func (s *fixture) awaitNodes(t *testing.T, want int) {
 	t.Helper()
 	var got []string
 	interop.Eventually(t, func() string { return "nodes: " + strings.Join(got, " ") }, func() bool {
@@ -140,7 +140,7 @@ func (s *sides) awaitNodes(t *testing.T, want int) {
 // (CURATOR-621).
 func TestLongJavaDowngradesBeforeAWriter(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
-		s := newSides(t, single(t), e, read)
+		s := newFixture(t, single(t), e, read)
 		s.onKind(s.th, write, "lock").Wait(t)
 		waiter := interop.Wait(t, write.Lock(s.c, s.name))
 		s.awaitNodes(t, 2)
@@ -177,12 +177,12 @@ func isReader(node string) bool { return strings.Contains(node, "__READ__") }
 func TestLongOrder(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
 		for _, k := range []kind{mutex, write} {
-			inOrder(t, newSides(t, single(t), e, k))
+			inOrder(t, newFixture(t, single(t), e, k))
 		}
 	})
 }
 
-func inOrder(t *testing.T, s *sides) {
+func inOrder(t *testing.T, s *fixture) {
 	h := interop.Take(t, s.lock)
 	var came []func() time.Time // when each got in
 	for i := range 8 {
@@ -206,7 +206,7 @@ func inOrder(t *testing.T, s *sides) {
 }
 
 // javaPasses makes a Java thread wait for the lock and release it at once.
-func (s *sides) javaPasses(t *testing.T, i int) func() time.Time {
+func (s *fixture) javaPasses(t *testing.T, i int) func() time.Time {
 	th := s.j.Thread("passes-" + string(rune('0'+i)))
 	locks, unlocks := s.on(th, "lock"), s.on(th, "unlock")
 	return func() time.Time {
@@ -218,7 +218,7 @@ func (s *sides) javaPasses(t *testing.T, i int) func() time.Time {
 // Both sides count the same permits, and none passes the queue.
 func TestLongPermitsAreCountedTogether(t *testing.T) {
 	each(t, func(t *testing.T, e *edition) {
-		s := newSides(t, single(t), e, permit(3))
+		s := newFixture(t, single(t), e, permit(3))
 		a := interop.Take(t, s.lock)
 		s.on(s.th, "lock").Wait(t)
 		c := interop.Take(t, s.lock)

@@ -32,7 +32,7 @@ func TestLongTurnsAlone(t *testing.T) {
 }
 
 func turnsAlone(t *testing.T, d *deployment, k kind, threads, turns int, editions ...*edition) {
-	s := newSides(t, d, current, k)
+	s := newFixture(t, d, current, k)
 	interop.Exclude(t, crowd(t, d, editions...), s.name, party(k, threads, turns))
 	s.leavesNothing(t)
 }
@@ -40,7 +40,7 @@ func turnsAlone(t *testing.T, d *deployment, k kind, threads, turns int, edition
 func TestLongTurnsOfReadersAndWriters(t *testing.T) { turnsShared(t, single(t), 100) }
 
 func turnsShared(t *testing.T, d *deployment, turns int) {
-	s := newSides(t, d, current, write)
+	s := newFixture(t, d, current, write)
 	interop.ExcludeWriters(t, crowd(t, d, editions...), s.name, party(write, 1, turns), party(read, 2, turns))
 	s.leavesNothing(t)
 }
@@ -48,7 +48,7 @@ func turnsShared(t *testing.T, d *deployment, turns int) {
 func TestLongTurnsOfPermits(t *testing.T) { turnsCounted(t, single(t), 80) }
 
 func turnsCounted(t *testing.T, d *deployment, turns int) {
-	s := newSides(t, d, current, permit(3))
+	s := newFixture(t, d, current, permit(3))
 	interop.Admit(t, crowd(t, d, editions...), s.name, party(permit(3), 3, turns))
 	s.leavesNothing(t)
 }

@@ -32,14 +32,14 @@ func wakeUps(t *testing.T, d *deployment, e *edition, k kind, rounds int) {
 
 // wake is a lock that is passed between a Java thread and a Go client.
 type wake struct {
-	*sides
+	*fixture
 	t      *testing.T
 	waits  chan struct{} // Go has begun to wait
 	holder kind          // what the holder takes: a reader waits for a writer
 }
 
 func newWake(t *testing.T, d *deployment, e *edition, k kind) *wake {
-	w := &wake{sides: newSides(t, d, e, k), t: t, waits: make(chan struct{}, 1), holder: k.excludes()}
+	w := &wake{fixture: newFixture(t, d, e, k), t: t, waits: make(chan struct{}, 1), holder: k.excludes()}
 	w.c = d.client(t, &distlock.Options{TTL: life, Observer: &distlock.Observer{Waiting: func(distlock.Event) { w.waits <- struct{}{} }}})
 	w.lock = k.Lock(w.c, w.name)
 	return w

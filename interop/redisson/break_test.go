@@ -13,8 +13,8 @@ import (
 // forcible are the kinds of locks that Java can unlock by force.
 var forcible = []kind{plain, fenced, fair, write, read}
 
-// sides are both sides of a test of one lock.
-type sides struct {
+// fixture has both sides of a test of one lock.
+type fixture struct {
 	d         *deployment
 	k         kind
 	name      string
@@ -24,31 +24,31 @@ type sides struct {
 	lock      interop.Locker
 }
 
-func newSides(t *testing.T, d *deployment, k kind, opts *distlock.Options) *sides {
+func newFixture(t *testing.T, d *deployment, k kind, opts *distlock.Options) *fixture {
 	t.Helper()
-	return sidesOf(t, d, k, interop.NewName(t), interop.Client(t, d.url, opts))
+	return fixtureOf(t, d, k, interop.NewName(t), interop.Client(t, d.url, opts))
 }
 
-func sidesOf(t *testing.T, d *deployment, k kind, name string, c *distlock.Client) *sides {
+func fixtureOf(t *testing.T, d *deployment, k kind, name string, c *distlock.Client) *fixture {
 	t.Helper()
 	j := jvms.Shared(t, 0)
-	s := &sides{d: d, k: k, name: name, java: javaClient(t, j, d, lease), th: j.Thread("one"), other: j.Thread("two"), c: c, lock: k.Lock(c, name)}
+	s := &fixture{d: d, k: k, name: name, java: javaClient(t, j, d, lease), th: j.Thread("one"), other: j.Thread("two"), c: c, lock: k.Lock(c, name)}
 	k.prepare(t, s.th, s.java, name)
 	return s
 }
 
 // on is a call on the lock by Java.
-func (s *sides) on(th *interop.Thread, command string, args ...string) *interop.Call {
+func (s *fixture) on(th *interop.Thread, command string, args ...string) *interop.Call {
 	return th.Call(append([]string{command, s.java, s.k.Java, s.name}, args...)...)
 }
 
 // javaLocks locks, and returns the answer for javaUnlock.
-func (s *sides) javaLocks(t *testing.T, th *interop.Thread) []string {
+func (s *fixture) javaLocks(t *testing.T, th *interop.Thread) []string {
 	t.Helper()
 	return th.Call(s.k.javaLock(s.java, s.name, lease)...).Wait(t)
 }
 
-func (s *sides) javaUnlocks(th *interop.Thread, held []string) *interop.Call {
+func (s *fixture) javaUnlocks(th *interop.Thread, held []string) *interop.Call {
 	return th.Call(s.k.javaUnlock(s.java, s.name, held)...)
 }
 
@@ -65,7 +65,7 @@ func TestLongJavaForces(t *testing.T) {
 }
 
 func javaForces(t *testing.T, d *deployment, k kind) {
-	s := newSides(t, d, k, &distlock.Options{TTL: forcedLife})
+	s := newFixture(t, d, k, &distlock.Options{TTL: forcedLife})
 	h := interop.Take(t, s.lock)
 	s.on(s.th, "force").Says(t, "true")
 	s.on(s.th, "force").Says(t, "false")
@@ -78,7 +78,7 @@ func javaForces(t *testing.T, d *deployment, k kind) {
 
 // Java gives back a permit by its id, which is the Go side's Owner.
 func TestLongJavaReleasesGoPermit(t *testing.T) {
-	s := newSides(t, single(t), permit(1), &distlock.Options{TTL: forcedLife})
+	s := newFixture(t, single(t), permit(1), &distlock.Options{TTL: forcedLife})
 	h := interop.Take(t, s.lock)
 	id := strings.ReplaceAll(h.(*distlock.Lease).Owner(), "-", "")
 	s.th.Call("release", s.java, s.name, id).Wait(t)
@@ -97,7 +97,7 @@ func TestLongGoBreaks(t *testing.T) {
 }
 
 func goBreaks(t *testing.T, d *deployment, k kind) {
-	s := newSides(t, d, k, nil)
+	s := newFixture(t, d, k, nil)
 	held := s.javaLocks(t, s.th)
 	info, err := s.c.Inspect(t.Context(), s.name)
 	if err != nil || len(info.Holders) != 1 {
@@ -126,7 +126,7 @@ func TestLongForeignLocksStay(t *testing.T) {
 }
 
 func foreignStays(t *testing.T, d *deployment, k kind) {
-	s := newSides(t, d, k, nil)
+	s := newFixture(t, d, k, nil)
 	h := interop.Take(t, s.lock)
 	s.on(s.th, "unlock").Refused(t, "IllegalMonitorStateException")
 	s.on(s.th, "mine").Says(t, "false")

@@ -35,7 +35,7 @@ func TestLongCluster(t *testing.T) {
 
 // isSharded expects that Redisson waits on a sharded channel of its own accord.
 func isSharded(t *testing.T, d *deployment) {
-	s := newSides(t, d, plain, nil)
+	s := newFixture(t, d, plain, nil)
 	h := interop.Take(t, s.lock)
 	waits := s.on(s.th, "lock", interop.Millis(lease))
 	s.th.Parks(t)

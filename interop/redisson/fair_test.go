@@ -30,7 +30,7 @@ func line(t *testing.T, d *deployment, name string) (n int64) {
 }
 
 // awaitQueued returns once want clients are queued.
-func (s *sides) awaitQueued(t *testing.T, want int64) {
+func (s *fixture) awaitQueued(t *testing.T, want int64) {
 	t.Helper()
 	var got int64
 	interop.Eventually(t, func() string { return fmt.Sprintf("%d are queued, want %d", got, want) }, func() bool {
@@ -41,7 +41,7 @@ func (s *sides) awaitQueued(t *testing.T, want int64) {
 
 // Java and Go share one queue and get the lock in its order.
 func TestLongFairOrder(t *testing.T) {
-	s := newSides(t, single(t), fair, nil)
+	s := newFixture(t, single(t), fair, nil)
 	h := interop.Take(t, s.lock)
 	var came []func() time.Time // when each got in
 	for i := range 10 {
@@ -65,7 +65,7 @@ func TestLongFairOrder(t *testing.T) {
 }
 
 // javaPasses makes a Java thread wait for the lock and release it at once.
-func (s *sides) javaPasses(t *testing.T, thread string) func() time.Time {
+func (s *fixture) javaPasses(t *testing.T, thread string) func() time.Time {
 	th := jvms.Shared(t, 0).Thread(thread)
 	locks, unlocks := s.on(th, "lock", "0"), s.on(th, "unlock")
 	return func() time.Time {
@@ -77,7 +77,7 @@ func (s *sides) javaPasses(t *testing.T, thread string) func() time.Time {
 // A Java process that died in the queue is dropped when Java's own time for it is over: the lock's
 // TTL plus the time that it would have waited.
 func TestLongFairJavaDiesInTheQueue(t *testing.T) {
-	s := newSides(t, single(t), fair, &distlock.Options{TTL: shortLife})
+	s := newFixture(t, single(t), fair, &distlock.Options{TTL: shortLife})
 	h := interop.Take(t, s.lock)
 	victim := jvms.Start(t)
 	victim.Thread("dies").Call("try", javaClient(t, victim, s.d, lease), "fair", s.name, interop.Millis(shortLife), interop.Millis(lease))
@@ -88,7 +88,7 @@ func TestLongFairJavaDiesInTheQueue(t *testing.T) {
 
 // A Go process that died in the queue is dropped when its TTL is over.
 func TestLongFairGoDiesInTheQueue(t *testing.T) {
-	s := newSides(t, single(t), fair, &distlock.Options{TTL: shortLife})
+	s := newFixture(t, single(t), fair, &distlock.Options{TTL: shortLife})
 	h := interop.Take(t, s.lock)
 	child := interop.StartChild(t, s.d.url, "waits", s.name)
 	s.awaitQueued(t, 1)
@@ -98,7 +98,7 @@ func TestLongFairGoDiesInTheQueue(t *testing.T) {
 
 // getInBehindTheDead expects that Go and then Java get the lock once the time of the dead first
 // waiter is over.
-func (s *sides) getInBehindTheDead(t *testing.T, h interop.Hold, life time.Duration) {
+func (s *fixture) getInBehindTheDead(t *testing.T, h interop.Hold, life time.Duration) {
 	t.Helper()
 	start := time.Now()
 	ours := interop.Pass(t, s.lock)

@@ -17,7 +17,7 @@ func TestLongRedLock(t *testing.T) {
 }
 
 func oneServerLess(t *testing.T, d *deployment, dead *testserver.RedisServer) {
-	s := newSides(t, d, red, nil)
+	s := newFixture(t, d, red, nil)
 	for i := range 2 {
 		javaClient(t, jvms.Shared(t, i), d, crowdTTL) // Java connects to all of them or not at all
 	}

@@ -71,7 +71,7 @@ func TestLongKindsAreToldApart(t *testing.T) {
 	family := map[string]int{"lock": 1, "write": 2, "read": 2, "permit": 3}
 	kinds := []kind{plain, write, read, permit(2)}
 	for _, javas := range kinds {
-		s := newSides(t, single(t), javas, nil)
+		s := newFixture(t, single(t), javas, nil)
 		held := s.javaLocks(t, s.th)
 		for _, ours := range kinds {
 			_, err := ours.Lock(s.c, s.name).Try(t.Context())

@@ -10,7 +10,7 @@ import (
 
 // Go turns a write lock into a read lock: Java's readers are granted at once, its writers are not.
 func TestLongGoDowngrades(t *testing.T) {
-	s := newSides(t, single(t), read, nil)
+	s := newFixture(t, single(t), read, nil)
 	w, err := s.c.RWMutex(s.name).Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestLongGoDowngrades(t *testing.T) {
 // Java reads under its write lock and gives up writing. It publishes nothing then: Go's reader is
 // granted at its next retry.
 func TestLongJavaDowngrades(t *testing.T) {
-	s := newSides(t, single(t), read, nil)
+	s := newFixture(t, single(t), read, nil)
 	s.th.Call("lock", s.java, "write", s.name, interop.Millis(lease)).Wait(t)
 	s.on(s.th, "lock", interop.Millis(lease)).Wait(t)
 	before := s.d.attempts(t)
@@ -58,7 +58,7 @@ func TestLongJavaDowngrades(t *testing.T) {
 
 // Fences increase from Java's tokens to Go's and back.
 func TestLongFencesIncrease(t *testing.T) {
-	s := newSides(t, single(t), fenced, nil)
+	s := newFixture(t, single(t), fenced, nil)
 	last := uint64(0)
 	next := func(fence uint64) {
 		if fence <= last {
@@ -78,7 +78,7 @@ func TestLongFencesIncrease(t *testing.T) {
 
 // Both sides count the same permits, whichever side has made the semaphore.
 func TestLongPermitsAreCountedTogether(t *testing.T) {
-	s := newSides(t, single(t), permit(3), nil)
+	s := newFixture(t, single(t), permit(3), nil)
 	free := func(want string) {
 		t.Helper()
 		s.th.Call("free", s.java, s.name).Says(t, want)
@@ -114,14 +114,14 @@ func TestLongNames(t *testing.T) {
 		c := interop.Client(t, d.url, nil)
 		for _, pattern := range []string{"NAME", "{NAME}:a", "a:{NAME}:b", "NAME-ключ-鍵", "NAME:a:b"} {
 			for _, k := range []kind{plain, fenced, write, read, permit(1)} {
-				sameLock(t, sidesOf(t, d, k, strings.ReplaceAll(pattern, "NAME", interop.NewName(t)), c))
+				sameLock(t, fixtureOf(t, d, k, strings.ReplaceAll(pattern, "NAME", interop.NewName(t)), c))
 			}
 		}
 	}
 }
 
 // sameLock expects that both sides keep each other out.
-func sameLock(t *testing.T, s *sides) {
+func sameLock(t *testing.T, s *fixture) {
 	t.Helper()
 	out := s.k
 	if s.k.Sharing == "reading" {

@@ -325,7 +325,7 @@ func modes(t *testing.T, l *language) {
 	p.hears("released")
 }
 
-// What a client may not do, and what no server takes, has an error of its own.
+// A client without the right, and a request that no server takes, get errors of their own.
 func TestRefusals(t *testing.T) { eachClient(t, refusals) }
 
 func refusals(t *testing.T, l *language) {

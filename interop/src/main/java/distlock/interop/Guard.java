@@ -1,6 +1,6 @@
 package distlock.interop;
 
-/** What lets a thread into the ledger: a lock, a permit, or nothing at all. */
+/** What lets a thread into the checker: a lock, a permit, or nothing at all. */
 interface Guard {
     /** Waits for the guard and returns its token, 0 if it has none. */
     long enter() throws Exception;
@@ -10,7 +10,7 @@ interface Guard {
     /** How visits are shared: "alone", "reading" or "counted". */
     String sharing();
 
-    /** Excludes nobody and has one token for all: the ledger must complain. */
+    /** Excludes nobody and has one token for all: the checker must complain. */
     record Nothing(String sharing) implements Guard {
         @Override
         public long enter() {

@@ -78,23 +78,23 @@ abstract class Peer {
             .anyMatch(e -> e.getKey().getName().equals(thread) && waits(e.getValue()));
     }
 
-    /** "turns client kind name n host port ledger limit" with the ledger in that Redis. */
+    /** "turns client kind name n host port checker limit" with the checker in that Redis. */
     private long turns(String[] a) throws Exception {
         Guard guard = a[1].startsWith("nothing-") ? new Guard.Nothing(a[1].substring("nothing-".length())) : guard(a[0], a[1], a[2]);
-        try (var ledger = new Ledger(new Redis(a[4], Integer.parseInt(a[5])), a[6], Integer.parseInt(a[7]))) {
-            return turns(guard, ledger, Integer.parseInt(a[3]));
+        try (var checker = new Checker(new Redis(a[4], Integer.parseInt(a[5])), a[6], Integer.parseInt(a[7]))) {
+            return turns(guard, checker, Integer.parseInt(a[3]));
         }
     }
 
     /** Takes turns and returns the longest wait in ns. */
-    private static long turns(Guard guard, Ledger ledger, int n) throws Exception {
+    private static long turns(Guard guard, Checker checker, int n) throws Exception {
         long longest = 0;
         for (int i = 0; i < n; i++) {
             long start = System.nanoTime();
             long fence = guard.enter();
             longest = Math.max(longest, System.nanoTime() - start);
             try {
-                ledger.visit(guard.sharing(), fence);
+                checker.visit(guard.sharing(), fence);
             } finally {
                 guard.leave();
             }

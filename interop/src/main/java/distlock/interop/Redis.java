@@ -6,7 +6,7 @@ import java.io.InputStream;
 import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 
-/** A connection to the Redis that keeps the ledger. */
+/** A connection to the Redis that keeps the checker. */
 final class Redis implements AutoCloseable {
     private final Socket socket;
     private final InputStream in;

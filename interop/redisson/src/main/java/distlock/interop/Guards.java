@@ -6,7 +6,7 @@ import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
 
-/** Redisson's locks as guards of the ledger. */
+/** Redisson's locks as guards of the checker. */
 final class Guards {
     static Guard of(Clients clients, String client, String kind, String name) {
         if (kind.equals("permit")) {

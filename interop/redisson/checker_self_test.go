@@ -25,8 +25,8 @@ func unguarded(sharing string) interop.Party {
 	}}
 }
 
-// Without a lock, the ledger reports every kind of violation on both sides, and its count is wrong.
-func TestLongLedgerComplains(t *testing.T) {
+// Without a lock, the checker reports every kind of violation on both sides, and its count is wrong.
+func TestLongCheckerComplains(t *testing.T) {
 	alone, reading, counted := unguarded(interop.Alone), unguarded(interop.Reading), unguarded(interop.Counted)
 	t.Run("alone", func(t *testing.T) {
 		complains(t, []interop.Party{alone}, "another was inside", "token 7 came after 7")
@@ -40,7 +40,7 @@ func TestLongLedgerComplains(t *testing.T) {
 }
 
 func complains(t *testing.T, parties []interop.Party, want ...string) {
-	turns, b := interop.Play(t, pairs(t, single(t)), "unguarded", interop.NewLedger(t, 3), parties...)
+	turns, b := interop.Play(t, pairs(t, single(t)), "unguarded", interop.NewChecker(t, 3), parties...)
 	for _, side := range []string{"go: ", "java: "} {
 		for _, w := range want {
 			if !slices.ContainsFunc(b.Complaints, func(c string) bool { return strings.HasPrefix(c, side+w) }) {

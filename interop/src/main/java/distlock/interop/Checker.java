@@ -3,15 +3,15 @@ package distlock.interop;
 import java.io.IOException;
 
 /**
- * Notices visitors who should not be there together. Go's ledger does the same with the
+ * Notices visitors who should not be there together. Go's checker does the same with the
  * same keys. It is for one thread.
  */
-final class Ledger implements AutoCloseable {
+final class Checker implements AutoCloseable {
     private final Redis redis;
     private final String name;
     private final int limit;
 
-    Ledger(Redis redis, String name, int limit) {
+    Checker(Redis redis, String name, int limit) {
         this.redis = redis;
         this.name = name;
         this.limit = limit;
