@@ -1,12 +1,12 @@
 package mysqllock
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
 	sqldriver "database/sql/driver"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/connlock"
+	"github.com/distlock/distlock/internal/metajson"
 	"github.com/distlock/distlock/internal/wait"
 )
 
@@ -34,6 +35,7 @@ const (
 type connDialect struct {
 	*database
 	table string // quoted
+	meta  metajson.Cache
 }
 
 // hash returns a lock's key in its rows and for GET_LOCK, which has room for 64 characters and may
@@ -178,11 +180,7 @@ func (c *connDialect) Number(ctx context.Context, l connlock.Lock, id string) (u
 
 // nextNumber writes a lock's next number, and its owner.
 func (c *connDialect) nextNumber(ctx context.Context, q querier, l connlock.Lock, mark string) (uint64, error) {
-	meta, err := json.Marshal(l.Meta)
-	if err != nil {
-		return 0, err
-	}
-	owner, about := literal(l.Owner), literal(string(meta))
+	owner, about := literal(l.Owner), literal(cmp.Or(c.meta.Encode(l.Meta), "{}"))
 	_, number, err := changed(q.ExecContext(ctx, "INSERT INTO "+c.table+" (k, name, number, owner, link, since, meta) VALUES ("+
 		c.rowKey(l)+", "+literal(l.Name)+", LAST_INSERT_ID("+clockSQL+"), "+owner+", "+mark+", "+clockSQL+", "+about+
 		") ON DUPLICATE KEY UPDATE number = LAST_INSERT_ID(GREATEST(number + 1, "+clockSQL+

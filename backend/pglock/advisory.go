@@ -1,11 +1,11 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/connlock"
+	"github.com/distlock/distlock/internal/metajson"
 	"github.com/distlock/distlock/internal/wait"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -46,6 +47,7 @@ type advisoryDialect struct {
 
 	sqlNumber string // writes the number of a grant
 	sqlTry    string // tries a lock, and writes the number
+	meta      metajson.Cache
 }
 
 func newAdvisoryDialect(db *database) *advisoryDialect {
@@ -195,18 +197,13 @@ func (d *advisoryDialect) Number(ctx context.Context, l connlock.Lock, id string
 }
 
 func (d *advisoryDialect) writeNumber(ctx context.Context, q connlock.Querier, l connlock.Lock, id string) (number uint64, err error) {
-	args, err := d.grantRow(l, id)
-	if err != nil {
-		return 0, err
-	}
-	err = q.QueryRowContext(ctx, d.sqlNumber, args...).Scan(&number)
+	err = q.QueryRowContext(ctx, d.sqlNumber, d.grantRow(l, id)...).Scan(&number)
 	return number, err
 }
 
 // grantRow returns the values that are written for a grant.
-func (d *advisoryDialect) grantRow(l connlock.Lock, id string) ([]any, error) {
-	meta, err := json.Marshal(l.Meta)
-	return []any{d.hash(l.Name), l.Name, l.Owner, id, string(meta)}, err
+func (d *advisoryDialect) grantRow(l connlock.Lock, id string) []any {
+	return []any{d.hash(l.Name), l.Name, l.Owner, id, cmp.Or(d.meta.Encode(l.Meta), "{}")}
 }
 
 // RemoveProbe does nothing: a probe writes nothing, so that users need no right to delete.
@@ -312,11 +309,8 @@ func (c *sessionConn) TryLock(ctx context.Context, l connlock.Lock) (number uint
 		ok, err = c.tryOnly(ctx, l)
 		return 0, ok, err
 	}
-	args, err := c.d.grantRow(l, c.id)
-	if err != nil {
-		return 0, false, err
-	}
-	err = c.tx.Querier().QueryRowContext(ctx, c.d.sqlTry, append(args, l.Key)...).Scan(&ok, &number)
+	args := append(c.d.grantRow(l, c.id), l.Key)
+	err = c.tx.Querier().QueryRowContext(ctx, c.d.sqlTry, args...).Scan(&ok, &number)
 	if sqlState(err) != lockTimeout {
 		return number, ok, err
 	}

@@ -13,12 +13,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err := r.Validate(b.Caps()); err != nil {
 		return driver.Grant{}, b.wrap("acquire", r.Name, err)
 	}
-	meta, err := claims.EncodeMeta(r.Meta)
-	if err != nil {
-		return driver.Grant{}, b.wrap("acquire", r.Name, err)
-	}
+	meta := b.meta.Encode(r.Meta)
 	var g driver.Grant
-	err = b.w.do(ctx, false, func(t *tx) (err error) {
+	err := b.w.do(ctx, false, func(t *tx) (err error) {
 		g, err = t.acquire(r, meta)
 		return err
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
+	"github.com/distlock/distlock/internal/metajson"
 	"github.com/distlock/distlock/internal/wait"
 )
 
@@ -23,6 +24,7 @@ type Backend struct {
 	loadStmt    atomic.Pointer[sql.Stmt] // for readers, once there is one; the writer has its own
 	w           *writer
 	notifier    *notifier
+	meta        metajson.Cache
 
 	life context.Context // ends with Close
 	end  context.CancelFunc

@@ -23,7 +23,7 @@ type Claim struct {
 	Ticket       int64  // the place's number in line; 0: a hold
 	Fence        int64  // of the hold; 0: a place
 	Since, Until int64  // Since 0: not known; Until may be Forever
-	Meta         string // JSON, see EncodeMeta
+	Meta         string // JSON; "": none
 	Address      string // where its end can be heard of, for backends that keep this
 }
 
@@ -239,15 +239,6 @@ const (
 	// MaxTTL keeps the sum of a clock and a TTL far from overflow.
 	MaxTTL = 100 * 365 * 24 * time.Hour
 )
-
-// EncodeMeta returns meta as JSON, or "" if there is none.
-func EncodeMeta(meta map[string]string) (string, error) {
-	if len(meta) == 0 {
-		return "", nil
-	}
-	text, err := json.Marshal(meta)
-	return string(text), err
-}
 
 // ListPage is how many names List reads at a time, so that old versions of rows are not kept while
 // the caller handles names.

@@ -57,10 +57,8 @@ func (b *Backend) validate(ctx context.Context, r driver.Request) (meta string, 
 	if err := r.Validate(b.Caps()); err != nil {
 		return "", err
 	}
-	meta, err = claims.EncodeMeta(r.Meta)
+	meta = b.meta.Encode(r.Meta)
 	switch {
-	case err != nil:
-		return "", err
 	case len(r.Owner) > MaxOwner:
 		return "", fmt.Errorf("%w: the owner has %d bytes, at most %d are possible", driver.ErrInvalid, len(r.Owner), MaxOwner)
 	case len(r.Name) > MaxName:

@@ -17,6 +17,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
 	"github.com/distlock/distlock/internal/keyedmutex"
+	"github.com/distlock/distlock/internal/metajson"
 )
 
 // Options of a Backend.
@@ -47,6 +48,7 @@ type Backend struct {
 	notifier Notifier
 	changing keyedmutex.Mutex[Key]
 	watchers watcherSet
+	meta     metajson.Cache
 	rowWaits chan struct{} // has an entry for each renewal that waits for a row
 
 	ctx    context.Context // ends with the backend
