@@ -53,11 +53,7 @@ func (b *Backend) attempt(ctx context.Context, r *driver.Request) (driver.Grant,
 	if o != nil && o.name != r.Name {
 		return driver.Grant{}, fmt.Errorf("%w: owner %s has %s already", driver.ErrInvalid, r.Owner, driver.Quote(o.name))
 	}
-	current, err := b.leaseOf(ctx, o)
-	var l *lease
-	if err == nil {
-		l, err = b.leaseAfter(ctx, current, r)
-	}
+	l, err := b.leaseForOwner(ctx, start, o, r)
 	if err != nil {
 		if o == nil {
 			err = driver.Unsent(err) // the lease has no keys yet
@@ -71,6 +67,27 @@ func (b *Backend) attempt(ctx context.Context, r *driver.Request) (driver.Grant,
 		return b.enqueue(ctx, start, l, r)
 	}
 	return b.try(ctx, start, l, r)
+}
+
+// leaseForOwner returns the lease for a request.
+func (b *Backend) leaseForOwner(ctx context.Context, start time.Time, o *ownerState, r *driver.Request) (*lease, error) {
+	if b.detached {
+		return b.leases.forTTL(ctx, b.owners.attempted(o, start, r.TTL))
+	}
+	current, err := b.leaseOf(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return b.leaseAfter(ctx, current, r)
+}
+
+// leaseForKey returns the lease for a request whose Owner has a key from another connection or an attempt
+// without an answer.
+func (b *Backend) leaseForKey(ctx context.Context, o *ownerState, own *lockKey, r *driver.Request) (*lease, error) {
+	if b.detached {
+		return b.leases.forTTL(ctx, max(b.owners.attempted(o, time.Now(), own.life()), r.TTL))
+	}
+	return b.leaseAfter(ctx, b.leases.byID(own.lease), r)
 }
 
 // leaseOf returns the lease of an Owner's key, and reads the key if that isn't known. It returns
@@ -129,7 +146,7 @@ func (b *Backend) try(ctx context.Context, start time.Time, l *lease, r *driver.
 	for cond := folderEmpty(folder); ; {
 		b.owners.leaseChanging(o, l)
 		resp, err := b.batcher.commit(ctx, folder, clientv3.OpTxn(
-			[]clientv3.Cmp{cond}, []clientv3.Op{putKey(o.key, l.id, r, false)}, []clientv3.Op{getFolder(folder)}))
+			[]clientv3.Cmp{cond}, []clientv3.Op{putKey(o.key, l, r, false)}, []clientv3.Op{getFolder(folder)}))
 		if err != nil {
 			return driver.Grant{}, b.recordFailure(o, l, err)
 		}
@@ -161,6 +178,7 @@ func (b *Backend) try(ctx context.Context, start time.Time, l *lease, r *driver.
 			err = checkHolders(q[:i], r)
 		}
 		if err == nil && blocker(q[:i], r.Mode, r.Limit) != nil {
+			b.passTurn(ctx, folder, q)
 			err = q.heldError()
 		}
 		if err != nil {
@@ -176,7 +194,7 @@ func (b *Backend) recoverKey(ctx context.Context, o *ownerState, own *lockKey, r
 	if err := checkConversion(own.mode, own.Limit, r); err != nil {
 		return nil, err
 	}
-	l, err := b.leaseAfter(ctx, b.leases.byID(own.lease), r)
+	l, err := b.leaseForKey(ctx, o, own, r)
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +243,10 @@ func (b *Backend) leaseError(l *lease, err error) error {
 }
 
 func (b *Backend) recordCreated(o *ownerState, revision int64) {
-	b.owners.update(o, func() { o.created, o.modified, o.unknown = revision, revision, false })
+	b.owners.update(o, func() {
+		o.created, o.modified, o.unknown = revision, revision, false
+		o.expiring, o.lateDelete = false, false
+	})
 }
 
 // enqueue creates a key at the end of the queue. If nothing blocks it, it is a hold. The Owner has
@@ -238,8 +259,8 @@ func (b *Backend) enqueue(ctx context.Context, start time.Time, l *lease, r *dri
 	}
 	resp, err := b.batcher.commit(ctx, folder, clientv3.OpTxn(
 		[]clientv3.Cmp{folderEmpty(folder)},
-		[]clientv3.Op{putKey(o.key, l.id, r, false)},
-		[]clientv3.Op{putNewKey(o.key, l.id, r), getFolder(folder)}))
+		[]clientv3.Op{putKey(o.key, l, r, false)},
+		[]clientv3.Op{putNewKey(o.key, l, r), getFolder(folder)}))
 	if err != nil {
 		return driver.Grant{}, b.recordFailure(o, l, err)
 	}
@@ -271,7 +292,11 @@ func (b *Backend) enqueue(ctx context.Context, start time.Time, l *lease, r *dri
 	}
 	if by := blocker(ahead, r.Mode, r.Limit); by != nil {
 		b.owners.setBlocker(o, ahead, by, resp.Header.Revision)
+		b.passTurn(ctx, folder, q)
 		return driver.Grant{}, q.heldError()
+	}
+	if b.detached {
+		return b.rewriteKey(ctx, start, o, l, r)
 	}
 	return b.finishGrant(ctx, o, l, r, start, resp.Header, false)
 }
@@ -312,13 +337,13 @@ func (b *Backend) adopt(ctx context.Context, start time.Time, o *ownerState, r *
 		_, deleted := b.deleteOwnKey(ctx, o)
 		return driver.Grant{}, errors.Join(err, deleted)
 	}
-	l, err := b.leaseAfter(ctx, b.leases.byID(own.lease), r)
+	l, err := b.leaseForKey(ctx, o, own, r)
 	if err != nil {
 		return driver.Grant{}, err
 	}
 	by := blocker(ahead, r.Mode, r.Limit)
 	resp, err := b.client.Txn(ctx).If(modifiedAt(own.key, own.modified)).
-		Then(putKey(own.key, l.id, r, by != nil), clientv3.OpDelete(o.key)).
+		Then(putKey(own.key, l, r, by != nil), clientv3.OpDelete(o.key)).
 		Else(clientv3.OpDelete(o.key)).Commit()
 	if err != nil {
 		return driver.Grant{}, b.recordLateDelete(o, err)
@@ -345,7 +370,7 @@ func (b *Backend) reacquire(ctx context.Context, start time.Time, o *ownerState,
 	if err := checkConversion(o.mode, o.limit, r); err != nil {
 		return driver.Grant{}, err
 	}
-	write := o.fence > 0 || l != o.lease || r.Mode != o.mode
+	write := o.fence > 0 || l != o.lease || r.Mode != o.mode || b.owners.mayExpire(o)
 	if o.ahead > shortQueue && len(o.blockedWhile) > 0 && !write {
 		if err := b.checkBlocked(ctx, o); err != nil {
 			return driver.Grant{}, err
@@ -356,11 +381,11 @@ func (b *Backend) reacquire(ctx context.Context, start time.Time, o *ownerState,
 		getFolder(folder, clientv3.WithMaxCreateRev(o.created)),
 		getFolder(folder, clientv3.WithCountOnly()),
 	}
-	cond := createdAt(o.key, o.created)
+	cond := b.unmoved(o)
 	if write {
 		cond = modifiedAt(o.key, o.modified)
 		b.owners.leaseChanging(o, l)
-		ops = append(ops, putKey(o.key, l.id, r, o.fence == 0))
+		ops = append(ops, putKey(o.key, l, r, o.fence == 0))
 	}
 	resp, err := b.batcher.commit(ctx, folder, clientv3.OpTxn([]clientv3.Cmp{cond}, ops, []clientv3.Op{getFolder(folder)}))
 	if err != nil {
@@ -381,9 +406,10 @@ func (b *Backend) reacquire(ctx context.Context, start time.Time, o *ownerState,
 			return driver.Grant{}, b.dequeue(ctx, o, r)
 		}
 		b.owners.setBlocker(o, ahead, by, resp.Header.Revision)
+		b.passTurn(ctx, folder, q)
 		return driver.Grant{}, q.heldError()
 	}
-	if !write && r.Mode == driver.Counted {
+	if !write && r.Mode == driver.Counted || b.detached && o.fence == 0 {
 		return b.rewriteKey(ctx, start, o, l, r)
 	}
 	queued := resp.Responses[1].GetResponseRange().Count > int64(len(kvs))
@@ -393,7 +419,7 @@ func (b *Backend) reacquire(ctx context.Context, start time.Time, o *ownerState,
 // checkBlocked refuses a waiter far back in the queue while it is blocked as before: a thousand
 // waiters would otherwise read five hundred keys each. It returns nil if the queue must be read.
 func (b *Backend) checkBlocked(ctx context.Context, o *ownerState) error {
-	conds := append(o.blockedWhile, createdAt(o.key, o.created))
+	conds := append(o.blockedWhile, b.unmoved(o))
 	resp, err := b.client.Txn(ctx).If(conds...).Then(clientv3.OpGet(o.front.key)).Commit()
 	if err != nil || !resp.Succeeded {
 		return err
@@ -402,15 +428,17 @@ func (b *Backend) checkBlocked(ctx context.Context, o *ownerState) error {
 	if len(first) > 0 && first[0].created != o.front.created {
 		first = nil // the slot was reused
 	}
+	b.passTurn(ctx, b.folder(o.name), first)
 	return first.heldError()
 }
 
 // rewriteKey writes the key of a semaphore's waiter that is granted: only a write has a revision
-// that no other permit's answer has.
+// that no other permit's answer has. It also writes the key of a detached waiter: other connections
+// distinguish holds from places by it.
 func (b *Backend) rewriteKey(ctx context.Context, start time.Time, o *ownerState, l *lease, r *driver.Request) (driver.Grant, error) {
 	folder := b.folder(r.Name)
 	resp, err := b.client.Txn(ctx).If(modifiedAt(o.key, o.modified)).
-		Then(putKey(o.key, l.id, r, false)).Else(getFolder(folder)).Commit()
+		Then(putKey(o.key, l, r, false)).Else(getFolder(folder)).Commit()
 	if err != nil {
 		return driver.Grant{}, b.leaseError(l, err)
 	}
@@ -425,7 +453,8 @@ func (b *Backend) rewriteKey(ctx context.Context, start time.Time, o *ownerState
 // meanwhile. The attempt starts over.
 func (b *Backend) keyChanged(o *ownerState, q lockQueue) error {
 	if i := q.find(o.owner); i >= 0 && q[i].key == o.key && q[i].created == o.created {
-		b.owners.update(o, func() { o.lease, o.modified = nil, q[i].modified })
+		b.owners.update(o, func() { o.lease, o.modified, o.life = nil, q[i].modified, max(o.life, q[i].TTL) })
+		b.owners.attempted(o, time.Now(), q[i].life())
 	} else {
 		b.owners.forget(o)
 	}
@@ -442,11 +471,14 @@ func (b *Backend) finishGrant(ctx context.Context, o *ownerState, l *lease, r *d
 	b.owners.update(o, func() {
 		o.fence, o.mode, o.limit, o.onLost = fence, r.Mode, r.Limit, r.OnLost
 		o.ahead, o.keysAhead, o.blocker, o.blockedWhile = 0, nil, "", nil
-		ended = o.ended
+		ended = o.ended || o.expiring
 	})
 	if ended { // found by another call, before there was an OnLost to call
 		return driver.Grant{}, errLeaseEnded
 	}
 	b.owners.delayed.add(o)
+	if b.detached {
+		return driver.Grant{Fence: fence, Fences: 1, TTL: r.TTL}, nil
+	}
 	return driver.Grant{Fence: fence, Fences: 1, TTL: l.lastReply().expiry().Sub(start)}, nil
 }

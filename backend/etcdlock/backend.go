@@ -19,6 +19,11 @@ type Options struct {
 	// Name is the name of the cluster in Caps. It must be the same in every process. The
 	// default is made from the client's endpoints.
 	Name string
+
+	// Detached makes holds outlive the backend: Close leaves them, any backend with this option renews and
+	// releases them by their Owner, and each ends by its own TTL. It is for servers that hold locks for others
+	// (Caps.Detached). All users of a prefix should have the same setting.
+	Detached bool
 }
 
 // Backend keeps locks in etcd. It is safe for concurrent use.
@@ -26,6 +31,8 @@ type Backend struct {
 	client      *clientv3.Client
 	prefix      string
 	caps        driver.Caps
+	detached    bool
+	turns       turns
 	owners      owners
 	leases      leases
 	batcher     txnBatcher
@@ -45,14 +52,15 @@ var (
 func (b *Backend) Caps() driver.Caps { return b.caps }
 
 // Close ends the session. It revokes the leases, so that the servers delete the keys of all holds
-// and waiters. If no server answers within three seconds, they end with their TTL.
+// and waiters. If no server answers within three seconds, they end with their TTL. With Options.Detached
+// it leaves the leases of holds.
 func (b *Backend) Close() error {
 	b.once.Do(func() {
 		b.closed.Store(true)
 		b.owners.close()
 		b.stream.close()
 		b.batcher.close()
-		b.leases.close()
+		b.leases.close(b.owners.mayUse)
 		if b.closeClient != nil {
 			b.closeClient()
 		}

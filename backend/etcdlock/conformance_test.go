@@ -14,21 +14,27 @@ import (
 // Each backend has proxies of its own.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	conform(t, []string{testserver.SharedEtcd(t).Addr()})
+	conform(t, []string{testserver.SharedEtcd(t).Addr()}, Options{})
+}
+
+func TestConformanceOfDetached(t *testing.T) {
+	t.Parallel()
+	conform(t, []string{testserver.SharedEtcd(t).Addr()}, Options{Detached: true})
 }
 
 func TestConformanceOnACluster(t *testing.T) {
 	t.Parallel()
-	conform(t, testserver.SharedEtcdCluster(t).Addrs())
+	conform(t, testserver.SharedEtcdCluster(t).Addrs(), Options{})
 }
 
-func conform(t *testing.T, addrs []string) {
+func conform(t *testing.T, addrs []string, opts Options) {
+	opts.Name, opts.Prefix = "etcd://proxied", "conform/"
 	var proxies sync.Map
 	drivertest.Run(t, drivertest.Harness{
 		Parallel: 16, // they wait, most of all
 		Open: func(context.Context) (driver.Backend, error) {
 			all := proxiesTo(t, addrs)
-			b := openThrough(t, all, &Options{Name: "etcd://proxied", Prefix: "conform/"})
+			b := openThrough(t, all, &opts)
 			proxies.Store(b, all)
 			return b, nil
 		},

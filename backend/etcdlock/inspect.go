@@ -38,7 +38,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	holders := q.holderCount()
 	for i := range q {
 		h := q[i].holder()
-		if d, ok := left[q[i].lease]; ok {
+		if d, ok := left[q[i].lease]; ok && q[i].TTL == 0 {
 			h.Left = d
 		}
 		if i < holders {

@@ -22,6 +22,7 @@ type lease struct {
 	id      clientv3.LeaseID
 	seconds int64 // requested
 	fixed   bool
+	life    int64         // of detached holds, in seconds: the longest that it is for; 0: they are not detached
 	keeping chan struct{} // a mutex of the calls that keep it alive
 
 	mu    sync.Mutex
@@ -60,13 +61,35 @@ func (l *lease) spent() float64 {
 	return min(float64(time.Since(l.reply.sent))/float64(l.reply.ttl), 1)
 }
 
+// reserve returns how much of the TTL must be left when an attempt relies on the lease: a detached hold
+// lives for its own TTL even if this backend dies with the answer.
+func (l *lease) reserve(ttl time.Duration) time.Duration {
+	if l.life > 0 {
+		return time.Duration(l.life) * time.Second
+	}
+	return ttl / 2
+}
+
+// left returns how much is left of the lease for certain, and from when on it should be kept alive and
+// has to be.
+func (l *lease) left() (left, soon, now time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now = l.reserve(l.reply.ttl)
+	if soon = (now + l.reply.ttl) / 2; l.ended {
+		return -1, soon, now
+	}
+	return time.Until(l.reply.expiry()), soon, now
+}
+
 // leases has the leases of a backend.
 type leases struct {
-	client *clientv3.Client
-	onEnd  func(clientv3.LeaseID) // called for a lease that has ended
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     wait.Group
+	client   *clientv3.Client
+	detached bool                   // the holds are
+	onEnd    func(clientv3.LeaseID) // called for a lease that has ended
+	ctx      context.Context
+	cancel   context.CancelFunc
+	wg       wait.Group
 
 	granting keyedmutex.Mutex[int64] // by TTL in seconds
 
@@ -86,7 +109,8 @@ func (s *leases) init(client *clientv3.Client, onEnd func(clientv3.LeaseID)) {
 // seconds rounds a TTL up.
 func seconds(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / time.Second) }
 
-// forTTL returns the lease that holds of this TTL share, with at least half of its TTL left.
+// forTTL returns the lease that holds of this TTL share, with at least half of its TTL left, or the
+// whole life of detached holds.
 func (s *leases) forTTL(ctx context.Context, ttl time.Duration) (*lease, error) {
 	for {
 		l, err := s.sharedFor(ctx, seconds(ttl))
@@ -135,13 +159,16 @@ func (s *leases) living(secs int64) *lease {
 }
 
 func (s *leases) grant(ctx context.Context, secs int64) (*lease, error) {
-	sent := time.Now()
-	resp, err := s.client.Grant(ctx, secs)
+	sent, life, ttl := time.Now(), int64(0), secs
+	if s.detached {
+		life, ttl = secs, detachedLease(secs)
+	}
+	resp, err := s.client.Grant(ctx, ttl)
 	if err != nil {
 		return nil, err
 	}
 	l := newLease(resp.ID, keepAliveReply{sent, time.Duration(resp.TTL) * time.Second, resp.RaftTerm})
-	l.seconds = secs
+	l.seconds, l.life = secs, life
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -181,6 +208,13 @@ func (s *leases) swapSpare(l *lease) (old *lease) {
 	return old
 }
 
+// has reports whether this backend has granted a lease, which lives as far as it knows.
+func (s *leases) has(id clientv3.LeaseID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[id] != nil
+}
+
 // byID returns the lease with this id, which may be another backend's.
 func (s *leases) byID(id clientv3.LeaseID) *lease {
 	s.mu.Lock()
@@ -191,12 +225,12 @@ func (s *leases) byID(id clientv3.LeaseID) *lease {
 	return newLease(id, keepAliveReply{})
 }
 
-// refresh makes sure that at least half of a lease's TTL is left.
+// refresh makes sure that at least half of a lease's TTL is left, or the whole life of detached holds.
 func (s *leases) refresh(ctx context.Context, l *lease) error {
-	switch spent := l.spent(); {
-	case spent < 0.25:
+	switch left, soon, now := l.left(); {
+	case left > soon:
 		return nil
-	case spent < 0.5:
+	case left > now:
 		s.refreshLater(l)
 		return nil
 	}
@@ -225,7 +259,7 @@ func (s *leases) keepAliveOnce(ctx context.Context, l *lease) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if l.spent() <= 0.25 {
+	if left, soon, _ := l.left(); left >= soon && left > 0 {
 		return nil
 	}
 	return s.keepAlive(ctx, l)
@@ -317,13 +351,15 @@ func (s *leases) revoke(id clientv3.LeaseID) {
 	s.client.Revoke(ctx, id)
 }
 
-// close revokes all leases, as far as the servers answer in time.
-func (s *leases) close() {
+// close revokes all leases but those to keep, as far as the servers answer in time.
+func (s *leases) close(keep func(clientv3.LeaseID) bool) {
 	s.cancel()
 	s.mu.Lock()
 	s.closed = true
 	for id := range s.all {
-		s.wg.Go(func() { s.revoke(id) })
+		if !keep(id) {
+			s.wg.Go(func() { s.revoke(id) })
+		}
 	}
 	s.mu.Unlock()
 	s.wg.Wait()

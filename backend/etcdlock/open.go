@@ -101,10 +101,10 @@ func newBackend(client *clientv3.Client, opts *Options) *Backend {
 	if opts == nil {
 		opts = &Options{}
 	}
-	b := &Backend{client: client, prefix: opts.Prefix}
+	b := &Backend{client: client, prefix: opts.Prefix, detached: opts.Detached}
 	b.caps = driver.Caps{
 		Name: opts.Name, Modes: driver.AllModes,
-		Fence: true, Session: true, Fixed: true, Downgrade: true,
+		Fence: true, Session: !b.detached, Fixed: !b.detached, Detached: b.detached, Downgrade: true,
 		Queueing: driver.QueueAlways, MinTTL: time.Second,
 	}
 	if b.caps.Name == "" {
@@ -113,9 +113,11 @@ func newBackend(client *clientv3.Client, opts *Options) *Backend {
 	b.stream = newWatchStream(client.ActiveConnection)
 	b.batcher.init(client)
 	b.leases.init(client, b.owners.leaseEnded)
+	b.leases.detached = b.detached
 	b.owners.init(&b.leases, b.stream)
 	b.owners.delayed.due = b.watchHolds
 	b.owners.tombstones.init(b.deleteKeys)
+	b.owners.expiries.init(b.detached, b.expire)
 	return b
 }
 
@@ -183,7 +185,7 @@ func parseURL(u *url.URL) (*urlConfig, error) {
 	if prefix != "" && !strings.HasSuffix(prefix, "/") {
 		prefix += "/"
 	}
-	c.opts = &Options{Prefix: prefix, Name: clusterName(addrs, prefix)}
+	c.opts = &Options{Prefix: prefix, Name: clusterName(addrs, prefix), Detached: p.Bool("detached", false)}
 	return c, errors.Join(err, p.Err())
 }
 

@@ -36,6 +36,7 @@ type ownerState struct {
 	onLost     func()
 	watch      *keyWatch // on the key of a hold
 	unverified bool      // the watch may have missed the key's end
+	expiry               // of detached holds and places
 
 	// The queue as the last attempt has seen it.
 	front        lockKey
@@ -53,6 +54,7 @@ type owners struct {
 	stream     *watchStream
 	tombstones tombstones
 	delayed    delayedWatches
+	expiries   expiries
 
 	mu      sync.Mutex
 	byOwner map[string]*ownerState
@@ -72,6 +74,7 @@ func (s *owners) init(leases *leases, stream *watchStream) {
 
 func (s *owners) close() {
 	s.delayed.close()
+	s.closeExpiries()
 	s.tombstones.close()
 }
 
@@ -98,14 +101,21 @@ func (s *owners) open(folder string, r *driver.Request, l *lease) (*ownerState, 
 		return nil, err
 	}
 	if o == nil {
-		o = &ownerState{owners: s, name: r.Name, owner: r.Owner}
-		s.byOwner[r.Owner] = o
+		o = s.newState(r.Name, r.Owner)
 	}
+	s.prolong(o, time.Now(), r.TTL)
 	s.unwatch(o)
 	s.setKey(o, key)
-	o.created, o.modified, o.fence, o.lease = 0, 0, 0, l
+	o.created, o.modified, o.fence, o.lease, o.life = 0, 0, 0, l, l.life
 	o.mode, o.limit, o.fixed, o.onLost = r.Mode, r.Limit, l.fixed, r.OnLost
 	return o, nil
+}
+
+// newState makes the state of an Owner. The mutex is held.
+func (s *owners) newState(name, owner string) *ownerState {
+	o := &ownerState{owners: s, name: name, owner: owner, expiry: expiry{index: -1}}
+	s.byOwner[owner] = o
+	return o
 }
 
 // slots is the number of keys that a lease reuses for a lock. Until the history is compacted the
@@ -157,6 +167,7 @@ func (s *owners) forgetLocked(o *ownerState) {
 		delete(s.byOwner, o.owner)
 	}
 	s.unwatch(o)
+	s.unschedule(o)
 	for _, l := range []*lease{o.lease, o.oldLease} {
 		if l != nil && l.fixed {
 			s.leases.revokeLater(l)
@@ -189,7 +200,8 @@ func (s *owners) leaseChanging(o *ownerState, l *lease) {
 func (s *owners) leaseChanged(o *ownerState, l *lease, revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o.lease, o.fixed, o.modified = l, l.fixed, revision
+	o.lease, o.fixed, o.modified, o.life = l, l.fixed, revision, l.life
+	o.expiring, o.lateDelete = false, false
 	if o.oldLease != nil && o.oldLease != l {
 		s.leases.revokeLater(o.oldLease)
 	}
@@ -233,12 +245,16 @@ func (s *owners) markLost(o *ownerState) {
 	}
 }
 
-// leaseEnded loses all holds of a lease that has ended.
+// leaseEnded loses all holds of a lease that has ended. Detached ones may have another one by now.
 func (s *owners) leaseEnded(id clientv3.LeaseID) {
 	s.mu.Lock()
 	var lost []*ownerState
 	for _, o := range s.byOwner {
-		if o.lease != nil && o.lease.id == id {
+		switch {
+		case o.lease == nil || o.lease.id != id:
+		case s.expiries.detached:
+			o.lease = nil
+		default:
 			lost = append(lost, o)
 		}
 	}
@@ -356,6 +372,13 @@ func (s *tombstones) has(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.byKey[key] != nil
+}
+
+// any reports whether any key may still be written.
+func (s *tombstones) any() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.byKey) > 0
 }
 
 // hasOwner reports whether an Owner was released with such a key.

@@ -91,7 +91,7 @@ func TestLateKeyIsDeleted(t *testing.T) {
 	if err := b.Release(t.Context(), r.Hold); !errors.Is(err, driver.ErrLost) {
 		t.Fatalf("release of what is not there yet: %v", err)
 	}
-	if _, err := b.client.Do(t.Context(), putKey(c.key, l.id, &r, false)); err != nil {
+	if _, err := b.client.Do(t.Context(), putKey(c.key, l, &r, false)); err != nil {
 		t.Fatal(err)
 	}
 	refused(t, admin, request(r.Name, driver.Exclusive), driver.ErrHeld)

@@ -19,6 +19,9 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	if o == nil || o.name != h.Name {
 		return b.releaseOther(ctx, h)
 	}
+	if b.detached {
+		return b.releaseDetached(ctx, o, h)
+	}
 	// Without the key's revision the deletion hits the key of any Owner: it must not be reused
 	// soon.
 	b.owners.update(o, func() { o.onLost, o.lateWrite = nil, o.lateWrite || o.created == 0 })
@@ -42,6 +45,13 @@ func (b *Backend) releaseOther(ctx context.Context, h driver.Hold) error {
 	i := q.find(h.Owner)
 	if i < 0 {
 		return errLostHold(h.Name)
+	}
+	for j := i + 1; j < len(q); j++ {
+		if q[j].owner == h.Owner { // from an attempt that arrived late
+			if err := b.release(ctx, h.Name, q[j].key, q[j].created); err != nil && !errors.Is(err, driver.ErrLost) {
+				return err
+			}
+		}
 	}
 	return b.release(ctx, h.Name, q[i].key, q[i].created)
 }
@@ -74,6 +84,9 @@ func (b *Backend) readQueue(ctx context.Context, name string) (lockQueue, uint64
 
 // deleteKeys deletes the keys of released Owners.
 func (b *Backend) deleteKeys(ctx context.Context, keys []string) error {
+	if b.detached {
+		return b.deleteOrphans(ctx, keys)
+	}
 	ops := make([]clientv3.Op, len(keys))
 	for i, key := range keys {
 		ops[i] = clientv3.OpDelete(key)

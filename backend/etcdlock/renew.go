@@ -48,6 +48,12 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 		switch {
 		case invalid != nil:
 			r.errs[i] = b.fail("renew", h.Name, invalid)
+		case b.detached:
+			if l := b.owners.renewable(o, h, r.start); l != nil {
+				byLease[l] = append(byLease[l], i)
+			} else {
+				r.run(func() { r.errs[i] = r.takeOver(h) })
+			}
 		case o == nil || o.name != h.Name || o.created == 0:
 			r.run(func() { r.errs[i] = r.renewOther(h) })
 		case o.fence == 0:
@@ -84,16 +90,18 @@ func (r *leaseRenewal) renewLease(l *lease, indexes []int) {
 	})
 	for some := range slices.Chunk(indexes, maxOps) {
 		r.run(func() {
-			term := r.checkKeys(some)
+			present, term := r.checkKeys(some)
 			<-done
 			kept := kept
 			if kept == nil && l.lastReply().term < term {
 				kept = errOldLeader
 			}
-			for _, i := range some {
-				if r.errs[i] == nil {
-					r.errs[i] = r.holdError(&r.holds[i], kept, rpctypes.ErrLeaseNotFound)
+			for _, i := range present {
+				if r.b.detached && errors.Is(kept, rpctypes.ErrLeaseNotFound) {
+					r.errs[i] = r.takeOver(&r.holds[i])
+					continue
 				}
+				r.errs[i] = r.holdError(&r.holds[i], kept, rpctypes.ErrLeaseNotFound)
 			}
 		})
 	}
@@ -110,31 +118,40 @@ func (r *leaseRenewal) holdError(h *driver.Hold, err, gone error) error {
 	return r.b.fail("renew", h.Name, err)
 }
 
-// checkKeys checks that the keys written by the grants exist, and returns the leader's term.
-func (r *leaseRenewal) checkKeys(indexes []int) uint64 {
+// checkKeys checks that the keys written by the grants exist. It returns those that do, and the leader's
+// term. The key of a detached hold must be unchanged; otherwise it is taken over.
+func (r *leaseRenewal) checkKeys(indexes []int) (present []int, term uint64) {
 	var states []*ownerState
 	for _, i := range indexes {
 		states = append(states, r.states[i])
 	}
-	missing, term, err := r.b.missingKeys(r.ctx, states)
+	missing, term, err := r.b.missingKeys(r.ctx, states, r.b.detached)
 	for j, i := range indexes {
-		switch name := r.holds[i].Name; {
+		switch h := &r.holds[i]; {
 		case err != nil:
-			r.errs[i] = r.b.fail("renew", name, err)
+			r.errs[i] = r.b.fail("renew", h.Name, err)
+		case missing[j] && r.b.detached:
+			r.errs[i] = r.takeOver(h)
 		case missing[j]:
 			r.b.owners.forget(states[j])
-			r.errs[i] = errLostHold(name)
+			r.errs[i] = errLostHold(h.Name)
+		default:
+			present = append(present, i)
 		}
 	}
-	return term
+	return present, term
 }
 
-// missingKeys reports which Owners' keys are gone, and the leader's term.
-func (b *Backend) missingKeys(ctx context.Context, states []*ownerState) (missing []bool, term uint64, err error) {
+// missingKeys reports which Owners' keys are gone, or changed if they must not be, and the leader's term.
+func (b *Backend) missingKeys(ctx context.Context, states []*ownerState, unchanged bool) (missing []bool, term uint64, err error) {
 	var conds []clientv3.Cmp
 	var gets []clientv3.Op
 	for _, o := range states {
-		conds = append(conds, createdAt(o.key, o.created))
+		if unchanged {
+			conds = append(conds, modifiedAt(o.key, o.modified))
+		} else {
+			conds = append(conds, createdAt(o.key, o.created))
+		}
 		gets = append(gets, clientv3.OpGet(o.key, clientv3.WithKeysOnly()))
 	}
 	send := func(ctx context.Context, kv clientv3.KV) (*clientv3.TxnResponse, error) {
@@ -146,8 +163,8 @@ func (b *Backend) missingKeys(ctx context.Context, states []*ownerState) (missin
 		}))
 	if errors.Is(err, rpctypes.ErrTooManyOps) && len(states) > 1 {
 		half := len(states) / 2
-		first, term, err := b.missingKeys(ctx, states[:half])
-		second, term2, err2 := b.missingKeys(ctx, states[half:])
+		first, term, err := b.missingKeys(ctx, states[:half], unchanged)
+		second, term2, err2 := b.missingKeys(ctx, states[half:], unchanged)
 		return append(first, second...), max(term, term2), errors.Join(err, err2)
 	}
 	if err != nil {
@@ -157,7 +174,7 @@ func (b *Backend) missingKeys(ctx context.Context, states []*ownerState) (missin
 	for i, o := range states {
 		if !resp.Succeeded {
 			kvs := resp.Responses[i].GetResponseRange().Kvs
-			missing[i] = len(kvs) == 0 || kvs[0].CreateRevision != o.created
+			missing[i] = len(kvs) == 0 || kvs[0].CreateRevision != o.created || unchanged && kvs[0].ModRevision != o.modified
 		}
 	}
 	return missing, resp.Header.RaftTerm, nil

@@ -45,14 +45,16 @@ type keyValue struct {
 	Owner string            `json:"owner"`
 	Limit int               `json:"limit,omitempty"`
 	Later bool              `json:"later,omitempty"` // not granted by this write
+	TTL   int64             `json:"ttl,omitempty"`   // of a detached hold or place: its life in seconds is at most this
+	Fence uint64            `json:"fence,omitempty"` // of a detached hold that was written again by a renewal
 	Meta  map[string]string `json:"meta,omitempty"`
 }
 
 // metas encodes what all values of a process have in common.
 var metas metajson.Cache
 
-func encodeValue(r *driver.Request, later bool) string {
-	v := keyValue{Mode: r.Mode.String(), Owner: r.Owner, Later: later}
+func encodeValue(r *driver.Request, ttl int64, later bool) string {
+	v := keyValue{Mode: r.Mode.String(), Owner: r.Owner, Later: later, TTL: ttl}
 	if r.Mode == driver.Counted {
 		v.Limit = r.Limit
 	}
@@ -111,7 +113,10 @@ func parseMode(s string) driver.Mode {
 func (k *lockKey) holder() driver.Holder {
 	h := driver.Holder{Owner: k.owner, Mode: k.mode, Held: -1, Left: -1, Meta: k.Meta}
 	// The fence is the revision of the grant, unless that is not the last write to the key.
-	if !k.Later && !k.moved && !k.foreign {
+	switch {
+	case k.Fence > 0:
+		h.Fence = k.Fence
+	case !k.Later && !k.moved && !k.foreign:
 		h.Fence = uint64(k.modified)
 	}
 	return h
@@ -265,14 +270,14 @@ func getFolder(folder string, opts ...clientv3.OpOption) clientv3.Op {
 	return clientv3.OpGet(folder, append(opts, clientv3.WithRange(folderEnd(folder)))...)
 }
 
-func putKey(key string, lease clientv3.LeaseID, r *driver.Request, later bool) clientv3.Op {
-	return clientv3.OpPut(key, encodeValue(r, later), clientv3.WithLease(lease))
+func putKey(key string, l *lease, r *driver.Request, later bool) clientv3.Op {
+	return clientv3.OpPut(key, encodeValue(r, l.life, later), clientv3.WithLease(l.id))
 }
 
 // putNewKey creates a key at the end of the queue. It never overwrites one: a late write must not
 // move a key back to a shorter lease.
-func putNewKey(key string, lease clientv3.LeaseID, r *driver.Request) clientv3.Op {
-	return clientv3.OpTxn([]clientv3.Cmp{createdAt(key, 0)}, []clientv3.Op{putKey(key, lease, r, true)}, nil)
+func putNewKey(key string, l *lease, r *driver.Request) clientv3.Op {
+	return clientv3.OpTxn([]clientv3.Cmp{createdAt(key, 0)}, []clientv3.Op{putKey(key, l, r, true)}, nil)
 }
 
 // tooLargeToSend reports whether the client has refused to send a request of this size.

@@ -280,7 +280,7 @@ func (b *Backend) watchHolds(holds []*ownerState) {
 func (b *Backend) verifyHolds(holds []*ownerState) {
 	ctx, cancel := context.WithTimeout(b.stream.ctx, replyTimeout)
 	defer cancel()
-	missing, _, err := b.missingKeys(ctx, holds)
+	missing, _, err := b.missingKeys(ctx, holds, false)
 	if err != nil {
 		return
 	}
