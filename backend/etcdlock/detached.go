@@ -248,8 +248,22 @@ func (s *owners) renewable(o *ownerState, h *driver.Hold, start time.Time) *leas
 	case o.name != h.Name, o.created == 0, o.fence == 0, o.modified == 0, o.lease == nil, o.ended, o.expiring, h.Shorten, o.life < seconds(h.TTL):
 		return nil
 	}
+	if end := start.Add(h.TTL); o.life > seconds(h.TTL) && o.deadline.Before(end) {
+		return nil // an extension is over: takeOver leaves its lease
+	}
 	s.prolong(o, start, h.TTL)
 	return o.lease
+}
+
+// promised returns how long a hold must live on by what was promised before.
+func (s *owners) promised(owner string, k *lockKey) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.byOwner[owner]
+	if o != nil && o.key == k.key && o.modified == k.modified && o.lease != nil && o.lease.id == k.lease {
+		return time.Until(o.deadline)
+	}
+	return k.life() // by another connection
 }
 
 // maxTakeOvers bounds how often a renewal reads a key that others write meanwhile.
@@ -290,7 +304,7 @@ func (r *leaseRenewal) takeOverOnce(h *driver.Hold) (done bool, err error) {
 	}
 	life := h.TTL
 	if !h.Shorten {
-		life = max(life, k.life())
+		life = max(life, r.b.owners.promised(h.Owner, k))
 	}
 	l, err := r.b.leases.forTTL(r.ctx, life)
 	if err != nil {
@@ -346,7 +360,7 @@ func (s *owners) takenOver(h *driver.Hold, k *lockKey, start time.Time, life tim
 	if o.fence == 0 {
 		o.fence = uint64(k.modified)
 	}
-	o.mode, o.limit, o.life, o.unknown = k.mode, k.Limit, max(o.life, k.TTL), false
+	o.mode, o.limit, o.life, o.unknown = k.mode, k.Limit, k.TTL, false
 	s.prolong(o, start, life)
 	return o
 }

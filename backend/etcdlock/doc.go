@@ -12,7 +12,7 @@
 // are skipped. The folder, with a slash at its end, precedes every lock's name: "/locks" is the prefix
 // "locks/", and "//locks" is "/locks/".
 //
-// Parameters: timeout (of Open; default 5s). With TLS: ca, a file of certificates to trust
+// Parameters: timeout (of Open; default 5s); detached (true or false, the default), see below. With TLS: ca, a file of certificates to trust
 // instead of the system's; cert and key, files of a client certificate, by which etcd may also
 // know the user; servername, the name in all servers' certificates, instead of the hosts.
 //
@@ -43,6 +43,16 @@
 // them. A process that dies, or closes the backend, loses all of them. A fixed hold, which is
 // never renewed, has a lease of its own. The shortest TTL is the server's: one and a half times
 // its election timeout, two seconds by default.
+//
+// # Detached holds
+//
+// With detached=true, or Options.Detached, holds outlive the backend (Caps.Detached): Close leaves them, and any
+// other backend with that setting renews, re-acquires and releases them by their Owner. It is for servers that
+// hold locks for others. Each hold and each place in the queue ends by its own TTL: the backend that
+// renewed it last deletes its key then. If that process has died, a lease does so, up to half of the TTL later. A
+// free lock is kept for the first in the queue for driver.TurnLife. All users of a prefix should
+// have the same setting: the locks exclude each other anyway, but a hold can't go from one kind of connection
+// to the other.
 //
 // # Fences
 //

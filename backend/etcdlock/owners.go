@@ -245,16 +245,16 @@ func (s *owners) markLost(o *ownerState) {
 	}
 }
 
-// leaseEnded loses all holds of a lease that has ended. Detached ones may have another one by now.
+// leaseEnded loses all holds of a lease that has ended. Detached ones may have another one by now: their next
+// renewals find out.
 func (s *owners) leaseEnded(id clientv3.LeaseID) {
+	if s.expiries.detached {
+		return
+	}
 	s.mu.Lock()
 	var lost []*ownerState
 	for _, o := range s.byOwner {
-		switch {
-		case o.lease == nil || o.lease.id != id:
-		case s.expiries.detached:
-			o.lease = nil
-		default:
+		if o.lease != nil && o.lease.id == id {
 			lost = append(lost, o)
 		}
 	}

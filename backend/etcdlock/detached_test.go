@@ -1,0 +1,270 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/faultfuzz"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+func detached(t testing.TB) *Backend {
+	t.Helper()
+	return openAt(t, testserver.SharedEtcd(t).Addr(), &Options{Detached: true})
+}
+
+// brief is a request for the shortest TTL.
+func brief(name string) driver.Request {
+	r := request(name, driver.Exclusive)
+	r.TTL = 2 * time.Second
+	return r
+}
+
+func renew(t testing.TB, b *Backend, r driver.Request) {
+	t.Helper()
+	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
+		t.Fatalf("renew: %v", err)
+	}
+}
+
+func onlyKey(t testing.TB, b *Backend, name string) lockKey {
+	t.Helper()
+	q := storedKeys(t, b, name)
+	if len(q) != 1 {
+		t.Fatalf("got %d keys, want 1", len(q))
+	}
+	return q[0]
+}
+
+// Two connections renew one hold in turn, for longer than their timers and than the lease of one of them.
+func TestDetachedHoldGoesToAndFro(t *testing.T) {
+	t.Parallel()
+	one, two := detached(t), detached(t)
+	r := brief("")
+	acquire(t, one, r)
+	first := onlyKey(t, one, r.Name)
+	for i := range 8 {
+		time.Sleep(r.TTL * 3 / 8)
+		renew(t, []*Backend{two, one}[i%2], r)
+	}
+	if k := onlyKey(t, one, r.Name); k.created != first.created {
+		t.Error("the key was deleted and made again")
+	}
+	release(t, two, r)
+	if err := one.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
+		t.Errorf("renewed after its release: %v", err)
+	}
+}
+
+// A renewal writes only if another connection has written last. The fence stays visible.
+func TestDetachedRenewalWrites(t *testing.T) {
+	t.Parallel()
+	one, two := detached(t), detached(t)
+	r := request("", driver.Exclusive)
+	g := acquire(t, one, r)
+	for i, step := range []struct {
+		b      *Backend
+		writes bool
+	}{{one, false}, {one, false}, {two, true}, {two, false}, {one, true}, {one, false}} {
+		before := onlyKey(t, one, r.Name).modified
+		renew(t, step.b, r)
+		if wrote := onlyKey(t, one, r.Name).modified != before; wrote != step.writes {
+			t.Errorf("renewal %d wrote: %v, want %v", i+1, wrote, step.writes)
+		}
+		info, err := one.Inspect(t.Context(), r.Name)
+		if err != nil || len(info.Holders) != 1 || info.Holders[0].Fence != g.Fence {
+			t.Errorf("after renewal %d: %+v, %v; want fence %d", i+1, info, err, g.Fence)
+		}
+	}
+}
+
+// Close leaves the leases of holds, and revokes the others.
+func TestDetachedClose(t *testing.T) {
+	t.Parallel()
+	b, admin := detached(t), detached(t)
+	kept, freed := request("", driver.Exclusive), brief("")
+	acquire(t, b, kept)
+	acquire(t, b, freed)
+	used, unused := b.owners.get(kept.Owner).lease.id, b.owners.get(freed.Owner).lease.id
+	release(t, b, freed)
+	b.Close()
+	for id, lives := range map[clientv3.LeaseID]bool{used: true, unused: false} {
+		resp, err := admin.client.TimeToLive(t.Context(), id)
+		if err != nil || (resp.TTL > 0) != lives {
+			t.Errorf("the lease has %v s left, want it to live: %v; %v", resp, lives, err)
+		}
+	}
+	release(t, admin, kept)
+}
+
+// expireNow begins to end an Owner's hold as if its TTL had passed.
+func expireNow(b *Backend, owner string) []*expiring {
+	o := b.owners.get(owner)
+	b.owners.update(o, func() {
+		b.owners.unschedule(o)
+		o.deadline = time.Now().Add(-time.Millisecond)
+		o.expiring, o.taken = true, true
+	})
+	return []*expiring{{o: o}}
+}
+
+// A deletion that was decided on before a renewal, and arrives after it, does no harm.
+func TestDetachedRenewalBesideADeletion(t *testing.T) {
+	t.Parallel()
+	for name, by := range map[string]func(own, other *Backend) *Backend{
+		"own connection":     func(own, _ *Backend) *Backend { return own },
+		"another connection": func(_, other *Backend) *Backend { return other },
+	} {
+		t.Run(name, func(t *testing.T) {
+			own, other := detached(t), detached(t)
+			r := request("", driver.Exclusive)
+			acquire(t, own, r)
+			all := expireNow(own, r.Owner)
+			own.readExpiring(t.Context(), all)
+			own.owners.confirm(all, own.leases.has)
+			if all[0].again || all[0].mine != 1 {
+				t.Fatalf("not to be deleted: %+v", all[0])
+			}
+			renew(t, by(own, other), r)
+			own.deleteExpiring(t.Context(), all)
+			own.finishExpiring(all[0])
+			renew(t, other, r)
+			renew(t, own, r)
+			refused(t, other, request(r.Name, driver.Exclusive), driver.ErrHeld)
+		})
+	}
+}
+
+// A deletion without an answer makes renewals write until it can't be executed any more.
+func TestDetachedDeletionWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	own := detached(t)
+	r := request("", driver.Exclusive)
+	acquire(t, own, r)
+	all := expireNow(own, r.Owner)
+	own.readExpiring(t.Context(), all)
+	own.owners.confirm(all, own.leases.has)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	own.deleteExpiring(gone, all) // not sent
+	own.finishExpiring(all[0])
+	before := onlyKey(t, own, r.Name).modified
+	renew(t, own, r)
+	if onlyKey(t, own, r.Name).modified == before {
+		t.Error("a renewal relies on a key that may be deleted")
+	}
+	late := []*expiring{{o: all[0].o, keys: all[0].keys, mine: 1}}
+	own.deleteExpiring(t.Context(), late) // executed late
+	renew(t, own, r)
+	before = onlyKey(t, own, r.Name).modified
+	renew(t, own, r)
+	if onlyKey(t, own, r.Name).modified != before {
+		t.Error("renewals go on writing")
+	}
+}
+
+// What an attempt without an answer has left ends with its TTL though the connection goes on, also what it
+// leaves later.
+func TestDetachedAttemptWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	b := detached(t)
+	kept, r := brief(""), queued(brief(""))
+	acquire(t, b, kept)
+	l := b.owners.get(kept.Owner).lease
+	o, err := b.owners.open(b.folder(r.Name), &r, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.recordFailure(o, l, context.DeadlineExceeded)
+	arrives := func() {
+		t.Helper()
+		if _, err := b.client.Do(t.Context(), putKey(o.key, l, &r, false)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ends := func() {
+		t.Helper()
+		next := time.Now()
+		eventually(t, "the key is deleted", func() bool {
+			if time.Since(next) > kept.TTL/4 {
+				renew(t, b, kept)
+				next = time.Now()
+			}
+			return len(storedKeys(t, b, r.Name)) == 0
+		})
+		if resp, err := b.client.TimeToLive(t.Context(), l.id); err != nil || resp.TTL <= 0 {
+			t.Fatalf("the lease has ended: %v %v", resp, err)
+		}
+	}
+	arrives()
+	ends()
+	arrives()
+	ends()
+}
+
+// A place whose connection was lost lets the next one in after its turn.
+func TestDetachedPlaceOfALostConnection(t *testing.T) {
+	t.Parallel()
+	lost, b := detached(t), detached(t)
+	holder := request("", driver.Exclusive)
+	acquire(t, b, holder)
+	refused(t, lost, queued(request(holder.Name, driver.Exclusive)), driver.ErrHeld)
+	lost.client.Close()
+	release(t, b, holder)
+	next := queued(request(holder.Name, driver.Exclusive))
+	since := time.Now()
+	eventually(t, "the place is passed", func() bool {
+		_, err := b.Acquire(t.Context(), next)
+		return err == nil
+	})
+	if waited := time.Since(since); waited < driver.TurnLife {
+		t.Errorf("the place was passed after %v, before its turn of %v was over", waited, driver.TurnLife)
+	}
+}
+
+// roaming makes each call through one of two connections, as a client of two servers does.
+type roaming struct {
+	*Backend
+	other *Backend
+	calls *atomic.Int64
+}
+
+func (r roaming) any() *Backend { return []*Backend{r.Backend, r.other}[r.calls.Add(1)%7%2] }
+
+func (r roaming) Acquire(ctx context.Context, q driver.Request) (driver.Grant, error) {
+	return r.any().Acquire(ctx, q)
+}
+
+func (r roaming) Renew(ctx context.Context, holds []driver.Hold) []error {
+	return r.any().Renew(ctx, slices.Clone(holds))
+}
+
+func (r roaming) Release(ctx context.Context, h driver.Hold) error { return r.any().Release(ctx, h) }
+
+func (r roaming) Close() error { return errors.Join(r.Backend.Close(), r.other.Close()) }
+
+func TestLateCallsOfDetached(t *testing.T) {
+	t.Parallel()
+	faultfuzz.Run(t, faultfuzz.Case{
+		Servers: []string{testserver.SharedEtcd(t).Addr()},
+		Open: func(ctx context.Context, addrs []string) (driver.Backend, error) {
+			url := patiently("etcd://" + addrs[0] + "?detached=true")
+			one, err := Open(ctx, url)
+			if err != nil {
+				return nil, err
+			}
+			two, err := Open(ctx, url)
+			if err != nil {
+				one.Close()
+				return nil, err
+			}
+			return roaming{one, two, new(atomic.Int64)}, nil
+		},
+	})
+}
