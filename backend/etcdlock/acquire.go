@@ -478,7 +478,7 @@ func (b *Backend) finishGrant(ctx context.Context, o *ownerState, l *lease, r *d
 	}
 	b.owners.delayed.add(o)
 	if b.detached {
-		return driver.Grant{Fence: fence, Fences: 1, TTL: r.TTL}, nil
+		return driver.Grant{Fence: fence, Fences: 1, TTL: r.TTL}, b.closedMeanwhile()
 	}
 	return driver.Grant{Fence: fence, Fences: 1, TTL: l.lastReply().expiry().Sub(start)}, nil
 }

@@ -328,7 +328,18 @@ func (r *leaseRenewal) takeOverOnce(h *driver.Hold) (done bool, err error) {
 	if h.Shorten {
 		r.b.owners.shorten(o, r.start.Add(h.TTL))
 	}
-	return true, r.holdError(h, r.b.leases.ensureTerm(r.ctx, l, resp.Header.RaftTerm), rpctypes.ErrLeaseNotFound)
+	if err = r.b.leases.ensureTerm(r.ctx, l, resp.Header.RaftTerm); err == nil {
+		err = r.b.closedMeanwhile()
+	}
+	return true, r.holdError(h, err, rpctypes.ErrLeaseNotFound)
+}
+
+// closedMeanwhile returns an error if Close may revoke the lease of a key that was just written.
+func (b *Backend) closedMeanwhile() error {
+	if b.closed.Load() {
+		return errors.New("the lease may have been revoked")
+	}
+	return nil
 }
 
 // put writes a key again, attached to a lease.

@@ -3,7 +3,9 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -356,12 +358,13 @@ func (s *leases) close(keep func(clientv3.LeaseID) bool) {
 	s.cancel()
 	s.mu.Lock()
 	s.closed = true
-	for id := range s.all {
+	ids := slices.Collect(maps.Keys(s.all))
+	s.mu.Unlock()
+	for _, id := range ids {
 		if !keep(id) {
 			s.wg.Go(func() { s.revoke(id) })
 		}
 	}
-	s.mu.Unlock()
 	s.wg.Wait()
 }
 
