@@ -31,6 +31,7 @@ var homes = map[string]string{
 	"shard": "shard", "quorum": "quorum", "quorum+redis": "quorum", "quorum+rediss": "quorum",
 	"redis+sentinel": "redislock", "rediss+sentinel": "redislock", "redis+cluster": "redislock", "rediss+cluster": "redislock",
 	"etcd": "etcdlock", "etcds": "etcdlock", "zk": "zklock", "zks": "zklock", "mysql": "mysqllock", "postgres": "pglock", "postgresql": "pglock",
+	"http": "httplock", "https": "httplock", "http+unix": "httplock",
 }
 
 // Register makes a scheme known to Open. Backends call it from init. It panics if

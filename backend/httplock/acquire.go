@@ -1,0 +1,71 @@
+package httplock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+)
+
+// Acquire makes one attempt. A server that may have received it is the last one that gets it.
+func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := b.checkRequest(r); err != nil {
+		return driver.Grant{}, err
+	}
+	ctx, end := b.during(ctx)
+	defer end()
+	q, err := post("/v1/acquire", httpwire.FromRequest(r))
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	settled := b.news.subscribe(r, &q)
+	var g httpwire.Grant
+	err = b.client.call(ctx, q, func(body io.Reader) error {
+		if err := decode(body, &g); err != nil {
+			return err
+		}
+		return b.checkGrant(r, g)
+	})
+	settled(err)
+	if err != nil {
+		return driver.Grant{}, fail("acquire", r.Name, err)
+	}
+	return driver.Grant{Fence: g.Fence, Fences: g.Fences, TTL: httpwire.Duration(g.TTL)}, nil
+}
+
+func (b *Backend) checkRequest(r driver.Request) error {
+	if err := b.checkName(r.Name); err != nil {
+		return err
+	}
+	if err := r.Validate(b.caps); err != nil {
+		return err
+	}
+	size := 0
+	for k, v := range r.Meta {
+		size += len(k) + len(v)
+	}
+	if size > httpwire.MaxMeta {
+		return fmt.Errorf("%w: the meta of %s has %d bytes: a server takes %d", driver.ErrInvalid, driver.Quote(r.Name), size, httpwire.MaxMeta)
+	}
+	return nil
+}
+
+// checkGrant returns an error, which is no fact, for a grant that can't be.
+func (b *Backend) checkGrant(r driver.Request, g httpwire.Grant) error {
+	fenced := g.Fence > 0 && g.Fence < 1<<63 && g.Fences > 0 && g.Fences <= max(r.Fences, 1)
+	if g.TTL <= 0 || b.caps.Fence && !fenced {
+		return errors.New("the answer is malformed: it has no TTL or not the fences")
+	}
+	return nil
+}
+
+// post makes a request with a body, which is answered with 200.
+func post(path string, body any) (request, error) {
+	text, err := json.Marshal(body)
+	return request{method: http.MethodPost, path: path, body: text, status: http.StatusOK}, err
+}

@@ -1,0 +1,307 @@
+package httplock
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/unsent"
+)
+
+// maxAnswer bounds the body of an answer, in bytes.
+const maxAnswer = 16 << 20
+
+// server is one of the servers in the URL.
+type server struct {
+	label string // for messages
+	base  string // of the URLs of its calls
+
+	// verified says that the server has the backend that was opened. A server that failed may come
+	// back with another one.
+	verified atomic.Bool
+}
+
+// client sends requests to the servers.
+type client struct {
+	servers   []*server
+	current   atomic.Int32 // the one in use
+	transport *http.Transport
+	token     *token
+
+	mu   sync.Mutex
+	name string // of the backend; "" until the first server has answered
+	caps driver.Caps
+}
+
+// request is one call of the protocol.
+type request struct {
+	method, path string
+	body         []byte
+	status       int    // of success
+	secret       string // under which the server keeps news for the client, or ""
+	reads        bool   // it changes nothing, and may be sent again
+
+	// prepare, if not nil, runs before the request is sent to a server. If it fails, the request is not sent.
+	prepare func(context.Context, *server) error
+}
+
+// answer is a successful answer, whose body is not read yet.
+type answer struct {
+	*http.Response
+	from *server
+}
+
+// outcome is why a server did not answer with success.
+type outcome struct {
+	server *server
+	err    error
+}
+
+// tried has the outcomes of a request. The last one counts: the servers before it did nothing.
+type tried []outcome
+
+func (t tried) Error() string {
+	var parts []string
+	for _, o := range t {
+		parts = append(parts, fmt.Sprintf("at %s: %v", o.server.label, o.err))
+	}
+	return strings.Join(parts, "; ")
+}
+
+func (t tried) Unwrap() error { return t[len(t)-1].err }
+
+// do sends a request to the current server. It goes on to the next as long as it is certain that nothing was
+// done, or if the request only reads. ctx must last until the body of the answer is read.
+func (c *client) do(ctx context.Context, q request) (*answer, error) {
+	start := int(c.current.Load())
+	var errs tried
+	for k := range c.servers {
+		s := c.servers[(start+k)%len(c.servers)]
+		resp, err := c.try(ctx, s, q)
+		if err == nil {
+			return &answer{resp, s}, nil
+		}
+		errs = append(errs, outcome{s, err})
+		if isFact(err) {
+			break
+		}
+		c.leave(ctx, s)
+		if ctx.Err() != nil || !q.reads && !errors.Is(err, driver.ErrUnsent) {
+			break
+		}
+	}
+	return nil, errs
+}
+
+// isFact reports whether a server works and has decided.
+func isFact(err error) bool {
+	return errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrLost) || driver.Final(err)
+}
+
+// leave makes the server after s the current one, unless s is not it, or the caller only lost patience.
+func (c *client) leave(ctx context.Context, s *server) {
+	if errors.Is(context.Cause(ctx), context.Canceled) {
+		return
+	}
+	for i := range c.servers {
+		if c.servers[i] == s {
+			c.current.CompareAndSwap(int32(i), int32((i+1)%len(c.servers)))
+		}
+	}
+}
+
+// call sends a request, and calls read for the body of the answer, if it is not nil.
+func (c *client) call(ctx context.Context, q request, read func(body io.Reader) error) error {
+	a, err := c.do(ctx, q)
+	if err != nil {
+		return err
+	}
+	defer a.Body.Close()
+	if read == nil {
+		return nil
+	}
+	if err := read(a.Body); err != nil {
+		c.leave(ctx, a.from)
+		return tried{{a.from, err}}
+	}
+	return nil
+}
+
+func decode(body io.Reader, out any) error {
+	text, err := io.ReadAll(io.LimitReader(body, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("the answer broke off: %w", err)
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return fmt.Errorf("the answer is malformed: %w", err)
+	}
+	return nil
+}
+
+// try sends a request to one server, once it is certain that it has the backend that was opened.
+func (c *client) try(ctx context.Context, s *server, q request) (*http.Response, error) {
+	err := c.verify(ctx, s)
+	if err == nil && q.prepare != nil {
+		err = q.prepare(ctx, s)
+	}
+	if err != nil {
+		return nil, driver.Unsent(err)
+	}
+	return c.send(ctx, s, q)
+}
+
+// verify asks a server for its backend, unless it has told that before.
+func (c *client) verify(ctx context.Context, s *server) error {
+	if s.verified.Load() {
+		return nil
+	}
+	resp, err := c.send(ctx, s, request{method: http.MethodGet, path: "/v1", status: http.StatusOK})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	var h httpwire.Hello
+	if err := decode(resp.Body, &h); err != nil {
+		return err
+	}
+	if url.PathEscape(h.Backend) != resp.Header.Get(httpwire.BackendHeader) {
+		return errors.New("the answer is malformed: it has two names of the backend")
+	}
+	return c.learn(s, h.Caps.Driver(h.Backend))
+}
+
+// learn takes over the first server's backend, and wants the others to have that one too.
+func (c *client) learn(s *server, caps driver.Caps) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.name == "":
+		c.name, c.caps = url.PathEscape(caps.Name), caps
+	case url.PathEscape(caps.Name) != c.name:
+		return c.foreign(caps.Name)
+	case c.caps.Intersect(caps) != c.caps.Intersect(c.caps):
+		return fmt.Errorf("its backend %s can no longer do all that it could when it was opened; open it again", caps.Name)
+	}
+	s.verified.Store(true)
+	return nil
+}
+
+// foreign returns the error for a server with another backend.
+func (c *client) foreign(name string) error {
+	return fmt.Errorf("the server's backend is %s, and was %s when it was opened; a lock in two backends excludes nobody, so it is not used", driver.Quote(name), driver.Quote(c.caps.Name))
+}
+
+// backend returns the name of the backend as it is in headers, and "" before it is known.
+func (c *client) backend() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.name
+}
+
+// send sends a request to one server, and again if it refuses the token and another one is in the file.
+func (c *client) send(ctx context.Context, s *server, q request) (*http.Response, error) {
+	for first := true; ; first = false {
+		resp, err := c.sendOnce(ctx, s, q)
+		if err != nil {
+			return nil, err
+		}
+		err = c.judge(resp, s, q.status)
+		if err == nil {
+			return resp, nil
+		}
+		resp.Body.Close()
+		if first && resp.StatusCode == http.StatusUnauthorized && errors.Is(err, driver.ErrInvalid) {
+			changed, rereadErr := c.token.reread()
+			if changed {
+				continue
+			}
+			if rereadErr != nil {
+				err = fmt.Errorf("%w; %w", err, rereadErr)
+			}
+		}
+		return nil, err
+	}
+}
+
+// sendOnce sends a request. The error matches ErrUnsent if it is certain that no part of it was sent.
+func (c *client) sendOnce(ctx context.Context, s *server, q request) (*http.Response, error) {
+	connected := false
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }})
+	r, err := http.NewRequestWithContext(traced, q.method, s.base+q.path, bytes.NewReader(q.body))
+	if err != nil {
+		return nil, driver.Unsent(err)
+	}
+	c.token.show(r.Header)
+	if name := c.backend(); name != "" {
+		r.Header.Set(httpwire.BackendHeader, name)
+	}
+	if q.secret != "" {
+		r.Header.Set(httpwire.ClientHeader, q.secret)
+	}
+	if q.body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.transport.RoundTrip(r) // without a http.Client nothing is redirected
+	switch {
+	case err == nil:
+		return resp, nil
+	case ctx.Err() != nil:
+		err = fmt.Errorf("no answer: %w", err)
+	default:
+		s.verified.Store(false)
+	}
+	if connected {
+		return nil, unsent.Mark(err) // a connection that has ended before it was used is replaced
+	}
+	return nil, driver.Unsent(err)
+}
+
+// judge returns nil for an answer of the opened backend that has the status of success, or else what the answer
+// says. Only an answer with the backend's name states facts. A server that doesn't let a request in
+// says so without that name.
+func (c *client) judge(resp *http.Response, s *server, success int) error {
+	name, opened := resp.Header.Get(httpwire.BackendHeader), c.backend()
+	if name != "" && opened != "" && name != opened {
+		s.verified.Store(false)
+		if plain, err := url.PathUnescape(name); err == nil {
+			name = plain
+		}
+		return c.foreign(name)
+	}
+	if resp.StatusCode == success && name != "" {
+		return nil
+	}
+	var p httpwire.Problem
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), httpwire.ProblemType) {
+		if err := decode(resp.Body, &p); err != nil {
+			return err
+		}
+	}
+	switch {
+	case p.Kind == "" || p.Kind == httpwire.OK || name == "" && p.Kind != httpwire.Denied && p.Kind != httpwire.Unsent:
+		return notOurs(resp)
+	case p.Detail == "":
+		p.Detail = resp.Status
+	}
+	return p.Err()
+}
+
+// notOurs returns the error for an answer that no distlock server gives.
+func notOurs(resp *http.Response) error {
+	what := fmt.Sprintf("%.50q", resp.Status)
+	if to := resp.Header.Get("Location"); to != "" {
+		what += fmt.Sprintf(", which leads to %.200q,", to)
+	}
+	return fmt.Errorf("the answer %s is not a distlock server's", what)
+}

@@ -1,0 +1,97 @@
+package httplock
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+const (
+	// quietTime is when a stream without events and pings counts as broken. A server pings every 15 s.
+	quietTime = 45 * time.Second
+
+	maxEventLine = 64 << 10 // bytes
+)
+
+// stream is an open stream of server-sent events. It has one reader.
+type stream struct {
+	from  *server
+	lines *bufio.Scanner
+	quiet *time.Timer
+	close func()
+}
+
+// event is a server-sent event.
+type event struct {
+	name string
+	data string
+}
+
+var (
+	errQuiet = errors.New("the stream of events is silent")
+	errFirst = errors.New("the stream of events does not begin as it must")
+)
+
+// openStream calls send, and returns once the first event has come, which must be the given one. ctx bounds
+// only that; the stream ends with life.
+func (c *client) openStream(ctx, life context.Context, first string, send func(context.Context) (*answer, error)) (*stream, error) {
+	life, cancel := context.WithCancelCause(life)
+	stop := context.AfterFunc(ctx, func() { cancel(ctx.Err()) })
+	a, err := send(life)
+	if err != nil {
+		stop()
+		cancel(nil)
+		return nil, err
+	}
+	s := &stream{from: a.from, lines: bufio.NewScanner(a.Body)}
+	s.lines.Buffer(nil, maxEventLine)
+	s.quiet = time.AfterFunc(quietTime, func() { cancel(errQuiet) })
+	s.close = func() {
+		stop()
+		s.quiet.Stop()
+		cancel(nil)
+		a.Body.Close()
+	}
+	e, err := s.next()
+	if err == nil && e.name != first {
+		err = errFirst
+	}
+	if err == nil && !stop() {
+		err = ctx.Err()
+	}
+	if err != nil {
+		c.leave(life, a.from)
+		s.close()
+		return nil, tried{{a.from, err}}
+	}
+	return s, nil
+}
+
+// next returns the next event. Comments keep the stream alive and are no events.
+func (s *stream) next() (event, error) {
+	e, some := event{}, false
+	for s.lines.Scan() {
+		s.quiet.Reset(quietTime)
+		line := s.lines.Text()
+		if line == "" && some {
+			return e, nil
+		}
+		field, value, _ := strings.Cut(line, ":")
+		value = strings.TrimPrefix(value, " ")
+		switch field {
+		case "event":
+			e.name, some = value, true
+		case "data":
+			e.data, some = e.data+value, true
+		}
+	}
+	err := s.lines.Err()
+	if err == nil {
+		err = io.ErrUnexpectedEOF
+	}
+	return event{}, fmt.Errorf("the stream of events broke off: %w", err)
+}

@@ -1,0 +1,168 @@
+package httplock
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/netaddr"
+)
+
+const (
+	scheme       = "http"
+	secureScheme = "https"
+	unixScheme   = "http+unix"
+)
+
+func init() {
+	for _, s := range []string{scheme, secureScheme, unixScheme} {
+		driver.Register(s, func(ctx context.Context, u *url.URL) (driver.Backend, error) { return openURL(ctx, u) })
+	}
+}
+
+// Open connects to the servers of a URL, whose form is in the package comment. It returns when a server has
+// answered, ctx has ended, or the URL's timeout has passed. It returns ErrInvalid if the server refuses
+// the token.
+func Open(ctx context.Context, rawURL string) (*Backend, error) {
+	u, err := driver.ParseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	if u.Scheme != scheme && u.Scheme != secureScheme && u.Scheme != unixScheme {
+		return nil, fmt.Errorf("%w: want a URL such as https://host1,host2/ or http+unix:///path/to.sock", driver.ErrInvalid)
+	}
+	return openURL(ctx, u)
+}
+
+func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
+	o, err := readURL(u)
+	if err != nil {
+		return nil, err
+	}
+	life, stop := context.WithCancelCause(context.Background())
+	c := &client{servers: o.servers, token: o.token, transport: o.transport(life)}
+	if err := c.open(ctx, o.timeout); err != nil {
+		stop(errClosing)
+		c.transport.CloseIdleConnections()
+		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("no answer within %v %w", o.timeout, err)
+		}
+		return nil, fmt.Errorf("httplock: open %w", err)
+	}
+	return newBackend(c, life, stop), nil
+}
+
+// open finds a server that answers. Each has the same share of the time.
+func (c *client) open(ctx context.Context, timeout time.Duration) error {
+	var errs tried
+	for i, s := range c.servers {
+		share, cancel := context.WithTimeout(ctx, timeout/time.Duration(len(c.servers)))
+		err := c.verify(share, s)
+		cancel()
+		if err == nil {
+			c.current.Store(int32(i))
+			return nil
+		}
+		errs = append(errs, outcome{s, err})
+		if driver.Final(err) || ctx.Err() != nil {
+			break
+		}
+	}
+	return errs
+}
+
+// urlOptions are the options of a URL.
+type urlOptions struct {
+	servers []*server
+	socket  string // of http+unix
+	tls     *tls.Config
+	token   *token
+	timeout time.Duration
+}
+
+func readURL(u *url.URL) (*urlOptions, error) {
+	p := driver.NewParams(u)
+	o := &urlOptions{timeout: p.Duration("timeout", 5*time.Second)}
+	var errs []error
+	if u.Scheme == secureScheme {
+		var err error
+		o.tls, err = netaddr.TLS(p)
+		errs = append(errs, err)
+	} else if err := netaddr.NoTLS(u, secureScheme); err != nil {
+		return nil, err
+	}
+	var err error
+	o.token, err = readToken(u, p)
+	errs = append(errs, err, o.readServers(u), p.Err())
+	if u.Fragment != "" {
+		errs = append(errs, fmt.Errorf("%w: the URL has a #; write it as %%23 if it belongs to the path", driver.ErrInvalid))
+	}
+	return o, errors.Join(errs...)
+}
+
+func (o *urlOptions) readServers(u *url.URL) error {
+	if u.Scheme == unixScheme {
+		if u.Host != "" || !strings.HasPrefix(u.Path, "/") {
+			return fmt.Errorf("%w: want the absolute path of a socket, as in http+unix:///path/to.sock", driver.ErrInvalid)
+		}
+		o.socket = u.Path
+		o.servers = []*server{{label: unixScheme + "://" + u.Path, base: "http://localhost"}}
+		return nil
+	}
+	port := map[string]string{scheme: "80", secureScheme: "443"}[u.Scheme]
+	addrs, err := netaddr.Of(u, port)
+	for _, addr := range addrs {
+		base := u.Scheme + "://" + strings.TrimSuffix(addr, ":"+port) + strings.TrimRight(u.EscapedPath(), "/")
+		o.servers = append(o.servers, &server{label: base, base: base})
+	}
+	return err
+}
+
+const (
+	dialTimeout = 2 * time.Second // the next server may answer sooner
+	keepIdle    = 128             // idle connections to each server
+
+	// idleTime is less than what proxies and servers have, so that none of them closes a connection at the
+	// moment when it is used.
+	idleTime = 30 * time.Second
+)
+
+// transport opens connections, and ends the opening when life ends. It uses HTTP/1.1: a connection without an answer is given up
+// with its request, and one that carries all requests would not be.
+func (o *urlOptions) transport(life context.Context) *http.Transport {
+	dialer := &net.Dialer{Timeout: dialTimeout}
+	dial := during(life, dialer.DialContext)
+	t := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: dial,
+		MaxIdleConns: keepIdle * len(o.servers), MaxIdleConnsPerHost: keepIdle, IdleConnTimeout: idleTime,
+		TLSClientConfig: o.tls, TLSHandshakeTimeout: dialTimeout, TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
+		DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
+	}
+	if o.tls != nil {
+		t.DialTLSContext = during(life, (&tls.Dialer{NetDialer: dialer, Config: o.tls}).DialContext)
+	}
+	if o.socket != "" {
+		t.Proxy = nil
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, "unix", o.socket) }
+	}
+	return t
+}
+
+type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// during lets dial end with life, too.
+func during(life context.Context, dial dialFunc) dialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(life, cancel)()
+		return dial(ctx, network, addr)
+	}
+}

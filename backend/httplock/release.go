@@ -1,0 +1,33 @@
+package httplock
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+)
+
+// Release ends a hold or a place in the queue. It is sent once: a second answer of ErrLost would hide the
+// success of the first.
+func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
+	if err := b.checkHold(h); err != nil {
+		return err
+	}
+	ctx, end := b.during(ctx)
+	defer end()
+	q, err := post("/v1/release", httpwire.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode})
+	if err != nil {
+		return err
+	}
+	q.status = http.StatusNoContent
+	err = b.client.call(ctx, q, nil)
+	if err == nil || errors.Is(err, driver.ErrLost) {
+		b.news.forget(h.Owner)
+	}
+	if err != nil {
+		return fail("release", h.Name, err)
+	}
+	return nil
+}

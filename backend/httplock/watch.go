@@ -1,0 +1,98 @@
+package httplock
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// A broken stream is opened again after pauses from reopenPause to maxReopenPause.
+const (
+	reopenPause    = 50 * time.Millisecond
+	maxReopenPause = 5 * time.Second
+)
+
+// Watch opens a stream, which is armed when it returns. It returns ErrSkip if the server's backend has no
+// Watch for r.
+func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, error) {
+	if err := b.checkRequest(r); err != nil {
+		return driver.Watch{}, err
+	}
+	r.OnRevoke = nil
+	q, err := post("/v1/watch", httpwire.FromRequest(r))
+	if err != nil {
+		return driver.Watch{}, err
+	}
+	w := &watch{b: b, q: q, ready: wait.NewSignal()}
+	var end context.CancelFunc
+	w.life, end = context.WithCancel(b.life)
+	s, err := w.open(ctx)
+	if err == nil && !b.goTask(func() { w.run(s) }) {
+		s.close()
+		err = driver.ErrClosed
+	}
+	if err == nil {
+		return driver.Watch{Ready: w.ready, Close: end}, nil
+	}
+	end()
+	if errors.Is(err, driver.ErrUnsupported) {
+		return driver.Watch{}, driver.ErrSkip
+	}
+	return driver.Watch{}, fail("watch", r.Name, err)
+}
+
+// watch is one armed wait.
+type watch struct {
+	b     *Backend
+	q     request
+	ready wait.Signal
+	life  context.Context
+}
+
+func (w *watch) open(ctx context.Context) (*stream, error) {
+	c := w.b.client
+	return c.openStream(ctx, w.life, httpwire.EventArmed, func(ctx context.Context) (*answer, error) { return c.do(ctx, w.q) })
+}
+
+// run signals until the watch is closed. A stream that breaks is opened again, and a signal follows: the broken one
+// may have missed something. Until then the core makes attempts of its own.
+func (w *watch) run(s *stream) {
+	for s != nil {
+		w.forward(s)
+		s = w.reopen()
+		if s != nil {
+			w.ready.Notify()
+		}
+	}
+}
+
+// forward signals until the stream breaks.
+func (w *watch) forward(s *stream) {
+	defer s.close()
+	for {
+		e, err := s.next()
+		if err != nil {
+			return
+		}
+		if e.name == httpwire.EventReady {
+			w.ready.Notify()
+		}
+	}
+}
+
+// reopen returns a new stream, or nil once the watch is closed.
+func (w *watch) reopen() *stream {
+	for try := 0; wait.Sleep(w.life, wait.Jitter(wait.Backoff(try, reopenPause, maxReopenPause))) == nil; try++ {
+		ctx, cancel := context.WithTimeout(w.life, maxReopenPause)
+		s, err := w.open(ctx)
+		cancel()
+		if err == nil {
+			return s
+		}
+	}
+	return nil
+}
