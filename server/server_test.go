@@ -148,7 +148,7 @@ func TestWrongInput(t *testing.T) {
 		{"POST", "/v1/acquire", hold("x", ownerA) + "{}", "text after the JSON object"},
 		{"POST", "/v1/acquire", "{\"name\":\"\xff\"}", "not UTF-8"},
 		{"POST", "/v1/acquire", hold("", ownerA), "a lock needs a name"},
-		{"POST", "/v1/acquire", hold(long, ownerA), "the name has 1025 bytes: at most 1024"},
+		{"POST", "/v1/acquire", hold(long, ownerA), "the name has 2049 bytes: at most 2048"},
 		{"POST", "/v1/acquire", `{"name":"a\u0000b","owner":"` + ownerA + `","ttl_ms":1000}`, "NUL"},
 		{"POST", "/v1/acquire", hold("x", "me"), "the owner is not a UUID"},
 		{"POST", "/v1/acquire", `{"name":"x","owner":"` + ownerA + `"}`, "ttl_ms is 0: want 1 to "},

@@ -31,7 +31,7 @@ const (
 	MaxBody     = 64 << 10         // bytes of a request, except for renewals
 	MaxRenewal  = 2 << 20          // bytes of a renewal
 	MaxHolds    = 1000             // in one renewal
-	MaxName     = 1024             // bytes of a lock's name
+	MaxName     = 2048             // bytes of a lock's name
 	MaxMeta     = 4 << 10          // bytes of the keys and values of a hold's meta
 	MaxWait     = 60 * time.Second // for which one acquire waits
 	SecretBytes = 16               // at least, of ClientHeader, in hex
