@@ -1,0 +1,316 @@
+package httplock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+)
+
+// calls makes each call that can state a fact.
+func calls(ctx context.Context, b *Backend, r driver.Request) map[string]error {
+	_, acquired := b.Acquire(ctx, r)
+	_, watched := b.Watch(ctx, r)
+	_, inspected := b.Inspect(ctx, r.Name)
+	return map[string]error{
+		"Acquire": acquired, "Watch": watched, "Inspect": inspected,
+		"Renew":   b.Renew(ctx, []driver.Hold{r.Hold})[0],
+		"Release": b.Release(ctx, r.Hold),
+		"List":    b.List(ctx, "", func(string) bool { return true }),
+		"Revoke":  b.Revoke(ctx, r.Hold),
+	}
+}
+
+var callPaths = []string{
+	"/v1/acquire", "/v1/watch", "/v1/renew", "/v1/release", "/v1/locks", "/v1/locks/job", "/v1/locks/job/ask",
+}
+
+// A proxy's answers state nothing, and neither do those of other programs that know the protocol a little.
+func TestAnswersOfOthersAreUnknown(t *testing.T) {
+	t.Parallel()
+	text := func(status int, contentType, body string, header ...string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", contentType)
+			for i := 0; i+1 < len(header); i += 2 {
+				w.Header().Set(header[i], header[i+1])
+			}
+			w.WriteHeader(status)
+			fmt.Fprint(w, body)
+		}
+	}
+	mark := []string{httpwire.BackendHeader, "store:1%2Fa%20b"}
+	for what, answer := range map[string]http.HandlerFunc{
+		"404":                          text(404, "text/html", "<h1>not found</h1>"),
+		"410":                          text(410, "text/plain", "gone"),
+		"423":                          text(423, "application/json", "{}"),
+		"204":                          text(204, "text/plain", ""),
+		"200 HTML":                     text(200, "text/html", "<html>Log in</html>"),
+		"200 JSON without the backend": text(200, "application/json", `{"fence":"7","fences":"1","ttl_ms":60000,"name":"job","names":[]}`),
+		"200 HTML with the backend":    text(200, "text/html", "<html>", mark...),
+		"204 with the backend, to all": text(299, "text/html", "", mark...),
+		"a redirect":                   text(302, "text/html", "", "Location", "https://login.example/"),
+		"gone without the backend":     text(410, httpwire.ProblemType, `{"distlock":"lost"}`),
+		"held without the backend":     text(423, httpwire.ProblemType, `{"distlock":"held"}`),
+		"gone without a kind":          text(410, httpwire.ProblemType, `{"status":410}`, mark...),
+		"gone as JSON":                 text(410, "application/json", `{"distlock":"lost"}`, mark...),
+		"an error that is ok":          text(500, httpwire.ProblemType, `{"distlock":"ok"}`, mark...),
+		"a kind that is not known":     text(410, httpwire.ProblemType, `{"distlock":"gone"}`, mark...),
+		"half a problem":               text(410, httpwire.ProblemType, `{"distlock":"lost"`, mark...),
+		"unknown":                      text(504, httpwire.ProblemType, `{"distlock":"unknown"}`, mark...),
+		"another backend's":            text(410, httpwire.ProblemType, `{"distlock":"lost"}`, httpwire.BackendHeader, "other"),
+		"another backend's unsent":     text(421, httpwire.ProblemType, `{"distlock":"unsent"}`, httpwire.BackendHeader, "other"),
+		"the end of the connection":    hangUp,
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t)
+			b := openAll(t, f)
+			for _, path := range callPaths {
+				f.answer(path, answer)
+			}
+			for call, err := range calls(soon(t), b, requestFor("job")) {
+				if strings.HasPrefix(what, "another") && errors.Is(err, driver.ErrUnsent) && !driver.Final(err) {
+					continue // it is not asked again before it has the backend again
+				}
+				noFact(t, call, err)
+				if err != nil && !strings.Contains(err.Error(), f.URL) {
+					t.Errorf("%s does not name the server: %v", call, err)
+				}
+			}
+		})
+	}
+}
+
+// A grant is believed only as a whole.
+func TestMalformedGrants(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	b := openAll(t, f)
+	for _, body := range []string{
+		``, `null`, `{}`, `[]`, `{"fence":"7","fences":"1","ttl_ms":60`, `{"fence":"7","fences":"1"}`, `{"fences":"1","ttl_ms":60000}`,
+		`{"fence":"7","ttl_ms":60000}`, `{"fence":"7","fences":"2","ttl_ms":60000}`, `{"fence":"7","fences":"1","ttl_ms":-1}`,
+		`{"fence":"9223372036854775808","fences":"1","ttl_ms":60000}`, `{"fence":7,"fences":1,"ttl_ms":60000}`,
+	} {
+		f.answer("/v1/acquire", func(w http.ResponseWriter, _ *http.Request) {
+			f.mark(w)
+			fmt.Fprint(w, body)
+		})
+		_, err := b.Acquire(soon(t), requestFor("job"))
+		noFact(t, body, err)
+	}
+}
+
+// Facts arrive as what they are, and name the server.
+func TestFacts(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	b := openAll(t, f)
+	for kind, want := range map[httpwire.Kind]error{
+		httpwire.Lost: driver.ErrLost, httpwire.Invalid: driver.ErrInvalid, httpwire.Denied: driver.ErrInvalid,
+		httpwire.Unsent: driver.ErrUnsent, httpwire.Held: driver.ErrHeld,
+	} {
+		for _, path := range callPaths {
+			f.answer(path, f.problem(kind))
+		}
+		for call, err := range calls(soon(t), b, requestFor("job")) {
+			if call == "Renew" && (kind == httpwire.Lost || kind == httpwire.Held) {
+				noFact(t, "a renewal of several holds", err)
+				continue
+			}
+			if !errors.Is(err, want) {
+				t.Errorf("%s, %s: %v", call, kind, err)
+			}
+			if kind != httpwire.Held && !strings.Contains(err.Error(), "at "+f.URL+": the fake says") {
+				t.Errorf("%s, %s does not name the server: %v", call, kind, err)
+			}
+		}
+	}
+}
+
+// The next server is tried if the one before it has certainly done nothing, and it stays the one in use.
+func TestNextServer(t *testing.T) {
+	t.Parallel()
+	for what, harm := range map[string]func(*fake){
+		"gone":      func(f *fake) { f.Close() },
+		"draining":  func(f *fake) { f.answer("/v1/acquire", f.problem(httpwire.Unsent)) },
+		"not known": func(f *fake) { f.set(func() { f.name = "store:2" }); f.answer("/v1/acquire", nil) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			one, two := newFake(t), newFake(t)
+			b := openAll(t, one, two)
+			if _, err := b.Acquire(soon(t), requestFor("job")); err != nil || two.called("/v1/acquire") != 0 {
+				t.Fatalf("the first server is used first: %v", err)
+			}
+			b.client.transport.CloseIdleConnections() // one that has just ended may look alive
+			harm(one)
+			if what == "not known" {
+				_, err := b.Acquire(soon(t), requestFor("job"))
+				noFact(t, "an answer of another backend", err)
+			}
+			for range 3 {
+				if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n, before := two.called("/v1/acquire"), one.called("/v1/acquire"); n != 3 || before > 2 {
+				t.Errorf("the second server got %d acquires of 3, the first %d", n, before)
+			}
+		})
+	}
+}
+
+// What may have been done is not sent again, and the next call goes to the next server. What only reads is
+// sent again.
+func TestNothingIsSentTwice(t *testing.T) {
+	t.Parallel()
+	for what, h := range map[string]http.HandlerFunc{"no answer": hangUp, "502": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(502) }} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			one, two := newFake(t), newFake(t)
+			b := openAll(t, one, two)
+			for _, path := range callPaths {
+				one.answer(path, h)
+			}
+			two.answer("/v1/locks", func(w http.ResponseWriter, _ *http.Request) {
+				two.mark(w)
+				fmt.Fprint(w, `{"names":["a"]}`)
+			})
+			r := requestFor("job")
+			for path, call := range map[string]func() error{
+				"/v1/acquire":       func() error { _, err := b.Acquire(soon(t), r); return err },
+				"/v1/renew":         func() error { return b.Renew(soon(t), []driver.Hold{r.Hold})[0] },
+				"/v1/release":       func() error { return b.Release(soon(t), r.Hold) },
+				"/v1/locks/job/ask": func() error { return b.Revoke(soon(t), r.Hold) },
+			} {
+				b.client.current.Store(0)
+				noFact(t, path, call())
+				if one.called(path) != 1 || two.called(path) != 0 {
+					t.Errorf("%s was sent %d and %d times", path, one.called(path), two.called(path))
+				}
+				if err := call(); err != nil || two.called(path) != 1 {
+					t.Errorf("%s of the next call: %v", path, err)
+				}
+			}
+			b.client.current.Store(0)
+			if err := b.List(soon(t), "", func(string) bool { return true }); err != nil {
+				t.Errorf("List: %v", err)
+			}
+		})
+	}
+}
+
+// A server that comes back with another backend gets no call before it has the old one again.
+func TestOtherBackend(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	b := openAll(t, f)
+	f.set(func() { f.name = "store:2" })
+	_, err := b.Acquire(soon(t), requestFor("job"))
+	noFact(t, "an answer of another backend", err)
+	before := f.called("/v1/acquire")
+	for call, err := range calls(soon(t), b, requestFor("job")) {
+		if !errors.Is(err, driver.ErrUnsent) || driver.Final(err) || !strings.Contains(err.Error(), `"store:2", and was "store:1/a b"`) {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+	if n := f.called("/v1/acquire") - before; n != 0 {
+		t.Errorf("%d acquires were sent to another backend", n)
+	}
+	f.set(func() { f.name = "store:1/a b" })
+	if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
+		t.Errorf("with the old backend: %v", err)
+	}
+}
+
+// A server that was restarted and can do less is not used; one that can do more is.
+func TestOtherCaps(t *testing.T) {
+	t.Parallel()
+	one, two := newFake(t), newFake(t)
+	b := openAll(t, one, two)
+	b.client.transport.CloseIdleConnections()
+	one.Close()
+	two.set(func() { two.caps.Floor = true; two.caps.MaxTTL = driver.MaxTTL })
+	if _, err := b.Acquire(soon(t), requestFor("job")); err == nil || !strings.Contains(err.Error(), "no longer") {
+		t.Errorf("MaxTTL is new: %v", err)
+	}
+	two.set(func() { two.caps.MaxTTL = 0 })
+	if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
+		t.Errorf("Floor is new: %v", err)
+	}
+}
+
+// Each call ends with its context when a server is silent, and says which server that was.
+func TestBlackHole(t *testing.T) {
+	t.Parallel()
+	one, two := newFake(t), newFake(t)
+	b := openAll(t, one, two)
+	for _, path := range append(callPaths, "/v1") {
+		one.answer(path, silent)
+	}
+	r := requestFor("job")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := b.Acquire(ctx, r)
+	noFact(t, "silence", err)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), one.URL+": no answer") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := b.Acquire(soon(t), r); err != nil || two.called("/v1/acquire") != 1 {
+		t.Errorf("the next call: %v", err)
+	}
+	b.client.current.Store(0)
+	gone, cancel := context.WithCancel(t.Context())
+	go func() { eventually(t, "a call", func() bool { return one.called("/v1/release") == 1 }); cancel() }()
+	noFact(t, "an impatient caller", b.Release(gone, r.Hold))
+	if b.client.current.Load() != 0 {
+		t.Error("a caller that gave up makes the client leave the server")
+	}
+}
+
+// Close ends what is under way, whose outcome is unknown.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	b := openAll(t, f)
+	f.answer("/v1/acquire", silent)
+	go func() {
+		eventually(t, "a call", func() bool { return f.called("/v1/acquire") == 1 })
+		b.Close()
+	}()
+	_, err := b.Acquire(soon(t), requestFor("job"))
+	noFact(t, "a call during Close", err)
+	for call, err := range calls(soon(t), b, requestFor("job")) {
+		if !errors.Is(err, driver.ErrClosed) {
+			t.Errorf("%s after Close: %v", call, err)
+		}
+	}
+}
+
+// Names that are too long, and those that JSON would change, are not sent.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	b := openAll(t, f)
+	for _, name := range []string{"", "a\xff", strings.Repeat("long", httpwire.MaxName)} {
+		for call, err := range calls(soon(t), b, requestFor(name)) {
+			if call != "List" && (!errors.Is(err, driver.ErrInvalid) || len(err.Error()) > 500) {
+				t.Errorf("%s of %.20q: %.500v", call, name, err)
+			}
+		}
+	}
+	r := requestFor("job")
+	r.Meta = map[string]string{"note": strings.Repeat("x", httpwire.MaxMeta)}
+	if _, err := b.Acquire(soon(t), r); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("with too much meta: %v", err)
+	}
+	if n := f.called("/v1/acquire"); n != 0 {
+		t.Errorf("%d were sent", n)
+	}
+}

@@ -1,0 +1,201 @@
+package httplock
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+)
+
+// fake is a server whose answers a test writes.
+type fake struct {
+	*httptest.Server
+	t testing.TB
+
+	mu    sync.Mutex
+	name  string // of the backend
+	caps  driver.Caps
+	calls []string                    // so far
+	do    map[string]http.HandlerFunc // by path, instead of success
+}
+
+var fullCaps = driver.Caps{Modes: driver.AllModes, Fence: true, Revocable: driver.AllModes, Downgrade: true}
+
+func newFake(t testing.TB) *fake {
+	t.Helper()
+	f := &fake{t: t, name: "store:1/a b", caps: fullCaps, do: map[string]http.HandlerFunc{}}
+	f.Server = httptest.NewServer(f)
+	t.Cleanup(func() { f.CloseClientConnections(); f.Close() })
+	return f
+}
+
+// set changes the fake.
+func (f *fake) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// answer makes the calls of a path be answered by h; nil: with success again.
+func (f *fake) answer(path string, h http.HandlerFunc) {
+	f.set(func() {
+		if f.do[path] = h; h == nil {
+			delete(f.do, path)
+		}
+	})
+}
+
+// called returns how often a path was called.
+func (f *fake) called(path string) (n int) {
+	f.set(func() {
+		for _, c := range f.calls {
+			if c == path {
+				n++
+			}
+		}
+	})
+	return n
+}
+
+// mark adds what makes an answer a server's.
+func (f *fake) mark(w http.ResponseWriter) {
+	f.set(func() { w.Header().Set(httpwire.BackendHeader, url.PathEscape(f.name)) })
+}
+
+func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body) // only then does the server notice that a client has gone
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	var own http.HandlerFunc
+	var name string
+	var caps driver.Caps
+	f.set(func() {
+		f.calls = append(f.calls, r.URL.Path)
+		own, name, caps = f.do[r.URL.Path], f.name, f.caps
+	})
+	if own != nil {
+		own(w, r)
+		return
+	}
+	f.mark(w)
+	if want := r.Header.Get(httpwire.BackendHeader); want != "" && want != url.PathEscape(name) {
+		f.problem(httpwire.Unsent)(w, r)
+		return
+	}
+	switch r.URL.Path {
+	case "/v1":
+		json.NewEncoder(w).Encode(httpwire.Hello{Backend: name, Caps: httpwire.FromCaps(caps, true, true)})
+	case "/v1/acquire":
+		json.NewEncoder(w).Encode(httpwire.Grant{Fence: 7, Fences: 1, TTL: 60_000})
+	case "/v1/renew":
+		var m httpwire.Renewal
+		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
+			f.t.Error(err)
+		}
+		for i := range m.Holds {
+			json.NewEncoder(w).Encode(httpwire.Renewed{Index: i, Outcome: httpwire.OK})
+		}
+	case "/v1/news":
+		f.events(w, r, httpwire.EventHello, nil)
+	case "/v1/watch":
+		f.events(w, r, httpwire.EventArmed, nil)
+	default:
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// events answers with a stream that begins with an event. It goes on with those of more, and ends when more is
+// closed or the request ends.
+func (f *fake) events(w http.ResponseWriter, r *http.Request, first string, more <-chan string) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	fmt.Fprintf(w, ": comment\nevent: %s\ndata: {}\n\n", first)
+	w.(http.Flusher).Flush()
+	for {
+		select {
+		case e, open := <-more:
+			if !open {
+				return
+			}
+			fmt.Fprint(w, e+"\n\n")
+			w.(http.Flusher).Flush()
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// problem answers with a problem of a kind.
+func (f *fake) problem(kind httpwire.Kind) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		f.mark(w)
+		w.Header().Set("Content-Type", httpwire.ProblemType)
+		w.WriteHeader(http.StatusTeapot) // only the kind counts
+		json.NewEncoder(w).Encode(httpwire.Problem{Kind: kind, Detail: "the fake says " + string(kind)})
+	}
+}
+
+// silent answers nothing.
+func silent(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+// hangUp ends the connection.
+func hangUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+
+// openAll opens a backend of all these servers.
+func openAll(t testing.TB, servers ...*fake) *Backend {
+	t.Helper()
+	var hosts []string
+	for _, f := range servers {
+		hosts = append(hosts, strings.TrimPrefix(f.URL, "http://"))
+	}
+	b, err := Open(t.Context(), "http://"+strings.Join(hosts, ",")+"/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+func requestFor(name string) driver.Request {
+	return driver.Request{
+		Hold:   driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: time.Minute},
+		Fences: 1,
+	}
+}
+
+// noFact fails the test if an error states a fact about a lock.
+func noFact(t testing.TB, what string, err error) {
+	t.Helper()
+	facts := []error{nil, driver.ErrHeld, driver.ErrLost, driver.ErrInvalid, driver.ErrUnsupported, driver.ErrClosed, driver.ErrUnsent}
+	if slices.ContainsFunc(facts, func(fact error) bool { return err == fact || fact != nil && errors.Is(err, fact) }) {
+		t.Errorf("%s is taken for a fact: %v", what, err)
+	}
+}
+
+// eventually waits until ok.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for began := time.Now(); !ok(); time.Sleep(time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// soon bounds a call that must end by itself.
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}

@@ -1,0 +1,225 @@
+package httplock
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+)
+
+func TestURLs(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]string{
+		"http://":                                  "http://localhost",
+		"http://h":                                 "http://h",
+		"http://h/":                                "http://h",
+		"http://h,[::1]:9,g:7077/a%2Fb/c//":        "http://h/a%2Fb/c http://[::1]:9/a%2Fb/c http://g:7077/a%2Fb/c",
+		"http://[::1]":                             "http://[::1]",
+		"https://:hunter2@h,g:80/?timeout=1s":      "https://h https://g:80",
+		"http+unix:///run/dist%20lock.sock":        "http+unix:///run/dist lock.sock",
+		"http+unix://:hunter2@/run/x.sock":         "http+unix:///run/x.sock",
+		"http+unix:/run/x.sock":                    "http+unix:///run/x.sock",
+		"http+unix://run/x.sock":                   "",
+		"http+unix:x.sock":                         "",
+		"http+unix://":                             "",
+		"http:h":                                   "",
+		"http://h:0":                               "",
+		"http://h,,g":                              "",
+		"http://user:hunter2@h":                    "",
+		"http://hunter2@h":                         "",
+		"http://:hunter2%0A@h":                     "",
+		"http://:hunter2%20@h":                     "",
+		"http://:hunter2/2@h":                      "",
+		"http://h#f":                               "",
+		"http://h?ca=/x":                           "",
+		"http://h?colour=red":                      "",
+		"http://h?timeout=0s":                      "",
+		"http://h?token_file=/does/not/exist":      "",
+		"http://:hunter2@h?token_file=/etc/passwd": "",
+		"https://h?ca=/does/not/exist":             "",
+	} {
+		u, err := driver.ParseURL(raw)
+		var o *urlOptions
+		if err == nil {
+			o, err = readURL(u)
+		}
+		if want == "" {
+			if !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%s: %v", raw, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", raw, err)
+			continue
+		}
+		var labels []string
+		for _, s := range o.servers {
+			labels = append(labels, s.label)
+		}
+		if got := strings.Join(labels, " "); got != want {
+			t.Errorf("%s: servers %s, want %s", raw, got, want)
+		}
+	}
+	if _, err := Open(t.Context(), "redis://h"); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("another scheme: %v", err)
+	}
+}
+
+// Open goes on to the next server, and says what was wrong with each if none answers.
+func TestOpenTriesAll(t *testing.T) {
+	t.Parallel()
+	gone, proxy, quiet, good := newFake(t), newFake(t), newFake(t), newFake(t)
+	gone.Close()
+	proxy.answer("/v1", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "Client sent an HTTP request to an HTTPS server.", 400)
+	})
+	quiet.answer("/v1", silent)
+	hosts := func(servers ...*fake) string {
+		var all []string
+		for _, f := range servers {
+			all = append(all, strings.TrimPrefix(f.URL, "http://"))
+		}
+		return "http://" + strings.Join(all, ",")
+	}
+	b, err := Open(t.Context(), hosts(gone, proxy, quiet, good)+"?timeout=4s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	want := fullCaps
+	want.Name = "store:1/a b"
+	if got := b.Caps(); got != want {
+		t.Errorf("caps: got %+v, want %+v", got, want)
+	}
+	_, err = Open(t.Context(), hosts(gone, proxy, quiet)+"?timeout=300ms")
+	for _, part := range []string{gone.URL + ": dial tcp", proxy.URL + `: the answer "400 Bad Request" is not`, quiet.URL + ": no answer", "300ms"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("the error lacks %q: %v", part, err)
+		}
+	}
+	if driver.Final(err) {
+		t.Errorf("a retry may help: %v", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Open(ended, hosts(quiet)); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a context that has ended: %v", err)
+	}
+}
+
+// A refused token is ErrInvalid. One from a file is read again when it was refused. None is shown.
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	valid := "one"
+	var guarded http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if f.set(func() {}); r.Header.Get("Authorization") == "Bearer "+valid {
+			f.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", httpwire.ProblemType)
+		w.WriteHeader(http.StatusUnauthorized)
+		w.Write([]byte(`{"distlock":"denied","detail":"the server doesn't know this token"}`))
+	})
+	srv := httptest.NewServer(guarded)
+	defer srv.Close()
+	host := strings.TrimPrefix(srv.URL, "http://")
+	for _, raw := range []string{"http://" + host, "http://:hunter2@" + host} {
+		_, err := Open(t.Context(), raw)
+		if !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "know this token") {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+	b, err := Open(t.Context(), "http://:one@"+host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("one\n")
+	if b, err = Open(t.Context(), "http://"+host+"?token_file="+file); err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	valid = "two"
+	if _, err := b.Acquire(soon(t), requestFor("job")); !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "one") {
+		t.Errorf("with an old token: %v", err)
+	}
+	write("hunter2 hunter3")
+	if _, err := b.Acquire(soon(t), requestFor("job")); !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "hunter") {
+		t.Errorf("with a wrong file: %v", err)
+	}
+	write("two")
+	if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
+		t.Errorf("with the new token: %v", err)
+	}
+}
+
+func TestUnixSocket(t *testing.T) {
+	f := newFake(t)
+	dir, err := os.MkdirTemp("", "") // t.TempDir is too long a path for a socket on some systems
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Skip(err)
+	}
+	srv := &http.Server{Handler: f}
+	go srv.Serve(l)
+	defer srv.Close()
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
+	b, err := Open(t.Context(), "http+unix://"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
+		t.Error(err)
+	}
+	srv.Close()
+	if _, err := b.Acquire(soon(t), requestFor("job")); !errors.Is(err, driver.ErrUnsent) || !strings.Contains(err.Error(), "http+unix://"+path) {
+		t.Errorf("without a server: %v", err)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewTLSServer(newFake(t))
+	defer srv.Close()
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	block := &pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}
+	if err := os.WriteFile(ca, pem.EncodeToMemory(block), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(t.Context(), srv.URL+"?ca="+ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
+		t.Error(err)
+	}
+	for _, raw := range []string{srv.URL, strings.Replace(srv.URL, "https", "http", 1)} {
+		if _, err := Open(t.Context(), raw); err == nil || !strings.Contains(err.Error(), "certificate") && !strings.Contains(err.Error(), "400") {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+}

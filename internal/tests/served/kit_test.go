@@ -1,0 +1,87 @@
+// Package served tests package httplock and package server together: two servers before one store, which are
+// killed, restarted, drained and exchanged.
+package served
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"testing"
+
+	_ "github.com/distlock/distlock/backend/all"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/server"
+)
+
+func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
+
+// process is a server at an address that it keeps when it is restarted.
+type process struct {
+	t       testing.TB
+	addr    string
+	connect func() driver.Backend
+
+	mu      sync.Mutex
+	backend driver.Backend
+	server  *server.Server
+	http    *http.Server
+}
+
+// start starts a server of a connection, which ends with the test.
+func start(t testing.TB, connect func() driver.Backend) *process {
+	t.Helper()
+	p := &process{t: t, addr: "127.0.0.1:0", connect: connect}
+	p.restart()
+	t.Cleanup(p.kill)
+	return p
+}
+
+func (p *process) url() string { return "http://" + p.addr }
+
+// restart starts the server anew, with a new connection to the store.
+func (p *process) restart() {
+	p.t.Helper()
+	l, err := net.Listen("tcp", p.addr)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.addr = l.Addr().String()
+	p.backend = p.connect()
+	if p.server, err = server.New(p.backend, server.Options{}); err != nil {
+		p.t.Fatal(err)
+	}
+	p.http = &http.Server{Handler: p.server}
+	go p.http.Serve(l)
+}
+
+// kill closes all that the server has open, at once.
+func (p *process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.http.Close()
+	p.backend.Close()
+}
+
+// drain lets the server do what it has begun.
+func (p *process) drain() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.server.Drain(p.t.Context()); err != nil {
+		p.t.Error(err)
+	}
+}
+
+func open(t testing.TB, rawURL string) driver.Backend {
+	t.Helper()
+	b, err := driver.Open(context.Background(), rawURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
