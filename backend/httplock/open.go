@@ -52,9 +52,9 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 		stop(errClosing)
 		c.transport.CloseIdleConnections()
 		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("no answer within %v %w", o.timeout, err)
+			err = fmt.Errorf("no answer within %v: %w", o.timeout, err)
 		}
-		return nil, fmt.Errorf("httplock: open %w", err)
+		return nil, fmt.Errorf("httplock: open: %w", err)
 	}
 	return newBackend(c, life, stop), nil
 }
