@@ -178,7 +178,9 @@ func (c *client) verify(ctx context.Context, s *server) error {
 	if url.PathEscape(h.Backend) != resp.Header.Get(httpwire.BackendHeader) {
 		return errors.New("the answer is malformed: it has two names of the backend")
 	}
-	return c.learn(s, h.Caps.Driver(h.Backend))
+	caps := h.Caps.Driver(h.Backend)
+	caps.Detached = true // servers have no other backends
+	return c.learn(s, caps)
 }
 
 // learn takes over the first server's backend, and wants the others to have that one too.

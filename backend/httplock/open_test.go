@@ -97,7 +97,7 @@ func TestOpenTriesAll(t *testing.T) {
 	}
 	defer b.Close()
 	want := fullCaps
-	want.Name = "store:1/a b"
+	want.Name, want.Detached = "store:1/a b", true
 	if got := b.Caps(); got != want {
 		t.Errorf("caps: got %+v, want %+v", got, want)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	_ "github.com/distlock/distlock/backend/all"
 	"github.com/distlock/distlock/driver"
@@ -84,4 +85,38 @@ func open(t testing.TB, rawURL string) driver.Backend {
 	}
 	t.Cleanup(func() { b.Close() })
 	return b
+}
+
+func request(name string) driver.Request {
+	return driver.Request{
+		Hold:   driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: time.Minute},
+		Fences: 1,
+	}
+}
+
+func mustAcquire(t testing.TB, b driver.Backend, r driver.Request) {
+	t.Helper()
+	if _, err := b.Acquire(t.Context(), r); err != nil {
+		t.Fatalf("acquire %s: %v", r.Name, err)
+	}
+}
+
+// signalled waits for a watch.
+func signalled(t testing.TB, w driver.Watch, what string) {
+	t.Helper()
+	select {
+	case <-w.Ready:
+	case <-time.After(time.Minute):
+		t.Fatalf("no signal: %s", what)
+	}
+}
+
+// eventually waits until ok.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for began := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("never: %s", what)
+		}
+	}
 }
