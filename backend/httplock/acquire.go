@@ -50,7 +50,8 @@ func (b *Backend) checkRequest(r driver.Request) error {
 		size += len(k) + len(v)
 	}
 	if size > httpwire.MaxMeta {
-		return fmt.Errorf("%w: the meta of %s has %d bytes: a server takes %d", driver.ErrInvalid, driver.Quote(r.Name), size, httpwire.MaxMeta)
+		return fmt.Errorf("%w: the meta of %s has %d bytes: a server takes %d",
+			driver.ErrInvalid, driver.Quote(r.Name), size, httpwire.MaxMeta)
 	}
 	return nil
 }

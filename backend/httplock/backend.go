@@ -83,8 +83,8 @@ func (b *Backend) during(ctx context.Context) (_ context.Context, end func()) {
 	}
 }
 
-// checkName returns an error for a name that no server takes, and for calls after Close. A name that JSON can't
-// contain would become another one.
+// checkName returns an error for a name that no server takes, and for calls after Close. A name that JSON
+// can't contain would become another one.
 func (b *Backend) checkName(name string) error {
 	switch {
 	case b.isClosed():
@@ -92,7 +92,8 @@ func (b *Backend) checkName(name string) error {
 	case name == "":
 		return fmt.Errorf("%w: a lock without a name", driver.ErrInvalid)
 	case len(name) > httpwire.MaxName:
-		return fmt.Errorf("%w: the name %s is too long: a server takes %d bytes", driver.ErrInvalid, driver.Quote(name), httpwire.MaxName)
+		return fmt.Errorf("%w: the name %s is too long: a server takes %d bytes",
+			driver.ErrInvalid, driver.Quote(name), httpwire.MaxName)
 	case !utf8.ValidString(name):
 		return fmt.Errorf("%w: the name %s is not UTF-8", driver.ErrInvalid, driver.Quote(name))
 	}
@@ -108,7 +109,8 @@ func (b *Backend) checkHold(h driver.Hold) error {
 	case !b.caps.Modes.Has(h.Mode):
 		return fmt.Errorf("%w: mode %v", driver.ErrUnsupported, h.Mode)
 	case h.Owner == "":
-		return fmt.Errorf("%w: the owner of %s is not known: a server tells it to those who have the right to break the lock", driver.ErrInvalid, driver.Quote(h.Name))
+		return fmt.Errorf("%w: the owner of %s is not known: a server shows it to clients with the right to break the lock",
+			driver.ErrInvalid, driver.Quote(h.Name))
 	}
 	return nil
 }

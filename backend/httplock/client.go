@@ -201,7 +201,8 @@ func (c *client) learn(s *server, caps driver.Caps) error {
 
 // foreign returns the error for a server with another backend.
 func (c *client) foreign(name string) error {
-	return fmt.Errorf("the server's backend is %s, and was %s when it was opened; a lock in two backends excludes nobody, so it is not used", driver.Quote(name), driver.Quote(c.caps.Name))
+	return fmt.Errorf("the server's backend is %s, and was %s when it was opened; two backends do not know each other's locks, so it is not used",
+		driver.Quote(name), driver.Quote(c.caps.Name))
 }
 
 // backend returns the name of the backend as it is in headers, and "" before it is known.
@@ -239,8 +240,8 @@ func (c *client) send(ctx context.Context, s *server, q request) (*http.Response
 // sendOnce sends a request. The error matches ErrUnsent if it is certain that no part of it was sent.
 func (c *client) sendOnce(ctx context.Context, s *server, q request) (*http.Response, error) {
 	connected := false
-	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }})
-	r, err := http.NewRequestWithContext(traced, q.method, s.base+q.path, bytes.NewReader(q.body))
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }}
+	r, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), q.method, s.base+q.path, bytes.NewReader(q.body))
 	if err != nil {
 		return nil, driver.Unsent(err)
 	}
@@ -290,8 +291,9 @@ func (c *client) judge(resp *http.Response, s *server, success int) error {
 			return err
 		}
 	}
+	notLetIn := p.Kind == httpwire.Denied || p.Kind == httpwire.Unsent
 	switch {
-	case p.Kind == "" || p.Kind == httpwire.OK || name == "" && p.Kind != httpwire.Denied && p.Kind != httpwire.Unsent:
+	case p.Kind == "" || p.Kind == httpwire.OK || name == "" && !notLetIn:
 		return notOurs(resp)
 	case p.Detail == "":
 		p.Detail = resp.Status

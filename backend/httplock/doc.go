@@ -30,7 +30,7 @@
 //
 // Only an answer with the name of the backend that Open has seen states a fact. A proxy's own 404 or 410
 // means that the outcome is unknown. If a server has another backend than the one that was opened, nothing
-// is sent to it until it has the old one again: locks in two places would exclude nobody.
+// is sent to it until it has the old one again: two backends do not know each other's locks.
 //
 // # Trust
 //
@@ -44,9 +44,9 @@
 // pings, is opened again, at another server if need be. Then the watch signals, since it may
 // have missed a release.
 //
-// If the server's backend can ask holders for their locks, the client keeps one more stream for such news to
-// each server at which it acquires, from the first acquire on. A revocable lock is acquired only while that stream
-// is open. A server that was restarted has forgotten which client a lock belongs to: until the next
+// If the server's backend can ask holders for their locks, the client keeps one more stream for such news
+// to each server at which it acquires, from the first acquire on. A revocable lock is acquired only while
+// that stream is open. A server that was restarted has forgotten which client a lock belongs to: until the next
 // acquire for it, the lock can't be asked for. Servers behind one address, which a load balancer chooses
 // from, make asking a matter of chance: name them in the URL.
 package httplock

@@ -36,9 +36,12 @@ var (
 	errFirst = errors.New("the stream of events does not begin as it must")
 )
 
+// sendFunc sends the request for a stream.
+type sendFunc func(ctx context.Context) (*answer, error)
+
 // openStream calls send, and returns once the first event has come, which must be the given one. ctx bounds
 // only that; the stream ends with life.
-func (c *client) openStream(ctx, life context.Context, first string, send func(context.Context) (*answer, error)) (*stream, error) {
+func (c *client) openStream(ctx, life context.Context, first string, send sendFunc) (*stream, error) {
 	life, cancel := context.WithCancelCause(life)
 	stop := context.AfterFunc(ctx, func() { cancel(ctx.Err()) })
 	a, err := send(life)

@@ -15,7 +15,7 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-// news tells holders what the servers report about their holds. News shorten trust, and never extend it.
+// news reports to holders what the servers push about their holds. News shorten trust, and never extend it.
 type news struct {
 	b      *Backend
 	secret string
@@ -26,7 +26,7 @@ type news struct {
 	room    int                  // of holds, before the dead ones are removed
 }
 
-// listener is who hears of a hold.
+// listener has the callbacks of a hold.
 type listener struct {
 	onLost, onRevoke func()
 	until            time.Time // it has ended by then, unless it is renewed
@@ -39,8 +39,8 @@ func (n *news) init(b *Backend) {
 	n.streams, n.holds = map[*server]*newsStream{}, map[string]*listener{}
 }
 
-// subscribe completes a request of a hold that wants news, if the backend has any. The caller calls settled with
-// the outcome.
+// subscribe completes the request for a hold that wants news, if the backend has any. The caller calls
+// settled with the outcome.
 func (n *news) subscribe(r driver.Request, q *request) (settled func(error)) {
 	if n.b.caps.Revocable == 0 || r.OnLost == nil && r.OnRevoke == nil {
 		return func(error) {}

@@ -134,15 +134,16 @@ const (
 	idleTime = 30 * time.Second
 )
 
-// transport opens connections, and ends the opening when life ends. It uses HTTP/1.1: a connection without an answer is given up
-// with its request, and one that carries all requests would not be.
+// transport opens connections, and ends the opening when life ends. It uses HTTP/1.1: a connection without
+// an answer is given up with its request, and one that carries all requests would not be.
 func (o *urlOptions) transport(life context.Context) *http.Transport {
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	dial := during(life, dialer.DialContext)
 	t := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: dial,
 		MaxIdleConns: keepIdle * len(o.servers), MaxIdleConnsPerHost: keepIdle, IdleConnTimeout: idleTime,
-		TLSClientConfig: o.tls, TLSHandshakeTimeout: dialTimeout, TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
+		TLSClientConfig: o.tls, TLSHandshakeTimeout: dialTimeout,
+		TLSNextProto:       map[string]func(string, *tls.Conn) http.RoundTripper{},
 		DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
 	}
 	if o.tls != nil {

@@ -55,11 +55,13 @@ type watch struct {
 
 func (w *watch) open(ctx context.Context) (*stream, error) {
 	c := w.b.client
-	return c.openStream(ctx, w.life, httpwire.EventArmed, func(ctx context.Context) (*answer, error) { return c.do(ctx, w.q) })
+	return c.openStream(ctx, w.life, httpwire.EventArmed, func(ctx context.Context) (*answer, error) {
+		return c.do(ctx, w.q)
+	})
 }
 
-// run signals until the watch is closed. A stream that breaks is opened again, and a signal follows: the broken one
-// may have missed something. Until then the core makes attempts of its own.
+// run signals until the watch is closed. A stream that breaks is opened again, and a signal follows: the
+// broken one may have missed something. Until then the core makes attempts of its own.
 func (w *watch) run(s *stream) {
 	for s != nil {
 		w.forward(s)
