@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -53,6 +54,7 @@ type Server struct {
 
 	drained context.Context // ends when the server drains
 	drain   context.CancelFunc
+	begins  sync.Mutex // of a stream, or of Drain, which then waits for all streams
 	streams wait.Group
 
 	ownerCalls  ownerCalls
@@ -135,7 +137,9 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 // Drain makes the server refuse new acquires, and ends all that wait. Holds can still be renewed and
 // released. It returns when all streams have ended or ctx ends.
 func (s *Server) Drain(ctx context.Context) error {
+	s.begins.Lock()
 	s.drain()
+	s.begins.Unlock()
 	done := make(chan struct{})
 	go func() { s.streams.Wait(); close(done) }()
 	select {
@@ -156,7 +160,10 @@ func (c *call) stream() (context.Context, func(), error) {
 	if !s.quota.open(c.who.Name, s.o.MaxStreams) {
 		return nil, nil, problem(http.StatusTooManyRequests, httpwire.Unsent, "%s has %d open requests that wait: that is the limit", c.who, s.o.MaxStreams)
 	}
-	s.streams.Add(1)
+	if err := s.begin(); err != nil {
+		s.quota.close(c.who.Name)
+		return nil, nil, err
+	}
 	ctx, cancel := context.WithCancelCause(c.r.Context())
 	stop := context.AfterFunc(s.drained, func() { cancel(errDraining) })
 	end := func() {
@@ -165,11 +172,18 @@ func (c *call) stream() (context.Context, func(), error) {
 		s.streams.Done()
 		s.quota.close(c.who.Name)
 	}
-	if s.drained.Err() != nil {
-		end()
-		return nil, nil, errDraining
-	}
 	return ctx, end, nil
+}
+
+// begin counts a stream, unless the server drains.
+func (s *Server) begin() error {
+	s.begins.Lock()
+	defer s.begins.Unlock()
+	if s.drained.Err() != nil {
+		return errDraining
+	}
+	s.streams.Add(1)
+	return nil
 }
 
 func (c *call) hello() error {
