@@ -277,7 +277,7 @@ func (bt *ballot) close(grant driver.Grant, err error) (driver.Grant, error) {
 		bt.b.holds.granted(r, bt.last, bt.start.Add(r.TTL), bt.b.endAtMembers(r.TTL), len(bt.votes), bt.loss)
 		return grant, nil
 	}
-	if bt.known && !errors.Is(err, driver.ErrHeld) {
+	if (bt.known || bt.mayDowngrade()) && !errors.Is(err, driver.ErrHeld) {
 		// It may still hold, by the votes that it has.
 		bt.b.holds.undecided(bt.r.Owner, driver.Final(err))
 		return driver.Grant{}, err
@@ -285,6 +285,12 @@ func (bt *ballot) close(grant driver.Grant, err error) (driver.Grant, error) {
 	bt.over.Store(true)
 	bt.releaseVotes(bt.b.holds.remove(bt.r.Owner))
 	return driver.Grant{}, err
+}
+
+// mayDowngrade reports whether the Owner may hold already though this backend does not know it: it may have
+// acquired with Write through another connection (Caps.Detached).
+func (bt *ballot) mayDowngrade() bool {
+	return bt.r.Mode == driver.Read && bt.b.caps.Downgrade && bt.b.caps.Detached
 }
 
 // releaseVotes releases the votes that the attempt may have. It waits a moment for the members
