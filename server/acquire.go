@@ -74,6 +74,9 @@ func (c *call) obtain(r driver.Request, arrived time.Time, maxWait time.Duration
 		return httpwire.Grant{}, err
 	}
 	began, g, err := c.attempt(r, maxWait > 0)
+	if errors.Is(err, driver.ErrHeld) && (maxWait > 0 || r.Queue) {
+		c.s.seen.refused(r.Hold, arrived)
+	}
 	if maxWait > 0 && errors.Is(err, driver.ErrHeld) {
 		began, g, err = c.waitFor(r, arrived.Add(maxWait), yield, err)
 	}
@@ -83,6 +86,7 @@ func (c *call) obtain(r driver.Request, arrived time.Time, maxWait time.Duration
 		}
 		return httpwire.Grant{}, err
 	}
+	c.s.seen.granted(r, g, arrived, began)
 	return httpwire.Grant{Fence: g.Fence, Fences: g.Fences, TTL: httpwire.Down(g.TTL), Waited: httpwire.Down(began.Sub(arrived))}, nil
 }
 

@@ -61,18 +61,22 @@ func (w *recorder) Write(b []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// serve makes a handler of f: it lets the caller in or not, and logs and measures the request.
-func (s *Server) serve(pattern string, f handler) http.Handler {
+// serve makes a handler of f: enter, if any, lets the caller in or not, and fail answers with an error. It logs
+// and measures the request.
+func (s *Server) serve(pattern string, enter, f handler, fail func(*call, error) httpwire.Kind) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		c := &call{s: s, w: &recorder{ResponseWriter: w}, r: r, who: noIdentity}
-		err := c.enter()
+		var err error
+		if enter != nil {
+			err = enter(c)
+		}
 		if err == nil {
 			err = f(c)
 		}
 		kind := httpwire.OK
 		if err != nil {
-			kind = c.fail(err)
+			kind = fail(c, err)
 		}
 		s.metrics.request(pattern, kind, time.Since(began))
 		if s.o.Log != nil {

@@ -110,29 +110,37 @@ func skipped(err error) error {
 }
 
 // ask requests the release of a lock from its holder.
-func (c *call) ask() error {
-	return c.onHolder(Ask, func(ctx context.Context, h driver.Hold) error {
-		r, ok := c.s.backend.(driver.Revoker)
-		if !ok {
-			return errNoAsking
-		}
-		began := time.Now()
-		err := r.Revoke(ctx, h)
-		c.s.metrics.backend("revoke", err, time.Since(began))
-		if errors.Is(err, driver.ErrSkip) {
-			return errNoAsking
+func (c *call) ask() error { return c.onHolder(Ask) }
+
+// breakLock unlocks by force.
+func (c *call) breakLock() error { return c.onHolder(Break) }
+
+// forHolder asks a holder for its lock, or breaks it.
+func (c *call) forHolder(ctx context.Context, right Right, h driver.Hold, fence uint64) error {
+	if right == Break {
+		err := c.backendRelease(ctx, h)
+		if err == nil {
+			c.s.seen.broken(h, fence, c.who.Name)
 		}
 		return err
-	})
+	}
+	r, ok := c.s.backend.(driver.Revoker)
+	if !ok {
+		return errNoAsking
+	}
+	began := time.Now()
+	err := r.Revoke(ctx, h)
+	c.s.metrics.backend("revoke", err, time.Since(began))
+	if errors.Is(err, driver.ErrSkip) {
+		return errNoAsking
+	}
+	return err
 }
 
 var errNoAsking = fmt.Errorf("%w: the backend can't ask holders for their locks", driver.ErrUnsupported)
 
-// breakLock unlocks by force.
-func (c *call) breakLock() error { return c.onHolder(Break, c.backendRelease) }
-
-// onHolder calls act for the holder that the body names, so that a successor can't be hit.
-func (c *call) onHolder(right Right, act func(context.Context, driver.Hold) error) error {
+// onHolder acts on the holder that the body names, so that a successor can't be hit.
+func (c *call) onHolder(right Right) error {
 	name, err := c.pathName()
 	if err != nil {
 		return err
@@ -155,7 +163,7 @@ func (c *call) onHolder(right Right, act func(context.Context, driver.Hold) erro
 	}
 	ctx, cancel := context.WithTimeout(c.r.Context(), callTimeout)
 	defer cancel()
-	if err := act(ctx, h); err != nil {
+	if err := c.forHolder(ctx, right, h, m.Fence); err != nil {
 		return err
 	}
 	c.w.WriteHeader(204)

@@ -15,13 +15,14 @@ type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.HistogramVec
 	calls    *prometheus.HistogramVec
+	seen     *seen
 }
 
-func newMetrics(q *quota) *metrics {
+func newMetrics(q *quota, seen *seen) *metrics {
 	// From a local Redis to a long poll.
 	buckets := []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 	m := &metrics{
-		registry: prometheus.NewRegistry(),
+		registry: prometheus.NewRegistry(), seen: seen,
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "distlock_server_request_duration_seconds", Help: "Time from a request to the end of its answer.", Buckets: buckets,
 		}, []string{"call", "outcome"}),
@@ -44,7 +45,9 @@ func (m *metrics) request(call string, outcome httpwire.Kind, took time.Duration
 }
 
 func (m *metrics) backend(call string, err error, took time.Duration) {
-	m.calls.WithLabelValues(call, string(httpwire.KindOf(err))).Observe(took.Seconds())
+	outcome := httpwire.KindOf(err)
+	m.calls.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
+	m.seen.called(call, outcome == httpwire.Unknown, took)
 }
 
 // showMetrics answers in Prometheus's text format.

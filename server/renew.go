@@ -71,8 +71,12 @@ func (c *call) renewAll(holds []driver.Hold) []error {
 		switch httpwire.KindOf(err) {
 		case httpwire.OK:
 			c.s.quota.renew(c.who.Name, holds[i].Owner, holds[i].TTL)
+			c.s.seen.renewed(holds[i], began)
 		case httpwire.Lost:
 			c.s.quota.remove(c.who.Name, holds[i].Owner)
+			c.s.seen.lost(holds[i])
+		case httpwire.Unknown:
+			c.s.seen.doubtful(holds[i], err)
 		}
 	}
 	return errs
@@ -116,6 +120,7 @@ func (c *call) releaseHold(h driver.Hold) error {
 	if err := c.backendRelease(c.r.Context(), h); err != nil {
 		return err
 	}
+	c.s.seen.released(h)
 	c.w.WriteHeader(http.StatusNoContent)
 	return nil
 }

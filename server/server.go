@@ -61,6 +61,9 @@ type Server struct {
 	subscribers subscribers
 	quota       quota
 	metrics     *metrics
+	seen        *seen
+	poller      poller
+	page        *page
 }
 
 // New returns a server for a backend, which the caller closes after the server. It returns ErrUnsupported if the
@@ -73,7 +76,9 @@ func New(b driver.Backend, o Options) (*Server, error) {
 	o.MaxHolds, o.MaxStreams = cmp.Or(o.MaxHolds, 10_000), cmp.Or(o.MaxStreams, 1000)
 	s := &Server{backend: b, caps: caps, o: o, mux: http.NewServeMux(), name: url.PathEscape(caps.Name), origin: http.NewCrossOriginProtection()}
 	s.drained, s.drain = context.WithCancel(context.Background())
-	s.metrics = newMetrics(&s.quota)
+	s.seen = newSeen()
+	s.metrics = newMetrics(&s.quota, s.seen)
+	s.poller.s, s.page = s, newPage()
 	s.routes()
 	return s, nil
 }
@@ -93,6 +98,7 @@ var calls = map[string]handler{
 	"DELETE /v1/locks/{name}":     (*call).simpleRelease,
 	"POST /v1/locks/{name}/ask":   (*call).ask,
 	"POST /v1/locks/{name}/break": (*call).breakLock,
+	"GET /v1/events":              (*call).changes,
 	"GET /metrics":                (*call).showMetrics,
 }
 
@@ -105,7 +111,13 @@ var open = map[string]func(*Server, http.ResponseWriter, *http.Request){
 
 func (s *Server) routes() {
 	for pattern, f := range calls {
-		s.mux.Handle(pattern, s.serve(pattern, f))
+		s.mux.Handle(pattern, s.serve(pattern, (*call).enter, f, (*call).fail))
+	}
+	for pattern, f := range pages {
+		s.mux.Handle(pattern, s.serve(pattern, (*call).enter, f, (*call).failPage))
+	}
+	for pattern, f := range openPages {
+		s.mux.Handle(pattern, s.serve(pattern, nil, f, (*call).failPage))
 	}
 	for pattern, f := range open {
 		s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { f(s, w, r) })
@@ -122,6 +134,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, problem(http.StatusForbidden, httpwire.Denied, "a page of another site made this request").Problem)
 		return
 	}
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Referrer-Policy", "same-origin")
 	s.mux.ServeHTTP(w, r)
 }
 

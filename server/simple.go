@@ -53,6 +53,7 @@ func (c *call) simpleAcquire() error {
 // queue. No answer has named the owner, so no client believes that it holds.
 func (c *call) forget(h driver.Hold) {
 	_ = c.backendRelease(context.WithoutCancel(c.r.Context()), h)
+	c.s.seen.released(h)
 }
 
 // simpleRequest reads the path and the query of an acquire.

@@ -118,7 +118,10 @@ func (c *call) subscribe(r *driver.Request, revocable bool) error {
 		return errSecret
 	}
 	subs, h := &c.s.subscribers, r.Hold
-	r.OnLost = func() { subs.post(client, httpwire.EventLost, h) }
+	r.OnLost = func() {
+		subs.post(client, httpwire.EventLost, h)
+		c.s.seen.lost(h)
+	}
 	if revocable {
 		if !c.s.caps.Revocable.Has(r.Mode) {
 			return problem(http.StatusNotImplemented, httpwire.Unsupported, "the backend can't ask the holder of a lock of mode %v", r.Mode)

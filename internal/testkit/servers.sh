@@ -79,6 +79,8 @@ look() {
 	want curl DISTLOCK_TEST_CURL curl
 	want maven DISTLOCK_TEST_MAVEN mvn
 	want xz-utils DISTLOCK_TEST_XZ xz
+	want chromium-headless-shell DISTLOCK_TEST_CHROMIUM /usr/lib/chromium/chromium-headless-shell
+	[ -e /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf ] || missing+=(fonts-dejavu-core) # Chromium crashes without a font
 	[ -n "${DISTLOCK_TEST_ZOOKEEPER:-}" ] || [ -e /usr/share/java/zookeeper.jar ] || missing+=(zookeeper)
 	[ -e /usr/share/java/curator-recipes.jar ] || missing+=(libcurator-recipes-java)
 	python pip >/dev/null || missing+=(python3-pip)

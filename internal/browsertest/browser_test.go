@@ -1,0 +1,198 @@
+// Package browsertest uses the page of a server in a browser. It is a module of its own, so that no other
+// module requires what controls the browser.
+package browsertest
+
+import (
+	"flag"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/go-rod/rod"
+	"github.com/go-rod/rod/lib/proto"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/server"
+)
+
+var screens = flag.String("screens", "", "folder for screenshots of TestLongScreens; none without it")
+
+func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
+
+// rig is a browser before a server.
+type rig struct {
+	*testing.T
+	backend driver.Backend
+	url     string
+	browser *rod.Browser
+}
+
+func start(t *testing.T, b driver.Backend, o server.Options) *rig {
+	t.Helper()
+	s, err := server.New(b, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := httptest.NewServer(s)
+	t.Cleanup(func() {
+		h.CloseClientConnections()
+		h.Close()
+		b.Close()
+	})
+	browser := rod.New().ControlURL(testserver.Browser(t).Control())
+	if err := browser.Connect(); err != nil {
+		t.Fatal(err)
+	}
+	return &rig{t, b, h.URL, browser}
+}
+
+// open opens a page in a session of its own.
+func (r *rig) open(path string) *page {
+	r.Helper()
+	session, err := r.browser.Incognito()
+	if err != nil {
+		r.Fatal(err)
+	}
+	return r.visit(session, path)
+}
+
+func (r *rig) visit(session *rod.Browser, path string) *page {
+	r.Helper()
+	p, err := session.Page(proto.TargetCreateTarget{URL: "about:blank"})
+	if err != nil {
+		r.Fatal(err)
+	}
+	pg := &page{r.T, p.Timeout(patience)}
+	pg.size(1280, 800, false)
+	pg.visit(r.url + path)
+	return pg
+}
+
+// patience is how long the page may take on a busy machine.
+const patience = 2 * time.Minute
+
+// page is a tab. Its methods fail the test.
+type page struct {
+	t *testing.T
+	*rod.Page
+}
+
+func (p *page) must(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *page) visit(url string) {
+	p.t.Helper()
+	p.must(p.Navigate(url))
+	p.must(p.WaitLoad())
+}
+
+func (p *page) size(width, height int, phone bool) {
+	p.t.Helper()
+	p.must(p.SetViewport(&proto.EmulationSetDeviceMetricsOverride{Width: width, Height: height, DeviceScaleFactor: 1, Mobile: phone}))
+}
+
+// eval returns the value of a JavaScript expression as text.
+func (p *page) eval(js string) string {
+	p.t.Helper()
+	v, err := p.Eval("async () => String(" + js + ")")
+	p.must(err)
+	return v.Value.Str()
+}
+
+// until waits until a JavaScript expression is true.
+func (p *page) until(js string) {
+	p.t.Helper()
+	if err := p.Wait(rod.Eval("() => " + js)); err != nil {
+		text := "?"
+		if v, err := p.Eval("() => document.body.innerText"); err == nil {
+			text = v.Value.Str()
+		}
+		p.t.Fatalf("not true: %s: %v\n%s", js, err, text)
+	}
+}
+
+// shows waits until the main part of the page has a text.
+func (p *page) shows(text string) {
+	p.t.Helper()
+	p.until(fmt.Sprintf("document.querySelector('main').innerText.includes(%q)", text))
+}
+
+func (p *page) lacks(text string) {
+	p.t.Helper()
+	p.until(fmt.Sprintf("!document.querySelector('main').innerText.includes(%q)", text))
+}
+
+// click clicks an element, which it finds by a selector.
+func (p *page) click(selector string) {
+	p.t.Helper()
+	e, err := p.Element(selector)
+	p.must(err)
+	p.must(e.Click(proto.InputMouseButtonLeft, 1))
+}
+
+func (p *page) write(selector, text string) {
+	p.t.Helper()
+	e, err := p.Element(selector)
+	p.must(err)
+	p.must(e.Input(text))
+}
+
+func (p *page) shot(name string) {
+	p.t.Helper()
+	if *screens == "" {
+		return
+	}
+	png, err := p.Screenshot(false, &proto.PageCaptureScreenshot{Format: proto.PageCaptureScreenshotFormatPng})
+	p.must(err)
+	p.must(os.WriteFile(filepath.Join(*screens, name+".png"), png, 0o600))
+}
+
+// acquire takes a lock at the backend, or a place in its queue.
+func (r *rig) acquire(q driver.Request) driver.Grant {
+	r.Helper()
+	q.Fences = max(q.Fences, 1)
+	if q.Owner == "" {
+		q.Owner = driver.NewOwner()
+	}
+	if q.Mode == 0 {
+		q.Mode = driver.Exclusive
+	}
+	if q.TTL == 0 {
+		q.TTL = time.Hour
+	}
+	g, err := r.backend.Acquire(r.Context(), q)
+	if err != nil && !q.Queue {
+		r.Fatal(err)
+	}
+	return g
+}
+
+func meta(program, host string) map[string]string {
+	return map[string]string{"program": program, "pid": "4711", "host": host}
+}
+
+// access makes a server's list of identities.
+func access(t *testing.T, lines ...string) *server.Access {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tokens")
+	text := ""
+	for _, line := range lines {
+		text += line + "\n"
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, err := server.OpenAccess(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}

@@ -1,0 +1,450 @@
+package server
+
+import (
+	"cmp"
+	"container/list"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+)
+
+// Bounds of what a server remembers.
+const (
+	mostNames     = 500 // those used last
+	mostSpells    = 32  // of a name
+	mostWaiting   = 256 // of a name, and as many holds
+	mostIncidents = 200
+	mostText      = 200 // bytes of a description
+)
+
+// seen is what this server has seen since its start, for its page. No lock depends on it: other servers before
+// the same backend see other calls. It is safe for concurrent use, and its size is bounded.
+type seen struct {
+	began time.Time
+
+	mu        sync.Mutex
+	names     map[string]*list.Element // of *nameSeen
+	recent    list.List                // the name used last is the first
+	incidents []incident               // the newest is the last
+	count     int                      // of all incidents
+	calls     map[string]*callSeen     // of the backend
+}
+
+// nameSeen is what was seen of one name.
+type nameSeen struct {
+	name    string
+	limit   int
+	grants  series    // and for how long the lock was held
+	held    time.Time // since when it has been; it isn't while holds is empty
+	waits   sample
+	waiting map[string]patience // of each Owner that waits
+	holds   map[string]*spell   // by Owner
+	spells  []*spell            // the newest is the last
+}
+
+// patience is when an Owner that waits made its first attempt, and its last.
+type patience struct{ first, last time.Time }
+
+// spell is one grant, from its beginning to its end.
+type spell struct {
+	Fence, Last uint64 // the fences that it had
+	Mode        driver.Mode
+	Who         string
+	Began       time.Time
+	Waited      time.Duration
+	Ended       time.Time // zero: not seen
+	End         string    // how, as a key of texts
+	ttl         time.Duration
+	until       time.Time // if it is not renewed; zero: not known
+	foreign     bool      // granted by another server
+}
+
+// incident is a loss, or a call after which it is not known whether a hold lives.
+type incident struct {
+	Number int
+	At     time.Time
+	Kind   string // lost, unknown or broken
+	Name   string
+	Fence  uint64
+	Who    string // the holder
+	By     string // the identity that broke it
+	Detail string
+	owner  string
+}
+
+// ID identifies the incident's row in a page.
+func (i incident) ID() string { return fmt.Sprintf("i%d", i.Number) }
+
+// Lasted returns how long a spell took that has ended.
+func (sp spell) Lasted() time.Duration { return sp.Ended.Sub(sp.Began) }
+
+// callSeen is what was seen of one kind of call of the backend.
+type callSeen struct {
+	Count, Unknown int
+	times          sample
+	series         series
+}
+
+func newSeen() *seen {
+	return &seen{began: time.Now(), names: map[string]*list.Element{}, calls: map[string]*callSeen{}}
+}
+
+// name returns what is known of a name, which is new if it was forgotten. The caller has locked mu.
+func (s *seen) name(name string) *nameSeen {
+	if e := s.names[name]; e != nil {
+		s.recent.MoveToFront(e)
+		return e.Value.(*nameSeen)
+	}
+	n := &nameSeen{name: name, limit: 1, waiting: map[string]patience{}, holds: map[string]*spell{}}
+	s.names[name] = s.recent.PushFront(n)
+	if s.recent.Len() > mostNames {
+		delete(s.names, s.recent.Remove(s.recent.Back()).(*nameSeen).name)
+	}
+	return n
+}
+
+// old returns what is known of a name, or nil. The caller has locked mu.
+func (s *seen) old(name string) *nameSeen {
+	if e := s.names[name]; e != nil {
+		return e.Value.(*nameSeen)
+	}
+	return nil
+}
+
+// refused notes an attempt of an Owner that waits.
+func (s *seen) refused(h driver.Hold, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.name(h.Name)
+	w, known := n.waiting[h.Owner]
+	if !known {
+		makeRoom(n.waiting)
+		w.first = at
+	}
+	w.last = at
+	n.waiting[h.Owner] = w
+}
+
+// makeRoom deletes any element of a map that is full.
+func makeRoom[V any](m map[string]V) {
+	for k := range m {
+		if len(m) < mostWaiting {
+			return
+		}
+		delete(m, k)
+	}
+}
+
+// granted notes a grant. The request that led to it arrived at an instant, and the backend was called at another.
+func (s *seen) granted(r driver.Request, g driver.Grant, arrived, called time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.name(r.Name)
+	if h := n.holds[r.Owner]; h != nil {
+		if h.Fence == g.Fence {
+			return // a repeated request
+		}
+		n.end(r.Owner, h, called, "end.refenced")
+	}
+	if w, ok := n.waiting[r.Owner]; ok {
+		arrived = w.first
+		delete(n.waiting, r.Owner)
+	}
+	n.limit = max(r.Limit, 1)
+	sp := &spell{
+		Fence: g.Fence, Last: g.Last(), Mode: r.Mode, Who: describe(r.Meta), Began: called, Waited: max(called.Sub(arrived), 0),
+		ttl: g.TTL, until: called.Add(g.TTL),
+	}
+	n.grants.add(called, 1, 0)
+	n.waits.add(sp.Waited)
+	makeRoom(n.holds)
+	if len(n.holds) == 0 {
+		n.held = called
+	}
+	n.holds[r.Owner] = sp
+	n.keep(sp)
+}
+
+// keep adds a spell to the history of a name.
+func (n *nameSeen) keep(sp *spell) {
+	if i := slices.IndexFunc(n.spells, func(o *spell) bool { return o.Fence == sp.Fence && sp.Fence != 0 }); i >= 0 {
+		n.spells[i] = sp // it was seen at the backend first
+		return
+	}
+	n.spells = append(n.spells, sp)
+	if len(n.spells) > mostSpells {
+		n.spells = slices.Delete(n.spells, 0, 1)
+	}
+}
+
+// end notes that a hold has ended.
+func (n *nameSeen) end(owner string, sp *spell, at time.Time, how string) {
+	sp.Ended, sp.End = at, how
+	delete(n.holds, owner)
+	switch {
+	case n.limit > 1: // each permit counts
+		n.grants.span(sp.Began, at)
+	case len(n.holds) == 0:
+		n.grants.span(n.held, at)
+	}
+}
+
+// renewed notes that a hold lives on.
+func (s *seen) renewed(h driver.Hold, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.old(h.Name); n != nil && n.holds[h.Owner] != nil {
+		n.holds[h.Owner].ttl, n.holds[h.Owner].until = h.TTL, at.Add(h.TTL)
+	}
+}
+
+// released notes the release of a hold, or that an Owner waits no longer.
+func (s *seen) released(h driver.Hold) { s.over(h, "end.released") }
+
+// over notes the end of a hold, and returns what is known of it.
+func (s *seen) over(h driver.Hold, how string) spell {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.old(h.Name)
+	if n == nil {
+		return spell{}
+	}
+	delete(n.waiting, h.Owner)
+	sp := n.holds[h.Owner]
+	if sp == nil {
+		return spell{}
+	}
+	n.end(h.Owner, sp, time.Now(), how)
+	return *sp
+}
+
+// lost notes that a hold was lost.
+func (s *seen) lost(h driver.Hold) {
+	sp := s.over(h, "end.lost")
+	s.report(incident{Kind: "lost", Name: h.Name, Fence: sp.Fence, Who: sp.Who, owner: h.Owner})
+}
+
+// broken notes that a lock was unlocked by force, and by which identity.
+func (s *seen) broken(h driver.Hold, fence uint64, by string) {
+	sp := s.over(h, "end.broken")
+	s.report(incident{Kind: "broken", Name: h.Name, Fence: cmp.Or(sp.Fence, fence), Who: sp.Who, By: by, owner: h.Owner})
+}
+
+// doubtful notes a call for a hold whose outcome is not known.
+func (s *seen) doubtful(h driver.Hold, err error) {
+	i := incident{Kind: "unknown", Name: h.Name, owner: h.Owner, Detail: short(strings.ReplaceAll(err.Error(), h.Owner, "…"))}
+	s.mu.Lock()
+	if n := s.old(h.Name); n != nil && n.holds[h.Owner] != nil {
+		i.Fence, i.Who = n.holds[h.Owner].Fence, n.holds[h.Owner].Who
+	}
+	s.mu.Unlock()
+	s.report(i)
+}
+
+// report keeps an incident. The loss of a hold is one, however often it is noticed.
+func (s *seen) report(i incident) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := func(o incident) bool { return o.owner == i.owner && o.Kind != "unknown" }
+	if i.Kind == "lost" && slices.ContainsFunc(s.incidents, known) {
+		return
+	}
+	s.count++
+	i.At, i.Number = time.Now(), s.count
+	s.incidents = append(s.incidents, i)
+	if len(s.incidents) > mostIncidents {
+		s.incidents = slices.Delete(s.incidents, 0, 1)
+	}
+}
+
+// observed adds the holders that the backend names to the history: other servers may have granted them.
+func (s *seen) observed(l lock) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.old(l.Name)
+	if n == nil && len(l.Holders) == 0 {
+		return
+	}
+	n = s.name(l.Name)
+	for _, h := range l.Holders {
+		known := func(sp *spell) bool { return sp.Fence <= h.Fence && h.Fence <= sp.Last }
+		if h.Fence != 0 && !slices.ContainsFunc(n.spells, known) {
+			n.keep(&spell{Fence: h.Fence, Last: h.Fence, Mode: h.Mode, Who: h.String(), Began: cmp.Or(h.Since, time.Now()), foreign: true})
+		}
+	}
+	for _, sp := range n.spells {
+		there := func(h party) bool { return sp.Fence <= h.Fence && h.Fence <= sp.Last }
+		if sp.foreign && sp.Ended.IsZero() && !slices.ContainsFunc(l.Holders, there) {
+			sp.Ended, sp.End = time.Now(), "end.gone"
+		}
+	}
+}
+
+// ttl returns the TTL of a hold, or 0 if it is not known.
+func (s *seen) ttl(name, owner string) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.old(name); n != nil && n.holds[owner] != nil {
+		return n.holds[owner].ttl
+	}
+	return 0
+}
+
+// forgetTime is how long after its last attempt an Owner counts as waiting. One attempt takes up to MaxWait.
+const forgetTime = httpwire.MaxWait + 30*time.Second
+
+// expire ends the holds whose TTL is over, and forgets those that have ceased to wait. The caller has locked mu.
+func (n *nameSeen) expire(now time.Time) {
+	maps.DeleteFunc(n.waiting, func(_ string, w patience) bool { return now.Sub(w.last) > forgetTime })
+	for owner, sp := range n.holds {
+		if sp.until.Before(now) {
+			n.end(owner, sp, sp.until, "end.expired")
+		}
+	}
+}
+
+// use describes how much a name is used.
+type use struct {
+	Name     string
+	Rate     []float64 // grants a second, in each step
+	Now      float64   // grants a second, over the last minute
+	P50, P99 time.Duration
+	Share    float64 // of the last minute in which it was held
+	Waiting  int
+	total    time.Duration // of the last waits
+}
+
+// use returns how much a name was used. The caller has locked mu.
+func (n *nameSeen) use(now time.Time) use {
+	n.expire(now)
+	grants := n.grants // with the holds that go on
+	grants.steps = slices.Clone(grants.steps)
+	for _, sp := range n.holds {
+		if n.limit > 1 {
+			grants.span(sp.Began, now)
+			continue
+		}
+		grants.span(n.held, now)
+		break
+	}
+	steps := grants.last(now)
+	u := use{Name: n.name, P50: n.waits.quantile(.5), P99: n.waits.quantile(.99), Waiting: len(n.waiting), total: n.waits.sum()}
+	var held time.Duration
+	for i, st := range steps {
+		u.Rate = append(u.Rate, float64(st.n)/stepTime.Seconds())
+		if i >= len(steps)-minute {
+			u.Now += float64(st.n) / (minute * stepTime.Seconds())
+			held += st.d
+		}
+	}
+	u.Share = min(held.Seconds()/(minute*stepTime.Seconds())/float64(n.limit), 1)
+	return u
+}
+
+// hot returns the use of all names that were granted, those with the longest waits first.
+func (s *seen) hot() []use {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []use
+	for e := s.recent.Front(); e != nil; e = e.Next() {
+		if u := e.Value.(*nameSeen).use(time.Now()); slices.ContainsFunc(u.Rate, func(r float64) bool { return r > 0 }) || u.Waiting > 0 || u.Share > 0 {
+			all = append(all, u)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b use) int {
+		return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(b.total, a.total), cmp.Compare(b.Now, a.Now), cmp.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+// history returns the grants of a name, the newest first, and its use.
+func (s *seen) history(name string) ([]spell, use) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.old(name)
+	if n == nil {
+		return nil, use{Name: name}
+	}
+	u := n.use(time.Now())
+	var all []spell
+	for _, sp := range slices.Backward(n.spells) {
+		all = append(all, *sp)
+	}
+	slices.SortStableFunc(all, func(a, b spell) int { return cmp.Compare(b.Fence, a.Fence) })
+	return all, u
+}
+
+// news returns the incidents, the newest first.
+func (s *seen) news() []incident {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.Clone(s.incidents)
+	slices.Reverse(all)
+	return all
+}
+
+// called notes a call of the backend.
+func (s *seen) called(call string, unknown bool, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.calls[call]
+	if c == nil {
+		c = &callSeen{}
+		s.calls[call] = c
+	}
+	c.Count++
+	if unknown {
+		c.Unknown++
+	}
+	c.times.add(took)
+	c.series.add(time.Now(), 1, took)
+}
+
+// speed describes the latency of one kind of call.
+type speed struct {
+	Call           string
+	Count, Unknown int
+	P50, P99, Max  time.Duration
+	Mean           []float64 // milliseconds, in each step
+}
+
+// speeds returns the latency of all calls.
+func (s *seen) speeds() []speed {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []speed
+	for call, c := range s.calls {
+		sp := speed{Call: call, Count: c.Count, Unknown: c.Unknown, P50: c.times.quantile(.5), P99: c.times.quantile(.99), Max: c.times.quantile(1)}
+		for _, st := range c.series.last(time.Now()) {
+			sp.Mean = append(sp.Mean, float64(st.d.Microseconds())/1000/float64(max(st.n, 1)))
+		}
+		all = append(all, sp)
+	}
+	slices.SortFunc(all, func(a, b speed) int { return cmp.Compare(a.Call, b.Call) })
+	return all
+}
+
+// describe names a holder by its metadata.
+func describe(meta map[string]string) string {
+	who := meta["program"]
+	if pid := meta["pid"]; pid != "" {
+		who += " pid " + pid
+	}
+	if host := meta["host"]; host != "" {
+		who += " @ " + host
+	}
+	return short(strings.TrimSpace(who))
+}
+
+func short(s string) string {
+	if len(s) > mostText {
+		s = strings.ToValidUTF8(s[:mostText], "") + "…"
+	}
+	return s
+}

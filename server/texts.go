@@ -1,0 +1,180 @@
+package server
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// languages of the page. The first is for those who want none of them.
+var languages = [...]string{"en", "zh-CN"}
+
+// language returns the language that the viewer wants most, as an index of languages.
+func (c *call) language() int {
+	best, quality := 0, 0.0
+	for _, part := range strings.Split(c.r.Header.Get("Accept-Language"), ",") {
+		tag, options, _ := strings.Cut(strings.TrimSpace(part), ";")
+		q := 1.0
+		if text, ok := strings.CutPrefix(strings.TrimSpace(options), "q="); ok {
+			q, _ = strconv.ParseFloat(text, 64)
+		}
+		primary, _, _ := strings.Cut(strings.ToLower(tag), "-")
+		for i, lang := range languages {
+			if own, _, _ := strings.Cut(lang, "-"); own == primary && q > quality {
+				best, quality = i, q
+			}
+		}
+	}
+	return best
+}
+
+// text returns one of the texts.
+func text(lang int, key string, args ...any) string {
+	t, ok := texts[key]
+	if !ok {
+		panic("there is no text " + key) // tests make every page
+	}
+	if len(args) == 0 {
+		return t[lang]
+	}
+	return fmt.Sprintf(t[lang], args...)
+}
+
+// texts are those of the page, in each language.
+var texts = map[string][len(languages)]string{
+	"nav":           {"Pages", "页面"},
+	"nav.locks":     {"Locks", "锁"},
+	"nav.hot":       {"Hot names", "热点"},
+	"nav.losses":    {"Losses", "丢失"},
+	"nav.backend":   {"Backend", "后端"},
+	"skip":          {"Skip to the content", "跳到正文"},
+	"live":          {"Live", "实时"},
+	"live.off":      {"Reconnecting", "重新连接中"},
+	"noscript":      {"Without JavaScript this page does not update by itself, and locks can't be broken here.", "未启用 JavaScript：页面不会自动更新，也无法在此强制解锁。"},
+	"logout":        {"Log out", "退出"},
+	"since.start":   {"Waits, losses and fences are those that this server has seen since its start, %s ago.", "等待、丢失和防护令牌仅为本服务器启动以来（%s）所见。"},
+	"other.servers": {"Other servers of the same backend see others.", "同一后端的其他服务器各有自己的记录。"},
+	"trouble":       {"The backend does not answer. What you see is from before.", "后端没有响应，以下是之前的数据。"},
+
+	"locks.title":    {"Locks", "锁"},
+	"search":         {"Search by prefix", "按前缀搜索"},
+	"search.go":      {"Search", "搜索"},
+	"search.clear":   {"Clear", "清除"},
+	"sum.held":       {"held", "被持有"},
+	"sum.waiting":    {"waiting", "等待中"},
+	"sum.late":       {"late to renew", "续期延迟"},
+	"sum.late.help":  {"Less than a third of the TTL is left. A holder that lives renews earlier.", "剩余时间不足 TTL 的三分之一；正常的持有者会更早续期。"},
+	"sum.rows":       {"%d of %d locks are shown. A prefix narrows them down.", "共 %[2]d 把锁，显示前 %[1]d 把。可按前缀缩小范围。"},
+	"sum.listed":     {"There are more than %d names: the others are not listed here.", "名称超过 %d 个，其余未列出。"},
+	"sum.none":       {"No lock is held.", "当前没有被持有的锁。"},
+	"sort":           {"Sort by %s", "按%s排序"},
+	"lock":           {"Lock", "锁"},
+	"mode":           {"Mode", "模式"},
+	"holder":         {"Holder", "持有者"},
+	"fence":          {"Fence", "防护令牌"},
+	"held":           {"Held for", "已持有"},
+	"left":           {"Time left", "剩余时间"},
+	"waiting":        {"Waiting", "等待"},
+	"mode.exclusive": {"exclusive", "互斥"},
+	"mode.write":     {"write", "写"},
+	"mode.read":      {"read", "读"},
+	"mode.counted":   {"permits", "许可"},
+	"mode.free":      {"free", "空闲"},
+	"others":         {"and %d more", "及其他 %d 个"},
+	"unnamed":        {"unnamed holder", "未署名的持有者"},
+	"foreign":        {"not distlock's", "非 distlock 写入"},
+	"pid":            {"pid %s", "进程 %s"},
+	"unknown":        {"unknown", "未知"},
+	"endless":        {"until released", "直到释放"},
+	"unless":         {"unless it is renewed", "若不续期"},
+
+	"back":            {"All locks", "全部锁"},
+	"holders":         {"Holders", "持有者"},
+	"holders.permits": {"%d of %d permits are taken", "已占用 %d / %d 个许可"},
+	"holders.none":    {"The lock is free.", "锁空闲。"},
+	"queue":           {"Queue", "队列"},
+	"queue.none":      {"None wait.", "无人等待。"},
+	"queue.unknown":   {"The backend does not know how many wait.", "后端不记录等待者的数量。"},
+	"queue.more":      {"%d more wait. The backend counts them and does not name them.", "另有 %d 个等待者，后端只计数，不记名。"},
+	"history":         {"History of fences", "防护令牌历史"},
+	"history.note":    {"As this server has seen it.", "仅本服务器所见。"},
+	"history.none":    {"This server has not seen the lock held.", "本服务器尚未见到该锁被持有。"},
+	"history.began":   {"Granted", "授予时间"},
+	"history.waited":  {"Waited", "等待时长"},
+	"history.held":    {"Held for", "持有时长"},
+	"history.end":     {"End", "结束"},
+	"end.holds":       {"holds", "持有中"},
+	"end.released":    {"released", "已释放"},
+	"end.lost":        {"lost", "丢失"},
+	"end.broken":      {"broken", "强制解锁"},
+	"end.expired":     {"expired", "过期"},
+	"end.refenced":    {"new fence", "换发令牌"},
+	"end.gone":        {"gone", "已消失"},
+	"use":             {"Use", "使用情况"},
+	"use.share":       {"Utilisation", "占用率"},
+
+	"ask":         {"Ask for it", "请求释放"},
+	"ask.help":    {"Requests the release. The holder decides.", "请持有者释放；是否释放由其决定。"},
+	"break":       {"Break…", "强制解锁…"},
+	"break.title": {"Break this lock?", "强制解除此锁？"},
+	"break.lock":  {"Lock", "锁"},
+	"break.text":  {"The lock becomes free at once, and the next in the queue gets it. The holder learns of it at its next renewal. Until then it believes that it holds, and may still write.", "锁会立即空闲，并交给队列中的下一个。原持有者要到下次续期才知道，在此之前它仍以为自己持有锁，可能继续写入。"},
+	"break.sure":  {"Make sure that it is dead or stopped. Only a storage that checks fences refuses its late writes.", "请先确认它已退出或停止。只有校验防护令牌的存储才会拒绝它迟到的写入。"},
+	"break.type":  {"To go on, type the lock’s name", "请输入锁名以继续"},
+	"break.do":    {"Break the lock", "强制解锁"},
+	"cancel":      {"Cancel", "取消"},
+	"done.ask":    {"The holder was asked to release the lock. It decides whether and when.", "已请求持有者释放锁；是否以及何时释放由其决定。"},
+	"done.break":  {"The lock was broken.", "锁已被强制解除。"},
+	"done.gone":   {"That hold had ended before. Nothing was done.", "该持有已结束，未做任何操作。"},
+
+	"hot.title": {"Hot names", "热点锁"},
+	"hot.note":  {"Names with the longest waits come first. Charts show ten minutes, rates and utilisation the last minute, and waits the last 256 grants.", "等待最久的名称在前。图表为最近十分钟；速率与占用率取最近一分钟，等待时间取最近 256 次授予。"},
+	"hot.empty": {"No lock was taken through this server in the last ten minutes.", "最近十分钟没有经本服务器获取的锁。"},
+	"hot.chart": {"Acquisitions a second over the last ten minutes, at most %.1f", "最近十分钟每秒获取次数，最高 %.1f"},
+	"hot.rate":  {"Acquired", "获取速率"},
+	"hot.p50":   {"Wait p50", "等待 P50"},
+	"hot.p99":   {"Wait p99", "等待 P99"},
+	"last.ten":  {"Last 10 min", "最近 10 分钟"},
+
+	"losses.title":     {"Losses and doubts", "丢失与存疑"},
+	"losses.note":      {"Lost: the holder holds no more, and has been notified. In doubt: a renewal got no answer, and is tried again. Broken: unlocked by force.", "丢失：持有者已得知不再持有。存疑：续期没有得到答复，会重试。强制：被强制解锁。"},
+	"losses.empty":     {"No hold was lost, and no renewal was in doubt.", "没有丢失，也没有存疑的续期。"},
+	"incident.when":    {"When", "时间"},
+	"incident.what":    {"What", "事件"},
+	"incident.lost":    {"lost", "丢失"},
+	"incident.unknown": {"in doubt", "存疑"},
+	"incident.broken":  {"broken", "强制"},
+	"incident.detail":  {"Detail", "详情"},
+	"incident.by":      {"by %s", "由 %s"},
+
+	"backend.title":    {"Backend", "后端"},
+	"backend.round":    {"%d locks were read in %s.", "读取 %d 把锁用时 %s。"},
+	"backend.calls":    {"Latency of its calls", "调用延迟"},
+	"backend.note":     {"Quantiles are of the last 256 calls; charts show the mean over ten minutes.", "分位数取最近 256 次调用；图表为十分钟内的均值。"},
+	"backend.call":     {"Call", "调用"},
+	"backend.count":    {"Calls", "次数"},
+	"backend.unknown":  {"No answer", "无应答"},
+	"backend.max":      {"Max", "最大"},
+	"backend.chart":    {"Mean latency over the last ten minutes, at most %.1f ms", "最近十分钟平均延迟，最高 %.1f 毫秒"},
+	"backend.promises": {"What it promises", "它的保证"},
+	"backend.can":      {"What it can do", "它的能力"},
+	"can.modes":        {"Modes", "模式"},
+	"can.queue":        {"Queue", "队列"},
+	"can.revocable":    {"Can be asked for", "可请求释放"},
+	"can.fences":       {"Fences", "防护令牌"},
+	"yes":              {"yes", "支持"},
+	"no":               {"no", "不支持"},
+	"promise.two":      {"Two holders at once are possible", "可能同时有两个持有者"},
+	"promise.fences":   {"Fences can go back", "防护令牌可能倒退"},
+	"promise.dead":     {"A dead process’s lock is free after", "进程死亡后锁的释放时间"},
+	"promise.woken":    {"A waiter is woken by", "等待者由何唤醒"},
+	"promise.none":     {"The backend is not in the table of guarantees: see those of its members.", "保证表中没有此后端，请参阅其成员的保证。"},
+
+	"login.title": {"Log in", "登录"},
+	"login.token": {"Token", "令牌"},
+	"login.do":    {"Log in", "登录"},
+	"login.wrong": {"The server doesn’t know this token.", "服务器不认识此令牌。"},
+	"login.help":  {"The operator of this server gives you one. It stays in a cookie that scripts can’t read, until you close the browser.", "令牌由服务器管理员发放，保存在脚本无法读取的 Cookie 中，关闭浏览器后失效。"},
+	"error.title": {"That did not work", "操作未成功"},
+	"again":       {"Go on", "继续"},
+}
