@@ -19,7 +19,7 @@ TESTED = $(shell $(GO) list work | grep -v -e '/distlock/bench$$' $(patsubst ./%
 # Packages that have tests which only make test-long runs.
 LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | grep -v '^./bench/[^/]*$$' | xargs -n1 dirname | sort -u)
 # Packages of backends whose requests are held back until they do harm, if there is any to do.
-LATE = ./backend/etcdlock ./backend/mysqllock ./backend/pglock ./backend/redislock ./backend/zklock
+LATE = ./backend/etcdlock ./backend/mysqllock ./backend/pglock ./backend/redislock ./backend/zklock ./internal/tests/served
 # Tests of the core with thousands of calls, which do not run fifty times.
 ONCE = ^Test(Large|Long)[A-Z]|Outage|SilentHolds|SilentReleases|NothingSent
 GOTEST = $(GO) run ./internal/gotest -serial '$(SERIAL)' -slowest 10

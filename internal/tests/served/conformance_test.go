@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/url"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/distlock/distlock/backend/memlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
+	"github.com/distlock/distlock/internal/testkit/faultfuzz"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
@@ -60,4 +62,30 @@ func conform(t *testing.T, connect func() driver.Backend, refuses func(name stri
 		},
 		Refuses: refuses,
 	})
+}
+
+// Requests arrive late, at either server, when their clients have long gone on at the other one.
+func TestLateCalls(t *testing.T) {
+	for what, connect := range map[string]func(t *testing.T) func() driver.Backend{
+		"memory": func(*testing.T) func() driver.Backend {
+			store := memlock.NewStore()
+			return func() driver.Backend { return store.Connect() }
+		},
+		"redis": func(t *testing.T) func() driver.Backend {
+			address := testserver.SharedRedis(t).URL()
+			return func() driver.Backend { return open(t, address) }
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			dial := connect(t)
+			faultfuzz.Run(t, faultfuzz.Case{
+				Servers: []string{start(t, dial).addr, start(t, dial).addr},
+				Text:    "late:",
+				Open: func(ctx context.Context, addrs []string) (driver.Backend, error) {
+					return driver.Open(ctx, "http://"+strings.Join(addrs, ","))
+				},
+			})
+		})
+	}
 }

@@ -63,9 +63,9 @@ The server's URL comes from --url, from the environment variable ` + urlVariable
 config file with that one line: ~/.config/distlock/url or /etc/distlock.url, which cron
 jobs see too. Examples: redis://localhost:6379, etcd://localhost:2379, zk://localhost:2181,
 mysql://user:password@localhost:3306/app, postgres://user:password@localhost:5432/app,
-sqlite:/path/to/locks.db. Without a URL, or with --local, the locks are stored in a
-SQLite file in the user's state directory. Only this user's processes on this host see
-them.`
+sqlite:/path/to/locks.db, and http://localhost:7077 for a server ("distlock serve"). Without a
+URL, or with --local, the locks are stored in a SQLite file in the user's state directory.
+Only this user's processes on this host see them.`
 
 func (a *app) rootCommand() *cobra.Command {
 	root := &cobra.Command{
