@@ -114,6 +114,9 @@ func TestNews(t *testing.T) {
 	if _, err := b.Acquire(soon(t), r); !errors.Is(err, driver.ErrUnsent) || driver.Final(err) {
 		t.Errorf("without news: %v", err)
 	}
+	if l := b.news.holds[r.Owner]; l == nil || l.onRevoke != nil {
+		t.Errorf("the hold has not the listener of its grant: %+v", l)
+	}
 	events := make(chan string)
 	var secret atomic.Value
 	f.answer("/v1/news", func(w http.ResponseWriter, r *http.Request) {
