@@ -182,6 +182,9 @@ func TestLogin(t *testing.T) {
 		t.Errorf("from another site: %v %s", resp, text)
 	}
 	r.wants(401, "", "GET", "/v1/events", "")
+	if _, text := r.request("GET", "/login", ""); strings.Contains(text, "mem:") {
+		t.Errorf("the login names the backend:\n%s", text)
+	}
 	if resp, text := r.form("/login", "token=wrong"); resp.StatusCode != 401 || !strings.Contains(text, "know this token") || len(resp.Cookies()) != 0 {
 		t.Errorf("a wrong token: %s", text)
 	}

@@ -19,9 +19,10 @@ import (
 
 // Bounds of one round of the poller.
 const (
-	roundTime    = time.Second // between two rounds, at least, and for the inspections of one
-	roundShare   = 10          // a round takes at most one part in so many of the time
-	mostListed   = 10_000      // names
+	roundTime    = time.Second     // between two rounds, at least, and for the inspections of one
+	retryTime    = 5 * time.Second // after one that failed
+	roundShare   = 10              // a round takes at most one part in so many of the time
+	mostListed   = 10_000          // names
 	mostInspects = 1000
 	inspectors   = 8
 )
@@ -134,25 +135,43 @@ func (p *poller) run(ctx context.Context) {
 			v.fresh.Notify()
 		}
 		p.mu.Unlock()
-		if wait.Sleep(ctx, max(roundTime, (roundShare-1)*snap.Took)) != nil {
+		if wait.Sleep(ctx, snap.rest()) != nil {
 			return
 		}
 	}
 }
 
-// look returns the result of the last round, or of a new one if that is too old or lacks a name that is wanted.
+// rest returns how long the backend is left alone after a round.
+func (s *snapshot) rest() time.Duration {
+	if s.Err != nil { // what took its time was the wait for an answer
+		return retryTime
+	}
+	return max(roundTime, (roundShare-1)*s.Took)
+}
+
+// look returns the result of the last round, or of a new one if that is too old. A name that is wanted and was
+// not listed is inspected alone.
 func (p *poller) look(ctx context.Context, name string) *snapshot {
 	p.round.Lock()
 	defer p.round.Unlock()
-	old := p.latest.Load()
-	if old != nil && time.Since(old.At) < max(roundTime, (roundShare-1)*old.Took) && (name == "" || old.byName[name] != nil) {
-		return old
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	snap := p.newRound(ctx, p.wanted(name))
-	p.latest.Store(snap)
-	return snap
+	old := p.latest.Load()
+	if old == nil || time.Since(old.At) >= old.rest() {
+		snap := p.newRound(ctx, p.wanted(name))
+		p.latest.Store(snap)
+		return snap
+	}
+	if name == "" || old.byName[name] != nil || old.Err != nil {
+		return old
+	}
+	if p.known[name] == nil {
+		p.known[name] = p.blank(name)
+	}
+	snap := *old
+	snap.Err = p.inspect(ctx, []string{name}, time.Now())
+	snap.byName = map[string]*row{name: p.known[name]}
+	return &snap
 }
 
 // wanted returns the names that viewers look at.
@@ -370,10 +389,13 @@ func (s *snapshot) locks(who *Identity, prefix string) []*row {
 	return all
 }
 
-// backend's errors that the page shows.
-func (s *snapshot) failed() string {
-	if s.Err == nil {
+// failed returns why the last round failed, for one who may see all names: the error may have one.
+func (s *snapshot) failed(who *Identity) string {
+	switch {
+	case s.Err == nil:
 		return ""
+	case who.May(See, ""):
+		return short(httpwire.ProblemOf(s.Err).Detail)
 	}
-	return short(httpwire.ProblemOf(s.Err).Detail)
+	return "–"
 }

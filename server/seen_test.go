@@ -171,7 +171,7 @@ func TestPollerIsGentle(t *testing.T) {
 		}
 		b.broken.Store(true)
 		time.Sleep(11 * time.Second)
-		if snap := s.poller.latest.Load(); snap.failed() != "no route" {
+		if snap := s.poller.latest.Load(); snap.failed(fullIdentity) != "no route" || snap.failed(noIdentity) != "–" {
 			t.Errorf("%+v", snap)
 		}
 		leave()

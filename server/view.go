@@ -24,13 +24,17 @@ type frame struct {
 	Began     time.Time
 	Now       time.Time
 	Events    string // where changes come from; "": there are none
+	Known     bool   // the server knows who looks; others see nothing of it
 	CanLogout bool
 }
 
 func (c *call) frame(page string) frame {
+	if c.who == noIdentity {
+		return frame{Page: page, Lang: languages[c.language()], Now: time.Now()}
+	}
 	return frame{
 		Page: page, Lang: languages[c.language()], Backend: shown(c.s.caps.Name), Who: c.who.Name, Version: cmp.Or(c.s.o.Version, "devel"),
-		Began: c.s.seen.began, Now: time.Now(), CanLogout: c.s.o.Access != nil && c.who != noIdentity,
+		Began: c.s.seen.began, Now: time.Now(), Known: true, CanLogout: c.s.o.Access != nil,
 	}
 }
 
@@ -189,7 +193,7 @@ func (s sentPieces) changed(groups []group) (all []groupChange) {
 
 // groups returns the parts of the page that change.
 func (v *view) groups(s *snapshot) []group {
-	state := []piece{v.piece("trouble", "trouble", s.failed())}
+	state := []piece{v.piece("trouble", "trouble", s.failed(v.c.who))}
 	switch v.page {
 	case "locks":
 		return append(v.locks(s), group{"state", state})

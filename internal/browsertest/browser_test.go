@@ -21,7 +21,12 @@ import (
 
 var screens = flag.String("screens", "", "folder for screenshots of TestLongScreens; none without it")
 
-func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
+func TestMain(m *testing.M) {
+	if url := os.Getenv("HOLDER_URL"); url != "" {
+		hold(url)
+	}
+	os.Exit(testserver.Run(m))
+}
 
 // rig is a browser before a server.
 type rig struct {
@@ -68,6 +73,8 @@ func (r *rig) visit(session *rod.Browser, path string) *page {
 	}
 	pg := &page{r.T, p.Timeout(patience)}
 	pg.size(1280, 800, false)
+	_, err = p.EvalOnNewDocument("window.violations = []; document.addEventListener('securitypolicyviolation', e => violations.push(e.violatedDirective + ' ' + e.blockedURI))")
+	pg.must(err)
 	pg.visit(r.url + path)
 	return pg
 }

@@ -91,7 +91,7 @@ func TestLongPage(t *testing.T) {
 // holder starts a process that holds a lock, and renews it until it is killed.
 func (r *rig) holder(name string) *exec.Cmd {
 	r.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestHolder$")
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), "HOLDER_URL="+r.url, "HOLDER_NAME="+name)
 	if err := testserver.Spawn(cmd); err != nil {
 		r.Fatal(err)
@@ -100,37 +100,33 @@ func (r *rig) holder(name string) *exec.Cmd {
 	return cmd
 }
 
-// TestHolder is the process that holder starts.
-func TestHolder(t *testing.T) {
-	url := os.Getenv("HOLDER_URL")
-	if url == "" {
-		t.Skip("it is the holder of another test")
-	}
+// hold is the process that holder starts.
+func hold(url string) {
 	post := func(path string, body any) {
 		text, err := json.Marshal(body)
 		if err != nil {
-			t.Fatal(err)
+			panic(err)
 		}
 		resp, err := http.Post(url+path, "application/json", strings.NewReader(string(text)))
 		if err != nil {
-			t.Fatal(err)
+			panic(err)
 		}
 		resp.Body.Close()
 	}
-	hold := map[string]any{"name": os.Getenv("HOLDER_NAME"), "owner": driver.NewOwner(), "ttl_ms": 9000}
+	own := map[string]any{"name": os.Getenv("HOLDER_NAME"), "owner": driver.NewOwner(), "ttl_ms": 9000}
 	acquire := map[string]any{"meta": map[string]string{"program": "holder", "pid": strconv.Itoa(os.Getpid()), "host": "worker-1"}}
-	for key, value := range hold {
+	for key, value := range own {
 		acquire[key] = value
 	}
 	for {
 		post("/v1/acquire", acquire) // once more, in case it was lost on a busy machine
-		post("/v1/renew", map[string]any{"holds": []any{hold}})
+		post("/v1/renew", map[string]any{"holds": []any{own}})
 		time.Sleep(200 * time.Millisecond)
 	}
 }
 
-// TestLongRights logs in as one who may break locks, and as one who may only see some.
-func TestLongRights(t *testing.T) {
+// TestRights logs in as one who may break locks, and as one who may only see some.
+func TestRights(t *testing.T) {
 	r := start(t, memlock.New(), server.Options{Access: access(t,
 		"ops sha256:"+server.HashToken("ops-token")+" see,ask,break *", "dev sha256:"+server.HashToken("dev-token")+" see dev/")})
 	g := r.acquire(driver.Request{Hold: driver.Hold{Name: "dev/x"}, Meta: meta("p", "h")})
@@ -169,9 +165,9 @@ func TestLongRights(t *testing.T) {
 	}
 }
 
-// TestLongThousandLocks scrolls through a thousand locks: the browser lays out only those that can be seen, the
+// TestThousandLocks scrolls through a thousand locks: the browser lays out only those that can be seen, the
 // list keeps its height, and one change replaces one row.
-func TestLongThousandLocks(t *testing.T) {
+func TestThousandLocks(t *testing.T) {
 	r := start(t, memlock.New(), server.Options{})
 	for i := range 1000 {
 		r.acquire(driver.Request{Hold: driver.Hold{Name: fmt.Sprintf("lock-%04d", i)}, Meta: meta("program", "host")})
@@ -201,8 +197,8 @@ func TestLongThousandLocks(t *testing.T) {
 	}
 }
 
-// TestLongKeyboard uses the page without a mouse, in Chinese, and with little motion.
-func TestLongKeyboard(t *testing.T) {
+// TestKeyboard uses the page without a mouse, in Chinese, and with little motion.
+func TestKeyboard(t *testing.T) {
 	r := start(t, memlock.New(), server.Options{})
 	r.acquire(driver.Request{Hold: driver.Hold{Name: "a"}})
 	r.acquire(driver.Request{Hold: driver.Hold{Name: "b"}})

@@ -36,6 +36,9 @@ func TestLongScreens(t *testing.T) {
 			if p.eval(fmt.Sprintf("document.documentElement.scrollWidth <= %d", look.width)) != "true" {
 				t.Errorf("%s, %s: wider than the window", page[0], look.name)
 			}
+			if text := p.eval("violations"); text != "" {
+				t.Errorf("%s: the policy forbids %s", page[0], text)
+			}
 			p.shot(page[0] + "-" + look.name)
 		}
 		p.visit(r.url + "/lock?name=order%3A555")
