@@ -268,3 +268,44 @@ func TestLateCallsOfDetached(t *testing.T) {
 		},
 	})
 }
+
+// The lease outlives the hold by what an answer promises, also if it was kept alive long before.
+func TestDetachedLeaseIsGoodForTheTTL(t *testing.T) {
+	t.Parallel()
+	one, two := detached(t), detached(t)
+	earlier := brief("")
+	acquire(t, one, earlier) // grants the lease
+	for i := range 6 {
+		time.Sleep(earlier.TTL / 5)
+		r := brief("")
+		acquire(t, two, r)
+		for what, call := range map[string]func(){"renewal": func() { renew(t, one, r) }, "attempt": func() { acquire(t, one, brief(r.Name+"'s")) }} {
+			start := time.Now()
+			call()
+			one.owners.mu.Lock()
+			for _, o := range one.owners.byOwner {
+				if o.deadline.After(start) && o.lease.lastReply().expiry().Before(start.Add(r.TTL)) {
+					t.Errorf("%s %d: the lease has %v left, want %v", what, i+1, o.lease.lastReply().expiry().Sub(start), r.TTL)
+				}
+			}
+			one.owners.mu.Unlock()
+		}
+	}
+}
+
+func BenchmarkTakeOver(b *testing.B) {
+	one, two := detached(b), detached(b)
+	var holds []driver.Hold
+	for range 1000 {
+		r := request("", driver.Exclusive)
+		acquire(b, one, r)
+		holds = append(holds, r.Hold)
+	}
+	for i := 0; b.Loop(); i++ {
+		for _, err := range []*Backend{two, one}[i%2].Renew(b.Context(), holds) {
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
