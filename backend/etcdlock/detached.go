@@ -245,7 +245,9 @@ func (s *owners) renewable(o *ownerState, h *driver.Hold, start time.Time) *leas
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case o.name != h.Name, o.created == 0, o.fence == 0, o.modified == 0, o.lease == nil, o.ended, o.expiring, h.Shorten, o.life < seconds(h.TTL):
+	case o.name != h.Name, o.created == 0, o.fence == 0, o.modified == 0, o.lease == nil, o.ended, o.expiring:
+		return nil
+	case h.Shorten, o.life < seconds(h.TTL):
 		return nil
 	}
 	if end := start.Add(h.TTL); o.life > seconds(h.TTL) && o.deadline.Before(end) {
@@ -350,6 +352,11 @@ func (k *lockKey) put(l *lease) clientv3.Op {
 		panic(err) // strings and numbers only
 	}
 	return clientv3.OpPut(k.key, string(text), clientv3.WithLease(l.id))
+}
+
+// delete deletes a key that is as it was read.
+func (k *lockKey) delete() clientv3.Op {
+	return clientv3.OpTxn([]clientv3.Cmp{modifiedAt(k.key, k.modified)}, []clientv3.Op{clientv3.OpDelete(k.key)}, nil)
 }
 
 // takenOver returns the state for a hold whose key is about to be moved here. It is there before
@@ -485,7 +492,7 @@ func (b *Backend) deleteExpiring(ctx context.Context, all []*expiring) {
 	for _, e := range all {
 		for _, k := range e.keys[:e.mine] {
 			of = append(of, e)
-			deletes = append(deletes, clientv3.OpTxn([]clientv3.Cmp{modifiedAt(k.key, k.modified)}, []clientv3.Op{clientv3.OpDelete(k.key)}, nil))
+			deletes = append(deletes, k.delete())
 		}
 	}
 	if len(deletes) == 0 {
@@ -575,9 +582,11 @@ func (b *Backend) deleteOrphans(ctx context.Context, keys []string) error {
 	}
 	var deletes []clientv3.Op
 	for i, key := range keys {
-		kvs := resp.Responses[i].GetResponseRange().Kvs
-		if len(kvs) > 0 && b.leases.has(clientv3.LeaseID(kvs[0].Lease)) && !b.owners.hasKey(key) {
-			deletes = append(deletes, clientv3.OpTxn([]clientv3.Cmp{modifiedAt(key, kvs[0].ModRevision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil))
+		for _, kv := range resp.Responses[i].GetResponseRange().Kvs {
+			if b.leases.has(clientv3.LeaseID(kv.Lease)) && !b.owners.hasKey(key) {
+				k := lockKey{key: key, modified: kv.ModRevision}
+				deletes = append(deletes, k.delete())
+			}
 		}
 	}
 	for len(deletes) > 0 {
@@ -626,7 +635,7 @@ func (b *Backend) passTurn(ctx context.Context, folder string, q lockQueue) {
 	if i == len(q) || blocker(q[:i], q[i].mode, q[i].Limit) != nil || !b.turns.over(folder, &q[i]) {
 		return
 	}
-	b.client.Txn(ctx).If(modifiedAt(q[i].key, q[i].modified)).Then(clientv3.OpDelete(q[i].key)).Commit() // or the next attempt does
+	b.client.Txn(ctx).Then(q[i].delete()).Commit() // if it fails, the next attempt does it
 }
 
 // over notes whose turn it is, and reports whether that has been so for too long.

@@ -269,26 +269,24 @@ func TestLateCallsOfDetached(t *testing.T) {
 	})
 }
 
-// The lease outlives the hold by what an answer promises, also if it was kept alive long before.
+// An answer relies on a lease only if its whole TTL is left.
 func TestDetachedLeaseIsGoodForTheTTL(t *testing.T) {
 	t.Parallel()
-	one, two := detached(t), detached(t)
-	earlier := brief("")
-	acquire(t, one, earlier) // grants the lease
-	for i := range 6 {
-		time.Sleep(earlier.TTL / 5)
-		r := brief("")
-		acquire(t, two, r)
-		for what, call := range map[string]func(){"renewal": func() { renew(t, one, r) }, "attempt": func() { acquire(t, one, brief(r.Name+"'s")) }} {
-			start := time.Now()
-			call()
-			one.owners.mu.Lock()
-			for _, o := range one.owners.byOwner {
-				if o.deadline.After(start) && o.lease.lastReply().expiry().Before(start.Add(r.TTL)) {
-					t.Errorf("%s %d: the lease has %v left, want %v", what, i+1, o.lease.lastReply().expiry().Sub(start), r.TTL)
-				}
-			}
-			one.owners.mu.Unlock()
+	b := detached(t)
+	ttl := brief("").TTL
+	for _, missing := range []time.Duration{time.Hour, 100 * time.Millisecond, -100 * time.Millisecond, -400 * time.Millisecond} {
+		l, err := b.leases.forTTL(t.Context(), ttl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if missing < time.Hour {
+			l.mu.Lock()
+			l.reply.sent = time.Now().Add(ttl - missing - l.reply.ttl)
+			l.mu.Unlock()
+		}
+		start := time.Now()
+		if l, err = b.leases.forTTL(t.Context(), ttl); err != nil || l.lastReply().expiry().Before(start.Add(ttl)) {
+			t.Errorf("with %v less than the TTL left, the lease ends in %v, want %v; %v", missing, l.lastReply().expiry().Sub(start), ttl, err)
 		}
 	}
 }
