@@ -167,6 +167,7 @@ func (b *Backend) try(ctx context.Context, start time.Time, l *lease, r *driver.
 			l, err = b.recoverKey(ctx, o, &q[i], r)
 		} else {
 			i, cond = len(q), folderUnchanged(folder, revision)
+			b.owners.avoid(o, folder, l, q)
 			if o.created > 0 { // its key is gone
 				hadKey = false
 				if o, err = b.owners.open(folder, r, l); err != nil {
@@ -270,6 +271,9 @@ func (b *Backend) enqueue(ctx context.Context, start time.Time, l *lease, r *dri
 	}
 	q := parseQueue(folder, resp.Responses[1].GetResponseRange().Kvs)
 	i := q.find(r.Owner)
+	if i < 0 && b.owners.avoid(o, folder, l, q) {
+		return driver.Grant{}, errLeaseEnded
+	}
 	if i < 0 {
 		return driver.Grant{}, fmt.Errorf("the servers answered without the key %s, which was just written", driver.Quote(o.key))
 	}

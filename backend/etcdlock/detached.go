@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -229,6 +230,16 @@ func (s *owners) attempted(o *ownerState, start time.Time, ttl time.Duration) ti
 	return max(ttl, time.Duration(o.life)*time.Second)
 }
 
+// avoid gives a new key another name if its slot is in use: the key of a detached hold keeps its name where it
+// goes.
+func (s *owners) avoid(o *ownerState, folder string, l *lease, q lockQueue) bool {
+	used := slices.ContainsFunc(q, func(k lockKey) bool { return k.key == o.key && k.owner != o.owner })
+	if used {
+		s.update(o, func() { s.setKey(o, folder+keySuffix(l.id, o.owner)) })
+	}
+	return used
+}
+
 // mayExpire reports whether an Owner's key is being deleted. Then only a write keeps it.
 func (s *owners) mayExpire(o *ownerState) bool {
 	s.mu.Lock()
@@ -439,12 +450,7 @@ func (b *Backend) readExpiring(ctx context.Context, all []*expiring) {
 		key, doubtful := b.owners.expiringKey(e.o)
 		if doubtful { // the Owner may have other keys
 			q, _, err := b.readQueue(ctx, e.o.name)
-			for _, k := range q {
-				if k.owner == e.o.owner {
-					e.keys = append(e.keys, k)
-				}
-			}
-			e.err = err
+			e.keys, e.err = q.of(e.o.owner), err
 			continue
 		}
 		known, gets = append(known, e), append(gets, clientv3.OpGet(key))
@@ -455,9 +461,14 @@ func (b *Backend) readExpiring(ctx context.Context, all []*expiring) {
 	resp, err := b.client.Txn(ctx).Then(gets...).Commit()
 	for i, e := range known {
 		if e.err = err; err == nil {
-			e.keys = parseQueue(b.folder(e.o.name), resp.Responses[i].GetResponseRange().Kvs)
+			e.keys = parseQueue(b.folder(e.o.name), resp.Responses[i].GetResponseRange().Kvs).of(e.o.owner)
 		}
 	}
+}
+
+// of returns the keys of an Owner.
+func (q lockQueue) of(owner string) lockQueue {
+	return slices.DeleteFunc(q, func(k lockKey) bool { return k.owner != owner })
 }
 
 // expiringKey returns an Owner's key, and whether it may have another one after a call without an answer.

@@ -84,6 +84,32 @@ func TestDetachedRenewalWrites(t *testing.T) {
 	}
 }
 
+// The key of a hold that has moved is not taken for another Owner's, by those that share the lock with it.
+func TestDetachedKeyThatHasMoved(t *testing.T) {
+	t.Parallel()
+	for _, queue := range []bool{false, true} {
+		one, two := detached(t), detached(t)
+		moved := request("", driver.Read)
+		acquire(t, one, moved)
+		renew(t, two, moved)
+		one.expire(t.Context(), []*ownerState{expireNow(one, moved.Owner)[0].o})
+		if one.owners.get(moved.Owner) != nil {
+			t.Fatal("it is still known where it was")
+		}
+		beside := request(moved.Name, driver.Read)
+		beside.Queue = queue
+		acquire(t, one, beside)
+		renew(t, two, moved)
+		renew(t, one, beside)
+		renew(t, one, moved)
+		if q := storedKeys(t, one, moved.Name); len(q) != 2 {
+			t.Errorf("got %d keys, want 2", len(q))
+		}
+		release(t, one, moved)
+		release(t, two, beside)
+	}
+}
+
 // Close leaves the leases of holds, and revokes the others.
 func TestDetachedClose(t *testing.T) {
 	t.Parallel()
