@@ -75,14 +75,6 @@ func displayName(name string) string {
 	return name
 }
 
-// may returns an error if the caller does not have a right for a lock.
-func (c *call) may(r Right, name string) error {
-	if c.who.May(r, name) {
-		return nil
-	}
-	return problem(http.StatusForbidden, httpwire.Denied, "%s has not the right to %v this lock; rights are given for prefixes of names", c.who, r)
-}
-
 // Access is a list of identities, which are known by a token or by a client certificate. It is safe for
 // concurrent use, and reads its file again when that changes.
 type Access struct {

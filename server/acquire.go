@@ -11,7 +11,7 @@ import (
 )
 
 // acquire makes one attempt, or waits for the lock.
-func (c *call) acquire() error {
+func (c *exchange) acquire() error {
 	arrived := time.Now()
 	var m httpwire.Request
 	if err := c.decode(&m, httpwire.MaxBody); err != nil {
@@ -32,7 +32,7 @@ func (c *call) acquire() error {
 }
 
 // request checks what a client requests, and completes it with the news that the client wants.
-func (c *call) request(m httpwire.Request) (driver.Request, error) {
+func (c *exchange) request(m httpwire.Request) (driver.Request, error) {
 	h, err := c.hold(m.Hold)
 	if err != nil {
 		return driver.Request{}, err
@@ -61,7 +61,7 @@ func (c *call) request(m httpwire.Request) (driver.Request, error) {
 }
 
 // obtain acquires r, and waits for that if the client wants to.
-func (c *call) obtain(r driver.Request, arrived time.Time, maxWait time.Duration) (httpwire.Grant, error) {
+func (c *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Duration) (httpwire.Grant, error) {
 	if c.s.drained.Err() != nil {
 		return httpwire.Grant{}, errDraining
 	}
@@ -91,7 +91,7 @@ func (c *call) obtain(r driver.Request, arrived time.Time, maxWait time.Duration
 }
 
 // attempt makes one attempt. It returns when that began, which is after the request has arrived.
-func (c *call) attempt(r driver.Request, queue bool) (began time.Time, g driver.Grant, err error) {
+func (c *exchange) attempt(r driver.Request, queue bool) (began time.Time, g driver.Grant, err error) {
 	r.Queue = r.Queue || queue && c.s.caps.QueueingOf(r.Mode) != driver.QueueNever
 	ctx, cancel := context.WithTimeout(c.r.Context(), callTimeout)
 	defer cancel()
@@ -106,7 +106,7 @@ const pollTime = time.Second
 
 // waitFor makes attempts until one is granted, until the client's maxWait or the request ends, or until the
 // client makes another call for the same Owner. It returns the last refusal then.
-func (c *call) waitFor(r driver.Request, until time.Time, yield <-chan struct{}, refused error) (time.Time, driver.Grant, error) {
+func (c *exchange) waitFor(r driver.Request, until time.Time, yield <-chan struct{}, refused error) (time.Time, driver.Grant, error) {
 	ctx, end, err := c.stream()
 	if err != nil {
 		return time.Time{}, driver.Grant{}, err
@@ -141,7 +141,7 @@ func (c *call) waitFor(r driver.Request, until time.Time, yield <-chan struct{},
 }
 
 // waitEnded returns why a wait was over.
-func (c *call) waitEnded(ctx context.Context, refused error) error {
+func (c *exchange) waitEnded(ctx context.Context, refused error) error {
 	if errors.Is(context.Cause(ctx), driver.ErrUnsent) || c.r.Context().Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -149,7 +149,7 @@ func (c *call) waitEnded(ctx context.Context, refused error) error {
 }
 
 // arm watches r if the backend can.
-func (c *call) arm(ctx context.Context, r driver.Request) (ready <-chan struct{}, closeWatch func()) {
+func (c *exchange) arm(ctx context.Context, r driver.Request) (ready <-chan struct{}, closeWatch func()) {
 	w, ok := c.s.backend.(driver.Watcher)
 	if !ok {
 		return nil, func() {}
@@ -162,7 +162,7 @@ func (c *call) arm(ctx context.Context, r driver.Request) (ready <-chan struct{}
 }
 
 // pause returns for how long a waiter waits for its next attempt.
-func (c *call) pause(watched bool, refused error) time.Duration {
+func (c *exchange) pause(watched bool, refused error) time.Duration {
 	var held *driver.HeldError
 	d := pollTime
 	if errors.As(refused, &held) && held.Retry > 0 {

@@ -19,7 +19,7 @@ const (
 )
 
 // list answers with the names, in their order, that begin with a prefix and that the caller may see.
-func (c *call) list() error {
+func (c *exchange) list() error {
 	q, err := c.query("prefix", "after", "limit")
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func (s *Server) names(ctx context.Context, who *Identity, prefix, after string)
 }
 
 // inspect describes a lock.
-func (c *call) inspect() error {
+func (c *exchange) inspect() error {
 	name, err := c.pathName()
 	if err != nil {
 		return err
@@ -110,13 +110,13 @@ func skipped(err error) error {
 }
 
 // ask requests the release of a lock from its holder.
-func (c *call) ask() error { return c.onHolder(Ask) }
+func (c *exchange) ask() error { return c.onHolder(Ask) }
 
 // breakLock unlocks by force.
-func (c *call) breakLock() error { return c.onHolder(Break) }
+func (c *exchange) breakLock() error { return c.onHolder(Break) }
 
 // forHolder asks a holder for its lock, or breaks it.
-func (c *call) forHolder(ctx context.Context, right Right, h driver.Hold, fence uint64) error {
+func (c *exchange) forHolder(ctx context.Context, right Right, h driver.Hold, fence uint64) error {
 	if right == Break {
 		err := c.backendRelease(ctx, h)
 		if err == nil {
@@ -140,7 +140,7 @@ func (c *call) forHolder(ctx context.Context, right Right, h driver.Hold, fence 
 var errNoAsking = fmt.Errorf("%w: the backend can't ask holders for their locks", driver.ErrUnsupported)
 
 // onHolder acts on the holder that the body names, so that a successor can't be hit.
-func (c *call) onHolder(right Right) error {
+func (c *exchange) onHolder(right Right) error {
 	name, err := c.pathName()
 	if err != nil {
 		return err
@@ -171,7 +171,7 @@ func (c *call) onHolder(right Right) error {
 }
 
 // holder finds the holder that m names.
-func (c *call) holder(name string, m httpwire.Ask) (driver.Hold, error) {
+func (c *exchange) holder(name string, m httpwire.Ask) (driver.Hold, error) {
 	info, err := c.s.info(c.r.Context(), name)
 	if err != nil {
 		return driver.Hold{}, err

@@ -5,7 +5,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/distlock/distlock/internal/httpwire"
 )
@@ -48,10 +47,4 @@ func (m *metrics) backend(call string, err error, took time.Duration) {
 	outcome := httpwire.KindOf(err)
 	m.calls.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
 	m.seen.called(call, outcome == httpwire.Unknown, took)
-}
-
-// showMetrics answers in Prometheus's text format.
-func (c *call) showMetrics() error {
-	promhttp.HandlerFor(c.s.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP(c.w, c.r)
-	return nil
 }

@@ -1,121 +1,26 @@
 package server
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"crypto/sha256"
-	"embed"
-	"encoding/hex"
 	"errors"
-	"fmt"
-	"hash/maphash"
-	"html/template"
 	"net/http"
 	"net/url"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
 )
-
-// pages are the calls of the page for people. A browser whose user is not known is sent to /login.
-var pages = map[string]handler{
-	"GET /{$}":         func(c *call) error { return c.show("locks") },
-	"GET /lock":        func(c *call) error { return c.show("lock") },
-	"GET /hot":         func(c *call) error { return c.show("hot") },
-	"GET /losses":      func(c *call) error { return c.show("losses") },
-	"GET /backend":     func(c *call) error { return c.show("backend") },
-	"POST /lock/ask":   func(c *call) error { return c.act(Ask) },
-	"POST /lock/break": func(c *call) error { return c.act(Break) },
-}
-
-// openPages are those for everybody.
-var openPages = map[string]handler{
-	"GET /login":        (*call).showLogin,
-	"POST /login":       (*call).login,
-	"POST /logout":      (*call).logout,
-	"GET /page/{asset}": (*call).asset,
-}
-
-//go:embed page
-var pageFiles embed.FS
-
-// page has what all pages are made of.
-type page struct {
-	templates [len(languages)]*template.Template
-	assets    map[string][]byte
-	version   string // of the assets
-}
-
-// piece is a part of a page that is sent again when it has changed.
-type piece struct {
-	ID   string        `json:"id"`
-	HTML template.HTML `json:"html"`
-	sum  uint64        // of what is not volatile
-}
-
-// volatile is what page.js keeps up to date by itself: times that run, and their bars.
-var volatile = regexp.MustCompile(`>[^<]*</time>|width="\d+%"|data-tone="\w+"`)
-
-var sumSeed = maphash.MakeSeed()
-
-var assetTypes = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
-
-func newPage() *page {
-	p := &page{assets: map[string][]byte{}}
-	sum := sha256.New()
-	files, err := pageFiles.ReadDir("page")
-	if err != nil {
-		panic(err) // they are embedded
-	}
-	for _, f := range files {
-		text, err := pageFiles.ReadFile("page/" + f.Name())
-		if err != nil {
-			panic(err)
-		}
-		if assetTypes[path.Ext(f.Name())] != "" {
-			p.assets[f.Name()] = text
-			sum.Write(text)
-		}
-	}
-	p.version = hex.EncodeToString(sum.Sum(nil)[:6])
-	for i := range languages {
-		funcs := template.FuncMap{
-			"t":     func(key string, args ...any) string { return text(i, key, args...) },
-			"asset": func(name string) string { return "/page/" + name + "?v=" + p.version },
-			"ms":    time.Time.UnixMilli, "clock": clock, "shown": shown, "span": span, "ago": func(t time.Time) string { return span(time.Since(t)) },
-			"until": time.Until, "modes": modes, "left": left, "latency": latency, "percent": percent, "chart": chart, "rate": rate, "tone": tone, "id": lockID, "modeOf": modeOf,
-		}
-		p.templates[i] = template.Must(template.New("").Funcs(funcs).ParseFS(pageFiles, "page/*.html"))
-	}
-	return p
-}
-
-// piece makes a piece of a page.
-func (p *page) piece(lang int, name, id string, data any) piece {
-	html := p.render(lang, name, data)
-	return piece{id, template.HTML(html), maphash.Bytes(sumSeed, volatile.ReplaceAll(html, nil))}
-}
-
-func (p *page) render(lang int, name string, data any) []byte {
-	var b bytes.Buffer
-	if err := p.templates[lang].ExecuteTemplate(&b, name, data); err != nil {
-		panic(err) // tests make every page
-	}
-	return b.Bytes()
-}
 
 // policy lets a page use the server's own files, and nothing else. No script or style is part of a page.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // html answers with a page.
-func (c *call) html(status int, name string, data any) error {
+func (c *exchange) html(status int, name string, data any) error {
 	text := c.s.page.render(c.language(), name, data)
 	h := c.w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
@@ -128,7 +33,7 @@ func (c *call) html(status int, name string, data any) error {
 }
 
 // failPage answers a person with the error. One who is not known may log in.
-func (c *call) failPage(err error) httpwire.Kind {
+func (c *exchange) failPage(err error) httpwire.Kind {
 	p := problemOf(err)
 	switch {
 	case c.w.status != 0:
@@ -146,13 +51,13 @@ func (c *call) failPage(err error) httpwire.Kind {
 	return p.Kind
 }
 
-func (c *call) redirect(to string) {
+func (c *exchange) redirect(to string) {
 	c.w.Header().Set("Cache-Control", "no-store")
 	http.Redirect(c.w, c.r, to, http.StatusSeeOther)
 }
 
 // asset answers with a file that pages need.
-func (c *call) asset() error {
+func (c *exchange) asset() error {
 	name := c.r.PathValue("asset")
 	text, ok := c.s.page.assets[name]
 	if !ok {
@@ -168,7 +73,7 @@ func (c *call) asset() error {
 }
 
 // showLogin shows the form for a token.
-func (c *call) showLogin() error {
+func (c *exchange) showLogin() error {
 	if c.s.o.Access == nil {
 		c.redirect("/")
 		return nil
@@ -176,7 +81,7 @@ func (c *call) showLogin() error {
 	return c.loginForm(http.StatusOK, false)
 }
 
-func (c *call) loginForm(status int, wrong bool) error {
+func (c *exchange) loginForm(status int, wrong bool) error {
 	return c.html(status, "login", struct {
 		frame
 		Wrong bool
@@ -185,7 +90,7 @@ func (c *call) loginForm(status int, wrong bool) error {
 }
 
 // login keeps a token in a cookie, if it is one that the server knows.
-func (c *call) login() error {
+func (c *exchange) login() error {
 	c.r.Body = http.MaxBytesReader(c.w, c.r.Body, httpwire.MaxBody)
 	token := strings.TrimSpace(c.r.PostFormValue("token"))
 	if c.s.o.Access == nil {
@@ -213,13 +118,13 @@ func local(next string) string {
 	return next
 }
 
-func (c *call) logout() error {
+func (c *exchange) logout() error {
 	c.setCookie("", -1)
 	c.redirect("/login")
 	return nil
 }
 
-func (c *call) setCookie(token string, age int) {
+func (c *exchange) setCookie(token string, age int) {
 	secure := c.r.TLS != nil || c.r.Header.Get("X-Forwarded-Proto") == "https" // which a proxy says that ends TLS
 	http.SetCookie(c.w, &http.Cookie{
 		Name: cookie, Value: token, Path: "/", MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: secure,
@@ -228,7 +133,7 @@ func (c *call) setCookie(token string, age int) {
 
 // act asks for a lock or breaks it, for a person. The query has the lock's name, and the form the fence of the
 // hold and, to break it, the name as the person has typed it.
-func (c *call) act(right Right) error {
+func (c *exchange) act(right Right) error {
 	name := c.r.URL.Query().Get("name")
 	if err := c.lockName(name); err != nil {
 		return err
@@ -261,122 +166,45 @@ func (c *call) act(right Right) error {
 	return nil
 }
 
-// lockID identifies a lock's elements in a page.
-func lockID(name string) string {
-	sum := sha256.Sum256([]byte(name))
-	return hex.EncodeToString(sum[:8])
-}
-
-// shown returns a text so that all of it can be seen and typed.
-func shown(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		s = strconv.Quote(s)
-		return s[1 : len(s)-1]
-	}
-	return s
-}
-
-// span formats a time of seconds to days, as page.js does.
-func span(d time.Duration) string {
-	s := int(max(d, 0).Seconds())
-	switch {
-	case s < 60:
-		return fmt.Sprintf("%ds", s)
-	case s < 3600:
-		return fmt.Sprintf("%dm %02ds", s/60, s%60)
-	case s < 86400:
-		return fmt.Sprintf("%dh %02dm", s/3600, s/60%60)
-	}
-	return fmt.Sprintf("%dd %02dh", s/86400, s/3600%24)
-}
-
-// latency formats a short time.
-func latency(d time.Duration) string {
-	switch {
-	case d >= time.Minute:
-		return span(d)
-	case d >= 10*time.Second:
-		return fmt.Sprintf("%.0f s", d.Seconds())
-	case d >= time.Second:
-		return fmt.Sprintf("%.1f s", d.Seconds())
-	case d >= 10*time.Millisecond:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	case d >= time.Millisecond:
-		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
-	}
-	return fmt.Sprintf("%d µs", d.Microseconds())
-}
-
-// rate formats how often something happens in a second.
-func rate(perSecond float64) string {
-	switch {
-	case perSecond >= 10:
-		return fmt.Sprintf("%.0f/s", perSecond)
-	case perSecond >= .1:
-		return fmt.Sprintf("%.1f/s", perSecond)
-	case perSecond > 0:
-		return fmt.Sprintf("%.0f/min", 60*perSecond)
-	}
-	return "0"
-}
-
-func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
-
-// left returns how much of a hold's TTL is left, in percent.
-func left(p party) int {
-	if p.TTL <= 0 {
-		return 0
-	}
-	return min(max(int(100*time.Until(p.Until)/p.TTL), 0), 100)
-}
-
-// tone says how late a renewal is: holders renew after a third of the TTL.
-func tone(percent int) string {
-	switch {
-	case percent < 10:
-		return "bad"
-	case percent < 34:
-		return "late"
-	}
-	return "good"
-}
-
-func percent(share float64) int { return int(100*share + .5) }
-
-func modes(set driver.ModeSet) (all []driver.Mode) {
-	for m := driver.Exclusive; m <= driver.Counted; m++ {
-		if set.Has(m) {
-			all = append(all, m)
+// language returns the language that the viewer wants most, as an index of languages.
+func (c *exchange) language() int {
+	best, quality := 0, 0.0
+	for _, part := range strings.Split(c.r.Header.Get("Accept-Language"), ",") {
+		tag, options, _ := strings.Cut(strings.TrimSpace(part), ";")
+		q := 1.0
+		if text, ok := strings.CutPrefix(strings.TrimSpace(options), "q="); ok {
+			q, _ = strconv.ParseFloat(text, 64)
+		}
+		primary, _, _ := strings.Cut(strings.ToLower(tag), "-")
+		for i, lang := range languages {
+			if own, _, _ := strings.Cut(lang, "-"); own == primary && q > quality {
+				best, quality = i, q
+			}
 		}
 	}
-	return all
+	return best
 }
 
-// modeOf is the mode of a lock as a key of texts.
-func modeOf(m driver.Mode) string {
-	if m == 0 {
-		return "mode.free"
-	}
-	return "mode." + m.String()
+// frame is what every page has around its subject.
+type frame struct {
+	Page      string
+	Lang      string
+	Backend   string
+	Who       string
+	Version   string
+	Began     time.Time
+	Now       time.Time
+	Events    string // where changes come from; "": there are none
+	Known     bool   // the server has identified the viewer; other viewers see nothing of it
+	CanLogout bool
 }
 
-const chartWidth, chartHeight = 120, 28
-
-// chart returns the path of bars that show values over time, and the greatest value.
-func chart(values []float64) (c struct {
-	Bars string
-	Top  float64
-}) {
-	for _, v := range values {
-		c.Top = max(c.Top, v)
+func (c *exchange) frame(page string) frame {
+	if c.who == noIdentity {
+		return frame{Page: page, Lang: languages[c.language()], Now: time.Now()}
 	}
-	var path strings.Builder
-	width := chartWidth / float64(max(len(values), 1))
-	for i, v := range values {
-		if v > 0 {
-			fmt.Fprintf(&path, "M%.1f %dV%.1fh%.1fV%dz", float64(i)*width, chartHeight, (chartHeight-1)*(1-v/c.Top), width*.75, chartHeight)
-		}
+	return frame{
+		Page: page, Lang: languages[c.language()], Backend: shown(c.s.caps.Name), Who: c.who.Name, Version: cmp.Or(c.s.o.Version, "devel"),
+		Began: c.s.seen.began, Now: time.Now(), Known: true, CanLogout: c.s.o.Access != nil,
 	}
-	c.Bars = path.String()
-	return c
 }

@@ -67,38 +67,6 @@ type row struct {
 	rows  [len(languages)]func() piece
 }
 
-// lock is what the page shows of a lock.
-type lock struct {
-	Name    string
-	Mode    driver.Mode
-	Limit   int
-	Holders []party
-	Waiters []party
-	Waiting int // those in the queue; negative: not known
-}
-
-// party is one that holds or waits. Its Owner stays in the server.
-type party struct {
-	owner   string
-	Mode    driver.Mode
-	Fence   uint64
-	Since   time.Time // zero: not known
-	Until   time.Time // zero: not known, or without end
-	TTL     time.Duration
-	Foreign bool
-	Program string
-	PID     string
-	Host    string
-	More    []pair
-}
-
-type pair struct{ Key, Value string }
-
-// String names the party as a log does.
-func (p party) String() string {
-	return describe(map[string]string{"program": p.Program, "pid": p.PID, "host": p.Host})
-}
-
 // join adds a viewer. The first one starts the poller, and the last one to leave ends it.
 func (p *poller) join(v *viewer) (leave func()) {
 	v.fresh = wait.NewSignal()
@@ -129,7 +97,7 @@ func (p *poller) join(v *viewer) (leave func()) {
 
 func (p *poller) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		snap := p.look(ctx, "")
+		snap := p.current(ctx, "")
 		p.mu.Lock()
 		for v := range p.viewers {
 			v.fresh.Notify()
@@ -149,9 +117,9 @@ func (s *snapshot) rest() time.Duration {
 	return max(roundTime, (roundShare-1)*s.Took)
 }
 
-// look returns the result of the last round, or of a new one if that is too old. A name that is wanted and was
+// current returns the result of the last round, or of a new one if that is too old. A name that is wanted and was
 // not listed is inspected alone.
-func (p *poller) look(ctx context.Context, name string) *snapshot {
+func (p *poller) current(ctx context.Context, name string) *snapshot {
 	p.round.Lock()
 	defer p.round.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
@@ -231,16 +199,6 @@ func compareSince(a, b *row) int {
 		return -1
 	}
 	return x.Compare(y)
-}
-
-// Since returns since when the lock has been held by the holder that has held it longest.
-func (l lock) Since() (since time.Time) {
-	for _, h := range l.Holders {
-		if since.IsZero() || !h.Since.IsZero() && h.Since.Before(since) {
-			since = h.Since
-		}
-	}
-	return since
 }
 
 // list returns the names of locks, and whether there are more.

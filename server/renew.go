@@ -11,7 +11,7 @@ import (
 )
 
 // renew answers each hold in a line of its own.
-func (c *call) renew() error {
+func (c *exchange) renew() error {
 	var m httpwire.Renewal
 	if err := c.decode(&m, httpwire.MaxRenewal); err != nil {
 		return err
@@ -46,7 +46,7 @@ func (c *call) renew() error {
 }
 
 // renewal checks one hold of a renewal.
-func (c *call) renewal(w httpwire.Hold) (driver.Hold, error) {
+func (c *exchange) renewal(w httpwire.Hold) (driver.Hold, error) {
 	h, err := c.hold(w)
 	if err != nil {
 		return h, err
@@ -58,7 +58,7 @@ func (c *call) renewal(w httpwire.Hold) (driver.Hold, error) {
 }
 
 // renewAll makes one call of the backend, which shares it among its own servers.
-func (c *call) renewAll(holds []driver.Hold) []error {
+func (c *exchange) renewAll(holds []driver.Hold) []error {
 	if len(holds) == 0 {
 		return nil
 	}
@@ -76,14 +76,14 @@ func (c *call) renewAll(holds []driver.Hold) []error {
 			c.s.quota.remove(c.who.Name, holds[i].Owner)
 			c.s.seen.lost(holds[i])
 		case httpwire.Unknown:
-			c.s.seen.doubtful(holds[i], err)
+			c.s.seen.unknownRenewal(holds[i], err)
 		}
 	}
 	return errs
 }
 
 // lines answers with a JSON object in each line.
-func (c *call) lines(all []httpwire.Renewed) error {
+func (c *exchange) lines(all []httpwire.Renewed) error {
 	c.w.Header().Set("Content-Type", "application/x-ndjson")
 	c.w.Header().Set("Cache-Control", "no-store")
 	e := json.NewEncoder(c.w)
@@ -96,7 +96,7 @@ func (c *call) lines(all []httpwire.Renewed) error {
 }
 
 // release ends a hold, or a place in the queue.
-func (c *call) release() error {
+func (c *exchange) release() error {
 	var m httpwire.Hold
 	if err := c.decode(&m, httpwire.MaxBody); err != nil {
 		return err
@@ -108,7 +108,7 @@ func (c *call) release() error {
 	return c.releaseHold(h)
 }
 
-func (c *call) releaseHold(h driver.Hold) error {
+func (c *exchange) releaseHold(h driver.Hold) error {
 	if err := c.may(Lock, h.Name); err != nil && c.may(Break, h.Name) != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (c *call) releaseHold(h driver.Hold) error {
 	return nil
 }
 
-func (c *call) backendRelease(ctx context.Context, h driver.Hold) error {
+func (c *exchange) backendRelease(ctx context.Context, h driver.Hold) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	began := time.Now()

@@ -43,16 +43,16 @@ type nameSeen struct {
 	grants  series    // and for how long the lock was held
 	held    time.Time // since when it has been; it isn't while holds is empty
 	waits   sample
-	waiting map[string]patience // of each Owner that waits
-	holds   map[string]*spell   // by Owner
-	spells  []*spell            // the newest is the last
+	waiting map[string]waitSpan    // of each Owner that waits
+	holds   map[string]*holdRecord // by Owner
+	records []*holdRecord          // the newest is the last
 }
 
-// patience is when an Owner that waits made its first attempt, and its last.
-type patience struct{ first, last time.Time }
+// waitSpan is when an Owner that waits made its first attempt, and its last.
+type waitSpan struct{ first, last time.Time }
 
-// spell is one grant, from its beginning to its end.
-type spell struct {
+// holdRecord is one grant, from its beginning to its end.
+type holdRecord struct {
 	Fence, Last uint64 // the fences that it had
 	Mode        driver.Mode
 	Who         string
@@ -81,8 +81,8 @@ type incident struct {
 // ID identifies the incident's row in a page.
 func (i incident) ID() string { return fmt.Sprintf("i%d", i.Number) }
 
-// Lasted returns how long a spell took that has ended.
-func (sp spell) Lasted() time.Duration { return sp.Ended.Sub(sp.Began) }
+// Lasted returns how long a record took that has ended.
+func (sp holdRecord) Lasted() time.Duration { return sp.Ended.Sub(sp.Began) }
 
 // callSeen is what was seen of one kind of call of the backend.
 type callSeen struct {
@@ -101,7 +101,7 @@ func (s *seen) name(name string) *nameSeen {
 		s.recent.MoveToFront(e)
 		return e.Value.(*nameSeen)
 	}
-	n := &nameSeen{name: name, limit: 1, waiting: map[string]patience{}, holds: map[string]*spell{}}
+	n := &nameSeen{name: name, limit: 1, waiting: map[string]waitSpan{}, holds: map[string]*holdRecord{}}
 	s.names[name] = s.recent.PushFront(n)
 	if s.recent.Len() > mostNames {
 		delete(s.names, s.recent.Remove(s.recent.Back()).(*nameSeen).name)
@@ -157,7 +157,7 @@ func (s *seen) granted(r driver.Request, g driver.Grant, arrived, called time.Ti
 		delete(n.waiting, r.Owner)
 	}
 	n.limit = max(r.Limit, 1)
-	sp := &spell{
+	sp := &holdRecord{
 		Fence: g.Fence, Last: g.Last(), Mode: r.Mode, Who: describe(r.Meta), Began: called, Waited: max(called.Sub(arrived), 0),
 		ttl: g.TTL, until: called.Add(g.TTL),
 	}
@@ -171,20 +171,20 @@ func (s *seen) granted(r driver.Request, g driver.Grant, arrived, called time.Ti
 	n.keep(sp)
 }
 
-// keep adds a spell to the history of a name.
-func (n *nameSeen) keep(sp *spell) {
-	if i := slices.IndexFunc(n.spells, func(o *spell) bool { return o.Fence == sp.Fence && sp.Fence != 0 }); i >= 0 {
-		n.spells[i] = sp // it was seen at the backend first
+// keep adds a record to the history of a name.
+func (n *nameSeen) keep(sp *holdRecord) {
+	if i := slices.IndexFunc(n.records, func(o *holdRecord) bool { return o.Fence == sp.Fence && sp.Fence != 0 }); i >= 0 {
+		n.records[i] = sp // it was seen at the backend first
 		return
 	}
-	n.spells = append(n.spells, sp)
-	if len(n.spells) > mostSpells {
-		n.spells = slices.Delete(n.spells, 0, 1)
+	n.records = append(n.records, sp)
+	if len(n.records) > mostSpells {
+		n.records = slices.Delete(n.records, 0, 1)
 	}
 }
 
 // end notes that a hold has ended.
-func (n *nameSeen) end(owner string, sp *spell, at time.Time, how string) {
+func (n *nameSeen) end(owner string, sp *holdRecord, at time.Time, how string) {
 	sp.Ended, sp.End = at, how
 	delete(n.holds, owner)
 	switch {
@@ -208,17 +208,17 @@ func (s *seen) renewed(h driver.Hold, at time.Time) {
 func (s *seen) released(h driver.Hold) { s.over(h, "end.released") }
 
 // over notes the end of a hold, and returns what is known of it.
-func (s *seen) over(h driver.Hold, how string) spell {
+func (s *seen) over(h driver.Hold, how string) holdRecord {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.old(h.Name)
 	if n == nil {
-		return spell{}
+		return holdRecord{}
 	}
 	delete(n.waiting, h.Owner)
 	sp := n.holds[h.Owner]
 	if sp == nil {
-		return spell{}
+		return holdRecord{}
 	}
 	n.end(h.Owner, sp, time.Now(), how)
 	return *sp
@@ -236,8 +236,8 @@ func (s *seen) broken(h driver.Hold, fence uint64, by string) {
 	s.report(incident{Kind: "broken", Name: h.Name, Fence: cmp.Or(sp.Fence, fence), Who: sp.Who, By: by, owner: h.Owner})
 }
 
-// doubtful notes a call for a hold whose outcome is not known.
-func (s *seen) doubtful(h driver.Hold, err error) {
+// unknownRenewal notes a call for a hold whose outcome is not known.
+func (s *seen) unknownRenewal(h driver.Hold, err error) {
 	i := incident{Kind: "unknown", Name: h.Name, owner: h.Owner, Detail: short(strings.ReplaceAll(err.Error(), h.Owner, "…"))}
 	s.mu.Lock()
 	if n := s.old(h.Name); n != nil && n.holds[h.Owner] != nil {
@@ -273,12 +273,12 @@ func (s *seen) observed(l lock) {
 	}
 	n = s.name(l.Name)
 	for _, h := range l.Holders {
-		known := func(sp *spell) bool { return sp.Fence <= h.Fence && h.Fence <= sp.Last }
-		if h.Fence != 0 && !slices.ContainsFunc(n.spells, known) {
-			n.keep(&spell{Fence: h.Fence, Last: h.Fence, Mode: h.Mode, Who: h.String(), Began: cmp.Or(h.Since, time.Now()), foreign: true})
+		known := func(sp *holdRecord) bool { return sp.Fence <= h.Fence && h.Fence <= sp.Last }
+		if h.Fence != 0 && !slices.ContainsFunc(n.records, known) {
+			n.keep(&holdRecord{Fence: h.Fence, Last: h.Fence, Mode: h.Mode, Who: h.String(), Began: cmp.Or(h.Since, time.Now()), foreign: true})
 		}
 	}
-	for _, sp := range n.spells {
+	for _, sp := range n.records {
 		there := func(h party) bool { return sp.Fence <= h.Fence && h.Fence <= sp.Last }
 		if sp.foreign && sp.Ended.IsZero() && !slices.ContainsFunc(l.Holders, there) {
 			sp.Ended, sp.End = time.Now(), "end.gone"
@@ -301,7 +301,7 @@ const forgetTime = httpwire.MaxWait + 30*time.Second
 
 // expire ends the holds whose TTL is over, and forgets those that have ceased to wait. The caller has locked mu.
 func (n *nameSeen) expire(now time.Time) {
-	maps.DeleteFunc(n.waiting, func(_ string, w patience) bool { return now.Sub(w.last) > forgetTime })
+	maps.DeleteFunc(n.waiting, func(_ string, w waitSpan) bool { return now.Sub(w.last) > forgetTime })
 	for owner, sp := range n.holds {
 		if sp.until.Before(now) {
 			n.end(owner, sp, sp.until, "end.expired")
@@ -364,7 +364,7 @@ func (s *seen) hot() []use {
 }
 
 // history returns the grants of a name, the newest first, and its use.
-func (s *seen) history(name string) ([]spell, use) {
+func (s *seen) history(name string) ([]holdRecord, use) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.old(name)
@@ -372,11 +372,11 @@ func (s *seen) history(name string) ([]spell, use) {
 		return nil, use{Name: name}
 	}
 	u := n.use(time.Now())
-	var all []spell
-	for _, sp := range slices.Backward(n.spells) {
+	var all []holdRecord
+	for _, sp := range slices.Backward(n.records) {
 		all = append(all, *sp)
 	}
-	slices.SortStableFunc(all, func(a, b spell) int { return cmp.Compare(b.Fence, a.Fence) })
+	slices.SortStableFunc(all, func(a, b holdRecord) int { return cmp.Compare(b.Fence, a.Fence) })
 	return all, u
 }
 

@@ -45,7 +45,7 @@ func TestSeenUse(t *testing.T) {
 		s.take("x", "w", 100, 0)
 		past, u := s.history("x")
 		if past[0].Waited != 20*time.Second || u.Waiting != 0 || len(past) != 31 || past[1].End != "end.released" {
-			t.Errorf("%d spells, %+v, %+v", len(past), past[0], u)
+			t.Errorf("%d records, %+v, %+v", len(past), past[0], u)
 		}
 		time.Sleep(2 * time.Minute)
 		if past, _ = s.history("x"); past[0].End != "end.expired" || past[0].Lasted() != time.Minute {
@@ -68,7 +68,7 @@ func TestSeenIsBounded(t *testing.T) {
 	for i := range 3 * mostNames {
 		h := s.take(fmt.Sprint("n", i), "o", 1, 0)
 		s.lost(h)
-		s.doubtful(h, errors.New(strings.Repeat("x", 10_000)))
+		s.unknownRenewal(h, errors.New(strings.Repeat("x", 10_000)))
 	}
 	for i := range uint64(2000) {
 		s.take("x", fmt.Sprint(i), i+1, time.Second)
@@ -76,9 +76,9 @@ func TestSeenIsBounded(t *testing.T) {
 		s.called("acquire", false, time.Second)
 	}
 	n := s.name("x")
-	if len(s.names) > mostNames || s.recent.Len() != len(s.names) || len(s.incidents) != mostIncidents || len(n.spells) != mostSpells ||
+	if len(s.names) > mostNames || s.recent.Len() != len(s.names) || len(s.incidents) != mostIncidents || len(n.records) != mostSpells ||
 		len(n.holds) > mostWaiting || len(n.waiting) > mostWaiting || len(n.waits.all) != sampleSize || len(s.incidents[5].Detail) > 2*mostText {
-		t.Errorf("%d names, %d incidents, %d spells, %d holds, %d waits", len(s.names), len(s.incidents), len(n.spells), len(n.holds), len(n.waits.all))
+		t.Errorf("%d names, %d incidents, %d records, %d holds, %d waits", len(s.names), len(s.incidents), len(n.records), len(n.holds), len(n.waits.all))
 	}
 	var x series
 	for i := range 10_000 {
@@ -96,7 +96,7 @@ func TestIncidents(t *testing.T) {
 	a, b := s.take("a", "oa", 7, 0), s.take("b", "ob", 8, 0)
 	s.lost(a)
 	s.lost(a)
-	s.doubtful(b, errors.New("no answer for ob"))
+	s.unknownRenewal(b, errors.New("no answer for ob"))
 	s.broken(b, 8, "oncall")
 	s.lost(b)
 	var got []string

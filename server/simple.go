@@ -22,7 +22,7 @@ type simpleGrant struct {
 }
 
 // simpleAcquire acquires. Without an owner in the header it makes one.
-func (c *call) simpleAcquire() error {
+func (c *exchange) simpleAcquire() error {
 	arrived := time.Now()
 	m, maxWait, err := c.simpleRequest()
 	if err != nil {
@@ -51,13 +51,13 @@ func (c *call) simpleAcquire() error {
 
 // forget releases what may have been granted for an owner that only the server knows, or its place in the
 // queue. No answer has named the owner, so no client believes that it holds.
-func (c *call) forget(h driver.Hold) {
+func (c *exchange) forget(h driver.Hold) {
 	_ = c.backendRelease(context.WithoutCancel(c.r.Context()), h)
 	c.s.seen.released(h)
 }
 
 // simpleRequest reads the path and the query of an acquire.
-func (c *call) simpleRequest() (m httpwire.Request, maxWait time.Duration, err error) {
+func (c *exchange) simpleRequest() (m httpwire.Request, maxWait time.Duration, err error) {
 	q, err := c.query("ttl", "wait", "mode", "limit")
 	if err != nil {
 		return m, 0, err
@@ -102,7 +102,7 @@ func duration(text string, def time.Duration) (time.Duration, error) {
 }
 
 // simpleRenew renews.
-func (c *call) simpleRenew() error {
+func (c *exchange) simpleRenew() error {
 	m, _, err := c.simpleRequest()
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func (c *call) simpleRenew() error {
 }
 
 // simpleRelease releases.
-func (c *call) simpleRelease() error {
+func (c *exchange) simpleRelease() error {
 	m, _, err := c.simpleRequest()
 	if err != nil {
 		return err

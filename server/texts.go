@@ -2,31 +2,10 @@ package server
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 )
 
 // languages of the page. The first is for those who want none of them.
 var languages = [...]string{"en", "zh-CN"}
-
-// language returns the language that the viewer wants most, as an index of languages.
-func (c *call) language() int {
-	best, quality := 0, 0.0
-	for _, part := range strings.Split(c.r.Header.Get("Accept-Language"), ",") {
-		tag, options, _ := strings.Cut(strings.TrimSpace(part), ";")
-		q := 1.0
-		if text, ok := strings.CutPrefix(strings.TrimSpace(options), "q="); ok {
-			q, _ = strconv.ParseFloat(text, 64)
-		}
-		primary, _, _ := strings.Cut(strings.ToLower(tag), "-")
-		for i, lang := range languages {
-			if own, _, _ := strings.Cut(lang, "-"); own == primary && q > quality {
-				best, quality = i, q
-			}
-		}
-	}
-	return best
-}
 
 // text returns one of the texts.
 func text(lang int, key string, args ...any) string {

@@ -14,30 +14,6 @@ import (
 
 const mostRows = 1000 // of a list
 
-// frame is what every page has around its subject.
-type frame struct {
-	Page      string
-	Lang      string
-	Backend   string
-	Who       string
-	Version   string
-	Began     time.Time
-	Now       time.Time
-	Events    string // where changes come from; "": there are none
-	Known     bool   // the server knows who looks; others see nothing of it
-	CanLogout bool
-}
-
-func (c *call) frame(page string) frame {
-	if c.who == noIdentity {
-		return frame{Page: page, Lang: languages[c.language()], Now: time.Now()}
-	}
-	return frame{
-		Page: page, Lang: languages[c.language()], Backend: shown(c.s.caps.Name), Who: c.who.Name, Version: cmp.Or(c.s.o.Version, "devel"),
-		Began: c.s.seen.began, Now: time.Now(), Known: true, CanLogout: c.s.o.Access != nil,
-	}
-}
-
 // group is a part of a page whose pieces come, go and change.
 type group struct {
 	ID     string
@@ -46,7 +22,7 @@ type group struct {
 
 // view is one of the pages, for one viewer.
 type view struct {
-	c     *call
+	c     *exchange
 	lang  int
 	page  string
 	query viewQuery
@@ -66,7 +42,7 @@ func (q viewQuery) values() url.Values {
 }
 
 // view reads the query, and returns an error if the viewer may not see what it names.
-func (c *call) view(page string) (*view, error) {
+func (c *exchange) view(page string) (*view, error) {
 	q := c.r.URL.Query()
 	v := &view{c, c.language(), page, viewQuery{q.Get("prefix"), q.Get("sort"), q.Get("name"), q.Get("done")}}
 	if page == "lock" {
@@ -82,12 +58,12 @@ func (c *call) view(page string) (*view, error) {
 }
 
 // show answers with a page.
-func (c *call) show(page string) error {
+func (c *exchange) show(page string) error {
 	v, err := c.view(page)
 	if err != nil {
 		return err
 	}
-	snap := c.s.poller.look(c.r.Context(), v.query.Name)
+	snap := c.s.poller.current(c.r.Context(), v.query.Name)
 	f := c.frame(page)
 	values := v.query.values()
 	values.Set("page", page)
@@ -118,7 +94,7 @@ type groupChange struct {
 }
 
 // changes sends a page what has changed, as long as it is open.
-func (c *call) changes() error {
+func (c *exchange) changes() error {
 	q, err := c.query("page", "prefix", "sort", "name")
 	if err != nil {
 		return err
@@ -245,25 +221,6 @@ func sorted(all []*row, compare func(a, b *row) int) []*row {
 	return all
 }
 
-// Late reports whether a hold should have been renewed by now: holders do it after a third of the TTL.
-func (p party) Late() bool { return !p.Until.IsZero() && p.TTL > 0 && time.Until(p.Until) < p.TTL/3 }
-
-// First returns the holder with the longest life: the lock may be free after that.
-func (l lock) First() (first party) {
-	for i, h := range l.Holders {
-		if i == 0 || h.Until.After(first.Until) {
-			first = h
-		}
-	}
-	return first
-}
-
-// Others returns how many hold the lock beside First.
-func (l lock) Others() int { return len(l.Holders) - 1 }
-
-// Unnamed returns how many wait that the backend counts and does not name.
-func (l lock) Unnamed() int { return max(l.Waiting-len(l.Waiters), 0) }
-
 // oneLock is what there is to know of one lock.
 func (v *view) oneLock(s *snapshot) []group {
 	name := v.query.Name
@@ -274,7 +231,7 @@ func (v *view) oneLock(s *snapshot) []group {
 	past, used := v.c.s.seen.history(name)
 	data := struct {
 		lock
-		Past             []spell
+		Past             []holdRecord
 		Use              use
 		CanAsk, CanBreak bool
 	}{l, past, used, false, v.c.who.May(Break, name)}

@@ -5,10 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -20,8 +18,8 @@ import (
 	"github.com/distlock/distlock/internal/httpwire"
 )
 
-// call is one request.
-type call struct {
+// exchange is one request and its answer.
+type exchange struct {
 	s    *Server
 	w    *recorder
 	r    *http.Request
@@ -29,7 +27,7 @@ type call struct {
 	name string // of the lock, for the log
 }
 
-type handler func(*call) error
+type handler func(*exchange) error
 
 // recorder remembers what was answered.
 type recorder struct {
@@ -63,10 +61,10 @@ func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // serve makes a handler of f: enter, if any, lets the caller in or not, and fail answers with an error. It logs
 // and measures the request.
-func (s *Server) serve(pattern string, enter, f handler, fail func(*call, error) httpwire.Kind) http.Handler {
+func (s *Server) serve(pattern string, enter, f handler, fail func(*exchange, error) httpwire.Kind) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
-		c := &call{s: s, w: &recorder{ResponseWriter: w}, r: r, who: noIdentity}
+		c := &exchange{s: s, w: &recorder{ResponseWriter: w}, r: r, who: noIdentity}
 		var err error
 		if enter != nil {
 			err = enter(c)
@@ -88,7 +86,7 @@ func (s *Server) serve(pattern string, enter, f handler, fail func(*call, error)
 }
 
 // enter finds out who calls, and refuses a client that means another backend.
-func (c *call) enter() error {
+func (c *exchange) enter() error {
 	who, err := c.s.o.Access.identify(c.r)
 	if err != nil {
 		return err
@@ -102,7 +100,7 @@ func (c *call) enter() error {
 }
 
 // fail answers with the error, unless the answer has begun.
-func (c *call) fail(err error) httpwire.Kind {
+func (c *exchange) fail(err error) httpwire.Kind {
 	p := problemOf(err)
 	if errors.Is(err, context.DeadlineExceeded) && p.Kind == httpwire.Unknown {
 		p.Status, p.Title = http.StatusGatewayTimeout, http.StatusText(http.StatusGatewayTimeout)
@@ -113,47 +111,8 @@ func (c *call) fail(err error) httpwire.Kind {
 	return p.Kind
 }
 
-func problemOf(err error) httpwire.Problem {
-	if own := (*problemError)(nil); errors.As(err, &own) {
-		return own.Problem
-	}
-	return httpwire.ProblemOf(err)
-}
-
-func kindOf(err error) httpwire.Kind {
-	if err == nil {
-		return httpwire.OK
-	}
-	return problemOf(err).Kind
-}
-
-// problemError is an error that has its own status.
-type problemError struct{ httpwire.Problem }
-
-func (e *problemError) Error() string { return e.Detail }
-
-func problem(status int, kind httpwire.Kind, format string, args ...any) *problemError {
-	return &problemError{httpwire.Problem{
-		Title: http.StatusText(status), Status: status, Kind: kind, Detail: fmt.Sprintf(format, args...),
-	}}
-}
-
-func invalid(format string, args ...any) error {
-	return problem(http.StatusBadRequest, httpwire.Invalid, format, args...)
-}
-
-func writeProblem(w http.ResponseWriter, p httpwire.Problem) {
-	w.Header().Set("Content-Type", httpwire.ProblemType)
-	w.Header().Set("Cache-Control", "no-store")
-	if p.Status == http.StatusUnauthorized {
-		w.Header().Set("WWW-Authenticate", `Bearer realm="distlock"`)
-	}
-	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(p)
-}
-
 // json answers with v.
-func (c *call) json(v any) error {
+func (c *exchange) json(v any) error {
 	c.w.Header().Set("Content-Type", "application/json")
 	c.w.Header().Set("Cache-Control", "no-store")
 	return json.NewEncoder(c.w).Encode(v)
@@ -163,7 +122,7 @@ func (c *call) json(v any) error {
 const bodyTime = 10 * time.Second
 
 // decode reads the body of the request, which has at most limit bytes.
-func (c *call) decode(v any, limit int64) error {
+func (c *exchange) decode(v any, limit int64) error {
 	control := http.NewResponseController(c.w)
 	_ = control.SetReadDeadline(time.Now().Add(bodyTime)) // not supported in tests
 	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
@@ -189,7 +148,7 @@ func (c *call) decode(v any, limit int64) error {
 }
 
 // lockName checks a name, and remembers it for the log.
-func (c *call) lockName(name string) error {
+func (c *exchange) lockName(name string) error {
 	switch {
 	case name == "":
 		return invalid("a lock needs a name")
@@ -203,7 +162,7 @@ func (c *call) lockName(name string) error {
 }
 
 // hold checks a hold that a client names.
-func (c *call) hold(h httpwire.Hold) (driver.Hold, error) {
+func (c *exchange) hold(h httpwire.Hold) (driver.Hold, error) {
 	if err := c.lockName(h.Name); err != nil {
 		return driver.Hold{}, err
 	}
@@ -228,7 +187,7 @@ func isOwner(s string) bool {
 }
 
 // checkTTL refuses a TTL that the backend doesn't take.
-func (c *call) checkTTL(ttl time.Duration) error {
+func (c *exchange) checkTTL(ttl time.Duration) error {
 	caps := c.s.caps
 	if ttl < max(caps.MinTTL, time.Millisecond) || ttl > caps.Longest() {
 		return invalid("ttl_ms is %d: want %d to %d", httpwire.Up(ttl), max(httpwire.Up(caps.MinTTL), 1), httpwire.Down(caps.Longest()))
@@ -237,24 +196,13 @@ func (c *call) checkTTL(ttl time.Duration) error {
 }
 
 // pathName returns the name of the lock in the path.
-func (c *call) pathName() (string, error) {
+func (c *exchange) pathName() (string, error) {
 	name := c.r.PathValue("name")
 	return name, c.lockName(name)
 }
 
-// knowsHost reports whether the server may be called under a host name.
-func (s *Server) knowsHost(host string) bool {
-	if len(s.o.Hosts) == 0 {
-		return true
-	}
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	return slices.Contains(s.o.Hosts, strings.Trim(strings.ToLower(host), "[]"))
-}
-
 // query reads the parameters of the calls that have no body. Others than the known ones are an error.
-func (c *call) query(known ...string) (url.Values, error) {
+func (c *exchange) query(known ...string) (url.Values, error) {
 	values, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
 		return nil, invalid("the query is malformed")
@@ -265,4 +213,34 @@ func (c *call) query(known ...string) (url.Values, error) {
 		}
 	}
 	return values, nil
+}
+
+// may returns an error if the caller does not have a right for a lock.
+func (c *exchange) may(r Right, name string) error {
+	if c.who.May(r, name) {
+		return nil
+	}
+	return problem(http.StatusForbidden, httpwire.Denied, "%s has not the right to %v this lock; rights are given for prefixes of names", c.who, r)
+}
+
+// stream counts a request that stays open. It returns a context that ends with the request or when the server
+// drains, and the function to call at the end.
+func (c *exchange) stream() (context.Context, func(), error) {
+	s := c.s
+	if !s.quota.open(c.who.Name, s.o.MaxStreams) {
+		return nil, nil, problem(http.StatusTooManyRequests, httpwire.Unsent, "%s has %d open requests that wait: that is the limit", c.who, s.o.MaxStreams)
+	}
+	if err := s.begin(); err != nil {
+		s.quota.close(c.who.Name)
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancelCause(c.r.Context())
+	stop := context.AfterFunc(s.drained, func() { cancel(errDraining) })
+	end := func() {
+		stop()
+		cancel(nil)
+		s.streams.Done()
+		s.quota.close(c.who.Name)
+	}
+	return ctx, end, nil
 }

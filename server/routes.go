@@ -1,0 +1,162 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// New returns a server for a backend, which the caller closes after the server. It returns ErrUnsupported if the
+// backend's Caps are not Detached.
+func New(b driver.Backend, o Options) (*Server, error) {
+	caps := b.Caps()
+	if !caps.Detached {
+		return nil, fmt.Errorf("%w: %s can't be served: its locks belong to the connection that took them, so another server could not renew them", driver.ErrUnsupported, caps.Name)
+	}
+	o.MaxHolds, o.MaxStreams = cmp.Or(o.MaxHolds, 10_000), cmp.Or(o.MaxStreams, 1000)
+	s := &Server{backend: b, caps: caps, o: o, mux: http.NewServeMux(), name: url.PathEscape(caps.Name), origin: http.NewCrossOriginProtection()}
+	s.drained, s.drain = context.WithCancel(context.Background())
+	s.seen = newSeen()
+	s.metrics = newMetrics(&s.quota, s.seen)
+	s.poller.s, s.page = s, newPage()
+	s.routes()
+	return s, nil
+}
+
+// calls are those that are let in, logged and measured.
+var calls = map[string]handler{
+	"GET /v1":                     (*exchange).hello,
+	"POST /v1/acquire":            (*exchange).acquire,
+	"POST /v1/renew":              (*exchange).renew,
+	"POST /v1/release":            (*exchange).release,
+	"POST /v1/watch":              (*exchange).watch,
+	"GET /v1/news":                (*exchange).news,
+	"GET /v1/locks":               (*exchange).list,
+	"GET /v1/locks/{name}":        (*exchange).inspect,
+	"POST /v1/locks/{name}":       (*exchange).simpleAcquire,
+	"PUT /v1/locks/{name}":        (*exchange).simpleRenew,
+	"DELETE /v1/locks/{name}":     (*exchange).simpleRelease,
+	"POST /v1/locks/{name}/ask":   (*exchange).ask,
+	"POST /v1/locks/{name}/break": (*exchange).breakLock,
+	"GET /v1/events":              (*exchange).changes,
+	"GET /metrics":                (*exchange).showMetrics,
+}
+
+// open are the calls that every client may make.
+var open = map[string]func(*Server, http.ResponseWriter, *http.Request){
+	"GET /healthz":         func(_ *Server, w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") },
+	"GET /readyz":          (*Server).ready,
+	"GET /v1/openapi.json": serveOpenAPI,
+}
+
+func (s *Server) routes() {
+	for pattern, f := range calls {
+		s.mux.Handle(pattern, s.serve(pattern, (*exchange).enter, f, (*exchange).fail))
+	}
+	for pattern, f := range pages {
+		s.mux.Handle(pattern, s.serve(pattern, (*exchange).enter, f, (*exchange).failPage))
+	}
+	for pattern, f := range openPages {
+		s.mux.Handle(pattern, s.serve(pattern, nil, f, (*exchange).failPage))
+	}
+	for pattern, f := range open {
+		s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { f(s, w, r) })
+	}
+}
+
+// ServeHTTP answers a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !s.knowsHost(r.Host) {
+		writeProblem(w, problem(http.StatusMisdirectedRequest, httpwire.Unsent, "the server is not known as %.100q", r.Host).Problem)
+		return
+	}
+	if err := s.origin.Check(r); err != nil {
+		writeProblem(w, problem(http.StatusForbidden, httpwire.Denied, "a page of another site made this request").Problem)
+		return
+	}
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Referrer-Policy", "same-origin")
+	s.mux.ServeHTTP(w, r)
+}
+
+// ready says whether new work is welcome.
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+	if s.drained.Err() != nil {
+		http.Error(w, "draining", http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+// Drain makes the server refuse new acquires, and ends all that wait. Holds can still be renewed and
+// released. It returns when all streams have ended or ctx ends.
+func (s *Server) Drain(ctx context.Context) error {
+	s.begins.Lock()
+	s.drain()
+	s.begins.Unlock()
+	done := make(chan struct{})
+	go func() { s.streams.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *exchange) hello() error {
+	s := c.s
+	_, inspect := s.backend.(driver.Inspector)
+	_, watch := s.backend.(driver.Watcher)
+	return c.json(httpwire.Hello{
+		Version: cmp.Or(s.o.Version, "devel"), Backend: s.caps.Name, Caps: httpwire.FromCaps(s.caps, watch, inspect),
+		Limits: httpwire.Limits{
+			Body: httpwire.MaxBody, Name: httpwire.MaxName, Meta: httpwire.MaxMeta, Renewal: httpwire.MaxHolds, Wait: httpwire.Down(httpwire.MaxWait),
+		},
+	})
+}
+
+// showMetrics answers in Prometheus's text format.
+func (c *exchange) showMetrics() error {
+	promhttp.HandlerFor(c.s.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP(c.w, c.r)
+	return nil
+}
+
+// knowsHost reports whether the server may be called under a host name.
+func (s *Server) knowsHost(host string) bool {
+	if len(s.o.Hosts) == 0 {
+		return true
+	}
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return slices.Contains(s.o.Hosts, strings.Trim(strings.ToLower(host), "[]"))
+}
+
+// pages are the calls of the page for people. A browser whose user is not known is sent to /login.
+var pages = map[string]handler{
+	"GET /{$}":         func(c *exchange) error { return c.show("locks") },
+	"GET /lock":        func(c *exchange) error { return c.show("lock") },
+	"GET /hot":         func(c *exchange) error { return c.show("hot") },
+	"GET /losses":      func(c *exchange) error { return c.show("losses") },
+	"GET /backend":     func(c *exchange) error { return c.show("backend") },
+	"POST /lock/ask":   func(c *exchange) error { return c.act(Ask) },
+	"POST /lock/break": func(c *exchange) error { return c.act(Break) },
+}
+
+// openPages are those for everybody.
+var openPages = map[string]handler{
+	"GET /login":        (*exchange).showLogin,
+	"POST /login":       (*exchange).login,
+	"POST /logout":      (*exchange).logout,
+	"GET /page/{asset}": (*exchange).asset,
+}
