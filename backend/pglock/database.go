@@ -27,11 +27,17 @@ type database struct {
 	owned   bool   // db is closed with the backend
 }
 
+// close closes a handle that is owned. An idle connection that the server has ended already is no error: TLS
+// can't say goodbye on it.
 func (d *database) close() error {
 	if !d.owned {
 		return nil
 	}
-	return d.db.Close()
+	err := d.db.Close()
+	if errors.As(err, new(*net.OpError)) {
+		return nil
+	}
+	return err
 }
 
 // pooled reports whether each statement may have another connection of the server.
