@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -140,9 +141,17 @@ func (p *page) lacks(text string) {
 // click clicks an element, which it finds by a selector.
 func (p *page) click(selector string) {
 	p.t.Helper()
-	e, err := p.Element(selector)
-	p.must(err)
-	p.must(e.Click(proto.InputMouseButtonLeft, 1))
+	for {
+		e, err := p.Element(selector)
+		p.must(err)
+		err = e.Click(proto.InputMouseButtonLeft, 1)
+		if err == nil {
+			return
+		}
+		if !strings.Contains(err.Error(), "detached") { // it was replaced meanwhile
+			p.t.Fatal(err)
+		}
+	}
 }
 
 func (p *page) write(selector, text string) {

@@ -37,12 +37,16 @@ function clocks() {
   }
 }
 
+// lasting is an element without what this script changes in it.
+const lasting = el => el.outerHTML.replace(/>[^<]*<\/time>| (width|data-tone|data-clock)="[^"]*"/g, '');
+
 function apply(group) {
   const box = $(group.id);
   for (const piece of group.set) {
     const made = document.createElement('template');
     made.innerHTML = piece.html;
     const old = $(piece.id);
+    if (old && lasting(old) === lasting(made.content.firstElementChild)) continue; // as after each connection
     if (old) old.replaceWith(made.content); else box.append(made.content);
   }
   if (!group.order) return;

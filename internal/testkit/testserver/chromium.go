@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"strconv"
 	"testing"
+	"time"
 )
 
 // chromium is not the script in PATH, which does not end its browser with itself.
@@ -30,7 +32,15 @@ func Browser(tb testing.TB) *Chromium {
 		}
 		return nil
 	}))
-	tb.Cleanup(c.end)
+	tb.Cleanup(func() {
+		c.end()
+		for range 100 { // its children may still write
+			if os.RemoveAll(c.dir) == nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
 	return c
 }
 
