@@ -42,6 +42,12 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// etcd has TTLs of seconds, so its suite takes longer.
+func TestLongConformanceOfEtcd(t *testing.T) {
+	address := testserver.SharedEtcd(t).URL() + "?detached=true"
+	conform(t, func() driver.Backend { return open(t, address) }, nil)
+}
+
 func conform(t *testing.T, connect func() driver.Backend, refuses func(name string) bool) {
 	servers := []*process{start(t, connect), start(t, connect)}
 	var proxies sync.Map // of driver.Backend
