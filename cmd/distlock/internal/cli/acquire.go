@@ -46,7 +46,7 @@ func (a *app) newAcquirer(ctx context.Context, o *runOptions) (*acquirer, error)
 	if err != nil {
 		return nil, err
 	}
-	if err := o.checkBackend(b.Caps()); err != nil {
+	if err := o.checkBackend(a.location, b.Caps()); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
 	c, err := newClient(b, o.clientOptions(n.observer()))

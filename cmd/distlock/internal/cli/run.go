@@ -244,12 +244,13 @@ func (o *runOptions) check() error {
 	return nil
 }
 
-// checkBackend rejects a backend that is no use to a command, and sets the defaults that depend on it.
-func (o *runOptions) checkBackend(caps driver.Caps) error {
+// checkBackend rejects a backend that is no use to a command, and sets the defaults that depend on it. A server
+// may have its locks in memory.
+func (o *runOptions) checkBackend(url string, caps driver.Caps) error {
 	if err := o.applyDefaults(caps); err != nil {
 		return err
 	}
-	if strings.HasPrefix(caps.Name, "mem:") {
+	if strings.HasPrefix(url, "mem:") {
 		return usage("run: mem: stores locks in the memory of this process, where no other process sees them; want a server, sqlite:/path/to/locks.db, or --local")
 	}
 	return nil
