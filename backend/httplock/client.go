@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
@@ -38,6 +39,7 @@ type client struct {
 	current   atomic.Int32 // the one in use
 	transport *http.Transport
 	token     *token
+	quiet     time.Duration // a stream without a line for so long is broken
 
 	mu   sync.Mutex
 	name string // of the backend; "" until the first server has answered

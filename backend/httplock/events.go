@@ -21,7 +21,7 @@ const (
 type stream struct {
 	from  *server
 	lines *bufio.Scanner
-	quiet *time.Timer
+	alive func() // called for each line
 	close func()
 }
 
@@ -50,12 +50,10 @@ func (c *client) openStream(ctx, life context.Context, first string, send sendFu
 		cancel(nil)
 		return nil, err
 	}
-	s := &stream{from: a.from, lines: bufio.NewScanner(a.Body)}
+	s := &stream{from: a.from, lines: bufio.NewScanner(a.Body), alive: func() {}}
 	s.lines.Buffer(nil, maxEventLine)
-	s.quiet = time.AfterFunc(quietTime, func() { cancel(errQuiet) })
 	s.close = func() {
 		stop()
-		s.quiet.Stop()
 		cancel(nil)
 		a.Body.Close()
 	}
@@ -71,14 +69,26 @@ func (c *client) openStream(ctx, life context.Context, first string, send sendFu
 		s.close()
 		return nil, tried{{a.from, err}}
 	}
+	s.bound(c.quiet, cancel)
 	return s, nil
+}
+
+// bound lets the stream end when it has been quiet for so long.
+func (s *stream) bound(quiet time.Duration, cancel context.CancelCauseFunc) {
+	t := time.AfterFunc(quiet, func() { cancel(errQuiet) })
+	s.alive = func() { t.Reset(quiet) }
+	end := s.close
+	s.close = func() {
+		t.Stop()
+		end()
+	}
 }
 
 // next returns the next event. Comments keep the stream alive and are no events.
 func (s *stream) next() (event, error) {
 	e, some := event{}, false
 	for s.lines.Scan() {
-		s.quiet.Reset(quietTime)
+		s.alive()
 		line := s.lines.Text()
 		if line == "" && some {
 			return e, nil

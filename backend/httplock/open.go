@@ -47,7 +47,7 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 		return nil, err
 	}
 	life, stop := context.WithCancelCause(context.Background())
-	c := &client{servers: o.servers, token: o.token, transport: o.transport(life)}
+	c := &client{servers: o.servers, token: o.token, transport: o.transport(life), quiet: quietTime}
 	if err := c.open(ctx, o.timeout); err != nil {
 		stop(errClosing)
 		c.transport.CloseIdleConnections()

@@ -69,6 +69,21 @@ func TestWatchIsArmedAgain(t *testing.T) {
 	})
 }
 
+// A stream without pings is broken: the network may have swallowed a signal.
+func TestSilentWatch(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	b := openAll(t, f)
+	b.client.quiet = time.Millisecond
+	w, err := b.Watch(soon(t), requestFor("job"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	wantSignal(t, w, "the stream is silent")
+	wantSignal(t, w, "the next stream is silent")
+}
+
 // A watch that can't be armed is an error, or is left out where the backend has none.
 func TestWatchIsNotArmed(t *testing.T) {
 	t.Parallel()
