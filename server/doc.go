@@ -20,4 +20,9 @@
 //
 // This needs a backend whose holds outlive its connection, and can be renewed through any other: see
 // driver.Caps.
+//
+// # The page
+//
+// The server's own page shows people what is held and waited for, live, and lets them ask for locks and break
+// them, as far as their token allows.
 package server

@@ -270,6 +270,19 @@ func TestManyLocks(t *testing.T) {
 	}
 }
 
+// One lock with many holders, and with long metadata, doesn't fill the page.
+func TestManyHolders(t *testing.T) {
+	t.Parallel()
+	r := pageRig(t, Options{})
+	for range mostParties + 3 {
+		r.hold("x", driver.NewOwner(), driver.Counted, 999, map[string]string{"note": strings.Repeat("y", 1<<20)})
+	}
+	_, text := r.request("GET", "/lock?name=x", "")
+	if n := strings.Count(text, `class="card"`); n != mostParties || !strings.Contains(text, "203 of 999 permits") || !strings.Contains(text, "and 3 more") || len(text) > 500_000 {
+		t.Errorf("%d holders, %d bytes", n, len(text))
+	}
+}
+
 func TestLanguage(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]int{"": 0, "de, fr;q=0.5": 0, "zh-Hans-CN": 1, "en;q=0.5, zh-TW;q=0.8": 1, "zh;q=0.2,en;q=0.9": 0, "*": 0, ";;q=x,": 0} {

@@ -25,6 +25,8 @@ const (
 	mostListed   = 10_000          // names
 	mostInspects = 1000
 	inspectors   = 8
+	mostParties  = 200 // of the holders and of the waiters of a lock, that are kept
+	mostPairs    = 20  // of the metadata of one
 )
 
 // poller looks at the backend for all viewers of the page, who cost the backend together what one of them does.
@@ -286,11 +288,11 @@ func (p *poller) row(l lock, known bool) *row {
 // update replaces the row of a lock if the lock has changed.
 func (p *poller) update(name string, info driver.Info) {
 	old, now := p.known[name], time.Now()
-	l := lock{Name: name, Mode: info.Mode, Limit: info.Limit, Waiting: info.WaiterCount}
-	for _, h := range info.Holders {
+	l := lock{Name: name, Mode: info.Mode, Limit: info.Limit, Held: len(info.Holders), Waiting: info.WaiterCount}
+	for _, h := range info.Holders[:min(len(info.Holders), mostParties)] {
 		l.Holders = append(l.Holders, p.party(name, h, old.Holders, now))
 	}
-	for _, h := range info.Waiters {
+	for _, h := range info.Waiters[:min(len(info.Waiters), mostParties)] {
 		l.Waiters = append(l.Waiters, p.party(name, h, old.Waiters, now))
 	}
 	p.s.seen.observed(l)
@@ -306,11 +308,12 @@ func (p *poller) update(name string, info driver.Info) {
 // hasn't changed is not sent again.
 func (p *poller) party(name string, h driver.Holder, before []party, now time.Time) party {
 	n := party{
-		owner: h.Owner, Mode: h.Mode, Fence: h.Fence, Foreign: h.Foreign, Program: h.Meta["program"], PID: h.Meta["pid"], Host: h.Meta["host"],
+		owner: h.Owner, Mode: h.Mode, Fence: h.Fence, Foreign: h.Foreign,
+		Program: short(h.Meta["program"]), PID: short(h.Meta["pid"]), Host: short(h.Meta["host"]),
 	}
 	for _, key := range slices.Sorted(maps.Keys(h.Meta)) {
-		if key != "program" && key != "pid" && key != "host" {
-			n.More = append(n.More, pair{key, h.Meta[key]})
+		if key != "program" && key != "pid" && key != "host" && len(n.More) < mostPairs {
+			n.More = append(n.More, pair{short(key), short(h.Meta[key])})
 		}
 	}
 	if h.Held >= 0 {

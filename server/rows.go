@@ -11,6 +11,7 @@ type lock struct {
 	Name    string
 	Mode    driver.Mode
 	Limit   int
+	Held    int // by so many
 	Holders []party
 	Waiters []party
 	Waiting int // those in the queue; negative: not known
@@ -62,7 +63,10 @@ func (l lock) First() (first party) {
 }
 
 // Others returns how many hold the lock beside First.
-func (l lock) Others() int { return len(l.Holders) - 1 }
+func (l lock) Others() int { return l.Held - 1 }
 
-// Unnamed returns how many wait that the backend counts and does not name.
+// Unshown returns how many hold the lock beside Holders.
+func (l lock) Unshown() int { return l.Held - len(l.Holders) }
+
+// Unnamed returns how many wait beside Waiters.
 func (l lock) Unnamed() int { return max(l.Waiting-len(l.Waiters), 0) }

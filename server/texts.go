@@ -74,7 +74,7 @@ var texts = map[string][len(languages)]string{
 	"queue":           {"Queue", "队列"},
 	"queue.none":      {"None wait.", "无人等待。"},
 	"queue.unknown":   {"The backend does not know how many wait.", "后端不记录等待者的数量。"},
-	"queue.more":      {"%d more wait. The backend counts them and does not name them.", "另有 %d 个等待者，后端只计数，不记名。"},
+	"queue.more":      {"%d more wait.", "另有 %d 个等待者。"},
 	"history":         {"History of fences", "防护令牌历史"},
 	"history.note":    {"As this server has seen it.", "仅本服务器所见。"},
 	"history.none":    {"This server has not seen the lock held.", "本服务器尚未见到该锁被持有。"},
