@@ -2,11 +2,14 @@ package distlock_test
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
 )
 
 // BenchmarkPair measures a lock on memory: alone, with its context, and with Observer.Leaked.
@@ -56,4 +59,52 @@ func benchmarkHandOff(b *testing.B, waiters int, opts *distlock.Options) {
 	b.ResetTimer()
 	mustUnlock(b, lease)
 	wg.Wait()
+}
+
+// BenchmarkHeldLease measures the memory of a lease that is held, without that of the backend and the name.
+func BenchmarkHeldLease(b *testing.B) {
+	const n = 100_000
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprint("held:", i)
+	}
+	for b.Loop() {
+		backend := memlock.New()
+		owners := driver.NewOwners()
+		grown := heapGrowth(func() any {
+			for _, name := range names {
+				hold := driver.Hold{Name: name, Owner: owners.New(), Mode: driver.Exclusive, TTL: time.Hour}
+				if _, err := backend.Acquire(b.Context(), driver.Request{Hold: hold, Fences: 1}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			return backend
+		})
+		c := client(b, memlock.New(), nil)
+		leases := make([]*distlock.Lease, n)
+		all := heapGrowth(func() any {
+			for i, name := range names {
+				leases[i] = mustLock(b, c.Mutex(name))
+			}
+			return leases
+		})
+		b.ReportMetric(float64(all-grown)/n, "B/lease")
+	}
+}
+
+// heapGrowth returns how much memory make's result refers to that was not in use before.
+func heapGrowth(make func() any) int64 {
+	before := heapInUse()
+	made := make()
+	after := heapInUse()
+	runtime.KeepAlive(made)
+	return after - before
+}
+
+func heapInUse() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }

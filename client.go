@@ -28,6 +28,8 @@ type Client struct {
 	closing sync.Once
 	closed  error        // what Close returns
 	longest atomic.Int64 // the greatest CallTimeout of a lock
+
+	defaults [driver.Counted + 1]atomic.Pointer[lockTerms] // by mode
 }
 
 // Open connects to the backend of a URL, and returns a client on it. The URL's scheme must have been
@@ -113,26 +115,52 @@ func processMeta(meta map[string]string) map[string]string {
 
 // newSpec returns the client's defaults, changed by opts.
 func (c *Client) newSpec(name string, mode Mode, limit int, opts []LockOption) *spec {
-	s := &spec{
-		name: name, mode: mode, limit: limit,
+	s := &spec{name: name}
+	if len(opts) == 0 {
+		s.lockTerms = c.defaultTerms(mode, limit)
+	} else {
+		s.lockTerms = c.newTerms(mode, limit)
+		for _, o := range opts {
+			if o.apply != nil {
+				o.apply(s)
+			}
+		}
+		c.completeTerms(s.lockTerms)
+	}
+	s.bad = s.check(c.caps)
+	return s
+}
+
+// defaultTerms returns the terms of locks without options, which share the last ones of their mode.
+func (c *Client) defaultTerms(mode Mode, limit int) *lockTerms {
+	last := &c.defaults[mode]
+	if t := last.Load(); t != nil && t.limit == limit {
+		return t
+	}
+	t := c.newTerms(mode, limit)
+	c.completeTerms(t)
+	last.Store(t)
+	return t
+}
+
+func (c *Client) newTerms(mode Mode, limit int) *lockTerms {
+	return &lockTerms{
+		mode: mode, limit: limit,
 		handoffMax: max(c.opts.HandoffMax, 0), handoffWindow: c.opts.HandoffWindow,
 		meta:  c.opts.Meta,
 		terms: renew.Terms{TTL: c.opts.TTL, Margin: c.opts.Margin, CallTimeout: c.opts.CallTimeout, MaxHold: c.opts.MaxHold},
 	}
-	for _, o := range opts {
-		if o.apply != nil {
-			o.apply(s)
-		}
-	}
-	s.terms.Margin = cmp.Or(s.terms.Margin, min(s.terms.TTL/10, time.Second))
-	s.terms.CallTimeout = cmp.Or(s.terms.CallTimeout, renew.DefaultCallTimeout(s.terms.TTL))
-	for d := int64(s.terms.CallTimeout); ; {
+}
+
+// completeTerms sets the times that follow from others.
+func (c *Client) completeTerms(t *lockTerms) {
+	t.terms.Margin = cmp.Or(t.terms.Margin, min(t.terms.TTL/10, time.Second))
+	t.terms.CallTimeout = cmp.Or(t.terms.CallTimeout, renew.DefaultCallTimeout(t.terms.TTL))
+	for d := int64(t.terms.CallTimeout); ; {
 		if old := c.longest.Load(); old >= d || c.longest.CompareAndSwap(old, d) {
 			break
 		}
 	}
-	s.bad = s.check(c.caps)
-	return s
 }
 
 // Caps returns what the client's backend can do.

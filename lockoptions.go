@@ -112,9 +112,16 @@ const (
 	Continue
 )
 
-// spec is a lock's name and all its options.
+// spec is a lock's name and all its options. A process may hold very many locks: those without options of
+// their own share their terms.
 type spec struct {
-	name          string
+	name string
+	*lockTerms
+	bad error // the error of check
+}
+
+// lockTerms are all options of a lock. They do not change once its spec is made.
+type lockTerms struct {
 	mode          Mode
 	limit         int
 	terms         renew.Terms
@@ -131,7 +138,6 @@ type spec struct {
 	revoked       func(*Lease)
 	meta          map[string]string
 	ownMeta       bool
-	bad           error // the error of check
 }
 
 // canTakeOver reports whether a hold taken for o may be handed off to a waiter with s.
