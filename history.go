@@ -33,18 +33,18 @@ func (g *localQueue) opening(mode Mode, now instant) opening {
 	contended := now-p.refused < lately
 	rtt := min(p.rtt, 10*time.Millisecond)
 	switch {
-	case g.env.caps.QueueingOf(mode) != driver.QueueNever:
+	case g.sh.env.caps.QueueingOf(mode) != driver.QueueNever:
 		return opening{arm: contended}
 	case now-p.released >= time.Millisecond:
 		return opening{}
 	case contended:
-		return opening{arm: true, pause: 4*rtt + min(2*g.env.opts.HandoffWindow, 10*time.Millisecond)}
+		return opening{arm: true, pause: 4*rtt + min(2*g.sh.env.opts.HandoffWindow, 10*time.Millisecond)}
 	case now-p.probed < seldom:
 		return opening{}
 	}
 	p.probed = now
-	if _, pushed := g.env.backend.(driver.Watcher); pushed {
+	if _, pushed := g.sh.env.backend.(driver.Watcher); pushed {
 		return opening{pause: 2*rtt + 100*time.Microsecond}
 	}
-	return opening{pause: min(2*g.env.caps.Poll, 2*time.Millisecond)}
+	return opening{pause: min(2*g.sh.env.caps.Poll, 2*time.Millisecond)}
 }

@@ -26,20 +26,20 @@ type hold struct {
 
 	// Guarded by sh.mu.
 	queue       *localQueue // which knows it; nil for shared, counted and fair holds
-	mode        Mode
-	lease       *Lease   // the current one
-	nested      []*Lease // re-entered ones
-	since       instant  // when the current lease began
+	lease       *Lease      // the current one
+	nested      []*Lease    // re-entered ones
+	since       instant     // when the current lease began
 	streak      handoffStreak
 	next        uint64 // the next fence of the span
 	last        uint64 // the last fence of the span
-	downgrading bool   // a downgrade is in progress
-	revoked     bool   // its release was requested
-	ended       bool   // released, lost, or passed on for a re-fence
-	halfway     bool   // it ended during a downgrade: it may be a reader's at the backend
-	gone        bool   // lost as a fact
-	mayRemain   bool   // lost without proof: the backend may still have it
-	regranted   bool   // as a reader: a signal may be about the time before
+	mode        Mode
+	downgrading bool // a downgrade is in progress
+	revoked     bool // its release was requested
+	ended       bool // released, lost, or passed on for a re-fence
+	halfway     bool // it ended during a downgrade: it may be a reader's at the backend
+	gone        bool // lost as a fact
+	mayRemain   bool // lost without proof: the backend may still have it
+	regranted   bool // as a reader: a signal may be about the time before
 
 	longestTTL atomic.Int64 // the greatest TTL of a request; raised under sh.mu
 	life       renew.Hold

@@ -17,21 +17,21 @@ import (
 // The next waiter receives a lease, or the role of the contender with everything that belongs to
 // it: the Owner that the backend may know, the armed watch, and the last answer.
 type localQueue struct {
-	env  *env
 	sh   *shard
 	name string
 
 	// Guarded by sh.mu.
 	waiters   waiterList
-	contender bool  // there is one
 	refusal   error // the contender's last answer, once it waits
 	held      *hold // the exclusive hold of this process
-	tries     int   // attempts beside the queue
+	tries     int32 // attempts beside the queue
+	contender bool  // there is one
 	history   history
 }
 
 // shard is a part of the queues under one mutex.
 type shard struct {
+	env    *env
 	mu     sync.Mutex
 	queues map[string]*localQueue
 	spare  []*waiter
@@ -41,14 +41,14 @@ type shard struct {
 
 // queues are the local queues of a client.
 type queues struct {
-	env    *env
 	shards [64]shard
 	seed   maphash.Seed
 }
 
 func (q *queues) init(e *env) {
-	q.env, q.seed = e, maphash.MakeSeed()
+	q.seed = maphash.MakeSeed()
 	for i := range q.shards {
+		q.shards[i].env = e
 		q.shards[i].queues = map[string]*localQueue{}
 	}
 }
@@ -75,7 +75,7 @@ func (q *queues) dismiss() {
 func (q *queues) queueOf(sh *shard, name string) *localQueue {
 	g := sh.queues[name]
 	if g == nil {
-		g = &localQueue{env: q.env, sh: sh, name: name}
+		g = &localQueue{sh: sh, name: name}
 		hash := maphash.String(q.seed, name)
 		if g.history = *sh.historyOf(hash); g.history.hash != hash {
 			g.history = history{hash: hash, refused: longAgo, probed: longAgo, released: longAgo}
@@ -104,7 +104,7 @@ func (g *localQueue) busy() error {
 // heldHere returns the refusal by a hold of this process. sh.mu is held.
 func (g *localQueue) heldHere() error {
 	h := g.held
-	holder := Holder{Owner: h.owner, Mode: h.mode, Held: g.env.now() - h.since, Left: h.life.Trust() - g.env.now(), Meta: h.s.meta}
+	holder := Holder{Owner: h.owner, Mode: h.mode, Held: g.sh.env.now() - h.since, Left: h.life.Trust() - g.sh.env.now(), Meta: h.s.meta}
 	if h.lease != nil {
 		holder.Fence = h.lease.Fence()
 	}
@@ -121,7 +121,7 @@ func (g *localQueue) handOff(h *hold, now instant) bool {
 	if h.streak.count >= h.s.handoffMax || now-h.streak.since >= h.s.handoffWindow {
 		return false
 	}
-	if h.downgrading || h.revoked || h.requestedTTL() != h.s.terms.TTL || !g.env.watchdog.HandOn(&h.life, now) {
+	if h.downgrading || h.revoked || h.requestedTTL() != h.s.terms.TTL || !g.sh.env.watchdog.HandOn(&h.life, now) {
 		return false
 	}
 	if h.next > h.last {
@@ -137,13 +137,13 @@ func (g *localQueue) handOff(h *hold, now instant) bool {
 // handOffForRefence makes the next waiter the contender, with the Owner that still holds. Its
 // attempt brings a greater fence for one round trip. sh.mu is held.
 func (g *localQueue) handOffForRefence(h *hold) bool {
-	if !g.env.watchdog.RemoveIdle(&h.life) {
+	if !g.sh.env.watchdog.RemoveIdle(&h.life) {
 		return false
 	}
 	h.ended = true
 	g.held = nil
 	g.contender = true
-	g.env.tasks.Begin()
+	g.sh.env.tasks.Begin()
 	row := handoffStreak{h.streak.since, h.streak.count + 1}
 	g.waiters.pop().ch <- delivery{role: role{owner: h.owner, unknown: true, streak: row, last: &HeldError{}}}
 	return true
@@ -157,8 +157,8 @@ func (g *localQueue) promote() {
 	}
 	if w := g.waiters.pop(); w != nil {
 		g.contender = true
-		r := role{last: g.refusal, opening: g.opening(w.s.mode, g.env.now())}
-		g.env.tasks.Begin()
+		r := role{last: g.refusal, opening: g.opening(w.s.mode, g.sh.env.now())}
+		g.sh.env.tasks.Begin()
 		w.ch <- delivery{role: r}
 		return
 	}

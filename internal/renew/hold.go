@@ -69,11 +69,11 @@ type Hold struct {
 	warn    instant       // when to warn; never if that is done or not wanted
 	granted instant       // the end by the last answer of the backend
 	limit   instant       // the end by MaxHold
+	round   *round        // the renewal in flight
+	unknown error         // the error of the last renewal, which had no answer
+	tries   int32         // renewals without an answer, in a row
 	capped  bool          // limit comes before granted
 	fixed   bool          // it is not renewed by itself
-	round   *round        // the renewal in flight
-	tries   int           // renewals without an answer, in a row
-	unknown error         // the error of the last of them
 	waits   bool          // it is in Watchdog.retry
 }
 
@@ -134,7 +134,7 @@ func (h *Hold) retryLater(now instant, err error) {
 	if h.fixed || h.capped {
 		return
 	}
-	pause := wait.Jitter(wait.Backoff(h.tries, h.ttl/60, h.ttl/12))
+	pause := wait.Jitter(wait.Backoff(int(h.tries), h.ttl/60, h.ttl/12))
 	h.due = now + min(pause, max((h.Trust()-now)/4, h.terms.TTL/120))
 	h.tries++
 }
