@@ -23,8 +23,8 @@ import (
 // maxAnswer bounds the body of an answer, in bytes.
 const maxAnswer = 16 << 20
 
-// server is one of the servers in the URL.
-type server struct {
+// endpoint is one of the servers in the URL.
+type endpoint struct {
 	label string // for messages
 	base  string // of the URLs of its calls
 
@@ -35,7 +35,7 @@ type server struct {
 
 // client sends requests to the servers.
 type client struct {
-	servers   []*server
+	servers   []*endpoint
 	current   atomic.Int32 // the one in use
 	transport *http.Transport
 	token     *token
@@ -55,18 +55,18 @@ type request struct {
 	reads        bool   // it changes nothing, and may be sent again
 
 	// prepare, if not nil, runs before the request is sent to a server. If it fails, the request is not sent.
-	prepare func(context.Context, *server) error
+	prepare func(context.Context, *endpoint) error
 }
 
 // answer is a successful answer, whose body is not read yet.
 type answer struct {
 	*http.Response
-	from *server
+	from *endpoint
 }
 
 // outcome is why a server did not answer with success.
 type outcome struct {
-	server *server
+	server *endpoint
 	err    error
 }
 
@@ -112,7 +112,7 @@ func isFact(err error) bool {
 }
 
 // leave makes the server after s the current one, unless s is not it, or the caller only lost patience.
-func (c *client) leave(ctx context.Context, s *server) {
+func (c *client) leave(ctx context.Context, s *endpoint) {
 	if errors.Is(context.Cause(ctx), context.Canceled) {
 		return
 	}
@@ -152,7 +152,7 @@ func decode(body io.Reader, out any) error {
 }
 
 // try sends a request to one server, once it is certain that it has the backend that was opened.
-func (c *client) try(ctx context.Context, s *server, q request) (*http.Response, error) {
+func (c *client) try(ctx context.Context, s *endpoint, q request) (*http.Response, error) {
 	err := c.verify(ctx, s)
 	if err == nil && q.prepare != nil {
 		err = q.prepare(ctx, s)
@@ -164,7 +164,7 @@ func (c *client) try(ctx context.Context, s *server, q request) (*http.Response,
 }
 
 // verify asks a server for its backend, unless it has told that before.
-func (c *client) verify(ctx context.Context, s *server) error {
+func (c *client) verify(ctx context.Context, s *endpoint) error {
 	if s.verified.Load() {
 		return nil
 	}
@@ -186,7 +186,7 @@ func (c *client) verify(ctx context.Context, s *server) error {
 }
 
 // learn takes over the first server's backend, and wants the others to have that one too.
-func (c *client) learn(s *server, caps driver.Caps) error {
+func (c *client) learn(s *endpoint, caps driver.Caps) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -215,7 +215,7 @@ func (c *client) backend() string {
 }
 
 // send sends a request to one server, and again if it refuses the token and another one is in the file.
-func (c *client) send(ctx context.Context, s *server, q request) (*http.Response, error) {
+func (c *client) send(ctx context.Context, s *endpoint, q request) (*http.Response, error) {
 	for first := true; ; first = false {
 		resp, err := c.sendOnce(ctx, s, q)
 		if err != nil {
@@ -240,7 +240,7 @@ func (c *client) send(ctx context.Context, s *server, q request) (*http.Response
 }
 
 // sendOnce sends a request. The error matches ErrUnsent if it is certain that no part of it was sent.
-func (c *client) sendOnce(ctx context.Context, s *server, q request) (*http.Response, error) {
+func (c *client) sendOnce(ctx context.Context, s *endpoint, q request) (*http.Response, error) {
 	connected := false
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }}
 	r, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), q.method, s.base+q.path, bytes.NewReader(q.body))
@@ -275,7 +275,7 @@ func (c *client) sendOnce(ctx context.Context, s *server, q request) (*http.Resp
 // judge returns nil for an answer of the opened backend that has the status of success, or else what the answer
 // says. Only an answer with the backend's name states facts. A server that doesn't let a request in
 // says so without that name.
-func (c *client) judge(resp *http.Response, s *server, success int) error {
+func (c *client) judge(resp *http.Response, s *endpoint, success int) error {
 	name, opened := resp.Header.Get(httpwire.BackendHeader), c.backend()
 	if name != "" && opened != "" && name != opened {
 		s.verified.Store(false)

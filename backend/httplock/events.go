@@ -19,14 +19,14 @@ const (
 
 // stream is an open stream of server-sent events. It has one reader.
 type stream struct {
-	from  *server
+	from  *endpoint
 	lines *bufio.Scanner
 	alive func() // called for each line
 	close func()
 }
 
-// event is a server-sent event.
-type event struct {
+// streamEvent is a server-sent event.
+type streamEvent struct {
 	name string
 	data string
 }
@@ -85,8 +85,8 @@ func (s *stream) bound(quiet time.Duration, cancel context.CancelCauseFunc) {
 }
 
 // next returns the next event. Comments keep the stream alive and are no events.
-func (s *stream) next() (event, error) {
-	e, some := event{}, false
+func (s *stream) next() (streamEvent, error) {
+	e, some := streamEvent{}, false
 	for s.lines.Scan() {
 		s.alive()
 		line := s.lines.Text()
@@ -106,5 +106,5 @@ func (s *stream) next() (event, error) {
 	if err == nil {
 		err = io.ErrUnexpectedEOF
 	}
-	return event{}, fmt.Errorf("the stream of events broke off: %w", err)
+	return streamEvent{}, fmt.Errorf("the stream of events broke off: %w", err)
 }

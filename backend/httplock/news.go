@@ -21,13 +21,13 @@ type news struct {
 	secret string
 
 	mu      sync.Mutex
-	streams map[*server]*newsStream
-	holds   map[string]*listener // by Owner
-	room    int                  // of holds, before the dead ones are removed
+	streams map[*endpoint]*newsStream
+	holds   map[string]*holdListener // by Owner
+	room    int                      // of holds, before the dead ones are removed
 }
 
-// listener has the callbacks of a hold.
-type listener struct {
+// holdListener has the callbacks of a hold.
+type holdListener struct {
 	onLost, onRevoke func()
 	until            time.Time // it has ended by then, unless it is renewed
 }
@@ -36,7 +36,7 @@ func (n *news) init(b *Backend) {
 	var secret [httpwire.SecretBytes]byte
 	rand.Read(secret[:])
 	n.b, n.secret = b, hex.EncodeToString(secret[:])
-	n.streams, n.holds = map[*server]*newsStream{}, map[string]*listener{}
+	n.streams, n.holds = map[*endpoint]*newsStream{}, map[string]*holdListener{}
 }
 
 // subscribe completes the request for a hold that wants news, if the backend has any. The caller calls
@@ -46,14 +46,14 @@ func (n *news) subscribe(r driver.Request, q *request) (settled func(error)) {
 		return func(error) {}
 	}
 	q.secret = n.secret
-	q.prepare = func(ctx context.Context, s *server) error {
+	q.prepare = func(ctx context.Context, s *endpoint) error {
 		stream := n.stream(s)
 		if r.OnRevoke == nil {
 			return nil
 		}
 		return stream.await(ctx)
 	}
-	before := n.listen(r.Owner, &listener{r.OnLost, r.OnRevoke, time.Now().Add(r.TTL)})
+	before := n.listen(r.Owner, &holdListener{r.OnLost, r.OnRevoke, time.Now().Add(r.TTL)})
 	return func(err error) {
 		switch {
 		case errors.Is(err, driver.ErrHeld):
@@ -65,7 +65,7 @@ func (n *news) subscribe(r driver.Request, q *request) (settled func(error)) {
 }
 
 // listen replaces the listener of a hold, and returns the former one. Both may be nil.
-func (n *news) listen(owner string, l *listener) (before *listener) {
+func (n *news) listen(owner string, l *holdListener) (before *holdListener) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	before = n.holds[owner]
@@ -102,7 +102,7 @@ func (n *news) renewed(h driver.Hold, err error) {
 }
 
 // deliver calls the listener that an event is for, once.
-func (n *news) deliver(e event) {
+func (n *news) deliver(e streamEvent) {
 	var about httpwire.News
 	if json.Unmarshal([]byte(e.data), &about) != nil {
 		return
@@ -125,7 +125,7 @@ func (n *news) deliver(e event) {
 }
 
 // stream returns the stream of a server, which is opened if it is not open.
-func (n *news) stream(s *server) *newsStream {
+func (n *news) stream(s *endpoint) *newsStream {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	st := n.streams[s]
@@ -140,7 +140,7 @@ func (n *news) stream(s *server) *newsStream {
 // newsStream is the stream of one server.
 type newsStream struct {
 	news   *news
-	server *server
+	server *endpoint
 	wanted wait.Signal // ends the pause before it is opened again
 
 	mu      sync.Mutex

@@ -80,7 +80,7 @@ func (c *client) open(ctx context.Context, timeout time.Duration) error {
 
 // urlOptions are the options of a URL.
 type urlOptions struct {
-	servers []*server
+	servers []*endpoint
 	socket  string // of http+unix
 	tls     *tls.Config
 	token   *token
@@ -113,14 +113,14 @@ func (o *urlOptions) readServers(u *url.URL) error {
 			return fmt.Errorf("%w: want the absolute path of a socket, as in http+unix:///path/to.sock", driver.ErrInvalid)
 		}
 		o.socket = u.Path
-		o.servers = []*server{{label: unixScheme + "://" + u.Path, base: "http://localhost"}}
+		o.servers = []*endpoint{{label: unixScheme + "://" + u.Path, base: "http://localhost"}}
 		return nil
 	}
 	port := map[string]string{scheme: "80", secureScheme: "443"}[u.Scheme]
 	addrs, err := netaddr.Of(u, port)
 	for _, addr := range addrs {
 		base := u.Scheme + "://" + strings.TrimSuffix(addr, ":"+port) + strings.TrimRight(u.EscapedPath(), "/")
-		o.servers = append(o.servers, &server{label: base, base: base})
+		o.servers = append(o.servers, &endpoint{label: base, base: base})
 	}
 	return err
 }

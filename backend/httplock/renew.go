@@ -91,7 +91,7 @@ var errNoLine = errors.New("the answer has no line for the hold")
 func (b *Backend) renew(ctx context.Context, c *chunk, holds []driver.Hold, errs []error) {
 	c.text.WriteString(bodyEnd)
 	answered := make([]bool, len(c.at))
-	err := b.client.renew(ctx, c.text.Bytes(), func(from *server, line httpwire.Renewed) bool {
+	err := b.client.renew(ctx, c.text.Bytes(), func(from *endpoint, line httpwire.Renewed) bool {
 		if line.Index < 0 || line.Index >= len(c.at) || answered[line.Index] {
 			return false
 		}
@@ -121,7 +121,7 @@ func outcomeOf(line httpwire.Renewed) error {
 
 // renew sends a renewal, and calls each with the lines of the answer until it returns false. It returns why
 // there are no more lines, and never nil.
-func (c *client) renew(ctx context.Context, body []byte, each func(*server, httpwire.Renewed) bool) error {
+func (c *client) renew(ctx context.Context, body []byte, each func(*endpoint, httpwire.Renewed) bool) error {
 	a, err := c.do(ctx, request{method: http.MethodPost, path: "/v1/renew", body: body, status: http.StatusOK})
 	if err != nil {
 		if errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrHeld) {

@@ -42,7 +42,7 @@ func TestRenewByLines(t *testing.T) {
 	})
 	all := holds(6)
 	unset := time.Now().Add(time.Hour)
-	b.news.listen(all[0].Owner, &listener{until: unset})
+	b.news.listen(all[0].Owner, &holdListener{until: unset})
 	go func() {
 		eventually(t, "the lines have come", func() bool {
 			b.news.mu.Lock()

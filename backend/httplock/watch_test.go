@@ -164,7 +164,7 @@ func TestNews(t *testing.T) {
 		events <- e
 	}
 	done := make(chan struct{})
-	b.news.listen("last", &listener{onLost: func() { close(done) }, until: time.Now().Add(time.Hour)})
+	b.news.listen("last", &holdListener{onLost: func() { close(done) }, until: time.Now().Add(time.Hour)})
 	events <- about("lost", "last")
 	<-done
 	if lost.Load() != 1 || asked.Load() != 1 {
@@ -196,7 +196,7 @@ func TestListenersEnd(t *testing.T) {
 	t.Parallel()
 	b := openAll(t, newFake(t))
 	for i := range 10_000 {
-		b.news.listen(driver.NewOwner(), &listener{until: time.Now().Add(time.Hour * time.Duration(i%100-98))})
+		b.news.listen(driver.NewOwner(), &holdListener{until: time.Now().Add(time.Hour * time.Duration(i%100-98))})
 	}
 	if n := len(b.news.holds); n < 100 || n > 500 {
 		t.Errorf("%d of 10000 listeners are left; 100 are alive", n)
