@@ -376,19 +376,20 @@ func (s *owners) takenOver(h *driver.Hold, k *lockKey, start time.Time, life tim
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.byOwner[h.Owner]
-	switch {
-	case o == nil:
-		o = s.newState(h.Name, h.Owner)
-	case o.name != h.Name:
+	if o != nil && o.name != h.Name {
 		return nil
-	case o.key != k.key && (o.unknown || o.lateWrite):
-		s.tombstones.add(o.key, "")
 	}
-	s.setKey(o, k.key)
-	o.created, o.modified, o.lease, o.fence = k.created, k.modified, nil, k.Fence
-	if o.fence == 0 {
-		o.fence = uint64(k.modified)
+	if o == nil || o.key != k.key || o.created != k.created {
+		var onLost func()
+		if o != nil {
+			onLost = o.onLost
+			s.forgetLocked(o)
+		}
+		o = s.newState(h.Name, h.Owner)
+		s.setKey(o, k.key)
+		o.created, o.onLost = k.created, onLost
 	}
+	o.modified, o.lease, o.fence = k.modified, nil, cmp.Or(k.Fence, uint64(k.modified))
 	o.mode, o.limit, o.life, o.unknown = k.mode, k.Limit, k.TTL, false
 	s.prolong(o, start, life)
 	return o
