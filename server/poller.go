@@ -19,9 +19,11 @@ import (
 
 // Bounds of one round of the poller.
 const (
-	roundTime    = time.Second     // between two rounds, at least, and for the inspections of one
+	roundTime    = time.Second     // between two rounds, at least
 	retryTime    = 5 * time.Second // after one that failed
-	roundShare   = 10              // a round takes at most one part in so many of the time
+	inspectTime  = roundTime / 4   // for the inspections of one, and four times that for those of the first
+	roundShare   = 4               // a round takes at most one part in so many of the time
+	listShare    = 10              // and its listing, which may read all keys of the backend
 	mostListed   = 10_000          // names
 	mostInspects = 1000
 	inspectors   = 8
@@ -53,8 +55,9 @@ type viewer struct {
 type snapshot struct {
 	At      time.Time
 	Took    time.Duration
-	Err     error // of this round; the locks are then those of the last one that was answered
-	More    bool  // there are more names than are listed
+	listed  time.Duration // of it, for the list
+	Err     error         // of this round; the locks are then those of the last one that was answered
+	More    bool          // there are more names than are listed
 	entries []*row
 	byName  map[string]*row
 
@@ -116,7 +119,7 @@ func (s *snapshot) rest() time.Duration {
 	if s.Err != nil { // what took its time was the wait for an answer
 		return retryTime
 	}
-	return max(roundTime, (roundShare-1)*s.Took)
+	return max(roundTime, (roundShare-1)*s.Took, (listShare-1)*s.listed)
 }
 
 // current returns the result of the last round, or of a new one if that is too old. A name that is wanted and was
@@ -139,7 +142,7 @@ func (p *poller) current(ctx context.Context, name string) *snapshot {
 		p.known[name] = p.blank(name)
 	}
 	snap := *old
-	snap.Err = p.inspect(ctx, []string{name}, time.Now())
+	snap.Err = p.inspect(ctx, []string{name})
 	snap.byName = map[string]*row{name: p.known[name]}
 	return &snap
 }
@@ -164,18 +167,19 @@ func (p *poller) wanted(name string) map[string]bool {
 func (p *poller) newRound(ctx context.Context, wanted map[string]bool) *snapshot {
 	began := time.Now()
 	names, more, err := p.list(ctx)
+	listed := time.Since(began)
 	if err == nil {
-		listed := make(map[string]*row, len(names))
+		rows := make(map[string]*row, len(names))
 		for _, name := range slices.AppendSeq(names, maps.Keys(wanted)) {
-			if listed[name] = p.known[name]; listed[name] == nil {
-				listed[name] = p.blank(name)
+			if rows[name] = p.known[name]; rows[name] == nil {
+				rows[name] = p.blank(name)
 			}
 		}
-		p.known = listed
+		p.known = rows
 	}
-	err = errors.Join(err, p.inspect(ctx, p.due(wanted, began), began))
+	err = errors.Join(err, p.inspect(ctx, p.due(wanted, began)))
 	now := time.Now()
-	snap := &snapshot{At: now, Took: now.Sub(began), Err: err, More: more, byName: maps.Clone(p.known), hot: sync.OnceValue(p.s.seen.hot)}
+	snap := &snapshot{At: now, Took: now.Sub(began), listed: listed, Err: err, More: more, byName: maps.Clone(p.known), hot: sync.OnceValue(p.s.seen.hot)}
 	for name, e := range p.known {
 		if e.Known && len(e.Holders) == 0 && len(e.Waiters) == 0 && e.Waiting <= 0 && !wanted[name] {
 			delete(p.known, name) // it was released since it was listed
@@ -245,7 +249,11 @@ func (p *poller) due(wanted map[string]bool, now time.Time) []string {
 }
 
 // inspect looks at locks until the round's time is over. It returns the first error.
-func (p *poller) inspect(ctx context.Context, names []string, began time.Time) error {
+func (p *poller) inspect(ctx context.Context, names []string) error {
+	end := time.Now().Add(inspectTime)
+	if p.latest.Load() == nil {
+		end = time.Now().Add(4 * inspectTime)
+	}
 	var next atomic.Int64
 	var mu sync.Mutex
 	var failed error
@@ -254,7 +262,7 @@ func (p *poller) inspect(ctx context.Context, names []string, began time.Time) e
 		all.Go(func() {
 			for {
 				i := int(next.Add(1)) - 1
-				if i >= len(names) || i > 0 && time.Since(began) > roundTime || ctx.Err() != nil {
+				if i >= len(names) || i > 0 && time.Now().After(end) || ctx.Err() != nil {
 					return
 				}
 				info, err := p.s.info(ctx, names[i])
