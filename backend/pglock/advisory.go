@@ -215,11 +215,6 @@ func (d *advisoryDialect) CommitRefused(err error) bool {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return true
 	}
-	return serverRefused(err)
-}
-
-// serverRefused reports whether the server sent an error, after which nothing is done or undone.
-func serverRefused(err error) bool {
 	state := sqlState(err)
 	return state != "" && !strings.HasPrefix(state, "08") && !strings.HasPrefix(state, "57P") && !strings.HasPrefix(state, "XX") && state != "57014"
 }

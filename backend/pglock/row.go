@@ -48,66 +48,6 @@ func (d *rowDialect) Free(ctx context.Context, h sqlrow.HoldKey) (freed, waited 
 	return freed, waited, err
 }
 
-// TakeAll is one UPDATE, which returns the place of each taken hold in the batch.
-func (d *rowDialect) TakeAll(ctx context.Context, batch []sqlrow.TakeRequest) ([]int64, error) {
-	names, owners := make([]string, len(batch)), make([]string, len(batch))
-	for i, t := range batch {
-		names[i], owners[i] = t.Name, t.Owner
-	}
-	t, numbers := batch[0], make([]int64, len(batch))
-	err := d.scanEach(ctx, func(rows *sql.Rows) error {
-		var i, number int64
-		err := rows.Scan(&i, &number)
-		if err == nil {
-			numbers[i-1] = number
-		}
-		return err
-	}, d.sql.takeAll, keyList(names), textList(owners), int64(t.Kind), t.TTL.Microseconds(), string(t.Meta), int64(sqlrow.MaxNumber))
-	return numbers, err
-}
-
-// FreeAll is one UPDATE, too.
-func (d *rowDialect) FreeAll(ctx context.Context, batch []sqlrow.HoldKey) ([]sqlrow.Freed, error) {
-	names, owners := make([]string, len(batch)), make([]string, len(batch))
-	for i, h := range batch {
-		names[i], owners[i] = h.Name, h.Owner
-	}
-	freed := make([]sqlrow.Freed, len(batch))
-	err := d.scanEach(ctx, func(rows *sql.Rows) error {
-		var i int64
-		var waited bool
-		err := rows.Scan(&i, &waited, new(any))
-		if err == nil {
-			freed[i-1] = sqlrow.Freed{Freed: true, Waited: waited}
-		}
-		return err
-	}, d.sql.freeAll, keyList(names), textList(owners))
-	return freed, err
-}
-
-// scanEach runs a statement of a batch once, and scans its rows.
-func (d *rowDialect) scanEach(ctx context.Context, scan func(*sql.Rows) error, query string, args ...any) error {
-	rows, err := d.query(ctx, query, args...)
-	if err != nil {
-		return explainBatch(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := scan(rows); err != nil {
-			return err
-		}
-	}
-	return explainBatch(rows.Err())
-}
-
-// explainBatch marks an error after which a statement has changed nothing.
-func explainBatch(err error) error {
-	if serverRefused(err) || aborted(err) {
-		return fmt.Errorf("%w: %w", sqlrow.ErrUndone, err)
-	}
-	return explainCall(err)
-}
-
 func (d *rowDialect) Extend(ctx context.Context, holds []sqlrow.HoldKey, e sqlrow.Extension) (n int, until int64, err error) {
 	names, owners := make([]string, len(holds)), make([]string, len(holds))
 	for i, h := range holds {
@@ -276,7 +216,7 @@ func textList(texts []string) string {
 
 // rowStatements are the statements for one table. Parameters have casts, so that they mean the
 // same however a driver sends them.
-type rowStatements struct{ take, free, takeAll, freeAll, extend, await, read, insert, swap, mark, names string }
+type rowStatements struct{ take, free, extend, await, read, insert, swap, mark, names string }
 
 // bounded lets a statement wait for a locked row no longer than a second, since it occupies a connection.
 // The setting ends with the statement, which is a transaction of its own.
@@ -284,7 +224,7 @@ const bounded = "set_config('lock_timeout', '1s', true) <> ''"
 
 // notifyIfWaiting notifies listeners, if there are any. A release without listeners should not pay for a
 // notification.
-const notifyIfWaiting = "CASE WHEN waiting > {now} THEN pg_notify('{channel}', encode(t.k, 'hex') || coalesce(" + firstPlace + ", '')) END"
+const notifyIfWaiting = "CASE WHEN waiting > {now} THEN pg_notify('{channel}', encode(k, 'hex') || coalesce(" + firstPlace + ", '')) END"
 
 // firstPlace is the owner of the first claim if that is a living place in the queue for an exclusive hold: then
 // the release concerns no other waiter. Otherwise, and if the claims are written in another way, it is NULL.
@@ -313,19 +253,8 @@ func newRowStatements(table, channel string) *rowStatements {
 	meta = nullif($5::text, ''), claims = NULL, claimed = 0, rev = rev + 1
 	WHERE k = $1::bytea AND claimed <= {now} AND number < $6::bigint
 	AND (until <= {now} OR owner = $2::text AND kind = $3::smallint) AND {bounded} RETURNING number`),
-		free: fill(`UPDATE {t} t SET owner = NULL, meta = NULL, granted = 0, since = 0, until = 0, rev = rev + 1
+		free: fill(`UPDATE {t} SET owner = NULL, meta = NULL, granted = 0, since = 0, until = 0, rev = rev + 1
 	WHERE k = $1::bytea AND owner = $2::text AND until > {now} AND {bounded} RETURNING waiting > {now}, CASE WHEN $3::boolean THEN {notify} END`),
-		takeAll: fill(`UPDATE {t} t SET number = greatest(number + 1, {now}), granted = greatest(number + 1, {now}), kind = $3::smallint, lim = 0, owner = s.holder,
-	since = CASE WHEN owner = s.holder AND until > {now} THEN since ELSE {now} END, until = greatest(until, {now} + $4::bigint),
-	meta = nullif($5::text, ''), claims = NULL, claimed = 0, rev = rev + 1
-	FROM (SELECT l.k, h.holder, h.i FROM {t} l JOIN unnest($1::text::bytea[], $2::text::text[]) WITH ORDINALITY AS h(k, holder, i) ON l.k = h.k
-	WHERE claimed <= {now} AND number < $6::bigint AND (until <= {now} OR owner = h.holder AND kind = $3::smallint)
-	FOR NO KEY UPDATE OF l SKIP LOCKED) s
-	WHERE t.k = s.k RETURNING s.i, number`),
-		freeAll: fill(`UPDATE {t} t SET owner = NULL, meta = NULL, granted = 0, since = 0, until = 0, rev = rev + 1
-	FROM (SELECT l.k, h.i FROM {t} l JOIN unnest($1::text::bytea[], $2::text::text[]) WITH ORDINALITY AS h(k, holder, i) ON l.k = h.k
-	WHERE l.owner = h.holder AND l.until > {now} FOR NO KEY UPDATE OF l SKIP LOCKED) s
-	WHERE t.k = s.k RETURNING s.i, waiting > {now}, {notify}`),
 		extend: fill(extendHolds("", " SKIP LOCKED")),
 		await:  fill(extendHolds(" AND {bounded}", "")),
 		read:   fill(`SELECT n.now, {row} FROM (SELECT {now} AS now WHERE NOT pg_is_in_recovery()) n LEFT JOIN {t} t ON t.k = ANY ($1::text::bytea[])`),
@@ -333,7 +262,7 @@ func newRowStatements(table, channel string) *rowStatements {
 	SELECT $1::bytea, $2::text, $3::smallint, $4::integer, $5::bigint, nullif($6::text, ''), $7::bigint, $8::bigint,
 	$9::bigint, nullif($10::text, ''), nullif($11::text, ''),
 	$12::bigint, 1, $13::bigint WHERE {now} BETWEEN $14::bigint AND $15::bigint ON CONFLICT (k) DO NOTHING`),
-		swap: fill(`UPDATE {t} t SET kind = $3::smallint, lim = $4::integer, number = $5::bigint, owner = nullif($6::text, ''),
+		swap: fill(`UPDATE {t} SET kind = $3::smallint, lim = $4::integer, number = $5::bigint, owner = nullif($6::text, ''),
 	granted = $7::bigint, since = $8::bigint, until = $9::bigint, meta = nullif($10::text, ''),
 	claims = nullif($11::text, ''), claimed = $12::bigint, rev = rev + 1
 	WHERE k = (SELECT k FROM {t} WHERE k = $1::bytea AND rev = $2::bigint AND {now} BETWEEN $14::bigint AND $15::bigint

@@ -73,7 +73,7 @@ func (b *Backend) validate(ctx context.Context, r driver.Request) (meta string, 
 
 // take makes an attempt by one statement. Without a fence it has changed nothing.
 func (b *Backend) take(ctx context.Context, r driver.Request, c claims.Claim) (driver.Grant, error) {
-	number, err := b.takes.do(ctx, TakeRequest{
+	number, err := b.dialect.Take(ctx, TakeRequest{
 		Name: r.Name, Kind: r.Mode, Owner: r.Owner,
 		TTL: wholeMicros(r.TTL), Meta: bytesOf(c.Meta), Address: c.Address,
 	})
@@ -142,16 +142,11 @@ func (b *Backend) release(ctx context.Context, h driver.Hold) error {
 	}
 	k := KeyOf(h.Name)
 	if h.Mode.Alone() {
-		// A statement whose caller did not wait for it may still grant this hold.
-		own := func(t TakeRequest) bool { return t.Name == h.Name && t.Owner == h.Owner }
-		if err := b.takes.settle(ctx, own); err != nil {
-			return err
+		freed, waited, err := b.dialect.Free(ctx, HoldKey{h.Name, h.Owner})
+		if freed {
+			b.announce(k, waited)
 		}
-		f, err := b.frees.do(ctx, HoldKey{h.Name, h.Owner})
-		if f.Freed {
-			b.announce(k, f.Waited)
-		}
-		if f.Freed || err != nil {
+		if freed || err != nil {
 			return err
 		}
 	}

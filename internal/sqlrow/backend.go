@@ -1,8 +1,7 @@
 // Package sqlrow keeps locks in rows of a table. A Dialect has the statements of one database. A row
 // is the only record of a lock. It is never deleted, because fences are made of its number.
 //
-// An exclusive hold is taken by one conditional UPDATE, and released by another. Calls that come
-// together share one, if the dialect can. All other claims
+// An exclusive hold is taken by one conditional UPDATE, and released by another. All other claims
 // (readers, permits, waiters in the queue) are a list in the row. The list is read, changed here, and
 // written if the row has not changed meanwhile. No transaction stays open between two statements,
 // so a process that hangs blocks others only by the locks that it holds.
@@ -50,8 +49,6 @@ type Backend struct {
 	changing keyedmutex.Mutex[Key]
 	watchers watcherSet
 	meta     metajson.Cache
-	takes    batcher[TakeRequest, int64]
-	frees    batcher[HoldKey, Freed]
 	rowWaits chan struct{} // has an entry for each renewal that waits for a row
 
 	ctx    context.Context // ends with the backend
@@ -63,7 +60,6 @@ type Backend struct {
 // New returns a backend for a table that exists. It sends no statement.
 func New(d Dialect, o Options) *Backend {
 	b := &Backend{dialect: d, options: o, notifier: polling{}, rowWaits: make(chan struct{}, maxRowWaits)}
-	b.joinCalls(d)
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.watchers = watcherSet{b: b, byKey: map[Key]*rowWatcher{}}
 	if o.Notifier != nil {

@@ -129,23 +129,6 @@ type Dialect interface {
 	Names(ctx context.Context, prefix, after string, limit int) ([]string, error)
 }
 
-// BatchDialect is a Dialect that takes or frees many holds, each of another row, in one statement. It
-// leaves out locked rows, as if they had changed, and so waits for none. It retries nothing: an error
-// is ErrUndone if the server refused the statement.
-type BatchDialect interface {
-	Dialect
-
-	// TakeAll does what Take does, for requests that differ in Name and Owner only. It returns a number for
-	// each, in their order.
-	TakeAll(ctx context.Context, batch []TakeRequest) (numbers []int64, err error)
-
-	// FreeAll does what Free does.
-	FreeAll(ctx context.Context, batch []HoldKey) ([]Freed, error)
-}
-
-// Freed is the answer of Free.
-type Freed struct{ Freed, Waited bool }
-
 // MaxExtend is how many rows one statement changes. They are locked for some ms.
 const MaxExtend = 256
 

@@ -49,17 +49,10 @@ func (f *fake) counted() map[string]int {
 func (f *fake) Take(ctx context.Context, t TakeRequest) (int64, error) {
 	now, err := f.begin(ctx, "take")
 	defer f.mu.Unlock()
-	if err != nil {
-		return 0, err
-	}
-	return f.takeAt(now, t), nil
-}
-
-func (f *fake) takeAt(now int64, t TakeRequest) (number int64) {
 	r, ok := f.rows[KeyOf(t.Name)]
 	mine := r.Owner == t.Owner && r.Kind == t.Kind
-	if !ok || r.Claimed > now || r.Number >= MaxNumber || r.Until > now && !mine {
-		return 0
+	if err != nil || !ok || r.Claimed > now || r.Number >= MaxNumber || r.Until > now && !mine {
+		return 0, err
 	}
 	if r.Until <= now {
 		r.Since = now
@@ -68,7 +61,7 @@ func (f *fake) takeAt(now int64, t TakeRequest) (number int64) {
 	r.Granted, r.Owner, r.Until, r.Meta, r.Address = r.Number, t.Owner, max(r.Until, now+t.TTL.Microseconds()), t.Meta, t.Address
 	r.Kind, r.Limit, r.Claims, r.Claimed = t.Kind, 0, nil, 0
 	f.put(r)
-	return r.Number
+	return r.Number, nil
 }
 
 func (f *fake) put(r Row) {
@@ -79,45 +72,13 @@ func (f *fake) put(r Row) {
 func (f *fake) Free(ctx context.Context, h HoldKey) (freed, waited bool, err error) {
 	now, err := f.begin(ctx, "free")
 	defer f.mu.Unlock()
-	if err != nil {
-		return false, false, err
-	}
-	freed, waited = f.freeAt(now, h)
-	return freed, waited, nil
-}
-
-func (f *fake) freeAt(now int64, h HoldKey) (freed, waited bool) {
 	r := f.rows[KeyOf(h.Name)]
-	if r.Owner != h.Owner || r.Until <= now {
-		return false, false
+	if err != nil || r.Owner != h.Owner || r.Until <= now {
+		return false, false, err
 	}
 	r.Owner, r.Granted, r.Since, r.Until, r.Meta, r.Address = "", 0, 0, 0, nil, ""
 	f.put(r)
-	return true, r.Waiting > now
-}
-
-func (f *fake) TakeAll(ctx context.Context, batch []TakeRequest) ([]int64, error) {
-	now, err := f.begin(ctx, "take all")
-	defer f.mu.Unlock()
-	numbers := make([]int64, len(batch))
-	for i, t := range batch {
-		if err == nil && !f.locked[KeyOf(t.Name)] {
-			numbers[i] = f.takeAt(now, t)
-		}
-	}
-	return numbers, err
-}
-
-func (f *fake) FreeAll(ctx context.Context, batch []HoldKey) ([]Freed, error) {
-	now, err := f.begin(ctx, "free all")
-	defer f.mu.Unlock()
-	freed := make([]Freed, len(batch))
-	for i, h := range batch {
-		if err == nil && !f.locked[KeyOf(h.Name)] {
-			freed[i].Freed, freed[i].Waited = f.freeAt(now, h)
-		}
-	}
-	return freed, err
+	return true, r.Waiting > now, nil
 }
 
 func (f *fake) Extend(ctx context.Context, holds []HoldKey, e Extension) (n int, until int64, err error) {
@@ -198,7 +159,7 @@ func (f *fake) Names(ctx context.Context, prefix, after string, limit int) (name
 	return names, err
 }
 
-var _ BatchDialect = (*fake)(nil)
+var _ Dialect = (*fake)(nil)
 
 // party is a notifier for the backends of one process. A notification wakes all of them.
 type party struct {
