@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -95,4 +96,12 @@ func (b *Backend) fail(op, name string, err error) error {
 
 func errLostHold(name string) error {
 	return fmt.Errorf("etcdlock: %s: %w", driver.Quote(name), driver.ErrLost)
+}
+
+// closedMeanwhile returns an error if Close may revoke the lease of a key that was just written.
+func (b *Backend) closedMeanwhile() error {
+	if b.closed.Load() {
+		return errors.New("the lease may have been revoked")
+	}
+	return nil
 }

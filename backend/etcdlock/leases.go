@@ -431,3 +431,6 @@ func onNewConn[T any](client *clientv3.Client, send func(context.Context, *grpc.
 		return send(ctx, conn)
 	}
 }
+
+// detachedLease returns the TTL in seconds of the lease for holds of up to life seconds.
+func detachedLease(life int64) int64 { return life + (life+1)/2 }

@@ -94,3 +94,52 @@ func (b *Backend) deleteKeys(ctx context.Context, keys []string) error {
 	_, err := b.client.Txn(ctx).Then(ops...).Commit()
 	return err
 }
+
+// releaseDetached ends a hold or a place, wherever its key is by now.
+func (b *Backend) releaseDetached(ctx context.Context, o *ownerState, h driver.Hold) error {
+	b.owners.update(o, func() { o.onLost = nil })
+	err := errLostHold(h.Name)
+	if o.created > 0 {
+		err = b.release(ctx, h.Name, o.key, o.created)
+	}
+	if errors.Is(err, driver.ErrLost) {
+		err = b.releaseOther(ctx, h)
+	}
+	if err != nil && !errors.Is(err, driver.ErrLost) {
+		return err
+	}
+	b.owners.forget(o)
+	if o.created == 0 || o.unknown || o.lateWrite {
+		b.owners.tombstones.add(o.key, h.Owner)
+	}
+	return err
+}
+
+// deleteOrphans deletes keys that late writes have created, unless they have found an Owner since.
+func (b *Backend) deleteOrphans(ctx context.Context, keys []string) error {
+	gets := make([]clientv3.Op, len(keys))
+	for i, key := range keys {
+		gets[i] = clientv3.OpGet(key)
+	}
+	resp, err := b.client.Txn(ctx).Then(gets...).Commit()
+	if err != nil {
+		return err
+	}
+	var deletes []clientv3.Op
+	for i, key := range keys {
+		for _, kv := range resp.Responses[i].GetResponseRange().Kvs {
+			if b.leases.has(clientv3.LeaseID(kv.Lease)) && !b.owners.hasKey(key) {
+				k := lockKey{key: key, modified: kv.ModRevision}
+				deletes = append(deletes, k.delete())
+			}
+		}
+	}
+	for len(deletes) > 0 {
+		n := min(len(deletes), expiryBatch)
+		if _, err := b.client.Txn(ctx).Then(deletes[:n]...).Commit(); err != nil {
+			return err
+		}
+		deletes = deletes[n:]
+	}
+	return nil
+}

@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -272,4 +273,72 @@ func (r *leaseRenewal) renewOther(h *driver.Hold) error {
 		return r.holdError(h, err, driver.ErrLost)
 	}
 	return r.holdError(h, r.b.leases.ensureTerm(r.ctx, l, term), rpctypes.ErrLeaseNotFound)
+}
+
+// maxTakeOvers bounds how often a renewal reads a key that others write meanwhile.
+const maxTakeOvers = 4
+
+var errBusyKey = errors.New("others wrote the key again and again")
+
+// takeOver renews a detached hold by moving its key to this connection's lease. It relies on nothing but what is
+// stored.
+func (r *leaseRenewal) takeOver(h *driver.Hold) error {
+	for range maxTakeOvers {
+		done, err := r.takeOverOnce(h)
+		if done || err != nil {
+			return err
+		}
+	}
+	return r.b.fail("renew", h.Name, errBusyKey)
+}
+
+func (r *leaseRenewal) takeOverOnce(h *driver.Hold) (done bool, err error) {
+	q, _, err := r.b.readQueue(r.ctx, h.Name)
+	if err != nil {
+		return false, r.b.fail("renew", h.Name, err)
+	}
+	i := q.find(h.Owner)
+	if i < 0 || i >= q.holderCount() || q[i].foreign {
+		if o := r.b.owners.get(h.Owner); i < 0 && o != nil && o.name == h.Name {
+			r.b.owners.forget(o)
+		}
+		return false, errLostHold(h.Name)
+	}
+	k := &q[i]
+	switch {
+	case k.TTL == 0: // of a connection whose holds live as long as its leases
+		return true, r.renewOther(h)
+	case k.Later:
+		return false, errLostHold(h.Name) // a place whose turn it is
+	}
+	life := h.TTL
+	if !h.Shorten {
+		life = max(life, r.b.owners.promised(h.Owner, k))
+	}
+	l, err := r.b.leases.forTTL(r.ctx, life)
+	if err != nil {
+		return false, r.b.fail("renew", h.Name, err)
+	}
+	o := r.b.owners.takenOver(h, k, r.start, life)
+	if o == nil {
+		return false, r.b.fail("renew", h.Name, errBusyKey) // this Owner has another name, too
+	}
+	k.Fence = cmp.Or(k.Fence, uint64(k.modified))
+	resp, err := r.b.client.Txn(r.ctx).If(modifiedAt(k.key, k.modified)).Then(k.put(l)).Commit()
+	switch err := r.b.leaseError(l, err); {
+	case errors.Is(err, errLeaseEnded):
+		return false, nil
+	case err != nil:
+		return false, r.b.fail("renew", h.Name, err)
+	}
+	if !resp.Succeeded || !r.b.owners.written(o, k, l, resp.Header.Revision) {
+		return false, nil
+	}
+	if h.Shorten {
+		r.b.owners.shorten(o, r.start.Add(h.TTL))
+	}
+	if err = r.b.leases.ensureTerm(r.ctx, l, resp.Header.RaftTerm); err == nil {
+		err = r.b.closedMeanwhile()
+	}
+	return true, r.holdError(h, err, rpctypes.ErrLeaseNotFound)
 }

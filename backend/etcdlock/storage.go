@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/metajson"
@@ -318,4 +319,27 @@ func explain(err error) error {
 		}
 	}
 	return err
+}
+
+// life returns the longest life that a detached hold or place was promised by its last write.
+func (k *lockKey) life() time.Duration { return time.Duration(k.TTL) * time.Second }
+
+// put writes a key again, attached to a lease.
+func (k *lockKey) put(l *lease) clientv3.Op {
+	k.keyValue.TTL = l.life
+	text, err := json.Marshal(k.keyValue)
+	if err != nil {
+		panic(err) // strings and numbers only
+	}
+	return clientv3.OpPut(k.key, string(text), clientv3.WithLease(l.id))
+}
+
+// delete deletes a key that is as it was read.
+func (k *lockKey) delete() clientv3.Op {
+	return clientv3.OpTxn([]clientv3.Cmp{modifiedAt(k.key, k.modified)}, []clientv3.Op{clientv3.OpDelete(k.key)}, nil)
+}
+
+// of returns the keys of an Owner.
+func (q lockQueue) of(owner string) lockQueue {
+	return slices.DeleteFunc(q, func(k lockKey) bool { return k.owner != owner })
 }
