@@ -362,7 +362,7 @@ func (k *contender) enqueue() (*Lease, error) {
 		if k.s.mode.Alone() {
 			g.contender = true
 			g.refusal = nil
-			k.opening = g.opening(k.s.mode, k.start)
+			k.opening = g.history.opening(k.env, k.s.mode, k.start)
 			sh.mu.Unlock()
 			return k.contend()
 		}

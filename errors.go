@@ -123,3 +123,7 @@ func (p *pair) Error() string {
 }
 
 func (p *pair) Unwrap() []error { return []error{p.first, p.second} }
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
+}

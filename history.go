@@ -26,25 +26,24 @@ type opening struct {
 // that has just released pauses, or else it would win nearly every race: its attempt follows its
 // release while others are still being notified. If another process was seen lately, the pause is long
 // enough to be notified of that process's release. Otherwise it is, now and then, just long enough to
-// find out whether there is another process. sh.mu is held.
-func (g *localQueue) opening(mode Mode, now instant) opening {
+// find out whether there is another process. The mutex of the lock's shard is held.
+func (p *history) opening(e *env, mode Mode, now instant) opening {
 	const lately, seldom = time.Second, 20 * time.Millisecond
-	p := &g.history
 	contended := now-p.refused < lately
 	rtt := min(p.rtt, 10*time.Millisecond)
 	switch {
-	case g.sh.env.caps.QueueingOf(mode) != driver.QueueNever:
+	case e.caps.QueueingOf(mode) != driver.QueueNever:
 		return opening{arm: contended}
 	case now-p.released >= time.Millisecond:
 		return opening{}
 	case contended:
-		return opening{arm: true, pause: 4*rtt + min(2*g.sh.env.opts.HandoffWindow, 10*time.Millisecond)}
+		return opening{arm: true, pause: 4*rtt + min(2*e.opts.HandoffWindow, 10*time.Millisecond)}
 	case now-p.probed < seldom:
 		return opening{}
 	}
 	p.probed = now
-	if _, pushed := g.sh.env.backend.(driver.Watcher); pushed {
+	if _, pushed := e.backend.(driver.Watcher); pushed {
 		return opening{pause: 2*rtt + 100*time.Microsecond}
 	}
-	return opening{pause: min(2*g.sh.env.caps.Poll, 2*time.Millisecond)}
+	return opening{pause: min(2*e.caps.Poll, 2*time.Millisecond)}
 }

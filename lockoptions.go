@@ -255,7 +255,3 @@ func checkName(name string) error {
 	}
 	return nil
 }
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
-}

@@ -157,7 +157,7 @@ func (g *localQueue) promote() {
 	}
 	if w := g.waiters.pop(); w != nil {
 		g.contender = true
-		r := role{last: g.refusal, opening: g.opening(w.s.mode, g.sh.env.now())}
+		r := role{last: g.refusal, opening: g.history.opening(g.sh.env, w.s.mode, g.sh.env.now())}
 		g.sh.env.tasks.Begin()
 		w.ch <- delivery{role: r}
 		return
