@@ -96,6 +96,8 @@ if (dialog) {
     $('break-do').disabled = true;
     dialog.showModal();
   });
+  // A change may have replaced the button meanwhile, which the browser would focus again.
+  dialog.addEventListener('close', () => document.querySelector(`[data-break="${$('break-fence').value}"]`)?.focus());
   $('break-confirm').addEventListener('input', event => {
     $('break-do').disabled = event.target.value !== $('break-name').dataset.name;
   });
