@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // fake is a server whose answers a test writes.
@@ -37,7 +39,14 @@ var fullCaps = driver.Caps{Modes: driver.AllModes, Fence: true, Revocable: drive
 func newFake(t testing.TB) *fake {
 	t.Helper()
 	f := &fake{t: t, name: "store:1/a b", caps: fullCaps, do: map[string]http.HandlerFunc{}}
-	f.Server = httptest.NewServer(f)
+	l, err := net.Listen("tcp", testserver.FreeAddr(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Server = httptest.NewUnstartedServer(f)
+	f.Server.Listener.Close()
+	f.Server.Listener = l
+	f.Server.Start()
 	t.Cleanup(func() { f.CloseClientConnections(); f.Close() })
 	return f
 }

@@ -235,6 +235,17 @@ func (s *shared[T]) get(start func() T) T {
 	return s.it
 }
 
+// FreeAddr returns an address for a server that will end, or be restarted, while tests go on. Nobody
+// listens there, and no system gives its port to a server that asks for any port.
+func FreeAddr(tb testing.TB) string {
+	tb.Helper()
+	port, err := freePort()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return loopback(port)
+}
+
 // DeadAddr returns an address on which connections are refused until the test ends: its port
 // belongs to an open connection, so that no server can take it meanwhile.
 func DeadAddr(tb testing.TB) string {

@@ -34,7 +34,7 @@ type process struct {
 // start starts a server of a connection, which ends with the test.
 func start(t testing.TB, connect func() driver.Backend) *process {
 	t.Helper()
-	p := &process{t: t, addr: "127.0.0.1:0", connect: connect}
+	p := &process{t: t, addr: testserver.FreeAddr(t), connect: connect}
 	p.restart()
 	t.Cleanup(p.kill)
 	return p
@@ -51,7 +51,6 @@ func (p *process) restart() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.addr = l.Addr().String()
 	p.backend = p.connect()
 	if p.server, err = server.New(p.backend, server.Options{}); err != nil {
 		p.t.Fatal(err)
