@@ -219,7 +219,11 @@ func TestLongRenewalsGoOnWithoutOneMember(t *testing.T) {
 	renewals := func(what string) {
 		for range 4 {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			if err := b.Renew(ctx, []driver.Hold{r.Hold})[0]; err != nil {
+			err := b.Renew(ctx, []driver.Hold{r.Hold})[0]
+			for errors.Is(err, errOldLeader) { // on a busy machine there may be one more election
+				err = b.Renew(ctx, []driver.Hold{r.Hold})[0]
+			}
+			if err != nil {
 				t.Errorf("%s: %v", what, err)
 			}
 			cancel()
