@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/term"
-
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/wait"
@@ -253,10 +251,9 @@ func explain(err error, waited time.Duration) error {
 // notice reports what a run waits for, and for how long: on a terminal in one line that it updates,
 // elsewhere in a line now and then, so that a log shows why nothing happens.
 type notice struct {
+	progress
 	client *distlock.Client // nil while the server can't be reached
-	w      io.Writer
 	quiet  bool
-	width  func() int             // of the terminal; nil: there is none
 	name   atomic.Pointer[string] // of the lock that the run waits for
 	hide   func(string) string    // removes secrets
 }
@@ -268,16 +265,7 @@ const (
 )
 
 func newNotice(w io.Writer, quiet bool, hide func(string) string) *notice {
-	n := &notice{w: w, quiet: quiet, hide: hide}
-	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		n.width = func() int {
-			if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
-				return width
-			}
-			return 80
-		}
-	}
-	return n
+	return &notice{progress: newProgress(w), quiet: quiet, hide: hide}
 }
 
 // observer records which lock the run waits for.
@@ -307,14 +295,14 @@ func (n *notice) start(ctx context.Context, unreachable error) (stop func()) {
 func (n *notice) report(ctx context.Context, unreachable error) {
 	began, pause, next := time.Now(), firstReport, nextReports
 	if n.width != nil {
-		defer fmt.Fprint(n.w, "\r\x1b[K")
+		defer n.clear()
 		pause, next = 50*time.Millisecond, time.Second
 	}
 	for ; wait.Sleep(ctx, pause) == nil; pause = next {
 		switch line := n.line(ctx, unreachable, time.Since(began)); {
 		case line == "" || ctx.Err() != nil:
 		case n.width != nil:
-			fmt.Fprint(n.w, "\r"+truncate(line, n.width()-1)+"\x1b[K")
+			n.show("%s", line)
 		default:
 			fmt.Fprintln(n.w, line)
 		}

@@ -5,6 +5,7 @@
 //	open.go       from a URL, a config file or neither to a client
 //	run.go        holds locks while a command runs; run_options.go, acquire.go and job*.go belong to it
 //	info.go       ls, show and unlock
+//	advise.go     TTLs and waits, from samples; its parts are package advice
 //	verify.go     runs the conformance checks against the user's own server
 //	demo*.go      a shop that sells more than it has
 //
@@ -86,7 +87,7 @@ func (a *app) rootCommand() *cobra.Command {
 	root.SetVersionTemplate("distlock {{.Version}}\n")
 	root.PersistentFlags().Var(&a.url, "url", "URL of the server (default $"+urlVariable+", else a config file, else as --local)")
 	root.PersistentFlags().BoolVar(&a.local, "local", false, "store the locks in a file of this user, for this host only")
-	root.AddCommand(a.runCommand(), a.lsCommand(), a.showCommand(), a.unlockCommand(), a.verifyCommand(),
+	root.AddCommand(a.runCommand(), a.lsCommand(), a.showCommand(), a.unlockCommand(), a.adviseCommand(), a.verifyCommand(),
 		a.serveCommand(), a.tokenCommand(), a.schemaCommand(), a.demoCommand(), a.versionCommand(), a.completionCommand())
 	root.SetHelpCommand(helpCommand())
 	return root
@@ -95,7 +96,7 @@ func (a *app) rootCommand() *cobra.Command {
 // noCommand rejects an unknown command. Cobra's own error would have lines of suggestions.
 func noCommand(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage("unknown command %q; want run, ls, show, unlock, verify, serve, token, schema, demo, completion or version", args[0])
+		return usage("unknown command %q; want run, ls, show, unlock, advise, verify, serve, token, schema, demo, completion or version", args[0])
 	}
 	return nil
 }

@@ -164,3 +164,21 @@ func TestInBackground(t *testing.T) {
 	screen.await(t, "got-one")
 	p.must(0)
 }
+
+// An interrupt ends the looks early, and what was seen is printed.
+func TestAdviseIsInterrupted(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	first, release := hold(t, url, "door")
+	_, screen, tty := terminals(t)
+	p := command(t, url, "advise", "--every", "10ms")
+	p.Stderr = tty
+	p.begin()
+	screen.await(t, "looked at 1 locks, ")
+	p.Process.Signal(os.Interrupt)
+	if out := p.must(0).out.String(); !strings.Contains(out, "door") {
+		t.Errorf("got %s", out)
+	}
+	release()
+	first.must(0)
+}

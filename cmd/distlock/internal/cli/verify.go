@@ -122,8 +122,11 @@ func (a *app) verify(o *verifyOptions) error {
 	if err != nil {
 		return err
 	}
-	for _, result := range runChecks(bounded, o, b, r, checks) {
+	p := newProgress(a.err)
+	for i, result := range runChecks(bounded, o, b, r, checks) {
+		p.show("distlock: %d of %d checks; %s", i, len(checks), checks[i].Name)
 		r := <-result
+		p.clear()
 		report.add(r)
 		if !o.json {
 			a.printf("%s\n", scrub(r.line(), a.secrets))

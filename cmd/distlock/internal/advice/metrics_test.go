@@ -1,0 +1,78 @@
+package advice
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+)
+
+// Quantiles from a histogram are right within its buckets, over all outcomes and modes of a class.
+func TestAdviceOfMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	bounds := prometheus.ExponentialBuckets(.001, 1.2, 60)
+	holds := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: holdMetric, Buckets: bounds}, []string{"class", "mode", "outcome"})
+	waiting := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: waitingMetric}, []string{"class", "mode"})
+	registry.MustRegister(holds, waiting)
+	random := rand.New(rand.NewPCG(3, 4))
+	var truth []time.Duration
+	for i := range 20_000 {
+		d := time.Duration(random.ExpFloat64() * float64(time.Second))
+		truth = append(truth, d)
+		holds.WithLabelValues("job:*", []string{"read", "write"}[i%2], "released").Observe(d.Seconds())
+	}
+	holds.WithLabelValues("seldom", "exclusive", "released").Observe(1)
+	waiting.WithLabelValues("job:*", "read").Set(3)
+	slices.Sort(truth)
+	all, err := FromMetrics(strings.NewReader(textOf(t, registry)))
+	if err != nil || len(all) != 2 {
+		t.Fatalf("got %d classes, %v", len(all), err)
+	}
+	u := all[0]
+	if u.Class != "job:*" || u.Held.Count() != 20_000 || u.Waiting != 3 || u.Waited.Count() != 0 {
+		t.Errorf("got %+v", u)
+	}
+	for _, q := range []float64{.5, .99, .999} {
+		got, ok := u.Held.Quantile(q)
+		want := truth[int(q*float64(len(truth)))]
+		if ratio := float64(got) / float64(want); !ok || ratio < .9 || ratio > 1.1 {
+			t.Errorf("quantile %g: got %v, want %v", q, got, want)
+		}
+	}
+	if _, ok := all[1].FixedTTL(); ok || all[1].Class != "seldom" {
+		t.Errorf("one hold is enough: %+v", all[1])
+	}
+}
+
+// textOf returns metrics as Prometheus reads them.
+func textOf(t *testing.T, registry *prometheus.Registry) string {
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(&b, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b.String()
+}
+
+func TestOtherMetrics(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                        "neither " + holdMetric,
+		"up 1\n":                  "neither " + holdMetric,
+		"<html>no metrics</html>": "no metrics in Prometheus's text format",
+		"# TYPE distlock_hold_duration_seconds gauge\ndistlock_hold_duration_seconds 1\n": "is no histogram",
+	} {
+		_, err := FromMetrics(strings.NewReader(text))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}
