@@ -11,7 +11,8 @@
 //
 // A [Mutex], [RWMutex] or [Semaphore] is a name with options; holding it is a
 // [Lease]. [Multi] takes several as one. Lock waits, TryLock does not, and how long
-// to wait is the context's deadline and nothing else.
+// to wait is the context's deadline and nothing else. An [Election] is a mutex that is
+// held for as long as possible.
 //
 // # What is promised
 //

@@ -36,6 +36,12 @@ var (
 	// ErrReleased is the cause of a lease's context that ended by Unlock. Calls on such a lease
 	// return it.
 	ErrReleased = errors.New("distlock: lock released")
+
+	// ErrRevoked is the cause of the context of an Election's term whose leader was asked to step down.
+	ErrRevoked = errors.New("distlock: release requested")
+
+	// ErrNoLeader: no process leads an Election now.
+	ErrNoLeader = errors.New("distlock: no leader")
 )
 
 // HeldError says who holds the lock, and when time alone may free it. It matches ErrHeld.
@@ -85,7 +91,7 @@ func fail(op, name string, err error) *Error {
 }
 
 func kindOf(err error) error {
-	for _, kind := range []error{ErrHeld, ErrLost, ErrUnsupported, ErrInvalid, ErrClosed, ErrReleased} {
+	for _, kind := range []error{ErrHeld, ErrLost, ErrUnsupported, ErrInvalid, ErrClosed, ErrReleased, ErrRevoked, ErrNoLeader} {
 		if errors.Is(err, kind) {
 			return kind
 		}

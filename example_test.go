@@ -67,6 +67,63 @@ func ExampleMutex_TryLock() {
 	// Output: busy: true
 }
 
+// All hosts start the job at the same time; one of them runs it. MinHold is longer than their clocks
+// differ.
+func ExampleMutex_TryDo() {
+	locks := newClient()
+	defer locks.Close()
+	for range 3 {
+		report := locks.Mutex("cron:report", distlock.MinHold(time.Minute))
+		ran, err := report.TryDo(context.Background(), func(context.Context) error {
+			return nil // … write the report …
+		})
+		fmt.Println(ran, err)
+	}
+	// Output:
+	// true <nil>
+	// false <nil>
+	// false <nil>
+}
+
+// A leader publishes its address.
+func ExampleElection_Lead() {
+	locks := newClient()
+	defer locks.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	election := locks.Election("scheduler", distlock.WithMeta(map[string]string{"address": "10.0.0.7:8080"}))
+	err := election.Lead(ctx, func(term context.Context) error {
+		// One process of the fleet is here. term ends before another one can be, and has the
+		// number of the term for the storage: distlock.Fence(term).
+		leader, _ := election.Leader(ctx)
+		fmt.Println("leads at", leader.Meta["address"])
+		cancel() // the program is asked to end
+		<-term.Done()
+		return nil
+	})
+	fmt.Println(errors.Is(err, context.Canceled))
+	// Output:
+	// leads at 10.0.0.7:8080
+	// true
+}
+
+// A client of the leader follows it.
+func ExampleElection_Leaders() {
+	locks := newClient()
+	defer locks.Close()
+	for leader, err := range locks.Election("scheduler").Leaders(context.Background()) {
+		switch {
+		case errors.Is(err, distlock.ErrNoLeader):
+			fmt.Println("no leader")
+		case err != nil:
+			fmt.Println("not known:", err)
+		default:
+			fmt.Println("connect to", leader.Meta["address"])
+		}
+		break // a program goes on until the context ends
+	}
+	// Output: no leader
+}
+
 // Many may read, one may write; a writer can become a reader without a gap.
 func ExampleLease_Downgrade() {
 	locks := newClient()

@@ -51,6 +51,21 @@ func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context) error) error
 	return m.l.do(ctx, f)
 }
 
+// TryDo runs f as Do does if the lock is free now, and reports whether it ran f. If another Owner
+// holds the lock, TryDo returns false and no error. Other errors with false are those of TryLock.
+//
+// With MinHold it guards a scheduled job that all hosts start at the same time: one of them runs it.
+func (m *Mutex) TryDo(ctx context.Context, f func(ctx context.Context) error) (ran bool, err error) {
+	lease, err := m.l.attempt(endsWith{ctx}, "trydo")
+	switch {
+	case errors.Is(err, ErrHeld):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return true, runUnder(lease, f)
+}
+
 // RWMutex is a lock that many may hold for reading or one for writing. Like a Mutex it is a name
 // and options, not a state. Unless the backend keeps a queue, readers may starve writers.
 type RWMutex struct{ w, r lock }

@@ -1,10 +1,10 @@
 // Cron is a job in the schedules of three hosts, so that it also runs while one of them is down. It
 // must run once at each tick, not three times.
 //
-// At each tick each host acquires the lock, checks the journal whether the tick's run is done, and runs
-// it if it isn't. The lock makes the hosts take turns; the journal has the state. At the third tick the
-// host that runs the job dies in the middle. Its lock expires after its TTL of two seconds. Then another
-// host finds that the run isn't done, and does it from the start, and all catch up.
+// At each tick each host tries the lock once. The host that gets it does the runs that are due and that
+// the journal doesn't have; the others skip the tick. At the third tick the host that runs the job dies
+// in the middle. Its lock expires after its TTL of two seconds, and ticks are skipped until then. At the
+// next one another host finds what isn't done, and does it from the start.
 package main
 
 import (
@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/examples/internal/story"
 )
 
@@ -37,34 +38,35 @@ func main() {
 	})
 }
 
-// run runs the tick's job unless it is done, which is correct for one host at a time.
+// run does all runs up to tick that are not done, which is correct for one host at a time.
 func run(_ context.Context, h *story.Host, j *journal, tick int) error {
-	if j.done(tick) {
-		return nil
+	for due := 1; due <= tick; due++ {
+		if j.done(due) {
+			continue
+		}
+		h.Say("begins run %d", due)
+		dies := j.begin(due)
+		time.Sleep(work)
+		if dies {
+			h.Say("dies")
+			return errors.Join(errDead, h.Die())
+		}
+		j.end(due)
+		h.Say("has done run %d", due)
 	}
-	h.Say("begins run %d", tick)
-	dies := j.begin(tick)
-	time.Sleep(work)
-	if dies {
-		h.Say("dies")
-		return errors.Join(errDead, h.Die())
-	}
-	j.end(tick)
-	h.Say("has done run %d", tick)
 	return nil
 }
 
-// runLocked calls run on one host at a time. All ticks use one lock, so that runs do not overlap
-// when one takes longer than the interval.
+// runLocked calls run on one host at a time. A job without a journal adds the option MinHold: then the
+// lock stays taken until all hosts have tried it.
 func runLocked(ctx context.Context, h *story.Host, j *journal, tick int) error {
-	return h.Mutex("cron:report").Do(ctx, func(ctx context.Context) error {
-		return run(ctx, h, j, tick)
-	})
+	_, err := h.Mutex("cron:report").TryDo(ctx, func(ctx context.Context) error { return run(ctx, h, j, tick) })
+	return err
 }
 
 var errDead = errors.New("the host is dead")
 
-// simulate lets all hosts follow the schedule, and returns their journal.
+// simulate lets all hosts follow the schedule until the journal is complete, and returns their journal.
 func simulate(ctx context.Context, s *story.Story, j *journal, run func(context.Context, *story.Host, *journal, int) error) (*journal, error) {
 	all, err := s.Hosts(ctx, hosts)
 	if err != nil {
@@ -72,13 +74,15 @@ func simulate(ctx context.Context, s *story.Story, j *journal, run func(context.
 	}
 	start := time.Now()
 	err = story.Together(all, 1, func(h *story.Host) error {
-		for tick := range ticks {
+		for tick := 1; !j.done(ticks); tick++ {
 			time.Sleep(time.Until(start.Add(time.Duration(tick) * interval)))
-			err := run(ctx, h, j, tick+1)
-			if errors.Is(err, errDead) {
+			err := run(ctx, h, j, min(tick, ticks))
+			switch {
+			case errors.Is(err, errDead):
 				return nil
-			}
-			if err != nil {
+			case errors.Is(err, distlock.ErrUnavailable):
+				h.Say("skips tick %d: %v", tick, err)
+			case err != nil:
 				return err
 			}
 		}

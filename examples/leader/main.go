@@ -1,12 +1,10 @@
 // Leader is three hosts of which one leads, for as long as it can.
 //
-// Leading is work under a lock. When the leader's cable is cut it can't renew its lock, and can't be
-// notified that it has lost it. That isn't needed: its lease has a deadline, counted from before the
-// last answered renewal, and the context of its work ends then. The lock goes to another host a little
-// later, never before.
+// When the leader's cable is cut it can't renew its lock, and can't be notified that it has lost it.
+// That isn't needed: its term has a deadline, counted from before the last answered renewal, and the
+// context of its work ends then. Another host is elected a little later, never before.
 //
-// The next leader is stopped, as for an upgrade. It releases its lock, and the third host leads at
-// once.
+// The next leader is stopped, as for an upgrade. It resigns, and the third host leads at once.
 package main
 
 import (
@@ -30,26 +28,13 @@ func main() {
 	})
 }
 
-// campaign leads repeatedly until ctx ends.
-func campaign(ctx context.Context, h *story.Host, c *chronicle) error {
-	for ctx.Err() == nil {
-		err := h.Mutex("leader").Do(ctx, func(ctx context.Context) error {
-			lead(ctx, h, c)
-			return nil
-		})
-		if err != nil && !errors.Is(err, distlock.ErrLost) && ctx.Err() == nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // lead is the work of one host at a time. Everything it calls gets ctx and ends with the term. Work
 // that can't be cancelled gets distlock.Fence(ctx), and refuses the fences of older terms.
-func lead(ctx context.Context, h *story.Host, c *chronicle) {
+func lead(ctx context.Context, h *story.Host, c *chronicle) error {
 	t := c.begin(h, distlock.FromContext(ctx))
 	<-ctx.Done()
 	c.end(t, context.Cause(ctx))
+	return nil
 }
 
 // simulate lets three hosts campaign, cuts the first leader's cable, stops the second leader, and
@@ -66,7 +51,9 @@ func simulate(ctx context.Context, s *story.Story) ([]*term, error) {
 	for _, h := range hosts {
 		working, cancel := context.WithCancel(ctx)
 		stop[h] = cancel
-		go func() { over <- campaign(working, h, c) }()
+		go func() {
+			over <- h.Election("leader").Lead(working, func(ctx context.Context) error { return lead(ctx, h, c) })
+		}()
 	}
 
 	first := <-c.begun
@@ -84,7 +71,9 @@ func simulate(ctx context.Context, s *story.Story) ([]*term, error) {
 	time.Sleep(while)
 	end()
 	for range hosts {
-		err = errors.Join(err, <-over)
+		if e := <-over; !errors.Is(e, context.Canceled) {
+			err = errors.Join(err, e)
+		}
 	}
 	return c.terms, err
 }
