@@ -4,9 +4,11 @@ package served
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +19,34 @@ import (
 	"github.com/distlock/distlock/server"
 )
 
-func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
+// childEnv has the URL of the store and the address for a process that is a server.
+const childEnv = "DISTLOCK_SERVED_CHILD"
+
+func TestMain(m *testing.M) {
+	if store, addr, isChild := strings.Cut(os.Getenv(childEnv), " "); isChild {
+		fmt.Println("error:", serve(store, addr))
+		os.Exit(1)
+	}
+	os.Exit(testserver.Run(m))
+}
+
+// serve serves a store's locks until the process is killed. It prints the address once it listens.
+func serve(store, addr string) error {
+	b, err := driver.Open(context.Background(), store)
+	if err != nil {
+		return err
+	}
+	s, err := server.New(b, server.Options{})
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	return http.Serve(l, s)
+}
 
 // process is a server at an address that it keeps when it is restarted.
 type process struct {
