@@ -119,8 +119,10 @@ export class Locks {
         let [kind, answer] = await this.#call("acquire", { ...request, wait_ms: poll }, poll + timeout(ttl), signal);
         taken ||= poll > 0 || kind === "ok" || kind === "unknown";
         if (kind === "ok") {
-          const until = start + answer.waited_ms + answer.ttl_ms - margin(ttl);
-          if (performance.now() < until && /^\d+$/.test(answer.fence)) {
+          const now = performance.now();
+          const waited = Math.min(answer.waited_ms, now - start); // no server has waited for longer than its answer took
+          const until = start + waited + answer.ttl_ms - margin(ttl);
+          if (now < until && /^\d+$/.test(answer.fence)) {
             return new Lease(this.#calls, hold, ttl, until, BigInt(answer.fence));
           }
           [kind, answer] = ["unknown", { detail: "the answer came too late" }];

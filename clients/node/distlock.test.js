@@ -255,9 +255,20 @@ test("trust counts from before the request", async (t) => {
     lease.check();
     assert.ok(lease.remaining <= 11_000 - 500);
   });
+});
+
+test("trust counts from the end of the wait", async (t) => {
   const [status, body] = grant();
-  const waited = await serve(t, { acquire: [[status, { ...body, waited_ms: 20_000 }]] });
-  await locksOf(waited).with("x", {}, (lease) => assert.ok(lease.remaining > 30_000 && lease.remaining <= 49_000));
+  const late = await serve(t, { acquire: [() => sleep(510, [status, { ...body, waited_ms: 400 }])] });
+  const start = performance.now();
+  await locksOf(late).with("x", {}, (lease) => {
+    const left = lease.remaining;
+    assert.ok(left <= 29_400 - 500);
+    assert.ok(left + performance.now() - start >= 29_400);
+  });
+  // A wait that was longer than the whole call is not believed.
+  const liar = await serve(t, { acquire: [[status, { ...body, waited_ms: 20_000 }]] });
+  await locksOf(liar).with("x", {}, (lease) => assert.ok(lease.remaining <= 29_000));
 });
 
 test("a release without answer is repeated", async (t) => {

@@ -207,12 +207,14 @@ class Locks:
 
 def _lease(locks, hold, ttl, start, answer, on_lost):
     """Makes the lease of a grant. None if it is over already, or makes no sense."""
+    now = time.monotonic()
     try:
-        end = start + (answer["waited_ms"] + answer["ttl_ms"]) / 1000 - _margin(ttl)
+        waited = min(answer["waited_ms"] / 1000, now - start)  # no server has waited for longer than its answer took
+        end = start + waited + answer["ttl_ms"] / 1000 - _margin(ttl)
         fence = int(answer["fence"])
     except (KeyError, TypeError, ValueError):
         return None
-    return Lease(locks, hold, ttl, end, fence, on_lost) if time.monotonic() < end else None
+    return Lease(locks, hold, ttl, end, fence, on_lost) if now < end else None
 
 
 class Lease:
@@ -225,6 +227,7 @@ class Lease:
     def __init__(self, locks, hold, ttl, deadline, fence, on_lost):
         self.name, self.fence, self.lost = hold["name"], fence, threading.Event()
         self._locks, self._hold, self._ttl, self._on_lost = locks, hold, ttl, on_lost
+        self._pid = os.getpid()  # a child of os.fork has no threads that renew, and no say in the release
         self._deadline = deadline  # of time.monotonic; only a renewal in time moves it
         self._ended = threading.Event()  # by loss or release
         self._gone = False  # the server said that it is lost
@@ -237,10 +240,16 @@ class Lease:
 
     def remaining(self):
         """Returns for how many seconds the lease is trusted if no renewal succeeds; 0 once it has ended."""
-        return 0.0 if self._ended.is_set() else max(0.0, self._deadline - time.monotonic())
+        ended = self._ended.is_set() or self._pid != os.getpid()
+        return 0.0 if ended else max(0.0, self._deadline - time.monotonic())
+
+    def _inherited(self):
+        if self._pid != os.getpid():
+            raise Lost(f"{self.name!r} is the lock of the process that has forked this one")
 
     def check(self):
         """Raises Lost if the lease has ended. It compares the clock itself, and so needs no thread to run."""
+        self._inherited()
         if self.remaining() == 0:
             self._lose()
             raise Lost(f"{self.name!r} is lost" if self.lost.is_set() else f"{self.name!r} was released")
@@ -248,6 +257,7 @@ class Lease:
     def release(self):
         """Releases the lock. Raises Lost if it was lost before, Unavailable if no server has confirmed it:
         then it ends with its TTL. Another call does nothing, or raises Lost again."""
+        self._inherited()
         with self._mutex:
             first, lost = not self._ended.is_set(), self.lost.is_set()
             in_time = time.monotonic() < self._deadline

@@ -267,9 +267,37 @@ class ClientTest(unittest.TestCase):
                 lease.check()
                 time.sleep(0.001)
             self.assertLessEqual(lease.remaining(), 11 - 0.5)
-        server = self.serve(acquire=[grant(waited_ms=20_000)])
-        with self.locks(server).lock("x", ttl=30) as lease:
-            self.assertTrue(30 < lease.remaining() <= 49)
+
+    def test_trust_counts_from_the_end_of_the_wait(self):
+        def late():
+            time.sleep(0.5)
+            return grant(waited_ms=400)
+
+        start = time.monotonic()
+        with self.locks(self.serve(acquire=[late])).lock("x", ttl=30) as lease:
+            left = lease.remaining()
+            self.assertLessEqual(left, 29 + 0.4 - 0.5)
+            self.assertGreaterEqual(left + time.monotonic() - start, 29 + 0.4)
+        # A wait that was longer than the whole call is not believed.
+        with self.locks(self.serve(acquire=[grant(waited_ms=20_000)])).lock("x", ttl=30) as lease:
+            self.assertLessEqual(lease.remaining(), 29)
+
+    def test_a_forked_child_has_no_part_in_a_lease(self):
+        server = self.serve(acquire=[grant()])
+        with self.locks(server).lock("x") as lease:
+            child = os.fork()
+            if child == 0:
+                lost = 0
+                for call in lease.check, lease.release, lambda: lease.__exit__(None):
+                    try:
+                        call()
+                    except distlock.Lost:
+                        lost += 1
+                os._exit(lost if lease.remaining() == 0 else 100)
+            self.assertEqual(3, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            lease.check()
+            self.assertEqual([], server.calls("release"))
+        self.assertEqual(1, len(server.calls("release")))
 
     def test_a_release_without_answer_is_repeated(self):
         server = self.serve(acquire=[grant()], release=[drop, problem(503, "unknown"), problem(410, "lost")])

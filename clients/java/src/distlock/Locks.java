@@ -140,17 +140,18 @@ public final class Locks {
     /** Makes the lease of a grant. Returns null if it is over already, or makes no sense. */
     private Lease granted(Hold hold, Options o, long start, Map<String, Object> body) {
         try {
-            long life = TimeUnit.MILLISECONDS.toNanos(Math.addExact(number(body, "waited_ms"), number(body, "ttl_ms")));
-            long deadline = start + life - o.margin();
+            long now = System.nanoTime();
+            long waited = Math.min(nanos(body, "waited_ms"), now - start); // not for longer than the answer took
+            long deadline = start + waited + nanos(body, "ttl_ms") - o.margin();
             long fence = Long.parseUnsignedLong((String) body.get("fence"));
-            return deadline - System.nanoTime() > 0 ? new Lease(this, hold, o, deadline, fence) : null;
-        } catch (ClassCastException | NullPointerException | ArithmeticException | NumberFormatException e) {
+            return deadline - now > 0 ? new Lease(this, hold, o, deadline, fence) : null;
+        } catch (ClassCastException | NullPointerException | NumberFormatException e) {
             return null;
         }
     }
 
-    private static long number(Map<String, Object> body, String key) {
-        return Long.parseLong(((Json.Number) body.get(key)).text());
+    private static long nanos(Map<String, Object> body, String key) {
+        return TimeUnit.MILLISECONDS.toNanos(Long.parseLong(((Json.Number) body.get(key)).text()));
     }
 
     private static void failIfFinal(Answer a) {

@@ -381,11 +381,26 @@ final class LocksTest {
                 that(lease.remaining().toMillis() <= 11_000 - 500);
             }
         }
-        try (var s = new Fake(new Reply(200, GRANT.body.replace("waited_ms\":0", "waited_ms\":20000")))) {
+    }
+
+    static void trustCountsFromTheEndOfTheWait() throws Exception {
+        try (var s = new Fake(waited(400).late(500))) {
+            long start = System.nanoTime();
             try (var lease = s.locks().lock("x", TRY)) {
-                that(lease.remaining().toMillis() > 30_000 && lease.remaining().toMillis() <= 49_000);
+                var left = lease.remaining();
+                that(left.toMillis() <= 29_400 - 500);
+                that(left.plusNanos(System.nanoTime() - start).toMillis() >= 29_400);
             }
         }
+        try (var s = new Fake(waited(20_000))) { // a wait that was longer than the whole call is not believed
+            try (var lease = s.locks().lock("x", TRY)) {
+                that(lease.remaining().toMillis() <= 29_000);
+            }
+        }
+    }
+
+    private static Reply waited(int millis) {
+        return new Reply(200, GRANT.body.replace("waited_ms\":0", "waited_ms\":" + millis));
     }
 
     static void releaseWithoutAnswerIsRepeated() throws Exception {
