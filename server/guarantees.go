@@ -16,7 +16,7 @@ var guarantees = []struct {
 	}},
 	{"sqlite:", [...]guarantee{
 		{"SQLite", "no; elsewhere than on Linux if the clock jumps", "if the clock goes back after all data is lost", "the TTL", "the release"},
-		{"SQLite", "否；在 Linux 以外，时钟跳变时可能", "数据全部丢失且时钟倒退时", "TTL", "释放"},
+		{"SQLite", "否；非 Linux 系统上，时钟跳变时可能", "数据全部丢失且时钟倒退时", "TTL", "释放"},
 	}},
 	{"redis+sentinel", redisReplicated},
 	{"redis+cluster", redisReplicated},
@@ -38,12 +38,12 @@ var redisAlone = [...]guarantee{
 
 var redisReplicated = [...]guarantee{
 	{"Redis Sentinel, Cluster", redisAlone[0].Two + ", and after a failover", redisAlone[0].Back, "the TTL", "the release"},
-	{"Redis Sentinel、Cluster", redisAlone[1].Two + "，以及故障切换之后", redisAlone[1].Back, "TTL", "释放"},
+	{"Redis Sentinel、Cluster", redisAlone[1].Two + "，以及故障转移之后", redisAlone[1].Back, "TTL", "释放"},
 }
 
 var sqlRows = [...]guarantee{
 	{"MySQL, PostgreSQL: rows", "if commits are not flushed, after a failover that loses commits, or if the clock jumps forward", "with what loses commits, if the clock goes back", "the TTL", "the release (`row`), a poll"},
-	{"MySQL、PostgreSQL：行锁表", "提交未落盘、故障切换丢失提交或时钟向前跳变时", "提交丢失且时钟倒退时", "TTL", "释放（`row`）或轮询"},
+	{"MySQL、PostgreSQL：行策略", "提交未落盘、故障转移丢失提交或时钟向前跳变时", "提交丢失，同时时钟倒退时", "TTL", "释放（`row`）、轮询"},
 }
 
 // guaranteeOf returns the row of a backend; an empty one if the table has none.

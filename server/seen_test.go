@@ -194,21 +194,27 @@ func (s *slow) List(context.Context, string, func(string) bool) error {
 	return nil
 }
 
-// The rows are those of the document.
+// The rows are those of the document, in each language.
 func TestGuarantees(t *testing.T) {
 	t.Parallel()
-	doc, err := os.ReadFile("../docs/guarantees.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range guarantees {
-		r := g.row[0]
-		row := fmt.Sprintf("| %s | %s | %s | %s | %s |\n", r.Backend, r.Two, r.Back, r.Dead, r.Woken)
-		if row = strings.ReplaceAll(row, redisAlone[0].Two+", and", "as above, and"); r.Backend == redisReplicated[0].Backend {
-			row = strings.ReplaceAll(row, redisAlone[0].Back, "as above")
+	for lang, words := range []struct{ file, asAbove, and string }{
+		{"../docs/guarantees.md", "as above", ", and"},
+		{"../docs/zh-CN/guarantees.md", "同上", "，以及"},
+	} {
+		doc, err := os.ReadFile(words.file)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if !strings.Contains(string(doc), row) {
-			t.Errorf("docs/guarantees.md has no row %s", row)
+		for _, g := range guarantees {
+			r := g.row[lang]
+			row := fmt.Sprintf("| %s | %s | %s | %s | %s |\n", r.Backend, r.Two, r.Back, r.Dead, r.Woken)
+			if r.Backend == redisReplicated[lang].Backend {
+				row = strings.ReplaceAll(row, redisAlone[lang].Two+words.and, words.asAbove+words.and)
+				row = strings.ReplaceAll(row, redisAlone[lang].Back, words.asAbove)
+			}
+			if !strings.Contains(string(doc), row) {
+				t.Errorf("%s has no row %s", words.file, row)
+			}
 		}
 	}
 	if guaranteeOf("redis://h:6379/0", 0).Two != redisAlone[0].Two || guaranteeOf("shard(a)", 1).Two != "" || guaranteeOf("redis+cluster://a", 1).Two != redisReplicated[1].Two {
