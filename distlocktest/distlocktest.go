@@ -46,8 +46,8 @@ func New(tb testing.TB) *Fake { return NewWith(tb, nil) }
 func NewWith(tb testing.TB, opts *distlock.Options) *Fake {
 	tb.Helper()
 	store := memlock.NewStore()
-	b := &backend{Backend: store.Connect(), onLost: map[ownerHold]func(){}}
-	c, err := distlock.New(b, opts)
+	b := &backend{Backend: store.Connect(), holds: map[ownerHold]clientHold{}}
+	c, err := distlock.New(b, b.observe(opts))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -107,20 +107,66 @@ type backend struct {
 	*memlock.Backend
 	down atomic.Bool
 
-	mu     sync.Mutex
-	onLost map[ownerHold]func()
+	mu    sync.Mutex
+	holds map[ownerHold]clientHold
+}
+
+// clientHold is a hold of the client.
+type clientHold struct {
+	lose  func()        // notifies the client that it is lost
+	ended chan struct{} // closed once its leases have ended
 }
 
 var errDown = errors.New("distlocktest: the backend is down")
 
-// lose notifies the holder of a loss.
+// patience is how long Lose waits for the end of a lease. A lease that was unlocked does not end again.
+const patience = 10 * time.Second
+
+// observe returns opts with an Observer that notices the end of lost holds.
+func (b *backend) observe(opts *distlock.Options) *distlock.Options {
+	var o distlock.Options
+	if opts != nil {
+		o = *opts
+	}
+	var observer distlock.Observer
+	if o.Observer != nil {
+		observer = *o.Observer
+	}
+	lost := observer.Lost
+	observer.Lost = func(e distlock.Event) {
+		if lost != nil {
+			lost(e)
+		}
+		b.end(ownerHold{e.Name, e.Owner})
+	}
+	o.Observer = &observer
+	return &o
+}
+
+// lose notifies the holder of a loss, and waits until its leases have ended.
 func (b *backend) lose(h ownerHold) {
 	b.mu.Lock()
-	f := b.onLost[h]
-	delete(b.onLost, h)
+	hold, ok := b.holds[h]
 	b.mu.Unlock()
-	if f != nil {
-		f()
+	if !ok {
+		return
+	}
+	hold.lose()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-hold.ended:
+	case <-timer.C:
+	}
+}
+
+// end forgets a hold.
+func (b *backend) end(h ownerHold) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if hold, ok := b.holds[h]; ok {
+		close(hold.ended)
+		delete(b.holds, h)
 	}
 }
 
@@ -131,11 +177,20 @@ func (b *backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 	g, err := b.Backend.Acquire(ctx, r)
 	if err == nil && r.OnLost != nil {
-		b.mu.Lock()
-		b.onLost[ownerHold{r.Name, r.Owner}] = r.OnLost
-		b.mu.Unlock()
+		b.record(ownerHold{r.Name, r.Owner}, r.OnLost)
 	}
 	return g, err
+}
+
+func (b *backend) record(h ownerHold, lose func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	hold, ok := b.holds[h] // a grant to the same Owner
+	if !ok {
+		hold.ended = make(chan struct{})
+	}
+	hold.lose = lose
+	b.holds[h] = hold
 }
 
 // Renew fails while the backend is down.
@@ -146,14 +201,12 @@ func (b *backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 	return slices.Repeat([]error{errDown}, len(holds))
 }
 
-// Release removes the holder's OnLost.
+// Release forgets the holder's OnLost.
 func (b *backend) Release(ctx context.Context, h driver.Hold) error {
 	if b.down.Load() {
 		return errDown
 	}
-	b.mu.Lock()
-	delete(b.onLost, ownerHold{h.Name, h.Owner})
-	b.mu.Unlock()
+	b.end(ownerHold{h.Name, h.Owner})
 	return b.Backend.Release(ctx, h)
 }
 

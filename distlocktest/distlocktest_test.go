@@ -47,6 +47,25 @@ func TestLose(t *testing.T) {
 	}
 }
 
+// A lease has ended when Lose returns, so that code which looks before it writes does not write.
+func TestLoseWaitsForTheEndOfLeases(t *testing.T) {
+	lost := 0
+	fake := distlocktest.NewWith(t, &distlock.Options{Observer: &distlock.Observer{Lost: func(distlock.Event) { lost++ }}})
+	for range 100 {
+		lease, err := fake.Client.Mutex("m").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fake.Lose("m")
+		if ctx := lease.Context(); lease.Err() == nil || ctx.Err() == nil {
+			t.Fatalf("after Lose: %v, %v", lease.Err(), ctx.Err())
+		}
+	}
+	if lost != 100 {
+		t.Errorf("the test's own Observer saw %d losses", lost)
+	}
+}
+
 func TestDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := distlocktest.NewWith(t, &distlock.Options{TTL: 30 * time.Second})
