@@ -70,7 +70,8 @@ func (c *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dura
 		return httpwire.Grant{}, err
 	}
 	defer end()
-	if err := c.s.quota.add(c.who.Name, r.Owner, r.TTL, c.s.o.MaxHolds); err != nil {
+	known, err := c.s.quota.add(c.who.Name, r.Hold, maxWait+callTimeout, c.s.o.MaxHolds)
+	if err != nil {
 		return httpwire.Grant{}, err
 	}
 	began, g, err := c.attempt(r, maxWait > 0)
@@ -81,11 +82,14 @@ func (c *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dura
 		began, g, err = c.waitFor(r, arrived.Add(maxWait), yield, err)
 	}
 	if err != nil {
-		if kindOf(err) != httpwire.Unknown {
-			c.s.quota.remove(c.who.Name, r.Owner)
+		if !known && !c.unsure {
+			c.s.quota.remove(r.Hold)
 		}
 		return httpwire.Grant{}, err
 	}
+	granted := r.Hold
+	granted.TTL, granted.Shorten = g.TTL, !known // a repeated acquire shortens nothing
+	c.s.quota.prolong(c.who.Name, granted)
 	c.s.seen.granted(r, g, arrived, began)
 	return httpwire.Grant{Fence: g.Fence, Fences: g.Fences, TTL: httpwire.Down(g.TTL), Waited: httpwire.Down(began.Sub(arrived))}, nil
 }
@@ -97,6 +101,7 @@ func (c *exchange) attempt(r driver.Request, queue bool) (began time.Time, g dri
 	defer cancel()
 	began = time.Now()
 	g, err = c.s.backend.Acquire(ctx, r)
+	c.unsure = httpwire.KindOf(err) == httpwire.Unknown
 	c.s.metrics.backend("acquire", err, time.Since(began))
 	return began, g, err
 }

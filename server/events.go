@@ -19,6 +19,7 @@ const (
 
 // events writes server-sent events.
 type events struct {
+	c       *exchange
 	w       http.ResponseWriter
 	control *http.ResponseController
 }
@@ -29,7 +30,7 @@ func (c *exchange) events() *events {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no") // nginx would keep events back
-	return &events{c.w, http.NewResponseController(c.w)}
+	return &events{c, c.w, http.NewResponseController(c.w)}
 }
 
 // send writes an event. A nil v has no data.
@@ -54,7 +55,8 @@ func (e *events) write(format string, args ...any) error {
 	return e.control.Flush()
 }
 
-// forward sends the first event, and calls send at each signal. It returns nil when ctx ends.
+// forward sends the first event, and calls send at each signal. It returns nil when ctx ends, and an error when
+// the caller's token is not valid any more.
 func (e *events) forward(ctx context.Context, first string, signal <-chan struct{}, send func() error) error {
 	if err := e.send(first, nil); err != nil {
 		return err
@@ -62,16 +64,18 @@ func (e *events) forward(ctx context.Context, first string, signal <-chan struct
 	t := time.NewTicker(pingTime)
 	defer t.Stop()
 	for {
-		var err error
+		next := send
 		select {
 		case <-signal:
-			err = send()
 		case <-t.C:
-			err = e.ping()
+			next = e.ping
 		case <-ctx.Done():
 			return nil
 		}
-		if err != nil {
+		if err := e.c.enter(); err != nil {
+			return err
+		}
+		if err := next(); err != nil {
 			return err
 		}
 	}

@@ -25,6 +25,8 @@ type exchange struct {
 	r    *http.Request
 	who  *Identity
 	name string // of the lock, for the log
+
+	unsure bool // the outcome of the last acquire is not known
 }
 
 type handler func(*exchange) error
@@ -226,12 +228,12 @@ func (c *exchange) may(r Right, name string) error {
 // stream counts a request that stays open. It returns a context that ends with the request or when the server
 // drains, and the function to call at the end.
 func (c *exchange) stream() (context.Context, func(), error) {
-	s := c.s
-	if !s.quota.open(c.who.Name, s.o.MaxStreams) {
+	s, who := c.s, c.who.Name // which may be another one at the end
+	if !s.quota.open(who, s.o.MaxStreams) {
 		return nil, nil, problem(http.StatusTooManyRequests, httpwire.Unsent, "%s has %d open requests that wait: that is the limit", c.who, s.o.MaxStreams)
 	}
 	if err := s.begin(); err != nil {
-		s.quota.close(c.who.Name)
+		s.quota.close(who)
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithCancelCause(c.r.Context())
@@ -240,7 +242,7 @@ func (c *exchange) stream() (context.Context, func(), error) {
 		stop()
 		cancel(nil)
 		s.streams.Done()
-		s.quota.close(c.who.Name)
+		s.quota.close(who)
 	}
 	return ctx, end, nil
 }

@@ -1,10 +1,12 @@
 package server
 
 import (
+	"maps"
 	"net/http"
 	"sync"
 	"time"
 
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
 )
 
@@ -12,52 +14,68 @@ import (
 // holds that were granted here; a hold that is not renewed stops counting when its TTL is over.
 type quota struct {
 	mu      sync.Mutex
-	holds   map[string]map[string]time.Time // of an identity, by owner, when their TTL is over
+	holds   map[string]map[holdKey]time.Time // of an identity, when their TTL is over
 	streams map[string]int
 }
 
-// add counts a hold, or returns an error if the identity has as many as it may have.
-func (q *quota) add(who, owner string, ttl time.Duration, most int) error {
+// holdKey identifies a hold: an Owner may hold several names, and a backend may keep permits apart from locks.
+type holdKey struct {
+	name, owner string
+	mode        driver.Mode
+}
+
+func keyOf(h driver.Hold) holdKey {
+	if h.Mode == driver.Read {
+		h.Mode = driver.Write // which can become a read lock
+	}
+	return holdKey{h.Name, h.Owner, h.Mode}
+}
+
+// add counts a hold for as long as its acquire and its TTL take, or returns an error if the identity has as many
+// as it may have. It reports whether the hold was counted before.
+func (q *quota) add(who string, h driver.Hold, acquire time.Duration, most int) (known bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.holds == nil {
-		q.holds = map[string]map[string]time.Time{}
+	own, key, now := q.holds[who], keyOf(h), time.Now()
+	if own[key].After(now) {
+		return true, nil
 	}
-	own := q.holds[who]
+	if len(own) >= most {
+		maps.DeleteFunc(own, func(_ holdKey, until time.Time) bool { return until.Before(now) })
+	}
+	if len(own) >= most {
+		return false, problem(http.StatusTooManyRequests, httpwire.Unsent, "%d holds: that is the limit for %s", most, displayName(who))
+	}
 	if own == nil {
-		own = map[string]time.Time{}
+		own = map[holdKey]time.Time{}
+		if q.holds == nil {
+			q.holds = map[string]map[holdKey]time.Time{}
+		}
 		q.holds[who] = own
 	}
-	now := time.Now()
-	if _, known := own[owner]; !known && len(own) >= most {
-		for o, until := range own {
-			if until.Before(now) {
-				delete(own, o)
-			}
-		}
-		if len(own) >= most {
-			return problem(http.StatusTooManyRequests, httpwire.Unsent, "%d holds: that is the limit for %s", most, displayName(who))
-		}
-	}
-	own[owner] = now.Add(ttl)
-	return nil
+	own[key] = now.Add(acquire + h.TTL)
+	return false, nil
 }
 
-// renew prolongs a hold that is counted.
-func (q *quota) renew(who, owner string, ttl time.Duration) {
+// prolong counts a hold that is counted for its TTL from now. Like a renewal, it shortens only with Shorten.
+func (q *quota) prolong(who string, h driver.Hold) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if _, known := q.holds[who][owner]; known {
-		q.holds[who][owner] = time.Now().Add(ttl)
+	old, known := q.holds[who][keyOf(h)]
+	if until := time.Now().Add(h.TTL); known && (h.Shorten || until.After(old)) {
+		q.holds[who][keyOf(h)] = until
 	}
 }
 
-func (q *quota) remove(who, owner string) {
+// remove ceases to count a hold, of whichever identity it is.
+func (q *quota) remove(h driver.Hold) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	delete(q.holds[who], owner)
-	if len(q.holds[who]) == 0 {
-		delete(q.holds, who)
+	for who, own := range q.holds {
+		delete(own, keyOf(h))
+		if len(own) == 0 {
+			delete(q.holds, who)
+		}
 	}
 }
 

@@ -70,10 +70,10 @@ func (c *exchange) renewAll(holds []driver.Hold) []error {
 		c.s.metrics.backend("renew", err, time.Since(began))
 		switch httpwire.KindOf(err) {
 		case httpwire.OK:
-			c.s.quota.renew(c.who.Name, holds[i].Owner, holds[i].TTL)
+			c.s.quota.prolong(c.who.Name, holds[i])
 			c.s.seen.renewed(holds[i], began)
 		case httpwire.Lost:
-			c.s.quota.remove(c.who.Name, holds[i].Owner)
+			c.s.quota.remove(holds[i])
 			c.s.seen.lost(holds[i])
 		case httpwire.Unknown:
 			c.s.seen.unknownRenewal(holds[i], err)
@@ -132,7 +132,7 @@ func (c *exchange) backendRelease(ctx context.Context, h driver.Hold) error {
 	err := c.s.backend.Release(ctx, h)
 	c.s.metrics.backend("release", err, time.Since(began))
 	if kind := httpwire.KindOf(err); kind == httpwire.OK || kind == httpwire.Lost {
-		c.s.quota.remove(c.who.Name, h.Owner)
+		c.s.quota.remove(h)
 	}
 	return err
 }

@@ -116,10 +116,6 @@ func (c *exchange) changes() error {
 	defer c.s.poller.join(who)()
 	e, sent := c.events(), sentPieces{}
 	return e.forward(ctx, httpwire.EventHello, who.fresh, func() error {
-		if c.who, err = c.s.o.Access.identify(c.r); err != nil {
-			c.who = noIdentity
-			return err // the token is not valid any more
-		}
 		if v, err = c.view(page); err != nil {
 			return err
 		}

@@ -15,14 +15,8 @@ func (c *exchange) watch() error {
 	if err := c.decode(&m, httpwire.MaxBody); err != nil {
 		return err
 	}
-	h, err := c.hold(m.Hold)
+	r, err := c.request(m)
 	if err != nil {
-		return err
-	}
-	if err := c.may(Lock, h.Name); err != nil {
-		return err
-	}
-	if err := c.checkTTL(h.TTL); err != nil {
 		return err
 	}
 	w, ok := c.s.backend.(driver.Watcher)
@@ -36,7 +30,7 @@ func (c *exchange) watch() error {
 	defer end()
 	arming, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	armed, err := w.Watch(arming, m.Driver())
+	armed, err := w.Watch(arming, r)
 	if errors.Is(err, driver.ErrSkip) {
 		return errNoWatch
 	}
@@ -45,7 +39,12 @@ func (c *exchange) watch() error {
 	}
 	defer armed.Close()
 	e := c.events()
-	return e.forward(ctx, httpwire.EventArmed, armed.Ready, func() error { return e.send(httpwire.EventReady, nil) })
+	return e.forward(ctx, httpwire.EventArmed, armed.Ready, func() error {
+		if err := c.may(Lock, r.Name); err != nil {
+			return err
+		}
+		return e.send(httpwire.EventReady, nil)
+	})
 }
 
 var errNoWatch = fmt.Errorf("%w: the backend has no signals for this lock: poll", driver.ErrUnsupported)

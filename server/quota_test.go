@@ -1,0 +1,170 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// bare makes a request without a network, and returns the answer.
+func bare(ctx context.Context, s *Server, method, path, body string, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequestWithContext(ctx, method, path, strings.NewReader(body))
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	return w
+}
+
+// An identity has as many holds as it is counted with, whatever else it requests for their owners.
+func TestQuotaCountsWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	short := strings.Replace(hold("x", ownerA), "30000", "10", 1)
+	for what, requests := range map[string][][3]string{
+		"another name":              {{"POST", "/v1/acquire", hold("y", ownerA)}},
+		"the release of a stranger": {{"POST", "/v1/release", hold("y", ownerA)}},
+		"the release of a permit":   {{"POST", "/v1/release", strings.Replace(hold("x", ownerA), "{", `{"mode":"counted",`, 1)}},
+		"a renewal of a stranger":   {{"POST", "/v1/renew", `{"holds":[` + hold("y", ownerA) + `]}`}},
+		"another kind of lock":      {{"POST", "/v1/acquire", strings.Replace(hold("x", ownerA), "{", `{"mode":"write",`, 1)}},
+		"a shorter TTL":             {{"POST", "/v1/acquire", short}, {"POST", "/v1/renew", `{"holds":[` + short + `]}`}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, err := New(memlock.New(), Options{MaxHolds: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				do := func(method, path, body string) int { return bare(t.Context(), s, method, path, body).Code }
+				if status := do("POST", "/v1/acquire", hold("x", ownerA)); status != 200 {
+					t.Fatal(status)
+				}
+				for _, r := range requests {
+					do(r[0], r[1], r[2])
+				}
+				time.Sleep(time.Second)
+				if status, n := do("POST", "/v1/acquire", hold("z", ownerB)), s.quota.allHolds(); status != 429 || n != 1 {
+					t.Errorf("a second hold: %d, %d are counted", status, n)
+				}
+				time.Sleep(30 * time.Second)
+				if status := do("POST", "/v1/acquire", hold("z", ownerB)); status != 200 {
+					t.Errorf("after the TTL: %d", status)
+				}
+			})
+		})
+	}
+}
+
+// A hold that was granted after a long wait is counted as long as it is renewed.
+func TestQuotaAfterAWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New(memlock.New(), Options{MaxHolds: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := driver.Request{Hold: driver.Hold{Name: "x", Owner: ownerB, Mode: driver.Exclusive, TTL: 50 * time.Second}}
+		if _, err := s.backend.Acquire(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		mine := strings.Replace(hold("x", ownerA), "30000", "3000", 1)
+		if w := bare(t.Context(), s, "POST", "/v1/acquire", strings.Replace(mine, "{", `{"wait_ms":60000,`, 1)); w.Code != 200 {
+			t.Fatal(w.Code, w.Body)
+		}
+		for range 5 {
+			time.Sleep(2 * time.Second)
+			bare(t.Context(), s, "POST", "/v1/renew", `{"holds":[`+mine+`]}`)
+			if w := bare(t.Context(), s, "POST", "/v1/acquire", hold("y", ownerB)); w.Code != 429 {
+				t.Fatalf("a second hold: %d %s", w.Code, w.Body)
+			}
+		}
+		time.Sleep(3 * time.Second)
+		if n := s.quota.allHolds(); n != 0 {
+			t.Errorf("%d holds are counted after the TTL", n)
+		}
+	})
+}
+
+// Clients that give up leave nothing that is counted.
+func TestQuotaAfterAborts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New(memlock.New(), Options{MaxHolds: 3, MaxStreams: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w := bare(t.Context(), s, "POST", "/v1/acquire", hold("x", ownerA)); w.Code != 200 {
+			t.Fatal(w.Code)
+		}
+		for range 5 {
+			ctx, cancel := context.WithCancel(t.Context())
+			for _, c := range [][3]string{
+				{"POST", "/v1/acquire", waiting("x", driver.NewOwner(), 60_000)}, {"POST", "/v1/locks/x?wait=1m&ttl=24h", ""},
+			} {
+				go bare(ctx, s, c[0], c[1], c[2])
+			}
+			synctest.Wait()
+			if n := s.quota.allStreams(); n != 2 {
+				t.Fatalf("%d wait", n)
+			}
+			if w := bare(t.Context(), s, "POST", "/v1/watch", hold("x", ownerB)); w.Code != 429 {
+				t.Errorf("a third stream: %d", w.Code)
+			}
+			cancel()
+			synctest.Wait()
+			if holds, streams := s.quota.allHolds(), s.quota.allStreams(); holds != 1 || streams != 0 {
+				t.Errorf("%d holds and %d streams are counted", holds, streams)
+			}
+		}
+	})
+}
+
+// A stream ends when the token of its client is taken away, and is not counted any more, for nobody.
+func TestStreamOfARevokedToken(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"GET /v1/events", "POST /v1/watch", "GET /v1/news"} {
+		synctest.Test(t, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "tokens")
+			write := func(token string) {
+				if err := os.WriteFile(file, []byte("ci sha256:"+HashToken(token)+" lock,see *\n# "+token), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("old")
+			access, err := OpenAccess(file, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := New(memlock.New(), Options{Access: access})
+			if err != nil {
+				t.Fatal(err)
+			}
+			method, url, _ := strings.Cut(path, " ")
+			var w *httptest.ResponseRecorder
+			go func() {
+				w = bare(t.Context(), s, method, url, hold("x", ownerA), "Authorization", "Bearer old", "Distlock-Client", secret)
+			}()
+			time.Sleep(5 * time.Second)
+			if n := s.quota.count("ci"); n != 1 {
+				t.Fatalf("%s: %d streams", path, n)
+			}
+			write("newer")
+			time.Sleep(pingTime + time.Second)
+			if w == nil || w.Code != http.StatusOK {
+				t.Fatalf("%s goes on", path)
+			}
+			if a, b := s.quota.count("ci"), s.quota.count(""); a != 0 || b != 0 {
+				t.Errorf("%s: %d streams of ci and %d of no one are counted", path, a, b)
+			}
+		})
+	}
+}
