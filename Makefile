@@ -42,6 +42,7 @@ test-long: servers ## run what takes longer: fuzzing, old servers, other languag
 	$(GO) build -race work
 	$(GOTEST) -hang 5m $(LONG) -- $(RACE) -timeout 20m -run '^TestLong[A-Z]'
 	$(GO) run ./internal/gotest -hang 5m $(LATE) -- -vet=off -timeout 20m -run '^Test(Long)?LateCalls' -args -late.calls=2000
+	$(GO) test -vet=off -run '^$$' -fuzz FuzzCalls -fuzztime 1m ./server
 	$(GO) test -vet=off -timeout 15m -run 'TestStorm$$' . -args -storm.worlds 556
 	$(GO) test $(RACE) -timeout 20m -count=50 -skip '$(ONCE)' . ./driver
 	$(GO) test -p 1 $(RACE) -timeout 15m $(PEERS)

@@ -120,33 +120,37 @@ func (c *exchange) json(v any) error {
 	return json.NewEncoder(c.w).Encode(v)
 }
 
-// bodyTime is how long a client may take to send the body of its request.
-const bodyTime = 10 * time.Second
-
-// decode reads the body of the request, which has at most limit bytes.
-func (c *exchange) decode(v any, limit int64) error {
-	control := http.NewResponseController(c.w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyTime)) // not supported in tests
+// body reads the body of the request, which has at most limit bytes.
+func (c *exchange) body(limit int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
-	_ = control.SetReadDeadline(time.Time{})
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return problem(http.StatusRequestEntityTooLarge, httpwire.Invalid, "the body has more than %d bytes", limit)
+		return nil, problem(http.StatusRequestEntityTooLarge, httpwire.Invalid, "the body has more than %d bytes", limit)
 	case err != nil:
-		return problem(http.StatusBadRequest, httpwire.Unsent, "the body did not arrive: %v", err)
+		return nil, problem(http.StatusBadRequest, httpwire.Unsent, "the body did not arrive: %v", err)
 	case !utf8.Valid(body):
-		return invalid("the body is not UTF-8")
+		return nil, invalid("the body is not UTF-8")
+	}
+	readBefore(c.w, time.Time{})
+	return body, nil
+}
+
+// decode reads the body of the request, a JSON object of at most limit bytes.
+func (c *exchange) decode(v any, limit int64) error {
+	body, err := c.body(limit)
+	if err != nil {
+		return err
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
+	if err = d.Decode(v); err != nil {
 		return invalid("the body is not as described in /v1/openapi.json: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return invalid("the body has text after the JSON object")
 	}
-	return nil
+	return checkKeys(body)
 }
 
 // lockName checks a name, and remembers it for the log.

@@ -78,21 +78,37 @@ func (c *exchange) showLogin() error {
 		c.redirect("/")
 		return nil
 	}
-	return c.loginForm(http.StatusOK, false)
+	return c.loginForm(http.StatusOK, false, c.r.URL.Query().Get("next"))
 }
 
-func (c *exchange) loginForm(status int, wrong bool) error {
+func (c *exchange) loginForm(status int, wrong bool, next string) error {
 	return c.html(status, "login", struct {
 		frame
 		Wrong bool
 		Next  string
-	}{c.frame("login"), wrong, c.r.FormValue("next")})
+	}{c.frame("login"), wrong, next})
+}
+
+// form reads the body of the request, a form.
+func (c *exchange) form() (url.Values, error) {
+	body, err := c.body(httpwire.MaxBody)
+	if err != nil {
+		return nil, err
+	}
+	form, err := url.ParseQuery(string(body))
+	if err != nil {
+		return nil, invalid("the body is not a form")
+	}
+	return form, nil
 }
 
 // login keeps a token in a cookie, if it is one that the server knows.
 func (c *exchange) login() error {
-	c.r.Body = http.MaxBytesReader(c.w, c.r.Body, httpwire.MaxBody)
-	token := strings.TrimSpace(c.r.PostFormValue("token"))
+	form, err := c.form()
+	if err != nil {
+		return err
+	}
+	token := strings.TrimSpace(form.Get("token"))
 	if c.s.o.Access == nil {
 		c.redirect("/")
 		return nil
@@ -101,11 +117,11 @@ func (c *exchange) login() error {
 	known.Header = http.Header{"Authorization": {"Bearer " + token}}
 	who, err := c.s.o.Access.identify(known)
 	if token == "" || err != nil {
-		return c.loginForm(http.StatusUnauthorized, true)
+		return c.loginForm(http.StatusUnauthorized, true, form.Get("next"))
 	}
 	c.who = who
 	c.setCookie(token, 0)
-	c.redirect(local(c.r.PostFormValue("next")))
+	c.redirect(local(form.Get("next")))
 	return nil
 }
 
@@ -141,12 +157,15 @@ func (c *exchange) act(right Right) error {
 	if err := c.may(right, name); err != nil {
 		return err
 	}
-	c.r.Body = http.MaxBytesReader(c.w, c.r.Body, httpwire.MaxBody)
-	fence, err := strconv.ParseUint(c.r.PostFormValue("fence"), 10, 64)
+	form, err := c.form()
+	if err != nil {
+		return err
+	}
+	fence, err := strconv.ParseUint(form.Get("fence"), 10, 64)
 	if err != nil || fence == 0 {
 		return invalid("want the fence of the hold")
 	}
-	if right == Break && c.r.PostFormValue("confirm") != shown(name) {
+	if right == Break && form.Get("confirm") != shown(name) {
 		return invalid("the name that was typed is not the lock's: nothing was done")
 	}
 	ctx, cancel := context.WithTimeout(c.r.Context(), callTimeout)

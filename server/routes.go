@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
@@ -23,7 +24,7 @@ func New(b driver.Backend, o Options) (*Server, error) {
 		return nil, fmt.Errorf("%w: %s can't be served: its locks belong to the connection that took them, so another server could not renew them", driver.ErrUnsupported, caps.Name)
 	}
 	o.MaxHolds, o.MaxStreams = cmp.Or(o.MaxHolds, 10_000), cmp.Or(o.MaxStreams, 1000)
-	s := &Server{backend: b, caps: caps, o: o, mux: http.NewServeMux(), name: url.PathEscape(caps.Name), origin: http.NewCrossOriginProtection()}
+	s := &Server{backend: b, caps: caps, o: o, mux: http.NewServeMux(), name: url.PathEscape(caps.Name), origin: http.NewCrossOriginProtection(), bodyTime: bodyTime}
 	s.drained, s.drain = context.WithCancel(context.Background())
 	s.seen = newSeen()
 	s.metrics = newMetrics(&s.quota, s.seen)
@@ -75,6 +76,10 @@ func (s *Server) routes() {
 
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		// This holds until the body has arrived. One that no handler reads is skipped before the answer is sent.
+		readBefore(w, time.Now().Add(s.bodyTime))
+	}
 	if !s.knowsHost(r.Host) {
 		writeProblem(w, problem(http.StatusMisdirectedRequest, httpwire.Unsent, "the server is not known as %.100q", r.Host).Problem)
 		return
@@ -86,6 +91,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Referrer-Policy", "same-origin")
 	s.mux.ServeHTTP(w, r)
+}
+
+// readBefore bounds until when the server waits for data of the client; zero: it does not.
+func readBefore(w http.ResponseWriter, t time.Time) {
+	_ = http.NewResponseController(w).SetReadDeadline(t) // not supported in tests
 }
 
 // ready says whether new work is welcome.

@@ -37,6 +37,9 @@ type Options struct {
 // SocketHost is the host name that a client gives which calls a server on a Unix socket.
 const SocketHost = "distlock"
 
+// bodyTime is how long a client may take to send the body of its request.
+const bodyTime = 10 * time.Second
+
 // callTimeout is how long one call of the backend may take. The outcome is unknown after that.
 const callTimeout = 10 * time.Second
 
@@ -48,6 +51,8 @@ type Server struct {
 	mux     *http.ServeMux
 	name    string // of the backend, as in the header
 	origin  *http.CrossOriginProtection
+
+	bodyTime time.Duration
 
 	drained context.Context // ends when the server drains
 	drain   context.CancelFunc

@@ -1,0 +1,131 @@
+package server
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/internal/testkit"
+)
+
+// raw sends bytes to the server, and returns the status of the answer; 0 if the connection ended without one.
+func (r *rig) raw(text string) (status int, body string) {
+	r.Helper()
+	conn, err := net.Dial("tcp", r.http.Listener.Addr().String())
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	go io.WriteString(conn, text) // the server may answer before it has read all
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	all, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	return resp.StatusCode, string(all)
+}
+
+// Requests that no client makes are refused with a clear status. They leave no hold and no goroutine.
+func TestAbuse(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{})
+	post := func(path, more, body string) string {
+		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%sContent-Length: %d\r\n\r\n%s", path, more, len(body), body)
+	}
+	acquire := hold("x", ownerA)
+	before := testkit.Goroutines()
+	for what, c := range map[string]struct {
+		status int
+		says   string
+		text   string
+	}{
+		"a body of 10 MB":         {413, "more than 65536 bytes", post("/v1/acquire", "", strings.Repeat(" ", 10<<20))},
+		"a renewal of 10 MB":      {413, "more than", post("/v1/renew", "", strings.Repeat(" ", 10<<20))},
+		"a name of 64 kB":         {400, "the name has 65000 bytes", post("/v1/acquire", "", hold(strings.Repeat("x", 65_000), ownerA))},
+		"a path of 64 kB":         {400, "the name has 65000 bytes", post("/v1/locks/"+strings.Repeat("x", 65_000), "", "")},
+		"10 000 headers":          {431, "", "GET /v1 HTTP/1.1\r\nHost: x\r\n" + strings.Repeat("X: "+strings.Repeat("y", 200)+"\r\n", 10_000) + "\r\n"},
+		"dots in a path":          {307, "", "GET /v1/locks/../../etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
+		"escaped dots":            {404, "", "GET /v1/locks/..%2f..%2fetc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
+		"an asset with dots":      {404, "", "GET /page/..%2fpage.go HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
+		"NUL in a path":           {400, "contains NUL", post("/v1/locks/a%00b", "", "")},
+		"invalid UTF-8 in a path": {400, "not UTF-8", post("/v1/locks/a%ff", "", "")},
+		"a wrong escape":          {400, "", post("/v1/locks/a%zz", "", "")},
+		"invalid UTF-8 in JSON":   {400, "not UTF-8", post("/v1/acquire", "", "{\"name\":\"\xff\"}")},
+		"half a surrogate":        {400, "", post("/v1/acquire", "", `{"name":"\ud800","owner":"x","ttl_ms":1}`)},
+		"two lengths":             {400, "", "POST /v1/acquire HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 90\r\n\r\n" + acquire},
+		"no length that is known": {501, "", "POST /v1/acquire HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n" + acquire},
+		"no host":                 {400, "", "GET /v1 HTTP/1.1\r\n\r\n"},
+		"two hosts":               {400, "", "GET /v1 HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n"},
+		"no HTTP":                 {400, "", "\x16\x03\x01\x02\x00\x01\x00\r\n\r\n"},
+		"a method that is none":   {405, "", "BREW /v1/acquire HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
+		"a NUL in a header":       {400, "", "GET /v1 HTTP/1.1\r\nHost: x\r\nX: a\x00b\r\n\r\n"},
+	} {
+		status, body := r.raw(c.text)
+		if status != c.status || !strings.Contains(body, c.says) {
+			t.Errorf("%s: %d %.200q; want %d and %q", what, status, body, c.status, c.says)
+		}
+	}
+	r.wants(200, `{"names":[]}`, "GET", "/v1/locks", "")
+	r.http.Client().CloseIdleConnections()
+	for deadline := time.Now().Add(time.Minute); testkit.Goroutines() > before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines; there were %d", testkit.Goroutines(), before)
+		}
+	}
+}
+
+// A client that sends its body slowly, or not at all, is given up, whatever it calls, and also if its body is not
+// read because the call is refused.
+func TestSlowBody(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(path, []byte("all sha256:"+HashToken("all")+" lock,see,ask,break *\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	access, err := OpenAccess(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, memlock.New(), Options{Access: access})
+	r.s.bodyTime = 10 * time.Millisecond
+	for pattern, rule := range rightsTable() {
+		for _, token := range []string{"all", "unknown"} {
+			method, path, _ := strings.Cut(pattern, " ")
+			if rule.path != "" {
+				path = rule.path
+			}
+			if strings.HasPrefix(path, "/v1/news") || strings.HasPrefix(path, "/v1/events") {
+				continue // streams
+			}
+			status, body := r.raw(fmt.Sprintf("%s %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 100\r\n\r\n{", method, path, token))
+			if status == 0 || method == "POST" && status < 300 {
+				t.Fatalf("%s: %d %.300s", pattern, status, body)
+			}
+		}
+	}
+	r.wants(200, `{"names":[]}`, "GET", "/v1/locks", "", "Authorization", "Bearer all")
+}
+
+// A request with a long poll waits for longer than its body may take.
+func TestLongPollOutlivesItsBody(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{})
+	r.s.bodyTime = time.Millisecond
+	r.wants(200, "", "POST", "/v1/acquire", hold("x", ownerA))
+	answer := r.background("POST", "/v1/acquire", waiting("x", ownerB, 60_000))
+	r.await("x", 1)
+	time.Sleep(20 * time.Millisecond)
+	r.wants(204, "", "POST", "/v1/release", hold("x", ownerA))
+	answer(200, "")
+	r.wants(400, "there is a body", "POST", "/v1/locks/y", "{}")
+}
