@@ -94,8 +94,12 @@ func (c *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dura
 	return httpwire.Grant{Fence: g.Fence, Fences: g.Fences, TTL: httpwire.Down(g.TTL), Waited: httpwire.Down(began.Sub(arrived))}, nil
 }
 
-// attempt makes one attempt. It returns when that began, which is after the request has arrived.
+// attempt makes one attempt, unless the client has gone. It returns when that began, which is after the request
+// has arrived.
 func (c *exchange) attempt(r driver.Request, queue bool) (began time.Time, g driver.Grant, err error) {
+	if err := c.r.Context().Err(); err != nil {
+		return time.Time{}, driver.Grant{}, err
+	}
 	r.Queue = r.Queue || queue && c.s.caps.QueueingOf(r.Mode) != driver.QueueNever
 	ctx, cancel := context.WithTimeout(c.r.Context(), callTimeout)
 	defer cancel()
