@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -287,6 +290,49 @@ func TestWaiterThatHasGone(t *testing.T) {
 	p.noCall("for a client that has gone")
 }
 
+// A client that has gone before its turn came takes nothing.
+func TestNothingIsTakenForAClientThatHasGone(t *testing.T) {
+	t.Parallel()
+	p := startGated(t)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		req := httptest.NewRequestWithContext(gone, "POST", "/v1/acquire", strings.NewReader(hold("x", ownerA)))
+		p.s.ServeHTTP(httptest.NewRecorder(), req)
+	}()
+	select {
+	case <-done:
+	case c := <-p.b.began:
+		t.Errorf("the backend was called to %s", c.what)
+		close(c.goOn)
+	}
+}
+
+// Each answer repeats the text of its request, also one that lets the client in nowhere.
+func TestAnswersNameTheirRequest(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	access, err := OpenAccess(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []Options{{}, {Access: access}, {Hosts: []string{"other"}}} {
+		r := start(t, memlock.New(), o)
+		for _, call := range []string{"GET /v1", "POST /v1/acquire", "POST /v1/renew", "GET /v1/nothing", "GET /readyz"} {
+			method, path, _ := strings.Cut(call, " ")
+			resp, _ := r.request(method, path, hold("x", ownerA), httpwire.RequestHeader, call)
+			if got := resp.Header.Get(httpwire.RequestHeader); got != call {
+				t.Errorf("%s: the answer is to %q", call, got)
+			}
+		}
+	}
+}
+
 // A client that goes during the call that grants keeps what it was granted: it may not have gone at all.
 func TestGrantForAClientThatHasGone(t *testing.T) {
 	t.Parallel()
@@ -313,11 +359,10 @@ func TestUnknownOutcomeIsTheClients(t *testing.T) {
 		call := p.call(s, "acquire", ownerA)
 		call.err = lost
 		close(call.goOn)
-		<-s.done
-		if s.status < 500 {
+		p.noCall("after " + lost.Error())
+		if <-s.done; s.status < 500 {
 			t.Errorf("%v: %d", lost, s.status)
 		}
-		p.noCall("after " + lost.Error())
 	}
 }
 
@@ -338,6 +383,11 @@ func TestOneCallForAnOwner(t *testing.T) {
 	close(call.goOn)
 	p.answered(first, 200, `"fence"`)
 	for range 2 {
-		close((<-p.b.began).goOn)
+		select {
+		case c := <-p.b.began:
+			close(c.goOn)
+		case <-time.After(time.Minute):
+			t.Fatal("an acquire and a release were sent, and the backend was not called for both")
+		}
 	}
 }

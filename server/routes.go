@@ -76,6 +76,9 @@ func (s *Server) routes() {
 
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if id := r.Header.Get(httpwire.RequestHeader); id != "" {
+		w.Header().Set(httpwire.RequestHeader, id)
+	}
 	if r.ContentLength != 0 {
 		// This holds until the body has arrived. One that no handler reads is skipped before the answer is sent.
 		readBefore(w, time.Now().Add(s.bodyTime))

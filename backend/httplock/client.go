@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -248,6 +250,7 @@ func (c *client) sendOnce(ctx context.Context, s *endpoint, q request) (*http.Re
 		return nil, driver.Unsent(err)
 	}
 	c.token.show(r.Header)
+	r.Header.Set(httpwire.RequestHeader, strconv.FormatUint(rand.Uint64(), 36))
 	if name := c.backend(); name != "" {
 		r.Header.Set(httpwire.BackendHeader, name)
 	}
@@ -273,9 +276,15 @@ func (c *client) sendOnce(ctx context.Context, s *endpoint, q request) (*http.Re
 }
 
 // judge returns nil for an answer of the opened backend that has the status of success, or else what the answer
-// says. Only an answer with the backend's name states facts. A server that doesn't let a request in
-// says so without that name.
+// says. Only an answer to this request, with the backend's name, states facts. A server that doesn't let a
+// request in says so without that name.
 func (c *client) judge(resp *http.Response, s *endpoint, success int) error {
+	if id := resp.Header.Get(httpwire.RequestHeader); id != resp.Request.Header.Get(httpwire.RequestHeader) {
+		if id != "" {
+			return errMixedUp
+		}
+		return notOurs(resp)
+	}
 	name, opened := resp.Header.Get(httpwire.BackendHeader), c.backend()
 	if name != "" && opened != "" && name != opened {
 		s.verified.Store(false)
@@ -302,6 +311,8 @@ func (c *client) judge(resp *http.Response, s *endpoint, success int) error {
 	}
 	return p.Err()
 }
+
+var errMixedUp = errors.New("the answer is to another request; a proxy has mixed them up")
 
 // notOurs returns the error for an answer that no distlock server gives.
 func notOurs(resp *http.Response) error {

@@ -87,6 +87,24 @@ func TestAnswersOfOthersAreUnknown(t *testing.T) {
 	}
 }
 
+// The answer to another request, which a proxy mixed up with this one, states nothing, whatever it says.
+func TestAnswersToOtherRequests(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	b := openAll(t, f)
+	f.set(func() { f.mixed = true })
+	for _, kind := range []httpwire.Kind{httpwire.OK, httpwire.Held, httpwire.Lost, httpwire.Invalid, httpwire.Denied, httpwire.Unsent} {
+		for _, path := range callPaths {
+			if f.answer(path, nil); kind != httpwire.OK {
+				f.answer(path, f.problem(kind))
+			}
+		}
+		for call, err := range calls(soon(t), b, requestFor("job")) {
+			noFact(t, call+": "+string(kind), err)
+		}
+	}
+}
+
 // A grant is believed only as a whole.
 func TestMalformedGrants(t *testing.T) {
 	t.Parallel()

@@ -29,6 +29,7 @@ type fake struct {
 
 	mu    sync.Mutex
 	name  string // of the backend
+	mixed bool   // it answers as if to other requests
 	caps  driver.Caps
 	calls []string                    // so far
 	do    map[string]http.HandlerFunc // by path, instead of success
@@ -91,6 +92,10 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var name string
 	var caps driver.Caps
 	f.set(func() {
+		w.Header().Set(httpwire.RequestHeader, r.Header.Get(httpwire.RequestHeader))
+		if f.mixed {
+			w.Header().Set(httpwire.RequestHeader, "of another")
+		}
 		f.calls = append(f.calls, r.URL.Path)
 		own, name, caps = f.do[r.URL.Path], f.name, f.caps
 	})

@@ -129,6 +129,7 @@ func TestTokens(t *testing.T) {
 			f.ServeHTTP(w, r)
 			return
 		}
+		w.Header().Set(httpwire.RequestHeader, r.Header.Get(httpwire.RequestHeader))
 		w.Header().Set("Content-Type", httpwire.ProblemType)
 		w.WriteHeader(http.StatusUnauthorized)
 		w.Write([]byte(`{"distlock":"denied","detail":"the server doesn't know this token"}`))

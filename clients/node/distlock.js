@@ -175,7 +175,8 @@ export class Locks {
 
   /** Returns what the answer states as a fact, or unknown; unsent if nothing was taken. */
   async #exchange(url, call, body, most, signal) {
-    const headers = { ...this.#headers, "Content-Length": Buffer.byteLength(body) };
+    const id = randomUUID();
+    const headers = { ...this.#headers, "Content-Length": Buffer.byteLength(body), "Distlock-Request": id };
     if (this.#backend !== undefined) headers["Distlock-Backend"] = this.#backend;
     const target = url.protocol === "http+unix:"
       ? { socketPath: url.path, path: `/v1/${call}`, agent: this.#agents["http:"] }
@@ -188,6 +189,9 @@ export class Locks {
     } catch (e) {
       return [NOT_CONNECTED.has(e.code) ? "unsent" : "unknown", { detail: `${url.shown}: ${e.code ?? e.name}` }];
     }
+    if (response.headers["distlock-request"] !== id) { // a proxy's, or to another request
+      return ["unknown", { detail: `${url.shown}: status ${response.status}` }];
+    }
     return this.#judge(url, response, answer !== null && typeof answer === "object" ? answer : {});
   }
 
@@ -195,7 +199,7 @@ export class Locks {
     answer = { detail: `${url.shown}: status ${status}`, ...answer };
     const backend = headers["distlock-backend"];
     if (status === 421 && answer.distlock !== undefined) return ["other", answer]; // not the server that is meant
-    if (backend === undefined) { // a proxy's, or the server doesn't know us
+    if (backend === undefined) { // the server doesn't know us
       return [status === 401 && answer.distlock === "denied" ? "denied" : "unknown", answer];
     }
     this.#backend ??= backend;

@@ -19,7 +19,7 @@ const hang = "hang"; // no answer
  * Answers each call by the next of its answers, and by the last one for ever after. An answer is [status, body], drop,
  * hang, or a function that returns one of these.
  */
-async function serve(t, answers, { backend = "fake", path: file } = {}) {
+async function serve(t, answers, { backend = "fake", path: file, mixedUp = false } = {}) {
   answers = { release: [[204]], ...answers };
   const fake = { requests: [], answers };
   fake.calls = (call) => fake.requests.filter((r) => r.call === call).map((r) => r.body);
@@ -33,6 +33,7 @@ async function serve(t, answers, { backend = "fake", path: file } = {}) {
     if (answer === hang) return;
     if (answer === drop) return request.socket.destroy();
     const [status, body] = answer;
+    response.setHeader("Distlock-Request", mixedUp ? "of another" : request.headers["distlock-request"]);
     response.writeHead(status, backend === null ? {} : { "Distlock-Backend": backend });
     response.end(body === undefined ? "" : JSON.stringify(body));
   });
@@ -165,6 +166,12 @@ test("what a proxy says is no fact", async (t) => {
   }
   for (const answer of [[410, {}], [423, { distlock: "odd" }], [200, { fence: "x" }], [200, "text"], [200, null]]) {
     await refused(Unavailable, await serve(t, { acquire: [answer] }), { wait: 0 });
+  }
+});
+
+test("an answer to another request is no fact", async (t) => {
+  for (const answer of [grant(), HELD, problem(503, "unsent"), problem(403, "denied")]) {
+    await refused(Unavailable, await serve(t, { acquire: [answer] }, { mixedUp: true }), { wait: 0 });
   }
 });
 

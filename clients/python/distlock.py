@@ -168,7 +168,7 @@ class Locks:
     def _exchange(self, url, call, body, timeout):
         """Returns what the answer states as a fact, or unknown; unsent if nothing was taken."""
         connection = _connect(url, self._tls, timeout)
-        headers = dict(self._headers)
+        headers = dict(self._headers, **{"Distlock-Request": uuid.uuid4().hex})
         if self._backend is not None:
             headers["Distlock-Backend"] = self._backend
         sent = False
@@ -186,6 +186,8 @@ class Locks:
             connection.close()
         if not isinstance(answer, dict):
             answer = {}
+        if response.getheader("Distlock-Request") != headers["Distlock-Request"]:  # a proxy's, or to another request
+            return "unknown", {"detail": f"{_show(url)}: status {response.status}"}
         return self._judge(url, response, answer)
 
     def _judge(self, url, response, answer):
@@ -193,7 +195,7 @@ class Locks:
         answer.setdefault("detail", f"{_show(url)}: status {response.status}")
         if response.status == 421 and kind is not None:  # not the server that is meant
             return "other", answer
-        if backend is None:  # a proxy's, or the server doesn't know us
+        if backend is None:  # the server doesn't know us
             return "denied" if response.status == 401 and kind == "denied" else "unknown", answer
         with self._mutex:
             self._backend = self._backend or backend

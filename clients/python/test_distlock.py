@@ -17,11 +17,11 @@ TOKEN = "secret-of-the-tests"
 class FakeServer:
     """Answers each call by the next of its answers, and by the last one for ever after.
 
-    An answer is (status, body), with the header of backend, if that is not None; or drop; or a function
+    An answer is (status, body), with the header of backend, if that is not None, and the one of the request; or drop; or a function
     that returns one of these.
     """
 
-    def __init__(self, backend="fake", path=None, **answers):
+    def __init__(self, backend="fake", path=None, mixed_up=False, **answers):
         self.backend, self.answers, self.requests = backend, {"release": [(204, None)], **answers}, []
         fake, mutex = self, threading.Lock()
 
@@ -40,6 +40,7 @@ class FakeServer:
                     return
                 status, body = answer
                 self.send_response(status)
+                self.send_header("Distlock-Request", "of another" if mixed_up else self.headers["Distlock-Request"])
                 if fake.backend is not None:
                     self.send_header("Distlock-Backend", fake.backend)
                 text = b"" if body is None else json.dumps(body).encode()
@@ -181,6 +182,10 @@ class ClientTest(unittest.TestCase):
             self.refused(distlock.Unavailable, self.serve(backend=None, acquire=[answer]), wait=0)
         for answer in (410, {}), (423, {"distlock": "odd"}), (200, {"fence": "x"}), (200, "text"):
             self.refused(distlock.Unavailable, self.serve(acquire=[answer]), wait=0)
+
+    def test_an_answer_to_another_request_is_no_fact(self):
+        for answer in grant(), HELD, problem(503, "unsent"), problem(403, "denied"):
+            self.refused(distlock.Unavailable, self.serve(mixed_up=True, acquire=[answer]), wait=0)
 
     def test_a_grant_that_comes_too_late_is_not_used(self):
         server = self.serve(acquire=[grant(ttl_ms=1), grant(fence=8)])

@@ -18,6 +18,10 @@ const (
 	// client sends the name that it has seen first, and a server before another backend refuses that.
 	BackendHeader = "Distlock-Backend"
 
+	// RequestHeader is a random text that a client makes for each request, and that the answer repeats. An
+	// answer without it is a proxy's, or that to another request which a proxy has mixed up.
+	RequestHeader = "Distlock-Request"
+
 	// ClientHeader is a client's secret, under which it gets the news of its holds.
 	ClientHeader = "Distlock-Client"
 

@@ -225,8 +225,10 @@ public final class Locks {
     }
 
     private Answer exchange(URI url, String call, String body, long timeout) throws InterruptedException {
+        String id = UUID.randomUUID().toString();
         var request = HttpRequest.newBuilder(URI.create(url + "/v1/" + call)).version(HttpClient.Version.HTTP_1_1)
-                .POST(HttpRequest.BodyPublishers.ofString(body)).header("Content-Type", "application/json");
+                .POST(HttpRequest.BodyPublishers.ofString(body)).header("Content-Type", "application/json")
+                .header("Distlock-Request", id);
         if (token != null) {
             request.header("Authorization", "Bearer " + token);
         }
@@ -235,7 +237,11 @@ public final class Locks {
         }
         var sent = http.sendAsync(request.build(), HttpResponse.BodyHandlers.ofString());
         try {
-            return judge(url, sent.get(timeout, TimeUnit.NANOSECONDS));
+            var response = sent.get(timeout, TimeUnit.NANOSECONDS);
+            if (!response.headers().firstValue("Distlock-Request").orElse("").equals(id)) { // a proxy's, or to another request
+                return new Answer("unknown", Map.of("detail", url + ": status " + response.statusCode()));
+            }
+            return judge(url, response);
         } catch (TimeoutException e) {
             return new Answer("unknown", Map.of("detail", url + ": no answer in time"));
         } catch (ExecutionException e) {
@@ -265,7 +271,7 @@ public final class Locks {
         if (status == 421 && body.containsKey("distlock")) {
             return new Answer("other", body); // not the server that is meant
         }
-        if (name == null) { // a proxy's, or the server doesn't know us
+        if (name == null) { // the server doesn't know us
             return new Answer(status == 401 && kind.equals("denied") ? "denied" : "unknown", body);
         }
         backend.compareAndSet(null, name);

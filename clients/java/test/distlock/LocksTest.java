@@ -62,6 +62,7 @@ final class LocksTest {
         final Map<String, Deque<Reply>> replies = new LinkedHashMap<>();
         final HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
         final String backend;
+        boolean mixesUp; // answers to one request with answers to others
 
         Fake(String backend, Reply... acquire) throws IOException {
             this.backend = backend;
@@ -100,6 +101,8 @@ final class LocksTest {
             }
             sleep(r.delay);
             if (r != DROP) {
+                String id = mixesUp ? "of another" : e.getRequestHeaders().getFirst("Distlock-Request");
+                e.getResponseHeaders().set("Distlock-Request", id);
                 if (backend != null) {
                     e.getResponseHeaders().set("Distlock-Backend", backend);
                 }
@@ -290,6 +293,15 @@ final class LocksTest {
         }
         for (Reply r : List.of(new Reply(410, "{}"), new Reply(423, "{\"distlock\":[]}"), new Reply(200, "{\"fence\":1}"), new Reply(200, "null"))) {
             try (var s = new Fake(r)) {
+                refused(DistlockException.Unavailable.class, s, TRY);
+            }
+        }
+    }
+
+    static void answerToAnotherRequestIsNoFact() throws Exception {
+        for (Reply r : List.of(GRANT, HELD, problem(503, "unsent"), problem(403, "denied"))) {
+            try (var s = new Fake(r)) {
+                s.mixesUp = true;
                 refused(DistlockException.Unavailable.class, s, TRY);
             }
         }
