@@ -40,6 +40,9 @@ type acquirer struct {
 func (a *app) newAcquirer(ctx context.Context, o *runOptions) (*acquirer, error) {
 	began := time.Now()
 	n := newNotice(a.err, o.quiet, func(s string) string { return scrub(s, a.secrets) })
+	if o.verb == "elect" {
+		n.next = time.Hour // that another process leads for long is no news
+	}
 	b, err := a.openWithin(ctx, o, n, began)
 	if err != nil {
 		return nil, err
@@ -151,7 +154,7 @@ func (t *acquirer) lock(ctx context.Context) (lease *distlock.MultiLease, wanted
 	return lease, wanted, err
 }
 
-// selfHeld returns an error if an outer distlock run holds the lock: this one would wait for the end
+// selfHeld returns an error if an outer distlock holds the lock: this one would wait for the end
 // of its own command.
 func (t *acquirer) selfHeld(ctx context.Context) error {
 	owners := strings.Split(os.Getenv("DISTLOCK_OWNER"), "\n")
@@ -163,7 +166,7 @@ func (t *acquirer) selfHeld(ctx context.Context) error {
 		}
 		info, err := t.client.Inspect(ctx, name)
 		if err == nil && slices.ContainsFunc(info.Holders, func(h distlock.Holder) bool { return slices.Contains(owners, h.Owner) }) {
-			return usage("run: lock %s is held by the outer distlock run, so this one would wait forever; remove the inner one, or give it another name", quoted(name))
+			return usage("%s: lock %s is held by an outer distlock, so this one would wait forever; remove the inner one, or give it another name", t.o.verb, quoted(name))
 		}
 	}
 	return nil
@@ -254,6 +257,7 @@ type notice struct {
 	progress
 	client *distlock.Client // nil while the server can't be reached
 	quiet  bool
+	next   time.Duration          // between lines without a terminal
 	name   atomic.Pointer[string] // of the lock that the run waits for
 	hide   func(string) string    // removes secrets
 }
@@ -265,7 +269,7 @@ const (
 )
 
 func newNotice(w io.Writer, quiet bool, hide func(string) string) *notice {
-	return &notice{progress: newProgress(w), quiet: quiet, hide: hide}
+	return &notice{progress: newProgress(w), quiet: quiet, hide: hide, next: nextReports}
 }
 
 // observer records which lock the run waits for.
@@ -293,7 +297,7 @@ func (n *notice) start(ctx context.Context, unreachable error) (stop func()) {
 
 // report writes lines until ctx ends.
 func (n *notice) report(ctx context.Context, unreachable error) {
-	began, pause, next := time.Now(), firstReport, nextReports
+	began, pause, next := time.Now(), firstReport, n.next
 	if n.width != nil {
 		defer n.clear()
 		pause, next = 50*time.Millisecond, time.Second

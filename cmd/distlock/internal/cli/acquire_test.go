@@ -44,7 +44,7 @@ func TestRunWithinItself(t *testing.T) {
 	for _, outer := range []string{"", "--shared "} {
 		p := finishWith(t, url, exitUsage, "run", "-q", "outer", "--", "sh", "-c",
 			`"$SELF" run `+outer+`door -- "$SELF" run -q other door -- true`)
-		if text := p.errors.String(); !strings.Contains(text, `lock "door" is held by the outer distlock run`) {
+		if text := p.errors.String(); !strings.Contains(text, `lock "door" is held by an outer distlock`) {
 			t.Errorf("%q: got %q", outer, text)
 		}
 		// Asked not to wait it is busy, as for all others.

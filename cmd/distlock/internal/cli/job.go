@@ -21,7 +21,8 @@ import (
 // signals are the signals that the program received, in their order.
 type signals struct {
 	ch      chan os.Signal
-	aborted error // the result after a signal during the release of the locks
+	late    error // the result after a signal during the release of the locks
+	aborted error // the same, if it ended the release
 }
 
 // ending are the signals that ask a program to end.
@@ -44,17 +45,22 @@ func (s *signals) listen(more ...os.Signal) {
 	}
 }
 
-// interrupt returns a context that ends with the next signal. After end, signals are kept for the
+// interrupt returns a context that ends with the next signal that ends programs. After end, signals are kept for the
 // command.
 func (s *signals) interrupt(parent context.Context) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	done, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
-		select {
-		case sig := <-s.ch:
-			cancel(caught{sig})
-		case <-done:
+		for ctx.Err() == nil {
+			select {
+			case sig := <-s.ch:
+				if slices.Contains(ending, sig) { // others are for a command
+					cancel(caught{sig})
+				}
+			case <-done:
+				return
+			}
 		}
 	}()
 	return ctx, sync.OnceFunc(func() {
@@ -85,6 +91,7 @@ func (s *signals) giveBack(limit time.Duration, f func() error) error {
 		case sig := <-s.ch:
 			if by == nil && slices.Contains(ending, sig) {
 				by = &exitError{code: signalCode(sig)}
+				s.late = by
 				timeUp = time.After(lastMoment)
 			}
 		case <-timeUp:

@@ -21,7 +21,7 @@ type job struct {
 	signals   *signals
 	warnf     func(format string, args ...any)
 
-	losing bool
+	losing, gaveWay, toEnd bool
 }
 
 func (j *job) run() (int, error) {
@@ -49,7 +49,9 @@ func (j *job) watch(p *os.Process, ended <-chan error) error {
 		case err := <-ended:
 			return err
 		case <-j.signals.ch:
+			j.toEnd = true
 		case <-j.asked:
+			j.gaveWay = true
 			j.warnf("the lock was asked for; killing %s", j.argv[0])
 			_ = p.Kill()
 		case <-lost:

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
@@ -27,10 +28,12 @@ type job struct {
 	signals   *signals
 	warnf     func(format string, args ...any)
 
-	losing bool // notice was given, or the lock was lost
-	tty    *terminal
-	pid    int // and the number of the group
-	states chan unix.WaitStatus
+	losing  bool // notice was given, or the lock was lost
+	gaveWay bool // it was stopped because another user asked for the lock
+	toEnd   bool // a signal of the user asks it to end
+	tty     *terminal
+	pid     int // and the number of the group
+	states  chan unix.WaitStatus
 }
 
 // run runs the command and returns its exit code. An error means that it could not be started.
@@ -139,6 +142,7 @@ func (j *job) stopWhenAsked() {
 	if j.losing {
 		return
 	}
+	j.gaveWay = true
 	j.warnf("the lock was asked for; stopping %s", j.argv[0])
 	j.stop()
 }
@@ -214,6 +218,8 @@ func (j *job) forward(sig syscall.Signal) {
 	case unix.SIGCONT:
 		j.resume()
 	default:
+		// Programs that run for long read their configuration again upon SIGHUP.
+		j.toEnd = j.toEnd || sig != unix.SIGHUP && slices.Contains(ending, os.Signal(sig))
 		j.signal(sig)
 	}
 }
@@ -309,7 +315,8 @@ func (t *terminal) takeBack(group int) {
 }
 
 // stayUnstopped lets this process write to the terminal, and change the foreground group, while it is in
-// the background. It must be called after the command was started, which would inherit it.
+// the background. It must be called after the command was started, which would inherit it. Commands of
+// later terms do; they start in the foreground, where it makes no difference.
 func (t *terminal) stayUnstopped() {
 	if t != nil {
 		signal.Ignore(unix.SIGTTOU)

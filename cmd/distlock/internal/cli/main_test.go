@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -159,16 +160,22 @@ func (o *output) soFar() (string, <-chan struct{}) {
 // await waits until the output contains want, and returns it.
 func (o *output) await(t *testing.T, want string) string {
 	t.Helper()
+	return o.awaitThat(t, strconv.Quote(want), func(text string) bool { return strings.Contains(text, want) })
+}
+
+// awaitThat waits until the output is as wanted, and returns it.
+func (o *output) awaitThat(t *testing.T, what string, is func(text string) bool) string {
+	t.Helper()
 	late := time.After(patience)
 	for {
 		text, more := o.soFar()
-		if strings.Contains(text, want) {
+		if is(text) {
 			return text
 		}
 		select {
 		case <-more:
 		case <-late:
-			t.Fatalf("waited in vain for %q; got: %q", want, text)
+			t.Fatalf("waited in vain for %s; got: %q", what, text)
 		}
 	}
 }

@@ -3,7 +3,8 @@
 //	root.go       the root command
 //	app.go        what all commands share: output, exit codes, messages without passwords
 //	open.go       from a URL, a config file or neither to a client
-//	run.go        holds locks while a command runs; run_options.go, acquire.go and job*.go belong to it
+//	run.go        holds locks while a command runs; acquire.go and job*.go belong to it
+//	elect.go      runs a command while it is the elected leader; shows the leader
 //	info.go       ls, show and unlock
 //	advise.go     TTLs and waits, from samples; its parts are package advice
 //	verify.go     runs the conformance checks against the user's own server
@@ -57,8 +58,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return codeOf(err)
 }
 
-const rootHelp = `distlock holds a lock while a command runs, shows who holds which locks, and checks
-the server that stores them.
+const rootHelp = `distlock holds a lock while a command runs, runs a command on one host of many, shows
+who holds which locks, and checks the server that stores them.
 
 The server's URL comes from --url, from the environment variable ` + urlVariable + `, or from a
 config file with that one line: ~/.config/distlock/url or /etc/distlock.url, which cron
@@ -75,6 +76,7 @@ func (a *app) rootCommand() *cobra.Command {
 		Long:  rootHelp,
 		Example: `  distlock run backup -- ./backup.sh
   distlock run --no-wait --skip-ok nightly -- make report
+  distlock elect scheduler -- ./scheduler
   distlock --url redis://localhost:6379 ls
   distlock verify redis://localhost:6379`,
 		Args:          noCommand,
@@ -87,7 +89,7 @@ func (a *app) rootCommand() *cobra.Command {
 	root.SetVersionTemplate("distlock {{.Version}}\n")
 	root.PersistentFlags().Var(&a.url, "url", "URL of the server (default $"+urlVariable+", else a config file, else as --local)")
 	root.PersistentFlags().BoolVar(&a.local, "local", false, "store the locks in a file of this user, for this host only")
-	root.AddCommand(a.runCommand(), a.lsCommand(), a.showCommand(), a.unlockCommand(), a.adviseCommand(), a.verifyCommand(),
+	root.AddCommand(a.runCommand(), a.electCommand(), a.leaderCommand(), a.lsCommand(), a.showCommand(), a.unlockCommand(), a.adviseCommand(), a.verifyCommand(),
 		a.serveCommand(), a.tokenCommand(), a.schemaCommand(), a.demoCommand(), a.versionCommand(), a.completionCommand())
 	root.SetHelpCommand(helpCommand())
 	return root
@@ -96,7 +98,7 @@ func (a *app) rootCommand() *cobra.Command {
 // noCommand rejects an unknown command. Cobra's own error would have lines of suggestions.
 func noCommand(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage("unknown command %q; want run, ls, show, unlock, advise, verify, serve, token, schema, demo, completion or version", args[0])
+		return usage("unknown command %q; want run, elect, leader, ls, show, unlock, advise, verify, serve, token, schema, demo, completion or version", args[0])
 	}
 	return nil
 }

@@ -38,6 +38,13 @@ func TestUsageErrors(t *testing.T) {
 		{"run --on-loss kill --grace 1s a -- true", "--grace goes with --on-loss term"},
 		{"run --ttl 4s --grace 3s a -- true", "want at most half of it, 2s"},
 		{"run a b a -- true", "named twice"},
+		{"elect", "want: distlock elect NAME -- COMMAND"},
+		{"elect a b -- true", "elect: got 2 names"},
+		{"elect --wait 1s a -- true", "unknown flag: --wait (flags of the command go after --)"},
+		{"elect --quiet --verbose a -- true", "elect: --quiet and --verbose exclude each other"},
+		{"elect a -- true", "elect: mem: stores locks in the memory of this process"},
+		{"leader", "want the name of one election"},
+		{"leader --json a b", "want the name of one election"},
 		{"ls a b", "want one prefix or none"},
 		{"show", "want the name of one lock"},
 		{"show a b", "want the name of one lock"},
@@ -111,7 +118,7 @@ var withPasswords = []string{
 func TestNoPassword(t *testing.T) {
 	for _, url := range withPasswords {
 		for _, args := range [][]string{
-			{"--url", url, "ls"}, {"--url=" + url, "show", "x"}, {"--url", url, "run", "x", "--", "true"}, {"verify", url},
+			{"--url", url, "ls"}, {"--url=" + url, "show", "x"}, {"--url", url, "run", "x", "--", "true"}, {"--url", url, "elect", "x", "--", "true"}, {"--url", url, "leader", "--watch", "x"}, {"verify", url},
 			{"verify", "--json", url}, {url}, {"ls", url, url}, {"--" + url},
 		} {
 			tellsNoPassword(t, args...)
@@ -188,7 +195,7 @@ func TestVersionAndCompletion(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, name := range []string{"run", "ls", "show", "unlock", "verify", "demo oversell", "version", "completion", ""} {
+	for _, name := range []string{"run", "elect", "leader", "ls", "show", "unlock", "verify", "demo oversell", "version", "completion", ""} {
 		args := strings.Fields(name)
 		_, byFlag, _ := inProcess(append(args, "--help")...)
 		code, byName, err := inProcess(append([]string{"help"}, args...)...)

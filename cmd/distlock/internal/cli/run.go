@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -19,7 +20,7 @@ import (
 )
 
 func (a *app) runCommand() *cobra.Command {
-	o := &runOptions{meta: map[string]string{}, busyCode: exitBusy, onLoss: lossTerm, onAsk: askTerm}
+	o := newRunOptions()
 	cmd := &cobra.Command{
 		Use:   "run [flags] NAME... -- COMMAND [ARG...]",
 		Short: "Hold locks while a command runs",
@@ -32,14 +33,12 @@ func (a *app) runCommand() *cobra.Command {
 		RunE:                  func(*cobra.Command, []string) error { return a.runUnderLocks(o) },
 		DisableFlagsInUseLine: true,
 	}
+	o.addWaitFlags(cmd)
 	o.addFlags(cmd)
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return usage("%w (flags of the command go after --)", err)
-	})
 	return cmd
 }
 
-// runUnderLocks executes the command run.
+// runUnderLocks executes the commands run and elect.
 func (a *app) runUnderLocks(o *runOptions) (err error) {
 	if o.path, err = lookUp(o.command[0]); err != nil {
 		return err
@@ -48,23 +47,49 @@ func (a *app) runUnderLocks(o *runOptions) (err error) {
 	// exit code.
 	signals := newSignals()
 	ctx, endWait := signals.interrupt(context.Background())
-	defer endWait()
 	t, err := a.newAcquirer(ctx, o)
+	endWait()
 	if err != nil {
 		return cmp.Or(caughtBy(ctx), err)
 	}
 	limit := closeTimeout
 	defer func() { err = a.closeAfter(err, t.client, signals, limit) }()
-	lease, err := t.acquire(ctx)
-	endWait()
-	switch caught := caughtBy(ctx); {
-	case caught != nil && err == nil:
-		return cmp.Or(caught, signals.giveBack(limit, func() error { return lease.Unlock(context.Background()) }))
-	case err != nil:
-		return o.outcomeOfWait(cmp.Or(caught, err))
+	if caught := caughtBy(ctx); caught != nil {
+		return caught
 	}
-	limit = forever
-	return a.runHolding(t, lease, signals)
+	for pause := time.Duration(0); ; {
+		lease, err := t.acquireUnlessCaught(signals, pause, limit)
+		if err != nil {
+			return o.outcomeOfWait(err)
+		}
+		limit = forever
+		end, err := a.runHolding(t, lease, signals)
+		if end == over {
+			return err
+		}
+		if signals.late != nil {
+			return signals.late
+		}
+		pause = a.nextCampaign(t, end, err)
+	}
+}
+
+// acquireUnlessCaught acquires the locks after a pause. If a signal comes before it has them, the
+// error is its exit code.
+func (t *acquirer) acquireUnlessCaught(signals *signals, pause, limit time.Duration) (*distlock.MultiLease, error) {
+	ctx, endWait := signals.interrupt(context.Background())
+	defer endWait()
+	var lease *distlock.MultiLease
+	err := wait.Sleep(ctx, pause)
+	if err == nil {
+		lease, err = t.acquire(ctx)
+	}
+	endWait()
+	caught := caughtBy(ctx)
+	if caught != nil && err == nil {
+		return nil, cmp.Or(caught, signals.giveBack(limit, func() error { return lease.Unlock(context.Background()) }))
+	}
+	return lease, cmp.Or(caught, err)
 }
 
 // closeAfter closes the client after a run that ended with err, and returns the program's result.
@@ -83,7 +108,7 @@ func (a *app) verbosef(o *runOptions, format string, args ...any) {
 }
 
 // runHolding runs the command under the lease and releases the lease.
-func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signals) error {
+func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signals) (outcome, error) {
 	o, granted := t.o, time.Now()
 	j := &job{
 		path: o.path, argv: o.command, env: jobEnv(os.Environ(), o.names, lease.Leases()),
@@ -99,9 +124,9 @@ func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signa
 	}
 	switch {
 	case err != nil:
-		return err
+		return over, err
 	case j.losing || errors.Is(unlocked, distlock.ErrLost):
-		return exit(exitLost, "the lock was lost while %s ran", o.command[0])
+		return o.outcomeOf(j, code, lost), exit(exitLost, "the lock was lost while %s ran", o.command[0])
 	case unlocked != nil:
 		a.warn(unlocked)
 	}
@@ -109,10 +134,14 @@ func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signa
 		// The hold ends with this process, which --min-hold must not cut short.
 		signals.sleep(time.Until(granted.Add(o.minHold)))
 	}
-	if code != 0 {
-		return &exitError{code: code}
+	end := exited
+	if j.gaveWay {
+		end = gaveWay
 	}
-	return nil
+	if code != 0 {
+		err = &exitError{code: code}
+	}
+	return o.outcomeOf(j, code, end), err
 }
 
 const runHelp = `Run acquires the lock, runs the command, and releases the lock. It acquires several
@@ -172,6 +201,8 @@ const (
 
 // runOptions are the arguments and flags of run.
 type runOptions struct {
+	verb    string // run or elect
+	again   bool   // elect: also after the command has ended by itself
 	names   []string
 	command []string
 	path    string // of the command
@@ -187,35 +218,52 @@ type runOptions struct {
 	margin            time.Duration
 }
 
-func (o *runOptions) addFlags(cmd *cobra.Command) {
+func newRunOptions() *runOptions {
+	return &runOptions{meta: map[string]string{}, busyCode: exitBusy, onLoss: lossTerm, onAsk: askTerm}
+}
+
+// addWaitFlags adds the flags that only run has.
+func (o *runOptions) addWaitFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.Var(duration(&o.wait, true), "wait", "give up after this time (default: wait as long as it takes)")
 	f.BoolVar(&o.noWait, "no-wait", false, "give up at once if another client holds the lock")
-	f.Var(duration(&o.ttl, false), "ttl", "how long the lock outlives a dead distlock (default 30s)")
 	f.BoolVar(&o.shared, "shared", false, "share the lock with others that use --shared")
 	f.Var(number(&o.permits, 1, maxPermits), "permits", "number of clients that may hold the lock at once; all must use the same number")
 	f.BoolVar(&o.fair, "fair", false, "first come, first served, if the server supports it")
 	f.Var(duration(&o.minHold, true), "min-hold", "hold the lock for at least this time, even if the command ends sooner")
-	f.Var(pairs(o.meta), "meta", "metadata for ls and show (may be repeated)")
 	f.Var(number(&o.busyCode, 0, 255), "busy-code", "exit code if another client holds the lock")
 	f.BoolVar(&o.skipOK, "skip-ok", false, "exit silently with 0 if another client holds the lock")
+}
+
+// addFlags adds the flags that run and elect have.
+func (o *runOptions) addFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.Var(duration(&o.ttl, false), "ttl", "how long the lock outlives a dead distlock (default 30s)")
+	f.Var(pairs(o.meta), "meta", "metadata for ls and show (may be repeated)")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "do not report waiting")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "report where the locks are stored, when they were acquired and when they were released")
 	f.Var(choice(&o.onLoss, lossTerm, lossKill, lossIgnore), "on-loss", "signal to the command if the lock can't be renewed: SIGTERM and then SIGKILL, SIGKILL, or none")
 	f.Var(choice(&o.onAsk, askTerm, askIgnore), "on-ask", "signal to the command if another user asks for the lock: SIGTERM, or none")
 	f.Var(duration(&o.grace, false), "grace", "how long before the lock expires the command gets SIGTERM (default: a quarter of the TTL, at most 5s)")
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return usage("%w (flags of the command go after --)", err)
+	})
 }
 
 // parse splits the arguments into names and command, and rejects contradictions.
 func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
+	o.verb = cmd.Name()
+	want := fmt.Sprintf("want: distlock %s NAME -- COMMAND", o.verb)
 	dash := cmd.ArgsLenAtDash()
 	switch {
 	case dash < 0:
-		return usage("run: no -- before the command; want: distlock run NAME -- COMMAND")
+		return usage("%s: no -- before the command; %s", o.verb, want)
 	case dash == 0:
-		return usage("run: no name of a lock; want: distlock run NAME -- COMMAND")
+		return usage("%s: no name of a lock; %s", o.verb, want)
 	case dash == len(args):
-		return usage("run: no command after --; want: distlock run NAME -- COMMAND")
+		return usage("%s: no command after --; %s", o.verb, want)
+	case dash > 1 && o.verb == "elect":
+		return usage("elect: got %d names; %s", dash, want)
 	}
 	o.names, o.command = args[:dash], args[dash:]
 	o.waitSet, o.graceSet = cmd.Flags().Changed("wait"), cmd.Flags().Changed("grace")
@@ -228,17 +276,17 @@ func (o *runOptions) check() error {
 	case o.waitSet && o.noWait:
 		return usage("run: --wait and --no-wait exclude each other; want one of them")
 	case o.quiet && o.verbose:
-		return usage("run: --quiet and --verbose exclude each other; want one of them")
+		return usage("%s: --quiet and --verbose exclude each other; want one of them", o.verb)
 	case o.shared && o.permits > 0:
 		return usage("run: --shared and --permits exclude each other; want one of them")
 	case o.permits > 0 && len(o.names) > 1:
 		return usage("run: --permits is for one lock; got %d names", len(o.names))
 	case o.graceSet && o.onLoss != lossTerm:
-		return usage("run: --grace goes with --on-loss term, not with --on-loss %s", o.onLoss)
+		return usage("%s: --grace goes with --on-loss term, not with --on-loss %s", o.verb, o.onLoss)
 	case len(slices.Compact(slices.Clone(sorted))) < len(sorted):
 		return usage("run: a lock is named twice; want each name once")
 	case slices.Contains(o.names, ""):
-		return usage("run: a lock's name is empty")
+		return usage("%s: a lock's name is empty", o.verb)
 	}
 	o.noWait = o.noWait || o.waitSet && o.wait == 0
 	return nil
@@ -251,7 +299,7 @@ func (o *runOptions) checkBackend(url string, caps driver.Caps) error {
 		return err
 	}
 	if strings.HasPrefix(url, "mem:") {
-		return usage("run: mem: stores locks in the memory of this process, where no other process sees them; want a server, sqlite:/path/to/locks.db, or --local")
+		return usage("%s: mem: stores locks in the memory of this process, where no other process sees them; want a server, sqlite:/path/to/locks.db, or --local", o.verb)
 	}
 	return nil
 }
@@ -269,7 +317,7 @@ func (o *runOptions) applyDefaults(caps driver.Caps) error {
 		o.grace = min(o.ttl/4, maxGrace)
 	}
 	if o.grace > o.ttl/2 {
-		return usage("run: --grace %v is too long for a TTL of %v; want at most half of it, %v, so that renewals come first", o.grace, o.ttl, o.ttl/2)
+		return usage("%s: --grace %v is too long for a TTL of %v; want at most half of it, %v, so that renewals come first", o.verb, o.grace, o.ttl, o.ttl/2)
 	}
 	return nil
 }
