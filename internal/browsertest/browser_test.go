@@ -107,6 +107,12 @@ func (p *page) size(width, height int, phone bool) {
 	p.must(p.SetViewport(&proto.EmulationSetDeviceMetricsOverride{Width: width, Height: height, DeviceScaleFactor: 1, Mobile: phone}))
 }
 
+// language makes the tab ask for pages in a language. An extra header would not do: Chromium replaces it when it navigates.
+func (p *page) language(tag string) {
+	p.t.Helper()
+	p.must(p.SetUserAgent(&proto.NetworkSetUserAgentOverride{UserAgent: p.eval("navigator.userAgent"), AcceptLanguage: tag}))
+}
+
 // eval returns the value of a JavaScript expression as text.
 func (p *page) eval(js string) string {
 	p.t.Helper()

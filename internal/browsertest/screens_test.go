@@ -16,17 +16,22 @@ import (
 	"github.com/distlock/distlock/server"
 )
 
-// TestLongScreens opens every page, light and dark, on a desk and on a phone: no page is wider than its window.
-// With -screens it leaves pictures.
+// TestLongScreens opens every page, light and dark, on a desk and on a phone, in English and Chinese: no page is wider than its window.
+// With -screens it leaves pictures; those in Chinese need a font.
 func TestLongScreens(t *testing.T) {
 	r := start(t, aged{memlock.New()}, server.Options{Version: "v1.4.0"})
 	r.populate()
 	for _, look := range []struct {
-		name          string
+		name, lang    string
 		dark, phone   bool
 		width, height int
-	}{{"light", false, false, 1280, 760}, {"dark", true, false, 1280, 760}, {"phone-light", false, true, 390, 844}, {"phone-dark", true, true, 390, 844}} {
+	}{
+		{"light", "en", false, false, 1280, 760}, {"dark", "en", true, false, 1280, 760},
+		{"phone-light", "en", false, true, 390, 844}, {"phone-dark", "en", true, true, 390, 844},
+		{"zh", "zh-CN", false, false, 1280, 760}, {"phone-zh", "zh-CN", true, true, 390, 844},
+	} {
 		p := r.open("/")
+		p.language(look.lang)
 		p.size(look.width, look.height, look.phone)
 		scheme := map[bool]string{false: "light", true: "dark"}[look.dark]
 		p.must(proto.EmulationSetEmulatedMedia{Features: []*proto.EmulationMediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}.Call(p))

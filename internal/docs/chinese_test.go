@@ -254,15 +254,25 @@ func notBold(text string) string {
 	return ""
 }
 
+// typesetting has what is wrong in a Chinese text whose code spans are `x`.
+var typesetting = map[string]*regexp.Regexp{
+	"no space between Chinese and Latin":        regexp.MustCompile("\\p{Han}[A-Za-z0-9`]|[A-Za-z0-9`%]\\p{Han}"),
+	"half-width punctuation in Chinese":         regexp.MustCompile(`\p{Han} ?[,;:?!()]|[,;:?!()] ?\p{Han}|\p{Han}\.`),
+	"a space beside full-width punctuation":     regexp.MustCompile(` [，。；：？！、（）“”]|[，。；：？！、（）“”] `),
+	"a space between two Chinese characters":    regexp.MustCompile(`\p{Han} +\p{Han}`),
+	"a bracket or quote without its other half": regexp.MustCompile(`（[^）]*$|^[^（]*）|“[^”]*$`),
+}
+
+func typeset(t *testing.T, name string, line int, text string) {
+	for rule, pattern := range typesetting {
+		if found := pattern.FindString(text); found != "" {
+			t.Errorf("%s:%d: %q: %s", name, line, found, rule)
+		}
+	}
+}
+
 // Chinese is set in full-width punctuation, with a space between Han characters and Latin ones. A paragraph is one line: a line break in it would be shown as a space.
 func TestChinesePagesAreTypeset(t *testing.T) {
-	rules := map[string]*regexp.Regexp{
-		"no space between Chinese and Latin":             regexp.MustCompile("\\p{Han}[A-Za-z0-9`]|[A-Za-z0-9`%]\\p{Han}"),
-		"half-width punctuation in Chinese":              regexp.MustCompile(`\p{Han} ?[,;:?!()]|[,;:?!()] ?\p{Han}|\p{Han}\.`),
-		"a space beside full-width punctuation":          regexp.MustCompile(` [，。；：？！、（）“”]|[，。；：？！、（）“”] `),
-		"a space between two Chinese characters":         regexp.MustCompile(`\p{Han} +\p{Han}`),
-		"an opening bracket or quote closes, or neither": regexp.MustCompile(`（[^）]*$|^[^（]*）|“[^”]*$`),
-	}
 	for name, text := range documents(t) {
 		if englishOf(name) == name {
 			continue
@@ -279,11 +289,33 @@ func TestChinesePagesAreTypeset(t *testing.T) {
 			}
 			for _, cell := range cells(b.text) {
 				cell = strings.ReplaceAll(codeSpan.ReplaceAllString(cell, "`x`"), "**", "")
-				cell = strings.NewReplacer("![", "", "[", "").Replace(docLink.ReplaceAllString(cell, ""))
-				for rule, pattern := range rules {
-					if found := pattern.FindString(cell); found != "" {
-						t.Errorf("%s:%d: %q: %s", name, b.line, found, rule)
-					}
+				typeset(t, name, b.line, strings.NewReplacer("![", "", "[", "").Replace(docLink.ReplaceAllString(cell, "")))
+			}
+		}
+	}
+}
+
+// serverTexts are the files with the Chinese texts of the server's page.
+func serverTexts(t *testing.T) map[string]string {
+	texts := map[string]string{}
+	for _, name := range []string{"server/texts.go", "server/guarantees.go"} {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[name] = string(text)
+	}
+	return texts
+}
+
+func TestChineseTextsOfTheServerAreTypeset(t *testing.T) {
+	number := regexp.MustCompile(`%(\[\d\])?(d|\.1f)`)
+	for name, text := range serverTexts(t) {
+		for i, line := range strings.Split(text, "\n") {
+			for _, m := range regexp.MustCompile(`"([^"]*)"`).FindAllStringSubmatch(line, -1) {
+				if regexp.MustCompile(`\p{Han}`).MatchString(m[1]) {
+					text := codeSpan.ReplaceAllString(number.ReplaceAllString(m[1], "1"), "`x`")
+					typeset(t, name, i+1, strings.ReplaceAll(text, "%s", "…"))
 				}
 			}
 		}
@@ -302,13 +334,7 @@ func TestChineseTerms(t *testing.T) {
 			delete(texts, name)
 		}
 	}
-	for _, name := range []string{"server/texts.go", "server/guarantees.go"} {
-		text, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		texts[name] = string(text)
-	}
+	maps.Copy(texts, serverTexts(t))
 	table, _, _ = strings.Cut(table, "\n\n")
 	rejected := 0
 	for row := range strings.Lines(table) {
