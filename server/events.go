@@ -28,7 +28,6 @@ type events struct {
 func (c *exchange) events() *events {
 	h := c.w.Header()
 	h.Set("Content-Type", "text/event-stream")
-	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no") // nginx would keep events back
 	return &events{c, c.w, http.NewResponseController(c.w)}
 }

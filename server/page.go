@@ -25,7 +25,6 @@ func (c *exchange) html(status int, name string, data any) error {
 	h := c.w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", policy)
-	h.Set("Cache-Control", "no-store")
 	h.Set("Vary", "Accept-Language")
 	c.w.WriteHeader(status)
 	_, err := c.w.Write(text)
@@ -39,7 +38,7 @@ func (c *exchange) failPage(err error) httpwire.Kind {
 	case c.w.status != 0:
 	case p.Status == http.StatusUnauthorized && c.r.Method == "GET" && c.r.Header.Get("Sec-Fetch-Site") == "cross-site":
 		// The cookie is not sent along with a link in another site, but it is with a page's own.
-		_ = c.html(http.StatusOK, "again", c.r.URL.String())
+		_ = c.html(http.StatusOK, "again", c.r.URL.RequestURI())
 	case p.Status == http.StatusUnauthorized:
 		c.redirect("/login?next=" + url.QueryEscape(c.r.URL.RequestURI()))
 	default:
@@ -52,7 +51,6 @@ func (c *exchange) failPage(err error) httpwire.Kind {
 }
 
 func (c *exchange) redirect(to string) {
-	c.w.Header().Set("Cache-Control", "no-store")
 	http.Redirect(c.w, c.r, to, http.StatusSeeOther)
 }
 
@@ -114,7 +112,7 @@ func (c *exchange) login() error {
 		return nil
 	}
 	known := c.r.Clone(c.r.Context())
-	known.Header = http.Header{"Authorization": {"Bearer " + token}}
+	known.Header, known.TLS = http.Header{"Authorization": {"Bearer " + token}}, nil // a certificate makes no token known
 	who, err := c.s.o.Access.identify(known)
 	if token == "" || err != nil {
 		return c.loginForm(http.StatusUnauthorized, true, form.Get("next"))

@@ -40,7 +40,6 @@ func invalid(format string, args ...any) error {
 
 func writeProblem(w http.ResponseWriter, p httpwire.Problem) {
 	w.Header().Set("Content-Type", httpwire.ProblemType)
-	w.Header().Set("Cache-Control", "no-store")
 	if p.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="distlock"`)
 	}

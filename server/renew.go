@@ -85,7 +85,6 @@ func (c *exchange) renewAll(holds []driver.Hold) []error {
 // lines answers with a JSON object in each line.
 func (c *exchange) lines(all []httpwire.Renewed) error {
 	c.w.Header().Set("Content-Type", "application/x-ndjson")
-	c.w.Header().Set("Cache-Control", "no-store")
 	e := json.NewEncoder(c.w)
 	for _, line := range all {
 		if err := e.Encode(line); err != nil {

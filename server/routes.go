@@ -75,7 +75,8 @@ func (s *Server) routes() {
 }
 
 // ServeHTTP answers a request.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *Server) ServeHTTP(answer http.ResponseWriter, r *http.Request) {
+	w := &recorder{ResponseWriter: answer}
 	if id := r.Header.Get(httpwire.RequestHeader); id != "" {
 		w.Header().Set(httpwire.RequestHeader, id)
 	}
@@ -83,6 +84,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// This holds until the body has arrived. One that no handler reads is skipped before the answer is sent.
 		readBefore(w, time.Now().Add(s.bodyTime))
 	}
+	w.Header().Set("Cache-Control", "no-store")
 	if !s.knowsHost(r.Host) {
 		writeProblem(w, problem(http.StatusMisdirectedRequest, httpwire.Unsent, "the server is not known as %.100q", r.Host).Problem)
 		return
