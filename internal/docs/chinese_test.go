@@ -61,8 +61,10 @@ func (p page) at(i int) string {
 }
 
 func compare(t *testing.T, english, chinese page) {
-	if len(english.blocks) < 2 || len(facts(t, english, english.blocks[1].text)) == 0 {
-		t.Errorf("%s: does not link to %s in its first lines", english.name, chinese.name)
+	for _, p := range []page{english, chinese} {
+		if len(p.blocks) < 2 || !slices.Contains(facts(t, p, p.blocks[1].text), "a link to "+otherLanguage) {
+			t.Errorf("%s: does not link to the page in the other language before its first paragraph", p.name)
+		}
 	}
 	for i := range max(len(english.blocks), len(chinese.blocks)) {
 		if i >= len(english.blocks) || i >= len(chinese.blocks) || english.blocks[i].kind != chinese.blocks[i].kind {
@@ -195,6 +197,8 @@ func facts(t *testing.T, p page, text string) []string {
 	return slices.Compact(found)
 }
 
+const otherLanguage = "this page in the other language"
+
 // target names where a link leads in the words of the Chinese page: a heading by its number, since its words are translated.
 func (p page) target(t *testing.T, file, anchor string) string {
 	name := p.name
@@ -212,7 +216,7 @@ func (p page) target(t *testing.T, file, anchor string) string {
 	sister, ok := chineseOf(name, p.texts)
 	switch {
 	case file != "" && name != p.name && englishOf(name) == englishOf(p.name):
-		return "this page in the other language" + heading
+		return otherLanguage + heading
 	case ok && p.name == englishOf(p.name):
 		return sister + heading
 	}
