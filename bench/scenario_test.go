@@ -40,7 +40,7 @@ const ttl = 30 * time.Second
 var scenarios = slices.Concat(redisScenarios, etcdScenarios(onEtcd), etcdScenarios(onOldEtcd), zooKeeperScenarios,
 	databaseScenarios(onMariaDB, mysqlAll, mysqlAll, mysqlTogether),
 	databaseScenarios(onPostgres, postgresAlone, postgresFighting, postgresTogether),
-	databaseScenarios(onSQLite, sqliteAll, sqliteAll, sqliteAll), growth)
+	databaseScenarios(onSQLite, sqliteAll, sqliteAll, sqliteAll), servedScenarios, growth)
 
 // growth shows what waiters, names and leases cost as they become more.
 var growth = slices.Concat(

@@ -69,6 +69,11 @@ var sections = []section{
 		families: []string{"redis/names", "redis/held", "redis/leases"},
 	},
 	{
+		title:    "Through a server",
+		text:     "One `distlock serve` in a process of its own, with its usual log, before a Redis on the same machine. *Server* figures are of both. A watch or a page is one HTTP connection.",
+		families: []string{"server/uncontended", "server/handoff", "server/held", "server/watches", "server/pages"},
+	},
+	{
 		title:    "etcd and ZooKeeper",
 		text:     "One server of each.",
 		families: []string{"etcd/processes", "etcd/handoff", "etcd/handoff-busy", "etcd/leases", "zookeeper/processes", "zookeeper/handoff", "zookeeper/handoff-busy"},

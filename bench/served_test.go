@@ -1,0 +1,201 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/distlock/distlock/backend/httplock"
+	"github.com/distlock/distlock/driver"
+)
+
+// onServer is a Redis, and a distlock server before it in a process of its own, with its usual log. Contenders
+// use the one or the other.
+const onServer = "server"
+
+func init() { coordinators[onServer] = startServed }
+
+// The contenders on Redis and on the server before it.
+var (
+	direct = contender{name: "distlock on Redis", ours: true, open: func(addr string, ttl time.Duration) (client, error) {
+		redis, _, _ := strings.Cut(addr, ",")
+		return openDistlock(redis, ttl)
+	}}
+	served = contender{name: "distlock through a server", ours: true, open: func(addr string, ttl time.Duration) (client, error) {
+		_, server, _ := strings.Cut(addr, ",")
+		return openDistlockAt("http://")(server, ttl)
+	}}
+	noneServed = contender{name: never.name, ours: true, open: served.open}
+)
+
+var servedScenarios = []scenario{
+	uncontended(onServer, 1, []contender{direct, served}, direct.name),
+	uncontended(onServer, 16, []contender{direct, served}, direct.name),
+	uncontended(onServer, 128, []contender{direct, served}, direct.name),
+	handoff(onServer, []contender{direct, served}),
+	servedLeases,
+	openStreams("watches", "Open watches, each of another lock that is held", 2000, openWatch),
+	openStreams("pages", "Open pages with the list of 100 locks", 200, openPage),
+}
+
+// servedLeases renews many leases through the server.
+var servedLeases = func() scenario {
+	s := leasesOf(10_000)
+	s.name, s.at, s.contenders = onServer+"/held/10000", onServer, []contender{noneServed, direct, served}
+	return s
+}()
+
+// servedRedis is a coordinator.
+type servedRedis struct {
+	*redisServer
+	addr string // of the server
+	pid  int
+}
+
+// startServed starts a server before a Redis. It ends with the test.
+func startServed(tb testing.TB) coordinator {
+	tb.Helper()
+	redis := startRedis(tb).(*redisServer)
+	path, err := cli()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cmd := exec.Command(path, "--url", "redis://"+redis.Addr(), "serve", "--listen", "127.0.0.1:0", "--max-open", "5000", "--max-holds", "20000")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	log, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { cmd.Process.Kill(); cmd.Wait(); log.Close() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	addr, _, found := strings.Cut(line, " serves ")
+	if err != nil || !found {
+		tb.Fatalf("the server says %q, %v", line, err)
+	}
+	return &servedRedis{redis, addr, cmd.Process.Pid}
+}
+
+func (s *servedRedis) Addr() string { return s.redisServer.Addr() + "," + s.addr }
+
+// usage adds the server's processor time to that of Redis.
+func (s *servedRedis) usage(c contender) (usage, error) {
+	u, err := s.redisServer.usage(c)
+	if err != nil {
+		return u, err
+	}
+	own, err := cpuOfFamily(s.pid)
+	u.cpu += own
+	return u, err
+}
+
+// openStreams measures the memory of streams that are open at the server.
+func openStreams(name, title string, n int, open func(s *servedRedis, i int) (io.Closer, error)) scenario {
+	return scenario{
+		name: onServer + "/" + name + "/" + strconv.Itoa(n), at: onServer, title: fmt.Sprintf("%s: %d", title, n), contenders: []contender{served}, big: true,
+		measure: func(r *rig, c contender) (figures, error) {
+			s := r.coordinator.(*servedRedis)
+			defer s.clear()
+			cl, err := direct.open(s.Addr(), ttl)
+			if err != nil {
+				return nil, err
+			}
+			defer cl.close()
+			for i := range 100 {
+				if err := cl.mutex(fmt.Sprint("bench:stream:", i)).lock(context.Background()); err != nil {
+					return nil, err
+				}
+			}
+			before, err := s.rss()
+			if err != nil {
+				return nil, err
+			}
+			var streams []io.Closer
+			defer func() {
+				for _, c := range streams {
+					c.Close()
+				}
+			}()
+			start := time.Now()
+			for i := range n {
+				one, err := open(s, i)
+				if err != nil {
+					return nil, err
+				}
+				streams = append(streams, one)
+			}
+			took := time.Since(start)
+			time.Sleep(r.time)
+			used, err := cpuOfFamily(s.pid)
+			if err != nil {
+				return nil, err
+			}
+			time.Sleep(2 * time.Second)
+			after, err := s.rss()
+			if err != nil {
+				return nil, err
+			}
+			later, err := cpuOfFamily(s.pid)
+			return figures{
+				{"opened/s", float64(n) / took.Seconds()},
+				{"server-RSS-kB/stream", float64(after-before) / 1024 / float64(n)},
+				{"server-CPU-%", 100 * (later - used).Seconds() / 2},
+			}, err
+		},
+	}
+}
+
+// rss returns how much memory the server's process has.
+func (s *servedRedis) rss() (int64, error) {
+	fields, err := statOf(s.pid)
+	if err != nil {
+		return 0, err
+	}
+	pages, err := strconv.ParseInt(string(fields[21]), 10, 64)
+	return pages * int64(os.Getpagesize()), err
+}
+
+// stream is an answer that goes on.
+type stream struct{ io.ReadCloser }
+
+// openStream returns when the first event has come.
+func openStream(method, url, body string) (io.Closer, error) {
+	req, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	first := make([]byte, 1)
+	if _, err := resp.Body.Read(first); err != nil || resp.StatusCode != http.StatusOK {
+		resp.Body.Close()
+		return nil, errors.Join(err, errors.New(resp.Status))
+	}
+	return stream{resp.Body}, nil
+}
+
+func openWatch(s *servedRedis, i int) (io.Closer, error) {
+	body := fmt.Sprintf(`{"name":"bench:stream:%d","owner":%q,"ttl_ms":30000}`, i%100, driver.NewOwner())
+	return openStream("POST", "http://"+s.addr+"/v1/watch", body)
+}
+
+func openPage(s *servedRedis, _ int) (io.Closer, error) {
+	return openStream("GET", "http://"+s.addr+"/v1/events?page=locks&prefix=bench:stream:", "")
+}
