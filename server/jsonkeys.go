@@ -1,7 +1,9 @@
 package server
 
 import (
+	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 )
 
@@ -9,10 +11,6 @@ import (
 // last of two, and take "NAME" for "name", so that a proxy that checks requests could be deceived. The keys of
 // meta are the client's own. The body is valid JSON.
 func checkKeys(body []byte) error {
-	type object struct {
-		keys map[string]bool
-		meta bool
-	}
 	var open []*object // nil: an array
 	var key string     // the last
 	var before byte    // the last that is not blank
@@ -22,7 +20,11 @@ func checkKeys(body []byte) error {
 		case ' ', '\t', '\n', '\r':
 			continue
 		case '{':
-			open = append(open, &object{keys: map[string]bool{}, meta: before == ':' && key == "meta" && len(open) > 0})
+			o := &object{}
+			if before == ':' && key == "meta" {
+				o.meta = map[string]bool{}
+			}
+			open = append(open, o)
 		case '[':
 			open = append(open, nil)
 		case '}', ']':
@@ -30,22 +32,45 @@ func checkKeys(body []byte) error {
 		case '"':
 			end := endOfString(body, i)
 			if o := top(open); o != nil && before != ':' {
-				if err := json.Unmarshal(body[i:end], &key); err != nil {
+				key = textOf(body[i:end])
+				if err := o.add(key); err != nil {
 					return err
 				}
-				if o.keys[key] {
-					return invalid("the key %.100q is there twice", key)
-				}
-				if !o.meta && strings.ContainsFunc(key, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) {
-					return invalid("unknown field %.100q", key)
-				}
-				o.keys[key] = true
 			}
 			i = end - 1
 		}
 		before = c
 	}
 	return nil
+}
+
+// object is one that has not ended.
+type object struct {
+	fields []string        // few: the decoder knows all of them
+	meta   map[string]bool // nil: it is not meta
+}
+
+func (o *object) add(key string) error {
+	switch {
+	case o.meta[key] || slices.Contains(o.fields, key):
+		return invalid("the key %.100q is there twice", key)
+	case o.meta != nil:
+		o.meta[key] = true
+	case strings.ContainsFunc(key, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }):
+		return invalid("unknown field %.100q", key)
+	default:
+		o.fields = append(o.fields, key)
+	}
+	return nil
+}
+
+// textOf returns what a string in JSON stands for.
+func textOf(quoted []byte) (text string) {
+	if !bytes.ContainsRune(quoted, '\\') {
+		return string(quoted[1 : len(quoted)-1])
+	}
+	_ = json.Unmarshal(quoted, &text) // it is valid
+	return text
 }
 
 func top[T any](stack []*T) *T {
