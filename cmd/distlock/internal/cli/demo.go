@@ -40,13 +40,13 @@ func (a *app) demoCommand() *cobra.Command {
 		Short: "See what a lock is for",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage("demo: no demo %q; want oversell", args[0])
+				return usage("demo: no demo %q; want oversell or serve", args[0])
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.oversellCommand(), a.buyersCommand())
+	cmd.AddCommand(a.oversellCommand(), a.demoServeCommand(), a.buyersCommand())
 	return cmd
 }
 

@@ -8,7 +8,7 @@
 //	info.go       ls, show and unlock
 //	advise.go     TTLs and waits, from samples; its parts are package advice
 //	verify.go     runs the conformance checks against the user's own server
-//	demo*.go      a shop that sells more than it has
+//	demo*.go      a shop that sells more than it has; a server with busy locks
 //
 // # How run keeps its promise
 //

@@ -66,7 +66,7 @@ func TestUsageErrors(t *testing.T) {
 		{"schema postgres --table a.b.c", "letters, digits and underscores"},
 		{"schema mysql --bogus", "unknown flag: --bogus"},
 		{"demo", ""},
-		{"demo undersell", "want oversell"},
+		{"demo undersell", "want oversell or serve"},
 		{"demo oversell --stock 0", "want a whole number from 1"},
 		{"demo oversell --think -1s", "want no negative duration"},
 		{"demo oversell", "give another --url"},
