@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -221,6 +222,34 @@ func TestNothingIsSentTwice(t *testing.T) {
 				t.Errorf("List: %v", err)
 			}
 		})
+	}
+}
+
+// Each call is a request of its own, also one for the same hold at the same time: nothing is remembered or shared.
+func TestEachCallIsARequest(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	b := openAll(t, f)
+	r := requestFor("job")
+	for path, call := range map[string]func() error{
+		"/v1/acquire": func() error { _, err := b.Acquire(soon(t), r); return err },
+		"/v1/renew":   func() error { return b.Renew(soon(t), []driver.Hold{r.Hold})[0] },
+		"/v1/release": func() error { return b.Release(soon(t), r.Hold) },
+	} {
+		for n := 1; n <= 2; n++ {
+			if err := call(); err != nil || f.called(path) != n {
+				t.Errorf("%d requests to %s after %d calls: %v", f.called(path), path, n, err)
+			}
+		}
+		f.answer(path, func(w http.ResponseWriter, r *http.Request) {
+			eventually(t, "a second request to "+path, func() bool { return f.called(path) == 4 })
+			f.problem(httpwire.Unknown)(w, r)
+		})
+		var both sync.WaitGroup
+		for range 2 {
+			both.Go(func() { noFact(t, path, call()) })
+		}
+		both.Wait()
 	}
 }
 

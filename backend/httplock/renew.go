@@ -132,15 +132,20 @@ func (c *client) renew(ctx context.Context, body []byte, each func(*endpoint, ht
 	defer a.Body.Close()
 	lines := bufio.NewScanner(a.Body)
 	lines.Buffer(nil, maxLine)
-	for lines.Scan() {
+	malformed := false
+	for !malformed && lines.Scan() {
 		var line httpwire.Renewed
-		if err := json.Unmarshal(lines.Bytes(), &line); err != nil || !each(a.from, line) {
-			return tried{{a.from, errors.New("the answer is malformed")}}
-		}
+		malformed = json.Unmarshal(lines.Bytes(), &line) != nil || !each(a.from, line)
 	}
-	if err := lines.Err(); err != nil {
+	err = errNoLine
+	switch {
+	case lines.Err() != nil: // so the last line may be half a line
+		err = fmt.Errorf("the answer broke off: %w", lines.Err())
+	case malformed:
+		err = errors.New("the answer is malformed")
+	}
+	if err != errNoLine {
 		c.leave(ctx, a.from)
-		return tried{{a.from, fmt.Errorf("the answer broke off: %w", err)}}
 	}
-	return tried{{a.from, errNoLine}}
+	return tried{{a.from, err}}
 }

@@ -81,6 +81,30 @@ func TestRenewOfMalformedLines(t *testing.T) {
 	}
 }
 
+// An answer that is cut in the middle of a line makes the client go to the next server.
+func TestRenewThatBreaksOff(t *testing.T) {
+	t.Parallel()
+	one, two := newFake(t), newFake(t)
+	b := openAll(t, one, two)
+	for _, end := range []string{`{"index":1,"outco`, ``} {
+		b.client.current.Store(0)
+		one.answer("/v1/renew", func(w http.ResponseWriter, r *http.Request) {
+			one.mark(w)
+			fmt.Fprint(w, `{"index":0,"outcome":"ok"}`+"\n"+end)
+			w.(http.Flusher).Flush()
+			hangUp(w, r)
+		})
+		errs := b.Renew(soon(t), holds(2))
+		if errs[0] != nil {
+			t.Errorf("the whole line counts: %v", errs[0])
+		}
+		noFact(t, "half an answer", errs[1])
+		if b.client.current.Load() != 1 {
+			t.Errorf("after %q the client stays: %v", end, errs[1])
+		}
+	}
+}
+
 // Many holds go in chunks that a server takes.
 func TestRenewInChunks(t *testing.T) {
 	t.Parallel()
