@@ -86,6 +86,17 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
+// The map has every page, so that each can be found.
+func TestEveryPageIsInTheMap(t *testing.T) {
+	texts := documents(t)
+	for name := range texts {
+		page, inDocs := strings.CutPrefix(filepath.ToSlash(name), "docs/")
+		if inDocs && page != "README.md" && !strings.Contains(texts["docs/README.md"], "("+page+")") {
+			t.Errorf("docs/README.md has no link to %s", page)
+		}
+	}
+}
+
 // The tests and checks that the track record names are there.
 func TestTrackRecordNamesWhatExists(t *testing.T) {
 	text := documents(t)["docs/track-record.md"]
