@@ -214,7 +214,12 @@ func (a *app) printAdvice(all []*advice.Usage, asJSON bool) error {
 		a.warnf("no locks were held or waited for")
 		return nil
 	}
-	var t table
+	return adviceTable(all).write(a.out)
+}
+
+// adviceTable has a row for each class.
+func adviceTable(all []*advice.Usage) *table {
+	t := &table{}
 	t.add("CLASS", "NAMES", "NOW", "HOLDS", "HELD P50", "P99", "P99.9", "MAX", "WAITS", "WAITED P99", "BUSY", "FIXED TTL", "WAIT", "ADVICE")
 	for _, u := range all {
 		held := func(q float64) string { return shortIf(u.Interval)(u.Held.Quantile(q)) }
@@ -226,7 +231,7 @@ func (a *app) printAdvice(all []*advice.Usage, asJSON bool) error {
 			shortIf(u.Interval)(u.Held.Max(), u.Held.Count() > 0), fmt.Sprint(u.Waited.Count()), shortIf(u.Interval)(u.Waited.Quantile(.99)),
 			busy, shortIf(0)(u.FixedTTL()), shortIf(0)(u.Wait()), adviceOn(u))
 	}
-	return t.write(a.out)
+	return t
 }
 
 // shortIf formats a duration that may not be known, or only to be less than a resolution.

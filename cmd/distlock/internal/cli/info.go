@@ -190,8 +190,11 @@ func list(ctx context.Context, c *distlock.Client, prefix string) ([]distlock.In
 }
 
 // writeTable writes a line for each holder, and one for a free lock that has waiters.
-func writeTable(w io.Writer, infos []distlock.Info) error {
-	var t table
+func writeTable(w io.Writer, infos []distlock.Info) error { return infoTable(infos).write(w) }
+
+// infoTable has a row for each holder, and one for a free lock that has waiters.
+func infoTable(infos []distlock.Info) *table {
+	t := &table{}
 	t.add("NAME", "MODE", "FENCE", "HELD", "LEFT", "HOST", "PID", "PROGRAM", "WAITERS")
 	for _, info := range infos {
 		if len(info.Holders) == 0 {
@@ -202,7 +205,7 @@ func writeTable(w io.Writer, infos []distlock.Info) error {
 				metaOf(h, "host"), metaOf(h, "pid"), metaOf(h, "program"), waiters(info))
 		}
 	}
-	return t.write(w)
+	return t
 }
 
 // dash formats a value as text, or as a dash if the server does not report it.

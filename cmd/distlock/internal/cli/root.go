@@ -6,6 +6,7 @@
 //	run.go        holds locks while a command runs; acquire.go and job*.go belong to it
 //	elect.go      runs a command while it is the elected leader; shows the leader
 //	info.go       ls, show and unlock
+//	top.go        the locks live, in a terminal
 //	advise.go     TTLs and waits, from samples; its parts are package advice
 //	verify.go     runs the conformance checks against the user's own server
 //	demo*.go      a shop that sells more than it has; a server with busy locks
@@ -89,7 +90,7 @@ func (a *app) rootCommand() *cobra.Command {
 	root.SetVersionTemplate("distlock {{.Version}}\n")
 	root.PersistentFlags().Var(&a.url, "url", "URL of the server (default $"+urlVariable+", else a config file, else as --local)")
 	root.PersistentFlags().BoolVar(&a.local, "local", false, "store the locks in a file of this user, for this host only")
-	root.AddCommand(a.runCommand(), a.electCommand(), a.leaderCommand(), a.lsCommand(), a.showCommand(), a.unlockCommand(), a.adviseCommand(), a.verifyCommand(),
+	root.AddCommand(a.runCommand(), a.electCommand(), a.leaderCommand(), a.lsCommand(), a.showCommand(), a.unlockCommand(), a.topCommand(), a.adviseCommand(), a.verifyCommand(),
 		a.serveCommand(), a.tokenCommand(), a.schemaCommand(), a.demoCommand(), a.versionCommand(), a.completionCommand())
 	root.SetHelpCommand(helpCommand())
 	return root
@@ -98,7 +99,7 @@ func (a *app) rootCommand() *cobra.Command {
 // noCommand rejects an unknown command. Cobra's own error would have lines of suggestions.
 func noCommand(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage("unknown command %q; want run, elect, leader, ls, show, unlock, advise, verify, serve, token, schema, demo, completion or version", args[0])
+		return usage("unknown command %q; want run, elect, leader, ls, show, unlock, top, advise, verify, serve, token, schema, demo, completion or version", args[0])
 	}
 	return nil
 }

@@ -52,8 +52,14 @@ type table struct{ rows [][]string }
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// write writes the rows with two spaces between columns.
+// write writes the rows.
 func (t *table) write(w io.Writer) error {
+	_, err := io.WriteString(w, strings.Join(t.lines(), "\n")+"\n")
+	return err
+}
+
+// lines returns the rows with two spaces between columns.
+func (t *table) lines() []string {
 	var widths []int
 	for _, row := range t.rows {
 		for i, cell := range row {
@@ -63,18 +69,23 @@ func (t *table) write(w io.Writer) error {
 			widths[i] = max(widths[i], columns(cell))
 		}
 	}
-	var b strings.Builder
+	var lines []string
 	for _, row := range t.rows {
+		var b strings.Builder
 		for i, cell := range row {
 			b.WriteString(cell)
 			if i < len(row)-1 {
 				b.WriteString(strings.Repeat(" ", widths[i]-columns(cell)+2))
 			}
 		}
-		b.WriteByte('\n')
+		lines = append(lines, b.String())
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return lines
+}
+
+// padded adds spaces up to a width.
+func padded(line string, width int) string {
+	return line + strings.Repeat(" ", max(width-columns(line), 0))
 }
 
 // columns returns the width of a text on a terminal.
