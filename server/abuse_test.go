@@ -38,7 +38,7 @@ func (r *rig) raw(text string) (status int, body string) {
 // Requests that no client makes are refused with a clear status. They leave no hold and no goroutine.
 func TestAbuse(t *testing.T) {
 	t.Parallel()
-	r := start(t, memlock.New(), Options{})
+	r := start(t, memlock.New(), Options{Hosts: []string{"X", "127.0.0.1"}})
 	post := func(path, more, body string) string {
 		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%sContent-Length: %d\r\n\r\n%s", path, more, len(body), body)
 	}
@@ -54,7 +54,8 @@ func TestAbuse(t *testing.T) {
 		"a name of 64 kB":         {400, "the name has 65000 bytes", post("/v1/acquire", "", hold(strings.Repeat("x", 65_000), ownerA))},
 		"a path of 64 kB":         {400, "the name has 65000 bytes", post("/v1/locks/"+strings.Repeat("x", 65_000), "", "")},
 		"10 000 headers":          {431, "", "GET /v1 HTTP/1.1\r\nHost: x\r\n" + strings.Repeat("X: "+strings.Repeat("y", 200)+"\r\n", 10_000) + "\r\n"},
-		"dots in a path":          {307, "", "GET /v1/locks/../../etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
+		"dots in a path":          {404, "a name has %2F for /", "GET /v1/locks/../../etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
+		"an empty segment":        {404, "a name has %2F for /", post("/v1/locks/a//b", "", "")},
 		"escaped dots":            {404, "", "GET /v1/locks/..%2f..%2fetc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
 		"an asset with dots":      {404, "", "GET /page/..%2fpage.go HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
 		"NUL in a path":           {400, "contains NUL", post("/v1/locks/a%00b", "", "")},
@@ -68,11 +69,31 @@ func TestAbuse(t *testing.T) {
 		"two hosts":               {400, "", "GET /v1 HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n"},
 		"no HTTP":                 {400, "", "\x16\x03\x01\x02\x00\x01\x00\r\n\r\n"},
 		"a method that is none":   {405, "", "BREW /v1/acquire HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
+		"a length and chunks":     {400, "", "POST /v1/acquire HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + post("/v1/acquire", "", acquire)},
+		"chunks twice":            {501, "", "POST /v1/acquire HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
+		"a blank before a colon":  {400, "", "POST /v1/acquire HTTP/1.1\r\nHost: x\r\nContent-Length : 90\r\n\r\n" + acquire},
+		"a long unknown field":    {400, "unknown field", post("/v1/acquire", "", `{"`+strings.Repeat("x", 60_000)+`":1}`)},
+		"a line in a secret":      {400, "is not a secret", "GET /v1/news HTTP/1.1\r\nHost: x\r\nConnection: close\r\nDistlock-Client: " + secret + "\r\n evil: 1\r\n\r\n"},
+		"an absolute form":        {421, "not known as", "GET http://evil.example/v1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
+		"a stranger's host":       {421, "not known as", "GET /v1 HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"},
+		"HTTP/1.0":                {421, "not known as", "GET /v1 HTTP/1.0\r\n\r\n"},
+		"HTTP/1.0 with a host":    {200, "mem:", "GET /v1 HTTP/1.0\r\nHost: X:80\r\n\r\n"},
+		"a negative TTL":          {400, "ttl_ms is -1", post("/v1/acquire", "", `{"name":"x","owner":"`+ownerA+`","ttl_ms":-1}`)},
+		"the longest wait":        {400, "wait_ms is 9223372036854775807", post("/v1/acquire", "", `{"name":"x","owner":"`+ownerA+`","ttl_ms":1000,"wait_ms":9223372036854775807}`)},
+		"the longest duration":    {400, "ttl_ms is 9223372036854", post("/v1/locks/x?ttl=2562047h47m16.854775807s", "", "")},
+		"a huge limit":            {400, "not as described", post("/v1/acquire", "", `{"name":"x","owner":"`+ownerA+`","ttl_ms":1000,"limit":99999999999999999999}`)},
+		"an owner in upper case":  {400, "not a UUID", post("/v1/locks/x", "Distlock-Owner: "+strings.ToUpper(ownerA)+"\r\n", "")},
+		"an owner to break":       {400, "not a UUID", post("/v1/locks/x/break", "", `{"owner":"../y","mode":"exclusive"}`)},
+		"a prefix with NUL":       {400, "parameter prefix", "GET /v1/locks?prefix=a%00 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
+		"a prefix not in UTF-8":   {400, "parameter prefix", "GET /v1/locks?prefix=%ff HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
 		"a NUL in a header":       {400, "", "GET /v1 HTTP/1.1\r\nHost: x\r\nX: a\x00b\r\n\r\n"},
 	} {
 		status, body := r.raw(c.text)
 		if status != c.status || !strings.Contains(body, c.says) {
 			t.Errorf("%s: %d %.200q; want %d and %q", what, status, body, c.status, c.says)
+		}
+		if len(body) > 1000 {
+			t.Errorf("%s: an answer of %d bytes", what, len(body))
 		}
 	}
 	r.wants(200, `{"names":[]}`, "GET", "/v1/locks", "")

@@ -88,6 +88,9 @@ type Access struct {
 	byCert  map[string]*Identity
 }
 
+// maxAccess bounds the file, in bytes.
+const maxAccess = 1 << 20
+
 // stamp identifies a state of the file.
 type stamp struct {
 	modified time.Time
@@ -120,9 +123,12 @@ func (a *Access) read() error {
 	if err != nil {
 		return fmt.Errorf("the file of tokens: %w", err)
 	}
-	text, err := io.ReadAll(io.LimitReader(f, 1<<20))
+	text, err := io.ReadAll(io.LimitReader(f, maxAccess+1))
 	if err != nil {
 		return fmt.Errorf("the file of tokens: %w", err)
+	}
+	if len(text) > maxAccess { // a prefix that is cut off would be a right for more names
+		return fmt.Errorf("%s: more than %d bytes", a.path, maxAccess)
 	}
 	byToken, byCert, err := parseAccess(string(text))
 	if err != nil {

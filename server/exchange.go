@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -67,6 +68,7 @@ func (s *Server) serve(pattern string, enter, f handler, fail func(*exchange, er
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		c := &exchange{s: s, w: w.(*recorder), r: r, who: noIdentity}
+		defer c.reportPanic(pattern)
 		var err error
 		if enter != nil {
 			err = enter(c)
@@ -85,6 +87,18 @@ func (s *Server) serve(pattern string, enter, f handler, fail func(*exchange, er
 				slog.String("outcome", string(kind)), slog.Duration("took", time.Since(began)))
 		}
 	})
+}
+
+// reportPanic logs a panic, which net/http's own log may not show. The client gets no answer.
+func (c *exchange) reportPanic(pattern string) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	if log := c.s.o.Log; log != nil && v != http.ErrAbortHandler {
+		log.Error("panic: a bug in distlock", "call", pattern, "panic", v, "stack", string(debug.Stack()))
+	}
+	panic(v)
 }
 
 // enter finds out who calls, and refuses a client that means another backend.
@@ -144,7 +158,7 @@ func (c *exchange) decode(v any, limit int64) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err = d.Decode(v); err != nil {
-		return invalid("the body is not as described in /v1/openapi.json: %s", strings.TrimPrefix(err.Error(), "json: "))
+		return invalid("the body is not as described in /v1/openapi.json: %s", short(strings.TrimPrefix(err.Error(), "json: ")))
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return invalid("the body has text after the JSON object")
@@ -172,10 +186,12 @@ func (c *exchange) hold(h httpwire.Hold) (driver.Hold, error) {
 		return driver.Hold{}, err
 	}
 	if !isOwner(h.Owner) {
-		return driver.Hold{}, invalid("the owner is not a UUID, such as 7f2f3f0e-5a0c-4f0e-9d5e-0a4b4f8b2c11: make a random one for each attempt")
+		return driver.Hold{}, errOwner
 	}
 	return h.Driver(), nil
 }
+
+var errOwner = invalid("the owner is not a UUID, such as 7f2f3f0e-5a0c-4f0e-9d5e-0a4b4f8b2c11: make a random one for each attempt")
 
 // isOwner reports whether s is a UUID in its 36 character form, in lower case.
 func isOwner(s string) bool {
@@ -215,6 +231,9 @@ func (c *exchange) query(known ...string) (url.Values, error) {
 	for key, v := range values {
 		if !slices.Contains(known, key) || len(v) > 1 {
 			return nil, invalid("parameter %.50q: want each at most once of: %s", key, strings.Join(known, ", "))
+		}
+		if !utf8.ValidString(v[0]) || strings.ContainsRune(v[0], 0) || len(v[0]) > httpwire.MaxName {
+			return nil, invalid("parameter %s is not UTF-8, contains NUL, or has more than %d bytes", key, httpwire.MaxName)
 		}
 	}
 	return values, nil

@@ -156,6 +156,8 @@ func (c *exchange) onHolder(right Right) error {
 	switch {
 	case m.Owner == "" && m.Fence == 0:
 		return invalid("want the fence of the hold, or its owner")
+	case m.Owner != "" && !isOwner(m.Owner):
+		return errOwner
 	case m.Owner == "" || m.Mode == 0:
 		if h, err = c.holder(name, m); err != nil {
 			return err

@@ -20,16 +20,16 @@ func (c *exchange) subscribe(r *driver.Request, revocable bool) error {
 	if !isSecret(client) {
 		return errSecret
 	}
-	subs, h := &c.s.subscribers, r.Hold
+	subs, h, key := &c.s.subscribers, r.Hold, clientKey{c.who.Name, client}
 	r.OnLost = func() {
-		subs.post(client, httpwire.EventLost, h)
+		subs.post(key, httpwire.EventLost, h)
 		c.s.seen.lost(h)
 	}
 	if revocable {
 		if !c.s.caps.Revocable.Has(r.Mode) {
 			return problem(http.StatusNotImplemented, httpwire.Unsupported, "the backend can't ask the holder of a lock of mode %v", r.Mode)
 		}
-		r.OnRevoke = func() { subs.post(client, httpwire.EventAsked, h) }
+		r.OnRevoke = func() { subs.post(key, httpwire.EventAsked, h) }
 	}
 	return nil
 }
@@ -52,7 +52,7 @@ func (c *exchange) news() error {
 		return err
 	}
 	defer end()
-	m := c.s.subscribers.enter(client)
+	m := c.s.subscribers.enter(clientKey{c.who.Name, client})
 	defer c.s.subscribers.leave(m)
 	e := c.events()
 	return e.forward(ctx, httpwire.EventHello, m.added, func() error {

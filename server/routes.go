@@ -77,6 +77,9 @@ func (s *Server) routes() {
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(answer http.ResponseWriter, r *http.Request) {
 	w := &recorder{ResponseWriter: answer}
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Referrer-Policy", "same-origin")
 	if id := r.Header.Get(httpwire.RequestHeader); id != "" {
 		w.Header().Set(httpwire.RequestHeader, id)
 	}
@@ -84,7 +87,6 @@ func (s *Server) ServeHTTP(answer http.ResponseWriter, r *http.Request) {
 		// This holds until the body has arrived. One that no handler reads is skipped before the answer is sent.
 		readBefore(w, time.Now().Add(s.bodyTime))
 	}
-	w.Header().Set("Cache-Control", "no-store")
 	if !s.knowsHost(r.Host) {
 		writeProblem(w, problem(http.StatusMisdirectedRequest, httpwire.Unsent, "the server is not known as %.100q", r.Host).Problem)
 		return
@@ -93,8 +95,10 @@ func (s *Server) ServeHTTP(answer http.ResponseWriter, r *http.Request) {
 		writeProblem(w, problem(http.StatusForbidden, httpwire.Denied, "a page of another site made this request").Problem)
 		return
 	}
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Referrer-Policy", "same-origin")
+	if !isClean(r.URL.EscapedPath()) { // http.ServeMux would redirect the client to another lock
+		writeProblem(w, problem(http.StatusNotFound, httpwire.Invalid, "the path has an empty segment, or one of dots: a name has %%2F for / and %%2E for a dot").Problem)
+		return
+	}
 	s.mux.ServeHTTP(w, r)
 }
 
@@ -154,7 +158,19 @@ func (s *Server) knowsHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	return slices.Contains(s.o.Hosts, strings.Trim(strings.ToLower(host), "[]"))
+	host = strings.Trim(host, "[]")
+	return slices.ContainsFunc(s.o.Hosts, func(known string) bool { return strings.EqualFold(host, known) })
+}
+
+// isClean reports whether a path has no empty segment before its last one, and none that is . or ...
+func isClean(path string) bool {
+	segments := strings.Split(strings.TrimPrefix(path, "/"), "/")
+	for i, s := range segments {
+		if s == "." || s == ".." || s == "" && i < len(segments)-1 {
+			return false
+		}
+	}
+	return true
 }
 
 // pages are the calls of the page for people. A browser whose user is not known is sent to /login.

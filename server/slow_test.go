@@ -72,7 +72,7 @@ func (w *wired) dial() net.Conn {
 	return client
 }
 
-// tokens has an identity for each right, and with all rights for names that begin with a.
+// tokens opens a file of identities.
 func tokens(t *testing.T, text string) *Access {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "tokens")

@@ -15,11 +15,15 @@ const (
 	maxPending = 1000        // events of a client
 )
 
-// subscribers has the events of each client that reads GET /v1/news, by the client's secret. The zero value is ready, and safe for concurrent use.
+// subscribers has the events of each client that reads GET /v1/news, by the client's identity and secret. The zero value is
+// ready, and safe for concurrent use.
 type subscribers struct {
 	mu sync.Mutex
-	m  map[string]*subscriber
+	m  map[clientKey]*subscriber
 }
+
+// clientKey identifies a client. A secret that another identity has learned is none.
+type clientKey struct{ identity, secret string }
 
 // subscriber has the events that were not sent to its client yet.
 type subscriber struct {
@@ -35,7 +39,7 @@ type pendingEvent struct {
 }
 
 // post adds an event for a client.
-func (s *subscribers) post(client, event string, h driver.Hold) {
+func (s *subscribers) post(client clientKey, event string, h driver.Hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.open(client)
@@ -48,9 +52,9 @@ func (s *subscribers) post(client, event string, h driver.Hold) {
 }
 
 // open returns a client's subscriber. The caller has locked mu.
-func (s *subscribers) open(client string) *subscriber {
+func (s *subscribers) open(client clientKey) *subscriber {
 	if s.m == nil {
-		s.m = map[string]*subscriber{}
+		s.m = map[clientKey]*subscriber{}
 	}
 	m := s.m[client]
 	if m == nil {
@@ -69,7 +73,7 @@ func (s *subscribers) forget() {
 	}
 }
 
-func (s *subscribers) enter(client string) *subscriber {
+func (s *subscribers) enter(client clientKey) *subscriber {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.open(client)

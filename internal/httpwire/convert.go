@@ -9,7 +9,13 @@ import (
 )
 
 // Up returns d in milliseconds, rounded up: the TTL of a request.
-func Up(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
+func Up(d time.Duration) int64 {
+	ms := int64(d / time.Millisecond)
+	if d%time.Millisecond > 0 {
+		ms++
+	}
+	return ms
+}
 
 // Down returns d in milliseconds, rounded down: the TTL of a grant.
 func Down(d time.Duration) int64 { return int64(d / time.Millisecond) }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"reflect"
 	"testing"
@@ -102,6 +103,15 @@ func TestSegmentOf(t *testing.T) {
 		u, err := url.Parse("http://host/v1/locks/" + SegmentOf(name) + "/ask")
 		if err != nil || u.Path != "/v1/locks/"+name+"/ask" {
 			t.Errorf("%q becomes %v, %v", name, u, err)
+		}
+	}
+}
+
+func TestUpOfTheLongest(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]int64{math.MaxInt64: 9223372036855, 1: 1, 0: 0, time.Millisecond: 1, -1: 0, time.Millisecond + 1: 2} {
+		if got := Up(d); got != want {
+			t.Errorf("%d ns: %d ms, want %d", d, got, want)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,7 +77,7 @@ func (a *app) serveCommand() *cobra.Command {
 	f.StringVar(&o.cert, "tls-cert", "", "file with the server's certificate, and those between it and the root")
 	f.StringVar(&o.key, "tls-key", "", "file with the certificate's key")
 	f.StringVar(&o.clientCA, "client-ca", "", "file with the certificates of those that sign client certificates; without --tokens each client needs one")
-	f.StringSliceVar(&o.hosts, "host", nil, "host name under which the server may be called (default any, and on loopback only localhost)")
+	f.StringSliceVar(&o.hosts, "host", nil, "host name under which the server may be called beside localhost (default any, and on loopback none)")
 	f.BoolVar(&o.insecure, "insecure", false, "listen without TLS or tokens where others can reach the server: they may take and break all locks")
 	f.Var(number(&o.maxHolds, 1, 10_000_000), "max-holds", "most holds of one identity that this server has granted")
 	f.Var(number(&o.maxOpen, 1, 1_000_000), "max-open", "most requests of one identity that wait")
@@ -233,15 +234,12 @@ func isLocal(address string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// hostNames returns the names under which the server may be called.
+// hostNames returns the names under which the server may be called; nil: any. A page of a stranger has none of
+// those for this host.
 func (o *serveOptions) hostNames() []string {
-	if len(o.hosts) > 0 {
-		return o.hosts
+	isRemote := func(address string) bool { return !isLocal(address) }
+	if len(o.hosts) == 0 && slices.ContainsFunc(o.listen, isRemote) {
+		return nil
 	}
-	for _, address := range o.listen {
-		if !isLocal(address) {
-			return nil
-		}
-	}
-	return []string{"localhost", "127.0.0.1", "::1", server.SocketHost}
+	return append([]string{"localhost", "127.0.0.1", "::1", server.SocketHost}, o.hosts...)
 }

@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -225,4 +226,21 @@ func TestServeRefuses(t *testing.T) {
 		t.Error(text)
 	}
 	finishWith(t, url, 64, "token", "ci", "look", "*")
+}
+
+// A host name is known beside those of this host, which no page of a stranger has.
+func TestHostNames(t *testing.T) {
+	t.Parallel()
+	local := []string{"localhost", "127.0.0.1", "::1", "distlock"}
+	for _, c := range []struct{ listen, hosts, want []string }{
+		{[]string{"127.0.0.1:7077", "[::1]:7077", "unix:/s"}, nil, local},
+		{[]string{"127.0.0.1:7077", "10.0.0.1:7077"}, nil, nil},
+		{[]string{"unix:/s"}, []string{"Lock.example"}, append(slices.Clone(local), "Lock.example")},
+		{[]string{":7077"}, []string{"a", "b"}, append(slices.Clone(local), "a", "b")},
+	} {
+		o := &serveOptions{listen: c.listen, hosts: c.hosts}
+		if got := o.hostNames(); !slices.Equal(got, c.want) {
+			t.Errorf("%v, %v: %v, want %v", c.listen, c.hosts, got, c.want)
+		}
+	}
 }
