@@ -75,8 +75,8 @@ func (s *Server) routes() {
 }
 
 // ServeHTTP answers a request.
-func (s *Server) ServeHTTP(answer http.ResponseWriter, r *http.Request) {
-	w := &recorder{ResponseWriter: answer}
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w = &recorder{ResponseWriter: w}
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Referrer-Policy", "same-origin")
