@@ -23,11 +23,12 @@ func (b *Backend) Renew(ctx context.Context, holds []driver.Hold) []error {
 			facts, err = t.renewAll(batch)
 			return err
 		})
-		if err != nil {
-			facts = slices.Repeat([]error{err}, len(batch))
-		}
 		for i, h := range batch {
-			answers = append(answers, b.wrap("renew", h.Name, facts[i]))
+			fact := err // the writer may still write facts then
+			if err == nil {
+				fact = facts[i]
+			}
+			answers = append(answers, b.wrap("renew", h.Name, fact))
 		}
 	}
 	return answers
