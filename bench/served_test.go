@@ -16,6 +16,7 @@ import (
 
 	_ "github.com/distlock/distlock/backend/httplock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // onServer is a Redis, and a distlock server before it in a process of its own, with its usual log. Contenders
@@ -35,12 +36,45 @@ var (
 		return openDistlockAt("http://")(server, ttl)
 	}}
 	noneServed = contender{name: never.name, ours: true, open: served.open}
+
+	// bareHTTP is what two requests cost that lock nothing.
+	bareHTTP = contender{name: "raw HTTP, GET /healthz twice", open: func(addr string, _ time.Duration) (client, error) {
+		_, server, _ := strings.Cut(addr, ",")
+		t := http.DefaultTransport.(*http.Transport).Clone()
+		t.MaxIdleConnsPerHost = 128
+		return &httpClient{&http.Client{Transport: t}, "http://" + server + "/healthz"}, nil
+	}}
+	viaServer = []contender{direct, served, bareHTTP}
 )
 
+// httpClient sends requests that lock nothing. It is its own mutex.
+type httpClient struct {
+	*http.Client
+	url string
+}
+
+func (c *httpClient) mutex(string) mutex { return c }
+func (c *httpClient) close()             { c.CloseIdleConnections() }
+func (c *httpClient) unlock() error      { return c.lock(context.Background()) }
+
+func (c *httpClient) lock(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err
+}
+
 var servedScenarios = []scenario{
-	uncontended(onServer, 1, []contender{direct, served}, direct.name),
-	uncontended(onServer, 16, []contender{direct, served}, direct.name),
-	uncontended(onServer, 128, []contender{direct, served}, direct.name),
+	uncontended(onServer, 1, viaServer, direct.name),
+	uncontended(onServer, 16, viaServer, direct.name),
+	uncontended(onServer, 128, viaServer, direct.name),
 	handoff(onServer, []contender{direct, served}),
 	servedLeases,
 	openStreams("watches", "Open watches, each of another lock that is held", 2000, openWatch),
@@ -79,7 +113,7 @@ func startServed(tb testing.TB) coordinator {
 		tb.Fatal(err)
 	}
 	cmd.Stderr = log
-	if err := cmd.Start(); err != nil {
+	if err := testserver.Spawn(cmd); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { cmd.Process.Kill(); cmd.Wait(); log.Close() })
