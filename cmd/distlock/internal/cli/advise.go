@@ -96,7 +96,7 @@ func (a *app) sample(ctx context.Context, c *distlock.Client, o *adviseOptions) 
 	defer p.clear()
 	for began, looks := time.Now(), 0; ; looks++ {
 		at := time.Now()
-		infos, err := list(ctx, c, o.prefix)
+		infos, err := list(ctx, c, &lsOptions{prefix: o.prefix})
 		switch {
 		case ctx.Err() != nil && looks > 0:
 			return r, failed, nil

@@ -24,9 +24,10 @@ const urlVariable = "DISTLOCK_URL"
 
 // app is one run of the program.
 type app struct {
-	url      text   // --url
-	local    bool   // --local
-	location string // the URL that was opened
+	args     []string // of the program
+	url      text     // --url
+	local    bool     // --local
+	location string   // the URL that was opened
 	out      io.Writer
 	err      io.Writer
 	secrets  []string // are replaced in messages

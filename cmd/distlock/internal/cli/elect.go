@@ -31,6 +31,7 @@ func (a *app) electCommand() *cobra.Command {
 		Args:                  func(cmd *cobra.Command, args []string) error { return o.parse(cmd, args) },
 		RunE:                  func(*cobra.Command, []string) error { return a.runUnderLocks(o) },
 		DisableFlagsInUseLine: true,
+		ValidArgsFunction:     a.completeNames(1),
 	}
 	cmd.Flags().BoolVar(&o.again, "again", false, "campaign again after the command has ended by itself, whatever its exit code")
 	o.addFlags(cmd)
@@ -136,6 +137,8 @@ leader; 64 for wrong usage; 69 if the server can't be reached.`,
   distlock leader --json web | jq -r .leader.meta.address
   distlock leader --watch --json web | jq --unbuffered -r '.leader.host // "none"'`,
 		Args: exactly(1, "the name of one election"),
+
+		ValidArgsFunction: a.completeNames(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.withClient(func(ctx context.Context, c *distlock.Client) error {
 				show := func(h distlock.Holder, err error) error { return a.showLeader(args[0], h, err, asJSON, watch) }

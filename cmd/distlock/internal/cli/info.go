@@ -110,104 +110,6 @@ func writeJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-func (a *app) lsCommand() *cobra.Command {
-	asJSON := false
-	cmd := &cobra.Command{
-		Use:   "ls [PREFIX]",
-		Short: "List the locks and their holders",
-		Long: `Ls lists the locks that have holders or waiters, with a line for each holder: the mode,
-the fence, how long the lock has been held, how long until it expires if it is not
-renewed, the holder's host, process and program, and the number of waiters. With a
-PREFIX, it lists only names that begin with it.
-
-A dash means that the server does not report a value. etcd and ZooKeeper do not record
-when a lock was taken, and ZooKeeper does not report when it expires. Locks that other
-programs hold show fewer details.`,
-		Example: `  distlock ls
-  distlock ls deploy: --json | jq -r '.[].name'`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usage("ls: got %d arguments; want one prefix or none", len(args))
-			}
-			return nil
-		},
-		RunE: func(_ *cobra.Command, args []string) error {
-			return a.withClient(func(ctx context.Context, c *distlock.Client) error {
-				return a.ls(ctx, c, append(args, "")[0], asJSON)
-			})
-		},
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
-	return cmd
-}
-
-func (a *app) ls(ctx context.Context, c *distlock.Client, prefix string, asJSON bool) error {
-	infos, err := list(ctx, c, prefix)
-	switch {
-	case err != nil:
-		return err
-	case asJSON:
-		all := []lockJSON{}
-		for _, info := range infos {
-			all = append(all, toJSON(info, time.Now()))
-		}
-		return writeJSON(a.out, all)
-	case len(infos) == 0 && prefix == "":
-		a.warnf("no locks are held")
-		return nil
-	case len(infos) == 0:
-		a.warnf("no locks are held under %s", quoted(prefix))
-		return nil
-	}
-	return writeTable(a.out, infos)
-}
-
-// list describes all locks with a prefix, sorted by name. It omits locks that became free after
-// they were listed, and other data that looked like a lock.
-func list(ctx context.Context, c *distlock.Client, prefix string) ([]distlock.Info, error) {
-	var names []string
-	for name, err := range c.List(ctx, prefix) {
-		if err != nil {
-			return nil, err
-		}
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	var infos []distlock.Info
-	for _, name := range names {
-		info, err := c.Inspect(ctx, name)
-		if errors.Is(err, distlock.ErrInvalid) {
-			continue // other data has replaced the lock
-		}
-		if err != nil {
-			return nil, err
-		}
-		if len(info.Holders) > 0 || info.WaiterCount > 0 {
-			infos = append(infos, info)
-		}
-	}
-	return infos, nil
-}
-
-// writeTable writes a line for each holder, and one for a free lock that has waiters.
-func writeTable(w io.Writer, infos []distlock.Info) error { return infoTable(infos).write(w) }
-
-// infoTable has a row for each holder, and one for a free lock that has waiters.
-func infoTable(infos []distlock.Info) *table {
-	t := &table{}
-	t.add("NAME", "MODE", "FENCE", "HELD", "LEFT", "HOST", "PID", "PROGRAM", "WAITERS")
-	for _, info := range infos {
-		if len(info.Holders) == 0 {
-			t.add(plain(info.Name), "free", "-", "-", "-", "-", "-", "-", waiters(info))
-		}
-		for _, h := range info.Holders {
-			t.add(plain(info.Name), h.Mode.String(), fence(h), dash(h.Held >= 0, short(h.Held)), dash(h.Left >= 0, short(h.Left)),
-				metaOf(h, "host"), metaOf(h, "pid"), metaOf(h, "program"), waiters(info))
-		}
-	}
-	return t
-}
-
 // dash formats a value as text, or as a dash if the server does not report it.
 func dash(known bool, text string) string {
 	if !known {
@@ -233,6 +135,8 @@ func (a *app) showCommand() *cobra.Command {
 report are omitted or shown as a dash: see distlock help ls.`,
 		Example: "  distlock show backup",
 		Args:    exactly(1, "the name of one lock"),
+
+		ValidArgsFunction: a.completeNames(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.withClient(func(ctx context.Context, c *distlock.Client) error {
 				info, err := c.Inspect(ctx, args[0])
@@ -296,6 +200,8 @@ func writeHolder(w io.Writer, title string, h distlock.Holder, now time.Time) {
 func (a *app) unlockCommand() *cobra.Command {
 	var ask, force, foreign bool
 	cmd := &cobra.Command{
+		ValidArgsFunction: a.completeNames(1),
+
 		Use:   "unlock --ask|--force NAME",
 		Short: "Ask a holder for its lock, or break the lock of a dead holder",
 		Long: `Unlock --ask asks all holders of a lock to release it. Only ZooKeeper supports that.

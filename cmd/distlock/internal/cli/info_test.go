@@ -75,7 +75,7 @@ func wantOutput(t *testing.T, want string, args ...string) {
 func TestLsOfWhatIsNotKnown(t *testing.T) {
 	var b strings.Builder
 	nameless := distlock.Holder{Mode: distlock.Exclusive, Held: -1, Left: -1}
-	if err := writeTable(&b, []distlock.Info{{Name: "x", Holders: []distlock.Holder{nameless}, WaiterCount: -1}}); err != nil {
+	if err := infoTable([]distlock.Info{{Name: "x", Holders: []distlock.Holder{nameless}, WaiterCount: -1}}, false).write(&b); err != nil {
 		t.Fatal(err)
 	}
 	_, line, _ := strings.Cut(strings.TrimSpace(b.String()), "\n")

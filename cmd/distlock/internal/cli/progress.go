@@ -8,17 +8,33 @@ import (
 	"golang.org/x/term"
 )
 
-// terminalWidth returns a function that returns the width of a terminal, or nil if w is none.
-func terminalWidth(w io.Writer) func() int {
+// terminalSize returns a function that returns the columns and lines of the terminal that the output of
+// the program goes to; nil if there is none.
+func terminalSize(w io.Writer) func() (width, height int) {
+	if p, ok := w.(*printer); ok {
+		w = p.w
+	}
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return nil
 	}
-	return func() int {
-		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
-			return width
+	return func() (width, height int) {
+		if width, height, err := term.GetSize(int(f.Fd())); err == nil && width > 0 && height > 0 {
+			return width, height
 		}
-		return 80
+		return 80, 24
+	}
+}
+
+// terminalWidth returns a function that returns the width of a terminal, or nil if w is none.
+func terminalWidth(w io.Writer) func() int {
+	size := terminalSize(w)
+	if size == nil {
+		return nil
+	}
+	return func() int {
+		width, _ := size()
+		return width
 	}
 }
 

@@ -5,7 +5,9 @@
 //	open.go       from a URL, a config file or neither to a client
 //	run.go        holds locks while a command runs; acquire.go and job*.go belong to it
 //	elect.go      runs a command while it is the elected leader; shows the leader
-//	info.go       ls, show and unlock
+//	ls.go         ls
+//	info.go       show and unlock, and the descriptions of locks
+//	completion.go scripts for the shells, and the names of locks for them
 //	top.go        the locks live, in a terminal
 //	advise.go     TTLs and waits, from samples; its parts are package advice
 //	verify.go     runs the conformance checks against the user's own server
@@ -44,7 +46,7 @@ func Main() int {
 
 func run(args []string, stdout, stderr io.Writer) int {
 	out := &printer{w: stdout}
-	a := &app{out: out, err: stderr, secrets: secretsOf(args)}
+	a := &app{args: args, out: out, err: stderr, secrets: secretsOf(args)}
 	root := a.rootCommand()
 	root.SetArgs(args)
 	root.SetOut(out)
@@ -117,31 +119,6 @@ func helpCommand() *cobra.Command {
 			about.InitDefaultHelpFlag()
 			about.InitDefaultVersionFlag()
 			return about.Help()
-		},
-	}
-}
-
-func (a *app) completionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "completion SHELL",
-		Short: "Print a script for command-line completion",
-		Long:  "Completion prints a script for bash, zsh, fish or powershell.",
-		Example: `  source <(distlock completion bash)
-  distlock completion fish > ~/.config/fish/completions/distlock.fish`,
-		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
-		Args:      exactly(1, "one of bash, zsh, fish and powershell"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			switch root := cmd.Root(); args[0] {
-			case "bash":
-				return root.GenBashCompletionV2(a.out, true)
-			case "zsh":
-				return root.GenZshCompletion(a.out)
-			case "fish":
-				return root.GenFishCompletion(a.out, true)
-			case "powershell":
-				return root.GenPowerShellCompletionWithDesc(a.out)
-			}
-			return usage("completion: unknown shell %q; want one of bash, zsh, fish and powershell", args[0])
 		},
 	}
 }

@@ -32,6 +32,7 @@ func (a *app) runCommand() *cobra.Command {
 		Args:                  func(cmd *cobra.Command, args []string) error { return o.parse(cmd, args) },
 		RunE:                  func(*cobra.Command, []string) error { return a.runUnderLocks(o) },
 		DisableFlagsInUseLine: true,
+		ValidArgsFunction:     a.completeNames(-1),
 	}
 	o.addWaitFlags(cmd)
 	o.addFlags(cmd)

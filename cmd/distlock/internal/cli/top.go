@@ -50,7 +50,7 @@ func (a *app) top(ctx context.Context, c *distlock.Client, prefix string, every 
 	s := newScreen(c.Caps().Name, prefix)
 	s.look = func(prefix string) look {
 		at := time.Now()
-		infos, err := list(ctx, c, prefix)
+		infos, err := list(ctx, c, &lsOptions{prefix: prefix})
 		if err != nil {
 			err = fmt.Errorf("%s", scrub(reason(err), a.secrets))
 		}
@@ -223,7 +223,7 @@ func (s *screen) table() *table {
 		}
 		return int(longest(b).Milliseconds() - longest(a).Milliseconds())
 	})
-	return infoTable(infos)
+	return infoTable(infos, false)
 }
 
 // longest returns how long a lock has been held.
