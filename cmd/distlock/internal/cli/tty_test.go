@@ -182,3 +182,20 @@ func TestAdviseIsInterrupted(t *testing.T) {
 	release()
 	first.must(0)
 }
+
+// The command of each term reads from the terminal. Ctrl-C ends elect with its command.
+func TestElectAtTerminal(t *testing.T) {
+	t.Parallel()
+	keys, screen, tty := terminals(t)
+	p := atShell(t, lockFile(t), `"$SELF" elect --again x -- sh -c 'echo rea""dy; read line; echo "got-$line"'; echo "code-$?"`, tty)
+	screen.await(t, "ready")
+	press(t, keys, "one\n")
+	screen.await(t, "got-one")
+	screen.awaitThat(t, "the second term", func(text string) bool { return strings.Count(text, "ready") == 2 })
+	press(t, keys, "two\n")
+	screen.await(t, "got-two")
+	screen.awaitThat(t, "the third term", func(text string) bool { return strings.Count(text, "ready") == 3 })
+	press(t, keys, "\x03")
+	screen.await(t, "code-130")
+	p.must(0)
+}
