@@ -37,6 +37,7 @@ func init() {
 		"turns":   turnsInChild,
 		"shop":    shopInChild,
 		"token":   tokenInChild,
+		"lead":    leadInChild,
 	}
 }
 

@@ -39,6 +39,11 @@ func amidWrites(s scenario) scenario {
 // measureHandoff holds the lock, has another process wait for it, and releases it. The time runs from
 // before the release until the other process has the lock, by the machine's clock.
 func measureHandoff(r *rig, c contender) (figures, error) {
+	return measureHandoffAfter(r, c, 5*time.Millisecond)
+}
+
+// measureHandoffAfter is measureHandoff after another process has waited for wait, and up to twice as long.
+func measureHandoffAfter(r *rig, c contender, wait time.Duration) (figures, error) {
 	const atLeast = 5
 	cl, err := c.open(r.Addr(), ttl)
 	if err != nil {
@@ -52,13 +57,13 @@ func measureHandoff(r *rig, c contender) (figures, error) {
 	}
 	defer other.kill()
 	m := cl.mutex(name)
-	if err := handOver(m, other, nil); err != nil {
+	if err := handOver(m, other, wait, nil); err != nil {
 		return nil, err
 	}
 	var times histogram
 	n := 0
 	for end := time.Now().Add(r.time); n < atLeast || time.Now().Before(end); n++ {
-		if err := handOver(m, other, &times); err != nil {
+		if err := handOver(m, other, wait, &times); err != nil {
 			return nil, err
 		}
 	}
@@ -71,7 +76,7 @@ func measureHandoff(r *rig, c contender) (figures, error) {
 }
 
 // handOver passes the lock to the other process, and waits until that has released it.
-func handOver(m mutex, other *child, times *histogram) error {
+func handOver(m mutex, other *child, wait time.Duration, times *histogram) error {
 	ctx, cancel := context.WithTimeout(context.Background(), handoffTimeout)
 	defer cancel()
 	if err := m.lock(ctx); err != nil {
@@ -82,7 +87,7 @@ func handOver(m mutex, other *child, times *histogram) error {
 	}
 	// The other process now tries, and prepares to be woken. A part of the pause is random, so that no
 	// polling falls into step.
-	time.Sleep(5*time.Millisecond + rand.N(5*time.Millisecond))
+	time.Sleep(wait + rand.N(wait))
 	start := time.Now()
 	if err := m.unlock(); err != nil {
 		return err

@@ -50,7 +50,7 @@ var growth = slices.Concat(
 	[]scenario{local(10), local(100), local(1000), local(10_000)},
 	[]scenario{manyNames(1), manyNames(100), manyNames(10_000), manyNames(1_000_000)},
 	[]scenario{leasesOf(1000), leasesOf(10_000), leasesOf(100_000)},
-	[]scenario{shop, token, fleet, command},
+	[]scenario{shop, token, fleet, command, takeover},
 )
 
 var redisScenarios = []scenario{
