@@ -1,0 +1,118 @@
+package gocronlock
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/go-co-op/gocron/v2"
+	"github.com/google/uuid"
+)
+
+// hosts makes clients of different processes, as far as the store can tell.
+func hosts(t *testing.T) func() *distlock.Client {
+	store := memlock.NewStore()
+	return func() *distlock.Client {
+		c, err := distlock.New(store.Connect(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+}
+
+func scheduler(t *testing.T, o gocron.SchedulerOption) gocron.Scheduler {
+	s, err := gocron.NewScheduler(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Shutdown() })
+	return s
+}
+
+// await waits for what must come.
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("waited in vain: " + what)
+		}
+	}
+}
+
+// Of three schedulers that begin a job at once, one runs it.
+func TestLocker(t *testing.T) {
+	next := hosts(t)
+	var runs, refused atomic.Int32
+	end := make(chan struct{})
+	for range 3 {
+		s := scheduler(t, gocron.WithDistributedLocker(NewLocker(next(), "cron:")))
+		_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), gocron.NewTask(func() { runs.Add(1); <-end }),
+			gocron.WithName("report"), gocron.WithEventListeners(gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) {
+				if errors.Is(err, distlock.ErrHeld) {
+					refused.Add(1)
+				}
+			})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+	}
+	await(t, "two schedulers are refused", func() bool { return refused.Load() == 2 })
+	if n := runs.Load(); n != 1 {
+		t.Errorf("the job ran %d times", n)
+	}
+	if _, err := next().Mutex("cron:report").TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
+		t.Errorf("while the job runs: %v", err)
+	}
+	close(end)
+	await(t, "the lock is released", func() bool {
+		_, err := next().Mutex("cron:report").TryLock(t.Context())
+		return err == nil
+	})
+}
+
+// One of two schedulers runs all jobs; the other goes on when it ends.
+func TestElector(t *testing.T) {
+	next := hosts(t)
+	var electors []*Elector
+	var runs [2]atomic.Int32
+	for i := range 2 {
+		e := NewElector(next().Election("scheduler"))
+		t.Cleanup(func() { e.Close() })
+		electors = append(electors, e)
+		s := scheduler(t, gocron.WithDistributedElector(e))
+		if _, err := s.NewJob(gocron.DurationJob(2*time.Millisecond), gocron.NewTask(func() { runs[i].Add(1) })); err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+	}
+	await(t, "one leads", func() bool { return runs[0].Load()+runs[1].Load() > 10 })
+	leader := 0
+	if electors[1].IsLeader(t.Context()) == nil {
+		leader = 1
+	}
+	if runs[1-leader].Load() != 0 || !errors.Is(electors[1-leader].IsLeader(t.Context()), ErrNotLeader) {
+		t.Errorf("both lead: %d and %d runs", runs[0].Load(), runs[1].Load())
+	}
+	if err := electors[leader].Close(); err != nil {
+		t.Error(err)
+	}
+	await(t, "the other leads", func() bool { return runs[1-leader].Load() > 0 })
+	if err := electors[leader].IsLeader(t.Context()); !errors.Is(err, ErrNotLeader) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// A name that no backend accepts is reported by IsLeader and Close.
+func TestElectorThatCantCampaign(t *testing.T) {
+	e := NewElector(hosts(t)().Election(""))
+	await(t, "the campaign ends", func() bool { return errors.Is(e.IsLeader(t.Context()), distlock.ErrInvalid) })
+	if err := e.Close(); !errors.Is(err, distlock.ErrInvalid) {
+		t.Error(err)
+	}
+}
