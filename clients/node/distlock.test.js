@@ -235,6 +235,17 @@ test("loss is noticed where no timer could run", async (t) => {
 });
 
 // A lease of 60 s whose server grants 40 s is renewed at once.
+test("a renewal that is answered too late revives nothing", async (t) => {
+  const server = await serve(t, { acquire: [grant({ ttl_ms: 1_500 })], renew: [() => sleep(700, RENEWED)] });
+  const real = globalThis.setTimeout; // the timer of the deadline, in half a second, comes late
+  t.mock.method(globalThis, "setTimeout", (f, ms, ...more) => real(f, ms > 0 && ms <= 500 ? 5_000 : ms, ...more));
+  const lease = await locksOf(server).lock("x", { ttl: 12_000 });
+  await eventually(() => server.calls("renew").length > 0);
+  await sleep(800); // were that too short, the test would only see less
+  assert.equal(lease.remaining, 0);
+  assert.throws(() => lease.check(), Lost);
+});
+
 test("a stated loss", async (t) => {
   const server = await serve(t, { acquire: [grant({ ttl_ms: 40_000 })], renew: [[200, { index: 0, outcome: "lost" }]] });
   const work = (lease) => new Promise((resolve) => lease.signal.addEventListener("abort", resolve));

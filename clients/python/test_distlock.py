@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 import distlock
 
@@ -239,6 +240,22 @@ class ClientTest(unittest.TestCase):
         answered.wait()
         self.assertEqual(0, lease.remaining())
         self.assertRaises(distlock.Lost, lease.check)
+
+    def test_a_renewal_that_is_answered_too_late_revives_nothing(self):
+        answered = threading.Event()
+
+        def renew():
+            time.sleep(0.7)
+            answered.set()
+            return RENEWED
+
+        server = self.serve(acquire=[grant(ttl_ms=1_500)], renew=[renew])  # trusted for half a second
+        with unittest.mock.patch.object(distlock.Lease, "_watch", lambda _: None):  # as if its thread did not run
+            lease = self.locks(server).lock("x", ttl=12)
+        answered.wait()
+        time.sleep(0.1)  # were that too short, the test would only see less
+        self.assertRaises(distlock.Lost, lease.check)
+        self.assertTrue(lease.lost.is_set())
 
     # A lease of 60 s whose server grants 40 s is renewed at once.
     RENEWED_AT_ONCE = grant(ttl_ms=40_000)

@@ -361,6 +361,28 @@ final class LocksTest {
     }
 
     // A lease of 60 s whose server grants 40 s is renewed at once.
+    static void renewalThatIsAnsweredTooLateRevivesNothing() throws Exception {
+        var timer = Lease.class.getDeclaredField("TIMER");
+        timer.setAccessible(true);
+        var late = new java.util.concurrent.CountDownLatch(1);
+        try (var s = new Fake(grant(1_500, "7")).on("renew", renewed("ok").late(700))) { // trusted for half a second
+            var lease = s.locks().lock("x", ttl(12_000));
+            eventually(() -> !s.of("renew").isEmpty());
+            ((java.util.concurrent.Executor) timer.get(null)).execute(() -> { // the timer of the deadline comes late
+                try {
+                    late.await();
+                } catch (InterruptedException e) {
+                    throw new IllegalStateException(e);
+                }
+            });
+            sleep(800); // were that too short, the test would only see less
+            expect(lease.remaining(), Duration.ZERO);
+            fails(DistlockException.Lost.class, lease::check);
+        } finally {
+            late.countDown();
+        }
+    }
+
     static void statedLoss() throws Exception {
         try (var s = new Fake(grant(40_000, "7")).on("renew", renewed("lost"))) {
             fails(DistlockException.Lost.class, () -> {
