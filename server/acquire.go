@@ -70,7 +70,7 @@ func (c *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dura
 		return httpwire.Grant{}, err
 	}
 	defer end()
-	known, err := c.s.quota.add(c.who.Name, r.Hold, maxWait+callTimeout, c.s.o.MaxHolds)
+	held, err := c.s.quota.add(c.who.Name, r.Hold, maxWait+callTimeout, c.s.o.MaxHolds)
 	if err != nil {
 		return httpwire.Grant{}, err
 	}
@@ -81,15 +81,20 @@ func (c *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dura
 	if maxWait > 0 && errors.Is(err, driver.ErrHeld) {
 		began, g, err = c.waitFor(r, arrived.Add(maxWait), yield, err)
 	}
+	h := r.Hold
+	h.Shorten = !held // a repeated acquire shortens nothing
+	switch {
+	case err == nil:
+		h.TTL = g.TTL
+		c.s.quota.prolong(c.who.Name, h, false)
+	case !held && c.queued:
+		c.s.quota.prolong(c.who.Name, h, true)
+	case !held && !c.unsure:
+		c.s.quota.remove(h)
+	}
 	if err != nil {
-		if !known && !c.unsure {
-			c.s.quota.remove(r.Hold)
-		}
 		return httpwire.Grant{}, err
 	}
-	granted := r.Hold
-	granted.TTL, granted.Shorten = g.TTL, !known // a repeated acquire shortens nothing
-	c.s.quota.prolong(c.who.Name, granted)
 	c.s.seen.granted(r, g, arrived, began)
 	return httpwire.Grant{Fence: g.Fence, Fences: g.Fences, TTL: httpwire.Down(g.TTL), Waited: httpwire.Down(began.Sub(arrived))}, nil
 }
@@ -105,7 +110,7 @@ func (c *exchange) attempt(r driver.Request, queue bool) (began time.Time, g dri
 	defer cancel()
 	began = time.Now()
 	g, err = c.s.backend.Acquire(ctx, r)
-	c.unsure = httpwire.KindOf(err) == httpwire.Unknown
+	c.unsure, c.queued = httpwire.KindOf(err) == httpwire.Unknown, r.Queue && errors.Is(err, driver.ErrHeld)
 	c.s.metrics.backend("acquire", err, time.Since(began))
 	return began, g, err
 }

@@ -28,6 +28,7 @@ type exchange struct {
 	name string // of the lock, for the log
 
 	unsure bool // the outcome of the last acquire is not known
+	queued bool // it was refused, and has a place in the queue
 }
 
 type handler func(*exchange) error
@@ -164,6 +165,15 @@ func (c *exchange) decode(v any, limit int64) error {
 		return invalid("the body has text after the JSON object")
 	}
 	return checkKeys(body)
+}
+
+// noBody refuses a request with a body. A call that waits must not have one that it does not read, since the end of the
+// client would not be noticed.
+func (c *exchange) noBody() error {
+	if c.r.ContentLength != 0 {
+		return invalid("there is a body: want all in the path and the query; POST /v1/acquire has one")
+	}
+	return nil
 }
 
 // lockName checks a name, and remembers it for the log.

@@ -43,6 +43,9 @@ func isSecret(s string) bool {
 
 // news sends a client the news of its holds.
 func (c *exchange) news() error {
+	if err := c.noBody(); err != nil {
+		return err
+	}
 	client := c.r.Header.Get(httpwire.ClientHeader)
 	if !isSecret(client) {
 		return errSecret

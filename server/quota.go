@@ -11,10 +11,10 @@ import (
 )
 
 // quota counts what each identity has. The zero value is ready, and safe for concurrent use. It counts the
-// holds that were granted here; a hold that is not renewed stops counting when its TTL is over.
+// holds that were granted here and the places in queues; one that is not renewed stops counting when its TTL is over.
 type quota struct {
 	mu      sync.Mutex
-	holds   map[string]map[holdKey]time.Time // of an identity, when their TTL is over
+	holds   map[string]map[holdKey]counted // of an identity
 	streams map[string]int
 }
 
@@ -22,6 +22,12 @@ type quota struct {
 type holdKey struct {
 	name, owner string
 	mode        driver.Mode
+}
+
+// counted is a hold, or a place in a queue.
+type counted struct {
+	until time.Time // its TTL is over
+	waits bool
 }
 
 func keyOf(h driver.Hold) holdKey {
@@ -32,38 +38,39 @@ func keyOf(h driver.Hold) holdKey {
 }
 
 // add counts a hold for as long as its acquire and its TTL take, or returns an error if the identity has as many
-// as it may have. It reports whether the hold was counted before.
-func (q *quota) add(who string, h driver.Hold, acquire time.Duration, most int) (known bool, err error) {
+// as it may have. It reports whether the hold was counted before, and not as a place in a queue.
+func (q *quota) add(who string, h driver.Hold, acquire time.Duration, most int) (held bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	own, key, now := q.holds[who], keyOf(h), time.Now()
-	if own[key].After(now) {
-		return true, nil
+	if old := own[key]; old.until.After(now) {
+		return !old.waits, nil
 	}
 	if len(own) >= most {
-		maps.DeleteFunc(own, func(_ holdKey, until time.Time) bool { return until.Before(now) })
+		maps.DeleteFunc(own, func(_ holdKey, c counted) bool { return c.until.Before(now) })
 	}
 	if len(own) >= most {
 		return false, problem(http.StatusTooManyRequests, httpwire.Unsent, "%d holds: that is the limit for %s", most, displayName(who))
 	}
 	if own == nil {
-		own = map[holdKey]time.Time{}
+		own = map[holdKey]counted{}
 		if q.holds == nil {
-			q.holds = map[string]map[holdKey]time.Time{}
+			q.holds = map[string]map[holdKey]counted{}
 		}
 		q.holds[who] = own
 	}
-	own[key] = now.Add(acquire + h.TTL)
+	own[key] = counted{until: now.Add(acquire + h.TTL)}
 	return false, nil
 }
 
-// prolong counts a hold that is counted for its TTL from now. Like a renewal, it shortens only with Shorten.
-func (q *quota) prolong(who string, h driver.Hold) {
+// prolong counts a hold that is counted, or a place in a queue, for its TTL from now. Like a renewal, it shortens only
+// with Shorten.
+func (q *quota) prolong(who string, h driver.Hold, waits bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	old, known := q.holds[who][keyOf(h)]
-	if until := time.Now().Add(h.TTL); known && (h.Shorten || until.After(old)) {
-		q.holds[who][keyOf(h)] = until
+	if until := time.Now().Add(h.TTL); known && (h.Shorten || until.After(old.until)) {
+		q.holds[who][keyOf(h)] = counted{until, waits}
 	}
 }
 
@@ -107,8 +114,8 @@ func (q *quota) allHolds() int {
 	defer q.mu.Unlock()
 	n, now := 0, time.Now()
 	for _, own := range q.holds {
-		for _, until := range own {
-			if now.Before(until) {
+		for _, c := range own {
+			if !c.waits && now.Before(c.until) {
 				n++
 			}
 		}

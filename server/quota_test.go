@@ -98,7 +98,7 @@ func TestQuotaAfterAWait(t *testing.T) {
 func TestQuotaAfterAborts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(memlock.New(), Options{MaxHolds: 3, MaxStreams: 2})
+		s, err := New(memlock.New(), Options{MaxHolds: 10, MaxStreams: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -149,9 +149,13 @@ func TestStreamOfARevokedToken(t *testing.T) {
 				t.Fatal(err)
 			}
 			method, url, _ := strings.Cut(path, " ")
+			body := ""
+			if method == "POST" {
+				body = hold("x", ownerA)
+			}
 			var w *httptest.ResponseRecorder
 			go func() {
-				w = bare(t.Context(), s, method, url, hold("x", ownerA), "Authorization", "Bearer old", "Distlock-Client", secret)
+				w = bare(t.Context(), s, method, url, body, "Authorization", "Bearer old", "Distlock-Client", secret)
 			}()
 			time.Sleep(5 * time.Second)
 			if n := s.quota.count("ci"); n != 1 {
@@ -167,4 +171,43 @@ func TestStreamOfARevokedToken(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Places in queues count, as they live as long as holds: a client can't have more of them by giving up. One that is
+// granted, or released, counts no more.
+func TestQuotaCountsPlacesInQueues(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := serverOf(t, Options{MaxHolds: 3})
+		do := func(path, body string, status int) {
+			t.Helper()
+			if w := bare(t.Context(), s, "POST", path, body); w.Code != status {
+				t.Errorf("%s %s: %d %s, want %d", path, body, w.Code, w.Body, status)
+			}
+		}
+		queue := func(owner string) string { return strings.Replace(hold("x", owner), "{", `{"queue":true,`, 1) }
+		do("/v1/acquire", hold("x", ownerA), 200)
+		for range 3 {
+			do("/v1/acquire", queue(ownerB), 423)
+		}
+		third := driver.NewOwner()
+		do("/v1/acquire", waiting("x", third, 10), 423)
+		do("/v1/acquire", queue(driver.NewOwner()), 429)
+		do("/v1/acquire", waiting("x", driver.NewOwner(), 10), 429)
+		if n := s.quota.allHolds(); n != 1 {
+			t.Errorf("%d holds", n)
+		}
+		do("/v1/release", hold("x", third), 204)
+		do("/v1/release", hold("x", ownerA), 204)
+		do("/v1/acquire", queue(ownerB), 200)
+		if n := s.quota.allHolds(); n != 1 {
+			t.Errorf("%d holds after a grant", n)
+		}
+		for _, name := range []string{"y", "z"} {
+			do("/v1/acquire", hold(name, driver.NewOwner()), 200)
+		}
+		do("/v1/acquire", hold("w", driver.NewOwner()), 429)
+		time.Sleep(31 * time.Second)
+		do("/v1/acquire", hold("w", driver.NewOwner()), 200)
+	})
 }

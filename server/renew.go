@@ -70,7 +70,7 @@ func (c *exchange) renewAll(holds []driver.Hold) []error {
 		c.s.metrics.backend("renew", err, time.Since(began))
 		switch httpwire.KindOf(err) {
 		case httpwire.OK:
-			c.s.quota.prolong(c.who.Name, holds[i])
+			c.s.quota.prolong(c.who.Name, holds[i], false)
 			c.s.seen.renewed(holds[i], began)
 		case httpwire.Lost:
 			c.s.quota.remove(holds[i])

@@ -24,8 +24,8 @@ type simpleGrant struct {
 // simpleAcquire acquires. Without an owner in the header it makes one.
 func (c *exchange) simpleAcquire() error {
 	arrived := time.Now()
-	if c.r.ContentLength != 0 {
-		return invalid("there is a body: want all in the path and the query, or POST /v1/acquire")
+	if err := c.noBody(); err != nil {
+		return err
 	}
 	m, maxWait, err := c.simpleRequest()
 	if err != nil {

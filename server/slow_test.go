@@ -162,3 +162,25 @@ func TestWaitIsLongerThanABody(t *testing.T) {
 		}
 	})
 }
+
+// The end of a client is noticed, also if it has sent a body that nobody reads, or wants no answer.
+func TestClientsOfStreamsThatGo(t *testing.T) {
+	t.Parallel()
+	for _, more := range []string{"\r\n", "Content-Length: 1\r\n\r\n{", "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n1\r\n"} {
+		synctest.Test(t, func(t *testing.T) {
+			w := startWired(t, Options{})
+			for _, call := range []string{"GET /v1/events", "HEAD /v1/events", "GET /v1/news", "HEAD /v1/news", "POST /v1/locks/x?wait=1m"} {
+				c := w.dial()
+				go func() { _, _ = c.Write([]byte(call + head + more)) }()
+				go func() { _, _ = io.Copy(io.Discard, c) }()
+				synctest.Wait()
+				c.Close()
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if n, streams := w.open.Load(), w.s.quota.allStreams(); n != 0 || streams != 0 {
+				t.Errorf("%q: %d connections are open, and %d streams", more, n, streams)
+			}
+		})
+	}
+}

@@ -95,6 +95,9 @@ type groupChange struct {
 
 // changes sends a page what has changed, as long as it is open.
 func (c *exchange) changes() error {
+	if err := c.noBody(); err != nil {
+		return err
+	}
 	q, err := c.query("page", "prefix", "sort", "name")
 	if err != nil {
 		return err
