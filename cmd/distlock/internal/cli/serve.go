@@ -79,7 +79,7 @@ func (a *app) serveCommand() *cobra.Command {
 	f.StringVar(&o.clientCA, "client-ca", "", "file with the certificates of those that sign client certificates; without --tokens each client needs one")
 	f.StringSliceVar(&o.hosts, "host", nil, "host name under which the server may be called beside localhost (default any, and on loopback none)")
 	f.BoolVar(&o.insecure, "insecure", false, "listen without TLS or tokens where others can reach the server: they may take and break all locks")
-	f.Var(number(&o.maxHolds, 1, 10_000_000), "max-holds", "most holds of one identity that this server has granted")
+	f.Var(number(&o.maxHolds, 1, 10_000_000), "max-holds", "most holds and places in queues of one identity that this server has granted")
 	f.Var(number(&o.maxOpen, 1, 1_000_000), "max-open", "most requests of one identity that wait")
 	f.Var(duration(&o.drain, true), "drain", "time from SIGTERM to the end of service")
 	f.Var(choice(&o.log, "text", "json", "off"), "log", "form of the access log on the standard error")
