@@ -11,6 +11,13 @@ import (
 	"time"
 )
 
+func TestMain(m *testing.M) {
+	if file := os.Getenv(turnEnv); file != "" {
+		os.Exit(takeTurn(file, os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
+
 // module makes a module with one test file.
 func module(t *testing.T, test string) (dir string) {
 	t.Helper()
@@ -47,10 +54,13 @@ func TestStuck(t *testing.T) {
 func waitForEver() { <-make(chan int) }
 `)
 	var out strings.Builder
-	if run(options{dir: dir, hang: 2 * time.Second}, &out) == nil {
-		t.Error("all is well, it says")
+	for _, serial := range [][]string{nil, {"."}} {
+		out.Reset()
+		if run(options{dir: dir, hang: 2 * time.Second, serial: serial}, &out) == nil {
+			t.Error("all is well, it says")
+		}
+		wantLines(t, out.String(), "HANGS example.com/sample: TestStuck/inside: no sign of life for ", "sample.waitForEver", "FAIL example.com/sample ", "1 passed, 1 failed, 0 skipped")
 	}
-	wantLines(t, out.String(), "HANGS example.com/sample: TestStuck/inside: no sign of life for ", "sample.waitForEver", "FAIL example.com/sample ", "1 passed, 1 failed, 0 skipped")
 }
 
 func TestReportOfARun(t *testing.T) {

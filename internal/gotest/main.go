@@ -7,7 +7,7 @@
 //	go run ./internal/gotest [-hang 1m] [-serial "PACKAGES"] [-slowest N] [PACKAGES] [-- FLAGS]
 //
 // FLAGS are the flags of go test. PACKAGES are ./... if none are given. The packages named by
-// -serial run one after the other, beside the rest.
+// -serial run one after the other; beside them, the rest does so, too. What is next is built meanwhile.
 //
 // The minute is stretched while the machine has more to do than it has processors.
 package main
@@ -39,6 +39,9 @@ type options struct {
 }
 
 func main() {
+	if file := os.Getenv(turnEnv); file != "" {
+		os.Exit(takeTurn(file, os.Args[1:]))
+	}
 	var o options
 	serial := flag.String("serial", "", "packages that run one after the other, beside the rest")
 	flag.DurationVar(&o.hang, "hang", time.Minute, "how long a test may go without a sign of life")
@@ -71,8 +74,13 @@ func run(o options, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		one := &command{flags: []string{"-p", "1"}, packages: slices.DeleteFunc(slices.Clone(all), func(p string) bool { return !slices.Contains(serial, p) })}
-		rest := &command{flags: []string{"-p", "1"}, packages: slices.DeleteFunc(all, func(p string) bool { return slices.Contains(serial, p) })}
+		turns, err := os.MkdirTemp("", "gotest")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(turns)
+		one := &command{turns: turns + "/serial", packages: slices.DeleteFunc(slices.Clone(all), func(p string) bool { return !slices.Contains(serial, p) })}
+		rest := &command{turns: turns + "/rest", packages: slices.DeleteFunc(all, func(p string) bool { return slices.Contains(serial, p) })}
 		commands = slices.DeleteFunc([]*command{one, rest}, func(l *command) bool { return len(l.packages) == 0 })
 	}
 	r := newReport(out)
@@ -108,7 +116,7 @@ func (o options) list(pattern []string) ([]string, error) {
 // command is one go test command.
 type command struct {
 	packages []string
-	flags    []string // in addition to the requested flags
+	turns    string // the file by which its packages run one after the other; "": they don't
 
 	cmd    *exec.Cmd
 	events io.Reader
@@ -119,8 +127,19 @@ func (l *command) start(o options) error {
 	if i := slices.Index(o.flags, "-args"); i >= 0 {
 		own = i
 	}
-	args := slices.Concat([]string{"test", "-json"}, l.flags, o.flags[:own], l.packages, o.flags[own:])
+	var flags []string
+	if l.turns != "" {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		flags = []string{"-p", "3", "-exec", "'" + self + "'"} // one runs, and the next ones are built
+	}
+	args := slices.Concat([]string{"test", "-json"}, flags, o.flags[:own], l.packages, o.flags[own:])
 	l.cmd = exec.Command("go", args...)
+	if l.turns != "" {
+		l.cmd.Env = append(os.Environ(), turnEnv+"="+l.turns)
+	}
 	l.cmd.Dir, l.cmd.Stderr = o.dir, os.Stderr
 	var err error
 	if l.events, err = l.cmd.StdoutPipe(); err != nil {

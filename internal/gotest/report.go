@@ -37,6 +37,7 @@ type timed struct {
 
 // pack is a package whose tests run.
 type pack struct {
+	began    time.Time                   // its first test
 	output   map[string]*strings.Builder // by test; "" is the package
 	running  map[string]time.Time        // by test: its last sign of life
 	reported map[string]bool             // the tests that were reported to hang
@@ -74,6 +75,9 @@ func (r *report) of(name string) *pack {
 
 // note follows one test. The output of a test that passed is dropped.
 func (p *pack) note(e event) {
+	if p.began.IsZero() {
+		p.began = time.Now()
+	}
 	switch e.Action {
 	case "run", "cont":
 		p.running[e.Test] = time.Now()
@@ -118,8 +122,12 @@ func (r *report) count(e event) {
 func (r *report) end(e event) {
 	p := r.of(e.Package)
 	delete(r.packages, e.Package)
+	took := 0.0 // without the time in which it waited for its turn
+	if !p.began.IsZero() {
+		took = time.Since(p.began).Seconds()
+	}
 	if e.Action != "fail" {
-		fmt.Fprintf(r.out, "%-4s %s %.1fs\n", map[string]string{"pass": "ok", "skip": "none"}[e.Action], e.Package, e.Elapsed)
+		fmt.Fprintf(r.out, "%-4s %s %.1fs\n", map[string]string{"pass": "ok", "skip": "none"}[e.Action], e.Package, took)
 		return
 	}
 	if p.failed == 0 {
@@ -128,7 +136,7 @@ func (r *report) end(e event) {
 	for _, test := range slices.Sorted(maps.Keys(p.output)) {
 		fmt.Fprint(r.out, p.output[test])
 	}
-	fmt.Fprintf(r.out, "FAIL %s %.1fs\n", e.Package, e.Elapsed)
+	fmt.Fprintf(r.out, "FAIL %s %.1fs\n", e.Package, took)
 }
 
 // conclude prints the slowest tests and the sums.
@@ -216,7 +224,7 @@ func quit(commands []*command, name string) {
 		text, err := os.ReadFile(file)
 		program, _, _ := strings.Cut(string(text), "\x00")
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if err == nil && path.Base(program) == path.Base(name)+".test" && startedBy(commands, parent(pid)) {
+		if err == nil && path.Base(program) == path.Base(name)+".test" && (startedBy(commands, parent(pid)) || startedBy(commands, parent(parent(pid)))) {
 			found = true
 			_ = syscall.Kill(pid, syscall.SIGQUIT) // it may have ended by itself
 		}
