@@ -28,8 +28,9 @@
 // something is sent to the next server only if it is certain that the server before it did nothing.
 // Otherwise its outcome is unknown, and the caller decides.
 //
-// Only an answer with the name of the backend that Open has seen states a fact. A proxy's own 404 or 410
-// means that the outcome is unknown. If a server has another backend than the one that was opened, nothing
+// Only an answer with the name of the backend that Open has seen, and with the request's own header
+// Distlock-Request, states a fact. A proxy's own 404 or 410, or the answer to another request, means that the
+// outcome is unknown. If a server has another backend than the one that was opened, nothing
 // is sent to it until it has the old one again: two backends do not know each other's locks.
 //
 // # Trust
