@@ -1,6 +1,7 @@
 package server
 
 import (
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,10 +30,21 @@ func newMetrics(q *quota, seen *seen) *metrics {
 			Name: "distlock_server_backend_duration_seconds", Help: "Time that a call of the backend took.", Buckets: buckets,
 		}, []string{"call", "outcome"}),
 	}
+	holds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "distlock_hold_duration_seconds", Help: "Time from a grant of this server to the end of the hold.",
+		Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 10800, 86400},
+	}, []string{"mode", "outcome"})
+	waits := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "distlock_wait_duration_seconds", Help: "Time from an owner's first attempt to its grant.", Buckets: buckets,
+	}, []string{"mode", "outcome"})
+	seen.onGrant = func(h *holdRecord) { waits.WithLabelValues(h.Mode.String(), "granted").Observe(h.Waited.Seconds()) }
+	seen.onEnd = func(h *holdRecord) {
+		holds.WithLabelValues(h.Mode.String(), strings.TrimPrefix(h.End, "end.")).Observe(h.Lasted().Seconds())
+	}
 	gauge := func(name, help string, value func() int) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
 	}
-	m.registry.MustRegister(m.requests, m.calls,
+	m.registry.MustRegister(m.requests, m.calls, holds, waits,
 		gauge("distlock_server_waiting", "Requests that wait: acquires with a wait, watches and streams of events.", q.allStreams),
 		gauge("distlock_server_holds", "Holds that this server has granted and that were not released here; one that is not renewed counts until its TTL is over.", q.allHolds),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -28,6 +28,9 @@ const (
 type seen struct {
 	began time.Time
 
+	// onGrant and onEnd are called for each grant and its end, while mu is locked.
+	onGrant, onEnd func(*holdRecord)
+
 	mu        sync.Mutex
 	names     map[string]*list.Element // of *nameSeen
 	recent    list.List                // the name used last is the first
@@ -39,6 +42,7 @@ type seen struct {
 // nameSeen is what was seen of one name.
 type nameSeen struct {
 	name    string
+	onEnd   func(*holdRecord)
 	limit   int
 	grants  series    // and for how long the lock was held
 	held    time.Time // since when it has been; it isn't while holds is empty
@@ -92,7 +96,8 @@ type callSeen struct {
 }
 
 func newSeen() *seen {
-	return &seen{began: time.Now(), names: map[string]*list.Element{}, calls: map[string]*callSeen{}}
+	ignore := func(*holdRecord) {}
+	return &seen{began: time.Now(), onGrant: ignore, onEnd: ignore, names: map[string]*list.Element{}, calls: map[string]*callSeen{}}
 }
 
 // name returns what is known of a name, which is new if it was forgotten. The caller has locked mu.
@@ -101,7 +106,7 @@ func (s *seen) name(name string) *nameSeen {
 		s.recent.MoveToFront(e)
 		return e.Value.(*nameSeen)
 	}
-	n := &nameSeen{name: name, limit: 1, waiting: map[string]waitSpan{}, holds: map[string]*holdRecord{}}
+	n := &nameSeen{name: name, onEnd: s.onEnd, limit: 1, waiting: map[string]waitSpan{}, holds: map[string]*holdRecord{}}
 	s.names[name] = s.recent.PushFront(n)
 	if s.recent.Len() > mostNames {
 		delete(s.names, s.recent.Remove(s.recent.Back()).(*nameSeen).name)
@@ -161,6 +166,7 @@ func (s *seen) granted(r driver.Request, g driver.Grant, arrived, called time.Ti
 		Fence: g.Fence, Last: g.Last(), Mode: r.Mode, Who: describe(r.Meta), Began: called, Waited: max(called.Sub(arrived), 0),
 		ttl: g.TTL, until: called.Add(g.TTL),
 	}
+	s.onGrant(sp)
 	n.grants.add(called, 1, 0)
 	n.waits.add(sp.Waited)
 	makeRoom(n.holds)
@@ -187,6 +193,7 @@ func (n *nameSeen) keep(sp *holdRecord) {
 func (n *nameSeen) end(owner string, sp *holdRecord, at time.Time, how string) {
 	sp.Ended, sp.End = at, how
 	delete(n.holds, owner)
+	n.onEnd(sp)
 	switch {
 	case n.limit > 1: // each permit counts
 		n.grants.span(sp.Began, at)
