@@ -1,6 +1,8 @@
 package server
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -25,6 +27,9 @@ func FuzzCalls(f *testing.F) {
 			f.Add(uint8(i), "x", "ttl=30s", []byte(body))
 		}
 	}
+	f.Add(uint8(13), "x", "name=x", []byte("fence=1&confirm=x"))
+	f.Add(uint8(15), "x", "name=%ff&name=y", []byte("fence=%zz"))
+	f.Add(uint8(0), "x", "", []byte(`{"name":"x","owner":"`+ownerA+`","ttl_ms":5000,"meta":{"A":"1","a":"2","meta":"{"}}`))
 	f.Add(uint8(6), "..%2f", "ttl=1e9s&wait=-1s", []byte(nil))
 	s, err := New(memlock.New(), Options{})
 	if err != nil {
@@ -38,6 +43,12 @@ func FuzzCalls(f *testing.F) {
 		r := httptest.NewRequest(method, "http://localhost/", strings.NewReader(string(body)))
 		r.URL.Path = strings.ReplaceAll(path, "{name}", name)
 		r.URL.RawPath, r.URL.RawQuery = strings.ReplaceAll(path, "{name}", httpwire.SegmentOf(name)), query
+		if method+" "+path == "POST /v1/watch" || path == "/v1/news" {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel() // the stream ends after its first event
+			r = r.WithContext(ctx)
+		}
+		r.Header.Set(httpwire.ClientHeader, secret)
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, r)
 		if w.Code >= 500 && w.Code != http.StatusServiceUnavailable && w.Code != http.StatusNotImplemented {
@@ -50,8 +61,17 @@ func FuzzCalls(f *testing.F) {
 		if err := b.List(t.Context(), "", func(name string) bool { names = append(names, name); return true }); err != nil {
 			t.Fatal(err)
 		}
-		if len(names) > 0 && w.Code != 200 {
+		acquires := path == "/v1/acquire" || method+" "+path == "POST /v1/locks/{name}"
+		if len(names) > 0 && (w.Code != 200 || !acquires) {
 			t.Errorf("%s %q %q: %d, and %q are taken", method, r.URL, body, w.Code, names)
+		}
+		if w.Code < 300 && method == "POST" && strings.HasPrefix(path, "/v1/") && len(body) > 0 {
+			if d := json.NewDecoder(bytes.NewReader(body)); !isStrict(d, false) || d.More() {
+				t.Errorf("%s %q: %d for what other readers of JSON read in another way", path, body, w.Code)
+			}
+		}
+		if n := s.quota.allStreams(); n != 0 {
+			t.Errorf("%s %q %q: %d streams", method, r.URL, body, n)
 		}
 		if w.Code == 200 && path == "/v1/acquire" {
 			var m struct{ Name string }
@@ -62,8 +82,33 @@ func FuzzCalls(f *testing.F) {
 	})
 }
 
+// isStrict reports whether every object of a JSON value has each key once, and keys in lower case but in meta.
+func isStrict(d *json.Decoder, free bool) bool {
+	t, err := d.Token()
+	switch t {
+	case json.Delim('{'):
+		for keys := map[any]bool{}; d.More(); {
+			key, err := d.Token()
+			if err != nil || keys[key] || !free && key != strings.ToLower(key.(string)) || !isStrict(d, key == "meta") {
+				return false
+			}
+			keys[key] = true
+		}
+		_, err = d.Token()
+	case json.Delim('['):
+		for d.More() {
+			if !isStrict(d, false) {
+				return false
+			}
+		}
+		_, err = d.Token()
+	}
+	return err == nil
+}
+
 // fuzzed are the calls that read what clients send.
 var fuzzed = []string{
 	"POST /v1/acquire", "POST /v1/renew", "POST /v1/release", "GET /v1/locks", "GET /v1/locks/{name}", "POST /v1/locks/{name}",
 	"PUT /v1/locks/{name}", "DELETE /v1/locks/{name}", "POST /v1/locks/{name}/ask", "POST /v1/locks/{name}/break", "POST /login",
+	"POST /v1/watch", "GET /v1/news", "GET /lock", "POST /lock/ask", "POST /lock/break", "GET /{name}", "BREW /{name}",
 }
