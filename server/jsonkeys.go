@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // checkKeys returns an error if an object has a key twice, or one that is not in lower case: encoding/json would take the
 // last of two, and take "NAME" for "name", so that a proxy that checks requests could be deceived. The keys of
-// meta are the client's own. The body is valid JSON.
+// meta are the client's own. It refuses text that is not Unicode, too. The body is valid JSON.
 func checkKeys(body []byte) error {
 	var open []*object // nil: an array
 	var key string     // the last
@@ -31,6 +32,9 @@ func checkKeys(body []byte) error {
 			open = open[:len(open)-1]
 		case '"':
 			end := endOfString(body, i)
+			if isHalf(body[i:end]) {
+				return invalid("a text has half of a surrogate pair")
+			}
 			if o := top(open); o != nil && before != ':' {
 				key = textOf(body[i:end])
 				if err := o.add(key); err != nil {
@@ -62,6 +66,13 @@ func (o *object) add(key string) error {
 		o.fields = append(o.fields, key)
 	}
 	return nil
+}
+
+// isHalf reports whether a string in JSON has half of a surrogate pair. encoding/json would take it for U+FFFD, and
+// so two names for one.
+func isHalf(quoted []byte) bool {
+	return bytes.Contains(quoted, []byte(`\u`)) && strings.ContainsRune(textOf(quoted), utf8.RuneError) &&
+		!bytes.ContainsRune(quoted, utf8.RuneError) && !bytes.Contains(bytes.ToLower(quoted), []byte(`\ufffd`))
 }
 
 // textOf returns what a string in JSON stands for.

@@ -297,10 +297,14 @@ func TestBatchOfSeveralPrefixes(t *testing.T) {
 func TestNormalForms(t *testing.T) {
 	t.Parallel()
 	s := serverOf(t, Options{Access: tokens(t, "a sha256:"+HashToken("a")+" lock \u00e9/\n")})
-	for name, status := range map[string]int{"\u00e9/x": 200, "e\u0301/x": 403} {
+	for name, status := range map[string]int{"\u00e9/x": 200, "\u00e9/\U0001f512": 200, "\u00e9/\ufffd": 200, "e\u0301/x": 403} {
 		if w := bare(t.Context(), s, "POST", "/v1/acquire", hold(name, ownerA), "Authorization", "Bearer a"); w.Code != status {
 			t.Errorf("%q: %d %s", name, w.Code, w.Body)
 		}
+	}
+	pair := strings.Replace(hold("\u00e9/PAIR", ownerB), "PAIR", `\ud83d\udd12`, 1)
+	if w := bare(t.Context(), s, "POST", "/v1/acquire", pair, "Authorization", "Bearer a"); w.Code != 423 {
+		t.Errorf("a pair of surrogates: %d %s", w.Code, w.Body)
 	}
 }
 

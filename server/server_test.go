@@ -152,6 +152,8 @@ func TestWrongInput(t *testing.T) {
 		{"POST", "/v1/renew", `{"holds":[` + hold("x", ownerA) + `,{"name":"x","owner":"` + ownerA + `","ttl_ms":1000,"owner":"y"}]}`, `the key \"owner\" is there twice`},
 		{"POST", "/v1/acquire", `{"name":"x","owner":"` + ownerA + `","ttl_ms":1e400}`, "not as described"},
 		{"POST", "/v1/acquire", `{"name":` + strings.Repeat("[", 30_000), "not as described"},
+		{"POST", "/v1/acquire", `{"name":"a\ud800","owner":"` + ownerA + `","ttl_ms":1000}`, "half of a surrogate pair"},
+		{"POST", "/v1/acquire", `{"name":"x","owner":"` + ownerA + `","ttl_ms":1000,"meta":{"a":"\udc00\ud800"}}`, "half of a surrogate pair"},
 		{"POST", "/v1/acquire", `[]`, "not as described"},
 		{"POST", "/v1/acquire", `null`, "a lock needs a name"},
 		{"POST", "/v1/acquire", hold("x", ownerA) + "{}", "text after the JSON object"},
