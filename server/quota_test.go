@@ -163,6 +163,7 @@ func TestStreamOfARevokedToken(t *testing.T) {
 			}
 			write("newer")
 			time.Sleep(pingTime + time.Second)
+			synctest.Wait()
 			if w == nil || w.Code != http.StatusOK {
 				t.Fatalf("%s goes on", path)
 			}
