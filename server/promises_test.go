@@ -26,6 +26,7 @@ import (
 type gated struct {
 	*memlock.Backend
 	began chan *backendCall
+	test  context.Context
 }
 
 // backendCall is a call that has begun, and waits until the test lets it go on.
@@ -36,12 +37,16 @@ type backendCall struct {
 	err         error // its outcome, if not nil
 }
 
-// begin waits for the test, also if the caller gives up: so a call may end long after its client has gone.
+// begin waits for the test or its end, also if the caller gives up: so a call may end long after its client has gone.
 func (b *gated) begin(what, owner string) error {
 	c := &backendCall{what: what, owner: owner, at: time.Now(), goOn: make(chan struct{})}
 	b.began <- c
-	<-c.goOn
-	return c.err
+	select {
+	case <-c.goOn:
+		return c.err
+	case <-b.test.Done():
+		return errors.New("the test has ended")
+	}
 }
 
 func (b *gated) Acquire(_ context.Context, r driver.Request) (driver.Grant, error) {
@@ -72,7 +77,7 @@ type promises struct {
 }
 
 func startGated(t *testing.T) *promises {
-	b := &gated{memlock.New(), make(chan *backendCall, 100)}
+	b := &gated{memlock.New(), make(chan *backendCall, 100), t.Context()}
 	return &promises{start(t, b, Options{}), b}
 }
 
