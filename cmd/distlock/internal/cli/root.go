@@ -5,6 +5,7 @@
 //	open.go       from a URL, a config file or neither to a client
 //	run.go        holds locks while a command runs; acquire.go and job*.go belong to it
 //	elect.go      runs a command while it is the elected leader; shows the leader
+//	lock.go       lock, renew and release: holds that outlive the command
 //	ls.go         ls
 //	info.go       show and unlock, and the descriptions of locks
 //	completion.go scripts for the shells, and the names of locks for them
@@ -92,7 +93,8 @@ func (a *app) rootCommand() *cobra.Command {
 	root.SetVersionTemplate("distlock {{.Version}}\n")
 	root.PersistentFlags().Var(&a.url, "url", "URL of the server (default $"+urlVariable+", else a config file, else as --local)")
 	root.PersistentFlags().BoolVar(&a.local, "local", false, "store the locks in a file of this user, for this host only")
-	root.AddCommand(a.runCommand(), a.electCommand(), a.leaderCommand(), a.lsCommand(), a.showCommand(), a.unlockCommand(), a.topCommand(), a.adviseCommand(), a.verifyCommand(),
+	root.AddCommand(a.runCommand(), a.electCommand(), a.leaderCommand(), a.lockCommand(), a.renewCommand(), a.releaseCommand(),
+		a.lsCommand(), a.showCommand(), a.unlockCommand(), a.topCommand(), a.adviseCommand(), a.verifyCommand(),
 		a.serveCommand(), a.tokenCommand(), a.schemaCommand(), a.demoCommand(), a.versionCommand(), a.completionCommand())
 	root.SetHelpCommand(helpCommand())
 	return root
@@ -101,7 +103,7 @@ func (a *app) rootCommand() *cobra.Command {
 // noCommand rejects an unknown command. Cobra's own error would have lines of suggestions.
 func noCommand(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage("unknown command %q; want run, elect, leader, ls, show, unlock, top, advise, verify, serve, token, schema, demo, completion or version", args[0])
+		return usage("unknown command %q; want run, elect, leader, lock, renew, release, ls, show, unlock, top, advise, verify, serve, token, schema, demo, completion or version", args[0])
 	}
 	return nil
 }

@@ -36,6 +36,9 @@ func (a *app) runCommand() *cobra.Command {
 	}
 	o.addWaitFlags(cmd)
 	o.addFlags(cmd)
+	f := cmd.Flags()
+	f.Var(duration(&o.minHold, true), "min-hold", "hold the lock for at least this time, even if the command ends sooner")
+	f.BoolVar(&o.skipOK, "skip-ok", false, "exit silently with 0 if another client holds the lock")
 	return cmd
 }
 
@@ -223,7 +226,7 @@ func newRunOptions() *runOptions {
 	return &runOptions{meta: map[string]string{}, busyCode: exitBusy, onLoss: lossTerm, onAsk: askTerm}
 }
 
-// addWaitFlags adds the flags that only run has.
+// addWaitFlags adds the flags that run and lock have.
 func (o *runOptions) addWaitFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.Var(duration(&o.wait, true), "wait", "give up after this time (default: wait as long as it takes)")
@@ -231,9 +234,7 @@ func (o *runOptions) addWaitFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.shared, "shared", false, "share the lock with others that use --shared")
 	f.Var(number(&o.permits, 1, maxPermits), "permits", "number of clients that may hold the lock at once; all must use the same number")
 	f.BoolVar(&o.fair, "fair", false, "first come, first served, if the server supports it")
-	f.Var(duration(&o.minHold, true), "min-hold", "hold the lock for at least this time, even if the command ends sooner")
 	f.Var(number(&o.busyCode, 0, 255), "busy-code", "exit code if another client holds the lock")
-	f.BoolVar(&o.skipOK, "skip-ok", false, "exit silently with 0 if another client holds the lock")
 }
 
 // addFlags adds the flags that run and elect have.
@@ -275,11 +276,11 @@ func (o *runOptions) check() error {
 	sorted := slices.Sorted(slices.Values(o.names))
 	switch {
 	case o.waitSet && o.noWait:
-		return usage("run: --wait and --no-wait exclude each other; want one of them")
+		return usage("%s: --wait and --no-wait exclude each other; want one of them", o.verb)
 	case o.quiet && o.verbose:
 		return usage("%s: --quiet and --verbose exclude each other; want one of them", o.verb)
 	case o.shared && o.permits > 0:
-		return usage("run: --shared and --permits exclude each other; want one of them")
+		return usage("%s: --shared and --permits exclude each other; want one of them", o.verb)
 	case o.permits > 0 && len(o.names) > 1:
 		return usage("run: --permits is for one lock; got %d names", len(o.names))
 	case o.graceSet && o.onLoss != lossTerm:

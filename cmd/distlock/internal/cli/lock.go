@@ -1,0 +1,266 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/distlock/distlock"
+)
+
+// ownerVariable is the environment variable with the owners of the locks that are held.
+const ownerVariable = "DISTLOCK_OWNER"
+
+const lockHelp = `Lock acquires a lock that is still held when it has ended, for scripts that hold it over
+several commands. Where the whole work is one command, distlock run is better: it renews
+the lock, and stops the command if the lock is lost.
+
+The lock is held for --ttl, and no longer unless distlock renew prolongs it. Nothing stops
+a script that goes on for longer: then another client gets the lock. Choose a TTL for the
+longest step, and renew before each step. distlock release ends it.
+
+Lock prints the owner, with which any client of the server can renew and release the lock:
+keep it secret. With --owner-file, it writes the owner to a file that only this user can
+read, and prints the fencing token instead, which is greater than all before it.
+
+The locks must outlive their connection. They do in SQLite, in Redis, in the tables of
+MySQL and PostgreSQL, in etcd with ?detached=true in the URL, and through distlock serve.
+
+Exit codes:
+  1    another failure
+  64   wrong usage, or a server whose locks end with their connection
+  69   the server can't be reached
+  75   busy: another client holds the lock, even after --wait
+  76   the lock was lost before its owner was printed`
+
+func (a *app) lockCommand() *cobra.Command {
+	o := newRunOptions()
+	o.onAsk = askIgnore // there is no process to tell
+	file := ""
+	cmd := &cobra.Command{
+		Use:   "lock --ttl DURATION [flags] NAME",
+		Short: "Acquire a lock and leave it held, for scripts",
+		Long:  lockHelp,
+		Example: `  owner=$(distlock lock --ttl 5m deploy) || exit
+  trap 'DISTLOCK_OWNER=$owner distlock release deploy' EXIT
+  ./build
+  DISTLOCK_OWNER=$owner distlock renew --ttl 5m deploy || exit
+  ./upload`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			o.verb, o.names, o.command = "lock", args, []string{parentProgram()}
+			o.waitSet = cmd.Flags().Changed("wait")
+			if err := wantTTL(cmd, args, o.ttl); err != nil {
+				return err
+			}
+			return o.check()
+		},
+		RunE:                  func(*cobra.Command, []string) error { return a.lockAndLeave(o, file) },
+		DisableFlagsInUseLine: true,
+		ValidArgsFunction:     a.completeNames(1),
+	}
+	o.addWaitFlags(cmd)
+	f := cmd.Flags()
+	f.Var(duration(&o.ttl, false), "ttl", "how long the lock is held unless it is renewed")
+	f.Var(pairs(o.meta), "meta", "metadata for ls and show (may be repeated)")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "do not report waiting")
+	f.StringVar(&file, "owner-file", "", "write the owner to this file, and print the fence")
+	return cmd
+}
+
+// wantTTL checks the arguments of lock and renew: a name and a TTL.
+func wantTTL(cmd *cobra.Command, args []string, ttl time.Duration) error {
+	if err := exactly(1, "the name of one lock")(cmd, args); err != nil {
+		return err
+	}
+	if ttl == 0 {
+		return usage("%s: no --ttl; want how long the lock is to be held without another renewal, such as --ttl 5m", cmd.Name())
+	}
+	return nil
+}
+
+// lockAndLeave acquires the lock, prints its owner and leaves it held.
+func (a *app) lockAndLeave(o *runOptions, file string) (err error) {
+	// As for run: a signal in the last moment would leave a lock without a known owner.
+	signals := newSignals()
+	ctx, endWait := signals.interrupt(context.Background())
+	o.meta["pid"] = cmp.Or(o.meta["pid"], strconv.Itoa(os.Getppid()))
+	t, err := a.newAcquirer(ctx, o)
+	endWait()
+	if err != nil {
+		return cmp.Or(caughtBy(ctx), err)
+	}
+	defer func() { err = a.closeAfter(err, t.client, signals, closeTimeout) }()
+	if caught := caughtBy(ctx); caught != nil {
+		return caught
+	}
+	if caps := t.client.Caps(); !caps.Detached {
+		return usage("lock: the locks of %s end with their connection, and so with this command; want distlock run, or another server (see distlock help lock)", caps.Name)
+	}
+	leases, err := t.acquireUnlessCaught(signals, 0, closeTimeout)
+	if err != nil {
+		return o.outcomeOfWait(err)
+	}
+	return a.leaveHeld(leases.Leases()[0], file)
+}
+
+// leaveHeld detaches a lease once its owner is written. A lock whose owner is not known to the user is
+// released.
+func (a *app) leaveHeld(lease *distlock.Lease, file string) error {
+	a.secrets = append(a.secrets, lease.Owner())
+	if err := a.writeOwner(lease, file); err != nil {
+		return errors.Join(err, lease.Unlock(context.Background()))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	defer cancel()
+	if _, err := lease.Detach(ctx); err != nil {
+		return exit(exitLost, "lock: the lock was lost: %w", err)
+	}
+	return nil
+}
+
+// writeOwner writes the owner to a file, and the fence to the standard output; without a file, the owner.
+func (a *app) writeOwner(lease *distlock.Lease, file string) error {
+	if file == "" {
+		_, err := fmt.Fprintln(a.out, lease.Owner())
+		return err
+	}
+	if err := writePrivate(file, lease.Owner()+"\n"); err != nil {
+		return fmt.Errorf("lock: can't write the owner: %w", err)
+	}
+	_, err := fmt.Fprintln(a.out, lease.Fence())
+	return err
+}
+
+// writePrivate replaces a file by one that only this user can read.
+func writePrivate(file, text string) error {
+	f, err := os.CreateTemp(filepath.Dir(file), ".distlock-*") // its mode is 0600
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(f, text)
+	if err = cmp.Or(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+// parentProgram returns the name of the program that started this one, if the system tells it.
+func parentProgram() string {
+	name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", os.Getppid()))
+	return cmp.Or(strings.TrimSpace(string(name)), "script")
+}
+
+func (a *app) renewCommand() *cobra.Command {
+	ttl, file := time.Duration(0), ""
+	cmd := &cobra.Command{
+		Use:   "renew --ttl DURATION [--owner-file FILE] NAME",
+		Short: "Prolong a lock that distlock lock acquired",
+		Long: `Renew makes a lock last for at least --ttl from now. It never shortens that. The owner
+comes from --owner-file or from the environment variable ` + ownerVariable + `.
+
+Exit codes: 76 if the lock is lost: stop the work that it protects. 69 if the server can't
+be reached: the lock is held until its TTL ends, so try again. 64 for wrong usage.`,
+		Example: `  distlock renew --ttl 5m --owner-file ./owner deploy || exit`,
+		Args:    func(cmd *cobra.Command, args []string) error { return wantTTL(cmd, args, ttl) },
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.withLease("renew", args[0], file, func(ctx context.Context, lease *distlock.Lease) error {
+				_, err := lease.Detach(ctx)
+				return err
+			}, distlock.WithTTL(ttl))
+		},
+		DisableFlagsInUseLine: true,
+		ValidArgsFunction:     a.completeNames(1),
+	}
+	cmd.Flags().Var(duration(&ttl, false), "ttl", "how long the lock is held from now on")
+	addOwnerFile(cmd, &file)
+	return cmd
+}
+
+func (a *app) releaseCommand() *cobra.Command {
+	file := ""
+	cmd := &cobra.Command{
+		Use:   "release [--owner-file FILE] NAME",
+		Short: "Release a lock that distlock lock acquired",
+		Long: `Release ends a lock. The owner comes from --owner-file or from the environment variable
+` + ownerVariable + `. It never ends the lock of another owner. --owner-file is removed afterwards.
+
+Exit codes: 76 if the lock had been lost before: another client may have had it meanwhile. 69 if
+the server can't be reached: the lock ends with its TTL. 64 for wrong usage.`,
+		Example: `  distlock release --owner-file ./owner deploy`,
+		Args:    exactly(1, "the name of one lock"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			err := a.withLease("release", args[0], file, func(ctx context.Context, lease *distlock.Lease) error { return lease.Unlock(ctx) })
+			if code := codeOf(err); file != "" && (code == 0 || code == exitLost) {
+				err = cmp.Or(err, os.Remove(file))
+			}
+			return err
+		},
+		DisableFlagsInUseLine: true,
+		ValidArgsFunction:     a.completeNames(1),
+	}
+	addOwnerFile(cmd, &file)
+	return cmd
+}
+
+func addOwnerFile(cmd *cobra.Command, file *string) {
+	cmd.Flags().StringVar(file, "owner-file", "", "file with the owner (default: $"+ownerVariable+")")
+}
+
+// withLease calls f with a lease on the hold of the owner from a file or the environment.
+func (a *app) withLease(verb, name, file string, f func(context.Context, *distlock.Lease) error, opts ...distlock.LockOption) error {
+	owner, err := givenOwner(file)
+	if err != nil {
+		return usage("%s: %w", verb, err)
+	}
+	a.secrets = append(a.secrets, owner)
+	return a.withClient(func(ctx context.Context, c *distlock.Client) error {
+		lease, err := c.Attach(ctx, name, owner, opts...)
+		if err == nil {
+			err = f(ctx, lease)
+		}
+		if errors.Is(err, distlock.ErrLost) {
+			return &exitError{exitLost, fmt.Errorf("%s: lock %s is not held by this owner any more", verb, quoted(name))}
+		}
+		return err
+	})
+}
+
+// givenOwner returns the owner in a file; without one, that in the environment.
+func givenOwner(file string) (string, error) {
+	text, from := os.Getenv(ownerVariable), ownerVariable
+	if file != "" {
+		info, err := os.Stat(file)
+		if err != nil {
+			return "", err
+		}
+		if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
+			return "", fmt.Errorf("%s: mode %04o lets other users read or write the owner; want chmod go=", file, mode)
+		}
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		text, from = string(b), file
+	}
+	owners := strings.Fields(text)
+	switch {
+	case len(owners) == 0 && file == "":
+		return "", fmt.Errorf("no owner; want --owner-file or %s, from distlock lock", ownerVariable)
+	case len(owners) != 1:
+		return "", fmt.Errorf("%s has %d owners; want one", from, len(owners))
+	}
+	return owners[0], nil
+}
