@@ -35,10 +35,12 @@ func TestDetachThenAttach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pairOfClients(t)
 		for name, lock := range map[string]func(*distlock.Client) (*distlock.Lease, error){
-			"mutex":     func(c *distlock.Client) (*distlock.Lease, error) { return c.Mutex("mutex").TryLock(t.Context()) },
-			"writer":    func(c *distlock.Client) (*distlock.Lease, error) { return c.RWMutex("writer").TryLock(t.Context()) },
-			"reader":    func(c *distlock.Client) (*distlock.Lease, error) { return c.RWMutex("reader").TryRLock(t.Context()) },
-			"semaphore": func(c *distlock.Client) (*distlock.Lease, error) { return c.Semaphore("semaphore", 3).TryAcquire(t.Context()) },
+			"mutex":  func(c *distlock.Client) (*distlock.Lease, error) { return c.Mutex("mutex").TryLock(t.Context()) },
+			"writer": func(c *distlock.Client) (*distlock.Lease, error) { return c.RWMutex("writer").TryLock(t.Context()) },
+			"reader": func(c *distlock.Client) (*distlock.Lease, error) { return c.RWMutex("reader").TryRLock(t.Context()) },
+			"semaphore": func(c *distlock.Client) (*distlock.Lease, error) {
+				return c.Semaphore("semaphore", 3).TryAcquire(t.Context())
+			},
 		} {
 			taken, err := lock(a)
 			if err != nil {
