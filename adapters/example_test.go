@@ -15,6 +15,9 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
+// docs/adapters.md shows these.
+var _ = []any{migrate, eachRunOnce, oneScheduler, certificates}
+
 // Each process may call it when it starts: one migrates, and the others wait and find nothing to do.
 func migrate(ctx context.Context, locks *distlock.Client, db *sql.DB) error {
 	p, err := goose.NewProvider(goose.DialectPostgres, db, os.DirFS("migrations"),
