@@ -134,6 +134,11 @@ func (c *exchange) json(v any) error {
 	return json.NewEncoder(c.w).Encode(v)
 }
 
+// readBefore bounds until when the server waits for data of the client; zero: it does not.
+func readBefore(w http.ResponseWriter, t time.Time) {
+	_ = http.NewResponseController(w).SetReadDeadline(t) // not supported in tests
+}
+
 // body reads the body of the request, which has at most limit bytes.
 func (c *exchange) body(limit int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))

@@ -102,11 +102,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// readBefore bounds until when the server waits for data of the client; zero: it does not.
-func readBefore(w http.ResponseWriter, t time.Time) {
-	_ = http.NewResponseController(w).SetReadDeadline(t) // not supported in tests
-}
-
 // ready says whether new work is welcome.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	if s.drained.Err() != nil {
