@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -164,7 +165,7 @@ func (c *exchange) decode(v any, limit int64) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err = d.Decode(v); err != nil {
-		return invalid("the body is not as described in /v1/openapi.json: %s", short(strings.TrimPrefix(err.Error(), "json: ")))
+		return invalid("the body is not as described in /v1/openapi.json: %s", short(jsonError(err)))
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return invalid("the body has text after the JSON object")
@@ -179,6 +180,17 @@ func (c *exchange) noBody() error {
 		return invalid("there is a body: want all in the path and the query; POST /v1/acquire has one")
 	}
 	return nil
+}
+
+// jsonError returns what is wrong with a body, without the names of Go's types.
+func jsonError(err error) string {
+	if err == io.EOF {
+		return "it is empty"
+	}
+	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) && wrong.Field != "" {
+		return fmt.Sprintf("%s can't be a %s", wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:], wrong.Value)
+	}
+	return strings.TrimPrefix(err.Error(), "json: ")
 }
 
 // lockName checks a name, and remembers it for the log.
@@ -206,7 +218,7 @@ func (c *exchange) hold(h httpwire.Hold) (driver.Hold, error) {
 	return h.Driver(), nil
 }
 
-var errOwner = invalid("the owner is not a UUID, such as 7f2f3f0e-5a0c-4f0e-9d5e-0a4b4f8b2c11: make a random one for each attempt")
+var errOwner = invalid("the owner is not a UUID in lower case, such as 7f2f3f0e-5a0c-4f0e-9d5e-0a4b4f8b2c11: make a random one for each attempt")
 
 // isOwner reports whether s is a UUID in its 36 character form, in lower case.
 func isOwner(s string) bool {

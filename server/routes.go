@@ -63,6 +63,8 @@ func (s *Server) routes() {
 	for pattern, f := range calls {
 		s.mux.Handle(pattern, s.serve(pattern, (*exchange).enter, f, (*exchange).fail))
 	}
+	const below = "/v1/locks/{name}/{rest...}"
+	s.mux.Handle(below, s.serve(below, (*exchange).enter, (*exchange).noSuchCall, (*exchange).fail))
 	for pattern, f := range pages {
 		s.mux.Handle(pattern, s.serve(pattern, (*exchange).enter, f, (*exchange).failPage))
 	}

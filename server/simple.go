@@ -104,13 +104,17 @@ func duration(text string, def time.Duration) (time.Duration, error) {
 	return d, nil
 }
 
+var errNoOwner = invalid("there is no owner: send the one that the acquire answered, in the header %s", httpwire.OwnerHeader)
+
 // simpleRenew renews.
 func (c *exchange) simpleRenew() error {
 	m, _, err := c.simpleRequest()
 	if err != nil {
 		return err
 	}
-	m.Owner = c.r.Header.Get(httpwire.OwnerHeader)
+	if m.Owner = c.r.Header.Get(httpwire.OwnerHeader); m.Owner == "" {
+		return errNoOwner
+	}
 	h, err := c.renewal(m.Hold)
 	if err != nil {
 		return err
@@ -133,10 +137,17 @@ func (c *exchange) simpleRelease() error {
 	if err != nil {
 		return err
 	}
-	m.Owner = c.r.Header.Get(httpwire.OwnerHeader)
+	if m.Owner = c.r.Header.Get(httpwire.OwnerHeader); m.Owner == "" {
+		return errNoOwner
+	}
 	h, err := c.hold(m.Hold)
 	if err != nil {
 		return err
 	}
 	return c.releaseHold(h)
+}
+
+// noSuchCall answers to paths below a lock that are no calls, such as those of a name with a slash.
+func (c *exchange) noSuchCall() error {
+	return problem(http.StatusNotFound, httpwire.Invalid, "no such call: a name has %%2F for /")
 }

@@ -205,6 +205,9 @@ func (o *serveOptions) tls() (*tls.Config, error) {
 		return nil, usage("serve: --client-ca needs --tls-cert and --tls-key")
 	}
 	for _, address := range o.listen {
+		if _, _, err := net.SplitHostPort(address); err != nil && !strings.HasPrefix(address, "unix:") {
+			return nil, usage("serve: --listen %s: want HOST:PORT, such as %s, or unix:PATH", address, defaultListen)
+		}
 		if isLocal(address) || o.insecure {
 			continue
 		}

@@ -208,6 +208,7 @@ func TestServeRefuses(t *testing.T) {
 	}{
 		{"others can reach 0.0.0.0:0: want --tls-cert and --tls-key, or --insecure", []string{"--listen", "0.0.0.0:0"}},
 		{"others can reach :0: want --tokens or --client-ca, or --insecure", []string{"--listen", ":0", "--tls-cert", cert, "--tls-key", key}},
+		{"--listen 7077: want HOST:PORT, such as 127.0.0.1:7077, or unix:PATH", []string{"--listen", "7077"}},
 		{"want both --tls-cert and --tls-key", []string{"--tls-cert", cert}},
 		{"--client-ca needs --tls-cert and --tls-key", []string{"--client-ca", cert}},
 		{"no certificate in ", []string{"--tls-cert", cert, "--tls-key", key, "--client-ca", empty}},
