@@ -187,7 +187,8 @@ export class Locks {
       response = await send(client, { ...target, method: "POST", headers }, body, most, signal);
       answer = response.status === 204 ? {} : JSON.parse(response.text);
     } catch (e) {
-      return [NOT_CONNECTED.has(e.code) ? "unsent" : "unknown", { detail: `${url.shown}: ${e.code ?? e.name}` }];
+      const why = response ? `status ${response.status}, and no JSON` : (e.code ?? e.name);
+      return [NOT_CONNECTED.has(e.code) ? "unsent" : "unknown", { detail: `${url.shown}: ${why}` }];
     }
     if (response.headers["distlock-request"] !== id) { // a proxy's, or to another request
       return ["unknown", { detail: `${url.shown}: status ${response.status}` }];

@@ -96,9 +96,9 @@ class Locks:
 
         Raises Held, Invalid, Denied or Unavailable.
         """
-        if not 0 < ttl < math.inf:
+        if not isinstance(ttl, (int, float)) or not 0 < ttl < math.inf:
             raise ValueError(f"ttl is {ttl}: want seconds, more than 0")
-        if wait is not None and not wait >= 0:
+        if wait is not None and (not isinstance(wait, (int, float)) or not wait >= 0):
             raise ValueError(f"wait is {wait}: want seconds, or None to wait for ever")
         hold = {"name": name, "owner": str(uuid.uuid4()), "mode": "counted" if limit is not None else mode}
         request = dict(hold, ttl_ms=math.ceil(ttl * 1000), meta=self._meta)
@@ -179,7 +179,10 @@ class Locks:
             connection.request("POST", f"{base}/v1/{call}", json.dumps(body), headers)
             response = connection.getresponse()
             text = response.read(_MOST)
-            answer = json.loads(text) if response.status != 204 else {}
+            try:
+                answer = json.loads(text) if response.status != 204 else {}
+            except ValueError:
+                return "unknown", {"detail": f"{_show(url)}: status {response.status}, and no JSON"}
         except (OSError, http.client.HTTPException, ValueError) as e:
             return "unknown" if sent else "unsent", {"detail": f"{_show(url)}: {type(e).__name__}"}
         finally:

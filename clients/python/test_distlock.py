@@ -352,6 +352,7 @@ class ClientTest(unittest.TestCase):
             self.assertRaises(ValueError, distlock.Locks, "http://h", **bad)
         self.assertRaises(ValueError, distlock.Locks)
         self.assertRaises(ValueError, distlock.Locks("http://h").lock, "x", wait=-1)
+        self.assertRaises(ValueError, distlock.Locks("http://h").lock, "x", wait="1s")
         for ttl in 0, -1, float("nan"), float("inf"):
             self.assertRaises(ValueError, distlock.Locks("http://h").lock, "x", ttl=ttl)
 
