@@ -25,7 +25,7 @@ ONCE = ^Test(Large|Long)[A-Z]|Outage|SilentHolds|SilentReleases|NothingSent
 GOTEST = $(GO) run ./internal/gotest -serial '$(SERIAL)' -slowest 10
 RACE = -race -shuffle=on -vet=off
 
-.PHONY: help servers test test-long test-under-load lint tidy release bench performance bench-once check api
+.PHONY: help servers test test-long test-under-load lint tidy release man packages bench performance bench-once check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,13 @@ tidy: ## write go.mod and go.sum of all modules anew
 
 release: ## tag all modules: make release VERSION=v0.1.0 shows what it would do; with DRY_RUN=no it does it
 	@DRY_RUN=$(DRY_RUN) internal/modules.sh release "$(VERSION)"
+
+man: ## write manual pages of the command, from its help, into dist/man
+	mkdir -p dist/man
+	cd cmd/distlock && $(GO) run ./internal/man ../../dist/man
+
+packages: ## build a deb and an rpm into dist: make packages VERSION=v0.1.0
+	contrib/packages/build.sh "$(VERSION)"
 
 bench: ## the benchmarks side by side with the peers, into docs/performance.md (an hour; needs a quiet machine)
 	cd bench && $(GO) test -run TestReport -report . -save -for 1s -timeout 2h

@@ -45,6 +45,9 @@ func Main() int {
 	return run(os.Args[1:], os.Stdout, os.Stderr)
 }
 
+// Command returns all commands with their help, for the manual pages.
+func Command() *cobra.Command { return (&app{}).rootCommand() }
+
 func run(args []string, stdout, stderr io.Writer) int {
 	out := &printer{w: stdout}
 	a := &app{args: args, out: out, err: stderr, secrets: secretsOf(args)}
