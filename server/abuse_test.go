@@ -57,6 +57,7 @@ func TestAbuse(t *testing.T) {
 		"dots in a path":          {404, "a name has %2F for /", "GET /v1/locks/../../etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
 		"an empty segment":        {404, "a name has %2F for /", post("/v1/locks/a//b", "", "")},
 		"a slash in a name":       {404, "a name has %2F for /", post("/v1/locks/a/b?ttl=1s", "", "")},
+		"another method":          {405, "Method Not Allowed", "PATCH /v1/locks/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
 		"escaped dots":            {404, "", "GET /v1/locks/..%2f..%2fetc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
 		"an asset with dots":      {404, "", "GET /page/..%2fpage.go HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
 		"NUL in a path":           {400, "contains NUL", post("/v1/locks/a%00b", "", "")},

@@ -63,8 +63,10 @@ func (s *Server) routes() {
 	for pattern, f := range calls {
 		s.mux.Handle(pattern, s.serve(pattern, (*exchange).enter, f, (*exchange).fail))
 	}
-	const below = "/v1/locks/{name}/{rest...}"
-	s.mux.Handle(below, s.serve(below, (*exchange).enter, (*exchange).noSuchCall, (*exchange).fail))
+	for _, method := range []string{"GET", "POST", "PUT", "DELETE"} { // any other gets a 405
+		below := method + " /v1/locks/{name}/{rest...}"
+		s.mux.Handle(below, s.serve(below, (*exchange).enter, (*exchange).noSuchCall, (*exchange).fail))
+	}
 	for pattern, f := range pages {
 		s.mux.Handle(pattern, s.serve(pattern, (*exchange).enter, f, (*exchange).failPage))
 	}

@@ -159,6 +159,8 @@ func TestWrongInput(t *testing.T) {
 		{"POST", "/v1/acquire", `{"name":"x","owner":"` + ownerA + `","ttl_ms":"30s"}`, "ttl_ms can't be a string"},
 		{"PUT", "/v1/locks/x?ttl=1s", ``, "there is no owner: send the one that the acquire answered, in the header Distlock-Owner"},
 		{"DELETE", "/v1/locks/x", ``, "there is no owner"},
+		{"POST", "/v1/locks/x?limit=2", ``, "with mode=counted, and not with other modes"},
+		{"POST", "/v1/locks/x?mode=counted", ``, "want limit, the number of permits, with mode=counted"},
 		{"POST", "/v1/acquire", `null`, "a lock needs a name"},
 		{"POST", "/v1/acquire", hold("x", ownerA) + "{}", "text after the JSON object"},
 		{"POST", "/v1/acquire", "{\"name\":\"\xff\"}", "not UTF-8"},

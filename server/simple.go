@@ -31,6 +31,9 @@ func (c *exchange) simpleAcquire() error {
 	if err != nil {
 		return err
 	}
+	if (m.Limit != 0) != (m.Mode == driver.Counted) {
+		return invalid("want limit, the number of permits, with mode=counted, and not with other modes")
+	}
 	m.Owner = c.r.Header.Get(httpwire.OwnerHeader)
 	made := m.Owner == ""
 	if made {
