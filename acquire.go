@@ -39,16 +39,39 @@ type contender struct {
 
 func (k *contender) cut() error { return cutShort(k.op, k.s.name, k.ctx, k.last) }
 
+// event returns what all events of a wait have.
+func (k *contender) event() Event {
+	return Event{Context: k.ctx, Name: k.s.name, Mode: k.s.mode, Waited: k.env.now() - k.start}
+}
+
+// whyWaiting returns the last answer, also if another contender of this process got it.
+func (k *contender) whyWaiting() error {
+	if k.last != nil || k.queue == nil {
+		return k.last
+	}
+	k.queue.sh.mu.Lock()
+	defer k.queue.sh.mu.Unlock()
+	return k.queue.whyWaiting()
+}
+
 func (k *contender) emitWaiting() {
 	if !k.waitingEmitted {
 		k.waitingEmitted = true
-		emit(k.env.observer.Waiting, Event{Name: k.s.name, Mode: k.s.mode})
+		if report := k.env.observer.Waiting; report != nil {
+			e := k.event()
+			e.Blocker = blockerOf(k.whyWaiting())
+			report(e)
+		}
 	}
 }
 
 func (k *contender) giveUpWaiting(err error) error {
 	if k.waitingEmitted {
-		emit(k.env.observer.GaveUp, Event{Name: k.s.name, Mode: k.s.mode, Waited: k.env.now() - k.start, Err: err})
+		if report := k.env.observer.GaveUp; report != nil {
+			e := k.event()
+			e.Blocker, e.Err = blockerOf(err), err
+			report(e)
+		}
 	}
 	return err
 }
@@ -179,7 +202,11 @@ func (k *contender) granted(news *holdSignal, start, now instant, grant driver.G
 	if k.s.revoked != nil {
 		k.revoke.attach(h)
 	}
-	emit(k.env.observer.Granted, Event{Name: k.s.name, Mode: k.s.mode, Owner: h.owner, Fence: grant.Fence, Waited: now - k.start})
+	if report := k.env.observer.Granted; report != nil {
+		e := k.event()
+		e.Owner, e.Fence = h.owner, grant.Fence
+		report(e)
+	}
 	return lease, nil
 }
 
@@ -429,7 +456,9 @@ func (k *contender) receive(d delivery) (*Lease, error) {
 		return nil, k.giveUpWaiting(k.cut())
 	case d.lease != nil:
 		if report := k.env.observer.HandedOn; report != nil {
-			report(Event{Name: k.s.name, Mode: k.s.mode, Owner: d.lease.h.owner, Fence: d.lease.Fence(), Waited: k.env.now() - k.start})
+			e := k.event()
+			e.Owner, e.Fence = d.lease.h.owner, d.lease.Fence()
+			report(e)
 		}
 		return d.lease, nil
 	}

@@ -132,7 +132,7 @@ func (h *hold) attach(ctx context.Context) (*Lease, error) {
 	if !h.env.watchdog.Add(&h.life, h, &h.s.terms, start, h.s.terms.TTL) {
 		return nil, ErrClosed
 	}
-	emit(h.env.observer.Granted, Event{Name: h.s.name, Mode: h.mode, Owner: h.owner, Fence: lease.Fence(), Waited: now - start})
+	emit(h.env.observer.Granted, Event{Context: ctx, Name: h.s.name, Mode: h.mode, Owner: h.owner, Fence: lease.Fence(), Waited: now - start})
 	return lease, nil
 }
 
@@ -185,6 +185,7 @@ func (h *hold) detach(ctx context.Context, l *Lease) error {
 	}
 	h.env.watchdog.Remove(ctx, &h.life)
 	h.endLocally()
+	event.Context = ctx
 	emit(h.env.observer.Released, event)
 	return nil
 }

@@ -110,6 +110,7 @@ func (h *hold) unlock(ctx context.Context, l *Lease) error {
 	var event Event
 	if h.env.observer.Released != nil {
 		event = h.event(l, now)
+		event.Context = ctx
 	}
 	if h.queue != nil && h.queue.handOff(h, now) {
 		h.sh.mu.Unlock()
@@ -140,7 +141,7 @@ func (h *hold) stillEntered(l *Lease) bool {
 }
 
 func (h *hold) event(l *Lease, now instant) Event {
-	return Event{Name: h.s.name, Mode: h.mode, Owner: h.owner, Fence: l.Fence(), Held: now - h.since}
+	return Event{Context: l.values(), Name: h.s.name, Mode: h.mode, Owner: h.owner, Fence: l.Fence(), Held: now - h.since}
 }
 
 // endLocally lets the next waiter of this process become the contender.
@@ -287,7 +288,7 @@ func (h *hold) Lose(why error, mayRemain bool) {
 	}
 	h.endLocally()
 	if live {
-		emit(h.env.observer.Lost, Event{Name: h.s.name, Mode: mode, Owner: h.owner, Fence: leases[0].Fence(), Held: held, Err: err})
+		emit(h.env.observer.Lost, Event{Context: leases[0].values(), Name: h.s.name, Mode: mode, Owner: h.owner, Fence: leases[0].Fence(), Held: held, Err: err})
 	}
 }
 
@@ -299,8 +300,8 @@ func (h *hold) Warn() {
 }
 
 // Answered reports the answer to a renewal to the observer.
-func (h *hold) Answered(err error) {
-	event := Event{Name: h.s.name, Mode: h.s.mode, Owner: h.owner, Err: err}
+func (h *hold) Answered(err error, left time.Duration) {
+	event := Event{Context: context.Background(), Name: h.s.name, Mode: h.s.mode, Owner: h.owner, Left: left, Err: err}
 	switch {
 	case err == nil:
 		emit(h.env.observer.Renewed, event)
@@ -328,6 +329,12 @@ func (h *hold) deliverRevoke() {
 		return
 	}
 	if l := h.outermost(); l != nil {
+		if report := h.env.observer.Asked; report != nil {
+			h.sh.mu.Lock()
+			event := h.event(l, h.env.now())
+			h.sh.mu.Unlock()
+			report(event)
+		}
 		h.s.revoked(l.handle())
 	}
 }

@@ -117,6 +117,14 @@ func (l *Lease) ancestors() (end, values context.Context) {
 	return context.Background(), parent
 }
 
+// values returns a context with the values of the context of Lock.
+func (l *Lease) values() context.Context {
+	core := l.core()
+	core.mu.Lock()
+	defer core.mu.Unlock()
+	return core.ctx
+}
+
 // outer returns the lease that the context of Lock descends from, or nil.
 func (l *Lease) outer() *Lease {
 	core := l.core()

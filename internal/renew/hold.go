@@ -51,8 +51,8 @@ type Holder interface {
 	// Warn says that Terms.WarnBefore is left.
 	Warn()
 
-	// Answered receives the answer of Renew for the hold.
-	Answered(err error)
+	// Answered receives the answer of Renew for the hold, and how much trust was left when it came.
+	Answered(err error, left time.Duration)
 }
 
 // Hold is the Watchdog's part of a hold. The zero value is not watched.

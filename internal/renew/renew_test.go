@@ -101,7 +101,7 @@ func (h *holder) Warn() {
 	h.warnedAt = h.r.now()
 }
 
-func (h *holder) Answered(error) {
+func (h *holder) Answered(error, time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.answers++

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -153,11 +154,13 @@ func (w *Watchdog) call(r *round) []error {
 	start := w.Now()
 	answers := w.Renew(r.ctx, r.requests)
 
-	errs := make([]error, len(r.holds))
+	errs, left := make([]error, len(r.holds)), make([]time.Duration, len(r.holds))
 	var lost []*Hold
 	w.mu.Lock()
+	now := w.Now()
 	for i, h := range r.holds {
 		errs[i] = Answer(answers, i)
+		left[i] = h.Trust() - now
 		h.round = nil
 		switch {
 		case h.index < 0: // it was taken away meanwhile
@@ -182,7 +185,7 @@ func (w *Watchdog) call(r *round) []error {
 		h.holder.Lose(ErrGone, false)
 	}
 	for i, h := range r.holds {
-		h.holder.Answered(errs[i])
+		h.holder.Answered(errs[i], left[i])
 	}
 	return errs
 }

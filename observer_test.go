@@ -1,0 +1,234 @@
+package distlock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// recorded are the events of a client, each with its kind.
+type recorded struct {
+	mu     sync.Mutex
+	kinds  []string
+	events []distlock.Event
+}
+
+func (r *recorded) note(kind string) func(distlock.Event) {
+	return func(e distlock.Event) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.kinds, r.events = append(r.kinds, kind), append(r.events, e)
+	}
+}
+
+// last returns the last event of a kind.
+func (r *recorded) last(t *testing.T, kind string) distlock.Event {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, k := range slices.Backward(r.kinds) {
+		if k == kind {
+			return r.events[i]
+		}
+	}
+	t.Fatalf("no event %s in %v", kind, r.kinds)
+	return distlock.Event{}
+}
+
+func (r *recorded) observer() *distlock.Observer {
+	return &distlock.Observer{
+		Waiting: r.note("waiting"), GaveUp: r.note("gave up"), Refused: r.note("refused"), Granted: r.note("granted"),
+		HandedOn: r.note("handed on"), Renewed: r.note("renewed"), Unanswered: r.note("unanswered"), Asked: r.note("asked"),
+		Lost: r.note("lost"), Released: r.note("released"),
+	}
+}
+
+type callKey struct{}
+
+// calling returns a context that a test recognizes.
+func calling(t *testing.T, name string) context.Context {
+	return context.WithValue(t.Context(), callKey{}, name)
+}
+
+// Events have the context of the call that they are about, and those that are refused say who is in the way, without its
+// Owner, whether that is this process or another.
+func TestEventsOfWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		other := client(t, store.Connect(), &distlock.Options{Meta: map[string]string{"program": "backup"}})
+		held, err := other.Mutex("x").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r recorded
+		c := client(t, store.Connect(), &distlock.Options{Observer: r.observer(), Meta: map[string]string{"program": "shop"}})
+		blockedBy := func(kind, program string, fence uint64) {
+			t.Helper()
+			e := r.last(t, kind)
+			if e.Blocker == nil || e.Blocker.Owner != "" || e.Blocker.Meta["program"] != program || e.Blocker.Fence != fence {
+				t.Errorf("%s: the blocker is %+v, want %s with fence %d", kind, e.Blocker, program, fence)
+			}
+			if e.Context.Value(callKey{}) != kind {
+				t.Errorf("%s: the context is of %v", kind, e.Context.Value(callKey{}))
+			}
+		}
+		if _, err := c.Mutex("x").TryLock(calling(t, "refused")); !errors.Is(err, distlock.ErrHeld) {
+			t.Fatal(err)
+		}
+		blockedBy("refused", "backup", held.Fence())
+		ctx, cancel := context.WithTimeout(calling(t, "gave up"), time.Second)
+		defer cancel()
+		if _, err := c.Mutex("x").Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		blockedBy("gave up", "backup", held.Fence())
+
+		first := waiter(t, calling(t, "waiting"), c.Mutex("x"))
+		synctest.Wait()
+		blockedBy("waiting", "backup", held.Fence())
+		mustUnlock(t, held)
+		mine := <-first
+		if e := r.last(t, "granted"); e.Fence != mine.Fence() || e.Context.Value(callKey{}) != "waiting" {
+			t.Errorf("granted: %+v", e)
+		}
+		second := waiter(t, calling(t, "waiting"), c.Mutex("x"))
+		synctest.Wait()
+		blockedBy("waiting", "shop", mine.Fence())
+		if _, err := c.Mutex("x").TryLock(calling(t, "refused")); !errors.Is(err, distlock.ErrHeld) {
+			t.Fatal(err)
+		}
+		blockedBy("refused", "shop", mine.Fence())
+		if err := mine.Unlock(calling(t, "unlock")); err != nil {
+			t.Fatal(err)
+		}
+		if e := r.last(t, "released"); e.Context.Value(callKey{}) != "unlock" {
+			t.Errorf("released: %+v", e)
+		}
+		mustUnlock(t, <-second)
+	})
+}
+
+// Renewals say how much trust was left, which falls while they have no answer. A loss has the context of Lock.
+func TestEventsOfLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen recorded
+		r := newRig()
+		c := client(t, r, &distlock.Options{TTL: 30 * time.Second, Margin: 3 * time.Second, Observer: seen.observer()})
+		lease, err := c.Mutex("x").Lock(calling(t, "lock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(11 * time.Second)
+		if e := seen.last(t, "renewed"); e.Left != 17*time.Second || e.Context == nil {
+			t.Errorf("renewed: %+v, want 17 s left", e)
+		}
+		r.set(func(r *rig) {
+			r.renew = func(_ context.Context, holds []driver.Hold, _ renewer) []error { return allErrors(holds, errNetwork) }
+		})
+		time.Sleep(10 * time.Second)
+		first := seen.last(t, "unanswered").Left
+		time.Sleep(5 * time.Second)
+		if e := seen.last(t, "unanswered"); e.Left >= first || e.Left <= 0 || e.Err == nil {
+			t.Errorf("unanswered: %+v, and %v was left before", e, first)
+		}
+		<-lease.Context().Done()
+		synctest.Wait()
+		if e := seen.last(t, "lost"); e.Context.Value(callKey{}) != "lock" || e.Fence != lease.Fence() {
+			t.Errorf("lost: %+v", e)
+		}
+	})
+}
+
+// A holder that is asked to release is reported once.
+func TestEventAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen recorded
+		c := client(t, memlock.New(), &distlock.Options{Observer: seen.observer()})
+		lease, err := c.Mutex("x", distlock.Revocable(func(l *distlock.Lease) {})).Lock(calling(t, "lock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := c.Inspect(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := c.Revoke(t.Context(), info); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if e := seen.last(t, "asked"); e.Fence != lease.Fence() || e.Context.Value(callKey{}) != "lock" {
+			t.Errorf("asked: %+v", e)
+		}
+		if n := strings.Count(strings.Join(seen.kinds, " "), "asked"); n != 1 {
+			t.Errorf("reported %d times", n)
+		}
+	})
+}
+
+// Observers are notified in their order. One that none of them has is not called.
+func TestObservers(t *testing.T) {
+	var log []string
+	note := func(what string) func(distlock.Event) { return func(distlock.Event) { log = append(log, what) } }
+	joined := distlock.Observers(
+		&distlock.Observer{Granted: note("a granted")}, nil,
+		&distlock.Observer{Granted: note("b granted"), Released: note("b released")},
+	)
+	if joined.Waiting != nil || joined.Leaked != nil {
+		t.Error("a field that none has is set")
+	}
+	c := client(t, memlock.New(), &distlock.Options{Observer: joined})
+	mustUnlock(t, mustLock(t, c.Mutex("x")))
+	if got := fmt.Sprint(log); got != "[a granted b granted b released]" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// A log has a level for each event, and neither Owners nor what an Owner is found by.
+func TestLogTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		r := newRig()
+		c := client(t, r, &distlock.Options{Observer: distlock.LogTo(log)})
+		lease := mustLock(t, c.Mutex("x"))
+		second := waiter(t, t.Context(), c.Mutex("x"))
+		if _, err := c.Mutex("x").TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		mustUnlock(t, lease)
+		lease = <-second
+		r.set(func(r *rig) {
+			r.renew = func(_ context.Context, holds []driver.Hold, _ renewer) []error { return allErrors(holds, errNetwork) }
+		})
+		<-lease.Context().Done()
+		synctest.Wait()
+		text := b.String()
+		for _, want := range []string{
+			`level=DEBUG msg="lock granted" lock=x mode=exclusive fence=`, `level=DEBUG msg="waiting for a lock" lock=x`,
+			`level=DEBUG msg="lock refused" lock=x`, "blocker=", `level=WARN msg="lock `, "waited=2.",
+			`level=WARN msg="renewal of a lock without an answer" lock=x`, `error="connection reset"`, `level=ERROR msg="lock lost" lock=x`,
+		} {
+			if !strings.Contains(text, want) {
+				t.Errorf("no %q in\n%s", want, text)
+			}
+		}
+		if strings.Contains(text, lease.Owner()) {
+			t.Errorf("an Owner is in the log:\n%s", text)
+		}
+	})
+}
