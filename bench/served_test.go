@@ -77,7 +77,7 @@ var servedScenarios = []scenario{
 	uncontended(onServer, 128, viaServer, direct.name),
 	handoff(onServer, []contender{direct, served}),
 	servedLeases,
-	openStreams("watches", "Open watches, each of another lock that is held", 2000, openWatch),
+	openStreams("watches", "Open watches of 100 locks that are held", 2000, openWatch),
 	openStreams("pages", "Open pages with the list of 100 locks", 200, openPage),
 }
 
@@ -98,31 +98,35 @@ type servedRedis struct {
 // startServed starts a server before a Redis. It ends with the test.
 func startServed(tb testing.TB) coordinator {
 	tb.Helper()
-	redis := startRedis(tb).(*redisServer)
-	path, err := cli()
+	s, end, err := startServe(startRedis(tb).(*redisServer))
 	if err != nil {
 		tb.Fatal(err)
+	}
+	tb.Cleanup(end)
+	return s
+}
+
+func startServe(redis *redisServer) (s *servedRedis, end func(), err error) {
+	path, err := cli()
+	if err != nil {
+		return nil, nil, err
 	}
 	cmd := exec.Command(path, "--url", "redis://"+redis.Addr(), "serve", "--listen", "127.0.0.1:0", "--max-open", "5000", "--max-holds", "20000")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		tb.Fatal(err)
+		return nil, nil, err
 	}
-	log, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		tb.Fatal(err)
+	if err := testserver.Spawn(cmd); err != nil { // its log goes to the null device
+		return nil, nil, err
 	}
-	cmd.Stderr = log
-	if err := testserver.Spawn(cmd); err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { cmd.Process.Kill(); cmd.Wait(); log.Close() })
+	end = func() { cmd.Process.Kill(); cmd.Wait() }
 	line, err := bufio.NewReader(out).ReadString('\n')
 	addr, _, found := strings.Cut(line, " serves ")
 	if err != nil || !found {
-		tb.Fatalf("the server says %q, %v", line, err)
+		end()
+		return nil, nil, fmt.Errorf("the server says %q, %v", line, err)
 	}
-	return &servedRedis{redis, addr, cmd.Process.Pid}
+	return &servedRedis{redis, addr, cmd.Process.Pid}, end, nil
 }
 
 func (s *servedRedis) Addr() string { return s.redisServer.Addr() + "," + s.addr }
@@ -138,12 +142,17 @@ func (s *servedRedis) usage(c contender) (usage, error) {
 	return u, err
 }
 
-// openStreams measures the memory of streams that are open at the server.
+// openStreams measures the memory of streams that are open at a server of their own: one that had streams before
+// has memory left for more.
 func openStreams(name, title string, n int, open func(s *servedRedis, i int) (io.Closer, error)) scenario {
 	return scenario{
 		name: onServer + "/" + name + "/" + strconv.Itoa(n), at: onServer, title: fmt.Sprintf("%s: %d", title, n), contenders: []contender{served}, big: true,
 		measure: func(r *rig, c contender) (figures, error) {
-			s := r.coordinator.(*servedRedis)
+			s, end, err := startServe(r.coordinator.(*servedRedis).redisServer)
+			if err != nil {
+				return nil, err
+			}
+			defer end()
 			defer s.clear()
 			cl, err := direct.open(s.Addr(), ttl)
 			if err != nil {
