@@ -41,7 +41,7 @@ func (k *contender) cut() error { return cutShort(k.op, k.s.name, k.ctx, k.last)
 
 // event returns what all events of a wait have.
 func (k *contender) event() Event {
-	return Event{Context: k.ctx, Name: k.s.name, Mode: k.s.mode, Waited: k.env.now() - k.start}
+	return Event{Context: k.ctx, Name: k.s.name, Mode: k.s.mode, Waited: k.env.now() - k.start, Contended: k.waitingEmitted}
 }
 
 // whyWaiting returns the last answer, also if another contender of this process got it.

@@ -14,8 +14,6 @@ import (
 	"github.com/distlock/distlock/internal/wait"
 )
 
-var errBroken = errors.New("it was broken")
-
 // hold is one Owner's hold at the backend. It is renewed and released as one. Leases come and
 // go on it by hand-off and re-entry.
 type hold struct {

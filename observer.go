@@ -49,6 +49,10 @@ type Event struct {
 	// anything is lost.
 	Left time.Duration
 
+	// Contended says that the caller had to wait: Waiting was called before. For Granted; it is true of all HandedOn
+	// and GaveUp.
+	Contended bool
+
 	// Blocker is one that is in the way, without its Owner; nil if the backend has not said who. It may
 	// be of this process. No call is made to find it out.
 	Blocker *Holder

@@ -20,6 +20,7 @@ var (
 	ErrDeadline = errors.New("it could not be renewed in time")
 	ErrMaxHold  = errors.New("it was held for MaxHold")
 	ErrGone     = errors.New("the backend says that it is gone")
+	ErrBroken   = errors.New("it was broken")
 	ErrNoAnswer = errors.New("the backend gave no answer for it")
 )
 

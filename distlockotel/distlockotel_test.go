@@ -1,0 +1,254 @@
+package distlockotel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// rig is a client whose metrics and spans a test reads.
+type rig struct {
+	*distlock.Client
+	t      *testing.T
+	reader *metric.ManualReader
+	spans  *tracetest.SpanRecorder
+	tracer *sdktrace.TracerProvider
+}
+
+func newRig(t *testing.T, b driver.Backend) *rig {
+	t.Helper()
+	r := &rig{t: t, reader: metric.NewManualReader(), spans: tracetest.NewSpanRecorder()}
+	r.tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r.spans))
+	o, err := New(Options{MeterProvider: metric.NewMeterProvider(metric.WithReader(r.reader)), TracerProvider: r.tracer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Client, err = distlock.New(b, &distlock.Options{Observer: o}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+// metrics returns all points as text: counters by their value, histograms by their count.
+func (r *rig) metrics() map[string]int64 {
+	r.t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := r.reader.Collect(context.Background(), &all); err != nil {
+		r.t.Fatal(err)
+	}
+	points := map[string]int64{}
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			switch d := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range d.DataPoints {
+					points[point(m.Name, p.Attributes)] = p.Value
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range d.DataPoints {
+					points[point(m.Name, p.Attributes)] = int64(p.Count)
+				}
+			}
+		}
+	}
+	return points
+}
+
+func point(name string, attrs attribute.Set) string {
+	var all []string
+	for _, kv := range attrs.ToSlice() {
+		all = append(all, string(kv.Key)+"="+kv.Value.AsString())
+	}
+	slices.Sort(all)
+	return name + "{" + strings.Join(all, ",") + "}"
+}
+
+func (r *rig) wants(want map[string]int64) {
+	r.t.Helper()
+	got := r.metrics()
+	for point, n := range want {
+		if got[point] != n {
+			r.t.Errorf("%s: got %d, want %d; all are %v", point, got[point], n, slices.Sorted(maps.Keys(got)))
+		}
+	}
+}
+
+func must(t *testing.T) func(*distlock.Lease, error) *distlock.Lease {
+	return func(l *distlock.Lease, err error) *distlock.Lease {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+}
+
+// Each way of waiting and holding is counted, by class and not by name.
+func TestMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, memlock.New())
+		ctx := t.Context()
+		first := must(t)(r.Mutex("order:1").Lock(ctx))
+		if _, err := r.Mutex("order:1").TryLock(ctx); !errors.Is(err, distlock.ErrHeld) {
+			t.Fatal(err)
+		}
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if _, err := r.Mutex("order:1").Lock(short); err == nil {
+			t.Fatal("granted")
+		}
+		done := make(chan *distlock.Lease)
+		go func() { l, _ := r.Mutex("order:1").Lock(ctx); done <- l }()
+		synctest.Wait()
+		const lock = "class=order:*,mode=exclusive"
+		r.wants(map[string]int64{
+			"distlock.held{" + lock + "}": 1, "distlock.waiting{" + lock + "}": 1,
+			"distlock.wait.duration{" + lock + ",outcome=refused}": 1, "distlock.wait.duration{" + lock + ",outcome=gave_up}": 1,
+			"distlock.wait.duration{" + lock + ",outcome=granted}": 1,
+		})
+		time.Sleep(11 * time.Second)
+		if err := first.Unlock(ctx); err != nil {
+			t.Fatal(err)
+		}
+		second := <-done
+		r.wants(map[string]int64{
+			"distlock.held{" + lock + "}": 1, "distlock.waiting{" + lock + "}": 0, "distlock.hold.duration{" + lock + ",outcome=released}": 1,
+			"distlock.renewals{outcome=renewed}": 1, "distlock.lease.left{}": 1,
+		})
+		if err := second.Unlock(ctx); err != nil {
+			t.Fatal(err)
+		}
+		must(t)(r.Mutex("order:2").Lock(ctx))
+		r.wants(map[string]int64{"distlock.held{" + lock + "}": 1})
+		for point := range r.metrics() {
+			if strings.Contains(point, "order:1") || strings.Contains(point, first.Owner()) {
+				t.Errorf("a name or an Owner is in %s", point)
+			}
+		}
+	})
+}
+
+// silent is a backend that stops to answer renewals.
+type silent struct {
+	*memlock.Backend
+	broken chan struct{}
+}
+
+func (s silent) Renew(ctx context.Context, holds []driver.Hold) []error {
+	select {
+	case <-s.broken:
+		return slices.Repeat([]error{errors.New("no answer")}, len(holds))
+	default:
+		return s.Backend.Renew(ctx, holds)
+	}
+}
+
+// A loss is counted by its reason, without a class, and its span is an error.
+func TestLosses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := silent{memlock.New(), make(chan struct{})}
+		r := newRig(t, s)
+		ctx, span := r.tracer.Tracer("test").Start(t.Context(), "caller")
+		broken := must(t)(r.Mutex("a").Lock(ctx))
+		info, err := r.Inspect(ctx, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.ForceUnlock(ctx, info); err != nil {
+			t.Fatal(err)
+		}
+		<-broken.Context().Done()
+		forgotten := must(t)(r.Mutex("d").Lock(ctx))
+		if err := s.Backend.Release(ctx, driver.Hold{Name: "d", Owner: forgotten.Owner(), Mode: driver.Exclusive, TTL: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		<-forgotten.Context().Done()
+		long := must(t)(r.Mutex("b", distlock.MaxHold(time.Minute)).Lock(ctx))
+		<-long.Context().Done()
+		unanswered := must(t)(r.Mutex("c").Lock(ctx))
+		close(s.broken)
+		<-unanswered.Context().Done()
+		synctest.Wait()
+		r.wants(map[string]int64{
+			"distlock.losses{reason=fact}": 1, "distlock.losses{reason=broken}": 1, "distlock.losses{reason=max_hold}": 1, "distlock.losses{reason=deadline}": 1,
+			"distlock.hold.duration{class=c,mode=exclusive,outcome=lost}": 1, "distlock.held{class=c,mode=exclusive}": 0,
+		})
+		if r.metrics()["distlock.renewals{outcome=unknown}"] == 0 {
+			t.Error("no renewal without an answer is counted")
+		}
+		span.End()
+		lost := 0
+		for _, s := range r.spans.Ended() {
+			if s.Name() == "distlock.hold" && s.Status().Code == codes.Error {
+				lost++
+				if s.Parent().SpanID() != span.SpanContext().SpanID() {
+					t.Error("the span of a loss is no child of its caller's")
+				}
+			}
+		}
+		if lost != 4 {
+			t.Errorf("%d spans of losses", lost)
+		}
+	})
+}
+
+// Spans begin in the past, descend from the caller's and link to the holder in the way. A refusal is no error.
+func TestSpans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, memlock.New())
+		ctx, caller := r.tracer.Tracer("test").Start(t.Context(), "caller")
+		lease := must(t)(r.Mutex("order:1").Lock(ctx))
+		time.Sleep(5 * time.Second)
+		if _, err := r.Mutex("order:1").TryLock(ctx); !errors.Is(err, distlock.ErrHeld) {
+			t.Fatal(err)
+		}
+		if err := lease.Unlock(ctx); err != nil {
+			t.Fatal(err)
+		}
+		caller.End()
+		spans := map[string]sdktrace.ReadOnlySpan{}
+		for _, s := range r.spans.Ended() {
+			for _, a := range s.Attributes() {
+				if a.Key == "distlock.outcome" {
+					spans[a.Value.AsString()] = s
+				}
+			}
+			if strings.Contains(fmt.Sprint(s.Attributes(), s.Status()), lease.Owner()) {
+				t.Errorf("an Owner is in the span %s", s.Name())
+			}
+		}
+		granted, refused, released := spans["granted"], spans["refused"], spans["released"]
+		if granted == nil || refused == nil || released == nil {
+			t.Fatalf("spans: %v", spans)
+		}
+		for _, s := range spans {
+			if s.Parent().SpanID() != caller.SpanContext().SpanID() || s.Status().Code == codes.Error {
+				t.Errorf("%s: parent %v, status %v", s.Name(), s.Parent().SpanID(), s.Status())
+			}
+		}
+		if took := released.EndTime().Sub(released.StartTime()); took != 5*time.Second {
+			t.Errorf("the hold took %v", took)
+		}
+		if l := refused.Links(); len(l) != 1 || l[0].SpanContext.SpanID() != granted.SpanContext().SpanID() {
+			t.Errorf("links of the refusal: %v, want the grant", l)
+		}
+	})
+}
