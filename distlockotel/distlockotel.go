@@ -108,7 +108,17 @@ func (x *exporter) instruments(m metric.Meter) error {
 	x.held, errs[4] = m.Int64UpDownCounter("distlock.held", metric.WithUnit("{lock}"), metric.WithDescription("Locks that are held."))
 	x.losses, errs[5] = m.Int64Counter("distlock.losses", metric.WithUnit("{lock}"), metric.WithDescription("Locks that were lost while they were held."))
 	x.renewals, errs[6] = m.Int64Counter("distlock.renewals", metric.WithUnit("{renewal}"), metric.WithDescription("Renewals of a lock, by their outcome."))
-	return errors.Join(errs[:]...)
+	if err := errors.Join(errs[:]...); err != nil {
+		return err
+	}
+	// A series that begins with its first event shows no increase.
+	for _, reason := range []string{"fact", "deadline", "max_hold", "broken"} {
+		x.losses.Add(context.Background(), 0, metric.WithAttributes(attribute.String("reason", reason)))
+	}
+	for _, outcome := range []string{"renewed", "unknown", "lost"} {
+		x.renewals.Add(context.Background(), 0, metric.WithAttributes(attribute.String("outcome", outcome)))
+	}
+	return nil
 }
 
 // of returns the attributes of an event's lock, and more.

@@ -77,6 +77,7 @@ look() {
 	want default-jdk-headless DISTLOCK_TEST_JAVAC javac
 	want nodejs DISTLOCK_TEST_NODE node
 	want curl DISTLOCK_TEST_CURL curl
+	want prometheus DISTLOCK_TEST_PROMTOOL promtool
 	want maven DISTLOCK_TEST_MAVEN mvn
 	want xz-utils DISTLOCK_TEST_XZ xz
 	want chromium-headless-shell DISTLOCK_TEST_CHROMIUM /usr/lib/chromium/chromium-headless-shell
