@@ -21,7 +21,7 @@ LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | grep -v '^
 # Packages of backends whose requests are held back until they do harm, if there is any to do.
 LATE = ./backend/etcdlock ./backend/mysqllock ./backend/pglock ./backend/redislock ./backend/zklock ./internal/tests/served
 # Tests of the core with thousands of calls, which do not run fifty times.
-ONCE = ^Test(Large|Long)[A-Z]|Outage|SilentHolds|SilentReleases|NothingSent
+ONCE = ^Test(Large|Long|Storm)[A-Z]?|Outage|SilentHolds|SilentReleases|NothingSent
 GOTEST = $(GO) run ./internal/gotest -serial '$(SERIAL)' -slowest 10
 # SQLite, translated from C, is slow under checks of memory, and is not this project's code.
 UNCHECKED = -gcflags='modernc.org/sqlite/lib=-race=false -d=checkptr=0'
