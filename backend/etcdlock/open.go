@@ -177,8 +177,8 @@ func parseURL(u *url.URL) (*urlConfig, error) {
 	}
 	if u.Scheme == "etcds" {
 		c.tls, err = netaddr.TLS(p)
-		c.serverName = p.String("servername", "")
-	} else if err := netaddr.NoTLS(u, "etcds", "servername"); err != nil {
+		c.serverName = c.tls.ServerName
+	} else if err := netaddr.NoTLS(u, "etcds"); err != nil {
 		return nil, err
 	}
 	prefix := strings.TrimPrefix(u.Path, "/")

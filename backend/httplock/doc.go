@@ -13,7 +13,8 @@
 //	http+unix:///run/distlock.sock
 //
 // The default ports are 80 and 443. The path is what a proxy puts before the server's own paths. https
-// uses TLS: ca names a file with trusted authorities, cert and key the client's own certificate.
+// uses TLS: ca names a file with trusted authorities, cert and key the client's own certificate, and servername the
+// name in the certificates of all servers, instead of the hosts.
 //
 //	token_file  a file with the token, which is read again when the server refuses the token
 //	timeout     how long Open waits for an answer; default 5s

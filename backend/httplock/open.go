@@ -54,7 +54,11 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("no answer within %v: %w", o.timeout, err)
 		}
-		return nil, fmt.Errorf("httplock: open: %w", err)
+		hint := ""
+		if o.tls != nil && !driver.Final(err) {
+			hint = netaddr.Hint(err)
+		}
+		return nil, fmt.Errorf("httplock: open: %w%s", err, hint)
 	}
 	return newBackend(c, life, stop), nil
 }

@@ -34,7 +34,7 @@ type Backend struct {
 //
 // Parameters are strategy (row, unique, version, forupdate, session), table, create and onewriter,
 // see Options; max_connections, the limit of the pool, by default none; tls (false, true,
-// skip-verify, preferred), and for tls=true the files ca, cert and key; socket; timeout, readTimeout
+// skip-verify, preferred), and for tls=true the files ca, cert and key, and servername; socket; timeout, readTimeout
 // and writeTimeout as durations; and the MySQL driver's connectionAttributes, allowNativePasswords,
 // allowCleartextPasswords and allowFallbackToPlaintext. An error that will not go away is
 // ErrInvalid. No error shows a password.
@@ -90,9 +90,22 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	db.SetMaxIdleConns(maxIdle)
 	b, err := open(ctx, db, opts, true)
 	if err != nil {
-		return nil, errors.Join(err, db.Close())
+		return nil, errors.Join(explainTLS(config, err), db.Close())
 	}
 	return b, nil
+}
+
+// explainTLS adds to an error of Open that a client certificate may be wanted: the server says so to nobody, or the
+// driver keeps it to itself.
+func explainTLS(c *mysql.Config, err error) error {
+	switch {
+	case c.TLS == nil:
+	case number(err) == errWrongUser && len(c.TLS.Certificates) == 0:
+		return fmt.Errorf("%w; does the user need a client certificate: parameters cert and key?", err)
+	case strings.HasSuffix(err.Error(), mysql.ErrInvalidConn.Error()), strings.HasSuffix(err.Error(), "bad connection"):
+		return fmt.Errorf("%w; does the server want a client certificate, or another one: parameters cert and key?", err)
+	}
+	return err
 }
 
 // maxIdle is how many idle connections our own pool keeps. The default of database/sql, 2, closes

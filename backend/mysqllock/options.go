@@ -194,7 +194,7 @@ func readTLS(u *url.URL, p *driver.Params, c *mysql.Config) error {
 	if mode != "true" {
 		c.TLSConfig = mode
 		if netaddr.NoTLS(u, "") != nil {
-			return fmt.Errorf("%w: parameters ca, cert and key go with tls=true", driver.ErrInvalid)
+			return fmt.Errorf("%w: parameters ca, cert, key and servername go with tls=true", driver.ErrInvalid)
 		}
 		return nil
 	}
@@ -213,7 +213,7 @@ func readAddress(u *url.URL, p *driver.Params, c *mysql.Config) error {
 	}
 	c.Net, c.Addr = "tcp", addrs[0]
 	if c.TLS != nil {
-		c.TLS.ServerName = u.Hostname()
+		c.TLS.ServerName = cmp.Or(c.TLS.ServerName, u.Hostname())
 	}
 	if socket := p.String("socket", ""); socket != "" {
 		if u.Host != "" {

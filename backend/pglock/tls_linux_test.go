@@ -1,21 +1,14 @@
 package pglock
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/distlock/distlock/internal/testkit/testcert"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -48,29 +41,50 @@ func TestTLS(t *testing.T) {
 // useTLS gives a server a certificate, and returns the file of its root certificates.
 func useTLS(t *testing.T, pg *testserver.PostgresServer) (roots string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	own, err := testcert.Own()
 	if err != nil {
 		t.Fatal(err)
 	}
-	draft := &x509.Certificate{
-		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
-	cert, err := x509.CreateCertificate(rand.Reader, draft, draft, &key.PublicKey, key)
-	secret, err2 := x509.MarshalPKCS8PrivateKey(key)
-	if err := errors.Join(err, err2); err != nil {
+	show(t, pg, own.Pair)
+	roots = own.Files(t).Cert
+	ca := filepath.Join(pg.Dir(), "ca.pem")
+	if err := errors.Join(os.WriteFile(ca, own.Cert, 0o600), likeOwner(pg.Dir(), ca)); err != nil {
 		t.Fatal(err)
 	}
-	files := map[string]*pem.Block{"server.crt": {Type: "CERTIFICATE", Bytes: cert}, "server.key": {Type: "PRIVATE KEY", Bytes: secret}}
-	for name, block := range files {
-		file := filepath.Join(pg.Dir(), name)
-		if err := errors.Join(os.WriteFile(file, pem.EncodeToMemory(block), 0o600), likeOwner(pg.Dir(), file)); err != nil {
-			t.Fatal(err)
-		}
+	pg.Exec(t, fmt.Sprintf("ALTER SYSTEM SET ssl_cert_file = '%s/cert.pem'", pg.Dir()), fmt.Sprintf("ALTER SYSTEM SET ssl_key_file = '%s/key.pem'", pg.Dir()),
+		fmt.Sprintf("ALTER SYSTEM SET ssl_ca_file = '%s'", ca), "ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()")
+	return roots
+}
+
+// show writes the files of a server's certificate, which it reads when it reads its configuration.
+func show(t *testing.T, pg *testserver.PostgresServer, p testcert.Pair) {
+	t.Helper()
+	f, err := p.Write(pg.Dir())
+	if err := errors.Join(err, likeOwner(pg.Dir(), f.Cert), likeOwner(pg.Dir(), f.Key)); err != nil {
+		t.Fatal(err)
 	}
-	pg.Exec(t, fmt.Sprintf("ALTER SYSTEM SET ssl_cert_file = '%s/server.crt'", pg.Dir()), fmt.Sprintf("ALTER SYSTEM SET ssl_key_file = '%s/server.key'", pg.Dir()),
-		"ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()")
-	return filepath.Join(pg.Dir(), "server.crt")
+}
+
+// The server wants the password and a certificate.
+func TestCertificates(t *testing.T) {
+	t.Parallel()
+	pg := testserver.Postgres(t, testserver.PostgresOptions{})
+	u := with(t, pg.Database(t), "create", "true", "sslmode", "verify-full", "connect_timeout", "120")
+	useTLS(t, pg)
+	hba := "hostnossl all all 127.0.0.1/32 md5\nhostssl all all 127.0.0.1/32 md5 clientcert=verify-ca\n"
+	if err := os.WriteFile(pg.Ask(t, "SHOW hba_file"), []byte(hba), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	testcert.Try(t, testcert.Server{
+		CA: "sslrootcert", Cert: "sslcert", Key: "sslkey", ServerName: "-",
+		Show: func(t *testing.T, shown testcert.Pair, _ bool) string {
+			show(t, pg, shown)
+			before := pg.Ask(t, "SELECT pg_conf_load_time()::text")
+			pg.Exec(t, "SELECT pg_reload_conf()")
+			eventually(t, "the configuration is read", func() bool { return pg.Ask(t, "SELECT pg_conf_load_time()::text") != before })
+			return u
+		},
+	})
 }
 
 // likeOwner gives a file the owner of a folder.

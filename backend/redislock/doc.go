@@ -22,7 +22,7 @@
 // (see PubSub), replicas and replica_timeout (see Replicas), scripts (auto, off; see Without
 // scripts). With Sentinel: sentinel_user and sentinel_password, if the sentinels want a login. With
 // TLS: ca, a file of certificates to trust instead of the system's; cert and key, files with the
-// client's own; sentinel_tls=false if the sentinels have none.
+// client's own; servername, the name in all servers' certificates, instead of the hosts; sentinel_tls=false if the sentinels have none.
 //
 // # Sentinel
 //

@@ -84,13 +84,13 @@ func (t *urlTarget) explainOpen(err error) error {
 		// Either may end first: the context of the question, or the timeout of the connection.
 		silence := "no answer within " + t.server.DialTimeout.String()
 		text = strings.NewReplacer(context.DeadlineExceeded.Error(), silence, os.ErrDeadlineExceeded.Error(), silence).Replace(text)
-		if secure {
-			text += "; does the server speak TLS?"
-		}
 	case strings.Contains(text, "invalid reply"):
 		text += ": this is no Redis server"
 	case !secure && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)):
 		text += "; does the server want TLS, as in rediss://?"
+	}
+	if secure {
+		text += netaddr.Hint(err)
 	}
 	return redisconn.Reworded(text, err)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/metajson"
+	"github.com/distlock/distlock/internal/netaddr"
 	"github.com/distlock/distlock/internal/wait"
 	"github.com/distlock/distlock/internal/zk"
 )
@@ -208,11 +209,9 @@ func (o *serverOptions) explain(err error) error {
 		return err
 	}
 	hint := ""
-	switch record := (tls.RecordHeaderError{}); {
-	case errors.As(err, &record):
-		hint = "; the servers do not speak TLS there: want zk:// and not zks://"
+	switch {
 	case o.tls != nil:
-		hint = "; do the servers speak TLS there?"
+		hint = netaddr.Hint(err)
 	case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
 		hint = "; do the servers want TLS, as in zks://?"
 	}

@@ -19,7 +19,8 @@
 //	zks://host1:2281/chroot?ca=authority.pem&cert=own.pem&key=own-key.pem
 //
 // The default port is 2181. A user logs in with the scheme "digest". The chroot must exist. zks
-// uses TLS: ca names a file with trusted authorities, cert and key the client's own certificate.
+// uses TLS: ca names a file with trusted authorities, cert and key the client's own certificate, and servername the
+// name in the certificates of all servers, instead of the hosts.
 //
 //	timeout  how long opening a session may take; default 5s
 //	acl      open (default): everybody has access to the nodes, as in Curator;

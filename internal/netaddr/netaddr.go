@@ -3,16 +3,19 @@
 package netaddr
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -40,9 +43,9 @@ func Listed(addrs []string) string {
 
 // TLS reads how servers are to be trusted: by what the system trusts, or by the
 // authorities in the file ca; and which certificate of the user's own, in the files cert
-// and key, is shown to them.
+// and key, is shown to them. servername is the name that their certificates must have, in place of the host.
 func TLS(p *driver.Params) (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: p.String("servername", "")}
 	ca, cert, key := p.String("ca", ""), p.String("cert", ""), p.String("key", "")
 	var errs []error
 	if ca != "" {
@@ -62,13 +65,32 @@ func TLS(p *driver.Params) (*tls.Config, error) {
 	return config, errors.Join(errs...)
 }
 
-// NoTLS refuses the parameters of TLS in a URL without it: what TLS reads, and more of the
-// caller's own. secure is the scheme that has it.
-func NoTLS(u *url.URL, secure string, more ...string) error {
-	for _, param := range append([]string{"ca", "cert", "key"}, more...) {
+// NoTLS refuses the parameters of TLS in a URL without it. secure is the scheme that has it.
+func NoTLS(u *url.URL, secure string) error {
+	for _, param := range []string{"ca", "cert", "key", "servername"} {
 		if u.Query().Has(param) {
 			return fmt.Errorf("%w: parameter %s is for TLS: want a URL that begins with %s", driver.ErrInvalid, param, secure)
 		}
 	}
 	return nil
+}
+
+// Hint returns what may help after a connection with TLS failed, to be put behind the error. It is empty if the
+// error says it.
+func Hint(err error) string {
+	var unverified *tls.CertificateVerificationError
+	var remote *net.OpError
+	switch record := (tls.RecordHeaderError{}); {
+	case errors.As(err, &unverified):
+		return ""
+	case errors.As(err, &record):
+		return "; the server does not speak TLS there"
+	case errors.As(err, &remote) && remote.Op == "remote error":
+		return "; does the server want a client certificate, or another one: parameters cert and key?"
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return "; does the server speak TLS there, or want a client certificate, or another one: parameters cert and key?"
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return "; does the server speak TLS there?"
+	}
+	return ""
 }

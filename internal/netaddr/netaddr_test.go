@@ -61,8 +61,8 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%q without TLS: %v", query, err)
 		}
 	}
-	u, _ := driver.ParseURL("x://h?name=a")
-	if err := NoTLS(u, "xs", "name"); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "xs") {
-		t.Errorf("a parameter of the caller's: %v", err)
+	u, _ := driver.ParseURL("x://h?servername=a")
+	if err := NoTLS(u, "xs"); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "xs") {
+		t.Errorf("a name without TLS: %v", err)
 	}
 }

@@ -197,13 +197,11 @@ func (s *EtcdServer) useTLS() (err error) {
 	if !s.options.TLS {
 		return nil
 	}
-	c := ownCertificate()
-	if s.cert, s.key, err = c.write(s.dir); err != nil {
-		return err
+	own, f, err := ownFiles(s.dir)
+	if err == nil {
+		s.cert, s.key = f.Cert, f.Key
+		s.tls, err = trust(own)
 	}
-	own, err := tls.X509KeyPair(c.cert, c.key)
-	s.tls = c.trust()
-	s.tls.Certificates = []tls.Certificate{own}
 	return err
 }
 

@@ -215,15 +215,16 @@ func (o *RedisOptions) useTLS(s *RedisServer) ([]string, error) {
 	if !o.TLS {
 		return nil, nil
 	}
-	c := ownCertificate()
-	cert, key, err := c.write(s.dir)
+	own, f, err := ownFiles(s.dir)
 	if err != nil {
 		return nil, err
 	}
-	s.tls = c.trust()
+	if s.tls, err = trust(own); err != nil {
+		return nil, err
+	}
 	return []string{
 		"--tls-port", strconv.Itoa(s.port), "--port", "0",
-		"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert,
+		"--tls-cert-file", f.Cert, "--tls-key-file", f.Key, "--tls-ca-cert-file", f.Cert,
 		"--tls-auth-clients", "no", "--tls-replication", "yes", "--tls-cluster", "yes",
 	}, nil
 }

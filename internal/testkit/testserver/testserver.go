@@ -35,17 +35,10 @@ package testserver
 
 import (
 	"cmp"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"flag"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -55,7 +48,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
+
+	"github.com/distlock/distlock/internal/testkit/testcert"
 )
 
 // exits is the work left for the end of the test process.
@@ -263,52 +257,18 @@ func DeadAddr(tb testing.TB) string {
 	return conn.LocalAddr().String()
 }
 
-// certificate is one for 127.0.0.1 that signs itself, with its key.
-type certificate struct {
-	cert, key []byte // PEM
-	roots     *x509.CertPool
-	err       error
+// ownFiles writes the certificate of testcert.Own into a folder.
+func ownFiles(dir string) (own *testcert.Authority, f testcert.Files, err error) {
+	if own, err = testcert.Own(); err == nil {
+		f, err = own.Write(dir)
+	}
+	return own, f, err
 }
 
-var ownCertificate = sync.OnceValue(func() (c certificate) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return certificate{err: err}
-	}
-	// Java wants a name; etcd would take a common name for a user.
-	draft := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"distlock tests"}}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, draft, draft, &key.PublicKey, key)
-	if err != nil {
-		return certificate{err: err}
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return certificate{err: err}
-	}
-	c.cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	c.key = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
-	c.roots = x509.NewCertPool()
-	c.roots.AppendCertsFromPEM(c.cert)
-	return c
-})
-
-// write puts the certificate and its key into a folder.
-func (c *certificate) write(dir string) (cert, key string, err error) {
-	if c.err != nil {
-		return "", "", c.err
-	}
-	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	return cert, key, errors.Join(os.WriteFile(cert, c.cert, 0o600), os.WriteFile(key, c.key, 0o600))
-}
-
-// trust returns how clients reach a server that shows the certificate.
-func (c *certificate) trust() *tls.Config {
-	return &tls.Config{RootCAs: c.roots, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12}
+// trust returns how clients reach a server that shows the authority's certificate: they show it too.
+func trust(own *testcert.Authority) (*tls.Config, error) {
+	cert, err := tls.X509KeyPair(own.Cert, own.Key)
+	return &tls.Config{RootCAs: own.Roots(), Certificates: []tls.Certificate{cert}, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12}, err
 }
 
 func tail(s string, n int) string {

@@ -144,6 +144,9 @@ type ZooKeeperOptions struct {
 	// nothing else.
 	TLS bool
 
+	// ClientCert lets the server want certificates of the clients of that port, which testcert.Own has signed.
+	ClientCert bool
+
 	config, java []string // further lines of the configuration, and options of Java
 }
 
@@ -157,7 +160,7 @@ func (o ZooKeeperOptions) write(s *ZooKeeperServer) error {
 		return err
 	}
 	if o.TLS {
-		secure, err := s.useTLS()
+		secure, err := o.useTLS(s)
 		if err != nil {
 			return err
 		}
@@ -190,15 +193,22 @@ func (s *ZooKeeperServer) SecureAddr() string { return loopback(s.secure) }
 func (s *ZooKeeperServer) TLSConfig() *tls.Config { return s.tls.Clone() }
 
 // useTLS returns the lines of the configuration that give the server a port with TLS.
-func (s *ZooKeeperServer) useTLS() (_ []string, err error) {
+func (o ZooKeeperOptions) useTLS(s *ZooKeeperServer) (_ []string, err error) {
 	if s.secure, err = freePort(); err != nil {
 		return nil, err
 	}
-	own := ownCertificate()
-	if s.cert, _, err = own.write(s.dir); err != nil {
+	own, f, err := ownFiles(s.dir)
+	if err != nil {
 		return nil, err
 	}
-	s.tls = own.trust()
+	if s.tls, err = trust(own); err != nil {
+		return nil, err
+	}
+	s.cert = f.Cert
+	auth := "none"
+	if o.ClientCert {
+		auth = "need"
+	}
 	store := filepath.Join(s.dir, "store.pem")
 	return []string{
 		fmt.Sprint("secureClientPort=", s.secure),
@@ -206,8 +216,8 @@ func (s *ZooKeeperServer) useTLS() (_ []string, err error) {
 		"serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
 		"ssl.keyStore.location=" + store,
 		"ssl.trustStore.location=" + s.cert,
-		"ssl.clientAuth=none",
-	}, os.WriteFile(store, append(own.key, own.cert...), 0o600)
+		"ssl.clientAuth=" + auth,
+	}, os.WriteFile(store, slices.Concat(own.Key, own.Cert), 0o600)
 }
 
 // ZooKeeperGroup is an ensemble of three servers. A leader that dies is replaced in

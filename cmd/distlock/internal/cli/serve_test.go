@@ -4,15 +4,9 @@ package cli
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -22,9 +16,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/testcert"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -117,38 +111,45 @@ func TestServeOnASocket(t *testing.T) {
 	finishWith(t, url, 69, "serve", "--listen", "unix:"+path).errors.await(t, "is there and is not a socket")
 }
 
-// certificate writes a self-signed certificate for 127.0.0.1, and returns the files.
+// authority returns who signs certificates, and the file of its own.
+func authority(t *testing.T) (own *testcert.Authority, file string) {
+	t.Helper()
+	own, err := testcert.Own()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return own, own.Files(t).Cert
+}
+
+// certificate writes a certificate for 127.0.0.1, and returns the files.
 func certificate(t *testing.T, name string) (cert, key string, pair tls.Certificate) {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	own, _ := authority(t)
+	p, err := own.Sign(func(c *x509.Certificate) { c.Subject.CommonName = name })
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
-	cert, key = filepath.Join(t.TempDir(), "cert"), filepath.Join(t.TempDir(), "key")
-	for path, text := range map[string][]byte{cert: certPEM, key: keyPEM} {
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
+	f := p.Files(t)
+	return f.Cert, f.Key, p.TLS(t)
+}
+
+// Package httplock reaches a server that wants certificates of its clients.
+func TestCertificates(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	_, ca := authority(t)
+	running := map[string]string{}
+	testcert.Try(t, testcert.Server{Show: func(t *testing.T, shown testcert.Pair, _ bool) string {
+		addr := running[string(shown.Cert)]
+		if addr == "" {
+			f := shown.Files(t)
+			p := start(t, url, "serve", "--listen", "127.0.0.1:0", "--tls-cert", f.Cert, "--tls-key", f.Key, "--client-ca", ca, "--drain", "0s")
+			p.out.await(t, " serves ")
+			addr, _, _ = strings.Cut(p.out.String(), " ")
+			running[string(shown.Cert)] = addr
 		}
-	}
-	if pair, err = tls.X509KeyPair(certPEM, keyPEM); err != nil {
-		t.Fatal(err)
-	}
-	return cert, key, pair
+		return "https://" + addr + "/?timeout=2m"
+	}})
 }
 
 // With TLS, a client is known by its token or by its certificate.
@@ -164,15 +165,14 @@ func TestServeWithTLS(t *testing.T) {
 	if err := os.WriteFile(tokens, []byte(m[2]+"\nbilling cert:billing lock *\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cert, key, pair := certificate(t, "server")
-	clientCA, _, clientPair := certificate(t, "billing")
+	cert, key, _ := certificate(t, "server")
+	own, clientCA := authority(t)
+	_, _, clientPair := certificate(t, "billing")
 	p := start(t, url, "serve", "--listen", "127.0.0.1:0", "--tokens", tokens, "--tls-cert", cert, "--tls-key", key, "--client-ca", clientCA, "--drain", "0s")
 	p.out.await(t, " serves ")
 	address, _, _ := strings.Cut(p.out.String(), " ")
-	roots := x509.NewCertPool()
-	roots.AddCert(pair.Leaf)
 	for certs, want := range map[*tls.Certificate]int{nil: 401, &clientPair: 200} {
-		config := &tls.Config{RootCAs: roots}
+		config := &tls.Config{RootCAs: own.Roots()}
 		if certs != nil {
 			config.Certificates = []tls.Certificate{*certs}
 		}

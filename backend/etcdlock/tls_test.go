@@ -1,0 +1,22 @@
+package etcdlock
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/distlock/distlock/internal/testkit/testcert"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+// etcd reads its certificate anew for each connection.
+func TestCertificates(t *testing.T) {
+	t.Parallel()
+	srv := testserver.Etcd(t, testserver.EtcdOptions{TLS: true})
+	testcert.Try(t, testcert.Server{Show: func(t *testing.T, shown testcert.Pair, _ bool) string {
+		file, _ := srv.Files()
+		if _, err := shown.Write(filepath.Dir(file)); err != nil {
+			t.Fatal(err)
+		}
+		return "etcds://" + srv.Addr() + "?timeout=2m"
+	}})
+}
