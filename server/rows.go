@@ -1,6 +1,7 @@
 package server
 
 import (
+	"strings"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -70,3 +71,25 @@ func (l lock) Unshown() int { return l.Held - len(l.Holders) }
 
 // Unnamed returns how many wait beside Waiters.
 func (l lock) Unnamed() int { return max(l.Waiting-len(l.Waiters), 0) }
+
+// mostText is the maximum of bytes of a description.
+const mostText = 200
+
+// describe names a holder by its metadata.
+func describe(meta map[string]string) string {
+	who := meta["program"]
+	if pid := meta["pid"]; pid != "" {
+		who += " pid " + pid
+	}
+	if host := meta["host"]; host != "" {
+		who += " @ " + host
+	}
+	return short(strings.TrimSpace(who))
+}
+
+func short(s string) string {
+	if len(s) > mostText {
+		s = strings.ToValidUTF8(s[:mostText], "") + "…"
+	}
+	return s
+}

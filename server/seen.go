@@ -20,7 +20,6 @@ const (
 	mostSpells    = 32  // of a name
 	mostWaiting   = 256 // of a name, and as many holds
 	mostIncidents = 200
-	mostText      = 200 // bytes of a description
 )
 
 // seen is what this server has seen since its start, for its page. No lock depends on it: other servers before
@@ -435,23 +434,4 @@ func (s *seen) speeds() []speed {
 	}
 	slices.SortFunc(all, func(a, b speed) int { return cmp.Compare(a.Call, b.Call) })
 	return all
-}
-
-// describe names a holder by its metadata.
-func describe(meta map[string]string) string {
-	who := meta["program"]
-	if pid := meta["pid"]; pid != "" {
-		who += " pid " + pid
-	}
-	if host := meta["host"]; host != "" {
-		who += " @ " + host
-	}
-	return short(strings.TrimSpace(who))
-}
-
-func short(s string) string {
-	if len(s) > mostText {
-		s = strings.ToValidUTF8(s[:mostText], "") + "…"
-	}
-	return s
 }

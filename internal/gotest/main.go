@@ -13,8 +13,6 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -86,7 +84,7 @@ func run(o options, out io.Writer) error {
 	r := newReport(out)
 	stop := make(chan struct{})
 	for _, l := range commands {
-		if failed := l.start(o); failed != nil {
+		if failed := l.start(o.dir, o.flags); failed != nil {
 			return failed
 		}
 	}
@@ -94,7 +92,7 @@ func run(o options, out io.Writer) error {
 	errs := make([]error, len(commands))
 	var reading wait.Group
 	for i, l := range commands {
-		reading.Go(func() { errs[i] = l.read(r) })
+		reading.Go(func() { errs[i] = l.read(r.take) })
 	}
 	reading.Wait()
 	close(stop)
@@ -111,65 +109,4 @@ func (o options) list(pattern []string) ([]string, error) {
 		return nil, fmt.Errorf("go list %s: %w", strings.Join(pattern, " "), err)
 	}
 	return strings.Fields(string(text)), nil
-}
-
-// command is one go test command.
-type command struct {
-	packages []string
-	turns    string // the file by which its packages run one after the other; "": they don't
-
-	cmd    *exec.Cmd
-	events io.Reader
-}
-
-func (l *command) start(o options) error {
-	own := len(o.flags) // what follows -args is the tests'
-	if i := slices.Index(o.flags, "-args"); i >= 0 {
-		own = i
-	}
-	var flags []string
-	if l.turns != "" {
-		self, err := os.Executable()
-		if err != nil {
-			return err
-		}
-		flags = []string{"-p", "3", "-exec", "'" + self + "'"} // one runs, and the next ones are built
-	}
-	args := slices.Concat([]string{"test", "-json"}, flags, o.flags[:own], l.packages, o.flags[own:])
-	l.cmd = exec.Command("go", args...)
-	if l.turns != "" {
-		l.cmd.Env = append(os.Environ(), turnEnv+"="+l.turns)
-	}
-	l.cmd.Dir, l.cmd.Stderr = o.dir, os.Stderr
-	var err error
-	if l.events, err = l.cmd.StdoutPipe(); err != nil {
-		return err
-	}
-	return l.cmd.Start()
-}
-
-// event is one line of go test -json; see go doc test2json.
-type event struct {
-	Action, Package, ImportPath, Test, Output string
-	Elapsed                                   float64
-}
-
-// read takes in all events, and returns how the command ended.
-func (l *command) read(r *report) error {
-	lines := bufio.NewReader(l.events)
-	for {
-		line, err := lines.ReadBytes('\n')
-		var e event
-		if len(line) > 0 && json.Unmarshal(line, &e) != nil {
-			e = event{Action: "output", Output: string(line)}
-		}
-		r.take(e)
-		if err != nil {
-			break
-		}
-	}
-	if err := l.cmd.Wait(); err != nil {
-		return fmt.Errorf("go test: %w", err)
-	}
-	return nil
 }

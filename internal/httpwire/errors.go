@@ -8,22 +8,6 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// Kind says what an answer states as a fact. Every other answer, and every one without a Kind, means that
-// the outcome is unknown: a proxy's own 404 or 410 never becomes a fact about a lock.
-type Kind string
-
-// The kinds. OK is an outcome of renewals only.
-const (
-	OK          Kind = "ok"
-	Unknown     Kind = "unknown"
-	Held        Kind = "held"
-	Lost        Kind = "lost"
-	Invalid     Kind = "invalid"
-	Unsupported Kind = "unsupported"
-	Denied      Kind = "denied"
-	Unsent      Kind = "unsent" // nothing was taken, and a retry elsewhere may help
-)
-
 // ProblemType is the content type of errors (RFC 9457).
 const ProblemType = "application/problem+json"
 

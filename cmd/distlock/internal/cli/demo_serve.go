@@ -61,7 +61,7 @@ func (a *app) demoServe() error {
 	if err != nil {
 		return err
 	}
-	listeners, err := o.listeners(nil)
+	listeners, err := listenAll(o.listen, nil)
 	if err != nil {
 		return err
 	}

@@ -132,7 +132,7 @@ func (a *app) serve(o *serveOptions) error {
 	if err != nil {
 		return exit(exitUsage, "serve: %w", err)
 	}
-	listeners, err := o.listeners(config)
+	listeners, err := listenAll(o.listen, config)
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (o *serveOptions) tls() (*tls.Config, error) {
 	if o.cert == "" {
 		return nil, nil
 	}
-	return o.tlsConfig()
+	return tlsConfig(o.cert, o.key, o.clientCA, o.tokens != "")
 }
 
 // isLocal reports whether only this host can reach an address.

@@ -11,34 +11,35 @@ import (
 	"time"
 )
 
-// tlsConfig reads the files of TLS.
-func (o *serveOptions) tlsConfig() (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(o.cert, o.key)
+// tlsConfig reads the files of TLS. Clients without a certificate are refused where there is a client CA and no
+// file of tokens.
+func tlsConfig(certFile, keyFile, clientCA string, tokens bool) (*tls.Config, error) {
+	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
 		return nil, usage("serve: --tls-cert, --tls-key: %w", err)
 	}
 	config := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
-	if o.clientCA == "" {
+	if clientCA == "" {
 		return config, nil
 	}
-	text, err := os.ReadFile(o.clientCA)
+	text, err := os.ReadFile(clientCA)
 	if err != nil {
 		return nil, usage("serve: --client-ca: %w", err)
 	}
 	config.ClientCAs = x509.NewCertPool()
 	if !config.ClientCAs.AppendCertsFromPEM(text) {
-		return nil, usage("serve: --client-ca: no certificate in %s", o.clientCA)
+		return nil, usage("serve: --client-ca: no certificate in %s", clientCA)
 	}
 	config.ClientAuth = tls.RequireAndVerifyClientCert
-	if o.tokens != "" {
+	if tokens {
 		config.ClientAuth = tls.VerifyClientCertIfGiven
 	}
 	return config, nil
 }
 
-// listeners opens all addresses, or none.
-func (o *serveOptions) listeners(config *tls.Config) (all []net.Listener, err error) {
-	for _, address := range o.listen {
+// listenAll opens all addresses, or none.
+func listenAll(addresses []string, config *tls.Config) (all []net.Listener, err error) {
+	for _, address := range addresses {
 		l, err := listen(address)
 		if err != nil {
 			for _, l := range all {
