@@ -5,7 +5,8 @@
 #   modules.sh check            fails if one of them says something else, or if a module for users
 #                               does not compile with the Go and the versions that its go.mod names
 #   modules.sh test             runs the conformance suite of each backend with these versions
-#   modules.sh release VERSION  tags all modules for a release; only with DRY_RUN=no does it do so
+#   modules.sh release VERSION  tags all modules for a release, with what the changelog lists as
+#                               unreleased as the notes; only with DRY_RUN=no does it do so
 #
 # A module requires the others by the version of the last release, v0.0.0 before the first. The
 # workspace replaces these versions by the folders; no go.mod does, since go install refuses
@@ -93,9 +94,13 @@ release() {
 		if git rev-parse -q --verify "refs/tags/$tag" >/dev/null; then echo "release: there is a tag $tag already" >&2; exit 1; fi
 		tags+=("$tag")
 	done
+	local notes
+	notes=$(sed '1,/^## Unreleased$/d; /^## /,$d' CHANGELOG.md)
+	[ -n "$notes" ] || { echo "release: CHANGELOG.md has nothing under \"## Unreleased\"" >&2; exit 1; }
 	if [ "${DRY_RUN:-yes}" != no ]; then
 		echo "would set the version of distlock's modules to $version in go.work and in each go.mod, commit, and tag the commit"
 		printf '  %s\n' "${tags[@]}"
+		echo "the notes, from CHANGELOG.md, are $(wc -l <<<"$notes") lines: git tag -n999 -l $version shows them then"
 		echo "to do it: make release VERSION=$version DRY_RUN=no"
 		return
 	fi
@@ -104,8 +109,10 @@ release() {
 	done
 	sed -i -E "s#^(\s*$main(/[a-z/]+)?) v\S+ =>#\1 $version =>#" go.work
 	go list work >/dev/null
+	sed -i "s/^## Unreleased\$/&\n\n## $version ($(date -u +%F))/" CHANGELOG.md
 	git commit -q -a -m "release $version"
-	for tag in "${tags[@]}"; do git tag -a "$tag" -m "distlock $version"; done
+	git tag -a "$version" --cleanup=verbatim -m "distlock $version"$'\n'"$notes"
+	for tag in "${tags[@]:1}"; do git tag -a "$tag" -m "distlock $version"; done
 	echo "committed and tagged; to publish: git push --atomic origin HEAD ${tags[*]}"
 }
 

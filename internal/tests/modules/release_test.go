@@ -38,6 +38,18 @@ func TestLongRelease(t *testing.T) {
 	if git("status", "--porcelain") != "" || !strings.Contains(git("tag"), "cmd/distlock/"+version) {
 		t.Errorf("status %q, tags %q", git("status", "--porcelain"), git("tag"))
 	}
+	if notes := git("tag", "-n999", "-l", version); !strings.Contains(notes, "### Added") || strings.Contains(notes, "## Unreleased") {
+		t.Errorf("the notes of the release are %q", notes)
+	}
+	changelog, err := os.ReadFile(filepath.Join(repository, "CHANGELOG.md"))
+	if err != nil || !strings.Contains(string(changelog), "\n## Unreleased\n\n## "+version+" (") {
+		t.Errorf("the changelog does not name the release: %v", err)
+	}
+	again := exec.Command("make", "-s", "release", "VERSION="+version+"1")
+	again.Dir = repository
+	if out, err := again.CombinedOutput(); err == nil || !strings.Contains(string(out), `nothing under "## Unreleased"`) {
+		t.Errorf("a second release without notes: %v, %s", err, out)
+	}
 
 	cache := strings.TrimSpace(command(t, root, nil, "go", "env", "GOMODCACHE"))
 	t.Cleanup(func() { forget(t, cache, version) })
