@@ -27,7 +27,7 @@ GOTEST = $(GO) run ./internal/gotest -serial '$(SERIAL)' -slowest 10
 UNCHECKED = -gcflags='modernc.org/sqlite/lib=-race=false -d=checkptr=0'
 RACE = -race -shuffle=on -vet=off $(UNCHECKED)
 
-.PHONY: help servers test test-long test-under-load lint tidy release man packages bench performance bench-once check api
+.PHONY: help servers test test-long test-under-load lint tidy release man packages bench performance bench-once chaos check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,13 @@ performance: ## write docs/performance.md and its charts anew from bench/results
 
 bench-once: ## every benchmark once, so that none rots
 	$(GO) test -run '^$$' -bench . -benchtime 1x work
+
+chaos: servers ## break servers, clients, networks and clocks at length, and write what that showed into docs/faults.md (up to 30 minutes)
+	cd chaos && $(GO) test -run '^TestChaos$$' -full -v -timeout 30m
+	cd chaos && $(GO) test -run '^TestReport$$' -save
+
+chaos-%: servers ## one of that: make chaos-redis-aof-kill-server (go test -v -run TestCells ./chaos lists all)
+	cd chaos && $(GO) test -run '^TestChaos$$/^$*$$' -full -v -timeout 30m
 
 api: ## write the listing of the public API anew
 	$(GO) test ./internal/api -run TestListing -update

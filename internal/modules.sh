@@ -81,7 +81,7 @@ conform() {
 }
 
 # released prints the modules that users may require.
-released() { folders | grep -v -e '^bench$' -e '^examples$' -e '^interop$' -e '^internal/'; }
+released() { folders | grep -v -e '^bench$' -e '^chaos$' -e '^examples$' -e '^interop$' -e '^internal/'; }
 
 release() {
 	local version=$1 module tag

@@ -1,0 +1,185 @@
+//go:build linux
+
+package chaos
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/chaos/internal/judge"
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+// workerEnv has a worker's configuration, in the environment of a process of the test binary.
+const workerEnv = "DISTLOCK_CHAOS_WORKER"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(workerEnv); text != "" {
+		var w worker
+		err := json.Unmarshal([]byte(text), &w.config)
+		if err == nil {
+			err = w.run()
+		}
+		if err != nil {
+			os.Stderr.WriteString(err.Error() + "\n")
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(testserver.Run(m))
+}
+
+// crew is the workers of a cell, and what they saw.
+type crew struct {
+	t       *testing.T
+	config  config
+	members []*member // those that run
+
+	mu      sync.Mutex
+	holds   map[[2]int]judge.Hold // by process and ID
+	errors  map[string]int        // of calls of Lock
+	gaveUp  time.Duration         // the longest that a call waited before the workers were dismissed
+	started int
+}
+
+type member struct {
+	process int
+	cmd     *exec.Cmd
+	stdin   io.Closer
+	done    chan struct{} // closed when all its events have been read
+}
+
+func hire(t *testing.T, config config, processes int) *crew {
+	c := &crew{t: t, config: config, holds: map[[2]int]judge.Hold{}, errors: map[string]int{}}
+	for range processes {
+		c.start()
+	}
+	t.Cleanup(func() {
+		for len(c.members) > 0 {
+			c.kill()
+		}
+	})
+	return c
+}
+
+// start starts one worker more.
+func (c *crew) start() {
+	c.t.Helper()
+	c.started++
+	c.config.Process = c.started
+	text, err := json.Marshal(c.config)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "LD_PRELOAD=") { // a clock that jumps is the server's
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(cmd.Env, workerEnv+"="+string(text))
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := testserver.Spawn(cmd); err != nil {
+		c.t.Fatal(err)
+	}
+	m := &member{c.started, cmd, stdin, make(chan struct{})}
+	c.members = append(c.members, m)
+	go c.listen(m, stdout)
+}
+
+func (c *crew) listen(m *member, stdout io.Reader) {
+	defer close(m.done)
+	for events := json.NewDecoder(stdout); ; {
+		var e event
+		if err := events.Decode(&e); err != nil {
+			return
+		}
+		c.mu.Lock()
+		switch e.Kind {
+		case "grant", "end":
+			c.holds[[2]int{e.Hold.Process, e.Hold.ID}] = e.Hold
+		default:
+			c.errors[e.Kind]++
+			c.gaveUp = max(c.gaveUp, time.Duration(e.Hold.End-e.Hold.Call))
+		}
+		c.mu.Unlock()
+	}
+}
+
+// kill kills the worker that has run for longest. What it held, it held until now.
+func (c *crew) kill() {
+	m := c.members[0]
+	c.members = c.members[1:]
+	end := now()
+	m.cmd.Process.Kill()
+	<-m.done
+	m.cmd.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, h := range c.holds {
+		if key[0] == m.process && h.End == 0 {
+			h.End = end
+			c.holds[key] = h
+		}
+	}
+}
+
+// dismiss lets all workers finish.
+func (c *crew) dismiss() {
+	for _, m := range c.members {
+		m.stdin.Close()
+	}
+	for _, m := range c.members {
+		select {
+		case <-m.done:
+		case <-time.After(time.Minute):
+			c.t.Errorf("worker %d does not end", m.process)
+			m.cmd.Process.Signal(syscall.SIGQUIT) // shows where it is
+			<-m.done
+		}
+		if err := m.cmd.Wait(); err != nil {
+			c.t.Errorf("worker %d: %v", m.process, err)
+		}
+	}
+	c.members = nil
+}
+
+// seen returns the holds so far. Those that are not over last until now.
+func (c *crew) seen() (holds []judge.Hold) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range c.holds {
+		if h.End == 0 {
+			h.End = now()
+		}
+		holds = append(holds, h)
+	}
+	return holds
+}
+
+// awaitGrant returns when a lock was granted since then, or reports that none was in the time.
+func (c *crew) awaitGrant(since int64, most time.Duration) bool {
+	for end := time.Now().Add(most); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		for _, h := range c.seen() {
+			if h.Grant >= since {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,181 @@
+//go:build linux
+
+package chaos
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
+)
+
+// scene is what faults can reach. A deployment has what its faults need, and no more.
+type scene struct {
+	*testing.T
+	url      string            // where workers find the backend
+	direct   string            // a URL that no fault of the network reaches; empty: url
+	server   server            // the only one
+	proxy    *faultproxy.Proxy // between the workers and the server
+	do       func(command ...string)
+	clock    *clock // of the server
+	ttl      time.Duration
+	crew     *crew
+	register *register
+}
+
+// server is a process that can fail; see testserver.Process.
+type server interface {
+	Addr() string
+	Kill()
+	Start()
+	Pause()
+	Resume()
+}
+
+// fault is what goes wrong. begin makes it happen and returns what ends it. It is called when a worker has just
+// begun a long hold.
+type fault struct {
+	what  string
+	lasts float64 // TTLs at most, and half of that at least
+	begin func(s *scene) (end func())
+}
+
+func (f *fault) strike(s *scene) {
+	end := f.begin(s)
+	most := time.Duration(f.lasts * float64(s.ttl))
+	time.Sleep(most/2 + rand.N(most/2+1))
+	end()
+}
+
+func nothing() {}
+
+var (
+	killClient = fault{"client killed", 0.5, func(s *scene) func() {
+		s.crew.kill()
+		return s.crew.start
+	}}
+	pauseClient = fault{"client paused for longer than the TTL", 1.5, beginPause}
+	killServer  = fault{"server killed and restarted", 1, func(s *scene) func() {
+		s.server.Kill()
+		return s.server.Start
+	}}
+	// A server that is back at once finds holders that trust their leases.
+	bounceServer = fault{"server killed and restarted at once", 0, killServer.begin}
+	pauseServer  = fault{"server paused", 1.5, func(s *scene) func() {
+		s.server.Pause()
+		return s.server.Resume
+	}}
+	cutConnections = fault{"connections cut", 1, repeat(50*time.Millisecond, func(s *scene) { s.proxy.Cut() })}
+	blackHole      = fault{"half-open connections (black hole)", 1.5, func(s *scene) func() {
+		s.proxy.Silence()
+		return s.proxy.Pass
+	}}
+	delay = fault{"requests delayed", 1, func(s *scene) func() {
+		s.proxy.Delay(s.ttl / 10)
+		return func() { s.proxy.Delay(0) }
+	}}
+	loseRequests = fault{"requests lost", 1, repeat(10*time.Millisecond, func(s *scene) { s.proxy.LoseRequest(hot) })}
+	loseAnswers  = fault{"answers lost", 1, repeat(10*time.Millisecond, func(s *scene) { s.proxy.LoseReply(hot) })}
+	storm        = fault{"connection storm", 1, repeat(time.Millisecond, connect)}
+	clockAhead   = fault{"clock jumps forward", 0.5, jump(time.Minute)}
+	clockBehind  = fault{"clock jumps back", 0.5, jump(-2 * time.Second)}
+)
+
+// beginPause stops a worker between its last look at its lease and its write, until another one has written.
+func beginPause(s *scene) func() {
+	stopped := make(chan Access, 1)
+	s.register.atLook(func(a Access) {
+		syscall.Kill(a.PID, syscall.SIGSTOP)
+		stopped <- a
+	})
+	select {
+	case a := <-stopped:
+		return func() {
+			for end := time.Now().Add(10 * time.Second); !s.register.moved(a) && time.Now().Before(end); {
+				time.Sleep(5 * time.Millisecond)
+			}
+			syscall.Kill(a.PID, syscall.SIGCONT)
+		}
+	case <-time.After(10 * time.Second):
+		s.register.atLook(nil)
+		return nothing
+	}
+}
+
+// repeat does something again and again.
+func repeat(every time.Duration, f func(*scene)) func(*scene) func() {
+	return func(s *scene) func() {
+		quit := make(chan struct{})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for {
+				f(s)
+				select {
+				case <-time.After(every):
+				case <-quit:
+					return
+				}
+			}
+		})
+		return func() {
+			close(quit)
+			wg.Wait()
+		}
+	}
+}
+
+// connect opens a connection that is silent for a while.
+func connect(s *scene) {
+	if c, err := net.Dial("tcp", s.server.Addr()); err == nil {
+		time.AfterFunc(200*time.Millisecond, func() { c.Close() })
+	}
+}
+
+// jump sets the server's clock, and later sets it right.
+func jump(d time.Duration) func(*scene) func() {
+	return func(s *scene) func() {
+		s.clock.set(s.T, d)
+		return func() { s.clock.set(s.T, 0) }
+	}
+}
+
+// clock is the wall clock of servers that are started from now on in a test, which must not run beside others.
+type clock string
+
+// newClock prepares the environment of servers.
+func newClock(t *testing.T) *clock {
+	dir := t.TempDir()
+	library, path := filepath.Join(dir, "clock.so"), filepath.Join(dir, "ahead")
+	gcc, err := exec.LookPath("gcc")
+	if err != nil {
+		t.Skip("a clock that jumps needs gcc: ", err)
+	}
+	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-O1", "-o", library, "testdata/clock.c").CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v: %s", err, out)
+	}
+	c := clock(path)
+	c.set(t, 0)
+	t.Setenv("DISTLOCK_CHAOS_CLOCK", path)
+	t.Setenv("LD_PRELOAD", strings.TrimSpace(library+" "+os.Getenv("LD_PRELOAD")))
+	return &c
+}
+
+func (c *clock) set(t *testing.T, ahead time.Duration) {
+	f, err := os.OpenFile(string(*c), os.O_RDWR|os.O_CREATE, 0o644)
+	if err == nil {
+		_, err = f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(ahead.Microseconds())), 0)
+		f.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

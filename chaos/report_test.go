@@ -1,0 +1,122 @@
+//go:build linux
+
+package chaos
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/distlock/distlock/chaos/internal/judge"
+)
+
+// result is what a cell has shown. Times are in seconds.
+type result struct {
+	Cell        string
+	Promise     promise
+	Rounds      int // of the fault
+	Holds       int
+	Overlaps    int // holds that began while another holder could trust its lease
+	Believed    int // holds that began while another holder had not seen yet that its lease had ended
+	FenceFaults int
+	Updates
+	Gap     float64 // without a grant
+	Healed  float64 // the longest time from the end of a fault to the next grant
+	Seconds float64
+}
+
+const (
+	resultsFile = "results.json"
+	page        = "../docs/faults.md"
+	beginMark   = "<!-- chaos: written by make chaos -->\n"
+	endMark     = "<!-- /chaos -->\n"
+)
+
+var (
+	saves  = flag.Bool("save", false, "write the table in docs/faults.md anew from results.json")
+	saving sync.Mutex
+)
+
+func load(t *testing.T) map[string]result {
+	results := map[string]result{}
+	text, err := os.ReadFile(resultsFile)
+	if os.IsNotExist(err) {
+		return results
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &results)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return results
+}
+
+// save adds a result to results.json.
+func save(t *testing.T, r result) {
+	saving.Lock()
+	defer saving.Unlock()
+	results := load(t)
+	results[r.Cell] = r
+	text, err := json.MarshalIndent(results, "", "\t")
+	if err == nil {
+		err = os.WriteFile(resultsFile, append(text, '\n'), 0o644)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// keep writes a history that failed where it can be looked at.
+func keep(t *testing.T, holds []judge.Hold) string {
+	text, err := json.Marshal(holds)
+	if err != nil {
+		return err.Error()
+	}
+	path := filepath.Join(os.TempDir(), "distlock-chaos-"+filepath.Base(t.Name())+".json")
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		return err.Error()
+	}
+	return path
+}
+
+// table returns the results as a table for docs/faults.md.
+func table(results map[string]result) string {
+	var b strings.Builder
+	b.WriteString("| deployment | what fails | promise | times held | overlaps | fence faults | lost updates: without / with fence | longest gap |\n")
+	b.WriteString("|---|---|---|---|---|---|---|---|\n")
+	for _, c := range allCells() {
+		fmt.Fprintf(&b, "| %s | %s | %s | ", c.title, c.what, c.promise)
+		if r, ok := results[c.id()]; ok {
+			fmt.Fprintf(&b, "%d | %d | %d | %d / %d | %.1f s |\n", r.Holds, r.Overlaps, r.FenceFaults, r.Lost, r.LostFenced, r.Gap)
+		} else {
+			b.WriteString("not run | | | | |\n")
+		}
+	}
+	return b.String()
+}
+
+// TestReport writes the table: go test -run TestReport -save.
+func TestReport(t *testing.T) {
+	text := table(load(t))
+	if !*saves {
+		t.Skip("it writes only with -save")
+	}
+	old, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, begins := strings.Cut(string(old), beginMark)
+	_, after, ends := strings.Cut(rest, endMark)
+	if !begins || !ends {
+		t.Fatalf("%s has no place for the table", page)
+	}
+	if err := os.WriteFile(page, []byte(before+beginMark+text+endMark+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

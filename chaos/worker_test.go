@@ -1,0 +1,174 @@
+//go:build linux
+
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/rpc"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/distlock/distlock"
+	_ "github.com/distlock/distlock/backend/all"
+	"github.com/distlock/distlock/chaos/internal/judge"
+	"golang.org/x/sys/unix"
+)
+
+// now returns the time that all processes of the machine share.
+func now() int64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		panic(err)
+	}
+	return t.Nano()
+}
+
+const (
+	hot   = "hot" // the lock that most goroutines want
+	colds = 3     // how many other locks there are
+)
+
+// config is what a worker's parent says.
+type config struct {
+	URL        string // of the backend
+	Socket     string // of the register
+	Process    int
+	Goroutines int
+	TTL        time.Duration
+}
+
+// worker is a process whose goroutines compete for locks. It uses no more of distlock than any program can.
+type worker struct {
+	config
+	ids      atomic.Int64
+	mu       sync.Mutex // guards out
+	out      *json.Encoder
+	register *rpc.Client
+}
+
+// event is what a worker writes to its parent, a line each.
+type event struct {
+	Kind string // "grant", "end", or the error of a Lock
+	Hold judge.Hold
+}
+
+func (w *worker) emit(kind string, h judge.Hold) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.out.Encode(event{kind, h}); err != nil {
+		os.Exit(1) // the parent has ended
+	}
+}
+
+// run works until the parent closes stdin, then finishes its holds and releases everything.
+func (w *worker) run() error {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		stop()
+	}()
+	w.out = json.NewEncoder(os.Stdout)
+	var err error
+	if w.register, err = rpc.Dial("unix", w.Socket); err != nil {
+		return err
+	}
+	var locks *distlock.Client
+	for locks == nil {
+		locks, err = distlock.Open(ctx, w.URL, &distlock.Options{TTL: w.TTL})
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			w.emit(err.Error(), judge.Hold{Process: w.Process, Call: now(), End: now()})
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	var wg sync.WaitGroup
+	for range w.Goroutines {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				w.turn(ctx, locks)
+			}
+		})
+	}
+	wg.Wait()
+	locks.Close() // fails if releases had no answer; the parent looks at what is left
+	return nil
+}
+
+// turn takes a lock, updates the register under it, and releases it.
+func (w *worker) turn(ctx context.Context, locks *distlock.Client) {
+	name := hot
+	if rand.IntN(4) == 0 {
+		name = fmt.Sprint("cold", rand.IntN(colds))
+	}
+	h := judge.Hold{Process: w.Process, ID: int(w.ids.Add(1)), Name: name, Call: now()}
+	lease, err := locks.Mutex(name).Lock(ctx)
+	h.Grant = now()
+	if err != nil {
+		h.End = h.Grant
+		w.emit(err.Error(), h)
+		time.Sleep(10 * time.Millisecond)
+		return
+	}
+	h.Fence, h.Deadline = lease.Fence(), deadline(lease)
+	w.emit("grant", h)
+	var ended atomic.Int64
+	context.AfterFunc(lease.Context(), func() { ended.CompareAndSwap(0, now()) })
+	w.update(lease)
+	h.Deadline = deadline(lease)
+	ended.CompareAndSwap(0, now())
+	h.End = ended.Load()
+	w.emit("end", h)                   // before another can have the lock, should this process be killed
+	lease.Unlock(context.Background()) // fails if the lease was lost, or without an answer
+}
+
+// deadline returns the deadline of a lease in the time of now.
+func deadline(lease *distlock.Lease) int64 {
+	t := now()
+	return t + int64(time.Until(lease.Deadline()))
+}
+
+// update adds one to both registers, as careful programs do: it reads, works, looks whether it still has the lock, and
+// writes. The fence is registered before the first read.
+func (w *worker) update(lease *distlock.Lease) {
+	a := Access{Process: w.Process, PID: os.Getpid(), Name: lease.Name(), Fence: lease.Fence(), Works: w.works()}
+	if w.call("Register.Read", &a, &a.From); !w.call("Register.Enter", &a, &a.FromFenced) {
+		return
+	}
+	select {
+	case <-time.After(a.Works):
+	case <-lease.Context().Done():
+	}
+	if lease.Err() != nil {
+		return
+	}
+	a.Deadline = deadline(lease)
+	var ok bool
+	w.call("Register.Look", &a, &ok)
+	w.call("Register.Write", &a, &ok)
+	w.call("Register.WriteFenced", &a, &ok)
+}
+
+// works says for how long: mostly for a moment, and now and then so long that the lease must be renewed.
+func (w *worker) works() time.Duration {
+	if rand.IntN(6) == 0 {
+		return w.TTL*4/10 + rand.N(w.TTL*8/10)
+	}
+	return time.Millisecond + rand.N(15*time.Millisecond)
+}
+
+func (w *worker) call(method string, a *Access, answer any) bool {
+	err := w.register.Call(method, a, answer)
+	if err == rpc.ErrShutdown || err == io.ErrUnexpectedEOF {
+		os.Exit(1) // the parent has ended
+	}
+	return err == nil
+}
