@@ -54,7 +54,7 @@ func connTable(o Options) tableSpec {
 	if o.Strategy == ForUpdate {
 		about = "strategy forupdate: two rows for each, one that is locked, and one with the number of grants."
 	}
-	return tableSpec{table: o.Table, about: about, columns: []columnSpec{
+	return tableSpec{table: o.Table, about: about, deletes: true, columns: []columnSpec{
 		{name: "k", ddl: "VARBINARY(64) NOT NULL", note: "SHA-256 of the table's and the lock's name"},
 		{name: "name", ddl: "MEDIUMBLOB NOT NULL", types: longTypes},
 		{name: "number", ddl: "BIGINT NOT NULL", note: "of the last grant; its fence is 1024 times that"},

@@ -241,7 +241,7 @@ type uniqueDialect struct {
 
 func uniqueTables(o Options) []tableSpec {
 	return []tableSpec{{
-		table: o.Table, about: "strategy unique: a row is a lock that is held, until expires has passed.", columns: leaseColumns(),
+		table: o.Table, about: "strategy unique: a row is a lock that is held, until expires has passed.", columns: leaseColumns(), deletes: true,
 	}, {
 		table: fencesOf(o.Table), about: `strategy unique: the numbers of grants, one row for each name that was ever locked.
 -- Deleting rows is safe only if the clock never goes back: numbers then go on from it.`, columns: []columnSpec{

@@ -17,6 +17,7 @@ type tableSpec struct {
 	table   string // as Options.Table
 	about   string // a comment in the DDL
 	columns []columnSpec
+	deletes bool // rows are deleted
 }
 
 // columnSpec describes one column of a tableSpec. Columns of a user's own table may have other types.
@@ -244,11 +245,14 @@ func (s *database) checkWrites(ctx context.Context, sh tableSpec, columns tableI
 		}
 	}
 	table, key, all := quoted(sh.table), "`"+sh.key()+"`", strings.Join(names, ", ")
-	for _, text := range []string{
+	texts := []string{
 		"UPDATE " + table + " SET " + key + " = " + key + " WHERE " + key + " = '' AND 1 = 0",
 		"INSERT INTO " + table + " (" + all + ") SELECT " + all + " FROM " + table + " WHERE 1 = 0",
-		"DELETE FROM " + table + " WHERE " + key + " = '' AND 1 = 0",
-	} {
+	}
+	if sh.deletes {
+		texts = append(texts, "DELETE FROM "+table+" WHERE "+key+" = '' AND 1 = 0")
+	}
+	for _, text := range texts {
 		if _, err := s.db.ExecContext(ctx, text); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -364,4 +365,17 @@ func (g *ZooKeeperGroup) introduce(o *ZooKeeperOptions) error {
 	}
 	o.config = config
 	return nil
+}
+
+// ZooKeeperShell returns ZooKeeper's own shell (zkCli.sh) at a server, not started yet. It reads its commands from
+// the standard input.
+func ZooKeeperShell(tb testing.TB, s *ZooKeeperServer) *exec.Cmd {
+	tb.Helper()
+	cli, err := debianJars("libcommons-cli-java", "commons-cli")
+	if err != nil {
+		missing(tb, "zookeeper", err)
+	}
+	jars := classPath(append(slices.Clone(s.jars), cli...))
+	return exec.Command(s.path, "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+		"-cp", jars, "org.apache.zookeeper.ZooKeeperMain", "-server", s.Addr())
 }
