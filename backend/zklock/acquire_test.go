@@ -3,6 +3,7 @@ package zklock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"sync"
@@ -285,5 +286,36 @@ func TestRefusedConnectionsSendNothing(t *testing.T) {
 				return r
 			})
 		})
+	}
+}
+
+// Servers keep a container for ever that never had a child. An attempt that is given up leaves none.
+func TestAbandonedAttemptLeavesNoContainer(t *testing.T) {
+	t.Parallel()
+	b := open(t, testserver.SharedZooKeeper(t).URL())
+	prefix := "abandoned " + driver.NewOwner() + "/"
+	try := func(i int, bound time.Duration) time.Duration {
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), bound)
+		defer cancel()
+		r := request(prefix+fmt.Sprint(i), driver.Exclusive)
+		if _, err := b.Acquire(ctx, r); err == nil {
+			release(t, b, r)
+		}
+		return time.Since(began)
+	}
+	usual := try(0, patience)
+	for i := range 200 {
+		try(i+1, usual*time.Duration(i)/100)
+	}
+	c := admin(t)
+	names, _, err := c.SyncAndList(t.Context(), "/"+prefix[:len(prefix)-1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if _, stat, err := c.Children(t.Context(), "/"+prefix+name); err == nil && stat.Cversion == 0 {
+			t.Errorf("container %s never had a child", name)
+		}
 	}
 }

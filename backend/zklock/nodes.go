@@ -86,7 +86,7 @@ func (t *ticket) create(ctx context.Context, prefix string, data []byte) (zk.Cre
 // makeContainer makes a node that the servers delete once it has become empty, and those above it.
 func (s *session) makeContainer(ctx context.Context, path string) error {
 	for {
-		_, _, err := s.conn.Create(ctx, path, nil, zk.Container)
+		err := s.conn.CreateContainer(ctx, path)
 		switch i := strings.LastIndexByte(path, '/'); {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):
 			return nil

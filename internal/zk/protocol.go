@@ -218,6 +218,9 @@ func (d *decoder) multiResults() []multiResult {
 			code = d.int()
 		case o == opCreate:
 			d.raw() // the path
+		case o == opCreate2:
+			d.raw()
+			d.stat()
 		}
 		list = append(list, multiResult(code))
 	}

@@ -27,6 +27,34 @@ func (c *Conn) appendNode(b []byte, path string, data []byte, mode Mode) []byte 
 	return appendInt(appendACL(b, c.cfg.Private), int32(mode))
 }
 
+// CreateContainer makes a container. Servers delete no container that never had a child, so that one whose maker is
+// cut off, or gives up, would stay for ever: in the same transaction a child comes and goes.
+func (c *Conn) CreateContainer(ctx context.Context, path string) error {
+	q := newRPC(opMulti, path)
+	q.frame = appendMultiPart(q.frame, opCreateContainer)
+	q.frame = c.appendNode(q.frame, path, nil, Container)
+	q.frame = appendMultiPart(q.frame, opCreate)
+	q.frame = c.appendNode(q.frame, path+"/first", nil, Ephemeral)
+	q.frame = appendMultiPart(q.frame, opDelete)
+	q.frame = appendInt(appendText(q.frame, c.cfg.absolute(path+"/first")), -1)
+	q.frame = appendMultiEnd(q.frame)
+	return c.doMulti(ctx, path, q)
+}
+
+// doMulti makes a transaction, and returns the error of the part that failed.
+func (c *Conn) doMulti(ctx context.Context, path string, q *rpc) error {
+	a, err := c.do(ctx, q)
+	if err != nil {
+		return err
+	}
+	for _, r := range a.results {
+		if r != 0 && r != multiNotTried {
+			return &opError{opMulti, path, codeError(int32(r))}
+		}
+	}
+	return nil
+}
+
 // Delete deletes a node if it has this version; -1 means any.
 func (c *Conn) Delete(ctx context.Context, path string, version int32) error {
 	q := newRPC(opDelete, path)
@@ -208,14 +236,5 @@ func (c *Conn) Replace(ctx context.Context, old, path string, data []byte) error
 	q.frame = appendMultiPart(q.frame, opDelete)
 	q.frame = appendInt(appendText(q.frame, c.cfg.absolute(old)), -1)
 	q.frame = appendMultiEnd(q.frame)
-	a, err := c.do(ctx, q)
-	if err != nil {
-		return err
-	}
-	for _, r := range a.results {
-		if r != 0 && r != multiNotTried {
-			return &opError{opMulti, path, codeError(int32(r))}
-		}
-	}
-	return nil
+	return c.doMulti(ctx, path, q)
 }

@@ -160,6 +160,26 @@ func TestCheckAll(t *testing.T) {
 	}
 }
 
+func TestCreateContainer(t *testing.T) {
+	t.Parallel()
+	c := shared(t)
+	dir := place(t, c)
+	if err := c.CreateContainer(t.Context(), dir+"/a/b"); !errors.Is(err, ErrNoNode) {
+		t.Errorf("below a node that doesn't exist: %v", err)
+	}
+	if err := c.CreateContainer(t.Context(), dir+"/a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CreateContainer(t.Context(), dir+"/a"); !errors.Is(err, ErrNodeExists) {
+		t.Errorf("once more: %v", err)
+	}
+	// Servers delete containers that are empty and had a child: their children were changed.
+	names, stat, err := c.Children(t.Context(), dir+"/a")
+	if err != nil || len(names) > 0 || stat.Cversion == 0 {
+		t.Errorf("%q, %+v, %v; want an empty container that the servers delete", names, stat, err)
+	}
+}
+
 func TestReplace(t *testing.T) {
 	t.Parallel()
 	c := shared(t)
