@@ -148,6 +148,9 @@ type ZooKeeperOptions struct {
 	// ClientCert lets the server want certificates of the clients of that port, which testcert.Own has signed.
 	ClientCert bool
 
+	// Containers is how often the server looks for empty containers and deletes them. Default: a minute.
+	Containers time.Duration
+
 	config, java []string // further lines of the configuration, and options of Java
 }
 
@@ -178,6 +181,9 @@ func (o ZooKeeperOptions) write(s *ZooKeeperServer) error {
 		"4lw.commands.whitelist=*",
 		"admin.enableServer=false",
 	}, o.config...)
+	if o.Containers > 0 {
+		o.java = append(o.java, fmt.Sprint("-Dznode.container.checkIntervalMs=", o.Containers.Milliseconds()))
+	}
 	file := filepath.Join(s.dir, "zoo.cfg")
 	s.args = slices.Concat([]string{
 		"-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
