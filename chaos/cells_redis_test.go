@@ -3,6 +3,8 @@
 package chaos
 
 import (
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
@@ -52,10 +54,34 @@ var (
 	// A server that forgets counts its fences from its clock.
 	forgetAndBack = fault{"server killed and restarted, its clock set back", 0, func(s *scene) func() {
 		s.server.Kill()
-		s.clock.set(s.T, -time.Hour)
+		s.clock.jump(s.T, -time.Hour)
 		return s.server.Start
 	}}
 )
+
+// sentinel starts a master with two replicas, and sentinels. All servers are reached through proxies.
+func sentinel(s *scene) {
+	var proxies sync.Map
+	s.replicas = testserver.RedisSentinel(s.T, testserver.RedisOptions{Front: func(addr string) string {
+		p := faultproxy.New(s.T, addr)
+		proxies.Store(p.Addr(), p)
+		return p.Addr()
+	}})
+	s.front = func(r *testserver.RedisServer) *faultproxy.Proxy {
+		p, _ := proxies.Load(r.Public())
+		return p.(*faultproxy.Proxy)
+	}
+	s.url = "redis+sentinel://" + strings.Join(s.replicas.Addrs(), ",") + "/" + testserver.SentinelName
+}
+
+// failover replaces a master whose last grants the replicas have not received.
+var failover = fault{"failover that loses a write", 0.2, func(s *scene) func() {
+	old := s.replicas.Master()
+	s.front(old).Unreplicate()
+	s.register.awaitLongHold(10 * s.ttl)
+	s.replicas.Failover()
+	return s.front(old).Replicate
+}}
 
 func redisCells() []cell {
 	disk := redis("--appendonly", "yes", "--appendfsync", "always")
@@ -65,6 +91,7 @@ func redisCells() []cell {
 	memory := deployment{name: "redis-memory", title: "Redis, no persistence", ttl: time.Second, start: redis()}
 	memoryClock := memory
 	memoryClock.start, memoryClock.alone = withClock(redis()), true
+	replicated := deployment{name: "redis-sentinel", title: "Redis Sentinel", ttl: 3 * time.Second, start: sentinel}
 	return []cell{
 		{aof, killClient, "kill-client", safe},
 		{aof, pauseClient, "pause-client", withFences},
@@ -84,5 +111,6 @@ func redisCells() []cell {
 		{aofClock, clockBehind, "clock-behind", safe},
 		{memory, bounceServer, "bounce-server", withFences},
 		{memoryClock, forgetAndBack, "forget-clock-back", unsafe},
+		{replicated, failover, "failover", withFences},
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
 // scene is what faults can reach. A deployment has what its faults need, and no more.
@@ -26,7 +27,9 @@ type scene struct {
 	server   server            // the only one
 	proxy    *faultproxy.Proxy // between the workers and the server
 	do       func(command ...string)
-	clock    *clock // of the server
+	clock    *clock                         // of the server
+	replicas *testserver.RedisSentinelGroup // in place of the server
+	front    func(*testserver.RedisServer) *faultproxy.Proxy
 	ttl      time.Duration
 	crew     *crew
 	register *register
@@ -83,8 +86,8 @@ var (
 		s.proxy.Delay(s.ttl / 10)
 		return func() { s.proxy.Delay(0) }
 	}}
-	loseRequests = fault{"requests lost", 1, repeat(10*time.Millisecond, func(s *scene) { s.proxy.LoseRequest(hot) })}
-	loseAnswers  = fault{"answers lost", 1, repeat(10*time.Millisecond, func(s *scene) { s.proxy.LoseReply(hot) })}
+	loseRequests = fault{"requests lost", 1, lose((*faultproxy.Proxy).LoseRequest)}
+	loseAnswers  = fault{"answers lost", 1, lose((*faultproxy.Proxy).LoseReply)}
 	storm        = fault{"connection storm", 1, repeat(time.Millisecond, connect)}
 	clockAhead   = fault{"clock jumps forward", 0.5, jump(time.Minute)}
 	clockBehind  = fault{"clock jumps back", 0.5, jump(-2 * time.Second)}
@@ -133,6 +136,23 @@ func repeat(every time.Duration, f func(*scene)) func(*scene) func() {
 	}
 }
 
+// lose loses what concerns the hot lock, one at least.
+func lose(next func(p *faultproxy.Proxy, text string)) func(*scene) func() {
+	begin := repeat(5*time.Millisecond, func(s *scene) { next(s.proxy, hot) })
+	return func(s *scene) func() {
+		before, end := s.proxy.Lost(), begin(s)
+		return func() {
+			for last := time.Now().Add(30 * time.Second); s.proxy.Lost() == before; time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(last) {
+					s.Error("nothing was lost")
+					break
+				}
+			}
+			end()
+		}
+	}
+}
+
 // connect opens a connection that is silent for a while.
 func connect(s *scene) {
 	if c, err := net.Dial("tcp", s.server.Addr()); err == nil {
@@ -140,16 +160,19 @@ func connect(s *scene) {
 	}
 }
 
-// jump sets the server's clock, and later sets it right.
+// jump moves the server's clock. It is not set right later: that would be a jump in the other direction.
 func jump(d time.Duration) func(*scene) func() {
 	return func(s *scene) func() {
-		s.clock.set(s.T, d)
-		return func() { s.clock.set(s.T, 0) }
+		s.clock.jump(s.T, d)
+		return nothing
 	}
 }
 
 // clock is the wall clock of servers that are started from now on in a test, which must not run beside others.
-type clock string
+type clock struct {
+	path  string
+	ahead time.Duration
+}
 
 // newClock prepares the environment of servers.
 func newClock(t *testing.T) *clock {
@@ -162,17 +185,18 @@ func newClock(t *testing.T) *clock {
 	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-O1", "-o", library, "testdata/clock.c").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v: %s", err, out)
 	}
-	c := clock(path)
-	c.set(t, 0)
+	c := &clock{path: path}
+	c.jump(t, 0)
 	t.Setenv("DISTLOCK_CHAOS_CLOCK", path)
 	t.Setenv("LD_PRELOAD", strings.TrimSpace(library+" "+os.Getenv("LD_PRELOAD")))
-	return &c
+	return c
 }
 
-func (c *clock) set(t *testing.T, ahead time.Duration) {
-	f, err := os.OpenFile(string(*c), os.O_RDWR|os.O_CREATE, 0o644)
+func (c *clock) jump(t *testing.T, d time.Duration) {
+	c.ahead += d
+	f, err := os.OpenFile(c.path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err == nil {
-		_, err = f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(ahead.Microseconds())), 0)
+		_, err = f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(c.ahead.Microseconds())), 0)
 		f.Close()
 	}
 	if err != nil {

@@ -82,18 +82,18 @@ func (r *register) Read(a *Access, n *int) error {
 func (r *register) Enter(a *Access, n *int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if a.Fence < r.fences[a.Name] {
-		r.counts.Refused++
-		return errStale
-	}
-	r.fences[a.Name] = a.Fence
-	*n = r.fenced[a.Name]
 	if a.Name == hot && a.Works >= 300*time.Millisecond {
 		select {
 		case r.long <- *a:
 		default:
 		}
 	}
+	if a.Fence < r.fences[a.Name] {
+		r.counts.Refused++
+		return errStale
+	}
+	r.fences[a.Name] = a.Fence
+	*n = r.fenced[a.Name]
 	return nil
 }
 

@@ -140,9 +140,8 @@ func deadline(lease *distlock.Lease) int64 {
 // writes. The fence is registered before the first read.
 func (w *worker) update(lease *distlock.Lease) {
 	a := Access{Process: w.Process, PID: os.Getpid(), Name: lease.Name(), Fence: lease.Fence(), Works: w.works()}
-	if w.call("Register.Read", &a, &a.From); !w.call("Register.Enter", &a, &a.FromFenced) {
-		return
-	}
+	w.call("Register.Read", &a, &a.From)
+	entered := w.call("Register.Enter", &a, &a.FromFenced)
 	select {
 	case <-time.After(a.Works):
 	case <-lease.Context().Done():
@@ -154,7 +153,9 @@ func (w *worker) update(lease *distlock.Lease) {
 	var ok bool
 	w.call("Register.Look", &a, &ok)
 	w.call("Register.Write", &a, &ok)
-	w.call("Register.WriteFenced", &a, &ok)
+	if entered {
+		w.call("Register.WriteFenced", &a, &ok)
+	}
 }
 
 // works says for how long: mostly for a moment, and now and then so long that the lease must be renewed.

@@ -176,6 +176,18 @@ func (p *Proxy) Delay(d time.Duration) { p.locked(func() { p.delay = d }) }
 // are not affected.
 func (p *Proxy) Unreplicate() { p.locked(func() { p.unreplied = true }) }
 
+// Replicate ends Unreplicate, and closes the connections of replicas: data is missing on them.
+func (p *Proxy) Replicate() {
+	p.locked(func() {
+		p.unreplied = false
+		for _, k := range p.links {
+			if k.replica {
+				k.close()
+			}
+		}
+	})
+}
+
 // Storm loses requests that contain text with probability rate: the request itself, its answer, or half
 // of its answer. The connection ends each time. The same seed makes the same choices in the same order.
 // A rate of 0 ends the storm.

@@ -187,6 +187,14 @@ func TestUnreplicateHitsReplicasOnly(t *testing.T) {
 	}
 	e.arrives(t, "two")
 	client.mustPass(t, "three")
+	p.Replicate()
+	if _, err := replica.sendFor(200*time.Millisecond, "four"); err == nil {
+		t.Error("a replica that has missed data keeps its connection")
+	}
+	client.mustPass(t, "five")
+	replica = dial(t, p.Addr())
+	replica.mustPass(t, "PSYNC ? -1")
+	replica.mustPass(t, "six")
 }
 
 func TestStormIsRepeatable(t *testing.T) {
