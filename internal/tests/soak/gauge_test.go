@@ -55,8 +55,8 @@ func count(name string, slack float64, read func() (float64, error)) *gauge {
 }
 
 // size makes a gauge of MB.
-func size(name string, read func() (float64, error)) *gauge {
-	return &gauge{name: name + ", MB", slack: 4, read: func() (float64, error) {
+func size(name string, slack float64, read func() (float64, error)) *gauge {
+	return &gauge{name: name + ", MB", slack: slack, read: func() (float64, error) {
 		v, err := read()
 		return v / mega, err
 	}}
@@ -84,20 +84,26 @@ func files(pid int) (float64, error) {
 	return float64(len(open)), err
 }
 
-// memory returns the bytes of a process and its children that are no file's: caches of files come and go.
-func memory(pid int) (sum float64, err error) {
+// memory returns the bytes of a process that are no file's: caches of files come and go.
+func memory(pid int) (float64, error) { return anonymous(strconv.Itoa(pid)) }
+
+// meanMemory returns what a process and its children have on average: PostgreSQL has one for each connection, and
+// the number of connections comes and goes.
+func meanMemory(pid int) (float64, error) {
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
 	if err != nil {
 		return 0, err
 	}
-	for _, id := range append(strings.Fields(string(children)), strconv.Itoa(pid)) {
+	all := append(strings.Fields(string(children)), strconv.Itoa(pid))
+	sum := 0.0
+	for _, id := range all {
 		bytes, err := anonymous(id)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // it has ended
 			return 0, err
 		}
 		sum += bytes
 	}
-	return sum, nil
+	return sum / float64(len(all)), nil
 }
 
 func anonymous(pid string) (float64, error) {

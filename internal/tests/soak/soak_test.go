@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -264,7 +265,8 @@ func (s *soak) judge() {
 		turns += st.load.done.Load()
 	}
 	head := fmt.Sprintf("%v after each of %d names was used, %d turns.", *length, *names, turns)
-	table := "| | start | half | last | end | per hour | |\n|---|---|---|---|---|---|---|\n" + strings.Join(rows, "\n") + "\n"
+	const columns = "| | start | half | last | end | per hour | |\n|---|---|---|---|---|---|---|\n"
+	table := columns + strings.Join(rows, "\n") + "\n"
 	s.t.Logf("%s\n\n%s", head, table)
 	if *save && !s.t.Failed() {
 		record(s.t, head+"\n\n"+table)
@@ -273,8 +275,8 @@ func (s *soak) judge() {
 
 // show shows a number in few digits.
 func show(v float64) string {
-	if v == float64(int64(v)) {
-		return fmt.Sprint(int64(v))
+	if v == math.Trunc(v) || math.Abs(v) >= 100 {
+		return fmt.Sprintf("%.0f", v)
 	}
 	return fmt.Sprintf("%.3g", v)
 }

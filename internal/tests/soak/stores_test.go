@@ -43,7 +43,8 @@ var stores = map[string]func(*testing.T) *store{
 // behind makes a store of a server, which the second client reaches through a proxy.
 func behind(t *testing.T, name, direct, addr string, gauges ...*gauge) *store {
 	p := faultproxy.New(t, addr)
-	return &store{name: name, urls: [2]string{direct, strings.Replace(direct, addr, p.Addr(), 1)}, proxy: p, gauges: gauges}
+	proxied := strings.Replace(direct, addr, p.Addr(), 1)
+	return &store{name: name, urls: [2]string{direct, proxied}, proxy: p, gauges: gauges}
 }
 
 // open opens the clients and their load.
@@ -98,10 +99,12 @@ func sqlite(t *testing.T) *store {
 	}
 	b.Close()
 	ask := func(query string) func() (float64, error) { return asked("file:"+url.PathEscape(file), query) }
-	return &store{name: "sqlite", urls: [2]string{u, u}, settle: func() error { return sweep(t.Context(), u, ask("SELECT count(*) FROM locks")) }, gauges: []*gauge{
+	rows := ask("SELECT count(*) FROM locks")
+	settle := func() error { return sweep(t.Context(), u, rows) }
+	return &store{name: "sqlite", urls: [2]string{u, u}, settle: settle, gauges: []*gauge{
 		count("sqlite: holds and places", 20, ask("SELECT count(*) FROM claims")),
-		{name: "sqlite: rows of names", slack: 200, read: ask("SELECT count(*) FROM locks")},
-		size("sqlite: files", func() (sum float64, err error) {
+		{name: "sqlite: rows of names", slack: 200, read: rows},
+		size("sqlite: files", 4, func() (sum float64, err error) {
 			for _, suffix := range []string{"", "-wal", "-shm", "-notify"} {
 				if info, err := os.Stat(file + suffix); err == nil {
 					sum += float64(info.Size())
@@ -155,7 +158,7 @@ func ofRedis(name string, s *testserver.RedisServer) []*gauge {
 		}),
 		count(name+": connections", 10, info(s, "clients", "connected_clients:")),
 		count(name+": channels", 20, info(s, "stats", "pubsub_channels:")),
-		size(name+": used_memory", info(s, "memory", "used_memory:")),
+		size(name+": used_memory", 0.5, info(s, "memory", "used_memory:")),
 	}
 }
 
@@ -221,6 +224,8 @@ func postgres(t *testing.T) *store {
 	db.SetMaxOpenConns(1)
 	s := behind(t, "postgres", withTable(u), server.Addr())
 	rows := number(db, "SELECT count(*) FROM distlock_locks")
+	table := "SELECT coalesce(pg_total_relation_size(to_regclass('distlock_locks')), 0)"
+	clients := "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
 	s.gauges = []*gauge{
 		count("postgres: rows but one for each name", 20, func() (float64, error) {
 			if s.load == nil {
@@ -229,9 +234,9 @@ func postgres(t *testing.T) *store {
 			v, err := rows()
 			return s.untouched(v), err
 		}),
-		size("postgres: table and index", number(db, "SELECT coalesce(pg_total_relation_size(to_regclass('distlock_locks')), 0)")),
-		count("postgres: connections", 10, number(db, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")),
-		size("postgres: memory", func() (float64, error) { return memory(server.PID()) }),
+		size("postgres: table and index", 0.5, number(db, table)),
+		count("postgres: connections", 10, number(db, clients)),
+		size("postgres: memory of a process", 1, func() (float64, error) { return meanMemory(server.PID()) }),
 	}
 	return s
 }
@@ -243,6 +248,7 @@ func mariadb(t *testing.T) *store {
 	db.SetMaxOpenConns(1)
 	s := behind(t, "mariadb", withTable(u), server.Addr())
 	rows := number(db, "SELECT count(*) FROM distlock_locks")
+	clients := "SELECT count(*) FROM information_schema.processlist WHERE command <> 'Daemon'"
 	s.gauges = []*gauge{
 		count("mariadb: rows but one for each name", 20, func() (float64, error) {
 			if s.load == nil {
@@ -251,8 +257,8 @@ func mariadb(t *testing.T) *store {
 			v, err := rows()
 			return s.untouched(v), err
 		}),
-		count("mariadb: connections", 10, number(db, "SELECT count(*) FROM information_schema.processlist WHERE command <> 'Daemon'")),
-		size("mariadb: memory", func() (float64, error) { return memory(server.PID()) }),
+		count("mariadb: connections", 10, number(db, clients)),
+		size("mariadb: memory", 4, func() (float64, error) { return memory(server.PID()) }),
 	}
 	return s
 }
@@ -275,7 +281,7 @@ func etcd(t *testing.T) *store {
 			return float64(len(answer.Leases)), err
 		}),
 		count("etcd: open files", 10, func() (float64, error) { return files(server.PID()) }),
-		size("etcd: memory", func() (float64, error) { return memory(server.PID()) }),
+		size("etcd: memory", 4, func() (float64, error) { return memory(server.PID()) }),
 	)
 }
 
@@ -315,7 +321,7 @@ func zookeeper(t *testing.T) *store {
 		count("zookeeper: nodes", 200, of("znode_count")),
 		count("zookeeper: watches", 20, of("watch_count")),
 		count("zookeeper: connections", 10, of("num_alive_connections")),
-		size("zookeeper: data", of("approximate_data_size")),
+		size("zookeeper: data", 0.1, of("approximate_data_size")),
 	)
 }
 
@@ -331,8 +337,9 @@ func served(t *testing.T) *store {
 			return which(f), err
 		}
 	}
+	used := of(func(f figures) float64 { return f.Heap / mega })
 	gauges := append(ofRedis("serve", back),
-		&gauge{name: "serve: heap in use after GC, MB", slack: 2, read: of(func(f figures) float64 { return f.Heap / mega })},
+		&gauge{name: "serve: heap in use after GC, MB", slack: 2, read: used},
 		&gauge{name: "serve: goroutines", slack: 20, read: of(func(f figures) float64 { return f.Goroutines })},
 		&gauge{name: "serve: open files", slack: 10, read: of(func(f figures) float64 { return f.Files })},
 	)
