@@ -88,6 +88,9 @@ func redisCells() []cell {
 	aof := deployment{name: "redis-aof", title: "Redis, AOF always", ttl: time.Second, start: disk}
 	aofClock := aof
 	aofClock.start, aofClock.alone = withClock(disk), true
+	everysec := deployment{
+		name: "redis-everysec", title: "Redis, AOF every second", ttl: time.Second, start: redis("--appendonly", "yes", "--appendfsync", "everysec"),
+	}
 	memory := deployment{name: "redis-memory", title: "Redis, no persistence", ttl: time.Second, start: redis()}
 	memoryClock := memory
 	memoryClock.start, memoryClock.alone = withClock(redis()), true
@@ -109,6 +112,7 @@ func redisCells() []cell {
 		{aof, evict, "evict", withFences},
 		{aofClock, clockAhead, "clock-ahead", withFences},
 		{aofClock, clockBehind, "clock-behind", safe},
+		{everysec, bounceServer, "bounce-server", safe},
 		{memory, bounceServer, "bounce-server", withFences},
 		{memoryClock, forgetAndBack, "forget-clock-back", unsafe},
 		{replicated, failover, "failover", withFences},

@@ -13,9 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/anishathalye/porcupine"
 	"github.com/distlock/distlock"
-	"github.com/distlock/distlock/chaos/internal/judge"
 )
 
 // promise is what docs/guarantees.md says of a fault.
@@ -55,7 +53,7 @@ func allCells() []cell {
 type form struct {
 	rounds, most int           // at least; at most, until holds and what must show are there
 	holds        int           // fewer prove nothing
-	heals        time.Duration // after a fault, beside the TTL, until someone has a lock again
+	heals        time.Duration // from the end of a fault to the next grant, beside the TTL
 	starves      time.Duration // a call that waits for longer than that was forgotten
 }
 
@@ -92,9 +90,15 @@ func runAll(t *testing.T, f form, done func(result)) {
 			}
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			r := c.run(t, f)
+			e := c.run(t, f)
+			r, faults := c.judge(f, e)
 			t.Logf("%+v", r)
-			if !t.Failed() {
+			for _, fault := range faults {
+				t.Error(fault)
+			}
+			if t.Failed() {
+				t.Logf("errors of Lock: %v; the history is in %s", e.errors, keep(t, e.holds))
+			} else {
 				done(r)
 			}
 		})
@@ -104,8 +108,8 @@ func runAll(t *testing.T, f form, done func(result)) {
 	}
 }
 
-// run lets workers compete while the fault strikes again and again, and judges what they saw.
-func (c *cell) run(t *testing.T, f form) result {
+// run lets workers compete while the fault strikes again and again, and returns what they saw.
+func (c *cell) run(t *testing.T, f form) evidence {
 	s := &scene{T: t, ttl: c.ttl}
 	c.start(s)
 	var socket string
@@ -115,83 +119,27 @@ func (c *cell) run(t *testing.T, f form) result {
 	if !s.crew.awaitGrant(began, 30*time.Second) {
 		t.Fatalf("no lock is granted: %v", s.crew.errors)
 	}
-	began = now()
-	var heals []int64
-	for len(heals) < f.most && (len(heals) < f.rounds || len(s.crew.seen()) < f.holds || !c.shown(c.count(s))) {
+	e := evidence{began: now()}
+	for len(e.heals) < f.most && (len(e.heals) < f.rounds || len(e.holds) < f.holds || !c.shown(c.count(e))) {
 		s.register.awaitLongHold(10 * c.ttl)
 		c.strike(s)
-		heals = append(heals, now())
-		if !s.crew.awaitGrant(heals[len(heals)-1], c.ttl+f.heals+10*time.Second) {
-			break // judged below
+		heal := now()
+		e.heals = append(e.heals, heal)
+		if !s.crew.awaitGrant(heal, c.ttl+f.heals+10*time.Second) {
+			break
 		}
 		time.Sleep(c.ttl / 2)
+		e.holds, e.updates = s.crew.seen(), s.register.updates()
 	}
-	ended := now()
+	e.ended = now()
 	s.crew.dismiss()
-	r := c.count(s)
-	r.Rounds, r.Seconds = len(heals), round(time.Duration(ended-began))
-	c.judge(s, f, &r, heals, began, ended)
-	return r
+	e.holds, e.updates, e.errors, e.gaveUp = s.crew.seen(), s.register.updates(), s.crew.errors, s.crew.gaveUp
+	e.left = leftovers(s, 3*c.ttl+f.heals)
+	return e
 }
 
-// count counts what has happened so far.
-func (c *cell) count(s *scene) result {
-	holds := s.crew.seen()
-	return result{
-		Cell: c.id(), Promise: c.promise, Holds: len(holds), Updates: s.register.updates(),
-		Overlaps:    judge.Overlaps(holds, judge.Hold.Trusted),
-		Believed:    judge.Overlaps(holds, judge.Hold.Believed),
-		FenceFaults: judge.FenceFaults(holds),
-	}
-}
-
-// shown reports whether a cell has shown what its promise does not exclude.
-func (c *cell) shown(r result) bool {
-	switch c.promise {
-	case withFences:
-		return r.Overlaps > 0 || r.Lost > 0
-	case unsafe:
-		return r.FenceFaults > 0
-	}
-	return true
-}
-
-func (c *cell) judge(s *scene, f form, r *result, heals []int64, began, ended int64) {
-	holds := s.crew.seen()
-	ok, orderly := judge.Linearizable(holds), judge.Orderly(holds)
-	if (ok == porcupine.Ok) != orderly || ok == porcupine.Unknown {
-		s.Errorf("the judges do not agree: porcupine says %v, the sweep %v", ok, orderly)
-	}
-	if r.Holds < f.holds {
-		s.Errorf("%d holds prove nothing, want %d; errors: %v", r.Holds, f.holds, s.crew.errors)
-	}
-	if !c.shown(*r) {
-		s.Errorf("the promise is %s, and nothing went wrong", c.promise)
-	}
-	if c.promise == safe && (r.Overlaps > 0 || r.Lost > r.LostLate || !orderly) {
-		s.Errorf("two holders, or updates lost in time: %+v", *r)
-	}
-	if c.promise != unsafe && (r.FenceFaults > 0 || r.LostFenced > 0) {
-		s.Errorf("the fences do not protect: %+v", *r)
-	}
-	if s.Failed() {
-		s.Logf("history: %s", keep(s.T, holds))
-	}
-	r.Gap = round(judge.LongestGap(holds, began, ended))
-	healed, ok2 := judge.Healed(holds, heals)
-	if r.Healed = round(healed); !ok2 || healed > c.ttl+f.heals {
-		s.Errorf("after a fault no lock was granted for %v, %v", healed, ok2)
-	}
-	if s.crew.gaveUp > f.starves {
-		s.Errorf("a call of Lock waited for %v, and was never granted the lock", s.crew.gaveUp)
-	}
-	for name, owners := range leftovers(s, c.ttl) {
-		s.Errorf("%s is still held by %v", name, owners)
-	}
-}
-
-// leftovers returns the holders that are still there when all workers have ended and the TTL is over.
-func leftovers(s *scene, ttl time.Duration) map[string][]distlock.Holder {
+// leftovers returns the names that are still held when all workers have ended and the time is over.
+func leftovers(s *scene, most time.Duration) (left []string) {
 	url := s.url
 	if s.direct != "" {
 		url = s.direct
@@ -203,28 +151,21 @@ func leftovers(s *scene, ttl time.Duration) map[string][]distlock.Holder {
 		s.Fatal(err)
 	}
 	defer locks.Close()
-	left := map[string][]distlock.Holder{}
-	for end := time.Now().Add(3*ttl + 20*time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		clear(left)
+	for end := time.Now().Add(most); ; time.Sleep(50 * time.Millisecond) {
+		left = nil
 		for _, name := range []string{hot, "cold0", "cold1", "cold2"} {
 			info, err := locks.Inspect(ctx, name)
 			if err != nil {
 				s.Fatal(err)
 			}
 			if len(info.Holders) > 0 {
-				left[name] = info.Holders
+				left = append(left, name)
 			}
 		}
-		if len(left) == 0 {
-			break
+		if len(left) == 0 || time.Now().After(end) {
+			return left
 		}
 	}
-	return left
-}
-
-// round returns seconds with two digits after the point.
-func round(d time.Duration) float64 {
-	return float64(d.Round(10*time.Millisecond)) / float64(time.Second)
 }
 
 // The name of each cell is its own.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/distlock/distlock/chaos/internal/judge"
 )
@@ -70,6 +71,11 @@ func save(t *testing.T, r result) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// round returns seconds with two digits after the point.
+func round(d time.Duration) float64 {
+	return float64(d.Round(10*time.Millisecond)) / float64(time.Second)
 }
 
 // keep writes a history that failed where it can be looked at.
