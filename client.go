@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,6 +90,9 @@ func (c *Client) fillOptions() error {
 	if o.Observer != nil {
 		c.observer = *o.Observer
 	}
+	if err := checkMeta(o.Meta); err != nil {
+		return err
+	}
 	o.Meta = processMeta(o.Meta)
 	switch {
 	case o.HandoffMax < -1:
@@ -107,9 +111,9 @@ func (c *Client) fillOptions() error {
 
 // processMeta returns meta with entries that identify this process.
 func processMeta(meta map[string]string) map[string]string {
-	m := map[string]string{"pid": strconv.Itoa(os.Getpid()), "program": filepath.Base(os.Args[0])}
+	m := map[string]string{"pid": strconv.Itoa(os.Getpid()), "program": strings.ToValidUTF8(filepath.Base(os.Args[0]), "?")}
 	if host, err := os.Hostname(); err == nil {
-		m["host"] = host
+		m["host"] = strings.ToValidUTF8(host, "?")
 	}
 	maps.Copy(m, meta)
 	return m

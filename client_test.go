@@ -280,6 +280,7 @@ func TestBadNamesAndOptions(t *testing.T) {
 		"empty name":        {c.Mutex(""), distlock.ErrInvalid, "empty"},
 		"NUL":               {c.Mutex("a\x00b"), distlock.ErrInvalid, "NUL"},
 		"not UTF-8":         {c.Mutex("a\xffb"), distlock.ErrInvalid, "UTF-8"},
+		"metadata":          {c.Mutex("a", distlock.WithMeta(map[string]string{"note": "a\xffb"})), distlock.ErrInvalid, `"note" is not UTF-8`},
 		"TTL zero":          {c.Mutex("x", distlock.WithTTL(0)), distlock.ErrInvalid, "TTL 0s"},
 		"TTL too short":     {c.Mutex("x", distlock.WithTTL(time.Millisecond)), distlock.ErrInvalid, "minimum"},
 		"TTL too long":      {c.Mutex("x", distlock.WithTTL(2*time.Hour)), distlock.ErrInvalid, "maximum"},

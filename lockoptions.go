@@ -92,7 +92,7 @@ func Revocable(f func(*Lease)) LockOption {
 	return LockOption{func(s *spec) { s.revoked = f }}
 }
 
-// WithMeta adds to the metadata that Inspect shows for this lock.
+// WithMeta adds to the metadata, UTF-8, that Inspect shows for this lock.
 func WithMeta(meta map[string]string) LockOption {
 	return LockOption{func(s *spec) {
 		merged := maps.Clone(s.meta)
@@ -179,6 +179,11 @@ func (s *spec) check(caps driver.Caps) error {
 	if err := s.checkTimes(caps); err != nil {
 		return err
 	}
+	if s.ownMeta {
+		if err := checkMeta(s.meta); err != nil {
+			return err
+		}
+	}
 	switch {
 	case !caps.Modes.Has(s.mode):
 		return fmt.Errorf("%w: %s can't do %s locks (it can: %s)", ErrUnsupported, caps.Name, s.mode, caps.Modes)
@@ -236,6 +241,16 @@ func (s *spec) checkGreatest() error {
 	} {
 		if o.d > driver.MaxTTL {
 			return invalid("%s %v; want at most %v", o.name, o.d, driver.MaxTTL)
+		}
+	}
+	return nil
+}
+
+// checkMeta refuses what would not come back as it was given: most backends store JSON.
+func checkMeta(meta map[string]string) error {
+	for key, value := range meta {
+		if !utf8.ValidString(key) || !utf8.ValidString(value) {
+			return invalid("the metadata %s is not UTF-8", driver.Quote(key))
 		}
 	}
 	return nil

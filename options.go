@@ -40,7 +40,7 @@ type Options struct {
 	// Default: a third of the TTL, 5 s at most.
 	CallTimeout time.Duration
 
-	// Meta is shown by Inspect. host, pid and program are added unless they are set here.
+	// Meta, UTF-8, is shown by Inspect. host, pid and program are added unless they are set here.
 	Meta map[string]string
 
 	// Observer is notified of what happens. Default: none.

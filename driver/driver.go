@@ -174,7 +174,7 @@ type Request struct {
 	// process; at least 1, and more than 1 only for Exclusive and Write.
 	Fences uint64
 
-	// Meta is stored with the hold for Inspect: host, pid, program, free text. It must not be
+	// Meta, UTF-8, is stored with the hold for Inspect: host, pid, program, free text. It must not be
 	// changed, and the core does not change it.
 	Meta map[string]string
 
