@@ -197,7 +197,13 @@ func ParseURL(rawURL string) (*url.URL, error) {
 	before, hosts, after := cutHosts(rawURL)
 	if !strings.Contains(hosts, ",") {
 		u, err := url.Parse(rawURL)
-		return u, malformed(err)
+		if err == nil {
+			err = checkHosts(u)
+		}
+		if err != nil {
+			return nil, malformed(err)
+		}
+		return u, nil
 	}
 	u, err := url.Parse(before + "host" + after)
 	if err != nil {
@@ -213,7 +219,24 @@ func ParseURL(rawURL string) (*url.URL, error) {
 		}
 	}
 	u.Host = hosts
+	if err := checkHosts(u); err != nil {
+		return nil, malformed(err)
+	}
 	return u, nil
+}
+
+// checkHosts refuses what is likely to be a user and a password that end with a # or a slash. A host would be looked
+// up, and be quoted in errors.
+func checkHosts(u *url.URL) error {
+	for _, host := range strings.Split(u.Host, ",") {
+		if !strings.HasPrefix(host, "[") && strings.Count(host, ":") > 1 {
+			return errors.New("a host has two colons; an IPv6 address has brackets")
+		}
+	}
+	if u.Host != "" && strings.Contains(u.Fragment, "@") {
+		return errors.New("there is an @ behind a #")
+	}
+	return nil
 }
 
 // cutHosts finds what stands between the user and the path.

@@ -126,7 +126,7 @@ func TestParseURLTakesSeveralHosts(t *testing.T) {
 }
 
 func TestParseURLQuotesNothing(t *testing.T) {
-	for _, raw := range []string{"redis://u:hunter2,b:x/1@h", "redis://a,,b", "redis://a,b:hunter2", "redis://u:p@a,:1/", "redis://h:hunter2", "redis://a,b/%zz"} {
+	for _, raw := range []string{"redis://u:hunter2,b:x/1@h", "redis://a,,b", "redis://a,b:hunter2", "redis://u:p@a,:1/", "redis://h:hunter2", "redis://a,b/%zz", "etcd://u:hunter2:#x@h", "etcd://u:hunter2:/x@h,b", "etcd://hunter2:1#x@h"} {
 		_, err := driver.ParseURL(raw)
 		if !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", raw, err)
