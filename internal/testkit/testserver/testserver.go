@@ -298,6 +298,16 @@ func Java(tb testing.TB, project, class string, jars ...string) *exec.Cmd {
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", classPath(append([]string{filepath.Join(home, "peer.jar")}, jars...)), class)
 }
 
+// TLC returns the jar of TLC, which checks the specifications in model. make servers fetches it.
+func TLC(tb testing.TB) string {
+	tb.Helper()
+	jar, err := provided("tlc")
+	if err != nil {
+		missing(tb, "tlc", err)
+	}
+	return jar
+}
+
 // DebianCurator returns the jars of the Apache Curator that the system has: Debian's is an
 // old one with which many deployments run. They name what else they need, all but what writes the log.
 func DebianCurator(tb testing.TB) []string {

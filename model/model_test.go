@@ -1,0 +1,196 @@
+// Package model has the specifications of the protocol in TLA+, and runs TLC on them.
+package model
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+var large = flag.Bool("model.large", false, "check every state of the large scenarios too, which takes minutes")
+
+// scenario is a specification with the constants that differ from those in its .cfg file.
+type scenario struct {
+	name, spec string
+	constants  map[string]string
+	large      bool
+}
+
+var scenarios = []scenario{
+	{name: "crash", spec: "Distlock"},
+	{name: "extend", spec: "Distlock", constants: map[string]string{"Features": `{"extend", "min-hold"}`, "Tries": "2", "MaxFence": "2"}},
+	{name: "hand-off", spec: "Distlock", constants: map[string]string{"Features": `{"hand-off"}`, "Tries": "2", "Span": "2", "MaxFence": "4"}},
+	{name: "server", spec: "Distlock", constants: map[string]string{"Features": `{"server"}`, "Tries": "2", "MaxFence": "2"}},
+	{name: "downgrade", spec: "Distlock", constants: map[string]string{"Features": `{"readers", "downgrade"}`, "Tries": "2"}},
+	{name: "storage", spec: "Distlock", constants: map[string]string{"Features": `{"storage"}`, "MaxNet": "1"}},
+	{name: "queue", spec: "Queue"},
+	{name: "large: duplicates", spec: "Distlock", large: true,
+		constants: map[string]string{"Features": `{"crash", "duplicate", "extend"}`, "MaxNet": "3"}},
+	{name: "large: hand-off and storage", spec: "Distlock", large: true,
+		constants: map[string]string{"Features": `{"hand-off", "storage", "crash"}`, "Span": "2", "MaxFence": "6"}},
+	{name: "large: downgrade", spec: "Distlock", large: true,
+		constants: map[string]string{"Features": `{"readers", "downgrade", "extend", "crash"}`}},
+	{name: "large: server", spec: "Distlock", large: true,
+		constants: map[string]string{"Features": `{"server", "extend", "duplicate"}`}},
+	{name: "large: queue", spec: "Queue", large: true,
+		constants: map[string]string{"Processes": `{"p", "q", "r", "s"}`, "MaxDead": "2", "TTL": "8"}},
+}
+
+func scenarioOf(name string) scenario {
+	for _, s := range scenarios {
+		if s.name == name {
+			return s
+		}
+	}
+	panic("no scenario " + name)
+}
+
+// mutants are rules that are broken on purpose, each with a promise that does not hold without it.
+var mutants = []struct{ name, scenario, promise string }{
+	{"trust-from-answer", "crash", "OneHolder"},
+	{"push-extends-trust", "crash", "OneHolder"},
+	{"cached-renewal", "server", "OneHolder"},
+	{"owner-used-twice", "crash", "OneHolder"},
+	{"late-request-undercuts", "extend", "OneHolder"},
+	{"release-does-not-wait", "crash", "OneCall"},
+	{"storage-does-not-check", "storage", "NoLostUpdate"},
+	{"renewal-revives", "crash", "StoreHasOneHolder"},
+	{"release-by-name", "crash", "OnlyOwnerReleases"},
+	{"hand-off-keeps-fence", "hand-off", "FencesIncrease"},
+	{"downgrade-goes-on", "downgrade", "OneHolder"},
+	{"late-downgrade-counts", "downgrade", "FencesIncrease"},
+	{"dead-place-stays", "queue", "QueueMovesOn"},
+	{"release-wakes-all", "queue", "OneWakeUp"},
+	{"queue-is-passed", "queue", "NoOnePasses"},
+}
+
+// TestLongModel looks at every state of the small scenarios.
+func TestLongModel(t *testing.T) {
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) {
+			if s.large && !*large {
+				t.Skip("make model runs it")
+			}
+			t.Parallel()
+			r := check(t, s.spec, s.config(t, ""))
+			if !r.accepted() {
+				t.Errorf("%s", r.output)
+			}
+			t.Log(r.states())
+		})
+	}
+}
+
+// TestLongModelMutants breaks one rule at a time.
+func TestLongModelMutants(t *testing.T) {
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			s := scenarioOf(m.scenario)
+			c := s.config(t, m.promise)
+			c = replace(t, c, `Mutant = .*`, fmt.Sprintf("Mutant = %q", m.name))
+			r := check(t, s.spec, c)
+			if r.accepted() || !r.violates(m.promise) {
+				t.Errorf("%s was to be violated:\n%s", m.promise, r.output)
+			}
+			t.Log(r.states())
+		})
+	}
+}
+
+// config returns the scenario's configuration: with all promises of the specification, or with one.
+func (s scenario) config(t *testing.T, promise string) string {
+	t.Helper()
+	b, err := os.ReadFile(s.spec + ".cfg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := string(b)
+	for name, value := range s.constants {
+		c = replace(t, c, `\b`+name+` = .*`, name+" = "+value)
+	}
+	if promise == "" {
+		return c
+	}
+	kind := "INVARIANTS "
+	if !regexp.MustCompile(`INVARIANTS.*\b` + promise + `\b`).MatchString(c) {
+		kind = "PROPERTIES "
+		c = replace(t, c, `(?m)^INVARIANTS .*\n`, "")
+	} else {
+		c = replace(t, c, `(?m)^PROPERTIES .*\n`, "")
+	}
+	return replace(t, c, kind+`.*\b`+promise+`\b.*`, kind+promise)
+}
+
+// replace replaces the only match of a pattern.
+func replace(t *testing.T, s, pattern, by string) string {
+	t.Helper()
+	re := regexp.MustCompile(pattern)
+	if n := len(re.FindAllString(s, -1)); n != 1 {
+		t.Fatalf("%d matches of %s in\n%s", n, pattern, s)
+	}
+	return re.ReplaceAllLiteralString(s, by)
+}
+
+// result is what TLC found out.
+type result struct{ output string }
+
+func (r result) accepted() bool { return strings.Contains(r.output, "No error has been found") }
+
+func (r result) violates(promise string) bool {
+	return regexp.MustCompile(`(?m)^Error: (Invariant|Action property) ` + promise + ` is violated`).MatchString(r.output)
+}
+
+var states = regexp.MustCompile(`\d+ states generated, \d+ distinct states found`)
+
+func (r result) states() string { return states.FindString(r.output) }
+
+// check runs TLC on a specification. modules are generated ones beside those of this folder.
+func check(t *testing.T, spec, config string, modules ...string) result {
+	t.Helper()
+	java, jar := testserver.Tool(t, "java"), testserver.TLC(t)
+	dir := t.TempDir()
+	sources, err := filepath.Glob("*.tla")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range sources {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, dir, name, string(b))
+	}
+	for i := 0; i < len(modules); i += 2 {
+		write(t, dir, modules[i], modules[i+1])
+	}
+	write(t, dir, "run.cfg", config)
+	// Most runs last for seconds: a quick start counts for more than quick code.
+	options := []string{"-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"}
+	if *large {
+		options = []string{"-Xmx4g", "-XX:+UseParallelGC"}
+	}
+	options = append(options, "-cp", jar, "tlc2.TLC", "-workers", "1", "-metadir", dir, "-config", "run.cfg", spec)
+	cmd := exec.Command(java, options...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	r := result{string(out)}
+	if err != nil && !strings.Contains(r.output, "is violated") {
+		t.Fatalf("TLC: %v\n%s", err, r.output)
+	}
+	return r
+}
+
+func write(t *testing.T, dir, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
