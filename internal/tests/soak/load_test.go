@@ -312,7 +312,7 @@ func (p *plan) use(ctx context.Context, lease *distlock.Lease) {
 	if lease.Mode() == distlock.Write && oneIn(3) && !l.fault(lease.Downgrade(ctx)) {
 		l.count("downgraded")
 	}
-	if oneIn(10) && p.ends == unlocked && !l.fault(lease.Extend(ctx, ttl/2)) {
+	if oneIn(10) && p.ends == unlocked && !p.renewed && !l.fault(lease.Extend(ctx, ttl/2)) {
 		l.count("extended")
 	}
 	if p.renewed {

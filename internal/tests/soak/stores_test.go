@@ -68,12 +68,13 @@ func (s *store) close(t *testing.T) {
 	}
 }
 
-// untouched returns how many of a number of rows belong to no name that was used.
+// untouched returns how many of a number of rows belong to no name that was used. A name has no row yet if all its
+// turns were given up.
 func (s *store) untouched(rows float64) float64 {
 	if s.load == nil {
 		return 0
 	}
-	return rows - float64(s.load.touched())
+	return max(0, rows-float64(s.load.touched()))
 }
 
 func inMemory(t *testing.T) *store {
