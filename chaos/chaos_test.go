@@ -74,13 +74,13 @@ func TestChaos(t *testing.T) {
 	if !*full {
 		t.Skip("run it by make chaos, or with -full")
 	}
-	runAll(t, fullForm, func(r result) { save(t, r) })
+	runAll(t, fullForm, save)
 }
 
 // TestLongCells runs each cell shortly, so that none rots.
-func TestLongCells(t *testing.T) { runAll(t, shortForm, func(result) {}) }
+func TestLongCells(t *testing.T) { runAll(t, shortForm, func(*testing.T, result) {}) }
 
-func runAll(t *testing.T, f form, done func(result)) {
+func runAll(t *testing.T, f form, done func(*testing.T, result)) {
 	slots, ran := make(chan struct{}, atOnce), false
 	for _, c := range allCells() {
 		t.Run(c.id(), func(t *testing.T) {
@@ -98,9 +98,8 @@ func runAll(t *testing.T, f form, done func(result)) {
 			}
 			if t.Failed() {
 				t.Logf("errors of Lock: %v; the history is in %s", e.errors, keep(t, e.holds))
-			} else {
-				done(r)
 			}
+			done(t, r)
 		})
 	}
 	if !ran {
