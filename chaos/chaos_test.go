@@ -46,7 +46,7 @@ func (c *cell) id() string { return c.name + "-" + c.short }
 
 // allCells returns the cells of all backends, in the order of the table.
 func allCells() []cell {
-	return slices.Concat(redisCells(), sqliteCells())
+	return slices.Concat(redisCells(), redlockCells(), consensusCells(), sqlCells(), sqliteCells())
 }
 
 // form says how long a cell runs.

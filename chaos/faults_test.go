@@ -22,17 +22,19 @@ import (
 // scene is what faults can reach. A deployment has what its faults need, and no more.
 type scene struct {
 	*testing.T
-	url      string            // where workers find the backend
-	direct   string            // a URL that no fault of the network reaches; empty: url
-	server   server            // the only one
-	proxy    *faultproxy.Proxy // between the workers and the server
-	do       func(command ...string)
-	clock    *clock                         // of the server
-	replicas *testserver.RedisSentinelGroup // in place of the server
-	front    func(*testserver.RedisServer) *faultproxy.Proxy
-	ttl      time.Duration
-	crew     *crew
-	register *register
+	url           string            // where workers find the backend
+	direct        string            // a URL that no fault of the network reaches; empty: url
+	server        server            // the only one
+	proxy         *faultproxy.Proxy // between the workers and the server
+	do            func(command ...string)
+	clock         *clock                         // of the server
+	replicas      *testserver.RedisSentinelGroup // in place of the server
+	front         func(*testserver.RedisServer) *faultproxy.Proxy
+	leader        func() server // of a cluster
+	isolateLeader func() (heal func())
+	ttl           time.Duration
+	crew          *crew
+	register      *register
 }
 
 // server is a process that can fail; see testserver.Process.
