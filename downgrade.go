@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/renew"
 )
 
 // downgrade turns a Write hold into a Read hold.
@@ -30,19 +31,20 @@ func (h *hold) downgrade(ctx context.Context, l *Lease) error {
 	start, grant, err := h.requestDowngrade(ctx)
 	if err == nil && h.becomeReader(l, grant) {
 		claim.End(start, h.s.trusted(grant))
-		return nil
+		if h.env.now() < h.life.Trust() {
+			return nil
+		}
+		err = renew.ErrDeadline
+	} else {
+		claim.End(0, 0)
 	}
-	claim.End(0, 0)
 	if driver.Final(err) {
 		return err // nothing has changed
 	}
 	err = cmp.Or(err, ErrLost)
 	h.Lose(err, true)
 	h.mayBeBack()
-	if h.takeRemains() {
-		// The backend may have it as a reader by now.
-		h.env.releaser.Add(h.remains(), nil)
-	}
+	h.dropRemains() // the backend may have it as a reader by now
 	if !errors.Is(err, ErrLost) {
 		err = fmt.Errorf("%w: %w", ErrLost, err)
 	}

@@ -42,6 +42,34 @@ func TestDowngradeKeepsAnExtension(t *testing.T) {
 	}
 }
 
+// A downgrade that is granted after the deadline has come too late, also if the loss has not been
+// reported yet: the watchdog reports that of another lease first.
+func TestDowngradeAfterTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		r := newRig()
+		c := client(t, r, &distlock.Options{Observer: &distlock.Observer{Lost: func(e distlock.Event) {
+			if e.Name == "another" {
+				<-goOn
+			}
+		}}})
+		mustLock(t, c.Mutex("another", distlock.WithoutRenewal()))
+		lease := mustLock(t, c.RWMutex("x", distlock.WithoutRenewal()))
+		r.set(func(r *rig) {
+			r.acquire = func(_ context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+				time.Sleep(time.Until(lease.Deadline()) + 1)
+				return next(context.Background(), req)
+			}
+		})
+		if err := lease.Downgrade(t.Context()); !errors.Is(err, distlock.ErrLost) {
+			t.Errorf("Downgrade: %v, and the lease: %v", err, lease.Err())
+		}
+		synctest.Wait()
+		free(t, c, "x")
+		close(goOn)
+	})
+}
+
 // An Unlock beside a downgrade without an answer ends the downgrade's call, and leaves nothing
 // at the backend.
 func TestUnlockDuringASilentDowngrade(t *testing.T) {
