@@ -30,6 +30,7 @@ type deployment struct {
 	name  string // of its cells, such as "redis-aof"
 	title string // in the table
 	ttl   time.Duration
+	more  time.Duration  // for which a dead process's lock outlives its TTL
 	start func(s *scene) // sets what faults and workers need
 	alone bool           // no other cell may run beside
 }
@@ -124,7 +125,7 @@ func (c *cell) run(t *testing.T, f form) evidence {
 		c.strike(s)
 		heal := now()
 		e.heals = append(e.heals, heal)
-		if !s.crew.awaitGrant(heal, c.ttl+f.heals+10*time.Second) {
+		if !s.crew.awaitGrant(heal, c.ttl+c.more+f.heals+10*time.Second) {
 			break
 		}
 		time.Sleep(c.ttl / 2)

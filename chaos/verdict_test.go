@@ -70,7 +70,7 @@ func (c *cell) judge(f form, e evidence) (r result, faults []string) {
 		fault(r.LostFenced > 0, "an update is lost though it has a fence")
 	}
 	fault(!granted, "no lock is granted after a fault")
-	fault(healed > c.ttl+f.heals, "after a fault no lock is granted for %v", healed)
+	fault(healed > c.ttl+c.more+f.heals, "after a fault no lock is granted for %v", healed)
 	fault(e.gaveUp > f.starves, "a call of Lock waited for %v", e.gaveUp)
 	fault(len(e.left) > 0, "%v are still held", e.left)
 	return r, faults
