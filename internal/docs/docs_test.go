@@ -97,9 +97,10 @@ func TestEveryPageIsInTheMap(t *testing.T) {
 	}
 }
 
-// The tests and checks that the track record names are there.
+// The tests and checks that the track record and the table of threats name are there.
 func TestTrackRecordNamesWhatExists(t *testing.T) {
 	text := documents(t)["docs/track-record.md"]
+	text += documents(t)["SECURITY.md"]
 	checks := map[string]bool{}
 	for _, c := range drivertest.Checks() {
 		checks[c.Name] = true
