@@ -133,7 +133,8 @@ func (c *cell) run(t *testing.T, f form) evidence {
 	}
 	e.ended = now()
 	s.crew.dismiss()
-	e.holds, e.updates, e.errors, e.gaveUp = s.crew.seen(), s.register.updates(), s.crew.errors, s.crew.gaveUp
+	e.holds, e.updates = s.crew.seen(), s.register.updates()
+	e.errors, e.gaveUp, e.stall = s.crew.errors, s.crew.gaveUp, s.crew.stall
 	e.left = leftovers(s, 3*c.ttl+f.heals)
 	return e
 }

@@ -46,6 +46,7 @@ type crew struct {
 	holds   map[[2]int]judge.Hold // by process and ID
 	errors  map[string]int        // of calls of Lock
 	gaveUp  time.Duration         // the longest that a call waited before the workers were dismissed
+	stall   time.Duration         // the longest that the machine did not let a worker run
 	started int
 }
 
@@ -109,13 +110,16 @@ func (c *crew) listen(m *member, stdout io.Reader) {
 		if err := events.Decode(&e); err != nil {
 			return
 		}
+		took := time.Duration(e.Hold.End - e.Hold.Call)
 		c.mu.Lock()
 		switch e.Kind {
 		case "grant", "end":
 			c.holds[[2]int{e.Hold.Process, e.Hold.ID}] = e.Hold
+		case "stall":
+			c.stall = max(c.stall, took)
 		default:
 			c.errors[e.Kind]++
-			c.gaveUp = max(c.gaveUp, time.Duration(e.Hold.End-e.Hold.Call))
+			c.gaveUp = max(c.gaveUp, took)
 		}
 		c.mu.Unlock()
 	}

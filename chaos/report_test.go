@@ -28,6 +28,7 @@ type result struct {
 	Updates
 	Gap     float64 // without a grant
 	Healed  float64 // the longest time from the end of a fault to the next grant
+	Stall   float64 // the longest time that the machine did not let a worker run
 	Seconds float64
 }
 

@@ -18,6 +18,7 @@ type evidence struct {
 	updates      Updates
 	errors       map[string]int // of calls of Lock
 	gaveUp       time.Duration  // the longest that a call waited before all were called off
+	stall        time.Duration  // the longest that the machine did not let a worker run
 	heals        []int64        // when faults ended
 	began, ended int64
 	left         []string // names that are held though their holders have ended
@@ -52,6 +53,7 @@ func (c *cell) judge(f form, e evidence) (r result, faults []string) {
 		}
 	}
 	r = c.count(e)
+	r.Stall = round(e.stall)
 	r.Seconds, r.Gap = round(time.Duration(e.ended-e.began)), round(judge.LongestGap(e.holds, e.began, e.ended))
 	healed, granted := judge.Healed(e.holds, e.heals)
 	r.Healed = round(healed)
@@ -64,6 +66,7 @@ func (c *cell) judge(f form, e evidence) (r result, faults []string) {
 	if c.promise == safe {
 		fault(r.Overlaps > 0 || !orderly, "there are two holders, or fences are out of order")
 		fault(r.Lost > r.LostLate, "an update is lost")
+		fault(r.Believed > r.Overlaps && e.stall < c.ttl/20, "contexts ended late, though workers stalled for %v at most", e.stall)
 	}
 	if c.promise != unsafe {
 		fault(r.FenceFaults > 0, "fences do not increase")
@@ -88,6 +91,7 @@ func TestVerdict(t *testing.T) {
 	}
 	overlap := func(e *evidence) { e.holds[0].End, e.holds[0].Deadline = 15, 15 }
 	fenceBack := func(e *evidence) { e.holds[2].Fence = 1 }
+	late := func(e *evidence) { e.holds[0].End = 15 }
 	lost := func(e *evidence) { e.updates.Lost = 1 }
 	for _, c := range []struct {
 		promise promise
@@ -96,6 +100,8 @@ func TestVerdict(t *testing.T) {
 	}{
 		{safe, func(*evidence) {}, ""},
 		{safe, overlap, "two holders"},
+		{safe, late, "contexts ended late"},
+		{safe, func(e *evidence) { late(e); e.stall = time.Second }, ""},
 		{safe, lost, "an update is lost"},
 		{safe, func(e *evidence) { e.updates = Updates{Lost: 1, LostLate: 1} }, ""},
 		{safe, func(e *evidence) { e.holds, e.heals = e.holds[:2], nil }, "2 holds prove nothing"},

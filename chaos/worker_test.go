@@ -54,7 +54,7 @@ type worker struct {
 
 // event is what a worker writes to its parent, a line each.
 type event struct {
-	Kind string // "grant", "end", or the error of a Lock
+	Kind string // "grant", "end", "stall", or the error of a Lock
 	Hold judge.Hold
 }
 
@@ -90,6 +90,7 @@ func (w *worker) run() error {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
+	go w.measureStalls()
 	var wg sync.WaitGroup
 	for range w.Goroutines {
 		wg.Go(func() {
@@ -101,6 +102,18 @@ func (w *worker) run() error {
 	wg.Wait()
 	locks.Close() // fails if releases had no answer; the parent looks at what is left
 	return nil
+}
+
+// measureStalls notes for how long the machine did not let this process run.
+func (w *worker) measureStalls() {
+	for longest := int64(5 * time.Millisecond); ; {
+		before := now()
+		time.Sleep(time.Millisecond)
+		if after := now(); after-before > longest {
+			longest = after - before
+			w.emit("stall", judge.Hold{Process: w.Process, Call: before, End: after})
+		}
+	}
 }
 
 // turn takes a lock, updates the register under it, and releases it.
