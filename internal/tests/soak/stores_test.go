@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -264,10 +265,10 @@ func mariadb(t *testing.T) *store {
 	return s
 }
 
-// etcd compacts its history all the time: it remembers each key until then.
+// etcd remembers each key until its history is compacted, and each request until a snapshot: here that is soon.
 func etcd(t *testing.T) *store {
 	server := testserver.Etcd(t, testserver.EtcdOptions{
-		Args: []string{"--auto-compaction-mode", "periodic", "--auto-compaction-retention", "10s"},
+		Args: []string{"--auto-compaction-mode", "periodic", "--auto-compaction-retention", "10s", "--snapshot-count", "1000"},
 	})
 	return behind(t, "etcd", server.URL(), server.Addr(),
 		count("etcd: keys", 20, func() (float64, error) {
@@ -280,6 +281,18 @@ func etcd(t *testing.T) *store {
 			var answer struct{ Leases []any }
 			err := post("http://"+server.Addr()+"/v3/lease/leases", "{}", &answer)
 			return float64(len(answer.Leases)), err
+		}),
+		count("etcd: watchers", 20, func() (float64, error) {
+			resp, err := once.Get("http://" + server.Addr() + "/metrics")
+			if err != nil {
+				return 0, err
+			}
+			defer resp.Body.Close()
+			text, err := io.ReadAll(resp.Body)
+			if err != nil {
+				return 0, err
+			}
+			return line(string(text), "etcd_debugging_mvcc_watcher_total ")
 		}),
 		count("etcd: open files", 10, func() (float64, error) { return files(server.PID()) }),
 		size("etcd: memory", 4, func() (float64, error) { return memory(server.PID()) }),
