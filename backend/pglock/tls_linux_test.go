@@ -12,8 +12,8 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// pgx handles the TLS parameters of a URL. Dead connections are detected below TLS.
-func TestTLS(t *testing.T) {
+// pgx handles the TLS parameters of a URL. Dead connections are detected below TLS. Bad certificates are refused.
+func TestCertificates(t *testing.T) {
 	t.Parallel()
 	pg := testserver.Postgres(t, testserver.PostgresOptions{})
 	url := with(t, pg.Database(t), "create", "true", "sslmode", "verify-full")
@@ -36,6 +36,7 @@ func TestTLS(t *testing.T) {
 	pg.Kill()
 	pg.Start()
 	crowd(t, b)
+	tryCertificates(t, pg, url)
 }
 
 // useTLS gives a server a certificate, and returns the file of its root certificates.
@@ -65,12 +66,9 @@ func show(t *testing.T, pg *testserver.PostgresServer, p testcert.Pair) {
 	}
 }
 
-// The server wants the password and a certificate.
-func TestCertificates(t *testing.T) {
-	t.Parallel()
-	pg := testserver.Postgres(t, testserver.PostgresOptions{})
-	u := with(t, pg.Database(t), "create", "true", "sslmode", "verify-full", "connect_timeout", "120")
-	useTLS(t, pg)
+// tryCertificates makes the server want a certificate of its users, beside the password.
+func tryCertificates(t *testing.T, pg *testserver.PostgresServer, url string) {
+	t.Helper()
 	hba := "hostnossl all all 127.0.0.1/32 md5\nhostssl all all 127.0.0.1/32 md5 clientcert=verify-ca\n"
 	if err := os.WriteFile(pg.Ask(t, "SHOW hba_file"), []byte(hba), 0o600); err != nil {
 		t.Fatal(err)
@@ -82,7 +80,7 @@ func TestCertificates(t *testing.T) {
 			before := pg.Ask(t, "SELECT pg_conf_load_time()::text")
 			pg.Exec(t, "SELECT pg_reload_conf()")
 			eventually(t, "the configuration is read", func() bool { return pg.Ask(t, "SELECT pg_conf_load_time()::text") != before })
-			return u
+			return with(t, url, "connect_timeout", "120")
 		},
 	})
 }

@@ -98,22 +98,6 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestTLS(t *testing.T) {
-	t.Parallel()
-	srv := testserver.ZooKeeper(t, testserver.ZooKeeperOptions{TLS: true})
-	o := &serverOptions{name: "zks", servers: []string{srv.SecureAddr()}, tls: srv.TLSConfig(), timeout: patience}
-	least, most, err := o.learnBounds(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := newBackend(o, least, most)
-	defer b.Close()
-	r := request("", driver.Exclusive)
-	acquire(t, b, r)
-	release(t, b, r)
-	failsToOpen(t, "zk://"+srv.SecureAddr()+"?timeout=30s", false, srv.SecureAddr(), "TLS")
-}
-
 // Open learns the server's bounds for a session timeout.
 func TestBoundsOfTheTTL(t *testing.T) {
 	t.Parallel()

@@ -18,4 +18,5 @@ func TestCertificates(t *testing.T) {
 		}
 		return "zks://" + addr + "?timeout=2m"
 	}})
+	failsToOpen(t, "zk://"+srv.SecureAddr()+"?timeout=30s", false, srv.SecureAddr(), "TLS")
 }
