@@ -3,6 +3,7 @@
 package chaos
 
 import (
+	"crypto/sha256"
 	"net/url"
 	"time"
 
@@ -20,6 +21,8 @@ func database(s *scene, srv server, where string) {
 	q.Set("create", "true")
 	u.RawQuery = q.Encode()
 	s.direct = u.String()
+	key := sha256.Sum256([]byte(hot)) // of the lock's row
+	s.text = string(key[:])
 	s.server, s.proxy = srv, faultproxy.New(s.T, srv.Addr())
 	u.Host = s.proxy.Addr()
 	s.url = u.String()

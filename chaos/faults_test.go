@@ -3,6 +3,7 @@
 package chaos
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math/rand/v2"
 	"net"
@@ -25,6 +26,7 @@ type scene struct {
 	url           string            // where workers find the backend
 	direct        string            // a URL that no fault of the network reaches; empty: url
 	server        server            // the only one
+	text          string            // in requests that concern the hot lock; empty: its name
 	proxy         *faultproxy.Proxy // between the workers and the server
 	do            func(command ...string)
 	clock         *clock                         // of the server
@@ -140,7 +142,7 @@ func repeat(every time.Duration, f func(*scene)) func(*scene) func() {
 
 // lose loses what concerns the hot lock, one at least.
 func lose(next func(p *faultproxy.Proxy, text string)) func(*scene) func() {
-	begin := repeat(5*time.Millisecond, func(s *scene) { next(s.proxy, hot) })
+	begin := repeat(5*time.Millisecond, func(s *scene) { next(s.proxy, cmp.Or(s.text, hot)) })
 	return func(s *scene) func() {
 		before, end := s.proxy.Lost(), begin(s)
 		return func() {
