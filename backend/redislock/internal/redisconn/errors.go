@@ -99,6 +99,9 @@ func Explain(err error) error {
 		return fmt.Errorf("the server is a replica, or has become one: %w", plain)
 	case re.HasCode("NOPERM"):
 		return fmt.Errorf("%w: the server's user may not do this (docs/backends/redis.md lists what it needs): %w", driver.ErrInvalid, plain)
+	case strings.Contains(re.Text, "The user executing the script"):
+		// Since Redis 7, for a command within a script. It is not final: what the script did before it is done.
+		return fmt.Errorf("the server's user may not do all that a script does (docs/backends/redis.md lists what it needs): %w", plain)
 	}
 	return err
 }
