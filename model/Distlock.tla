@@ -312,7 +312,7 @@ Storage == Has("storage") /\ ((\E c \in Clients : Read(c)) \/ \E r \in data.read
 (* Time                                                                                            *)
 (***************************************************************************************************)
 Tick ==
-    /\ store' = Older(store)
+    /\ store' = Older(store, 1)
     /\ clients' = [c \in Clients |-> [clients[c] EXCEPT
            !.trust = Max(0, @ - 1),
            !.calls = {[call EXCEPT !.age = Min(call.ttl, @ + 1)] : call \in @}]]

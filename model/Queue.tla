@@ -64,7 +64,7 @@ Dies(p) ==
     /\ UNCHANGED <<store, idle>>
 
 Tick ==
-    LET s == Older(store) IN
+    LET s == Older(store, 1) IN
     /\ \A p \in Waiting : pause[p] < Poll
     /\ store' = s
     /\ state' = [p \in Processes |-> IF state[p] = "hold" /\ ~Holds(s, p) THEN "out" ELSE state[p]]

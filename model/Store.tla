@@ -93,12 +93,12 @@ Answer(s, r) ==
       [] r.kind = "shorten" -> Shorten(s, r)
       [] r.kind = "release" -> Release(s, r)
 
-(* A unit of time passes at the store. *)
-Older(s) ==
+(* Time passes at the store. *)
+Older(s, by) ==
     [s EXCEPT
-        !.holders = [o \in {h \in DOMAIN @ : @[h].left > 1} |-> [@[o] EXCEPT !.left = @ - 1]],
-        !.queue = LET left == SelectSeq(@, LAMBDA w : w.left > 1)
-                  IN [i \in DOMAIN left |-> [left[i] EXCEPT !.left = @ - 1]]]
+        !.holders = [o \in {h \in DOMAIN @ : @[h].left > by} |-> [@[o] EXCEPT !.left = @ - by]],
+        !.queue = LET left == SelectSeq(@, LAMBDA w : w.left > by)
+                  IN [i \in DOMAIN left |-> [left[i] EXCEPT !.left = @ - by]]]
 
 (* The store itself never has two holders, unless both read. *)
 StoreExcludes(s) ==

@@ -1,0 +1,79 @@
+------------------------------- MODULE Trace -------------------------------
+(* Is a run of the real code one that Store.tla allows? Events, in the generated module Recorded, *)
+(* are what the code asked of its backend, and what it was answered (internal/testkit/trace).      *)
+(* TLC looks for instants at which the store can have done what was asked: between the call and    *)
+(* its return, or up to Late after a call that ended without an answer, or never. The run is       *)
+(* allowed if all of its events can happen: then Unfinished is violated.                           *)
+EXTENDS Store, Recorded, TLC
+
+CONSTANT Late  \* for how long a request may be held back after its caller has gone on
+
+VARIABLES
+    next,   \* the number of the next event
+    now,
+    store,
+    open,   \* the numbers of calls that the store may still execute
+    done    \* those that it has executed, and whose return is still to come
+
+vars == <<next, now, store, open, done>>
+
+(* Calls[c] is the call with that number, with its answer and when that came: "unknown" if none did. *)
+Call(c) == Calls[c]
+
+Useful(calls, s) ==
+    {c \in calls :
+        \/ Holds(s, Call(c).owner) \/ Waits(s, Call(c).owner)
+        \/ \E d \in calls : Call(d).kind = "acquire" /\ Call(d).owner = Call(c).owner
+        \/ Call(c).answer # "unknown"}
+
+(* A moment before the next event or after the latest one. *)
+Wait ==
+    /\ next <= Len(Events) /\ now < Events[next].at
+    /\ now' = Events[next].at
+    /\ store' = Older(store, Events[next].at - now)
+    /\ open' = Useful({c \in open : Call(c).answer # "unknown" \/ now' <= Call(c).end + Late}, store')
+    /\ UNCHANGED <<next, done>>
+
+(* The fences of an answer are any that are greater than those before. *)
+Executes(c) ==
+    LET r == Call(c)
+        result == Answer(store, [kind |-> r.kind, owner |-> r.owner, mode |-> r.mode, ttl |-> r.ttl,
+                                 queue |-> r.queue, fences |-> 0])
+    IN
+    /\ r.answer \in {result.answer.is, "unknown"}
+    /\ r.answer = "granted" => r.fence > store.top
+    /\ store' = [result.store EXCEPT !.top = IF r.answer = "granted" THEN r.last ELSE @]
+    /\ open' = Useful(open \ {c}, store')
+    /\ done' = IF r.answer = "unknown" THEN done ELSE done \cup {c}
+    /\ UNCHANGED <<next, now>>
+
+Happens ==
+    /\ next <= Len(Events) /\ now = Events[next].at
+    /\ next' = next + 1
+    /\ LET e == Events[next] IN
+       CASE e.is = "call" ->
+                /\ open' = IF Call(e.call).answer = "unsent" THEN open ELSE open \cup {e.call}
+                /\ UNCHANGED done
+         [] e.is = "return" ->
+                /\ Call(e.call).answer \in {"unknown", "unsent"} \/ e.call \in done
+                /\ done' = done \ {e.call}
+                /\ UNCHANGED open
+         (* What a user trusts is backed by the store. *)
+         [] e.is = "lease" ->
+                /\ Holds(store, e.owner) /\ store.holders[e.owner].left >= e.trust /\ e.fence <= store.top
+                /\ UNCHANGED <<open, done>>
+    /\ UNCHANGED <<now, store>>
+
+Init == next = 1 /\ now = 0 /\ store = FreeLock /\ open = {} /\ done = {}
+
+Next == Wait \/ Happens \/ \E c \in open : Executes(c)
+
+Spec == Init /\ [][Next]_vars
+
+ASSUME TLCSet(1, 0)
+
+(* It also prints how far TLC has come, for a run that is refused. *)
+Unfinished ==
+    /\ next > TLCGet(1) => TLCSet(1, next) /\ PrintT(<<"reached", next>>)
+    /\ next <= Len(Events)
+=============================================================================

@@ -1,0 +1,270 @@
+package model
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/trace"
+)
+
+// latest is how late a request may land; Trace.cfg has it too, in microseconds.
+const latest = 500 * time.Millisecond
+
+var errNetwork = errors.New("connection reset")
+
+// faulty is a backend that loses requests and answers, and lets requests land late.
+type faulty struct {
+	*memlock.Backend
+	rate int // one call in so many has no answer; 0: none
+}
+
+// try makes a call, or loses it.
+func try[T any](f *faulty, ctx context.Context, call func(context.Context) T) (none T, _ error) {
+	if f.rate > 0 && rand.N(f.rate) == 0 {
+		switch rand.N(3) {
+		case 0: // the request is lost
+		case 1: // the answer is lost
+			call(context.Background())
+		case 2:
+			time.AfterFunc(rand.N(latest), func() { call(context.Background()) })
+		}
+		return none, errNetwork
+	}
+	time.Sleep(rand.N(5 * time.Millisecond))
+	answer := call(ctx)
+	time.Sleep(rand.N(5 * time.Millisecond))
+	return answer, nil
+}
+
+func (f *faulty) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	type answer struct {
+		driver.Grant
+		err error
+	}
+	a, fault := try(f, ctx, func(ctx context.Context) answer {
+		g, err := f.Backend.Acquire(ctx, r)
+		return answer{g, err}
+	})
+	return a.Grant, cmp.Or(fault, a.err)
+}
+
+func (f *faulty) Renew(ctx context.Context, holds []driver.Hold) []error {
+	holds = slices.Clone(holds)
+	errs, fault := try(f, ctx, func(ctx context.Context) []error { return f.Backend.Renew(ctx, holds) })
+	if fault != nil {
+		return slices.Repeat([]error{fault}, len(holds))
+	}
+	return errs
+}
+
+func (f *faulty) Release(ctx context.Context, h driver.Hold) error {
+	err, fault := try(f, ctx, func(ctx context.Context) error { return f.Backend.Release(ctx, h) })
+	return cmp.Or(fault, err)
+}
+
+// record has clients take one lock from each other, and returns what they asked of the store. One
+// call in rate has no answer.
+func record(t *testing.T, rate, leases int) []trace.Event {
+	t.Helper()
+	var events []trace.Event
+	synctest.Test(t, func(t *testing.T) {
+		store, r := memlock.NewStore(), trace.New()
+		var group sync.WaitGroup
+		for range 3 {
+			c, err := distlock.New(r.Backend(&faulty{store.Connect(), rate}), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			lock := c.RWMutex("lock", distlock.WithTTL(3*time.Second))
+			for range 2 { // the second one is handed the lock in its process
+				group.Go(func() {
+					for range leases {
+						use(t.Context(), r, lock)
+					}
+				})
+			}
+		}
+		group.Wait()
+		events = r.Events("lock")
+	})
+	return events
+}
+
+// use takes the lock once, keeps it and perhaps extends or downgrades it.
+func use(ctx context.Context, r *trace.Recorder, lock *distlock.RWMutex) {
+	take := lock.Lock
+	if rand.N(4) == 0 {
+		take = lock.RLock
+	}
+	lease, err := take(ctx)
+	if err != nil {
+		return
+	}
+	if lease.Err() == nil {
+		r.Lease(lease)
+	}
+	time.Sleep(rand.N(2 * time.Second))
+	switch rand.N(4) {
+	case 0:
+		_ = lease.Extend(ctx, 5*time.Second)
+	case 1:
+		if lease.Mode() == distlock.Write && lease.Downgrade(ctx) == nil && lease.Err() == nil {
+			r.Lease(lease)
+		}
+	}
+	time.Sleep(rand.N(2 * time.Second))
+	_ = lease.Unlock(ctx)
+}
+
+// TestLongTraces judges what the real code asked of a store, over networks with and without faults.
+func TestLongTraces(t *testing.T) {
+	for what, rate := range map[string]int{"calm": 0, "faults": 8} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			events := record(t, rate, 2)
+			r := check(t, "Trace", traceConfig(t), "Recorded.tla", module(events))
+			if !accepted(r) {
+				t.Errorf("%d events: %s\n%s", len(events), r.output, module(events))
+			}
+			t.Logf("%d events: %s", len(events), r.states())
+		})
+	}
+}
+
+// TestLongWrongTraces changes one event of a run.
+func TestLongWrongTraces(t *testing.T) {
+	events := record(t, 0, 2)
+	for what, change := range map[string]func([]trace.Event) bool{
+		"two holders": func(events []trace.Event) bool {
+			return first(events, func(e *trace.Event) bool {
+				if e.Is != "return" || e.Answer != "held" || e.Mode == driver.Read {
+					return false
+				}
+				e.Answer, e.Fence, e.Last = "granted", events[len(events)-1].Fence+1e6, events[len(events)-1].Fence+1e6
+				return true
+			})
+		},
+		"a fence goes back": func(events []trace.Event) bool {
+			grants := 0
+			return first(events, func(e *trace.Event) bool {
+				if e.Is == "return" && e.Answer == "granted" {
+					grants++
+				}
+				if grants < 3 {
+					return false
+				}
+				e.Fence, e.Last = 1, 1
+				return true
+			})
+		},
+		"another's renewal": func(events []trace.Event) bool {
+			call, owner := 0, ""
+			for _, e := range events {
+				if e.Is == "call" && e.Kind == "renew" {
+					call = e.Call
+				}
+			}
+			first(events, func(e *trace.Event) bool { // one that has gone
+				owner = e.Owner
+				return e.Is == "return" && e.Answer == "released"
+			})
+			for i := range events {
+				if events[i].Call == call && call != 0 {
+					events[i].Owner = owner
+				}
+			}
+			return call != 0
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			changed := slices.Clone(events)
+			if !change(changed) {
+				t.Fatal("there is nothing to change")
+			}
+			if r := check(t, "Trace", traceConfig(t), "Recorded.tla", module(changed)); accepted(r) {
+				t.Errorf("it is accepted:\n%s", module(changed))
+			} else {
+				t.Logf("refused after %d of %d events", len(reached.FindAllString(r.output, -1))-1, len(changed))
+			}
+		})
+	}
+}
+
+// first calls change for one event after the other until it reports true.
+func first(events []trace.Event, change func(*trace.Event) bool) bool {
+	for i := range events {
+		if change(&events[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+var reached = regexp.MustCompile(`<<"reached", \d+>>`)
+
+// accepted reports whether all events of a trace could happen.
+func accepted(r result) bool { return r.violates("Unfinished") }
+
+func traceConfig(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("Trace.cfg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// module writes events as a module, with each call's answer and end.
+func module(events []trace.Event) string {
+	owners := map[string]string{}
+	type call struct{ at, returned *trace.Event }
+	calls := map[int]call{}
+	var list []string
+	for i := range events {
+		e := &events[i]
+		if owners[e.Owner] == "" {
+			owners[e.Owner] = fmt.Sprintf(`"owner %d"`, len(owners)+1)
+		}
+		switch e.Is {
+		case "call":
+			calls[e.Call] = call{at: e}
+		case "return":
+			calls[e.Call] = call{calls[e.Call].at, e}
+		}
+		list = append(list, fmt.Sprintf(`[is |-> %q, at |-> %d, call |-> %d, owner |-> %s, fence |-> %d, trust |-> %d]`,
+			e.Is, e.At.Microseconds(), e.Call, owners[e.Owner], e.Fence, e.TTL.Microseconds()))
+	}
+	var table []string
+	for _, n := range slices.Sorted(maps.Keys(calls)) {
+		c := calls[n]
+		if c.returned == nil {
+			c.returned = &trace.Event{Answer: "unknown", At: events[len(events)-1].At}
+		}
+		mode := "write"
+		if c.at.Mode == driver.Read {
+			mode = "read"
+		}
+		table = append(table, fmt.Sprintf(`%d :> [kind |-> %q, owner |-> %s, mode |-> %q, ttl |-> %d, queue |-> %s, answer |-> %q, fence |-> %d, last |-> %d, end |-> %d]`,
+			n, c.at.Kind, owners[c.at.Owner], mode, c.at.TTL.Microseconds(), strings.ToUpper(fmt.Sprint(c.at.Queue)),
+			c.returned.Answer, c.returned.Fence, c.returned.Last, c.returned.At.Microseconds()))
+	}
+	return "---- MODULE Recorded ----\nEXTENDS TLC\nEvents == <<\n  " + strings.Join(list, ",\n  ") +
+		">>\nCalls ==\n  " + strings.Join(table, " @@\n  ") + "\n====\n"
+}
