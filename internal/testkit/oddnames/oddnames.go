@@ -49,7 +49,7 @@ func Try(t *testing.T, b driver.Backend, outside func() []string) {
 			t.Logf("again: -odd.seed=%d", seed)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	locks, err := distlock.New(b, &distlock.Options{TTL: 20 * time.Second})
 	if err != nil {

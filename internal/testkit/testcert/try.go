@@ -118,7 +118,7 @@ func checkRefusal(t *testing.T, what string, err error, words []string) {
 
 // use opens a backend and locks something.
 func use(t *testing.T, url string) error {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	b, err := driver.Open(ctx, url)
 	if err != nil {
