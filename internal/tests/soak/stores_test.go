@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -49,7 +50,7 @@ func behind(t *testing.T, name, direct, addr string, gauges ...*gauge) *store {
 }
 
 // open opens the clients and their load.
-func (s *store) open(t *testing.T, names int) {
+func (s *store) open(t *testing.T, names int, gate *sync.RWMutex) {
 	var clients [2]*distlock.Client
 	for i, u := range s.urls {
 		c, err := distlock.Open(t.Context(), u, &distlock.Options{TTL: ttl})
@@ -58,7 +59,7 @@ func (s *store) open(t *testing.T, names int) {
 		}
 		clients[i] = c
 	}
-	s.load = newLoad(clients, names)
+	s.load = newLoad(clients, names, gate)
 }
 
 func (s *store) close(t *testing.T) {
