@@ -59,7 +59,7 @@ type form struct {
 }
 
 var (
-	shortForm = form{rounds: 2, most: 15, holds: 25, heals: 30 * time.Second, starves: time.Minute}
+	shortForm = form{rounds: 1, most: 15, holds: 12, heals: 30 * time.Second, starves: time.Minute}
 	fullForm  = form{rounds: 12, most: 60, holds: 200, heals: 2 * time.Second, starves: 20 * time.Second}
 	full      = flag.Bool("full", false, "run the cells at length, and write results.json")
 )
@@ -145,9 +145,7 @@ func leftovers(s *scene, most time.Duration) (left []string) {
 	if s.direct != "" {
 		url = s.direct
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	locks, err := distlock.Open(ctx, url, nil)
+	locks, err := distlock.Open(context.Background(), url, nil)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -155,11 +153,13 @@ func leftovers(s *scene, most time.Duration) (left []string) {
 	for end := time.Now().Add(most); ; time.Sleep(50 * time.Millisecond) {
 		left = nil
 		for _, name := range []string{hot, "cold0", "cold1", "cold2"} {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			info, err := locks.Inspect(ctx, name)
-			if err != nil {
-				s.Fatal(err)
-			}
-			if len(info.Holders) > 0 {
+			cancel()
+			switch {
+			case err != nil:
+				left = append(left, err.Error())
+			case len(info.Holders) > 0:
 				left = append(left, name)
 			}
 		}
