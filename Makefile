@@ -27,7 +27,7 @@ GOTEST = $(GO) run ./internal/gotest -serial '$(SERIAL)' -slowest 10
 UNCHECKED = -gcflags='modernc.org/sqlite/lib=-race=false -d=checkptr=0'
 RACE = -race -shuffle=on -vet=off $(UNCHECKED)
 
-.PHONY: help servers test test-long long-soak long-rest test-under-load model lint tidy release man packages bench performance bench-once chaos soak check api
+.PHONY: help servers test test-long test-under-load model lint tidy release man packages bench performance bench-once chaos soak check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,14 +42,7 @@ test: servers ## run the tests with the race detector (minutes)
 
 test-long: servers ## run what takes longer: fuzzing, faults, a soak, old servers, other languages, the core fifty times (25 minutes)
 	$(GO) build -race $(UNCHECKED) work
-	@$(MAKE) -j 2 -O long-soak long-rest
-
-# Ten minutes with little load, beside the rest.
-long-soak:
-	$(GO) test $(RACE) -timeout 30m -run '^TestLongSoak' ./internal/tests/soak -args -soak.for 10m
-
-long-rest:
-	$(GOTEST) -hang 5m $(filter-out ./internal/tests/soak,$(LONG)) -- $(RACE) -timeout 20m -run '^TestLong[A-Z]'
+	$(GOTEST) -hang 5m $(LONG) -- $(RACE) -timeout 20m -run '^TestLong[A-Z]'
 	$(GO) run ./internal/gotest -hang 5m $(LATE) -- -vet=off -timeout 20m -run '^Test(Long)?LateCalls' -args -late.calls=2000
 	$(GO) test -vet=off -run '^$$' -fuzz FuzzCalls -fuzztime 1m ./server
 	$(GO) test -vet=off -timeout 15m -run 'TestStorm$$' . -args -storm.worlds 556
