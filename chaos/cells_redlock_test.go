@@ -40,7 +40,7 @@ func redlock(failing int, args ...string) func(*scene) {
 func redlockCells() []cell {
 	one := deployment{name: "redlock-one", title: "Redlock, one of three members, AOF always", ttl: 2 * time.Second, start: redlock(1, "--appendonly", "yes", "--appendfsync", "always")}
 	disk := deployment{name: "redlock-aof", title: "Redlock, all members, AOF always", ttl: 2 * time.Second, start: redlock(3, "--appendonly", "yes", "--appendfsync", "always")}
-	memory := deployment{name: "redlock-memory", title: "Redlock, all members, no persistence", ttl: 2 * time.Second, start: redlock(3)}
+	memory := deployment{name: "redlock-memory", title: "Redlock, all members, no persistence", ttl: 2 * time.Second, more: 2 * time.Second, start: redlock(3)}
 	return []cell{
 		{one, killClient, "kill-client", safe},
 		{one, pauseClient, "pause-client", withFences},

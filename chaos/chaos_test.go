@@ -30,7 +30,7 @@ type deployment struct {
 	name  string // of its cells, such as "redis-aof"
 	title string // in the table
 	ttl   time.Duration
-	more  time.Duration  // for which a dead process's lock outlives its TTL
+	more  time.Duration  // for which locks outlive their TTL: a dead process's, or where votes were split
 	start func(s *scene) // sets what faults and workers need
 	alone bool           // no other cell may run beside
 }

@@ -73,8 +73,11 @@ func (c *cell) judge(f form, e evidence) (r result, faults []string) {
 		fault(r.LostFenced > 0, "an update is lost though it has a fence")
 	}
 	fault(!granted, "no lock is granted after a fault")
-	fault(healed > c.ttl+c.more+f.heals, "after a fault no lock is granted for %v", healed)
-	fault(e.gaveUp > f.starves, "a call of Lock waited for %v", e.gaveUp)
+	// A machine that stops workers for so long says nothing about times.
+	if turn := c.ttl + c.more; e.stall < time.Second {
+		fault(healed > turn+f.heals, "after a fault no lock is granted for %v", healed)
+		fault(e.gaveUp > 4*turn+f.starves, "a call of Lock waited for %v", e.gaveUp)
+	}
 	fault(len(e.left) > 0, "%v are still held", e.left)
 	return r, faults
 }
