@@ -6,7 +6,6 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -126,9 +125,9 @@ func finalCause(o Options, number uint16) string {
 	case errNoSuchDB:
 		return "there is no such database"
 	case errNoDBAccess:
-		return "the user may not use this database: GRANT " + rightsFor(o) + " on its tables"
+		return "the user may not use this database: GRANT " + o.Strategy.rights() + " on its tables"
 	case errNoTableRight, errNoColRight:
-		return "the user lacks a right: GRANT " + rightsFor(o) + " ON " + o.Table + ", and CREATE for create=true"
+		return "the user lacks a right: GRANT " + o.Strategy.rights() + " ON " + o.Table + ", and CREATE for create=true"
 	case errReadOnly, errReadOnlyTx, errReadOnlyMode:
 		return "the server is read-only: want the primary, not a replica"
 	case errBinlogFormat:
@@ -137,14 +136,6 @@ func finalCause(o Options, number uint16) string {
 		return "table " + o.Table + " is missing: " + remedy(o)
 	}
 	return ""
-}
-
-// rightsFor returns what the user must be granted on a strategy's tables.
-func rightsFor(o Options) string {
-	if slices.ContainsFunc(tables(o), func(t tableSpec) bool { return t.deletes }) {
-		return "SELECT, INSERT, UPDATE, DELETE"
-	}
-	return "SELECT, INSERT, UPDATE"
 }
 
 // remedy explains how to create the tables.

@@ -51,6 +51,17 @@ const (
 // leases reports whether a strategy keeps leases in tables.
 func (s Strategy) leases() bool { return s == Row || s == UniqueIndex || s == Version }
 
+// deletes reports whether it deletes rows.
+func (s Strategy) deletes() bool { return s != Row && s != Version }
+
+// rights returns what a user must be granted on the strategy's tables.
+func (s Strategy) rights() string {
+	if s.deletes() {
+		return "SELECT, INSERT, UPDATE, DELETE"
+	}
+	return "SELECT, INSERT, UPDATE"
+}
+
 // strategies has all strategies, the default first, with their tables.
 var strategies = []struct {
 	name  Strategy

@@ -1,6 +1,7 @@
 package mysqllock
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,5 +24,15 @@ func TestRights(t *testing.T) {
 			}
 			return srv.User(t, admin, "secret", own...) + query
 		})
+	}
+}
+
+// The rights that errors name are those that the tables of the strategy need.
+func TestRightsOfStrategies(t *testing.T) {
+	for _, s := range strategies {
+		deletes := slices.ContainsFunc(tables(Options{Strategy: s.name, Table: s.table}), func(t tableSpec) bool { return t.deletes })
+		if deletes != s.name.deletes() || deletes != strings.Contains(s.name.rights(), "DELETE") {
+			t.Errorf("%s deletes rows: %v; rights: %s", s.name, deletes, s.name.rights())
+		}
 	}
 }
