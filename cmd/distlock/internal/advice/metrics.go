@@ -20,6 +20,7 @@ const (
 	heldMetric    = "distlock_held"
 	waitingMetric = "distlock_waiting"
 	classLabel    = "class"
+	outcomeLabel  = "outcome" // how a hold ended
 )
 
 // FromMetrics returns what metrics in Prometheus's text format say of each class, those with the most holds first.
@@ -35,14 +36,9 @@ func FromMetrics(text io.Reader) ([]*Usage, error) {
 	}
 	all := map[string]*Usage{}
 	usage := func(m *dto.Metric) *Usage {
-		class := "*"
-		for _, l := range m.Label {
-			if l.GetName() == classLabel {
-				class = l.GetValue()
-			}
-		}
+		class := cmp.Or(label(m, classLabel), "*")
 		if all[class] == nil {
-			all[class] = &Usage{Class: class, Held: &histogram{}, Waited: &histogram{}}
+			all[class] = &Usage{Class: class, Held: &histogram{}, Waited: &histogram{}, Lost: -1}
 		}
 		return all[class]
 	}
@@ -56,6 +52,15 @@ func FromMetrics(text io.Reader) ([]*Usage, error) {
 				d = usage(m).Waited
 			}
 			d.(*histogram).add(m.GetHistogram())
+		}
+	}
+	for _, m := range families[holdMetric].GetMetric() {
+		outcome, u := label(m, outcomeLabel), usage(m)
+		if outcome != "" {
+			u.Lost = max(u.Lost, 0)
+		}
+		if outcome == "lost" || outcome == "expired" { // distlockotel and the server say it so
+			u.Lost += int(m.GetHistogram().GetSampleCount())
 		}
 	}
 	for _, m := range families[heldMetric].GetMetric() {
@@ -72,6 +77,16 @@ func FromMetrics(text io.Reader) ([]*Usage, error) {
 		return cmp.Or(cmp.Compare(b.Held.Count(), a.Held.Count()), cmp.Compare(a.Class, b.Class))
 	})
 	return list, nil
+}
+
+// label returns a label of a metric, or "".
+func label(m *dto.Metric, name string) string {
+	for _, l := range m.Label {
+		if l.GetName() == name {
+			return l.GetValue()
+		}
+	}
+	return ""
 }
 
 // histogram are Durations in buckets. A quantile is interpolated within its bucket.

@@ -26,6 +26,7 @@ func TestAdviceOfMetrics(t *testing.T) {
 		holds.WithLabelValues("job:*", []string{"read", "write"}[i%2], "released").Observe(d.Seconds())
 	}
 	holds.WithLabelValues("seldom", "exclusive", "released").Observe(1)
+	holds.WithLabelValues("seldom", "exclusive", "lost").Observe(1)
 	waiting.WithLabelValues("job:*", "read").Set(3)
 	slices.Sort(truth)
 	all, err := FromMetrics(strings.NewReader(textOf(t, registry)))
@@ -33,7 +34,7 @@ func TestAdviceOfMetrics(t *testing.T) {
 		t.Fatalf("got %d classes, %v", len(all), err)
 	}
 	u := all[0]
-	if u.Class != "job:*" || u.Held.Count() != 20_000 || u.Waiting != 3 || u.Waited.Count() != 0 {
+	if u.Class != "job:*" || u.Held.Count() != 20_000 || u.Waiting != 3 || u.Waited.Count() != 0 || u.Lost != 0 {
 		t.Errorf("got %+v", u)
 	}
 	for _, q := range []float64{.5, .99, .999} {
@@ -43,7 +44,7 @@ func TestAdviceOfMetrics(t *testing.T) {
 			t.Errorf("quantile %g: got %v, want %v", q, got, want)
 		}
 	}
-	if _, ok := all[1].FixedTTL(); ok || all[1].Class != "seldom" {
+	if _, ok := all[1].FixedTTL(); ok || all[1].Class != "seldom" || all[1].Lost != 1 {
 		t.Errorf("one hold is enough: %+v", all[1])
 	}
 }

@@ -33,6 +33,7 @@ type Recorder struct {
 // usage is what was seen of a class.
 type usage struct {
 	held, waited samples
+	lost         int           // holds whose life was over when they were gone
 	renewed      bool          // a hold was
 	ttl          time.Duration // the longest that was left
 }
@@ -90,8 +91,14 @@ func (r *Recorder) Add(at time.Time, locks []driver.Info) {
 			n.now, n.wait = 0, 0
 		}
 	}
-	end(r.holds, at, r.last, func(class string, d time.Duration) { r.usages[class].held.add(d) })
-	end(r.waits, at, r.last, func(class string, d time.Duration) { r.usages[class].waited.add(d) })
+	end(r.holds, at, r.last, func(p *party, d time.Duration) {
+		u := r.usages[p.class]
+		u.held.add(d)
+		if !p.left.IsZero() && !p.left.After(at) {
+			u.lost++
+		}
+	})
+	end(r.waits, at, r.last, func(p *party, d time.Duration) { r.usages[p.class].waited.add(d) })
 	r.last = at
 }
 
@@ -145,12 +152,12 @@ func (r *Recorder) see(all map[partyKey]*party, at time.Time, class, name string
 
 // end takes out the parties that a sample did not show, and reports how long they lasted: until half-way
 // between the sample before and this one.
-func end(all map[partyKey]*party, at, before time.Time, report func(class string, d time.Duration)) {
+func end(all map[partyKey]*party, at, before time.Time, report func(p *party, d time.Duration)) {
 	maps.DeleteFunc(all, func(_ partyKey, p *party) bool {
 		if p.until.Equal(at) {
 			return false
 		}
-		report(p.class, before.Add(at.Sub(before)/2).Sub(p.since))
+		report(p, before.Add(at.Sub(before)/2).Sub(p.since))
 		return true
 	})
 }
@@ -161,7 +168,10 @@ func (r *Recorder) Usages() []*Usage {
 	all, held, waited := map[string]*Usage{}, map[string]*samples{}, map[string]*samples{}
 	for class, u := range r.usages {
 		held[class], waited[class] = u.held.clone(), u.waited.clone()
-		all[class] = &Usage{Class: class, Held: held[class], Waited: waited[class], Renewed: u.renewed, TTL: u.ttl, Interval: r.interval}
+		all[class] = &Usage{Class: class, Held: held[class], Waited: waited[class], Lost: u.lost, Renewed: u.renewed, TTL: u.ttl, Interval: r.interval}
+		if r.samples < 2 || u.ttl < 4*r.interval { // a hold that was renewed may be gone by the next sample, and its life over
+			all[class].Lost = -1
+		}
 	}
 	for _, p := range r.holds {
 		held[p.class].add(r.last.Sub(p.since))

@@ -2,6 +2,7 @@ package advice
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -19,6 +20,7 @@ type life struct {
 	known      bool // the server tells since when
 	ttl        time.Duration
 	renewEvery time.Duration
+	renewUntil time.Duration // 0: for ever
 }
 
 // holder returns what a server says of it.
@@ -31,6 +33,9 @@ func (l life) holder(at time.Duration) driver.Holder {
 		renewed := l.from
 		if l.renewEvery > 0 {
 			renewed += (at - l.from).Truncate(l.renewEvery)
+			if l.renewUntil > 0 {
+				renewed = min(renewed, l.renewUntil)
+			}
 		}
 		h.Left = renewed + l.ttl - at
 	}
@@ -134,5 +139,25 @@ func TestRenewedAndBusy(t *testing.T) {
 	}
 	if b.Class != "b" || b.Renewed || b.Split() || b.Now != 1 || b.Held.Max() != 40500*time.Millisecond {
 		t.Errorf("b: %+v", b)
+	}
+}
+
+// A hold that is gone when its life is over was lost; one that was gone before was released.
+func TestLost(t *testing.T) {
+	second := time.Second
+	lives := []life{
+		{name: "released", owner: "a", from: 0, to: 25 * second, ttl: 9 * second, renewEvery: 3 * second},
+		{name: "died", owner: "b", from: 0, to: 30 * second, ttl: 9 * second, renewEvery: 3 * second}, // the last renewal was at 21 s
+		{name: "fixed", owner: "c", from: 0, to: 9 * second, ttl: 9 * second},
+		{name: "brief", owner: "d", from: 0, to: 9 * second, ttl: 3 * second, renewEvery: second},
+		{name: "unknown", owner: "e", from: 0, to: 9 * second},
+	}
+	lives[1].renewUntil = 21 * second
+	got := map[string]int{}
+	for _, u := range sampled(lives, second, time.Minute) {
+		got[u.Class] = u.Lost
+	}
+	if want := map[string]int{"released": 0, "died": 1, "fixed": 1, "brief": -1, "unknown": -1}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

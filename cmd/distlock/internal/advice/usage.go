@@ -12,6 +12,7 @@ type Usage struct {
 	Names   int
 	Held    Durations
 	Waited  Durations
+	Lost    int     // holds that ended with their TTL, and were not released; negative: not known
 	Busy    float64 // the part of the time in which the busiest of the names was held
 	Now     int     // holders
 	Waiting int     // now

@@ -38,6 +38,9 @@ are replaced by a star: order:17 and order:18 are both of order:*.
              quarter more than the longest. A renewed TTL does not follow from how long locks
              are held, but from pauses and failovers: see docs/ttl.md.
   WAIT       how long it is worth to wait: twice the 99th percentile of the waits.
+  LOST       holds that were not released, and ended with their TTL: the process had died, was
+             paused, or did not renew its lease. It is known where the TTL is, and is four
+             times as long as the time between two looks.
   BUSY       the part of the time in which the busiest name was held. Above 70%, waits grow out of
              proportion: split the name.
 
@@ -161,6 +164,7 @@ type adviceJSON struct {
 	Held         timesMS  `json:"held_ms"`
 	Waits        int      `json:"waits"`
 	Waited       timesMS  `json:"waited_ms"`
+	Lost         *int     `json:"lost"` // null: not known
 	Busy         *float64 `json:"busy"`
 	Now          int      `json:"holders"`
 	Waiting      int      `json:"waiters"`
@@ -196,6 +200,9 @@ func adviceToJSON(u *advice.Usage) adviceJSON {
 		Class: u.Class, Holds: u.Held.Count(), Held: timesOf(u.Held), Waits: u.Waited.Count(), Waited: timesOf(u.Waited),
 		Now: u.Now, Waiting: u.Waiting, FixedTTL: millisIf(u.FixedTTL()), Wait: millisIf(u.Wait()), Split: u.Split(),
 	}
+	if u.Lost >= 0 {
+		j.Lost = &u.Lost
+	}
 	if u.Names > 0 {
 		j.Names, j.Busy, j.Renewed, j.ResolutionMS = &u.Names, &u.Busy, &u.Renewed, millis(u.Interval)
 	}
@@ -220,16 +227,19 @@ func (a *app) printAdvice(all []*advice.Usage, asJSON bool) error {
 // adviceTable has a row for each class.
 func adviceTable(all []*advice.Usage) *table {
 	t := &table{}
-	t.add("CLASS", "NAMES", "NOW", "HOLDS", "HELD P50", "P99", "P99.9", "MAX", "WAITS", "WAITED P99", "BUSY", "FIXED TTL", "WAIT", "ADVICE")
+	t.add("CLASS", "NAMES", "NOW", "HOLDS", "HELD P50", "P99", "P99.9", "MAX", "WAITS", "WAITED P99", "LOST", "BUSY", "FIXED TTL", "WAIT", "ADVICE")
 	for _, u := range all {
 		held := func(q float64) string { return shortIf(u.Interval)(u.Held.Quantile(q)) }
-		names, busy := "-", "-"
+		names, busy, lost := "-", "-", "-"
+		if u.Lost >= 0 {
+			lost = fmt.Sprint(u.Lost)
+		}
 		if u.Names > 0 {
 			names, busy = fmt.Sprint(u.Names), fmt.Sprintf("%.0f%%", 100*u.Busy)
 		}
 		t.add(plain(u.Class), names, fmt.Sprint(u.Now), fmt.Sprint(u.Held.Count()), held(.5), held(.99), held(.999),
 			shortIf(u.Interval)(u.Held.Max(), u.Held.Count() > 0), fmt.Sprint(u.Waited.Count()), shortIf(u.Interval)(u.Waited.Quantile(.99)),
-			busy, shortIf(0)(u.FixedTTL()), shortIf(0)(u.Wait()), adviceOn(u))
+			lost, busy, shortIf(0)(u.FixedTTL()), shortIf(0)(u.Wait()), adviceOn(u))
 	}
 	return t
 }

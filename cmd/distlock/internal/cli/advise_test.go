@@ -49,8 +49,8 @@ func TestAdvise(t *testing.T) {
 		t.Errorf("%d holds were made; got %s", done, out)
 	}
 	wantOutput(t, `
-CLASS  NAMES  NOW  HOLDS  HELD P50  P99  P99.9  MAX  WAITS  WAITED P99  BUSY  FIXED TTL  WAIT  ADVICE
-order:*  1  1  1  -  -  -  DUR  0  -  100%  -  -  split the busiest name
+CLASS  NAMES  NOW  HOLDS  HELD P50  P99  P99.9  MAX  WAITS  WAITED P99  LOST  BUSY  FIXED TTL  WAIT  ADVICE
+order:*  1  1  1  -  -  -  DUR  0  -  0  100%  -  -  split the busiest name
 `, "--url", url, "advise", "--for", "1ms", "--every", "1h")
 }
 
@@ -77,7 +77,7 @@ func TestAdviseFromMetrics(t *testing.T) {
 	defer server.Close()
 	for _, from := range []string{file, server.URL + "/metrics"} {
 		code, out, err := inProcess("advise", "--metrics", from)
-		if code != 0 || !strings.Contains(out, "job:*  -      0    10000  560ms     4.6s  4.96s  5s   0      -           -     9.92s      -     -") {
+		if code != 0 || !strings.Contains(out, "job:*  -      0    10000  560ms     4.6s  4.96s  5s   0      -           0     -     9.92s      -     -") {
 			t.Errorf("%s: exit code %d, %s\n%s", from, code, err, out)
 		}
 	}
