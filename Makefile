@@ -11,7 +11,7 @@ export DISTLOCK_TEST_REQUIRE
 # Packages whose tests start clusters: an election needs the machine, so these run one after the other.
 # quorum, shard and gotest are among them so that both commands of gotest take the same time.
 SERIAL = ./backend/etcdlock ./backend/redislock ./backend/redislock/internal/redisconn ./backend/redislock/rueidislock \
-	./backend/zklock ./internal/tests/fenceredis ./cmd/distlock/internal/cli ./internal/testkit/testserver ./internal/zk ./interop/curator ./interop/redisson ./internal/gotest ./backend/quorum ./backend/shard
+	./backend/zklock ./internal/tests/fenceredis ./cmd/distlock/internal/cli ./internal/testkit/testserver ./internal/zk ./interop/curator ./interop/redisson ./internal/gotest ./backend/quorum ./backend/shard ./chaos
 # Packages with peers in other languages and libraries, which only make test-long runs.
 PEERS = ./interop/strings ./interop/etcd ./interop/zk
 # Packages of all modules that make test runs.
@@ -91,11 +91,11 @@ bench-once: ## every benchmark once, so that none rots
 	$(GO) test -run '^$$' -bench . -benchtime 1x work
 
 chaos: servers ## break servers, clients, networks and clocks at length, and write what that showed into docs/faults.md (up to 30 minutes)
-	cd chaos && $(GO) test -run '^TestChaos$$' -full -v -timeout 30m
+	cd chaos && $(GO) test -run '^TestLongCells$$' -full -v -timeout 30m
 	cd chaos && $(GO) test -run '^TestReport$$' -save
 
 chaos-%: servers ## one of that: make chaos-redis-aof-kill-server (go test -v -run TestCells ./chaos lists all)
-	cd chaos && $(GO) test -run '^TestChaos$$/^$*$$' -full -v -timeout 30m
+	cd chaos && $(GO) test -run '^TestLongCells$$/^$*$$' -full -v -timeout 30m
 
 api: ## write the listing of the public API anew
 	$(GO) test ./internal/api -run TestListing -update

@@ -70,16 +70,14 @@ const (
 	atOnce     = 4 // cells
 )
 
-// TestChaos runs all cells at length: make chaos. One of them: go test -run TestChaos/redis-aof-kill-server -full.
-func TestChaos(t *testing.T) {
-	if !*full {
-		t.Skip("run it by make chaos, or with -full")
+// TestLongCells runs each cell shortly, so that none rots; with -full at length, and keeps the results.
+func TestLongCells(t *testing.T) {
+	if *full {
+		runAll(t, fullForm, save)
+		return
 	}
-	runAll(t, fullForm, save)
+	runAll(t, shortForm, func(*testing.T, result) {})
 }
-
-// TestLongCells runs each cell shortly, so that none rots.
-func TestLongCells(t *testing.T) { runAll(t, shortForm, func(*testing.T, result) {}) }
 
 func runAll(t *testing.T, f form, done func(*testing.T, result)) {
 	slots, ran := make(chan struct{}, atOnce), false
