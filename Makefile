@@ -27,7 +27,7 @@ GOTEST = $(GO) run ./internal/gotest -serial '$(SERIAL)' -slowest 10
 UNCHECKED = -gcflags='modernc.org/sqlite/lib=-race=false -d=checkptr=0'
 RACE = -race -shuffle=on -vet=off $(UNCHECKED)
 
-.PHONY: help servers test test-long test-under-load model lint tidy release man packages bench performance bench-once chaos soak check api
+.PHONY: help servers test test-long long-core long-rest test-under-load model lint tidy release man packages bench performance bench-once chaos soak check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,9 +44,15 @@ test-long: servers ## run what takes longer: fuzzing, faults, a soak, old server
 	$(GO) build -race $(UNCHECKED) work
 	$(GOTEST) -hang 5m $(LONG) -- $(RACE) -timeout 20m -run '^TestLong[A-Z]'
 	$(GO) run ./internal/gotest -hang 5m $(LATE) -- -vet=off -timeout 20m -run '^Test(Long)?LateCalls' -args -late.calls=2000
-	$(GO) test -vet=off -run '^$$' -fuzz FuzzCalls -fuzztime 1m ./server
-	$(GO) test -vet=off -timeout 15m -run 'TestStorm$$' . -args -storm.worlds 556
+	@$(MAKE) -j 2 -O long-core long-rest
+
+# Both take about as long, on one processor.
+long-core:
 	$(GO) test $(RACE) -timeout 20m -count=50 -skip '$(ONCE)' . ./driver
+
+long-rest:
+	$(GO) test -vet=off -run '^$$' -fuzz FuzzCalls -fuzztime 1m -parallel 1 ./server
+	$(GO) test -vet=off -timeout 15m -run 'TestStorm$$' . -args -storm.worlds 556
 	$(GO) test -p 1 $(RACE) -timeout 15m $(PEERS)
 	internal/modules.sh test
 
