@@ -17,6 +17,7 @@
 // would drop all attributes. The class of a name has stars for its numbers and UUIDs, as in "order:*", and there are 200
 // classes at most. Losses have no class, so that an alert on them never depends on that. Broken is a lock
 // that this client unlocked by force; if another program did it, the backend has forgotten the lock, which is a fact.
+// Waits and holds whose trace is sampled are exemplars: a dashboard can go from a slow one to its trace.
 //
 // # Traces
 //

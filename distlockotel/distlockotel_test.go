@@ -252,3 +252,30 @@ func TestSpans(t *testing.T) {
 		}
 	})
 }
+
+// The measurements of waits and holds name the caller's trace.
+func TestExemplars(t *testing.T) {
+	r := newRig(t, memlock.New())
+	ctx, caller := r.tracer.Tracer("test").Start(t.Context(), "caller")
+	if err := must(t)(r.Mutex("order:1").Lock(ctx)).Unlock(ctx); err != nil {
+		t.Fatal(err)
+	}
+	caller.End()
+	var all metricdata.ResourceMetrics
+	if err := r.reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	trace, named := caller.SpanContext().TraceID(), map[string]bool{}
+	for _, m := range all.ScopeMetrics[0].Metrics {
+		if d, is := m.Data.(metricdata.Histogram[float64]); is {
+			for _, e := range d.DataPoints[0].Exemplars {
+				named[m.Name] = named[m.Name] || [16]byte(e.TraceID) == trace
+			}
+		}
+	}
+	for _, name := range []string{"distlock.wait.duration", "distlock.hold.duration"} {
+		if !named[name] {
+			t.Errorf("%s has no exemplar of trace %v", name, trace)
+		}
+	}
+}
