@@ -58,6 +58,7 @@ func (s *signals) interrupt(parent context.Context) (ctx context.Context, end fu
 				if slices.Contains(ending, sig) { // others are for a command
 					cancel(caught{sig})
 				}
+				stopUpon(sig)
 			case <-done:
 				return
 			}

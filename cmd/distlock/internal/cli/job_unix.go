@@ -335,6 +335,14 @@ func (t *terminal) restore() {
 	}
 }
 
+// stopUpon stops this process upon Ctrl-Z while there is no command, which the signal would be for. Once a
+// program has caught SIGTSTP, Go's runtime no longer lets the system do this, also after signal.Reset.
+func stopUpon(sig os.Signal) {
+	if sig == unix.SIGTSTP && !alone() {
+		_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
+	}
+}
+
 // alone reports whether this process leads the session: no shell could continue it if it stopped.
 func alone() bool {
 	session, err := unix.Getsid(0)

@@ -199,3 +199,20 @@ func TestElectAtTerminal(t *testing.T) {
 	screen.await(t, "code-130")
 	p.must(0)
 }
+
+// Ctrl-Z stops a candidate that led before, as it stops one that did not.
+func TestStopBetweenTerms(t *testing.T) {
+	t.Parallel()
+	keys, screen, tty := terminals(t)
+	p := atShell(t, lockFile(t), `"$SELF" elect --again x -- sh -c 'echo rea""dy'; echo "stop""ped"; fg; echo "code-$?"`, tty)
+	again := func(n int) {
+		screen.awaitThat(t, fmt.Sprintf("the end of term %d", n), func(text string) bool { return strings.Count(text, "campaigning again") == n })
+	}
+	again(1)
+	press(t, keys, "\x1a")
+	screen.await(t, "stopped")
+	again(2)
+	press(t, keys, "\x03")
+	screen.await(t, "code-130")
+	p.must(0)
+}
