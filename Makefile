@@ -9,9 +9,8 @@ DISTLOCK_TEST_REQUIRE ?= all
 export DISTLOCK_TEST_REQUIRE
 
 # Packages whose tests start clusters: an election needs the machine, so these run one after the other.
-# quorum, shard and gotest are among them so that both commands of gotest take the same time.
 SERIAL = ./backend/etcdlock ./backend/redislock ./backend/redislock/internal/redisconn ./backend/redislock/rueidislock \
-	./backend/zklock ./internal/tests/fenceredis ./cmd/distlock/internal/cli ./internal/testkit/testserver ./internal/zk ./interop/curator ./interop/redisson ./internal/gotest ./backend/quorum ./backend/shard ./chaos
+	./backend/zklock ./internal/tests/fenceredis ./cmd/distlock/internal/cli ./internal/testkit/testserver ./internal/zk ./interop/curator ./interop/redisson ./chaos
 # Packages with peers in other languages and libraries, which only make test-long runs.
 PEERS = ./interop/strings ./interop/etcd ./interop/zk
 # Packages of all modules that make test runs.

@@ -22,7 +22,7 @@ func TestConformanceOfDetached(t *testing.T) {
 	conform(t, []string{testserver.SharedEtcd(t).Addr()}, Options{Detached: true})
 }
 
-func TestConformanceOnACluster(t *testing.T) {
+func TestLongConformanceOnACluster(t *testing.T) {
 	t.Parallel()
 	conform(t, testserver.SharedEtcdCluster(t).Addrs(), Options{})
 }

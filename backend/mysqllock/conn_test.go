@@ -24,7 +24,7 @@ func TestConformanceOfSession(t *testing.T) {
 }
 
 // Each hold of ForUpdate has its own connection, and some checks have hundreds at once.
-func TestConformanceOfForUpdate(t *testing.T) {
+func TestLongConformanceOfForUpdate(t *testing.T) {
 	t.Parallel()
 	srv := testserver.MariaDB(t, testserver.MariaDBOptions{Args: []string{"--max-connections=2000"}})
 	url := srv.Database(t) + "?create=true&strategy=forupdate"

@@ -152,7 +152,7 @@ func TestConformanceOfAdvisorySession(t *testing.T) {
 
 // Each transaction has its own connection, and one check has hundreds of holds at once. The server is
 // the newest version.
-func TestConformanceOfAdvisoryTransaction(t *testing.T) {
+func TestLongConformanceOfAdvisoryTransaction(t *testing.T) {
 	t.Parallel()
 	pg := testserver.Postgres(t, testserver.PostgresOptions{Version: "18", Settings: []string{"max_connections=600"}})
 	h := severable(t, pg, with(t, hastyAt(t, pg), levels["transaction"]...))

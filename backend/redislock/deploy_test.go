@@ -170,15 +170,11 @@ func TestLongClusterConformance(t *testing.T) {
 	conforms(t, clusterWays, testserver.SharedRedisCluster(t).Addrs(), Redisson, isNoClusterName)
 }
 
-func TestSentinelConformance(t *testing.T) {
-	conforms(t, sentinelWays, testserver.SharedRedisSentinel(t).Addrs(), String, isReserved)
-}
-
-// The suite is too quick for go-redis's client of sentinels, which takes a while to
-// start and leaves a goroutine when it ends.
 func TestLongSentinelConformance(t *testing.T) {
 	addrs := testserver.SharedRedisSentinel(t).Addrs()
-	conforms(t, sentinelWays, addrs, Redisson, isReserved)
+	for _, layout := range []Layout{String, Redisson} {
+		t.Run(string(layout), func(t *testing.T) { conforms(t, sentinelWays, addrs, layout, isReserved) })
+	}
 }
 
 func timeout(t testing.TB, d time.Duration) (context.Context, context.CancelFunc) {

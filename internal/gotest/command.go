@@ -15,7 +15,7 @@ import (
 // command is one go test command.
 type command struct {
 	packages []string
-	turns    string // the file by which its packages run one after the other; "": they don't
+	turns    string // what turnEnv is for its packages; "": they need no turn
 
 	cmd    *exec.Cmd
 	events io.Reader
@@ -33,7 +33,7 @@ func (l *command) start(dir string, all []string) error {
 		if err != nil {
 			return err
 		}
-		flags = []string{"-p", "3", "-exec", "'" + self + "'"} // one runs, and the next ones are built
+		flags = []string{"-p", "4", "-exec", "'" + self + "'"} // one or two run, and the next ones are built
 	}
 	args := slices.Concat([]string{"test", "-json"}, flags, all[:own], l.packages, all[own:])
 	l.cmd = exec.Command("go", args...)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -120,6 +121,38 @@ func TestAlone(t *testing.T) {
 		t.Error(err)
 	}
 	wantLines(t, out.String(), "ok   example.com/sample/a ", "ok   example.com/sample/d ", "20 passed, 0 failed, 0 skipped\n")
+}
+
+// A second package runs only while a processor is idle, and a third one never does.
+func TestSecondTurn(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rest")
+	var seconds atomic.Int64
+	isIdle := func() time.Duration { return time.Duration(seconds.Add(1)) * time.Second }
+	isBusy := func() time.Duration { return 0 }
+	turns := make(chan *os.File, 5)
+	take := func(second bool, idle func() time.Duration) {
+		f, err := awaitTurn(file, second, idle)
+		if err != nil {
+			t.Error(err)
+		}
+		turns <- f
+	}
+	take(true, isBusy)
+	go take(true, isBusy)
+	go take(false, isIdle)
+	time.Sleep(2 * time.Second)
+	if len(turns) != 1 {
+		t.Error("a package runs beside another one, and no processor is idle or none may")
+	}
+	take(true, isIdle)
+	go take(true, isIdle)
+	time.Sleep(2 * time.Second)
+	if len(turns) != 2 {
+		t.Error("three packages run beside each other")
+	}
+	for range cap(turns) {
+		(<-turns).Close()
+	}
 }
 
 func TestBuildErrorIsShown(t *testing.T) {

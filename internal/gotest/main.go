@@ -7,7 +7,8 @@
 //	go run ./internal/gotest [-hang 1m] [-serial "PACKAGES"] [-slowest N] [PACKAGES] [-- FLAGS]
 //
 // FLAGS are the flags of go test. PACKAGES are ./... if none are given. The packages named by
-// -serial run one after the other; beside them, the rest does so, too. What is next is built meanwhile.
+// -serial run one after the other; beside them, the rest does so, too, and two of it at once while a processor has nothing
+// to do. What is next is built meanwhile.
 //
 // The minute is stretched while the machine has more to do than it has processors.
 package main
@@ -78,7 +79,7 @@ func run(o options, out io.Writer) error {
 		}
 		defer os.RemoveAll(turns)
 		one := &command{turns: turns + "/serial", packages: slices.DeleteFunc(slices.Clone(all), func(p string) bool { return !slices.Contains(serial, p) })}
-		rest := &command{turns: turns + "/rest", packages: slices.DeleteFunc(all, func(p string) bool { return slices.Contains(serial, p) })}
+		rest := &command{turns: turns + "/rest,", packages: slices.DeleteFunc(all, func(p string) bool { return slices.Contains(serial, p) })}
 		commands = slices.DeleteFunc([]*command{one, rest}, func(l *command) bool { return len(l.packages) == 0 })
 	}
 	r := newReport(out)

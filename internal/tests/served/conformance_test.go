@@ -21,6 +21,15 @@ import (
 // The connections of the suite go to two servers in turn, each through a proxy of its own. Both servers have
 // connections of their own to one store.
 func TestConformance(t *testing.T) {
+	address := testserver.SharedRedis(t).URL()
+	direct := open(t, address)
+	conform(t, func() driver.Backend { return open(t, address) }, func(name string) bool {
+		_, err := direct.(driver.Inspector).Inspect(t.Context(), name)
+		return errors.Is(err, driver.ErrInvalid)
+	})
+}
+
+func TestLongConformance(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
 		store := memlock.NewStore()
@@ -31,21 +40,11 @@ func TestConformance(t *testing.T) {
 		file := "sqlite:" + url.PathEscape(filepath.Join(t.TempDir(), "locks.db"))
 		conform(t, func() driver.Backend { return open(t, file) }, nil)
 	})
-	t.Run("redis", func(t *testing.T) {
+	t.Run("etcd", func(t *testing.T) {
 		t.Parallel()
-		address := testserver.SharedRedis(t).URL()
-		direct := open(t, address)
-		conform(t, func() driver.Backend { return open(t, address) }, func(name string) bool {
-			_, err := direct.(driver.Inspector).Inspect(t.Context(), name)
-			return errors.Is(err, driver.ErrInvalid)
-		})
+		address := testserver.SharedEtcd(t).URL() + "?detached=true"
+		conform(t, func() driver.Backend { return open(t, address) }, nil)
 	})
-}
-
-// etcd has TTLs of seconds, so its suite takes longer.
-func TestLongConformanceOfEtcd(t *testing.T) {
-	address := testserver.SharedEtcd(t).URL() + "?detached=true"
-	conform(t, func() driver.Backend { return open(t, address) }, nil)
 }
 
 func conform(t *testing.T, connect func() driver.Backend, refuses func(name string) bool) {
