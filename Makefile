@@ -13,8 +13,8 @@ SERIAL = ./backend/etcdlock ./backend/redislock ./backend/redislock/internal/red
 	./backend/zklock ./internal/tests/fenceredis ./cmd/distlock/internal/cli ./internal/testkit/testserver ./internal/zk ./interop/curator ./interop/redisson ./chaos
 # Packages with peers in other languages and libraries, which only make test-long runs.
 PEERS = ./interop/strings ./interop/etcd ./interop/zk
-# Packages of all modules that make test runs.
-TESTED = $(shell $(GO) list work | grep -v -e '/distlock/bench$$' $(patsubst ./%,-e '/distlock/%$$',$(PEERS)))
+# Packages of all modules that make test runs, first those that take long and are not SERIAL.
+TESTED = $(shell $(GO) list ./internal/tests/sqltest ./internal/tests/served ./backend/pglock ./backend/mysqllock work | awk '!seen[$$0]++' | grep -v -e '/distlock/bench$$' $(patsubst ./%,-e '/distlock/%$$',$(PEERS)))
 # Packages that have tests which only make test-long runs.
 LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | grep -v '^./bench/[^/]*$$' | xargs -n1 dirname | sort -u)
 # Packages of backends whose requests are held back until they do harm, if there is any to do.
