@@ -291,7 +291,7 @@ func (r roaming) Release(ctx context.Context, h driver.Hold) error { return r.an
 
 func (r roaming) Close() error { return errors.Join(r.Backend.Close(), r.other.Close()) }
 
-func TestLateCallsOfDetached(t *testing.T) {
+func TestLongLateCallsOfDetached(t *testing.T) {
 	t.Parallel()
 	faultfuzz.Run(t, faultfuzz.Case{
 		Servers: []string{testserver.SharedEtcd(t).Addr()},

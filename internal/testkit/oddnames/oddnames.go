@@ -20,7 +20,7 @@ import (
 
 var (
 	seedFlag = flag.Uint64("odd.seed", 0, "seed of the test with odd names; 0: another one each time")
-	manyFlag = flag.Int("odd.names", 60, "how many names that test locks")
+	manyFlag = flag.Int("odd.names", 30, "how many names that test locks")
 )
 
 // pieces are what names and metadata are made of.
