@@ -246,6 +246,9 @@ func (c *exchange) checkTTL(ttl time.Duration) error {
 // pathName returns the name of the lock in the path.
 func (c *exchange) pathName() (string, error) {
 	name := c.r.PathValue("name")
+	if name == slashName {
+		name = "/"
+	}
 	return name, c.lockName(name)
 }
 

@@ -100,10 +100,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !isClean(r.URL.EscapedPath()) { // http.ServeMux would redirect the client to another lock
-		writeProblem(w, problem(http.StatusNotFound, httpwire.Invalid, "the path has an empty segment, or one of dots: a name has %%2F for / and %%2E for a dot").Problem)
+		writeProblem(w, problem(http.StatusNotFound, httpwire.Invalid, "the path has an empty segment, or one of dots or NUL: a name has %%2F for / and %%2E for a dot").Problem)
 		return
 	}
-	s.mux.ServeHTTP(w, r)
+	s.mux.ServeHTTP(w, replaceSlashName(r))
 }
 
 // ready says whether new work is welcome.
@@ -161,11 +161,34 @@ func (s *Server) knowsHost(host string) bool {
 	return slices.ContainsFunc(s.o.Hosts, func(known string) bool { return strings.EqualFold(host, known) })
 }
 
-// isClean reports whether a path has no empty segment before its last one, and none that is . or ...
+// slashName stands for the name "/" in a path: http.ServeMux takes a segment that is %2F for the end of the path.
+const slashName = "\x00"
+
+// replaceSlashName returns r with slashName in place of the name "/".
+func replaceSlashName(r *http.Request) *http.Request {
+	segments := strings.Split(r.URL.EscapedPath(), "/")
+	replaced := false
+	for i, s := range segments {
+		if strings.EqualFold(s, "%2F") {
+			segments[i], replaced = url.PathEscape(slashName), true
+		}
+	}
+	if !replaced {
+		return r
+	}
+	u := *r.URL
+	u.RawPath = strings.Join(segments, "/")
+	u.Path, _ = url.PathUnescape(u.RawPath)
+	r = r.WithContext(r.Context())
+	r.URL = &u
+	return r
+}
+
+// isClean reports whether a path has no empty segment before its last one, and none that is ., .. or NUL.
 func isClean(path string) bool {
 	segments := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	for i, s := range segments {
-		if s == "." || s == ".." || s == "" && i < len(segments)-1 {
+		if s == "." || s == ".." || s == url.PathEscape(slashName) || s == "" && i < len(segments)-1 {
 			return false
 		}
 	}

@@ -138,6 +138,18 @@ func TestSimpleCalls(t *testing.T) {
 	r.wants(200, `"waiter_count":0`, "GET", "/v1/locks/s", "") // the place of one that gave up is gone
 }
 
+// The name "/" is a name as any other, in all calls, and NUL alone is not another way to write it.
+func TestSlashIsAName(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{})
+	r.wants(200, ownerA, "POST", "/v1/locks/%2F", "", httpwire.OwnerHeader, ownerA)
+	r.wants(200, `"names":["/"]`, "GET", "/v1/locks", "")
+	r.wants(200, `"name":"/"`, "GET", "/v1/locks/%2f", "")
+	r.wants(204, "", "POST", "/v1/locks/%2F/break", `{"owner":"`+ownerA+`"}`)
+	r.wants(200, `"holders":[]`, "GET", "/v1/locks/%2F", "")
+	r.wants(404, "one of dots or NUL", "GET", "/v1/locks/%00", "")
+}
+
 func TestWrongInput(t *testing.T) {
 	t.Parallel()
 	r := start(t, memlock.New(), Options{})

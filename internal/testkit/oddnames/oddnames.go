@@ -31,6 +31,9 @@ var pieces = []string{
 	"distlock:fence", ":timeout", "distlock_line:", "lock-0000000001", "leases", "zookeeper", "; DROP TABLE distlock_locks; --", "null", "{\"owner\":1}",
 }
 
+// alone are names that mean something else in paths, patterns and protocols.
+var alone = []string{"/", ".", "..", "*", "%2F", "-", " "}
+
 // broken are pieces that no name may have.
 var broken = []string{"\x00", "\xff", "\xc3", "\xed\xa0\x80", "\xf8\x88\x80\x80\x80"}
 
@@ -55,8 +58,12 @@ func Try(t *testing.T, b driver.Backend, outside func() []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range *manyFlag {
-		f.try(ctx, locks, f.name(), map[string]string{f.text(3): f.metaText(), "note": f.metaText()})
+	for i := range *manyFlag {
+		name := f.name()
+		if i < len(alone) {
+			name = alone[i]
+		}
+		f.try(ctx, locks, name, map[string]string{f.text(3): f.metaText(), "note": f.metaText()})
 	}
 	if f.granted < *manyFlag/3 {
 		t.Errorf("only %d locks of %d were granted", f.granted, *manyFlag)
