@@ -207,6 +207,17 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
+// untilCalled returns a context that ends once a server has been called so many times. A deadline could pass before the
+// request is sent.
+func untilCalled(t testing.TB, f *fake, path string, times int) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		eventually(t, "a call", func() bool { return f.called(path) == times })
+		cancel()
+	}()
+	return ctx
+}
+
 // soon bounds a call that must end by itself.
 func soon(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
