@@ -125,7 +125,7 @@ func (c *crew) listen(m *member, stdout io.Reader) {
 	}
 }
 
-// kill kills the worker that has run for longest. What it held, it held until now.
+// kill kills the worker that has run for longest. Its holds last until now.
 func (c *crew) kill() {
 	m := c.members[0]
 	c.members = c.members[1:]

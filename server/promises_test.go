@@ -159,7 +159,7 @@ func (p *promises) answered(s *sent, status int, says string) {
 
 func renewals(holds ...string) string { return `{"holds":[` + strings.Join(holds, ",") + `]}` }
 
-// What was answered once is not answered again without a new call.
+// An answer is not kept and given again: each call reaches the backend.
 func TestNoCache(t *testing.T) {
 	t.Parallel()
 	p := startGated(t)

@@ -128,7 +128,7 @@ func TestQuotaAfterAborts(t *testing.T) {
 	})
 }
 
-// A stream ends when the token of its client is taken away, and is not counted any more, for nobody.
+// A stream ends when the token of its client is taken away, and no longer counts for any client.
 func TestStreamOfARevokedToken(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"GET /v1/events", "POST /v1/watch", "GET /v1/news"} {

@@ -15,7 +15,7 @@ import (
 	"github.com/distlock/distlock/internal/httpwire"
 )
 
-// Who may make a call.
+// permission says which clients may make a call.
 type permission int
 
 const (

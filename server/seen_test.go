@@ -61,7 +61,7 @@ func TestSeenUse(t *testing.T) {
 	})
 }
 
-// What a server remembers is bounded.
+// A server remembers a bounded number of holds.
 func TestSeenIsBounded(t *testing.T) {
 	t.Parallel()
 	s := newSeen()

@@ -163,7 +163,7 @@ func TestWaitIsLongerThanABody(t *testing.T) {
 	})
 }
 
-// The end of a client is noticed, also if it has sent a body that nobody reads, or wants no answer.
+// The end of a client is noticed, also if it has sent a body that no handler reads, or wants no answer.
 func TestClientsOfStreamsThatGo(t *testing.T) {
 	t.Parallel()
 	for _, more := range []string{"\r\n", "Content-Length: 1\r\n\r\n{", "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n1\r\n"} {

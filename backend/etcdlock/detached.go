@@ -14,7 +14,7 @@ import (
 //
 // Three rules make that safe:
 //
-//   - A lease lives for half as long again as its holds. What is left of it is at least the TTL of
+//   - A lease lives for half as long again as its holds. Its rest is at least the TTL of
 //     a hold when an answer relies on it, so a hold outlives a connection that dies with the answer.
 //   - Every deletion, and every write to an existing key, is on the condition that the key is as it was
 //     read. Of a deletion and a renewal that meet, one fails; a late one fails too.

@@ -218,8 +218,8 @@ func TestDetachedDeletionWithoutAnswer(t *testing.T) {
 	}
 }
 
-// What an attempt without an answer has left ends with its TTL though the connection goes on, also what it
-// leaves later.
+// The keys of an attempt without an answer end with its TTL though the connection goes on, also keys that it
+// writes later.
 func TestDetachedAttemptWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	b := detached(t)

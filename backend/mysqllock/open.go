@@ -95,8 +95,8 @@ func openURL(ctx context.Context, u *url.URL) (*Backend, error) {
 	return b, nil
 }
 
-// explainTLS adds to an error of Open that a client certificate may be wanted: the server says so to nobody, or the
-// driver keeps it to itself.
+// explainTLS adds to an error of Open that a client certificate may be wanted: the server does not say so, or the
+// driver does not pass it on.
 func explainTLS(c *mysql.Config, err error) error {
 	switch {
 	case c.TLS == nil:

@@ -42,8 +42,7 @@ func usage(t testing.TB, srv *testserver.RedisServer) (sent, inside map[string]i
 	return sent, inside
 }
 
-// Each call for a lock is one command on the network. What its script calls
-// is logged.
+// Each call for a lock is one command on the network. The test logs the commands that its script calls.
 func TestCommandsOfEachCall(t *testing.T) {
 	srv := testserver.Redis(t)
 	for _, layout := range []Layout{String, Redisson} {

@@ -37,7 +37,7 @@ func TestLongPage(t *testing.T) {
 	if err := holder.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	p.until("document.querySelector('[data-tone]')?.dataset.tone !== 'good'") // nobody renews it
+	p.until("document.querySelector('[data-tone]')?.dataset.tone !== 'good'") // no process renews it
 	p.shows("No lock is held.")
 	p.until("document.querySelectorAll('#rows tr').length === 0")
 

@@ -7,8 +7,8 @@
 //	go run ./internal/gotest [-hang 1m] [-serial "PACKAGES"] [-slowest N] [PACKAGES] [-- FLAGS]
 //
 // FLAGS are the flags of go test. PACKAGES are ./... if none are given. The packages named by
-// -serial run one after the other; beside them, the rest does so, too, and two of it at once while a processor has nothing
-// to do. What is next is built meanwhile.
+// -serial run one after the other. Beside them the rest runs one after the other, and two at a time while a processor
+// has nothing to do. The next packages are built meanwhile.
 //
 // The minute is stretched while the machine has more to do than it has processors.
 package main

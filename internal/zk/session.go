@@ -217,8 +217,8 @@ func (c *Conn) failPending() {
 // is cut off from the others, still answers for syncLimit ticks: 10 seconds with usual settings.
 //
 // So only answers to writes count, to which a majority has agreed. They prove that after the
-// request was sent, the server was connected to the leader and the leader to a majority. What the
-// same server had answered a quarter of the timeout earlier was reported to the leader by then,
+// request was sent, the server was connected to the leader and the leader to a majority. An
+// answer that the same server gave a quarter of the timeout earlier was reported to the leader by then,
 // because the servers allow no timeout below two ticks. A leader that is elected later gives every
 // session its full timeout again.
 type proof struct {

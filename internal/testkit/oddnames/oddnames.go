@@ -1,4 +1,4 @@
-// Package oddnames locks names and stores metadata that nobody would choose, at random: control characters, quotes,
+// Package oddnames locks names and stores metadata that no user would choose, at random: control characters, quotes,
 // slashes, percent signs, braces, NUL, bytes that are not UTF-8, 64 KiB.
 package oddnames
 

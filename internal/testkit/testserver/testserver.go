@@ -229,7 +229,7 @@ func (s *shared[T]) get(start func() T) T {
 	return s.it
 }
 
-// FreeAddr returns an address for a server that will end, or be restarted, while tests go on. Nobody
+// FreeAddr returns an address for a server that will end, or be restarted, while tests go on. No program
 // listens there, and no system gives its port to a server that asks for any port.
 func FreeAddr(tb testing.TB) string {
 	tb.Helper()

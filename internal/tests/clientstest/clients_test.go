@@ -205,7 +205,7 @@ func give(t *testing.T, l *distlock.Lease) {
 	}
 }
 
-// waits returns once somebody waits for the lock.
+// waits returns once a client waits for the lock.
 func waits(t *testing.T, c *distlock.Client, name string) {
 	t.Helper()
 	eventually(t, "a waiter", func() bool {

@@ -208,7 +208,7 @@ func (p *peer) fails(kind string) {
 	}
 }
 
-// lock takes a lock that nobody holds, and returns its fence.
+// lock takes a free lock, and returns its fence.
 func (p *peer) lock(name string, ttl time.Duration) uint64 {
 	p.t.Helper()
 	p.say("lock", name, ttl.Milliseconds(), -1, "exclusive", 0)

@@ -193,7 +193,7 @@ func TestStreamsComeBack(t *testing.T) {
 	mustAcquire(t, b, r)
 
 	p.kill()
-	if err := direct.Release(t.Context(), held.Hold); err != nil { // nobody hears of it
+	if err := direct.Release(t.Context(), held.Hold); err != nil { // no waiter is notified
 		t.Fatal(err)
 	}
 	p.restart()

@@ -198,7 +198,7 @@ type ending int
 
 const (
 	unlocked ending = iota
-	expired         // nobody renews it
+	expired         // no process renews it
 	overheld        // MaxHold ends it
 	detached
 )

@@ -32,7 +32,7 @@ type store struct {
 	urls   [2]string         // of the clients; the second may lead through proxy
 	proxy  *faultproxy.Proxy // nil: there is no network
 	gauges []*gauge
-	settle func() error // does what removes the remains of holds that nobody released, unless that is time alone
+	settle func() error // removes the remains of holds that were not released, unless they end by time alone
 	load   *load
 }
 

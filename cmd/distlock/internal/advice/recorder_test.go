@@ -123,7 +123,7 @@ func TestTooFewSamples(t *testing.T) {
 	}
 }
 
-// A renewed hold is told from a fixed one, and a busy name from others of its class.
+// A renewed hold is distinguished from a fixed one, and a busy name from others of its class.
 func TestRenewedAndBusy(t *testing.T) {
 	all := sampled([]life{
 		{name: "a:1", owner: "x", from: 0, to: 80 * time.Second, ttl: 30 * time.Second, renewEvery: 10 * time.Second},

@@ -44,7 +44,7 @@ are replaced by a star: order:17 and order:18 are both of order:*.
   BUSY       the part of the time in which the busiest name was held. Above 70%, waits grow out of
              proportion: split the name.
 
-A quantile needs at least ten samples beyond it; else there is a dash. What is shorter than the
+A quantile needs at least ten samples beyond it; else there is a dash. A hold shorter than the
 time between two looks is often missed, so the quantiles err on the long side. Looking takes a tenth
 of the time at most. Interrupt it to see the result early.
 

@@ -85,7 +85,7 @@ func TestElectAfterStop(t *testing.T) {
 	a.code()
 }
 
-// A leader that is told to end resigns: the next one need not wait for its TTL.
+// A leader that gets a signal to end resigns: the next one need not wait for its TTL.
 func TestElectResigns(t *testing.T) {
 	t.Parallel()
 	url := lockFile(t)

@@ -51,8 +51,8 @@ when a lock was taken, and ZooKeeper does not report when it expires. Locks that
 programs hold show fewer details.
 
 --sort held puts the lock first that has been held longest, --sort left the lock that
-expires first, and --sort waiting the lock with the most waiters. What the server does
-not report comes last.
+expires first, and --sort waiting the lock with the most waiters. Locks whose server
+does not report it come last.
 
 With --watch, ls lists the locks again and again until it is interrupted. On a terminal
 it replaces the list; elsewhere it prints the list again when a holder or a number of

@@ -64,7 +64,7 @@ func screenOf(width, height, locks int) *screen {
 // typed presses a key.
 func (s *screen) typeKey(code rune, text string) { s.Update(tea.KeyPressMsg{Code: code, Text: text}) }
 
-// Whatever the size and the keys, the screen is not larger than the terminal, and what others wrote moves no cursor.
+// The screen is not larger than the terminal at any size and after any key, and texts of other programs move no cursor.
 func TestScreenFits(t *testing.T) {
 	for _, size := range [][2]int{{150, 40}, {80, 24}, {20, 5}, {1, 1}} {
 		s := screenOf(size[0], size[1], 100)
