@@ -10,11 +10,20 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+)
+
+var (
+	acquire    = locktest.Acquire
+	release    = locktest.Release
+	refused    = locktest.Refused
+	armWatch   = locktest.Watch
+	eventually = locktest.Eventually
 )
 
 // newClient makes a client as a program would, which reconnects quickly. addr is one address or
@@ -68,61 +77,13 @@ func queued(r driver.Request) driver.Request {
 	return r
 }
 
-func acquire(t testing.TB, b *Backend, r driver.Request) driver.Grant {
-	t.Helper()
-	g, err := b.Acquire(t.Context(), r)
-	if err != nil {
-		t.Fatalf("acquire %v: %v", r.Mode, err)
-	}
-	return g
-}
-
-func release(t testing.TB, b *Backend, r driver.Request) {
-	t.Helper()
-	if err := b.Release(t.Context(), r.Hold); err != nil {
-		t.Fatalf("release %v: %v", r.Mode, err)
-	}
-}
-
-func refused(t testing.TB, b *Backend, r driver.Request, want error) error {
-	t.Helper()
-	_, err := b.Acquire(t.Context(), r)
-	if !errors.Is(err, want) {
-		t.Fatalf("acquire %v: %v, want %v", r.Mode, err, want)
-	}
-	return err
-}
-
-func armWatch(t testing.TB, b *Backend, r driver.Request) driver.Watch {
-	t.Helper()
-	w, err := b.Watch(t.Context(), r)
-	if err != nil {
-		t.Fatalf("watch: %v", err)
-	}
-	return w
-}
-
 // testTimeout bounds waits that take seconds at most, on a busy machine too.
 const testTimeout = 2 * time.Minute
 
 // awaitSignal waits until a watch signals.
 func awaitSignal(t testing.TB, w driver.Watch) {
 	t.Helper()
-	select {
-	case <-w.Ready:
-	case <-time.After(testTimeout):
-		t.Fatal("no signal")
-	}
-}
-
-// eventually waits until a condition holds.
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(testTimeout); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never happened: %s", what)
-		}
-	}
+	locktest.Signalled(t, w, "the lock was released")
 }
 
 // storedKeys returns the keys of a lock.

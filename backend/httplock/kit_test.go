@@ -19,7 +19,13 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+var (
+	eventually = locktest.Eventually
+	soon       = locktest.Soon
 )
 
 // fake is a server whose answers a test writes.
@@ -197,16 +203,6 @@ func noFact(t testing.TB, what string, err error) {
 	}
 }
 
-// eventually waits until ok.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for began := time.Now(); !ok(); time.Sleep(time.Millisecond) {
-		if time.Since(began) > time.Minute {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // untilCalled returns a context that ends once a server has been called so many times. A deadline could pass before the
 // request is sent.
 func untilCalled(t testing.TB, f *fake, path string, times int) context.Context {
@@ -215,12 +211,5 @@ func untilCalled(t testing.TB, f *fake, path string, times int) context.Context 
 		eventually(t, "a call", func() bool { return f.called(path) == times })
 		cancel()
 	}()
-	return ctx
-}
-
-// soon bounds a call that must end by itself.
-func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
 	return ctx
 }

@@ -11,7 +11,14 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/sqlrow"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+var (
+	refused = locktest.Held
+	release = locktest.Release
+	until   = locktest.Eventually
 )
 
 // long is a TTL that doesn't end within a test.
@@ -52,16 +59,6 @@ func take(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {
 		t.Fatalf("acquire %q: %v", r.Name, err)
 	}
 	return g
-}
-
-func refused(t testing.TB, b driver.Backend, r driver.Request) *driver.HeldError {
-	t.Helper()
-	g, err := b.Acquire(t.Context(), r)
-	var held *driver.HeldError
-	if !errors.As(err, &held) {
-		t.Fatalf("acquire %q: %+v, %v; want a refusal", r.Name, g, err)
-	}
-	return held
 }
 
 // do runs statements of another program.
@@ -143,28 +140,10 @@ func asks(name string, mode driver.Mode) driver.Request {
 	}
 }
 
-func release(t testing.TB, b driver.Backend, r driver.Request) {
-	t.Helper()
-	if err := b.Release(t.Context(), r.Hold); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func renews(t testing.TB, b driver.Backend, r driver.Request, want error) {
 	t.Helper()
 	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, want) {
 		t.Fatalf("renew: %v; want %v", err, want)
-	}
-}
-
-// until waits for a condition.
-func until(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patient); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("not after %v: %s", patient, what)
-		}
-		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -15,8 +15,11 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
 	"github.com/distlock/distlock/internal/sqlrow"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
+
+var eventually = locktest.Eventually
 
 // bothLeaseStrategies runs a test on the two strategies that keep leases in simple tables.
 func bothLeaseStrategies(t *testing.T, test func(t *testing.T, s Strategy)) {
@@ -26,16 +29,6 @@ func bothLeaseStrategies(t *testing.T, test func(t *testing.T, s Strategy)) {
 			t.Parallel()
 			test(t, s)
 		})
-	}
-}
-
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, there func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patient); !there(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v", what, patient)
-		}
 	}
 }
 

@@ -17,7 +17,14 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/sqlrow"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+var (
+	release    = locktest.Release
+	watch      = locktest.Watch
+	eventually = locktest.Eventually
 )
 
 // held checks that an attempt is refused.
@@ -28,42 +35,10 @@ func held(t testing.TB, b driver.Backend, r driver.Request) {
 	}
 }
 
-func release(t testing.TB, b driver.Backend, r driver.Request) {
-	t.Helper()
-	if err := b.Release(context.Background(), r.Hold); err != nil {
-		t.Fatalf("%s: %v", r.Name, err)
-	}
-}
-
-// watch starts a watch for the duration of the test.
-func watch(t testing.TB, b *Backend, r driver.Request) driver.Watch {
-	t.Helper()
-	w, err := b.Watch(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.Close)
-	return w
-}
-
-// ready waits for a signal. The timeout allows for an overloaded machine.
+// ready waits until a watch signals.
 func ready(t testing.TB, w driver.Watch) {
 	t.Helper()
-	select {
-	case <-w.Ready:
-	case <-time.After(time.Minute):
-		t.Fatal("no signal")
-	}
-}
-
-// eventually waits until a condition is true.
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never so: %s", what)
-		}
-	}
+	locktest.Signalled(t, w, "the lock was released")
 }
 
 // sessions counts the connections to a database whose last query matches a pattern.

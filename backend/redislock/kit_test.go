@@ -12,8 +12,16 @@ import (
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+var (
+	acquire    = locktest.Acquire
+	release    = locktest.Release
+	armWatch   = locktest.Watch
+	eventually = locktest.Eventually
 )
 
 // opener makes a backend by one of the client libraries.
@@ -146,22 +154,6 @@ func request(name string, mode driver.Mode) driver.Request {
 	}
 }
 
-func acquire(t testing.TB, b *Backend, r driver.Request) driver.Grant {
-	t.Helper()
-	g, err := b.Acquire(t.Context(), r)
-	if err != nil {
-		t.Fatalf("acquire %v: %v", r.Mode, err)
-	}
-	return g
-}
-
-func release(t testing.TB, b *Backend, r driver.Request) {
-	t.Helper()
-	if err := b.Release(t.Context(), r.Hold); err != nil {
-		t.Fatalf("release %v: %v", r.Mode, err)
-	}
-}
-
 func refused(t testing.TB, b *Backend, r driver.Request, want error) error {
 	t.Helper()
 	_, err := b.Acquire(t.Context(), r)
@@ -174,36 +166,13 @@ func refused(t testing.TB, b *Backend, r driver.Request, want error) error {
 	return err
 }
 
-func armWatch(t testing.TB, b *Backend, r driver.Request) driver.Watch {
-	t.Helper()
-	w, err := b.Watch(t.Context(), r)
-	if err != nil {
-		t.Fatalf("watch: %v", err)
-	}
-	return w
-}
-
 // tooLong is when a test no longer waits for what a busy machine has done long before.
 const tooLong = time.Minute
 
-// signalled waits until a watch is signalled.
+// signalled waits until a watch signals.
 func signalled(t testing.TB, w driver.Watch) {
 	t.Helper()
-	select {
-	case <-w.Ready:
-	case <-time.After(tooLong):
-		t.Fatal("no signal")
-	}
-}
-
-// eventually waits until a condition holds.
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(tooLong); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never happened: %s", what)
-		}
-	}
+	locktest.Signalled(t, w, "the lock was released")
 }
 
 // dump shows all keys of a name: type, content, and the TTL, rounded up.

@@ -19,7 +19,13 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+)
+
+var (
+	acquire    = locktest.Acquire
+	eventually = locktest.Eventually
 )
 
 // masters are five independent servers that keep their data in memory.
@@ -82,27 +88,8 @@ func request(name string, ttl time.Duration) driver.Request {
 	}
 }
 
-func acquire(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {
-	t.Helper()
-	g, err := b.Acquire(t.Context(), r)
-	if err != nil {
-		t.Fatalf("acquire: %v", err)
-	}
-	return g
-}
-
 // tooLong is when a test no longer waits for what a busy machine has done long before.
 const tooLong = time.Minute
-
-// eventually waits until a condition holds.
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(tooLong); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never happened: %s", what)
-		}
-	}
-}
 
 func TestLongRedlockConformance(t *testing.T) {
 	ms := startMasters(t)

@@ -15,7 +15,10 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 )
+
+var refused = locktest.Held
 
 // long is a TTL that doesn't end within a test.
 const long = time.Hour
@@ -60,16 +63,6 @@ func take(t testing.TB, b *Backend, r driver.Request) driver.Grant {
 		t.Fatalf("acquire %q: %v", r.Name, err)
 	}
 	return g
-}
-
-func refused(t testing.TB, b *Backend, r driver.Request) *driver.HeldError {
-	t.Helper()
-	g, err := b.Acquire(t.Context(), r)
-	var held *driver.HeldError
-	if !errors.As(err, &held) {
-		t.Fatalf("acquire %q: %+v, %v; want a refusal", r.Name, g, err)
-	}
-	return held
 }
 
 func free(t testing.TB, b *Backend, r driver.Request) {

@@ -9,8 +9,16 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/internal/zk"
+)
+
+var (
+	acquire    = locktest.Acquire
+	release    = locktest.Release
+	refused    = locktest.Refused
+	eventually = locktest.Eventually
 )
 
 // patience bounds how long tests wait, for a loaded machine.
@@ -72,46 +80,12 @@ func request(name string, mode driver.Mode) driver.Request {
 	}
 }
 
-func acquire(t testing.TB, b *Backend, r driver.Request) driver.Grant {
-	t.Helper()
-	g, err := b.Acquire(t.Context(), r)
-	if err != nil {
-		t.Fatalf("acquire %v: %v", r.Mode, err)
-	}
-	return g
-}
-
-func release(t testing.TB, b *Backend, r driver.Request) {
-	t.Helper()
-	if err := b.Release(t.Context(), r.Hold); err != nil {
-		t.Fatalf("release %v: %v", r.Mode, err)
-	}
-}
-
-func refused(t testing.TB, b *Backend, r driver.Request, want error) error {
-	t.Helper()
-	_, err := b.Acquire(t.Context(), r)
-	if !errors.Is(err, want) {
-		t.Fatalf("acquire %v: %v, want %v", r.Mode, err, want)
-	}
-	return err
-}
-
 func signalled(t testing.TB, what string, c <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-c:
 	case <-time.After(patience):
 		t.Fatalf("never happened: %s", what)
-	}
-}
-
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never happened: %s", what)
-		}
 	}
 }
 

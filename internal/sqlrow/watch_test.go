@@ -8,7 +8,10 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 )
+
+var signalled = locktest.Signalled
 
 const patient = 30 * time.Second
 
@@ -66,15 +69,6 @@ func watching(t *testing.T, b *Backend, r driver.Request) driver.Watch {
 		t.Fatal(err)
 	}
 	return w
-}
-
-func signalled(t *testing.T, w driver.Watch, why string) {
-	t.Helper()
-	select {
-	case <-w.Ready:
-	case <-time.After(patient):
-		t.Fatalf("no signal: %s", why)
-	}
 }
 
 func quiet(t *testing.T, w driver.Watch, why string) {

@@ -17,8 +17,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
+
+var eventually = locktest.Eventually
 
 func TestMain(m *testing.M) {
 	code := testserver.Run(m)
@@ -102,16 +105,6 @@ func node(t testing.TB, c *Conn, path string) {
 	}
 	if err != nil && !errors.Is(err, ErrNodeExists) {
 		t.Fatal(err)
-	}
-}
-
-// eventually waits until a condition holds.
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not after %v: %s", patience, what)
-		}
 	}
 }
 

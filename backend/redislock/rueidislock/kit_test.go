@@ -13,8 +13,14 @@ import (
 	"github.com/distlock/distlock/backend/redislock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/redis/rueidis"
+)
+
+var (
+	acquire = locktest.Acquire
+	release = locktest.Release
 )
 
 func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
@@ -119,22 +125,6 @@ func request(name string, mode driver.Mode) driver.Request {
 	return driver.Request{Hold: driver.Hold{Name: name, Owner: owner, Mode: mode, TTL: 30 * time.Second}, Fences: 1, Limit: 2}
 }
 
-func acquire(t testing.TB, b *redislock.Backend, r driver.Request) driver.Grant {
-	t.Helper()
-	g, err := b.Acquire(t.Context(), r)
-	if err != nil {
-		t.Fatalf("acquire %v: %v", r.Mode, err)
-	}
-	return g
-}
-
-func release(t testing.TB, b *redislock.Backend, r driver.Request) {
-	t.Helper()
-	if err := b.Release(t.Context(), r.Hold); err != nil {
-		t.Fatalf("release %v: %v", r.Mode, err)
-	}
-}
-
 // warm lets the server know the scripts, so that the next command is the one that matters.
 func warm(t testing.TB, b *redislock.Backend, mode driver.Mode) {
 	t.Helper()
@@ -152,13 +142,10 @@ func unknown(t testing.TB, call string, err error) {
 	}
 }
 
+// signalled waits until a watch signals.
 func signalled(t testing.TB, w driver.Watch) {
 	t.Helper()
-	select {
-	case <-w.Ready:
-	case <-time.After(tooLong):
-		t.Fatal("no signal")
-	}
+	locktest.Signalled(t, w, "the lock was released")
 }
 
 // eventually repeats f, which has two seconds each time, until it succeeds.

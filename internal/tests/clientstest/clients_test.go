@@ -24,9 +24,12 @@ import (
 	_ "github.com/distlock/distlock/backend/all"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/server"
 )
+
+var eventually = locktest.Eventually
 
 // Roles of this program as a child that is killed or stopped.
 const (
@@ -212,15 +215,6 @@ func waits(t *testing.T, c *distlock.Client, name string) {
 		info, err := c.Inspect(t.Context(), name)
 		return err == nil && info.WaiterCount > 0
 	})
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("no %s", what)
-		}
-	}
 }
 
 // The client's own tests, against a server that answers as each test says.

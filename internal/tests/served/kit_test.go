@@ -15,8 +15,14 @@ import (
 
 	_ "github.com/distlock/distlock/backend/all"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/server"
+)
+
+var (
+	signalled  = locktest.Signalled
+	eventually = locktest.Eventually
 )
 
 // childEnv has the URL of the store and the address for a process that is a server.
@@ -126,25 +132,5 @@ func mustAcquire(t testing.TB, b driver.Backend, r driver.Request) {
 	t.Helper()
 	if _, err := b.Acquire(t.Context(), r); err != nil {
 		t.Fatalf("acquire %s: %v", r.Name, err)
-	}
-}
-
-// signalled waits for a watch.
-func signalled(t testing.TB, w driver.Watch, what string) {
-	t.Helper()
-	select {
-	case <-w.Ready:
-	case <-time.After(time.Minute):
-		t.Fatalf("no signal: %s", what)
-	}
-}
-
-// eventually waits until ok.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for began := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Since(began) > time.Minute {
-			t.Fatalf("never: %s", what)
-		}
 	}
 }

@@ -1,0 +1,90 @@
+// Package locktest has what tests of backends do again and again. A failed step ends the test.
+package locktest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+)
+
+// Patience bounds every wait. What is waited for takes seconds at most, on a busy machine too.
+const Patience = 2 * time.Minute
+
+// Acquire returns the grant of a request.
+func Acquire(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {
+	t.Helper()
+	g, err := b.Acquire(t.Context(), r)
+	if err != nil {
+		t.Fatalf("acquire %q, %v: %v", r.Name, r.Mode, err)
+	}
+	return g
+}
+
+// Release releases the hold of a request.
+func Release(t testing.TB, b driver.Backend, r driver.Request) {
+	t.Helper()
+	if err := b.Release(t.Context(), r.Hold); err != nil {
+		t.Fatalf("release %q, %v: %v", r.Name, r.Mode, err)
+	}
+}
+
+// Refused returns the error of a request, which must match want.
+func Refused(t testing.TB, b driver.Backend, r driver.Request, want error) error {
+	t.Helper()
+	_, err := b.Acquire(t.Context(), r)
+	if !errors.Is(err, want) {
+		t.Fatalf("acquire %q, %v: %v, want %v", r.Name, r.Mode, err, want)
+	}
+	return err
+}
+
+// Held returns who holds the lock that a request is refused.
+func Held(t testing.TB, b driver.Backend, r driver.Request) *driver.HeldError {
+	t.Helper()
+	var held *driver.HeldError
+	if err := Refused(t, b, r, driver.ErrHeld); !errors.As(err, &held) {
+		t.Fatalf("acquire %q: %v does not say who holds it", r.Name, err)
+	}
+	return held
+}
+
+// Watch arms a watch, which ends with the test.
+func Watch(t testing.TB, b driver.Watcher, r driver.Request) driver.Watch {
+	t.Helper()
+	w, err := b.Watch(t.Context(), r)
+	if err != nil {
+		t.Fatalf("watch %q: %v", r.Name, err)
+	}
+	t.Cleanup(w.Close)
+	return w
+}
+
+// Signalled waits until a watch signals. It says why that must happen if it does not.
+func Signalled(t testing.TB, w driver.Watch, why string) {
+	t.Helper()
+	select {
+	case <-w.Ready:
+	case <-time.After(Patience):
+		t.Fatalf("no signal: %s", why)
+	}
+}
+
+// Eventually waits until a condition holds.
+func Eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(Patience); !holds(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never so: %s", what)
+		}
+	}
+}
+
+// Soon returns a context that bounds a call which must end by itself.
+func Soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	t.Cleanup(cancel)
+	return ctx
+}
