@@ -96,7 +96,7 @@ bench-once: ## every benchmark once, so that none rots
 	$(GO) test -run '^$$' -bench . -benchtime 1x work
 
 chaos: servers ## break servers, clients, networks and clocks at length, and write what that showed into docs/faults.md (up to 30 minutes)
-	cd chaos && $(GO) test -run '^TestLongCells$$' -full -v -timeout 30m
+	cd chaos && $(GO) test -run '^TestLongCells$$' -full -v -timeout 1h
 	cd chaos && $(GO) test -run '^TestReport$$' -save
 
 chaos-%: servers ## one of that: make chaos-redis-aof-kill-server (go test -v -run TestCells ./chaos lists all)

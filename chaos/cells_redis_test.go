@@ -4,7 +4,7 @@ package chaos
 
 import (
 	"strings"
-	"sync"
+	"testing"
 	"time"
 
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
@@ -17,19 +17,19 @@ func redis(args ...string) func(*scene) {
 		srv := testserver.Redis(s.T, args...)
 		s.server, s.proxy = srv, faultproxy.New(s.T, srv.Addr())
 		s.url, s.direct = "redis://"+s.proxy.Addr(), srv.URL()
+		s.awaitRefusal = func() {
+			for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+				if _, err := srv.Do("SET", "full", "?"); err != nil {
+					return
+				}
+			}
+			s.Error("every write succeeds")
+		}
 		s.do = func(command ...string) {
 			if _, err := srv.Do(command...); err != nil {
 				s.Fatalf("%v: %v", command, err)
 			}
 		}
-	}
-}
-
-// withClock is redis with a clock that can jump.
-func withClock(start func(*scene)) func(*scene) {
-	return func(s *scene) {
-		s.clock = newClock(s.T)
-		start(s)
 	}
 }
 
@@ -54,46 +54,63 @@ var (
 	// A server that forgets counts its fences from its clock.
 	forgetAndBack = fault{"server killed and restarted, its clock set back", 0, func(s *scene) func() {
 		s.server.Kill()
-		s.clock.jump(s.T, -time.Hour)
+		jump(-time.Hour)(s)
 		return s.server.Start
 	}}
 )
 
-// sentinel starts a master with two replicas, and sentinels. All servers are reached through proxies.
+// proxies are before the servers of a deployment, by their addresses.
+type proxies map[string]*faultproxy.Proxy
+
+// options makes each server announce a proxy.
+func (p proxies) options(t *testing.T) testserver.RedisOptions {
+	return testserver.RedisOptions{Front: func(addr string) string {
+		front := faultproxy.New(t, addr)
+		p[front.Addr()] = front
+		return front.Addr()
+	}}
+}
+
+// sentinel starts a master with two replicas, and sentinels.
 func sentinel(s *scene) {
-	var proxies sync.Map
-	s.replicas = testserver.RedisSentinel(s.T, testserver.RedisOptions{Front: func(addr string) string {
-		p := faultproxy.New(s.T, addr)
-		proxies.Store(p.Addr(), p)
-		return p.Addr()
-	}})
-	s.front = func(r *testserver.RedisServer) *faultproxy.Proxy {
-		p, _ := proxies.Load(r.Public())
-		return p.(*faultproxy.Proxy)
-	}
+	s.fronts = proxies{}
+	s.replicas = testserver.RedisSentinel(s.T, s.fronts.options(s.T))
 	s.url = "redis+sentinel://" + strings.Join(s.replicas.Addrs(), ",") + "/" + testserver.SentinelName
 }
 
 // failover replaces a master whose last grants the replicas have not received.
 var failover = fault{"failover that loses a write", 0.2, func(s *scene) func() {
 	old := s.replicas.Master()
-	s.front(old).Unreplicate()
+	s.fronts[old.Public()].Unreplicate()
 	s.register.awaitLongHold(10 * s.ttl)
 	s.replicas.Failover()
-	return s.front(old).Replicate
+	return s.fronts[old.Public()].Replicate
+}}
+
+// redisCluster starts three masters with a replica each.
+func redisCluster(s *scene) {
+	s.fronts = proxies{}
+	s.cluster = testserver.RedisCluster(s.T, s.fronts.options(s.T))
+	s.url = "redis+cluster://" + s.cluster.Members()[0].Public()
+}
+
+// takeover is failover in a cluster: the replica does not ask its master.
+var takeover = fault{failover.what, failover.lasts, func(s *scene) func() {
+	s.cluster.AwaitReady()
+	old := s.cluster.NodeOf("{" + hot + "}")
+	s.fronts[old.Public()].Unreplicate()
+	s.register.awaitLongHold(10 * s.ttl)
+	s.cluster.ForceFailover(old)
+	return s.fronts[old.Public()].Replicate
 }}
 
 func redisCells() []cell {
-	disk := redis("--appendonly", "yes", "--appendfsync", "always")
-	aof := deployment{name: "redis-aof", title: "Redis, AOF always", ttl: time.Second, start: disk}
-	aofClock := aof
-	aofClock.start, aofClock.alone = withClock(disk), true
+	aof := deployment{name: "redis-aof", title: "Redis, AOF always", ttl: time.Second, start: redis("--appendonly", "yes", "--appendfsync", "always")}
 	everysec := deployment{
 		name: "redis-everysec", title: "Redis, AOF every second", ttl: time.Second, start: redis("--appendonly", "yes", "--appendfsync", "everysec"),
 	}
 	memory := deployment{name: "redis-memory", title: "Redis, no persistence", ttl: time.Second, start: redis()}
-	memoryClock := memory
-	memoryClock.start, memoryClock.alone = withClock(redis()), true
+	cluster := deployment{name: "redis-cluster", title: "Redis Cluster", ttl: 3 * time.Second, start: redisCluster}
 	replicated := deployment{name: "redis-sentinel", title: "Redis Sentinel", ttl: 3 * time.Second, start: sentinel}
 	return []cell{
 		{aof, killClient, "kill-client", safe},
@@ -110,11 +127,15 @@ func redisCells() []cell {
 		{aof, flushScripts, "flush-scripts", safe},
 		{aof, flushAll, "flush-all", withFences},
 		{aof, evict, "evict", withFences},
-		{aofClock, clockAhead, "clock-ahead", withFences},
-		{aofClock, clockBehind, "clock-behind", safe},
+		{withDisk(aof), slowDisk, "slow-disk", safe},
+		{withDisk(aof), fullDiskRestart, "full-disk", safe},
+		{withClock(aof), clockAhead, "clock-ahead", withFences},
+		{withClock(aof), clockBehind, "clock-behind", safe},
 		{everysec, bounceServer, "bounce-server", safe},
+		{withDisk(everysec), fullDisk, "full-disk", safe},
 		{memory, bounceServer, "bounce-server", withFences},
-		{memoryClock, forgetAndBack, "forget-clock-back", unsafe},
+		{withClock(memory), forgetAndBack, "forget-clock-back", unsafe},
 		{replicated, failover, "failover", withFences},
+		{cluster, takeover, "failover", withFences},
 	}
 }

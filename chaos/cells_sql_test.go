@@ -5,6 +5,7 @@ package chaos
 import (
 	"crypto/sha256"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
@@ -12,13 +13,14 @@ import (
 )
 
 // database lets workers reach a database through a proxy; where is its URL as the server has it.
-func database(s *scene, srv server, where string) {
+func database(s *scene, srv server, where, strategy string) {
 	u, err := url.Parse(where)
 	if err != nil {
 		s.Fatal(err)
 	}
 	q := u.Query()
 	q.Set("create", "true")
+	q.Set("strategy", strategy)
 	u.RawQuery = q.Encode()
 	s.direct = u.String()
 	key := sha256.Sum256([]byte(hot)) // of the lock's row
@@ -29,15 +31,65 @@ func database(s *scene, srv server, where string) {
 }
 
 func sqlCells() []cell {
-	mariadb := deployment{name: "mariadb", title: "MariaDB, rows", ttl: 2 * time.Second, start: func(s *scene) {
+	mariadb := deployment{name: "mariadb", title: "MariaDB, rows", ttl: 2 * time.Second, start: mariaDB("row")}
+	session := deployment{name: "mariadb-session", title: "MariaDB, connections", ttl: 2 * time.Second, start: mariaDB("session")}
+	postgres := deployment{name: "postgres", title: "PostgreSQL, rows", ttl: 2 * time.Second, start: postgreSQL("row")}
+	advisory := deployment{name: "postgres-advisory", title: "PostgreSQL, connections", ttl: 2 * time.Second, start: postgreSQL("advisory")}
+	replicated := deployment{name: "postgres-standby", title: "PostgreSQL with a standby, rows", ttl: 3 * time.Second, start: postgreSQL("row")}
+	return slices.Concat(
+		networkCells(mariadb), diskAndClockCells(mariadb), connectionCells(session),
+		networkCells(postgres), diskAndClockCells(postgres), connectionCells(advisory),
+		[]cell{{replicated, promote, "failover", withFences}},
+	)
+}
+
+// diskAndClockCells returns what leases in rows do when the server's disk is slow, and when its clock jumps.
+func diskAndClockCells(d deployment) []cell {
+	return []cell{
+		{withDisk(d), slowDisk, "slow-disk", safe},
+		{withClock(d), clockAhead, "clock-ahead", withFences},
+		{withClock(d), clockBehind, "clock-behind", safe},
+	}
+}
+
+// connectionCells returns faults of locks that live on connections. A cut connection frees a lock whose holder has not
+// noticed yet, and a cell need not show this moment: it is some milliseconds.
+func connectionCells(d deployment) []cell {
+	return []cell{
+		{d, killClient, "kill-client", safe},
+		{d, pauseServer, "pause-server", safe},
+		{d, blackHole, "black-hole", safe},
+		{d, delay, "delay", safe},
+		{withClock(d), clockAhead, "clock-ahead", safe},
+		{withClock(d), clockBehind, "clock-behind", safe},
+	}
+}
+
+// promote makes a standby the primary that has not received the last commits.
+var promote = fault{"failover that loses commits", 0.2, func(s *scene) func() {
+	old := s.server.(*testserver.PostgresServer)
+	standby := old.Standby(s.T)
+	standby.Exec(s.T, "ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
+	s.register.awaitLongHold(10 * s.ttl)
+	old.Kill()
+	standby.Exec(s.T, "SELECT pg_promote()")
+	s.server, s.direct = standby, ""
+	s.proxy.Retarget(standby.Addr())
+	return nothing
+}}
+
+func mariaDB(strategy string) func(*scene) {
+	return func(s *scene) {
 		srv := testserver.MariaDB(s.T, testserver.MariaDBOptions{})
-		database(s, srv, srv.Database(s.T))
-	}}
-	postgres := deployment{name: "postgres", title: "PostgreSQL, rows", ttl: 2 * time.Second, start: func(s *scene) {
+		database(s, srv, srv.Database(s.T), strategy)
+	}
+}
+
+func postgreSQL(strategy string) func(*scene) {
+	return func(s *scene) {
 		srv := testserver.Postgres(s.T, testserver.PostgresOptions{})
-		database(s, srv, srv.Database(s.T))
-	}}
-	return append(networkCells(mariadb), networkCells(postgres)...)
+		database(s, srv, srv.URL(), strategy)
+	}
 }
 
 // networkCells returns what every deployment of one server behind a proxy must survive, and a pause.

@@ -29,9 +29,11 @@ type scene struct {
 	text          string            // in requests that concern the hot lock; empty: its name
 	proxy         *faultproxy.Proxy // between the workers and the server
 	do            func(command ...string)
-	clock         *clock                         // of the server
+	clock, disk   *preloaded                     // of the server
+	awaitRefusal  func()                         // returns once the server refuses a write
 	replicas      *testserver.RedisSentinelGroup // in place of the server
-	front         func(*testserver.RedisServer) *faultproxy.Proxy
+	cluster       *testserver.RedisClusterGroup
+	fronts        proxies       // of replicas or cluster
 	leader        func() server // of a cluster
 	isolateLeader func() (heal func())
 	ttl           time.Duration
@@ -95,6 +97,24 @@ var (
 	storm        = fault{"connection storm", 1, repeat(time.Millisecond, connect)}
 	clockAhead   = fault{"clock jumps forward", 0.5, jump(time.Minute)}
 	clockBehind  = fault{"clock jumps back", 0.5, jump(-2 * time.Second)}
+	slowDisk     = fault{"each flush to disk takes 50 ms", 1.5, func(s *scene) func() {
+		s.disk.set(s.T, (50 * time.Millisecond).Microseconds())
+		return func() { s.disk.set(s.T, 0) }
+	}}
+	fullDisk = fault{"disk full", 0.5, func(s *scene) func() {
+		s.disk.set(s.T, -1)
+		s.awaitRefusal()
+		return func() { s.disk.set(s.T, 0) }
+	}}
+	// A server that ends when it can't write is started again once there is room.
+	fullDiskRestart = fault{"disk full; restarted when there is room", 0.5, func(s *scene) func() {
+		end := fullDisk.begin(s)
+		return func() {
+			end()
+			s.server.Kill()
+			s.server.Start()
+		}
+	}}
 )
 
 // beginPause stops a worker between its last look at its lease and its write, until another one has written.
@@ -167,43 +187,67 @@ func connect(s *scene) {
 // jump moves the server's clock. It is not set right later: that would be a jump in the other direction.
 func jump(d time.Duration) func(*scene) func() {
 	return func(s *scene) func() {
-		s.clock.jump(s.T, d)
+		s.clock.set(s.T, s.clock.value+d.Microseconds())
 		return nothing
 	}
 }
 
-// clock is the wall clock of servers that are started from now on in a test, which must not run beside others.
-type clock struct {
-	path  string
-	ahead time.Duration
+// preloaded is a library of C that changes what servers get from the system. It changes all servers that are started
+// from now on in a test, which must not run beside others.
+type preloaded struct {
+	path  string // of a file with value
+	value int64
 }
 
-// newClock prepares the environment of servers.
-func newClock(t *testing.T) *clock {
+// preload compiles testdata/NAME.c and prepares the environment of servers, in which variable names the file.
+func preload(t *testing.T, name, variable string) *preloaded {
 	dir := t.TempDir()
-	library, path := filepath.Join(dir, "clock.so"), filepath.Join(dir, "ahead")
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // some servers are another user's
+		t.Fatal(err)
+	}
+	library := filepath.Join(dir, name+".so")
 	gcc, err := exec.LookPath("gcc")
 	if err != nil {
-		t.Skip("a clock that jumps needs gcc: ", err)
+		t.Skip("a change of the system needs gcc: ", err)
 	}
-	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-O1", "-o", library, "testdata/clock.c").CombinedOutput(); err != nil {
+	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-O1", "-o", library, "testdata/"+name+".c").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v: %s", err, out)
 	}
-	c := &clock{path: path}
-	c.jump(t, 0)
-	t.Setenv("DISTLOCK_CHAOS_CLOCK", path)
+	p := &preloaded{path: filepath.Join(dir, "value")}
+	p.set(t, 0)
+	t.Setenv(variable, p.path)
 	t.Setenv("LD_PRELOAD", strings.TrimSpace(library+" "+os.Getenv("LD_PRELOAD")))
-	return c
+	return p
 }
 
-func (c *clock) jump(t *testing.T, d time.Duration) {
-	c.ahead += d
-	f, err := os.OpenFile(c.path, os.O_RDWR|os.O_CREATE, 0o644)
+func (p *preloaded) set(t *testing.T, value int64) {
+	p.value = value
+	f, err := os.OpenFile(p.path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err == nil {
-		_, err = f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(c.ahead.Microseconds())), 0)
+		_, err = f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(value)), 0)
 		f.Close()
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// withClock returns d with a clock that can jump.
+func withClock(d deployment) deployment {
+	start := d.start
+	d.alone, d.start = true, func(s *scene) {
+		s.clock = preload(s.T, "clock", "DISTLOCK_CHAOS_CLOCK")
+		start(s)
+	}
+	return d
+}
+
+// withDisk returns d with a disk that can be slow or full.
+func withDisk(d deployment) deployment {
+	start := d.start
+	d.alone, d.start = true, func(s *scene) {
+		s.disk = preload(s.T, "disk", "DISTLOCK_CHAOS_DISK")
+		start(s)
+	}
+	return d
 }

@@ -3,7 +3,6 @@
 package chaos
 
 import (
-	"errors"
 	"net"
 	"net/rpc"
 	"path/filepath"
@@ -14,12 +13,18 @@ import (
 
 // Access is how a worker presents itself to the register.
 type Access struct {
-	Process, PID     int
-	Name             string
-	Fence            uint64
-	Works            time.Duration // between read and write
-	From, FromFenced int           // what was read
-	Deadline         int64         // of the lease, when the worker looked last
+	Process, PID int
+	Name         string
+	Fence        uint64
+	Works        time.Duration // between read and write
+	Numbers      Numbers       // what was read
+	Deadline     int64         // of the lease, when the worker looked last
+}
+
+// Numbers are what the register has of a name.
+type Numbers struct {
+	Plain, Fenced int
+	Stale         bool // Fenced is not given: a greater fence has been registered
 }
 
 // register is what the locks protect: for each name two numbers, one of them with a fence. It lives in the process of
@@ -42,8 +47,6 @@ type Updates struct {
 	LostFenced int // lost though their writers had presented fences
 	Refused    int // accesses with a fence smaller than another one before
 }
-
-var errStale = errors.New("stale fence")
 
 // startRegister returns a register and the socket where workers reach it.
 func startRegister(t *testing.T) (*register, string) {
@@ -70,74 +73,65 @@ func startRegister(t *testing.T) (*register, string) {
 	return r, socket
 }
 
-// Read reads the number without a fence.
-func (r *register) Read(a *Access, n *int) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	*n = r.plain[a.Name]
-	return nil
-}
-
-// Enter registers a fence and then reads.
-func (r *register) Enter(a *Access, n *int) error {
+// Enter reads both numbers, the second one after it has registered the fence.
+func (r *register) Enter(a Access, n *Numbers) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if a.Name == hot && a.Works >= 300*time.Millisecond {
 		select {
-		case r.long <- *a:
+		case r.long <- a:
 		default:
 		}
 	}
-	if a.Fence < r.fences[a.Name] {
-		r.counts.Refused++
-		return errStale
+	n.Plain = r.plain[a.Name]
+	if n.Stale = !r.admits(a); !n.Stale {
+		n.Fenced = r.fenced[a.Name]
 	}
-	r.fences[a.Name] = a.Fence
-	*n = r.fenced[a.Name]
 	return nil
 }
 
+// admits registers a fence, unless it has seen a greater one.
+func (r *register) admits(a Access) bool {
+	if a.Fence < r.fences[a.Name] {
+		r.counts.Refused++
+		return false
+	}
+	r.fences[a.Name] = a.Fence
+	return true
+}
+
 // Look is called between a worker's last look at its lease and its write. A fault may stop the worker here.
-func (r *register) Look(a *Access, _ *bool) error {
+func (r *register) Look(a Access, _ *bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.look != nil && a.Name == hot {
-		r.look(*a)
+	if r.look != nil {
+		r.look(a)
 		r.look = nil
 	}
 	return nil
 }
 
-// Write writes what was read, plus one.
-func (r *register) Write(a *Access, _ *bool) error {
+// Write writes what was read, plus one, first without the fence and then with it.
+func (r *register) Write(a Access, _ *bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.counts.Done++
 	late := now() > a.Deadline
-	if r.plain[a.Name] != a.From {
+	if r.plain[a.Name] != a.Numbers.Plain {
 		r.counts.Lost++
 		if late || r.late[a.Name] {
 			r.counts.LostLate++
 		}
 	}
 	r.late[a.Name] = late
-	r.plain[a.Name] = a.From + 1
-	return nil
-}
-
-// WriteFenced is Write for a worker with a fence.
-func (r *register) WriteFenced(a *Access, _ *bool) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if a.Fence < r.fences[a.Name] {
-		r.counts.Refused++
-		return errStale
+	r.plain[a.Name] = a.Numbers.Plain + 1
+	if a.Numbers.Stale || !r.admits(a) {
+		return nil
 	}
-	r.fences[a.Name] = a.Fence
-	if r.fenced[a.Name] != a.FromFenced {
+	if r.fenced[a.Name] != a.Numbers.Fenced {
 		r.counts.LostFenced++
 	}
-	r.fenced[a.Name] = a.FromFenced + 1
+	r.fenced[a.Name] = a.Numbers.Fenced + 1
 	return nil
 }
 
@@ -170,48 +164,44 @@ func (r *register) awaitLongHold(most time.Duration) {
 func (r *register) moved(a Access) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.plain[a.Name] != a.From && r.fenced[a.Name] != a.FromFenced
+	return r.plain[a.Name] != a.Numbers.Plain && r.fenced[a.Name] != a.Numbers.Fenced
 }
 
 // The register sees lost updates, and a fence prevents them if it is registered before the read.
 func TestRegister(t *testing.T) {
 	r, _ := startRegister(t)
-	var ok bool
-	read := func(fence uint64) *Access {
-		a := &Access{Name: hot, Fence: fence, Deadline: now() + int64(time.Hour)}
-		if r.Read(a, &a.From) != nil || r.Enter(a, &a.FromFenced) != nil {
+	enter := func(fence uint64) Access {
+		a := Access{Name: hot, Fence: fence, Deadline: now() + int64(time.Hour)}
+		r.Enter(a, &a.Numbers)
+		if a.Numbers.Stale {
 			t.Fatalf("fence %d is refused", fence)
 		}
 		return a
 	}
-	write := func(a *Access) error {
-		r.Write(a, &ok)
-		return r.WriteFenced(a, &ok)
-	}
+	write := func(a Access) { r.Write(a, nil) }
 	expect := func(what string, want Updates) {
 		t.Helper()
 		if r.counts != want {
 			t.Errorf("%s: %+v, want %+v", what, r.counts, want)
 		}
 	}
-	write(read(1))
-	write(read(2))
+	write(enter(1))
+	write(enter(2))
 	expect("one after the other", Updates{Done: 2})
-	a, b := read(3), read(4)
-	if write(a) == nil || write(b) != nil {
-		t.Error("want the smaller fence to be refused, and no other")
-	}
+	a, b := enter(3), enter(4)
+	write(a)
+	write(b)
 	expect("two holders", Updates{Done: 4, Lost: 1, Refused: 1})
-	a, b = read(5), read(6)
+	a, b = enter(5), enter(6)
 	write(b)
 	a.Deadline = now() - 1
 	write(a)
 	expect("a late writer", Updates{Done: 6, Lost: 2, LostLate: 1, Refused: 2})
-	a, b = read(7), read(7)
+	a, b = enter(7), enter(7)
 	write(b)
 	write(a)
 	expect("two with one fence", Updates{Done: 8, Lost: 3, LostLate: 1, LostFenced: 1, Refused: 2})
-	a, b = read(8), read(9)
+	a, b = enter(8), enter(9)
 	a.Deadline = now() - 1
 	write(a)
 	write(b)

@@ -98,6 +98,11 @@ func keep(t *testing.T, holds []judge.Hold) string {
 // table returns the results as a table for docs/faults.md.
 func table(results map[string]result) string {
 	var b strings.Builder
+	holds, faults := 0, 0
+	for _, c := range allCells() {
+		holds, faults = holds+results[c.id()].Holds, faults+results[c.id()].Rounds
+	}
+	fmt.Fprintf(&b, "In all, locks were held %d times, under %d faults.\n\n", holds, faults)
 	b.WriteString("| deployment | what fails | promise | times held | overlaps | fence faults | lost updates: without / with fence | longest gap |\n")
 	b.WriteString("|---|---|---|---|---|---|---|---|\n")
 	for _, c := range allCells() {

@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,8 +55,9 @@ func (c *cell) judge(f form, e evidence) (r result, faults []string) {
 	}
 	r = c.count(e)
 	r.Stall = round(e.stall)
-	r.Seconds, r.Gap = round(time.Duration(e.ended-e.began)), round(judge.LongestGap(e.holds, e.began, e.ended))
-	healed, granted := judge.Healed(e.holds, e.heals)
+	waited := slices.DeleteFunc(slices.Clone(e.holds), isBrief)
+	r.Seconds, r.Gap = round(time.Duration(e.ended-e.began)), round(judge.LongestGap(waited, e.began, e.ended))
+	healed, granted := judge.Healed(waited, e.heals)
 	r.Healed = round(healed)
 	linearizable, orderly := judge.Linearizable(e.holds), judge.Orderly(e.holds)
 

@@ -5,7 +5,6 @@ package chaos
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/rpc"
@@ -29,9 +28,12 @@ func now() int64 {
 	return t.Nano()
 }
 
-const (
-	hot   = "hot" // the lock that most goroutines want
-	colds = 3     // how many other locks there are
+// The locks. Faults aim at the hot one. The brief ones are never held for long, so that there are many holds of them.
+const hot = "hot"
+
+var (
+	cold  = []string{"cold0", "cold1", "cold2"}
+	brief = []string{"brief0", "brief1", "brief2"}
 )
 
 // config is what a worker's parent says.
@@ -40,6 +42,7 @@ type config struct {
 	Socket     string // of the register
 	Process    int
 	Goroutines int
+	Brief      int // how many more goroutines want the brief locks
 	TTL        time.Duration
 }
 
@@ -95,7 +98,19 @@ func (w *worker) run() error {
 	for range w.Goroutines {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				w.turn(ctx, locks)
+				name := hot
+				if rand.IntN(4) == 0 {
+					name = pick(cold)
+				}
+				w.turn(ctx, locks, name, w.works())
+			}
+		})
+	}
+	for range w.Brief {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				w.turn(ctx, locks, pick(brief), rand.N(time.Millisecond))
+				time.Sleep(rand.N(50 * time.Millisecond))
 			}
 		})
 	}
@@ -116,12 +131,10 @@ func (w *worker) measureStalls() {
 	}
 }
 
-// turn takes a lock, updates the register under it, and releases it.
-func (w *worker) turn(ctx context.Context, locks *distlock.Client) {
-	name := hot
-	if rand.IntN(4) == 0 {
-		name = fmt.Sprint("cold", rand.IntN(colds))
-	}
+func pick(names []string) string { return names[rand.IntN(len(names))] }
+
+// turn takes a lock, updates the register under it, which takes so long, and releases it.
+func (w *worker) turn(ctx context.Context, locks *distlock.Client, name string, works time.Duration) {
 	h := judge.Hold{Process: w.Process, ID: int(w.ids.Add(1)), Name: name, Call: now()}
 	lease, err := locks.Mutex(name).Lock(ctx)
 	h.Grant = now()
@@ -135,7 +148,7 @@ func (w *worker) turn(ctx context.Context, locks *distlock.Client) {
 	w.emit("grant", h)
 	var ended atomic.Int64
 	context.AfterFunc(lease.Context(), func() { ended.CompareAndSwap(0, now()) })
-	w.update(lease)
+	w.update(lease, works)
 	h.Deadline = deadline(lease)
 	ended.CompareAndSwap(0, now())
 	h.End = ended.Load()
@@ -151,12 +164,11 @@ func deadline(lease *distlock.Lease) int64 {
 
 // update adds one to both registers, as careful programs do: it reads, works, looks whether it still has the lock, and
 // writes. The fence is registered before the first read.
-func (w *worker) update(lease *distlock.Lease) {
-	a := Access{Process: w.Process, PID: os.Getpid(), Name: lease.Name(), Fence: lease.Fence(), Works: w.works()}
-	w.call("Register.Read", &a, &a.From)
-	entered := w.call("Register.Enter", &a, &a.FromFenced)
+func (w *worker) update(lease *distlock.Lease, works time.Duration) {
+	a := Access{Process: w.Process, PID: os.Getpid(), Name: lease.Name(), Fence: lease.Fence(), Works: works}
+	w.call("Register.Enter", a, &a.Numbers)
 	select {
-	case <-time.After(a.Works):
+	case <-time.After(works):
 	case <-lease.Context().Done():
 	}
 	if lease.Err() != nil {
@@ -164,11 +176,10 @@ func (w *worker) update(lease *distlock.Lease) {
 	}
 	a.Deadline = deadline(lease)
 	var ok bool
-	w.call("Register.Look", &a, &ok)
-	w.call("Register.Write", &a, &ok)
-	if entered {
-		w.call("Register.WriteFenced", &a, &ok)
+	if a.Name == hot {
+		w.call("Register.Look", a, &ok)
 	}
+	w.call("Register.Write", a, &ok)
 }
 
 // works says for how long: mostly for a moment, and now and then so long that the lease must be renewed.
@@ -179,10 +190,8 @@ func (w *worker) works() time.Duration {
 	return time.Millisecond + rand.N(15*time.Millisecond)
 }
 
-func (w *worker) call(method string, a *Access, answer any) bool {
-	err := w.register.Call(method, a, answer)
-	if err == rpc.ErrShutdown || err == io.ErrUnexpectedEOF {
+func (w *worker) call(method string, a Access, answer any) {
+	if w.register.Call(method, a, answer) != nil {
 		os.Exit(1) // the parent has ended
 	}
-	return err == nil
 }

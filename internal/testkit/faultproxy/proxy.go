@@ -37,11 +37,11 @@ const (
 // Proxy passes bytes between clients and one server. Its methods may be called at any
 // time, by any goroutine.
 type Proxy struct {
-	tb     testing.TB
-	l      net.Listener
-	target string
+	tb testing.TB
+	l  net.Listener
 
 	mu          sync.Mutex
+	target      string // "": each client says where it wants to go
 	links       []*link
 	refuses     bool
 	sever       func(*link) bool // which connections are silent; nil: none
@@ -211,6 +211,12 @@ func (p *Proxy) Cut() {
 	})
 }
 
+// Retarget sends later connections to another server, and ends all that there are.
+func (p *Proxy) Retarget(target string) {
+	p.locked(func() { p.target = target })
+	p.Cut()
+}
+
 // Refuse closes all connections and refuses new ones from now on.
 func (p *Proxy) Refuse() {
 	p.l.Close()
@@ -238,13 +244,15 @@ func (p *Proxy) keepPort() {
 func (p *Proxy) accept() {
 	for {
 		client, err := p.l.Accept()
+		var target string
+		p.locked(func() { target = p.target })
 		switch {
 		case err != nil:
 			return
-		case p.target == "":
+		case target == "":
 			go p.acceptSOCKS(client)
 		default:
-			server, err := net.Dial("tcp", p.target)
+			server, err := net.Dial("tcp", target)
 			if err != nil {
 				client.Close()
 				continue

@@ -108,6 +108,13 @@ func (g *RedisClusterGroup) Failover(master *RedisServer) *RedisServer {
 	return g.AwaitFailover(master)
 }
 
+// ForceFailover is Failover without the master's agreement: what its replica has not received is lost.
+func (g *RedisClusterGroup) ForceFailover(master *RedisServer) *RedisServer {
+	g.tb.Helper()
+	g.must(g.partner(master), "CLUSTER", "FAILOVER", "FORCE")
+	return g.AwaitFailover(master)
+}
+
 // AwaitFailover returns the node that took over from a master, once all that live know
 // it and take commands.
 func (g *RedisClusterGroup) AwaitFailover(old *RedisServer) *RedisServer {
