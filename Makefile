@@ -95,7 +95,7 @@ performance: ## write docs/performance.md and its charts anew from bench/results
 bench-once: ## every benchmark once, so that none rots
 	$(GO) test -run '^$$' -bench . -benchtime 1x work
 
-chaos: servers ## break servers, clients, networks and clocks at length, and write what that showed into docs/faults.md (up to 30 minutes)
+chaos: servers ## break servers, clients, networks and clocks at length, and write what that showed into docs/faults.md (about half an hour)
 	cd chaos && $(GO) test -run '^TestLongCells$$' -full -v -timeout 1h
 	cd chaos && $(GO) test -run '^TestReport$$' -save
 
