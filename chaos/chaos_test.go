@@ -58,18 +58,18 @@ type form struct {
 	heals        time.Duration // from the end of a fault to the next grant, beside the TTL
 	starves      time.Duration // a call that waits for longer than that was forgotten
 	brief        int           // goroutines of a process that want the brief locks
+	atOnce       int           // cells; many that are busy get in each other's way
 }
 
 var (
-	shortForm = form{rounds: 1, most: 15, holds: 12, heals: 30 * time.Second, starves: time.Minute, brief: 1}
-	fullForm  = form{rounds: 10, most: 60, holds: 9_500, heals: 2 * time.Second, starves: 20 * time.Second, brief: 6}
+	shortForm = form{rounds: 1, most: 15, holds: 12, heals: 30 * time.Second, starves: time.Minute, brief: 1, atOnce: 4}
+	fullForm  = form{rounds: 6, most: 60, holds: 2_000, heals: 2 * time.Second, starves: 20 * time.Second, brief: 6, atOnce: 2}
 	full      = flag.Bool("full", false, "run the cells at length, and write results.json")
 )
 
 const (
 	processes  = 3
 	goroutines = 4
-	atOnce     = 4 // cells
 )
 
 // TestLongCells runs each cell shortly, so that none rots; with -full at length, and keeps the results.
@@ -82,7 +82,7 @@ func TestLongCells(t *testing.T) {
 }
 
 func runAll(t *testing.T, f form, done func(*testing.T, result)) {
-	slots, ran := make(chan struct{}, atOnce), false
+	slots, ran := make(chan struct{}, f.atOnce), false
 	for _, c := range allCells() {
 		t.Run(c.id(), func(t *testing.T) {
 			ran = true

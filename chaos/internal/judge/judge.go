@@ -44,14 +44,25 @@ func Overlaps(all []Hold, until func(Hold) int64) (n int) {
 }
 
 // FenceFaults returns how many fences are not greater than the fence of a lease that was granted before the call, or
-// are not unique.
+// are not unique. A process that passes a lock on inside goes on with the fences of its grant, so such a lease counts as
+// called when that grant was.
 func FenceFaults(all []Hold) (n int) {
+	type span struct {
+		process int
+		next    uint64
+	}
 	for _, holds := range byName(all, nil) {
 		greatest := make([]uint64, len(holds)+1) // of the first i grants
 		seen := map[uint64]bool{}
+		calls := map[span]int64{} // of the grants that can be passed on
 		for i, h := range holds {
 			greatest[i+1] = max(greatest[i], h.Fence)
-			before, _ := slices.BinarySearchFunc(holds, h.Call, func(h Hold, t int64) int { return cmp.Compare(h.Grant, t) })
+			call, passedOn := calls[span{h.Process, h.Fence}]
+			if !passedOn {
+				call = h.Call
+			}
+			calls[span{h.Process, h.Fence + 1}] = call
+			before, _ := slices.BinarySearchFunc(holds, call, func(h Hold, t int64) int { return cmp.Compare(h.Grant, t) })
 			if h.Fence <= greatest[before] || seen[h.Fence] {
 				n++
 			}
