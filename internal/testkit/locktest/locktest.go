@@ -4,6 +4,7 @@ package locktest
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -51,13 +52,14 @@ func Held(t testing.TB, b driver.Backend, r driver.Request) *driver.HeldError {
 	return held
 }
 
-// Watch arms a watch, which ends with the test.
+// Watch arms a watch, which ends with the test if the test does not end it. Backends want one Close only.
 func Watch(t testing.TB, b driver.Watcher, r driver.Request) driver.Watch {
 	t.Helper()
 	w, err := b.Watch(t.Context(), r)
 	if err != nil {
 		t.Fatalf("watch %q: %v", r.Name, err)
 	}
+	w.Close = sync.OnceFunc(w.Close)
 	t.Cleanup(w.Close)
 	return w
 }
