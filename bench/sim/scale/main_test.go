@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"strings"
 	"testing"
 )
 
@@ -23,6 +25,22 @@ func TestLongDocumentIsWhatTheSimulatorSays(t *testing.T) {
 		} else if !bytes.Equal(got, want) {
 			t.Errorf("docs/%s differs: run go run ./sim/scale in bench", name)
 		}
+	}
+}
+
+// TestDocumentHasTheTextOfTheTemplate finds at once a sentence that was changed in only one of the two.
+func TestDocumentHasTheTextOfTheTemplate(t *testing.T) {
+	file, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "scale.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := string(file)
+	for _, want := range regexp.MustCompile(`\{\{[^}]*\}\}`).Split(text, -1) {
+		_, after, found := strings.Cut(rest, want)
+		if !found {
+			t.Fatalf("docs/scale.md lacks this text of scale.md.tmpl: %q", want)
+		}
+		rest = after
 	}
 }
 
