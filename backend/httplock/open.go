@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -68,7 +69,7 @@ func (c *client) open(ctx context.Context, timeout time.Duration) error {
 	var errs tried
 	for i, s := range c.servers {
 		share, cancel := context.WithTimeout(ctx, timeout/time.Duration(len(c.servers)))
-		err := c.verify(share, s)
+		err := c.greet(share, s)
 		cancel()
 		if err == nil {
 			c.current.Store(int32(i))
@@ -80,6 +81,18 @@ func (c *client) open(ctx context.Context, timeout time.Duration) error {
 		}
 	}
 	return errs
+}
+
+// greet verifies a server. One that refuses a certificate says so after the handshake, and ends the connection. A request
+// that is written just then fails without the reason, which the next one may hear.
+func (c *client) greet(ctx context.Context, s *endpoint) (err error) {
+	for range 5 {
+		err = c.verify(ctx, s)
+		if !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+			break
+		}
+	}
+	return err
 }
 
 // urlOptions are the options of a URL.

@@ -2,8 +2,11 @@ package httplock
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/pem"
 	"errors"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -204,15 +207,22 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
+// authorityOf writes the certificate that a client of srv needs, and returns the file.
+func authorityOf(t *testing.T, srv *httptest.Server) (file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "ca.pem")
+	block := &pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}
+	if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewTLSServer(newFake(t))
 	defer srv.Close()
-	ca := filepath.Join(t.TempDir(), "ca.pem")
-	block := &pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}
-	if err := os.WriteFile(ca, pem.EncodeToMemory(block), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ca := authorityOf(t, srv)
 	b, err := Open(t.Context(), srv.URL+"?ca="+ca)
 	if err != nil {
 		t.Fatal(err)
@@ -227,3 +237,38 @@ func TestTLS(t *testing.T) {
 		}
 	}
 }
+
+// A server that wants a certificate may end the connection just before the request is written.
+func TestMissingCertificateIsNamed(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewUnstartedServer(newFake(t))
+	srv.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.StartTLS()
+	defer srv.Close()
+	u, err := driver.ParseURL(srv.URL + "?ca=" + authorityOf(t, srv))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := readURL(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{servers: o.servers, token: o.token, transport: o.transport(t.Context()), quiet: quietTime}
+	dial, conns := c.transport.DialTLSContext, 0
+	c.transport.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if conns++; conns == 1 && err == nil {
+			conn = closed{conn}
+		}
+		return conn, err
+	}
+	if err := c.open(soon(t), o.timeout); err == nil || !strings.Contains(err.Error(), "certificate required") {
+		t.Errorf("%v", err)
+	}
+}
+
+// closed is a connection that was closed before anything was written.
+type closed struct{ net.Conn }
+
+func (closed) Write([]byte) (int, error) { return 0, net.ErrClosed }
