@@ -6,7 +6,10 @@
 (* allowed if all of its events can happen: then Unfinished is violated.                           *)
 EXTENDS Store, Recorded, TLC
 
-CONSTANT Late  \* for how long a request may be held back after its caller has gone on
+CONSTANTS
+    Late,   \* for how long a request may be held back after its caller has gone on
+    Early,  \* by how much holds and places in the queue may end before their time …
+    Slack   \* … and after it: stores count in steps, and instants are known no better than by their events
 
 VARIABLES
     next,   \* the number of the next event
@@ -26,11 +29,28 @@ Useful(calls, s) ==
         \/ \E d \in calls : Call(d).kind = "acquire" /\ Call(d).owner = Call(c).owner
         \/ Call(c).answer # "unknown"}
 
+(* Older, but a hold or place that ends about now is still there: Ends says when it is not. *)
+Aged(s, by) ==
+    [s EXCEPT
+        !.holders = [o \in {h \in DOMAIN @ : @[h].left + Slack > by} |-> [@[o] EXCEPT !.left = @ - by]],
+        !.queue = LET left == SelectSeq(@, LAMBDA w : w.left + Slack > by)
+                  IN [i \in DOMAIN left |-> [left[i] EXCEPT !.left = @ - by]]]
+
+Ends ==
+    /\ \/ \E o \in DOMAIN store.holders :
+              /\ store.holders[o].left <= Early
+              /\ store' = [store EXCEPT !.holders = Without(@, {o})]
+       \/ \E i \in DOMAIN store.queue :
+              /\ store.queue[i].left <= Early
+              /\ store' = Leave(store, store.queue[i].owner)
+    /\ open' = Useful(open, store')
+    /\ UNCHANGED <<next, now, done>>
+
 (* A moment before the next event or after the latest one. *)
 Wait ==
     /\ next <= Len(Events) /\ now < Events[next].at
     /\ now' = Events[next].at
-    /\ store' = Older(store, Events[next].at - now)
+    /\ store' = Aged(store, Events[next].at - now)
     /\ open' = Useful({c \in open : Call(c).answer # "unknown" \/ now' <= Call(c).end + Late}, store')
     /\ UNCHANGED <<next, done>>
 
@@ -60,13 +80,14 @@ Happens ==
                 /\ UNCHANGED open
          (* What a user trusts is backed by the store. *)
          [] e.is = "lease" ->
-                /\ Holds(store, e.owner) /\ store.holders[e.owner].left >= e.trust /\ e.fence <= store.top
+                /\ e.trust > 0 => Holds(store, e.owner) /\ store.holders[e.owner].left >= e.trust
+                /\ e.fence <= store.top
                 /\ UNCHANGED <<open, done>>
     /\ UNCHANGED <<now, store>>
 
 Init == next = 1 /\ now = 0 /\ store = FreeLock /\ open = {} /\ done = {}
 
-Next == Wait \/ Happens \/ \E c \in open : Executes(c)
+Next == Wait \/ Ends \/ Happens \/ \E c \in open : Executes(c)
 
 Spec == Init /\ [][Next]_vars
 

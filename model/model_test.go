@@ -5,13 +5,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 
-	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/internal/testkit/tlc"
 )
 
 var large = flag.Bool("model.large", false, "check every state of the large scenarios too, which takes minutes")
@@ -77,11 +74,11 @@ func TestLongModel(t *testing.T) {
 		}
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			r := check(t, s.spec, s.config(t, ""))
-			if !r.accepted() {
-				t.Errorf("%s", r.output)
+			r := tlc.Check(t, tlc.Run{Dir: ".", Spec: s.spec, Config: s.config(t, ""), Large: *large})
+			if !r.Accepted() {
+				t.Errorf("%s", r.Output)
 			}
-			t.Log(r.states())
+			t.Log(r.States())
 		})
 	}
 }
@@ -94,11 +91,11 @@ func TestLongModelMutants(t *testing.T) {
 			s := scenarioOf(m.scenario)
 			c := s.config(t, m.promise)
 			c = replace(t, c, `Mutant = .*`, fmt.Sprintf("Mutant = %q", m.name))
-			r := check(t, s.spec, c)
-			if r.accepted() || !r.violates(m.promise) {
-				t.Errorf("%s was to be violated:\n%s", m.promise, r.output)
+			r := tlc.Check(t, tlc.Run{Dir: ".", Spec: s.spec, Config: c, Large: *large})
+			if r.Accepted() || !r.Violates(m.promise) {
+				t.Errorf("%s was to be violated:\n%s", m.promise, r.Output)
 			}
-			t.Log(r.states())
+			t.Log(r.States())
 		})
 	}
 }
@@ -135,60 +132,4 @@ func replace(t *testing.T, s, pattern, by string) string {
 		t.Fatalf("%d matches of %s in\n%s", n, pattern, s)
 	}
 	return re.ReplaceAllLiteralString(s, by)
-}
-
-// result is what TLC found out.
-type result struct{ output string }
-
-func (r result) accepted() bool { return strings.Contains(r.output, "No error has been found") }
-
-func (r result) violates(promise string) bool {
-	return regexp.MustCompile(`(?m)^Error: (Invariant|Action property) ` + promise + ` is violated`).MatchString(r.output)
-}
-
-var states = regexp.MustCompile(`\d+ states generated, \d+ distinct states found`)
-
-func (r result) states() string { return states.FindString(r.output) }
-
-// check runs TLC on a specification. modules are generated ones beside those of this folder.
-func check(t *testing.T, spec, config string, modules ...string) result {
-	t.Helper()
-	java, jar := testserver.Tool(t, "java"), testserver.TLC(t)
-	dir := t.TempDir()
-	sources, err := filepath.Glob("*.tla")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range sources {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		write(t, dir, name, string(b))
-	}
-	for i := 0; i < len(modules); i += 2 {
-		write(t, dir, modules[i], modules[i+1])
-	}
-	write(t, dir, "run.cfg", config)
-	// Most runs last for seconds: a quick start counts for more than quick code.
-	options := []string{"-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"}
-	if *large {
-		options = []string{"-Xmx4g", "-XX:+UseParallelGC"}
-	}
-	options = append(options, "-cp", jar, "tlc2.TLC", "-workers", "1", "-metadir", dir, "-config", "run.cfg", spec)
-	cmd := exec.Command(java, options...)
-	cmd.Dir = dir
-	out, err := cmd.CombinedOutput()
-	r := result{string(out)}
-	if err != nil && !strings.Contains(r.output, "is violated") {
-		t.Fatalf("TLC: %v\n%s", err, r.output)
-	}
-	return r
-}
-
-func write(t *testing.T, dir, name, text string) {
-	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }

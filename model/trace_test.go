@@ -4,13 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"maps"
 	"math/rand/v2"
-	"os"
-	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -22,8 +17,11 @@ import (
 	"github.com/distlock/distlock/internal/testkit/trace"
 )
 
-// latest is how late a request may land; Trace.cfg has it too, in microseconds.
+// latest is how late a request may land.
 const latest = 500 * time.Millisecond
+
+// memory is a store that is exact: its time is virtual.
+var memory = trace.Store{Late: latest}
 
 var errNetwork = errors.New("connection reset")
 
@@ -83,7 +81,8 @@ func record(t *testing.T, rate, leases int) []trace.Event {
 	t.Helper()
 	var events []trace.Event
 	synctest.Test(t, func(t *testing.T) {
-		store, r := memlock.NewStore(), trace.New()
+		store, began := memlock.NewStore(), time.Now()
+		r := trace.New(func() time.Duration { return time.Since(began) }, func(e trace.Event) { events = append(events, e) })
 		var group sync.WaitGroup
 		for range 3 {
 			c, err := distlock.New(r.Backend(&faulty{store.Connect(), rate}), nil)
@@ -101,7 +100,6 @@ func record(t *testing.T, rate, leases int) []trace.Event {
 			}
 		}
 		group.Wait()
-		events = r.Events("lock")
 	})
 	return events
 }
@@ -138,11 +136,11 @@ func TestLongTraces(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			events := record(t, rate, 2)
-			r := check(t, "Trace", traceConfig(t), "Recorded.tla", module(events))
-			if !accepted(r) {
-				t.Errorf("%d events: %s\n%s", len(events), r.output, module(events))
+			v := trace.Judge(t, ".", memory, events)
+			if !v.Allowed {
+				t.Errorf("%d events: %s\n%s", len(events), v.Output, trace.Module(events))
 			}
-			t.Logf("%d events: %s", len(events), r.states())
+			t.Logf("%d events: %s", len(events), v.States())
 		})
 	}
 }
@@ -198,10 +196,10 @@ func TestLongWrongTraces(t *testing.T) {
 			if !change(changed) {
 				t.Fatal("there is nothing to change")
 			}
-			if r := check(t, "Trace", traceConfig(t), "Recorded.tla", module(changed)); accepted(r) {
-				t.Errorf("it is accepted:\n%s", module(changed))
+			if v := trace.Judge(t, ".", memory, changed); v.Allowed {
+				t.Errorf("it is accepted:\n%s", trace.Module(changed))
 			} else {
-				t.Logf("refused after %d of %d events", len(reached.FindAllString(r.output, -1))-1, len(changed))
+				t.Logf("refused after %d of %d events", v.Reached, len(changed))
 			}
 		})
 	}
@@ -215,56 +213,4 @@ func first(events []trace.Event, change func(*trace.Event) bool) bool {
 		}
 	}
 	return false
-}
-
-var reached = regexp.MustCompile(`<<"reached", \d+>>`)
-
-// accepted reports whether all events of a trace could happen.
-func accepted(r result) bool { return r.violates("Unfinished") }
-
-func traceConfig(t *testing.T) string {
-	t.Helper()
-	b, err := os.ReadFile("Trace.cfg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
-}
-
-// module writes events as a module, with each call's answer and end.
-func module(events []trace.Event) string {
-	owners := map[string]string{}
-	type call struct{ at, returned *trace.Event }
-	calls := map[int]call{}
-	var list []string
-	for i := range events {
-		e := &events[i]
-		if owners[e.Owner] == "" {
-			owners[e.Owner] = fmt.Sprintf(`"owner %d"`, len(owners)+1)
-		}
-		switch e.Is {
-		case "call":
-			calls[e.Call] = call{at: e}
-		case "return":
-			calls[e.Call] = call{calls[e.Call].at, e}
-		}
-		list = append(list, fmt.Sprintf(`[is |-> %q, at |-> %d, call |-> %d, owner |-> %s, fence |-> %d, trust |-> %d]`,
-			e.Is, e.At.Microseconds(), e.Call, owners[e.Owner], e.Fence, e.TTL.Microseconds()))
-	}
-	var table []string
-	for _, n := range slices.Sorted(maps.Keys(calls)) {
-		c := calls[n]
-		if c.returned == nil {
-			c.returned = &trace.Event{Answer: "unknown", At: events[len(events)-1].At}
-		}
-		mode := "write"
-		if c.at.Mode == driver.Read {
-			mode = "read"
-		}
-		table = append(table, fmt.Sprintf(`%d :> [kind |-> %q, owner |-> %s, mode |-> %q, ttl |-> %d, queue |-> %s, answer |-> %q, fence |-> %d, last |-> %d, end |-> %d]`,
-			n, c.at.Kind, owners[c.at.Owner], mode, c.at.TTL.Microseconds(), strings.ToUpper(fmt.Sprint(c.at.Queue)),
-			c.returned.Answer, c.returned.Fence, c.returned.Last, c.returned.At.Microseconds()))
-	}
-	return "---- MODULE Recorded ----\nEXTENDS TLC\nEvents == <<\n  " + strings.Join(list, ",\n  ") +
-		">>\nCalls ==\n  " + strings.Join(table, " @@\n  ") + "\n====\n"
 }

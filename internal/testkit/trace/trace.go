@@ -5,18 +5,16 @@ package trace
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/distlock/distlock/driver"
 )
 
-// Event is a call, its return, or a lease that was handed to a user. Their order is the order in
-// which they happened.
+// Event is a call, its return, or a lease that was handed to a user.
 type Event struct {
 	Is     string        // "call", "return" or "lease"
-	At     time.Duration // since the recorder was made
+	At     time.Duration // as the recorder's clock says
 	Call   int           // the number of the call; for a lease 0
 	Kind   string        // of a call: "acquire", "renew", "shorten" or "release"
 	Name   string
@@ -29,23 +27,19 @@ type Event struct {
 	Last   uint64 // of a grant
 }
 
-// Recorder collects the events of several backends. Any goroutine may call its methods.
+// Recorder records the calls of several backends. Any goroutine may call its methods.
 type Recorder struct {
-	began time.Time
+	clock func() time.Duration
+	write func(Event)
 
-	mu     sync.Mutex
-	calls  int
-	events []Event
+	mu    sync.Mutex
+	calls int
 }
 
-// New returns a recorder without events.
-func New() *Recorder { return &Recorder{began: time.Now()} }
-
-// Events returns what was recorded for a lock so far.
-func (r *Recorder) Events(name string) []Event {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(r.events), func(e Event) bool { return e.Name != name })
+// New returns a recorder that passes events to write, one at a time and in their order. Recorders of several processes
+// need one clock.
+func New(clock func() time.Duration, write func(Event)) *Recorder {
+	return &Recorder{clock: clock, write: write}
 }
 
 // Lease records that a user has a *distlock.Lease.
@@ -58,13 +52,15 @@ func (r *Recorder) Lease(l interface {
 }) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.add(Event{Is: "lease", Name: l.Name(), Owner: l.Owner(), Mode: l.Mode(), Fence: l.Fence(), TTL: max(0, time.Until(l.Deadline()))})
+	e := Event{Is: "lease", At: r.clock(), Name: l.Name(), Owner: l.Owner(), Mode: l.Mode(), Fence: l.Fence()}
+	e.TTL = max(0, time.Until(l.Deadline())) // after the clock was read: a pause between makes it less
+	r.write(e)
 }
 
-// add appends an event. mu is held.
+// add records an event that happens now. mu is held.
 func (r *Recorder) add(e Event) {
-	e.At = time.Since(r.began)
-	r.events = append(r.events, e)
+	e.At = r.clock()
+	r.write(e)
 }
 
 // call records a call, and returns its return to be filled in.
