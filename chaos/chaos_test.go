@@ -57,20 +57,19 @@ type form struct {
 	holds        int           // fewer prove nothing
 	heals        time.Duration // from the end of a fault to the next grant, beside the TTL
 	starves      time.Duration // a call that waits for longer than that was forgotten
+	goroutines   int           // of a process, that want the hot lock and the cold ones
 	brief        int           // goroutines of a process that want the brief locks
+	trace        bool          // what is asked of the backend about the hot lock is noted
 	atOnce       int           // cells; many that are busy get in each other's way
 }
 
 var (
-	shortForm = form{rounds: 1, most: 15, holds: 12, heals: 30 * time.Second, starves: time.Minute, brief: 1, atOnce: 4}
-	fullForm  = form{rounds: 6, most: 60, holds: 2_000, heals: 2 * time.Second, starves: 20 * time.Second, brief: 6, atOnce: 2}
+	shortForm = form{rounds: 1, most: 15, holds: 12, heals: 30 * time.Second, starves: time.Minute, brief: 1, goroutines: 4, atOnce: 4}
+	fullForm  = form{rounds: 6, most: 60, holds: 2_000, heals: 2 * time.Second, starves: 20 * time.Second, brief: 6, goroutines: 4, atOnce: 2}
 	full      = flag.Bool("full", false, "run the cells at length, and write results.json")
 )
 
-const (
-	processes  = 3
-	goroutines = 4
-)
+const processes = 3
 
 // TestLongCells runs each cell shortly, so that none rots; with -full at length, and keeps the results.
 func TestLongCells(t *testing.T) {
@@ -115,7 +114,7 @@ func (c *cell) run(t *testing.T, f form) evidence {
 	var socket string
 	s.register, socket = startRegister(t)
 	began := now()
-	s.crew = hire(t, config{URL: s.url, Socket: socket, Goroutines: goroutines, Brief: f.brief, TTL: c.ttl}, processes)
+	s.crew = hire(t, config{URL: s.url, Socket: socket, Goroutines: f.goroutines, Brief: f.brief, TTL: c.ttl, Trace: f.trace}, processes)
 	if !s.crew.awaitGrant(began, 30*time.Second) {
 		t.Fatalf("no lock is granted: %v", s.crew.errors)
 	}
@@ -134,7 +133,7 @@ func (c *cell) run(t *testing.T, f form) evidence {
 	e.ended = now()
 	s.crew.dismiss()
 	e.holds, e.updates = s.crew.seen(), s.register.updates()
-	e.errors, e.gaveUp, e.stall = s.crew.errors, s.crew.gaveUp, s.crew.stall
+	e.errors, e.gaveUp, e.stall, e.trace = s.crew.errors, s.crew.gaveUp, s.crew.stall, s.crew.trace
 	e.left = leftovers(s, 3*c.ttl+f.heals)
 	return e
 }

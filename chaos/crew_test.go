@@ -16,6 +16,7 @@ import (
 
 	"github.com/distlock/distlock/chaos/internal/judge"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"github.com/distlock/distlock/internal/testkit/trace"
 )
 
 // workerEnv has a worker's configuration, in the environment of a process of the test binary.
@@ -48,9 +49,10 @@ type crew struct {
 	mu      sync.Mutex
 	holds   map[[2]int]judge.Hold // by process and ID
 	errors  map[string]int        // of calls of Lock
-	last    int64                 // when a lock that is not brief was granted last
-	gaveUp  time.Duration         // the longest that a call waited before the workers were dismissed
-	stall   time.Duration         // the longest that the machine did not let a worker run
+	trace   []trace.Event
+	last    int64         // when a lock that is not brief was granted last
+	gaveUp  time.Duration // the longest that a call waited before the workers were dismissed
+	stall   time.Duration // the longest that the machine did not let a worker run
 	started int
 }
 
@@ -122,6 +124,8 @@ func (c *crew) listen(m *member, stdout io.Reader) {
 			if !isBrief(e.Hold) {
 				c.last = max(c.last, e.Hold.Grant)
 			}
+		case "trace":
+			c.trace = append(c.trace, *e.Trace)
 		case "stall":
 			c.stall = max(c.stall, took)
 		default:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 	"github.com/distlock/distlock/chaos/internal/judge"
+	"github.com/distlock/distlock/internal/testkit/trace"
 )
 
 // evidence is what a run of a cell leaves to its judges.
@@ -23,6 +24,7 @@ type evidence struct {
 	heals        []int64        // when faults ended
 	began, ended int64
 	left         []string // names that are held though their holders have ended
+	trace        []trace.Event
 }
 
 // count counts what has happened.

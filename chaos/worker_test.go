@@ -16,6 +16,8 @@ import (
 	"github.com/distlock/distlock"
 	_ "github.com/distlock/distlock/backend/all"
 	"github.com/distlock/distlock/chaos/internal/judge"
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/trace"
 	"golang.org/x/sys/unix"
 )
 
@@ -44,6 +46,7 @@ type config struct {
 	Goroutines int
 	Brief      int // how many more goroutines want the brief locks
 	TTL        time.Duration
+	Trace      bool // it notes what it asks the backend about the hot lock, too
 }
 
 // worker is a process whose goroutines compete for locks. It uses no more of distlock than any program can.
@@ -53,18 +56,22 @@ type worker struct {
 	mu       sync.Mutex // guards out
 	out      *json.Encoder
 	register *rpc.Client
+	trace    *trace.Recorder // nil: it has none
 }
 
 // event is what a worker writes to its parent, a line each.
 type event struct {
-	Kind string // "grant", "end", "stall", or the error of a Lock
-	Hold judge.Hold
+	Kind  string // "grant", "end", "stall", "trace", or the error of a Lock
+	Hold  judge.Hold
+	Trace *trace.Event `json:",omitempty"`
 }
 
-func (w *worker) emit(kind string, h judge.Hold) {
+func (w *worker) emit(kind string, h judge.Hold) { w.write(event{Kind: kind, Hold: h}) }
+
+func (w *worker) write(e event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.out.Encode(event{kind, h}); err != nil {
+	if err := w.out.Encode(e); err != nil {
 		os.Exit(1) // the parent has ended
 	}
 }
@@ -84,7 +91,7 @@ func (w *worker) run() error {
 	}
 	var locks *distlock.Client
 	for locks == nil {
-		locks, err = distlock.Open(ctx, w.URL, &distlock.Options{TTL: w.TTL})
+		locks, err = w.open(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -119,6 +126,24 @@ func (w *worker) run() error {
 	return nil
 }
 
+func (w *worker) open(ctx context.Context) (*distlock.Client, error) {
+	options := &distlock.Options{TTL: w.TTL}
+	if !w.Trace {
+		return distlock.Open(ctx, w.URL, options)
+	}
+	b, err := driver.Open(ctx, w.URL)
+	if err != nil {
+		return nil, err
+	}
+	w.trace = trace.New(func() time.Duration { return time.Duration(now()) }, func(e trace.Event) {
+		if e.Name == hot {
+			e.Call += w.Process * 1_000_000 // those of each process are its own
+			w.write(event{Kind: "trace", Trace: &e})
+		}
+	})
+	return distlock.New(w.trace.Backend(b), options)
+}
+
 // measureStalls notes for how long the machine did not let this process run.
 func (w *worker) measureStalls() {
 	for longest := int64(5 * time.Millisecond); ; {
@@ -146,6 +171,9 @@ func (w *worker) turn(ctx context.Context, locks *distlock.Client, name string, 
 	}
 	h.Fence, h.Deadline = lease.Fence(), deadline(lease)
 	w.emit("grant", h)
+	if w.trace != nil {
+		w.trace.Lease(lease)
+	}
 	var ended atomic.Int64
 	context.AfterFunc(lease.Context(), func() { ended.CompareAndSwap(0, now()) })
 	w.update(lease, works)

@@ -9,7 +9,8 @@ EXTENDS Store, Recorded, TLC
 CONSTANTS
     Late,   \* for how long a request may be held back after its caller has gone on
     Early,  \* by how much holds and places in the queue may end before their time …
-    Slack   \* … and after it: stores count in steps, and instants are known no better than by their events
+    Slack,  \* … and after it: stores count in steps, and instants are known no better than by their events
+    Queues  \* whether places in the queue are followed; with many lost calls there are too many ways
 
 VARIABLES
     next,   \* the number of the next event
@@ -54,13 +55,35 @@ Wait ==
     /\ open' = Useful({c \in open : Call(c).answer # "unknown" \/ now' <= Call(c).end + Late}, store')
     /\ UNCHANGED <<next, done>>
 
+(* What the store does with a call, and whether that explains its answer. Without Queues it may *)
+(* refuse whom it likes, and an owner that does not hold may have had a place.                   *)
+Result(r) == Answer(store, [kind |-> r.kind, owner |-> r.owner, mode |-> r.mode, ttl |-> r.ttl,
+                            queue |-> r.queue /\ Queues, fences |-> 0])
+
+Refused(r) == ~Queues /\ r.kind = "acquire" /\ r.answer = "held"
+
+Explains(is, r) ==
+    \/ r.answer \in {is, "unknown"}
+    \/ ~Queues /\ r.kind = "release" /\ r.answer = "released"
+
+(* Of calls without an answer that ask for the same, the first one is executed first, and none is *)
+(* that changes nothing: other orders lead to the same states.                                    *)
+Same(c, d) ==
+    LET kept == {"kind", "owner", "mode", "ttl", "queue"} IN
+    \A field \in kept : Call(c)[field] = Call(d)[field]
+
+Counts(c, after) ==
+    Call(c).answer = "unknown" =>
+        /\ after # store
+        /\ \A d \in open : d < c /\ Call(d).answer = "unknown" => ~Same(c, d)
+
 (* The fences of an answer are any that are greater than those before. *)
 Executes(c) ==
     LET r == Call(c)
-        result == Answer(store, [kind |-> r.kind, owner |-> r.owner, mode |-> r.mode, ttl |-> r.ttl,
-                                 queue |-> r.queue, fences |-> 0])
+        result == IF Refused(r) THEN [store |-> store, answer |-> [is |-> "held"]] ELSE Result(r)
     IN
-    /\ r.answer \in {result.answer.is, "unknown"}
+    /\ Explains(result.answer.is, r)
+    /\ Counts(c, result.store)
     /\ r.answer = "granted" => r.fence > store.top
     /\ store' = [result.store EXCEPT !.top = IF r.answer = "granted" THEN r.last ELSE @]
     /\ open' = Useful(open \ {c}, store')

@@ -2,7 +2,6 @@ package trace
 
 import (
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,6 +16,20 @@ import (
 type Store struct {
 	Late         time.Duration // for how long a request may be held back after its caller has gone on
 	Early, Slack time.Duration // by how much holds may end before and after their time
+	Queues       bool          // places in the queue are followed, which takes long if many calls have no answer
+}
+
+// Unanswered returns how many calls have no answer.
+func Unanswered(events []Event) (n int) {
+	for _, e := range events {
+		switch {
+		case e.Is == "call":
+			n++
+		case e.Is == "return" && e.Answer != "unknown":
+			n--
+		}
+	}
+	return n
 }
 
 // Verdict is whether the specification allows a run, and what TLC says.
@@ -39,9 +52,11 @@ CONSTANTS
   Late = %d
   Early = %d
   Slack = %d
+  Queues = %s
 INVARIANTS Unfinished
 CHECK_DEADLOCK FALSE
-`, driver.TurnLife.Microseconds(), store.Late.Microseconds(), store.Early.Microseconds(), store.Slack.Microseconds())
+`, driver.TurnLife.Microseconds(), store.Late.Microseconds(), store.Early.Microseconds(), store.Slack.Microseconds(),
+		strings.ToUpper(fmt.Sprint(store.Queues)))
 	r := tlc.Check(t, tlc.Run{Dir: model, Spec: "Trace", Config: config, Modules: map[string]string{"Recorded": Module(events)}})
 	// All events can happen where the invariant that some are left does not hold.
 	return Verdict{r.Violates("Unfinished"), len(reached.FindAllString(r.Output, -1)) - 1, r}
@@ -51,12 +66,12 @@ CHECK_DEADLOCK FALSE
 // the first event, and fences become their places in the order of all: TLC's numbers have 32 bits.
 func Module(events []Event) string {
 	if len(events) == 0 {
-		return "---- MODULE Recorded ----\nEXTENDS TLC\nEvents == <<>>\nCalls == <<>>\n====\n"
+		return "---- MODULE Recorded ----\nEvents == <<>>\nCalls == <<>>\n====\n"
 	}
 	began, rank := events[0].At, ranks(events)
-	owners := map[string]string{}
+	owners, numbers := map[string]string{}, map[int]int{}
 	type call struct{ at, returned *Event }
-	calls := map[int]call{}
+	var calls []call
 	var list []string
 	for i := range events {
 		e := &events[i]
@@ -65,16 +80,16 @@ func Module(events []Event) string {
 		}
 		switch e.Is {
 		case "call":
-			calls[e.Call] = call{at: e}
+			calls = append(calls, call{at: e})
+			numbers[e.Call] = len(calls)
 		case "return":
-			calls[e.Call] = call{calls[e.Call].at, e}
+			calls[numbers[e.Call]-1].returned = e
 		}
 		list = append(list, fmt.Sprintf(`[is |-> %q, at |-> %d, call |-> %d, owner |-> %s, fence |-> %d, trust |-> %d]`,
-			e.Is, (e.At-began).Microseconds(), e.Call, owners[e.Owner], rank(e.Fence), e.TTL.Microseconds()))
+			e.Is, (e.At-began).Microseconds(), numbers[e.Call], owners[e.Owner], rank(e.Fence), e.TTL.Microseconds()))
 	}
 	var table []string
-	for _, n := range slices.Sorted(maps.Keys(calls)) {
-		c := calls[n]
+	for _, c := range calls {
 		if c.returned == nil {
 			c.returned = &Event{Answer: "unknown", At: events[len(events)-1].At}
 		}
@@ -82,12 +97,12 @@ func Module(events []Event) string {
 		if c.at.Mode == driver.Read {
 			mode = "read"
 		}
-		table = append(table, fmt.Sprintf(`%d :> [kind |-> %q, owner |-> %s, mode |-> %q, ttl |-> %d, queue |-> %s, answer |-> %q, fence |-> %d, last |-> %d, end |-> %d]`,
-			n, c.at.Kind, owners[c.at.Owner], mode, c.at.TTL.Microseconds(), strings.ToUpper(fmt.Sprint(c.at.Queue)),
+		table = append(table, fmt.Sprintf(`[kind |-> %q, owner |-> %s, mode |-> %q, ttl |-> %d, queue |-> %s, answer |-> %q, fence |-> %d, last |-> %d, end |-> %d]`,
+			c.at.Kind, owners[c.at.Owner], mode, c.at.TTL.Microseconds(), strings.ToUpper(fmt.Sprint(c.at.Queue)),
 			c.returned.Answer, rank(c.returned.Fence), rank(c.returned.Last), (c.returned.At-began).Microseconds()))
 	}
-	return "---- MODULE Recorded ----\nEXTENDS TLC\nEvents == <<\n  " + strings.Join(list, ",\n  ") +
-		">>\nCalls ==\n  " + strings.Join(table, " @@\n  ") + "\n====\n"
+	return "---- MODULE Recorded ----\nEvents == <<\n  " + strings.Join(list, ",\n  ") +
+		">>\nCalls == <<\n  " + strings.Join(table, ",\n  ") + ">>\n====\n"
 }
 
 // ranks returns the place of a fence among all fences. That of 0, which stands for none, is 0.

@@ -1,0 +1,66 @@
+//go:build linux
+
+package chaos
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/distlock/distlock/internal/testkit/trace"
+)
+
+// traceForm is short: what TLC looks at grows with the number of calls whose outcome is not known.
+var traceForm = form{rounds: 2, most: 2, heals: 30 * time.Second, starves: time.Minute, goroutines: 2, trace: true}
+
+// traced are cells whose traces the specification of the store must allow. In ZooKeeper a hold ends with its session, of which a
+// trace says nothing.
+var traced = strings.Fields(`
+	redis-aof-kill-client redis-aof-pause-client redis-aof-bounce-server redis-aof-pause-server redis-aof-cut redis-aof-delay
+	redis-aof-lose-requests redis-aof-lose-answers redlock-one-bounce-server etcd-kill-client etcd-lose-answers
+	mariadb-kill-client mariadb-lose-answers postgres-kill-client postgres-lose-answers
+	sqlite-kill-client sqlite-pause-client served-kill-server served-lose-answers
+`)
+
+// forgetful are cells whose store does what the specification does not allow.
+var forgetful = strings.Fields(`redis-aof-flush-all redis-memory-bounce-server`)
+
+// TestLongTraces lets the specification in model judge what workers asked a store, and what it answered, while things failed.
+func TestLongTraces(t *testing.T) {
+	slots := make(chan struct{}, shortForm.atOnce)
+	for _, c := range allCells() {
+		wrong := slices.Contains(forgetful, c.id())
+		if !wrong && !slices.Contains(traced, c.id()) {
+			continue
+		}
+		t.Run(c.id(), func(t *testing.T) {
+			t.Parallel()
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			e := c.run(t, traceForm)
+			v := c.judgeTrace(t, e)
+			t.Logf("%d events, %d leases: %s", len(e.trace), len(e.holds), v.States())
+			if v.Allowed == wrong {
+				file := filepath.Join(os.TempDir(), "distlock-"+c.id()+".tla")
+				_ = os.WriteFile(file, []byte(trace.Module(e.trace)), 0o600)
+				t.Errorf("allowed: %v, to event %d of those in %s\n%s", v.Allowed, v.Reached, file, v.Output)
+			}
+		})
+	}
+}
+
+// judgeTrace says whether the specification allows what was recorded. When a request arrived is known no better than the machine
+// lets processes run.
+func (c *cell) judgeTrace(t *testing.T, e evidence) trace.Verdict {
+	slices.SortStableFunc(e.trace, func(a, b trace.Event) int { return cmp.Compare(a.At, b.At) })
+	known := c.ttl/10 + e.stall
+	exact := trace.Store{Late: known, Early: known, Slack: known + c.more, Queues: trace.Unanswered(e.trace) <= 5}
+	if c.what == pauseServer.what { // it finds requests when it goes on
+		exact.Late += 2 * c.ttl
+	}
+	return trace.Judge(t, filepath.Join("..", "model"), exact, e.trace)
+}
