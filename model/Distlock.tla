@@ -22,7 +22,7 @@ VARIABLES
     store,    \* the lock at the store
     net,      \* requests on their way
     clients,  \* what each client knows
-    began,    \* the greatest fence of each mode that a lease had, and whether their order is right
+    began,    \* the greatest fence of each mode that a lease had, and the floor; whether fences were above them
     data      \* the storage that the lock protects
 
 vars == <<store, net, clients, began, data>>
@@ -48,8 +48,8 @@ Believes(c) == clients[c].state = "hold" /\ clients[c].trust > 0
 (* Requests whose caller does not wait for the answer any more: they may still arrive. *)
 Orphans(c) == {IF m.owner[1] = c THEN [m EXCEPT !.live = FALSE] ELSE m : m \in net}
 
-Request(owner, kind, mode, ttl, live) ==
-    [kind |-> kind, owner |-> owner, mode |-> mode, ttl |-> ttl, live |-> live,
+Request(owner, kind, mode, ttl, floor, live) ==
+    [kind |-> kind, owner |-> owner, mode |-> mode, ttl |-> ttl, floor |-> floor, live |-> live,
      at |-> IF Has("server") THEN "server" ELSE "store"]
 
 (* Room bounds the states. A client that finds none is one that is paused. *)
@@ -58,7 +58,7 @@ Room == Cardinality(net) < MaxNet /\ store.top < MaxFence
 (* c sends a request, and waits for its answer in state. purpose is "downgrade", or the kind. *)
 Call(c, next, purpose, kind, mode, ttl) ==
     /\ Room
-    /\ net' = net \cup {Request(<<c, next.owner>>, kind, mode, ttl, TRUE)}
+    /\ net' = net \cup {Request(<<c, next.owner>>, kind, mode, ttl, IF kind = "raise" THEN next.last + 1 ELSE 0, TRUE)}
     /\ clients' = [clients EXCEPT ![c] = [next EXCEPT
                        !.calls = @ \cup {[purpose |-> purpose, kind |-> kind, ttl |-> ttl, age |-> 0, answer |-> None]}]]
 
@@ -67,7 +67,7 @@ Call(c, next, purpose, kind, mode, ttl) ==
 EndBy(c, kind, ttl) ==
     /\ Free(c) \/ Mutant = "release-does-not-wait"
     /\ Cardinality(net) < MaxNet
-    /\ net' = Orphans(c) \cup {Request(Owner(c), kind, "write", ttl, FALSE)}
+    /\ net' = Orphans(c) \cup {Request(Owner(c), kind, "write", ttl, 0, FALSE)}
     /\ clients' = [clients EXCEPT ![c] = [Idle EXCEPT !.owner = clients[c].owner, !.calls = clients[c].calls]]
 
 EndWithRelease(c) == EndBy(c, "release", 0)
@@ -137,10 +137,11 @@ EndByMinHold(c) ==
     /\ EndBy(c, "shorten", 1)
     /\ UNCHANGED <<store, began, data>>
 
-(* The watchdog renews, and an Extend renews for longer. *)
-Prolong(c, ttl) ==
+(* The watchdog renews, an Extend renews for longer, and the quorum raises the fences of members *)
+(* that have not voted to what others gave.                                                      *)
+Prolong(c, kind, ttl) ==
     /\ clients[c].state = "hold" /\ Free(c) /\ clients[c].trust > 0
-    /\ Call(c, clients[c], "renew", "renew", clients[c].mode, ttl)
+    /\ Call(c, clients[c], "renew", kind, clients[c].mode, ttl)
     /\ UNCHANGED <<store, began, data>>
 
 (* An answer never moves the end of trust back. "lost" is a fact. *)
@@ -213,8 +214,9 @@ Push(c) ==
 Client(c) ==
     \/ \E mode \in {"write"} \cup (IF Has("readers") THEN {"read"} ELSE {}) : Begin(c, mode)
     \/ AskAgain(c) \/ Granted(c) \/ Refused(c) \/ End(c)
-    \/ Prolong(c, TTL) \/ Renewed(c) \/ Abandon(c)
-    \/ Has("extend") /\ Prolong(c, Long)
+    \/ Prolong(c, "renew", TTL) \/ Renewed(c) \/ Abandon(c)
+    \/ Has("extend") /\ Prolong(c, "renew", Long)
+    \/ Has("floor") /\ Prolong(c, "raise", TTL)
     \/ Has("min-hold") /\ EndByMinHold(c)
     \/ Has("hand-off") /\ (HandOff(c) \/ Refence(c))
     \/ Has("downgrade") /\ (Downgrade(c) \/ Downgraded(c))
@@ -243,7 +245,7 @@ Useful(requests, s) ==
 Arrive(m) ==
     LET fences == IF m.mode = "write" THEN Span ELSE 1
         result == Answer(store, [kind |-> m.kind, owner |-> m.owner, mode |-> m.mode, ttl |-> m.ttl,
-                                 fences |-> fences, queue |-> FALSE])
+                                 floor |-> m.floor, fences |-> fences, queue |-> FALSE])
     IN
     /\ m.at = "store"
     /\ m.kind = "acquire" => store.top < MaxFence
@@ -251,7 +253,10 @@ Arrive(m) ==
     /\ clients' = Answered(m, result.answer)
     /\ \/ net' = Useful(net \ {m}, result.store)
        \/ Has("duplicate") /\ net' = Useful((net \ {m}) \cup {[m EXCEPT !.live = FALSE]}, result.store)
-    /\ UNCHANGED <<began, data>>
+    /\ began' = [began EXCEPT
+           !.floor = IF m.kind = "raise" /\ result.answer.is = "renewed" THEN Max(@, m.floor) ELSE @,
+           !.above = @ /\ (result.answer.is = "granted" => result.answer.fence > began.floor)]
+    /\ UNCHANGED data
 
 (* A request whose caller still waits is lost once it has given up. *)
 Lose(m) ==
@@ -322,7 +327,7 @@ Init ==
     /\ store = FreeLock
     /\ net = {}
     /\ clients = [c \in Clients |-> Idle]
-    /\ began = [write |-> 0, read |-> 0, ordered |-> TRUE]
+    /\ began = [write |-> 0, read |-> 0, ordered |-> TRUE, floor |-> 0, above |-> TRUE]
     /\ data = Fresh
 
 Next == Tick \/ (\E c \in Clients : Client(c)) \/ Network \/ Storage
@@ -352,6 +357,9 @@ OneCall == \A c \in Clients : Cardinality(clients[c].calls) <= IF clients[c].sta
 
 (* A lease has a greater fence than all that began before it and exclude it. *)
 FencesIncrease == began.ordered
+
+(* A grant has a greater fence than each floor that a renewal had raised before. *)
+FloorsHold == began.above
 
 (* What is written was read from what is replaced. *)
 NoLostUpdate ==

@@ -75,6 +75,13 @@ Renew(s, r) ==
           answer |-> [is |-> "renewed"]]
     ELSE [store |-> s, answer |-> [is |-> "lost"]]
 
+(* A renewal that raises the counter of fences to a floor: the next fence is greater. *)
+Raise(s, r) ==
+    LET top == CASE Mutant = "floor-is-ignored" -> s.top
+                 [] Mutant = "floor-lowers" -> r.floor
+                 [] OTHER -> Max(s.top, r.floor)
+    IN IF Holds(s, r.owner) THEN [Renew(s, r) EXCEPT !.store.top = top] ELSE Renew(s, r)
+
 (* The last renewal for an owner: what is left is exactly its TTL, for MinHold. *)
 Shorten(s, r) ==
     IF Holds(s, r.owner)
@@ -90,6 +97,7 @@ Release(s, r) ==
 Answer(s, r) ==
     CASE r.kind = "acquire" -> Acquire(s, r)
       [] r.kind = "renew" -> Renew(s, r)
+      [] r.kind = "raise" -> Raise(s, r)
       [] r.kind = "shorten" -> Shorten(s, r)
       [] r.kind = "release" -> Release(s, r)
 

@@ -62,7 +62,8 @@ func Check(t *testing.T, run Run) Result {
 	if run.Large {
 		options = []string{"-Xmx4g", "-XX:+UseParallelGC"}
 	}
-	options = append(options, "-cp", jar, "tlc2.TLC", "-workers", "1", "-metadir", dir, "-config", "run.cfg", run.Spec)
+	// TLC copies modules of its own there, and removes them at the end: runs beside each other need one each.
+	options = append(options, "-Djava.io.tmpdir="+dir, "-cp", jar, "tlc2.TLC", "-workers", "1", "-metadir", dir, "-config", "run.cfg", run.Spec)
 	cmd := exec.Command(java, options...)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
