@@ -3,6 +3,8 @@
 package chaos
 
 import (
+	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -19,10 +21,27 @@ var (
 	isolateLeader = fault{"leader cut off from the others", 1.5, func(s *scene) func() { return s.isolateLeader() }}
 )
 
+// noSpace is what etcd does when its quota is used up, which an operator can do as well: it refuses what needs room.
+var noSpace = fault{"database space exceeded (alarm NOSPACE)", 1.5, func(s *scene) func() {
+	s.do("ACTIVATE")
+	return func() { s.do("DEACTIVATE") }
+}}
+
 func etcd(s *scene) {
 	srv := testserver.Etcd(s.T, testserver.EtcdOptions{})
 	s.server, s.proxy, s.direct = srv, faultproxy.New(s.T, srv.Addr()), srv.URL()
 	s.url = strings.Replace(srv.URL(), srv.Addr(), s.proxy.Addr(), 1)
+	s.do = func(command ...string) {
+		ask := fmt.Sprintf(`{"action":%q,"alarm":"NOSPACE"}`, command[0])
+		resp, err := http.Post("http://"+srv.Addr()+"/v3/maintenance/alarm", "application/json", strings.NewReader(ask))
+		if err != nil {
+			s.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			s.Fatalf("alarm: %s", resp.Status)
+		}
+	}
 }
 
 func etcdCluster(s *scene) {
@@ -56,8 +75,9 @@ func consensusCells() []cell {
 	etcds := deployment{name: "etcd-cluster", title: "etcd, three members", ttl: 4 * time.Second, more: time.Second, start: etcdCluster}
 	zk := deployment{name: "zookeeper", title: "ZooKeeper", ttl: 4 * time.Second, more: 6 * time.Second, start: zooKeeper}
 	zks := deployment{name: "zookeeper-cluster", title: "ZooKeeper, three members", ttl: 4 * time.Second, more: 6 * time.Second, start: zooKeeperCluster}
-	cells := networkCells(etcd)
+	cells := append(networkCells(etcd), cell{etcd, noSpace, "no-space", safe})
 	cells = append(cells, cell{etcds, killLeader, "kill-leader", safe}, cell{etcds, isolateLeader, "isolate-leader", safe})
 	cells = append(cells, networkCells(zk)...)
+	cells = append(cells, cell{withDisk(zk), slowDisk, "slow-disk", safe})
 	return append(cells, cell{zks, killLeader, "kill-leader", safe}, cell{zks, isolateLeader, "isolate-leader", safe})
 }
