@@ -17,14 +17,7 @@ func redis(args ...string) func(*scene) {
 		srv := testserver.Redis(s.T, args...)
 		s.server, s.proxy = srv, faultproxy.New(s.T, srv.Addr())
 		s.url, s.direct = "redis://"+s.proxy.Addr(), srv.URL()
-		s.awaitRefusal = func() {
-			for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-				if _, err := srv.Do("SET", "full", "?"); err != nil {
-					return
-				}
-			}
-			s.Error("every write succeeds")
-		}
+		s.awaitRefusal = func() { s.awaitError(func() error { _, err := srv.Do("SET", "full", "?"); return err }) }
 		s.do = func(command ...string) {
 			if _, err := srv.Do(command...); err != nil {
 				s.Fatalf("%v: %v", command, err)

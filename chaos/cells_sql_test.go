@@ -38,7 +38,7 @@ func sqlCells() []cell {
 	replicated := deployment{name: "postgres-standby", title: "PostgreSQL with a standby, rows", ttl: 3 * time.Second, start: postgreSQL("row")}
 	return slices.Concat(
 		networkCells(mariadb), diskAndClockCells(mariadb), connectionCells(session),
-		networkCells(postgres), diskAndClockCells(postgres), connectionCells(advisory),
+		networkCells(postgres), diskAndClockCells(postgres), []cell{{withDisk(postgres), fullDiskRestart, "full-disk", safe}}, connectionCells(advisory),
 		[]cell{{replicated, promote, "failover", withFences}},
 	)
 }
@@ -89,6 +89,10 @@ func postgreSQL(strategy string) func(*scene) {
 	return func(s *scene) {
 		srv := testserver.Postgres(s.T, testserver.PostgresOptions{})
 		database(s, srv, srv.URL(), strategy)
+		db := srv.DB(s.T, srv.URL())
+		s.awaitRefusal = func() {
+			s.awaitError(func() error { _, err := db.Exec("SELECT pg_logical_emit_message(true, '', '')"); return err })
+		}
 	}
 }
 

@@ -67,6 +67,16 @@ func (f *fault) strike(s *scene) {
 
 func nothing() {}
 
+// awaitError returns once a write fails.
+func (s *scene) awaitError(write func() error) {
+	for end := time.Now().Add(10 * time.Second); write() == nil; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.Error("every write succeeds")
+			return
+		}
+	}
+}
+
 var (
 	killClient = fault{"client killed", 0.5, func(s *scene) func() {
 		s.crew.kill()
