@@ -3,7 +3,9 @@
 package chaos
 
 import (
+	"context"
 	"crypto/sha256"
+	"database/sql"
 	"net/url"
 	"slices"
 	"time"
@@ -38,15 +40,16 @@ func sqlCells() []cell {
 	replicated := deployment{name: "postgres-standby", title: "PostgreSQL with a standby, rows", ttl: 3 * time.Second, start: postgreSQL("row")}
 	return slices.Concat(
 		networkCells(mariadb), diskAndClockCells(mariadb), connectionCells(session),
-		networkCells(postgres), diskAndClockCells(postgres), []cell{{withDisk(postgres), fullDiskRestart, "full-disk", safe}}, connectionCells(advisory),
+		networkCells(postgres), diskAndClockCells(postgres), connectionCells(advisory),
 		[]cell{{replicated, promote, "failover", withFences}},
 	)
 }
 
-// diskAndClockCells returns what leases in rows do when the server's disk is slow, and when its clock jumps.
+// diskAndClockCells returns what leases in rows do when the server's disk is slow or full, and when its clock jumps.
 func diskAndClockCells(d deployment) []cell {
 	return []cell{
 		{withDisk(d), slowDisk, "slow-disk", safe},
+		{withDisk(d), fullDiskRestart, "full-disk", safe},
 		{withClock(d), clockAhead, "clock-ahead", withFences},
 		{withClock(d), clockBehind, "clock-behind", safe},
 	}
@@ -81,7 +84,9 @@ var promote = fault{"failover that loses commits", 0.2, func(s *scene) func() {
 func mariaDB(strategy string) func(*scene) {
 	return func(s *scene) {
 		srv := testserver.MariaDB(s.T, testserver.MariaDBOptions{})
-		database(s, srv, srv.Database(s.T), strategy)
+		where := srv.Database(s.T)
+		database(s, srv, where, strategy)
+		s.awaitRefusal = refusalOf(s, srv.DB(s.T, where), "CREATE OR REPLACE TABLE filled (i INT)")
 	}
 }
 
@@ -89,10 +94,19 @@ func postgreSQL(strategy string) func(*scene) {
 	return func(s *scene) {
 		srv := testserver.Postgres(s.T, testserver.PostgresOptions{})
 		database(s, srv, srv.URL(), strategy)
-		db := srv.DB(s.T, srv.URL())
-		s.awaitRefusal = func() {
-			s.awaitError(func() error { _, err := db.Exec("SELECT pg_logical_emit_message(true, '', '')"); return err })
-		}
+		s.awaitRefusal = refusalOf(s, srv.DB(s.T, srv.URL()), "SELECT pg_logical_emit_message(true, '', '')")
+	}
+}
+
+// refusalOf waits until a database does not execute a statement that writes.
+func refusalOf(s *scene, db *sql.DB, write string) func() {
+	return func() {
+		s.awaitError(func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+			defer cancel()
+			_, err := db.ExecContext(ctx, write)
+			return err
+		})
 	}
 }
 
