@@ -15,8 +15,8 @@ SERIAL = ./backend/etcdlock ./backend/redislock ./backend/redislock/internal/red
 PEERS = ./interop/strings ./interop/etcd ./interop/zk
 # Packages of all modules that make test runs, first those that take long and are not SERIAL.
 TESTED = $(shell $(GO) list ./internal/tests/sqltest ./internal/tests/served ./backend/pglock ./backend/mysqllock work | awk '!seen[$$0]++' | grep -v -e '/distlock/bench$$' $(patsubst ./%,-e '/distlock/%$$',$(PEERS)))
-# Packages that have tests which only make test-long runs.
-LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | grep -v '^./bench/[^/]*$$' | xargs -n1 dirname | sort -u)
+# Packages that have tests which only make test-long runs. What simulates in one goroutine, and the soak, have lines of their own.
+LONG = $(shell grep -rl --include=*_test.go '^func TestLong[A-Z]' . | xargs -n1 dirname | sort -u | grep -v -e '^./bench' -e /soak$$)
 # Packages of backends whose requests are held back until they do harm, if there is any to do.
 LATE = ./backend/etcdlock ./backend/mysqllock ./backend/pglock ./backend/redislock ./backend/zklock ./internal/tests/served
 # Tests of the core with thousands of calls, which do not run fifty times.
@@ -26,7 +26,7 @@ GOTEST = $(GO) run ./internal/gotest -serial '$(SERIAL)' -slowest 10
 UNCHECKED = -gcflags='modernc.org/sqlite/lib=-race=false -d=checkptr=0'
 RACE = -race -shuffle=on -vet=off $(UNCHECKED)
 
-.PHONY: help servers test test-long long-core long-rest test-under-load model lint tidy release man packages bench performance bench-once chaos soak check api
+.PHONY: help servers test test-long long-soak long-suites long-core long-rest test-under-load model lint tidy release man packages bench performance bench-once chaos soak check api
 
 help: ## show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,15 +41,22 @@ test: servers ## run the tests with the race detector (minutes)
 
 test-long: servers ## run what takes longer: fuzzing, faults, a soak, old servers, other languages, the core fifty times (25 minutes)
 	$(GO) build -race $(UNCHECKED) work
+	@$(MAKE) -j 3 long-soak long-core long-rest
+
+# The soak is beside all others: it lasts, and costs little.
+long-soak:
+	$(GO) test $(RACE) -timeout 30m -run '^TestLong[A-Z]' ./internal/tests/soak -args -soak.for 10m -soak.rate 120
+
+long-suites:
 	$(GOTEST) -hang 5m $(LONG) -- $(RACE) -timeout 20m -run '^TestLong[A-Z]'
 	$(GO) run ./internal/gotest -hang 5m $(LATE) -- -vet=off -timeout 20m -run '^Test(Long)?LateCalls' -args -late.calls=2000
-	@$(MAKE) -j 2 -O long-core long-rest
 
 # Both take about as long, on one processor.
-long-core:
+long-core: long-suites
 	$(GO) test $(RACE) -timeout 20m -count=50 -skip '$(ONCE)' . ./driver
 
-long-rest:
+long-rest: long-suites
+	$(GO) test -vet=off -timeout 15m -run '^TestLong[A-Z]' ./bench/sim/...
 	$(GO) test -vet=off -run '^$$' -fuzz FuzzCalls -fuzztime 1m -parallel 1 ./server
 	$(GO) test -vet=off -timeout 15m -run 'TestStorm$$' . -args -storm.worlds 556
 	$(GO) test -p 1 $(RACE) -timeout 15m $(PEERS)
@@ -59,8 +66,8 @@ test-under-load: ## run make test beside four processes that burn CPU; this find
 	@for i in 1 2 3 4; do sh -c 'while :; do :; done' & burners="$$burners $$!"; done; \
 	trap 'kill $$burners' EXIT; $(MAKE) test
 
-soak: servers ## locks of a hundred thousand names on all stores at once, for an hour: nothing may grow
-	cd internal/tests && $(GO) test -vet=off -v -timeout 3h -run '^TestLongSoak$$' ./soak -args -soak.for 1h -soak.names 100000 -soak.rate 800
+soak: servers ## locks of a hundred thousand names on all stores at once, for an hour: nothing may grow; the table is in docs/faults.md
+	cd internal/tests && $(GO) test -vet=off -v -timeout 3h -run '^TestLongSoak$$' ./soak -args -soak.for 1h -soak.names 100000 -soak.rate 800 -save
 
 model: servers ## check the specifications in model, every state of the large scenarios too (minutes)
 	$(GO) test -vet=off -timeout 2h -count=1 -v -run '^TestLong' ./model -args -model.large

@@ -356,3 +356,18 @@ func TestRefuseKeepsAPortWithConnections(t *testing.T) {
 		t.Errorf("connected from %v to %v", c.LocalAddr(), c.RemoteAddr())
 	}
 }
+
+func TestRetargetEndsConnections(t *testing.T) {
+	old, next := newEcho(t), newEcho(t)
+	p := New(t, old.addr)
+	c := dial(t, p.Addr())
+	c.mustPass(t, "one")
+	p.Retarget(next.addr)
+	if got, err := c.send("two"); err == nil {
+		t.Errorf("the old connection answers %q", got)
+	}
+	dial(t, p.Addr()).mustPass(t, "three")
+	if old.saw("three") || !next.saw("three") {
+		t.Error("the line has not reached the new server")
+	}
+}

@@ -36,7 +36,7 @@ var (
 	names  = flag.Int("soak.names", 2000, "names of all stores")
 	rate   = flag.Float64("soak.rate", 240, "turns per second, of all stores")
 	on     = flag.String("soak.on", strings.Join(slices.Sorted(maps.Keys(stores)), ","), "stores")
-	save   = flag.Bool("save", false, "write the table into docs/track-record.md")
+	save   = flag.Bool("save", false, "write the table into docs/faults.md")
 )
 
 const (
@@ -310,19 +310,30 @@ func show(v float64) string {
 	return fmt.Sprintf("%.3g", v)
 }
 
+// report is the page that has the table, between two marks.
+const report = "../../../docs/faults.md"
+
 // record writes the table into the documentation.
-func record(t *testing.T, text string) {
-	const file, from, to = "../../../docs/track-record.md", "<!-- soak -->\n", "<!-- /soak -->\n"
-	page, err := os.ReadFile(file)
+func record(t *testing.T, table string) {
+	before, after := aroundTable(t)
+	if err := os.WriteFile(report, []byte(before+table+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// aroundTable returns the page without its table.
+func aroundTable(t *testing.T) (before, after string) {
+	const from, to = "<!-- soak: written by make soak -->\n", "<!-- /soak -->\n"
+	page, err := os.ReadFile(report)
 	if err != nil {
 		t.Fatal(err)
 	}
 	before, rest, found := strings.Cut(string(page), from)
 	_, after, ends := strings.Cut(rest, to)
 	if !found || !ends {
-		t.Fatalf("%s has no %s", file, strings.TrimSpace(from))
+		t.Fatalf("%s has no %s", report, strings.TrimSpace(from))
 	}
-	if err := os.WriteFile(file, []byte(before+from+text+to+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	return before + from, to + after
 }
+
+func TestReportHasAPlaceForTheTable(t *testing.T) { aroundTable(t) }
