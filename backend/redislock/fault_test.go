@@ -11,6 +11,7 @@ import (
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -71,62 +72,23 @@ func TestLostAnswers(t *testing.T) {
 	})
 }
 
-// The server stalls. Calls return when their context ends. Their commands run later, and a release
-// that is sent afterwards runs after them.
 func TestStalledServer(t *testing.T) {
 	each(t, patientOpeners, func(t *testing.T, o opener) {
 		srv := testserver.Redis(t)
 		b := o.open(t, srv.Addr(), Options{})
 		warm(t, b, driver.Exclusive)
-		for _, end := range []string{"deadline", "cancel"} {
-			r := request("", driver.Exclusive)
-			srv.Pause()
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			if end == "cancel" {
-				ctx, cancel = context.WithCancel(t.Context())
-				time.AfterFunc(50*time.Millisecond, cancel)
-			}
-			_, err := b.Acquire(ctx, r)
-			if !errors.Is(err, ctx.Err()) {
-				t.Errorf("acquire: %v, want %v", err, ctx.Err())
-			}
-			cancel()
-			released := make(chan error)
-			go func() { released <- b.Release(t.Context(), r.Hold) }()
-			srv.Resume()
-			if err := <-released; err != nil {
-				t.Errorf("release of what landed late: %v", err)
-			}
-			acquire(t, b, request(r.Name, driver.Exclusive))
-		}
+		locktest.StalledServer(t, b, srv, anyRequest)
 	})
 }
 
-// Callers give up. The others on the same connection get their answers all the same.
+func anyRequest() driver.Request { return request("", driver.Exclusive) }
+
 func TestStalledServerAndOthers(t *testing.T) {
 	eachOpener(t, func(t *testing.T, o opener) {
 		srv := testserver.Redis(t)
 		b := o.open(t, srv.Addr(), Options{})
 		warm(t, b, driver.Exclusive)
-		srv.Pause()
-		ctx, cancel := context.WithCancel(t.Context())
-		var gaveUp, waited sync.WaitGroup
-		for range 10 {
-			gaveUp.Go(func() {
-				if _, err := b.Acquire(ctx, request("", driver.Exclusive)); !errors.Is(err, context.Canceled) {
-					t.Errorf("cancelled: %v", err)
-				}
-			})
-			waited.Go(func() {
-				if _, err := b.Acquire(t.Context(), request("", driver.Exclusive)); err != nil {
-					t.Errorf("waiting: %v", err)
-				}
-			})
-		}
-		time.AfterFunc(30*time.Millisecond, cancel)
-		gaveUp.Wait()
-		srv.Resume()
-		waited.Wait()
+		locktest.StalledServerAndOthers(t, b, srv, anyRequest)
 	})
 }
 

@@ -2,16 +2,15 @@ package rueidislock
 
 import (
 	"context"
-	"errors"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/distlock/distlock/backend/redislock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -49,59 +48,22 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// The server stalls. Calls return when their contexts end, are executed later, and before the release.
 func TestStalledServer(t *testing.T) {
 	srv := testserver.Redis(t)
 	o := single(srv.Addr())
 	o.ConnWriteTimeout = time.Hour
 	b := open(t, o, redislock.Options{}, nil)
 	warm(t, b, driver.Exclusive)
-	for _, deadline := range []bool{true, false} {
-		r := request("", driver.Exclusive)
-		srv.Pause()
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		if !deadline {
-			ctx, cancel = context.WithCancel(t.Context())
-			time.AfterFunc(50*time.Millisecond, cancel)
-		}
-		if _, err := b.Acquire(ctx, r); !errors.Is(err, ctx.Err()) {
-			t.Errorf("acquire: %v, want %v", err, ctx.Err())
-		}
-		cancel()
-		released := make(chan error)
-		go func() { released <- b.Release(t.Context(), r.Hold) }()
-		srv.Resume()
-		if err := <-released; err != nil {
-			t.Errorf("release of a lock that was acquired late: %v", err)
-		}
-		acquire(t, b, request(r.Name, driver.Exclusive))
-	}
+	locktest.StalledServer(t, b, srv, anyRequest)
 }
 
-// Some callers give up. The others on the same connection get their answers all the same.
+func anyRequest() driver.Request { return request("", driver.Exclusive) }
+
 func TestStalledServerAndOthers(t *testing.T) {
 	srv := testserver.Redis(t)
 	b := open(t, single(srv.Addr()), redislock.Options{}, nil)
 	warm(t, b, driver.Exclusive)
-	srv.Pause()
-	ctx, cancel := context.WithCancel(t.Context())
-	var gaveUp, waited sync.WaitGroup
-	for range 10 {
-		gaveUp.Go(func() {
-			if _, err := b.Acquire(ctx, request("", driver.Exclusive)); !errors.Is(err, context.Canceled) {
-				t.Errorf("cancelled: %v", err)
-			}
-		})
-		waited.Go(func() {
-			if _, err := b.Acquire(t.Context(), request("", driver.Exclusive)); err != nil {
-				t.Errorf("waiting: %v", err)
-			}
-		})
-	}
-	time.AfterFunc(30*time.Millisecond, cancel)
-	gaveUp.Wait()
-	srv.Resume()
-	waited.Wait()
+	locktest.StalledServerAndOthers(t, b, srv, anyRequest)
 }
 
 // An attempt that meets refused connections fails with ErrUnsent.
@@ -111,7 +73,7 @@ func TestRefusedConnectionsSendNothing(t *testing.T) {
 		b := open(t, single(srv.Addr()), opts, nil)
 		warm(t, b, driver.Exclusive)
 		srv.Kill()
-		faultproxy.AwaitUnsent(t, b, func() driver.Request { return request("", driver.Exclusive) })
+		faultproxy.AwaitUnsent(t, b, anyRequest)
 	}
 }
 
