@@ -8,6 +8,10 @@ STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 DISTLOCK_TEST_REQUIRE ?= all
 export DISTLOCK_TEST_REQUIRE
 
+# The race detector waits for a second at the end of each process, for others to reach a race; this is enough.
+GORACE ?= atexit_sleep_ms=50
+export GORACE
+
 # Packages whose tests start clusters: an election needs the machine, so these run one after the other.
 SERIAL = ./backend/etcdlock ./backend/redislock ./backend/redislock/internal/redisconn ./backend/redislock/rueidislock \
 	./backend/zklock ./internal/tests/fenceredis ./cmd/distlock/internal/cli ./internal/testkit/testserver ./internal/zk ./interop/curator ./interop/redisson ./chaos
@@ -24,7 +28,10 @@ ONCE = ^Test(Large|Long|Storm)[A-Z]?|Outage|SilentHolds|SilentReleases|NothingSe
 GOTEST = $(GO) run ./internal/gotest -serial '$(SERIAL)' -slowest 10
 # SQLite, translated from C, is slow under checks of memory, and is not this project's code.
 UNCHECKED = -gcflags='modernc.org/sqlite/lib=-race=false -d=checkptr=0'
-RACE = -race -shuffle=on -vet=off $(UNCHECKED)
+# Linking is a good part of a run, and less without what only debuggers read.
+RACE = -race -shuffle=on -vet=off -ldflags=-w $(UNCHECKED)
+# All packages are compiled at once, and nothing is linked yet.
+COMPILE = @echo "compiling"; $(GO) list -export -deps -test -race $(UNCHECKED) work > /dev/null
 
 .PHONY: help servers test test-long long-soak long-suites long-core long-rest test-under-load model lint tidy release man packages bench performance bench-once chaos soak check api
 
@@ -35,12 +42,12 @@ servers: ## install the servers that tests need, with apt-get (as root) and from
 	@GO="$(GO)" bash -eu -o pipefail internal/testkit/servers.sh
 
 test: servers ## run the tests with the race detector (minutes)
-	$(GO) build -race $(UNCHECKED) work
+	$(COMPILE)
 	@echo "$(GO) test $(RACE), all packages"
 	@$(GOTEST) $(TESTED) -- $(RACE) -timeout 20m -skip '^TestLong[A-Z]'
 
 test-long: servers ## run what takes longer: fuzzing, faults, a soak, old servers, other languages, the core fifty times (25 minutes)
-	$(GO) build -race $(UNCHECKED) work
+	$(COMPILE)
 	@$(MAKE) -j 3 long-soak long-core long-rest
 
 # The soak is beside all others: it lasts, and costs little.
