@@ -54,6 +54,7 @@ func allCells() []cell {
 // form says how long a cell runs.
 type form struct {
 	rounds, most int           // at least; at most, until holds and what must show are there
+	lasts        time.Duration // at least
 	holds        int           // fewer prove nothing
 	heals        time.Duration // from the end of a fault to the next grant, beside the TTL
 	starves      time.Duration // a call that waits for longer than that was forgotten
@@ -65,7 +66,7 @@ type form struct {
 
 var (
 	shortForm = form{rounds: 1, most: 15, holds: 12, heals: 30 * time.Second, starves: time.Minute, brief: 1, goroutines: 4, atOnce: 4}
-	fullForm  = form{rounds: 6, most: 60, holds: 2_000, heals: 2 * time.Second, starves: 20 * time.Second, brief: 6, goroutines: 4, atOnce: 2}
+	fullForm  = form{rounds: 4, most: 60, lasts: 20 * time.Second, holds: 2_000, heals: 2 * time.Second, starves: 20 * time.Second, brief: 6, goroutines: 4, atOnce: 2}
 	full      = flag.Bool("full", false, "run the cells at length, and write results.json")
 )
 
@@ -119,7 +120,7 @@ func (c *cell) run(t *testing.T, f form) evidence {
 		t.Fatalf("no lock is granted: %v", s.crew.errors)
 	}
 	e := evidence{began: now()}
-	for len(e.heals) < f.most && (len(e.heals) < f.rounds || len(e.holds) < f.holds || !c.shown(c.count(e))) {
+	for len(e.heals) < f.most && !c.enough(f, e) {
 		s.register.awaitLongHold(10 * c.ttl)
 		c.strike(s)
 		heal := now()
@@ -136,6 +137,11 @@ func (c *cell) run(t *testing.T, f form) evidence {
 	e.errors, e.gaveUp, e.stall, e.trace = s.crew.errors, s.crew.gaveUp, s.crew.stall, s.crew.trace
 	e.left = leftovers(s, 3*c.ttl+f.heals)
 	return e
+}
+
+// enough reports whether a run that is not over has lasted, and what it must show is there.
+func (c *cell) enough(f form, e evidence) bool {
+	return len(e.heals) >= f.rounds && now()-e.began >= int64(f.lasts) && len(e.holds) >= f.holds && c.shown(c.count(e))
 }
 
 // leftovers returns the names that are still held when all workers have ended and the time is over.

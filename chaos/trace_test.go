@@ -41,26 +41,37 @@ func TestLongTraces(t *testing.T) {
 			t.Parallel()
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			e := c.run(t, traceForm)
-			v := c.judgeTrace(t, e)
-			t.Logf("%d events, %d leases: %s", len(e.trace), len(e.holds), v.States())
-			if v.Allowed == wrong {
-				file := filepath.Join(os.TempDir(), "distlock-"+c.id()+".tla")
-				_ = os.WriteFile(file, []byte(trace.Module(e.trace)), 0o600)
-				t.Errorf("allowed: %v, to event %d of those in %s\n%s", v.Allowed, v.Reached, file, v.Output)
+			for tries := 1; !c.traceIsJudged(t, !wrong, tries == 3); tries++ {
 			}
 		})
 	}
 }
 
-// judgeTrace says whether the specification allows what was recorded. When a request arrived is known no better than the machine
-// lets processes run.
+// traceIsJudged runs the cell once, and fails unless its trace is allowed, or refused. On a machine that kept a worker from running, when
+// something happened is not known well enough: false says to try again, unless it is the last time.
+func (c *cell) traceIsJudged(t *testing.T, allowed, last bool) bool {
+	e := c.run(t, traceForm)
+	v := c.judgeTrace(t, e)
+	t.Logf("%d events, %d calls without an answer, %d leases: %s", len(e.trace), trace.Unanswered(e.trace), len(e.holds), v.States())
+	if v.Allowed == allowed {
+		return true
+	}
+	if e.stall > c.ttl/20 && !last {
+		return false
+	}
+	file := filepath.Join(os.TempDir(), "distlock-"+c.id()+".tla")
+	_ = os.WriteFile(file, []byte(trace.Module(e.trace)), 0o600)
+	t.Errorf("allowed: %v, to event %d of those in %s\n%s", v.Allowed, v.Reached, file, v.Output)
+	return true
+}
+
+// judgeTrace says whether the specification allows what was recorded. When a request arrived is known to a tenth of the TTL.
 func (c *cell) judgeTrace(t *testing.T, e evidence) trace.Verdict {
 	slices.SortStableFunc(e.trace, func(a, b trace.Event) int { return cmp.Compare(a.At, b.At) })
-	known := c.ttl/10 + e.stall
+	known := c.ttl / 10
 	exact := trace.Store{Late: known, Early: known, Slack: known + c.more, Queues: trace.Unanswered(e.trace) <= 5}
 	if c.what == pauseServer.what { // it finds requests when it goes on
-		exact.Late += 2 * c.ttl
+		exact.Late += time.Duration(c.lasts * float64(c.ttl))
 	}
 	return trace.Judge(t, filepath.Join("..", "model"), exact, e.trace)
 }
