@@ -59,12 +59,12 @@ func load(t *testing.T) map[string]result {
 	return results
 }
 
-// save adds a result to results.json. A cell that failed has none, not even an old one.
+// save adds a result to that of earlier runs in results.json. A cell that failed has none, not even an old one.
 func save(t *testing.T, r result) {
 	saving.Lock()
 	defer saving.Unlock()
 	results := load(t)
-	results[r.Cell] = r
+	results[r.Cell] = r.with(results[r.Cell])
 	if t.Failed() {
 		delete(results, r.Cell)
 	}
@@ -75,6 +75,28 @@ func save(t *testing.T, r result) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// with returns what both runs of a cell have shown. Runs under another promise do not count.
+func (r result) with(earlier result) result {
+	if earlier.Promise != r.Promise {
+		return r
+	}
+	r.Rounds += earlier.Rounds
+	r.Holds += earlier.Holds
+	r.Overlaps += earlier.Overlaps
+	r.Believed += earlier.Believed
+	r.FenceFaults += earlier.FenceFaults
+	r.Done += earlier.Done
+	r.Lost += earlier.Lost
+	r.LostLate += earlier.LostLate
+	r.LostFenced += earlier.LostFenced
+	r.Refused += earlier.Refused
+	r.Gap = max(r.Gap, earlier.Gap)
+	r.Healed = max(r.Healed, earlier.Healed)
+	r.Stall = max(r.Stall, earlier.Stall)
+	r.Seconds += earlier.Seconds
+	return r
 }
 
 // round returns seconds with two digits after the point.
@@ -136,5 +158,24 @@ func TestReport(t *testing.T) {
 	}
 	if err := os.WriteFile(page, []byte(before+beginMark+text+endMark+after), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestRunsAreAddedUp(t *testing.T) {
+	one := result{
+		Cell: "c", Promise: safe, Rounds: 1, Holds: 2, Overlaps: 3, Believed: 4, FenceFaults: 5,
+		Updates: Updates{Done: 6, Lost: 7, LostLate: 8, LostFenced: 9, Refused: 10}, Gap: 11, Healed: 12, Stall: 13, Seconds: 14,
+	}
+	both := result{
+		Cell: "c", Promise: safe, Rounds: 2, Holds: 4, Overlaps: 6, Believed: 8, FenceFaults: 10,
+		Updates: Updates{Done: 12, Lost: 14, LostLate: 16, LostFenced: 18, Refused: 20}, Gap: 11, Healed: 12, Stall: 13, Seconds: 28,
+	}
+	if got := one.with(one); got != both {
+		t.Errorf("%+v", got)
+	}
+	other := one
+	other.Promise = withFences
+	if got := one.with(other); got != one {
+		t.Errorf("under another promise: %+v", got)
 	}
 }
