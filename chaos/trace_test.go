@@ -32,12 +32,16 @@ var forgetful = strings.Fields(`redis-aof-flush-all redis-memory-bounce-server`)
 // TestLongTraces lets the specification in model judge what workers asked a store, and what it answered, while things failed.
 func TestLongTraces(t *testing.T) {
 	slots := make(chan struct{}, shortForm.atOnce)
+	cells := map[string]cell{}
 	for _, c := range allCells() {
-		wrong := slices.Contains(forgetful, c.id())
-		if !wrong && !slices.Contains(traced, c.id()) {
-			continue
-		}
-		t.Run(c.id(), func(t *testing.T) {
+		cells[c.id()] = c
+	}
+	for _, id := range slices.Concat(traced, forgetful) {
+		c, wrong := cells[id], slices.Contains(forgetful, id)
+		t.Run(id, func(t *testing.T) {
+			if c.start == nil {
+				t.Fatal("there is no such cell")
+			}
 			t.Parallel()
 			slots <- struct{}{}
 			defer func() { <-slots }()
