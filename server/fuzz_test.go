@@ -38,7 +38,7 @@ func FuzzCalls(f *testing.F) {
 	f.Fuzz(func(t *testing.T, call uint8, name, query string, body []byte) {
 		b := memlock.New()
 		defer b.Close()
-		s.backend, s.quota.holds = b, nil // to make a new server takes long
+		s.backend, s.inspection.inspector, s.quota.holds = b, b, nil // to make a new server takes long
 		method, path, _ := strings.Cut(fuzzed[int(call)%len(fuzzed)], " ")
 		r := httptest.NewRequest(method, "http://localhost/", strings.NewReader(string(body)))
 		r.URL.Path = strings.ReplaceAll(path, "{name}", name)

@@ -53,22 +53,15 @@ func (i *Identity) sees(prefix string) bool {
 
 // names returns the names after one that who may see, sorted.
 func (s *Server) names(ctx context.Context, who *Identity, prefix, after string) ([]string, error) {
-	in, ok := s.backend.(driver.Inspector)
-	if !ok {
-		return nil, errNoInspection
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	began, names := time.Now(), []string{}
-	err := in.List(ctx, prefix, func(name string) bool {
+	names := []string{}
+	err := s.inspection.list(ctx, prefix, func(name string) bool {
 		if name > after && who.May(See, name) {
 			names = append(names, name)
 		}
 		return true
 	})
-	s.metrics.backend("list", err, time.Since(began))
 	slices.Sort(names)
-	return names, skipped(err)
+	return names, err
 }
 
 // inspect describes a lock.
@@ -80,33 +73,11 @@ func (c *exchange) inspect() error {
 	if err := c.may(See, name); err != nil {
 		return err
 	}
-	info, err := c.s.info(c.r.Context(), name)
+	info, err := c.s.inspection.info(c.r.Context(), name)
 	if err != nil {
 		return err
 	}
 	return c.json(httpwire.FromInfo(info, c.who.May(Break, name)))
-}
-
-func (s *Server) info(ctx context.Context, name string) (driver.Info, error) {
-	in, ok := s.backend.(driver.Inspector)
-	if !ok {
-		return driver.Info{}, errNoInspection
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	began := time.Now()
-	info, err := in.Inspect(ctx, name)
-	s.metrics.backend("inspect", err, time.Since(began))
-	return info, skipped(err)
-}
-
-var errNoInspection = fmt.Errorf("%w: the backend doesn't know its holders", driver.ErrUnsupported)
-
-func skipped(err error) error {
-	if errors.Is(err, driver.ErrSkip) {
-		return errNoInspection
-	}
-	return err
 }
 
 // ask requests the release of a lock from its holder.
@@ -174,7 +145,7 @@ func (c *exchange) onHolder(right Right) error {
 
 // holder finds the holder that m names.
 func (c *exchange) holder(name string, m httpwire.Ask) (driver.Hold, error) {
-	info, err := c.s.info(c.r.Context(), name)
+	info, err := c.s.inspection.info(c.r.Context(), name)
 	if err != nil {
 		return driver.Hold{}, err
 	}

@@ -34,7 +34,9 @@ const (
 // poller looks at the backend for all viewers of the page, who cost the backend together what one of them does.
 // It runs while there are viewers.
 type poller struct {
-	s *Server
+	inspection inspection
+	seen       *seen
+	page       *page
 
 	mu      sync.Mutex
 	viewers map[*viewer]struct{}
@@ -179,7 +181,7 @@ func (p *poller) newRound(ctx context.Context, wanted map[string]bool) *snapshot
 	}
 	err = errors.Join(err, p.inspect(ctx, p.due(wanted, began)))
 	now := time.Now()
-	snap := &snapshot{At: now, Took: now.Sub(began), listed: listed, Err: err, More: more, byName: maps.Clone(p.known), hot: sync.OnceValue(p.s.seen.hot)}
+	snap := &snapshot{At: now, Took: now.Sub(began), listed: listed, Err: err, More: more, byName: maps.Clone(p.known), hot: sync.OnceValue(p.seen.hot)}
 	for name, e := range p.known {
 		if e.Known && len(e.Holders) == 0 && len(e.Waiters) == 0 && e.Waiting <= 0 && !wanted[name] {
 			delete(p.known, name) // it was released since it was listed
@@ -209,20 +211,14 @@ func compareSince(a, b *row) int {
 
 // list returns the names of locks, and whether there are more.
 func (p *poller) list(ctx context.Context) (names []string, more bool, err error) {
-	in, ok := p.s.backend.(driver.Inspector)
-	if !ok {
-		return nil, false, errNoInspection
-	}
-	began := time.Now()
-	err = in.List(ctx, "", func(name string) bool {
+	err = p.inspection.list(ctx, "", func(name string) bool {
 		more = len(names) == mostListed
 		if !more {
 			names = append(names, name)
 		}
 		return !more
 	})
-	p.s.metrics.backend("list", err, time.Since(began))
-	return names, more, skipped(err)
+	return names, more, err
 }
 
 // due returns the names to inspect in this round: first those that viewers look at, then those that never were,
@@ -265,7 +261,7 @@ func (p *poller) inspect(ctx context.Context, names []string) error {
 				if i >= len(names) || i > 0 && time.Now().After(end) || ctx.Err() != nil {
 					return
 				}
-				info, err := p.s.info(ctx, names[i])
+				info, err := p.inspection.info(ctx, names[i])
 				mu.Lock()
 				if err == nil {
 					p.update(names[i], info)
@@ -288,7 +284,7 @@ func (p *poller) blank(name string) *row { return p.row(lock{Name: name, Waiting
 func (p *poller) row(l lock, known bool) *row {
 	e := &row{lock: l, Known: known}
 	for i := range languages {
-		e.rows[i] = sync.OnceValue(func() piece { return p.s.page.piece(i, "row", lockID(l.Name), e) })
+		e.rows[i] = sync.OnceValue(func() piece { return p.page.piece(i, "row", lockID(l.Name), e) })
 	}
 	return e
 }
@@ -303,7 +299,7 @@ func (p *poller) update(name string, info driver.Info) {
 	for _, h := range info.Waiters[:min(len(info.Waiters), mostParties)] {
 		l.Waiters = append(l.Waiters, p.party(name, h, old.Waiters, now))
 	}
-	p.s.seen.observed(l)
+	p.seen.observed(l)
 	e := old
 	if !old.Known || !reflect.DeepEqual(l, old.lock) {
 		e = p.row(l, true)
@@ -328,7 +324,7 @@ func (p *poller) party(name string, h driver.Holder, before []party, now time.Ti
 		n.Since = now.Add(-h.Held)
 	}
 	if h.Left >= 0 {
-		n.Until, n.TTL = now.Add(h.Left), max(h.Left, p.s.seen.ttl(name, h.Owner))
+		n.Until, n.TTL = now.Add(h.Left), max(h.Left, p.seen.ttl(name, h.Owner))
 	}
 	if i := slices.IndexFunc(before, func(o party) bool { return o.owner == h.Owner }); i >= 0 && h.Owner != "" {
 		n.Since, n.Until = steady(before[i].Since, n.Since), steady(before[i].Until, n.Until)

@@ -28,7 +28,9 @@ func New(b driver.Backend, o Options) (*Server, error) {
 	s.drained, s.drain = context.WithCancel(context.Background())
 	s.seen = newSeen()
 	s.metrics = newMetrics(&s.quota, s.seen)
-	s.poller.s, s.page = s, newPage()
+	inspector, _ := b.(driver.Inspector)
+	s.inspection, s.page = inspection{inspector, s.metrics}, newPage()
+	s.poller = poller{inspection: s.inspection, seen: s.seen, page: s.page}
 	s.routes()
 	return s, nil
 }
@@ -159,40 +161,6 @@ func (s *Server) knowsHost(host string) bool {
 	}
 	host = strings.Trim(host, "[]")
 	return slices.ContainsFunc(s.o.Hosts, func(known string) bool { return strings.EqualFold(host, known) })
-}
-
-// slashName stands for the name "/" in a path: http.ServeMux takes a segment that is %2F for the end of the path.
-const slashName = "\x00"
-
-// replaceSlashName returns r with slashName in place of the name "/".
-func replaceSlashName(r *http.Request) *http.Request {
-	segments := strings.Split(r.URL.EscapedPath(), "/")
-	replaced := false
-	for i, s := range segments {
-		if strings.EqualFold(s, "%2F") {
-			segments[i], replaced = url.PathEscape(slashName), true
-		}
-	}
-	if !replaced {
-		return r
-	}
-	u := *r.URL
-	u.RawPath = strings.Join(segments, "/")
-	u.Path, _ = url.PathUnescape(u.RawPath)
-	r = r.WithContext(r.Context())
-	r.URL = &u
-	return r
-}
-
-// isClean reports whether a path has no empty segment before its last one, and none that is ., .. or NUL.
-func isClean(path string) bool {
-	segments := strings.Split(strings.TrimPrefix(path, "/"), "/")
-	for i, s := range segments {
-		if s == "." || s == ".." || s == url.PathEscape(slashName) || s == "" && i < len(segments)-1 {
-			return false
-		}
-	}
-	return true
 }
 
 // pages are the calls of the page for people. A browser whose user is not known is sent to /login.

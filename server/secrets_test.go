@@ -286,7 +286,7 @@ func TestBatchOfSeveralPrefixes(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		for name, holders := range map[string]int{"a/x": 1, "b/x": 0} {
-			if info, err := s.info(t.Context(), name); err != nil || len(info.Holders) != holders {
+			if info, err := s.inspection.info(t.Context(), name); err != nil || len(info.Holders) != holders {
 				t.Errorf("%s: %+v, %v", name, info, err)
 			}
 		}

@@ -40,9 +40,6 @@ const SocketHost = "distlock"
 // bodyTime is how long a client may take to send the body of its request.
 const bodyTime = 10 * time.Second
 
-// callTimeout is how long one call of the backend may take. The outcome is unknown after that.
-const callTimeout = 10 * time.Second
-
 // Server is the http.Handler of a backend. It is safe for concurrent use.
 type Server struct {
 	backend driver.Backend
@@ -63,6 +60,7 @@ type Server struct {
 	subscribers subscribers
 	quota       quota
 	metrics     *metrics
+	inspection  inspection
 	seen        *seen
 	poller      poller
 	page        *page
