@@ -57,9 +57,7 @@ func TestCaps(t *testing.T) {
 
 // A hold without a majority is lost, and its remaining votes are released.
 func TestLostIsAFact(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 5)
-		b, w := c.process()
+	inCluster(t, 5, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
 		r := request(driver.Exclusive)
 		take(t, b, r)
 		synctest.Wait()
@@ -82,9 +80,7 @@ func TestLostIsAFact(t *testing.T) {
 // A release with too few answers reports neither that the Owner held nor that it did not: the
 // members that answered ErrLost may have granted a successor together with the silent ones.
 func TestReleaseOfWhichTooFewKnow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3)
-		b, w := c.process()
+	inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
 		r := request(driver.Exclusive)
 		take(t, b, r)
 		synctest.Wait()
@@ -105,9 +101,7 @@ func TestReleaseOfWhichTooFewKnow(t *testing.T) {
 
 // A batch does not wait for a slow member.
 func TestRenewDoesNotWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3)
-		b, w := c.process()
+	inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
 		var holds []driver.Hold
 		for i := range 100 {
 			r := request(driver.Exclusive)
@@ -136,9 +130,7 @@ func TestRenewDoesNotWait(t *testing.T) {
 
 // Each member gets one call at a time for an Owner, although calls do not wait for slow members.
 func TestCallsForAnOwnerAreInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3)
-		b, w := c.process()
+	inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
 		w.slow(1, 300*time.Millisecond)
 		r := request(driver.Exclusive)
 		for range 3 {
@@ -152,9 +144,7 @@ func TestCallsForAnOwnerAreInOrder(t *testing.T) {
 		if n := w.most.Load(); n != 1 {
 			t.Errorf("%d calls at once for one Owner at one member", n)
 		}
-		if n := c.votes(r.Hold); n != 0 {
-			t.Errorf("%d votes are left", n)
-		}
+		c.hasVotes(t, r.Hold, 0)
 	})
 }
 

@@ -265,6 +265,16 @@ func newCluster(t testing.TB, n int) *cluster {
 	return c
 }
 
+// inCluster calls f in virtual time, with stores and the backend of a first process.
+func inCluster(t *testing.T, n int, f func(*testing.T, *cluster, *quorum.Backend, *wire)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, n)
+		b, w := c.process()
+		f(t, c, b, w)
+	})
+}
+
 // process makes a backend of its own.
 func (c *cluster) process() (*quorum.Backend, *wire) {
 	w := newWire(len(c.stores))
@@ -301,8 +311,14 @@ func (c *cluster) votes(h driver.Hold) int {
 func (c *cluster) leavesNothing(t *testing.T, h driver.Hold) {
 	t.Helper()
 	synctest.Wait()
-	if n := c.votes(h); n != 0 {
-		t.Errorf("%d votes are left", n)
+	c.hasVotes(t, h, 0)
+}
+
+// hasVotes checks how many members keep the lock for owner.
+func (c *cluster) hasVotes(t *testing.T, h driver.Hold, want int) {
+	t.Helper()
+	if n := c.votes(h); n != want {
+		t.Errorf("%d members have its vote, want %d", n, want)
 	}
 }
 

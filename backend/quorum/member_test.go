@@ -20,9 +20,7 @@ import (
 // With a silent minority calls take no longer than without. Missed releases are repeated when the
 // members are back, and Close does not wait for them for long.
 func TestSilentMinority(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 5)
-		b, w := c.process()
+	inCluster(t, 5, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
 		other, _ := c.process()
 		r := request(driver.Exclusive)
 		take(t, b, r)
@@ -51,14 +49,10 @@ func TestSilentMinority(t *testing.T) {
 		if took := time.Since(began); took != 0 {
 			t.Errorf("when the silent members are known: %v", took)
 		}
-		if n := c.votes(r.Hold); n != 2 {
-			t.Errorf("%d votes are left at members that could not be reached, want 2", n)
-		}
+		c.hasVotes(t, r.Hold, 2)
 		w.restore()
 		time.Sleep(3 * time.Second)
-		if n := c.votes(r.Hold); n != 0 {
-			t.Errorf("%d votes are left", n)
-		}
+		c.hasVotes(t, r.Hold, 0)
 		take(t, other, request(driver.Exclusive))
 
 		w.cut(1, 2)
@@ -71,9 +65,7 @@ func TestSilentMinority(t *testing.T) {
 
 // Without a majority nothing is granted, and members keep no votes.
 func TestSilentMajority(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 5)
-		b, w := c.process()
+	inCluster(t, 5, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
 		held, r := request(driver.Exclusive), request(driver.Exclusive)
 		held.Name = "held"
 		take(t, b, held)
@@ -105,9 +97,7 @@ func ctxFor(t testing.TB, d time.Duration) context.Context {
 
 // A vote that comes after the attempt has failed is released.
 func TestLateVoteIsGivenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3)
-		b, w := c.process()
+	inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
 		held := request(driver.Exclusive)
 		take(t, b, held)
 		synctest.Wait()
@@ -129,9 +119,7 @@ func TestLateVoteIsGivenBack(t *testing.T) {
 // A hold survives the restart of all members, one after the other: votes are won back, and the
 // counters are raised.
 func TestVotesAreWonBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3)
-		b, w := c.process()
+	inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
 		r := request(driver.Write)
 		r.Fences = 1000
 		g := take(t, b, r)
@@ -146,13 +134,9 @@ func TestVotesAreWonBack(t *testing.T) {
 			renewed(t, b, r)
 			w.restore()
 			renewed(t, b, r)
-			if n := c.votes(r.Hold); n != 2 {
-				t.Errorf("missing once, and has %d votes, want 2", n)
-			}
+			c.hasVotes(t, r.Hold, 2)
 			renewed(t, b, r)
-			if n := c.votes(r.Hold); n != 3 {
-				t.Errorf("missing twice, and has %d votes, want 3", n)
-			}
+			c.hasVotes(t, r.Hold, 3)
 		}
 		if err := b.Release(t.Context(), r.Hold); err != nil {
 			t.Fatal(err)
@@ -174,9 +158,7 @@ func renewed(t testing.TB, b driver.Backend, r driver.Request) {
 
 // A hold that was lost, released, or failed to raise its fence is not won back.
 func TestReleasedIsNotWonBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3)
-		b, _ := c.process()
+	inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, _ *wire) {
 		r := request(driver.Exclusive)
 		take(t, b, r)
 		synctest.Wait()
@@ -193,9 +175,7 @@ func TestReleasedIsNotWonBack(t *testing.T) {
 
 // A failed attempt of an Owner that holds does not release its votes.
 func TestFailedRefenceKeepsTheVotes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3)
-		b, w := c.process()
+	inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
 		r := request(driver.Write)
 		take(t, b, r)
 		synctest.Wait()
@@ -205,9 +185,7 @@ func TestFailedRefenceKeepsTheVotes(t *testing.T) {
 		_, err := b.Acquire(t.Context(), read)
 		isUnknown(t, "downgrade", err)
 		synctest.Wait()
-		if n := c.votes(r.Hold); n != 3 {
-			t.Errorf("a holder has %d votes after a downgrade without answer, want 3", n)
-		}
+		c.hasVotes(t, r.Hold, 3)
 		w.restore()
 		take(t, b, read)
 	})
@@ -215,9 +193,7 @@ func TestFailedRefenceKeepsTheVotes(t *testing.T) {
 
 // Missed releases of a silent member take no goroutine each. When the member is back it gets all.
 func TestManyRemains(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3)
-		b, w := c.process()
+	inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
 		before := testkit.Goroutines()
 		var held []driver.Request
 		for i := range 1000 {
@@ -266,9 +242,7 @@ func TestCallsDoNotPileUp(t *testing.T) {
 		"releases": func(b *quorum.Backend, _, r driver.Request) { b.Release(context.Background(), r.Hold) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newCluster(t, 3)
-				b, w := c.process()
+			inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
 				mine, r := request(driver.Exclusive), request(driver.Exclusive)
 				mine.TTL = time.Hour
 				take(t, b, mine)
@@ -284,9 +258,7 @@ func TestCallsDoNotPileUp(t *testing.T) {
 				}
 				w.restore()
 				time.Sleep(3 * time.Second)
-				if n := c.votes(r.Hold); n != 0 {
-					t.Errorf("%d votes are left", n)
-				}
+				c.hasVotes(t, r.Hold, 0)
 				if n := w.most.Load(); n != 1 {
 					t.Errorf("%d calls at once for one Owner at one member", n)
 				}
@@ -422,9 +394,7 @@ func TestRefusedDowngradeChangesNothing(t *testing.T) {
 		c.stores[0].Connect().Release(t.Context(), r.Hold)
 		renewed(t, b, r)
 		renewed(t, b, r)
-		if n := c.votes(r.Hold); n != 3 {
-			t.Errorf("%d votes after one was lost, want 3", n)
-		}
+		c.hasVotes(t, r.Hold, 3)
 	})
 }
 
@@ -443,9 +413,7 @@ func TestRenewalForLessKeepsTheVotes(t *testing.T) {
 		"acquire": func(t *testing.T, b driver.Backend, r driver.Request) { take(t, b, r) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newCluster(t, 3)
-				b, w := c.process()
+			inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
 				r := request(driver.Exclusive)
 				take(t, b, r)
 				extend(t, b, r, time.Hour)
@@ -456,9 +424,7 @@ func TestRenewalForLessKeepsTheVotes(t *testing.T) {
 				isUnknown(t, "an attempt without a majority", err)
 				w.restore()
 				time.Sleep(10 * time.Second)
-				if n := c.votes(r.Hold); n != 3 {
-					t.Errorf("%d votes are left of a hold that was renewed for an hour", n)
-				}
+				c.hasVotes(t, r.Hold, 3)
 			})
 		})
 	}
@@ -466,9 +432,7 @@ func TestRenewalForLessKeepsTheVotes(t *testing.T) {
 
 // A vote that is won back lives as long as the hold does.
 func TestVoteIsWonBackForTheLongerLife(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3)
-		b, _ := c.process()
+	inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, _ *wire) {
 		r := request(driver.Exclusive)
 		take(t, b, r)
 		extend(t, b, r, time.Hour)
@@ -476,9 +440,7 @@ func TestVoteIsWonBackForTheLongerLife(t *testing.T) {
 		renewed(t, b, r)
 		renewed(t, b, r)
 		time.Sleep(59 * time.Minute)
-		if n := c.votes(r.Hold); n != 3 {
-			t.Errorf("%d votes after 59 of 60 minutes", n)
-		}
+		c.hasVotes(t, r.Hold, 3)
 	})
 }
 
@@ -505,9 +467,7 @@ func TestRemainsOfALongerLife(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newCluster(t, 3)
-				b, w := c.process()
+			inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, w *wire) {
 				r := request(driver.Exclusive)
 				hold(t, b, w, r)
 				synctest.Wait() // a majority decides, and the silent member is to have a vote
@@ -534,9 +494,7 @@ func TestRemainsOfALongerLife(t *testing.T) {
 
 // The last renewal, with Shorten, ends the hold at all members, and no vote outlives it.
 func TestShortenEndsTheHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3)
-		b, _ := c.process()
+	inCluster(t, 3, func(t *testing.T, c *cluster, b *quorum.Backend, _ *wire) {
 		r := request(driver.Exclusive)
 		take(t, b, r)
 		extend(t, b, r, time.Hour)
