@@ -45,7 +45,7 @@ func Page(tb testing.TB, page string) string {
 }
 
 // Try makes the tour as a user with all rights, and then without each one of them. user makes a user who has the
-// rights, and returns the URL for him.
+// rights, and returns that user's URL.
 func Try(t *testing.T, all []string, user func(t *testing.T, rights []string) (url string)) {
 	t.Helper()
 	if err := Tour(context.Background(), user(t, all)); err != nil {

@@ -294,7 +294,7 @@ func (g *EtcdClusterGroup) vote(old *EtcdServer) (*EtcdServer, error) {
 	return nil, fmt.Errorf("the members name %v: %w", votes, errNotYet)
 }
 
-// leader is whom the server takes for the leader, itself maybe.
+// leader returns the ids of the server and of the member that it takes for the leader, which may be itself.
 func (s *EtcdServer) leader() (self, leader string, err error) {
 	token, err := s.login(pollTimeout)
 	if err != nil {

@@ -16,7 +16,7 @@ var (
 )
 
 // MariaDBServer is a MariaDB with data of its own. It logs deadlocks, see ErrorLog, and
-// each error that a client was answered, see SQLErrors.
+// each error that was sent to a client, see SQLErrors.
 type MariaDBServer struct{ *SQLServer }
 
 // MariaDBOptions are what a server can have beyond the usual.
@@ -42,14 +42,13 @@ func SharedMariaDB(tb testing.TB) *MariaDBServer {
 	return sharedMariaDB.get(func() *MariaDBServer { return startMariaDB(tb, MariaDBOptions{}) })
 }
 
-// Database makes a database, dropped with the test, and answers the administrator's URL of
-// it.
+// Database makes a database, which is dropped with the test. It returns the administrator's URL of it.
 func (s *MariaDBServer) Database(tb testing.TB) string {
 	tb.Helper()
 	return s.database(tb, "CREATE DATABASE ", "DROP DATABASE %s")
 }
 
-// User makes a user and answers the URL of a database as he has it. Grants are such as
+// User makes a user, and returns the URL of a database for that user. Grants are such as
 // "SELECT, INSERT ON t1.*".
 func (s *MariaDBServer) User(tb testing.TB, database, password string, grants ...string) string {
 	tb.Helper()
@@ -60,14 +59,14 @@ func (s *MariaDBServer) User(tb testing.TB, database, password string, grants ..
 	return s.user(tb, database, password, statements)
 }
 
-// Expire makes the password of a URL that User has answered one that must be changed.
+// Expire makes a password expire: the one in a URL that User has returned.
 func (s *MariaDBServer) Expire(tb testing.TB, userURL string) {
 	tb.Helper()
 	s.Exec(tb, fmt.Sprintf("ALTER USER %s@'%%' PASSWORD EXPIRE", userOf(tb, userURL)))
 }
 
-// SQLErrors returns the errors that clients were answered since the data were made, a line
-// each: when, whom, "ERROR", the number and the words, and the statement.
+// SQLErrors returns all errors that were sent to clients, a line each: the time, the client,
+// "ERROR", the number and the text, and the statement.
 func (s *MariaDBServer) SQLErrors() []string {
 	b, err := os.ReadFile(filepath.Join(s.data(), "sql_errors.log"))
 	if err != nil {
@@ -104,7 +103,7 @@ func startMariaDB(tb testing.TB, o MariaDBOptions) *MariaDBServer {
 	return s
 }
 
-// install makes the data and the file that gives the administrator his password.
+// install makes the data and the file that sets the administrator's password.
 func (s *MariaDBServer) install() error {
 	path, err := mariadbInstall.find()
 	if err != nil {

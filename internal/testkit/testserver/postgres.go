@@ -13,8 +13,8 @@ import (
 
 var postgresServer = &program{name: "postgres", env: "DISTLOCK_TEST_POSTGRES", debian: "postgresql"}
 
-// PostgresServer is a PostgreSQL with data of its own. It logs each error that a client was
-// answered, see ErrorLog.
+// PostgresServer is a PostgreSQL with data of its own. It logs each error that was sent to a
+// client, see ErrorLog.
 type PostgresServer struct {
 	*SQLServer
 	options PostgresOptions
@@ -46,8 +46,7 @@ func SharedPostgres(tb testing.TB) *PostgresServer {
 	return sharedPostgres.get(func() *PostgresServer { return startPostgres(tb, PostgresOptions{}) })
 }
 
-// Database makes a database, dropped with the test, and answers the administrator's URL of
-// it.
+// Database makes a database, which is dropped with the test. It returns the administrator's URL of it.
 func (s *PostgresServer) Database(tb testing.TB) string {
 	tb.Helper()
 	drop := "DROP DATABASE %s WITH (FORCE)"
@@ -57,7 +56,7 @@ func (s *PostgresServer) Database(tb testing.TB) string {
 	return s.database(tb, "CREATE DATABASE ", drop)
 }
 
-// User makes a user and answers the URL of a database as he has it. Grants are such as
+// User makes a user, and returns the URL of a database for that user. Grants are such as
 // "SELECT ON ALL TABLES IN SCHEMA public", in that database.
 func (s *PostgresServer) User(tb testing.TB, database, password string, grants ...string) string {
 	tb.Helper()
@@ -68,7 +67,7 @@ func (s *PostgresServer) User(tb testing.TB, database, password string, grants .
 	return s.user(tb, database, password, statements)
 }
 
-// Expire makes the password of a URL that User has answered one whose time is over.
+// Expire makes a password expire: the one in a URL that User has returned.
 func (s *PostgresServer) Expire(tb testing.TB, userURL string) {
 	tb.Helper()
 	s.Exec(tb, fmt.Sprintf("ALTER ROLE %s VALID UNTIL '2001-01-01'", userOf(tb, userURL)))

@@ -110,8 +110,8 @@ func (s *SQLServer) database(tb testing.TB, create, drop string) string {
 	return s.in(name).String()
 }
 
-// user makes a user with statements in which {user} is his name and {password} his
-// password, and answers the URL as he has it.
+// user makes a user with statements in which {user} and {password} stand for the user's name and password, and returns
+// the URL for that user.
 func (s *SQLServer) user(tb testing.TB, database, password string, statements []string) string {
 	tb.Helper()
 	u, err := url.Parse(database)
