@@ -15,7 +15,7 @@ import (
 // The lease is trusted from the first renewal on, which Attach makes for the TTL of opts or of the
 // Client. It is renewed like others, and its Unlock releases the hold. Options about waiting,
 // hand-off and metadata have no effect; MaxHold and MinHold count from Attach. The lease's mode is
-// that of the hold. Its fence is the first one of the hold, as Inspect shows it, and 0 if the
+// the hold's mode. Its fence is the first one of the hold, as Inspect shows it, and 0 if the
 // backend does not show it. To have exactly the fence of the last lease, take the lock with
 // WithHandoff(0, 0).
 //

@@ -61,7 +61,7 @@ func benchmarkHandOff(b *testing.B, waiters int, opts *distlock.Options) {
 	wg.Wait()
 }
 
-// BenchmarkHeldLease measures the memory of a lease that is held, without that of the backend and the name.
+// BenchmarkHeldLease measures the memory of a held lease, without the memory of the backend and the name.
 func BenchmarkHeldLease(b *testing.B) {
 	const n = 100_000
 	names := make([]string, n)

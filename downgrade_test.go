@@ -43,7 +43,7 @@ func TestDowngradeKeepsAnExtension(t *testing.T) {
 }
 
 // A downgrade that is granted after the deadline has come too late, also if the loss has not been
-// reported yet: the watchdog reports that of another lease first.
+// reported yet: the watchdog reports the loss of another lease first.
 func TestDowngradeAfterTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn := make(chan struct{})

@@ -176,7 +176,7 @@ func (e *Election) Leaders(ctx context.Context) iter.Seq2[Holder, error] {
 	}
 }
 
-// observation is what makes one result of Leader differ from another. Its zero value is none.
+// observation identifies a result of Leader, so that a change is noticed. Its zero value is none.
 type observation struct {
 	owner string
 	fence uint64

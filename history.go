@@ -6,7 +6,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// history is what a client knows about other processes that want a lock. It is kept for a name, even
+// history records what other processes did with a lock. It is kept for a name, even
 // while no caller needs its queue.
 type history struct {
 	hash     uint64        // of the name
@@ -16,7 +16,7 @@ type history struct {
 	rtt      time.Duration // of the last grant
 }
 
-// opening is what a contender does before its first attempt.
+// opening is the first step of a contender, before its first attempt.
 type opening struct {
 	arm   bool          // arm the watch, since the attempt is likely to be refused: that saves another one
 	pause time.Duration // let others go first

@@ -31,7 +31,7 @@ func save(t *testing.T, news *report.Results) {
 	}
 }
 
-// result is what a scenario measured, for the document.
+// result returns the measurements of a scenario, for the document.
 func (s scenario) result(r *rig, rounds map[string][]figures, load string) report.Scenario {
 	server, _ := r.version()
 	out := report.Scenario{

@@ -37,7 +37,7 @@ var (
 	}}
 	noneServed = contender{name: never.name, ours: true, open: served.open}
 
-	// bareHTTP is what two requests cost that lock nothing.
+	// bareHTTP makes two requests that lock nothing.
 	bareHTTP = contender{name: "raw HTTP, GET /healthz twice", open: func(addr string, _ time.Duration) (client, error) {
 		_, server, _ := strings.Cut(addr, ",")
 		t := http.DefaultTransport.(*http.Transport).Clone()
@@ -131,7 +131,7 @@ func startServe(redis *redisServer) (s *servedRedis, end func(), err error) {
 
 func (s *servedRedis) Addr() string { return s.redisServer.Addr() + "," + s.addr }
 
-// usage adds the server's processor time to that of Redis.
+// usage adds the server's processor time to the processor time of Redis.
 func (s *servedRedis) usage(c contender) (usage, error) {
 	u, err := s.redisServer.usage(c)
 	if err != nil {

@@ -21,7 +21,7 @@ var (
 	isolateLeader = fault{"leader cut off from the others", 1.5, func(s *scene) func() { return s.isolateLeader() }}
 )
 
-// noSpace is what etcd does when its quota is used up, which an operator can do as well: it refuses what needs room.
+// noSpace raises the alarm that etcd raises when its quota is used up. etcd then refuses requests that need space.
 var noSpace = fault{"database space exceeded (alarm NOSPACE)", 1.5, func(s *scene) func() {
 	s.do("ACTIVATE")
 	return func() { s.do("DEACTIVATE") }

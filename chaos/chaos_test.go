@@ -17,7 +17,7 @@ import (
 	"github.com/distlock/distlock"
 )
 
-// promise is what docs/guarantees.md says of a fault.
+// promise is the word of docs/guarantees.md for a fault.
 type promise string
 
 const (

@@ -20,7 +20,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// scene is what faults can reach. A deployment has what its faults need, and no more.
+// scene has the servers and workers that faults act on. A deployment fills in the fields that its faults need.
 type scene struct {
 	*testing.T
 	url           string            // where workers find the backend
@@ -50,7 +50,7 @@ type server interface {
 	Resume()
 }
 
-// fault is what goes wrong. begin makes it happen and returns what ends it. It is called when a worker has just
+// fault is a kind of failure. begin makes it happen and returns a function that ends it. It is called when a worker has just
 // begun a long hold.
 type fault struct {
 	what  string

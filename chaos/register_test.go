@@ -21,13 +21,13 @@ type Access struct {
 	Deadline     int64         // of the lease, when the worker looked last
 }
 
-// Numbers are what the register has of a name.
+// Numbers are the register's values of a name.
 type Numbers struct {
 	Plain, Fenced int
 	Stale         bool // Fenced is not given: a greater fence has been registered
 }
 
-// register is what the locks protect: for each name two numbers, one of them with a fence. It lives in the process of
+// register is the data that the locks protect: for each name two numbers, one of them with a fence. It lives in the process of
 // the test, so that no fault reaches it. Its methods are called by workers.
 type register struct {
 	mu            sync.Mutex

@@ -16,7 +16,7 @@ import (
 	"github.com/distlock/distlock/chaos/internal/judge"
 )
 
-// result is what a cell has shown. Times are in seconds.
+// result is the sum of a cell's runs. Times are in seconds.
 type result struct {
 	Cell        string
 	Promise     promise
@@ -59,7 +59,7 @@ func load(t *testing.T) map[string]result {
 	return results
 }
 
-// save adds a result to that of earlier runs in results.json. A cell that failed has none, not even an old one.
+// save adds a result to the result of earlier runs in results.json. A cell that failed has none, not even an old one.
 func save(t *testing.T, r result) {
 	saving.Lock()
 	defer saving.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/trace"
 )
 
-// evidence is what a run of a cell leaves to its judges.
+// evidence is the outcome of a run of a cell, for the judges.
 type evidence struct {
 	holds        []judge.Hold
 	updates      Updates

@@ -38,7 +38,7 @@ var (
 	brief = []string{"brief0", "brief1", "brief2"}
 )
 
-// config is what a worker's parent says.
+// config is a worker's configuration, which its parent sends.
 type config struct {
 	URL        string // of the backend
 	Socket     string // of the register
@@ -59,7 +59,7 @@ type worker struct {
 	trace    *trace.Recorder // nil: it has none
 }
 
-// event is what a worker writes to its parent, a line each.
+// event is a line that a worker writes to its parent.
 type event struct {
 	Kind  string // "grant", "end", "stall", "trace", or the error of a Lock
 	Hold  judge.Hold

@@ -22,7 +22,7 @@
 // # Traces
 //
 // A wait and a hold are a span each, which is made when it is over and begins in the past. The span of a wait is
-// a child of the caller's span, and that of a hold of the span of Unlock's caller, or of Lock's if the lock was lost. A span
+// a child of the caller's span. The span of a hold is a child of Unlock's caller's span, or of Lock's if the lock was lost. A span
 // has the lock's name and its fence. A wait that was refused or given up has a link to the span in which the holder in its
 // way got the lock, if that is of this process. An Owner is never exported.
 package distlockotel

@@ -43,7 +43,7 @@ func (r Right) String() string {
 	return "several rights"
 }
 
-// Identity is one who calls the server.
+// Identity is a client of the server, and has its rights.
 type Identity struct {
 	Name   string // empty without Access
 	grants []grant

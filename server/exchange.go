@@ -152,7 +152,7 @@ func (c *exchange) body(limit int64) ([]byte, error) {
 	case !utf8.Valid(body):
 		return nil, invalid("the body is not UTF-8")
 	}
-	readBefore(c.w, time.Time{}) // that of a body that did not arrive stays
+	readBefore(c.w, time.Time{}) // the deadline stays if the body did not arrive
 	return body, nil
 }
 
@@ -173,7 +173,7 @@ func (c *exchange) decode(v any, limit int64) error {
 	return checkKeys(body)
 }
 
-// noBody refuses a request with a body. A call that waits must not have one that it does not read, since the end of the
+// noBody refuses a request with a body. A call that waits must not leave a body unread, since the end of the
 // client would not be noticed.
 func (c *exchange) noBody() error {
 	if c.r.ContentLength != 0 {

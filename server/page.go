@@ -31,7 +31,7 @@ func (c *exchange) html(status int, name string, data any) error {
 	return err
 }
 
-// failPage answers a person with the error. One who is not known may log in.
+// failPage answers a person with the error. An unknown person may log in.
 func (c *exchange) failPage(err error) httpwire.Kind {
 	p := problemOf(err)
 	switch {
@@ -202,7 +202,7 @@ func (c *exchange) language() int {
 	return best
 }
 
-// frame is what every page has around its subject.
+// frame is the part that all pages share.
 type frame struct {
 	Page      string
 	Lang      string

@@ -354,7 +354,7 @@ func (s *snapshot) locks(who *Identity, prefix string) []*row {
 	return all
 }
 
-// failed returns why the last round failed, for one who may see all names: the error may have one.
+// failed returns why the last round failed if the viewer may see all names, since the error may contain one.
 func (s *snapshot) failed(who *Identity) string {
 	switch {
 	case s.Err == nil:

@@ -32,7 +32,7 @@ type piece struct {
 	sum  uint64        // of what is not volatile
 }
 
-// volatile is what page.js keeps up to date by itself: times that run, and their bars.
+// volatile matches the parts that page.js keeps up to date by itself: running times, and their bars.
 var volatile = regexp.MustCompile(`>[^<]*</time>|width="\d+%"|data-tone="\w+"`)
 
 var sumSeed = maphash.MakeSeed()

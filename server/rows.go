@@ -7,7 +7,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// lock is what the page shows of a lock.
+// lock is a lock as the page shows it.
 type lock struct {
 	Name    string
 	Mode    driver.Mode

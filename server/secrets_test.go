@@ -102,7 +102,7 @@ func serverOf(t *testing.T, o Options) *Server {
 	return s
 }
 
-// No answer, metric or line of the log has an owner, a token or the secret of a client, for one who may do all but
+// No answer, metric or line of the log has an owner, a token or the secret of a client, for a client that may do all but
 // break. Each answer says how it may be kept, and that its type is not to be guessed.
 func TestSecretsAreKept(t *testing.T) {
 	t.Parallel()
@@ -293,7 +293,7 @@ func TestBatchOfSeveralPrefixes(t *testing.T) {
 	})
 }
 
-// Names are what their bytes are: two that look the same are two locks, and a right is for one of them.
+// Names are compared by their bytes: two names that look the same are two locks, and a right is for one of them.
 func TestNormalForms(t *testing.T) {
 	t.Parallel()
 	s := serverOf(t, Options{Access: tokens(t, "a sha256:"+HashToken("a")+" lock \u00e9/\n")})

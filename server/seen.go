@@ -22,7 +22,7 @@ const (
 	mostIncidents = 200
 )
 
-// seen is what this server has seen since its start, for its page. No lock depends on it: other servers before
+// seen records the calls to this server since its start, for its page. No lock depends on it: other servers before
 // the same backend see other calls. It is safe for concurrent use, and its size is bounded.
 type seen struct {
 	began time.Time
@@ -38,7 +38,7 @@ type seen struct {
 	calls     map[string]*callSeen     // of the backend
 }
 
-// nameSeen is what was seen of one name.
+// nameSeen records the calls for one name.
 type nameSeen struct {
 	name    string
 	onEnd   func(*holdRecord)
@@ -87,7 +87,7 @@ func (i incident) ID() string { return fmt.Sprintf("i%d", i.Number) }
 // Lasted returns how long a record took that has ended.
 func (sp holdRecord) Lasted() time.Duration { return sp.Ended.Sub(sp.Began) }
 
-// callSeen is what was seen of one kind of call of the backend.
+// callSeen records one kind of call of the backend.
 type callSeen struct {
 	Count, Unknown int
 	times          sample

@@ -89,7 +89,7 @@ func TestSeenIsBounded(t *testing.T) {
 	}
 }
 
-// A loss is noticed by a push, a renewal and the one who broke the lock. It is reported once.
+// A loss is noticed by a push, by a renewal and by the client that broke the lock. It is reported once.
 func TestIncidents(t *testing.T) {
 	t.Parallel()
 	s := newSeen()

@@ -138,7 +138,7 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// The time for the body does not bound the wait of an acquire, nor that of a stream.
+// The time limit of a body does not bound how long an acquire waits or a stream lasts.
 func TestWaitIsLongerThanABody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

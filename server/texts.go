@@ -4,7 +4,7 @@ import (
 	"fmt"
 )
 
-// languages of the page. The first is for those who want none of them.
+// languages of the page. The first is the default.
 var languages = [...]string{"en", "zh-CN"}
 
 // text returns one of the texts.

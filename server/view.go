@@ -28,7 +28,7 @@ type view struct {
 	query viewQuery
 }
 
-// viewQuery is what a page's query says.
+// viewQuery is the parsed query of a page.
 type viewQuery struct{ Prefix, Sort, Name, Done string }
 
 func (q viewQuery) values() url.Values {
@@ -81,7 +81,7 @@ func (c *exchange) show(page string) error {
 	}{f, v.query, groups, c.s.caps, guaranteeOf(c.s.caps.Name, v.lang)})
 }
 
-// change is what an event tells a page.
+// change is an event for a page.
 type change struct {
 	Now    int64         `json:"now"` // of the server's clock, in milliseconds
 	Groups []groupChange `json:"groups"`
@@ -132,7 +132,7 @@ func (c *exchange) changes() error {
 
 var livePages = []string{"locks", "lock", "hot", "losses", "backend"}
 
-// sentPieces is what a page has: the pieces of each group, and their order.
+// sentPieces records the content of a page: the pieces of each group, and their order.
 type sentPieces map[string]*sentGroup
 
 type sentGroup struct {
@@ -220,7 +220,7 @@ func sorted(all []*row, compare func(a, b *row) int) []*row {
 	return all
 }
 
-// oneLock is what there is to know of one lock.
+// oneLock returns everything that is known of one lock.
 func (v *view) oneLock(s *snapshot) []group {
 	name := v.query.Name
 	l := lock{Name: name, Waiting: -1}

@@ -54,7 +54,7 @@ type Elector struct {
 	err   error // valid after done
 }
 
-// ErrNotLeader is what IsLeader returns where jobs are not to run.
+// ErrNotLeader is returned by IsLeader in a process that must not run jobs.
 var ErrNotLeader = errors.New("gocronlock: another scheduler leads, or none")
 
 // NewElector campaigns in the background, until Close. The scheduler's jobs run here while it leads.

@@ -12,7 +12,7 @@
 //	https://:TOKEN@host1,host2/prefix?ca=authority.pem
 //	http+unix:///run/distlock.sock
 //
-// The default ports are 80 and 443. The path is what a proxy puts before the server's own paths. https
+// The default ports are 80 and 443. The path is the prefix that a proxy puts before the server's own paths. https
 // uses TLS: ca names a file with trusted authorities, cert and key the client's own certificate, and servername the
 // name in the certificates of all servers, instead of the hosts.
 //

@@ -88,7 +88,7 @@ func (n *news) listen(owner string, l *holdListener) (before *holdListener) {
 // forget ends the news of a hold.
 func (n *news) forget(owner string) { n.listen(owner, nil) }
 
-// renewed keeps the listener of a hold that was renewed, and forgets that of a lost one.
+// renewed keeps the listener of a renewed hold, and drops the listener of a lost hold.
 func (n *news) renewed(h driver.Hold, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

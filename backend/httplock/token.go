@@ -11,7 +11,7 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
-// token is what the client shows to the servers. No error contains it.
+// token identifies the client to the servers. No error contains it.
 type token struct {
 	file string
 

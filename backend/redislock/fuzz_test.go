@@ -105,7 +105,7 @@ func (f *fuzzer) draw() []op {
 		if o.kind == opAcquire && f.worlds.may(owner, driver.Read) {
 			o.mode = driver.Read // there are no upgrades
 		}
-		o.queue = f.fair && f.rnd.IntN(4) > 0 // beside those who just try
+		o.queue = f.fair && f.rnd.IntN(4) > 0 // others only try
 		ops = append(ops, o)
 	}
 	return ops
@@ -161,7 +161,7 @@ func (f *fuzzer) call(ctx context.Context, o *op, g *driver.Grant) (err error) {
 	return err
 }
 
-// renewOwners gives those who have ended a new identity, as the core does.
+// renewOwners gives callers that have ended a new Owner, as the core does.
 func (f *fuzzer) renewOwners(ops []op) {
 	for _, o := range ops {
 		if o.kind == opRelease && f.worlds.gone(o.owner) {

@@ -208,7 +208,7 @@ func refusesOther(t *testing.T, b *Backend, c *redis.Client, what string, write 
 	}
 }
 
-// tokens are what lock libraries write, and scripts that lock by hand.
+// tokens are written by lock libraries, and by scripts that lock by hand.
 var tokens = map[string]struct {
 	value string
 	ttl   time.Duration

@@ -177,7 +177,7 @@ func (p scriptless) renewOne(ctx context.Context, h driver.Hold) error {
 var errChanging = errors.New("the lock was changed again and again while it was looked at")
 
 // change makes the writes of a hold unless it is lost, and returns their results. The first write
-// answers 0 if the key is gone. left is what is left of the key's TTL in ms.
+// answers 0 if the key is gone. left is the rest of the key's TTL in ms.
 func (p scriptless) change(ctx context.Context, h driver.Hold, writes func(left int64) [][]string) ([]any, error) {
 	name := p.prefix + h.Name
 	var results []any

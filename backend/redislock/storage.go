@@ -48,7 +48,7 @@ type renewBatch struct {
 	at     []int // their indices in the caller's slice
 }
 
-// snapshot is what Redis keeps under a name.
+// snapshot is the state that Redis keeps under a name.
 type snapshot struct {
 	kind    string
 	now     time.Duration // since 1970, by the server's clock
@@ -64,7 +64,7 @@ type holderRecord struct {
 	note    string
 }
 
-// store is what all storages have in common.
+// store is the part that all storages share.
 type store struct {
 	client redisconn.Client
 	pubsub *redisconn.PubSub
@@ -453,7 +453,7 @@ func (l *layout) floorID(floor uint64) string {
 	return strconv.FormatUint(n/perMilli, 10) + "-" + strconv.FormatUint(n%perMilli, 10)
 }
 
-// A note is what is written with a hold, for Inspect: "owner meta fence", where meta is in the
+// A note is written with a hold, for Inspect: "owner meta fence", where meta is in the
 // form of a URL's query, and the fence as the counter gave it. A hold that was acquired again has
 // its first fence too, behind a comma. The fence is missing without scripts.
 //

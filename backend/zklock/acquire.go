@@ -204,7 +204,7 @@ func (a *attempt) relist(ctx context.Context, path string, m driver.Mode) (listi
 }
 
 // checkPermits refuses a mutex where the path is in use as a semaphore. The queue comes first,
-// since those who have left it have a lease by then.
+// since a caller that has left it has a lease by then.
 func (t *ticket) checkPermits(ctx context.Context) error {
 	for _, end := range []string{locksNode, leasesNode} {
 		l, _, err := t.s.list(ctx, t.path+"/"+end)

@@ -186,7 +186,7 @@ func TestBothFormsOfDowngrade(t *testing.T) {
 	}
 }
 
-// One who became a reader keeps the number that it had, as Curator does since 5.5.
+// A writer that became a reader keeps its number, as Curator does since 5.5.
 func TestDowngradeKeepsTheNumber(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)

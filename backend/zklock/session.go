@@ -183,7 +183,7 @@ func (b *Backend) endTickets(s *session) {
 	}
 }
 
-// ticket is what an Owner has at the servers: a hold, a queued attempt, or whatever an attempt of
+// ticket is an Owner's state at the servers: a hold, a queued attempt, or whatever an attempt of
 // unknown outcome has left. It belongs to the session in which it began.
 //
 // The core makes one call at a time for an Owner. So mu guards only the fields that notifications

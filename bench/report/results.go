@@ -15,12 +15,12 @@ import (
 	"strings"
 )
 
-// Results is what all scenarios measured.
+// Results has the measurements of all scenarios.
 type Results struct {
 	Scenarios []Scenario
 }
 
-// Scenario is what one scenario measured, and when and where.
+// Scenario has the measurements of one scenario, and their time and machine.
 type Scenario struct {
 	Name, Title  string
 	Server       string

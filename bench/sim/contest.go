@@ -13,7 +13,7 @@ type Contest struct {
 // span is how many fences a grant of Redis has.
 const span = 1024
 
-// Outcome is what a contest came to.
+// Outcome is the outcome of a contest.
 type Outcome struct {
 	Rate     float64 // acquisitions/s
 	Commands float64 // per acquisition

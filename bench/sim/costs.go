@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 )
 
-// Costs are what single operations cost on one machine, in microseconds. TestMeasure in package bench
+// Costs are the costs of single operations on one machine, in microseconds. TestMeasure in package bench
 // measures each of them alone, and none of them from the points that Predict is compared with.
 type Costs struct {
 	// The Redis server's processor time for one acquire and one release of a free lock.

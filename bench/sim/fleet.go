@@ -29,7 +29,7 @@ func (f Fleet) Connections() int {
 	return f.Processes
 }
 
-// Load is what one server has to do.
+// Load is the work of one server.
 type Load struct {
 	Used                   float64 // share of its time
 	Median, P99, P999      float64 // time of a Lock
@@ -127,12 +127,12 @@ func (f Fleet) Steady(c Costs, time float64) Load {
 	return load
 }
 
-// reading is what the server spends on reading a pipeline and on its answer, beside the commands in it.
+// reading is the server's cost of reading a pipeline and of its answer, without the commands in it.
 func (c Costs) reading() float64 {
 	return max(0, c.Separate.Acquire+c.Separate.Release-c.Together.Acquire-c.Together.Release) / 2
 }
 
-// renewal is what the server spends on a renewal, beside the reading.
+// renewal is the server's cost of a renewal, without the reading.
 func (c Costs) renewal(holds int) float64 { return c.RenewCall + float64(holds)*c.RenewHold }
 
 // maxPipeline is as in redisconn.

@@ -14,7 +14,7 @@ type Outage struct {
 	Scale int
 }
 
-// Recovery is what comes of an Outage.
+// Recovery is the outcome of an Outage.
 type Recovery struct {
 	Lost float64 // share of the server's leases
 	Done float64 // from the end of the outage until all others are renewed

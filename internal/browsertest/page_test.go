@@ -125,7 +125,7 @@ func hold(url string) {
 	}
 }
 
-// TestRights logs in as one who may break locks, and as one who may only see some.
+// TestRights logs in as a user who may break locks, and as a user who may only see some.
 func TestRights(t *testing.T) {
 	r := start(t, memlock.New(), server.Options{Access: access(t,
 		"ops sha256:"+server.HashToken("ops-token")+" see,ask,break *", "dev sha256:"+server.HashToken("dev-token")+" see dev/")})

@@ -72,7 +72,7 @@ func FenceFaults(all []Hold) (n int) {
 	return n
 }
 
-// Orderly reports whether the holds of each name are one after the other, with fences that increase. That is what
+// Orderly reports whether the holds of each name are one after the other, with fences that increase. The same is what
 // Linearizable finds out in a way of its own.
 func Orderly(all []Hold) bool {
 	for _, holds := range byName(all, Hold.Trusted) {

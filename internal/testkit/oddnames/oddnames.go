@@ -23,7 +23,7 @@ var (
 	manyFlag = flag.Int("odd.names", 30, "how many names that test locks")
 )
 
-// pieces are what names and metadata are made of.
+// pieces are the parts of names and metadata.
 var pieces = []string{
 	"a", "B", "é", "e\u0301", "日本", "🔒", "\u202e", "\ufeff", "\ufffd", " ", "\t", "\n", "\r\n", "\x01", "\x1b[31m", "\x7f", "\u0085", "\u2028",
 	"'", "''", `"`, "`", `\`, `\\`, `\n`, `\u0000`, "/", "//", "/../", "/./", "..", ".", "%", "%s", "%00", "%2F", "%25", "{", "}", "{}", "{a}", "${x}", "{{.}}",

@@ -19,7 +19,7 @@ var (
 // each error that was sent to a client, see SQLErrors.
 type MariaDBServer struct{ *SQLServer }
 
-// MariaDBOptions are what a server can have beyond the usual.
+// MariaDBOptions configure a server. The zero value has the defaults.
 type MariaDBOptions struct {
 	// Args are further options as on mariadbd's command line.
 	Args []string

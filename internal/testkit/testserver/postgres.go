@@ -20,7 +20,7 @@ type PostgresServer struct {
 	options PostgresOptions
 }
 
-// PostgresOptions are what a server can have beyond the usual.
+// PostgresOptions configure a server. The zero value has the defaults.
 type PostgresOptions struct {
 	// Version is another one than the installed: "12" or "18". They have no Standby.
 	Version string
@@ -168,7 +168,7 @@ var pgbouncer = &program{name: "pgbouncer", env: "DISTLOCK_TEST_PGBOUNCER", debi
 // PgBouncerServer is a pooler in front of a PostgreSQL.
 type PgBouncerServer struct{ *SQLServer }
 
-// PgBouncerOptions are what a pooler can have beyond the usual.
+// PgBouncerOptions configure a pooler. The zero value has the defaults.
 type PgBouncerOptions struct {
 	// Mode is for how long a client has a connection of the server to itself: "session",
 	// "transaction" or "statement". Empty means "transaction".

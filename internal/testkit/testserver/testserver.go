@@ -282,7 +282,7 @@ func tail(s string, n int) string {
 var java = &program{name: "java", env: "DISTLOCK_TEST_JAVA", debian: "default-jre-headless"}
 
 // Java returns the command, not started yet, of a main class in a folder below interop, which make
-// servers builds. jars are what it runs with in place of the project's own libraries, if any.
+// servers builds. jars, if any, replace the project's own libraries.
 func Java(tb testing.TB, project, class string, jars ...string) *exec.Cmd {
 	tb.Helper()
 	path := java.must(tb, "java")

@@ -21,7 +21,7 @@ type Run struct {
 	Large   bool              // it has more than a million states
 }
 
-// Result is what TLC found out.
+// Result is a result of TLC.
 type Result struct{ Output string }
 
 // Accepted reports whether all promises hold in all states.

@@ -105,7 +105,7 @@ func Module(events []Event) string {
 		">>\nCalls == <<\n  " + strings.Join(table, ",\n  ") + ">>\n====\n"
 }
 
-// ranks returns the place of a fence among all fences. That of 0, which stands for none, is 0.
+// ranks returns the place of a fence among all fences. The place of 0, which stands for none, is 0.
 func ranks(events []Event) func(uint64) int {
 	all := []uint64{0}
 	for _, e := range events {

@@ -251,7 +251,7 @@ func example(t *testing.T, l *language) {
 	give(t, after)
 }
 
-// A waiter gets the lock by its first request: it did not poll. Its fence is greater, and so is that of the
+// A waiter gets the lock by its first request: it did not poll. Its fence is greater, and so is the fence of the
 // next holder.
 func TestTurns(t *testing.T) { eachClient(t, turns) }
 
@@ -493,7 +493,7 @@ func killedHolders(t *testing.T, l *language) {
 	give(t, third)
 }
 
-// The script in docs/clients.md takes the lock, releases it, and respects that of another.
+// The script in docs/clients.md takes the lock, releases it, and respects another client's lock.
 func TestShell(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/clients.md")

@@ -409,7 +409,7 @@ func (r *clusterNodes) server(ctx context.Context, addr string) (Server, error) 
 
 // CertifiedFor returns a config that demands a certificate for addr. If addr is an IP address, as
 // servers of a cluster call each other, a certificate for one of the user's host names will do
-// too. A ServerName in c is what all servers must show.
+// too. If c has a ServerName, all servers must show it.
 func CertifiedFor(c *tls.Config, addr string, users []string) *tls.Config {
 	c = c.Clone()
 	if c.ServerName != "" {

@@ -30,7 +30,7 @@ type Recorder struct {
 	waits    map[partyKey]*party
 }
 
-// usage is what was seen of a class.
+// usage counts the events of a class.
 type usage struct {
 	held, waited samples
 	lost         int           // holds whose life was over when they were gone

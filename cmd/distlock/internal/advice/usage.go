@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Usage is what was seen of the locks of a class, which share a pattern of names.
+// Usage sums up the samples of the locks of a class, which share a pattern of names.
 type Usage struct {
 	Class   string
 	Names   int

@@ -79,7 +79,7 @@ func (a *app) demoServe() error {
 	return a.serveUntil(serving, stop, s, listeners, 0)
 }
 
-// demoProgram is what one program of the demo does again and again until ctx ends.
+// demoProgram is a program of the demo. It repeats its work until ctx ends.
 type demoProgram struct {
 	name string
 	turn func(ctx context.Context, c *distlock.Client) error

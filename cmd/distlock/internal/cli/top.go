@@ -67,7 +67,7 @@ func (a *app) top(ctx context.Context, c *distlock.Client, prefix string, every 
 	return err
 }
 
-// look is what the locks were at an instant.
+// look is the state of the locks at an instant.
 type look struct {
 	at     time.Time
 	took   time.Duration
@@ -76,7 +76,7 @@ type look struct {
 	err    error
 }
 
-// screen is what a terminal shows.
+// screen is a picture for a terminal.
 type screen struct {
 	backend string
 	prefix  string
