@@ -133,7 +133,7 @@ func (e *Election) standAside(ctx context.Context) error {
 // what leaders write.
 //
 // It returns ErrNoLeader if there is none, and not an empty Holder, which a caller without a check
-// would try to reach. Other errors are those of Client.Inspect.
+// would try to reach. Other errors come from Client.Inspect.
 func (e *Election) Leader(ctx context.Context) (Holder, error) {
 	if e.l.s.bad != nil {
 		return Holder{}, fail("leader", e.l.s.name, e.l.s.bad)

@@ -379,7 +379,7 @@ func TestLeadPanics(t *testing.T) {
 	})
 }
 
-// Two candidates of one process take turns as those of two do, and Inspect shows each term, also where
+// Two candidates of one process take turns like candidates of two processes, and Inspect shows each term, also where
 // a Mutex would be handed off.
 func TestElectionInOneProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

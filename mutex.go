@@ -52,7 +52,7 @@ func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context) error) error
 }
 
 // TryDo runs f as Do does if the lock is free now, and reports whether it ran f. If another Owner
-// holds the lock, TryDo returns false and no error. Other errors with false are those of TryLock.
+// holds the lock, TryDo returns false and no error. Other errors with false come from TryLock.
 //
 // With MinHold it guards a scheduled job that all hosts start at the same time: one of them runs it.
 func (m *Mutex) TryDo(ctx context.Context, f func(ctx context.Context) error) (ran bool, err error) {

@@ -62,7 +62,7 @@ func calling(t *testing.T, name string) context.Context {
 	return context.WithValue(t.Context(), callKey{}, name)
 }
 
-// Events have the context of the call that they are about, and those that are refused say who is in the way, without its
+// An event has the context of its call. An event of a refusal names the holder in the way, without its
 // Owner, whether that is this process or another.
 func TestEventsOfWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -51,7 +51,7 @@ func ofEachLife(t *testing.T, test func(t *testing.T, store *memlock.Store, r *r
 }
 
 // try makes n tries at locks of different names, in 20 seconds, and returns the greatest
-// number of goroutines that it saw beyond those that were there before.
+// number of goroutines that it saw, less the number before.
 func try(t *testing.T, c *distlock.Client, n int) int {
 	const steps = 200
 	before, most := testkit.Goroutines(), 0

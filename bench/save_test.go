@@ -15,7 +15,7 @@ import (
 // root is the project's folder.
 const root = ".."
 
-// save adds figures to those of other scenarios. It is called after each scenario, so that a run that
+// save adds figures to the figures of other scenarios. It is called after each scenario, so that a run that
 // is ended keeps what it has measured.
 func save(t *testing.T, news *report.Results) {
 	t.Helper()

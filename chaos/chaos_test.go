@@ -139,7 +139,7 @@ func (c *cell) run(t *testing.T, f form) evidence {
 	return e
 }
 
-// enough reports whether a run that is not over has lasted, and what it must show is there.
+// enough reports whether a run has lasted long enough, and has shown the violation that it must show.
 func (c *cell) enough(f form, e evidence) bool {
 	return len(e.heals) >= f.rounds && now()-e.began >= int64(f.lasts) && len(e.holds) >= f.holds && c.shown(c.count(e))
 }

@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 type crew struct {
 	t       *testing.T
 	config  config
-	members []*member // those that run
+	members []*member // that run
 
 	mu      sync.Mutex
 	holds   map[[2]int]judge.Hold // by process and ID

@@ -43,7 +43,7 @@ type register struct {
 type Updates struct {
 	Done       int // without a fence
 	Lost       int // overwritten by a writer that had read an older number
-	LostLate   int // those of them to which a writer belongs whose deadline had passed since it looked
+	LostLate   int // of the lost ones, those with a writer whose deadline had passed since it read
 	LostFenced int // lost though their writers had presented fences
 	Refused    int // accesses with a fence smaller than another one before
 }

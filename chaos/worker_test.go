@@ -137,7 +137,7 @@ func (w *worker) open(ctx context.Context) (*distlock.Client, error) {
 	}
 	w.trace = trace.New(func() time.Duration { return time.Duration(now()) }, func(e trace.Event) {
 		if e.Name == hot {
-			e.Call += w.Process * 1_000_000 // those of each process are its own
+			e.Call += w.Process * 1_000_000 // a process numbers its own calls
 			w.write(event{Kind: "trace", Trace: &e})
 		}
 	})

@@ -94,7 +94,7 @@ type grant struct {
 	fence uint64
 }
 
-// bounds are those of the histograms, in seconds: from a hand-off to a long job.
+// bounds are the bounds of the histograms, in seconds: from a hand-off to a long job.
 var bounds = []float64{.0001, .001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 10800, 86400}
 
 func (x *exporter) instruments(m metric.Meter) error {

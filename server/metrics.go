@@ -10,7 +10,7 @@ import (
 	"github.com/distlock/distlock/internal/httpwire"
 )
 
-// metrics are those of one server. No label has a lock's name: names have no limit.
+// metrics are the metrics of one server. No label has a lock's name: names have no limit.
 type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.HistogramVec

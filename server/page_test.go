@@ -156,7 +156,7 @@ func TestPagesOfOtherSites(t *testing.T) {
 	}
 }
 
-// People log in with a token, which stays in a cookie, and see and do what it allows.
+// People log in with a token, which is kept in a cookie, and can see and do what the token allows.
 func TestLogin(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tokens")

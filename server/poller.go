@@ -21,7 +21,7 @@ import (
 const (
 	roundTime    = time.Second     // between two rounds, at least
 	retryTime    = 5 * time.Second // after one that failed
-	inspectTime  = roundTime / 4   // for the inspections of one, and four times that for those of the first
+	inspectTime  = roundTime / 4   // for the inspections of a round, and four times that for the first round
 	roundShare   = 4               // a round takes at most one part in so many of the time
 	listShare    = 10              // and its listing, which may read all keys of the backend
 	mostListed   = 10_000          // names
@@ -58,7 +58,7 @@ type snapshot struct {
 	At      time.Time
 	Took    time.Duration
 	listed  time.Duration // of it, for the list
-	Err     error         // of this round; the locks are then those of the last one that was answered
+	Err     error         // of this round; the locks are then from the last round that was answered
 	More    bool          // there are more names than are listed
 	entries []*row
 	byName  map[string]*row
@@ -200,7 +200,7 @@ func byNeed(a, b *row) int {
 
 func compareSince(a, b *row) int {
 	x, y := a.Since(), b.Since()
-	if x.IsZero() != y.IsZero() { // those that are not known come last
+	if x.IsZero() != y.IsZero() { // unknown ones come last
 		if x.IsZero() {
 			return 1
 		}
@@ -221,8 +221,8 @@ func (p *poller) list(ctx context.Context) (names []string, more bool, err error
 	return names, more, err
 }
 
-// due returns the names to inspect in this round: first those that viewers look at, then those that never were,
-// then those whose TTL is over, then the others, the oldest first.
+// due returns the names to inspect in this round: first the names that viewers look at, then names that were never inspected,
+// then names with a TTL that is over, then the others, the oldest first.
 func (p *poller) due(wanted map[string]bool, now time.Time) []string {
 	rank := func(name string) int {
 		e := p.known[name]

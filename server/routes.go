@@ -35,7 +35,7 @@ func New(b driver.Backend, o Options) (*Server, error) {
 	return s, nil
 }
 
-// calls are those that are let in, logged and measured.
+// calls are the calls of the API. Each is authorized, logged and measured.
 var calls = map[string]handler{
 	"GET /v1":                     (*exchange).hello,
 	"POST /v1/acquire":            (*exchange).acquire,

@@ -305,7 +305,7 @@ func (s *seen) ttl(name, owner string) time.Duration {
 // forgetTime is how long after its last attempt an Owner counts as waiting. One attempt takes up to MaxWait.
 const forgetTime = httpwire.MaxWait + 30*time.Second
 
-// expire ends the holds whose TTL is over, and forgets those that have ceased to wait. The caller has locked mu.
+// expire ends the holds whose TTL is over, and removes waiters that have ceased to wait. The caller has locked mu.
 func (n *nameSeen) expire(now time.Time) {
 	maps.DeleteFunc(n.waiting, func(_ string, w waitSpan) bool { return now.Sub(w.last) > forgetTime })
 	for owner, sp := range n.holds {

@@ -194,7 +194,7 @@ func (s *slow) List(context.Context, string, func(string) bool) error {
 	return nil
 }
 
-// The rows are those of the document, in each language.
+// The rows are the same as in the document, in each language.
 func TestGuarantees(t *testing.T) {
 	t.Parallel()
 	for lang, words := range []struct{ file, asAbove, and string }{

@@ -252,7 +252,7 @@ func TestLongPoll(t *testing.T) {
 	r.wants(204, "", "POST", "/v1/release", hold("x", ownerB))
 }
 
-// A client whose wait was cut off can take back what it may have got.
+// A client whose wait was cut off can release the hold that it may have got.
 func TestReleaseEndsTheWaitOfItsOwner(t *testing.T) {
 	t.Parallel()
 	r := start(t, memlock.New(), Options{})

@@ -150,7 +150,7 @@ func (c *exchange) simpleRelease() error {
 	return c.releaseHold(h)
 }
 
-// noSuchCall answers to paths below a lock that are no calls, such as those of a name with a slash.
+// noSuchCall answers to paths below a lock that are no calls, such as a name with an unescaped slash.
 func (c *exchange) noSuchCall() error {
 	return problem(http.StatusNotFound, httpwire.Invalid, "no such call: a name has %%2F for /")
 }

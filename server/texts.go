@@ -19,7 +19,7 @@ func text(lang int, key string, args ...any) string {
 	return fmt.Sprintf(t[lang], args...)
 }
 
-// texts are those of the page, in each language.
+// texts are the texts of the page, in each language.
 var texts = map[string][len(languages)]string{
 	"nav":         {"Pages", "页面"},
 	"nav.locks":   {"Locks", "锁"},

@@ -355,7 +355,7 @@ func (l *clusterLoad) finish(floor int) {
 	l.awaitNothingLeft()
 }
 
-// awaitNothingLeft waits until the servers have neither keys nor leases. Those of a program that was cut off
+// awaitNothingLeft waits until the servers have neither keys nor leases. Leases of a program that was cut off
 // end with their TTL.
 func (l *clusterLoad) awaitNothingLeft() {
 	l.t.Helper()

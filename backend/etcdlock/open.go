@@ -76,7 +76,7 @@ func New(client *clientv3.Client, opts *Options) (*Backend, error) {
 	return b, nil
 }
 
-// checkClient refuses clients without a connection, and those that change keys.
+// checkClient refuses clients without a connection, and clients that change keys.
 func checkClient(c *clientv3.Client) error {
 	switch {
 	case c == nil:

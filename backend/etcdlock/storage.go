@@ -145,7 +145,7 @@ func (q lockQueue) find(owner string) int {
 	return slices.IndexFunc(q, func(k lockKey) bool { return k.owner == owner })
 }
 
-// holderCount returns how many keys at the front hold: the first, and those that share with it.
+// holderCount returns how many keys at the front hold: the first, and the keys that share with it.
 func (q lockQueue) holderCount() int {
 	n := min(len(q), 1)
 	for n < len(q) && q[n].shares(&q[0], n) {

@@ -40,7 +40,7 @@ func newBackend(c *client, life context.Context, stop context.CancelCauseFunc) *
 	return b
 }
 
-// Caps returns those of the server's backend, with its name.
+// Caps returns the Caps of the server's backend, with its name.
 func (b *Backend) Caps() driver.Caps { return b.caps }
 
 // errClosing ends calls under way. It is not ErrClosed, which would say that nothing was taken.

@@ -32,7 +32,7 @@ var callPaths = []string{
 	"/v1/acquire", "/v1/watch", "/v1/renew", "/v1/release", "/v1/locks", "/v1/locks/job", "/v1/locks/job/ask",
 }
 
-// A proxy's answers state nothing, and neither do those of other programs that know the protocol a little.
+// Answers of a proxy prove nothing, and neither do answers of other programs that know the protocol a little.
 func TestAnswersOfOthersAreUnknown(t *testing.T) {
 	t.Parallel()
 	text := func(status int, contentType, body string, header ...string) http.HandlerFunc {

@@ -4,7 +4,7 @@
 //	b, err := httplock.Open(ctx, "https://:TOKEN@locks1,locks2/")
 //
 // A client through a server and a client with its own connection to the server's backend share the same
-// locks. Caps are those of the server's backend, with its name: so both order several locks alike.
+// locks. Caps has the values of the server's backend, and its name: so both order several locks alike.
 //
 // # URL
 //

@@ -27,7 +27,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// The rights that errors name are those that the tables of the strategy need.
+// Errors name the rights that the tables of the strategy need.
 func TestRightsOfStrategies(t *testing.T) {
 	for _, s := range strategies {
 		deletes := slices.ContainsFunc(tables(Options{Strategy: s.name, Table: s.table}), func(t tableSpec) bool { return t.deletes })

@@ -25,7 +25,7 @@
 //     held. Any two majorities share a member, and the earlier holder had raised its counter
 //     there while it held: so the later fence is greater.
 //  3. The lock is trusted for the TTL, counted from before step 1.
-//  4. Releases, also of failed attempts, go to all members. Those that do not answer are
+//  4. Releases, also of failed attempts, go to all members. Members that do not answer are
 //     retried until they do or the TTL has passed.
 //  5. A renewal needs a majority. If a live hold is missing at a member twice in a row, because
 //     the member was down, it is requested there again.

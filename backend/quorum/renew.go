@@ -85,7 +85,7 @@ func (n *renewCall) undecidedErr(i int) error {
 	return err
 }
 
-// send calls a member with all holds. Those whose last call is still running there are in a call
+// send calls a member with all holds. Holds whose last call is still running there are in a call
 // of their own.
 func (n *renewCall) send(member int) {
 	m := n.b.members[member]

@@ -281,7 +281,7 @@ func benchFair(b *testing.B, srv *testserver.RedisServer, layout Layout, clients
 }
 
 // BenchmarkWaiters is a lock that many clients wait for, of which each holds it for a millisecond.
-// cmds/turn are the commands that clients send, subs/turn those of them for subscriptions.
+// cmds/turn counts all commands that clients send, subs/turn only the commands for subscriptions.
 // longest/clients is the longest wait, counted in others' turns, for each client, and most/fewest the
 // ratio of the clients' turns.
 func BenchmarkWaiters(b *testing.B) {

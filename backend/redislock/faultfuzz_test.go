@@ -96,7 +96,7 @@ func (b old) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error
 	return g, err
 }
 
-// The test with late requests catches what it is for.
+// The test with late requests catches mutants.
 func TestMistakesAreCaught(t *testing.T) {
 	for name, change := range map[string]func(driver.Backend) driver.Backend{
 		"a renewal sets a life":                 func(b driver.Backend) driver.Backend { return setter{b} },

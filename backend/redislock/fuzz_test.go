@@ -422,7 +422,7 @@ func (m fuzzMutant) apply(t *testing.T, b *Backend) fuzzed {
 	return b
 }
 
-// The test with lost replies catches what it is for.
+// The test with lost replies catches mutants.
 func TestLostRepliesCatchMistakes(t *testing.T) {
 	for name, m := range fuzzMutants {
 		t.Run(name, func(t *testing.T) {

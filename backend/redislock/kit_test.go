@@ -125,7 +125,7 @@ func each(t *testing.T, openers []opener, test func(t *testing.T, o opener)) {
 	}
 }
 
-// sideBySide runs tests all at once that wait more than they compute: of those that call
+// sideBySide runs tests all at once that wait more than they compute: of tests that call
 // t.Parallel there are only as many as processors.
 func sideBySide[T fmt.Stringer](t *testing.T, cases []T, test func(t *testing.T, c T)) {
 	var wg sync.WaitGroup

@@ -96,7 +96,7 @@ func TestLongRedlockConformance(t *testing.T) {
 	var networks sync.Map
 	drivertest.Run(t, drivertest.Harness{
 		TTL: 1500 * time.Millisecond,
-		// Of the suite's names those that are keys of a semaphore.
+		// Some of the suite's names are keys of a semaphore.
 		Refuses: func(name string) bool { return strings.Contains(name, "{") && strings.HasSuffix(name, ":timeout") },
 		Open: func(ctx context.Context) (driver.Backend, error) {
 			n := ms.network(t)

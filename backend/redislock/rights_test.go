@@ -13,7 +13,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
-// documentedRights returns the rules of the page's example, and those of a row of the table below it.
+// documentedRights returns the rules of the page's example, and the rules in a row of the table below it.
 func documentedRights(t *testing.T, row string) (rules []string) {
 	t.Helper()
 	for _, line := range rights.Example(t, "redis.md", "ACL SETUSER locks ") {
@@ -63,7 +63,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// The documented user reaches keys with the prefix, and no other: not those of a lock whose prefix ends like it.
+// The documented user reaches keys with the prefix, and no other key: not a lock's whose prefix ends like it.
 func TestRightsReachNoOtherKey(t *testing.T) {
 	t.Parallel()
 	srv := testserver.SharedRedis(t)

@@ -327,7 +327,7 @@ func TestScriptlessSeesChanges(t *testing.T) {
 	release(t, b, restless)
 }
 
-// A connection that ends between the look and the change takes what it watched with it.
+// A connection that ends between the look and the change takes its watches with it.
 func TestScriptlessConnectionEndsInBetween(t *testing.T) {
 	eachScriptless(t, func(t *testing.T, srv *testserver.RedisServer, b *Backend) {
 		r, c := request("", driver.Exclusive), raw(t, srv.Addr())

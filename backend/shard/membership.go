@@ -194,7 +194,7 @@ func (ms *membership) pending(at []*member, ttl time.Duration, awaited map[*regi
 	return slices.ContainsFunc(ms.registrations, func(r *registration) bool { return r.rounds < awaited[r] })
 }
 
-// update computes until anew, and wakes those that wait for changes. ms.mu is held.
+// update computes until anew, and wakes callers that wait for changes. ms.mu is held.
 func (ms *membership) update() {
 	end := int64(1<<63 - 1)
 	for _, l := range ms.lists {

@@ -84,7 +84,7 @@ func (f Fleet) renewals(some int, time float64) (moments [][]int) {
 }
 
 // Steady returns the load of one server, as the average of a time. Only this server's share is
-// simulated; the renewals are those of a sample of the processes.
+// simulated; the renewals are simulated for a sample of the processes.
 func (f Fleet) Steady(c Costs, time float64) Load {
 	s := New(1)
 	server, locks, load := &Station{Sim: s}, Times{}, Load{}

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { os.Exit(testserver.Run(m)) }
 // template at package level is beyond it.
 const initAllocs = 60
 
-// A run pays for the initialisation of all backends, also of those that its URL does not name. So none of
+// A run pays for the initialisation of all backends, also of backends that its URL does not name. So none of
 // our packages does notable work there.
 func TestStartInitialisesLittle(t *testing.T) {
 	self, err := os.Executable()
@@ -46,7 +46,7 @@ func TestStartInitialisesLittle(t *testing.T) {
 
 // BenchmarkCommandStart measures how long distlock run takes around a command that does nothing, beside
 // flock(1) and distlock version. Each round runs all of them, so that a busy machine slows them alike.
-// The metrics are milliseconds, and those of the processor, children included.
+// The metrics are milliseconds of time and of the processor, children included.
 func BenchmarkCommandStart(b *testing.B) {
 	dir := b.TempDir()
 	self, nothing := filepath.Join(dir, "distlock"), pathOf(b, "true")

@@ -326,7 +326,7 @@ func TestChineseTextsOfTheServerAreTypeset(t *testing.T) {
 	}
 }
 
-// The Chinese texts use the terms that CONTRIBUTING.md lists, and none of those that it rejects.
+// The Chinese texts use the terms that CONTRIBUTING.md lists, and no term that it rejects.
 func TestChineseTerms(t *testing.T) {
 	texts := maps.Clone(documents(t))
 	_, table, ok := strings.Cut(texts["CONTRIBUTING.md"], "| English | Chinese | not |\n")

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Packages whose tests start clusters are those that make test runs one after the other.
+// make test runs the packages whose tests start clusters one after the other, and no others.
 func TestClustersAreSerial(t *testing.T) {
 	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // turnEnv makes this program run another, a test's, while it has the file locked that the variable names. So
-// the tests of a command run one after the other, while go test builds those that are next. With a comma behind
+// the tests of a command run one after the other, while go test builds the next ones. With a comma behind
 // the file's name, a second one may run beside the first while a processor has nothing to do.
 const turnEnv = "GOTEST_TURN"
 

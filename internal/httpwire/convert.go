@@ -41,7 +41,7 @@ func FromCaps(c driver.Caps, watch, inspect bool) Caps {
 	}
 }
 
-// Driver returns c as those of a backend called name.
+// Driver returns c as the Caps of a backend called name.
 func (c Caps) Driver(name string) driver.Caps {
 	return driver.Caps{
 		Name: name, Modes: driver.Modes(c.Modes...), Fence: c.Fence, Floor: c.Floor, Downgrade: c.Downgrade,

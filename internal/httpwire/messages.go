@@ -41,7 +41,7 @@ const (
 	// ClientHeader is a client's secret, under which it gets the news of its holds.
 	ClientHeader = "Distlock-Client"
 
-	// OwnerHeader and FenceHeader are those of a hold, in the calls that have no body.
+	// OwnerHeader and FenceHeader carry the Owner and the fence of a hold in the calls that have no body.
 	OwnerHeader = "Distlock-Owner"
 	FenceHeader = "Distlock-Fence"
 )

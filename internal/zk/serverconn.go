@@ -149,7 +149,7 @@ func (c *Conn) login() *rpc {
 // maxPaths bounds the length of the paths in one request that sets watches.
 const maxPaths = 128 << 10
 
-// renewWatches sets all watches at a new server. It fires those whose nodes have changed since the
+// renewWatches sets all watches at a new server. It fires the watches of nodes that have changed since the
 // last transaction that this session knows of.
 func (c *Conn) renewWatches() []*rpc {
 	var list []*rpc

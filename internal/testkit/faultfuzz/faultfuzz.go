@@ -230,7 +230,7 @@ func (f *fuzz) request(name string) driver.Request {
 	}
 }
 
-// name returns one of those that are in use now.
+// name returns a name that is in use now.
 func (f *fuzz) name(rnd *rand.Rand) string {
 	return fmt.Sprintf("%s:%d", f.prefix, f.made.Load()/(names*perName)*names+rnd.Int64N(names))
 }

@@ -29,7 +29,7 @@
 // DISTLOCK_TEST_REQUIRE asks for the coordinator ("redis", "redis,etcd", "all") it
 // fails instead: a test that never runs proves nothing.
 //
-// Each coordinator is one file: what it is called, how its process is started, how
+// Each coordinator is one file: its name, how its process is started, how
 // it shows that it is ready. Everything else is shared.
 package testserver
 

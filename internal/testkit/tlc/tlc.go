@@ -14,7 +14,7 @@ import (
 
 // Run is a specification that is to be checked.
 type Run struct {
-	Dir     string            // has the specification, and those that it extends
+	Dir     string            // has the specification and the modules that it extends
 	Spec    string            // its name
 	Config  string            // the text of its .cfg file
 	Modules map[string]string // generated ones, by their names

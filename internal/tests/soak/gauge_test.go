@@ -22,7 +22,7 @@ const mega = 1 << 20
 type gauge struct {
 	name  string
 	slack float64 // growth in half of a run that is nothing; see judge
-	back  bool    // it is at the end what it was at the start, or less
+	back  bool    // at the end it is at most as high as at the start
 	read  func() (float64, error)
 
 	values     []float64 // while there was load

@@ -214,7 +214,7 @@ type plan struct {
 	renewed   bool // it is held until it was renewed
 }
 
-// kinds are those of names, in turn.
+// kinds are the kinds of names, in turn.
 var kinds = [...]distlock.Mode{distlock.Exclusive, distlock.Write, distlock.Counted}
 
 func lockName(i int) string { return fmt.Sprint("soak/", i) }

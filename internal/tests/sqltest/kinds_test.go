@@ -29,8 +29,8 @@ type kind struct {
 	anyOne      string // selects one of them
 	killOne     string
 	stall       []string // delays an owner's writes to a table until the connection that executes this ends
-	blocked     string   // counts those that are executing a statement
-	stuck       string   // counts those that have been executing one for long
+	blocked     string   // counts the connections that are executing a statement
+	stuck       string   // counts the connections that have been executing one for long
 	deadlocks   string   // counts the whole server's
 }
 

@@ -229,7 +229,7 @@ func TestServeRefuses(t *testing.T) {
 	finishWith(t, url, 64, "token", "ci", "look", "*")
 }
 
-// A host name is known beside those of this host, which no page of a stranger has.
+// A further host name can be allowed beside the names of this host, which no page of a stranger has.
 func TestHostNames(t *testing.T) {
 	t.Parallel()
 	local := []string{"localhost", "127.0.0.1", "::1", "distlock"}
