@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-
 	"time"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
