@@ -38,6 +38,7 @@ func TestLeaderIsKilled(t *testing.T) {
 // program has the lock, whether the holder, a server or the network fails. Then work goes on.
 func TestLongClusterFaults(t *testing.T) {
 	var wg sync.WaitGroup
+	two := make(chan struct{}, 2) // clusters at once: more of them find no leader on a busy machine
 	for name, faults := range map[string][]fault{
 		"members": {
 			{"the leader is killed", 3 * time.Second, false, leaderKilled},
@@ -59,8 +60,12 @@ func TestLongClusterFaults(t *testing.T) {
 		},
 	} {
 		// A leader of etcd 3.4.23 that was paused ends leases that its successor has prolonged.
-		options := testserver.EtcdOptions{Current: name == "pauses"}
-		wg.Go(func() { t.Run(name, func(t *testing.T) { runFaults(t, options, faults) }) })
+		options := testserver.EtcdOptions{Current: name == "pauses", Args: patientElections}
+		wg.Go(func() {
+			two <- struct{}{}
+			defer func() { <-two }()
+			t.Run(name, func(t *testing.T) { runFaults(t, options, faults) })
+		})
 	}
 	wg.Wait()
 	awaitNoGoroutines(t)
@@ -216,6 +221,9 @@ const (
 	patient = 3 * time.Minute // for what takes a second or two
 )
 
+// patientElections are etcd's own timeouts: leases last for two seconds at least.
+var patientElections = []string{"--heartbeat-interval", "100", "--election-timeout", "1000"}
+
 // program is a simulated process, with a client of its own and a proxy to each member.
 type program struct {
 	name    string
@@ -341,8 +349,9 @@ func (l *clusterLoad) awaitTurns(name string, n int) time.Duration {
 // finish ends the load and checks the record of holds, and that nothing is left.
 func (l *clusterLoad) finish(floor int) {
 	l.t.Helper()
-	if err := l.keeper.Err(); err != nil {
-		l.t.Errorf("a lock with a TTL of %v was lost: %v", longTTL, err)
+	// It is renewed once a third of its TTL has passed, so that a shorter standstill of the cluster costs no lock.
+	if err := l.keeper.Err(); err != nil && l.standstill() < longTTL/2 {
+		l.t.Errorf("a lock with a TTL of %v was lost, and the cluster stood still for %v at most: %v", longTTL, l.standstill(), err)
 	}
 	l.release(l.keeper)
 	l.stop()
@@ -353,6 +362,11 @@ func (l *clusterLoad) finish(floor int) {
 	l.Judge(l.t, floor)
 	l.t.Logf("%d waits in vain", l.failed.Load())
 	l.awaitNothingLeft()
+}
+
+// standstill returns the longest time for which no lock was granted.
+func (l *clusterLoad) standstill() time.Duration {
+	return min(l.Unused(contended), l.Unused("cold0"), l.Unused("cold1"))
 }
 
 // awaitNothingLeft waits until the servers have neither keys nor leases. Leases of a program that was cut off

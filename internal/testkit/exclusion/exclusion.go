@@ -157,6 +157,9 @@ func (c *Checker) Times(name string) int { return c.history(name).holds }
 // Turns returns how often a lock's holder had another name than the one before.
 func (c *Checker) Turns(name string) int { return c.history(name).turns }
 
+// Unused returns the longest time between two holds of a lock.
+func (c *Checker) Unused(name string) time.Duration { return c.history(name).unused }
+
 // Fence returns the last fence of a lock.
 func (c *Checker) Fence(name string) uint64 { return c.history(name).fence }
 

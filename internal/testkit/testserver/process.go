@@ -132,7 +132,7 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 func (p *Process) start() error { return startTogether(p) }
 
 // startTogether starts processes that may need each other to become ready, and returns when
-// all answer. If one fails, it kills the others and returns that error.
+// all answer. If one fails, it kills all and returns that error.
 func startTogether(all ...*Process) error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -149,7 +149,15 @@ func startTogether(all ...*Process) error {
 		})
 	}
 	wg.Wait()
-	return context.Cause(ctx)
+	err := context.Cause(ctx)
+	if err != nil {
+		for _, p := range all {
+			if p.done != nil { // one that was begun
+				p.Kill()
+			}
+		}
+	}
+	return err
 }
 
 // begin starts the process, which does not answer yet.
@@ -165,15 +173,16 @@ func (p *Process) begin() error {
 	if err := spawn(p.cmd); err != nil {
 		return err
 	}
-	p.done = make(chan struct{})
+	cmd, done := p.cmd, make(chan struct{})
+	p.done = done
 	go func() {
-		p.cmd.Wait()
-		close(p.done)
+		cmd.Wait()
+		close(done)
 	}()
 	return nil
 }
 
-// awaitReady returns when the server answers. It kills a server that does not answer before
+// awaitReady returns when the server answers. It fails if the server does not answer before
 // startTimeout or the end of ctx.
 func (p *Process) awaitReady(ctx context.Context) error {
 	deadline := time.Now().Add(startTimeout)
@@ -186,12 +195,10 @@ func (p *Process) awaitReady(ctx context.Context) error {
 		case <-p.done:
 			return fmt.Errorf("%s ended at once: %s", p.path, p.log())
 		case <-ctx.Done():
-			p.Kill()
 			return context.Cause(ctx)
 		case <-time.After(2 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			p.Kill()
 			return fmt.Errorf("%s doesn't answer: %w: %s", p.path, err, p.log())
 		}
 	}

@@ -2,6 +2,7 @@ package testserver
 
 import (
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -17,6 +18,29 @@ func TestMemberThatEndsIsReportedAtOnce(t *testing.T) {
 	}
 	if silent.alive() {
 		t.Error("the other one runs on")
+	}
+}
+
+func TestMemberThatAnswersEndsWithTheOthers(t *testing.T) {
+	quick, broken := newRedis(t, "redis", redisServer), newRedis(t, "redis", redisServer)
+	t.Cleanup(quick.end)
+	t.Cleanup(broken.end)
+	answered := make(chan struct{})
+	quick.args, broken.args = []string{"--port", "0"}, []string{"--port", "0"}
+	quick.ready = sync.OnceValue(func() error {
+		close(answered)
+		return nil
+	})
+	broken.ready = func() error {
+		<-answered
+		broken.cmd.Process.Kill()
+		return errNotYet
+	}
+	if err := startTogether(quick.Process, broken.Process); err == nil {
+		t.Error("one of two ended, and both started")
+	}
+	if quick.alive() {
+		t.Error("the one that answered runs on")
 	}
 }
 
