@@ -52,9 +52,9 @@ func Try(t *testing.T, b driver.Backend, outside func() []string) {
 			t.Logf("again: -odd.seed=%d", seed)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	locks, err := distlock.New(b, &distlock.Options{TTL: 20 * time.Second})
+	locks, err := distlock.New(b, &distlock.Options{TTL: 3 * time.Minute, CallTimeout: time.Minute}) // a busy machine is slow
 	if err != nil {
 		t.Fatal(err)
 	}
