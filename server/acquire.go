@@ -89,7 +89,7 @@ func (c *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dura
 		c.s.quota.prolong(c.who.Name, h, false)
 	case !held && c.queued:
 		c.s.quota.prolong(c.who.Name, h, true)
-	case !held && !c.unsure:
+	case !held && !c.unknown:
 		c.s.quota.remove(h)
 	}
 	if err != nil {
@@ -110,7 +110,7 @@ func (c *exchange) attempt(r driver.Request, queue bool) (began time.Time, g dri
 	defer cancel()
 	began = time.Now()
 	g, err = c.s.backend.Acquire(ctx, r)
-	c.unsure, c.queued = httpwire.KindOf(err) == httpwire.Unknown, r.Queue && errors.Is(err, driver.ErrHeld)
+	c.unknown, c.queued = httpwire.KindOf(err) == httpwire.Unknown, r.Queue && errors.Is(err, driver.ErrHeld)
 	c.s.metrics.backend("acquire", err, time.Since(began))
 	return began, g, err
 }

@@ -28,8 +28,8 @@ type exchange struct {
 	who  *Identity
 	name string // of the lock, for the log
 
-	unsure bool // the outcome of the last acquire is not known
-	queued bool // it was refused, and has a place in the queue
+	unknown bool // the outcome of the last acquire
+	queued  bool // it was refused, and has a place in the queue
 }
 
 type handler func(*exchange) error

@@ -58,8 +58,8 @@ func (b *Backend) readExpiring(ctx context.Context, all []*expiring) {
 	var known []*expiring
 	var gets []clientv3.Op
 	for _, e := range all {
-		key, doubtful := b.owners.expiringKey(e.o)
-		if doubtful { // the Owner may have other keys
+		key, unknown := b.owners.expiringKey(e.o)
+		if unknown { // the Owner may have other keys
 			q, _, err := b.readQueue(ctx, e.o.name)
 			e.keys, e.err = q.of(e.o.owner), err
 			continue

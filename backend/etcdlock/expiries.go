@@ -293,7 +293,7 @@ func (s *owners) shorten(o *ownerState, deadline time.Time) {
 }
 
 // expiringKey returns an Owner's key, and whether it may have another one after a call without an answer.
-func (s *owners) expiringKey(o *ownerState) (key string, doubtful bool) {
+func (s *owners) expiringKey(o *ownerState) (key string, unknown bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return o.key, o.created == 0 || o.unknown || o.lateWrite

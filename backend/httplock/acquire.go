@@ -23,7 +23,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	settled := b.news.subscribe(r, &q)
+	finish := b.news.subscribe(r, &q)
 	var g httpwire.Grant
 	err = b.client.call(ctx, q, func(body io.Reader) error {
 		if err := decode(body, &g); err != nil {
@@ -31,7 +31,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		}
 		return b.checkGrant(r, g)
 	})
-	settled(err)
+	finish(err)
 	if err != nil {
 		return driver.Grant{}, fail("acquire", r.Name, err)
 	}

@@ -40,8 +40,8 @@ func (n *news) init(b *Backend) {
 }
 
 // subscribe completes the request for a hold that wants news, if the backend has any. The caller calls
-// settled with the outcome.
-func (n *news) subscribe(r driver.Request, q *request) (settled func(error)) {
+// finish with the outcome.
+func (n *news) subscribe(r driver.Request, q *request) (finish func(error)) {
 	if n.b.caps.Revocable == 0 || r.OnLost == nil && r.OnRevoke == nil {
 		return func(error) {}
 	}

@@ -41,7 +41,7 @@ const (
 	none       regState = iota
 	made                // before looking for other lists
 	registered          // no other list was found
-	doubtful            // it may exist, but its process does not rely on it
+	unknown             // it may exist, but its process does not rely on it
 )
 
 // state is a state of the model.
@@ -141,11 +141,11 @@ func (m *model) registrationStep(s state, p int, add func(state)) {
 				*e = none
 			}
 		case registered:
-			*e = doubtful
+			*e = unknown
 			if (s.trying[p] || s.trusted[p]) && !m.covers(&n, p) {
 				continue // registrations outlive the locks taken under them
 			}
-		case doubtful:
+		case unknown:
 			*e = none
 			back := s
 			back.registrations[p][at] = registered // a renewal shows that it existed all the time

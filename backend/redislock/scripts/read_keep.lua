@@ -7,7 +7,7 @@ return batch(function(at, field, ttl, exact)
   end
   lengthen(KEYS[at + 1], ttl, exact)
   if exact then
-    settle(KEYS[at], string.sub(KEYS[at + 2], 1, -#(':' .. field .. ':rwlock_timeout:1') - 1), ttl)
+    shorten(KEYS[at], string.sub(KEYS[at + 2], 1, -#(':' .. field .. ':rwlock_timeout:1') - 1), ttl)
   else
     lengthen(KEYS[at], ttl)
   end

@@ -13,7 +13,7 @@ end
 
 -- The lock lives as long as its longest reader. A reader that shortened its hold may have
 -- been the longest; with many readers it isn't worth asking all of them.
-local function settle(name, base, ttl)
+local function shorten(name, base, ttl)
   if redis.call('PTTL', name) > tonumber(ttl) then
     if redis.call('HLEN', name) > 32 then
       return

@@ -251,15 +251,15 @@ func (s *soak) drain() {
 			s.t.Logf("drained %v after two TTLs", time.Since(began).Round(time.Second))
 			return
 		}
-		s.settle()
+		s.sweep()
 	}
 }
 
-// settle helps stores that remove remains only as they are used.
-func (s *soak) settle() {
+// sweep helps stores that remove remains only as they are used.
+func (s *soak) sweep() {
 	for _, st := range s.stores {
-		if st.settle != nil && slices.ContainsFunc(st.gauges, func(g *gauge) bool { return !g.returned() }) {
-			if err := st.settle(); err != nil {
+		if st.sweep != nil && slices.ContainsFunc(st.gauges, func(g *gauge) bool { return !g.returned() }) {
+			if err := st.sweep(); err != nil {
 				s.t.Errorf("%s: %v", st.name, err)
 			}
 		}

@@ -32,7 +32,7 @@ type store struct {
 	urls   [2]string         // of the clients; the second may lead through proxy
 	proxy  *faultproxy.Proxy // nil: there is no network
 	gauges []*gauge
-	settle func() error // removes the remains of holds that were not released, unless they end by time alone
+	sweep  func() error // removes the remains of holds that were not released, unless they end by time alone
 	load   *load
 }
 
@@ -103,8 +103,7 @@ func sqlite(t *testing.T) *store {
 	b.Close()
 	ask := func(query string) func() (float64, error) { return asked("file:"+url.PathEscape(file), query) }
 	rows := ask("SELECT count(*) FROM locks")
-	settle := func() error { return sweep(t.Context(), u, rows) }
-	return &store{name: "sqlite", urls: [2]string{u, u}, settle: settle, gauges: []*gauge{
+	return &store{name: "sqlite", urls: [2]string{u, u}, sweep: func() error { return sweep(t.Context(), u, rows) }, gauges: []*gauge{
 		count("sqlite: holds and places", 20, ask("SELECT count(*) FROM claims")),
 		{name: "sqlite: rows of names", slack: 200, read: rows},
 		size("sqlite: files", 4, func() (sum float64, err error) {
@@ -131,7 +130,7 @@ func sweep(ctx context.Context, u string, count func() (float64, error)) error {
 	defer b.Close()
 	for range int(rows) + 1000 {
 		r := driver.Request{Fences: 1, Hold: driver.Hold{
-			Name: "settle " + driver.NewOwner(), Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: time.Minute,
+			Name: "sweep " + driver.NewOwner(), Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: time.Minute,
 		}}
 		if _, err := b.Acquire(ctx, r); err != nil {
 			return err

@@ -1,6 +1,7 @@
 package advice
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -45,16 +46,20 @@ func (l life) holder(at time.Duration) driver.Holder {
 // sampled returns what a Recorder makes of lives that are sampled in an interval.
 func sampled(lives []life, interval, until time.Duration) []*Usage {
 	r, start := NewRecorder(), time.Unix(1e9, 0)
+	coming := slices.SortedStableFunc(slices.Values(lives), func(a, b life) int { return cmp.Compare(a.from, b.from) })
+	var current []life
 	for at := time.Duration(0); at <= until; at += interval {
+		for ; len(coming) > 0 && coming[0].from <= at; coming = coming[1:] {
+			current = append(current, coming[0])
+		}
+		current = slices.DeleteFunc(current, func(l life) bool { return l.to <= at })
 		byName := map[string]*driver.Info{}
-		for _, l := range lives {
-			if l.from <= at && at < l.to {
-				if byName[l.name] == nil {
-					byName[l.name] = &driver.Info{Name: l.name}
-				}
-				i := byName[l.name]
-				i.Holders = append(i.Holders, l.holder(at))
+		for _, l := range current {
+			if byName[l.name] == nil {
+				byName[l.name] = &driver.Info{Name: l.name}
 			}
+			i := byName[l.name]
+			i.Holders = append(i.Holders, l.holder(at))
 		}
 		var infos []driver.Info
 		for _, i := range byName {
