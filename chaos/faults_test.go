@@ -218,7 +218,7 @@ func preload(t *testing.T, name, variable string) *preloaded {
 	library := filepath.Join(dir, name+".so")
 	gcc, err := exec.LookPath("gcc")
 	if err != nil {
-		t.Skip("a change of the system needs gcc: ", err)
+		t.Fatal("a change of the system needs gcc: ", err)
 	}
 	if out, err := exec.Command(gcc, "-shared", "-fPIC", "-O1", "-o", library, "testdata/"+name+".c").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v: %s", err, out)

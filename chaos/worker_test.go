@@ -169,7 +169,7 @@ func (w *worker) turn(ctx context.Context, locks *distlock.Client, name string, 
 		time.Sleep(10 * time.Millisecond)
 		return
 	}
-	h.Fence, h.Deadline = lease.Fence(), deadline(lease)
+	h.Owner, h.Fence, h.Deadline = lease.Owner(), lease.Fence(), deadline(lease)
 	w.emit("grant", h)
 	if w.trace != nil {
 		w.trace.Lease(lease)

@@ -84,6 +84,8 @@ look() {
 	want maven DISTLOCK_TEST_MAVEN mvn
 	want xz-utils DISTLOCK_TEST_XZ xz
 	want chromium-headless-shell DISTLOCK_TEST_CHROMIUM /usr/lib/chromium/chromium-headless-shell
+	command -v gcc >/dev/null || missing+=(gcc) # for the race detector and for chaos
+	[ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
 	[ -e /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf ] || missing+=(fonts-dejavu-core) # Chromium crashes without a font
 	[ -n "${DISTLOCK_TEST_ZOOKEEPER:-}" ] || [ -e /usr/share/java/zookeeper.jar ] || missing+=(zookeeper)
 	[ -e /usr/share/java/curator-recipes.jar ] || missing+=(libcurator-recipes-java)

@@ -14,6 +14,7 @@ import (
 type Hold struct {
 	Process, ID int
 	Name        string
+	Owner       string // the same for leases that a process passes on inside
 	Fence       uint64
 	Call        int64 // when Lock was called
 	Grant       int64 // when it returned
@@ -48,8 +49,8 @@ func Overlaps(all []Hold, until func(Hold) int64) (n int) {
 // called when that grant was.
 func FenceFaults(all []Hold) (n int) {
 	type span struct {
-		process int
-		next    uint64
+		owner string
+		next  uint64
 	}
 	for _, holds := range byName(all, nil) {
 		greatest := make([]uint64, len(holds)+1) // of the first i grants
@@ -57,11 +58,11 @@ func FenceFaults(all []Hold) (n int) {
 		calls := map[span]int64{} // of the grants that can be passed on
 		for i, h := range holds {
 			greatest[i+1] = max(greatest[i], h.Fence)
-			call, passedOn := calls[span{h.Process, h.Fence}]
+			call, passedOn := calls[span{h.Owner, h.Fence}]
 			if !passedOn {
 				call = h.Call
 			}
-			calls[span{h.Process, h.Fence + 1}] = call
+			calls[span{h.Owner, h.Fence + 1}] = call
 			before, _ := slices.BinarySearchFunc(holds, call, func(h Hold, t int64) int { return cmp.Compare(h.Grant, t) })
 			if h.Fence <= greatest[before] || seen[h.Fence] {
 				n++

@@ -22,9 +22,11 @@ func TestPlanted(t *testing.T) {
 	waited := hold(1, 30, 40) // called before the other's grant, and its fence is the smaller one
 	waited.Call = 1
 	elsewhere := func(h Hold) Hold {
-		h.Process = 1
+		h.Process, h.Owner = 1, "other"
 		return h
 	}
+	anew := hold(6, 50, 60) // not passed on
+	anew.Owner = "new"
 	arrivedLate := hold(2, 15, 40) // its deadline had passed when the answer came
 	arrivedLate.Deadline = 12
 	for name, c := range map[string]struct {
@@ -42,6 +44,7 @@ func TestPlanted(t *testing.T) {
 		"fence goes back beyond one": {[]Hold{hold(5, 10, 20), hold(7, 30, 40), elsewhere(hold(6, 50, 60))}, 0, 0, 1, false},
 		"an older grant passed on":   {[]Hold{hold(5, 10, 20), elsewhere(hold(9, 15, 40)), hold(6, 50, 60), hold(7, 70, 80)}, 1, 1, 0, false},
 		"another grant, of its own":  {[]Hold{hold(5, 10, 20), elsewhere(hold(9, 30, 40)), hold(7, 50, 60)}, 0, 0, 1, false},
+		"another grant, the next":    {[]Hold{hold(5, 10, 20), elsewhere(hold(7, 30, 40)), anew}, 0, 0, 1, false},
 		"fence is not unique":        {[]Hold{hold(1, 10, 20), hold(1, 30, 40)}, 0, 0, 1, false},
 		"fences of calls at once":    {[]Hold{hold(2, 10, 20), waited}, 0, 0, 0, false},
 	} {

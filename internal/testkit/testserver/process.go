@@ -167,14 +167,13 @@ func (p *Process) begin() error {
 		return err
 	}
 	defer log.Close()
-	p.cmd = exec.Command(p.path, p.args...)
-	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = p.dir, log, log
-	p.cmd.SysProcAttr = p.account.apply(dieWithParent())
-	if err := spawn(p.cmd); err != nil {
+	cmd, done := exec.Command(p.path, p.args...), make(chan struct{})
+	cmd.Dir, cmd.Stdout, cmd.Stderr = p.dir, log, log
+	cmd.SysProcAttr = p.account.apply(dieWithParent())
+	if err := spawn(cmd); err != nil {
 		return err
 	}
-	cmd, done := p.cmd, make(chan struct{})
-	p.done = done
+	p.cmd, p.done = cmd, done
 	go func() {
 		cmd.Wait()
 		close(done)

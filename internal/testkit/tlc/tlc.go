@@ -65,9 +65,13 @@ func Check(t *testing.T, run Run) Result {
 	// TLC copies modules of its own there, and removes them at the end: runs beside each other need one each.
 	options = append(options, "-Djava.io.tmpdir="+dir, "-cp", jar, "tlc2.TLC", "-workers", "1", "-metadir", dir, "-config", "run.cfg", run.Spec)
 	cmd := exec.Command(java, options...)
-	cmd.Dir = dir
-	out, err := cmd.CombinedOutput()
-	r := Result{string(out)}
+	var out strings.Builder
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &out
+	err = testserver.Spawn(cmd) // it must not outlive a test that hangs
+	if err == nil {
+		err = cmd.Wait()
+	}
+	r := Result{out.String()}
 	if err != nil && !strings.Contains(r.Output, "is violated") {
 		t.Fatalf("TLC: %v\n%s", err, r.Output)
 	}
