@@ -4,7 +4,6 @@ GO          ?= go
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # Tests need real servers, which make servers installs; one that is missing is a failure.
-# Make it empty to skip what needs a server that is missing.
 DISTLOCK_TEST_REQUIRE ?= all
 export DISTLOCK_TEST_REQUIRE
 
