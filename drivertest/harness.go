@@ -127,7 +127,7 @@ func (h *Harness) applyDefaults(ctx context.Context, calls *activity) (config, e
 	}
 	c := config{Harness: *h, caps: caps}
 	c.TTL = cmp.Or(c.TTL, max(300*time.Millisecond, c.caps.MinTTL))
-	c.Slack = cmp.Or(c.Slack, max(15*time.Second, c.TTL))
+	c.Slack = cmp.Or(c.Slack, max(30*time.Second, c.TTL))
 	c.Timeout = cmp.Or(c.Timeout, time.Minute+40*c.TTL+c.extra)
 	return c, nil
 }

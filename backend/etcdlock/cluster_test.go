@@ -17,6 +17,7 @@ import (
 	"github.com/distlock/distlock/internal/testkit/exclusion"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
 	"github.com/distlock/distlock/internal/testkit/testserver"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 )
@@ -167,6 +168,18 @@ func leaderUnreachable(l *clusterLoad) func() {
 	}
 }
 
+// eventually repeats a call until it succeeds: the cluster may be without a leader.
+func (l *clusterLoad) eventually(call func() error) {
+	l.t.Helper()
+	err := call()
+	for start := time.Now(); err != nil && time.Since(start) < patient; err = call() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
 // compacted compacts the revisions from which waiters watch, and cuts their connections.
 func compacted(l *clusterLoad) func() {
 	c, err := clientv3.New(clientv3.Config{Endpoints: l.g.Addrs(), Logger: zap.NewNop()})
@@ -177,24 +190,31 @@ func compacted(l *clusterLoad) func() {
 	for range 3 {
 		var at int64
 		for range 20 {
-			put, err := c.Put(l.ctx, "other", "x")
-			if err != nil {
-				l.t.Fatal(err)
+			l.eventually(func() error {
+				put, err := c.Put(l.ctx, "other", "x")
+				if err == nil {
+					at = put.Header.Revision
+				}
+				return err
+			})
+		}
+		l.eventually(func() error {
+			_, err := c.Compact(l.ctx, at)
+			if errors.Is(err, rpctypes.ErrCompacted) { // by a call without an answer
+				return nil
 			}
-			at = put.Header.Revision
-		}
-		if _, err := c.Compact(l.ctx, at); err != nil {
-			l.t.Fatal(err)
-		}
+			return err
+		})
 		for _, p := range l.programs {
 			for _, w := range p.proxies {
 				w.Cut()
 			}
 		}
 	}
-	if _, err := c.Delete(l.ctx, "other"); err != nil {
-		l.t.Fatal(err)
-	}
+	l.eventually(func() error {
+		_, err := c.Delete(l.ctx, "other")
+		return err
+	})
 	return func() {}
 }
 

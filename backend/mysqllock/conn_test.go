@@ -15,6 +15,7 @@ import (
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/drivertest"
 	"github.com/distlock/distlock/internal/testkit/faultproxy"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -67,7 +68,7 @@ func TestHolderIsCutOff(t *testing.T) {
 
 func clientOf(t *testing.T, b driver.Backend) *distlock.Client {
 	t.Helper()
-	c, err := distlock.New(b, nil)
+	c, err := distlock.New(b, locktest.Patient())
 	if err != nil {
 		t.Fatal(err)
 	}

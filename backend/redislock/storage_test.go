@@ -216,7 +216,7 @@ func TestReleaseTellsALiveFairWaiter(t *testing.T) {
 		t.Fatal(err)
 	}
 	release(t, b, r)
-	if m, err := live.ReceiveTimeout(t.Context(), 5*time.Second); err != nil || m.(*redis.Message).Payload != "0" {
+	if m, err := live.ReceiveTimeout(t.Context(), tooLong); err != nil || m.(*redis.Message).Payload != "0" {
 		t.Errorf("the live waiter got %v, %v", m, err)
 	}
 }

@@ -75,7 +75,7 @@ func request(name string, mode driver.Mode) driver.Request {
 		name = "test " + driver.NewOwner()
 	}
 	return driver.Request{
-		Hold:   driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: mode, TTL: 10 * time.Second},
+		Hold:   driver.Hold{Name: name, Owner: driver.NewOwner(), Mode: mode, TTL: 2 * time.Minute},
 		Fences: 1, Limit: 2, Queue: true,
 	}
 }

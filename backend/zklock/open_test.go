@@ -101,12 +101,12 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 // Open learns the server's bounds for a session timeout.
 func TestBoundsOfTheTTL(t *testing.T) {
 	t.Parallel()
-	srv := testserver.ZooKeeper(t, testserver.ZooKeeperOptions{MinSession: 3 * time.Second, MaxSession: 9 * time.Second})
+	srv := testserver.ZooKeeper(t, testserver.ZooKeeperOptions{MinSession: time.Minute, MaxSession: 3 * time.Minute})
 	b := open(t, srv.URL())
-	if c := b.Caps(); c.MinTTL != 1500*time.Millisecond || c.MaxTTL != 4500*time.Millisecond {
+	if c := b.Caps(); c.MinTTL != 30*time.Second || c.MaxTTL != 90*time.Second {
 		t.Errorf("from %v to %v", c.MinTTL, c.MaxTTL)
 	}
-	for _, ttl := range []time.Duration{b.caps.MinTTL, 2345 * time.Millisecond, b.caps.MaxTTL} {
+	for _, ttl := range []time.Duration{b.caps.MinTTL, 45_678 * time.Millisecond, b.caps.MaxTTL} {
 		r := request("", driver.Exclusive)
 		r.TTL = ttl
 		g := acquire(t, b, r)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -75,7 +76,7 @@ func TestRequestsOfManyWaiters(t *testing.T) {
 	var clients [sessions]*distlock.Client
 	for i := range clients {
 		var err error
-		if clients[i], err = distlock.New(openCounted(t, c), &distlock.Options{TTL: time.Minute}); err != nil {
+		if clients[i], err = distlock.New(openCounted(t, c), locktest.Patient()); err != nil {
 			t.Fatal(err)
 		}
 		defer clients[i].Close()

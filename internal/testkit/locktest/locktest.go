@@ -8,11 +8,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 )
 
 // Patience bounds every wait. What is waited for takes seconds at most, on a busy machine too.
 const Patience = 2 * time.Minute
+
+// Patient returns options with which a call that is not repeated succeeds on a busy machine, and no lease is lost there.
+func Patient() *distlock.Options {
+	return &distlock.Options{TTL: 3 * time.Minute, CallTimeout: time.Minute}
+}
 
 // Acquire returns the grant of a request.
 func Acquire(t testing.TB, b driver.Backend, r driver.Request) driver.Grant {

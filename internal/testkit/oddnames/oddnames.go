@@ -16,6 +16,7 @@ import (
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 )
 
 var (
@@ -54,7 +55,7 @@ func Try(t *testing.T, b driver.Backend, outside func() []string) {
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	locks, err := distlock.New(b, &distlock.Options{TTL: 3 * time.Minute, CallTimeout: time.Minute}) // a busy machine is slow
+	locks, err := distlock.New(b, locktest.Patient())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -99,7 +99,7 @@ func (t *tour) fail(what string, err error) {
 
 func (t *tour) request(kind string, mode driver.Mode) driver.Request {
 	r := driver.Request{
-		Hold:   driver.Hold{Name: t.name + kind, Owner: driver.NewOwner(), Mode: mode, TTL: 10 * time.Second},
+		Hold:   driver.Hold{Name: t.name + kind, Owner: driver.NewOwner(), Mode: mode, TTL: 2 * time.Minute},
 		Fences: 1, Meta: map[string]string{"program": "tour"},
 	}
 	if mode == driver.Counted {

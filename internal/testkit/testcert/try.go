@@ -126,7 +126,7 @@ func use(t *testing.T, url string) error {
 	}
 	defer b.Close()
 	r := driver.Request{
-		Hold:   driver.Hold{Name: "job", Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: 10 * time.Second},
+		Hold:   driver.Hold{Name: "job", Owner: driver.NewOwner(), Mode: driver.Exclusive, TTL: 2 * time.Minute},
 		Fences: 1,
 	}
 	if _, err := b.Acquire(ctx, r); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/distlock/distlock"
 	_ "github.com/distlock/distlock/backend/all"
 	"github.com/distlock/distlock/fence"
+	"github.com/distlock/distlock/internal/testkit/locktest"
 	"github.com/distlock/distlock/internal/testkit/testserver"
 )
 
@@ -41,8 +42,8 @@ const (
 )
 
 // open connects to the locks and to the protected data.
-func open(ctx context.Context, storeKind, lockURL, dataURL string) (*distlock.Client, store, error) {
-	locks, err := distlock.Open(ctx, lockURL, &distlock.Options{TTL: ttl})
+func open(ctx context.Context, storeKind, lockURL, dataURL string, o *distlock.Options) (*distlock.Client, store, error) {
+	locks, err := distlock.Open(ctx, lockURL, o)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -53,7 +54,7 @@ func open(ctx context.Context, storeKind, lockURL, dataURL string) (*distlock.Cl
 // hold runs the holder that will be paused. Like many programs, it checks that it still has the lock,
 // and then writes.
 func hold(ctx context.Context, storeKind, lockURL, dataURL string, withFence bool) error {
-	locks, s, err := open(ctx, storeKind, lockURL, dataURL)
+	locks, s, err := open(ctx, storeKind, lockURL, dataURL, &distlock.Options{TTL: ttl})
 	if err != nil {
 		return err
 	}
@@ -118,10 +119,10 @@ func TestPausedHolder(t *testing.T) {
 
 // overtake reports whether the paused holder was refused, and how many items are left.
 func overtake(t *testing.T, storeKind string, k kind, withFence bool) (stale bool, left int) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), locktest.Patience)
 	defer cancel()
 	lockURL, dataURL := k.start(t)
-	locks, s, err := open(ctx, storeKind, lockURL, dataURL)
+	locks, s, err := open(ctx, storeKind, lockURL, dataURL, locktest.Patient())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,7 +77,7 @@ func TestServersAreKilled(t *testing.T) {
 	prefix := "test " + driver.NewOwner()
 	var lost atomic.Int32
 	options := &distlock.Options{
-		TTL:      15 * time.Second,
+		TTL:      45 * time.Second,
 		Observer: &distlock.Observer{Lost: func(distlock.Event) { lost.Add(1) }},
 	}
 	clients := []*distlock.Client{client(t, hosts(servers...), options), client(t, hosts(servers[1], servers[0]), options)}

