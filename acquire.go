@@ -299,7 +299,7 @@ func (k *contender) bound() time.Duration {
 	}
 	d = wait.Jitter(d)
 	if held.Retry > 0 {
-		d = min(d, max(held.Retry, minRetry)+time.Millisecond)
+		d = min(d, max(min(held.Retry, d), minRetry)+time.Millisecond)
 	}
 	return d
 }

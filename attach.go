@@ -41,10 +41,22 @@ func (c *Client) attach(ctx context.Context, name, owner string, opts []LockOpti
 	}
 	c.tasks.Begin()
 	defer c.tasks.End()
-	if _, busy := c.attaching.LoadOrStore(owner, true); busy || c.has(owner) {
-		return nil, invalid("this client has a lease on the hold already, or attaches it")
+	if _, busy := c.attached.LoadOrStore(owner, (*hold)(nil)); busy {
+		return nil, errAttached
 	}
-	defer c.attaching.Delete(owner)
+	lease, err := c.attachHold(ctx, name, owner, opts)
+	if err != nil {
+		c.attached.Delete(owner)
+	}
+	return lease, err
+}
+
+var errAttached = invalid("this client has a lease on the hold already, or attaches it")
+
+func (c *Client) attachHold(ctx context.Context, name, owner string, opts []LockOption) (*Lease, error) {
+	if c.has(owner) {
+		return nil, errAttached
+	}
 	h, err := c.findHold(ctx, name, owner, opts)
 	if err != nil {
 		return nil, err
@@ -129,6 +141,7 @@ func (h *hold) attach(ctx context.Context) (*Lease, error) {
 		return nil, errLate
 	}
 	lease := h.newLease(ctx, now)
+	h.env.attached.Store(h.owner, h)
 	if !h.env.watchdog.Add(&h.life, h, &h.s.terms, start, h.s.terms.TTL) {
 		return nil, ErrClosed
 	}

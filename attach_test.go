@@ -267,3 +267,43 @@ func TestAttachWithoutTheSightOfOwners(t *testing.T) {
 		}
 	}
 }
+
+// An Attach that was refused is no reason to refuse a later one.
+func TestAttachAfterARefusal(t *testing.T) {
+	a, _, _ := pairOfClients(t)
+	taken := mustLock(t, a.Mutex("x"))
+	if _, err := a.Attach(t.Context(), "x", taken.Owner()); !errors.Is(err, distlock.ErrInvalid) {
+		t.Errorf("by the holder: %v", err)
+	}
+	attached, err := a.Attach(t.Context(), "x", mustDetach(t, taken))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := a.Attach(t.Context(), "x", mustDetach(t, attached))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustUnlock(t, again)
+}
+
+// Unlock of a lost lease does not release the hold that the same client has attached since.
+func TestUnlockOfALostLeaseAfterAttach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _ := pairOfClients(t)
+		lost := mustLock(t, a.Mutex("x", distlock.MaxHold(10*time.Second)))
+		<-lost.Context().Done()
+		attached, err := a.Attach(t.Context(), "x", lost.Owner())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lost.Unlock(t.Context()); !errors.Is(err, distlock.ErrLost) {
+			t.Errorf("Unlock of the lost lease: %v", err)
+		}
+		synctest.Wait()
+		if _, err := b.Mutex("x").TryLock(t.Context()); !errors.Is(err, distlock.ErrHeld) || attached.Err() != nil {
+			t.Errorf("beside the attached lease (%v): %v", attached.Err(), err)
+		}
+		mustUnlock(t, attached)
+		free(t, b, "x")
+	})
+}

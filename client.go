@@ -30,8 +30,6 @@ type Client struct {
 	closed  error        // what Close returns
 	longest atomic.Int64 // the greatest CallTimeout of a lock
 
-	attaching sync.Map // the Owners whose holds are being attached
-
 	defaults [driver.Counted + 1]atomic.Pointer[lockTerms] // by mode
 }
 

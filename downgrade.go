@@ -78,13 +78,19 @@ func (h *hold) requestDowngrade(ctx context.Context) (start instant, grant drive
 	if h.s.revoked != nil && h.env.caps.Revocable.Has(Read) {
 		r.OnRevoke = (&holdSignal{h: h, revoke: true}).notify
 	}
+	unknown := false
 	err = h.retry(ctx, math.MaxInt, func() error {
 		start = h.env.now()
 		grant, err = h.env.backend.Acquire(ctx, r)
-		if errors.Is(err, ErrHeld) {
+		switch {
+		case errors.Is(err, ErrHeld):
 			// No other Owner can hold beside a writer. A grant after this would be a new hold.
 			return fmt.Errorf("%w: %v", ErrLost, err)
+		case driver.Final(err) && unknown:
+			// A try without an answer may have made it a reader's.
+			return fmt.Errorf("%w: %v", ErrLost, err)
 		}
+		unknown = unknown || err != nil && !errors.Is(err, driver.ErrUnsent)
 		return err
 	})
 	return start, grant, err

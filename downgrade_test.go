@@ -211,3 +211,28 @@ func TestDowngradeOfABrokenHold(t *testing.T) {
 		free(t, other, "x")
 	})
 }
+
+// A downgrade that may have landed leaves no writer, also if the next try is refused for good.
+func TestDowngradeWithoutAnswerThenInvalid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newRig()
+		c := client(t, b, nil)
+		lease := mustLock(t, c.RWMutex("x"))
+		tries := 0
+		b.set(func(r *rig) {
+			r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+				if tries++; tries > 1 {
+					return driver.Grant{}, driver.ErrInvalid
+				}
+				next(ctx, req)
+				return driver.Grant{}, errNetwork
+			}
+		})
+		if err := lease.Downgrade(t.Context()); !errors.Is(err, distlock.ErrLost) || !errors.Is(lease.Err(), distlock.ErrLost) {
+			t.Errorf("Downgrade: %v, and the lease: %v; others may read beside it", err, lease.Err())
+		}
+		b.set(func(r *rig) { r.acquire = nil })
+		synctest.Wait()
+		free(t, c, "x")
+	})
+}

@@ -158,12 +158,12 @@ func (e *Election) Leaders(ctx context.Context) iter.Seq2[Holder, error] {
 	return func(yield func(Holder, error) bool) {
 		period := max(e.l.s.terms.TTL/10, 100*time.Millisecond)
 		var last observation
-		for {
+		for first := true; ; first = false {
 			h, err := e.Leader(ctx)
 			if ctx.Err() != nil {
 				return
 			}
-			if now := observe(h, err); now != last {
+			if now := observe(h, err); first || now != last {
 				last = now
 				if !yield(h, err) {
 					return
@@ -176,7 +176,7 @@ func (e *Election) Leaders(ctx context.Context) iter.Seq2[Holder, error] {
 	}
 }
 
-// observation identifies a result of Leader, so that a change is noticed. Its zero value is none.
+// observation identifies a result of Leader, so that a change is noticed.
 type observation struct {
 	owner string
 	fence uint64

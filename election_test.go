@@ -502,6 +502,33 @@ func TestLeaders(t *testing.T) {
 	})
 }
 
+// hidden is a backend through a server that shows neither Owners nor fences.
+type hidden struct{ *memlock.Backend }
+
+func (b hidden) Inspect(ctx context.Context, name string) (driver.Info, error) {
+	info, err := b.Backend.Inspect(ctx, name)
+	for i := range info.Holders {
+		info.Holders[i].Owner, info.Holders[i].Fence = "", 0
+	}
+	return info, err
+}
+
+func TestLeadersOfHiddenOwners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := client(t, hidden{memlock.New()}, nil)
+		mustLock(t, c.Mutex("x", distlock.WithMeta(map[string]string{"who": "a"})))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for h, err := range c.Election("x").Leaders(ctx) {
+			if err != nil || h.Meta["who"] != "a" {
+				t.Errorf("got %+v, %v", h, err)
+			}
+			return
+		}
+		t.Error("a leader is never seen")
+	})
+}
+
 func TestLeadersEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &flaky{Backend: memlock.New()}

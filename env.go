@@ -32,6 +32,9 @@ type env struct {
 	calls    calls
 	tasks    tasks // contenders and background releases
 
+	// attached has the holds that Attach has made, by Owner, until they end; nil while it makes one.
+	attached sync.Map
+
 	done chan struct{}   // closed by Close
 	life context.Context // of renewals; ends with Close
 }

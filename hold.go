@@ -80,7 +80,10 @@ func (h *hold) remains() driver.Hold {
 }
 
 // markEnded marks the hold as ended. sh.mu is held.
-func (h *hold) markEnded() { h.ended, h.halfway = true, h.downgrading }
+func (h *hold) markEnded() {
+	h.ended, h.halfway = true, h.downgrading
+	h.env.attached.CompareAndDelete(h.owner, h)
+}
 
 // newLease makes the next lease on the hold, for a Lock called with ctx. sh.mu is held.
 func (h *hold) newLease(ctx context.Context, now instant) *Lease {
@@ -352,8 +355,11 @@ func (h *hold) lostError(why error) error {
 }
 
 // dropRemains releases a hold that was lost without proof in the background, since it may still
-// block others. Its Owner proves that no successor is released.
+// block others. Its Owner proves that no successor is released, unless this client has attached the hold again.
 func (h *hold) dropRemains() {
+	if _, again := h.env.attached.Load(h.owner); again {
+		return
+	}
 	if h.takeRemains() {
 		h.env.releaser.Add(h.remains(), h.env.watchdog.InFlight(&h.life))
 	}

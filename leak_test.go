@@ -286,3 +286,24 @@ func TestLossOfALeak(t *testing.T) {
 	}
 	<-done
 }
+
+// Events have a context, though leaks are reported.
+func TestEventsWithLeaked(t *testing.T) {
+	events := make(chan distlock.Event, 1)
+	c := client(t, memlock.New(), &distlock.Options{Observer: &distlock.Observer{
+		Leaked: func(distlock.Event) {},
+		Lost:   func(e distlock.Event) { events <- e },
+	}})
+	lease := mustLock(t, c.Mutex("x"))
+	info, err := c.Inspect(t.Context(), "x")
+	if err == nil {
+		err = c.ForceUnlock(t.Context(), info)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lost := <-events; lost.Context == nil {
+		t.Error("no context")
+	}
+	runtime.KeepAlive(lease)
+}

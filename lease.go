@@ -117,11 +117,15 @@ func (l *Lease) ancestors() (end, values context.Context) {
 	return context.Background(), parent
 }
 
-// values returns a context with the values of the context of Lock.
+// values returns a context with the values of the context of Lock; without them if leaks are reported, since
+// values may keep a lease reachable.
 func (l *Lease) values() context.Context {
 	core := l.core()
 	core.mu.Lock()
 	defer core.mu.Unlock()
+	if core.ctx == nil {
+		return context.Background()
+	}
 	return core.ctx
 }
 

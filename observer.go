@@ -34,7 +34,8 @@ type Observer struct {
 // Event is one thing that happened. Fields that do not apply are zero.
 type Event struct {
 	// Context has the values of the caller's context, such as its span: of Unlock for Released, else of Lock.
-	// It is not nil. It has no values for a renewal, since leases share the calls of renewals. It may have ended.
+	// It is not nil. It has no values for a renewal, since leases share the calls of renewals, and with Leaked none of
+	// Lock's, which could keep a leaked lease reachable. It may have ended.
 	// It is a field, since slog and OpenTelemetry take it beside what the event has, and most observers ignore it.
 	Context context.Context
 

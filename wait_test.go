@@ -3,12 +3,14 @@ package distlock_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
 )
 
 // WaitAtMost bounds the wait, not the work.
@@ -53,6 +55,25 @@ func TestWaitAtMost(t *testing.T) {
 			if _, err := c.Mutex("m", distlock.WaitAtMost(d)).Lock(t.Context()); !errors.Is(err, distlock.ErrInvalid) {
 				t.Errorf("WaitAtMost(%v): got %v; want ErrInvalid", d, err)
 			}
+		}
+	})
+}
+
+// A holder that is said to stay for centuries is asked about as often as any other.
+func TestRetryAfterCenturies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newRig()
+		b.noWatch = true
+		b.acquire = func(context.Context, driver.Request, acquirer) (driver.Grant, error) {
+			return driver.Grant{}, &driver.HeldError{Retry: math.MaxInt64}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if _, err := client(t, b, nil).Mutex("x").Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if n := b.acquires.Load(); n > 1000 {
+			t.Errorf("%d attempts in ten seconds", n)
 		}
 	})
 }

@@ -20,7 +20,7 @@ type Storage struct {
 	opts   []distlock.LockOption
 
 	mu     sync.Mutex
-	leases map[string]*distlock.Lease
+	leases map[string][]*distlock.Lease // the oldest first: a lost one is followed by another before its Unlock
 }
 
 var (
@@ -34,7 +34,7 @@ var (
 // certmagic can't be told that a lock was lost. Two servers may then ask for the same certificate, which costs
 // a part of the issuer's quota.
 func New(storage certmagic.Storage, c *distlock.Client, prefix string, opts ...distlock.LockOption) *Storage {
-	return &Storage{Storage: storage, c: c, prefix: prefix, opts: opts, leases: map[string]*distlock.Lease{}}
+	return &Storage{Storage: storage, c: c, prefix: prefix, opts: opts, leases: map[string][]*distlock.Lease{}}
 }
 
 // Lock waits until a lock is held.
@@ -62,13 +62,17 @@ func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 // Unlock releases a lock. It returns ErrLost if it was lost before.
 func (s *Storage) Unlock(ctx context.Context, name string) error {
 	s.mu.Lock()
-	lease := s.leases[name]
-	delete(s.leases, name)
+	leases := s.leases[name]
+	if len(leases) > 1 {
+		s.leases[name] = leases[1:]
+	} else {
+		delete(s.leases, name)
+	}
 	s.mu.Unlock()
-	if lease == nil {
+	if len(leases) == 0 {
 		return fmt.Errorf("certmagiclock: %q is not locked here", name)
 	}
-	return lease.Unlock(ctx)
+	return leases[0].Unlock(ctx)
 }
 
 func (s *Storage) mutex(name string) *distlock.Mutex { return s.c.Mutex(s.prefix+name, s.opts...) }
@@ -76,5 +80,5 @@ func (s *Storage) mutex(name string) *distlock.Mutex { return s.c.Mutex(s.prefix
 func (s *Storage) keep(name string, lease *distlock.Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leases[name] = lease
+	s.leases[name] = append(s.leases[name], lease)
 }

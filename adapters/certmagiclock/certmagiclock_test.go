@@ -97,3 +97,23 @@ func TestCertmagicUsesIt(t *testing.T) {
 		t.Errorf("%d locks are held after it", len(s.leases))
 	}
 }
+
+// An Unlock after a loss does not release the lock that another call has taken since.
+func TestUnlockAfterALoss(t *testing.T) {
+	s := servers(t)()
+	s.opts = []distlock.LockOption{distlock.MaxHold(50 * time.Millisecond), distlock.WithTTL(time.Second)}
+	if err := s.Lock(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	<-s.leases["x"][0].Context().Done()
+	if err := s.Lock(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	second := s.leases["x"][1]
+	if err := s.Unlock(t.Context(), "x"); !errors.Is(err, distlock.ErrLost) {
+		t.Errorf("unlock of the lost one: %v", err)
+	}
+	if errors.Is(second.Err(), distlock.ErrReleased) {
+		t.Error("it released the other one")
+	}
+}

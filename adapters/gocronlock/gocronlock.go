@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/distlock/distlock"
 	"github.com/go-co-op/gocron/v2"
@@ -48,10 +49,10 @@ func (l *Locker) Lock(ctx context.Context, job string) (gocron.Lock, error) {
 
 // Elector is for gocron.WithDistributedElector. It is safe for concurrent use.
 type Elector struct {
-	leads atomic.Bool
-	stop  context.CancelFunc
-	done  chan struct{}
-	err   error // valid after done
+	term atomic.Pointer[distlock.Lease] // nil while this elector does not lead
+	stop context.CancelFunc
+	done chan struct{}
+	err  error // valid after done
 }
 
 // ErrNotLeader is returned by IsLeader in a process that must not run jobs.
@@ -64,9 +65,10 @@ func NewElector(e *distlock.Election) *Elector {
 	go func() {
 		defer close(x.done)
 		err := e.Lead(ctx, func(term context.Context) error {
-			x.leads.Store(true)
-			<-term.Done()
-			x.leads.Store(false)
+			lease := distlock.FromContext(term)
+			x.term.Store(lease)
+			defer x.term.Store(nil)
+			awaitEnd(term, lease)
 			return nil
 		})
 		if ctx.Err() == nil {
@@ -76,10 +78,21 @@ func NewElector(e *distlock.Election) *Elector {
 	return x
 }
 
+// awaitEnd returns when a term has ended. With OnLost(Continue) its context goes on after a loss.
+func awaitEnd(term context.Context, lease *distlock.Lease) {
+	for lease.Err() == nil {
+		select {
+		case <-term.Done():
+			return
+		case <-time.After(max(time.Until(lease.Deadline()), 10*time.Millisecond)):
+		}
+	}
+}
+
 // IsLeader returns nil while this elector leads, else ErrNotLeader, or why it can't campaign. It asks no server. A job
 // that has begun runs on if the term ends.
 func (e *Elector) IsLeader(context.Context) error {
-	if e.leads.Load() {
+	if lease := e.term.Load(); lease != nil && lease.Err() == nil {
 		return nil
 	}
 	select {

@@ -62,7 +62,7 @@ func TestLocker(t *testing.T) {
 		}
 		s.Start()
 	}
-	await(t, "two schedulers are refused", func() bool { return refused.Load() == 2 })
+	await(t, "two schedulers are refused, and one runs the job", func() bool { return refused.Load() == 2 && runs.Load() > 0 })
 	if n := runs.Load(); n != 1 {
 		t.Errorf("the job ran %d times", n)
 	}
@@ -115,4 +115,14 @@ func TestElectorThatCantCampaign(t *testing.T) {
 	if err := e.Close(); !errors.Is(err, distlock.ErrInvalid) {
 		t.Error(err)
 	}
+}
+
+// An elector that has lost its term does not lead, also if the term's context goes on.
+func TestElectorThatLosesItsTerm(t *testing.T) {
+	c := hosts(t)()
+	e := NewElector(c.Election("scheduler", distlock.OnLost(distlock.Continue), distlock.MaxHold(time.Second)))
+	defer e.Close()
+	await(t, "it leads", func() bool { return e.IsLeader(t.Context()) == nil })
+	await(t, "it leads no more", func() bool { return errors.Is(e.IsLeader(t.Context()), ErrNotLeader) })
+	await(t, "it leads again", func() bool { return e.IsLeader(t.Context()) == nil })
 }

@@ -21,8 +21,8 @@ var _ lock.Locker = (*Locker)(nil)
 type Locker struct {
 	m *distlock.Mutex
 
-	mu    sync.Mutex
-	lease *distlock.Lease
+	mu     sync.Mutex
+	leases []*distlock.Lease // the oldest first: a lost one is followed by another before its Unlock
 }
 
 // New returns a Locker with the lock m.
@@ -36,18 +36,18 @@ func (l *Locker) Lock(ctx context.Context, _ *sql.DB) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lease = lease
+	l.leases = append(l.leases, lease)
 	return nil
 }
 
 // Unlock releases the lock. It returns ErrLost if the lock was lost before.
 func (l *Locker) Unlock(ctx context.Context, _ *sql.DB) error {
 	l.mu.Lock()
-	lease := l.lease
-	l.lease = nil
+	leases := l.leases
+	l.leases = leases[min(1, len(leases)):]
 	l.mu.Unlock()
-	if lease == nil {
+	if len(leases) == 0 {
 		return errors.New("gooselock: unlock of a lock that is not held")
 	}
-	return lease.Unlock(ctx)
+	return leases[0].Unlock(ctx)
 }

@@ -3,6 +3,7 @@ package gooselock
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -73,5 +74,26 @@ func TestUnlock(t *testing.T) {
 		if err := l.Unlock(context.Background(), nil); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// An Unlock after a loss does not release the lock that another call has taken since.
+func TestUnlockAfterALoss(t *testing.T) {
+	next := lockers(t, distlock.MaxHold(50*time.Millisecond), distlock.WithTTL(time.Second))
+	l := next()
+	if err := l.Lock(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	first := l.leases[0]
+	<-first.Context().Done()
+	if err := l.Lock(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	second := l.leases[1]
+	if err := l.Unlock(t.Context(), nil); !errors.Is(err, distlock.ErrLost) {
+		t.Errorf("unlock of the lost one: %v", err)
+	}
+	if errors.Is(second.Err(), distlock.ErrReleased) {
+		t.Error("it released the other one")
 	}
 }
