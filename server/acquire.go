@@ -146,12 +146,27 @@ func (c *exchange) waitFor(r driver.Request, until time.Time, yield <-chan struc
 			}
 			t.Stop()
 		}
+		if err := c.mayStill(r.Name); err != nil {
+			_ = c.backendRelease(context.WithoutCancel(ctx), r.Hold) // its place in the queue
+			c.queued = false
+			return time.Time{}, driver.Grant{}, err
+		}
 		began, g, err := c.attempt(r, true)
 		if !errors.Is(err, driver.ErrHeld) {
 			return began, g, err
 		}
 		refused = err
 	}
+}
+
+// mayStill returns an error if the client's right to lock a name has ended while it waited.
+func (c *exchange) mayStill(name string) error {
+	who, err := c.s.o.Access.identify(c.r)
+	if err == nil {
+		c.who = who
+		err = c.may(Lock, name)
+	}
+	return err
 }
 
 // waitEnded returns why a wait was over.

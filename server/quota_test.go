@@ -212,3 +212,45 @@ func TestQuotaCountsPlacesInQueues(t *testing.T) {
 		do("/v1/acquire", hold("w", driver.NewOwner()), 200)
 	})
 }
+
+// A client whose token is withdrawn while it waits gets no lock, and leaves the queue.
+func TestWaitOfARevokedToken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "tokens")
+		write := func(token string) {
+			if err := os.WriteFile(file, []byte("ci sha256:"+HashToken(token)+" lock,see *\n# "+token), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write("old")
+		access, err := OpenAccess(file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := memlock.New()
+		s, err := New(b, Options{Access: access})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := driver.Request{Hold: driver.Hold{Name: "x", Owner: ownerA, Mode: driver.Exclusive, TTL: time.Hour}, Fences: 1}
+		if _, err := b.Acquire(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		var w *httptest.ResponseRecorder
+		go func() { w = bare(t.Context(), s, "POST", "/v1/locks/x?ttl=1h&wait=30s", "", "Authorization", "Bearer old") }()
+		time.Sleep(5 * time.Second)
+		write("newer")
+		time.Sleep(5 * time.Second)
+		if err := b.Release(t.Context(), held.Hold); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if w == nil || w.Code != http.StatusUnauthorized {
+			t.Fatalf("answer: %+v", w)
+		}
+		if info, err := b.Inspect(t.Context(), "x"); err != nil || len(info.Holders)+len(info.Waiters) > 0 {
+			t.Errorf("the lock: %+v, %v", info, err)
+		}
+	})
+}

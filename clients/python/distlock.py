@@ -181,7 +181,7 @@ class Locks:
             text = response.read(_MOST)
             try:
                 answer = json.loads(text) if response.status != 204 else {}
-            except ValueError:
+            except (ValueError, RecursionError):
                 return "unknown", {"detail": f"{_show(url)}: status {response.status}, and no JSON"}
         except (OSError, http.client.HTTPException, ValueError) as e:
             return "unknown" if sent else "unsent", {"detail": f"{_show(url)}: {type(e).__name__}"}

@@ -180,7 +180,7 @@ func (t *acquirer) confirm(waited context.Context, refused error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
 	if _, err := t.client.Inspect(ctx, t.o.names[0]); errors.Is(err, distlock.ErrUnavailable) || ctx.Err() != nil {
-		return err
+		return cmp.Or(err, refused)
 	}
 	return refused
 }

@@ -28,10 +28,12 @@ type signals struct {
 // ending are the signals that ask a program to end.
 var ending = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM}
 
-// newSignals catches the signals that end a wait.
+// newSignals catches the signals that end a wait, and those that would end the program before it releases its locks:
+// a closed pipe is an error of the write.
 func newSignals() *signals {
 	s := &signals{ch: make(chan os.Signal, 64)}
 	s.listen(ending...)
+	s.listen(syscall.SIGPIPE)
 	return s
 }
 

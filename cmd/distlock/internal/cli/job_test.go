@@ -212,6 +212,18 @@ func TestGroupOutlivesItsLeader(t *testing.T) {
 	p.must(76)
 }
 
+// The same if the server is back before the lock is lost, and the command has ended upon the notice.
+func TestGroupOutlivesTheNotice(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	p := start(t, url, "run", "--ttl", "6s", "x", "--", "sh", "-c", `(trap "" TERM; echo ready; sleep 1000) & trap "exit 0" TERM; while :; do sleep 0.01; done`)
+	p.out.await(t, "ready")
+	release := blockWrites(t, url)
+	p.errors.await(t, "can't be renewed")
+	release()
+	p.must(76)
+}
+
 // A command that was stopped keeps its lock.
 func TestStoppedCommand(t *testing.T) {
 	t.Parallel()

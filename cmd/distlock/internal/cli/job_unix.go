@@ -28,9 +28,11 @@ type job struct {
 	signals   *signals
 	warnf     func(format string, args ...any)
 
-	losing  bool // notice was given, or the lock was lost
-	gaveWay bool // it was stopped because another user asked for the lock
-	toEnd   bool // a signal of the user asks it to end
+	losing  bool      // notice was given, or the lock was lost
+	until   time.Time // the deadline when notice was given
+	gaveWay bool      // it was stopped because another user asked for the lock
+	toEnd   bool      // a signal of the user asks it to end
+	beside  bool      // another command of this group wanted the terminal, and was stopped
 	tty     *terminal
 	pid     int // and the number of the group
 	states  chan unix.WaitStatus
@@ -46,10 +48,13 @@ func (j *job) run() (int, error) {
 	if err := <-started; err != nil {
 		return 0, cantRun(j.argv[0], err)
 	}
-	j.tty.stayUnstopped()
+	j.tty.stayUnstopped(j.signals)
 	state := j.watch()
 	j.clearUp()
 	j.tty.takeBack(j.pid)
+	if j.beside {
+		_ = unix.Kill(0, unix.SIGCONT)
+	}
 	if state.Signaled() {
 		j.tty.restore()
 		return exitSignal + int(state.Signal()), nil
@@ -167,7 +172,7 @@ func (j *job) giveNotice() {
 	if j.losing || left <= 0 {
 		return
 	}
-	j.losing = true
+	j.losing, j.until = true, time.Now().Add(left)
 	if j.onLoss == lossKill {
 		j.warnf("the lock can't be renewed; killing %s", j.argv[0])
 		j.signal(unix.SIGKILL)
@@ -188,17 +193,24 @@ func (j *job) lost() {
 	j.signal(unix.SIGKILL)
 }
 
-// clearUp kills processes of the group that outlive a lock which is being lost.
+// clearUp kills processes of the group that outlive a lock which is being lost, or was when notice was given: the server
+// may be back since.
 func (j *job) clearUp() {
 	if !j.losing || j.onLoss == lossIgnore {
 		return
 	}
-	lost := j.lease.Context().Done()
+	lost, end := j.lease.Context().Done(), time.NewTimer(time.Until(j.until))
+	defer end.Stop()
 	for unix.Kill(-j.pid, 0) == nil {
 		select {
 		case <-lost:
 			j.signal(unix.SIGKILL)
 			return
+		case <-end.C:
+			j.signal(unix.SIGKILL)
+			return
+		case sig := <-j.signals.ch:
+			j.forward(sig.(syscall.Signal))
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
@@ -215,6 +227,8 @@ func (j *job) signal(sig syscall.Signal) {
 func (j *job) forward(sig syscall.Signal) {
 	switch sig {
 	case unix.SIGPIPE: // a closed pipe only drops a message
+	case unix.SIGTTIN:
+		j.beside = true
 	case unix.SIGCONT:
 		j.resume()
 	default:
@@ -315,11 +329,13 @@ func (t *terminal) takeBack(group int) {
 }
 
 // stayUnstopped lets this process write to the terminal, and change the foreground group, while it is in
-// the background. It must be called after the command was started, which would inherit it. Commands of
+// the background, and go on renewing when another command of its pipeline wants to read from the terminal. It must be
+// called after the command was started, which would inherit it. Commands of
 // later terms do; they start in the foreground, where it makes no difference.
-func (t *terminal) stayUnstopped() {
+func (t *terminal) stayUnstopped(s *signals) {
 	if t != nil {
 		signal.Ignore(unix.SIGTTOU)
+		s.listen(unix.SIGTTIN)
 	}
 }
 

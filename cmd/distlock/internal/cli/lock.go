@@ -176,7 +176,11 @@ be reached: the lock is held until its TTL ends, so try again. 64 for wrong usag
 		Example: `  distlock renew --ttl 5m --owner-file ./owner deploy || exit`,
 		Args:    func(cmd *cobra.Command, args []string) error { return wantTTL(cmd, args, ttl) },
 		RunE: func(_ *cobra.Command, args []string) error {
-			return a.withLease("renew", args[0], file, func(ctx context.Context, lease *distlock.Lease) error {
+			owner, err := givenOwner(file)
+			if err != nil {
+				return usage("renew: %w", err)
+			}
+			return a.withLease("renew", args[0], owner, func(ctx context.Context, lease *distlock.Lease) error {
 				_, err := lease.Detach(ctx)
 				return err
 			}, distlock.WithTTL(ttl))
@@ -202,9 +206,13 @@ the server can't be reached: the lock ends with its TTL. 64 for wrong usage.`,
 		Example: `  distlock release --owner-file ./owner deploy`,
 		Args:    exactly(1, "the name of one lock"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			err := a.withLease("release", args[0], file, func(ctx context.Context, lease *distlock.Lease) error { return lease.Unlock(ctx) })
+			owner, err := givenOwner(file)
+			if err != nil {
+				return usage("release: %w", err)
+			}
+			err = a.withLease("release", args[0], owner, func(ctx context.Context, lease *distlock.Lease) error { return lease.Unlock(ctx) })
 			if code := codeOf(err); file != "" && (code == 0 || code == exitLost) {
-				err = cmp.Or(err, os.Remove(file))
+				err = cmp.Or(err, removeOwner(file, owner))
 			}
 			return err
 		},
@@ -215,16 +223,25 @@ the server can't be reached: the lock ends with its TTL. 64 for wrong usage.`,
 	return cmd
 }
 
+// removeOwner removes an owner's file, unless the next holder has written its own there.
+func removeOwner(file, owner string) error {
+	aside := file + ".released"
+	if err := os.Rename(file, aside); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(aside)
+	if err == nil && strings.TrimSpace(string(text)) != owner {
+		return os.Rename(aside, file)
+	}
+	return cmp.Or(err, os.Remove(aside))
+}
+
 func addOwnerFile(cmd *cobra.Command, file *string) {
 	cmd.Flags().StringVar(file, "owner-file", "", "file with the owner (default: $"+ownerVariable+")")
 }
 
-// withLease calls f with a lease on the hold of the owner from a file or the environment.
-func (a *app) withLease(verb, name, file string, f func(context.Context, *distlock.Lease) error, opts ...distlock.LockOption) error {
-	owner, err := givenOwner(file)
-	if err != nil {
-		return usage("%s: %w", verb, err)
-	}
+// withLease calls f with a lease on the hold of an owner.
+func (a *app) withLease(verb, name, owner string, f func(context.Context, *distlock.Lease) error, opts ...distlock.LockOption) error {
 	a.secrets = append(a.secrets, owner)
 	return a.withClient(func(ctx context.Context, c *distlock.Client) error {
 		lease, err := c.Attach(ctx, name, owner, opts...)

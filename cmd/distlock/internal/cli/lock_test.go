@@ -143,3 +143,40 @@ func TestLockInAScript(t *testing.T) {
 		wantEnd(t, finish(t, url, "ls"), "\n\n", 0, "no locks are held")
 	}
 }
+
+// A lock whose owner nobody reads is released.
+func TestLockIntoAClosedPipe(t *testing.T) {
+	url := lockFile(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	p := command(t, url, "lock", "--ttl", "1h", "x")
+	p.Stdout = w
+	p.begin()
+	w.Close()
+	if code := p.code(); code <= 0 {
+		t.Errorf("it ended with %d; want an error", code)
+	}
+	finishWith(t, url, 0, "run", "--no-wait", "x", "--", "true")
+}
+
+// The next holder may have written its owner to the same file before the lock's release returned.
+func TestReleaseRemovesItsOwnFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "owner")
+	for _, c := range []struct {
+		text string
+		left bool
+	}{{"mine\n", false}, {"the next one's\n", true}} {
+		if err := writePrivate(file, c.text); err != nil {
+			t.Fatal(err)
+		}
+		if err := removeOwner(file, "mine"); err != nil {
+			t.Error(err)
+		}
+		if text, _ := os.ReadFile(file); (string(text) == c.text) != c.left {
+			t.Errorf("the file of %q has %q", c.text, text)
+		}
+	}
+}

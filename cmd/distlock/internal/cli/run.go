@@ -123,7 +123,7 @@ func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signa
 	}
 	code, err := j.run()
 	unlocked := signals.giveBack(forever, func() error { return lease.Unlock(context.Background()) })
-	if unlocked == nil {
+	if unlocked == nil && signals.aborted == nil {
 		a.verbosef(o, "released %s after %v", quotedAll(o.names), time.Since(granted).Round(time.Millisecond))
 	}
 	switch {
