@@ -106,6 +106,40 @@ func TestDetachedRenewalWrites(t *testing.T) {
 	}
 }
 
+// The connection that has a key may promise a life until the moment in which another one's late write moves it.
+func TestDetachedLateTakeOver(t *testing.T) {
+	t.Parallel()
+	for _, answered := range []bool{true, false} {
+		one, two := detached(t), detached(t)
+		r := request("", driver.Exclusive)
+		acquire(t, one, r)
+		k := onlyKey(t, two, r.Name)
+		l, err := two.leases.forTTL(t.Context(), k.life())
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := two.owners.takenOver(&r.Hold, &k, time.Now().Add(-r.TTL/2), k.life())
+		before := time.Now()
+		renew(t, one, r)
+		resp, err := two.client.Txn(t.Context()).If(modifiedAt(k.key, k.modified)).Then(k.put(l)).Commit()
+		if err != nil || !resp.Succeeded {
+			t.Fatalf("the late write: %+v, %v", resp, err)
+		}
+		if answered {
+			two.owners.written(o, &k, l, resp.Header.Revision)
+		} else {
+			two.expire(t.Context(), []*ownerState{expireNow(two, r.Owner)[0].o})
+		}
+		two.owners.mu.Lock()
+		deadline := o.deadline
+		two.owners.mu.Unlock()
+		if deadline.Before(before.Add(r.TTL)) {
+			t.Errorf("answered: %v: the hold ends %v before the promise", answered, before.Add(r.TTL).Sub(deadline))
+		}
+		onlyKey(t, one, r.Name)
+	}
+}
+
 // The key of a hold that has moved is not taken for another Owner's, by those that share the lock with it.
 func TestDetachedKeyThatHasMoved(t *testing.T) {
 	t.Parallel()

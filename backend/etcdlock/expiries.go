@@ -277,10 +277,13 @@ func (s *owners) takenOver(h *driver.Hold, k *lockKey, start time.Time, life tim
 }
 
 // written records that the write of takeOver was executed. It returns false if the state was dropped meanwhile.
+//
+// Until that write, the connection that had the key may have promised a life that begins as late as now.
 func (s *owners) written(o *ownerState, k *lockKey, l *lease, revision int64) bool {
 	s.leaseChanged(o, l, revision)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.prolong(o, time.Now(), k.life())
 	return !o.ended
 }
 
@@ -309,10 +312,17 @@ func (s *owners) confirm(all []*expiring, has func(clientv3.LeaseID) bool) {
 			continue
 		}
 		for i := range e.keys {
-			if has(e.keys[i].lease) {
-				e.keys[i], e.keys[e.mine] = e.keys[e.mine], e.keys[i]
-				e.mine++
+			if !has(e.keys[i].lease) {
+				continue
 			}
+			if k := &e.keys[i]; e.o.modified != 0 && k.modified != e.o.modified {
+				// The write of takeOver had no answer: see written.
+				e.o.modified, e.again = k.modified, true
+				s.prolong(e.o, now, k.life())
+				break
+			}
+			e.keys[i], e.keys[e.mine] = e.keys[e.mine], e.keys[i]
+			e.mine++
 		}
 	}
 }
