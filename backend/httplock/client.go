@@ -236,6 +236,10 @@ func (c *client) send(ctx context.Context, s *endpoint, q request) (*http.Respon
 			if rereadErr != nil {
 				err = fmt.Errorf("%w; %w", err, rereadErr)
 			}
+			if c.token.file != "" && c.backend() != "" {
+				// The server may know the next token before the file has it: no wait ends for good.
+				err = driver.Unsent(fmt.Errorf("%v", err))
+			}
 		}
 		return nil, err
 	}
