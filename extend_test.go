@@ -124,3 +124,32 @@ func TestExtendAfterAHandOff(t *testing.T) {
 		mustUnlock(t, l)
 	})
 }
+
+// An Extend that waits for a renewal in flight, and which an Unlock overtakes, has lost nothing.
+func TestExtendAfterUnlockHasBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, goOn := newRig(), make(chan struct{})
+		lease := mustLock(t, client(t, b, nil).Mutex("x"))
+		b.set(func(r *rig) {
+			r.renew = func(_ context.Context, holds []driver.Hold, next renewer) []error {
+				<-goOn
+				return next(context.Background(), holds)
+			}
+		})
+		for b.renews.Load() == 0 {
+			time.Sleep(time.Second)
+		}
+		extended, unlocked := make(chan error, 1), make(chan error, 1)
+		go func() { extended <- lease.Extend(t.Context(), time.Minute) }()
+		synctest.Wait()
+		go func() { unlocked <- lease.Unlock(t.Context()) }()
+		synctest.Wait()
+		close(goOn)
+		if err := <-unlocked; err != nil {
+			t.Errorf("Unlock: %v", err)
+		}
+		if err := <-extended; !errors.Is(err, distlock.ErrReleased) || errors.Is(err, distlock.ErrLost) {
+			t.Errorf("Extend: %v; want ErrReleased", err)
+		}
+	})
+}

@@ -402,6 +402,9 @@ func (h *hold) extend(ctx context.Context, l *Lease, d time.Duration) error {
 	ctx, stop := context.WithTimeout(ctx, h.s.terms.CallTimeout)
 	defer stop()
 	claim, err := h.env.watchdog.Claim(ctx, stop, &h.life)
+	if errors.Is(err, ErrLost) {
+		return cmp.Or(l.Err(), err) // Unlock may have come first
+	}
 	if err != nil {
 		return err
 	}

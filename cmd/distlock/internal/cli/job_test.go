@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -233,6 +234,25 @@ func TestStoppedCommand(t *testing.T) {
 	finishWith(t, url, 75, "run", "--wait", "3500ms", "x", "--", "true")
 	p.send(syscall.SIGCONT)
 	p.must(0).out.await(t, "continued")
+}
+
+// A signal ends a command that was stopped.
+func TestSignalToAStoppedCommand(t *testing.T) {
+	t.Parallel()
+	p := start(t, lockFile(t), "run", "x", "--", "sh", "-c", `echo ready; kill -STOP $$; sleep 1000`)
+	p.out.await(t, "ready")
+	p.send(syscall.SIGTERM)
+	p.must(143)
+}
+
+func TestCommandOfAnotherUser(t *testing.T) {
+	var said []string
+	j := &job{argv: []string{"sudo"}, pid: 1 << 30, warnf: func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) },
+		kill: func(int, syscall.Signal) error { return syscall.EPERM }}
+	j.stop()
+	if len(said) != 1 || !strings.Contains(said[0], "sudo can't be signalled") {
+		t.Errorf("got %q", said)
+	}
 }
 
 // Revoking a lock of another process needs no server here: the scheme asked keeps locks as sqlite

@@ -32,16 +32,18 @@ type job struct {
 	until   time.Time // the deadline when notice was given
 	gaveWay bool      // it was stopped because another user asked for the lock
 	toEnd   bool      // a signal of the user asks it to end
+	denied  bool      // a signal was, and the user was warned
 	beside  bool      // another command of this group wanted the terminal, and was stopped
 	tty     *terminal
 	pid     int // and the number of the group
 	states  chan unix.WaitStatus
+	kill    func(pid int, sig syscall.Signal) error
 }
 
 // run runs the command and returns its exit code. An error means that it could not be started.
 func (j *job) run() (int, error) {
 	j.tty = stdinTerminal()
-	j.states = make(chan unix.WaitStatus)
+	j.states, j.kill = make(chan unix.WaitStatus), unix.Kill
 	j.signals.listen(catchable()...)
 	started := make(chan error)
 	go j.startAndWait(started)
@@ -218,8 +220,13 @@ func (j *job) clearUp() {
 
 // signal sends to the group; to the command itself if it has left its group.
 func (j *job) signal(sig syscall.Signal) {
-	if err := unix.Kill(-j.pid, sig); errors.Is(err, unix.ESRCH) {
-		_ = unix.Kill(j.pid, sig)
+	err := j.kill(-j.pid, sig)
+	if errors.Is(err, unix.ESRCH) {
+		err = j.kill(j.pid, sig)
+	}
+	if errors.Is(err, unix.EPERM) && !j.denied {
+		j.denied = true
+		j.warnf("%s can't be signalled, since it runs as another user; put sudo before distlock, not behind it", j.argv[0])
 	}
 }
 
@@ -233,8 +240,11 @@ func (j *job) forward(sig syscall.Signal) {
 		j.resume()
 	default:
 		// Programs that run for long read their configuration again upon SIGHUP.
-		j.toEnd = j.toEnd || sig != unix.SIGHUP && slices.Contains(ending, os.Signal(sig))
 		j.signal(sig)
+		if sig != unix.SIGHUP && slices.Contains(ending, os.Signal(sig)) {
+			j.toEnd = true
+			j.signal(unix.SIGCONT) // a stopped command ends only then
+		}
 	}
 }
 
