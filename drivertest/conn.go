@@ -325,6 +325,11 @@ type armedWatch struct {
 // watch arms a watch for r, or ends the scene if the backend can't.
 func (c *conn) watch(r driver.Request) armedWatch { return c.watchWith(c.ctx, r) }
 
+// isUnknown reports whether a call had no answer.
+func isUnknown(err error) bool {
+	return !errors.Is(err, driver.ErrSkip) && nameOf(err) == unknownOutcome
+}
+
 func (c *conn) watchWith(ctx context.Context, r driver.Request) armedWatch {
 	w, ok := optional[driver.Watcher](c)
 	if !ok {
@@ -332,6 +337,11 @@ func (c *conn) watchWith(ctx context.Context, r driver.Request) armedWatch {
 	}
 	defer c.call("Watch")()
 	armed, err := w.Watch(ctx, r)
+	// The core repeats a call without an answer, too; a busy machine may give none in time.
+	for start := time.Now(); isUnknown(err) && ctx.Err() == nil && time.Since(start) < c.Slack; {
+		time.Sleep(10 * time.Millisecond)
+		armed, err = w.Watch(ctx, r)
+	}
 	if c.wantClaimed(err, "Watch"); err != nil {
 		return armedWatch{c: c}
 	}

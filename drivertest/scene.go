@@ -182,8 +182,10 @@ func nameOf(err error) string {
 			return names[i]
 		}
 	}
-	return "an unknown outcome"
+	return unknownOutcome
 }
+
+const unknownOutcome = "an unknown outcome"
 
 // expired makes a hold that has ended. Unless it was a session's, no call has named it since: its twin,
 // taken later for as long, was seen to end. The returned connection can still call for its owner.
