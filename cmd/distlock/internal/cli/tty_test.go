@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -149,6 +150,30 @@ func TestStopWithoutShell(t *testing.T) {
 	p := command(t, lockFile(t), "run", "x", "--", "sh", "-c", `echo rea""dy; read line; echo "got-$line"`).atTerminal(tty)
 	screen.await(t, "ready")
 	press(t, keys, "\x1a")
+	press(t, keys, "one\n")
+	screen.await(t, "got-one")
+	p.must(0)
+}
+
+// Another command of the pipeline, such as a pager, wants to read from the terminal, which the command under the lock
+// has. It waits, and distlock goes on renewing.
+func TestReaderBesideInAPipeline(t *testing.T) {
+	t.Parallel()
+	url, dir := lockFile(t), t.TempDir()
+	keys, screen, tty := terminals(t)
+	p := atShell(t, url, `cd `+dir+`; "$SELF" run --ttl 3s x -- sh -c 'touch ready; until [ -e end ]; do sleep 0.02; done' |
+		(until [ -e ready ]; do sleep 0.02; done; touch reads; read line </dev/tty; echo "got-$line" >/dev/tty)`, tty)
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(dir + "/reads"); err == nil {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatal("nothing reads: ", err)
+		}
+	}
+	finishWith(t, url, 75, "run", "--wait", "5s", "x", "--", "true")
+	if err := os.WriteFile(dir+"/end", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	press(t, keys, "one\n")
 	screen.await(t, "got-one")
 	p.must(0)
