@@ -161,7 +161,7 @@ func TestReaderBesideInAPipeline(t *testing.T) {
 	t.Parallel()
 	url, dir := lockFile(t), t.TempDir()
 	keys, screen, tty := terminals(t)
-	p := atShell(t, url, `cd `+dir+`; "$SELF" run --ttl 3s x -- sh -c 'touch ready; until [ -e end ]; do sleep 0.02; done' |
+	p := atShell(t, url, `cd `+dir+`; "$SELF" run --ttl 6s x -- sh -c 'touch ready; until [ -e end ]; do sleep 0.02; done' |
 		(until [ -e ready ]; do sleep 0.02; done; touch reads; read line </dev/tty; echo "got-$line" >/dev/tty)`, tty)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(dir + "/reads"); err == nil {
@@ -170,7 +170,7 @@ func TestReaderBesideInAPipeline(t *testing.T) {
 			t.Fatal("nothing reads: ", err)
 		}
 	}
-	finishWith(t, url, 75, "run", "--wait", "5s", "x", "--", "true")
+	finishWith(t, url, 75, "run", "--wait", "8s", "x", "--", "true")
 	if err := os.WriteFile(dir+"/end", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
