@@ -238,7 +238,9 @@ func TestWaitOfARevokedToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		var w *httptest.ResponseRecorder
-		go func() { w = bare(t.Context(), s, "POST", "/v1/locks/x?ttl=1h&wait=30s", "", "Authorization", "Bearer old") }()
+		go func() {
+			w = bare(t.Context(), s, "POST", "/v1/locks/x?ttl=1h&wait=30s", "", "Authorization", "Bearer old")
+		}()
 		time.Sleep(5 * time.Second)
 		write("newer")
 		time.Sleep(5 * time.Second)
