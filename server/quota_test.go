@@ -128,22 +128,29 @@ func TestQuotaAfterAborts(t *testing.T) {
 	})
 }
 
+// accessOfOne makes the access of one client, ci, and returns the function that gives it another token.
+func accessOfOne(t *testing.T, token string) (access *Access, write func(token string)) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "tokens")
+	write = func(token string) {
+		if err := os.WriteFile(file, []byte("ci sha256:"+HashToken(token)+" lock,see *\n# "+token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(token)
+	access, err := OpenAccess(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return access, write
+}
+
 // A stream ends when the token of its client is taken away, and no longer counts for any client.
 func TestStreamOfARevokedToken(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"GET /v1/events", "POST /v1/watch", "GET /v1/news"} {
 		synctest.Test(t, func(t *testing.T) {
-			file := filepath.Join(t.TempDir(), "tokens")
-			write := func(token string) {
-				if err := os.WriteFile(file, []byte("ci sha256:"+HashToken(token)+" lock,see *\n# "+token), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			write("old")
-			access, err := OpenAccess(file, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			access, write := accessOfOne(t, "old")
 			s, err := New(memlock.New(), Options{Access: access})
 			if err != nil {
 				t.Fatal(err)
@@ -217,17 +224,7 @@ func TestQuotaCountsPlacesInQueues(t *testing.T) {
 func TestWaitOfARevokedToken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		file := filepath.Join(t.TempDir(), "tokens")
-		write := func(token string) {
-			if err := os.WriteFile(file, []byte("ci sha256:"+HashToken(token)+" lock,see *\n# "+token), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		write("old")
-		access, err := OpenAccess(file, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		access, write := accessOfOne(t, "old")
 		b := memlock.New()
 		s, err := New(b, Options{Access: access})
 		if err != nil {
