@@ -23,7 +23,7 @@ import (
 
 const (
 	// life is the TTL of holds that a fault affects.
-	life = 3 * time.Second
+	life = 4 * time.Second
 	// patience is how long a busy machine may take for steps that normally take ms, or a few TTLs.
 	patience = time.Minute
 	// lockName is the contended lock.

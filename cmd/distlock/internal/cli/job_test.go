@@ -131,7 +131,7 @@ func TestBrokenLock(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
 			url := lockFile(t)
-			p := command(t, url, "run", "--ttl", "3s", "--on-loss", policy, "x", "--", "sh", "-c", "echo ready; cat; echo went on")
+			p := command(t, url, "run", "--ttl", "9s", "--on-loss", policy, "x", "--", "sh", "-c", "echo ready; cat; echo went on")
 			in := p.input()
 			p.begin()
 			p.out.await(t, "ready")
@@ -170,7 +170,7 @@ func blockWrites(t *testing.T, url string) (release func()) {
 func TestToldToStopInTime(t *testing.T) {
 	t.Parallel()
 	url := lockFile(t)
-	p := command(t, url, "run", "--ttl", "5s", "--grace", "2500ms", "x", "--", "sh", "-c", `trap "echo told; cat; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
+	p := command(t, url, "run", "--ttl", "10s", "--grace", "5s", "x", "--", "sh", "-c", `trap "echo told; cat; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
 	in := p.input()
 	p.begin()
 	p.out.await(t, "ready")
@@ -229,9 +229,9 @@ func TestGroupOutlivesTheNotice(t *testing.T) {
 func TestStoppedCommand(t *testing.T) {
 	t.Parallel()
 	url := lockFile(t)
-	p := start(t, url, "run", "--ttl", "3s", "x", "--", "sh", "-c", `echo ready; kill -STOP $$; echo continued`)
+	p := start(t, url, "run", "--ttl", "6s", "x", "--", "sh", "-c", `echo ready; kill -STOP $$; echo continued`)
 	p.out.await(t, "ready")
-	finishWith(t, url, 75, "run", "--wait", "3500ms", "x", "--", "true")
+	finishWith(t, url, 75, "run", "--wait", "7s", "x", "--", "true")
 	p.send(syscall.SIGCONT)
 	p.must(0).out.await(t, "continued")
 }

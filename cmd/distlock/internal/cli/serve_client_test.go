@@ -21,7 +21,7 @@ func TestCommandsThroughServer(t *testing.T) {
 	finishWith(t, url, 0, "show", "door").out.await(t, "program  sh")
 	finishWith(t, url, 0, "unlock", "--ask", "door")
 	held.must(128 + 15)
-	held = start(t, url, "run", "--ttl", "3s", "door", "--", "sh", "-c", "echo inside; exec sleep 60")
+	held = start(t, url, "run", "--ttl", "9s", "door", "--", "sh", "-c", "echo inside; exec sleep 60")
 	held.out.await(t, "inside")
 	finishWith(t, url, 0, "unlock", "--force", "door")
 	held.must(exitLost)
