@@ -198,14 +198,14 @@ func (k *contender) granted(news *holdSignal, start, now instant, grant driver.G
 		k.watch.Close()
 		k.watch = nil
 	}
-	news.attach(h)
-	if k.s.revoked != nil {
-		k.revoke.attach(h)
-	}
 	if report := k.env.observer.Granted; report != nil {
 		e := k.event()
 		e.Owner, e.Fence = h.owner, grant.Fence
 		report(e)
+	}
+	news.attach(h) // it may be lost already
+	if k.s.revoked != nil {
+		k.revoke.attach(h)
 	}
 	return lease, nil
 }
@@ -441,6 +441,9 @@ func (k *contender) await(w *waiter) (*Lease, error) {
 		return nil, k.leaveQueue(w, nil)
 	}
 	k.queue.sh.mu.Lock()
+	if k.ctx.Err() != nil {
+		k.last = k.queue.whyWaiting()
+	}
 	k.queue.sh.recycle(w)
 	k.queue.sh.mu.Unlock()
 	return k.receive(d)
@@ -509,6 +512,8 @@ func (k *contender) decline(d delivery) {
 
 func unlockDeclined(e *env, ctx context.Context, l *Lease) {
 	defer e.tasks.End()
-	// The observer gets its error.
-	_ = l.Unlock(ctx)
+	l.h.sh.mu.Lock()
+	l.h.declined = true
+	l.h.sh.mu.Unlock()
+	_ = l.Unlock(ctx) // a release without an answer is retried
 }

@@ -81,7 +81,9 @@ func (h *hold) requestDowngrade(ctx context.Context) (start instant, grant drive
 	unknown := false
 	err = h.retry(ctx, math.MaxInt, func() error {
 		start = h.env.now()
-		grant, err = h.env.backend.Acquire(ctx, r)
+		call := h.env.calls.context(ctx, h.s.terms.CallTimeout)
+		defer call.End()
+		grant, err = h.env.backend.Acquire(call, r)
 		switch {
 		case errors.Is(err, ErrHeld):
 			// No other Owner can hold beside a writer. A grant after this would be a new hold.
@@ -107,15 +109,18 @@ func (h *hold) mayBeBack() {
 // granted beside it. It reports false if the hold ended meanwhile.
 func (h *hold) becomeReader(l *Lease, grant driver.Grant) bool {
 	h.sh.mu.Lock()
-	defer h.sh.mu.Unlock()
 	if h.ended {
+		h.sh.mu.Unlock()
 		return false
 	}
+	before := h.event(l, h.env.now())
 	h.mode, h.regranted = Read, true
 	l.mu.Lock()
 	l.fence = grant.Fence
 	l.mu.Unlock()
 	h.leaveQueue()
 	h.queue = nil
+	h.sh.mu.Unlock()
+	emit(h.env.observer.Downgraded, before)
 	return true
 }

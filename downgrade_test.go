@@ -107,6 +107,30 @@ func TestUnlockDuringASilentDowngrade(t *testing.T) {
 	}
 }
 
+// A downgrade without an answer is retried after CallTimeout, and the lease lives on.
+func TestDowngradeIsRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newRig()
+		c := client(t, b, nil)
+		lease := mustLock(t, c.RWMutex("x"))
+		tries := 0
+		b.set(func(r *rig) {
+			r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+				if tries++; tries == 1 {
+					<-ctx.Done()
+					return driver.Grant{}, ctx.Err()
+				}
+				return next(ctx, req)
+			}
+		})
+		start := time.Now()
+		if err := lease.Downgrade(t.Context()); err != nil || tries != 2 || time.Since(start) > 6*time.Second {
+			t.Errorf("%v after %d tries in %v", err, tries, time.Since(start))
+		}
+		mustUnlock(t, lease)
+	})
+}
+
 // If a backend continues a call after its context has ended, the release waits for that call.
 func TestUnlockDuringACallThatDoesNotEnd(t *testing.T) {
 	scenes := map[string]func(*distlock.Lease) error{

@@ -77,7 +77,7 @@ func plainText(err error) string {
 	if err == nil {
 		return ""
 	}
-	return strings.TrimPrefix(err.Error(), "distlock: ")
+	return strings.ReplaceAll(strings.TrimPrefix(err.Error(), "distlock: "), "\n", "; ")
 }
 
 // Unwrap returns Kind and Err, for errors.Is and errors.As.

@@ -38,6 +38,7 @@ type hold struct {
 	gone        bool // lost as a fact
 	mayRemain   bool // lost without proof: the backend may still have it
 	regranted   bool // as a reader: a signal may be about the time before
+	declined    bool // the waiter that it was handed to had given up
 
 	longestTTL atomic.Int64 // the greatest TTL of a request; raised under sh.mu
 	life       renew.Hold
@@ -88,6 +89,7 @@ func (h *hold) markEnded() {
 // newLease makes the next lease on the hold, for a Lock called with ctx. sh.mu is held.
 func (h *hold) newLease(ctx context.Context, now instant) *Lease {
 	h.lease = &Lease{h: h, fence: h.next, ctx: ctx}
+	h.declined = false
 	h.since = now
 	if h.next != 0 {
 		h.next++
@@ -109,13 +111,14 @@ func (h *hold) unlock(ctx context.Context, l *Lease) error {
 	}
 	now := h.env.now()
 	var event Event
-	if h.env.observer.Released != nil {
+	report := h.reports().Released
+	if report != nil {
 		event = h.event(l, now)
 		event.Context = ctx
 	}
 	if h.queue != nil && h.queue.handOff(h, now) {
 		h.sh.mu.Unlock()
-		emit(h.env.observer.Released, event)
+		emit(report, event)
 		return nil
 	}
 	h.markEnded()
@@ -127,7 +130,7 @@ func (h *hold) unlock(ctx context.Context, l *Lease) error {
 	err := h.giveUp(call)
 	h.endLocally()
 	event.Err = err
-	emit(h.env.observer.Released, event)
+	emit(report, event)
 	return err
 }
 
@@ -139,6 +142,14 @@ func (h *hold) stillEntered(l *Lease) bool {
 	}
 	h.nested = slices.DeleteFunc(h.nested, func(n *Lease) bool { return n == l })
 	return h.lease != nil || len(h.nested) > 0
+}
+
+// reports returns the observer, or none for a lease that was never reported as handed on. sh.mu is held.
+func (h *hold) reports() *Observer {
+	if h.declined {
+		return &Observer{}
+	}
+	return &h.env.observer
 }
 
 func (h *hold) event(l *Lease, now instant) Event {
@@ -272,8 +283,8 @@ func (h *hold) Lose(why error, mayRemain bool) {
 	h.gone = !h.mayRemain
 	mayRemain = h.mayRemain
 	leases := h.leases()
-	held := h.env.now() - h.since
-	mode := h.mode
+	report := h.reports().Lost
+	event := h.event(leases[0], h.env.now())
 	if mayRemain && (h.env.caps.Session || h.requestedTTL() > h.s.terms.TTL) {
 		// Other holds may keep the session alive, and this one with it, or an Extend has made it
 		// last longer than it was trusted. A Close that finds the hold ended waits for this.
@@ -282,15 +293,12 @@ func (h *hold) Lose(why error, mayRemain bool) {
 	h.sh.mu.Unlock()
 
 	h.env.watchdog.Forget(&h.life)
-	err := h.lostError(why)
-	live := false
+	event.Err = h.lostError(why)
 	for _, l := range leases {
-		live = l.end(err) || live
+		l.end(event.Err) // an Unlock that came first returns ErrLost too
 	}
 	h.endLocally()
-	if live {
-		emit(h.env.observer.Lost, Event{Context: leases[0].values(), Name: h.s.name, Mode: mode, Owner: h.owner, Fence: leases[0].Fence(), Held: held, Err: err})
-	}
+	emit(report, event)
 }
 
 // Warn warns the user that the lease is going to be lost.
@@ -302,7 +310,9 @@ func (h *hold) Warn() {
 
 // Answered reports the answer to a renewal to the observer.
 func (h *hold) Answered(err error, left time.Duration) {
-	event := Event{Context: context.Background(), Name: h.s.name, Mode: h.s.mode, Owner: h.owner, Left: left, Err: err}
+	h.sh.mu.Lock()
+	event := Event{Context: context.Background(), Name: h.s.name, Mode: h.mode, Owner: h.owner, Left: left, Err: err}
+	h.sh.mu.Unlock()
 	switch {
 	case err == nil:
 		emit(h.env.observer.Renewed, event)
@@ -384,17 +394,24 @@ func (h *hold) closeDown(ctx context.Context) bool {
 	}
 	h.markEnded()
 	leases := h.leases()
+	report := h.reports().Released
+	event := h.event(leases[0], h.env.now())
 	h.sh.mu.Unlock()
 	for _, l := range leases {
 		l.end(ErrClosed)
 	}
-	ctx, cancel := context.WithTimeout(ctx, h.s.terms.CallTimeout/4)
-	defer cancel()
-	if h.minHoldLeft() > 0 || !h.env.watchdog.Remove(ctx, &h.life) {
+	if h.minHoldLeft() > 0 {
+		emit(report, event)
 		return false
 	}
-	err := h.env.backend.Release(ctx, h.remains())
-	return err == nil || errors.Is(err, ErrLost)
+	ctx, cancel := context.WithTimeout(ctx, h.s.terms.CallTimeout/4)
+	defer cancel()
+	event.Err = renew.ErrNoAnswer
+	if h.env.watchdog.Remove(ctx, &h.life) {
+		event.Err = h.env.backend.Release(ctx, h.remains())
+	}
+	emit(report, event)
+	return event.Err == nil || errors.Is(event.Err, ErrLost)
 }
 
 // extend makes the hold last for at least d from now, for its lease l, by a renewal of its own.

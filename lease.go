@@ -209,8 +209,8 @@ func (l *Lease) Deadline() time.Time { return l.h.env.base.Add(l.h.life.Trust())
 //
 // It returns nil once the backend has confirmed. ErrLost says that the lease was lost before; a
 // successor is not touched. ErrUnavailable says that there was no answer: the release is retried in
-// the background, and the lock ends with its TTL at the latest. Another call returns at once: nil,
-// or ErrLost as before.
+// the background, and the lock ends with its TTL at the latest. Another call returns at once:
+// ErrLost if the lease had been lost before the first, else nil.
 func (l *Lease) Unlock(ctx context.Context) error {
 	core := l.core()
 	ended := core.end(ErrReleased)

@@ -20,7 +20,8 @@ type Observer struct {
 	Unanswered func(Event) // a renewal had no answer (Err), and is retried until the lease's deadline: Left
 	Asked      func(Event) // another program asked for the release of a lease that is Revocable: Held
 	Lost       func(Event) // a lease was lost: Err says why, Held how long it was held
-	Released   func(Event) // a lease was unlocked: Held; Err if the backend did not confirm
+	Released   func(Event) // a lease was unlocked, or its client was closed: Held; Err if the backend did not confirm
+	Downgraded func(Event) // a lease that held for writing holds for reading now: Mode and Fence from before, Held
 
 	// Leaked is called when the garbage collector finds that a lease is held and that nothing
 	// refers to it, or to a context that descends from its own: no Unlock can follow. Stack is
@@ -33,7 +34,8 @@ type Observer struct {
 
 // Event is one thing that happened. Fields that do not apply are zero.
 type Event struct {
-	// Context has the values of the caller's context, such as its span: of Unlock for Released, else of Lock.
+	// Context has the values of the caller's context, such as its span: of Unlock or Detach for what they release,
+	// else of Lock.
 	// It is not nil. It has no values for a renewal, since leases share the calls of renewals, and with Leaked none of
 	// Lock's, which could keep a leaked lease reachable. It may have ended.
 	// It is a field, since slog and OpenTelemetry take it beside what the event has, and most observers ignore it.
@@ -96,7 +98,8 @@ func Observers(all ...*Observer) *Observer {
 
 func (o *Observer) fields() []*func(Event) {
 	return []*func(Event){
-		&o.Waiting, &o.GaveUp, &o.Refused, &o.Granted, &o.HandedOn, &o.Renewed, &o.Unanswered, &o.Asked, &o.Lost, &o.Released, &o.Leaked,
+		&o.Waiting, &o.GaveUp, &o.Refused, &o.Granted, &o.HandedOn, &o.Renewed, &o.Unanswered, &o.Asked, &o.Lost, &o.Released,
+		&o.Downgraded, &o.Leaked,
 	}
 }
 
@@ -143,7 +146,7 @@ func LogTo(l *slog.Logger) *Observer {
 			}
 			released(e)
 		},
-		Leaked: log(slog.LevelWarn, "lock leaked"),
+		Downgraded: log(slog.LevelDebug, "lock downgraded"), Leaked: log(slog.LevelWarn, "lock leaked"),
 	}
 }
 

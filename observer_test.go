@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,7 +52,7 @@ func (r *recorded) observer() *distlock.Observer {
 	return &distlock.Observer{
 		Waiting: r.note("waiting"), GaveUp: r.note("gave up"), Refused: r.note("refused"), Granted: r.note("granted"),
 		HandedOn: r.note("handed on"), Renewed: r.note("renewed"), Unanswered: r.note("unanswered"), Asked: r.note("asked"),
-		Lost: r.note("lost"), Released: r.note("released"),
+		Lost: r.note("lost"), Released: r.note("released"), Downgraded: r.note("downgraded"),
 	}
 }
 
@@ -118,6 +119,107 @@ func TestEventsOfWaits(t *testing.T) {
 		}
 		mustUnlock(t, <-second)
 	})
+}
+
+// balance returns how many holds were reported as begun and not yet as ended.
+func (r *recorded) balance() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range r.kinds {
+		switch k {
+		case "granted", "handed on":
+			n++
+		case "released", "lost":
+			n--
+		}
+	}
+	return n
+}
+
+// lateContext is a context whose end is noticed only by its Err.
+type lateContext struct{ ended atomic.Bool }
+
+func (*lateContext) Deadline() (_ time.Time, _ bool) { return }
+func (*lateContext) Done() <-chan struct{}           { return nil }
+func (*lateContext) Value(any) any                   { return nil }
+func (c *lateContext) Err() error {
+	if c.ended.Load() {
+		return context.Canceled
+	}
+	return nil
+}
+
+// A hold that is lost before it is granted is reported in that order.
+func TestLostAsItIsGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r recorded
+		b := newRig()
+		b.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+			g, err := next(ctx, req)
+			req.OnLost()
+			return g, err
+		}
+		c := client(t, b, &distlock.Options{Observer: r.observer()})
+		lease := mustLock(t, c.Mutex("x"))
+		synctest.Wait()
+		if want := []string{"granted", "lost"}; !slices.Equal(r.kinds, want) || lease.Err() == nil {
+			t.Errorf("got %v, want %v; %v", r.kinds, want, lease.Err())
+		}
+	})
+}
+
+// A hold that was reported as begun is reported as ended once, however it ends.
+func TestEachHoldIsReportedOnce(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, c *distlock.Client, held *distlock.Lease){
+		"close": func(t *testing.T, c *distlock.Client, held *distlock.Lease) {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		},
+		"unlock": func(t *testing.T, c *distlock.Client, held *distlock.Lease) { mustUnlock(t, held) },
+		"a waiter gives up as it is handed the lock": func(t *testing.T, c *distlock.Client, held *distlock.Lease) {
+			var ctx lateContext
+			refused := make(chan error, 1)
+			go func() {
+				_, err := c.Mutex("x").Lock(&ctx)
+				refused <- err
+			}()
+			synctest.Wait()
+			ctx.ended.Store(true)
+			mustUnlock(t, held)
+			if err := <-refused; !errors.Is(err, context.Canceled) || !errors.Is(err, distlock.ErrHeld) {
+				t.Errorf("got %v, want that it was held and canceled", err)
+			}
+		},
+		"unlock beside a loss": func(t *testing.T, c *distlock.Client, held *distlock.Lease) {
+			info, err := c.Inspect(t.Context(), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var both sync.WaitGroup
+			both.Go(func() { _ = c.ForceUnlock(t.Context(), info) })
+			both.Go(func() { _ = held.Unlock(t.Context()) })
+			both.Wait()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 100 {
+				synctest.Test(t, func(t *testing.T) {
+					var r recorded
+					c := client(t, newRig(), &distlock.Options{HandoffWindow: time.Hour, Observer: r.observer()})
+					held := mustLock(t, c.Mutex("x"))
+					if r.balance() != 1 {
+						t.Fatalf("got %v", r.kinds)
+					}
+					end(t, c, held)
+					synctest.Wait()
+					if n := r.balance(); n != 0 {
+						t.Fatalf("%d holds are left: %v", n, r.kinds)
+					}
+				})
+			}
+		})
+	}
 }
 
 // Renewals say how much trust was left, which falls while they have no answer. A loss has the context of Lock.

@@ -71,7 +71,7 @@ func New(o Options) (*distlock.Observer, error) {
 	}
 	return &distlock.Observer{
 		Waiting: x.waits, GaveUp: x.gaveUp, Refused: x.refused, Granted: x.granted, HandedOn: x.handedOn,
-		Renewed: x.renewed, Unanswered: x.unanswered, Lost: x.lost, Released: x.released,
+		Renewed: x.renewed, Unanswered: x.unanswered, Lost: x.lost, Released: x.released, Downgraded: x.downgraded,
 	}, nil
 }
 
@@ -205,6 +205,16 @@ func (x *exporter) endHold(e distlock.Event, outcome string, failure error) {
 	x.mu.Lock()
 	delete(x.grants, grant{e.Name, e.Fence})
 	x.mu.Unlock()
+}
+
+// downgraded counts a lock in its new mode. The link from a wait to its span is lost: it has another fence now.
+func (x *exporter) downgraded(e distlock.Event) {
+	x.held.Add(e.Context, -1, x.of(e))
+	x.mu.Lock()
+	delete(x.grants, grant{e.Name, e.Fence})
+	x.mu.Unlock()
+	e.Mode = distlock.Read
+	x.held.Add(e.Context, 1, x.of(e))
 }
 
 // span makes a span that ends now and took so long.

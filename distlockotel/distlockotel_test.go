@@ -146,6 +146,22 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
+// A lock that was downgraded counts in its new mode, and no more once the client is closed.
+func TestHeldAfterDowngradeAndClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, memlock.New())
+		lease := must(t)(r.RWMutex("x").Lock(t.Context()))
+		if err := lease.Downgrade(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.wants(map[string]int64{"distlock.held{class=x,mode=write}": 0, "distlock.held{class=x,mode=read}": 1})
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r.wants(map[string]int64{"distlock.held{class=x,mode=write}": 0, "distlock.held{class=x,mode=read}": 0})
+	})
+}
+
 // silent is a backend that stops to answer renewals.
 type silent struct {
 	*memlock.Backend

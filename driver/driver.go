@@ -256,16 +256,23 @@ const OwnersStart = 18
 // NewOwners returns Owners with a random start.
 func NewOwners() Owners {
 	var o Owners
-	rand.Read(o.start[:])
+	random(o.start[:])
 	o.start[6] = o.start[6]&0x0f | 0x40
 	return o
+}
+
+// random fills b. Two clients with one Owner would both hold a lock, so it panics if the system has no random bytes.
+func random(b []byte) {
+	if _, err := rand.Read(b); err != nil {
+		panic(err)
+	}
 }
 
 // New makes a fresh Owner: a random UUID (RFC 9562, version 4) in its 36 character form. 62 random bits
 // are its own, so that a program that knows one Owner of the client can't guess another.
 func (o Owners) New() string {
 	var b [8]byte
-	rand.Read(b[:])
+	random(b[:])
 	b[0] = b[0]&0x3f | 0x80
 	var s [36]byte
 	hex.Encode(s[0:8], o.start[0:4])

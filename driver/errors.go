@@ -66,19 +66,27 @@ func (e *HeldError) Error() string {
 // Is makes errors.Is(err, ErrHeld) true.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
-// String describes the holder by its program, in quotes, pid and host; empty if none is known.
+// String describes the holder by its program, in quotes, pid and host; empty if none is known. What another program
+// says of itself is quoted if it is not printable.
 func (h Holder) String() string {
 	var parts []string
 	if p := h.Meta["program"]; p != "" {
 		parts = append(parts, strconv.Quote(p))
 	}
 	if p := h.Meta["pid"]; p != "" {
-		parts = append(parts, "pid "+p)
+		parts = append(parts, "pid "+printable(p))
 	}
 	if p := h.Meta["host"]; p != "" {
-		parts = append(parts, "on "+p)
+		parts = append(parts, "on "+printable(p))
 	}
 	return strings.Join(parts, " ")
+}
+
+func printable(s string) string {
+	if q := strconv.Quote(s); len(q) != len(s)+len(`""`) {
+		return q
+	}
+	return s
 }
 
 // Final reports whether nothing was taken and a retry would be useless.

@@ -63,11 +63,14 @@ func (w *Watchdog) tick() {
 // by their scale, and puts the others into w.retry. w.mu is held.
 func (w *Watchdog) collect(now instant) (lost []loss, warned []*Hold, due map[int][]*Hold) {
 	due = map[int][]*Hold{}
+	waited := false
 	for len(w.queue) > 0 && w.queue[0].dueBy(now) {
 		h := w.queue[0]
 		switch {
 		case now >= h.Trust():
-			w.take(h)
+			heap.Remove(&w.queue, h.index)
+			waited = waited || h.waits
+			h.waits = false
 			lost = append(lost, loss{h, h.whyEnded()})
 			continue
 		case now >= h.warn:
@@ -83,6 +86,9 @@ func (w *Watchdog) collect(now instant) (lost []loss, warned []*Hold, due map[in
 		}
 		h.schedule()
 		heap.Fix(&w.queue, 0)
+	}
+	if waited { // all at once: an outage ends as many as there are
+		w.retry = slices.DeleteFunc(w.retry, func(h *Hold) bool { return !h.waits })
 	}
 	return lost, warned, due
 }
