@@ -240,6 +240,9 @@ func (k *contender) recordAnswer(err error) {
 	}
 	// An attempt without an answer may land after later ones were answered.
 	k.unknown = k.unknown || !errors.Is(err, driver.ErrUnsent) && (!held || k.takesPlace())
+	if errors.Is(err, driver.ErrSpent) {
+		k.dropOwner()
+	}
 	if k.ctx.Err() != nil && !held {
 		err = cmp.Or(k.last, renew.ErrNoAnswer)
 	}
@@ -373,10 +376,16 @@ func (k *contender) drop() {
 	if k.watch != nil {
 		k.watch.Close()
 	}
+	k.dropOwner()
+	k.role = role{}
+}
+
+// dropOwner releases what the role's Owner may have. Another attempt has a fresh one.
+func (k *contender) dropOwner() {
 	if k.unknown {
 		k.env.releaser.Add(driver.Hold{Name: k.s.name, Owner: k.owner, Mode: k.s.mode, TTL: k.s.terms.TTL}, nil)
 	}
-	k.role = role{}
+	k.owner, k.unknown = "", false
 }
 
 // enqueue waits in the queue for a lease or for the role of the contender.

@@ -388,3 +388,38 @@ func TestCloseBesideSilentReleases(t *testing.T) {
 		}
 	})
 }
+
+// An attempt that has released its Owner is followed by one with a fresh Owner. The old one is released again if it
+// may have something.
+func TestSpentOwner(t *testing.T) {
+	for what, c := range map[string]struct {
+		err      error
+		released int
+	}{
+		"refused": {&driver.HeldError{Retry: time.Millisecond}, 0},
+		"unknown": {errNetwork, 1},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var owners, released []string
+				r := newRig()
+				r.acquire = func(ctx context.Context, req driver.Request, next acquirer) (driver.Grant, error) {
+					if owners = append(owners, req.Owner); len(owners) == 1 {
+						return driver.Grant{}, driver.Spent(c.err)
+					}
+					return next(ctx, req)
+				}
+				r.release = func(ctx context.Context, h driver.Hold, next releaser) error {
+					released = append(released, h.Owner)
+					return next(ctx, h)
+				}
+				lease := mustLock(t, client(t, r, nil).Mutex("x"))
+				synctest.Wait()
+				if owners[0] == lease.Owner() || len(released) != c.released || c.released == 1 && released[0] != owners[0] {
+					t.Errorf("Owners %q, released %q, held by %q", owners, released, lease.Owner())
+				}
+				mustUnlock(t, lease)
+			})
+		})
+	}
+}

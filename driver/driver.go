@@ -20,7 +20,8 @@
 //     Caps.Modes.
 //   - After an unknown outcome the core tries again with the same Owner, or
 //     releases that Owner until it is answered or its TTL has passed; with
-//     Caps.Session until it is answered or the client is closed.
+//     Caps.Session until it is answered or the client is closed. After [ErrSpent]
+//     it does not try again with that Owner.
 //   - An Owner that tries again requests the same Name, Limit, TTL, Fixed and Meta, and
 //     agrees to be asked for the lock or does not, as before. A downgrade changes Mode, and
 //     may end that agreement.

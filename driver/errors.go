@@ -33,6 +33,10 @@ var (
 	// fact, such as a refused connection. Unsent makes one.
 	ErrUnsent = errors.New("distlock: nothing was sent")
 
+	// ErrSpent: the attempt has released its Owner, and the release may arrive late. Another attempt needs a fresh Owner.
+	// It comes with one of the facts above, or with an unknown outcome. Spent makes one.
+	ErrSpent = errors.New("distlock: the Owner was released")
+
 	// ErrSkip is returned by an optional method: as if it were not implemented.
 	ErrSkip = errors.New("distlock: driver skips this call")
 )
@@ -95,18 +99,24 @@ func Final(err error) bool {
 }
 
 // Unsent returns an error with err's text that matches err and ErrUnsent.
-func Unsent(err error) error {
-	if err == nil || errors.Is(err, ErrUnsent) {
+func Unsent(err error) error { return mark(err, ErrUnsent) }
+
+// Spent returns an error with err's text that matches err and ErrSpent.
+func Spent(err error) error { return mark(err, ErrSpent) }
+
+func mark(err, fact error) error {
+	if err == nil || errors.Is(err, fact) {
 		return err
 	}
-	return &unsentError{err}
+	return &markedError{err, fact}
 }
 
-type unsentError struct{ err error }
+// markedError is an error that states another fact besides.
+type markedError struct{ err, fact error }
 
-func (e *unsentError) Error() string        { return e.err.Error() }
-func (e *unsentError) Is(target error) bool { return target == ErrUnsent }
-func (e *unsentError) Unwrap() error        { return e.err }
+func (e *markedError) Error() string        { return e.err.Error() }
+func (e *markedError) Is(target error) bool { return target == e.fact }
+func (e *markedError) Unwrap() error        { return e.err }
 
 // quoted is how much of a name Quote shows, in bytes.
 const quoted = 100

@@ -283,7 +283,9 @@ func (bt *ballot) close(grant driver.Grant, err error) (driver.Grant, error) {
 		return driver.Grant{}, err
 	}
 	bt.over.Store(true)
-	bt.releaseVotes(bt.b.holds.remove(bt.r.Owner))
+	if bt.releaseVotes(bt.b.holds.remove(bt.r.Owner)) {
+		err = driver.Spent(err)
+	}
 	return driver.Grant{}, err
 }
 
@@ -295,16 +297,18 @@ func (bt *ballot) mayDowngrade() bool {
 
 // releaseVotes releases the votes that the attempt may have. It waits a moment for the members
 // that had granted, so that a refused attempt normally leaves nothing behind. Members may
-// keep earlier votes until kept.
-func (bt *ballot) releaseVotes(kept time.Time) {
+// keep earlier votes until kept. It reports whether there was anything to release.
+func (bt *ballot) releaseVotes(kept time.Time) (some bool) {
 	p := bt.b.newPoll()
 	for i, v := range bt.votes {
 		p.pending[i] = v.state == granted
 		if !v.untaken() || bt.known {
+			some = true
 			bt.b.release(bt.ctx, bt.b.members[i], bt.r.Hold, kept, func(err error) { p.answers <- answer{i, err} })
 		}
 	}
 	late := time.After(bt.b.linger(bt.start, bt.r.TTL))
 	for p.next(bt.ctx, late) {
 	}
+	return some
 }

@@ -62,7 +62,7 @@ func (s sightings) info(name string, majority, silent int) driver.Info {
 			info.Holders = append(info.Holders, mergeHolder(seen, majority))
 		}
 	}
-	slices.SortFunc(info.Holders, func(a, b driver.Holder) int { return int(b.Held - a.Held) })
+	slices.SortFunc(info.Holders, func(a, b driver.Holder) int { return cmp.Compare(b.Held, a.Held) })
 	if len(info.Holders) > 0 {
 		info.Mode = info.Holders[0].Mode
 	}
@@ -84,7 +84,7 @@ func mergeHolder(seen []driver.Holder, majority int) driver.Holder {
 			h.Mode = o.Mode
 		}
 	}
-	slices.SortFunc(left, func(a, b time.Duration) int { return int(b - a) })
+	slices.SortFunc(left, func(a, b time.Duration) int { return cmp.Compare(b, a) })
 	h.Left = left[min(majority, len(left))-1]
 	return h
 }

@@ -42,7 +42,7 @@ func (s scripted) release(ctx context.Context, rec *recipe, h driver.Hold) error
 // repeats it: then no error may be final, since that would say that nothing was acquired.
 func giveBack(ctx context.Context, s storage, rec *recipe, r driver.Request, cause error) error {
 	if err := s.release(ctx, rec, r.Hold); err != nil && !errors.Is(err, driver.ErrLost) {
-		return fmt.Errorf("%v; it is not certain that it was released: %v", cause, err)
+		cause = fmt.Errorf("%v; it is not certain that it was released: %v", cause, err)
 	}
-	return cause
+	return driver.Spent(cause)
 }

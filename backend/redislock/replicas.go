@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -52,10 +53,10 @@ func (s acknowledged) acquire(ctx context.Context, rec *recipe, r driver.Request
 		return driver.Grant{}, s.nameData(r.Name, unsent.Mark(err))
 	}
 	if _, granted := reply.(string); granted && missing != nil {
-		if r.Mode != driver.Read {
-			missing = giveBack(ctx, s, rec, r, missing)
+		if r.Mode == driver.Read {
+			return driver.Grant{}, errors.New(missing.Error()) // not final: it was taken
 		}
-		return driver.Grant{}, missing
+		return driver.Grant{}, giveBack(ctx, s, rec, r, missing)
 	}
 	return s.outcome(ctx, rec, r, reply)
 }

@@ -237,6 +237,10 @@ func TestReplicaOptions(t *testing.T) {
 	r := request("", driver.Exclusive)
 	refused(t, own, r, driver.ErrInvalid)
 	expect(t, dump(t, raw(t, deaf.Addr()), r))
+	// A reader's is kept, so that the error may not be final: then nothing would release it.
+	if _, err := own.Acquire(t.Context(), request("", driver.Read)); err == nil || driver.Final(err) || errors.Is(err, driver.ErrHeld) {
+		t.Errorf("a reader's: %v", err)
+	}
 }
 
 // Locks of one node that its replica acknowledges, and of all nodes.

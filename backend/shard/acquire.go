@@ -117,9 +117,9 @@ func (b *Backend) giveBack(ctx context.Context, t target, h driver.Hold, err err
 		return sent(err)
 	}
 	if back := t.first.Release(ctx, h); back != nil && !errors.Is(back, driver.ErrLost) {
-		return fmt.Errorf("shard: member %s refused (%v), and the release at %s failed: %v", t.second.Name, err, t.first.Name, back)
+		err = fmt.Errorf("shard: member %s refused (%v), and the release at %s failed: %v", t.second.Name, err, t.first.Name, back)
 	}
-	return err
+	return driver.Spent(err)
 }
 
 // sent returns err without ErrUnsent, for a request that was sent to one of two members.

@@ -197,7 +197,7 @@ func (t *tour) wait(r driver.Request, free func()) {
 	}
 }
 
-// breaks finds a hold in the list, looks at it, and ends it as another client does.
+// breaks finds a hold in the list, looks at it, and ends it as another client does. Its holder finds that out.
 func (t *tour) breaks(r driver.Request) {
 	i, inspects := t.a.(driver.Inspector)
 	if t.err != nil {
@@ -225,6 +225,12 @@ func (t *tour) breaks(r driver.Request) {
 	h := r.Hold
 	h.Owner = info.Holders[0].Owner
 	t.release(t.a, h)
+	if t.err != nil {
+		return
+	}
+	if err := t.b.Release(t.ctx, r.Hold); !errors.Is(err, driver.ErrLost) {
+		t.fail("release of what another client has broken", errors.Join(err, errors.New("want that it is lost")))
+	}
 }
 
 // shared makes a writer a reader beside another.
