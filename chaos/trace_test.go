@@ -45,7 +45,7 @@ func TestLongTraces(t *testing.T) {
 			t.Parallel()
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			for tries := 1; !c.traceIsJudged(t, !wrong, tries == 3); tries++ {
+			for tries := 1; !c.traceIsJudged(t, !wrong, tries == 6); tries++ {
 			}
 		})
 	}

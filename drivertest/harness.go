@@ -61,7 +61,7 @@ type Harness struct {
 	TTL time.Duration
 
 	// Slack is how late an expiry or a signal may come on a loaded machine. It costs time only
-	// if a backend is late. 0: 15 s, or TTL if that is more.
+	// if a backend is late. 0: 30 s, or TTL if that is more.
 	Slack time.Duration
 
 	// Timeout bounds one check, and each of its modes if Serial. 0: 60 s and 40 TTLs; under Run 4 minutes

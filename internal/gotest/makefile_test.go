@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// make test runs the packages whose tests start clusters one after the other, and no others.
+// make test runs the packages whose tests start clusters one after the other.
 func TestClustersAreSerial(t *testing.T) {
 	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {

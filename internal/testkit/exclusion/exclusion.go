@@ -73,7 +73,8 @@ func (c *Checker) Enter(who string, lease Hold) {
 	}
 	now := time.Now()
 	h.unused, h.taken = max(h.unused, now.Sub(h.taken)), now
-	h.held[lease], h.fence, h.last = who, lease.Fence(), who
+	h.held[lease], h.last = who, who
+	h.fence = max(h.fence, lease.Fence())
 	h.holds++
 	c.holds++
 }

@@ -89,10 +89,16 @@ func TestVisits(t *testing.T) {
 	if len(l.Faults()) != 1 {
 		t.Errorf("faults: %q, want one for the fence", l.Faults())
 	}
+	for _, fence := range []uint64{5, 0, 3} {
+		l.Visit("c", "shared with holders that have no fence", fence, 0)
+	}
+	if len(l.Faults()) != 2 {
+		t.Errorf("faults: %q, want another for the fence after a holder without one", l.Faults())
+	}
 	l.Enter("a", &visit{"lock", 5})
 	l.Visit("b", "lock", 6, 0)
 	l.Visit("b", "lock", 7, 0)
-	if len(l.Faults()) != 3 {
+	if len(l.Faults()) != 4 {
 		t.Errorf("faults: %q, want two more for the visits beside a holder", l.Faults())
 	}
 }

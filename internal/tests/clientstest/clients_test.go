@@ -68,7 +68,7 @@ func serve(url, addr string) error {
 
 // hold holds a lock until the process is killed.
 func hold(url, name string) error {
-	c, err := distlock.Open(context.Background(), url, &distlock.Options{TTL: time.Second})
+	c, err := distlock.Open(context.Background(), url, &distlock.Options{TTL: 5 * time.Second})
 	if err != nil {
 		return err
 	}

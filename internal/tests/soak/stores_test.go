@@ -187,7 +187,7 @@ func line(text, key string) (float64, error) {
 			return strconv.ParseFloat(strings.TrimSpace(rest), 64)
 		}
 	}
-	return 0, nil // Redis 6.2 has fewer lines
+	return 0, fmt.Errorf("no line %q", key)
 }
 
 // asked asks an SQLite file on a connection that is closed again: while one is open, SQLite keeps the files of the
