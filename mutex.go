@@ -182,20 +182,15 @@ func (l lock) attempt(ctx context.Context, op string) (*Lease, error) {
 		return lease, err
 	}
 	start := l.c.now()
-	lease, err := l.once(ctx, op)
+	k, err := l.besideQueue(ctx, op)
+	var lease *Lease
+	if err == nil {
+		lease, err = k.contend()
+	}
 	if report := l.c.observer.Refused; report != nil && errors.Is(err, ErrHeld) {
 		report(Event{Context: ctx, Name: l.s.name, Mode: l.s.mode, Waited: l.c.now() - start, Blocker: blockerOf(err), Err: err})
 	}
 	return lease, err
-}
-
-// once makes one attempt, unless this process knows that it would be refused.
-func (l lock) once(ctx context.Context, op string) (*Lease, error) {
-	k, err := l.besideQueue(ctx, op)
-	if err != nil {
-		return nil, err
-	}
-	return k.contend()
 }
 
 // besideQueue makes a contender for one attempt, unless this process knows already that it would be

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/distlock/distlock/backend/redislock/internal/redisconn"
 	"github.com/distlock/distlock/driver"
@@ -70,4 +73,163 @@ func watchError(name string, err error) error {
 		return fmt.Errorf("%w: %w", driver.ErrSkip, re)
 	}
 	return fmt.Errorf("redislock: watch %s: %w", driver.Quote(name), err)
+}
+
+// releaseNotifier wakes a backend's waiters when releases are published.
+type releaseNotifier struct {
+	subscriptions *redisconn.Subscriptions
+	waiters       atomic.Int64
+
+	mu       sync.Mutex
+	channels map[string]*releaseChannel
+	byOwner  map[string]*releaseWaiter
+}
+
+func newReleaseNotifier(s *redisconn.Subscriptions) *releaseNotifier {
+	return &releaseNotifier{subscriptions: s, channels: map[string]*releaseChannel{}, byOwner: map[string]*releaseWaiter{}}
+}
+
+// add lets w wait for messages on a channel of the lock key. lets says how many a message lets in.
+func (n *releaseNotifier) add(ctx context.Context, w *releaseWaiter, key, channel string, lets func(message string) int) error {
+	n.mu.Lock()
+	c := n.channels[channel]
+	if c == nil {
+		c = &releaseChannel{n: n, name: channel, lets: lets}
+		n.channels[channel] = c
+	}
+	w.channel = c
+	c.waiters = append(c.waiters, w)
+	n.byOwner[w.owner] = w
+	n.waiters.Add(1)
+	n.mu.Unlock()
+	confirmed, err := n.subscriptions.Join(ctx, key, channel, c)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err != nil {
+		n.forget(w)
+		return err
+	}
+	if confirmed {
+		w.arm(nil)
+	}
+	return nil
+}
+
+// remove ends w's wait. A message that has woken it goes to the next.
+func (n *releaseNotifier) remove(w *releaseWaiter) {
+	n.mu.Lock()
+	n.forget(w)
+	n.mu.Unlock()
+	n.subscriptions.Leave(w.channel.name, !w.alone)
+}
+
+// forget removes w and passes on what has woken it. The mutex is held.
+func (n *releaseNotifier) forget(w *releaseWaiter) {
+	c := w.channel
+	c.waiters = slices.DeleteFunc(c.waiters, func(x *releaseWaiter) bool { return x == w })
+	if len(c.waiters) == 0 {
+		delete(n.channels, c.name)
+	}
+	if n.byOwner[w.owner] == w {
+		delete(n.byOwner, w.owner)
+	}
+	n.waiters.Add(-1)
+	if w.woken {
+		c.wake(1)
+	}
+}
+
+// retried notes that owner has retried, so that the message that woke it is used up.
+func (n *releaseNotifier) retried(owner string) {
+	if n.waiters.Load() == 0 {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if w := n.byOwner[owner]; w != nil && len(w.ready) == 0 {
+		w.woken = false
+	}
+}
+
+// releaseWaiter is one watch. The notifier's mutex guards everything but the Go channels.
+type releaseWaiter struct {
+	owner   string
+	channel *releaseChannel
+	ready   chan struct{} // holds a signal that was not taken yet
+	armed   chan error    // gets one answer
+	isArmed bool
+	alone   bool // its channel is of no use to another
+	braces  bool // it waits for {a}, whose channel is a's too
+	woken   bool // and has not retried since
+}
+
+func (w *releaseWaiter) arm(err error) {
+	if !w.isArmed {
+		w.isArmed = true
+		w.armed <- err
+	}
+}
+
+// wake reports whether w had no signal yet.
+func (w *releaseWaiter) wake() bool {
+	select {
+	case w.ready <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// releaseChannel is a channel and its waiters.
+type releaseChannel struct {
+	n       *releaseNotifier
+	name    string
+	lets    func(message string) int
+	waiters []*releaseWaiter
+}
+
+// wake wakes up to n waiters that have no signal yet, the oldest first. It wakes that many for each of
+// the locks a and {a}, since a message does not say which of them it is about.
+func (c *releaseChannel) wake(n int) {
+	woken := map[bool]int{}
+	for _, w := range c.waiters {
+		if woken[w.braces] < n && w.wake() {
+			w.woken = true
+			woken[w.braces]++
+		}
+	}
+}
+
+// Subscribed arms the new waiters. The others may have missed messages.
+func (c *releaseChannel) Subscribed() {
+	c.n.mu.Lock()
+	defer c.n.mu.Unlock()
+	for _, w := range c.waiters {
+		if w.isArmed {
+			w.wake()
+		}
+		w.arm(nil)
+	}
+}
+
+// Received wakes the waiter that the message names. It wakes no other one in its place: the waiter was
+// the first in the queue, and leaves it by a release, which notifies the next. A message without a name
+// wakes as many waiters as it lets in.
+func (c *releaseChannel) Received(message string) {
+	c.n.mu.Lock()
+	defer c.n.mu.Unlock()
+	if len(message) != ownerLen {
+		c.wake(c.lets(message))
+	} else if w := c.n.byOwner[message]; w != nil {
+		w.wake()
+	}
+}
+
+// Failed fails the waiters that are not armed yet.
+func (c *releaseChannel) Failed(err error) {
+	c.n.mu.Lock()
+	defer c.n.mu.Unlock()
+	for _, w := range c.waiters {
+		w.arm(err)
+	}
 }

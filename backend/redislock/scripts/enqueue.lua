@@ -23,7 +23,7 @@ end
 -- the last ticket, except Java's two: its tickets last longer than their scores say.
 local function enqueue(who, first, ttl, now)
   local ends = redis.call('ZSCORE', tickets, who)
-  local before = first and first ~= who and redis.call('LINDEX', queue, -1)
+  local before = scores and first and first ~= who and redis.call('LINDEX', queue, -1)
   if not ends and not (scores and redis.call('ZSCORE', scores, who)) then
     redis.call('RPUSH', queue, who)
   end
