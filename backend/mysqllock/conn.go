@@ -77,45 +77,46 @@ func (c *connDialect) open(ctx context.Context, d connlock.Dialect, solo bool) (
 	return connlock.New(ctx, connlock.Config{DB: c.db, Dialect: d, Package: "mysqllock", Name: c.database.name, OnePerConn: solo, SeparateNumbers: solo})
 }
 
-// Cancel ends a statement.
-func (c *connDialect) Cancel(ctx context.Context, id string) error {
-	thread, _, _ := strings.Cut(id, "/")
-	return kill(ctx, c.db, "QUERY "+thread)
+// Cancel ends the statement of the connection that has a mark.
+func (c *connDialect) Cancel(ctx context.Context, mark string) error {
+	_, err := killThread(ctx, c.db, "KILL QUERY ", mark)
+	return err
 }
 
-// Kill ends a connection.
-func (c *connDialect) Kill(ctx context.Context, id string) error {
-	_, mark, _ := strings.Cut(id, "/")
+// Kill ends the connection that has a mark.
+func (c *connDialect) Kill(ctx context.Context, mark string) error {
 	return c.killMarked(ctx, c.db, mark)
 }
 
-// killMarked ends the connection that has a mark, and waits until the server does not list it any
-// more.
+// killMarked is Kill through q. It waits until the server does not list the connection any more.
 func (c *connDialect) killMarked(ctx context.Context, q querier, mark string) error {
-	var thread sql.NullString
-	if err := q.QueryRowContext(ctx, "SELECT "+threadOf(mark)).Scan(&thread); err != nil || !thread.Valid {
-		return err
-	}
-	if err := kill(ctx, q, thread.String); err != nil {
+	thread, err := killThread(ctx, q, "KILL ", mark)
+	if err != nil || thread == "" {
 		return err
 	}
 	for {
-		lives, err := queryBool(ctx, q, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = "+thread.String)
+		lives, err := queryBool(ctx, q, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = "+thread)
 		if err != nil || !lives {
 			return err
 		}
 		if err := wait.Sleep(ctx, time.Millisecond); err != nil {
-			return fmt.Errorf("connection %s has not ended yet: %w", thread.String, err)
+			return fmt.Errorf("connection %s has not ended yet: %w", thread, err)
 		}
 	}
 }
 
-func kill(ctx context.Context, q querier, what string) error {
-	_, err := q.ExecContext(ctx, "KILL "+what)
-	if number(err) == errNoThread {
-		return nil
+// killThread sends a KILL for the connection that has a mark, and returns its number. It is empty if
+// there is no such connection.
+func killThread(ctx context.Context, q querier, statement, mark string) (thread string, err error) {
+	var found sql.NullString
+	if err := q.QueryRowContext(ctx, "SELECT "+threadOf(mark)).Scan(&found); err != nil || !found.Valid {
+		return "", err
 	}
-	return err
+	_, err = q.ExecContext(ctx, statement+found.String)
+	if number(err) == errNoThread {
+		err = nil
+	}
+	return found.String, err
 }
 
 // querier is a connection, a transaction or a pool.
@@ -173,8 +174,7 @@ func (c *connDialect) CommitRefused(err error) bool {
 }
 
 // Number writes a lock's next number for a connection.
-func (c *connDialect) Number(ctx context.Context, l connlock.Lock, id string) (uint64, error) {
-	_, mark, _ := strings.Cut(id, "/")
+func (c *connDialect) Number(ctx context.Context, l connlock.Lock, mark string) (uint64, error) {
 	return c.nextNumber(ctx, c.db, l, mark)
 }
 
@@ -192,19 +192,18 @@ func (c *connDialect) nextNumber(ctx context.Context, q querier, l connlock.Lock
 type lockConn struct {
 	c    *connDialect
 	tx   connlock.Tx
-	id   string // the server's number of the connection
 	mark string
 }
 
 // newLockConn marks a connection, and lets the server end it when it is silent for too long.
 func (c *connDialect) newLockConn(ctx context.Context, conn *sql.Conn, lease time.Duration) (lockConn, error) {
 	k := lockConn{c: c, tx: connlock.Tx{Conn: conn}, mark: newMark()}
-	var got int
-	if err := conn.QueryRowContext(ctx, "SELECT CONNECTION_ID(), GET_LOCK("+markLock(k.mark)+", 0)").Scan(&k.id, &got); err != nil {
-		return k, err
+	got, err := queryBool(ctx, conn, "SELECT GET_LOCK("+markLock(k.mark)+", 0)")
+	if err == nil && !got {
+		err = errors.New("a new user-level lock is held by another session")
 	}
-	if got != 1 {
-		return k, errors.New("a new user-level lock is held by another session")
+	if err != nil {
+		return k, err
 	}
 	if c.server.mariaDB {
 		// A shorter timeout of the server would end holds early.
@@ -219,7 +218,8 @@ func newMark() string { return strconv.FormatInt(rand.Int64(), 10) }
 
 func (k *lockConn) exec(ctx context.Context, text string) error { return k.tx.Exec(ctx, text) }
 
-func (k *lockConn) ID() string { return k.id + "/" + k.mark }
+// ID returns the connection's mark.
+func (k *lockConn) ID() string { return k.mark }
 
 // Lease sets the silence after which the server ends the connection, in whole seconds.
 func (k *lockConn) Lease(ctx context.Context, lease time.Duration) error {

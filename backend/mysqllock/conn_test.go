@@ -181,6 +181,41 @@ func TestRestartedServerKillsNobodyElse(t *testing.T) {
 	}
 }
 
+// Cancel ends the statement of the connection that has a mark. After a failover, the number that the connection had may be
+// another client's.
+func TestCancelEndsTheMarkedConnectionsStatement(t *testing.T) {
+	t.Parallel()
+	b, db, _ := forUpdateHold(t)
+	for _, marked := range []bool{false, true} {
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		mark, id := newMark(), ""
+		if err := conn.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		cancelled, seconds := id+"/1", "2"
+		if marked {
+			cancelled, seconds = mark, "60"
+		}
+		slept := make(chan error, 1)
+		go func() {
+			slept <- conn.QueryRowContext(context.Background(), "SELECT GET_LOCK("+markLock(mark)+", 0) + SLEEP("+seconds+")").Scan(new(int))
+		}()
+		until(t, "the statement runs", func() bool {
+			return ask(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User sleep' AND ID = "+id) > 0
+		})
+		if err := b.strategy.(forUpdateBackend).Dialect.Cancel(t.Context(), cancelled); err != nil {
+			t.Error(err)
+		}
+		if err := <-slept; (number(err) == errInterrupted) != marked {
+			t.Errorf("marked: %v; the statement: %v", marked, err)
+		}
+	}
+}
+
 // The smallest pool that a strategy accepts always has a connection for other calls.
 func TestSmallestPool(t *testing.T) {
 	const least = 3
