@@ -168,6 +168,11 @@ func (w *writer) attempt(batch []*job) error {
 		return nil
 	}
 	for _, j := range batch {
+		// Serving the job before may have served later calls, such as the release of an abandoned Acquire.
+		if err := j.ctx.Err(); err != nil {
+			j.done <- err
+			continue
+		}
 		w.serve([]*job{j})
 	}
 	return nil

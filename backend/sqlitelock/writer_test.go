@@ -195,6 +195,23 @@ func TestOneFailureInABatch(t *testing.T) {
 	}
 }
 
+// After a batch has failed, an abandoned job does not run: the call that follows it may have been served meanwhile.
+func TestAbandonedJobInAFailedBatch(t *testing.T) {
+	b := connect(t, lockFile(t))
+	bad := errors.New("bad")
+	ctx, cancel := context.WithCancel(t.Context())
+	newJob := func(ctx context.Context, run func(*tx) error) *job {
+		return &job{ctx: ctx, run: run, start: time.Now(), done: make(chan error, 1)}
+	}
+	first := newJob(t.Context(), func(*tx) error { cancel(); return bad })
+	second := newJob(ctx, func(*tx) error { t.Error("the abandoned job runs"); return nil })
+	if err := b.w.do(t.Context(), true, func(*tx) error { return b.w.attempt([]*job{first, second}) }); err != nil {
+		t.Fatal(err)
+	}
+	wantIs(t, <-first.done, bad)
+	wantIs(t, <-second.done, context.Canceled)
+}
+
 // Opening a file that is in use writes nothing, and does not wait for writers.
 func TestOpenAgainWhileAnotherWrites(t *testing.T) {
 	path := lockFile(t)
