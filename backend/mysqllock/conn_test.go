@@ -304,6 +304,21 @@ func TestCommitStoresTheWorkAndEndsTheLock(t *testing.T) {
 	}
 }
 
+// Releases of a committed lock leave its connection alone, which may have another lock by then.
+func TestReleasesAfterACommit(t *testing.T) {
+	b, _, a := forUpdateHold(t)
+	if err := b.Commit(t.Context(), a.Owner, func(*sql.Tx) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	next := request("next", a.TTL)
+	take(t, b, next)
+	if err := b.Release(t.Context(), a.Hold); err != nil {
+		t.Error(err)
+	}
+	wantIs(t, b.Release(t.Context(), a.Hold), driver.ErrLost)
+	renews(t, b, next, nil)
+}
+
 func TestCommitRollsBackWorkThatFails(t *testing.T) {
 	b, db, r := forUpdateHold(t)
 	refused := errors.New("no")

@@ -40,7 +40,8 @@ func (d *forUpdateDialect) NewConn(ctx context.Context, conn *sql.Conn, lease ti
 }
 
 // KillHolder ends the connection of a holder. A release removes the owner from the row, so an owner in
-// the row holds the lock, or its connection has died.
+// the row holds the lock, or its connection has died. A commit leaves the owner in the row: its process
+// does not call KillHolder for that owner.
 func (d *forUpdateDialect) KillHolder(ctx context.Context, l connlock.Lock) (bool, error) {
 	return d.evict(ctx, l, func(mark string) string { return threadOf(mark) + " IS NOT NULL" })
 }

@@ -103,7 +103,7 @@ type Backend struct {
 	byKey     map[string]*connHold
 	orphans   map[string]*orphan // by owner
 	committed recentSet          // owners whose holds ended with their commit
-	lost      recentSet          // owners whose holds were lost
+	lost      recentSet          // owners whose holds were lost, or were released after their commit
 }
 
 var (

@@ -47,12 +47,16 @@ func (b *Backend) release(ctx context.Context, d driver.Hold) error {
 	return err
 }
 
-// takeCommitted reports, once, whether an owner's hold ended with its commit.
+// takeCommitted reports, once, whether an owner's hold ended with its commit. Then it is lost to later releases: a
+// dialect may still name its connection as the holder's.
 func (b *Backend) takeCommitted(owner string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	is := b.committed.has(owner)
 	delete(b.committed, owner)
+	if is {
+		b.lost.add(owner)
+	}
 	return is
 }
 
