@@ -245,8 +245,8 @@ func explain(err error) error {
 	case final:
 	case state == noStatement || state == duplicateStatement:
 		return fmt.Errorf("prepared statements get lost, as behind a pooler in transaction mode: say pooler=%s (Options.Pooler): %w", TransactionPooler, err)
-	case strings.Contains(err.Error(), "password authentication failed"):
-		why = finalErrors[badPassword] // PgBouncer has one code for all its refusals
+	case wrongPassword(err):
+		why = finalErrors[badPassword]
 	case strings.Contains(err.Error(), "unsupported startup parameter"):
 		why = "a parameter of the URL is not known to the pooler (ignore_startup_parameters)"
 	default:
@@ -255,11 +255,22 @@ func explain(err error) error {
 	return fmt.Errorf("%w: %s: %w", driver.ErrInvalid, why, err)
 }
 
+// wrongPassword reports whether a password was refused. PgBouncer has one code for all its refusals.
+func wrongPassword(err error) bool {
+	return sqlState(err) == badPassword || strings.Contains(err.Error(), "password authentication failed")
+}
+
 // explainCall is explain for a backend in use. A server that can't be written then has a successor, or
-// will become one.
+// will become one. A new connection of the pool that is not let in says nothing about the locks: the
+// password or pg_hba.conf may have changed.
 func explainCall(err error) error {
-	if sqlState(err) == readOnly {
-		return fmt.Errorf("%s: %w", finalErrors[readOnly], err)
+	switch state := sqlState(err); {
+	case err == nil:
+		return nil
+	case wrongPassword(err):
+		return fmt.Errorf("%s: %w", finalErrors[badPassword], err)
+	case state == readOnly || state == badLogin || state == noDatabase:
+		return fmt.Errorf("%s: %w", finalErrors[state], err)
 	}
 	return explain(err)
 }

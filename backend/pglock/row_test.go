@@ -76,6 +76,32 @@ func TestListeningGoesOnWhenItsConnectionIsEnded(t *testing.T) {
 	}
 }
 
+// In use a refused login is no fact about a lock: the release is retried, and succeeds when the password is valid again.
+func TestLoginsThatAreRefusedInUse(t *testing.T) {
+	t.Parallel()
+	pg, database := testserver.SharedPostgres(t), fresh(t)
+	open(t, database)
+	url := pg.User(t, database, "secret", "SELECT, INSERT, UPDATE ON distlock_locks")
+	b, r := open(t, url), request("lock")
+	take(t, b, r)
+	user := mustConfig(t, url).User
+	pg.Exec(t, "ALTER ROLE "+user+" PASSWORD 'other'")
+	pg.Ask(t, "SELECT count(pg_terminate_backend(pid))::text FROM pg_stat_activity WHERE usename = $1", user)
+	eventually(t, "the login is refused", func() bool {
+		err := b.Release(t.Context(), r.Hold)
+		if err == nil || driver.Final(err) || errors.Is(err, driver.ErrLost) {
+			t.Fatalf("%v; want an unknown outcome", err)
+		}
+		return strings.Contains(err.Error(), finalErrors[badPassword])
+	})
+	pg.Exec(t, "ALTER ROLE "+user+" PASSWORD 'secret'")
+	release(t, b, r)
+	pooler := errors.New("FATAL: password authentication failed (SQLSTATE 08P01)")
+	if !driver.Final(explain(pooler)) || driver.Final(explainCall(pooler)) {
+		t.Error("PgBouncer's refusal is not treated like PostgreSQL's")
+	}
+}
+
 // Locks are on the disk, and dead idle connections are not used. No outcome is unknown after a crash.
 func TestLocksOutliveACrashOfTheServer(t *testing.T) {
 	t.Parallel()
