@@ -134,7 +134,9 @@ func (n *notifier) setLock(id string, number int64) bool {
 // serve sends notifications through one session until that fails or is not used. Its connection
 // is not reused: it has a lock, and a timeout of its own.
 func (n *notifier) serve() error {
-	conn, err := n.connect()
+	ctx, cancel := context.WithTimeout(n.ctx, notifierTimeout)
+	defer cancel()
+	conn, err := n.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -145,7 +147,7 @@ func (n *notifier) serve() error {
 	id, number := hex.EncodeToString(random[:]), int64(0)
 	err = n.succeed(conn, "GET_LOCK('"+userLock(id, 0)+"', 0)")
 	if err == nil {
-		_, err = conn.ExecContext(n.ctx, fmt.Sprintf("SET SESSION wait_timeout = %d", notifierLife))
+		_, err = conn.ExecContext(ctx, fmt.Sprintf("SET SESSION wait_timeout = %d", notifierLife))
 	}
 	tick := time.NewTicker(notifierPing)
 	defer tick.Stop()
@@ -165,11 +167,11 @@ func (n *notifier) serve() error {
 }
 
 // connect reserves a connection of the pool and returns it.
-func (n *notifier) connect() (*sql.Conn, error) {
+func (n *notifier) connect(ctx context.Context) (*sql.Conn, error) {
 	if !reserveConn(n.db) {
 		return nil, errors.New("the pool has no connection to spare")
 	}
-	conn, err := n.db.Conn(n.ctx)
+	conn, err := n.db.Conn(ctx)
 	if err != nil {
 		unreserveConn(n.db)
 	}
@@ -329,7 +331,9 @@ func (n *notifier) wait(w *notifierWait) {
 // waitOnConn waits for the lock once, and then looks for the next one. An error means that there is
 // nothing to wait for.
 func (n *notifier) waitOnConn(w *notifierWait) (err error) {
-	conn, err := n.connect()
+	ctx, cancel := context.WithTimeout(n.ctx, waitSeconds*time.Second+notifierTimeout)
+	defer cancel()
+	conn, err := n.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -344,7 +348,7 @@ func (n *notifier) waitOnConn(w *notifierWait) (err error) {
 	// A session that was granted the lock passes it on at once.
 	name := userLock(w.id, w.number)
 	var waited sql.NullInt64
-	err = conn.QueryRowContext(n.ctx, fmt.Sprintf("SELECT IF(IS_FREE_LOCK('%s'), -1, GET_LOCK('%s', %d) + COALESCE(RELEASE_LOCK('%s'), 0))",
+	err = conn.QueryRowContext(ctx, fmt.Sprintf("SELECT IF(IS_FREE_LOCK('%s'), -1, GET_LOCK('%s', %d) + COALESCE(RELEASE_LOCK('%s'), 0))",
 		name, name, waitSeconds, name)).Scan(&waited)
 	switch {
 	case err != nil:
@@ -352,19 +356,19 @@ func (n *notifier) waitOnConn(w *notifierWait) (err error) {
 	case waited.Int64 > 0:
 		w.next++
 	case waited.Int64 < 0:
-		return n.search(conn, w)
+		return n.search(ctx, conn, w)
 	}
 	return nil
 }
 
 // search finds the lock that the notifier has now, if the one to wait for is free.
-func (n *notifier) search(conn *sql.Conn, w *notifierWait) error {
+func (n *notifier) search(ctx context.Context, conn *sql.Conn, w *notifierWait) error {
 	var cases strings.Builder
 	for number := w.number + 1; number <= w.number+searchRange; number++ {
 		fmt.Fprintf(&cases, " WHEN NOT IS_FREE_LOCK('%s') THEN %d", userLock(w.id, number), number)
 	}
 	var number sql.NullInt64
-	err := conn.QueryRowContext(n.ctx, "SELECT CASE"+cases.String()+" END").Scan(&number)
+	err := conn.QueryRowContext(ctx, "SELECT CASE"+cases.String()+" END").Scan(&number)
 	if err == nil && !number.Valid {
 		return errors.New("the notifier has ended")
 	}

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net/url"
 	"runtime"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/sqlrow"
+	"github.com/distlock/distlock/internal/testkit/faultproxy"
 )
 
 // handOver passes a lock back and forth between two backends, one of which always waits while the other
@@ -210,6 +212,35 @@ func TestListenersOfADeadNotifier(t *testing.T) {
 		next := notifier.Address(someKey)
 		return next != "" && !strings.HasPrefix(next, address[:20])
 	})
+}
+
+// A wait on a connection that was cut off ends, so that its listeners poll.
+func TestWaitsOnSilentConnectionsEnd(t *testing.T) {
+	t.Parallel()
+	u, db := freshDatabase(t, Row)
+	address := notifierOf(t, rowAt(t, u)).Address(someKey)
+	through, err := url.Parse(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := faultproxy.New(t, through.Host)
+	through.Host = p.Addr()
+	l := rowAt(t, through.String()).strategy.(*rowStrategy).dialect.notifier.Listen(someKey)
+	defer l.Close()
+	got := waits(t, l, address)
+	listening(t, db)
+	p.Silence()
+	for _, what := range []string{"the wait", "the next wait"} {
+		select {
+		case r := <-got:
+			if r != "silent" {
+				t.Errorf("%s: %s", what, r)
+			}
+		case <-time.After(patient):
+			t.Fatalf("%s does not end", what)
+		}
+		got = waits(t, l, address) // connects
+	}
 }
 
 // Any number of waiters uses only a few connections.
