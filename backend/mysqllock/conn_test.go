@@ -319,6 +319,23 @@ func TestReleasesAfterACommit(t *testing.T) {
 	renews(t, b, next, nil)
 }
 
+// MySQL 5.7 has no NOWAIT. The short timeout of an attempt ends before the caller's work.
+func TestWorkWaitsForRowsInMySQL57(t *testing.T) {
+	b, db, _ := forUpdateHold(t)
+	b.strategy.(forUpdateBackend).Dialect.(*forUpdateDialect).server = server{major: 5, minor: 7}
+	r := request("next", 30*time.Second)
+	take(t, b, r)
+	var timeout int64
+	if err := b.Commit(t.Context(), r.Owner, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(t.Context(), "SELECT @@SESSION.innodb_lock_wait_timeout").Scan(&timeout)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if want := ask(t, db, "SELECT @@GLOBAL.innodb_lock_wait_timeout"); timeout != want {
+		t.Errorf("the work waits for rows for %d s, want %d s", timeout, want)
+	}
+}
+
 func TestCommitRollsBackWorkThatFails(t *testing.T) {
 	b, db, r := forUpdateHold(t)
 	refused := errors.New("no")

@@ -67,7 +67,15 @@ func (k *forUpdateConn) TryLock(ctx context.Context, l connlock.Lock) (number ui
 		}
 	}
 	ok, err = k.take(ctx, l, k.c.server.noWait())
-	return 0, ok, err
+	if ok && err == nil && k.c.server.noWait() == "" {
+		err = k.resetTimeout(ctx)
+	}
+	return 0, ok && err == nil, err
+}
+
+// resetTimeout lets the caller's work wait for rows as usual.
+func (k *forUpdateConn) resetTimeout(ctx context.Context) error {
+	return k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = DEFAULT")
 }
 
 // take locks the row, and inserts it first if it is missing.
@@ -109,15 +117,14 @@ func (k *forUpdateConn) makeRow(ctx context.Context, l connlock.Lock) error {
 	return k.end(ctx, "COMMIT")
 }
 
-// WaitLock waits in the server, for whole seconds, and then resets the timeout for the caller's
-// work. A wait that is killed returns an error.
+// WaitLock waits in the server, for whole seconds. A wait that is killed returns an error.
 func (k *forUpdateConn) WaitLock(ctx context.Context, l connlock.Lock, slice time.Duration) (bool, error) {
 	if err := k.exec(ctx, fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %d", max(1, int(slice/time.Second)))); err != nil {
 		return false, err
 	}
 	ok, err := k.take(ctx, l, "")
 	if err == nil {
-		err = k.exec(ctx, "SET SESSION innodb_lock_wait_timeout = DEFAULT")
+		err = k.resetTimeout(ctx)
 	}
 	return ok && err == nil, err
 }
