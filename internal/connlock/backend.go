@@ -353,7 +353,7 @@ type orphan struct {
 }
 
 // trackOrphan notes the owners that a lost connection may have locks for, and has it killed. If that fails,
-// the owner's next call tries again. b.mu is held.
+// the owner's next call tries again. b.mu and c.sem are held.
 func (b *Backend) trackOrphan(c *lockConn, owners []string) {
 	for owner, old := range b.orphans {
 		if time.Now().After(old.until) {
@@ -363,7 +363,7 @@ func (b *Backend) trackOrphan(c *lockConn, owners []string) {
 	if b.closed || len(owners) == 0 {
 		return
 	}
-	o := &orphan{id: c.conn.ID(), until: time.Now().Add(c.lease + waitSlice + cleanupTime)}
+	o := &orphan{id: c.conn.ID(), until: time.Now().Add(max(c.lease, c.maxSilence) + waitSlice + cleanupTime)}
 	for _, owner := range owners {
 		b.orphans[owner] = o
 	}

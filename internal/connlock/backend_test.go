@@ -167,6 +167,30 @@ func TestOrphansAreKilledFirst(t *testing.T) {
 	})
 }
 
+// The server keeps the connection of a hold for the longest TTL of a renewal.
+func TestOrphansWithALongerLease(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &fakeServer{}
+		b := newFake(t, f)
+		r := request("lock")
+		take(t, b, r)
+		r.TTL = time.Hour
+		if err := b.Renew(t.Context(), []lock.Hold{r.Hold})[0]; err != nil {
+			t.Fatal(err)
+		}
+		f.set(func() { f.down = true })
+		time.Sleep(r.TTL / 2)
+		if _, err := b.Acquire(t.Context(), r); err == nil || !strings.Contains(err.Error(), "can't be ended") {
+			t.Errorf("%v, want an error about the lost connection", err)
+		}
+		f.set(func() { f.down = false })
+		take(t, b, r)
+		if n := f.get(&f.kills); n != 1 {
+			t.Errorf("%d connections were killed, want 1", n)
+		}
+	})
+}
+
 // If a lock's connection can't write the number, another connection does. The lock's connection is
 // checked afterwards.
 func TestNumbersOfLockedRows(t *testing.T) {
