@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -134,13 +133,16 @@ func (n *notifier) setLock(id string, number int64) bool {
 // serve sends notifications through one session until that fails or is not used. Its connection
 // is not reused: it has a lock, and a timeout of its own.
 func (n *notifier) serve() error {
+	if !reserveConn(n.db) {
+		return errFullPool
+	}
+	defer unreserveConn(n.db)
 	ctx, cancel := context.WithTimeout(n.ctx, notifierTimeout)
 	defer cancel()
-	conn, err := n.connect(ctx)
+	conn, err := n.db.Conn(ctx)
 	if err != nil {
 		return err
 	}
-	defer unreserveConn(n.db)
 	defer connlock.Discard(conn)
 	var random [8]byte
 	rand.Read(random[:])
@@ -164,18 +166,6 @@ func (n *notifier) serve() error {
 		}
 	}
 	return err
-}
-
-// connect reserves a connection of the pool and returns it.
-func (n *notifier) connect(ctx context.Context) (*sql.Conn, error) {
-	if !reserveConn(n.db) {
-		return nil, errors.New("the pool has no connection to spare")
-	}
-	conn, err := n.db.Conn(ctx)
-	if err != nil {
-		unreserveConn(n.db)
-	}
-	return conn, err
 }
 
 // succeed evaluates an expression, which must be 1.
@@ -202,18 +192,13 @@ func userLock(id string, number int64) string {
 	return "distlock/" + id + "/" + strconv.FormatInt(number, 10)
 }
 
-// addressForm matches the names that userLock returns. Nothing else gets into a statement.
-var addressForm = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^distlock/([0-9a-f]{16})/([0-9]{1,15})$`)
-})
-
+// splitAddress undoes userLock. It refuses ids that must not get into a statement.
 func splitAddress(address string) (id string, number int64, ok bool) {
-	parts := addressForm().FindStringSubmatch(address)
-	if parts == nil {
-		return "", 0, false
-	}
-	number, err := strconv.ParseInt(parts[2], 10, 64)
-	return parts[1], number, err == nil
+	name, ours := strings.CutPrefix(address, "distlock/")
+	id, digits, _ := strings.Cut(name, "/")
+	_, malformed := hex.DecodeString(id)
+	number, err := strconv.ParseInt(digits, 10, 64)
+	return id, number, ours && malformed == nil && err == nil
 }
 
 // reserved counts the connections that notifiers and listeners keep, by pool.
@@ -221,6 +206,8 @@ var reserved = struct {
 	sync.Mutex
 	conns map[*sql.DB]int
 }{conns: map[*sql.DB]int{}}
+
+var errFullPool = errors.New("the pool has no connection to spare")
 
 // reserveConn reports whether one more connection may be kept. It allows at most half of a limited
 // pool, so that statements find a connection.
@@ -330,25 +317,17 @@ func (n *notifier) wait(w *notifierWait) {
 
 // waitOnConn waits for the lock once, and then looks for the next one. An error means that there is
 // nothing to wait for.
-func (n *notifier) waitOnConn(w *notifierWait) (err error) {
-	ctx, cancel := context.WithTimeout(n.ctx, waitSeconds*time.Second+notifierTimeout)
-	defer cancel()
-	conn, err := n.connect(ctx)
-	if err != nil {
-		return err
+func (n *notifier) waitOnConn(w *notifierWait) error {
+	if !reserveConn(n.db) {
+		return errFullPool
 	}
 	defer unreserveConn(n.db)
-	defer func() {
-		if err != nil {
-			connlock.Discard(conn)
-			return
-		}
-		_ = conn.Close()
-	}()
+	ctx, cancel := context.WithTimeout(n.ctx, waitSeconds*time.Second+notifierTimeout)
+	defer cancel()
 	// A session that was granted the lock passes it on at once.
 	name := userLock(w.id, w.number)
 	var waited sql.NullInt64
-	err = conn.QueryRowContext(ctx, fmt.Sprintf("SELECT IF(IS_FREE_LOCK('%s'), -1, GET_LOCK('%s', %d) + COALESCE(RELEASE_LOCK('%s'), 0))",
+	err := n.db.QueryRowContext(ctx, fmt.Sprintf("SELECT IF(IS_FREE_LOCK('%s'), -1, GET_LOCK('%s', %d) + COALESCE(RELEASE_LOCK('%s'), 0))",
 		name, name, waitSeconds, name)).Scan(&waited)
 	switch {
 	case err != nil:
@@ -356,19 +335,19 @@ func (n *notifier) waitOnConn(w *notifierWait) (err error) {
 	case waited.Int64 > 0:
 		w.next++
 	case waited.Int64 < 0:
-		return n.search(ctx, conn, w)
+		return n.search(ctx, w)
 	}
 	return nil
 }
 
 // search finds the lock that the notifier has now, if the one to wait for is free.
-func (n *notifier) search(ctx context.Context, conn *sql.Conn, w *notifierWait) error {
+func (n *notifier) search(ctx context.Context, w *notifierWait) error {
 	var cases strings.Builder
 	for number := w.number + 1; number <= w.number+searchRange; number++ {
 		fmt.Fprintf(&cases, " WHEN NOT IS_FREE_LOCK('%s') THEN %d", userLock(w.id, number), number)
 	}
 	var number sql.NullInt64
-	err := conn.QueryRowContext(ctx, "SELECT CASE"+cases.String()+" END").Scan(&number)
+	err := n.db.QueryRowContext(ctx, "SELECT CASE"+cases.String()+" END").Scan(&number)
 	if err == nil && !number.Valid {
 		return errors.New("the notifier has ended")
 	}
