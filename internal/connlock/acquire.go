@@ -4,10 +4,8 @@ import (
 	"context"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/claims"
 )
-
-// spanBits is the number of a fence's low bits, for the hand-offs inside a process.
-const spanBits = 10
 
 // Acquire makes one attempt.
 func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -23,7 +21,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	if err != nil {
 		return driver.Grant{}, b.wrapError("acquire", r.Name, err)
 	}
-	return driver.Grant{Fence: number << spanBits, Fences: min(max(r.Fences, 1), 1<<spanBits), TTL: r.TTL}, nil
+	return driver.Grant{Fence: number << claims.SpanBits, Fences: claims.Fences(r), TTL: r.TTL}, nil
 }
 
 func (b *Backend) validate(r driver.Request) error {
