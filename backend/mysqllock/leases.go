@@ -15,21 +15,6 @@ import (
 	"github.com/distlock/distlock/internal/sqlrow"
 )
 
-// leaseStrategy is UniqueIndex or Version, on a dialect without waiters.
-type leaseStrategy struct{ *sqlrow.Backend }
-
-// Watch is not supported: nothing notifies of a release.
-func (leaseStrategy) Watch(context.Context, driver.Request) (driver.Watch, error) {
-	return driver.Watch{}, driver.ErrSkip
-}
-
-// Inspect describes a lock. The number of waiters is unknown.
-func (l leaseStrategy) Inspect(ctx context.Context, name string) (driver.Info, error) {
-	i, err := l.Backend.Inspect(ctx, name)
-	i.WaiterCount = -1
-	return i, err
-}
-
 // leaseDialect is the part that UniqueIndex and Version share: a table in which a row names the
 // owner of a lock and the end of its lease.
 //
@@ -84,7 +69,7 @@ func newLeases(ctx context.Context, s *database) (*leaseDialect, error) {
 
 // leaseBackend returns the strategy of a dialect.
 func leaseBackend(s *database, d sqlrow.Dialect) strategy {
-	return leaseStrategy{sqlrow.New(d, sqlrow.Options{Package: "mysqllock", Name: s.name, Mutex: true})}
+	return sqlrow.New(d, sqlrow.Options{Package: "mysqllock", Name: s.name, Mutex: true})
 }
 
 // leaseColumns returns the columns of every such table.

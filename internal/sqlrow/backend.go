@@ -28,8 +28,8 @@ type Options struct {
 	// Name is Caps.Name.
 	Name string
 
-	// Mutex means that rows have exclusive holds only. Insert and Swap are not called for a queue,
-	// and may return ErrBusy.
+	// Mutex means that rows have exclusive holds only, and that waiters are not known: Watch returns
+	// driver.ErrSkip. Insert and Swap are not called for a queue, and may return ErrBusy.
 	Mutex bool
 
 	// Notifier makes the notifier, which may call Wake and WakeAll of the backend. If it is nil, waiters
@@ -129,7 +129,11 @@ func (b *Backend) inspect(ctx context.Context, name string) (driver.Info, error)
 	if err != nil {
 		return driver.Info{}, err
 	}
-	return s.Info(name, s.now), nil
+	i := s.Info(name, s.now)
+	if b.options.Mutex {
+		i.WaiterCount = -1
+	}
+	return i, nil
 }
 
 // List yields the names that are held or waited for. yield may call the backend.
