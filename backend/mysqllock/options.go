@@ -6,16 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/netaddr"
+	"github.com/distlock/distlock/internal/sqlname"
 )
 
 // Strategy is a way to keep locks in the database. All users of a table must use the same one.
@@ -126,31 +125,24 @@ func (o *Options) withDefaults() (Options, error) {
 	return c, checkTable(c.Table)
 }
 
-var tableName = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`)
-})
-
 // maxTable leaves room for the suffix of a second table; the server's own limit is 64.
 const maxTable = 48
 
 func checkTable(name string) error {
-	_, table, found := strings.Cut(name, ".")
-	if !found {
-		table = name
+	parts := strings.SplitN(name, ".", 2)
+	for _, part := range parts {
+		if !sqlname.Valid(part) {
+			return fmt.Errorf("%w: table %q: want letters, digits and underscores, such as locks or app.locks", driver.ErrInvalid, name)
+		}
 	}
-	switch {
-	case !tableName().MatchString(name):
-		return fmt.Errorf("%w: table %q: want letters, digits and underscores, such as locks or app.locks", driver.ErrInvalid, name)
-	case len(table) > maxTable:
-		return fmt.Errorf("%w: table %q has %d characters, at most %d are possible", driver.ErrInvalid, name, len(table), maxTable)
+	if n := len(parts[len(parts)-1]); n > maxTable {
+		return fmt.Errorf("%w: table %q has %d characters, at most %d are possible", driver.ErrInvalid, name, n, maxTable)
 	}
 	return nil
 }
 
 // quoted returns a table's name for statements.
-func quoted(table string) string {
-	return "`" + strings.ReplaceAll(table, ".", "`.`") + "`"
-}
+func quoted(table string) string { return sqlname.Quote(table, true) }
 
 // dialTimeout bounds the opening of a connection, as does the caller's context.
 const dialTimeout = 5 * time.Second

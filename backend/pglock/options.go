@@ -2,11 +2,10 @@ package pglock
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
-	"sync"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/sqlname"
 )
 
 // Strategy is how locks are kept.
@@ -111,13 +110,11 @@ func (o *Options) check() error {
 // maxNameBytes is how many bytes PostgreSQL keeps of a name; it cuts off the rest.
 const maxNameBytes = 63
 
-var word = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
-
 // checkTable refuses names that PostgreSQL would cut, or that would need escaping.
 func checkTable(table string) error {
 	parts := strings.Split(table, ".")
 	for _, part := range parts {
-		if !word().MatchString(part) || len(part) > maxNameBytes || len(parts) > 2 {
+		if !sqlname.Valid(part) || len(part) > maxNameBytes || len(parts) > 2 {
 			return fmt.Errorf("%w: table %q: want a name such as locks or app.locks, of letters, digits and underscores, each part of %d at most", driver.ErrInvalid, table, maxNameBytes)
 		}
 	}
@@ -125,6 +122,4 @@ func checkTable(table string) error {
 }
 
 // quote returns a checked table name as an SQL identifier.
-func quote(table string) string {
-	return `"` + strings.ReplaceAll(table, ".", `"."`) + `"`
-}
+func quote(table string) string { return sqlname.Quote(table, false) }

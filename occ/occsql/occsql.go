@@ -28,10 +28,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/distlock/distlock/fence/fencesql"
+	"github.com/distlock/distlock/internal/sqlname"
 	"github.com/distlock/distlock/occ"
 )
 
@@ -104,18 +104,13 @@ func NewColumn[T any](d Dialect, n Names) (*Column[T], error) {
 	if d != MySQL && d != Postgres && d != SQLite {
 		return nil, fmt.Errorf("occsql: %v: want MySQL, Postgres or SQLite", d)
 	}
-	quoted := map[string]string{}
 	for _, name := range append(strings.SplitN(n.Table, ".", 2), n.Key, n.Value, n.Version) {
-		if !identifier.MatchString(name) {
+		if !sqlname.Valid(name) {
 			return nil, fmt.Errorf("occsql: name %q: want letters, digits and _, for a table with its schema and a dot before it at most", name)
 		}
-		quoted[name] = quote(d, name)
 	}
-	var table []string
-	for _, part := range strings.Split(n.Table, ".") {
-		table = append(table, quoted[part])
-	}
-	r := strings.NewReplacer("$t", strings.Join(table, "."), "$k", quoted[n.Key], "$v", quoted[n.Value], "$n", quoted[n.Version])
+	quote := func(name string) string { return sqlname.Quote(name, d == MySQL) }
+	r := strings.NewReplacer("$t", quote(n.Table), "$k", quote(n.Key), "$v", quote(n.Value), "$n", quote(n.Version))
 	c := &Column[T]{
 		table: n.Table,
 		load:  r.Replace("SELECT $v, $n FROM $t WHERE $k = ?"),
@@ -128,15 +123,6 @@ func NewColumn[T any](d Dialect, n Names) (*Column[T], error) {
 		}
 	}
 	return c, nil
-}
-
-var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
-func quote(d Dialect, name string) string {
-	if d == MySQL {
-		return "`" + name + "`"
-	}
-	return `"` + name + `"`
 }
 
 // versioned is a value with its version.
