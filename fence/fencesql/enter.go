@@ -6,10 +6,80 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"strings"
 
 	"github.com/distlock/distlock/fence"
 )
+
+// Dialect is a database.
+type Dialect int
+
+// The dialects.
+const (
+	MySQL    Dialect = iota + 1 // MySQL 5.7 or later, MariaDB 10.6 or later; InnoDB
+	Postgres                    // PostgreSQL 12 or later
+	SQLite                      // SQLite 3.35 or later
+)
+
+// String returns the database's name.
+func (d Dialect) String() string {
+	switch d {
+	case MySQL:
+		return "MySQL"
+	case Postgres:
+		return "PostgreSQL"
+	case SQLite:
+		return "SQLite"
+	}
+	return fmt.Sprintf("dialect %d", int(d))
+}
+
+// Tx is the part of a transaction that Enter needs: a *sql.Tx, a type that embeds it, or a
+// *sql.Conn on which a transaction was begun by hand.
+type Tx interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// fenceColumn is where a fence is stored. Its names are quoted.
+type fenceColumn struct {
+	dialect            Dialect
+	table, key, column string
+}
+
+// identifier matches names that need no escaping.
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func newFenceColumn(d Dialect, table, key, column string) (fenceColumn, error) {
+	if d < MySQL || d > SQLite {
+		return fenceColumn{}, fmt.Errorf("fencesql: %w %v: want MySQL, Postgres or SQLite", fence.ErrInvalid, d)
+	}
+	for _, name := range append(strings.SplitN(table, ".", 2), key, column) {
+		if !identifier.MatchString(name) {
+			return fenceColumn{}, fmt.Errorf("fencesql: %w name %q: want letters, digits and _, for a table with its schema and a dot before it at most", fence.ErrInvalid, name)
+		}
+	}
+	mark := `"`
+	if d == MySQL {
+		mark = "`"
+	}
+	quote := func(name string) string { return mark + strings.ReplaceAll(name, ".", mark+"."+mark) + mark }
+	return fenceColumn{dialect: d, table: quote(table), key: quote(key), column: quote(column)}, nil
+}
+
+// sql inserts the names for $t, $k and $f into a statement, and the placeholders for :k and :f.
+// With ? the placeholders must be in the order of the arguments.
+func (p fenceColumn) sql(statement string) string {
+	k, f := "$1", "$2"
+	switch p.dialect {
+	case MySQL:
+		k, f = "?", "?"
+	case SQLite:
+		k, f = "?1", "?2"
+	}
+	return strings.NewReplacer("$t", p.table, "$k", p.key, "$f", p.column, ":k", k, ":f", f).Replace(statement)
+}
 
 // enterer raises a stored fence, or refuses. resource is the name of the key in errors.
 type enterer func(ctx context.Context, tx Tx, key any, resource string, f uint64) error
