@@ -56,19 +56,7 @@ func simulate(ctx context.Context, s *story.Story) ([]*term, error) {
 		}()
 	}
 
-	first := <-c.begun
-	time.Sleep(while)
-	first.host.Say("has its cable cut")
-	first.host.Unplug()
-
-	second := <-c.begun
-	time.Sleep(while)
-	first.host.Plug()
-	second.host.Say("is asked to stop")
-	stop[second.host]()
-
-	<-c.begun
-	time.Sleep(while)
+	err = c.play(ctx, stop)
 	end()
 	for range hosts {
 		if e := <-over; !errors.Is(e, context.Canceled) {
@@ -76,6 +64,38 @@ func simulate(ctx context.Context, s *story.Story) ([]*term, error) {
 		}
 	}
 	return c.terms, err
+}
+
+// play cuts the first leader's cable, stops the second leader, and waits for the third.
+func (c *chronicle) play(ctx context.Context, stop map[*story.Host]func()) error {
+	first, err := c.next(ctx)
+	if err != nil {
+		return err
+	}
+	first.host.Say("has its cable cut")
+	first.host.Unplug()
+
+	second, err := c.next(ctx)
+	if err != nil {
+		return err
+	}
+	first.host.Plug()
+	second.host.Say("is asked to stop")
+	stop[second.host]()
+
+	_, err = c.next(ctx)
+	return err
+}
+
+// next returns the next term, after a while.
+func (c *chronicle) next(ctx context.Context) (*term, error) {
+	select {
+	case t := <-c.begun:
+		time.Sleep(while)
+		return t, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // term is the time during which one host led.

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"path/filepath"
 	"testing"
 
 	"github.com/distlock/distlock"
+	"github.com/distlock/distlock/examples/internal/story"
 	"github.com/distlock/distlock/examples/internal/storytest"
 )
 
@@ -28,4 +31,22 @@ func TestALeaderStepsDownBeforeTheNextLeads(t *testing.T) {
 	if !errors.Is(terms[0].cause, distlock.ErrLost) {
 		t.Errorf("the first term ended by %v; its lock should have been lost", terms[0].cause)
 	}
+}
+
+// An interrupt ends the story, also while it waits for a term.
+func TestAnInterruptEndsTheStory(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	s := story.New("sqlite:"+filepath.Join(t.TempDir(), "locks.db"), uponTheFirstWord(interrupt))
+	defer s.Close()
+	if _, err := simulate(ctx, s); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// uponTheFirstWord is a writer that calls a function.
+type uponTheFirstWord func()
+
+func (f uponTheFirstWord) Write(b []byte) (int, error) {
+	f()
+	return len(b), nil
 }
