@@ -35,6 +35,8 @@ type acquirer struct {
 	locks  *distlock.MultiLock
 	asked  wait.Signal // notified when another user asks for a lock
 	notice *notice
+	warnf  func(format string, args ...any) // never blocks
+	flush  func()
 }
 
 func (a *app) newAcquirer(ctx context.Context, o *runOptions) (*acquirer, error) {
@@ -55,8 +57,10 @@ func (a *app) newAcquirer(ctx context.Context, o *runOptions) (*acquirer, error)
 		return nil, err
 	}
 	n.client = c
-	asked := wait.NewSignal()
-	return &acquirer{o: o, began: began, client: c, locks: distlock.Multi(o.lockers(c, asked)...), asked: asked, notice: n}, nil
+	t := &acquirer{o: o, began: began, client: c, asked: wait.NewSignal(), notice: n}
+	t.locks = distlock.Multi(o.lockers(c, t.asked)...)
+	t.warnf, t.flush = a.background()
+	return t, nil
 }
 
 // openWithin connects to the server. With --wait it retries until that time is over, as for a server
@@ -165,7 +169,15 @@ func (t *acquirer) selfHeld(ctx context.Context) error {
 			continue
 		}
 		info, err := t.client.Inspect(ctx, name)
-		if err == nil && slices.ContainsFunc(info.Holders, func(h distlock.Holder) bool { return slices.Contains(owners, h.Owner) }) {
+		if err != nil {
+			continue
+		}
+		ours := slices.DeleteFunc(info.Holders, func(h distlock.Holder) bool { return !slices.Contains(owners, h.Owner) })
+		enough := 1
+		if mode := distlock.Counted; info.Mode == mode && t.o.mode() == mode {
+			enough = info.Limit // others may release the other permits
+		}
+		if len(ours) >= max(enough, 1) {
 			return usage("%s: lock %s is held by an outer distlock, so this one would wait forever; remove the inner one, or give it another name", t.o.verb, quoted(name))
 		}
 	}
@@ -318,7 +330,7 @@ func (n *notice) line(ctx context.Context, unreachable error, waited time.Durati
 	what := ""
 	switch name := n.name.Load(); {
 	case unreachable != nil:
-		what = "the server (" + n.hide(reason(unreachable)) + ")"
+		what = "the server (" + plain(n.hide(reason(unreachable))) + ")"
 	case name != nil:
 		what = quoted(*name) + n.holders(ctx, *name)
 	default:

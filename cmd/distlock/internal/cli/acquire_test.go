@@ -53,6 +53,21 @@ func TestRunWithinItself(t *testing.T) {
 	}
 }
 
+// A semaphore that an outer run holds has permits that others can release.
+func TestNestedPermits(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	other, release := hold(t, url, "--permits", "2", "gpu")
+	p := start(t, url, "run", "--permits", "2", "gpu", "--", "sh", "-c", `"$SELF" run --permits 2 gpu -- echo inner`)
+	awaitWaiter(t, url, "gpu")
+	release()
+	other.must(0)
+	p.must(0).out.await(t, "inner")
+	for _, inner := range []string{"", "--permits 1"} {
+		finishWith(t, url, exitUsage, "run", "--permits", "1", "gpu", "--", "sh", "-c", `"$SELF" run `+inner+` gpu -- true`)
+	}
+}
+
 // The memory of one process excludes no other one.
 func TestRunRefusesMemory(t *testing.T) {
 	t.Parallel()

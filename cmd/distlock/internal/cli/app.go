@@ -8,11 +8,11 @@ import (
 	"io"
 	"net/url"
 	"os"
-	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
-	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -52,9 +52,33 @@ func (a *app) warnf(format string, args ...any) { a.warn(fmt.Errorf(format, args
 // warn prints an error. If that fails too, there is no other way to report it.
 func (a *app) warn(err error) { _, _ = io.WriteString(a.err, message(err, a.secrets)) }
 
-// interruptible returns a context that ends with SIGINT or SIGTERM.
-func interruptible() (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+// background returns a form of warnf that never blocks, as a terminal does after Ctrl-S. It drops messages while many
+// wait. flush waits until earlier messages are written, for a second at most.
+func (a *app) background() (warnf func(format string, args ...any), flush func()) {
+	queue := make(chan func(), 16)
+	go func() {
+		for write := range queue {
+			write()
+		}
+	}()
+	warnf = func(format string, args ...any) {
+		select {
+		case queue <- func() { a.warnf(format, args...) }:
+		default:
+		}
+	}
+	return warnf, func() {
+		limit, written := time.After(time.Second), make(chan struct{})
+		select {
+		case queue <- func() { close(written) }:
+		case <-limit:
+			return
+		}
+		select {
+		case <-written:
+		case <-limit:
+		}
+	}
 }
 
 // exactly returns a check for n arguments, which what describes.
@@ -81,8 +105,10 @@ const (
 
 // exitError ends the program with a code. Without err, nothing is printed.
 type exitError struct {
-	code int
-	err  error
+	code        int
+	err         error
+	interrupted bool // by SIGINT
+	toAll       bool // the process group of this program has not received it
 }
 
 func (e *exitError) Error() string {
@@ -95,7 +121,7 @@ func (e *exitError) Error() string {
 func (e *exitError) Unwrap() error { return e.err }
 
 func exit(code int, format string, args ...any) error {
-	return &exitError{code, fmt.Errorf(format, args...)}
+	return &exitError{code: code, err: fmt.Errorf(format, args...)}
 }
 
 func usage(format string, args ...any) error { return exit(exitUsage, format, args...) }
@@ -126,7 +152,7 @@ func message(err error, secrets []string) string {
 	}
 	msg := strings.ReplaceAll(strings.TrimSpace(reason(err)), "\n", "; ")
 	msg = strings.ReplaceAll(msg, ": distlock: ", ": ")
-	return "distlock: " + scrub(msg, secrets) + "\n"
+	return "distlock: " + plain(scrub(msg, secrets)) + "\n"
 }
 
 // reason formats an error for the middle of a sentence.
@@ -158,6 +184,21 @@ func secretsOf(args []string) []string {
 // passwordsOf returns the passwords of a URL, both escaped and unescaped, even if the URL is
 // malformed. It omits short ones: replacing them would garble messages, and so reveal them.
 func passwordsOf(rawURL string) []string {
+	var found []string
+	for _, s := range secretsIn(rawURL) {
+		if len(s) < 6 {
+			continue
+		}
+		found = append(found, s)
+		if meant, err := url.PathUnescape(s); err == nil && meant != s {
+			found = append(found, meant)
+		}
+	}
+	return found
+}
+
+// secretsIn returns the passwords of a URL as they are written there.
+func secretsIn(rawURL string) []string {
 	_, rest, ok := strings.Cut(rawURL, "//")
 	if !ok {
 		return nil
@@ -170,21 +211,11 @@ func passwordsOf(rawURL string) []string {
 			secrets = append(secrets, value)
 		}
 	}
-	var found []string
-	for _, s := range secrets {
-		if len(s) < 6 {
-			continue
-		}
-		found = append(found, s)
-		if meant, err := url.PathUnescape(s); err == nil && meant != s {
-			found = append(found, meant)
-		}
-	}
-	return found
+	return slices.DeleteFunc(secrets, func(s string) bool { return s == "" })
 }
 
-// isSecret reports whether the values of a query parameter are secrets.
+// isSecret reports whether the values of a query parameter are secrets, and not the names of files with them.
 func isSecret(key string) bool {
 	key = strings.ToLower(key)
-	return strings.Contains(key, "pass") || strings.Contains(key, "secret") || strings.Contains(key, "token")
+	return !strings.HasSuffix(key, "file") && (strings.Contains(key, "pass") || strings.Contains(key, "secret") || strings.Contains(key, "token"))
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/testkit/testserver"
 	"github.com/distlock/distlock/internal/wait"
 )
 
@@ -156,6 +157,26 @@ func TestElectIgnoresOtherSignals(t *testing.T) {
 	p.leads(2)
 	p.send(syscall.SIGTERM)
 	p.code()
+}
+
+// A candidate that led before ends as soon as one that did not, also if the server does not answer.
+func TestElectEndsAtASilentServer(t *testing.T) {
+	t.Parallel()
+	s := testserver.Redis(t)
+	p := start(t, s.URL(), "elect", "--again", "x", "--", "sh", "-c", `echo "fence $DISTLOCK_FENCE"`)
+	p.leads(1)
+	p.errors.await(t, "campaigning again")
+	_, releaseX := hold(t, s.URL(), "x")
+	defer releaseX()
+	patient, release := hold(t, s.URL(), "door")
+	awaitWaiter(t, s.URL(), "x")
+	s.Pause()
+	release()
+	p.send(syscall.SIGTERM)
+	p.must(128 + 15)
+	if text := patient.errors.String(); text != "" {
+		t.Errorf("it took as long as one without a signal: %s", text)
+	}
 }
 
 func TestElectInsideItself(t *testing.T) {

@@ -46,6 +46,17 @@ func (f flag[T]) String() string {
 
 func (f flag[T]) Type() string { return f.kind }
 
+// nonEmpty is a flag for a text that is not empty: probably a script's own variable is not set, and the default would
+// hide that.
+func nonEmpty(s *string) flag[string] {
+	return flag[string]{s, "string", func(s string) (string, error) {
+		if s == "" {
+			return "", errors.New("it is empty; want a value, or no such flag")
+		}
+		return s, nil
+	}}
+}
+
 // duration is a flag for a time of 0 or more, or only more.
 func duration(d *time.Duration, zero bool) flag[time.Duration] {
 	return flag[time.Duration]{d, "duration", func(s string) (time.Duration, error) {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,6 +74,17 @@ func (s *signals) interrupt(parent context.Context) (ctx context.Context, end fu
 	})
 }
 
+// interruptible returns a context that ends with SIGINT or SIGTERM. After end, they end the program.
+func interruptible() (ctx context.Context, end func()) {
+	s := &signals{ch: make(chan os.Signal, 1)}
+	signal.Notify(s.ch, os.Interrupt, syscall.SIGTERM)
+	ctx, endWait := s.interrupt(context.Background())
+	return ctx, func() {
+		signal.Stop(s.ch)
+		endWait()
+	}
+}
+
 // lastMoment is enough for a server to answer. A signal that also went to the command, and arrives
 // after it has ended, must not keep the lock from being released.
 const lastMoment = 100 * time.Millisecond
@@ -93,7 +105,7 @@ func (s *signals) giveBack(limit time.Duration, f func() error) error {
 			return err
 		case sig := <-s.ch:
 			if by == nil && slices.Contains(ending, sig) {
-				by = &exitError{code: signalCode(sig)}
+				by = endedBy(sig)
 				s.late = by
 				timeUp = time.After(lastMoment)
 			}
@@ -104,14 +116,20 @@ func (s *signals) giveBack(limit time.Duration, f func() error) error {
 	}
 }
 
-// sleep waits for d or a signal.
+// sleep waits for d or a signal that ends programs.
 func (s *signals) sleep(d time.Duration) {
 	if d <= 0 {
 		return
 	}
-	select {
-	case <-s.ch:
-	case <-time.After(d):
+	for over := time.After(d); ; {
+		select {
+		case sig := <-s.ch:
+			if slices.Contains(ending, sig) {
+				return
+			}
+		case <-over:
+			return
+		}
 	}
 }
 
@@ -126,7 +144,20 @@ func caughtBy(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	return &exitError{code: signalCode(c.sig)}
+	return endedBy(c.sig)
+}
+
+// unlessCaught returns err or, if a signal ended ctx and so may be the reason for err, the result after it.
+func unlessCaught(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	return cmp.Or(caughtBy(ctx), err)
+}
+
+// endedBy returns the result after a signal.
+func endedBy(sig os.Signal) error {
+	return &exitError{code: signalCode(sig), interrupted: sig == os.Interrupt}
 }
 
 // signalCode returns the exit code after a signal.

@@ -19,9 +19,10 @@ type job struct {
 	lease     *distlock.MultiLease
 	asked     <-chan struct{}
 	signals   *signals
-	warnf     func(format string, args ...any)
+	warnf     func(format string, args ...any) // must not block: it would delay the command's end
+	flush     func()
 
-	losing, gaveWay, toEnd bool
+	losing, gaveWay, toEnd, interrupted, inFront bool
 }
 
 func (j *job) run() (int, error) {
@@ -52,19 +53,22 @@ func (j *job) watch(p *os.Process, ended <-chan error) error {
 			j.toEnd = true
 		case <-j.asked:
 			j.gaveWay = true
-			j.warnf("the lock was asked for; killing %s", j.argv[0])
 			_ = p.Kill()
+			j.warnf("the lock was asked for; killing %s", j.argv[0])
 		case <-lost:
 			lost = nil
 			j.losing = true
 			if j.onLoss == lossIgnore {
 				continue
 			}
-			j.warnf("%s; killing %s", reason(j.lease.Err()), j.argv[0])
 			_ = p.Kill()
+			j.warnf("%s; killing %s", reason(j.lease.Err()), j.argv[0])
 		}
 	}
 }
+
+// dieOfInterrupt does nothing: no program here notices what ended another one.
+func dieOfInterrupt(bool) {}
 
 // stopUpon does nothing: there is no Ctrl-Z here.
 func stopUpon(os.Signal) {}

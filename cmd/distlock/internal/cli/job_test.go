@@ -5,7 +5,10 @@ package cli
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -13,7 +16,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/distlock/distlock/driver"
 )
@@ -148,6 +154,67 @@ func TestBrokenLock(t *testing.T) {
 	}
 }
 
+// silentServer returns a URL, and waits for a client that connects to it and gets no answer.
+func silentServer(t *testing.T) (url string, awaitClient func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return "redis://" + l.Addr().String(), func() {
+		t.Helper()
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+}
+
+// A signal ends a command with its exit code while the server does not answer.
+func TestSignalAtASilentServer(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		args string
+		sig  syscall.Signal
+		code int
+	}{
+		{"show x", syscall.SIGTERM, 143}, {"ls", syscall.SIGTERM, 143}, {"ls", syscall.SIGINT, 130}, {"release x", syscall.SIGTERM, 143},
+		{"verify", syscall.SIGTERM, 143}, {"serve", syscall.SIGTERM, 0}, {"serve", syscall.SIGINT, 0},
+	} {
+		t.Run(test.args+" "+test.sig.String(), func(t *testing.T) {
+			t.Parallel()
+			url, awaitClient := silentServer(t)
+			args := strings.Fields(test.args)
+			if args[0] == "verify" {
+				args = append(args, url)
+			}
+			p := command(t, url, args...)
+			p.Env = append(p.Env, ownerVariable+"=owner")
+			p.begin()
+			awaitClient()
+			p.send(test.sig)
+			p.must(test.code)
+		})
+	}
+}
+
+// --min-hold goes on while the size of the terminal changes.
+func TestMinHoldDuringAResize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, began := &signals{ch: make(chan os.Signal, 2)}, time.Now()
+		s.ch <- syscall.SIGWINCH
+		if s.sleep(time.Minute); time.Since(began) < time.Minute {
+			t.Errorf("it ended after %v", time.Since(began))
+		}
+		s.ch <- syscall.SIGTERM
+		if s.sleep(time.Minute); time.Since(began) > time.Minute {
+			t.Error("SIGTERM did not end it")
+		}
+	})
+}
+
 // blockWrites keeps everybody from writing to a lock file, so that renewals have no
 // answer.
 func blockWrites(t *testing.T, url string) (release func()) {
@@ -201,6 +268,71 @@ func TestKilledInTime(t *testing.T) {
 			p.must(76)
 		})
 	}
+}
+
+// A standard error that is not read, as of a terminal after Ctrl-S, delays no signal to the command.
+func TestStuckStandardError(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []string{lossTerm, lossKill} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			url, fifo := lockFile(t), filepath.Join(t.TempDir(), "fifo")
+			if err := unix.Mkfifo(fifo, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p := command(t, url, "run", "--ttl", "2s", "--on-loss", policy, "x", "--", "sh", "-c", `exec >"$0"; echo ready; exec sleep 1000`, fifo)
+			p.Stderr = fullPipe(t)
+			p.begin()
+			out := &output{}
+			ended := make(chan error, 1)
+			go func() {
+				f, err := os.Open(fifo)
+				if err == nil {
+					_, err = io.Copy(out, f)
+				}
+				ended <- err
+			}()
+			out.await(t, "ready")
+			defer blockWrites(t, url)()
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(patience):
+				t.Error("the command outlives its lock")
+			}
+		})
+	}
+}
+
+// fullPipe returns a pipe that takes nothing more.
+func fullPipe(t *testing.T) *os.File {
+	t.Helper()
+	var fds [2]int
+	if err := unix.Pipe(fds[:]); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.SetNonblock(fds[1], true); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{4096, 1} {
+		for {
+			if _, err := unix.Write(fds[1], make([]byte, size)); errors.Is(err, unix.EAGAIN) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := unix.SetNonblock(fds[1], false); err != nil {
+		t.Fatal(err)
+	}
+	unix.CloseOnExec(fds[0])
+	unix.CloseOnExec(fds[1])
+	r, w := os.NewFile(uintptr(fds[0]), "unread"), os.NewFile(uintptr(fds[1]), "full")
+	t.Cleanup(func() { r.Close(); w.Close() })
+	return w
 }
 
 // If the leader of a group obeys, the processes of the group that don't are still killed.

@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -26,7 +27,11 @@ type job struct {
 	lease     *distlock.MultiLease
 	asked     <-chan struct{} // notified when another user asks for a lock
 	signals   *signals
-	warnf     func(format string, args ...any)
+	warnf     func(format string, args ...any) // must not block: it would delay signals to the command
+	flush     func()                           // waits a moment for messages to be written
+
+	interrupted bool // SIGINT ended it
+	inFront     bool // its group was then in the foreground, so that this group has not received the signal
 
 	losing  bool      // notice was given, or the lock was lost
 	until   time.Time // the deadline when notice was given
@@ -42,7 +47,7 @@ type job struct {
 
 // run runs the command and returns its exit code. An error means that it could not be started.
 func (j *job) run() (int, error) {
-	j.tty = stdinTerminal()
+	j.tty = controllingTerminal()
 	j.states, j.kill = make(chan unix.WaitStatus), unix.Kill
 	j.signals.listen(catchable()...)
 	started := make(chan error)
@@ -52,6 +57,8 @@ func (j *job) run() (int, error) {
 	}
 	j.tty.stayUnstopped(j.signals)
 	state := j.watch()
+	j.interrupted = state.Signaled() && state.Signal() == unix.SIGINT
+	j.inFront = j.tty.shows(j.pid)
 	j.clearUp()
 	j.tty.takeBack(j.pid)
 	if j.beside {
@@ -91,21 +98,31 @@ func (j *job) startAndWait(started chan<- error) {
 	}
 }
 
-// waitFor waits until the process stops or ends. os.Process.Wait does not report stops.
+// waitFor waits until the process stops or ends. os.Process.Wait does not report stops. It waits for all children, since
+// the first process of a container also has those that the command left behind.
 func waitFor(pid int) (state unix.WaitStatus, err error) {
 	for {
-		_, err = unix.Wait4(pid, &state, unix.WUNTRACED, nil)
-		if !errors.Is(err, unix.EINTR) {
+		ended, err := unix.Wait4(-1, &state, unix.WUNTRACED, nil)
+		if ended == pid || err != nil && !errors.Is(err, unix.EINTR) {
 			return state, err
 		}
 	}
 }
 
-// attributes put the command into its own process group, in the foreground if this group is there, and
-// make it die with this process.
+// reap removes children that have ended.
+func reap() {
+	for {
+		if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 || err != nil {
+			return
+		}
+	}
+}
+
+// attributes put the command into its own process group, in the foreground if this group is there and
+// lends it, and make it die with this process.
 func (j *job) attributes() *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{Setpgid: true}
-	if j.tty.before() {
+	if j.tty.before() && j.tty.lends {
 		a.Foreground = true
 		a.Ctty = j.tty.fd
 	}
@@ -150,8 +167,8 @@ func (j *job) stopWhenAsked() {
 		return
 	}
 	j.gaveWay = true
-	j.warnf("the lock was asked for; stopping %s", j.argv[0])
 	j.stop()
+	j.warnf("the lock was asked for; stopping %s", j.argv[0])
 }
 
 func (j *job) stop() {
@@ -176,12 +193,12 @@ func (j *job) giveNotice() {
 	}
 	j.losing, j.until = true, time.Now().Add(left)
 	if j.onLoss == lossKill {
-		j.warnf("the lock can't be renewed; killing %s", j.argv[0])
 		j.signal(unix.SIGKILL)
+		j.warnf("the lock can't be renewed; killing %s", j.argv[0])
 		return
 	}
-	j.warnf("the lock can't be renewed; stopping %s, which has %s left", j.argv[0], short(left))
 	j.stop()
+	j.warnf("the lock can't be renewed; stopping %s, which has %s left", j.argv[0], short(left))
 }
 
 // lost kills the command: another client may have the lock now.
@@ -191,8 +208,8 @@ func (j *job) lost() {
 		j.warnf("%s; %s continues without the lock", reason(j.lease.Err()), j.argv[0])
 		return
 	}
-	j.warnf("%s; killing %s", reason(j.lease.Err()), j.argv[0])
 	j.signal(unix.SIGKILL)
+	j.warnf("%s; killing %s", reason(j.lease.Err()), j.argv[0])
 }
 
 // clearUp kills processes of the group that outlive a lock which is being lost, or was when notice was given: the server
@@ -203,7 +220,7 @@ func (j *job) clearUp() {
 	}
 	lost, end := j.lease.Context().Done(), time.NewTimer(time.Until(j.until))
 	defer end.Stop()
-	for unix.Kill(-j.pid, 0) == nil {
+	for reap(); unix.Kill(-j.pid, 0) == nil; reap() {
 		select {
 		case <-lost:
 			j.signal(unix.SIGKILL)
@@ -250,10 +267,17 @@ func (j *job) forward(sig syscall.Signal) {
 
 // stopped stops this process, too, if the command was stopped from the terminal, since the shell waits
 // for this process. The lock is not renewed meanwhile. A command that was stopped in another way keeps
-// its lock.
+// its lock. A command that wants the terminal, which this group has, gets it.
 func (j *job) stopped(by syscall.Signal) {
 	if j.tty == nil || by != unix.SIGTSTP && by != unix.SIGTTIN && by != unix.SIGTTOU {
 		return
+	}
+	if by != unix.SIGTSTP && j.tty.before() {
+		j.tty.lends = true
+		if j.tty.give(j.pid) {
+			j.resume()
+			return
+		}
 	}
 	j.tty.takeBack(j.pid)
 	if alone() {
@@ -261,6 +285,7 @@ func (j *job) stopped(by syscall.Signal) {
 		return
 	}
 	j.warnf("stopped; the lock will be lost unless continued within %s", short(time.Until(firstDeadline(j.lease.Leases()))))
+	j.flush()
 	// The whole job stops, as it would without distlock.
 	_ = unix.Kill(0, unix.SIGSTOP)
 }
@@ -288,16 +313,22 @@ func catchable() []os.Signal {
 	return all
 }
 
-// terminal is the controlling terminal on standard input. Only the foreground group may read from it and
-// gets its Ctrl-C. Methods of nil do nothing.
+// terminal is the controlling terminal. Only the foreground group may read from it and gets its Ctrl-C.
+// Methods of nil do nothing.
 type terminal struct {
 	fd    int
-	own   int // this process's group
+	own   int  // this process's group
+	lends bool // the command's group takes this group's place in the foreground
 	state *term.State
 }
 
-func stdinTerminal() *terminal {
-	t := &terminal{fd: int(os.Stdin.Fd()), own: unix.Getpgrp()}
+// controllingTerminal returns the terminal, or nil. It is lent to the command from the start if it is the standard
+// input: otherwise another command of the pipeline may need it first.
+func controllingTerminal() *terminal {
+	t := &terminal{fd: int(os.Stdin.Fd()), own: unix.Getpgrp(), lends: true}
+	if _, err := t.group(); err != nil {
+		t.fd, t.lends = openTerminal(), false
+	}
 	if _, err := t.group(); err != nil {
 		return nil
 	}
@@ -309,39 +340,44 @@ func stdinTerminal() *terminal {
 	return t
 }
 
+// openTerminal returns a file descriptor of the terminal, or -1.
+var openTerminal = sync.OnceValue(func() int {
+	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	return fd
+})
+
 // group returns the foreground group.
 func (t *terminal) group() (int, error) { return unix.IoctlGetInt(t.fd, unix.TIOCGPGRP) }
 
 // before reports whether this process's group is in the foreground.
-func (t *terminal) before() bool {
+func (t *terminal) before() bool { return t != nil && t.shows(t.own) }
+
+// shows reports whether a group is in the foreground.
+func (t *terminal) shows(group int) bool {
 	if t == nil {
 		return false
 	}
-	group, err := t.group()
-	return err == nil && group == t.own
+	now, err := t.group()
+	return err == nil && now == group
 }
 
-// give puts the command's group into the foreground if this one is there.
-func (t *terminal) give(group int) {
-	if t.before() {
-		t.put(group)
-	}
-}
+// give puts the command's group into the foreground if this one is there and lends it, and reports whether it did.
+func (t *terminal) give(group int) bool { return t.before() && t.lends && t.put(group) == nil }
 
 // takeBack puts this group into the foreground if the command's is there.
 func (t *terminal) takeBack(group int) {
-	if t == nil {
-		return
-	}
-	if now, err := t.group(); err == nil && now == group {
-		t.put(t.own)
+	if t.shows(group) {
+		_ = t.put(t.own) // the shell repairs a failure
 	}
 }
 
 // stayUnstopped lets this process write to the terminal, and change the foreground group, while it is in
 // the background, and go on renewing when another command of its pipeline wants to read from the terminal. It must be
-// called after the command was started, which would inherit it. Commands of
-// later terms do; they start in the foreground, where it makes no difference.
+// called after the command was started, which would inherit it. Commands of later terms do inherit it. Those that
+// start in the foreground don't notice; the others may set the terminal's state before they are lent it, but not read from it.
 func (t *terminal) stayUnstopped(s *signals) {
 	if t != nil {
 		signal.Ignore(unix.SIGTTOU)
@@ -349,14 +385,13 @@ func (t *terminal) stayUnstopped(s *signals) {
 	}
 }
 
-// put sets the foreground group. The shell repairs a failure.
-func (t *terminal) put(group int) {
-	_ = unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group)
-}
+// put sets the foreground group.
+func (t *terminal) put(group int) error { return unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group) }
 
-// restore undoes the changes of a killed command to the terminal's state.
+// restore undoes the changes of a killed command to the state of a terminal that it was lent. In the background
+// it would undo those of another command.
 func (t *terminal) restore() {
-	if t != nil {
+	if t.before() && t.lends {
 		_ = term.Restore(t.fd, t.state)
 	}
 }
@@ -369,8 +404,25 @@ func stopUpon(sig os.Signal) {
 	}
 }
 
-// alone reports whether this process leads the session: no shell could continue it if it stopped.
+// alone reports whether this group leads the session: no shell could continue it if it stopped.
 func alone() bool {
 	session, err := unix.Getsid(0)
-	return err == nil && session == os.Getpid()
+	return err == nil && session == unix.Getpgrp()
+}
+
+// dieOfInterrupt ends this process by SIGINT if its group is in the foreground: a shell ends its script only
+// if it receives the signal itself and sees that the signal ended its command. At the terminal, the shell has received it,
+// unless only the command's group was in the foreground: then all of this group are to get it. The function returns where
+// the signal has no such effect.
+func dieOfInterrupt(all bool) {
+	if signal.Ignored(unix.SIGINT) || os.Getpid() == 1 || !controllingTerminal().before() {
+		return
+	}
+	signal.Reset(unix.SIGINT)
+	pid := os.Getpid()
+	if all {
+		pid = 0
+	}
+	_ = unix.Kill(pid, unix.SIGINT)
+	time.Sleep(time.Second) // it has not returned from this yet
 }

@@ -73,7 +73,7 @@ func (a *app) lockCommand() *cobra.Command {
 	f.Var(duration(&o.ttl, false), "ttl", "how long the lock is held unless it is renewed")
 	f.Var(pairs(o.meta), "meta", "metadata for ls and show (may be repeated)")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "do not report waiting")
-	f.StringVar(&file, "owner-file", "", "write the owner to this file, and print the fence")
+	f.Var(nonEmpty(&file), "owner-file", "write the owner to this file, and print the fence")
 	return cmd
 }
 
@@ -106,7 +106,7 @@ func (a *app) lockAndLeave(o *runOptions, file string) (err error) {
 	if caps := t.client.Caps(); !caps.Detached {
 		return usage("lock: the locks of %s end with their connection, and so with this command; want distlock run, or another server (see distlock help lock)", caps.Name)
 	}
-	leases, err := t.acquireUnlessCaught(signals, 0, closeTimeout)
+	leases, err := t.acquireUnlessCaught(signals, 0)
 	if err != nil {
 		return o.outcomeOfWait(err)
 	}
@@ -237,7 +237,7 @@ func removeOwner(file, owner string) error {
 }
 
 func addOwnerFile(cmd *cobra.Command, file *string) {
-	cmd.Flags().StringVar(file, "owner-file", "", "file with the owner (default: $"+ownerVariable+")")
+	cmd.Flags().Var(nonEmpty(file), "owner-file", "file with the owner (default: $"+ownerVariable+")")
 }
 
 // withLease calls f with a lease on the hold of an owner.
@@ -249,7 +249,7 @@ func (a *app) withLease(verb, name, owner string, f func(context.Context, *distl
 			err = f(ctx, lease)
 		}
 		if errors.Is(err, distlock.ErrLost) {
-			return &exitError{exitLost, fmt.Errorf("%s: lock %s is not held by this owner any more", verb, quoted(name))}
+			return exit(exitLost, "%s: lock %s is not held by this owner any more", verb, quoted(name))
 		}
 		return err
 	})

@@ -24,10 +24,10 @@ const openTimeout = 10 * time.Second
 // this order. Without any of them it returns the URL of a local file, and warns that no other host
 // sees it.
 func (a *app) backendURL() (string, error) {
-	if a.local && a.url.set {
-		return "", usage("--local and --url exclude each other; want one of them")
-	}
-	if a.local {
+	switch {
+	case a.local && a.url.set:
+		return "", errLocalURL()
+	case a.local:
 		return localURL()
 	}
 	u, err := a.givenURL()
@@ -43,6 +43,8 @@ func (a *app) backendURL() (string, error) {
 	}
 	return u, err
 }
+
+func errLocalURL() error { return usage("--local and --url exclude each other; want one of them") }
 
 // givenURL returns the URL from --url or the variable, or "". An empty --url or variable is an
 // error: probably a script's own variable is not set, and the default would be a lock that no
@@ -126,14 +128,13 @@ func (a *app) withClient(f func(ctx context.Context, c *distlock.Client) error) 
 	ctx, cancel := interruptible()
 	defer cancel()
 	c, err := a.client(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		err = f(ctx, c)
+		if closing := c.Close(); closing != nil {
+			a.warn(closing) // the command itself may have succeeded
+		}
 	}
-	err = f(ctx, c)
-	if closing := c.Close(); closing != nil {
-		a.warn(closing) // the command itself may have succeeded
-	}
-	return err
+	return unlessCaught(ctx, err)
 }
 
 // client connects with default options.
@@ -214,7 +215,7 @@ func checkMode(mode fs.FileMode, url string) error {
 		return nil
 	case mode&0o022 != 0:
 		return fmt.Errorf("mode %04o lets other users write to it; want chmod go-w", mode)
-	case mode&0o004 != 0 && len(passwordsOf(url)) > 0:
+	case mode&0o004 != 0 && len(secretsIn(url)) > 0:
 		return fmt.Errorf("mode %04o lets all users read the password in it; want chmod o-r", mode)
 	}
 	return nil

@@ -62,6 +62,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		a.warn(err)
 	}
+	if e, ok := errors.AsType[*exitError](err); ok && e.interrupted {
+		dieOfInterrupt(e.toAll)
+	}
 	return codeOf(err)
 }
 

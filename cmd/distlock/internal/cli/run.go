@@ -62,7 +62,7 @@ func (a *app) runUnderLocks(o *runOptions) (err error) {
 		return caught
 	}
 	for pause := time.Duration(0); ; {
-		lease, err := t.acquireUnlessCaught(signals, pause, limit)
+		lease, err := t.acquireUnlessCaught(signals, pause)
 		if err != nil {
 			return o.outcomeOfWait(err)
 		}
@@ -74,13 +74,14 @@ func (a *app) runUnderLocks(o *runOptions) (err error) {
 		if signals.late != nil {
 			return signals.late
 		}
+		limit = closeTimeout // as for a run that never had the lock: it was released
 		pause = a.nextCampaign(t, end, err)
 	}
 }
 
 // acquireUnlessCaught acquires the locks after a pause. If a signal comes before it has them, the
 // error is its exit code.
-func (t *acquirer) acquireUnlessCaught(signals *signals, pause, limit time.Duration) (*distlock.MultiLease, error) {
+func (t *acquirer) acquireUnlessCaught(signals *signals, pause time.Duration) (*distlock.MultiLease, error) {
 	ctx, endWait := signals.interrupt(context.Background())
 	defer endWait()
 	var lease *distlock.MultiLease
@@ -91,7 +92,7 @@ func (t *acquirer) acquireUnlessCaught(signals *signals, pause, limit time.Durat
 	endWait()
 	caught := caughtBy(ctx)
 	if caught != nil && err == nil {
-		return nil, cmp.Or(caught, signals.giveBack(limit, func() error { return lease.Unlock(context.Background()) }))
+		return nil, cmp.Or(caught, signals.giveBack(closeTimeout, func() error { return lease.Unlock(context.Background()) }))
 	}
 	return lease, cmp.Or(caught, err)
 }
@@ -116,13 +117,14 @@ func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signa
 	o, granted := t.o, time.Now()
 	j := &job{
 		path: o.path, argv: o.command, env: jobEnv(os.Environ(), o.names, lease.Leases()),
-		onLoss: o.onLoss, warning: o.warning(), lease: lease, asked: t.asked, signals: signals, warnf: a.warnf,
+		onLoss: o.onLoss, warning: o.warning(), lease: lease, asked: t.asked, signals: signals, warnf: t.warnf, flush: t.flush,
 	}
 	for _, l := range lease.Leases() {
 		a.verbosef(o, "acquired %s at %s after %v, fence %d", quoted(l.Name()), t.client.Caps().Name, granted.Sub(t.began).Round(time.Millisecond), l.Fence())
 	}
 	code, err := j.run()
 	unlocked := signals.giveBack(forever, func() error { return lease.Unlock(context.Background()) })
+	t.flush()
 	if unlocked == nil && signals.aborted == nil {
 		a.verbosef(o, "released %s after %v", quotedAll(o.names), time.Since(granted).Round(time.Millisecond))
 	}
@@ -143,7 +145,7 @@ func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signa
 		end = gaveWay
 	}
 	if code != 0 {
-		err = &exitError{code: code}
+		err = &exitError{code: code, interrupted: j.interrupted, toAll: j.inFront}
 	}
 	return o.outcomeOf(j, code, end), err
 }
@@ -156,6 +158,9 @@ exit code. If the lock can't be renewed, run stops the command before another cl
 get the lock. If distlock itself is killed, so is the command (on Linux), but not the
 command's own children. The lock does not protect processes that the command leaves
 running in the background.
+
+At a terminal, a Ctrl-C that ends the command ends the script that called run, too. A
+command whose standard input is no terminal gets the terminal when it reads from it.
 
 If another user asks for the lock (distlock unlock --ask), the command gets SIGTERM. Run
 holds the lock until the command has ended, however long that takes; see --on-ask. While
@@ -389,5 +394,5 @@ func (o *runOptions) outcomeOfWait(err error) error {
 	if o.skipOK {
 		return nil
 	}
-	return &exitError{o.busyCode, err}
+	return &exitError{code: o.busyCode, err: err}
 }

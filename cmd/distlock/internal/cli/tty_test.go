@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -87,9 +88,57 @@ func TestInterruptWhileWaiting(t *testing.T) {
 	p := command(t, url, "run", "door", "--", "echo", "ran").atTerminal(tty)
 	screen.await(t, "waiting for")
 	press(t, keys, "\x03")
-	p.must(130)
+	p.mustBeInterrupted()
 	release()
 	first.must(0)
+}
+
+// mustBeInterrupted wants that SIGINT ended the process, as shells want to see it before they end, too.
+func (p *process) mustBeInterrupted() {
+	p.t.Helper()
+	p.code()
+	if by := p.ProcessState.Sys().(syscall.WaitStatus); !by.Signaled() || by.Signal() != syscall.SIGINT {
+		p.t.Errorf("it ended with %v; want SIGINT", p.ProcessState)
+	}
+}
+
+// Ctrl-C ends the script that calls distlock, as it does where the script calls the command itself.
+func TestInterruptEndsTheScript(t *testing.T) {
+	t.Parallel()
+	for _, shell := range []string{"sh", "bash"} {
+		for what, first := range map[string]string{
+			"command":        `"$SELF" run a -- sh -c 'echo rea""dy; exec sleep 1000'`,
+			"behind a pipe":  `: | "$SELF" run a -- sh -c 'echo rea""dy; exec sleep 1000'`,
+			"nested":         `"$SELF" run a -- sh -c '"$SELF" run c -- sh -c "echo rea\"\"dy; exec sleep 1000"; echo sec""ond'`,
+			"while it waits": `"$SELF" run door -- true`,
+		} {
+			t.Run(shell+" "+what, func(t *testing.T) {
+				t.Parallel()
+				if _, err := exec.LookPath(shell); err != nil {
+					t.Skip(err)
+				}
+				url, ready := lockFile(t), "ready"
+				if what == "while it waits" {
+					other, release := hold(t, url, "door")
+					defer other.must(0)
+					defer release()
+					ready = "waiting for"
+				}
+				keys, screen, tty := terminals(t)
+				p := command(t, url)
+				p.Env = append(p.Env, "SCRIPT="+first+`; "$SELF" run b -- sh -c 'echo sec""ond'`)
+				p.Path, p.Args = "/bin/sh", []string{"sh", "-c", `trap : INT; ` + shell + ` -c "$SCRIPT"; echo "code-$?"`}
+				p.atTerminal(tty)
+				screen.await(t, ready)
+				press(t, keys, "\x03")
+				if text := screen.await(t, "code-"); strings.Contains(text, "second") || !strings.Contains(text, "code-130") {
+					t.Errorf("the script went on: %q", text)
+				}
+				p.must(0)
+				finishWith(t, url, 0, "run", "--no-wait", "a", "--", "true")
+			})
+		}
+	}
 }
 
 func TestInterruptAtTerminal(t *testing.T) {
@@ -146,12 +195,65 @@ func TestStopAtTerminalTooLong(t *testing.T) {
 // Where no shell could continue it, as in a container, nothing stays stopped.
 func TestStopWithoutShell(t *testing.T) {
 	t.Parallel()
+	for _, script := range []string{`exec "$SELF" run x -- sh -c "$COMMAND"`, `"$SELF" run x -- sh -c "$COMMAND"; true`} {
+		keys, screen, tty := terminals(t)
+		p := command(t, lockFile(t))
+		p.Env = append(p.Env, `COMMAND=echo rea""dy; read line; echo "got-$line"`)
+		p.Path, p.Args = "/bin/sh", []string{"sh", "-c", script}
+		p.atTerminal(tty)
+		screen.await(t, "ready")
+		press(t, keys, "\x1a")
+		press(t, keys, "one\n")
+		screen.await(t, "got-one")
+		p.must(0)
+	}
+}
+
+// A command whose standard input is a pipe or a file gets the terminal once it reads from it.
+func TestPromptBehindAPipe(t *testing.T) {
+	t.Parallel()
+	for _, script := range []string{`echo x | "$SELF" run x -- sh -c "$COMMAND"`, `"$SELF" run x -- sh -c "$COMMAND" </dev/null`} {
+		keys, screen, tty := terminals(t)
+		p := atShell(t, lockFile(t), `COMMAND='echo rea""dy; read line </dev/tty; echo "got-$line"'; `+script+`; read line; echo "then-$line"`, tty)
+		screen.await(t, "ready")
+		press(t, keys, "one\n")
+		screen.await(t, "got-one")
+		press(t, keys, "two\n")
+		screen.await(t, "then-two")
+		p.must(0)
+	}
+}
+
+// Ctrl-Z stops a pipeline as a whole, and fg continues it.
+func TestStopBehindAPipe(t *testing.T) {
+	t.Parallel()
+	for _, input := range []string{`cat "$GO.pipe" |`, `</dev/null`} {
+		keys, screen, tty := terminals(t)
+		p := atShell(t, lockFile(t), `export GO=`+t.TempDir()+`/go; mkfifo "$GO.pipe"; `+input+` "$SELF" run x -- sh -c '
+			echo rea""dy; until [ -e "$GO" ]; do sleep 0.02; done; read line </dev/tty; echo "got-$line"; : 3<>"$GO.pipe"'
+			echo "stop""ped"; touch "$GO"; fg; echo "code-$?"`, tty)
+		screen.await(t, "ready")
+		press(t, keys, "\x1a")
+		screen.await(t, "the lock will be lost unless continued within")
+		screen.await(t, "stopped")
+		press(t, keys, "one\n")
+		screen.await(t, "got-one")
+		screen.await(t, "code-0")
+		p.must(0)
+	}
+}
+
+// A command that is killed in the background leaves the terminal as the foreground has set it.
+func TestKilledInBackground(t *testing.T) {
+	t.Parallel()
 	keys, screen, tty := terminals(t)
-	p := command(t, lockFile(t), "run", "x", "--", "sh", "-c", `echo rea""dy; read line; echo "got-$line"`).atTerminal(tty)
+	p := atShell(t, lockFile(t), `"$SELF" run x -- sh -c 'echo rea""dy; exec sleep 1000' & read line
+		stty raw -echo; before=$(stty -g); kill $!; wait $!; [ "$(stty -g)" = "$before" ]; echo "code-$?"`, tty)
 	screen.await(t, "ready")
-	press(t, keys, "\x1a")
-	press(t, keys, "one\n")
-	screen.await(t, "got-one")
+	press(t, keys, "go\n")
+	if text := screen.await(t, "code-"); !strings.Contains(text, "code-0") {
+		t.Errorf("the terminal has another state: %q", text)
+	}
 	p.must(0)
 }
 
@@ -221,8 +323,7 @@ func TestElectAtTerminal(t *testing.T) {
 	screen.await(t, "got-two")
 	screen.awaitThat(t, "the third term", func(text string) bool { return strings.Count(text, "ready") == 3 })
 	press(t, keys, "\x03")
-	screen.await(t, "code-130")
-	p.must(0)
+	p.mustBeInterrupted()
 }
 
 // Ctrl-Z stops a candidate that led before, as it stops one that did not.
@@ -238,6 +339,32 @@ func TestStopBetweenTerms(t *testing.T) {
 	screen.await(t, "stopped")
 	again(2)
 	press(t, keys, "\x03")
-	screen.await(t, "code-130")
+	p.mustBeInterrupted()
+}
+
+// Processes that the command leaves behind do not stay zombies where distlock is the first process of a container.
+func TestOrphansAreReaped(t *testing.T) {
+	t.Parallel()
+	p := command(t, lockFile(t), "run", "x", "--", "sh", "-c", `sh -c 'sleep 0.1 & echo "orphan $! ready"'; cat`)
+	p.Env = append(p.Env, asReaper+"=1")
+	in := p.input()
+	p.begin()
+	orphan := strings.Fields(p.out.await(t, "ready"))[1]
+	eventually(t, "the orphan is gone", func() bool {
+		_, err := os.Stat("/proc/" + orphan)
+		return err != nil
+	})
+	in.Close()
 	p.must(0)
+}
+
+// asReaper makes the test binary adopt orphans, as the first process of a container does.
+const asReaper = "CLI_TEST_AS_REAPER"
+
+func init() {
+	if os.Getenv(asReaper) != "" {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			panic(err)
+		}
+	}
 }

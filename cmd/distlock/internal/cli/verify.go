@@ -95,7 +95,7 @@ func (o *verifyOptions) checks() ([]drivertest.Check, error) {
 	return chosen, nil
 }
 
-func (a *app) verify(o *verifyOptions) error {
+func (a *app) verify(o *verifyOptions) (err error) {
 	checks, err := o.checks()
 	if err != nil {
 		return err
@@ -108,6 +108,7 @@ func (a *app) verify(o *verifyOptions) error {
 	}
 	ctx, cancel := interruptible()
 	defer cancel()
+	defer func() { err = unlessCaught(ctx, err) }()
 	report := verifyJSON{URL: driver.Redact(o.url), Checks: []checkJSON{}}
 	first, _ := capped(o.url, openConns)
 	b, err := openURL(ctx, first)
@@ -320,7 +321,7 @@ func runCheck(ctx context.Context, c drivertest.Check, h *drivertest.Harness) ch
 	return r
 }
 
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+func oneLine(err error) string { return plain(strings.ReplaceAll(err.Error(), "\n", "; ")) }
 
 // probe returns an error if the server can't be reached: the check may have failed for that.
 func probe(ctx context.Context, h *drivertest.Harness) error {
