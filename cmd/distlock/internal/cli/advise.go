@@ -72,7 +72,7 @@ distlock server.`,
 	}
 	cmd.Flags().Var(duration(&o.length, false), "for", "for how long to look")
 	cmd.Flags().Var(duration(&o.every, false), "every", "how often to look")
-	cmd.Flags().StringVar(&o.metrics, "metrics", "", "file or URL with metrics in Prometheus's text format")
+	cmd.Flags().Var(nonEmpty(&o.metrics), "metrics", "file or URL with metrics in Prometheus's text format")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
 }

@@ -76,7 +76,7 @@ func (a *app) demoServe() error {
 			a.warn(err)
 		}
 	}()
-	return a.serveUntil(serving, stop, s, listeners, 0)
+	return serveUntil(serving, stop, s, listeners, 0, a.warn)
 }
 
 // demoProgram is a program of the demo. It repeats its work until ctx ends.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -44,6 +45,11 @@ func TestConfigFile(t *testing.T) {
 	if got, err := a.backendURL(); got != "mem:from-the-user" || err != nil {
 		t.Errorf("got %q, %v; want the user's file before the host's", got, err)
 	}
+	const tokenFile = "http://h/?token_file=/etc/token" // is no secret
+	writeFile(t, path, tokenFile, 0o644)
+	if got, err := a.backendURL(); got != tokenFile || err != nil {
+		t.Errorf("got %q, %v; want %q", got, err, tokenFile)
+	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
@@ -79,6 +85,7 @@ func TestBadConfigFile(t *testing.T) {
 		{"mem:a", 0o620, "chmod go-w"},
 		{"mem:a", 0o602, "chmod go-w"},
 		{"redis://:s3cr3t-word@127.0.0.1:1", 0o644, "chmod o-r"},
+		{"redis://:abc@127.0.0.1:1", 0o644, "chmod o-r"},
 		{strings.Repeat("x", 100_000), 0o600, "want a small file"},
 	} {
 		path := configFile(t, test.text, test.mode)
@@ -105,6 +112,32 @@ func TestEmptyVariable(t *testing.T) {
 	for _, args := range [][]string{{"ls"}, {"show", "x"}, {"run", "x", "--", "true"}, {"unlock", "--force", "x"}, {"demo", "oversell"}} {
 		if code, out, err := inProcess(args...); code != exitUsage || out != "" || !strings.Contains(err, urlVariable+" is set but empty") {
 			t.Errorf("%q: got %d, %q, %q", args, code, out, err)
+		}
+	}
+}
+
+// So is an empty flag: without it, access control would be off, or the output another one.
+func TestEmptyFlags(t *testing.T) {
+	t.Setenv(urlVariable, "mem:empty")
+	for _, args := range []string{
+		"serve --listen=", "serve --tokens=", "serve --tls-cert=", "serve --tls-key=", "serve --client-ca=",
+		"lock --ttl 1m --owner-file= x", "renew --ttl 1m --owner-file= x", "release --owner-file= x",
+		"advise --metrics=", "demo oversell --svg=",
+	} {
+		t.Run(args, func(t *testing.T) {
+			if code, out, err := inProcess(strings.Fields(args)...); code != exitUsage || out != "" || !strings.Contains(err, "want ") {
+				t.Errorf("got %d, %q, %q", code, out, err)
+			}
+		})
+	}
+}
+
+// Nothing that another client chose moves the cursor of the terminal.
+func TestMessagesArePlain(t *testing.T) {
+	err := errors.New("held by a\x1b[2J\nb")
+	for _, got := range []string{message(err, nil), oneLine(err)} {
+		if !strings.Contains(got, `held by a\x1b[2J; b`) {
+			t.Errorf("got %q", got)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -73,10 +74,10 @@ func (a *app) serveCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&o.listen, "listen", o.listen, "address, or unix:PATH for a socket of this user; may be given several times")
-	f.StringVar(&o.tokens, "tokens", "", "file of tokens, certificates and rights; without it all that reach the server may do everything")
-	f.StringVar(&o.cert, "tls-cert", "", "file with the server's certificate, and those between it and the root")
-	f.StringVar(&o.key, "tls-key", "", "file with the certificate's key")
-	f.StringVar(&o.clientCA, "client-ca", "", "file with the certificates of those that sign client certificates; without --tokens each client needs one")
+	f.Var(nonEmpty(&o.tokens), "tokens", "file of tokens, certificates and rights; without it all that reach the server may do everything")
+	f.Var(nonEmpty(&o.cert), "tls-cert", "file with the server's certificate, and those between it and the root")
+	f.Var(nonEmpty(&o.key), "tls-key", "file with the certificate's key")
+	f.Var(nonEmpty(&o.clientCA), "client-ca", "file with the certificates of those that sign client certificates; without --tokens each client needs one")
 	f.StringSliceVar(&o.hosts, "host", nil, "host name under which the server may be called beside localhost (default any, and on loopback none)")
 	f.BoolVar(&o.insecure, "insecure", false, "listen without TLS or tokens where others can reach the server: they may take and break all locks")
 	f.Var(number(&o.maxHolds, 1, 10_000_000), "max-holds", "most holds and places in queues of one identity that this server has granted")
@@ -104,27 +105,30 @@ func (a *app) serve(o *serveOptions) error {
 	if err != nil {
 		return err
 	}
-	log := o.logger(a)
-	complain := func(err error) {
-		if log == nil {
+	logger := o.logger(a)
+	complain := func(what string, err error) {
+		if logger == nil {
 			a.warn(err)
 			return
 		}
-		log.Error("the file of tokens was not read again", "error", err)
+		logger.Error(what, "error", err)
 	}
 	var access *server.Access
 	if o.tokens != "" {
-		if access, err = server.OpenAccess(o.tokens, complain); err != nil {
+		if access, err = server.OpenAccess(o.tokens, func(err error) { complain("the file of tokens was not read again", err) }); err != nil {
 			return exit(exitUsage, "serve: %w", err)
 		}
 	}
 	b, err := a.openBackend(ctx)
 	if err != nil {
+		if caughtBy(ctx) != nil {
+			return nil
+		}
 		return err
 	}
 	defer b.Close()
 	s, err := server.New(b, server.Options{
-		Access: access, Hosts: o.hostNames(), Log: log, Version: version(), MaxHolds: o.maxHolds, MaxStreams: o.maxOpen,
+		Access: access, Hosts: o.hostNames(), Log: logger, Version: version(), MaxHolds: o.maxHolds, MaxStreams: o.maxOpen,
 	})
 	if errors.Is(err, distlock.ErrUnsupported) && strings.HasPrefix(a.location, "etcd") {
 		err = fmt.Errorf("%w; with the parameter detached=true they don't", err)
@@ -139,17 +143,17 @@ func (a *app) serve(o *serveOptions) error {
 	for _, l := range listeners {
 		a.printf("%s serves %s\n", l.Addr(), b.Caps().Name)
 	}
-	return a.serveUntil(ctx, stop, s, listeners, o.drain)
+	return serveUntil(ctx, stop, s, listeners, o.drain, func(err error) { complain("the HTTP server", err) })
 }
 
 // endTime is how long the last requests may take when the server ends.
 const endTime = 10 * time.Second
 
 // serveUntil serves until ctx ends, and drains the server then. A second signal ends the process.
-func (a *app) serveUntil(ctx context.Context, stop func(), s *server.Server, listeners []net.Listener, drain time.Duration) error {
+func serveUntil(ctx context.Context, stop func(), s *server.Server, listeners []net.Listener, drain time.Duration, complain func(error)) error {
 	h := &http.Server{
 		Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
-		ErrorLog: slog.NewLogLogger(slog.NewTextHandler(a.err, nil), slog.LevelDebug),
+		ErrorLog: log.New(httpErrors(complain), "", 0),
 	}
 	failed := make(chan error, len(listeners))
 	for _, l := range listeners {
@@ -167,6 +171,16 @@ func (a *app) serveUntil(ctx context.Context, stop func(), s *server.Server, lis
 	err := s.Drain(bound)
 	_ = wait.Sleep(bound, drain)
 	return errors.Join(err, h.Shutdown(bound))
+}
+
+// httpErrors reports what net/http logs, such as that there are too many open files, but not what any stranger can cause.
+type httpErrors func(error)
+
+func (f httpErrors) Write(line []byte) (int, error) {
+	if text := strings.TrimSpace(string(line)); !strings.HasPrefix(text, "http: TLS handshake error") {
+		f(errors.New(text))
+	}
+	return len(line), nil
 }
 
 const tokenHelp = `Token makes a random token for a client of distlock serve. It prints the token, which the client
@@ -204,7 +218,14 @@ func (o *serveOptions) tls() (*tls.Config, error) {
 	if o.clientCA != "" && o.cert == "" {
 		return nil, usage("serve: --client-ca needs --tls-cert and --tls-key")
 	}
+	if len(o.listen) == 0 {
+		return nil, usage("serve: --listen is empty; want an address, or no such flag")
+	}
 	for _, address := range o.listen {
+		// Any user can reach a name that is no path.
+		if path, ok := strings.CutPrefix(address, "unix:"); ok && (path == "" || path[0] == '@') {
+			return nil, usage("serve: --listen %s: want the path of a socket, such as unix:/run/distlock/distlock.sock", address)
+		}
 		if _, _, err := net.SplitHostPort(address); err != nil && !strings.HasPrefix(address, "unix:") {
 			return nil, usage("serve: --listen %s: want HOST:PORT, such as %s, or unix:PATH", address, defaultListen)
 		}

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -209,6 +210,8 @@ func TestServeRefuses(t *testing.T) {
 		{"others can reach 0.0.0.0:0: want --tls-cert and --tls-key, or --insecure", []string{"--listen", "0.0.0.0:0"}},
 		{"others can reach :0: want --tokens or --client-ca, or --insecure", []string{"--listen", ":0", "--tls-cert", cert, "--tls-key", key}},
 		{"--listen 7077: want HOST:PORT, such as 127.0.0.1:7077, or unix:PATH", []string{"--listen", "7077"}},
+		{"--listen unix:: want the path of a socket", []string{"--listen", "unix:"}},
+		{"--listen unix:@x: want the path of a socket", []string{"--listen", "unix:@x"}},
 		{"want both --tls-cert and --tls-key", []string{"--tls-cert", cert}},
 		{"--client-ca needs --tls-cert and --tls-key", []string{"--client-ca", cert}},
 		{"no certificate in ", []string{"--tls-cert", cert, "--tls-key", key, "--client-ca", empty}},
@@ -227,6 +230,17 @@ func TestServeRefuses(t *testing.T) {
 		t.Error(text)
 	}
 	finishWith(t, url, 64, "token", "ci", "look", "*")
+}
+
+// What net/http logs is reported, but not what any stranger can cause.
+func TestHTTPErrors(t *testing.T) {
+	var got []string
+	l := log.New(httpErrors(func(err error) { got = append(got, err.Error()) }), "", 0)
+	l.Printf("http: TLS handshake error from 10.0.0.1:5: EOF")
+	l.Printf("http: Accept error: too many open files; retrying in 1s")
+	if want := []string{"http: Accept error: too many open files; retrying in 1s"}; !slices.Equal(got, want) {
+		t.Errorf("got %q; want %q", got, want)
+	}
 }
 
 // A further host name can be allowed beside the names of this host, which no page of a stranger has.
