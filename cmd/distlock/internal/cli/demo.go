@@ -15,7 +15,8 @@ const oversellHelp = `A shop has a few items. Buyers in several processes read t
 and write back one less: first without a lock, then with one. Without a lock they
 overwrite each other's sales, and the shop sells more than it has.
 
-The locks are stored in a temporary SQLite file unless --url or ` + urlVariable + ` is given.
+The locks are stored in a temporary SQLite file unless --url or ` + urlVariable + ` is given,
+and with --local.
 With --json, only the tallies are printed:
   {"without_lock":{"stock":N,"sold":N,"oversold":N},
    "with_lock":{"stock":N,"sold":N,"oversold":0,"fences_increasing":true}}
@@ -68,13 +69,14 @@ func (a *app) oversellCommand() *cobra.Command {
 	f.Var(duration(&o.think, true), "think", "how long a buyer thinks between reading the stock and writing it")
 	f.Var(duration(&o.timeout, false), "timeout", "for both runs together")
 	f.BoolVar(&o.json, "json", false, "print the tallies as JSON")
-	f.StringVar(&o.svg, "svg", "", "draw a chart of the holds into this `FILE`")
+	f.Var(nonEmpty(&o.svg), "svg", "draw a chart of the holds into this `FILE`")
 	return cmd
 }
 
-func (a *app) oversell(o *demoOptions) error {
+func (a *app) oversell(o *demoOptions) (err error) {
 	ctx, cancel := interruptible()
 	defer cancel()
+	defer func() { err = unlessCaught(ctx, err) }()
 	ctx, cancel = context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	dir, err := os.MkdirTemp("", "distlock-demo-")
@@ -99,12 +101,18 @@ func (a *app) oversell(o *demoOptions) error {
 
 // demoURL returns the URL of the locks, which all processes must be able to reach.
 func (a *app) demoURL(dir string) (string, error) {
+	own := "sqlite:" + filepath.ToSlash(filepath.Join(dir, "locks.db"))
+	if a.local && !a.url.set {
+		return own, nil
+	}
 	u, err := a.givenURL()
 	switch {
+	case a.local:
+		return "", errLocalURL()
 	case err != nil:
 		return "", err
 	case u == "":
-		return "sqlite:" + filepath.ToSlash(filepath.Join(dir, "locks.db")), nil
+		return own, nil
 	case strings.HasPrefix(u, "mem:"):
 		return "", usage("demo: mem: stores locks in the memory of one process, and there are several; give another --url, or none")
 	}

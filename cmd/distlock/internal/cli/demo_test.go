@@ -49,6 +49,17 @@ func TestOversellText(t *testing.T) {
 	}
 }
 
+// With --local, no server is asked.
+func TestOversellLocal(t *testing.T) {
+	t.Setenv(urlVariable, "redis://127.0.0.1:1")
+	if code, _, err := inProcess("demo", "oversell", "--local", "--stock", "1", "--processes", "1", "--workers", "1"); code != 0 || err != "" {
+		t.Errorf("got %d, %q", code, err)
+	}
+	if code, _, err := inProcess("demo", "oversell", "--local", "--url", "redis://127.0.0.1:1"); code != exitUsage || !strings.Contains(err, "exclude each other") {
+		t.Errorf("with --url: got %d, %q", code, err)
+	}
+}
+
 func countTags(t *testing.T, doc []byte, name string) (n int) {
 	t.Helper()
 	for d := xml.NewDecoder(strings.NewReader(string(doc))); ; {
