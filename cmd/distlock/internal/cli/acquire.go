@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock"
@@ -261,91 +259,4 @@ func explain(err error, waited time.Duration) error {
 		return fmt.Errorf("%s is %w; gave up after %v", what, held, waited.Round(time.Millisecond))
 	}
 	return fmt.Errorf("%s is %w", what, held)
-}
-
-// notice reports what a run waits for, and for how long: on a terminal in one line that it updates,
-// elsewhere in a line now and then, so that a log shows why nothing happens.
-type notice struct {
-	progress
-	client *distlock.Client // nil while the server can't be reached
-	quiet  bool
-	next   time.Duration          // between lines without a terminal
-	name   atomic.Pointer[string] // of the lock that the run waits for
-	hide   func(string) string    // removes secrets
-}
-
-// The pauses before the first line and between later ones, without a terminal.
-const (
-	firstReport = 5 * time.Second
-	nextReports = 30 * time.Second
-)
-
-func newNotice(w io.Writer, quiet bool, hide func(string) string) *notice {
-	return &notice{progress: newProgress(w), quiet: quiet, hide: hide, next: nextReports}
-}
-
-// observer records which lock the run waits for.
-func (n *notice) observer() *distlock.Observer {
-	return &distlock.Observer{Waiting: func(e distlock.Event) { n.name.Store(&e.Name) }}
-}
-
-// start reports the wait until stop is called, which removes the line from a terminal. unreachable is
-// the reason why there is no client yet.
-func (n *notice) start(ctx context.Context, unreachable error) (stop func()) {
-	if n.quiet {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	gone := make(chan struct{})
-	go func() {
-		defer close(gone)
-		n.report(ctx, unreachable)
-	}()
-	return func() {
-		cancel()
-		<-gone
-	}
-}
-
-// report writes lines until ctx ends.
-func (n *notice) report(ctx context.Context, unreachable error) {
-	began, pause, next := time.Now(), firstReport, n.next
-	if n.width != nil {
-		defer n.clear()
-		pause, next = 50*time.Millisecond, time.Second
-	}
-	for ; wait.Sleep(ctx, pause) == nil; pause = next {
-		switch line := n.line(ctx, unreachable, time.Since(began)); {
-		case line == "" || ctx.Err() != nil:
-		case n.width != nil:
-			n.show("%s", line)
-		default:
-			fmt.Fprintln(n.w, line)
-		}
-	}
-}
-
-// line describes the wait; it is empty if there is none.
-func (n *notice) line(ctx context.Context, unreachable error, waited time.Duration) string {
-	what := ""
-	switch name := n.name.Load(); {
-	case unreachable != nil:
-		what = "the server (" + plain(n.hide(reason(unreachable))) + ")"
-	case name != nil:
-		what = quoted(*name) + n.holders(ctx, *name)
-	default:
-		return ""
-	}
-	return fmt.Sprintf("distlock: waiting for %s (%v)", what, waited.Round(time.Second))
-}
-
-// holders describes the holders of a lock, if the server answers within a second.
-func (n *notice) holders(ctx context.Context, name string) string {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	info, err := n.client.Inspect(ctx, name)
-	if err != nil || len(info.Holders) == 0 {
-		return ""
-	}
-	return ", " + plain(describe(info.Holders))
 }

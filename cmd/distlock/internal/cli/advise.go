@@ -54,12 +54,7 @@ distlock server.`,
 		Example: `  distlock advise --for 1h
   distlock advise order: --for 10m --json
   distlock advise --metrics http://localhost:7077/metrics`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usage("advise: got %d arguments; want one prefix or none", len(args))
-			}
-			return nil
-		},
+		Args: onePrefix,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.prefix = append(args, "")[0]; o.metrics == "" {
 				return a.advise(&o)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -213,9 +212,5 @@ func leaderLine(h distlock.Holder, now time.Time) string {
 	if h.Held >= 0 {
 		parts = append(parts, "since "+now.Add(-h.Held).Format(time.RFC3339))
 	}
-	meta := otherMeta(h)
-	for _, key := range slices.Sorted(maps.Keys(meta)) {
-		parts = append(parts, plain(key)+"="+plain(meta[key]))
-	}
-	return strings.Join(parts, ", ")
+	return strings.Join(append(parts, metaPairs(h, "=")...), ", ")
 }

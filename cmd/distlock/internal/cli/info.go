@@ -87,6 +87,15 @@ func otherMeta(h distlock.Holder) map[string]string {
 	return meta
 }
 
+// metaPairs formats otherMeta for a terminal, in the order of the keys.
+func metaPairs(h distlock.Holder, between string) (pairs []string) {
+	meta := otherMeta(h)
+	for _, key := range slices.Sorted(maps.Keys(meta)) {
+		pairs = append(pairs, plain(key)+between+plain(meta[key]))
+	}
+	return pairs
+}
+
 func millis(d time.Duration) *int64 {
 	if d < 0 {
 		return nil
@@ -187,9 +196,8 @@ func writeHolder(w io.Writer, title string, h distlock.Holder, now time.Time) {
 	for _, key := range standardMeta {
 		fmt.Fprintf(w, "  %s\t%s\n", key, metaOf(h, key))
 	}
-	meta := otherMeta(h)
-	for _, key := range slices.Sorted(maps.Keys(meta)) {
-		fmt.Fprintf(w, "  %s\t%s\n", plain(key), plain(meta[key]))
+	for _, pair := range metaPairs(h, "\t") {
+		fmt.Fprintf(w, "  %s\n", pair)
 	}
 	if h.Foreign {
 		fmt.Fprintf(w, "  foreign\tanother library's lock, or other data\n")

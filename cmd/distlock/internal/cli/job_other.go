@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"net"
 	"os"
 	"time"
 
@@ -70,5 +71,5 @@ func (j *job) watch(p *os.Process, ended <-chan error) error {
 // dieOfInterrupt does nothing: no program here notices what ended another one.
 func dieOfInterrupt(bool) {}
 
-// stopUpon does nothing: there is no Ctrl-Z here.
-func stopUpon(os.Signal) {}
+// listenPrivately makes a socket. The permissions of its folder say who can reach it.
+func listenPrivately(path string) (net.Listener, error) { return net.Listen("unix", path) }

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"errors"
+	"net"
 	"os"
 	"os/signal"
 	"runtime"
@@ -131,6 +132,9 @@ func (j *job) attributes() *syscall.SysProcAttr {
 	}
 	return a
 }
+
+// tieToParent makes the command die with this process, where the system can do that.
+var tieToParent = func(*syscall.SysProcAttr) {}
 
 // watch handles all events until the command has ended.
 func (j *job) watch() unix.WaitStatus {
@@ -396,11 +400,13 @@ func (t *terminal) restore() {
 	}
 }
 
-// stopUpon stops this process upon Ctrl-Z while there is no command, which the signal would be for. Once a
+// Ctrl-Z stops this process while there is no command, which the signal would be for. Once a
 // program has caught SIGTSTP, Go's runtime no longer lets the system do this, also after signal.Reset.
-func stopUpon(sig os.Signal) {
-	if sig == unix.SIGTSTP && !alone() {
-		_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
+func init() {
+	stopUpon = func(sig os.Signal) {
+		if sig == unix.SIGTSTP && !alone() {
+			_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
+		}
 	}
 }
 
@@ -425,4 +431,10 @@ func dieOfInterrupt(all bool) {
 	}
 	_ = unix.Kill(pid, unix.SIGINT)
 	time.Sleep(time.Second) // it has not returned from this yet
+}
+
+// listenPrivately makes a socket that only this user can reach.
+func listenPrivately(path string) (net.Listener, error) {
+	defer unix.Umask(unix.Umask(0o177))
+	return net.Listen("unix", path)
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -89,9 +88,10 @@ shorter holds.`,
 }
 
 func (o *lsOptions) parse(cmd *cobra.Command, args []string) error {
+	if err := onePrefix(cmd, args); err != nil {
+		return err
+	}
 	switch {
-	case len(args) > 1:
-		return usage("ls: got %d arguments; want one prefix or none", len(args))
 	case o.json && cmd.Flags().Changed("output") && o.format != formatJSON:
 		return usage("ls: --json and -o %s exclude each other; want one of them", o.format)
 	case cmd.Flags().Changed("every") && !o.watch:
@@ -291,10 +291,6 @@ func infoTable(infos []distlock.Info, wide bool) *table {
 
 // metaList formats the metadata of a holder that has no column.
 func metaList(h distlock.Holder) string {
-	meta := otherMeta(h)
-	var parts []string
-	for _, key := range slices.Sorted(maps.Keys(meta)) {
-		parts = append(parts, plain(key)+"="+plain(meta[key]))
-	}
+	parts := metaPairs(h, "=")
 	return dash(len(parts) > 0, strings.Join(parts, ","))
 }

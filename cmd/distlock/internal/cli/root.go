@@ -1,17 +1,19 @@
 // Package cli is the command distlock: everything but its main function.
 //
-//	root.go       the root command
-//	app.go        what all commands share: output, exit codes, messages without passwords
-//	open.go       from a URL, a config file or neither to a client
+//	root.go       the root command, version and completion
+//	app.go        what all commands share: output, exit codes, messages without passwords, kinds of flags
+//	text.go       tables, and lines of a terminal that are updated
+//	signals.go    the signals that end a wait or a command
+//	open.go       from a URL, a config file or neither to a client; the names of locks for completion
 //	run.go        holds locks while a command runs; acquire.go and job*.go belong to it
 //	elect.go      runs a command while it is the elected leader; shows the leader
 //	lock.go       lock, renew and release: holds that outlive the command
 //	ls.go         ls
 //	info.go       show and unlock, and the descriptions of locks
-//	completion.go scripts for the shells, and the names of locks for them
 //	top.go        the locks live, in a terminal
 //	advise.go     TTLs and waits, from samples; its parts are package advice
-//	verify.go     runs the conformance checks against the user's own server
+//	verify.go     runs the conformance checks against the user's own server; prints the statements that make tables
+//	serve.go      serves the locks of a backend over HTTP
 //	demo*.go      a shop that sells more than it has; a server with busy locks
 //
 // # How run keeps its promise
@@ -25,13 +27,10 @@
 package cli
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"runtime"
-	"runtime/debug"
 	"strings"
 
 	"github.com/redis/go-redis/v9/logging"
@@ -107,11 +106,15 @@ func (a *app) rootCommand() *cobra.Command {
 }
 
 // noCommand rejects an unknown command. Cobra's own error would have lines of suggestions.
-func noCommand(_ *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usage("unknown command %q; want run, elect, leader, lock, renew, release, ls, show, unlock, top, advise, verify, serve, token, schema, demo, completion or version", args[0])
+func noCommand(root *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
 	}
-	return nil
+	var names []string
+	for _, c := range root.Commands() {
+		names = append(names, c.Name())
+	}
+	return usage("unknown command %q; want %s", args[0], oneOf(names))
 }
 
 // helpCommand replaces cobra's own, which accepts unknown commands.
@@ -131,21 +134,6 @@ func helpCommand() *cobra.Command {
 	}
 }
 
-// version returns the version of this build as the Go toolchain recorded it.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "(unknown)"
-	}
-	v := cmp.Or(info.Main.Version, "(devel)")
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 12 && v == "(devel)" {
-			v += " " + s.Value[:12]
-		}
-	}
-	return v + " " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
-}
-
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
@@ -154,6 +142,31 @@ func (a *app) versionCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			a.printf("distlock %s\n", version())
 			return nil
+		},
+	}
+}
+
+func (a *app) completionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "completion SHELL",
+		Short: "Print a script for command-line completion",
+		Long:  "Completion prints a script for bash, zsh, fish or powershell.",
+		Example: `  source <(distlock completion bash)
+  distlock completion fish > ~/.config/fish/completions/distlock.fish`,
+		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
+		Args:      exactly(1, "one of bash, zsh, fish and powershell"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch root := cmd.Root(); args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(a.out, true)
+			case "zsh":
+				return root.GenZshCompletion(a.out)
+			case "fish":
+				return root.GenFishCompletion(a.out, true)
+			case "powershell":
+				return root.GenPowerShellCompletionWithDesc(a.out)
+			}
+			return usage("completion: unknown shell %q; want one of bash, zsh, fish and powershell", args[0])
 		},
 	}
 }

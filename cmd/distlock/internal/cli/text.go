@@ -1,17 +1,23 @@
 package cli
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode"
 
+	"golang.org/x/term"
 	"golang.org/x/text/width"
 
 	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // plain escapes characters that would move a terminal's cursor or break a table.
@@ -141,3 +147,146 @@ func truncate(line string, width int) string {
 
 // stamp is the layout of RFC 3339 with milliseconds.
 const stamp = "2006-01-02T15:04:05.000Z07:00"
+
+// printer writes to the standard output and remembers the first error. It is for one goroutine.
+type printer struct {
+	w   io.Writer
+	err error
+}
+
+func (p *printer) Write(b []byte) (int, error) {
+	n, err := p.w.Write(b)
+	p.err = cmp.Or(p.err, err)
+	return n, err
+}
+
+// terminalSize returns a function that returns the columns and lines of the terminal that the output of
+// the program goes to; nil if there is none.
+func terminalSize(w io.Writer) func() (width, height int) {
+	if p, ok := w.(*printer); ok {
+		w = p.w
+	}
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil
+	}
+	return func() (width, height int) {
+		if width, height, err := term.GetSize(int(f.Fd())); err == nil && width > 0 && height > 0 {
+			return width, height
+		}
+		return 80, 24
+	}
+}
+
+// progress is one line of a terminal that is updated. Without a terminal, it shows nothing.
+type progress struct {
+	w    io.Writer
+	size func() (width, height int) // nil without a terminal
+}
+
+func newProgress(w io.Writer) progress { return progress{w, terminalSize(w)} }
+
+// show replaces the line.
+func (p progress) show(format string, args ...any) {
+	if p.size != nil {
+		width, _ := p.size()
+		fmt.Fprint(p.w, "\r"+truncate(fmt.Sprintf(format, args...), width-1)+"\x1b[K")
+	}
+}
+
+// clear removes the line.
+func (p progress) clear() {
+	if p.size != nil {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+}
+
+// notice reports what a run waits for, and for how long: on a terminal in one line that it updates,
+// elsewhere in a line now and then, so that a log shows why nothing happens.
+type notice struct {
+	progress
+	client *distlock.Client // nil while the server can't be reached
+	quiet  bool
+	next   time.Duration          // between lines without a terminal
+	name   atomic.Pointer[string] // of the lock that the run waits for
+	hide   func(string) string    // removes secrets
+}
+
+// The pauses before the first line and between later ones, without a terminal.
+const (
+	firstReport = 5 * time.Second
+	nextReports = 30 * time.Second
+)
+
+func newNotice(w io.Writer, quiet bool, hide func(string) string) *notice {
+	return &notice{progress: newProgress(w), quiet: quiet, hide: hide, next: nextReports}
+}
+
+// observer records which lock the run waits for.
+func (n *notice) observer() *distlock.Observer {
+	return &distlock.Observer{Waiting: func(e distlock.Event) { n.name.Store(&e.Name) }}
+}
+
+// start reports the wait until stop is called, which removes the line from a terminal. unreachable is
+// the reason why there is no client yet.
+func (n *notice) start(ctx context.Context, unreachable error) (stop func()) {
+	if n.quiet {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		n.report(ctx, unreachable)
+	}()
+	return func() {
+		cancel()
+		<-gone
+	}
+}
+
+// report writes lines until ctx ends.
+func (n *notice) report(ctx context.Context, unreachable error) {
+	began, pause, next := time.Now(), firstReport, n.next
+	if n.size != nil {
+		defer n.clear()
+		pause, next = 50*time.Millisecond, time.Second
+	}
+	for ; wait.Sleep(ctx, pause) == nil; pause = next {
+		switch line := n.line(ctx, unreachable, time.Since(began)); {
+		case line == "" || ctx.Err() != nil:
+		case n.size != nil:
+			n.show("%s", line)
+		default:
+			fmt.Fprintln(n.w, line)
+		}
+	}
+}
+
+// line describes the wait; it is empty if there is none.
+func (n *notice) line(ctx context.Context, unreachable error, waited time.Duration) string {
+	what := ""
+	switch name := n.name.Load(); {
+	case unreachable != nil:
+		what = "the server (" + plain(n.hide(reason(unreachable))) + ")"
+	case name != nil:
+		what = quoted(*name) + n.holders(ctx, *name)
+	default:
+		return ""
+	}
+	return fmt.Sprintf("distlock: waiting for %s (%v)", what, waited.Round(time.Second))
+}
+
+// holders describes the holders of a lock, if the server answers within a second.
+func (n *notice) holders(ctx context.Context, name string) string {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	info, err := n.client.Inspect(ctx, name)
+	if err != nil || len(info.Holders) == 0 {
+		return ""
+	}
+	return ", " + plain(describe(info.Holders))
+}
+
+// reason formats an error for the middle of a sentence.
+func reason(err error) string { return strings.TrimPrefix(err.Error(), "distlock: ") }

@@ -27,14 +27,9 @@ Keys: Tab for the other screen, the arrows and Page Up and Down to move, / for a
 prefix, q to quit. Looking at the locks takes a tenth of the time at most.`,
 		Example: `  distlock top
   distlock top order: --every 200ms`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usage("top: got %d arguments; want one prefix or none", len(args))
-			}
-			return nil
-		},
+		Args: onePrefix,
 		RunE: func(_ *cobra.Command, args []string) error {
-			if terminalWidth(a.out.(*printer).w) == nil {
+			if terminalSize(a.out) == nil {
 				return usage("top: the output is not a terminal; want one, or distlock ls or distlock advise")
 			}
 			return a.withClient(func(ctx context.Context, c *distlock.Client) error {
