@@ -281,7 +281,7 @@ func TestStuckStandardError(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := command(t, url, "run", "--ttl", "2s", "--on-loss", policy, "x", "--", "sh", "-c", `exec >"$0"; echo ready; exec sleep 1000`, fifo)
-			p.Stderr = fullPipe(t)
+			_, p.Stderr = fullPipe(t)
 			p.begin()
 			out := &output{}
 			ended := make(chan error, 1)
@@ -306,8 +306,30 @@ func TestStuckStandardError(t *testing.T) {
 	}
 }
 
-// fullPipe returns a pipe that takes nothing more.
-func fullPipe(t *testing.T) *os.File {
+// A command whose lock was lost while a message waited for the standard error is not started.
+func TestLostBeforeTheStart(t *testing.T) {
+	t.Parallel()
+	url := lockFile(t)
+	p := command(t, url, "run", "-v", "--ttl", "1s", "x", "--", "echo", "ran")
+	unread, full := fullPipe(t)
+	p.Stderr = full
+	p.begin()
+	eventually(t, "it has the lock", func() bool {
+		_, out, _ := inProcess("--url", url, "ls", "-o", "name")
+		return out == "x\n"
+	})
+	release := blockWrites(t, url)
+	time.Sleep(1500 * time.Millisecond) // longer than the TTL
+	go io.Copy(io.Discard, unread)
+	p.must(exitLost)
+	release()
+	if p.out.String() != "" {
+		t.Error("the command ran without the lock")
+	}
+}
+
+// fullPipe returns a pipe that takes nothing more until it is read.
+func fullPipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	var fds [2]int
 	if err := unix.Pipe(fds[:]); err != nil {
@@ -330,9 +352,9 @@ func fullPipe(t *testing.T) *os.File {
 	}
 	unix.CloseOnExec(fds[0])
 	unix.CloseOnExec(fds[1])
-	r, w := os.NewFile(uintptr(fds[0]), "unread"), os.NewFile(uintptr(fds[1]), "full")
+	r, w = os.NewFile(uintptr(fds[0]), "unread"), os.NewFile(uintptr(fds[1]), "full")
 	t.Cleanup(func() { r.Close(); w.Close() })
-	return w
+	return r, w
 }
 
 // If the leader of a group obeys, the processes of the group that don't are still killed.

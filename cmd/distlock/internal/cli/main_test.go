@@ -96,13 +96,17 @@ func (p *process) begin() {
 }
 
 // code waits for the end, also of all that was started and shares the output, and
-// returns the exit code; -1 if a signal ended it.
+// returns the exit code; -1 if a signal ended it, but 130 for SIGINT, as for a shell: started from a terminal, distlock
+// ends so.
 func (p *process) code() int {
 	p.t.Helper()
 	stuck := time.AfterFunc(patience, func() { p.Process.Kill() })
 	defer stuck.Stop()
 	if err := p.Wait(); errors.Is(err, exec.ErrWaitDelay) {
 		p.t.Fatal("it left a process behind that has its output open")
+	}
+	if by, ok := p.ProcessState.Sys().(syscall.WaitStatus); ok && by.Signaled() && by.Signal() == syscall.SIGINT {
+		return 128 + 2
 	}
 	return p.ProcessState.ExitCode()
 }

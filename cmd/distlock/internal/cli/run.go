@@ -125,6 +125,9 @@ func (a *app) runHolding(t *acquirer, lease *distlock.MultiLease, signals *signa
 	for _, l := range lease.Leases() {
 		a.verbosef(o, "acquired %s at %s after %v, fence %d", quoted(l.Name()), t.client.Caps().Name, granted.Sub(t.began).Round(time.Millisecond), l.Fence())
 	}
+	if lease.Err() != nil { // the message may have waited for a terminal that takes no output
+		return o.outcomeOf(j, 0, lost), exit(exitLost, "the lock was lost before %s was started", o.command[0])
+	}
 	code, err := j.run()
 	unlocked := signals.giveBack(forever, func() error { return lease.Unlock(context.Background()) })
 	t.flush()
