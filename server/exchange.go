@@ -29,7 +29,7 @@ type exchange struct {
 	name string // of the lock, for the log
 
 	unknown bool // the outcome of the last acquire
-	queued  bool // it was refused, and has a place in the queue
+	queued  bool // an acquire was refused, and has a place in the queue
 }
 
 type handler func(*exchange) error
@@ -214,6 +214,10 @@ func (c *exchange) hold(h httpwire.Hold) (driver.Hold, error) {
 	}
 	if !isOwner(h.Owner) {
 		return driver.Hold{}, errOwner
+	}
+	// It moves with the clock, as fences do: a combinator can follow the counter of one of its members.
+	if most := uint64(time.Now().AddDate(10, 0, 0).UnixMicro()) << 10; h.Floor > most {
+		return driver.Hold{}, invalid("floor is %d: want at most %d, which fences reach in ten years", h.Floor, most)
 	}
 	return h.Driver(), nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ func New(b driver.Backend, o Options) (*Server, error) {
 	}
 	o.MaxHolds, o.MaxStreams = cmp.Or(o.MaxHolds, 10_000), cmp.Or(o.MaxStreams, 1000)
 	s := &Server{backend: b, caps: caps, o: o, mux: http.NewServeMux(), name: url.PathEscape(caps.Name), origin: http.NewCrossOriginProtection(), bodyTime: bodyTime}
+	s.lists = make(chan struct{}, listsAtOnce)
 	s.drained, s.drain = context.WithCancel(context.Background())
 	s.seen = newSeen()
 	s.metrics = newMetrics(&s.quota, s.seen)
@@ -94,7 +96,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		readBefore(w, time.Now().Add(s.bodyTime))
 	}
 	if !s.knowsHost(r.Host) {
-		writeProblem(w, problem(http.StatusMisdirectedRequest, httpwire.Unsent, "the server is not known as %.100q", r.Host).Problem)
+		writeProblem(w, problem(http.StatusMisdirectedRequest, httpwire.Unsent, "the server is not known as %.100q; distlock serve --host adds a name", r.Host).Problem)
 		return
 	}
 	if err := s.origin.Check(r); err != nil {
@@ -151,7 +153,7 @@ func (c *exchange) showMetrics() error {
 	return nil
 }
 
-// knowsHost reports whether the server may be called under a host name.
+// knowsHost reports whether the server may be called under a host name or an address. A page of a stranger has a name.
 func (s *Server) knowsHost(host string) bool {
 	if len(s.o.Hosts) == 0 {
 		return true
@@ -160,6 +162,9 @@ func (s *Server) knowsHost(host string) bool {
 		host = name
 	}
 	host = strings.Trim(host, "[]")
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
 	return slices.ContainsFunc(s.o.Hosts, func(known string) bool { return strings.EqualFold(host, known) })
 }
 

@@ -18,9 +18,9 @@ type Options struct {
 	// Access decides who may do what; nil: every client may do everything.
 	Access *Access
 
-	// Hosts are the host names under which the server may be called, without ports; empty: any. A server
-	// on a loopback address needs them, or a page in the user's browser could reach it by a host name of
-	// its own that it lets point there.
+	// Hosts are the host names under which the server may be called beside addresses, without ports; empty: any.
+	// A server that asks for no tokens or certificates needs them, or a page in the user's browser could reach
+	// it by a host name of its own that it lets point there.
 	Hosts []string
 
 	// Log gets a line for each request, without owners and tokens; nil: none.
@@ -56,6 +56,7 @@ type Server struct {
 	begins  sync.Mutex // of a stream, or of Drain, which then waits for all streams
 	streams wait.Group
 
+	lists       chan struct{} // has an element for each list that runs
 	ownerCalls  ownerCalls
 	subscribers subscribers
 	quota       quota

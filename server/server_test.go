@@ -428,23 +428,60 @@ func TestBackendThatCantBeServed(t *testing.T) {
 	}
 }
 
-// A page of a stranger can't reach a server on loopback by a name of its own.
+// A page of a stranger can't reach a server by a name of its own. It has no address of the server as its name.
 func TestHosts(t *testing.T) {
 	t.Parallel()
-	r := start(t, memlock.New(), Options{Hosts: []string{"127.0.0.1"}})
-	r.wants(200, "", "GET", "/v1", "")
-	req, err := http.NewRequestWithContext(t.Context(), "GET", r.http.URL+"/v1", nil)
-	if err != nil {
-		t.Fatal(err)
+	s := serverOf(t, Options{Hosts: []string{"lock.example"}})
+	for host, want := range map[string]int{
+		"lock.example": 200, "LOCK.example:80": 200, "127.0.0.1:7077": 200, "10.0.0.7": 200, "[::1]:7077": 200, "[fe80::1]": 200,
+		"evil.example:80": 421, "lock.example.evil.example": 421, "localhost": 421, "127.0.0.1.evil.example": 421, "": 421,
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), "GET", "/v1", nil)
+		r.Host = host
+		w := httptest.NewRecorder()
+		if s.ServeHTTP(w, r); w.Code != want || want == 421 && !strings.Contains(w.Body.String(), "--host") {
+			t.Errorf("%q: %d %s", host, w.Code, w.Body)
+		}
 	}
-	req.Host = "evil.example:80"
-	resp, err := r.http.Client().Do(req)
-	if err != nil {
-		t.Fatal(err)
+}
+
+// No client can lift the fences of a name so far that they are used up.
+func TestFloorIsBounded(t *testing.T) {
+	t.Parallel()
+	r := start(t, memlock.New(), Options{})
+	r.wants(200, "", "POST", "/v1/acquire", hold("x", ownerA))
+	for _, floor := range []string{"9223372036854775807", "9223372032559808511", "18446744073709551615"} {
+		renewal := strings.Replace(hold("x", ownerA), "{", `{"floor":"`+floor+`",`, 1)
+		r.wants(200, `"outcome":"invalid"`, "POST", "/v1/renew", `{"holds":[`+renewal+`]}`)
 	}
-	resp.Body.Close()
-	if resp.StatusCode != 421 {
-		t.Errorf("status %d", resp.StatusCode)
+	next := fmt.Sprint(uint64(time.Now().AddDate(1, 0, 0).UnixMicro()) << 10)
+	r.wants(200, `"outcome":"ok"`, "POST", "/v1/renew", `{"holds":[`+strings.Replace(hold("x", ownerA), "{", `{"floor":"`+next+`",`, 1)+`]}`)
+	r.wants(204, "", "POST", "/v1/release", hold("x", ownerA))
+	var g httpwire.Grant
+	text := r.wants(200, `"fence"`, "POST", "/v1/acquire", hold("x", ownerB))
+	if err := json.Unmarshal([]byte(text), &g); err != nil || fmt.Sprint(g.Fence) <= next {
+		t.Errorf("the fence after %s: %s, %v", next, text, err)
+	}
+}
+
+// News that could not be sent on one stream go to another one of the client, which is open already.
+func TestNewsGoToAnotherStream(t *testing.T) {
+	t.Parallel()
+	var s subscribers
+	client := clientKey{"ci", secret}
+	m := s.enter(client)
+	s.enter(client)
+	s.post(client, httpwire.EventLost, driver.Hold{Name: "x", Owner: ownerA})
+	<-m.added
+	s.putBack(m, s.take(m))
+	s.leave(m)
+	select {
+	case <-m.added:
+	default:
+		t.Error("the other stream is not notified")
+	}
+	if pending := s.take(m); len(pending) != 1 {
+		t.Errorf("%+v", pending)
 	}
 }
 

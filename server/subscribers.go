@@ -105,4 +105,5 @@ func (s *subscribers) putBack(m *subscriber, unsent []pendingEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m.pending = slices.Concat(unsent, m.pending)
+	m.added.Notify() // another stream of the client may be open
 }
