@@ -70,7 +70,7 @@ func (c *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dura
 		return httpwire.Grant{}, err
 	}
 	defer end()
-	held, err := c.s.quota.add(c.who.Name, r.Hold, maxWait+callTimeout, c.s.o.MaxHolds)
+	known, held, err := c.s.quota.add(c.who.Name, r.Hold, maxWait+callTimeout, c.s.o.MaxHolds)
 	if err != nil {
 		return httpwire.Grant{}, err
 	}
@@ -81,22 +81,29 @@ func (c *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dura
 	if maxWait > 0 && errors.Is(err, driver.ErrHeld) {
 		began, g, err = c.waitFor(r, arrived.Add(maxWait), yield, err)
 	}
-	h := r.Hold
-	h.Shorten = !held // a repeated acquire shortens nothing
-	switch {
-	case err == nil:
-		h.TTL = g.TTL
-		c.s.quota.prolong(c.who.Name, h, false)
-	case !held && c.queued:
-		c.s.quota.prolong(c.who.Name, h, true)
-	case !held && !c.unknown:
-		c.s.quota.remove(h)
-	}
+	c.count(r.Hold, g, err, known, held)
 	if err != nil {
 		return httpwire.Grant{}, err
 	}
 	c.s.seen.granted(r, g, arrived, began)
 	return httpwire.Grant{Fence: g.Fence, Fences: g.Fences, TTL: httpwire.Down(g.TTL), Waited: httpwire.Down(began.Sub(arrived))}, nil
+}
+
+// count counts what an acquire has led to. A repeated acquire shortens no hold, and not every backend shortens a place.
+func (c *exchange) count(h driver.Hold, g driver.Grant, err error, known, held bool) {
+	switch {
+	case err == nil:
+		h.TTL, h.Shorten = g.TTL, !held
+		c.s.quota.granted(c.who.Name, h)
+	case c.unknown:
+		h.Shorten = false
+		c.s.quota.prolong(c.who.Name, h, !held)
+	case !held && c.queued:
+		h.Shorten = !known
+		c.s.quota.prolong(c.who.Name, h, true)
+	case !known:
+		c.s.quota.remove(h, false)
+	}
 }
 
 // attempt makes one attempt, unless the client has gone. It returns when that began, which is after the request
@@ -110,7 +117,8 @@ func (c *exchange) attempt(r driver.Request, queue bool) (began time.Time, g dri
 	defer cancel()
 	began = time.Now()
 	g, err = c.s.backend.Acquire(ctx, r)
-	c.unknown, c.queued = httpwire.KindOf(err) == httpwire.Unknown, r.Queue && errors.Is(err, driver.ErrHeld)
+	c.unknown = httpwire.KindOf(err) == httpwire.Unknown
+	c.queued = err != nil && (c.queued || r.Queue && errors.Is(err, driver.ErrHeld))
 	c.s.metrics.backend("acquire", err, time.Since(began))
 	return began, g, err
 }
@@ -133,7 +141,7 @@ func (c *exchange) waitFor(r driver.Request, until time.Time, yield <-chan struc
 	defer closeWatch()
 	for first := true; ; first = false {
 		if !first || ready == nil { // a watch that was armed just now is followed by an attempt
-			t := time.NewTimer(c.pause(ready != nil, refused))
+			t := time.NewTimer(c.pause(ready != nil, refused, r.TTL))
 			select {
 			case <-ready:
 			case <-t.C:
@@ -183,15 +191,17 @@ func (c *exchange) arm(ctx context.Context, r driver.Request) (ready <-chan stru
 	if !ok {
 		return nil, func() {}
 	}
-	armed, err := w.Watch(ctx, r)
+	arming, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	armed, err := w.Watch(arming, r)
 	if err != nil {
 		return nil, func() {}
 	}
 	return armed.Ready, armed.Close
 }
 
-// pause returns for how long a waiter waits for its next attempt.
-func (c *exchange) pause(watched bool, refused error) time.Duration {
+// pause returns for how long a waiter waits for its next attempt, which also keeps its place in the queue for a TTL.
+func (c *exchange) pause(watched bool, refused error, ttl time.Duration) time.Duration {
 	var held *driver.HeldError
 	d := pollTime
 	if errors.As(refused, &held) && held.Retry > 0 {
@@ -199,6 +209,9 @@ func (c *exchange) pause(watched bool, refused error) time.Duration {
 	}
 	if !watched {
 		d = min(d, wait.Jitter(10*max(c.s.caps.Poll, 10*time.Millisecond)))
+	}
+	if c.queued {
+		d = min(d, ttl/5)
 	}
 	return max(d, time.Millisecond)
 }

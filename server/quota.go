@@ -18,39 +18,32 @@ type quota struct {
 	streams map[string]int
 }
 
-// holdKey identifies a hold: an Owner may hold several names, and a backend may keep permits apart from locks.
-type holdKey struct {
-	name, owner string
-	mode        driver.Mode
-}
+// holdKey identifies a hold: an Owner may hold several names. It holds a name once, since kinds of locks exclude each other.
+type holdKey struct{ name, owner string }
 
 // counted is a hold, or a place in a queue.
 type counted struct {
+	mode  driver.Mode
 	until time.Time // its TTL is over
 	waits bool
 }
 
-func keyOf(h driver.Hold) holdKey {
-	if h.Mode == driver.Read {
-		h.Mode = driver.Write // which can become a read lock
-	}
-	return holdKey{h.Name, h.Owner, h.Mode}
-}
+func keyOf(h driver.Hold) holdKey { return holdKey{h.Name, h.Owner} }
 
 // add counts a hold for as long as its acquire and its TTL take, or returns an error if the identity has as many
-// as it may have. It reports whether the hold was counted before, and not as a place in a queue.
-func (q *quota) add(who string, h driver.Hold, acquire time.Duration, most int) (held bool, err error) {
+// as it may have. It reports whether the hold was counted before, and whether that was not as a place in a queue.
+func (q *quota) add(who string, h driver.Hold, acquire time.Duration, most int) (known, held bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	own, key, now := q.holds[who], keyOf(h), time.Now()
 	if old := own[key]; old.until.After(now) {
-		return !old.waits, nil
+		return true, !old.waits, nil
 	}
 	if len(own) >= most {
 		maps.DeleteFunc(own, func(_ holdKey, c counted) bool { return c.until.Before(now) })
 	}
 	if len(own) >= most {
-		return false, problem(http.StatusTooManyRequests, httpwire.Unsent, "%d holds: that is the limit for %s", most, displayName(who))
+		return false, false, problem(http.StatusTooManyRequests, httpwire.Unsent, "%d holds: that is the limit for %s", most, displayName(who))
 	}
 	if own == nil {
 		own = map[holdKey]counted{}
@@ -59,8 +52,8 @@ func (q *quota) add(who string, h driver.Hold, acquire time.Duration, most int) 
 		}
 		q.holds[who] = own
 	}
-	own[key] = counted{until: now.Add(acquire + h.TTL)}
-	return false, nil
+	own[key] = counted{mode: h.Mode, until: now.Add(acquire + h.TTL)}
+	return false, false, nil
 }
 
 // prolong counts a hold that is counted, or a place in a queue, for its TTL from now. Like a renewal, it shortens only
@@ -70,15 +63,29 @@ func (q *quota) prolong(who string, h driver.Hold, waits bool) {
 	defer q.mu.Unlock()
 	old, known := q.holds[who][keyOf(h)]
 	if until := time.Now().Add(h.TTL); known && (h.Shorten || until.After(old.until)) {
-		q.holds[who][keyOf(h)] = counted{until, waits}
+		q.holds[who][keyOf(h)] = counted{old.mode, until, waits}
 	}
 }
 
-// remove ceases to count a hold, of whichever identity it is.
-func (q *quota) remove(h driver.Hold) {
+// granted counts a hold as prolong does, under the mode of its grant.
+func (q *quota) granted(who string, h driver.Hold) {
+	q.prolong(who, h, false)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if c, known := q.holds[who][keyOf(h)]; known {
+		c.mode = h.Mode
+		q.holds[who][keyOf(h)] = c
+	}
+}
+
+// remove ceases to count a hold, of whichever identity it is. That a hold of another kind is lost proves nothing.
+func (q *quota) remove(h driver.Hold, lost bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for who, own := range q.holds {
+		if lost && !own[keyOf(h)].mode.SameKind(h.Mode) {
+			continue
+		}
 		delete(own, keyOf(h))
 		if len(own) == 0 {
 			delete(q.holds, who)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -33,7 +34,6 @@ func TestQuotaCountsWhatIsHeld(t *testing.T) {
 	for what, requests := range map[string][][3]string{
 		"another name":              {{"POST", "/v1/acquire", hold("y", ownerA)}},
 		"the release of a stranger": {{"POST", "/v1/release", hold("y", ownerA)}},
-		"the release of a permit":   {{"POST", "/v1/release", strings.Replace(hold("x", ownerA), "{", `{"mode":"counted",`, 1)}},
 		"a renewal of a stranger":   {{"POST", "/v1/renew", `{"holds":[` + hold("y", ownerA) + `]}`}},
 		"another kind of lock":      {{"POST", "/v1/acquire", strings.Replace(hold("x", ownerA), "{", `{"mode":"write",`, 1)}},
 		"a shorter TTL":             {{"POST", "/v1/acquire", short}, {"POST", "/v1/renew", `{"holds":[` + short + `]}`}},
@@ -58,6 +58,173 @@ func TestQuotaCountsWhatIsHeld(t *testing.T) {
 				time.Sleep(30 * time.Second)
 				if status := do("POST", "/v1/acquire", hold("z", ownerB)); status != 200 {
 					t.Errorf("after the TTL: %d", status)
+				}
+			})
+		})
+	}
+}
+
+// apart is a backend that keeps permits apart from locks, as Redis does.
+type apart struct{ *memlock.Backend }
+
+func (b apart) Release(ctx context.Context, h driver.Hold) error {
+	if h.Mode == driver.Counted {
+		return driver.ErrLost
+	}
+	return b.Backend.Release(ctx, h)
+}
+
+func (b apart) Renew(ctx context.Context, holds []driver.Hold) []error {
+	if holds[0].Mode == driver.Counted {
+		return []error{driver.ErrLost}
+	}
+	return b.Backend.Renew(ctx, holds)
+}
+
+// A hold is counted until a fact says that it has ended. Permits that are not there say nothing about a lock.
+func TestQuotaOfAnotherKind(t *testing.T) {
+	t.Parallel()
+	permit := func(ttl string) string {
+		return strings.NewReplacer("{", `{"mode":"counted",`, "30000", ttl).Replace(hold("x", ownerA))
+	}
+	for _, isApart := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var b driver.Backend = memlock.New()
+			if isApart {
+				b = apart{memlock.New()}
+			}
+			s, err := New(b, Options{MaxHolds: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			do := func(path, body string, status int) {
+				t.Helper()
+				if w := bare(t.Context(), s, "POST", path, body); w.Code != status {
+					t.Errorf("apart %v: %s %s: %d %s, want %d", isApart, path, body, w.Code, w.Body, status)
+				}
+			}
+			do("/v1/acquire", hold("x", ownerA), 200)
+			do("/v1/renew", `{"holds":[`+permit("3600000")+`]}`, 200)
+			do("/v1/acquire", hold("y", ownerB), 429)
+			if !isApart { // it has renewed the lock
+				time.Sleep(time.Minute)
+				do("/v1/acquire", hold("y", ownerB), 429)
+				do("/v1/release", permit("0"), 204)
+				do("/v1/acquire", hold("y", ownerB), 200)
+				return
+			}
+			do("/v1/release", permit("0"), 410)
+			do("/v1/acquire", hold("y", ownerB), 429)
+			do("/v1/release", hold("x", ownerA), 204)
+			do("/v1/acquire", hold("y", ownerB), 200)
+		})
+	}
+}
+
+// The loss of a lock that has ended says nothing about the permit that its owner was granted since.
+func TestQuotaOfALaterKind(t *testing.T) {
+	t.Parallel()
+	var q quota
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Counted} {
+		h := driver.Hold{Name: "x", Owner: ownerA, Mode: mode, TTL: time.Hour}
+		if _, _, err := q.add("ci", h, 0, 1); err != nil {
+			t.Fatal(err)
+		}
+		q.granted("ci", h)
+	}
+	if q.remove(driver.Hold{Name: "x", Owner: ownerA, Mode: driver.Exclusive}, true); q.allHolds() != 1 {
+		t.Error("the permit is not counted")
+	}
+	if q.remove(driver.Hold{Name: "x", Owner: ownerA, Mode: driver.Counted}, true); q.allHolds() != 0 {
+		t.Error("a permit that is lost is counted")
+	}
+}
+
+// Renewals and acquires without an answer may have had their effect, so their holds are counted.
+func TestQuotaOfUnknownOutcomes(t *testing.T) {
+	t.Parallel()
+	long := strings.Replace(hold("x", ownerA), "30000", "3600000", 1)
+	for path, body := range map[string]string{"/v1/acquire": long, "/v1/renew": `{"holds":[` + long + `]}`} {
+		synctest.Test(t, func(t *testing.T) {
+			b := &mute{Backend: memlock.New()}
+			s, err := New(b, Options{MaxHolds: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w := bare(t.Context(), s, "POST", "/v1/acquire", hold("x", ownerA)); w.Code != 200 {
+				t.Fatal(w.Code, w.Body)
+			}
+			b.silent = true
+			bare(t.Context(), s, "POST", path, body)
+			b.silent = false
+			time.Sleep(59 * time.Minute)
+			if w := bare(t.Context(), s, "POST", "/v1/acquire", hold("y", ownerB)); w.Code != 429 {
+				t.Errorf("after %s without an answer: %d", path, w.Code)
+			}
+		})
+	}
+}
+
+// mute is a backend that does what it is asked for. While it is silent its answers are lost.
+type mute struct {
+	*memlock.Backend
+	silent bool
+}
+
+var errNoAnswer = errors.New("no answer")
+
+func (b *mute) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	g, err := b.Backend.Acquire(ctx, r)
+	if b.silent {
+		return driver.Grant{}, errNoAnswer
+	}
+	return g, err
+}
+
+func (b *mute) Renew(ctx context.Context, holds []driver.Hold) []error {
+	errs := b.Backend.Renew(ctx, holds)
+	if b.silent {
+		errs[0] = errNoAnswer
+	}
+	return errs
+}
+
+// A place in a queue is counted as long as it may live, whatever its owner requests after it.
+func TestQuotaOfPlacesThatLiveOn(t *testing.T) {
+	t.Parallel()
+	queued := func(ttl string) string {
+		return strings.NewReplacer("{", `{"queue":true,`, "30000", ttl).Replace(hold("x", ownerA))
+	}
+	for what, then := range map[string]string{
+		"without the queue":   hold("x", ownerA),
+		"with a shorter TTL":  queued("10"),
+		"with an error":       strings.Replace(queued("10"), "{", `{"mode":"counted","limit":2,`, 1),
+		"with a wait":         waiting("x", ownerA, 10),
+		"with a wait, failed": strings.Replace(waiting("x", ownerA, 10), "{", `{"mode":"counted","limit":2,`, 1),
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := memlock.New()
+				s, err := New(b, Options{MaxHolds: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				held := driver.Request{Hold: driver.Hold{Name: "x", Owner: ownerB, Mode: driver.Exclusive, TTL: 48 * time.Hour}, Fences: 1}
+				if _, err := b.Acquire(t.Context(), held); err != nil {
+					t.Fatal(err)
+				}
+				do := func(body string) int { return bare(t.Context(), s, "POST", "/v1/acquire", body).Code }
+				if status := do(queued("86400000")); status != 423 {
+					t.Fatal(status)
+				}
+				do(then)
+				time.Sleep(23 * time.Hour)
+				if status := do(hold("y", ownerB)); status != 429 {
+					t.Errorf("a hold beside the place: %d", status)
+				}
+				time.Sleep(2 * time.Hour)
+				if status := do(hold("y", ownerB)); status != 200 {
+					t.Errorf("after the place has ended: %d", status)
 				}
 			})
 		})

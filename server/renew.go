@@ -73,9 +73,12 @@ func (c *exchange) renewAll(holds []driver.Hold) []error {
 			c.s.quota.prolong(c.who.Name, holds[i], false)
 			c.s.seen.renewed(holds[i], began)
 		case httpwire.Lost:
-			c.s.quota.remove(holds[i])
+			c.s.quota.remove(holds[i], true)
 			c.s.seen.lost(holds[i])
 		case httpwire.Unknown:
+			h := holds[i]
+			h.Shorten = false
+			c.s.quota.prolong(c.who.Name, h, false)
 			c.s.seen.unknownRenewal(holds[i], err)
 		}
 	}
@@ -131,7 +134,7 @@ func (c *exchange) backendRelease(ctx context.Context, h driver.Hold) error {
 	err := c.s.backend.Release(ctx, h)
 	c.s.metrics.backend("release", err, time.Since(began))
 	if kind := httpwire.KindOf(err); kind == httpwire.OK || kind == httpwire.Lost {
-		c.s.quota.remove(h)
+		c.s.quota.remove(h, kind == httpwire.Lost)
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strconv"
@@ -44,10 +45,12 @@ func (c *exchange) simpleAcquire() error {
 		return err
 	}
 	g, err := c.obtain(r, arrived, maxWait)
+	gone := c.r.Context().Err()
+	if made && (err != nil && (maxWait > 0 || c.unknown) || err == nil && gone != nil) {
+		c.forget(r.Hold)
+		err = cmp.Or(err, gone)
+	}
 	if err != nil {
-		if made {
-			c.forget(r.Hold)
-		}
 		return err
 	}
 	c.w.Header().Set(httpwire.OwnerHeader, m.Owner)

@@ -1,0 +1,129 @@
+package server
+
+import (
+	"context"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distlock/distlock/backend/memlock"
+	"github.com/distlock/distlock/driver"
+)
+
+// A waiter keeps its place in the queue, however short its TTL is.
+func TestWaitWithAShortTTLKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := serverOf(t, Options{})
+		if w := bare(t.Context(), s, "POST", "/v1/locks/x?ttl=1h", "", "Distlock-Owner", driver.NewOwner()); w.Code != 200 {
+			t.Fatal(w.Code, w.Body)
+		}
+		holder := driver.Hold{Name: "x", Mode: driver.Exclusive}
+		info, err := s.inspection.info(t.Context(), "x")
+		if err != nil || len(info.Holders) != 1 {
+			t.Fatal(info, err)
+		}
+		holder.Owner = info.Holders[0].Owner
+		ctx, cancel := context.WithCancel(t.Context())
+		won := make(chan string, 2)
+		for _, owner := range []string{ownerA, ownerB} {
+			go func() {
+				if w := bare(ctx, s, "POST", "/v1/locks/x?ttl=300ms&wait=1m", "", "Distlock-Owner", owner); w.Code == 200 {
+					won <- owner
+				}
+			}()
+			time.Sleep(500 * time.Millisecond)
+		}
+		if err := s.backend.Release(t.Context(), holder); err != nil {
+			t.Fatal(err)
+		}
+		if first := <-won; first != ownerA {
+			t.Errorf("the second one in the queue is first")
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// deaf is a backend whose watches are never armed.
+type deaf struct{ *memlock.Backend }
+
+func (deaf) Watch(ctx context.Context, _ driver.Request) (driver.Watch, error) {
+	<-ctx.Done()
+	return driver.Watch{}, ctx.Err()
+}
+
+// A waiter polls if its watch can't be armed in the time of a call.
+func TestWaitWithoutAWatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New(deaf{memlock.New()}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w := bare(t.Context(), s, "POST", "/v1/acquire", strings.Replace(hold("x", ownerA), "30000", "1000", 1)); w.Code != 200 {
+			t.Fatal(w.Code)
+		}
+		began := time.Now()
+		w := bare(t.Context(), s, "POST", "/v1/acquire", waiting("x", ownerB, 60_000))
+		if waited := time.Since(began); w.Code != 200 || waited > callTimeout+5*time.Second {
+			t.Errorf("%d %s after %v", w.Code, w.Body, waited)
+		}
+	})
+}
+
+// leaving is a backend that counts releases, and whose grants come once the client has left.
+type leaving struct {
+	*memlock.Backend
+	leave    context.CancelFunc // nil: it stays
+	releases int
+}
+
+func (l *leaving) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	g, err := l.Backend.Acquire(ctx, r)
+	if l.leave != nil {
+		l.leave()
+	}
+	return g, err
+}
+
+func (l *leaving) Release(ctx context.Context, h driver.Hold) error {
+	l.releases++
+	return l.Backend.Release(ctx, h)
+}
+
+// A simple acquire leaves nothing under an owner that only the server knows, and releases only what may be there.
+func TestSimpleAcquireLeavesNothing(t *testing.T) {
+	t.Parallel()
+	b := &leaving{Backend: memlock.New()}
+	s, err := New(b, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	try := func(ctx context.Context, name, query string, header ...string) *httptest.ResponseRecorder {
+		return bare(ctx, s, "POST", "/v1/locks/"+name+query, "", header...)
+	}
+	if w := try(t.Context(), "x", "", "Distlock-Owner", ownerA); w.Code != 200 {
+		t.Fatal(w.Code)
+	}
+	if w := try(t.Context(), "x", ""); w.Code != 423 || b.releases != 0 {
+		t.Errorf("a refused try: %d, and %d releases", w.Code, b.releases)
+	}
+	if w := try(t.Context(), "x", "?wait=1ms"); w.Code != 423 || b.releases != 1 {
+		t.Errorf("a wait that was over: %d, and %d releases", w.Code, b.releases)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	b.leave = cancel
+	try(ctx, "y", "")
+	if info, err := b.Inspect(t.Context(), "y"); err != nil || len(info.Holders) != 0 || b.releases != 2 {
+		t.Errorf("after a grant for a client that has gone: %+v, %v, %d releases", info, err, b.releases)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	b.leave = cancel
+	try(ctx, "y", "", "Distlock-Owner", ownerA)
+	if info, err := b.Inspect(t.Context(), "y"); err != nil || len(info.Holders) != 1 || b.releases != 2 {
+		t.Errorf("after a grant for an owner that the client has made: %+v, %v, %d releases", info, err, b.releases)
+	}
+}
