@@ -33,14 +33,17 @@ func (c *exchange) html(status int, name string, data any) error {
 
 // failPage answers a person with the error. An unknown person may log in.
 func (c *exchange) failPage(err error) httpwire.Kind {
-	p := problemOf(err)
+	p, next := problemOf(err), c.r.URL.RequestURI()
+	if c.r.Method == "POST" { // an action, which can't be repeated with GET; its query names the lock
+		next = "/lock?" + c.r.URL.RawQuery
+	}
 	switch {
 	case c.w.status != 0:
 	case p.Status == http.StatusUnauthorized && c.r.Method == "GET" && c.r.Header.Get("Sec-Fetch-Site") == "cross-site":
 		// The cookie is not sent along with a link in another site, but it is with a page's own.
-		_ = c.html(http.StatusOK, "again", c.r.URL.RequestURI())
+		_ = c.html(http.StatusOK, "again", next)
 	case p.Status == http.StatusUnauthorized:
-		c.redirect("/login?next=" + url.QueryEscape(c.r.URL.RequestURI()))
+		c.redirect("/login?next=" + url.QueryEscape(next))
 	default:
 		_ = c.html(p.Status, "error", struct {
 			frame

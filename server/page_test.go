@@ -1,6 +1,8 @@
 package server
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -8,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/distlock/distlock/backend/memlock"
@@ -181,6 +184,11 @@ func TestLogin(t *testing.T) {
 	if resp, text := r.request("GET", "/lock?name=a%26b", "", "Sec-Fetch-Site", "cross-site"); resp.StatusCode != 200 || !strings.Contains(text, `content="0;url=/lock?name=a%26b"`) {
 		t.Errorf("from another site: %v %s", resp, text)
 	}
+	for _, action := range []string{"ask", "break"} { // a form of a page whose token is not valid any more
+		if resp, text := r.form("/lock/"+action+"?name=a%26b", "fence=1"); resp.StatusCode != 303 || resp.Header.Get("Location") != "/login?next=%2Flock%3Fname%3Da%2526b" {
+			t.Errorf("%s without a token: %s", action, text)
+		}
+	}
 	r.wants(401, "", "GET", "/v1/events", "")
 	if _, text := r.request("GET", "/login", ""); strings.Contains(text, "mem:") {
 		t.Errorf("the login names the backend:\n%s", text)
@@ -268,6 +276,59 @@ func TestManyLocks(t *testing.T) {
 	if n := strings.Count(text, "<tr id="); n != mostRows || !strings.Contains(text, "1000 of 1010 locks") {
 		t.Errorf("%d rows", n)
 	}
+}
+
+// A lock that was not inspected yet is not called free.
+func TestHeldLocksAreNotFree(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := serverOf(t, Options{})
+		take := func(name string) {
+			t.Helper()
+			if w := bare(t.Context(), s, "POST", "/v1/acquire", hold(name, driver.NewOwner())); w.Code != 200 {
+				t.Fatal(w.Code, w.Body)
+			}
+		}
+		names := mostInspects + 500
+		for i := range names {
+			take(fmt.Sprintf("n%04d", i))
+		}
+		bare(t.Context(), s, "GET", "/", "")
+		for i := range names {
+			name := fmt.Sprintf("n%04d", i)
+			if text := bare(t.Context(), s, "GET", "/lock?name="+name, "").Body.String(); strings.Contains(text, "The lock is free") || !strings.Contains(text, `class="card"`) {
+				t.Fatalf("%s is held:\n%s", name, text)
+			}
+		}
+		take("new")
+		ctx, cancel := context.WithCancel(t.Context())
+		answer := make(chan string)
+		go func() { answer <- bare(ctx, s, "GET", "/v1/events?page=lock&name=new", "").Body.String() }()
+		synctest.Wait()
+		cancel()
+		if text := <-answer; strings.Contains(text, "The lock is free") || !strings.Contains(text, "card") {
+			t.Errorf("the first event of a lock that is held:\n%s", text)
+		}
+	})
+}
+
+// A lock whose inspection fails may be held.
+func TestLockThatIsNotKnown(t *testing.T) {
+	t.Parallel()
+	s, err := New(blind{memlock.New()}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := bare(t.Context(), s, "GET", "/lock?name=x", "").Body.String(); strings.Contains(text, "The lock is free") || !strings.Contains(text, `<p class="none">unknown</p>`) {
+		t.Error(text)
+	}
+}
+
+// blind is a backend that lists locks, and does not answer what holds them.
+type blind struct{ *memlock.Backend }
+
+func (blind) Inspect(context.Context, string) (driver.Info, error) {
+	return driver.Info{}, errors.New("no answer")
 }
 
 // One lock with many holders, and with long metadata, doesn't fill the page.

@@ -125,7 +125,7 @@ func (s *snapshot) rest() time.Duration {
 }
 
 // current returns the result of the last round, or of a new one if that is too old. A name that is wanted and was
-// not listed is inspected alone.
+// not inspected is inspected alone.
 func (p *poller) current(ctx context.Context, name string) *snapshot {
 	p.round.Lock()
 	defer p.round.Unlock()
@@ -137,7 +137,7 @@ func (p *poller) current(ctx context.Context, name string) *snapshot {
 		p.latest.Store(snap)
 		return snap
 	}
-	if name == "" || old.byName[name] != nil || old.Err != nil {
+	if e := old.byName[name]; name == "" || e != nil && e.Known || old.Err != nil {
 		return old
 	}
 	if p.known[name] == nil {

@@ -122,7 +122,7 @@ func (c *exchange) changes() error {
 		if v, err = c.view(page); err != nil {
 			return err
 		}
-		groups := sent.changed(v.groups(c.s.poller.latest.Load()))
+		groups := sent.changed(v.groups(c.s.poller.current(ctx, v.query.Name)))
 		if len(groups) == 0 {
 			return nil
 		}
@@ -223,17 +223,18 @@ func sorted(all []*row, compare func(a, b *row) int) []*row {
 // oneLock returns everything that is known of one lock.
 func (v *view) oneLock(s *snapshot) []group {
 	name := v.query.Name
-	l := lock{Name: name, Waiting: -1}
+	l, known := lock{Name: name, Waiting: -1}, false
 	if e := s.byName[name]; e != nil {
-		l = e.lock
+		l, known = e.lock, e.Known
 	}
 	past, used := v.c.s.seen.history(name)
 	data := struct {
 		lock
+		Known            bool
 		Past             []holdRecord
 		Use              use
 		CanAsk, CanBreak bool
-	}{l, past, used, false, v.c.who.May(Break, name)}
+	}{l, known, past, used, false, v.c.who.May(Break, name)}
 	if _, ok := v.c.s.backend.(driver.Revoker); ok && v.c.who.May(Ask, name) {
 		data.CanAsk = slices.ContainsFunc(l.Holders, func(h party) bool { return v.c.s.caps.Revocable.Has(h.Mode) })
 	}
