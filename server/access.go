@@ -45,7 +45,7 @@ func (r Right) String() string {
 
 // Identity is a client of the server, and has its rights.
 type Identity struct {
-	Name   string // empty without Access
+	Name   string // empty without Access, unless the client has a certificate
 	grants []grant
 }
 
@@ -221,15 +221,19 @@ func (a *Access) refresh() {
 // cookie keeps the token of a person who uses the page.
 const cookie = "distlock_token"
 
-// identify returns who makes the request. A nil a admits every client.
+// identify returns who makes the request. A nil a admits every client, under the common name of its certificate if it has one.
 func (a *Access) identify(r *http.Request) (*Identity, error) {
-	if a == nil {
+	certified := r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+	switch {
+	case a == nil && certified:
+		return &Identity{Name: r.TLS.PeerCertificates[0].Subject.CommonName, grants: fullIdentity.grants}, nil
+	case a == nil:
 		return fullIdentity, nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.refresh()
-	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+	if certified {
 		if who := a.certified(r.TLS.PeerCertificates[0]); who != nil {
 			return who, nil
 		}

@@ -93,6 +93,28 @@ func TestWaysToShowWhoCalls(t *testing.T) {
 	}
 }
 
+// Without a file of tokens clients are known by the common names of their certificates: in quotas and in the log.
+func TestCertificatesWithoutTokens(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	s := serverOf(t, Options{MaxHolds: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	for _, c := range []struct {
+		who  string
+		want int
+	}{{"billing", 200}, {"ci", 200}, {"billing", 429}} {
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/v1/locks/"+driver.NewOwner(), nil)
+		cert := &x509.Certificate{Subject: pkix.Name{CommonName: c.who}}
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}, VerifiedChains: [][]*x509.Certificate{{cert}}}
+		w := httptest.NewRecorder()
+		if s.ServeHTTP(w, r); w.Code != c.want || c.want == 429 && !strings.Contains(w.Body.String(), "the limit for billing") {
+			t.Errorf("%s: %d %s", c.who, w.Code, w.Body)
+		}
+	}
+	if text := log.String(); !strings.Contains(text, "who=billing") || !strings.Contains(text, "who=ci") {
+		t.Error(text)
+	}
+}
+
 func serverOf(t *testing.T, o Options) *Server {
 	t.Helper()
 	s, err := New(memlock.New(), o)
