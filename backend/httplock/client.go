@@ -219,7 +219,7 @@ func (c *client) backend() string {
 // send sends a request to one server, and again if it refuses the token and another one is in the file.
 func (c *client) send(ctx context.Context, s *endpoint, q request) (*http.Response, error) {
 	for first := true; ; first = false {
-		resp, err := c.sendOnce(ctx, s, q)
+		resp, token, err := c.sendOnce(ctx, s, q)
 		if err != nil {
 			return nil, err
 		}
@@ -229,7 +229,7 @@ func (c *client) send(ctx context.Context, s *endpoint, q request) (*http.Respon
 		}
 		resp.Body.Close()
 		if first && resp.StatusCode == http.StatusUnauthorized && errors.Is(err, driver.ErrInvalid) {
-			changed, rereadErr := c.token.reread()
+			changed, rereadErr := c.token.reread(token)
 			if changed {
 				continue
 			}
@@ -245,15 +245,16 @@ func (c *client) send(ctx context.Context, s *endpoint, q request) (*http.Respon
 	}
 }
 
-// sendOnce sends a request. The error matches ErrUnsent if it is certain that no part of it was sent.
-func (c *client) sendOnce(ctx context.Context, s *endpoint, q request) (*http.Response, error) {
+// sendOnce sends a request, and returns the token that was sent with it. The error matches ErrUnsent if it is certain that
+// no part of the request was sent.
+func (c *client) sendOnce(ctx context.Context, s *endpoint, q request) (resp *http.Response, token string, err error) {
 	connected := false
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }}
 	r, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), q.method, s.base+q.path, bytes.NewReader(q.body))
 	if err != nil {
-		return nil, driver.Unsent(err)
+		return nil, "", driver.Unsent(err)
 	}
-	c.token.show(r.Header)
+	token = c.token.show(r.Header)
 	r.Header.Set(httpwire.RequestHeader, strconv.FormatUint(rand.Uint64(), 36))
 	if name := c.backend(); name != "" {
 		r.Header.Set(httpwire.BackendHeader, name)
@@ -264,19 +265,19 @@ func (c *client) sendOnce(ctx context.Context, s *endpoint, q request) (*http.Re
 	if q.body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	resp, err := c.transport.RoundTrip(r) // without a http.Client nothing is redirected
+	resp, err = c.transport.RoundTrip(r) // without a http.Client nothing is redirected
 	switch {
 	case err == nil:
-		return resp, nil
+		return resp, token, nil
 	case ctx.Err() != nil:
 		err = fmt.Errorf("no answer: %w", err)
 	default:
 		s.verified.Store(false)
 	}
 	if connected {
-		return nil, unsent.Mark(err) // a connection that has ended before it was used is replaced
+		return nil, token, unsent.Mark(err) // a connection that has ended before it was used is replaced
 	}
-	return nil, driver.Unsent(err)
+	return nil, token, driver.Unsent(err)
 }
 
 // judge returns nil for an answer of the opened backend that has the status of success, or else what the answer

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/distlock/distlock/driver"
@@ -174,6 +175,48 @@ func TestTokens(t *testing.T) {
 	write("two")
 	if _, err := b.Acquire(soon(t), requestFor("job")); err != nil {
 		t.Errorf("with the new token: %v", err)
+	}
+}
+
+// Two requests that were refused with the old token are both sent again with the new one, whichever rereads the file.
+func TestTokenIsReplacedDuringTwoRequests(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("old")
+	b, err := Open(t.Context(), f.URL+"?token_file="+file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	var refused sync.WaitGroup // both, before one of them has its answer
+	refused.Add(2)
+	f.answer("/v1/release", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "Bearer new" {
+			f.mark(w)
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		refused.Done()
+		refused.Wait()
+		w.Header().Set("Content-Type", httpwire.ProblemType)
+		w.WriteHeader(http.StatusUnauthorized)
+		w.Write([]byte(`{"distlock":"denied","detail":"the server doesn't know this token"}`))
+	})
+	write("new")
+	errs := make(chan error, 2)
+	for range 2 {
+		go func() { errs <- b.Release(soon(t), requestFor("job").Hold) }()
+	}
+	for range 2 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -28,7 +28,7 @@ func readToken(u *url.URL, p *driver.Params) (*token, error) {
 	case t.file != "" && t.value != "":
 		return nil, fmt.Errorf("%w: a token in the URL and parameter token_file: want one of them", driver.ErrInvalid)
 	case t.file != "":
-		_, err := t.reread()
+		_, err := t.reread("")
 		return t, err
 	case !isToken(t.value) && t.value != "":
 		return nil, fmt.Errorf("%w: the token in the URL: want ASCII letters, digits and signs, without spaces", driver.ErrInvalid)
@@ -36,8 +36,8 @@ func readToken(u *url.URL, p *driver.Params) (*token, error) {
 	return t, nil
 }
 
-// reread reads the file again, if there is one. It reports whether the token is another one.
-func (t *token) reread() (changed bool, err error) {
+// reread reads the file again, if there is one. It reports whether the token is another one than the one that was sent.
+func (t *token) reread(sent string) (changed bool, err error) {
 	if t.file == "" {
 		return false, nil
 	}
@@ -51,20 +51,20 @@ func (t *token) reread() (changed bool, err error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	changed = value != t.value
 	t.value = value
-	return changed, nil
+	return value != sent, nil
 }
 
 func isToken(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// show adds the token to a request.
-func (t *token) show(h http.Header) {
+// show adds the token to a request, and returns it.
+func (t *token) show(h http.Header) (sent string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.value != "" {
 		h.Set("Authorization", "Bearer "+t.value)
 	}
+	return t.value
 }
