@@ -34,9 +34,6 @@ type Options struct {
 	MaxHolds, MaxStreams int
 }
 
-// SocketHost is the host name that a client gives which calls a server on a Unix socket.
-const SocketHost = "distlock"
-
 // bodyTime is how long a client may take to send the body of its request.
 const bodyTime = 10 * time.Second
 

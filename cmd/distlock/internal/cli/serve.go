@@ -80,7 +80,7 @@ func (a *app) serveCommand() *cobra.Command {
 	f.Var(nonEmpty(&o.cert), "tls-cert", "file with the server's certificate, and those between it and the root")
 	f.Var(nonEmpty(&o.key), "tls-key", "file with the certificate's key")
 	f.Var(nonEmpty(&o.clientCA), "client-ca", "file with the certificates of those that sign client certificates; without --tokens each client needs one")
-	f.StringSliceVar(&o.hosts, "host", nil, "host name under which the server may be called beside localhost (default any, and on loopback none)")
+	f.StringSliceVar(&o.hosts, "host", nil, "further host name of the server, or * for any (default beyond loopback: this host's, and with --tokens or --client-ca any)")
 	f.BoolVar(&o.insecure, "insecure", false, "listen without TLS or tokens where others can reach the server: they may take and break all locks")
 	f.Var(number(&o.maxHolds, 1, 10_000_000), "max-holds", "most holds and places in queues of one identity that this server has granted")
 	f.Var(number(&o.maxOpen, 1, 1_000_000), "max-open", "most requests of one identity that wait")
@@ -260,14 +260,19 @@ func isLocal(address string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// hostNames returns the names under which the server may be called; nil: any. A page of a stranger has none of
-// those for this host.
+// hostNames returns the names under which the server may be called beside its addresses; nil: any. A page of a
+// stranger has none of those for this host.
 func (o *serveOptions) hostNames() []string {
-	isRemote := func(address string) bool { return !isLocal(address) }
-	if len(o.hosts) == 0 && slices.ContainsFunc(o.listen, isRemote) {
+	remote := slices.ContainsFunc(o.listen, func(address string) bool { return !isLocal(address) })
+	asks := o.tokens != "" || o.clientCA != "" // a page has no token and no certificate
+	if remote && asks && len(o.hosts) == 0 || slices.Contains(o.hosts, "*") {
 		return nil
 	}
-	return append([]string{"localhost", "127.0.0.1", "::1", server.SocketHost}, o.hosts...)
+	names := []string{"localhost"}
+	if name, err := os.Hostname(); remote && err == nil {
+		names = append(names, name)
+	}
+	return append(names, o.hosts...)
 }
 
 // tlsConfig reads the files of TLS. Clients without a certificate are refused where there is a client CA and no

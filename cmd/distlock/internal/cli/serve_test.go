@@ -99,7 +99,7 @@ func TestServeOnASocket(t *testing.T) {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("socket: %v, %v", info, err)
 		}
-		if status, text, _ := caller(t, client, "http://distlock")("GET", "/v1"); status != 200 || !strings.Contains(text, `"backend":"sqlite:`) {
+		if status, text, _ := caller(t, client, "http://localhost")("GET", "/v1"); status != 200 || !strings.Contains(text, `"backend":"sqlite:`) {
 			t.Errorf("%d %s", status, text)
 		}
 		finishWith(t, url, 69, "serve", "--listen", "unix:"+path).errors.await(t, "another server listens on "+path)
@@ -246,16 +246,28 @@ func TestHTTPErrors(t *testing.T) {
 // A further host name can be allowed beside the names of this host, which no page of a stranger has.
 func TestHostNames(t *testing.T) {
 	t.Parallel()
-	local := []string{"localhost", "127.0.0.1", "::1", "distlock"}
-	for _, c := range []struct{ listen, hosts, want []string }{
-		{[]string{"127.0.0.1:7077", "[::1]:7077", "unix:/s"}, nil, local},
-		{[]string{"127.0.0.1:7077", "10.0.0.1:7077"}, nil, nil},
-		{[]string{"unix:/s"}, []string{"Lock.example"}, append(slices.Clone(local), "Lock.example")},
-		{[]string{":7077"}, []string{"a", "b"}, append(slices.Clone(local), "a", "b")},
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	local, remote := []string{"127.0.0.1:7077", "[::1]:7077", "unix:/s"}, []string{"127.0.0.1:7077", "10.0.0.1:7077"}
+	for _, c := range []struct {
+		o    serveOptions
+		want []string
+	}{
+		{serveOptions{listen: local}, []string{"localhost"}},
+		{serveOptions{listen: local, tokens: "tokens"}, []string{"localhost"}},
+		{serveOptions{listen: local, hosts: []string{"Lock.example"}}, []string{"localhost", "Lock.example"}},
+		{serveOptions{listen: local, hosts: []string{"*"}}, nil},
+		{serveOptions{listen: remote, insecure: true}, []string{"localhost", name}},
+		{serveOptions{listen: remote, insecure: true, hosts: []string{"a", "b"}}, []string{"localhost", name, "a", "b"}},
+		{serveOptions{listen: remote, insecure: true, hosts: []string{"a", "*"}}, nil},
+		{serveOptions{listen: remote, tokens: "tokens"}, nil},
+		{serveOptions{listen: remote, clientCA: "ca.pem"}, nil},
+		{serveOptions{listen: remote, tokens: "tokens", hosts: []string{"a"}}, []string{"localhost", name, "a"}},
 	} {
-		o := &serveOptions{listen: c.listen, hosts: c.hosts}
-		if got := o.hostNames(); !slices.Equal(got, c.want) {
-			t.Errorf("%v, %v: %v, want %v", c.listen, c.hosts, got, c.want)
+		if got := c.o.hostNames(); !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %v, want %v", c.o, got, c.want)
 		}
 	}
 }
