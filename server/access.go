@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
@@ -66,14 +67,7 @@ func (i *Identity) May(r Right, name string) bool {
 }
 
 // String names the identity for a message.
-func (i *Identity) String() string { return displayName(i.Name) }
-
-func displayName(name string) string {
-	if name == "" {
-		return "an anonymous client"
-	}
-	return name
-}
+func (i *Identity) String() string { return cmp.Or(i.Name, "an anonymous client") }
 
 // Access is a list of identities, which are known by a token or by a client certificate. It is safe for
 // concurrent use, and reads its file again when that changes.

@@ -20,7 +20,6 @@ const (
 // events writes server-sent events.
 type events struct {
 	c       *exchange
-	w       http.ResponseWriter
 	control *http.ResponseController
 }
 
@@ -29,7 +28,7 @@ func (c *exchange) events() *events {
 	h := c.w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // nginx would keep events back
-	return &events{c, c.w, http.NewResponseController(c.w)}
+	return &events{c, http.NewResponseController(c.w)}
 }
 
 // send writes an event. A nil v has no data.
@@ -48,7 +47,7 @@ func (e *events) ping() error { return e.write(": ping\n\n") }
 
 func (e *events) write(format string, args ...any) error {
 	_ = e.control.SetWriteDeadline(time.Now().Add(writeTime)) // not supported in tests
-	if _, err := fmt.Fprintf(e.w, format, args...); err != nil {
+	if _, err := fmt.Fprintf(e.c.w, format, args...); err != nil {
 		return err
 	}
 	return e.control.Flush()

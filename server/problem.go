@@ -16,13 +16,6 @@ func problemOf(err error) httpwire.Problem {
 	return httpwire.ProblemOf(err)
 }
 
-func kindOf(err error) httpwire.Kind {
-	if err == nil {
-		return httpwire.OK
-	}
-	return problemOf(err).Kind
-}
-
 // problemError is an error that has its own status.
 type problemError struct{ httpwire.Problem }
 

@@ -43,7 +43,7 @@ func (q *quota) add(who string, h driver.Hold, acquire time.Duration, most int) 
 		maps.DeleteFunc(own, func(_ holdKey, c counted) bool { return c.until.Before(now) })
 	}
 	if len(own) >= most {
-		return false, false, problem(http.StatusTooManyRequests, httpwire.Unsent, "%d holds: that is the limit for %s", most, displayName(who))
+		return false, false, problem(http.StatusTooManyRequests, httpwire.Unsent, "%d holds: that is the limit for %s", most, &Identity{Name: who})
 	}
 	if own == nil {
 		own = map[holdKey]counted{}

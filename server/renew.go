@@ -30,7 +30,7 @@ func (c *exchange) renew() error {
 			end, err = c.s.ownerCalls.tryBegin(h.Owner)
 		}
 		if err != nil {
-			lines[i].Outcome, lines[i].Detail = kindOf(err), err.Error()
+			lines[i].Outcome, lines[i].Detail = problemOf(err).Kind, err.Error()
 			continue
 		}
 		defer end()

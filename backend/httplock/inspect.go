@@ -90,10 +90,7 @@ func (b *Backend) Revoke(ctx context.Context, h driver.Hold) error {
 	}
 	ctx, end := b.during(ctx)
 	defer end()
-	q, err := post("/v1/locks/"+httpwire.SegmentOf(h.Name)+"/ask", httpwire.Ask{Owner: h.Owner, Mode: h.Mode})
-	if err != nil {
-		return err
-	}
+	q := post("/v1/locks/"+httpwire.SegmentOf(h.Name)+"/ask", httpwire.Ask{Owner: h.Owner, Mode: h.Mode})
 	q.status = http.StatusNoContent
 	if err := b.client.call(ctx, q, nil); err != nil {
 		return fail("revoke", h.Name, err)

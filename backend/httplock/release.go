@@ -17,12 +17,9 @@ func (b *Backend) Release(ctx context.Context, h driver.Hold) error {
 	}
 	ctx, end := b.during(ctx)
 	defer end()
-	q, err := post("/v1/release", httpwire.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode})
-	if err != nil {
-		return err
-	}
+	q := post("/v1/release", httpwire.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode})
 	q.status = http.StatusNoContent
-	err = b.client.call(ctx, q, nil)
+	err := b.client.call(ctx, q, nil)
 	if err == nil || errors.Is(err, driver.ErrLost) {
 		b.news.forget(h.Owner)
 	}

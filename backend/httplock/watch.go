@@ -23,10 +23,7 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 		return driver.Watch{}, err
 	}
 	r.OnRevoke = nil
-	q, err := post("/v1/watch", httpwire.FromRequest(r))
-	if err != nil {
-		return driver.Watch{}, err
-	}
+	q := post("/v1/watch", httpwire.FromRequest(r))
 	w := &watch{b: b, q: q, ready: wait.NewSignal()}
 	var end context.CancelFunc
 	w.life, end = context.WithCancel(b.life)
