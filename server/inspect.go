@@ -18,9 +18,6 @@ const (
 	maxPage  = 10_000
 )
 
-// listsAtOnce bounds the lists that clients may run together: each may read all names of the backend.
-const listsAtOnce = 4
-
 // list answers with the names, in their order, that begin with a prefix and that the caller may see.
 func (c *exchange) list() error {
 	q, err := c.query("prefix", "after", "limit")
@@ -36,7 +33,7 @@ func (c *exchange) list() error {
 	if !c.who.sees(q.Get("prefix")) {
 		return c.may(See, q.Get("prefix"))
 	}
-	names, err := c.s.names(c.r.Context(), c.who, q.Get("prefix"), q.Get("after"), limit)
+	names, err := c.s.inspection.names(c.r.Context(), c.who, q.Get("prefix"), q.Get("after"), limit)
 	if err != nil {
 		return err
 	}
@@ -52,33 +49,6 @@ func (i *Identity) sees(prefix string) bool {
 	return i.May(See, prefix) || slices.ContainsFunc(i.grants, func(g grant) bool {
 		return g.rights&See != 0 && len(g.prefix) > len(prefix) && g.prefix[:len(prefix)] == prefix
 	})
-}
-
-// names returns the first names after one that who may see, sorted: limit of them, and one more if there are more.
-func (s *Server) names(ctx context.Context, who *Identity, prefix, after string, limit int) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	select {
-	case s.lists <- struct{}{}:
-		defer func() { <-s.lists }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	names := []string{}
-	first := func() {
-		slices.Sort(names)
-		names = names[:min(len(names), limit+1)]
-	}
-	err := s.inspection.list(ctx, prefix, func(name string) bool {
-		if name > after && who.May(See, name) {
-			if names = append(names, name); len(names) >= 4*(limit+1) {
-				first()
-			}
-		}
-		return true
-	})
-	first()
-	return names, err
 }
 
 // inspect describes a lock.

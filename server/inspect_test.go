@@ -52,7 +52,7 @@ func TestListKeepsOnePage(t *testing.T) {
 	}
 	var all []string
 	for after := ""; ; after = all[len(all)-1] {
-		names, err := s.names(t.Context(), fullIdentity, "n", after, 10)
+		names, err := s.inspection.names(t.Context(), fullIdentity, "n", after, 10)
 		if err != nil || len(names) > 11 || cap(names) > 100 {
 			t.Fatalf("%d names in room for %d, %v", len(names), cap(names), err)
 		}

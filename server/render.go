@@ -18,6 +18,93 @@ import (
 	"github.com/distlock/distlock/driver"
 )
 
+// lock is a lock as the page shows it.
+type lock struct {
+	Name    string
+	Mode    driver.Mode
+	Limit   int
+	Held    int // by so many
+	Holders []party
+	Waiters []party
+	Waiting int // those in the queue; negative: not known
+}
+
+// party is one that holds or waits. Its Owner stays in the server.
+type party struct {
+	owner   string
+	Mode    driver.Mode
+	Fence   uint64
+	Since   time.Time // zero: not known
+	Until   time.Time // zero: not known, or without end
+	TTL     time.Duration
+	Foreign bool
+	Program string
+	PID     string
+	Host    string
+	More    []pair
+}
+
+type pair struct{ Key, Value string }
+
+// String names the party as a log does.
+func (p party) String() string {
+	return describe(map[string]string{"program": p.Program, "pid": p.PID, "host": p.Host})
+}
+
+// Since returns since when the lock has been held by the holder that has held it longest.
+func (l lock) Since() (since time.Time) {
+	for _, h := range l.Holders {
+		if since.IsZero() || !h.Since.IsZero() && h.Since.Before(since) {
+			since = h.Since
+		}
+	}
+	return since
+}
+
+// Late reports whether a hold should have been renewed by now: holders do it after a third of the TTL.
+func (p party) Late() bool { return !p.Until.IsZero() && p.TTL > 0 && time.Until(p.Until) < p.TTL/3 }
+
+// First returns the holder with the longest life: the lock may be free after that.
+func (l lock) First() (first party) {
+	for i, h := range l.Holders {
+		if i == 0 || h.Until.After(first.Until) {
+			first = h
+		}
+	}
+	return first
+}
+
+// Others returns how many hold the lock beside First.
+func (l lock) Others() int { return l.Held - 1 }
+
+// Unshown returns how many hold the lock beside Holders.
+func (l lock) Unshown() int { return l.Held - len(l.Holders) }
+
+// Unnamed returns how many wait beside Waiters.
+func (l lock) Unnamed() int { return max(l.Waiting-len(l.Waiters), 0) }
+
+// mostText is the maximum of bytes of a description.
+const mostText = 200
+
+// describe names a holder by its metadata.
+func describe(meta map[string]string) string {
+	who := meta["program"]
+	if pid := meta["pid"]; pid != "" {
+		who += " pid " + pid
+	}
+	if host := meta["host"]; host != "" {
+		who += " @ " + host
+	}
+	return short(strings.TrimSpace(who))
+}
+
+func short(s string) string {
+	if len(s) > mostText {
+		s = strings.ToValidUTF8(s[:mostText], "") + "…"
+	}
+	return s
+}
+
 // page has what all pages are made of.
 type page struct {
 	templates [len(languages)]*template.Template

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	_ "embed"
 	"fmt"
 	"net"
 	"net/http"
@@ -26,12 +27,11 @@ func New(b driver.Backend, o Options) (*Server, error) {
 	}
 	o.MaxHolds, o.MaxStreams = cmp.Or(o.MaxHolds, 10_000), cmp.Or(o.MaxStreams, 1000)
 	s := &Server{backend: b, caps: caps, o: o, mux: http.NewServeMux(), name: url.PathEscape(caps.Name), origin: http.NewCrossOriginProtection(), bodyTime: bodyTime}
-	s.lists = make(chan struct{}, listsAtOnce)
 	s.drained, s.drain = context.WithCancel(context.Background())
 	s.seen = newSeen()
 	s.metrics = newMetrics(&s.quota, s.seen)
 	inspector, _ := b.(driver.Inspector)
-	s.inspection, s.page = inspection{inspector, s.metrics}, newPage()
+	s.inspection, s.page = inspection{inspector, s.metrics, make(chan struct{}, listsAtOnce)}, newPage()
 	s.poller = poller{inspection: s.inspection, seen: s.seen, page: s.page}
 	s.routes()
 	return s, nil
@@ -185,4 +185,14 @@ var openPages = map[string]handler{
 	"POST /login":       (*exchange).login,
 	"POST /logout":      (*exchange).logout,
 	"GET /page/{asset}": (*exchange).asset,
+}
+
+// openAPI is written by hand. A test compares it with the calls and the messages.
+//
+//go:embed openapi.json
+var openAPI []byte
+
+func serveOpenAPI(_ *Server, w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(openAPI)
 }

@@ -87,13 +87,6 @@ func (i incident) ID() string { return fmt.Sprintf("i%d", i.Number) }
 // Lasted returns how long a record took that has ended.
 func (sp holdRecord) Lasted() time.Duration { return sp.Ended.Sub(sp.Began) }
 
-// callSeen records one kind of call of the backend.
-type callSeen struct {
-	Count, Unknown int
-	times          sample
-	series         series
-}
-
 func newSeen() *seen {
 	ignore := func(*holdRecord) {}
 	return &seen{began: time.Now(), onGrant: ignore, onEnd: ignore, names: map[string]*list.Element{}, calls: map[string]*callSeen{}}
@@ -392,46 +385,5 @@ func (s *seen) news() []incident {
 	defer s.mu.Unlock()
 	all := slices.Clone(s.incidents)
 	slices.Reverse(all)
-	return all
-}
-
-// called notes a call of the backend.
-func (s *seen) called(call string, unknown bool, took time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := s.calls[call]
-	if c == nil {
-		c = &callSeen{}
-		s.calls[call] = c
-	}
-	c.Count++
-	if unknown {
-		c.Unknown++
-	}
-	c.times.add(took)
-	c.series.add(time.Now(), 1, took)
-}
-
-// speed describes the latency of one kind of call.
-type speed struct {
-	Call           string
-	Count, Unknown int
-	P50, P99, Max  time.Duration
-	Mean           []float64 // milliseconds, in each step
-}
-
-// speeds returns the latency of all calls.
-func (s *seen) speeds() []speed {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []speed
-	for call, c := range s.calls {
-		sp := speed{Call: call, Count: c.Count, Unknown: c.Unknown, P50: c.times.quantile(.5), P99: c.times.quantile(.99), Max: c.times.quantile(1)}
-		for _, st := range c.series.last(time.Now()) {
-			sp.Mean = append(sp.Mean, float64(st.d.Microseconds())/1000/float64(max(st.n, 1)))
-		}
-		all = append(all, sp)
-	}
-	slices.SortFunc(all, func(a, b speed) int { return cmp.Compare(a.Call, b.Call) })
 	return all
 }

@@ -1,0 +1,315 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/distlock/distlock/internal/wait"
+)
+
+// quota counts what each identity has. The zero value is ready, and safe for concurrent use. It counts the
+// holds that were granted here and the places in queues; one that is not renewed stops counting when its TTL is over.
+type quota struct {
+	mu      sync.Mutex
+	holds   map[string]map[holdKey]counted // of an identity
+	streams map[string]int
+}
+
+// holdKey identifies a hold: an Owner may hold several names. It holds a name once, since kinds of locks exclude each other.
+type holdKey struct{ name, owner string }
+
+// counted is a hold, or a place in a queue.
+type counted struct {
+	mode  driver.Mode
+	until time.Time // its TTL is over
+	waits bool
+}
+
+func keyOf(h driver.Hold) holdKey { return holdKey{h.Name, h.Owner} }
+
+// add counts a hold for as long as its acquire and its TTL take, or returns an error if the identity has as many
+// as it may have. It reports whether the hold was counted before, and whether that was not as a place in a queue.
+func (q *quota) add(who string, h driver.Hold, acquire time.Duration, most int) (known, held bool, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	own, key, now := q.holds[who], keyOf(h), time.Now()
+	if old := own[key]; old.until.After(now) {
+		return true, !old.waits, nil
+	}
+	if len(own) >= most {
+		maps.DeleteFunc(own, func(_ holdKey, c counted) bool { return c.until.Before(now) })
+	}
+	if len(own) >= most {
+		return false, false, problem(http.StatusTooManyRequests, httpwire.Unsent, "%d holds: that is the limit for %s", most, &Identity{Name: who})
+	}
+	if own == nil {
+		own = map[holdKey]counted{}
+		if q.holds == nil {
+			q.holds = map[string]map[holdKey]counted{}
+		}
+		q.holds[who] = own
+	}
+	own[key] = counted{mode: h.Mode, until: now.Add(acquire + h.TTL)}
+	return false, false, nil
+}
+
+// prolong counts a hold that is counted, or a place in a queue, for its TTL from now. Like a renewal, it shortens only
+// with Shorten.
+func (q *quota) prolong(who string, h driver.Hold, waits bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	old, known := q.holds[who][keyOf(h)]
+	if until := time.Now().Add(h.TTL); known && (h.Shorten || until.After(old.until)) {
+		q.holds[who][keyOf(h)] = counted{old.mode, until, waits}
+	}
+}
+
+// granted counts a hold as prolong does, under the mode of its grant.
+func (q *quota) granted(who string, h driver.Hold) {
+	q.prolong(who, h, false)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if c, known := q.holds[who][keyOf(h)]; known {
+		c.mode = h.Mode
+		q.holds[who][keyOf(h)] = c
+	}
+}
+
+// remove ceases to count a hold, of whichever identity it is. That a hold of another kind is lost proves nothing.
+func (q *quota) remove(h driver.Hold, lost bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for who, own := range q.holds {
+		if lost && !own[keyOf(h)].mode.SameKind(h.Mode) {
+			continue
+		}
+		delete(own, keyOf(h))
+		if len(own) == 0 {
+			delete(q.holds, who)
+		}
+	}
+}
+
+// open counts a stream, unless the identity has as many as it may have.
+func (q *quota) open(who string, most int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.streams == nil {
+		q.streams = map[string]int{}
+	}
+	if q.streams[who] >= most {
+		return false
+	}
+	q.streams[who]++
+	return true
+}
+
+func (q *quota) close(who string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.streams[who]--; q.streams[who] == 0 {
+		delete(q.streams, who)
+	}
+}
+
+// allHolds returns how many holds are counted.
+func (q *quota) allHolds() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n, now := 0, time.Now()
+	for _, own := range q.holds {
+		for _, c := range own {
+			if !c.waits && now.Before(c.until) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// allStreams returns how many streams are open.
+func (q *quota) allStreams() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := 0
+	for _, open := range q.streams {
+		n += open
+	}
+	return n
+}
+
+// ownerCalls lets one call at a time act for an Owner. The zero value is ready, and safe for concurrent use.
+type ownerCalls struct {
+	mu sync.Mutex
+	m  map[string]*ownerCall
+}
+
+type ownerCall struct {
+	yield  chan struct{} // is closed when another call wants to act
+	wanted bool
+	done   chan struct{}
+}
+
+// begin waits until no other call acts for the Owner. yield is closed as soon as another call wants to act.
+// The caller calls end at its end. If ctx ends first, begin returns its error.
+func (o *ownerCalls) begin(ctx context.Context, owner string) (yield <-chan struct{}, end func(), err error) {
+	for {
+		own, other := o.add(owner, true)
+		if own != nil {
+			return own.yield, func() { o.remove(owner, own) }, nil
+		}
+		select {
+		case <-other.done:
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+}
+
+// tryBegin is begin without the wait: if another call acts for the Owner it returns errBusy.
+func (o *ownerCalls) tryBegin(owner string) (end func(), err error) {
+	own, _ := o.add(owner, false)
+	if own == nil {
+		return nil, errBusy
+	}
+	return func() { o.remove(owner, own) }, nil
+}
+
+// add adds a call, or returns the one that acts. With wants, that one is requested to yield.
+func (o *ownerCalls) add(owner string, wants bool) (own, other *ownerCall) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if other = o.m[owner]; other != nil {
+		if wants && !other.wanted {
+			other.wanted = true
+			close(other.yield)
+		}
+		return nil, other
+	}
+	if o.m == nil {
+		o.m = map[string]*ownerCall{}
+	}
+	own = &ownerCall{yield: make(chan struct{}), done: make(chan struct{})}
+	o.m[owner] = own
+	return own, nil
+}
+
+func (o *ownerCalls) remove(owner string, own *ownerCall) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.m, owner)
+	close(own.done)
+}
+
+var (
+	// errBusy is for a renewal while another call acts for the same Owner.
+	errBusy = errors.New("another call for this owner is in progress")
+
+	// errYielded ends an acquire that waits when its client makes another call for the same Owner.
+	errYielded = errors.New("the client has made another call for this owner")
+)
+
+const (
+	eventLife  = time.Minute // of an event while its client is not connected
+	maxPending = 1000        // events of a client
+)
+
+// subscribers has the events of each client that reads GET /v1/news, by the client's identity and secret. The zero value is
+// ready, and safe for concurrent use.
+type subscribers struct {
+	mu sync.Mutex
+	m  map[clientKey]*subscriber
+}
+
+// clientKey identifies a client. A secret that another identity has learned is none.
+type clientKey struct{ identity, secret string }
+
+// subscriber has the events that were not sent to its client yet.
+type subscriber struct {
+	pending []pendingEvent
+	added   wait.Signal
+	streams int
+}
+
+type pendingEvent struct {
+	event string
+	news  httpwire.News
+	at    time.Time
+}
+
+// post adds an event for a client.
+func (s *subscribers) post(client clientKey, event string, h driver.Hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.open(client)
+	m.pending = append(m.pending, pendingEvent{event, httpwire.News{Name: h.Name, Owner: h.Owner}, time.Now()})
+	if n := len(m.pending); n > maxPending {
+		m.pending = slices.Delete(m.pending, 0, n-maxPending)
+	}
+	m.added.Notify()
+	s.forget()
+}
+
+// open returns a client's subscriber. The caller has locked mu.
+func (s *subscribers) open(client clientKey) *subscriber {
+	if s.m == nil {
+		s.m = map[clientKey]*subscriber{}
+	}
+	m := s.m[client]
+	if m == nil {
+		m = &subscriber{added: wait.NewSignal()}
+		s.m[client] = m
+	}
+	return m
+}
+
+// forget deletes the subscribers whose events were not read in time. The caller has locked mu.
+func (s *subscribers) forget() {
+	for client, m := range s.m {
+		if m.streams == 0 && (len(m.pending) == 0 || time.Since(m.pending[len(m.pending)-1].at) > eventLife) {
+			delete(s.m, client)
+		}
+	}
+}
+
+func (s *subscribers) enter(client clientKey) *subscriber {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.open(client)
+	m.streams++
+	if len(m.pending) > 0 {
+		m.added.Notify()
+	}
+	return m
+}
+
+func (s *subscribers) leave(m *subscriber) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.streams--
+	s.forget()
+}
+
+// take returns the pending events, which the caller sends.
+func (s *subscribers) take(m *subscriber) []pendingEvent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := m.pending
+	m.pending = nil
+	return all
+}
+
+// putBack returns events that could not be sent.
+func (s *subscribers) putBack(m *subscriber, unsent []pendingEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.pending = slices.Concat(unsent, m.pending)
+	m.added.Notify() // another stream of the client may be open
+}

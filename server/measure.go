@@ -1,0 +1,171 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/distlock/distlock/driver"
+	"github.com/distlock/distlock/internal/httpwire"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// metrics are the metrics of one server. No label has a lock's name: names have no limit.
+type metrics struct {
+	registry *prometheus.Registry
+	requests *prometheus.HistogramVec
+	calls    *prometheus.HistogramVec
+	seen     *seen
+}
+
+func newMetrics(q *quota, seen *seen) *metrics {
+	// From a local Redis to a long poll.
+	buckets := []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+	m := &metrics{
+		registry: prometheus.NewRegistry(), seen: seen,
+		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "distlock_server_request_duration_seconds", Help: "Time from a request to the end of its answer.", Buckets: buckets,
+		}, []string{"call", "outcome"}),
+		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "distlock_server_backend_duration_seconds", Help: "Time that a call of the backend took.", Buckets: buckets,
+		}, []string{"call", "outcome"}),
+	}
+	holds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "distlock_hold_duration_seconds", Help: "Time from a grant of this server to the end of the hold.",
+		Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 10800, 86400},
+	}, []string{"mode", "outcome"})
+	waits := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "distlock_wait_duration_seconds", Help: "Time from an owner's first attempt to its grant.", Buckets: buckets,
+	}, []string{"mode", "outcome"})
+	seen.onGrant = func(h *holdRecord) { waits.WithLabelValues(h.Mode.String(), "granted").Observe(h.Waited.Seconds()) }
+	seen.onEnd = func(h *holdRecord) {
+		holds.WithLabelValues(h.Mode.String(), strings.TrimPrefix(h.End, "end.")).Observe(h.Lasted().Seconds())
+	}
+	gauge := func(name, help string, value func() int) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
+	}
+	m.registry.MustRegister(m.requests, m.calls, holds, waits,
+		gauge("distlock_server_waiting", "Requests that wait: acquires with a wait, watches and streams of events.", q.allStreams),
+		gauge("distlock_server_holds", "Holds that this server has granted and that were not released here; one that is not renewed counts until its TTL is over.", q.allHolds),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func (m *metrics) request(call string, outcome httpwire.Kind, took time.Duration) {
+	m.requests.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
+}
+
+func (m *metrics) backend(call string, err error, took time.Duration) {
+	outcome := httpwire.KindOf(err)
+	m.calls.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
+	m.seen.called(call, outcome == httpwire.Unknown, took)
+}
+
+// called notes a call of the backend.
+func (s *seen) called(call string, unknown bool, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.calls[call]
+	if c == nil {
+		c = &callSeen{}
+		s.calls[call] = c
+	}
+	c.Count++
+	if unknown {
+		c.Unknown++
+	}
+	c.times.add(took)
+	c.series.add(time.Now(), 1, took)
+}
+
+// speeds returns the latency of all calls.
+func (s *seen) speeds() []speed {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []speed
+	for call, c := range s.calls {
+		sp := speed{Call: call, Count: c.Count, Unknown: c.Unknown, P50: c.times.quantile(.5), P99: c.times.quantile(.99), Max: c.times.quantile(1)}
+		for _, st := range c.series.last(time.Now()) {
+			sp.Mean = append(sp.Mean, float64(st.d.Microseconds())/1000/float64(max(st.n, 1)))
+		}
+		all = append(all, sp)
+	}
+	slices.SortFunc(all, func(a, b speed) int { return cmp.Compare(a.Call, b.Call) })
+	return all
+}
+
+// callTimeout is how long one call of the backend may take. The outcome is unknown after that.
+const callTimeout = 10 * time.Second
+
+// inspection asks the backend for its locks, and measures the calls. They return errNoInspection if it can't tell.
+type inspection struct {
+	inspector driver.Inspector // nil: the backend has none
+	metrics   *metrics
+	slots     chan struct{} // has an element for each list that names runs
+}
+
+// listsAtOnce bounds the lists of clients: each may read all names of the backend.
+const listsAtOnce = 4
+
+var errNoInspection = fmt.Errorf("%w: the backend doesn't know its holders", driver.ErrUnsupported)
+
+// list calls f with each name that begins with prefix, until f returns false.
+func (n inspection) list(ctx context.Context, prefix string, f func(name string) bool) error {
+	return n.call(ctx, "list", func(ctx context.Context) error { return n.inspector.List(ctx, prefix, f) })
+}
+
+// names returns the first names after one that who may see, sorted: limit of them, and one more if there are more.
+func (n inspection) names(ctx context.Context, who *Identity, prefix, after string, limit int) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	select {
+	case n.slots <- struct{}{}:
+		defer func() { <-n.slots }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	names := []string{}
+	first := func() {
+		slices.Sort(names)
+		names = names[:min(len(names), limit+1)]
+	}
+	err := n.list(ctx, prefix, func(name string) bool {
+		if name > after && who.May(See, name) {
+			if names = append(names, name); len(names) >= 4*(limit+1) {
+				first()
+			}
+		}
+		return true
+	})
+	first()
+	return names, err
+}
+
+// info describes a lock.
+func (n inspection) info(ctx context.Context, name string) (info driver.Info, err error) {
+	err = n.call(ctx, "inspect", func(ctx context.Context) error {
+		info, err = n.inspector.Inspect(ctx, name)
+		return err
+	})
+	return info, err
+}
+
+func (n inspection) call(ctx context.Context, op string, f func(context.Context) error) error {
+	if n.inspector == nil {
+		return errNoInspection
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	began := time.Now()
+	err := f(ctx)
+	n.metrics.backend(op, err, time.Since(began))
+	if errors.Is(err, driver.ErrSkip) {
+		return errNoInspection
+	}
+	return err
+}
