@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -33,7 +34,7 @@ func TestHoldsOfOtherPrograms(t *testing.T) {
 		key, lease := acquireForeign(t, b, r.Name)
 		refused(t, b, r, driver.ErrHeld)
 		info, err := b.Inspect(t.Context(), r.Name)
-		if err != nil || len(info.Holders) != 1 || info.Holders[0].Mode != driver.Exclusive || info.Holders[0].Left < 50*time.Second {
+		if err != nil || len(info.Holders) != 1 || info.Holders[0].Mode != driver.Exclusive || info.Holders[0].Foreign || info.Holders[0].Left < 50*time.Second {
 			t.Fatalf("%v: shown as %+v, %v", mode, info, err)
 		}
 		seen := driver.Hold{Name: r.Name, Owner: info.Holders[0].Owner, Mode: driver.Exclusive, TTL: r.TTL}
@@ -74,5 +75,30 @@ func TestListLeavesOutData(t *testing.T) {
 	}
 	if err := b.List(t.Context(), name, func(name string) bool { t.Errorf("listed %q", name); return true }); err != nil {
 		t.Error(err)
+	}
+}
+
+// A key without a lease blocks a lock, and is never deleted as if it were a hold.
+func TestForceUnlockLeavesData(t *testing.T) {
+	b := shared(t)
+	c, err := distlock.New(b, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	name := request("", driver.Exclusive).Name
+	if _, err := b.client.Put(t.Context(), name+"/config", "data"); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, b, request(name, driver.Exclusive), driver.ErrHeld)
+	info, err := c.Inspect(t.Context(), name)
+	if err != nil || len(info.Holders) != 1 || !info.Holders[0].Foreign {
+		t.Fatalf("shown as %+v, %v; want one foreign holder", info, err)
+	}
+	if err := c.ForceUnlock(t.Context(), info); !errors.Is(err, distlock.ErrInvalid) {
+		t.Errorf("force unlock: %v", err)
+	}
+	if keys := storedKeys(t, b, name); len(keys) != 1 {
+		t.Errorf("keys after a force unlock: %+v", keys)
 	}
 }

@@ -112,7 +112,8 @@ func parseMode(s string) driver.Mode {
 }
 
 func (k *lockKey) holder() driver.Holder {
-	h := driver.Holder{Owner: k.owner, Mode: k.mode, Held: -1, Left: -1, Meta: k.Meta}
+	// The locks of the official clients have leases. A key without one may be any data.
+	h := driver.Holder{Owner: k.owner, Mode: k.mode, Held: -1, Left: -1, Meta: k.Meta, Foreign: k.foreign && k.lease == 0}
 	// The fence is the revision of the grant, unless that is not the last write to the key.
 	switch {
 	case k.Fence > 0:
