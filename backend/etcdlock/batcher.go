@@ -56,7 +56,7 @@ type pendingTxn struct {
 
 func (b *txnBatcher) init(kv clientv3.KV) {
 	b.kv, b.maxBatch, b.maxDelay = kv, maxBatch, maxDelay
-	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.ctx, b.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 }
 
 // commit commits a transaction on the lock in a folder.

@@ -65,6 +65,26 @@ func TestTransactionsShareBatches(t *testing.T) {
 	}
 }
 
+// A server without a leader refuses batches at once, as it does single transactions.
+func TestBatchesRequireALeader(t *testing.T) {
+	s, b := serveReplacedLeader(t)
+	acquire(t, b, request("", driver.Exclusive)) // grants the lease
+	release := holdBack(t, b)
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			if _, err := b.Acquire(t.Context(), request("", driver.Exclusive)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	release(2)
+	wg.Wait()
+	if batched, leaderless := s.batched.Load(), s.leaderless.Load(); batched != 2 || leaderless != 0 {
+		t.Errorf("%d transactions in a batch, %d requests that need no leader; want 2 and 0", batched, leaderless)
+	}
+}
+
 // A transaction whose caller gave up while it was pending isn't sent.
 func TestCanceledTransactionIsNotSent(t *testing.T) {
 	b, admin := shared(t), shared(t)

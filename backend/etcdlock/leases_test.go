@@ -14,6 +14,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 )
 
 // A fixed hold ends by itself while others of its TTL are renewed. Its lease ends with its release.
@@ -260,6 +261,8 @@ type replacedLeader struct {
 	pb.UnimplementedKVServer
 	term, knows atomic.Uint64 // the cluster's, the member's
 	kept        atomic.Int64
+	leaderless  atomic.Int64           // transactions that a member without a leader would keep
+	batched     atomic.Int64           // transactions that came in batches
 	meanwhile   atomic.Pointer[func()] // before the next keep-alive is answered
 }
 
@@ -285,8 +288,19 @@ func (s *replacedLeader) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) er
 	}
 }
 
-func (s *replacedLeader) Txn(context.Context, *pb.TxnRequest) (*pb.TxnResponse, error) {
-	return &pb.TxnResponse{Header: &pb.ResponseHeader{RaftTerm: s.term.Load(), Revision: 9}, Succeeded: true}, nil
+func (s *replacedLeader) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+	if md, _ := metadata.FromIncomingContext(ctx); len(md.Get(rpctypes.MetadataRequireLeaderKey)) == 0 {
+		s.leaderless.Add(1)
+	}
+	resp := &pb.TxnResponse{Header: &pb.ResponseHeader{RaftTerm: s.term.Load(), Revision: 9}, Succeeded: true}
+	for _, op := range r.Success {
+		if op.GetRequestTxn() != nil { // of a batch
+			s.batched.Add(1)
+			nested := &pb.ResponseOp_ResponseTxn{ResponseTxn: &pb.TxnResponse{Succeeded: true}}
+			resp.Responses = append(resp.Responses, &pb.ResponseOp{Response: nested})
+		}
+	}
+	return resp, nil
 }
 
 func serveReplacedLeader(t *testing.T) (*replacedLeader, *Backend) {
