@@ -270,7 +270,11 @@ func (s *leases) keepAliveOnce(ctx context.Context, l *lease) error {
 // keepAlive keeps a lease alive. ErrLeaseNotFound is final: all its holds have ended.
 func (s *leases) keepAlive(ctx context.Context, l *lease) error {
 	send := func(ctx context.Context, conn *grpc.ClientConn) (keepAliveReply, error) {
-		return sendKeepAlive(ctx, conn, l.id)
+		k, err := sendKeepAlive(ctx, conn, l.id)
+		if errors.Is(err, rpctypes.ErrLeaseNotFound) && k.term < l.lastReply().term {
+			err = errOldLeader // the lease may be its successor's
+		}
+		return k, err
 	}
 	k, err := hedge(ctx, func(ctx context.Context) (keepAliveReply, error) {
 		return send(ctx, s.client.ActiveConnection())
@@ -298,14 +302,14 @@ func sendKeepAlive(ctx context.Context, conn *grpc.ClientConn, id clientv3.Lease
 	if err != nil {
 		return k, clientv3.ContextError(ctx, err)
 	}
-	if resp.TTL <= 0 {
+	k.ttl, k.term = time.Duration(resp.TTL)*time.Second, resp.Header.GetRaftTerm()
+	if k.ttl <= 0 {
 		return k, rpctypes.ErrLeaseNotFound
 	}
-	k.ttl, k.term = time.Duration(resp.TTL)*time.Second, resp.Header.GetRaftTerm()
 	return k, nil
 }
 
-var errOldLeader = errors.New("the lease was kept alive by a leader that has been replaced")
+var errOldLeader = errors.New("a leader that has been replaced has answered for the lease")
 
 // ensureTerm makes sure that the last keep-alive was answered by the leader that has committed a
 // transaction, or by a later one. A leader that was replaced while it was paused may still answer

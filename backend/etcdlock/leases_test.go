@@ -260,6 +260,7 @@ type replacedLeader struct {
 	pb.UnimplementedLeaseServer
 	pb.UnimplementedKVServer
 	term, knows atomic.Uint64 // the cluster's, the member's
+	gone        atomic.Bool // keep-alives find no lease
 	kept        atomic.Int64
 	leaderless  atomic.Int64           // transactions that a member without a leader would keep
 	batched     atomic.Int64           // transactions that came in batches
@@ -284,7 +285,11 @@ func (s *replacedLeader) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) er
 		if f := s.meanwhile.Swap(nil); f != nil {
 			(*f)()
 		}
-		stream.Send(&pb.LeaseKeepAliveResponse{Header: &pb.ResponseHeader{RaftTerm: s.knows.Load()}, ID: r.ID, TTL: 30})
+		resp := &pb.LeaseKeepAliveResponse{Header: &pb.ResponseHeader{RaftTerm: s.knows.Load()}, ID: r.ID, TTL: 30}
+		if s.gone.Load() {
+			resp.TTL = 0
+		}
+		stream.Send(resp)
 	}
 }
 
@@ -340,6 +345,31 @@ func TestKeepAliveByAReplacedLeader(t *testing.T) {
 	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; err != nil {
 		t.Errorf("renewed by its successor: %v", err)
 	}
+}
+
+// A replaced leader doesn't know the leases that its successor has granted: that it finds none is no fact.
+func TestLeaseUnknownToAReplacedLeader(t *testing.T) {
+	s, b := serveReplacedLeader(t)
+	s.term.Store(6)
+	r, lost := withOnLost(request("", driver.Exclusive))
+	acquire(t, b, r)
+	s.gone.Store(true)
+	bounded, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	for _, ctx := range []context.Context{t.Context(), bounded} {
+		if err := b.Renew(ctx, []driver.Hold{r.Hold})[0]; !errors.Is(err, errOldLeader) || errors.Is(err, driver.ErrLost) {
+			t.Errorf("renewed by a replaced leader: %v, want an unknown outcome", err)
+		}
+	}
+	if len(lost) > 0 {
+		t.Error("the holder was notified of a loss")
+	}
+
+	s.knows.Store(6)
+	if err := b.Renew(t.Context(), []driver.Hold{r.Hold})[0]; !errors.Is(err, driver.ErrLost) {
+		t.Errorf("renewed by its successor: %v, want ErrLost", err)
+	}
+	awaitLost(t, lost)
 }
 
 // The first grant after a change of leaders keeps the lease alive once more.
