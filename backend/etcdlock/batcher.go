@@ -103,7 +103,10 @@ func (b *txnBatcher) remove(p *pendingTxn) bool {
 func (b *txnBatcher) flush() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	batch := b.nextBatch()
+	var batch []*pendingTxn
+	if b.ctx.Err() == nil { // close waits for no new batch
+		batch = b.nextBatch()
+	}
 	if len(batch) == 0 {
 		b.inFlight--
 		return
@@ -154,7 +157,10 @@ func (b *txnBatcher) send(batch []*pendingTxn) {
 }
 
 func (b *txnBatcher) sendAlone(p *pendingTxn) {
-	p.resp, p.err = b.do(p.ctx, p.txn)
+	ctx, cancel := context.WithCancel(p.ctx)
+	defer cancel()
+	defer context.AfterFunc(b.ctx, cancel)()
+	p.resp, p.err = b.do(ctx, p.txn)
 	close(p.done)
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -150,4 +151,70 @@ func TestHangingBatchDelaysNoOther(t *testing.T) {
 	r := request("", driver.Exclusive)
 	acquire(t, b, r)
 	release(t, b, r)
+}
+
+// silentKV is a server that doesn't answer until answer is closed.
+type silentKV struct {
+	clientv3.KV
+	answer chan struct{}
+	sent   atomic.Int64
+}
+
+func (kv *silentKV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error) {
+	kv.sent.Add(1)
+	select {
+	case <-kv.answer:
+		return (&clientv3.TxnResponse{}).OpResponse(), nil
+	case <-ctx.Done():
+		return clientv3.OpResponse{}, ctx.Err()
+	}
+}
+
+// Close ends transactions that were pending, even those whose callers have all the time in the world.
+func TestCloseEndsSentTransactions(t *testing.T) {
+	for _, n := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			var b txnBatcher
+			kv := &silentKV{answer: make(chan struct{})}
+			b.init(kv)
+			b.inFlight = maxInFlight
+			errs := make(chan error, n)
+			for i := range n {
+				go func() {
+					_, err := b.commit(context.Background(), string(rune('a'+i)), clientv3.OpTxn(nil, nil, nil))
+					errs <- err
+				}()
+			}
+			synctest.Wait()
+			b.flush()
+			synctest.Wait()
+			b.close()
+			for range n {
+				if err := <-errs; !errors.Is(err, context.Canceled) || kv.sent.Load() != 1 {
+					t.Errorf("%d in the batch: %v after %d requests, want 1", n, err, kv.sent.Load())
+				}
+			}
+		})
+	}
+}
+
+// A transaction that returns after Close sends no batch, which would outlive Close.
+func TestNoBatchAfterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b txnBatcher
+		kv := &silentKV{answer: make(chan struct{})}
+		b.init(kv)
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range maxInFlight + 1 {
+			go b.commit(ctx, string(rune('a'+i)), clientv3.OpTxn(nil, nil, nil))
+			synctest.Wait()
+		}
+		b.close()
+		close(kv.answer)
+		synctest.Wait()
+		if n := kv.sent.Load(); n != maxInFlight {
+			t.Errorf("%d requests, want %d", n, maxInFlight)
+		}
+		cancel()
+	})
 }
