@@ -260,7 +260,7 @@ type replacedLeader struct {
 	pb.UnimplementedLeaseServer
 	pb.UnimplementedKVServer
 	term, knows atomic.Uint64 // the cluster's, the member's
-	gone        atomic.Bool // keep-alives find no lease
+	gone        atomic.Bool   // keep-alives find no lease
 	kept        atomic.Int64
 	leaderless  atomic.Int64           // transactions that a member without a leader would keep
 	batched     atomic.Int64           // transactions that came in batches
