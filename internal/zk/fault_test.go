@@ -267,6 +267,28 @@ func TestDialTriesEachServer(t *testing.T) {
 	}
 }
 
+// A server falls silent after it has opened the session. Dial ends with its context all the same, and not
+// with the session, which is longer than the test's patience.
+func TestDialEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	silence := make(chan struct{})
+	addr := startFake(t, &fake{timeout: time.Hour, answer: func(int, int32, opcode) message {
+		<-silence
+		return message{}
+	}})
+	defer close(silence)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := Dial(ctx, Config{Servers: []string{addr}})
+		failed <- err
+	}()
+	if err := receive(t, "the end of Dial", failed); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("dial: %v", err)
+	}
+}
+
 // All faults at once, under load: a success that was reported is one, and the session goes on.
 func TestStorm(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package zk
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -124,6 +125,7 @@ type fake struct {
 	net.Listener
 	conns    atomic.Int32                                // handshakes so far
 	readOnly bool                                        // as it claims
+	timeout  time.Duration                               // that it grants; 0: 10 seconds
 	answer   func(conn int, xid int32, o opcode) message // the answer to a request
 }
 
@@ -183,7 +185,8 @@ func (f *fake) serve(c net.Conn) {
 		return
 	}
 	n := int(f.conns.Add(1))
-	welcome := appendText(appendLong(appendInt(appendInt(nil, 0), 10_000), 7), make([]byte, passwordSize))
+	timeout := cmp.Or(f.timeout, 10*time.Second)
+	welcome := appendText(appendLong(appendInt(appendInt(nil, 0), int32(timeout.Milliseconds())), 7), make([]byte, passwordSize))
 	c.Write(appendText([]byte(nil), appendBool(welcome, f.readOnly)))
 	for {
 		b, err := readMessage(r)

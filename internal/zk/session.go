@@ -27,7 +27,7 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 	}
 	go c.run(first)
 	if err := c.checkChroot(ctx); err != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), c.Timeout())
+		ctx, cancel := context.WithTimeout(context.Background(), min(c.Timeout(), maxGoodbye))
 		defer cancel()
 		c.Close(ctx)
 		return nil, err
@@ -38,6 +38,7 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 const (
 	minPause          = 5 * time.Millisecond
 	maxPause          = time.Second
+	maxGoodbye        = time.Second // how long a failed Dial tries to end its session
 	maxAttemptTimeout = 10 * time.Second
 	midAttemptTimeout = 2 * time.Second
 )
