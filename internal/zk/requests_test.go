@@ -433,3 +433,34 @@ func TestManyWatchesSurviveTheConnection(t *testing.T) {
 		receive(t, "a node's end", events)
 	}
 }
+
+// A long path among short ones makes no request longer than the servers accept: they would close the
+// connection, and each one after it.
+func TestRequestsThatRenewWatchesFit(t *testing.T) {
+	t.Parallel()
+	c := newConn(Config{MaxRequest: 4 << 10})
+	defer c.cancel()
+	want := map[string]bool{"/" + strings.Repeat("long", 3<<10/4): true}
+	for i := range 200 {
+		want[fmt.Sprintf("/%s%03d", strings.Repeat("n", 50), i)] = true
+	}
+	for path := range want {
+		c.watches.entry(watchKey{path, kindData}).watches = []*Watch{{}}
+	}
+	for range 20 { // in random order
+		got := 0
+		for _, q := range c.renewWatches() {
+			if n := len(q.frame) - 4; n > c.cfg.MaxRequest {
+				t.Errorf("a request of %d bytes", n)
+			}
+			for _, path := range (&decoder{b: q.frame[frameHead+8:]}).texts() {
+				if want[path] {
+					got++
+				}
+			}
+		}
+		if got != len(want) {
+			t.Errorf("%d of %d paths are watched again", got, len(want))
+		}
+	}
+}

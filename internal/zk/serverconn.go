@@ -146,7 +146,7 @@ func (c *Conn) login() *rpc {
 	return q
 }
 
-// maxPaths bounds the length of the paths in one request that sets watches.
+// maxPaths bounds the length of the paths in one request that sets watches, unless there is only one.
 const maxPaths = 128 << 10
 
 // renewWatches sets all watches at a new server. It fires the watches of nodes that have changed since the
@@ -162,13 +162,15 @@ func (c *Conn) renewWatches() []*rpc {
 		data, children, size = nil, nil, 0
 	}
 	for _, at := range c.watches.rearm() {
+		length := len(at.path) + 4
+		if size+length > min(maxPaths, c.cfg.MaxRequest/2) {
+			flush()
+		}
+		size += length
 		if at.kind == kindData {
 			data = append(data, at.path)
 		} else {
 			children = append(children, at.path)
-		}
-		if size += len(at.path) + 4; size >= min(maxPaths, c.cfg.MaxRequest/2) {
-			flush()
 		}
 	}
 	flush()
