@@ -95,6 +95,40 @@ func TestNodeDeletedWhileHeld(t *testing.T) {
 	}
 }
 
+// Another program forbids to read the node of a hold. The backend tries to watch it again at a slow pace, and
+// still finds out that it is gone.
+func TestNodeThatMayNotBeRead(t *testing.T) {
+	t.Parallel()
+	srv, op := testserver.SharedZooKeeper(t), admin(t)
+	c := &requestCounter{n: map[uint32]int{}}
+	b := openCounted(t, c)
+	r := request("unreadable-"+driver.NewOwner(), driver.Exclusive)
+	lost := make(chan struct{})
+	r.OnLost, r.OnRevoke = func() { close(lost) }, func() {}
+	acquire(t, b, r)
+	node := pathOf(r.Name) + "/" + nodes(t, op, pathOf(r.Name))[0].name
+	shell := testserver.ZooKeeperShell(t, srv)
+	shell.Stdin = strings.NewReader("setAcl " + node + " world:anyone:cdw\nquit\n")
+	if out, err := shell.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if _, _, err := op.Get(t.Context(), node); !errors.Is(err, zk.ErrNoAuth) {
+		t.Fatalf("the node can be read: %v", err)
+	}
+	reads := func() int { return c.of(opGetData) }
+	first := reads()
+	b.ticketOf(r.Hold).watchEnded(node) // servers with a fix for CVE-2024-23944 report no change of such a node
+	eventually(t, "the node is read again", func() bool { return reads() >= first+3 })
+	first, start := reads(), time.Now()
+	time.Sleep(5 * watchDelay)
+	n, most := reads()-first, int(time.Since(start)/watchDelay)+1
+	if n > most {
+		t.Errorf("%d reads, want at most %d", n, most)
+	}
+	remove(t, op, node)
+	signalled(t, "the holder is notified that its node is gone", lost)
+}
+
 // The end of a session ends all its holds, and no others.
 func TestSessionEnds(t *testing.T) {
 	t.Parallel()

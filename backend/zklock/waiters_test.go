@@ -22,8 +22,12 @@ type requestCounter struct {
 	n  map[uint32]int
 }
 
-// opMulti is also the opcode of heartbeats; no lock that only waits needs it for anything else.
-const opMulti = 14
+const (
+	opGetData = 4
+
+	// opMulti is also the opcode of heartbeats; no lock that only waits needs it for anything else.
+	opMulti = 14
+)
 
 func (c *requestCounter) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -37,6 +41,13 @@ func (c *requestCounter) total() (n int) {
 		n += count
 	}
 	return n
+}
+
+// of returns the number of requests with an opcode.
+func (c *requestCounter) of(opcode uint32) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n[opcode]
 }
 
 // countedConn is a connection on which each Write consists of whole requests.

@@ -320,6 +320,7 @@ func (t *ticket) watchNode() {
 			b.removeTicket(t)
 		}
 	case !sessionOver(err):
+		wait.Sleep(b.life, watchDelay) // the node may be one that this user can't read
 		t.watchEnded(node)
 	}
 }
