@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/distlock/distlock"
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/zk"
 )
@@ -151,6 +152,39 @@ func TestOtherKindsBelowThePath(t *testing.T) {
 		remove(t, op, path)
 	}
 	acquire(t, a, r)
+}
+
+// The nodes of another recipe, such as kazoo's, are foreign: the lock is not free, and a force unlock leaves them.
+func TestInspectOfOtherRecipes(t *testing.T) {
+	t.Parallel()
+	a, _ := pair(t)
+	op := admin(t)
+	c, err := distlock.New(a, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := request("", driver.Exclusive)
+	base := pathOf(r.Name) + "/0123456789abcdef0123456789abcdef__lock__"
+	first := makeNode(t, op, base, "kazoo-host", zk.EphemeralSequential)
+	makeNode(t, op, base, "kazoo-host", zk.EphemeralSequential)
+	info, err := c.Inspect(t.Context(), r.Name)
+	if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 1 || info.Mode != driver.Exclusive {
+		t.Fatalf("%+v, %v; want a mutex with a holder and a waiter", info, err)
+	}
+	if h := info.Holders[0]; h.Owner != nodeName(first) || !h.Foreign || h.Mode != driver.Exclusive || !info.Waiters[0].Foreign {
+		t.Errorf("foreign nodes are shown as %+v and %+v", h, info.Waiters[0])
+	}
+	if err := c.ForceUnlock(t.Context(), info); !errors.Is(err, distlock.ErrInvalid) {
+		t.Errorf("force unlock: %v", err)
+	}
+	refused(t, a, r, driver.ErrInvalid)
+	info.Holders[0].Foreign = false
+	if err := c.ForceUnlock(t.Context(), info); err != nil {
+		t.Errorf("force unlock of foreign nodes: %v", err)
+	}
+	if left := nodes(t, op, pathOf(r.Name)); len(left) != 1 || left[0].name == nodeName(first) {
+		t.Errorf("left: %+v", left)
+	}
 }
 
 // When a writer of Curator becomes a reader, its reader node has the writer's number since 5.5, and

@@ -24,7 +24,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (driver.Info, error)
 	info := driver.Info{Name: name, Holders: holdersOf(state.holders), Waiters: holdersOf(state.waiters)}
 	info.WaiterCount = len(info.Waiters)
 	if len(state.holders) > 0 {
-		info.Mode = state.holders[0].node.mode
+		info.Mode = state.holders[0].held
 	}
 	if info.Mode == driver.Counted {
 		for _, n := range state.holders {
@@ -40,7 +40,7 @@ func holdersOf(nodes []stateNode) []driver.Holder {
 	var holders []driver.Holder
 	for _, n := range nodes {
 		holders = append(holders, driver.Holder{
-			Owner: n.owner, Mode: n.held, Held: -1, Left: -1, Meta: decodeData(n.node, n.data).Meta,
+			Owner: n.owner, Mode: n.held, Held: -1, Left: -1, Meta: decodeData(n.node, n.data).Meta, Foreign: n.mode == foreign,
 		})
 	}
 	return holders
@@ -111,12 +111,12 @@ func (b *Backend) readState(ctx context.Context, name string) (*session, lockSta
 }
 
 // state separates holders from waiters. The first in the queue counts as a holder: it holds, or
-// will with its next attempt.
+// will with its next attempt. Nodes of other recipes count as mutexes.
 func (c contents) state(path string) lockState {
 	var state lockState
 	for i, n := range c.nodes {
-		one := stateNode{node: n, path: path + "/" + n.name, held: cmp.Or(n.mode, driver.Counted)}
-		if _, waits := c.nodes.blocker(i, n.mode); waits || n.mode == foreign {
+		one := stateNode{node: n, path: path + "/" + n.name, held: cmp.Or(n.mode, driver.Exclusive)}
+		if _, waits := c.nodes.blocker(i, n.mode); waits {
 			state.waiters = append(state.waiters, one)
 		} else {
 			state.holders = append(state.holders, one)
