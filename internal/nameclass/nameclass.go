@@ -18,7 +18,7 @@ const Other = "other"
 type Classes struct {
 	of func(name string) string
 
-	mu    sync.RWMutex
+	mu    sync.Mutex
 	known map[string]bool
 }
 
@@ -33,15 +33,6 @@ func New(of func(name string) string) *Classes {
 // Of returns the class of a name, or Other.
 func (c *Classes) Of(name string) string {
 	class := c.of(name)
-	c.mu.RLock()
-	known, full := c.known[class], len(c.known) >= Most
-	c.mu.RUnlock()
-	if known {
-		return class
-	}
-	if full {
-		return Other
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.known[class] && len(c.known) >= Most {
@@ -52,8 +43,8 @@ func (c *Classes) Of(name string) string {
 }
 
 // Of returns a name with a star in place of each segment that is a number, hexadecimal or a UUID. Segments are
-// separated by any of :/.-_ and spaces. A word such as "dead" or "cafe" is not taken for a number: without a digit, no
-// segment is.
+// separated by any of :/.-_{}[]()#@=,| and spaces. A word such as "dead" or "cafe" is not taken for a number: without a
+// digit, no segment is.
 func Of(name string) string {
 	var b strings.Builder
 	for rest := name; rest != ""; {
