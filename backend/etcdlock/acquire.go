@@ -138,7 +138,6 @@ func (b *Backend) leaseAfter(ctx context.Context, current *lease, r *driver.Requ
 // join, as readers join readers, it repeats the write on the condition that they are unchanged.
 func (b *Backend) try(ctx context.Context, start time.Time, l *lease, r *driver.Request) (driver.Grant, error) {
 	folder := b.folder(r.Name)
-	hadKey := b.owners.get(r.Owner) != nil // from an attempt without an answer: others may be queued behind it
 	o, err := b.owners.open(folder, r, l)
 	if err != nil {
 		return driver.Grant{}, err
@@ -158,18 +157,17 @@ func (b *Backend) try(ctx context.Context, start time.Time, l *lease, r *driver.
 				}
 			})
 			b.owners.leaseChanged(o, l, revision)
-			return b.finishGrant(ctx, o, l, r, start, resp.Header, hadKey)
+			return b.finishGrant(ctx, o, l, r, start, resp.Header)
 		}
 		q := parseQueue(folder, resp.Responses[0].GetResponseRange().Kvs)
 		i := q.find(r.Owner)
 		if i >= 0 {
-			hadKey, cond = true, modifiedAt(q[i].key, q[i].modified)
+			cond = modifiedAt(q[i].key, q[i].modified)
 			l, err = b.recoverKey(ctx, o, &q[i], r)
 		} else {
 			i, cond = len(q), folderUnchanged(folder, revision)
 			b.owners.avoid(o, folder, l, q)
 			if o.created > 0 { // its key is gone
-				hadKey = false
 				if o, err = b.owners.open(folder, r, l); err != nil {
 					return driver.Grant{}, err
 				}
@@ -267,7 +265,7 @@ func (b *Backend) enqueue(ctx context.Context, start time.Time, l *lease, r *dri
 	}
 	if resp.Succeeded {
 		b.recordCreated(o, resp.Header.Revision)
-		return b.finishGrant(ctx, o, l, r, start, resp.Header, false)
+		return b.finishGrant(ctx, o, l, r, start, resp.Header)
 	}
 	q := parseQueue(folder, resp.Responses[1].GetResponseRange().Kvs)
 	i := q.find(r.Owner)
@@ -302,7 +300,7 @@ func (b *Backend) enqueue(ctx context.Context, start time.Time, l *lease, r *dri
 	if b.detached {
 		return b.rewriteKey(ctx, start, o, l, r)
 	}
-	return b.finishGrant(ctx, o, l, r, start, resp.Header, false)
+	return b.finishGrant(ctx, o, l, r, start, resp.Header)
 }
 
 // dequeue deletes the key of a request that is for another kind of lock than the keys ahead. If
@@ -365,7 +363,7 @@ func (b *Backend) adopt(ctx context.Context, start time.Time, o *ownerState, r *
 		b.owners.setBlocker(o, ahead, by, 0)
 		return driver.Grant{}, append(ahead, *own).heldError()
 	}
-	return b.finishGrant(ctx, o, l, r, start, resp.Header, false)
+	return b.finishGrant(ctx, o, l, r, start, resp.Header)
 }
 
 // reacquire makes an attempt for an Owner that has a key. It reads a waiter's queue, and writes a
@@ -381,10 +379,7 @@ func (b *Backend) reacquire(ctx context.Context, start time.Time, o *ownerState,
 		}
 	}
 	folder := b.folder(r.Name)
-	ops := []clientv3.Op{
-		getFolder(folder, clientv3.WithMaxCreateRev(o.created)),
-		getFolder(folder, clientv3.WithCountOnly()),
-	}
+	ops := []clientv3.Op{getFolder(folder, clientv3.WithMaxCreateRev(o.created))}
 	cond := b.unmoved(o)
 	if write {
 		cond = modifiedAt(o.key, o.modified)
@@ -395,8 +390,7 @@ func (b *Backend) reacquire(ctx context.Context, start time.Time, o *ownerState,
 	if err != nil {
 		return driver.Grant{}, b.leaseError(l, err)
 	}
-	kvs := resp.Responses[0].GetResponseRange().Kvs
-	q := parseQueue(folder, kvs)
+	q := parseQueue(folder, resp.Responses[0].GetResponseRange().Kvs)
 	if !resp.Succeeded {
 		return driver.Grant{}, b.keyChanged(o, q)
 	}
@@ -416,8 +410,7 @@ func (b *Backend) reacquire(ctx context.Context, start time.Time, o *ownerState,
 	if !write && r.Mode == driver.Counted || b.detached && o.fence == 0 {
 		return b.rewriteKey(ctx, start, o, l, r)
 	}
-	queued := resp.Responses[1].GetResponseRange().Count > int64(len(kvs))
-	return b.finishGrant(ctx, o, l, r, start, resp.Header, queued)
+	return b.finishGrant(ctx, o, l, r, start, resp.Header)
 }
 
 // checkBlocked refuses a waiter far back in the queue while it is blocked as before: a thousand
@@ -450,7 +443,7 @@ func (b *Backend) rewriteKey(ctx context.Context, start time.Time, o *ownerState
 		return driver.Grant{}, b.keyChanged(o, parseQueue(folder, resp.Responses[0].GetResponseRange().Kvs))
 	}
 	b.owners.leaseChanged(o, l, resp.Header.Revision)
-	return b.finishGrant(ctx, o, l, r, start, resp.Header, false)
+	return b.finishGrant(ctx, o, l, r, start, resp.Header)
 }
 
 // keyChanged records that a key is gone, or that an earlier attempt without an answer was executed
@@ -466,7 +459,7 @@ func (b *Backend) keyChanged(o *ownerState, q lockQueue) error {
 }
 
 // finishGrant makes the key a hold, with the revision of the answer as its fence.
-func (b *Backend) finishGrant(ctx context.Context, o *ownerState, l *lease, r *driver.Request, start time.Time, answer *pb.ResponseHeader, queued bool) (driver.Grant, error) {
+func (b *Backend) finishGrant(ctx context.Context, o *ownerState, l *lease, r *driver.Request, start time.Time, answer *pb.ResponseHeader) (driver.Grant, error) {
 	if err := b.leases.ensureTerm(ctx, l, answer.RaftTerm); err != nil {
 		return driver.Grant{}, b.leaseError(l, err)
 	}

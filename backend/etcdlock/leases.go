@@ -53,16 +53,6 @@ func (l *lease) lastReply() keepAliveReply {
 	return l.reply
 }
 
-// spent returns the part of the TTL that has passed since the last keep-alive, at most 1.
-func (l *lease) spent() float64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
-		return 1
-	}
-	return min(float64(time.Since(l.reply.sent))/float64(l.reply.ttl), 1)
-}
-
 // reserve returns how much of the TTL must be left when an attempt relies on the lease: a detached hold
 // lives for its own TTL even if this backend dies with the answer.
 func (l *lease) reserve(ttl time.Duration) time.Duration {
@@ -152,7 +142,10 @@ func (s *leases) living(secs int64) *lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.shared[secs]
-	if l != nil && l.spent() >= 1 {
+	if l == nil {
+		return nil
+	}
+	if left, _, _ := l.left(); left <= 0 {
 		delete(s.shared, secs)
 		delete(s.all, l.id)
 		return nil

@@ -59,17 +59,12 @@ type owners struct {
 	mu      sync.Mutex
 	byOwner map[string]*ownerState
 	byKey   map[string]*ownerState
-	waiting map[string]follower // by Owner
-}
-
-// follower is the watch of a waiter.
-type follower interface {
-	follow(*ownerState) // the waiter's place in the queue has changed
+	waiting map[string]*releaseWatch // by Owner
 }
 
 func (s *owners) init(leases *leases, stream *watchStream) {
 	s.leases, s.stream = leases, stream
-	s.byOwner, s.byKey, s.waiting = map[string]*ownerState{}, map[string]*ownerState{}, map[string]follower{}
+	s.byOwner, s.byKey, s.waiting = map[string]*ownerState{}, map[string]*ownerState{}, map[string]*releaseWatch{}
 }
 
 func (s *owners) close() {

@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/distlock/distlock/driver"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -134,12 +135,10 @@ func (b *Backend) deleteOrphans(ctx context.Context, keys []string) error {
 			}
 		}
 	}
-	for len(deletes) > 0 {
-		n := min(len(deletes), expiryBatch)
-		if _, err := b.client.Txn(ctx).Then(deletes[:n]...).Commit(); err != nil {
+	for some := range slices.Chunk(deletes, expiryBatch) {
+		if _, err := b.client.Txn(ctx).Then(some...).Commit(); err != nil {
 			return err
 		}
-		deletes = deletes[n:]
 	}
 	return nil
 }

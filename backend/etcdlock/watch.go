@@ -33,20 +33,20 @@ type releaseWatch struct {
 	ready  wait.Signal
 	live   chan struct{} // closed when first started
 
-	mu          sync.Mutex
-	watches     []*keyWatch
-	watchedKeys []string // empty: all
-	own         string   // key; empty: not in the queue
-	blocker     string   // key
-	keysAhead   []string // of a semaphore
-	recent      []keyEvent
-	missed      bool // events, since the last attempt
-	startCount  int  // of the watches
-	isLive      bool
-	closed      bool
-	timer       *time.Timer
-	polls       int
-	isNext      bool // no other waiter is before it
+	mu         sync.Mutex
+	watches    []*keyWatch
+	crowded    bool     // it watches its own key and its blocker's only
+	own        string   // key; empty: not in the queue
+	blocker    string   // key
+	keysAhead  []string // of a semaphore
+	recent     []keyEvent
+	missed     bool // events, since the last attempt
+	startCount int  // of the watches
+	isLive     bool
+	closed     bool
+	timer      *time.Timer
+	polls      int
+	isNext     bool // no other waiter is before it
 }
 
 // keyEvent is an event that may have arrived before the answer of the attempt that it concerns.
@@ -140,10 +140,10 @@ func (w *releaseWatch) follow(o *ownerState) {
 	w.own, w.blocker, w.isNext, w.keysAhead, w.polls = own, blocker, isNext, ahead, 0
 	switch {
 	case crowded:
-		w.watchedKeys = []string{own, blocker}
+		w.crowded = true
 		w.watch(&keyWatch{keyHandler: w, key: own}, &keyWatch{keyHandler: w, key: blocker, puts: w.mode == driver.Read})
-	case len(w.watches) == 0 || len(w.watchedKeys) > 0:
-		w.watchedKeys = nil
+	case len(w.watches) == 0 || w.crowded:
+		w.crowded = false
 		w.watch(w.folderWatch())
 	case w.isNext:
 		w.pollLater()
