@@ -76,14 +76,6 @@ func (c *Conn) Deadline() time.Time {
 // Done is closed when the session is over: the servers said so, or Close was called.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err returns why the session is over: ErrSessionExpired, ErrAuthFailed or ErrClosed. It is nil
-// until Done is closed.
-func (c *Conn) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err
-}
-
 // end ends the session. Only the first reason counts.
 func (c *Conn) end(why error) {
 	c.mu.Lock()

@@ -96,6 +96,14 @@ func place(t testing.TB, c *Conn) string {
 	return path
 }
 
+// Err returns why the session is over: ErrSessionExpired, ErrAuthFailed or ErrClosed. It is nil
+// until Done is closed.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
 // node makes an ephemeral node. On a busy machine a server may be silent for longer than a short
 // session waits for it.
 func node(t testing.TB, c *Conn, path string) {
