@@ -25,13 +25,12 @@ type Backend struct {
 	opts *serverOptions
 	caps driver.Caps
 
-	life  context.Context // ends with Close
+	life  context.Context // ends with Close, which holds mu then
 	stop  context.CancelFunc
 	tasks wait.Group
 	meta  metajson.Cache
 
 	mu       sync.Mutex
-	closed   bool
 	sessions map[time.Duration]*session // by the TTL of their holds
 	tickets  map[string]*ticket         // by Owner
 	watches  map[string]*queueWatch     // by Owner
@@ -65,31 +64,24 @@ func (b *Backend) Caps() driver.Caps { return b.caps }
 // Close ends the sessions, and with them all holds and queued attempts.
 func (b *Backend) Close() error {
 	b.mu.Lock()
-	b.closed = true
-	b.mu.Unlock()
 	b.stop()
+	b.mu.Unlock()
 	b.tasks.Wait()
 	return nil
-}
-
-func (b *Backend) isClosed() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.closed
 }
 
 // goTask runs f in the background, unless the backend is closed.
 func (b *Backend) goTask(f func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.closed {
+	if b.life.Err() == nil {
 		b.tasks.Go(f)
 	}
 }
 
 // checkRequest returns an error for a request that can't be granted.
 func (b *Backend) checkRequest(r driver.Request) error {
-	if b.isClosed() {
+	if b.life.Err() != nil {
 		return driver.ErrClosed
 	}
 	if err := r.Validate(b.caps); err != nil {
@@ -107,7 +99,7 @@ func (b *Backend) checkRequest(r driver.Request) error {
 // checkHold returns an error for a hold that can't exist.
 func (b *Backend) checkHold(h driver.Hold) error {
 	switch {
-	case b.isClosed():
+	case b.life.Err() != nil:
 		return driver.ErrClosed
 	case !b.caps.Modes.Has(h.Mode):
 		return fmt.Errorf("%w: mode %v", driver.ErrUnsupported, h.Mode)
@@ -145,7 +137,7 @@ func (b *Backend) fail(what, name string, err error) error {
 	if held := (*driver.HeldError)(nil); errors.As(err, &held) {
 		return held
 	}
-	if b.isClosed() {
+	if b.life.Err() != nil {
 		return driver.ErrClosed
 	}
 	if why := b.opts.permanent(err); why != "" && !driver.Final(err) {

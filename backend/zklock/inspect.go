@@ -174,7 +174,7 @@ func (s *session) read(ctx context.Context, nodes *[]stateNode) error {
 // List finds the locks that are held or waited for. It visits all nodes below the chroot that may
 // be a lock with the prefix or lie above one, so it is meant for people and not for programs.
 func (b *Backend) List(ctx context.Context, prefix string, yield func(name string) bool) error {
-	if b.isClosed() {
+	if b.life.Err() != nil {
 		return driver.ErrClosed
 	}
 	s, err := b.anySession(ctx)

@@ -31,7 +31,7 @@ type session struct {
 func (b *Backend) session(ctx context.Context, ttl time.Duration) (*session, error) {
 	ttl = min(max(roundUp(ttl), b.caps.MinTTL), b.caps.MaxTTL)
 	b.mu.Lock()
-	if b.closed {
+	if b.life.Err() != nil {
 		b.mu.Unlock()
 		return nil, driver.ErrClosed
 	}
@@ -176,7 +176,7 @@ func (b *Backend) endTickets(s *session) {
 			delete(b.tickets, owner)
 		}
 	}
-	closed := b.closed
+	closed := b.life.Err() != nil
 	b.mu.Unlock()
 	for _, t := range gone {
 		t.markGone(!closed)
@@ -230,7 +230,7 @@ func (b *Backend) addTicket(s *session, r driver.Request) (*ticket, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
+	if b.life.Err() != nil {
 		return nil, driver.ErrClosed
 	}
 	b.tickets[r.Owner] = t

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -414,7 +413,7 @@ func decodeData(n node, data []byte) nodeDataBody {
 	case text == "":
 		// zk.Lock's nodes are empty too; it has no UUID in their names.
 		return nodeDataBody{Revocable: n.owner != n.name}
-	case net.ParseIP(text) != nil || printable(text):
+	case printable(text):
 		return nodeDataBody{Meta: map[string]string{"host": text}}
 	}
 	return nodeDataBody{}

@@ -35,10 +35,11 @@ func (b *Backend) Watch(ctx context.Context, r driver.Request) (driver.Watch, er
 func (b *Backend) addWatch(w *queueWatch) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.closed {
-		b.watches[w.r.Owner] = w
+	if b.life.Err() != nil {
+		return false
 	}
-	return !b.closed
+	b.watches[w.r.Owner] = w
+	return true
 }
 
 // watchOf returns an Owner's watch, or nil.
