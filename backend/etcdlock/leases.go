@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/keyedmutex"
 	"github.com/distlock/distlock/internal/wait"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -83,7 +82,7 @@ type leases struct {
 	cancel   context.CancelFunc
 	wg       wait.Group
 
-	granting keyedmutex.Mutex[int64] // by TTL in seconds
+	granting wait.KeyedMutex[int64] // by TTL in seconds
 
 	mu     sync.Mutex
 	closed bool

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/keyedmutex"
 	"github.com/distlock/distlock/internal/members"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // ErrElsewhere is returned by Do for the keys of other instances.
@@ -27,7 +27,7 @@ type Router struct {
 	self      string
 	instances []string
 	seeds     []uint64
-	mutex     keyedmutex.Mutex[string]
+	mutex     wait.KeyedMutex[string]
 }
 
 // NewRouter returns a Router for the given instances. self is the name of this process's

@@ -53,7 +53,6 @@ import (
 	"time"
 
 	"github.com/distlock/distlock/driver"
-	"github.com/distlock/distlock/internal/keyedmutex"
 	"github.com/distlock/distlock/internal/wait"
 )
 
@@ -90,7 +89,7 @@ type Backend struct {
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
 	tasks    wait.Group
-	keyMutex keyedmutex.Mutex[string]
+	keyMutex wait.KeyedMutex[string]
 
 	mu        sync.Mutex
 	closed    bool

@@ -16,8 +16,8 @@ import (
 
 	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/claims"
-	"github.com/distlock/distlock/internal/keyedmutex"
 	"github.com/distlock/distlock/internal/metajson"
+	"github.com/distlock/distlock/internal/wait"
 )
 
 // Options of a Backend.
@@ -46,7 +46,7 @@ type Backend struct {
 	dialect  Dialect
 	options  Options
 	notifier Notifier
-	changing keyedmutex.Mutex[Key]
+	changing wait.KeyedMutex[Key]
 	watchers watcherSet
 	meta     metajson.Cache
 	rowWaits chan struct{} // has an entry for each renewal that waits for a row

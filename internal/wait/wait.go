@@ -1,5 +1,5 @@
 // Package wait has the ways in which goroutines wait: for a time, for a random time, for a
-// signal, and for other goroutines.
+// signal, for a key, and for other goroutines.
 package wait
 
 import (
@@ -62,4 +62,59 @@ func (g *Group) Go(f func()) {
 		defer g.Done()
 		f()
 	}()
+}
+
+// KeyedMutex is a set of mutexes, one for each key. The zero value is ready, and safe for
+// concurrent use. Unused keys take no memory.
+type KeyedMutex[K comparable] struct {
+	mu   sync.Mutex
+	keys map[K]*keyLock
+}
+
+type keyLock struct {
+	locked chan struct{} // holds a token while the key is locked
+	users  int           // calls that have it or wait for it
+}
+
+// Lock locks k, and returns the function that unlocks it, which is called once. If ctx ends
+// first it returns its error.
+func (m *KeyedMutex[K]) Lock(ctx context.Context, k K) (unlock func(), err error) {
+	e := m.acquire(k)
+	select {
+	case e.locked <- struct{}{}:
+		return func() { <-e.locked; m.release(k, e) }, nil
+	case <-ctx.Done():
+		m.release(k, e)
+		return nil, ctx.Err()
+	}
+}
+
+// Len returns the number of keys in use.
+func (m *KeyedMutex[K]) Len() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.keys)
+}
+
+func (m *KeyedMutex[K]) acquire(k K) *keyLock {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.keys[k]
+	if e == nil {
+		e = &keyLock{locked: make(chan struct{}, 1)}
+		if m.keys == nil {
+			m.keys = map[K]*keyLock{}
+		}
+		m.keys[k] = e
+	}
+	e.users++
+	return e
+}
+
+func (m *KeyedMutex[K]) release(k K, e *keyLock) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e.users--; e.users == 0 {
+		delete(m.keys, k)
+	}
 }
