@@ -244,8 +244,8 @@ func TestQueueOverProcesses(t *testing.T) {
 
 // The waiters of a client share a subscription, and a message wakes only the waiter that it names.
 func TestQueuedWaitersShareASubscription(t *testing.T) {
-	srv := testserver.Redis(t)
 	eachOpener(t, func(t *testing.T, o opener) {
+		srv := testserver.Redis(t) // its own: the commands of all clients are counted
 		b, owners := o.open(t, srv.Addr(), Options{}), driver.NewOwners()
 		wait := func(name string) (driver.Request, driver.Watch) {
 			r := request(name, driver.Exclusive)
