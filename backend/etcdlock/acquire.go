@@ -487,3 +487,19 @@ func (b *Backend) unmoved(o *ownerState) clientv3.Cmp {
 	}
 	return createdAt(o.key, o.created)
 }
+
+// passTurn deletes the place whose turn it is if it has been so for driver.TurnLife. A waiter that is granted
+// writes its key, so the deletion can't hit a hold.
+func (b *Backend) passTurn(ctx context.Context, folder string, q lockQueue) {
+	if !b.detached {
+		return
+	}
+	i := 0
+	for i < len(q) && (!q[i].Later || q[i].TTL == 0) {
+		i++
+	}
+	if i == len(q) || blocker(q[:i], q[i].mode, q[i].Limit) != nil || !b.turns.over(folder, &q[i]) {
+		return
+	}
+	b.client.Txn(ctx).Then(q[i].delete()).Commit() // if it fails, the next attempt does it
+}

@@ -2,10 +2,8 @@ package etcdlock
 
 import (
 	"context"
-	"sync"
 	"time"
 
-	"github.com/distlock/distlock/driver"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -142,51 +140,4 @@ func (b *Backend) finishExpiring(e *expiring) {
 	}
 	s.mu.Unlock()
 	s.markLost(o)
-}
-
-// turns has the places that were seen to be first while their locks were free. If the waiter doesn't come
-// within driver.TurnLife, the next one deletes its place.
-type turns struct {
-	mu    sync.Mutex
-	since map[string]turn // by folder
-}
-
-type turn struct {
-	key      string
-	modified int64
-	since    time.Time
-}
-
-// maxTurns bounds the turns that are remembered.
-const maxTurns = 4096
-
-// over notes whose turn it is, and reports whether that has been so for too long.
-func (t *turns) over(folder string, k *lockKey) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now, seen := time.Now(), t.since[folder]
-	if seen.key == k.key && seen.modified == k.modified {
-		return now.Sub(seen.since) >= driver.TurnLife
-	}
-	if t.since == nil || len(t.since) >= maxTurns {
-		t.since = map[string]turn{}
-	}
-	t.since[folder] = turn{k.key, k.modified, now}
-	return false
-}
-
-// passTurn deletes the place whose turn it is if it has been so for driver.TurnLife. A waiter that is granted
-// writes its key, so the deletion can't hit a hold.
-func (b *Backend) passTurn(ctx context.Context, folder string, q lockQueue) {
-	if !b.detached {
-		return
-	}
-	i := 0
-	for i < len(q) && (!q[i].Later || q[i].TTL == 0) {
-		i++
-	}
-	if i == len(q) || blocker(q[:i], q[i].mode, q[i].Limit) != nil || !b.turns.over(folder, &q[i]) {
-		return
-	}
-	b.client.Txn(ctx).Then(q[i].delete()).Commit() // if it fails, the next attempt does it
 }
