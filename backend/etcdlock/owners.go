@@ -59,12 +59,17 @@ type owners struct {
 	mu      sync.Mutex
 	byOwner map[string]*ownerState
 	byKey   map[string]*ownerState
-	waiting map[string]*releaseWatch // by Owner
+	waiting map[string]follower // by Owner
+}
+
+// follower is the watch of a waiter. Owners need not know how it watches.
+type follower interface {
+	follow(*ownerState) // the waiter's place in the queue has changed
 }
 
 func (s *owners) init(leases *leases, stream *watchStream) {
 	s.leases, s.stream = leases, stream
-	s.byOwner, s.byKey, s.waiting = map[string]*ownerState{}, map[string]*ownerState{}, map[string]*releaseWatch{}
+	s.byOwner, s.byKey, s.waiting = map[string]*ownerState{}, map[string]*ownerState{}, map[string]follower{}
 }
 
 func (s *owners) close() {
