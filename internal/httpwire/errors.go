@@ -19,6 +19,7 @@ type Problem struct {
 	Kind    Kind     `json:"distlock"`
 	Retry   int64    `json:"retry_ms,omitempty"` // held: when the passing of time alone may help
 	Holders []Holder `json:"holders,omitempty"`
+	Spent   bool     `json:"spent,omitempty"` // the attempt has released its owner: another one needs a fresh owner
 }
 
 // status are the status codes of the kinds.
@@ -48,7 +49,7 @@ func KindOf(err error) Kind {
 
 // ProblemOf describes a backend's error.
 func ProblemOf(err error) Problem {
-	p := Problem{Kind: KindOf(err), Detail: err.Error()}
+	p := Problem{Kind: KindOf(err), Detail: err.Error(), Spent: errors.Is(err, driver.ErrSpent)}
 	p.Status = status[p.Kind]
 	if errors.Is(err, driver.ErrClosed) {
 		p.Detail = "the server shuts down"
@@ -88,8 +89,12 @@ func (k Kind) Err(detail string) error {
 
 // Err returns the error that a client makes of a problem.
 func (p Problem) Err() error {
+	err := p.Kind.Err(p.Detail)
 	if p.Kind == Held {
-		return &driver.HeldError{Retry: Duration(p.Retry), Holders: ToHolders(p.Holders)}
+		err = &driver.HeldError{Retry: Duration(p.Retry), Holders: ToHolders(p.Holders)}
 	}
-	return p.Kind.Err(p.Detail)
+	if p.Spent {
+		err = driver.Spent(err)
+	}
+	return err
 }

@@ -75,6 +75,11 @@ func TestErrorsKeepTheirFact(t *testing.T) {
 			t.Errorf("held arrives as %+v", held)
 		}
 	}
+	for _, sent := range []error{&driver.HeldError{}, errors.New("connection reset")} {
+		if got := through(t, ProblemOf(driver.Spent(sent))).Err(); !errors.Is(got, driver.ErrSpent) || errors.Is(got, driver.ErrHeld) != errors.Is(sent, driver.ErrHeld) {
+			t.Errorf("%v of a spent owner arrives as %v", sent, got)
+		}
+	}
 	for _, foreign := range []string{`{}`, `{"status":410}`, `{"distlock":"gone"}`} {
 		var p Problem
 		if err := json.Unmarshal([]byte(foreign), &p); err != nil {
