@@ -143,3 +143,147 @@ func number(v float64) string {
 	}
 	return chart.Number(v)
 }
+
+// drawing is a chart of one figure of a family: curves over its sizes, or bars.
+type drawing struct {
+	file, title string
+	family      string
+	figure      string
+	label       string
+	x           string // the label of the sizes; empty for bars
+	logY        bool
+	leaveOut    []string
+}
+
+// colors are the places in the palette of contenders that occur in several charts.
+var colors = map[string]int{
+	"distlock": 0, "redsync": 1, "rueidislock": 2, "redislock 100 ms": 3, "raw rueidis": 4, "raw go-redis": 6,
+	"distlock on rueidis": 7, "distlock on go-redis": 5,
+	"concurrency.Mutex": 1, "concurrency.Mutex, a session each": 1, "zk.Lock": 1, "raw put, delete": 4, "raw create, delete": 4,
+	"a channel, without a server": 4, "none held": 4,
+}
+
+// draw returns nothing if the family was not measured.
+func (r *Results) draw(d drawing) ([]byte, error) {
+	all := r.family(d.family)
+	if len(all) == 0 {
+		return nil, nil
+	}
+	var series []chart.Series
+	for i, row := range all[len(all)-1].Rows {
+		if slices.Contains(d.leaveOut, row.Contender) {
+			continue
+		}
+		color, ok := colors[row.Contender]
+		if !ok {
+			color = i
+		}
+		line := chart.Series{Name: row.Contender, Color: color, Bold: row.Contender == "distlock"}
+		for _, s := range all {
+			line.X = append(line.X, float64(s.size()))
+			line.Y = append(line.Y, s.figure(row.Contender, d.figure))
+		}
+		series = append(series, line)
+	}
+	if d.x != "" {
+		x, y := chart.Axis{Label: d.x, Log: true}, chart.Axis{Label: d.label, Log: d.logY}
+		return chart.Curves{Title: d.title, X: x, Y: y, Series: series}.SVG()
+	}
+	b := chart.Bars{Title: d.title, Label: d.label, Series: series}
+	for _, s := range all {
+		b.Groups = append(b.Groups, groupName(s))
+	}
+	return b.SVG()
+}
+
+func groupName(s Scenario) string {
+	if s.size() == 0 {
+		return ""
+	}
+	return fmt.Sprint(s.size())
+}
+
+// section is a chapter of the document.
+type section struct {
+	title, text string
+	charts      []drawing
+	families    []string // whose tables follow
+}
+
+var sections = []section{
+	{
+		title: "Waiters in other processes",
+		text:  "Each waiter is a client of its own, and each holder keeps the lock for a millisecond. A round takes at least 10 ms for each client. *Fewest* and *most turns* are those of one client: where the fewest are 0 a client got nothing, and peers that poll need few commands since most of their clients sleep.",
+		charts: []drawing{
+			{file: "redis-remote-commands.svg", title: "Redis: commands for an acquisition", family: "redis/remote", figure: "commands/acq", label: "commands", x: "waiting clients", logY: true},
+			{file: "redis-remote-longest.svg", title: "Redis: the longest wait", family: "redis/remote", figure: "longest-ms", label: "ms", x: "waiting clients", logY: true},
+			{file: "redis-remote-rate.svg", title: "Redis: acquisitions a second", family: "redis/remote", figure: "acq/s", label: "acquisitions/s", x: "waiting clients"},
+			{file: "etcd-remote-commands.svg", title: "etcd: requests for an acquisition", family: "etcd/remote", figure: "commands/acq", label: "requests", x: "waiting sessions"},
+			{file: "zookeeper-remote-commands.svg", title: "ZooKeeper: requests for an acquisition", family: "zookeeper/remote", figure: "commands/acq", label: "requests", x: "waiting sessions"},
+		},
+		families: []string{"redis/remote", "etcd/remote", "zookeeper/remote"},
+	},
+	{
+		title: "Waiters in one process",
+		text:  "They are one contender to the server, and pass the lock to each other.",
+		charts: []drawing{
+			{file: "redis-local.svg", title: "A hand-off between goroutines", family: "redis/local", figure: "µs/hand-off", label: "µs", x: "waiting goroutines", logY: true},
+		},
+		families: []string{"redis/local", "redis/onelock", "redis/fair"},
+	},
+	{
+		title:    "Several processes of several goroutines",
+		text:     "*max/min* is the share of the luckiest by the share of the unluckiest; ∞ if one got nothing.",
+		families: []string{"redis/processes", "redis/handoff"},
+	},
+	{
+		title: "Stories on Redis",
+		text:  "A shop changes a counter under the lock, and no change may be lost. Of all callers that want a token, one may refresh it.",
+		charts: []drawing{
+			{file: "redis-shop.svg", title: "Shop: changes of a counter a second", family: "redis/shop", figure: "acq/s", label: "changes/s"},
+			{file: "redis-token.svg", title: "Token: until all callers have it", family: "redis/token", figure: "until all have it, ms", label: "ms"},
+		},
+		families: []string{"redis/shop", "redis/token"},
+	},
+	{
+		title: "Commands and fleets",
+		text:  "How long a command under a lock takes to run `true`, from its start to its end; and how long 50 clients need to find which of them runs a job.",
+		charts: []drawing{
+			{file: "command.svg", title: "The start of a command under a lock", family: "redis/command", figure: "p50-ms", label: "ms"},
+		},
+		families: []string{"redis/command", "redis/fleet"},
+	},
+	{
+		title: "Uncontended",
+		text:  "Each of N goroutines has a name of its own. Ratios are those to the bare commands, within a round.",
+		charts: []drawing{
+			{file: "redis-uncontended.svg", title: "Redis: pairs of lock and unlock a second, N goroutines", family: "redis/uncontended", figure: "pairs/s", label: "pairs/s"},
+			{file: "etcd-uncontended.svg", title: "etcd: pairs of lock and unlock a second, N goroutines", family: "etcd/uncontended", figure: "pairs/s", label: "pairs/s"},
+			{file: "zookeeper-uncontended.svg", title: "ZooKeeper: pairs of lock and unlock a second, N goroutines", family: "zookeeper/uncontended", figure: "pairs/s", label: "pairs/s"},
+		},
+		families: []string{"redis/uncontended", "etcd/uncontended", "zookeeper/uncontended", "mysql/uncontended", "postgres/uncontended", "sqlite/uncontended"},
+	},
+	{
+		title: "Many names and many leases on Redis",
+		text:  "*Others* are callers who lock and unlock other names through the same client.",
+		charts: []drawing{
+			{file: "redis-names.svg", title: "Pairs a second, on names at random", family: "redis/names", figure: "pairs/s", label: "pairs/s", x: "names"},
+		},
+		families: []string{"redis/names", "redis/held", "redis/leases"},
+	},
+	{
+		title:    "Through a server",
+		text:     "One `distlock serve` in a process of its own, with its usual log, before a Redis on the same machine. *Server* figures are of both. A watch or a page is one HTTP connection. *raw HTTP* is the least that the two requests of a pair can cost: on a machine whose processors are busy, it is also the most that a server can reach. The goals are half of the pairs of *distlock on Redis* at 16 and 128 goroutines, and a hand-off that takes 0.3 ms longer at most. Both are missed: the processors are the limit, and in profiles net/http, JSON, the log, the scheduler and the collector share them. So Go programs that can reach the backend do better without a server.",
+		families: []string{"server/uncontended", "server/handoff", "server/held", "server/watches", "server/pages"},
+	},
+	{
+		title:    "etcd and ZooKeeper",
+		text:     "One server of each.",
+		families: []string{"etcd/processes", "etcd/handoff", "etcd/handoff-busy", "etcd/leases", "zookeeper/processes", "zookeeper/handoff", "zookeeper/handoff-busy"},
+	},
+	{
+		title:    "Databases",
+		text:     "Each commit is flushed, except on SQLite.",
+		families: []string{"mysql/onelock", "mysql/processes", "mysql/handoff", "postgres/onelock", "postgres/processes", "postgres/handoff", "sqlite/onelock", "sqlite/processes", "sqlite/handoff"},
+	},
+}
