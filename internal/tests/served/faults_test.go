@@ -247,6 +247,8 @@ func (c *campaign) judge(store driver.Inspector, atLeast int, took time.Duration
 	})
 	c.check.Judge(t, atLeast)
 	t.Logf("took %v; the store was empty %v after the end", took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+	c.mu.Lock() // a release without an answer is retried still
+	defer c.mu.Unlock()
 	t.Logf("%d servers killed, %d messages lost, outcomes: %v", c.rounds.Load(), lost, c.outcomes)
 	if c.outcomes["acquire unknown"] == 0 || c.outcomes["renew unknown"] == 0 {
 		t.Error("the faults were too few to show anything")
