@@ -119,7 +119,7 @@ func (n inspection) list(ctx context.Context, prefix string, f func(name string)
 	return n.call(ctx, "list", func(ctx context.Context) error { return n.inspector.List(ctx, prefix, f) })
 }
 
-// names returns the first names after one that who may see, sorted: limit of them, and one more if there are more.
+// names returns, in their order, the first names behind after that a client may see: limit of them, and one more if there are more.
 func (n inspection) names(ctx context.Context, who *Identity, prefix, after string, limit int) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -170,7 +170,7 @@ func (kv *silentKV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse
 	}
 }
 
-// Close ends transactions that were pending, even those whose callers have all the time in the world.
+// Close ends transactions that were pending, even those whose callers have no deadline.
 func TestCloseEndsSentTransactions(t *testing.T) {
 	for _, n := range []int{1, 2} {
 		synctest.Test(t, func(t *testing.T) {

@@ -147,6 +147,19 @@ func TestReleaseOfALostHold(t *testing.T) {
 	}
 }
 
+// killsBeforeAGrant expects that the lost connection of r's owner is killed before the owner is granted anything again.
+func (f *fakeServer) killsBeforeAGrant(t *testing.T, b *Backend, r lock.Request) {
+	t.Helper()
+	if _, err := b.Acquire(t.Context(), r); err == nil || !strings.Contains(err.Error(), "can't be ended") {
+		t.Errorf("%v, want an error about the lost connection", err)
+	}
+	f.set(func() { f.down = false })
+	take(t, b, r)
+	if n := f.get(&f.kills); n != 1 {
+		t.Errorf("%d connections were killed, want 1", n)
+	}
+}
+
 // A lost connection is killed before its owner is granted anything again.
 func TestOrphansAreKilledFirst(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -156,14 +169,7 @@ func TestOrphansAreKilledFirst(t *testing.T) {
 		take(t, b, r)
 		f.set(func() { f.down = true })
 		time.Sleep(time.Second)
-		if _, err := b.Acquire(t.Context(), r); err == nil || !strings.Contains(err.Error(), "can't be ended") {
-			t.Errorf("%v, want an error about the lost connection", err)
-		}
-		f.set(func() { f.down = false })
-		take(t, b, r)
-		if n := f.get(&f.kills); n != 1 {
-			t.Errorf("%d connections were killed, want 1", n)
-		}
+		f.killsBeforeAGrant(t, b, r)
 	})
 }
 
@@ -180,14 +186,7 @@ func TestOrphansWithALongerLease(t *testing.T) {
 		}
 		f.set(func() { f.down = true })
 		time.Sleep(r.TTL / 2)
-		if _, err := b.Acquire(t.Context(), r); err == nil || !strings.Contains(err.Error(), "can't be ended") {
-			t.Errorf("%v, want an error about the lost connection", err)
-		}
-		f.set(func() { f.down = false })
-		take(t, b, r)
-		if n := f.get(&f.kills); n != 1 {
-			t.Errorf("%d connections were killed, want 1", n)
-		}
+		f.killsBeforeAGrant(t, b, r)
 	})
 }
 
