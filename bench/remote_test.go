@@ -12,8 +12,14 @@ import (
 // remoteHold is how long each holder keeps the lock while other clients wait.
 const remoteHold = time.Millisecond
 
-// aFewTurns is how long a measurement takes for each client at least, so that each could have several turns.
-const aFewTurns = 10 * time.Millisecond
+// turnsTime returns how long a measurement takes for each client at least. Each could have several turns then, and
+// on etcd and ZooKeeper, where a turn takes longest, the first and last requests of a client do not count for much.
+func turnsTime(at string) time.Duration {
+	if at == onRedis {
+		return 10 * time.Millisecond
+	}
+	return 100 * time.Millisecond
+}
 
 // remote is one lock for which clients wait that share nothing but the server, like processes do.
 func remote(at string, waiters int, among []contender) scenario {
@@ -44,7 +50,7 @@ func measureRemote(r *rig, c contender, n int) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, handoffs, err := competeRemotely(clients, freshName(), max(r.time, time.Duration(n)*aFewTurns))
+	t, handoffs, err := competeRemotely(clients, freshName(), max(r.time, time.Duration(n)*turnsTime(r.at)))
 	if err != nil {
 		return nil, err
 	}
