@@ -77,12 +77,15 @@ func (c *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dura
 	if err != nil {
 		return httpwire.Grant{}, err
 	}
-	began, g, err := c.attempt(r, maxWait > 0)
-	if errors.Is(err, driver.ErrHeld) && (maxWait > 0 || r.Queue) {
-		c.s.seen.refused(r.Hold, arrived)
+	var began time.Time
+	var g driver.Grant
+	if maxWait > 0 {
+		began, g, err = c.waitFor(r, arrived, arrived.Add(maxWait), yield)
+	} else {
+		began, g, err = c.attempt(r, arrived, r.Queue)
 	}
-	if maxWait > 0 && errors.Is(err, driver.ErrHeld) {
-		began, g, err = c.waitFor(r, arrived.Add(maxWait), yield, err)
+	if errors.Is(err, driver.ErrSpent) {
+		c.s.seen.released(r.Hold)
 	}
 	c.count(r.Hold, g, err, known, held)
 	if err != nil {
@@ -109,19 +112,25 @@ func (c *exchange) count(h driver.Hold, g driver.Grant, err error, known, held b
 	}
 }
 
-// attempt makes one attempt, unless the client has gone. It returns when that began, which is after the request
-// has arrived.
-func (c *exchange) attempt(r driver.Request, queue bool) (began time.Time, g driver.Grant, err error) {
+// attempt makes one attempt, unless the client has gone, of an Owner that may wait on. It returns when that began,
+// which is after the request has arrived.
+func (c *exchange) attempt(r driver.Request, arrived time.Time, waits bool) (began time.Time, g driver.Grant, err error) {
 	if err := c.r.Context().Err(); err != nil {
 		return time.Time{}, driver.Grant{}, err
 	}
-	r.Queue = r.Queue || queue && c.s.caps.QueueingOf(r.Mode) != driver.QueueNever
 	ctx, cancel := context.WithTimeout(c.r.Context(), callTimeout)
 	defer cancel()
 	began = time.Now()
 	g, err = c.s.backend.Acquire(ctx, r)
+	refused, spent := errors.Is(err, driver.ErrHeld), errors.Is(err, driver.ErrSpent)
 	c.unknown = httpwire.KindOf(err) == httpwire.Unknown
-	c.queued = err != nil && (c.queued || r.Queue && errors.Is(err, driver.ErrHeld))
+	c.queued = err != nil && !spent && (c.queued || r.Queue && refused)
+	if spent {
+		c.s.spends.Store(true)
+	}
+	if refused && waits {
+		c.s.seen.refused(r.Hold, arrived)
+	}
 	c.s.metrics.backend("acquire", err, time.Since(began))
 	return began, g, err
 }
@@ -129,9 +138,19 @@ func (c *exchange) attempt(r driver.Request, queue bool) (began time.Time, g dri
 // pollTime is how long a wait relies on its watch: nothing is pushed when time alone frees a lock.
 const pollTime = time.Second
 
-// waitFor makes attempts until one is granted, until the client's maxWait or the request ends, or until the
-// client makes another call for the same Owner. It returns the last refusal then.
-func (c *exchange) waitFor(r driver.Request, until time.Time, yield <-chan struct{}, refused error) (time.Time, driver.Grant, error) {
+// waitFor makes attempts until one is granted, until the client's wait or the request ends, or until the client
+// makes another call for the same Owner. It returns the last refusal then. An attempt that has released its Owner is the
+// last one: then waitFor returns the refusal when another attempt may succeed, which the client makes with a fresh Owner.
+func (c *exchange) waitFor(r driver.Request, arrived, until time.Time, yield <-chan struct{}) (time.Time, driver.Grant, error) {
+	r.Queue = c.s.caps.QueueingOf(r.Mode) != driver.QueueNever
+	var refused error
+	if !c.s.spends.Load() { // most locks are free, and need no watch
+		began, g, err := c.attempt(r, arrived, true)
+		if !errors.Is(err, driver.ErrHeld) {
+			return began, g, err
+		}
+		refused = err
+	}
 	ctx, end, err := c.stream()
 	if err != nil {
 		return time.Time{}, driver.Grant{}, err
@@ -139,11 +158,11 @@ func (c *exchange) waitFor(r driver.Request, until time.Time, yield <-chan struc
 	defer end()
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	r.Queue = c.s.caps.QueueingOf(r.Mode) != driver.QueueNever
 	ready, closeWatch := c.arm(ctx, r)
 	defer closeWatch()
-	for first := true; ; first = false {
-		if !first || ready == nil { // a watch that was armed just now is followed by an attempt
+	spent := errors.Is(refused, driver.ErrSpent)
+	for now := refused == nil || ready != nil && !spent; ; now = false { // a watch that was armed just now is followed by an attempt
+		if !now {
 			t := time.NewTimer(c.pause(ready != nil, refused, r.TTL))
 			select {
 			case <-ready:
@@ -157,16 +176,19 @@ func (c *exchange) waitFor(r driver.Request, until time.Time, yield <-chan struc
 			}
 			t.Stop()
 		}
+		if spent {
+			return time.Time{}, driver.Grant{}, refused
+		}
 		if err := c.mayStill(r.Name); err != nil {
 			_ = c.backendRelease(context.WithoutCancel(ctx), r.Hold) // its place in the queue
 			c.queued = false
 			return time.Time{}, driver.Grant{}, err
 		}
-		began, g, err := c.attempt(r, true)
+		began, g, err := c.attempt(r, arrived, true)
 		if !errors.Is(err, driver.ErrHeld) {
 			return began, g, err
 		}
-		refused = err
+		refused, spent = err, errors.Is(err, driver.ErrSpent)
 	}
 }
 

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -45,6 +46,12 @@ func (c *exchange) simpleAcquire() error {
 		return err
 	}
 	g, err := c.obtain(r, arrived, maxWait)
+	for made && errors.Is(err, driver.ErrHeld) && errors.Is(err, driver.ErrSpent) && time.Since(arrived) < maxWait {
+		m.Owner = driver.NewOwner()
+		if r, err = c.request(m); err == nil {
+			g, err = c.obtain(r, arrived, maxWait)
+		}
+	}
 	gone := c.r.Context().Err()
 	if made && (err != nil && (maxWait > 0 || c.unknown) || err == nil && gone != nil) {
 		c.forget(r.Hold)

@@ -2,8 +2,10 @@ package server
 
 import (
 	"context"
+	"errors"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,6 +74,81 @@ func TestWaitWithoutAWatch(t *testing.T) {
 			t.Errorf("%d %s after %v", w.Code, w.Body, waited)
 		}
 	})
+}
+
+// spending is a backend like Redlock: a refused attempt releases its Owner, which must make no other one.
+type spending struct {
+	*memlock.Backend
+	t        *testing.T
+	mu       sync.Mutex
+	spent    map[string]bool
+	attempts int
+}
+
+func (b *spending) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.attempts++
+	if b.spent[r.Owner] {
+		b.t.Errorf("attempt %d is by an Owner that was released", b.attempts)
+	}
+	g, err := b.Backend.Acquire(ctx, r)
+	if errors.Is(err, driver.ErrHeld) {
+		b.spent[r.Owner] = true
+		_ = b.Backend.Release(ctx, r.Hold)
+		err = driver.Spent(err)
+	}
+	return g, err
+}
+
+// No attempt repeats an Owner that an earlier one has released: the server makes a fresh Owner, or leaves that to the
+// client, which is answered when another attempt may succeed.
+func TestWaitWithFreshOwners(t *testing.T) {
+	t.Parallel()
+	for what, acquire := range map[string]func(ctx context.Context, s *Server, owner string) *httptest.ResponseRecorder{
+		"the server's": func(ctx context.Context, s *Server, _ string) *httptest.ResponseRecorder {
+			return bare(ctx, s, "POST", "/v1/locks/x?wait=1m", "")
+		},
+		"the client's": func(ctx context.Context, s *Server, owner string) *httptest.ResponseRecorder {
+			return bare(ctx, s, "POST", "/v1/acquire", waiting("x", owner, 60_000))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := &spending{Backend: memlock.New(), t: t, spent: map[string]bool{}}
+				s, err := New(b, Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if w := bare(t.Context(), s, "POST", "/v1/acquire", hold("x", ownerA)); w.Code != 200 {
+					t.Fatal(w.Code)
+				}
+				began := time.Now()
+				go func() {
+					time.Sleep(9500 * time.Millisecond)
+					bare(t.Context(), s, "POST", "/v1/release", hold("x", ownerA))
+				}()
+				for requests := 1; ; requests++ {
+					w := acquire(t.Context(), s, driver.NewOwner())
+					if w.Code == 200 {
+						break
+					}
+					if what == "the server's" || !strings.Contains(w.Body.String(), `"spent":true`) {
+						t.Fatalf("request %d: %d %s", requests, w.Code, w.Body)
+					}
+				}
+				if waited := time.Since(began); waited != 9500*time.Millisecond || b.attempts > 15 {
+					t.Errorf("%d attempts in %v: want one after each second, and one at the release", b.attempts, waited)
+				}
+				s.seen.mu.Lock()
+				defer s.seen.mu.Unlock()
+				if n := len(s.seen.old("x").waiting); n != 0 {
+					t.Errorf("%d wait for a lock that was granted", n)
+				}
+			})
+		})
+	}
 }
 
 // leaving is a backend that counts releases, and whose grants come once the client has left.

@@ -127,6 +127,10 @@ export class Locks {
           }
           [kind, answer] = ["unknown", { detail: "the answer came too late" }];
         }
+        if (answer.spent === true) { // the owner was released, perhaps late: it must make no other attempt
+          hold.owner = request.owner = randomUUID();
+          taken = false;
+        }
         signal?.throwIfAborted();
         if (kind in FINAL) throw new FINAL[kind](answer.detail);
         failures = kind === "held" ? 0 : failures + 1;

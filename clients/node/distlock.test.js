@@ -139,6 +139,18 @@ test("waiting without end is many polls by one owner", async (t) => {
   oneOwner(server);
 });
 
+test("an owner that was released makes no other attempt", async (t) => {
+  const spent = problem(423, "held", { spent: true });
+  let server = await serve(t, { acquire: [spent, spent, grant()] });
+  await (await locksOf(server).lock("x")).release();
+  const owners = server.calls("acquire").map((b) => b.owner);
+  assert.equal(new Set(owners).size, 3);
+  assert.deepEqual(server.calls("release").map((b) => b.owner), owners.slice(2));
+  server = await serve(t, { acquire: [spent] });
+  await refused(Held, server, { wait: 50 });
+  assert.equal(server.calls("release").length, 0); // nothing was taken
+});
+
 test("final errors", async (t) => {
   for (const [status, kind, error] of [[400, "invalid", Invalid], [501, "unsupported", Invalid], [403, "denied", Denied]]) {
     await refused(error, await serve(t, { acquire: [problem(status, kind)] }));

@@ -120,6 +120,9 @@ class Locks:
                     if lease is not None:
                         return lease
                     kind, answer = "unknown", {"detail": "the answer came too late"}
+                if answer.get("spent") is True:  # the owner was released, perhaps late: it must make no other attempt
+                    hold["owner"] = request["owner"] = str(uuid.uuid4())
+                    taken = False
                 if kind in _FINAL:
                     raise _FINAL[kind](answer["detail"])
                 tries += 1

@@ -161,6 +161,17 @@ class ClientTest(unittest.TestCase):
         self.assertEqual([20000] * 3, [b["wait_ms"] for b in server.calls("acquire")])
         self.one_owner(server)
 
+    def test_an_owner_that_was_released_makes_no_other_attempt(self):
+        spent = problem(423, "held", spent=True)
+        server = self.serve(acquire=[spent, spent, grant()])
+        self.locks(server).lock("x").release()
+        owners = [b["owner"] for b in server.calls("acquire")]
+        self.assertEqual(3, len(set(owners)))
+        self.assertEqual(owners[2:], [b["owner"] for b in server.calls("release")])
+        server = self.serve(acquire=[spent])
+        self.refused(distlock.Held, server, wait=0.05)
+        self.assertEqual([], server.calls("release"))  # nothing was taken
+
     def test_final_errors(self):
         for status, kind, error in (400, "invalid", distlock.Invalid), (501, "unsupported", distlock.Invalid), (403, "denied", distlock.Denied):
             self.refused(error, self.serve(acquire=[problem(status, kind)]))

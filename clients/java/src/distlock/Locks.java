@@ -109,6 +109,10 @@ public final class Locks {
                     }
                     a = new Answer("unknown", Map.of("detail", "the answer came too late"));
                 }
+                if (Boolean.TRUE.equals(a.body.get("spent"))) { // the owner was released, perhaps late: it must make no other attempt
+                    hold = new Hold(name, UUID.randomUUID().toString(), o.mode());
+                    taken = false;
+                }
                 failIfFinal(a);
                 failures = a.kind.equals("held") ? 0 : failures + 1;
                 long remaining = wait - (System.nanoTime() - begin);

@@ -242,6 +242,20 @@ final class LocksTest {
         }
     }
 
+    static void ownerThatWasReleasedMakesNoOtherAttempt() throws Exception {
+        var spent = new Reply(423, HELD.body.replace("\"held\"", "\"held\", \"spent\": true"));
+        try (var s = new Fake(spent, spent, GRANT)) {
+            s.locks().lock("x", Options.defaults()).release();
+            var owners = s.of("acquire").stream().map(b -> b.get("owner")).toList();
+            expect(new HashSet<>(owners).size(), 3);
+            expect(s.of("release").stream().map(b -> b.get("owner")).toList(), owners.subList(2, 3));
+        }
+        try (var s = new Fake(spent)) {
+            refused(DistlockException.Held.class, s, Options.defaults().withWait(Duration.ofMillis(50)));
+            expect(s.of("release").size(), 0); // nothing was taken
+        }
+    }
+
     static void interruptedWaiterLeavesTheQueue() throws Exception {
         try (var s = new Fake(HANG)) {
             var waiter = Thread.currentThread();

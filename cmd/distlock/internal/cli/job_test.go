@@ -86,7 +86,7 @@ func TestIgnoredSignalsStayIgnored(t *testing.T) {
 func TestKilledHolder(t *testing.T) {
 	t.Parallel()
 	url := lockFile(t)
-	p := start(t, url, "run", "--ttl", "2s", "x", "--", "sh", "-c", `echo "fence $DISTLOCK_FENCE"; exec sleep 1000`)
+	p := start(t, url, "run", "--ttl", "4s", "x", "--", "sh", "-c", `echo "fence $DISTLOCK_FENCE"; exec sleep 1000`)
 	p.out.await(t, "\n")
 	next := start(t, url, "run", "x", "--", "sh", "-c", `echo "fence $DISTLOCK_FENCE"`)
 	finishWith(t, url, 75, "run", "--wait", "50ms", "x", "--", "true")
@@ -262,7 +262,7 @@ func TestKilledInTime(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
 			url := lockFile(t)
-			p := start(t, url, "run", "--ttl", "2s", "--on-loss", policy, "x", "--", "sh", "-c", `trap "" TERM; sh -c "echo ready; sleep 1000" & wait; wait`)
+			p := start(t, url, "run", "--ttl", "4s", "--on-loss", policy, "x", "--", "sh", "-c", `trap "" TERM; sh -c "echo ready; sleep 1000" & wait; wait`)
 			p.out.await(t, "ready")
 			defer blockWrites(t, url)()
 			p.must(76)
@@ -280,7 +280,7 @@ func TestStuckStandardError(t *testing.T) {
 			if err := unix.Mkfifo(fifo, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			p := command(t, url, "run", "--ttl", "2s", "--on-loss", policy, "x", "--", "sh", "-c", `exec >"$0"; echo ready; exec sleep 1000`, fifo)
+			p := command(t, url, "run", "--ttl", "4s", "--on-loss", policy, "x", "--", "sh", "-c", `exec >"$0"; echo ready; exec sleep 1000`, fifo)
 			_, p.Stderr = fullPipe(t)
 			p.begin()
 			out := &output{}
@@ -361,7 +361,7 @@ func fullPipe(t *testing.T) (r, w *os.File) {
 func TestGroupOutlivesItsLeader(t *testing.T) {
 	t.Parallel()
 	url := lockFile(t)
-	p := start(t, url, "run", "--ttl", "2s", "x", "--", "sh", "-c", `(trap "" TERM; echo ready; sleep 1000) & trap "exit 0" TERM; while :; do sleep 0.01; done`)
+	p := start(t, url, "run", "--ttl", "4s", "x", "--", "sh", "-c", `(trap "" TERM; echo ready; sleep 1000) & trap "exit 0" TERM; while :; do sleep 0.01; done`)
 	p.out.await(t, "ready")
 	defer blockWrites(t, url)()
 	p.must(76)
