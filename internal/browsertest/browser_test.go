@@ -3,6 +3,7 @@
 package browsertest
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-rod/rod"
+	"github.com/go-rod/rod/lib/cdp"
 	"github.com/go-rod/rod/lib/proto"
 
 	"github.com/distlock/distlock/driver"
@@ -121,16 +123,27 @@ func (p *page) eval(js string) string {
 	return v.Value.Str()
 }
 
-// until waits until a JavaScript expression is true.
+// until waits until a JavaScript expression is true. Before that the expression may throw, and the tab may navigate.
 func (p *page) until(js string) {
 	p.t.Helper()
-	if err := p.Wait(rod.Eval("() => " + js)); err != nil {
+	script := rod.Eval("() => { try { return " + js + " } catch { return false } }")
+	err := p.Wait(script)
+	for isNavigation(err) && p.GetContext().Err() == nil {
+		err = p.Wait(script)
+	}
+	if err != nil {
 		text := "?"
 		if v, err := p.Eval("() => document.body.innerText"); err == nil {
 			text = v.Value.Str()
 		}
 		p.t.Fatalf("not true: %s: %v\n%s", js, err, text)
 	}
+}
+
+// isNavigation reports whether the tab went to another document while a script ran.
+func isNavigation(err error) bool {
+	e := (*cdp.Error)(nil)
+	return errors.As(err, &e) && (strings.Contains(e.Message, "navigated") || strings.Contains(e.Message, "context was destroyed"))
 }
 
 // shows waits until the main part of the page has a text.

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-rod/rod"
 	"github.com/go-rod/rod/lib/input"
 
 	"github.com/distlock/distlock/backend/memlock"
@@ -212,8 +211,7 @@ func TestKeyboard(t *testing.T) {
 	p.must(p.Keyboard.Type(input.Slash))
 	p.until("document.activeElement.name === 'prefix'")
 	p.must(p.Keyboard.Type(input.KeyB, input.Enter))
-	p.must(p.Wait(rod.Eval("() => location.search === '?prefix=b'")))
-	p.until("document.querySelectorAll('#rows tr').length === 1 && " + live)
+	p.until("location.search === '?prefix=b' && document.querySelectorAll('#rows tr').length === 1 && " + live)
 	p.eval("document.querySelector('#rows a').focus()")
 	p.must(p.Keyboard.Type(input.Enter))
 	p.until("location.pathname === '/lock' && " + live)
