@@ -49,15 +49,19 @@ func (q *quota) add(who string, h driver.Hold, acquire time.Duration, most int) 
 	if len(own) >= most {
 		return false, false, problem(http.StatusTooManyRequests, httpwire.Unsent, "%d holds: that is the limit for %s", most, &Identity{Name: who})
 	}
-	if own == nil {
-		own = map[holdKey]counted{}
-		if q.holds == nil {
-			q.holds = map[string]map[holdKey]counted{}
-		}
-		q.holds[who] = own
-	}
-	own[key] = counted{mode: h.Mode, until: now.Add(acquire + h.TTL)}
+	q.put(who, key, counted{mode: h.Mode, until: now.Add(acquire + h.TTL)})
 	return false, false, nil
+}
+
+// put counts a hold. The caller has locked mu.
+func (q *quota) put(who string, key holdKey, c counted) {
+	if q.holds == nil {
+		q.holds = map[string]map[holdKey]counted{}
+	}
+	if q.holds[who] == nil {
+		q.holds[who] = map[holdKey]counted{}
+	}
+	q.holds[who][key] = c
 }
 
 // prolong counts a hold that is counted, or a place in a queue, for its TTL from now. Like a renewal, it shortens only
@@ -71,15 +75,17 @@ func (q *quota) prolong(who string, h driver.Hold, waits bool) {
 	}
 }
 
-// granted counts a hold as prolong does, under the mode of its grant.
+// granted counts a hold as prolong does, under the mode of its grant. Its place may have ceased to count while it waited.
 func (q *quota) granted(who string, h driver.Hold) {
 	q.prolong(who, h, false)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if c, known := q.holds[who][keyOf(h)]; known {
-		c.mode = h.Mode
-		q.holds[who][keyOf(h)] = c
+	c, known := q.holds[who][keyOf(h)]
+	if !known {
+		c.until = time.Now().Add(h.TTL)
 	}
+	c.mode = h.Mode
+	q.put(who, keyOf(h), c)
 }
 
 // remove ceases to count a hold, of whichever identity it is. That a hold of another kind is lost proves nothing.

@@ -21,6 +21,7 @@ type exchange struct {
 	name string // of the lock, for the log
 
 	unknown bool // the outcome of the last acquire
+	spent   bool // it has released its Owner
 	queued  bool // an acquire was refused, and has a place in the queue
 }
 

@@ -77,17 +77,18 @@ func (c *exchange) obtain(r driver.Request, arrived time.Time, maxWait time.Dura
 	if err != nil {
 		return httpwire.Grant{}, err
 	}
-	var began time.Time
-	var g driver.Grant
-	if maxWait > 0 {
-		began, g, err = c.waitFor(r, arrived, arrived.Add(maxWait), yield)
-	} else {
-		began, g, err = c.attempt(r, arrived, r.Queue)
+	began, g, err := c.attempt(r, maxWait > 0)
+	if errors.Is(err, driver.ErrHeld) && (maxWait > 0 || r.Queue) {
+		c.s.seen.refused(r.Hold, arrived)
 	}
-	if errors.Is(err, driver.ErrSpent) {
-		c.s.seen.released(r.Hold)
+	if maxWait > 0 && errors.Is(err, driver.ErrHeld) {
+		began, g, err = c.waitFor(r, arrived.Add(maxWait), yield, err)
 	}
 	c.count(r.Hold, g, err, known, held)
+	if err != nil && c.spent {
+		c.s.seen.released(r.Hold)
+		err = driver.Spent(err) // however the wait has ended
+	}
 	if err != nil {
 		return httpwire.Grant{}, err
 	}
@@ -101,6 +102,8 @@ func (c *exchange) count(h driver.Hold, g driver.Grant, err error, known, held b
 	case err == nil:
 		h.TTL, h.Shorten = g.TTL, !held
 		c.s.quota.granted(c.who.Name, h)
+	case c.spent:
+		c.s.quota.remove(h, false)
 	case c.unknown:
 		h.Shorten = false
 		c.s.quota.prolong(c.who.Name, h, !held)
@@ -112,25 +115,19 @@ func (c *exchange) count(h driver.Hold, g driver.Grant, err error, known, held b
 	}
 }
 
-// attempt makes one attempt, unless the client has gone, of an Owner that may wait on. It returns when that began,
-// which is after the request has arrived.
-func (c *exchange) attempt(r driver.Request, arrived time.Time, waits bool) (began time.Time, g driver.Grant, err error) {
+// attempt makes one attempt, unless the client has gone. It returns when that began, which is after the request
+// has arrived.
+func (c *exchange) attempt(r driver.Request, queue bool) (began time.Time, g driver.Grant, err error) {
 	if err := c.r.Context().Err(); err != nil {
 		return time.Time{}, driver.Grant{}, err
 	}
+	r.Queue = r.Queue || queue && c.s.caps.QueueingOf(r.Mode) != driver.QueueNever
 	ctx, cancel := context.WithTimeout(c.r.Context(), callTimeout)
 	defer cancel()
 	began = time.Now()
 	g, err = c.s.backend.Acquire(ctx, r)
-	refused, spent := errors.Is(err, driver.ErrHeld), errors.Is(err, driver.ErrSpent)
-	c.unknown = httpwire.KindOf(err) == httpwire.Unknown
-	c.queued = err != nil && !spent && (c.queued || r.Queue && refused)
-	if spent {
-		c.s.spends.Store(true)
-	}
-	if refused && waits {
-		c.s.seen.refused(r.Hold, arrived)
-	}
+	c.unknown, c.spent = httpwire.KindOf(err) == httpwire.Unknown, errors.Is(err, driver.ErrSpent)
+	c.queued = err != nil && !c.spent && (c.queued || r.Queue && errors.Is(err, driver.ErrHeld))
 	c.s.metrics.backend("acquire", err, time.Since(began))
 	return began, g, err
 }
@@ -138,19 +135,10 @@ func (c *exchange) attempt(r driver.Request, arrived time.Time, waits bool) (beg
 // pollTime is how long a wait relies on its watch: nothing is pushed when time alone frees a lock.
 const pollTime = time.Second
 
-// waitFor makes attempts until one is granted, until the client's wait or the request ends, or until the client
-// makes another call for the same Owner. It returns the last refusal then. An attempt that has released its Owner is the
-// last one: then waitFor returns the refusal when another attempt may succeed, which the client makes with a fresh Owner.
-func (c *exchange) waitFor(r driver.Request, arrived, until time.Time, yield <-chan struct{}) (time.Time, driver.Grant, error) {
-	r.Queue = c.s.caps.QueueingOf(r.Mode) != driver.QueueNever
-	var refused error
-	if !c.s.spends.Load() { // most locks are free, and need no watch
-		began, g, err := c.attempt(r, arrived, true)
-		if !errors.Is(err, driver.ErrHeld) {
-			return began, g, err
-		}
-		refused = err
-	}
+// waitFor makes attempts until one is granted, until the client's maxWait or the request ends, or until the
+// client makes another call for the same Owner. It returns the last refusal then. An attempt that has released its Owner
+// is the last one for that: waitFor returns after a pause, and the client asks again with a fresh Owner.
+func (c *exchange) waitFor(r driver.Request, until time.Time, yield <-chan struct{}, refused error) (time.Time, driver.Grant, error) {
 	ctx, end, err := c.stream()
 	if err != nil {
 		return time.Time{}, driver.Grant{}, err
@@ -158,11 +146,15 @@ func (c *exchange) waitFor(r driver.Request, arrived, until time.Time, yield <-c
 	defer end()
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	ready, closeWatch := c.arm(ctx, r)
-	defer closeWatch()
-	spent := errors.Is(refused, driver.ErrSpent)
-	for now := refused == nil || ready != nil && !spent; ; now = false { // a watch that was armed just now is followed by an attempt
-		if !now {
+	r.Queue = c.s.caps.QueueingOf(r.Mode) != driver.QueueNever
+	var ready <-chan struct{}
+	if !c.spent {
+		armed, closeWatch := c.arm(ctx, r)
+		defer closeWatch()
+		ready = armed
+	}
+	for first := true; ; first = false {
+		if !first || ready == nil { // a watch that was armed just now is followed by an attempt
 			t := time.NewTimer(c.pause(ready != nil, refused, r.TTL))
 			select {
 			case <-ready:
@@ -176,19 +168,20 @@ func (c *exchange) waitFor(r driver.Request, arrived, until time.Time, yield <-c
 			}
 			t.Stop()
 		}
-		if spent {
+		if c.spent {
 			return time.Time{}, driver.Grant{}, refused
 		}
 		if err := c.mayStill(r.Name); err != nil {
 			_ = c.backendRelease(context.WithoutCancel(ctx), r.Hold) // its place in the queue
+			c.s.seen.released(r.Hold)
 			c.queued = false
 			return time.Time{}, driver.Grant{}, err
 		}
-		began, g, err := c.attempt(r, arrived, true)
+		began, g, err := c.attempt(r, true)
 		if !errors.Is(err, driver.ErrHeld) {
 			return began, g, err
 		}
-		refused, spent = err, errors.Is(err, driver.ErrSpent)
+		refused = err
 	}
 }
 
@@ -390,10 +383,13 @@ func (c *exchange) releaseHold(h driver.Hold) error {
 		return err
 	}
 	defer end()
-	if err := c.backendRelease(c.r.Context(), h); err != nil {
+	err = c.backendRelease(c.r.Context(), h)
+	if err == nil || errors.Is(err, driver.ErrLost) {
+		c.s.seen.released(h)
+	}
+	if err != nil {
 		return err
 	}
-	c.s.seen.released(h)
 	c.w.WriteHeader(http.StatusNoContent)
 	return nil
 }

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/distlock/distlock/driver"
 	"github.com/distlock/distlock/internal/httpwire"
 )
 
 func problemOf(err error) httpwire.Problem {
 	if own := (*problemError)(nil); errors.As(err, &own) {
-		return own.Problem
+		p := own.Problem
+		p.Spent = errors.Is(err, driver.ErrSpent)
+		return p
 	}
 	return httpwire.ProblemOf(err)
 }

@@ -261,6 +261,34 @@ func TestQuotaAfterAWait(t *testing.T) {
 	})
 }
 
+// A hold counts though its place has ceased to count while it waited.
+func TestQuotaAfterALongWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New(memlock.New(), Options{MaxHolds: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := driver.Request{Hold: driver.Hold{Name: "x", Owner: ownerB, Mode: driver.Exclusive, TTL: 50 * time.Second}}
+		if _, err := s.backend.Acquire(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		mine := strings.Replace(hold("x", ownerA), "30000", "3000", 1)
+		if w := bare(t.Context(), s, "POST", "/v1/acquire", strings.Replace(mine, "{", `{"queue":true,`, 1)); w.Code != 423 {
+			t.Fatal(w.Code, w.Body)
+		}
+		granted := make(chan int)
+		go func() {
+			granted <- bare(t.Context(), s, "POST", "/v1/acquire", strings.Replace(mine, "{", `{"wait_ms":60000,`, 1)).Code
+		}()
+		time.Sleep(10 * time.Second)
+		bare(t.Context(), s, "POST", "/v1/acquire", strings.Replace(hold("y", ownerB), "30000", "1", 1)) // removes what does not count
+		if code := <-granted; code != 200 || s.quota.allHolds() != 1 {
+			t.Errorf("%d, and %d holds are counted", code, s.quota.allHolds())
+		}
+	})
+}
+
 // Clients that give up leave nothing that is counted.
 func TestQuotaAfterAborts(t *testing.T) {
 	t.Parallel()

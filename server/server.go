@@ -33,7 +33,6 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/distlock/distlock/driver"
@@ -81,7 +80,6 @@ type Server struct {
 	begins  sync.Mutex // of a stream, or of Drain, which then waits for all streams
 	streams wait.Group
 
-	spends      atomic.Bool // an attempt has released its Owner: another one needs a fresh Owner
 	ownerCalls  ownerCalls
 	subscribers subscribers
 	quota       quota

@@ -111,6 +111,7 @@ export class Locks {
     const request = { ...hold, limit, ttl_ms: Math.ceil(ttl), meta: this.#meta };
     const end = performance.now() + wait;
     let taken = false; // whether a server may have a hold of this owner, or a place in the queue
+    let unsure = false; // whether a request of this owner had no answer
     try {
       for (let tries = 1, failures = 0; ; tries++) {
         signal?.throwIfAborted();
@@ -127,9 +128,11 @@ export class Locks {
           }
           [kind, answer] = ["unknown", { detail: "the answer came too late" }];
         }
+        unsure ||= kind === "unknown";
         if (answer.spent === true) { // the owner was released, perhaps late: it must make no other attempt
+          if (unsure) await this.#calls.release({ ...hold }, performance.now() + timeout(ttl), timeout(ttl));
           hold.owner = request.owner = randomUUID();
-          taken = false;
+          taken = unsure = false;
         }
         signal?.throwIfAborted();
         if (kind in FINAL) throw new FINAL[kind](answer.detail);
@@ -203,9 +206,9 @@ export class Locks {
   #judge(url, { status, headers }, answer) {
     answer = { detail: `${url.shown}: status ${status}`, ...answer };
     const backend = headers["distlock-backend"];
-    if (status === 421 && answer.distlock !== undefined) return ["other", answer]; // not the server that is meant
+    if (status === 421 && answer.distlock !== undefined) return ["other", { detail: answer.detail }]; // not the server that is meant
     if (backend === undefined) { // the server doesn't know us
-      return [status === 401 && answer.distlock === "denied" ? "denied" : "unknown", answer];
+      return [status === 401 && answer.distlock === "denied" ? "denied" : "unknown", { detail: answer.detail }];
     }
     this.#backend ??= backend;
     if (backend !== this.#backend) {

@@ -151,6 +151,16 @@ test("an owner that was released makes no other attempt", async (t) => {
   assert.equal(server.calls("release").length, 0); // nothing was taken
 });
 
+test("an owner that was released perhaps is released again", async (t) => {
+  for (const first of [[drop, problem(423, "held", { spent: true })], [problem(504, "unknown", { spent: true })]]) {
+    const server = await serve(t, { acquire: [...first, grant()] });
+    await (await locksOf(server).lock("x")).release();
+    const owners = server.calls("acquire").map((b) => b.owner);
+    assert.equal(new Set(owners).size, 2);
+    assert.deepEqual(server.calls("release").map((b) => b.owner), [owners[0], owners.at(-1)]);
+  }
+});
+
 test("final errors", async (t) => {
   for (const [status, kind, error] of [[400, "invalid", Invalid], [501, "unsupported", Invalid], [403, "denied", Denied]]) {
     await refused(error, await serve(t, { acquire: [problem(status, kind)] }));
@@ -173,8 +183,10 @@ test("giving up releases", async (t) => {
 });
 
 test("what a proxy says is no fact", async (t) => {
-  for (const answer of [grant(), problem(410, "lost"), problem(423, "held"), [404], [200, ["a list"]]]) {
-    await refused(Unavailable, await serve(t, { acquire: [answer] }, { backend: null }), { wait: 0 });
+  for (const answer of [grant(), problem(410, "lost"), problem(423, "held", { spent: true }), [404], [200, ["a list"]]]) {
+    const server = await serve(t, { acquire: [answer] }, { backend: null });
+    await refused(Unavailable, server, { wait: 0 });
+    oneOwner(server);
   }
   for (const answer of [[410, {}], [423, { distlock: "odd" }], [200, { fence: "x" }], [200, "text"], [200, null]]) {
     await refused(Unavailable, await serve(t, { acquire: [answer] }), { wait: 0 });

@@ -107,6 +107,7 @@ class Locks:
         end = math.inf if wait is None else time.monotonic() + wait
         tries = failures = 0
         taken = False  # whether a server may have a hold of this owner, or a place in the queue
+        unsure = False  # whether a request of this owner had no answer
         try:
             while True:
                 start = time.monotonic()
@@ -120,9 +121,12 @@ class Locks:
                     if lease is not None:
                         return lease
                     kind, answer = "unknown", {"detail": "the answer came too late"}
+                unsure = unsure or kind == "unknown"
                 if answer.get("spent") is True:  # the owner was released, perhaps late: it must make no other attempt
+                    if unsure:
+                        self._release(hold, time.monotonic() + _timeout(ttl), _timeout(ttl))
                     hold["owner"] = request["owner"] = str(uuid.uuid4())
-                    taken = False
+                    taken = unsure = False
                 if kind in _FINAL:
                     raise _FINAL[kind](answer["detail"])
                 tries += 1
@@ -200,9 +204,9 @@ class Locks:
         kind, backend = answer.get("distlock"), response.getheader("Distlock-Backend")
         answer.setdefault("detail", f"{_show(url)}: status {response.status}")
         if response.status == 421 and kind is not None:  # not the server that is meant
-            return "other", answer
+            return "other", {"detail": answer["detail"]}
         if backend is None:  # the server doesn't know us
-            return "denied" if response.status == 401 and kind == "denied" else "unknown", answer
+            return "denied" if response.status == 401 and kind == "denied" else "unknown", {"detail": answer["detail"]}
         with self._mutex:
             self._backend = self._backend or backend
         if backend != self._backend:

@@ -172,6 +172,14 @@ class ClientTest(unittest.TestCase):
         self.refused(distlock.Held, server, wait=0.05)
         self.assertEqual([], server.calls("release"))  # nothing was taken
 
+    def test_an_owner_that_was_released_perhaps_is_released_again(self):
+        for first in [drop, problem(423, "held", spent=True)], [problem(504, "unknown", spent=True)]:
+            server = self.serve(acquire=first + [grant()])
+            self.locks(server).lock("x").release()
+            owners = [b["owner"] for b in server.calls("acquire")]
+            self.assertEqual(2, len(set(owners)))
+            self.assertEqual([owners[0], owners[-1]], [b["owner"] for b in server.calls("release")])
+
     def test_final_errors(self):
         for status, kind, error in (400, "invalid", distlock.Invalid), (501, "unsupported", distlock.Invalid), (403, "denied", distlock.Denied):
             self.refused(error, self.serve(acquire=[problem(status, kind)]))
@@ -190,8 +198,10 @@ class ClientTest(unittest.TestCase):
         self.one_owner(server)
 
     def test_what_a_proxy_says_is_no_fact(self):
-        for answer in grant(), problem(410, "lost"), problem(423, "held"), (404, None), (200, ["a list"]):
-            self.refused(distlock.Unavailable, self.serve(backend=None, acquire=[answer]), wait=0)
+        for answer in grant(), problem(410, "lost"), problem(423, "held", spent=True), (404, None), (200, ["a list"]):
+            server = self.serve(backend=None, acquire=[answer])
+            self.refused(distlock.Unavailable, server, wait=0)
+            self.one_owner(server)
         for answer in (410, {}), (423, {"distlock": "odd"}), (200, {"fence": "x"}), (200, "text"):
             self.refused(distlock.Unavailable, self.serve(acquire=[answer]), wait=0)
 

@@ -91,6 +91,7 @@ public final class Locks {
     public Lease lock(String name, Options o) throws InterruptedException {
         var hold = new Hold(name, UUID.randomUUID().toString(), o.mode());
         boolean taken = false; // whether a server may have a hold of this owner, or a place in the queue
+        boolean unsure = false; // whether a request of this owner had no answer
         long begin = System.nanoTime(), wait = o.patience() == null ? Long.MAX_VALUE : o.patience().toNanos();
         try {
             for (int tries = 1, failures = 0; ; tries++) {
@@ -109,9 +110,13 @@ public final class Locks {
                     }
                     a = new Answer("unknown", Map.of("detail", "the answer came too late"));
                 }
+                unsure |= a.kind.equals("unknown");
                 if (Boolean.TRUE.equals(a.body.get("spent"))) { // the owner was released, perhaps late: it must make no other attempt
+                    if (unsure) {
+                        release(hold, System.nanoTime() + o.timeout(), o.timeout());
+                    }
                     hold = new Hold(name, UUID.randomUUID().toString(), o.mode());
-                    taken = false;
+                    taken = unsure = false;
                 }
                 failIfFinal(a);
                 failures = a.kind.equals("held") ? 0 : failures + 1;
@@ -273,13 +278,16 @@ public final class Locks {
         String kind = body.get("distlock") instanceof String s ? s : "unknown";
         String name = response.headers().firstValue("Distlock-Backend").orElse(null);
         if (status == 421 && body.containsKey("distlock")) {
+            body.keySet().retainAll(Set.of("detail"));
             return new Answer("other", body); // not the server that is meant
         }
         if (name == null) { // the server doesn't know us
+            body.keySet().retainAll(Set.of("detail"));
             return new Answer(status == 401 && kind.equals("denied") ? "denied" : "unknown", body);
         }
         backend.compareAndSet(null, name);
         if (!name.equals(backend.get())) {
+            body.clear();
             body.put("detail", url + " is before another backend than the first server: " + name + ", not " + backend.get());
             return new Answer("other", body);
         }

@@ -256,6 +256,19 @@ final class LocksTest {
         }
     }
 
+    static void ownerThatWasReleasedPerhapsIsReleasedAgain() throws Exception {
+        var held = new Reply(423, HELD.body.replace("\"held\"", "\"held\", \"spent\": true"));
+        var unknown = new Reply(504, HELD.body.replace("\"held\"", "\"unknown\", \"spent\": true"));
+        for (var replies : List.of(new Reply[] {DROP, held, GRANT}, new Reply[] {unknown, GRANT})) {
+            try (var s = new Fake(replies)) {
+                s.locks().lock("x", Options.defaults()).release();
+                var owners = s.of("acquire").stream().map(b -> b.get("owner")).toList();
+                expect(new HashSet<>(owners).size(), 2);
+                expect(s.of("release").stream().map(b -> b.get("owner")).toList(), List.of(owners.get(0), owners.get(owners.size() - 1)));
+            }
+        }
+    }
+
     static void interruptedWaiterLeavesTheQueue() throws Exception {
         try (var s = new Fake(HANG)) {
             var waiter = Thread.currentThread();
@@ -300,9 +313,11 @@ final class LocksTest {
     }
 
     static void whatAProxySaysIsNoFact() throws Exception {
-        for (Reply r : List.of(GRANT, problem(410, "lost"), problem(423, "held"), new Reply(404, ""), new Reply(200, "<html>"))) {
+        var spent = new Reply(423, HELD.body.replace("\"held\"", "\"held\", \"spent\": true"));
+        for (Reply r : List.of(GRANT, problem(410, "lost"), problem(423, "held"), spent, new Reply(404, ""), new Reply(200, "<html>"))) {
             try (var s = new Fake((String) null, r)) {
                 refused(DistlockException.Unavailable.class, s, TRY);
+                s.oneOwner();
             }
         }
         for (Reply r : List.of(new Reply(410, "{}"), new Reply(423, "{\"distlock\":[]}"), new Reply(200, "{\"fence\":1}"), new Reply(200, "null"))) {
